@@ -1,0 +1,426 @@
+package event
+
+import (
+	"encoding/binary"
+	"fmt"
+)
+
+// EncodeCommand returns a command's bytes. The node that took the request
+// encodes it once; the leader only groups the bytes.
+func EncodeCommand(c *Command) []byte {
+	w := newWriter()
+	w.buf.WriteByte(Version)
+	pos, outer := w.open()
+	w.str(1, c.Actor)
+	if q := c.Request; q != nil {
+		w.sub(2, func() { w.b16(1, q.Key); w.b16(2, q.Body) })
+	}
+	if q := c.PutQueue; q != nil {
+		w.sub(3, func() {
+			w.str(1, q.Name)
+			w.sub(2, func() { writePolicy(w, &q.Policy) })
+			w.uint(3, q.IfRevision)
+			w.bool(4, q.DeadLetterAuto)
+		})
+	}
+	if q := c.DeleteQueue; q != nil {
+		w.sub(4, func() { w.str(1, q.Name); w.bool(2, q.Force) })
+	}
+	if q := c.PauseQueue; q != nil {
+		w.sub(5, func() { w.str(1, q.Name); w.bool(2, q.Paused) })
+	}
+	if q := c.PurgeQueue; q != nil {
+		w.sub(6, func() { w.str(1, q.Name) })
+	}
+	if q := c.Produce; q != nil {
+		w.sub(7, func() { writeProduce(w, q) })
+	}
+	if q := c.Lease; q != nil {
+		w.sub(8, func() {
+			w.strs(1, q.Queues)
+			w.int(2, int64(q.Max))
+			w.int(3, q.LeaseMS)
+			w.str(4, q.Worker)
+			w.strs(5, q.Kinds)
+		})
+	}
+	if q := c.Settle; q != nil {
+		w.sub(9, func() { w.str(1, q.Queue); writeSettles(w, 2, q.Items) })
+	}
+	if q := c.Transaction; q != nil {
+		w.sub(10, func() {
+			writeSettles(w, 1, q.Settle)
+			if len(q.Produce) > 0 {
+				w.list(2, len(q.Produce))
+				for i := range q.Produce {
+					w.item(func() { writeProduce(w, &q.Produce[i]) })
+				}
+			}
+		})
+	}
+	if q := c.Delete; q != nil {
+		w.sub(11, func() { w.b16(1, q.ID) })
+	}
+	if q := c.Carry; q != nil {
+		w.sub(12, func() {
+			if len(q.Items) > 0 {
+				w.list(1, len(q.Items))
+				for _, it := range q.Items {
+					w.item(func() { w.b16(1, it.ID); w.ref(2, it.From); w.blob(3, it.Content) })
+				}
+			}
+		})
+	}
+	if q := c.Retain; q != nil {
+		w.sub(13, func() { w.uint(1, q.Before) })
+	}
+	w.close(pos, outer)
+	return w.buf.Bytes()
+}
+
+func writeProduce(w *writer, q *Produce) {
+	w.str(1, q.Queue)
+	w.uint(2, q.Revision)
+	w.bool(3, q.AutoCreate)
+	if len(q.Messages) == 0 {
+		return
+	}
+	w.list(4, len(q.Messages))
+	for i := range q.Messages {
+		m := &q.Messages[i]
+		pos, outer := w.open()
+		w.str(1, m.Key)
+		w.str(2, m.Kind)
+		w.uint(3, uint64(m.Priority))
+		w.int(4, m.DelayMS)
+		w.int(5, m.DeliverAt)
+		w.int(6, m.TTLMS)
+		w.b16(7, m.DedupKey)
+		w.b16(8, m.PayloadHash)
+		w.uint(9, uint64(m.Size))
+		w.blob(10, m.Content)
+		w.close(pos, outer)
+	}
+}
+
+func writeSettles(w *writer, tag int, items []SettleItem) {
+	if len(items) == 0 {
+		return
+	}
+	w.list(tag, len(items))
+	for i := range items {
+		it := &items[i]
+		pos, outer := w.open()
+		w.uint(1, uint64(it.Op))
+		w.b16(2, it.Lease)
+		w.int(3, it.DelayMS)
+		w.int(4, it.LeaseMS)
+		w.blob(5, it.Content)
+		w.close(pos, outer)
+	}
+}
+
+// DecodeCommand is the inverse of EncodeCommand.
+func DecodeCommand(b []byte) (*Command, error) {
+	r, err := versioned(b)
+	if err != nil {
+		return nil, fmt.Errorf("command: %w", err)
+	}
+	c := &Command{}
+	r.fields(func(t int) bool {
+		switch t {
+		case 1:
+			c.Actor = r.str()
+		case 2:
+			c.Request = &Request{}
+			r.fields(func(t int) bool {
+				switch t {
+				case 1:
+					c.Request.Key = r.b16()
+				case 2:
+					c.Request.Body = r.b16()
+				default:
+					return false
+				}
+				return true
+			})
+		case 3:
+			c.PutQueue = &PutQueue{}
+			q := c.PutQueue
+			r.fields(func(t int) bool {
+				switch t {
+				case 1:
+					q.Name = r.str()
+				case 2:
+					q.Policy = *readPolicy(r)
+				case 3:
+					q.IfRevision = r.uint()
+				case 4:
+					q.DeadLetterAuto = r.bool()
+				default:
+					return false
+				}
+				return true
+			})
+		case 4:
+			c.DeleteQueue = &DeleteQueue{}
+			c.DeleteQueue.Name, c.DeleteQueue.Force = r.nameAndBool()
+		case 5:
+			c.PauseQueue = &PauseQueue{}
+			c.PauseQueue.Name, c.PauseQueue.Paused = r.nameAndBool()
+		case 6:
+			c.PurgeQueue = &PurgeQueue{}
+			c.PurgeQueue.Name, _ = r.nameAndBool()
+		case 7:
+			c.Produce = readProduce(r)
+		case 8:
+			c.Lease = readLease(r)
+		case 9:
+			c.Settle = &Settle{}
+			r.fields(func(t int) bool {
+				switch t {
+				case 1:
+					c.Settle.Queue = r.str()
+				case 2:
+					c.Settle.Items = list(r, r.settle)
+				default:
+					return false
+				}
+				return true
+			})
+		case 10:
+			c.Transaction = &Transaction{}
+			r.fields(func(t int) bool {
+				switch t {
+				case 1:
+					c.Transaction.Settle = list(r, r.settle)
+				case 2:
+					c.Transaction.Produce = list(r, func() Produce { return *readProduce(r) })
+				default:
+					return false
+				}
+				return true
+			})
+		case 11:
+			c.Delete = &DeleteMessage{}
+			r.only(func() { c.Delete.ID = r.b16() })
+		case 12:
+			c.Carry = &Carry{}
+			r.only(func() { c.Carry.Items = list(r, r.carry) })
+		case 13:
+			c.Retain = &Retain{}
+			r.only(func() { c.Retain.Before = r.uint() })
+		default:
+			return false
+		}
+		return true
+	})
+	if err := r.end(); err != nil {
+		return nil, fmt.Errorf("command: %w", err)
+	}
+	return c, nil
+}
+
+// only reads a map whose one tag is 1.
+func (r *reader) only(fn func()) {
+	r.fields(func(t int) bool {
+		if t != 1 {
+			return false
+		}
+		fn()
+		return true
+	})
+}
+
+func (r *reader) nameAndBool() (name string, v bool) {
+	r.fields(func(t int) bool {
+		switch t {
+		case 1:
+			name = r.str()
+		case 2:
+			v = r.bool()
+		default:
+			return false
+		}
+		return true
+	})
+	return name, v
+}
+
+func readProduce(r *reader) *Produce {
+	q := &Produce{}
+	r.fields(func(t int) bool {
+		switch t {
+		case 1:
+			q.Queue = r.str()
+		case 2:
+			q.Revision = r.uint()
+		case 3:
+			q.AutoCreate = r.bool()
+		case 4:
+			q.Messages = list(r, r.newMessage)
+		default:
+			return false
+		}
+		return true
+	})
+	return q
+}
+
+func (r *reader) newMessage() (m NewMessage) {
+	r.fields(func(t int) bool {
+		switch t {
+		case 1:
+			m.Key = r.str()
+		case 2:
+			m.Kind = r.str()
+		case 3:
+			m.Priority = r.u8()
+		case 4:
+			m.DelayMS = r.int()
+		case 5:
+			m.DeliverAt = r.int()
+		case 6:
+			m.TTLMS = r.int()
+		case 7:
+			m.DedupKey = r.b16()
+		case 8:
+			m.PayloadHash = r.b16()
+		case 9:
+			m.Size = r.u32()
+		case 10:
+			m.Content = r.blob()
+		default:
+			return false
+		}
+		return true
+	})
+	return m
+}
+
+func readLease(r *reader) *Lease {
+	q := &Lease{}
+	r.fields(func(t int) bool {
+		switch t {
+		case 1:
+			q.Queues = list(r, r.str)
+		case 2:
+			q.Max = int(r.int())
+		case 3:
+			q.LeaseMS = r.int()
+		case 4:
+			q.Worker = r.str()
+		case 5:
+			q.Kinds = list(r, r.str)
+		default:
+			return false
+		}
+		return true
+	})
+	return q
+}
+
+func (r *reader) settle() (it SettleItem) {
+	r.fields(func(t int) bool {
+		switch t {
+		case 1:
+			it.Op = SettleOp(r.u8())
+		case 2:
+			it.Lease = r.b16()
+		case 3:
+			it.DelayMS = r.int()
+		case 4:
+			it.LeaseMS = r.int()
+		case 5:
+			it.Content = r.blob()
+		default:
+			return false
+		}
+		return true
+	})
+	return it
+}
+
+func (r *reader) carry() (it CarryItem) {
+	r.fields(func(t int) bool {
+		switch t {
+		case 1:
+			it.ID = r.b16()
+		case 2:
+			it.From = r.ref()
+		case 3:
+			it.Content = r.blob()
+		default:
+			return false
+		}
+		return true
+	})
+	return it
+}
+
+// Rules is the version of the deciding rules that this program knows. An entry
+// carries the one it wants; a node that does not know it stops.
+const Rules = 1
+
+// Entry is what Raft replicates: a group of commands and the leader's time.
+//
+//	version u8 · rules u16 · time i64 · count u32 · count × (length u32 · command)
+//
+// all big-endian. An entry without commands only lets what is due happen.
+type Entry struct {
+	Rules    uint16
+	Time     int64 // Unix ms
+	Commands [][]byte
+}
+
+const entryHead = 1 + 2 + 8 + 4
+
+// Encode returns the entry's bytes.
+func (e *Entry) Encode() []byte {
+	n := entryHead
+	for _, c := range e.Commands {
+		n += 4 + len(c)
+	}
+	b := make([]byte, 0, n)
+	b = append(b, Version)
+	b = binary.BigEndian.AppendUint16(b, e.Rules)
+	b = binary.BigEndian.AppendUint64(b, uint64(e.Time))
+	b = binary.BigEndian.AppendUint32(b, uint32(len(e.Commands)))
+	for _, c := range e.Commands {
+		b = binary.BigEndian.AppendUint32(b, uint32(len(c)))
+		b = append(b, c...)
+	}
+	return b
+}
+
+// DecodeEntry takes an entry apart; the commands alias b.
+func DecodeEntry(b []byte) (*Entry, error) {
+	if len(b) < entryHead {
+		return nil, fmt.Errorf("entry: %d bytes are too few", len(b))
+	}
+	if b[0] != Version {
+		return nil, fmt.Errorf("entry: version %d is not this program's %d", b[0], Version)
+	}
+	e := &Entry{Rules: binary.BigEndian.Uint16(b[1:]), Time: int64(binary.BigEndian.Uint64(b[3:]))}
+	n := int(binary.BigEndian.Uint32(b[11:]))
+	b = b[entryHead:]
+	if n > len(b)/4 {
+		return nil, fmt.Errorf("entry: %d commands in %d bytes", n, len(b))
+	}
+	e.Commands = make([][]byte, 0, n)
+	for i := range n {
+		if len(b) < 4 {
+			return nil, fmt.Errorf("entry: command %d is cut", i)
+		}
+		l := int(binary.BigEndian.Uint32(b))
+		if b = b[4:]; l > len(b) {
+			return nil, fmt.Errorf("entry: command %d is cut", i)
+		}
+		e.Commands = append(e.Commands, b[:l:l])
+		b = b[l:]
+	}
+	if len(b) != 0 {
+		return nil, fmt.Errorf("entry: %d bytes too many", len(b))
+	}
+	return e, nil
+}

@@ -1,0 +1,317 @@
+package event
+
+import (
+	"crypto/sha256"
+	"fmt"
+)
+
+// Version is the first byte of every coded header, content, command and
+// result.
+const Version = 1
+
+// EncodeHeader returns the header of an event's record: everything but what
+// the record itself carries (id, subject, back-pointer, alias, content).
+func EncodeHeader(e *Event) []byte {
+	w := newWriter()
+	w.buf.WriteByte(Version)
+	pos, outer := w.open()
+	w.uint(1, uint64(e.Type))
+	w.str(2, e.Queue)
+	w.str(3, e.Actor)
+	w.str(4, e.Key)
+	w.str(5, e.Kind)
+	w.uint(6, uint64(e.Priority))
+	w.int(7, e.Due)
+	w.int(8, e.Expires)
+	w.uint(9, uint64(e.Size))
+	w.int(10, e.Until)
+	w.str(11, e.SourceID)
+	w.b16(12, e.Lease)
+	w.int(13, e.LeaseExpires)
+	w.uint(14, uint64(e.Attempt))
+	w.str(15, e.Worker)
+	w.uint(16, uint64(e.Place))
+	w.uint(17, uint64(e.Reason))
+	w.str(18, e.ToQueue)
+	w.bool(19, e.HoldsKey)
+	w.bool(20, e.TakesKey)
+	w.b16(21, e.ReplayedBy)
+	if e.Policy != nil {
+		w.sub(22, func() { writePolicy(w, e.Policy) })
+	}
+	w.uint(23, uint64(e.Number))
+	w.int(24, e.Count)
+	w.b16(25, e.Body)
+	w.uint(26, e.Before)
+	w.close(pos, outer)
+	return w.buf.Bytes()
+}
+
+// DecodeHeader fills an event from its record's header.
+func DecodeHeader(b []byte, e *Event) error {
+	r, err := versioned(b)
+	if err != nil {
+		return fmt.Errorf("event header: %w", err)
+	}
+	r.fields(func(t int) bool {
+		switch t {
+		case 1:
+			e.Type = Type(r.u8())
+			if int(e.Type) >= len(typeNames) {
+				r.fail(fmt.Errorf("unknown event type %d", e.Type))
+			}
+		case 2:
+			e.Queue = r.str()
+		case 3:
+			e.Actor = r.str()
+		case 4:
+			e.Key = r.str()
+		case 5:
+			e.Kind = r.str()
+		case 6:
+			e.Priority = r.u8()
+		case 7:
+			e.Due = r.int()
+		case 8:
+			e.Expires = r.int()
+		case 9:
+			e.Size = r.u32()
+		case 10:
+			e.Until = r.int()
+		case 11:
+			e.SourceID = r.str()
+		case 12:
+			e.Lease = r.b16()
+		case 13:
+			e.LeaseExpires = r.int()
+		case 14:
+			e.Attempt = r.u32()
+		case 15:
+			e.Worker = r.str()
+		case 16:
+			e.Place = Place(r.u8())
+		case 17:
+			e.Reason = Reason(r.u8())
+		case 18:
+			e.ToQueue = r.str()
+		case 19:
+			e.HoldsKey = r.bool()
+		case 20:
+			e.TakesKey = r.bool()
+		case 21:
+			e.ReplayedBy = r.b16()
+		case 22:
+			e.Policy = readPolicy(r)
+		case 23:
+			e.Number = r.u32()
+		case 24:
+			e.Count = r.int()
+		case 25:
+			e.Body = r.b16()
+		case 26:
+			e.Before = r.uint()
+		default:
+			return false
+		}
+		return true
+	})
+	if err := r.end(); err != nil {
+		return fmt.Errorf("event header: %w", err)
+	}
+	return nil
+}
+
+// versioned checks the version byte and returns a reader of what follows.
+func versioned(b []byte) (*reader, error) {
+	if len(b) == 0 {
+		return nil, fmt.Errorf("empty")
+	}
+	if b[0] != Version {
+		return nil, fmt.Errorf("version %d is not this program's %d", b[0], Version)
+	}
+	return newReader(b[1:]), nil
+}
+
+func writePolicy(w *writer, p *Policy) {
+	w.uint(1, uint64(p.Ordering))
+	w.int(2, p.MaxAgeSeconds)
+	w.int(3, p.MaxDepth)
+	w.int(4, p.MaxBytes)
+	w.int(5, p.LeaseMS)
+	w.uint(6, uint64(p.MaxAttempts))
+	w.int(7, p.InitialBackoffMS)
+	w.int(8, p.BackoffMultiplier)
+	w.int(9, p.MaxBackoffMS)
+	w.int(10, p.BackoffJitter)
+	if len(p.BackoffScheduleMS) > 0 {
+		w.list(11, len(p.BackoffScheduleMS))
+		for _, v := range p.BackoffScheduleMS {
+			_ = w.enc.EncodeInt(v)
+		}
+	}
+	w.uint(12, uint64(p.OnRetry))
+	w.uint(13, uint64(p.OnDead))
+	w.str(14, p.DeadLetterQueue)
+	w.int(15, p.DedupWindowSeconds)
+	w.uint(16, uint64(p.DedupBy))
+	w.bytes(17, p.MessageSchema)
+	w.str(18, p.Namespace)
+	w.str(19, p.Description)
+}
+
+func readPolicy(r *reader) *Policy {
+	p := &Policy{}
+	r.fields(func(t int) bool {
+		switch t {
+		case 1:
+			p.Ordering = Ordering(r.enum(len(orderingNames)))
+		case 2:
+			p.MaxAgeSeconds = r.int()
+		case 3:
+			p.MaxDepth = r.int()
+		case 4:
+			p.MaxBytes = r.int()
+		case 5:
+			p.LeaseMS = r.int()
+		case 6:
+			p.MaxAttempts = r.u32()
+		case 7:
+			p.InitialBackoffMS = r.int()
+		case 8:
+			p.BackoffMultiplier = r.int()
+		case 9:
+			p.MaxBackoffMS = r.int()
+		case 10:
+			p.BackoffJitter = r.int()
+		case 11:
+			p.BackoffScheduleMS = list(r, r.int)
+		case 12:
+			p.OnRetry = OnRetry(r.enum(len(onRetryNames)))
+		case 13:
+			p.OnDead = OnDead(r.enum(len(onDeadNames)))
+		case 14:
+			p.DeadLetterQueue = r.str()
+		case 15:
+			p.DedupWindowSeconds = r.int()
+		case 16:
+			p.DedupBy = DedupBy(r.enum(len(dedupByNames)))
+		case 17:
+			p.MessageSchema = r.bytes()
+		case 18:
+			p.Namespace = r.str()
+		case 19:
+			p.Description = r.str()
+		default:
+			return false
+		}
+		return true
+	})
+	return p
+}
+
+// enum reads a number below n.
+func (r *reader) enum(n int) uint8 {
+	v := r.u8()
+	if int(v) >= n {
+		r.fail(fmt.Errorf("%d where less than %d belongs", v, n))
+		return 0
+	}
+	return v
+}
+
+// EncodePolicy and DecodePolicy are the policy's bytes outside an event (in a
+// checkpoint).
+func EncodePolicy(p *Policy) []byte {
+	w := newWriter()
+	w.buf.WriteByte(Version)
+	w.item(func() { writePolicy(w, p) })
+	return w.buf.Bytes()
+}
+
+// DecodePolicy is the inverse of EncodePolicy.
+func DecodePolicy(b []byte) (*Policy, error) {
+	r, err := versioned(b)
+	if err != nil {
+		return nil, fmt.Errorf("policy: %w", err)
+	}
+	p := readPolicy(r)
+	if err := r.end(); err != nil {
+		return nil, fmt.Errorf("policy: %w", err)
+	}
+	return p, nil
+}
+
+// EncodeContent returns what users wrote as a blob: its bytes and their
+// SHA-256. A Content without anything in it is the zero Blob.
+func EncodeContent(c *Content) Blob {
+	w := newWriter()
+	w.buf.WriteByte(Version)
+	pos, outer := w.open()
+	w.bytes(1, c.Payload)
+	w.bool(2, c.Binary)
+	w.str(3, c.ContentType)
+	if len(c.Headers) > 0 {
+		w.list(4, 2*len(c.Headers))
+		for _, h := range c.Headers {
+			_ = w.enc.EncodeString(h.Name)
+			_ = w.enc.EncodeString(h.Value)
+		}
+	}
+	w.str(5, c.CorrelationID)
+	w.str(6, c.Error)
+	w.bytes(7, c.Result)
+	w.bytes(8, c.Answer)
+	if w.n == 0 {
+		return Blob{}
+	}
+	w.close(pos, outer)
+	b := w.buf.Bytes()
+	return Blob{Digest: sha256.Sum256(b), Bytes: b}
+}
+
+// DecodeContent is the inverse of EncodeContent. Nil bytes are an empty
+// Content.
+func DecodeContent(b []byte) (*Content, error) {
+	c := &Content{}
+	if len(b) == 0 {
+		return c, nil
+	}
+	r, err := versioned(b)
+	if err != nil {
+		return nil, fmt.Errorf("content: %w", err)
+	}
+	r.fields(func(t int) bool {
+		switch t {
+		case 1:
+			c.Payload = r.bytes()
+		case 2:
+			c.Binary = r.bool()
+		case 3:
+			c.ContentType = r.str()
+		case 4:
+			s := list(r, r.str)
+			if len(s)%2 != 0 {
+				r.fail(fmt.Errorf("a header without a value"))
+				return true
+			}
+			for i := 0; i < len(s); i += 2 {
+				c.Headers = append(c.Headers, Header{s[i], s[i+1]})
+			}
+		case 5:
+			c.CorrelationID = r.str()
+		case 6:
+			c.Error = r.str()
+		case 7:
+			c.Result = r.bytes()
+		case 8:
+			c.Answer = r.bytes()
+		default:
+			return false
+		}
+		return true
+	})
+	if err := r.end(); err != nil {
+		return nil, fmt.Errorf("content: %w", err)
+	}
+	return c, nil
+}

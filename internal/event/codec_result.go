@@ -1,0 +1,106 @@
+package event
+
+import "fmt"
+
+// EncodeResult returns a result's bytes, for an answer that is kept. A lease's
+// messages are not part of it: a lease takes no Idempotency-Key.
+func EncodeResult(s *Result) []byte {
+	w := newWriter()
+	w.buf.WriteByte(Version)
+	pos, outer := w.open()
+	w.uint(1, s.Index)
+	w.bool(2, s.Created)
+	w.int(3, s.Count)
+	if len(s.Produced) > 0 {
+		w.list(4, len(s.Produced))
+		for _, p := range s.Produced {
+			w.item(func() { w.b16(1, p.ID); w.bool(2, p.Duplicate) })
+		}
+	}
+	if len(s.Settled) > 0 {
+		w.list(5, len(s.Settled))
+		for _, t := range s.Settled {
+			w.item(func() {
+				w.b16(1, t.Lease)
+				w.str(2, t.Status)
+				w.str(3, t.Code)
+				w.int(4, t.NextAt)
+				w.int(5, t.ExpiresAt)
+				w.b16(6, t.Message)
+				w.str(7, t.Queue)
+			})
+		}
+	}
+	w.close(pos, outer)
+	return w.buf.Bytes()
+}
+
+// DecodeResult is the inverse of EncodeResult.
+func DecodeResult(b []byte) (*Result, error) {
+	r, err := versioned(b)
+	if err != nil {
+		return nil, fmt.Errorf("result: %w", err)
+	}
+	s := &Result{}
+	r.fields(func(t int) bool {
+		switch t {
+		case 1:
+			s.Index = r.uint()
+		case 2:
+			s.Created = r.bool()
+		case 3:
+			s.Count = r.int()
+		case 4:
+			s.Produced = list(r, r.produced)
+		case 5:
+			s.Settled = list(r, r.settled)
+		default:
+			return false
+		}
+		return true
+	})
+	if err := r.end(); err != nil {
+		return nil, fmt.Errorf("result: %w", err)
+	}
+	return s, nil
+}
+
+func (r *reader) produced() (p Produced) {
+	r.fields(func(t int) bool {
+		switch t {
+		case 1:
+			p.ID = r.b16()
+		case 2:
+			p.Duplicate = r.bool()
+		default:
+			return false
+		}
+		return true
+	})
+	return p
+}
+
+func (r *reader) settled() (s Settled) {
+	r.fields(func(t int) bool {
+		switch t {
+		case 1:
+			s.Lease = r.b16()
+		case 2:
+			s.Status = r.str()
+		case 3:
+			s.Code = r.str()
+		case 4:
+			s.NextAt = r.int()
+		case 5:
+			s.ExpiresAt = r.int()
+		case 6:
+			s.Message = r.b16()
+		case 7:
+			s.Queue = r.str()
+		default:
+			return false
+		}
+		return true
+	})
+	return s
+}

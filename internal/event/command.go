@@ -1,0 +1,161 @@
+package event
+
+// Command is what a client asks, or the leader itself. Exactly one of the
+// pointers is set.
+type Command struct {
+	Actor   string
+	Request *Request // set where the client sent an Idempotency-Key
+
+	PutQueue    *PutQueue
+	DeleteQueue *DeleteQueue
+	PauseQueue  *PauseQueue
+	PurgeQueue  *PurgeQueue
+	Produce     *Produce
+	Lease       *Lease
+	Settle      *Settle
+	Transaction *Transaction
+	Delete      *DeleteMessage
+	Carry       *Carry
+	Retain      *Retain
+}
+
+// Class ranks commands under load: settles go before produce, produce before
+// leases, background work last (contract.md section 10).
+type Class uint8
+
+const (
+	ClassSettle Class = iota
+	ClassProduce
+	ClassLease
+	ClassBackground
+	Classes // how many there are
+)
+
+// Class returns the command's class. Operators' calls go with the settles:
+// they are few, and what relieves a queue must not wait behind what fills it.
+func (c *Command) Class() Class {
+	switch {
+	case c.Produce != nil:
+		return ClassProduce
+	case c.Lease != nil:
+		return ClassLease
+	case c.Carry != nil, c.Retain != nil:
+		return ClassBackground
+	}
+	return ClassSettle
+}
+
+// Request makes a write safe to repeat (contract.md section 2).
+type Request struct {
+	Key  Hash // of principal, method, path and Idempotency-Key
+	Body Hash // of query and body
+}
+
+// PutQueue makes a queue or replaces its policy.
+type PutQueue struct {
+	Name   string
+	Policy Policy
+	// IfRevision, if set, is the revision that a merge was computed from:
+	// another one there is answered with CodeStaleRevision.
+	IfRevision uint64
+	// DeadLetterAuto: make <name>.dlq if it is missing and name it.
+	DeadLetterAuto bool
+}
+
+// DeleteQueue deletes a queue; with Force, with all that it holds.
+type DeleteQueue struct {
+	Name  string
+	Force bool
+}
+
+// PauseQueue stops (Paused) or resumes leasing from a queue.
+type PauseQueue struct {
+	Name   string
+	Paused bool
+}
+
+// PurgeQueue discards all but leased messages.
+type PurgeQueue struct{ Name string }
+
+// Produce enqueues messages into one queue, all or none.
+type Produce struct {
+	Queue string
+	// Revision of the policy against which schema and content hashes were
+	// checked; 0 where the queue was not there to check against.
+	Revision   uint64
+	AutoCreate bool
+	Messages   []NewMessage
+}
+
+// NewMessage is one message to enqueue. Durations are milliseconds.
+type NewMessage struct {
+	Key         string
+	Kind        string
+	Priority    uint8 // 1 to 10
+	DelayMS     int64
+	DeliverAt   int64 // Unix ms; 0 none
+	TTLMS       int64
+	DedupKey    Hash // of idempotency_key; zero none
+	PayloadHash Hash // of the payload, set where the queue deduplicates by content
+	Size        uint32
+	Content     Blob
+}
+
+// Lease takes up to Max messages from queues, tried in their order.
+type Lease struct {
+	Queues  []string
+	Max     int
+	LeaseMS int64 // 0: the queue's policy
+	Worker  string
+	Kinds   []string // empty: all
+}
+
+// SettleOp is one way to settle a lease.
+type SettleOp uint8
+
+// The settle calls of contract.md section 6.
+const (
+	OpAck SettleOp = iota + 1
+	OpRetry
+	OpDeadLetter
+	OpExtend
+	OpRelease
+)
+
+// SettleItem settles one lease.
+type SettleItem struct {
+	Op      SettleOp
+	Lease   ID
+	DelayMS int64 // OpRetry: -1 the policy's backoff
+	LeaseMS int64 // OpExtend: 0 the policy's
+	Content Blob  // Error of a retry or dead-letter, Result of an ack
+}
+
+// Settle settles leases, each on its own.
+type Settle struct {
+	Queue string // the leases must be of this queue; "" any
+	Items []SettleItem
+}
+
+// Transaction is all of it or nothing, over any queues.
+type Transaction struct {
+	Settle  []SettleItem
+	Produce []Produce
+}
+
+// DeleteMessage takes a message out, whatever its state.
+type DeleteMessage struct{ ID ID }
+
+// Carry writes live messages' contents anew (retention, design.md section 3).
+type Carry struct{ Items []CarryItem }
+
+// CarryItem is one message's content; From is where it was read.
+type CarryItem struct {
+	ID      ID
+	From    Ref
+	Content Blob
+}
+
+// Retain lets go of history below an index. It is refused while a live
+// message's content lies there.
+type Retain struct{ Before uint64 }

@@ -1,0 +1,204 @@
+package event
+
+// Type says what happened. The numbers are frozen in the log.
+type Type uint8
+
+// The event types of contract.md section 7, and the product's own.
+const (
+	TypeNone Type = iota
+	QueueCreated
+	QueueUpdated
+	QueueDeleted
+	QueuePaused
+	QueueResumed
+	QueuePurged
+	Enqueued
+	Leased
+	LeaseExtended
+	LeaseExpired
+	Acked
+	Retried
+	Released
+	DeadLettered
+	Discarded
+	Replayed
+	AnswerKept     // the answer to a request with an Idempotency-Key
+	ContentCarried // a live message's content, written anew before its segment goes
+	HistoryDeleted // retention: blocks below Before may go
+)
+
+var typeNames = [...]string{
+	"", "queue_created", "queue_updated", "queue_deleted", "queue_paused", "queue_resumed", "queue_purged",
+	"enqueued", "leased", "lease_extended", "lease_expired", "acked", "retried", "released",
+	"dead_lettered", "discarded", "replayed", "answer_kept", "content_carried", "history_deleted",
+}
+
+// String returns the name that users see.
+func (t Type) String() string {
+	if int(t) < len(typeNames) {
+		return typeNames[t]
+	}
+	return "unknown"
+}
+
+// ParseType is the inverse of String.
+func ParseType(s string) (Type, bool) {
+	for i, n := range typeNames {
+		if i > 0 && n == s {
+			return Type(i), true
+		}
+	}
+	return 0, false
+}
+
+// Types lists the names of all event types in the order of their numbers.
+func Types() []string { return append([]string(nil), typeNames[1:]...) }
+
+// State is where a message is.
+type State uint8
+
+// The states of contract.md section 1.
+const (
+	StateNone State = iota
+	StateScheduled
+	StateReady
+	StateLeased
+	StateAcked
+	StateDeadLettered
+	StateDiscarded
+	StateReplayed
+)
+
+var stateNames = [...]string{"", "scheduled", "ready", "leased", "acked", "dead_lettered", "discarded", "replayed"}
+
+func (s State) String() string {
+	if int(s) < len(stateNames) {
+		return stateNames[s]
+	}
+	return "unknown"
+}
+
+// ParseState is the inverse of String.
+func ParseState(s string) (State, bool) {
+	for i, n := range stateNames {
+		if i > 0 && n == s {
+			return State(i), true
+		}
+	}
+	return 0, false
+}
+
+// Reason says why a message was dead-lettered or discarded.
+type Reason uint8
+
+// The reasons of contract.md sections 1 and 8.
+const (
+	ReasonNone Reason = iota
+	ReasonMaxAttempts
+	ReasonExpired
+	ReasonRejected
+	ReasonKeyDead
+	ReasonPurged
+	ReasonDeleted
+	ReasonQueueDeleted
+)
+
+var reasonNames = [...]string{"", "max_attempts", "expired", "rejected", "key_dead", "purged", "deleted", "queue_deleted"}
+
+func (r Reason) String() string {
+	if int(r) < len(reasonNames) {
+		return reasonNames[r]
+	}
+	return "unknown"
+}
+
+// Place says where a message waits for its next try, or returns to.
+type Place uint8
+
+// The places of on_retry (contract.md section 4).
+const (
+	PlaceAny   Place = iota // unordered: by availability
+	PlaceBlock              // at the head of its partition, which waits with it
+	PlaceHead               // out of its partition until due, then before those that wait
+	PlaceTail               // out of its partition until due, then behind them
+)
+
+// Blob is what users wrote, in Content's encoding, with its SHA-256. The zero
+// Blob is no content. The node that took the request computes the digest, once.
+type Blob struct {
+	Digest [32]byte
+	Bytes  []byte
+}
+
+// IsZero reports whether there is no content.
+func (b Blob) IsZero() bool { return len(b.Bytes) == 0 }
+
+// Event is an immutable fact. Which fields are set depends on Type; a field
+// that a type does not use is zero. All that users wrote is in Content; the
+// rest is the record's header. Times are Unix milliseconds.
+type Event struct {
+	ID      ID
+	Type    Type
+	Subject ID     // the message it is about; zero for queues and answers
+	Prev    Ref    // the subject's event before this one
+	Alias   Hash   // enqueued: deduplication hash; answer_kept: hash of the Idempotency-Key
+	Queue   string // the queue's name
+	Actor   string // who asked, where it is known
+
+	// Messages: enqueued and what follows from it.
+	Key      string
+	Kind     string
+	Priority uint8
+	Due      int64 // enqueued, retried, lease_expired: when it can be leased; 0 at once (or, of lease_expired, never again)
+	Expires  int64 // enqueued: when its ttl ends; 0 never
+	Size     uint32
+	Until    int64 // enqueued: end of its deduplication window; answer_kept: how long it is kept
+	SourceID string
+
+	// Leases and how they end.
+	Lease        ID    // lease_extended, lease_expired, acked, retried, released, dead_lettered, discarded: the lease that ended or was extended; leased: its own id
+	LeaseExpires int64 // leased, lease_extended
+	Attempt      uint32
+	Worker       string
+	Place        Place // retried, lease_expired, released
+
+	// Leaving.
+	Reason     Reason
+	ToQueue    string // dead_lettered, replayed: where it went; its id there is the event's
+	HoldsKey   bool   // dead_lettered: its partition stops until the dead message is resolved
+	TakesKey   bool   // dead_lettered: all that waits in its partition follows
+	ReplayedBy ID
+
+	// Queues.
+	Policy *Policy
+	Number uint32 // queue_created: the queue's number, never used again
+	Count  int64  // queue_purged, queue_deleted: messages concerned
+
+	Body   Hash   // answer_kept: hash of the request's query and body
+	Before uint64 // history_deleted
+
+	Content Blob
+}
+
+// Block is what one entry produced.
+type Block struct {
+	Index  uint64
+	Time   int64 // the entry's stamp; the log's clock is the maximum of these so far
+	Events []Event
+	Chain  [32]byte // set by the log
+}
+
+// Content is all that users wrote in one event.
+type Content struct {
+	Payload       []byte // JSON, or bytes if Binary
+	Binary        bool
+	ContentType   string // of a binary payload
+	Headers       []Header
+	CorrelationID string
+	Error         string
+	Result        []byte // JSON, of an ack
+	Answer        []byte // an encoded Result, of answer_kept
+}
+
+// Header is one of a message's headers.
+type Header struct{ Name, Value string }

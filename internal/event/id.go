@@ -1,0 +1,80 @@
+// Package event holds the words that every layer of qlogd shares: commands
+// (what clients ask), events (what was decided), results (what is answered),
+// their ids and their bytes. It knows no layer and does no I/O.
+package event
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"github.com/oklog/ulid/v2"
+)
+
+// ID is the ULID of an event, and so of a message (the event that created it
+// in its queue) and of a lease (its leased event).
+//
+// Ids are not random. From the most significant bit:
+//
+//	48 bits  the log's clock, Unix milliseconds
+//	 8 bits  group of the Raft log, 0 today
+//	48 bits  Raft index of the entry
+//	24 bits  number of the event within the entry, from 0
+//
+// Invariant: strictly increasing in log order and the same on every node (I2).
+type ID = ulid.ULID
+
+// MaxNumber is the highest number of an event within one entry.
+const MaxNumber = 1<<24 - 1
+
+// NewID builds the id of event number of the entry at index.
+func NewID(clock int64, index uint64, number uint32) ID {
+	var id ID
+	if clock < 0 || uint64(clock) > ulid.MaxTime() || index >= 1<<48 || number > MaxNumber {
+		panic(fmt.Sprintf("event: id out of range: clock %d, index %d, number %d", clock, index, number))
+	}
+	_ = id.SetTime(uint64(clock)) // in range: checked above
+	id[6] = 0                     // group
+	var b [8]byte
+	binary.BigEndian.PutUint64(b[:], index)
+	copy(id[7:13], b[2:])
+	id[13], id[14], id[15] = byte(number>>16), byte(number>>8), byte(number)
+	return id
+}
+
+// ParseID reads the 26 characters of a ULID, upper or lower case.
+func ParseID(s string) (ID, error) {
+	id, err := ulid.ParseStrict(s)
+	if err != nil {
+		return ID{}, fmt.Errorf("not a ULID: %w", err)
+	}
+	return id, nil
+}
+
+// Ref tells where an event lies in the log: the Raft index of its block and
+// its number in it. The zero Ref is none.
+type Ref struct {
+	Index  uint64
+	Number uint32
+}
+
+// IsZero reports whether r is none.
+func (r Ref) IsZero() bool { return r == Ref{} }
+
+// RefOf returns where the event with this id lies.
+func RefOf(id ID) Ref {
+	var b [8]byte
+	copy(b[2:], id[7:13])
+	return Ref{
+		Index:  binary.BigEndian.Uint64(b[:]),
+		Number: uint32(id[13])<<16 | uint32(id[14])<<8 | uint32(id[15]),
+	}
+}
+
+// ClockOf returns the log's clock in an id, Unix milliseconds.
+func ClockOf(id ID) int64 { return int64(id.Time()) }
+
+// Hash is the first half of a SHA-256: enough to tell keys apart.
+type Hash [16]byte
+
+// IsZero reports whether h is none.
+func (h Hash) IsZero() bool { return h == Hash{} }

@@ -1,0 +1,213 @@
+package event
+
+import (
+	"fmt"
+	"regexp"
+)
+
+// Ordering of a queue.
+type Ordering uint8
+
+const (
+	Unordered Ordering = iota
+	FIFO
+	PerKey
+)
+
+var orderingNames = [...]string{"unordered", "fifo", "per_key"}
+
+func (o Ordering) String() string { return orderingNames[o] }
+
+// ParseOrdering is the inverse of String.
+func ParseOrdering(s string) (Ordering, bool) { return parseName(orderingNames[:], s, Ordering(0)) }
+
+// OnRetry says what a partition does while its head waits for another try.
+type OnRetry uint8
+
+const (
+	RetryBlock OnRetry = iota
+	RetryHead
+	RetryTail
+)
+
+var onRetryNames = [...]string{"block", "head", "tail"}
+
+func (o OnRetry) String() string { return onRetryNames[o] }
+
+// ParseOnRetry is the inverse of String.
+func ParseOnRetry(s string) (OnRetry, bool) { return parseName(onRetryNames[:], s, OnRetry(0)) }
+
+// OnDead says what a partition does when its head dies.
+type OnDead uint8
+
+const (
+	DeadSkip OnDead = iota
+	DeadHoldKey
+	DeadLetterKey
+)
+
+var onDeadNames = [...]string{"skip", "hold_key", "dead_letter_key"}
+
+func (o OnDead) String() string { return onDeadNames[o] }
+
+// ParseOnDead is the inverse of String.
+func ParseOnDead(s string) (OnDead, bool) { return parseName(onDeadNames[:], s, OnDead(0)) }
+
+// DedupBy says what makes two messages the same.
+type DedupBy uint8
+
+const (
+	DedupByKey DedupBy = iota
+	DedupByContent
+)
+
+var dedupByNames = [...]string{"key", "content"}
+
+func (d DedupBy) String() string { return dedupByNames[d] }
+
+// ParseDedupBy is the inverse of String.
+func ParseDedupBy(s string) (DedupBy, bool) { return parseName(dedupByNames[:], s, DedupBy(0)) }
+
+func parseName[T ~uint8](names []string, s string, _ T) (T, bool) {
+	for i, n := range names {
+		if n == s {
+			return T(i), true
+		}
+	}
+	return 0, false
+}
+
+// Million is the fixed-point unit of multipliers and shares: deciding and
+// folding know no floats (design.md section 4).
+const Million = 1_000_000
+
+// Policy is a queue's (contract.md section 4). Durations are milliseconds
+// unless the name says seconds.
+type Policy struct {
+	Ordering Ordering
+
+	MaxAgeSeconds int64
+	MaxDepth      int64
+	MaxBytes      int64
+
+	LeaseMS           int64
+	MaxAttempts       uint32
+	InitialBackoffMS  int64
+	BackoffMultiplier int64 // millionths
+	MaxBackoffMS      int64
+	BackoffJitter     int64 // millionths, 0 to Million
+	BackoffScheduleMS []int64
+	OnRetry           OnRetry
+	OnDead            OnDead
+	DeadLetterQueue   string
+
+	DedupWindowSeconds int64
+	DedupBy            DedupBy
+
+	MessageSchema []byte // JSON, nil none
+	Namespace     string
+	Description   string
+}
+
+// DefaultPolicy is the policy of a queue made without any field.
+func DefaultPolicy() Policy {
+	return Policy{
+		LeaseMS: 30_000, MaxAttempts: 5,
+		InitialBackoffMS: 1000, BackoffMultiplier: 2 * Million, MaxBackoffMS: 60_000,
+		DedupWindowSeconds: 86_400,
+	}
+}
+
+// Limits of contract.md section 3.
+const (
+	MaxDelayMS     = 10 * 365 * 24 * 3600 * 1000
+	MinLeaseMS     = 100
+	MaxLeaseMS     = 12 * 3600 * 1000
+	MaxWaitMS      = 60_000
+	MaxBatch       = 1000
+	MaxKeyBytes    = 256
+	MaxHeaders     = 64
+	MaxHeaderName  = 64
+	MaxHeaderValue = 4096
+	MaxPriority    = 10
+	MinPriority    = 1
+	NormalPriority = 5
+	MaxSchema      = 256 << 10
+)
+
+var nameRE = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`)
+
+// ValidName reports whether s can name a queue or a webhook.
+func ValidName(s string) bool { return nameRE.MatchString(s) }
+
+// Validate checks what can be said of a policy without looking at other
+// queues. name is the queue's own.
+func (p *Policy) Validate(name string) *Problem {
+	bad := func(field, format string, args ...any) *Problem {
+		return Problemf(CodeInvalidArgument, field, field+" "+format, args...)
+	}
+	within := func(field string, v, lo, hi int64) *Problem {
+		if v < lo || v > hi {
+			return bad(field, "must be from %d to %d", lo, hi)
+		}
+		return nil
+	}
+	const maxSeconds = MaxDelayMS / 1000
+	checks := []*Problem{
+		within("retention.max_age_seconds", p.MaxAgeSeconds, 0, maxSeconds),
+		within("retention.max_depth", p.MaxDepth, 0, 1<<53),
+		within("retention.max_bytes", p.MaxBytes, 0, 1<<53),
+		within("delivery.lease_ms", p.LeaseMS, MinLeaseMS, MaxLeaseMS),
+		within("delivery.max_attempts", int64(p.MaxAttempts), 0, 1_000_000),
+		within("delivery.initial_backoff_ms", p.InitialBackoffMS, 0, MaxDelayMS),
+		within("delivery.max_backoff_ms", p.MaxBackoffMS, 0, MaxDelayMS),
+		within("deduplication.window_seconds", p.DedupWindowSeconds, 0, maxSeconds),
+	}
+	for _, c := range checks {
+		if c != nil {
+			return c
+		}
+	}
+	if p.BackoffMultiplier < Million || p.BackoffMultiplier > 1000*Million {
+		return bad("delivery.backoff_multiplier", "must be from 1 to 1000")
+	}
+	if p.BackoffJitter < 0 || p.BackoffJitter > Million {
+		return bad("delivery.backoff_jitter", "must be from 0 to 1")
+	}
+	if len(p.BackoffScheduleMS) > 100 {
+		return bad("delivery.backoff_schedule_ms", "must have at most 100 values")
+	}
+	for i, v := range p.BackoffScheduleMS {
+		if f := fmt.Sprintf("delivery.backoff_schedule_ms[%d]", i); v < 0 || v > MaxDelayMS {
+			return bad(f, "must be from 0 to %d", int64(MaxDelayMS))
+		}
+	}
+	if p.DeadLetterQueue != "" {
+		if !ValidName(p.DeadLetterQueue) {
+			return bad("delivery.dead_letter_queue", "must match %s", nameRE)
+		}
+		if p.DeadLetterQueue == name {
+			return Problemf(CodeInvalidArgument, "delivery.dead_letter_queue", "dead_letter_queue cannot reference itself")
+		}
+	}
+	if p.OnDead == DeadHoldKey && p.DeadLetterQueue == "" {
+		return bad("delivery.on_dead", "hold_key needs a dead_letter_queue")
+	}
+	if len(p.MessageSchema) > MaxSchema {
+		return bad("message_schema", "must be at most %d bytes", MaxSchema)
+	}
+	if len(p.Namespace) > 128 {
+		return bad("namespace", "must be at most 128 bytes")
+	}
+	if len(p.Description) > 4096 {
+		return bad("description", "must be at most 4096 bytes")
+	}
+	return nil
+}
+
+// Clone returns a copy that shares nothing.
+func (p Policy) Clone() Policy {
+	p.BackoffScheduleMS = append([]int64(nil), p.BackoffScheduleMS...)
+	p.MessageSchema = append([]byte(nil), p.MessageSchema...)
+	return p
+}

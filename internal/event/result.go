@@ -1,0 +1,95 @@
+package event
+
+import "fmt"
+
+// Problem is a user's mistake or a refusal: an answer, not an error. Code is
+// one of contract.md section 3.
+type Problem struct {
+	Code         string
+	Detail       string
+	Field        string
+	Index        int // position in the batch; -1 none
+	RetryAfterMS int64
+
+	// Unknown: the entry may still be committed (outcome unknown). Where it is
+	// false, the write was not applied.
+	Unknown    bool
+	QueueDepth int64 // overloaded: commands that wait at the proposer
+}
+
+func (p *Problem) Error() string { return p.Code + ": " + p.Detail }
+
+// Problemf returns a problem about a field.
+func Problemf(code, field, format string, args ...any) *Problem {
+	return &Problem{Code: code, Field: field, Index: -1, Detail: fmt.Sprintf(format, args...)}
+}
+
+// At returns the problem at position i of a batch.
+func (p *Problem) At(i int) *Problem { q := *p; q.Index = i; return &q }
+
+// The codes that deciding can answer with.
+const (
+	CodeInvalidArgument = "invalid_argument"
+	CodeQueueNotFound   = "queue_not_found"
+	CodeMessageNotFound = "message_not_found"
+	CodeLeaseLost       = "lease_lost"
+	CodeQueueInUse      = "queue_in_use"
+	CodeConflict        = "conflict"
+	CodeKeyReused       = "idempotency_key_reused"
+	CodeQueueFull       = "queue_full"
+	CodeHistoryExpired  = "history_expired"
+	CodeStaleRevision   = "stale_revision" // internal: check against the policy anew and propose again
+)
+
+// Settle statuses (contract.md section 6).
+const (
+	StatusAcked        = "acked"
+	StatusRetried      = "retried"
+	StatusDeadLettered = "dead_lettered"
+	StatusDiscarded    = "discarded"
+	StatusExtended     = "extended"
+	StatusReleased     = "released"
+	StatusRejected     = "rejected"
+)
+
+// Result answers one command. Index is the entry's Raft index.
+type Result struct {
+	Index   uint64
+	Problem *Problem // nil: done
+
+	// Kept is set where the request was executed before: the answer_kept
+	// event that holds the first Result.
+	Kept Ref
+
+	Created  bool  // PutQueue
+	Count    int64 // PurgeQueue
+	Produced []Produced
+	Leased   []LeasedMessage
+	Settled  []Settled
+}
+
+// Produced answers one NewMessage.
+type Produced struct {
+	ID        ID
+	Duplicate bool // ID is the first one's
+}
+
+// Settled answers one SettleItem.
+type Settled struct {
+	Lease     ID
+	Status    string
+	Code      string // of a rejected one
+	NextAt    int64  // retried
+	ExpiresAt int64  // extended
+	// Warn is set where a message was discarded for want of a dead-letter
+	// queue or of attempts.
+	Message ID
+	Queue   string
+}
+
+// LeasedMessage is what a lease hands out; payload and headers lie in the log
+// at Content.
+type LeasedMessage struct {
+	MessageView
+	MaxAttempts uint32
+}

@@ -1,0 +1,55 @@
+// Package vfs is the small file system through which everything durable of
+// qlogd goes, so that a test can hold a disk that forgets what was not synced.
+//
+// OS is the real one; Mem is the twin in memory. Names are ordinary slash
+// separated paths. Errors satisfy errors.Is(err, fs.ErrNotExist) and so on.
+package vfs
+
+import (
+	"io"
+	"io/fs"
+)
+
+// FS is what the event log, the checkpoints and the Raft log need of a file
+// system. A created, renamed or removed name is durable only after SyncDir of
+// its directory; a file's bytes only after its Sync.
+type FS interface {
+	// Create makes a file and opens it for reading and writing. It fails
+	// with fs.ErrExist where the name is taken.
+	Create(name string) (File, error)
+	// OpenReadWrite opens an existing file for reading and writing.
+	OpenReadWrite(name string) (File, error)
+	// OpenRead opens an existing file for reading only.
+	OpenRead(name string) (File, error)
+	// List returns the names (not paths) in dir, sorted.
+	List(dir string) ([]string, error)
+	// Stat returns the size of a file, or fs.ErrNotExist.
+	Stat(name string) (Info, error)
+	Remove(name string) error
+	// Rename replaces newName atomically.
+	Rename(oldName, newName string) error
+	// MkdirAll makes dir and its parents with mode 0700.
+	MkdirAll(dir string) error
+	// SyncDir makes the names in dir durable.
+	SyncDir(dir string) error
+}
+
+// Info is what Stat tells of a file.
+type Info struct {
+	Size  int64
+	IsDir bool
+	Mode  fs.FileMode
+}
+
+// File is an open file. Writes happen at the offset given; there is no
+// cursor, so a file can be read and written from several goroutines.
+type File interface {
+	io.ReaderAt
+	io.WriterAt
+	io.Closer
+	// Sync makes the file's bytes and size durable. After a failed Sync the
+	// state of the unsynced bytes is unknown: never retry it (design.md 9).
+	Sync() error
+	Truncate(size int64) error
+	Size() (int64, error)
+}

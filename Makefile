@@ -1,0 +1,60 @@
+# qlogd. `make run` builds and serves; `make test` is all that CI needs.
+
+COMMIT ?= $(shell git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
+DATE   ?= $(shell git log -1 --format=%cI 2>/dev/null || echo unknown)
+LDFLAGS = -X main.commit=$(COMMIT) -X main.date=$(DATE)
+TOOL    = go tool -modfile=tools/go.mod
+
+FUZZTIME     ?= 10m
+BENCH        ?= .
+BENCHTIME    ?= 1s
+CRASH_KILLS  ?= 3
+POWER_CUTS   ?= 30
+
+.PHONY: help
+help: ## show what there is
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
+
+.PHONY: build
+build: ## bin/qlogd, with commit and date in it
+	go build -trimpath -ldflags '$(LDFLAGS)' -o bin/qlogd ./cmd/qlogd
+
+.PHONY: run
+run: build ## build and serve: one durable node in ./qlogd-data, on http://127.0.0.1:7070
+	./bin/qlogd serve
+
+.PHONY: install
+install: ## qlogd into GOBIN
+	go install -trimpath -ldflags '$(LDFLAGS)' ./cmd/qlogd
+
+.PHONY: test
+test: lint ## what CI runs: lint, and all tests with the race detector and a small sample of each campaign
+	CRASH_KILLS=$(CRASH_KILLS) go test -race -timeout 15m ./...
+
+.PHONY: lint
+lint: ## gofmt, vet, staticcheck
+	@unformatted=$$(gofmt -l $$(git ls-files --cached --others --exclude-standard '*.go')); \
+	  if [ -n "$$unformatted" ]; then echo "gofmt these:"; echo "$$unformatted"; exit 1; fi
+	go vet ./...
+	$(TOOL) staticcheck ./...
+
+.PHONY: fuzz
+fuzz: ## every fuzz target for FUZZTIME (10m) each
+	./scripts/fuzz $(FUZZTIME)
+
+.PHONY: bench
+bench: ## all benchmarks (BENCH=regexp, BENCHTIME=1s)
+	go test -run '^$$' -bench '$(BENCH)' -benchtime $(BENCHTIME) -benchmem -timeout 2h ./...
+
+.PHONY: crash
+crash: ## kill -9 the real server 200 times under load (CRASH_KILLS=n)
+	CRASH_KILLS=$(if $(filter-out file,$(origin CRASH_KILLS)),$(CRASH_KILLS),200) \
+	  go test -count=1 -v -timeout 4h -run '^TestCrash$$' ./internal/cluster/crashtest
+
+.PHONY: powercut
+powercut: ## cut the power under the real server, on ext4 in a loop device (needs root; POWER_CUTS=30)
+	POWER_CUTS=$(POWER_CUTS) go test -count=1 -v -timeout 4h -run '^TestPowerCut$$' ./internal/cluster/crashtest
+
+.PHONY: clean
+clean: ## what build and tests leave
+	rm -rf bin

@@ -28,7 +28,9 @@ type FS interface {
 	Remove(name string) error
 	// Rename replaces newName atomically.
 	Rename(oldName, newName string) error
-	// MkdirAll makes dir and its parents with mode 0700.
+	// MkdirAll makes dir and its parents with mode 0700, and makes the names
+	// that it made durable: a directory is made once in a lifetime, so nobody
+	// needs to think of a lost one.
 	MkdirAll(dir string) error
 	// SyncDir makes the names in dir durable.
 	SyncDir(dir string) error

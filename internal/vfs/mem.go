@@ -1,0 +1,435 @@
+package vfs
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"path"
+	"slices"
+	"strings"
+	"sync"
+)
+
+// ErrCrashed is what every operation of a Mem returns once its crash has come.
+var ErrCrashed = errors.New("vfs: the disk has crashed")
+
+// Mem is a disk in memory that knows what was synced. Crash returns the disk
+// as a power cut would leave it. Operations that change something (create,
+// write, truncate, sync, rename, remove, mkdir, sync of a directory) are
+// counted, so that a test can walk a crash or an error through each of them:
+//
+//	n := scenario(vfs.NewMem()).Ops()
+//	for i := 1; i <= n; i++ {
+//		disk := vfs.NewMem()
+//		disk.CrashAt(i)
+//		scenario(disk)
+//		check(disk.Crash(rng))
+//	}
+//
+// Names are cleaned and rooted: "a/b" and "/a/b" are the same file. The root
+// directory is always there. A Mem is safe for use by several goroutines.
+type Mem struct {
+	mu    sync.Mutex
+	names map[string]*inode // as a running program sees them
+	// durable is what a power cut leaves of the names at least. Invariant:
+	// durable with all of pending applied in order is names.
+	durable map[string]*inode
+	pending []nameOp
+
+	ops     int
+	crashAt int // crash at this operation; 0 = never
+	crashed bool
+	faults  map[int]error
+}
+
+var _ FS = (*Mem)(nil)
+
+// nameOp is a change of the names in a directory that was not synced yet.
+type nameOp struct {
+	from, to string // from = "" for a creation, to = "" for a removal
+	node     *inode
+}
+
+// NewMem returns an empty disk.
+func NewMem() *Mem {
+	return &Mem{names: map[string]*inode{}, durable: map[string]*inode{}, faults: map[int]error{}}
+}
+
+func clean(name string) string { return path.Clean("/" + name) }
+
+// Ops returns the number of changing operations so far.
+func (m *Mem) Ops() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.ops
+}
+
+// CrashAt makes the power fail in the n-th changing operation, counted as Ops
+// does: it and all later operations return ErrCrashed. What it was about to do
+// counts as not synced: Crash decides how much of it is left.
+func (m *Mem) CrashAt(n int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.crashAt = n
+}
+
+// FailAt makes the n-th changing operation return err. A write that fails has
+// written its first half; any other operation has done nothing.
+func (m *Mem) FailAt(n int, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.faults[n] = err
+}
+
+// Crashed tells whether the crash has come.
+func (m *Mem) Crashed() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.crashed
+}
+
+// change counts a changing operation and tells what is to become of it:
+// crash: do it without making anything durable, then return ErrCrashed.
+func (m *Mem) change() (crash bool, err error) {
+	if m.crashed {
+		return false, ErrCrashed
+	}
+	m.ops++
+	if m.ops == m.crashAt {
+		m.crashed = true
+		return true, nil
+	}
+	return false, m.faults[m.ops]
+}
+
+func result(crash bool) error {
+	if crash {
+		return ErrCrashed
+	}
+	return nil
+}
+
+func notExist(op, name string) error {
+	return &fs.PathError{Op: op, Path: name, Err: fs.ErrNotExist}
+}
+
+func (m *Mem) isDir(name string) bool {
+	n := m.names[name]
+	return name == "/" || n != nil && n.dir
+}
+
+func (m *Mem) apply(op nameOp) {
+	m.pending = append(m.pending, op)
+	op.applyTo(m.names)
+}
+
+func (op nameOp) applyTo(names map[string]*inode) {
+	// A name that leads elsewhere by now is left alone: an operation that was
+	// lost before this one may have been about that.
+	if op.from != "" && names[op.from] == op.node {
+		delete(names, op.from)
+	}
+	if op.to != "" {
+		names[op.to] = op.node
+	}
+}
+
+// Create implements FS.
+func (m *Mem) Create(name string) (File, error) {
+	name = clean(name)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.names[name] != nil && !m.crashed {
+		return nil, &fs.PathError{Op: "create", Path: name, Err: fs.ErrExist}
+	}
+	if !m.isDir(path.Dir(name)) && !m.crashed {
+		return nil, notExist("create", name)
+	}
+	crash, err := m.change()
+	if err != nil {
+		return nil, fmt.Errorf("create %s: %w", name, err)
+	}
+	n := &inode{}
+	m.apply(nameOp{to: name, node: n})
+	if crash {
+		return nil, ErrCrashed
+	}
+	return &memFile{m: m, n: n, name: name, write: true}, nil
+}
+
+func (m *Mem) open(name string, write bool) (File, error) {
+	name = clean(name)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.crashed {
+		return nil, ErrCrashed
+	}
+	n := m.names[name]
+	if n == nil {
+		return nil, notExist("open", name)
+	}
+	if n.dir {
+		return nil, &fs.PathError{Op: "open", Path: name, Err: errors.New("is a directory")}
+	}
+	return &memFile{m: m, n: n, name: name, write: write}, nil
+}
+
+// OpenReadWrite implements FS.
+func (m *Mem) OpenReadWrite(name string) (File, error) { return m.open(name, true) }
+
+// OpenRead implements FS.
+func (m *Mem) OpenRead(name string) (File, error) { return m.open(name, false) }
+
+// List implements FS.
+func (m *Mem) List(dir string) ([]string, error) {
+	dir = clean(dir)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.crashed {
+		return nil, ErrCrashed
+	}
+	if !m.isDir(dir) {
+		return nil, notExist("list", dir)
+	}
+	var names []string
+	for name := range m.names {
+		if path.Dir(name) == dir {
+			names = append(names, path.Base(name))
+		}
+	}
+	slices.Sort(names)
+	return names, nil
+}
+
+// Stat implements FS.
+func (m *Mem) Stat(name string) (Info, error) {
+	name = clean(name)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.crashed {
+		return Info{}, ErrCrashed
+	}
+	n := m.names[name]
+	switch {
+	case m.isDir(name):
+		return Info{IsDir: true, Mode: fs.ModeDir | 0o700}, nil
+	case n == nil:
+		return Info{}, notExist("stat", name)
+	}
+	return Info{Size: int64(len(n.data)), Mode: 0o600}, nil
+}
+
+// Remove implements FS.
+func (m *Mem) Remove(name string) error {
+	name = clean(name)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	n := m.names[name]
+	if n == nil && !m.crashed {
+		return notExist("remove", name)
+	}
+	if n != nil && n.dir {
+		for other := range m.names {
+			if strings.HasPrefix(other, name+"/") {
+				return &fs.PathError{Op: "remove", Path: name, Err: errors.New("directory not empty")}
+			}
+		}
+	}
+	crash, err := m.change()
+	if err != nil {
+		return fmt.Errorf("remove %s: %w", name, err)
+	}
+	m.apply(nameOp{from: name, node: n})
+	return result(crash)
+}
+
+// Rename implements FS. Directories cannot be renamed.
+func (m *Mem) Rename(oldName, newName string) error {
+	oldName, newName = clean(oldName), clean(newName)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	n := m.names[oldName]
+	if !m.crashed {
+		if n == nil || !m.isDir(path.Dir(newName)) {
+			return notExist("rename", oldName)
+		}
+		if n.dir || m.isDir(newName) {
+			return &fs.PathError{Op: "rename", Path: oldName, Err: errors.New("is a directory")}
+		}
+	}
+	crash, err := m.change()
+	if err != nil {
+		return fmt.Errorf("rename %s: %w", oldName, err)
+	}
+	if oldName != newName {
+		m.apply(nameOp{from: oldName, to: newName, node: n})
+	}
+	return result(crash)
+}
+
+// MkdirAll implements FS.
+func (m *Mem) MkdirAll(dir string) error {
+	dir = clean(dir)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.isDir(dir) && !m.crashed {
+		return nil
+	}
+	crash, err := m.change()
+	if err != nil {
+		return fmt.Errorf("mkdir %s: %w", dir, err)
+	}
+	for d := dir; d != "/"; d = path.Dir(d) {
+		if n := m.names[d]; n != nil {
+			if !n.dir {
+				return &fs.PathError{Op: "mkdir", Path: d, Err: errors.New("not a directory")}
+			}
+			continue
+		}
+		n := &inode{dir: true}
+		m.names[d], m.durable[d] = n, n
+	}
+	return result(crash)
+}
+
+// SyncDir implements FS.
+func (m *Mem) SyncDir(dir string) error {
+	dir = clean(dir)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.isDir(dir) && !m.crashed {
+		return notExist("sync directory", dir)
+	}
+	crash, err := m.change()
+	if err != nil {
+		return fmt.Errorf("sync directory %s: %w", dir, err)
+	}
+	if crash {
+		return ErrCrashed
+	}
+	m.pending = slices.DeleteFunc(m.pending, func(op nameOp) bool {
+		if op.in(dir) {
+			op.applyTo(m.durable)
+			return true
+		}
+		return false
+	})
+	return nil
+}
+
+func (op nameOp) in(dir string) bool {
+	return op.from != "" && path.Dir(op.from) == dir || op.to != "" && path.Dir(op.to) == dir
+}
+
+// memFile is an open file of a Mem.
+type memFile struct {
+	m      *Mem
+	n      *inode
+	name   string
+	write  bool
+	closed bool
+}
+
+func (f *memFile) usable(write bool) error {
+	switch {
+	case f.m.crashed:
+		return ErrCrashed
+	case f.closed:
+		return &fs.PathError{Op: "use", Path: f.name, Err: fs.ErrClosed}
+	case write && !f.write:
+		return &fs.PathError{Op: "write", Path: f.name, Err: fs.ErrPermission}
+	}
+	return nil
+}
+
+// ReadAt implements io.ReaderAt.
+func (f *memFile) ReadAt(p []byte, off int64) (int, error) {
+	f.m.mu.Lock()
+	defer f.m.mu.Unlock()
+	if err := f.usable(false); err != nil {
+		return 0, err
+	}
+	if off >= int64(len(f.n.data)) {
+		return 0, io.EOF
+	}
+	n := copy(p, f.n.data[off:])
+	if n < len(p) {
+		return n, io.EOF
+	}
+	return n, nil
+}
+
+// WriteAt implements io.WriterAt.
+func (f *memFile) WriteAt(p []byte, off int64) (int, error) {
+	f.m.mu.Lock()
+	defer f.m.mu.Unlock()
+	if err := f.usable(true); err != nil {
+		return 0, err
+	}
+	crash, err := f.m.change()
+	if err != nil {
+		half := len(p) / 2
+		f.n.writeAt(p[:half], off)
+		return half, fmt.Errorf("write %s: %w", f.name, err)
+	}
+	f.n.writeAt(p, off)
+	if crash {
+		return 0, ErrCrashed
+	}
+	return len(p), nil
+}
+
+// Truncate implements File.
+func (f *memFile) Truncate(size int64) error {
+	f.m.mu.Lock()
+	defer f.m.mu.Unlock()
+	if err := f.usable(true); err != nil {
+		return err
+	}
+	crash, err := f.m.change()
+	if err != nil {
+		return fmt.Errorf("truncate %s: %w", f.name, err)
+	}
+	f.n.truncate(size)
+	return result(crash)
+}
+
+// Sync implements File.
+func (f *memFile) Sync() error {
+	f.m.mu.Lock()
+	defer f.m.mu.Unlock()
+	if err := f.usable(false); err != nil {
+		return err
+	}
+	crash, err := f.m.change()
+	if err != nil {
+		return fmt.Errorf("sync %s: %w", f.name, err)
+	}
+	if crash {
+		return ErrCrashed
+	}
+	f.n.sync()
+	return nil
+}
+
+// Size implements File.
+func (f *memFile) Size() (int64, error) {
+	f.m.mu.Lock()
+	defer f.m.mu.Unlock()
+	if err := f.usable(false); err != nil {
+		return 0, err
+	}
+	return int64(len(f.n.data)), nil
+}
+
+// Close implements io.Closer. It syncs nothing.
+func (f *memFile) Close() error {
+	f.m.mu.Lock()
+	defer f.m.mu.Unlock()
+	if f.closed {
+		return &fs.PathError{Op: "close", Path: f.name, Err: fs.ErrClosed}
+	}
+	f.closed = true
+	return nil
+}

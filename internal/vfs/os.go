@@ -1,0 +1,117 @@
+package vfs
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"syscall"
+)
+
+// OS is the operating system's file system: files with mode 0600, directories
+// with mode 0700, and no file is opened through a symbolic link.
+type OS struct{}
+
+var _ FS = OS{}
+
+// osFile is an os.File whose Sync flushes bytes and size.
+type osFile struct{ *os.File }
+
+func (OS) open(name string, flag int) (File, error) {
+	f, err := os.OpenFile(name, flag|syscall.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	return osFile{f}, nil
+}
+
+// Create implements FS.
+func (o OS) Create(name string) (File, error) {
+	return o.open(name, os.O_RDWR|os.O_CREATE|os.O_EXCL)
+}
+
+// OpenReadWrite implements FS.
+func (o OS) OpenReadWrite(name string) (File, error) { return o.open(name, os.O_RDWR) }
+
+// OpenRead implements FS.
+func (o OS) OpenRead(name string) (File, error) { return o.open(name, os.O_RDONLY) }
+
+// List implements FS.
+func (OS) List(dir string) ([]string, error) {
+	d, err := os.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer d.Close()
+	names, err := d.Readdirnames(-1)
+	if err != nil {
+		return nil, err
+	}
+	slices.Sort(names)
+	return names, nil
+}
+
+// Stat implements FS. It does not follow a symbolic link.
+func (OS) Stat(name string) (Info, error) {
+	fi, err := os.Lstat(name)
+	if err != nil {
+		return Info{}, err
+	}
+	return Info{Size: fi.Size(), IsDir: fi.IsDir(), Mode: fi.Mode()}, nil
+}
+
+// Remove implements FS.
+func (OS) Remove(name string) error { return os.Remove(name) }
+
+// Rename implements FS.
+func (OS) Rename(oldName, newName string) error { return os.Rename(oldName, newName) }
+
+// MkdirAll implements FS.
+func (o OS) MkdirAll(dir string) error {
+	fi, err := os.Stat(dir)
+	switch {
+	case err == nil && fi.IsDir():
+		return nil
+	case err == nil:
+		return &fs.PathError{Op: "mkdir", Path: dir, Err: syscall.ENOTDIR}
+	case !errors.Is(err, fs.ErrNotExist):
+		return err
+	}
+	parent := filepath.Dir(dir)
+	if parent != dir {
+		if err := o.MkdirAll(parent); err != nil {
+			return err
+		}
+	}
+	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	return o.SyncDir(parent)
+}
+
+// SyncDir implements FS.
+func (OS) SyncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	err = d.Sync()
+	if cerr := d.Close(); err == nil {
+		err = cerr
+	}
+	if err != nil {
+		return fmt.Errorf("sync directory %s: %w", dir, err)
+	}
+	return nil
+}
+
+// Size implements File.
+func (f osFile) Size() (int64, error) {
+	fi, err := f.Stat()
+	if err != nil {
+		return 0, err
+	}
+	return fi.Size(), nil
+}

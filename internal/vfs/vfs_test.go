@@ -1,0 +1,252 @@
+package vfs
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+func rng(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, 1)) }
+
+// both runs a test on the real file system and on its twin.
+func both(t *testing.T, test func(t *testing.T, fsys FS, dir string)) {
+	t.Run("OS", func(t *testing.T) { test(t, OS{}, t.TempDir()) })
+	t.Run("Mem", func(t *testing.T) { test(t, NewMem(), "/") })
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestTwinsBehaveAlike(t *testing.T) {
+	both(t, func(t *testing.T, fsys FS, dir string) {
+		dir = filepath.Join(dir, "a", "b")
+		name := filepath.Join(dir, "f")
+		_, err := fsys.List(dir)
+		wantIs(t, err, fs.ErrNotExist)
+		_, err = fsys.Create(name)
+		wantIs(t, err, fs.ErrNotExist)
+		must(t, fsys.MkdirAll(dir))
+		must(t, fsys.MkdirAll(dir))
+		_, err = fsys.OpenRead(name)
+		wantIs(t, err, fs.ErrNotExist)
+		wantIs(t, fsys.Remove(name), fs.ErrNotExist)
+
+		f, err := fsys.Create(name)
+		must(t, err)
+		_, err = fsys.Create(name)
+		wantIs(t, err, fs.ErrExist)
+		_, err = f.WriteAt([]byte("hello"), 3)
+		must(t, err)
+		must(t, f.Sync())
+		b := make([]byte, 10)
+		n, err := f.ReadAt(b, 0)
+		wantIs(t, err, io.EOF)
+		if got := b[:n]; !bytes.Equal(got, []byte("\x00\x00\x00hello")) {
+			t.Fatalf("read %q", got)
+		}
+		must(t, f.Truncate(4))
+		must(t, f.Truncate(6))
+		must(t, f.Close())
+		must(t, fsys.SyncDir(dir))
+
+		got, err := ReadFile(fsys, name)
+		must(t, err)
+		if !bytes.Equal(got, []byte("\x00\x00\x00h\x00\x00")) {
+			t.Fatalf("read %q", got)
+		}
+		r, err := fsys.OpenRead(name)
+		must(t, err)
+		if _, err := r.WriteAt([]byte("x"), 0); err == nil {
+			t.Fatal("wrote through a file opened for reading")
+		}
+		must(t, r.Close())
+		if _, err := r.ReadAt(b, 0); err == nil {
+			t.Fatal("read a closed file")
+		}
+
+		must(t, WriteFile(fsys, name, []byte("new")))
+		must(t, fsys.Rename(name, name+"2"))
+		names, err := fsys.List(dir)
+		must(t, err)
+		if !slices.Equal(names, []string{"f2"}) {
+			t.Fatalf("list: %v", names)
+		}
+		info, err := fsys.Stat(name + "2")
+		must(t, err)
+		if info.Size != 3 || info.IsDir || info.Mode != 0o600 {
+			t.Fatalf("stat: %+v", info)
+		}
+		info, err = fsys.Stat(dir)
+		must(t, err)
+		if !info.IsDir || info.Mode.Perm() != 0o700 {
+			t.Fatalf("stat: %+v", info)
+		}
+		must(t, fsys.Remove(name+"2"))
+		_, err = fsys.Stat(name + "2")
+		wantIs(t, err, fs.ErrNotExist)
+	})
+}
+
+func wantIs(t *testing.T, err, want error) {
+	t.Helper()
+	if !errors.Is(err, want) {
+		t.Fatalf("error %v, want %v", err, want)
+	}
+}
+
+func TestOSRefusesLinks(t *testing.T) {
+	dir := t.TempDir()
+	must(t, os.WriteFile(filepath.Join(dir, "target"), []byte("x"), 0o600))
+	must(t, os.Symlink("target", filepath.Join(dir, "link")))
+	if _, err := (OS{}).OpenReadWrite(filepath.Join(dir, "link")); err == nil {
+		t.Fatal("opened through a link")
+	}
+}
+
+func TestMemLosesWhatWasNotSynced(t *testing.T) {
+	m := NewMem()
+	must(t, m.MkdirAll("d"))
+	f, err := m.Create("d/f")
+	must(t, err)
+	_, err = f.WriteAt([]byte("kept"), 0)
+	must(t, err)
+	must(t, f.Sync())
+	if got := m.Clone().CrashWith(LoseAll, rng(1)).Get("d/f"); got == nil {
+		t.Fatal("a clone is durable")
+	}
+	must(t, m.SyncDir("d"))
+	_, err = f.WriteAt([]byte("lost"), 4)
+	must(t, err)
+	_, err = m.Create("d/g")
+	must(t, err)
+	after := m.CrashWith(LoseAll, rng(1))
+	if got := after.Get("d/f"); string(got) != "kept" {
+		t.Fatalf("after the crash: %q", got)
+	}
+	if after.Get("d/g") != nil {
+		t.Fatal("an unsynced name is there")
+	}
+	_, err = f.WriteAt(nil, 0)
+	wantIs(t, err, ErrCrashed)
+}
+
+func TestMemFaults(t *testing.T) {
+	m := NewMem()
+	f, err := m.Create("f") // 1
+	must(t, err)
+	boom := errors.New("boom")
+	m.FailAt(2, boom)
+	m.FailAt(3, boom)
+	n, err := f.WriteAt([]byte("abcd"), 0)
+	wantIs(t, err, boom)
+	if n != 2 || string(m.Get("f")) != "ab" {
+		t.Fatalf("wrote %d, %q", n, m.Get("f"))
+	}
+	wantIs(t, f.Sync(), boom)
+	m.CrashAt(4)
+	wantIs(t, f.Sync(), ErrCrashed)
+	wantIs(t, m.SyncDir("/"), ErrCrashed)
+	if _, err := f.ReadAt(make([]byte, 1), 0); !errors.Is(err, ErrCrashed) {
+		t.Fatal(err)
+	}
+	if m.Ops() != 4 || !m.Crashed() {
+		t.Fatalf("%d operations, crashed %v", m.Ops(), m.Crashed())
+	}
+	if got := m.CrashWith(LoseAll, rng(1)).Get("f"); got != nil {
+		t.Fatalf("the name was never synced: %q", got)
+	}
+}
+
+// TestMemRename shows that a rename is lost or kept as one.
+func TestMemRename(t *testing.T) {
+	for seed := range uint64(50) {
+		m := NewMem()
+		m.Put("old", []byte("1"))
+		must(t, m.Rename("old", "new"))
+		after := m.Crash(rng(seed))
+		if (after.Get("old") == nil) == (after.Get("new") == nil) {
+			t.Fatalf("seed %d: old %q, new %q", seed, after.Get("old"), after.Get("new"))
+		}
+		// Over another file: its bytes or the new ones, never neither.
+		m = NewMem()
+		m.Put("f", []byte("before"))
+		must(t, WriteFile(m, "f", []byte("after")))
+		if got := string(m.Crash(rng(seed)).Get("f")); got != "after" {
+			t.Fatalf("seed %d: %q", seed, got)
+		}
+	}
+}
+
+// TestMemCrashModel: whatever was written, truncated and synced in whatever
+// order, every byte after a crash is the synced one or the newest one, and of
+// each sector all bytes are from one of the two.
+func TestMemCrashModel(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		m := NewMem()
+		m.Put("f", nil)
+		f, err := m.OpenReadWrite("f")
+		if err != nil {
+			rt.Fatal(err)
+		}
+		var now, synced []byte
+		for i := range rapid.IntRange(1, 12).Draw(rt, "steps") {
+			switch rapid.IntRange(0, 3).Draw(rt, "do") {
+			case 0, 1:
+				off := rapid.IntRange(0, 3000).Draw(rt, "off")
+				p := bytes.Repeat([]byte{byte(i + 1)}, rapid.IntRange(1, 1500).Draw(rt, "len"))
+				if n := off + len(p); n > len(now) {
+					now = append(now, make([]byte, n-len(now))...)
+				}
+				copy(now[off:], p)
+				f.WriteAt(p, int64(off))
+			case 2:
+				size := rapid.IntRange(0, 3000).Draw(rt, "size")
+				if size < len(now) {
+					now = now[:size:size]
+				} else {
+					now = append(now, make([]byte, size-len(now))...)
+				}
+				f.Truncate(int64(size))
+			case 3:
+				f.Sync()
+				synced = slices.Clone(now)
+			}
+		}
+		if !bytes.Equal(m.Get("f"), now) {
+			rt.Fatal("a program does not see what it wrote")
+		}
+		got := m.Crash(rng(rapid.Uint64().Draw(rt, "seed"))).Get("f")
+		lo, hi := min(len(now), len(synced)), max(len(now), len(synced))
+		if len(got) < lo || len(got) > hi {
+			rt.Fatalf("size %d, not in %d..%d", len(got), lo, hi)
+		}
+		at := func(b []byte, i int) byte {
+			if i < len(b) {
+				return b[i]
+			}
+			return 0
+		}
+		for s := 0; s < len(got); s += sector {
+			isNow, isSynced := true, true
+			for i := s; i < min(s+sector, len(got)); i++ {
+				isNow = isNow && got[i] == at(now, i)
+				isSynced = isSynced && got[i] == at(synced, i)
+			}
+			if !isNow && !isSynced {
+				rt.Fatalf("sector %d is neither the synced nor the newest", s/sector)
+			}
+		}
+	})
+}

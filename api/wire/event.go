@@ -1,0 +1,56 @@
+package wire
+
+// Event is a fact of the log as a person reads it. Fields that a type does not
+// use are left out. Payloads are not part of it.
+type Event struct {
+	EventID   string `json:"event_id"`
+	Type      string `json:"type"`
+	Time      Time   `json:"time"`
+	Index     uint64 `json:"index"`
+	Queue     string `json:"queue,omitzero"`
+	MessageID string `json:"message_id,omitzero"`
+	Actor     string `json:"actor,omitzero"`
+
+	// Of a message that comes in: enqueued.
+	Key       string `json:"key,omitzero"`
+	Kind      string `json:"kind,omitzero"`
+	Priority  int64  `json:"priority,omitzero"`
+	Size      int64  `json:"size,omitzero"`
+	DeliverAt Time   `json:"deliver_at,omitzero"`
+	ExpiresAt Time   `json:"expires_at,omitzero"`
+	SourceID  string `json:"source_id,omitzero"`
+
+	// Of a lease.
+	LeaseID        string `json:"lease_id,omitzero"`
+	LeaseExpiresAt Time   `json:"lease_expires_at,omitzero"`
+	Attempt        int64  `json:"attempt,omitzero"`
+	Worker         string `json:"worker,omitzero"`
+	NextAt         Time   `json:"next_at,omitzero"` // retried, lease_expired: when it can be leased again
+	Error          string `json:"error,omitzero"`
+
+	// Of a message that leaves.
+	Reason       string `json:"reason,omitzero"`
+	HasResult    bool   `json:"has_result,omitzero"`
+	ToQueue      string `json:"to_queue,omitzero"`
+	NewMessageID string `json:"new_message_id,omitzero"`
+	HoldsKey     bool   `json:"holds_key,omitzero"`
+	TakesKey     bool   `json:"takes_key,omitzero"`
+	ReplayedBy   string `json:"replayed_by,omitzero"`
+
+	// Of a queue, and of the log itself.
+	Policy      *Policy `json:"policy,omitzero"`
+	Count       int64   `json:"count,omitzero"`        // queue_purged, queue_deleted: messages concerned
+	BeforeIndex uint64  `json:"before_index,omitzero"` // history_deleted
+	Erased      bool    `json:"erased,omitzero"`       // what users wrote in it was erased
+}
+
+// EventList answers GET /v1/events. NextCursor is the next call's after.
+type EventList struct {
+	Events     []Event `json:"events"`
+	NextCursor string  `json:"next_cursor"`
+}
+
+// History answers GET /v1/messages/{id}/history, oldest first.
+type History struct {
+	Events []Event `json:"events"`
+}

@@ -1,0 +1,122 @@
+// Package wire has the requests and answers of qlogd's HTTP API and their JSON
+// codec. It is a leaf: it knows nothing of the server, so that clients can use
+// it too.
+//
+// Times are RFC 3339 in UTC with milliseconds, durations are whole numbers
+// with their unit in the name.
+package wire
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// TimeFormat is how every time is written.
+const TimeFormat = "2006-01-02T15:04:05.000Z"
+
+// Time is an instant, Unix milliseconds. The zero Time is null in JSON.
+type Time int64
+
+// TimeOf returns t as a Time.
+func TimeOf(t time.Time) Time { return Time(t.UnixMilli()) }
+
+// Time returns the instant as a time in UTC.
+func (t Time) Time() time.Time { return time.UnixMilli(int64(t)).UTC() }
+
+// String returns the instant as it is written, "" if it is zero.
+func (t Time) String() string {
+	if t == 0 {
+		return ""
+	}
+	return t.Time().Format(TimeFormat)
+}
+
+// MarshalJSONTo writes the time, or null.
+func (t Time) MarshalJSONTo(enc *jsontext.Encoder) error {
+	if t == 0 {
+		return enc.WriteToken(jsontext.Null)
+	}
+	return enc.WriteToken(jsontext.String(t.String()))
+}
+
+// UnmarshalJSONFrom reads an RFC 3339 time of the years 1970 to 9999, or null.
+func (t *Time) UnmarshalJSONFrom(dec *jsontext.Decoder) error {
+	tok, err := dec.ReadToken()
+	if err != nil {
+		return err
+	}
+	switch tok.Kind() {
+	case 'n':
+		*t = 0
+		return nil
+	case '"':
+		v, err := time.Parse(time.RFC3339Nano, tok.String())
+		if err == nil && v.Year() >= 1970 && v.Year() <= 9999 && v.UnixMilli() >= 0 {
+			*t = TimeOf(v)
+			return nil
+		}
+	}
+	return &json.SemanticError{JSONKind: tok.Kind(), Err: errTime}
+}
+
+var errTime = fmt.Errorf("wants an RFC 3339 time such as 2026-01-31T12:00:00.000Z")
+
+// Opt is a field that can be left out, be null, or have a value. The zero Opt
+// is left out.
+type Opt[T any] struct {
+	Set   bool // it was there, null included
+	Null  bool
+	Value T
+}
+
+// Some returns an Opt with a value.
+func Some[T any](v T) Opt[T] { return Opt[T]{Set: true, Value: v} }
+
+// Null returns an Opt that is null.
+func Null[T any]() Opt[T] { return Opt[T]{Set: true, Null: true} }
+
+// IsZero reports whether the field was left out.
+func (o Opt[T]) IsZero() bool { return !o.Set }
+
+// Or returns the value, or def where there is none.
+func (o Opt[T]) Or(def T) T {
+	if !o.Set || o.Null {
+		return def
+	}
+	return o.Value
+}
+
+// MarshalJSONTo writes the value or null.
+func (o Opt[T]) MarshalJSONTo(enc *jsontext.Encoder) error {
+	if !o.Set || o.Null {
+		return enc.WriteToken(jsontext.Null)
+	}
+	return json.MarshalEncode(enc, o.Value)
+}
+
+// UnmarshalJSONFrom reads the value or null.
+func (o *Opt[T]) UnmarshalJSONFrom(dec *jsontext.Decoder) error {
+	*o = Opt[T]{Set: true}
+	if dec.PeekKind() == 'n' {
+		o.Null = true
+		_, err := dec.ReadToken()
+		return err
+	}
+	return json.UnmarshalDecode(dec, &o.Value)
+}
+
+// Marshal returns v's JSON.
+func Marshal(v any) ([]byte, error) { return json.Marshal(v) }
+
+// Unmarshal reads JSON into v; unknown members are ignored, so that a client
+// outlives new fields in answers. The server reads requests with Decode.
+func Unmarshal(b []byte, v any) error { return json.Unmarshal(b, v) }
+
+// Decode reads a request strictly: unknown members, duplicate names, bad UTF-8
+// and anything after the end are errors.
+func Decode(b []byte, v any) error { return json.Unmarshal(b, v, strict) }
+
+var strict = json.RejectUnknownMembers(true)

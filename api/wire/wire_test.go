@@ -1,0 +1,77 @@
+package wire
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+func TestTimeAndOptRoundTrip(t *testing.T) {
+	var u PolicyUpdate
+	in := `{"delivery":{"lease_ms":5,"dead_letter_queue":null},"message_schema":{"type" : "object"}}`
+	if err := Decode([]byte(in), &u); err != nil {
+		t.Fatal(err)
+	}
+	d := u.Delivery.Value
+	if d.LeaseMS.Or(0) != 5 || !d.DeadLetterQueue.Null || d.OnRetry.Set {
+		t.Fatalf("%+v", d)
+	}
+	if got := string(u.MessageSchema.Value); got != `{"type" : "object"}` {
+		t.Fatalf("schema %s", got)
+	}
+	b, err := Marshal(u)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := `{"delivery":{"lease_ms":5,"dead_letter_queue":null},"message_schema":{"type":"object"}}`; string(b) != want {
+		t.Fatalf("%s", b)
+	}
+	var tm Time
+	if err := Decode([]byte(`"2026-01-31T13:00:00.123456+01:00"`), &tm); err != nil || tm.String() != "2026-01-31T12:00:00.123Z" {
+		t.Fatalf("%v %v", tm, err)
+	}
+	for _, bad := range []string{`5`, `"soon"`, `"0001-01-01T00:00:00Z"`, `"1969-12-31T23:59:59Z"`, `true`, `{}`} {
+		if err := Decode([]byte(bad), &tm); err == nil {
+			t.Errorf("%s taken as a time", bad)
+		}
+	}
+}
+
+func TestDecodeIsStrict(t *testing.T) {
+	for _, bad := range []string{
+		`{"mesages":[]}`, `{"messages":[],"messages":[]}`, `{"messages":[]} x`, "{\"messages\":[{\"key\":\"\xff\"}]}",
+		`{"messages":[{"priority":"5"}]}`, `{"messages":[{"delay_ms":1e300}]}`, `{"messages":[{"delay_ms":9223372036854775808}]}`, `[]`, ``,
+	} {
+		var r ProduceRequest
+		err := Decode([]byte(bad), &r)
+		var sem *json.SemanticError
+		var syn *jsontext.SyntacticError
+		if err == nil || !errors.As(err, &sem) && !errors.As(err, &syn) {
+			t.Errorf("%s: %v", bad, err)
+		} else {
+			if sem != nil {
+				t.Logf("%s: ptr=%q kind=%v value=%s go=%v err=%v", bad, sem.JSONPointer, sem.JSONKind, sem.JSONValue, sem.GoType, sem.Err)
+			} else {
+				t.Logf("%s: syn ptr=%q off=%d err=%v", bad, syn.JSONPointer, syn.ByteOffset, syn.Err)
+			}
+		}
+	}
+	var r ProduceRequest
+	if err := Decode([]byte(`{"messages":[{"payload":null}]}`), &r); err != nil || string(r.Messages[0].Payload) != "null" {
+		t.Fatalf("%v %q", err, r.Messages)
+	}
+	if err := Unmarshal([]byte(`{"messages":[],"new":1}`), &r); err != nil {
+		t.Fatal(err)
+	}
+	var u PolicyUpdate
+	for _, bad := range []string{`{"delivery":{"leas_ms":1}}`, `{"delivery":{"lease_ms":"x"}}`, `{"delivery":5}`, `{"delivery":{"lease_ms":1,"lease_ms":2}}`, `{"delivery":{"backoff_schedule_ms":[1,"x"]}}`} {
+		t.Log(Decode([]byte(bad), &u))
+	}
+	var q Queue
+	b, _ := Marshal(q)
+	t.Logf("%s", b)
+	var one ReleaseOne
+	t.Log(Decode([]byte(`{}`), &one), Decode([]byte(`{"a":1}`), &one))
+}

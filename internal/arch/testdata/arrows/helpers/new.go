@@ -1,0 +1,1 @@
+package helpers // want: folder helpers has no place in the house

@@ -1,0 +1,69 @@
+package client
+
+import (
+	"fmt"
+
+	"github.com/qlogd/qlogd/api/wire"
+)
+
+// Error is a problem that the server answered with. Its code is stable:
+//
+//	if errors.Is(err, client.ErrLeaseLost) { … }
+//	var e *client.Error
+//	if errors.As(err, &e) { log.Print(e.Problem.Field) }
+type Error struct {
+	Problem   wire.Problem
+	RequestID string
+}
+
+func (e *Error) Error() string {
+	s := e.Problem.Detail
+	if s == "" {
+		s = e.Problem.Title
+	}
+	return fmt.Sprintf("%s (%d %s)", s, e.Problem.Status, e.Problem.Code)
+}
+
+// Is matches the code's sentinel, and ErrOutcomeUnknown where the server says
+// that the write may still be committed.
+func (e *Error) Is(target error) bool {
+	if target == ErrOutcomeUnknown {
+		return e.Problem.Outcome == wire.Unknown
+	}
+	c, ok := target.(code)
+	return ok && string(c) == e.Problem.Code
+}
+
+// code is a sentinel for one of the codes of the API.
+type code string
+
+func (c code) Error() string { return string(c) }
+
+// The codes that programs tell apart; others are in Error.Problem.Code.
+const (
+	ErrInvalidArgument     = code("invalid_argument")
+	ErrSchemaMismatch      = code("schema_mismatch")
+	ErrUnauthenticated     = code("unauthenticated")
+	ErrForbidden           = code("forbidden")
+	ErrQueueNotFound       = code("queue_not_found")
+	ErrMessageNotFound     = code("message_not_found")
+	ErrLeaseLost           = code("lease_lost")
+	ErrQueueInUse          = code("queue_in_use")
+	ErrConflict            = code("conflict")
+	ErrHistoryExpired      = code("history_expired")
+	ErrPayloadTooLarge     = code("payload_too_large")
+	ErrIdempotencyKey      = code("idempotency_key_reused")
+	ErrQueueFull           = code("queue_full")
+	ErrOverloaded          = code("overloaded")
+	ErrNoLeader            = code("no_leader")
+	ErrShuttingDown        = code("shutting_down")
+	ErrInsufficientStorage = code("insufficient_storage")
+)
+
+// ErrOutcomeUnknown marks a write of which the client gave up learning whether
+// it was committed. Repeating it with the same WithIdempotencyKey is safe.
+var ErrOutcomeUnknown error = outcomeUnknown{}
+
+type outcomeUnknown struct{}
+
+func (outcomeUnknown) Error() string { return "outcome unknown" }

@@ -1,0 +1,39 @@
+package client
+
+import (
+	"context"
+	"encoding/base64"
+	"fmt"
+	"net/http"
+
+	"github.com/qlogd/qlogd/api/wire"
+)
+
+// JSON returns a message whose payload is v's JSON. It panics where v has
+// none: a programming error.
+func JSON(v any) wire.NewMessage {
+	b, err := wire.Marshal(v)
+	if err != nil {
+		panic(fmt.Sprintf("client: payload: %v", err))
+	}
+	return wire.NewMessage{Payload: b}
+}
+
+// Bytes returns a message whose payload is bytes of a content type.
+func Bytes(b []byte, contentType string) wire.NewMessage {
+	s := base64.StdEncoding.EncodeToString(b)
+	return wire.NewMessage{PayloadBase64: &s, ContentType: contentType}
+}
+
+// Produce enqueues 1 to 1000 messages, all or none, and answers in their
+// order.
+func (c *Client) Produce(ctx context.Context, queue string, messages ...wire.NewMessage) ([]wire.Produced, error) {
+	return c.ProduceAll(ctx, queue, messages)
+}
+
+// ProduceAll is Produce with options.
+func (c *Client) ProduceAll(ctx context.Context, queue string, messages []wire.NewMessage, opts ...CallOption) ([]wire.Produced, error) {
+	var out wire.ProduceResponse
+	err := c.do(ctx, http.MethodPost, queuePath(queue, "/messages"), wire.ProduceRequest{Messages: messages}, &out, opts...)
+	return out.Messages, err
+}

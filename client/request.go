@@ -1,0 +1,228 @@
+package client
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	mathrand "math/rand/v2"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/qlogd/qlogd/api/wire"
+)
+
+// maxAnswer bounds what is read of one answer: 1000 payloads of 1 MiB in
+// base64, and something for the rest.
+const maxAnswer = 2 << 30
+
+// CallOption changes one call.
+type CallOption func(*call)
+
+// WithIdempotencyKey names a write, so that a program that died in the middle
+// can repeat it. Without it the client makes one up for each call.
+func WithIdempotencyKey(key string) CallOption { return func(c *call) { c.key = key } }
+
+// At asks for the state at an instant in the past: an RFC 3339 time, an
+// event's id, index:N, a duration before now such as 15m, or start.
+func At(instant string) CallOption { return func(c *call) { c.query.Set("at", instant) } }
+
+// Stale lets a read be answered from the node's own state, without asking the
+// cluster whether it is the newest.
+func Stale() CallOption { return func(c *call) { c.query.Set("consistency", "stale") } }
+
+// call is one request and how it may be repeated.
+type call struct {
+	method, path string
+	query        url.Values
+	body         any
+	key          string
+	lease        bool // must not carry a key; repeated only where surely not applied
+	settle       bool // needs no key: a repeated settle is answered as the first
+}
+
+func (c *Client) do(ctx context.Context, method, path string, body, answer any, opts ...CallOption) error {
+	_, err := c.send(ctx, &call{method: method, path: path, body: body, query: url.Values{}}, answer, opts)
+	return err
+}
+
+// send executes a call, repeating it as c.retry allows, and returns the status.
+func (c *Client) send(ctx context.Context, q *call, answer any, opts []CallOption) (int, error) {
+	for _, o := range opts {
+		o(q)
+	}
+	write := q.method != http.MethodGet && !q.lease
+	if write && q.key == "" && !q.settle {
+		q.key = newKey()
+	}
+	var body []byte
+	if q.body != nil {
+		var err error
+		if body, err = wire.Marshal(q.body); err != nil {
+			return 0, fmt.Errorf("%s %s: %w", q.method, q.path, err)
+		}
+	}
+	// Once an attempt may have been committed, a later one that surely was not
+	// says nothing about it: the call's outcome stays unknown.
+	unknown := false
+	for attempt := 1; ; attempt++ {
+		status, wait, err := c.once(ctx, q, body, answer)
+		if err == nil {
+			return status, nil
+		}
+		var e *Error
+		answered := errors.As(err, &e)
+		// A definite answer to a repeat under the same key is one about the
+		// first as well, unless it only says "not now".
+		again := answered && (status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable) && e.Problem.Retryable
+		if !answered {
+			again = !q.lease || notSent(err)
+		} else if q.lease && e.Problem.Outcome == wire.Unknown {
+			again = false
+		}
+		if write && (!answered && !notSent(err) || answered && e.Problem.Outcome == wire.Unknown) {
+			unknown = true
+		}
+		if !again || attempt >= c.retry.Attempts || ctx.Err() != nil {
+			if unknown && (!answered || again) {
+				err = &unknownError{err}
+			}
+			return status, err
+		}
+		if wait == 0 {
+			wait = c.backoff(attempt)
+		} else {
+			// Clients that were turned away together must not come back together.
+			wait += time.Duration(mathrand.Int64N(int64(wait)/4 + 1))
+		}
+		select {
+		case <-ctx.Done():
+			if unknown {
+				err = &unknownError{err}
+			}
+			return status, err
+		case <-c.sleep(wait):
+		}
+	}
+}
+
+// unknownError adds to an error that the write may have been committed.
+type unknownError struct{ err error }
+
+func (e *unknownError) Error() string        { return "outcome unknown: " + e.err.Error() }
+func (e *unknownError) Unwrap() error        { return e.err }
+func (e *unknownError) Is(target error) bool { return target == ErrOutcomeUnknown }
+
+// backoff is exponential with full jitter.
+func (c *Client) backoff(attempt int) time.Duration {
+	d := max(c.retry.Min, time.Millisecond) << min(attempt-1, 20)
+	if d > c.retry.Max && c.retry.Max > 0 {
+		d = c.retry.Max
+	}
+	return d/2 + time.Duration(mathrand.Int64N(int64(d)/2+1))
+}
+
+// notSent reports whether a request surely never reached the server.
+func notSent(err error) bool {
+	var op *net.OpError
+	return errors.As(err, &op) && op.Op == "dial"
+}
+
+// once sends the request one time. wait is what the server asked for.
+func (c *Client) once(ctx context.Context, q *call, body []byte, answer any) (status int, wait time.Duration, err error) {
+	req, err := c.request(ctx, q, body)
+	if err != nil {
+		return 0, 0, err
+	}
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return 0, 0, err
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
+	if err != nil {
+		return resp.StatusCode, 0, fmt.Errorf("%s %s: read the answer: %w", q.method, q.path, err)
+	}
+	if resp.StatusCode >= 300 {
+		e := problem(resp, b)
+		return resp.StatusCode, retryAfter(resp, &e.Problem), e
+	}
+	if answer != nil && len(b) > 0 {
+		if err := wire.Unmarshal(b, answer); err != nil {
+			return resp.StatusCode, 0, &Error{Problem: wire.Problem{Status: resp.StatusCode, Code: "bad_answer",
+				Detail: "the server's answer is not understood: " + err.Error()}}
+		}
+	}
+	return resp.StatusCode, 0, nil
+}
+
+func (c *Client) request(ctx context.Context, q *call, body []byte) (*http.Request, error) {
+	u := *c.base
+	u.RawPath = u.EscapedPath() + q.path
+	path, err := url.PathUnescape(u.RawPath)
+	if err != nil {
+		return nil, err
+	}
+	u.Path, u.RawQuery = path, q.query.Encode()
+	var r io.Reader
+	if body != nil {
+		r = bytes.NewReader(body)
+	}
+	req, err := http.NewRequestWithContext(ctx, q.method, u.String(), r)
+	if err != nil {
+		return nil, err
+	}
+	if body != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	req.Header.Set("Accept", "application/json")
+	req.Header.Set("User-Agent", c.agent)
+	if c.token != "" {
+		req.Header.Set("Authorization", "Bearer "+c.token)
+	}
+	if q.key != "" && !q.lease {
+		req.Header.Set("Idempotency-Key", q.key)
+	}
+	return req, nil
+}
+
+// problem reads an error answer; what is not problem+json (a proxy's page)
+// becomes one.
+func problem(resp *http.Response, b []byte) *Error {
+	e := &Error{RequestID: resp.Header.Get("X-Request-Id")}
+	if wire.Unmarshal(b, &e.Problem) != nil || e.Problem.Code == "" {
+		e.Problem = wire.Problem{
+			Title: http.StatusText(resp.StatusCode), Code: "http_" + strconv.Itoa(resp.StatusCode),
+			Detail:    fmt.Sprintf("the server answered %s", resp.Status),
+			Retryable: resp.StatusCode == http.StatusTooManyRequests || resp.StatusCode == http.StatusServiceUnavailable,
+			Outcome:   wire.Unknown,
+		}
+	}
+	e.Problem.Status = resp.StatusCode
+	return e
+}
+
+func retryAfter(resp *http.Response, p *wire.Problem) time.Duration {
+	if p.RetryAfterMS > 0 {
+		return time.Duration(p.RetryAfterMS) * time.Millisecond
+	}
+	if s, err := strconv.Atoi(resp.Header.Get("Retry-After")); err == nil && s > 0 {
+		return time.Duration(s) * time.Second
+	}
+	return 0
+}
+
+func newKey() string {
+	var b [16]byte
+	_, _ = rand.Read(b[:]) // never fails (Go 1.24)
+	return hex.EncodeToString(b[:])
+}
+
+// queuePath is /v1/queues/{queue} and what follows.
+func queuePath(queue, rest string) string { return "/v1/queues/" + url.PathEscape(queue) + rest }

@@ -1,0 +1,110 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/dustin/go-humanize"
+	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/jedib0t/go-pretty/v6/text"
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+)
+
+// outputFlag gives a command -o table|json.
+func (a *app) outputFlag(cmd *cobra.Command) {
+	cmd.Flags().VarP(&outputValue{&a.output}, "output", "o", "how to print: table or json")
+	if a.output == "" {
+		a.output = "table"
+	}
+	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"table", "json"}, cobra.ShellCompDirectiveNoFileComp))
+}
+
+type outputValue struct{ s *string }
+
+func (o *outputValue) String() string {
+	if o.s == nil {
+		return ""
+	}
+	return *o.s
+}
+func (o *outputValue) Type() string { return "table|json" }
+func (o *outputValue) Set(v string) error {
+	if v != "table" && v != "json" {
+		return fmt.Errorf("must be table or json")
+	}
+	*o.s = v
+	return nil
+}
+
+// json writes one value as one line: what jq reads.
+func (a *app) json(v any) error {
+	enc := json.NewEncoder(a.stdout)
+	enc.SetEscapeHTML(false)
+	return enc.Encode(v)
+}
+
+// table writes rows under a header. Without a terminal there are no borders
+// and nothing is cut, so that awk and grep find what they look for.
+func (a *app) table(header []string, rows [][]any) error {
+	return writeTable(a.stdout, header, rows)
+}
+
+func writeTable(w io.Writer, header []string, rows [][]any) error {
+	t := table.NewWriter()
+	style := table.StyleDefault
+	style.Options = table.OptionsNoBordersAndSeparators
+	style.Box.PaddingLeft, style.Box.PaddingRight = "", "  "
+	style.Format.Header = text.FormatUpper
+	t.SetStyle(style)
+	h := make(table.Row, len(header))
+	for i, s := range header {
+		h[i] = s
+	}
+	t.AppendHeader(h)
+	for _, r := range rows {
+		t.AppendRow(r)
+	}
+	if f, ok := w.(interface{ Fd() uintptr }); ok && term.IsTerminal(int(f.Fd())) {
+		if width, _, err := term.GetSize(int(f.Fd())); err == nil && width > 20 {
+			t.Style().Size.WidthMax = width
+		}
+	}
+	_, err := fmt.Fprintln(w, t.Render())
+	return err
+}
+
+// ago tells a time as people do, on a terminal; RFC 3339 elsewhere.
+func (a *app) ago(t time.Time) string {
+	switch {
+	case t.IsZero():
+		return "-"
+	case terminal(a.stdout):
+		return humanize.Time(t)
+	}
+	return t.UTC().Format("2006-01-02T15:04:05.000Z")
+}
+
+// short cuts what users wrote to one line of at most n characters.
+func short(s string, n int) string {
+	out := make([]rune, 0, n)
+	for _, r := range s {
+		if len(out) == n {
+			return string(out[:n-1]) + "…"
+		}
+		if r < ' ' || r == 0x7f || r >= 0x202a && r <= 0x202e {
+			r = ' '
+		}
+		out = append(out, r)
+	}
+	return string(out)
+}
+
+func plural(n int, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return humanize.Comma(int64(n)) + " " + many
+}

@@ -1,0 +1,36 @@
+package main
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"regexp"
+	"strings"
+)
+
+var nodeIDRE = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
+
+// isLoopback reports whether only this machine reaches an address. A name is
+// taken at its word only if it is localhost: others can change.
+func isLoopback(addr string) (bool, error) {
+	host, _, err := net.SplitHostPort(addr)
+	if err != nil {
+		return false, fmt.Errorf("%.64q: wants HOST:PORT", addr)
+	}
+	if host == "localhost" {
+		return true, nil
+	}
+	ip, err := netip.ParseAddr(host)
+	return err == nil && ip.IsLoopback(), nil
+}
+
+// defaultNodeID makes a node's name from the host's.
+func defaultNodeID() string {
+	host, _ := os.Hostname()
+	host, _, _ = strings.Cut(host, ".")
+	if nodeIDRE.MatchString(host) {
+		return host
+	}
+	return "n1"
+}

@@ -1,0 +1,291 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"go.yaml.in/yaml/v3"
+)
+
+// config is all that can be set of a server. Each field is a flag; the same
+// name is its key in the file and, in capitals with QLOGD_ before it, its
+// environment variable. Flags beat the environment, which beats the file.
+type config struct {
+	DataDir  string
+	HTTPAddr string
+	RaftAddr string
+	NodeID   string
+
+	BootstrapExpect int
+	Join            []string
+
+	AutoCreateQueues bool
+	HistoryRetention time.Duration
+	LogSegmentBytes  int64
+	MaxPayloadBytes  int64
+	MaxRequestBytes  int64
+	CheckpointEvery  uint64
+	CheckpointAge    time.Duration
+
+	LogLevel  string
+	LogFormat string
+	AdminAddr string
+	Insecure  bool
+
+	AuthFile string
+	TLSCert  string
+	TLSKey   string
+
+	// file is where the settings came from; insecureEnv is the second of the
+	// two words that it takes to serve strangers without authentication.
+	file        string
+	insecureEnv bool
+}
+
+// flags declares the settings and their defaults.
+func (c *config) flags(fs *pflag.FlagSet) {
+	fs.StringVar(&c.DataDir, "data-dir", "./qlogd-data", "where everything durable lives; made if it is missing")
+	fs.StringVar(&c.HTTPAddr, "http-addr", "127.0.0.1:7070", "address of the HTTP API; port 0 picks a free one")
+	fs.StringVar(&c.RaftAddr, "raft-addr", "127.0.0.1:7071", "address for the other nodes; port 0 picks a free one")
+	fs.StringVar(&c.NodeID, "node-id", "", "name of this node, kept at the first start (default: the host's name)")
+	fs.IntVar(&c.BootstrapExpect, "bootstrap-expect", 1, "how many nodes form the cluster at its first start")
+	fs.StringSliceVar(&c.Join, "join", nil, "raft addresses of nodes to join")
+	fs.BoolVar(&c.AutoCreateQueues, "auto-create-queues", false, "produce to a missing queue makes it")
+	fs.DurationVar(&c.HistoryRetention, "history-retention", 168*time.Hour, "how long history is kept; 0 for ever")
+	fs.Int64Var(&c.LogSegmentBytes, "log-segment-bytes", 64<<20, "size of the event log's segments; of a new data directory only")
+	fs.Int64Var(&c.MaxPayloadBytes, "max-payload-bytes", 1<<20, "largest payload of one message")
+	fs.Int64Var(&c.MaxRequestBytes, "max-request-bytes", 16<<20, "largest body of one request")
+	fs.Uint64Var(&c.CheckpointEvery, "checkpoint-entries", 8192, "take a checkpoint after so many entries")
+	fs.DurationVar(&c.CheckpointAge, "checkpoint-interval", 2*time.Minute, "how often it is looked whether a checkpoint is due")
+	fs.StringVar(&c.LogLevel, "log-level", "info", "debug, info, warn or error; read anew on SIGHUP")
+	fs.StringVar(&c.LogFormat, "log-format", "text", "text or json")
+	fs.StringVar(&c.AdminAddr, "admin-addr", "", "address for pprof; none if empty")
+	fs.BoolVar(&c.Insecure, "insecure", false, "serve beyond loopback without authentication; QLOGD_INSECURE=1 must say so too")
+	fs.StringVar(&c.AuthFile, "auth-file", "", "tokens and rights (not supported yet)")
+	fs.StringVar(&c.TLSCert, "tls-cert", "", "certificate (not supported yet)")
+	fs.StringVar(&c.TLSKey, "tls-key", "", "its key (not supported yet)")
+	fs.StringVar(&c.file, "config", "", "read settings from this YAML file")
+}
+
+// load fills in what the command line left open, from the environment and then
+// from the file, and checks the whole.
+func (c *config) load(fs *pflag.FlagSet, getenv func(string) string) error {
+	typed := map[string]bool{}
+	fs.Visit(func(f *pflag.Flag) { typed[f.Name] = true })
+	c.insecureEnv = truth(getenv("QLOGD_INSECURE"))
+
+	// The environment first, for QLOGD_CONFIG names the file.
+	var envErr error
+	fs.VisitAll(func(f *pflag.Flag) {
+		name := envName(f.Name)
+		v := getenv(name)
+		// insecure is told twice on purpose: one does not stand in for the other.
+		if v == "" || typed[f.Name] || f.Name == "insecure" || f.Name == "help" || envErr != nil {
+			return
+		}
+		if err := fs.Set(f.Name, v); err != nil {
+			envErr = usagef("%s: %w", name, flagCause(err))
+		}
+		typed[f.Name] = true
+	})
+	if envErr != nil {
+		return envErr
+	}
+	if c.file != "" {
+		if err := c.readFile(fs, typed); err != nil {
+			return err
+		}
+	}
+	return c.check()
+}
+
+// readFile sets what neither flag nor environment has set. A key that is no
+// setting, or a value that is none, is an error with its line.
+func (c *config) readFile(fs *pflag.FlagSet, typed map[string]bool) error {
+	b, err := os.ReadFile(c.file)
+	if err != nil {
+		return usagef("config: %w", err)
+	}
+	bad := func(n *yaml.Node, format string, args ...any) error {
+		return usagef("%s:%d: %w", c.file, n.Line, fmt.Errorf(format, args...))
+	}
+	var doc yaml.Node
+	if err := yaml.Unmarshal(b, &doc); err != nil {
+		return usagef("%s: %w", c.file, err)
+	}
+	if len(doc.Content) == 0 {
+		return nil
+	}
+	root := doc.Content[0]
+	if root.Kind != yaml.MappingNode {
+		return bad(root, "the file must be a list of settings such as \"data-dir: ./qlogd-data\"")
+	}
+	seen := map[string]bool{}
+	for i := 0; i+1 < len(root.Content); i += 2 {
+		key, value := root.Content[i], root.Content[i+1]
+		f := fs.Lookup(key.Value)
+		switch {
+		case f == nil || f.Name == "config" || f.Name == "help":
+			return bad(key, "unknown setting %.64q", key.Value)
+		case seen[key.Value]:
+			return bad(key, "%s is set twice", key.Value)
+		}
+		seen[key.Value] = true
+		s := value.Value
+		switch value.Kind {
+		case yaml.ScalarNode:
+		case yaml.SequenceNode:
+			if f.Value.Type() != "stringSlice" {
+				return bad(value, "%s takes one value", key.Value)
+			}
+			var items []string
+			for _, n := range value.Content {
+				items = append(items, n.Value)
+			}
+			s = strings.Join(items, ",")
+		default:
+			return bad(value, "%s takes one value", key.Value)
+		}
+		if value.Tag == "!!null" || typed[f.Name] {
+			continue
+		}
+		if err := fs.Set(f.Name, s); err != nil {
+			return bad(value, "%s: %w", key.Value, flagCause(err))
+		}
+	}
+	return nil
+}
+
+// check refuses what can't work, before anything is touched.
+func (c *config) check() error {
+	for _, f := range []struct {
+		set  bool
+		name string
+	}{
+		{len(c.Join) > 0, "join"}, {c.BootstrapExpect > 1, "bootstrap-expect above 1"},
+		{c.AuthFile != "", "auth-file"}, {c.TLSCert != "", "tls-cert"}, {c.TLSKey != "", "tls-key"},
+	} {
+		if f.set {
+			return usagef("%s is not supported yet: this version serves a single node without authentication", f.name)
+		}
+	}
+	if c.BootstrapExpect < 1 {
+		return usagef("bootstrap-expect must be at least 1")
+	}
+	if c.DataDir == "" {
+		return usagef("data-dir must not be empty")
+	}
+	if _, err := parseLevel(c.LogLevel); err != nil {
+		return err
+	}
+	if c.LogFormat != "text" && c.LogFormat != "json" {
+		return usagef("log-format must be text or json, not %.64q", c.LogFormat)
+	}
+	if c.HistoryRetention < 0 {
+		return usagef("history-retention must not be negative")
+	}
+	if c.LogSegmentBytes < 64<<10 || c.LogSegmentBytes > 4<<30 {
+		return usagef("log-segment-bytes must be from %d to %d", 64<<10, 4<<30)
+	}
+	if c.MaxPayloadBytes < 1 || c.MaxRequestBytes < c.MaxPayloadBytes {
+		return usagef("max-payload-bytes must be at least 1, max-request-bytes at least as much")
+	}
+	if c.MaxRequestBytes > 256<<20 {
+		return usagef("max-request-bytes must be at most %d", 256<<20)
+	}
+	if c.CheckpointEvery < 1 || c.CheckpointAge < time.Second {
+		return usagef("checkpoint-entries must be at least 1, checkpoint-interval at least 1s")
+	}
+	if c.NodeID != "" && !nodeIDRE.MatchString(c.NodeID) {
+		return usagef("node-id must match %s", nodeIDRE)
+	}
+	for _, a := range []struct{ name, addr string }{{"http-addr", c.HTTPAddr}, {"raft-addr", c.RaftAddr}, {"admin-addr", c.AdminAddr}} {
+		if a.addr == "" && a.name == "admin-addr" {
+			continue
+		}
+		loopback, err := isLoopback(a.addr)
+		if err != nil {
+			return usagef("%s: %w", a.name, err)
+		}
+		if !loopback && (!c.Insecure || !c.insecureEnv) {
+			return usagef("%s %s is not a loopback address, and there is no authentication yet: whoever reaches it can read and change everything. "+
+				"If that is meant, say so twice: --insecure and QLOGD_INSECURE=1", a.name, a.addr)
+		}
+	}
+	return nil
+}
+
+// exposed lists the addresses that strangers may reach.
+func (c *config) exposed() (out []string) {
+	for _, a := range []string{c.HTTPAddr, c.RaftAddr, c.AdminAddr} {
+		if ok, err := isLoopback(a); a != "" && err == nil && !ok {
+			out = append(out, a)
+		}
+	}
+	return out
+}
+
+func envName(flag string) string {
+	return "QLOGD_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
+}
+
+func truth(s string) bool { return s == "1" || s == "true" || s == "yes" }
+
+// flagCause takes pflag's own preface off an error.
+func flagCause(err error) error {
+	var v *pflag.InvalidValueError
+	if errors.As(err, &v) {
+		return fmt.Errorf("%.64q: %w", v.GetValue(), v.Unwrap())
+	}
+	return err
+}
+
+func parseLevel(s string) (slog.Level, error) {
+	var l slog.Level
+	if err := l.UnmarshalText([]byte(s)); err != nil {
+		return 0, usagef("log-level must be debug, info, warn or error, not %.64q", s)
+	}
+	return l, nil
+}
+
+func (a *app) configCmd() *cobra.Command {
+	c := &config{}
+	check := &cobra.Command{
+		Use:   "check",
+		Short: "Check the server's settings without starting it",
+		Long:  "Reads flags, environment and file as serve does, and tells the first thing that is wrong, with its line.",
+		Example: `  qlogd config check --config qlogd.yaml
+  QLOGD_HTTP_ADDR=127.0.0.1:8080 qlogd config check`,
+		Args: args(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := c.load(cmd.Flags(), a.getenv); err != nil {
+				return err
+			}
+			out := map[string]string{}
+			var rows [][]any
+			cmd.Flags().VisitAll(func(f *pflag.Flag) {
+				if f.Name != "help" && f.Name != "output" && f.Name != "config" {
+					out[f.Name] = f.Value.String()
+					rows = append(rows, []any{f.Name, f.Value.String()})
+				}
+			})
+			if a.output == "json" {
+				return a.json(out)
+			}
+			return a.table([]string{"setting", "value"}, rows)
+		},
+	}
+	c.flags(check.Flags())
+	a.outputFlag(check)
+	return group(&cobra.Command{
+		Use:     "config",
+		Short:   "Check the server's settings",
+		Example: "  qlogd config check --config qlogd.yaml",
+	}, check)
+}

@@ -1,0 +1,141 @@
+package eventlog
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"github.com/qlogd/qlogd/internal/event"
+)
+
+// History returns every event of a message, oldest first, wherever in its life
+// the id stands: it is followed back through the moves that it came from and
+// forth through those that it took. For an id never seen it is empty.
+//
+// A move (dead letter, replay) is one record under the old id whose own id is
+// the message's new one, so both directions need no index: RefOf(new id) leads
+// to the move, whose subject is the old id; the move in the old id's chain
+// names the new one. Where retention has deleted the beginning, the history
+// starts with what is left.
+func (l *Log) History(ctx context.Context, id event.ID) ([]event.Event, error) {
+	root, err := l.origin(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	var out []event.Event
+	for next := root; next != (event.ID{}); {
+		chain, err := l.chain(ctx, next)
+		if err != nil {
+			return nil, err
+		}
+		next = event.ID{}
+		for i := range chain {
+			if IsMove(&chain[i]) {
+				next = chain[i].ID
+			}
+		}
+		out = append(out, chain...)
+	}
+	return out, nil
+}
+
+// IsMove reports whether an event took its message to another queue, where the
+// event's id is the message's.
+func IsMove(e *event.Event) bool {
+	return (e.Type == event.DeadLettered || e.Type == event.Replayed) && e.ToQueue != ""
+}
+
+// origin walks back through moves to the id under which a message first came.
+func (l *Log) origin(ctx context.Context, id event.ID) (event.ID, error) {
+	for {
+		if err := ctx.Err(); err != nil {
+			return id, err
+		}
+		e, err := l.Event(event.RefOf(id))
+		switch {
+		case errors.Is(err, ErrGone), errors.Is(err, ErrNotFound):
+			return id, nil
+		case err != nil:
+			return id, err
+		case e.ID != id || !IsMove(e) || e.Subject == id:
+			return id, nil
+		}
+		id = e.Subject
+	}
+}
+
+// chain returns the events of one subject, oldest first, by its back-pointers.
+func (l *Log) chain(ctx context.Context, subject event.ID) ([]event.Event, error) {
+	var out []event.Event
+	err := l.walk(ctx, subject, func(e *event.Event) bool {
+		out = append(out, *e)
+		return true
+	})
+	slices.Reverse(out)
+	return out, err
+}
+
+// walk calls fn with the events of one subject, newest first, until fn returns
+// false. It ends quietly where retention has cut the chain.
+func (l *Log) walk(ctx context.Context, subject event.ID, fn func(*event.Event) bool) error {
+	if subject == (event.ID{}) {
+		return nil
+	}
+	last, ok, err := l.raw.LastSince(subject, event.RefOf(subject).Index)
+	if err != nil || !ok {
+		return err
+	}
+	for ref := event.Ref(last); !ref.IsZero(); {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		e, err := l.Event(ref)
+		if errors.Is(err, ErrGone) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if !fn(e) {
+			return nil
+		}
+		ref = e.Prev
+	}
+	return nil
+}
+
+// EndOf returns the event that ended a lease: what became of it, for a settle
+// call that is repeated long after. ErrNotFound where the lease has not ended,
+// or never was.
+func (l *Log) EndOf(ctx context.Context, lease event.ID) (*event.Event, error) {
+	start, err := l.Event(event.RefOf(lease))
+	if err != nil {
+		return nil, err
+	}
+	if start.ID != lease || start.Type != event.Leased {
+		return nil, ErrNotFound
+	}
+	var end *event.Event
+	err = l.walk(ctx, start.Subject, func(e *event.Event) bool {
+		if e.ID.Compare(lease) <= 0 {
+			return false
+		}
+		if e.Lease == lease && endsLease(e.Type) {
+			end = e
+			return false
+		}
+		return true
+	})
+	if err == nil && end == nil {
+		err = ErrNotFound
+	}
+	return end, err
+}
+
+func endsLease(t event.Type) bool {
+	switch t {
+	case event.Acked, event.Retried, event.Released, event.LeaseExpired, event.DeadLettered, event.Discarded:
+		return true
+	}
+	return false
+}

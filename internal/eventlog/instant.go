@@ -1,0 +1,148 @@
+package eventlog
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/qlogd/qlogd/internal/event"
+)
+
+// RangeError tells that an instant is not one of this log's, and what would be.
+type RangeError struct {
+	What        string // what is wrong with it
+	First, Head uint64 // the indexes that the log holds
+	Clock       int64  // the log's clock at Head, Unix ms
+	Expired     bool   // it was there, retention has deleted it
+}
+
+func (e *RangeError) Error() string {
+	if e.Head == 0 {
+		return e.What + ": the log is empty"
+	}
+	return fmt.Sprintf("%s: the log holds index:%d to index:%d (%s)", e.What, e.First, e.Head, Stamp(e.Clock))
+}
+
+// Is makes a deleted instant an ErrGone.
+func (e *RangeError) Is(target error) bool { return e.Expired && target == ErrGone }
+
+// IsRange reports whether an error tells of an instant that is none of the
+// log's.
+func IsRange(err error) bool {
+	var r *RangeError
+	return errors.As(err, &r)
+}
+
+// Stamp is a time as users see it: RFC 3339 UTC with milliseconds.
+func Stamp(ms int64) string {
+	return time.UnixMilli(ms).UTC().Format("2006-01-02T15:04:05.000Z")
+}
+
+// From resolves an instant to the first index that a range from it (inclusive)
+// holds. It may be head+1: nothing yet. Start is the first index kept, also
+// where retention has deleted what was before.
+func (l *Log) From(at event.Instant) (uint64, error) {
+	head := l.Head()
+	switch at.Kind {
+	case event.InstantStart:
+		return max(l.First(), 1), nil
+	case event.InstantNow:
+		return head + 1, nil
+	case event.InstantTime:
+		i, ok, err := l.seek(at.Time)
+		if err != nil {
+			return 0, err
+		}
+		if !ok {
+			return head + 1, nil
+		}
+		return i, nil
+	default:
+		if err := l.checkIndex(at); err != nil {
+			return 0, err
+		}
+		return max(at.Index, 1), nil
+	}
+}
+
+// To resolves an instant to the last index that a range to it (inclusive)
+// holds, 0 where that is before everything.
+func (l *Log) To(at event.Instant) (uint64, error) {
+	switch at.Kind {
+	case event.InstantStart:
+		return 0, nil
+	case event.InstantNow:
+		return l.Head(), nil
+	case event.InstantTime:
+		if err := l.checkTime(at.Time); err != nil {
+			return 0, err
+		}
+		i, ok, err := l.seek(at.Time + 1)
+		if err != nil {
+			return 0, err
+		}
+		if !ok {
+			return l.Head(), nil
+		}
+		// Between the last block up to then and i there are only indexes of
+		// Raft's own entries.
+		return i - 1, nil
+	default:
+		if err := l.checkIndex(at); err != nil {
+			return 0, err
+		}
+		return at.Index, nil
+	}
+}
+
+// seek returns the first index at which the log's clock has reached ms; not ok
+// where it has not yet. A place that retention may have deleted is an error.
+func (l *Log) seek(ms int64) (uint64, bool, error) {
+	if err := l.checkTime(ms); err != nil {
+		return 0, false, err
+	}
+	i, ok, err := l.raw.SeekTime(ms)
+	if err != nil || !ok {
+		return 0, false, err
+	}
+	// Where the first block kept has reached ms already, one of those that are
+	// gone may have been the first to do so.
+	if _, deleted := l.DeletedBefore(); deleted && i == l.First() {
+		return 0, false, l.rangeError("what happened at "+Stamp(ms)+" has been deleted by retention", true)
+	}
+	return i, true, nil
+}
+
+// checkTime refuses the future. The log's clock may be ahead of this machine's,
+// and what the log has seen is never the future.
+func (l *Log) checkTime(ms int64) error {
+	if ms > max(time.Now().UnixMilli()+1, l.Clock()+1) {
+		return l.rangeError(Stamp(ms)+" is in the future", false)
+	}
+	return nil
+}
+
+// checkIndex checks an index or an event's id against what the log holds.
+func (l *Log) checkIndex(at event.Instant) error {
+	name := fmt.Sprintf("index:%d", at.Index)
+	if at.Kind == event.InstantID {
+		name = at.ID.String()
+	}
+	switch before, deleted := l.DeletedBefore(); {
+	case at.Index > l.Head():
+		return l.rangeError(name+" is beyond the end of this log", false)
+	case deleted && at.Index <= before && at.Index > 0:
+		return l.rangeError(name+" has been deleted by retention", true)
+	case at.Kind != event.InstantID:
+		return nil
+	}
+	e, err := l.Event(event.RefOf(at.ID))
+	if errors.Is(err, ErrNotFound) || err == nil && e.ID != at.ID {
+		return l.rangeError(name+" is not an event of this log", false)
+	}
+	return err
+}
+
+func (l *Log) rangeError(what string, expired bool) error {
+	return &RangeError{What: what, First: l.First(), Head: l.Head(), Clock: l.Clock(), Expired: expired}
+}

@@ -1,0 +1,255 @@
+package store
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/binary"
+	"maps"
+	"slices"
+	"strings"
+
+	bolt "go.etcd.io/bbolt"
+
+	"github.com/qlogd/qlogd/internal/event"
+)
+
+// Counts are a queue's events during some time.
+type Counts struct {
+	Enqueued, Leased, Acked, Retried, LeaseExpired, DeadLettered, Discarded uint64
+}
+
+func (c *Counts) numbers() []uint64 {
+	return []uint64{c.Enqueued, c.Leased, c.Acked, c.Retried, c.LeaseExpired, c.DeadLettered, c.Discarded}
+}
+
+func countsOf(n []uint64) Counts {
+	return Counts{n[0], n[1], n[2], n[3], n[4], n[5], n[6]}
+}
+
+const countsLen = 7
+
+// field is what an event of this type counts as, or nil.
+func (c *Counts) field(t event.Type) *uint64 {
+	switch t {
+	case event.Enqueued:
+		return &c.Enqueued
+	case event.Leased:
+		return &c.Leased
+	case event.Acked:
+		return &c.Acked
+	case event.Retried:
+		return &c.Retried
+	case event.LeaseExpired:
+		return &c.LeaseExpired
+	case event.DeadLettered:
+		return &c.DeadLettered
+	case event.Discarded:
+		return &c.Discarded
+	}
+	return nil
+}
+
+// What is kept, by the log's clock.
+const (
+	minuteMS = 60_000
+	secondMS = 1000
+
+	keptMinutes = 24 * 60
+	keptSeconds = 120
+)
+
+type slot struct {
+	at    uint64
+	queue string
+}
+
+func (s slot) compare(t slot) int {
+	return cmp.Or(cmp.Compare(s.at, t.at), strings.Compare(s.queue, t.queue))
+}
+
+type deadSlot struct {
+	queue  string
+	reason event.Reason
+}
+
+// batch is what some blocks add to the file.
+type batch struct {
+	state   // after them
+	maxRows uint64
+	events  int
+	minutes map[slot]*Counts
+	seconds map[slot]uint64
+	totals  map[event.Type]uint64
+	dead    map[deadSlot]uint64
+	// gone are queues deleted in the batch: what was counted of their dead
+	// letters before it goes; b.dead holds what came after.
+	gone       map[string]bool
+	operations []Operation
+}
+
+func newBatch(from state, maxRows int) *batch {
+	return &batch{
+		state: from, maxRows: uint64(maxRows), minutes: map[slot]*Counts{}, seconds: map[slot]uint64{}, totals: map[event.Type]uint64{},
+		dead: map[deadSlot]uint64{}, gone: map[string]bool{},
+	}
+}
+
+// add counts a block.
+func (b *batch) add(k *event.Block) {
+	b.position, b.chain = k.Index, k.Chain
+	b.clock = max(b.clock, k.Time)
+	for i := range k.Events {
+		b.event(&k.Events[i])
+	}
+}
+
+func (b *batch) event(e *event.Event) {
+	b.events++
+	b.totals[e.Type]++
+	at := slot{uint64(b.clock) / minuteMS, e.Queue}
+	c := b.minutes[at]
+	if c == nil {
+		c = &Counts{}
+	}
+	if n := c.field(e.Type); n != nil {
+		*n++
+		b.minutes[at] = c
+	}
+	switch e.Type {
+	case event.Enqueued:
+		b.seconds[slot{uint64(b.clock) / secondMS, e.Queue}]++
+	case event.DeadLettered:
+		b.dead[deadSlot{e.Queue, e.Reason}]++
+	case event.QueueDeleted:
+		b.gone[e.Queue] = true
+		for s := range b.dead {
+			if s.queue == e.Queue {
+				delete(b.dead, s)
+			}
+		}
+	case event.AnswerKept:
+		b.operations = append(b.operations, Operation{
+			Key: e.Alias, Index: b.position, Type: e.Kind, Time: b.clock, until: e.Until,
+		})
+	}
+}
+
+// write brings the file from the state that the batch started at to the one
+// that it ends at.
+func (b *batch) write(tx *bolt.Tx) error {
+	// In the order of the keys: bbolt splits a page that grows only when the
+	// transaction ends, and until then an insert costs what lies behind it.
+	minutes := tx.Bucket(bucketMinutes)
+	for _, at := range slices.SortedFunc(maps.Keys(b.minutes), slot.compare) {
+		isNew, err := add(minutes, timeKey(at.at, at.queue), b.minutes[at].numbers())
+		if err != nil {
+			return err
+		}
+		if isNew {
+			b.rows++
+		}
+	}
+	for _, at := range slices.SortedFunc(maps.Keys(b.seconds), slot.compare) {
+		if _, err := add(tx.Bucket(bucketSeconds), timeKey(at.at, at.queue), []uint64{b.seconds[at]}); err != nil {
+			return err
+		}
+	}
+	for t, n := range b.totals {
+		if _, err := add(tx.Bucket(bucketTotals), []byte{byte(t)}, []uint64{n}); err != nil {
+			return err
+		}
+	}
+	dead := tx.Bucket(bucketDead)
+	for queue := range b.gone {
+		prefix := append([]byte(queue), 0)
+		if _, err := deleteWhile(dead, prefix, func(k []byte) bool { return bytes.HasPrefix(k, prefix) }); err != nil {
+			return err
+		}
+	}
+	for s, n := range b.dead {
+		if _, err := add(dead, deadKey(s.queue, s.reason), []uint64{n}); err != nil {
+			return err
+		}
+	}
+	for i := range b.operations {
+		o := &b.operations[i]
+		key := operationKey(o.Key, o.Index)
+		if err := put(tx.Bucket(bucketOperations), key, o.encode()); err != nil {
+			return err
+		}
+		if err := put(tx.Bucket(bucketUntil), untilKey(o.until, key), nil); err != nil {
+			return err
+		}
+	}
+	if err := b.forget(tx); err != nil {
+		return err
+	}
+	return put(tx.Bucket(bucketMeta), keyState, b.encode())
+}
+
+// forget drops what is too old at the batch's end. It depends on the state
+// there alone, not on where earlier batches ended: the clock only rises, so
+// what one batch drops a later one would have dropped too.
+func (b *batch) forget(tx *bolt.Tx) error {
+	before := func(limit int64) func([]byte) bool {
+		return func(k []byte) bool { return int64(binary.BigEndian.Uint64(k)) < limit }
+	}
+	minutes := tx.Bucket(bucketMinutes)
+	n, err := deleteWhile(minutes, nil, before(b.clock/minuteMS-keptMinutes))
+	if err != nil {
+		return err
+	}
+	b.rows -= uint64(n)
+	for b.rows > b.maxRows {
+		// A whole minute, the oldest, but never the one that still grows.
+		k, _ := minutes.Cursor().First()
+		if k == nil || int64(binary.BigEndian.Uint64(k)) >= b.clock/minuteMS {
+			break
+		}
+		oldest := slices.Clone(k[:8])
+		n, err := deleteWhile(minutes, oldest, func(k []byte) bool { return bytes.HasPrefix(k, oldest) })
+		if err != nil {
+			return err
+		}
+		b.rows -= uint64(n)
+	}
+	if _, err := deleteWhile(tx.Bucket(bucketSeconds), nil, before(b.clock/secondMS-keptSeconds)); err != nil {
+		return err
+	}
+	// The index first is read, then both go.
+	operations := tx.Bucket(bucketOperations)
+	_, err = deleteEach(tx.Bucket(bucketUntil), nil, before(b.clock), func(k []byte) error {
+		if len(k) != 8+24 {
+			return errCorrupt
+		}
+		return operations.Delete(k[8:])
+	})
+	return err
+}
+
+// deleteWhile deletes the keys from one on as long as match says so.
+func deleteWhile(b *bolt.Bucket, from []byte, match func([]byte) bool) (int, error) {
+	return deleteEach(b, from, match, func([]byte) error { return nil })
+}
+
+func deleteEach(b *bolt.Bucket, from []byte, match func([]byte) bool, also func([]byte) error) (int, error) {
+	// Collected first: a bbolt cursor may skip keys when it deletes under way.
+	var keys [][]byte
+	c := b.Cursor()
+	k, _ := c.First()
+	if from != nil {
+		k, _ = c.Seek(from)
+	}
+	for ; k != nil && match(k); k, _ = c.Next() {
+		keys = append(keys, slices.Clone(k))
+	}
+	for _, k := range keys {
+		if err := also(k); err != nil {
+			return 0, err
+		}
+		if err := b.Delete(k); err != nil {
+			return 0, err
+		}
+	}
+	return len(keys), nil
+}

@@ -1,0 +1,647 @@
+package store
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"iter"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	bolt "go.etcd.io/bbolt"
+	"pgregory.net/rapid"
+
+	"github.com/qlogd/qlogd/internal/event"
+)
+
+// memLog is a Source in memory.
+type memLog struct {
+	mu     sync.Mutex
+	blocks []*event.Block
+	grown  chan struct{} // closed and replaced when the log grows
+	fail   error
+}
+
+func newLog(blocks ...*event.Block) *memLog {
+	return &memLog{blocks: blocks, grown: make(chan struct{})}
+}
+
+func (l *memLog) append(b ...*event.Block) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.blocks = append(l.blocks, b...)
+	close(l.grown)
+	l.grown = make(chan struct{})
+}
+
+func (l *memLog) Blocks(from uint64) iter.Seq2[*event.Block, error] {
+	return func(yield func(*event.Block, error) bool) {
+		for i := 0; ; i++ {
+			l.mu.Lock()
+			if l.fail != nil || i >= len(l.blocks) {
+				err := l.fail
+				l.mu.Unlock()
+				if err != nil {
+					yield(nil, err)
+				}
+				return
+			}
+			b := l.blocks[i]
+			l.mu.Unlock()
+			if b.Index >= from && !yield(b, nil) {
+				return
+			}
+		}
+	}
+}
+
+func (l *memLog) Head() uint64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.blocks) == 0 {
+		return 0
+	}
+	return l.blocks[len(l.blocks)-1].Index
+}
+
+func (l *memLog) Wait(ctx context.Context, index uint64) error {
+	for {
+		l.mu.Lock()
+		grown := l.grown
+		l.mu.Unlock()
+		if l.Head() >= index {
+			return nil
+		}
+		select {
+		case <-grown:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// block builds a block whose chain follows from its index and salt.
+func block(index uint64, clock int64, salt byte, events ...event.Event) *event.Block {
+	b := &event.Block{Index: index, Time: clock, Events: events}
+	binary.BigEndian.PutUint64(b.Chain[:], index)
+	b.Chain[31] = salt
+	return b
+}
+
+// fold is what the read models must be, written down as plainly as possible.
+type fold struct {
+	Position   uint64
+	Clock      int64
+	Minutes    map[string]Counts // "minute queue"
+	Seconds    map[string]uint64
+	Totals     map[string]uint64
+	Dead       map[string]uint64
+	Operations []Operation
+}
+
+func foldOf(blocks []*event.Block) fold {
+	f := fold{Minutes: map[string]Counts{}, Seconds: map[string]uint64{}, Totals: map[string]uint64{}, Dead: map[string]uint64{}}
+	name := func(at int64, queue string) string { return fmt.Sprintf("%020d %s", at, queue) }
+	for _, b := range blocks {
+		f.Position, f.Clock = b.Index, max(f.Clock, b.Time)
+		for _, e := range b.Events {
+			f.Totals[e.Type.String()]++
+			m := f.Minutes[name(f.Clock/60_000, e.Queue)]
+			switch e.Type {
+			case event.Enqueued:
+				m.Enqueued++
+				f.Seconds[name(f.Clock/1000, e.Queue)]++
+			case event.Leased:
+				m.Leased++
+			case event.Acked:
+				m.Acked++
+			case event.Retried:
+				m.Retried++
+			case event.LeaseExpired:
+				m.LeaseExpired++
+			case event.DeadLettered:
+				m.DeadLettered++
+				f.Dead[e.Queue+" "+e.Reason.String()]++
+			case event.Discarded:
+				m.Discarded++
+			case event.QueueDeleted:
+				maps.DeleteFunc(f.Dead, func(k string, _ uint64) bool { return strings.HasPrefix(k, e.Queue+" ") })
+			case event.AnswerKept:
+				f.Operations = append(f.Operations, Operation{Key: e.Alias, Index: b.Index, Type: e.Kind, Time: f.Clock, until: e.Until})
+			}
+			if m != (Counts{}) {
+				f.Minutes[name(f.Clock/60_000, e.Queue)] = m
+			}
+		}
+	}
+	maps.DeleteFunc(f.Minutes, func(k string, _ Counts) bool { return k < name(max(f.Clock/60_000-keptMinutes, 0), "") })
+	maps.DeleteFunc(f.Seconds, func(k string, _ uint64) bool { return k < name(max(f.Clock/1000-keptSeconds, 0), "") })
+	f.Operations = slices.DeleteFunc(f.Operations, func(o Operation) bool { return o.until < f.Clock })
+	slices.SortFunc(f.Operations, func(a, b Operation) int {
+		return bytes.Compare(operationKey(a.Key, a.Index), operationKey(b.Key, b.Index))
+	})
+	return f
+}
+
+// read returns all that the store holds in fold's form.
+func read(t testing.TB, s *Store) fold {
+	t.Helper()
+	f := fold{Minutes: map[string]Counts{}, Seconds: map[string]uint64{}, Totals: map[string]uint64{}, Dead: map[string]uint64{}}
+	rows := uint64(0)
+	err := s.view(func(tx *bolt.Tx, at *state) error {
+		f.Position, f.Clock = at.position, at.clock
+		each := func(name []byte, fn func(k, v []byte)) {
+			c := tx.Bucket(name).Cursor()
+			for k, v := c.First(); k != nil; k, v = c.Next() {
+				v, err := open(k, v)
+				if err != nil {
+					t.Fatal(err)
+				}
+				fn(k, v)
+			}
+		}
+		n := binary.BigEndian.Uint64
+		each(bucketMinutes, func(k, v []byte) {
+			rows++
+			var c [countsLen]uint64
+			for i := range c {
+				c[i] = n(v[8*i:])
+			}
+			f.Minutes[fmt.Sprintf("%020d %s", n(k), k[8:])] = countsOf(c[:])
+		})
+		each(bucketSeconds, func(k, v []byte) { f.Seconds[fmt.Sprintf("%020d %s", n(k), k[8:])] = n(v) })
+		each(bucketTotals, func(k, v []byte) { f.Totals[event.Type(k[0]).String()] = n(v) })
+		each(bucketDead, func(k, v []byte) {
+			f.Dead[string(k[:len(k)-2])+" "+event.Reason(k[len(k)-1]).String()] = n(v)
+		})
+		each(bucketOperations, func(k, v []byte) {
+			o, err := decodeOperation(k, v)
+			if err != nil {
+				t.Fatal(err)
+			}
+			f.Operations = append(f.Operations, o)
+		})
+		if rows != at.rows {
+			t.Errorf("state says %d rows, there are %d", at.rows, rows)
+		}
+		left := 0
+		each(bucketUntil, func([]byte, []byte) { left++ })
+		if left != len(f.Operations) {
+			t.Errorf("%d operations, %d of them will be forgotten", len(f.Operations), left)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+func same(t testing.TB, s *Store, blocks []*event.Block) {
+	t.Helper()
+	if d := cmp.Diff(foldOf(blocks), read(t, s), cmp.AllowUnexported(Operation{}), cmpopts.EquateEmpty()); d != "" {
+		t.Fatalf("the store (+) is not the fold of its blocks (-):\n%s", d)
+	}
+}
+
+const cluster = "cluster-1"
+
+func openStore(t testing.TB, path string, opts Options) *Store {
+	t.Helper()
+	if opts.Interval == 0 {
+		opts.Interval = -1
+	}
+	s, err := Open(path, cluster, opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// catchUp counts all that src holds.
+func catchUp(t testing.TB, s *Store, src *memLog) {
+	t.Helper()
+	if err := s.heal(s.compare(src)); err != nil {
+		t.Fatal(err)
+	}
+	for {
+		more, err := s.catchUp(context.Background(), src)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !more {
+			return
+		}
+	}
+}
+
+// history draws blocks whose clock now and then leaps, stands or falls back.
+func history(t *rapid.T) []*event.Block {
+	var blocks []*event.Block
+	index, clock := uint64(1), int64(1_800_000_000_000)
+	n := rapid.IntRange(1, 40).Draw(t, "blocks")
+	for range n {
+		index += uint64(rapid.IntRange(1, 3).Draw(t, "step"))
+		clock += rapid.SampledFrom([]int64{-5000, 0, 1, 400, 1000, 61_000, 3600_000, 30 * 3600_000}).Draw(t, "tick")
+		var events []event.Event
+		for i := range rapid.IntRange(0, 6).Draw(t, "events") {
+			e := event.Event{
+				ID:    event.NewID(clock, index, uint32(i)),
+				Type:  event.Type(rapid.IntRange(int(event.QueueCreated), int(event.HistoryDeleted)).Draw(t, "type")),
+				Queue: rapid.SampledFrom([]string{"a", "ab", "b.dlq"}).Draw(t, "queue"),
+			}
+			switch e.Type {
+			case event.DeadLettered:
+				e.Reason = event.Reason(rapid.IntRange(1, 4).Draw(t, "reason"))
+			case event.AnswerKept:
+				e.Queue = ""
+				e.Alias = event.Hash{byte(i + 1)} // one key is executed once in an entry
+				e.Kind = "enqueue"
+				e.Until = clock + 24*3600_000
+			}
+			events = append(events, e)
+		}
+		blocks = append(blocks, block(index, clock, 0, events...))
+	}
+	return blocks
+}
+
+// TestFold: whatever the history, however it is cut into batches, and wherever
+// the process dies, the store is the fold of the blocks that it counted.
+func TestFold(t *testing.T) {
+	dir := t.TempDir()
+	run := 0
+	rapid.Check(t, func(rt *rapid.T) {
+		run++
+		blocks := history(rt)
+		path := filepath.Join(dir, fmt.Sprint(run, ".db"))
+		s := openStore(t, path, Options{MaxEvents: rapid.IntRange(1, 20).Draw(rt, "batch")})
+		defer func() { _ = s.Close(); _ = os.Remove(path) }()
+		src := newLog()
+		for done := 0; done < len(blocks); {
+			n := rapid.IntRange(1, len(blocks)-done).Draw(rt, "grow")
+			src.append(blocks[done : done+n]...)
+			done += n
+			catchUp(t, s, src)
+			same(t, s, blocks[:done])
+			switch rapid.IntRange(0, 3).Draw(rt, "then") {
+			case 0: // killed: what is on disk is what was committed
+				killed := path + ".killed"
+				copyFile(t, path, killed)
+				_ = s.Close()
+				_ = os.Remove(path)
+				path = killed
+				s = openStore(t, path, s.opts)
+			case 1: // stopped
+				_ = s.Close()
+				s = openStore(t, path, s.opts)
+			case 2:
+				if err := s.Rebuild(); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		catchUp(t, s, src)
+		same(t, s, blocks)
+	})
+}
+
+func copyFile(t testing.TB, from, to string) {
+	t.Helper()
+	b, err := os.ReadFile(from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(to, b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+const start = int64(1_800_000_000_000) // a whole minute
+
+func enqueued(queue string, n int) (events []event.Event) {
+	for range n {
+		events = append(events, event.Event{Type: event.Enqueued, Queue: queue})
+	}
+	return events
+}
+
+func TestMessagesPerMinute(t *testing.T) {
+	src := newLog(
+		block(1, start+10_000, 0, enqueued("a", 1)...),
+		block(2, start+10_999, 0, enqueued("a", 2)...),
+		block(3, start+40_000, 0, enqueued("a", 4)...),
+		block(4, start+40_000, 0, enqueued("b", 8)...),
+	)
+	s := openStore(t, filepath.Join(t.TempDir(), "p.db"), Options{})
+	defer s.Close()
+	catchUp(t, s, src)
+	for _, c := range []struct {
+		now  int64
+		a, b int64
+	}{
+		{0, 3, 0},              // the log's own clock: its last second is not full yet
+		{start + 41_000, 7, 8}, // now it is
+		{start + 70_999, 7, 8}, // 10 to 70
+		{start + 71_000, 4, 8}, // second 10 is out
+		{start + 101_000, 0, 0},
+		{start + 3600_000, 0, 0},
+	} {
+		a, err := s.MessagesPerMinute("a", c.now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		rates, err := s.Rates(c.now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if a != c.a || rates["a"] != c.a || rates["b"] != c.b {
+			t.Errorf("at %d: a %d, rates %v, want %d and %d", c.now-start, a, rates, c.a, c.b)
+		}
+	}
+}
+
+func TestQueries(t *testing.T) {
+	key := event.Hash{7}
+	src := newLog(
+		block(5, start, 0, enqueued("a", 3)...),
+		block(6, start+61_000, 0,
+			event.Event{Type: event.Leased, Queue: "a"}, event.Event{Type: event.Acked, Queue: "a"},
+			event.Event{Type: event.DeadLettered, Queue: "a", Reason: event.ReasonMaxAttempts},
+			event.Event{Type: event.DeadLettered, Queue: "a", Reason: event.ReasonRejected},
+			event.Event{Type: event.DeadLettered, Queue: "a", Reason: event.ReasonRejected},
+			event.Event{Type: event.AnswerKept, Alias: key, Kind: "enqueue", Until: start + 100_000}),
+	)
+	s := openStore(t, filepath.Join(t.TempDir(), "p.db"), Options{})
+	defer s.Close()
+	catchUp(t, s, src)
+
+	minutes, err := s.Minutes("a", start, start+10*60_000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []Minute{
+		{start, Counts{Enqueued: 3}},
+		{start + 60_000, Counts{Leased: 1, Acked: 1, DeadLettered: 3}},
+	}
+	if d := cmp.Diff(want, minutes); d != "" {
+		t.Error(d)
+	}
+	if minutes, _ = s.Minutes("a", start+1, start+60_000); len(minutes) != 0 {
+		t.Errorf("a minute that began before from is told: %v", minutes)
+	}
+	totals, err := s.EventTotals()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if totals["enqueued"] != 3 || totals["dead_lettered"] != 3 || len(totals) != len(event.Types()) {
+		t.Errorf("totals %v", totals)
+	}
+	if _, ok := totals["released"]; !ok {
+		t.Error("a type without events is missing")
+	}
+	dead, err := s.DeadLetters("a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(map[event.Reason]uint64{event.ReasonMaxAttempts: 1, event.ReasonRejected: 2}, dead); d != "" {
+		t.Error(d)
+	}
+	ops, err := s.Operations(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(ops) != 1 || ops[0].Index != 6 || ops[0].Type != "enqueue" || ops[0].Time != start+61_000 {
+		t.Errorf("operations %+v", ops)
+	}
+	if index, clock := s.Position(); index != 6 || clock != start+61_000 {
+		t.Errorf("position %d %d", index, clock)
+	}
+
+	src.append(block(9, start+100_001, 0))
+	catchUp(t, s, src)
+	if ops, _ = s.Operations(key); len(ops) != 0 {
+		t.Errorf("kept too long: %+v", ops)
+	}
+}
+
+// TestMinutesAreBounded: more queues than there is room for push out the
+// oldest minutes, and the bookkeeping stays right.
+func TestMinutesAreBounded(t *testing.T) {
+	const queues, keptRows = 500, 4000
+	s := openStore(t, filepath.Join(t.TempDir(), "p.db"), Options{MaxRows: keptRows + queues - 1, MaxEvents: 700})
+	defer s.Close()
+	src := newLog()
+	for m := range 10 {
+		var events []event.Event
+		for q := range queues {
+			events = append(events, event.Event{Type: event.Enqueued, Queue: fmt.Sprint("q", q)})
+		}
+		src.append(block(uint64(m+1), start+int64(m)*minuteMS, 0, events...))
+	}
+	catchUp(t, s, src)
+	f := read(t, s)
+	if len(f.Minutes) != keptRows {
+		t.Errorf("%d rows, want %d", len(f.Minutes), keptRows)
+	}
+	minutes, err := s.Minutes("q0", start, start+10*minuteMS)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(minutes) != keptRows/queues || minutes[0].Start != start+2*minuteMS {
+		t.Errorf("%d minutes from %d", len(minutes), minutes[0].Start-start)
+	}
+}
+
+// TestBeginsAnew: what can't be the fold of this log is counted again.
+func TestBeginsAnew(t *testing.T) {
+	blocks := []*event.Block{block(1, start, 0, enqueued("a", 2)...), block(2, start, 0, enqueued("a", 3)...)}
+	for name, spoil := range map[string]func(t *testing.T, path string) *memLog{
+		"another cluster": func(t *testing.T, path string) *memLog {
+			s, err := Open(path, "cluster-2", Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			_ = s.Close()
+			return newLog(blocks...)
+		},
+		"position beyond the log": func(*testing.T, string) *memLog { return newLog(blocks[0]) },
+		"another chain": func(*testing.T, string) *memLog {
+			return newLog(blocks[0], block(2, start, 1, enqueued("a", 7)...))
+		},
+		"no bbolt file": func(t *testing.T, path string) *memLog {
+			if err := os.WriteFile(path, []byte("something else entirely"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			return newLog(blocks...)
+		},
+		"cut": func(t *testing.T, path string) *memLog {
+			if err := os.Truncate(path, 5000); err != nil {
+				t.Fatal(err)
+			}
+			return newLog(blocks...)
+		},
+		"newer format": func(t *testing.T, path string) *memLog {
+			s := openStore(t, path, Options{})
+			defer s.Close()
+			if err := s.db.Update(func(tx *bolt.Tx) error {
+				v := (&state{cluster: cluster, position: 2}).encode()
+				v[0] = format + 1
+				return put(tx.Bucket(bucketMeta), keyState, v)
+			}); err != nil {
+				t.Fatal(err)
+			}
+			return newLog(blocks...)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "p.db")
+			s := openStore(t, path, Options{})
+			catchUp(t, s, newLog(blocks...))
+			if err := s.Close(); err != nil {
+				t.Fatal(err)
+			}
+			src := spoil(t, path)
+			s = openStore(t, path, Options{})
+			defer s.Close()
+			catchUp(t, s, src)
+			same(t, s, src.blocks)
+		})
+	}
+}
+
+// TestHistoryDeleted: a block at the position that retention took is no reason
+// to count again.
+func TestHistoryDeleted(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "p.db")
+	blocks := []*event.Block{block(1, start, 0, enqueued("a", 2)...), block(2, start, 0, enqueued("a", 3)...)}
+	s := openStore(t, path, Options{})
+	defer s.Close()
+	catchUp(t, s, newLog(blocks...))
+	more := block(4, start, 0, enqueued("a", 4)...)
+	catchUp(t, s, newLog(more))
+	same(t, s, append(blocks, more))
+}
+
+// TestFlippedBit: a value that changed on disk is noticed by whoever reads it,
+// and Follow counts anew.
+func TestFlippedBit(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "p.db")
+	src := newLog(block(1, start, 0, enqueued("needle-in-the-file", 2)...))
+	s := openStore(t, path, Options{})
+	catchUp(t, s, src)
+	_ = s.Close()
+
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	flipped := 0
+	for at := 0; ; {
+		i := bytes.Index(b[at:], []byte("needle-in-the-file"))
+		if i < 0 {
+			break
+		}
+		at += i + len("needle-in-the-file")
+		b[at+7] ^= 1 // the first number's lowest bit
+		flipped++
+	}
+	if flipped == 0 {
+		t.Fatal("the row is not in the file")
+	}
+	if err := os.WriteFile(path, b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+
+	s = openStore(t, path, Options{})
+	defer s.Close()
+	if _, err := s.Minutes("needle-in-the-file", start, start+60_000); !errors.Is(err, errCorrupt) {
+		t.Fatalf("read a flipped value as good: %v", err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	done := make(chan error, 1)
+	go func() { done <- s.Follow(ctx, src) }()
+	waitFor(t, s, 1)
+	src.append(block(2, start, 0, enqueued("needle-in-the-file", 1)...))
+	waitFor(t, s, 2)
+	stop()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+	same(t, s, src.blocks)
+}
+
+// TestFollow: it counts what comes, also from several readers' view, and
+// stops with its context.
+func TestFollow(t *testing.T) {
+	s := openStore(t, filepath.Join(t.TempDir(), "p.db"), Options{})
+	defer s.Close()
+	src := newLog()
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	done := make(chan error, 1)
+	go func() { done <- s.Follow(ctx, src) }()
+	for i := range uint64(50) {
+		src.append(block(i+1, start+int64(i)*500, 0, enqueued("a", int(i%3))...))
+		if i%10 == 0 {
+			waitFor(t, s, i+1)
+			if _, err := s.Rates(0); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	waitFor(t, s, 50)
+	stop()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+	same(t, s, src.blocks)
+}
+
+// TestSourceFails: a log that can't be read ends Follow, and what was counted
+// stays.
+func TestSourceFails(t *testing.T) {
+	s := openStore(t, filepath.Join(t.TempDir(), "p.db"), Options{})
+	defer s.Close()
+	src := newLog(block(1, start, 0, enqueued("a", 1)...))
+	catchUp(t, s, src)
+	src.fail = errors.New("segment 1 is damaged")
+	if err := s.Follow(context.Background(), src); !errors.Is(err, src.fail) {
+		t.Fatalf("got %v", err)
+	}
+	same(t, s, src.blocks)
+}
+
+func TestClosed(t *testing.T) {
+	s := openStore(t, filepath.Join(t.TempDir(), "p.db"), Options{})
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.EventTotals(); !errors.Is(err, errClosed) {
+		t.Errorf("got %v", err)
+	}
+	if err := s.Rebuild(); !errors.Is(err, errClosed) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// waitFor returns once the store has counted up to index.
+func waitFor(t *testing.T, s *Store, index uint64) {
+	t.Helper()
+	if err := s.WaitFor(t.Context(), index); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -35,6 +35,7 @@ var house = map[string][]string{
 	"internal/event":      {},
 	"internal/vfs":        {},
 	"internal/checkpoint": {"internal/vfs", "internal/event"},
+	"internal/datadir":    {"internal/vfs"},
 	"internal/eventlog":   {"log", "internal/event", "internal/vfs"},
 	"internal/replay":     {"log", "internal/eventlog", "internal/checkpoint", "internal/event", "internal/vfs", "projections"},
 

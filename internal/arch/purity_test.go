@@ -127,7 +127,7 @@ func (c *checker) load(t *testing.T, dir string) {
 		c.excused[name] = map[int]bool{}
 		for _, g := range f.Comments {
 			for _, com := range g.List {
-				if _, why, ok := strings.Cut(com.Text, excuse); ok && len(strings.TrimSpace(why)) >= 10 {
+				if _, why, ok := strings.Cut(com.Text, excuse); ok && strings.TrimSpace(why) != "" {
 					// The reason may go on in further lines of the comment.
 					from, to := c.fset.Position(com.Pos()).Line, c.fset.Position(g.End()).Line
 					for l := from; l <= to+1; l++ {

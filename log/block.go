@@ -1,0 +1,225 @@
+package log
+
+import (
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+)
+
+// damage says what is wrong with a block: the extent of the piece whose
+// checksum does not hold. Invariant: final damage is of bytes whose checksums
+// hold, so no torn write explains it and nothing is ever cut because of it.
+type damage struct {
+	from, to int64
+	reason   string
+	final    bool
+	content  bool // the piece is a content with its checksum
+}
+
+// readBlock reads the block at off whole: its bytes, or what is wrong with its
+// extent. An error is one of reading.
+func readBlock(w *window, off int64, salt uint32) (raw []byte, h blockHeader, d *damage, err error) {
+	b, err := w.at(off, blockSize)
+	if errors.Is(err, errShort) {
+		return nil, h, &damage{from: off, to: w.limit, reason: "the file ends in a block header"}, nil
+	} else if err != nil {
+		return nil, h, nil, err
+	}
+	h, reason := parseBlockHeader(b, salt)
+	if reason != "" {
+		return nil, h, &damage{from: off, to: off + blockSize, reason: reason}, nil
+	}
+	raw, err = w.at(off, h.size())
+	if errors.Is(err, errShort) {
+		d = &damage{from: off, to: w.limit, reason: fmt.Sprintf("the file ends in block %d", h.index)}
+		return nil, h, d, nil
+	}
+	return raw, h, nil, err
+}
+
+// visitor is told of a block's parts by walkBlock. Each may be nil.
+type visitor struct {
+	// record gets each record, with its content, and its offset in the block.
+	record func(r *Record, off int) error
+	// erasing tells whether a content (with its checksum) that is wrong is one
+	// that an erasure has not finished with; it then counts as erased.
+	erasing func(off, size int64) bool
+	// damaged gets everything that is wrong, where possible more than the
+	// first; walking goes on while it returns true. nil = stop at the first.
+	damaged func(d *damage) bool
+}
+
+// walkBlock checks the bytes of a whole block at off and hands out its records.
+// It returns the chain in the trailer and the first thing that is wrong.
+// With sha it computes the chain from prev and compares.
+func walkBlock(raw []byte, h blockHeader, off int64, salt uint32, sha hash.Hash, prev [32]byte, v visitor) (chain [32]byte, first *damage, err error) {
+	// report returns true if the walk is to end.
+	report := func(d *damage) bool {
+		if first == nil {
+			first = d
+		}
+		return v.damaged == nil || !v.damaged(d)
+	}
+	if sha != nil {
+		sha.Reset()
+		sha.Write(prev[:])
+		sha.Write(raw[:28])
+	}
+	at, end := int64(blockSize), int64(blockSize)+int64(h.length)
+	for n := uint32(0); n < h.count; n++ {
+		l := layout{}
+		if end-at >= recordMinimum {
+			l = parseLayout(raw[at:])
+		}
+		if !l.ok || at+l.size > end {
+			// Its extent is not known, nor where the next one begins.
+			if report(&damage{from: off + at, to: off + min(at+recordMinimum, end), reason: "wrong record header"}) {
+				return chain, first, nil
+			}
+			at = end
+			break
+		}
+		var r Record
+		if reason := parseRecordHeader(raw[at:], l, &r); reason != "" {
+			if report(&damage{from: off + at, to: off + at + l.headerEnd, reason: reason}) {
+				return chain, first, nil
+			}
+		}
+		if sha != nil {
+			sha.Write(raw[at : at+l.headerEnd])
+		}
+		if l.flags&flagContent != 0 {
+			body := raw[at+l.headerEnd : at+l.size]
+			r.Content = body[4:len(body):len(body)]
+			switch checkContent(body) {
+			case contentErased:
+				r.Erased = true
+			case contentWrong:
+				if v.erasing != nil && v.erasing(off+at+l.headerEnd, int64(len(r.Content))) {
+					r.Erased = true
+					break
+				}
+				d := &damage{
+					from: off + at + l.headerEnd, to: off + at + l.size,
+					reason: "wrong checksum of the content", content: true,
+				}
+				if report(d) {
+					return chain, first, nil
+				}
+			}
+		}
+		if first == nil && v.record != nil {
+			if err := v.record(&r, int(at)); err != nil {
+				return chain, nil, err
+			}
+		}
+		at += l.size
+	}
+	if at != end && first == nil {
+		report(&damage{from: off + at, to: off + end, reason: "bytes behind the last record", final: true})
+		return chain, first, nil
+	}
+	chain, ok := parseTrailer(raw[end:], salt)
+	if !ok {
+		report(&damage{from: off + end, to: off + end + trailerSize, reason: "wrong checksum of the chain"})
+		return chain, first, nil
+	}
+	if sha != nil && first == nil {
+		var sum [sha256.Size]byte
+		if sha.Sum(sum[:0]); sum != chain {
+			report(&damage{from: off, to: off + h.size(), reason: "the block does not continue the chain", final: true})
+		}
+	}
+	return chain, first, nil
+}
+
+// scan goes through a segment's blocks in order and checks each.
+type scan struct {
+	win    window
+	file   string
+	salt   uint32
+	sha    hash.Hash
+	header segmentHeader
+
+	off    int64  // where the next block begins
+	last   uint64 // index of the block before
+	clock  int64
+	chain  [32]byte
+	blocks int
+
+	// Records of the block that next has returned.
+	block   Block
+	offs    []uint32
+	size    int64
+	erasing func(off, size int64) bool
+}
+
+// newScan begins at a segment's first block. The file ends, for us, at limit.
+func newScan(r io.ReaderAt, limit int64, file string, h segmentHeader, salt uint32) *scan {
+	return &scan{
+		win: window{r: r, limit: limit, chunk: 1 << 20}, file: file, salt: salt, sha: sha256.New(), header: h,
+		off: headerSize, last: h.prevIndex, clock: h.clock, chain: h.prevChain,
+	}
+}
+
+// next reads the next block into s.block, whose slices are valid until the call
+// after. It returns io.EOF behind the last block, and damage if what follows is
+// not a whole and right block; then the scan stays where it is.
+func (s *scan) next() (*damage, error) {
+	if s.off == s.win.limit {
+		return nil, io.EOF
+	}
+	raw, h, d, err := readBlock(&s.win, s.off, s.salt)
+	if d != nil || err != nil {
+		return d, err
+	}
+	if h.index <= s.last || s.blocks == 0 && h.index != s.header.first {
+		reason := fmt.Sprintf("block %d follows block %d", h.index, s.last)
+		return &damage{from: s.off, to: s.off + blockSize, reason: reason, final: true}, nil
+	}
+	s.block = Block{Index: h.index, Time: h.time, Records: s.block.Records[:0]}
+	s.offs = s.offs[:0]
+	chain, d, err := walkBlock(raw, h, s.off, s.salt, s.sha, s.chain, visitor{
+		erasing: s.erasing,
+		record: func(r *Record, off int) error {
+			s.block.Records = append(s.block.Records, *r)
+			s.offs = append(s.offs, uint32(off))
+			return nil
+		},
+	})
+	if d != nil || err != nil {
+		return d, err
+	}
+	s.block.Chain, s.size = chain, h.size()
+	s.off += s.size
+	s.last, s.chain, s.clock = h.index, chain, max(s.clock, h.time)
+	s.blocks++
+	return nil, nil
+}
+
+// corrupt names damage as the error that it is.
+func (s *scan) corrupt(d *damage) error {
+	return &CorruptionError{Segment: s.file, Offset: d.from, LastGood: s.last, Reason: d.reason}
+}
+
+// index goes through all blocks and indexes them, up to the end or to damage.
+func (s *scan) index() (*memIndex, *damage, error) {
+	mem := newMemIndex()
+	for {
+		d, err := s.next()
+		if err == io.EOF {
+			return mem, nil, nil
+		}
+		if d != nil || err != nil {
+			return mem, d, err
+		}
+		mem.add(&s.block, s.clock, s.off-s.size, s.size, s.offs)
+	}
+}
+
+// end sets what the blocks so far say of the segment.
+func (s *scan) end(seg *segment) {
+	seg.size, seg.last, seg.chain, seg.clock = s.off, s.last, s.chain, s.clock
+}

@@ -1,0 +1,244 @@
+package log
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"slices"
+
+	"github.com/qlogd/qlogd/internal/vfs"
+)
+
+// An erasure overwrites in place, so a crash can leave a content half erased,
+// which is damage like any other. Therefore what is to be erased is first
+// written down, in a file that Open finishes with before it looks at anything.
+//
+//	erasing.list
+//	  0  8  magic "qlogdera"
+//	  8  4  format version
+//	 12  4  checksum of the 12 bytes before
+//	 16     16 bytes each: first index of the segment 8, offset of the content's
+//	        checksum 4, length of the content 4
+//	  -  4  checksum of all these
+
+const (
+	eraseList  = "erasing.list"
+	eraseMagic = "qlogdera"
+	eraseSize  = 16
+)
+
+// erasure is one content to be erased.
+type erasure struct {
+	first uint64 // names the segment
+	off   int64  // of the content's checksum
+	n     int64  // of the content
+}
+
+// Erase overwrites the contents of these records, durably, by a fixed mark. The
+// chain still verifies, and readers tell that the content was erased. Records
+// without content, erased before or deleted by retention are passed over, so it
+// can be asked for again. A crash in the middle is finished by Open.
+//
+// Readers may still hold a content that they have read before.
+func (l *Log) Erase(refs []Ref) error {
+	if err := l.erase(refs); err != nil {
+		return fmt.Errorf("erase contents: %w", err)
+	}
+	return nil
+}
+
+func (l *Log) erase(refs []Ref) error {
+	l.adminMu.Lock()
+	defer l.adminMu.Unlock()
+	// What is erased must be durable first: Open relies on finding it.
+	if err := l.Sync(); err != nil {
+		return err
+	}
+	var list []erasure
+	for _, ref := range refs {
+		e, ok, err := l.erasureOf(ref)
+		if err != nil && !errors.Is(err, ErrDeleted) {
+			return fmt.Errorf("record %s: %w", ref, err)
+		}
+		if ok {
+			list = append(list, e)
+		}
+	}
+	if len(list) == 0 {
+		return nil
+	}
+	err := vfs.WriteFile(l.fs, path.Join(l.dir, eraseList), encodeErasures(list))
+	if err == nil {
+		err = l.overwrite(list)
+	}
+	if err != nil {
+		l.fail(err)
+		return err
+	}
+	l.mu.Lock()
+	for _, ref := range refs {
+		l.cache.drop(ref.Index)
+	}
+	l.mu.Unlock()
+	return nil
+}
+
+// erasureOf returns what is to be overwritten for a record, if anything.
+func (l *Log) erasureOf(ref Ref) (e erasure, ok bool, err error) {
+	l.mu.RLock()
+	i, err := l.segmentFor(ref.Index)
+	if err != nil {
+		l.mu.RUnlock()
+		return e, false, err
+	}
+	seg, size := l.segments[i], l.segments[i].size
+	l.mu.RUnlock()
+	c, done, err := l.cursor(seg, size)
+	if err != nil {
+		return e, false, err
+	}
+	defer done()
+	off, _, err := c.record(ref)
+	if err != nil {
+		return e, false, err
+	}
+	var r Record
+	lay, err := c.recordHeader(off, &r)
+	if err != nil || lay.flags&flagContent == 0 {
+		return e, false, err
+	}
+	body, err := c.win.at(off+lay.headerEnd, lay.size-lay.headerEnd)
+	if err != nil {
+		return e, false, c.failed(off, err)
+	}
+	e = erasure{first: seg.header.first, off: off + lay.headerEnd, n: int64(len(body)) - 4}
+	// A content that is wrong may be erased too: it is lost anyway.
+	return e, checkContent(body) != contentErased, nil
+}
+
+// overwrite carries a list out and removes it.
+func (l *Log) overwrite(list []erasure) error {
+	slices.SortFunc(list, func(a, b erasure) int { return int(min(max(int64(a.first-b.first), -1), 1)) })
+	var f vfs.File
+	// Each segment once, and synced before the list goes.
+	finish := func() error {
+		if f == nil {
+			return nil
+		}
+		err := f.Sync()
+		if cerr := f.Close(); err == nil {
+			err = cerr
+		}
+		f = nil
+		return err
+	}
+	for i, e := range list {
+		if i == 0 || list[i-1].first != e.first {
+			if err := finish(); err != nil {
+				return err
+			}
+			var err error
+			f, err = l.fs.OpenReadWrite(path.Join(l.dir, segmentName(e.first)))
+			if errors.Is(err, fs.ErrNotExist) {
+				continue // retention was faster, before the crash
+			} else if err != nil {
+				return err
+			}
+		}
+		if f == nil {
+			continue
+		}
+		if _, err := f.WriteAt(appendErased(nil, e.n), e.off); err != nil {
+			return errors.Join(err, finish())
+		}
+	}
+	if err := finish(); err != nil {
+		return err
+	}
+	if err := l.fs.Remove(path.Join(l.dir, eraseList)); err != nil {
+		return err
+	}
+	return l.fs.SyncDir(l.dir)
+}
+
+// finishErasure carries out what a crash has interrupted.
+func (l *Log) finishErasure() error {
+	list, err := readErasures(l.fs, l.dir)
+	if err != nil || list == nil {
+		return err
+	}
+	l.logger.Info("finishing an erasure", "contents", len(list))
+	for _, e := range list {
+		info, err := l.fs.Stat(path.Join(l.dir, segmentName(e.first)))
+		if err == nil && e.off+4+e.n > info.Size {
+			return &CorruptionError{Segment: segmentName(e.first), Offset: info.Size, Reason: "a content to be erased is missing"}
+		}
+	}
+	return l.overwrite(list)
+}
+
+func encodeErasures(list []erasure) []byte {
+	b := make([]byte, preambleSize, preambleSize+len(list)*eraseSize+4)
+	putPreamble(b, eraseMagic)
+	for _, e := range list {
+		b = le.AppendUint64(b, e.first)
+		b = le.AppendUint32(b, uint32(e.off))
+		b = le.AppendUint32(b, uint32(e.n))
+	}
+	return le.AppendUint32(b, crc(b[preambleSize:]))
+}
+
+// readErasures returns the list of an erasure that is not finished; nil = none.
+func readErasures(fsys vfs.FS, dir string) ([]erasure, error) {
+	b, err := vfs.ReadFile(fsys, path.Join(dir, eraseList))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	} else if err != nil {
+		return nil, err
+	}
+	wrong := func(reason string) error { return &CorruptionError{Segment: eraseList, Reason: reason} }
+	if len(b) < preambleSize+4 || (len(b)-preambleSize-4)%eraseSize != 0 {
+		return nil, wrong("wrong length")
+	}
+	if err := checkPreamble(b, eraseMagic, eraseList); err != nil {
+		if _, ok := errors.AsType[*VersionError](err); ok {
+			return nil, err
+		}
+		return nil, wrong(err.Error())
+	}
+	if crc(b[preambleSize:len(b)-4]) != le.Uint32(b[len(b)-4:]) {
+		return nil, wrong("wrong checksum")
+	}
+	list := []erasure{}
+	for b = b[preambleSize : len(b)-4]; len(b) > 0; b = b[eraseSize:] {
+		list = append(list, erasure{le.Uint64(b), int64(le.Uint32(b[8:])), int64(le.Uint32(b[12:]))})
+	}
+	return list, nil
+}
+
+// beingErased tells whether a content (its checksum at off) that was found
+// wrong is, or was meanwhile, overwritten by an erasure.
+func (l *Log) beingErased(seg *segment, off, n int64) bool {
+	if l.readOnly {
+		list, err := readErasures(l.fs, l.dir)
+		if err == nil && slices.Contains(list, erasure{seg.header.first, off, n}) {
+			return true
+		}
+	} else {
+		// Wait for an erasure at work. Open has none, and has finished an
+		// interrupted one before it reads.
+		l.adminMu.Lock()
+		l.adminMu.Unlock() //nolint:staticcheck // only waited for
+	}
+	f, done, err := l.borrow(seg)
+	if err != nil {
+		return false
+	}
+	defer done()
+	b := make([]byte, 4+n)
+	if _, err := readFull(f, b, off); err != nil {
+		return false
+	}
+	return checkContent(b) == contentErased
+}

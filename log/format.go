@@ -1,0 +1,227 @@
+package log
+
+// The bytes of a segment, format version 1. Numbers are little-endian, all
+// checksums are CRC-32C. docs/formats.md says the same in more words;
+// testdata/v1.seg holds an example.
+//
+//	segment file  %020d.seg, named by its first index
+//	┌────────────────┬───────┬───────┬─────
+//	│ segment header │ block │ block │ ...
+//	└────────────────┴───────┴───────┴─────
+//
+//	segment header, 88 bytes
+//	 0  8  magic "qlogdseg"
+//	 8  4  format version
+//	12  4  checksum of the 12 bytes before        (up to here the same in every version)
+//	16  8  segment size: rotate before a block that would end past it
+//	24  8  index of the first block
+//	32  8  index of the block before it, 0 = none
+//	40  8  the log's clock before it (maximum of all blocks' times), Unix ms
+//	48 32  chain before it, zeros = start of the log
+//	80  4  zeros
+//	84  4  checksum of bytes 16..84               = the segment's salt
+//
+//	block
+//	┌───────────────┬────────┬────────┬─────┬─────────┐
+//	│ header, 32 B  │ record │ record │ ... │ trailer │
+//	└───────────────┴────────┴────────┴─────┴─────────┘
+//	header                                        trailer, 36 bytes
+//	 0  4  magic "qblk"                            0 32  chain
+//	 4  4  length of all records together         32  4  checksum of salt and chain
+//	 8  4  number of records
+//	12  8  index
+//	20  8  time, Unix ms
+//	28  4  checksum of salt and bytes 0..28
+//
+//	The salt makes a block recognisable as one of this very segment: a copy of
+//	a log inside a message's content is never taken for a part of the log.
+//
+//	record; H = end of the header, n = length of the content
+//	 0     4  length of the whole record
+//	 4     4  checksum of bytes 0..4 and 8..H
+//	 8     1  flags: 1 subject, 2 alias, 4 previous, 8 content
+//	 9     3  length of the header
+//	12    16  id (ULID)
+//	     [16  subject]                            if flag 1
+//	     [16  alias]                              if flag 2
+//	     [12  previous: index 8, number 4]        if flag 4
+//	     [36  content: SHA-256 32, length 4]      if flag 8
+//	          header
+//	 H    [4  checksum of the content]            if flag 8
+//	 H+4  [n  content]                            if flag 8
+//
+//	chain = SHA-256(chain before ‖ block header 0..28 ‖ of each record bytes 0..H)
+//
+//	The chain covers a content by its digest only, so a content can be erased:
+//	its bytes become "[erased]" repeated, cut to its length, and its checksum
+//	that of "erased" ‖ these bytes. (The checksum of the same bytes as a user's
+//	content always differs: a CRC that begins in another state ends in another.)
+
+import (
+	"encoding/binary"
+	"fmt"
+	"hash/crc32"
+)
+
+// formatVersion is the newest version of segments, side files and erasure
+// lists that this program knows, and the one it writes.
+const formatVersion = 1
+
+const (
+	segmentMagic  = "qlogdseg"
+	blockMagic    = "qblk"
+	preambleSize  = 16
+	headerSize    = 88 // segment header
+	blockSize     = 32 // block header
+	trailerSize   = 36
+	recordMinimum = 28
+	// recordFixed is the longest a record is before its header.
+	recordFixed = recordMinimum + 16 + 16 + 12 + 36
+
+	// maxSegment and maxBlock keep every offset below 4 GiB.
+	maxSegment = 1 << 30
+	maxBlock   = 1 << 30
+	maxHeader  = 1<<24 - 1
+)
+
+const (
+	flagSubject = 1 << iota
+	flagAlias
+	flagPrev
+	flagContent
+	flagsKnown = 1<<iota - 1
+)
+
+var (
+	castagnoli = crc32.MakeTable(crc32.Castagnoli)
+	le         = binary.LittleEndian
+)
+
+func crc(b []byte) uint32 { return crc32.Checksum(b, castagnoli) }
+
+// saltedCRC is the checksum of the salt and b.
+func saltedCRC(salt uint32, b []byte) uint32 {
+	var s [4]byte
+	le.PutUint32(s[:], salt)
+	return crc32.Update(crc(s[:]), castagnoli, b)
+}
+
+// putPreamble writes the 16 bytes that begin every file of the log.
+func putPreamble(b []byte, magic string) {
+	copy(b, magic)
+	le.PutUint32(b[8:], formatVersion)
+	le.PutUint32(b[12:], crc(b[:12]))
+}
+
+// checkPreamble returns what is wrong with a file's first 16 bytes: a
+// *VersionError for a newer version, or some other error.
+func checkPreamble(b []byte, magic, file string) error {
+	switch {
+	case string(b[:8]) != magic:
+		return fmt.Errorf("wrong magic")
+	case crc(b[:12]) != le.Uint32(b[12:]):
+		return fmt.Errorf("wrong checksum of the version")
+	}
+	switch v := le.Uint32(b[8:]); {
+	case v > formatVersion:
+		return &VersionError{File: file, Version: v, Known: formatVersion}
+	case v == 0:
+		return fmt.Errorf("format version 0")
+	}
+	return nil
+}
+
+type segmentHeader struct {
+	segSize   int64
+	first     uint64
+	prevIndex uint64
+	clock     int64 // of the log before this segment
+	prevChain [32]byte
+}
+
+// put writes the header and returns the segment's salt.
+func (h *segmentHeader) put(b []byte) (salt uint32) {
+	putPreamble(b, segmentMagic)
+	le.PutUint64(b[16:], uint64(h.segSize))
+	le.PutUint64(b[24:], h.first)
+	le.PutUint64(b[32:], h.prevIndex)
+	le.PutUint64(b[40:], uint64(h.clock))
+	copy(b[48:80], h.prevChain[:])
+	le.PutUint32(b[80:], 0)
+	salt = crc(b[16:84])
+	le.PutUint32(b[84:], salt)
+	return salt
+}
+
+// parseSegmentHeader reads headerSize bytes.
+func parseSegmentHeader(b []byte, file string) (h segmentHeader, salt uint32, err error) {
+	if err := checkPreamble(b, segmentMagic, file); err != nil {
+		return h, 0, err
+	}
+	salt = le.Uint32(b[84:])
+	if crc(b[16:84]) != salt {
+		return h, 0, fmt.Errorf("wrong checksum of the segment header")
+	}
+	h.segSize = int64(le.Uint64(b[16:]))
+	h.first = le.Uint64(b[24:])
+	h.prevIndex = le.Uint64(b[32:])
+	h.clock = int64(le.Uint64(b[40:]))
+	copy(h.prevChain[:], b[48:80])
+	switch {
+	case h.segSize <= 0 || h.segSize > maxSegment:
+		return h, 0, fmt.Errorf("segment size %d", h.segSize)
+	case h.first <= h.prevIndex:
+		return h, 0, fmt.Errorf("first index %d is not past the one before it, %d", h.first, h.prevIndex)
+	}
+	return h, salt, nil
+}
+
+type blockHeader struct {
+	length uint32 // of all records
+	count  uint32
+	index  uint64
+	time   int64
+}
+
+// size is that of the whole block.
+func (h *blockHeader) size() int64 { return blockSize + int64(h.length) + trailerSize }
+
+func (h *blockHeader) put(b []byte, salt uint32) {
+	copy(b, blockMagic)
+	le.PutUint32(b[4:], h.length)
+	le.PutUint32(b[8:], h.count)
+	le.PutUint64(b[12:], h.index)
+	le.PutUint64(b[20:], uint64(h.time))
+	le.PutUint32(b[28:], saltedCRC(salt, b[:28]))
+}
+
+// parseBlockHeader reads blockSize bytes; reason is "" when they are right.
+func parseBlockHeader(b []byte, salt uint32) (h blockHeader, reason string) {
+	switch {
+	case string(b[:4]) != blockMagic:
+		return h, "no block begins here"
+	case saltedCRC(salt, b[:28]) != le.Uint32(b[28:]):
+		return h, "wrong checksum of the block header"
+	}
+	h.length = le.Uint32(b[4:])
+	h.count = le.Uint32(b[8:])
+	h.index = le.Uint64(b[12:])
+	h.time = int64(le.Uint64(b[20:]))
+	if int64(h.length) > maxBlock || int64(h.count)*recordMinimum > int64(h.length) || h.count == 0 && h.length != 0 {
+		return h, "impossible block header"
+	}
+	return h, ""
+}
+
+func putTrailer(b []byte, chain [32]byte, salt uint32) {
+	copy(b, chain[:])
+	le.PutUint32(b[32:], saltedCRC(salt, chain[:]))
+}
+
+func parseTrailer(b []byte, salt uint32) (chain [32]byte, ok bool) {
+	copy(chain[:], b)
+	return chain, le.Uint32(b[32:]) == saltedCRC(salt, b[:32])
+}
+
+func segmentName(first uint64) string { return fmt.Sprintf("%020d.seg", first) }
+func sideName(first uint64) string    { return fmt.Sprintf("%020d.idx", first) }

@@ -1,0 +1,214 @@
+package log
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"path"
+	"testing"
+
+	"github.com/qlogd/qlogd/internal/vfs"
+)
+
+const dir = "/log"
+
+func testRand(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, 42)) }
+
+// key returns a key that is spelled out.
+func key(format string, args ...any) (k [16]byte) {
+	copy(k[:], fmt.Sprintf(format, args...))
+	return k
+}
+
+// rec is a record of a subject, with a content unless that is "-".
+func rec(subject, content string) Record {
+	r := Record{Subject: key("%s", subject), Header: []byte("header of " + subject)}
+	if content != "-" {
+		r.Content = []byte(content)
+		r.Digest = sha256.Sum256(r.Content)
+	}
+	return r
+}
+
+// block is the block with this index and these records, whose ids it makes.
+func block(index uint64, records ...Record) *Block {
+	b := &Block{Index: index, Time: int64(1000 + 10*index), Records: records}
+	for i := range b.Records {
+		le16(b.Records[i].ID[:], index, i)
+	}
+	return b
+}
+
+func le16(id []byte, index uint64, number int) {
+	for i := range 8 {
+		id[i] = byte(index >> (56 - 8*i))
+	}
+	for i := range 4 {
+		id[12+i] = byte(number >> (24 - 8*i))
+	}
+}
+
+// story is block index of a log that is the same in every test: some blocks
+// are empty, some indexes are missing, contents differ in length.
+func story(i int) *Block {
+	index := uint64(i + i/7 + 1)
+	var records []Record
+	rng := testRand(uint64(i))
+	if i%5 != 4 {
+		for n := range 1 + i%3 {
+			r := rec(fmt.Sprintf("message %d", (i+n)%11), "-")
+			if n != 1 {
+				c := make([]byte, rng.IntN(90))
+				for j := range c {
+					c[j] = byte('a' + rng.IntN(26))
+				}
+				r = rec(fmt.Sprintf("message %d", (i+n)%11), string(c))
+			}
+			if i > 0 && n == 0 {
+				r.Prev = Ref{uint64(i), uint32(n)}
+			}
+			if i%4 == 0 {
+				r.Alias = key("alias %d", i%8+n)
+			}
+			if i%6 == 5 {
+				r.Subject = [16]byte{}
+			}
+			records = append(records, r)
+		}
+	}
+	return block(index, records...)
+}
+
+func options(fs vfs.FS) Options {
+	return Options{FS: fs, Dir: dir, SegmentSize: 1000, HeldFrom: 1, inline: true}
+}
+
+func mustOpen(t testing.TB, opts Options) *Log {
+	t.Helper()
+	l, err := Open(opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	return l
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func appendAll(t testing.TB, l *Log, blocks ...*Block) {
+	t.Helper()
+	for _, b := range blocks {
+		must(t, l.Append(b))
+	}
+}
+
+// written returns a disk with a synced log of n blocks of the story, and the
+// blocks.
+func written(t testing.TB, n int) (*vfs.Mem, []*Block) {
+	t.Helper()
+	disk := vfs.NewMem()
+	l := mustOpen(t, options(disk))
+	var blocks []*Block
+	for i := range n {
+		blocks = append(blocks, story(i))
+	}
+	appendAll(t, l, blocks...)
+	must(t, l.Close())
+	return disk, blocks
+}
+
+// readAll returns all blocks from an index on.
+func readAll(t testing.TB, l *Log, from uint64) []*Block {
+	t.Helper()
+	blocks, err := tryReadAll(l, from)
+	must(t, err)
+	return blocks
+}
+
+func tryReadAll(l *Log, from uint64) ([]*Block, error) {
+	var blocks []*Block
+	for r := l.Blocks(from); ; {
+		b, err := r.Next()
+		if err == io.EOF {
+			return blocks, nil
+		} else if err != nil {
+			return blocks, err
+		}
+		blocks = append(blocks, &b)
+	}
+}
+
+// sameBlocks fails unless got is want.
+func sameBlocks(t testing.TB, got, want []*Block) {
+	t.Helper()
+	for i := range min(len(got), len(want)) {
+		if diff := diffBlock(got[i], want[i]); diff != "" {
+			t.Fatalf("block %d: %s", want[i].Index, diff)
+		}
+	}
+	if len(got) != len(want) {
+		t.Fatalf("%d blocks, want %d", len(got), len(want))
+	}
+}
+
+func diffBlock(got, want *Block) string {
+	if got.Index != want.Index || got.Time != want.Time || got.Chain != want.Chain || len(got.Records) != len(want.Records) {
+		return fmt.Sprintf("got %+v, want %+v", got, want)
+	}
+	for i := range got.Records {
+		if diff := diffRecord(got.Records[i], want.Records[i]); diff != "" {
+			return fmt.Sprintf("record %d: %s", i, diff)
+		}
+	}
+	return ""
+}
+
+func diffRecord(g, w Record) string {
+	same := g.ID == w.ID && g.Subject == w.Subject && g.Alias == w.Alias && g.Prev == w.Prev && g.Digest == w.Digest &&
+		bytes.Equal(g.Header, w.Header) && (g.Content == nil) == (w.Content == nil) && len(g.Content) == len(w.Content) &&
+		(g.Erased || bytes.Equal(g.Content, w.Content))
+	if !same {
+		return fmt.Sprintf("got %+v, want %+v", g, w)
+	}
+	return ""
+}
+
+// corruption returns err as what it must be.
+func corruption(t testing.TB, err error) *CorruptionError {
+	t.Helper()
+	c, ok := errors.AsType[*CorruptionError](err)
+	if !ok {
+		t.Fatalf("want a CorruptionError, got %v", err)
+	}
+	return c
+}
+
+// files returns the names in the log's directory.
+func files(t testing.TB, fs vfs.FS) []string {
+	t.Helper()
+	names, err := fs.List(dir)
+	must(t, err)
+	return names
+}
+
+// newestSegment returns the path of the newest segment.
+func newestSegment(t testing.TB, fs vfs.FS) string {
+	t.Helper()
+	newest := ""
+	for _, name := range files(t, fs) {
+		if _, ok := firstIndex(name, ".seg"); ok {
+			newest = path.Join(dir, name)
+		}
+	}
+	return newest
+}
+
+func errorsIs(err, want error) bool { return errors.Is(err, want) }

@@ -1,0 +1,163 @@
+package log
+
+import (
+	"bytes"
+	"errors"
+)
+
+// Judging what lies behind the last whole block: a torn tail, or corruption.
+//
+// A power cut leaves of the blocks that were not synced any beginning, and on
+// most file systems also any choice of sectors, the lost ones reading as zeros.
+// A disk that goes bad changes bytes anywhere. So:
+//
+//   - Nothing whole follows the damage: it is the last block that was written,
+//     and if Raft can feed it again, it is cut.
+//   - Whole blocks follow, but all that is wrong is lost sectors: nothing from
+//     the first of them on was ever synced. It is cut too, if nothing of it was
+//     promised (Options.Durable) and Raft can feed it all again.
+//   - Else it is corruption, and nothing is changed.
+
+const diskSector = 512
+
+// judge looks at a file from damage on.
+type judge struct {
+	win   window
+	salts []uint32 // any of them marks a block as one of this segment
+	after uint64   // a block behind the damage has an index above
+}
+
+func (j *judge) header(b []byte) (h blockHeader, salt uint32, ok bool) {
+	for _, salt := range j.salts {
+		if h, reason := parseBlockHeader(b, salt); reason == "" && h.index > j.after {
+			return h, salt, true
+		}
+	}
+	return h, 0, false
+}
+
+// find returns the first offset >= off at which a whole block lies: one whose
+// checksums all hold (the chain cannot be told, what it continues is missing).
+func (j *judge) find(off int64) (int64, bool, error) {
+	const step = 16 << 10 // well below the window's: a hit must not cost a read
+	for off+blockSize+trailerSize <= j.win.limit {
+		b, err := j.win.at(off, min(step, j.win.limit-off))
+		if err != nil {
+			return 0, false, err
+		}
+		i := bytes.Index(b, []byte(blockMagic))
+		if i < 0 {
+			if off+int64(len(b)) == j.win.limit {
+				return 0, false, nil
+			}
+			off += int64(len(b) - len(blockMagic) + 1)
+			continue
+		}
+		off += int64(i)
+		whole, err := j.whole(off)
+		if whole || err != nil {
+			return off, whole, err
+		}
+		off++
+	}
+	return 0, false, nil
+}
+
+func (j *judge) whole(off int64) (bool, error) {
+	b, err := j.win.at(off, blockSize)
+	if errors.Is(err, errShort) {
+		return false, nil
+	} else if err != nil {
+		return false, err
+	}
+	_, salt, ok := j.header(b)
+	if !ok {
+		return false, nil
+	}
+	raw, h, d, err := readBlock(&j.win, off, salt)
+	if d != nil || err != nil {
+		return false, err
+	}
+	_, d, err = walkBlock(raw, h, off, salt, nil, [32]byte{}, visitor{})
+	return d == nil, err
+}
+
+// behind tells whether a whole block lies behind the damaged one at off.
+func (j *judge) behind(off int64) (bool, error) {
+	from := off + 1
+	if b, err := j.win.at(off, blockSize); err == nil {
+		// With a good header the block's end is known, and what is inside it
+		// (a user's bytes) is not looked at.
+		if h, _, ok := j.header(b); ok {
+			from = off + h.size()
+		}
+	}
+	_, ok, err := j.find(from)
+	return ok, err
+}
+
+// lost tells whether a piece is wrong because of a lost sector: whether it
+// reaches into one that is zeros, from where the block begins on. One zero byte
+// is not enough to tell it from a byte that flipped to zero.
+func (j *judge) lost(d *damage, block int64) (bool, error) {
+	for s := d.from / diskSector * diskSector; s < min(d.to, j.win.limit); s += diskSector {
+		from, to := max(s, block), min(s+diskSector, j.win.limit)
+		b, err := j.win.at(from, to-from)
+		if err != nil {
+			return false, err
+		}
+		if len(b) > 1 && len(bytes.TrimLeft(b, "\x00")) == 0 {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// onlyLost tells whether everything that is wrong from the block at off to the
+// end of the file is lost sectors.
+func (j *judge) onlyLost(off int64) (bool, error) {
+	for off < j.win.limit {
+		var salt uint32
+		b, err := j.win.at(off, min(blockSize, j.win.limit-off))
+		if err != nil {
+			return false, err
+		}
+		ok := false
+		if len(b) == blockSize {
+			_, salt, ok = j.header(b)
+		}
+		if !ok {
+			if lost, err := j.lost(&damage{from: off, to: off + blockSize}, off); !lost || err != nil {
+				return false, err
+			}
+			next, found, err := j.find(off + 1)
+			if err != nil || !found {
+				return err == nil, err
+			}
+			off = next
+			continue
+		}
+		raw, h, d, err := readBlock(&j.win, off, salt)
+		if err != nil {
+			return false, err
+		}
+		if d != nil {
+			return true, nil // the file ends in this block
+		}
+		raw = bytes.Clone(raw) // lost reads elsewhere
+		all := true
+		_, _, err = walkBlock(raw, h, off, salt, nil, [32]byte{}, visitor{damaged: func(d *damage) bool {
+			lost, lerr := j.lost(d, off)
+			if lerr != nil {
+				err = lerr
+			}
+			all = all && lost && !d.final
+			return all
+		}})
+		if !all || err != nil {
+			return false, err
+		}
+		off += h.size()
+	}
+	return true, nil
+}

@@ -1,0 +1,310 @@
+// Package log is the event log: what happened, on disk, once and for ever.
+//
+// A log is a row of blocks, one for each command entry of the Raft log that was
+// applied, and a block is a row of records. The log does not know what a record
+// means: for it a record is a header (bytes), a content (bytes, erasable), an
+// id that rises, and two opaque keys to find it by. Blocks are chained by
+// SHA-256, lie in segments of equal size, and are byte for byte the same on
+// every node. docs/formats.md draws the bytes, format.go writes them.
+//
+// Append does not wait for the disk. What was appended since the last Sync can
+// be lost by a power cut; Open then cuts the log at its last whole block, and
+// the caller appends the lost blocks again, from the Raft log.
+package log
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash"
+	"log/slog"
+	"sync"
+
+	"github.com/qlogd/qlogd/internal/vfs"
+)
+
+// DefaultSegmentSize is the size of a segment, unless Options say otherwise.
+const DefaultSegmentSize = 64 << 20
+
+// Options say where a log is and what is known of it.
+type Options struct {
+	FS  vfs.FS // nil = vfs.OS
+	Dir string
+	// SegmentSize is a constant of a log, kept in each of its segments: for a
+	// log that exists, the value in it counts. 0 = DefaultSegmentSize.
+	SegmentSize int64
+	// HeldFrom is the lowest index that the Raft log still holds, so that it
+	// can be applied again; 0 = it holds nothing. Only what can be applied
+	// again is ever cut.
+	HeldFrom uint64
+	// Durable is the Head().Index of a moment at which Sync had returned (the
+	// newest checkpoint's): a log that is damaged or ends before it is corrupt.
+	Durable uint64
+	// CacheBytes bounds the newest blocks that are kept in memory for Content.
+	CacheBytes int64
+	Logger     *slog.Logger // nil = silent
+
+	// inline does the background work inside Append, so that a test sees the
+	// same writes and syncs in each run.
+	inline bool
+}
+
+// Log is an open event log. Append, Sync, DeleteBefore and Erase may be called
+// from different goroutines, but the order of Appends is the caller's business;
+// all that reads may run at any time from any number of goroutines.
+type Log struct {
+	fs       vfs.FS
+	dir      string
+	readOnly bool
+	inline   bool
+	logger   *slog.Logger
+	segSize  int64
+	files    *handles
+	tail     *Tail // what Open found behind the last whole block
+
+	// adminMu serialises what changes segments other than at their end:
+	// retention and erasure. Taken before writeMu and buildMu.
+	adminMu sync.Mutex
+
+	// writeMu serialises Append. Taken before syncMu.
+	writeMu  sync.Mutex
+	lastID   [16]byte // newest record's ID; guarded by writeMu
+	buf      []byte   // scratch for blocks that are not cached; guarded by writeMu
+	offs     []uint32 // scratch; guarded by writeMu
+	sha      hash.Hash
+	unsynced int64 // bytes appended since a sync was last asked for; guarded by writeMu
+
+	// syncMu serialises syncs. Taken before mu.
+	syncMu sync.Mutex
+	named  *segment // the newest segment whose name is known to be durable; guarded by syncMu
+
+	// buildMu serialises the writing of side files with their removal. Taken
+	// before writeMu.
+	buildMu sync.Mutex
+
+	mu       sync.RWMutex
+	segments []*segment // by first index; the last one is active. Changed with writeMu too
+	head     Head
+	clock    int64 // running maximum of the blocks' times
+	cache    cache
+	changed  chan struct{} // closed at the next Append; nil when nobody waits
+	broken   error         // the first failed write or sync
+	closed   bool
+
+	wantSync chan struct{}
+	wantSide chan struct{}
+	stop     chan struct{}
+	done     sync.WaitGroup
+}
+
+// segment is one file of the log.
+type segment struct {
+	header segmentHeader
+	salt   uint32 // of its blocks' checksums
+	name   string // file name, without the directory
+
+	// Guarded by Log.mu while the segment is active, constant afterwards.
+	size  int64  // where the last whole block ends
+	last  uint64 // index of the last block; Invariant: there is one
+	chain [32]byte
+	clock int64
+
+	// Guarded by Log.mu. Invariant: of a writer's segments at least one is not
+	// nil; a reader finds the side file when it is first needed.
+	mem  *memIndex
+	side *sideIndex
+
+	sideMu sync.Mutex // serialises a reader's finding of the side file
+}
+
+// Errors of use. What is wrong on the disk is a *CorruptionError or a *VersionError.
+var (
+	ErrClosed   = errors.New("event log is closed")
+	ErrReadOnly = errors.New("event log is open for reading only")
+	// ErrNotFound is returned for a Ref at which there is no record.
+	ErrNotFound = errors.New("no such record")
+	// ErrDeleted is returned for what retention has deleted.
+	ErrDeleted = errors.New("deleted by retention")
+	// ErrBroken is returned for every write after a write or sync has failed:
+	// what the disk holds is unknown, and only opening the log anew finds out.
+	ErrBroken = errors.New("event log is broken by an earlier error")
+)
+
+// Head is the newest block: its index and the chain up to it. The zero value
+// is that of an empty log.
+type Head struct {
+	Index uint64
+	Chain [32]byte
+}
+
+// Head returns the newest block's index and chain.
+func (l *Log) Head() Head {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	return l.head
+}
+
+// Clock returns the log's clock: the maximum of all blocks' times.
+func (l *Log) Clock() int64 {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	return l.clock
+}
+
+// First returns the lowest index that is still held, or 0.
+func (l *Log) First() uint64 {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	if len(l.segments) == 0 {
+		return 0
+	}
+	return l.segments[0].header.first
+}
+
+// SegmentSize returns the size at which segments are rotated.
+func (l *Log) SegmentSize() int64 { return l.segSize }
+
+// SegmentInfo tells of one segment.
+type SegmentInfo struct {
+	Name      string // file name in the log's directory
+	SideFile  string
+	First     uint64 // index of the first block
+	Last      uint64 // index of the last block
+	Size      int64  // bytes up to the end of the last whole block
+	PrevIndex uint64 // the block before the first one: 0 = none
+	PrevChain [32]byte
+	Chain     [32]byte // at Last
+	Clock     int64    // the log's clock at Last
+	Sealed    bool
+}
+
+// Segments returns the log's segments in order.
+func (l *Log) Segments() []SegmentInfo {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	infos := make([]SegmentInfo, len(l.segments))
+	for i, s := range l.segments {
+		infos[i] = SegmentInfo{
+			Name: s.name, SideFile: sideName(s.header.first),
+			First: s.header.first, Last: s.last, Size: s.size,
+			PrevIndex: s.header.prevIndex, PrevChain: s.header.prevChain,
+			Chain: s.chain, Clock: s.clock, Sealed: i < len(l.segments)-1,
+		}
+	}
+	return infos
+}
+
+// Tail tells of bytes behind the last whole block.
+type Tail struct {
+	Segment  string // file name
+	Offset   int64  // where the last whole block ends
+	Bytes    int64  // how many bytes follow
+	LastGood uint64 // index of the last whole block
+	Reason   string // what is wrong with the first of them
+}
+
+// Tail returns what Open found behind the last whole block, or nil: a writer
+// has cut it, a reader has left it alone (a block still being written, or torn
+// by a crash).
+func (l *Log) Tail() *Tail { return l.tail }
+
+// Wait returns nil once the head is past index, or the context's error.
+func (l *Log) Wait(ctx context.Context, index uint64) error {
+	for {
+		l.mu.Lock()
+		switch {
+		case l.head.Index > index:
+			l.mu.Unlock()
+			return nil
+		case l.closed:
+			l.mu.Unlock()
+			return ErrClosed
+		case l.broken != nil:
+			l.mu.Unlock()
+			return l.brokenError()
+		}
+		if l.changed == nil {
+			l.changed = make(chan struct{})
+		}
+		changed := l.changed
+		l.mu.Unlock()
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// wake lets Wait look again. Called with l.mu held.
+func (l *Log) wake() {
+	if l.changed != nil {
+		close(l.changed)
+		l.changed = nil
+	}
+}
+
+// fail breaks the log for good.
+func (l *Log) fail(err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.broken == nil && !l.closed {
+		l.broken = err
+		l.logger.Error("event log is broken", "error", err)
+		l.wake()
+	}
+}
+
+func (l *Log) brokenError() error {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	return fmt.Errorf("%w: %w", ErrBroken, l.broken)
+}
+
+// usable returns why the log cannot be written, or nil.
+func (l *Log) usable() error {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	switch {
+	case l.readOnly:
+		return ErrReadOnly
+	case l.closed:
+		return ErrClosed
+	case l.broken != nil:
+		return fmt.Errorf("%w: %w", ErrBroken, l.broken)
+	}
+	return nil
+}
+
+// Close ends the background work, syncs what was appended, and closes the
+// files. Readers fail afterwards.
+func (l *Log) Close() error {
+	var err error
+	if !l.readOnly && l.usable() == nil {
+		err = l.Sync()
+	}
+	l.mu.Lock()
+	if l.closed {
+		l.mu.Unlock()
+		return nil
+	}
+	l.closed = true
+	l.wake()
+	l.mu.Unlock()
+	close(l.stop)
+	l.done.Wait()
+	// Nobody may be in the middle of a write when the files go.
+	l.adminMu.Lock()
+	defer l.adminMu.Unlock()
+	l.writeMu.Lock()
+	defer l.writeMu.Unlock()
+	l.syncMu.Lock()
+	defer l.syncMu.Unlock()
+	if cerr := l.files.closeAll(); err == nil {
+		err = cerr
+	}
+	if err != nil {
+		return fmt.Errorf("close event log: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,155 @@
+package log
+
+import (
+	"bytes"
+	"cmp"
+	"slices"
+	"sort"
+)
+
+// memIndex is the exact index of one segment in memory: of the active one, of
+// a sealed one until its side file is written, and of one being scanned.
+type memIndex struct {
+	blocks   []blockPos
+	records  []uint32 // each record's offset, of all blocks in a row
+	subjects map[[16]byte]place
+	aliases  map[[16]byte]place
+	firstID  [16]byte // zero = no record
+	lastID   [16]byte
+}
+
+// blockPos is where a block lies.
+type blockPos struct {
+	index uint64
+	clock int64  // the log's clock at this block
+	off   uint32 // of its header
+	first uint32 // its first record's position in memIndex.records
+	count uint32
+	end   uint32 // offset behind its trailer
+}
+
+// place is a record's position: of its block in blocks, and in the block.
+type place struct{ block, number uint32 }
+
+func newMemIndex() *memIndex {
+	return &memIndex{subjects: map[[16]byte]place{}, aliases: map[[16]byte]place{}}
+}
+
+// add takes in a block at off whose records begin at offs (from the start of
+// the block).
+func (m *memIndex) add(b *Block, clock int64, off, size int64, offs []uint32) {
+	m.blocks = append(m.blocks, blockPos{
+		index: b.Index, clock: clock, off: uint32(off), end: uint32(off + size),
+		first: uint32(len(m.records)), count: uint32(len(b.Records)),
+	})
+	at := uint32(len(m.blocks) - 1)
+	for i := range b.Records {
+		r := &b.Records[i]
+		m.records = append(m.records, uint32(off)+offs[i])
+		if r.Subject != [16]byte{} {
+			m.subjects[r.Subject] = place{at, uint32(i)}
+		}
+		if r.Alias != [16]byte{} {
+			m.aliases[r.Alias] = place{at, uint32(i)}
+		}
+		if m.firstID == [16]byte{} {
+			m.firstID = r.ID
+		}
+		m.lastID = r.ID
+	}
+}
+
+// find returns the position of the first block with an index >= index.
+func (m *memIndex) find(index uint64) int {
+	return sort.Search(len(m.blocks), func(i int) bool { return m.blocks[i].index >= index })
+}
+
+// record returns the extent of a record.
+func (m *memIndex) record(ref Ref) (off, size int64, ok bool) {
+	i := m.find(ref.Index)
+	if i == len(m.blocks) || m.blocks[i].index != ref.Index || ref.Number >= m.blocks[i].count {
+		return 0, 0, false
+	}
+	b := m.blocks[i]
+	off = int64(m.records[b.first+ref.Number])
+	end := int64(b.end) - trailerSize
+	if ref.Number+1 < b.count {
+		end = int64(m.records[b.first+ref.Number+1])
+	}
+	return off, end - off, true
+}
+
+func (m *memIndex) ref(p place) Ref { return Ref{m.blocks[p.block].index, p.number} }
+
+// sparse is an entry of the side file's first table: where a block begins
+// (number 0) or a later record of a block lies.
+type sparse struct {
+	index uint64
+	// clock is the log's clock before the block for number 0, and at the block
+	// otherwise. Invariant: rises with the entries.
+	clock  int64
+	number uint32
+	count  uint32 // records in the block
+	off    uint32
+}
+
+// sparseGap is the distance between two sparse entries, but for records that
+// are longer.
+const sparseGap = 16 << 10
+
+// sparseEntries thins the index out. clock is the log's before the segment.
+func (m *memIndex) sparseEntries(clock int64) []sparse {
+	var out []sparse
+	next := uint32(0)
+	for _, b := range m.blocks {
+		if b.off >= next {
+			out = append(out, sparse{index: b.index, clock: clock, count: b.count, off: b.off})
+			next = b.off + sparseGap
+		}
+		clock = b.clock
+		for n := uint32(1); n < b.count; n++ {
+			if off := m.records[b.first+n]; off >= next {
+				out = append(out, sparse{index: b.index, clock: clock, number: n, count: b.count, off: off})
+				next = off + sparseGap
+			}
+		}
+	}
+	return out
+}
+
+// keyed is an entry of the side file's other tables: the newest record of the
+// segment with a key.
+type keyed struct {
+	hash   uint64
+	index  uint64
+	number uint32
+	off    uint32
+}
+
+func (m *memIndex) keyedEntries(keys map[[16]byte]place) []keyed {
+	out := make([]keyed, 0, len(keys))
+	for key, p := range keys {
+		b := m.blocks[p.block]
+		out = append(out, keyed{keyHash(key), b.index, p.number, m.records[b.first+p.number]})
+	}
+	slices.SortFunc(out, func(a, b keyed) int {
+		return cmp.Or(cmp.Compare(a.hash, b.hash), cmp.Compare(a.index, b.index), cmp.Compare(a.number, b.number))
+	})
+	return out
+}
+
+// keyHash spreads a key evenly over 64 bits. It is a part of the side file's
+// format. Keys that collide are told apart by reading their records.
+func keyHash(key [16]byte) uint64 {
+	return mix(mix(le.Uint64(key[:])+0x9e3779b97f4a7c15) ^ le.Uint64(key[8:]))
+}
+
+// mix is the finalizer of splitmix64.
+func mix(x uint64) uint64 {
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	return x ^ x>>31
+}
+
+// risesTo tells whether id may follow last.
+func risesTo(last, id [16]byte) bool { return bytes.Compare(last[:], id[:]) < 0 }

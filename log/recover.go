@@ -1,0 +1,279 @@
+package log
+
+import (
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"strings"
+
+	"github.com/qlogd/qlogd/internal/vfs"
+)
+
+// Open opens a log for writing, or makes an empty one. Sealed segments are
+// checked by their headers and side files, the last one is read whole. What
+// follows the last whole block is cut or refused, as judge.go says; Tail tells
+// what was cut. Whatever is refused is left as it is.
+//
+// Only one process may have a log open for writing; the caller sees to that.
+func Open(opts Options) (*Log, error) {
+	l, err := open(opts, false)
+	if err != nil {
+		return nil, fmt.Errorf("open event log %s: %w", opts.Dir, err)
+	}
+	return l, nil
+}
+
+// OpenReadOnly opens a log that exists for reading: a copy, that of a stopped
+// node, or one that is being appended to (of which it sees what was there at
+// this moment). It never writes. What follows the last whole block is left
+// out, and told by Tail.
+func OpenReadOnly(opts Options) (*Log, error) {
+	var l *Log
+	var err error
+	// Retention and rotation may go on under our feet: look again.
+	for range 5 {
+		if l, err = open(opts, true); !errors.Is(err, errMoved) {
+			break
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open event log %s: %w", opts.Dir, err)
+	}
+	return l, nil
+}
+
+// errMoved is returned where a file went away between listing and opening.
+var errMoved = errors.New("a segment went away")
+
+func newLog(opts Options, readOnly bool) (*Log, error) {
+	l := &Log{
+		fs: opts.FS, dir: opts.Dir, readOnly: readOnly, inline: opts.inline, logger: opts.Logger,
+		segSize: opts.SegmentSize, sha: sha256.New(), cache: cache{limit: opts.CacheBytes},
+		wantSync: make(chan struct{}, 1), wantSide: make(chan struct{}, 1), stop: make(chan struct{}),
+	}
+	if l.fs == nil {
+		l.fs = vfs.OS{}
+	}
+	if l.logger == nil {
+		l.logger = slog.New(slog.DiscardHandler)
+	}
+	if l.segSize == 0 {
+		l.segSize = DefaultSegmentSize
+	}
+	if l.segSize < 0 || l.segSize > maxSegment {
+		return nil, fmt.Errorf("segment size %d is not in 1..%d", l.segSize, maxSegment)
+	}
+	l.files = newHandles(l.fs, l.dir)
+	return l, nil
+}
+
+func open(opts Options, readOnly bool) (_ *Log, err error) {
+	l, err := newLog(opts, readOnly)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			_ = l.files.closeAll() // the first error is what counts
+		}
+	}()
+	r := &recovery{Log: l, opts: opts}
+	if !readOnly {
+		if err := l.fs.MkdirAll(l.dir); err != nil {
+			return nil, err
+		}
+		if err := l.finishErasure(); err != nil {
+			return nil, err
+		}
+	}
+	if err := r.read(); err != nil {
+		return nil, err
+	}
+	if !readOnly {
+		if err := r.apply(); err != nil {
+			return nil, err
+		}
+		l.startBackground()
+		if err := l.buildSoon(); err != nil {
+			return nil, err
+		}
+	}
+	return l, nil
+}
+
+// recovery is the work of one Open: first everything is read and judged, then,
+// if nothing is wrong, the disk is changed.
+type recovery struct {
+	*Log
+	opts    Options
+	names   []string // of everything in the directory
+	dropped *segment // the newest file, without a whole block in it
+}
+
+// firstIndex returns the index in a segment's or side file's name.
+func firstIndex(name, suffix string) (uint64, bool) {
+	digits, ok := strings.CutSuffix(name, suffix)
+	if !ok || len(digits) != 20 {
+		return 0, false
+	}
+	var n uint64
+	for _, c := range []byte(digits) {
+		if c < '0' || c > '9' || n > (1<<64-1)/10 {
+			return 0, false
+		}
+		n = n*10 + uint64(c-'0')
+	}
+	return n, true
+}
+
+func (r *recovery) read() (err error) {
+	if r.names, err = r.fs.List(r.dir); err != nil {
+		return err
+	}
+	for _, name := range r.names {
+		if first, ok := firstIndex(name, ".seg"); ok {
+			r.segments = append(r.segments, &segment{name: name, header: segmentHeader{first: first}})
+		}
+	}
+	n := len(r.segments)
+	for i := range r.segments[:max(n-1, 0)] {
+		if err := r.sealed(i); err != nil {
+			return err
+		}
+	}
+	if n > 0 {
+		if err := r.newest(); err != nil {
+			return err
+		}
+	}
+	if n := len(r.segments); n > 0 {
+		last := r.segments[n-1]
+		r.head, r.clock = Head{last.last, last.chain}, last.clock
+		r.segSize = last.header.segSize
+	}
+	if r.head.Index < r.opts.Durable {
+		e := &CorruptionError{LastGood: r.head.Index, Reason: fmt.Sprintf(
+			"the log ends at index %d, but was durable up to %d", r.head.Index, r.opts.Durable)}
+		if n := len(r.segments); n > 0 {
+			e.Segment, e.Offset = r.segments[n-1].name, r.segments[n-1].size
+		}
+		if r.tail != nil {
+			e.Segment, e.Offset, e.Reason = r.tail.Segment, r.tail.Offset, r.tail.Reason+"; "+e.Reason
+		}
+		return e
+	}
+	return nil
+}
+
+// load reads and checks the header of segment i and how it continues the one
+// before.
+func (r *recovery) load(i int) (f *handle, done func(), size int64, err error) {
+	seg := r.segments[i]
+	f, done, err = r.files.borrow(seg.name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil, 0, errMoved
+	} else if err != nil {
+		return nil, nil, 0, err
+	}
+	size, err = f.Size()
+	if err == nil {
+		err = loadHeader(f, size, seg)
+	}
+	if err == nil && i > 0 {
+		err = r.segments[i-1].continuedBy(seg)
+	}
+	if err != nil {
+		if c, ok := errors.AsType[*CorruptionError](err); ok && i > 0 {
+			c.LastGood = r.segments[i-1].last
+		}
+		done()
+		return nil, nil, size, err
+	}
+	return f, done, size, nil
+}
+
+// loadHeader reads a segment's header.
+func loadHeader(f io.ReaderAt, size int64, seg *segment) error {
+	b := make([]byte, min(size, headerSize))
+	if _, err := readFull(f, b, 0); err != nil {
+		return err
+	}
+	wrong := func(reason string) error { return &CorruptionError{Segment: seg.name, Reason: reason} }
+	if len(b) >= preambleSize {
+		// Before anything else: a newer version may look different behind this.
+		if err := checkPreamble(b, segmentMagic, seg.name); err != nil {
+			if _, ok := errors.AsType[*VersionError](err); ok {
+				return err
+			}
+			return wrong(err.Error())
+		}
+	}
+	if len(b) < headerSize {
+		return wrong("the file ends in the segment header")
+	}
+	h, salt, err := parseSegmentHeader(b, seg.name)
+	if err != nil {
+		return wrong(err.Error())
+	}
+	if h.first != seg.header.first {
+		return wrong(fmt.Sprintf("the segment begins at index %d, its name says otherwise", h.first))
+	}
+	seg.header, seg.salt = h, salt
+	return nil
+}
+
+// continuedBy checks that next begins where s ends.
+func (s *segment) continuedBy(next *segment) error {
+	h := next.header
+	switch {
+	case h.prevIndex != s.last:
+		return &CorruptionError{Segment: next.name, LastGood: s.last, Reason: fmt.Sprintf(
+			"the segment continues index %d, but the one before it ends at %d", h.prevIndex, s.last)}
+	case h.prevChain != s.chain || h.clock != s.clock || h.segSize != s.header.segSize:
+		return &CorruptionError{Segment: next.name, LastGood: s.last, Reason: "the segment does not continue the one before it"}
+	}
+	return nil
+}
+
+// sealed checks a segment that is not the newest: its header, and its end as
+// the side file tells it, or, without one, by reading it whole.
+func (r *recovery) sealed(i int) error {
+	_, done, size, err := r.load(i)
+	if err != nil {
+		return err
+	}
+	done()
+	seg := r.segments[i]
+	side, err := r.findSide(seg, size)
+	if err != nil {
+		return err
+	}
+	if side != nil {
+		seg.side, seg.size = side, size
+		seg.last, seg.chain, seg.clock = side.last, side.chain, side.clock
+		return nil
+	}
+	if r.readOnly && i+2 < len(r.segments) {
+		// The next segment's header says how this one ends: its side file is
+		// only made if it is asked for.
+		next := &segment{name: r.segments[i+1].name, header: r.segments[i+1].header}
+		if nf, ndone, err := r.files.borrow(next.name); err == nil {
+			defer ndone()
+			if nsize, err := nf.Size(); err == nil && loadHeader(nf, nsize, next) == nil {
+				seg.size, seg.last = size, next.header.prevIndex
+				seg.chain, seg.clock = next.header.prevChain, next.header.clock
+				return nil
+			}
+		}
+	}
+	mem, s, err := r.scanSealed(seg)
+	if err != nil {
+		return err
+	}
+	s.end(seg)
+	seg.mem = mem
+	return nil
+}

@@ -1,0 +1,238 @@
+package log
+
+import (
+	"errors"
+	"fmt"
+	"path"
+	"strings"
+
+	"github.com/qlogd/qlogd/internal/vfs"
+)
+
+// newest reads the newest segment whole and judges what follows its last whole
+// block.
+func (r *recovery) newest() error {
+	i := len(r.segments) - 1
+	seg := r.segments[i]
+	f, done, size, err := r.load(i)
+	if c, ok := errors.AsType[*CorruptionError](err); ok && c.Segment == seg.name && seg.salt == 0 {
+		return r.headless(seg, size, c)
+	} else if err != nil {
+		return err
+	}
+	defer done()
+	s := newScan(f, size, seg.name, seg.header, seg.salt)
+	s.erasing = func(off, n int64) bool { return r.beingErased(seg, off, n) }
+	mem, d, err := s.index()
+	if err != nil {
+		return fmt.Errorf("read segment %s: %w", seg.name, err)
+	}
+	if d == nil && s.blocks == 0 {
+		// A header alone: nothing of the first block is there.
+		d = &damage{from: headerSize, to: headerSize, reason: "a segment without a block"}
+	}
+	if d != nil {
+		if d.final {
+			return s.corrupt(d)
+		}
+		j := judge{
+			win: window{r: f, limit: size, chunk: 1 << 20}, salts: []uint32{seg.salt}, after: s.last,
+		}
+		behind, err := j.behind(s.off)
+		if err != nil {
+			return fmt.Errorf("read segment %s: %w", seg.name, err)
+		}
+		if err := r.cut(&j, d, behind, seg.name, s.off, s.last, size); err != nil {
+			return err
+		}
+	}
+	if s.blocks == 0 {
+		return r.drop()
+	}
+	s.end(seg)
+	seg.mem = mem
+	return nil
+}
+
+// cut notes the tail of a file from off on, or says why it must stay.
+func (r *recovery) cut(j *judge, d *damage, behind bool, name string, off int64, lastGood uint64, size int64) error {
+	e := &CorruptionError{Segment: name, Offset: d.from, LastGood: lastGood, Reason: d.reason}
+	held := r.opts.HeldFrom != 0 && r.opts.HeldFrom <= lastGood+1
+	switch {
+	case lastGood < r.opts.Durable:
+		e.Reason += fmt.Sprintf("; the log was durable up to index %d", r.opts.Durable)
+		return e
+	case behind && !held:
+		e.Reason += "; whole blocks follow"
+		return e
+	case behind:
+		lost, err := j.onlyLost(off)
+		if err != nil {
+			return fmt.Errorf("read segment %s: %w", name, err)
+		}
+		if !lost {
+			e.Reason += "; whole blocks follow"
+			return e
+		}
+	case !held && !r.readOnly:
+		e.Reason += "; the Raft log does not hold the entry any more"
+		return e
+	}
+	r.tail = &Tail{Segment: name, Offset: off, Bytes: size - off, LastGood: lastGood, Reason: d.reason}
+	return nil
+}
+
+// headless judges the newest segment when its header is wrong.
+func (r *recovery) headless(seg *segment, size int64, wrong *CorruptionError) error {
+	f, done, err := r.files.borrow(seg.name)
+	if err != nil {
+		return err
+	}
+	defer done()
+	b := make([]byte, min(size, headerSize))
+	if _, err := readFull(f, b, 0); err != nil {
+		return err
+	}
+	j := judge{win: window{r: f, limit: size, chunk: 1 << 20}, after: wrong.LastGood}
+	if len(b) == headerSize {
+		// The salt is the header's checksum: as it stands there, as it would be,
+		// and as what we know says.
+		known := segmentHeader{segSize: r.segSize, first: seg.header.first}
+		if n := len(r.segments); n > 1 {
+			prev := r.segments[n-2]
+			known = segmentHeader{
+				segSize: prev.header.segSize, first: seg.header.first,
+				prevIndex: prev.last, prevChain: prev.chain, clock: prev.clock,
+			}
+		}
+		j.salts = []uint32{le.Uint32(b[84:]), crc(b[16:84]), known.put(make([]byte, headerSize))}
+	}
+	_, behind, err := j.find(0)
+	if err != nil {
+		return fmt.Errorf("read segment %s: %w", seg.name, err)
+	}
+	d := &damage{from: 0, to: headerSize, reason: wrong.Reason}
+	if behind {
+		// The header and the beginning of the first block share a sector.
+		lost, err := j.lost(d, 0)
+		if err != nil {
+			return fmt.Errorf("read segment %s: %w", seg.name, err)
+		}
+		if !lost {
+			wrong.Reason += "; whole blocks follow"
+			return wrong
+		}
+	}
+	if err := r.cut(&j, d, behind, seg.name, headerSize, wrong.LastGood, size); err != nil {
+		return err
+	}
+	r.tail.Offset, r.tail.Bytes = 0, size
+	return r.drop()
+}
+
+// drop takes out the newest segment, which has no whole block; the one before
+// it is active again.
+func (r *recovery) drop() error {
+	n := len(r.segments) - 1
+	r.dropped = r.segments[n]
+	r.segments = r.segments[:n]
+	if n == 0 {
+		if h := r.dropped.header; h.prevIndex != 0 {
+			// Retention deletes nothing before this segment is durable.
+			return &CorruptionError{Segment: r.dropped.name, Offset: headerSize, LastGood: h.prevIndex, Reason: "the only segment has no whole block"}
+		}
+		return nil
+	}
+	seg := r.segments[n-1]
+	if seg.mem != nil {
+		return nil
+	}
+	// It was sealed, so it was synced: whatever is wrong in it is corruption.
+	mem, s, err := r.scanSealed(seg)
+	if err != nil {
+		return err
+	}
+	s.end(seg)
+	seg.mem, seg.side = mem, nil
+	return nil
+}
+
+// apply changes the disk as read has found it to be right: cuts the tail and
+// removes leftovers. Done again after a crash, it does the same.
+func (r *recovery) apply() error {
+	if r.tail != nil {
+		r.logger.Warn("event log: cut behind the last whole block; Raft applies what was there again",
+			"segment", r.tail.Segment, "offset", r.tail.Offset, "bytes", r.tail.Bytes,
+			"last_good", r.tail.LastGood, "reason", r.tail.Reason)
+	}
+	changed := false
+	remove := func(name string) error {
+		changed = true
+		if err := r.files.drop(name); err != nil {
+			return err
+		}
+		return r.fs.Remove(path.Join(r.dir, name))
+	}
+	if r.dropped != nil {
+		if err := remove(r.dropped.name); err != nil {
+			return err
+		}
+	}
+	sealed := map[string]bool{}
+	for _, seg := range r.segments[:max(len(r.segments)-1, 0)] {
+		sealed[sideName(seg.header.first)] = true
+	}
+	for _, name := range r.names {
+		_, side := firstIndex(name, ".idx")
+		// A side file of what is not sealed is one of a segment that was cut
+		// or deleted.
+		if side && !sealed[name] || strings.HasSuffix(name, vfs.TempSuffix) {
+			if err := remove(name); err != nil {
+				return err
+			}
+		}
+	}
+	if n := len(r.segments); n > 0 {
+		if err := r.reopen(r.segments[n-1]); err != nil {
+			return err
+		}
+	}
+	if changed {
+		return r.fs.SyncDir(r.dir)
+	}
+	return nil
+}
+
+// reopen opens the active segment for writing and cuts it where it ends.
+func (r *recovery) reopen(seg *segment) error {
+	if err := r.files.drop(seg.name); err != nil {
+		return err
+	}
+	f, err := r.fs.OpenReadWrite(path.Join(r.dir, seg.name))
+	if err != nil {
+		return err
+	}
+	r.files.pin(seg.name, f)
+	size, err := f.Size()
+	if err != nil {
+		return err
+	}
+	if size > seg.size {
+		if err := f.Truncate(seg.size); err != nil {
+			return fmt.Errorf("cut segment %s: %w", seg.name, err)
+		}
+		// Before anything is appended: the old bytes must not come back
+		// behind the new ones.
+		if err := f.Sync(); err != nil {
+			return fmt.Errorf("sync segment %s: %w", seg.name, err)
+		}
+	}
+	for i := len(r.segments) - 1; i >= 0 && r.lastID == [16]byte{}; i-- {
+		if s := r.segments[i]; s.mem != nil {
+			r.lastID = s.mem.lastID
+		} else {
+			r.lastID = s.side.lastID
+		}
+	}
+	return nil
+}

@@ -1,0 +1,72 @@
+package log
+
+import "fmt"
+
+// Ref says where a record lies: in the block with this index, at this
+// position. The zero Ref is none.
+type Ref struct {
+	Index  uint64
+	Number uint32
+}
+
+// IsZero tells whether r is none.
+func (r Ref) IsZero() bool { return r == Ref{} }
+
+// Before tells whether r lies before o in the log.
+func (r Ref) Before(o Ref) bool {
+	return r.Index < o.Index || r.Index == o.Index && r.Number < o.Number
+}
+
+func (r Ref) String() string { return fmt.Sprintf("%d/%d", r.Index, r.Number) }
+
+// Record is one event.
+//
+// The slices of a record that was read belong to the log and must not be
+// changed; they stay as they are for as long as they are kept.
+type Record struct {
+	ID      [16]byte // a ULID; opaque, but Append wants it to rise strictly
+	Subject [16]byte // a key to find the record by (Last); zero = none
+	Alias   [16]byte // another key to find it by (FindAlias); zero = none
+	Prev    Ref      // the subject's record before this one; zero = none
+	// Digest is the SHA-256 of Content, made by the caller; zero without content.
+	Digest [32]byte
+	Header []byte
+	// Content is nil for none; a content of no bytes is not nil. Of an erased
+	// one only the length is true.
+	Content []byte
+	Erased  bool // set by readers
+}
+
+// Block is what one entry of the Raft log has left.
+type Block struct {
+	Index   uint64
+	Time    int64 // the entry's stamp, Unix milliseconds
+	Records []Record
+	// Chain is SHA-256 over the chain before and this block's headers; set by
+	// Append and by readers.
+	Chain [32]byte
+}
+
+// CorruptionError names the place at which the log's bytes are wrong.
+type CorruptionError struct {
+	Segment  string // file name
+	Offset   int64  // of the first thing that is wrong
+	LastGood uint64 // index of the last block that is known to be right; 0 = none
+	Reason   string
+}
+
+func (e *CorruptionError) Error() string {
+	return fmt.Sprintf("event log is corrupt: segment %s, offset %d: %s (last good index %d)",
+		e.Segment, e.Offset, e.Reason, e.LastGood)
+}
+
+// VersionError is the refusal of a file that a newer program has written.
+type VersionError struct {
+	File    string
+	Version uint32
+	Known   uint32 // the newest version that this program knows
+}
+
+func (e *VersionError) Error() string {
+	return fmt.Sprintf("%s: log format version %d is newer than this program's %d", e.File, e.Version, e.Known)
+}

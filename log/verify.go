@@ -1,0 +1,219 @@
+package log
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"path"
+
+	"github.com/qlogd/qlogd/internal/vfs"
+)
+
+// Report is what Verify has seen.
+type Report struct {
+	First, Last uint64 // indexes of the first and last block
+	Head        Head   // of the last block
+	Segments    int
+	SideFiles   int // compared with their segments, byte for byte
+	Blocks      int64
+	Records     int64
+	Contents    int64 // that are there, and agree with their digests
+	Erased      int64 // contents that were erased
+	Bytes       int64
+	// Tail is what follows the last whole block: a block that is being written,
+	// or that a crash has torn. Not corruption.
+	Tail *Tail
+}
+
+// Verify reads every byte of a log, from the segment on in which index from
+// lies, and checks all checksums, the contents' digests, the chain, and that
+// the side files are what their segments say. The first thing that is wrong is
+// returned as a *CorruptionError, together with the report up to there. It
+// never writes; the log may be in use. progress, if not nil, is called with the
+// bytes done and the total.
+func Verify(ctx context.Context, opts Options, from uint64, progress func(done, total int64)) (Report, error) {
+	l, err := newLog(opts, true)
+	if err != nil {
+		return Report{}, fmt.Errorf("verify event log: %w", err)
+	}
+	defer l.files.closeAll()
+	v := &verifier{recovery: recovery{Log: l, opts: opts}, ctx: ctx, progress: progress}
+	if progress == nil {
+		v.progress = func(int64, int64) {}
+	}
+	if err := v.run(from); err != nil {
+		return v.report, fmt.Errorf("verify event log %s: %w", opts.Dir, err)
+	}
+	return v.report, nil
+}
+
+type verifier struct {
+	recovery
+	ctx      context.Context
+	progress func(done, total int64)
+	total    int64
+	report   Report
+}
+
+func (v *verifier) run(from uint64) error {
+	if _, err := readErasures(v.fs, v.dir); err != nil {
+		return err
+	}
+	names, err := v.fs.List(v.dir)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		first, ok := firstIndex(name, ".seg")
+		if !ok {
+			continue
+		}
+		info, err := v.fs.Stat(path.Join(v.dir, name))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // retention
+		} else if err != nil {
+			return err
+		}
+		if first <= from {
+			// Whatever came before does not matter.
+			v.segments, v.total = v.segments[:0], 0
+		}
+		v.segments = append(v.segments, &segment{name: name, header: segmentHeader{first: first}})
+		v.total += info.Size
+	}
+	all := v.segments
+	for i := range all {
+		// load, headless and drop look at the segments up to this one.
+		v.segments = all[:i+1]
+		if err := v.segment(i, i == len(all)-1); err != nil {
+			return err
+		}
+	}
+	if v.report.Head.Index < v.opts.Durable {
+		e := &CorruptionError{Segment: v.dir, LastGood: v.report.Head.Index, Reason: fmt.Sprintf("the log was durable up to index %d", v.opts.Durable)}
+		if n := len(all); n > 0 {
+			e.Segment, e.Offset = all[n-1].name, all[n-1].size
+		}
+		return e
+	}
+	return nil
+}
+
+func (v *verifier) segment(i int, newest bool) error {
+	seg := v.segments[i]
+	f, done, size, err := v.load(i)
+	if c, ok := errors.AsType[*CorruptionError](err); ok && newest && seg.salt == 0 {
+		err = v.headless(seg, size, c)
+		v.report.Tail = v.tail
+	}
+	if err != nil || f == nil {
+		return err
+	}
+	defer done()
+	s := newScan(f, size, seg.name, seg.header, seg.salt)
+	s.erasing = func(off, n int64) bool { return v.beingErased(seg, off, n) }
+	mem, d, err := v.blocks(s)
+	if err != nil {
+		return err
+	}
+	if d == nil && s.blocks == 0 {
+		d = &damage{from: headerSize, to: headerSize, reason: "a segment without a block"}
+	}
+	if d != nil {
+		if !newest || d.final {
+			return s.corrupt(d)
+		}
+		j := judge{win: window{r: f, limit: size, chunk: 1 << 20}, salts: []uint32{seg.salt}, after: s.last}
+		behind, err := j.behind(s.off)
+		if err != nil {
+			return err
+		}
+		if err := v.cut(&j, d, behind, seg.name, s.off, s.last, size); err != nil {
+			return err
+		}
+		v.report.Tail = v.tail
+	}
+	s.end(seg)
+	v.report.Segments++
+	if newest {
+		return nil
+	}
+	return v.side(seg, mem)
+}
+
+// blocks goes through a segment's blocks.
+func (v *verifier) blocks(s *scan) (*memIndex, *damage, error) {
+	mem := newMemIndex()
+	for {
+		if err := v.ctx.Err(); err != nil {
+			return nil, nil, err
+		}
+		d, err := s.next()
+		if err == io.EOF {
+			return mem, nil, nil
+		} else if err != nil {
+			return nil, nil, fmt.Errorf("segment %s, offset %d: %w", s.file, s.off, err)
+		} else if d != nil {
+			return mem, d, nil
+		}
+		mem.add(&s.block, s.clock, s.off-s.size, s.size, s.offs)
+		r := &v.report
+		for i := range s.block.Records {
+			rec := &s.block.Records[i]
+			switch {
+			case rec.Erased:
+				r.Erased++
+			case rec.Content != nil:
+				if sha256.Sum256(rec.Content) != rec.Digest {
+					return nil, nil, &CorruptionError{
+						Segment: s.file, Offset: s.off - s.size + int64(s.offs[i]), LastGood: r.Last,
+						Reason: fmt.Sprintf("the content of record %d/%d does not agree with its digest", s.block.Index, i),
+					}
+				}
+				r.Contents++
+			}
+		}
+		if r.First == 0 {
+			r.First = s.block.Index
+		}
+		r.Last, r.Head = s.block.Index, Head{s.block.Index, s.block.Chain}
+		r.Blocks++
+		r.Records += int64(len(s.block.Records))
+		r.Bytes += s.size
+		v.progress(r.Bytes, v.total)
+	}
+}
+
+// side compares a sealed segment's side file with what it should be. A missing
+// one is none that could be wrong.
+func (v *verifier) side(seg *segment, mem *memIndex) error {
+	name := sideName(seg.header.first)
+	got, err := vfs.ReadFile(v.fs, path.Join(v.dir, name))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	if len(got) >= preambleSize {
+		if err := checkPreamble(got, sideMagic, name); err != nil {
+			if _, ok := errors.AsType[*VersionError](err); ok {
+				return err
+			}
+		}
+	}
+	want := encodeSide(seg, mem)
+	if !bytes.Equal(got, want) {
+		off := 0
+		for off < min(len(got), len(want)) && got[off] == want[off] {
+			off++
+		}
+		return &CorruptionError{Segment: name, Offset: int64(off), LastGood: seg.last,
+			Reason: "the side file does not agree with its segment (remove it, it is made anew)"}
+	}
+	v.report.SideFiles++
+	return nil
+}

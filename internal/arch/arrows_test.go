@@ -37,7 +37,7 @@ var house = map[string][]string{
 	"internal/checkpoint": {"internal/vfs", "internal/event"},
 	"internal/datadir":    {"internal/vfs"},
 	"internal/eventlog":   {"log", "internal/event", "internal/vfs"},
-	"internal/replay":     {"log", "internal/eventlog", "internal/checkpoint", "internal/event", "internal/vfs", "projections"},
+	"internal/replay":     {"log", "internal/datadir", "internal/eventlog", "internal/checkpoint", "internal/event", "internal/vfs", "projections"},
 
 	// Tools for tests: they talk to the program from outside.
 	"internal/arch":              {},

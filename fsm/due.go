@@ -1,0 +1,115 @@
+package fsm
+
+import (
+	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/projections"
+)
+
+// duePerEntry bounds what happens by itself in one entry; the leader proposes
+// further entries while something is left.
+const duePerEntry = 1024
+
+// due lets happen, before the entry's commands, what its time has brought,
+// ordered by (due, id) (I10), and carries out what was decided before.
+func (d *decision) due() {
+	n := 0
+	for ; n < duePerEntry; n++ {
+		it, ok := d.s.Overdue()
+		if !ok {
+			break
+		}
+		d.happen(it)
+	}
+	for ; n < duePerEntry; n++ {
+		it, ok := d.s.Buried()
+		if !ok {
+			break
+		}
+		d.happen(it)
+	}
+}
+
+func (d *decision) happen(it projections.Due) {
+	switch it.Kind {
+	case projections.DueLease:
+		d.expireLease(&it.Message)
+	case projections.DueExpiry:
+		d.die(&it.Message, event.ReasonExpired, event.ID{}, event.Blob{})
+	case projections.DueBuried:
+		d.carryOut(it)
+	}
+}
+
+// expireLease ends a lease that has run out: like a retry, but by itself.
+func (d *decision) expireLease(m *event.MessageView) {
+	q, _ := d.s.Queue(m.Queue)
+	e := event.Event{Type: event.LeaseExpired, Subject: m.ID, Prev: m.Last, Queue: m.Queue, Lease: m.Lease, Attempt: m.Attempt}
+	if last(&q.Policy, m.Attempt) {
+		// No more tries: back to the front for the instant until it dies.
+		e.Place = front(q.Policy.Ordering)
+		d.emit(e)
+		now, _ := d.s.Message(m.ID)
+		d.die(&now, event.ReasonMaxAttempts, event.ID{}, event.Blob{})
+		return
+	}
+	e.Due = d.s.Clock() + d.backoff(&q.Policy, m.Attempt)
+	e.Place = place(&q.Policy)
+	d.emit(e)
+}
+
+// last reports whether an attempt is the last one that the policy allows.
+func last(p *event.Policy, attempt uint32) bool { return p.MaxAttempts > 0 && attempt >= p.MaxAttempts }
+
+// place is where a message waits for its next try.
+func place(p *event.Policy) event.Place {
+	switch {
+	case p.Ordering == event.Unordered:
+		return event.PlaceAny
+	case p.OnRetry == event.RetryHead:
+		return event.PlaceHead
+	case p.OnRetry == event.RetryTail:
+		return event.PlaceTail
+	}
+	return event.PlaceBlock
+}
+
+// front is where a released message returns to.
+func front(o event.Ordering) event.Place {
+	if o == event.Unordered {
+		return event.PlaceHead
+	}
+	return event.PlaceBlock
+}
+
+// die lets a message leave its queue for good: into the dead-letter queue, or
+// discarded where there is none. It reports the queue it went to.
+func (d *decision) die(m *event.MessageView, reason event.Reason, lease event.ID, content event.Blob) (to string) {
+	q, _ := d.s.Queue(m.Queue)
+	e := event.Event{
+		Type: event.Discarded, Subject: m.ID, Prev: m.Last, Queue: m.Queue, Lease: lease, Attempt: m.Attempt,
+		Reason: reason, Content: content,
+	}
+	if q.Policy.Ordering != event.Unordered {
+		e.TakesKey = q.Policy.OnDead == event.DeadLetterKey && d.s.WaitsBehind(m.ID)
+	}
+	if dlq := q.Policy.DeadLetterQueue; dlq != "" {
+		if _, ok := d.s.Queue(dlq); ok {
+			e.Type, e.ToQueue = event.DeadLettered, dlq
+			e.HoldsKey = q.Policy.Ordering != event.Unordered && q.Policy.OnDead == event.DeadHoldKey
+		}
+	}
+	d.emit(e)
+	return e.ToQueue
+}
+
+// carryOut tells of a message that was decided to be gone.
+func (d *decision) carryOut(it projections.Due) {
+	m := &it.Message
+	e := event.Event{Type: event.Discarded, Subject: m.ID, Prev: m.Last, Queue: it.Queue, Lease: m.Lease, Attempt: m.Attempt, Reason: it.Reason}
+	if it.To != "" {
+		if _, ok := d.s.Queue(it.To); ok {
+			e.Type, e.ToQueue = event.DeadLettered, it.To
+		}
+	}
+	d.emit(e)
+}

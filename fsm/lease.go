@@ -1,0 +1,40 @@
+package fsm
+
+import "github.com/qlogd/qlogd/internal/event"
+
+// lease hands out up to Max messages of the queues, tried in their order. What
+// is over by its time is settled first, so nobody leases it.
+func (d *decision) lease(c *event.Lease) event.Result {
+	for i, name := range c.Queues {
+		if _, ok := d.s.Queue(name); !ok {
+			return problem(queueNotFound(name, "queues").At(i))
+		}
+	}
+	var out []event.LeasedMessage
+	for _, name := range c.Queues {
+		q, _ := d.s.Queue(name)
+		ms := c.LeaseMS
+		if ms == 0 {
+			ms = q.Policy.LeaseMS
+		}
+		for expired := 0; len(out) < c.Max && expired < duePerEntry; {
+			m, ok := d.s.Next(name, c.Kinds)
+			if !ok {
+				break
+			}
+			if d.s.Expired(&m) {
+				expired++
+				d.die(&m, event.ReasonExpired, event.ID{}, event.Blob{})
+				continue
+			}
+			expires := d.s.Clock() + ms
+			id := d.emit(event.Event{
+				Type: event.Leased, Subject: m.ID, Prev: m.Last, Queue: name, Attempt: m.Attempt + 1,
+				LeaseExpires: expires, Worker: c.Worker,
+			})
+			m.State, m.Attempt, m.Lease, m.LeaseExpiresAt, m.Last = event.StateLeased, m.Attempt+1, id, expires, event.RefOf(id)
+			out = append(out, event.LeasedMessage{MessageView: m, MaxAttempts: q.Policy.MaxAttempts})
+		}
+	}
+	return event.Result{Leased: out}
+}

@@ -1,0 +1,167 @@
+// Package fsm decides: a command and the state become events and an answer.
+// It is pure but for the one Append of the interface it declares: time is the
+// entry's, and the same entries give the same events on every node (I5).
+package fsm
+
+import (
+	"fmt"
+	"sync"
+
+	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/projections"
+)
+
+// Log is where the machine writes what it decided. Append must take effect for
+// readers before it returns; it need not sync (I1: the Raft log can feed the
+// entry again until a checkpoint has made the event log durable).
+type Log interface {
+	Append(b *event.Block) error
+}
+
+// Machine is one replica's state machine. Apply is called by one goroutine;
+// the read methods may be called by any.
+type Machine struct {
+	log     Log
+	touched func(queues []string)
+
+	mu    sync.RWMutex
+	state *projections.State // guarded by mu
+}
+
+// Options of a machine.
+type Options struct {
+	// Touched, if set, is told after each entry the queues in which something
+	// became leasable. It must not block.
+	Touched func(queues []string)
+}
+
+// New returns a machine that goes on from a state.
+func New(state *projections.State, log Log, opts Options) *Machine {
+	return &Machine{state: state, log: log, touched: opts.Touched}
+}
+
+// Apply decides the entry at index, appends its block and returns an answer to
+// each command. An index that the log holds already is skipped (I4: never
+// decided twice), with no answers. An error means that this replica can't go
+// on: the entry is of rules that this program does not know, or the log failed.
+func (m *Machine) Apply(index uint64, data []byte) ([]event.Result, error) {
+	entry, err := event.DecodeEntry(data)
+	if err != nil {
+		return nil, fmt.Errorf("apply %d: %w", index, err)
+	}
+	if entry.Rules != event.Rules {
+		return nil, fmt.Errorf("apply %d: the entry wants rules %d, this program knows %d: run a newer one", index, entry.Rules, event.Rules)
+	}
+	commands := make([]*event.Command, len(entry.Commands))
+	for i, b := range entry.Commands {
+		if commands[i], err = event.DecodeCommand(b); err != nil {
+			return nil, fmt.Errorf("apply %d: command %d: %w", index, i, err)
+		}
+	}
+	results, touched, err := m.apply(index, entry.Time, commands)
+	if err == nil && len(touched) > 0 && m.touched != nil {
+		m.touched(touched)
+	}
+	return results, err
+}
+
+func (m *Machine) apply(index uint64, time int64, commands []*event.Command) ([]event.Result, []string, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if index <= m.state.Index() {
+		return nil, nil, nil
+	}
+	d := &decision{s: m.state, block: event.Block{Index: index, Time: time}}
+	d.s.Begin(index, time)
+	d.due()
+	results := make([]event.Result, len(commands))
+	for i, c := range commands {
+		results[i] = d.command(c)
+		results[i].Index = index
+	}
+	if err := m.log.Append(&d.block); err != nil {
+		return nil, nil, fmt.Errorf("apply %d: %w", index, err)
+	}
+	return results, d.s.TakeTouched(), nil
+}
+
+// decision is the making of one block: each event is folded as soon as it is
+// decided, so that the next command sees it.
+type decision struct {
+	s     *projections.State
+	block event.Block
+	actor string
+}
+
+// emit decides an event: it gets its id and its back-pointer, and is folded.
+func (d *decision) emit(e event.Event) event.ID {
+	e.ID = event.NewID(d.s.Clock(), d.block.Index, uint32(len(d.block.Events)))
+	if e.Type == event.Leased {
+		e.Lease = e.ID
+	}
+	e.Actor = d.actor
+	d.block.Events = append(d.block.Events, e)
+	d.s.Apply(&d.block.Events[len(d.block.Events)-1])
+	return e.ID
+}
+
+// command decides one command. One with an Idempotency-Key is executed once;
+// only the answers of what was done are kept.
+func (d *decision) command(c *event.Command) event.Result {
+	d.actor = c.Actor
+	if q := c.Request; q != nil {
+		if at, body, ok := d.s.Answer(q.Key); ok {
+			if body != q.Body {
+				return problem(event.Problemf(event.CodeKeyReused, "Idempotency-Key", "this Idempotency-Key came with another request before"))
+			}
+			return event.Result{Kept: at}
+		}
+	}
+	r := d.decide(c)
+	if c.Request != nil && r.Problem == nil {
+		r.Index = d.block.Index
+		d.emit(event.Event{
+			Type: event.AnswerKept, Alias: c.Request.Key, Body: c.Request.Body, Until: d.s.Clock() + keepAnswersMS,
+			Content: event.EncodeContent(&event.Content{Answer: event.EncodeResult(&r)}),
+		})
+	}
+	d.actor = ""
+	return r
+}
+
+// keepAnswersMS is how long a request with an Idempotency-Key can be repeated.
+const keepAnswersMS = 24 * 3600 * 1000
+
+func (d *decision) decide(c *event.Command) event.Result {
+	switch {
+	case c.Produce != nil:
+		return d.produce(c.Produce)
+	case c.Lease != nil:
+		return d.lease(c.Lease)
+	case c.Settle != nil:
+		return d.settle(c.Settle)
+	case c.Transaction != nil:
+		return d.transaction(c.Transaction)
+	case c.PutQueue != nil:
+		return d.putQueue(c.PutQueue)
+	case c.DeleteQueue != nil:
+		return d.deleteQueue(c.DeleteQueue)
+	case c.PauseQueue != nil:
+		return d.pauseQueue(c.PauseQueue)
+	case c.PurgeQueue != nil:
+		return d.purgeQueue(c.PurgeQueue)
+	case c.Delete != nil:
+		return d.deleteMessage(c.Delete)
+	case c.Carry != nil:
+		return d.carry(c.Carry)
+	case c.Retain != nil:
+		return d.retain(c.Retain)
+	}
+	return event.Result{}
+}
+
+func problem(p *event.Problem) event.Result { return event.Result{Problem: p} }
+
+func queueNotFound(name, field string) *event.Problem {
+	return event.Problemf(event.CodeQueueNotFound, field, "queue %q does not exist", name)
+}

@@ -1,0 +1,133 @@
+package fsm
+
+import "github.com/qlogd/qlogd/internal/event"
+
+// retryFullMS is what a producer is told to wait when a queue is full.
+const retryFullMS = 1000
+
+// produce enqueues messages, all of them or none.
+func (d *decision) produce(c *event.Produce) event.Result {
+	plan, p := d.plan(c, nil)
+	if p != nil {
+		return problem(p)
+	}
+	return event.Result{Produced: d.enqueue(c, plan)}
+}
+
+// planned says for each message of a produce whether it is a duplicate: of a
+// message accepted before (id) or of an earlier one of the same call (of).
+type planned struct {
+	hash event.Hash
+	id   event.ID
+	dup  bool
+	of   int // -1 none
+}
+
+// load is what earlier parts of a transaction are about to add to a queue.
+type load struct{ count, bytes int64 }
+
+// plan checks a produce without any effect. loads, if not nil, sums up what a
+// transaction adds.
+func (d *decision) plan(c *event.Produce, loads map[string]load) ([]planned, *event.Problem) {
+	q, ok := d.s.Queue(c.Queue)
+	policy := q.Policy
+	if !ok {
+		if !c.AutoCreate {
+			return nil, queueNotFound(c.Queue, "queue")
+		}
+		policy = event.DefaultPolicy()
+	} else if c.Revision != q.Revision && (len(policy.MessageSchema) > 0 || policy.DedupBy == event.DedupByContent) {
+		return nil, event.Problemf(event.CodeStaleRevision, "queue", "checked against revision %d, now it is %d", c.Revision, q.Revision)
+	}
+	plan := make([]planned, len(c.Messages))
+	var add load
+	var first map[event.Hash]int
+	for i := range c.Messages {
+		m := &c.Messages[i]
+		plan[i].of = -1
+		hash := m.DedupKey
+		if policy.DedupBy == event.DedupByContent {
+			hash = m.PayloadHash
+		}
+		if policy.DedupWindowSeconds > 0 && !hash.IsZero() {
+			plan[i].hash = hash
+			if id, ok := d.s.Duplicate(c.Queue, hash); ok {
+				plan[i].id, plan[i].dup = id, true
+				continue
+			}
+			if of, ok := first[hash]; ok {
+				plan[i].of, plan[i].dup = of, true
+				continue
+			}
+			if first == nil {
+				first = map[event.Hash]int{}
+			}
+			first[hash] = i
+		}
+		add.count++
+		add.bytes += int64(m.Size)
+	}
+	if add.count == 0 {
+		return plan, nil
+	}
+	if l, ok := loads[c.Queue]; ok {
+		add.count += l.count
+		add.bytes += l.bytes
+	}
+	if loads != nil {
+		loads[c.Queue] = add
+	}
+	held := q.Stats.Ready + q.Stats.Scheduled + q.Stats.InFlight
+	full := func(field string, limit, now, more int64) *event.Problem {
+		p := event.Problemf(event.CodeQueueFull, field, "queue %q holds %d of at most %d, %d more do not fit", c.Queue, now, limit, more)
+		p.RetryAfterMS = retryFullMS
+		return p
+	}
+	if policy.MaxDepth > 0 && held+add.count > policy.MaxDepth {
+		return nil, full("retention.max_depth", policy.MaxDepth, held, add.count)
+	}
+	if policy.MaxBytes > 0 && q.Stats.Bytes+add.bytes > policy.MaxBytes {
+		return nil, full("retention.max_bytes", policy.MaxBytes, q.Stats.Bytes, add.bytes)
+	}
+	return plan, nil
+}
+
+// enqueue does what was planned.
+func (d *decision) enqueue(c *event.Produce, plan []planned) []event.Produced {
+	if _, ok := d.s.Queue(c.Queue); !ok {
+		policy := event.DefaultPolicy()
+		d.createQueue(c.Queue, &policy)
+	}
+	q, _ := d.s.Queue(c.Queue)
+	out := make([]event.Produced, len(plan))
+	now := d.s.Clock()
+	for i := range c.Messages {
+		m, p := &c.Messages[i], plan[i]
+		switch {
+		case p.dup && p.of >= 0:
+			out[i] = event.Produced{ID: out[p.of].ID, Duplicate: true}
+			continue
+		case p.dup:
+			out[i] = event.Produced{ID: p.id, Duplicate: true}
+			continue
+		}
+		e := event.Event{
+			Type: event.Enqueued, Queue: c.Queue, Key: m.Key, Kind: m.Kind, Priority: m.Priority,
+			Size: m.Size, Content: m.Content, Alias: p.hash,
+		}
+		if !p.hash.IsZero() {
+			e.Until = now + q.Policy.DedupWindowSeconds*1000
+		}
+		if m.DelayMS > 0 {
+			e.Due = now + m.DelayMS
+		} else if m.DeliverAt > now {
+			e.Due = m.DeliverAt
+		}
+		if m.TTLMS > 0 {
+			e.Expires = now + m.TTLMS
+		}
+		e.Subject = event.NewID(now, d.block.Index, uint32(len(d.block.Events)))
+		out[i] = event.Produced{ID: d.emit(e)}
+	}
+	return out
+}

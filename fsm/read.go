@@ -1,0 +1,89 @@
+package fsm
+
+import (
+	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/projections"
+)
+
+// View calls fn with the state as of the newest entry; fn must not keep it.
+func (m *Machine) View(fn func(s *projections.State)) {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	fn(m.state)
+}
+
+func view[T any](m *Machine, fn func(s *projections.State) T) (v T) {
+	m.View(func(s *projections.State) { v = fn(s) })
+	return v
+}
+
+func view2[A, B any](m *Machine, fn func(s *projections.State) (A, B)) (a A, b B) {
+	m.View(func(s *projections.State) { a, b = fn(s) })
+	return a, b
+}
+
+// Index is the newest block's; Clock the log's clock, Unix ms.
+func (m *Machine) Index() uint64 { return view(m, (*projections.State).Index) }
+
+// Clock is the log's clock, Unix ms.
+func (m *Machine) Clock() int64 { return view(m, (*projections.State).Clock) }
+
+// Digest is the state's.
+func (m *Machine) Digest() [16]byte { return view(m, (*projections.State).Digest) }
+
+// History is the index below which history may be gone.
+func (m *Machine) History() uint64 { return view(m, (*projections.State).History) }
+
+// NextDue is when something happens by itself next, Unix ms.
+func (m *Machine) NextDue() (int64, bool) { return view2(m, (*projections.State).NextDue) }
+
+// Queue returns a queue as of the newest entry.
+func (m *Machine) Queue(name string) (event.QueueView, bool) {
+	return view2(m, func(s *projections.State) (event.QueueView, bool) { return s.Queue(name) })
+}
+
+// Queues returns all queues, sorted by name.
+func (m *Machine) Queues() []event.QueueView { return view(m, (*projections.State).Queues) }
+
+// Message returns a live message.
+func (m *Machine) Message(id event.ID) (event.MessageView, bool) {
+	return view2(m, func(s *projections.State) (event.MessageView, bool) { return s.Message(id) })
+}
+
+// Messages returns a queue's messages by id, and whether there are more.
+func (m *Machine) Messages(queue string, f event.MessageFilter) ([]event.MessageView, bool) {
+	return view2(m, func(s *projections.State) ([]event.MessageView, bool) { return s.Messages(queue, f) })
+}
+
+// Leasable returns how many messages could be leased now.
+func (m *Machine) Leasable(queue string, kinds []string) int {
+	return view(m, func(s *projections.State) int { return s.Leasable(queue, kinds) })
+}
+
+// Freeze returns the state as of now, to be written beside Apply. The caller
+// must Release it.
+func (m *Machine) Freeze() *Frozen {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return &Frozen{Frozen: m.state.Freeze(), m: m}
+}
+
+// Replace puts another state in place (a snapshot was installed).
+func (m *Machine) Replace(s *projections.State) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.state = s
+}
+
+// Frozen is a state at one instant.
+type Frozen struct {
+	*projections.Frozen
+	m *Machine
+}
+
+// Release lets the machine write in place again.
+func (f *Frozen) Release() {
+	f.m.mu.Lock()
+	defer f.m.mu.Unlock()
+	f.Frozen.Release()
+}

@@ -1,0 +1,30 @@
+package fsm
+
+import "github.com/qlogd/qlogd/internal/event"
+
+// carry writes the contents of live messages anew, so that the segments in
+// which they lay can go. What has moved or gone meanwhile is left alone.
+func (d *decision) carry(c *event.Carry) event.Result {
+	var n int64
+	for i := range c.Items {
+		it := &c.Items[i]
+		m, ok := d.s.Message(it.ID)
+		if !ok || m.Content != it.From {
+			continue
+		}
+		d.emit(event.Event{Type: event.ContentCarried, Subject: m.ID, Prev: m.Last, Queue: m.Queue, Content: it.Content})
+		n++
+	}
+	return event.Result{Count: n}
+}
+
+// retain lets go of history below an index, never of what a live message needs.
+func (d *decision) retain(c *event.Retain) event.Result {
+	if needed := d.s.Needed(); c.Before > needed {
+		return problem(event.Problemf(event.CodeConflict, "before", "a live message needs history from index %d on, not %d", needed, c.Before))
+	}
+	if c.Before > d.s.History() {
+		d.emit(event.Event{Type: event.HistoryDeleted, Before: c.Before})
+	}
+	return event.Result{}
+}

@@ -1,0 +1,83 @@
+package fsm
+
+import "github.com/qlogd/qlogd/internal/event"
+
+// settle settles leases, each on its own.
+func (d *decision) settle(c *event.Settle) event.Result {
+	out := make([]event.Settled, len(c.Items))
+	if c.Queue != "" {
+		if _, ok := d.s.Queue(c.Queue); !ok {
+			return problem(queueNotFound(c.Queue, "queue"))
+		}
+	}
+	for i := range c.Items {
+		it := &c.Items[i]
+		m, ok := d.holder(it.Lease)
+		if !ok || (c.Queue != "" && m.Queue != c.Queue) {
+			out[i] = event.Settled{Lease: it.Lease, Status: event.StatusRejected, Code: event.CodeLeaseLost}
+			continue
+		}
+		out[i] = d.settleOne(it, &m)
+	}
+	return event.Result{Settled: out}
+}
+
+// holder returns the message that a lease is current for. One that has run out
+// by the clock ends first: nobody settles what is over.
+func (d *decision) holder(lease event.ID) (event.MessageView, bool) {
+	m, ok := d.s.ByLease(lease)
+	if ok && m.LeaseExpiresAt <= d.s.Clock() {
+		d.expireLease(&m)
+		return event.MessageView{}, false
+	}
+	return m, ok
+}
+
+// settleOne settles a current lease.
+func (d *decision) settleOne(it *event.SettleItem, m *event.MessageView) event.Settled {
+	q, _ := d.s.Queue(m.Queue)
+	out := event.Settled{Lease: it.Lease, Message: m.ID, Queue: m.Queue}
+	e := event.Event{Subject: m.ID, Prev: m.Last, Queue: m.Queue, Lease: it.Lease, Attempt: m.Attempt, Content: it.Content}
+	switch it.Op {
+	case event.OpAck:
+		e.Type, out.Status = event.Acked, event.StatusAcked
+		d.emit(e)
+	case event.OpExtend:
+		ms := it.LeaseMS
+		if ms == 0 {
+			ms = q.Policy.LeaseMS
+		}
+		e.Type, out.Status = event.LeaseExtended, event.StatusExtended
+		e.LeaseExpires = d.s.Clock() + ms
+		out.ExpiresAt = e.LeaseExpires
+		d.emit(e)
+	case event.OpRelease:
+		e.Type, out.Status = event.Released, event.StatusReleased
+		e.Attempt = m.Attempt - 1
+		e.Place = front(q.Policy.Ordering)
+		d.emit(e)
+	case event.OpRetry:
+		if last(&q.Policy, m.Attempt) {
+			return d.dead(out, m, event.ReasonMaxAttempts, it.Content)
+		}
+		wait := it.DelayMS
+		if wait < 0 {
+			wait = d.backoff(&q.Policy, m.Attempt)
+		}
+		e.Type, out.Status = event.Retried, event.StatusRetried
+		e.Due, e.Place = d.s.Clock()+wait, place(&q.Policy)
+		out.NextAt = e.Due
+		d.emit(e)
+	case event.OpDeadLetter:
+		return d.dead(out, m, event.ReasonRejected, it.Content)
+	}
+	return out
+}
+
+func (d *decision) dead(out event.Settled, m *event.MessageView, reason event.Reason, content event.Blob) event.Settled {
+	out.Status = event.StatusDiscarded
+	if d.die(m, reason, m.Lease, content) != "" {
+		out.Status = event.StatusDeadLettered
+	}
+	return out
+}

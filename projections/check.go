@@ -1,0 +1,186 @@
+package projections
+
+import (
+	"fmt"
+
+	"github.com/qlogd/qlogd/internal/event"
+)
+
+// Check walks the whole state and reports the first thing that contradicts its
+// invariants (I7, I8, I9). `qlogd replay --verify` and the tests call it.
+func (s *State) Check() error {
+	if s.messages.live != len(s.byID) {
+		return fmt.Errorf("check: %d messages, %d ids", s.messages.live, len(s.byID))
+	}
+	if s.leases.live != len(s.byLease) {
+		return fmt.Errorf("check: %d leases, %d lease ids", s.leases.live, len(s.byLease))
+	}
+	var sum digest
+	counts := map[uint32]*tally{}
+	for n := range s.backlogs { // order does not matter: filled in
+		counts[n] = &tally{}
+	}
+	for h := handle(1); h <= s.messages.used; h++ {
+		m := s.messages.get(h)
+		if m.state == event.StateNone {
+			continue
+		}
+		if s.byID[m.id] != h {
+			return fmt.Errorf("check: message %s is not found by its id", m.id)
+		}
+		sum.add(s.hashMessage(m))
+		c, ok := counts[m.backlog]
+		if !ok {
+			return fmt.Errorf("check: message %s is of backlog %d, which is not there", m.id, m.backlog)
+		}
+		c.add(m, s.buried(m))
+		if err := s.checkMessage(h, m); err != nil {
+			return err
+		}
+	}
+	if sum != s.sum {
+		return fmt.Errorf("check: digest %x, the messages give %x", s.sum, sum)
+	}
+	for _, n := range sortedNumbers(s.backlogs) {
+		if err := s.checkBacklog(s.backlogs[n], counts[n]); err != nil {
+			return err
+		}
+	}
+	for _, h := range []*heap{&s.waiting, &s.deadlines} {
+		for i, t := range h.items {
+			if *s.peekPosition(t) != uint32(i+1) {
+				return fmt.Errorf("check: timer %d does not know its place", i)
+			}
+			if i > 0 && s.before(t, h.items[(i-1)/4]) {
+				return fmt.Errorf("check: timer %d is before its parent", i)
+			}
+		}
+	}
+	return nil
+}
+
+type tally struct{ ready, scheduled, leased, bytes, all int64 }
+
+func (c *tally) add(m *message, buried bool) {
+	c.all++
+	if buried {
+		return
+	}
+	c.bytes += int64(m.size)
+	switch m.state {
+	case event.StateReady:
+		c.ready++
+	case event.StateScheduled:
+		c.scheduled++
+	case event.StateLeased:
+		c.leased++
+	}
+}
+
+func (s *State) peekPosition(t timer) *uint32 {
+	switch t.kind {
+	case timerWait:
+		return &s.messages.get(t.h).timer
+	case timerExpiry:
+		return &s.extras.get(s.messages.get(t.h).extra).timer
+	default:
+		return &s.backlogs[uint32(t.h)].timer
+	}
+}
+
+func (s *State) checkMessage(h handle, m *message) error {
+	switch m.state {
+	case event.StateScheduled:
+		if m.timer == 0 && !s.buried(m) {
+			return fmt.Errorf("check: message %s is scheduled without a timer", m.id)
+		}
+	case event.StateLeased:
+		if m.lease == 0 || s.byLease[s.leases.get(m.lease).id] != h {
+			return fmt.Errorf("check: message %s is leased without a lease", m.id)
+		}
+		if m.timer == 0 && !s.buried(m) {
+			return fmt.Errorf("check: message %s is leased without a timer", m.id)
+		}
+	case event.StateReady:
+		if m.timer != 0 || m.lease != 0 {
+			return fmt.Errorf("check: message %s is ready and has a timer or a lease", m.id)
+		}
+	default:
+		return fmt.Errorf("check: message %s is %s", m.id, m.state)
+	}
+	return nil
+}
+
+func (s *State) checkBacklog(b *backlog, c *tally) error {
+	if n := int64(b.all.n); n != c.all {
+		return fmt.Errorf("check: backlog %d of %q lists %d messages, %d name it", b.number, b.queue.name, n, c.all)
+	}
+	last := event.ID{}
+	for h := b.all.head; h != 0; h = s.messages.get(h).all.next {
+		if id := s.messages.get(h).id; id.Compare(last) <= 0 {
+			return fmt.Errorf("check: backlog %d of %q: message %s after %s", b.number, b.queue.name, id, last)
+		} else {
+			last = id
+		}
+	}
+	if b.grave {
+		return nil
+	}
+	if b.ready != c.ready || b.scheduled != c.scheduled || int64(b.inFlight.n) != c.leased || b.bytes != c.bytes {
+		return fmt.Errorf("check: backlog %d of %q counts ready %d, scheduled %d, leased %d, bytes %d; its messages %+v",
+			b.number, b.queue.name, b.ready, b.scheduled, b.inFlight.n, b.bytes, *c)
+	}
+	q := b.queue
+	if q.backlog == b {
+		in := q.enqueued + q.deadIn + q.replayedIn + q.imported + q.resurrected
+		out := q.acked + q.deadLettered + q.discarded + q.replayed
+		if in != out+b.held() {
+			return fmt.Errorf("check: queue %q took in %d, let go %d and holds %d", q.name, in, out, b.held())
+		}
+	}
+	if b.ordering == event.Unordered {
+		n := int64(0)
+		for i := range b.byPrio {
+			n += int64(b.byPrio[i].n)
+		}
+		if n != b.ready {
+			return fmt.Errorf("check: queue %q lists %d ready messages of %d", q.name, n, b.ready)
+		}
+		return nil
+	}
+	for _, lh := range b.lanes { // order does not matter: any contradiction will do
+		if err := s.checkLane(b, lh); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkLane checks I9.
+func (s *State) checkLane(b *backlog, lh handle) error {
+	l := s.lanes.get(lh)
+	leasable := false
+	if l.waiting.head != 0 && l.leased == 0 {
+		_, held := b.queue.held[l.key]
+		leasable = !held && s.messages.get(l.waiting.head).state == event.StateReady
+	}
+	if leasable != (l.listed != 0) {
+		return fmt.Errorf("check: lane %q of queue %q: leasable %v, listed %d", l.key, b.queue.name, leasable, l.listed)
+	}
+	var ready uint32
+	var bytes int64
+	for h := l.waiting.head; h != 0; h = s.messages.get(h).order.next {
+		m := s.messages.get(h)
+		if m.state == event.StateReady {
+			ready++
+		}
+		bytes += int64(m.size)
+		if m.lane != lh {
+			return fmt.Errorf("check: message %s waits in a lane that is not its own", m.id)
+		}
+	}
+	if ready != l.ready || bytes != l.bytes {
+		return fmt.Errorf("check: lane %q of queue %q counts ready %d, bytes %d, holds %d, %d", l.key, b.queue.name, l.ready, l.bytes, ready, bytes)
+	}
+	return nil
+}

@@ -1,0 +1,190 @@
+package projections
+
+import (
+	"github.com/qlogd/qlogd/internal/event"
+)
+
+// grave holds messages that one event decided to be gone (a purge, a queue's
+// deletion, dead_letter_key). Every reader sees them gone at once; bounded
+// entries carry them out, an event each.
+type grave struct {
+	reason  event.Reason
+	queue   string // the queue's name
+	backlog uint32 // all of this backlog, or
+	lane    handle // all that waits in this lane
+	to      string // key_dead: the dead-letter queue, "" discards
+	deleted *queue
+}
+
+// buried reports whether a message was decided to be gone already.
+func (s *State) buried(m *message) bool {
+	if s.backlogs[m.backlog].grave {
+		return true
+	}
+	if m.lane == 0 || m.state == event.StateLeased || !s.lanes.get(m.lane).grave {
+		return false
+	}
+	return m.state == event.StateReady || m.place == event.PlaceBlock
+}
+
+// bury lets a queue's backlog go; the caller gives the queue a new one.
+func (s *State) bury(q *queue, g *grave) {
+	b := q.backlog
+	s.setCursor(b, 0)
+	g.backlog = b.number
+	b.grave = true
+	s.graves = append(s.graves, g)
+}
+
+// buryLane lets all that waits in a partition follow its dead message. What is
+// leased, or scheduled without blocking, does not wait there.
+func (s *State) buryLane(b *backlog, h handle, g *grave) {
+	l := s.lanes.mut(h)
+	s.unlist(b, h)
+	l.grave = true
+	l.refs++ // the grave's own: the handle must not be given out again before it is empty
+	delete(b.lanes, l.key)
+	if leased := l.leased; leased != 0 {
+		l.leased = 0
+		m := s.messages.mut(leased)
+		s.relane(b, m)
+		s.lanes.mut(m.lane).leased = leased
+	}
+	b.ready -= int64(l.ready)
+	b.scheduled -= int64(l.waiting.n - l.ready)
+	b.bytes -= l.bytes
+	b.queue.deadLettered += int64(l.waiting.n)
+	if g.to == "" {
+		b.queue.deadLettered -= int64(l.waiting.n)
+		b.queue.discarded += int64(l.waiting.n)
+	}
+	g.lane = h
+	s.graves = append(s.graves, g)
+}
+
+// nextBuried returns the first message of the first grave that has one.
+func (s *State) nextBuried() (handle, *grave) {
+	for _, g := range s.graves {
+		h := handle(0)
+		if g.lane != 0 {
+			h = s.lanes.get(g.lane).waiting.head
+		} else {
+			h = s.backlogs[g.backlog].all.head
+		}
+		if h != 0 {
+			return h, g
+		}
+	}
+	return 0, nil
+}
+
+// sweep lets go of graves that are empty, from the first on. It is part of
+// every entry, so that it happens at the same index whoever folds.
+func (s *State) sweep() {
+	for len(s.graves) > 0 {
+		g := s.graves[0]
+		if g.lane != 0 {
+			l := s.lanes.get(g.lane)
+			if l.waiting.head != 0 {
+				return
+			}
+			s.giveLane(s.backlogs[l.backlog], g.lane)
+		} else {
+			if s.backlogs[g.backlog].all.head != 0 {
+				return
+			}
+			if g.deleted != nil {
+				if s.dedup.forget(g.deleted) {
+					return // more to forget in the next entry
+				}
+				delete(s.numbers, g.deleted.number)
+			}
+			delete(s.backlogs, g.backlog)
+		}
+		s.graves = s.graves[1:]
+	}
+}
+
+// deadLettered moves a message into its dead-letter queue: gone from the one
+// and there in the other in one event (I11).
+func (s *State) deadLettered(e *event.Event) {
+	h := s.subject(e)
+	m := s.messages.get(h)
+	b := s.backlogs[m.backlog]
+	to, ok := s.queues[e.ToQueue]
+	if !ok {
+		s.impossible(e, "dead-letter queue %q is not there", e.ToQueue)
+	}
+	key, kind, lh := s.keyOf(m), s.kinds.name(m.kind), m.lane
+	content, size, priority := s.contentOf(m), m.size, m.priority
+	dead := &event.DeadView{
+		Queue: b.queue.name, MessageID: m.id, Reason: e.Reason, Attempts: m.attempt,
+		FailedAt: s.clock, FirstEnqueuedAt: m.created(),
+	}
+	if m.extra != 0 {
+		if was := s.extras.get(m.extra).dead; was != nil {
+			dead.FirstEnqueuedAt, dead.ReplayCount = was.FirstEnqueuedAt, was.ReplayCount
+		}
+	}
+	if !s.buried(m) {
+		b.queue.deadLettered++
+	}
+	s.leave(e, h)
+
+	n, d := s.add(e, to.backlog, key, kind)
+	d.size, d.priority = size, priority
+	x := s.extraOf(n)
+	x.content, x.dead = content, dead
+	if e.HoldsKey {
+		x.holds, x.holdsIn = laneKey(b, key), b.queue.number
+		b.queue.held[x.holds] = e.ID
+		if l, ok := b.lanes[x.holds]; ok {
+			s.refresh(b, l)
+		}
+	}
+	to.deadIn++
+	s.arrive(n, 0)
+	s.takeKey(e, b, lh)
+}
+
+// takeKey lets the partition follow a dead message (on_dead: dead_letter_key).
+func (s *State) takeKey(e *event.Event, b *backlog, lh handle) {
+	if !e.TakesKey || lh == 0 {
+		return
+	}
+	if l := s.lanes.get(lh); l.used && !l.grave && l.backlog == b.number && l.waiting.n > 0 {
+		s.buryLane(b, lh, &grave{reason: event.ReasonKeyDead, queue: b.queue.name, to: e.ToQueue})
+	}
+}
+
+// leave takes a message out of its queue, ending its lease if it has one.
+func (s *State) leave(e *event.Event, h handle) {
+	if m := s.open(h); m.state == event.StateLeased {
+		if m.lease == 0 || (!e.Lease.IsZero() && s.leases.get(m.lease).id != e.Lease) {
+			s.impossible(e, "lease %s is not the current one of message %s", e.Lease, m.id)
+		}
+		s.endLease(h)
+	} else {
+		if e.Type == event.Acked {
+			s.impossible(e, "message %s is %s", m.id, m.state)
+		}
+		s.unready(h)
+	}
+	s.drop(h)
+}
+
+// left folds acked and discarded.
+func (s *State) left(e *event.Event) {
+	h := s.subject(e)
+	m := s.messages.get(h)
+	b := s.backlogs[m.backlog]
+	lh := m.lane
+	switch {
+	case e.Type == event.Acked:
+		b.queue.acked++
+	case !s.buried(m):
+		b.queue.discarded++
+	}
+	s.leave(e, h)
+	s.takeKey(e, b, lh)
+}

@@ -1,0 +1,104 @@
+package projections
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"math/bits"
+	"sort"
+
+	"github.com/qlogd/qlogd/internal/event"
+)
+
+// digest is a sum of hashes of the parts of a state: it does not depend on
+// their order, and one part can be taken out and put back changed, so it is
+// kept while folding instead of computed. It tells two states apart that came
+// apart by a fault; it is no defence against someone who forges one (the
+// chain is).
+type digest struct{ lo, hi uint64 }
+
+func (d *digest) add(h digest) { d.lo += h.lo; d.hi += h.hi }
+func (d *digest) sub(h digest) { d.lo -= h.lo; d.hi -= h.hi }
+
+// mix folds a 128-bit product, as wyhash does
+// (https://github.com/wangyi-fudan/wyhash, public domain).
+func mix(a, b uint64) uint64 {
+	hi, lo := bits.Mul64(a, b)
+	return hi ^ lo
+}
+
+// The constants are wyhash's secret.
+const (
+	k0 = 0xa0761d6478bd642f
+	k1 = 0xe7037ed1a0b428db
+	k2 = 0x8ebc6af09c88c6e3
+	k3 = 0x589965cc75374cc3
+)
+
+func hashWords(id [16]byte, a, b uint64) digest {
+	x, y := binary.LittleEndian.Uint64(id[:8]), binary.LittleEndian.Uint64(id[8:])
+	lo := mix(mix(x^k0, y^k1)^k2, mix(a^k1, b^k3)^k0)
+	hi := mix(mix(y^k2, x^k3)^k1, mix(b^k0, a^k2)^k3)
+	return digest{lo, hi}
+}
+
+// hashMessage covers what can change of a message; the rest follows from its
+// id. Its newest event stands for all that the event said.
+func (s *State) hashMessage(m *message) digest {
+	w := uint64(m.state) | uint64(m.attempt)<<8 | uint64(m.lastNum)<<40
+	d := hashWords(m.id, m.lastIndex, w)
+	e := hashWords(m.id, uint64(m.due), 1)
+	d.add(e)
+	if m.lease != 0 {
+		l := s.leases.get(m.lease)
+		d.add(hashWords(l.id, uint64(l.expires), 2))
+	}
+	return d
+}
+
+// Digest is the same for two states exactly when they were folded from the
+// same events, but for accidents of 2^-64.
+func (s *State) Digest() [16]byte {
+	var names []string
+	for n := range s.queues { // order does not matter: sorted below
+		names = append(names, n)
+	}
+	sort.Strings(names)
+	var b []byte
+	u := func(vs ...uint64) {
+		for _, v := range vs {
+			b = binary.LittleEndian.AppendUint64(b, v)
+		}
+	}
+	u(s.index, uint64(s.clock), uint64(s.next), s.history, uint64(len(s.byID)))
+	u(s.sum.lo, s.sum.hi, s.dedup.sum.lo, s.dedup.sum.hi, s.answers.sum.lo, s.answers.sum.hi)
+	for _, n := range names {
+		q := s.queues[n]
+		b = append(append(b, n...), 0)
+		b = append(b, event.EncodePolicy(q.policy)...)
+		paused := uint64(0)
+		if q.paused {
+			paused = 1
+		}
+		u(uint64(q.number), q.revision, paused, uint64(q.created), uint64(q.updated))
+		k := q.backlog
+		u(uint64(k.ready), uint64(k.scheduled), uint64(k.inFlight.n), uint64(k.bytes))
+		for _, c := range q.counters() {
+			u(uint64(*c))
+		}
+		for _, key := range heldKeys(q) {
+			id := q.held[key]
+			b = append(append(b, key...), 0)
+			b = append(b, id[:]...)
+		}
+	}
+	sum := sha256.Sum256(b)
+	return [16]byte(sum[:16])
+}
+
+// counters lists a queue's totals in a fixed order.
+func (q *queue) counters() []*int64 {
+	return []*int64{
+		&q.enqueued, &q.deadIn, &q.acked, &q.deadLettered, &q.discarded,
+		&q.replayedIn, &q.imported, &q.resurrected, &q.replayed,
+	}
+}

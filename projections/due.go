@@ -1,0 +1,85 @@
+package projections
+
+import "github.com/qlogd/qlogd/internal/event"
+
+// Due is something that happens because its time has come, or because it was
+// decided before and is carried out now.
+type Due struct {
+	Kind    DueKind
+	Message event.MessageView
+	Reason  event.Reason // DueBuried
+	Queue   string       // DueBuried: the queue's name when it was decided
+	To      string       // DueBuried: the dead-letter queue, "" discards
+}
+
+// DueKind says what is due.
+type DueKind uint8
+
+const (
+	DueLease  DueKind = iota + 1 // the message's lease has run out
+	DueExpiry                    // the message is too old
+	DueBuried                    // the message is gone already, and its event is missing
+	DueForget                    // nothing to tell: old entries are let go of
+)
+
+// Overdue returns the first thing that is due by the clock, ordered by
+// (due, id). What needs no event is dealt with on the way.
+func (s *State) Overdue() (Due, bool) {
+	for len(s.deadlines.items) > 0 && s.deadlines.items[0].at <= s.clock {
+		t := s.deadlines.items[0]
+		if t.kind == timerAge {
+			b := s.backlogs[uint32(t.h)]
+			m := s.messages.get(b.cursor)
+			if m.state == event.StateLeased || s.buried(m) {
+				s.setCursor(b, m.all.next) // its lease's end sets a timer of its own
+				continue
+			}
+			return Due{Kind: DueExpiry, Message: s.viewMessage(b.cursor)}, true
+		}
+		m := s.messages.get(t.h)
+		switch {
+		case s.buried(m):
+			s.deadlines.removeAt(s, 0)
+		case t.kind == timerWait:
+			return Due{Kind: DueLease, Message: s.viewMessage(t.h)}, true
+		case m.state == event.StateLeased:
+			s.deadlines.removeAt(s, 0) // never while leased; its lease's end sets it again
+		case s.expiresAt(m) > s.clock || s.expiresAt(m) == 0:
+			s.deadlines.removeAt(s, 0) // the policy has changed
+			s.armExpiry(t.h)
+		default:
+			return Due{Kind: DueExpiry, Message: s.viewMessage(t.h)}, true
+		}
+	}
+	return Due{}, false
+}
+
+// Buried returns the next message that was decided to be gone.
+func (s *State) Buried() (Due, bool) {
+	h, g := s.nextBuried()
+	if g == nil {
+		return Due{}, false
+	}
+	return Due{Kind: DueBuried, Message: s.viewMessage(h), Reason: g.reason, Queue: g.queue, To: g.to}, true
+}
+
+// NextDue returns when something happens by itself next, Unix ms: at once if
+// there is something left to carry out.
+func (s *State) NextDue() (int64, bool) {
+	if len(s.graves) > 0 {
+		return s.clock, true
+	}
+	at, ok := int64(0), false
+	if len(s.waiting.items) > 0 {
+		at, ok = s.waiting.items[0].at, true
+	}
+	if len(s.deadlines.items) > 0 && (!ok || s.deadlines.items[0].at < at) {
+		at, ok = s.deadlines.items[0].at, true
+	}
+	return at, ok
+}
+
+// Expired reports whether a message that is not leased is over by its time.
+func (s *State) Expired(m *event.MessageView) bool {
+	return m.Expires != 0 && m.Expires <= s.clock && m.State != event.StateLeased
+}

@@ -1,0 +1,182 @@
+package projections
+
+import "github.com/qlogd/qlogd/internal/event"
+
+// lane is a partition: the messages of one key in one backlog. A fifo queue's
+// one lane has the key "". In an unordered queue a lane only keeps the key.
+//
+// Invariant (I9): at most one message of a lane is leased at a time, and a
+// lane stands in the ready lists exactly when its head is ready, nothing of it
+// is leased and no dead message holds its key.
+type lane struct {
+	key       string
+	backlog   uint32
+	refs      uint32 // messages of this lane, in whatever state
+	waiting   list
+	ready     uint32 // how many of waiting are ready (the others: a head that blocks until its time)
+	bytes     int64  // of waiting
+	leased    handle
+	order     link
+	kindOrder link
+	listed    uint8  // the priority under which it stands in the ready lists, 0 if it does not
+	kind      handle // the kind under which it stands there
+	used      bool
+	grave     bool // all that waits here follows a dead message (dead_letter_key)
+}
+
+// laneKey is the key of the lane in which a message with this key waits.
+func laneKey(b *backlog, key string) string {
+	if b.ordering == event.FIFO {
+		return ""
+	}
+	return key
+}
+
+// takeLane returns a message's lane, made on first use.
+func (s *State) takeLane(b *backlog, key string) handle {
+	if key == "" && b.ordering == event.Unordered {
+		return 0
+	}
+	key = laneKey(b, key)
+	h, ok := b.lanes[key]
+	if !ok {
+		var l *lane
+		h, l = s.lanes.alloc()
+		l.key, l.backlog, l.used = key, b.number, true
+		b.lanes[key] = h
+	}
+	s.lanes.mut(h).refs++
+	return h
+}
+
+// giveLane lets go of a lane; the last one ends it.
+func (s *State) giveLane(b *backlog, h handle) {
+	if h == 0 {
+		return
+	}
+	l := s.lanes.mut(h)
+	if l.refs--; l.refs > 0 {
+		return
+	}
+	if !l.grave && b.lanes[l.key] == h {
+		delete(b.lanes, l.key)
+	}
+	s.lanes.release(h)
+}
+
+func (s *State) keyOf(m *message) string {
+	if m.extra != 0 {
+		if k := s.extras.get(m.extra).key; k != "" {
+			return k
+		}
+	}
+	if m.lane == 0 {
+		return ""
+	}
+	return s.lanes.get(m.lane).key
+}
+
+// relane moves a message whose lane follows a dead one, but which did not wait
+// there, to the key's new lane.
+func (s *State) relane(b *backlog, m *message) {
+	old := m.lane
+	m.lane = s.takeLane(b, s.lanes.get(old).key)
+	s.giveLane(b, old)
+}
+
+// intoLane puts a message into its partition, behind those that wait or before
+// them. Those that came back to the front keep their order by id.
+func (s *State) intoLane(b *backlog, h handle, front bool) {
+	m := s.messages.mut(h)
+	if s.lanes.get(m.lane).grave {
+		s.relane(b, m)
+	}
+	lh := m.lane
+	l := s.lanes.mut(lh)
+	at := handle(0)
+	if front {
+		m.returned = true
+		for at = l.waiting.head; at != 0; {
+			o := s.messages.get(at)
+			if !o.returned || o.id.Compare(m.id) > 0 {
+				break
+			}
+			at = o.order.next
+		}
+	}
+	insert[messageOrder](s, &l.waiting, h, at)
+	l.bytes += int64(m.size)
+	if m.state == event.StateReady {
+		l.ready++
+	}
+	s.refresh(b, lh)
+}
+
+func (s *State) outOfLane(b *backlog, h handle) {
+	m := s.messages.mut(h)
+	m.returned = false
+	lh := m.lane
+	l := s.lanes.mut(lh)
+	remove[messageOrder](s, &l.waiting, h)
+	l.bytes -= int64(m.size)
+	if m.state == event.StateReady {
+		l.ready--
+	}
+	s.refresh(b, lh)
+}
+
+// refresh keeps the second half of I9 after any change of a lane.
+func (s *State) refresh(b *backlog, lh handle) {
+	l := s.lanes.mut(lh)
+	if b.grave || l.grave {
+		return
+	}
+	var prio uint8
+	var kind handle
+	if head := l.waiting.head; head != 0 && l.leased == 0 {
+		m := s.messages.get(head)
+		if _, held := b.queue.held[l.key]; m.state == event.StateReady && !held {
+			prio, kind = m.priority, m.kind
+		}
+	}
+	if prio == l.listed && kind == l.kind {
+		return
+	}
+	s.unlist(b, lh)
+	if prio == 0 {
+		return
+	}
+	l.listed, l.kind = prio, kind
+	insert[laneOrder](s, b.ready1(prio), lh, 0)
+	if kind != 0 {
+		insert[laneKind](s, &b.kindLists(kind)[prio], lh, 0)
+	}
+	s.touch(b.queue)
+}
+
+// unlist takes a lane out of the ready lists.
+func (s *State) unlist(b *backlog, lh handle) {
+	l := s.lanes.mut(lh)
+	if l.listed == 0 {
+		return
+	}
+	remove[laneOrder](s, b.ready1(l.listed), lh)
+	if l.kind != 0 {
+		remove[laneKind](s, &b.kindLists(l.kind)[l.listed], lh)
+		b.dropKind(l.kind)
+	}
+	l.listed, l.kind = 0, 0
+}
+
+// releaseKey lets a partition go on after the dead message that held it was
+// resolved.
+func (s *State) releaseKey(number uint32, key string, by event.ID) {
+	q, ok := s.numbers[number]
+	if !ok || q.held[key] != by {
+		return
+	}
+	delete(q.held, key)
+	if lh, ok := q.backlog.lanes[key]; ok {
+		s.refresh(q.backlog, lh)
+	}
+}

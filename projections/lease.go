@@ -1,0 +1,127 @@
+package projections
+
+import "github.com/qlogd/qlogd/internal/event"
+
+// leased gives a message to a worker.
+func (s *State) leased(e *event.Event) {
+	h := s.subject(e)
+	m := s.open(h)
+	if m.state != event.StateReady {
+		s.impossible(e, "message %s is %s", m.id, m.state)
+	}
+	b := s.backlogs[m.backlog]
+	s.unready(h)
+	m.state = event.StateLeased
+	m.attempt = e.Attempt
+	m.setLast(event.RefOf(e.ID))
+	x, l := s.leases.alloc()
+	l.id, l.expires = e.ID, e.LeaseExpires
+	m.lease = x
+	s.byLease[e.ID] = h
+	insert[messageOrder](s, &b.inFlight, h, 0)
+	if b.ordering != event.Unordered {
+		s.lanes.mut(m.lane).leased = h
+		s.refresh(b, m.lane)
+	}
+	s.deadlines.push(s, timer{at: e.LeaseExpires, h: h, kind: timerWait})
+	s.close(h)
+}
+
+// current finds the message whose current lease an event is about.
+func (s *State) current(e *event.Event) handle {
+	h := s.subject(e)
+	m := s.messages.get(h)
+	if m.lease == 0 || s.leases.get(m.lease).id != e.Lease {
+		s.impossible(e, "lease %s is not the current one of message %s", e.Lease, m.id)
+	}
+	return h
+}
+
+func (s *State) leaseExtended(e *event.Event) {
+	h := s.current(e)
+	m := s.open(h)
+	s.leases.mut(m.lease).expires = e.LeaseExpires
+	m.setLast(event.RefOf(e.ID))
+	if m.timer != 0 {
+		s.deadlines.removeAt(s, int(m.timer)-1)
+	}
+	s.deadlines.push(s, timer{at: e.LeaseExpires, h: h, kind: timerWait})
+	s.close(h)
+}
+
+// endLease takes the lease away; the message is nowhere then.
+func (s *State) endLease(h handle) {
+	m := s.messages.mut(h)
+	b := s.backlogs[m.backlog]
+	delete(s.byLease, s.leases.get(m.lease).id)
+	s.leases.release(m.lease)
+	m.lease = 0
+	if m.timer != 0 {
+		s.deadlines.removeAt(s, int(m.timer)-1)
+	}
+	remove[messageOrder](s, &b.inFlight, h)
+	if b.ordering != event.Unordered {
+		s.lanes.mut(m.lane).leased = 0
+		s.refresh(b, m.lane)
+	}
+}
+
+// leaseReturned folds lease_expired, retried and released: the message waits
+// again.
+func (s *State) leaseReturned(e *event.Event) {
+	h := s.current(e)
+	m := s.open(h)
+	s.endLease(h)
+	m.setLast(event.RefOf(e.ID))
+	if e.Type == event.Released {
+		m.attempt = e.Attempt
+	}
+	if e.Due > s.clock {
+		s.schedule(h, e.Due, e.Place)
+	} else {
+		s.ready(h, e.Place)
+	}
+	s.armExpiry(h)
+	s.close(h)
+}
+
+// armExpiry sets the timer of a message's own end: its ttl, or its age where
+// the cursor has passed it (it was leased when its time came).
+func (s *State) armExpiry(h handle) {
+	m := s.messages.get(h)
+	at := int64(0)
+	if m.extra != 0 {
+		at = s.extras.get(m.extra).expires
+	}
+	if age := s.ageEnd(m); age != 0 && age <= s.clock && (at == 0 || age < at) {
+		at = age
+	}
+	if at == 0 {
+		return
+	}
+	if x := s.extraOf(h); x.timer != 0 {
+		s.deadlines.removeAt(s, int(x.timer)-1)
+	}
+	s.deadlines.push(s, timer{at: at, h: h, kind: timerExpiry})
+}
+
+// ageEnd is when the queue's max_age_seconds ends a message; 0 never.
+func (s *State) ageEnd(m *message) int64 {
+	age := s.backlogs[m.backlog].queue.policy.MaxAgeSeconds
+	if age == 0 {
+		return 0
+	}
+	return m.created() + age*1000
+}
+
+// expiresAt is when a message's time is over, by its ttl or its queue's age; 0
+// never.
+func (s *State) expiresAt(m *message) int64 {
+	at := s.ageEnd(m)
+	if m.extra != 0 {
+		if x := s.extras.get(m.extra); x.expires != 0 && (at == 0 || x.expires < at) {
+			at = x.expires
+		}
+	}
+	return at
+}

@@ -1,0 +1,71 @@
+package projections
+
+// link makes an element part of a doubly linked list.
+type link struct{ prev, next handle }
+
+// list is a doubly linked list through links that live in the elements.
+type list struct {
+	head, tail handle
+	n          uint32
+}
+
+// links finds the link of an element, to be written.
+type links interface {
+	link(s *State, h handle) *link
+}
+
+type (
+	messageOrder struct{} // a partition's messages, or an unordered queue's ready ones of one priority
+	messageKind  struct{} // an unordered queue's ready ones of one priority and kind
+	messageAll   struct{} // all of a backlog, by id
+	laneOrder    struct{} // partitions whose head can be leased, of one priority
+	laneKind     struct{} // the same, of one priority and kind
+)
+
+func (messageOrder) link(s *State, h handle) *link { return &s.messages.mut(h).order }
+func (messageKind) link(s *State, h handle) *link  { return &s.messages.mut(h).kindOrder }
+func (messageAll) link(s *State, h handle) *link   { return &s.messages.mut(h).all }
+func (laneOrder) link(s *State, h handle) *link    { return &s.lanes.mut(h).order }
+func (laneKind) link(s *State, h handle) *link     { return &s.lanes.mut(h).kindOrder }
+
+// insert puts h before at, or at the end if at is 0.
+func insert[L links](s *State, l *list, h, at handle) {
+	var k L
+	me := k.link(s, h)
+	if at == 0 {
+		me.prev, me.next = l.tail, 0
+		if l.tail != 0 {
+			k.link(s, l.tail).next = h
+		} else {
+			l.head = h
+		}
+		l.tail = h
+	} else {
+		next := k.link(s, at)
+		me.prev, me.next = next.prev, at
+		if next.prev != 0 {
+			k.link(s, next.prev).next = h
+		} else {
+			l.head = h
+		}
+		next.prev = h
+	}
+	l.n++
+}
+
+func remove[L links](s *State, l *list, h handle) {
+	var k L
+	me := k.link(s, h)
+	if me.prev != 0 {
+		k.link(s, me.prev).next = me.next
+	} else {
+		l.head = me.next
+	}
+	if me.next != 0 {
+		k.link(s, me.next).prev = me.prev
+	} else {
+		l.tail = me.prev
+	}
+	*me = link{}
+	l.n--
+}

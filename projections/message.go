@@ -1,0 +1,337 @@
+package projections
+
+import (
+	"github.com/qlogd/qlogd/internal/event"
+)
+
+// message is a live message: about 100 bytes without pointers. What few
+// messages need stands in an extra, what only leased ones need in a lease.
+type message struct {
+	id        event.ID
+	due       int64  // scheduled: when it becomes ready; else since when it was
+	lastIndex uint64 // its newest event (the back-pointer of its next one)
+	lastNum   uint32
+	size      uint32
+	attempt   uint32
+	backlog   uint32
+	lane      handle // its key; 0 where an unordered queue's message has none
+	kind      handle
+	lease     handle
+	extra     handle
+	timer     uint32 // position of its timerWait, plus one
+	order     link   // in its partition, or among an unordered queue's ready ones
+	kindOrder link
+	all       link // Invariant: a backlog's all list rises by id
+	state     event.State
+	priority  uint8
+	place     event.Place // where it goes when due
+	returned  bool        // it came back to the front of its partition: stays before those that have not
+}
+
+// extra is what few messages need.
+type extra struct {
+	used     bool
+	timer    uint32          // position of its timerExpiry, plus one
+	expires  int64           // end of its ttl, 0 never
+	content  event.Ref       // where its payload lies, if not in its own event
+	dead     *event.DeadView // where a dead message came from; never changed once set
+	holds    string          // the key that it holds in queue holdsIn
+	holdsIn  uint32          // 0: holds nothing
+	key      string          // of a fifo queue's message, whose lane has none
+	sourceID string
+}
+
+// lease is the current lease of a message.
+type lease struct {
+	id      event.ID
+	expires int64
+}
+
+func (m *message) last() event.Ref     { return event.Ref{Index: m.lastIndex, Number: m.lastNum} }
+func (m *message) setLast(r event.Ref) { m.lastIndex, m.lastNum = r.Index, r.Number }
+
+// created is when the message came into its queue.
+func (m *message) created() int64 { return event.ClockOf(m.id) }
+
+func (s *State) contentOf(m *message) event.Ref {
+	if m.extra != 0 {
+		if x := s.extras.get(m.extra); !x.content.IsZero() {
+			return x.content
+		}
+	}
+	return event.RefOf(m.id)
+}
+
+// extraOf returns a message's extra to write, made if need be.
+func (s *State) extraOf(h handle) *extra {
+	m := s.messages.mut(h)
+	if m.extra == 0 {
+		x, p := s.extras.alloc()
+		p.used = true
+		m.extra = x
+		return p
+	}
+	return s.extras.mut(m.extra)
+}
+
+// open takes a message out of the digest for a change; close puts it back.
+func (s *State) open(h handle) *message {
+	m := s.messages.mut(h)
+	s.sum.sub(s.hashMessage(m))
+	return m
+}
+
+func (s *State) close(h handle) { s.sum.add(s.hashMessage(s.messages.get(h))) }
+
+// subject finds the message that an event is about.
+func (s *State) subject(e *event.Event) handle {
+	h, ok := s.byID[e.Subject]
+	if !ok {
+		s.impossible(e, "message %s is not there", e.Subject)
+	}
+	return h
+}
+
+// add puts a new message into a backlog; the caller sets what is its own and
+// then calls arrive.
+func (s *State) add(e *event.Event, b *backlog, key, kind string) (handle, *message) {
+	if _, ok := s.byID[e.ID]; ok {
+		s.impossible(e, "message %s is there already", e.ID)
+	}
+	h, m := s.messages.alloc()
+	m.id = e.ID
+	m.setLast(event.RefOf(e.ID))
+	m.backlog = b.number
+	m.kind = s.kinds.take(kind)
+	m.lane = s.takeLane(b, key)
+	if key != laneKey(b, key) {
+		s.extraOf(h).key = key
+	}
+	s.byID[e.ID] = h
+	insert[messageAll](s, &b.all, h, 0)
+	return h, m
+}
+
+// arrive lets a new message wait: until its due time, or at once.
+func (s *State) arrive(h handle, due int64) {
+	m := s.messages.mut(h)
+	b := s.backlogs[m.backlog]
+	b.bytes += int64(m.size)
+	s.contents[bucket(s.contentOf(m).Index)]++
+	if b.cursor == 0 {
+		s.setCursor(b, h)
+	}
+	s.armExpiry(h)
+	if due > s.clock {
+		s.schedule(h, due, event.PlaceTail)
+	} else {
+		s.ready(h, event.PlaceTail)
+	}
+	s.close(h)
+}
+
+// schedule lets a message wait until due and then take its place. A blocking
+// one takes it at once: its partition waits with it.
+func (s *State) schedule(h handle, due int64, place event.Place) {
+	m := s.messages.mut(h)
+	b := s.backlogs[m.backlog]
+	m.state, m.due, m.place = event.StateScheduled, due, place
+	b.scheduled++
+	if place == event.PlaceBlock {
+		s.intoLane(b, h, true)
+	}
+	s.waiting.push(s, timer{at: due, h: h, kind: timerWait})
+}
+
+// becomeReady lets a scheduled message that is due take its place.
+func (s *State) becomeReady(h handle) {
+	s.waiting.removeAt(s, int(s.messages.get(h).timer)-1)
+	if s.buried(s.messages.get(h)) {
+		return
+	}
+	m := s.open(h)
+	b := s.backlogs[m.backlog]
+	b.scheduled--
+	if m.place != event.PlaceBlock {
+		s.ready(h, m.place)
+	} else {
+		b.ready++
+		m.state, m.due = event.StateReady, s.clock
+		s.lanes.mut(m.lane).ready++
+		s.refresh(b, m.lane)
+	}
+	s.close(h)
+}
+
+// ready puts a message among those that can be leased, or into its partition.
+func (s *State) ready(h handle, place event.Place) {
+	m := s.messages.mut(h)
+	b := s.backlogs[m.backlog]
+	front := place == event.PlaceHead || place == event.PlaceBlock
+	if m.state != event.StateLeased || !front {
+		m.due = s.clock // available from now on; a released one keeps its time
+	}
+	m.state, m.place = event.StateReady, place
+	b.ready++
+	if b.ordering != event.Unordered {
+		s.intoLane(b, h, front)
+		return
+	}
+	if b.grave {
+		return
+	}
+	lists := b.ready1(m.priority)
+	insert[messageOrder](s, lists, h, s.spot(lists, m, front))
+	if m.kind != 0 {
+		kl := &b.kindLists(m.kind)[m.priority]
+		insert[messageKind](s, kl, h, s.kindSpot(kl, m, front))
+	}
+	s.touch(b.queue)
+}
+
+// nearFront bounds the search for the place of a released message: it was at
+// the front when it was leased.
+const nearFront = 64
+
+// spot finds the message before which m belongs by (availability, id).
+func (s *State) spot(l *list, m *message, front bool) handle {
+	if !front {
+		return 0
+	}
+	at := l.head
+	for i := 0; i < nearFront && at != 0; i++ {
+		o := s.messages.get(at)
+		if later(o, m) {
+			break
+		}
+		at = o.order.next
+	}
+	return at
+}
+
+func (s *State) kindSpot(l *list, m *message, front bool) handle {
+	if !front {
+		return 0
+	}
+	at := l.head
+	for i := 0; i < nearFront && at != 0; i++ {
+		o := s.messages.get(at)
+		if later(o, m) {
+			break
+		}
+		at = o.kindOrder.next
+	}
+	return at
+}
+
+// later reports whether o became available after m.
+func later(o, m *message) bool {
+	return o.due > m.due || (o.due == m.due && o.id.Compare(m.id) > 0)
+}
+
+// unready takes a ready or scheduled message out of wherever it waits.
+func (s *State) unready(h handle) {
+	m := s.messages.mut(h)
+	b := s.backlogs[m.backlog]
+	gone := s.buried(m) // its counts and its queue's lists went with the grave
+	inLane := b.ordering != event.Unordered && (m.state == event.StateReady || m.place == event.PlaceBlock)
+	if m.timer != 0 {
+		s.waiting.removeAt(s, int(m.timer)-1)
+	}
+	switch {
+	case gone:
+	case m.state == event.StateScheduled:
+		b.scheduled--
+	default:
+		b.ready--
+	}
+	switch {
+	case inLane:
+		s.outOfLane(b, h)
+	case m.state == event.StateReady && !gone:
+		remove[messageOrder](s, b.ready1(m.priority), h)
+		if m.kind != 0 {
+			remove[messageKind](s, &b.kindLists(m.kind)[m.priority], h)
+			b.dropKind(m.kind)
+		}
+	}
+}
+
+// drop forgets a message that waits nowhere any more.
+func (s *State) drop(h handle) {
+	m := s.messages.mut(h)
+	b := s.backlogs[m.backlog]
+	if m.state == event.StateLeased || !s.buried(m) {
+		b.bytes -= int64(m.size)
+	}
+	s.uncount(s.contentOf(m).Index)
+	if m.extra != 0 {
+		x := s.extras.get(m.extra)
+		if x.timer != 0 {
+			s.deadlines.removeAt(s, int(x.timer)-1)
+		}
+		if x.holdsIn != 0 {
+			s.releaseKey(x.holdsIn, x.holds, m.id)
+		}
+		s.extras.release(m.extra)
+	}
+	if b.cursor == h {
+		s.setCursor(b, m.all.next)
+	}
+	remove[messageAll](s, &b.all, h)
+	delete(s.byID, m.id)
+	s.kinds.give(m.kind)
+	s.giveLane(b, m.lane)
+	s.messages.release(h)
+}
+
+// bucketBits: contents are counted by 4096 log indexes.
+const bucketBits = 12
+
+func bucket(index uint64) uint64 { return index >> bucketBits }
+
+func (s *State) uncount(index uint64) {
+	k := bucket(index)
+	if s.contents[k]--; s.contents[k] == 0 {
+		delete(s.contents, k)
+	}
+}
+
+// Needed returns the lowest log index that may hold a live message's content:
+// history from there on must stay. Without live messages it is the next index.
+func (s *State) Needed() uint64 {
+	lowest := s.index + 1
+	for k := range s.contents { // order does not matter: the minimum is the same
+		lowest = min(lowest, k<<bucketBits)
+	}
+	return lowest
+}
+
+// enqueued makes a message.
+func (s *State) enqueued(e *event.Event) {
+	q, ok := s.queues[e.Queue]
+	if !ok {
+		s.impossible(e, "queue %q is not there", e.Queue)
+	}
+	h, m := s.add(e, q.backlog, e.Key, e.Kind)
+	m.priority, m.size = e.Priority, e.Size
+	if e.Expires != 0 {
+		s.extraOf(h).expires = e.Expires
+	}
+	q.enqueued++
+	if !e.Alias.IsZero() && e.Until > 0 {
+		s.dedup.add(s, q, e)
+	}
+	s.arrive(h, e.Due)
+}
+
+func (s *State) contentCarried(e *event.Event) {
+	h := s.subject(e)
+	m := s.open(h)
+	s.uncount(s.contentOf(m).Index)
+	x := s.extraOf(h)
+	x.content = event.RefOf(e.ID)
+	s.contents[bucket(x.content.Index)]++
+	m.setLast(event.RefOf(e.ID))
+	s.close(h)
+}

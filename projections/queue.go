@@ -1,0 +1,218 @@
+package projections
+
+import (
+	"sort"
+
+	"github.com/qlogd/qlogd/internal/event"
+)
+
+// queue is one incarnation of a named queue.
+type queue struct {
+	name     string
+	number   uint32        // never used again
+	policy   *event.Policy // never changed in place
+	revision uint64        // index of the entry that set the policy
+	paused   bool
+	created  int64
+	updated  int64
+	backlog  *backlog
+	held     map[string]event.ID // keys held (on_dead: hold_key), by which dead message
+	dedup    fifo                // its deduplication entries, oldest first
+	touched  bool
+
+	enqueued, deadIn, acked, deadLettered, discarded int64
+	replayedIn, imported, resurrected, replayed      int64
+}
+
+// backlog is what is in a queue. A purge gives the queue a new one and leaves
+// the old one to a grave, at once for every reader however much it holds.
+type backlog struct {
+	number   uint32
+	queue    *queue
+	ordering event.Ordering
+	grave    bool // decided to be gone: its messages are carried out one by one
+	all      list
+	inFlight list // the leased ones, in the order of their leases
+	lanes    map[string]handle
+	byPrio   [event.MaxPriority]list // ready messages (unordered) or lanes
+	byKind   map[handle]*[event.MaxPriority + 1]list
+	cursor   handle // Invariant: all before it in all were looked at for their age: they are leased, or have a timer of their own
+	timer    uint32 // position of its timerAge, plus one
+
+	ready, scheduled int64
+	bytes            int64
+}
+
+// held is how many messages it holds.
+func (b *backlog) held() int64 { return b.ready + b.scheduled + int64(b.inFlight.n) }
+
+func (b *backlog) ready1(prio uint8) *list { return &b.byPrio[prio-1] }
+
+func (b *backlog) kindLists(kind handle) *[event.MaxPriority + 1]list {
+	k, ok := b.byKind[kind]
+	if !ok {
+		k = new([event.MaxPriority + 1]list)
+		b.byKind[kind] = k
+	}
+	return k
+}
+
+// dropKind forgets a kind's lists when they are empty: kinds are unlimited.
+func (b *backlog) dropKind(kind handle) {
+	for _, l := range b.byKind[kind] {
+		if l.n > 0 {
+			return
+		}
+	}
+	delete(b.byKind, kind)
+}
+
+func (s *State) newBacklog(q *queue) *backlog {
+	s.next++
+	b := &backlog{number: s.next, queue: q, ordering: q.policy.Ordering, lanes: map[string]handle{}, byKind: map[handle]*[event.MaxPriority + 1]list{}}
+	s.backlogs[b.number] = b
+	return b
+}
+
+func (s *State) queueCreated(e *event.Event) {
+	if _, ok := s.queues[e.Queue]; ok {
+		s.impossible(e, "queue %q is there already", e.Queue)
+	}
+	if e.Number <= s.next {
+		s.impossible(e, "number %d was given before, the last is %d", e.Number, s.next)
+	}
+	s.next = e.Number
+	q := &queue{
+		name: e.Queue, number: e.Number, policy: e.Policy, revision: s.index,
+		created: s.clock, updated: s.clock, held: map[string]event.ID{},
+	}
+	q.backlog = s.newBacklog(q)
+	s.queues[q.name], s.numbers[q.number] = q, q
+	s.use(q.policy, 1)
+}
+
+// use counts who names whom as dead-letter queue.
+func (s *State) use(p *event.Policy, by int) {
+	if p.DeadLetterQueue == "" {
+		return
+	}
+	if s.users[p.DeadLetterQueue] += by; s.users[p.DeadLetterQueue] == 0 {
+		delete(s.users, p.DeadLetterQueue)
+	}
+}
+
+func (s *State) mustQueue(e *event.Event) *queue {
+	q, ok := s.queues[e.Queue]
+	if !ok {
+		s.impossible(e, "queue %q is not there", e.Queue)
+	}
+	return q
+}
+
+func (s *State) queueUpdated(e *event.Event) {
+	q := s.mustQueue(e)
+	s.use(q.policy, -1)
+	s.use(e.Policy, 1)
+	b := q.backlog
+	if q.policy.Ordering != e.Policy.Ordering {
+		if b.held() > 0 {
+			s.impossible(e, "the ordering changes while the queue holds %d messages", b.held())
+		}
+		s.bury(q, &grave{reason: event.ReasonPurged, queue: q.name})
+		q.policy = e.Policy
+		q.backlog = s.newBacklog(q)
+		q.held = map[string]event.ID{} // the lanes are others now
+	}
+	q.policy, q.revision, q.updated = e.Policy, s.index, s.clock
+	s.setCursor(q.backlog, q.backlog.all.head) // the age may be another now: look at all anew
+	if q.policy.OnDead != event.DeadHoldKey {
+		s.releaseAll(q)
+	}
+}
+
+// releaseAll lets all held keys go on: the policy no longer holds them.
+func (s *State) releaseAll(q *queue) {
+	for _, key := range heldKeys(q) {
+		s.releaseKey(q.number, key, q.held[key])
+	}
+}
+
+func heldKeys(q *queue) []string {
+	keys := make([]string, 0, len(q.held))
+	for k := range q.held { // order does not matter: sorted below
+		keys = append(keys, k)
+	}
+	sort.Strings(keys)
+	return keys
+}
+
+func (s *State) queuePaused(e *event.Event) {
+	q := s.mustQueue(e)
+	q.paused = e.Type == event.QueuePaused
+	q.updated = s.clock
+	if !q.paused {
+		s.touch(q)
+	}
+}
+
+// queuePurged discards all but leased messages: the leased ones move to a new
+// backlog, the old one is carried out by and by.
+func (s *State) queuePurged(e *event.Event) {
+	q := s.mustQueue(e)
+	old := q.backlog
+	q.discarded += old.ready + old.scheduled
+	q.updated = s.clock
+	s.bury(q, &grave{reason: event.ReasonPurged, queue: q.name})
+	q.backlog = s.newBacklog(q)
+	s.moveLeased(old, q.backlog)
+}
+
+// moveLeased moves the leased messages of a purged backlog to the new one.
+func (s *State) moveLeased(old, b *backlog) {
+	var moved []handle
+	for h := old.inFlight.head; h != 0; h = s.messages.get(h).order.next {
+		moved = append(moved, h)
+	}
+	sort.Slice(moved, func(i, j int) bool {
+		return s.messages.get(moved[i]).id.Compare(s.messages.get(moved[j]).id) < 0
+	})
+	for _, h := range moved {
+		m := s.messages.mut(h)
+		key := s.keyOf(m)
+		remove[messageOrder](s, &old.inFlight, h)
+		remove[messageAll](s, &old.all, h)
+		if m.lane != 0 {
+			s.lanes.mut(m.lane).leased = 0
+			s.giveLane(old, m.lane)
+		}
+		m.backlog = b.number
+		m.lane = s.takeLane(b, key)
+		if b.ordering != event.Unordered {
+			s.lanes.mut(m.lane).leased = h
+		}
+		insert[messageAll](s, &b.all, h, 0)
+		insert[messageOrder](s, &b.inFlight, h, 0)
+		old.bytes -= int64(m.size)
+		b.bytes += int64(m.size)
+	}
+	s.setCursor(b, b.all.head)
+}
+
+func (s *State) queueDeleted(e *event.Event) {
+	q := s.mustQueue(e)
+	s.use(q.policy, -1)
+	delete(s.queues, q.name)
+	s.bury(q, &grave{reason: event.ReasonQueueDeleted, queue: q.name, deleted: q})
+}
+
+// setCursor moves a backlog's age cursor and sets its timer anew.
+func (s *State) setCursor(b *backlog, h handle) {
+	if b.timer != 0 {
+		s.deadlines.removeAt(s, int(b.timer)-1)
+	}
+	b.cursor = h
+	if h != 0 && !b.grave && b.queue.policy.MaxAgeSeconds > 0 {
+		at := s.messages.get(h).created() + b.queue.policy.MaxAgeSeconds*1000
+		s.deadlines.push(s, timer{at: at, h: handle(b.number), kind: timerAge})
+	}
+}

@@ -1,0 +1,102 @@
+package projections
+
+// handle names an element of a slab; 0 is none. Handles instead of pointers
+// keep the bulk of the state free of pointers, so that the collector does not
+// walk ten million messages, and make it copyable chunk by chunk.
+//
+// Invariant: nothing is ordered by handle. A restored state may have other
+// handles than the one that was never restarted, and decides the same (I5).
+type handle uint32
+
+const (
+	chunkBits = 8
+	chunkSize = 1 << chunkBits
+)
+
+type chunk[T any] struct {
+	epoch uint32
+	items [chunkSize]T
+}
+
+// slab holds elements in chunks that are copied on the first write after a
+// freeze: a checkpoint reads the old chunks while the state goes on.
+type slab[T any] struct {
+	chunks []*chunk[T]
+	free   []handle
+	used   handle // handles 1..used have been given out at some time
+	live   int
+	epoch  uint32
+	frozen int
+}
+
+// get returns an element to read. The pointer is good until the next mut.
+func (s *slab[T]) get(h handle) *T {
+	return &s.chunks[h>>chunkBits].items[h&(chunkSize-1)]
+}
+
+// mut returns an element to write. The pointer is good until the next freeze.
+func (s *slab[T]) mut(h handle) *T {
+	c := s.chunks[h>>chunkBits]
+	if c.epoch != s.epoch {
+		if s.frozen > 0 {
+			d := *c
+			c = &d
+			s.chunks[h>>chunkBits] = c
+		}
+		c.epoch = s.epoch
+	}
+	return &c.items[h&(chunkSize-1)]
+}
+
+// alloc returns a zero element.
+func (s *slab[T]) alloc() (handle, *T) {
+	s.live++
+	if n := len(s.free); n > 0 {
+		h := s.free[n-1]
+		s.free = s.free[:n-1]
+		return h, s.mut(h)
+	}
+	s.used++
+	if int(s.used>>chunkBits) >= len(s.chunks) {
+		s.chunks = append(s.chunks, &chunk[T]{epoch: s.epoch})
+	}
+	return s.used, s.mut(s.used)
+}
+
+func (s *slab[T]) release(h handle) {
+	var zero T
+	*s.mut(h) = zero
+	s.live--
+	s.free = append(s.free, h)
+}
+
+// freeze returns the elements as they are now, to be read beside the writer
+// until thaw.
+func (s *slab[T]) freeze() frozenSlab[T] {
+	s.epoch++
+	s.frozen++
+	return frozenSlab[T]{chunks: append([]*chunk[T](nil), s.chunks...), used: s.used}
+}
+
+func (s *slab[T]) thaw() { s.frozen-- }
+
+// index finds the free elements of a loaded slab.
+func (s *slab[T]) index(used func(*T) bool) {
+	s.live, s.free = 0, nil
+	for h := s.used; h > 0; h-- {
+		if used(s.get(h)) {
+			s.live++
+		} else {
+			s.free = append(s.free, h)
+		}
+	}
+}
+
+type frozenSlab[T any] struct {
+	chunks []*chunk[T]
+	used   handle
+}
+
+func (s *frozenSlab[T]) get(h handle) *T {
+	return &s.chunks[h>>chunkBits].items[h&(chunkSize-1)]
+}

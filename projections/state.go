@@ -1,0 +1,162 @@
+// Package projections folds events into the live state of the queues. It is
+// pure: no clock, randomness, goroutines or I/O, and nothing depends on the
+// order of a map (I5). The live node, time travel and `qlogd replay` are three
+// callers of the same fold.
+package projections
+
+import (
+	"fmt"
+
+	"github.com/qlogd/qlogd/internal/event"
+)
+
+// dueReadyPerEntry bounds how many scheduled messages become ready in one
+// entry, so that a million due at once do not stall the others.
+const dueReadyPerEntry = 4096
+
+// State is the fold of the log up to Index. It is not safe for concurrent use
+// while something is folded; its read methods may run side by side.
+type State struct {
+	index uint64
+	clock int64 // Invariant: the maximum of the stamps so far; never goes back (I10)
+
+	queues   map[string]*queue   // by name: those that can be used
+	numbers  map[uint32]*queue   // by number: also deleted ones that are not carried out yet
+	backlogs map[uint32]*backlog // by number
+	next     uint32              // last number given to a queue or a backlog
+	graves   []*grave            // decided to be gone, carried out in this order
+	users    map[string]int      // queues that name a queue as their dead-letter queue
+
+	messages slab[message]
+	leases   slab[lease]
+	extras   slab[extra]
+	lanes    slab[lane]
+	kinds    kindTable
+
+	byID    map[event.ID]handle
+	byLease map[event.ID]handle // the message that is leased
+
+	waiting   heap // scheduled messages
+	deadlines heap // leases, messages' ends, backlogs' ages
+
+	dedup    dedupTable
+	answers  answerTable
+	contents map[uint64]int64 // live messages by the bucket of log indexes in which their content lies
+	history  uint64           // history below may be gone
+
+	sum     digest // of all live messages, independent of order
+	touched []*queue
+}
+
+// New returns the state before the first event.
+func New() *State {
+	s := &State{
+		queues: map[string]*queue{}, numbers: map[uint32]*queue{}, backlogs: map[uint32]*backlog{}, users: map[string]int{},
+		byID: map[event.ID]handle{}, byLease: map[event.ID]handle{}, contents: map[uint64]int64{},
+	}
+	s.kinds.byName = map[string]handle{}
+	s.dedup.byKey = map[dedupKey]handle{}
+	s.answers.byKey = map[event.Hash]handle{}
+	return s
+}
+
+// Index is the Raft index of the newest block folded.
+func (s *State) Index() uint64 { return s.index }
+
+// Clock is the log's clock, Unix ms.
+func (s *State) Clock() int64 { return s.clock }
+
+// History is the index below which history may have been deleted.
+func (s *State) History() uint64 { return s.history }
+
+// Fold folds a whole block. It cannot fail: an impossible event is a panic
+// that tells both sides.
+func (s *State) Fold(b *event.Block) {
+	s.Begin(b.Index, b.Time)
+	for i := range b.Events {
+		s.Apply(&b.Events[i])
+	}
+}
+
+// Begin starts the block of the entry at index with its stamp: the clock
+// moves, and what was scheduled until then becomes ready.
+func (s *State) Begin(index uint64, time int64) {
+	if index <= s.index {
+		panic(fmt.Sprintf("fold: block %d after block %d", index, s.index))
+	}
+	s.index = index
+	s.sweep()
+	s.Advance(time)
+}
+
+// Advance lets the clock reach an instant at which there may be no block.
+func (s *State) Advance(clock int64) {
+	s.clock = max(s.clock, clock)
+	for n := 0; n < dueReadyPerEntry && len(s.waiting.items) > 0 && s.waiting.items[0].at <= s.clock; n++ {
+		s.becomeReady(s.waiting.items[0].h)
+	}
+}
+
+// Apply folds one event of the block begun.
+func (s *State) Apply(e *event.Event) {
+	switch e.Type {
+	case event.QueueCreated:
+		s.queueCreated(e)
+	case event.QueueUpdated:
+		s.queueUpdated(e)
+	case event.QueueDeleted:
+		s.queueDeleted(e)
+	case event.QueuePaused, event.QueueResumed:
+		s.queuePaused(e)
+	case event.QueuePurged:
+		s.queuePurged(e)
+	case event.Enqueued:
+		s.enqueued(e)
+	case event.Leased:
+		s.leased(e)
+	case event.LeaseExtended:
+		s.leaseExtended(e)
+	case event.LeaseExpired, event.Retried, event.Released:
+		s.leaseReturned(e)
+	case event.Acked, event.Discarded:
+		s.left(e)
+	case event.DeadLettered:
+		s.deadLettered(e)
+	case event.AnswerKept:
+		s.answers.keep(s, e)
+	case event.ContentCarried:
+		s.contentCarried(e)
+	case event.HistoryDeleted:
+		s.history = max(s.history, e.Before)
+	default:
+		panic(fmt.Sprintf("fold: event %s has type %d, which this program does not know", e.ID, e.Type))
+	}
+}
+
+// impossible ends the program: the log says something that the state rules
+// out, so one of the two is wrong and going on would spread it.
+func (s *State) impossible(e *event.Event, format string, args ...any) {
+	panic(fmt.Sprintf("fold: %s event %s at index %d: %s", e.Type, e.ID, s.index, fmt.Sprintf(format, args...)))
+}
+
+// TakeTouched returns the queues in which something became leasable since the
+// last call.
+func (s *State) TakeTouched() []string {
+	if len(s.touched) == 0 {
+		return nil
+	}
+	names := make([]string, 0, len(s.touched))
+	for _, q := range s.touched {
+		q.touched = false
+		names = append(names, q.name)
+	}
+	s.touched = s.touched[:0]
+	return names
+}
+
+func (s *State) touch(q *queue) {
+	if !q.touched {
+		q.touched = true
+		s.touched = append(s.touched, q)
+	}
+}

@@ -1,0 +1,229 @@
+package projections
+
+import (
+	"sort"
+
+	"github.com/qlogd/qlogd/internal/event"
+)
+
+// Queue returns a queue as readers see it.
+func (s *State) Queue(name string) (event.QueueView, bool) {
+	q, ok := s.queues[name]
+	if !ok {
+		return event.QueueView{}, false
+	}
+	return s.viewQueue(q), true
+}
+
+// Queues returns all queues, sorted by name.
+func (s *State) Queues() []event.QueueView {
+	out := make([]event.QueueView, 0, len(s.queues))
+	for _, q := range s.queues { // order does not matter: sorted below
+		out = append(out, s.viewQueue(q))
+	}
+	sort.Slice(out, func(i, j int) bool { return out[i].Name < out[j].Name })
+	return out
+}
+
+func (s *State) viewQueue(q *queue) event.QueueView {
+	b := q.backlog
+	v := event.QueueView{
+		Name: q.name, Number: q.number, Policy: *q.policy, Revision: q.revision, Paused: q.paused,
+		CreatedAt: q.created, UpdatedAt: q.updated,
+		Stats: event.Stats{
+			Ready: b.ready, Scheduled: b.scheduled, InFlight: int64(b.inFlight.n), Bytes: b.bytes,
+			Partitions: int64(len(b.lanes)),
+			Enqueued:   q.enqueued, DeadIn: q.deadIn, ReplayedIn: q.replayedIn, Imported: q.imported, Resurrected: q.resurrected,
+			Acked: q.acked, DeadLettered: q.deadLettered, Discarded: q.discarded, Replayed: q.replayed,
+		},
+	}
+	if b.ordering != event.Unordered {
+		v.Stats.Held = b.ready
+		for i := range b.byPrio {
+			v.Stats.Held -= int64(b.byPrio[i].n)
+		}
+	}
+	for h := b.all.head; h != 0; h = s.messages.get(h).all.next {
+		if m := s.messages.get(h); !s.buried(m) {
+			v.Stats.Oldest = m.created()
+			break
+		}
+	}
+	return v
+}
+
+// Message returns a live message. One that was decided to be gone (purged, its
+// queue deleted, its key dead) reads as discarded or dead-lettered.
+func (s *State) Message(id event.ID) (event.MessageView, bool) {
+	h, ok := s.byID[id]
+	if !ok {
+		return event.MessageView{}, false
+	}
+	return s.viewMessage(h), true
+}
+
+func (s *State) viewMessage(h handle) event.MessageView {
+	m := s.messages.get(h)
+	b := s.backlogs[m.backlog]
+	v := event.MessageView{
+		ID: m.id, Queue: b.queue.name, Key: s.keyOf(m), Kind: s.kinds.name(m.kind), State: m.state,
+		Priority: m.priority, Attempt: m.attempt, Size: m.size, EnqueuedAt: m.created(), Due: m.due,
+		Expires: s.expiresAt(m), Content: s.contentOf(m), Last: m.last(),
+	}
+	if m.lease != 0 {
+		l := s.leases.get(m.lease)
+		v.Lease, v.LeaseExpiresAt = l.id, l.expires
+	}
+	if m.extra != 0 {
+		v.Dead = s.extras.get(m.extra).dead
+	}
+	switch {
+	case s.buried(m):
+		v.State, v.Lease, v.LeaseExpiresAt = event.StateDiscarded, event.ID{}, 0
+		if !b.grave && b.queue.policy.DeadLetterQueue != "" {
+			v.State = event.StateDeadLettered
+		}
+	case m.state == event.StateReady && b.ordering != event.Unordered:
+		l := s.lanes.get(m.lane)
+		v.Held = l.listed == 0 || l.waiting.head != h
+	}
+	return v
+}
+
+// Messages returns a queue's messages by id, at most f.Limit of those that the
+// filter takes (0: all), and whether there are more.
+func (s *State) Messages(name string, f event.MessageFilter) ([]event.MessageView, bool) {
+	q, ok := s.queues[name]
+	if !ok {
+		return nil, false
+	}
+	b := q.backlog
+	h := b.all.head
+	if f.After != (event.ID{}) {
+		if after, ok := s.byID[f.After]; ok && s.messages.get(after).backlog == b.number {
+			h = s.messages.get(after).all.next
+		}
+	}
+	var out []event.MessageView
+	for ; h != 0; h = s.messages.get(h).all.next {
+		m := s.messages.get(h)
+		if m.id.Compare(f.After) <= 0 || s.buried(m) {
+			continue
+		}
+		if f.State != event.StateNone && m.state != f.State {
+			continue
+		}
+		if f.Key != nil && s.keyOf(m) != *f.Key {
+			continue
+		}
+		if f.Limit > 0 && len(out) == f.Limit {
+			return out, true
+		}
+		out = append(out, s.viewMessage(h))
+	}
+	return out, false
+}
+
+// All calls fn with every live message, in no order, until it returns false.
+func (s *State) All(fn func(event.MessageView) bool) {
+	for h := handle(1); h <= s.messages.used; h++ {
+		if m := s.messages.get(h); m.state != event.StateNone && !s.buried(m) {
+			if !fn(s.viewMessage(h)) {
+				return
+			}
+		}
+	}
+}
+
+// Leasable returns how many messages of a queue could be leased now, of the
+// kinds given (none: of all).
+func (s *State) Leasable(name string, kinds []string) int {
+	q, ok := s.queues[name]
+	if !ok || q.paused {
+		return 0
+	}
+	b, n := q.backlog, 0
+	if len(kinds) == 0 {
+		for i := range b.byPrio {
+			n += int(b.byPrio[i].n)
+		}
+		return n
+	}
+	for _, k := range kinds {
+		if lists := b.byKind[s.kinds.byName[k]]; lists != nil {
+			for i := range lists {
+				n += int(lists[i].n)
+			}
+		}
+	}
+	return n
+}
+
+// Next returns the message that a lease takes next: of the kinds given (none:
+// of all), the first by priority and availability, or the head of the
+// partition whose turn it is.
+func (s *State) Next(name string, kinds []string) (event.MessageView, bool) {
+	q, ok := s.queues[name]
+	if !ok || q.paused {
+		return event.MessageView{}, false
+	}
+	b := q.backlog
+	for prio := uint8(event.MinPriority); prio <= event.MaxPriority; prio++ {
+		best := handle(0)
+		if len(kinds) == 0 {
+			best = s.headMessage(b, b.ready1(prio).head)
+		}
+		for _, k := range kinds {
+			lists := b.byKind[s.kinds.byName[k]]
+			if lists == nil {
+				continue
+			}
+			h := s.headMessage(b, lists[prio].head)
+			if h != 0 && (best == 0 || later(s.messages.get(best), s.messages.get(h))) {
+				best = h
+			}
+		}
+		if best != 0 {
+			return s.viewMessage(best), true
+		}
+	}
+	return event.MessageView{}, false
+}
+
+// headMessage turns an element of a ready list into its message.
+func (s *State) headMessage(b *backlog, h handle) handle {
+	if h == 0 || b.ordering == event.Unordered {
+		return h
+	}
+	return s.lanes.get(h).waiting.head
+}
+
+// ByLease returns the message whose current lease this is.
+func (s *State) ByLease(id event.ID) (event.MessageView, bool) {
+	h, ok := s.byLease[id]
+	if !ok || s.buried(s.messages.get(h)) {
+		return event.MessageView{}, false
+	}
+	return s.viewMessage(h), true
+}
+
+// WaitsBehind reports whether other messages wait in the partition of a
+// message.
+func (s *State) WaitsBehind(id event.ID) bool {
+	m := s.messages.get(s.byID[id])
+	if m.lane == 0 || s.backlogs[m.backlog].ordering == event.Unordered {
+		return false
+	}
+	l := s.lanes.get(m.lane)
+	n := l.waiting.n
+	if m.state == event.StateReady || (m.state == event.StateScheduled && m.place == event.PlaceBlock) {
+		n--
+	}
+	return n > 0
+}
+
+// UsedBy returns how many queues name this one as their dead-letter queue.
+func (s *State) UsedBy(name string) int { return s.users[name] }
+
+// NextNumber is the number that a queue made now gets.
+func (s *State) NextNumber() uint32 { return s.next + 1 }

@@ -36,9 +36,9 @@ func (j *judge) header(b []byte) (h blockHeader, salt uint32, ok bool) {
 	return h, 0, false
 }
 
-// find returns the first offset >= off at which a whole block lies: one whose
-// checksums all hold (the chain cannot be told, what it continues is missing).
-func (j *judge) find(off int64) (int64, bool, error) {
+// find returns the first offset >= off at which is is true of what looks like
+// the beginning of a block.
+func (j *judge) find(off int64, is func(off int64) (bool, error)) (int64, bool, error) {
 	const step = 16 << 10 // well below the window's: a hit must not cost a read
 	for off+blockSize+trailerSize <= j.win.limit {
 		b, err := j.win.at(off, min(step, j.win.limit-off))
@@ -54,26 +54,39 @@ func (j *judge) find(off int64) (int64, bool, error) {
 			continue
 		}
 		off += int64(i)
-		whole, err := j.whole(off)
-		if whole || err != nil {
-			return off, whole, err
+		ok, err := is(off)
+		if ok || err != nil {
+			return off, ok, err
 		}
 		off++
 	}
 	return 0, false, nil
 }
 
-func (j *judge) whole(off int64) (bool, error) {
+// begins tells whether a good block header is at off.
+func (j *judge) begins(off int64) (bool, error) {
 	b, err := j.win.at(off, blockSize)
 	if errors.Is(err, errShort) {
 		return false, nil
 	} else if err != nil {
 		return false, err
 	}
-	_, salt, ok := j.header(b)
-	if !ok {
-		return false, nil
+	_, _, ok := j.header(b)
+	return ok, nil
+}
+
+// whole tells whether a block is at off whose checksums all hold. (Its chain
+// cannot be checked: what it continues is missing.)
+func (j *judge) whole(off int64) (bool, error) {
+	ok, err := j.begins(off)
+	if !ok || err != nil {
+		return false, err
 	}
+	b, err := j.win.at(off, blockSize)
+	if err != nil {
+		return false, err
+	}
+	_, salt, _ := j.header(b)
 	raw, h, d, err := readBlock(&j.win, off, salt)
 	if d != nil || err != nil {
 		return false, err
@@ -92,7 +105,7 @@ func (j *judge) behind(off int64) (bool, error) {
 			from = off + h.size()
 		}
 	}
-	_, ok, err := j.find(from)
+	_, ok, err := j.find(from, j.whole)
 	return ok, err
 }
 
@@ -130,7 +143,8 @@ func (j *judge) onlyLost(off int64) (bool, error) {
 			if lost, err := j.lost(&damage{from: off, to: off + blockSize}, off); !lost || err != nil {
 				return false, err
 			}
-			next, found, err := j.find(off + 1)
+			// Its end is not known. The next header, be its block whole or not.
+			next, found, err := j.find(off+1, j.begins)
 			if err != nil || !found {
 				return err == nil, err
 			}

@@ -107,7 +107,7 @@ func (r *recovery) headless(seg *segment, size int64, wrong *CorruptionError) er
 		}
 		j.salts = []uint32{le.Uint32(b[84:]), crc(b[16:84]), known.put(make([]byte, headerSize))}
 	}
-	_, behind, err := j.find(0)
+	_, behind, err := j.find(0, j.whole)
 	if err != nil {
 		return fmt.Errorf("read segment %s: %w", seg.name, err)
 	}

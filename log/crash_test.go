@@ -1,0 +1,309 @@
+package log
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/qlogd/qlogd/internal/vfs"
+)
+
+// teller plays a scenario on a disk and notes what the log has promised.
+type teller struct {
+	disk     *vfs.Mem
+	log      *Log
+	appended []*Block
+	durable  uint64 // head at the last Sync that returned
+	deleted  uint64 // DeleteBefore was called with this
+	erasing  map[Ref]bool
+	erased   map[Ref]bool // by an Erase that returned
+}
+
+var errGivesUp = errors.New("the scenario ends")
+
+// do panics out of the scenario at the first error.
+func (s *teller) do(err error) {
+	if err != nil {
+		panic(fmt.Errorf("%w: %w", errGivesUp, err))
+	}
+}
+
+func (s *teller) options() Options {
+	opts := options(s.disk)
+	// All that Raft may have truncated is what was made durable.
+	opts.HeldFrom, opts.Durable = s.durable+1, s.durable
+	return opts
+}
+
+func (s *teller) open() {
+	l, err := Open(s.options())
+	s.do(err)
+	s.log = l
+}
+
+func (s *teller) append(n int) {
+	for range n {
+		b := story(len(s.appended))
+		s.appended = append(s.appended, b) // even a failing Append may leave it
+		s.do(s.log.Append(b))
+	}
+}
+
+func (s *teller) sync() {
+	head := s.log.Head().Index
+	s.do(s.log.Sync())
+	s.durable = head
+}
+
+func (s *teller) deleteBefore(index uint64) {
+	s.deleted = index
+	s.do(s.log.DeleteBefore(index))
+}
+
+func (s *teller) erase(refs ...Ref) {
+	for _, ref := range refs {
+		s.erasing[ref] = true
+	}
+	s.do(s.log.Erase(refs))
+	for _, ref := range refs {
+		s.erased[ref] = true
+	}
+}
+
+func (s *teller) close() {
+	head := s.log.Head().Index
+	s.do(s.log.Close())
+	s.durable = head
+}
+
+// scenario appends, rolls, syncs, writes side files, deletes, erases, reopens
+// and goes on.
+func scenario(s *teller) (err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			e, ok := r.(error)
+			if !ok || !errors.Is(e, errGivesUp) {
+				panic(r)
+			}
+			err = e
+		}
+	}()
+	s.open()
+	s.append(3)
+	s.sync()
+	s.append(14)
+	s.sync()
+	s.append(9)
+	s.erase(Ref{1, 0}, Ref{15, 0}, Ref{18, 0}, Ref{s.log.Head().Index, 0}, Ref{1, 0})
+	s.append(6)
+	s.deleteBefore(12)
+	s.append(4)
+	s.close()
+	s.open()
+	s.append(8)
+	s.deleteBefore(25)
+	s.append(3)
+	s.sync()
+	s.append(4)
+	return nil
+}
+
+func play(disk *vfs.Mem) (*teller, error) {
+	s := &teller{disk: disk, erasing: map[Ref]bool{}, erased: map[Ref]bool{}}
+	err := scenario(s)
+	return s, err
+}
+
+// TestCrashAtEveryOperation lets the power fail in every write, sync, create,
+// rename and remove of the scenario, and looks at what is left.
+func TestCrashAtEveryOperation(t *testing.T) {
+	whole, err := play(vfs.NewMem())
+	must(t, err)
+	must(t, whole.log.Close())
+	ops := whole.disk.Ops()
+	t.Logf("%d operations", ops)
+	for n := 1; n <= ops; n++ {
+		for seed := range uint64(8) {
+			disk := vfs.NewMem()
+			disk.CrashAt(n)
+			s, err := play(disk)
+			if !disk.Crashed() {
+				continue // in the Close above
+			}
+			if err != nil && !errors.Is(err, vfs.ErrCrashed) {
+				t.Fatalf("operation %d: %v", n, err)
+			}
+			if s.log != nil {
+				s.log.Close()
+			}
+			s.disk = disk.Crash(testRand(seed*1e6 + uint64(n)))
+			if msg := s.afterCrash(whole); msg != "" {
+				t.Fatalf("operation %d, seed %d: %s", n, seed, msg)
+			}
+		}
+	}
+}
+
+// afterCrash recovers and returns what is wrong.
+func (s *teller) afterCrash(whole *teller) string {
+	opts := s.options()
+	head := Head{}
+	if _, err := s.disk.List(dir); err == nil {
+		r, err := OpenReadOnly(opts)
+		if err != nil {
+			return fmt.Sprintf("read-only: %v", err)
+		}
+		head = r.Head()
+		r.Close()
+	}
+	l, err := Open(opts)
+	if err != nil {
+		return err.Error()
+	}
+	defer l.Close()
+	if l.Head() != head {
+		return fmt.Sprintf("head %v, a reader says %v", l.Head(), head)
+	}
+	if msg := s.holds(l); msg != "" {
+		return msg
+	}
+	// Raft feeds what is missing again, and a later crash changes nothing.
+	for i, b := range whole.appended {
+		if b.Index > l.Head().Index {
+			if err := l.Append(story(i)); err != nil {
+				return err.Error()
+			}
+		}
+	}
+	var refs []Ref
+	for ref := range whole.erased {
+		refs = append(refs, ref)
+	}
+	if err := l.Erase(refs); err != nil {
+		return err.Error()
+	}
+	if err := l.DeleteBefore(whole.deleted); err != nil {
+		return err.Error()
+	}
+	if err := l.Close(); err != nil {
+		return err.Error()
+	}
+	after := s.disk.CrashWith(vfs.LoseAll, testRand(1))
+	if _, err := Verify(context.Background(), options(after), 0, nil); err != nil {
+		return err.Error()
+	}
+	return sameFiles(whole.disk, after)
+}
+
+// holds checks a recovered log against what was promised.
+func (s *teller) holds(l *Log) string {
+	if l.Head().Index < s.durable {
+		return fmt.Sprintf("head %d, but %d was durable", l.Head().Index, s.durable)
+	}
+	report, err := Verify(context.Background(), options(s.disk), 0, nil)
+	if err != nil {
+		return err.Error()
+	}
+	if report.Tail != nil || report.Head != l.Head() {
+		return fmt.Sprintf("after recovery: %+v", report)
+	}
+	got, err := tryReadAll(l, 0)
+	if err != nil {
+		return err.Error()
+	}
+	from := 0
+	for from < len(s.appended) && s.appended[from].Index < l.First() {
+		from++
+	}
+	if len(got) > 0 && from > 0 && s.appended[from-1].Index >= max(s.deleted, 1) {
+		return fmt.Sprintf("block %d is gone, retention was asked for %d", s.appended[from-1].Index, s.deleted)
+	}
+	for i, b := range got {
+		want := s.appended[from+i]
+		if msg := diffBlock(b, want); msg != "" {
+			return msg
+		}
+		for n, r := range b.Records {
+			ref := Ref{b.Index, uint32(n)}
+			if r.Erased && !s.erasing[ref] || !r.Erased && s.erased[ref] && r.Content != nil {
+				return fmt.Sprintf("record %s: erased %v", ref, r.Erased)
+			}
+		}
+	}
+	if l.Head().Index == 0 && s.durable > 0 {
+		return "the log is empty"
+	}
+	return ""
+}
+
+// sameFiles compares all segments and side files.
+func sameFiles(a, b *vfs.Mem) string {
+	all := func(disk *vfs.Mem) map[string]string {
+		m := map[string]string{}
+		names, _ := disk.List(dir)
+		for _, name := range names {
+			m[name] = string(disk.Get(path.Join(dir, name)))
+		}
+		return m
+	}
+	x, y := all(a), all(b)
+	if !maps.Equal(x, y) {
+		return fmt.Sprintf("files differ: %s and %s",
+			strings.Join(slices.Sorted(maps.Keys(x)), " "), strings.Join(slices.Sorted(maps.Keys(y)), " "))
+	}
+	return ""
+}
+
+// TestErrorAtEveryOperation lets every operation fail once: the log says so,
+// refuses everything after, and what it had promised is there when it is opened
+// anew.
+func TestErrorAtEveryOperation(t *testing.T) {
+	whole, err := play(vfs.NewMem())
+	must(t, err)
+	must(t, whole.log.Close())
+	boom := errors.New("boom")
+	for n := 1; n <= whole.disk.Ops(); n++ {
+		disk := vfs.NewMem()
+		disk.FailAt(n, boom)
+		s, err := play(disk)
+		if err == nil {
+			continue // in the Close above
+		}
+		if !errors.Is(err, boom) {
+			t.Fatalf("operation %d: %v", n, err)
+		}
+		if s.log != nil && s.log.Close() != nil {
+			t.Fatalf("operation %d: closing a broken log", n)
+		}
+		// Whatever the failed operation has left: the power goes too.
+		s.disk = disk.Crash(testRand(uint64(n)))
+		if msg := s.afterCrash(whole); msg != "" {
+			t.Fatalf("operation %d: %s", n, msg)
+		}
+	}
+}
+
+func TestBrokenLogSaysSo(t *testing.T) {
+	disk := vfs.NewMem()
+	l := mustOpen(t, options(disk))
+	appendAll(t, l, story(0))
+	boom := errors.New("boom")
+	disk.FailAt(disk.Ops()+1, boom)
+	if err := l.Sync(); !errors.Is(err, boom) {
+		t.Fatal(err)
+	}
+	for name, err := range map[string]error{
+		"append": l.Append(story(1)), "sync": l.Sync(), "delete": l.DeleteBefore(9), "erase": l.Erase([]Ref{{1, 0}}),
+		"wait": l.Wait(context.Background(), 5),
+	} {
+		if !errors.Is(err, ErrBroken) && name != "delete" || name == "delete" && !errors.Is(err, boom) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	sameBlocks(t, readAll(t, l, 0), []*Block{func() *Block { b := story(0); b.Chain = l.Head().Chain; return b }()})
+}

@@ -22,7 +22,7 @@ type Log interface {
 // the read methods may be called by any.
 type Machine struct {
 	log     Log
-	touched func(queues []string)
+	opts    Options
 
 	mu    sync.RWMutex
 	state *projections.State // guarded by mu
@@ -33,11 +33,14 @@ type Options struct {
 	// Touched, if set, is told after each entry the queues in which something
 	// became leasable. It must not block.
 	Touched func(queues []string)
+	// Decided, if set, is told each block after it was appended: it is read
+	// only, and must not block.
+	Decided func(b *event.Block)
 }
 
 // New returns a machine that goes on from a state.
 func New(state *projections.State, log Log, opts Options) *Machine {
-	return &Machine{state: state, log: log, touched: opts.Touched}
+	return &Machine{state: state, log: log, opts: opts}
 }
 
 // Apply decides the entry at index, appends its block and returns an answer to
@@ -59,8 +62,8 @@ func (m *Machine) Apply(index uint64, data []byte) ([]event.Result, error) {
 		}
 	}
 	results, touched, err := m.apply(index, entry.Time, commands)
-	if err == nil && len(touched) > 0 && m.touched != nil {
-		m.touched(touched)
+	if err == nil && len(touched) > 0 && m.opts.Touched != nil {
+		m.opts.Touched(touched)
 	}
 	return results, err
 }
@@ -81,6 +84,9 @@ func (m *Machine) apply(index uint64, time int64, commands []*event.Command) ([]
 	}
 	if err := m.log.Append(&d.block); err != nil {
 		return nil, nil, fmt.Errorf("apply %d: %w", index, err)
+	}
+	if m.opts.Decided != nil {
+		m.opts.Decided(&d.block)
 	}
 	return results, d.s.TakeTouched(), nil
 }

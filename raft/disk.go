@@ -1,0 +1,61 @@
+package raft
+
+import (
+	"math"
+	"sync"
+	"time"
+
+	"github.com/qlogd/qlogd/internal/event"
+)
+
+// disk refuses writes before the disk is full: a Raft log that cannot be written
+// ends the process, and reads and leases in hand shall go on.
+type disk struct {
+	free    func() (uint64, error)
+	reserve uint64
+	level   levels
+}
+
+// refuses returns insufficient_storage for a class that must not write now.
+func (d *disk) refuses(c event.Class) *event.Problem {
+	if d.free == nil {
+		return nil
+	}
+	left := d.level.get(d.free, time.Now())
+	limit := d.reserve
+	switch c {
+	case event.ClassLease:
+		limit /= 2
+	case event.ClassSettle, event.ClassBackground: // what makes room
+		limit /= 4
+	}
+	if left >= limit {
+		return nil
+	}
+	return problem(CodeInsufficientStorage, "the disk is nearly full; the write was not proposed", false, 5000)
+}
+
+func newDisk(o Options) *disk { return &disk{free: o.FreeBytes, reserve: o.ReserveBytes} }
+
+// levels remembers the free space for a moment: it is asked for at each write.
+type levels struct {
+	mu   sync.Mutex
+	at   time.Time
+	left uint64
+}
+
+const levelAge = 200 * time.Millisecond
+
+func (l *levels) get(free func() (uint64, error), now time.Time) uint64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.at.IsZero() || now.Sub(l.at) >= levelAge {
+		left, err := free()
+		if err != nil {
+			// A disk that does not tell is not refused: its writes will tell.
+			left = math.MaxUint64
+		}
+		l.left, l.at = left, now
+	}
+	return l.left
+}

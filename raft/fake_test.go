@@ -1,0 +1,390 @@
+package raft
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"io/fs"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/qlogd/qlogd/internal/checkpoint"
+	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/internal/vfs"
+)
+
+// block is what the fake machine keeps of an entry.
+type block struct {
+	Index uint64
+	Time  int64
+	Names []string
+}
+
+// fakeMachine is a Machine whose event log is one file without a sync of its
+// own, as log/ has it: what SyncLog did not cover, a crash may take. A command
+// is a PutQueue; its name is the payload. A name "due+50" makes something due 50
+// ms after its entry, "fail" an error of Apply.
+type fakeMachine struct {
+	f vfs.File
+
+	mu      sync.Mutex
+	size    int64
+	blocks  []block
+	chain   [32]byte
+	clock   int64
+	dues    []int64
+	fired   int // due things that happened
+	applies int // calls that were not skipped
+	hold    chan struct{}
+}
+
+func openFake(t testing.TB, fsys vfs.FS, name string) *fakeMachine {
+	m, err := tryFake(fsys, name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+func tryFake(fsys vfs.FS, name string) (*fakeMachine, error) {
+	m := &fakeMachine{}
+	f, err := fsys.OpenReadWrite(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		if f, err = fsys.Create(name); err == nil {
+			err = fsys.SyncDir("/")
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	m.f = f
+	size, err := f.Size()
+	if err != nil {
+		return nil, err
+	}
+	b := make([]byte, size)
+	if _, err := f.ReadAt(b, 0); err != nil && err != io.EOF {
+		return nil, err
+	}
+	for len(b) >= 8 {
+		n := binary.BigEndian.Uint32(b)
+		if int64(n) > int64(len(b)-8) || n == 0 || crc32.ChecksumIEEE(b[8:8+n]) != binary.BigEndian.Uint32(b[4:]) {
+			break
+		}
+		var bl block
+		if err := json.Unmarshal(b[8:8+n], &bl); err != nil {
+			return nil, err
+		}
+		m.fold(bl)
+		m.size += int64(8 + n)
+		b = b[8+n:]
+	}
+	return m, f.Truncate(m.size)
+}
+
+func (m *fakeMachine) fold(b block) {
+	m.blocks = append(m.blocks, b)
+	m.clock = max(m.clock, b.Time)
+	h := sha256.New()
+	h.Write(m.chain[:])
+	fmt.Fprint(h, b)
+	h.Sum(m.chain[:0])
+	left := m.dues[:0]
+	for _, d := range m.dues {
+		if d <= m.clock {
+			m.fired++
+		} else {
+			left = append(left, d)
+		}
+	}
+	m.dues = left
+	for _, n := range b.Names {
+		if ms, ok := strings.CutPrefix(n, "due+"); ok {
+			v, _ := strconv.ParseInt(ms, 10, 64)
+			m.dues = append(m.dues, b.Time+v)
+		}
+	}
+}
+
+func (m *fakeMachine) Apply(index uint64, entry []byte) ([]event.Result, error) {
+	if m.hold != nil {
+		<-m.hold
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if len(m.blocks) > 0 && index <= m.blocks[len(m.blocks)-1].Index {
+		return nil, nil
+	}
+	e, err := event.DecodeEntry(entry)
+	if err != nil {
+		return nil, err
+	}
+	b := block{Index: index, Time: max(e.Time, m.clock)}
+	var out []event.Result
+	for i, c := range e.Commands {
+		cmd, err := event.DecodeCommand(c)
+		if err != nil {
+			return nil, err
+		}
+		name := nameOf(cmd)
+		if name == "fail" {
+			return nil, errors.New("the fake fails")
+		}
+		b.Names = append(b.Names, name)
+		out = append(out, event.Result{Index: index, Count: int64(i)})
+	}
+	if out == nil {
+		out = []event.Result{}
+	}
+	rec, _ := json.Marshal(b)
+	head := binary.BigEndian.AppendUint32(nil, uint32(len(rec)))
+	head = binary.BigEndian.AppendUint32(head, crc32.ChecksumIEEE(rec))
+	if _, err := m.f.WriteAt(append(head, rec...), m.size); err != nil {
+		return nil, err
+	}
+	m.size += int64(8 + len(rec))
+	m.applies++
+	m.fold(b)
+	return out, nil
+}
+
+func (m *fakeMachine) Head() (uint64, [32]byte) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if len(m.blocks) == 0 {
+		return 0, [32]byte{}
+	}
+	return m.blocks[len(m.blocks)-1].Index, m.chain
+}
+
+func (m *fakeMachine) SyncLog() error { return m.f.Sync() }
+
+func (m *fakeMachine) Clock() int64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.clock
+}
+
+func (m *fakeMachine) NextDue() (int64, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if len(m.dues) == 0 {
+		return 0, false
+	}
+	d := m.dues[0]
+	for _, v := range m.dues {
+		d = min(d, v)
+	}
+	return d, true
+}
+
+type fakeFrozen struct {
+	body  []byte
+	clock int64
+}
+
+func (m *fakeMachine) Freeze() (Frozen, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	b, err := json.Marshal(m.blocks)
+	return fakeFrozen{b, m.clock}, err
+}
+
+func (f fakeFrozen) WriteTo(w io.Writer) (int64, error) {
+	n, err := w.Write(f.body)
+	return int64(n), err
+}
+func (f fakeFrozen) Digest() [16]byte {
+	s := sha256.Sum256(f.body)
+	return [16]byte(s[:16])
+}
+func (f fakeFrozen) Clock() int64 { return f.clock }
+func (f fakeFrozen) Release()     {}
+
+func (m *fakeMachine) Restore(meta checkpoint.Meta, body io.Reader) error {
+	b, err := io.ReadAll(body)
+	if err != nil {
+		return err
+	}
+	if (fakeFrozen{body: b}).Digest() != meta.Digest {
+		return errors.New("another digest")
+	}
+	var blocks []block
+	if err := json.Unmarshal(b, &blocks); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if n := len(m.blocks); n > 0 && meta.HeadIndex <= m.blocks[n-1].Index {
+		return nil
+	}
+	m.blocks, m.chain, m.clock, m.dues = nil, [32]byte{}, 0, nil
+	for _, bl := range blocks {
+		m.fold(bl)
+	}
+	if m.chain != meta.Chain {
+		return errors.New("another chain")
+	}
+	return nil
+}
+
+// names returns all names in the order in which they were applied.
+func (m *fakeMachine) names() (out []string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, b := range m.blocks {
+		out = append(out, b.Names...)
+	}
+	return out
+}
+
+func (m *fakeMachine) times() (out []int64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, b := range m.blocks {
+		out = append(out, b.Time)
+	}
+	return out
+}
+
+// put is a command of the settle class, produceOf, leaseOf and retain are of
+// the others; all carry a name.
+func put(name string) *event.Command {
+	return &event.Command{PutQueue: &event.PutQueue{Name: name}}
+}
+
+func produceOf(name string) *event.Command {
+	return &event.Command{Actor: name, Produce: &event.Produce{Queue: name, Messages: []event.NewMessage{{}}}}
+}
+
+func leaseOf(name string) *event.Command {
+	return &event.Command{Actor: name, Lease: &event.Lease{Queues: []string{name}, Max: 1}}
+}
+
+func background(name string) *event.Command {
+	return &event.Command{Actor: name, Retain: &event.Retain{Before: 1}}
+}
+
+func nameOf(c *event.Command) string {
+	if c.PutQueue != nil {
+		return c.PutQueue.Name
+	}
+	return c.Actor
+}
+
+// node is one replica under test, and its disk.
+type node struct {
+	*Replica
+	t    testing.TB
+	fsys vfs.FS
+	m    *fakeMachine
+	o    Options
+	died chan error
+}
+
+// on returns options for a node on a disk in memory.
+func on(fsys vfs.FS) Options {
+	return Options{
+		NodeID: "n1", ClusterID: "c1", Dir: "/raft", CheckpointDir: "/checkpoints", FS: fsys,
+		OpenKV:    func(name string) (KV, error) { return FileKV(fsys, name) },
+		Bootstrap: true, SnapshotInterval: -1, SegmentBytes: 16 << 10,
+		HeartbeatTimeout: 200 * time.Millisecond,
+	}
+}
+
+// boot starts a node and waits until it leads.
+func boot(t testing.TB, o Options) *node {
+	t.Helper()
+	n, err := tryBoot(t, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.ready()
+	return n
+}
+
+func tryBoot(t testing.TB, o Options) (*node, error) {
+	m, err := tryFake(o.FS, "/events")
+	if err != nil {
+		return nil, err
+	}
+	if o.Machine == nil {
+		o.Machine = m
+	} else {
+		m = o.Machine.(*fakeMachine)
+	}
+	n := &node{t: t, fsys: o.FS, m: m, o: o, died: make(chan error, 1)}
+	o.OnFatal = func(err error) { n.died <- err }
+	if n.Replica, err = Open(o); err != nil {
+		return nil, err
+	}
+	t.Cleanup(n.down)
+	return n, nil
+}
+
+// ready waits until the node leads and has applied an entry of its own.
+func (n *node) ready() {
+	n.t.Helper()
+	for {
+		n.p.mu.Lock()
+		ok, changed := n.p.leader && n.p.readyTerm == n.p.term, n.p.watchLocked()
+		n.p.mu.Unlock()
+		if ok {
+			return
+		}
+		select {
+		case <-changed:
+		case err := <-n.died:
+			n.t.Fatalf("the replica died: %v", err)
+		}
+	}
+}
+
+// down stops the node in order.
+func (n *node) down() {
+	if err := n.Shutdown(context.Background()); err != nil {
+		n.t.Logf("shutdown: %v", err)
+	}
+}
+
+// again stops the node and starts it on the same disk.
+func (n *node) again() *node {
+	n.t.Helper()
+	n.down()
+	o := n.o
+	o.Machine = nil
+	return boot(n.t, o)
+}
+
+func (n *node) put(name string) event.Result {
+	n.t.Helper()
+	res, err := n.Propose(context.Background(), put(name))
+	if err != nil {
+		n.t.Fatalf("put %s: %v", name, err)
+	}
+	return res
+}
+
+// refused proposes and returns why that was refused.
+func (n *node) refused(ctx context.Context, c *event.Command) *event.Problem {
+	n.t.Helper()
+	_, err := n.Propose(ctx, c)
+	return asProblem(n.t, err)
+}
+
+func asProblem(t testing.TB, err error) *event.Problem {
+	t.Helper()
+	var p *event.Problem
+	if !errors.As(err, &p) {
+		t.Fatalf("%v is no problem", err)
+	}
+	return p
+}

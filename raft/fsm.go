@@ -1,0 +1,209 @@
+package raft
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+
+	hraft "github.com/hashicorp/raft"
+
+	"github.com/qlogd/qlogd/internal/checkpoint"
+	"github.com/qlogd/qlogd/internal/event"
+)
+
+// fsm is what hashicorp/raft drives: it puts committed entries into the Machine
+// and keeps what the rest of the replica needs to know of it.
+type fsm struct {
+	o     Options
+	snaps *snapshots
+	fatal func(error)
+	// applied is called after each batch.
+	applied func(progress)
+
+	// Only hashicorp/raft's FSM goroutine uses these.
+	dead error // why nothing is applied any more
+
+	mu  sync.Mutex
+	now progress
+	// wait is closed and replaced when now.index rises; nil while nobody waits.
+	wait chan struct{}
+}
+
+// progress is where the Machine stands.
+type progress struct {
+	index   uint64 // Raft's: of the newest command or configuration seen
+	head    uint64 // of the event log
+	clock   int64
+	due     int64
+	hasDue  bool
+	entries uint64 // applied since the start, skipped ones not counted
+	bytes   uint64
+}
+
+var _ hraft.BatchingFSM = (*fsm)(nil)
+
+func newFSM(o Options, snaps *snapshots, fatal func(error)) *fsm {
+	f := &fsm{o: o, snaps: snaps, fatal: fatal}
+	f.now = f.look(progress{})
+	return f
+}
+
+// look reads the Machine's state into p.
+func (f *fsm) look(p progress) progress {
+	p.head, _ = f.o.Machine.Head()
+	p.clock = f.o.Machine.Clock()
+	p.due, p.hasDue = f.o.Machine.NextDue()
+	return p
+}
+
+func (f *fsm) progress() progress {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.now
+}
+
+// results is what an entry's future answers with.
+type results struct {
+	index   uint64
+	results []event.Result // nil: skipped
+}
+
+// Apply implements hraft.FSM.
+func (f *fsm) Apply(l *hraft.Log) any { return f.ApplyBatch([]*hraft.Log{l})[0] }
+
+// ApplyBatch implements hraft.BatchingFSM. hashicorp/raft hands over commands
+// and configurations only.
+func (f *fsm) ApplyBatch(logs []*hraft.Log) []any {
+	out := make([]any, len(logs))
+	p := f.progress()
+	for i, l := range logs {
+		if f.dead != nil {
+			out[i] = f.dead
+			continue
+		}
+		if l.Type == hraft.LogCommand {
+			// After a restart Raft applies everything since its newest snapshot
+			// again: what the event log holds is never decided twice.
+			skipped := l.Index <= p.head
+			res, err := f.o.Machine.Apply(l.Index, l.Data)
+			if err != nil {
+				f.dead = fmt.Errorf("apply entry %d: %w", l.Index, err)
+				out[i] = f.dead
+				f.fatal(f.dead)
+				continue
+			}
+			if !skipped {
+				p.head = l.Index
+				p.entries++
+				p.bytes += uint64(len(l.Data))
+			}
+			out[i] = results{index: l.Index, results: res}
+		}
+		p.index = l.Index
+	}
+	f.publish(f.look(p))
+	return out
+}
+
+func (f *fsm) publish(p progress) {
+	f.mu.Lock()
+	f.now = p
+	if f.wait != nil {
+		close(f.wait)
+		f.wait = nil
+	}
+	f.mu.Unlock()
+	f.applied(p)
+}
+
+// reached returns nil if the entry at index was applied, else a channel that is
+// closed when something more has been.
+func (f *fsm) reached(index uint64) <-chan struct{} {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.now.index >= index {
+		return nil
+	}
+	if f.wait == nil {
+		f.wait = make(chan struct{})
+	}
+	return f.wait
+}
+
+// errCatchingUp is why a snapshot is refused for now.
+var errCatchingUp = errors.New("no snapshot yet: Raft has not come up to the event log's newest block")
+
+// Snapshot implements hraft.FSM. Raft labels the snapshot with the index that it
+// applied last in this process. After a restart the state is already at the
+// event log's head, ahead of that: such a snapshot would be labelled too low, and
+// a replica that takes it would apply entries twice. So it is refused until Raft
+// has come up.
+func (f *fsm) Snapshot() (hraft.FSMSnapshot, error) {
+	if f.dead != nil {
+		return nil, f.dead
+	}
+	p := f.progress()
+	head, chain := f.o.Machine.Head()
+	if p.index < head {
+		return nil, errCatchingUp
+	}
+	if newest, ok := f.snaps.newest(); ok && newest.Index >= p.index {
+		return nil, hraft.ErrNothingNewToSnapshot
+	}
+	state, err := f.o.Machine.Freeze()
+	if err != nil {
+		return nil, fmt.Errorf("freeze the state: %w", err)
+	}
+	return &frozen{machine: f.o.Machine, state: state, head: head, chain: chain, fatal: f.fatal}, nil
+}
+
+// Restore implements hraft.FSM, for a snapshot that the leader sent. A failure
+// ends the process: Raft would go on as if the state were the snapshot's.
+func (f *fsm) Restore(stream io.ReadCloser) error {
+	meta, body, err := checkpoint.NewReader("received", stream)
+	if err == nil && meta.ClusterID != f.o.ClusterID {
+		err = fmt.Errorf("it is of cluster %q", meta.ClusterID)
+	}
+	if err == nil {
+		err = f.o.Machine.Restore(meta, body)
+	}
+	if err != nil {
+		f.dead = fmt.Errorf("restore snapshot: %w", err)
+		f.fatal(f.dead)
+		return f.dead
+	}
+	p := f.progress()
+	p.index = meta.Index
+	f.publish(f.look(p))
+	return nil
+}
+
+// frozen is a snapshot to be written while Apply goes on.
+type frozen struct {
+	machine Machine
+	state   Frozen
+	head    uint64
+	chain   [32]byte
+	fatal   func(error)
+}
+
+// Persist implements hraft.FSMSnapshot. The order is what makes a snapshot safe:
+// first the event log is made durable up to here, then the checkpoint, and only
+// after both has Persist returned and Raft truncates its log. The other way
+// round a power cut could lose blocks that nobody can make again.
+func (s *frozen) Persist(to hraft.SnapshotSink) error {
+	own, ok := to.(*sink)
+	if !ok {
+		return fmt.Errorf("snapshot: not a sink of this store: %T", to)
+	}
+	if err := s.machine.SyncLog(); err != nil {
+		err = fmt.Errorf("sync the event log before a snapshot: %w", err)
+		s.fatal(err) // never a second try at an fsync
+		return err
+	}
+	return own.persist(s)
+}
+
+// Release implements hraft.FSMSnapshot.
+func (s *frozen) Release() { s.state.Release() }

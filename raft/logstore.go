@@ -1,0 +1,159 @@
+package raft
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"sync/atomic"
+	"time"
+
+	hraft "github.com/hashicorp/raft"
+	wal "github.com/hashicorp/raft-wal"
+)
+
+// logStore is the Raft log: raft-wal with the guards of design.md section 9.
+type logStore struct {
+	wal *wal.WAL
+	// deadline of a write. A disk that hangs under the leader would freeze the
+	// cluster: heartbeats go on, so nobody else is elected (hashicorp/raft #503,
+	// #614). Past the deadline the process ends, and another node takes over.
+	deadline time.Duration
+	fatal    func(error)
+	// floor is the index up to which the log may be truncated from its front:
+	// the newest checkpoint but one, so that a start survives the loss of the
+	// newest.
+	floor  func() uint64
+	broken atomic.Bool
+
+	entries atomic.Uint64 // stored by this process
+	bytes   atomic.Uint64
+}
+
+var (
+	_ hraft.LogStore = (*logStore)(nil)
+	// Without this hashicorp/raft takes the store for one that may have holes,
+	// and then hands Apply entries that were never committed: a deposed leader
+	// with 64 or more of them rejoins by snapshot and later leads (#697).
+	_ hraft.MonotonicLogStore = (*logStore)(nil)
+)
+
+// IsMonotonic implements hraft.MonotonicLogStore.
+func (s *logStore) IsMonotonic() bool { return s.wal.IsMonotonic() }
+
+var errBroken = errors.New("the Raft log failed before; what it holds on disk is unknown")
+
+// FirstIndex implements hraft.LogStore.
+func (s *logStore) FirstIndex() (uint64, error) { return s.wal.FirstIndex() }
+
+// LastIndex implements hraft.LogStore.
+func (s *logStore) LastIndex() (uint64, error) { return s.wal.LastIndex() }
+
+// GetLog implements hraft.LogStore. It hands out what was stored, or an error:
+// raft-wal checks sums only of the batch at the log's end, and a flipped bit in
+// an entry would be decided as if a client had sent it.
+func (s *logStore) GetLog(index uint64, l *hraft.Log) (err error) {
+	defer func() {
+		// raft-wal's decoder slices by lengths that it has just read.
+		if p := recover(); p != nil {
+			err = fmt.Errorf("raft log: entry %d cannot be decoded: %v", index, p)
+		}
+	}()
+	if err := s.wal.GetLog(index, l); err != nil {
+		return err
+	}
+	return unseallog(index, l)
+}
+
+func logSum(l *hraft.Log) uint32 {
+	var b [17]byte
+	binary.BigEndian.PutUint64(b[0:], l.Index)
+	binary.BigEndian.PutUint64(b[8:], l.Term)
+	b[16] = byte(l.Type)
+	return crc32.Update(crc32.Checksum(b[:], castagnoli), castagnoli, l.Data)
+}
+
+// seallog returns l with a sum in Extensions, which nothing else uses. l itself
+// stays as it is: hashicorp/raft goes on using it.
+func seallog(l *hraft.Log) *hraft.Log {
+	c := *l
+	c.Extensions = binary.BigEndian.AppendUint32(nil, logSum(l))
+	return &c
+}
+
+func unseallog(index uint64, l *hraft.Log) error {
+	if len(l.Extensions) != 4 || l.Index != index || binary.BigEndian.Uint32(l.Extensions) != logSum(l) {
+		return fmt.Errorf("raft log: entry %d does not match its checksum", index)
+	}
+	l.Extensions = nil
+	return nil
+}
+
+// StoreLog implements hraft.LogStore.
+func (s *logStore) StoreLog(l *hraft.Log) error { return s.StoreLogs([]*hraft.Log{l}) }
+
+// StoreLogs implements hraft.LogStore. The entries are durable when it returns.
+func (s *logStore) StoreLogs(logs []*hraft.Log) error {
+	sealed := make([]*hraft.Log, len(logs))
+	n := 0
+	for i, l := range logs {
+		sealed[i] = seallog(l)
+		n += len(l.Data)
+	}
+	err := s.guard("store entries", func() error { return s.wal.StoreLogs(sealed) })
+	if err == nil {
+		s.entries.Add(uint64(len(logs)))
+		s.bytes.Add(uint64(n))
+	}
+	return err
+}
+
+// DeleteRange implements hraft.LogStore.
+func (s *logStore) DeleteRange(from, to uint64) error {
+	last, err := s.wal.LastIndex()
+	if err != nil {
+		return err
+	}
+	first, err := s.wal.FirstIndex()
+	if err != nil {
+		return err
+	}
+	// A deletion from the front that leaves something is a compaction behind a
+	// snapshot: it stops at the floor. All of the log goes after a snapshot was
+	// installed, a part at its end is a conflict with the leader: those must be
+	// done as they are asked.
+	if from <= first && to < last {
+		to = min(to, s.floor())
+		if to < from {
+			return nil
+		}
+	}
+	return s.guard(fmt.Sprintf("delete entries %d to %d", from, to), func() error {
+		return s.wal.DeleteRange(from, to)
+	})
+}
+
+// guard runs one write. Any error, or the deadline, ends the process: after a
+// failed fsync the kernel may have dropped the pages, so that a second one
+// "succeeds" with the data lost; it is never retried.
+func (s *logStore) guard(what string, write func() error) error {
+	if s.broken.Load() {
+		return errBroken
+	}
+	timer := time.AfterFunc(s.deadline, func() {
+		s.broken.Store(true)
+		s.fatal(fmt.Errorf("raft log: %s: the disk did not answer within %v", what, s.deadline))
+	})
+	err := write()
+	timer.Stop()
+	if err != nil {
+		s.broken.Store(true)
+		err = fmt.Errorf("raft log: %s: %w", what, err)
+		s.fatal(err)
+		return err
+	}
+	if s.broken.Load() {
+		return errBroken // too late: the end of the process is under way
+	}
+	return nil
+}

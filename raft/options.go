@@ -1,0 +1,170 @@
+package raft
+
+import (
+	"errors"
+	"io"
+	"log/slog"
+	"time"
+
+	"github.com/qlogd/qlogd/internal/checkpoint"
+	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/internal/vfs"
+)
+
+// Machine is what a replica drives: the state and the event log, as one.
+//
+// Apply, Head, Freeze, Restore, NextDue and Clock are never called at the same
+// time; SyncLog and a Frozen's methods may be called beside any of them.
+type Machine interface {
+	// Apply executes an entry and returns one result for each of its commands.
+	// An index at or below the head was executed before: it is skipped, and the
+	// results are nil. An error means that this replica cannot go on.
+	Apply(index uint64, entry []byte) ([]event.Result, error)
+	// Head returns the newest block's index and the chain there; 0 for none.
+	Head() (index uint64, chain [32]byte)
+	// SyncLog makes the event log durable up to the last Apply before the call.
+	SyncLog() error
+	// Freeze returns the state as of the last Apply, to be written while Apply
+	// goes on. It must take well below 10 ms.
+	Freeze() (Frozen, error)
+	// Restore puts a checkpoint's state in place of this one. One that is at or
+	// below the head is verified against the chain there and otherwise ignored.
+	Restore(meta checkpoint.Meta, body io.Reader) error
+	// NextDue returns the log time at which something happens by itself.
+	NextDue() (ms int64, ok bool)
+	// Clock returns the log's clock, Unix ms; 0 for an empty log.
+	Clock() int64
+}
+
+// Frozen is the state at one index. It stays as it is until Release.
+type Frozen interface {
+	io.WriterTo
+	Digest() [16]byte
+	Clock() int64
+	Release()
+}
+
+// Metrics takes what a replica, and the libraries under it, count. Names are in
+// snake_case without a prefix; labels are pairs of name and value.
+type Metrics interface {
+	Count(name string, n float64, labels ...string)
+	Gauge(name string, v float64, labels ...string)
+	// Observe takes one sample: seconds where the name ends in _seconds.
+	Observe(name string, v float64, labels ...string)
+}
+
+// Options of a replica. What is zero gets its default.
+type Options struct {
+	NodeID    string
+	ClusterID string
+	// Dir holds the Raft log and the votes (<data>/raft), CheckpointDir the
+	// checkpoints.
+	Dir           string
+	CheckpointDir string
+	FS            vfs.FS // default: the operating system's
+	// BindAddr is where other replicas reach this one. Without it the replica
+	// is alone in its process (tests).
+	BindAddr string
+	Logger   *slog.Logger
+	Machine  Machine
+	Metrics  Metrics
+	// Bootstrap makes a new cluster with this node as its one voter, where
+	// there is none on disk. On an existing one it does nothing.
+	Bootstrap bool
+	// OnFatal is told, once, why the replica cannot go on. It is expected to end
+	// the process without calling back: whatever was not answered until then is
+	// unknown to the clients.
+	OnFatal func(error)
+
+	// A checkpoint is written after so many entries, or bytes of them, or at
+	// this interval if anything was applied since the last.
+	SnapshotThreshold uint64        // default 100,000
+	SnapshotBytes     uint64        // default 256 MiB
+	SnapshotInterval  time.Duration // default 10 min; negative: never
+	// TrailingLogs are kept in the Raft log behind a checkpoint, so that a
+	// replica that was away for a moment needs no snapshot.
+	TrailingLogs    uint64 // default 4096
+	KeepCheckpoints int    // default checkpoint.Keep
+
+	HeartbeatTimeout   time.Duration // default 1 s
+	ElectionTimeout    time.Duration // default 1 s
+	LeaderLeaseTimeout time.Duration // default 500 ms
+	CommitTimeout      time.Duration // default 50 ms
+	StoreDeadline      time.Duration // default 5 s
+	SegmentBytes       int           // of the Raft log's files, default 64 MiB
+
+	Limits Limits
+
+	// ClockOffset (ms) is added to the wall clock where the log's time is based
+	// on it: a directory made by replay --into goes on from its last instant.
+	ClockOffset int64
+	// FreeBytes tells how much room is left on the disk. Below ReserveBytes
+	// produce is refused with insufficient_storage, below a half of it leases
+	// too, below a quarter everything: a disk that is really full ends the
+	// process. nil: not looked at.
+	FreeBytes    func() (uint64, error)
+	ReserveBytes uint64 // default 256 MiB
+
+	// OpenKV opens a small durable store by name in place of a bbolt file in
+	// Dir: for tests on a disk in memory (see FileKV).
+	OpenKV func(name string) (KV, error)
+}
+
+// Limits bound the proposer: overloaded is answered before memory grows.
+type Limits struct {
+	GroupBytes    int // of one entry, default 1 MiB; a larger lone command goes alone
+	GroupCommands int // of one entry, default 1024
+	GroupWeight   int // messages, leases and settles of one entry, default 16,384
+	Entries       int // in flight, default 32; well below TrailingLogs
+	Bytes         int // in flight, default 8 MiB
+	Waiting       int // commands, default 32,768
+	WaitingBytes  int // default 128 MiB
+	CommandBytes  int // of one command, default 48 MiB (raft-wal takes 64 MiB)
+}
+
+func def[T comparable](p *T, v T) {
+	var zero T
+	if *p == zero {
+		*p = v
+	}
+}
+
+func (o Options) withDefaults() (Options, error) {
+	if o.NodeID == "" || o.Dir == "" || o.CheckpointDir == "" || o.Machine == nil {
+		return o, errors.New("raft: NodeID, Dir, CheckpointDir and Machine are needed")
+	}
+	if o.FS == nil {
+		o.FS = vfs.OS{}
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.Metrics == nil {
+		o.Metrics = noMetrics{}
+	}
+	if o.OnFatal == nil {
+		o.OnFatal = func(err error) { panic(err) }
+	}
+	def(&o.SnapshotThreshold, 100_000)
+	def(&o.SnapshotBytes, 256<<20)
+	def(&o.SnapshotInterval, 10*time.Minute)
+	def(&o.TrailingLogs, 4096)
+	def(&o.KeepCheckpoints, checkpoint.Keep)
+	def(&o.HeartbeatTimeout, time.Second)
+	def(&o.ElectionTimeout, max(time.Second, o.HeartbeatTimeout))
+	def(&o.LeaderLeaseTimeout, o.HeartbeatTimeout/2)
+	def(&o.CommitTimeout, 50*time.Millisecond)
+	def(&o.StoreDeadline, 5*time.Second)
+	def(&o.SegmentBytes, 64<<20)
+	def(&o.ReserveBytes, 256<<20)
+	l := &o.Limits
+	def(&l.GroupBytes, 1<<20)
+	def(&l.GroupCommands, 1024)
+	def(&l.GroupWeight, 16<<10)
+	def(&l.Entries, 32)
+	def(&l.Bytes, 8<<20)
+	def(&l.Waiting, 32<<10)
+	def(&l.WaitingBytes, 128<<20)
+	def(&l.CommandBytes, 48<<20)
+	return o, nil
+}

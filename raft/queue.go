@@ -1,0 +1,181 @@
+package raft
+
+import (
+	"time"
+
+	"github.com/qlogd/qlogd/internal/event"
+)
+
+// pending is one command between Propose and its answer.
+type pending struct {
+	data   []byte
+	class  event.Class
+	weight int // messages, leases or settles that it asks for
+	kind   string
+	key    event.Hash // of its Idempotency-Key; zero none
+	since  time.Time
+	done   chan answer // takes one
+
+	// Guarded by the proposer's lock.
+	state      pendingState
+	prev, next *pending
+}
+
+type pendingState uint8
+
+const (
+	waiting  pendingState = iota // in a queue, may still be dropped
+	inFlight                     // part of an entry: its fate is Raft's
+	settled
+)
+
+type answer struct {
+	result  event.Result
+	problem *event.Problem
+}
+
+func newPending(c *event.Command) *pending {
+	p := &pending{
+		data: event.EncodeCommand(c), class: c.Class(), since: time.Now(),
+		done: make(chan answer, 1),
+	}
+	p.kind, p.weight = describe(c)
+	if c.Request != nil {
+		p.key = c.Request.Key
+	}
+	return p
+}
+
+// describe names a command's type, as operations tell it, and its weight.
+func describe(c *event.Command) (kind string, weight int) {
+	switch {
+	case c.PutQueue != nil:
+		return "put_queue", 1
+	case c.DeleteQueue != nil:
+		return "delete_queue", 1
+	case c.PauseQueue != nil:
+		return "pause_queue", 1
+	case c.PurgeQueue != nil:
+		return "purge_queue", 1
+	case c.Produce != nil:
+		return "produce", len(c.Produce.Messages)
+	case c.Lease != nil:
+		return "lease", c.Lease.Max
+	case c.Settle != nil:
+		return "settle", len(c.Settle.Items)
+	case c.Transaction != nil:
+		n := len(c.Transaction.Settle)
+		for i := range c.Transaction.Produce {
+			n += len(c.Transaction.Produce[i].Messages)
+		}
+		return "transaction", n
+	case c.Delete != nil:
+		return "delete", 1
+	case c.Carry != nil:
+		return "carry", len(c.Carry.Items)
+	case c.Retain != nil:
+		return "retain", 1
+	}
+	return "none", 1
+}
+
+// fifo is a list of pending commands: in order, and one can leave from anywhere,
+// so that a caller that gave up costs no memory.
+type fifo struct {
+	first, last *pending
+	n, bytes    int
+}
+
+func (q *fifo) push(p *pending) {
+	p.prev = q.last
+	if q.last != nil {
+		q.last.next = p
+	} else {
+		q.first = p
+	}
+	q.last = p
+	q.n++
+	q.bytes += len(p.data)
+}
+
+func (q *fifo) remove(p *pending) {
+	if p.prev != nil {
+		p.prev.next = p.next
+	} else {
+		q.first = p.next
+	}
+	if p.next != nil {
+		p.next.prev = p.prev
+	} else {
+		q.last = p.prev
+	}
+	p.prev, p.next = nil, nil
+	q.n--
+	q.bytes -= len(p.data)
+}
+
+// queues hold what waits, a queue for each class.
+type queues struct {
+	class [event.Classes]fifo
+	// passed counts the groups in a row in which a class that waits got no room.
+	passed [event.Classes]int
+}
+
+func (q *queues) len() (n, bytes int) {
+	for i := range q.class {
+		n += q.class[i].n
+		bytes += q.class[i].bytes
+	}
+	return n, bytes
+}
+
+// patience is after how many groups without room a class is let in first, with
+// an eighth of one group: order of classes, but nobody starves.
+const patience = 32
+
+// group takes the commands of the next entry: class by class, first come first
+// served in each, while they fit. The first always fits.
+func (q *queues) group(l Limits) (g []*pending, bytes int) {
+	weight := 0
+	var took [event.Classes]int
+	take := func(c event.Class, share int) {
+		f := &q.class[c]
+		for p := f.first; p != nil; p = f.first {
+			if len(g) > 0 && (bytes+len(p.data) > l.GroupBytes/share || len(g) >= l.GroupCommands/share || weight+p.weight > l.GroupWeight/share) {
+				return
+			}
+			f.remove(p)
+			p.state = inFlight
+			g = append(g, p)
+			bytes += len(p.data)
+			weight += p.weight
+			took[c]++
+		}
+	}
+	for c := range event.Classes {
+		if q.passed[c] >= patience {
+			take(c, 8)
+		}
+	}
+	for c := range event.Classes {
+		take(c, 1)
+		if q.class[c].n > 0 && took[c] == 0 {
+			q.passed[c]++
+		} else {
+			q.passed[c] = 0
+		}
+	}
+	return g, bytes
+}
+
+// drain empties all queues.
+func (q *queues) drain() (g []*pending) {
+	for c := range q.class {
+		for p := q.class[c].first; p != nil; p = q.class[c].first {
+			q.class[c].remove(p)
+			p.state = settled
+			g = append(g, p)
+		}
+	}
+	return g
+}

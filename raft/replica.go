@@ -1,0 +1,233 @@
+// Package raft is one replica: hashicorp/raft (imported nowhere else) with its
+// stores and guards, the proposer that groups commands into entries, the clock
+// that makes due things happen, and snapshots in the right order with the event
+// log. It drives a Machine and does not know what a message is.
+//
+// The guards of design.md section 9 and where they stand:
+//
+//	a LogStore that is not monotonic                 logStore.IsMonotonic
+//	a stalled or full disk freezes the cluster       logStore.guard, disk
+//	pipelining can deadlock replication              newTransport: MaxRPCsInFlight
+//	persistVote writes in two transactions           votes
+//	nobody finds flipped bits                        votes, logStore.GetLog, checkpoint
+//	everything is applied again after a restart      fsm.ApplyBatch
+//	a snapshot is labelled below the state           fsm.Snapshot
+//	no snapshot until a command is applied           proposer.setLeader
+//	a Raft log that does not fit the snapshot        stores.check
+//	RestoreCommittedLogs wants another store         config
+//	unknown outcomes                                 outcome
+//	the Raft port has no authentication              streams
+//	a half-made or lost store                        stores.bootstrap, openStores
+//
+// Nothing here is global but what RouteLibraryMetrics sets: several replicas can
+// live in one process.
+package raft
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	hraft "github.com/hashicorp/raft"
+
+	"github.com/qlogd/qlogd/internal/event"
+)
+
+// Replica is one member of a Raft group.
+type Replica struct {
+	o        Options
+	raft     *hraft.Raft
+	trans    hraft.Transport
+	stores   *stores
+	fsm      *fsm
+	clock    *clock
+	p        *proposer
+	barriers barriers
+
+	leads    chan bool // hashicorp/raft's notifications; it blocks until they are read
+	snapNow  chan struct{}
+	snapped  atomic.Pointer[progress] // when the newest checkpoint was begun
+	stop     chan struct{}            // closed: everything of ours ends
+	stopOnce sync.Once
+	wg       sync.WaitGroup
+	reaped   chan struct{}
+
+	started atomic.Bool // raft is set
+	dead    atomic.Pointer[error]
+}
+
+// Open starts a replica on what is on disk. The Machine must have recovered
+// before. It returns before a leader is known: see Ready.
+func Open(o Options) (_ *Replica, err error) {
+	if o, err = o.withDefaults(); err != nil {
+		return nil, err
+	}
+	r := &Replica{
+		o: o, clock: &clock{offset: o.ClockOffset},
+		leads: make(chan bool, 8), snapNow: make(chan struct{}, 1), stop: make(chan struct{}), reaped: make(chan struct{}),
+	}
+	r.barriers.r = r
+	if r.stores, err = openStores(o, r.fatal); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			r.stores.close()
+		}
+	}()
+	if r.trans, err = newTransport(o, r.expectsPeers); err != nil {
+		return nil, err
+	}
+	if err = r.start(); err != nil {
+		closeTransport(r.trans)
+		return nil, err
+	}
+	return r, nil
+}
+
+func (r *Replica) start() error {
+	if r.o.Bootstrap {
+		if err := r.stores.bootstrap(r.o, r.trans.LocalAddr()); err != nil {
+			return fmt.Errorf("bootstrap: %w", err)
+		}
+	}
+	if err := r.stores.check(r.o); err != nil {
+		return err
+	}
+	r.fsm = newFSM(r.o, r.stores.snaps, r.fatal)
+	r.fsm.applied = r.applied
+	began := r.fsm.progress()
+	r.snapped.Store(&began)
+	r.clock.rebase(began.clock)
+	r.p = newProposer(r.o, r.fsm, r.clock, r.fatal)
+
+	conf := r.config()
+	var err error
+	if r.raft, err = hraft.NewRaft(conf, r.fsm, r.stores.log, r.stores.votes, r.stores.snaps, r.trans); err != nil {
+		return fmt.Errorf("start Raft: %w", err)
+	}
+	r.started.Store(true)
+	r.p.apply = func(data []byte) hraft.ApplyFuture {
+		return r.raft.ApplyLog(hraft.Log{Data: data}, r.o.StoreDeadline)
+	}
+	if r.alone() {
+		// Nobody else can be leader: a heartbeat timeout that is lowered makes
+		// hashicorp/raft stand for election at once, rather than after up to
+		// two of them.
+		rc := r.raft.ReloadableConfig()
+		rc.HeartbeatTimeout, rc.ElectionTimeout = r.o.HeartbeatTimeout, r.o.ElectionTimeout
+		if err := r.raft.ReloadConfig(rc); err != nil {
+			r.o.Logger.Warn("reload of Raft's timeouts failed", "error", err)
+		}
+	}
+	r.wg.Go(r.watchLeadership)
+	r.wg.Go(func() { r.p.run(r.stop) })
+	r.wg.Go(r.takeSnapshots)
+	go func() { r.p.reap(); close(r.reaped) }()
+	return nil
+}
+
+func (r *Replica) config() *hraft.Config {
+	c := hraft.DefaultConfig()
+	c.LocalID = hraft.ServerID(r.o.NodeID)
+	c.Logger = hlog(r.o.Logger, "raft")
+	c.NotifyCh = r.leads
+	// One millisecond more than wanted: see start.
+	c.HeartbeatTimeout = r.o.HeartbeatTimeout + time.Millisecond
+	c.ElectionTimeout = r.o.ElectionTimeout + time.Millisecond
+	c.LeaderLeaseTimeout = r.o.LeaderLeaseTimeout
+	c.CommitTimeout = r.o.CommitTimeout
+	c.TrailingLogs = max(r.o.TrailingLogs, 1) // 0 would look like a removal of all: logStore.DeleteRange
+	// Entries are up to 1 MiB: one message to a follower stays below 16.
+	c.MaxAppendEntries = 16
+	// takeSnapshots says when, by bytes too, and without dice.
+	c.SnapshotInterval, c.SnapshotThreshold = math.MaxInt64/4, math.MaxUint64
+	// The state was folded from the newest checkpoint and the event log, which
+	// leads further than the checkpoint: restoring it would go back.
+	c.NoSnapshotRestoreOnStart = true
+	// Wants a store that tracks commits; raft-wal does not.
+	c.RestoreCommittedLogs = false
+	c.NoLegacyTelemetry = true
+	return c
+}
+
+// fatal ends this replica's part: what is on disk, or the state, can no longer
+// be trusted. The first call counts.
+func (r *Replica) fatal(err error) {
+	if r.dead.CompareAndSwap(nil, &err) {
+		r.o.Logger.Error("the replica cannot go on", "error", err)
+		r.o.OnFatal(err)
+	}
+}
+
+// Propose replicates a command and returns what executing it answered. The
+// error is an *event.Problem: one that says Unknown may still be executed.
+func (r *Replica) Propose(ctx context.Context, c *event.Command) (event.Result, error) {
+	if r.dead.Load() != nil {
+		return event.Result{}, problem(CodeNoLeader, "this node has failed and is about to end; the write was not proposed", false, 1000)
+	}
+	return r.p.propose(ctx, c)
+}
+
+// applied is called by the FSM after each batch.
+func (r *Replica) applied(p progress) {
+	r.p.signal() // something may be due earlier now
+	s := r.snapped.Load()
+	if p.entries-s.entries >= r.o.SnapshotThreshold || p.bytes-s.bytes >= r.o.SnapshotBytes {
+		select {
+		case r.snapNow <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// watchLeadership takes hashicorp/raft's notifications.
+func (r *Replica) watchLeadership() {
+	for {
+		select {
+		case leader := <-r.leads:
+			if leader {
+				r.clock.rebase(r.fsm.progress().clock)
+				r.wg.Go(r.correctAddress)
+			}
+			r.p.setLeader(leader)
+		case <-r.stop:
+			return
+		}
+	}
+}
+
+// correctAddress puts this node's address into the configuration where it
+// listens elsewhere than last time (serve --raft-addr).
+func (r *Replica) correctAddress() {
+	for _, s := range r.servers() {
+		if string(s.ID) == r.o.NodeID && s.Address != r.trans.LocalAddr() {
+			if err := r.raft.AddVoter(s.ID, r.trans.LocalAddr(), 0, 0).Error(); err != nil {
+				r.o.Logger.Warn("this node's new Raft address is not known to the cluster yet", "error", err)
+			}
+		}
+	}
+}
+
+func (r *Replica) servers() []hraft.Server {
+	return r.raft.GetConfiguration().Configuration().Servers // never an error: from memory
+}
+
+// alone tells whether this node is the only voter.
+func (r *Replica) alone() bool {
+	voters, me := 0, false
+	for _, s := range r.servers() {
+		if s.Suffrage == hraft.Voter {
+			voters++
+			me = me || string(s.ID) == r.o.NodeID
+		}
+	}
+	return voters == 1 && me
+}
+
+// Clock returns the log's time at this instant, Unix ms: what the next entry
+// would be stamped with.
+func (r *Replica) Clock() int64 { return r.clock.now() }

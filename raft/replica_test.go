@@ -1,0 +1,172 @@
+package raft
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/qlogd/qlogd/internal/vfs"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestProposeAppliesAndAnswers(t *testing.T) {
+	n := boot(t, on(vfs.NewMem()))
+	first, second := n.put("a"), n.put("b")
+	if second.Index <= first.Index {
+		t.Errorf("indexes %d, %d", first.Index, second.Index)
+	}
+	if got := n.m.names(); !slices.Equal(got, []string{"a", "b"}) {
+		t.Errorf("applied %v", got)
+	}
+	if err := n.Barrier(context.Background()); err != nil {
+		t.Error(err)
+	}
+	if ok, why := n.Ready(); !ok {
+		t.Error(why)
+	}
+}
+
+func TestOnRealFiles(t *testing.T) {
+	dir := t.TempDir()
+	o := on(vfs.OS{})
+	o.OpenKV, o.Dir, o.CheckpointDir, o.BindAddr = nil, dir+"/raft", dir+"/checkpoints", "127.0.0.1:0"
+	m := openFake(t, vfs.OS{}, dir+"/events")
+	o.Machine = m
+	n := boot(t, o)
+	n.put("a")
+	if err := n.Snapshot(); err != nil {
+		t.Fatal(err)
+	}
+	n.put("b")
+	n.down()
+
+	first, last, err := Held(o)
+	if err != nil || first != 1 || last < 3 {
+		t.Errorf("held %d to %d, %v", first, last, err)
+	}
+	o.Machine = openFake(t, vfs.OS{}, dir+"/events")
+	n = boot(t, o)
+	n.put("c")
+	if got := n.m.names(); !slices.Equal(got, []string{"a", "b", "c"}) {
+		t.Errorf("applied %v", got)
+	}
+}
+
+func TestRestartSkipsByIndex(t *testing.T) {
+	n := boot(t, on(vfs.NewMem()))
+	for i := range 20 {
+		n.put(fmt.Sprint(i))
+	}
+	want := n.m.names()
+	n = n.again()
+	n.put("last")
+	if got := n.m.names(); !slices.Equal(got, append(want, "last")) {
+		t.Errorf("applied %v", got)
+	}
+	// The empty entry and "last": nothing else was decided again.
+	if n.m.applies != 2 {
+		t.Errorf("%d entries were applied", n.m.applies)
+	}
+}
+
+func TestSnapshotTruncateRestart(t *testing.T) {
+	o := on(vfs.NewMem())
+	o.TrailingLogs, o.KeepCheckpoints = 1, 2
+	n := boot(t, o)
+	var want []string
+	for round := range 4 {
+		for i := range 10 {
+			name := fmt.Sprintf("%d-%d", round, i)
+			n.put(name)
+			want = append(want, name)
+		}
+		if err := n.Snapshot(); err != nil {
+			t.Fatal(err)
+		}
+		if err := n.Snapshot(); err != nil { // nothing new is no error
+			t.Fatal(err)
+		}
+	}
+	s := n.Status()
+	if len(s.Checkpoints) != 2 || s.Checkpoints[0].HeadIndex != s.Head {
+		t.Errorf("checkpoints %+v at head %d", s.Checkpoints, s.Head)
+	}
+	// The log begins behind the newest checkpoint but one.
+	if s.HeldFirst != s.Checkpoints[1].Index+1 {
+		t.Errorf("the log begins at %d, checkpoints %v", s.HeldFirst, s.Checkpoints)
+	}
+	n = n.again()
+	if got := n.m.names(); !slices.Equal(got, want) {
+		t.Errorf("after the restart %v", got)
+	}
+	n.put("more")
+	if err := n.Snapshot(); err != nil {
+		t.Errorf("snapshot after a restart: %v", err)
+	}
+}
+
+func TestSnapshotByThreshold(t *testing.T) {
+	o := on(vfs.NewMem())
+	o.SnapshotThreshold = 5
+	n := boot(t, o)
+	for i := range 40 {
+		n.put(fmt.Sprint(i))
+	}
+	for {
+		n.stores.snaps.mu.Lock()
+		have := len(n.stores.snaps.have)
+		n.stores.snaps.mu.Unlock()
+		if have > 0 {
+			return
+		}
+		n.put("more")
+	}
+}
+
+func TestManyProposersAreGrouped(t *testing.T) {
+	n := boot(t, on(vfs.NewMem()))
+	release := make(chan struct{})
+	n.m.hold = release
+	var wg sync.WaitGroup
+	for i := range 500 {
+		wg.Go(func() { n.put(fmt.Sprint(i)) })
+	}
+	n.waitFor(func(l Load) bool { return l.Waiting+inFlightOf(l) == 500 })
+	close(release)
+	wg.Wait()
+	n.m.mu.Lock()
+	defer n.m.mu.Unlock()
+	total := 0
+	for _, b := range n.m.blocks {
+		total += len(b.Names)
+	}
+	if entries := len(n.m.blocks); total != 500 || entries > 100 {
+		t.Errorf("%d commands in %d entries", total, entries)
+	}
+}
+
+func inFlightOf(l Load) (n int) {
+	for _, c := range l.Classes {
+		n += c.InFlight
+	}
+	return n
+}
+
+// waitFor waits until the proposer's load is as wanted.
+func (n *node) waitFor(ok func(Load) bool) {
+	n.t.Helper()
+	for {
+		n.p.mu.Lock()
+		changed := n.p.watchLocked()
+		n.p.mu.Unlock()
+		if ok(n.Load()) {
+			return
+		}
+		<-changed
+	}
+}

@@ -1,0 +1,232 @@
+package raft
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	hraft "github.com/hashicorp/raft"
+
+	"github.com/qlogd/qlogd/internal/checkpoint"
+)
+
+// snapshots is Raft's SnapshotStore over the checkpoints: they are one copy.
+type snapshots struct {
+	o Options
+	// stopped makes a snapshot that is being written fail, so that a shutdown
+	// does not wait for gigabytes.
+	stopped atomic.Bool
+
+	mu   sync.Mutex
+	have []checkpoint.Meta // newest first
+}
+
+var _ hraft.SnapshotStore = (*snapshots)(nil)
+
+func openSnapshots(o Options) (*snapshots, error) {
+	if err := checkpoint.Clean(o.FS, o.CheckpointDir); err != nil {
+		return nil, err
+	}
+	metas, bad, err := checkpoint.List(o.FS, o.CheckpointDir)
+	if err != nil {
+		return nil, err
+	}
+	for _, b := range bad {
+		// Told, and left for a person to look at: an older one is used, whose
+		// entries the Raft log still holds.
+		o.Logger.Error("a checkpoint cannot be used", "name", b.Name, "error", b.Err)
+	}
+	return &snapshots{o: o, have: metas}, nil
+}
+
+func (s *snapshots) metas() []checkpoint.Meta {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return append([]checkpoint.Meta(nil), s.have...)
+}
+
+func (s *snapshots) newest() (checkpoint.Meta, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.have) == 0 {
+		return checkpoint.Meta{}, false
+	}
+	return s.have[0], true
+}
+
+// floor is up to where the Raft log may be truncated: the newest checkpoint but
+// one. If the newest turns out to be bad, the one before it and the Raft log
+// still make up everything.
+func (s *snapshots) floor() uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.have) < 2 {
+		return 0
+	}
+	return s.have[1].Index
+}
+
+// List implements hraft.SnapshotStore.
+func (s *snapshots) List() ([]*hraft.SnapshotMeta, error) {
+	var out []*hraft.SnapshotMeta
+	for _, m := range s.metas() {
+		out = append(out, snapshotMeta(m))
+	}
+	return out, nil
+}
+
+func snapshotMeta(m checkpoint.Meta) *hraft.SnapshotMeta {
+	return &hraft.SnapshotMeta{
+		Version: hraft.SnapshotVersion(m.SnapshotVersion), ID: m.Name(), Index: m.Index, Term: m.Term,
+		Configuration: hraft.DecodeConfiguration(m.Configuration), ConfigurationIndex: m.ConfigurationIndex,
+		Size: m.Size,
+	}
+}
+
+// Open implements hraft.SnapshotStore. The stream is the checkpoint file as it
+// is: whoever takes it verifies it.
+func (s *snapshots) Open(id string) (*hraft.SnapshotMeta, io.ReadCloser, error) {
+	meta, head, err := checkpoint.Open(s.o.FS, s.o.CheckpointDir, id)
+	if err != nil {
+		return nil, nil, err
+	}
+	head.Close()
+	raw, size, err := checkpoint.OpenRaw(s.o.FS, s.o.CheckpointDir, id)
+	if err != nil {
+		return nil, nil, err
+	}
+	meta.Size = size
+	return snapshotMeta(meta), raw, nil
+}
+
+// Create implements hraft.SnapshotStore.
+func (s *snapshots) Create(version hraft.SnapshotVersion, index, term uint64, c hraft.Configuration, cIndex uint64, _ hraft.Transport) (hraft.SnapshotSink, error) {
+	return &sink{store: s, meta: checkpoint.Meta{
+		Index: index, Term: term, SnapshotVersion: uint16(version),
+		Configuration: hraft.EncodeConfiguration(c), ConfigurationIndex: cIndex,
+		ClusterID: s.o.ClusterID,
+	}}, nil
+}
+
+// added takes a new checkpoint in, and removes those that are too many.
+func (s *snapshots) added(name string) error {
+	meta, body, err := checkpoint.Open(s.o.FS, s.o.CheckpointDir, name)
+	if err != nil {
+		return err
+	}
+	body.Close()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	have := []checkpoint.Meta{meta}
+	for _, m := range s.have {
+		if m.Name() != name {
+			have = append(have, m)
+		}
+	}
+	var names []string
+	gone := map[string]bool{}
+	for _, m := range checkpoint.Thin(have, s.o.KeepCheckpoints) {
+		names, gone[m.Name()] = append(names, m.Name()), true
+	}
+	s.have = s.have[:0:0]
+	for _, m := range have {
+		if !gone[m.Name()] {
+			s.have = append(s.have, m)
+		}
+	}
+	if err := checkpoint.Remove(s.o.FS, s.o.CheckpointDir, names...); err != nil {
+		// Not worth the new one: the next start lists it again.
+		s.o.Logger.Warn("old checkpoints stay", "error", err)
+	}
+	return nil
+}
+
+// sink is a checkpoint on its way. It is filled in one of two ways: by persist,
+// from this node's state, or by Write, with the bytes of another node's file.
+type sink struct {
+	store *snapshots
+	meta  checkpoint.Meta
+	in    *checkpoint.Incoming // of Write
+	done  bool
+}
+
+var errStopped = errors.New("the replica is shutting down")
+
+// ID implements hraft.SnapshotSink.
+func (s *sink) ID() string { return s.meta.Name() }
+
+// persist writes this node's state.
+func (s *sink) persist(f *frozen) error {
+	s.meta.HeadIndex, s.meta.Chain = f.head, f.chain
+	s.meta.Clock, s.meta.Digest = f.state.Clock(), f.state.Digest()
+	s.meta.CreatedAt = time.Now().UnixMilli()
+	if err := checkpoint.Write(s.store.o.FS, s.store.o.CheckpointDir, s.meta, stoppable{f.state, &s.store.stopped}); err != nil {
+		return err
+	}
+	s.done = true
+	return s.store.added(s.ID())
+}
+
+// Write implements hraft.SnapshotSink, for a snapshot that the leader sends.
+func (s *sink) Write(p []byte) (int, error) {
+	if s.store.stopped.Load() {
+		return 0, errStopped
+	}
+	if s.in == nil {
+		in, err := checkpoint.Receive(s.store.o.FS, s.store.o.CheckpointDir, s.ID())
+		if err != nil {
+			return 0, err
+		}
+		s.in = in
+	}
+	return s.in.Write(p)
+}
+
+// Close implements hraft.SnapshotSink. When it returns nil the checkpoint is
+// whole, verified and durable.
+func (s *sink) Close() error {
+	if s.done {
+		return nil
+	}
+	if s.in == nil {
+		return fmt.Errorf("snapshot %s: nothing was written", s.ID())
+	}
+	if err := s.in.Commit(); err != nil {
+		return err
+	}
+	s.done = true
+	return s.store.added(s.ID())
+}
+
+// Cancel implements hraft.SnapshotSink.
+func (s *sink) Cancel() error {
+	if s.in != nil && !s.done {
+		s.in.Abort()
+	}
+	return nil
+}
+
+// stoppable fails a long write once the flag is set.
+type stoppable struct {
+	body io.WriterTo
+	flag *atomic.Bool
+}
+
+func (s stoppable) WriteTo(w io.Writer) (int64, error) {
+	return s.body.WriteTo(stopWriter{w, s.flag})
+}
+
+type stopWriter struct {
+	w    io.Writer
+	flag *atomic.Bool
+}
+
+func (s stopWriter) Write(p []byte) (int, error) {
+	if s.flag.Load() {
+		return 0, errStopped
+	}
+	return s.w.Write(p)
+}

@@ -1,0 +1,51 @@
+package raft
+
+import (
+	"errors"
+	"time"
+
+	hraft "github.com/hashicorp/raft"
+)
+
+// takeSnapshots writes a checkpoint when enough was applied since the last, or
+// when some time has passed with anything applied.
+func (r *Replica) takeSnapshots() {
+	var interval <-chan time.Time
+	if r.o.SnapshotInterval > 0 {
+		t := time.NewTicker(r.o.SnapshotInterval)
+		defer t.Stop()
+		interval = t.C
+	}
+	for {
+		select {
+		case <-r.snapNow:
+		case <-interval:
+		case <-r.stop:
+			return
+		}
+		p := r.fsm.progress()
+		if p.entries == r.snapped.Load().entries {
+			continue
+		}
+		if err := r.Snapshot(); err != nil {
+			r.o.Logger.Warn("no checkpoint was written", "error", err)
+		}
+		// Also after a failure: the next is tried after as much again, not at
+		// each entry.
+		r.snapped.Store(&p)
+	}
+}
+
+// Snapshot writes a checkpoint now and truncates the Raft log behind it. It is
+// no error if there is nothing new to write.
+func (r *Replica) Snapshot() error {
+	err := r.raft.Snapshot().Error()
+	if !errors.Is(err, hraft.ErrNothingNewToSnapshot) {
+		return err
+	}
+	p := r.fsm.progress()
+	if newest, _ := r.stores.snaps.newest(); newest.HeadIndex < p.head {
+		return errCatchingUp // nothing was applied in this process yet
+	}
+	return nil
+}

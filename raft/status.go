@@ -1,0 +1,166 @@
+package raft
+
+import (
+	"fmt"
+	"time"
+
+	hraft "github.com/hashicorp/raft"
+
+	"github.com/qlogd/qlogd/internal/checkpoint"
+	"github.com/qlogd/qlogd/internal/event"
+)
+
+// Status is where a replica stands.
+type Status struct {
+	NodeID, ClusterID, Addr string
+	State                   string // Follower, Candidate, Leader, Shutdown
+	Term                    uint64
+	LeaderID, LeaderAddr    string // empty: not known
+	LastIndex               uint64 // of the Raft log, or of the newest snapshot
+	CommitIndex             uint64
+	AppliedIndex            uint64 // Raft's: of the newest entry that the Machine has seen in this process
+	Head                    uint64 // of the event log
+	HeldFirst, HeldLast     uint64 // what the Raft log holds; 0, 0 nothing
+	Clock                   int64  // the log's time now, Unix ms
+	Servers                 []Server
+	Checkpoints             []checkpoint.Meta // newest first
+	Fatal                   error             // why the replica cannot go on
+}
+
+// Server is one member of the cluster.
+type Server struct {
+	ID, Addr string
+	Voter    bool
+}
+
+// Status returns where the replica stands.
+func (r *Replica) Status() Status {
+	leaderAddr, leaderID := r.raft.LeaderWithID()
+	p := r.fsm.progress()
+	s := Status{
+		NodeID: r.o.NodeID, ClusterID: r.o.ClusterID, Addr: string(r.trans.LocalAddr()),
+		State: r.raft.State().String(), Term: r.raft.CurrentTerm(),
+		LeaderID: string(leaderID), LeaderAddr: string(leaderAddr),
+		LastIndex: r.raft.LastIndex(), CommitIndex: r.raft.CommitIndex(), AppliedIndex: p.index, Head: p.head,
+		Clock: r.clock.now(), Checkpoints: r.stores.snaps.metas(),
+	}
+	// 0 where the log is closed already: a status is asked for at any time.
+	s.HeldFirst, _ = r.stores.log.FirstIndex()
+	s.HeldLast, _ = r.stores.log.LastIndex()
+	for _, m := range r.servers() {
+		s.Servers = append(s.Servers, Server{ID: string(m.ID), Addr: string(m.Address), Voter: m.Suffrage == hraft.Voter})
+	}
+	if err := r.dead.Load(); err != nil {
+		s.Fatal = *err
+	}
+	return s
+}
+
+// Ready tells whether this node can serve: a leader is known and what was
+// committed before is applied here. If not, it says why.
+func (r *Replica) Ready() (bool, []string) {
+	var reasons []string
+	if err := r.dead.Load(); err != nil {
+		reasons = append(reasons, "failed: "+(*err).Error())
+	}
+	r.p.mu.Lock()
+	leader, ready, closing := r.p.leader, r.p.readyTerm == r.p.term, r.p.closing
+	r.p.mu.Unlock()
+	if closing {
+		reasons = append(reasons, "shutting down")
+	}
+	applied, commit := r.fsm.progress().index, r.raft.CommitIndex()
+	switch addr, _ := r.raft.LeaderWithID(); {
+	case addr == "":
+		reasons = append(reasons, "no leader is known")
+	case leader && !ready:
+		reasons = append(reasons, fmt.Sprintf("the log is being applied: %d of %d", applied, r.raft.LastIndex()))
+	case !leader && applied+maxLag < commit:
+		reasons = append(reasons, fmt.Sprintf("behind the leader: %d of %d", applied, commit))
+	}
+	return len(reasons) == 0, reasons
+}
+
+// maxLag is how many entries a follower may be behind and still count as ready.
+const maxLag = 64
+
+// Leader tells whether this node is the leader.
+func (r *Replica) Leader() bool {
+	r.p.mu.Lock()
+	defer r.p.mu.Unlock()
+	return r.p.leader
+}
+
+// Load is what the proposer has in hand.
+type Load struct {
+	Classes      [event.Classes]ClassLoad
+	Waiting      int // commands, of all classes
+	WaitingBytes int
+	Entries      int     // under way
+	Utilization  float64 // of the room for waiting commands, 0 to 1
+	PerSecond    float64 // commands executed, lately
+}
+
+// ClassLoad is a part of it. Oldest is zero where nothing waits.
+type ClassLoad struct {
+	Waiting, InFlight int
+	Oldest            time.Time
+}
+
+// Load returns what the proposer has in hand.
+func (r *Replica) Load() Load {
+	p := r.p
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	l := Load{Entries: len(p.flying), PerSecond: p.rate.perSecond}
+	l.Waiting, l.WaitingBytes = p.q.len()
+	l.Utilization = max(float64(l.Waiting)/float64(p.limits.Waiting), float64(l.WaitingBytes)/float64(p.limits.WaitingBytes))
+	for c := range l.Classes {
+		l.Classes[c] = ClassLoad{Waiting: p.q.class[c].n, InFlight: p.fly[c]}
+		if first := p.q.class[c].first; first != nil {
+			l.Classes[c].Oldest = first.since
+		}
+	}
+	return l
+}
+
+// Pending is a write that was taken and is not answered yet.
+type Pending struct {
+	Key      event.Hash // of its Idempotency-Key; zero none
+	Type     string
+	Class    event.Class
+	Since    time.Time
+	InFlight bool
+	Position int // among those that wait, from 1; 0 in flight
+	WaitMS   int64
+}
+
+// Pending returns the writes with this Idempotency-Key (its hash) that are not
+// answered yet.
+func (r *Replica) Pending(key event.Hash) []Pending {
+	p := r.p
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var out []Pending
+	add := func(d *pending, position int) {
+		if d.key == key && !key.IsZero() {
+			out = append(out, Pending{
+				Key: d.key, Type: d.kind, Class: d.class, Since: d.since,
+				InFlight: position == 0, Position: position, WaitMS: p.rate.wait(position),
+			})
+		}
+	}
+	for _, fl := range p.flying {
+		for _, d := range fl.group {
+			add(d, 0)
+		}
+	}
+	n := 0
+	for c := range p.q.class {
+		for d := p.q.class[c].first; d != nil; d = d.next {
+			n++
+			add(d, n)
+		}
+	}
+	return out
+}

@@ -1,0 +1,310 @@
+package raft
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"time"
+
+	hraft "github.com/hashicorp/raft"
+	wal "github.com/hashicorp/raft-wal"
+	"github.com/hashicorp/raft-wal/metadb"
+	"github.com/hashicorp/raft-wal/segment"
+
+	"github.com/qlogd/qlogd/internal/checkpoint"
+)
+
+// The files in Options.Dir.
+const (
+	votesFile = "stable.db"
+	metaFile  = metadb.FileName // raft-wal's, next to its segments
+)
+
+// stores are what Raft remembers by.
+type stores struct {
+	kv    KV
+	votes *votes
+	log   *logStore
+	snaps *snapshots
+}
+
+func openStores(o Options, fatal func(error)) (_ *stores, err error) {
+	for _, dir := range []string{o.Dir, o.CheckpointDir} {
+		if err := o.FS.MkdirAll(dir); err != nil {
+			return nil, fmt.Errorf("raft: %w", err)
+		}
+	}
+	s := &stores{}
+	defer func() {
+		if err != nil {
+			s.close()
+		}
+	}()
+	hadLog, err := logPresent(o)
+	if err != nil {
+		return nil, err
+	}
+	if s.snaps, err = openSnapshots(o); err != nil {
+		return nil, err
+	}
+	// The votes are opened first: bbolt then times out on the lock of another
+	// process, where raft-wal would wait for ever.
+	if s.kv, err = openKV(o, votesFile); err != nil {
+		return nil, fmt.Errorf("raft: %w", err)
+	}
+	s.votes = &votes{kv: s.kv, fatal: fatal}
+	term, err := s.votes.term()
+	if err != nil {
+		return nil, fmt.Errorf("raft: %w", err)
+	}
+	head, _ := o.Machine.Head()
+	_, haveCheckpoint := s.snaps.newest()
+	beside := head > 0 || haveCheckpoint
+	// Before a new log is made in place of a lost one. The log is made before
+	// the first term is stored, so a term without a log is no crash.
+	if !hadLog && (term > 0 || beside) {
+		return nil, lostStore(o, head, "has no log ("+metaFile+")")
+	}
+	if s.log, err = openLog(o, fatal, s.snaps.floor); err != nil {
+		return nil, err
+	}
+	last, err := s.log.LastIndex()
+	if err != nil {
+		return nil, err
+	}
+	// The first term is stored before the first entry.
+	if term == 0 && (last > 0 || beside) {
+		return nil, lostStore(o, head, "has no term ("+votesFile+")")
+	}
+	return s, nil
+}
+
+// ErrLostStore is why a replica does not start whose Raft store is gone while
+// its event log or its checkpoints are there. It must not start as new: it would
+// give out indexes again, and in a cluster vote again.
+var ErrLostStore = errors.New("the Raft store is lost")
+
+func lostStore(o Options, head uint64, what string) error {
+	return fmt.Errorf("%w: %s %s, but the event log ends at index %d, or checkpoints or the other half of the store are there; "+
+		"put the whole directory back, or make a new one with qlogd replay --into", ErrLostStore, o.Dir, what, head)
+}
+
+// logPresent tells whether there is a Raft log on disk.
+func logPresent(o Options) (bool, error) {
+	_, err := o.FS.Stat(join(o.Dir, metaFile))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return false, fmt.Errorf("raft: %w", err)
+	}
+	return err == nil, nil
+}
+
+func openKV(o Options, name string) (KV, error) {
+	if o.OpenKV != nil {
+		return o.OpenKV(join(o.Dir, name))
+	}
+	return openBolt(join(o.Dir, name))
+}
+
+func openLog(o Options, fatal func(error), floor func() uint64) (*logStore, error) {
+	opts := []func(*wal.WAL){
+		wal.WithSegmentFiler(segment.NewFiler(o.Dir, walFS{o.FS})),
+		wal.WithSegmentSize(o.SegmentBytes),
+		wal.WithLogger(hlog(o.Logger, "raft-wal")),
+		wal.WithMetricsCollector(walMetrics{o.Metrics}),
+	}
+	if o.OpenKV != nil {
+		kv, err := o.OpenKV(join(o.Dir, metaFile))
+		if err != nil {
+			return nil, fmt.Errorf("raft log: %w", err)
+		}
+		opts = append(opts, wal.WithMetaStore(kvMeta{kv}))
+	}
+	// Its type of options has no name outside.
+	w, err := wal.Open(o.Dir, func(w *wal.WAL) {
+		for _, opt := range opts {
+			opt(w)
+		}
+	})
+	if err != nil {
+		return nil, fmt.Errorf("open Raft log in %s: %w", o.Dir, err)
+	}
+	return &logStore{wal: w, deadline: o.StoreDeadline, fatal: fatal, floor: floor}, nil
+}
+
+// close closes what is open; the first error counts.
+func (s *stores) close() error {
+	var errs []error
+	if s.log != nil {
+		errs = append(errs, s.log.wal.Close())
+	}
+	if s.kv != nil {
+		errs = append(errs, s.kv.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// Held tells which entries a node's Raft log holds (0, 0: none), for the event
+// log's recovery: it is opened before Raft, and a bad last block is healed only
+// where Raft will apply its entry again. Of the options Dir, FS and OpenKV are
+// used. Nobody else may have the store open.
+func Held(o Options) (first, last uint64, err error) {
+	o.NodeID, o.CheckpointDir = "held", o.Dir
+	o.Machine = noMachine{}
+	if o, err = o.withDefaults(); err != nil {
+		return 0, 0, err
+	}
+	if ok, err := logPresent(o); err != nil || !ok {
+		return 0, 0, err
+	}
+	if o.OpenKV == nil {
+		// raft-wal waits for ever for the lock of its bbolt file.
+		kv, err := openKV(o, votesFile)
+		if err != nil {
+			return 0, 0, fmt.Errorf("raft: %w", err)
+		}
+		defer kv.Close()
+	}
+	log, err := openLog(o, func(error) {}, func() uint64 { return 0 })
+	if err != nil {
+		return 0, 0, err
+	}
+	defer log.wal.Close()
+	if first, err = log.FirstIndex(); err == nil {
+		last, err = log.LastIndex()
+	}
+	return first, last, err
+}
+
+type noMachine struct{ Machine }
+
+// check compares the stores with each other and with the event log before Raft
+// starts, heals what a crash can leave, and refuses what it cannot.
+func (s *stores) check(o Options) error {
+	first, err := s.log.FirstIndex()
+	if err != nil {
+		return err
+	}
+	last, err := s.log.LastIndex()
+	if err != nil {
+		return err
+	}
+	newest, ok := s.snaps.newest()
+	if ok {
+		if newest.ClusterID != o.ClusterID {
+			return fmt.Errorf("raft: checkpoint %s is of cluster %q, this node is of %q", newest.Name(), newest.ClusterID, o.ClusterID)
+		}
+		// A crash between the closing of a received snapshot and its restore:
+		// finish it. A snapshot of this node's own is never ahead of its event
+		// log, which was synced before.
+		if head, _ := o.Machine.Head(); head < newest.HeadIndex {
+			o.Logger.Warn("the event log ends below the newest checkpoint; restoring it", "head", head, "checkpoint", newest.Name(), "checkpoint_head", newest.HeadIndex)
+			if err := restore(o, newest); err != nil {
+				return err
+			}
+		}
+		if last, err = s.alignLog(o, newest, first, last); err != nil {
+			return err
+		}
+		if last == 0 {
+			first = 0
+		}
+	}
+	if last > 0 && first > newest.Index+1 {
+		return fmt.Errorf("raft: the Raft log begins at index %d, but the newest usable checkpoint ends at %d: what lies between is lost", first, newest.Index)
+	}
+	// Every applied entry was synced in the Raft log first: an event log that
+	// is ahead of it shows that the Raft log lost its end.
+	if head, _ := o.Machine.Head(); head > max(last, newest.Index) {
+		return fmt.Errorf("%w: the event log ends at index %d, but Raft only knows entries up to %d", ErrLostStore, head, max(last, newest.Index))
+	}
+	return s.verify(max(first, newest.Index+1), last)
+}
+
+// alignLog empties a Raft log that does not lead up to the newest snapshot.
+func (s *stores) alignLog(o Options, newest checkpoint.Meta, first, last uint64) (uint64, error) {
+	if last == 0 {
+		return 0, nil
+	}
+	why := ""
+	switch {
+	case last < newest.Index:
+		// raft-wal would refuse the snapshot's next index for ever.
+		why = "it ends below the newest checkpoint"
+	case first <= newest.Index:
+		var l hraft.Log
+		if err := s.log.GetLog(newest.Index, &l); err != nil {
+			return 0, err
+		}
+		if l.Term == newest.Term {
+			return last, nil
+		}
+		// What follows an entry that was never committed was not either.
+		why = fmt.Sprintf("its entry %d is of term %d, the checkpoint's of term %d", newest.Index, l.Term, newest.Term)
+	default:
+		return last, nil
+	}
+	o.Logger.Warn("emptying the Raft log: "+why, "first", first, "last", last, "checkpoint", newest.Name())
+	return 0, s.log.DeleteRange(first, last)
+}
+
+// verify reads the entries that Raft is about to apply. hashicorp/raft would
+// panic at the first bad one; here it is an error with its index.
+func (s *stores) verify(from, to uint64) error {
+	var term uint64
+	for i := from; i <= to; i++ {
+		var l hraft.Log
+		if err := s.log.GetLog(i, &l); err != nil {
+			return err
+		}
+		if l.Term < term {
+			return fmt.Errorf("raft log: entry %d is of term %d, the one before it of term %d", i, l.Term, term)
+		}
+		term = l.Term
+	}
+	return nil
+}
+
+func restore(o Options, meta checkpoint.Meta) error {
+	meta, body, err := checkpoint.Open(o.FS, o.CheckpointDir, meta.Name())
+	if err != nil {
+		return err
+	}
+	defer body.Close()
+	if err := o.Machine.Restore(meta, body); err != nil {
+		return fmt.Errorf("restore checkpoint %s: %w", meta.Name(), err)
+	}
+	return nil
+}
+
+// bootstrap makes this node the one voter of a new cluster, where there is none
+// on disk. A crash halfway left a first term and an empty log: hashicorp/raft's
+// own BootstrapCluster would then refuse for ever, and nobody could be elected.
+func (s *stores) bootstrap(o Options, addr hraft.ServerAddress) error {
+	last, err := s.log.LastIndex()
+	if err != nil {
+		return err
+	}
+	if _, ok := s.snaps.newest(); ok || last > 0 {
+		return nil
+	}
+	term, err := s.votes.term()
+	if err != nil {
+		return err
+	}
+	if term > 1 {
+		return fmt.Errorf("%w: term %d is known, but the Raft log is empty", ErrLostStore, term)
+	}
+	// The term first: a log with an entry and no term is a lost store.
+	if err := s.votes.SetUint64([]byte(keyCurrentTerm), 1); err != nil {
+		return err
+	}
+	return s.log.StoreLog(&hraft.Log{
+		Index: 1, Term: 1, Type: hraft.LogConfiguration,
+		Data:       hraft.EncodeConfiguration(sole(o.NodeID, addr)),
+		AppendedAt: time.Now(),
+	})
+}
+
+func sole(id string, addr hraft.ServerAddress) hraft.Configuration {
+	return hraft.Configuration{Servers: []hraft.Server{{Suffrage: hraft.Voter, ID: hraft.ServerID(id), Address: addr}}}
+}

@@ -1,0 +1,171 @@
+package raft
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"sync"
+
+	hraft "github.com/hashicorp/raft"
+)
+
+// KV is a small durable store of keys: each Set is on disk when it returns, and
+// a crash leaves the old value or the new. Get of a missing key returns nil.
+type KV interface {
+	Get(key []byte) ([]byte, error)
+	Set(key, value []byte) error
+	Close() error
+}
+
+// The names under which hashicorp/raft stores terms and votes.
+const (
+	keyCurrentTerm  = "CurrentTerm"
+	keyLastVoteTerm = "LastVoteTerm"
+	keyLastVoteCand = "LastVoteCand"
+
+	keyVote = "Vote" // ours: both of a vote
+)
+
+var errNotFound = errors.New("not found") // hashicorp/raft compares the text
+
+// votes is Raft's StableStore: the current term, and the last vote.
+//
+// hashicorp/raft's persistVote writes a vote's term and its candidate in two
+// calls. A crash in between would leave the new term beside the candidate of
+// an earlier vote: after the restart the node would grant its vote again to
+// that one, or refuse a vote that it never gave. So the term is held back in
+// memory until the candidate comes, and both are written under one key. A crash
+// before that leaves the earlier vote, and is right: nobody was answered yet.
+//
+// Each value carries a sum, because bbolt finds no flipped bits, and a wrong
+// term or vote can elect two leaders.
+type votes struct {
+	kv    KV
+	fatal func(error)
+
+	mu sync.Mutex
+	// held is the term of a vote whose candidate is still to come.
+	held   uint64
+	isHeld bool
+}
+
+var _ hraft.StableStore = (*votes)(nil)
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// seal appends a sum over key and value, so that no value passes for another's.
+func seal(key string, value []byte) []byte {
+	crc := crc32.Update(crc32.Checksum([]byte(key), castagnoli), castagnoli, value)
+	return binary.BigEndian.AppendUint32(append([]byte(nil), value...), crc)
+}
+
+func unseal(key string, sealed []byte) ([]byte, error) {
+	if len(sealed) < 4 {
+		return nil, fmt.Errorf("Raft's %s is cut", key)
+	}
+	value := sealed[:len(sealed)-4]
+	if string(seal(key, value)) != string(sealed) {
+		return nil, fmt.Errorf("Raft's %s does not match its checksum", key)
+	}
+	return value, nil
+}
+
+func (v *votes) get(key string) ([]byte, error) {
+	b, err := v.kv.Get([]byte(key))
+	if err != nil {
+		return nil, fmt.Errorf("read Raft's %s: %w", key, err)
+	}
+	if b == nil {
+		return nil, errNotFound
+	}
+	return unseal(key, b)
+}
+
+// set ends the process's part in the cluster where it fails: after a failed
+// fsync nobody knows what the disk holds, and a node that does not know whom it
+// voted for must not go on.
+func (v *votes) set(key string, value []byte) error {
+	err := v.kv.Set([]byte(key), seal(key, value))
+	if err != nil {
+		err = fmt.Errorf("write Raft's %s: %w", key, err)
+		v.fatal(err)
+	}
+	return err
+}
+
+// Set implements hraft.StableStore.
+func (v *votes) Set(key, value []byte) error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if string(key) != keyLastVoteCand {
+		return v.set(string(key), value)
+	}
+	if !v.isHeld {
+		return errors.New("a vote's candidate came without its term")
+	}
+	v.isHeld = false
+	return v.set(keyVote, append(binary.BigEndian.AppendUint64(nil, v.held), value...))
+}
+
+// SetUint64 implements hraft.StableStore.
+func (v *votes) SetUint64(key []byte, n uint64) error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if string(key) == keyLastVoteTerm {
+		v.held, v.isHeld = n, true
+		return nil
+	}
+	return v.set(string(key), binary.BigEndian.AppendUint64(nil, n))
+}
+
+// vote returns the last whole vote. A term that is held back is none: until its
+// candidate is stored too, nobody has been voted for.
+func (v *votes) vote() (term uint64, candidate []byte, err error) {
+	b, err := v.get(keyVote)
+	if err != nil {
+		return 0, nil, err
+	}
+	if len(b) < 8 {
+		return 0, nil, errors.New("Raft's vote is cut")
+	}
+	return binary.BigEndian.Uint64(b), append([]byte{}, b[8:]...), nil
+}
+
+// Get implements hraft.StableStore.
+func (v *votes) Get(key []byte) ([]byte, error) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if string(key) == keyLastVoteCand {
+		_, candidate, err := v.vote()
+		return candidate, err
+	}
+	return v.get(string(key))
+}
+
+// GetUint64 implements hraft.StableStore.
+func (v *votes) GetUint64(key []byte) (uint64, error) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if string(key) == keyLastVoteTerm {
+		term, _, err := v.vote()
+		return term, err
+	}
+	b, err := v.get(string(key))
+	if err != nil {
+		return 0, err
+	}
+	if len(b) != 8 {
+		return 0, fmt.Errorf("Raft's %s has %d bytes", key, len(b))
+	}
+	return binary.BigEndian.Uint64(b), nil
+}
+
+// term returns the current term, 0 for a new store.
+func (v *votes) term() (uint64, error) {
+	t, err := v.GetUint64([]byte(keyCurrentTerm))
+	if errors.Is(err, errNotFound) {
+		return 0, nil
+	}
+	return t, err
+}

@@ -1,0 +1,76 @@
+package raft
+
+import (
+	"math"
+	"sync/atomic"
+
+	waltypes "github.com/hashicorp/raft-wal/types"
+
+	"github.com/qlogd/qlogd/internal/vfs"
+)
+
+// walFS gives raft-wal its files from internal/vfs, so that a crash test can
+// walk through every write and sync of it.
+type walFS struct{ fsys vfs.FS }
+
+var _ waltypes.VFS = walFS{}
+
+func (w walFS) ListDir(dir string) ([]string, error) { return w.fsys.List(dir) }
+
+func (w walFS) Create(dir, name string, size uint64) (waltypes.WritableFile, error) {
+	f, err := w.fsys.Create(join(dir, name))
+	if err != nil {
+		return nil, err
+	}
+	// The size that the segment will have, so that an append does not change it.
+	if size > 0 && size <= math.MaxInt32 {
+		if err := f.Truncate(int64(size)); err != nil {
+			f.Close()
+			return nil, err
+		}
+	}
+	return &walFile{File: f, fsys: w.fsys, dir: dir}, nil
+}
+
+func (w walFS) Delete(dir, name string) error {
+	if err := w.fsys.Remove(join(dir, name)); err != nil {
+		return err
+	}
+	return w.fsys.SyncDir(dir)
+}
+
+func (w walFS) OpenReader(dir, name string) (waltypes.ReadableFile, error) {
+	return w.fsys.OpenRead(join(dir, name))
+}
+
+func (w walFS) OpenWriter(dir, name string) (waltypes.WritableFile, error) {
+	f, err := w.fsys.OpenReadWrite(join(dir, name))
+	if err != nil {
+		return nil, err
+	}
+	return &walFile{File: f, fsys: w.fsys, dir: dir}, nil
+}
+
+// walFile makes the file's name durable with its first sync. raft-wal's own VFS
+// does so for a new file only; but a file may be found again by a restart
+// before its first sync, and then nobody would ever sync its name.
+type walFile struct {
+	vfs.File
+	fsys  vfs.FS
+	dir   string
+	named atomic.Bool
+}
+
+func (f *walFile) Sync() error {
+	if err := f.File.Sync(); err != nil {
+		return err
+	}
+	if f.named.Load() {
+		return nil
+	}
+	if err := f.fsys.SyncDir(f.dir); err != nil {
+		return err
+	}
+	f.named.Store(true)
+	return nil
+}

@@ -21,8 +21,8 @@ type Log interface {
 // Machine is one replica's state machine. Apply is called by one goroutine;
 // the read methods may be called by any.
 type Machine struct {
-	log     Log
-	opts    Options
+	log  Log
+	opts Options
 
 	mu    sync.RWMutex
 	state *projections.State // guarded by mu
@@ -33,9 +33,6 @@ type Options struct {
 	// Touched, if set, is told after each entry the queues in which something
 	// became leasable. It must not block.
 	Touched func(queues []string)
-	// Decided, if set, is told each block after it was appended: it is read
-	// only, and must not block.
-	Decided func(b *event.Block)
 }
 
 // New returns a machine that goes on from a state.
@@ -85,9 +82,6 @@ func (m *Machine) apply(index uint64, time int64, commands []*event.Command) ([]
 	if err := m.log.Append(&d.block); err != nil {
 		return nil, nil, fmt.Errorf("apply %d: %w", index, err)
 	}
-	if m.opts.Decided != nil {
-		m.opts.Decided(&d.block)
-	}
 	return results, d.s.TakeTouched(), nil
 }
 
@@ -116,11 +110,14 @@ func (d *decision) emit(e event.Event) event.ID {
 func (d *decision) command(c *event.Command) event.Result {
 	d.actor = c.Actor
 	if q := c.Request; q != nil {
-		if at, body, ok := d.s.Answer(q.Key); ok {
+		if id, body, ok := d.s.Answer(q.Key); ok {
 			if body != q.Body {
 				return problem(event.Problemf(event.CodeKeyReused, "Idempotency-Key", "this Idempotency-Key came with another request before"))
 			}
-			return event.Result{Kept: at}
+			return event.Result{Kept: event.RefOf(id)}
+		}
+		if floor := d.s.AnswerFloor(); q.Looked < floor {
+			return problem(stale("the log was asked for this request up to index %d, it must be to %d", q.Looked, floor))
 		}
 	}
 	r := d.decide(c)
@@ -167,6 +164,12 @@ func (d *decision) decide(c *event.Command) event.Result {
 }
 
 func problem(p *event.Problem) event.Result { return event.Result{Problem: p} }
+
+// stale turns a command back that was prepared against what is no longer so;
+// the node that took the request prepares it anew.
+func stale(format string, args ...any) *event.Problem {
+	return event.Problemf(event.CodeStaleRevision, "", format, args...)
+}
 
 func queueNotFound(name, field string) *event.Problem {
 	return event.Problemf(event.CodeQueueNotFound, field, "queue %q does not exist", name)

@@ -37,7 +37,7 @@ func (d *decision) plan(c *event.Produce, loads map[string]load) ([]planned, *ev
 		}
 		policy = event.DefaultPolicy()
 	} else if c.Revision != q.Revision && (len(policy.MessageSchema) > 0 || policy.DedupBy == event.DedupByContent) {
-		return nil, event.Problemf(event.CodeStaleRevision, "queue", "checked against revision %d, now it is %d", c.Revision, q.Revision)
+		return nil, stale("checked against revision %d of the policy, now it is %d", c.Revision, q.Revision)
 	}
 	plan := make([]planned, len(c.Messages))
 	var add load
@@ -53,6 +53,13 @@ func (d *decision) plan(c *event.Produce, loads map[string]load) ([]planned, *ev
 			plan[i].hash = hash
 			if id, ok := d.s.Duplicate(c.Queue, hash); ok {
 				plan[i].id, plan[i].dup = id, true
+				continue
+			}
+			if floor := d.s.DedupFloor(); c.Looked < floor {
+				return nil, stale("the log was asked for duplicates up to index %d, it must be to %d", c.Looked, floor)
+			}
+			if m.Seen != (event.ID{}) && m.SeenUntil > d.s.Clock() {
+				plan[i].id, plan[i].dup = m.Seen, true
 				continue
 			}
 			if of, ok := first[hash]; ok {

@@ -11,7 +11,7 @@ func (d *decision) putQueue(c *event.PutQueue) event.Result {
 	policy := c.Policy.Clone()
 	was, exists := d.s.Queue(c.Name)
 	if c.IfRevision != 0 && (!exists || was.Revision != c.IfRevision) {
-		return problem(event.Problemf(event.CodeStaleRevision, "queue", "merged with revision %d, now it is %d", c.IfRevision, was.Revision))
+		return problem(stale("merged with revision %d of the policy, now it is %d", c.IfRevision, was.Revision))
 	}
 	if c.DeadLetterAuto {
 		policy.DeadLetterQueue = c.Name + ".dlq"

@@ -28,14 +28,13 @@ type Frozen struct {
 	backlogs []backlog
 	kindsOf  [][]kindLists
 	graves   []grave
-	order    fifo
 	messages frozenSlab[message]
 	leases   frozenSlab[lease]
 	extras   frozenSlab[extra]
 	lanes    frozenSlab[lane]
 	kinds    frozenSlab[kind]
-	dedup    frozenSlab[dedupEntry]
-	answers  frozenSlab[answer]
+	dedup    frozenTable[dedupKey]
+	answers  frozenTable[event.Hash]
 }
 
 type heldBy struct {
@@ -53,9 +52,8 @@ type kindLists struct {
 func (s *State) Freeze() *Frozen {
 	f := &Frozen{
 		s: s, index: s.index, clock: s.clock, digest: s.Digest(), next: s.next, history: s.history, sum: s.sum,
-		order:    s.answers.order,
 		messages: s.messages.freeze(), leases: s.leases.freeze(), extras: s.extras.freeze(), lanes: s.lanes.freeze(),
-		kinds: s.kinds.slab.freeze(), dedup: s.dedup.slab.freeze(), answers: s.answers.slab.freeze(),
+		kinds: s.kinds.slab.freeze(), dedup: s.dedup.freeze(), answers: s.answers.freeze(),
 	}
 	for _, n := range sortedNumbers(s.numbers) {
 		q := s.numbers[n]
@@ -136,14 +134,13 @@ func (f *Frozen) WriteTo(out io.Writer) (int64, error) {
 		}
 		w.u32(n)
 	}
-	w.u32(uint32(f.order.head), uint32(f.order.tail))
 	writeSlab(w, &f.messages, func(m *message) bool { return m.state != event.StateNone }, w.message)
 	writeSlab(w, &f.leases, func(l *lease) bool { return l.id != event.ID{} }, w.lease)
 	writeSlab(w, &f.extras, func(x *extra) bool { return x.used }, w.extra)
 	writeSlab(w, &f.lanes, func(l *lane) bool { return l.used }, w.lane)
 	writeSlab(w, &f.kinds, func(k *kind) bool { return k.refs > 0 }, func(k *kind) { w.str(k.name); w.u32(k.refs) })
-	writeSlab(w, &f.dedup, func(d *dedupEntry) bool { return d.used }, w.dedup)
-	writeSlab(w, &f.answers, func(a *answer) bool { return a.used }, w.answer)
+	writeTable(w, &f.dedup, func(k dedupKey) { w.u32(k.queue); w.raw16(k.hash) })
+	writeTable(w, &f.answers, func(k event.Hash) { w.raw16(k) })
 	w.flush()
 	return w.n, w.err
 }
@@ -170,14 +167,13 @@ func Load(in io.Reader) (s *State, err error) {
 		g.deleted = s.numbers[r.u32()]
 		s.graves = append(s.graves, g)
 	}
-	s.answers.order = fifo{handle(r.u32()), handle(r.u32())}
 	readSlab(r, &s.messages, r.message)
 	readSlab(r, &s.leases, r.lease)
 	readSlab(r, &s.extras, r.extra)
 	readSlab(r, &s.lanes, r.lane)
 	readSlab(r, &s.kinds.slab, func(k *kind) { k.name = r.str(); k.refs = r.u32() })
-	readSlab(r, &s.dedup.slab, r.dedup)
-	readSlab(r, &s.answers.slab, r.answer)
+	readTable(r, &s.dedup, func() dedupKey { return dedupKey{r.u32(), r.raw16()} })
+	readTable(r, &s.answers, func() event.Hash { return r.raw16() })
 	if r.err != nil {
 		return nil, fmt.Errorf("load state: %w", r.err)
 	}
@@ -204,8 +200,8 @@ func (s *State) reindex() {
 	s.extras.index(func(x *extra) bool { return x.used })
 	s.lanes.index(func(l *lane) bool { return l.used })
 	s.kinds.slab.index(func(k *kind) bool { return k.refs > 0 })
-	s.dedup.slab.index(func(d *dedupEntry) bool { return d.used })
-	s.answers.slab.index(func(a *answer) bool { return a.used })
+	s.dedup.reindex()
+	s.answers.reindex()
 
 	for h := handle(1); h <= s.kinds.slab.used; h++ {
 		if k := s.kinds.slab.get(h); k.refs > 0 {
@@ -246,18 +242,6 @@ func (s *State) reindex() {
 		if b := s.backlogs[n]; !b.grave {
 			s.setCursor(b, b.all.head)
 		}
-	}
-	for _, n := range sortedNumbers(s.numbers) {
-		for h := s.numbers[n].dedup.head; h != 0; h = s.dedup.slab.get(h).next {
-			d := s.dedup.slab.get(h)
-			s.dedup.byKey[d.key] = h
-			s.dedup.sum.add(hashWords(d.id, uint64(d.until), uint64(d.key.queue)))
-		}
-	}
-	for h := s.answers.order.head; h != 0; h = s.answers.slab.get(h).next {
-		a := s.answers.slab.get(h)
-		s.answers.byKey[a.key] = h
-		s.answers.sum.add(hashWords(a.key, a.at.Index, uint64(a.until)))
 	}
 	for _, q := range s.queues { // order does not matter: a sum
 		s.use(q.policy, 1)

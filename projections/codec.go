@@ -75,7 +75,6 @@ func (w *encoder) queue(q *queue, usable bool, held []heldBy) {
 	w.u64(q.revision, uint64(q.created), uint64(q.updated))
 	w.bool(q.paused)
 	w.bool(usable)
-	w.u32(uint32(q.dedup.head), uint32(q.dedup.tail))
 	for _, c := range q.counters() {
 		w.u64(uint64(*c))
 	}
@@ -156,20 +155,34 @@ func (w *encoder) lane(l *lane) {
 	w.bool(l.grave)
 }
 
-func (w *encoder) dedup(d *dedupEntry) {
-	w.u32(d.key.queue)
-	w.raw16(d.key.hash)
-	w.raw16(d.id)
-	w.u64(uint64(d.until))
-	w.u32(uint32(d.next))
+// frozenTable is a table as it was at one instant.
+type frozenTable[K comparable] struct {
+	slab       frozenSlab[remembered[K]]
+	head, tail handle
+	floor      uint64
 }
 
-func (w *encoder) answer(a *answer) {
-	w.raw16(a.key)
-	w.raw16(a.body)
-	w.ref(a.at)
-	w.u64(uint64(a.until))
-	w.u32(uint32(a.next))
+func (t *table[K]) freeze() frozenTable[K] {
+	return frozenTable[K]{t.slab.freeze(), t.head, t.tail, t.floor}
+}
+
+func writeTable[K comparable](w *encoder, f *frozenTable[K], key func(K)) {
+	w.u32(uint32(f.head), uint32(f.tail))
+	w.u64(f.floor)
+	writeSlab(w, &f.slab, func(r *remembered[K]) bool { return r.used }, func(r *remembered[K]) {
+		key(r.key)
+		w.raw16(r.id)
+		w.raw16(r.body)
+		w.u64(uint64(r.until))
+		w.u32(uint32(r.next))
+	})
+}
+
+func readTable[K comparable](r *decoder, t *table[K], key func() K) {
+	t.head, t.tail, t.floor = r.handle(), r.handle(), r.u64()
+	readSlab(r, &t.slab, func(x *remembered[K]) {
+		*x = remembered[K]{key: key(), id: r.raw16(), body: r.raw16(), until: int64(r.u64()), next: r.handle(), used: true}
+	})
 }
 
 // writeSlab writes a slab's elements, a zero byte for each free one.
@@ -255,7 +268,6 @@ func (r *decoder) queue(s *State) {
 	q.revision, q.created, q.updated = r.u64(), int64(r.u64()), int64(r.u64())
 	q.paused = r.bool()
 	usable := r.bool()
-	q.dedup = fifo{r.handle(), r.handle()}
 	for _, c := range q.counters() {
 		*c = int64(r.u64())
 	}
@@ -324,18 +336,6 @@ func (r *decoder) lane(l *lane) {
 	l.waiting, l.ready, l.bytes, l.leased = r.list(), r.u32(), int64(r.u64()), r.handle()
 	l.order, l.kindOrder = r.link(), r.link()
 	l.listed, l.kind, l.grave = r.u8(), r.handle(), r.bool()
-}
-
-func (r *decoder) dedup(d *dedupEntry) {
-	d.used = true
-	d.key = dedupKey{r.u32(), r.raw16()}
-	d.id, d.until, d.next = r.raw16(), int64(r.u64()), r.handle()
-}
-
-func (r *decoder) answer(a *answer) {
-	a.used = true
-	a.key, a.body, a.at = r.raw16(), r.raw16(), r.ref()
-	a.until, a.next = int64(r.u64()), r.handle()
 }
 
 func readSlab[T any](r *decoder, s *slab[T], one func(*T)) {

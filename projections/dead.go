@@ -94,9 +94,6 @@ func (s *State) sweep() {
 				return
 			}
 			if g.deleted != nil {
-				if s.dedup.forget(g.deleted) {
-					return // more to forget in the next entry
-				}
 				delete(s.numbers, g.deleted.number)
 			}
 			delete(s.backlogs, g.backlog)

@@ -320,7 +320,7 @@ func (s *State) enqueued(e *event.Event) {
 	}
 	q.enqueued++
 	if !e.Alias.IsZero() && e.Until > 0 {
-		s.dedup.add(s, q, e)
+		s.dedup.add(remembered[dedupKey]{key: dedupKey{q.number, e.Alias}, id: e.ID, until: e.Until}, s.clock)
 	}
 	s.arrive(h, e.Due)
 }

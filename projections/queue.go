@@ -17,7 +17,6 @@ type queue struct {
 	updated  int64
 	backlog  *backlog
 	held     map[string]event.ID // keys held (on_dead: hold_key), by which dead message
-	dedup    fifo                // its deduplication entries, oldest first
 	touched  bool
 
 	enqueued, deadIn, acked, deadLettered, discarded int64

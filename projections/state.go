@@ -39,8 +39,8 @@ type State struct {
 	waiting   heap // scheduled messages
 	deadlines heap // leases, messages' ends, backlogs' ages
 
-	dedup    dedupTable
-	answers  answerTable
+	dedup    table[dedupKey]
+	answers  table[event.Hash]
 	contents map[uint64]int64 // live messages by the bucket of log indexes in which their content lies
 	history  uint64           // history below may be gone
 
@@ -55,8 +55,7 @@ func New() *State {
 		byID: map[event.ID]handle{}, byLease: map[event.ID]handle{}, contents: map[uint64]int64{},
 	}
 	s.kinds.byName = map[string]handle{}
-	s.dedup.byKey = map[dedupKey]handle{}
-	s.answers.byKey = map[event.Hash]handle{}
+	s.dedup, s.answers = newTable[dedupKey](), newTable[event.Hash]()
 	return s
 }
 
@@ -123,7 +122,7 @@ func (s *State) Apply(e *event.Event) {
 	case event.DeadLettered:
 		s.deadLettered(e)
 	case event.AnswerKept:
-		s.answers.keep(s, e)
+		s.answerKept(e)
 	case event.ContentCarried:
 		s.contentCarried(e)
 	case event.HistoryDeleted:

@@ -13,7 +13,7 @@ func EncodeCommand(c *Command) []byte {
 	pos, outer := w.open()
 	w.str(1, c.Actor)
 	if q := c.Request; q != nil {
-		w.sub(2, func() { w.b16(1, q.Key); w.b16(2, q.Body) })
+		w.sub(2, func() { w.b16(1, q.Key); w.b16(2, q.Body); w.uint(3, q.Looked) })
 	}
 	if q := c.PutQueue; q != nil {
 		w.sub(3, func() {
@@ -82,10 +82,11 @@ func writeProduce(w *writer, q *Produce) {
 	w.str(1, q.Queue)
 	w.uint(2, q.Revision)
 	w.bool(3, q.AutoCreate)
+	w.uint(4, q.Looked)
 	if len(q.Messages) == 0 {
 		return
 	}
-	w.list(4, len(q.Messages))
+	w.list(5, len(q.Messages))
 	for i := range q.Messages {
 		m := &q.Messages[i]
 		pos, outer := w.open()
@@ -99,6 +100,8 @@ func writeProduce(w *writer, q *Produce) {
 		w.b16(8, m.PayloadHash)
 		w.uint(9, uint64(m.Size))
 		w.blob(10, m.Content)
+		w.b16(11, m.Seen)
+		w.int(12, m.SeenUntil)
 		w.close(pos, outer)
 	}
 }
@@ -139,6 +142,8 @@ func DecodeCommand(b []byte) (*Command, error) {
 					c.Request.Key = r.b16()
 				case 2:
 					c.Request.Body = r.b16()
+				case 3:
+					c.Request.Looked = r.uint()
 				default:
 					return false
 				}
@@ -258,6 +263,8 @@ func readProduce(r *reader) *Produce {
 		case 3:
 			q.AutoCreate = r.bool()
 		case 4:
+			q.Looked = r.uint()
+		case 5:
 			q.Messages = list(r, r.newMessage)
 		default:
 			return false
@@ -290,6 +297,10 @@ func (r *reader) newMessage() (m NewMessage) {
 			m.Size = r.u32()
 		case 10:
 			m.Content = r.blob()
+		case 11:
+			m.Seen = r.b16()
+		case 12:
+			m.SeenUntil = r.int()
 		default:
 			return false
 		}

@@ -49,6 +49,9 @@ func (c *Command) Class() Class {
 type Request struct {
 	Key  Hash // of principal, method, path and Idempotency-Key
 	Body Hash // of query and body
+	// Looked is the index up to which the log was asked for an earlier answer
+	// in vain.
+	Looked uint64
 }
 
 // PutQueue makes a queue or replaces its policy.
@@ -84,7 +87,10 @@ type Produce struct {
 	// checked; 0 where the queue was not there to check against.
 	Revision   uint64
 	AutoCreate bool
-	Messages   []NewMessage
+	// Looked is the index up to which the log was asked for messages with the
+	// same hash; what it found is in Seen of each message.
+	Looked   uint64
+	Messages []NewMessage
 }
 
 // NewMessage is one message to enqueue. Durations are milliseconds.
@@ -99,6 +105,8 @@ type NewMessage struct {
 	PayloadHash Hash // of the payload, set where the queue deduplicates by content
 	Size        uint32
 	Content     Blob
+	Seen        ID    // a message of the same hash in the log; zero none
+	SeenUntil   int64 // end of its window, Unix ms
 }
 
 // Lease takes up to Max messages from queues, tried in their order.

@@ -1,0 +1,136 @@
+package projections
+
+import "github.com/qlogd/qlogd/internal/event"
+
+// rememberMost bounds what a table keeps in memory: about 100 MB.
+const rememberMost = 1 << 20
+
+// evictPerEntry bounds how many old entries one new one lets go of.
+const evictPerEntry = 4
+
+// remembered is an event that must be found again by a key until its time is
+// over: a message by its deduplication hash, an answer by its request.
+type remembered[K comparable] struct {
+	key   K
+	id    event.ID   // of the event
+	body  event.Hash // of an answer's request
+	until int64      // Unix ms
+	next  handle
+	used  bool
+}
+
+// table keeps the newest of what is to be remembered, in log order. What it
+// had to let go of before its time lies in the log below floor: who asks for a
+// key must have looked there, up to floor at least (design.md section 4).
+type table[K comparable] struct {
+	slab  slab[remembered[K]]
+	byKey map[K]handle
+	head  handle // the oldest
+	tail  handle
+	most  int
+	floor uint64 // Invariant: all entries of events from index floor on are here
+	sum   digest
+}
+
+func newTable[K comparable]() table[K] {
+	return table[K]{byKey: map[K]handle{}, most: rememberMost}
+}
+
+// find returns the newest entry of a key, if its time is not over.
+func (t *table[K]) find(key K, clock int64) (*remembered[K], bool) {
+	h, ok := t.byKey[key]
+	if !ok {
+		return nil, false
+	}
+	r := t.slab.get(h)
+	return r, r.until > clock
+}
+
+func (t *table[K]) add(r remembered[K], clock int64) {
+	for n := 0; n < evictPerEntry && t.head != 0; n++ {
+		old := t.slab.get(t.head)
+		if old.until > clock {
+			if t.slab.live < t.most {
+				break
+			}
+			t.floor = max(t.floor, event.RefOf(old.id).Index+1)
+		}
+		t.pop()
+	}
+	h, p := t.slab.alloc()
+	r.used = true
+	*p = r
+	t.sum.add(r.hash())
+	if t.tail != 0 {
+		t.slab.mut(t.tail).next = h
+	} else {
+		t.head = h
+	}
+	t.tail = h
+	t.byKey[r.key] = h
+}
+
+func (t *table[K]) pop() {
+	h := t.head
+	r := t.slab.get(h)
+	t.sum.sub(r.hash())
+	if t.byKey[r.key] == h { // a newer one of the same key may have come
+		delete(t.byKey, r.key)
+	}
+	if t.head = r.next; t.head == 0 {
+		t.tail = 0
+	}
+	t.slab.release(h)
+}
+
+func (r *remembered[K]) hash() digest { return hashWords(r.id, uint64(r.until), 3) }
+
+// reindex builds a loaded table's map and digest; in log order, so that of two
+// entries of a key the newer one is found.
+func (t *table[K]) reindex() {
+	t.slab.index(func(r *remembered[K]) bool { return r.used })
+	for h := t.head; h != 0; h = t.slab.get(h).next {
+		r := t.slab.get(h)
+		t.byKey[r.key] = h
+		t.sum.add(r.hash())
+	}
+}
+
+// dedupKey is a deduplication hash within one incarnation of a queue.
+type dedupKey struct {
+	queue uint32 // the queue's number
+	hash  event.Hash
+}
+
+// Duplicate returns the message that was accepted with this hash in the queue
+// and whose window has not ended.
+func (s *State) Duplicate(queue string, hash event.Hash) (event.ID, bool) {
+	q, ok := s.queues[queue]
+	if !ok || hash.IsZero() {
+		return event.ID{}, false
+	}
+	if r, ok := s.dedup.find(dedupKey{q.number, hash}, s.clock); ok {
+		return r.id, true
+	}
+	return event.ID{}, false
+}
+
+// DedupFloor is the index from which on every deduplication hash within its
+// window is in the state; below it, the log must be asked.
+func (s *State) DedupFloor() uint64 { return s.dedup.floor }
+
+// Answer returns the event that keeps the answer to a request, and the hash of
+// the body that the request came with.
+func (s *State) Answer(key event.Hash) (id event.ID, body event.Hash, ok bool) {
+	if r, ok := s.answers.find(key, s.clock); ok {
+		return r.id, r.body, true
+	}
+	return event.ID{}, event.Hash{}, false
+}
+
+// AnswerFloor is to requests what DedupFloor is to hashes.
+func (s *State) AnswerFloor() uint64 { return s.answers.floor }
+
+func (s *State) answerKept(e *event.Event) {
+	s.answers.add(remembered[event.Hash]{key: e.Alias, id: e.ID, body: e.Body, until: e.Until}, s.clock)
+}

@@ -1,0 +1,129 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"io"
+	"iter"
+	"sync/atomic"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/qlogd/qlogd/api"
+	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/internal/eventlog"
+	"github.com/qlogd/qlogd/internal/replay"
+	"github.com/qlogd/qlogd/projections/store"
+	"github.com/qlogd/qlogd/raft"
+)
+
+// deps hands the api what it stands on, each in the api's own words.
+func (n *node) deps(source *replay.Source, registry *prometheus.Registry) api.Deps {
+	return api.Deps{
+		Proposer: n.replica,
+		Barrier:  n.replica,
+		State:    reader{n.machine.Machine},
+		Log:      n.log,
+		LogErrors: api.LogErrors{
+			Gone: eventlog.ErrGone, Erased: eventlog.ErrErased, NotFound: eventlog.ErrNotFound, Range: eventlog.IsRange,
+		},
+		Past:       past{replay.NewPast(source, 4, 2)},
+		Ready:      n.replica,
+		Rates:      rates{n.models, n.machine.Machine},
+		Load:       load{n.replica},
+		Operations: operations{n.models, n.log},
+		Logger:     n.logger,
+		Registry:   registry,
+	}
+}
+
+// past is replay.Past as the api's.
+type past struct{ *replay.Past }
+
+// At implements api.Past.
+func (p past) At(ctx context.Context, at event.Instant) (api.State, func(), error) {
+	state, err := p.Past.At(ctx, at)
+	if err != nil {
+		return nil, func() {}, err
+	}
+	return reader{state}, func() {}, nil
+}
+
+// rates are the read models' as the api's.
+type rates struct {
+	models *store.Store
+	clock  interface{ Clock() int64 }
+}
+
+// MessagesPerMinute implements api.Rates.
+func (r rates) MessagesPerMinute(queue string) (float64, bool) {
+	n, err := r.models.MessagesPerMinute(queue, r.clock.Clock())
+	return float64(n), err == nil
+}
+
+// load is the replica's as the api's.
+type load struct{ *raft.Replica }
+
+// Load implements api.Load.
+func (l load) Load() (float64, int64) {
+	v := l.Replica.Load()
+	return v.Utilization, int64(v.Waiting)
+}
+
+// follow lets the read models follow the log until the node ends. They are
+// rebuildable, so an error of theirs stops nothing.
+func (n *node) follow() {
+	if err := n.models.Follow(n.background, followed{n.log}); err != nil && n.background.Err() == nil {
+		n.logger.Error("read models stand still", "error", err)
+	}
+}
+
+// followed is the event log as the read models want it.
+type followed struct{ log *eventlog.Log }
+
+// Blocks implements store.Source.
+func (f followed) Blocks(from uint64) iter.Seq2[*event.Block, error] {
+	return func(yield func(*event.Block, error) bool) {
+		next, done := f.log.Blocks(from)
+		defer done()
+		for {
+			b, err := next(context.Background())
+			if errors.Is(err, io.EOF) {
+				return
+			}
+			if !yield(b, err) || err != nil {
+				return
+			}
+		}
+	}
+}
+
+// Wait implements store.Source: at least this index, where the log's own waits
+// for one above.
+func (f followed) Wait(ctx context.Context, index uint64) error {
+	if index == 0 {
+		return ctx.Err()
+	}
+	return f.log.Wait(ctx, index-1)
+}
+
+// Head implements store.Source.
+func (f followed) Head() uint64 { return f.log.Head() }
+
+// hooks tell the api what was applied. Entries are applied before the api is
+// there: then nobody waits and nothing is to be counted.
+type hooks struct{ api atomic.Pointer[api.Server] }
+
+func (h *hooks) set(s *api.Server) { h.api.Store(s) }
+
+func (h *hooks) touched(queues []string) {
+	if s := h.api.Load(); s != nil {
+		s.Applied(queues)
+	}
+}
+
+func (h *hooks) count(events []event.Event) {
+	if s := h.api.Load(); s != nil {
+		s.Count(events)
+	}
+}

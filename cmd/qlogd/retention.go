@@ -1,0 +1,179 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/qlogd/qlogd/internal/checkpoint"
+	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/internal/eventlog"
+	"github.com/qlogd/qlogd/log"
+	"github.com/qlogd/qlogd/projections"
+)
+
+// History goes in three steps, so that nothing goes that is needed:
+//
+//	the leader carries forward what live messages still need of the old
+//	segments (entries that write their contents anew), then commits that history
+//	below an index may go; and each node then deletes whole segments below it,
+//	never what lies behind the oldest checkpoint that it keeps.
+//
+// So the past can be told for the whole of --history-retention: the index is
+// that of a checkpoint at its beginning.
+
+// retainEvery is how often it is looked whether history is to go.
+func retainEvery(retention time.Duration) time.Duration {
+	return min(max(retention/100, time.Second), 5*time.Minute)
+}
+
+// retain runs until the node ends.
+func (n *node) retain() {
+	if n.c.HistoryRetention == 0 {
+		return
+	}
+	tick := time.NewTicker(retainEvery(n.c.HistoryRetention))
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+		case <-n.background.Done():
+			return
+		}
+		if err := n.retainOnce(n.background); err != nil && n.background.Err() == nil {
+			n.logger.Warn("history was not let go of; trying again", "error", err)
+		}
+	}
+}
+
+func (n *node) retainOnce(ctx context.Context) error {
+	metas := n.replica.Status().Checkpoints
+	if n.replica.Leader() {
+		cut, ok, err := n.planCut(metas)
+		if err != nil {
+			return err
+		}
+		if ok && cut > n.machine.History() {
+			if err := n.letGo(ctx, cut); err != nil {
+				return err
+			}
+		}
+	}
+	return n.deleteHistory(metas)
+}
+
+// planCut returns the first index that is to be kept: the beginning of the
+// segment behind the newest checkpoint that is older than the retention.
+func (n *node) planCut(metas []checkpoint.Meta) (uint64, bool, error) {
+	horizon := n.replica.Clock() - n.c.HistoryRetention.Milliseconds()
+	index, ok, err := n.log.Raw().SeekTime(horizon)
+	if err != nil || !ok {
+		return 0, false, err
+	}
+	base := slices.IndexFunc(metas, func(m checkpoint.Meta) bool { return m.HeadIndex < index })
+	if base < 0 {
+		return 0, false, nil
+	}
+	var cut uint64
+	for i, s := range n.log.Raw().Segments() {
+		if i > 0 && s.First <= metas[base].HeadIndex+1 {
+			cut = s.First
+		}
+	}
+	return cut, cut > 0, nil
+}
+
+// carryBatch bounds what one entry carries forward.
+const (
+	carryCount = 200
+	carryBytes = 512 << 10
+)
+
+// letGo carries forward what live messages need below cut, and commits that
+// history below may go.
+func (n *node) letGo(ctx context.Context, cut uint64) error {
+	var refs []event.MessageView
+	n.machine.View(func(s *projections.State) {
+		s.All(func(m event.MessageView) bool {
+			if m.Content.Index < cut {
+				refs = append(refs, m)
+			}
+			return true
+		})
+	})
+	slices.SortFunc(refs, func(a, b event.MessageView) int { return a.ID.Compare(b.ID) })
+	for len(refs) > 0 {
+		c := &event.Carry{}
+		size := 0
+		for len(refs) > 0 && len(c.Items) < carryCount && size < carryBytes {
+			m := refs[0]
+			refs = refs[1:]
+			e, err := n.log.Event(m.Content)
+			if errors.Is(err, eventlog.ErrGone) || errors.Is(err, eventlog.ErrNotFound) {
+				continue // it has been carried meanwhile
+			}
+			if err != nil {
+				return err
+			}
+			c.Items = append(c.Items, event.CarryItem{ID: m.ID, From: m.Content, Content: e.Content})
+			size += len(e.Content.Bytes)
+		}
+		if _, err := n.replica.Propose(ctx, &event.Command{Carry: c}); err != nil {
+			return err
+		}
+	}
+	// What is needed is counted coarsely: it may lie a little below the cut,
+	// and a segment then goes the next time.
+	var needed uint64
+	n.machine.View(func(s *projections.State) { needed = s.Needed() })
+	cut = min(cut, needed)
+	if cut <= n.machine.History() {
+		return nil
+	}
+	r, err := n.replica.Propose(ctx, &event.Command{Retain: &event.Retain{Before: cut}})
+	if err == nil && r.Problem != nil {
+		return r.Problem
+	}
+	return err
+}
+
+// deleteHistory deletes the segments and checkpoints of which it was committed
+// that they may go.
+func (n *node) deleteHistory(metas []checkpoint.Meta) error {
+	history := n.machine.History()
+	segments := n.log.Raw().Segments()
+	if history == 0 || len(segments) < 2 || segments[0].Last >= history {
+		return nil
+	}
+	// The newest checkpoint from which everything that stays can be folded, and
+	// never less than the newest two (a start must survive the loss of one).
+	base := max(slices.IndexFunc(metas, func(m checkpoint.Meta) bool {
+		return m.HeadIndex+1 <= history || m.HeadIndex < segmentAt(segments, history)
+	}), 1)
+	if base >= len(metas) {
+		return nil
+	}
+	// The segments first: a checkpoint that is gone while a segment before it
+	// is there would leave a past that can't be told.
+	before := min(history, metas[base].HeadIndex+1)
+	old := n.log.First()
+	if err := n.log.Raw().DeleteBefore(before); err != nil {
+		return err
+	}
+	if first := n.log.First(); first > old {
+		n.logger.Info("history deleted", "from", old, "to", first-1, "kept-from", first)
+	}
+	return n.replica.DropCheckpoints(metas[base].Index)
+}
+
+// segmentAt returns the first index of the segment in which index lies.
+func segmentAt(segments []log.SegmentInfo, index uint64) uint64 {
+	first := uint64(0)
+	for _, s := range segments {
+		if s.First <= index {
+			first = s.First
+		}
+	}
+	return first
+}

@@ -1,0 +1,170 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+func (a *app) serveCmd() *cobra.Command {
+	c := &config{}
+	cmd := &cobra.Command{
+		Use:   "serve",
+		Short: "Run a node",
+		Long: `Runs a node. Without any flag it is one durable node in ./qlogd-data, reached at
+http://127.0.0.1:7070.
+
+Each flag can also be set in the environment (QLOGD_HTTP_ADDR for --http-addr) or
+in the file that --config names (http-addr: 127.0.0.1:7070). Flags beat the
+environment, which beats the file.
+
+SIGTERM drains: no new leases, requests in hand end, then it exits with 0. A
+second signal ends it at once. SIGHUP reads the log level anew.`,
+		Example: `  qlogd serve
+  qlogd serve --data-dir /var/lib/qlogd --http-addr 127.0.0.1:8080 --log-format json
+  qlogd serve --config qlogd.yaml
+  QLOGD_LOG_LEVEL=debug qlogd serve --auto-create-queues`,
+		Args: args(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			typed := typedFlags(cmd.Flags())
+			if err := c.load(cmd.Flags(), a.getenv); err != nil {
+				return err
+			}
+			return a.serve(cmd.Context(), c, typed)
+		},
+	}
+	c.flags(cmd.Flags())
+	return cmd
+}
+
+// typedFlags remembers what the command line said, for a later reading of the
+// environment and the file beneath it.
+func typedFlags(fs *pflag.FlagSet) map[string]string {
+	typed := map[string]string{}
+	fs.Visit(func(f *pflag.Flag) { typed[f.Name] = f.Value.String() })
+	return typed
+}
+
+// reload reads the settings anew. Only those that can change while it runs are
+// used; a mistake leaves all as it was.
+func (a *app) reload(typed map[string]string) (*config, error) {
+	c := &config{}
+	fs := pflag.NewFlagSet("serve", pflag.ContinueOnError)
+	c.flags(fs)
+	for name, value := range typed {
+		if f := fs.Lookup(name); f == nil || f.Value.Type() == "stringSlice" {
+			continue
+		}
+		if err := fs.Set(name, value); err != nil {
+			return nil, err
+		}
+	}
+	return c, c.load(fs, a.getenv)
+}
+
+// drainTime is how long requests in hand may take once it is told to end.
+const drainTime = 8 * time.Second
+
+// serve runs a node until a signal, the context, or something that it can't go
+// on from.
+func (a *app) serve(ctx context.Context, c *config, typed map[string]string) error {
+	level := &slog.LevelVar{}
+	l, err := parseLevel(c.LogLevel)
+	if err != nil {
+		return err
+	}
+	level.Set(l)
+	logger := newLogger(a.stderr, c.LogFormat, level)
+	for _, addr := range c.exposed() {
+		logger.Warn("served beyond this machine without authentication: whoever reaches it can read and change everything", "addr", addr)
+	}
+
+	// Before anything is started: a signal that comes meanwhile is not lost.
+	signals := make(chan os.Signal, 4)
+	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
+	defer signal.Stop(signals)
+
+	n, err := startNode(c, logger)
+	if err != nil {
+		return err
+	}
+	go n.announce(a)
+	for {
+		select {
+		case <-ctx.Done():
+			return a.drain(n, signals, "told to")
+		case err := <-n.broken:
+			// What is on disk, or the state, can't be trusted to go on from:
+			// nothing is written any more, the next start finds out.
+			sdNotify(a.getenv, "STOPPING=1")
+			return fmt.Errorf("this node can't go on: %w", err)
+		case s := <-signals:
+			if s != syscall.SIGHUP {
+				return a.drain(n, signals, s.String())
+			}
+			again, err := a.reload(typed)
+			if err != nil {
+				logger.Error("settings were not read anew, the old ones stay", "error", err)
+				continue
+			}
+			l, _ := parseLevel(again.LogLevel) // checked by load
+			level.Set(l)
+			logger.Info("settings read anew", "log-level", again.LogLevel)
+		}
+	}
+}
+
+// drain ends a node in good order; a second signal ends it at once.
+func (a *app) drain(n *node, signals <-chan os.Signal, why string) error {
+	n.logger.Info("draining", "why", why)
+	sdNotify(a.getenv, "STOPPING=1")
+	ctx, cancel := context.WithTimeout(context.Background(), drainTime)
+	defer cancel()
+	done := make(chan error, 1)
+	go func() { done <- n.stop(ctx) }()
+	for {
+		select {
+		case err := <-done:
+			if err != nil {
+				return err
+			}
+			n.logger.Info("stopped")
+			return nil
+		case s := <-signals:
+			if s != syscall.SIGHUP {
+				return errors.New("ended at once by a second signal; what was in hand has an unknown outcome")
+			}
+		}
+	}
+}
+
+// announce says that the node serves, once it does.
+func (n *node) announce(a *app) {
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	late := time.After(10 * time.Second)
+	for {
+		ok, reasons := n.replica.Ready()
+		if ok {
+			break
+		}
+		select {
+		case <-tick.C:
+		case <-late:
+			n.logger.Warn("not ready yet", "reasons", reasons)
+		case <-n.background.Done():
+			return
+		}
+	}
+	n.logger.Info("serving", "http", n.httpLis.Addr().String(), "raft", n.replica.Status().Addr,
+		"node", n.card.NodeID, "cluster", n.card.ClusterID, "data-dir", n.c.DataDir, "version", build().Version)
+	sdNotify(a.getenv, "READY=1")
+}

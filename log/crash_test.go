@@ -122,13 +122,14 @@ func play(disk *vfs.Mem) (*teller, error) {
 // TestCrashAtEveryOperation lets the power fail in every write, sync, create,
 // rename and remove of the scenario, and looks at what is left.
 func TestCrashAtEveryOperation(t *testing.T) {
+	t.Parallel()
 	whole, err := play(vfs.NewMem())
 	must(t, err)
 	must(t, whole.log.Close())
 	ops := whole.disk.Ops()
 	t.Logf("%d operations", ops)
 	for n := 1; n <= ops; n++ {
-		for seed := range uint64(8) {
+		for seed := range uint64(5) {
 			disk := vfs.NewMem()
 			disk.CrashAt(n)
 			s, err := play(disk)

@@ -170,12 +170,31 @@ func (l *Log) finishErasure() error {
 	}
 	l.logger.Info("finishing an erasure", "contents", len(list))
 	for _, e := range list {
-		info, err := l.fs.Stat(path.Join(l.dir, segmentName(e.first)))
-		if err == nil && e.off+4+e.n > info.Size {
-			return &CorruptionError{Segment: segmentName(e.first), Offset: info.Size, Reason: "a content to be erased is missing"}
+		if err := l.checkErasure(e); err != nil {
+			return err
 		}
 	}
 	return l.overwrite(list)
+}
+
+// checkErasure checks that the segment is what the list was written for.
+func (l *Log) checkErasure(e erasure) error {
+	seg := &segment{name: segmentName(e.first), header: segmentHeader{first: e.first}}
+	f, done, err := l.files.borrow(seg.name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	defer done()
+	size, err := f.Size()
+	if err == nil {
+		err = loadHeader(f, size, seg)
+	}
+	if err == nil && (e.off < headerSize || e.off+4+e.n > size) {
+		err = &CorruptionError{Segment: seg.name, Offset: size, Reason: "a content to be erased is not there"}
+	}
+	return err
 }
 
 func encodeErasures(list []erasure) []byte {

@@ -1,0 +1,132 @@
+package log
+
+import (
+	"bytes"
+	"context"
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/qlogd/qlogd/internal/vfs"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew (only for a new format version)")
+
+// goldenDisk is a log of two segments with everything that the format has: a
+// sealed segment with its side file, an empty block, records with and without
+// each part, an erased content, and a list of contents to be erased.
+func goldenDisk(t testing.TB) *vfs.Mem {
+	disk := vfs.NewMem()
+	l := mustOpen(t, Options{FS: disk, Dir: dir, SegmentSize: 900, inline: true})
+	first := rec("first", "content")
+	alias := rec("second", "-")
+	alias.Alias = key("an alias")
+	prev := rec("first", "")
+	prev.Prev = Ref{1, 0}
+	gone := rec("third", "to be erased")
+	bare := Record{}
+	appendAll(t, l, block(1, first, alias), block(2), block(5, prev, gone, bare), block(6, rec("fourth", strings.Repeat("x", 300))))
+	e, _, err := l.erasureOf(Ref{5, 1})
+	must(t, err)
+	must(t, l.Erase([]Ref{{5, 1}}))
+	must(t, l.Close())
+	// As if the crash had come before the list was removed.
+	disk.Put(dir+"/"+eraseList, encodeErasures([]erasure{e}))
+	return disk
+}
+
+// goldens are the files of goldenDisk: in the log, in testdata.
+var goldens = map[string]string{
+	segmentName(1): "v1.seg", sideName(1): "v1.idx", segmentName(6): "v1-second.seg", eraseList: "v1.list",
+}
+
+// TestGoldenFiles: the bytes of format version 1 are frozen. If this fails, the
+// format has changed: then its version must change too, and version 1 must
+// still be read.
+func TestGoldenFiles(t *testing.T) {
+	disk := goldenDisk(t)
+	if names := files(t, disk); len(names) != len(goldens) {
+		t.Fatalf("files %v", names)
+	}
+	for name, golden := range goldens {
+		got := disk.Get(dir + "/" + name)
+		file := filepath.Join("testdata", golden)
+		if *update {
+			must(t, os.WriteFile(file, got, 0o644))
+		}
+		want, err := os.ReadFile(file)
+		must(t, err)
+		if !bytes.Equal(got, want) {
+			t.Errorf("%s is not %s any more", name, file)
+		}
+	}
+}
+
+// TestGoldenLogIsRead: a log of version 1 can be read from the frozen bytes.
+func TestGoldenLogIsRead(t *testing.T) {
+	disk := vfs.NewMem()
+	must(t, disk.MkdirAll(dir))
+	for name, golden := range goldens {
+		b, err := os.ReadFile(filepath.Join("testdata", golden))
+		must(t, err)
+		if name != eraseList {
+			disk.Put(dir+"/"+name, b)
+		}
+	}
+	report, err := Verify(context.Background(), Options{FS: disk, Dir: dir}, 0, nil)
+	must(t, err)
+	if report.Blocks != 4 || report.Records != 6 || report.Erased != 1 || report.Contents != 3 || report.SideFiles != 1 || report.Last != 6 {
+		t.Fatalf("%+v", report)
+	}
+	l, err := OpenReadOnly(Options{FS: disk, Dir: dir})
+	must(t, err)
+	defer l.Close()
+	content, erased, err := l.Content(Ref{5, 1})
+	must(t, err)
+	if string(content) != "[erased][era" || !erased {
+		t.Fatalf("%q, %v", content, erased)
+	}
+	if ref, ok, err := l.Last(key("first")); err != nil || !ok || ref != (Ref{5, 0}) {
+		t.Fatalf("%v %v %v", ref, ok, err)
+	}
+}
+
+// TestNewerVersionIsRefused: tomorrow's file is refused in the right words, by
+// everyone, and left alone.
+func TestNewerVersionIsRefused(t *testing.T) {
+	for name := range goldens {
+		disk := goldenDisk(t)
+		b := disk.Get(dir + "/" + name)
+		if name != eraseList {
+			must(t, disk.Remove(dir+"/"+eraseList)) // finishing it is another story
+		}
+		le.PutUint32(b[8:], formatVersion+1)
+		le.PutUint32(b[12:], crc(b[:12]))
+		// All else may look different then.
+		for i := preambleSize; i < len(b); i++ {
+			b[i] ^= 0x55
+		}
+		disk.Put(dir+"/"+name, b)
+		before := disk.Clone()
+		opts := options(disk)
+		want := name + ": log format version 2 is newer than this program's 1"
+		check := func(who string, err error) {
+			if err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: %v, want %q", who, err, want)
+			}
+		}
+		_, err := Open(opts)
+		check("open", err)
+		if name != eraseList {
+			_, err = OpenReadOnly(opts)
+			check("read-only", err)
+		}
+		_, err = Verify(context.Background(), opts, 0, nil)
+		check("verify", err)
+		if msg := sameFiles(before, disk); msg != "" {
+			t.Error(msg)
+		}
+	}
+}

@@ -1,0 +1,432 @@
+package log
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"path"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/qlogd/qlogd/internal/vfs"
+)
+
+func TestAppendRefuses(t *testing.T) {
+	l := mustOpen(t, options(vfs.NewMem()))
+	appendAll(t, l, block(5, rec("a", "x"), rec("b", "-")))
+	head := l.Head()
+	noDigest := rec("a", "x")
+	noDigest.Digest = [32]byte{}
+	noContent := rec("a", "x")
+	noContent.Content = nil
+	erased := rec("a", "x")
+	erased.Erased = true
+	sameID := block(6, rec("a", "-"), rec("b", "-"))
+	sameID.Records[1].ID = sameID.Records[0].ID
+	oldID := block(6, rec("a", "-"))
+	le16(oldID.Records[0].ID[:], 5, 1)
+	for want, b := range map[string]*Block{
+		"append block 5: the log's head is at 5 already": block(5),
+		"append block 4: the log's head is at 5 already": block(4),
+		"append block 6: record 1: id":                   sameID,
+		"append block 6: record 0: id":                   oldID,
+		"a content without a digest":                     block(6, noDigest),
+		"a digest without a content":                     block(6, noContent),
+		"erased before it was written":                   block(6, erased),
+		"header of 16777216 bytes, at most 16777215":     block(6, Record{Header: make([]byte, 1<<24)}),
+	} {
+		if err := l.Append(b); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+	if l.Head() != head {
+		t.Fatal("a refused block has moved the head")
+	}
+	appendAll(t, l, block(6, rec("a", "-")))
+}
+
+func TestEmptyLog(t *testing.T) {
+	disk := vfs.NewMem()
+	if _, err := OpenReadOnly(options(disk)); err == nil {
+		t.Fatal("a directory that is not there was opened for reading")
+	}
+	for range 2 {
+		l := mustOpen(t, options(disk))
+		if l.Head() != (Head{}) || l.First() != 0 || len(l.Segments()) != 0 || l.Tail() != nil {
+			t.Fatalf("head %v", l.Head())
+		}
+		if _, err := l.Blocks(0).Next(); err != io.EOF {
+			t.Fatal(err)
+		}
+		if _, err := l.Record(Ref{1, 0}); !errors.Is(err, ErrNotFound) {
+			t.Fatal(err)
+		}
+		must(t, l.Sync())
+		must(t, l.DeleteBefore(10))
+		must(t, l.Close())
+		must(t, l.Close())
+		if err := l.Append(block(1)); !errors.Is(err, ErrClosed) {
+			t.Fatal(err)
+		}
+	}
+	if _, err := Open(Options{FS: disk, Dir: dir, Durable: 7}); err == nil || !strings.Contains(err.Error(), "was durable up to 7") {
+		t.Fatal(err)
+	}
+	if _, err := Open(Options{FS: disk, Dir: dir, SegmentSize: -1}); err == nil {
+		t.Fatal("a negative segment size")
+	}
+}
+
+func TestReadOnlyRefusesToWrite(t *testing.T) {
+	disk, _ := written(t, 5)
+	l, err := OpenReadOnly(options(disk))
+	must(t, err)
+	defer l.Close()
+	for name, err := range map[string]error{
+		"append": l.Append(block(99)), "sync": l.Sync(), "delete": l.DeleteBefore(9), "erase": l.Erase([]Ref{{1, 0}}),
+	} {
+		if !errors.Is(err, ErrReadOnly) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestReaderWithoutSideFiles(t *testing.T) {
+	disk, blocks := written(t, 60)
+	for _, name := range files(t, disk) {
+		if strings.HasSuffix(name, ".idx") {
+			must(t, disk.Remove(path.Join(dir, name)))
+		}
+	}
+	before := disk.Clone()
+	l, err := OpenReadOnly(options(disk))
+	must(t, err)
+	everyLookup(t, l, blocks)
+	must(t, l.Close())
+	if msg := sameFiles(before, disk); msg != "" {
+		t.Fatal("a reader has written")
+	}
+	// A writer makes them anew, the same as before.
+	w := mustOpen(t, options(disk))
+	everyLookup(t, w, blocks)
+	report, err := Verify(context.Background(), options(disk), 0, nil)
+	must(t, err)
+	if report.SideFiles != report.Segments-1 {
+		t.Fatalf("%+v", report)
+	}
+}
+
+func TestRetention(t *testing.T) {
+	disk, blocks := written(t, 60)
+	l := mustOpen(t, options(disk))
+	segments := l.Segments()
+	follower := l.Blocks(0)
+	b, err := follower.Next()
+	must(t, err)
+	sameBlocks(t, []*Block{&b}, blocks[:1])
+
+	must(t, l.DeleteBefore(segments[0].Last)) // its last block is still wanted
+	if l.First() != 1 {
+		t.Fatal("too much was deleted")
+	}
+	must(t, l.DeleteBefore(segments[2].Last))
+	if l.First() != segments[2].First {
+		t.Fatalf("first %d, want %d", l.First(), segments[2].First)
+	}
+	if _, err := follower.Next(); err == nil || !errors.Is(err, ErrDeleted) {
+		// What it had read ahead it may still return, but never a gap.
+		for err == nil {
+			b, err = follower.Next()
+		}
+		if !errors.Is(err, ErrDeleted) {
+			t.Fatal(err)
+		}
+	}
+	from := slices.IndexFunc(blocks, func(b *Block) bool { return b.Index == segments[2].First })
+	check := func(l *Log) {
+		t.Helper()
+		sameBlocks(t, readAll(t, l, 0), blocks[from:])
+		if _, err := l.Record(Ref{1, 0}); !errors.Is(err, ErrDeleted) {
+			t.Fatal(err)
+		}
+		chain, err := l.ChainAt(segments[1].Last)
+		must(t, err)
+		if chain != segments[1].Chain {
+			t.Fatal("the chain before the first kept segment is lost")
+		}
+		if _, err := l.ChainAt(segments[1].First); !errors.Is(err, ErrDeleted) {
+			t.Fatal(err)
+		}
+		if index, ok, err := l.SeekTime(0); index != segments[2].First || !ok || err != nil {
+			t.Fatal(index, ok, err)
+		}
+	}
+	check(l)
+	must(t, l.Close())
+	l = mustOpen(t, options(disk))
+	check(l)
+	_, err = Verify(context.Background(), options(disk), 0, nil)
+	must(t, err)
+	must(t, l.DeleteBefore(1<<60))
+	if s := l.Segments(); len(s) != 1 || s[0].Last != l.Head().Index {
+		t.Fatalf("%+v", s)
+	}
+	appendAll(t, l, story(60))
+	must(t, l.Close())
+	mustOpen(t, options(disk))
+}
+
+func TestErase(t *testing.T) {
+	disk, blocks := written(t, 40)
+	opts := options(disk)
+	opts.CacheBytes = 1 << 20
+	l := mustOpen(t, opts)
+	b := block(100, rec("short", "x"), rec("none", "-"), rec("empty", ""), rec("mark", "[erased]"))
+	appendAll(t, l, b)
+	blocks = append(blocks, b)
+	refs := []Ref{{1, 0}, {6, 0}, {100, 0}, {100, 1}, {100, 2}}
+	must(t, l.Erase(refs))
+	must(t, l.Erase(refs))
+	check := func(l *Log) {
+		t.Helper()
+		sameBlocks(t, readAll(t, l, 0), blocks)
+		for _, b := range readAll(t, l, 0) {
+			for n, r := range b.Records {
+				ref := Ref{b.Index, uint32(n)}
+				want := slices.Contains(refs, ref) && r.Content != nil
+				got, err := l.Record(ref)
+				must(t, err)
+				content, erased, err := l.Content(ref)
+				must(t, err)
+				if r.Erased != want || got.Erased != want || erased != want {
+					t.Fatalf("record %s: erased %v %v %v, want %v", ref, r.Erased, got.Erased, erased, want)
+				}
+				if want && !bytes.Equal(content, []byte("[erased][erased][erased][erased][erased][erased][erased][erased][erased][erased][erased]")[:len(content)]) {
+					t.Fatalf("record %s: %q", ref, content)
+				}
+			}
+		}
+	}
+	check(l)
+	if err := l.Erase([]Ref{{3, 77}}); !errors.Is(err, ErrNotFound) {
+		t.Fatal(err)
+	}
+	must(t, l.Close())
+	report, err := Verify(context.Background(), opts, 0, nil)
+	must(t, err)
+	if report.Erased != 4 || report.SideFiles != report.Segments-1 {
+		t.Fatalf("%+v", report)
+	}
+	check(mustOpen(t, opts))
+}
+
+// TestErasureFlipped: one flipped byte in or around an erased content is told.
+func TestErasureFlipped(t *testing.T) {
+	for _, content := range []string{"", "x", "[erased]", "abcdefghijk"} {
+		disk := vfs.NewMem()
+		opts := options(disk)
+		opts.SegmentSize = 300
+		l := mustOpen(t, opts)
+		appendAll(t, l, block(1, rec("a", content)), block(2, rec("b", strings.Repeat("y", 200))))
+		must(t, l.Erase([]Ref{{1, 0}}))
+		must(t, l.Close())
+		name := path.Join(dir, segmentName(1))
+		data := disk.Get(name)
+		for off := range data {
+			for bit := range 8 {
+				bad := bytes.Clone(data)
+				bad[off] ^= 1 << bit
+				disk.Put(name, bad)
+				_, err := Verify(context.Background(), opts, 0, nil)
+				if c := corruption(t, err); c.Segment != segmentName(1) {
+					t.Fatal(c)
+				}
+			}
+		}
+	}
+}
+
+// TestMissingSegment: a gap in the middle, and a log that ends too early.
+func TestMissingSegment(t *testing.T) {
+	disk, blocks := written(t, 60)
+	l := mustOpen(t, options(disk))
+	segments := l.Segments()
+	must(t, l.Close())
+	for i := 1; i < len(segments)-1; i++ {
+		d := disk.Clone()
+		must(t, d.Remove(path.Join(dir, segments[i].Name)))
+		for _, open := range []func(Options) (*Log, error){Open, OpenReadOnly} {
+			_, err := open(options(d))
+			if c := corruption(t, err); c.Segment != segments[i+1].Name || c.LastGood != segments[i-1].Last {
+				t.Fatal(c)
+			}
+		}
+		_, err := Verify(context.Background(), options(d), 0, nil)
+		corruption(t, err)
+	}
+	d := disk.Clone()
+	must(t, d.Remove(path.Join(dir, segments[len(segments)-1].Name)))
+	opts := options(d)
+	opts.Durable = blocks[59].Index
+	_, err := Open(opts)
+	corruption(t, err)
+	opts.Durable = segments[len(segments)-2].Last
+	sameBlocks(t, readAll(t, mustOpen(t, opts), 0), blocks[:slices.IndexFunc(blocks, func(b *Block) bool { return b.Index == opts.Durable })+1])
+}
+
+// TestNewestSegmentTorn: what a crash can leave of a file that was just made.
+func TestNewestSegmentTorn(t *testing.T) {
+	disk, blocks := written(t, 60)
+	name := newestSegment(t, disk)
+	data := disk.Get(name)
+	first, _ := firstIndex(path.Base(name), ".seg")
+	n := slices.IndexFunc(blocks, func(b *Block) bool { return b.Index == first })
+	size := int(blockSize + trailerSize)
+	for i := range blocks[n].Records {
+		size += int(recordSize(&blocks[n].Records[i]))
+	}
+	for cut := 0; cut < headerSize+size; cut += 7 {
+		for _, zeros := range []bool{false, true} {
+			d := disk.Clone()
+			left := bytes.Clone(data[:cut])
+			if zeros {
+				clear(left)
+			}
+			d.Put(name, left)
+			r, err := OpenReadOnly(Options{FS: d, Dir: dir})
+			must(t, err)
+			tail := r.Tail()
+			if tail == nil || r.Head().Index != first-1 && r.Head().Index != blocks[n-1].Index {
+				t.Fatalf("cut at %d: tail %v, head %d", cut, tail, r.Head().Index)
+			}
+			must(t, r.Close())
+			_, err = Open(Options{FS: d, Dir: dir})
+			corruption(t, err)
+			l := mustOpen(t, options(d))
+			if l.Head() != (Head{blocks[n-1].Index, blocks[n-1].Chain}) {
+				t.Fatalf("cut at %d: head %v", cut, l.Head())
+			}
+			for i := n; i < 60; i++ {
+				appendAll(t, l, story(i))
+			}
+			must(t, l.Close())
+			if msg := sameFiles(disk, d); msg != "" {
+				t.Fatalf("cut at %d: %s", cut, msg)
+			}
+		}
+	}
+}
+
+func TestLeftovers(t *testing.T) {
+	disk, blocks := written(t, 30)
+	want := disk.Clone()
+	disk.Put(path.Join(dir, sideName(1)+vfs.TempSuffix), []byte("half"))
+	disk.Put(path.Join(dir, sideName(77777)), []byte("an orphan"))
+	disk.Put(path.Join(dir, strings.TrimSuffix(path.Base(newestSegment(t, disk)), ".seg")+".idx"), []byte("of the active one"))
+	disk.Put(path.Join(dir, sideName(1)), []byte("bad"))
+	l := mustOpen(t, options(disk))
+	everyLookup(t, l, blocks)
+	must(t, l.Close())
+	if msg := sameFiles(want, disk); msg != "" {
+		t.Fatal(msg)
+	}
+}
+
+func TestWait(t *testing.T) {
+	l := mustOpen(t, options(vfs.NewMem()))
+	appendAll(t, l, block(5))
+	must(t, l.Wait(context.Background(), 4))
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if err := l.Wait(ctx, 5); !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+	done := make(chan error)
+	go func() { done <- l.Wait(context.Background(), 6) }()
+	appendAll(t, l, block(6))
+	appendAll(t, l, block(7))
+	must(t, <-done)
+	go func() { done <- l.Wait(context.Background(), 99) }()
+	must(t, l.Close())
+	if err := <-done; !errors.Is(err, ErrClosed) {
+		t.Fatal(err)
+	}
+}
+
+func TestVerifyFromAndProgress(t *testing.T) {
+	disk, blocks := written(t, 60)
+	l := mustOpen(t, options(disk))
+	segments := l.Segments()
+	must(t, l.Close())
+	var last, total int64
+	report, err := Verify(context.Background(), options(disk), segments[2].First+1, func(done, all int64) {
+		if done <= last {
+			t.Fatalf("progress went from %d to %d", last, done)
+		}
+		last, total = done, all
+	})
+	must(t, err)
+	if report.First != segments[2].First || report.Last != blocks[59].Index || last > total {
+		t.Fatalf("%+v, %d of %d", report, last, total)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if _, err := Verify(ctx, options(disk), 0, nil); !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+}
+
+// TestManySubjects fills tables of several pages, and finds every key.
+func TestManySubjects(t *testing.T) {
+	opts := options(vfs.NewMem())
+	opts.SegmentSize = 400 << 10
+	l := mustOpen(t, opts)
+	last := map[[16]byte]Ref{}
+	for i := range uint64(60) {
+		var rs []Record
+		for n := range 100 {
+			r := rec(fmt.Sprintf("subject %d", (int(i)*31+n*7)%3000), strings.Repeat("z", n))
+			r.Alias = key("alias %d", i*100+uint64(n))
+			rs = append(rs, r)
+			last[r.Subject] = Ref{i + 1, uint32(n)}
+		}
+		if i == 30 {
+			rs[50] = rec("large", strings.Repeat("big", 20<<10))
+			for s, r := range last {
+				if r == (Ref{31, 50}) {
+					delete(last, s)
+				}
+			}
+			last[key("large")] = Ref{31, 50}
+		}
+		b := block(i+1, rs...)
+		appendAll(t, l, b)
+		for n := range rs {
+			last[rs[n].Subject] = Ref{i + 1, uint32(n)}
+		}
+	}
+	if len(l.Segments()) < 3 || l.segments[0].side.counts[tableSubjects] < 500 {
+		t.Fatalf("%+v", l.segments[0].side)
+	}
+	for s, want := range last {
+		if got, ok, err := l.Last(s); got != want || !ok || err != nil {
+			t.Fatalf("%q: %v %v %v, want %v", s, got, ok, err, want)
+		}
+	}
+	for i := range uint64(60) {
+		for n := range uint32(100) {
+			want := Ref{i + 1, n}
+			r, err := l.Record(want)
+			must(t, err)
+			if i == 30 && n == 50 {
+				continue
+			}
+			if got, ok, err := l.FindAlias(r.Alias, 0); got != want || !ok || err != nil {
+				t.Fatalf("%v: %v %v %v", want, got, ok, err)
+			}
+		}
+	}
+}

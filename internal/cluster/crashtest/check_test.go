@@ -1,0 +1,295 @@
+package crashtest
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/oklog/ulid/v2"
+)
+
+// story builds a history in words. Its clock counts in milliseconds, which are
+// also the log's.
+type story struct {
+	ops  []Op
+	now  int64
+	made map[string]string // uid → id
+	seq  byte
+}
+
+func newStory() *story { return &story{now: 1000, made: map[string]string{}} }
+
+const ms = 1_000_000
+
+var testRules = map[string]Rules{"q": {PerKey: true}, "pool": {}, "f": {PerKey: true, DeadLetters: "f.dlq"}}
+
+// id is a ULID of this moment, above all before.
+func (s *story) id() string {
+	var id ulid.ULID
+	_ = id.SetTime(uint64(s.now))
+	s.seq++
+	id[15] = s.seq
+	return id.String()
+}
+
+func (s *story) add(op Op) *Op {
+	op.Invoke = s.now * ms
+	op.Return = (s.now + 1) * ms
+	s.now += 2
+	if op.Outcome == "" {
+		op.Outcome = OK
+	}
+	s.ops = append(s.ops, op)
+	return &s.ops[len(s.ops)-1]
+}
+
+func (s *story) produce(queue, key string, uids ...string) *Op {
+	op := Op{Kind: Produce, Queue: queue, Request: "r-" + uids[0]}
+	for _, uid := range uids {
+		if s.made[uid] == "" {
+			s.made[uid] = s.id()
+		}
+		op.Messages = append(op.Messages, Message{UID: uid, Key: key, ID: s.made[uid]})
+	}
+	return s.add(op)
+}
+
+// lease gives a message out for 100 ms and returns the lease.
+func (s *story) lease(queue, key, uid string, attempt int64) string {
+	l := s.id()
+	s.add(Op{Kind: Lease, Queue: queue, Found: []Found{{ID: s.made[uid], UID: uid, Key: key, Lease: l, Attempt: attempt, Expires: s.now + 100}}})
+	return l
+}
+
+func (s *story) settle(kind Kind, uid, lease, status string) *Op {
+	return s.add(Op{Kind: kind, Queue: "q", Lease: lease, Message: s.made[uid], Status: status})
+}
+
+func (s *story) peek(queue string, found ...Found) *Op {
+	return s.add(Op{Kind: Peek, Queue: queue, Found: found})
+}
+
+func (s *story) shown(uid, key string) Found { return Found{ID: s.made[uid], UID: uid, Key: key} }
+
+// last returns the op of a kind that came last.
+func (s *story) last(k Kind) *Op {
+	for i := len(s.ops) - 1; i >= 0; i-- {
+		if s.ops[i].Kind == k {
+			return &s.ops[i]
+		}
+	}
+	panic("no " + k)
+}
+
+// good is a history without a fault, which has a bit of everything.
+func good() *story {
+	s := newStory()
+	s.produce("q", "k", "a", "b")
+	s.produce("q", "k", "c").Outcome = Unknown
+	s.produce("q", "k", "c") // repeated: it was done the first time
+	s.produce("q", "k", "n").Outcome = Unknown
+	s.ops[len(s.ops)-1].Messages[0].ID = ""
+	delete(s.made, "n") // and this one never was
+	s.produce("pool", "", "p")
+	s.produce("q", "k", "x").Outcome = Fail
+	s.ops[len(s.ops)-1].Messages[0].ID = ""
+
+	l := s.lease("q", "k", "a", 1)
+	s.settle(Retry, "a", l, "retried")
+	l = s.lease("q", "k", "a", 2)
+	s.now += 200 // it runs out
+	l2 := s.lease("q", "k", "a", 3)
+	s.settle(Ack, "a", l, "rejected")
+	s.peek("q", s.shown("a", "k"), s.shown("b", "k"), s.shown("c", "k"))
+	s.peek("pool", s.shown("p", ""))
+	s.settle(Ack, "a", l2, "").Outcome = Unknown
+	s.settle(Ack, "a", l2, "acked")
+	s.settle(Ack, "a", l2, "acked")
+	l = s.lease("q", "k", "b", 1)
+	s.settle(Release, "b", l, "released")
+	l = s.lease("q", "k", "b", 1)
+	s.settle(Ack, "b", l, "acked")
+	l = s.lease("q", "k", "c", 1)
+	s.settle(Ack, "c", l, "acked")
+	l = s.lease("pool", "", "p", 1)
+	s.settle(Ack, "p", l, "acked")
+
+	s.produce("f", "k", "d")
+	s.produce("f", "k", "e")
+	l = s.lease("f", "k", "d", 1)
+	s.settle(DeadLetter, "d", l, "dead_lettered")
+	l = s.lease("f", "k", "e", 1)
+	s.settle(Ack, "e", l, "acked")
+	s.peek("q")
+	s.peek("pool")
+	s.peek("f")
+	s.peek("f.dlq", Found{ID: s.id(), UID: "d", Key: "k", DeadID: s.made["d"]})
+	return s
+}
+
+func TestGoodHistory(t *testing.T) {
+	for _, v := range Check(good().ops, testRules) {
+		t.Error(v)
+	}
+}
+
+// TestPlantedMistakes: each is a mistake that a queue could make, and the rule
+// that must notice it.
+func TestPlantedMistakes(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		rule string
+		do   func(s *story)
+	}{
+		{"an enqueued message is gone after the crash", Lost, func(s *story) { s.produce("q", "k", "z"); s.peek("q") }},
+		{"a message is in neither queue after it died", Lost, func(s *story) { s.last(Peek).Found = nil }},
+		{"a leased message is gone", Lost, func(s *story) {
+			s.produce("q", "k", "z")
+			s.lease("q", "k", "z", 1)
+			s.peek("q")
+		}},
+		{"a message that nobody sent", Phantom, func(s *story) {
+			s.made["ghost"] = s.id()
+			s.lease("q", "k", "ghost", 1)
+		}},
+		{"a refused message is delivered", Phantom, func(s *story) {
+			s.made["x"] = s.id()
+			s.lease("q", "k", "x", 1)
+		}},
+		{"a message is in another queue", Phantom, func(s *story) {
+			s.produce("q", "k", "z")
+			s.lease("pool", "k", "z", 1)
+		}},
+		{"a payload is damaged", Damaged, func(s *story) {
+			s.produce("q", "k", "z")
+			s.lease("q", "k", "z", 1)
+			s.last(Lease).Found[0].UID = ""
+		}},
+		{"a message has another's key", Damaged, func(s *story) {
+			s.produce("q", "k", "z")
+			s.lease("q", "other", "z", 1)
+		}},
+		{"an unknown enqueue was done and repeated", Twice, func(s *story) {
+			s.produce("pool", "", "z").Outcome = Unknown
+			s.produce("pool", "", "z")
+			s.made["z"] = s.id()
+			s.lease("pool", "", "z", 1)
+		}},
+		{"a message died twice", Twice, func(s *story) {
+			p := s.last(Peek)
+			p.Found = append(p.Found, Found{ID: s.id(), UID: "d", Key: "k", DeadID: s.made["d"]})
+		}},
+		{"a message was acked and died", Twice, func(s *story) {
+			p := s.last(Peek)
+			p.Found = append(p.Found, Found{ID: s.id(), UID: "e", Key: "k", DeadID: s.made["e"]})
+		}},
+		{"a message died and is still there", Twice, func(s *story) {
+			s.peek("f", s.shown("d", "k"))
+			s.peek("f.dlq", Found{ID: s.id(), UID: "d", Key: "k", DeadID: s.made["d"]})
+		}},
+		{"an acked message is leased again", CameBack, func(s *story) { s.lease("q", "k", "c", 2) }},
+		{"an acked message is there after the crash", CameBack, func(s *story) { s.peek("q", s.shown("c", "k")) }},
+		{"the next of a key is delivered too early", Order, func(s *story) {
+			s.produce("q", "k", "y")
+			s.produce("q", "k", "z")
+			s.settle(Ack, "z", s.lease("q", "k", "z", 1), "acked")
+			s.settle(Ack, "y", s.lease("q", "k", "y", 1), "acked")
+		}},
+		{"the next of a key is delivered while its head waits for a retry", Order, func(s *story) {
+			s.produce("q", "k", "y")
+			s.produce("q", "k", "z")
+			s.settle(Retry, "y", s.lease("q", "k", "y", 1), "retried")
+			s.settle(Ack, "z", s.lease("q", "k", "z", 1), "acked")
+			s.settle(Ack, "y", s.lease("q", "k", "y", 2), "acked")
+		}},
+		{"a leased message is leased to another", Exclusive, func(s *story) {
+			s.produce("pool", "", "z")
+			s.lease("pool", "", "z", 1)
+			s.settle(Ack, "z", s.lease("pool", "", "z", 2), "acked")
+		}},
+		{"an extended lease ends at its first time", Exclusive, func(s *story) {
+			s.produce("pool", "", "z")
+			l := s.lease("pool", "", "z", 1)
+			s.settle(Extend, "z", l, "extended").Expires = s.now + 5000
+			s.now += 200
+			s.settle(Ack, "z", s.lease("pool", "", "z", 2), "acked")
+		}},
+		{"one lease is given to two", Exclusive, func(s *story) {
+			s.produce("pool", "", "z")
+			s.lease("pool", "", "z", 1)
+			op := *s.last(Lease)
+			s.add(op)
+		}},
+		{"half a batch is there", Torn, func(s *story) {
+			p := s.produce("pool", "", "y", "z")
+			p.Outcome = Unknown
+			p.Messages[0].ID, p.Messages[1].ID = "", ""
+			s.settle(Ack, "y", s.lease("pool", "", "y", 1), "acked")
+		}},
+		{"time runs backwards after the crash", RealTime, func(s *story) {
+			s.now -= 500
+			s.made["z"] = s.id()
+			s.now += 500
+			s.settle(Ack, "z", s.lease("pool", "", "z", 1), "acked")
+			s.produce("pool", "", "z")
+		}},
+		{"a repeated request is executed again", Repeat, func(s *story) {
+			s.produce("pool", "", "z")
+			s.made["z"] = s.id()
+			s.produce("pool", "", "z")
+		}},
+		{"a lost lease acks", LeaseState, func(s *story) {
+			s.produce("pool", "", "z")
+			l := s.lease("pool", "", "z", 1)
+			s.settle(Ack, "z", l, "rejected")
+			s.settle(Ack, "z", l, "acked")
+		}},
+		{"a repeated ack is refused", LeaseState, func(s *story) {
+			s.produce("pool", "", "z")
+			l := s.lease("pool", "", "z", 1)
+			s.settle(Ack, "z", l, "acked")
+			s.settle(Ack, "z", l, "rejected")
+		}},
+		{"the attempts begin anew after the crash", Attempts, func(s *story) {
+			s.produce("pool", "", "z")
+			s.settle(Retry, "z", s.lease("pool", "", "z", 1), "retried")
+			s.settle(Ack, "z", s.lease("pool", "", "z", 1), "acked")
+		}},
+		{"a message is never delivered", Stuck, func(s *story) {
+			s.produce("pool", "", "z")
+			s.peek("pool", s.shown("z", ""))
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := good()
+			c.do(s)
+			found := Check(s.ops, testRules)
+			if !slices.ContainsFunc(found, func(v Violation) bool { return v.Rule == c.rule }) {
+				t.Errorf("not noticed as %q; found %v", c.rule, found)
+			}
+		})
+	}
+}
+
+// TestUnknownIsAllowed: what may have happened is allowed, both ways.
+func TestUnknownIsAllowed(t *testing.T) {
+	for i, gone := range []bool{true, false} {
+		t.Run(fmt.Sprint(i), func(t *testing.T) {
+			s := good()
+			s.produce("pool", "", "z")
+			l := s.lease("pool", "", "z", 1)
+			s.settle(Ack, "z", l, "").Outcome = Unknown
+			if gone {
+				s.peek("pool")
+			} else {
+				s.peek("pool", s.shown("z", ""))
+				s.now += 200
+				s.settle(Ack, "z", s.lease("pool", "", "z", 2), "acked")
+				s.peek("pool")
+			}
+			for _, v := range Check(s.ops, testRules) {
+				t.Error(v)
+			}
+		})
+	}
+}

@@ -1,0 +1,166 @@
+package crashtest
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"hash/crc32"
+	"os"
+	"sync"
+	"time"
+)
+
+// Outcome is what a client knows of its request.
+type Outcome string
+
+const (
+	OK      Outcome = "ok"      // answered with success
+	Fail    Outcome = "fail"    // surely not done
+	Unknown Outcome = "unknown" // done, or not, or still to come
+)
+
+// Kind is what a client asked.
+type Kind string
+
+const (
+	Produce    Kind = "produce"
+	Lease      Kind = "lease"
+	Ack        Kind = "ack"
+	Retry      Kind = "retry"
+	Release    Kind = "release"
+	Extend     Kind = "extend"
+	DeadLetter Kind = "dead_letter"
+	Peek       Kind = "peek" // all of a queue, while no client was at work
+	Crash      Kind = "crash"
+)
+
+// Op is one request and its answer; a settle of several leases is one Op each.
+type Op struct {
+	Client  int     `json:"client"`
+	Kind    Kind    `json:"kind"`
+	Queue   string  `json:"queue,omitempty"`
+	Invoke  int64   `json:"invoke"` // ns since the history began, by a monotonic clock
+	Return  int64   `json:"return"`
+	Outcome Outcome `json:"outcome,omitempty"`
+	Error   string  `json:"error,omitempty"`
+
+	// Produce. Attempts with the same Request (its Idempotency-Key) are
+	// repeats of one another.
+	Request  string    `json:"request,omitempty"`
+	Messages []Message `json:"messages,omitempty"`
+
+	// Lease and Peek.
+	Found []Found `json:"found,omitempty"`
+
+	// Settles. Status is the answer's, when there was one.
+	Lease   string `json:"lease,omitempty"`
+	Message string `json:"message,omitempty"`
+	Status  string `json:"status,omitempty"`
+	Expires int64  `json:"expires,omitempty"` // extended to, Unix ms
+}
+
+// Message is one that a client produced. UID is the client's own name for it,
+// in its payload; ID is the answer's.
+type Message struct {
+	UID string `json:"uid"`
+	Key string `json:"key"`
+	ID  string `json:"id,omitempty"`
+}
+
+// Found is a message that the program showed: leased or peeked.
+type Found struct {
+	ID      string `json:"id"`
+	UID     string `json:"uid"` // "" where the payload is not one of ours, or damaged
+	Key     string `json:"key"`
+	Lease   string `json:"lease,omitempty"`
+	Attempt int64  `json:"attempt,omitempty"`
+	Expires int64  `json:"expires,omitempty"` // Unix ms
+	State   string `json:"state,omitempty"`   // of a peeked one
+	DeadID  string `json:"dead_id,omitempty"` // in a dead-letter queue: the id that it died under
+}
+
+// History takes what happens. It may be used by several goroutines.
+type History struct {
+	start time.Time
+	mu    sync.Mutex
+	ops   []Op
+	grown chan struct{}
+}
+
+// NewHistory begins one.
+func NewHistory() *History { return &History{start: time.Now(), grown: make(chan struct{})} }
+
+// Now is the history's clock.
+func (h *History) Now() int64 { return int64(time.Since(h.start)) }
+
+// Add writes down what happened.
+func (h *History) Add(ops ...Op) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.ops = append(h.ops, ops...)
+	close(h.grown)
+	h.grown = make(chan struct{})
+}
+
+// Ops returns all so far.
+func (h *History) Ops() []Op {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.ops[:len(h.ops):len(h.ops)]
+}
+
+// Grown returns how many there are, and a channel that closes when there are
+// more.
+func (h *History) Grown() (int, <-chan struct{}) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return len(h.ops), h.grown
+}
+
+// Save writes the history as one JSON object a line.
+func (h *History) Save(path string) error {
+	f, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	w := bufio.NewWriter(f)
+	enc := json.NewEncoder(w)
+	for _, op := range h.Ops() {
+		if err := enc.Encode(op); err != nil {
+			return err
+		}
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	return f.Close()
+}
+
+// payload is what the campaign's messages carry: it says itself whether it is
+// whole.
+type payload struct {
+	UID  string `json:"uid"`
+	Key  string `json:"key"`
+	Fill string `json:"fill"`
+	Sum  uint32 `json:"sum"`
+}
+
+func newPayload(uid, key, fill string) payload {
+	p := payload{UID: uid, Key: key, Fill: fill}
+	p.Sum = p.sum()
+	return p
+}
+
+func (p *payload) sum() uint32 {
+	return crc32.ChecksumIEEE(fmt.Appendf(nil, "%q%q%q", p.UID, p.Key, p.Fill))
+}
+
+// uidOf returns the name in a payload, or "" if it is not one of ours as it was
+// sent.
+func uidOf(b []byte, key string) string {
+	var p payload
+	if json.Unmarshal(b, &p) != nil || p.Sum != p.sum() || p.Key != key {
+		return ""
+	}
+	return p.UID
+}

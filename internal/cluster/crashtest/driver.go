@@ -296,7 +296,7 @@ func (d *Driver) settle(id int, r *rand.Rand, kind Kind, queue string, fs []Foun
 			if outcome == OK && i < len(got) {
 				op.Status = got[i].Status
 				op.Expires = int64(got[i].LeaseExpiresAt)
-				if kind == Ack && op.Status == wire.Acked {
+				if kind == Ack && op.Status == "acked" {
 					d.waiting.Add(-1)
 				}
 			}

@@ -109,3 +109,40 @@ func (d *disk) remount(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// TestDiskForgets: the disk keeps what was synced and loses what was not, or
+// TestPowerCut would show nothing.
+func TestDiskForgets(t *testing.T) {
+	d := newDisk(t)
+	write := func(name string, sync bool) {
+		f, err := os.Create(filepath.Join(d.dir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		if _, err := f.WriteString("a message"); err != nil {
+			t.Fatal(err)
+		}
+		if !sync {
+			return
+		}
+		dir, err := os.Open(d.dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer dir.Close()
+		if err := errors.Join(f.Sync(), dir.Sync()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("synced", true)
+	write("forgotten", false)
+	d.cut(t)
+	d.remount(t)
+	if b, err := os.ReadFile(filepath.Join(d.dir, "synced")); err != nil || string(b) != "a message" {
+		t.Errorf("what was synced is gone: %q, %v", b, err)
+	}
+	if b, err := os.ReadFile(filepath.Join(d.dir, "forgotten")); err == nil && len(b) > 0 {
+		t.Errorf("what was never synced is still there: %q", b)
+	}
+}

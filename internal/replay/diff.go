@@ -26,8 +26,9 @@ type Fate struct {
 
 // Diff tells what changed between two instants: queues by name, then messages
 // in the order in which they came. Also a message that came and went in between
-// is told (from nothing to how it left).
-func (s *Source) Diff(ctx context.Context, from, to event.Instant, f Filter, fn func(*Change) error) (before, after *projections.State, cost Cost, err error) {
+// is told (from nothing to how it left). clocks, if not nil, is told the log's
+// clock at both before the first change.
+func (s *Source) Diff(ctx context.Context, from, to event.Instant, f Filter, clocks func(before, after int64), fn func(*Change) error) (before, after *projections.State, cost Cost, err error) {
 	if before, cost, err = s.StateAt(ctx, from); err != nil {
 		return nil, nil, cost, err
 	}
@@ -36,6 +37,9 @@ func (s *Source) Diff(ctx context.Context, from, to event.Instant, f Filter, fn 
 		return nil, nil, cost, err
 	}
 	cost.Blocks, cost.Events = cost.Blocks+c.Blocks, cost.Events+c.Events
+	if clocks != nil {
+		clocks(before.Clock(), after.Clock())
+	}
 	if err := diffQueues(before, after, f, fn); err != nil {
 		return before, after, cost, err
 	}

@@ -1,0 +1,168 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/internal/eventlog"
+	"github.com/qlogd/qlogd/internal/replay"
+)
+
+// replayer is one run of qlogd replay.
+type replayer struct {
+	*app
+	dataDir, addr string
+	fromText      string
+	toText        string
+	message       string
+	verify, diff  bool
+	into          string
+
+	from, to event.Instant
+	filter   replay.Filter
+}
+
+func (a *app) replayCmd() *cobra.Command {
+	r := &replayer{app: a}
+	cmd := &cobra.Command{
+		Use:   "replay",
+		Short: "Rebuild the past from the log",
+		Long: `Rebuilds the past from a node's event log: tells every event between two
+instants and the state that they lead to. It needs no running server: it reads a
+data directory, of a stopped node, of a live one, or a copy, and never touches it.
+
+An instant is an RFC 3339 time, an event's id, index:N, a duration before now
+such as 15m, start, or now. Both ends are inclusive.
+
+  --verify  checks every checksum and the hash chain, folds the whole log, and
+            compares with every checkpoint. A difference is named, exit code 3.
+  --diff    tells what changed between the two instants, queue by queue and
+            message by message.
+  --into    writes a new data directory with the state as of --to, which
+            "qlogd serve --data-dir" opens as a node of its own: the log up to
+            there unchanged, time going on from that instant.
+
+With --output json every line is an object: {"event": …}, and last {"state": …}.`,
+		Example: `  qlogd replay --from 15m
+  qlogd replay --from start --to 2026-01-31T12:00:00Z --queue jobs
+  qlogd replay --message 01J… -o json | jq .event.type
+  qlogd replay --data-dir /backup/qlogd --verify
+  qlogd replay --from index:1200 --diff
+  qlogd replay --to 01J… --into ./then && qlogd serve --data-dir ./then`,
+		Args: args(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return r.run(cmd.Context(), cmd.Flags().Changed("data-dir"))
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&r.dataDir, "data-dir", "", "data directory to read (default $QLOGD_DATA_DIR or ./qlogd-data)")
+	f.StringVar(&r.addr, "addr", "", "ask a running server at this address instead")
+	f.StringVar(&r.fromText, "from", "start", "first instant")
+	f.StringVar(&r.toText, "to", "now", "last instant")
+	f.StringVar(&r.filter.Queue, "queue", "", "only this queue")
+	f.StringVar(&r.message, "message", "", "only this message, through dead-letter queues and replays")
+	f.BoolVar(&r.verify, "verify", false, "check the log and the checkpoints")
+	f.BoolVar(&r.diff, "diff", false, "tell what changed between --from and --to")
+	f.StringVar(&r.into, "into", "", "write a new data directory with the state as of --to")
+	cmd.MarkFlagsMutuallyExclusive("verify", "diff", "into")
+	cmd.MarkFlagsMutuallyExclusive("data-dir", "addr")
+	a.outputFlag(cmd)
+	return cmd
+}
+
+func (r *replayer) run(ctx context.Context, dirGiven bool) error {
+	if err := r.parse(); err != nil {
+		return err
+	}
+	if r.addr != "" {
+		if r.verify || r.diff || r.into != "" {
+			return usagef("--verify, --diff and --into read a data directory: give --data-dir in place of --addr")
+		}
+		return r.remote(ctx)
+	}
+	if !dirGiven {
+		if r.dataDir = r.getenv("QLOGD_DATA_DIR"); r.dataDir == "" {
+			r.dataDir = "./qlogd-data"
+		}
+	}
+	if r.verify {
+		return r.verifyDir(ctx)
+	}
+	d, err := replay.Open(r.dataDir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return usagef("%w; name a node's data directory with --data-dir", err)
+	}
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	r.tellTail(d)
+	if err := r.order(d.Log); err != nil {
+		return err
+	}
+	switch {
+	case r.diff:
+		return instantError(r.tellDiff(ctx, d))
+	case r.into != "":
+		return instantError(r.copyInto(ctx, d))
+	}
+	return instantError(r.tell(ctx, d))
+}
+
+func (r *replayer) parse() (err error) {
+	now := time.Now().UnixMilli()
+	if r.from, err = event.ParseInstant(r.fromText, now); err != nil {
+		return usagef("--from: %w", err)
+	}
+	if r.to, err = event.ParseInstant(r.toText, now); err != nil {
+		return usagef("--to: %w", err)
+	}
+	if r.message != "" {
+		if r.filter.Message, err = event.ParseID(r.message); err != nil {
+			return usagef("--message: %.64q is %w", r.message, err)
+		}
+	}
+	if r.filter.Queue != "" && !event.ValidName(r.filter.Queue) {
+		return usagef("--queue: %.64q can't be a queue's name", r.filter.Queue)
+	}
+	return nil
+}
+
+// order refuses a range that ends before it begins.
+func (r *replayer) order(log *eventlog.Log) error {
+	first, err := log.From(r.from)
+	if err != nil {
+		return instantError(fmt.Errorf("--from: %w", err))
+	}
+	last, err := log.To(r.to)
+	if err != nil {
+		return instantError(fmt.Errorf("--to: %w", err))
+	}
+	if first > last+1 && r.from.Kind != event.InstantStart && r.from.Kind != event.InstantNow && r.into == "" {
+		return usagef("--from %s is after --to %s: index:%d, index:%d", r.fromText, r.toText, first, last)
+	}
+	return nil
+}
+
+// instantError makes an instant that is none of the log's the user's mistake.
+func instantError(err error) error {
+	if eventlog.IsRange(err) || errors.Is(err, replay.ErrTarget) {
+		return usagef("%w", err)
+	}
+	return err
+}
+
+// tellTail tells of what follows the log's last whole block: no error, for a
+// live node is writing it, or a crash tore an entry that Raft applies again.
+func (r *replayer) tellTail(d *replay.Dir) {
+	if t := d.Tail(); t != nil {
+		fmt.Fprintf(r.stderr, "qlogd: the log's tail is torn or still being written: %s after offset %d of %s (%s); told is all up to index:%d\n",
+			plural(int(t.Bytes), "byte", "bytes"), t.Offset, t.Segment, t.Reason, t.LastGood)
+	}
+}

@@ -1,0 +1,217 @@
+package log
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/qlogd/qlogd/internal/vfs"
+)
+
+func golden(t testing.TB, name string) []byte {
+	b, err := os.ReadFile(filepath.Join("testdata", name))
+	must(t, err)
+	return b
+}
+
+// fuzzDisk lays out a directory.
+func fuzzDisk(t testing.TB, files map[string][]byte) *vfs.Mem {
+	disk := vfs.NewMem()
+	must(t, disk.MkdirAll(dir))
+	for name, b := range files {
+		disk.Put(dir+"/"+name, b)
+	}
+	return disk
+}
+
+// explained fails for an error that is not about the log's bytes.
+func explained(t *testing.T, err error) {
+	t.Helper()
+	if _, ok := errors.AsType[*CorruptionError](err); ok {
+		return
+	}
+	if _, ok := errors.AsType[*VersionError](err); ok {
+		return
+	}
+	t.Fatalf("neither corruption nor a newer version: %v", err)
+}
+
+// readEverything asks for whatever can be asked: the answer is right or an
+// error that names the place.
+func readEverything(t *testing.T, l *Log) {
+	r := l.Blocks(0)
+	for {
+		b, err := r.Next()
+		if err == io.EOF {
+			if b := l.Head().Index; r.from != b+1 && b != 0 {
+				t.Fatalf("the head is at %d, reading ended before %d", b, r.from)
+			}
+			return
+		}
+		if err != nil {
+			explained(t, err)
+			return
+		}
+		for n, want := range b.Records {
+			ref := Ref{b.Index, uint32(n)}
+			got, err := l.Record(ref)
+			if err == nil {
+				if diff := diffRecord(got, want); diff != "" {
+					t.Fatalf("record %s: %s", ref, diff)
+				}
+			} else if !errors.Is(err, ErrNotFound) { // a made up side file
+				explained(t, err)
+			}
+			for _, find := range []func() (Ref, bool, error){
+				func() (Ref, bool, error) { return l.Last(want.Subject) },
+				func() (Ref, bool, error) { return l.FindAlias(want.Alias, 0) },
+			} {
+				if _, _, err := find(); err != nil {
+					explained(t, err)
+				}
+			}
+		}
+		if _, err := l.ChainAt(b.Index); err != nil {
+			explained(t, err)
+		}
+		if _, _, err := l.SeekTime(b.Time); err != nil && !errors.Is(err, ErrNotFound) {
+			explained(t, err)
+		}
+	}
+}
+
+// FuzzReadSegment reads any bytes as the only segment of a log.
+func FuzzReadSegment(f *testing.F) {
+	f.Add(golden(f, "v1.seg"))
+	f.Add(golden(f, "v1.seg")[:500])
+	f.Add(golden(f, "v1-second.seg"))
+	f.Add([]byte{})
+	disk, _ := written(f, 6)
+	f.Add(disk.Get(newestSegment(f, disk)))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		disk := fuzzDisk(t, map[string][]byte{segmentName(1): b})
+		opts := Options{FS: disk, Dir: dir}
+		_, verr := Verify(context.Background(), opts, 0, nil)
+		if verr != nil {
+			explained(t, verr)
+		}
+		l, err := OpenReadOnly(opts)
+		if err != nil {
+			explained(t, err)
+			return
+		}
+		defer l.Close()
+		readEverything(t, l)
+	})
+}
+
+// FuzzOpen opens any bytes as a log of two segments, a side file and a list of
+// contents to be erased, and goes on from there.
+func FuzzOpen(f *testing.F) {
+	f.Add(golden(f, "v1.seg"), golden(f, "v1.idx"), golden(f, "v1-second.seg"), golden(f, "v1.list"), uint8(1), uint8(0))
+	f.Add(golden(f, "v1.seg"), []byte{}, golden(f, "v1-second.seg")[:300], []byte{}, uint8(1), uint8(0))
+	f.Add(golden(f, "v1.seg"), golden(f, "v1.idx"), make([]byte, 556), []byte{}, uint8(6), uint8(5))
+	f.Add(golden(f, "v1.seg"), golden(f, "v1.idx"), []byte{}, []byte{}, uint8(0), uint8(9))
+	f.Fuzz(func(t *testing.T, first, side, second, list []byte, held, durable uint8) {
+		files := map[string][]byte{segmentName(1): first, segmentName(6): second}
+		if len(side) > 0 {
+			files[sideName(1)] = side
+		}
+		if len(list) > 0 {
+			files[eraseList] = list
+		}
+		disk := fuzzDisk(t, files)
+		before := disk.Clone()
+		opts := Options{FS: disk, Dir: dir, HeldFrom: uint64(held), Durable: uint64(durable), inline: true}
+		l, err := Open(opts)
+		if err != nil {
+			explained(t, err)
+			// But for an erasure that was finished, nothing is changed.
+			if msg := sameFiles(before, disk); msg != "" && len(list) == 0 {
+				t.Fatal(msg)
+			}
+			return
+		}
+		defer l.Close()
+		readEverything(t, l)
+		next := l.Head().Index + 1
+		b := block(next, rec("goes on", "x"))
+		for i := range b.Records[0].ID {
+			b.Records[0].ID[i] = 0xff
+		}
+		if err := l.Append(b); err != nil || next == 0 {
+			return // an id that cannot rise any more
+		}
+		must(t, l.Close())
+		l, err = Open(opts)
+		if err != nil {
+			t.Fatalf("opened, closed, and not opened again: %v", err)
+		}
+		defer l.Close()
+		if l.Tail() != nil || l.Head().Index != next {
+			t.Fatalf("head %d, want %d; tail %+v", l.Head().Index, next, l.Tail())
+		}
+	})
+}
+
+// FuzzSideFile looks things up in any bytes as a side file.
+func FuzzSideFile(f *testing.F) {
+	f.Add(golden(f, "v1.idx"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		disk := fuzzDisk(t, map[string][]byte{
+			segmentName(1): golden(t, "v1.seg"), segmentName(6): golden(t, "v1-second.seg"), sideName(1): b,
+		})
+		l, err := OpenReadOnly(Options{FS: disk, Dir: dir})
+		if err != nil {
+			explained(t, err)
+			return
+		}
+		defer l.Close()
+		readEverything(t, l)
+	})
+}
+
+// FuzzRecord writes and reads back any record.
+func FuzzRecord(f *testing.F) {
+	f.Add([]byte("id"), []byte("subject"), []byte("alias"), uint64(7), uint32(1), []byte("header"), []byte("content"), true)
+	f.Add([]byte{}, []byte{}, []byte{}, uint64(0), uint32(0), []byte{}, []byte{}, false)
+	f.Fuzz(func(t *testing.T, id, subject, alias []byte, index uint64, number uint32, header, content []byte, has bool) {
+		want := Record{Prev: Ref{index, number}, Header: header}
+		copy(want.ID[:], id)
+		copy(want.Subject[:], subject)
+		copy(want.Alias[:], alias)
+		if has {
+			want.Content = append([]byte{}, content...)
+			want.Digest[3] = 1
+		}
+		b, end := appendRecord([]byte("before"), &want)
+		b = b[6:]
+		if int64(len(b)) != recordSize(&want) || int64(end-6) != recordHeaderSize(&want) {
+			t.Fatalf("%d and %d bytes, want %d and %d", len(b), end-6, recordSize(&want), recordHeaderSize(&want))
+		}
+		lay := parseLayout(b)
+		if !lay.ok || lay.size != int64(len(b)) || lay.headerEnd != int64(end-6) {
+			t.Fatalf("%+v", lay)
+		}
+		var got Record
+		if reason := parseRecordHeader(b, lay, &got); reason != "" {
+			t.Fatal(reason)
+		}
+		if has {
+			if checkContent(b[lay.headerEnd:]) != contentGood {
+				t.Fatal("content")
+			}
+			got.Content = b[lay.headerEnd+4:]
+			erased := appendErased(nil, int64(len(content)))
+			if checkContent(erased) != contentErased {
+				t.Fatal("erased")
+			}
+		}
+		if diff := diffRecord(got, want); diff != "" {
+			t.Fatal(diff)
+		}
+	})
+}

@@ -1,0 +1,336 @@
+package log
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/qlogd/qlogd/internal/vfs"
+	"pgregory.net/rapid"
+)
+
+// model is a slice of blocks and the log that must be the same.
+type model struct {
+	disk    *vfs.Mem
+	log     *Log
+	opts    Options
+	blocks  []*Block // all that were ever appended and not lost
+	durable uint64
+	erased  map[Ref]bool
+	ids     int
+	clock   int64
+}
+
+func (m *model) open(rt *rapid.T) {
+	m.opts.FS, m.opts.Durable, m.opts.HeldFrom = m.disk, m.durable, m.durable+1
+	l, err := Open(m.opts)
+	if err != nil {
+		rt.Fatal(err)
+	}
+	m.log = l
+	if l.Head().Index < m.durable {
+		rt.Fatalf("head %d, durable %d", l.Head().Index, m.durable)
+	}
+	for len(m.blocks) > 0 && m.blocks[len(m.blocks)-1].Index > l.Head().Index {
+		m.blocks = m.blocks[:len(m.blocks)-1]
+	}
+}
+
+func (m *model) append(rt *rapid.T) {
+	index := m.log.Head().Index + rapid.Uint64Range(1, 3).Draw(rt, "gap")
+	b := &Block{Index: index, Time: rapid.Int64Range(0, 500).Draw(rt, "time") + int64(len(m.blocks))*10}
+	for range rapid.IntRange(0, 5).Draw(rt, "records") {
+		r := Record{Header: rapid.SliceOfN(rapid.Byte(), 0, 20).Draw(rt, "header")}
+		m.ids++
+		le16(r.ID[:], uint64(m.ids), 0)
+		if n := rapid.IntRange(0, 12).Draw(rt, "subject"); n > 0 {
+			r.Subject = key("subject %d", n)
+		}
+		if n := rapid.IntRange(0, 8).Draw(rt, "alias"); n > 4 {
+			r.Alias = key("alias %d", n)
+		}
+		if rapid.Bool().Draw(rt, "content") {
+			r.Content = rapid.SliceOfN(rapid.Byte(), 0, rapid.SampledFrom([]int{10, 200, 2000}).Draw(rt, "most")).Draw(rt, "bytes")
+			r.Digest = sha256.Sum256(r.Content)
+		}
+		b.Records = append(b.Records, r)
+	}
+	if err := m.log.Append(b); err != nil {
+		rt.Fatal(err)
+	}
+	m.blocks = append(m.blocks, b)
+}
+
+func (m *model) sync(rt *rapid.T) {
+	if err := m.log.Sync(); err != nil {
+		rt.Fatal(err)
+	}
+	m.durable = m.log.Head().Index
+}
+
+// held are the model's blocks that retention has left.
+func (m *model) held() []*Block {
+	i := slices.IndexFunc(m.blocks, func(b *Block) bool { return b.Index >= m.log.First() })
+	if i < 0 || m.log.First() == 0 {
+		return nil
+	}
+	return m.blocks[i:]
+}
+
+func (m *model) check(rt *rapid.T) {
+	got, err := tryReadAll(m.log, 0)
+	if err != nil {
+		rt.Fatal(err)
+	}
+	want := m.held()
+	if len(got) != len(want) {
+		rt.Fatalf("%d blocks, want %d", len(got), len(want))
+	}
+	for i := range got {
+		if diff := diffBlock(got[i], want[i]); diff != "" {
+			rt.Fatalf("block %d: %s", want[i].Index, diff)
+		}
+		for n, r := range got[i].Records {
+			if ref := (Ref{got[i].Index, uint32(n)}); r.Erased != m.erased[ref] {
+				rt.Fatalf("record %s: erased %v", ref, r.Erased)
+			}
+		}
+	}
+	m.checkLookups(rt, want)
+}
+
+func (m *model) checkLookups(rt *rapid.T, held []*Block) {
+	for n := range 14 {
+		subject, alias := key("subject %d", n), key("alias %d", n)
+		from := rapid.Uint64Range(0, m.log.Head().Index+1).Draw(rt, "from")
+		var lastSubject, lastAlias Ref
+		for _, b := range held {
+			for i, r := range b.Records {
+				if b.Index >= from && r.Subject == subject {
+					lastSubject = Ref{b.Index, uint32(i)}
+				}
+				if b.Index >= from && r.Alias == alias {
+					lastAlias = Ref{b.Index, uint32(i)}
+				}
+			}
+		}
+		if got, ok, err := m.log.LastSince(subject, from); got != lastSubject && ok || ok != !lastSubject.IsZero() || err != nil {
+			rt.Fatalf("last of subject %d since %d: %v %v %v, want %v", n, from, got, ok, err, lastSubject)
+		}
+		if got, ok, err := m.log.FindAlias(alias, from); got != lastAlias && ok || ok != !lastAlias.IsZero() || err != nil {
+			rt.Fatalf("alias %d since %d: %v %v %v, want %v", n, from, got, ok, err, lastAlias)
+		}
+	}
+	if len(held) == 0 {
+		return
+	}
+	ms := rapid.Int64Range(0, 800).Draw(rt, "ms")
+	clock, want := int64(0), uint64(0)
+	for _, b := range m.blocks {
+		if clock = max(clock, b.Time); clock >= ms {
+			want = max(b.Index, held[0].Index)
+			break
+		}
+	}
+	if got, ok, err := m.log.SeekTime(ms); err != nil || ok != (want != 0) || got != want {
+		rt.Fatalf("time %d: %d %v %v, want %d", ms, got, ok, err, want)
+	}
+	at := rapid.IntRange(0, len(held)-1).Draw(rt, "at")
+	if chain, err := m.log.ChainAt(held[at].Index); err != nil || chain != held[at].Chain {
+		rt.Fatalf("chain at %d: %v", held[at].Index, err)
+	}
+	for n, w := range held[at].Records {
+		ref := Ref{held[at].Index, uint32(n)}
+		if r, err := m.log.Record(ref); err != nil || diffRecord(r, w) != "" || r.Erased != m.erased[ref] {
+			rt.Fatalf("record %s: %v, %v", ref, r, err)
+		}
+	}
+}
+
+// TestModel does random things to a log, with crashes put in anywhere.
+func TestModel(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(rt *rapid.T) {
+		m := &model{disk: vfs.NewMem(), erased: map[Ref]bool{}}
+		m.opts = Options{
+			Dir: dir, inline: true,
+			SegmentSize: rapid.SampledFrom([]int64{1, 600, 5000, 40000}).Draw(rt, "segment size"),
+			CacheBytes:  rapid.SampledFrom([]int64{0, 1000, 1 << 20}).Draw(rt, "cache"),
+		}
+		m.open(rt)
+		for range rapid.IntRange(1, 40).Draw(rt, "steps") {
+			switch do := rapid.IntRange(0, 13).Draw(rt, "do"); do {
+			default:
+				m.append(rt)
+			case 8:
+				m.sync(rt)
+			case 9:
+				if err := m.log.Close(); err != nil {
+					rt.Fatal(err)
+				}
+				m.durable = m.log.Head().Index
+				m.open(rt)
+			case 10:
+				m.disk = m.disk.Crash(testRand(rapid.Uint64().Draw(rt, "seed")))
+				m.open(rt)
+			case 11:
+				index := rapid.Uint64Range(0, m.log.Head().Index+1).Draw(rt, "before")
+				first := m.log.First()
+				if err := m.log.DeleteBefore(index); err != nil {
+					rt.Fatal(err)
+				}
+				if s := m.log.Segments(); len(s) > 1 && s[0].Last < index {
+					rt.Fatalf("the segment from %d is still there", s[0].First)
+				}
+				if m.log.First() != first {
+					m.durable = m.log.Head().Index // before anything goes, all is synced
+				}
+			case 12:
+				var refs []Ref
+				for _, b := range m.held() {
+					for n, r := range b.Records {
+						if rapid.IntRange(0, 9).Draw(rt, "erase") == 0 {
+							refs = append(refs, Ref{b.Index, uint32(n)})
+							if r.Content != nil {
+								m.erased[Ref{b.Index, uint32(n)}] = true
+							}
+						}
+					}
+				}
+				if err := m.log.Erase(refs); err != nil {
+					rt.Fatal(err)
+				}
+				m.durable = m.log.Head().Index
+			case 13:
+				m.check(rt)
+			}
+		}
+		m.check(rt)
+		if err := m.log.Close(); err != nil {
+			rt.Fatal(err)
+		}
+		report, err := Verify(context.Background(), Options{FS: m.disk, Dir: dir}, 0, nil)
+		if err != nil || report.Head != m.log.Head() {
+			rt.Fatal(report, err)
+		}
+	})
+}
+
+// TestConcurrent appends while everybody reads, syncs, deletes and erases. The
+// race detector and the chain judge.
+func TestConcurrent(t *testing.T) {
+	t.Parallel()
+	l := mustOpen(t, Options{FS: vfs.OS{}, Dir: t.TempDir() + "/log", SegmentSize: 20000, CacheBytes: 30000})
+	const last = 400
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	errs := make(chan error, 16)
+	readers := 0
+	run := func(f func() error) {
+		readers++
+		go func() { errs <- f() }()
+	}
+	for range 2 {
+		run(func() error { return follow(ctx, l, last) })
+	}
+	run(func() error {
+		rng := testRand(1)
+		for l.Head().Index < last {
+			head := l.Head().Index
+			if head == 0 {
+				continue
+			}
+			ref := Ref{1 + rng.Uint64N(head), uint32(rng.IntN(4))}
+			if _, _, err := l.Content(ref); err != nil && !errors.Is(err, ErrDeleted) {
+				return err
+			}
+			if _, err := l.Record(ref); err != nil && !errors.Is(err, ErrDeleted) {
+				return err
+			}
+			s := key("subject %d", rng.IntN(50))
+			if _, _, err := l.Last(s); err != nil {
+				return err
+			}
+			if _, _, err := l.SeekTime(int64(1000 + 10*ref.Index)); err != nil && !errors.Is(err, ErrDeleted) {
+				return err
+			}
+			if _, err := l.ChainAt(ref.Index); err != nil && !errors.Is(err, ErrDeleted) {
+				return err
+			}
+			l.Segments()
+		}
+		return nil
+	})
+	run(func() error {
+		for l.Head().Index < last {
+			if err := l.Sync(); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	run(func() error {
+		for i := uint64(50); i < last; i += 50 {
+			if err := l.Wait(ctx, i); err != nil {
+				return err
+			}
+			if err := l.Erase([]Ref{{i, 0}, {i - 1, 1}, {i - 20, 2}}); err != nil {
+				return err
+			}
+			if err := l.DeleteBefore(i - 40); err != nil {
+				return err
+			}
+			// A reader on the side, of the live directory.
+			r, err := OpenReadOnly(Options{Dir: l.dir})
+			if err != nil {
+				return err
+			}
+			if _, err := tryReadAll(r, 0); err != nil {
+				return err
+			}
+			r.Close()
+		}
+		return nil
+	})
+	for i := range uint64(last) {
+		var rs []Record
+		for n := range 4 {
+			rs = append(rs, rec(fmt.Sprintf("subject %d", (i+uint64(n)*7)%50), fmt.Sprintf("content %d of %d, and some more to fill it up", n, i)))
+		}
+		must(t, l.Append(block(i+1, rs...)))
+	}
+	for range readers {
+		must(t, <-errs)
+	}
+	must(t, l.Close())
+	if _, err := Verify(context.Background(), Options{Dir: l.dir}, 0, nil); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// follow reads up to a block, waiting for each.
+func follow(ctx context.Context, l *Log, last uint64) error {
+	r := l.Blocks(0)
+	seen := uint64(0)
+	for seen < last {
+		b, err := r.Next()
+		if errors.Is(err, ErrDeleted) {
+			r = l.Blocks(0) // retention was faster
+			continue
+		}
+		if err != nil {
+			if err := l.Wait(ctx, seen); err != nil {
+				return err
+			}
+			continue
+		}
+		if b.Index <= seen {
+			return fmt.Errorf("block %d after %d", b.Index, seen)
+		}
+		seen = b.Index
+	}
+	return nil
+}

@@ -11,7 +11,9 @@ import (
 	"github.com/qlogd/qlogd/client"
 )
 
-var eventHeader = []string{"time", "index", "event", "type", "queue", "message", "what"}
+func eventHeader() []string {
+	return []string{"time", "index", "event", "type", "queue", "message", "what"}
+}
 
 func (a *app) eventRow(e *wire.Event) []any {
 	return []any{e.Time.String(), e.Index, e.EventID, e.Type, e.Queue, e.MessageID, short(eventText(e), 100)}
@@ -112,7 +114,7 @@ new ones as they commit, from now on or from where --from or --after say.`,
 			if a.output == "json" || follow {
 				return nil
 			}
-			return a.table(eventHeader, rows)
+			return a.table(eventHeader(), rows)
 		},
 	}
 	f := cmd.Flags()

@@ -57,7 +57,7 @@ func (a *app) messageShowCmd() *cobra.Command {
 				rows = append(rows, []any{"dead from", m.Dead.Queue + " (" + m.Dead.Reason + ")"}, []any{"error", short(m.Dead.Error, 80)})
 			}
 			rows = append(rows, []any{"payload", short(payload, 200)})
-			if err := a.table([]string{"message", m.ID}, rows); err != nil {
+			if err := a.pairs("message", m.ID, rows); err != nil {
 				return err
 			}
 			fmt.Fprintln(a.stdout)
@@ -202,5 +202,5 @@ func (a *app) eventTable(events []wire.Event) error {
 	for i := range events {
 		rows = append(rows, a.eventRow(&events[i]))
 	}
-	return a.table(eventHeader, rows)
+	return a.table(eventHeader(), rows)
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/dustin/go-humanize"
@@ -49,7 +50,15 @@ func (a *app) json(v any) error {
 // table writes rows under a header. Without a terminal there are no borders
 // and nothing is cut, so that awk and grep find what they look for.
 func (a *app) table(header []string, rows [][]any) error {
+	for i := range header {
+		header[i] = strings.ToUpper(header[i])
+	}
 	return writeTable(a.stdout, header, rows)
+}
+
+// pairs writes the fields of one thing; its name is left as it is.
+func (a *app) pairs(what, name string, rows [][]any) error {
+	return writeTable(a.stdout, []string{strings.ToUpper(what), name}, rows)
 }
 
 func writeTable(w io.Writer, header []string, rows [][]any) error {
@@ -57,7 +66,7 @@ func writeTable(w io.Writer, header []string, rows [][]any) error {
 	style := table.StyleDefault
 	style.Options = table.OptionsNoBordersAndSeparators
 	style.Box.PaddingLeft, style.Box.PaddingRight = "", "  "
-	style.Format.Header = text.FormatUpper
+	style.Format.Header = text.FormatDefault
 	t.SetStyle(style)
 	h := make(table.Row, len(header))
 	for i, s := range header {

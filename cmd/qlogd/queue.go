@@ -111,7 +111,7 @@ func (a *app) queue(q *wire.Queue) error {
 		return fmt.Sprint(n, unit)
 	}
 	s := q.Stats
-	return a.table([]string{"queue", q.Name}, [][]any{
+	return a.pairs("queue", q.Name, [][]any{
 		{"ordering", q.Ordering}, {"paused", q.Paused}, {"created", a.when(q.CreatedAt)}, {"updated", a.when(q.UpdatedAt)},
 		{"depth", fmt.Sprintf("%d (%d held)", s.Depth, s.Held)}, {"scheduled", s.Scheduled}, {"in flight", s.InFlight},
 		{"bytes", humanize.IBytes(uint64(s.Bytes))}, {"oldest", fmt.Sprintf("%d s", s.OldestMessageAgeSeconds)}, {"partitions", s.Partitions},

@@ -66,7 +66,7 @@ func (r *replayer) verifyDir(ctx context.Context) error {
 			return err
 		}
 	} else if !different {
-		err := r.table([]string{"verified", r.dataDir}, [][]any{
+		err := r.pairs("verified", r.dataDir, [][]any{
 			{"indexes", fmt.Sprintf("%d to %d", l.First, l.Head.Index)},
 			{"chain", body.ChainHash},
 			{"segments", l.Segments}, {"blocks", humanize.Comma(l.Blocks)}, {"events", humanize.Comma(l.Records)},

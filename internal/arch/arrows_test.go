@@ -52,7 +52,9 @@ var owned = []struct {
 	by   []string
 	name string
 }{
-	{"log", nil, ""}, // the standard one: qlogd logs with log/slog
+	// The standard one: qlogd logs with log/slog. Only the bridge from hclog
+	// has to name it.
+	{"log", []string{"raft"}, "stdlog"},
 	{"github.com/hashicorp/raft", []string{"raft"}, "hraft"},
 	{"github.com/hashicorp/raft-wal", []string{"raft"}, ""},
 	{"github.com/hashicorp/raft-boltdb", []string{"raft"}, ""},

@@ -1,7 +1,7 @@
 package raft
 
 import (
-	"log" // want: raft must not import log: nobody does
+	"log" // want: import log as stdlog
 
 	"github.com/hashicorp/raft" // want: import github.com/hashicorp/raft as hraft
 	hraft "github.com/hashicorp/raft"

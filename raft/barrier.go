@@ -116,7 +116,7 @@ func (b *barriers) confirm() *event.Problem {
 	}
 	// Taken before the confirmation: what is committed later need not be seen.
 	index := r.raft.CommitIndex()
-	if err := r.raft.VerifyLeader().Error(); err != nil {
+	if r.verify() != nil {
 		return lost
 	}
 	for {
@@ -126,8 +126,23 @@ func (b *barriers) confirm() *event.Problem {
 		}
 		select {
 		case <-wait:
+		case <-r.failed:
+			return lost
 		case <-r.stop:
 			return problem(CodeShuttingDown, "the node is shutting down", false, 1000)
 		}
+	}
+}
+
+// verify asks the other voters whether this node still leads. A replica that has
+// failed would leave the question without an answer.
+func (r *Replica) verify() error {
+	done := make(chan error, 1)
+	go func() { done <- r.raft.VerifyLeader().Error() }()
+	select {
+	case err := <-done:
+		return err
+	case <-r.failed:
+		return *r.dead.Load()
 	}
 }

@@ -20,6 +20,7 @@ type logStore struct {
 	// #614). Past the deadline the process ends, and another node takes over.
 	deadline time.Duration
 	fatal    func(error)
+	die      func(error) // fatal, and in a running replica it does not return
 	// floor is the index up to which the log may be truncated from its front:
 	// the newest checkpoint but one, so that a start survives the loss of the
 	// newest.
@@ -52,7 +53,18 @@ func (s *logStore) LastIndex() (uint64, error) { return s.wal.LastIndex() }
 // GetLog implements hraft.LogStore. It hands out what was stored, or an error:
 // raft-wal checks sums only of the batch at the log's end, and a flipped bit in
 // an entry would be decided as if a client had sent it.
-func (s *logStore) GetLog(index uint64, l *hraft.Log) (err error) {
+//
+// An entry that cannot be read ends the process: hashicorp/raft would panic, and
+// a replica with a hole in its log must not go on in any case.
+func (s *logStore) GetLog(index uint64, l *hraft.Log) error {
+	err := s.read(index, l)
+	if err != nil && !errors.Is(err, hraft.ErrLogNotFound) && !errors.Is(err, wal.ErrClosed) {
+		s.die(err)
+	}
+	return err
+}
+
+func (s *logStore) read(index uint64, l *hraft.Log) (err error) {
 	defer func() {
 		// raft-wal's decoder slices by lengths that it has just read.
 		if p := recover(); p != nil {
@@ -60,7 +72,10 @@ func (s *logStore) GetLog(index uint64, l *hraft.Log) (err error) {
 		}
 	}()
 	if err := s.wal.GetLog(index, l); err != nil {
-		return err
+		if errors.Is(err, hraft.ErrLogNotFound) {
+			return hraft.ErrLogNotFound // hashicorp/raft compares it
+		}
+		return fmt.Errorf("raft log: read entry %d: %w", index, err)
 	}
 	return unseallog(index, l)
 }

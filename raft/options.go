@@ -91,7 +91,7 @@ type Options struct {
 	LeaderLeaseTimeout time.Duration // default 500 ms
 	CommitTimeout      time.Duration // default 50 ms
 	StoreDeadline      time.Duration // default 5 s
-	SegmentBytes       int           // of the Raft log's files, default 64 MiB
+	SegmentBytes       int           // of the Raft log's files, default 32 MiB
 
 	Limits Limits
 
@@ -155,7 +155,7 @@ func (o Options) withDefaults() (Options, error) {
 	def(&o.LeaderLeaseTimeout, o.HeartbeatTimeout/2)
 	def(&o.CommitTimeout, 50*time.Millisecond)
 	def(&o.StoreDeadline, 5*time.Second)
-	def(&o.SegmentBytes, 64<<20)
+	def(&o.SegmentBytes, 32<<20)
 	def(&o.ReserveBytes, 256<<20)
 	l := &o.Limits
 	def(&l.GroupBytes, 1<<20)

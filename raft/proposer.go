@@ -27,6 +27,7 @@ type proposer struct {
 	retire  chan *flight  // entries under way, in their order
 	wake    chan struct{} // takes one: something changed that run may act upon
 	gone    chan struct{} // closed when no answer can come any more
+	failed  chan struct{} // closed when the replica has failed
 
 	mu      sync.Mutex
 	q       queues
@@ -54,11 +55,11 @@ type flight struct {
 	future hraft.ApplyFuture
 }
 
-func newProposer(o Options, f *fsm, c *clock, fatal func(error)) *proposer {
+func newProposer(o Options, f *fsm, c *clock, fatal func(error), failed chan struct{}) *proposer {
 	return &proposer{
 		limits: o.Limits, logger: o.Logger, metrics: o.Metrics, disk: newDisk(o), clock: c, fsm: f, fatal: fatal,
 		retire: make(chan *flight, o.Limits.Entries), wake: make(chan struct{}, 1),
-		gone: make(chan struct{}),
+		gone: make(chan struct{}), failed: failed,
 	}
 }
 
@@ -129,12 +130,13 @@ func (p *proposer) propose(ctx context.Context, c *event.Command) (event.Result,
 	case <-ctx.Done():
 		return p.abandon(d)
 	case <-p.gone:
-		select {
-		case a := <-d.done:
-			return a.unwrap()
-		default:
-			return event.Result{}, outcome(hraft.ErrRaftShutdown)
-		}
+	case <-p.failed:
+	}
+	select {
+	case a := <-d.done:
+		return a.unwrap()
+	default:
+		return event.Result{}, outcome(hraft.ErrRaftShutdown)
 	}
 }
 

@@ -27,6 +27,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -57,6 +58,7 @@ type Replica struct {
 
 	started atomic.Bool // raft is set
 	dead    atomic.Pointer[error]
+	failed  chan struct{} // closed with dead
 }
 
 // Open starts a replica on what is on disk. The Machine must have recovered
@@ -68,9 +70,10 @@ func Open(o Options) (_ *Replica, err error) {
 	r := &Replica{
 		o: o, clock: &clock{offset: o.ClockOffset},
 		leads: make(chan bool, 8), snapNow: make(chan struct{}, 1), stop: make(chan struct{}), reaped: make(chan struct{}),
+		failed: make(chan struct{}),
 	}
 	r.barriers.r = r
-	if r.stores, err = openStores(o, r.fatal); err != nil {
+	if r.stores, err = openStores(o, faults{r.fatal, r.die}); err != nil {
 		return nil, err
 	}
 	defer func() {
@@ -102,11 +105,11 @@ func (r *Replica) start() error {
 	began := r.fsm.progress()
 	r.snapped.Store(&began)
 	r.clock.rebase(began.clock)
-	r.p = newProposer(r.o, r.fsm, r.clock, r.fatal)
+	r.p = newProposer(r.o, r.fsm, r.clock, r.fatal, r.failed)
 
 	conf := r.config()
 	var err error
-	if r.raft, err = hraft.NewRaft(conf, r.fsm, r.stores.log, r.stores.votes, r.stores.snaps, r.trans); err != nil {
+	if r.raft, err = newRaft(conf, r.fsm, r.stores, r.trans); err != nil {
 		return fmt.Errorf("start Raft: %w", err)
 	}
 	r.started.Store(true)
@@ -128,6 +131,16 @@ func (r *Replica) start() error {
 	r.wg.Go(r.takeSnapshots)
 	go func() { r.p.reap(); close(r.reaped) }()
 	return nil
+}
+
+// newRaft is hraft.NewRaft, which panics where it cannot store the term.
+func newRaft(c *hraft.Config, f *fsm, s *stores, t hraft.Transport) (_ *hraft.Raft, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("%v", p)
+		}
+	}()
+	return hraft.NewRaft(c, f, s.log, s.votes, s.snaps, t)
 }
 
 func (r *Replica) config() *hraft.Config {
@@ -157,9 +170,23 @@ func (r *Replica) config() *hraft.Config {
 // fatal ends this replica's part: what is on disk, or the state, can no longer
 // be trusted. The first call counts.
 func (r *Replica) fatal(err error) {
-	if r.dead.CompareAndSwap(nil, &err) {
-		r.o.Logger.Error("the replica cannot go on", "error", err)
-		r.o.OnFatal(err)
+	if !r.dead.CompareAndSwap(nil, &err) {
+		return
+	}
+	close(r.failed)
+	r.o.Logger.Error("the replica cannot go on", "error", err)
+	if r.started.Load() {
+		r.raft.Shutdown() // no more votes, no more answers; it does not wait
+	}
+	r.o.OnFatal(err)
+}
+
+// die is fatal for a goroutine of hashicorp/raft that would panic at the error:
+// it ends here instead, so that OnFatal decides how the process does.
+func (r *Replica) die(err error) {
+	r.fatal(err)
+	if r.started.Load() {
+		runtime.Goexit()
 	}
 }
 

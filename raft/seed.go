@@ -33,13 +33,12 @@ func Seed(o Options, meta checkpoint.Meta, body io.WriterTo) (err error) {
 	} else if ok {
 		return fmt.Errorf("seed: %s holds a Raft log already", o.Dir)
 	}
-	fail := func(error) {} // every error is returned
 	s := &stores{}
 	defer func() { err = errors.Join(err, s.close()) }()
 	if s.kv, err = openKV(o, votesFile); err != nil {
 		return fmt.Errorf("seed: %w", err)
 	}
-	if s.log, err = openLog(o, fail, func() uint64 { return 0 }); err != nil {
+	if s.log, err = openLog(o, noFaults, func() uint64 { return 0 }); err != nil {
 		return err
 	}
 	addr := hraft.ServerAddress(o.BindAddr)
@@ -55,5 +54,5 @@ func Seed(o Options, meta checkpoint.Meta, body io.WriterTo) (err error) {
 		return err
 	}
 	// The term last: a directory that is half made is refused as a lost store.
-	return (&votes{kv: s.kv, fatal: fail}).SetUint64([]byte(keyCurrentTerm), 1)
+	return (&votes{kv: s.kv, die: noFaults.die}).SetUint64([]byte(keyCurrentTerm), 1)
 }

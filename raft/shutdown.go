@@ -53,7 +53,7 @@ func (p *proposer) drained(ctx context.Context) {
 		p.mu.Lock()
 		n, _ := p.q.len()
 		idle, changed := n == 0 && len(p.flying) == 0, p.watchLocked()
-		if !idle && ctx.Err() != nil {
+		if !idle && (ctx.Err() != nil || p.hasFailed()) {
 			left := p.q.drain()
 			p.mu.Unlock()
 			for _, d := range left {
@@ -68,7 +68,17 @@ func (p *proposer) drained(ctx context.Context) {
 		select {
 		case <-changed:
 		case <-ctx.Done():
+		case <-p.failed:
 		}
+	}
+}
+
+func (p *proposer) hasFailed() bool {
+	select {
+	case <-p.failed:
+		return true
+	default:
+		return false
 	}
 }
 

@@ -34,6 +34,10 @@ func openSnapshots(o Options) (*snapshots, error) {
 	if err != nil {
 		return nil, err
 	}
+	// After a kill a name may be seen that is not on disk yet.
+	if err := o.FS.SyncDir(o.CheckpointDir); err != nil {
+		return nil, fmt.Errorf("checkpoints: %w", err)
+	}
 	for _, b := range bad {
 		// Told, and left for a person to look at: an older one is used, whose
 		// entries the Raft log still holds.

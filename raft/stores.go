@@ -10,6 +10,7 @@ import (
 	wal "github.com/hashicorp/raft-wal"
 	"github.com/hashicorp/raft-wal/metadb"
 	"github.com/hashicorp/raft-wal/segment"
+	waltypes "github.com/hashicorp/raft-wal/types"
 
 	"github.com/qlogd/qlogd/internal/checkpoint"
 )
@@ -28,7 +29,14 @@ type stores struct {
 	snaps *snapshots
 }
 
-func openStores(o Options, fatal func(error)) (_ *stores, err error) {
+// faults are told what ends the process. die does not return where hashicorp/raft
+// runs: it would panic at the error.
+type faults struct{ fatal, die func(error) }
+
+// noFaults are of a store that nobody runs on: every error is returned.
+var noFaults = faults{func(error) {}, func(error) {}}
+
+func openStores(o Options, f faults) (_ *stores, err error) {
 	for _, dir := range []string{o.Dir, o.CheckpointDir} {
 		if err := o.FS.MkdirAll(dir); err != nil {
 			return nil, fmt.Errorf("raft: %w", err)
@@ -52,7 +60,7 @@ func openStores(o Options, fatal func(error)) (_ *stores, err error) {
 	if s.kv, err = openKV(o, votesFile); err != nil {
 		return nil, fmt.Errorf("raft: %w", err)
 	}
-	s.votes = &votes{kv: s.kv, fatal: fatal}
+	s.votes = &votes{kv: s.kv, die: f.die}
 	term, err := s.votes.term()
 	if err != nil {
 		return nil, fmt.Errorf("raft: %w", err)
@@ -65,7 +73,7 @@ func openStores(o Options, fatal func(error)) (_ *stores, err error) {
 	if !hadLog && (term > 0 || beside) {
 		return nil, lostStore(o, head, "has no log ("+metaFile+")")
 	}
-	if s.log, err = openLog(o, fatal, s.snaps.floor); err != nil {
+	if s.log, err = openLog(o, f, s.snaps.floor); err != nil {
 		return nil, err
 	}
 	last, err := s.log.LastIndex()
@@ -105,19 +113,25 @@ func openKV(o Options, name string) (KV, error) {
 	return openBolt(join(o.Dir, name))
 }
 
-func openLog(o Options, fatal func(error), floor func() uint64) (*logStore, error) {
-	opts := []func(*wal.WAL){
-		wal.WithSegmentFiler(segment.NewFiler(o.Dir, walFS{o.FS})),
-		wal.WithSegmentSize(o.SegmentBytes),
-		wal.WithLogger(hlog(o.Logger, "raft-wal")),
-		wal.WithMetricsCollector(walMetrics{o.Metrics}),
-	}
+func openLog(o Options, f faults, floor func() uint64) (*logStore, error) {
+	var meta waltypes.MetaStore = &metadb.BoltMetaDB{}
 	if o.OpenKV != nil {
 		kv, err := o.OpenKV(join(o.Dir, metaFile))
 		if err != nil {
 			return nil, fmt.Errorf("raft log: %w", err)
 		}
-		opts = append(opts, wal.WithMetaStore(kvMeta{kv}))
+		meta = kvMeta{kv}
+	}
+	filer := segment.NewFiler(o.Dir, walFS{o.FS})
+	if err := mendLog(o.Dir, meta, filer); err != nil {
+		return nil, errors.Join(fmt.Errorf("open Raft log in %s: %w", o.Dir, err), meta.Close())
+	}
+	opts := []func(*wal.WAL){
+		wal.WithSegmentFiler(filer),
+		wal.WithMetaStore(meta),
+		wal.WithSegmentSize(o.SegmentBytes),
+		wal.WithLogger(hlog(o.Logger, "raft-wal")),
+		wal.WithMetricsCollector(walMetrics{o.Metrics}),
 	}
 	// Its type of options has no name outside.
 	w, err := wal.Open(o.Dir, func(w *wal.WAL) {
@@ -126,9 +140,9 @@ func openLog(o Options, fatal func(error), floor func() uint64) (*logStore, erro
 		}
 	})
 	if err != nil {
-		return nil, fmt.Errorf("open Raft log in %s: %w", o.Dir, err)
+		return nil, errors.Join(fmt.Errorf("open Raft log in %s: %w", o.Dir, err), meta.Close())
 	}
-	return &logStore{wal: w, deadline: o.StoreDeadline, fatal: fatal, floor: floor}, nil
+	return &logStore{wal: w, deadline: o.StoreDeadline, fatal: f.fatal, die: f.die, floor: floor}, nil
 }
 
 // close closes what is open; the first error counts.
@@ -164,7 +178,7 @@ func Held(o Options) (first, last uint64, err error) {
 		}
 		defer kv.Close()
 	}
-	log, err := openLog(o, func(error) {}, func() uint64 { return 0 })
+	log, err := openLog(o, noFaults, func() uint64 { return 0 })
 	if err != nil {
 		return 0, 0, err
 	}

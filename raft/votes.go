@@ -41,8 +41,10 @@ var errNotFound = errors.New("not found") // hashicorp/raft compares the text
 // Each value carries a sum, because bbolt finds no flipped bits, and a wrong
 // term or vote can elect two leaders.
 type votes struct {
-	kv    KV
-	fatal func(error)
+	kv KV
+	// die is told of a failed write, and in a running replica does not return:
+	// hashicorp/raft would panic.
+	die func(error)
 
 	mu sync.Mutex
 	// held is the term of a vote whose candidate is still to come.
@@ -89,7 +91,7 @@ func (v *votes) set(key string, value []byte) error {
 	err := v.kv.Set([]byte(key), seal(key, value))
 	if err != nil {
 		err = fmt.Errorf("write Raft's %s: %w", key, err)
-		v.fatal(err)
+		v.die(err)
 	}
 	return err
 }

@@ -43,17 +43,23 @@ func (w walFS) OpenReader(dir, name string) (waltypes.ReadableFile, error) {
 	return w.fsys.OpenRead(join(dir, name))
 }
 
+// OpenWriter opens a segment after a restart. It is synced at once: after a kill
+// the page cache shows writes that are not on disk, and raft-wal takes what it
+// reads for durable.
 func (w walFS) OpenWriter(dir, name string) (waltypes.WritableFile, error) {
 	f, err := w.fsys.OpenReadWrite(join(dir, name))
 	if err != nil {
 		return nil, err
 	}
-	return &walFile{File: f, fsys: w.fsys, dir: dir}, nil
+	wf := &walFile{File: f, fsys: w.fsys, dir: dir}
+	if err := wf.Sync(); err != nil {
+		f.Close()
+		return nil, err
+	}
+	return wf, nil
 }
 
-// walFile makes the file's name durable with its first sync. raft-wal's own VFS
-// does so for a new file only; but a file may be found again by a restart
-// before its first sync, and then nobody would ever sync its name.
+// walFile makes the file's name durable with its first sync, as raft-wal expects.
 type walFile struct {
 	vfs.File
 	fsys  vfs.FS

@@ -1,0 +1,87 @@
+package raft
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/internal/vfs"
+)
+
+// BenchmarkPropose shows what grouping is worth: clients that wait for their
+// answer each, on real files with real fsyncs, 1 KiB a command.
+func BenchmarkPropose(b *testing.B) {
+	for _, clients := range []int{1, 64} {
+		b.Run(fmt.Sprintf("clients=%d", clients), func(b *testing.B) {
+			dir := b.TempDir()
+			o := on(vfs.OS{})
+			o.OpenKV, o.Dir, o.CheckpointDir, o.SegmentBytes = nil, dir+"/raft", dir+"/checkpoints", 64<<20
+			o.Machine = &countMachine{}
+			m := &node{t: b, o: o, died: make(chan error, 1)}
+			o.OnFatal = func(err error) { m.died <- err }
+			var err error
+			if m.Replica, err = Open(o); err != nil {
+				b.Fatal(err)
+			}
+			defer m.down()
+			m.ready()
+			content := event.EncodeContent(&event.Content{Payload: make([]byte, 1024), Binary: true})
+			c := &event.Command{Produce: &event.Produce{Queue: "q", Messages: []event.NewMessage{{Priority: 5, Size: 1024, Content: content}}}}
+			b.SetParallelism(clients)
+			b.ReportAllocs()
+			if clients == 1 {
+				for b.Loop() {
+					if _, err := m.Propose(context.Background(), c); err != nil {
+						b.Fatal(err)
+					}
+				}
+				return
+			}
+			work := make(chan struct{}, b.N)
+			for range b.N {
+				work <- struct{}{}
+			}
+			close(work)
+			done := make(chan error, clients)
+			b.ResetTimer()
+			for range clients {
+				go func() {
+					for range work {
+						if _, err := m.Propose(context.Background(), c); err != nil {
+							done <- err
+							return
+						}
+					}
+					done <- nil
+				}()
+			}
+			for range clients {
+				if err := <-done; err != nil {
+					b.Fatal(err)
+				}
+			}
+			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "commands/s")
+			b.ReportMetric(float64(m.fsm.progress().entries), "entries")
+		})
+	}
+}
+
+// countMachine only counts: what is measured is Raft.
+type countMachine struct {
+	Machine
+	head  uint64
+	clock int64
+}
+
+func (m *countMachine) Apply(index uint64, entry []byte) ([]event.Result, error) {
+	e, err := event.DecodeEntry(entry)
+	if err != nil {
+		return nil, err
+	}
+	m.head, m.clock = index, e.Time
+	return make([]event.Result, len(e.Commands)), nil
+}
+func (m *countMachine) Head() (uint64, [32]byte) { return m.head, [32]byte{} }
+func (m *countMachine) NextDue() (int64, bool)   { return 0, false }
+func (m *countMachine) Clock() int64             { return m.clock }

@@ -1,0 +1,196 @@
+package raft
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/qlogd/qlogd/internal/checkpoint"
+	"github.com/qlogd/qlogd/internal/vfs"
+)
+
+// story is the scenario that crashes are walked through: entries over several
+// segments of the Raft log, checkpoints with truncation, a restart in between.
+// It returns what was acknowledged, in order, and what may have happened too.
+func story(t testing.TB, disk *vfs.Mem) (acked []string, maybe map[string]bool) {
+	maybe = map[string]bool{}
+	o := on(disk)
+	o.TrailingLogs, o.KeepCheckpoints, o.SegmentBytes = 1, 2, 2048
+	name := 0
+	for range 2 {
+		n, err := tryBoot(t, o)
+		if err != nil {
+			return acked, maybe
+		}
+		if !n.leads() {
+			n.down()
+			return acked, maybe
+		}
+		for range 3 {
+			for range 6 {
+				s := fmt.Sprintf("%d-%0100d", name, name)
+				name++
+				if _, err := n.Propose(context.Background(), put(s)); err == nil {
+					acked = append(acked, s)
+				} else if asProblem(t, err).Unknown {
+					maybe[s] = true
+				}
+			}
+			_ = n.Snapshot() // fails where the disk has
+		}
+		n.down()
+	}
+	return acked, maybe
+}
+
+// leads waits until the node leads, or has died.
+func (n *node) leads() bool {
+	for {
+		n.p.mu.Lock()
+		ok, changed := n.p.leader && n.p.readyTerm == n.p.term, n.p.watchLocked()
+		n.p.mu.Unlock()
+		if ok {
+			return true
+		}
+		select {
+		case <-changed:
+		case <-n.failed:
+			return false
+		}
+	}
+}
+
+// TestCrashAnywhere lets the power fail in each write, sync, rename and removal
+// of the story, on Raft log, votes, checkpoints and event log alike, and checks
+// that a restart finds everything that was acknowledged, in order, and nothing
+// that was refused.
+func TestCrashAnywhere(t *testing.T) {
+	whole := vfs.NewMem()
+	story(t, whole)
+	ops := whole.Ops()
+	t.Logf("%d operations", ops)
+	step := 1
+	if testing.Short() {
+		step = 7
+	}
+	for at := 1; at <= ops; at += step {
+		for loss := vfs.LoseAll; loss <= vfs.LoseRandom; loss++ {
+			walk(t, at, loss)
+			if t.Failed() {
+				return
+			}
+		}
+	}
+}
+
+func walk(t *testing.T, at int, loss vfs.Loss) {
+	disk := vfs.NewMem()
+	disk.CrashAt(at)
+	acked, maybe := story(t, disk)
+	fail := func(format string, args ...any) {
+		t.Helper()
+		t.Errorf("crash at operation %d, loss %d: %s", at, loss, fmt.Sprintf(format, args...))
+	}
+	after := disk.CrashWith(loss, rand.New(rand.NewPCG(uint64(at), uint64(loss))))
+	o := on(after)
+	o.TrailingLogs, o.KeepCheckpoints, o.SegmentBytes = 1, 2, 2048
+	for range 2 { // the second start is after a clean end
+		n, err := tryBoot(t, o)
+		if err != nil {
+			fail("restart: %v", err)
+			return
+		}
+		n.ready()
+		next := 0
+		for _, name := range n.m.names() {
+			switch {
+			case next < len(acked) && acked[next] == name:
+				next++
+			case !maybe[name]:
+				fail("%q was applied, which was never proposed, or not here", name)
+			}
+		}
+		if next != len(acked) {
+			fail("%d of %d acknowledged entries are left: %v", next, len(acked), n.m.names())
+		}
+		last := int64(0)
+		for _, ms := range n.m.times() {
+			if ms < last {
+				fail("time went back from %d to %d", last, ms)
+			}
+			last = ms
+		}
+		acked = append(acked, fmt.Sprintf("after-%d", next))
+		n.put(acked[next])
+		if err := n.Snapshot(); err != nil {
+			fail("snapshot: %v", err)
+		}
+		for _, c := range n.Status().Checkpoints {
+			if _, err := checkpoint.Verify(after, o.CheckpointDir, c.Name()); err != nil {
+				fail("%v", err)
+			}
+		}
+		n.down()
+	}
+}
+
+// TestFailAnywhere lets each write and sync fail once with an error, as a full
+// disk does: the replica ends, or goes on as if nothing was, and after a restart
+// everything acknowledged is there.
+func TestFailAnywhere(t *testing.T) {
+	whole := vfs.NewMem()
+	story(t, whole)
+	ops := whole.Ops()
+	step := 3
+	if testing.Short() {
+		step = 17
+	}
+	for at := 1; at <= ops; at += step {
+		disk := vfs.NewMem()
+		disk.FailAt(at, fmt.Errorf("operation %d fails", at))
+		acked, maybe := story(t, disk)
+		o := on(disk)
+		o.TrailingLogs, o.KeepCheckpoints, o.SegmentBytes = 1, 2, 2048
+		n, err := tryBoot(t, o)
+		if err != nil {
+			t.Fatalf("failure at operation %d: restart: %v", at, err)
+		}
+		n.ready()
+		next := 0
+		for _, name := range n.m.names() {
+			if next < len(acked) && acked[next] == name {
+				next++
+			} else if !maybe[name] {
+				t.Fatalf("failure at operation %d: %q was applied", at, name)
+			}
+		}
+		if next != len(acked) {
+			t.Fatalf("failure at operation %d: %d of %d acknowledged entries are left", at, next, len(acked))
+		}
+		n.down()
+	}
+}
+
+// A stalled disk ends the process instead of freezing the cluster.
+func TestStalledDiskIsFatal(t *testing.T) {
+	mem := vfs.NewMem()
+	o := on(mem)
+	stall := &stallFS{FS: mem, gate: make(chan struct{})}
+	o.FS, o.StoreDeadline = stall, 10*time.Millisecond
+	n := boot(t, o)
+	stall.on.Store(true)
+	done := make(chan error, 1)
+	go func() {
+		_, err := n.Propose(context.Background(), put("a"))
+		done <- err
+	}()
+	if err := <-n.died; err == nil {
+		t.Error("no reason given")
+	}
+	if p := asProblem(t, <-done); !p.Unknown {
+		t.Errorf("the outcome is unknown, not %+v", p)
+	}
+	close(stall.gate)
+}

@@ -33,6 +33,7 @@ type LeasedMessage struct {
 	Payload        jsontext.Value    `json:"payload,omitzero"`
 	PayloadBase64  *string           `json:"payload_base64,omitzero"`
 	ContentType    string            `json:"content_type,omitzero"`
+	Erased         bool              `json:"erased,omitzero"` // what users wrote in it was erased: the payload is null
 	EnqueuedAt     Time              `json:"enqueued_at"`
 	LeaseExpiresAt Time              `json:"lease_expires_at"`
 	CorrelationID  string            `json:"correlation_id"`

@@ -1,6 +1,9 @@
 package wire
 
-import "github.com/go-json-experiment/json/jsontext"
+import (
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+)
 
 // PolicyUpdate is the body of PUT and PATCH /v1/queues/{queue}. A field that
 // is left out has its default (PUT) or stays (PATCH); null is the default.
@@ -67,10 +70,21 @@ type Delivery struct {
 	BackoffMultiplier float64 `json:"backoff_multiplier"`
 	MaxBackoffMS      int64   `json:"max_backoff_ms"`
 	BackoffJitter     float64 `json:"backoff_jitter"`      // share, 0 to 1
-	BackoffScheduleMS []int64 `json:"backoff_schedule_ms"` // null: computed
+	BackoffScheduleMS Ints    `json:"backoff_schedule_ms"` // null: computed
 	OnRetry           string  `json:"on_retry"`
 	OnDead            string  `json:"on_dead"`
 	DeadLetterQueue   *string `json:"dead_letter_queue"`
+}
+
+// Ints is a list that is null in JSON when there is none.
+type Ints []int64
+
+// MarshalJSONTo writes the list, or null.
+func (v Ints) MarshalJSONTo(enc *jsontext.Encoder) error {
+	if v == nil {
+		return enc.WriteToken(jsontext.Null)
+	}
+	return json.MarshalEncode(enc, []int64(v))
 }
 
 // Deduplication says what is the same message, and for how long.

@@ -60,7 +60,7 @@ func TestDecodeIsStrict(t *testing.T) {
 	}
 	var r ProduceRequest
 	if err := Decode([]byte(`{"messages":[{"payload":null}]}`), &r); err != nil || string(r.Messages[0].Payload) != "null" {
-		t.Fatalf("%v %q", err, r.Messages)
+		t.Fatalf("%v %+v", err, r.Messages)
 	}
 	if err := Unmarshal([]byte(`{"messages":[],"new":1}`), &r); err != nil {
 		t.Fatal(err)

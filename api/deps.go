@@ -1,0 +1,161 @@
+package api
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/qlogd/qlogd/internal/event"
+)
+
+// Proposer gets commands decided.
+type Proposer interface {
+	// Propose returns when the command is committed and applied on this node,
+	// so that the answer can be read from here. An error is an *event.Problem
+	// (no_leader, overloaded, shutting_down, insufficient_storage); its Unknown
+	// says that the command may still be committed. A user's mistake is in the
+	// Result. c must not be changed afterwards.
+	Propose(ctx context.Context, c *event.Command) (event.Result, error)
+}
+
+// Barrier makes reads linearizable.
+type Barrier interface {
+	// Barrier returns when this node has applied all that was committed before
+	// the call.
+	Barrier(ctx context.Context) error
+}
+
+// State is the live state, or a past one.
+type State interface {
+	Queue(name string) (event.QueueView, bool)
+	Queues() []event.QueueView // sorted by name
+	Message(id event.ID) (event.MessageView, bool)
+	// Messages returns live messages in the order of their ids; false where
+	// there is no such queue.
+	Messages(queue string, f event.MessageFilter) ([]event.MessageView, bool)
+	// Leasable returns how many messages of these kinds (none: all) a lease
+	// could take now, 0 for a paused or missing queue. It may stop counting at
+	// some bound. It is called often and under a lock: it must be cheap and
+	// must not call the Server.
+	Leasable(queue string, kinds []string) int
+	Clock() int64 // the log's clock, Unix ms
+	Index() uint64
+}
+
+// Log reads the event log.
+type Log interface {
+	Content(ref event.Ref) (*event.Content, error)
+	// Contents returns as many as it was asked for, in that order, or an error.
+	Contents(refs []event.Ref) ([]*event.Content, error)
+	// History returns all events of a message, through moves both ways, oldest
+	// first; none where it never was.
+	History(ctx context.Context, id event.ID) ([]event.Event, error)
+	// EndOf returns the event that ended a lease.
+	EndOf(ctx context.Context, lease event.ID) (*event.Event, error)
+	// Blocks reads from an index on; next returns io.EOF at the head.
+	Blocks(from uint64) (next func(context.Context) (*event.Block, error), closeBlocks func())
+	Head() uint64
+	First() uint64
+	// Wait returns when the head is above index.
+	Wait(ctx context.Context, index uint64) error
+	// From and To resolve instants to the first and the last index of a range;
+	// an instant that is not of this log is an error for which
+	// LogErrors.Range is true.
+	From(at event.Instant) (uint64, error)
+	To(at event.Instant) (uint64, error)
+}
+
+// LogErrors are what the Log's errors are (errors.Is); a nil one never
+// happens.
+type LogErrors struct {
+	Gone     error // deleted by retention
+	Erased   error // content erased
+	NotFound error
+	// Range reports whether an error says that an instant is not one of the
+	// log's: a user's mistake, whose text may be told.
+	Range func(error) bool
+}
+
+// Past gives the state as it was.
+type Past interface {
+	// At returns the state after the whole entry that the instant falls on.
+	// release is called once, also when nothing was read. Errors are an
+	// *event.Problem or as LogErrors says.
+	At(ctx context.Context, at event.Instant) (state State, release func(), err error)
+}
+
+// Readiness says whether this node can serve.
+type Readiness interface {
+	Ready() (ok bool, reasons []string)
+}
+
+// Rates are the per-minute rates that follow behind the log.
+type Rates interface {
+	MessagesPerMinute(queue string) (float64, bool)
+}
+
+// Load tells how full the proposer is.
+type Load interface {
+	// Load returns the share of its room that is taken, 0 to 1, and how many
+	// commands wait.
+	Load() (utilization float64, depth int64)
+}
+
+// OperationsStore finds writes that were executed long ago, on any node.
+type OperationsStore interface {
+	// Operations returns the answer_kept events whose Alias begins with prefix
+	// (8 bytes: the Idempotency-Key's half of it, see requestKey), oldest first.
+	Operations(prefix [8]byte) ([]event.Event, error)
+}
+
+// Deps is what the API stands on. Rates, Load, Operations, Past and Registry
+// may be nil.
+type Deps struct {
+	Proposer   Proposer
+	Barrier    Barrier
+	State      State
+	Log        Log
+	LogErrors  LogErrors
+	Past       Past
+	Ready      Readiness
+	Rates      Rates
+	Load       Load
+	Operations OperationsStore
+	Logger     *slog.Logger
+	Registry   *prometheus.Registry // nil: an own one
+}
+
+// Options are the API's limits. The zero value has the defaults.
+type Options struct {
+	MaxPayload       int64         // bytes of one payload; 1 MiB
+	MaxRequest       int64         // bytes of one request; 16 MiB
+	BodyTimeout      time.Duration // to receive a body; 30 s
+	WriteTimeout     time.Duration // to commit a write, before its outcome is unknown; 10 s
+	Heartbeat        time.Duration // of streams; 15 s
+	HistoryRetention time.Duration // the longest deduplication window; 0: no limit
+	AutoCreateQueues bool          // produce makes queues
+	Version          string        // told in the OpenAPI document
+}
+
+func (o *Options) defaults() {
+	set := func(v *int64, def int64) {
+		if *v <= 0 {
+			*v = def
+		}
+	}
+	dur := func(v *time.Duration, def time.Duration) {
+		if *v <= 0 {
+			*v = def
+		}
+	}
+	set(&o.MaxPayload, 1<<20)
+	set(&o.MaxRequest, 16<<20)
+	dur(&o.BodyTimeout, 30*time.Second)
+	dur(&o.WriteTimeout, 10*time.Second)
+	dur(&o.Heartbeat, 15*time.Second)
+	if o.Version == "" {
+		o.Version = "dev"
+	}
+}

@@ -1,0 +1,252 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+
+	"github.com/qlogd/qlogd/api/wire"
+	"github.com/qlogd/qlogd/internal/event"
+)
+
+// EventOf returns an event as people read it. Payloads are not part of it; an
+// error text is, which is why the event's content is looked at where its type
+// can have one.
+func EventOf(e *event.Event) wire.Event {
+	out := wire.Event{
+		EventID: e.ID.String(), Type: e.Type.String(), Time: wire.Time(event.ClockOf(e.ID)), Index: event.RefOf(e.ID).Index,
+		Queue: e.Queue, Actor: e.Actor, Key: e.Key, Kind: e.Kind, Priority: int64(e.Priority), Size: int64(e.Size),
+		ExpiresAt: wire.Time(e.Expires), SourceID: e.SourceID, LeaseExpiresAt: wire.Time(e.LeaseExpires),
+		Attempt: int64(e.Attempt), Worker: e.Worker, Reason: reasonOf(e), ToQueue: e.ToQueue,
+		HoldsKey: e.HoldsKey, TakesKey: e.TakesKey, Count: e.Count, BeforeIndex: e.Before,
+	}
+	if !e.Subject.IsZero() {
+		out.MessageID = e.Subject.String()
+	}
+	if !e.Lease.IsZero() {
+		out.LeaseID = e.Lease.String()
+	}
+	if !e.ReplayedBy.IsZero() {
+		out.ReplayedBy = e.ReplayedBy.String()
+	}
+	switch e.Type {
+	case event.Enqueued:
+		out.MessageID = e.ID.String() // it is its own subject
+		out.DeliverAt = wire.Time(e.Due)
+	case event.Leased:
+		out.LeaseID = e.ID.String()
+	case event.Retried:
+		out.NextAt = wire.Time(max(e.Due, event.ClockOf(e.ID)))
+	case event.LeaseExpired:
+		out.NextAt = wire.Time(e.Due)
+	}
+	if isMove(e) {
+		out.NewMessageID = e.ID.String()
+	}
+	switch e.Type {
+	case event.Retried, event.DeadLettered, event.Discarded, event.Acked, event.Released:
+		if len(e.Content.Bytes) > 0 {
+			if c, err := event.DecodeContent(e.Content.Bytes); err == nil {
+				out.Error, out.HasResult = c.Error, len(c.Result) > 0
+			}
+		}
+	}
+	if len(e.Content.Bytes) == 0 && e.Content.Digest != [32]byte{} {
+		out.Erased = true
+	}
+	if e.Policy != nil {
+		p := policyOf(e.Policy)
+		out.Policy = &p
+	}
+	return out
+}
+
+func reasonOf(e *event.Event) string {
+	if e.Reason == event.ReasonNone {
+		return ""
+	}
+	return e.Reason.String()
+}
+
+func eventsOf(events []event.Event) []wire.Event {
+	out := make([]wire.Event, len(events))
+	for i := range events {
+		out[i] = EventOf(&events[i])
+	}
+	return out
+}
+
+// eventQuery is what GET /v1/events asks for.
+type eventQuery struct {
+	from    uint64   // first index to read
+	after   event.ID // only events above it
+	to      uint64   // last index, if bounded
+	bounded bool
+	follow  bool
+	limit   int
+
+	queue   string
+	typ     event.Type
+	message event.ID
+}
+
+func (f *eventQuery) matches(e *event.Event) bool {
+	return (f.queue == "" || e.Queue == f.queue || e.ToQueue == f.queue) &&
+		(f.typ == event.TypeNone || e.Type == f.typ) &&
+		(f.message.IsZero() || e.Subject == f.message || e.ID == f.message)
+}
+
+// events answers GET /v1/events: a list with a cursor, or a stream.
+func (s *Server) events(q *request) error {
+	f, err := q.eventQuery()
+	if err != nil {
+		return err
+	}
+	switch {
+	case q.accepts(func(m string) bool { return m == typeNDJSON }):
+		return s.stream(q, f, typeNDJSON)
+	case q.accepts(func(m string) bool { return m == typeSSE }):
+		return s.stream(q, f, typeSSE)
+	case f.follow:
+		return bad("follow", "follow goes with Accept: %s or %s", typeNDJSON, typeSSE)
+	}
+	out := wire.EventList{Events: []wire.Event{}}
+	last := f.after
+	err = s.scan(q.Context(), f, &last, func(e *event.Event) (bool, error) {
+		if f.matches(e) {
+			out.Events = append(out.Events, EventOf(e))
+		}
+		return len(out.Events) < f.limit, nil
+	})
+	if err != nil {
+		return err
+	}
+	if last.IsZero() && f.from > 1 {
+		// Nothing was there to name: the place before from is the cursor.
+		last = event.NewID(max(s.deps.State.Clock(), 0), f.from-1, event.MaxNumber)
+	}
+	out.NextCursor = last.String()
+	return q.answer(http.StatusOK, &out)
+}
+
+// scan calls fn with the events of a query's range, filtered or not, until fn
+// returns false or the log's head is reached. last is the newest event that fn
+// was called with: a scan from there misses nothing and sees nothing twice.
+func (s *Server) scan(ctx context.Context, f *eventQuery, last *event.ID, fn func(*event.Event) (bool, error)) error {
+	if f.bounded && f.from > f.to {
+		return nil
+	}
+	next, closeBlocks := s.deps.Log.Blocks(f.from)
+	defer closeBlocks()
+	for {
+		b, err := next(ctx)
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if f.bounded && b.Index > f.to {
+			return nil
+		}
+		for i := range b.Events {
+			e := &b.Events[i]
+			if e.ID.Compare(f.after) <= 0 {
+				continue
+			}
+			more, err := fn(e)
+			if err != nil {
+				return err
+			}
+			*last = e.ID
+			if !more {
+				return nil
+			}
+		}
+		f.from = b.Index + 1
+	}
+}
+
+// eventQuery reads the parameters.
+func (q *request) eventQuery() (*eventQuery, error) {
+	if err := q.allow("after", "from", "to", "queue", "type", "message_id", "limit", "follow", "consistency"); err != nil {
+		return nil, err
+	}
+	f := &eventQuery{}
+	var err error
+	if f.follow, err = q.flag("follow"); err != nil {
+		return nil, err
+	}
+	limit, err := q.number("limit", 100, 1, 1000)
+	if err != nil {
+		return nil, err
+	}
+	f.limit = int(limit)
+	if f.follow && !q.query.Has("limit") {
+		f.limit = 0
+	}
+	if f.queue = q.query.Get("queue"); q.query.Has("queue") && !event.ValidName(f.queue) {
+		return nil, bad("queue", "queue must match ^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")
+	}
+	if q.query.Has("type") {
+		var ok bool
+		if f.typ, ok = event.ParseType(q.query.Get("type")); !ok {
+			return nil, bad("type", "type must be an event type such as enqueued or acked, not %s", echo(q.query.Get("type")))
+		}
+	}
+	if q.query.Has("message_id") {
+		if f.message, err = ulid("message_id", q.query.Get("message_id")); err != nil {
+			return nil, err
+		}
+	}
+	after := q.query.Get("after")
+	if v := q.Header.Get("Last-Event-ID"); v != "" && (q.accepts(func(m string) bool { return m == typeSSE }) || f.follow) {
+		after = v // an EventSource that reconnects sends its first query again
+	} else if q.query.Has("after") && q.query.Has("from") {
+		return nil, bad("from", "from and after exclude each other")
+	}
+	if err := q.fresh(); err != nil {
+		return nil, err
+	}
+	log := q.s.deps.Log
+	switch {
+	case after != "" || q.query.Has("after"):
+		if f.after, err = ulid("after", after); err != nil {
+			return nil, err
+		}
+		f.from = event.RefOf(f.after).Index
+		if head := log.Head(); f.from > head {
+			return nil, bad("after", "after is beyond the end of the log, index:%d", head)
+		}
+		first := log.First()
+		if f.from+1 == first || f.after.IsZero() {
+			f.from = max(first, 1) // all before it has been seen, or nothing is asked of it
+		} else if f.from < first {
+			return nil, &event.Problem{Code: event.CodeHistoryExpired, Field: "after", Index: -1, Detail: "events after that one have been deleted by retention"}
+		}
+	case q.query.Has("from"):
+		at, err := q.instant("from")
+		if err != nil {
+			return nil, err
+		}
+		if f.from, err = log.From(at); err != nil {
+			return nil, q.rangeProblem("from", err)
+		}
+	case f.follow:
+		f.from = log.Head() + 1
+	default:
+		f.from = max(log.First(), 1)
+	}
+	if q.query.Has("to") {
+		at, err := q.instant("to")
+		if err != nil {
+			return nil, err
+		}
+		f.bounded = true
+		if f.to, err = log.To(at); err != nil {
+			return nil, q.rangeProblem("to", err)
+		}
+	}
+	return f, nil
+}

@@ -1,0 +1,27 @@
+package api
+
+import (
+	"net/http"
+
+	"github.com/qlogd/qlogd/api/wire"
+)
+
+// healthz says that the process is alive.
+func (s *Server) healthz(q *request) error {
+	return q.answer(http.StatusOK, &wire.Health{Status: "ok"})
+}
+
+// readyz says whether this node should get requests, and if not, why.
+func (s *Server) readyz(q *request) error {
+	ok, reasons := true, []string(nil)
+	if s.deps.Ready != nil {
+		ok, reasons = s.deps.Ready.Ready()
+	}
+	if s.draining() {
+		ok, reasons = false, append([]string{"shutting down"}, reasons...)
+	}
+	if !ok {
+		return q.answer(http.StatusServiceUnavailable, &wire.Health{Status: "not_ready", Reasons: reasons})
+	}
+	return q.answer(http.StatusOK, &wire.Health{Status: "ready"})
+}

@@ -1,0 +1,40 @@
+package api
+
+import (
+	"time"
+
+	"github.com/qlogd/qlogd/internal/event"
+)
+
+// forms tells how an instant is written.
+const forms = "an RFC 3339 time, an event's ULID, index:N, a duration before now such as 15m, start or now"
+
+// instant reads a query parameter that names an instant in the past.
+func (q *request) instant(name string) (event.Instant, error) {
+	st := q.s.deps.State
+	now := max(time.Now().UnixMilli(), st.Clock())
+	at, err := event.ParseInstant(q.query.Get(name), now)
+	if err != nil {
+		return at, bad(name, "%s must be %s", name, forms)
+	}
+	switch at.Kind {
+	case event.InstantTime:
+		if at.Time > now {
+			return at, bad(name, "%s is in the future; it must be %s", name, forms)
+		}
+		at.Time = max(at.Time, 0)
+	case event.InstantIndex, event.InstantID:
+		if head := q.s.deps.Log.Head(); at.Index > head {
+			return at, bad(name, "%s is beyond the end of the log, index:%d; it must be %s", name, head, forms)
+		}
+	}
+	return at, nil
+}
+
+// rangeProblem names the parameter in the Log's word about an instant.
+func (q *request) rangeProblem(name string, err error) error {
+	if !q.s.gone(err) && q.s.isRange(err) {
+		return bad(name, "%s: %s", name, clip(err.Error(), 300))
+	}
+	return err
+}

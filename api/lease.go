@@ -1,0 +1,275 @@
+package api
+
+import (
+	"context"
+	"encoding/base64"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/qlogd/qlogd/api/wire"
+	"github.com/qlogd/qlogd/internal/event"
+)
+
+const defaultMax = 10 // max_messages left out
+
+// leaseOne answers POST /v1/queues/{queue}/lease.
+func (s *Server) leaseOne(q *request) error {
+	name, err := q.queue()
+	if err != nil {
+		return err
+	}
+	var in wire.LeaseRequest
+	if err := q.leaseRequest(&in); err != nil {
+		return err
+	}
+	if in.Queues != nil {
+		return bad("queues", "queues goes with POST /v1/lease; here the path names the queue")
+	}
+	in.Queues = []string{name}
+	return s.lease(q, &in)
+}
+
+// leaseMany answers POST /v1/lease, from several queues.
+func (s *Server) leaseMany(q *request) error {
+	var in wire.LeaseRequest
+	if err := q.leaseRequest(&in); err != nil {
+		return err
+	}
+	if len(in.Queues) < 1 || len(in.Queues) > maxQueues {
+		return bad("queues", "queues must name 1 to %d queues, not %d", maxQueues, len(in.Queues))
+	}
+	for i, name := range in.Queues {
+		if !event.ValidName(name) {
+			return bad("queues", "queues[%d] must match ^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$; it was %s", i, echo(name)).At(i)
+		}
+		if slices.Contains(in.Queues[:i], name) {
+			return bad("queues", "queues[%d] is named twice", i).At(i)
+		}
+	}
+	return s.lease(q, &in)
+}
+
+// leaseRequest reads and checks the body; an empty one asks for the defaults.
+func (q *request) leaseRequest(in *wire.LeaseRequest) error {
+	if err := q.allow(); err != nil {
+		return err
+	}
+	if err := q.decode(in, true, true); err != nil {
+		return err
+	}
+	if n := in.MaxMessages; n != nil && (*n < 1 || *n > event.MaxBatch) {
+		return bad("max_messages", "max_messages must be from 1 to %d, not %d", event.MaxBatch, *n)
+	}
+	if in.WaitMS < 0 || in.WaitMS > event.MaxWaitMS {
+		return bad("wait_ms", "wait_ms must be from 0 to %d, not %d", event.MaxWaitMS, in.WaitMS)
+	}
+	if err := leaseMS("lease_ms", in.LeaseMS); err != nil {
+		return err
+	}
+	if err := within("worker", in.Worker, maxWorker); err != nil {
+		return err
+	}
+	if len(in.Kinds) > maxKinds {
+		return bad("kinds", "kinds must be at most %d, not %d", maxKinds, len(in.Kinds))
+	}
+	for i, k := range in.Kinds {
+		if len(k) > maxKind {
+			return bad("kinds", "kinds[%d] must be at most %d bytes", i, maxKind).At(i)
+		}
+	}
+	return nil
+}
+
+func leaseMS(field string, v int64) error {
+	if v != 0 && (v < event.MinLeaseMS || v > event.MaxLeaseMS) {
+		return bad(field, "%s must be from %d to %d, or 0 for the queue's own, not %d", field, event.MinLeaseMS, event.MaxLeaseMS, v)
+	}
+	return nil
+}
+
+// lease waits for work, proposes a lease, and answers with what it got.
+func (s *Server) lease(q *request, in *wire.LeaseRequest) error {
+	if s.draining() {
+		return shuttingDown
+	}
+	for _, name := range in.Queues {
+		if _, err := s.current(q, name); err != nil {
+			return err
+		}
+	}
+	q.done() // a long poll needs no body
+	most := defaultMax
+	if in.MaxMessages != nil {
+		most = int(*in.MaxMessages)
+	}
+	cmd := &event.Lease{Queues: in.Queues, Max: most, LeaseMS: in.LeaseMS, Worker: in.Worker, Kinds: in.Kinds}
+	var res event.Result
+	take := func() (int, error) {
+		var err error
+		res, err = s.proposeLease(q.Context(), cmd)
+		return len(res.Leased), err
+	}
+	w := newWaiter(in.Queues, in.Kinds, most)
+	wait := time.Duration(in.WaitMS) * time.Millisecond
+	fresh := func() error { return s.barrier(q.Context()) }
+	if err := s.waits.lease(q.Context(), w, wait, s.drain, fresh, take); err != nil {
+		return err
+	}
+	if q.Context().Err() != nil && len(res.Leased) > 0 {
+		s.releaseAll(res.Leased)
+		return q.Context().Err()
+	}
+	if res.Index != 0 {
+		q.w.Header().Set("X-Qlogd-Index", strconv.FormatUint(res.Index, 10))
+	}
+	return s.answerLeased(q, res.Leased)
+}
+
+var shuttingDown = &event.Problem{Code: codeShuttingDown, Index: -1, RetryAfterMS: 2000, Detail: "this node is shutting down; ask another one"}
+
+// proposeLease proposes a lease for a client that is still there. Once it is
+// proposed it is seen to its end, whatever the client does: what it leased for
+// nobody must be given back.
+func (s *Server) proposeLease(client context.Context, cmd *event.Lease) (event.Result, error) {
+	if err := client.Err(); err != nil {
+		return event.Result{}, err
+	}
+	ctx, cancel := s.deadline(context.WithoutCancel(client))
+	defer cancel()
+	return s.propose(ctx, &event.Command{Lease: cmd}, "")
+}
+
+// releaseAll gives back what was leased to a client that has hung up. The
+// attempts are not counted.
+func (s *Server) releaseAll(leased []event.LeasedMessage) {
+	items := make([]event.SettleItem, len(leased))
+	for i := range leased {
+		items[i] = event.SettleItem{Op: event.OpRelease, Lease: leased[i].Lease}
+	}
+	ctx, cancel := s.deadline(context.Background())
+	defer cancel()
+	if _, err := s.propose(ctx, &event.Command{Settle: &event.Settle{Items: items}}, ""); err != nil {
+		s.log.Warn("leases of a client that hung up run until they expire", "leases", len(items), "error", err)
+	}
+}
+
+// answerLeased writes the leased messages. Payloads are copied from the log as
+// they were given.
+func (s *Server) answerLeased(q *request, leased []event.LeasedMessage) error {
+	refs := make([]event.Ref, 0, len(leased))
+	for i := range leased {
+		refs = append(refs, leased[i].Content)
+	}
+	contents, err := s.contents(refs)
+	broken := err != nil
+	size := 64
+	for i := range leased {
+		size += 512 + int(leased[i].Size)
+	}
+	b := append(make([]byte, 0, size), `{"messages":[`...)
+	n := 0
+	for i := range leased {
+		m := &leased[i]
+		var c *event.Content
+		if !broken {
+			c = contents[i]
+		} else if c, err = s.content(m.Content); err != nil {
+			// The others are served; the lease of this one runs out, and in the
+			// end it is dead-lettered.
+			s.log.Error("a leased message's content cannot be read", "message", m.ID, "queue", m.Queue, "error", err)
+			continue
+		}
+		if n++; n > 1 {
+			b = append(b, ',')
+		}
+		if b, err = s.appendLeased(b, m, c); err != nil {
+			return err
+		}
+	}
+	if n == 0 && len(leased) > 0 {
+		return fmt.Errorf("no content of %d leased messages can be read", len(leased))
+	}
+	return q.answerJSON(http.StatusOK, append(b, "]}"...))
+}
+
+// appendLeased appends a wire.LeasedMessage.
+func (s *Server) appendLeased(b []byte, m *event.LeasedMessage, c *event.Content) ([]byte, error) {
+	b = append(b, `{"id":"`...)
+	b = appendID(b, m.ID)
+	b = append(b, `","lease_id":"`...)
+	b = appendID(b, m.Lease)
+	b = append(b, `","queue":"`...)
+	b = append(b, m.Queue...) // needs no quoting: names are plain
+	b = append(b, `","key":`...)
+	b = appendString(b, m.Key)
+	b = strconv.AppendUint(append(b, `,"attempt":`...), uint64(m.Attempt), 10)
+	b = strconv.AppendUint(append(b, `,"max_attempts":`...), uint64(m.MaxAttempts), 10)
+	b = strconv.AppendUint(append(b, `,"priority":`...), uint64(m.Priority), 10)
+	b = append(b, `,"kind":`...)
+	b = appendString(b, m.Kind)
+	b = append(b, `,"headers":{`...)
+	correlation := ""
+	if c != nil {
+		correlation = c.CorrelationID
+		for i, h := range c.Headers {
+			if i > 0 {
+				b = append(b, ',')
+			}
+			b = appendString(b, h.Name)
+			b = append(b, ':')
+			b = appendString(b, h.Value)
+		}
+	}
+	b = append(b, '}')
+	switch {
+	case c == nil:
+		b = append(b, `,"payload":null,"erased":true`...)
+	case c.Binary:
+		b = append(b, `,"payload_base64":"`...)
+		b = base64.StdEncoding.AppendEncode(b, c.Payload)
+		b = append(b, '"')
+		if c.ContentType != "" {
+			b = append(b, `,"content_type":`...)
+			b = appendString(b, c.ContentType)
+		}
+	case len(c.Payload) == 0:
+		b = append(b, `,"payload":null`...)
+	default:
+		b = append(append(b, `,"payload":`...), c.Payload...)
+	}
+	b = appendTime(append(b, `,"enqueued_at":`...), m.EnqueuedAt)
+	b = appendTime(append(b, `,"lease_expires_at":`...), m.LeaseExpiresAt)
+	b = append(b, `,"correlation_id":`...)
+	b = appendString(b, correlation)
+	b = append(b, `,"dead":`...)
+	if m.Dead == nil {
+		return append(b, "null}"...), nil
+	}
+	dead, err := s.deadOf(&m.MessageView)
+	if err != nil {
+		return nil, err
+	}
+	d, err := wire.Marshal(dead)
+	return append(append(b, d...), '}'), err
+}
+
+// appendString appends a JSON string.
+func appendString(b []byte, s string) []byte {
+	b, _ = jsontext.AppendQuote(b, s) // an error is bad UTF-8, which is replaced
+	return b
+}
+
+// appendTime appends a time, Unix ms, or null.
+func appendTime(b []byte, ms int64) []byte {
+	if ms == 0 {
+		return append(b, "null"...)
+	}
+	b = append(b, '"')
+	b = time.UnixMilli(ms).UTC().AppendFormat(b, wire.TimeFormat)
+	return append(b, '"')
+}

@@ -1,0 +1,150 @@
+package api
+
+import (
+	"cmp"
+	"net/http"
+	"slices"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/qlogd/qlogd/api/wire"
+	"github.com/qlogd/qlogd/internal/event"
+)
+
+// maxQueueSeries bounds how many queues /metrics tells one by one; the others
+// are summed up as _other, a name that no queue can have.
+const maxQueueSeries = 2000
+
+// metrics are the API's own and, at each scrape, the queues' states. Labels are
+// routes, codes, types and queue names, never what a client made up.
+type metrics struct {
+	s         *Server
+	handler   http.Handler
+	events    [256]atomic.Uint64 // by event.Type
+	leaseLost prometheus.Counter
+	commit    *prometheus.HistogramVec
+	requests  *prometheus.CounterVec
+	seconds   *prometheus.HistogramVec
+}
+
+var (
+	descDepth     = queueDesc("depth", "Messages that are ready, held ones included.")
+	descInFlight  = queueDesc("in_flight", "Messages that are leased.")
+	descScheduled = queueDesc("scheduled", "Messages that wait for their time.")
+	descDead      = queueDesc("dead", "Messages in the queue's dead-letter queue.")
+	descOldest    = queueDesc("oldest_age_seconds", "Age of the oldest message.")
+	descEvents    = prometheus.NewDesc("qlogd_events_total", "Events applied by this node since it started.", []string{"type"}, nil)
+)
+
+func queueDesc(name, help string) *prometheus.Desc {
+	return prometheus.NewDesc("qlogd_queue_"+name, help, []string{"queue"}, nil)
+}
+
+func newMetrics(s *Server) *metrics {
+	reg := s.deps.Registry
+	if reg == nil {
+		reg = prometheus.NewRegistry()
+		reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	}
+	m := &metrics{
+		s:         s,
+		handler:   promhttp.HandlerFor(reg, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError}),
+		leaseLost: prometheus.NewCounter(prometheus.CounterOpts{Name: "qlogd_lease_lost_total", Help: "Settles rejected because the lease was no longer current."}),
+		commit: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "qlogd_commit_seconds", Help: "Time from a write's proposal to its answer.",
+			Buckets: prometheus.ExponentialBuckets(0.0005, 2, 15),
+		}, []string{"class"}),
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "qlogd_http_requests_total", Help: "HTTP requests."}, []string{"method", "route", "status"}),
+		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "qlogd_http_request_seconds", Help: "Time to answer HTTP requests, waits included.",
+			Buckets: prometheus.ExponentialBuckets(0.0005, 4, 9),
+		}, []string{"method", "route"}),
+	}
+	reg.MustRegister(m.leaseLost, m.commit, m.requests, m.seconds, m)
+	return m
+}
+
+// request notes an answered request. Method and route are the pattern's, so
+// there are as many series as routes.
+func (m *metrics) request(method, route string, status int, took time.Duration) {
+	if route == "" {
+		method, route = "", "other"
+	}
+	m.requests.WithLabelValues(method, route, strconv.Itoa(status)).Inc()
+	m.seconds.WithLabelValues(method, route).Observe(took.Seconds())
+}
+
+func (m *metrics) committed(took time.Duration, c event.Class) {
+	m.commit.WithLabelValues(classNames[c]).Observe(took.Seconds())
+}
+
+func (m *metrics) count(events []event.Event) {
+	for i := range events {
+		m.events[events[i].Type].Add(1)
+	}
+}
+
+// Describe implements prometheus.Collector.
+func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{descDepth, descInFlight, descScheduled, descDead, descOldest, descEvents} {
+		ch <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (m *metrics) Collect(ch chan<- prometheus.Metric) {
+	st := m.s.deps.State
+	now := clock(st)
+	queues := st.Queues()
+	held := make(map[string]int64, len(queues))
+	for i := range queues {
+		t := &queues[i].Stats
+		held[queues[i].Name] = t.Ready + t.Scheduled + t.InFlight
+	}
+	type row struct{ depth, inFlight, scheduled, dead, oldest int64 }
+	tell := func(name string, r row) {
+		for _, v := range []struct {
+			d *prometheus.Desc
+			v int64
+		}{{descDepth, r.depth}, {descInFlight, r.inFlight}, {descScheduled, r.scheduled}, {descDead, r.dead}, {descOldest, r.oldest}} {
+			ch <- prometheus.MustNewConstMetric(v.d, prometheus.GaugeValue, float64(v.v), name)
+		}
+	}
+	var other row
+	for i := range queues {
+		v := &queues[i]
+		r := row{depth: v.Stats.Ready, inFlight: v.Stats.InFlight, scheduled: v.Stats.Scheduled, dead: held[v.Policy.DeadLetterQueue]}
+		if v.Stats.Oldest > 0 {
+			r.oldest = max(0, now-v.Stats.Oldest) / 1000
+		}
+		if i < maxQueueSeries {
+			tell(v.Name, r)
+			continue
+		}
+		other = row{other.depth + r.depth, other.inFlight + r.inFlight, other.scheduled + r.scheduled, other.dead + r.dead, max(other.oldest, r.oldest)}
+	}
+	if len(queues) > maxQueueSeries {
+		tell("_other", other)
+	}
+	for _, name := range event.Types() {
+		t, _ := event.ParseType(name)
+		ch <- prometheus.MustNewConstMetric(descEvents, prometheus.CounterValue, float64(m.events[t].Load()), name)
+	}
+}
+
+func (m *metrics) serve(q *request) error {
+	q.status = http.StatusOK
+	m.handler.ServeHTTP(q.w, q.Request)
+	return nil
+}
+
+func sortStats(v []wire.OperationStat) {
+	slices.SortFunc(v, func(a, b wire.OperationStat) int {
+		return cmp.Or(cmp.Compare(a.Type, b.Type), cmp.Compare(a.Priority, b.Priority), cmp.Compare(a.Status, b.Status))
+	})
+}

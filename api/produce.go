@@ -1,0 +1,384 @@
+package api
+
+import (
+	"crypto/sha256"
+	"encoding/base64"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/qlogd/qlogd/api/wire"
+	"github.com/qlogd/qlogd/internal/event"
+)
+
+// Limits of what users write beside the payload (contract.md section 3 has the
+// others).
+const (
+	maxKind          = 128
+	maxCorrelationID = 256
+	maxMessageKey    = 256 // a message's idempotency_key
+	maxContentType   = 256
+	maxWorker        = 256
+	maxError         = 64 << 10
+	maxKinds         = 100
+	maxQueues        = 100
+)
+
+// produce answers POST /v1/queues/{queue}/messages: a JSON or msgpack batch,
+// or one payload with its metadata in the query.
+func (s *Server) produce(q *request) error {
+	name, err := q.queue()
+	if err != nil {
+		return err
+	}
+	var msgs []wire.NewMessage
+	switch {
+	case q.media == "" || q.media == typeJSON || isMsgpack(q.media):
+		if err := q.allow(); err != nil {
+			return err
+		}
+		var in wire.ProduceRequest
+		if err := q.decode(&in, true, false); err != nil {
+			return err
+		}
+		msgs = in.Messages
+	case q.media == "application/x-www-form-urlencoded" || strings.HasPrefix(q.media, "multipart/"):
+		return event.Problemf(codeUnsupportedMedia, "Content-Type",
+			"Content-Type %s is a form's, most likely sent for want of another; name the payload's own type, or application/json with messages", q.media)
+	default:
+		m, payload, err := q.rawMessage()
+		if err != nil {
+			return err
+		}
+		nm, err := s.newMessage(m, payload)
+		if err != nil {
+			p := *err.(*event.Problem)
+			p.Index = -1
+			return &p
+		}
+		return s.enqueue(q, name, &batch{[]event.NewMessage{nm}, [][]byte{payload}, []bool{true}})
+	}
+	if p := batchSize("messages", len(msgs)); p != nil {
+		return p
+	}
+	b, err := s.newBatch(msgs)
+	if err != nil {
+		return err
+	}
+	return s.enqueue(q, name, b)
+}
+
+// batch is what is enqueued together into one queue. payloads are the
+// messages', for what is to be checked against the queue.
+type batch struct {
+	msgs     []event.NewMessage
+	payloads [][]byte
+	binary   []bool
+}
+
+func batchSize(field string, n int) error {
+	if n < 1 || n > event.MaxBatch {
+		return bad(field, "%s must have 1 to %d entries, not %d", field, event.MaxBatch, n)
+	}
+	return nil
+}
+
+// rawMessage reads a message whose body is its payload.
+func (q *request) rawMessage() (*wire.NewMessage, []byte, error) {
+	if err := q.allow("key", "priority", "delay_ms", "deliver_at", "ttl_ms", "kind", "correlation_id", "idempotency_key", "header."); err != nil {
+		return nil, nil, err
+	}
+	m := &wire.NewMessage{
+		Key: q.query.Get("key"), Kind: q.query.Get("kind"), CorrelationID: q.query.Get("correlation_id"),
+		IdempotencyKey: q.query.Get("idempotency_key"), ContentType: q.Header.Get("Content-Type"),
+	}
+	for name, v := range map[string]string{"key": m.Key, "kind": m.Kind, "correlation_id": m.CorrelationID, "idempotency_key": m.IdempotencyKey} {
+		if !utf8.ValidString(v) {
+			return nil, nil, bad(name, "%s must be UTF-8", name)
+		}
+	}
+	if q.query.Has("idempotency_key") && m.IdempotencyKey == "" {
+		return nil, nil, bad("idempotency_key", "idempotency_key must not be empty")
+	}
+	var err error
+	if q.query.Has("priority") {
+		n, err := q.number("priority", 0, event.MinPriority, event.MaxPriority)
+		if err != nil {
+			return nil, nil, err
+		}
+		m.Priority = &n
+	}
+	if m.DelayMS, err = q.number("delay_ms", 0, 0, event.MaxDelayMS); err != nil {
+		return nil, nil, err
+	}
+	if m.TTLMS, err = q.number("ttl_ms", 0, 0, event.MaxDelayMS); err != nil {
+		return nil, nil, err
+	}
+	if v := q.query.Get("deliver_at"); q.query.Has("deliver_at") {
+		if err := wire.Decode([]byte(strconv.Quote(clip(v, 64))), &m.DeliverAt); err != nil {
+			return nil, nil, bad("deliver_at", "deliver_at must be an RFC 3339 time")
+		}
+	}
+	for name, v := range q.query {
+		if h, ok := strings.CutPrefix(name, "header."); ok {
+			if m.Headers == nil {
+				m.Headers = map[string]string{}
+			}
+			m.Headers[h] = v[0]
+		}
+	}
+	payload, err := q.read(q.s.opts.MaxPayload)
+	if err == nil && len(payload) == 0 {
+		err = bad("payload", "the body is empty; it is the payload")
+	}
+	return m, payload, err
+}
+
+// newBatch checks messages one by one.
+func (s *Server) newBatch(msgs []wire.NewMessage) (*batch, error) {
+	b := &batch{make([]event.NewMessage, len(msgs)), make([][]byte, len(msgs)), make([]bool, len(msgs))}
+	for i := range msgs {
+		m := &msgs[i]
+		var err error
+		switch {
+		case m.Payload != nil && m.PayloadBase64 != nil:
+			err = bad("payload", "messages[%d] has both payload and payload_base64", i)
+		case m.Payload != nil && m.ContentType != "":
+			err = bad("content_type", "messages[%d].content_type goes with payload_base64", i)
+		case m.Payload != nil:
+			b.payloads[i] = m.Payload
+		case m.PayloadBase64 != nil:
+			b.payloads[i], err = decodeBase64(*m.PayloadBase64)
+			b.binary[i] = true
+		default:
+			err = bad("payload", "messages[%d] needs a payload or a payload_base64", i)
+		}
+		if err == nil {
+			b.msgs[i], err = s.newMessage(m, b.payloads[i])
+		}
+		if err != nil {
+			return nil, err.(*event.Problem).At(i)
+		}
+	}
+	return b, nil
+}
+
+func decodeBase64(v string) ([]byte, error) {
+	b, err := base64.StdEncoding.DecodeString(v)
+	if err != nil {
+		if b, err = base64.RawStdEncoding.DecodeString(v); err != nil {
+			return nil, bad("payload_base64", "payload_base64 must be base64 (RFC 4648 section 4)")
+		}
+	}
+	return b, nil
+}
+
+// newMessage checks one message and encodes what the user wrote, once. The
+// payload is JSON where m has one, else bytes. Problems are of field names
+// within the message.
+func (s *Server) newMessage(m *wire.NewMessage, payload []byte) (out event.NewMessage, err error) {
+	if int64(len(payload)) > s.opts.MaxPayload {
+		return out, event.Problemf(codePayloadTooLarge, "payload", "the payload has %d bytes, more than %d", len(payload), s.opts.MaxPayload)
+	}
+	if err := within("key", m.Key, event.MaxKeyBytes); err != nil {
+		return out, err
+	}
+	if err := within("kind", m.Kind, maxKind); err != nil {
+		return out, err
+	}
+	if err := within("correlation_id", m.CorrelationID, maxCorrelationID); err != nil {
+		return out, err
+	}
+	if err := within("idempotency_key", m.IdempotencyKey, maxMessageKey); err != nil {
+		return out, err
+	}
+	if len(m.ContentType) > maxContentType || !printable(m.ContentType) {
+		return out, bad("content_type", "content_type must be a media type of at most %d bytes", maxContentType)
+	}
+	priority := int64(event.NormalPriority)
+	if m.Priority != nil {
+		priority = *m.Priority
+	}
+	if priority < event.MinPriority || priority > event.MaxPriority {
+		return out, bad("priority", "priority must be from %d to %d, not %d", event.MinPriority, event.MaxPriority, priority)
+	}
+	for _, d := range [...]struct {
+		name string
+		v    int64
+	}{{"delay_ms", m.DelayMS}, {"ttl_ms", m.TTLMS}} {
+		if d.v < 0 || d.v > event.MaxDelayMS {
+			return out, bad(d.name, "%s must be from 0 to %d (10 years), not %d", d.name, int64(event.MaxDelayMS), d.v)
+		}
+	}
+	if m.DeliverAt != 0 {
+		if m.DelayMS != 0 {
+			return out, bad("deliver_at", "deliver_at and delay_ms exclude each other")
+		}
+		if int64(m.DeliverAt)-clock(s.deps.State) > event.MaxDelayMS {
+			return out, bad("deliver_at", "deliver_at must be at most 10 years from now")
+		}
+	}
+	headers, err := messageHeaders(m.Headers)
+	if err != nil {
+		return out, err
+	}
+	out = event.NewMessage{
+		Key: m.Key, Kind: m.Kind, Priority: uint8(priority), DelayMS: m.DelayMS, DeliverAt: int64(m.DeliverAt), TTLMS: m.TTLMS,
+		Size: uint32(len(payload)),
+		Content: event.EncodeContent(&event.Content{
+			Payload: payload, Binary: m.Payload == nil, ContentType: m.ContentType, Headers: headers, CorrelationID: m.CorrelationID,
+		}),
+	}
+	if m.IdempotencyKey != "" {
+		out.DedupKey = hash(m.IdempotencyKey)
+	}
+	return out, nil
+}
+
+func within(field, v string, n int) error {
+	if len(v) > n {
+		return bad(field, "%s must be at most %d bytes, not %d", field, n, len(v))
+	}
+	return nil
+}
+
+// printable reports whether v has no control characters.
+func printable(v string) bool {
+	for i := range len(v) {
+		if v[i] < 0x20 && v[i] != '\t' || v[i] == 0x7f {
+			return false
+		}
+	}
+	return true
+}
+
+// messageHeaders checks headers and sorts them by name, so that the same
+// message has the same bytes.
+func messageHeaders(m map[string]string) ([]event.Header, error) {
+	if len(m) == 0 {
+		return nil, nil
+	}
+	if len(m) > event.MaxHeaders {
+		return nil, bad("headers", "headers must be at most %d, not %d", event.MaxHeaders, len(m))
+	}
+	out := make([]event.Header, 0, len(m))
+	for name, v := range m {
+		if !visible(name, event.MaxHeaderName) {
+			return nil, bad("headers", "a header's name must be 1 to %d visible ASCII characters, not %s", event.MaxHeaderName, echo(name))
+		}
+		if len(v) > event.MaxHeaderValue || !printable(v) || !utf8.ValidString(v) {
+			return nil, bad("headers", "the value of header %s must be at most %d bytes of UTF-8 without control characters", echo(name), event.MaxHeaderValue)
+		}
+		out = append(out, event.Header{Name: name, Value: v})
+	}
+	slices.SortFunc(out, func(a, b event.Header) int { return strings.Compare(a.Name, b.Name) })
+	return out, nil
+}
+
+// enqueue proposes messages and answers produce.
+func (s *Server) enqueue(q *request, name string, b *batch) error {
+	req, err := q.idempotency()
+	if err != nil {
+		return err
+	}
+	for range maxStale {
+		p := event.Produce{Queue: name, AutoCreate: s.opts.AutoCreateQueues, Messages: b.msgs}
+		if err := s.fit(q, &p, b); err != nil {
+			return err
+		}
+		res, err := q.propose(&event.Command{Request: req, Produce: &p})
+		if isStale(err) {
+			if err := s.barrier(q.Context()); err != nil {
+				return err
+			}
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		return s.answerProduced(q, res.Produced)
+	}
+	return event.Problemf(event.CodeConflict, "queue", "the policy of %s keeps changing; try again", echo(name))
+}
+
+// fit checks messages against their queue as this node knows it, and stamps
+// the command with the policy's revision: deciding refuses it if that is no
+// longer the one.
+func (s *Server) fit(q *request, p *event.Produce, b *batch) error {
+	v, err := s.current(q, p.Queue)
+	if err != nil {
+		missing, ok := err.(*event.Problem)
+		if ok && missing.Code == event.CodeQueueNotFound && (p.AutoCreate || q.Header["Idempotency-Key"] != nil) {
+			p.Revision = 0
+			return nil
+		}
+		return err
+	}
+	err = s.schemas.check(&v, func(i int) ([]byte, bool, bool) {
+		if i >= len(b.payloads) {
+			return nil, false, false
+		}
+		return b.payloads[i], b.binary[i], true
+	})
+	if err != nil {
+		return err
+	}
+	for i := range p.Messages {
+		p.Messages[i].PayloadHash = event.Hash{}
+		if v.Policy.DedupBy == event.DedupByContent {
+			h := sha256.Sum256(b.payloads[i])
+			p.Messages[i].PayloadHash = event.Hash(h[:16])
+		}
+	}
+	p.Revision = v.Revision
+	return nil
+}
+
+// answerProduced tells the ids; 200 where nothing is new, else 201.
+func (s *Server) answerProduced(q *request, produced []event.Produced) error {
+	status := http.StatusOK
+	b := append(make([]byte, 0, 16+64*len(produced)), `{"messages":[`...)
+	for i := range produced {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		p := &produced[i]
+		if !p.Duplicate {
+			status = http.StatusCreated
+		}
+		var err error
+		if b, err = s.appendProduced(b, q, p); err != nil {
+			return err
+		}
+	}
+	return q.answerJSON(status, append(b, "]}"...))
+}
+
+func (s *Server) appendProduced(b []byte, q *request, p *event.Produced) ([]byte, error) {
+	b = append(b, `{"id":"`...)
+	b = appendID(b, p.ID)
+	if !p.Duplicate {
+		return append(b, `","status":"enqueued"}`...), nil
+	}
+	b = append(b, `","status":"duplicate"`...)
+	state, result, err := s.fate(q.Context(), p.ID)
+	if err != nil {
+		return nil, err
+	}
+	if state != event.StateNone {
+		b = append(append(append(b, `,"state":"`...), state.String()...), '"')
+	}
+	if result != nil {
+		b = append(append(b, `,"result":`...), result...)
+	}
+	return append(b, '}'), nil
+}
+
+func appendID(b []byte, id event.ID) []byte {
+	n := len(b)
+	b = append(b, "00000000000000000000000000"...)
+	_ = id.MarshalTextTo(b[n:]) // the length is right
+	return b
+}

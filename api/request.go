@@ -1,0 +1,298 @@
+package api
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"mime"
+	"net/http"
+	"net/url"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/qlogd/qlogd/api/wire"
+	"github.com/qlogd/qlogd/internal/event"
+)
+
+// request is one request in hand.
+type request struct {
+	*http.Request
+	s     *Server
+	w     http.ResponseWriter
+	id    string // X-Request-Id
+	route string // pattern, for logs and metrics
+	path  string
+	write bool
+
+	status   int  // answered with; 0 not yet
+	replayed bool // the answer is the first one to this Idempotency-Key
+
+	body   *bytes.Buffer // as sent, from the pool
+	query  url.Values
+	media  string // of the body, "" none told
+	params map[string]string
+}
+
+// Media types that are taken and given.
+const (
+	typeJSON    = "application/json"
+	typeMsgpack = "application/msgpack"
+)
+
+// check refuses what no route takes.
+func (q *request) check() error {
+	if enc := q.Header.Get("Content-Encoding"); enc != "" && !strings.EqualFold(enc, "identity") {
+		return event.Problemf(codeUnsupportedMedia, "Content-Encoding", "Content-Encoding %s is not taken; send the body as it is", echo(enc))
+	}
+	if ct := q.Header["Content-Type"]; len(ct) > 0 && ct[0] != "" {
+		media, params, err := mime.ParseMediaType(ct[0])
+		if err != nil || len(ct) > 1 || len(ct[0]) > 256 {
+			return event.Problemf(codeUnsupportedMedia, "Content-Type", "Content-Type %s cannot be understood", echo(ct[0]))
+		}
+		q.media, q.params = media, params
+	}
+	var err error
+	if q.query, err = url.ParseQuery(q.URL.RawQuery); err != nil {
+		return bad("query", "the query is not well-formed: %s", clip(err.Error(), 60))
+	}
+	return nil
+}
+
+// allow refuses query parameters that the route does not know, so that a typing
+// error is seen, and ones that come twice.
+func (q *request) allow(names ...string) error {
+next:
+	for name, values := range q.query {
+		for _, n := range names {
+			if n == name || strings.HasSuffix(n, ".") && strings.HasPrefix(name, n) && len(name) > len(n) {
+				if len(values) > 1 {
+					return bad(name, "query parameter %s was given %d times", echo(name), len(values))
+				}
+				continue next
+			}
+		}
+		return bad(clip(name, 60), "unknown query parameter %s", echo(name))
+	}
+	return nil
+}
+
+// number reads a query parameter that is a whole number.
+func (q *request) number(name string, def, lo, hi int64) (int64, error) {
+	v, ok := q.query[name]
+	if !ok {
+		return def, nil
+	}
+	n, err := strconv.ParseInt(v[0], 10, 64)
+	if err != nil || n < lo || n > hi {
+		return 0, bad(name, "%s must be a whole number from %d to %d", name, lo, hi)
+	}
+	return n, nil
+}
+
+// flag reads a query parameter that is true or false.
+func (q *request) flag(name string) (bool, error) {
+	switch v := q.query.Get(name); {
+	case v == "true":
+		return true, nil
+	case v == "false" || v == "" && !q.query.Has(name):
+		return false, nil
+	default:
+		return false, bad(name, "%s must be true or false", name)
+	}
+}
+
+// fresh waits until a read is linearizable, unless consistency=stale.
+func (q *request) fresh() error {
+	switch v := q.query.Get("consistency"); {
+	case v == "stale":
+		return nil
+	case v == "linearizable" || v == "" && !q.query.Has("consistency"):
+		return q.s.barrier(q.Context())
+	default:
+		return bad("consistency", "consistency must be linearizable or stale")
+	}
+}
+
+// queue returns the queue that the path names.
+func (q *request) queue() (string, error) {
+	name := q.PathValue("queue")
+	if !event.ValidName(name) {
+		return "", bad("queue", "queue must match ^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$; it was %s", echo(name))
+	}
+	return name, nil
+}
+
+// ulid reads an id.
+func ulid(field, s string) (event.ID, error) {
+	id, err := event.ParseID(s)
+	if err != nil {
+		return id, bad(field, "%s must be a ULID, 26 characters; it was %s", field, echo(s))
+	}
+	return id, nil
+}
+
+var buffers = sync.Pool{New: func() any { return new(bytes.Buffer) }}
+
+// read reads the body, of at most limit bytes. It is valid until done.
+func (q *request) read(limit int64) ([]byte, error) {
+	if q.body != nil {
+		return q.body.Bytes(), nil
+	}
+	tooLarge := event.Problemf(codePayloadTooLarge, "", "the body is larger than %d bytes", limit)
+	if q.ContentLength > limit {
+		return nil, tooLarge
+	}
+	b := buffers.Get().(*bytes.Buffer)
+	b.Reset()
+	if q.ContentLength > 0 {
+		b.Grow(int(min(q.ContentLength, 64<<10)) + bytes.MinRead) // no memory for what has not come yet
+	}
+	q.body = b
+	_, err := b.ReadFrom(http.MaxBytesReader(q.w, q.Body, limit))
+	var max *http.MaxBytesError
+	switch {
+	case err == nil:
+		_ = http.NewResponseController(q.w).SetReadDeadline(time.Time{}) // a long poll outlives it
+		return b.Bytes(), nil
+	case errors.As(err, &max):
+		return nil, tooLarge
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return nil, event.Problemf(codeRequestTimeout, "", "the body did not arrive within %s", q.s.opts.BodyTimeout)
+	case errors.Is(err, io.ErrUnexpectedEOF) || q.Context().Err() != nil:
+		return nil, event.Problemf(codeInvalidJSON, "", "the body ended early")
+	}
+	return nil, event.Problemf(codeInvalidJSON, "", "the body could not be read")
+}
+
+// done gives the body's memory back.
+func (q *request) done() {
+	if q.body != nil && q.body.Cap() <= 1<<20 {
+		buffers.Put(q.body)
+	}
+	q.body = nil
+}
+
+// json reads a body that is JSON or, where the route takes it, msgpack, and
+// returns it as JSON. An empty one is nil.
+func (q *request) json(msgpack bool, also ...string) ([]byte, error) {
+	ok := q.media == "" || q.media == typeJSON || msgpack && isMsgpack(q.media)
+	for _, m := range also {
+		ok = ok || q.media == m
+	}
+	if cs := q.params["charset"]; !ok || cs != "" && !strings.EqualFold(cs, "utf-8") {
+		want := typeJSON
+		if msgpack {
+			want += " or " + typeMsgpack
+		}
+		return nil, event.Problemf(codeUnsupportedMedia, "Content-Type", "Content-Type must be %s", want)
+	}
+	b, err := q.read(q.s.opts.MaxRequest)
+	if err != nil {
+		return nil, err
+	}
+	if isMsgpack(q.media) && len(b) > 0 {
+		return msgpackToJSON(nil, b, int(2*q.s.opts.MaxRequest))
+	}
+	if len(bytes.Trim(b, " \t\r\n")) == 0 {
+		return nil, nil
+	}
+	return b, nil
+}
+
+func isMsgpack(media string) bool {
+	return media == typeMsgpack || media == "application/x-msgpack" || media == "application/vnd.msgpack"
+}
+
+// decode reads the body into v, strictly. An empty body is left to the zero
+// value where optional, else refused.
+func (q *request) decode(v any, msgpack, optional bool, also ...string) error {
+	b, err := q.json(msgpack, also...)
+	if err != nil {
+		return err
+	}
+	if len(b) == 0 {
+		if optional {
+			return nil
+		}
+		return event.Problemf(q.syntaxCode(), "", "the body is empty")
+	}
+	if tooDeep(b) {
+		return event.Problemf(q.syntaxCode(), "", "the body is nested deeper than %d", maxDepth)
+	}
+	return decodeProblem(wire.Decode(b, v), q.syntaxCode())
+}
+
+func (q *request) syntaxCode() string {
+	if isMsgpack(q.media) {
+		return codeInvalidMsgpack
+	}
+	return codeInvalidJSON
+}
+
+// send writes an answer.
+func (q *request) send(status int, media string, body []byte) {
+	q.status = status
+	h := q.w.Header()
+	h.Set("Content-Type", media)
+	h.Set("Content-Length", strconv.Itoa(len(body)))
+	q.w.WriteHeader(status)
+	if q.Method != http.MethodHead {
+		_, _ = q.w.Write(body) // an error is the client's: it has hung up
+	}
+}
+
+// answer writes v as JSON.
+func (q *request) answer(status int, v any) error {
+	b, err := wire.Marshal(v)
+	if err != nil {
+		return err
+	}
+	return q.answerJSON(status, b)
+}
+
+// answerJSON writes JSON, or what it says in msgpack where the client asked for
+// that and the route gives it.
+func (q *request) answerJSON(status int, b []byte) error {
+	if msgpackRoutes[q.path] && q.wantsMsgpack() {
+		m, err := jsonToMsgpack(nil, b)
+		if err != nil {
+			return err
+		}
+		q.send(status, typeMsgpack, m)
+		return nil
+	}
+	q.send(status, typeJSON, b)
+	return nil
+}
+
+// msgpackRoutes are the paths of produce, lease and settle calls.
+var msgpackRoutes = map[string]bool{
+	"/v1/queues/{queue}/messages": true, "/v1/queues/{queue}/lease": true, "/v1/lease": true, "/v1/transactions": true,
+}
+
+func init() {
+	for name := range settleKinds {
+		msgpackRoutes["/v1/queues/{queue}/"+name] = true
+		msgpackRoutes["/v1/leases/{lease_id}/"+name] = true
+	}
+}
+
+func (q *request) wantsMsgpack() bool { return q.method() == http.MethodPost && q.accepts(isMsgpack) }
+
+func (q *request) method() string { return q.Method }
+
+// accepts reports whether the Accept header names a media type.
+func (q *request) accepts(is func(string) bool) bool {
+	for _, h := range q.Header["Accept"] {
+		for part := range strings.SplitSeq(h, ",") {
+			media, _, _ := strings.Cut(part, ";")
+			if is(strings.ToLower(strings.TrimSpace(media))) {
+				return true
+			}
+		}
+	}
+	return false
+}

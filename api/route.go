@@ -1,0 +1,193 @@
+package api
+
+import (
+	"crypto/rand"
+	"fmt"
+	"net/http"
+	"net/url"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"time"
+)
+
+// handler answers a request, or returns the error that is to be told.
+type handler func(q *request) error
+
+// mux has every route. A route whose method changes something is a write: its
+// problems tell the outcome.
+func (s *Server) mux() *http.ServeMux {
+	m := http.NewServeMux()
+	add := func(pattern string, h handler) { m.Handle(pattern, s.serve(pattern, h)) }
+
+	add("GET /v1/queues", s.listQueues)
+	add("GET /v1/queues/{queue}", s.getQueue)
+	add("PUT /v1/queues/{queue}", s.putQueue)
+	add("PATCH /v1/queues/{queue}", s.patchQueue)
+	add("DELETE /v1/queues/{queue}", s.deleteQueue)
+	add("POST /v1/queues/{queue}/pause", func(q *request) error { return s.pauseQueue(q, true) })
+	add("POST /v1/queues/{queue}/resume", func(q *request) error { return s.pauseQueue(q, false) })
+	add("POST /v1/queues/{queue}/purge", s.purgeQueue)
+
+	add("POST /v1/queues/{queue}/messages", s.produce)
+	add("GET /v1/queues/{queue}/messages", s.peekMessages)
+	add("GET /v1/messages/{id}", s.getMessage)
+	add("DELETE /v1/messages/{id}", s.deleteMessage)
+	add("GET /v1/messages/{id}/history", s.messageHistory)
+
+	add("POST /v1/queues/{queue}/lease", s.leaseOne)
+	add("POST /v1/lease", s.leaseMany)
+	for name, kind := range settleKinds {
+		add("POST /v1/queues/{queue}/"+name, func(q *request) error { return s.settle(q, kind) })
+		add("POST /v1/leases/{lease_id}/"+name, func(q *request) error { return s.settleOne(q, kind) })
+	}
+	add("POST /v1/transactions", s.transact)
+
+	add("GET /v1/events", s.events)
+	add("GET /v1/operations/stats", s.operationStats)
+	add("GET /v1/operations/{idempotency_key}", s.operations)
+
+	add("GET /healthz", s.healthz)
+	add("GET /readyz", s.readyz)
+	add("GET /metrics", s.metrics.serve)
+	add("GET /openapi.json", s.serveOpenAPI)
+	add("GET /docs", s.serveDocs)
+	add("/", s.noRoute)
+	return m
+}
+
+// Handler returns the whole API.
+func (s *Server) Handler() http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		// ServeMux would redirect what is not a clean path; a queue's name that
+		// is empty or made of dots is a mistake to be told.
+		if field, ok := cleanPath(r.URL); !ok {
+			s.serve("", func(*request) error {
+				if field != "" {
+					return bad(field, "%s must match ^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$", field)
+				}
+				return s.noRoute(nil)
+			}).ServeHTTP(w, r)
+			return
+		}
+		s.routes.ServeHTTP(w, r)
+	})
+}
+
+// cleanPath reports whether the path has neither empty nor dot segments, nor
+// control characters; field names what such a segment stands for.
+func cleanPath(u *url.URL) (field string, ok bool) {
+	for i := range len(u.Path) {
+		if u.Path[i] < 0x20 || u.Path[i] == 0x7f {
+			if strings.HasPrefix(u.Path, "/v1/queues/") {
+				return "queue", false
+			}
+			return "path", false
+		}
+	}
+	p := u.EscapedPath()
+	if !strings.Contains(p, "//") && !strings.Contains(p, "/.") && (len(p) < 2 || p[len(p)-1] != '/') {
+		return "", true
+	}
+	segments := strings.Split(p, "/")[1:]
+	for i, seg := range segments {
+		if seg == "" || seg == "." || seg == ".." {
+			if i == 2 && segments[0] == "v1" && segments[1] == "queues" {
+				return "queue", false
+			}
+			return "", p == "/"
+		}
+	}
+	return "", true
+}
+
+// serve is around every handler: request id, panics, encodings, problems,
+// metrics.
+func (s *Server) serve(pattern string, h handler) http.Handler {
+	method, path, _ := strings.Cut(pattern, " ")
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		begun := time.Now()
+		q := &request{Request: r, s: s, w: w, route: pattern, path: path, id: requestID(r)}
+		q.write = r.Method != http.MethodGet && r.Method != http.MethodHead && strings.HasPrefix(r.URL.Path, "/v1/")
+		head := w.Header()
+		head.Set("X-Request-Id", q.id)
+		head.Set("X-Content-Type-Options", "nosniff")
+		head.Set("Cache-Control", "no-store")
+		if r.ContentLength != 0 {
+			// Also where nobody reads the body: net/http drains it afterwards.
+			_ = http.NewResponseController(w).SetReadDeadline(begun.Add(s.opts.BodyTimeout))
+		}
+		defer func() {
+			if v := recover(); v != nil {
+				if v == http.ErrAbortHandler {
+					panic(v)
+				}
+				s.log.Error("panic", "request_id", q.id, "route", pattern, "panic", fmt.Sprint(v), "stack", string(debug.Stack()))
+				if q.status == 0 {
+					q.fail(s.problem(q, fmt.Errorf("panic")))
+				} else {
+					panic(http.ErrAbortHandler) // half an answer must not look whole
+				}
+			}
+			q.done()
+			s.metrics.request(method, path, q.status, time.Since(begun))
+		}()
+		err := q.check()
+		if err == nil {
+			err = h(q)
+		}
+		if err != nil && q.status == 0 {
+			if p := s.problem(q, err); p != nil {
+				q.fail(p)
+			} else {
+				q.status = 499 // hung up: nobody hears it
+			}
+		}
+	})
+}
+
+// noRoute tells 404 from 405.
+func (s *Server) noRoute(q *request) error {
+	if q == nil {
+		return &problemNotFound
+	}
+	var allow []string
+	for _, m := range []string{"GET", "PUT", "POST", "PATCH", "DELETE"} {
+		probe := &http.Request{Method: m, URL: q.URL, Host: q.Host}
+		if _, pattern := s.routes.Handler(probe); pattern != "/" && pattern != "" {
+			allow = append(allow, m)
+		}
+	}
+	if len(allow) == 0 {
+		return &problemNotFound
+	}
+	if slices.Contains(allow, "GET") {
+		allow = append(allow, "HEAD")
+	}
+	q.w.Header().Set("Allow", strings.Join(allow, ", "))
+	p := *bad("", "%s is not among the methods of this path: %s", echo(q.Method), strings.Join(allow, ", "))
+	p.Code = codeMethodNotAllowed
+	return &p
+}
+
+// requestID returns the client's X-Request-Id if it is well-formed (1 to 128
+// visible ASCII characters), else a new one.
+func requestID(r *http.Request) string {
+	if v := r.Header["X-Request-Id"]; len(v) == 1 && visible(v[0], 128) {
+		return v[0]
+	}
+	return rand.Text()
+}
+
+// visible reports whether v is 1 to n visible ASCII characters.
+func visible(v string, n int) bool {
+	if v == "" || len(v) > n {
+		return false
+	}
+	for i := range len(v) {
+		if v[i] <= 0x20 || v[i] >= 0x7f {
+			return false
+		}
+	}
+	return true
+}

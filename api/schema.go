@@ -1,0 +1,209 @@
+package api
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+
+	"github.com/santhosh-tekuri/jsonschema/v6"
+
+	"github.com/qlogd/qlogd/internal/event"
+)
+
+// A schema comes from a client, and so does what it is put to: it may refer to
+// itself in ways that take for ever, or break the library. So compiling and
+// validating happen within a budget of evaluated subschemas, with panics caught
+// and without any reference to the outside.
+
+// errBudget ends a validation that takes too many steps.
+var errBudget = errors.New("takes too many steps to check")
+
+// schema is a compiled message_schema. It serves one validation at a time,
+// because the budget is counted in it.
+type schema struct {
+	compiled *jsonschema.Schema
+	left     int // steps
+}
+
+// compileSchema compiles a JSON Schema (2020-12).
+func compileSchema(text []byte) (sc *schema, err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			sc, err = nil, fmt.Errorf("cannot be compiled: %v", v)
+		}
+	}()
+	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(text))
+	if err != nil {
+		return nil, err
+	}
+	switch doc.(type) {
+	case map[string]any, bool:
+	default:
+		return nil, errors.New("must be an object")
+	}
+	sc = &schema{}
+	c := jsonschema.NewCompiler()
+	c.DefaultDraft(jsonschema.Draft2020)
+	c.UseLoader(noLoader{})
+	c.RegisterVocabulary(&jsonschema.Vocabulary{URL: "qlogd:budget", Compile: func(_ *jsonschema.CompilerContext, obj map[string]any) (jsonschema.SchemaExt, error) {
+		return &step{sc, cost(obj)}, nil
+	}})
+	c.AssertVocabs()
+	if err := c.AddResource(schemaURL, doc); err != nil {
+		return nil, err
+	}
+	sc.left = 1 << 20 // compiling validates against the metaschema
+	sc.compiled, err = c.Compile(schemaURL)
+	return sc, err
+}
+
+const schemaURL = "qlogd:message_schema"
+
+type noLoader struct{}
+
+func (noLoader) Load(string) (any, error) {
+	return nil, errors.New("references to the outside are off")
+}
+
+// step is in every subschema and counts its evaluations.
+type step struct {
+	schema *schema
+	cost   int
+}
+
+func (e *step) Validate(*jsonschema.ValidatorContext, any) {
+	if e.schema.left -= e.cost; e.schema.left < 0 {
+		panic(errBudget)
+	}
+}
+
+// cost is how much an evaluation of one subschema does without going into
+// another.
+func cost(obj map[string]any) int {
+	n := 1 + len(obj)/8
+	for _, v := range obj {
+		switch v := v.(type) {
+		case []any:
+			n += len(v) / 8
+		case map[string]any:
+			n += len(v) / 8
+		case string:
+			n += len(v) / 64 // a pattern
+		}
+	}
+	return n
+}
+
+// validate checks one JSON payload; where is the failing path in it.
+func (sc *schema) validate(payload []byte) (where, why string, err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			if v == errBudget {
+				where, why, err = "", errBudget.Error(), nil
+				return
+			}
+			where, why, err = "", "", fmt.Errorf("message_schema: %v", v)
+		}
+	}()
+	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(payload))
+	if err != nil {
+		return "", "is not JSON", nil
+	}
+	sc.left = 100_000 + 16*len(payload)
+	err = sc.compiled.Validate(doc)
+	var ve *jsonschema.ValidationError
+	if errors.As(err, &ve) {
+		for len(ve.Causes) > 0 {
+			ve = ve.Causes[0]
+		}
+		for _, tok := range ve.InstanceLocation {
+			where += "/" + strings.NewReplacer("~", "~0", "/", "~1").Replace(tok)
+		}
+		why = ve.Error()
+		if i := strings.LastIndex(why, ": "); i >= 0 && strings.HasPrefix(why, "jsonschema") {
+			if j := strings.Index(why, "\n"); j >= 0 {
+				why = strings.TrimLeft(why[j:], "\n- ")
+			}
+		}
+		return where, why, nil
+	}
+	return "", "", err
+}
+
+// checkSchema refuses a message_schema that cannot be used.
+func checkSchema(text []byte) error {
+	if len(text) > event.MaxSchema {
+		return bad("message_schema", "message_schema must be at most %d bytes", event.MaxSchema)
+	}
+	if _, err := compileSchema(text); err != nil {
+		return bad("message_schema", "message_schema is not a JSON Schema (2020-12): %s", clip(schemaError(err), 200))
+	}
+	return nil
+}
+
+func schemaError(err error) string {
+	s := strings.ReplaceAll(err.Error(), schemaURL, "")
+	return strings.Join(strings.Fields(s), " ")
+}
+
+// schemaCache keeps compiled schemas, by queue and revision.
+type schemaCache struct {
+	mu     sync.Mutex
+	queues map[string]*schemaPool
+}
+
+type schemaPool struct {
+	revision uint64
+	text     []byte
+	pool     sync.Pool
+}
+
+// check validates payloads against the queue's schema. index is the position
+// of the one that does not fit.
+func (c *schemaCache) check(v *event.QueueView, payloads func(i int) (payload []byte, binary, ok bool)) error {
+	if len(v.Policy.MessageSchema) == 0 {
+		return nil
+	}
+	p := c.pool(v)
+	sc, _ := p.pool.Get().(*schema)
+	if sc == nil {
+		var err error
+		if sc, err = compileSchema(p.text); err != nil {
+			return fmt.Errorf("message_schema of queue %s: %w", v.Name, err)
+		}
+	}
+	defer p.pool.Put(sc)
+	for i := 0; ; i++ {
+		payload, binary, ok := payloads(i)
+		if !ok {
+			return nil
+		}
+		where, why := "", "is not JSON"
+		if !binary {
+			var err error
+			if where, why, err = sc.validate(payload); err != nil {
+				return err
+			}
+		}
+		if why != "" {
+			field := "payload" + clip(where, 100)
+			return event.Problemf(codeSchemaMismatch, field, "%s does not fit the queue's message_schema: %s", field, clip(why, 200)).At(i)
+		}
+	}
+}
+
+func (c *schemaCache) pool(v *event.QueueView) *schemaPool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	p := c.queues[v.Name]
+	if p == nil || p.revision != v.Revision {
+		if c.queues == nil || len(c.queues) > 10_000 {
+			c.queues = map[string]*schemaPool{} // queues that are gone go with the others
+		}
+		p = &schemaPool{revision: v.Revision, text: bytes.Clone(v.Policy.MessageSchema)}
+		c.queues[v.Name] = p
+	}
+	return p
+}

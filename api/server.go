@@ -1,0 +1,175 @@
+// Package api is qlogd's HTTP interface: routes, limits, problems. It decides
+// nothing: it checks what a client sent, hands a command to the Proposer, and
+// tells the answer; reads go to the state and the event log.
+//
+// Invariant: what is refused here never reaches the Proposer, so that bad
+// input leaves no entry in the log.
+package api
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/qlogd/qlogd/internal/event"
+)
+
+// Server answers HTTP. It is made by New, used by many goroutines, and ended
+// by Drain and Close.
+type Server struct {
+	deps    Deps
+	opts    Options
+	log     *slog.Logger
+	routes  *http.ServeMux
+	waits   *waits
+	schemas schemaCache
+	ops     *tracker
+	metrics *metrics
+	openapi []byte // JSON
+
+	drain     chan struct{} // closed by Drain
+	drainOnce sync.Once
+	closed    chan struct{}
+	closeOnce sync.Once
+	done      sync.WaitGroup
+}
+
+// New returns a server that runs until Close.
+func New(deps Deps, opts Options) *Server {
+	opts.defaults()
+	if deps.Logger == nil {
+		deps.Logger = slog.New(slog.DiscardHandler)
+	}
+	s := &Server{
+		deps: deps, opts: opts, log: deps.Logger,
+		drain: make(chan struct{}), closed: make(chan struct{}),
+		ops: newTracker(),
+	}
+	s.waits = newWaits(func(queue string, kinds []string) int { return deps.State.Leasable(queue, kinds) })
+	s.metrics = newMetrics(s)
+	s.openapi = openAPI(opts.Version)
+	s.routes = s.mux()
+	s.done.Go(func() { s.waits.run(s.closed) })
+	return s
+}
+
+// Applied tells that an entry gave queues work that can be leased. It never
+// blocks and costs nothing while nobody waits; it may be called under locks.
+func (s *Server) Applied(queues []string) { s.waits.applied(queues) }
+
+// Count counts a block's events for /metrics.
+func (s *Server) Count(events []event.Event) { s.metrics.count(events) }
+
+// Drain begins the end: /readyz says no, waiting leases answer empty, streams
+// end, new leases get 503 shutting_down. Other requests are still served.
+func (s *Server) Drain() { s.drainOnce.Do(func() { close(s.drain) }) }
+
+// Close ends what New started. Call it after the http.Server's Shutdown.
+func (s *Server) Close() {
+	s.Drain()
+	s.closeOnce.Do(func() { close(s.closed) })
+	s.done.Wait()
+}
+
+func (s *Server) draining() bool {
+	select {
+	case <-s.drain:
+		return true
+	default:
+		return false
+	}
+}
+
+// HTTPServer returns an http.Server with the timeouts of one that faces
+// strangers. HTTP/1.1 and HTTP/2 without TLS (prior knowledge) are both taken.
+func (s *Server) HTTPServer() *http.Server {
+	protocols := new(http.Protocols)
+	protocols.SetHTTP1(true)
+	protocols.SetHTTP2(true)
+	protocols.SetUnencryptedHTTP2(true)
+	return &http.Server{
+		Handler:           s.Handler(),
+		Protocols:         protocols,
+		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: 1000, SendPingTimeout: 30 * time.Second, PingTimeout: 15 * time.Second},
+		ReadHeaderTimeout: 5 * time.Second, // slow headers
+		// From the end of the headers to the end of the answer: body, the
+		// longest wait, commit, and 30 s to take the answer. Streams push it on.
+		WriteTimeout:   s.opts.BodyTimeout + event.MaxWaitMS*time.Millisecond + s.opts.WriteTimeout + 30*time.Second,
+		IdleTimeout:    2 * time.Minute,
+		MaxHeaderBytes: 16 << 10, // more: 431
+		ErrorLog:       slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
+	}
+}
+
+// Limit bounds how many connections a listener has open, in all and from one
+// address; one too many is closed at once, so that the others are served on.
+// 0 is no bound.
+func Limit(l net.Listener, total, perIP int) net.Listener {
+	return &limited{Listener: l, total: total, perIP: perIP, from: map[string]int{}}
+}
+
+type limited struct {
+	net.Listener
+	total, perIP int
+
+	mu   sync.Mutex
+	open int
+	from map[string]int
+}
+
+func (l *limited) Accept() (net.Conn, error) {
+	for {
+		c, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		host, _, err := net.SplitHostPort(c.RemoteAddr().String())
+		if err != nil {
+			host = c.RemoteAddr().String()
+		}
+		if l.enter(host) {
+			return &limitedConn{Conn: c, leave: sync.OnceFunc(func() { l.leave(host) })}, nil
+		}
+		_ = c.Close()
+	}
+}
+
+func (l *limited) enter(host string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.total > 0 && l.open >= l.total || l.perIP > 0 && l.from[host] >= l.perIP {
+		return false
+	}
+	l.open++
+	l.from[host]++
+	return true
+}
+
+func (l *limited) leave(host string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.open--
+	if l.from[host]--; l.from[host] <= 0 {
+		delete(l.from, host)
+	}
+}
+
+type limitedConn struct {
+	net.Conn
+	leave func()
+}
+
+func (c *limitedConn) Close() error {
+	defer c.leave()
+	return c.Conn.Close()
+}
+
+// barrier makes a read linearizable, unless the client wants it stale.
+func (s *Server) barrier(ctx context.Context) error {
+	ctx, cancel := s.deadline(ctx)
+	defer cancel()
+	return s.deps.Barrier.Barrier(ctx)
+}

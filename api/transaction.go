@@ -1,0 +1,155 @@
+package api
+
+import (
+	"fmt"
+	"net/http"
+
+	"github.com/qlogd/qlogd/api/wire"
+	"github.com/qlogd/qlogd/internal/event"
+)
+
+// transact answers POST /v1/transactions: settles and produces over any queues
+// in one entry, all of it or nothing.
+func (s *Server) transact(q *request) error {
+	if err := q.allow(); err != nil {
+		return err
+	}
+	var in wire.TransactionRequest
+	if err := q.decode(&in, true, false); err != nil {
+		return err
+	}
+	settle, batches, err := s.transaction(&in)
+	if err != nil {
+		return err
+	}
+	req, err := q.idempotency()
+	if err != nil {
+		return err
+	}
+	for range maxStale {
+		t := event.Transaction{Settle: settle}
+		for i := range in.Produce {
+			p := event.Produce{Queue: in.Produce[i].Queue, AutoCreate: s.opts.AutoCreateQueues, Messages: batches[i].msgs}
+			if err := s.fit(q, &p, batches[i]); err != nil {
+				if p, ok := err.(*event.Problem); ok {
+					return inProduce(p, i)
+				}
+				return err
+			}
+			t.Produce = append(t.Produce, p)
+		}
+		res, err := q.propose(&event.Command{Request: req, Transaction: &t})
+		if isStale(err) {
+			if err := s.barrier(q.Context()); err != nil {
+				return err
+			}
+			continue
+		}
+		if err != nil {
+			return locateSettle(&in, err)
+		}
+		if !q.replayed {
+			s.warnDiscarded(res.Settled)
+		}
+		return s.answerTransaction(q, &res)
+	}
+	return event.Problemf(event.CodeConflict, "produce", "the queues' policies keep changing; try again")
+}
+
+// transaction checks a transaction's parts.
+func (s *Server) transaction(in *wire.TransactionRequest) (settle []event.SettleItem, batches []*batch, err error) {
+	n := len(in.Ack) + len(in.Retry) + len(in.DeadLetter) + len(in.Extend)
+	for i := range in.Produce {
+		n += len(in.Produce[i].Messages)
+	}
+	if n < 1 || n > event.MaxBatch {
+		return nil, nil, bad("", "a transaction must have 1 to %d leases and messages, not %d", event.MaxBatch, n)
+	}
+	add := func(items []event.SettleItem, e error) {
+		if err == nil {
+			settle, err = append(settle, items...), e
+		}
+	}
+	add(s.ackItems("ack", in.Ack, nil))
+	add(retryItems("retry", in.Retry))
+	add(deadLetterItems("dead_letter", in.DeadLetter))
+	add(extendItems("extend", in.Extend))
+	if err != nil {
+		return nil, nil, err
+	}
+	seen := make(map[event.ID]bool, len(settle))
+	for i := range settle {
+		if id := settle[i].Lease; seen[id] {
+			return nil, nil, locateSettle(in, bad("", "lease %s is settled twice", id).At(i))
+		}
+		seen[settle[i].Lease] = true
+	}
+	for i := range in.Produce {
+		p := &in.Produce[i]
+		if !event.ValidName(p.Queue) {
+			return nil, nil, bad("produce.queue", "produce[%d].queue must match ^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$; it was %s", i, echo(p.Queue)).At(i)
+		}
+		if err := batchSize(fmt.Sprintf("produce[%d].messages", i), len(p.Messages)); err != nil {
+			return nil, nil, err
+		}
+		b, err := s.newBatch(p.Messages)
+		if err != nil {
+			return nil, nil, inProduce(err.(*event.Problem), i)
+		}
+		batches = append(batches, b)
+	}
+	return settle, batches, nil
+}
+
+// inProduce names the produce whose message, or queue, a problem is about.
+func inProduce(p *event.Problem, i int) *event.Problem {
+	out := *p
+	switch {
+	case p.Index < 0: // the queue itself
+		out.Index = i
+		out.Field = "produce.queue"
+	case p.Field == "":
+		out.Field = fmt.Sprintf("produce[%d].messages", i)
+	default:
+		out.Field = fmt.Sprintf("produce[%d].messages.%s", i, p.Field)
+	}
+	return &out
+}
+
+// locateSettle tells the list and the position in it of a settle that failed:
+// deciding knows them as one list.
+func locateSettle(in *wire.TransactionRequest, err error) error {
+	p, ok := err.(*event.Problem)
+	if !ok || p.Index < 0 || p.Field != "" && p.Code != event.CodeLeaseLost {
+		return err
+	}
+	out, i := *p, p.Index
+	for _, l := range []struct {
+		name string
+		n    int
+	}{{"ack", len(in.Ack)}, {"retry", len(in.Retry)}, {"dead_letter", len(in.DeadLetter)}, {"extend", len(in.Extend)}} {
+		if i < l.n {
+			out.Field, out.Index = l.name, i
+			return &out
+		}
+		i -= l.n
+	}
+	return err
+}
+
+func (s *Server) answerTransaction(q *request, res *event.Result) error {
+	results, err := wire.Marshal(resultsOf(res.Settled))
+	if err != nil {
+		return err
+	}
+	b := append(append([]byte(`{"results":`), results...), `,"messages":[`...)
+	for i := range res.Produced {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		if b, err = s.appendProduced(b, q, &res.Produced[i]); err != nil {
+			return err
+		}
+	}
+	return q.answerJSON(http.StatusOK, append(b, "]}"...))
+}

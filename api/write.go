@@ -1,0 +1,122 @@
+package api
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"strconv"
+
+	"github.com/qlogd/qlogd/internal/event"
+)
+
+// How often a write is checked against a policy anew because the policy
+// changed under it.
+const maxStale = 8
+
+// propose gets a command decided and returns its result, also where that is
+// the first answer to a request that is repeated (q.replayed is true then). A
+// refusal is an *event.Problem.
+func (q *request) propose(c *event.Command) (event.Result, error) {
+	c.Actor = q.actor()
+	if c.Request == nil && c.Lease == nil {
+		r, err := q.idempotency()
+		if err != nil {
+			return event.Result{}, err
+		}
+		c.Request = r
+	}
+	ctx, cancel := q.s.deadline(q.Context())
+	defer cancel()
+	res, err := q.s.propose(ctx, c, q.Header.Get("Idempotency-Key"))
+	if err != nil {
+		return res, err
+	}
+	if !res.Kept.IsZero() {
+		return q.kept(res.Kept)
+	}
+	q.w.Header().Set("X-Qlogd-Index", strconv.FormatUint(res.Index, 10))
+	return res, nil
+}
+
+// propose is what every write goes through: it is timed, and told under
+// /v1/operations.
+func (s *Server) propose(ctx context.Context, c *event.Command, key string) (event.Result, error) {
+	op := s.ops.begin(key, c)
+	res, err := s.deps.Proposer.Propose(ctx, c)
+	switch {
+	case err != nil:
+		var p *event.Problem
+		if !errors.As(err, &p) && errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+			err = &event.Problem{Code: codeNoLeader, Index: -1, Unknown: true, Detail: "the write was not committed in time; it may still be"}
+		}
+	case res.Problem != nil:
+		err = res.Problem
+	}
+	s.metrics.committed(s.ops.end(op, res.Index, err), c.Class())
+	return res, err
+}
+
+// kept reads the first answer to a repeated request.
+func (q *request) kept(ref event.Ref) (event.Result, error) {
+	c, err := q.s.deps.Log.Content(ref)
+	if err != nil {
+		return event.Result{}, fmt.Errorf("kept answer: %w", err)
+	}
+	res, err := event.DecodeResult(c.Answer)
+	if err != nil {
+		return event.Result{}, fmt.Errorf("kept answer: %w", err)
+	}
+	q.replayed = true
+	q.w.Header().Set("Idempotent-Replayed", "true")
+	q.w.Header().Set("X-Qlogd-Index", strconv.FormatUint(res.Index, 10))
+	return *res, nil
+}
+
+// actor is who asks, where it is known.
+func (q *request) actor() string { return "" }
+
+// idempotency returns the request's identity, nil without an Idempotency-Key.
+func (q *request) idempotency() (*event.Request, error) {
+	v, ok := q.Header["Idempotency-Key"]
+	if !ok {
+		return nil, nil
+	}
+	if len(v) != 1 || !visible(v[0], 255) {
+		return nil, bad("Idempotency-Key", "Idempotency-Key must be one header of 1 to 255 visible ASCII characters")
+	}
+	// The body is read here where the route itself has no use for one.
+	body, err := q.read(q.s.opts.MaxRequest)
+	if err != nil {
+		return nil, err
+	}
+	return &event.Request{
+		Key:  requestKey(q.actor(), q.Method, q.URL.EscapedPath(), v[0]),
+		Body: hash(q.URL.RawQuery, "\x00", string(body)),
+	}, nil
+}
+
+// requestKey is principal, method, path and Idempotency-Key as a hash. Its
+// first half is of principal and key alone, so that /v1/operations finds a
+// write by them.
+func requestKey(principal, method, path, key string) (h event.Hash) {
+	p := keyPrefix(principal, key)
+	rest := hash(method, "\x00", path)
+	copy(h[:8], p[:])
+	copy(h[8:], rest[:8])
+	return h
+}
+
+func keyPrefix(principal, key string) [8]byte {
+	h := hash(principal, "\x00", key)
+	return [8]byte(h[:8])
+}
+
+// hash returns the first half of the SHA-256 of the parts.
+func hash(parts ...string) event.Hash {
+	h := sha256.New()
+	for _, p := range parts {
+		h.Write([]byte(p))
+	}
+	return event.Hash(h.Sum(nil)[:16])
+}

@@ -1,0 +1,317 @@
+package eventlog
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"io"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/internal/vfs"
+)
+
+// story writes a log block by block, in words.
+type story struct {
+	t     *testing.T
+	fs    *vfs.Mem
+	log   *Log
+	index uint64
+	clock int64
+	last  map[event.ID]event.Ref
+}
+
+func begin(t *testing.T, o Options) *story {
+	t.Helper()
+	s := &story{t: t, fs: vfs.NewMem(), clock: 1_700_000_000_000, index: 2, last: map[event.ID]event.Ref{}}
+	o.FS, o.Dir = s.fs, "log"
+	var err error
+	if s.log, err = Open(o); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.log.Close() })
+	return s
+}
+
+// block appends one entry's events, a second after the one before, and gives
+// them ids and back-pointers as deciding does.
+func (s *story) block(events ...event.Event) []event.Event {
+	s.t.Helper()
+	s.index++
+	s.clock += 1000
+	b := &event.Block{Index: s.index, Time: s.clock, Events: events}
+	for i := range events {
+		e := &events[i]
+		e.ID = event.NewID(s.clock, s.index, uint32(i))
+		if e.Type == event.Enqueued {
+			e.Subject = e.ID
+		}
+		if e.Type == event.Leased {
+			e.Lease = e.ID
+		}
+		if e.Subject != (event.ID{}) {
+			e.Prev = s.last[e.Subject]
+			s.last[e.Subject] = event.RefOf(e.ID)
+		}
+	}
+	if err := s.log.Append(b); err != nil {
+		s.t.Fatal(err)
+	}
+	return events
+}
+
+func (s *story) enqueue(queue, text string) event.ID {
+	s.t.Helper()
+	return s.block(event.Event{Type: event.Enqueued, Queue: queue, Content: event.EncodeContent(&event.Content{Payload: []byte(text)})})[0].ID
+}
+
+func (s *story) about(id event.ID, e event.Event) event.ID {
+	s.t.Helper()
+	e.Subject = id
+	return s.block(e)[0].ID
+}
+
+func types(events []event.Event) (out []string) {
+	for _, e := range events {
+		out = append(out, e.Type.String()+"@"+e.Queue)
+	}
+	return out
+}
+
+func TestRoundTrip(t *testing.T) {
+	s := begin(t, Options{})
+	policy := event.DefaultPolicy()
+	want := [][]event.Event{
+		s.block(event.Event{Type: event.QueueCreated, Queue: "a", Actor: "me", Policy: &policy, Number: 1}),
+		s.block(), // an entry that caused nothing
+		s.block(
+			event.Event{Type: event.Enqueued, Queue: "a", Key: "k", Priority: 5, Size: 2, Alias: event.Hash{1},
+				Content: event.EncodeContent(&event.Content{Payload: []byte("{}"), Headers: []event.Header{{Name: "h", Value: "v"}}})},
+			event.Event{Type: event.AnswerKept, Alias: event.Hash{2}, Body: event.Hash{3}, Until: 9}),
+	}
+	next, done := s.log.Blocks(0)
+	defer done()
+	for i, w := range want {
+		b, err := next(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(b.Events) == 0 {
+			b.Events = nil
+		}
+		if len(w) == 0 {
+			w = nil
+		}
+		if d := cmp.Diff(w, b.Events); d != "" {
+			t.Errorf("block %d: %s", i, d)
+		}
+		if c, err := s.log.ChainAt(b.Index); err != nil || c != b.Chain {
+			t.Errorf("chain at %d: %x, %v; the block has %x", b.Index, c, err, b.Chain)
+		}
+	}
+	if _, err := next(t.Context()); err != io.EOF {
+		t.Errorf("at the head: %v", err)
+	}
+	id := want[2][0].ID
+	c, err := s.log.Content(event.RefOf(id))
+	if err != nil || string(c.Payload) != "{}" || c.Headers[0].Value != "v" {
+		t.Errorf("content: %+v, %v", c, err)
+	}
+	if ref, ok, err := s.log.FindAlias(event.Hash{2}, 0); err != nil || !ok || ref != event.RefOf(want[2][1].ID) {
+		t.Errorf("alias: %v %v %v", ref, ok, err)
+	}
+	if _, err := s.log.Event(event.Ref{Index: 99}); !errors.Is(err, ErrNotFound) {
+		t.Errorf("beyond the head: %v", err)
+	}
+}
+
+func TestErasedContentIsTold(t *testing.T) {
+	s := begin(t, Options{})
+	id := s.enqueue("a", `"secret"`)
+	if err := s.log.Raw().Erase([]logRef{{Index: event.RefOf(id).Index}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.log.Content(event.RefOf(id)); !errors.Is(err, ErrErased) {
+		t.Errorf("content: %v", err)
+	}
+	e, err := s.log.Event(event.RefOf(id))
+	if err != nil || !Erased(e) || e.Queue != "a" {
+		t.Errorf("event: %+v, %v", e, err)
+	}
+	if cs, err := s.log.Contents([]event.Ref{event.RefOf(id)}); err != nil || cs[0] != nil {
+		t.Errorf("contents: %v, %v", cs, err)
+	}
+}
+
+func TestHistoryFollowsMovesBothWays(t *testing.T) {
+	s := begin(t, Options{SegmentSize: 4 << 10}) // over several segments
+	other := s.enqueue("jobs", "1")
+	m := s.enqueue("jobs", "2")
+	lease := s.about(m, event.Event{Type: event.Leased, Queue: "jobs", Attempt: 1})
+	dead := s.about(m, event.Event{Type: event.DeadLettered, Queue: "jobs", ToQueue: "jobs.dlq", Lease: lease, Reason: event.ReasonRejected})
+	for range 40 {
+		s.enqueue("jobs", `"between"`)
+	}
+	lease2 := s.about(dead, event.Event{Type: event.Leased, Queue: "jobs.dlq", Attempt: 1})
+	s.about(dead, event.Event{Type: event.Released, Queue: "jobs.dlq", Lease: lease2})
+	back := s.about(dead, event.Event{Type: event.Replayed, Queue: "jobs.dlq", ToQueue: "jobs"})
+	s.about(back, event.Event{Type: event.Discarded, Queue: "jobs", Reason: event.ReasonDeleted})
+
+	want := []string{"enqueued@jobs", "leased@jobs", "dead_lettered@jobs", "leased@jobs.dlq", "released@jobs.dlq", "replayed@jobs.dlq", "discarded@jobs"}
+	for name, id := range map[string]event.ID{"first": m, "dead": dead, "replayed": back} {
+		got, err := s.log.History(t.Context(), id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d := cmp.Diff(want, types(got)); d != "" {
+			t.Errorf("by its %s id: %s", name, d)
+		}
+	}
+	if got, _ := s.log.History(t.Context(), other); len(got) != 1 {
+		t.Errorf("another message's: %v", types(got))
+	}
+	for _, id := range []event.ID{event.NewID(s.clock, 3, 77), event.NewID(s.clock, 9999, 0), {}} {
+		if got, err := s.log.History(t.Context(), id); err != nil || len(got) != 0 {
+			t.Errorf("never seen: %v, %v", types(got), err)
+		}
+	}
+	for l, want := range map[event.ID]event.Type{lease: event.DeadLettered, lease2: event.Released} {
+		e, err := s.log.EndOf(t.Context(), l)
+		if err != nil || e.Type != want {
+			t.Errorf("end of %s: %+v, %v", l, e, err)
+		}
+	}
+	open := s.about(s.enqueue("jobs", "3"), event.Event{Type: event.Leased, Queue: "jobs"})
+	if _, err := s.log.EndOf(t.Context(), open); !errors.Is(err, ErrNotFound) {
+		t.Errorf("an open lease ended: %v", err)
+	}
+	if _, err := s.log.EndOf(t.Context(), m); !errors.Is(err, ErrNotFound) {
+		t.Errorf("a message is no lease: %v", err)
+	}
+}
+
+func TestHistoryBeginsWhereRetentionCut(t *testing.T) {
+	s := begin(t, Options{SegmentSize: 2 << 10})
+	m := s.enqueue("jobs", "1")
+	for range 40 {
+		s.enqueue("jobs", `"between"`)
+	}
+	lease := s.about(m, event.Event{Type: event.Leased, Queue: "jobs"})
+	s.about(m, event.Event{Type: event.Acked, Queue: "jobs", Lease: lease})
+	if err := s.log.Raw().DeleteBefore(s.index - 1); err != nil {
+		t.Fatal(err)
+	}
+	if before, deleted := s.log.DeletedBefore(); !deleted || before < 3 {
+		t.Fatalf("nothing was deleted: %d", before)
+	}
+	got, err := s.log.History(t.Context(), m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff([]string{"leased@jobs", "acked@jobs"}, types(got)); d != "" {
+		t.Error(d)
+	}
+	for _, at := range []event.Instant{
+		{Kind: event.InstantIndex, Index: 3}, {Kind: event.InstantID, ID: m, Index: 3}, {Kind: event.InstantTime, Time: s.clock - 42_000},
+	} {
+		if _, err := s.log.To(at); !IsRange(err) || !errors.Is(err, ErrGone) {
+			t.Errorf("to %+v: %v", at, err)
+		}
+	}
+	if i, err := s.log.From(event.Instant{Kind: event.InstantStart}); err != nil || i != s.log.First() {
+		t.Errorf("from start: %d, %v", i, err)
+	}
+}
+
+func TestInstants(t *testing.T) {
+	s := begin(t, Options{})
+	s.index = 9
+	a := s.enqueue("q", "1") // 10, at +1 s
+	s.index = 14             // 11 to 14 are Raft's own
+	b := s.enqueue("q", "2") // 15, at +2 s
+	s.clock -= 1000
+	c := s.enqueue("q", "3") // 16, at +2 s as well
+	base := s.clock - 2000
+	at := func(ms int64) event.Instant { return event.Instant{Kind: event.InstantTime, Time: base + ms} }
+	index := func(i uint64) event.Instant { return event.Instant{Kind: event.InstantIndex, Index: i} }
+	id := func(id event.ID) event.Instant {
+		return event.Instant{Kind: event.InstantID, ID: id, Index: event.RefOf(id).Index}
+	}
+	for _, x := range []struct {
+		name     string
+		at       event.Instant
+		from, to uint64
+	}{
+		{"start", event.Instant{Kind: event.InstantStart}, 10, 0},
+		{"now", event.Instant{Kind: event.InstantNow}, 17, 16},
+		{"before all", at(0), 10, 9},
+		{"at the first", at(1000), 10, 14},
+		{"between", at(1500), 15, 14},
+		{"two in one millisecond", at(2000), 15, 16},
+		{"after all", at(5000), 17, 16},
+		{"index 0", index(0), 1, 0},
+		{"an index", index(15), 15, 15},
+		{"an index between", index(12), 12, 12},
+		{"the head", index(16), 16, 16},
+		{"an event", id(a), 10, 10},
+		{"the last event", id(c), 16, 16},
+	} {
+		from, err := s.log.From(x.at)
+		if err != nil || from != x.from {
+			t.Errorf("from %s: %d, %v; want %d", x.name, from, err, x.from)
+		}
+		to, err := s.log.To(x.at)
+		if err != nil || to != x.to {
+			t.Errorf("to %s: %d, %v; want %d", x.name, to, err, x.to)
+		}
+	}
+	stranger := event.NewID(event.ClockOf(b), 15, 9)
+	for name, at := range map[string]event.Instant{
+		"beyond": index(17), "another log's event": id(stranger),
+		"the future": {Kind: event.InstantTime, Time: time.Now().UnixMilli() + 3_600_000},
+	} {
+		for _, resolve := range []func(event.Instant) (uint64, error){s.log.From, s.log.To} {
+			if _, err := resolve(at); !IsRange(err) || errors.Is(err, ErrGone) {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+	}
+}
+
+func TestReadOnlyFollowsNothingAndWaitWakes(t *testing.T) {
+	s := begin(t, Options{})
+	s.enqueue("q", "1")
+	woken := make(chan error, 1)
+	head := s.log.Head()
+	go func() { woken <- s.log.Wait(context.Background(), head) }()
+	s.enqueue("q", "2")
+	if err := <-woken; err != nil {
+		t.Fatal(err)
+	}
+	if err := s.log.Sync(); err != nil {
+		t.Fatal(err)
+	}
+	ro, err := OpenReadOnly(Options{FS: s.fs, Dir: "log"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ro.Close()
+	if i, chain := ro.Tip(); i != s.index {
+		t.Errorf("head %d, chain %x", i, chain)
+	}
+	if err := ro.Append(&event.Block{Index: 99, Time: s.clock}); err == nil {
+		t.Error("a read-only log was written to")
+	}
+}
+
+func TestDigestIsTheContents(t *testing.T) {
+	s := begin(t, Options{})
+	id := s.enqueue("q", `"x"`)
+	e, err := s.log.Event(event.RefOf(id))
+	if err != nil || e.Content.Digest != sha256.Sum256(e.Content.Bytes) {
+		t.Errorf("%+v, %v", e, err)
+	}
+}

@@ -1,0 +1,5 @@
+package eventlog
+
+import "github.com/qlogd/qlogd/log"
+
+type logRef = log.Ref

@@ -1,8 +1,6 @@
 package api
 
 import (
-	"time"
-
 	"github.com/qlogd/qlogd/internal/event"
 )
 
@@ -12,7 +10,7 @@ const forms = "an RFC 3339 time, an event's ULID, index:N, a duration before now
 // instant reads a query parameter that names an instant in the past.
 func (q *request) instant(name string) (event.Instant, error) {
 	st := q.s.deps.State
-	now := max(time.Now().UnixMilli(), st.Clock())
+	now := clock(st)
 	at, err := event.ParseInstant(q.query.Get(name), now)
 	if err != nil {
 		return at, bad(name, "%s must be %s", name, forms)

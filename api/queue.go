@@ -283,10 +283,14 @@ func (s *Server) queueOf(v *event.QueueView, st State) wire.Queue {
 }
 
 // clock returns a state's instant: now for the live one, which stands still
-// while nothing happens.
+// while nothing happens. A live state may say itself what now is (Now): a copy
+// of the past lives behind the wall's time.
 func clock(st State) int64 {
-	if p, ok := st.(*pastState); ok {
-		return p.at
+	switch s := st.(type) {
+	case *pastState:
+		return s.at
+	case interface{ Now() int64 }:
+		return s.Now()
 	}
 	return max(st.Clock(), time.Now().UnixMilli())
 }

@@ -72,6 +72,16 @@ func (a *appender) Append(b *event.Block) error {
 // queue is there, the state's whether there are more.
 type reader struct{ stateReader }
 
+// liveReader is the live state's: its now is the log's, which in a copy of the
+// past lies behind the wall's time.
+type liveReader struct {
+	reader
+	now interface{ Clock() int64 }
+}
+
+// Now is the log's time at this instant, Unix ms.
+func (r liveReader) Now() int64 { return max(r.Clock(), r.now.Clock()) }
+
 type stateReader interface {
 	Queue(name string) (event.QueueView, bool)
 	Queues() []event.QueueView

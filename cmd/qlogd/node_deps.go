@@ -22,14 +22,14 @@ func (n *node) deps(source *replay.Source, registry *prometheus.Registry) api.De
 	return api.Deps{
 		Proposer: n.replica,
 		Barrier:  n.replica,
-		State:    reader{n.machine.Machine},
+		State:    liveReader{reader{n.machine.Machine}, n.replica},
 		Log:      n.log,
 		LogErrors: api.LogErrors{
 			Gone: eventlog.ErrGone, Erased: eventlog.ErrErased, NotFound: eventlog.ErrNotFound, Range: eventlog.IsRange,
 		},
 		Past:       past{replay.NewPast(source, 4, 2)},
 		Ready:      n.replica,
-		Rates:      rates{n.models, n.machine.Machine},
+		Rates:      rates{n.models, n.replica},
 		Load:       load{n.replica},
 		Operations: operations{n.models, n.log},
 		Logger:     n.logger,

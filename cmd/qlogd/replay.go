@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/qlogd/qlogd/internal/datadir"
 	"github.com/qlogd/qlogd/internal/event"
 	"github.com/qlogd/qlogd/internal/eventlog"
 	"github.com/qlogd/qlogd/internal/replay"
@@ -77,6 +78,11 @@ With --output json every line is an object: {"event": â€¦}, and last {"state": â
 }
 
 func (r *replayer) run(ctx context.Context, dirGiven bool) error {
+	if r.addr == "" && !dirGiven {
+		if r.dataDir = r.getenv("QLOGD_DATA_DIR"); r.dataDir == "" {
+			r.dataDir = "./qlogd-data"
+		}
+	}
 	if err := r.parse(); err != nil {
 		return err
 	}
@@ -85,11 +91,6 @@ func (r *replayer) run(ctx context.Context, dirGiven bool) error {
 			return usagef("--verify, --diff and --into read a data directory: give --data-dir in place of --addr")
 		}
 		return r.remote(ctx)
-	}
-	if !dirGiven {
-		if r.dataDir = r.getenv("QLOGD_DATA_DIR"); r.dataDir == "" {
-			r.dataDir = "./qlogd-data"
-		}
 	}
 	if r.verify {
 		return r.verifyDir(ctx)
@@ -117,6 +118,12 @@ func (r *replayer) run(ctx context.Context, dirGiven bool) error {
 
 func (r *replayer) parse() (err error) {
 	now := time.Now().UnixMilli()
+	if r.addr == "" {
+		// A copy of the past lives behind the wall's time: so do its durations.
+		if card, err := datadir.ReadNode(r.dataDir); err == nil {
+			now += card.ClockOffsetMS
+		}
+	}
 	if r.from, err = event.ParseInstant(r.fromText, now); err != nil {
 		return usagef("--from: %w", err)
 	}

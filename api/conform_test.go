@@ -1,11 +1,87 @@
+//go:build openapi
+
 package api
 
 import (
+	"bytes"
+	"context"
+	"io"
 	"net/http"
 	"net/http/httptest"
+	"sync"
 	"testing"
+
+	"github.com/getkin/kin-openapi/openapi3"
+	"github.com/getkin/kin-openapi/openapi3filter"
+	"github.com/getkin/kin-openapi/routers"
+	"github.com/getkin/kin-openapi/routers/legacy"
 )
 
+var document = sync.OnceValues(func() (routers.Router, error) {
+	doc, err := openapi3.NewLoader().LoadFromData(openAPI("test"))
+	if err != nil {
+		return nil, err
+	}
+	if err := doc.Validate(context.Background()); err != nil {
+		return nil, err
+	}
+	return legacy.NewRouter(doc)
+})
+
+func TestDocumentIsValid(t *testing.T) {
+	if _, err := document(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// conform holds a request that was taken, and every answer, against the
+// OpenAPI document.
 func conform(t *testing.T, r *http.Request) func(*httptest.ResponseRecorder) {
-	return func(*httptest.ResponseRecorder) {}
+	t.Helper()
+	router, err := document()
+	if err != nil {
+		t.Fatal(err)
+	}
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	probe := r.Clone(context.Background())
+	if r.Method == http.MethodHead {
+		probe.Method = http.MethodGet
+	}
+	return func(w *httptest.ResponseRecorder) {
+		t.Helper()
+		route, params, err := router.FindRoute(probe)
+		if err != nil {
+			if w.Code < 400 {
+				t.Errorf("%s %s is not in the document: %v", r.Method, r.URL, err)
+			}
+			return
+		}
+		in := &openapi3filter.RequestValidationInput{Request: probe, PathParams: params, Route: route}
+		ct := probe.Header.Get("Content-Type")
+		if ct == "" && len(body) > 0 {
+			ct = typeJSON
+			probe.Header.Set("Content-Type", ct)
+		}
+		in.Options = &openapi3filter.Options{ExcludeRequestBody: ct != typeJSON, ExcludeRequestQueryParams: ct != typeJSON && len(body) > 0, ExcludeResponseBody: r.Method == http.MethodHead}
+		if w.Code < 300 {
+			probe.Body = io.NopCloser(bytes.NewReader(body))
+			if err := openapi3filter.ValidateRequest(context.Background(), in); err != nil {
+				t.Errorf("%s %s was taken, but: %v", r.Method, r.URL, err)
+			}
+		}
+		out := &openapi3filter.ResponseValidationInput{RequestValidationInput: in, Status: w.Code, Header: w.Header(), Options: in.Options}
+		switch media, _, _ := bytes.Cut([]byte(w.Header().Get("Content-Type")), []byte(";")); string(media) {
+		case typeJSON, "application/problem+json":
+			out.SetBodyBytes(w.Body.Bytes())
+		default:
+			in.Options.ExcludeResponseBody = true
+		}
+		if err := openapi3filter.ValidateResponse(context.Background(), out); err != nil {
+			t.Errorf("%s %s: answer %d %s: %v", r.Method, r.URL, w.Code, w.Body, err)
+		}
+	}
 }

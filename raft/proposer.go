@@ -73,11 +73,15 @@ func (p *proposer) signal() {
 // changedLocked tells run, and whoever waits for a change of leadership, of
 // readiness or of what is in hand.
 func (p *proposer) changedLocked() {
+	p.tellLocked()
+	p.signal()
+}
+
+func (p *proposer) tellLocked() {
 	if p.changed != nil {
 		close(p.changed)
 		p.changed = nil
 	}
-	p.signal()
 }
 
 // watchLocked returns a channel that is closed at the next change.
@@ -245,6 +249,7 @@ func (p *proposer) next() (*flight, time.Duration) {
 	for _, d := range group {
 		p.fly[d.class]++
 	}
+	p.tellLocked()
 	return fl, 0
 }
 

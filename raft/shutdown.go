@@ -30,7 +30,7 @@ func (r *Replica) end() error {
 	r.p.giveUp()
 	select {
 	case <-r.reaped:
-	case <-time.After(time.Second):
+	case <-time.After(100 * time.Millisecond):
 		// hashicorp/raft forgets the futures of entries that were committed, but
 		// not applied, when it was shut down. Their callers have been told.
 	}

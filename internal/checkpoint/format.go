@@ -211,7 +211,7 @@ func (b *body) next() error {
 		return b.corrupt(fmt.Sprintf("a chunk of %d bytes", n))
 	}
 	if cap(b.buf) < int(n) {
-		b.buf = make([]byte, max(n, chunkLen))
+		b.buf = make([]byte, n)
 	}
 	data := b.buf[:n]
 	if err := b.full(data, "a chunk is cut"); err != nil {

@@ -32,7 +32,7 @@ func NewWriter(w io.Writer, meta Meta) (*Writer, error) {
 		return nil, fmt.Errorf("write checkpoint: %w", err)
 	}
 	crc := binary.BigEndian.Uint32(head[len(head)-4:])
-	return &Writer{w: w, crc: crc, buf: make([]byte, 8, 8+chunkLen)}, nil
+	return &Writer{w: w, crc: crc, buf: make([]byte, 8, 4096)}, nil
 }
 
 // Write adds to the body.

@@ -1,0 +1,302 @@
+package raft
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+
+	hraft "github.com/hashicorp/raft"
+
+	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/internal/vfs"
+)
+
+// stuck returns a node whose Machine holds every entry until the returned
+// function is called, with its one place in flight taken.
+func stuck(t *testing.T, l Limits) (*node, func()) {
+	o := on(vfs.NewMem())
+	l.Entries = 1
+	o.Limits = l
+	n := boot(t, o)
+	gate := make(chan struct{})
+	n.m.hold = gate
+	n.async(context.Background(), put("blocker"))
+	n.waitFor(func(l Load) bool { return inFlightOf(l) == 1 })
+	return n, func() { close(gate) }
+}
+
+// async proposes beside, and returns where the error will be.
+func (n *node) async(ctx context.Context, c *event.Command) <-chan error {
+	done := make(chan error, 1)
+	go func() {
+		_, err := n.Propose(ctx, c)
+		done <- err
+	}()
+	return done
+}
+
+func TestClassesAndOrder(t *testing.T) {
+	n, release := stuck(t, Limits{})
+	var all []<-chan error
+	// One after another, so that the order within a class is known.
+	for i, c := range []*event.Command{
+		background("b1"), leaseOf("l1"), produceOf("p1"), put("s1"),
+		background("b2"), leaseOf("l2"), produceOf("p2"), put("s2"),
+	} {
+		all = append(all, n.async(context.Background(), c))
+		n.waitFor(func(l Load) bool { return l.Waiting == i+1 })
+	}
+	release()
+	for _, done := range all {
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+	want := []string{"blocker", "s1", "s2", "p1", "p2", "l1", "l2", "b1", "b2"}
+	if got := n.m.names(); !slices.Equal(got, want) {
+		t.Errorf("applied %v", got)
+	}
+}
+
+func TestNobodyStarves(t *testing.T) {
+	l := Limits{GroupBytes: 1 << 20, GroupCommands: 8, GroupWeight: 1 << 20}
+	var q queues
+	late := newPending(background("late"))
+	q.class[event.ClassBackground].push(late)
+	for group := 1; ; group++ {
+		for q.class[event.ClassSettle].n < 16 {
+			q.class[event.ClassSettle].push(newPending(put("x")))
+		}
+		g, _ := q.group(l)
+		if slices.Contains(g, late) {
+			if group > patience+1 {
+				t.Errorf("only the %dth group took it", group)
+			}
+			return
+		}
+		if group > 10*patience {
+			t.Fatal("it starves")
+		}
+	}
+}
+
+func TestGroupLimits(t *testing.T) {
+	l := Limits{GroupBytes: 1000, GroupCommands: 3, GroupWeight: 100}
+	sized := func(n, weight int) *pending { return &pending{data: make([]byte, n), weight: weight} }
+	var q queues
+	for _, p := range []*pending{sized(5000, 1), sized(400, 1), sized(400, 1), sized(400, 1), sized(1, 1), sized(1, 1), sized(1, 1), sized(1, 90), sized(1, 20)} {
+		q.class[event.ClassProduce].push(p)
+	}
+	// A larger one goes alone; then bytes, commands and weight are the limit.
+	for i, want := range []int{1, 2, 3, 2, 1} {
+		if g, _ := q.group(l); len(g) != want {
+			t.Errorf("group %d has %d commands, not %d", i, len(g), want)
+		}
+	}
+	if n, bytes := q.len(); n != 0 || bytes != 0 {
+		t.Errorf("%d commands, %d bytes are left", n, bytes)
+	}
+}
+
+func TestOverloaded(t *testing.T) {
+	n, release := stuck(t, Limits{Waiting: 8})
+	var all []<-chan error
+	fill := func(c *event.Command, upTo int) {
+		t.Helper()
+		for i := n.Load().Waiting; i < upTo; i++ {
+			all = append(all, n.async(context.Background(), c))
+			n.waitFor(func(l Load) bool { return l.Waiting == i+1 })
+		}
+		p := n.refused(context.Background(), c)
+		if p.Code != CodeOverloaded || p.Unknown || p.QueueDepth != int64(upTo) || p.RetryAfterMS <= 0 {
+			t.Errorf("at %d: %+v", upTo, p)
+		}
+	}
+	// What is turned away first is what matters least.
+	fill(background("b"), 2)
+	fill(leaseOf("l"), 4)
+	fill(produceOf("p"), 6)
+	fill(put("s"), 8)
+	release()
+	for _, done := range all {
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+	if got := len(n.m.names()); got != 1+8 {
+		t.Errorf("%d commands were applied", got)
+	}
+}
+
+func TestOverloadedByBytes(t *testing.T) {
+	n, release := stuck(t, Limits{WaitingBytes: 4096})
+	first := n.async(context.Background(), put(fmt.Sprintf("%03000d", 1)))
+	n.waitFor(func(l Load) bool { return l.Waiting == 1 })
+	if p := n.refused(context.Background(), put(fmt.Sprintf("%03000d", 2))); p.Code != CodeOverloaded {
+		t.Errorf("%+v", p)
+	}
+	release()
+	if err := <-first; err != nil {
+		t.Error(err)
+	}
+	if p := n.refused(context.Background(), put(string(make([]byte, 49<<20)))); p.Code != CodePayloadTooLarge {
+		t.Errorf("%+v", p)
+	}
+}
+
+func TestContextEnds(t *testing.T) {
+	n, release := stuck(t, Limits{})
+	ctx, cancel := context.WithCancel(context.Background())
+	under := n.Load().Waiting
+	dropped := n.async(ctx, put("dropped"))
+	n.waitFor(func(l Load) bool { return l.Waiting == under+1 })
+	cancel()
+	if p := asProblem(t, <-dropped); p.Unknown || p.Code != CodeOverloaded {
+		t.Errorf("before it was grouped: %+v", p)
+	}
+	if l := n.Load(); l.Waiting != 0 || l.WaitingBytes != 0 {
+		t.Errorf("a dropped command still counts: %+v", l)
+	}
+	release()
+
+	// Under way, its fate is not known.
+	gate := make(chan struct{})
+	n.waitFor(func(l Load) bool { return l.Entries == 0 })
+	n.m.hold = gate
+	ctx, cancel = context.WithCancel(context.Background())
+	unknown := n.async(ctx, put("unknown"))
+	n.waitFor(func(l Load) bool { return inFlightOf(l) == 1 })
+	cancel()
+	if p := asProblem(t, <-unknown); !p.Unknown {
+		t.Errorf("under way: %+v", p)
+	}
+	close(gate)
+	n.put("last")
+	if got := n.m.names(); !slices.Equal(got, []string{"blocker", "unknown", "last"}) {
+		t.Errorf("applied %v", got)
+	}
+	ended, cancel := context.WithCancel(context.Background())
+	cancel()
+	if p := n.refused(ended, put("x")); p.Unknown {
+		t.Errorf("%+v", p)
+	}
+}
+
+func TestOutcomes(t *testing.T) {
+	for err, unknown := range map[error]bool{
+		hraft.ErrNotLeader:                    false,
+		hraft.ErrEnqueueTimeout:               false,
+		hraft.ErrLeadershipTransferInProgress: false,
+		hraft.ErrLeadershipLost:               true,
+		hraft.ErrRaftShutdown:                 true,
+		hraft.ErrAbortedByRestore:             true,
+		errors.New("the log store failed"):    true,
+	} {
+		if p := outcome(err); p.Unknown != unknown || p.Index != -1 {
+			t.Errorf("%v: %+v", err, p)
+		}
+	}
+}
+
+func TestPending(t *testing.T) {
+	n, release := stuck(t, Limits{})
+	key := event.Hash{1}
+	c := put("a")
+	c.Request = &event.Request{Key: key}
+	n.async(context.Background(), put("before"))
+	n.waitFor(func(l Load) bool { return l.Waiting == 1 })
+	done := n.async(context.Background(), c)
+	n.waitFor(func(l Load) bool { return l.Waiting == 2 })
+	got := n.Pending(key)
+	if len(got) != 1 || got[0].Position != 2 || got[0].InFlight || got[0].Type != "put_queue" {
+		t.Errorf("%+v", got)
+	}
+	if got := n.Pending(event.Hash{}); got != nil {
+		t.Errorf("without a key: %+v", got)
+	}
+	release()
+	<-done
+	if got := n.Pending(key); got != nil {
+		t.Errorf("answered: %+v", got)
+	}
+}
+
+func TestDiskNearlyFull(t *testing.T) {
+	free := uint64(1000)
+	o := on(vfs.NewMem())
+	o.FreeBytes, o.ReserveBytes = func() (uint64, error) { return free, nil }, 1001
+	n := boot(t, o)
+	if p := n.refused(context.Background(), produceOf("p")); p.Code != CodeInsufficientStorage || p.Unknown {
+		t.Errorf("%+v", p)
+	}
+	n.put("settles go on")
+	if _, err := n.Propose(context.Background(), leaseOf("l")); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestShutdown(t *testing.T) {
+	n, release := stuck(t, Limits{})
+	waiting := n.async(context.Background(), put("waiting"))
+	n.waitFor(func(l Load) bool { return l.Waiting == 1 })
+	ended := make(chan error)
+	go func() { ended <- n.Shutdown(context.Background()) }()
+	for {
+		if _, why := n.Ready(); slices.Contains(why, "shutting down") {
+			break
+		}
+	}
+	if p := n.refused(context.Background(), put("late")); p.Code != CodeShuttingDown || p.Unknown {
+		t.Errorf("%+v", p)
+	}
+	release()
+	if err := <-waiting; err != nil {
+		t.Errorf("what was taken is drained: %v", err)
+	}
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	if p := n.refused(context.Background(), put("later")); p.Code != CodeShuttingDown {
+		t.Errorf("%+v", p)
+	}
+	if p := asProblem(t, n.Barrier(context.Background())); p.Code != CodeShuttingDown {
+		t.Errorf("%+v", p)
+	}
+}
+
+// A drain that takes too long is cut short, and nobody is left without an answer.
+func TestShutdownCutShort(t *testing.T) {
+	n, release := stuck(t, Limits{})
+	waiting := n.async(context.Background(), put("waiting"))
+	n.waitFor(func(l Load) bool { return l.Waiting == 1 })
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	ended := make(chan error)
+	go func() { ended <- n.Shutdown(ctx) }()
+	if p := asProblem(t, <-waiting); p.Unknown || p.Code != CodeShuttingDown {
+		t.Errorf("%+v", p)
+	}
+	release()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestApplyErrorIsFatal(t *testing.T) {
+	n := boot(t, on(vfs.NewMem()))
+	n.put("a")
+	if p := n.refused(context.Background(), put("fail")); !p.Unknown {
+		t.Errorf("%+v", p)
+	}
+	if err := <-n.died; err == nil {
+		t.Error("no reason")
+	}
+	if p := n.refused(context.Background(), put("b")); p.Unknown {
+		t.Errorf("%+v", p)
+	}
+	if ok, _ := n.Ready(); ok {
+		t.Error("a failed replica is ready")
+	}
+}

@@ -1,0 +1,158 @@
+package raft
+
+import (
+	"bytes"
+	"errors"
+	"testing"
+
+	"github.com/qlogd/qlogd/internal/vfs"
+)
+
+// voteStore returns a StableStore on the disk.
+func voteStore(t *testing.T, disk *vfs.Mem) *votes {
+	t.Helper()
+	kv, err := FileKV(disk, "/votes")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &votes{kv: kv, die: func(error) {}}
+}
+
+// persistVote is hashicorp/raft's.
+func persistVote(v *votes, term uint64, candidate string) error {
+	if err := v.SetUint64([]byte(keyLastVoteTerm), term); err != nil {
+		return err
+	}
+	return v.Set([]byte(keyLastVoteCand), []byte(candidate))
+}
+
+func wantVote(t *testing.T, v *votes, term uint64, candidate string) {
+	t.Helper()
+	gotTerm, err := v.GetUint64([]byte(keyLastVoteTerm))
+	if err != nil && !errors.Is(err, errNotFound) {
+		t.Fatal(err)
+	}
+	got, err := v.Get([]byte(keyLastVoteCand))
+	if err != nil && !errors.Is(err, errNotFound) {
+		t.Fatal(err)
+	}
+	if gotTerm != term || string(got) != candidate {
+		t.Errorf("the vote is %q in term %d, not %q in %d", got, gotTerm, candidate, term)
+	}
+}
+
+func TestVotes(t *testing.T) {
+	disk := vfs.NewMem()
+	v := voteStore(t, disk)
+	wantVote(t, v, 0, "")
+	if err := v.SetUint64([]byte(keyCurrentTerm), 7); err != nil {
+		t.Fatal(err)
+	}
+	if err := persistVote(v, 7, "n2"); err != nil {
+		t.Fatal(err)
+	}
+	v = voteStore(t, disk)
+	wantVote(t, v, 7, "n2")
+	if term, err := v.term(); err != nil || term != 7 {
+		t.Errorf("term %d, %v", term, err)
+	}
+	// A candidate may be empty bytes, but hashicorp/raft tells nil apart.
+	if err := persistVote(v, 8, ""); err != nil {
+		t.Fatal(err)
+	}
+	if got, _ := v.Get([]byte(keyLastVoteCand)); got == nil {
+		t.Error("an empty candidate came back as none")
+	}
+	if _, err := v.Get([]byte("other")); err == nil || err.Error() != "not found" {
+		t.Errorf("%v", err)
+	}
+}
+
+// Term and candidate of a vote are never mixed: after a crash anywhere there is
+// the old vote or the new, and the new one wherever it was answered.
+func TestVoteCrash(t *testing.T) {
+	for at := 1; ; at++ {
+		disk := vfs.NewMem()
+		v := voteStore(t, disk)
+		if err := persistVote(v, 5, "n2"); err != nil {
+			t.Fatal(err)
+		}
+		from := disk.Ops()
+		disk.CrashAt(from + at)
+		err := persistVote(v, 6, "n3")
+		if err == nil && !disk.Crashed() {
+			return // walked through all of it
+		}
+		for loss := vfs.LoseAll; loss <= vfs.LoseRandom; loss++ {
+			after := voteStore(t, disk.CrashWith(loss, rng(at)))
+			term, _ := after.GetUint64([]byte(keyLastVoteTerm))
+			if err == nil || term == 6 {
+				wantVote(t, after, 6, "n3")
+			} else {
+				wantVote(t, after, 5, "n2")
+			}
+		}
+	}
+}
+
+// A crash between hashicorp/raft's two calls leaves the earlier vote whole.
+func TestVoteTermAloneIsNoVote(t *testing.T) {
+	disk := vfs.NewMem()
+	v := voteStore(t, disk)
+	if err := persistVote(v, 5, "n2"); err != nil {
+		t.Fatal(err)
+	}
+	if err := v.SetUint64([]byte(keyLastVoteTerm), 6); err != nil {
+		t.Fatal(err)
+	}
+	wantVote(t, v, 5, "n2")
+	wantVote(t, voteStore(t, disk.CrashWith(vfs.LoseNone, rng(1))), 5, "n2")
+}
+
+func TestVoteFlippedBit(t *testing.T) {
+	kv := &mapKV{}
+	v := &votes{kv: kv, die: func(error) {}}
+	if err := persistVote(v, 5, "n2"); err != nil {
+		t.Fatal(err)
+	}
+	good := kv.m[keyVote]
+	for i := range good {
+		bad := bytes.Clone(good)
+		bad[i] ^= 0x10
+		kv.m[keyVote] = bad
+		if _, err := v.GetUint64([]byte(keyLastVoteTerm)); err == nil || errors.Is(err, errNotFound) {
+			t.Errorf("byte %d: a flipped bit went unseen", i)
+		}
+	}
+	// A value does not pass for another key's.
+	kv.m[keyCurrentTerm] = good
+	if _, err := v.term(); err == nil {
+		t.Error("the vote passed for the term")
+	}
+}
+
+func TestVoteWriteErrorIsFatal(t *testing.T) {
+	var died error
+	v := &votes{kv: &mapKV{err: errors.New("EIO")}, die: func(err error) { died = err }}
+	if err := v.SetUint64([]byte(keyCurrentTerm), 1); err == nil || died == nil {
+		t.Errorf("%v, died %v", err, died)
+	}
+}
+
+type mapKV struct {
+	m   map[string][]byte
+	err error
+}
+
+func (k *mapKV) Get(key []byte) ([]byte, error) { return k.m[string(key)], nil }
+func (k *mapKV) Close() error                   { return nil }
+func (k *mapKV) Set(key, value []byte) error {
+	if k.err != nil {
+		return k.err
+	}
+	if k.m == nil {
+		k.m = map[string][]byte{}
+	}
+	k.m[string(key)] = bytes.Clone(value)
+	return nil
+}

@@ -53,10 +53,10 @@ func BenchmarkAppend(b *testing.B) {
 func BenchmarkContent(b *testing.B) {
 	for name, cached := range map[string]int64{"hit": 1 << 30, "active": 0, "sealed": 0} {
 		b.Run(name, func(b *testing.B) {
-			l := benchLog(b, 2000, cached) // two segments
+			l := benchLog(b, 2000, cached) // three segments
 			from, to := uint64(1), l.Segments()[0].Last
-			if name == "active" {
-				from, to = l.Segments()[1].First, l.Head().Index
+			if name != "sealed" {
+				from, to = l.Segments()[2].First, l.Head().Index
 			}
 			must(b, l.buildSides())
 			rng := testRand(1)
@@ -72,7 +72,7 @@ func BenchmarkContent(b *testing.B) {
 func BenchmarkLast(b *testing.B) {
 	l := benchLog(b, 2000, 0)
 	must(b, l.buildSides())
-	for name, seg := range map[string]int{"active": 1, "sealed": 0} {
+	for name, seg := range map[string]int{"active": 2, "sealed": 0} {
 		b.Run(name, func(b *testing.B) {
 			s := l.Segments()[seg]
 			rng := testRand(1)

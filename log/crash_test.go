@@ -83,16 +83,7 @@ func (s *teller) close() {
 
 // scenario appends, rolls, syncs, writes side files, deletes, erases, reopens
 // and goes on.
-func scenario(s *teller) (err error) {
-	defer func() {
-		if r := recover(); r != nil {
-			e, ok := r.(error)
-			if !ok || !errors.Is(e, errGivesUp) {
-				panic(r)
-			}
-			err = e
-		}
-	}()
+func scenario(s *teller) {
 	s.open()
 	s.append(3)
 	s.sync()
@@ -110,43 +101,71 @@ func scenario(s *teller) (err error) {
 	s.append(3)
 	s.sync()
 	s.append(4)
-	return nil
 }
 
-func play(disk *vfs.Mem) (*teller, error) {
-	s := &teller{disk: disk, erasing: map[Ref]bool{}, erased: map[Ref]bool{}}
-	err := scenario(s)
-	return s, err
+// allButActive deletes everything before a segment that was never synced.
+func allButActive(s *teller) {
+	s.open()
+	for range 3 {
+		n := len(s.log.Segments())
+		for len(s.log.Segments()) < n+2 {
+			s.append(1)
+		}
+		s.deleteBefore(s.log.Head().Index)
+	}
+}
+
+var scenarios = map[string]func(*teller){"everything": scenario, "all but active": allButActive}
+
+func play(disk *vfs.Mem, scenario func(*teller)) (s *teller, err error) {
+	s = &teller{disk: disk, erasing: map[Ref]bool{}, erased: map[Ref]bool{}}
+	defer func() {
+		if r := recover(); r != nil {
+			e, ok := r.(error)
+			if !ok || !errors.Is(e, errGivesUp) {
+				panic(r)
+			}
+			err = e
+		}
+	}()
+	scenario(s)
+	return s, nil
 }
 
 // TestCrashAtEveryOperation lets the power fail in every write, sync, create,
 // rename and remove of the scenario, and looks at what is left.
 func TestCrashAtEveryOperation(t *testing.T) {
-	t.Parallel()
-	whole, err := play(vfs.NewMem())
-	must(t, err)
-	must(t, whole.log.Close())
-	ops := whole.disk.Ops()
-	t.Logf("%d operations", ops)
-	for n := 1; n <= ops; n++ {
-		for seed := range uint64(5) {
-			disk := vfs.NewMem()
-			disk.CrashAt(n)
-			s, err := play(disk)
-			if !disk.Crashed() {
-				continue // in the Close above
+	for name, scenario := range scenarios {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			whole, err := play(vfs.NewMem(), scenario)
+			must(t, err)
+			must(t, whole.log.Close())
+			ops := whole.disk.Ops()
+			t.Logf("%d operations", ops)
+			for n := 1; n <= ops; n++ {
+				for seed := range uint64(5) {
+					crashAt(t, scenario, whole, n, seed)
+				}
 			}
-			if err != nil && !errors.Is(err, vfs.ErrCrashed) {
-				t.Fatalf("operation %d: %v", n, err)
-			}
-			if s.log != nil {
-				s.log.Close()
-			}
-			s.disk = disk.Crash(testRand(seed*1e6 + uint64(n)))
-			if msg := s.afterCrash(whole); msg != "" {
-				t.Fatalf("operation %d, seed %d: %s", n, seed, msg)
-			}
-		}
+		})
+	}
+}
+
+func crashAt(t *testing.T, scenario func(*teller), whole *teller, n int, seed uint64) {
+	t.Helper()
+	disk := vfs.NewMem()
+	disk.CrashAt(n)
+	s, err := play(disk, scenario)
+	if err != nil && !errors.Is(err, vfs.ErrCrashed) {
+		t.Fatalf("operation %d: %v", n, err)
+	}
+	if s.log != nil {
+		s.log.Close()
+	}
+	s.disk = disk.Crash(testRand(seed*1e6 + uint64(n)))
+	if msg := s.afterCrash(whole); msg != "" {
+		t.Fatalf("operation %d, seed %d: %s", n, seed, msg)
 	}
 }
 
@@ -264,14 +283,14 @@ func sameFiles(a, b *vfs.Mem) string {
 // refuses everything after, and what it had promised is there when it is opened
 // anew.
 func TestErrorAtEveryOperation(t *testing.T) {
-	whole, err := play(vfs.NewMem())
+	whole, err := play(vfs.NewMem(), scenario)
 	must(t, err)
 	must(t, whole.log.Close())
 	boom := errors.New("boom")
 	for n := 1; n <= whole.disk.Ops(); n++ {
 		disk := vfs.NewMem()
 		disk.FailAt(n, boom)
-		s, err := play(disk)
+		s, err := play(disk, scenario)
 		if err == nil {
 			continue // in the Close above
 		}

@@ -16,7 +16,8 @@ type cursor struct {
 	win  window
 }
 
-// cursor returns a cursor over the first size bytes of a segment.
+// cursor returns a cursor over the first size bytes of a segment. What it reads
+// is valid until done is called.
 func (l *Log) cursor(seg *segment, size int64) (*cursor, func(), error) {
 	mem, side, err := l.indexOf(seg)
 	if err != nil {
@@ -26,9 +27,12 @@ func (l *Log) cursor(seg *segment, size int64) (*cursor, func(), error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	// What is read once is kept: two gaps of the sparse table.
-	win := window{r: f, limit: size, chunk: 2 * sparseGap, fresh: true}
-	return &cursor{l: l, seg: seg, mem: mem, side: side, win: win}, done, nil
+	buf := walkBuffers.Get().(*[sparseGap + pageSize]byte)
+	win := window{r: f, limit: size, chunk: int64(len(buf)), buf: buf[:0]}
+	return &cursor{l: l, seg: seg, mem: mem, side: side, win: win}, func() {
+		walkBuffers.Put(buf)
+		done()
+	}, nil
 }
 
 // failed says what an error of reading at off means: bytes that must be there.

@@ -1,6 +1,7 @@
 package log
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -89,7 +90,7 @@ func (l *Log) record(ref Ref) (Record, error) {
 	if err != nil {
 		return Record{}, c.failed(off, err)
 	}
-	return l.parseRecord(seg, ref, raw, off)
+	return l.parseRecord(seg, ref, bytes.Clone(raw), off)
 }
 
 // readRecord reads a record whose extent is known.

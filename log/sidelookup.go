@@ -3,10 +3,14 @@ package log
 import (
 	"fmt"
 	"sort"
+	"sync"
 )
 
-// page returns the entries of a table's page.
-func (s *sideIndex) page(table, i int) ([]byte, error) {
+// pages are buffers for one page each.
+var pages = sync.Pool{New: func() any { return new([pageSize]byte) }}
+
+// page returns the entries of a table's page, in buf.
+func (s *sideIndex) page(table, i int, buf *[pageSize]byte) ([]byte, error) {
 	r, done, err := s.file()
 	if err != nil {
 		return nil, err
@@ -19,7 +23,7 @@ func (s *sideIndex) page(table, i int) ([]byte, error) {
 		length = pageSize
 	}
 	off := s.base[table] + int64(i)*pageSize
-	b := make([]byte, length)
+	b := buf[:length]
 	if _, err := readFull(r, b, off); err != nil {
 		return nil, fmt.Errorf("read side file %s: %w", s.name, err)
 	}
@@ -44,15 +48,16 @@ func parseSparse(b []byte) sparse {
 // the first entry of each page (without count and offset).
 func (s *sideIndex) lastSparse(before func(sparse) bool) (e sparse, ok bool, err error) {
 	dir := s.dirs[tableSparse]
-	pages := len(dir) / sparseDirSize
-	p := sort.Search(pages, func(i int) bool {
+	p := sort.Search(len(dir)/sparseDirSize, func(i int) bool {
 		d := dir[i*sparseDirSize:]
 		return !before(sparse{index: le.Uint64(d), number: le.Uint32(d[8:]), clock: int64(le.Uint64(d[12:]))})
 	}) - 1
 	if p < 0 {
 		return e, false, nil
 	}
-	b, err := s.page(tableSparse, p)
+	buf := pages.Get().(*[pageSize]byte)
+	defer pages.Put(buf)
+	b, err := s.page(tableSparse, p, buf)
 	if err != nil {
 		return e, false, err
 	}
@@ -67,18 +72,20 @@ func (s *sideIndex) lastSparse(before func(sparse) bool) (e sparse, ok bool, err
 func (s *sideIndex) find(table int, key [16]byte) ([]keyed, error) {
 	want := keyHash(key)
 	dir := s.dirs[table]
-	pages := len(dir) / keyedDirSize
+	n := len(dir) / keyedDirSize
+	buf := pages.Get().(*[pageSize]byte)
+	defer pages.Put(buf)
 	// Equal hashes may span pages: begin where the first can be.
-	p := max(0, sort.Search(pages, func(i int) bool { return le.Uint64(dir[i*keyedDirSize:]) >= want })-1)
+	p := max(0, sort.Search(n, func(i int) bool { return le.Uint64(dir[i*keyedDirSize:]) >= want })-1)
 	var found []keyed
-	for ; p < pages && le.Uint64(dir[p*keyedDirSize:]) <= want; p++ {
-		b, err := s.page(table, p)
+	for ; p < n && le.Uint64(dir[p*keyedDirSize:]) <= want; p++ {
+		b, err := s.page(table, p, buf)
 		if err != nil {
 			return nil, err
 		}
-		n := len(b) / keyedSize
-		i := sort.Search(n, func(i int) bool { return le.Uint64(b[i*keyedSize:]) >= want })
-		for ; i < n && le.Uint64(b[i*keyedSize:]) == want; i++ {
+		entries := len(b) / keyedSize
+		i := sort.Search(entries, func(i int) bool { return le.Uint64(b[i*keyedSize:]) >= want })
+		for ; i < entries && le.Uint64(b[i*keyedSize:]) == want; i++ {
 			e := b[i*keyedSize:]
 			found = append(found, keyed{want, le.Uint64(e[8:]), le.Uint32(e[16:]), le.Uint32(e[20:])})
 		}

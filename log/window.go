@@ -3,6 +3,7 @@ package log
 import (
 	"fmt"
 	"io"
+	"sync"
 )
 
 // window reads a file in large pieces.
@@ -38,3 +39,7 @@ func (w *window) at(off, n int64) ([]byte, error) {
 	from := off - w.off
 	return w.buf[from : from+n : from+n], nil
 }
+
+// walkBuffers are for the windows of cursors: most lookups find all they want in
+// one piece of this length.
+var walkBuffers = sync.Pool{New: func() any { return new([sparseGap + pageSize]byte) }}

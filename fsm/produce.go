@@ -44,6 +44,9 @@ func (d *decision) plan(c *event.Produce, loads map[string]load) ([]planned, *ev
 	var first map[event.Hash]int
 	for i := range c.Messages {
 		m := &c.Messages[i]
+		if m.Priority < event.MinPriority || m.Priority > event.MaxPriority { // whoever let it through: no entry may stop the replicas
+			return nil, event.Problemf(event.CodeInvalidArgument, "priority", "priority must be from %d to %d", event.MinPriority, event.MaxPriority).At(i)
+		}
 		plan[i].of = -1
 		hash := m.DedupKey
 		if policy.DedupBy == event.DedupByContent {

@@ -191,3 +191,65 @@ func ids(ms []event.LeasedMessage) (out []event.ID) {
 	}
 	return out
 }
+
+// load writes a frozen state, releases it and loads what was written.
+func (b *bench) load(f *Frozen) *projections.State {
+	b.t.Helper()
+	var buf bytes.Buffer
+	if _, err := f.WriteTo(&buf); err != nil {
+		b.t.Fatal(err)
+	}
+	f.Release()
+	s, err := projections.Load(&buf)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	if s.Digest() != f.Digest() {
+		b.t.Fatalf("index %d: loaded with another digest", s.Index())
+	}
+	return s
+}
+
+// resume loads a state that was frozen some entries ago, folds the blocks since
+// then and goes on with it.
+func (b *bench) resume(f *Frozen) {
+	b.t.Helper()
+	s := b.load(f)
+	for _, bl := range b.log.blocks {
+		if bl.Index > s.Index() {
+			s.Fold(bl)
+		}
+	}
+	if s.Digest() != b.m.Digest() {
+		b.t.Fatalf("index %d: a checkpoint brought up by the log differs from the live state", b.index)
+	}
+	if err := s.Check(); err != nil {
+		b.t.Fatal(err)
+	}
+	b.m = New(s, b.log, Options{})
+}
+
+// quiet lets time pass until nothing is left to happen by itself, as the leader
+// does; it must come to an end.
+func (b *bench) quiet() {
+	b.t.Helper()
+	idle := 0
+	for range 10_000 {
+		at, ok := b.m.NextDue()
+		if !ok {
+			return
+		}
+		if at <= b.now {
+			if idle++; idle > 3 {
+				b.t.Fatalf("index %d: something is due at %d for ever", b.index, at)
+			}
+		}
+		b.now = max(b.now, at)
+		n := len(b.log.events())
+		b.do()
+		if len(b.log.events()) > n {
+			idle = 0
+		}
+	}
+	b.t.Fatal("it goes on for ever")
+}

@@ -39,7 +39,7 @@ type Frozen struct {
 
 type heldBy struct {
 	key string
-	id  event.ID
+	hold
 }
 
 type kindLists struct {
@@ -224,6 +224,9 @@ func (s *State) reindex() {
 		s.sum.add(s.hashMessage(m))
 		switch m.state {
 		case event.StateScheduled:
+			if m.due == 0 { // buried, and was due: see becomeReady
+				continue
+			}
 			s.waiting.items = append(s.waiting.items, timer{at: m.due, h: h, kind: timerWait})
 		case event.StateLeased:
 			l := s.leases.get(m.lease)

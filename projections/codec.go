@@ -81,7 +81,8 @@ func (w *encoder) queue(q *queue, usable bool, held []heldBy) {
 	w.u32(uint32(len(held)))
 	for _, h := range held {
 		w.str(h.key)
-		w.raw16(h.id)
+		w.raw16(h.since)
+		w.u32(h.dead)
 	}
 	w.room()
 }
@@ -257,7 +258,7 @@ func (r *decoder) list() list     { return list{r.handle(), r.handle(), r.u32()}
 func (r *decoder) ref() event.Ref { return event.Ref{Index: r.u64(), Number: r.u32()} }
 
 func (r *decoder) queue(s *State) {
-	q := &queue{name: r.str(), number: r.u32(), held: map[string]event.ID{}}
+	q := &queue{name: r.str(), number: r.u32(), held: map[string]hold{}}
 	q.backlog = &backlog{number: r.u32()} // filled in by its own record
 	policy, err := event.DecodePolicy(r.bytes())
 	if err != nil {
@@ -273,7 +274,7 @@ func (r *decoder) queue(s *State) {
 	}
 	for n := r.u32(); n > 0 && r.err == nil; n-- {
 		k := r.str()
-		q.held[k] = r.raw16()
+		q.held[k] = hold{since: r.raw16(), dead: r.u32()}
 	}
 	s.numbers[q.number] = q
 	s.backlogs[q.backlog.number] = q.backlog

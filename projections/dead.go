@@ -112,7 +112,7 @@ func (s *State) deadLettered(e *event.Event) {
 	if !ok {
 		s.impossible(e, "dead-letter queue %q is not there", e.ToQueue)
 	}
-	key, kind, lh := s.keyOf(m), s.kinds.name(m.kind), m.lane
+	key, kind, lh := s.keyOf(m), s.kinds.name(m.kind), s.partitionOf(m)
 	content, size, priority := s.contentOf(m), m.size, m.priority
 	dead := &event.DeadView{
 		Queue: b.queue.name, MessageID: m.id, Reason: e.Reason, Attempts: m.attempt,
@@ -134,7 +134,11 @@ func (s *State) deadLettered(e *event.Event) {
 	x.content, x.dead = content, dead
 	if e.HoldsKey {
 		x.holds, x.holdsIn = laneKey(b, key), b.queue.number
-		b.queue.held[x.holds] = e.ID
+		was, ok := b.queue.held[x.holds]
+		if !ok {
+			was.since = e.ID
+		}
+		b.queue.held[x.holds] = hold{since: was.since, dead: was.dead + 1}
 		if l, ok := b.lanes[x.holds]; ok {
 			s.refresh(b, l)
 		}
@@ -175,7 +179,7 @@ func (s *State) left(e *event.Event) {
 	h := s.subject(e)
 	m := s.messages.get(h)
 	b := s.backlogs[m.backlog]
-	lh := m.lane
+	lh := s.partitionOf(m)
 	switch {
 	case e.Type == event.Acked:
 		b.queue.acked++

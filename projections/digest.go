@@ -86,9 +86,10 @@ func (s *State) Digest() [16]byte {
 			u(uint64(*c))
 		}
 		for _, key := range heldKeys(q) {
-			id := q.held[key]
+			h := q.held[key]
 			b = append(append(b, key...), 0)
-			b = append(b, id[:]...)
+			b = append(b, h.since[:]...)
+			u(uint64(h.dead))
 		}
 	}
 	sum := sha256.Sum256(b)

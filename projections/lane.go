@@ -76,6 +76,19 @@ func (s *State) keyOf(m *message) string {
 	return s.lanes.get(m.lane).key
 }
 
+// partitionOf returns the lane in which a message waits, or would: where its
+// own follows a dead one, the key's new lane, 0 if there is none.
+func (s *State) partitionOf(m *message) handle {
+	if m.lane == 0 {
+		return 0
+	}
+	l := s.lanes.get(m.lane)
+	if l.grave {
+		return s.backlogs[m.backlog].lanes[l.key]
+	}
+	return m.lane
+}
+
 // relane moves a message whose lane follows a dead one, but which did not wait
 // there, to the key's new lane.
 func (s *State) relane(b *backlog, m *message) {
@@ -168,11 +181,19 @@ func (s *State) unlist(b *backlog, lh handle) {
 	l.listed, l.kind = 0, 0
 }
 
-// releaseKey lets a partition go on after the dead message that held it was
-// resolved.
+// releaseKey lets a partition go on after the last dead message that held it
+// was resolved.
 func (s *State) releaseKey(number uint32, key string, by event.ID) {
 	q, ok := s.numbers[number]
-	if !ok || q.held[key] != by {
+	if !ok {
+		return
+	}
+	h, ok := q.held[key]
+	if !ok || by.Compare(h.since) < 0 { // the policy let it go since then
+		return
+	}
+	if h.dead--; h.dead > 0 {
+		q.held[key] = h
 		return
 	}
 	delete(q.held, key)

@@ -146,17 +146,19 @@ func (s *State) schedule(h handle, due int64, place event.Place) {
 // becomeReady lets a scheduled message that is due take its place.
 func (s *State) becomeReady(h handle) {
 	s.waiting.removeAt(s, int(s.messages.get(h).timer)-1)
-	if s.buried(s.messages.get(h)) {
+	m := s.open(h)
+	if s.buried(m) {
+		m.due = 0 // dealt with: a loaded state must not count it among the due ones again (I5)
+		s.close(h)
 		return
 	}
-	m := s.open(h)
 	b := s.backlogs[m.backlog]
 	b.scheduled--
 	if m.place != event.PlaceBlock {
 		s.ready(h, m.place)
 	} else {
 		b.ready++
-		m.state, m.due = event.StateReady, s.clock
+		m.state = event.StateReady
 		s.lanes.mut(m.lane).ready++
 		s.refresh(b, m.lane)
 	}
@@ -168,8 +170,8 @@ func (s *State) ready(h handle, place event.Place) {
 	m := s.messages.mut(h)
 	b := s.backlogs[m.backlog]
 	front := place == event.PlaceHead || place == event.PlaceBlock
-	if m.state != event.StateLeased || !front {
-		m.due = s.clock // available from now on; a released one keeps its time
+	if m.state != event.StateScheduled && (m.state != event.StateLeased || !front) {
+		m.due = s.clock // available from now on; one that was due, or is released, keeps its time
 	}
 	m.state, m.place = event.StateReady, place
 	b.ready++
@@ -190,8 +192,8 @@ func (s *State) ready(h handle, place event.Place) {
 }
 
 // nearFront bounds the search for the place of a released message: it was at
-// the front when it was leased.
-const nearFront = 64
+// the front when it was leased. A call can release MaxBatch in a row.
+const nearFront = 1024
 
 // spot finds the message before which m belongs by (availability, id).
 func (s *State) spot(l *list, m *message, front bool) handle {

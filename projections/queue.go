@@ -16,11 +16,18 @@ type queue struct {
 	created  int64
 	updated  int64
 	backlog  *backlog
-	held     map[string]event.ID // keys held (on_dead: hold_key), by which dead message
+	held     map[string]hold // keys held (on_dead: hold_key)
 	touched  bool
 
 	enqueued, deadIn, acked, deadLettered, discarded int64
 	replayedIn, imported, resurrected, replayed      int64
+}
+
+// hold keeps a partition from going on until all its dead messages are
+// resolved: several, where some of those behind the first were too old.
+type hold struct {
+	since event.ID // the first one
+	dead  uint32   // how many are not resolved
 }
 
 // backlog is what is in a queue. A purge gives the queue a new one and leaves
@@ -83,7 +90,7 @@ func (s *State) queueCreated(e *event.Event) {
 	s.next = e.Number
 	q := &queue{
 		name: e.Queue, number: e.Number, policy: e.Policy, revision: s.index,
-		created: s.clock, updated: s.clock, held: map[string]event.ID{},
+		created: s.clock, updated: s.clock, held: map[string]hold{},
 	}
 	q.backlog = s.newBacklog(q)
 	s.queues[q.name], s.numbers[q.number] = q, q
@@ -120,7 +127,7 @@ func (s *State) queueUpdated(e *event.Event) {
 		s.bury(q, &grave{reason: event.ReasonPurged, queue: q.name})
 		q.policy = e.Policy
 		q.backlog = s.newBacklog(q)
-		q.held = map[string]event.ID{} // the lanes are others now
+		q.held = map[string]hold{} // the lanes are others now
 	}
 	q.policy, q.revision, q.updated = e.Policy, s.index, s.clock
 	s.setCursor(q.backlog, q.backlog.all.head) // the age may be another now: look at all anew
@@ -132,7 +139,10 @@ func (s *State) queueUpdated(e *event.Event) {
 // releaseAll lets all held keys go on: the policy no longer holds them.
 func (s *State) releaseAll(q *queue) {
 	for _, key := range heldKeys(q) {
-		s.releaseKey(q.number, key, q.held[key])
+		delete(q.held, key)
+		if lh, ok := q.backlog.lanes[key]; ok {
+			s.refresh(q.backlog, lh)
+		}
 	}
 }
 

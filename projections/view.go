@@ -211,11 +211,11 @@ func (s *State) ByLease(id event.ID) (event.MessageView, bool) {
 // message.
 func (s *State) WaitsBehind(id event.ID) bool {
 	m := s.messages.get(s.byID[id])
-	if m.lane == 0 || s.backlogs[m.backlog].ordering == event.Unordered {
+	lh := s.partitionOf(m)
+	if lh == 0 || s.backlogs[m.backlog].ordering == event.Unordered {
 		return false
 	}
-	l := s.lanes.get(m.lane)
-	n := l.waiting.n
+	n := s.lanes.get(lh).waiting.n
 	if m.state == event.StateReady || (m.state == event.StateScheduled && m.place == event.PlaceBlock) {
 		n--
 	}

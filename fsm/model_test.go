@@ -1,0 +1,1312 @@
+package fsm
+
+import (
+	"bytes"
+	"fmt"
+	"sort"
+	"testing"
+
+	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/projections"
+	"pgregory.net/rapid"
+)
+
+// The naive model: what contract.md sections 1, 2, 4, 5, 6 and 8 say, with
+// plain slices and maps, everything looked for from the start. It runs behind
+// the machine: it foretells every event and every answer, and takes from the
+// machine only what the contract leaves open (ids, jitter within its bounds,
+// the order among equals).
+type model struct {
+	t       tb
+	clock   int64
+	index   uint64
+	queues  map[string]*mqueue
+	pending []*mburial // decided to be gone, told by the next entries
+	answers map[event.Hash]manswer
+
+	block *event.Block // what the machine did in this entry
+	at    int          // the next event of it
+}
+
+type mqueue struct {
+	name     string
+	policy   event.Policy
+	revision uint64
+	paused   bool
+	all      []*mmessage            // live, oldest first
+	lanes    map[string][]*mmessage // what waits in each partition, in order
+	held     map[string][]*mmessage // hold_key: by which dead messages
+	dedup    []mdedup
+	keyDied  bool // something followed its dead head
+
+	enqueued, deadIn, acked, dead, discarded int64
+}
+
+type mmessage struct {
+	q         *mqueue
+	id        event.ID
+	key, kind string
+	priority  uint8
+	size      uint32
+	state     event.State
+	available int64 // since when it is, or will be
+	place     event.Place
+	returned  bool
+	attempt   uint32
+	lease     event.ID
+	leaseEnds int64
+	came      int64
+	ttlEnds   int64
+	from      *event.DeadView
+	gone      bool
+	holds     *mqueue // the queue in which it holds its key
+}
+
+type mdedup struct {
+	hash  event.Hash
+	id    event.ID
+	until int64
+}
+
+type mburial struct {
+	list   []*mmessage
+	queue  string
+	reason event.Reason
+	to     string
+}
+
+type manswer struct {
+	body  event.Hash
+	at    event.Ref
+	until int64
+}
+
+func newModel(t tb) *model {
+	return &model{t: t, queues: map[string]*mqueue{}, answers: map[event.Hash]manswer{}}
+}
+
+func (w *model) fatal(format string, args ...any) {
+	w.t.Helper()
+	w.t.Fatalf("index %d: the model says: %s", w.index, fmt.Sprintf(format, args...))
+}
+
+// lane is a message's partition.
+func (m *mmessage) lane() string {
+	if m.q.policy.Ordering == event.FIFO {
+		return ""
+	}
+	return m.key
+}
+
+func (m *mmessage) ends() int64 {
+	at := m.ttlEnds
+	if age := m.q.policy.MaxAgeSeconds; age > 0 && (at == 0 || m.came+age*1000 < at) {
+		at = m.came + age*1000
+	}
+	return at
+}
+
+func (m *mmessage) over(clock int64) bool {
+	return m.state != event.StateLeased && m.ends() != 0 && m.ends() <= clock
+}
+
+// emit foretells the next event and returns it.
+func (w *model) emit(want event.Event) *event.Event {
+	w.t.Helper()
+	if w.at >= len(w.block.Events) {
+		w.fatal("%s of %s (%s) should follow; the machine has no more events", want.Type, want.Subject, want.Reason)
+	}
+	e := &w.block.Events[w.at]
+	w.at++
+	got := event.Event{
+		Type: e.Type, Subject: e.Subject, Queue: e.Queue, Reason: e.Reason, ToQueue: e.ToQueue, Attempt: e.Attempt,
+		HoldsKey: e.HoldsKey, TakesKey: e.TakesKey, Lease: e.Lease,
+	}
+	if want.Type == event.Enqueued {
+		want.Subject = e.ID
+	}
+	if want.Type == event.Leased {
+		want.Lease = e.ID
+	}
+	if fmt.Sprintf("%+v", got) != fmt.Sprintf("%+v", want) {
+		w.fatal("event %d should be\n%+v, it is\n%+v", w.at-1, want, got)
+	}
+	return e
+}
+
+// begin lets happen what the time brings before an entry's commands.
+func (w *model) begin(b *event.Block) {
+	w.index, w.block, w.at = b.Index, b, 0
+	w.clock = max(w.clock, b.Time)
+	var due []*mmessage
+	for _, q := range w.queues {
+		for _, m := range q.all {
+			if m.state == event.StateScheduled && m.available <= w.clock {
+				due = append(due, m)
+			}
+		}
+	}
+	sort.Slice(due, func(i, j int) bool {
+		a, b := due[i], due[j]
+		return a.available < b.available || a.available == b.available && a.id.Compare(b.id) < 0
+	})
+	for _, m := range due {
+		if m.place == event.PlaceBlock {
+			m.state = event.StateReady
+		} else {
+			w.ready(m, m.place)
+		}
+	}
+	for {
+		m := w.overdue()
+		if m == nil {
+			break
+		}
+		if m.state == event.StateLeased {
+			w.leaseExpires(m)
+		} else {
+			w.die(m, event.ReasonExpired, event.ID{})
+		}
+	}
+	for len(w.pending) > 0 {
+		g := w.pending[0]
+		w.pending = w.pending[1:]
+		for _, m := range g.list {
+			if m.gone {
+				continue
+			}
+			if _, ok := w.queues[g.to]; ok && g.to != "" {
+				e := w.emit(event.Event{Type: event.DeadLettered, Subject: m.id, Queue: g.queue, Reason: g.reason, ToQueue: g.to, Attempt: m.attempt})
+				w.move(m, e, g.reason)
+			} else {
+				e := event.Event{Type: event.Discarded, Subject: m.id, Queue: g.queue, Reason: g.reason, Attempt: m.attempt}
+				w.emit(e)
+			}
+			m.gone = true
+			w.resolve(m)
+		}
+	}
+}
+
+// overdue finds the first thing due, by (due, id).
+func (w *model) overdue() (first *mmessage) {
+	at := int64(0)
+	for _, q := range w.queues {
+		for _, m := range q.all {
+			t := m.ends()
+			if m.state == event.StateLeased {
+				t = m.leaseEnds
+			}
+			if t == 0 || t > w.clock {
+				continue
+			}
+			if first == nil || t < at || t == at && m.id.Compare(first.id) < 0 {
+				first, at = m, t
+			}
+		}
+	}
+	return first
+}
+
+func (w *model) next() (at int64, ok bool) {
+	for _, q := range w.queues {
+		for _, m := range q.all {
+			for _, t := range []int64{m.ends(), m.available, m.leaseEnds} {
+				switch {
+				case t == 0, m.state == event.StateLeased && t != m.leaseEnds, m.state == event.StateReady && t == m.available:
+				case !ok || t < at:
+					at, ok = t, true
+				}
+			}
+		}
+	}
+	return at, ok
+}
+
+// checkBackoff holds a wait after failure n against the policy.
+func (w *model) checkBackoff(p *event.Policy, n uint32, wait int64) {
+	w.t.Helper()
+	base := p.InitialBackoffMS
+	if s := p.BackoffScheduleMS; len(s) > 0 {
+		base = s[min(int(n), len(s))-1]
+	} else {
+		for i := uint32(1); i < n; i++ {
+			base = min(base*p.BackoffMultiplier/event.Million, p.MaxBackoffMS)
+		}
+		base = min(base, p.MaxBackoffMS)
+	}
+	lo, hi := base-base*p.BackoffJitter/event.Million, base+base*p.BackoffJitter/event.Million
+	if len(p.BackoffScheduleMS) == 0 {
+		hi = min(hi, p.MaxBackoffMS)
+	}
+	if wait < lo || wait > hi {
+		w.fatal("the wait after failure %d is %d, from %d to %d is allowed", n, wait, lo, hi)
+	}
+}
+
+func (w *model) leaseExpires(m *mmessage) {
+	p := &m.q.policy
+	e := w.emit(event.Event{Type: event.LeaseExpired, Subject: m.id, Queue: m.q.name, Lease: m.lease, Attempt: m.attempt})
+	m.lease, m.leaseEnds = event.ID{}, 0
+	if p.MaxAttempts > 0 && m.attempt >= p.MaxAttempts {
+		w.ready(m, event.PlaceBlock)
+		w.die(m, event.ReasonMaxAttempts, event.ID{})
+		return
+	}
+	w.checkBackoff(p, m.attempt, e.Due-w.clock)
+	w.again(m, e.Due)
+}
+
+// again lets a failed message wait for its next try.
+func (w *model) again(m *mmessage, due int64) {
+	place := event.PlaceAny
+	if p := m.q.policy; p.Ordering != event.Unordered {
+		place = []event.Place{event.PlaceBlock, event.PlaceHead, event.PlaceTail}[p.OnRetry]
+	}
+	m.lease, m.leaseEnds = event.ID{}, 0
+	w.wait(m, due, place)
+}
+
+func (w *model) wait(m *mmessage, due int64, place event.Place) {
+	if due <= w.clock {
+		m.available = w.clock
+		w.ready(m, place)
+		return
+	}
+	m.state, m.available, m.place = event.StateScheduled, due, place
+	if place == event.PlaceBlock {
+		w.front(m)
+	}
+}
+
+func (w *model) ready(m *mmessage, place event.Place) {
+	m.state = event.StateReady
+	switch {
+	case m.q.policy.Ordering == event.Unordered:
+	case place == event.PlaceHead, place == event.PlaceBlock:
+		w.front(m)
+	default:
+		m.q.lanes[m.lane()] = append(m.q.lanes[m.lane()], m)
+	}
+}
+
+// front puts a message before those that wait in its partition. Those that
+// came back keep their order.
+func (w *model) front(m *mmessage) {
+	l, i := m.q.lanes[m.lane()], 0
+	for i < len(l) && l[i].returned && l[i].id.Compare(m.id) < 0 {
+		i++
+	}
+	m.returned = true
+	out := append([]*mmessage(nil), l[:i]...)
+	m.q.lanes[m.lane()] = append(append(out, m), l[i:]...)
+}
+
+func without(l []*mmessage, m *mmessage) (out []*mmessage) {
+	for _, o := range l {
+		if o != m {
+			out = append(out, o)
+		}
+	}
+	return out
+}
+
+// leaves takes a message out of all lists.
+func (w *model) leaves(m *mmessage) {
+	m.q.all = without(m.q.all, m)
+	w.unwait(m)
+}
+
+func (w *model) unwait(m *mmessage) {
+	m.returned = false
+	if l := without(m.q.lanes[m.lane()], m); len(l) > 0 {
+		m.q.lanes[m.lane()] = l
+	} else {
+		delete(m.q.lanes, m.lane())
+	}
+}
+
+// resolve lets the partition that a dead message held go on.
+func (w *model) resolve(m *mmessage) {
+	if q := m.holds; q != nil {
+		for k := range q.held {
+			if q.held[k] = without(q.held[k], m); len(q.held[k]) == 0 {
+				delete(q.held, k)
+			}
+		}
+	}
+}
+
+func (w *model) die(m *mmessage, reason event.Reason, lease event.ID) (to string) {
+	q, p := m.q, m.q.policy
+	var follow []*mmessage
+	if p.Ordering != event.Unordered && p.OnDead == event.DeadLetterKey {
+		follow = without(q.lanes[m.lane()], m)
+	}
+	e := event.Event{Type: event.Discarded, Subject: m.id, Queue: q.name, Reason: reason, Lease: lease, Attempt: m.attempt, TakesKey: len(follow) > 0}
+	w.leaves(m)
+	m.gone = true
+	if p.DeadLetterQueue != "" {
+		to = p.DeadLetterQueue
+		e.Type, e.ToQueue = event.DeadLettered, to
+		e.HoldsKey = p.Ordering != event.Unordered && p.OnDead == event.DeadHoldKey
+		q.dead++
+		d := w.move(m, w.emit(e), reason)
+		if e.HoldsKey {
+			d.holds = q
+			q.held[m.lane()] = append(q.held[m.lane()], d)
+		}
+	} else {
+		q.discarded++
+		w.emit(e)
+	}
+	w.resolve(m)
+	for _, o := range follow {
+		w.leaves(o)
+		if to != "" {
+			q.dead++
+		} else {
+			q.discarded++
+		}
+	}
+	if len(follow) > 0 {
+		q.keyDied = true
+		w.pending = append(w.pending, &mburial{list: follow, queue: q.name, reason: event.ReasonKeyDead, to: to})
+	}
+	return to
+}
+
+// move makes the message that a dead one becomes.
+func (w *model) move(m *mmessage, e *event.Event, reason event.Reason) *mmessage {
+	to := w.queues[e.ToQueue]
+	first := m.came
+	if m.from != nil {
+		first = m.from.FirstEnqueuedAt
+	}
+	d := &mmessage{
+		q: to, id: e.ID, key: m.key, kind: m.kind, priority: m.priority, size: m.size, came: w.clock, available: w.clock,
+		from: &event.DeadView{Queue: m.q.name, MessageID: m.id, Reason: reason, Attempts: m.attempt, FailedAt: w.clock, FirstEnqueuedAt: first},
+	}
+	to.deadIn++
+	to.all = append(to.all, d)
+	w.ready(d, event.PlaceTail)
+	return d
+}
+
+func (w *model) problem(got event.Result, code string, index int) {
+	w.t.Helper()
+	if got.Problem == nil || got.Problem.Code != code || got.Problem.Index != index {
+		w.fatal("answer should be %s at %d, it is %+v", code, index, got.Problem)
+	}
+}
+
+// command foretells what a command does and its answer.
+func (w *model) command(c *event.Command, got event.Result) {
+	w.t.Helper()
+	if q := c.Request; q != nil {
+		if a, ok := w.answers[q.Key]; ok && a.until > w.clock {
+			if a.body != q.Body {
+				w.problem(got, event.CodeKeyReused, -1)
+			} else if got.Kept != a.at || got.Problem != nil {
+				w.fatal("the first answer is at %v, the machine says %+v", a.at, got)
+			}
+			return
+		}
+	}
+	if !got.Kept.IsZero() {
+		w.fatal("a first request was answered from %v", got.Kept)
+	}
+	w.decide(c, got)
+	if c.Request != nil && got.Problem == nil {
+		e := w.emit(event.Event{Type: event.AnswerKept})
+		kept, err := event.DecodeContent(e.Content.Bytes)
+		if err != nil {
+			w.fatal("%v", err)
+		}
+		if !bytes.Equal(kept.Answer, event.EncodeResult(&got)) {
+			w.fatal("the answer kept differs from the answer given")
+		}
+		w.answers[c.Request.Key] = manswer{c.Request.Body, event.RefOf(e.ID), w.clock + 24*3600*1000}
+	}
+}
+
+func (w *model) decide(c *event.Command, got event.Result) {
+	w.t.Helper()
+	switch {
+	case c.Produce != nil:
+		w.produce(c.Produce, got)
+	case c.Lease != nil:
+		w.leaseCommand(c.Lease, got)
+	case c.Settle != nil:
+		if _, ok := w.queues[c.Settle.Queue]; c.Settle.Queue != "" && !ok {
+			w.problem(got, event.CodeQueueNotFound, -1)
+			return
+		}
+		for i, it := range c.Settle.Items {
+			m := w.byLease(it.Lease)
+			if m == nil || (c.Settle.Queue != "" && m.q.name != c.Settle.Queue) {
+				if s := got.Settled[i]; s.Status != event.StatusRejected || s.Code != event.CodeLeaseLost {
+					w.fatal("item %d should be rejected as lease_lost, it is %+v", i, s)
+				}
+				continue
+			}
+			w.settle(it, m, got.Settled[i])
+		}
+	case c.Transaction != nil:
+		w.transaction(c.Transaction, got)
+	case c.PutQueue != nil:
+		w.putQueue(c.PutQueue, got)
+	case c.DeleteQueue != nil:
+		w.deleteQueue(c.DeleteQueue, got)
+	case c.PauseQueue != nil:
+		q, ok := w.queues[c.PauseQueue.Name]
+		if !ok {
+			w.problem(got, event.CodeQueueNotFound, -1)
+			return
+		}
+		if q.paused != c.PauseQueue.Paused {
+			e := event.Event{Type: event.QueueResumed, Queue: q.name}
+			if c.PauseQueue.Paused {
+				e.Type = event.QueuePaused
+			}
+			w.emit(e)
+		}
+		q.paused = c.PauseQueue.Paused
+	case c.PurgeQueue != nil:
+		w.purge(c.PurgeQueue.Name, got)
+	case c.Delete != nil:
+		for _, q := range w.queues {
+			for _, m := range q.all {
+				if m.id == c.Delete.ID {
+					if m.over(w.clock) {
+						w.die(m, event.ReasonExpired, event.ID{})
+						w.problem(got, event.CodeMessageNotFound, -1)
+						return
+					}
+					w.emit(event.Event{Type: event.Discarded, Subject: m.id, Queue: q.name, Reason: event.ReasonDeleted, Lease: m.lease, Attempt: m.attempt})
+					w.leaves(m)
+					w.resolve(m)
+					q.discarded++
+					return
+				}
+			}
+		}
+		w.problem(got, event.CodeMessageNotFound, -1)
+	}
+}
+
+func (w *model) createQueue(name string, p event.Policy) {
+	w.emit(event.Event{Type: event.QueueCreated, Queue: name})
+	w.queues[name] = &mqueue{name: name, policy: p, revision: w.index, lanes: map[string][]*mmessage{}, held: map[string][]*mmessage{}}
+}
+
+// usedBy counts the queues that name this one as their dead-letter queue.
+func (w *model) usedBy(name string) (n int) {
+	for _, q := range w.queues {
+		if q.policy.DeadLetterQueue == name {
+			n++
+		}
+	}
+	return n
+}
+
+func (w *model) putQueue(c *event.PutQueue, got event.Result) {
+	p := c.Policy.Clone()
+	q, exists := w.queues[c.Name]
+	if c.IfRevision != 0 && (!exists || q.revision != c.IfRevision) {
+		w.problem(got, event.CodeStaleRevision, -1)
+		return
+	}
+	if c.DeadLetterAuto {
+		p.DeadLetterQueue = c.Name + ".dlq"
+	}
+	dlq, there := w.queues[p.DeadLetterQueue]
+	switch {
+	case p.DeadLetterQueue == c.Name,
+		p.OnDead == event.DeadHoldKey && p.DeadLetterQueue == "",
+		p.DeadLetterQueue != "" && !there && !c.DeadLetterAuto,
+		there && dlq.policy.DeadLetterQueue != "",
+		p.DeadLetterQueue != "" && w.usedBy(c.Name) > 0:
+		w.problem(got, event.CodeInvalidArgument, -1)
+		return
+	case exists && q.policy.Ordering != p.Ordering && len(q.all) > 0:
+		w.problem(got, event.CodeConflict, -1)
+		return
+	}
+	if p.DeadLetterQueue != "" && !there {
+		w.createQueue(p.DeadLetterQueue, event.DefaultPolicy())
+	}
+	if got.Problem != nil || got.Created == exists {
+		w.fatal("created is %v, the machine says %+v", !exists, got)
+	}
+	switch {
+	case !exists:
+		w.createQueue(c.Name, p)
+	case !bytes.Equal(event.EncodePolicy(&p), event.EncodePolicy(&q.policy)):
+		w.updateQueue(q, p)
+	}
+}
+
+func (w *model) updateQueue(q *mqueue, p event.Policy) {
+	w.emit(event.Event{Type: event.QueueUpdated, Queue: q.name})
+	if p.Ordering != q.policy.Ordering || p.OnDead != event.DeadHoldKey {
+		q.held = map[string][]*mmessage{}
+	}
+	q.policy, q.revision = p, w.index
+}
+
+func (w *model) deleteQueue(c *event.DeleteQueue, got event.Result) {
+	q, ok := w.queues[c.Name]
+	switch {
+	case !ok:
+		w.problem(got, event.CodeQueueNotFound, -1)
+		return
+	case !c.Force && (w.usedBy(c.Name) > 0 || len(q.all) > 0):
+		w.problem(got, event.CodeQueueInUse, -1)
+		return
+	}
+	var names []string
+	for name, o := range w.queues {
+		if o.policy.DeadLetterQueue == c.Name {
+			names = append(names, name)
+		}
+	}
+	sort.Strings(names)
+	for _, name := range names {
+		p := w.queues[name].policy
+		p.DeadLetterQueue = ""
+		if p.OnDead == event.DeadHoldKey {
+			p.OnDead = event.DeadSkip
+		}
+		w.updateQueue(w.queues[name], p)
+	}
+	w.emit(event.Event{Type: event.QueueDeleted, Queue: c.Name})
+	w.pending = append(w.pending, &mburial{list: q.all, queue: q.name, reason: event.ReasonQueueDeleted})
+	for _, m := range q.all {
+		m.lease = event.ID{}
+	}
+	delete(w.queues, c.Name)
+}
+
+func (w *model) purge(name string, got event.Result) {
+	q, ok := w.queues[name]
+	if !ok {
+		w.problem(got, event.CodeQueueNotFound, -1)
+		return
+	}
+	var leased, rest []*mmessage
+	for _, m := range q.all {
+		if m.state == event.StateLeased {
+			leased = append(leased, m)
+		} else {
+			rest = append(rest, m)
+		}
+	}
+	if got.Count != int64(len(rest)) {
+		w.fatal("purge takes %d, the machine says %d", len(rest), got.Count)
+	}
+	if len(rest) == 0 {
+		return
+	}
+	w.emit(event.Event{Type: event.QueuePurged, Queue: name})
+	q.all, q.lanes = leased, map[string][]*mmessage{}
+	q.discarded += int64(len(rest))
+	w.pending = append(w.pending, &mburial{list: rest, queue: name, reason: event.ReasonPurged})
+}
+
+// plan says which messages of a produce are new (-1), or the duplicate of
+// which one.
+func (w *model) plan(c *event.Produce, got event.Result, part int, loads map[string][2]int64) (p event.Policy, dups []any, ok bool) {
+	q, exists := w.queues[c.Queue]
+	switch {
+	case !exists && !c.AutoCreate:
+		w.problem(got, event.CodeQueueNotFound, part)
+		return p, nil, false
+	case !exists:
+		p, q = event.DefaultPolicy(), &mqueue{}
+	default:
+		p = q.policy
+		if c.Revision != q.revision && (len(p.MessageSchema) > 0 || p.DedupBy == event.DedupByContent) {
+			w.problem(got, event.CodeStaleRevision, part)
+			return p, nil, false
+		}
+	}
+	depth, size := int64(len(q.all))+loads[c.Queue][0], loads[c.Queue][1]
+	for _, m := range q.all {
+		size += int64(m.size)
+	}
+	more, moreBytes := int64(0), int64(0)
+	first := map[event.Hash]int{}
+	for i, m := range c.Messages {
+		var dup any
+		if h := w.hash(&p, &m); !h.IsZero() {
+			for _, d := range q.dedup {
+				if d.hash == h && d.until > w.clock {
+					dup = d.id
+				}
+			}
+			if j, ok := first[h]; ok && dup == nil {
+				dup = j
+			} else if dup == nil {
+				first[h] = i
+			}
+		}
+		if dup == nil {
+			more++
+			moreBytes += int64(m.Size)
+		}
+		dups = append(dups, dup)
+	}
+	if more > 0 && (p.MaxDepth > 0 && depth+more > p.MaxDepth || p.MaxBytes > 0 && size+moreBytes > p.MaxBytes) {
+		w.problem(got, event.CodeQueueFull, part)
+		return p, nil, false
+	}
+	l := loads[c.Queue]
+	loads[c.Queue] = [2]int64{l[0] + more, l[1] + moreBytes}
+	return p, dups, true
+}
+
+func (w *model) hash(p *event.Policy, m *event.NewMessage) event.Hash {
+	switch {
+	case p.DedupWindowSeconds == 0:
+		return event.Hash{}
+	case p.DedupBy == event.DedupByContent:
+		return m.PayloadHash
+	}
+	return m.DedupKey
+}
+
+func (w *model) produce(c *event.Produce, got event.Result) {
+	p, dups, ok := w.plan(c, got, -1, map[string][2]int64{})
+	if ok {
+		w.enqueue(c, p, dups, got.Produced)
+	}
+}
+
+func (w *model) enqueue(c *event.Produce, p event.Policy, dups []any, got []event.Produced) {
+	if _, ok := w.queues[c.Queue]; !ok {
+		w.createQueue(c.Queue, p)
+	}
+	q := w.queues[c.Queue]
+	for i, m := range c.Messages {
+		switch dup := dups[i].(type) {
+		case event.ID:
+			if !got[i].Duplicate || got[i].ID != dup {
+				w.fatal("message %d is a duplicate of %s, the machine says %+v", i, dup, got[i])
+			}
+			continue
+		case int:
+			if !got[i].Duplicate || got[i].ID != got[dup].ID {
+				w.fatal("message %d is a duplicate of %d, the machine says %+v", i, dup, got[i])
+			}
+			continue
+		}
+		e := w.emit(event.Event{Type: event.Enqueued, Queue: c.Queue})
+		if got[i].Duplicate || got[i].ID != e.ID {
+			w.fatal("message %d is new, the machine says %+v", i, got[i])
+		}
+		n := &mmessage{q: q, id: e.ID, key: m.Key, kind: m.Kind, priority: m.Priority, size: m.Size, came: w.clock}
+		if m.TTLMS > 0 {
+			n.ttlEnds = w.clock + m.TTLMS
+		}
+		due := w.clock
+		if m.DelayMS > 0 {
+			due += m.DelayMS
+		} else if m.DeliverAt > due {
+			due = m.DeliverAt
+		}
+		if h := w.hash(&p, &m); !h.IsZero() {
+			q.dedup = append(q.dedup, mdedup{h, n.id, w.clock + p.DedupWindowSeconds*1000})
+		}
+		q.enqueued++
+		q.all = append(q.all, n)
+		w.wait(n, due, event.PlaceTail)
+	}
+}
+
+func (w *model) byLease(id event.ID) *mmessage {
+	for _, q := range w.queues {
+		for _, m := range q.all {
+			if m.state == event.StateLeased && m.lease == id {
+				return m
+			}
+		}
+	}
+	return nil
+}
+
+// candidates are the messages of which any may be leased next.
+func (w *model) candidates(q *mqueue, kinds []string) (out []*mmessage) {
+	var heads []*mmessage
+	if q.policy.Ordering == event.Unordered {
+		heads = q.all
+	} else {
+		leased := map[string]bool{}
+		for _, m := range q.all {
+			if m.state == event.StateLeased {
+				leased[m.lane()] = true
+			}
+		}
+		for k, l := range q.lanes {
+			if !leased[k] && len(q.held[k]) == 0 {
+				heads = append(heads, l[0])
+			}
+		}
+	}
+	for _, m := range heads {
+		if m.state != event.StateReady || q.paused || (len(kinds) > 0 && !contains(kinds, m.kind)) {
+			continue
+		}
+		if len(out) > 0 {
+			o := out[0]
+			later := m.priority > o.priority || q.policy.Ordering == event.Unordered && m.priority == o.priority && m.available > o.available
+			before := m.priority < o.priority || q.policy.Ordering == event.Unordered && m.priority == o.priority && m.available < o.available
+			if later {
+				continue
+			}
+			if before {
+				out = nil
+			}
+		}
+		out = append(out, m)
+	}
+	return out
+}
+
+// dying is the candidate that the machine found to be over its time, in the
+// same entry in which it came back.
+func (w *model) dying(cands []*mmessage) *mmessage {
+	for _, m := range cands {
+		if w.at < len(w.block.Events) && m.over(w.clock) {
+			if e := &w.block.Events[w.at]; e.Subject == m.id && e.Reason == event.ReasonExpired {
+				return m
+			}
+		}
+	}
+	return nil
+}
+
+func contains(l []string, s string) bool {
+	for _, o := range l {
+		if o == s {
+			return true
+		}
+	}
+	return false
+}
+
+func (w *model) leaseCommand(c *event.Lease, got event.Result) {
+	w.t.Helper()
+	for i, name := range c.Queues {
+		if _, ok := w.queues[name]; !ok {
+			w.problem(got, event.CodeQueueNotFound, i)
+			return
+		}
+	}
+	n := 0
+	for _, name := range c.Queues {
+		q := w.queues[name]
+		for n < c.Max {
+			cands := w.candidates(q, c.Kinds)
+			if len(cands) == 0 {
+				break
+			}
+			if n >= len(got.Leased) && w.dying(cands) == nil {
+				w.fatal("%s can be leased from %q, the machine leased %d only", cands[0].id, name, len(got.Leased))
+			}
+			if m := w.dying(cands); m != nil {
+				w.die(m, event.ReasonExpired, event.ID{})
+				continue
+			}
+			l := got.Leased[n]
+			var m *mmessage
+			for _, o := range cands {
+				if o.id == l.ID {
+					m = o
+				}
+			}
+			if m == nil {
+				w.fatal("%s (and %d equals) is next in %q, the machine leased %s", cands[0].id, len(cands)-1, name, l.ID)
+			}
+			if m.over(w.clock) {
+				w.fatal("%s is over and was leased", m.id)
+			}
+			n++
+			w.unwait(m)
+			m.attempt++
+			e := w.emit(event.Event{Type: event.Leased, Subject: m.id, Queue: name, Attempt: m.attempt})
+			ms := c.LeaseMS
+			if ms == 0 {
+				ms = q.policy.LeaseMS
+			}
+			m.state, m.lease, m.leaseEnds = event.StateLeased, e.ID, w.clock+ms
+			if l.Lease != m.lease || l.Attempt != m.attempt || l.LeaseExpiresAt != m.leaseEnds || l.MaxAttempts != q.policy.MaxAttempts ||
+				l.Key != m.key || l.Kind != m.kind || l.Priority != m.priority || l.Queue != name || l.EnqueuedAt != m.came {
+				w.fatal("leased %+v, the machine says %+v", m, l)
+			}
+		}
+	}
+	if n != len(got.Leased) {
+		w.fatal("%d can be leased, the machine leased %d", n, len(got.Leased))
+	}
+}
+
+func (w *model) settle(it event.SettleItem, m *mmessage, got event.Settled) {
+	w.t.Helper()
+	p := &m.q.policy
+	want := event.Settled{Lease: it.Lease, Message: m.id, Queue: m.q.name}
+	e := event.Event{Subject: m.id, Queue: m.q.name, Lease: it.Lease, Attempt: m.attempt}
+	dead := func(reason event.Reason) {
+		want.Status = event.StatusDiscarded
+		if w.die(m, reason, it.Lease) != "" {
+			want.Status = event.StatusDeadLettered
+		}
+	}
+	switch it.Op {
+	case event.OpAck:
+		e.Type, want.Status = event.Acked, event.StatusAcked
+		w.emit(e)
+		m.q.acked++
+		w.leaves(m)
+		w.resolve(m)
+	case event.OpExtend:
+		e.Type, want.Status = event.LeaseExtended, event.StatusExtended
+		w.emit(e)
+		ms := it.LeaseMS
+		if ms == 0 {
+			ms = p.LeaseMS
+		}
+		m.leaseEnds = w.clock + ms
+		want.ExpiresAt = m.leaseEnds
+	case event.OpRelease:
+		e.Type, want.Status = event.Released, event.StatusReleased
+		e.Attempt--
+		w.emit(e)
+		m.attempt--
+		m.lease, m.leaseEnds = event.ID{}, 0
+		w.ready(m, event.PlaceHead)
+	case event.OpRetry:
+		if p.MaxAttempts > 0 && m.attempt >= p.MaxAttempts {
+			dead(event.ReasonMaxAttempts)
+			break
+		}
+		e.Type, want.Status = event.Retried, event.StatusRetried
+		w.emit(e)
+		want.NextAt = got.NextAt
+		if it.DelayMS >= 0 {
+			want.NextAt = w.clock + it.DelayMS
+		} else {
+			w.checkBackoff(p, m.attempt, got.NextAt-w.clock)
+		}
+		w.again(m, got.NextAt)
+	case event.OpDeadLetter:
+		dead(event.ReasonRejected)
+	}
+	if got != want {
+		w.fatal("settled %+v, the machine says %+v", want, got)
+	}
+}
+
+func (w *model) transaction(c *event.Transaction, got event.Result) {
+	n := map[event.SettleOp]int{}
+	seen := map[event.ID]bool{}
+	for _, it := range c.Settle {
+		if seen[it.Lease] {
+			w.problem(got, event.CodeInvalidArgument, n[it.Op])
+			return
+		}
+		seen[it.Lease] = true
+		if w.byLease(it.Lease) == nil {
+			w.problem(got, event.CodeLeaseLost, n[it.Op])
+			return
+		}
+		n[it.Op]++
+	}
+	loads := map[string][2]int64{}
+	for i := range c.Produce {
+		if _, _, ok := w.plan(&c.Produce[i], got, i, loads); !ok {
+			return
+		}
+	}
+	if got.Problem != nil {
+		w.fatal("all of the transaction is possible, the machine says %v", got.Problem)
+	}
+	for i, it := range c.Settle {
+		w.settle(it, w.byLease(it.Lease), got.Settled[i])
+	}
+	rest := got.Produced
+	for i := range c.Produce {
+		p := &c.Produce[i]
+		policy := event.DefaultPolicy()
+		if q, ok := w.queues[p.Queue]; ok {
+			policy = q.policy
+		}
+		unlimited := policy
+		unlimited.MaxDepth, unlimited.MaxBytes = 0, 0
+		if q, ok := w.queues[p.Queue]; ok { // limits were checked above
+			q.policy = unlimited
+		}
+		_, dups, _ := w.plan(p, got, i, map[string][2]int64{})
+		if q, ok := w.queues[p.Queue]; ok {
+			q.policy = policy
+		}
+		w.enqueue(p, policy, dups, rest)
+		rest = rest[len(p.Messages):]
+	}
+}
+
+// end holds the whole observable state against the machine's.
+func (w *model) end(b *bench) {
+	w.t.Helper()
+	if w.at != len(w.block.Events) {
+		w.fatal("nothing more should happen, the machine has %+v", w.block.Events[w.at])
+	}
+	names := []string{}
+	for n := range w.queues {
+		names = append(names, n)
+	}
+	sort.Strings(names)
+	views := b.m.Queues()
+	if len(views) != len(names) {
+		w.fatal("the queues are %v, the machine has %d", names, len(views))
+	}
+	for i, n := range names {
+		w.endQueue(b, w.queues[n], views[i])
+	}
+	if at, ok := w.next(); ok {
+		if got, ok := b.m.NextDue(); !ok || got > max(at, w.clock) {
+			w.fatal("something is due at %d, the machine says %d %v", at, got, ok)
+		}
+	}
+}
+
+func (w *model) endQueue(b *bench, q *mqueue, v event.QueueView) {
+	w.t.Helper()
+	if v.Name != q.name || v.Paused != q.paused || v.Revision != q.revision ||
+		!bytes.Equal(event.EncodePolicy(&v.Policy), event.EncodePolicy(&q.policy)) {
+		w.fatal("queue %+v, the machine says %+v", q, v)
+	}
+	s := event.Stats{Enqueued: q.enqueued, DeadIn: q.deadIn, Acked: q.acked, DeadLettered: q.dead, Discarded: q.discarded}
+	lanes := map[string]bool{}
+	leasable := map[event.ID]bool{}
+	for l, ms := range q.lanes {
+		free := len(q.held[l]) == 0 && ms[0].state == event.StateReady
+		for _, m := range q.all {
+			free = free && !(m.state == event.StateLeased && m.lane() == l)
+		}
+		if free {
+			leasable[ms[0].id] = true
+		}
+	}
+	for _, m := range q.all {
+		if q.policy.Ordering != event.Unordered || m.key != "" {
+			lanes[m.lane()] = true
+		}
+		s.Bytes += int64(m.size)
+		if s.Oldest == 0 {
+			s.Oldest = m.came
+		}
+		switch m.state {
+		case event.StateReady:
+			s.Ready++
+			if q.policy.Ordering != event.Unordered && !leasable[m.id] {
+				s.Held++
+			}
+		case event.StateScheduled:
+			s.Scheduled++
+		case event.StateLeased:
+			s.InFlight++
+		}
+	}
+	s.Partitions = int64(len(lanes))
+	if q.keyDied {
+		// What is scheduled outside of a partition that followed its dead head
+		// is counted as a partition only once it is due.
+		s.Partitions = min(s.Partitions, v.Stats.Partitions)
+	}
+	if v.Stats != s {
+		w.fatal("queue %q has %+v, the machine says %+v", q.name, s, v.Stats)
+	}
+	can := int(s.Ready - s.Held)
+	if q.paused {
+		can = 0
+	}
+	if n := b.m.Leasable(q.name, nil); n != can {
+		w.fatal("%d of queue %q can be leased, the machine says %d", can, q.name, n)
+	}
+	ms, _ := b.m.Messages(q.name, event.MessageFilter{})
+	if len(ms) != len(q.all) {
+		w.fatal("queue %q has %d messages, the machine says %d", q.name, len(q.all), len(ms))
+	}
+	for i, m := range q.all {
+		g := ms[i]
+		held := m.state == event.StateReady && q.policy.Ordering != event.Unordered && !leasable[m.id]
+		if g.ID != m.id || g.Queue != q.name || g.Key != m.key || g.Kind != m.kind || g.State != m.state || g.Held != held || g.Priority != m.priority ||
+			g.Attempt != m.attempt || g.Size != m.size || g.EnqueuedAt != m.came || g.Expires != m.ends() || g.Lease != m.lease ||
+			g.LeaseExpiresAt != m.leaseEnds || (g.Dead == nil) != (m.from == nil) || (g.Dead != nil && *g.Dead != *m.from) {
+			w.fatal("message %+v, the machine says %+v", m, g)
+		}
+		if m.state == event.StateScheduled && g.Due != m.available {
+			w.fatal("message %s is due at %d, the machine says %d", m.id, m.available, g.Due)
+		}
+	}
+}
+
+// tell describes an event in a line, for a failed test's output.
+func tell(e *event.Event) string {
+	s := fmt.Sprintf("%s %s of %s in %q key %q place %d", refString(e.ID), e.Type, refString(e.Subject), e.Queue, e.Key, e.Place)
+	if e.Due != 0 {
+		s += fmt.Sprint(" due ", e.Due-epoch)
+	}
+	if e.Reason != 0 {
+		s += " reason " + e.Reason.String() + " to " + e.ToQueue
+	}
+	if p := e.Policy; p != nil {
+		s += fmt.Sprintf(" %s on_retry %s on_dead %s age %d dlq %q", p.Ordering, p.OnRetry, p.OnDead, p.MaxAgeSeconds, p.DeadLetterQueue)
+	}
+	return s
+}
+
+// refString is an id as its place in the log.
+func refString(id event.ID) string {
+	r := event.RefOf(id)
+	return fmt.Sprintf("%d/%d", r.Index, r.Number)
+}
+
+// chaos draws commands.
+type chaos struct {
+	t      *rapid.T
+	m      *Machine
+	leases []event.ID
+	ids    []event.ID
+}
+
+func draw[T any](c *chaos, label string, of ...T) T { return rapid.SampledFrom(of).Draw(c.t, label) }
+
+func (c *chaos) queueName() string { return draw(c, "queue", "a", "a", "b", "c", "dlq") }
+
+func (c *chaos) policy() event.Policy {
+	p := event.DefaultPolicy()
+	p.Ordering = draw(c, "ordering", event.Unordered, event.FIFO, event.PerKey, event.PerKey)
+	p.OnRetry = draw(c, "on_retry", event.RetryBlock, event.RetryHead, event.RetryTail)
+	p.MaxAttempts = draw[uint32](c, "attempts", 0, 1, 2, 3)
+	p.LeaseMS = draw[int64](c, "lease", 500, 1000)
+	p.MaxAgeSeconds = draw[int64](c, "age", 0, 0, 2, 5)
+	p.InitialBackoffMS = draw[int64](c, "initial", 0, 100, 700)
+	p.MaxBackoffMS = draw[int64](c, "max", 300, 60_000)
+	p.BackoffMultiplier = draw[int64](c, "multiplier", event.Million, 1_500_000, 2*event.Million)
+	p.BackoffJitter = draw[int64](c, "jitter", 0, 0, event.Million/2, event.Million)
+	p.BackoffScheduleMS = draw(c, "schedule", nil, nil, []int64{50, 0, 900})
+	p.OnDead = draw(c, "on_dead", event.DeadSkip, event.DeadHoldKey, event.DeadLetterKey)
+	p.DeadLetterQueue = draw(c, "dlq", "dlq", "dlq", "", "b", "none")
+	p.MaxDepth = draw[int64](c, "depth", 0, 0, 15)
+	p.MaxBytes = draw[int64](c, "bytes", 0, 0, 20)
+	p.DedupWindowSeconds = draw[int64](c, "window", 0, 1, 86_400)
+	p.DedupBy = draw(c, "by", event.DedupByKey, event.DedupByKey, event.DedupByContent)
+	return p
+}
+
+func (c *chaos) produce() event.Produce {
+	p := event.Produce{Queue: c.queueName(), AutoCreate: draw(c, "auto", true, true, false)}
+	if q, ok := c.m.Queue(p.Queue); ok && draw(c, "fresh", true, true, true, false) {
+		p.Revision = q.Revision
+	}
+	for range rapid.IntRange(1, 5).Draw(c.t, "n") {
+		body := draw(c, "body", "x", "xy", "xyz")
+		m := msg(body,
+			key(draw(c, "key", "", "k1", "k1", "k2", "k3")),
+			kindOf(draw(c, "kind", "", "", "red", "blue")),
+			prio(draw[uint8](c, "prio", 1, 5, 5, 10)),
+			ttl(draw[int64](c, "ttl", 0, 0, 0, 900)),
+			dedup(draw(c, "dedup", "", "", "", "d1", "d2")))
+		switch draw(c, "when", 0, 0, 0, 1, 2) {
+		case 1:
+			m.DelayMS = draw[int64](c, "delay", 1, 300, 700)
+		case 2:
+			m.DeliverAt = c.m.Clock() + draw[int64](c, "at", -5, 0, 500)
+		}
+		if draw(c, "hashed", false, false, true) {
+			copy(m.PayloadHash[:], body)
+		}
+		p.Messages = append(p.Messages, m)
+	}
+	return p
+}
+
+func (c *chaos) items(n int) (out []event.SettleItem) {
+	for range n {
+		if len(c.leases) == 0 {
+			break
+		}
+		it := event.SettleItem{
+			Op:      draw(c, "op", event.OpAck, event.OpAck, event.OpRetry, event.OpRetry, event.OpDeadLetter, event.OpExtend, event.OpRelease),
+			Lease:   c.leases[max(0, len(c.leases)-1-rapid.IntRange(0, 8).Draw(c.t, "lease"))],
+			DelayMS: -1,
+		}
+		switch it.Op {
+		case event.OpRetry:
+			it.DelayMS = draw[int64](c, "delay", -1, -1, -1, 0, 250)
+		case event.OpExtend:
+			it.DelayMS, it.LeaseMS = 0, draw[int64](c, "ms", 0, 100, 5000)
+		}
+		out = append(out, it)
+	}
+	return out
+}
+
+func (c *chaos) command() *event.Command {
+	cmd := &event.Command{}
+	switch rapid.IntRange(0, 15).Draw(c.t, "command") {
+	case 0, 1, 2, 3:
+		p := c.produce()
+		cmd.Produce = &p
+	case 4, 5, 6, 7:
+		cmd.Lease = &event.Lease{Queues: []string{c.queueName()}, Max: rapid.IntRange(1, 6).Draw(c.t, "max")}
+		if draw(c, "several", false, false, true) {
+			cmd.Lease.Queues = append(cmd.Lease.Queues, c.queueName())
+		}
+		cmd.Lease.Kinds = draw(c, "kinds", nil, nil, nil, []string{"red"}, []string{"red", "blue"}, []string{"green"})
+		cmd.Lease.LeaseMS = draw[int64](c, "ms", 0, 0, 100)
+		return cmd // takes no Idempotency-Key
+	case 8, 9, 10, 11:
+		cmd.Settle = &event.Settle{Items: c.items(rapid.IntRange(1, 4).Draw(c.t, "n"))}
+		if draw(c, "of", false, false, false, true) {
+			cmd.Settle.Queue = c.queueName()
+		}
+	case 12:
+		cmd.Transaction = &event.Transaction{Settle: c.items(rapid.IntRange(0, 2).Draw(c.t, "n"))}
+		for range rapid.IntRange(0, 2).Draw(c.t, "produce") {
+			cmd.Transaction.Produce = append(cmd.Transaction.Produce, c.produce())
+		}
+	case 13:
+		if len(c.ids) > 0 {
+			cmd.Delete = &event.DeleteMessage{ID: c.ids[max(0, len(c.ids)-1-rapid.IntRange(0, 20).Draw(c.t, "id"))]}
+		}
+	case 14:
+		cmd.PauseQueue = &event.PauseQueue{Name: c.queueName(), Paused: draw(c, "paused", false, false, true)}
+	case 15:
+		cmd.PurgeQueue = &event.PurgeQueue{Name: c.queueName()}
+	}
+	if rapid.IntRange(0, 5).Draw(c.t, "repeatable") == 0 {
+		cmd.Request = &event.Request{}
+		copy(cmd.Request.Key[:], draw(c, "request", "r1", "r2", "r3"))
+		copy(cmd.Request.Body[:], draw(c, "body", "one", "one", "one", "two"))
+	}
+	return cmd
+}
+
+// admin draws a command that changes or removes a queue.
+func (c *chaos) admin() *event.Command {
+	if rapid.IntRange(0, 4).Draw(c.t, "delete") == 0 {
+		return &event.Command{DeleteQueue: &event.DeleteQueue{Name: c.queueName(), Force: rapid.Bool().Draw(c.t, "force")}}
+	}
+	put := &event.PutQueue{Name: c.queueName(), Policy: c.policy(), DeadLetterAuto: rapid.IntRange(0, 9).Draw(c.t, "auto") == 0}
+	if put.Name == "dlq" {
+		put.Policy.DeadLetterQueue = ""
+	}
+	if q, ok := c.m.Queue(put.Name); ok {
+		put.Policy.Ordering = draw(c, "keep", q.Policy.Ordering, q.Policy.Ordering, put.Policy.Ordering)
+		put.IfRevision = draw(c, "revision", 0, 0, q.Revision, 1)
+	}
+	return &event.Command{PutQueue: put}
+}
+
+// learn remembers the leases and ids that the machine gave out.
+func (c *chaos) learn(rs []event.Result, bl *event.Block) {
+	for _, r := range rs {
+		for _, l := range r.Leased {
+			c.leases = append(c.leases, l.Lease)
+		}
+	}
+	for _, e := range bl.Events {
+		if e.Type == event.Enqueued || e.Type == event.DeadLettered {
+			c.ids = append(c.ids, e.ID)
+		}
+	}
+}
+
+// TestModel gives the naive model and the machine the same random commands and
+// time steps: they must agree on every event, every answer and the whole
+// observable state, with checkpoints written and loaded anywhere, also ones
+// frozen some entries ago and brought up by folding the log.
+func TestModel(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		b, w := setup(rt), newModel(rt)
+		c := &chaos{t: rt, m: b.m}
+		touched := map[string]bool{}
+		opts := Options{Touched: func(names []string) {
+			for _, n := range names {
+				touched[n] = true
+			}
+		}}
+		b.m = New(projections.New(), b.log, opts)
+		leasable := map[string]bool{}
+		step := func(cs ...*event.Command) {
+			clear(touched)
+			rs := b.do(cs...)
+			bl := b.log.blocks[len(b.log.blocks)-1]
+			rt.Logf("entry %d at %d", bl.Index, bl.Time-epoch)
+			for i := range bl.Events {
+				rt.Log("  " + tell(&bl.Events[i]))
+			}
+			w.begin(bl)
+			for i, cmd := range cs {
+				w.command(cmd, rs[i])
+			}
+			w.end(b)
+			c.learn(rs, bl)
+			was := leasable
+			leasable = map[string]bool{}
+			for _, q := range b.m.Queues() {
+				if b.m.Leasable(q.Name, nil) > 0 {
+					leasable[q.Name] = true
+					if !was[q.Name] && !touched[q.Name] {
+						rt.Fatalf("index %d: queue %q became leasable and nobody was told", b.index, q.Name)
+					}
+				}
+			}
+		}
+		put := func(name string, p event.Policy) {
+			step(&event.Command{PutQueue: &event.PutQueue{Name: name, Policy: p}})
+		}
+		put("dlq", event.DefaultPolicy())
+		put("a", c.policy())
+		put("b", c.policy())
+		var frozen *Frozen
+		entries := rapid.IntRange(10, 80).Draw(rt, "entries")
+		for range entries {
+			c.m = b.m
+			b.now += draw[int64](c, "ms", 0, 0, 1, 50, 400, 1500)
+			if rapid.IntRange(0, 60).Draw(rt, "day") == 0 {
+				b.now += 24 * 3600 * 1000
+			}
+			var cs []*event.Command
+			for range rapid.IntRange(0, 4).Draw(rt, "commands") {
+				cs = append(cs, c.command())
+			}
+			if rapid.IntRange(0, 9).Draw(rt, "admin") == 0 {
+				cs = append(cs, c.admin())
+			}
+			step(cs...)
+			switch rapid.IntRange(0, 14).Draw(rt, "checkpoint") {
+			case 0:
+				if frozen == nil {
+					b.restart()
+					b.m.opts = opts
+				}
+			case 1:
+				if frozen == nil {
+					frozen = b.m.Freeze()
+				}
+			case 2, 3:
+				if frozen != nil {
+					b.resume(frozen)
+					b.m.opts = opts
+					frozen = nil
+				}
+			}
+		}
+		b.quiet()
+		b.refold()
+	})
+}

@@ -66,18 +66,29 @@ func campaign(t *testing.T, n *cluster.Node, seed uint64, crashes int, crash fun
 	if err := d.Setup(ctx); err != nil {
 		t.Fatal(err)
 	}
+	began := d.History.Now()
 	d.Go(8, 8)
 	r := rand.New(rand.NewPCG(seed, 77))
 	for i := range crashes {
 		// After some more answers, and a moment that no event marks.
-		grow(d.History, 50+r.IntN(500))
+		answers := 50 + r.IntN(500)
+		if r.IntN(5) == 0 {
+			answers += 3000 // time enough for leases to run out and checkpoints to be taken
+		}
+		grow(d.History, answers)
 		time.Sleep(time.Duration(r.IntN(20_000)) * time.Microsecond)
 		d.History.Add(Op{Client: -1, Kind: Crash, Invoke: d.History.Now(), Return: d.History.Now()})
+		down := d.History.Now()
 		crash()
 		d.Halt()
 		restart(r)
+		up := d.History.Now()
 		err := d.Peek(ctx)
 		d.Resume()
+		if testing.Verbose() {
+			t.Logf("crash %d: ran %s, away %s", i+1, time.Duration(down-began).Round(time.Millisecond), time.Duration(up-down).Round(time.Millisecond))
+		}
+		began = d.History.Now()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -86,11 +97,13 @@ func campaign(t *testing.T, n *cluster.Node, seed uint64, crashes int, crash fun
 		}
 	}
 	d.Stop()
+	began = d.History.Now()
 	drain, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
 	if err := d.Drain(drain, 8); err != nil {
 		t.Fatal(err)
 	}
+	t.Logf("drained in %s", time.Duration(d.History.Now()-began).Round(time.Millisecond))
 	n.Term()
 	if err := n.Verify(); err != nil {
 		t.Fatal(err)

@@ -368,12 +368,10 @@ func (d *Driver) Drain(ctx context.Context, clients int) error {
 		wg.Add(1)
 		go func() {
 			defer wg.Done()
-			for empty := 0; ctx.Err() == nil && empty < 3; empty++ {
+			for ctx.Err() == nil && !d.empty(ctx) {
 				for _, q := range queues[:3] {
-					// Longer than a lease or a retry takes to come due.
-					if got := d.lease(1000+i, q.name, 50, 3*leaseMS*time.Millisecond/2); len(got) > 0 {
+					if got := d.lease(1000+i, q.name, 50, leaseMS*time.Millisecond/4); len(got) > 0 {
 						d.settle(1000+i, r, Ack, q.name, got)
-						empty = -1
 					}
 				}
 			}
@@ -381,4 +379,15 @@ func (d *Driver) Drain(ctx context.Context, clients int) error {
 	}
 	wg.Wait()
 	return d.Peek(context.WithoutCancel(ctx))
+}
+
+// empty reports whether nothing is left to work off.
+func (d *Driver) empty(ctx context.Context) bool {
+	for _, q := range queues[:3] {
+		v, err := d.client.Queue(ctx, q.name)
+		if err != nil || v.Stats.Depth+v.Stats.Scheduled+v.Stats.InFlight > 0 {
+			return false
+		}
+	}
+	return true
 }

@@ -23,8 +23,11 @@ func (t *ticks) wait(p progress, now int64) time.Duration {
 	if !p.hasDue {
 		return never
 	}
+	if p.due-now >= never.Milliseconds() {
+		return never
+	}
 	if p.due > now {
-		return min(time.Duration(p.due-now)*time.Millisecond, never)
+		return time.Duration(p.due-now) * time.Millisecond
 	}
 	if p.due != t.due {
 		t.due, t.same = p.due, 0

@@ -44,6 +44,7 @@ type fakeMachine struct {
 	fired   int // due things that happened
 	applies int // calls that were not skipped
 	hold    chan struct{}
+	bound   int // due things that happen in one entry; 0 all
 }
 
 func openFake(t testing.TB, fsys vfs.FS, name string) *fakeMachine {
@@ -98,9 +99,11 @@ func (m *fakeMachine) fold(b block) {
 	fmt.Fprint(h, b)
 	h.Sum(m.chain[:0])
 	left := m.dues[:0]
+	n := 0
 	for _, d := range m.dues {
-		if d <= m.clock {
+		if d <= m.clock && (m.bound == 0 || n < m.bound) {
 			m.fired++
+			n++
 		} else {
 			left = append(left, d)
 		}

@@ -131,7 +131,7 @@ func TestOverloaded(t *testing.T) {
 }
 
 func TestOverloadedByBytes(t *testing.T) {
-	n, release := stuck(t, Limits{WaitingBytes: 4096})
+	n, release := stuck(t, Limits{WaitingBytes: 4096, CommandBytes: 5000})
 	first := n.async(context.Background(), put(fmt.Sprintf("%03000d", 1)))
 	n.waitFor(func(l Load) bool { return l.Waiting == 1 })
 	if p := n.refused(context.Background(), put(fmt.Sprintf("%03000d", 2))); p.Code != CodeOverloaded {
@@ -141,7 +141,7 @@ func TestOverloadedByBytes(t *testing.T) {
 	if err := <-first; err != nil {
 		t.Error(err)
 	}
-	if p := n.refused(context.Background(), put(string(make([]byte, 49<<20)))); p.Code != CodePayloadTooLarge {
+	if p := n.refused(context.Background(), put(string(make([]byte, 6000)))); p.Code != CodePayloadTooLarge {
 		t.Errorf("%+v", p)
 	}
 }

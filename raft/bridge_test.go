@@ -1,0 +1,115 @@
+package raft
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	armon "github.com/armon/go-metrics"
+	"github.com/hashicorp/go-hclog"
+	hashi "github.com/hashicorp/go-metrics"
+
+	"github.com/qlogd/qlogd/internal/vfs"
+)
+
+func TestHclogToSlog(t *testing.T) {
+	var b bytes.Buffer
+	logger := slog.New(slog.NewTextHandler(&b, &slog.HandlerOptions{Level: slog.LevelDebug, ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+		if a.Key == slog.TimeKey {
+			return slog.Attr{}
+		}
+		return a
+	}}))
+	h := hlog(logger, "raft").With("peer", "n2")
+	h.Warn("failed to contact", "servers", hclog.Fmt("%d of %d", 1, 3), "error", errors.New("refused"))
+	h.Info("news")
+	h.Trace("too much")
+	h.Named("sub").StandardLogger(nil).Print("a line\n")
+	want := `level=WARN msg="failed to contact" from=raft peer=n2 servers="1 of 3" error=refused
+level=DEBUG msg=news from=raft peer=n2
+level=DEBUG msg="a line" from=raft peer=n2
+`
+	if b.String() != want {
+		t.Errorf("%s", b.String())
+	}
+	if !h.IsWarn() || h.IsTrace() || h.GetLevel() != hclog.Debug || h.Name() != "raft" || !slices.Equal(h.ImpliedArgs(), []any{"peer", "n2"}) {
+		t.Error("levels, name or arguments are wrong")
+	}
+}
+
+type recorder struct {
+	mu  sync.Mutex
+	got map[string]int
+}
+
+func (r *recorder) add(name string, labels []string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.got[strings.Join(append([]string{name}, labels...), " ")]++
+}
+func (r *recorder) Count(name string, _ float64, l ...string)   { r.add(name, l) }
+func (r *recorder) Gauge(name string, _ float64, l ...string)   { r.add(name, l) }
+func (r *recorder) Observe(name string, _ float64, l ...string) { r.add(name, l) }
+
+func TestMetricsAreForwarded(t *testing.T) {
+	rec := &recorder{got: map[string]int{}}
+	if err := RouteLibraryMetrics(rec); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = RouteLibraryMetrics(noMetrics{}) })
+	o := on(vfs.NewMem())
+	o.Metrics = rec
+	n := boot(t, o)
+	n.put("a")
+	n.down()
+	hashi.IncrCounterWithLabels([]string{"raft", "some", "thing"}, 1, []hashi.Label{{Name: "peer_id", Value: "n2"}})
+	armon.AddSample([]string{"raft", "boltdb", "logSize"}, 1)
+	rec.mu.Lock()
+	defer rec.mu.Unlock()
+	for _, want := range []string{"raft_apply", "raft_fsm_apply_batch", "raft_wal_log_appends", "raft_boltdb_log_size", "raft_some_thing peer_id n2", "commit_seconds", "entry_commands"} {
+		if rec.got[want] == 0 {
+			t.Errorf("%s is missing in %v", want, rec.got)
+		}
+	}
+}
+
+// Readers share confirmations, and none is answered by one that began before it.
+func TestBarrierRounds(t *testing.T) {
+	n := boot(t, on(vfs.NewMem()))
+	n.put("a")
+	var wg sync.WaitGroup
+	for range 64 {
+		wg.Go(func() {
+			// Past the shortcut of a sole voter.
+			rd, refused := n.barriers.join()
+			if refused != nil {
+				t.Error(refused)
+				return
+			}
+			if <-rd.done; rd.err != nil {
+				t.Error(rd.err)
+			}
+			if err := n.Barrier(context.Background()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	n.p.setLeader(false)
+	if p := asProblem(t, n.Barrier(context.Background())); p.Code != CodeNoLeader {
+		t.Errorf("%+v", p)
+	}
+	if p := n.refused(context.Background(), put("x")); p.Code != CodeNoLeader || p.Unknown {
+		t.Errorf("%+v", p)
+	}
+	n.p.setLeader(true)
+	n.ready()
+	if err := n.Barrier(context.Background()); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,416 @@
+package raft
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"strings"
+	"testing"
+
+	hraft "github.com/hashicorp/raft"
+	waltypes "github.com/hashicorp/raft-wal/types"
+
+	"github.com/qlogd/qlogd/internal/checkpoint"
+	"github.com/qlogd/qlogd/internal/vfs"
+)
+
+// used returns the disk of a node that has put names and ended, and the names.
+func used(t *testing.T, puts int, change func(*Options)) (*vfs.Mem, *node, []string) {
+	t.Helper()
+	disk := vfs.NewMem()
+	o := on(disk)
+	o.TrailingLogs = 1
+	if change != nil {
+		change(&o)
+	}
+	n := boot(t, o)
+	for i := range puts {
+		n.put(fmt.Sprint(i))
+		if puts > 20 && i%10 == 9 {
+			if err := n.Snapshot(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	n.down()
+	return disk, n, n.m.names()
+}
+
+func reopen(t *testing.T, n *node) (*node, error) {
+	t.Helper()
+	o := n.o
+	o.Machine = nil
+	return tryBoot(t, o)
+}
+
+func remove(t *testing.T, disk *vfs.Mem, names ...string) {
+	t.Helper()
+	for _, name := range names {
+		if err := disk.Remove(name); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestLostStoreIsRefused(t *testing.T) {
+	for _, lost := range [][]string{{votesFile}, {metaFile}, {votesFile, metaFile}} {
+		for _, puts := range []int{3, 30} { // without and with checkpoints
+			disk, n, _ := used(t, puts, nil)
+			for _, name := range lost {
+				remove(t, disk, "/raft/"+name)
+			}
+			for range 2 { // also at the second attempt
+				if _, err := reopen(t, n); !errors.Is(err, ErrLostStore) {
+					t.Errorf("%v lost after %d entries: %v", lost, puts, err)
+				}
+			}
+		}
+	}
+	// A Raft log that lost its end.
+	disk, n, _ := used(t, 3, nil)
+	m := openFake(t, disk, "/events")
+	m.fold(block{Index: 1000})
+	o := n.o
+	o.Machine = m
+	if _, err := tryBoot(t, o); !errors.Is(err, ErrLostStore) {
+		t.Errorf("the event log ahead of Raft: %v", err)
+	}
+}
+
+func TestHalfMadeStoreBoots(t *testing.T) {
+	disk := vfs.NewMem()
+	if err := disk.MkdirAll("/raft"); err != nil {
+		t.Fatal(err)
+	}
+	kv, err := FileKV(disk, "/raft/"+metaFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := (kvMeta{kv}).CommitState(mustLoad(t, kvMeta{kv})); err != nil {
+		t.Fatal(err)
+	}
+	votesKV, err := FileKV(disk, "/raft/"+votesFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// As hashicorp/raft's bootstrap is cut: the first term and no entry.
+	if err := (&votes{kv: votesKV, die: func(error) {}}).SetUint64([]byte(keyCurrentTerm), 1); err != nil {
+		t.Fatal(err)
+	}
+	boot(t, on(disk)).put("a")
+}
+
+func TestUnknownNodeDoesNotBootstrap(t *testing.T) {
+	o := on(vfs.NewMem())
+	o.Bootstrap = false
+	n, err := tryBoot(t, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if ok, why := n.Ready(); ok || !slices.Contains(why, "no leader is known") {
+		t.Errorf("ready %v, %v", ok, why)
+	}
+	if p := n.refused(context.Background(), put("a")); p.Code != CodeNoLeader || p.Unknown {
+		t.Errorf("%+v", p)
+	}
+	if p := asProblem(t, n.Barrier(context.Background())); p.Code != CodeNoLeader {
+		t.Errorf("%+v", p)
+	}
+}
+
+// The bytes of a newer snapshot came, and the crash before its restore: the
+// start finishes it, and the Raft log that ends below it is emptied.
+func TestSnapshotAheadOfBothLogs(t *testing.T) {
+	ahead, from, want := used(t, 40, nil)
+	newest := from.Status().Checkpoints[0]
+	disk, n, _ := used(t, 3, nil)
+	disk.Put("/checkpoints/"+newest.Name(), ahead.Get("/checkpoints/"+newest.Name()))
+	n, err := reopen(t, n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.ready()
+	if got := n.m.names(); !slices.Equal(got, want[:len(got)]) || len(got) < 30 {
+		t.Errorf("restored %d of %d", len(got), len(want))
+	}
+	if s := n.Status(); s.HeldFirst <= newest.Index {
+		t.Errorf("the Raft log still holds %d", s.HeldFirst)
+	}
+	n.put("more")
+	if err := n.Snapshot(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestLogOfAnotherTermIsEmptied(t *testing.T) {
+	disk, n, want := used(t, 3, nil)
+	last := n.Status().Head
+	m := openFake(t, disk, "/events")
+	frozen, _ := m.Freeze()
+	head, chain := m.Head()
+	// A checkpoint at the log's last index, of a later term.
+	err := checkpoint.Write(disk, "/checkpoints", checkpoint.Meta{
+		Index: last, Term: 99, SnapshotVersion: 1, HeadIndex: head, Chain: chain, Digest: frozen.Digest(),
+		Configuration: hraft.EncodeConfiguration(sole("n1", "n1")), ConfigurationIndex: 1, ClusterID: "c1",
+	}, frozen)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err = reopen(t, n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if first, _ := n.stores.log.FirstIndex(); first <= last && first != 0 {
+		t.Errorf("the Raft log still begins at %d", first)
+	}
+	n.ready()
+	n.put("more")
+	if got := n.m.names(); !slices.Equal(got, append(want, "more")) {
+		t.Errorf("%v", got)
+	}
+}
+
+// The newest checkpoint is damaged: the one before it and the Raft log, which
+// reaches back to it, make up everything.
+func TestNewestCheckpointIsBad(t *testing.T) {
+	disk, n, want := used(t, 40, nil)
+	name := "/checkpoints/" + n.Status().Checkpoints[0].Name()
+	b := disk.Get(name)
+	b[20] ^= 1
+	disk.Put(name, b)
+	n, err := reopen(t, n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.ready()
+	n.put("more")
+	if got := n.m.names(); !slices.Equal(got, append(want, "more")) {
+		t.Errorf("%v", got)
+	}
+	if err := n.Snapshot(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestHoleBehindTheCheckpointIsRefused(t *testing.T) {
+	disk, n, _ := used(t, 40, nil)
+	for _, c := range n.Status().Checkpoints {
+		remove(t, disk, "/checkpoints/"+c.Name())
+	}
+	if _, err := reopen(t, n); err == nil || !strings.Contains(err.Error(), "is lost") {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestCheckpointOfAnotherCluster(t *testing.T) {
+	_, n, _ := used(t, 40, nil)
+	n.o.ClusterID = "c2"
+	if _, err := reopen(t, n); err == nil || !strings.Contains(err.Error(), `cluster "c1"`) {
+		t.Errorf("%v", err)
+	}
+}
+
+// A flipped bit in an entry that is not applied yet is an error with its index,
+// never a command.
+func TestFlippedBitInTheRaftLog(t *testing.T) {
+	mark := strings.Repeat("m", 64)
+	disk, n, _ := used(t, 0, nil)
+	n, err := reopen(t, n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.ready()
+	n.put(mark)
+	n.put("behind it")
+	n.down()
+	names, _ := disk.List("/raft")
+	flipped := false
+	for _, name := range names {
+		b := disk.Get("/raft/" + name)
+		if i := bytes.Index(b, []byte(mark)); strings.HasSuffix(name, ".wal") && i >= 0 {
+			b[i+5] ^= 4
+			disk.Put("/raft/"+name, b)
+			flipped = true
+		}
+	}
+	if !flipped {
+		t.Fatal("the entry is nowhere")
+	}
+	if _, err := reopen(t, n); err == nil || !strings.Contains(err.Error(), "does not match its checksum") {
+		t.Errorf("%v", err)
+	}
+}
+
+// F1 of reliability.md: hashicorp/raft must see that the log has no holes, or a
+// deposed leader's entries reach Apply without ever being committed.
+func TestLogStoreIsMonotonic(t *testing.T) {
+	n := boot(t, on(vfs.NewMem()))
+	var store hraft.LogStore = n.stores.log
+	m, ok := store.(hraft.MonotonicLogStore)
+	if !ok || !m.IsMonotonic() {
+		t.Error("the Raft log does not say that it is monotonic")
+	}
+}
+
+func TestSeed(t *testing.T) {
+	disk, n, want := used(t, 30, nil)
+	m := openFake(t, disk, "/events")
+	frozen, _ := m.Freeze()
+	head, chain := m.Head()
+
+	into := vfs.NewMem()
+	into.Put("/events", disk.Get("/events"))
+	o := on(into)
+	o.NodeID, o.ClusterID, o.Bootstrap = "new", "c2", false
+	meta := checkpoint.Meta{HeadIndex: head, Chain: chain, Clock: frozen.Clock(), Digest: frozen.Digest()}
+	if err := Seed(o, meta, frozen); err != nil {
+		t.Fatal(err)
+	}
+	if err := Seed(o, meta, frozen); err == nil {
+		t.Error("seeded twice")
+	}
+	n = boot(t, o)
+	if res := n.put("more"); res.Index <= head {
+		t.Errorf("index %d at head %d", res.Index, head)
+	}
+	if err := n.Snapshot(); err != nil {
+		t.Error(err)
+	}
+	n = n.again()
+	if got := n.m.names(); !slices.Equal(got, append(want, "more")) {
+		t.Errorf("%v", got)
+	}
+	if first, last, err := Held(Options{Dir: "/nowhere", FS: into, OpenKV: o.OpenKV}); first != 0 || last != 0 || err != nil {
+		t.Errorf("held %d to %d, %v", first, last, err)
+	}
+}
+
+// Another node's checkpoint arrives as the file it is, and is verified before it
+// counts.
+func TestReceivedSnapshot(t *testing.T) {
+	_, from, want := used(t, 40, nil)
+	meta, stream, err := from.stores.snaps.Open(from.Status().Checkpoints[0].Name())
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw, err := io.ReadAll(stream)
+	stream.Close()
+	if err != nil || int64(len(raw)) != meta.Size {
+		t.Fatalf("%d bytes of %d, %v", len(raw), meta.Size, err)
+	}
+	o, err := on(vfs.NewMem()).withTestMachine(t).withDefaults()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := o.FS.MkdirAll(o.CheckpointDir); err != nil {
+		t.Fatal(err)
+	}
+	snaps, err := openSnapshots(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	receive := func(b []byte) error {
+		sink, err := snaps.Create(meta.Version, meta.Index, meta.Term, meta.Configuration, meta.ConfigurationIndex, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := sink.Write(b); err != nil {
+			t.Fatal(err)
+		}
+		err = sink.Close()
+		if err != nil {
+			sink.Cancel()
+		}
+		return err
+	}
+	bad := bytes.Clone(raw)
+	bad[len(bad)/2] ^= 1
+	if err := receive(bad); !errors.Is(err, checkpoint.ErrCorrupt) {
+		t.Errorf("a flipped byte: %v", err)
+	}
+	if err := receive(raw[:len(raw)-1]); !errors.Is(err, checkpoint.ErrCorrupt) {
+		t.Errorf("cut: %v", err)
+	}
+	if len(snaps.metas()) != 0 {
+		t.Error("a bad snapshot counts")
+	}
+	if err := receive(raw); err != nil {
+		t.Fatal(err)
+	}
+	f := newFSM(o, snaps, func(err error) { t.Error(err) })
+	f.applied = func(progress) {}
+	if err := f.Restore(io.NopCloser(bytes.NewReader(raw))); err != nil {
+		t.Fatal(err)
+	}
+	if got := o.Machine.(*fakeMachine).names(); !slices.Equal(got, want[:len(got)]) || len(got) < 30 {
+		t.Errorf("restored %v", got)
+	}
+	var died error
+	f.fatal = func(err error) { died = err }
+	if err := f.Restore(io.NopCloser(bytes.NewReader(bad))); err == nil || died == nil {
+		t.Errorf("a failed restore: %v, died %v", err, died)
+	}
+}
+
+func (o Options) withTestMachine(t *testing.T) Options {
+	o.Machine = openFake(t, o.FS, "/events")
+	return o
+}
+
+// The Raft port of a node without peers is closed to everybody.
+func TestStrangersAreTurnedAway(t *testing.T) {
+	o := on(vfs.NewMem())
+	o.BindAddr = "127.0.0.1:0"
+	n := boot(t, o)
+	c, err := net.Dial("tcp", n.Status().Addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	_, _ = c.Write([]byte("GET / HTTP/1.1\r\n\r\n"))
+	if b, _ := io.ReadAll(c); len(b) != 0 {
+		t.Errorf("answered %q", b)
+	}
+	n.put("a")
+	o.BindAddr = "0.0.0.0:0"
+	if _, err := tryBoot(t, on2(o)); err == nil {
+		t.Error("an address that nobody can reach was taken")
+	}
+}
+
+func on2(o Options) Options {
+	o.FS = vfs.NewMem()
+	o.OpenKV = on(o.FS).OpenKV
+	o.Machine = nil
+	return o
+}
+
+// A node that listens elsewhere than last time tells so.
+func TestAddressIsCorrected(t *testing.T) {
+	_, n, _ := used(t, 3, func(o *Options) { o.BindAddr = "127.0.0.1:0" })
+	n, err := reopen(t, n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.ready()
+	for {
+		wait := n.fsm.reached(1 << 60)
+		if s := n.Status(); s.Servers[0].Addr == s.Addr {
+			return
+		}
+		<-wait
+	}
+}
+
+func mustLoad(t *testing.T, m kvMeta) (s waltypes.PersistentState) {
+	t.Helper()
+	s, err := m.Load("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}

@@ -134,6 +134,14 @@ func judge(t *testing.T, h *History, atEnd bool) {
 	if found > 0 {
 		t.Fatalf("%d violations", found)
 	}
+	if !atEnd {
+		return
+	}
+	linear, undecided := CheckLinear(h.Ops(), ordered, 20*time.Second)
+	for _, v := range linear {
+		t.Error(v)
+	}
+	t.Logf("%d lanes are linearizable, %d could not be decided in time", len(lanesOf(h.Ops(), ordered))-undecided-len(linear), undecided)
 }
 
 // tell says what the run was made of, so that an empty one is seen.

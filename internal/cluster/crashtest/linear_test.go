@@ -1,0 +1,85 @@
+package crashtest
+
+import (
+	"testing"
+	"time"
+)
+
+func TestGoodHistoryIsLinear(t *testing.T) {
+	if v, undecided := CheckLinear(good().ops, "q", time.Minute); len(v) > 0 || undecided > 0 {
+		t.Error(v, undecided)
+	}
+}
+
+// TestNotLinear: answers that no single lane can have given.
+func TestNotLinear(t *testing.T) {
+	for name, do := range map[string]func(s *story){
+		"the second is delivered first": func(s *story) {
+			s.produce("q", "l", "y")
+			s.produce("q", "l", "z")
+			s.settle(Ack, "z", s.lease("q", "l", "z", 1), "acked")
+		},
+		"a leased message is leased to another": func(s *story) {
+			s.produce("q", "l", "z")
+			s.lease("q", "l", "z", 1)
+			s.lease("q", "l", "z", 2)
+		},
+		"an acked message is delivered": func(s *story) {
+			s.produce("q", "l", "z")
+			s.settle(Ack, "z", s.lease("q", "l", "z", 1), "acked")
+			s.now += 1000
+			s.lease("q", "l", "z", 2)
+		},
+		"a lease acks after another was given": func(s *story) {
+			s.produce("q", "l", "z")
+			l := s.lease("q", "l", "z", 1)
+			s.now += 1000
+			s.lease("q", "l", "z", 2)
+			s.settle(Ack, "z", l, "acked")
+		},
+		"an acked message is shown": func(s *story) {
+			s.produce("q", "l", "z")
+			s.settle(Ack, "z", s.lease("q", "l", "z", 1), "acked")
+			s.peek("q", s.shown("z", "l"))
+		},
+		"an enqueued message is not shown": func(s *story) {
+			s.produce("q", "l", "z")
+			s.peek("q")
+		},
+		"an unknown ack comes true after the restart": func(s *story) {
+			s.produce("q", "l", "z")
+			l := s.lease("q", "l", "z", 1)
+			s.settle(Ack, "z", l, "").Outcome = Unknown
+			s.add(Op{Kind: Crash})
+			s.peek("q", s.shown("z", "l"))
+			s.peek("q")
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := good()
+			do(s)
+			if v, _ := CheckLinear(s.ops, "q", time.Minute); len(v) == 0 {
+				t.Error("not noticed")
+			}
+		})
+	}
+}
+
+func TestUnknownIsLinear(t *testing.T) {
+	s := good()
+	s.produce("q", "l", "y").Outcome = Unknown // done
+	s.produce("q", "l", "z").Outcome = Unknown // not done
+	s.add(Op{Kind: Crash})
+	s.peek("q", s.shown("y", "l"))
+	l := s.lease("q", "l", "y", 1)
+	s.settle(Ack, "y", l, "").Outcome = Unknown // not done
+	s.add(Op{Kind: Crash})
+	s.peek("q", s.shown("y", "l"))
+	s.now += 1000
+	s.settle(Ack, "y", s.lease("q", "l", "y", 2), "").Outcome = Unknown // done
+	s.add(Op{Kind: Crash})
+	s.peek("q")
+	if v, undecided := CheckLinear(s.ops, "q", time.Minute); len(v) > 0 || undecided > 0 {
+		t.Error(v, undecided)
+	}
+}

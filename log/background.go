@@ -19,7 +19,7 @@ func (l *Log) startBackground() {
 }
 
 // loop does the work each time it is wanted, until Close. An error has broken
-// the log, and that has been told.
+// the log, which the next Append says too; but that may take a while.
 func (l *Log) loop(want <-chan struct{}, work func() error) {
 	defer l.done.Done()
 	for {
@@ -27,7 +27,10 @@ func (l *Log) loop(want <-chan struct{}, work func() error) {
 		case <-l.stop:
 			return
 		case <-want:
-			if work() != nil {
+			if err := work(); err != nil {
+				if !errors.Is(err, ErrClosed) && !errors.Is(err, ErrBroken) {
+					l.logger.Error("event log is broken", "error", err)
+				}
 				return
 			}
 		}

@@ -33,9 +33,11 @@ type Options struct {
 	// SegmentSize is a constant of a log, kept in each of its segments: for a
 	// log that exists, the value in it counts. 0 = DefaultSegmentSize.
 	SegmentSize int64
-	// HeldFrom is the lowest index that the Raft log still holds, so that it
-	// can be applied again; 0 = it holds nothing. Only what can be applied
-	// again is ever cut.
+	// HeldFrom is the lowest index from which on every block can be made again:
+	// the first index that the Raft log holds or, where a checkpoint covers
+	// all entries before that, the checkpoint's Head().Index + 1 (Raft's own
+	// entries lie between). 0 = nothing can. Only what can be made again is
+	// ever cut.
 	HeldFrom uint64
 	// Durable is the Head().Index of a moment at which Sync had returned (the
 	// newest checkpoint's): a log that is damaged or ends before it is corrupt.
@@ -250,7 +252,6 @@ func (l *Log) fail(err error) {
 	defer l.mu.Unlock()
 	if l.broken == nil && !l.closed {
 		l.broken = err
-		l.logger.Error("event log is broken", "error", err)
 		l.wake()
 	}
 }

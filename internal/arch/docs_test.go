@@ -1,0 +1,86 @@
+package arch
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// TestInvariants: every invariant that code cites is in docs/architecture.md,
+// and every test that the document names for one exists where it says.
+func TestInvariants(t *testing.T) {
+	doc, err := os.ReadFile("../../docs/architecture.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	numbered := map[string]bool{}
+	for _, line := range strings.Split(string(doc), "\n") {
+		m := regexp.MustCompile(`^\| \*\*(I[0-9]+)\*\* \|`).FindStringSubmatch(line)
+		if m == nil {
+			continue
+		}
+		numbered[m[1]] = true
+		cells := strings.Split(line, "|")
+		folder := ""
+		for _, w := range regexp.MustCompile("`[^`]+`|Test[A-Z][A-Za-z0-9]*").FindAllString(cells[len(cells)-2], -1) {
+			if strings.HasPrefix(w, "`") {
+				folder = strings.Trim(w, "`")
+			} else if !hasTest(t, folder, w) {
+				t.Errorf("%s names %s in %s: there is none", m[1], w, folder)
+			}
+		}
+	}
+	if len(numbered) == 0 {
+		t.Fatal("no invariants in the document")
+	}
+
+	cited := regexp.MustCompile(`//.*\b(I[0-9]{1,2})\b`)
+	err = filepath.WalkDir("../..", func(name string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() {
+			if d.Name() == "testdata" || d.Name() == ".git" {
+				return fs.SkipDir
+			}
+			return nil
+		}
+		if !strings.HasSuffix(name, ".go") {
+			return nil
+		}
+		b, err := os.ReadFile(name)
+		if err != nil {
+			return err
+		}
+		for i, line := range strings.Split(string(b), "\n") {
+			if m := cited.FindStringSubmatch(line); m != nil && !numbered[m[1]] {
+				t.Errorf("%s:%d cites %s, which docs/architecture.md does not have", strings.TrimPrefix(name, "../../"), i+1, m[1])
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func hasTest(t *testing.T, folder, name string) bool {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join("../..", folder, "*_test.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range files {
+		b, err := os.ReadFile(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(string(b), "func "+name+"(") {
+			return true
+		}
+	}
+	return false
+}

@@ -37,7 +37,7 @@ level=DEBUG msg="a line" from=raft peer=n2
 	if b.String() != want {
 		t.Errorf("%s", b.String())
 	}
-	if !h.IsWarn() || h.IsTrace() || h.GetLevel() != hclog.Debug || h.Name() != "raft" || !slices.Equal(h.ImpliedArgs(), []any{"peer", "n2"}) {
+	if !h.IsWarn() || h.IsTrace() || h.GetLevel() != hclog.Info || h.Name() != "raft" || !slices.Equal(h.ImpliedArgs(), []any{"peer", "n2"}) {
 		t.Error("levels, name or arguments are wrong")
 	}
 }

@@ -2,6 +2,8 @@ package fsm
 
 import (
 	"bytes"
+	"fmt"
+	"strings"
 
 	"github.com/qlogd/qlogd/internal/event"
 	"github.com/qlogd/qlogd/projections"
@@ -40,13 +42,27 @@ type bench struct {
 	now   int64
 	// digests of the live state after each entry
 	digests [][16]byte
+	entries []logged
+
+	names  map[event.ID]string   // messages by their payload, also when they have moved
+	leases map[string]event.ID   // the newest lease of each
+	ids    map[string][]event.ID // ids of each, newest last
+}
+
+// logged is what the Raft log would hold.
+type logged struct {
+	index uint64
+	data  []byte
 }
 
 const epoch = 1_700_000_000_000
 
 func setup(t tb) *bench {
 	log := &memLog{}
-	return &bench{t: t, log: log, m: New(projections.New(), log, Options{}), now: epoch}
+	return &bench{
+		t: t, log: log, m: New(projections.New(), log, Options{}), now: epoch,
+		names: map[event.ID]string{}, leases: map[string]event.ID{}, ids: map[string][]event.ID{},
+	}
 }
 
 // do applies one entry with commands.
@@ -57,11 +73,14 @@ func (b *bench) do(cs ...*event.Command) []event.Result {
 	for _, c := range cs {
 		e.Commands = append(e.Commands, event.EncodeCommand(c))
 	}
-	rs, err := b.m.Apply(b.index, e.Encode())
+	data := e.Encode()
+	b.entries = append(b.entries, logged{b.index, data})
+	rs, err := b.m.Apply(b.index, data)
 	if err != nil {
 		b.t.Fatal(err)
 	}
 	b.check()
+	b.learn(b.last())
 	b.digests = append(b.digests, b.m.Digest())
 	return rs
 }
@@ -252,4 +271,178 @@ func (b *bench) quiet() {
 		}
 	}
 	b.t.Fatal("it goes on for ever")
+}
+
+// last is the newest block.
+func (b *bench) last() *event.Block { return b.log.blocks[len(b.log.blocks)-1] }
+
+// learn remembers messages and leases by the messages' texts.
+func (b *bench) learn(bl *event.Block) {
+	b.t.Helper()
+	for i := range bl.Events {
+		e := &bl.Events[i]
+		switch e.Type {
+		case event.Enqueued:
+			c, err := event.DecodeContent(e.Content.Bytes)
+			if err != nil {
+				b.t.Fatal(err)
+			}
+			b.names[e.ID] = string(c.Payload)
+		case event.DeadLettered:
+			b.names[e.ID] = b.names[e.Subject]
+		case event.Leased:
+			b.leases[b.names[e.Subject]] = e.ID
+			continue
+		default:
+			continue
+		}
+		b.ids[b.names[e.ID]] = append(b.ids[b.names[e.ID]], e.ID)
+	}
+}
+
+// fill enqueues messages with these texts.
+func (b *bench) fill(queue string, texts ...string) {
+	b.t.Helper()
+	var ms []event.NewMessage
+	for _, s := range texts {
+		ms = append(ms, msg(s))
+	}
+	b.put(queue, ms...)
+}
+
+// fillKeys enqueues messages whose key is their text's first letter.
+func (b *bench) fillKeys(queue string, texts ...string) {
+	b.t.Helper()
+	var ms []event.NewMessage
+	for _, s := range texts {
+		ms = append(ms, msg(s, key(s[:1])))
+	}
+	b.put(queue, ms...)
+}
+
+// take leases up to n messages and tells their texts in order.
+func (b *bench) take(queue string, n int, kinds ...string) string {
+	b.t.Helper()
+	var out []string
+	for _, m := range b.lease(queue, n, kinds...) {
+		out = append(out, b.names[m.ID])
+	}
+	return strings.Join(out, " ")
+}
+
+// wantTake leases up to n messages, which must be these.
+func (b *bench) wantTake(queue string, n int, want string) {
+	b.t.Helper()
+	if got := b.take(queue, n); got != want {
+		b.t.Fatalf("leased %q from %q, not %q", got, queue, want)
+	}
+}
+
+// on settles the newest lease of the message with this text.
+func (b *bench) on(op event.SettleOp, text string) event.Settled {
+	b.t.Helper()
+	return b.settle(op, b.leases[text])
+}
+
+// want settles the same way and holds the status against the one expected.
+func (b *bench) want(op event.SettleOp, text, status string) event.Settled {
+	b.t.Helper()
+	s := b.on(op, text)
+	if s.Status != status {
+		b.t.Fatalf("%s is %+v, not %s", text, s, status)
+	}
+	return s
+}
+
+// holds tells a queue's messages by id with their states.
+func (b *bench) holds(queue string) string {
+	b.t.Helper()
+	var out []string
+	ms, _ := b.m.Messages(queue, event.MessageFilter{})
+	for _, m := range ms {
+		s := b.names[m.ID] + ":" + m.State.String()
+		if m.Held {
+			s = b.names[m.ID] + ":held"
+		}
+		out = append(out, s)
+	}
+	return strings.Join(out, " ")
+}
+
+func (b *bench) wantHolds(queue, want string) {
+	b.t.Helper()
+	if got := b.holds(queue); got != want {
+		b.t.Fatalf("queue %q holds %q, not %q", queue, got, want)
+	}
+}
+
+// tells lists the newest block's events: type, text, reason.
+func (b *bench) tells() string {
+	var out []string
+	bl := b.last()
+	for i := range bl.Events {
+		s := bl.Events[i].Type.String()
+		if n := b.names[bl.Events[i].Subject]; n != "" {
+			s += " " + n
+		}
+		if r := bl.Events[i].Reason; r != 0 {
+			s += " " + r.String()
+		}
+		out = append(out, s)
+	}
+	return strings.Join(out, ", ")
+}
+
+func (b *bench) wantTells(want string) {
+	b.t.Helper()
+	if got := b.tells(); got != want {
+		b.t.Fatalf("entry %d tells %q, not %q", b.index, got, want)
+	}
+}
+
+// wantProblem expects a refusal with this code and detail ("" any).
+func (b *bench) wantProblem(r event.Result, code, detail string) {
+	b.t.Helper()
+	if r.Problem == nil || r.Problem.Code != code || (detail != "" && r.Problem.Detail != detail) {
+		b.t.Fatalf("the answer is %+v, not %s: %s", r.Problem, code, detail)
+	}
+}
+
+func (b *bench) ok(r event.Result) event.Result {
+	b.t.Helper()
+	if r.Problem != nil {
+		b.t.Fatal(r.Problem)
+	}
+	return r
+}
+
+func (b *bench) stats(queue string) event.Stats { b.t.Helper(); return b.q(queue).Stats }
+
+func (b *bench) purge(queue string) int64 {
+	b.t.Helper()
+	return b.ok(b.one(&event.Command{PurgeQueue: &event.PurgeQueue{Name: queue}})).Count
+}
+
+func (b *bench) drop(queue string, force bool) event.Result {
+	b.t.Helper()
+	return b.one(&event.Command{DeleteQueue: &event.DeleteQueue{Name: queue, Force: force}})
+}
+
+func (b *bench) pause(queue string, paused bool) {
+	b.t.Helper()
+	b.ok(b.one(&event.Command{PauseQueue: &event.PauseQueue{Name: queue, Paused: paused}}))
+}
+
+func (b *bench) remove(text string) event.Result {
+	b.t.Helper()
+	l := b.ids[text]
+	return b.one(&event.Command{Delete: &event.DeleteMessage{ID: l[len(l)-1]}})
+}
+
+// mustEqual compares two values by what %v prints.
+func mustEqual(t tb, got, want any) {
+	t.Helper()
+	if g, w := fmt.Sprint(got), fmt.Sprint(want); g != w {
+		t.Fatalf("got %s, want %s", g, w)
+	}
 }

@@ -37,7 +37,7 @@ func extents(l *Log, i int) []extent {
 // or all of them.
 func TestEveryFlippedByte(t *testing.T) {
 	t.Parallel()
-	disk, blocks := written(t, 17)
+	disk, blocks := written(t, 13)
 	l, err := OpenReadOnly(options(disk))
 	must(t, err)
 	defer l.Close()

@@ -15,10 +15,9 @@ import (
 // story is the scenario that crashes are walked through: entries over several
 // segments of the Raft log, checkpoints with truncation, a restart in between.
 // It returns what was acknowledged, in order, and what may have happened too.
-func story(t testing.TB, disk *vfs.Mem) (acked []string, maybe map[string]bool) {
+func story(t testing.TB, o Options) (acked []string, maybe map[string]bool) {
 	maybe = map[string]bool{}
-	o := on(disk)
-	o.TrailingLogs, o.KeepCheckpoints, o.SegmentBytes = 1, 2, 2048
+	o = small(o)
 	name := 0
 	for range 2 {
 		n, err := tryBoot(t, o)
@@ -46,6 +45,12 @@ func story(t testing.TB, disk *vfs.Mem) (acked []string, maybe map[string]bool) 
 	return acked, maybe
 }
 
+// small makes truncations and new segments come early.
+func small(o Options) Options {
+	o.TrailingLogs, o.KeepCheckpoints, o.SegmentBytes = 1, 2, 2048
+	return o
+}
+
 // leads waits until the node leads, or has died.
 func (n *node) leads() bool {
 	for {
@@ -71,7 +76,7 @@ func rng(seed int) *rand.Rand { return rand.New(rand.NewPCG(uint64(seed), 1)) }
 // that was refused.
 func TestCrashAnywhere(t *testing.T) {
 	whole := vfs.NewMem()
-	story(t, whole)
+	story(t, on(whole))
 	ops := whole.Ops()
 	t.Logf("%d operations", ops)
 	for at := 1; at <= ops; at++ {
@@ -94,14 +99,13 @@ func everyCrash() bool { return os.Getenv("QLOGD_CRASH") == "full" }
 func walk(t *testing.T, at int, loss vfs.Loss) {
 	disk := vfs.NewMem()
 	disk.CrashAt(at)
-	acked, maybe := story(t, disk)
+	acked, maybe := story(t, on(disk))
 	fail := func(format string, args ...any) {
 		t.Helper()
 		t.Errorf("crash at operation %d, loss %d: %s", at, loss, fmt.Sprintf(format, args...))
 	}
 	after := disk.CrashWith(loss, rand.New(rand.NewPCG(uint64(at), uint64(loss))))
-	o := on(after)
-	o.TrailingLogs, o.KeepCheckpoints, o.SegmentBytes = 1, 2, 2048
+	o := small(on(after))
 	for range 2 { // the second start is after a clean end
 		n, err := tryBoot(t, o)
 		if err != nil {
@@ -147,7 +151,7 @@ func walk(t *testing.T, at int, loss vfs.Loss) {
 // everything acknowledged is there.
 func TestFailAnywhere(t *testing.T) {
 	whole := vfs.NewMem()
-	story(t, whole)
+	story(t, on(whole))
 	ops := whole.Ops()
 	step := 5
 	if everyCrash() {
@@ -156,10 +160,8 @@ func TestFailAnywhere(t *testing.T) {
 	for at := 1; at <= ops; at += step {
 		disk := vfs.NewMem()
 		disk.FailAt(at, fmt.Errorf("operation %d fails", at))
-		acked, maybe := story(t, disk)
-		o := on(disk)
-		o.TrailingLogs, o.KeepCheckpoints, o.SegmentBytes = 1, 2, 2048
-		n, err := tryBoot(t, o)
+		acked, maybe := story(t, on(disk))
+		n, err := tryBoot(t, small(on(disk)))
 		if err != nil {
 			t.Fatalf("failure at operation %d: restart: %v", at, err)
 		}

@@ -268,6 +268,8 @@ func (p *proposer) reap() {
 		if got.problem == nil {
 			p.readyTerm = max(p.readyTerm, fl.term)
 			p.rate.add(len(fl.group), time.Now())
+		} else if fl.term == p.term && p.leader && p.readyTerm != p.term {
+			p.first = true // still no entry of this term
 		}
 		p.changedLocked()
 		p.mu.Unlock()

@@ -29,9 +29,9 @@ type fake struct {
 	messages map[event.ID]*event.MessageView
 	kept     map[event.Hash]keptAnswer
 	grown    chan struct{}
-	err      error  // of Propose
-	stale    int    // produce answers stale_revision as often
-	erased   bool   // all contents are
+	err      error // of Propose
+	stale    int   // produce answers stale_revision as often
+	erased   bool  // all contents are
 	applied  func([]string)
 	count    func([]event.Event)
 	before   func() // called by Propose

@@ -396,10 +396,10 @@ func (s *Server) pastMessage(l *life) (wire.Message, error) {
 
 // eventContent returns what users wrote in an event; nil where it was erased.
 func (s *Server) eventContent(e *event.Event) (*event.Content, error) {
-	if !e.Content.IsZero() {
-		return event.DecodeContent(e.Content.Bytes)
+	if e.Content.IsZero() && e.Content.Digest != [32]byte{} {
+		return s.content(event.RefOf(e.ID))
 	}
-	return s.content(event.RefOf(e.ID))
+	return event.DecodeContent(e.Content.Bytes)
 }
 
 // fate tells what became of a message, following it through moves: in a

@@ -25,6 +25,7 @@ var errBudget = errors.New("takes too many steps to check")
 type schema struct {
 	compiled *jsonschema.Schema
 	left     int // steps
+	enum     int // the most values of an enum, or names of a required
 }
 
 // compileSchema compiles a JSON Schema (2020-12).
@@ -48,6 +49,11 @@ func compileSchema(text []byte) (sc *schema, err error) {
 	c.DefaultDraft(jsonschema.Draft2020)
 	c.UseLoader(noLoader{})
 	c.RegisterVocabulary(&jsonschema.Vocabulary{URL: "qlogd:budget", Compile: func(_ *jsonschema.CompilerContext, obj map[string]any) (jsonschema.SchemaExt, error) {
+		for _, keyword := range []string{"enum", "required"} {
+			if list, ok := obj[keyword].([]any); ok {
+				sc.enum = max(sc.enum, len(list))
+			}
+		}
 		return &step{sc, cost(obj)}, nil
 	}})
 	c.AssertVocabs()
@@ -67,30 +73,50 @@ func (noLoader) Load(string) (any, error) {
 	return nil, errors.New("references to the outside are off")
 }
 
-// step is in every subschema and counts its evaluations.
+// step is in every subschema and counts its evaluations. The library comes to
+// it last, and not at all where a type or an enum does not fit, so each
+// evaluation pays for those below it as well.
 type step struct {
 	schema *schema
 	cost   int
 }
 
 func (e *step) Validate(*jsonschema.ValidatorContext, any) {
-	if e.schema.left -= e.cost; e.schema.left < 0 {
+	if e.schema.left -= e.cost * e.schema.weight(); e.schema.left < 0 {
 		panic(errBudget)
 	}
 }
 
-// cost is how much an evaluation of one subschema does without going into
-// another.
+// weight is the cost of an evaluation that does not go into others.
+func (sc *schema) weight() int { return 1 + sc.enum/8 }
+
+// cost is how many others an evaluation may go into for the same value.
 func cost(obj map[string]any) int {
-	n := 1 + len(obj)/8
+	n := 1
 	for _, v := range obj {
 		switch v := v.(type) {
 		case []any:
-			n += len(v) / 8
+			n += len(v)
 		case map[string]any:
-			n += len(v) / 8
+			n++
 		case string:
 			n += len(v) / 64 // a pattern
+		}
+	}
+	return n
+}
+
+// nodes counts the values in a JSON value.
+func nodes(v any) int {
+	n := 1
+	switch v := v.(type) {
+	case []any:
+		for _, e := range v {
+			n += nodes(e)
+		}
+	case map[string]any:
+		for _, e := range v {
+			n += nodes(e)
 		}
 	}
 	return n
@@ -111,7 +137,10 @@ func (sc *schema) validate(payload []byte) (where, why string, err error) {
 	if err != nil {
 		return "", "is not JSON", nil
 	}
-	sc.left = 100_000 + 16*len(payload)
+	sc.left = 200_000 + 2*len(payload)
+	if nodes(doc)*sc.weight() > sc.left {
+		return "", errBudget.Error(), nil
+	}
 	err = sc.compiled.Validate(doc)
 	var ve *jsonschema.ValidationError
 	if errors.As(err, &ve) {

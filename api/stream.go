@@ -26,17 +26,17 @@ const streamWriteTimeout = 30 * time.Second
 func (s *Server) stream(q *request, f *eventQuery, media string) error {
 	ctx, cancel := context.WithCancel(q.Context())
 	defer cancel()
+	w := &eventWriter{q: q, rc: http.NewResponseController(q.w), sse: media == typeSSE}
 	stop := make(chan struct{})
 	defer close(stop)
 	go func() {
 		select {
 		case <-s.drain:
 			cancel()
+			_ = w.rc.SetWriteDeadline(time.Now().Add(time.Second)) // one that does not read must not hold up the end
 		case <-stop:
 		}
 	}()
-
-	w := &eventWriter{q: q, rc: http.NewResponseController(q.w), sse: media == typeSSE}
 	defer func() { _ = w.rc.SetWriteDeadline(time.Now().Add(streamWriteTimeout)) }() // for the end of the answer
 	started := false
 	start := func() {

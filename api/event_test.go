@@ -1,0 +1,191 @@
+package api
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/qlogd/qlogd/api/wire"
+)
+
+// produceN enqueues n messages, one entry each.
+func (h *harness) produceN(queue string, n int) {
+	h.Helper()
+	for range n {
+		h.do("POST", "/v1/queues/"+queue+"/messages", oneMessage).want(201)
+	}
+}
+
+// TestPollingMissesNothing walks the log page by page, with filters, while more
+// is written.
+func TestPollingMissesNothing(t *testing.T) {
+	h := setup(t)
+	if a := h.do("GET", "/v1/events", "").want(200); a.str("next_cursor") != "00000000000000000000000000" {
+		t.Errorf("%s", a.Body)
+	}
+	h.do("PUT", "/v1/queues/a", "").want(201)
+	h.do("PUT", "/v1/queues/b", "").want(201)
+	h.produceN("a", 5)
+	h.do("POST", "/v1/queues/b/messages", `{"messages":[{"payload":1},{"payload":2},{"payload":3}]}`).want(201)
+	h.produceN("a", 5)
+	for _, filter := range []string{"", "&queue=b", "&type=enqueued", "&queue=a&type=enqueued"} {
+		all := h.do("GET", "/v1/events?limit=1000"+filter, "").want(200)
+		n := len(all.get("events").([]any))
+		seen, cursor := map[string]bool{}, "00000000000000000000000000"
+		for range 100 {
+			a := h.do("GET", "/v1/events?limit=2&after="+cursor+filter, "").want(200)
+			for _, e := range a.get("events").([]any) {
+				id := e.(map[string]any)["event_id"].(string)
+				if seen[id] {
+					t.Fatalf("%s: %s twice", filter, id)
+				}
+				seen[id] = true
+			}
+			if cursor = a.str("next_cursor"); len(a.get("events").([]any)) == 0 {
+				break
+			}
+		}
+		if len(seen) != n || n == 0 {
+			t.Errorf("%s: %d of %d", filter, len(seen), n)
+		}
+		h.produceN("a", 1)
+		a := h.do("GET", "/v1/events?after="+cursor, "").want(200)
+		if len(a.get("events").([]any)) != 1 {
+			t.Errorf("%s: after the end: %s", filter, a.Body)
+		}
+	}
+	// from=now: the cursor of nothing is the place itself.
+	a := h.do("GET", "/v1/events?from=now", "").want(200)
+	h.produceN("a", 2)
+	if a = h.do("GET", "/v1/events?after="+a.str("next_cursor"), "").want(200); len(a.get("events").([]any)) != 2 {
+		t.Errorf("%s", a.Body)
+	}
+	first := h.do("GET", "/v1/events?limit=1", "").str("events.0.event_id")
+	if a = h.do("GET", "/v1/events?from="+first+"&to="+first, "").want(200); a.str("events.0.event_id") != first || a.get("events.1") != nil {
+		t.Errorf("%s", a.Body)
+	}
+	if a = h.do("GET", "/v1/events?from=index:2&to=index:3", "").want(200); a.get("events.0.index") != 2.0 || a.get("events.1.index") != 3.0 || a.get("events.2") != nil {
+		t.Errorf("%s", a.Body)
+	}
+	h.do("GET", "/v1/events?to=start", "").want(200)
+	h.do("GET", "/v1/events?after="+first+"&from=start", "").want(400)
+}
+
+// stream is an answer that is read while it is written.
+type stream struct {
+	header http.Header
+	r      *io.PipeReader
+	w      *io.PipeWriter
+	lines  *bufio.Scanner
+	done   chan struct{}
+}
+
+func (s *stream) Header() http.Header         { return s.header }
+func (s *stream) Write(b []byte) (int, error) { return s.w.Write(b) }
+func (s *stream) WriteHeader(int)             {}
+func (s *stream) Flush()                      {}
+
+func (h *harness) open(ctx context.Context, target string, headers ...string) *stream {
+	s := &stream{header: http.Header{}, done: make(chan struct{})}
+	s.r, s.w = io.Pipe()
+	s.lines = bufio.NewScanner(s.r)
+	r := httptest.NewRequestWithContext(ctx, "GET", target, nil)
+	for _, line := range headers {
+		name, v, _ := strings.Cut(line, ": ")
+		r.Header.Add(name, v)
+	}
+	go func() {
+		h.h.ServeHTTP(s, r)
+		_ = s.w.Close()
+		close(s.done)
+	}()
+	synctest.Wait()
+	return s
+}
+
+func (s *stream) line() string {
+	s.lines.Scan()
+	return s.lines.Text()
+}
+
+func TestStreams(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := setup(t)
+		h.do("PUT", "/v1/queues/q", "").want(201)
+		nd := h.open(t.Context(), "/v1/events?follow=true&type=enqueued", "Accept: application/x-ndjson")
+		h.produceN("q", 2)
+		var e wire.Event
+		if err := wire.Unmarshal([]byte(nd.line()), &e); err != nil || e.Type != "enqueued" || e.Index != 2 {
+			t.Fatalf("%+v %v", e, err)
+		}
+		first := e.EventID
+		nd.line()
+		begun := time.Now()
+		if l := nd.line(); l != "" || time.Since(begun) != 15*time.Second {
+			t.Errorf("heartbeat %q after %s", l, time.Since(begun))
+		}
+
+		sse := h.open(t.Context(), "/v1/events?follow=true&after=00000000000000000000000000", "Accept: text/event-stream", "Last-Event-ID: "+first)
+		if sse.header.Get("Content-Type") != typeSSE {
+			t.Errorf("%v", sse.header)
+		}
+		if l := sse.line(); !strings.HasPrefix(l, "id: ") || l == "id: "+first {
+			t.Errorf("%q", l)
+		}
+		if l := sse.line(); l != "event: enqueued" {
+			t.Errorf("%q", l)
+		}
+		if l := sse.line(); !strings.HasPrefix(l, `data: {"event_id":`) {
+			t.Errorf("%q", l)
+		}
+		sse.line()
+		if l := sse.line(); l != ":" {
+			t.Errorf("heartbeat %q", l)
+		}
+		sse.line()
+
+		// One that hangs up, and one that ends by itself.
+		ctx, cancel := context.WithCancel(t.Context())
+		gone := h.open(ctx, "/v1/events?follow=true", "Accept: application/x-ndjson")
+		cancel()
+		<-gone.done
+		if n := h.open(t.Context(), "/v1/events?from=start&limit=2", "Accept: application/x-ndjson"); n.line() == "" || n.line() == "" || n.line() != "" {
+			t.Error("a list as NDJSON")
+		}
+		go io.Copy(io.Discard, nd.r)
+		go io.Copy(io.Discard, sse.r)
+		h.s.Drain()
+		<-nd.done
+		<-sse.done
+		h.s.Close()
+	})
+}
+
+// TestStreamOverlapsProduce follows from the start while more comes: in order,
+// each once.
+func TestStreamOverlapsProduce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := setup(t)
+		h.do("PUT", "/v1/queues/q", "").want(201)
+		s := h.open(t.Context(), "/v1/events?follow=true&from=start&type=enqueued", "Accept: application/x-ndjson")
+		go h.produceN("q", 200)
+		last := ""
+		for i := range 200 {
+			var e wire.Event
+			if err := wire.Unmarshal([]byte(s.line()), &e); err != nil || e.EventID <= last {
+				t.Fatal(fmt.Sprint(i, e, err))
+			}
+			last = e.EventID
+		}
+		h.s.Drain()
+		<-s.done
+		h.s.Close()
+	})
+}

@@ -1,0 +1,164 @@
+package api
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// pipes is a listener of in-memory connections, whose deadlines follow the
+// bubble's clock.
+type pipes struct {
+	conns chan net.Conn
+	done  chan struct{}
+}
+
+type pipeAddr string
+
+func (a pipeAddr) Network() string { return "pipe" }
+func (a pipeAddr) String() string  { return string(a) }
+
+type pipeConn struct {
+	net.Conn
+	from string
+}
+
+func (c pipeConn) RemoteAddr() net.Addr { return pipeAddr(c.from) }
+
+func (p *pipes) Accept() (net.Conn, error) {
+	select {
+	case c := <-p.conns:
+		return c, nil
+	case <-p.done:
+		return nil, net.ErrClosed
+	}
+}
+func (p *pipes) Close() error   { close(p.done); return nil }
+func (p *pipes) Addr() net.Addr { return pipeAddr("server") }
+
+func (p *pipes) dial(from string) net.Conn {
+	a, b := net.Pipe()
+	p.conns <- pipeConn{b, from}
+	return a
+}
+
+// TestStrangers speaks raw HTTP to a whole http.Server.
+func TestStrangers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := setup(t)
+		h.do("PUT", "/v1/queues/q", "").want(201)
+		before := h.proposals()
+		l := &pipes{make(chan net.Conn), make(chan struct{})}
+		srv := h.s.HTTPServer()
+		go func() { _ = srv.Serve(l) }()
+		talk := func(text string) (status string, after time.Duration) {
+			c := l.dial("1.2.3.4:5")
+			defer c.Close()
+			begun := time.Now()
+			go func() { _, _ = io.WriteString(c, text) }()
+			status, _ = bufio.NewReader(c).ReadString('\n')
+			return strings.TrimSpace(status), time.Since(begun)
+		}
+		head := "POST /v1/queues/q/messages HTTP/1.1\r\nHost: x\r\n"
+		for _, c := range []struct {
+			name, text, status string
+			within             time.Duration
+		}{
+			{"slow headers", "POST /v1/queues/q/mess", "HTTP/1.1 400 Bad Request", 5 * time.Second},
+			{"a body that stalls", head + "Content-Length: 100\r\n\r\n{", "HTTP/1.1 408 Request Timeout", 30 * time.Second},
+			{"a body too long by its own word", head + "Content-Length: 100000000\r\n\r\n{", "HTTP/1.1 413 Request Entity Too Large", 0},
+			{"two lengths", head + "Content-Length: 1\r\nContent-Length: 2\r\n\r\n{}", "HTTP/1.1 400 Bad Request", 0},
+			{"a header of 64 KiB", head + "X-A: " + strings.Repeat("a", 64<<10) + "\r\n\r\n", "HTTP/1.1 431 Request Header Fields Too Large", 0},
+			{"no host", "GET /healthz HTTP/1.1\r\n\r\n", "HTTP/1.1 400 Bad Request", 0},
+			{"a good one", "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n", "HTTP/1.1 200 OK", 0},
+			{"a chunked body without an end", head + "Content-Type: text/plain\r\nTransfer-Encoding: chunked\r\n\r\n" + strings.Repeat("10000\r\n"+strings.Repeat("x", 0x10000)+"\r\n", 40), "HTTP/1.1 413 Request Entity Too Large", 0},
+		} {
+			if status, after := talk(c.text); !strings.HasPrefix(status, c.status) || after > c.within {
+				t.Errorf("%s: %q after %s", c.name, status, after)
+			}
+		}
+		if h.proposals() != before {
+			t.Error("reached the proposer")
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		h.s.Drain()
+		if err := srv.Shutdown(ctx); err != nil {
+			t.Error(err)
+		}
+		h.s.Close()
+	})
+}
+
+func TestLimit(t *testing.T) {
+	p := &pipes{make(chan net.Conn), make(chan struct{})}
+	l := Limit(p, 3, 2)
+	accepted := make(chan net.Conn, 8)
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				close(accepted)
+				return
+			}
+			accepted <- c
+		}
+	}()
+	closed := func(c net.Conn) bool {
+		_, err := c.Read(make([]byte, 1))
+		return errors.Is(err, io.EOF)
+	}
+	p.dial("a:1")
+	p.dial("a:2")
+	first := <-accepted
+	<-accepted
+	if !closed(p.dial("a:3")) {
+		t.Error("a third of one address")
+	}
+	p.dial("b:1")
+	<-accepted
+	if !closed(p.dial("c:1")) {
+		t.Error("a fourth in all")
+	}
+	_ = first.Close()
+	_ = first.Close() // counted once
+	p.dial("c:2")
+	<-accepted
+	if !closed(p.dial("d:1")) {
+		t.Error("a fourth in all, again")
+	}
+	_ = p.Close()
+	if _, ok := <-accepted; ok {
+		t.Error("one too many accepted")
+	}
+}
+
+// TestH2C speaks HTTP/2 without TLS.
+func TestH2C(t *testing.T) {
+	h := setup(t)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv := h.s.HTTPServer()
+	go func() { _ = srv.Serve(l) }()
+	defer srv.Close()
+	tr := &http.Transport{Protocols: new(http.Protocols)}
+	tr.Protocols.SetUnencryptedHTTP2(true)
+	defer tr.CloseIdleConnections()
+	res, err := (&http.Client{Transport: tr}).Post("http://"+l.Addr().String()+"/v1/queues/q/lease", "application/json", strings.NewReader(`{}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	if res.ProtoMajor != 2 || res.StatusCode != 404 {
+		t.Errorf("%s %d", res.Proto, res.StatusCode)
+	}
+}

@@ -1,0 +1,345 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/qlogd/qlogd/internal/event"
+)
+
+// bench is waits over a number that stands for a queue's messages.
+type shop struct {
+	*waits
+	mu     sync.Mutex
+	stock  map[string]int
+	took   []string // who got how many, in order
+	asked  int      // leases proposed
+	closed chan struct{}
+}
+
+func newShop(t *testing.T) *shop {
+	s := &shop{stock: map[string]int{}, closed: make(chan struct{})}
+	s.waits = newWaits(func(q string, kinds []string) int {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if len(kinds) > 0 {
+			return s.stock[q+"/"+kinds[0]]
+		}
+		return s.stock[q]
+	})
+	go s.run(s.closed)
+	t.Cleanup(func() { close(s.closed); synctest.Wait() })
+	return s
+}
+
+func (s *shop) put(q string, n int) {
+	s.mu.Lock()
+	s.stock[q] += n
+	s.mu.Unlock()
+	s.applied([]string{strings.Split(q, "/")[0]})
+}
+
+// take is a lease of up to most from a queue; before is called first.
+func (s *shop) take(name, key string, most int, before func()) func() (int, error) {
+	return func() (int, error) {
+		if before != nil {
+			before()
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.asked++
+		n := min(most, s.stock[key])
+		s.stock[key] -= n
+		if n > 0 {
+			s.took = append(s.took, fmt.Sprintf("%s:%d", name, n))
+		}
+		return n, nil
+	}
+}
+
+func none() error { return nil }
+
+// wait starts a waiter for a queue and lets it come to rest.
+func (s *shop) wait(name, q string, most int, d time.Duration, before func()) (done chan error, cancel func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	done = make(chan error, 1)
+	queue, kind, _ := strings.Cut(q, "/")
+	var kinds []string
+	if kind != "" {
+		kinds = []string{kind}
+	}
+	go func() {
+		done <- s.lease(ctx, newWaiter([]string{queue}, kinds, most), d, nil, none, s.take(name, q, most, before))
+	}()
+	synctest.Wait()
+	return done, cancel
+}
+
+func (s *shop) got() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return strings.Join(s.took, " ")
+}
+
+func TestWaitersAreServedInOrderAndNoHerd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newShop(t)
+		for i := range 100 {
+			s.wait(fmt.Sprint(i), "q", 1, time.Hour, nil)
+		}
+		s.put("q", 3)
+		synctest.Wait()
+		if s.got() != "0:1 1:1 2:1" && len(s.took) != 3 {
+			t.Errorf("took %s", s.got())
+		}
+		if s.asked != 3 {
+			t.Errorf("%d leases proposed for 3 messages", s.asked)
+		}
+		for range 97 {
+			s.put("q", 1)
+			synctest.Wait()
+		}
+		if len(s.took) != 100 || s.took[99] != "99:1" || s.asked != 100 {
+			t.Errorf("%d asked, took %s", s.asked, s.got())
+		}
+		if len(s.lanes) != 0 || s.waiting.Load() != 0 {
+			t.Errorf("left: %v", s.lanes)
+		}
+	})
+}
+
+func TestWaiterTimesOut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newShop(t)
+		begun := time.Now()
+		done, _ := s.wait("a", "q", 1, 5*time.Second, nil)
+		if err := <-done; err != nil || time.Since(begun) != 5*time.Second || s.asked != 0 {
+			t.Errorf("%v after %s, %d asked", err, time.Since(begun), s.asked)
+		}
+		if done, _ = s.wait("a", "q", 1, 0, nil); <-done != nil || s.asked != 0 {
+			t.Error("a lease without a wait was proposed in vain")
+		}
+	})
+}
+
+func TestWaiterThatHangsUpIsNotLeasedTo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newShop(t)
+		done, cancel := s.wait("a", "q", 1, time.Hour, nil)
+		b, _ := s.wait("b", "q", 1, time.Hour, nil)
+		cancel()
+		if err := <-done; err != context.Canceled {
+			t.Errorf("%v", err)
+		}
+		s.put("q", 1)
+		if err := <-b; err != nil || s.got() != "b:1" || s.asked != 1 {
+			t.Errorf("%v %s", err, s.got())
+		}
+	})
+}
+
+// TestBatonIsPassedOn: a woken waiter that hangs up, fails, or takes less than
+// it claimed leaves the rest to the next one.
+func TestBatonIsPassedOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newShop(t)
+		// Both are granted nothing yet; then the first one's context ends in the
+		// very moment of its grant.
+		ctx, cancel := context.WithCancel(context.Background())
+		first := newWaiter([]string{"q"}, nil, 10)
+		s.enter(first)
+		b, _ := s.wait("b", "q", 10, time.Hour, nil)
+		s.put("q", 4)
+		synctest.Wait()
+		if !s.isGranted(first) || s.got() != "" {
+			t.Fatalf("took %s", s.got())
+		}
+		cancel()
+		_ = ctx
+		s.abandon(first)
+		if <-b; s.got() != "b:4" {
+			t.Errorf("took %s", s.got())
+		}
+
+		// One that claims 10 and leases 4, while another waits for the rest.
+		gate := make(chan struct{})
+		s.put("q", 10)
+		c, _ := s.wait("c", "q", 10, time.Hour, func() { <-gate })
+		d, _ := s.wait("d", "q", 10, time.Hour, nil)
+		s.mu.Lock()
+		s.stock["q"] = 14 // 4 more came, with no word of it
+		s.mu.Unlock()
+		close(gate)
+		<-c
+		if <-d; s.got() != "b:4 c:10 d:4" {
+			t.Errorf("took %s", s.got())
+		}
+	})
+}
+
+// TestNoWakeUpIsLost: work that comes while the only waiter proposes for other
+// work is not forgotten.
+func TestNoWakeUpIsLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newShop(t)
+		gate := make(chan struct{})
+		a, _ := s.wait("a", "q", 1, time.Hour, func() { <-gate })
+		b, _ := s.wait("b", "q", 1, time.Hour, nil)
+		s.put("q", 1) // a is woken and stands at the gate
+		synctest.Wait()
+		s.mu.Lock()
+		s.stock["q"] = 0 // a faster one, on another node
+		s.mu.Unlock()
+		close(gate)
+		synctest.Wait() // a got nothing and waits again, before b
+		s.put("q", 1)
+		if <-a; s.got() != "a:1" {
+			t.Errorf("took %s", s.got())
+		}
+		s.put("q", 1)
+		if <-b; s.got() != "a:1 b:1" {
+			t.Errorf("took %s", s.got())
+		}
+	})
+}
+
+func TestKindsAndSeveralQueues(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newShop(t)
+		gate := make(chan struct{})
+		s.put("q", 5)
+		busy, _ := s.wait("busy", "q", 5, time.Hour, func() { <-gate }) // claims all
+		rare, _ := s.wait("rare", "q/x", 1, time.Hour, nil)
+		s.put("q/x", 1)
+		if <-rare; s.got() != "rare:1" { // not starved by claims for other kinds
+			t.Errorf("took %s", s.got())
+		}
+		close(gate)
+		<-busy
+
+		done := make(chan error, 1)
+		w := newWaiter([]string{"a", "b"}, nil, 1)
+		go func() { done <- s.lease(context.Background(), w, time.Hour, nil, none, s.take("two", "b", 1, nil)) }()
+		synctest.Wait()
+		s.put("b", 1)
+		if <-done; !strings.HasSuffix(s.got(), "two:1") || len(s.lanes) != 0 {
+			t.Errorf("took %s, left %v", s.got(), s.lanes)
+		}
+	})
+}
+
+// TestEmptyGrantsAreNotHot: where leasable promises what leases do not find, a
+// waiter tries again ever more slowly.
+func TestEmptyGrantsAreNotHot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newShop(t)
+		s.put("q", 1)
+		done := make(chan error, 1)
+		asked := 0
+		go func() {
+			done <- s.lease(context.Background(), newWaiter([]string{"q"}, nil, 1), 30*time.Second, nil, none, func() (int, error) { asked++; return 0, nil })
+		}()
+		if err := <-done; err != nil || asked > 45 {
+			t.Errorf("%v, %d asked", err, asked)
+		}
+	})
+}
+
+// TestManyWaiters is for the race detector: all there is is leased, once.
+func TestManyWaiters(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newShop(t)
+		var wg sync.WaitGroup
+		for i := range 50 {
+			wg.Go(func() {
+				for range 20 {
+					_ = s.lease(context.Background(), newWaiter([]string{"q"}, nil, 1+i%3), time.Hour, nil, none, s.take("x", "q", 1, nil))
+				}
+			})
+		}
+		for range 1000 {
+			s.put("q", 1)
+		}
+		wg.Wait()
+		if s.stock["q"] != 0 || len(s.took) != 1000 {
+			t.Errorf("%d left, %d took", s.stock["q"], len(s.took))
+		}
+	})
+}
+
+// TestLongPollThroughHTTP: a waiting lease gets what is produced, an empty list
+// at its end or when the server drains, and nothing when it has hung up.
+func TestLongPollThroughHTTP(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := setup(t)
+		h.do("PUT", "/v1/queues/q", "").want(201)
+		lease := func(ctx context.Context, body string) chan answer {
+			out := make(chan answer, 1)
+			go func() {
+				w := httptest.NewRecorder()
+				h.h.ServeHTTP(w, httptest.NewRequestWithContext(ctx, "POST", "/v1/queues/q/lease", strings.NewReader(body)))
+				out <- answer{w, t}
+			}()
+			synctest.Wait()
+			return out
+		}
+		begun := time.Now()
+		if a := <-lease(t.Context(), `{"wait_ms":1500}`); a.Body.String() != `{"messages":[]}` || time.Since(begun) != 1500*time.Millisecond {
+			t.Errorf("%s after %s", a.Body, time.Since(begun))
+		}
+		before := h.proposals()
+		waiting := lease(t.Context(), `{"wait_ms":60000}`)
+		if h.proposals() != before {
+			t.Error("a lease was proposed for nothing")
+		}
+		h.do("POST", "/v1/queues/q/messages", `{"messages":[{"payload":1}]}`).want(201)
+		if a := <-waiting; a.str("messages.0.id") == "" {
+			t.Errorf("%s", a.Body)
+		}
+
+		ctx, cancel := context.WithCancel(t.Context())
+		gone := lease(ctx, `{"wait_ms":60000}`)
+		cancel()
+		<-gone
+		before = h.proposals()
+		h.do("POST", "/v1/queues/q/messages", `{"messages":[{"payload":1}]}`).want(201)
+		synctest.Wait()
+		if n := h.proposals() - before; n != 1 {
+			t.Errorf("%d proposals: leased to one that has hung up", n)
+		}
+
+		// One that hangs up while its lease is being committed: given back.
+		ctx, cancel = context.WithCancel(t.Context())
+		h.fake.before = func() { h.fake.before = nil; cancel() }
+		<-lease(ctx, `{}`)
+		synctest.Wait()
+		h.mu.Lock()
+		last := h.commands[len(h.commands)-1]
+		h.mu.Unlock()
+		if last.Settle == nil || last.Settle.Items[0].Op != event.OpRelease {
+			t.Errorf("not released: %+v", last)
+		}
+		if a := <-lease(t.Context(), `{"max_messages":1}`); a.get("messages.0.attempt") != 1.0 {
+			t.Errorf("%s", a.Body)
+		}
+
+		waiting = lease(t.Context(), `{"wait_ms":60000}`)
+		h.s.Drain()
+		if a := <-waiting; a.Code != 200 || a.Body.String() != `{"messages":[]}` {
+			t.Errorf("%d %s", a.Code, a.Body)
+		}
+		if a := h.do("POST", "/v1/queues/q/lease", `{}`).want(503); a.str("code") != "shutting_down" || a.Header().Get("Retry-After") != "2" {
+			t.Errorf("%s", a.Body)
+		}
+		h.do("GET", "/readyz", "").want(503)
+		h.do("GET", "/healthz", "").want(200)
+		h.do("POST", "/v1/queues/q/messages", `{"messages":[{"payload":1}]}`).want(201)
+		h.s.Close()
+	})
+}

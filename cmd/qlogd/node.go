@@ -101,6 +101,11 @@ func startNode(c *config, logger *slog.Logger) (_ *node, err error) {
 	}
 	if len(metas) > 0 {
 		lo.Durable = metas[0].HeadIndex
+		// A checkpoint stands for all that Raft no longer holds: between its
+		// newest block and Raft's first entry lie only entries of Raft's own.
+		if heldFrom > 0 && heldFrom <= metas[0].Index+1 {
+			lo.HeldFrom = min(heldFrom, metas[0].HeadIndex+1)
+		}
 	}
 	if n.log, err = eventlog.Open(lo); err != nil {
 		return nil, err

@@ -45,15 +45,20 @@ type Report struct {
 // progress is called with the work done and the total, in bytes of the log, of
 // which each counts twice: read, and folded.
 func Verify(ctx context.Context, path string, progress func(done, total int64)) (*Report, error) {
+	if _, err := datadir.ReadNode(path); err != nil && !errors.Is(err, datadir.ErrNoNode) {
+		return &Report{}, err
+	}
+	return VerifyOn(ctx, vfs.OS{}, path, progress)
+}
+
+// VerifyOn verifies a data directory on any file system.
+func VerifyOn(ctx context.Context, fsys vfs.FS, path string, progress func(done, total int64)) (*Report, error) {
 	if progress == nil {
 		progress = func(int64, int64) {}
 	}
 	r := &Report{}
-	if _, err := datadir.ReadNode(path); err != nil && !errors.Is(err, datadir.ErrNoNode) {
-		return r, err
-	}
 	d := &Dir{Path: path}
-	d.FS, d.Checkpoints = vfs.OS{}, datadir.Path(path, datadir.CheckpointDir)
+	d.FS, d.Checkpoints = fsys, datadir.Path(path, datadir.CheckpointDir)
 	var err error
 	// Before the log is looked at: a live node's may only be ahead of these.
 	if d.Metas, d.Bad, err = checkpoint.List(d.FS, d.Checkpoints); err != nil {

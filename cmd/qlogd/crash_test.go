@@ -1,0 +1,301 @@
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"path"
+	"testing"
+	"time"
+
+	"github.com/qlogd/qlogd/fsm"
+	"github.com/qlogd/qlogd/internal/checkpoint"
+	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/internal/eventlog"
+	"github.com/qlogd/qlogd/internal/replay"
+	"github.com/qlogd/qlogd/internal/vfs"
+	"github.com/qlogd/qlogd/projections"
+	"github.com/qlogd/qlogd/raft"
+)
+
+// stack is what stores and decides of a node, on a disk in memory: event log,
+// state, checkpoints, Raft log; built as startNode builds it.
+type stack struct {
+	log     *eventlog.Log
+	machine *machine
+	replica *raft.Replica
+	src     *replay.Source
+	ctx     context.Context   // ends when the replica can't go on, as the process would
+	seen    map[uint64]string // what each block held when it was appended
+}
+
+// openStack recovers what is on a disk.
+func openStack(disk vfs.FS) (*stack, error) {
+	ctx, die := context.WithCancel(context.Background())
+	s := &stack{ctx: ctx, seen: map[uint64]string{}}
+	ro := raft.Options{
+		NodeID: "n1", ClusterID: "c1", Dir: "/raft", CheckpointDir: "/checkpoints", FS: disk, Bootstrap: true,
+		OpenKV:           func(name string) (raft.KV, error) { return raft.FileKV(disk, name) },
+		OnFatal:          func(error) { die() },
+		SnapshotInterval: -1, SnapshotThreshold: 1 << 40, TrailingLogs: 1, KeepCheckpoints: 2, SegmentBytes: 4096,
+		HeartbeatTimeout: 20 * time.Millisecond, ElectionTimeout: 20 * time.Millisecond, LeaderLeaseTimeout: 20 * time.Millisecond,
+	}
+	if err := errors.Join(disk.MkdirAll("/raft"), disk.MkdirAll("/checkpoints"), disk.MkdirAll("/log")); err != nil {
+		return nil, err
+	}
+	held, _, err := raft.Held(ro)
+	if err != nil {
+		return nil, err
+	}
+	lo := eventlog.Options{FS: disk, Dir: "/log", SegmentSize: 2048, HeldFrom: held}
+	metas, _, err := checkpoint.List(disk, "/checkpoints")
+	if err != nil {
+		return nil, err
+	}
+	if len(metas) > 0 {
+		lo.Durable = metas[0].HeadIndex
+		if held > 0 && held <= metas[0].Index+1 {
+			lo.HeldFrom = min(held, metas[0].HeadIndex+1)
+		}
+	}
+	if s.log, err = eventlog.Open(lo); err != nil {
+		return nil, err
+	}
+	s.src = &replay.Source{Log: s.log, FS: disk, Checkpoints: "/checkpoints"}
+	state, _, err := s.src.StateAt(context.Background(), event.Instant{Kind: event.InstantNow})
+	if err != nil {
+		s.log.Close()
+		return nil, err
+	}
+	s.machine = &machine{Machine: fsm.New(state, s, fsm.Options{}), log: s.log}
+	ro.Machine = s.machine
+	if s.replica, err = raft.Open(ro); err != nil {
+		s.log.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// Append implements fsm.Log: it remembers what was decided.
+func (s *stack) Append(b *event.Block) error {
+	if err := s.log.Append(b); err != nil {
+		return err
+	}
+	s.seen[b.Index] = sumBlock(b)
+	return nil
+}
+
+func sumBlock(b *event.Block) string {
+	h := sha256.New()
+	fmt.Fprint(h, b.Index, b.Time, len(b.Events))
+	for i := range b.Events {
+		e := &b.Events[i]
+		h.Write(e.ID[:])
+		h.Write(e.Subject[:])
+		h.Write(event.EncodeHeader(e))
+		h.Write(e.Content.Bytes)
+	}
+	return string(h.Sum(nil))
+}
+
+func (s *stack) close() {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	_ = s.replica.Shutdown(ctx)
+	_ = s.log.Close()
+}
+
+// do proposes until the replica leads; nil means that it was not acknowledged.
+func (s *stack) do(c *event.Command) *event.Result {
+	ctx, cancel := context.WithTimeout(s.ctx, 10*time.Second)
+	defer cancel()
+	for {
+		r, err := s.replica.Propose(ctx, c)
+		if err == nil {
+			return &r
+		}
+		var p *event.Problem
+		if !errors.As(err, &p) || p.Unknown || ctx.Err() != nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(time.Millisecond): // not the leader yet
+		}
+	}
+}
+
+// tale is the scenario: enqueue, lease, settle, over several segments, with
+// checkpoints, truncation, retention and a restart. It returns what was
+// acknowledged: the index of each entry with what its block held.
+func tale(disk vfs.FS) (acked map[uint64]string) {
+	acked = map[uint64]string{}
+	var leases []event.ID
+	for range 2 {
+		s, err := openStack(disk)
+		if err != nil {
+			return acked
+		}
+		do := func(c *event.Command) *event.Result {
+			r := s.do(c)
+			if r == nil || r.Problem != nil {
+				return nil
+			}
+			acked[r.Index] = s.seen[r.Index]
+			return r
+		}
+		p := event.DefaultPolicy()
+		p.Ordering = event.PerKey
+		ok := do(&event.Command{PutQueue: &event.PutQueue{Name: "q", Policy: p, DeadLetterAuto: true}}) != nil
+		for i := 0; i < 4 && ok; i++ {
+			c := &event.Produce{Queue: "q"}
+			for k := range 3 {
+				text := fmt.Sprintf("%0200d", 10*i+k)
+				c.Messages = append(c.Messages, event.NewMessage{
+					Priority: 5, Key: fmt.Sprint(k), Size: 200, Content: event.EncodeContent(&event.Content{Payload: []byte(text)}),
+				})
+			}
+			ok = do(&event.Command{Produce: c, Request: &event.Request{Key: event.Hash{byte(i), byte(len(acked))}}}) != nil
+			if r := do(&event.Command{Lease: &event.Lease{Queues: []string{"q"}, Max: 3}}); r != nil {
+				for _, l := range r.Leased {
+					leases = append(leases, l.Lease)
+				}
+			}
+			ops := []event.SettleOp{event.OpAck, event.OpRetry, event.OpDeadLetter, event.OpRelease}
+			st := &event.Settle{}
+			for n, l := range leases {
+				st.Items = append(st.Items, event.SettleItem{Op: ops[n%len(ops)], Lease: l})
+			}
+			do(&event.Command{Settle: st})
+			if i%2 == 1 {
+				_ = s.replica.Snapshot() // fails where the disk has
+				retire(s, do)
+			}
+		}
+		s.close()
+	}
+	return acked
+}
+
+// retire lets old history go as the server's retention does.
+func retire(s *stack, do func(*event.Command) *event.Result) {
+	segs := s.log.Raw().Segments()
+	if len(segs) < 3 {
+		return
+	}
+	cut := segs[1].First
+	carry := &event.Carry{}
+	s.machine.View(func(st *projections.State) {
+		st.All(func(m event.MessageView) bool {
+			if m.Content.Index < cut {
+				carry.Items = append(carry.Items, event.CarryItem{ID: m.ID, From: m.Content})
+			}
+			return true
+		})
+	})
+	for i := range carry.Items {
+		e, err := s.log.Event(carry.Items[i].From)
+		if err != nil {
+			return
+		}
+		carry.Items[i].Content = e.Content
+	}
+	do(&event.Command{Carry: carry})
+	do(&event.Command{Retain: &event.Retain{Before: cut}})
+	metas := s.replica.Status().Checkpoints
+	if before := metas[len(metas)-1].HeadIndex + 1; len(metas) > 1 {
+		_ = s.log.Raw().DeleteBefore(min(cut, before))
+	}
+}
+
+// TestCrashAnywhere lets the power fail in each write, sync, creation, rename
+// and removal of the tale, and holds what a restart finds against what was
+// acknowledged: the block of each acknowledged entry as it was, in a log that
+// verifies, whose fold is the state; and the node goes on.
+func TestCrashAnywhere(t *testing.T) {
+	whole := vfs.NewMem()
+	if n := len(tale(whole)); n < 30 {
+		t.Fatalf("only %d entries were acknowledged on a good disk", n)
+	}
+	ops := whole.Ops()
+	t.Logf("%d operations", ops)
+	step, losses := 7, 1
+	if os.Getenv("QLOGD_CRASH") == "full" {
+		step, losses = 1, 4
+	}
+	for at := 1; at <= ops; at += step {
+		for n := range losses {
+			loss := []vfs.Loss{vfs.LoseAll, vfs.LoseRandom, vfs.LosePrefix, vfs.LoseNone}[(at/step+n)%4]
+			crashAt(t, at, loss)
+			if t.Failed() {
+				return
+			}
+		}
+	}
+}
+
+func crashAt(t *testing.T, at int, loss vfs.Loss) {
+	t.Helper()
+	disk := vfs.NewMem()
+	disk.CrashAt(at)
+	acked := tale(disk)
+	after := disk.CrashWith(loss, rand.New(rand.NewPCG(uint64(at), uint64(loss))))
+	fail := func(format string, args ...any) {
+		t.Helper()
+		t.Errorf("crash at operation %d, loss %d: %s", at, loss, fmt.Sprintf(format, args...))
+	}
+	s, err := openStack(after)
+	if err != nil {
+		fail("restart: %v", err)
+		return
+	}
+	defer s.close()
+	if r := s.do(&event.Command{Settle: &event.Settle{}}); r == nil {
+		fail("the node does not go on: %v", s.replica.Status())
+		return
+	}
+	found := map[uint64]string{}
+	next, closeBlocks := s.log.Blocks(s.log.First())
+	defer closeBlocks()
+	for {
+		b, err := next(context.Background())
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			fail("read: %v", err)
+			return
+		}
+		found[b.Index] = sumBlock(b)
+	}
+	for index, sum := range acked {
+		if index >= s.log.First() && found[index] != sum {
+			fail("the acknowledged entry %d is not in the log as it was", index)
+		}
+	}
+	if report, err := replay.VerifyOn(context.Background(), after, "/", nil); err != nil {
+		fail("verify: %v, %+v", err, report)
+	}
+	s.machine.View(func(st *projections.State) {
+		if err := st.Check(); err != nil {
+			fail("%v", err)
+		}
+		st.All(func(m event.MessageView) bool {
+			if _, err := s.log.Content(m.Content); err != nil {
+				fail("content of message %s: %v", m.ID, err)
+			}
+			return true
+		})
+	})
+	names, _ := after.List("/checkpoints")
+	for _, n := range names {
+		if path.Ext(n) == ".tmp" {
+			fail("%s was left behind", n)
+		}
+	}
+}

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/go-json-experiment/json"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/qlogd/qlogd/internal/event"
 )
@@ -62,6 +63,14 @@ type harness struct {
 
 func setup(t *testing.T, opts ...func(*Options)) *harness {
 	t.Helper()
+	h := build(opts...)
+	t.Cleanup(h.s.Close)
+	h.T = t
+	return h
+}
+
+// build is setup without a test; the caller closes the server.
+func build(opts ...func(*Options)) *harness {
 	f := newFake()
 	o := Options{HistoryRetention: 7 * 24 * time.Hour}
 	for _, fn := range opts {
@@ -71,10 +80,18 @@ func setup(t *testing.T, opts ...func(*Options)) *harness {
 		Proposer: f, Barrier: f, State: f, Log: f, Past: f, Ready: f,
 		LogErrors: LogErrors{Gone: errGone, Erased: errErased, NotFound: errNotFound, Range: func(error) bool { return false }},
 		Logger:    slog.New(slog.DiscardHandler),
+		Registry:  prometheus.NewRegistry(),
 	}, o)
 	f.applied, f.count = s.Applied, s.Count
-	t.Cleanup(s.Close)
-	return &harness{T: t, fake: f, s: s, h: s.Handler()}
+	return &harness{fake: f, s: s, h: s.Handler()}
+}
+
+// forget empties the fake.
+func (f *fake) forget() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	n := newFake()
+	f.commands, f.blocks, f.queues, f.messages, f.kept = nil, nil, n.queues, n.messages, n.kept
 }
 
 // answer is a response and its body.

@@ -93,11 +93,14 @@ func FuzzBody(f *testing.F) {
 		"POST /v1/queues/q/release", "POST /v1/leases/" + aULID + "/ack", "POST /v1/leases/" + aULID + "/retry", "POST /v1/transactions",
 		"POST /v1/queues/q/purge",
 	}
+	shared := build()
+	f.Cleanup(shared.s.Close)
 	f.Fuzz(func(t *testing.T, body []byte, call uint8, pack bool) {
 		if strings.Contains(string(body), "wait_ms") {
 			t.Skip("would wait")
 		}
-		h := setup(t)
+		h := &harness{T: t, fake: shared.fake, s: shared.s, h: shared.h}
+		h.forget()
 		h.do("PUT", "/v1/queues/q", "").want(201)
 		before := h.proposals()
 		method, target, _ := strings.Cut(calls[int(call)%len(calls)], " ")

@@ -1,0 +1,273 @@
+package event
+
+import (
+	"bytes"
+	"encoding/hex"
+	"reflect"
+	"runtime"
+	"sort"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+func unhex(t testing.TB, s string) []byte {
+	t.Helper()
+	b, err := hex.DecodeString(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func encodeAll[T any](of map[string]*T, encode func(*T) []byte) (names []string, out map[string][]byte) {
+	out = map[string][]byte{}
+	for n, v := range of {
+		names = append(names, n)
+		out[n] = encode(v)
+	}
+	sort.Strings(names)
+	return names, out
+}
+
+type tb interface {
+	Helper()
+	Fatalf(format string, args ...any)
+}
+
+// same holds two values against each other; an empty list is no list.
+func same(t tb, what string, got, want any) {
+	t.Helper()
+	if !equal(reflect.ValueOf(got), reflect.ValueOf(want)) {
+		t.Fatalf("%s: decoded %+v, was %+v", what, got, want)
+	}
+}
+
+func equal(a, b reflect.Value) bool {
+	switch a.Kind() {
+	case reflect.Pointer:
+		return a.IsNil() == b.IsNil() && (a.IsNil() || equal(a.Elem(), b.Elem()))
+	case reflect.Struct:
+		for i := range a.NumField() {
+			if !equal(a.Field(i), b.Field(i)) {
+				return false
+			}
+		}
+		return true
+	case reflect.Slice:
+		if a.Len() != b.Len() {
+			return false
+		}
+		for i := range a.Len() {
+			if !equal(a.Index(i), b.Index(i)) {
+				return false
+			}
+		}
+		return true
+	}
+	return reflect.DeepEqual(a.Interface(), b.Interface())
+}
+
+// anything makes values of T by reflection, within the ranges of the enums.
+func anything[T any]() *rapid.Generator[T] {
+	small := func(of any, n int) (reflect.Type, *rapid.Generator[any]) {
+		typ := reflect.TypeOf(of)
+		return typ, rapid.Custom(func(t *rapid.T) any {
+			return reflect.ValueOf(rapid.IntRange(0, n-1).Draw(t, typ.Name())).Convert(typ).Interface()
+		})
+	}
+	types := map[reflect.Type]*rapid.Generator[any]{
+		reflect.TypeOf(Blob{}): rapid.Custom(func(t *rapid.T) any {
+			return EncodeContent(&Content{Payload: rapid.SliceOf(rapid.Byte()).Draw(t, "payload")})
+		}),
+	}
+	for of, n := range map[any]int{
+		Ordering(0): len(orderingNames), OnRetry(0): len(onRetryNames), OnDead(0): len(onDeadNames), DedupBy(0): len(dedupByNames),
+		Type(0): len(typeNames), Reason(0): len(reasonNames), Place(0): int(PlaceTail) + 1, SettleOp(0): int(OpRelease) + 1,
+	} {
+		typ, g := small(of, n)
+		types[typ] = g
+	}
+	return rapid.MakeCustom[T](rapid.MakeConfig{Types: types})
+}
+
+func TestRoundTrips(t *testing.T) {
+	t.Run("commands", func(t *testing.T) {
+		rapid.Check(t, func(rt *rapid.T) {
+			c := anything[Command]().Draw(rt, "command")
+			b := EncodeCommand(&c)
+			got, err := DecodeCommand(b)
+			if err != nil {
+				rt.Fatal(err)
+			}
+			same(rt, "command", got, &c)
+			if !bytes.Equal(EncodeCommand(got), b) {
+				rt.Fatal("other bytes")
+			}
+		})
+	})
+	t.Run("headers", func(t *testing.T) {
+		rapid.Check(t, func(rt *rapid.T) {
+			e := anything[Event]().Draw(rt, "event")
+			e.ID, e.Subject, e.Prev, e.Alias, e.Content = ID{}, ID{}, Ref{}, Hash{}, Blob{} // the record carries these
+			b := EncodeHeader(&e)
+			got := &Event{}
+			if err := DecodeHeader(b, got); err != nil {
+				rt.Fatal(err)
+			}
+			same(rt, "event", got, &e)
+			if !bytes.Equal(EncodeHeader(got), b) {
+				rt.Fatal("other bytes")
+			}
+		})
+	})
+	t.Run("contents", func(t *testing.T) {
+		rapid.Check(t, func(rt *rapid.T) {
+			c := anything[Content]().Draw(rt, "content")
+			blob := EncodeContent(&c)
+			got, err := DecodeContent(blob.Bytes)
+			if err != nil {
+				rt.Fatal(err)
+			}
+			same(rt, "content", got, &c)
+			if again := EncodeContent(got); !bytes.Equal(again.Bytes, blob.Bytes) || again.Digest != blob.Digest {
+				rt.Fatal("other bytes")
+			}
+		})
+	})
+	t.Run("results", func(t *testing.T) {
+		rapid.Check(t, func(rt *rapid.T) {
+			s := anything[Result]().Draw(rt, "result")
+			s.Problem, s.Kept, s.Leased = nil, Ref{}, nil // not part of a kept answer
+			got, err := DecodeResult(EncodeResult(&s))
+			if err != nil {
+				rt.Fatal(err)
+			}
+			same(rt, "result", got, &s)
+		})
+	})
+	t.Run("policies", func(t *testing.T) {
+		rapid.Check(t, func(rt *rapid.T) {
+			p := anything[Policy]().Draw(rt, "policy")
+			got, err := DecodePolicy(EncodePolicy(&p))
+			if err != nil {
+				rt.Fatal(err)
+			}
+			same(rt, "policy", got, &p)
+		})
+	})
+	t.Run("entries", func(t *testing.T) {
+		rapid.Check(t, func(rt *rapid.T) {
+			e := anything[Entry]().Draw(rt, "entry")
+			got, err := DecodeEntry(e.Encode())
+			if err != nil {
+				rt.Fatal(err)
+			}
+			same(rt, "entry", got, &e)
+		})
+	})
+}
+
+// TestOtherVersions: what another program wrote is refused in the right words.
+func TestOtherVersions(t *testing.T) {
+	decoders := map[string]struct {
+		good   []byte
+		decode func([]byte) error
+	}{
+		"command":      {EncodeCommand(&Command{}), func(b []byte) error { _, err := DecodeCommand(b); return err }},
+		"event header": {EncodeHeader(&Event{Type: Acked}), func(b []byte) error { return DecodeHeader(b, &Event{}) }},
+		"content":      {EncodeContent(&Content{Error: "e"}).Bytes, func(b []byte) error { _, err := DecodeContent(b); return err }},
+		"result":       {EncodeResult(&Result{}), func(b []byte) error { _, err := DecodeResult(b); return err }},
+		"policy":       {EncodePolicy(&Policy{}), func(b []byte) error { _, err := DecodePolicy(b); return err }},
+		"entry":        {(&Entry{}).Encode(), func(b []byte) error { _, err := DecodeEntry(b); return err }},
+	}
+	for name, d := range decoders {
+		if err := d.decode(d.good); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		newer := append([]byte{2}, d.good[1:]...)
+		if err := d.decode(newer); err == nil || err.Error() != name+": version 2 is not this program's 1" {
+			t.Errorf("%s of a newer version: %v", name, err)
+		}
+		if err := d.decode(append(append([]byte(nil), d.good...), 0)); err == nil || !strings.Contains(err.Error(), "1 bytes too many") {
+			t.Errorf("%s with a byte too many: %v", name, err)
+		}
+		for n := range d.good {
+			if n == 0 && name == "content" {
+				continue // nothing is no content
+			}
+			if err := d.decode(d.good[:n]); err == nil {
+				t.Errorf("%s cut at %d: no error", name, n)
+			}
+		}
+	}
+}
+
+// TestUnknownFields: a node that does not know a field stops rather than
+// guesses.
+func TestUnknownFields(t *testing.T) {
+	w := newWriter()
+	w.buf.WriteByte(Version)
+	w.item(func() { w.uint(1, uint64(Acked)); w.uint(99, 1) })
+	if err := DecodeHeader(w.buf.Bytes(), &Event{}); err == nil || err.Error() != "event header: unknown field tag 99" {
+		t.Errorf("an unknown tag: %v", err)
+	}
+	w = newWriter()
+	w.buf.WriteByte(Version)
+	w.item(func() { w.uint(1, uint64(len(typeNames))) })
+	if err := DecodeHeader(w.buf.Bytes(), &Event{}); err == nil || err.Error() != "event header: unknown event type 20" {
+		t.Errorf("an unknown type: %v", err)
+	}
+	w = newWriter()
+	w.buf.WriteByte(Version)
+	w.item(func() { w.str(2, "q"); w.uint(1, 1) })
+	if err := DecodeHeader(w.buf.Bytes(), &Event{}); err == nil || err.Error() != "event header: tag 1 after 2" {
+		t.Errorf("tags out of order: %v", err)
+	}
+}
+
+// TestClaimedLengths: a length that is only claimed takes no memory.
+func TestClaimedLengths(t *testing.T) {
+	for tag := byte(1); tag <= 8; tag++ {
+		for _, code := range []byte{0xc6, 0xdb, 0xdd, 0xdf} { // bytes, a string, a list, a map
+			b := []byte{Version, 0x81, tag, code, 0x10, 0, 0, 0, 'x'} // of 256 Mi
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			_, err := DecodeContent(b)
+			runtime.ReadMemStats(&after)
+			if err == nil {
+				t.Errorf("%x is taken", b)
+			}
+			if n := after.TotalAlloc - before.TotalAlloc; n > 8<<20 {
+				t.Errorf("%x takes %d bytes of memory", b, n)
+			}
+		}
+	}
+}
+
+func TestNames(t *testing.T) {
+	for i, n := range Types() {
+		if got, ok := ParseType(n); !ok || int(got) != i+1 || got.String() != n {
+			t.Errorf("type %q is %d %v", n, got, ok)
+		}
+	}
+	for s := StateScheduled; s <= StateReplayed; s++ {
+		if got, ok := ParseState(s.String()); !ok || got != s {
+			t.Errorf("state %s", s)
+		}
+	}
+	if _, ok := ParseType(""); ok || Type(200).String() != "unknown" || State(200).String() != "unknown" || Reason(200).String() != "unknown" {
+		t.Error("what is unknown has a name")
+	}
+	for _, s := range []string{"a", "A.b_c-9", strings.Repeat("x", 128)} {
+		if !ValidName(s) {
+			t.Errorf("%q is refused", s)
+		}
+	}
+	for _, s := range []string{"", ".", "..", "-a", "_a", "a/b", "a b", "a\x00", "é", strings.Repeat("x", 129), "a\n"} {
+		if ValidName(s) {
+			t.Errorf("%q is taken", s)
+		}
+	}
+}

@@ -1,0 +1,250 @@
+package event
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/hex"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+var update = flag.Bool("update", false, "write testdata/*.golden anew (the bytes are frozen: only for what is added)")
+
+// golden holds names and bytes against testdata/<file>.golden, in which each
+// line is a name and the bytes in hex.
+func golden(t *testing.T, file string, names []string, bytesOf map[string][]byte) {
+	t.Helper()
+	path := filepath.Join("testdata", file+".golden")
+	if *update {
+		var out bytes.Buffer
+		for _, n := range names {
+			fmt.Fprintf(&out, "%s %x\n", n, bytesOf[n])
+		}
+		if err := os.MkdirAll("testdata", 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, out.Bytes(), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	was := readGolden(t, path)
+	for _, n := range names {
+		if got := hex.EncodeToString(bytesOf[n]); got != was[n] {
+			t.Errorf("%s: %s is\n%s\nfrozen is\n%s", path, n, got, was[n])
+		}
+		delete(was, n)
+	}
+	for n := range was {
+		t.Errorf("%s: nothing makes %s any more", path, n)
+	}
+}
+
+func readGolden(t testing.TB, path string) map[string]string {
+	t.Helper()
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	out := map[string]string{}
+	for s := bufio.NewScanner(f); s.Scan(); {
+		name, hex, _ := strings.Cut(s.Text(), " ")
+		out[name] = hex
+	}
+	return out
+}
+
+// goldenBytes are the values of a golden file, as seeds.
+func goldenBytes(t testing.TB, file string) (out [][]byte) {
+	t.Helper()
+	for _, h := range readGolden(t, filepath.Join("testdata", file+".golden")) {
+		b, err := hex.DecodeString(h)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out = append(out, b)
+	}
+	return out
+}
+
+func hashOf(b byte) (h Hash) {
+	for i := range h {
+		h[i] = b + byte(i)
+	}
+	return h
+}
+
+func idOf(n uint32) ID { return NewID(1_700_000_000_000, 42, n) }
+
+func samplePolicy() Policy {
+	return Policy{
+		Ordering: PerKey, MaxAgeSeconds: 1, MaxDepth: 2, MaxBytes: 3, LeaseMS: 30_000, MaxAttempts: 5, InitialBackoffMS: 1000,
+		BackoffMultiplier: 2 * Million, MaxBackoffMS: 60_000, BackoffJitter: Million / 10, BackoffScheduleMS: []int64{0, 1, 1000}, OnRetry: RetryTail,
+		OnDead: DeadHoldKey, DeadLetterQueue: "dead", DedupWindowSeconds: 86_400, DedupBy: DedupByContent, MessageSchema: []byte(`{"type":"object"}`),
+		Namespace: "team", Description: "for tests",
+	}
+}
+
+func sampleContent() Content {
+	return Content{
+		Payload: []byte(`{"a":1}`), Binary: true, ContentType: "application/octet-stream", Headers: []Header{{"k", "v"}, {"empty", ""}},
+		CorrelationID: "c-1", Error: "no such card", Result: []byte(`{"ok":true}`), Answer: []byte{1, 2, 3},
+	}
+}
+
+func sampleProduce() Produce {
+	c := sampleContent()
+	return Produce{Queue: "q", Revision: 7, AutoCreate: true, Looked: 5, Messages: []NewMessage{
+		{Priority: NormalPriority},
+		{
+			Key: "k", Kind: "red", Priority: 1, DelayMS: 100, DeliverAt: 1_700_000_000_001, TTLMS: 60_000, DedupKey: hashOf(1), PayloadHash: hashOf(2),
+			Size: 7, Content: EncodeContent(&c), Seen: idOf(9), SeenUntil: 1_700_000_000_002,
+		},
+	}}
+}
+
+func sampleItems() []SettleItem {
+	return []SettleItem{
+		{Op: OpAck, Lease: idOf(1), Content: EncodeContent(&Content{Result: []byte(`1`)})},
+		{Op: OpRetry, Lease: idOf(2), DelayMS: -1, Content: EncodeContent(&Content{Error: "e"})},
+		{Op: OpDeadLetter, Lease: idOf(3)}, {Op: OpExtend, Lease: idOf(4), LeaseMS: 5000}, {Op: OpRelease, Lease: idOf(5)},
+	}
+}
+
+func TestGoldenCommands(t *testing.T) {
+	p, produce := samplePolicy(), sampleProduce()
+	commands := map[string]*Command{
+		"none":            {},
+		"request":         {Actor: "someone", Request: &Request{Key: hashOf(1), Body: hashOf(2), Looked: 3}, PurgeQueue: &PurgeQueue{Name: "q"}},
+		"put_queue":       {PutQueue: &PutQueue{Name: "q", Policy: p, IfRevision: 9, DeadLetterAuto: true}},
+		"put_queue_plain": {PutQueue: &PutQueue{Name: "q", Policy: DefaultPolicy()}},
+		"delete_queue":    {DeleteQueue: &DeleteQueue{Name: "q", Force: true}},
+		"pause_queue":     {PauseQueue: &PauseQueue{Name: "q", Paused: true}},
+		"resume_queue":    {PauseQueue: &PauseQueue{Name: "q"}},
+		"purge_queue":     {PurgeQueue: &PurgeQueue{Name: "q"}},
+		"produce":         {Produce: &produce},
+		"lease":           {Lease: &Lease{Queues: []string{"a", "b"}, Max: 10, LeaseMS: 500, Worker: "w", Kinds: []string{"red"}}},
+		"settle":          {Settle: &Settle{Queue: "q", Items: sampleItems()}},
+		"transaction":     {Transaction: &Transaction{Settle: sampleItems(), Produce: []Produce{produce, {Queue: "p"}}}},
+		"delete":          {Delete: &DeleteMessage{ID: idOf(1)}},
+		"carry":           {Carry: &Carry{Items: []CarryItem{{ID: idOf(1), From: Ref{42, 1}, Content: EncodeContent(&Content{Payload: []byte("1")})}}}},
+		"retain":          {Retain: &Retain{Before: 42}},
+	}
+	names, out := encodeAll(commands, EncodeCommand)
+	golden(t, "commands", names, out)
+	for n, c := range commands {
+		got, err := DecodeCommand(out[n])
+		if err != nil {
+			t.Fatalf("%s: %v", n, err)
+		}
+		same(t, n, got, c)
+	}
+}
+
+func TestGoldenHeaders(t *testing.T) {
+	p := samplePolicy()
+	headers := map[string]*Event{
+		"queue_created": {Type: QueueCreated, Queue: "q", Actor: "someone", Policy: &p, Number: 3},
+		"queue_updated": {Type: QueueUpdated, Queue: "q", Policy: &p}, "queue_deleted": {Type: QueueDeleted, Queue: "q", Count: 12},
+		"queue_paused": {Type: QueuePaused, Queue: "q"}, "queue_resumed": {Type: QueueResumed, Queue: "q"},
+		"queue_purged":    {Type: QueuePurged, Queue: "q", Count: 1000},
+		"enqueued":        {Type: Enqueued, Queue: "q", Key: "k", Kind: "red", Priority: 5, Due: 1_700_000_000_001, Expires: 1_700_000_000_002, Size: 70, Until: 1_700_000_000_003, SourceID: "s"},
+		"leased":          {Type: Leased, Queue: "q", Lease: idOf(1), LeaseExpires: 1_700_000_000_001, Attempt: 1, Worker: "w"},
+		"lease_extended":  {Type: LeaseExtended, Queue: "q", Lease: idOf(1), LeaseExpires: 1_700_000_000_001, Attempt: 1},
+		"lease_expired":   {Type: LeaseExpired, Queue: "q", Lease: idOf(1), Attempt: 2, Due: 1_700_000_000_001, Place: PlaceBlock},
+		"acked":           {Type: Acked, Queue: "q", Lease: idOf(1), Attempt: 2},
+		"retried":         {Type: Retried, Queue: "q", Lease: idOf(1), Attempt: 2, Due: 1_700_000_000_001, Place: PlaceTail},
+		"released":        {Type: Released, Queue: "q", Lease: idOf(1), Place: PlaceHead},
+		"dead_lettered":   {Type: DeadLettered, Queue: "q", Lease: idOf(1), Attempt: 5, Reason: ReasonMaxAttempts, ToQueue: "dead", HoldsKey: true, TakesKey: true},
+		"discarded":       {Type: Discarded, Queue: "q", Reason: ReasonQueueDeleted},
+		"replayed":        {Type: Replayed, Queue: "dead", ToQueue: "q", ReplayedBy: idOf(7)},
+		"answer_kept":     {Type: AnswerKept, Body: hashOf(4), Until: 1_700_000_000_001},
+		"content_carried": {Type: ContentCarried, Queue: "q"}, "history_deleted": {Type: HistoryDeleted, Before: 1 << 40},
+	}
+	names, out := encodeAll(headers, EncodeHeader)
+	golden(t, "headers", names, out)
+	for _, n := range Types() {
+		if headers[n] == nil {
+			t.Errorf("no golden bytes for %s", n)
+		}
+	}
+	for n, e := range headers {
+		got := &Event{}
+		if err := DecodeHeader(out[n], got); err != nil {
+			t.Fatalf("%s: %v", n, err)
+		}
+		same(t, n, got, e)
+	}
+}
+
+func TestGoldenContents(t *testing.T) {
+	c := sampleContent()
+	contents := map[string]*Content{"all": &c, "payload": {Payload: []byte(`{"a":1}`)}, "error": {Error: "no such card"}, "nothing": {}}
+	names, out := encodeAll(contents, func(c *Content) []byte { return EncodeContent(c).Bytes })
+	golden(t, "contents", names, out)
+	if got := fmt.Sprintf("%x", EncodeContent(&c).Digest); got != "" {
+		golden(t, "digest", []string{"all"}, map[string][]byte{"all": unhex(t, got)})
+	}
+	for n, c := range contents {
+		got, err := DecodeContent(out[n])
+		if err != nil {
+			t.Fatalf("%s: %v", n, err)
+		}
+		same(t, n, got, c)
+	}
+}
+
+func TestGoldenResults(t *testing.T) {
+	results := map[string]*Result{
+		"created": {Index: 42, Created: true}, "purged": {Index: 42, Count: 1000},
+		"produced": {Index: 42, Produced: []Produced{{ID: idOf(1)}, {ID: idOf(2), Duplicate: true}}},
+		"settled": {Index: 42, Settled: []Settled{
+			{Lease: idOf(1), Status: StatusAcked, Message: idOf(3), Queue: "q"}, {Lease: idOf(2), Status: StatusRejected, Code: CodeLeaseLost},
+			{Lease: idOf(4), Status: StatusRetried, NextAt: 1_700_000_000_001}, {Lease: idOf(5), Status: StatusExtended, ExpiresAt: 1_700_000_000_001},
+		}},
+	}
+	names, out := encodeAll(results, EncodeResult)
+	golden(t, "results", names, out)
+	for n, c := range results {
+		got, err := DecodeResult(out[n])
+		if err != nil {
+			t.Fatalf("%s: %v", n, err)
+		}
+		same(t, n, got, c)
+	}
+}
+
+func TestGoldenEntries(t *testing.T) {
+	entries := map[string]*Entry{
+		"tick":     {Rules: 1, Time: 1_700_000_000_000},
+		"commands": {Rules: 1, Time: 1_700_000_000_000, Commands: [][]byte{EncodeCommand(&Command{PurgeQueue: &PurgeQueue{Name: "q"}}), {}, {1}}},
+		"other":    {Rules: 65_535, Time: -1},
+	}
+	names, out := encodeAll(entries, (*Entry).Encode)
+	golden(t, "entries", names, out)
+	for n, e := range entries {
+		got, err := DecodeEntry(out[n])
+		if err != nil {
+			t.Fatalf("%s: %v", n, err)
+		}
+		same(t, n, got, e)
+	}
+}
+
+func TestGoldenPolicies(t *testing.T) {
+	all, plain := samplePolicy(), DefaultPolicy()
+	policies := map[string]*Policy{"all": &all, "default": &plain}
+	names, out := encodeAll(policies, EncodePolicy)
+	golden(t, "policies", names, out)
+	for n, p := range policies {
+		got, err := DecodePolicy(out[n])
+		if err != nil {
+			t.Fatalf("%s: %v", n, err)
+		}
+		same(t, n, got, p)
+	}
+}

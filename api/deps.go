@@ -44,6 +44,12 @@ type State interface {
 	Index() uint64
 }
 
+// Now is what a live State may have beside: the log's time at this instant,
+// Unix ms, which goes on while nothing happens and need not be this machine's.
+type Now interface {
+	Now() int64
+}
+
 // Log reads the event log.
 type Log interface {
 	Content(ref event.Ref) (*event.Content, error)
@@ -54,10 +60,13 @@ type Log interface {
 	History(ctx context.Context, id event.ID) ([]event.Event, error)
 	// EndOf returns the event that ended a lease.
 	EndOf(ctx context.Context, lease event.ID) (*event.Event, error)
-	// Blocks reads from an index on; next returns io.EOF at the head.
+	// Blocks reads from an index on, or from the first one after it that is
+	// kept; next returns io.EOF at the head.
 	Blocks(from uint64) (next func(context.Context) (*event.Block, error), closeBlocks func())
 	Head() uint64
-	First() uint64
+	// DeletedBefore reports whether retention has deleted the log's beginning,
+	// and the index of the newest block that is gone.
+	DeletedBefore() (index uint64, deleted bool)
 	// Wait returns when the head is above index.
 	Wait(ctx context.Context, index uint64) error
 	// From and To resolve instants to the first and the last index of a range;

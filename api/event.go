@@ -219,10 +219,8 @@ func (q *request) eventQuery() (*eventQuery, error) {
 		if head := log.Head(); f.from > head {
 			return nil, bad("after", "after is beyond the end of the log, index:%d", head)
 		}
-		first := log.First()
-		if f.from+1 == first || f.after.IsZero() {
-			f.from = max(first, 1) // all before it has been seen, or nothing is asked of it
-		} else if f.from < first {
+		if before, deleted := log.DeletedBefore(); deleted && !f.after.IsZero() &&
+			f.after.Compare(event.NewID(event.ClockOf(f.after), before, event.MaxNumber)) < 0 {
 			return nil, &event.Problem{Code: event.CodeHistoryExpired, Field: "after", Index: -1, Detail: "events after that one have been deleted by retention"}
 		}
 	case q.query.Has("from"):
@@ -236,7 +234,7 @@ func (q *request) eventQuery() (*eventQuery, error) {
 	case f.follow:
 		f.from = log.Head() + 1
 	default:
-		f.from = max(log.First(), 1)
+		f.from = 1 // or the first that is kept
 	}
 	if q.query.Has("to") {
 		at, err := q.instant("to")

@@ -75,6 +75,13 @@ func TestPollingMissesNothing(t *testing.T) {
 		t.Errorf("%s", a.Body)
 	}
 	h.do("GET", "/v1/events?to=start", "").want(200)
+
+	h.fake.deleted = 5
+	if a = h.do("GET", "/v1/events?after="+first, "").want(410); a.str("code") != "history_expired" {
+		t.Errorf("%s", a.Body)
+	}
+	h.do("GET", "/v1/events?after=00000000000000000000000000", "").want(200)
+	h.fake.deleted = 0
 	h.do("GET", "/v1/events?after="+first+"&from=start", "").want(400)
 }
 

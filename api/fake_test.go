@@ -33,6 +33,7 @@ type fake struct {
 	err      error // of Propose
 	stale    int   // produce answers stale_revision as often
 	erased   bool  // all contents are
+	deleted  uint64
 	applied  func([]string)
 	count    func([]event.Event)
 	before   func() // called by Propose
@@ -252,8 +253,15 @@ func (f *fake) decide(c *event.Command, b *event.Block, res *event.Result) *even
 		}
 	case c.Transaction != nil:
 		for i := range c.Transaction.Settle {
-			if f.leased(c.Transaction.Settle[i].Lease) == nil {
-				return event.Problemf(event.CodeLeaseLost, "", "lost").At(i)
+			it, at := &c.Transaction.Settle[i], 0
+			for j := range i {
+				if c.Transaction.Settle[j].Op == it.Op {
+					at++
+				}
+			}
+			if f.leased(it.Lease) == nil {
+				field := map[event.SettleOp]string{event.OpAck: "ack", event.OpRetry: "retry", event.OpDeadLetter: "dead_letter", event.OpExtend: "extend"}
+				return event.Problemf(event.CodeLeaseLost, field[it.Op], "lost").At(at)
 			}
 		}
 		for i := range c.Transaction.Settle {
@@ -560,7 +568,7 @@ func (f *fake) Head() uint64 {
 	return uint64(len(f.blocks))
 }
 
-func (f *fake) First() uint64 { return 1 }
+func (f *fake) DeletedBefore() (uint64, bool) { return f.deleted, f.deleted > 0 }
 
 func (f *fake) Wait(ctx context.Context, index uint64) error {
 	for {

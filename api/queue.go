@@ -292,6 +292,9 @@ func clock(st State) int64 {
 	case interface{ Now() int64 }:
 		return s.Now()
 	}
+	if n, ok := st.(Now); ok {
+		return n.Now()
+	}
 	return max(st.Clock(), time.Now().UnixMilli())
 }
 

@@ -71,6 +71,10 @@ func TestStory(t *testing.T) {
 	if a.str("field") != "retry" || a.get("index") != 0.0 || a.str("outcome") != "not_applied" {
 		t.Fatalf("%s", a.Body)
 	}
+	a = h.do("POST", "/v1/transactions", `{"ack":["`+lease(h)+`"],"retry":[{"lease_id":"`+lease(h)+`","retryable":false},{"lease_id":"`+l0+`","retryable":false}],"dead_letter":[{"lease_id":"`+l1+`"}]}`).want(409)
+	if a.str("field") != "retry" || a.get("index") != 1.0 {
+		t.Fatalf("%s", a.Body)
+	}
 	h.do("POST", "/v1/queues/a/pause", "").want(200)
 	h.do("POST", "/v1/queues/a/resume", "{}").want(200)
 	h.do("POST", "/v1/queues/a/purge", "").want(200)
@@ -81,4 +85,10 @@ func TestStory(t *testing.T) {
 	for _, p := range []string{"/healthz", "/readyz", "/metrics", "/openapi.json", "/docs", "/v1/operations/x", "/v1/operations/stats"} {
 		h.do("GET", p, "").want(200)
 	}
+}
+
+// lease enqueues a message and leases it.
+func lease(h *harness) string {
+	h.do("POST", "/v1/queues/a/messages", oneMessage).want(201)
+	return h.do("POST", "/v1/queues/a/lease", `{"max_messages":1}`).want(200).str("messages.0.lease_id")
 }

@@ -77,12 +77,8 @@ func (s *Server) transaction(in *wire.TransactionRequest) (settle []event.Settle
 	if err != nil {
 		return nil, nil, err
 	}
-	seen := make(map[event.ID]bool, len(settle))
-	for i := range settle {
-		if id := settle[i].Lease; seen[id] {
-			return nil, nil, locateSettle(in, bad("", "lease %s is settled twice", id).At(i))
-		}
-		seen[settle[i].Lease] = true
+	if err := settledTwice(in, settle); err != nil {
+		return nil, nil, err
 	}
 	for i := range in.Produce {
 		p := &in.Produce[i]
@@ -101,6 +97,27 @@ func (s *Server) transaction(in *wire.TransactionRequest) (settle []event.Settle
 	return settle, batches, nil
 }
 
+// settledTwice refuses a lease that is in a transaction twice. settle has the
+// items of in's lists, one after the other.
+func settledTwice(in *wire.TransactionRequest, settle []event.SettleItem) error {
+	seen := make(map[event.ID]bool, len(settle))
+	for i := range settle {
+		if id := settle[i].Lease; seen[id] {
+			for _, l := range []struct {
+				name string
+				n    int
+			}{{"ack", len(in.Ack)}, {"retry", len(in.Retry)}, {"dead_letter", len(in.DeadLetter)}, {"extend", len(in.Extend)}} {
+				if i < l.n {
+					return bad(l.name, "%s[%d]: lease %s is settled twice", l.name, i, id).At(i)
+				}
+				i -= l.n
+			}
+		}
+		seen[settle[i].Lease] = true
+	}
+	return nil
+}
+
 // inProduce names the produce whose message, or queue, a problem is about.
 func inProduce(p *event.Problem, i int) *event.Problem {
 	out := *p
@@ -116,23 +133,50 @@ func inProduce(p *event.Problem, i int) *event.Problem {
 	return &out
 }
 
-// locateSettle tells the list and the position in it of a settle that failed:
-// deciding knows them as one list.
+// locateSettle tells the list and the position in it of a settle that failed.
+// Deciding counts settles of one kind, and a retry that is not retryable is a
+// dead-letter to it.
 func locateSettle(in *wire.TransactionRequest, err error) error {
 	p, ok := err.(*event.Problem)
-	if !ok || p.Index < 0 || p.Field != "" && p.Code != event.CodeLeaseLost {
+	if !ok || p.Index < 0 {
 		return err
 	}
-	out, i := *p, p.Index
-	for _, l := range []struct {
-		name string
-		n    int
-	}{{"ack", len(in.Ack)}, {"retry", len(in.Retry)}, {"dead_letter", len(in.DeadLetter)}, {"extend", len(in.Extend)}} {
-		if i < l.n {
-			out.Field, out.Index = l.name, i
-			return &out
+	n := p.Index // how many of the kind are still to be passed
+	pass := func(list string, i int, kind string) bool {
+		if kind != p.Field {
+			return false
 		}
-		i -= l.n
+		if n--; n >= 0 {
+			return false
+		}
+		out := *p
+		out.Field, out.Index = list, i
+		err = &out
+		return true
+	}
+	for i := range in.Ack {
+		if pass("ack", i, "ack") {
+			return err
+		}
+	}
+	for i := range in.Retry {
+		kind := "retry"
+		if r := in.Retry[i].Retryable; r != nil && !*r {
+			kind = "dead_letter"
+		}
+		if pass("retry", i, kind) {
+			return err
+		}
+	}
+	for i := range in.DeadLetter {
+		if pass("dead_letter", i, "dead_letter") {
+			return err
+		}
+	}
+	for i := range in.Extend {
+		if pass("extend", i, "extend") {
+			return err
+		}
 	}
 	return err
 }

@@ -86,7 +86,7 @@ func (a *app) values(ctx context.Context, argv []string, file string) (<-chan in
 			if err != nil {
 				var syntax *jsontext.SyntacticError
 				if errors.As(err, &syntax) {
-					err = usagef("%s (line %d): %w", where, lines.at(syntax.ByteOffset), err)
+					err = usagef("%s (line %d): %w", where, lines.at(min(syntax.ByteOffset, dec.InputOffset()+1)), err)
 				}
 				send(input{err: err})
 				return

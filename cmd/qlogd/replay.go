@@ -151,8 +151,14 @@ func (r *replayer) order(log *eventlog.Log) error {
 	if err != nil {
 		return instantError(fmt.Errorf("--to: %w", err))
 	}
-	if first > last+1 && r.from.Kind != event.InstantStart && r.from.Kind != event.InstantNow && r.into == "" {
-		return usagef("--from %s is after --to %s: index:%d, index:%d", r.fromText, r.toText, first, last)
+	// A time at which nothing was yet to come is no mistake; one that lies
+	// after --to is, as is an entry that does.
+	timed := r.from.Kind == event.InstantTime
+	after := first > last && (r.from.Kind == event.InstantIndex || r.from.Kind == event.InstantID) ||
+		timed && r.to.Kind == event.InstantTime && r.from.Time > r.to.Time ||
+		timed && first > last+1
+	if after && r.into == "" {
+		return usagef("--from %s is after --to %s", r.fromText, r.toText)
 	}
 	return nil
 }

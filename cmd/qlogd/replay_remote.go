@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"context"
 	"errors"
-	"time"
 
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/client"
@@ -23,14 +22,21 @@ func (r *replayer) remote(ctx context.Context) error {
 	buffered := *r.app
 	buffered.stdout = out
 	// Both questions are asked about the same instant: now moves on.
-	to, at := r.toText, r.toText
-	if r.to.Kind == event.InstantNow || r.to.Kind == event.InstantTime {
-		ms := r.to.Time
-		if r.to.Kind == event.InstantNow {
-			ms = time.Now().UnixMilli()
+	at := r.toText
+	when := wire.Time(r.to.Time)
+	switch r.to.Kind {
+	case event.InstantTime:
+		at = when.String()
+	case event.InstantNow:
+		newest, err := c.Events(ctx, client.EventQuery{From: "now", Limit: 1})
+		if err != nil {
+			return remoteError(err)
 		}
-		to = wire.Time(ms).String()
-		at = to
+		if id, err := event.ParseID(newest.NextCursor); err == nil {
+			at, when = newest.NextCursor, wire.Time(event.ClockOf(id))
+		}
+	case event.InstantID:
+		when = wire.Time(event.ClockOf(r.to.ID))
 	}
 	from := r.fromText
 	if r.from.Kind == event.InstantTime {
@@ -39,7 +45,7 @@ func (r *replayer) remote(ctx context.Context) error {
 	lines := &eventLines{app: &buffered}
 	n := 0
 	var last wire.Event
-	q := client.EventQuery{From: from, To: to, Queue: r.filter.Queue, MessageID: r.message, Limit: 1000}
+	q := client.EventQuery{From: from, To: at, Queue: r.filter.Queue, MessageID: r.message, Limit: 1000}
 	for e, err := range c.AllEvents(ctx, q) {
 		if err != nil {
 			return remoteError(err)
@@ -54,10 +60,10 @@ func (r *replayer) remote(ctx context.Context) error {
 	if err != nil {
 		return remoteError(err)
 	}
-	body := remoteState{At: last.Time, Queues: map[string]wire.Stats{}}
-	if t, err := time.Parse(time.RFC3339Nano, at); err == nil {
-		body.At = wire.TimeOf(t)
+	if when == 0 {
+		when = last.Time // index:N: that of its newest event told
 	}
+	body := remoteState{At: when, Queues: map[string]wire.Stats{}}
 	for _, q := range queues {
 		if r.filter.Queue == "" || r.filter.Queue == q.Name {
 			body.Queues[q.Name] = q.Stats

@@ -68,8 +68,11 @@ func (n *node) retainOnce(ctx context.Context) error {
 func (n *node) planCut(metas []checkpoint.Meta) (uint64, bool, error) {
 	horizon := n.replica.Clock() - n.c.HistoryRetention.Milliseconds()
 	index, ok, err := n.log.Raw().SeekTime(horizon)
-	if err != nil || !ok {
+	if err != nil {
 		return 0, false, err
+	}
+	if !ok {
+		index = n.log.Head() + 1 // nothing has happened since: all of it is old
 	}
 	base := slices.IndexFunc(metas, func(m checkpoint.Meta) bool { return m.HeadIndex < index })
 	if base < 0 {

@@ -56,6 +56,9 @@ func (s *story) block(events ...event.Event) []event.Event {
 			e.Prev = s.last[e.Subject]
 			s.last[e.Subject] = event.RefOf(e.ID)
 		}
+		if IsMove(e) {
+			s.last[e.ID] = event.RefOf(e.ID)
+		}
 	}
 	if err := s.log.Append(b); err != nil {
 		s.t.Fatal(err)

@@ -96,7 +96,9 @@ func (l *Log) walk(ctx context.Context, subject event.ID, fn func(*event.Event) 
 		if err != nil {
 			return err
 		}
-		if !fn(e) {
+		// The first event under a new id points back at the move, which is the
+		// old id's.
+		if e.Subject != subject || !fn(e) {
 			return nil
 		}
 		ref = e.Prev

@@ -1,0 +1,195 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/testscript"
+)
+
+func TestMain(m *testing.M) {
+	testscript.Main(m, map[string]func(){
+		"qlogd": func() { os.Exit(run(context.Background(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr)) },
+	})
+}
+
+// TestScripts runs the stories in testdata/script with the real program. Beside
+// testscript's own commands they have:
+//
+//	exits N qlogd …   the exit code is N; output is in the files out and err
+//	serve ARG…        start a server and wait until it serves; QLOGD_ADDR names it
+//	kill9, term       end it so; term wants exit code 0
+//	field NAME QUERY  set an environment variable to the first match's group
+//	                  of a regular expression in out
+//	flip FILE OFFSET  flip a bit; a negative offset counts from the end
+func TestScripts(t *testing.T) {
+	testscript.Run(t, testscript.Params{
+		Dir:                 "testdata/script",
+		RequireExplicitExec: true,
+		Setup: func(e *testscript.Env) error {
+			s := &served{}
+			e.Values[servedKey{}] = s
+			e.Defer(s.kill)
+			return nil
+		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"exits": exits,
+			"serve": func(ts *testscript.TestScript, _ bool, args []string) { serverOf(ts).start(ts, args) },
+			"kill9": func(ts *testscript.TestScript, _ bool, _ []string) { serverOf(ts).kill() },
+			"term":  func(ts *testscript.TestScript, _ bool, _ []string) { serverOf(ts).term(ts) },
+			"field": field,
+			"flip":  flip,
+		},
+	})
+}
+
+type servedKey struct{}
+
+func serverOf(ts *testscript.TestScript) *served { return ts.Value(servedKey{}).(*served) }
+
+// served is the one server of a script.
+type served struct {
+	cmd  *exec.Cmd
+	done chan error
+	mu   sync.Mutex
+	log  strings.Builder
+}
+
+func (s *served) start(ts *testscript.TestScript, args []string) {
+	cmd := command(ts, append([]string{"serve", "--http-addr", "127.0.0.1:0", "--raft-addr", "127.0.0.1:0"}, args...))
+	stderr, err := cmd.StderrPipe()
+	ts.Check(err)
+	ts.Check(cmd.Start())
+	s.cmd, s.done = cmd, make(chan error, 1)
+	serving := make(chan string, 1)
+	go func() {
+		sc := bufio.NewScanner(stderr)
+		for sc.Scan() {
+			s.mu.Lock()
+			s.log.WriteString(sc.Text() + "\n")
+			s.mu.Unlock()
+			if _, rest, ok := strings.Cut(sc.Text(), "msg=serving http="); ok {
+				addr, _, _ := strings.Cut(rest, " ")
+				serving <- addr
+			}
+		}
+		close(serving)
+		s.done <- cmd.Wait()
+	}()
+	addr, ok := <-serving
+	if !ok {
+		ts.Fatalf("the server did not serve:\n%s", s.text())
+	}
+	ts.Setenv("QLOGD_ADDR", "http://"+addr)
+}
+
+func (s *served) text() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.log.String()
+}
+
+func (s *served) kill() {
+	if s.cmd != nil {
+		_ = s.cmd.Process.Kill()
+		<-s.done
+		s.cmd = nil
+	}
+}
+
+func (s *served) term(ts *testscript.TestScript) {
+	ts.Check(s.cmd.Process.Signal(syscall.SIGTERM))
+	if err := <-s.done; err != nil {
+		ts.Fatalf("after SIGTERM: %v\n%s", err, s.text())
+	}
+	s.cmd = nil
+}
+
+func command(ts *testscript.TestScript, args []string) *exec.Cmd {
+	path := ""
+	for _, dir := range filepath.SplitList(ts.Getenv("PATH")) {
+		if _, err := os.Stat(filepath.Join(dir, "qlogd")); err == nil {
+			path = filepath.Join(dir, "qlogd")
+			break
+		}
+	}
+	cmd := exec.Command(path, args...)
+	cmd.Dir = ts.Getenv("WORK")
+	for _, name := range []string{"PATH", "HOME", "QLOGD_ADDR", "QLOGD_HTTP_ADDR", "QLOGD_DATA_DIR", "QLOGD_LOG_LEVEL", "QLOGD_INSECURE", "QLOGD_CONFIG"} {
+		if v := ts.Getenv(name); v != "" {
+			cmd.Env = append(cmd.Env, name+"="+v)
+		}
+	}
+	return cmd
+}
+
+func exits(ts *testscript.TestScript, _ bool, args []string) {
+	if len(args) < 2 || args[1] != "qlogd" {
+		ts.Fatalf("usage: exits N qlogd ARG… [< FILE]")
+	}
+	want, err := strconv.Atoi(args[0])
+	ts.Check(err)
+	args = args[2:]
+	var stdin string
+	if n := len(args); n >= 2 && args[n-2] == "<" {
+		stdin, args = args[n-1], args[:n-2]
+	}
+	cmd := command(ts, args)
+	if stdin != "" {
+		f, err := os.Open(ts.MkAbs(stdin))
+		ts.Check(err)
+		defer f.Close()
+		cmd.Stdin = f
+	}
+	var out, errOut strings.Builder
+	cmd.Stdout, cmd.Stderr = &out, &errOut
+	err = cmd.Run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		ts.Fatalf("%v", err)
+	}
+	ts.Check(os.WriteFile(ts.MkAbs("out"), []byte(out.String()), 0o600))
+	ts.Check(os.WriteFile(ts.MkAbs("err"), []byte(errOut.String()), 0o600))
+	ts.Logf("%s%s", out.String(), errOut.String())
+	if got := cmd.ProcessState.ExitCode(); got != want {
+		ts.Fatalf("exit code %d, want %d", got, want)
+	}
+}
+
+func field(ts *testscript.TestScript, _ bool, args []string) {
+	if len(args) != 2 {
+		ts.Fatalf("usage: field NAME KEY")
+	}
+	_, rest, ok := strings.Cut(ts.ReadFile("out"), `"`+args[1]+`":"`)
+	if !ok {
+		ts.Fatalf("no %s in out", args[1])
+	}
+	v, _, _ := strings.Cut(rest, `"`)
+	ts.Setenv(args[0], v)
+}
+
+func flip(ts *testscript.TestScript, _ bool, args []string) {
+	names, err := filepath.Glob(ts.MkAbs(args[0]))
+	ts.Check(err)
+	if len(names) == 0 {
+		ts.Fatalf("no file %s", args[0])
+	}
+	off, err := strconv.Atoi(args[1])
+	ts.Check(err)
+	b, err := os.ReadFile(names[0])
+	ts.Check(err)
+	if off < 0 {
+		off += len(b)
+	}
+	b[off] ^= 0x10
+	ts.Check(os.WriteFile(names[0], b, 0o600))
+}

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"errors"
+	"fmt"
 
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/client"
@@ -33,7 +34,8 @@ func (r *replayer) remote(ctx context.Context) error {
 			return remoteError(err)
 		}
 		if id, err := event.ParseID(newest.NextCursor); err == nil {
-			at, when = newest.NextCursor, wire.Time(event.ClockOf(id))
+			// A cursor is a place, not always an event's: its entry is meant.
+			at, when = fmt.Sprintf("index:%d", event.RefOf(id).Index), wire.Time(event.ClockOf(id))
 		}
 	case event.InstantID:
 		when = wire.Time(event.ClockOf(r.to.ID))

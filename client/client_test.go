@@ -1,0 +1,224 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/qlogd/qlogd/api/wire"
+)
+
+// fake answers requests from a list, and remembers them.
+type fake struct {
+	t       *testing.T
+	mu      sync.Mutex
+	answers []func(http.ResponseWriter)
+	asked   []*http.Request
+	bodies  []string
+}
+
+func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	b, _ := io.ReadAll(r.Body)
+	f.mu.Lock()
+	f.asked, f.bodies = append(f.asked, r), append(f.bodies, string(b))
+	if len(f.answers) == 0 {
+		f.mu.Unlock()
+		f.t.Errorf("unexpected %s %s", r.Method, r.URL)
+		return
+	}
+	answer := f.answers[0]
+	f.answers = f.answers[1:]
+	f.mu.Unlock()
+	answer(w)
+}
+
+func says(status int, body string, headers ...string) func(http.ResponseWriter) {
+	return func(w http.ResponseWriter) {
+		for i := 0; i+1 < len(headers); i += 2 {
+			w.Header().Set(headers[i], headers[i+1])
+		}
+		w.WriteHeader(status)
+		_, _ = io.WriteString(w, body)
+	}
+}
+
+func problemSays(status int, code, outcome string, retryable bool, headers ...string) func(http.ResponseWriter) {
+	return says(status, fmt.Sprintf(`{"status":%d,"code":%q,"detail":"so it is","retryable":%v,"outcome":%q}`, status, code, retryable, outcome), headers...)
+}
+
+// hangs up without an answer: the outcome is not learnt.
+func hangup(w http.ResponseWriter) {
+	conn, _, err := w.(http.Hijacker).Hijack()
+	if err == nil {
+		conn.Close()
+	}
+}
+
+func setup(t *testing.T, answers ...func(http.ResponseWriter)) (*Client, *fake, *[]time.Duration) {
+	t.Helper()
+	f := &fake{t: t, answers: answers}
+	srv := httptest.NewServer(f)
+	t.Cleanup(srv.Close)
+	c, err := New(srv.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var waits []time.Duration
+	c.sleep = func(d time.Duration) <-chan time.Time {
+		waits = append(waits, d)
+		ch := make(chan time.Time, 1)
+		ch <- time.Time{}
+		return ch
+	}
+	return c, f, &waits
+}
+
+const produced = `{"messages":[{"id":"01A","status":"enqueued"}]}`
+
+func TestAnUnknownOutcomeIsRepeatedUnderTheSameKey(t *testing.T) {
+	c, f, _ := setup(t, hangup, problemSays(503, "no_leader", "unknown", true), says(201, produced))
+	out, err := c.Produce(t.Context(), "jobs", JSON(1))
+	if err != nil || len(out) != 1 || out[0].ID != "01A" {
+		t.Fatalf("%+v, %v", out, err)
+	}
+	keys := map[string]bool{}
+	for _, r := range f.asked {
+		keys[r.Header.Get("Idempotency-Key")] = true
+	}
+	if len(f.asked) != 3 || len(keys) != 1 || keys[""] {
+		t.Errorf("%d requests under keys %v", len(f.asked), keys)
+	}
+}
+
+func TestRetryAfterIsHonoured(t *testing.T) {
+	c, _, waits := setup(t, problemSays(429, "queue_full", "not_applied", true, "Retry-After", "3"), says(201, produced))
+	if _, err := c.Produce(t.Context(), "jobs", JSON(1)); err != nil {
+		t.Fatal(err)
+	}
+	if w := (*waits)[0]; w < 3*time.Second || w > 4*time.Second {
+		t.Errorf("waited %s", w)
+	}
+}
+
+func TestOutcomeUnknownIsTold(t *testing.T) {
+	c, _, _ := setup(t, hangup, hangup)
+	c.retry.Attempts = 2
+	if _, err := c.Produce(t.Context(), "jobs", JSON(1)); !errors.Is(err, ErrOutcomeUnknown) {
+		t.Errorf("%v", err)
+	}
+	c, _, _ = setup(t, problemSays(503, "no_leader", "not_applied", true))
+	c.retry.Attempts = 1
+	if _, err := c.Produce(t.Context(), "jobs", JSON(1)); errors.Is(err, ErrOutcomeUnknown) || !errors.Is(err, ErrNoLeader) {
+		t.Errorf("%v", err)
+	}
+	// An attempt that may have been committed, then one that surely was not.
+	c, _, _ = setup(t, hangup, problemSays(503, "no_leader", "not_applied", true))
+	c.retry.Attempts = 2
+	if _, err := c.Produce(t.Context(), "jobs", JSON(1)); !errors.Is(err, ErrOutcomeUnknown) || !errors.Is(err, ErrNoLeader) {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestALeaseIsNotRepeatedOnceItMayHaveArrived(t *testing.T) {
+	c, f, _ := setup(t, hangup)
+	if _, err := c.Lease(t.Context(), "jobs", LeaseOptions{}); err == nil || len(f.asked) != 1 {
+		t.Errorf("%d requests, %v", len(f.asked), err)
+	}
+	if f.asked[0].Header.Get("Idempotency-Key") != "" {
+		t.Error("a lease takes no key")
+	}
+	c, f, _ = setup(t, problemSays(503, "no_leader", "not_applied", true), says(200, `{"messages":[]}`))
+	if _, err := c.Lease(t.Context(), "jobs", LeaseOptions{Max: 3, Wait: time.Second}); err != nil || len(f.asked) != 2 {
+		t.Errorf("%d requests, %v", len(f.asked), err)
+	}
+	if f.bodies[0] != `{"max_messages":3,"wait_ms":1000}` {
+		t.Error(f.bodies[0])
+	}
+}
+
+func TestErrorsHaveTheirCode(t *testing.T) {
+	c, f, _ := setup(t, says(409, `{"code":"lease_lost","detail":"gone","status":409,"field":"ack","index":1,"outcome":"not_applied"}`, "X-Request-Id", "r1"))
+	_, err := c.Transaction(t.Context(), wire.TransactionRequest{Ack: []string{"01A"}})
+	var e *Error
+	if !errors.Is(err, ErrLeaseLost) || !errors.As(err, &e) || e.Problem.Field != "ack" || *e.Problem.Index != 1 || e.RequestID != "r1" {
+		t.Errorf("%v", err)
+	}
+	if len(f.asked) != 1 {
+		t.Errorf("%d requests for a definite answer", len(f.asked))
+	}
+	c, _, _ = setup(t, says(502, "<html>bad gateway"))
+	if _, err := c.Queue(t.Context(), "a/b"); !errors.As(err, &e) || e.Problem.Status != 502 {
+		t.Errorf("a proxy's page: %v", err)
+	}
+	if _, err := New("ftp://x"); err == nil {
+		t.Error("ftp")
+	}
+}
+
+func TestNamesAreEscaped(t *testing.T) {
+	c, f, _ := setup(t, says(200, `{"name":"x"}`))
+	if _, err := c.Queue(t.Context(), "a/../b?c"); err != nil {
+		t.Fatal(err)
+	}
+	if got := f.asked[0].URL.EscapedPath(); got != "/v1/queues/a%2F..%2Fb%3Fc" {
+		t.Error(got)
+	}
+}
+
+// Follow takes its place first, then goes on behind the last event seen when
+// the connection breaks.
+func TestFollowMissesNothing(t *testing.T) {
+	line := func(id string) string { return fmt.Sprintf("{\"event_id\":%q,\"type\":\"enqueued\"}\n", id) }
+	c, f, _ := setup(t,
+		says(200, `{"events":[],"next_cursor":"01A"}`),
+		says(200, line("01B")+"\n"+line("01C")+`{"event_id":"01`),
+		problemSays(503, "shutting_down", "", true),
+		says(200, line("01D")),
+	)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var got []string
+	for e, err := range c.Follow(ctx, EventQuery{Queue: "q"}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got = append(got, e.EventID); len(got) == 3 {
+			break
+		}
+	}
+	if strings.Join(got, " ") != "01B 01C 01D" {
+		t.Error(got)
+	}
+	var after []string
+	for _, r := range f.asked {
+		after = append(after, r.URL.Query().Get("after"))
+	}
+	if strings.Join(after, ",") != ",01A,01C,01C" {
+		t.Error(after)
+	}
+}
+
+func TestAllEventsPages(t *testing.T) {
+	c, f, _ := setup(t,
+		says(200, `{"events":[{"event_id":"01A"},{"event_id":"01B"}],"next_cursor":"01B"}`),
+		says(200, `{"events":[{"event_id":"01C"}],"next_cursor":"01C"}`),
+		says(200, `{"events":[],"next_cursor":"01C"}`),
+	)
+	n := 0
+	for _, err := range c.AllEvents(t.Context(), EventQuery{From: "start"}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		n++
+	}
+	if n != 3 || f.asked[1].URL.Query().Get("after") != "01B" || f.asked[1].URL.Query().Get("from") != "" {
+		t.Errorf("%d events; %s", n, f.asked[1].URL)
+	}
+}

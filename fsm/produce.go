@@ -53,8 +53,13 @@ func (d *decision) plan(c *event.Produce, loads map[string]load) ([]planned, *ev
 			hash = m.PayloadHash
 		}
 		if policy.DedupWindowSeconds > 0 && !hash.IsZero() {
+			number := q.Number
+			if !ok {
+				number = d.s.NextNumber()
+			}
+			hash = hash.Of(number)
 			plan[i].hash = hash
-			if id, ok := d.s.Duplicate(c.Queue, hash); ok {
+			if id, ok := d.s.Duplicate(hash); ok {
 				plan[i].id, plan[i].dup = id, true
 				continue
 			}

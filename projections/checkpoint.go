@@ -33,8 +33,8 @@ type Frozen struct {
 	extras   frozenSlab[extra]
 	lanes    frozenSlab[lane]
 	kinds    frozenSlab[kind]
-	dedup    frozenTable[dedupKey]
-	answers  frozenTable[event.Hash]
+	dedup    frozenTable
+	answers  frozenTable
 }
 
 type heldBy struct {
@@ -139,8 +139,8 @@ func (f *Frozen) WriteTo(out io.Writer) (int64, error) {
 	writeSlab(w, &f.extras, func(x *extra) bool { return x.used }, w.extra)
 	writeSlab(w, &f.lanes, func(l *lane) bool { return l.used }, w.lane)
 	writeSlab(w, &f.kinds, func(k *kind) bool { return k.refs > 0 }, func(k *kind) { w.str(k.name); w.u32(k.refs) })
-	writeTable(w, &f.dedup, func(k dedupKey) { w.u32(k.queue); w.raw16(k.hash) })
-	writeTable(w, &f.answers, func(k event.Hash) { w.raw16(k) })
+	w.table(&f.dedup)
+	w.table(&f.answers)
 	w.flush()
 	return w.n, w.err
 }
@@ -172,8 +172,8 @@ func Load(in io.Reader) (s *State, err error) {
 	readSlab(r, &s.extras, r.extra)
 	readSlab(r, &s.lanes, r.lane)
 	readSlab(r, &s.kinds.slab, func(k *kind) { k.name = r.str(); k.refs = r.u32() })
-	readTable(r, &s.dedup, func() dedupKey { return dedupKey{r.u32(), r.raw16()} })
-	readTable(r, &s.answers, func() event.Hash { return r.raw16() })
+	r.table(&s.dedup)
+	r.table(&s.answers)
 	if r.err != nil {
 		return nil, fmt.Errorf("load state: %w", r.err)
 	}

@@ -157,21 +157,21 @@ func (w *encoder) lane(l *lane) {
 }
 
 // frozenTable is a table as it was at one instant.
-type frozenTable[K comparable] struct {
-	slab       frozenSlab[remembered[K]]
+type frozenTable struct {
+	slab       frozenSlab[remembered]
 	head, tail handle
 	floor      uint64
 }
 
-func (t *table[K]) freeze() frozenTable[K] {
-	return frozenTable[K]{t.slab.freeze(), t.head, t.tail, t.floor}
+func (t *table) freeze() frozenTable {
+	return frozenTable{t.slab.freeze(), t.head, t.tail, t.floor}
 }
 
-func writeTable[K comparable](w *encoder, f *frozenTable[K], key func(K)) {
+func (w *encoder) table(f *frozenTable) {
 	w.u32(uint32(f.head), uint32(f.tail))
 	w.u64(f.floor)
-	writeSlab(w, &f.slab, func(r *remembered[K]) bool { return r.used }, func(r *remembered[K]) {
-		key(r.key)
+	writeSlab(w, &f.slab, func(r *remembered) bool { return r.used }, func(r *remembered) {
+		w.raw16(r.key)
 		w.raw16(r.id)
 		w.raw16(r.body)
 		w.u64(uint64(r.until))
@@ -179,10 +179,10 @@ func writeTable[K comparable](w *encoder, f *frozenTable[K], key func(K)) {
 	})
 }
 
-func readTable[K comparable](r *decoder, t *table[K], key func() K) {
+func (r *decoder) table(t *table) {
 	t.head, t.tail, t.floor = r.handle(), r.handle(), r.u64()
-	readSlab(r, &t.slab, func(x *remembered[K]) {
-		*x = remembered[K]{key: key(), id: r.raw16(), body: r.raw16(), until: int64(r.u64()), next: r.handle(), used: true}
+	readSlab(r, &t.slab, func(x *remembered) {
+		*x = remembered{key: r.raw16(), id: r.raw16(), body: r.raw16(), until: int64(r.u64()), next: r.handle(), used: true}
 	})
 }
 

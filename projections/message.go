@@ -322,7 +322,7 @@ func (s *State) enqueued(e *event.Event) {
 	}
 	q.enqueued++
 	if !e.Alias.IsZero() && e.Until > 0 {
-		s.dedup.add(remembered[dedupKey]{key: dedupKey{q.number, e.Alias}, id: e.ID, until: e.Until}, s.clock)
+		s.dedup.add(remembered{key: e.Alias, id: e.ID, until: e.Until}, s.clock)
 	}
 	s.arrive(h, e.Due)
 }

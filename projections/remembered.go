@@ -10,8 +10,8 @@ const evictPerEntry = 4
 
 // remembered is an event that must be found again by a key until its time is
 // over: a message by its deduplication hash, an answer by its request.
-type remembered[K comparable] struct {
-	key   K
+type remembered struct {
+	key   event.Hash
 	id    event.ID   // of the event
 	body  event.Hash // of an answer's request
 	until int64      // Unix ms
@@ -22,9 +22,9 @@ type remembered[K comparable] struct {
 // table keeps the newest of what is to be remembered, in log order. What it
 // had to let go of before its time lies in the log below floor: who asks for a
 // key must have looked there, up to floor at least (design.md section 4).
-type table[K comparable] struct {
-	slab  slab[remembered[K]]
-	byKey map[K]handle
+type table struct {
+	slab  slab[remembered]
+	byKey map[event.Hash]handle
 	head  handle // the oldest
 	tail  handle
 	most  int
@@ -32,12 +32,12 @@ type table[K comparable] struct {
 	sum   digest
 }
 
-func newTable[K comparable]() table[K] {
-	return table[K]{byKey: map[K]handle{}, most: rememberMost}
+func newTable() table {
+	return table{byKey: map[event.Hash]handle{}, most: rememberMost}
 }
 
 // find returns the newest entry of a key, if its time is not over.
-func (t *table[K]) find(key K, clock int64) (*remembered[K], bool) {
+func (t *table) find(key event.Hash, clock int64) (*remembered, bool) {
 	h, ok := t.byKey[key]
 	if !ok {
 		return nil, false
@@ -46,7 +46,7 @@ func (t *table[K]) find(key K, clock int64) (*remembered[K], bool) {
 	return r, r.until > clock
 }
 
-func (t *table[K]) add(r remembered[K], clock int64) {
+func (t *table) add(r remembered, clock int64) {
 	for n := 0; n < evictPerEntry && t.head != 0; n++ {
 		old := t.slab.get(t.head)
 		if old.until > clock {
@@ -70,7 +70,7 @@ func (t *table[K]) add(r remembered[K], clock int64) {
 	t.byKey[r.key] = h
 }
 
-func (t *table[K]) pop() {
+func (t *table) pop() {
 	h := t.head
 	r := t.slab.get(h)
 	t.sum.sub(r.hash())
@@ -83,12 +83,12 @@ func (t *table[K]) pop() {
 	t.slab.release(h)
 }
 
-func (r *remembered[K]) hash() digest { return hashWords(r.id, uint64(r.until), 3) }
+func (r *remembered) hash() digest { return hashWords(r.id, uint64(r.until), 3) }
 
 // reindex builds a loaded table's map and digest; in log order, so that of two
 // entries of a key the newer one is found.
-func (t *table[K]) reindex() {
-	t.slab.index(func(r *remembered[K]) bool { return r.used })
+func (t *table) reindex() {
+	t.slab.index(func(r *remembered) bool { return r.used })
 	for h := t.head; h != 0; h = t.slab.get(h).next {
 		r := t.slab.get(h)
 		t.byKey[r.key] = h
@@ -96,20 +96,10 @@ func (t *table[K]) reindex() {
 	}
 }
 
-// dedupKey is a deduplication hash within one incarnation of a queue.
-type dedupKey struct {
-	queue uint32 // the queue's number
-	hash  event.Hash
-}
-
-// Duplicate returns the message that was accepted with this hash in the queue
-// and whose window has not ended.
-func (s *State) Duplicate(queue string, hash event.Hash) (event.ID, bool) {
-	q, ok := s.queues[queue]
-	if !ok || hash.IsZero() {
-		return event.ID{}, false
-	}
-	if r, ok := s.dedup.find(dedupKey{q.number, hash}, s.clock); ok {
+// Duplicate returns the message that was accepted with this hash (of one
+// incarnation of a queue: event.Hash.Of) and whose window has not ended.
+func (s *State) Duplicate(hash event.Hash) (event.ID, bool) {
+	if r, ok := s.dedup.find(hash, s.clock); ok {
 		return r.id, true
 	}
 	return event.ID{}, false
@@ -132,5 +122,5 @@ func (s *State) Answer(key event.Hash) (id event.ID, body event.Hash, ok bool) {
 func (s *State) AnswerFloor() uint64 { return s.answers.floor }
 
 func (s *State) answerKept(e *event.Event) {
-	s.answers.add(remembered[event.Hash]{key: e.Alias, id: e.ID, body: e.Body, until: e.Until}, s.clock)
+	s.answers.add(remembered{key: e.Alias, id: e.ID, body: e.Body, until: e.Until}, s.clock)
 }

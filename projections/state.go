@@ -39,8 +39,8 @@ type State struct {
 	waiting   heap // scheduled messages
 	deadlines heap // leases, messages' ends, backlogs' ages
 
-	dedup    table[dedupKey]
-	answers  table[event.Hash]
+	dedup    table
+	answers  table
 	contents map[uint64]int64 // live messages by the bucket of log indexes in which their content lies
 	history  uint64           // history below may be gone
 
@@ -55,7 +55,7 @@ func New() *State {
 		byID: map[event.ID]handle{}, byLease: map[event.ID]handle{}, contents: map[uint64]int64{},
 	}
 	s.kinds.byName = map[string]handle{}
-	s.dedup, s.answers = newTable[dedupKey](), newTable[event.Hash]()
+	s.dedup, s.answers = newTable(), newTable()
 	return s
 }
 

@@ -76,5 +76,14 @@ func ClockOf(id ID) int64 { return int64(id.Time()) }
 // Hash is the first half of a SHA-256: enough to tell keys apart.
 type Hash [16]byte
 
+// Of returns the hash of the same thing in the queue with this number: what is
+// deduplicated is so within one incarnation of a queue.
+func (h Hash) Of(number uint32) Hash {
+	for i := range 4 { // the bits of a SHA-256 are as good as any to tell queues apart
+		h[i] ^= byte(number >> (8 * i))
+	}
+	return h
+}
+
 // IsZero reports whether h is none.
 func (h Hash) IsZero() bool { return h == Hash{} }

@@ -40,7 +40,7 @@ type Lock struct{ f *os.File }
 // to or that is reached through a link, and locks it against a second process.
 // The lock goes with the process, however it ends.
 func Acquire(dir string) (*Lock, error) {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	if err := makeDir(dir); err != nil {
 		return nil, fmt.Errorf("data directory: %w", err)
 	}
 	if err := checkDir(dir); err != nil {
@@ -67,6 +67,24 @@ func Acquire(dir string) (*Lock, error) {
 	_ = f.Truncate(0)
 	_, _ = f.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0)
 	return &Lock{f}, nil
+}
+
+// makeDir makes dir and what is missing above it, each name durable: or a power
+// cut could take a directory with all that was promised in it.
+func makeDir(dir string) error {
+	if _, err := os.Lstat(dir); err == nil {
+		return nil
+	}
+	parent := filepath.Dir(filepath.Clean(dir))
+	if parent != dir {
+		if err := makeDir(parent); err != nil {
+			return err
+		}
+	}
+	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	return SyncDir(parent)
 }
 
 // Release gives the directory free.

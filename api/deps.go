@@ -119,8 +119,8 @@ type OperationsStore interface {
 	Operations(prefix [8]byte) ([]event.Event, error)
 }
 
-// Deps is what the API stands on. Rates, Load, Operations, Past and Registry
-// may be nil.
+// Deps is what the API stands on. Rates, Load, Operations, Floors, Past and
+// Registry may be nil.
 type Deps struct {
 	Proposer   Proposer
 	Barrier    Barrier
@@ -132,6 +132,8 @@ type Deps struct {
 	Rates      Rates
 	Load       Load
 	Operations OperationsStore
+	Floors     Floors
+	Finder     Finder // needed with Floors
 	Logger     *slog.Logger
 	Registry   *prometheus.Registry // nil: an own one
 }

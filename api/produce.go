@@ -333,7 +333,7 @@ func (s *Server) fit(q *request, p *event.Produce, b *batch) error {
 		}
 	}
 	p.Revision = v.Revision
-	return nil
+	return s.lookForDuplicates(p, &v)
 }
 
 // answerProduced tells the ids; 200 where nothing is new, else 201.

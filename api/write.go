@@ -28,9 +28,20 @@ func (q *request) propose(c *event.Command) (event.Result, error) {
 	}
 	ctx, cancel := q.s.deadline(q.Context())
 	defer cancel()
-	res, err := q.s.propose(ctx, c, q.Header.Get("Idempotency-Key"))
-	if err != nil {
-		return res, err
+	var res event.Result
+	for try := 0; ; try++ {
+		kept, done, err := q.repeated(c.Request)
+		if done || err != nil {
+			return kept, err
+		}
+		res, err = q.s.propose(ctx, c, q.Header.Get("Idempotency-Key"))
+		if isStale(err) && q.s.lookedShort(c.Request) && try < maxStale {
+			continue // more was forgotten meanwhile: look again
+		}
+		if err != nil {
+			return res, err
+		}
+		break
 	}
 	if !res.Kept.IsZero() {
 		return q.kept(res.Kept)

@@ -87,3 +87,10 @@ func (f *Frozen) Release() {
 	defer f.m.mu.Unlock()
 	f.Frozen.Release()
 }
+
+// DedupFloor and AnswerFloor are the indexes below which the log must be asked
+// for deduplication hashes and for answers to requests.
+func (m *Machine) DedupFloor() uint64 { return view(m, (*projections.State).DedupFloor) }
+
+// AnswerFloor: see DedupFloor.
+func (m *Machine) AnswerFloor() uint64 { return view(m, (*projections.State).AnswerFloor) }

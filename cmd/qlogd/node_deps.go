@@ -32,6 +32,8 @@ func (n *node) deps(source *replay.Source, registry *prometheus.Registry) api.De
 		Rates:      rates{n.models, n.replica},
 		Load:       load{n.replica},
 		Operations: operations{n.models, n.log},
+		Floors:     n.machine.Machine,
+		Finder:     n.log,
 		Logger:     n.logger,
 		Registry:   registry,
 	}

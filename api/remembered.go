@@ -1,0 +1,92 @@
+package api
+
+import (
+	"github.com/qlogd/qlogd/internal/event"
+)
+
+// The state remembers the newest deduplication hashes and requests; older ones,
+// within their time, lie in the log. Before such a command is proposed the log
+// is asked, and the command says up to where: deciding turns one back that
+// looked too short (event.CodeStaleRevision).
+
+// Floors tell from which index on the state remembers; below, the log must be
+// asked. 0: the state remembers all.
+type Floors interface {
+	DedupFloor() uint64
+	AnswerFloor() uint64
+}
+
+// Finder finds old events by their second key.
+type Finder interface {
+	// Find returns the newest event with an alias at index from or later, or
+	// nil.
+	Find(alias event.Hash, from uint64) (*event.Event, error)
+}
+
+// lookForDuplicates asks the log for messages of the same hashes as p's.
+func (s *Server) lookForDuplicates(p *event.Produce, q *event.QueueView) error {
+	window := q.Policy.DedupWindowSeconds * 1000
+	if window == 0 || s.deps.Floors == nil || s.deps.Floors.DedupFloor() == 0 {
+		return nil
+	}
+	p.Looked = s.deps.Log.Head()
+	from, err := s.deps.Log.From(event.Instant{Kind: event.InstantTime, Time: clock(s.deps.State) - window})
+	if err != nil {
+		return err
+	}
+	for i := range p.Messages {
+		m := &p.Messages[i]
+		hash := m.DedupKey
+		if q.Policy.DedupBy == event.DedupByContent {
+			hash = m.PayloadHash
+		}
+		m.Seen, m.SeenUntil = event.ID{}, 0
+		if hash.IsZero() {
+			continue
+		}
+		e, err := s.deps.Finder.Find(hash.Of(q.Number), from)
+		if err != nil {
+			return err
+		}
+		if e != nil && e.Type == event.Enqueued {
+			m.Seen, m.SeenUntil = e.ID, e.Until
+		}
+	}
+	return nil
+}
+
+// lookForAnswer asks the log for an earlier answer to a request. Where there is
+// one, ref leads to it; else r says up to where was looked.
+func (s *Server) lookForAnswer(r *event.Request) (ref event.Ref, err error) {
+	if s.deps.Floors == nil || s.deps.Floors.AnswerFloor() == 0 {
+		return event.Ref{}, nil
+	}
+	r.Looked = s.deps.Log.Head()
+	e, err := s.deps.Finder.Find(r.Key, 0)
+	if err != nil || e == nil || e.Type != event.AnswerKept || e.Until <= clock(s.deps.State) {
+		return event.Ref{}, err
+	}
+	if e.Body != r.Body {
+		return event.Ref{}, event.Problemf(event.CodeKeyReused, "Idempotency-Key", "this Idempotency-Key came with another request before")
+	}
+	return event.RefOf(e.ID), nil
+}
+
+// lookedShort reports whether a request was looked for too short.
+func (s *Server) lookedShort(r *event.Request) bool {
+	return r != nil && s.deps.Floors != nil && r.Looked < s.deps.Floors.AnswerFloor()
+}
+
+// repeated answers from the log what it holds already, if this request came
+// with an Idempotency-Key that the state no longer remembers.
+func (q *request) repeated(r *event.Request) (res event.Result, done bool, err error) {
+	if r == nil {
+		return res, false, nil
+	}
+	ref, err := q.s.lookForAnswer(r)
+	if err != nil || ref.IsZero() {
+		return res, false, err
+	}
+	res, err = q.kept(ref)
+	return res, true, err
+}

@@ -115,9 +115,10 @@ func (a *app) serve(ctx context.Context, c *config, typed map[string]string) err
 				logger.Error("settings were not read anew, the old ones stay", "error", err)
 				continue
 			}
+			// Told before a higher level would swallow it.
+			logger.Info("settings read anew", "log-level", again.LogLevel)
 			l, _ := parseLevel(again.LogLevel) // checked by load
 			level.Set(l)
-			logger.Info("settings read anew", "log-level", again.LogLevel)
 		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"strings"
 	"sync"
 	"testing"
@@ -20,14 +21,26 @@ type fake struct {
 	t       *testing.T
 	mu      sync.Mutex
 	answers []func(http.ResponseWriter)
-	asked   []*http.Request
-	bodies  []string
+	seen    []asked
+}
+
+// asked is one request, copied: the server goes on with its own.
+type asked struct {
+	path, body string
+	query      url.Values
+	header     http.Header
+}
+
+func (f *fake) asked() []asked {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return append([]asked(nil), f.seen...)
 }
 
 func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	b, _ := io.ReadAll(r.Body)
 	f.mu.Lock()
-	f.asked, f.bodies = append(f.asked, r), append(f.bodies, string(b))
+	f.seen = append(f.seen, asked{r.URL.EscapedPath(), string(b), r.URL.Query(), r.Header.Clone()})
 	if len(f.answers) == 0 {
 		f.mu.Unlock()
 		f.t.Errorf("unexpected %s %s", r.Method, r.URL)
@@ -89,11 +102,11 @@ func TestAnUnknownOutcomeIsRepeatedUnderTheSameKey(t *testing.T) {
 		t.Fatalf("%+v, %v", out, err)
 	}
 	keys := map[string]bool{}
-	for _, r := range f.asked {
-		keys[r.Header.Get("Idempotency-Key")] = true
+	for _, r := range f.asked() {
+		keys[r.header.Get("Idempotency-Key")] = true
 	}
-	if len(f.asked) != 3 || len(keys) != 1 || keys[""] {
-		t.Errorf("%d requests under keys %v", len(f.asked), keys)
+	if len(f.asked()) != 3 || len(keys) != 1 || keys[""] {
+		t.Errorf("%d requests under keys %v", len(f.asked()), keys)
 	}
 }
 
@@ -128,18 +141,18 @@ func TestOutcomeUnknownIsTold(t *testing.T) {
 
 func TestALeaseIsNotRepeatedOnceItMayHaveArrived(t *testing.T) {
 	c, f, _ := setup(t, hangup)
-	if _, err := c.Lease(t.Context(), "jobs", LeaseOptions{}); err == nil || len(f.asked) != 1 {
-		t.Errorf("%d requests, %v", len(f.asked), err)
+	if _, err := c.Lease(t.Context(), "jobs", LeaseOptions{}); err == nil || len(f.asked()) != 1 {
+		t.Errorf("%d requests, %v", len(f.asked()), err)
 	}
-	if f.asked[0].Header.Get("Idempotency-Key") != "" {
+	if f.asked()[0].header.Get("Idempotency-Key") != "" {
 		t.Error("a lease takes no key")
 	}
 	c, f, _ = setup(t, problemSays(503, "no_leader", "not_applied", true), says(200, `{"messages":[]}`))
-	if _, err := c.Lease(t.Context(), "jobs", LeaseOptions{Max: 3, Wait: time.Second}); err != nil || len(f.asked) != 2 {
-		t.Errorf("%d requests, %v", len(f.asked), err)
+	if _, err := c.Lease(t.Context(), "jobs", LeaseOptions{Max: 3, Wait: time.Second}); err != nil || len(f.asked()) != 2 {
+		t.Errorf("%d requests, %v", len(f.asked()), err)
 	}
-	if f.bodies[0] != `{"max_messages":3,"wait_ms":1000}` {
-		t.Error(f.bodies[0])
+	if f.asked()[0].body != `{"max_messages":3,"wait_ms":1000}` {
+		t.Error(f.asked()[0].body)
 	}
 }
 
@@ -150,8 +163,8 @@ func TestErrorsHaveTheirCode(t *testing.T) {
 	if !errors.Is(err, ErrLeaseLost) || !errors.As(err, &e) || e.Problem.Field != "ack" || *e.Problem.Index != 1 || e.RequestID != "r1" {
 		t.Errorf("%v", err)
 	}
-	if len(f.asked) != 1 {
-		t.Errorf("%d requests for a definite answer", len(f.asked))
+	if len(f.asked()) != 1 {
+		t.Errorf("%d requests for a definite answer", len(f.asked()))
 	}
 	c, _, _ = setup(t, says(502, "<html>bad gateway"))
 	if _, err := c.Queue(t.Context(), "a/b"); !errors.As(err, &e) || e.Problem.Status != 502 {
@@ -167,7 +180,7 @@ func TestNamesAreEscaped(t *testing.T) {
 	if _, err := c.Queue(t.Context(), "a/../b?c"); err != nil {
 		t.Fatal(err)
 	}
-	if got := f.asked[0].URL.EscapedPath(); got != "/v1/queues/a%2F..%2Fb%3Fc" {
+	if got := f.asked()[0].path; got != "/v1/queues/a%2F..%2Fb%3Fc" {
 		t.Error(got)
 	}
 }
@@ -197,8 +210,8 @@ func TestFollowMissesNothing(t *testing.T) {
 		t.Error(got)
 	}
 	var after []string
-	for _, r := range f.asked {
-		after = append(after, r.URL.Query().Get("after"))
+	for _, r := range f.asked() {
+		after = append(after, r.query.Get("after"))
 	}
 	if strings.Join(after, ",") != ",01A,01C,01C" {
 		t.Error(after)
@@ -218,7 +231,7 @@ func TestAllEventsPages(t *testing.T) {
 		}
 		n++
 	}
-	if n != 3 || f.asked[1].URL.Query().Get("after") != "01B" || f.asked[1].URL.Query().Get("from") != "" {
-		t.Errorf("%d events; %s", n, f.asked[1].URL)
+	if n != 3 || f.asked()[1].query.Get("after") != "01B" || f.asked()[1].query.Get("from") != "" {
+		t.Errorf("%d events; %v", n, f.asked()[1].query)
 	}
 }

@@ -29,13 +29,13 @@ func sameAs(t *testing.T, want seen, s *projections.State) {
 func TestPastIsWhatWasSeenLive(t *testing.T) {
 	l := startLive(t, 1, 8<<10)
 	for range 6 {
-		l.busy(50)
+		l.busy(30)
 		l.checkpoint()
 	}
-	l.busy(30)
+	l.busy(20)
 	d := l.open()
 	past := NewPast(&d.Source, 3, 2)
-	for range 60 {
+	for range 20 {
 		want := l.history[l.rng.IntN(len(l.history))]
 		state, cost, err := d.StateAt(t.Context(), at(want.index))
 		if err != nil {
@@ -299,7 +299,7 @@ func seedless(dir string, node *datadir.Node, meta checkpoint.Meta, body io.Writ
 func TestIntoHoldsWhatWasSeenLive(t *testing.T) {
 	l := startLive(t, 10, 8<<10)
 	for range 3 {
-		l.busy(60)
+		l.busy(40)
 		l.checkpoint()
 	}
 	l.busy(20)

@@ -289,11 +289,8 @@ func clock(st State) int64 {
 	switch s := st.(type) {
 	case *pastState:
 		return s.at
-	case interface{ Now() int64 }:
+	case Now:
 		return s.Now()
-	}
-	if n, ok := st.(Now); ok {
-		return n.Now()
 	}
 	return max(st.Clock(), time.Now().UnixMilli())
 }
@@ -318,8 +315,8 @@ func (q *request) state() (State, func(), error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	if at.Kind == event.InstantNow {
-		return q.s.deps.State, live, nil
+	if at.Kind == event.InstantNow { // a past that is just over: rates are null here too
+		return &pastState{State: q.s.deps.State, at: clock(q.s.deps.State)}, live, nil
 	}
 	if q.s.deps.Past == nil {
 		return nil, nil, bad("at", "this server keeps no past")

@@ -245,6 +245,21 @@ func TestOnRetry(t *testing.T) {
 			}
 		})
 	}
+	t.Run("two retried heads keep their order, whichever is due first", func(t *testing.T) {
+		b := setup(t)
+		b.mustQueue("q", perKey(wait, onRetry(event.RetryHead)))
+		b.fillKeys("q", "a1", "a2", "a3")
+		for i, m := range []string{"a1", "a2"} {
+			b.wantTake("q", 1, m)
+			b.one(&event.Command{Settle: &event.Settle{Items: []event.SettleItem{{Op: event.OpRetry, Lease: b.leases[m], DelayMS: int64(200 - 100*i)}}}})
+		}
+		b.tick(100)
+		b.tick(100)
+		for _, want := range []string{"a1", "a2", "a3"} {
+			b.wantTake("q", 1, want)
+			b.want(event.OpAck, want, event.StatusAcked)
+		}
+	})
 	t.Run("two retried heads keep their order", func(t *testing.T) {
 		b := setup(t)
 		b.mustQueue("q", perKey(wait, onRetry(event.RetryHead)))

@@ -89,7 +89,11 @@ func (r *remembered) hash() digest { return hashWords(r.id, uint64(r.until), 3) 
 // entries of a key the newer one is found.
 func (t *table) reindex() {
 	t.slab.index(func(r *remembered) bool { return r.used })
+	n := 0
 	for h := t.head; h != 0; h = t.slab.get(h).next {
+		if n++; n > t.slab.live {
+			panic("a list of what is remembered goes in a circle") // Load makes it an error
+		}
 		r := t.slab.get(h)
 		t.byKey[r.key] = h
 		t.sum.add(r.hash())

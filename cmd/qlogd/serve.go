@@ -129,6 +129,9 @@ func (a *app) drain(n *node, signals <-chan os.Signal, why string) error {
 	sdNotify(a.getenv, "STOPPING=1")
 	ctx, cancel := context.WithTimeout(context.Background(), drainTime)
 	defer cancel()
+	// One wish to end can arrive twice: timeout(1) signals the process and then
+	// its group.
+	began := time.Now()
 	done := make(chan error, 1)
 	go func() { done <- n.stop(ctx) }()
 	for {
@@ -140,7 +143,7 @@ func (a *app) drain(n *node, signals <-chan os.Signal, why string) error {
 			n.logger.Info("stopped")
 			return nil
 		case s := <-signals:
-			if s != syscall.SIGHUP {
+			if s != syscall.SIGHUP && time.Since(began) > 250*time.Millisecond {
 				return errors.New("ended at once by a second signal; what was in hand has an unknown outcome")
 			}
 		}

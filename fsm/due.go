@@ -42,7 +42,7 @@ func (d *decision) happen(it projections.Due) {
 
 // expireLease ends a lease that has run out: like a retry, but by itself.
 func (d *decision) expireLease(m *event.MessageView) {
-	q, _ := d.s.Queue(m.Queue)
+	q, _ := d.s.Look(m.Queue)
 	e := event.Event{Type: event.LeaseExpired, Subject: m.ID, Prev: m.Last, Queue: m.Queue, Lease: m.Lease, Attempt: m.Attempt}
 	if last(&q.Policy, m.Attempt) {
 		// No more tries: back to the front for the instant until it dies.
@@ -84,7 +84,7 @@ func front(o event.Ordering) event.Place {
 // die lets a message leave its queue for good: into the dead-letter queue, or
 // discarded where there is none. It reports the queue it went to.
 func (d *decision) die(m *event.MessageView, reason event.Reason, lease event.ID, content event.Blob) (to string) {
-	q, _ := d.s.Queue(m.Queue)
+	q, _ := d.s.Look(m.Queue)
 	e := event.Event{
 		Type: event.Discarded, Subject: m.ID, Prev: m.Last, Queue: m.Queue, Lease: lease, Attempt: m.Attempt,
 		Reason: reason, Content: content,
@@ -93,7 +93,7 @@ func (d *decision) die(m *event.MessageView, reason event.Reason, lease event.ID
 		e.TakesKey = q.Policy.OnDead == event.DeadLetterKey && d.s.WaitsBehind(m.ID)
 	}
 	if dlq := q.Policy.DeadLetterQueue; dlq != "" {
-		if _, ok := d.s.Queue(dlq); ok {
+		if _, ok := d.s.Look(dlq); ok {
 			e.Type, e.ToQueue = event.DeadLettered, dlq
 			e.HoldsKey = q.Policy.Ordering != event.Unordered && q.Policy.OnDead == event.DeadHoldKey
 		}
@@ -107,7 +107,7 @@ func (d *decision) carryOut(it projections.Due) {
 	m := &it.Message
 	e := event.Event{Type: event.Discarded, Subject: m.ID, Prev: m.Last, Queue: it.Queue, Lease: m.Lease, Attempt: m.Attempt, Reason: it.Reason}
 	if it.To != "" {
-		if _, ok := d.s.Queue(it.To); ok {
+		if _, ok := d.s.Look(it.To); ok {
 			e.Type, e.ToQueue = event.DeadLettered, it.To
 		}
 	}

@@ -6,13 +6,13 @@ import "github.com/qlogd/qlogd/internal/event"
 // is over by its time is settled first, so nobody leases it.
 func (d *decision) lease(c *event.Lease) event.Result {
 	for i, name := range c.Queues {
-		if _, ok := d.s.Queue(name); !ok {
+		if _, ok := d.s.Look(name); !ok {
 			return problem(queueNotFound(name, "queues").At(i))
 		}
 	}
 	var out []event.LeasedMessage
 	for _, name := range c.Queues {
-		q, _ := d.s.Queue(name)
+		q, _ := d.s.Look(name)
 		ms := c.LeaseMS
 		if ms == 0 {
 			ms = q.Policy.LeaseMS

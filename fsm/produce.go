@@ -29,7 +29,7 @@ type load struct{ count, bytes int64 }
 // plan checks a produce without any effect. loads, if not nil, sums up what a
 // transaction adds.
 func (d *decision) plan(c *event.Produce, loads map[string]load) ([]planned, *event.Problem) {
-	q, ok := d.s.Queue(c.Queue)
+	q, ok := d.s.Look(c.Queue)
 	policy := q.Policy
 	if !ok {
 		if !c.AutoCreate {
@@ -109,11 +109,11 @@ func (d *decision) plan(c *event.Produce, loads map[string]load) ([]planned, *ev
 
 // enqueue does what was planned.
 func (d *decision) enqueue(c *event.Produce, plan []planned) []event.Produced {
-	if _, ok := d.s.Queue(c.Queue); !ok {
+	if _, ok := d.s.Look(c.Queue); !ok {
 		policy := event.DefaultPolicy()
 		d.createQueue(c.Queue, &policy)
 	}
-	q, _ := d.s.Queue(c.Queue)
+	q, _ := d.s.Look(c.Queue)
 	out := make([]event.Produced, len(plan))
 	now := d.s.Clock()
 	for i := range c.Messages {

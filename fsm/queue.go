@@ -9,7 +9,7 @@ import (
 // putQueue makes a queue or replaces its policy.
 func (d *decision) putQueue(c *event.PutQueue) event.Result {
 	policy := c.Policy.Clone()
-	was, exists := d.s.Queue(c.Name)
+	was, exists := d.s.Look(c.Name)
 	if c.IfRevision != 0 && (!exists || was.Revision != c.IfRevision) {
 		return problem(stale("merged with revision %d of the policy, now it is %d", c.IfRevision, was.Revision))
 	}
@@ -57,7 +57,7 @@ func (d *decision) checkDeadLetterQueue(c *event.PutQueue, dlq string) (create b
 	if d.s.UsedBy(c.Name) > 0 {
 		return false, event.Problemf(event.CodeInvalidArgument, field, "queue '%s' is a dead_letter_queue and cannot have its own dead_letter_queue", c.Name)
 	}
-	target, ok := d.s.Queue(dlq)
+	target, ok := d.s.Look(dlq)
 	switch {
 	case !ok && c.DeadLetterAuto:
 		return true, nil
@@ -72,7 +72,7 @@ func (d *decision) checkDeadLetterQueue(c *event.PutQueue, dlq string) (create b
 // deleteQueue deletes a queue: only an empty one that nobody needs, or by
 // force.
 func (d *decision) deleteQueue(c *event.DeleteQueue) event.Result {
-	q, ok := d.s.Queue(c.Name)
+	q, ok := d.s.Look(c.Name)
 	if !ok {
 		return problem(queueNotFound(c.Name, "queue"))
 	}
@@ -109,7 +109,7 @@ func (d *decision) unname(dlq string) {
 }
 
 func (d *decision) pauseQueue(c *event.PauseQueue) event.Result {
-	q, ok := d.s.Queue(c.Name)
+	q, ok := d.s.Look(c.Name)
 	if !ok {
 		return problem(queueNotFound(c.Name, "queue"))
 	}
@@ -125,7 +125,7 @@ func (d *decision) pauseQueue(c *event.PauseQueue) event.Result {
 
 // purgeQueue discards all but leased messages.
 func (d *decision) purgeQueue(c *event.PurgeQueue) event.Result {
-	q, ok := d.s.Queue(c.Name)
+	q, ok := d.s.Look(c.Name)
 	if !ok {
 		return problem(queueNotFound(c.Name, "queue"))
 	}

@@ -6,7 +6,7 @@ import "github.com/qlogd/qlogd/internal/event"
 func (d *decision) settle(c *event.Settle) event.Result {
 	out := make([]event.Settled, len(c.Items))
 	if c.Queue != "" {
-		if _, ok := d.s.Queue(c.Queue); !ok {
+		if _, ok := d.s.Look(c.Queue); !ok {
 			return problem(queueNotFound(c.Queue, "queue"))
 		}
 	}
@@ -35,7 +35,7 @@ func (d *decision) holder(lease event.ID) (event.MessageView, bool) {
 
 // settleOne settles a current lease.
 func (d *decision) settleOne(it *event.SettleItem, m *event.MessageView) event.Settled {
-	q, _ := d.s.Queue(m.Queue)
+	q, _ := d.s.Look(m.Queue)
 	out := event.Settled{Lease: it.Lease, Message: m.ID, Queue: m.Queue}
 	e := event.Event{Subject: m.ID, Prev: m.Last, Queue: m.Queue, Lease: it.Lease, Attempt: m.Attempt, Content: it.Content}
 	switch it.Op {

@@ -15,6 +15,16 @@ func (s *State) Queue(name string) (event.QueueView, bool) {
 	return s.viewQueue(q), true
 }
 
+// Look returns a queue for deciding: without Stats.Oldest, which takes a walk
+// where messages that are gone already are still to be carried out.
+func (s *State) Look(name string) (event.QueueView, bool) {
+	q, ok := s.queues[name]
+	if !ok {
+		return event.QueueView{}, false
+	}
+	return s.lookQueue(q), true
+}
+
 // Queues returns all queues, sorted by name.
 func (s *State) Queues() []event.QueueView {
 	out := make([]event.QueueView, 0, len(s.queues))
@@ -26,6 +36,17 @@ func (s *State) Queues() []event.QueueView {
 }
 
 func (s *State) viewQueue(q *queue) event.QueueView {
+	v := s.lookQueue(q)
+	for h := q.backlog.all.head; h != 0; h = s.messages.get(h).all.next {
+		if m := s.messages.get(h); !s.buried(m) {
+			v.Stats.Oldest = m.created()
+			break
+		}
+	}
+	return v
+}
+
+func (s *State) lookQueue(q *queue) event.QueueView {
 	b := q.backlog
 	v := event.QueueView{
 		Name: q.name, Number: q.number, Policy: *q.policy, Revision: q.revision, Paused: q.paused,
@@ -41,12 +62,6 @@ func (s *State) viewQueue(q *queue) event.QueueView {
 		v.Stats.Held = b.ready
 		for i := range b.byPrio {
 			v.Stats.Held -= int64(b.byPrio[i].n)
-		}
-	}
-	for h := b.all.head; h != 0; h = s.messages.get(h).all.next {
-		if m := s.messages.get(h); !s.buried(m) {
-			v.Stats.Oldest = m.created()
-			break
 		}
 	}
 	return v

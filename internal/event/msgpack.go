@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 
 	"github.com/vmihailenco/msgpack/v5"
 )
@@ -202,9 +203,21 @@ func read[T any](r *reader, fn func() (T, error)) T {
 func (r *reader) uint() uint64 { return read(r, r.dec.DecodeUint64) }
 func (r *reader) int() int64   { return read(r, r.dec.DecodeInt64) }
 func (r *reader) bool() bool   { return read(r, r.dec.DecodeBool) }
-func (r *reader) str() string  { return read(r, r.dec.DecodeString) }
+func (r *reader) str() string  { return string(r.bytes()) }
+
+// bytes reads a byte string (or a text: both are coded alike). The library
+// would make room for whatever length is claimed; here it must be there.
 func (r *reader) bytes() []byte {
-	return read(r, r.dec.DecodeBytes)
+	n := read(r, r.dec.DecodeBytesLen)
+	if n > r.src.Len() {
+		r.fail(fmt.Errorf("%d bytes where %d are left", n, r.src.Len()))
+	}
+	if r.err != nil || n <= 0 {
+		return nil
+	}
+	b := make([]byte, n)
+	_, _ = io.ReadFull(r.src, b) // they are there
+	return b
 }
 
 func (r *reader) u32() uint32 { return narrow[uint32](r, 1<<32-1) }

@@ -63,7 +63,7 @@ func must[T any](t *testing.T) func(v T, err error) T {
 // History goes, but nothing that a live message or a kept checkpoint needs.
 func TestRetentionLetsGoOfWhatNobodyNeeds(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "data")
-	n, c := testNode(t, dir, "--history-retention", "1ms", "--log-segment-bytes", "65536")
+	n, c := testNode(t, dir, "--history-retention", "0", "--log-segment-bytes", "65536")
 	ctx := t.Context()
 	if _, _, err := c.PutQueue(ctx, "jobs", wire.PolicyUpdate{Deduplication: wire.Opt[wire.DeduplicationUpdate]{
 		Set: true, Value: wire.DeduplicationUpdate{WindowSeconds: wire.Some(int64(0))},
@@ -90,12 +90,12 @@ func TestRetentionLetsGoOfWhatNobodyNeeds(t *testing.T) {
 		if err := n.replica.Snapshot(); err != nil {
 			t.Fatal(err)
 		}
-		if err := n.retainOnce(ctx); err != nil {
+		if err := n.retainOnce(ctx, time.Millisecond); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if n.log.First() <= first {
-		cut, ok, err := n.planCut(n.replica.Status().Checkpoints)
+		cut, ok, err := n.planCut(n.replica.Status().Checkpoints, time.Millisecond)
 		t.Fatalf("the log still begins at %d (head %d, %d segments); history %d, the plan %d %v %v", first, n.log.Head(), len(n.log.Raw().Segments()), n.machine.History(), cut, ok, err)
 	}
 	m := must[*wire.Message](t)(c.Message(ctx, old))

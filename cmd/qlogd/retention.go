@@ -41,16 +41,17 @@ func (n *node) retain() {
 		case <-n.background.Done():
 			return
 		}
-		if err := n.retainOnce(n.background); err != nil && n.background.Err() == nil {
+		if err := n.retainOnce(n.background, n.c.HistoryRetention); err != nil && n.background.Err() == nil {
 			n.logger.Warn("history was not let go of; trying again", "error", err)
 		}
 	}
 }
 
-func (n *node) retainOnce(ctx context.Context) error {
+// retainOnce lets go of what is older than retention.
+func (n *node) retainOnce(ctx context.Context, retention time.Duration) error {
 	metas := n.replica.Status().Checkpoints
 	if n.replica.Leader() {
-		cut, ok, err := n.planCut(metas)
+		cut, ok, err := n.planCut(metas, retention)
 		if err != nil {
 			return err
 		}
@@ -65,8 +66,8 @@ func (n *node) retainOnce(ctx context.Context) error {
 
 // planCut returns the first index that is to be kept: the beginning of the
 // segment behind the newest checkpoint that is older than the retention.
-func (n *node) planCut(metas []checkpoint.Meta) (uint64, bool, error) {
-	horizon := n.replica.Clock() - n.c.HistoryRetention.Milliseconds()
+func (n *node) planCut(metas []checkpoint.Meta, retention time.Duration) (uint64, bool, error) {
+	horizon := n.replica.Clock() - retention.Milliseconds()
 	index, ok, err := n.log.Raw().SeekTime(horizon)
 	if err != nil {
 		return 0, false, err

@@ -534,7 +534,9 @@ func (w *model) putQueue(c *event.PutQueue, got event.Result) {
 		return
 	}
 	if p.DeadLetterQueue != "" && !there {
-		w.createQueue(p.DeadLetterQueue, event.DefaultPolicy())
+		dlq := event.DefaultPolicy()
+		dlq.MaxAttempts = 0 // docs/http-api.md: dead letters are not thrown away
+		w.createQueue(p.DeadLetterQueue, dlq)
 	}
 	if got.Problem != nil || got.Created == exists {
 		w.fatal("created is %v, the machine says %+v", !exists, got)

@@ -29,6 +29,7 @@ func (d *decision) putQueue(c *event.PutQueue) event.Result {
 	if makeDLQ {
 		dlq := event.DefaultPolicy()
 		dlq.Namespace = policy.Namespace
+		dlq.MaxAttempts = 0 // whoever looks into it five times must not empty it
 		d.createQueue(policy.DeadLetterQueue, &dlq)
 	}
 	switch {

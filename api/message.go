@@ -157,7 +157,12 @@ func (s *Server) deadOf(v *event.MessageView) (*wire.Dead, error) {
 	if v.Dead == nil {
 		return nil, nil
 	}
+	// The error lies in the event that moved the message, or was carried
+	// forward with its content where that is gone.
 	c, err := s.content(event.RefOf(v.ID))
+	if err == nil && c == nil {
+		c, err = s.content(v.Content)
+	}
 	if err != nil {
 		return nil, err
 	}

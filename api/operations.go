@@ -150,7 +150,7 @@ func (t *tracker) find(key string) []wire.Operation {
 	for _, op := range t.byKey[key] {
 		o := wire.Operation{
 			Key: key, Type: op.kind, Status: op.status, Priority: classNames[op.class],
-			CreatedAt: wire.TimeOf(op.begun), Error: op.err, Index: op.index,
+			CreatedAt: wire.TimeOf(op.begun), Error: unlessZero(op.err), Index: unlessZero(op.index),
 		}
 		if op.ended.IsZero() {
 			o.Position, o.EstimatedWaitMS = t.ahead(op)
@@ -161,6 +161,14 @@ func (t *tracker) find(key string) []wire.Operation {
 		out = append(out, o)
 	}
 	return out
+}
+
+// unlessZero is null in an answer where there is nothing to tell.
+func unlessZero[T comparable](v T) *T {
+	if v == *new(T) {
+		return nil
+	}
+	return &v
 }
 
 // ahead tells how many of this node's writes go before a pending one, and how
@@ -189,7 +197,9 @@ func (s *Server) operations(q *request) error {
 	if s.deps.Operations != nil {
 		known := map[uint64]bool{}
 		for _, o := range out.Operations {
-			known[o.Index] = true
+			if o.Index != nil {
+				known[*o.Index] = true
+			}
 		}
 		kept, err := s.deps.Operations.Operations(keyPrefix(q.actor(), key))
 		if err != nil {
@@ -201,7 +211,7 @@ func (s *Server) operations(q *request) error {
 			if err != nil {
 				return err
 			}
-			if !known[o.Index] {
+			if !known[*o.Index] {
 				old = append(old, o)
 			}
 		}
@@ -212,10 +222,10 @@ func (s *Server) operations(q *request) error {
 
 // keptOperation tells a write from the answer that the log keeps to it.
 func (s *Server) keptOperation(key string, e *event.Event) (wire.Operation, error) {
-	at := wire.Time(event.ClockOf(e.ID))
+	at, index := wire.Time(event.ClockOf(e.ID)), event.RefOf(e.ID).Index
 	o := wire.Operation{
 		Key: key, Type: "write", Status: "completed", Priority: classNames[event.ClassSettle],
-		CreatedAt: at, ProcessedAt: at, Index: event.RefOf(e.ID).Index,
+		CreatedAt: at, ProcessedAt: at, Index: &index,
 	}
 	c, err := s.eventContent(e)
 	if err != nil || c == nil {

@@ -11,8 +11,10 @@ import (
 	mathrand "math/rand/v2"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"net/url"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/qlogd/qlogd/api/wire"
@@ -131,8 +133,16 @@ func (c *Client) backoff(attempt int) time.Duration {
 // notSent reports whether a request surely never reached the server.
 func notSent(err error) bool {
 	var op *net.OpError
-	return errors.As(err, &op) && op.Op == "dial"
+	var begun *begunError
+	return errors.As(err, &op) && op.Op == "dial" && !errors.As(err, &begun)
 }
+
+// begunError is the failure of a request that had a connection before: net/http
+// sends one with an Idempotency-Key again by itself where the connection breaks,
+// and then tells only that the second one found nobody.
+type begunError struct{ error }
+
+func (e *begunError) Unwrap() error { return e.error }
 
 // once sends the request one time. wait is what the server asked for.
 func (c *Client) once(ctx context.Context, q *call, body []byte, answer any) (status int, wait time.Duration, err error) {
@@ -140,8 +150,15 @@ func (c *Client) once(ctx context.Context, q *call, body []byte, answer any) (st
 	if err != nil {
 		return 0, 0, err
 	}
+	var begun atomic.Bool
+	req = req.WithContext(httptrace.WithClientTrace(req.Context(), &httptrace.ClientTrace{
+		GotConn: func(httptrace.GotConnInfo) { begun.Store(true) },
+	}))
 	resp, err := c.http.Do(req)
 	if err != nil {
+		if begun.Load() {
+			err = &begunError{err}
+		}
 		return 0, 0, err
 	}
 	defer resp.Body.Close()

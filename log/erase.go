@@ -248,7 +248,7 @@ func (l *Log) beingErased(seg *segment, off, n int64) bool {
 		// Wait for an erasure at work. Open has none, and has finished an
 		// interrupted one before it reads.
 		l.adminMu.Lock()
-		l.adminMu.Unlock() //nolint:staticcheck // only waited for
+		defer l.adminMu.Unlock()
 	}
 	f, done, err := l.borrow(seg)
 	if err != nil {

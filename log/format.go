@@ -75,8 +75,6 @@ const (
 	blockSize     = 32 // block header
 	trailerSize   = 36
 	recordMinimum = 28
-	// recordFixed is the longest a record is before its header.
-	recordFixed = recordMinimum + 16 + 16 + 12 + 36
 
 	// maxSegment and maxBlock keep every offset below 4 GiB.
 	maxSegment = 1 << 30

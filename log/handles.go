@@ -50,10 +50,11 @@ func (h *handles) borrow(name string) (f *handle, done func(), err error) {
 		}
 		f = &handle{File: file}
 		h.open[name] = f
-		h.evict()
 	}
 	h.tick++
 	f.users, f.used = f.users+1, h.tick
+	// Only now: before it has a user, the file just opened is the idlest of all.
+	h.evict()
 	return f, func() { h.giveBack(f) }, nil
 }
 

@@ -21,7 +21,6 @@ type model struct {
 	durable uint64
 	erased  map[Ref]bool
 	ids     int
-	clock   int64
 }
 
 func (m *model) open(rt *rapid.T) {

@@ -287,8 +287,9 @@ func (s *State) drop(h handle) {
 	s.messages.release(h)
 }
 
-// bucketBits: contents are counted by 4096 log indexes.
-const bucketBits = 12
+// bucketBits: contents are counted by 64 log indexes, so that history is held up
+// little longer than a live message needs it, and the count stays small.
+const bucketBits = 6
 
 func bucket(index uint64) uint64 { return index >> bucketBits }
 

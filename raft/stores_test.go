@@ -257,7 +257,7 @@ func TestLogStoreIsMonotonic(t *testing.T) {
 }
 
 func TestSeed(t *testing.T) {
-	disk, n, want := used(t, 30, nil)
+	disk, _, want := used(t, 30, nil)
 	m := openFake(t, disk, "/events")
 	frozen, _ := m.Freeze()
 	head, chain := m.Head()
@@ -273,7 +273,7 @@ func TestSeed(t *testing.T) {
 	if err := Seed(o, meta, frozen); err == nil {
 		t.Error("seeded twice")
 	}
-	n = boot(t, o)
+	n := boot(t, o)
 	if res := n.put("more"); res.Index <= head {
 		t.Errorf("index %d at head %d", res.Index, head)
 	}

@@ -64,11 +64,11 @@ func seal(key string, value []byte) []byte {
 
 func unseal(key string, sealed []byte) ([]byte, error) {
 	if len(sealed) < 4 {
-		return nil, fmt.Errorf("Raft's %s is cut", key)
+		return nil, fmt.Errorf("votes: %s is cut", key)
 	}
 	value := sealed[:len(sealed)-4]
 	if string(seal(key, value)) != string(sealed) {
-		return nil, fmt.Errorf("Raft's %s does not match its checksum", key)
+		return nil, fmt.Errorf("votes: %s does not match its checksum", key)
 	}
 	return value, nil
 }
@@ -129,7 +129,7 @@ func (v *votes) vote() (term uint64, candidate []byte, err error) {
 		return 0, nil, err
 	}
 	if len(b) < 8 {
-		return 0, nil, errors.New("Raft's vote is cut")
+		return 0, nil, errors.New("votes: the vote is cut")
 	}
 	return binary.BigEndian.Uint64(b), append([]byte{}, b[8:]...), nil
 }
@@ -158,7 +158,7 @@ func (v *votes) GetUint64(key []byte) (uint64, error) {
 		return 0, err
 	}
 	if len(b) != 8 {
-		return 0, fmt.Errorf("Raft's %s has %d bytes", key, len(b))
+		return 0, fmt.Errorf("votes: %s has %d bytes", key, len(b))
 	}
 	return binary.BigEndian.Uint64(b), nil
 }

@@ -2,17 +2,17 @@ package wire
 
 // Operation is what became of a write that had an Idempotency-Key.
 type Operation struct {
-	Key             string `json:"key"`
-	Type            string `json:"type"`     // produce, settle, transaction, put_queue, …
-	Status          string `json:"status"`   // pending, completed, failed
-	Priority        string `json:"priority"` // the class: settle, produce, lease, background
-	CreatedAt       Time   `json:"created_at"`
-	ProcessedAt     Time   `json:"processed_at"`
-	LatencyMS       *int64 `json:"latency_ms"`
-	Position        *int64 `json:"position"` // pending: how many go before it
-	EstimatedWaitMS *int64 `json:"estimated_wait_ms"`
-	Error           string `json:"error,omitzero"` // failed: the problem's code
-	Index           uint64 `json:"index,omitzero"` // completed: the Raft index
+	Key             string  `json:"key"`
+	Type            string  `json:"type"`     // produce, settle, transaction, put_queue, …
+	Status          string  `json:"status"`   // pending, completed, failed
+	Priority        string  `json:"priority"` // the class: settle, produce, lease, background
+	CreatedAt       Time    `json:"created_at"`
+	ProcessedAt     Time    `json:"processed_at"`
+	LatencyMS       *int64  `json:"latency_ms"`
+	Position        *int64  `json:"position"` // pending: how many go before it
+	EstimatedWaitMS *int64  `json:"estimated_wait_ms"`
+	Error           *string `json:"error"` // failed: the problem's code
+	Index           *uint64 `json:"index"` // completed: the Raft index
 }
 
 // OperationList answers GET /v1/operations/{idempotency_key}.

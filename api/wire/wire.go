@@ -108,8 +108,8 @@ func (o *Opt[T]) UnmarshalJSONFrom(dec *jsontext.Decoder) error {
 	return json.UnmarshalDecode(dec, &o.Value)
 }
 
-// Marshal returns v's JSON.
-func Marshal(v any) ([]byte, error) { return json.Marshal(v) }
+// Marshal returns v's JSON, the same bytes for the same value.
+func Marshal(v any) ([]byte, error) { return json.Marshal(v, json.Deterministic(true)) }
 
 // Unmarshal reads JSON into v; unknown members are ignored, so that a client
 // outlives new fields in answers. The server reads requests with Decode.

@@ -75,7 +75,7 @@ func (l load) Load() (float64, int64) {
 // follow lets the read models follow the log until the node ends. They are
 // rebuildable, so an error of theirs stops nothing.
 func (n *node) follow() {
-	if err := n.models.Follow(n.background, followed{n.log}); err != nil && n.background.Err() == nil {
+	if err := n.models.Follow(n.background, followed{n.log}); n.background.Err() == nil {
 		n.logger.Error("read models stand still", "error", err)
 	}
 }

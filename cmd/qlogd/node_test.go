@@ -71,7 +71,14 @@ func TestRetentionLetsGoOfWhatNobodyNeeds(t *testing.T) {
 		t.Fatal(err)
 	}
 	old := must[[]wire.Produced](t)(c.Produce(ctx, "jobs", wire.NewMessage{Payload: []byte(`"kept"`), Kind: "old"}))[0].ID
-	// What live messages need is counted by 4096 indexes, so that many entries.
+	// A dead letter needs its error text too, which lies in the event that moved it.
+	auto := wire.PolicyUpdate{Delivery: wire.Opt[wire.DeliveryUpdate]{Set: true, Value: wire.DeliveryUpdate{DeadLetterQueue: wire.Some("auto")}}}
+	if _, _, err := c.PutQueue(ctx, "fails", auto); err != nil {
+		t.Fatal(err)
+	}
+	must[[]wire.Produced](t)(c.Produce(ctx, "fails", wire.NewMessage{Payload: []byte(`"dead"`)}))
+	held := must[[]wire.LeasedMessage](t)(c.Lease(ctx, "fails", client.LeaseOptions{}))
+	must[[]wire.SettleResult](t)(c.DeadLetter(ctx, "fails", []wire.DeadLetterItem{{LeaseID: held[0].LeaseID, Error: "why it died"}}))
 	for i := range 4200 {
 		if _, err := n.replica.Propose(ctx, &event.Command{PauseQueue: &event.PauseQueue{Name: "jobs", Paused: i%2 == 0}}); err != nil {
 			t.Fatal(err)
@@ -121,6 +128,10 @@ func TestRetentionLetsGoOfWhatNobodyNeeds(t *testing.T) {
 	leased := must[[]wire.LeasedMessage](t)(c.Lease(ctx, "jobs", client.LeaseOptions{Kinds: []string{"old"}}))
 	if len(leased) != 1 || string(leased[0].Payload) != `"kept"` {
 		t.Errorf("after a restart: %+v", leased)
+	}
+	dead := must[[]wire.LeasedMessage](t)(c.Lease(ctx, "fails.dlq", client.LeaseOptions{}))
+	if len(dead) != 1 || string(dead[0].Payload) != `"dead"` || dead[0].Dead.Error != "why it died" {
+		t.Errorf("the dead letter after a restart: %+v", dead)
 	}
 }
 
@@ -194,7 +205,7 @@ func TestCopyGoesOnFromItsInstant(t *testing.T) {
 		t.Fatal(err)
 	}
 	must[[]wire.Produced](t)(c.Produce(ctx, "jobs", client.JSON(1)))
-	m := must[[]wire.LeasedMessage](t)(c.Lease(ctx, "jobs", client.LeaseOptions{Lease: 300 * time.Millisecond}))[0]
+	m := must[[]wire.LeasedMessage](t)(c.Lease(ctx, "jobs", client.LeaseOptions{Lease: 4 * time.Second}))[0]
 	index := n.log.Head()
 	for e, err := range c.Follow(ctx, client.EventQuery{From: "start", Type: "lease_expired"}) {
 		if err != nil {

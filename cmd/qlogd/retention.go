@@ -113,15 +113,15 @@ func (n *node) letGo(ctx context.Context, cut uint64) error {
 		for len(refs) > 0 && len(c.Items) < carryCount && size < carryBytes {
 			m := refs[0]
 			refs = refs[1:]
-			e, err := n.log.Event(m.Content)
+			content, err := n.needed(&m)
 			if errors.Is(err, eventlog.ErrGone) || errors.Is(err, eventlog.ErrNotFound) {
 				continue // it has been carried meanwhile
 			}
 			if err != nil {
 				return err
 			}
-			c.Items = append(c.Items, event.CarryItem{ID: m.ID, From: m.Content, Content: e.Content})
-			size += len(e.Content.Bytes)
+			c.Items = append(c.Items, event.CarryItem{ID: m.ID, From: m.Content, Content: content})
+			size += len(content.Bytes)
 		}
 		if _, err := n.replica.Propose(ctx, &event.Command{Carry: c}); err != nil {
 			return err
@@ -140,6 +140,32 @@ func (n *node) letGo(ctx context.Context, cut uint64) error {
 		return r.Problem
 	}
 	return err
+}
+
+// needed returns what a live message needs of the log: what it was produced
+// with and, of a dead one, the error text, which lies in the event that moved
+// it: later than the content until that is carried forward, so whenever the
+// event is to go, so is the content.
+func (n *node) needed(m *event.MessageView) (event.Blob, error) {
+	e, err := n.log.Event(m.Content)
+	if err != nil {
+		return event.Blob{}, err
+	}
+	if m.Dead == nil {
+		return e.Content, nil
+	}
+	c, err := event.DecodeContent(e.Content.Bytes)
+	if err != nil {
+		return event.Blob{}, err
+	}
+	if c.Error == "" {
+		moved, err := n.log.Content(event.RefOf(m.ID))
+		if err != nil {
+			return event.Blob{}, err
+		}
+		c.Error = moved.Error
+	}
+	return event.EncodeContent(c), nil
 }
 
 // deleteHistory deletes the segments and checkpoints of which it was committed

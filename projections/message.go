@@ -182,11 +182,20 @@ func (s *State) ready(h handle, place event.Place) {
 	if b.grave {
 		return
 	}
-	lists := b.ready1(m.priority)
-	insert[messageOrder](s, lists, h, s.spot(lists, m, front))
+	lists, kinds := b.ready1(m.priority), (*list)(nil)
 	if m.kind != 0 {
-		kl := &b.kindLists(m.kind)[m.priority]
-		insert[messageKind](s, kl, h, s.kindSpot(kl, m, front))
+		kinds = &b.kindLists(m.kind)[m.priority]
+	}
+	before, beforeKind := handle(0), handle(0) // at the end
+	if front {
+		before = s.spot(lists, m, func(o *message) handle { return o.order.next })
+		if kinds != nil {
+			beforeKind = s.spot(kinds, m, func(o *message) handle { return o.kindOrder.next })
+		}
+	}
+	insert[messageOrder](s, lists, h, before)
+	if kinds != nil {
+		insert[messageKind](s, kinds, h, beforeKind)
 	}
 	s.touch(b.queue)
 }
@@ -195,33 +204,16 @@ func (s *State) ready(h handle, place event.Place) {
 // the front when it was leased. A call can release MaxBatch in a row.
 const nearFront = 1024
 
-// spot finds the message before which m belongs by (availability, id).
-func (s *State) spot(l *list, m *message, front bool) handle {
-	if !front {
-		return 0
-	}
+// spot finds the message of a list before which m belongs by (availability,
+// id); next is the list's link.
+func (s *State) spot(l *list, m *message, next func(*message) handle) handle {
 	at := l.head
 	for i := 0; i < nearFront && at != 0; i++ {
 		o := s.messages.get(at)
 		if later(o, m) {
 			break
 		}
-		at = o.order.next
-	}
-	return at
-}
-
-func (s *State) kindSpot(l *list, m *message, front bool) handle {
-	if !front {
-		return 0
-	}
-	at := l.head
-	for i := 0; i < nearFront && at != 0; i++ {
-		o := s.messages.get(at)
-		if later(o, m) {
-			break
-		}
-		at = o.kindOrder.next
+		at = next(o)
 	}
 	return at
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"math/rand/v2"
 	"os"
 	"path"
@@ -13,7 +14,6 @@ import (
 	"time"
 
 	"github.com/qlogd/qlogd/fsm"
-	"github.com/qlogd/qlogd/internal/checkpoint"
 	"github.com/qlogd/qlogd/internal/event"
 	"github.com/qlogd/qlogd/internal/eventlog"
 	"github.com/qlogd/qlogd/internal/replay"
@@ -28,7 +28,6 @@ type stack struct {
 	log     *eventlog.Log
 	machine *machine
 	replica *raft.Replica
-	src     *replay.Source
 	ctx     context.Context   // ends when the replica can't go on, as the process would
 	seen    map[uint64]string // what each block held when it was appended
 }
@@ -47,31 +46,12 @@ func openStack(disk vfs.FS) (*stack, error) {
 	if err := errors.Join(disk.MkdirAll("/raft"), disk.MkdirAll("/checkpoints"), disk.MkdirAll("/log")); err != nil {
 		return nil, err
 	}
-	held, _, err := raft.Held(ro)
+	found, err := recoverDisk(ctx, ro, "/log", 2048, slog.New(slog.DiscardHandler))
 	if err != nil {
 		return nil, err
 	}
-	lo := eventlog.Options{FS: disk, Dir: "/log", SegmentSize: 2048, HeldFrom: held}
-	metas, _, err := checkpoint.List(disk, "/checkpoints")
-	if err != nil {
-		return nil, err
-	}
-	if len(metas) > 0 {
-		lo.Durable = metas[0].HeadIndex
-		if held > 0 && held <= metas[0].Index+1 {
-			lo.HeldFrom = min(held, metas[0].HeadIndex+1)
-		}
-	}
-	if s.log, err = eventlog.Open(lo); err != nil {
-		return nil, err
-	}
-	s.src = &replay.Source{Log: s.log, FS: disk, Checkpoints: "/checkpoints"}
-	state, _, err := s.src.StateAt(context.Background(), event.Instant{Kind: event.InstantNow})
-	if err != nil {
-		s.log.Close()
-		return nil, err
-	}
-	s.machine = &machine{Machine: fsm.New(state, s, fsm.Options{}), log: s.log}
+	s.log = found.log
+	s.machine = &machine{Machine: fsm.New(found.state, s, fsm.Options{}), log: s.log}
 	ro.Machine = s.machine
 	if s.replica, err = raft.Open(ro); err != nil {
 		s.log.Close()

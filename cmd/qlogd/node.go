@@ -15,11 +15,8 @@ import (
 
 	"github.com/qlogd/qlogd/api"
 	"github.com/qlogd/qlogd/fsm"
-	"github.com/qlogd/qlogd/internal/checkpoint"
 	"github.com/qlogd/qlogd/internal/datadir"
-	"github.com/qlogd/qlogd/internal/event"
 	"github.com/qlogd/qlogd/internal/eventlog"
-	"github.com/qlogd/qlogd/internal/replay"
 	"github.com/qlogd/qlogd/internal/vfs"
 	"github.com/qlogd/qlogd/projections/store"
 	"github.com/qlogd/qlogd/raft"
@@ -84,44 +81,12 @@ func startNode(c *config, logger *slog.Logger) (_ *node, err error) {
 	}
 	ro := n.raftOptions(sink)
 
-	// What Raft still holds, and what a checkpoint has promised, before the
-	// event log is opened: only what can be applied again may be cut from its
-	// end, and never anything that a checkpoint stands on (I1).
-	heldFrom, _, err := raft.Held(ro)
+	// The event log and its fold before Raft, which goes on from them.
+	found, err := recoverDisk(n.background, ro, datadir.Path(c.DataDir, datadir.LogDir), n.card.LogSegmentBytes, logger)
 	if err != nil {
 		return nil, err
 	}
-	metas, _, err := checkpoint.List(ro.FS, ro.CheckpointDir)
-	if err != nil {
-		return nil, err
-	}
-	lo := eventlog.Options{
-		FS: ro.FS, Dir: datadir.Path(c.DataDir, datadir.LogDir), SegmentSize: n.card.LogSegmentBytes,
-		HeldFrom: heldFrom, Logger: logger,
-	}
-	if len(metas) > 0 {
-		lo.Durable = metas[0].HeadIndex
-		// A checkpoint stands for all that Raft no longer holds: between its
-		// newest block and Raft's first entry lie only entries of Raft's own.
-		if heldFrom > 0 && heldFrom <= metas[0].Index+1 {
-			lo.HeldFrom = min(heldFrom, metas[0].HeadIndex+1)
-		}
-	}
-	if n.log, err = eventlog.Open(lo); err != nil {
-		return nil, err
-	}
-	// The state before Raft: Raft then applies what the log does not hold yet,
-	// and skips what it does (I4).
-	source := &replay.Source{Log: n.log, FS: ro.FS, Checkpoints: ro.CheckpointDir}
-	began := time.Now()
-	state, cost, err := source.StateAt(n.background, event.Instant{Kind: event.InstantNow})
-	if err != nil {
-		return nil, err
-	}
-	for _, bad := range cost.Skipped {
-		logger.Warn("a checkpoint cannot be used, an older one and the log serve", "error", bad)
-	}
-	logger.Info("state rebuilt", "index", state.Index(), "checkpoint", cost.Checkpoint, "blocks", cost.Blocks, "took", time.Since(began).Round(time.Millisecond))
+	n.log = found.log
 
 	// The read models follow behind the log and stand in nobody's way.
 	if n.models, err = store.Open(datadir.Path(c.DataDir, datadir.ProjectionFile), n.card.ClusterID, store.Options{Logger: logger}); err != nil {
@@ -131,7 +96,7 @@ func startNode(c *config, logger *slog.Logger) (_ *node, err error) {
 	// made after Raft has begun to apply: so they look it up.
 	hooks := &hooks{}
 	n.machine = &machine{
-		Machine: fsm.New(state, &appender{log: n.log, count: hooks.count}, fsm.Options{Touched: hooks.touched}),
+		Machine: fsm.New(found.state, &appender{log: n.log, count: hooks.count}, fsm.Options{Touched: hooks.touched}),
 		log:     n.log,
 	}
 	ro.Machine = n.machine
@@ -139,7 +104,7 @@ func startNode(c *config, logger *slog.Logger) (_ *node, err error) {
 	if n.replica, err = raft.Open(ro); err != nil {
 		return nil, err
 	}
-	n.api = api.New(n.deps(source, registry), n.apiOptions())
+	n.api = api.New(n.deps(found.past, registry), n.apiOptions())
 	hooks.set(n.api)
 
 	n.work.Go(func() { n.follow() })

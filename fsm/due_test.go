@@ -2,8 +2,10 @@ package fsm
 
 import (
 	"testing"
+	"time"
 
 	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/projections"
 )
 
 func age(seconds int64) func(*event.Policy) {
@@ -239,4 +241,49 @@ func TestRetention(t *testing.T) {
 	b.wantTells("")
 	b.wantTake("q", 5, "a b")
 	b.refold()
+}
+
+// TestManyComeBackAtOnce: what failed together comes due together, in one lane;
+// each finds its place without a walk past those that came before it.
+func TestManyComeBackAtOnce(t *testing.T) {
+	const n = 20_000
+	m := New(projections.New(), nowhere{}, Options{})
+	p := event.DefaultPolicy()
+	p.Ordering, p.OnRetry, p.DedupWindowSeconds, p.LeaseMS = event.FIFO, event.RetryHead, 0, event.MaxLeaseMS
+	index := uint64(1)
+	apply(t, m, index, &event.Command{PutQueue: &event.PutQueue{Name: "q", Policy: p}})
+	var first []event.ID
+	for k := range n {
+		index++
+		apply(t, m, index, &event.Command{Produce: &event.Produce{Queue: "q", Messages: []event.NewMessage{{Priority: 5}}}})
+		index++
+		r := apply(t, m, index, &event.Command{Lease: &event.Lease{Queues: []string{"q"}, Max: 1}})
+		index++
+		apply(t, m, index, &event.Command{Settle: &event.Settle{Items: []event.SettleItem{{Op: event.OpRetry, Lease: r.Leased[0].Lease, DelayMS: 1_000_000}}}})
+		if k < 3 {
+			first = append(first, r.Leased[0].ID)
+		}
+	}
+	began := time.Now()
+	for index += 1_100_000; ; index++ {
+		apply(t, m, index, &event.Command{Settle: &event.Settle{}})
+		if q, _ := m.Queue("q"); q.Stats.Ready == n {
+			break
+		}
+	}
+	if took := time.Since(began); took > 3*time.Second {
+		t.Errorf("%d messages took %v to come back", n, took)
+	}
+	m.View(func(s *projections.State) {
+		if err := s.Check(); err != nil {
+			t.Fatal(err)
+		}
+	})
+	for _, want := range first {
+		index++
+		r := apply(t, m, index, &event.Command{Lease: &event.Lease{Queues: []string{"q"}, Max: 1}})
+		mustEqual(t, r.Leased[0].ID, want)
+		index++
+		apply(t, m, index, &event.Command{Settle: &event.Settle{Items: []event.SettleItem{{Op: event.OpAck, Lease: r.Leased[0].Lease}}}})
+	}
 }

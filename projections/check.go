@@ -169,8 +169,12 @@ func (s *State) checkLane(b *backlog, lh handle) error {
 	}
 	var ready uint32
 	var bytes int64
+	var returned handle
 	for h := l.waiting.head; h != 0; h = s.messages.get(h).order.next {
 		m := s.messages.get(h)
+		if m.returned {
+			returned = h
+		}
 		if m.state == event.StateReady {
 			ready++
 		}
@@ -178,6 +182,9 @@ func (s *State) checkLane(b *backlog, lh handle) error {
 		if m.lane != lh {
 			return fmt.Errorf("check: message %s waits in a lane that is not its own", m.id)
 		}
+	}
+	if returned != l.returned {
+		return fmt.Errorf("check: lane %q of queue %q does not know the last message that came back", l.key, b.queue.name)
 	}
 	if ready != l.ready || bytes != l.bytes {
 		return fmt.Errorf("check: lane %q of queue %q counts ready %d, bytes %d, holds %d, %d", l.key, b.queue.name, l.ready, l.bytes, ready, bytes)

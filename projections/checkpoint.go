@@ -222,6 +222,9 @@ func (s *State) reindex() {
 		s.byID[m.id] = h
 		s.contents[bucket(s.contentOf(m).Index)]++
 		s.sum.add(s.hashMessage(m))
+		if next := m.order.next; m.returned && (next == 0 || !s.messages.get(next).returned) {
+			s.lanes.mut(m.lane).returned = h
+		}
 		switch m.state {
 		case event.StateScheduled:
 			if m.due == 0 { // buried, and was due: see becomeReady

@@ -13,6 +13,7 @@ type lane struct {
 	backlog   uint32
 	refs      uint32 // messages of this lane, in whatever state
 	waiting   list
+	returned  handle // the last of those that came back to the front; they stand before all others, by id
 	ready     uint32 // how many of waiting are ready (the others: a head that blocks until its time)
 	bytes     int64  // of waiting
 	leased    handle
@@ -109,15 +110,12 @@ func (s *State) intoLane(b *backlog, h handle, front bool) {
 	at := handle(0)
 	if front {
 		m.returned = true
-		for at = l.waiting.head; at != 0; {
-			o := s.messages.get(at)
-			if !o.returned || o.id.Compare(m.id) > 0 {
-				break
-			}
-			at = o.order.next
-		}
+		at = s.spotReturned(l, m)
 	}
 	insert[messageOrder](s, &l.waiting, h, at)
+	if front && (at == 0 || !s.messages.get(at).returned) {
+		l.returned = h
+	}
 	l.bytes += int64(m.size)
 	if m.state == event.StateReady {
 		l.ready++
@@ -125,11 +123,33 @@ func (s *State) intoLane(b *backlog, h handle, front bool) {
 	s.refresh(b, lh)
 }
 
+// spotReturned finds the message before which one that comes back belongs. It
+// looks from both ends in turn: what is released belongs to the front, and what
+// comes due does so mostly in the order of ids, however many came before it.
+func (s *State) spotReturned(l *lane, m *message) handle {
+	at, back := l.waiting.head, l.returned
+	for at != 0 {
+		o := s.messages.get(at)
+		if !o.returned || o.id.Compare(m.id) > 0 {
+			break
+		}
+		at = o.order.next
+		if o = s.messages.get(back); o.id.Compare(m.id) < 0 {
+			return o.order.next
+		}
+		back = o.order.prev
+	}
+	return at
+}
+
 func (s *State) outOfLane(b *backlog, h handle) {
 	m := s.messages.mut(h)
 	m.returned = false
 	lh := m.lane
 	l := s.lanes.mut(lh)
+	if l.returned == h {
+		l.returned = m.order.prev
+	}
 	remove[messageOrder](s, &l.waiting, h)
 	l.bytes -= int64(m.size)
 	if m.state == event.StateReady {

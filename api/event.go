@@ -41,7 +41,7 @@ func EventOf(e *event.Event) wire.Event {
 	case event.LeaseExpired:
 		out.NextAt = wire.Time(e.Due)
 	}
-	if isMove(e) {
+	if e.IsMove() {
 		out.NewMessageID = e.ID.String()
 	}
 	switch e.Type {
@@ -52,9 +52,7 @@ func EventOf(e *event.Event) wire.Event {
 			}
 		}
 	}
-	if len(e.Content.Bytes) == 0 && e.Content.Digest != [32]byte{} {
-		out.Erased = true
-	}
+	out.Erased = e.Erased()
 	if e.Policy != nil {
 		p := policyOf(e.Policy)
 		out.Policy = &p

@@ -288,12 +288,6 @@ type life struct {
 	replays  int64
 }
 
-// isMove reports whether an event took its message to another queue, where the
-// event's id is the message's.
-func isMove(e *event.Event) bool {
-	return (e.Type == event.DeadLettered || e.Type == event.Replayed) && e.ToQueue != ""
-}
-
 // lifeOf picks one message out of a history that follows it through moves; nil
 // where it is not in it.
 func lifeOf(history []event.Event, id event.ID) *life {
@@ -308,7 +302,7 @@ func lifeOf(history []event.Event, id event.ID) *life {
 				l.replays++
 			}
 		}
-		if e.ID == id && (e.Type == event.Enqueued || isMove(e)) {
+		if e.ID == id && (e.Type == event.Enqueued || e.IsMove()) {
 			l.born = e
 		}
 		if e.Subject != id {
@@ -318,7 +312,7 @@ func lifeOf(history []event.Event, id event.ID) *life {
 		if e.Type == event.Leased {
 			l.attempts = e.Attempt
 		}
-		if isMove(e) {
+		if e.IsMove() {
 			l.moved = e
 		}
 	}
@@ -360,7 +354,7 @@ func (s *Server) pastMessage(l *life) (wire.Message, error) {
 	}
 	if b := l.born; b != nil {
 		m.Queue, m.EnqueuedAt = b.Queue, wire.Time(event.ClockOf(b.ID))
-		if isMove(b) {
+		if b.IsMove() {
 			m.Queue = b.ToQueue
 		}
 		if b.Type == event.DeadLettered {
@@ -401,7 +395,7 @@ func (s *Server) pastMessage(l *life) (wire.Message, error) {
 
 // eventContent returns what users wrote in an event; nil where it was erased.
 func (s *Server) eventContent(e *event.Event) (*event.Content, error) {
-	if e.Content.IsZero() && e.Content.Digest != [32]byte{} {
+	if e.Erased() {
 		return s.content(event.RefOf(e.ID))
 	}
 	return event.DecodeContent(e.Content.Bytes)

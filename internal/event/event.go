@@ -180,6 +180,15 @@ type Event struct {
 	Content Blob
 }
 
+// IsMove reports whether an event took its message to another queue, where the
+// event's id is the message's.
+func (e *Event) IsMove() bool {
+	return (e.Type == DeadLettered || e.Type == Replayed) && e.ToQueue != ""
+}
+
+// Erased reports whether what users wrote in an event was erased.
+func (e *Event) Erased() bool { return e.Content.IsZero() && e.Content.Digest != [32]byte{} }
+
 // Block is what one entry produced.
 type Block struct {
 	Index  uint64

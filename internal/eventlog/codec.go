@@ -26,7 +26,7 @@ func record(e *event.Event) log.Record {
 }
 
 // fromRecord is the inverse of record. An erased content leaves its digest and
-// no bytes: Erased tells.
+// no bytes: Event.Erased tells.
 func fromRecord(r *log.Record, e *event.Event) error {
 	if err := event.DecodeHeader(r.Header, e); err != nil {
 		return fmt.Errorf("event %s: %w", event.ID(r.ID), err)
@@ -36,11 +36,6 @@ func fromRecord(r *log.Record, e *event.Event) error {
 		e.Content.Bytes = r.Content
 	}
 	return nil
-}
-
-// Erased reports whether what users wrote in an event was erased.
-func Erased(e *event.Event) bool {
-	return e.Content.IsZero() && e.Content.Digest != [32]byte{}
 }
 
 // fromBlock turns a log's block into the shared words.

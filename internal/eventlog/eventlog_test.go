@@ -56,7 +56,7 @@ func (s *story) block(events ...event.Event) []event.Event {
 			e.Prev = s.last[e.Subject]
 			s.last[e.Subject] = event.RefOf(e.ID)
 		}
-		if IsMove(e) {
+		if e.IsMove() {
 			s.last[e.ID] = event.RefOf(e.ID)
 		}
 	}
@@ -141,7 +141,7 @@ func TestErasedContentIsTold(t *testing.T) {
 		t.Errorf("content: %v", err)
 	}
 	e, err := s.log.Event(event.RefOf(id))
-	if err != nil || !Erased(e) || e.Queue != "a" {
+	if err != nil || !e.Erased() || e.Queue != "a" {
 		t.Errorf("event: %+v, %v", e, err)
 	}
 	if cs, err := s.log.Contents([]event.Ref{event.RefOf(id)}); err != nil || cs[0] != nil {

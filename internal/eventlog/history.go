@@ -30,19 +30,13 @@ func (l *Log) History(ctx context.Context, id event.ID) ([]event.Event, error) {
 		}
 		next = event.ID{}
 		for i := range chain {
-			if IsMove(&chain[i]) {
+			if chain[i].IsMove() {
 				next = chain[i].ID
 			}
 		}
 		out = append(out, chain...)
 	}
 	return out, nil
-}
-
-// IsMove reports whether an event took its message to another queue, where the
-// event's id is the message's.
-func IsMove(e *event.Event) bool {
-	return (e.Type == event.DeadLettered || e.Type == event.Replayed) && e.ToQueue != ""
 }
 
 // origin walks back through moves to the id under which a message first came.
@@ -57,7 +51,7 @@ func (l *Log) origin(ctx context.Context, id event.ID) (event.ID, error) {
 			return id, nil
 		case err != nil:
 			return id, err
-		case e.ID != id || !IsMove(e) || e.Subject == id:
+		case e.ID != id || !e.IsMove() || e.Subject == id:
 			return id, nil
 		}
 		id = e.Subject

@@ -103,7 +103,7 @@ func (s *Source) diffMessages(ctx context.Context, before, after *projections.St
 					gone.Content.Bytes = nil // only the fact: a long range must not hold all payloads
 					left[e.Subject] = gone
 				}
-				if IsMove(e) {
+				if e.IsMove() {
 					add(e.ID, e.ToQueue)
 				}
 			}
@@ -151,11 +151,6 @@ func (s *Source) diffMessages(ctx context.Context, before, after *projections.St
 		}
 	}
 	return nil
-}
-
-// IsMove reports whether an event made a new message of an old one elsewhere.
-func IsMove(e *event.Event) bool {
-	return (e.Type == event.DeadLettered || e.Type == event.Replayed) && e.ToQueue != ""
 }
 
 func leaves(t event.Type) bool {

@@ -151,9 +151,6 @@ func (s *Server) settleItems(q *request, queue string, items []event.SettleItem)
 			s.metrics.leaseLost.Inc()
 		}
 	}
-	if !q.replayed {
-		s.warnDiscarded(res.Settled)
-	}
 	return res.Settled, nil
 }
 
@@ -197,16 +194,6 @@ func (s *Server) settledBefore(q *request, queue string, item *event.SettleItem,
 		t.NextAt = max(e.Due, event.ClockOf(e.ID))
 	}
 	return nil
-}
-
-// warnDiscarded tells the operator of messages that are gone for want of a
-// dead-letter queue.
-func (s *Server) warnDiscarded(settled []event.Settled) {
-	for i := range settled {
-		if t := &settled[i]; t.Status == event.StatusDiscarded && !t.Message.IsZero() {
-			s.log.Warn("a message was discarded: its queue has no dead-letter queue", "queue", t.Queue, "message", t.Message)
-		}
-	}
 }
 
 func resultsOf(settled []event.Settled) []wire.SettleResult {

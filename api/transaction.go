@@ -48,9 +48,6 @@ func (s *Server) transact(q *request) error {
 		if err != nil {
 			return locateSettle(&in, err)
 		}
-		if !q.replayed {
-			s.warnDiscarded(res.Settled)
-		}
 		return s.answerTransaction(q, &res)
 	}
 	return event.Problemf(event.CodeConflict, "produce", "the queues' policies keep changing; try again")

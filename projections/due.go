@@ -19,7 +19,6 @@ const (
 	DueLease  DueKind = iota + 1 // the message's lease has run out
 	DueExpiry                    // the message is too old
 	DueBuried                    // the message is gone already, and its event is missing
-	DueForget                    // nothing to tell: old entries are let go of
 )
 
 // Overdue returns the first thing that is due by the clock, ordered by

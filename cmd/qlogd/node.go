@@ -94,7 +94,7 @@ func startNode(c *config, logger *slog.Logger) (_ *node, err error) {
 	}
 	// Machine and api know each other only by these two hooks, and the api is
 	// made after Raft has begun to apply: so they look it up.
-	hooks := &hooks{}
+	hooks := &hooks{discards: newDiscards(logger)}
 	n.machine = &machine{
 		Machine: fsm.New(found.state, &appender{log: n.log, count: hooks.count}, fsm.Options{Touched: hooks.touched}),
 		log:     n.log,
@@ -108,6 +108,7 @@ func startNode(c *config, logger *slog.Logger) (_ *node, err error) {
 	hooks.set(n.api)
 
 	n.work.Go(func() { n.follow() })
+	n.work.Go(func() { hooks.discards.run(n.background) })
 	n.work.Go(func() { n.retain() })
 	// Listening is the last thing: whoever is answered finds all of it there.
 	n.http = n.api.HTTPServer()

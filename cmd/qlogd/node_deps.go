@@ -6,6 +6,7 @@ import (
 	"io"
 	"iter"
 	"sync/atomic"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -72,11 +73,24 @@ func (l load) Load() (float64, int64) {
 	return v.Utilization, int64(v.Waiting)
 }
 
+// followAgain is when it is tried anew after the read models could not go on.
+const followAgain = 10 * time.Second
+
 // follow lets the read models follow the log until the node ends. They are
-// rebuildable, so an error of theirs stops nothing.
+// rebuildable, so an error of theirs (a full disk) stops nothing but them, and
+// they go on once it is over.
 func (n *node) follow() {
-	if err := n.models.Follow(n.background, followed{n.log}); n.background.Err() == nil {
-		n.logger.Error("read models stand still", "error", err)
+	for {
+		err := n.models.Follow(n.background, followed{n.log})
+		if n.background.Err() != nil {
+			return
+		}
+		n.logger.Error("read models stand still, trying again", "error", err, "in", followAgain)
+		select {
+		case <-time.After(followAgain):
+		case <-n.background.Done():
+			return
+		}
 	}
 }
 
@@ -112,9 +126,12 @@ func (f followed) Wait(ctx context.Context, index uint64) error {
 // Head implements store.Source.
 func (f followed) Head() uint64 { return f.log.Head() }
 
-// hooks tell the api what was applied. Entries are applied before the api is
+// hooks tell the api, and the operator, what was applied. Entries are applied before the api is
 // there: then nobody waits and nothing is to be counted.
-type hooks struct{ api atomic.Pointer[api.Server] }
+type hooks struct {
+	api      atomic.Pointer[api.Server]
+	discards *discards
+}
 
 func (h *hooks) set(s *api.Server) { h.api.Store(s) }
 
@@ -125,6 +142,7 @@ func (h *hooks) touched(queues []string) {
 }
 
 func (h *hooks) count(events []event.Event) {
+	h.discards.count(events)
 	if s := h.api.Load(); s != nil {
 		s.Count(events)
 	}

@@ -45,7 +45,7 @@ func (r *replayer) copyInto(ctx context.Context, d *replay.Dir) error {
 	}
 	fmt.Fprintf(r.stdout, "%s holds the state at %s (index:%d, chain %.16s…), %s of log, as cluster %s\n",
 		r.into, wire.TimeOf(f.At), f.Index, f.ChainHash, humanize.IBytes(uint64(copied)), node.ClusterID)
-	fmt.Fprintf(r.stdout, "serve it: qlogd serve --data-dir %s\n", r.into)
+	fmt.Fprintf(r.stdout, "serve it beside the other node: qlogd serve --data-dir %s --http-addr 127.0.0.1:8070 --raft-addr 127.0.0.1:8071\n", r.into)
 	return nil
 }
 

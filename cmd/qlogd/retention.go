@@ -88,7 +88,7 @@ func (n *node) planCut(metas []checkpoint.Meta, retention time.Duration) (uint64
 	return cut, cut > 0, nil
 }
 
-// carryBatch bounds what one entry carries forward.
+// What one entry carries forward at most.
 const (
 	carryCount = 200
 	carryBytes = 512 << 10

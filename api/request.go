@@ -31,6 +31,7 @@ type request struct {
 	replayed bool // the answer is the first one to this Idempotency-Key
 
 	body   *bytes.Buffer // as sent, from the pool
+	whole  bool          // nothing of it is still to come
 	query  url.Values
 	media  string // of the body, "" none told
 	params map[string]string
@@ -155,6 +156,7 @@ func (q *request) read(limit int64) ([]byte, error) {
 	var max *http.MaxBytesError
 	switch {
 	case err == nil:
+		q.whole = true
 		_ = http.NewResponseController(q.w).SetReadDeadline(time.Time{}) // a long poll outlives it
 		return b.Bytes(), nil
 	case errors.As(err, &max):

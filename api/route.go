@@ -131,6 +131,9 @@ func (s *Server) serve(pattern string, h handler) http.Handler {
 			}
 			q.done()
 			s.metrics.request(method, path, q.status, time.Since(begun))
+			if q.status >= 400 {
+				q.linger()
+			}
 		}()
 		err := q.check()
 		if err == nil {

@@ -103,7 +103,7 @@ func (q *request) idempotency() (*event.Request, error) {
 	}
 	return &event.Request{
 		Key:  requestKey(q.actor(), q.Method, q.URL.EscapedPath(), v[0]),
-		Body: hash(q.URL.RawQuery, "\x00", string(body)),
+		Body: bodyHash(q.URL.RawQuery, body),
 	}, nil
 }
 
@@ -121,6 +121,15 @@ func requestKey(principal, method, path, key string) (h event.Hash) {
 func keyPrefix(principal, key string) [8]byte {
 	h := hash(principal, "\x00", key)
 	return [8]byte(h[:8])
+}
+
+// bodyHash is hash(query, "\x00", body) without a copy of the body.
+func bodyHash(query string, body []byte) event.Hash {
+	h := sha256.New()
+	h.Write([]byte(query))
+	h.Write([]byte{0})
+	h.Write(body)
+	return event.Hash(h.Sum(nil)[:16])
 }
 
 // hash returns the first half of the SHA-256 of the parts.

@@ -5,6 +5,7 @@ package fsm
 
 import (
 	"fmt"
+	"slices"
 	"sync"
 
 	"github.com/qlogd/qlogd/internal/event"
@@ -15,6 +16,7 @@ import (
 // readers before it returns; it need not sync (I1: the Raft log can feed the
 // entry again until a checkpoint has made the event log durable).
 type Log interface {
+	// Append must not keep b.Events: the machine uses the slice again.
 	Append(b *event.Block) error
 }
 
@@ -26,7 +28,12 @@ type Machine struct {
 
 	mu    sync.RWMutex
 	state *projections.State // guarded by mu
+
+	events []event.Event // the last block's, empty, for the next one; Apply's
 }
+
+// keepEvents bounds the memory that the machine keeps for the next block.
+const keepEvents = 4096
 
 // Options of a machine.
 type Options struct {
@@ -71,7 +78,7 @@ func (m *Machine) apply(index uint64, time int64, commands []*event.Command) ([]
 	if index <= m.state.Index() {
 		return nil, nil, nil
 	}
-	d := &decision{s: m.state, block: event.Block{Index: index, Time: time}}
+	d := &decision{s: m.state, block: event.Block{Index: index, Time: time, Events: m.events}}
 	d.s.Begin(index, time)
 	d.due()
 	results := make([]event.Result, len(commands))
@@ -81,6 +88,10 @@ func (m *Machine) apply(index uint64, time int64, commands []*event.Command) ([]
 	}
 	if err := m.log.Append(&d.block); err != nil {
 		return nil, nil, fmt.Errorf("apply %d: %w", index, err)
+	}
+	if m.events = nil; cap(d.block.Events) <= keepEvents {
+		clear(d.block.Events) // they hold payloads
+		m.events = d.block.Events[:0]
 	}
 	return results, d.s.TakeTouched(), nil
 }
@@ -104,6 +115,9 @@ func (d *decision) emit(e event.Event) event.ID {
 	d.s.Apply(&d.block.Events[len(d.block.Events)-1])
 	return e.ID
 }
+
+// expect makes room for n more events at once.
+func (d *decision) expect(n int) { d.block.Events = slices.Grow(d.block.Events, n) }
 
 // command decides one command. One with an Idempotency-Key is executed once;
 // only the answers of what was done are kept.

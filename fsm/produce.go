@@ -115,6 +115,7 @@ func (d *decision) enqueue(c *event.Produce, plan []planned) []event.Produced {
 	}
 	q, _ := d.s.Look(c.Queue)
 	out := make([]event.Produced, len(plan))
+	d.expect(len(plan))
 	now := d.s.Clock()
 	for i := range c.Messages {
 		m, p := &c.Messages[i], plan[i]

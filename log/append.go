@@ -196,7 +196,7 @@ func (l *Log) publish(b *Block, seg *segment, raw []byte, fresh, own bool) {
 	}
 	l.head = Head{b.Index, b.Chain}
 	if own {
-		l.cache.add(b.Index, raw)
+		l.cache.add(b.Index, raw, l.offs)
 	}
 	l.wake()
 }

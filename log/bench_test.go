@@ -69,6 +69,34 @@ func BenchmarkContent(b *testing.B) {
 	}
 }
 
+// BenchmarkContents reads 100 records that follow one another, as a lease of a
+// hundred messages does.
+func BenchmarkContents(b *testing.B) {
+	for name, cached := range map[string]int64{"hit": 1 << 30, "active": 0, "sealed": 0} {
+		b.Run(name, func(b *testing.B) {
+			l := benchLog(b, 2000, cached) // three segments
+			from, to := uint64(1), l.Segments()[0].Last
+			if name != "sealed" {
+				from, to = l.Segments()[2].First, l.Head().Index
+			}
+			must(b, l.buildSides())
+			rng := testRand(1)
+			refs := make([]Ref, 100)
+			b.ReportAllocs()
+			for b.Loop() {
+				at := Ref{from + rng.Uint64N(to-from-2), 0}
+				for i := range refs {
+					refs[i] = at
+					if at.Number++; at.Number == 64 {
+						at = Ref{at.Index + 1, 0}
+					}
+				}
+				must(b, l.Contents(refs, func(int, []byte, bool) error { return nil }))
+			}
+		})
+	}
+}
+
 func BenchmarkLast(b *testing.B) {
 	l := benchLog(b, 2000, 0)
 	must(b, l.buildSides())

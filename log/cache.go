@@ -1,25 +1,36 @@
 package log
 
+import "slices"
+
 // cache holds the newest blocks' bytes, first in, first out, up to a bound:
 // what is leased is most often what came last. Guarded by Log.mu.
 type cache struct {
 	limit, used int64
-	blocks      map[uint64][]byte // whole blocks by index
+	blocks      map[uint64]cached // by index
 	order       []uint64          // oldest first, from start on
 	start       int
 }
 
+// cached is a whole block and where its records begin in it.
+type cached struct {
+	raw  []byte
+	offs []uint32
+}
+
+func (c cached) size() int64 { return int64(len(c.raw) + 4*len(c.offs)) }
+
 // wants tells whether a block of this size would be kept.
 func (c *cache) wants(size int64) bool { return size <= c.limit }
 
-// add keeps a block, which nobody may change from now on.
-func (c *cache) add(index uint64, raw []byte) {
+// add keeps a block, whose bytes nobody may change from now on; offs is copied.
+func (c *cache) add(index uint64, raw []byte, offs []uint32) {
 	if c.blocks == nil {
-		c.blocks = map[uint64][]byte{}
+		c.blocks = map[uint64]cached{}
 	}
-	c.blocks[index] = raw
+	b := cached{raw, slices.Clone(offs)}
+	c.blocks[index] = b
 	c.order = append(c.order, index)
-	c.used += int64(len(raw))
+	c.used += b.size()
 	for c.used > c.limit {
 		c.drop(c.order[c.start])
 		c.start++
@@ -32,22 +43,19 @@ func (c *cache) add(index uint64, raw []byte) {
 
 // drop forgets a block; its place in the order stays.
 func (c *cache) drop(index uint64) {
-	if raw, ok := c.blocks[index]; ok {
-		c.used -= int64(len(raw))
+	if b, ok := c.blocks[index]; ok {
+		c.used -= b.size()
 		delete(c.blocks, index)
 	}
 }
 
 // record returns a record's bytes, or nil.
 func (c *cache) record(ref Ref) []byte {
-	raw, ok := c.blocks[ref.Index]
-	if !ok || ref.Number >= le.Uint32(raw[8:]) {
+	b, ok := c.blocks[ref.Index]
+	if !ok || ref.Number >= uint32(len(b.offs)) {
 		return nil
 	}
-	at := raw[blockSize:]
-	for range ref.Number {
-		at = at[le.Uint32(at):]
-	}
+	at := b.raw[b.offs[ref.Number]:]
 	n := le.Uint32(at)
 	return at[:n:n]
 }

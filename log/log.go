@@ -42,7 +42,8 @@ type Options struct {
 	// Durable is the Head().Index of a moment at which Sync had returned (the
 	// newest checkpoint's): a log that is damaged or ends before it is corrupt.
 	Durable uint64
-	// CacheBytes bounds the newest blocks that are kept in memory for Content.
+	// CacheBytes bounds the newest blocks that are kept in memory for Content;
+	// 0 keeps none.
 	CacheBytes int64
 	Logger     *slog.Logger // nil = silent
 

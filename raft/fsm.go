@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"sync"
+	"time"
 
 	hraft "github.com/hashicorp/raft"
 
@@ -151,11 +152,14 @@ func (f *fsm) Snapshot() (hraft.FSMSnapshot, error) {
 	if newest, ok := f.snaps.newest(); ok && newest.Index >= p.index {
 		return nil, hraft.ErrNothingNewToSnapshot
 	}
+	began := time.Now()
 	state, err := f.o.Machine.Freeze()
 	if err != nil {
 		return nil, fmt.Errorf("freeze the state: %w", err)
 	}
-	return &frozen{machine: f.o.Machine, state: state, head: head, chain: chain, fatal: f.fatal}, nil
+	// Nothing is applied meanwhile: this is all that a checkpoint holds up.
+	f.o.Metrics.Observe("checkpoint_hold_seconds", time.Since(began).Seconds())
+	return &frozen{machine: f.o.Machine, state: state, head: head, chain: chain, fatal: f.fatal, metrics: f.o.Metrics}, nil
 }
 
 // Restore implements hraft.FSM, for a snapshot that the leader sent. A failure
@@ -186,6 +190,7 @@ type frozen struct {
 	head    uint64
 	chain   [32]byte
 	fatal   func(error)
+	metrics Metrics
 }
 
 // Persist implements hraft.FSMSnapshot. The order is what makes a snapshot safe:
@@ -197,12 +202,17 @@ func (s *frozen) Persist(to hraft.SnapshotSink) error {
 	if !ok {
 		return fmt.Errorf("snapshot: not a sink of this store: %T", to)
 	}
+	began := time.Now()
 	if err := s.machine.SyncLog(); err != nil {
 		err = fmt.Errorf("sync the event log before a snapshot: %w", err)
 		s.fatal(err) // never a second try at an fsync
 		return err
 	}
-	return own.persist(s)
+	if err := own.persist(s); err != nil {
+		return err
+	}
+	s.metrics.Observe("checkpoint_seconds", time.Since(began).Seconds())
+	return nil
 }
 
 // Release implements hraft.FSMSnapshot.

@@ -75,7 +75,7 @@ func EncodeCommand(c *Command) []byte {
 		w.sub(13, func() { w.uint(1, q.Before) })
 	}
 	w.close(pos, outer)
-	return w.buf.Bytes()
+	return w.done()
 }
 
 func writeProduce(w *writer, q *Produce) {
@@ -123,7 +123,8 @@ func writeSettles(w *writer, tag int, items []SettleItem) {
 	}
 }
 
-// DecodeCommand is the inverse of EncodeCommand.
+// DecodeCommand is the inverse of EncodeCommand. The contents in it are not
+// copied: they lie in b, which nobody may change as long as they are used.
 func DecodeCommand(b []byte) (*Command, error) {
 	r, err := versioned(b)
 	if err != nil {

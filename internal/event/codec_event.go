@@ -44,7 +44,7 @@ func EncodeHeader(e *Event) []byte {
 	w.b16(25, e.Body)
 	w.uint(26, e.Before)
 	w.close(pos, outer)
-	return w.buf.Bytes()
+	return w.done()
 }
 
 // DecodeHeader fills an event from its record's header.
@@ -225,7 +225,7 @@ func EncodePolicy(p *Policy) []byte {
 	w := newWriter()
 	w.buf.WriteByte(Version)
 	w.item(func() { writePolicy(w, p) })
-	return w.buf.Bytes()
+	return w.done()
 }
 
 // DecodePolicy is the inverse of EncodePolicy.
@@ -262,15 +262,16 @@ func EncodeContent(c *Content) Blob {
 	w.bytes(7, c.Result)
 	w.bytes(8, c.Answer)
 	if w.n == 0 {
+		w.free()
 		return Blob{}
 	}
 	w.close(pos, outer)
-	b := w.buf.Bytes()
+	b := w.done()
 	return Blob{Digest: sha256.Sum256(b), Bytes: b}
 }
 
 // DecodeContent is the inverse of EncodeContent. Nil bytes are an empty
-// Content.
+// Content. Payload, result and answer are not copied: they lie in b.
 func DecodeContent(b []byte) (*Content, error) {
 	c := &Content{}
 	if len(b) == 0 {
@@ -283,7 +284,7 @@ func DecodeContent(b []byte) (*Content, error) {
 	r.fields(func(t int) bool {
 		switch t {
 		case 1:
-			c.Payload = r.bytes()
+			c.Payload = r.peek()
 		case 2:
 			c.Binary = r.bool()
 		case 3:
@@ -302,9 +303,9 @@ func DecodeContent(b []byte) (*Content, error) {
 		case 6:
 			c.Error = r.str()
 		case 7:
-			c.Result = r.bytes()
+			c.Result = r.peek()
 		case 8:
-			c.Answer = r.bytes()
+			c.Answer = r.peek()
 		default:
 			return false
 		}

@@ -32,7 +32,7 @@ func EncodeResult(s *Result) []byte {
 		}
 	}
 	w.close(pos, outer)
-	return w.buf.Bytes()
+	return w.done()
 }
 
 // DecodeResult is the inverse of EncodeResult.

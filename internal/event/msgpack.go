@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"sync"
 
 	"github.com/vmihailenco/msgpack/v5"
 )
@@ -24,10 +25,33 @@ type writer struct {
 	n   int // fields written into the open map
 }
 
-func newWriter() *writer {
+var writers = sync.Pool{New: func() any {
 	w := &writer{}
 	w.enc = msgpack.NewEncoder(&w.buf)
 	return w
+}}
+
+// newWriter returns an empty writer; done gives it back.
+func newWriter() *writer { return writers.Get().(*writer) }
+
+// keepWriter bounds the memory that a writer in the pool holds.
+const keepWriter = 256 << 10
+
+// done returns what was written, in a slice of its own, and gives the writer
+// back.
+func (w *writer) done() []byte {
+	b := bytes.Clone(w.buf.Bytes())
+	w.free()
+	return b
+}
+
+func (w *writer) free() {
+	if w.buf.Cap() > keepWriter {
+		return
+	}
+	w.buf.Reset()
+	w.n = 0
+	writers.Put(w)
 }
 
 // open starts a map and returns what close needs; the map's length is always
@@ -136,14 +160,20 @@ func (w *writer) item(fn func()) {
 
 // reader takes tagged maps apart. After an error everything reads as zero.
 type reader struct {
-	src *bytes.Reader
+	all []byte
+	src bytes.Reader // of all
 	dec *msgpack.Decoder
 	err error
 }
 
+var readers = sync.Pool{New: func() any { return &reader{dec: msgpack.NewDecoder(nil)} }}
+
+// newReader returns a reader of b; end gives it back.
 func newReader(b []byte) *reader {
-	r := &reader{src: bytes.NewReader(b)}
-	r.dec = msgpack.NewDecoder(r.src)
+	r := readers.Get().(*reader)
+	r.all, r.err = b, nil
+	r.src.Reset(b)
+	r.dec.Reset(&r.src)
 	return r
 }
 
@@ -179,12 +209,17 @@ func (r *reader) fields(fn func(tag int) bool) {
 	}
 }
 
-// end reports the first error, or bytes left behind the value.
+// end reports the first error, or bytes left behind the value, and gives the
+// reader back.
 func (r *reader) end() error {
-	if r.err == nil && r.src.Len() != 0 {
-		return fmt.Errorf("%d bytes too many", r.src.Len())
+	err := r.err
+	if err == nil && r.src.Len() != 0 {
+		err = fmt.Errorf("%d bytes too many", r.src.Len())
 	}
-	return r.err
+	r.all, r.err = nil, nil
+	r.src.Reset(nil)
+	readers.Put(r)
+	return err
 }
 
 func read[T any](r *reader, fn func() (T, error)) T {
@@ -203,11 +238,15 @@ func read[T any](r *reader, fn func() (T, error)) T {
 func (r *reader) uint() uint64 { return read(r, r.dec.DecodeUint64) }
 func (r *reader) int() int64   { return read(r, r.dec.DecodeInt64) }
 func (r *reader) bool() bool   { return read(r, r.dec.DecodeBool) }
-func (r *reader) str() string  { return string(r.bytes()) }
+func (r *reader) str() string  { return string(r.peek()) }
 
-// bytes reads a byte string (or a text: both are coded alike). The library
-// would make room for whatever length is claimed; here it must be there.
-func (r *reader) bytes() []byte {
+// bytes reads a byte string into a slice of its own.
+func (r *reader) bytes() []byte { return bytes.Clone(r.peek()) }
+
+// peek reads a byte string (or a text: both are coded alike) without copying
+// it: it lies in what is decoded. The library would make room for whatever
+// length is claimed; here it must be there.
+func (r *reader) peek() []byte {
 	n := read(r, r.dec.DecodeBytesLen)
 	if n > r.src.Len() {
 		r.fail(fmt.Errorf("%d bytes where %d are left", n, r.src.Len()))
@@ -215,9 +254,9 @@ func (r *reader) bytes() []byte {
 	if r.err != nil || n <= 0 {
 		return nil
 	}
-	b := make([]byte, n)
-	_, _ = io.ReadFull(r.src, b) // they are there
-	return b
+	at := len(r.all) - r.src.Len()
+	_, _ = r.src.Seek(int64(n), io.SeekCurrent) // they are there
+	return r.all[at : at+n : at+n]
 }
 
 func (r *reader) u32() uint32 { return narrow[uint32](r, 1<<32-1) }
@@ -233,7 +272,7 @@ func narrow[T ~uint8 | ~uint32](r *reader, limit uint64) T {
 }
 
 func (r *reader) b16() (out [16]byte) {
-	b := r.bytes()
+	b := r.peek()
 	if r.err == nil && len(b) != 16 {
 		r.fail(fmt.Errorf("%d bytes where 16 belong", len(b)))
 	}
@@ -278,11 +317,11 @@ func (r *reader) blob() (b Blob) {
 	if n := r.count(); r.err == nil && n != 2 {
 		r.fail(errors.New("a content has digest and bytes"))
 	}
-	d := r.bytes()
+	d := r.peek()
 	if r.err == nil && len(d) != 32 {
 		r.fail(fmt.Errorf("a digest of %d bytes", len(d)))
 	}
 	copy(b.Digest[:], d)
-	b.Bytes = r.bytes()
+	b.Bytes = r.peek()
 	return b
 }

@@ -174,12 +174,21 @@ func (l *Log) Content(ref event.Ref) (*event.Content, error) {
 // that was erased.
 func (l *Log) Contents(refs []event.Ref) ([]*event.Content, error) {
 	out := make([]*event.Content, len(refs))
+	places := make([]log.Ref, len(refs))
 	for i, ref := range refs {
-		c, err := l.Content(ref)
-		if err != nil && !errors.Is(err, ErrErased) {
-			return nil, err
+		places[i] = log.Ref(ref)
+	}
+	err := l.raw.Contents(places, func(i int, b []byte, erased bool) (err error) {
+		if erased {
+			return nil
 		}
-		out[i] = c
+		if out[i], err = event.DecodeContent(b); err != nil {
+			err = fmt.Errorf("content of %d/%d: %w", refs[i].Index, refs[i].Number, err)
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
 	}
 	return out, nil
 }

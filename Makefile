@@ -55,6 +55,10 @@ crash: ## kill -9 the real server 200 times under load (CRASH_KILLS=n)
 powercut: ## cut the power under the real server, on ext4 in a loop device (needs root; POWER_CUTS=30)
 	POWER_CUTS=$(POWER_CUTS) go test -count=1 -v -timeout 4h -run '^TestPowerCut$$' ./internal/cluster/crashtest
 
+.PHONY: crashwalk
+crashwalk: ## let the power fail in every single write and sync of a whole node and of Raft's stores, with every kind of loss
+	QLOGD_CRASH=full go test -count=1 -v -timeout 4h -run '^(TestCrashAnywhere|TestFailAnywhere)$$' ./cmd/qlogd ./raft
+
 .PHONY: clean
 clean: ## what build and tests leave
 	rm -rf bin

@@ -150,6 +150,20 @@ func (s *State) All(fn func(event.MessageView) bool) {
 	}
 }
 
+// Behind returns live messages whose content lies below an index of the log,
+// looking at no more than n of the state's places from one on (0: the first);
+// more says whether there are further ones, from at on. What moves meanwhile can
+// be passed over: Needed tells.
+func (s *State) Behind(index uint64, from uint32, n int) (found []event.MessageView, at uint32, more bool) {
+	h := max(handle(from), 1)
+	for end := h + handle(n); h <= s.messages.used && h < end; h++ {
+		if m := s.messages.get(h); m.state != event.StateNone && !s.buried(m) && s.contentOf(m).Index < index {
+			found = append(found, s.viewMessage(h))
+		}
+	}
+	return found, uint32(h), h <= s.messages.used
+}
+
 // Leasable returns how many messages of a queue could be leased now, of the
 // kinds given (none: of all).
 func (s *State) Leasable(name string, kinds []string) int {

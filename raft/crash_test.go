@@ -92,7 +92,7 @@ func TestCrashAnywhere(t *testing.T) {
 	}
 }
 
-// everyCrash asks for the whole campaign (make crash): each operation with each
+// everyCrash asks for the whole campaign (make crashwalk): each operation with each
 // kind of loss.
 func everyCrash() bool { return os.Getenv("QLOGD_CRASH") == "full" }
 

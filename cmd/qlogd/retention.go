@@ -88,42 +88,21 @@ func (n *node) planCut(metas []checkpoint.Meta, retention time.Duration) (uint64
 	return cut, cut > 0, nil
 }
 
-// What one entry carries forward at most.
 const (
+	// What one entry carries forward at most.
 	carryCount = 200
 	carryBytes = 512 << 10
+	// How many messages are looked at in one go: nothing is applied meanwhile.
+	scanned = 16 << 10
 )
 
 // letGo carries forward what live messages need below cut, and commits that
 // history below may go.
 func (n *node) letGo(ctx context.Context, cut uint64) error {
-	var refs []event.MessageView
-	n.machine.View(func(s *projections.State) {
-		s.All(func(m event.MessageView) bool {
-			if m.Content.Index < cut {
-				refs = append(refs, m)
-			}
-			return true
-		})
-	})
-	slices.SortFunc(refs, func(a, b event.MessageView) int { return a.ID.Compare(b.ID) })
-	for len(refs) > 0 {
-		c := &event.Carry{}
-		size := 0
-		for len(refs) > 0 && len(c.Items) < carryCount && size < carryBytes {
-			m := refs[0]
-			refs = refs[1:]
-			content, err := n.needed(&m)
-			if errors.Is(err, eventlog.ErrGone) || errors.Is(err, eventlog.ErrNotFound) {
-				continue // it has been carried meanwhile
-			}
-			if err != nil {
-				return err
-			}
-			c.Items = append(c.Items, event.CarryItem{ID: m.ID, From: m.Content, Content: content})
-			size += len(content.Bytes)
-		}
-		if _, err := n.replica.Propose(ctx, &event.Command{Carry: c}); err != nil {
+	for at, more := uint32(0), true; more; {
+		var refs []event.MessageView
+		n.machine.View(func(s *projections.State) { refs, at, more = s.Behind(cut, at, scanned) })
+		if err := n.carry(ctx, refs); err != nil {
 			return err
 		}
 	}
@@ -140,6 +119,35 @@ func (n *node) letGo(ctx context.Context, cut uint64) error {
 		return r.Problem
 	}
 	return err
+}
+
+// carry writes the contents of messages anew.
+func (n *node) carry(ctx context.Context, refs []event.MessageView) error {
+	slices.SortFunc(refs, func(a, b event.MessageView) int { return a.ID.Compare(b.ID) }) // as they lie in the log
+	for len(refs) > 0 {
+		c := &event.Carry{}
+		size := 0
+		for len(refs) > 0 && len(c.Items) < carryCount && size < carryBytes {
+			m := refs[0]
+			refs = refs[1:]
+			content, err := n.needed(&m)
+			if errors.Is(err, eventlog.ErrGone) || errors.Is(err, eventlog.ErrNotFound) {
+				continue // it has been carried meanwhile
+			}
+			if err != nil {
+				return err
+			}
+			c.Items = append(c.Items, event.CarryItem{ID: m.ID, From: m.Content, Content: content})
+			size += len(content.Bytes)
+		}
+		if len(c.Items) == 0 {
+			continue
+		}
+		if _, err := n.replica.Propose(ctx, &event.Command{Carry: c}); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // needed returns what a live message needs of the log: what it was produced

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"runtime/debug"
 
 	wal "github.com/hashicorp/raft-wal"
 	"github.com/hashicorp/raft-wal/metadb"
@@ -53,12 +54,15 @@ func openStores(o Options, f faults) (_ *stores, err error) {
 	}
 	// The votes are opened first: bbolt then times out on the lock of another
 	// process, where raft-wal would wait for ever.
-	if s.kv, err = openKV(o, votesFile); err != nil {
-		return nil, fmt.Errorf("raft: %w", err)
-	}
-	s.votes = &votes{kv: s.kv, die: f.die}
-	term, err := s.votes.term()
-	if err != nil {
+	var term uint64
+	if err := sound(join(o.Dir, votesFile), func() (err error) {
+		if s.kv, err = openKV(o, votesFile); err != nil {
+			return err
+		}
+		s.votes = &votes{kv: s.kv, die: f.die}
+		term, err = s.votes.term()
+		return err
+	}); err != nil {
 		return nil, fmt.Errorf("raft: %w", err)
 	}
 	head, _ := o.Machine.Head()
@@ -109,7 +113,27 @@ func openKV(o Options, name string) (KV, error) {
 	return openBolt(join(o.Dir, name))
 }
 
-func openLog(o Options, f faults, floor func() uint64) (*logStore, error) {
+// sound runs what opens a bbolt file. bbolt trusts its pages: where they are
+// damaged it panics, and reads past the end of a file that was cut.
+func sound(file string, open func() error) (err error) {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer func() {
+		if v := recover(); v != nil {
+			err = fmt.Errorf("%s is damaged (%v): put the whole data directory back, or make a new one with qlogd replay --into", file, v)
+		}
+	}()
+	return open()
+}
+
+func openLog(o Options, f faults, floor func() uint64) (s *logStore, err error) {
+	err = sound(join(o.Dir, metaFile), func() error {
+		s, err = openWAL(o, f, floor)
+		return err
+	})
+	return s, err
+}
+
+func openWAL(o Options, f faults, floor func() uint64) (*logStore, error) {
 	var meta waltypes.MetaStore = &metadb.BoltMetaDB{}
 	if o.OpenKV != nil {
 		kv, err := o.OpenKV(join(o.Dir, metaFile))
@@ -168,8 +192,11 @@ func Held(o Options) (first, last uint64, err error) {
 	}
 	if o.OpenKV == nil {
 		// raft-wal waits for ever for the lock of its bbolt file.
-		kv, err := openKV(o, votesFile)
-		if err != nil {
+		var kv KV
+		if err := sound(join(o.Dir, votesFile), func() (err error) {
+			kv, err = openKV(o, votesFile)
+			return err
+		}); err != nil {
 			return 0, 0, fmt.Errorf("raft: %w", err)
 		}
 		defer kv.Close()

@@ -1,0 +1,62 @@
+package raft
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/qlogd/qlogd/internal/vfs"
+)
+
+// TestDamagedBolt damages the bbolt files in ways that bbolt answers with a
+// panic or a fault: what is told is an error that names the file, and the files
+// are left as they are.
+func TestDamagedBolt(t *testing.T) {
+	made := t.TempDir()
+	at := func(dir string) Options {
+		o := on(vfs.OS{})
+		o.OpenKV, o.Dir, o.CheckpointDir = nil, dir+"/raft", dir+"/checkpoints"
+		o.Machine = openFake(t, vfs.OS{}, dir+"/events")
+		return o
+	}
+	n := boot(t, at(made))
+	n.put("a")
+	n.down()
+	for name, c := range map[string]struct {
+		file   string
+		damage func(b []byte) []byte
+	}{
+		"pages of the votes":        {votesFile, flipPages},
+		"pages of the log's":        {metaFile, flipPages},
+		"half of the votes":         {votesFile, func(b []byte) []byte { return b[:len(b)/2] }},
+		"nothing of the log's file": {metaFile, func([]byte) []byte { return nil }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			if err := os.CopyFS(dir, os.DirFS(made)); err != nil {
+				t.Fatal(err)
+			}
+			file := filepath.Join(dir, "raft", c.file)
+			b, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			b = c.damage(b)
+			if err := os.WriteFile(file, b, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if _, _, err := Held(at(dir)); err == nil || !strings.Contains(err.Error(), c.file) {
+				t.Errorf("Held: %v", err)
+			}
+		})
+	}
+}
+
+// flipPages damages what each page but the first two says of itself.
+func flipPages(b []byte) []byte {
+	for page := 2 * os.Getpagesize(); page < len(b); page += os.Getpagesize() {
+		b[page] ^= 16
+	}
+	return b
+}

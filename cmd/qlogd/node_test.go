@@ -1,11 +1,13 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -119,6 +121,10 @@ func TestRetentionLetsGoOfWhatNobodyNeeds(t *testing.T) {
 		t.Errorf("the state at the oldest checkpoint: %v", err)
 	}
 	stopNode(t, n)
+	var said, complaint bytes.Buffer
+	if code := run(ctx, []string{"replay", "--data-dir", dir, "--to", "start", "-o", "json"}, nil, &said, &complaint); code != 0 || !strings.Contains(said.String(), `"queues":{}`) {
+		t.Errorf("nothing, before the first event: %d, %s%s", code, &said, &complaint)
+	}
 	report, err := replay.Verify(ctx, dir, nil)
 	if err != nil || report.Checkpoints == 0 || report.From == 0 {
 		t.Fatalf("%+v, %v", report, err)

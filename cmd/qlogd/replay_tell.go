@@ -58,9 +58,11 @@ func (r *replayer) tell(ctx context.Context, d *replay.Dir) error {
 	for _, err := range cost.Skipped {
 		fmt.Fprintln(r.stderr, "qlogd: passed over:", err)
 	}
-	chain, err := d.Log.ChainAt(last)
-	if err != nil {
-		return err
+	var chain [32]byte // nothing's is zero, also where retention has deleted the start
+	if last > 0 {
+		if chain, err = d.Log.ChainAt(last); err != nil {
+			return err
+		}
 	}
 	body := stateOf(state, r.to, r.filter.Queue)
 	body.ChainHash = hex.EncodeToString(chain[:])

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -212,6 +213,73 @@ func TestVerifyMissesTheEnd(t *testing.T) {
 		t.Error("a missing last segment was not missed")
 	} else if _, ok := errors.AsType[*Difference](err); !ok {
 		t.Errorf("%v", err)
+	}
+}
+
+// A beginning that is gone without retention having said so was lost.
+func TestVerifyMissesTheBeginning(t *testing.T) {
+	l := startLive(t, 8, 4<<10)
+	for range 4 {
+		l.busy(30)
+		l.checkpoint()
+	}
+	if err := l.log.Close(); err != nil {
+		t.Fatal(err)
+	}
+	files, _ := filepath.Glob(filepath.Join(l.dir, "log/*.seg"))
+	for _, name := range files[:2] {
+		if err := errors.Join(os.Remove(name), os.Remove(strings.TrimSuffix(name, ".seg")+".idx")); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Verify(t.Context(), l.dir, nil); err == nil {
+			t.Error("a missing first segment was not missed")
+		} else if d, ok := errors.AsType[*Difference](err); !ok || d.Index != 1 || !strings.Contains(d.Error(), "beginning is missing") {
+			t.Errorf("%v", err)
+		}
+	}
+}
+
+// thinning is a live node's directory: a checkpoint is there when it is listed
+// and gone when it is read.
+type thinning struct {
+	vfs.FS
+	gone   string
+	opened int
+}
+
+func (f *thinning) OpenRead(name string) (vfs.File, error) {
+	if filepath.Base(name) == f.gone {
+		if f.opened++; f.opened > 1 {
+			return nil, fs.ErrNotExist
+		}
+	}
+	return f.FS.OpenRead(name)
+}
+
+func TestVerifyOfALiveNodeThatThinsItsCheckpoints(t *testing.T) {
+	l := startLive(t, 9, 4<<10)
+	for range 4 {
+		l.busy(30)
+		l.checkpoint()
+	}
+	if err := l.log.Close(); err != nil {
+		t.Fatal(err)
+	}
+	files, _ := filepath.Glob(filepath.Join(l.dir, "log/*.seg"))
+	if err := errors.Join(os.Remove(files[0]), os.Remove(strings.TrimSuffix(files[0], ".seg")+".idx")); err != nil {
+		t.Fatal(err)
+	}
+	ckpts, _ := filepath.Glob(filepath.Join(l.dir, "checkpoints/*.ckpt"))
+	r, err := verifyOn(t.Context(), vfs.OS{}, l.dir, l.index, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range ckpts {
+		f := &thinning{FS: vfs.OS{}, gone: filepath.Base(name)}
+		again, err := verifyOn(t.Context(), f, l.dir, l.index, nil)
+		if err != nil || f.opened < 2 || again.From < r.From {
+			t.Errorf("%s: opened %d times, from %d: %v", f.gone, f.opened, again.From, err)
+		}
 	}
 }
 

@@ -45,14 +45,25 @@ type Report struct {
 // progress is called with the work done and the total, in bytes of the log, of
 // which each counts twice: read, and folded.
 func Verify(ctx context.Context, path string, progress func(done, total int64)) (*Report, error) {
-	if _, err := datadir.ReadNode(path); err != nil && !errors.Is(err, datadir.ErrNoNode) {
+	node, err := datadir.ReadNode(path)
+	if err != nil && !errors.Is(err, datadir.ErrNoNode) {
 		return &Report{}, err
 	}
-	return VerifyOn(ctx, vfs.OS{}, path, progress)
+	forked := uint64(0)
+	if err == nil && node.Fork != nil {
+		forked = node.Fork.Index
+	}
+	return verifyOn(ctx, vfs.OS{}, path, forked, progress)
 }
 
 // VerifyOn verifies a data directory on any file system.
 func VerifyOn(ctx context.Context, fsys vfs.FS, path string, progress func(done, total int64)) (*Report, error) {
+	return verifyOn(ctx, fsys, path, 0, progress)
+}
+
+// verifyOn: forked is the last index that the directory shares with the one it
+// was made of by Into.
+func verifyOn(ctx context.Context, fsys vfs.FS, path string, forked uint64, progress func(done, total int64)) (*Report, error) {
 	if progress == nil {
 		progress = func(int64, int64) {}
 	}
@@ -81,7 +92,7 @@ func VerifyOn(ctx context.Context, fsys vfs.FS, path string, progress func(done,
 		return r, difference(err)
 	}
 	defer d.Log.Close()
-	return r, d.verifyFold(ctx, r, func(bytes int64) { progress(total+bytes, 2*total) })
+	return r, d.verifyFold(ctx, r, forked, func(bytes int64) { progress(total+bytes, 2*total) })
 }
 
 // difference makes damage a Difference, and leaves other errors.
@@ -100,26 +111,44 @@ func difference(err error) error {
 
 // verifyFold folds the log as far as Verify has read it, and stops at every
 // checkpoint on the way.
-func (d *Dir) verifyFold(ctx context.Context, r *Report, progress func(int64)) error {
+func (d *Dir) verifyFold(ctx context.Context, r *Report, forked uint64, progress func(int64)) error {
 	metas := slices.Clone(d.Metas)
 	slices.Reverse(metas) // oldest first
 	state := projections.New()
+	head := r.Log.Head.Index
 	before, deleted := d.Log.DeletedBefore()
 	if deleted {
 		// What lies before the start that is kept can only be taken from a
-		// checkpoint; the first one from which the log goes on.
-		i := slices.IndexFunc(metas, func(m checkpoint.Meta) bool { return m.HeadIndex >= before })
-		if i < 0 {
-			return &Difference{Err: fmt.Errorf("history up to index %d was deleted, and no checkpoint holds the state there", before)}
-		}
-		var err error
-		if state, err = d.load(&metas[i]); err != nil {
-			return &Difference{Err: err}
+		// checkpoint; the first one from which the log goes on. A live node may
+		// thin it out under us, and then it has newer ones.
+		i, listed := 0, false
+		for {
+			i = slices.IndexFunc(metas, func(m checkpoint.Meta) bool { return m.HeadIndex >= before })
+			if i < 0 && !listed {
+				listed = true
+				all, _, err := checkpoint.List(d.FS, d.Checkpoints)
+				if err != nil {
+					return err
+				}
+				slices.Reverse(all)
+				metas = slices.DeleteFunc(all, func(m checkpoint.Meta) bool { return m.HeadIndex > head })
+				continue
+			}
+			if i < 0 {
+				return &Difference{Err: fmt.Errorf("history up to index %d was deleted, and no checkpoint holds the state there", before)}
+			}
+			var err error
+			if state, err = d.load(&metas[i]); err == nil {
+				break
+			}
+			if !errors.Is(err, fs.ErrNotExist) {
+				return &Difference{Err: err}
+			}
+			metas = slices.Delete(metas, i, i+1)
 		}
 		r.From = metas[i].HeadIndex
 	}
 	r.State = state
-	head := r.Log.Head.Index
 	check := func(upTo uint64) error {
 		for len(metas) > 0 && metas[0].HeadIndex <= upTo {
 			if err := d.checkpointEqual(&metas[0], state); err != nil {
@@ -135,8 +164,17 @@ func (d *Dir) verifyFold(ctx context.Context, r *Report, progress func(int64)) e
 	var bytes int64
 	next, done := d.Log.Blocks(state.Index() + 1)
 	defer done()
+	allowed := uint64(0) // a live node may have let go of more since the log was read
 	for {
 		b, err := next(ctx)
+		if err == nil && b.Index > head && deleted && before >= max(state.History(), allowed) {
+			for i := range b.Events {
+				if e := &b.Events[i]; e.Type == event.HistoryDeleted {
+					allowed = max(allowed, e.Before)
+				}
+			}
+			continue
+		}
 		if err == io.EOF || err == nil && b.Index > head {
 			break
 		}
@@ -156,6 +194,11 @@ func (d *Dir) verifyFold(ctx context.Context, r *Report, progress func(int64)) e
 	}
 	if err := check(head); err != nil {
 		return err
+	}
+	// Retention tells in the log what it is about to delete. A copy may end
+	// before it was told.
+	if allowed = max(allowed, state.History()); deleted && before >= max(allowed, forked+1) {
+		return &Difference{Index: max(allowed, 1), Err: fmt.Errorf("the log begins behind index %d, but retention has let go only of what is before index %d: its beginning is missing", before, allowed)}
 	}
 	if len(metas) > 0 && metas[0].HeadIndex > head {
 		return &Difference{Index: head + 1, Err: fmt.Errorf("the log ends at index %d, before checkpoint %s, which is of index %d: its end is missing", head, metas[0].Name(), metas[0].HeadIndex)}

@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"io"
 	"runtime"
+	"slices"
 	"testing"
+	"time"
 
 	"github.com/qlogd/qlogd/internal/event"
 	"github.com/qlogd/qlogd/projections"
@@ -76,6 +78,90 @@ func BenchmarkCycle(b *testing.B) {
 				apply(b, m, index+2, &event.Command{Settle: s})
 				index += 3
 			}
+		})
+	}
+}
+
+// BenchmarkFlat enqueues, leases and acks one message an operation and tells the
+// median of each: the mean would show the collector's work, not the queue's.
+func BenchmarkFlat(b *testing.B) {
+	for _, size := range []struct{ messages, keys int }{{1_000, 1}, {1_000_000, 1}, {1_000_000, 100_000}} {
+		b.Run(fmt.Sprintf("waiting=%d/keys=%d", size.messages, size.keys), func(b *testing.B) {
+			m, index := filled(b, size.messages, size.keys)
+			runtime.GC()
+			var took [3][]time.Duration
+			n := 0
+			for b.Loop() {
+				began := time.Now()
+				step := func(i int) {
+					now := time.Now()
+					took[i] = append(took[i], now.Sub(began))
+					began, index = now, index+1
+				}
+				apply(b, m, index, &event.Command{Produce: &event.Produce{Queue: "q", Messages: []event.NewMessage{
+					{Priority: 5, Size: 1024, Key: fmt.Sprintf("k%d", n%size.keys)},
+				}}})
+				step(0)
+				n++
+				r := apply(b, m, index, &event.Command{Lease: &event.Lease{Queues: []string{"q"}, Max: 1}})
+				step(1)
+				apply(b, m, index, &event.Command{Settle: &event.Settle{Items: []event.SettleItem{{Op: event.OpAck, Lease: r.Leased[0].Lease}}}})
+				step(2)
+			}
+			for i, what := range []string{"enqueue", "lease", "ack"} {
+				slices.Sort(took[i])
+				b.ReportMetric(float64(took[i][len(took[i])/2]), what+"-p50-ns")
+			}
+		})
+	}
+}
+
+// BenchmarkBeside enqueues while checkpoints of 1,000,000 messages are written
+// one after another, and while none is, and tells the longest that one entry
+// took: Freeze, and the first writes after it, which copy.
+func BenchmarkBeside(b *testing.B) {
+	for _, writing := range []bool{false, true} {
+		b.Run(fmt.Sprintf("writing=%v", writing), func(b *testing.B) {
+			m, index := filled(b, 1_000_000, 1000)
+			runtime.GC()
+			written := make(chan *Frozen, 1)
+			var froze, took []time.Duration
+			checkpoints := 0
+			write := func() {
+				began := time.Now()
+				f := m.Freeze()
+				froze = append(froze, time.Since(began))
+				go func() {
+					_, _ = f.WriteTo(io.Discard)
+					written <- f
+				}()
+			}
+			if writing {
+				write()
+			}
+			for b.Loop() {
+				began := time.Now()
+				apply(b, m, index, &event.Command{Produce: &event.Produce{Queue: "q", Messages: []event.NewMessage{
+					{Priority: 5, Size: 1024, Key: fmt.Sprintf("k%d", index%1000)},
+				}}})
+				index++
+				took = append(took, time.Since(began))
+				select {
+				case f := <-written:
+					f.Release()
+					checkpoints++
+					write()
+				default:
+				}
+			}
+			if writing {
+				(<-written).Release()
+				b.ReportMetric(float64(slices.Max(froze))/1e6, "max-freeze-ms")
+				b.ReportMetric(float64(checkpoints), "checkpoints")
+			}
+			slices.Sort(took)
+			b.ReportMetric(float64(took[len(took)*999/1000])/1e6, "p99.9-ms")
+			b.ReportMetric(float64(took[len(took)-1])/1e6, "max-ms")
 		})
 	}
 }

@@ -185,11 +185,11 @@ func retire(s *stack, do func(*event.Command) *event.Result) {
 		}
 		carry.Items[i].Content = e.Content
 	}
-	do(&event.Command{Carry: carry})
-	do(&event.Command{Retain: &event.Retain{Before: cut}})
-	metas := s.replica.Status().Checkpoints
-	if before := metas[len(metas)-1].HeadIndex + 1; len(metas) > 1 {
-		_ = s.log.Raw().DeleteBefore(min(cut, before))
+	if do(&event.Command{Carry: carry}) == nil || do(&event.Command{Retain: &event.Retain{Before: cut}}) == nil {
+		return // nothing may go that the log has not let go of
+	}
+	if metas := s.replica.Status().Checkpoints; len(metas) > 1 {
+		_ = s.log.Raw().DeleteBefore(min(cut, metas[len(metas)-1].HeadIndex+1))
 	}
 }
 

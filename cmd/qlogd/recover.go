@@ -21,6 +21,10 @@ type recovered struct {
 	past  *replay.Source
 }
 
+// logCache bounds the memory for the event log's newest blocks: what was just
+// enqueued is then leased without reading it back.
+const logCache = 64 << 20
+
 // recoverDisk brings back what is on disk, before Raft is opened on it. ro says
 // where Raft and the checkpoints are, dir where the event log is.
 func recoverDisk(ctx context.Context, ro raft.Options, dir string, segmentSize int64, logger *slog.Logger) (r recovered, err error) {
@@ -35,7 +39,7 @@ func recoverDisk(ctx context.Context, ro raft.Options, dir string, segmentSize i
 	if err != nil {
 		return r, err
 	}
-	o := eventlog.Options{FS: ro.FS, Dir: dir, SegmentSize: segmentSize, HeldFrom: heldFrom, Logger: logger}
+	o := eventlog.Options{FS: ro.FS, Dir: dir, SegmentSize: segmentSize, HeldFrom: heldFrom, CacheBytes: logCache, Logger: logger}
 	if len(metas) > 0 {
 		o.Durable = metas[0].HeadIndex
 		// A checkpoint stands for all that Raft no longer holds: between its

@@ -1,7 +1,9 @@
 package api
 
 import (
+	"context"
 	"net/http"
+	"slices"
 	"sort"
 	"time"
 
@@ -195,9 +197,11 @@ func (s *Server) deleteQueue(q *request) error {
 	if err := q.exists(name); err != nil {
 		return err
 	}
-	if _, err := q.propose(&event.Command{DeleteQueue: &event.DeleteQueue{Name: name, Force: force}}); err != nil {
+	res, err := q.propose(&event.Command{DeleteQueue: &event.DeleteQueue{Name: name, Force: force}})
+	if err != nil {
 		return err
 	}
+	q.carriedOut(res)
 	return q.noContent()
 }
 
@@ -234,7 +238,45 @@ func (s *Server) purgeQueue(q *request) error {
 	if err != nil {
 		return err
 	}
+	q.carriedOut(res)
 	return q.answer(http.StatusOK, &wire.Purged{Purged: res.Count})
+}
+
+// How many messages that go at once the next entry tells, and how long an answer
+// waits for it.
+const (
+	carriedPerEntry = 1024
+	carriedWithin   = time.Second
+)
+
+// carriedOut waits until the log tells of each message that a purge or a
+// deletion took out, so that a history that is asked for next holds its end.
+// They are gone in any case: it is not worth an error.
+func (q *request) carriedOut(res event.Result) {
+	if res.Count <= 0 || q.replayed {
+		return
+	}
+	ctx, cancel := context.WithTimeout(q.Context(), carriedWithin)
+	defer cancel()
+	_ = q.s.deps.Log.Wait(ctx, res.Index+uint64(res.Count-1)/carriedPerEntry)
+}
+
+// keyFollowed is carriedOut for leases whose messages died: what waits in their
+// partition goes along in the next entry, where the policy says so.
+func (q *request) keyFollowed(res event.Result) {
+	if q.replayed || !slices.ContainsFunc(res.Settled, func(t event.Settled) bool {
+		return t.Status == event.StatusDeadLettered || t.Status == event.StatusDiscarded
+	}) {
+		return
+	}
+	ctx, cancel := context.WithTimeout(q.Context(), carriedWithin)
+	defer cancel()
+	next, done := q.s.deps.Log.Blocks(res.Index)
+	defer done()
+	b, err := next(ctx)
+	if err == nil && b.Index == res.Index && slices.ContainsFunc(b.Events, func(e event.Event) bool { return e.TakesKey }) {
+		_ = q.s.deps.Log.Wait(ctx, res.Index)
+	}
 }
 
 // bare reads a request for a queue that needs no body: none, or {}.

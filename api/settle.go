@@ -139,6 +139,7 @@ func (s *Server) settleItems(q *request, queue string, items []event.SettleItem)
 	if len(res.Settled) != len(items) {
 		return nil, fmt.Errorf("%d answers to %d settled leases", len(res.Settled), len(items))
 	}
+	q.keyFollowed(res)
 	for i := range res.Settled {
 		t := &res.Settled[i]
 		if t.Status != event.StatusRejected {

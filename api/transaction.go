@@ -48,6 +48,7 @@ func (s *Server) transact(q *request) error {
 		if err != nil {
 			return locateSettle(&in, err)
 		}
+		q.keyFollowed(res)
 		return s.answerTransaction(q, &res)
 	}
 	return event.Problemf(event.CodeConflict, "produce", "the queues' policies keep changing; try again")

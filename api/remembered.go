@@ -30,7 +30,7 @@ func (s *Server) lookForDuplicates(p *event.Produce, q *event.QueueView) error {
 		return nil
 	}
 	p.Looked = s.deps.Log.Head()
-	from, err := s.deps.Log.From(event.Instant{Kind: event.InstantTime, Time: clock(s.deps.State) - window})
+	from, err := s.since(window)
 	if err != nil {
 		return err
 	}
@@ -55,6 +55,16 @@ func (s *Server) lookForDuplicates(p *event.Produce, q *event.QueueView) error {
 	return nil
 }
 
+// since returns the index from which on what is younger than age, in ms, lies in
+// the log: 0, all that is kept, where history does not go back so far.
+func (s *Server) since(age int64) (uint64, error) {
+	from, err := s.deps.Log.From(event.Instant{Kind: event.InstantTime, Time: clock(s.deps.State) - age})
+	if err != nil && s.gone(err) {
+		return 0, nil
+	}
+	return from, err
+}
+
 // lookForAnswer asks the log for an earlier answer to a request. Where there is
 // one, ref leads to it; else r says up to where was looked.
 func (s *Server) lookForAnswer(r *event.Request) (ref event.Ref, err error) {
@@ -62,7 +72,11 @@ func (s *Server) lookForAnswer(r *event.Request) (ref event.Ref, err error) {
 		return event.Ref{}, nil
 	}
 	r.Looked = s.deps.Log.Head()
-	e, err := s.deps.Finder.Find(r.Key, 0)
+	from, err := s.since(event.KeepAnswersMS)
+	if err != nil {
+		return event.Ref{}, err
+	}
+	e, err := s.deps.Finder.Find(r.Key, from)
 	if err != nil || e == nil || e.Type != event.AnswerKept || e.Until <= clock(s.deps.State) {
 		return event.Ref{}, err
 	}

@@ -71,6 +71,11 @@ func (s *Server) propose(ctx context.Context, c *event.Command, key string) (eve
 // kept reads the first answer to a repeated request.
 func (q *request) kept(ref event.Ref) (event.Result, error) {
 	c, err := q.s.deps.Log.Content(ref)
+	if err != nil && q.s.gone(err) {
+		// It was done, so it must not be called not applied.
+		return event.Result{}, &event.Problem{Code: event.CodeHistoryExpired, Index: -1, Unknown: true,
+			Detail: fmt.Sprintf("this request was carried out before, in entry %d; its answer has been deleted with the history", ref.Index)}
+	}
 	if err != nil {
 		return event.Result{}, fmt.Errorf("kept answer: %w", err)
 	}

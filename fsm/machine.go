@@ -138,16 +138,13 @@ func (d *decision) command(c *event.Command) event.Result {
 	if c.Request != nil && r.Problem == nil {
 		r.Index = d.block.Index
 		d.emit(event.Event{
-			Type: event.AnswerKept, Alias: c.Request.Key, Body: c.Request.Body, Until: d.s.Clock() + keepAnswersMS,
+			Type: event.AnswerKept, Alias: c.Request.Key, Body: c.Request.Body, Until: d.s.Clock() + event.KeepAnswersMS,
 			Content: event.EncodeContent(&event.Content{Answer: event.EncodeResult(&r)}),
 		})
 	}
 	d.actor = ""
 	return r
 }
-
-// keepAnswersMS is how long a request with an Idempotency-Key can be repeated.
-const keepAnswersMS = 24 * 3600 * 1000
 
 func (d *decision) decide(c *event.Command) event.Result {
 	switch {

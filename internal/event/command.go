@@ -45,6 +45,9 @@ func (c *Command) Class() Class {
 	return ClassSettle
 }
 
+// KeepAnswersMS is how long a write with an Idempotency-Key can be repeated.
+const KeepAnswersMS = 24 * 3600 * 1000
+
 // Request makes a write safe to repeat (contract.md section 2).
 type Request struct {
 	Key  Hash // of principal, method, path and Idempotency-Key

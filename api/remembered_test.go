@@ -1,0 +1,85 @@
+package api
+
+import (
+	"testing"
+
+	"github.com/qlogd/qlogd/internal/event"
+)
+
+// forgetful is a state that remembers nothing below floor: the log must be
+// asked, as far back as from.
+type forgetful struct {
+	*fake
+	floor uint64
+	gone  bool // history does not go back so far
+	from  []uint64
+}
+
+func (f *forgetful) DedupFloor() uint64  { return f.floor }
+func (f *forgetful) AnswerFloor() uint64 { return f.floor }
+
+func (f *forgetful) From(at event.Instant) (uint64, error) {
+	if f.gone && at.Kind == event.InstantTime {
+		return 0, errGone
+	}
+	return f.fake.From(at)
+}
+
+func (f *forgetful) Find(alias event.Hash, from uint64) (*event.Event, error) {
+	f.from = append(f.from, from)
+	for i := len(f.blocks) - 1; i >= 0; i-- {
+		for _, e := range f.blocks[i].Events {
+			if e.Alias == alias {
+				e.Until = 1 << 60
+				return &e, nil
+			}
+		}
+	}
+	return nil, nil
+}
+
+func TestAskTheLogForWhatTheStateForgot(t *testing.T) {
+	for name, gone := range map[string]bool{"history is kept": false, "history was cut": true} {
+		t.Run(name, func(t *testing.T) {
+			h := setup(t)
+			h.do("PUT", "/v1/queues/q", "").want(201)
+			body := `{"messages":[{"payload":1}]}`
+			id := h.do("POST", "/v1/queues/q/messages", body, "Idempotency-Key: k").want(201).str("messages.0.id")
+			h.fake.kept = map[event.Hash]keptAnswer{} // forgotten
+			f := &forgetful{fake: h.fake, floor: 9, gone: gone}
+			h.s.deps.Floors, h.s.deps.Finder, h.s.deps.Log = f, f, f
+			before := h.proposals()
+			again := h.do("POST", "/v1/queues/q/messages", body, "Idempotency-Key: k").want(201)
+			if again.str("messages.0.id") != id || again.Header().Get("Idempotent-Replayed") != "true" || h.proposals() != before {
+				t.Errorf("executed again: %s", again.Body)
+			}
+			h.do("POST", "/v1/queues/q/messages", `{"messages":[{"payload":2}]}`, "Idempotency-Key: k").want(422)
+
+			h.do("POST", "/v1/queues/q/messages", `{"messages":[{"payload":1,"idempotency_key":"m"}]}`).want(201)
+			p := h.commands[len(h.commands)-1].Produce
+			if p.Looked == 0 {
+				t.Errorf("the command does not say up to where was looked: %+v", p)
+			}
+			for _, from := range f.from {
+				if gone != (from == 0) {
+					t.Errorf("looked from %d on", from)
+				}
+			}
+		})
+	}
+}
+
+// An answer can be gone before its 24 hours are over, where history is kept for
+// less. The write was done all the same.
+func TestAnswerThatHistoryNoLongerHolds(t *testing.T) {
+	h := setup(t)
+	h.do("PUT", "/v1/queues/q", "", "Idempotency-Key: k").want(201)
+	h.s.deps.Log = cutLog{h.fake}
+	if a := h.do("PUT", "/v1/queues/q", "", "Idempotency-Key: k").want(410); a.str("outcome") != "unknown" {
+		t.Errorf("%s", a.Body)
+	}
+}
+
+type cutLog struct{ *fake }
+
+func (cutLog) Content(event.Ref) (*event.Content, error) { return nil, errGone }

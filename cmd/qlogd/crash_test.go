@@ -188,7 +188,7 @@ func retire(s *stack, do func(*event.Command) *event.Result) {
 	if do(&event.Command{Carry: carry}) == nil || do(&event.Command{Retain: &event.Retain{Before: cut}}) == nil {
 		return // nothing may go that the log has not let go of
 	}
-	if metas := s.replica.Status().Checkpoints; len(metas) > 1 {
+	if metas := s.replica.Status().Checkpoints; len(metas) > 1 && s.log.Sync() == nil {
 		_ = s.log.Raw().DeleteBefore(min(cut, metas[len(metas)-1].HeadIndex+1))
 	}
 }

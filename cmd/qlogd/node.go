@@ -87,6 +87,11 @@ func startNode(c *config, logger *slog.Logger) (_ *node, err error) {
 		return nil, err
 	}
 	n.log = found.log
+	// Retention tells in the log what it deletes, and syncs that, before it does;
+	// a copy may end before it was told.
+	if before, deleted := n.log.DeletedBefore(); deleted && before >= found.state.History() && (n.card.Fork == nil || before > n.card.Fork.Index) {
+		return nil, fmt.Errorf("the event log begins behind index %d, but retention has let go only of what is before index %d: its first segments are lost; put the whole directory back from a backup", before, found.state.History())
+	}
 
 	// The read models follow behind the log and stand in nobody's way.
 	if n.models, err = store.Open(datadir.Path(c.DataDir, datadir.ProjectionFile), n.card.ClusterID, store.Options{Logger: logger}); err != nil {
@@ -141,6 +146,9 @@ func (n *node) stop(ctx context.Context) error {
 	}
 	// Nobody asks the state, the log or Raft any more, but for what runs behind.
 	n.cancel()
+	if n.admin != nil {
+		err = errors.Join(err, n.admin.Close()) // its listener is part of the work
+	}
 	n.work.Wait()
 	n.api.Close()
 	// Raft before the event log: it applies until it has stopped.

@@ -196,6 +196,10 @@ func (n *node) deleteHistory(metas []checkpoint.Meta) error {
 	// is there would leave a past that can't be told.
 	before := min(history, metas[base].HeadIndex+1)
 	old := n.log.First()
+	// What lets them go must be on disk before they are gone from there.
+	if err := n.log.Sync(); err != nil {
+		return err
+	}
 	if err := n.log.Raw().DeleteBefore(before); err != nil {
 		return err
 	}

@@ -234,6 +234,9 @@ func (q *request) eventQuery() (*eventQuery, error) {
 	default:
 		f.from = 1 // or the first that is kept
 	}
+	if !f.message.IsZero() { // nothing of a message lies before the event that made it
+		f.from = max(f.from, min(event.RefOf(f.message).Index, log.Head()+1))
+	}
 	if q.query.Has("to") {
 		at, err := q.instant("to")
 		if err != nil {

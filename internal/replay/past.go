@@ -4,6 +4,7 @@ import (
 	"container/list"
 	"context"
 	"sync"
+	"time"
 
 	"github.com/qlogd/qlogd/internal/event"
 	"github.com/qlogd/qlogd/projections"
@@ -19,7 +20,12 @@ type Past struct {
 	mu    sync.Mutex
 	known map[pastKey]*list.Element // of *pastState
 	order *list.List                // most recently used first
+	idle  *time.Timer               // lets all go when nobody has asked for a while
 }
+
+// keepIdle is how long past states are kept after the last was asked for: each
+// is as large as the live one was.
+const keepIdle = time.Minute
 
 // pastKey is what a state depends on: the last entry, and how far the clock
 // went on behind it (0: not).
@@ -75,6 +81,11 @@ func (p *Past) At(ctx context.Context, at event.Instant) (*projections.State, er
 func (p *Past) entry(key pastKey) (s *pastState, mine bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.idle == nil {
+		p.idle = time.AfterFunc(keepIdle, p.letGo)
+	} else {
+		p.idle.Reset(keepIdle)
+	}
 	if el, ok := p.known[key]; ok {
 		p.order.MoveToFront(el)
 		return el.Value.(*pastState), false
@@ -87,6 +98,15 @@ func (p *Past) entry(key pastKey) (s *pastState, mine bool) {
 		p.forget(p.order.Back())
 	}
 	return s, true
+}
+
+// letGo forgets all states; who reads one, or folds one, holds it.
+func (p *Past) letGo() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for p.order.Len() > 0 {
+		p.forget(p.order.Back())
+	}
 }
 
 func (p *Past) forget(el *list.Element) {

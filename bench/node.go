@@ -24,13 +24,14 @@ import (
 type node struct {
 	dir, http, admin string
 	cmd              *exec.Cmd
-	done             chan error
+	done             chan struct{} // closed when it has ended
+	err              error         // how
 	c                *client.Client
 }
 
 // start starts qlogd on a data directory and waits until it is ready.
 func (s *suite) start(ctx context.Context, name string, flags ...string) (*node, error) {
-	n := &node{dir: filepath.Join(s.dir, name), done: make(chan error, 1)}
+	n := &node{dir: filepath.Join(s.dir, name), done: make(chan struct{})}
 	args := append([]string{
 		"serve", "--data-dir", n.dir, "--http-addr", "127.0.0.1:0", "--raft-addr", "127.0.0.1:0",
 		"--admin-addr", "127.0.0.1:0", "--log-format", "json",
@@ -63,12 +64,13 @@ func (s *suite) start(ctx context.Context, name string, flags ...string) (*node,
 				close(ready)
 			}
 		}
-		n.done <- n.cmd.Wait()
+		n.err = n.cmd.Wait()
+		close(n.done)
 	}()
 	select {
 	case <-ready:
-	case err := <-n.done:
-		return nil, fmt.Errorf("qlogd ended: %v: %s", err, last)
+	case <-n.done:
+		return nil, fmt.Errorf("qlogd ended: %v: %s", n.err, last)
 	case <-time.After(2 * time.Minute):
 		n.kill()
 		return nil, fmt.Errorf("qlogd was not ready in time: %s", last)
@@ -88,7 +90,12 @@ func (n *node) term() error {
 	if err := n.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		return err
 	}
-	return <-n.done
+	select {
+	case <-n.done:
+		return n.err
+	case <-time.After(time.Minute):
+		return errors.New("qlogd has not ended a minute after SIGTERM")
+	}
 }
 
 // stop ends a node that is not needed any more, and its directory.

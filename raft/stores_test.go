@@ -414,3 +414,36 @@ func mustLoad(t *testing.T, m kvMeta) (s waltypes.PersistentState) {
 	}
 	return s
 }
+
+// TestStoreLogsInPieces: many large entries at once are all stored, in order.
+func TestStoreLogsInPieces(t *testing.T) {
+	o, err := on(vfs.NewMem()).withTestMachine(t).withDefaults()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := openStores(o, faults{func(err error) { t.Error(err) }, func(err error) { t.Error(err) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.close()
+	last, err := s.log.LastIndex()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var logs []*hraft.Log
+	for i, size := range []int{10, storeAtOnce, 700 << 10, 700 << 10, 700 << 10, storeAtOnce + 1, 0, 5} {
+		logs = append(logs, &hraft.Log{Index: last + 1 + uint64(i), Term: 9, Type: hraft.LogCommand, Data: bytes.Repeat([]byte{byte(i)}, size)})
+	}
+	if err := s.log.StoreLogs(logs); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range logs {
+		var got hraft.Log
+		if err := s.log.GetLog(want.Index, &got); err != nil || got.Term != 9 || !bytes.Equal(got.Data, want.Data) {
+			t.Errorf("entry %d: %d bytes, %v; want %d", want.Index, len(got.Data), err, len(want.Data))
+		}
+	}
+	if n := s.log.entries.Load(); n != uint64(len(logs)) {
+		t.Errorf("%d counted", n)
+	}
+}

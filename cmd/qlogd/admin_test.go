@@ -1,0 +1,11 @@
+package main
+
+import (
+	"testing"
+)
+
+// A node with an admin address ends when it is told to.
+func TestAdminListenerEndsWithTheNode(t *testing.T) {
+	n, _ := testNode(t, t.TempDir(), "--admin-addr", "127.0.0.1:0")
+	stopNode(t, n)
+}

@@ -34,14 +34,18 @@ func TestPastLetsGo(t *testing.T) {
 				t.Fatal(s, err)
 			}
 		}
-		if len(p.known) != 3 {
-			t.Fatalf("%d states are kept", len(p.known))
+		kept := func() int {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			return len(p.known) + p.order.Len()
 		}
-		synctest.Wait()
+		if n := kept(); n != 3+3 {
+			t.Fatalf("%d states are kept", n)
+		}
 		time.Sleep(2 * keepIdle) // the bubble's time
 		synctest.Wait()
-		if len(p.known) != 0 || p.order.Len() != 0 {
-			t.Fatalf("%d states are kept", len(p.known))
+		if n := kept(); n != 0 {
+			t.Fatalf("%d states are kept", n)
 		}
 	})
 }

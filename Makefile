@@ -43,8 +43,9 @@ fuzz: ## every fuzz target for FUZZTIME (10m) each
 	./scripts/fuzz $(FUZZTIME)
 
 .PHONY: bench
-bench: ## all benchmarks (BENCH=regexp, BENCHTIME=1s)
+bench: build ## all benchmarks (BENCH=regexp, BENCHTIME=1s), then the real program under load (SCENARIOS, BENCHFLAGS)
 	go test -run '^$$' -bench '$(BENCH)' -benchtime $(BENCHTIME) -benchmem -timeout 2h ./...
+	cd bench && go run . -bin ../bin/qlogd $(BENCHFLAGS) $(SCENARIOS)
 
 .PHONY: crash
 crash: ## kill -9 the real server 200 times under load (CRASH_KILLS=n)

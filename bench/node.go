@@ -46,14 +46,16 @@ func (s *suite) start(ctx context.Context, name string, flags ...string) (*node,
 		return nil, err
 	}
 	ready := make(chan struct{})
-	var last []byte
+	var last [][]byte // of the log, newest last
 	go func() {
 		lines := bufio.NewScanner(out)
 		lines.Buffer(nil, 1<<20)
 		for lines.Scan() {
 			var line struct{ Msg, HTTP, Admin string }
-			last = bytes.Clone(lines.Bytes())
-			if json.Unmarshal(last, &line) != nil {
+			if last = append(last, bytes.Clone(lines.Bytes())); len(last) > 30 {
+				last = last[1:]
+			}
+			if json.Unmarshal(lines.Bytes(), &line) != nil {
 				continue
 			}
 			switch line.Msg {
@@ -70,10 +72,10 @@ func (s *suite) start(ctx context.Context, name string, flags ...string) (*node,
 	select {
 	case <-ready:
 	case <-n.done:
-		return nil, fmt.Errorf("qlogd ended: %v: %s", n.err, last)
+		return nil, fmt.Errorf("qlogd ended: %v; its log ends with\n%s", n.err, bytes.Join(last, []byte("\n")))
 	case <-time.After(2 * time.Minute):
 		n.kill()
-		return nil, fmt.Errorf("qlogd was not ready in time: %s", last)
+		return nil, fmt.Errorf("qlogd was not ready in time; its log ends with\n%s", bytes.Join(last, []byte("\n")))
 	}
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.MaxIdleConnsPerHost = 1024

@@ -78,14 +78,19 @@ func (m *Machine) Replace(s *projections.State) {
 // Frozen is a state at one instant.
 type Frozen struct {
 	*projections.Frozen
-	m *Machine
+	m        *Machine
+	released bool
 }
 
-// Release lets the machine write in place again.
+// Release lets the machine write in place again. Only the first call counts:
+// with a second one the machine would write into what another checkpoint reads.
 func (f *Frozen) Release() {
 	f.m.mu.Lock()
 	defer f.m.mu.Unlock()
-	f.Frozen.Release()
+	if !f.released {
+		f.released = true
+		f.Frozen.Release()
+	}
 }
 
 // DedupFloor and AnswerFloor are the indexes below which the log must be asked

@@ -343,7 +343,7 @@ func readSlab[T any](r *decoder, s *slab[T], one func(*T)) {
 	n := r.u32()
 	for h := handle(1); h <= handle(n) && r.err == nil; h++ {
 		if int(h>>chunkBits) >= len(s.chunks) {
-			s.chunks = append(s.chunks, &chunk[T]{})
+			s.grow()
 		}
 		s.used = h
 		if r.u8() != 0 {

@@ -13,15 +13,15 @@ const (
 	chunkSize = 1 << chunkBits
 )
 
-type chunk[T any] struct {
-	epoch uint32
-	items [chunkSize]T
-}
+// chunk has nothing beside its elements: 256 messages of 96 bytes fill one of
+// the allocator's size classes to the byte.
+type chunk[T any] [chunkSize]T
 
 // slab holds elements in chunks that are copied on the first write after a
 // freeze: a checkpoint reads the old chunks while the state goes on.
 type slab[T any] struct {
 	chunks []*chunk[T]
+	epochs []uint32 // of each chunk: since when it may be written in place
 	free   []handle
 	used   handle // handles 1..used have been given out at some time
 	live   int
@@ -31,21 +31,26 @@ type slab[T any] struct {
 
 // get returns an element to read. The pointer is good until the next mut.
 func (s *slab[T]) get(h handle) *T {
-	return &s.chunks[h>>chunkBits].items[h&(chunkSize-1)]
+	return &s.chunks[h>>chunkBits][h&(chunkSize-1)]
 }
 
 // mut returns an element to write. The pointer is good until the next freeze.
 func (s *slab[T]) mut(h handle) *T {
-	c := s.chunks[h>>chunkBits]
-	if c.epoch != s.epoch {
+	n := h >> chunkBits
+	if s.epochs[n] != s.epoch {
 		if s.frozen > 0 {
-			d := *c
-			c = &d
-			s.chunks[h>>chunkBits] = c
+			d := *s.chunks[n]
+			s.chunks[n] = &d
 		}
-		c.epoch = s.epoch
+		s.epochs[n] = s.epoch
 	}
-	return &c.items[h&(chunkSize-1)]
+	return &s.chunks[n][h&(chunkSize-1)]
+}
+
+// grow adds a chunk of free elements.
+func (s *slab[T]) grow() {
+	s.chunks = append(s.chunks, new(chunk[T]))
+	s.epochs = append(s.epochs, s.epoch)
 }
 
 // alloc returns a zero element.
@@ -58,7 +63,7 @@ func (s *slab[T]) alloc() (handle, *T) {
 	}
 	s.used++
 	if int(s.used>>chunkBits) >= len(s.chunks) {
-		s.chunks = append(s.chunks, &chunk[T]{epoch: s.epoch})
+		s.grow()
 	}
 	return s.used, s.mut(s.used)
 }
@@ -98,5 +103,5 @@ type frozenSlab[T any] struct {
 }
 
 func (s *frozenSlab[T]) get(h handle) *T {
-	return &s.chunks[h>>chunkBits].items[h&(chunkSize-1)]
+	return &s.chunks[h>>chunkBits][h&(chunkSize-1)]
 }

@@ -300,7 +300,7 @@ func (p *proposer) await(fl *flight) landed {
 	switch r := fl.future.Response().(type) {
 	case results:
 		if len(r.results) == len(fl.group) {
-			p.metrics.Observe("commit_seconds", time.Since(fl.start).Seconds())
+			p.metrics.Observe("entry_seconds", time.Since(fl.start).Seconds())
 			p.metrics.Observe("entry_commands", float64(len(fl.group)))
 			return landed{index: r.index, results: r.results}
 		}

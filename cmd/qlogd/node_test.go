@@ -5,7 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
+	"net/http"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -263,5 +265,29 @@ func TestShutdownEndsLongPollsAndKeepsEverything(t *testing.T) {
 	}
 	if _, _, err := d.StateAt(ctx, event.Instant{Kind: event.InstantNow}); err != nil {
 		t.Error(err)
+	}
+}
+
+// Raft's metrics and the api's have names of their own: whichever comes first
+// must not keep the other from being registered, nor the node from starting.
+func TestMetricsOfRaftAndTheAPIAreApart(t *testing.T) {
+	n, c := testNode(t, filepath.Join(t.TempDir(), "data"))
+	defer stopNode(t, n)
+	if _, _, err := c.PutQueue(t.Context(), "jobs", wire.PolicyUpdate{}); err != nil {
+		t.Fatal(err)
+	}
+	resp, err := http.Get("http://" + n.httpLis.Addr().String() + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{`qlogd_commit_seconds_count{class="settle"} 1`, "qlogd_entry_seconds_count ", "qlogd_entry_commands_count "} {
+		if !strings.Contains(string(b), "\n"+want) {
+			t.Errorf("/metrics lacks %s", want)
+		}
 	}
 }

@@ -99,6 +99,9 @@ func FuzzBody(f *testing.F) {
 		if strings.Contains(string(body), "wait_ms") {
 			t.Skip("would wait")
 		}
+		if len(body) > 0 && strings.TrimSpace(string(body)) == "" {
+			t.Skip("white space alone is taken for no body, which the document can't say")
+		}
 		h := &harness{T: t, fake: shared.fake, s: shared.s, h: shared.h}
 		h.forget()
 		h.do("PUT", "/v1/queues/q", "").want(201)

@@ -9,8 +9,8 @@ import (
 // Check walks the whole state and reports the first thing that contradicts its
 // invariants (I7, I8, I9). `qlogd replay --verify` and the tests call it.
 func (s *State) Check() error {
-	if s.messages.live != len(s.byID) {
-		return fmt.Errorf("check: %d messages, %d ids", s.messages.live, len(s.byID))
+	if s.messages.live != s.byID.n {
+		return fmt.Errorf("check: %d messages, %d ids", s.messages.live, s.byID.n)
 	}
 	if s.leases.live != len(s.byLease) {
 		return fmt.Errorf("check: %d leases, %d lease ids", s.leases.live, len(s.byLease))
@@ -25,7 +25,7 @@ func (s *State) Check() error {
 		if m.state == event.StateNone {
 			continue
 		}
-		if s.byID[m.id] != h {
+		if found, _ := s.byID.find(s, m.id); found != h {
 			return fmt.Errorf("check: message %s is not found by its id", m.id)
 		}
 		sum.add(s.hashMessage(m))

@@ -213,13 +213,12 @@ func (s *State) reindex() {
 			s.backlogs[l.backlog].lanes[l.key] = h
 		}
 	}
-	s.byID = make(map[event.ID]handle, s.messages.live)
 	for h := handle(1); h <= s.messages.used; h++ {
 		m := s.messages.get(h)
 		if m.state == event.StateNone {
 			continue
 		}
-		s.byID[m.id] = h
+		s.byID.add(s, h)
 		s.contents[bucket(s.contentOf(m).Index)]++
 		s.sum.add(s.hashMessage(m))
 		if next := m.order.next; m.returned && (next == 0 || !s.messages.get(next).returned) {

@@ -85,7 +85,7 @@ func (s *State) close(h handle) { s.sum.add(s.hashMessage(s.messages.get(h))) }
 
 // subject finds the message that an event is about.
 func (s *State) subject(e *event.Event) handle {
-	h, ok := s.byID[e.Subject]
+	h, ok := s.byID.find(s, e.Subject)
 	if !ok {
 		s.impossible(e, "message %s is not there", e.Subject)
 	}
@@ -95,7 +95,7 @@ func (s *State) subject(e *event.Event) handle {
 // add puts a new message into a backlog; the caller sets what is its own and
 // then calls arrive.
 func (s *State) add(e *event.Event, b *backlog, key, kind string) (handle, *message) {
-	if _, ok := s.byID[e.ID]; ok {
+	if _, ok := s.byID.find(s, e.ID); ok {
 		s.impossible(e, "message %s is there already", e.ID)
 	}
 	h, m := s.messages.alloc()
@@ -107,7 +107,7 @@ func (s *State) add(e *event.Event, b *backlog, key, kind string) (handle, *mess
 	if key != laneKey(b, key) {
 		s.extraOf(h).key = key
 	}
-	s.byID[e.ID] = h
+	s.byID.add(s, h)
 	insert[messageAll](s, &b.all, h, 0)
 	return h, m
 }
@@ -273,7 +273,7 @@ func (s *State) drop(h handle) {
 		s.setCursor(b, m.all.next)
 	}
 	remove[messageAll](s, &b.all, h)
-	delete(s.byID, m.id)
+	s.byID.remove(s, m.id)
 	s.kinds.give(m.kind)
 	s.giveLane(b, m.lane)
 	s.messages.release(h)

@@ -33,7 +33,7 @@ type State struct {
 	lanes    slab[lane]
 	kinds    kindTable
 
-	byID    map[event.ID]handle
+	byID    idTable
 	byLease map[event.ID]handle // the message that is leased
 
 	waiting   heap // scheduled messages
@@ -52,7 +52,7 @@ type State struct {
 func New() *State {
 	s := &State{
 		queues: map[string]*queue{}, numbers: map[uint32]*queue{}, backlogs: map[uint32]*backlog{}, users: map[string]int{},
-		byID: map[event.ID]handle{}, byLease: map[event.ID]handle{}, contents: map[uint64]int64{},
+		byLease: map[event.ID]handle{}, contents: map[uint64]int64{},
 	}
 	s.kinds.byName = map[string]handle{}
 	s.dedup, s.answers = newTable(), newTable()

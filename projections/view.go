@@ -70,7 +70,7 @@ func (s *State) lookQueue(q *queue) event.QueueView {
 // Message returns a live message. One that was decided to be gone (purged, its
 // queue deleted, its key dead) reads as discarded or dead-lettered.
 func (s *State) Message(id event.ID) (event.MessageView, bool) {
-	h, ok := s.byID[id]
+	h, ok := s.byID.find(s, id)
 	if !ok {
 		return event.MessageView{}, false
 	}
@@ -115,7 +115,7 @@ func (s *State) Messages(name string, f event.MessageFilter) ([]event.MessageVie
 	b := q.backlog
 	h := b.all.head
 	if f.After != (event.ID{}) {
-		if after, ok := s.byID[f.After]; ok && s.messages.get(after).backlog == b.number {
+		if after, ok := s.byID.find(s, f.After); ok && s.messages.get(after).backlog == b.number {
 			h = s.messages.get(after).all.next
 		}
 	}
@@ -239,7 +239,8 @@ func (s *State) ByLease(id event.ID) (event.MessageView, bool) {
 // WaitsBehind reports whether other messages wait in the partition of a
 // message.
 func (s *State) WaitsBehind(id event.ID) bool {
-	m := s.messages.get(s.byID[id])
+	h, _ := s.byID.find(s, id)
+	m := s.messages.get(h)
 	lh := s.partitionOf(m)
 	if lh == 0 || s.backlogs[m.backlog].ordering == event.Unordered {
 		return false

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"path"
 
 	"github.com/qlogd/qlogd/internal/vfs"
@@ -118,6 +119,9 @@ func (l *Log) openSide(name string) (*sideIndex, error) {
 	}
 	side.file = func() (io.ReaderAt, func(), error) {
 		f, done, err := l.files.borrow(name)
+		if errors.Is(err, fs.ErrNotExist) && l.First() > side.first {
+			err = ErrDeleted // retention was faster: see borrow
+		}
 		return f, done, err
 	}
 	return side, nil

@@ -25,7 +25,7 @@ var house = map[string][]string{
 	"cmd/qlogd":         {"*"},
 	"api":               {"api/wire", "internal/event"},
 	"api/wire":          {},
-	"raft":              {"internal/event", "internal/vfs", "internal/checkpoint"},
+	"raft":              {"internal/event", "internal/vfs", "internal/checkpoint", "internal/peer"},
 	"fsm":               {"projections", "internal/event"},
 	"projections":       {"internal/event"},
 	"projections/store": {"projections", "internal/event"},
@@ -34,6 +34,10 @@ var house = map[string][]string{
 
 	"internal/event":      {},
 	"internal/vfs":        {},
+	"internal/peer":       {},
+	"internal/certs":      {},
+	"internal/forming":    {"internal/peer"},
+	"internal/fetch":      {"log", "internal/peer", "internal/checkpoint", "internal/datadir", "internal/event", "internal/eventlog", "internal/vfs"},
 	"internal/checkpoint": {"internal/vfs", "internal/event"},
 	"internal/datadir":    {"internal/vfs"},
 	"internal/eventlog":   {"log", "internal/event", "internal/vfs"},
@@ -60,7 +64,7 @@ var owned = []struct {
 	{"github.com/hashicorp/raft-boltdb", []string{"raft"}, ""},
 	{"go.etcd.io/bbolt", []string{"raft", "projections/store"}, ""},
 	{"github.com/spf13/cobra", []string{"cmd/qlogd"}, ""},
-	{"net/http", []string{"cmd/qlogd", "api", "client", "raft", "internal/cluster", "internal/cluster/crashtest"}, ""},
+	{"net/http", []string{"cmd/qlogd", "api", "client", "raft", "internal/peer", "internal/cluster", "internal/cluster/crashtest"}, ""},
 }
 
 // stdOnly are the folders whose users should get nothing but them.

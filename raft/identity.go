@@ -1,0 +1,65 @@
+package raft
+
+import (
+	"net/url"
+	"strings"
+
+	hraft "github.com/hashicorp/raft"
+
+	"github.com/qlogd/qlogd/internal/peer"
+)
+
+// Member is one node as the cluster's configuration names it.
+//
+// Its incarnation is part of Raft's server id: a data directory that was wiped,
+// or put back from an old copy, is another server, which has no vote. What else
+// must be known of a member on every node is part of Raft's server address,
+// which is replicated and opaque to hashicorp/raft.
+type Member struct {
+	ID          string
+	Incarnation string // "" only of clusters of one that are older than incarnations
+	RaftAddr    string // host:port
+	HTTPAddr    string // host:port; "" unknown
+	// Voter tells whether it is to vote; whether it does already is the
+	// configuration's to say.
+	Voter bool
+}
+
+func (m Member) serverID() hraft.ServerID { return serverID(m.ID, m.Incarnation) }
+
+func serverID(node, incarnation string) hraft.ServerID {
+	if incarnation == "" {
+		return hraft.ServerID(node)
+	}
+	return hraft.ServerID(node + "/" + incarnation)
+}
+
+func (m Member) serverAddress() hraft.ServerAddress {
+	q := url.Values{}
+	if m.HTTPAddr != "" {
+		q.Set("http", m.HTTPAddr)
+	}
+	if !m.Voter {
+		q.Set("voter", "false")
+	}
+	if len(q) == 0 {
+		return hraft.ServerAddress(m.RaftAddr)
+	}
+	return hraft.ServerAddress(m.RaftAddr + "?" + q.Encode())
+}
+
+// memberOf is the inverse of serverID and serverAddress.
+func memberOf(id hraft.ServerID, addr hraft.ServerAddress) Member {
+	m := Member{Voter: true}
+	m.ID, m.Incarnation, _ = strings.Cut(string(id), "/")
+	var query string
+	m.RaftAddr, query, _ = strings.Cut(string(addr), "?")
+	if q, err := url.ParseQuery(query); err == nil {
+		m.HTTPAddr, m.Voter = q.Get("http"), q.Get("voter") != "false"
+	}
+	return m
+}
+
+func (m Member) target() peer.Target {
+	return peer.Target{Addr: m.RaftAddr, Node: m.ID, Incarnation: m.Incarnation}
+}

@@ -25,7 +25,7 @@ func TestLostBeginningIsRefused(t *testing.T) {
 	for range 20 {
 		must[[]wire.Produced](t)(c.Produce(t.Context(), "q", client.JSON(strings.Repeat("x", 10_000))))
 	}
-	if err := n.replica.Snapshot(); err != nil {
+	if err := n.engine().replica.Snapshot(); err != nil {
 		t.Fatal(err)
 	}
 	stopNode(t, n)

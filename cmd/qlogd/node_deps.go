@@ -19,23 +19,23 @@ import (
 )
 
 // deps hands the api what it stands on, each in the api's own words.
-func (n *node) deps(source *replay.Source, registry *prometheus.Registry) api.Deps {
+func (e *engine) deps(source *replay.Source, registry *prometheus.Registry) api.Deps {
 	return api.Deps{
-		Proposer: n.replica,
-		Barrier:  n.replica,
-		State:    liveReader{reader{n.machine.Machine}, n.replica},
-		Log:      n.log,
+		Proposer: e.replica,
+		Barrier:  e.replica,
+		State:    liveReader{reader{e.machine.Machine}, e.replica},
+		Log:      e.log,
 		LogErrors: api.LogErrors{
 			Gone: eventlog.ErrGone, Erased: eventlog.ErrErased, NotFound: eventlog.ErrNotFound, Range: eventlog.IsRange,
 		},
 		Past:       past{replay.NewPast(source, 4, 2)},
-		Ready:      n.replica,
-		Rates:      rates{n.models, n.replica},
-		Load:       load{n.replica},
-		Operations: operations{n.models, n.log},
-		Floors:     n.machine.Machine,
-		Finder:     n.log,
-		Logger:     n.logger,
+		Ready:      e.replica,
+		Rates:      rates{e.models, e.replica},
+		Load:       load{e.replica},
+		Operations: operations{e.models, e.log},
+		Floors:     e.machine.Machine,
+		Finder:     e.log,
+		Logger:     e.logger,
 		Registry:   registry,
 	}
 }
@@ -79,16 +79,16 @@ const followAgain = 10 * time.Second
 // follow lets the read models follow the log until the node ends. They are
 // rebuildable, so an error of theirs (a full disk) stops nothing but them, and
 // they go on once it is over.
-func (n *node) follow() {
+func (e *engine) follow() {
 	for {
-		err := n.models.Follow(n.background, followed{n.log})
-		if n.background.Err() != nil {
+		err := e.models.Follow(e.background, followed{e.log})
+		if e.background.Err() != nil {
 			return
 		}
-		n.logger.Error("read models stand still, trying again", "error", err, "in", followAgain)
+		e.logger.Error("read models stand still, trying again", "error", err, "in", followAgain)
 		select {
 		case <-time.After(followAgain):
-		case <-n.background.Done():
+		case <-e.background.Done():
 			return
 		}
 	}

@@ -84,30 +84,30 @@ func TestRetentionLetsGoOfWhatNobodyNeeds(t *testing.T) {
 	held := must[[]wire.LeasedMessage](t)(c.Lease(ctx, "fails", client.LeaseOptions{}))
 	must[[]wire.SettleResult](t)(c.DeadLetter(ctx, "fails", []wire.DeadLetterItem{{LeaseID: held[0].LeaseID, Error: "why it died"}}))
 	for i := range 4200 {
-		if _, err := n.replica.Propose(ctx, &event.Command{PauseQueue: &event.PauseQueue{Name: "jobs", Paused: i%2 == 0}}); err != nil {
+		if _, err := n.engine().replica.Propose(ctx, &event.Command{PauseQueue: &event.PauseQueue{Name: "jobs", Paused: i%2 == 0}}); err != nil {
 			t.Fatal(err)
 		}
 		if i%1000 == 999 {
-			if err := n.replica.Snapshot(); err != nil {
+			if err := n.engine().replica.Snapshot(); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
 	fill := client.JSON(1)
-	first := n.log.First()
+	first := n.engine().log.First()
 	for range 2 {
 		fill.Kind = "fill"
 		must[[]wire.Produced](t)(c.Produce(ctx, "jobs", fill))
-		if err := n.replica.Snapshot(); err != nil {
+		if err := n.engine().replica.Snapshot(); err != nil {
 			t.Fatal(err)
 		}
-		if err := n.retainOnce(ctx, time.Millisecond); err != nil {
+		if err := n.engine().retainOnce(ctx, time.Millisecond); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if n.log.First() <= first {
-		cut, ok, err := n.planCut(n.replica.Status().Checkpoints, time.Millisecond)
-		t.Fatalf("the log still begins at %d (head %d, %d segments); history %d, the plan %d %v %v", first, n.log.Head(), len(n.log.Raw().Segments()), n.machine.History(), cut, ok, err)
+	if n.engine().log.First() <= first {
+		cut, ok, err := n.engine().planCut(n.engine().replica.Status().Checkpoints, time.Millisecond)
+		t.Fatalf("the log still begins at %d (head %d, %d segments); history %d, the plan %d %v %v", first, n.engine().log.Head(), len(n.engine().log.Raw().Segments()), n.engine().machine.History(), cut, ok, err)
 	}
 	m := must[*wire.Message](t)(c.Message(ctx, old))
 	if string(m.Payload) != `"kept"` || m.State != "ready" {
@@ -117,7 +117,7 @@ func TestRetentionLetsGoOfWhatNobodyNeeds(t *testing.T) {
 		t.Errorf("the state in deleted history: %v", err)
 	}
 	// All of the past from the oldest checkpoint on can be told.
-	metas := n.replica.Status().Checkpoints
+	metas := n.engine().replica.Status().Checkpoints
 	oldest := metas[len(metas)-1].HeadIndex
 	if _, err := c.Queue(ctx, "jobs", client.At(fmt.Sprintf("index:%d", oldest))); err != nil {
 		t.Errorf("the state at the oldest checkpoint: %v", err)
@@ -168,7 +168,7 @@ func TestPastEqualsLive(t *testing.T) {
 				must[*wire.SettleResult](t)(c.AckOne(ctx, m.LeaseID, wire.AckOne{}))
 			}
 		}
-		seen = append(seen, live{n.log.Head(), must[[]wire.Queue](t)(c.Queues(ctx, ""))})
+		seen = append(seen, live{n.engine().log.Head(), must[[]wire.Queue](t)(c.Queues(ctx, ""))})
 	}
 	same := func(what string, a, b []wire.Queue) {
 		t.Helper()
@@ -214,7 +214,7 @@ func TestCopyGoesOnFromItsInstant(t *testing.T) {
 	}
 	must[[]wire.Produced](t)(c.Produce(ctx, "jobs", client.JSON(1)))
 	m := must[[]wire.LeasedMessage](t)(c.Lease(ctx, "jobs", client.LeaseOptions{Lease: 4 * time.Second}))[0]
-	index := n.log.Head()
+	index := n.engine().log.Head()
 	for e, err := range c.Follow(ctx, client.EventQuery{From: "start", Type: "lease_expired"}) {
 		if err != nil {
 			t.Fatal(err)

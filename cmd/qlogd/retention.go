@@ -29,58 +29,58 @@ func retainEvery(retention time.Duration) time.Duration {
 }
 
 // retain runs until the node ends.
-func (n *node) retain() {
-	if n.c.HistoryRetention == 0 {
+func (e *engine) retain() {
+	if e.c.HistoryRetention == 0 {
 		return
 	}
-	tick := time.NewTicker(retainEvery(n.c.HistoryRetention))
+	tick := time.NewTicker(retainEvery(e.c.HistoryRetention))
 	defer tick.Stop()
 	for {
 		select {
 		case <-tick.C:
-		case <-n.background.Done():
+		case <-e.background.Done():
 			return
 		}
-		if err := n.retainOnce(n.background, n.c.HistoryRetention); err != nil && n.background.Err() == nil {
-			n.logger.Warn("history was not let go of; trying again", "error", err)
+		if err := e.retainOnce(e.background, e.c.HistoryRetention); err != nil && e.background.Err() == nil {
+			e.logger.Warn("history was not let go of; trying again", "error", err)
 		}
 	}
 }
 
 // retainOnce lets go of what is older than retention.
-func (n *node) retainOnce(ctx context.Context, retention time.Duration) error {
-	metas := n.replica.Status().Checkpoints
-	if n.replica.Leader() {
-		cut, ok, err := n.planCut(metas, retention)
+func (e *engine) retainOnce(ctx context.Context, retention time.Duration) error {
+	metas := e.replica.Status().Checkpoints
+	if e.replica.Leader() {
+		cut, ok, err := e.planCut(metas, retention)
 		if err != nil {
 			return err
 		}
-		if ok && cut > n.machine.History() {
-			if err := n.letGo(ctx, cut); err != nil {
+		if ok && cut > e.machine.History() {
+			if err := e.letGo(ctx, cut); err != nil {
 				return err
 			}
 		}
 	}
-	return n.deleteHistory(metas)
+	return e.deleteHistory(metas)
 }
 
 // planCut returns the first index that is to be kept: the beginning of the
 // segment behind the newest checkpoint that is older than the retention.
-func (n *node) planCut(metas []checkpoint.Meta, retention time.Duration) (uint64, bool, error) {
-	horizon := n.replica.Clock() - retention.Milliseconds()
-	index, ok, err := n.log.Raw().SeekTime(horizon)
+func (e *engine) planCut(metas []checkpoint.Meta, retention time.Duration) (uint64, bool, error) {
+	horizon := e.replica.Clock() - retention.Milliseconds()
+	index, ok, err := e.log.Raw().SeekTime(horizon)
 	if err != nil {
 		return 0, false, err
 	}
 	if !ok {
-		index = n.log.Head() + 1 // nothing has happened since: all of it is old
+		index = e.log.Head() + 1 // nothing has happened since: all of it is old
 	}
 	base := slices.IndexFunc(metas, func(m checkpoint.Meta) bool { return m.HeadIndex < index })
 	if base < 0 {
 		return 0, false, nil
 	}
 	var cut uint64
-	for i, s := range n.log.Raw().Segments() {
+	for i, s := range e.log.Raw().Segments() {
 		if i > 0 && s.First <= metas[base].HeadIndex+1 {
 			cut = s.First
 		}
@@ -98,23 +98,23 @@ const (
 
 // letGo carries forward what live messages need below cut, and commits that
 // history below may go.
-func (n *node) letGo(ctx context.Context, cut uint64) error {
+func (e *engine) letGo(ctx context.Context, cut uint64) error {
 	for at, more := uint32(0), true; more; {
 		var refs []event.MessageView
-		n.machine.View(func(s *projections.State) { refs, at, more = s.Behind(cut, at, scanned) })
-		if err := n.carry(ctx, refs); err != nil {
+		e.machine.View(func(s *projections.State) { refs, at, more = s.Behind(cut, at, scanned) })
+		if err := e.carry(ctx, refs); err != nil {
 			return err
 		}
 	}
 	// What is needed is counted coarsely: it may lie a little below the cut,
 	// and a segment then goes the next time.
 	var needed uint64
-	n.machine.View(func(s *projections.State) { needed = s.Needed() })
+	e.machine.View(func(s *projections.State) { needed = s.Needed() })
 	cut = min(cut, needed)
-	if cut <= n.machine.History() {
+	if cut <= e.machine.History() {
 		return nil
 	}
-	r, err := n.replica.Propose(ctx, &event.Command{Retain: &event.Retain{Before: cut}})
+	r, err := e.replica.Propose(ctx, &event.Command{Retain: &event.Retain{Before: cut}})
 	if err == nil && r.Problem != nil {
 		return r.Problem
 	}
@@ -122,7 +122,7 @@ func (n *node) letGo(ctx context.Context, cut uint64) error {
 }
 
 // carry writes the contents of messages anew.
-func (n *node) carry(ctx context.Context, refs []event.MessageView) error {
+func (e *engine) carry(ctx context.Context, refs []event.MessageView) error {
 	slices.SortFunc(refs, func(a, b event.MessageView) int { return a.ID.Compare(b.ID) }) // as they lie in the log
 	for len(refs) > 0 {
 		c := &event.Carry{}
@@ -130,7 +130,7 @@ func (n *node) carry(ctx context.Context, refs []event.MessageView) error {
 		for len(refs) > 0 && len(c.Items) < carryCount && size < carryBytes {
 			m := refs[0]
 			refs = refs[1:]
-			content, err := n.needed(&m)
+			content, err := e.needed(&m)
 			if errors.Is(err, eventlog.ErrGone) || errors.Is(err, eventlog.ErrNotFound) {
 				continue // it has been carried meanwhile
 			}
@@ -143,7 +143,7 @@ func (n *node) carry(ctx context.Context, refs []event.MessageView) error {
 		if len(c.Items) == 0 {
 			continue
 		}
-		if _, err := n.replica.Propose(ctx, &event.Command{Carry: c}); err != nil {
+		if _, err := e.replica.Propose(ctx, &event.Command{Carry: c}); err != nil {
 			return err
 		}
 	}
@@ -154,20 +154,20 @@ func (n *node) carry(ctx context.Context, refs []event.MessageView) error {
 // with and, of a dead one, the error text, which lies in the event that moved
 // it: later than the content until that is carried forward, so whenever the
 // event is to go, so is the content.
-func (n *node) needed(m *event.MessageView) (event.Blob, error) {
-	e, err := n.log.Event(m.Content)
+func (e *engine) needed(m *event.MessageView) (event.Blob, error) {
+	made, err := e.log.Event(m.Content)
 	if err != nil {
 		return event.Blob{}, err
 	}
 	if m.Dead == nil {
-		return e.Content, nil
+		return made.Content, nil
 	}
-	c, err := event.DecodeContent(e.Content.Bytes)
+	c, err := event.DecodeContent(made.Content.Bytes)
 	if err != nil {
 		return event.Blob{}, err
 	}
 	if c.Error == "" {
-		moved, err := n.log.Content(event.RefOf(m.ID))
+		moved, err := e.log.Content(event.RefOf(m.ID))
 		if err != nil {
 			return event.Blob{}, err
 		}
@@ -178,9 +178,9 @@ func (n *node) needed(m *event.MessageView) (event.Blob, error) {
 
 // deleteHistory deletes the segments and checkpoints of which it was committed
 // that they may go.
-func (n *node) deleteHistory(metas []checkpoint.Meta) error {
-	history := n.machine.History()
-	segments := n.log.Raw().Segments()
+func (e *engine) deleteHistory(metas []checkpoint.Meta) error {
+	history := e.machine.History()
+	segments := e.log.Raw().Segments()
 	if history == 0 || len(segments) < 2 || segments[0].Last >= history {
 		return nil
 	}
@@ -195,18 +195,18 @@ func (n *node) deleteHistory(metas []checkpoint.Meta) error {
 	// The segments first: a checkpoint that is gone while a segment before it
 	// is there would leave a past that can't be told.
 	before := min(history, metas[base].HeadIndex+1)
-	old := n.log.First()
+	old := e.log.First()
 	// What lets them go must be on disk before they are gone from there.
-	if err := n.log.Sync(); err != nil {
+	if err := e.log.Sync(); err != nil {
 		return err
 	}
-	if err := n.log.Raw().DeleteBefore(before); err != nil {
+	if err := e.log.Raw().DeleteBefore(before); err != nil {
 		return err
 	}
-	if first := n.log.First(); first > old {
-		n.logger.Info("history deleted", "from", old, "to", first-1, "kept-from", first)
+	if first := e.log.First(); first > old {
+		e.logger.Info("history deleted", "from", old, "to", first-1, "kept-from", first)
 	}
-	return n.replica.DropCheckpoints(metas[base].Index)
+	return e.replica.DropCheckpoints(metas[base].Index)
 }
 
 // segmentAt returns the first index of the segment in which index lies.

@@ -156,7 +156,7 @@ func (n *node) announce(a *app) {
 	defer tick.Stop()
 	late := time.After(10 * time.Second)
 	for {
-		ok, reasons := n.replica.Ready()
+		ok, reasons := n.engine().replica.Ready()
 		if ok {
 			break
 		}
@@ -168,7 +168,7 @@ func (n *node) announce(a *app) {
 			return
 		}
 	}
-	n.logger.Info("serving", "http", n.httpLis.Addr().String(), "raft", n.replica.Status().Addr,
+	n.logger.Info("serving", "http", n.httpLis.Addr().String(), "raft", n.engine().replica.Status().Addr,
 		"node", n.card.NodeID, "cluster", n.card.ClusterID, "data-dir", n.c.DataDir, "version", build().Version)
 	sdNotify(a.getenv, "READY=1")
 }

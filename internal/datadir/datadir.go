@@ -5,7 +5,7 @@
 //	checkpoints/    the live state at some indexes
 //	raft/           Raft's own log, votes and snapshots
 //	projections.db  read models; can be deleted and is built anew
-//	node.json       format version, node and cluster id
+//	node.json       format version; node, incarnation and cluster id
 //	lock            held by the process that serves from it
 package datadir
 

@@ -1,7 +1,6 @@
 package datadir
 
 import (
-	"errors"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -52,35 +51,5 @@ func TestUnsafeDirectoriesAreRefused(t *testing.T) {
 	}
 	if _, err := Acquire(link); err == nil {
 		t.Error("a link was taken")
-	}
-}
-
-func TestNodeCard(t *testing.T) {
-	dir := t.TempDir()
-	if _, err := ReadNode(dir); !errors.Is(err, ErrNoNode) {
-		t.Fatalf("missing: %v", err)
-	}
-	n := NewNode("n1", 1<<20)
-	if err := n.Write(dir); err != nil {
-		t.Fatal(err)
-	}
-	got, err := ReadNode(dir)
-	if err != nil || *got != *n {
-		t.Fatalf("got %+v, %v; want %+v", got, err, n)
-	}
-	for name, text := range map[string]string{
-		"newer":   `{"format":2,"whatever":true}`,
-		"unknown": `{"format":1,"node_id":"a","cluster_id":"b","typo":1}`,
-		"empty":   `{"format":1}`,
-		"torn":    `{"format":1`,
-	} {
-		if err := os.WriteFile(Path(dir, NodeFile), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := ReadNode(dir); err == nil {
-			t.Errorf("%s: taken", name)
-		} else if name == "newer" && !strings.Contains(err.Error(), "newer than this program's") {
-			t.Errorf("newer: %v", err)
-		}
 	}
 }

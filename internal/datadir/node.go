@@ -14,15 +14,29 @@ import (
 )
 
 // Format is the newest version of a data directory that this program knows,
-// and the one that it makes.
-const Format = 1
+// and the one that it makes. 2 has the incarnation; a directory of format 1 is
+// read, and becomes one of format 2 when its card is written again.
+const Format = 2
 
 // Node is node.json: who this data directory is.
 type Node struct {
-	Format    int       `json:"format"`
-	NodeID    string    `json:"node_id"`
+	Format int    `json:"format"`
+	NodeID string `json:"node_id"`
+	// Incarnation tells this directory from another one of the same node: one
+	// that was wiped, or put back from an old copy, has another. It is made with
+	// the directory, before anybody is told of it. "" only where the directory
+	// is older than incarnations.
+	Incarnation string `json:"incarnation"`
+	// ClusterID is "" until a new directory's cluster is formed or found.
 	ClusterID string    `json:"cluster_id"`
 	CreatedAt time.Time `json:"created_at"`
+	// Initial is the cluster's first configuration, the same on all its nodes,
+	// if this directory was there when it was formed; else empty.
+	// Invariant: if it is not empty, this node in this incarnation is in it.
+	Initial []Member `json:"initial,omitempty"`
+	// Joined is set once the cluster's configuration has had this incarnation
+	// in it: who is in none after that was removed, or went back in time.
+	Joined bool `json:"joined,omitempty"`
 	// LogSegmentBytes is the segment size that a new log is made with.
 	LogSegmentBytes int64 `json:"log_segment_bytes"`
 	// ClockOffsetMS goes onto this machine's wall time: a directory made of an
@@ -31,6 +45,14 @@ type Node struct {
 	ClockOffsetMS int64 `json:"clock_offset_ms,omitempty"`
 	// Fork, if set, tells what this directory was made of by replay --into.
 	Fork *Fork `json:"fork,omitempty"`
+}
+
+// Member is one node of a cluster's first configuration.
+type Member struct {
+	ID          string `json:"id"`
+	Incarnation string `json:"incarnation"`
+	RaftAddr    string `json:"raft_addr"` // host:port at which the others reach it; "" of one that was made alone
+	HTTPAddr    string `json:"http_addr"` // host:port; "" unknown
 }
 
 // Fork tells which past a data directory continues.
@@ -46,17 +68,38 @@ type Fork struct {
 	PushOff bool `json:"push_off"`
 }
 
-// NewNode returns the card of a new node in a new cluster.
+// NewNode returns the card of a new node in a new cluster of its own.
 func NewNode(nodeID string, segmentBytes int64) *Node {
+	n := NewBlank(nodeID, segmentBytes)
+	n.ClusterID = newID()
+	n.Initial = []Member{{ID: n.NodeID, Incarnation: n.Incarnation}}
+	return n
+}
+
+// NewBlank returns the card of a new node that is yet to form a cluster or to
+// find one. It must be written before others are told of it: they may promise
+// something to this incarnation, so a crash must not change it.
+func NewBlank(nodeID string, segmentBytes int64) *Node {
 	return &Node{
-		Format: Format, NodeID: nodeID, ClusterID: NewClusterID(),
+		Format: Format, NodeID: nodeID, Incarnation: newID(),
 		CreatedAt: time.Now().UTC().Truncate(time.Millisecond), LogSegmentBytes: segmentBytes,
 	}
 }
 
-// NewClusterID returns a random id. Unlike the log's ids it must differ between
-// clusters that are otherwise the same.
-func NewClusterID() string {
+// Blank reports whether the node belongs to no cluster yet.
+func (n *Node) Blank() bool { return n.ClusterID == "" }
+
+// NewIncarnation makes the directory another member of the same cluster, one
+// that has promised nothing: for one whose Raft log is older than what it once
+// told the others. The first configuration goes, since this incarnation was not
+// in it and must never begin the cluster with it.
+func (n *Node) NewIncarnation() {
+	n.Incarnation, n.Initial, n.Joined = newID(), nil, false
+}
+
+// newID returns a random id, of a cluster or an incarnation. Unlike the log's
+// ids it must differ between directories that are otherwise the same.
+func newID() string {
 	return ulid.MustNew(ulid.Now(), rand.Reader).String()
 }
 
@@ -89,19 +132,73 @@ func ReadNode(dir string) (*Node, error) {
 	if err := dec.Decode(n); err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
-	if n.Format < 1 || n.NodeID == "" || n.ClusterID == "" {
-		return nil, fmt.Errorf("%s: format, node_id and cluster_id must be set", path)
+	if err := n.upgrade(); err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	if err := n.check(); err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	return n, nil
 }
 
-// Write replaces dir's node.json atomically: written beside, synced, renamed.
+// upgrade makes of a card of format 1 what it means in this one: a cluster of
+// one, whose configuration names the node without an incarnation.
+func (n *Node) upgrade() error {
+	if n.Format != 1 {
+		return nil
+	}
+	if n.Incarnation != "" || n.Initial != nil || n.Joined {
+		return errors.New("format 1 has no incarnation, initial or joined")
+	}
+	if n.ClusterID == "" {
+		return errors.New("cluster_id must be set in format 1")
+	}
+	n.Initial = []Member{{ID: n.NodeID}}
+	return nil
+}
+
+// check refuses what no version of this program writes.
+func (n *Node) check() error {
+	switch {
+	case n.Format < 1 || n.NodeID == "":
+		return errors.New("format and node_id must be set")
+	case n.Blank() && n.Incarnation == "":
+		return errors.New("cluster_id or incarnation must be set")
+	case n.Blank() && (len(n.Initial) > 0 || n.Joined || n.Fork != nil):
+		return errors.New("initial, joined and fork need a cluster_id")
+	}
+	if n.Incarnation != "" {
+		if _, err := ulid.ParseStrict(n.Incarnation); err != nil {
+			return fmt.Errorf("incarnation %.64q: %w", n.Incarnation, err)
+		}
+	}
+	seen, self := map[string]bool{}, false
+	for i, m := range n.Initial {
+		if m.ID == "" || seen[m.ID] {
+			return fmt.Errorf("initial[%d]: id is missing or there twice", i)
+		}
+		seen[m.ID] = true
+		self = self || m.ID == n.NodeID && m.Incarnation == n.Incarnation
+	}
+	if len(n.Initial) > 0 && !self {
+		return errors.New("initial does not have this node in this incarnation")
+	}
+	return nil
+}
+
+// Write replaces dir's node.json atomically, and durably, by one of the newest
+// format: written beside, synced, renamed. When it fails the old one is there,
+// or the new one: read it again before going on.
 func (n *Node) Write(dir string) error {
+	n.Format = Format
+	path := Path(dir, NodeFile)
+	if err := n.check(); err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
 	b, err := json.MarshalIndent(n, "", "  ")
 	if err != nil {
 		return err
 	}
-	path := Path(dir, NodeFile)
 	tmp := path + ".tmp"
 	if err := writeSynced(tmp, append(b, '\n')); err != nil {
 		return fmt.Errorf("write %s: %w", path, err)

@@ -1,0 +1,162 @@
+package datadir
+
+import (
+	"errors"
+	"os"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+)
+
+// put makes a data directory whose card is text.
+func put(t *testing.T, text string) string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := os.WriteFile(Path(dir, NodeFile), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+func golden(t *testing.T, name string) string {
+	t.Helper()
+	b, err := os.ReadFile("testdata/" + name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+func read(t *testing.T, dir string) *Node {
+	t.Helper()
+	n, err := ReadNode(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func TestNodeCard(t *testing.T) {
+	dir := t.TempDir()
+	if _, err := ReadNode(dir); !errors.Is(err, ErrNoNode) {
+		t.Fatalf("missing: %v", err)
+	}
+	for _, n := range []*Node{NewNode("n1", 1<<20), NewBlank("n1", 1<<20)} {
+		if err := n.Write(dir); err != nil {
+			t.Fatal(err)
+		}
+		if got := read(t, dir); !reflect.DeepEqual(got, n) {
+			t.Errorf("got %+v; want %+v", got, n)
+		}
+	}
+	if a, b := NewNode("n1", 1), NewNode("n1", 1); a.ClusterID == b.ClusterID || a.Incarnation == b.Incarnation {
+		t.Error("two directories have the same ids")
+	}
+}
+
+// TestNodeGolden: what an older version wrote is read for ever, and what this
+// one writes does not change by accident.
+func TestNodeGolden(t *testing.T) {
+	made := time.Date(2026, 11, 13, 10, 0, 0, 123e6, time.UTC)
+	v2 := &Node{
+		Format: 2, NodeID: "n1", Incarnation: "01K9Z3T1V0BBBBBBBBBBBBBBBB", ClusterID: "01K9Z3T1V0M9Q4S2J7C8D5E6F0", CreatedAt: made,
+		Initial: []Member{
+			{"n1", "01K9Z3T1V0BBBBBBBBBBBBBBBB", "10.0.0.1:7071", "10.0.0.1:7070"},
+			{"n2", "01K9Z3T1V0CCCCCCCCCCCCCCCC", "10.0.0.2:7071", ""},
+		},
+		Joined: true, LogSegmentBytes: 64 << 20,
+	}
+	text := golden(t, "node.v2.json")
+	dir := put(t, text)
+	if got := read(t, dir); !reflect.DeepEqual(got, v2) {
+		t.Errorf("format 2: got %+v; want %+v", got, v2)
+	}
+	if err := v2.Write(dir); err != nil {
+		t.Fatal(err)
+	}
+	if got, _ := os.ReadFile(Path(dir, NodeFile)); string(got) != text {
+		t.Errorf("format 2 is written as\n%s\nnot as\n%s", got, text)
+	}
+
+	dir = put(t, golden(t, "node.v1.json"))
+	v1 := read(t, dir)
+	want := &Node{
+		Format: 1, NodeID: "n1", ClusterID: "01K9Z3T1V0M9Q4S2J7C8D5E6F0", CreatedAt: made, Initial: []Member{{ID: "n1"}},
+		LogSegmentBytes: 64 << 20, ClockOffsetMS: -86400000,
+		Fork: &Fork{
+			ClusterID: "01K9Z3T1V0AAAAAAAAAAAAAAAA", Index: 4711, ChainHash: "00ff", At: time.Date(2026, 11, 12, 10, 0, 0, 0, time.UTC),
+			MadeAt: made, Started: true, PushOff: true,
+		},
+	}
+	if !reflect.DeepEqual(v1, want) {
+		t.Errorf("format 1: got %+v; want %+v", v1, want)
+	}
+	if b, _ := os.ReadFile(Path(dir, NodeFile)); string(b) != golden(t, "node.v1.json") {
+		t.Error("reading changed the file")
+	}
+	// It becomes format 2 when it is written, and means the same.
+	if err := v1.Write(dir); err != nil {
+		t.Fatal(err)
+	}
+	want.Format = 2
+	if got := read(t, dir); !reflect.DeepEqual(got, want) {
+		t.Errorf("format 1 written anew: got %+v; want %+v", got, want)
+	}
+}
+
+func TestNewIncarnation(t *testing.T) {
+	n := NewNode("n1", 1)
+	n.Joined = true
+	before := *n
+	n.NewIncarnation()
+	if n.Incarnation == before.Incarnation || n.Incarnation == "" {
+		t.Errorf("incarnation is %q, was %q", n.Incarnation, before.Incarnation)
+	}
+	if n.ClusterID != before.ClusterID || n.Joined || n.Initial != nil {
+		t.Errorf("got %+v", n)
+	}
+	if err := n.Write(t.TempDir()); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestNodeIsStrict(t *testing.T) {
+	const (
+		inc  = `"incarnation":"01K9Z3T1V0BBBBBBBBBBBBBBBB"`
+		self = `{"id":"a","incarnation":"01K9Z3T1V0BBBBBBBBBBBBBBBB"}`
+	)
+	for _, c := range []struct{ name, text, want string }{
+		{"newer", `{"format":3,"whatever":true}`, "newer than this program's 2"},
+		{"unknown", `{"format":2,"node_id":"a","cluster_id":"b","typo":1}`, "typo"},
+		{"empty", `{"format":1}`, "must be set"},
+		{"no format", `{"node_id":"a","cluster_id":"b"}`, "must be set"},
+		{"torn", `{"format":1`, "unexpected end"},
+		{"no cluster in 1", `{"format":1,"node_id":"a"}`, "cluster_id must be set"},
+		{"incarnation in 1", `{"format":1,"node_id":"a","cluster_id":"b",` + inc + `}`, "format 1 has no incarnation"},
+		{"nameless", `{"format":2,"cluster_id":"b",` + inc + `}`, "node_id must be set"},
+		{"nobody", `{"format":2,"node_id":"a"}`, "cluster_id or incarnation"},
+		{"no ulid", `{"format":2,"node_id":"a","incarnation":"x"}`, "incarnation"},
+		{"joined nothing", `{"format":2,"node_id":"a","joined":true,` + inc + `}`, "need a cluster_id"},
+		{"formed nothing", `{"format":2,"node_id":"a","initial":[` + self + `],` + inc + `}`, "need a cluster_id"},
+		{"not in it", `{"format":2,"node_id":"a","cluster_id":"b","initial":[{"id":"b"}],` + inc + `}`, "does not have this node"},
+		{"another incarnation in it", `{"format":2,"node_id":"a","cluster_id":"b","initial":[{"id":"a"}],` + inc + `}`, "does not have this node"},
+		{"twice in it", `{"format":2,"node_id":"a","cluster_id":"b","initial":[` + self + `,{"id":"a"}],` + inc + `}`, "initial[1]"},
+	} {
+		if _, err := ReadNode(put(t, c.text)); err == nil {
+			t.Errorf("%s: taken", c.name)
+		} else if !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v; want %q", c.name, err, c.want)
+		}
+	}
+	// What would be refused when read is not written either.
+	dir := t.TempDir()
+	n := NewNode("n1", 1)
+	n.Incarnation = ""
+	if err := n.Write(dir); err == nil {
+		t.Error("written with a configuration that does not have the node")
+	}
+	if _, err := os.Stat(Path(dir, NodeFile)); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("something was written: %v", err)
+	}
+}

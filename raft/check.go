@@ -2,7 +2,6 @@ package raft
 
 import (
 	"fmt"
-	"time"
 
 	hraft "github.com/hashicorp/raft"
 
@@ -49,7 +48,21 @@ func (s *stores) check(o Options) error {
 	if head, _ := o.Machine.Head(); head > max(last, newest.Index) {
 		return fmt.Errorf("%w: the event log ends at index %d, but Raft only knows entries up to %d", ErrLostStore, head, max(last, newest.Index))
 	}
+	if ok {
+		s.known = hraft.DecodeConfiguration(newest.Configuration)
+	}
 	return s.verify(max(first, newest.Index+1), last)
+}
+
+// idOf is the id under which the newest configuration on disk has this node. A
+// cluster of one that is older than incarnations knows it by its name alone.
+func (s *stores) idOf(self Member) hraft.ServerID {
+	for _, m := range s.known.Servers {
+		if m.ID == serverID(self.ID, "") {
+			return m.ID
+		}
+	}
+	return self.serverID()
 }
 
 // alignLog empties a Raft log that does not lead up to the newest snapshot.
@@ -92,6 +105,9 @@ func (s *stores) verify(from, to uint64) error {
 			return fmt.Errorf("raft log: entry %d is of term %d, the one before it of term %d", i, l.Term, term)
 		}
 		term = l.Term
+		if l.Type == hraft.LogConfiguration {
+			s.known = hraft.DecodeConfiguration(l.Data)
+		}
 	}
 	return nil
 }
@@ -108,10 +124,15 @@ func restore(o Options, meta checkpoint.Meta) error {
 	return nil
 }
 
-// bootstrap makes this node the one voter of a new cluster, where there is none
-// on disk. A crash halfway left a first term and an empty log: hashicorp/raft's
-// own BootstrapCluster would then refuse for ever, and nobody could be elected.
-func (s *stores) bootstrap(o Options, addr hraft.ServerAddress) error {
+// bootstrap writes the first configuration of a new cluster, where there is none
+// on disk. All of its first nodes write the same bytes, so that their logs agree
+// from the first entry on. A crash halfway left a first term and an empty log:
+// hashicorp/raft's own BootstrapCluster would then refuse for ever, and nobody
+// could be elected.
+func (s *stores) bootstrap(o Options) error {
+	if len(o.Initial) == 0 {
+		return nil
+	}
 	last, err := s.log.LastIndex()
 	if err != nil {
 		return err
@@ -132,11 +153,20 @@ func (s *stores) bootstrap(o Options, addr hraft.ServerAddress) error {
 	}
 	return s.log.StoreLog(&hraft.Log{
 		Index: 1, Term: 1, Type: hraft.LogConfiguration,
-		Data:       hraft.EncodeConfiguration(sole(o.NodeID, addr)),
-		AppendedAt: time.Now(),
+		Data: hraft.EncodeConfiguration(configurationOf(o.Initial)),
+		// AppendedAt stays zero: it would differ from node to node.
 	})
 }
 
-func sole(id string, addr hraft.ServerAddress) hraft.Configuration {
-	return hraft.Configuration{Servers: []hraft.Server{{Suffrage: hraft.Voter, ID: hraft.ServerID(id), Address: addr}}}
+// configurationOf has the members that are to vote as voters at once.
+func configurationOf(members []Member) hraft.Configuration {
+	var c hraft.Configuration
+	for _, m := range members {
+		s := hraft.Server{Suffrage: hraft.Nonvoter, ID: m.serverID(), Address: m.serverAddress()}
+		if m.Voter {
+			s.Suffrage = hraft.Voter
+		}
+		c.Servers = append(c.Servers, s)
+	}
+	return c
 }

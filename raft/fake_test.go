@@ -297,8 +297,8 @@ type node struct {
 func on(fsys vfs.FS) Options {
 	return Options{
 		NodeID: "n1", ClusterID: "c1", Dir: "/raft", CheckpointDir: "/checkpoints", FS: fsys,
-		OpenKV:    func(name string) (KV, error) { return FileKV(fsys, name) },
-		Bootstrap: true, SnapshotInterval: -1, SegmentBytes: 16 << 10,
+		OpenKV:  func(name string) (KV, error) { return FileKV(fsys, name) },
+		Initial: []Member{{ID: "n1", RaftAddr: "n1", Voter: true}}, SnapshotInterval: -1, SegmentBytes: 16 << 10,
 		HeartbeatTimeout: 200 * time.Millisecond,
 	}
 }

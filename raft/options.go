@@ -62,15 +62,27 @@ type Options struct {
 	Dir           string
 	CheckpointDir string
 	FS            vfs.FS // default: the operating system's
-	// BindAddr is where other replicas reach this one. Without it the replica
-	// is alone in its process (tests).
-	BindAddr string
-	Logger   *slog.Logger
-	Machine  Machine
-	Metrics  Metrics
-	// Bootstrap makes a new cluster with this node as its one voter, where
-	// there is none on disk. On an existing one it does nothing.
-	Bootstrap bool
+	// Incarnation is of the data directory, and part of Raft's server id: see
+	// Member. A cluster of one that is older than incarnations keeps its id.
+	Incarnation string
+	HTTPAddr    string // where clients reach this node, told to the others
+	Logger      *slog.Logger
+	Machine     Machine
+	Metrics     Metrics
+	// Initial is the first configuration of a new cluster, the same on all of
+	// its nodes. Where there is a cluster on disk it does nothing; nil: none is
+	// made here.
+	Initial []Member
+	// Contacts are Raft addresses to ask to be taken in, where this node is in
+	// no configuration.
+	Contacts []string
+	Wall     func() time.Time // default time.Now
+	// OnLacking is told, at each offer, of a checkpoint of the leader's that
+	// this node needs and whose log it lacks. It must not block.
+	OnLacking func(Offer)
+	// OnOut is told, once, that this directory is no member any more. It must
+	// not block, and Shutdown is expected to follow.
+	OnOut func(Out)
 	// OnFatal is told, once, why the replica cannot go on. It is expected to end
 	// the process without calling back: whatever was not answered until then is
 	// unknown to the clients.
@@ -91,6 +103,7 @@ type Options struct {
 	LeaderLeaseTimeout time.Duration // default 500 ms
 	CommitTimeout      time.Duration // default 50 ms
 	StoreDeadline      time.Duration // default 5 s
+	LeaderWait         time.Duration // how long a request waits for a leader to be known, default 2 s
 	SegmentBytes       int           // of the Raft log's files, default 32 MiB
 
 	Limits Limits
@@ -142,6 +155,15 @@ func (o Options) withDefaults() (Options, error) {
 	if o.Metrics == nil {
 		o.Metrics = noMetrics{}
 	}
+	if o.Wall == nil {
+		o.Wall = time.Now
+	}
+	if o.OnLacking == nil {
+		o.OnLacking = func(Offer) {}
+	}
+	if o.OnOut == nil {
+		o.OnOut = func(Out) {}
+	}
 	if o.OnFatal == nil {
 		o.OnFatal = func(err error) { panic(err) }
 	}
@@ -155,6 +177,7 @@ func (o Options) withDefaults() (Options, error) {
 	def(&o.LeaderLeaseTimeout, o.HeartbeatTimeout/2)
 	def(&o.CommitTimeout, 50*time.Millisecond)
 	def(&o.StoreDeadline, 5*time.Second)
+	def(&o.LeaderWait, 2*time.Second)
 	def(&o.SegmentBytes, 32<<20)
 	def(&o.ReserveBytes, 256<<20)
 	l := &o.Limits

@@ -7,7 +7,6 @@
 //
 //	a LogStore that is not monotonic                 logStore.IsMonotonic
 //	a stalled or full disk freezes the cluster       logStore.guard, disk
-//	pipelining can deadlock replication              newTransport: MaxRPCsInFlight
 //	persistVote writes in two transactions           votes
 //	nobody finds flipped bits                        votes, logStore.GetLog, checkpoint
 //	everything is applied again after a restart      fsm.ApplyBatch
@@ -16,7 +15,6 @@
 //	a Raft log that does not fit the snapshot        stores.check
 //	RestoreCommittedLogs wants another store         config
 //	unknown outcomes                                 outcome
-//	the Raft port has no authentication              streams
 //	a half-made or lost store                        stores.bootstrap, openStores
 //
 // Nothing here is global but what RouteLibraryMetrics sets: several replicas can
@@ -41,6 +39,7 @@ import (
 type Replica struct {
 	o        Options
 	raft     *hraft.Raft
+	id       hraft.ServerID // this node's, of the configuration
 	trans    hraft.Transport
 	stores   *stores
 	fsm      *fsm
@@ -81,25 +80,21 @@ func Open(o Options) (_ *Replica, err error) {
 			r.stores.close()
 		}
 	}()
-	if r.trans, err = newTransport(o, r.expectsPeers); err != nil {
-		return nil, err
-	}
+	_, r.trans = hraft.NewInmemTransport(r.self().serverAddress())
 	if err = r.start(); err != nil {
-		closeTransport(r.trans)
 		return nil, err
 	}
 	return r, nil
 }
 
 func (r *Replica) start() error {
-	if r.o.Bootstrap {
-		if err := r.stores.bootstrap(r.o, r.trans.LocalAddr()); err != nil {
-			return fmt.Errorf("bootstrap: %w", err)
-		}
+	if err := r.stores.bootstrap(r.o); err != nil {
+		return fmt.Errorf("bootstrap: %w", err)
 	}
 	if err := r.stores.check(r.o); err != nil {
 		return err
 	}
+	r.id = r.stores.idOf(r.self())
 	r.fsm = newFSM(r.o, r.stores.snaps, r.fatal)
 	r.fsm.applied = r.applied
 	began := r.fsm.progress()
@@ -145,7 +140,7 @@ func newRaft(c *hraft.Config, f *fsm, s *stores, t hraft.Transport) (_ *hraft.Ra
 
 func (r *Replica) config() *hraft.Config {
 	c := hraft.DefaultConfig()
-	c.LocalID = hraft.ServerID(r.o.NodeID)
+	c.LocalID = r.id
 	c.Logger = hlog(r.o.Logger, "raft")
 	c.NotifyCh = r.leads
 	// One millisecond more than wanted: see start.
@@ -227,14 +222,25 @@ func (r *Replica) watchLeadership() {
 	}
 }
 
-// correctAddress puts this node's address into the configuration where it
-// listens elsewhere than last time (serve --raft-addr).
+// self is this node as it would have the configuration name it.
+func (r *Replica) self() Member {
+	return Member{ID: r.o.NodeID, Incarnation: r.o.Incarnation, RaftAddr: r.o.NodeID, HTTPAddr: r.o.HTTPAddr, Voter: true}
+}
+
+// correctAddress puts this node's addresses into the configuration where it
+// listens elsewhere than last time (serve --raft-addr, --http-addr).
 func (r *Replica) correctAddress() {
 	for _, s := range r.servers() {
-		if string(s.ID) == r.o.NodeID && s.Address != r.trans.LocalAddr() {
-			if err := r.raft.AddVoter(s.ID, r.trans.LocalAddr(), 0, 0).Error(); err != nil {
-				r.o.Logger.Warn("this node's new Raft address is not known to the cluster yet", "error", err)
-			}
+		if s.ID != r.id {
+			continue
+		}
+		want, self := memberOf(s.ID, s.Address), r.self()
+		want.HTTPAddr = self.HTTPAddr
+		if want.serverAddress() == s.Address {
+			return
+		}
+		if err := r.raft.AddVoter(s.ID, want.serverAddress(), 0, 0).Error(); err != nil {
+			r.o.Logger.Warn("this node's new addresses are not known to the cluster yet", "error", err)
 		}
 	}
 }
@@ -249,7 +255,7 @@ func (r *Replica) alone() bool {
 	for _, s := range r.servers() {
 		if s.Suffrage == hraft.Voter {
 			voters++
-			me = me || string(s.ID) == r.o.NodeID
+			me = me || s.ID == r.id
 		}
 	}
 	return voters == 1 && me

@@ -38,7 +38,7 @@ func TestProposeAppliesAndAnswers(t *testing.T) {
 func TestOnRealFiles(t *testing.T) {
 	dir := t.TempDir()
 	o := on(vfs.OS{})
-	o.OpenKV, o.Dir, o.CheckpointDir, o.BindAddr = nil, dir+"/raft", dir+"/checkpoints", "127.0.0.1:0"
+	o.OpenKV, o.Dir, o.CheckpointDir = nil, dir+"/raft", dir+"/checkpoints"
 	m := openFake(t, vfs.OS{}, dir+"/events")
 	o.Machine = m
 	n := boot(t, o)

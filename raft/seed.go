@@ -12,7 +12,7 @@ import (
 
 // Seed writes a Raft store and its first checkpoint into a new data directory,
 // so that Open goes on there as the one voter of a new cluster: replay --into.
-// Of the options NodeID, ClusterID, Dir, CheckpointDir, FS, BindAddr and OpenKV
+// Of the options NodeID, ClusterID, Dir, CheckpointDir, FS, Incarnation and OpenKV
 // are used. meta says where the event log stands (HeadIndex, Chain, Clock,
 // Digest); the rest of it is set here. The event log must be durable before.
 func Seed(o Options, meta checkpoint.Meta, body io.WriterTo) (err error) {
@@ -41,14 +41,12 @@ func Seed(o Options, meta checkpoint.Meta, body io.WriterTo) (err error) {
 	if s.log, err = openLog(o, noFaults, func() uint64 { return 0 }); err != nil {
 		return err
 	}
-	addr := hraft.ServerAddress(o.BindAddr)
-	if addr == "" {
-		addr = hraft.ServerAddress(o.NodeID)
-	}
+	// Where it is reached is corrected at its first start.
+	sole := []Member{{ID: o.NodeID, Incarnation: o.Incarnation, RaftAddr: o.NodeID, Voter: true}}
 	// As if one leader had brought the log up to its head and left it there.
 	meta.Index, meta.Term = meta.HeadIndex, 1
 	meta.SnapshotVersion = 1
-	meta.Configuration, meta.ConfigurationIndex = hraft.EncodeConfiguration(sole(o.NodeID, addr)), meta.HeadIndex
+	meta.Configuration, meta.ConfigurationIndex = hraft.EncodeConfiguration(configurationOf(sole)), meta.HeadIndex
 	meta.ClusterID = o.ClusterID
 	if err := checkpoint.Write(o.FS, o.CheckpointDir, meta, body); err != nil {
 		return err

@@ -29,8 +29,8 @@ type Status struct {
 
 // Server is one member of the cluster.
 type Server struct {
-	ID, Addr string
-	Voter    bool
+	Member
+	Votes bool
 }
 
 // Status returns where the replica stands.
@@ -48,7 +48,7 @@ func (r *Replica) Status() Status {
 	s.HeldFirst, _ = r.stores.log.FirstIndex()
 	s.HeldLast, _ = r.stores.log.LastIndex()
 	for _, m := range r.servers() {
-		s.Servers = append(s.Servers, Server{ID: string(m.ID), Addr: string(m.Address), Voter: m.Suffrage == hraft.Voter})
+		s.Servers = append(s.Servers, Server{Member: memberOf(m.ID, m.Address), Votes: m.Suffrage == hraft.Voter})
 	}
 	if err := r.dead.Load(); err != nil {
 		s.Fatal = *err

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"runtime/debug"
 
+	hraft "github.com/hashicorp/raft"
 	wal "github.com/hashicorp/raft-wal"
 	"github.com/hashicorp/raft-wal/metadb"
 	"github.com/hashicorp/raft-wal/segment"
@@ -24,6 +25,8 @@ type stores struct {
 	votes *votes
 	log   *logStore
 	snaps *snapshots
+	// known is the newest configuration on disk, committed or not; set by check.
+	known hraft.Configuration
 }
 
 // faults are told what ends the process. die does not return where hashicorp/raft

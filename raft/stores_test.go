@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"slices"
 	"strings"
 	"testing"
@@ -106,7 +105,7 @@ func TestHalfMadeStoreBoots(t *testing.T) {
 
 func TestUnknownNodeDoesNotBootstrap(t *testing.T) {
 	o := on(vfs.NewMem())
-	o.Bootstrap = false
+	o.Initial = nil
 	n, err := tryBoot(t, o)
 	if err != nil {
 		t.Fatal(err)
@@ -155,7 +154,7 @@ func TestLogOfAnotherTermIsEmptied(t *testing.T) {
 	// A checkpoint at the log's last index, of a later term.
 	err := checkpoint.Write(disk, "/checkpoints", checkpoint.Meta{
 		Index: last, Term: 99, SnapshotVersion: 1, HeadIndex: head, Chain: chain, Digest: frozen.Digest(),
-		Configuration: hraft.EncodeConfiguration(sole("n1", "n1")), ConfigurationIndex: 1, ClusterID: "c1",
+		Configuration: hraft.EncodeConfiguration(configurationOf(on(disk).Initial)), ConfigurationIndex: 1, ClusterID: "c1",
 	}, frozen)
 	if err != nil {
 		t.Fatal(err)
@@ -265,7 +264,7 @@ func TestSeed(t *testing.T) {
 	into := vfs.NewMem()
 	into.Put("/events", disk.Get("/events"))
 	o := on(into)
-	o.NodeID, o.ClusterID, o.Bootstrap = "new", "c2", false
+	o.NodeID, o.ClusterID, o.Initial = "new", "c2", nil
 	meta := checkpoint.Meta{HeadIndex: head, Chain: chain, Clock: frozen.Clock(), Digest: frozen.Digest()}
 	if err := Seed(o, meta, frozen); err != nil {
 		t.Fatal(err)
@@ -361,37 +360,10 @@ func (o Options) withTestMachine(t *testing.T) Options {
 	return o
 }
 
-// The Raft port of a node without peers is closed to everybody.
-func TestStrangersAreTurnedAway(t *testing.T) {
-	o := on(vfs.NewMem())
-	o.BindAddr = "127.0.0.1:0"
-	n := boot(t, o)
-	c, err := net.Dial("tcp", n.Status().Addr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	_, _ = c.Write([]byte("GET / HTTP/1.1\r\n\r\n"))
-	if b, _ := io.ReadAll(c); len(b) != 0 {
-		t.Errorf("answered %q", b)
-	}
-	n.put("a")
-	o.BindAddr = "0.0.0.0:0"
-	if _, err := tryBoot(t, on2(o)); err == nil {
-		t.Error("an address that nobody can reach was taken")
-	}
-}
-
-func on2(o Options) Options {
-	o.FS = vfs.NewMem()
-	o.OpenKV = on(o.FS).OpenKV
-	o.Machine = nil
-	return o
-}
-
 // A node that listens elsewhere than last time tells so.
 func TestAddressIsCorrected(t *testing.T) {
-	_, n, _ := used(t, 3, func(o *Options) { o.BindAddr = "127.0.0.1:0" })
+	_, n, _ := used(t, 3, nil)
+	n.o.HTTPAddr = "127.0.0.1:7070"
 	n, err := reopen(t, n)
 	if err != nil {
 		t.Fatal(err)
@@ -399,7 +371,7 @@ func TestAddressIsCorrected(t *testing.T) {
 	n.ready()
 	for {
 		wait := n.fsm.reached(1 << 60)
-		if s := n.Status(); s.Servers[0].Addr == s.Addr {
+		if s := n.Status(); s.Servers[0].HTTPAddr == n.o.HTTPAddr {
 			return
 		}
 		<-wait

@@ -37,7 +37,8 @@ func openStack(disk vfs.FS) (*stack, error) {
 	ctx, die := context.WithCancel(context.Background())
 	s := &stack{ctx: ctx, seen: map[uint64]string{}}
 	ro := raft.Options{
-		NodeID: "n1", ClusterID: "c1", Dir: "/raft", CheckpointDir: "/checkpoints", FS: disk, Bootstrap: true,
+		NodeID: "n1", ClusterID: "c1", Dir: "/raft", CheckpointDir: "/checkpoints", FS: disk,
+		Initial:          []raft.Member{{ID: "n1", RaftAddr: "n1", Voter: true}},
 		OpenKV:           func(name string) (raft.KV, error) { return raft.FileKV(disk, name) },
 		OnFatal:          func(error) { die() },
 		SnapshotInterval: -1, SnapshotThreshold: 1 << 40, TrailingLogs: 1, KeepCheckpoints: 2, SegmentBytes: 4096,

@@ -139,8 +139,9 @@ func (e *engine) raftOptions(sink raft.Metrics) raft.Options {
 	return raft.Options{
 		NodeID: e.card.NodeID, ClusterID: e.card.ClusterID,
 		Dir: datadir.Path(c.DataDir, datadir.RaftDir), CheckpointDir: datadir.Path(c.DataDir, datadir.CheckpointDir),
-		FS: vfs.OS{}, BindAddr: c.RaftAddr, Logger: e.logger, Metrics: sink,
-		Bootstrap: true, OnFatal: e.fail,
+		FS: vfs.OS{}, Incarnation: e.card.Incarnation, HTTPAddr: c.HTTPAddr, Logger: e.logger, Metrics: sink,
+		Initial: []raft.Member{{ID: e.card.NodeID, Incarnation: e.card.Incarnation, RaftAddr: c.RaftAddr, HTTPAddr: c.HTTPAddr, Voter: true}},
+		OnFatal: e.fail,
 		SnapshotThreshold: c.CheckpointEvery, SnapshotInterval: c.CheckpointAge,
 		ClockOffset: e.card.ClockOffsetMS,
 		FreeBytes:   func() (uint64, error) { return freeBytes(c.DataDir) },

@@ -19,7 +19,7 @@ func EventOf(e *event.Event) wire.Event {
 		Queue: e.Queue, Actor: e.Actor, Key: e.Key, Kind: e.Kind, Priority: int64(e.Priority), Size: int64(e.Size),
 		ExpiresAt: wire.Time(e.Expires), SourceID: e.SourceID, LeaseExpiresAt: wire.Time(e.LeaseExpires),
 		Attempt: int64(e.Attempt), Worker: e.Worker, Reason: reasonOf(e), ToQueue: e.ToQueue,
-		HoldsKey: e.HoldsKey, TakesKey: e.TakesKey, Count: e.Count, BeforeIndex: e.Before,
+		HoldsKey: e.HoldsKey, TakesKey: e.TakesKey, Count: e.Count, BeforeIndex: e.Before, Rules: int64(e.Rules),
 	}
 	if !e.Subject.IsZero() {
 		out.MessageID = e.Subject.String()

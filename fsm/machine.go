@@ -40,10 +40,16 @@ type Options struct {
 	// Touched, if set, is told after each entry the queues in which something
 	// became leasable. It must not block.
 	Touched func(queues []string)
+	// Known is the newest version of the rules that this machine takes; 0 is
+	// event.Rules. Less is for trying out how a newer version comes into force.
+	Known uint16
 }
 
 // New returns a machine that goes on from a state.
 func New(state *projections.State, log Log, opts Options) *Machine {
+	if opts.Known == 0 {
+		opts.Known = event.Rules
+	}
 	return &Machine{state: state, log: log, opts: opts}
 }
 
@@ -56,8 +62,13 @@ func (m *Machine) Apply(index uint64, data []byte) ([]event.Result, error) {
 	if err != nil {
 		return nil, fmt.Errorf("apply %d: %w", index, err)
 	}
-	if entry.Rules != event.Rules {
-		return nil, fmt.Errorf("apply %d: the entry wants rules %d, this program knows %d: run a newer one", index, entry.Rules, event.Rules)
+	if entry.Rules == 0 {
+		return nil, fmt.Errorf("apply %d: the entry does not say which rules it wants", index)
+	}
+	// Rules that are in force already count too: entries proposed before they
+	// were are decided by them all the same (I19).
+	if wants := max(entry.Rules, m.Rules()); wants > m.opts.Known {
+		return nil, fmt.Errorf("apply %d: the entry wants rules %d, this program knows %d: run a newer one", index, wants, m.opts.Known)
 	}
 	commands := make([]*event.Command, len(entry.Commands))
 	for i, b := range entry.Commands {
@@ -65,27 +76,28 @@ func (m *Machine) Apply(index uint64, data []byte) ([]event.Result, error) {
 			return nil, fmt.Errorf("apply %d: command %d: %w", index, i, err)
 		}
 	}
-	results, touched, err := m.apply(index, entry.Time, commands)
+	results, touched, err := m.apply(index, entry, commands)
 	if err == nil && len(touched) > 0 && m.opts.Touched != nil {
 		m.opts.Touched(touched)
 	}
 	return results, err
 }
 
-func (m *Machine) apply(index uint64, time int64, commands []*event.Command) ([]event.Result, []string, error) {
+func (m *Machine) apply(index uint64, entry *event.Entry, commands []*event.Command) ([]event.Result, []string, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if index <= m.state.Index() {
 		return nil, nil, nil
 	}
-	d := &decision{s: m.state, block: event.Block{Index: index, Time: time, Events: m.events}}
-	d.s.Begin(index, time)
+	d := &decision{s: m.state, wants: entry.Rules, block: event.Block{Index: index, Time: entry.Time, Events: m.events}}
+	d.s.Begin(index, entry.Time)
 	d.due()
 	results := make([]event.Result, len(commands))
 	for i, c := range commands {
 		results[i] = d.command(c)
 		results[i].Index = index
 	}
+	d.mark(commands, results)
 	if err := m.log.Append(&d.block); err != nil {
 		return nil, nil, fmt.Errorf("apply %d: %w", index, err)
 	}
@@ -102,6 +114,7 @@ type decision struct {
 	s     *projections.State
 	block event.Block
 	actor string
+	wants uint16 // the entry's rules
 }
 
 // emit decides an event: it gets its id and its back-pointer, and is folded.
@@ -170,6 +183,8 @@ func (d *decision) decide(c *event.Command) event.Result {
 		return d.carry(c.Carry)
 	case c.Retain != nil:
 		return d.retain(c.Retain)
+	case c.Upgrade != nil:
+		return d.upgrade(c.Upgrade)
 	}
 	return event.Result{}
 }

@@ -23,6 +23,8 @@ type model struct {
 	queues  map[string]*mqueue
 	pending []*mburial // decided to be gone, told by the next entries
 	answers map[event.Hash]manswer
+	rules   uint16 // in force
+	wants   uint16 // this entry's
 
 	block *event.Block // what the machine did in this entry
 	at    int          // the next event of it
@@ -82,7 +84,7 @@ type manswer struct {
 }
 
 func newModel(t tb) *model {
-	return &model{t: t, queues: map[string]*mqueue{}, answers: map[event.Hash]manswer{}}
+	return &model{t: t, rules: 1, queues: map[string]*mqueue{}, answers: map[event.Hash]manswer{}}
 }
 
 func (w *model) fatal(format string, args ...any) {
@@ -452,6 +454,12 @@ func (w *model) decide(c *event.Command, got event.Result) {
 			}
 			w.settle(it, m, got.Settled[i])
 		}
+	case c.Mark != nil:
+		if got.Problem != nil || got.Digest == [16]byte{} {
+			w.fatal("a mark is answered with a digest, not %+v", got)
+		}
+	case c.Upgrade != nil:
+		w.upgrade(c.Upgrade, got)
 	case c.Transaction != nil:
 		w.transaction(c.Transaction, got)
 	case c.PutQueue != nil:
@@ -963,6 +971,9 @@ func (w *model) end(b *bench) {
 	if w.at != len(w.block.Events) {
 		w.fatal("nothing more should happen, the machine has %+v", w.block.Events[w.at])
 	}
+	if b.m.Rules() != w.rules {
+		w.fatal("rules %d are in force, the machine says %d", w.rules, b.m.Rules())
+	}
 	names := []string{}
 	for n := range w.queues {
 		names = append(names, n)
@@ -1158,7 +1169,7 @@ func (c *chaos) items(n int) (out []event.SettleItem) {
 
 func (c *chaos) command() *event.Command {
 	cmd := &event.Command{}
-	switch rapid.IntRange(0, 15).Draw(c.t, "command") {
+	switch rapid.IntRange(0, 16).Draw(c.t, "command") {
 	case 0, 1, 2, 3:
 		p := c.produce()
 		cmd.Produce = &p
@@ -1188,6 +1199,8 @@ func (c *chaos) command() *event.Command {
 		cmd.PauseQueue = &event.PauseQueue{Name: c.queueName(), Paused: draw(c, "paused", false, false, true)}
 	case 15:
 		cmd.PurgeQueue = &event.PurgeQueue{Name: c.queueName()}
+	case 16:
+		return rulesCommand(c.t)
 	}
 	if rapid.IntRange(0, 5).Draw(c.t, "repeatable") == 0 {
 		cmd.Request = &event.Request{}
@@ -1245,6 +1258,8 @@ func TestModel(t *testing.T) {
 		leasable := map[string]bool{}
 		step := func(cs ...*event.Command) {
 			clear(touched)
+			b.wants = draw[uint16](c, "wants", 1, 1, event.Rules)
+			w.wants = b.wants
 			rs := b.do(cs...)
 			bl := b.log.blocks[len(b.log.blocks)-1]
 			rt.Logf("entry %d at %d", bl.Index, bl.Time-epoch)
@@ -1294,7 +1309,7 @@ func TestModel(t *testing.T) {
 			case 0:
 				if frozen == nil {
 					b.restart()
-					b.m.opts = opts
+					b.m.opts.Touched = opts.Touched
 				}
 			case 1:
 				if frozen == nil {
@@ -1303,7 +1318,7 @@ func TestModel(t *testing.T) {
 			case 2, 3:
 				if frozen != nil {
 					b.resume(frozen)
-					b.m.opts = opts
+					b.m.opts.Touched = opts.Touched
 					frozen = nil
 				}
 			}

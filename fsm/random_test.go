@@ -36,7 +36,7 @@ func TestRandomHistories(t *testing.T) {
 			return p
 		}
 		command := func() *event.Command {
-			switch rapid.IntRange(0, 13).Draw(rt, "command") {
+			switch rapid.IntRange(0, 14).Draw(rt, "command") {
 			case 0, 1, 2, 3:
 				c := &event.Produce{Queue: queueOf.Draw(rt, "queue"), AutoCreate: true}
 				for range rapid.IntRange(1, 5).Draw(rt, "n") {
@@ -91,11 +91,14 @@ func TestRandomHistories(t *testing.T) {
 					tx.Settle = []event.SettleItem{{Op: event.OpAck, Lease: leases[len(leases)-1]}}
 				}
 				return &event.Command{Transaction: tx}
+			case 14:
+				return rulesCommand(rt)
 			}
 			return &event.Command{Settle: &event.Settle{}}
 		}
 		for range rapid.IntRange(1, 60).Draw(rt, "entries") {
 			b.now += int64(rapid.SampledFrom([]int{0, 1, 50, 400, 3000}).Draw(rt, "ms"))
+			b.wants = rapid.SampledFrom([]uint16{1, 1, 2}).Draw(rt, "wants")
 			var cs []*event.Command
 			for range rapid.IntRange(0, 3).Draw(rt, "commands") {
 				cs = append(cs, command())

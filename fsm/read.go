@@ -31,6 +31,9 @@ func (m *Machine) Clock() int64 { return view(m, (*projections.State).Clock) }
 // Digest is the state's.
 func (m *Machine) Digest() [16]byte { return view(m, (*projections.State).Digest) }
 
+// Rules is the version of the rules of deciding that is in force.
+func (m *Machine) Rules() uint16 { return view(m, (*projections.State).Rules) }
+
 // History is the index below which history may be gone.
 func (m *Machine) History() uint64 { return view(m, (*projections.State).History) }
 

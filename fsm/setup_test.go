@@ -40,6 +40,7 @@ type bench struct {
 	log   *memLog
 	index uint64
 	now   int64
+	wants uint16 // the rules that entries carry; 0 the newest
 	// digests of the live state after each entry
 	digests [][16]byte
 	entries []logged
@@ -69,7 +70,10 @@ func setup(t tb) *bench {
 func (b *bench) do(cs ...*event.Command) []event.Result {
 	b.t.Helper()
 	b.index++
-	e := event.Entry{Rules: event.Rules, Time: b.now}
+	e := event.Entry{Rules: b.wants, Time: b.now}
+	if b.wants == 0 {
+		e.Rules = event.Rules
+	}
 	for _, c := range cs {
 		e.Commands = append(e.Commands, event.EncodeCommand(c))
 	}

@@ -3,13 +3,16 @@ package projections
 import (
 	"fmt"
 	"io"
+	"math"
 	"sort"
 
 	"github.com/qlogd/qlogd/internal/event"
 )
 
-// stateVersion is the first byte of a written state.
-const stateVersion = 1
+// stateVersion is the newest first byte of a written state. Version 2 holds the
+// rules in force; as long as these are 1, version 1 is written, so that a node
+// that is not upgraded yet can take a checkpoint from one that is.
+const stateVersion = 2
 
 // Frozen is a state as it was at one instant, to be written beside the writer
 // who goes on. Release lets go of it; the caller serialises Freeze and Release
@@ -21,6 +24,7 @@ type Frozen struct {
 	digest   [16]byte
 	next     uint32
 	history  uint64
+	rules    uint16
 	sum      digest
 	queues   []queue
 	held     [][]heldBy
@@ -51,7 +55,7 @@ type kindLists struct {
 // write, chunk by chunk: its cost is one pointer for 256 messages.
 func (s *State) Freeze() *Frozen {
 	f := &Frozen{
-		s: s, index: s.index, clock: s.clock, digest: s.Digest(), next: s.next, history: s.history, sum: s.sum,
+		s: s, index: s.index, clock: s.clock, digest: s.Digest(), next: s.next, history: s.history, rules: s.rules, sum: s.sum,
 		messages: s.messages.freeze(), leases: s.leases.freeze(), extras: s.extras.freeze(), lanes: s.lanes.freeze(),
 		kinds: s.kinds.slab.freeze(), dedup: s.dedup.freeze(), answers: s.answers.freeze(),
 	}
@@ -110,7 +114,12 @@ func (f *Frozen) Release() {
 // WriteTo writes the state's bytes (docs/formats-checkpoint.md, body).
 func (f *Frozen) WriteTo(out io.Writer) (int64, error) {
 	w := &encoder{out: out}
-	w.u8(stateVersion)
+	if f.rules == 1 {
+		w.u8(1)
+	} else {
+		w.u8(2)
+		w.u32(uint32(f.rules))
+	}
 	w.u64(f.index, uint64(f.clock), uint64(f.next), f.history, f.sum.lo, f.sum.hi)
 	w.bytes(f.digest[:])
 	w.u32(uint32(len(f.queues)))
@@ -148,10 +157,18 @@ func (f *Frozen) WriteTo(out io.Writer) (int64, error) {
 // Load reads a written state and builds anew what follows from it.
 func Load(in io.Reader) (s *State, err error) {
 	r := newDecoder(in)
-	if v := r.u8(); r.err == nil && v != stateVersion {
+	v := r.u8()
+	if r.err == nil && (v == 0 || v > stateVersion) {
 		return nil, fmt.Errorf("load state: version %d is not this program's %d", v, stateVersion)
 	}
 	s = New()
+	if v >= 2 {
+		rules := r.u32()
+		if r.err == nil && (rules < 2 || rules > math.MaxUint16) {
+			return nil, fmt.Errorf("load state: rules %d in version %d", rules, v)
+		}
+		s.rules = uint16(rules)
+	}
 	s.index, s.clock, s.next, s.history = r.u64(), int64(r.u64()), uint32(r.u64()), r.u64()
 	sum := digest{r.u64(), r.u64()}
 	var want [16]byte

@@ -114,11 +114,22 @@ func written(t testing.TB, s *State) []byte {
 	return buf.Bytes()
 }
 
-// TestGoldenState: the bytes of a written state are frozen, and the frozen ones
-// can be read.
-func TestGoldenState(t *testing.T) {
-	const path = "testdata/state.golden"
+// upgradedState is the same under newer rules.
+func upgradedState() *State {
 	s := sampleState()
+	s.Begin(5, 0)
+	s.Apply(&event.Event{Type: event.RulesChanged, ID: event.NewID(s.Clock(), 5, 0), Rules: 2})
+	return s
+}
+
+// TestGoldenState: the bytes of a written state are frozen, and the frozen ones
+// can be read. Those of the first version were written before there was a second.
+func TestGoldenState(t *testing.T) {
+	t.Run("version 1", func(t *testing.T) { goldenState(t, "testdata/state.golden", sampleState(), 1) })
+	t.Run("version 2", func(t *testing.T) { goldenState(t, "testdata/state2.golden", upgradedState(), 2) })
+}
+
+func goldenState(t *testing.T, path string, s *State, rules uint16) {
 	if err := s.Check(); err != nil {
 		t.Fatal(err)
 	}
@@ -145,7 +156,7 @@ func TestGoldenState(t *testing.T) {
 	if err := loaded.Check(); err != nil {
 		t.Fatal(err)
 	}
-	if loaded.Digest() != s.Digest() || loaded.Index() != 4 || loaded.History() != 1 {
+	if loaded.Digest() != s.Digest() || loaded.Index() != s.Index() || loaded.History() != 1 || loaded.Rules() != rules {
 		t.Fatal("another state was read")
 	}
 	if again := written(t, loaded); !bytes.Equal(again, frozen) {
@@ -158,6 +169,11 @@ func TestLoadRefuses(t *testing.T) {
 	load := func(b []byte) error { _, err := Load(bytes.NewReader(b)); return err }
 	if err := load(append([]byte{stateVersion + 1}, b[1:]...)); err == nil || err.Error() != fmt.Sprintf("load state: version %d is not this program's %d", stateVersion+1, stateVersion) {
 		t.Errorf("a newer version: %v", err)
+	}
+	two := written(t, upgradedState())
+	two[1] = 1 // the same rules can be written in one way only
+	if err := load(two); err == nil || err.Error() != "load state: rules 1 in version 2" {
+		t.Errorf("rules 1 in version 2: %v", err)
 	}
 	for n := 0; n < len(b); n += 1 + n%7 {
 		if err := load(b[:n]); err == nil || !strings.HasPrefix(err.Error(), "load state: ") {
@@ -186,6 +202,7 @@ func TestLoadFlipped(t *testing.T) {
 func FuzzLoad(f *testing.F) {
 	f.Add(written(f, New()))
 	f.Add(written(f, sampleState()))
+	f.Add(written(f, upgradedState()))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		s, err := Load(bytes.NewReader(b))
 		if err != nil {
@@ -238,9 +255,10 @@ func TestRemembered(t *testing.T) {
 func TestImpossible(t *testing.T) {
 	for want, e := range map[string]event.Event{
 		`acked event 00000000010000000005000000 at index 5: message 00000000000000000000000000 is not there`: {Type: event.Acked},
-		`queue "none" is not there`:  {Type: event.Enqueued, Queue: "none"},
-		`queue "u" is there already`: {Type: event.QueueCreated, Queue: "u", Number: 100},
-		`does not know`:              {Type: 99},
+		`queue "none" is not there`:                    {Type: event.Enqueued, Queue: "none"},
+		`queue "u" is there already`:                   {Type: event.QueueCreated, Queue: "u", Number: 100},
+		`does not know`:                                {Type: 99},
+		`rules 1 are in force, 1 would change nothing`: {Type: event.RulesChanged, Rules: 1},
 	} {
 		func() {
 			s := sampleState()

@@ -18,7 +18,8 @@ const dueReadyPerEntry = 4096
 // while something is folded; its read methods may run side by side.
 type State struct {
 	index uint64
-	clock int64 // Invariant: the maximum of the stamps so far; never goes back (I10)
+	clock int64  // Invariant: the maximum of the stamps so far; never goes back (I10)
+	rules uint16 // of deciding, in force. Invariant: only rises, and by an event (I19)
 
 	queues   map[string]*queue   // by name: those that can be used
 	numbers  map[uint32]*queue   // by number: also deleted ones that are not carried out yet
@@ -51,6 +52,7 @@ type State struct {
 // New returns the state before the first event.
 func New() *State {
 	s := &State{
+		rules:  1,
 		queues: map[string]*queue{}, numbers: map[uint32]*queue{}, backlogs: map[uint32]*backlog{}, users: map[string]int{},
 		byLease: map[event.ID]handle{}, contents: map[uint64]int64{},
 	}
@@ -64,6 +66,9 @@ func (s *State) Index() uint64 { return s.index }
 
 // Clock is the log's clock, Unix ms.
 func (s *State) Clock() int64 { return s.clock }
+
+// Rules is the version of the rules of deciding that is in force.
+func (s *State) Rules() uint16 { return s.rules }
 
 // History is the index below which history may have been deleted.
 func (s *State) History() uint64 { return s.history }
@@ -127,9 +132,20 @@ func (s *State) Apply(e *event.Event) {
 		s.contentCarried(e)
 	case event.HistoryDeleted:
 		s.history = max(s.history, e.Before)
+	case event.RulesChanged:
+		s.rulesChanged(e)
 	default:
 		panic(fmt.Sprintf("fold: event %s has type %d, which this program does not know", e.ID, e.Type))
 	}
+}
+
+// rulesChanged folds rules of deciding that came into force. Folding goes by
+// events alone, so rules that this program does not know are no hindrance.
+func (s *State) rulesChanged(e *event.Event) {
+	if e.Rules <= s.rules {
+		s.impossible(e, "rules %d are in force, %d would change nothing", s.rules, e.Rules)
+	}
+	s.rules = e.Rules
 }
 
 // impossible ends the program: the log says something that the state rules

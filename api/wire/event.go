@@ -41,6 +41,7 @@ type Event struct {
 	Policy      *Policy `json:"policy,omitzero"`
 	Count       int64   `json:"count,omitzero"`        // queue_purged, queue_deleted: messages concerned
 	BeforeIndex uint64  `json:"before_index,omitzero"` // history_deleted
+	Rules       int64   `json:"rules,omitzero"`        // rules_changed
 	Erased      bool    `json:"erased,omitzero"`       // what users wrote in it was erased
 }
 

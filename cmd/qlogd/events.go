@@ -56,6 +56,9 @@ func eventText(e *wire.Event) string {
 	if e.BeforeIndex > 0 {
 		add("before index:%d", e.BeforeIndex)
 	}
+	if e.Rules > 0 {
+		add("rules %d", e.Rules)
+	}
 	return strings.Join(s, ", ")
 }
 

@@ -74,6 +74,12 @@ func EncodeCommand(c *Command) []byte {
 	if q := c.Retain; q != nil {
 		w.sub(13, func() { w.uint(1, q.Before) })
 	}
+	if c.Mark != nil {
+		w.sub(14, func() {})
+	}
+	if q := c.Upgrade; q != nil {
+		w.sub(15, func() { w.uint(1, uint64(q.Rules)) })
+	}
 	w.close(pos, outer)
 	return w.done()
 }
@@ -216,6 +222,12 @@ func DecodeCommand(b []byte) (*Command, error) {
 		case 13:
 			c.Retain = &Retain{}
 			r.only(func() { c.Retain.Before = r.uint() })
+		case 14:
+			c.Mark = &Mark{}
+			r.fields(func(int) bool { return false })
+		case 15:
+			c.Upgrade = &Upgrade{}
+			r.only(func() { c.Upgrade.Rules = r.u16() })
 		default:
 			return false
 		}
@@ -370,9 +382,13 @@ func (r *reader) carry() (it CarryItem) {
 	return it
 }
 
-// Rules is the version of the deciding rules that this program knows. An entry
-// carries the one it wants; a node that does not know it stops.
-const Rules = 1
+// Rules is the newest version of the deciding rules that this program knows; it
+// knows all below too. An entry carries the one that was in force where it was
+// proposed, or that it brings into force: a node that does not know it stops.
+//
+//	1  the first
+//	2  Mark, Upgrade
+const Rules = 2
 
 // Entry is what Raft replicates: a group of commands and the leader's time.
 //

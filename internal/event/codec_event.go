@@ -43,6 +43,7 @@ func EncodeHeader(e *Event) []byte {
 	w.int(24, e.Count)
 	w.b16(25, e.Body)
 	w.uint(26, e.Before)
+	w.uint(27, uint64(e.Rules))
 	w.close(pos, outer)
 	return w.done()
 }
@@ -110,6 +111,8 @@ func DecodeHeader(b []byte, e *Event) error {
 			e.Body = r.b16()
 		case 26:
 			e.Before = r.uint()
+		case 27:
+			e.Rules = r.u16()
 		default:
 			return false
 		}

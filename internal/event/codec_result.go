@@ -3,7 +3,8 @@ package event
 import "fmt"
 
 // EncodeResult returns a result's bytes, for an answer that is kept. A lease's
-// messages are not part of it: a lease takes no Idempotency-Key.
+// messages and a mark's digest are not part of it: neither takes an
+// Idempotency-Key.
 func EncodeResult(s *Result) []byte {
 	w := newWriter()
 	w.buf.WriteByte(Version)

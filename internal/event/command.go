@@ -17,6 +17,8 @@ type Command struct {
 	Delete      *DeleteMessage
 	Carry       *Carry
 	Retain      *Retain
+	Mark        *Mark
+	Upgrade     *Upgrade
 }
 
 // Class ranks commands under load: settles go before produce, produce before
@@ -33,6 +35,7 @@ const (
 
 // Class returns the command's class. Operators' calls go with the settles:
 // they are few, and what relieves a queue must not wait behind what fills it.
+// So do marks and upgrades: that nodes agree is to be seen under load too.
 func (c *Command) Class() Class {
 	switch {
 	case c.Produce != nil:
@@ -170,3 +173,11 @@ type CarryItem struct {
 // Retain lets go of history below an index. It is refused while a live
 // message's content lies there.
 type Retain struct{ Before uint64 }
+
+// Mark changes nothing. It is an entry at which nodes compare: its answer has
+// the state's digest after the whole entry (Result.Digest). It wants rules 2.
+type Mark struct{}
+
+// Upgrade brings rules of deciding into force. It travels in an entry that
+// wants these rules itself, so that a node that does not know them stops there.
+type Upgrade struct{ Rules uint16 }

@@ -25,12 +25,14 @@ const (
 	AnswerKept     // the answer to a request with an Idempotency-Key
 	ContentCarried // a live message's content, written anew before its segment goes
 	HistoryDeleted // retention: blocks below Before may go
+	RulesChanged   // other rules of deciding are in force from here on (I19)
 )
 
 var typeNames = [...]string{
 	"", "queue_created", "queue_updated", "queue_deleted", "queue_paused", "queue_resumed", "queue_purged",
 	"enqueued", "leased", "lease_extended", "lease_expired", "acked", "retried", "released",
 	"dead_lettered", "discarded", "replayed", "answer_kept", "content_carried", "history_deleted",
+	"rules_changed",
 }
 
 // String returns the name that users see.
@@ -176,6 +178,7 @@ type Event struct {
 
 	Body   Hash   // answer_kept: hash of the request's query and body
 	Before uint64 // history_deleted
+	Rules  uint16 // rules_changed
 
 	Content Blob
 }

@@ -133,6 +133,9 @@ func TestGoldenCommands(t *testing.T) {
 		"delete":          {Delete: &DeleteMessage{ID: idOf(1)}},
 		"carry":           {Carry: &Carry{Items: []CarryItem{{ID: idOf(1), From: Ref{42, 1}, Content: EncodeContent(&Content{Payload: []byte("1")})}}}},
 		"retain":          {Retain: &Retain{Before: 42}},
+		"mark":            {Mark: &Mark{}},
+		"upgrade":         {Upgrade: &Upgrade{Rules: 2}},
+		"upgrade_far":     {Upgrade: &Upgrade{Rules: 65_535}},
 	}
 	names, out := encodeAll(commands, EncodeCommand)
 	golden(t, "commands", names, out)
@@ -164,6 +167,7 @@ func TestGoldenHeaders(t *testing.T) {
 		"replayed":        {Type: Replayed, Queue: "dead", ToQueue: "q", ReplayedBy: idOf(7)},
 		"answer_kept":     {Type: AnswerKept, Body: hashOf(4), Until: 1_700_000_000_001},
 		"content_carried": {Type: ContentCarried, Queue: "q"}, "history_deleted": {Type: HistoryDeleted, Before: 1 << 40},
+		"rules_changed": {Type: RulesChanged, Rules: 2},
 	}
 	names, out := encodeAll(headers, EncodeHeader)
 	golden(t, "headers", names, out)
@@ -223,6 +227,7 @@ func TestGoldenEntries(t *testing.T) {
 		"tick":     {Rules: 1, Time: 1_700_000_000_000},
 		"commands": {Rules: 1, Time: 1_700_000_000_000, Commands: [][]byte{EncodeCommand(&Command{PurgeQueue: &PurgeQueue{Name: "q"}}), {}, {1}}},
 		"other":    {Rules: 65_535, Time: -1},
+		"upgrade":  {Rules: 2, Time: 1_700_000_000_000, Commands: [][]byte{EncodeCommand(&Command{Upgrade: &Upgrade{Rules: 2}})}},
 	}
 	names, out := encodeAll(entries, (*Entry).Encode)
 	golden(t, "entries", names, out)

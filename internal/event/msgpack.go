@@ -260,9 +260,10 @@ func (r *reader) peek() []byte {
 }
 
 func (r *reader) u32() uint32 { return narrow[uint32](r, 1<<32-1) }
+func (r *reader) u16() uint16 { return narrow[uint16](r, 1<<16-1) }
 func (r *reader) u8() uint8   { return narrow[uint8](r, 1<<8-1) }
 
-func narrow[T ~uint8 | ~uint32](r *reader, limit uint64) T {
+func narrow[T ~uint8 | ~uint16 | ~uint32](r *reader, limit uint64) T {
 	v := r.uint()
 	if v > limit {
 		r.fail(fmt.Errorf("%d is over %d", v, limit))

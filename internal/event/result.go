@@ -66,6 +66,9 @@ type Result struct {
 	Produced []Produced
 	Leased   []LeasedMessage
 	Settled  []Settled
+
+	// Digest is the state's after the entry: Mark.
+	Digest [16]byte
 }
 
 // Produced answers one NewMessage.

@@ -256,7 +256,7 @@ func history(t *rapid.T) []*event.Block {
 		for i := range rapid.IntRange(0, 6).Draw(t, "events") {
 			e := event.Event{
 				ID:    event.NewID(clock, index, uint32(i)),
-				Type:  event.Type(rapid.IntRange(int(event.QueueCreated), int(event.HistoryDeleted)).Draw(t, "type")),
+				Type:  event.Type(rapid.IntRange(int(event.QueueCreated), int(event.RulesChanged)).Draw(t, "type")),
 				Queue: rapid.SampledFrom([]string{"a", "ab", "b.dlq"}).Draw(t, "queue"),
 			}
 			switch e.Type {

@@ -300,7 +300,8 @@ func list[T any](r *reader, one func() T) []T {
 	if n == 0 {
 		return nil
 	}
-	out := make([]T, 0, n)
+	// An element can be much larger than the byte that it must take.
+	out := make([]T, 0, min(n, 1024))
 	for i := 0; i < n && r.err == nil; i++ {
 		out = append(out, one())
 	}

@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"sync"
 	"testing"
 )
@@ -32,7 +33,13 @@ func Main(m *testing.M) {
 	os.Exit(code)
 }
 
-var binary struct {
+// binaries are the programs that were built, by how.
+var binaries struct {
+	sync.Mutex
+	built map[string]*binary
+}
+
+type binary struct {
 	once sync.Once
 	path string
 	err  error
@@ -43,23 +50,46 @@ var binary struct {
 // already.
 func Binary(t testing.TB) string {
 	t.Helper()
-	binary.once.Do(func() { binary.path, binary.err = build() })
-	if binary.err != nil {
-		t.Fatal(binary.err)
+	if bin := os.Getenv("QLOGD_BIN"); bin != "" {
+		path, err := filepath.Abs(bin)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return path
 	}
-	return binary.path
+	return BinaryWith(t)
 }
 
-func build() (string, error) {
-	if bin := os.Getenv("QLOGD_BIN"); bin != "" {
-		return filepath.Abs(bin)
+// BinaryWith returns the path of a program that is built with these arguments
+// of go build besides, such as -tags or -ldflags.
+func BinaryWith(t testing.TB, args ...string) string {
+	t.Helper()
+	how := strings.Join(args, " ")
+	binaries.Lock()
+	if binaries.built == nil {
+		binaries.built = map[string]*binary{}
 	}
+	b := binaries.built[how]
+	if b == nil {
+		b = &binary{}
+		binaries.built[how] = b
+	}
+	number := len(binaries.built)
+	binaries.Unlock()
+	b.once.Do(func() { b.path, b.err = build(fmt.Sprintf("qlogd-%d", number), args) })
+	if b.err != nil {
+		t.Fatal(b.err)
+	}
+	return b.path
+}
+
+func build(name string, args []string) (string, error) {
 	dir, err := scratchDir()
 	if err != nil {
 		return "", err
 	}
-	bin := filepath.Join(dir, "qlogd")
-	args := []string{"build", "-o", bin}
+	bin := filepath.Join(dir, name)
+	args = append([]string{"build", "-o", bin}, args...)
 	if raceEnabled {
 		args = append(args, "-race")
 	}

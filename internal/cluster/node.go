@@ -29,12 +29,25 @@ const (
 	stopDeadline  = 30 * time.Second
 )
 
-// Options of a node. The zero value is a node with its defaults in a new
-// directory.
+// Options of a node, or of a cluster and each of its nodes. The zero value is a
+// node with its defaults in a new directory.
 type Options struct {
-	Dir   string   // its data directory; a temporary one if empty
+	Dir   string   // its data directory; a temporary one if empty (alone: a cluster's are its own)
 	Flags []string // of serve, besides data directory and addresses
 	Env   []string // KEY=value
+	Bin   string   // the program; Binary's if empty
+
+	// HTTPAddr and RaftAddr are where it listens; "" is a free port, another
+	// one at each start.
+	HTTPAddr, RaftAddr string
+
+	// Nodes is how many StartCluster starts, 3 if 0. Cuts puts a proxy before
+	// each one's Raft address, so that the test can cut the lines between them.
+	// PerNode, if set, adds to the options of node i.
+	Nodes   int
+	Cuts    bool
+	PerNode func(i int, o *Options)
+
 	// NoVerify leaves out the look at the data directory at the test's end: for
 	// tests that damage it themselves.
 	NoVerify bool
@@ -51,9 +64,17 @@ type Node struct {
 	// restarts on new ports.
 	transport *http.Transport
 
-	mu   sync.Mutex
-	addr string // "" while it does not listen
-	proc *process
+	// cluster is the one that it is a node of, and name its id in there; i is
+	// its place. A node alone has none.
+	cluster *Cluster
+	name    string
+	i       int
+
+	mu     sync.Mutex
+	addr   string // "" while it does not listen
+	proc   *process
+	starts int
+	paused bool
 }
 
 // Start starts a node and returns once it is ready.
@@ -70,6 +91,12 @@ func New(t testing.TB, opts Options) *Node {
 	tmp := t.TempDir()
 	if opts.Dir == "" {
 		opts.Dir = filepath.Join(tmp, "data")
+	}
+	if opts.HTTPAddr == "" {
+		opts.HTTPAddr = "127.0.0.1:0"
+	}
+	if opts.RaftAddr == "" {
+		opts.RaftAddr = "127.0.0.1:0"
 	}
 	n := &Node{t: t, opts: opts, dir: opts.Dir}
 	var err error
@@ -91,8 +118,11 @@ func New(t testing.TB, opts Options) *Node {
 	return n
 }
 
-// finish is the end of every test.
+// finish is the end of every test of a node alone.
 func (n *Node) finish() {
+	if n.cluster != nil {
+		return // which does it for all of its nodes
+	}
 	if p := n.process(); p != nil {
 		if !p.ended() {
 			n.Term()
@@ -150,7 +180,7 @@ func (n *Node) Addr() string {
 func (n *Node) URL() string { return "http://" + n.Addr() }
 
 // HTTP returns an HTTP client whose requests to any host go to the node.
-func (n *Node) HTTP() *http.Client { return &http.Client{Transport: n.transport} }
+func (n *Node) HTTP() *http.Client { return &http.Client{Transport: told{n}} }
 
 // Client returns a client of the node that goes on over restarts.
 func (n *Node) Client(opts ...client.Option) *client.Client {
@@ -175,10 +205,15 @@ func (n *Node) Launch() {
 		n.t.Fatal("the node is running")
 	}
 	n.listens("")
+	if !strings.HasSuffix(n.opts.HTTPAddr, ":0") {
+		// Known before it listens, and before it says that it serves, which in a
+		// cluster is when it has caught up: till then it is refused.
+		n.listens(n.opts.HTTPAddr)
+	}
 	args := append([]string{
-		"serve", "--data-dir", n.dir, "--http-addr", "127.0.0.1:0", "--raft-addr", "127.0.0.1:0", "--log-format", "json",
+		"serve", "--data-dir", n.dir, "--http-addr", n.opts.HTTPAddr, "--raft-addr", n.opts.RaftAddr, "--log-format", "json",
 	}, n.opts.Flags...)
-	cmd := exec.Command(Binary(n.t), args...)
+	cmd := exec.Command(n.bin(), args...)
 	cmd.Env = append(os.Environ(), n.opts.Env...)
 	fmt.Fprintf(n.log, "-- start %s\n", strings.Join(args, " "))
 	cmd.Stdout, cmd.Stderr = n.log, &watch{to: n.log, found: n.listens}
@@ -187,8 +222,30 @@ func (n *Node) Launch() {
 		n.t.Fatal(err)
 	}
 	n.mu.Lock()
-	n.proc = p
+	n.proc, n.paused = p, false
+	n.starts++
 	n.mu.Unlock()
+}
+
+func (n *Node) bin() string {
+	if n.opts.Bin != "" {
+		return n.opts.Bin
+	}
+	return Binary(n.t)
+}
+
+// Replace has the node run another program from its next start on.
+func (n *Node) Replace(bin string) { n.opts.Bin = bin }
+
+// Name returns the node's id.
+func (n *Node) Name() string { return n.name }
+
+// Starts returns how often the program was started: what a process has told is
+// comparable only with what the same one told before.
+func (n *Node) Starts() int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.starts
 }
 
 func (n *Node) listens(addr string) {
@@ -271,6 +328,16 @@ func (n *Node) Term() {
 	n.down()
 }
 
+// Quit asks the program to stop and returns how it ended, for tests that have
+// their own opinion on that.
+func (n *Node) Quit() error {
+	n.t.Helper()
+	n.signal(syscall.SIGTERM)
+	ctx, cancel := context.WithTimeout(context.Background(), stopDeadline)
+	defer cancel()
+	return n.Wait(ctx)
+}
+
 // Wait returns how the program ended by itself.
 func (n *Node) Wait(ctx context.Context) error {
 	p := n.process()
@@ -280,6 +347,45 @@ func (n *Node) Wait(ctx context.Context) error {
 		return p.err
 	case <-ctx.Done():
 		return ctx.Err()
+	}
+}
+
+// Pause stops the program as it stands (SIGSTOP): its connections stay open and
+// nobody answers.
+func (n *Node) Pause() {
+	n.t.Helper()
+	n.signal(syscall.SIGSTOP)
+	n.setPaused(true)
+}
+
+// Resume lets a paused program go on, as if no time had passed.
+func (n *Node) Resume() {
+	n.t.Helper()
+	n.signal(syscall.SIGCONT)
+	n.setPaused(false)
+}
+
+// Paused reports whether it is.
+func (n *Node) Paused() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.paused
+}
+
+func (n *Node) setPaused(p bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.paused = p
+}
+
+// Wipe removes the data directory of a node that does not run.
+func (n *Node) Wipe() {
+	n.t.Helper()
+	if n.Running() {
+		n.t.Fatalf("%s is running", n.name)
+	}
+	if err := os.RemoveAll(n.dir); err != nil {
+		n.t.Fatal(err)
 	}
 }
 
@@ -321,7 +427,7 @@ func (n *Node) Verify() error {
 // Run runs another command of the program and returns what it printed.
 func (n *Node) Run(args ...string) ([]byte, error) {
 	n.t.Helper()
-	cmd := exec.Command(Binary(n.t), args...)
+	cmd := exec.Command(n.bin(), args...)
 	cmd.Env = append(os.Environ(), n.opts.Env...)
 	if addr := n.Addr(); addr != "" {
 		cmd.Env = append(cmd.Env, "QLOGD_ADDR=http://"+addr)

@@ -1,0 +1,226 @@
+package cluster
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+)
+
+// Status is what a node says of its cluster (GET /v1/cluster).
+type Status struct {
+	ClusterID string   `json:"cluster_id"`
+	NodeID    string   `json:"node_id"`
+	LeaderID  string   `json:"leader_id"`
+	Term      uint64   `json:"term"`
+	Nodes     []Member `json:"nodes"`
+}
+
+// Member is one of its nodes.
+type Member struct {
+	ID           string `json:"id"`
+	RaftAddr     string `json:"raft_addr"`
+	HTTPAddr     string `json:"http_addr"`
+	Voter        bool   `json:"voter"`
+	Leader       bool   `json:"leader"`
+	Reachable    bool   `json:"reachable"`
+	AppliedIndex uint64 `json:"applied_index"`
+	LogHead      uint64 `json:"log_head"`
+	ChainHash    string `json:"chain_hash"`
+}
+
+// Member returns the node of that name, and whether there is one.
+func (s *Status) Member(id string) (Member, bool) {
+	for _, m := range s.Nodes {
+		if m.ID == id {
+			return m, true
+		}
+	}
+	return Member{}, false
+}
+
+// askTimeout bounds a question to a node that may be paused or cut off.
+const askTimeout = 2 * time.Second
+
+// Status asks the node.
+func (n *Node) Status(ctx context.Context) (*Status, error) {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	s := &Status{}
+	status, body, err := n.Do(ctx, http.MethodGet, "/v1/cluster", nil)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", n.name, err)
+	}
+	if status != http.StatusOK {
+		return nil, fmt.Errorf("%s: %d %s", n.name, status, body)
+	}
+	if err := json.Unmarshal(body, s); err != nil {
+		return nil, fmt.Errorf("%s: %w in %s", n.name, err, body)
+	}
+	return s, nil
+}
+
+// Do sends one request to the node and returns status and body.
+func (n *Node) Do(ctx context.Context, method, path string, body io.Reader) (int, []byte, error) {
+	req, err := http.NewRequestWithContext(ctx, method, "http://node"+path, body)
+	if err != nil {
+		return 0, nil, err
+	}
+	if body != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	resp, err := n.HTTP().Do(req)
+	if err != nil {
+		return 0, nil, err
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	return resp.StatusCode, b, err
+}
+
+// Leader returns the node that leads, as itself says: nil while there is none.
+// Of two that do, the one of the newer term does.
+func (c *Cluster) Leader() *Node {
+	var found *Node
+	var term uint64
+	answers := make([]*Status, len(c.nodes))
+	var live []*Node
+	for _, n := range c.running() {
+		if !n.Paused() {
+			live = append(live, n)
+		}
+	}
+	each(live, func(n *Node) { answers[n.i], _ = n.Status(context.Background()) })
+	for i, s := range answers {
+		if s == nil || s.LeaderID != c.nodes[i].name || s.NodeID != s.LeaderID || s.Term < term {
+			continue
+		}
+		found, term = c.nodes[i], s.Term
+	}
+	return found
+}
+
+// WaitLeader returns the leader once there is one that is none of not.
+func (c *Cluster) WaitLeader(not ...*Node) *Node {
+	c.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), startDeadline)
+	defer cancel()
+	var leader *Node
+	if err := until(ctx, func() error {
+		leader = c.Leader()
+		if leader == nil || contains(not, leader) {
+			return fmt.Errorf("no (other) node leads")
+		}
+		return nil
+	}); err != nil {
+		c.t.Fatalf("after %s: %v\n%s", startDeadline, err, c.describe())
+	}
+	return leader
+}
+
+// Follower returns a ready node that does not lead.
+func (c *Cluster) Follower() *Node {
+	c.t.Helper()
+	leader := c.WaitLeader()
+	for _, n := range c.running() {
+		if n != leader && !n.Paused() {
+			return n
+		}
+	}
+	c.t.Fatal("there is no follower")
+	return nil
+}
+
+// WaitVoters returns once every node that runs counts all of the cluster's
+// running nodes as voters that can be reached.
+func (c *Cluster) WaitVoters() {
+	c.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), startDeadline)
+	defer cancel()
+	if err := until(ctx, func() error {
+		running := c.running()
+		for _, n := range running {
+			s, err := n.Status(ctx)
+			if err != nil {
+				return err
+			}
+			for _, m := range running {
+				if got, ok := s.Member(m.name); !ok || !got.Voter {
+					return fmt.Errorf("%s does not count %s as a voter: %+v", n.name, m.name, s)
+				}
+			}
+		}
+		return nil
+	}); err != nil {
+		c.t.Fatalf("after %s: %v\n%s", startDeadline, err, c.describe())
+	}
+}
+
+// WaitEqual returns once every running node has applied all that any of them
+// had when it was called, and all tell the same chain at the same head.
+func (c *Cluster) WaitEqual(timeout time.Duration) error {
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	defer cancel()
+	own := func(n *Node) (Member, error) {
+		s, err := n.Status(ctx)
+		if err != nil {
+			return Member{}, err
+		}
+		m, ok := s.Member(n.name)
+		if !ok {
+			return m, fmt.Errorf("%s is no member of its own cluster: %+v", n.name, s)
+		}
+		return m, nil
+	}
+	var goal uint64
+	chains := map[uint64]string{} // head → chain, of whoever told it first
+	teller := map[uint64]string{}
+	err := until(ctx, func() error {
+		for _, n := range c.running() {
+			m, err := own(n)
+			if err != nil {
+				return err
+			}
+			goal = max(goal, m.AppliedIndex)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return until(ctx, func() error {
+		for _, n := range c.running() {
+			m, err := own(n)
+			if err != nil {
+				return err
+			}
+			if was, ok := chains[m.LogHead]; ok && was != m.ChainHash {
+				c.t.Errorf("at head %d %s tells the chain %s and %s told %s", m.LogHead, n.name, m.ChainHash, teller[m.LogHead], was)
+			}
+			chains[m.LogHead], teller[m.LogHead] = m.ChainHash, n.name
+			if m.AppliedIndex < goal {
+				return fmt.Errorf("%s has applied %d of %d", n.name, m.AppliedIndex, goal)
+			}
+		}
+		return nil
+	})
+}
+
+// describe says how it stands with each node.
+func (c *Cluster) describe() string {
+	out := ""
+	for _, n := range c.nodes {
+		if !n.Running() {
+			out += n.name + " does not run\n"
+			continue
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), askTimeout)
+		_, ready := n.ready(ctx)
+		cancel()
+		s, err := n.Status(context.Background())
+		out += fmt.Sprintf("%s: ready: %s; status: %+v %v; its log ends with\n%s\n", n.name, ready, s, err, n.log.tail(8))
+	}
+	return out
+}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/internal/event"
 )
 
@@ -119,8 +120,29 @@ type OperationsStore interface {
 	Operations(prefix [8]byte) ([]event.Event, error)
 }
 
-// Deps is what the API stands on. Rates, Load, Operations, Floors, Past and
-// Registry may be nil.
+// Cluster shows the cluster and changes it. Errors are an *event.Problem
+// (no_leader, conflict, node_not_found, invalid_argument); its Unknown says that
+// the change may still come.
+type Cluster interface {
+	// View returns what this node knows now, nodes by id. It asks nobody and
+	// works without a leader.
+	View() wire.Cluster
+	// Add takes a node in, or does nothing where it is in with the same data.
+	// Another node with its id or address is a conflict. It returns when the
+	// configuration is committed; catching up comes after.
+	Add(ctx context.Context, n wire.Node) error
+	// Remove takes a node out; without force not one whose going would leave the
+	// voters without a majority that can be reached, never the last voter.
+	Remove(ctx context.Context, id string, force bool) error
+	// Transfer hands leadership over, to the voter named or, for "", to the one
+	// that is furthest.
+	Transfer(ctx context.Context, to string) error
+	// Snapshot lets every node take a checkpoint and returns their indexes.
+	Snapshot(ctx context.Context) (map[string]uint64, error)
+}
+
+// Deps is what the API stands on. Rates, Load, Operations, Floors, Past, Cluster,
+// Age, AskOthers and Registry may be nil.
 type Deps struct {
 	Proposer   Proposer
 	Barrier    Barrier
@@ -134,8 +156,15 @@ type Deps struct {
 	Operations OperationsStore
 	Floors     Floors
 	Finder     Finder // needed with Floors
-	Logger     *slog.Logger
-	Registry   *prometheus.Registry // nil: an own one
+	Cluster    Cluster
+	// Age tells how old a stale read from this node is; false where nobody knows.
+	Age func() (time.Duration, bool)
+	// AskOthers puts a question to all other nodes and returns the answers of
+	// those that gave one in time. What answers is the other nodes' Server: the
+	// name is one of the Ask constants.
+	AskOthers func(ctx context.Context, name string, body []byte) [][]byte
+	Logger    *slog.Logger
+	Registry  *prometheus.Registry // nil: an own one
 }
 
 // Options are the API's limits. The zero value has the defaults.

@@ -58,8 +58,9 @@ func newFake() *fake {
 type harness struct {
 	*testing.T
 	*fake
-	s *Server
-	h http.Handler
+	cluster *fakeCluster
+	s       *Server
+	h       http.Handler
 }
 
 func setup(t *testing.T, opts ...func(*Options)) *harness {
@@ -77,14 +78,15 @@ func build(opts ...func(*Options)) *harness {
 	for _, fn := range opts {
 		fn(&o)
 	}
+	c := newFakeCluster()
 	s := New(Deps{
-		Proposer: f, Barrier: f, State: f, Log: f, Past: f, Ready: f,
+		Cluster: c, Proposer: f, Barrier: f, State: f, Log: f, Past: f, Ready: f,
 		LogErrors: LogErrors{Gone: errGone, Erased: errErased, NotFound: errNotFound, Range: func(error) bool { return false }},
 		Logger:    slog.New(slog.DiscardHandler),
 		Registry:  prometheus.NewRegistry(),
 	}, o)
 	f.applied, f.count = s.Applied, s.Count
-	return &harness{fake: f, s: s, h: s.Handler()}
+	return &harness{fake: f, cluster: c, s: s, h: s.Handler()}
 }
 
 // forget empties the fake.

@@ -18,6 +18,7 @@ const (
 	codeInvalidMsgpack   = "invalid_msgpack"
 	codeSchemaMismatch   = "schema_mismatch"
 	codeNotFound         = "not_found"
+	codeNodeNotFound     = "node_not_found"
 	codeMethodNotAllowed = "method_not_allowed"
 	codeUnsupportedMedia = "unsupported_media_type"
 	codePayloadTooLarge  = "payload_too_large"
@@ -43,6 +44,7 @@ var statuses = map[string]status{
 	"forbidden":               {403, "Not allowed", false},
 	event.CodeQueueNotFound:   {404, "No such queue", false},
 	event.CodeMessageNotFound: {404, "No such message", false},
+	codeNodeNotFound:          {404, "No such node", false},
 	codeNotFound:              {404, "Not found", false},
 	codeMethodNotAllowed:      {405, "Method not allowed", false},
 	codeRequestTimeout:        {408, "The body took too long", true},

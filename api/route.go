@@ -47,6 +47,12 @@ func (s *Server) mux() *http.ServeMux {
 	add("GET /v1/operations/stats", s.operationStats)
 	add("GET /v1/operations/{idempotency_key}", s.operations)
 
+	add("GET /v1/cluster", s.cluster)
+	add("POST /v1/cluster/nodes", s.addNode)
+	add("DELETE /v1/cluster/nodes/{id}", s.removeNode)
+	add("POST /v1/cluster/transfer-leadership", s.transferLeadership)
+	add("POST /v1/cluster/snapshot", s.snapshot)
+
 	add("GET /healthz", s.healthz)
 	add("GET /readyz", s.readyz)
 	add("GET /metrics", s.metrics.serve)

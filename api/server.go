@@ -27,6 +27,7 @@ type Server struct {
 	waits   *waits
 	schemas schemaCache
 	ops     *tracker
+	once    *onceOnly
 	metrics *metrics
 	openapi []byte // JSON
 
@@ -46,7 +47,7 @@ func New(deps Deps, opts Options) *Server {
 	s := &Server{
 		deps: deps, opts: opts, log: deps.Logger,
 		drain: make(chan struct{}), closed: make(chan struct{}),
-		ops: newTracker(),
+		ops: newTracker(), once: newOnceOnly(),
 	}
 	s.waits = newWaits(func(queue string, kinds []string) int { return deps.State.Leasable(queue, kinds) })
 	s.metrics = newMetrics(s)

@@ -1,0 +1,233 @@
+package api
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"regexp"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/qlogd/qlogd/api/wire"
+	"github.com/qlogd/qlogd/internal/event"
+)
+
+// snapshotTimeout is how long all nodes together may take to write a checkpoint.
+const snapshotTimeout = 60 * time.Second
+
+// nodeID is what a node may be called; serve --node-id takes no other.
+var nodeID = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
+
+// cluster answers GET /v1/cluster. It is what this node knows, so that it can
+// be asked when there is no leader; with consistency=linearizable it is what
+// this node knows once it has caught up.
+func (s *Server) cluster(q *request) error {
+	if err := q.allow("consistency"); err != nil {
+		return err
+	}
+	if q.query.Has("consistency") {
+		if err := q.fresh(); err != nil {
+			return err
+		}
+	}
+	if s.deps.Cluster == nil {
+		return &problemNotFound
+	}
+	v := s.deps.Cluster.View()
+	if v.Nodes == nil {
+		v.Nodes = []wire.Node{}
+	}
+	return q.answer(http.StatusOK, &v)
+}
+
+// node returns a member as this node knows it, nil where it does not.
+func (s *Server) node(id string) *wire.Node {
+	nodes := s.deps.Cluster.View().Nodes
+	i := slices.IndexFunc(nodes, func(n wire.Node) bool { return n.ID == id })
+	if i < 0 {
+		return nil
+	}
+	return &nodes[i]
+}
+
+// addNode answers POST /v1/cluster/nodes: 201, or 200 where the node is in with
+// the same data already.
+func (s *Server) addNode(q *request) error {
+	var in wire.NewNode
+	if err := q.allow(); err != nil {
+		return err
+	}
+	if err := q.decode(&in, false, false); err != nil {
+		return err
+	}
+	if err := nodeName("id", in.ID); err != nil {
+		return err
+	}
+	if err := hostPort("raft_addr", in.RaftAddr); err != nil {
+		return err
+	}
+	if in.HTTPAddr != "" {
+		if err := hostPort("http_addr", in.HTTPAddr); err != nil {
+			return err
+		}
+	}
+	want := wire.Node{ID: in.ID, RaftAddr: in.RaftAddr, HTTPAddr: in.HTTPAddr, Voter: in.Voter == nil || *in.Voter}
+	return q.change("add node", s.opts.WriteTimeout, func(ctx context.Context) (int, any, error) {
+		status := http.StatusCreated
+		if n := s.node(in.ID); n != nil && n.RaftAddr == in.RaftAddr {
+			status = http.StatusOK
+		}
+		if err := s.deps.Cluster.Add(ctx, want); err != nil {
+			return 0, nil, err
+		}
+		if n := s.node(in.ID); n != nil {
+			return status, *n, nil
+		}
+		want.Voter = false // it is in, and this node has not heard of it yet
+		return status, want, nil
+	})
+}
+
+// removeNode answers DELETE /v1/cluster/nodes/{id}?force=.
+func (s *Server) removeNode(q *request) error {
+	id := q.PathValue("id")
+	if err := nodeName("id", id); err != nil {
+		return err
+	}
+	if err := q.allow("force"); err != nil {
+		return err
+	}
+	force, err := q.flag("force")
+	if err != nil {
+		return err
+	}
+	return q.change("remove node", s.opts.WriteTimeout, func(ctx context.Context) (int, any, error) {
+		return http.StatusNoContent, nil, s.deps.Cluster.Remove(ctx, id, force)
+	})
+}
+
+// transferLeadership answers POST /v1/cluster/transfer-leadership.
+func (s *Server) transferLeadership(q *request) error {
+	var in wire.TransferRequest
+	if err := q.allow(); err != nil {
+		return err
+	}
+	if err := q.decode(&in, false, true); err != nil {
+		return err
+	}
+	to := ""
+	if in.To != nil {
+		to = *in.To
+		if err := nodeName("to", to); err != nil {
+			return err
+		}
+	}
+	return q.change("transfer leadership", s.opts.WriteTimeout, func(ctx context.Context) (int, any, error) {
+		if err := s.deps.Cluster.Transfer(ctx, to); err != nil {
+			return 0, nil, err
+		}
+		return http.StatusOK, wire.Transferred{LeaderID: s.deps.Cluster.View().LeaderID}, nil
+	})
+}
+
+// snapshot answers POST /v1/cluster/snapshot.
+func (s *Server) snapshot(q *request) error {
+	if err := q.allow(); err != nil {
+		return err
+	}
+	if err := q.decode(&struct{}{}, false, true); err != nil {
+		return err
+	}
+	return q.change("snapshot", snapshotTimeout, func(ctx context.Context) (int, any, error) {
+		indexes, err := s.deps.Cluster.Snapshot(ctx)
+		if indexes == nil {
+			indexes = map[string]uint64{}
+		}
+		return http.StatusOK, wire.ClusterSnapshot{Indexes: indexes}, err
+	})
+}
+
+// change carries out a change of the cluster, once for each Idempotency-Key
+// that comes to this node, and answers. Once begun it is seen to its end, also
+// where the client hangs up.
+func (q *request) change(what string, within time.Duration, do func(context.Context) (int, any, error)) error {
+	if q.s.deps.Cluster == nil {
+		return &problemNotFound
+	}
+	req, err := q.idempotency()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(q.Context()), within)
+	defer cancel()
+	var mine *onceCall
+	for req != nil && mine == nil {
+		c, first := q.s.once.begin(req)
+		switch {
+		case first:
+			mine = c
+		case c.body != req.Body:
+			return event.Problemf(event.CodeKeyReused, "Idempotency-Key", "this Idempotency-Key came with another request before")
+		default:
+			select {
+			case <-c.done:
+			case <-q.Context().Done():
+				return q.Context().Err()
+			}
+			if !c.none {
+				q.w.Header().Set("Idempotent-Replayed", "true")
+				return q.answerChange(c.status, c.answer)
+			}
+		}
+	}
+	ended := false
+	end := func(status int, answer any, err error) {
+		if ended = true; mine != nil {
+			q.s.once.end(mine, status, answer, err)
+		}
+	}
+	defer func() {
+		if !ended { // a panic: who waits for this one must not wait for ever
+			end(0, nil, context.Canceled)
+		}
+	}()
+	status, answer, err := do(ctx)
+	end(status, answer, err)
+	if err != nil {
+		q.s.log.Warn("cluster not changed", "what", what, "path", q.URL.Path, "actor", q.actor(), "request_id", q.id, "error", err)
+		return err
+	}
+	q.s.log.Info("cluster changed", "what", what, "path", q.URL.Path, "actor", q.actor(), "request_id", q.id)
+	return q.answerChange(status, answer)
+}
+
+func (q *request) answerChange(status int, answer any) error {
+	if answer == nil {
+		return q.noContent()
+	}
+	return q.answer(status, answer)
+}
+
+func nodeName(field, v string) error {
+	if !nodeID.MatchString(v) {
+		return bad(field, "%s must match %s; it was %s", field, nodeID, echo(v))
+	}
+	return nil
+}
+
+// hostName is a name or an IP address, of version 6 with its zone.
+var hostName = regexp.MustCompile(`^[A-Za-z0-9._:%-]{1,255}$`)
+
+// hostPort checks an address at which others reach a node.
+func hostPort(field, v string) error {
+	host, port, err := net.SplitHostPort(v)
+	n, perr := strconv.ParseUint(port, 10, 16)
+	if err != nil || perr != nil || n == 0 || !hostName.MatchString(host) {
+		return bad(field, "%s must be HOST:PORT as the other nodes reach it, not %s", field, echo(v))
+	}
+	if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
+		return bad(field, "%s must be an address that the other nodes reach, not %s", field, echo(v))
+	}
+	return nil
+}

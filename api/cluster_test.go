@@ -1,0 +1,220 @@
+package api
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/qlogd/qlogd/api/wire"
+	"github.com/qlogd/qlogd/internal/event"
+)
+
+// fakeCluster is a configuration in memory, led by n1.
+type fakeCluster struct {
+	mu    sync.Mutex
+	nodes map[string]wire.Node
+	calls int
+	err   error
+	enter func() // called by Add, unlocked
+}
+
+func newFakeCluster() *fakeCluster {
+	return &fakeCluster{nodes: map[string]wire.Node{"n1": {ID: "n1", RaftAddr: "h1:1", HTTPAddr: "h1:2", Voter: true, Leader: true, Reachable: true, AppliedIndex: 7, LogHead: 7, ChainHash: "ab"}}}
+}
+
+func (c *fakeCluster) View() wire.Cluster {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	v := wire.Cluster{ClusterID: "c", NodeID: "n1", LeaderID: "n1", Term: 3}
+	for _, id := range slices.Sorted(maps.Keys(c.nodes)) {
+		v.Nodes = append(v.Nodes, c.nodes[id])
+	}
+	return v
+}
+
+func (c *fakeCluster) Add(_ context.Context, n wire.Node) error {
+	if c.enter != nil {
+		c.enter()
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.calls++
+	if c.err != nil {
+		return c.err
+	}
+	if old, ok := c.nodes[n.ID]; ok && old.RaftAddr != n.RaftAddr {
+		return event.Problemf(event.CodeConflict, "id", "n2 is another node")
+	}
+	c.nodes[n.ID] = n
+	return nil
+}
+
+func (c *fakeCluster) Remove(_ context.Context, id string, force bool) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.calls++
+	if _, ok := c.nodes[id]; !ok {
+		return event.Problemf(codeNodeNotFound, "id", "no node %s", id)
+	}
+	if len(c.nodes) == 1 && !force {
+		return event.Problemf(event.CodeConflict, "id", "the last voter")
+	}
+	delete(c.nodes, id)
+	return nil
+}
+
+func (c *fakeCluster) Transfer(_ context.Context, to string) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.calls++
+	if _, ok := c.nodes[to]; to != "" && !ok {
+		return event.Problemf(codeNodeNotFound, "to", "no node %s", to)
+	}
+	return c.err
+}
+
+func (c *fakeCluster) Snapshot(context.Context) (map[string]uint64, error) {
+	return map[string]uint64{"n1": 7}, c.err
+}
+
+func (c *fakeCluster) asked() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.calls
+}
+
+const n2 = `{"id":"n2","raft_addr":"h2:1","http_addr":"h2:2","voter":true}`
+
+func TestCluster(t *testing.T) {
+	h := setup(t)
+	c := h.cluster
+	a := h.do("GET", "/v1/cluster", "").want(200)
+	if a.str("leader_id") != "n1" || a.get("term") != 3.0 || a.str("nodes.0.chain_hash") != "ab" || a.get("nodes.0.log_head") != 7.0 {
+		t.Errorf("%s", a.Body)
+	}
+	h.do("GET", "/v1/cluster?consistency=linearizable", "").want(200)
+	if a = h.do("POST", "/v1/cluster/nodes", n2).want(201); a.str("id") != "n2" || a.get("voter") != true {
+		t.Errorf("%s", a.Body)
+	}
+	h.do("POST", "/v1/cluster/nodes", n2).want(200)
+	if a = h.do("POST", "/v1/cluster/nodes", `{"id":"n2","raft_addr":"h9:1"}`).want(409); a.str("code") != "conflict" || a.str("outcome") != "not_applied" {
+		t.Errorf("%s", a.Body)
+	}
+	h.do("POST", "/v1/cluster/transfer-leadership", "").want(200)
+	h.do("POST", "/v1/cluster/transfer-leadership", `{"to":"n2"}`).want(200)
+	if a = h.do("POST", "/v1/cluster/transfer-leadership", `{"to":"n9"}`).want(404); a.str("code") != "node_not_found" || a.str("field") != "to" {
+		t.Errorf("%s", a.Body)
+	}
+	if a = h.do("POST", "/v1/cluster/snapshot", "").want(200); a.get("indexes.n1") != 7.0 {
+		t.Errorf("%s", a.Body)
+	}
+	h.do("DELETE", "/v1/cluster/nodes/n2", "").want(204)
+	h.do("DELETE", "/v1/cluster/nodes/n2", "").want(404)
+	h.do("DELETE", "/v1/cluster/nodes/n1", "").want(409)
+	c.err = &event.Problem{Code: codeNoLeader, Index: -1, Unknown: true}
+	if a = h.do("POST", "/v1/cluster/nodes", n2).want(503); a.str("outcome") != "unknown" || a.Header().Get("Retry-After") == "" {
+		t.Errorf("%v %s", a.Header(), a.Body)
+	}
+	c.err = context.DeadlineExceeded
+	if a = h.do("POST", "/v1/cluster/snapshot", "").want(503); a.str("outcome") != "unknown" {
+		t.Errorf("%s", a.Body)
+	}
+	if h.proposals() != 0 {
+		t.Error("a cluster call reached the proposer")
+	}
+}
+
+// What is wrong never reaches the cluster.
+func TestClusterRefuses(t *testing.T) {
+	for _, c := range []struct{ call, body, field string }{
+		{"POST /v1/cluster/nodes", ``, ""},
+		{"POST /v1/cluster/nodes", `{}`, "id"},
+		{"POST /v1/cluster/nodes", `{"id":"-x","raft_addr":"h:1"}`, "id"},
+		{"POST /v1/cluster/nodes", `{"id":"a/b","raft_addr":"h:1"}`, "id"},
+		{"POST /v1/cluster/nodes", `{"id":"n2"}`, "raft_addr"},
+		{"POST /v1/cluster/nodes", `{"id":"n2","raft_addr":"h"}`, "raft_addr"},
+		{"POST /v1/cluster/nodes", `{"id":"n2","raft_addr":":7071"}`, "raft_addr"},
+		{"POST /v1/cluster/nodes", `{"id":"n2","raft_addr":"0.0.0.0:7071"}`, "raft_addr"},
+		{"POST /v1/cluster/nodes", `{"id":"n2","raft_addr":"h:0"}`, "raft_addr"},
+		{"POST /v1/cluster/nodes", `{"id":"n2","raft_addr":"h:70000"}`, "raft_addr"},
+		{"POST /v1/cluster/nodes", `{"id":"n2","raft_addr":"h?x:1"}`, "raft_addr"},
+		{"POST /v1/cluster/nodes", `{"id":"n2","raft_addr":"h:1","http_addr":"http://h:1"}`, "http_addr"},
+		{"POST /v1/cluster/nodes", `{"id":"n2","raft_addr":"h:1","vote":true}`, "vote"},
+		{"POST /v1/cluster/nodes", `{"id":"n2","raft_addr":"h:1","voter":1}`, "voter"},
+		{"POST /v1/cluster/nodes?x=1", n2, "x"},
+		{"DELETE /v1/cluster/nodes/n2?force=yes", ``, "force"},
+		{"DELETE /v1/cluster/nodes/a%20b", ``, "id"},
+		{"POST /v1/cluster/transfer-leadership", `{"to":""}`, "to"},
+		{"POST /v1/cluster/transfer-leadership", `{"to":7}`, "to"},
+		{"POST /v1/cluster/snapshot", `{"x":1}`, "x"},
+		{"GET /v1/cluster?consistency=banana", ``, "consistency"},
+	} {
+		t.Run(c.call+c.body, func(t *testing.T) {
+			h := setup(t)
+			method, target, _ := strings.Cut(c.call, " ")
+			if a := h.do(method, target, c.body).want(400); a.str("field") != c.field {
+				t.Errorf("%s", a.Body)
+			}
+			if h.cluster.asked() != 0 {
+				t.Error("reached the cluster")
+			}
+		})
+	}
+}
+
+func TestClusterIdempotencyKey(t *testing.T) {
+	h := setup(t)
+	key := "Idempotency-Key: k"
+	first := h.do("POST", "/v1/cluster/nodes", n2, key).want(201)
+	h.do("DELETE", "/v1/cluster/nodes/n2", "", key).want(204)
+	again := h.do("POST", "/v1/cluster/nodes", n2, key).want(201)
+	if again.Header().Get("Idempotent-Replayed") != "true" || first.Body.String() != again.Body.String() || h.cluster.asked() != 2 {
+		t.Errorf("%d calls; %v %s", h.cluster.asked(), again.Header(), again.Body)
+	}
+	if a := h.do("DELETE", "/v1/cluster/nodes/n2", "", key).want(204); a.Header().Get("Idempotent-Replayed") != "true" {
+		t.Errorf("%v", a.Header())
+	}
+	if a := h.do("POST", "/v1/cluster/nodes", `{"id":"n3","raft_addr":"h3:1"}`, key).want(422); a.str("code") != "idempotency_key_reused" {
+		t.Errorf("%s", a.Body)
+	}
+	h.do("DELETE", "/v1/cluster/nodes/n2?force=true", "", key).want(422)
+	h.do("POST", "/v1/cluster/nodes", n2, "Idempotency-Key: a b").want(400)
+
+	// An error is not kept.
+	h.cluster.err = &event.Problem{Code: codeNoLeader, Index: -1}
+	h.do("POST", "/v1/cluster/nodes", n2, "Idempotency-Key: e").want(503)
+	h.cluster.err = nil
+	h.do("POST", "/v1/cluster/nodes", n2, "Idempotency-Key: e").want(201)
+
+	// One that comes while the first is in hand waits for its answer.
+	begun, go_ := make(chan struct{}), make(chan struct{})
+	h.cluster.enter = func() { close(begun); <-go_ }
+	n := h.cluster.asked()
+	var both sync.WaitGroup
+	var answers [2]answer
+	both.Go(func() { answers[0] = h.do("POST", "/v1/cluster/nodes", n2, "Idempotency-Key: w") })
+	<-begun
+	both.Go(func() { answers[1] = h.do("POST", "/v1/cluster/nodes", n2, "Idempotency-Key: w") })
+	close(go_)
+	both.Wait()
+	if h.cluster.asked() != n+1 || answers[0].Code != 200 || answers[1].Code != 200 || answers[1].Header().Get("Idempotent-Replayed") != "true" {
+		t.Errorf("%d calls; %d, %d", h.cluster.asked()-n, answers[0].Code, answers[1].Code)
+	}
+}
+
+func TestOnceIsBounded(t *testing.T) {
+	o := newOnceOnly()
+	for i := range keepOnce + 50 {
+		c, first := o.begin(&event.Request{Key: hash(string(rune(i + 256)))})
+		if !first {
+			t.Fatal("seen before")
+		}
+		o.end(c, 200, nil, nil)
+	}
+	if len(o.calls) != keepOnce || o.order.Len() != keepOnce {
+		t.Errorf("%d calls, %d in order", len(o.calls), o.order.Len())
+	}
+}

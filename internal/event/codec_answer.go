@@ -101,6 +101,7 @@ func writeAnswer(w *writer, a *Answer) {
 	writeProblem(w, 8, s.Problem)
 	writeProblem(w, 9, a.Refusal)
 	w.bool(10, a.Back)
+	w.b16(11, s.Digest)
 	w.close(pos, outer)
 }
 
@@ -178,6 +179,8 @@ func (r *reader) answer(a *Answer) {
 			a.Refusal = r.problem()
 		case 10:
 			a.Back = r.bool()
+		case 11:
+			s.Digest = r.b16()
 		default:
 			return false
 		}

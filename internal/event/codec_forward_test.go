@@ -34,6 +34,7 @@ func sampleAnswers() map[string]*[]Answer {
 			{Result: Result{Index: 42, Problem: Problemf(CodeQueueFull, "messages", "the queue is full").At(3)}},
 			{Refusal: &Problem{Code: "overloaded", Detail: "too many writes wait", Index: -1, RetryAfterMS: 50, QueueDepth: 7, Unknown: true}},
 			{Back: true},
+			{Result: Result{Index: 42, Digest: [16]byte(hashOf(9))}},
 		},
 	}
 }

@@ -26,11 +26,16 @@ func (s *Server) cluster(q *request) error {
 	if err := q.allow("consistency"); err != nil {
 		return err
 	}
-	if q.query.Has("consistency") {
-		if err := q.fresh(); err != nil {
+	if stale, err := q.stale(); err != nil {
+		return err
+	} else if !stale && q.query.Has("consistency") {
+		if err := s.barrier(q.Context()); err != nil {
 			return err
 		}
+	} else {
+		q.tellAge()
 	}
+	q.tellIndex()
 	if s.deps.Cluster == nil {
 		return &problemNotFound
 	}

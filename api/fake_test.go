@@ -37,6 +37,10 @@ type fake struct {
 	applied  func([]string)
 	count    func([]event.Event)
 	before   func() // called by Propose
+	unready  []string
+	barrier  error
+	age      func() (time.Duration, bool)
+	ask      func(context.Context, string, []byte) [][]byte
 }
 
 type keptAnswer struct {
@@ -82,8 +86,20 @@ func build(opts ...func(*Options)) *harness {
 	s := New(Deps{
 		Cluster: c, Proposer: f, Barrier: f, State: f, Log: f, Past: f, Ready: f,
 		LogErrors: LogErrors{Gone: errGone, Erased: errErased, NotFound: errNotFound, Range: func(error) bool { return false }},
-		Logger:    slog.New(slog.DiscardHandler),
-		Registry:  prometheus.NewRegistry(),
+		Age: func() (time.Duration, bool) {
+			if f.age == nil {
+				return 0, false
+			}
+			return f.age()
+		},
+		AskOthers: func(ctx context.Context, name string, body []byte) [][]byte {
+			if f.ask == nil {
+				return nil
+			}
+			return f.ask(ctx, name, body)
+		},
+		Logger:   slog.New(slog.DiscardHandler),
+		Registry: prometheus.NewRegistry(),
 	}, o)
 	f.applied, f.count = s.Applied, s.Count
 	return &harness{fake: f, cluster: c, s: s, h: s.Handler()}
@@ -408,7 +424,12 @@ func (f *fake) settle(it *event.SettleItem, b *event.Block, res *event.Result) {
 	res.Settled = append(res.Settled, t)
 }
 
-func (f *fake) Barrier(ctx context.Context) error { return ctx.Err() }
+func (f *fake) Barrier(ctx context.Context) error {
+	if f.barrier != nil {
+		return f.barrier
+	}
+	return ctx.Err()
+}
 
 func (f *fake) Queue(name string) (event.QueueView, bool) {
 	f.mu.Lock()
@@ -610,4 +631,4 @@ func (f *fake) To(at event.Instant) (uint64, error) {
 
 func (f *fake) At(context.Context, event.Instant) (State, func(), error) { return f, func() {}, nil }
 
-func (f *fake) Ready() (bool, []string) { return true, nil }
+func (f *fake) Ready() (bool, []string) { return len(f.unready) == 0, f.unready }

@@ -21,6 +21,7 @@ func (s *Server) readyz(q *request) error {
 		ok, reasons = false, append([]string{"shutting down"}, reasons...)
 	}
 	if !ok {
+		q.w.Header().Set("Retry-After", "1")
 		return q.answer(http.StatusServiceUnavailable, &wire.Health{Status: "not_ready", Reasons: reasons})
 	}
 	return q.answer(http.StatusOK, &wire.Health{Status: "ready"})

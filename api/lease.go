@@ -111,7 +111,7 @@ func (s *Server) lease(q *request, in *wire.LeaseRequest) error {
 	var res event.Result
 	take := func() (int, error) {
 		var err error
-		res, err = s.proposeLease(q.Context(), cmd)
+		res, err = s.proposeLease(q, cmd)
 		return len(res.Leased), err
 	}
 	w := newWaiter(in.Queues, in.Kinds, most)
@@ -135,13 +135,13 @@ var shuttingDown = &event.Problem{Code: codeShuttingDown, Index: -1, RetryAfterM
 // proposeLease proposes a lease for a client that is still there. Once it is
 // proposed it is seen to its end, whatever the client does: what it leased for
 // nobody must be given back.
-func (s *Server) proposeLease(client context.Context, cmd *event.Lease) (event.Result, error) {
-	if err := client.Err(); err != nil {
+func (s *Server) proposeLease(q *request, cmd *event.Lease) (event.Result, error) {
+	if err := q.Context().Err(); err != nil {
 		return event.Result{}, err
 	}
-	ctx, cancel := s.deadline(context.WithoutCancel(client))
+	ctx, cancel := s.deadline(context.WithoutCancel(q.Context()))
 	defer cancel()
-	return s.propose(ctx, &event.Command{Lease: cmd}, "")
+	return s.propose(ctx, &event.Command{Actor: q.actor(), Lease: cmd}, "")
 }
 
 // releaseAll gives back what was leased to a client that has hung up. The

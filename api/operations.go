@@ -1,9 +1,12 @@
 package api
 
 import (
+	"cmp"
 	"container/list"
+	"context"
 	"errors"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -20,8 +23,8 @@ type tracker struct {
 	mu      sync.Mutex
 	next    uint64
 	pending map[uint64]*operation
-	done    list.List               // of *operation, finished, oldest first
-	byKey   map[string][]*operation // with an Idempotency-Key
+	done    list.List                     // of *operation, finished, oldest first
+	byKey   map[operationKey][]*operation // with an Idempotency-Key
 	stats   map[statKey]*stat
 	latency [event.Classes]float64 // ms, moving average
 }
@@ -29,7 +32,7 @@ type tracker struct {
 // operation is one write. Fields after begun are guarded by the tracker.
 type operation struct {
 	seq    uint64
-	key    string
+	key    operationKey // zero: it had none
 	kind   string
 	class  event.Class
 	begun  time.Time
@@ -38,6 +41,9 @@ type operation struct {
 	err    string
 	index  uint64
 }
+
+// operationKey is an Idempotency-Key and whose it is.
+type operationKey struct{ actor, key string }
 
 type statKey struct {
 	kind, status string
@@ -53,7 +59,7 @@ type stat struct {
 var classNames = [event.Classes]string{"settle", "produce", "lease", "background"}
 
 func newTracker() *tracker {
-	return &tracker{pending: map[uint64]*operation{}, byKey: map[string][]*operation{}, stats: map[statKey]*stat{}}
+	return &tracker{pending: map[uint64]*operation{}, byKey: map[operationKey][]*operation{}, stats: map[statKey]*stat{}}
 }
 
 // commandKind names what a command does.
@@ -85,14 +91,14 @@ func commandKind(c *event.Command) string {
 
 // begin notes a write; key is its Idempotency-Key, "" none.
 func (t *tracker) begin(key string, c *event.Command) *operation {
-	op := &operation{key: key, kind: commandKind(c), class: c.Class(), begun: time.Now(), status: "pending"}
+	op := &operation{key: operationKey{c.Actor, key}, kind: commandKind(c), class: c.Class(), begun: time.Now(), status: "pending"}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.next++
 	op.seq = t.next
 	t.pending[op.seq] = op
 	if key != "" {
-		t.byKey[key] = append(t.byKey[key], op)
+		t.byKey[op.key] = append(t.byKey[op.key], op)
 	}
 	return op
 }
@@ -122,7 +128,7 @@ func (t *tracker) end(op *operation, index uint64, err error) time.Duration {
 	st.count++
 	st.newest = op.begun
 	st.latency += took
-	if op.key == "" {
+	if op.key.key == "" {
 		return took
 	}
 	t.done.PushBack(op)
@@ -143,13 +149,13 @@ func (t *tracker) end(op *operation, index uint64, err error) time.Duration {
 }
 
 // find returns the writes of a key, oldest first.
-func (t *tracker) find(key string) []wire.Operation {
+func (t *tracker) find(key operationKey) []wire.Operation {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	out := []wire.Operation{}
 	for _, op := range t.byKey[key] {
 		o := wire.Operation{
-			Key: key, Type: op.kind, Status: op.status, Priority: classNames[op.class],
+			Key: key.key, Type: op.kind, Status: op.status, Priority: classNames[op.class],
 			CreatedAt: wire.TimeOf(op.begun), Error: unlessZero(op.err), Index: unlessZero(op.index),
 		}
 		if op.ended.IsZero() {
@@ -184,16 +190,24 @@ func (t *tracker) ahead(op *operation) (position, wait *int64) {
 	return &n, &left
 }
 
-// operations answers GET /v1/operations/{idempotency_key}.
+// operations answers GET /v1/operations/{idempotency_key}: what this node
+// knows, and what the other nodes were asked to write themselves.
 func (s *Server) operations(q *request) error {
-	key := q.PathValue("idempotency_key")
-	if !visible(key, 255) {
+	key := operationKey{q.actor(), q.PathValue("idempotency_key")}
+	if !visible(key.key, 255) {
 		return bad("idempotency_key", "idempotency_key must be 1 to 255 visible ASCII characters")
 	}
 	if err := q.allow("consistency"); err != nil {
 		return err
 	}
-	out := wire.OperationList{Operations: s.ops.find(key)}
+	if _, err := q.stale(); err != nil {
+		return err
+	}
+	q.tellIndex()
+	// The others first: what is pending there may complete meanwhile, and must
+	// not be missed in between.
+	out := wire.OperationList{Operations: append(s.othersOperations(q.Context(), key), s.ops.find(key)...)}
+	slices.SortStableFunc(out.Operations, func(a, b wire.Operation) int { return cmp.Compare(a.CreatedAt, b.CreatedAt) })
 	if s.deps.Operations != nil {
 		known := map[uint64]bool{}
 		for _, o := range out.Operations {
@@ -201,13 +215,13 @@ func (s *Server) operations(q *request) error {
 				known[*o.Index] = true
 			}
 		}
-		kept, err := s.deps.Operations.Operations(keyPrefix(q.actor(), key))
+		kept, err := s.deps.Operations.Operations(keyPrefix(key.actor, key.key))
 		if err != nil {
 			return err
 		}
 		old := []wire.Operation{}
 		for i := range kept {
-			o, err := s.keptOperation(key, &kept[i])
+			o, err := s.keptOperation(key.key, &kept[i])
 			if err != nil {
 				return err
 			}
@@ -218,6 +232,56 @@ func (s *Server) operations(q *request) error {
 		out.Operations = append(old, out.Operations...)
 	}
 	return q.answer(http.StatusOK, &out)
+}
+
+// AskOperations is the name of the question that LocalOperations answers.
+const AskOperations = "api.operations"
+
+// othersWithin is how long the other nodes' word about a write is waited for:
+// one that is away must not hold up the answer.
+const othersWithin = time.Second
+
+// askOperations is that question.
+type askOperations struct {
+	Actor string `json:"actor"`
+	Key   string `json:"key"`
+}
+
+// LocalOperations answers another node's AskOperations: what became of the
+// writes that this node was asked for. Nil where the question is not understood.
+func (s *Server) LocalOperations(question []byte) []byte {
+	var ask askOperations
+	if wire.Unmarshal(question, &ask) != nil {
+		return nil
+	}
+	b, err := wire.Marshal(&wire.OperationList{Operations: s.ops.find(operationKey{ask.Actor, ask.Key})})
+	if err != nil {
+		return nil
+	}
+	return b
+}
+
+// othersOperations asks the other nodes.
+func (s *Server) othersOperations(ctx context.Context, key operationKey) []wire.Operation {
+	out := []wire.Operation{}
+	if s.deps.AskOthers == nil {
+		return out
+	}
+	question, err := wire.Marshal(&askOperations{key.actor, key.key})
+	if err != nil {
+		return out
+	}
+	ctx, cancel := context.WithTimeout(ctx, othersWithin)
+	defer cancel()
+	for _, b := range s.deps.AskOthers(ctx, AskOperations, question) {
+		var l wire.OperationList
+		if err := wire.Unmarshal(b, &l); err != nil {
+			s.log.Warn("another node's word about its writes is not understood", "error", err)
+			continue
+		}
+		out = append(out, l.Operations...)
+	}
+	return out
 }
 
 // keptOperation tells a write from the answer that the log keeps to it.
@@ -250,6 +314,9 @@ func (s *Server) keptOperation(key string, e *event.Event) (wire.Operation, erro
 // started.
 func (s *Server) operationStats(q *request) error {
 	if err := q.allow("consistency"); err != nil {
+		return err
+	}
+	if _, err := q.stale(); err != nil {
 		return err
 	}
 	out := s.ops.summary()

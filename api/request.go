@@ -105,16 +105,51 @@ func (q *request) flag(name string) (bool, error) {
 	}
 }
 
-// fresh waits until a read is linearizable, unless consistency=stale.
-func (q *request) fresh() error {
+// stale reads the consistency that is asked for.
+func (q *request) stale() (bool, error) {
 	switch v := q.query.Get("consistency"); {
 	case v == "stale":
-		return nil
+		return true, nil
 	case v == "linearizable" || v == "" && !q.query.Has("consistency"):
-		return q.s.barrier(q.Context())
+		return false, nil
 	default:
-		return bad("consistency", "consistency must be linearizable or stale")
+		return false, bad("consistency", "consistency must be linearizable or stale")
 	}
+}
+
+// fresh waits until a read is linearizable, unless consistency=stale; then it
+// tells how old the answer is.
+func (q *request) fresh() error {
+	stale, err := q.stale()
+	if err != nil {
+		return err
+	}
+	if !stale {
+		if err := q.s.barrier(q.Context()); err != nil {
+			return err
+		}
+	} else {
+		q.tellAge()
+	}
+	q.tellIndex()
+	return nil
+}
+
+// tellIndex says which entries the answer is sure to show. It must be called
+// before the state is read: what is read later may show more, never less.
+func (q *request) tellIndex() {
+	q.w.Header().Set("X-Qlogd-Applied-Index", strconv.FormatUint(q.s.deps.State.Index(), 10))
+}
+
+// tellAge says by how much the answer may be behind.
+func (q *request) tellAge() {
+	age := "unknown"
+	if q.s.deps.Age != nil {
+		if d, ok := q.s.deps.Age(); ok {
+			age = strconv.FormatInt(max(d, 0).Milliseconds(), 10)
+		}
+	}
+	q.w.Header().Set("X-Qlogd-Age-Ms", age)
 }
 
 // queue returns the queue that the path names.

@@ -119,6 +119,11 @@ func (s *Server) serve(pattern string, h handler) http.Handler {
 		head.Set("X-Request-Id", q.id)
 		head.Set("X-Content-Type-Options", "nosniff")
 		head.Set("Cache-Control", "no-store")
+		if r.ProtoMajor == 1 && s.draining() {
+			// So that its client goes elsewhere before the listener closes, and not
+			// in the middle of a request. HTTP/2 says it with GOAWAY.
+			head.Set("Connection", "close")
+		}
 		if r.ContentLength != 0 {
 			// Also where nobody reads the body: net/http drains it afterwards.
 			_ = http.NewResponseController(w).SetReadDeadline(begun.Add(s.opts.BodyTimeout))

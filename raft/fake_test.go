@@ -26,6 +26,7 @@ type block struct {
 	Index uint64
 	Time  int64
 	Names []string
+	Rules uint16 `json:",omitzero"` // that it brought
 }
 
 // fakeMachine is a Machine whose event log is one file without a sync of its
@@ -45,6 +46,7 @@ type fakeMachine struct {
 	applies int // calls that were not skipped
 	hold    chan struct{}
 	bound   int // due things that happen in one entry; 0 all
+	rules   uint16
 }
 
 func openFake(t testing.TB, fsys vfs.FS, name string) *fakeMachine {
@@ -94,6 +96,7 @@ func tryFake(fsys vfs.FS, name string) (*fakeMachine, error) {
 func (m *fakeMachine) fold(b block) {
 	m.blocks = append(m.blocks, b)
 	m.clock = max(m.clock, b.Time)
+	m.rules = max(m.rules, b.Rules, 1)
 	h := sha256.New()
 	h.Write(m.chain[:])
 	fmt.Fprint(h, b)
@@ -137,6 +140,11 @@ func (m *fakeMachine) Apply(index uint64, entry []byte) ([]event.Result, error) 
 		if err != nil {
 			return nil, err
 		}
+		if cmd.Upgrade != nil {
+			b.Rules = cmd.Upgrade.Rules
+			out = append(out, event.Result{Index: index})
+			continue
+		}
 		name := nameOf(cmd)
 		if name == "fail" {
 			return nil, errors.New("the fake fails")
@@ -174,6 +182,12 @@ func (m *fakeMachine) Clock() int64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.clock
+}
+
+func (m *fakeMachine) Rules() uint16 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return max(m.rules, 1)
 }
 
 func (m *fakeMachine) NextDue() (int64, bool) {

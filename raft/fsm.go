@@ -40,6 +40,7 @@ type progress struct {
 	hasDue  bool
 	entries uint64 // applied since the start, skipped ones not counted
 	bytes   uint64
+	rules   uint16 // in force
 }
 
 var _ hraft.BatchingFSM = (*fsm)(nil)
@@ -55,6 +56,7 @@ func (f *fsm) look(p progress) progress {
 	p.head, _ = f.o.Machine.Head()
 	p.clock = f.o.Machine.Clock()
 	p.due, p.hasDue = f.o.Machine.NextDue()
+	p.rules = f.o.Machine.Rules()
 	return p
 }
 
@@ -171,6 +173,9 @@ func (f *fsm) Restore(stream io.ReadCloser) error {
 	}
 	if err == nil {
 		err = f.o.Machine.Restore(meta, body)
+	}
+	if err == nil {
+		err = checkRules(f.o)
 	}
 	if err != nil {
 		f.dead = fmt.Errorf("restore snapshot: %w", err)

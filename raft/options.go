@@ -13,7 +13,7 @@ import (
 
 // Machine is what a replica drives: the state and the event log, as one.
 //
-// Apply, Head, Freeze, Restore, NextDue and Clock are never called at the same
+// Apply, Head, Freeze, Restore, NextDue, Clock and Rules are never called at the same
 // time; SyncLog and a Frozen's methods may be called beside any of them.
 type Machine interface {
 	// Apply executes an entry and returns one result for each of its commands.
@@ -34,6 +34,8 @@ type Machine interface {
 	NextDue() (ms int64, ok bool)
 	// Clock returns the log's clock, Unix ms; 0 for an empty log.
 	Clock() int64
+	// Rules returns the version of the rules of deciding that is in force.
+	Rules() uint16
 }
 
 // Frozen is the state at one index. It stays as it is until Release.
@@ -111,6 +113,9 @@ type Options struct {
 	// ClockOffset (ms) is added to the wall clock where the log's time is based
 	// on it: a directory made by replay --into goes on from its last instant.
 	ClockOffset int64
+	// Rules is the newest version of the rules of deciding that the Machine
+	// knows; default event.Rules.
+	Rules uint16
 	// FreeBytes tells how much room is left on the disk. Below ReserveBytes
 	// produce is refused with insufficient_storage, below a half of it leases
 	// too, below a quarter everything: a disk that is really full ends the
@@ -167,6 +172,7 @@ func (o Options) withDefaults() (Options, error) {
 	if o.OnFatal == nil {
 		o.OnFatal = func(err error) { panic(err) }
 	}
+	def(&o.Rules, event.Rules)
 	def(&o.SnapshotThreshold, 100_000)
 	def(&o.SnapshotBytes, 256<<20)
 	def(&o.SnapshotInterval, 10*time.Minute)

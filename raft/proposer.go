@@ -24,10 +24,11 @@ type proposer struct {
 	fsm     *fsm
 	fatal   func(error)
 	apply   func(data []byte) hraft.ApplyFuture
-	retire  chan *flight  // entries under way, in their order
-	wake    chan struct{} // takes one: something changed that run may act upon
-	gone    chan struct{} // closed when no answer can come any more
-	failed  chan struct{} // closed when the replica has failed
+	retire  chan *flight          // entries under way, in their order
+	wake    chan struct{}         // takes one: something changed that run may act upon
+	opening func() *event.Command // what the first entry of a leadership is to carry; nil nothing
+	gone    chan struct{}         // closed when no answer can come any more
+	failed  chan struct{}         // closed when the replica has failed
 
 	mu      sync.Mutex
 	q       queues
@@ -94,6 +95,10 @@ func (p *proposer) watchLocked() <-chan struct{} {
 
 // setLeader is told of each change of this node's leadership.
 func (p *proposer) setLeader(leader bool) {
+	var opening *event.Command
+	if leader {
+		opening = p.opening()
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.leader = leader
@@ -104,6 +109,10 @@ func (p *proposer) setLeader(leader bool) {
 		// members until a command is applied, and a new leader does not know
 		// what is committed until an entry of its own is: so it proposes one.
 		p.first = true
+		if opening != nil {
+			d := newPending(opening)
+			p.q.class[d.class].push(d)
+		}
 	} else {
 		dropped = p.q.drain()
 	}
@@ -214,7 +223,8 @@ func (p *proposer) run(stop <-chan struct{}) {
 		for i, d := range fl.group {
 			cmds[i] = d.data
 		}
-		e := event.Entry{Rules: event.Rules, Time: p.clock.stamp(p.fsm.progress().clock), Commands: cmds}
+		at := p.fsm.progress()
+		e := event.Entry{Rules: wants(at.rules, fl.group), Time: p.clock.stamp(at.clock), Commands: cmds}
 		// Blocks while Raft is busy with the entry before: meanwhile the next
 		// group gathers.
 		fl.future = p.apply(e.Encode())

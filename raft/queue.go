@@ -13,6 +13,7 @@ type pending struct {
 	weight int // messages, leases or settles that it asks for
 	kind   string
 	key    event.Hash // of its Idempotency-Key; zero none
+	rules  uint16     // that its entry is to want: Upgrade
 	since  time.Time
 	done   chan answer // takes one
 
@@ -42,6 +43,9 @@ func newPending(c *event.Command) *pending {
 	p.kind, p.weight = describe(c)
 	if c.Request != nil {
 		p.key = c.Request.Key
+	}
+	if c.Upgrade != nil {
+		p.rules = c.Upgrade.Rules
 	}
 	return p
 }
@@ -75,6 +79,10 @@ func describe(c *event.Command) (kind string, weight int) {
 		return "carry", len(c.Carry.Items)
 	case c.Retain != nil:
 		return "retain", 1
+	case c.Mark != nil:
+		return "mark", 1
+	case c.Upgrade != nil:
+		return "upgrade", 1
 	}
 	return "none", 1
 }

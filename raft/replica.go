@@ -94,6 +94,9 @@ func (r *Replica) start() error {
 	if err := r.stores.check(r.o); err != nil {
 		return err
 	}
+	if err := checkRules(r.o); err != nil { // after check, which may restore a checkpoint
+		return err
+	}
 	r.id = r.stores.idOf(r.self())
 	r.fsm = newFSM(r.o, r.stores.snaps, r.fatal)
 	r.fsm.applied = r.applied
@@ -101,6 +104,7 @@ func (r *Replica) start() error {
 	r.snapped.Store(&began)
 	r.clock.rebase(began.clock)
 	r.p = newProposer(r.o, r.fsm, r.clock, r.fatal, r.failed)
+	r.p.opening = r.upgrade // a cluster of one knows at once
 
 	conf := r.config()
 	var err error

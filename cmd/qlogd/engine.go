@@ -82,7 +82,7 @@ func openEngine(c *config, card *datadir.Node, logger *slog.Logger, fail func(er
 	// made after Raft has begun to apply: so they look it up.
 	hooks := &hooks{discards: newDiscards(logger)}
 	e.machine = &machine{
-		Machine: fsm.New(found.state, &appender{log: e.log, count: hooks.count}, fsm.Options{Touched: hooks.touched}),
+		Machine: fsm.New(found.state, &appender{log: e.log, count: hooks.count}, fsm.Options{Touched: hooks.touched, Known: rules()}),
 		log:     e.log,
 	}
 	ro.Machine = e.machine
@@ -142,6 +142,7 @@ func (e *engine) raftOptions(sink raft.Metrics) raft.Options {
 		FS: vfs.OS{}, Incarnation: e.card.Incarnation, HTTPAddr: c.HTTPAddr, Logger: e.logger, Metrics: sink,
 		Initial:           []raft.Member{{ID: e.card.NodeID, Incarnation: e.card.Incarnation, RaftAddr: c.RaftAddr, HTTPAddr: c.HTTPAddr, Voter: true}},
 		OnFatal:           e.fail,
+		Rules:             rules(),
 		SnapshotThreshold: c.CheckpointEvery, SnapshotInterval: c.CheckpointAge,
 		ClockOffset: e.card.ClockOffsetMS,
 		FreeBytes:   func() (uint64, error) { return freeBytes(c.DataDir) },

@@ -21,6 +21,8 @@ type fsm struct {
 	fatal func(error)
 	// applied is called after each batch.
 	applied func(progress)
+	// marked is told where the Machine stands after an entry with a Mark.
+	marked func(index uint64, chain [32]byte, digest [16]byte)
 
 	// Only hashicorp/raft's FSM goroutine uses these.
 	dead error // why nothing is applied any more
@@ -41,6 +43,8 @@ type progress struct {
 	entries uint64 // applied since the start, skipped ones not counted
 	bytes   uint64
 	rules   uint16 // in force
+	// unmarked counts the entries applied since one with a Mark.
+	unmarked uint64
 }
 
 var _ hraft.BatchingFSM = (*fsm)(nil)
@@ -100,6 +104,12 @@ func (f *fsm) ApplyBatch(logs []*hraft.Log) []any {
 				p.head = l.Index
 				p.entries++
 				p.bytes += uint64(len(l.Data))
+				p.unmarked++
+				if digest, ok := digestOf(res); ok {
+					p.unmarked = 0
+					_, chain := f.o.Machine.Head()
+					f.marked(l.Index, chain, digest)
+				}
 			}
 			out[i] = results{index: l.Index, results: res}
 		}

@@ -116,6 +116,10 @@ type Options struct {
 	// Rules is the newest version of the rules of deciding that the Machine
 	// knows; default event.Rules.
 	Rules uint16
+	// A mark is proposed after so many entries, or at this interval if anything
+	// else was applied since the last.
+	MarkEntries  uint64        // default 1000
+	MarkInterval time.Duration // default 10 s
 	// FreeBytes tells how much room is left on the disk. Below ReserveBytes
 	// produce is refused with insufficient_storage, below a half of it leases
 	// too, below a quarter everything: a disk that is really full ends the
@@ -173,6 +177,8 @@ func (o Options) withDefaults() (Options, error) {
 		o.OnFatal = func(err error) { panic(err) }
 	}
 	def(&o.Rules, event.Rules)
+	def(&o.MarkEntries, 1000)
+	def(&o.MarkInterval, 10*time.Second)
 	def(&o.SnapshotThreshold, 100_000)
 	def(&o.SnapshotBytes, 256<<20)
 	def(&o.SnapshotInterval, 10*time.Minute)

@@ -29,6 +29,7 @@ type peerStatus struct {
 	Rules                 uint16
 	HTTPAddr              string
 	FirstIndex            uint64 // of its Raft log
+	Marks                 []mark // its newest
 }
 
 // peers returns what is known of each other member, in the configuration's order.

@@ -37,15 +37,16 @@ import (
 
 // Replica is one member of a Raft group.
 type Replica struct {
-	o        Options
-	raft     *hraft.Raft
-	id       hraft.ServerID // this node's, of the configuration
-	trans    hraft.Transport
-	stores   *stores
-	fsm      *fsm
-	clock    *clock
-	p        *proposer
-	barriers barriers
+	o         Options
+	raft      *hraft.Raft
+	id        hraft.ServerID // this node's, of the configuration
+	trans     hraft.Transport
+	stores    *stores
+	fsm       *fsm
+	clock     *clock
+	p         *proposer
+	barriers  barriers
+	agreement *agreement
 
 	leads    chan bool // hashicorp/raft's notifications; it blocks until they are read
 	snapNow  chan struct{}
@@ -72,6 +73,7 @@ func Open(o Options) (_ *Replica, err error) {
 		failed: make(chan struct{}),
 	}
 	r.barriers.r = r
+	r.agreement = newAgreement()
 	if r.stores, err = openStores(o, faults{r.fatal, r.die}); err != nil {
 		return nil, err
 	}
@@ -100,6 +102,7 @@ func (r *Replica) start() error {
 	r.id = r.stores.idOf(r.self())
 	r.fsm = newFSM(r.o, r.stores.snaps, r.fatal)
 	r.fsm.applied = r.applied
+	r.fsm.marked = r.agreement.note
 	began := r.fsm.progress()
 	r.snapped.Store(&began)
 	r.clock.rebase(began.clock)
@@ -128,6 +131,7 @@ func (r *Replica) start() error {
 	r.wg.Go(r.watchLeadership)
 	r.wg.Go(func() { r.p.run(r.stop) })
 	r.wg.Go(r.takeSnapshots)
+	r.wg.Go(r.agree)
 	go func() { r.p.reap(); close(r.reaped) }()
 	return nil
 }
@@ -201,6 +205,9 @@ func (r *Replica) Propose(ctx context.Context, c *event.Command) (event.Result, 
 // applied is called by the FSM after each batch.
 func (r *Replica) applied(p progress) {
 	r.p.signal() // something may be due earlier now
+	if p.unmarked >= r.o.MarkEntries {
+		r.agreement.signal()
+	}
 	s := r.snapped.Load()
 	if p.entries-s.entries >= r.o.SnapshotThreshold || p.bytes-s.bytes >= r.o.SnapshotBytes {
 		select {

@@ -19,6 +19,10 @@ const (
 	exitFailed     = 1
 	exitUsage      = 2
 	exitDifference = 3
+	// exitDiverged ends a node that differs from the majority of its cluster
+	// (I18). A supervisor is to leave it so: starting it again does not help
+	// (RestartPreventExitStatus=78).
+	exitDiverged = 78
 )
 
 // exitError carries an exit code up to run. A nil err ends without a word:

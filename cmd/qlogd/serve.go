@@ -12,6 +12,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/qlogd/qlogd/raft"
 )
 
 func (a *app) serveCmd() *cobra.Command {
@@ -105,7 +107,11 @@ func (a *app) serve(ctx context.Context, c *config, typed map[string]string) err
 			// What is on disk, or the state, can't be trusted to go on from:
 			// nothing is written any more, the next start finds out.
 			sdNotify(a.getenv, "STOPPING=1")
-			return fmt.Errorf("this node can't go on: %w", err)
+			err = fmt.Errorf("this node can't go on: %w", err)
+			if errors.Is(err, raft.ErrDiverged) {
+				return &exitError{exitDiverged, fmt.Errorf("%w; keep its data directory to look into it, and start it with an empty one", err)}
+			}
+			return err
 		case s := <-signals:
 			if s != syscall.SIGHUP {
 				return a.drain(n, signals, s.String())

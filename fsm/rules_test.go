@@ -135,3 +135,64 @@ func TestOldNodesTakeCheckpoints(t *testing.T) {
 	b.ok(b.upgrade(2))
 	mustEqual(t, first(), 2)
 }
+
+// TestUpgradeNodeByNode: of two machines the one with the older program keeps up
+// with the other, byte for byte, until newer rules are wanted; it stops there,
+// having changed nothing; and with the newer program it goes on from where it
+// stopped, by deciding or by folding, to the same.
+func TestUpgradeNodeByNode(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		lead := setup(rt)
+		c := &chaos{t: rt}
+		log := &memLog{}
+		old := New(projections.New(), log, Options{Known: 1})
+		stopped := false
+		for range rapid.IntRange(5, 30).Draw(rt, "entries") {
+			c.m = lead.m
+			lead.now += draw[int64](c, "ms", 0, 1, 400, 1500)
+			lead.wants = lead.m.Rules()
+			cs := []*event.Command{c.admin(), c.command(), c.command()}
+			if lead.wants > 1 {
+				cs = append(cs, &event.Command{Mark: &event.Mark{}})
+			}
+			if draw(c, "upgrade", false, false, false, false, false, true) {
+				cs = append(cs, &event.Command{Upgrade: &event.Upgrade{Rules: 2}})
+				lead.wants = 2
+			}
+			for i, cmd := range cs { // only what a leader proposes under these rules
+				if lead.wants == 1 && (cmd.Mark != nil || cmd.Upgrade != nil) {
+					cs[i] = &event.Command{}
+				}
+			}
+			c.learn(lead.do(cs...), lead.last())
+			e := lead.entries[len(lead.entries)-1]
+			before := old.Index()
+			_, err := old.Apply(e.index, e.data)
+			if stopped = stopped || lead.wants > 1; stopped != (err != nil) {
+				rt.Fatalf("index %d wants rules %d: %v", e.index, lead.wants, err)
+			}
+			if stopped && old.Index() != before {
+				rt.Fatalf("it stopped, but is at %d, before at %d", old.Index(), before)
+			}
+			if !stopped && old.Digest() != lead.m.Digest() {
+				rt.Fatalf("index %d: another digest", e.index)
+			}
+		}
+		fresh := &bench{t: rt, log: log, m: old}
+		newer := New(fresh.load(old.Freeze()), log, Options{})
+		for i, e := range lead.entries {
+			if e.index <= newer.Index() {
+				continue
+			}
+			if rapid.Bool().Draw(rt, "fold") {
+				newer.state.Fold(lead.log.blocks[i])
+				_ = log.Append(lead.log.blocks[i])
+			} else if _, err := newer.Apply(e.index, e.data); err != nil {
+				rt.Fatal(err)
+			}
+			if newer.Digest() != lead.digests[i] || !bytes.Equal(blockBytes(log.blocks[i]), blockBytes(lead.log.blocks[i])) {
+				rt.Fatalf("index %d: the upgraded one differs", e.index)
+			}
+		}
+	})
+}

@@ -116,7 +116,7 @@ func (v *verifier) segment(i int, newest bool) error {
 	defer done()
 	s := newScan(f, size, seg.name, seg.header, seg.salt)
 	s.erasing = func(off, n int64) bool { return v.beingErased(seg, off, n) }
-	mem, d, err := v.blocks(s)
+	mem, d, err := v.blocks(s, func() {})
 	if err != nil {
 		return err
 	}
@@ -145,8 +145,8 @@ func (v *verifier) segment(i int, newest bool) error {
 	return v.side(seg, mem)
 }
 
-// blocks goes through a segment's blocks.
-func (v *verifier) blocks(s *scan) (*memIndex, *damage, error) {
+// blocks goes through a segment's blocks and calls right behind each that is.
+func (v *verifier) blocks(s *scan, right func()) (*memIndex, *damage, error) {
 	mem := newMemIndex()
 	for {
 		if err := v.ctx.Err(); err != nil {
@@ -185,6 +185,7 @@ func (v *verifier) blocks(s *scan) (*memIndex, *damage, error) {
 		r.Records += int64(len(s.block.Records))
 		r.Bytes += s.size
 		v.progress(r.Bytes, v.total)
+		right()
 	}
 }
 

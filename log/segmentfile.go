@@ -1,0 +1,112 @@
+package log
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/qlogd/qlogd/internal/vfs"
+)
+
+// SegmentName returns the file name of the segment whose first block has this
+// index.
+func SegmentName(first uint64) string { return segmentName(first) }
+
+// SideFileName returns the file name of that segment's side file.
+func SideFileName(first uint64) string { return sideName(first) }
+
+// ParseSegmentName is the inverse of SegmentName. ok is false for whatever is
+// not exactly a segment's name.
+func ParseSegmentName(name string) (first uint64, ok bool) { return firstIndex(name, ".seg") }
+
+// ParseSideFileName is the inverse of SideFileName.
+func ParseSideFileName(name string) (first uint64, ok bool) { return firstIndex(name, ".idx") }
+
+// End is how a log ends at a block: what the segment behind it must continue.
+type End struct {
+	Index       uint64
+	Chain       [32]byte
+	Clock       int64
+	SegmentSize int64
+}
+
+// ScannedSegment is what ScanSegment has found.
+type ScannedSegment struct {
+	SegmentInfo     // Size is where the whole blocks end; Sealed is not set
+	End         End // at the last of them
+	Blocks      int
+	// Side is the segment's side file, as it is once the segment is sealed and
+	// ends here; nil if it is wrong.
+	Side []byte
+}
+
+// ScanSegment reads the first limit bytes of a segment's file that is in no log
+// (limit < 0: all of it) and checks every byte of them: checksums, the contents'
+// digests, the chain, and that the segment continues after, if that is not nil.
+// The first thing that is wrong is returned as a *CorruptionError, together with
+// how far the file is right: what precedes Size can be kept. It never writes.
+func ScanSegment(ctx context.Context, fsys vfs.FS, dir, name string, limit int64, after *End) (ScannedSegment, error) {
+	s, err := scanSegment(ctx, fsys, dir, name, limit, after)
+	if err != nil {
+		return s, fmt.Errorf("scan segment %s: %w", name, err)
+	}
+	return s, nil
+}
+
+func scanSegment(ctx context.Context, fsys vfs.FS, dir, name string, limit int64, after *End) (out ScannedSegment, err error) {
+	first, ok := ParseSegmentName(name)
+	if !ok {
+		return out, fmt.Errorf("%q is no segment's name", name)
+	}
+	l, err := newLog(Options{FS: fsys, Dir: dir}, true)
+	if err != nil {
+		return out, err
+	}
+	defer l.files.closeAll()
+	seg := &segment{name: name, header: segmentHeader{first: first}}
+	l.segments = []*segment{seg}
+	f, done, err := l.files.borrow(name)
+	if err != nil {
+		return out, err
+	}
+	defer done()
+	size, err := f.Size()
+	if err != nil {
+		return out, err
+	}
+	if limit >= 0 {
+		size = min(size, limit)
+	}
+	if err := loadHeader(f, size, seg); err != nil {
+		return out, err
+	}
+	if after != nil {
+		prev := &segment{last: after.Index, chain: after.Chain, clock: after.Clock, header: segmentHeader{segSize: after.SegmentSize}}
+		if err := prev.continuedBy(seg); err != nil {
+			return out, err
+		}
+	}
+	s := newScan(f, size, name, seg.header, seg.salt)
+	v := &verifier{recovery: recovery{Log: l}, ctx: ctx, progress: func(int64, int64) {}}
+	s.erasing = func(off, n int64) bool { return l.beingErased(seg, off, n) }
+	good := *s // where the last block that is right in everything ends
+	mem, d, err := v.blocks(s, func() { good = *s })
+	if err == nil && d == nil && s.blocks == 0 {
+		d = &damage{from: headerSize, to: headerSize, reason: "a segment without a block"}
+	}
+	good.end(seg)
+	h := seg.header
+	out.SegmentInfo = SegmentInfo{
+		Name: name, SideFile: sideName(first), First: first, Last: seg.last, Size: seg.size,
+		PrevIndex: h.prevIndex, PrevChain: h.prevChain, Chain: seg.chain, Clock: seg.clock,
+	}
+	out.End = End{Index: seg.last, Chain: seg.chain, Clock: seg.clock, SegmentSize: h.segSize}
+	out.Blocks = good.blocks
+	switch {
+	case err != nil:
+		return out, err
+	case d != nil:
+		return out, s.corrupt(d)
+	}
+	out.Side = encodeSide(seg, mem)
+	return out, nil
+}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/qlogd/qlogd/internal/checkpoint"
+	"github.com/qlogd/qlogd/internal/datadir"
 	"github.com/qlogd/qlogd/internal/event"
 	"github.com/qlogd/qlogd/internal/eventlog"
 	"github.com/qlogd/qlogd/internal/peer"
@@ -202,7 +203,7 @@ func (s *server) find(ctx context.Context, atLeast uint64) (*Manifest, error) {
 var errMoved = errors.New("a segment went away")
 
 func (s *server) newest(ctx context.Context, atLeast uint64) (*Manifest, error) {
-	dir := path.Join(s.DataDir, checkpointDir)
+	dir := path.Join(s.DataDir, datadir.CheckpointDir)
 	metas, _, err := checkpoint.List(s.FS, dir)
 	if err != nil {
 		return nil, err
@@ -329,7 +330,7 @@ func (s *server) segment(ctx context.Context, _ peer.Identity, body []byte, w io
 		if q.To <= 0 || q.To > segments[i].Size {
 			return nil, fail(codeInvalid, "segment %s has %d bytes, not %d", q.Name, segments[i].Size, q.To)
 		}
-		return s.FS.OpenRead(path.Join(s.DataDir, logDir, q.Name))
+		return s.FS.OpenRead(path.Join(s.DataDir, datadir.LogDir, q.Name))
 	})
 }
 
@@ -339,7 +340,7 @@ func (s *server) checkpoint(ctx context.Context, _ peer.Identity, body []byte, w
 		if _, _, ok := checkpoint.ParseName(q.Name); !ok {
 			return nil, fail(codeInvalid, "%.64q is no checkpoint", q.Name)
 		}
-		f, err := s.FS.OpenRead(path.Join(s.DataDir, checkpointDir, q.Name))
+		f, err := s.FS.OpenRead(path.Join(s.DataDir, datadir.CheckpointDir, q.Name))
 		if err != nil {
 			return nil, err
 		}

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"sync"
 	"testing"
 
@@ -29,6 +30,40 @@ var document = sync.OnceValues(func() (routers.Router, error) {
 func TestDocumentIsValid(t *testing.T) {
 	if _, err := document(); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// The document says of each route what its rule says.
+func TestDocumentTellsRoles(t *testing.T) {
+	doc, err := openapi3.NewLoader().LoadFromData(openAPI("test"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := setup(t)
+	for path, item := range doc.Paths.Map() {
+		for method, op := range item.Operations() {
+			rule, ok := h.s.rules[method+" "+path]
+			if !ok {
+				t.Errorf("%s %s is no route", method, path)
+				continue
+			}
+			want := rule.role.String()
+			switch rule.on {
+			case open:
+				want = "none"
+			case known:
+				want = "any"
+			}
+			if got := op.Extensions["x-qlogd-role"]; got != want {
+				t.Errorf("%s %s: the document says %v, the rule %s", method, path, got, want)
+			}
+		}
+	}
+	for pattern := range h.s.rules {
+		method, path, _ := strings.Cut(pattern, " ")
+		if path != "" && (doc.Paths.Value(path) == nil || doc.Paths.Value(path).GetOperation(method) == nil) {
+			t.Errorf("%s is not in the document", pattern)
+		}
 	}
 }
 

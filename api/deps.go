@@ -177,6 +177,8 @@ type Options struct {
 	HistoryRetention time.Duration // the longest deduplication window; 0: no limit
 	AutoCreateQueues bool          // produce makes queues
 	Version          string        // told in the OpenAPI document
+	Auth             *Auth         // nil: everybody may do everything
+	OpenMetrics      bool          // with Auth: /metrics needs no token
 }
 
 func (o *Options) defaults() {

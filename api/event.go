@@ -87,12 +87,14 @@ type eventQuery struct {
 	queue   string
 	typ     event.Type
 	message event.ID
+	sees    func(*event.Event) bool // what the token may read
 }
 
 func (f *eventQuery) matches(e *event.Event) bool {
 	return (f.queue == "" || e.Queue == f.queue || e.ToQueue == f.queue) &&
 		(f.typ == event.TypeNone || e.Type == f.typ) &&
-		(f.message.IsZero() || e.Subject == f.message || e.ID == f.message)
+		(f.message.IsZero() || e.Subject == f.message || e.ID == f.message) &&
+		f.sees(e)
 }
 
 // events answers GET /v1/events: a list with a cursor, or a stream.
@@ -171,7 +173,7 @@ func (q *request) eventQuery() (*eventQuery, error) {
 	if err := q.allow("after", "from", "to", "queue", "type", "message_id", "limit", "follow", "consistency"); err != nil {
 		return nil, err
 	}
-	f := &eventQuery{}
+	f := &eventQuery{sees: q.seesEvent}
 	var err error
 	if f.follow, err = q.flag("follow"); err != nil {
 		return nil, err
@@ -186,6 +188,11 @@ func (q *request) eventQuery() (*eventQuery, error) {
 	}
 	if f.queue = q.query.Get("queue"); q.query.Has("queue") && !event.ValidName(f.queue) {
 		return nil, bad("queue", "queue must match ^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")
+	}
+	if f.queue != "" {
+		if err := q.may(roleRead, f.queue); err != nil {
+			return nil, err
+		}
 	}
 	if q.query.Has("type") {
 		var ok bool

@@ -51,7 +51,23 @@ func (s *Server) leaseMany(q *request) error {
 			return bad("queues", "queues[%d] is named twice", i).At(i)
 		}
 	}
+	if err := q.mayLease(in.Queues); err != nil {
+		return err
+	}
 	return s.lease(q, &in)
+}
+
+// mayLease refuses unless the token may consume from all these queues.
+func (q *request) mayLease(queues []string) error {
+	for i, name := range queues {
+		if err := q.may(roleConsume, name); err != nil {
+			if len(queues) > 1 {
+				return err.(*event.Problem).At(i)
+			}
+			return err
+		}
+	}
+	return nil
 }
 
 // leaseRequest reads and checks the body; an empty one asks for the defaults.
@@ -110,7 +126,14 @@ func (s *Server) lease(q *request, in *wire.LeaseRequest) error {
 	cmd := &event.Lease{Queues: in.Queues, Max: most, LeaseMS: in.LeaseMS, Worker: in.Worker, Kinds: in.Kinds}
 	var res event.Result
 	take := func() (int, error) {
-		var err error
+		// It may have waited for a minute, and its token have been taken back.
+		err := q.refused(s.rules[q.route])
+		if err == nil {
+			err = q.mayLease(in.Queues)
+		}
+		if err != nil {
+			return 0, err
+		}
 		res, err = s.proposeLease(q, cmd)
 		return len(res.Leased), err
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/base64"
 	"net/http"
+	"slices"
 
 	"github.com/go-json-experiment/json/jsontext"
 
@@ -218,13 +219,16 @@ func (s *Server) getMessage(q *request) error {
 	} else {
 		l := lifeOf(history, id)
 		if l == nil {
-			return messageNotFound(id)
+			return q.noMessage(id)
 		}
 		if m, err = s.pastMessage(l); err != nil {
 			return err
 		}
 	}
-	m.History = eventsOf(history)
+	if err := q.mayRead(id, m.Queue); err != nil {
+		return err
+	}
+	m.History = eventsOf(q.visible(history))
 	return q.answer(http.StatusOK, &m)
 }
 
@@ -246,9 +250,40 @@ func (s *Server) messageHistory(q *request) error {
 		return err
 	}
 	if len(history) == 0 {
-		return messageNotFound(id)
+		return q.noMessage(id)
 	}
-	return q.answer(http.StatusOK, &wire.History{Events: eventsOf(history)})
+	if l := lifeOf(history, id); l != nil {
+		if err := q.mayRead(id, l.queue()); err != nil {
+			return err
+		}
+	}
+	return q.answer(http.StatusOK, &wire.History{Events: eventsOf(q.visible(history))})
+}
+
+// noMessage tells that a message does not exist: to a token that may not read
+// all queues in the same words as that it is in another one.
+func (q *request) noMessage(id event.ID) error {
+	if err := q.mayRead(id, ""); err != nil {
+		return err
+	}
+	return messageNotFound(id)
+}
+
+// mayRead refuses unless the token may read a message's queue; "" is none.
+func (q *request) mayRead(id event.ID, queue string) error {
+	if q.who == nil || q.who.mayAll(roleRead) || queue != "" && q.who.may(roleRead, queue) {
+		return nil
+	}
+	return event.Problemf(codeForbidden, "id", "there is no message %s in a queue that the token of %s may read", id, echo(q.who.name))
+}
+
+// visible leaves out the part of a history that took place in queues that the
+// token may not read.
+func (q *request) visible(history []event.Event) []event.Event {
+	if q.who == nil {
+		return history
+	}
+	return slices.DeleteFunc(slices.Clone(history), func(e event.Event) bool { return !q.seesEvent(&e) })
 }
 
 // deleteMessage takes a message out, whatever its state.
@@ -325,6 +360,17 @@ func lifeOf(history []event.Event, id event.ID) *life {
 	return l
 }
 
+// queue is the one that the message with this id is or was in.
+func (l *life) queue() string {
+	switch {
+	case l.born == nil:
+		return l.last.Queue
+	case l.born.IsMove():
+		return l.born.ToQueue
+	}
+	return l.born.Queue
+}
+
 // state is what an id's newest event leaves it in.
 func (l *life) state() event.State {
 	switch e := l.last; {
@@ -349,14 +395,11 @@ func (l *life) state() event.State {
 // pastMessage returns a message that has left its queue.
 func (s *Server) pastMessage(l *life) (wire.Message, error) {
 	m := wire.Message{
-		ID: l.id.String(), State: l.state().String(), Attempt: int64(l.attempts),
+		ID: l.id.String(), Queue: l.queue(), State: l.state().String(), Attempt: int64(l.attempts),
 		Reason: reasonOf(l.last), LeftAt: wire.Time(event.ClockOf(l.last.ID)),
 	}
 	if b := l.born; b != nil {
-		m.Queue, m.EnqueuedAt = b.Queue, wire.Time(event.ClockOf(b.ID))
-		if b.IsMove() {
-			m.Queue = b.ToQueue
-		}
+		m.EnqueuedAt = wire.Time(event.ClockOf(b.ID))
 		if b.Type == event.DeadLettered {
 			m.Dead = &wire.Dead{
 				Queue: b.Queue, MessageID: b.Subject.String(), Reason: b.Reason.String(), Attempts: int64(b.Attempt),
@@ -366,8 +409,6 @@ func (s *Server) pastMessage(l *life) (wire.Message, error) {
 				m.Dead.Error = c.Error
 			}
 		}
-	} else {
-		m.Queue = l.last.Queue
 	}
 	var content *event.Content
 	if o := l.origin; o != nil {

@@ -17,6 +17,8 @@ const (
 	codeInvalidJSON      = "invalid_json"
 	codeInvalidMsgpack   = "invalid_msgpack"
 	codeSchemaMismatch   = "schema_mismatch"
+	codeUnauthenticated  = "unauthenticated"
+	codeForbidden        = "forbidden"
 	codeNotFound         = "not_found"
 	codeNodeNotFound     = "node_not_found"
 	codeMethodNotAllowed = "method_not_allowed"
@@ -40,8 +42,8 @@ var statuses = map[string]status{
 	codeInvalidMsgpack:        {400, "The body is not valid msgpack", false},
 	event.CodeInvalidArgument: {400, "An argument is not valid", false},
 	codeSchemaMismatch:        {400, "A message does not fit the queue's schema", false},
-	"unauthenticated":         {401, "Who are you?", false},
-	"forbidden":               {403, "Not allowed", false},
+	codeUnauthenticated:       {401, "Who are you?", false},
+	codeForbidden:             {403, "Not allowed", false},
 	event.CodeQueueNotFound:   {404, "No such queue", false},
 	event.CodeMessageNotFound: {404, "No such message", false},
 	codeNodeNotFound:          {404, "No such node", false},

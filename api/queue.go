@@ -38,7 +38,7 @@ func (s *Server) listQueues(q *request) error {
 	out := wire.QueueList{Queues: []wire.Queue{}}
 	namespace, filtered := q.query.Get("namespace"), q.query.Has("namespace")
 	for i := range views {
-		if filtered && views[i].Policy.Namespace != namespace {
+		if filtered && views[i].Policy.Namespace != namespace || !q.sees(views[i].Name) {
 			continue
 		}
 		if len(out.Queues) == int(limit) {

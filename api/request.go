@@ -26,6 +26,7 @@ type request struct {
 	route string // pattern, for logs and metrics
 	path  string
 	write bool
+	who   *principal // nil: there is no auth file, everybody may do everything
 
 	status   int  // answered with; 0 not yet
 	replayed bool // the answer is the first one to this Idempotency-Key

@@ -14,51 +14,62 @@ import (
 // handler answers a request, or returns the error that is to be told.
 type handler func(q *request) error
 
-// mux has every route. A route whose method changes something is a write: its
-// problems tell the outcome.
+// mux has every route, and who may call it. A route whose method changes
+// something is a write: its problems tell the outcome.
 func (s *Server) mux() *http.ServeMux {
 	m := http.NewServeMux()
-	add := func(pattern string, h handler) { m.Handle(pattern, s.serve(pattern, h)) }
-
-	add("GET /v1/queues", s.listQueues)
-	add("GET /v1/queues/{queue}", s.getQueue)
-	add("PUT /v1/queues/{queue}", s.putQueue)
-	add("PATCH /v1/queues/{queue}", s.patchQueue)
-	add("DELETE /v1/queues/{queue}", s.deleteQueue)
-	add("POST /v1/queues/{queue}/pause", func(q *request) error { return s.pauseQueue(q, true) })
-	add("POST /v1/queues/{queue}/resume", func(q *request) error { return s.pauseQueue(q, false) })
-	add("POST /v1/queues/{queue}/purge", s.purgeQueue)
-
-	add("POST /v1/queues/{queue}/messages", s.produce)
-	add("GET /v1/queues/{queue}/messages", s.peekMessages)
-	add("GET /v1/messages/{id}", s.getMessage)
-	add("DELETE /v1/messages/{id}", s.deleteMessage)
-	add("GET /v1/messages/{id}/history", s.messageHistory)
-
-	add("POST /v1/queues/{queue}/lease", s.leaseOne)
-	add("POST /v1/lease", s.leaseMany)
-	for name, kind := range settleKinds {
-		add("POST /v1/queues/{queue}/"+name, func(q *request) error { return s.settle(q, kind) })
-		add("POST /v1/leases/{lease_id}/"+name, func(q *request) error { return s.settleOne(q, kind) })
+	add := func(pattern string, rule access, h handler) {
+		s.rules[pattern] = rule
+		m.Handle(pattern, s.serve(pattern, rule, h))
 	}
-	add("POST /v1/transactions", s.transact)
+	free, admin := access{on: open}, access{roleAdmin, anywhere}
+	read, consume := access{roleRead, onPath}, access{roleConsume, onPath}
 
-	add("GET /v1/events", s.events)
-	add("GET /v1/operations/stats", s.operationStats)
-	add("GET /v1/operations/{idempotency_key}", s.operations)
+	add("GET /v1/queues", access{roleRead, somehow}, s.listQueues)
+	add("GET /v1/queues/{queue}", read, s.getQueue)
+	add("PUT /v1/queues/{queue}", admin, s.putQueue)
+	add("PATCH /v1/queues/{queue}", admin, s.patchQueue)
+	add("DELETE /v1/queues/{queue}", admin, s.deleteQueue)
+	add("POST /v1/queues/{queue}/pause", admin, func(q *request) error { return s.pauseQueue(q, true) })
+	add("POST /v1/queues/{queue}/resume", admin, func(q *request) error { return s.pauseQueue(q, false) })
+	add("POST /v1/queues/{queue}/purge", admin, s.purgeQueue)
 
-	add("GET /v1/cluster", s.cluster)
-	add("POST /v1/cluster/nodes", s.addNode)
-	add("DELETE /v1/cluster/nodes/{id}", s.removeNode)
-	add("POST /v1/cluster/transfer-leadership", s.transferLeadership)
-	add("POST /v1/cluster/snapshot", s.snapshot)
+	add("POST /v1/queues/{queue}/messages", access{roleProduce, onPath}, s.produce)
+	add("GET /v1/queues/{queue}/messages", read, s.peekMessages)
+	add("GET /v1/messages/{id}", access{roleRead, somehow}, s.getMessage)
+	add("DELETE /v1/messages/{id}", admin, s.deleteMessage)
+	add("GET /v1/messages/{id}/history", access{roleRead, somehow}, s.messageHistory)
 
-	add("GET /healthz", s.healthz)
-	add("GET /readyz", s.readyz)
-	add("GET /metrics", s.metrics.serve)
-	add("GET /openapi.json", s.serveOpenAPI)
-	add("GET /docs", s.serveDocs)
-	add("/", s.noRoute)
+	add("POST /v1/queues/{queue}/lease", consume, s.leaseOne)
+	add("POST /v1/lease", access{roleConsume, somehow}, s.leaseMany)
+	for name, kind := range settleKinds {
+		add("POST /v1/queues/{queue}/"+name, consume, func(q *request) error { return s.settle(q, kind) })
+		add("POST /v1/leases/{lease_id}/"+name, access{roleConsume, somehow}, func(q *request) error { return s.settleOne(q, kind) })
+	}
+	add("POST /v1/transactions", access{on: known}, s.transact)
+
+	add("GET /v1/events", access{roleRead, somehow}, s.events)
+	// Both tell of no queue: the one only what the token itself did, the other
+	// numbers.
+	add("GET /v1/operations/{idempotency_key}", access{on: known}, s.operations)
+	add("GET /v1/operations/stats", access{roleRead, somehow}, s.operationStats)
+
+	add("GET /v1/cluster", access{roleRead, somehow}, s.cluster)
+	add("POST /v1/cluster/nodes", admin, s.addNode)
+	add("DELETE /v1/cluster/nodes/{id}", admin, s.removeNode)
+	add("POST /v1/cluster/transfer-leadership", admin, s.transferLeadership)
+	add("POST /v1/cluster/snapshot", admin, s.snapshot)
+
+	add("GET /healthz", free, s.healthz)
+	add("GET /readyz", free, s.readyz)
+	metrics := access{roleRead, anywhere} // they name all queues
+	if s.opts.OpenMetrics {
+		metrics = free
+	}
+	add("GET /metrics", metrics, s.metrics.serve)
+	add("GET /openapi.json", free, s.serveOpenAPI)
+	add("GET /docs", free, s.serveDocs)
+	add("/", access{on: known}, s.noRoute)
 	return m
 }
 
@@ -68,7 +79,7 @@ func (s *Server) Handler() http.Handler {
 		// ServeMux would redirect what is not a clean path; a queue's name that
 		// is empty or made of dots is a mistake to be told.
 		if field, ok := cleanPath(r.URL); !ok {
-			s.serve("", func(*request) error {
+			s.serve("", access{on: known}, func(*request) error {
 				if field != "" {
 					return bad(field, "%s must match ^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$", field)
 				}
@@ -107,9 +118,9 @@ func cleanPath(u *url.URL) (field string, ok bool) {
 	return "", true
 }
 
-// serve is around every handler: request id, panics, encodings, problems,
-// metrics.
-func (s *Server) serve(pattern string, h handler) http.Handler {
+// serve is around every handler: request id, panics, rights, encodings,
+// problems, metrics.
+func (s *Server) serve(pattern string, rule access, h handler) http.Handler {
 	method, path, _ := strings.Cut(pattern, " ")
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		begun := time.Now()
@@ -146,7 +157,12 @@ func (s *Server) serve(pattern string, h handler) http.Handler {
 				q.linger()
 			}
 		}()
-		err := q.check()
+		// Rights before all else: a stranger learns nothing, not even what is wrong
+		// with his request.
+		err := q.refused(rule)
+		if err == nil {
+			err = q.check()
+		}
 		if err == nil {
 			err = h(q)
 		}

@@ -24,6 +24,7 @@ type Server struct {
 	opts    Options
 	log     *slog.Logger
 	routes  *http.ServeMux
+	rules   map[string]access // by pattern
 	waits   *waits
 	schemas schemaCache
 	ops     *tracker
@@ -47,7 +48,7 @@ func New(deps Deps, opts Options) *Server {
 	s := &Server{
 		deps: deps, opts: opts, log: deps.Logger,
 		drain: make(chan struct{}), closed: make(chan struct{}),
-		ops: newTracker(), once: newOnceOnly(),
+		rules: map[string]access{}, ops: newTracker(), once: newOnceOnly(),
 	}
 	s.waits = newWaits(func(queue string, kinds []string) int { return deps.State.Leasable(queue, kinds) })
 	s.metrics = newMetrics(s)

@@ -118,6 +118,9 @@ func (s *Server) settleOne(q *request, op event.SettleOp) error {
 		}
 		return err
 	}
+	if err := q.maySettle(items); err != nil {
+		return err
+	}
 	settled, err := s.settleItems(q, "", items)
 	if err != nil {
 		return err

@@ -82,8 +82,8 @@ func (s *Server) stream(q *request, f *eventQuery, media string) error {
 		case !f.follow || f.bounded && f.from > f.to || f.limit > 0 && sent >= f.limit:
 			return nil
 		}
-		if !s.awaitMore(ctx, f.from-1, w) {
-			return nil
+		if !s.awaitMore(ctx, f.from-1, w) || q.refused(s.rules[q.route]) != nil {
+			return nil // over, or its token no longer counts
 		}
 	}
 }
@@ -104,7 +104,7 @@ func (s *Server) awaitMore(ctx context.Context, index uint64, w *eventWriter) bo
 			s.log.Error("event stream ends", "error", err)
 			return false
 		}
-		if w.heartbeat() != nil {
+		if w.q.refused(s.rules[w.q.route]) != nil || w.heartbeat() != nil {
 			return false
 		}
 	}

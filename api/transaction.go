@@ -22,6 +22,9 @@ func (s *Server) transact(q *request) error {
 	if err != nil {
 		return err
 	}
+	if err := q.mayTransact(&in, settle); err != nil {
+		return err
+	}
 	req, err := q.idempotency()
 	if err != nil {
 		return err
@@ -52,6 +55,19 @@ func (s *Server) transact(q *request) error {
 		return s.answerTransaction(q, &res)
 	}
 	return event.Problemf(event.CodeConflict, "produce", "the queues' policies keep changing; try again")
+}
+
+// mayTransact refuses unless the token may do each part.
+func (q *request) mayTransact(in *wire.TransactionRequest, settle []event.SettleItem) error {
+	if err := q.maySettle(settle); err != nil {
+		return err
+	}
+	for i := range in.Produce {
+		if err := q.may(roleProduce, in.Produce[i].Queue); err != nil {
+			return inProduce(err.(*event.Problem), i)
+		}
+	}
+	return nil
 }
 
 // transaction checks a transaction's parts.

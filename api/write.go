@@ -89,8 +89,13 @@ func (q *request) kept(ref event.Ref) (event.Result, error) {
 	return *res, nil
 }
 
-// actor is who asks, where it is known.
-func (q *request) actor() string { return "" }
+// actor is who asks, "" where there is no auth file.
+func (q *request) actor() string {
+	if q.who == nil {
+		return ""
+	}
+	return q.who.name
+}
 
 // idempotency returns the request's identity, nil without an Idempotency-Key.
 func (q *request) idempotency() (*event.Request, error) {

@@ -1,0 +1,412 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"github.com/qlogd/qlogd/internal/event"
+)
+
+// who are the tokens of the tests: "ROLE PATTERN", and those that are nobody's.
+type tokens map[string]string
+
+// withAuth is setup with an auth file of these roles and patterns.
+func withAuth(t *testing.T, who ...string) (*harness, tokens, *Auth, string) {
+	t.Helper()
+	var text strings.Builder
+	out := tokens{"none": "", "unknown": "qlogd_unknown"}
+	add := func(name, role, pattern, more string) {
+		token, sum := NewToken()
+		out[name] = token
+		fmt.Fprintf(&text, "- name: %s\n  sha256: %s\n  roles: [%s]\n%s", strings.NewReplacer(" ", ".", "*", "s", "[", "", "]", "", "?", "", ",", "").Replace(name), sum, role, more)
+		if pattern != "" {
+			fmt.Fprintf(&text, "  queues: ['%s']\n", pattern)
+		}
+	}
+	for _, w := range who {
+		role, pattern, _ := strings.Cut(w, " ")
+		add(w, role, pattern, "")
+	}
+	add("expired", "admin", "", "  expires: 2020-01-01T00:00:00Z\n")
+	add("later", "admin", "", "  expires: 2120-01-01T00:00:00Z\n")
+	file := filepath.Join(t.TempDir(), "auth.yaml")
+	if err := os.WriteFile(file, []byte(text.String()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	a, err := LoadAuth(file)
+	if err != nil {
+		t.Fatalf("%v\n%s", err, text.String())
+	}
+	return setup(t, func(o *Options) { o.Auth = a }), out, a, file
+}
+
+// as sends a request with a token.
+func (h *harness) as(token, method, target, body string, headers ...string) answer {
+	h.Helper()
+	if token != "" {
+		headers = append(headers, "Authorization: Bearer "+token)
+	}
+	return h.do(method, target, body, headers...)
+}
+
+// routeCall is a request for a route, and what a token needs for it: a role on
+// queue a.1, ROLE! on all queues, known, or open.
+type routeCall struct{ route, target, body, needs string }
+
+// routeCalls has one call for each route. {L} is a lease and {M} a message of a.1.
+var routeCalls = []routeCall{
+	{"GET /v1/queues", "/v1/queues", "", "any read"},
+	{"GET /v1/queues/{queue}", "/v1/queues/a.1", "", "read"},
+	{"PUT /v1/queues/{queue}", "/v1/queues/a.1", "", "admin"},
+	{"PATCH /v1/queues/{queue}", "/v1/queues/a.1", "{}", "admin"},
+	{"DELETE /v1/queues/{queue}", "/v1/queues/a.1?force=true", "", "admin"},
+	{"POST /v1/queues/{queue}/pause", "/v1/queues/a.1/pause", "", "admin"},
+	{"POST /v1/queues/{queue}/resume", "/v1/queues/a.1/resume", "", "admin"},
+	{"POST /v1/queues/{queue}/purge", "/v1/queues/a.1/purge", "", "admin"},
+	{"POST /v1/queues/{queue}/messages", "/v1/queues/a.1/messages", oneMessage, "produce"},
+	{"GET /v1/queues/{queue}/messages", "/v1/queues/a.1/messages", "", "read"},
+	{"GET /v1/messages/{id}", "/v1/messages/{M}", "", "read"},
+	{"DELETE /v1/messages/{id}", "/v1/messages/{M}", "", "admin"},
+	{"GET /v1/messages/{id}/history", "/v1/messages/{M}/history", "", "read"},
+	{"POST /v1/queues/{queue}/lease", "/v1/queues/a.1/lease", "", "consume"},
+	{"POST /v1/lease", "/v1/lease", `{"queues":["a.1"]}`, "consume"},
+	{"POST /v1/queues/{queue}/ack", "/v1/queues/a.1/ack", `{"lease_ids":["{L}"]}`, "consume"},
+	{"POST /v1/queues/{queue}/release", "/v1/queues/a.1/release", `{"lease_ids":["{L}"]}`, "consume"},
+	{"POST /v1/queues/{queue}/retry", "/v1/queues/a.1/retry", `{"items":[{"lease_id":"{L}"}]}`, "consume"},
+	{"POST /v1/queues/{queue}/dead-letter", "/v1/queues/a.1/dead-letter", `{"items":[{"lease_id":"{L}"}]}`, "consume"},
+	{"POST /v1/queues/{queue}/extend", "/v1/queues/a.1/extend", `{"items":[{"lease_id":"{L}"}]}`, "consume"},
+	{"POST /v1/leases/{lease_id}/ack", "/v1/leases/{L}/ack", "", "consume"},
+	{"POST /v1/leases/{lease_id}/release", "/v1/leases/{L}/release", "", "consume"},
+	{"POST /v1/leases/{lease_id}/retry", "/v1/leases/{L}/retry", "", "consume"},
+	{"POST /v1/leases/{lease_id}/dead-letter", "/v1/leases/{L}/dead-letter", "", "consume"},
+	{"POST /v1/leases/{lease_id}/extend", "/v1/leases/{L}/extend", "", "consume"},
+	{"POST /v1/transactions", "/v1/transactions", `{"ack":["{L}"]}`, "consume"},
+	{"POST /v1/transactions", "/v1/transactions", `{"produce":[{"queue":"a.1","messages":[{"payload":1}]}]}`, "produce"},
+	{"GET /v1/events", "/v1/events", "", "any read"},
+	{"GET /v1/events", "/v1/events?queue=a.1", "", "read"},
+	{"GET /v1/operations/{idempotency_key}", "/v1/operations/k", "", "known"},
+	{"GET /v1/operations/stats", "/v1/operations/stats", "", "any read"},
+	{"GET /v1/cluster", "/v1/cluster", "", "any read"},
+	{"POST /v1/cluster/nodes", "/v1/cluster/nodes", n2, "admin"},
+	{"DELETE /v1/cluster/nodes/{id}", "/v1/cluster/nodes/n1?force=true", "", "admin"},
+	{"POST /v1/cluster/transfer-leadership", "/v1/cluster/transfer-leadership", "", "admin"},
+	{"POST /v1/cluster/snapshot", "/v1/cluster/snapshot", "", "admin"},
+	{"GET /healthz", "/healthz", "", "open"},
+	{"GET /readyz", "/readyz", "", "open"},
+	{"GET /metrics", "/metrics", "", "read!"},
+	{"GET /openapi.json", "/openapi.json", "", "open"},
+	{"GET /docs", "/docs", "", "open"},
+	{"/", "/nowhere", "", "known"},
+	{"/", "/v1/queues/..", "", "known"},
+}
+
+// TestEveryRouteHasARule fails where somebody adds a route and says not who may
+// call it, or here what it needs.
+func TestEveryRouteHasARule(t *testing.T) {
+	h := setup(t)
+	if len(h.s.rules) < 30 {
+		t.Errorf("%d routes", len(h.s.rules))
+	}
+	for pattern, rule := range h.s.rules {
+		if rule.on == nobody || rule.role == 0 && rule.on != open && rule.on != known {
+			t.Errorf("%s has no rule", pattern)
+		}
+		if !slices.ContainsFunc(routeCalls, func(c routeCall) bool { return c.route == pattern }) {
+			t.Errorf("%s is not in the table of what routes need", pattern)
+		}
+	}
+	for _, c := range routeCalls {
+		if _, ok := h.s.rules[c.route]; !ok {
+			t.Errorf("%s is no route", c.route)
+		}
+	}
+}
+
+// TestAccess holds every route against every role and pattern.
+func TestAccess(t *testing.T) {
+	roles := []string{"produce", "consume", "read"}
+	who := []string{"admin"}
+	for _, r := range roles {
+		who = append(who, r+" a.*", r+" z.*", r+" *")
+	}
+	h, tokens, _, _ := withAuth(t, who...)
+	may := func(name, needs string) bool {
+		role, pattern, _ := strings.Cut(name, " ")
+		switch {
+		case needs == "open":
+			return true
+		case role == "none" || role == "unknown" || role == "expired":
+			return false
+		case role == "admin" || role == "later" || needs == "known":
+			return true
+		case strings.HasPrefix(needs, "any "):
+			return role == needs[4:]
+		case strings.HasSuffix(needs, "!"):
+			return role == needs[:len(needs)-1] && pattern == "*"
+		}
+		return role == needs && pattern != "z.*"
+	}
+	names := append(slices.Collect(maps.Keys(tokens)), "none")
+	for _, c := range routeCalls {
+		for _, name := range slices.Compact(slices.Sorted(slices.Values(names))) {
+			h.forget()
+			admin := tokens["admin"]
+			h.as(admin, "PUT", "/v1/queues/a.1", "").want(201)
+			h.as(admin, "POST", "/v1/queues/a.1/messages", oneMessage).want(201)
+			l := h.as(admin, "POST", "/v1/queues/a.1/lease", "").want(200)
+			fill := strings.NewReplacer("{L}", l.str("messages.0.lease_id"), "{M}", l.str("messages.0.id"))
+			method := "GET"
+			if m, _, ok := strings.Cut(c.route, " "); ok {
+				method = m
+			}
+			before, asked := h.proposals(), h.cluster.asked()
+			a := h.as(tokens[name], method, fill.Replace(c.target), fill.Replace(c.body))
+			what := fmt.Sprintf("%s %s as %q: %d %.200s", method, c.target, name, a.Code, a.Body)
+			switch refused := a.Code == 401 || a.Code == 403; {
+			case refused == may(name, c.needs):
+				t.Errorf("%s; it needs %s", what, c.needs)
+			case refused:
+				stranger := tokens[name] == "" || name == "unknown" || name == "expired"
+				if stranger != (a.Code == 401) || (a.Header().Get("WWW-Authenticate") != "") != stranger {
+					t.Errorf("%s %v", what, a.Header())
+				}
+				if h.proposals() != before || h.cluster.asked() != asked {
+					t.Errorf("%s; and yet it was proposed", what)
+				}
+				if strings.Contains(a.Body.String(), "qlogd_") {
+					t.Errorf("%s tells the token", what)
+				}
+			case c.needs != "open" && c.route != "/" && a.Code >= 400 && a.Code != 404:
+				t.Errorf("%s", what)
+			}
+		}
+	}
+}
+
+// What is not allowed is refused in the same words whether it is there or not.
+func TestNoExistenceOracle(t *testing.T) {
+	h, tok, _, _ := withAuth(t, "admin", "produce,consume,read a.*")
+	h.as(tok["admin"], "PUT", "/v1/queues/b", "").want(201)
+	h.as(tok["admin"], "PUT", "/v1/queues/a.1", "").want(201)
+	h.as(tok["admin"], "POST", "/v1/queues/b/messages", oneMessage).want(201)
+	l := h.as(tok["admin"], "POST", "/v1/queues/b/lease", "").want(200)
+	lease, id := l.str("messages.0.lease_id"), l.str("messages.0.id")
+	// An event that is no lease, an index that is empty, one beyond the end.
+	other := []string{id, aULID, event.NewID(1, 1, 7).String(), event.NewID(1, 999, 0).String()}
+	limited := tok["produce,consume,read a.*"]
+	same := func(a, b answer, from, to string) {
+		t.Helper()
+		a.want(403)
+		b.want(403)
+		strip := func(x answer) string {
+			return strings.ReplaceAll(strings.ReplaceAll(x.str("detail"), from, "X"), to, "X") + x.str("field") + x.Header().Get("Content-Type")
+		}
+		if strip(a) != strip(b) {
+			t.Errorf("%s\n%s", a.Body, b.Body)
+		}
+	}
+	for _, call := range []string{"GET Q", "GET Q/messages", "PUT Q", "DELETE Q", "POST Q/messages", "POST Q/lease", "POST Q/ack"} {
+		method, target, _ := strings.Cut(call, " ")
+		at := func(queue string) answer {
+			return h.as(limited, method, strings.ReplaceAll(target, "Q", "/v1/queues/"+queue), "{}")
+		}
+		same(at("b"), at("nope"), "b", "nope")
+	}
+	same(h.as(limited, "GET", "/v1/events?queue=b", ""), h.as(limited, "GET", "/v1/events?queue=nope", ""), "b", "nope")
+	same(h.as(limited, "POST", "/v1/lease", `{"queues":["a.1","b"]}`), h.as(limited, "POST", "/v1/lease", `{"queues":["a.1","nope"]}`), "b", "nope")
+	for _, o := range other {
+		same(h.as(limited, "POST", "/v1/leases/"+lease+"/ack", ""), h.as(limited, "POST", "/v1/leases/"+o+"/ack", ""), lease, o)
+		same(h.as(limited, "POST", "/v1/transactions", `{"ack":["`+lease+`"]}`), h.as(limited, "POST", "/v1/transactions", `{"ack":["`+o+`"]}`), lease, o)
+		if o != id {
+			same(h.as(limited, "GET", "/v1/messages/"+id, ""), h.as(limited, "GET", "/v1/messages/"+o, ""), id, o)
+			same(h.as(limited, "GET", "/v1/messages/"+id+"/history", ""), h.as(limited, "GET", "/v1/messages/"+o+"/history", ""), id, o)
+		}
+	}
+	// Nothing was settled by any of it; who may, is told the truth.
+	h.as(tok["admin"], "POST", "/v1/leases/"+other[1]+"/ack", "").want(409)
+	h.as(tok["admin"], "POST", "/v1/leases/"+lease+"/ack", "").want(200)
+	h.as(limited, "POST", "/v1/leases/"+lease+"/ack", "").want(403)
+	// Through a queue of its own a foreign lease is lost, as any.
+	if a := h.as(limited, "POST", "/v1/queues/a.1/ack", `{"lease_ids":["`+aULID+`"]}`).want(200); a.str("results.0.code") != "lease_lost" {
+		t.Errorf("%s", a.Body)
+	}
+}
+
+// Lists and streams show only what the token may read.
+func TestFilteredReads(t *testing.T) {
+	h, tok, auth, file := withAuth(t, "admin", "read a.*", "produce,consume a.*")
+	for _, q := range []string{"a.1", "b", "c"} {
+		h.as(tok["admin"], "PUT", "/v1/queues/"+q, "").want(201)
+		h.as(tok["admin"], "POST", "/v1/queues/"+q+"/messages", oneMessage, "Idempotency-Key: k").want(201)
+	}
+	a := h.as(tok["read a.*"], "GET", "/v1/queues?limit=1", "").want(200)
+	if a.str("queues.0.name") != "a.1" || a.get("queues.1") != nil || a.str("next_cursor") != "" {
+		t.Errorf("%s", a.Body)
+	}
+	for _, target := range []string{"/v1/events", "/v1/events?from=start"} {
+		a = h.as(tok["read a.*"], "GET", target, "").want(200)
+		if len(a.get("events").([]any)) != 2 || strings.Contains(a.Body.String(), `"queue":"b"`) || strings.Contains(a.Body.String(), "answer_kept") {
+			t.Errorf("%s", a.Body)
+		}
+		if a = h.as(tok["admin"], "GET", target, "").want(200); len(a.get("events").([]any)) != 9 {
+			t.Errorf("%s", a.Body)
+		}
+		a = h.as(tok["read a.*"], "GET", target, "", "Accept: application/x-ndjson").want(200)
+		if strings.Count(a.Body.String(), "\n") != 2 {
+			t.Errorf("%s", a.Body)
+		}
+	}
+	// A principal's writes are its own.
+	p := tok["produce,consume a.*"]
+	h.as(p, "POST", "/v1/queues/a.1/messages", oneMessage, "Idempotency-Key: k").want(201)
+	if a = h.as(p, "GET", "/v1/operations/k", "").want(200); a.get("operations.1") != nil {
+		t.Errorf("%s", a.Body)
+	}
+	for _, c := range h.fake.commands {
+		if c.Actor == "" {
+			t.Errorf("a command of nobody: %+v", c)
+		}
+	}
+	l := h.as(p, "POST", "/v1/lease", `{"queues":["a.1"]}`).want(200)
+	if len(l.get("messages").([]any)) != 2 || h.fake.commands[len(h.fake.commands)-1].Actor != "produceconsume.a.s" {
+		t.Errorf("%s", l.Body)
+	}
+	// A stream ends when its token is taken back.
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	body, end := h.follow(ctx, tok["read a.*"])
+	h.as(tok["admin"], "POST", "/v1/queues/b/messages", oneMessage).want(201)
+	h.as(tok["admin"], "POST", "/v1/queues/a.1/messages", oneMessage).want(201)
+	if line := <-body; !strings.Contains(line, `"queue":"a.1"`) {
+		t.Error(line)
+	}
+	admin := []byte(nil)
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, entry := range strings.SplitAfter(string(text), "\n- ") {
+		if strings.HasPrefix(strings.TrimPrefix(entry, "- "), "name: admin") {
+			admin = []byte("- " + strings.TrimSuffix(strings.TrimPrefix(entry, "- "), "\n- "))
+		}
+	}
+	if err := os.WriteFile(file, admin, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := auth.Reload(); err != nil {
+		t.Fatal(err)
+	}
+	h.as(tok["admin"], "POST", "/v1/queues/a.1/messages", oneMessage).want(201)
+	<-end
+}
+
+// follow opens a stream of events, and returns its lines and its end.
+func (h *harness) follow(ctx context.Context, token string) (lines <-chan string, end <-chan struct{}) {
+	r := httptest.NewRequestWithContext(ctx, "GET", "/v1/events?follow=true", nil)
+	r.Header.Set("Accept", "application/x-ndjson")
+	r.Header.Set("Authorization", "Bearer "+token)
+	w := &lineWriter{ResponseRecorder: httptest.NewRecorder(), lines: make(chan string, 16), begun: make(chan struct{})}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		h.h.ServeHTTP(w, r)
+	}()
+	<-w.begun
+	return w.lines, done
+}
+
+// lineWriter hands on what is written.
+type lineWriter struct {
+	*httptest.ResponseRecorder
+	lines chan string
+	begun chan struct{}
+}
+
+func (w *lineWriter) WriteHeader(status int) {
+	w.ResponseRecorder.WriteHeader(status)
+	close(w.begun)
+}
+
+func (w *lineWriter) Write(b []byte) (int, error) {
+	w.lines <- string(b)
+	return len(b), nil
+}
+
+// A lease that waits is not given to a token that was taken back meanwhile.
+func TestWaitingLeaseLosesItsToken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, tok, auth, file := withAuth(t, "admin", "consume a.*")
+		h.as(tok["admin"], "PUT", "/v1/queues/a.1", "").want(201)
+		answers := make(chan answer, 1)
+		go func() {
+			answers <- h.as(tok["consume a.*"], "POST", "/v1/queues/a.1/lease", `{"wait_ms":60000}`)
+		}()
+		synctest.Wait()
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(file, []byte(strings.ReplaceAll(string(text), "[consume]", "[read]")), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := auth.Reload(); err != nil {
+			t.Fatal(err)
+		}
+		h.as(tok["admin"], "POST", "/v1/queues/a.1/messages", oneMessage).want(201)
+		(<-answers).want(403)
+		if a := h.as(tok["admin"], "POST", "/v1/queues/a.1/lease", "").want(200); a.get("messages.0.attempt") != 1.0 {
+			t.Errorf("%s", a.Body)
+		}
+		h.s.Close()
+	})
+}
+
+func TestAuthorizationHeader(t *testing.T) {
+	h, tok, _, _ := withAuth(t, "admin")
+	token := tok["admin"]
+	for _, c := range []struct {
+		headers []string
+		status  int
+	}{
+		{[]string{"Authorization: Bearer " + token}, 200},
+		{[]string{"Authorization: bearer " + token}, 200},
+		{[]string{"Authorization: Basic " + token}, 401},
+		{[]string{"Authorization: " + token}, 401},
+		{[]string{"Authorization: Bearer  " + token}, 401},
+		{[]string{"Authorization: Bearer " + token + " x"}, 401},
+		{[]string{"Authorization: Bearer"}, 401},
+		{[]string{"Authorization: Bearer " + strings.Repeat("a", 4096)}, 401},
+		{[]string{"Authorization: Bearer " + token, "Authorization: Bearer " + token}, 401},
+		{[]string{"X-Token: " + token}, 401},
+	} {
+		if a := h.do("GET", "/v1/queues", "", c.headers...); a.Code != c.status {
+			t.Errorf("%.80q: %d", c.headers, a.Code)
+		}
+	}
+	h.do("GET", "/v1/queues?access_token="+token+"&token="+token, "").want(401)
+	if a := h.do("POST", "/v1/queues/a/messages", oneMessage).want(401); a.str("code") != "unauthenticated" || a.str("outcome") != "not_applied" {
+		t.Errorf("%s", a.Body)
+	}
+}
+
+func TestOpenMetrics(t *testing.T) {
+	token, sum := NewToken()
+	file := filepath.Join(t.TempDir(), "auth.yaml")
+	if err := os.WriteFile(file, []byte("- {name: x, sha256: "+sum+", roles: [read], queues: [a]}"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	auth, err := LoadAuth(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	setup(t, func(o *Options) { o.Auth, o.OpenMetrics = auth, true }).do("GET", "/metrics", "").want(200)
+	setup(t, func(o *Options) { o.Auth = auth }).as(token, "GET", "/metrics", "").want(403)
+}

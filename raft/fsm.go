@@ -36,6 +36,7 @@ type fsm struct {
 // progress is where the Machine stands.
 type progress struct {
 	index   uint64 // Raft's: of the newest command or configuration seen
+	term    uint64 // of that entry; 0 where it came with a snapshot
 	head    uint64 // of the event log
 	clock   int64
 	due     int64
@@ -113,7 +114,7 @@ func (f *fsm) ApplyBatch(logs []*hraft.Log) []any {
 			}
 			out[i] = results{index: l.Index, results: res}
 		}
-		p.index = l.Index
+		p.index, p.term = l.Index, l.Term
 	}
 	f.publish(f.look(p))
 	return out
@@ -193,7 +194,7 @@ func (f *fsm) Restore(stream io.ReadCloser) error {
 		return f.dead
 	}
 	p := f.progress()
-	p.index = meta.Index
+	p.index, p.term = meta.Index, 0
 	f.publish(f.look(p))
 	return nil
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/qlogd/qlogd/internal/checkpoint"
 	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/internal/peer"
 	"github.com/qlogd/qlogd/internal/vfs"
 )
 
@@ -68,9 +69,11 @@ type Options struct {
 	// Member. A cluster of one that is older than incarnations keeps its id.
 	Incarnation string
 	HTTPAddr    string // where clients reach this node, told to the others
-	Logger      *slog.Logger
-	Machine     Machine
-	Metrics     Metrics
+	// Net is how this node reaches the others; nil: it is alone in its process.
+	Net     *peer.Net
+	Logger  *slog.Logger
+	Machine Machine
+	Metrics Metrics
 	// Initial is the first configuration of a new cluster, the same on all of
 	// its nodes. Where there is a cluster on disk it does nothing; nil: none is
 	// made here.

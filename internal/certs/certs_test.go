@@ -1,0 +1,345 @@
+package certs
+
+import (
+	"bytes"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"log/slog"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// authority signs certificates.
+type authority struct {
+	t    *testing.T
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+}
+
+var serial int64
+
+func newAuthority(t *testing.T, name string) *authority {
+	t.Helper()
+	a := &authority{t: t}
+	a.cert, a.key = a.make(name, func(c *x509.Certificate) {
+		c.IsCA, c.BasicConstraintsValid, c.KeyUsage = true, true, x509.KeyUsageCertSign
+	})
+	return a
+}
+
+func (a *authority) make(name string, set ...func(*x509.Certificate)) (*x509.Certificate, *ecdsa.PrivateKey) {
+	a.t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	serial++
+	c := &x509.Certificate{
+		SerialNumber: big.NewInt(serial), Subject: pkix.Name{CommonName: name},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+	}
+	for _, f := range set {
+		f(c)
+	}
+	parent, by := a.cert, a.key
+	if parent == nil {
+		parent, by = c, key
+	}
+	der, err := x509.CreateCertificate(rand.Reader, c, parent, &key.PublicKey, by)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	if c, err = x509.ParseCertificate(der); err != nil {
+		a.t.Fatal(err)
+	}
+	return c, key
+}
+
+// node is a certificate as nodes have it.
+func (a *authority) node(name string, set ...func(*x509.Certificate)) (*x509.Certificate, *ecdsa.PrivateKey) {
+	a.t.Helper()
+	return a.make(name, append([]func(*x509.Certificate){func(c *x509.Certificate) {
+		c.DNSNames, c.IPAddresses = []string{name}, []net.IP{net.IPv4(127, 0, 0, 1)}
+		c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth}
+	}}, set...)...)
+}
+
+// files are where a keeper's PEM files lie.
+type files struct{ cert, key, ca string }
+
+var written time.Time // each file is newer than the ones before
+
+func write(t *testing.T, name, typ string, der []byte) {
+	t.Helper()
+	if err := os.WriteFile(name, pem.EncodeToMemory(&pem.Block{Type: typ, Bytes: der}), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	touch(t, name)
+}
+
+func touch(t *testing.T, name string) {
+	t.Helper()
+	written = written.Add(time.Minute)
+	if err := os.Chtimes(name, written, written); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func newFiles(t *testing.T) files {
+	written = time.Now()
+	d := t.TempDir()
+	return files{filepath.Join(d, "cert.pem"), filepath.Join(d, "key.pem"), filepath.Join(d, "ca.pem")}
+}
+
+func (f files) put(t *testing.T, c *x509.Certificate, key *ecdsa.PrivateKey) {
+	t.Helper()
+	der, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, f.cert, "CERTIFICATE", c.Raw)
+	write(t, f.key, "PRIVATE KEY", der)
+}
+
+// keeper has a certificate of one authority and trusts another.
+func keeper(t *testing.T, by *authority, name string, trust *authority, set ...func(*x509.Certificate)) (*Keeper, files) {
+	t.Helper()
+	f := newFiles(t)
+	c, key := by.node(name, set...)
+	f.put(t, c, key)
+	write(t, f.ca, "CERTIFICATE", trust.cert.Raw)
+	k, err := Load(f.cert, f.key, f.ca)
+	if err != nil {
+		t.Fatal(err)
+	}
+	k.Logger = slog.New(slog.NewTextHandler(t.Output(), nil))
+	return k, f
+}
+
+// shake connects two, and returns what each says of it and the serial number
+// that the client saw.
+func shake(t *testing.T, server, client *tls.Config) (serverErr, clientErr error, serial int64) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	done := make(chan error, 1)
+	go func() {
+		c, err := l.Accept()
+		if err != nil {
+			done <- err
+			return
+		}
+		defer c.Close()
+		s := tls.Server(c, server)
+		if err = s.Handshake(); err == nil {
+			_, err = s.Write([]byte("x"))
+		}
+		done <- err
+	}()
+	raw, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer raw.Close()
+	c := tls.Client(raw, client)
+	// In TLS 1.3 the server judges after the client has finished.
+	_, clientErr = c.Read(make([]byte, 1))
+	if certs := c.ConnectionState().PeerCertificates; len(certs) > 0 {
+		serial = certs[0].SerialNumber.Int64()
+	}
+	raw.Close()
+	return <-done, clientErr, serial
+}
+
+// named is a client that dials name, as package peer makes it.
+func named(c *tls.Config, name string) *tls.Config {
+	c, verify := c.Clone(), c.VerifyConnection
+	c.ServerName = name
+	if verify != nil {
+		c.VerifyConnection = func(s tls.ConnectionState) error {
+			s.ServerName = name
+			return verify(s)
+		}
+	}
+	return c
+}
+
+func TestHandshake(t *testing.T) {
+	ours, theirs := newAuthority(t, "ours"), newAuthority(t, "theirs")
+	expired := func(c *x509.Certificate) { c.NotAfter = time.Now().Add(-time.Minute) }
+	serverOnly := func(c *x509.Certificate) { c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth} }
+	good, _ := keeper(t, ours, "n1", ours)
+	client, _ := keeper(t, ours, "n2", ours)
+	of := func(by, trust *authority, set ...func(*x509.Certificate)) *Keeper {
+		k, _ := keeper(t, by, "n1", trust, set...)
+		return k
+	}
+	for _, c := range []struct {
+		name           string
+		server, client *tls.Config
+		serverErr      string // "" is success, "*" anything
+		clientErr      string
+	}{
+		{"by name", good.Server(true), named(client.Client(), "n1"), "", ""},
+		{"by address", good.Server(true), named(client.Client(), "127.0.0.1"), "", ""},
+		{"other name", good.Server(true), named(client.Client(), "n3"), "*", "not n3"},
+		{"other address", good.Server(true), named(client.Client(), "127.0.0.2"), "*", "127.0.0.2"},
+		{"no name", good.Server(true), client.Client(), "*", "name of the other side is not known"},
+		{"client of another authority", good.Server(true), named(of(theirs, ours).Client(), "n1"), "unknown authority", "*"},
+		{"server of another authority", of(theirs, ours).Server(true), named(client.Client(), "n1"), "*", "unknown authority"},
+		{"client trusts another", good.Server(true), named(of(ours, theirs).Client(), "n1"), "*", "unknown authority"},
+		{"expired client", good.Server(true), named(of(ours, ours, expired).Client(), "n1"), "expired", "*"},
+		{"expired server", of(ours, ours, expired).Server(true), named(client.Client(), "n1"), "*", "expired"},
+		{"no client certificate", good.Server(true), &tls.Config{InsecureSkipVerify: true}, "didn't provide a certificate", "*"},
+		{"certificate that is not for clients", good.Server(true), named(of(ours, ours, serverOnly).Client(), "n1"), "incompatible key usage", "*"},
+		{"TLS 1.2 inside", good.Server(true), &tls.Config{InsecureSkipVerify: true, MaxVersion: tls.VersionTLS12}, "unsupported versions", "*"},
+		{"TLS 1.2 outside", good.Server(false), &tls.Config{InsecureSkipVerify: true, MaxVersion: tls.VersionTLS12}, "", ""},
+		{"TLS 1.1 outside", good.Server(false), &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS10, MaxVersion: tls.VersionTLS11}, "unsupported versions", "*"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			serverErr, clientErr, _ := shake(t, c.server, c.client)
+			for _, e := range []struct {
+				who, want string
+				got       error
+			}{{"server", c.serverErr, serverErr}, {"client", c.clientErr, clientErr}} {
+				switch {
+				case e.want == "" && e.got != nil:
+					t.Errorf("%s: %v", e.who, e.got)
+				case e.want == "*" && e.got == nil:
+					t.Errorf("%s noticed nothing", e.who)
+				case e.want != "" && e.want != "*" && (e.got == nil || !strings.Contains(e.got.Error(), e.want)):
+					t.Errorf("%s: %v; want %q", e.who, e.got, e.want)
+				}
+			}
+		})
+	}
+}
+
+// TestRotation renews everything, the authority too, under configurations that
+// are in use.
+func TestRotation(t *testing.T) {
+	old, next := newAuthority(t, "old"), newAuthority(t, "next")
+	sk, sf := keeper(t, old, "n1", old)
+	ck, cf := keeper(t, old, "n2", old)
+	clock := time.Now()
+	sk.now = func() time.Time { return clock }
+	ck.now = sk.now
+	var logged bytes.Buffer
+	sk.Logger = slog.New(slog.NewTextHandler(&logged, nil))
+	server, client := sk.Server(true), named(ck.Client(), "n1")
+	good := func(want int64) {
+		t.Helper()
+		clock = clock.Add(every)
+		serverErr, clientErr, got := shake(t, server, client)
+		if serverErr != nil || clientErr != nil || got != want {
+			t.Fatalf("certificate %d, not %d; server: %v, client: %v", got, want, serverErr, clientErr)
+		}
+	}
+	first := sk.pair.Leaf.SerialNumber.Int64()
+	good(first)
+
+	second, key := old.node("n1")
+	sf.put(t, second, key)
+	if _, _, got := shake(t, server, client); got != first {
+		t.Errorf("looked at the files twice in a second")
+	}
+	good(second.SerialNumber.Int64())
+
+	// A certificate without its key, then garbage, then nothing: no change.
+	third, key := old.node("n1")
+	write(t, sf.cert, "CERTIFICATE", third.Raw)
+	logged.Reset()
+	for range 3 {
+		good(second.SerialNumber.Int64())
+	}
+	if n := strings.Count(logged.String(), "cannot use changed certificates"); n != 1 {
+		t.Errorf("told %d times:\n%s", n, &logged)
+	}
+	if err := sk.Reload(); err == nil || !strings.Contains(err.Error(), "private key") {
+		t.Errorf("reload of a mismatch: %v", err)
+	}
+	if err := os.WriteFile(sf.ca, []byte("garbage"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	sf.put(t, third, key)
+	if err := sk.Reload(); err == nil || !strings.Contains(err.Error(), "no certificate of an authority") {
+		t.Errorf("reload of garbage: %v", err)
+	}
+	good(second.SerialNumber.Int64())
+	if err := os.Remove(sf.ca); err != nil {
+		t.Fatal(err)
+	}
+	logged.Reset()
+	for range 3 {
+		good(second.SerialNumber.Int64())
+	}
+	if n := strings.Count(logged.String(), "no such file"); n != 1 {
+		t.Errorf("told %d times:\n%s", n, &logged)
+	}
+	if err := sk.Reload(); err == nil {
+		t.Error("reload of a missing file")
+	}
+	write(t, sf.ca, "CERTIFICATE", old.cert.Raw)
+	good(third.SerialNumber.Int64())
+
+	// Another authority, at one side and then at the other, by Reload.
+	fourth, key := next.node("n1")
+	sf.put(t, fourth, key)
+	write(t, sf.ca, "CERTIFICATE", next.cert.Raw)
+	if err := sk.Reload(); err != nil {
+		t.Fatal(err)
+	}
+	if serverErr, clientErr, _ := shake(t, server, client); serverErr == nil || clientErr == nil {
+		t.Errorf("two authorities: server: %v, client: %v", serverErr, clientErr)
+	}
+	c, key := next.node("n2")
+	cf.put(t, c, key)
+	write(t, cf.ca, "CERTIFICATE", next.cert.Raw)
+	if err := ck.Reload(); err != nil {
+		t.Fatal(err)
+	}
+	good(fourth.SerialNumber.Int64())
+}
+
+func TestLoad(t *testing.T) {
+	ca := newAuthority(t, "ca")
+	_, f := keeper(t, ca, "n1", ca)
+	other := newFiles(t)
+	_, key := ca.node("n1")
+	c, _ := ca.node("n1")
+	other.put(t, c, key) // of two pairs
+	for _, c := range []struct{ name, cert, key, ca, want string }{
+		{"good", f.cert, f.key, f.ca, ""},
+		{"without an authority", f.cert, f.key, "", ""},
+		{"no file", f.cert + "x", f.key, f.ca, "no such file"},
+		{"no certificate", f.key, f.key, f.ca, "certificate"},
+		{"no key", f.cert, f.cert, f.ca, "key"},
+		{"of two pairs", other.cert, other.key, f.ca, "does not match"},
+		{"authority is a key", f.cert, f.key, f.key, "no certificate of an authority"},
+	} {
+		k, err := Load(c.cert, c.key, c.ca)
+		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("%s: %v", c.name, err)
+		}
+		if c.ca != "" || err != nil {
+			continue
+		}
+		// Nobody passes without one.
+		if serverErr, clientErr, _ := shake(t, k.Server(true), named(k.Client(), "n1")); serverErr == nil || clientErr == nil {
+			t.Errorf("no authority: server: %v, client: %v", serverErr, clientErr)
+		}
+	}
+}

@@ -13,21 +13,33 @@
 package client
 
 import (
+	"crypto/tls"
+	"crypto/x509"
 	"fmt"
+	"net"
 	"net/http"
 	"net/url"
+	"os"
 	"strings"
+	"sync/atomic"
 	"time"
 )
 
-// Client talks to one node of a cluster; any node takes any request. It is
-// safe for use by several goroutines.
+// Client talks to the nodes of a cluster; any node takes any request. It stays
+// with one and goes to the next where that one can't be reached, has no leader,
+// or shuts down. It is safe for use by several goroutines.
 type Client struct {
-	base  *url.URL
-	http  *http.Client
-	token string
-	agent string
-	retry Retry
+	endpoints []*url.URL
+	at        atomic.Uint32 // index of the endpoint that calls begin with
+	http      *http.Client
+	tls       *tls.Config
+	token     string
+	agent     string
+	retry     Retry
+	try       time.Duration // how long one try may go without an answer; 0 for ever
+
+	more []string // of WithEndpoints
+	err  error    // of an option
 
 	// sleep is time.After but for tests.
 	sleep func(time.Duration) <-chan time.Time
@@ -35,7 +47,9 @@ type Client struct {
 
 // Retry says how often and how long a call is repeated where the server asks
 // for it (429, 503) or its outcome was not learnt. The server's Retry-After
-// goes before the client's own jittered exponential backoff.
+// goes before the client's own jittered exponential backoff. Where there are
+// several endpoints, one attempt is a round: where one endpoint fails the next is
+// asked at once, and the wait comes when all have.
 type Retry struct {
 	Attempts int           // in all; 1: never again
 	Min, Max time.Duration // of the client's own backoff
@@ -51,8 +65,45 @@ type Option func(*Client)
 // leave room for long polls: better none, and a context's deadline per call.
 func WithHTTPClient(h *http.Client) Option { return func(c *Client) { c.http = h } }
 
-// WithToken sends a bearer token.
+// WithEndpoints adds more nodes of the same cluster to go to.
+func WithEndpoints(addrs ...string) Option {
+	return func(c *Client) { c.more = append(c.more, addrs...) }
+}
+
+// WithToken sends a bearer token. It is only as secret as the connection: off
+// this machine, use https.
 func WithToken(token string) Option { return func(c *Client) { c.token = token } }
+
+// WithTLS sets how https is spoken, such as client certificates or a CA of one's
+// own. It does not go with WithHTTPClient.
+func WithTLS(t *tls.Config) Option { return func(c *Client) { c.tls = t } }
+
+// WithCACert trusts the authorities in a PEM file and no others.
+func WithCACert(file string) Option {
+	return func(c *Client) {
+		b, err := os.ReadFile(file)
+		if err != nil {
+			c.err = fmt.Errorf("CA certificate: %w", err)
+			return
+		}
+		pool := x509.NewCertPool()
+		if !pool.AppendCertsFromPEM(b) {
+			c.err = fmt.Errorf("CA certificate: %s holds no PEM certificate", file)
+			return
+		}
+		if c.tls = c.tls.Clone(); c.tls == nil {
+			c.tls = &tls.Config{}
+		}
+		c.tls.RootCAs = pool
+	}
+}
+
+// WithTryTimeout sets how long one try may go without an answer (beyond what the
+// call itself asks to wait) before it counts as failed; 0 is for ever. By default
+// that is 20 s where there are several endpoints, so that a node that hangs is
+// left for another one, and for ever where there is one. What a context says
+// comes first in any case.
+func WithTryTimeout(d time.Duration) Option { return func(c *Client) { c.try = d } }
 
 // WithRetry sets when calls are repeated.
 func WithRetry(r Retry) Option { return func(c *Client) { c.retry = r } }
@@ -60,11 +111,58 @@ func WithRetry(r Retry) Option { return func(c *Client) { c.retry = r } }
 // WithUserAgent names the program to the server.
 func WithUserAgent(agent string) Option { return func(c *Client) { c.agent = agent } }
 
-// New returns a client of the node at addr, such as http://127.0.0.1:7070. It
-// does not connect yet.
+// The client's own time limits.
+const (
+	dialTimeout = 5 * time.Second
+	tryTimeout  = 20 * time.Second // more than the 10 s that a server gives a write to commit
+)
+
+// New returns a client of the node at addr, such as http://127.0.0.1:7070, or of
+// several, separated by commas. It does not connect yet.
 func New(addr string, opts ...Option) (*Client, error) {
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	// A worker holds several long polls at once; the default of two idle
+	// connections a host would make it dial anew after each.
+	transport.MaxIdleConnsPerHost = 64
+	transport.DialContext = (&net.Dialer{Timeout: dialTimeout, KeepAlive: 30 * time.Second}).DialContext
+	c := &Client{
+		http:  &http.Client{Transport: transport},
+		agent: "qlogd-go-client",
+		retry: DefaultRetry,
+		try:   -1,
+		sleep: time.After,
+	}
+	for _, o := range opts {
+		o(c)
+	}
+	if c.err != nil {
+		return nil, c.err
+	}
+	scheme := "http://"
+	if c.tls != nil {
+		transport.TLSClientConfig = c.tls
+		scheme = "https://"
+	}
+	for _, a := range append(strings.Split(addr, ","), c.more...) {
+		u, err := endpoint(strings.TrimSpace(a), scheme)
+		if err != nil {
+			return nil, err
+		}
+		c.endpoints = append(c.endpoints, u)
+	}
+	if c.try < 0 {
+		if c.try = 0; len(c.endpoints) > 1 {
+			c.try = tryTimeout
+		}
+	}
+	c.retry.Attempts = max(c.retry.Attempts, 1)
+	return c, nil
+}
+
+// endpoint reads one address; scheme is that of an address without.
+func endpoint(addr, scheme string) (*url.URL, error) {
 	if !strings.Contains(addr, "://") {
-		addr = "http://" + addr
+		addr = scheme + addr
 	}
 	u, err := url.Parse(addr)
 	if err != nil {
@@ -74,23 +172,14 @@ func New(addr string, opts ...Option) (*Client, error) {
 		return nil, fmt.Errorf("address %.64q: wants http://HOST:PORT or https://HOST:PORT", addr)
 	}
 	u.Path = strings.TrimSuffix(u.Path, "/")
-	transport := http.DefaultTransport.(*http.Transport).Clone()
-	// A worker holds several long polls at once; the default of two idle
-	// connections a host would make it dial anew after each.
-	transport.MaxIdleConnsPerHost = 64
-	c := &Client{
-		base:  u,
-		http:  &http.Client{Transport: transport},
-		agent: "qlogd-go-client",
-		retry: DefaultRetry,
-		sleep: time.After,
-	}
-	for _, o := range opts {
-		o(c)
-	}
-	c.retry.Attempts = max(c.retry.Attempts, 1)
-	return c, nil
+	return u, nil
 }
 
-// Addr returns the node's address.
-func (c *Client) Addr() string { return c.base.String() }
+// Addr returns the address of the node that the next call goes to.
+func (c *Client) Addr() string { return c.endpoints[c.at.Load()].String() }
+
+// leave lets calls begin with the endpoint after this one. Of several that fail
+// at one endpoint at once, one moves on.
+func (c *Client) leave(at uint32) {
+	c.at.CompareAndSwap(at, (at+1)%uint32(len(c.endpoints)))
+}

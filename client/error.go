@@ -47,6 +47,7 @@ const (
 	ErrForbidden           = code("forbidden")
 	ErrQueueNotFound       = code("queue_not_found")
 	ErrMessageNotFound     = code("message_not_found")
+	ErrNodeNotFound        = code("node_not_found")
 	ErrLeaseLost           = code("lease_lost")
 	ErrQueueInUse          = code("queue_in_use")
 	ErrConflict            = code("conflict")

@@ -123,16 +123,21 @@ func (c *Client) stream(ctx context.Context, q *EventQuery, yield func(wire.Even
 	v := q.values()
 	v.Set("follow", "true")
 	v.Del("limit")
-	req, err := c.request(ctx, &call{method: http.MethodGet, path: "/v1/events", query: v}, nil)
+	at := c.at.Load()
+	req, err := c.request(ctx, c.endpoints[at], &call{method: http.MethodGet, path: "/v1/events", query: v}, nil)
 	if err != nil {
 		return false, 0, err
 	}
 	req.Header.Set("Accept", "application/x-ndjson")
 	resp, err := c.http.Do(req)
 	if err != nil {
+		c.leave(at)
 		return false, 0, err
 	}
 	defer resp.Body.Close()
+	if resp.StatusCode == http.StatusServiceUnavailable {
+		c.leave(at)
+	}
 	if resp.StatusCode != http.StatusOK {
 		b, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
 		return false, 0, problem(resp, b)

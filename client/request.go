@@ -45,8 +45,10 @@ type call struct {
 	query        url.Values
 	body         any
 	key          string
-	lease        bool // must not carry a key; repeated only where surely not applied
-	settle       bool // needs no key: a repeated settle is answered as the first
+	lease        bool          // must not carry a key; repeated only where surely not applied
+	settle       bool          // needs no key: a repeated settle is answered as the first
+	patience     time.Duration // how long the server may take by the call's own will
+	done         code          // what a repeat answers where an earlier try was carried out; "" nothing
 }
 
 func (c *Client) do(ctx context.Context, method, path string, body, answer any, opts ...CallOption) error {
@@ -73,13 +75,18 @@ func (c *Client) send(ctx context.Context, q *call, answer any, opts []CallOptio
 	// Once an attempt may have been committed, a later one that surely was not
 	// says nothing about it: the call's outcome stays unknown.
 	unknown := false
-	for attempt := 1; ; attempt++ {
-		status, wait, err := c.once(ctx, q, body, answer)
+	asked := 0 // endpoints of this attempt
+	for attempt := 1; ; {
+		at := c.at.Load()
+		status, wait, err := c.once(ctx, c.endpoints[at], q, body, answer)
 		if err == nil {
 			return status, nil
 		}
 		var e *Error
 		answered := errors.As(err, &e)
+		if answered && unknown && q.done != "" && errors.Is(e, q.done) {
+			return status, nil
+		}
 		// A definite answer to a repeat under the same key is one about the
 		// first as well, unless it only says "not now".
 		again := answered && (status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable) && e.Problem.Retryable
@@ -90,6 +97,13 @@ func (c *Client) send(ctx context.Context, q *call, answer any, opts []CallOptio
 		}
 		if write && (!answered && !notSent(err) || answered && e.Problem.Outcome == wire.Unknown) {
 			unknown = true
+		}
+		if ctx.Err() == nil && (!answered || status == http.StatusServiceUnavailable) {
+			// This node does not do, also for calls that are not repeated.
+			c.leave(at)
+			if asked++; again && asked < len(c.endpoints) {
+				continue
+			}
 		}
 		if !again || attempt >= c.retry.Attempts || ctx.Err() != nil {
 			if unknown && (!answered || again) {
@@ -103,6 +117,7 @@ func (c *Client) send(ctx context.Context, q *call, answer any, opts []CallOptio
 			// Clients that were turned away together must not come back together.
 			wait += time.Duration(mathrand.Int64N(int64(wait)/4 + 1))
 		}
+		attempt, asked = attempt+1, 0
 		select {
 		case <-ctx.Done():
 			if unknown {
@@ -144,9 +159,18 @@ type begunError struct{ error }
 
 func (e *begunError) Unwrap() error { return e.error }
 
-// once sends the request one time. wait is what the server asked for.
-func (c *Client) once(ctx context.Context, q *call, body []byte, answer any) (status int, wait time.Duration, err error) {
-	req, err := c.request(ctx, q, body)
+// once sends the request one time, to one endpoint. wait is what the server
+// asked for.
+func (c *Client) once(ctx context.Context, to *url.URL, q *call, body []byte, answer any) (status int, wait time.Duration, err error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	alive := func(time.Duration) {}
+	if c.try > 0 && !q.query.Has("at") { // to rebuild a past can take long
+		t := time.AfterFunc(c.try+q.patience, func() { cancel(fmt.Errorf("%s does not answer", to.Host)) })
+		defer t.Stop()
+		alive = func(d time.Duration) { t.Reset(d) }
+	}
+	req, err := c.request(ctx, to, q, body)
 	if err != nil {
 		return 0, 0, err
 	}
@@ -156,13 +180,16 @@ func (c *Client) once(ctx context.Context, q *call, body []byte, answer any) (st
 	}))
 	resp, err := c.http.Do(req)
 	if err != nil {
+		if cause := context.Cause(ctx); cause != nil && !errors.Is(err, cause) {
+			err = fmt.Errorf("%w: %w", cause, err)
+		}
 		if begun.Load() {
 			err = &begunError{err}
 		}
 		return 0, 0, err
 	}
 	defer resp.Body.Close()
-	b, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
+	b, err := io.ReadAll(io.LimitReader(patientReader{resp.Body, func() { alive(c.try) }}, maxAnswer))
 	if err != nil {
 		return resp.StatusCode, 0, fmt.Errorf("%s %s: read the answer: %w", q.method, q.path, err)
 	}
@@ -179,8 +206,19 @@ func (c *Client) once(ctx context.Context, q *call, body []byte, answer any) (st
 	return resp.StatusCode, 0, nil
 }
 
-func (c *Client) request(ctx context.Context, q *call, body []byte) (*http.Request, error) {
-	u := *c.base
+// patientReader tells that there is still something coming.
+type patientReader struct {
+	io.Reader
+	alive func()
+}
+
+func (r patientReader) Read(b []byte) (int, error) {
+	r.alive()
+	return r.Reader.Read(b)
+}
+
+func (c *Client) request(ctx context.Context, to *url.URL, q *call, body []byte) (*http.Request, error) {
+	u := *to
 	u.RawPath = u.EscapedPath() + q.path
 	path, err := url.PathUnescape(u.RawPath)
 	if err != nil {

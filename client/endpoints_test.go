@@ -1,0 +1,332 @@
+package client
+
+import (
+	"context"
+	"encoding/pem"
+	"errors"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/qlogd/qlogd/api/wire"
+)
+
+// several returns a client of several servers, each with its answers.
+func several(t *testing.T, opts []Option, answers ...[]func(http.ResponseWriter)) (*Client, []*fake, *[]time.Duration) {
+	t.Helper()
+	var addrs []string
+	var fakes []*fake
+	for _, a := range answers {
+		f := &fake{t: t, answers: a}
+		srv := httptest.NewServer(f)
+		t.Cleanup(srv.Close)
+		if a == nil {
+			srv.Close() // nobody is there
+		}
+		addrs, fakes = append(addrs, srv.URL), append(fakes, f)
+	}
+	c, err := New(strings.Join(addrs[:len(addrs)-1], ", "), append(opts, WithEndpoints(addrs[len(addrs)-1]))...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var waits []time.Duration
+	c.sleep = func(d time.Duration) <-chan time.Time {
+		waits = append(waits, d)
+		ch := make(chan time.Time, 1)
+		ch <- time.Time{}
+		return ch
+	}
+	return c, fakes, &waits
+}
+
+type answerList = []func(http.ResponseWriter)
+
+var (
+	noLeader  = problemSays(503, "no_leader", "not_applied", true, "Retry-After", "1")
+	unsure    = problemSays(503, "no_leader", "unknown", true, "Retry-After", "1")
+	stopping  = problemSays(503, "shutting_down", "not_applied", true, "Retry-After", "2")
+	enqueued  = says(201, produced)
+	noMessage = says(200, `{"messages":[]}`)
+)
+
+// A node that is away, has no leader, or shuts down is left for the next one,
+// at once and for good.
+func TestGoesToTheNextNode(t *testing.T) {
+	for name, first := range map[string]answerList{"away": nil, "no leader": {noLeader}, "shutting down": {stopping}, "unknown": {unsure}, "hung up": {hangup}} {
+		t.Run(name, func(t *testing.T) {
+			c, f, waits := several(t, nil, first, answerList{enqueued, enqueued}, answerList{})
+			for range 2 {
+				if _, err := c.Produce(t.Context(), "q", JSON(1)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if len(*waits) != 0 || len(f[1].asked()) != 2 {
+				t.Errorf("waited %v; %d requests", *waits, len(f[1].asked()))
+			}
+			if a := f[0].asked(); len(a) > 0 && a[0].header.Get("Idempotency-Key") != f[1].asked()[0].header.Get("Idempotency-Key") {
+				t.Error("another key")
+			}
+		})
+	}
+}
+
+// A lease goes to another node only where it surely took nothing.
+func TestALeaseGoesOnOnlyWhereItIsSafe(t *testing.T) {
+	for name, first := range map[string]answerList{"away": nil, "no leader": {noLeader}, "shutting down": {stopping}} {
+		c, _, _ := several(t, nil, first, answerList{noMessage})
+		if _, err := c.Lease(t.Context(), "q", LeaseOptions{}); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for name, first := range map[string]answerList{"unknown": {unsure}, "hung up": {hangup}} {
+		c, f, _ := several(t, nil, first, answerList{noMessage})
+		if _, err := c.Lease(t.Context(), "q", LeaseOptions{}); err == nil || len(f[1].asked()) != 0 {
+			t.Errorf("%s: %v", name, err)
+		}
+		// The next call does not begin there.
+		if _, err := c.Lease(t.Context(), "q", LeaseOptions{}); err != nil {
+			t.Errorf("%s, then: %v", name, err)
+		}
+	}
+}
+
+// It waits once all nodes have failed, and gives up after as many rounds.
+func TestRounds(t *testing.T) {
+	c, _, waits := several(t, nil, answerList{noLeader, enqueued}, answerList{noLeader}, nil)
+	if _, err := c.Produce(t.Context(), "q", JSON(1)); err != nil {
+		t.Fatal(err)
+	}
+	if len(*waits) != 1 {
+		t.Errorf("waited %v", *waits)
+	}
+	c, f, waits := several(t, []Option{WithRetry(Retry{Attempts: 3})}, answerList{noLeader, noLeader, noLeader}, answerList{noLeader, noLeader, noLeader})
+	if _, err := c.Produce(t.Context(), "q", JSON(1)); !errors.Is(err, ErrNoLeader) || errors.Is(err, ErrOutcomeUnknown) {
+		t.Error(err)
+	}
+	if len(f[0].asked())+len(f[1].asked()) != 6 || len(*waits) != 2 {
+		t.Errorf("%d and %d requests, waited %v", len(f[0].asked()), len(f[1].asked()), *waits)
+	}
+	// A refusal is one by all.
+	c, f, _ = several(t, nil, answerList{problemSays(404, "queue_not_found", "not_applied", false)}, answerList{})
+	if _, err := c.Produce(t.Context(), "q", JSON(1)); !errors.Is(err, ErrQueueNotFound) || len(f[1].asked()) != 0 {
+		t.Error(err)
+	}
+	// One that is busy is waited for.
+	c, _, waits = several(t, nil, answerList{problemSays(429, "overloaded", "not_applied", true, "Retry-After", "3"), enqueued}, answerList{})
+	if _, err := c.Produce(t.Context(), "q", JSON(1)); err != nil || len(*waits) != 1 || (*waits)[0] < 3*time.Second {
+		t.Errorf("%v, waited %v", err, *waits)
+	}
+}
+
+// A node that takes a request and does not answer is left after a while.
+func TestAHangingNodeIsLeft(t *testing.T) {
+	hang := make(chan struct{})
+	defer close(hang)
+	hangs := func(http.ResponseWriter) { <-hang }
+	c, f, _ := several(t, []Option{WithTryTimeout(20 * time.Millisecond)}, answerList{hangs, hangs}, answerList{enqueued})
+	if _, err := c.Produce(t.Context(), "q", JSON(1)); err != nil {
+		t.Fatal(err)
+	}
+	if f[0].asked()[0].header.Get("Idempotency-Key") != f[1].asked()[0].header.Get("Idempotency-Key") {
+		t.Error("another key")
+	}
+	c.at.Store(0)
+	_, err := c.Lease(t.Context(), "q", LeaseOptions{})
+	if err == nil || !strings.Contains(err.Error(), "does not answer") || len(f[1].asked()) != 1 {
+		t.Error(err)
+	}
+}
+
+func TestFollowGoesToTheNextNode(t *testing.T) {
+	line := func(id string) string { return `{"event_id":"` + id + `","type":"acked"}` + "\n" }
+	c, f, _ := several(t, nil, answerList{says(200, line("01A")), stopping}, answerList{says(200, line("01B"))})
+	var got []string
+	for e, err := range c.Follow(t.Context(), EventQuery{After: "019"}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got = append(got, e.EventID); len(got) == 2 {
+			break
+		}
+	}
+	if strings.Join(got, " ") != "01A 01B" || f[1].asked()[0].query.Get("after") != "01A" {
+		t.Error(got)
+	}
+}
+
+func TestCluster(t *testing.T) {
+	c, f, _ := setup(t,
+		says(200, `{"cluster_id":"c","node_id":"n1","leader_id":"n1","term":2,"nodes":[{"id":"n1","voter":true,"log_head":7,"chain_hash":"ab"}]}`),
+		says(201, `{"id":"n2","raft_addr":"h:1"}`), says(200, `{"id":"n2"}`),
+		says(200, `{"leader_id":"n2"}`), says(200, `{"indexes":{"n1":7}}`), says(204, ""), problemSays(404, "node_not_found", "not_applied", false))
+	if v, err := c.Cluster(t.Context()); err != nil || v.Nodes[0].LogHead != 7 {
+		t.Errorf("%+v, %v", v, err)
+	}
+	no := false
+	if n, created, err := c.AddNode(t.Context(), wire.NewNode{ID: "n2", RaftAddr: "h:1", Voter: &no}); err != nil || !created || n.RaftAddr != "h:1" {
+		t.Errorf("%+v, %v", n, err)
+	}
+	if b := f.asked()[1].body; b != `{"id":"n2","raft_addr":"h:1","voter":false}` {
+		t.Error(b)
+	}
+	if _, created, err := c.AddNode(t.Context(), wire.NewNode{ID: "n2", RaftAddr: "h:1"}); err != nil || created {
+		t.Error(err)
+	}
+	if to, err := c.TransferLeadership(t.Context(), "n2"); err != nil || to != "n2" || f.asked()[3].body != `{"to":"n2"}` {
+		t.Error(to, err)
+	}
+	if s, err := c.Snapshot(t.Context()); err != nil || s["n1"] != 7 {
+		t.Error(s, err)
+	}
+	if err := c.RemoveNode(t.Context(), "n2", true); err != nil || f.asked()[5].query.Get("force") != "true" {
+		t.Error(err)
+	}
+	if err := c.RemoveNode(t.Context(), "n2", false); !errors.Is(err, ErrNodeNotFound) {
+		t.Error(err)
+	}
+	// Its answer was lost, and the next node has heard of it.
+	c, _, _ = setup(t, hangup, problemSays(404, "node_not_found", "not_applied", false))
+	if err := c.RemoveNode(t.Context(), "n2", false); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestTLS(t *testing.T) {
+	f := &fake{t: t, answers: answerList{enqueued}}
+	srv := httptest.NewTLSServer(f)
+	defer srv.Close()
+	srv.Config.ErrorLog = nil
+	ca := filepath.Join(t.TempDir(), "ca.pem")
+	if err := os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: srv.Certificate().Raw}), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	// An address without a scheme is https where a CA is named.
+	c, err := New(srv.Listener.Addr().String(), WithCACert(ca), WithToken("qlogd_x"))
+	if err != nil || !strings.HasPrefix(c.Addr(), "https://") {
+		t.Fatal(err)
+	}
+	if _, err := c.Produce(t.Context(), "q", JSON(1)); err != nil {
+		t.Fatal(err)
+	}
+	if f.asked()[0].header.Get("Authorization") != "Bearer qlogd_x" {
+		t.Error(f.asked()[0].header)
+	}
+	c, err = New(srv.URL, WithRetry(Retry{Attempts: 1}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Produce(t.Context(), "q", JSON(1)); err == nil || !strings.Contains(err.Error(), "certificate") {
+		t.Error(err)
+	}
+	for _, file := range []string{filepath.Join(t.TempDir(), "none"), os.Args[0]} {
+		if _, err := New(srv.URL, WithCACert(file)); err == nil {
+			t.Error(file)
+		}
+	}
+	if _, err := New("127.0.0.1:1,,x"); err == nil {
+		t.Error("an empty address")
+	}
+}
+
+// TestRollingRestart: three nodes are stopped and come again, one after the
+// other, while clients write, read and settle. None of them sees a failure.
+func TestRollingRestart(t *testing.T) {
+	var nodes [3]*restartable
+	var addrs []string
+	seen := &keys{byKey: map[string]int{}}
+	for i := range nodes {
+		nodes[i] = startNode(t, seen)
+		addrs = append(addrs, nodes[i].URL)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var work sync.WaitGroup
+	done := make(chan struct{}, 1)
+	for range 4 {
+		work.Go(func() {
+			c, err := New(strings.Join(addrs, ","))
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			for ctx.Err() == nil {
+				if _, err := c.Produce(context.WithoutCancel(ctx), "q", JSON(1)); err != nil {
+					t.Error(err)
+				}
+				if _, err := c.Queue(context.WithoutCancel(ctx), "q"); err != nil {
+					t.Error(err)
+				}
+				select {
+				case done <- struct{}{}:
+				default:
+				}
+			}
+		})
+	}
+	for range 2 {
+		for _, n := range nodes {
+			n.stop()
+			for range 8 {
+				<-done // the others serve
+			}
+			n.start(t)
+		}
+	}
+	cancel()
+	work.Wait()
+	seen.mu.Lock()
+	defer seen.mu.Unlock()
+	if len(seen.byKey) == 0 {
+		t.Error("nothing was written")
+	}
+}
+
+// keys are what all nodes have executed, by Idempotency-Key.
+type keys struct {
+	mu    sync.Mutex
+	byKey map[string]int
+}
+
+// restartable is a node that can be stopped as by SIGTERM and started at the
+// same address.
+type restartable struct {
+	*httptest.Server
+	seen *keys
+	addr string
+}
+
+func startNode(t *testing.T, seen *keys) *restartable {
+	n := &restartable{seen: seen, addr: "127.0.0.1:0"}
+	n.start(t)
+	n.addr = n.Listener.Addr().String()
+	t.Cleanup(func() { n.stop() })
+	return n
+}
+
+func (n *restartable) start(t *testing.T) {
+	t.Helper()
+	l, err := net.Listen("tcp", n.addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.Server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if key := r.Header.Get("Idempotency-Key"); key != "" {
+			n.seen.mu.Lock()
+			n.seen.byKey[key]++
+			n.seen.mu.Unlock()
+			enqueued(w)
+			return
+		}
+		says(200, `{"name":"q"}`)(w)
+	}))
+	_ = n.Listener.Close()
+	n.Listener = l
+	n.Start()
+}
+
+func (n *restartable) stop() { _ = n.Config.Shutdown(context.Background()) }

@@ -34,6 +34,9 @@ const (
 	LeaseState = "lease state" // a lease that was lost is good again, or a settled one is refused
 	Attempts   = "attempts"    // a message's attempts don't count its leases
 	Stuck      = "stuck"       // a message was not delivered although nothing is in its way
+	Old        = "old"         // a read shows less than was acknowledged before it
+	Backwards  = "backwards"   // a later read shows an earlier state
+	Index      = "index"       // a later write has the earlier entry
 )
 
 // Violation is what Check found.
@@ -97,6 +100,8 @@ func Check(history []Op, rules map[string]Rules) []Violation {
 	c.realTime()
 	c.lanes()
 	c.peeks(ops)
+	c.reads(ops)
+	c.indexes(ops)
 	return c.violations
 }
 

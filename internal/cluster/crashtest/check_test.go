@@ -69,6 +69,17 @@ func (s *story) peek(queue string, found ...Found) *Op {
 	return s.add(Op{Kind: Peek, Queue: queue, Found: found})
 }
 
+// get asks for one message.
+func (s *story) get(kind Kind, queue, key, uid, state string) *Op {
+	return s.add(Op{Kind: kind, Queue: queue, Found: []Found{{ID: s.made[uid], UID: uid, Key: key, State: state}}})
+}
+
+// crash ends what is under way.
+func (s *story) crash() {
+	s.add(Op{Kind: Crash})
+	s.add(Op{Kind: Barrier})
+}
+
 func (s *story) shown(uid, key string) Found { return Found{ID: s.made[uid], UID: uid, Key: key} }
 
 // last returns the op of a kind that came last.
@@ -255,6 +266,35 @@ func TestPlantedMistakes(t *testing.T) {
 			s.settle(Retry, "z", s.lease("pool", "", "z", 1), "retried")
 			s.settle(Ack, "z", s.lease("pool", "", "z", 1), "acked")
 		}},
+		{"another node does not know what was enqueued", Old, func(s *story) {
+			s.produce("q", "k", "z")
+			s.get(Get, "q", "k", "z", absent)
+		}},
+		{"another node does not know what was acked", Old, func(s *story) {
+			s.get(Get, "q", "k", "c", "leased")
+		}},
+		{"a read shows an ack that nobody sent", Phantom, func(s *story) {
+			s.produce("q", "k", "z")
+			s.get(Get, "q", "k", "z", "acked")
+		}},
+		{"a read shows what another did not yet", Backwards, func(s *story) {
+			s.produce("q", "k", "z").Outcome = Unknown
+			s.get(Get, "q", "k", "z", "ready")
+			s.get(Get, "q", "k", "z", absent)
+		}},
+		{"stale reads of one node go back", Backwards, func(s *story) {
+			s.produce("q", "k", "z")
+			s.get(Stale, "q", "k", "z", "ready")
+			s.get(Stale, "q", "k", "z", absent)
+		}},
+		{"a later write has the earlier entry", Index, func(s *story) {
+			s.produce("pool", "", "y").Index = 8
+			s.produce("pool", "", "z").Index = 7
+		}},
+		{"two writes that did not meet have one entry", Index, func(s *story) {
+			s.produce("pool", "", "y").Index = 8
+			s.settle(Ack, "y", s.lease("pool", "", "y", 1), "acked").Index = 8
+		}},
 		{"a message is never delivered", Stuck, func(s *story) {
 			s.produce("pool", "", "z")
 			s.peek("pool", s.shown("z", ""))
@@ -291,5 +331,35 @@ func TestUnknownIsAllowed(t *testing.T) {
 				t.Error(v)
 			}
 		})
+	}
+}
+
+// TestStaleIsAllowed: a stale read may be behind, also behind another node's,
+// and begin anew with the node.
+func TestStaleIsAllowed(t *testing.T) {
+	s := good()
+	s.produce("pool", "", "z")
+	s.get(Stale, "pool", "", "z", absent).Node = "n1"
+	s.get(Stale, "pool", "", "z", "ready").Node = "n1"
+	s.get(Stale, "pool", "", "z", absent).Node = "n2"
+	s.get(Stale, "pool", "", "z", absent).Node = "n1"
+	s.last(Stale).Life = 2
+	s.settle(Ack, "z", s.lease("pool", "", "z", 1), "acked")
+	s.get(Stale, "pool", "", "z", "leased").Node = "n2"
+	for _, v := range Check(s.ops, testRules) {
+		t.Error(v)
+	}
+}
+
+// TestRepeatedEntry: a repeat may be told the entry of the attempt that was done.
+func TestRepeatedEntry(t *testing.T) {
+	s := good()
+	s.produce("pool", "", "y").Outcome = Unknown
+	s.produce("pool", "", "z").Index = 8
+	s.produce("pool", "", "y").Index = 7
+	for _, v := range Check(s.ops, testRules) {
+		if v.Rule == Index {
+			t.Error(v)
+		}
 	}
 }

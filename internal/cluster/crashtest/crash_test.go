@@ -2,6 +2,7 @@ package crashtest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -10,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/qlogd/qlogd/client"
 	"github.com/qlogd/qlogd/internal/cluster"
 )
 
@@ -61,7 +61,7 @@ func TestCrash(t *testing.T) {
 func campaign(t *testing.T, n *cluster.Node, seed uint64, crashes int, crash func(), restart func(*rand.Rand)) {
 	t.Helper()
 	ctx := context.Background()
-	d := NewDriver(n.Client(client.WithRetry(client.Retry{Attempts: 1})), seed)
+	d := NewDriver(seed, n)
 	t.Cleanup(func() { save(t, d.History, seed) })
 	if err := d.Setup(ctx); err != nil {
 		t.Fatal(err)
@@ -77,13 +77,13 @@ func campaign(t *testing.T, n *cluster.Node, seed uint64, crashes int, crash fun
 		}
 		grow(d.History, answers)
 		time.Sleep(time.Duration(r.IntN(20_000)) * time.Microsecond)
-		d.History.Add(Op{Client: -1, Kind: Crash, Invoke: d.History.Now(), Return: d.History.Now()})
 		down := d.History.Now()
 		crash()
 		d.Halt()
+		d.History.Add(Op{Client: -1, Kind: Crash, Invoke: down, Return: d.History.Now()})
 		restart(r)
 		up := d.History.Now()
-		err := d.Peek(ctx)
+		err := errors.Join(d.Cross(ctx), d.Peek(ctx))
 		d.Resume()
 		if testing.Verbose() {
 			t.Logf("crash %d: ran %s, away %s", i+1, time.Duration(down-began).Round(time.Millisecond), time.Duration(up-down).Round(time.Millisecond))

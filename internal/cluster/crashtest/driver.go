@@ -14,6 +14,7 @@ import (
 
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/client"
+	"github.com/qlogd/qlogd/internal/cluster"
 )
 
 // The campaign's queues.
@@ -21,6 +22,7 @@ const (
 	ordered = "ordered" // per key; messages stay until they are acked
 	pool    = "pool"    // unordered; the same
 	flaky   = "flaky"   // per key; three attempts, then to flaky.dlq
+	barrier = "barrier" // takes a message behind each crash; nobody looks at it
 )
 
 // queues are their policies, in the order in which they are peeked: a queue
@@ -54,11 +56,13 @@ func policy(ordering string, attempts int64, dlq string) wire.PolicyUpdate {
 	return p
 }
 
-// Driver sends the campaign's clients.
+// Driver sends the campaign's clients. Some of them are bound to a node, the
+// others go where they like, and all repeat elsewhere what a node did not do.
 type Driver struct {
 	History *History
-	client  *client.Client
+	nodes   []*client.Client // of one node each; none repeats by itself
 	seed    uint64
+	timeout time.Duration // of one call
 
 	// gate is held for reading by a client that is at work, and for writing
 	// while the server is exchanged.
@@ -70,9 +74,17 @@ type Driver struct {
 	limit   int64
 }
 
-// NewDriver prepares clients of one node. c must not repeat by itself.
-func NewDriver(c *client.Client, seed uint64) *Driver {
-	return &Driver{History: NewHistory(), client: c, seed: seed, limit: 600}
+// NewDriver prepares clients of these nodes.
+func NewDriver(seed uint64, nodes ...*cluster.Node) *Driver {
+	d := &Driver{History: NewHistory(), seed: seed, limit: 600, timeout: 30 * time.Second}
+	for _, n := range nodes {
+		d.nodes = append(d.nodes, n.Client(client.WithRetry(client.Retry{Attempts: 1})))
+	}
+	if len(nodes) > 1 {
+		// A node that is paused or cut off does not answer for a while.
+		d.timeout = 10 * time.Second
+	}
+	return d
 }
 
 // Setup makes the queues.
@@ -84,8 +96,9 @@ func (d *Driver) Setup(ctx context.Context) error {
 		{ordered, policy("per_key", 0, "")},
 		{pool, policy("unordered", 0, "")},
 		{flaky, policy("per_key", 3, `,"dead_letter_queue":"auto"`)},
+		{barrier, policy("unordered", 0, "")},
 	} {
-		if _, _, err := d.client.PutQueue(ctx, q.name, q.policy); err != nil {
+		if _, _, err := d.nodes[0].PutQueue(ctx, q.name, q.policy); err != nil {
 			return fmt.Errorf("make queue %s: %w", q.name, err)
 		}
 	}
@@ -122,40 +135,64 @@ func (d *Driver) Stop() {
 	d.wg.Wait()
 }
 
-// call runs one request and classifies its error: what reached a connection
-// may have been done unless the server says that it was not.
-func (d *Driver) call(fn func(context.Context) error) (invoke, ret int64, o Outcome, text string) {
-	var sent atomic.Bool
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
-	defer cancel()
-	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { sent.Store(true) }})
+// where picks the node for a client's request: every other client stays with
+// one, unless it is a repeat.
+func (d *Driver) where(id int, r *rand.Rand, repeat bool) int {
+	if id%2 == 0 && !repeat {
+		return id / 2 % len(d.nodes)
+	}
+	return r.IntN(len(d.nodes))
+}
+
+// call runs one request at a node and classifies its error: what reached a
+// connection may have been done unless the server says that it was not. It
+// returns what is to be told of it, but for its content.
+func (d *Driver) call(id, node int, fn func(context.Context, *client.Client) error) Op {
 	d.gate.RLock()
 	defer d.gate.RUnlock()
-	invoke = d.History.Now()
-	err := fn(ctx)
-	ret = d.History.Now()
-	if err == nil {
-		return invoke, ret, OK, ""
+	op := d.callUngated(context.Background(), node, fn)
+	op.Client = id
+	return op
+}
+
+// callUngated is call while the clients are halted.
+func (d *Driver) callUngated(ctx context.Context, node int, fn func(context.Context, *client.Client) error) Op {
+	var sent atomic.Bool
+	var a cluster.Answer
+	ctx, cancel := context.WithTimeout(ctx, d.timeout)
+	defer cancel()
+	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { sent.Store(true) }})
+	ctx = cluster.WithAnswer(ctx, &a)
+	op := Op{Client: -1, Outcome: OK, Invoke: d.History.Now()}
+	err := fn(ctx, d.nodes[node])
+	op.Return = d.History.Now()
+	op.Life, op.Index = a.Starts, a.Index
+	if a.Node != nil {
+		op.Node = a.Node.Name()
 	}
+	if err == nil {
+		return op
+	}
+	op.Error = err.Error()
 	var e *client.Error
 	switch {
 	case errors.As(err, &e) && e.Problem.Outcome != wire.Unknown && e.Problem.Status != 0:
-		o = Fail
+		op.Outcome = Fail
 	case !sent.Load():
-		o = Fail
+		op.Outcome = Fail
 	default:
-		o = Unknown
+		op.Outcome = Unknown
 	}
-	return invoke, ret, o, err.Error()
+	return op
 }
 
 // pause keeps a client from spinning while the server is away or has nothing.
 func (d *Driver) pause(r *rand.Rand) { time.Sleep(time.Duration(1+r.IntN(10)) * time.Millisecond) }
 
 // repeat calls fn until its outcome is known, or the client gives up.
-func (d *Driver) repeat(r *rand.Rand, giveUp bool, fn func() Outcome) {
-	for {
-		o := fn()
+func (d *Driver) repeat(id int, r *rand.Rand, giveUp bool, fn func(node int) Outcome) {
+	for again := false; ; again = true {
+		o := fn(d.where(id, r, again))
 		if o == OK && r.IntN(20) > 0 {
 			return // else once more, to see whether it is answered the same
 		}
@@ -176,9 +213,12 @@ func (d *Driver) produce(id int, r *rand.Rand) {
 			continue
 		}
 		queue := []string{ordered, ordered, pool, flaky}[r.IntN(4)]
-		key := fmt.Sprintf("k%d-%d", id, r.IntN(3))
+		// Keys live for a while only: what is never learnt of one request makes
+		// the orders to be tried for its lane many, so lanes are to be short.
+		age := d.History.Len() / 3000
+		key := fmt.Sprintf("k%d-%d.%d", id, r.IntN(3), age)
 		if r.IntN(3) == 0 {
-			key = fmt.Sprintf("shared-%d", r.IntN(3))
+			key = fmt.Sprintf("shared-%d.%d", r.IntN(3), age)
 		}
 		size := 1
 		if r.IntN(3) == 0 {
@@ -197,23 +237,28 @@ func (d *Driver) produce(id int, r *rand.Rand) {
 		}
 		name := fmt.Sprintf("%d-%d-%d", d.seed, id, n)
 		d.waiting.Add(int64(size))
-		d.repeat(r, r.IntN(20) == 0, func() Outcome {
-			op := Op{Client: id, Kind: Produce, Queue: queue, Request: name, Messages: slices.Clone(uids)}
+		var made Message
+		d.repeat(id, r, r.IntN(20) == 0, func(node int) Outcome {
 			var got []wire.Produced
-			op.Invoke, op.Return, op.Outcome, op.Error = d.call(func(ctx context.Context) (err error) {
-				got, err = d.client.ProduceAll(ctx, queue, request, client.WithIdempotencyKey(name))
+			op := d.call(id, node, func(ctx context.Context, c *client.Client) (err error) {
+				got, err = c.ProduceAll(ctx, queue, request, client.WithIdempotencyKey(name))
 				return err
 			})
+			op.Kind, op.Queue, op.Request, op.Messages = Produce, queue, name, slices.Clone(uids)
 			if op.Outcome == OK {
 				for i := range op.Messages {
 					if i < len(got) {
 						op.Messages[i].ID = got[i].ID
 					}
 				}
+				made = op.Messages[0]
 			}
 			d.History.Add(op)
 			return op.Outcome
 		})
+		if made.ID != "" {
+			d.look(id, r, queue, made)
+		}
 	}
 }
 
@@ -232,7 +277,7 @@ func (d *Driver) consume(id int, r *rand.Rand) {
 			d.settle(id, r, Ack, h.queue, []Found{h.Found})
 		}
 		queue := []string{ordered, pool, flaky}[r.IntN(3)]
-		got := d.lease(id, queue, 1+r.IntN(10), time.Duration(r.IntN(100))*time.Millisecond)
+		got := d.lease(id, d.where(id, r, false), queue, 1+r.IntN(10), time.Duration(r.IntN(100))*time.Millisecond)
 		if len(got) == 0 {
 			d.pause(r)
 		}
@@ -257,17 +302,46 @@ func (d *Driver) consume(id int, r *rand.Rand) {
 		}
 		if len(acks) > 0 {
 			d.settle(id, r, Ack, queue, acks)
+			d.look(id, r, queue, Message{UID: acks[0].UID, Key: acks[0].Key, ID: acks[0].ID})
 		}
 	}
 }
 
-func (d *Driver) lease(id int, queue string, most int, wait time.Duration) []Found {
-	op := Op{Client: id, Kind: Lease, Queue: queue}
-	var got []wire.LeasedMessage
-	op.Invoke, op.Return, op.Outcome, op.Error = d.call(func(ctx context.Context) (err error) {
-		got, err = d.client.Lease(ctx, queue, client.LeaseOptions{Max: most, Wait: wait, Worker: fmt.Sprint("client-", id)})
+// look now and then asks any node for a message that was just written, or has
+// it told what it thinks without asking the others.
+func (d *Driver) look(id int, r *rand.Rand, queue string, m Message) {
+	var opts []client.CallOption
+	kind := Get
+	switch n := r.IntN(20); {
+	case n > 2:
+		return
+	case n == 2:
+		kind, opts = Stale, append(opts, client.Stale())
+	}
+	f := Found{ID: m.ID, UID: m.UID, Key: m.Key}
+	op := d.call(id, r.IntN(len(d.nodes)), func(ctx context.Context, c *client.Client) error {
+		got, err := c.Message(ctx, m.ID, opts...)
+		switch {
+		case err == nil:
+			f.State, f.Attempt = got.State, got.Attempt
+		case errors.Is(err, client.ErrMessageNotFound):
+			f.State, err = absent, nil
+		}
 		return err
 	})
+	if op.Outcome == OK {
+		op.Kind, op.Queue, op.Found = kind, queue, []Found{f}
+		d.History.Add(op)
+	}
+}
+
+func (d *Driver) lease(id, node int, queue string, most int, wait time.Duration) []Found {
+	var got []wire.LeasedMessage
+	op := d.call(id, node, func(ctx context.Context, c *client.Client) (err error) {
+		got, err = c.Lease(ctx, queue, client.LeaseOptions{Max: most, Wait: wait, Worker: fmt.Sprint("client-", id)})
+		return err
+	})
+	op.Kind, op.Queue = Lease, queue
 	for _, m := range got {
 		op.Found = append(op.Found, Found{
 			ID: m.ID, UID: uidOf(m.Payload, m.Key), Key: m.Key, Lease: m.LeaseID, Attempt: m.Attempt,
@@ -282,18 +356,16 @@ func (d *Driver) lease(id int, queue string, most int, wait time.Duration) []Fou
 
 // settle settles leases in one call, and repeats it until its outcome is known.
 func (d *Driver) settle(id int, r *rand.Rand, kind Kind, queue string, fs []Found) {
-	d.repeat(r, r.IntN(20) == 0, func() Outcome {
+	d.repeat(id, r, r.IntN(20) == 0, func(node int) Outcome {
 		var got []wire.SettleResult
-		invoke, ret, outcome, text := d.call(func(ctx context.Context) (err error) {
-			got, err = d.send(ctx, kind, queue, fs)
+		op := d.call(id, node, func(ctx context.Context, c *client.Client) (err error) {
+			got, err = send(ctx, c, kind, queue, fs)
 			return err
 		})
 		for i, f := range fs {
-			op := Op{
-				Client: id, Kind: kind, Queue: queue, Invoke: invoke, Return: ret, Outcome: outcome, Error: text,
-				Lease: f.Lease, Message: f.ID,
-			}
-			if outcome == OK && i < len(got) {
+			op := op
+			op.Kind, op.Queue, op.Lease, op.Message = kind, queue, f.Lease, f.ID
+			if op.Outcome == OK && i < len(got) {
 				op.Status = got[i].Status
 				op.Expires = int64(got[i].LeaseExpiresAt)
 				if kind == Ack && op.Status == "acked" {
@@ -302,22 +374,22 @@ func (d *Driver) settle(id int, r *rand.Rand, kind Kind, queue string, fs []Foun
 			}
 			d.History.Add(op)
 		}
-		return outcome
+		return op.Outcome
 	})
 }
 
-func (d *Driver) send(ctx context.Context, kind Kind, queue string, fs []Found) ([]wire.SettleResult, error) {
+func send(ctx context.Context, c *client.Client, kind Kind, queue string, fs []Found) ([]wire.SettleResult, error) {
 	switch kind {
 	case Retry:
-		return d.client.Retry(ctx, queue, items(fs, func(l string) wire.RetryItem { return wire.RetryItem{LeaseID: l, Error: "not today"} }))
+		return c.Retry(ctx, queue, items(fs, func(l string) wire.RetryItem { return wire.RetryItem{LeaseID: l, Error: "not today"} }))
 	case DeadLetter:
-		return d.client.DeadLetter(ctx, queue, items(fs, func(l string) wire.DeadLetterItem { return wire.DeadLetterItem{LeaseID: l, Error: "never"} }))
+		return c.DeadLetter(ctx, queue, items(fs, func(l string) wire.DeadLetterItem { return wire.DeadLetterItem{LeaseID: l, Error: "never"} }))
 	case Extend:
-		return d.client.Extend(ctx, queue, items(fs, func(l string) wire.ExtendItem { return wire.ExtendItem{LeaseID: l, LeaseMS: 2 * leaseMS} }))
+		return c.Extend(ctx, queue, items(fs, func(l string) wire.ExtendItem { return wire.ExtendItem{LeaseID: l, LeaseMS: 2 * leaseMS} }))
 	case Release:
-		return d.client.Release(ctx, queue, items(fs, func(l string) string { return l })...)
+		return c.Release(ctx, queue, items(fs, func(l string) string { return l })...)
 	}
-	return d.client.Ack(ctx, queue, items(fs, func(l string) string { return l })...)
+	return c.Ack(ctx, queue, items(fs, func(l string) string { return l })...)
 }
 
 func items[T any](fs []Found, of func(lease string) T) []T {
@@ -328,13 +400,37 @@ func items[T any](fs []Found, of func(lease string) T) []T {
 	return out
 }
 
-// Peek writes down what is in every queue. No client may be at work.
+// Cross makes sure that what is asked from now on comes after all that was asked
+// before a crash and may still have been on its way: it has one write done.
+func (d *Driver) Cross(ctx context.Context) error {
+	r := rand.New(rand.NewPCG(d.seed, uint64(d.History.Len())))
+	for {
+		var got []wire.Produced
+		op := d.callUngated(ctx, r.IntN(len(d.nodes)), func(ctx context.Context, c *client.Client) (err error) {
+			got, err = c.Produce(ctx, barrier, client.JSON("behind it"))
+			return err
+		})
+		if op.Outcome == OK && len(got) == 1 {
+			op.Kind, op.Queue = Barrier, barrier
+			d.History.Add(op)
+			return nil
+		}
+		if ctx.Err() != nil {
+			return fmt.Errorf("no write is done: %s", op.Error)
+		}
+		d.pause(r)
+	}
+}
+
+// Peek writes down what is in every queue, as any of the nodes tells it. No
+// client may be at work.
 func (d *Driver) Peek(ctx context.Context) error {
 	waiting := 0
+	c := d.nodes[d.History.Len()%len(d.nodes)]
 	for _, q := range queues {
 		op := Op{Client: -1, Kind: Peek, Queue: q.name, Invoke: d.History.Now(), Outcome: OK}
 		for after := ""; ; {
-			page, err := d.client.Messages(ctx, q.name, client.MessageQuery{Limit: 200, After: after})
+			page, err := c.Messages(ctx, q.name, client.MessageQuery{Limit: 200, After: after})
 			if err != nil {
 				return fmt.Errorf("peek %s: %w", q.name, err)
 			}
@@ -368,9 +464,9 @@ func (d *Driver) Drain(ctx context.Context, clients int) error {
 		wg.Add(1)
 		go func() {
 			defer wg.Done()
-			for ctx.Err() == nil && !d.empty(ctx) {
+			for ctx.Err() == nil && !d.empty(ctx, i) {
 				for _, q := range queues[:3] {
-					if got := d.lease(1000+i, q.name, 50, leaseMS*time.Millisecond/4); len(got) > 0 {
+					if got := d.lease(1000+i, i%len(d.nodes), q.name, 50, leaseMS*time.Millisecond/4); len(got) > 0 {
 						d.settle(1000+i, r, Ack, q.name, got)
 					}
 				}
@@ -382,9 +478,9 @@ func (d *Driver) Drain(ctx context.Context, clients int) error {
 }
 
 // empty reports whether nothing is left to work off.
-func (d *Driver) empty(ctx context.Context) bool {
+func (d *Driver) empty(ctx context.Context, i int) bool {
 	for _, q := range queues[:3] {
-		v, err := d.client.Queue(ctx, q.name)
+		v, err := d.nodes[i%len(d.nodes)].Queue(ctx, q.name)
 		if err != nil || v.Stats.Depth+v.Stats.Scheduled+v.Stats.InFlight > 0 {
 			return false
 		}

@@ -30,8 +30,12 @@ const (
 	Release    Kind = "release"
 	Extend     Kind = "extend"
 	DeadLetter Kind = "dead_letter"
-	Peek       Kind = "peek" // all of a queue, while no client was at work
-	Crash      Kind = "crash"
+	Peek       Kind = "peek"    // all of a queue, while no client was at work
+	Get        Kind = "get"     // of one message
+	Stale      Kind = "stale"   // the same with consistency=stale
+	Fault      Kind = "fault"   // something was done to one node or its lines; Error says what
+	Crash      Kind = "crash"   // at Return none of the program's processes was alive
+	Barrier    Kind = "barrier" // a write behind a crash, of which nothing is told
 )
 
 // Op is one request and its answer; a settle of several leases is one Op each.
@@ -44,12 +48,19 @@ type Op struct {
 	Outcome Outcome `json:"outcome,omitempty"`
 	Error   string  `json:"error,omitempty"`
 
+	// Who answered, in which of its lives, and the entry that it told
+	// (X-Qlogd-Index), if any.
+	Node  string `json:"node,omitempty"`
+	Life  int    `json:"life,omitempty"`
+	Index uint64 `json:"index,omitempty"`
+
 	// Produce. Attempts with the same Request (its Idempotency-Key) are
 	// repeats of one another.
 	Request  string    `json:"request,omitempty"`
 	Messages []Message `json:"messages,omitempty"`
 
-	// Lease and Peek.
+	// Lease, Peek, Get and Stale. A message that is not there has the State
+	// absent.
 	Found []Found `json:"found,omitempty"`
 
 	// Settles. Status is the answer's, when there was one.
@@ -58,6 +69,9 @@ type Op struct {
 	Status  string `json:"status,omitempty"`
 	Expires int64  `json:"expires,omitempty"` // extended to, Unix ms
 }
+
+// absent is the State of a message that a node does not know.
+const absent = "absent"
 
 // Message is one that a client produced. UID is the client's own name for it,
 // in its payload; ID is the answer's.
@@ -107,6 +121,13 @@ func (h *History) Ops() []Op {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.ops[:len(h.ops):len(h.ops)]
+}
+
+// Len returns how many there are.
+func (h *History) Len() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return len(h.ops)
 }
 
 // Grown returns how many there are, and a channel that closes when there are

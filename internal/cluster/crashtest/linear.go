@@ -4,8 +4,11 @@ import (
 	"cmp"
 	"fmt"
 	"math"
+	"runtime"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/anishathalye/porcupine"
@@ -17,9 +20,13 @@ import (
 // looks for an order of the requests, each at one moment between its begin and
 // its answer, in which the lane gives the answers that were given.
 //
-// A request whose outcome is unknown took effect, or did not, before the
-// server that it was sent to was dead and the next one ready. Repeats of a
-// request are one with it: Check sees to it that they are answered alike.
+// A request whose outcome is unknown may take effect at any later time: in a
+// cluster it may lie in the Raft log of a node that leads only much later. It
+// ends for sure with the first write that was begun after a moment at which no
+// process was alive (Crash) and that succeeded (Barrier): what was in memory is
+// gone by then, and what is in a Raft log and was not committed before that
+// write can't be committed behind it. Repeats of a request are one with it:
+// Check sees to it that they are answered alike.
 
 // laneOp is one request to a lane.
 type laneOp struct {
@@ -28,8 +35,9 @@ type laneOp struct {
 	uids    []string // produce, peek
 	uid     string   // lease, settles
 	lease   string
-	expires int64 // lease, extend
-	refused bool  // a settle that was rejected
+	expires int64  // lease, extend
+	refused bool   // a settle that was rejected
+	state   string // get: how the message was told to be
 }
 
 // laneState is a lane's: the messages that have not left, in order, and the
@@ -55,6 +63,11 @@ func (s laneState) step(op laneOp) (next []laneState) {
 	case Produce:
 		s.waiting += strings.Join(op.uids, " ") + " "
 		return append(next, s)
+	case Get:
+		if strings.Contains(" "+s.waiting, " "+op.uid+" ") == (rank(op.state) == waits) {
+			next = append(next, s)
+		}
+		return next
 	case Peek:
 		if want := strings.Join(op.uids, " "); strings.TrimSuffix(s.waiting, " ") == want {
 			next = append(next, s)
@@ -105,11 +118,23 @@ var laneModel = (&porcupine.NondeterministicModel{
 }).ToModel()
 
 // CheckLinear checks the lanes of one queue, each against the sequential lane.
-// undecided counts those for which the time did not suffice.
+// undecided counts those for which the time for each did not suffice.
 func CheckLinear(history []Op, queue string, timeout time.Duration) (violations []Violation, undecided int) {
 	lanes := lanesOf(history, queue)
-	for _, key := range sortedKeys(lanes) {
-		switch porcupine.CheckOperationsTimeout(laneModel, lanes[key], timeout) {
+	keys := sortedKeys(lanes)
+	results := make([]porcupine.CheckResult, len(keys))
+	var next atomic.Int64
+	var wg sync.WaitGroup
+	for range runtime.GOMAXPROCS(0) {
+		wg.Go(func() {
+			for i := next.Add(1) - 1; i < int64(len(keys)); i = next.Add(1) - 1 {
+				results[i] = porcupine.CheckOperationsTimeout(laneModel, lanes[keys[i]], timeout)
+			}
+		})
+	}
+	wg.Wait()
+	for i, key := range keys {
+		switch results[i] {
 		case porcupine.Illegal:
 			violations = append(violations, Violation{"linear", fmt.Sprintf("the answers about key %q of %s can't have come from one lane", key, queue)})
 		case porcupine.Unknown:
@@ -123,6 +148,7 @@ func lanesOf(history []Op, queue string) map[string][]porcupine.Operation {
 	ops := slices.Clone(history)
 	slices.SortStableFunc(ops, func(a, b Op) int { return cmp.Compare(a.Invoke, b.Invoke) })
 
+	ends := endsOf(ops)
 	lanes := map[string][]porcupine.Operation{}
 	keyOf, uidOf := map[string]string{}, map[string]string{} // by uid, by message id
 	at := map[string]int{}                                   // a request, a key → its place in the lane
@@ -135,17 +161,18 @@ func lanesOf(history []Op, queue string) map[string][]porcupine.Operation {
 			case was.certain && o.certain:
 				first.Return = min(first.Return, op.Return)
 			case !was.certain:
-				first.Return = max(first.Return, nextStart(ops, op))
+				first.Return = max(first.Return, ends.of(op))
 			}
 			return
 		}
 		end := op.Return
 		if !o.certain {
-			end = nextStart(ops, op)
+			end = ends.of(op)
 		}
 		at[name+" "+key] = len(lanes[key])
 		lanes[key] = append(lanes[key], porcupine.Operation{ClientId: max(op.Client, 0), Input: o, Call: op.Invoke, Return: end})
 	}
+	seen := sightingsOf(ops, queue)
 	for i := range ops {
 		op := &ops[i]
 		if op.Queue != queue && !isSettle(op.Kind) || op.Outcome == Fail {
@@ -167,6 +194,10 @@ func lanesOf(history []Op, queue string) map[string][]porcupine.Operation {
 			for _, f := range op.Found {
 				uidOf[f.ID] = f.UID
 				note(f.Key, "", op, laneOp{kind: Lease, certain: true, uid: f.UID, lease: f.Lease, expires: f.Expires})
+			}
+		case op.Kind == Get && certain:
+			for _, f := range op.Found {
+				note(f.Key, "", op, laneOp{kind: Get, certain: true, uid: f.UID, state: f.State})
 			}
 		case op.Kind == Peek:
 			byKey := map[string][]Found{}
@@ -198,25 +229,150 @@ func lanesOf(history []Op, queue string) map[string][]porcupine.Operation {
 			note(key, name, op, laneOp{kind: op.Kind, certain: certain, uid: uidOf[op.Message], lease: op.Lease, expires: op.Expires, refused: refused})
 		}
 	}
+	for key := range lanes {
+		lanes[key] = seen.narrow(lanes[key])
+	}
 	return lanes
+}
+
+// sightings are what a history tells of messages beside the answers to those
+// who wrote them.
+type sightings struct {
+	seen   map[string]int64   // uid → the earliest end of a request that was told of it
+	leases map[string][]lease // uid → in order
+	acked  map[string]int64   // uid → the earliest end of an ack that was done
+}
+
+type lease struct {
+	id  string
+	ret int64
+}
+
+func sightingsOf(ops []Op, queue string) *sightings {
+	s := &sightings{seen: map[string]int64{}, leases: map[string][]lease{}, acked: map[string]int64{}}
+	earliest := func(m map[string]int64, uid string, t int64) {
+		if was, ok := m[uid]; !ok || t < was {
+			m[uid] = t
+		}
+	}
+	uidOf := map[string]string{}
+	for i := range ops {
+		op := &ops[i]
+		if op.Queue != queue || op.Outcome != OK {
+			continue
+		}
+		for _, f := range op.Found {
+			if op.Kind == Get && rank(f.State) == unmade {
+				continue
+			}
+			uidOf[f.ID] = f.UID
+			earliest(s.seen, f.UID, op.Return)
+			if op.Kind == Lease {
+				s.leases[f.UID] = append(s.leases[f.UID], lease{f.Lease, op.Return})
+			}
+		}
+	}
+	for i := range ops {
+		op := &ops[i]
+		if op.Queue == queue && op.Kind == Ack && took(op, Ack) {
+			earliest(s.acked, uidOf[op.Message], op.Return)
+		}
+	}
+	for _, ls := range s.leases {
+		slices.SortFunc(ls, func(a, b lease) int { return cmp.Compare(a.id, b.id) })
+	}
+	return s
+}
+
+// narrow gives requests the least room that says the same, so that there are
+// fewer orders to be tried.
+func (s *sightings) narrow(ops []porcupine.Operation) []porcupine.Operation {
+	out := ops[:0]
+	for _, p := range ops {
+		op := p.Input.(laneOp)
+		switch {
+		case op.kind == Produce:
+			at, ok := s.firstSeen(op.uids)
+			if !ok && !op.certain {
+				continue // done or not, nobody ever met it
+			}
+			if ok && at < p.Return {
+				// It was done by then, whatever its client knows.
+				op.certain, p.Return = true, at
+			}
+		case isSettle(op.kind) && !op.certain:
+			next, ok := s.leaseAfter(op.uid, op.lease)
+			if ok && op.kind == Ack {
+				continue // what is leased again was not acked
+			}
+			// Behind another lease, or an ack, it changes nothing.
+			if ok {
+				p.Return = min(p.Return, next)
+			}
+			if at, ok := s.acked[op.uid]; ok && op.kind != Ack {
+				p.Return = min(p.Return, at)
+			}
+		}
+		// A request that came after what ended it has no room left: it then was
+		// without effect, at any moment.
+		p.Input, p.Return = op, max(p.Return, p.Call)
+		out = append(out, p)
+	}
+	return out
+}
+
+func (s *sightings) firstSeen(uids []string) (int64, bool) {
+	first, ok := int64(math.MaxInt64), false
+	for _, uid := range uids {
+		if at, seen := s.seen[uid]; seen {
+			first, ok = min(first, at), true
+		}
+	}
+	return first, ok
+}
+
+// leaseAfter returns by when the next lease on a message was given.
+func (s *sightings) leaseAfter(uid, id string) (int64, bool) {
+	for _, l := range s.leases[uid] {
+		if l.id > id {
+			return l.ret, true
+		}
+	}
+	return 0, false
 }
 
 func isSettle(k Kind) bool {
 	return k == Ack || k == Retry || k == Release || k == Extend || k == DeadLetter
 }
 
-// nextStart returns when the server that op was sent to was surely gone and
-// the next one ready: the first peek behind the first crash behind it.
-func nextStart(ops []Op, op *Op) int64 {
-	crashed := false
-	from, _ := slices.BinarySearchFunc(ops, op.Invoke, func(o Op, t int64) int { return cmp.Compare(o.Invoke, t) })
-	for i := from; i < len(ops); i++ {
+// ends are the times by which it is decided what became of requests, in order.
+type ends []struct{ crash, behind int64 }
+
+func endsOf(ops []Op) ends {
+	var out ends
+	for _, op := range ops { // by Invoke
 		switch {
-		case ops[i].Kind == Crash && ops[i].Invoke >= op.Invoke:
-			crashed = true
-		case ops[i].Kind == Peek && crashed && ops[i].Invoke >= op.Return:
-			return ops[i].Invoke - 1 // before it: intervals are closed
+		case op.Kind == Crash:
+			out = append(out, struct{ crash, behind int64 }{op.Return, math.MaxInt64})
+		case op.Kind == Barrier && op.Outcome == OK:
+			for i := range out {
+				if out[i].crash < op.Invoke {
+					out[i].behind = min(out[i].behind, op.Return)
+				}
+			}
 		}
 	}
-	return math.MaxInt64
+	slices.SortFunc(out, func(a, b struct{ crash, behind int64 }) int { return cmp.Compare(a.crash, b.crash) })
+	return out
+}
+
+// of returns the time by which a request whose outcome is unknown took effect,
+// if it ever did. Its client had given it up while processes were dead, so that
+// no connection outlived them that it could still have come in on.
+func (e ends) of(op *Op) int64 {
+	end := int64(math.MaxInt64)
+	for i := len(e) - 1; i >= 0 && e[i].crash >= op.Return; i-- {
+		end = min(end, e[i].behind)
+	}
+	return end
 }

@@ -50,9 +50,18 @@ func TestNotLinear(t *testing.T) {
 			s.produce("q", "l", "z")
 			l := s.lease("q", "l", "z", 1)
 			s.settle(Ack, "z", l, "").Outcome = Unknown
-			s.add(Op{Kind: Crash})
+			s.crash()
 			s.peek("q", s.shown("z", "l"))
 			s.peek("q")
+		},
+		"a read through another node does not show what was enqueued": func(s *story) {
+			s.produce("q", "l", "z")
+			s.get(Get, "q", "l", "z", absent)
+		},
+		"a read through another node shows what was acked": func(s *story) {
+			s.produce("q", "l", "z")
+			s.settle(Ack, "z", s.lease("q", "l", "z", 1), "acked")
+			s.get(Get, "q", "l", "z", "leased")
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -69,16 +78,21 @@ func TestUnknownIsLinear(t *testing.T) {
 	s := good()
 	s.produce("q", "l", "y").Outcome = Unknown // done
 	s.produce("q", "l", "z").Outcome = Unknown // not done
-	s.add(Op{Kind: Crash})
+	s.crash()
 	s.peek("q", s.shown("y", "l"))
 	l := s.lease("q", "l", "y", 1)
 	s.settle(Ack, "y", l, "").Outcome = Unknown // not done
-	s.add(Op{Kind: Crash})
+	s.crash()
 	s.peek("q", s.shown("y", "l"))
 	s.now += 1000
-	s.settle(Ack, "y", s.lease("q", "l", "y", 2), "").Outcome = Unknown // done
-	s.add(Op{Kind: Crash})
+	s.settle(Ack, "y", s.lease("q", "l", "y", 2), "").Outcome = Unknown // done, behind a read
+	s.get(Get, "q", "l", "y", "leased")
+	s.get(Get, "q", "l", "y", "acked")
+	s.crash()
 	s.peek("q")
+	s.produce("q", "l", "x").Outcome = Unknown // done much later: no crash ended it
+	s.peek("q")
+	s.settle(Ack, "x", s.lease("q", "l", "x", 1), "acked")
 	if v, undecided := CheckLinear(s.ops, "q", time.Minute); len(v) > 0 || undecided > 0 {
 		t.Error(v, undecided)
 	}

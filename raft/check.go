@@ -2,6 +2,8 @@ package raft
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 
 	hraft "github.com/hashicorp/raft"
 
@@ -45,22 +47,23 @@ func (s *stores) check(o Options) error {
 	}
 	// Every applied entry was synced in the Raft log first: an event log that
 	// is ahead of it shows that the Raft log lost its end.
-	if head, _ := o.Machine.Head(); head > max(last, newest.Index) {
-		return fmt.Errorf("%w: the event log ends at index %d, but Raft only knows entries up to %d", ErrLostStore, head, max(last, newest.Index))
-	}
 	if ok {
-		s.known = hraft.DecodeConfiguration(newest.Configuration)
+		s.known = configuration{newest.ConfigurationIndex, hraft.DecodeConfiguration(newest.Configuration).Servers}
 	}
-	return s.verify(max(first, newest.Index+1), last)
+	if err := s.verify(max(first, newest.Index+1), last); err != nil {
+		return err
+	}
+	if head, _ := o.Machine.Head(); head > max(last, newest.Index) {
+		return s.lost(o, head, fmt.Sprintf("only knows entries up to index %d", max(last, newest.Index)))
+	}
+	return nil
 }
 
 // idOf is the id under which the newest configuration on disk has this node. A
 // cluster of one that is older than incarnations knows it by its name alone.
 func (s *stores) idOf(self Member) hraft.ServerID {
-	for _, m := range s.known.Servers {
-		if m.ID == serverID(self.ID, "") {
-			return m.ID
-		}
+	if m, ok := s.known.find(serverID(self.ID, "")); ok && !isExpected(m) {
+		return m.ID
 	}
 	return self.serverID()
 }
@@ -106,7 +109,7 @@ func (s *stores) verify(from, to uint64) error {
 		}
 		term = l.Term
 		if l.Type == hraft.LogConfiguration {
-			s.known = hraft.DecodeConfiguration(l.Data)
+			s.known = configuration{i, hraft.DecodeConfiguration(l.Data).Servers}
 		}
 	}
 	return nil
@@ -133,6 +136,19 @@ func (s *stores) bootstrap(o Options) error {
 	if len(o.Initial) == 0 {
 		return nil
 	}
+	self := serverID(o.NodeID, o.Incarnation)
+	initial := slices.Clone(o.Initial)
+	slices.SortFunc(initial, func(a, b Member) int { return strings.Compare(a.ID, b.ID) })
+	in := false
+	for i, m := range initial {
+		in = in || m.serverID() == self
+		if m.RaftAddr == "" {
+			initial[i].RaftAddr = m.ID // of one that was made alone: corrected at its start
+		}
+	}
+	if !in {
+		return fmt.Errorf("the cluster's first configuration does not have this node, %s", self)
+	}
 	last, err := s.log.LastIndex()
 	if err != nil {
 		return err
@@ -153,7 +169,7 @@ func (s *stores) bootstrap(o Options) error {
 	}
 	return s.log.StoreLog(&hraft.Log{
 		Index: 1, Term: 1, Type: hraft.LogConfiguration,
-		Data: hraft.EncodeConfiguration(configurationOf(o.Initial)),
+		Data: hraft.EncodeConfiguration(configurationOf(initial)),
 		// AppendedAt stays zero: it would differ from node to node.
 	})
 }

@@ -23,6 +23,8 @@ type fsm struct {
 	applied func(progress)
 	// marked is told where the Machine stands after an entry with a Mark.
 	marked func(index uint64, chain [32]byte, digest [16]byte)
+	// configured is called with each configuration that is known to be committed.
+	configured func(configuration)
 
 	// Only hashicorp/raft's FSM goroutine uses these.
 	dead error // why nothing is applied any more
@@ -36,8 +38,8 @@ type fsm struct {
 // progress is where the Machine stands.
 type progress struct {
 	index   uint64 // Raft's: of the newest command or configuration seen
-	term    uint64 // of that entry; 0 where it came with a snapshot
 	head    uint64 // of the event log
+	chain   [32]byte
 	clock   int64
 	due     int64
 	hasDue  bool
@@ -51,14 +53,14 @@ type progress struct {
 var _ hraft.BatchingFSM = (*fsm)(nil)
 
 func newFSM(o Options, snaps *snapshots, fatal func(error)) *fsm {
-	f := &fsm{o: o, snaps: snaps, fatal: fatal}
+	f := &fsm{o: o, snaps: snaps, fatal: fatal, configured: func(configuration) {}}
 	f.now = f.look(progress{})
 	return f
 }
 
 // look reads the Machine's state into p.
 func (f *fsm) look(p progress) progress {
-	p.head, _ = f.o.Machine.Head()
+	p.head, p.chain = f.o.Machine.Head()
 	p.clock = f.o.Machine.Clock()
 	p.due, p.hasDue = f.o.Machine.NextDue()
 	p.rules = f.o.Machine.Rules()
@@ -114,7 +116,10 @@ func (f *fsm) ApplyBatch(logs []*hraft.Log) []any {
 			}
 			out[i] = results{index: l.Index, results: res}
 		}
-		p.index, p.term = l.Index, l.Term
+		if l.Type == hraft.LogConfiguration {
+			f.configured(configuration{l.Index, hraft.DecodeConfiguration(l.Data).Servers})
+		}
+		p.index = l.Index
 	}
 	f.publish(f.look(p))
 	return out
@@ -193,8 +198,9 @@ func (f *fsm) Restore(stream io.ReadCloser) error {
 		f.fatal(f.dead)
 		return f.dead
 	}
+	f.configured(configuration{meta.ConfigurationIndex, hraft.DecodeConfiguration(meta.Configuration).Servers})
 	p := f.progress()
-	p.index, p.term = meta.Index, 0
+	p.index = meta.Index
 	f.publish(f.look(p))
 	return nil
 }

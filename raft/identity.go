@@ -60,6 +60,32 @@ func memberOf(id hraft.ServerID, addr hraft.ServerAddress) Member {
 	return m
 }
 
+// configuration is one of the cluster's, as its nodes tell it to each other.
+type configuration struct {
+	Index   uint64         `json:"index"` // of its entry; 0: none is known
+	Servers []hraft.Server `json:"servers"`
+}
+
+func (c configuration) find(id hraft.ServerID) (hraft.Server, bool) {
+	for _, s := range c.Servers {
+		if s.ID == id {
+			return s, true
+		}
+	}
+	return hraft.Server{}, false
+}
+
+// jury returns the voters but for one server, and how many of them make up a
+// majority together with it, whether it votes already or not.
+func (c configuration) jury(but hraft.ServerID) (others []Member, need int) {
+	for _, s := range c.Servers {
+		if s.Suffrage == hraft.Voter && s.ID != but {
+			others = append(others, memberOf(s.ID, s.Address))
+		}
+	}
+	return others, (len(others) + 1) / 2
+}
+
 func (m Member) target() peer.Target {
 	return peer.Target{Addr: m.RaftAddr, Node: m.ID, Incarnation: m.Incarnation}
 }

@@ -1,5 +1,21 @@
 package raft
 
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"time"
+
+	hraft "github.com/hashicorp/raft"
+
+	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/internal/peer"
+)
+
 // MemberStatus is a member as this node sees it.
 type MemberStatus struct {
 	Member
@@ -31,4 +47,520 @@ func (o Out) String() string {
 		return "went back"
 	}
 	return "member"
+}
+
+// CodeNodeNotFound is for a member that is none.
+const CodeNodeNotFound = "node_not_found"
+
+func conflict(field, format string, args ...any) *event.Problem {
+	return event.Problemf(event.CodeConflict, field, format, args...)
+}
+
+// Members returns the members of the newest configuration, as far as this node
+// knows them. It asks nobody.
+func (r *Replica) Members() []MemberStatus {
+	views := map[hraft.ServerID]peerView{}
+	for _, v := range r.peers() {
+		views[v.serverID()] = v
+	}
+	_, leader := r.raft.LeaderWithID()
+	var out []MemberStatus
+	for _, s := range r.servers() {
+		m := MemberStatus{Member: memberOf(s.ID, s.Address), Votes: s.Suffrage == hraft.Voter, Leader: s.ID == leader}
+		if s.ID == r.id {
+			p := r.fsm.progress()
+			m.Reachable, m.AppliedIndex, m.LogHead, m.Chain = true, p.index, p.head, p.chain
+		} else if v := views[s.ID]; !v.Seen.IsZero() {
+			m.Reachable, m.AppliedIndex, m.LogHead, m.Chain = v.Reachable, v.Status.Applied, v.Status.Head, v.Status.Chain
+		}
+		out = append(out, m)
+	}
+	return out
+}
+
+const rpcAdmin = "raft.admin"
+
+// adminAsk is a change that a node asks of another: of the leader, but for a
+// snapshot.
+type adminAsk struct {
+	Do     string `json:"do"` // add, remove, transfer, address, snapshot
+	Member Member `json:"member"`
+	ID     string `json:"id,omitempty"` // of whom to remove, or to make the leader
+	Force  bool   `json:"force,omitempty"`
+}
+
+type adminAnswer struct {
+	Problem *event.Problem `json:"problem,omitempty"`
+	// Elsewhere: not this node is the leader.
+	Elsewhere bool   `json:"elsewhere,omitempty"`
+	Index     uint64 `json:"index,omitempty"`
+}
+
+// AddMember takes a node into the cluster: as one that does not vote, which the
+// leader promotes when it has caught up, if it is to vote. A node that does not
+// answer yet is announced, and taken in when it comes. Errors are an
+// *event.Problem.
+func (r *Replica) AddMember(ctx context.Context, m Member) error {
+	if p := m.check(); p != nil {
+		return p
+	}
+	return r.ask(ctx, adminAsk{Do: "add", Member: m})
+}
+
+// RemoveMember takes a node out; without force not one whose going would leave
+// the voters without a majority that can be reached, never the last voter.
+func (r *Replica) RemoveMember(ctx context.Context, id string, force bool) error {
+	return r.ask(ctx, adminAsk{Do: "remove", ID: id, Force: force})
+}
+
+// TransferLeadership hands leadership over, to the voter named or, for "", to
+// the one that is furthest.
+func (r *Replica) TransferLeadership(ctx context.Context, to string) error {
+	return r.ask(ctx, adminAsk{Do: "transfer", ID: to})
+}
+
+// SnapshotAll lets each node that can be reached write a checkpoint, and
+// returns up to which index each then has one.
+func (r *Replica) SnapshotAll(ctx context.Context) (map[string]uint64, error) {
+	out := map[string]uint64{}
+	for _, m := range r.Members() {
+		if m.serverID() == r.id {
+			index, err := r.snapshotNow()
+			if err != nil {
+				return out, problem(CodeNoLeader, fmt.Sprintf("node %s wrote no checkpoint: %v", m.ID, err), false, 1000)
+			}
+			out[m.ID] = index
+		} else if m.Reachable {
+			var a adminAnswer
+			if err := r.call(ctx, m.target(), rpcAdmin, adminAsk{Do: "snapshot"}, &a); err != nil {
+				return out, problem(CodeNoLeader, fmt.Sprintf("node %s wrote no checkpoint: %v", m.ID, err), true, 1000)
+			} else if a.Problem != nil {
+				return out, a.Problem
+			}
+			out[m.ID] = a.Index
+		}
+	}
+	return out, nil
+}
+
+func (r *Replica) snapshotNow() (uint64, error) {
+	if err := r.Snapshot(); err != nil {
+		return 0, err
+	}
+	newest, _ := r.stores.snaps.newest()
+	return newest.Index, nil
+}
+
+// check refuses what no configuration could hold.
+func (m Member) check() *event.Problem {
+	if m.ID == "" || len(m.ID) > 128 || strings.ContainsAny(m.ID, " /?&=\x00\n") {
+		return event.Problemf(event.CodeInvalidArgument, "id", "%.64q is no node id", m.ID)
+	}
+	for field, addr := range map[string]string{"raft_addr": m.RaftAddr, "http_addr": m.HTTPAddr} {
+		if addr == "" && field == "http_addr" {
+			continue
+		}
+		if host, port, err := net.SplitHostPort(addr); err != nil || host == "" || port == "" || strings.ContainsAny(addr, " ?/\n") {
+			return event.Problemf(event.CodeInvalidArgument, field, "%.64q is no address: host:port is wanted", addr)
+		}
+	}
+	return nil
+}
+
+// ask carries a change out, here or at the leader, whoever that is by then.
+func (r *Replica) ask(ctx context.Context, q adminAsk) error {
+	for {
+		a, err := r.askOnce(ctx, q)
+		if err != nil {
+			return err
+		}
+		if a.Problem != nil {
+			return a.Problem
+		}
+		if !a.Elsewhere {
+			return nil
+		}
+		// Leadership has moved meanwhile; nothing was done.
+		select {
+		case <-time.After(50 * time.Millisecond):
+		case <-ctx.Done():
+			return problem(CodeNoLeader, "the request ended before a leader was found", false, 1000)
+		case <-r.stop:
+			return shuttingDown()
+		}
+	}
+}
+
+func (r *Replica) askOnce(ctx context.Context, q adminAsk) (adminAnswer, error) {
+	to, here, err := r.findLeader(ctx)
+	if err != nil {
+		return adminAnswer{}, err
+	}
+	if here {
+		return r.administer(ctx, q), nil
+	}
+	var a adminAnswer
+	if err := r.call(ctx, to, rpcAdmin, q, &a); err != nil {
+		return a, problem(CodeNoLeader, fmt.Sprintf("the leader %s did not answer: %v", to.Node, err), !peer.NotSent(err), 1000)
+	}
+	return a, nil
+}
+
+// findLeader waits until a leader is known.
+func (r *Replica) findLeader(ctx context.Context) (to peer.Target, here bool, err error) {
+	late := time.NewTimer(r.o.LeaderWait)
+	defer late.Stop()
+	for {
+		if r.leadsReady() {
+			return to, true, nil
+		}
+		if to, ok := r.leaderTarget(); ok {
+			return to, false, nil
+		}
+		look := time.NewTimer(20 * time.Millisecond)
+		select {
+		case <-look.C:
+			continue
+		case <-late.C:
+			err = problem(CodeNoLeader, "no leader is known; nothing was changed", false, 1000)
+		case <-ctx.Done():
+			err = problem(CodeNoLeader, "the request ended before a leader was known; nothing was changed", false, 1000)
+		case <-r.stop:
+			err = shuttingDown()
+		}
+		look.Stop()
+		return to, false, err
+	}
+}
+
+// answerAdmin is raft.admin.
+func (r *Replica) answerAdmin(ctx context.Context, from peer.Identity, body []byte) ([]byte, error) {
+	var q adminAsk
+	if err := json.Unmarshal(body, &q); err != nil {
+		return nil, err
+	}
+	if from.Cluster != r.o.ClusterID {
+		return nil, fmt.Errorf("node %s is not of this cluster", from.Node)
+	}
+	// A node tells of its own addresses only.
+	if q.Do == "address" && (q.Member.ID != from.Node || q.Member.Incarnation != "" && q.Member.Incarnation != from.Incarnation) {
+		return nil, fmt.Errorf("node %s tells the addresses of %s", from.Node, q.Member.ID)
+	}
+	return json.Marshal(r.administer(ctx, q))
+}
+
+// administer carries a change out, at the leader.
+func (r *Replica) administer(ctx context.Context, q adminAsk) adminAnswer {
+	if q.Do == "snapshot" {
+		index, err := r.snapshotNow()
+		if err != nil {
+			return adminAnswer{Problem: problem(CodeNoLeader, fmt.Sprintf("node %s wrote no checkpoint: %v", r.o.NodeID, err), false, 1000)}
+		}
+		return adminAnswer{Index: index}
+	}
+	if !r.leadsReady() {
+		return adminAnswer{Elsewhere: true}
+	}
+	// One at a time: each looks at the configuration first.
+	select {
+	case r.changing <- struct{}{}:
+		defer func() { <-r.changing }()
+	case <-ctx.Done():
+		return adminAnswer{Problem: problem(CodeNoLeader, "the request ended while another change was under way", false, 1000)}
+	case <-r.stop:
+		return adminAnswer{Problem: shuttingDown()}
+	}
+	var err error
+	switch q.Do {
+	case "add":
+		err = r.add(ctx, q.Member)
+	case "remove":
+		err = r.remove(ctx, q.ID, q.Force)
+	case "transfer":
+		err = r.transfer(q.ID)
+	case "address":
+		err = r.readdress(q.Member)
+	default:
+		err = event.Problemf(event.CodeInvalidArgument, "do", "%.64q is not known here", q.Do)
+	}
+	return adminAnswerOf(err)
+}
+
+// errElsewhere is why a leader did not carry something out: it is none any more.
+var errElsewhere = errors.New("leadership has moved")
+
+func adminAnswerOf(err error) adminAnswer {
+	var p *event.Problem
+	switch {
+	case err == nil:
+		return adminAnswer{}
+	case errors.As(err, &p):
+		return adminAnswer{Problem: p}
+	case errors.Is(err, errElsewhere), errors.Is(err, hraft.ErrNotLeader):
+		return adminAnswer{Elsewhere: true}
+	case errors.Is(err, hraft.ErrLeadershipTransferInProgress):
+		return adminAnswer{Elsewhere: true}
+	case errors.Is(err, hraft.ErrLeadershipLost), errors.Is(err, hraft.ErrRaftShutdown):
+		return adminAnswer{Problem: problem(CodeNoLeader, "leadership was lost while the configuration was changed; it may still be", true, 1000)}
+	}
+	return adminAnswer{Problem: conflict("", "%v", err)}
+}
+
+func (r *Replica) serversOf(id string) (out []hraft.Server) {
+	for _, s := range r.servers() {
+		if memberOf(s.ID, s.Address).ID == id {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+// add is AddMember at the leader.
+func (r *Replica) add(ctx context.Context, m Member) error {
+	if p := m.check(); p != nil {
+		return p
+	}
+	if r.o.Net == nil {
+		return conflict("", "this node has no port for others")
+	}
+	if m.ID == r.o.NodeID && m.RaftAddr == r.self().RaftAddr {
+		return nil // it is this one
+	}
+	hello, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	who, err := r.o.Net.Hello(hello, m.RaftAddr)
+	m.Incarnation = ""
+	if err == nil {
+		switch {
+		case who.Node != m.ID:
+			return conflict("id", "at %s answers node %q, not %q", m.RaftAddr, who.Node, m.ID)
+		case who.Cluster != "" && who.Cluster != r.o.ClusterID:
+			return conflict("raft_addr", "node %s at %s belongs to another cluster (%s): start it with an empty data directory and --join", who.Node, m.RaftAddr, who.Cluster)
+		}
+		if m.HTTPAddr == "" {
+			m.HTTPAddr = who.HTTP
+		}
+		m.Incarnation = who.Incarnation
+	}
+	return r.admit(m, true)
+}
+
+// admit puts a node into the configuration that is at m's address, in m's
+// incarnation; "" announces one. asked: by an operator, whose wish to let it
+// vote counts; else what is known of the node does.
+func (r *Replica) admit(m Member, asked bool) error {
+	var old []Member
+	for _, s := range r.servers() {
+		is := memberOf(s.ID, s.Address)
+		known := m.Incarnation != "" && is.Incarnation == m.Incarnation // it may have moved
+		switch {
+		case is.ID == m.ID && is.RaftAddr != m.RaftAddr && !known:
+			return conflict("id", "node %s is a member already, at %s; remove it first: qlogd cluster remove %s", m.ID, is.RaftAddr, m.ID)
+		case is.ID != m.ID && is.RaftAddr == m.RaftAddr:
+			return conflict("raft_addr", "%s is the address of node %s", m.RaftAddr, is.ID)
+		case is.ID != m.ID:
+			continue
+		}
+		if !asked {
+			m.Voter = is.Voter
+		}
+		if is.Incarnation == m.Incarnation || m.Incarnation == "" {
+			m.Incarnation = is.Incarnation // what is known stays known
+			return r.readmit(s, m)
+		}
+		old = append(old, is)
+	}
+	// The old directory is not where it was: m is. Nobody can be it any more,
+	// so it goes, with its vote, before the new one comes.
+	for _, is := range old {
+		r.o.Logger.Warn("a node has come with a new data directory; the old one is no member any more", "node", m.ID, "old", is.Incarnation, "new", m.Incarnation)
+		if err := r.raft.RemoveServer(is.serverID(), 0, 0).Error(); err != nil {
+			return err
+		}
+	}
+	r.o.Logger.Info("taking a node in", "node", m.ID, "incarnation", m.Incarnation, "raft_addr", m.RaftAddr, "voter", m.Voter)
+	return r.raft.AddNonvoter(m.serverID(), m.serverAddress(), 0, 0).Error()
+}
+
+// readmit changes what the configuration says of a member: addresses, and
+// whether it is to vote.
+func (r *Replica) readmit(s hraft.Server, m Member) error {
+	if s.Suffrage == hraft.Voter && !m.Voter {
+		voters := 0
+		for _, o := range r.servers() {
+			if o.Suffrage == hraft.Voter {
+				voters++
+			}
+		}
+		if voters == 1 || s.ID == r.id {
+			return conflict("voter", "node %s leads; transfer leadership first", m.ID)
+		}
+		if err := r.raft.DemoteVoter(s.ID, 0, 0).Error(); err != nil {
+			return err
+		}
+		s.Suffrage = hraft.Nonvoter
+	}
+	addr := m.serverAddress()
+	if addr == s.Address {
+		return nil
+	}
+	if s.Suffrage == hraft.Voter {
+		return r.raft.AddVoter(s.ID, addr, 0, 0).Error()
+	}
+	return r.raft.AddNonvoter(s.ID, addr, 0, 0).Error()
+}
+
+// readdress takes a member's own word on its addresses.
+func (r *Replica) readdress(m Member) error {
+	for _, s := range r.servers() {
+		is := memberOf(s.ID, s.Address)
+		if is.ID != m.ID && is.RaftAddr == m.RaftAddr {
+			return conflict("raft_addr", "%s is the address of node %s", m.RaftAddr, is.ID)
+		}
+	}
+	for _, s := range r.servers() {
+		is := memberOf(s.ID, s.Address)
+		if is.ID == m.ID && is.Incarnation == m.Incarnation {
+			is.RaftAddr, is.HTTPAddr = m.RaftAddr, m.HTTPAddr
+			return r.readmit(s, is)
+		}
+	}
+	return event.Problemf(CodeNodeNotFound, "id", "node %s is no member", m.ID)
+}
+
+// remove is RemoveMember at the leader.
+func (r *Replica) remove(ctx context.Context, id string, force bool) error {
+	gone := r.serversOf(id)
+	if len(gone) == 0 {
+		return event.Problemf(CodeNodeNotFound, "id", "node %s is no member", id)
+	}
+	views := map[hraft.ServerID]bool{r.id: true}
+	for _, v := range r.peers() {
+		views[v.serverID()] = v.Reachable
+	}
+	left, reached, self := 0, 0, false
+	for _, s := range r.servers() {
+		if slices.ContainsFunc(gone, func(g hraft.Server) bool { return g.ID == s.ID }) {
+			self = self || s.ID == r.id
+		} else if s.Suffrage == hraft.Voter {
+			left++
+			if views[s.ID] {
+				reached++
+			}
+		}
+	}
+	switch {
+	case left == 0:
+		return conflict("id", "node %s is the last voter", id)
+	case reached < left/2+1 && !force:
+		return conflict("id", "without node %s only %d of %d voters can be reached, which is no majority; force it only if you know better", id, reached, left)
+	}
+	if self {
+		// The new leader carries it out: ask goes there.
+		if err := r.transfer(""); err != nil {
+			return err
+		}
+		return errElsewhere
+	}
+	for _, s := range gone {
+		if err := r.raft.RemoveServer(s.ID, 0, 0).Error(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// transferSticks is how long a transfer may leave hashicorp/raft refusing
+// everything (#696) before this replica ends: another one then leads.
+const transferSticks = 10 * time.Second
+
+// transfer hands leadership over.
+func (r *Replica) transfer(to string) error {
+	var pick *peerView
+	for _, v := range r.peers() {
+		if to != "" && v.ID != to {
+			continue
+		}
+		fits := v.Votes && v.Reachable && !v.Status.Held
+		if to != "" && !fits {
+			switch {
+			case !v.Votes:
+				return conflict("to", "node %s is no voter", to)
+			default:
+				return conflict("to", "node %s cannot be reached", to)
+			}
+		}
+		if fits && (pick == nil || v.Status.Last > pick.Status.Last) {
+			pick = &v
+		}
+	}
+	switch {
+	case to == r.o.NodeID:
+		return nil // it leads
+	case pick == nil && to != "":
+		return event.Problemf(CodeNodeNotFound, "to", "node %s is no member", to)
+	case pick == nil:
+		return conflict("", "there is no other voter that can be reached")
+	}
+	err := r.raft.LeadershipTransferToServer(pick.serverID(), pick.serverAddress()).Error()
+	if err == nil {
+		return nil
+	}
+	go r.unstick()
+	if errors.Is(err, hraft.ErrNotLeader) {
+		return err
+	}
+	return problem(CodeNoLeader, fmt.Sprintf("leadership was not handed over: %v", err), true, 1000)
+}
+
+// unstick watches, after a transfer that failed, that hashicorp/raft takes
+// entries again.
+func (r *Replica) unstick() {
+	began := time.Now()
+	for r.raft.State() == hraft.Leader {
+		barrier := r.raft.Barrier(time.Second)
+		if !errors.Is(barrier.Error(), hraft.ErrLeadershipTransferInProgress) {
+			return
+		}
+		if time.Since(began) > transferSticks {
+			r.fatal(fmt.Errorf("a transfer of leadership has not ended for %v, and nothing can be written meanwhile", transferSticks))
+			return
+		}
+		select {
+		case <-time.After(100 * time.Millisecond):
+		case <-r.stop:
+			return
+		}
+	}
+}
+
+// promote lets vote who is to, and has caught up. It takes two looks, half a
+// second apart: whoever is only just up to date is not ready yet.
+func (r *Replica) promote(ready map[hraft.ServerID]bool) {
+	commit := r.raft.CommitIndex()
+	for _, v := range r.peers() {
+		s := v.Status
+		ok := v.Voter && !v.Votes && v.Reachable && !s.Held && !s.Lacking && s.ID == v.serverID() &&
+			s.Applied+maxLag >= commit && s.Applied > 0
+		if !ok {
+			delete(ready, v.serverID())
+			continue
+		}
+		if !ready[v.serverID()] {
+			ready[v.serverID()] = true
+			continue
+		}
+		delete(ready, v.serverID())
+		select {
+		case r.changing <- struct{}{}:
+		default:
+			continue // next time
+		}
+		r.o.Logger.Info("a node has caught up and votes from now on", "node", v.ID, "incarnation", v.Incarnation)
+		err := r.raft.AddVoter(v.serverID(), v.serverAddress(), 0, time.Second).Error()
+		<-r.changing
+		if err != nil {
+			r.o.Logger.Warn("a node could not be promoted", "node", v.ID, "error", err)
+		}
+	}
 }

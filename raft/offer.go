@@ -1,6 +1,15 @@
 package raft
 
 import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	hraft "github.com/hashicorp/raft"
+
 	"github.com/qlogd/qlogd/internal/checkpoint"
 	"github.com/qlogd/qlogd/internal/peer"
 )
@@ -11,4 +20,237 @@ type Offer struct {
 	From  peer.Target
 	Meta  checkpoint.Meta
 	First uint64 // of the leader's Raft log: what it can replicate from
+}
+
+const rpcOffer = "raft.offer"
+
+type offerAsk struct {
+	Term  uint64          `json:"term"` // of the leader
+	Meta  checkpoint.Meta `json:"meta"`
+	First uint64          `json:"first"`
+}
+
+// What a receiver may answer to an offer.
+const (
+	offerHave    = "have"    // its Raft log, or a checkpoint of its own, covers it: go on from there
+	offerReady   = "ready"   // its event log covers it, its Raft log does not: send the checkpoint
+	offerLacking = "lacking" // it is fetching
+)
+
+type offerAnswer struct {
+	Is   string `json:"is"`
+	Term uint64 `json:"term"`
+}
+
+// errLacking is why hashicorp/raft may not send a snapshot yet.
+var errLacking = errors.New("the other node lacks the event log up to this checkpoint; it fetches that by itself")
+
+// offer stands before each snapshot that hashicorp/raft wants to send. The
+// library puts one deadline over stream, restore and answer, while the
+// receiver's main loop stands still; so bulk never goes that way: the receiver
+// is told, fetches what it lacks in the background, and this call waits for
+// that. send says that the library may go on; otherwise resp is the answer.
+func (r *Replica) offer(id hraft.ServerID, addr hraft.ServerAddress, args *hraft.InstallSnapshotRequest, resp *hraft.InstallSnapshotResponse) (send bool, err error) {
+	for {
+		meta, ok := r.stores.snaps.find(args.LastLogIndex, args.LastLogTerm)
+		if !ok {
+			return false, fmt.Errorf("checkpoint of index %d is gone", args.LastLogIndex)
+		}
+		a, err := r.askOffer(memberOf(id, addr), args.Term, meta)
+		switch {
+		case err != nil:
+			r.o.Logger.Debug("a checkpoint could not be offered", "node", id, "error", err)
+			if !r.awaitPeer(id, args.Term) {
+				return false, err
+			}
+		case a.Term > args.Term:
+			resp.Term = a.Term // hashicorp/raft steps down
+			return false, nil
+		case a.Is == offerReady:
+			return true, nil
+		case a.Is == offerHave:
+			// What the checkpoint covers is durable there, so this is what the
+			// library would hear after it had sent it.
+			resp.Term, resp.Success = args.Term, true
+			r.evidence.acked(id, args.Term, args.LastLogIndex)
+			return false, nil
+		default:
+			r.stores.snaps.pin(string(id), meta, time.Now())
+		}
+		if !r.leadsOn(id, args.Term, time.Second) {
+			return false, errLacking
+		}
+	}
+}
+
+func (r *Replica) askOffer(m Member, term uint64, meta checkpoint.Meta) (a offerAnswer, err error) {
+	ask := offerAsk{Term: term, Meta: meta}
+	if ask.First, err = r.stores.log.FirstIndex(); err != nil {
+		return a, err
+	}
+	ctx, cancel := r.within(5 * time.Second)
+	defer cancel()
+	return a, r.call(ctx, m.target(), rpcOffer, ask, &a)
+}
+
+// takeOffer answers a leader.
+func (r *Replica) takeOffer(_ context.Context, from peer.Identity, body []byte) ([]byte, error) {
+	var ask offerAsk
+	if err := json.Unmarshal(body, &ask); err != nil {
+		return nil, err
+	}
+	if !r.vouched() {
+		return nil, errHeld
+	}
+	a := offerAnswer{Term: r.raft.CurrentTerm()}
+	if ask.Meta.ClusterID != r.o.ClusterID {
+		return nil, fmt.Errorf("checkpoint %s is of cluster %q", ask.Meta.Name(), ask.Meta.ClusterID)
+	}
+	if ask.Term >= a.Term {
+		is, err := r.judgeOffer(ask.Meta)
+		if err != nil {
+			r.fatal(err)
+			return nil, err
+		}
+		if a.Is = is; is == offerLacking {
+			r.lacking.set(ask.Meta.HeadIndex, time.Now())
+			r.o.OnLacking(Offer{
+				From: peer.Target{Addr: from.Raft, Node: from.Node, Incarnation: from.Incarnation},
+				Meta: ask.Meta, First: ask.First,
+			})
+		} else {
+			r.lacking.set(0, time.Time{})
+		}
+	}
+	return json.Marshal(a)
+}
+
+// judgeOffer says what this node has of a checkpoint. An error means that its
+// log is another one.
+func (r *Replica) judgeOffer(meta checkpoint.Meta) (string, error) {
+	p := r.fsm.progress()
+	if p.head >= meta.HeadIndex {
+		chain, known, err := r.chainAt(p, meta.HeadIndex)
+		if err != nil {
+			return "", err
+		}
+		if known && chain != meta.Chain {
+			return "", fmt.Errorf("%w: at index %d this node's event log has chain %x, the leader's %x", ErrDiverged, meta.HeadIndex, chain, meta.Chain)
+		}
+	}
+	// An entry of the same index and term is the same, and so is all before it.
+	var l hraft.Log
+	if err := r.stores.log.GetLog(meta.Index, &l); err == nil && l.Term == meta.Term {
+		return offerHave, nil
+	}
+	if newest, ok := r.stores.snaps.newest(); ok && newest.Index >= meta.Index {
+		return offerHave, nil
+	}
+	switch {
+	case p.head < meta.HeadIndex:
+		return offerLacking, nil
+	// The library cannot install over a longer log: see transport.refuse. What
+	// is fetched, the checkpoint alone, is taken in by a new start of Raft,
+	// which empties that log (stores.alignLog).
+	case r.raft.LastIndex() > meta.Index:
+		return offerLacking, nil
+	}
+	return offerReady, nil
+}
+
+// chainAt returns the event log's chain at an index up to its head, if that is
+// known.
+func (r *Replica) chainAt(p progress, index uint64) (chain [32]byte, known bool, err error) {
+	if index == p.head {
+		return p.chain, true, nil
+	}
+	if c, ok := r.o.Machine.(interface {
+		ChainAt(index uint64) (chain [32]byte, known bool, err error)
+	}); ok {
+		return c.ChainAt(index)
+	}
+	return chain, false, nil
+}
+
+// lack is what a leader's last offer showed to be missing.
+type lack struct {
+	mu   sync.Mutex
+	upTo uint64
+	at   time.Time
+}
+
+func (l *lack) set(upTo uint64, at time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.upTo, l.at = upTo, at
+}
+
+// now returns up to which index the event log is missing; offers are renewed
+// each second while that is so.
+func (l *lack) now() (upTo uint64, lacking bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.upTo, l.upTo > 0 && time.Since(l.at) < 10*time.Second
+}
+
+// A checkpoint that was offered, and the Raft log behind it, stay while the
+// receiver is fetching: or it would be behind again when it is done.
+const (
+	pinFor = 2 * time.Minute  // after the last renewal
+	pinMax = 30 * time.Minute // in all, for one receiver
+)
+
+// pinned is one receiver's checkpoint.
+type pinned struct {
+	name         string
+	index        uint64
+	first, newly time.Time
+}
+
+func (p pinned) holds(now time.Time) bool {
+	return now.Sub(p.newly) < pinFor && now.Sub(p.first) < pinMax
+}
+
+// pin keeps a checkpoint for a receiver.
+func (s *snapshots) pin(who string, meta checkpoint.Meta, now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.pins == nil {
+		s.pins = map[string]pinned{}
+	}
+	p, ok := s.pins[who]
+	if !ok || now.Sub(p.newly) >= pinFor {
+		p.first = now // a receiver that had ended
+	}
+	p.name, p.index, p.newly = meta.Name(), meta.Index, now
+	s.pins[who] = p
+}
+
+// pinnedLocked returns the names that are kept, and the lowest index.
+func (s *snapshots) pinnedLocked(now time.Time) (names map[string]bool, lowest uint64) {
+	names = map[string]bool{}
+	for who, p := range s.pins {
+		if !p.holds(now) {
+			// One that took too long in all is not begun anew by its next
+			// renewal: it stays in the map until it is silent.
+			if now.Sub(p.newly) >= pinFor {
+				delete(s.pins, who)
+			}
+			continue
+		}
+		names[p.name] = true
+		if lowest == 0 || p.index < lowest {
+			lowest = p.index
+		}
+	}
+	return names, lowest
+}
+
+func (s *snapshots) find(index, term uint64) (checkpoint.Meta, bool) {
+	for _, m := range s.metas() {
+		if m.Index == index && m.Term == term {
+			return m, true
+		}
+	}
+	return checkpoint.Meta{}, false
 }

@@ -68,16 +68,23 @@ type Options struct {
 	// Incarnation is of the data directory, and part of Raft's server id: see
 	// Member. A cluster of one that is older than incarnations keeps its id.
 	Incarnation string
-	HTTPAddr    string // where clients reach this node, told to the others
-	// Net is how this node reaches the others; nil: it is alone in its process.
-	Net     *peer.Net
-	Logger  *slog.Logger
-	Machine Machine
-	Metrics Metrics
+	// Net is where others reach this node; nil: it is alone in its process, and
+	// never has peers.
+	Net      *peer.Net
+	HTTPAddr string // where clients reach this node, told to the others
+	Logger   *slog.Logger
+	Machine  Machine
+	Metrics  Metrics
 	// Initial is the first configuration of a new cluster, the same on all of
 	// its nodes. Where there is a cluster on disk it does nothing; nil: none is
 	// made here.
 	Initial []Member
+	// Joined tells that OnJoined has been called for this incarnation before: who
+	// is in no configuration then was removed, and does not ask to come back.
+	Joined bool
+	// OnJoined is told, once at each start, that the configuration has this
+	// node. It is expected to write that down.
+	OnJoined func()
 	// Contacts are Raft addresses to ask to be taken in, where this node is in
 	// no configuration.
 	Contacts []string
@@ -172,6 +179,9 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	if o.OnLacking == nil {
 		o.OnLacking = func(Offer) {}
+	}
+	if o.OnJoined == nil {
+		o.OnJoined = func() {}
 	}
 	if o.OnOut == nil {
 		o.OnOut = func(Out) {}

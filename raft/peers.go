@@ -1,10 +1,70 @@
 package raft
 
 import (
+	"context"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"sync"
 	"time"
+
+	hraft "github.com/hashicorp/raft"
 
 	"github.com/qlogd/qlogd/internal/peer"
 )
+
+// Each second the members tell each other where they stand. Nothing that Raft
+// decides rests on it; it is what /v1/cluster shows, who is promoted, whether
+// logs agree, and by how much clocks differ.
+
+const (
+	rpcStatus    = "raft.status"
+	askEvery     = time.Second
+	askWithin    = time.Second
+	reachableFor = 3 * time.Second
+)
+
+// hash is a chain or a digest in JSON.
+type hash [32]byte
+
+func (h hash) MarshalText() ([]byte, error) { return hex.AppendEncode(nil, h[:]), nil }
+
+func (h *hash) UnmarshalText(b []byte) error {
+	if hex.DecodedLen(len(b)) != len(h) {
+		return fmt.Errorf("a hash has %d hex digits, not %d", 2*len(h), len(b))
+	}
+	_, err := hex.Decode(h[:], b)
+	return err
+}
+
+// peerStatus is what a member tells about itself.
+type peerStatus struct {
+	ID          hraft.ServerID `json:"id"`
+	Term        uint64         `json:"term"`
+	Leads       bool           `json:"leads,omitempty"` // and has applied an entry of its own term
+	Held        bool           `json:"held,omitempty"`  // takes no part in Raft yet
+	Lacking     bool           `json:"lacking,omitempty"`
+	Last        uint64         `json:"last"`
+	Commit      uint64         `json:"commit"`
+	Applied     uint64         `json:"applied"`
+	Head        uint64         `json:"head"`
+	Chain       hash           `json:"chain"`
+	Wall        int64          `json:"wall"`  // its wall clock, Unix ms
+	Clock       int64          `json:"clock"` // the log's time there, Unix ms
+	Rules       uint16         `json:"rules"` // the newest that its program knows
+	HTTPAddr    string         `json:"http_addr,omitempty"`
+	FirstIndex  uint64         `json:"first"` // of its Raft log
+	Checkpoints []checkpointAt `json:"checkpoints,omitempty"`
+	Known       configuration  `json:"known"`
+	Marks       []mark         `json:"marks,omitempty"` // its newest
+}
+
+type checkpointAt struct {
+	Index uint64 `json:"index"`
+	Head  uint64 `json:"head"`
+	Chain hash   `json:"chain"`
+}
 
 // peerView is what this node knows of another member.
 type peerView struct {
@@ -13,34 +73,202 @@ type peerView struct {
 	Reachable bool      // has answered lately
 	Seen      time.Time // when it last did; zero: never
 	Status    peerStatus
-	// Offset is its wall clock minus this node's, ms, as of Seen.
+	// Offset is its wall clock minus this node's, ms, as of Seen; RTT how long
+	// that answer took.
 	Offset int64
+	RTT    time.Duration
 }
 
-// peerStatus is what a member tells about itself (raft.status).
-type peerStatus struct {
-	Term                  uint64
-	Last, Commit, Applied uint64
-	Leads                 bool
-	Head                  uint64
-	Chain                 [32]byte
-	Wall                  int64 // its wall clock, Unix ms
-	Clock                 int64 // the log's time there, Unix ms
-	Rules                 uint16
-	HTTPAddr              string
-	FirstIndex            uint64 // of its Raft log
-	Marks                 []mark // its newest
+// table keeps the newest answer of each server.
+type table struct {
+	mu      sync.Mutex
+	seen    map[hraft.ServerID]*seen
+	changed chan struct{} // closed at the next answer
+	round   chan struct{} // takes one: ask now
+}
+
+type seen struct {
+	status peerStatus
+	at     time.Time
+	rtt    time.Duration
+	offset int64
+	asking bool
+}
+
+func newTable() *table {
+	return &table{seen: map[hraft.ServerID]*seen{}, changed: make(chan struct{}), round: make(chan struct{}, 1)}
+}
+
+func (t *table) watch() <-chan struct{} {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.changed
+}
+
+// lastSeen is when a server last answered; zero: never.
+func (t *table) lastSeen(id hraft.ServerID) time.Time {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if s := t.seen[id]; s != nil {
+		return s.at
+	}
+	return time.Time{}
 }
 
 // peers returns what is known of each other member, in the configuration's order.
 func (r *Replica) peers() []peerView {
+	servers := r.servers()
+	now := time.Now()
+	r.table.mu.Lock()
+	defer r.table.mu.Unlock()
 	var out []peerView
-	for _, s := range r.Status().Servers {
-		if s.serverID() != r.id {
-			out = append(out, peerView{Member: s.Member, Votes: s.Votes})
+	for _, s := range servers {
+		if s.ID == r.id {
+			continue
 		}
+		v := peerView{Member: memberOf(s.ID, s.Address), Votes: s.Suffrage == hraft.Voter}
+		if e := r.table.seen[s.ID]; e != nil && !e.at.IsZero() {
+			v.Seen, v.Status, v.Offset, v.RTT = e.at, e.status, e.offset, e.rtt
+			v.Reachable = now.Sub(e.at) < reachableFor
+		}
+		out = append(out, v)
 	}
 	return out
+}
+
+// askPeers asks all members now, rather than within a second.
+func (r *Replica) askPeers() {
+	select {
+	case r.table.round <- struct{}{}:
+	default:
+	}
+}
+
+// watchPeers asks the others, and does what follows from their answers.
+func (r *Replica) watchPeers() {
+	if r.o.Net == nil {
+		return
+	}
+	t := time.NewTicker(askEvery)
+	defer t.Stop()
+	var asking sync.WaitGroup
+	defer asking.Wait()
+	for {
+		r.table.keep(r.servers())
+		for _, s := range r.servers() {
+			if s.ID == r.id || r.expected(s.ID) || !r.table.begin(s.ID) {
+				continue
+			}
+			asking.Go(func() { r.askStatus(s) })
+		}
+		select {
+		case <-t.C:
+		case <-r.table.round:
+		case <-r.stop:
+			return
+		}
+	}
+}
+
+// begin marks that a server is being asked; false: it is already.
+func (t *table) begin(id hraft.ServerID) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s := t.seen[id]
+	if s == nil {
+		s = &seen{}
+		t.seen[id] = s
+	}
+	if s.asking {
+		return false
+	}
+	s.asking = true
+	return true
+}
+
+// keep forgets servers that are none any more.
+func (t *table) keep(servers []hraft.Server) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for id, s := range t.seen {
+		if !s.asking && !slices.ContainsFunc(servers, func(s hraft.Server) bool { return s.ID == id }) {
+			delete(t.seen, id)
+		}
+	}
+}
+
+func (r *Replica) askStatus(s hraft.Server) {
+	var a peerStatus
+	ctx, cancel := r.within(askWithin)
+	defer cancel()
+	wall, began := r.o.Wall(), time.Now()
+	err := r.call(ctx, memberOf(s.ID, s.Address).target(), rpcStatus, r.ownStatus(), &a)
+	now := time.Now()
+	rtt := now.Sub(began)
+	r.table.mu.Lock()
+	e := r.table.seen[s.ID]
+	if e == nil {
+		e = &seen{}
+		r.table.seen[s.ID] = e
+	}
+	e.asking = false
+	if err == nil {
+		e.status, e.at, e.rtt = a, now, rtt
+		// Its clock was read about halfway.
+		e.offset = a.Wall - wall.Add(rtt/2).UnixMilli()
+		close(r.table.changed)
+		r.table.changed = make(chan struct{})
+	}
+	r.table.mu.Unlock()
+	if err == nil {
+		r.agreement.signal()
+		r.heardOf(a)
+	}
+}
+
+// tellStatus answers another member, and hears where it stands.
+func (r *Replica) tellStatus(_ context.Context, from peer.Identity, body []byte) ([]byte, error) {
+	var theirs peerStatus
+	if err := json.Unmarshal(body, &theirs); err != nil {
+		return nil, err
+	}
+	if from.Cluster != r.o.ClusterID {
+		return nil, fmt.Errorf("node %s is not of this cluster", from.Node)
+	}
+	r.heardOf(theirs)
+	return json.Marshal(r.ownStatus())
+}
+
+func (r *Replica) ownStatus() peerStatus {
+	p := r.fsm.progress()
+	_, lacking := r.lacking.now()
+	s := peerStatus{
+		ID: r.id, Term: r.raft.CurrentTerm(), Leads: r.leadsReady(), Held: !r.vouched(), Lacking: lacking,
+		Last: r.raft.LastIndex(), Commit: r.raft.CommitIndex(), Applied: p.index, Head: p.head, Chain: p.chain,
+		Wall: r.o.Wall().UnixMilli(), Clock: r.clock.now(), Rules: r.o.Rules, HTTPAddr: r.o.HTTPAddr, Known: r.known(), Marks: r.agreement.tell(),
+	}
+	s.FirstIndex, _ = r.stores.log.FirstIndex()
+	for _, m := range r.stores.snaps.metas() {
+		s.Checkpoints = append(s.Checkpoints, checkpointAt{m.Index, m.HeadIndex, m.Chain})
+	}
+	return s
+}
+
+// heardOf looks for what shows that this directory is out of its cluster.
+func (r *Replica) heardOf(s peerStatus) {
+	if !r.vouched() {
+		return
+	}
+	if _, in := s.Known.find(r.id); !in && s.Leads && r.joined.Load() && s.Known.Index > r.known().Index {
+		r.out(Removed, fmt.Sprintf("the configuration of entry %d, told by its leader %s, has this node no more", s.Known.Index, s.ID))
+		return
+	}
+	// A sole voter has every entry that was ever committed. One that hears of
+	// a later configuration in which it is not alone was put back from a time
+	// when it was: nobody vouched for it, since nobody is in its configuration.
+	if others, _ := s.Known.jury(r.id); len(others) > 0 && s.Known.Index > r.raft.LastIndex() && r.alone() {
+		r.out(WentBack, fmt.Sprintf("%s knows the configuration of entry %d, and this node's Raft log ends at %d", s.ID, s.Known.Index, r.raft.LastIndex()))
+	}
 }
 
 // leaderTarget returns the node that leads, as far as is known, where it is
@@ -56,4 +284,102 @@ func (r *Replica) leaderTarget() (peer.Target, bool) {
 		}
 	}
 	return memberOf(id, addr).target(), true
+}
+
+// leadsReady tells whether this node leads and has applied an entry of its term.
+func (r *Replica) leadsReady() bool {
+	r.p.mu.Lock()
+	defer r.p.mu.Unlock()
+	return r.p.leader && r.p.readyTerm == r.p.term
+}
+
+// leadsIn tells whether this node is the leader of a term.
+func (r *Replica) leadsIn(term uint64) bool {
+	return r.raft.State() == hraft.Leader && r.raft.CurrentTerm() == term
+}
+
+// leadsOn waits, and tells whether there is still a reason to go on with a
+// server: this node leads in that term, and the server is a member.
+func (r *Replica) leadsOn(id hraft.ServerID, term uint64, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	look := time.NewTicker(50 * time.Millisecond)
+	defer look.Stop()
+	for {
+		if !r.leadsIn(term) || !r.member(id) {
+			return false
+		}
+		select {
+		case <-timer.C:
+			return true
+		case <-look.C:
+		case <-r.stop:
+			return false
+		case <-r.failed:
+			return false
+		}
+	}
+}
+
+// awaitPeer waits until a server answers again that did not, and tells whether
+// there is still a reason to go on with it.
+func (r *Replica) awaitPeer(id hraft.ServerID, term uint64) bool {
+	// It may be there and refuse, while it starts: not at once again.
+	if !r.leadsOn(id, term, 50*time.Millisecond) {
+		return false
+	}
+	since := time.Now()
+	r.askPeers()
+	for {
+		changed := r.table.watch()
+		if r.table.lastSeen(id).After(since) {
+			return r.leadsIn(term) && r.member(id)
+		}
+		look := time.NewTimer(50 * time.Millisecond)
+		select {
+		case <-changed:
+		case <-look.C:
+		case <-r.stop:
+			look.Stop()
+			return false
+		case <-r.failed:
+			look.Stop()
+			return false
+		}
+		look.Stop()
+		if !r.leadsIn(term) || !r.member(id) {
+			return false
+		}
+	}
+}
+
+func (r *Replica) member(id hraft.ServerID) bool {
+	return slices.ContainsFunc(r.servers(), func(s hraft.Server) bool { return s.ID == id })
+}
+
+// expected tells whether a server is announced and has not come yet: nobody
+// knows its incarnation. A voter without one is older than incarnations.
+func (r *Replica) expected(id hraft.ServerID) bool {
+	for _, s := range r.servers() {
+		if s.ID == id {
+			return isExpected(s)
+		}
+	}
+	return false
+}
+
+func isExpected(s hraft.Server) bool {
+	return s.Suffrage != hraft.Voter && memberOf(s.ID, s.Address).Incarnation == ""
+}
+
+// call asks another node in JSON.
+func (r *Replica) call(ctx context.Context, to peer.Target, name string, ask, answer any) error {
+	b, err := json.Marshal(ask)
+	if err != nil {
+		return err
+	}
+	if b, _, err = r.o.Net.Call(ctx, to, name, b); err != nil {
+		return err
+	}
+	return json.Unmarshal(b, answer)
 }

@@ -15,6 +15,12 @@
 //	a Raft log that does not fit the snapshot        stores.check
 //	RestoreCommittedLogs wants another store         config
 //	unknown outcomes                                 outcome
+//	pipelining can deadlock replication              newTransport: MaxRPCsInFlight
+//	bulk under the library's deadline                transport.InstallSnapshot, offer
+//	a snapshot is installed over and over            transport.refuse, transport.adapt
+//	a failed peer is left waiting                    transport.AppendEntries
+//	a transfer of leadership sticks                  Replica.unstick
+//	a directory that went back in time votes         vouch.go
 //	a half-made or lost store                        stores.bootstrap, openStores
 //
 // Nothing here is global but what RouteLibraryMetrics sets: several replicas can
@@ -33,6 +39,7 @@ import (
 	hraft "github.com/hashicorp/raft"
 
 	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/internal/peer"
 )
 
 // Replica is one member of a Raft group.
@@ -56,6 +63,23 @@ type Replica struct {
 	wg       sync.WaitGroup
 	reaped   chan struct{}
 
+	// What is about the other members; see the files named.
+	table    *table                 // peers.go
+	evidence *evidence              // vouch.go
+	free     atomic.Bool            // vouch.go: takes part in Raft
+	holding  atomic.Pointer[string] // vouch.go: why it does not
+	outed    atomic.Int32           // vouch.go: an Out
+	lacking  lack                   // offer.go
+	contact  contacts               // age.go
+	joined   atomic.Bool            // join.go: the configuration has had this server
+	told     atomic.Bool            // join.go: OnJoined was called
+	join     atomic.Pointer[string] // join.go: why it is not in; nil: it is
+	changing chan struct{}          // membership.go: holds one while the configuration is changed
+	life     context.Context        // ends with stop
+
+	confMu sync.Mutex
+	conf   configuration // see known
+
 	started atomic.Bool // raft is set
 	dead    atomic.Pointer[error]
 	failed  chan struct{} // closed with dead
@@ -68,10 +92,17 @@ func Open(o Options) (_ *Replica, err error) {
 		return nil, err
 	}
 	r := &Replica{
-		o: o, clock: &clock{wall: o.Wall, offset: o.ClockOffset},
+		o: o, clock: &clock{offset: o.ClockOffset},
 		leads: make(chan bool, 8), snapNow: make(chan struct{}, 1), stop: make(chan struct{}), reaped: make(chan struct{}),
-		failed: make(chan struct{}),
+		failed: make(chan struct{}), table: newTable(), changing: make(chan struct{}, 1),
 	}
+	var end context.CancelFunc
+	r.life, end = context.WithCancel(context.Background())
+	defer func() {
+		if err != nil {
+			end()
+		}
+	}()
 	r.barriers.r = r
 	r.agreement = newAgreement()
 	if r.stores, err = openStores(o, faults{r.fatal, r.die}); err != nil {
@@ -82,10 +113,14 @@ func Open(o Options) (_ *Replica, err error) {
 			r.stores.close()
 		}
 	}()
-	_, r.trans = hraft.NewInmemTransport(r.self().serverAddress())
 	if err = r.start(); err != nil {
 		return nil, err
 	}
+	r.wg.Go(func() {
+		<-r.stop
+		r.handle(false)
+		end()
+	})
 	return r, nil
 }
 
@@ -100,21 +135,42 @@ func (r *Replica) start() error {
 		return err
 	}
 	r.id = r.stores.idOf(r.self())
+	if newest, ok := r.stores.snaps.newest(); ok {
+		r.conf = configuration{newest.ConfigurationIndex, hraft.DecodeConfiguration(newest.Configuration).Servers}
+	}
+	var err error
+	if r.evidence, err = openEvidence(r.stores.votes); err != nil {
+		return err
+	}
 	r.fsm = newFSM(r.o, r.stores.snaps, r.fatal)
-	r.fsm.applied = r.applied
 	r.fsm.marked = r.agreement.note
+	r.fsm.applied, r.fsm.configured = r.applied, r.configured
+	joined, err := r.hasJoined()
+	if err != nil {
+		return err
+	}
+	r.joined.Store(joined)
+	shown, err := r.shown()
+	if err != nil {
+		return err
+	}
+	// Before anybody can ask anything of it.
+	others, _ := r.known().jury(r.id)
+	r.free.Store(r.o.Net == nil || len(others) == 0)
 	began := r.fsm.progress()
 	r.snapped.Store(&began)
+	r.clock.rebase(began.clock)
 	r.p = newProposer(r.o, r.fsm, r.clock, r.fatal, r.failed)
 	r.p.opening = r.upgrade // a cluster of one knows at once
 
 	conf := r.config()
-	var err error
+	r.trans = newTransport(r)
 	if r.raft, err = newRaft(conf, r.fsm, r.stores, r.trans); err != nil {
+		closeTransport(r.trans)
 		return fmt.Errorf("start Raft: %w", err)
 	}
 	r.started.Store(true)
-	r.clock.open(began.clock, r.alone())
+	r.handle(true)
 	r.p.apply = func(data []byte) hraft.ApplyFuture {
 		return r.raft.ApplyLog(hraft.Log{Data: data}, r.o.StoreDeadline)
 	}
@@ -128,12 +184,16 @@ func (r *Replica) start() error {
 			r.o.Logger.Warn("reload of Raft's timeouts failed", "error", err)
 		}
 	}
-	r.connect()
 	r.wg.Go(r.watchLeadership)
-	r.wg.Go(r.watchLeader)
 	r.wg.Go(func() { r.p.run(r.stop) })
 	r.wg.Go(r.takeSnapshots)
 	r.wg.Go(r.agree)
+	r.wg.Go(r.keepEvidence)
+	r.wg.Go(r.watchPeers)
+	r.wg.Go(r.tend)
+	if !r.free.Load() {
+		r.wg.Go(func() { r.beVouched(shown) })
+	}
 	go func() { r.p.reap(); close(r.reaped) }()
 	return nil
 }
@@ -207,7 +267,6 @@ func (r *Replica) Propose(ctx context.Context, c *event.Command) (event.Result, 
 // applied is called by the FSM after each batch.
 func (r *Replica) applied(p progress) {
 	r.p.signal() // something may be due earlier now
-	r.p.landed.reached(p.index)
 	if p.unmarked >= r.o.MarkEntries {
 		r.agreement.signal()
 	}
@@ -226,11 +285,10 @@ func (r *Replica) watchLeadership() {
 		select {
 		case leader := <-r.leads:
 			if leader {
-				r.leadTime()
+				r.clock.rebase(r.fsm.progress().clock)
 				r.wg.Go(r.correctAddress)
 			}
 			r.p.setLeader(leader)
-			r.barriers.moved()
 		case <-r.stop:
 			return
 		}
@@ -239,7 +297,13 @@ func (r *Replica) watchLeadership() {
 
 // self is this node as it would have the configuration name it.
 func (r *Replica) self() Member {
-	return Member{ID: r.o.NodeID, Incarnation: r.o.Incarnation, RaftAddr: r.o.NodeID, HTTPAddr: r.o.HTTPAddr, Voter: true}
+	m := Member{ID: r.o.NodeID, Incarnation: r.o.Incarnation, RaftAddr: r.o.NodeID, HTTPAddr: r.o.HTTPAddr, Voter: true}
+	if n := r.o.Net; n != nil {
+		if m.RaftAddr = n.Self().Raft; m.RaftAddr == "" {
+			m.RaftAddr = n.Addr()
+		}
+	}
+	return m
 }
 
 // correctAddress puts this node's addresses into the configuration where it
@@ -250,14 +314,70 @@ func (r *Replica) correctAddress() {
 			continue
 		}
 		want, self := memberOf(s.ID, s.Address), r.self()
-		want.HTTPAddr = self.HTTPAddr
+		if self.HTTPAddr != "" {
+			want.HTTPAddr = self.HTTPAddr
+		}
+		if r.o.Net != nil {
+			want.RaftAddr = self.RaftAddr
+		}
 		if want.serverAddress() == s.Address {
 			return
 		}
-		if err := r.raft.AddVoter(s.ID, want.serverAddress(), 0, 0).Error(); err != nil {
+		ctx, cancel := r.within(5 * time.Second)
+		err := r.ask(ctx, adminAsk{Do: "address", Member: want})
+		cancel()
+		if err != nil {
 			r.o.Logger.Warn("this node's new addresses are not known to the cluster yet", "error", err)
 		}
 	}
+}
+
+// handle answers the other members, or ceases to.
+func (r *Replica) handle(on bool) {
+	if r.o.Net == nil {
+		return
+	}
+	for name, h := range map[string]peer.Handler{
+		rpcStatus: r.tellStatus, rpcVouch: r.vouchFor, rpcOffer: r.takeOffer, rpcJoin: r.letJoin, rpcAdmin: r.answerAdmin,
+	} {
+		if !on {
+			h = nil
+		}
+		r.o.Net.Handle(name, h)
+	}
+}
+
+// shown is how this node shows itself to those who may vouch for it.
+func (r *Replica) shown() (v vouchAsk, err error) {
+	v = vouchAsk{ID: r.id, Incarnation: r.o.Incarnation}
+	if v.Term, err = r.stores.votes.term(); err != nil {
+		return v, err
+	}
+	if v.Last, err = r.stores.log.LastIndex(); err != nil {
+		return v, err
+	}
+	newest, _ := r.stores.snaps.newest()
+	v.Last = max(v.Last, newest.Index)
+	return v, nil
+}
+
+// known is the newest configuration that this node knows to be committed. Until
+// the start's end is applied it is the newest on disk, committed or not.
+func (r *Replica) known() configuration {
+	applied := r.fsm.progress().index
+	r.confMu.Lock()
+	defer r.confMu.Unlock()
+	if disk := r.stores.known; disk.Index > r.conf.Index && applied < disk.Index {
+		return disk
+	}
+	return r.conf
+}
+
+// configured is called with committed configurations, in their order.
+func (r *Replica) configured(c configuration) {
+	r.confMu.Lock()
+	defer r.confMu.Unlock()
+	r.conf = c
 }
 
 func (r *Replica) servers() []hraft.Server {
@@ -275,3 +395,7 @@ func (r *Replica) alone() bool {
 	}
 	return voters == 1 && me
 }
+
+// Clock returns the log's time at this instant, Unix ms: what the next entry
+// would be stamped with.
+func (r *Replica) Clock() int64 { return r.clock.now() }

@@ -22,6 +22,7 @@ type snapshots struct {
 
 	mu   sync.Mutex
 	have []checkpoint.Meta // newest first
+	pins map[string]pinned // by receiver: see offer.go
 }
 
 var _ hraft.SnapshotStore = (*snapshots)(nil)
@@ -63,14 +64,19 @@ func (s *snapshots) newest() (checkpoint.Meta, bool) {
 
 // floor is up to where the Raft log may be truncated: the newest checkpoint but
 // one. If the newest turns out to be bad, the one before it and the Raft log
-// still make up everything.
+// still make up everything. Nor is anything truncated that a node will need
+// which is fetching an older one.
 func (s *snapshots) floor() uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.have) < 2 {
 		return 0
 	}
-	return s.have[1].Index
+	to := s.have[1].Index
+	if _, lowest := s.pinnedLocked(time.Now()); lowest > 0 {
+		to = min(to, lowest)
+	}
+	return to
 }
 
 // List implements hraft.SnapshotStore.
@@ -132,7 +138,11 @@ func (s *snapshots) added(name string) error {
 	}
 	var names []string
 	gone := map[string]bool{}
+	kept, _ := s.pinnedLocked(time.Now())
 	for _, m := range checkpoint.Thin(have, s.o.KeepCheckpoints) {
+		if kept[m.Name()] {
+			continue
+		}
 		names, gone[m.Name()] = append(names, m.Name()), true
 	}
 	s.have = s.have[:0:0]

@@ -72,6 +72,7 @@ func (r *Replica) Ready() (bool, []string) {
 	if closing {
 		reasons = append(reasons, "shutting down")
 	}
+	reasons = append(reasons, r.outside()...)
 	applied, commit := r.fsm.progress().index, r.raft.CommitIndex()
 	switch addr, _ := r.raft.LeaderWithID(); {
 	case addr == "":
@@ -82,6 +83,27 @@ func (r *Replica) Ready() (bool, []string) {
 		reasons = append(reasons, fmt.Sprintf("behind the leader: %d of %d", applied, commit))
 	}
 	return len(reasons) == 0, reasons
+}
+
+// outside returns why this node is no part of its cluster, or not yet.
+func (r *Replica) outside() (reasons []string) {
+	if why := r.holding.Load(); why != nil && *why != "" && !r.vouched() {
+		reasons = append(reasons, *why)
+	}
+	if r.o.Net == nil {
+		return reasons
+	}
+	if why := r.join.Load(); !r.member(r.id) {
+		detail := ""
+		if why != nil {
+			detail = ": " + *why
+		}
+		reasons = append(reasons, "not in the cluster's configuration"+detail)
+	}
+	if upTo, lacking := r.lacking.now(); lacking {
+		reasons = append(reasons, fmt.Sprintf("fetching the event log: %d of %d", r.fsm.progress().head, upTo))
+	}
+	return reasons
 }
 
 // maxLag is how many entries a follower may be behind and still count as ready.
@@ -99,7 +121,7 @@ type Load struct {
 	Classes      [event.Classes]ClassLoad
 	Waiting      int // commands, of all classes
 	WaitingBytes int
-	Entries      int     // under way, and groups on their way to the leader
+	Entries      int     // under way
 	Utilization  float64 // of the room for waiting commands, 0 to 1
 	PerSecond    float64 // commands executed, lately
 }
@@ -115,7 +137,7 @@ func (r *Replica) Load() Load {
 	p := r.p
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	l := Load{Entries: len(p.flying) + len(p.away.list), PerSecond: p.rate.perSecond}
+	l := Load{Entries: len(p.flying), PerSecond: p.rate.perSecond}
 	l.Waiting, l.WaitingBytes = p.q.len()
 	l.Utilization = max(float64(l.Waiting)/float64(p.limits.Waiting), float64(l.WaitingBytes)/float64(p.limits.WaitingBytes))
 	for c := range l.Classes {
@@ -146,7 +168,7 @@ func (r *Replica) Pending(key event.Hash) []Pending {
 	defer p.mu.Unlock()
 	var out []Pending
 	add := func(d *pending, position int) {
-		if d.key == key && !key.IsZero() { // others' commands have none here: who took them tells of them
+		if d.key == key && !key.IsZero() {
 			out = append(out, Pending{
 				Key: d.key, Type: d.kind, Class: d.class, Since: d.since,
 				InFlight: position == 0, Position: position, WaitMS: p.rate.wait(position),
@@ -155,16 +177,6 @@ func (r *Replica) Pending(key event.Hash) []Pending {
 	}
 	for _, fl := range p.flying {
 		for _, d := range fl.group {
-			add(d, 0)
-		}
-	}
-	for _, c := range p.away.list {
-		for _, d := range c.group {
-			add(d, 0)
-		}
-	}
-	for r := range p.away.ripe {
-		for _, d := range r.group {
 			add(d, 0)
 		}
 	}

@@ -26,7 +26,7 @@ type stores struct {
 	log   *logStore
 	snaps *snapshots
 	// known is the newest configuration on disk, committed or not; set by check.
-	known hraft.Configuration
+	known configuration
 }
 
 // faults are told what ends the process. die does not return where hashicorp/raft
@@ -74,7 +74,9 @@ func openStores(o Options, f faults) (_ *stores, err error) {
 	// Before a new log is made in place of a lost one. The log is made before
 	// the first term is stored, so a term without a log is no crash.
 	if !hadLog && (term > 0 || beside) {
-		return nil, lostStore(o, head, "has no log ("+metaFile+")")
+		if err := s.lost(o, head, "has no log ("+metaFile+")"); err != nil {
+			return nil, err
+		}
 	}
 	if s.log, err = openLog(o, f, s.snaps.floor); err != nil {
 		return nil, err
@@ -85,7 +87,9 @@ func openStores(o Options, f faults) (_ *stores, err error) {
 	}
 	// The first term is stored before the first entry.
 	if term == 0 && (last > 0 || beside) {
-		return nil, lostStore(o, head, "has no term ("+votesFile+")")
+		if err := s.lost(o, head, "has no term ("+votesFile+")"); err != nil {
+			return nil, err
+		}
 	}
 	return s, nil
 }
@@ -95,9 +99,41 @@ func openStores(o Options, f faults) (_ *stores, err error) {
 // give out indexes again, and in a cluster vote again.
 var ErrLostStore = errors.New("the Raft store is lost")
 
-func lostStore(o Options, head uint64, what string) error {
-	return fmt.Errorf("%w: %s %s, but the event log ends at index %d, or checkpoints or the other half of the store are there; "+
-		"put the whole directory back, or make a new one with qlogd replay --into", ErrLostStore, o.Dir, what, head)
+// ErrWentBack is why a replica does not start that is in the same trouble, but
+// has others in its cluster that hold everything: its directory can go on as
+// another member, in a new incarnation, which has promised nothing (I16).
+var ErrWentBack = errors.New("the Raft store has lost what this node promised to the others")
+
+// lost returns what is to be done about a store that is lost in part. Nothing,
+// where the incarnation is new: the others bring it up to date, and what the
+// event log holds already is skipped.
+func (s *stores) lost(o Options, head uint64, what string) error {
+	self := serverID(o.NodeID, o.Incarnation)
+	newest, _ := s.snaps.newest()
+	confs := []configuration{s.known, {Servers: configurationOf(o.Initial).Servers}}
+	if len(newest.Configuration) > 0 {
+		confs = append(confs, configuration{Servers: hraft.DecodeConfiguration(newest.Configuration).Servers})
+	}
+	member, others := o.Joined, len(o.Contacts) > 0
+	if joined, err := s.votes.hasJoined(self); err != nil {
+		return err
+	} else if joined {
+		member = true
+	}
+	for _, c := range confs {
+		_, in := c.find(self)
+		voters, _ := c.jury(self)
+		member, others = member || in, others || len(voters) > 0
+	}
+	switch {
+	case !others || o.Net == nil:
+		return fmt.Errorf("%w: %s %s, but the event log ends at index %d, or checkpoints or the other half of the store are there; "+
+			"put the whole directory back, or make a new one with qlogd replay --into", ErrLostStore, o.Dir, what, head)
+	case member:
+		return fmt.Errorf("%w: %s %s, but the event log ends at index %d, or checkpoints or the other half of the store are there", ErrWentBack, o.Dir, what, head)
+	}
+	o.Logger.Warn("the Raft store is not whole; as a new incarnation this node is brought up to date by the others", "what", what, "head", head)
+	return nil
 }
 
 // logPresent tells whether there is a Raft log on disk.

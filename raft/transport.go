@@ -1,0 +1,283 @@
+package raft
+
+import (
+	"errors"
+	"io"
+	"net"
+	"strings"
+	"sync"
+	"time"
+
+	hraft "github.com/hashicorp/raft"
+
+	"github.com/qlogd/qlogd/internal/peer"
+)
+
+// transport is hashicorp/raft's network with this package's guards on it:
+//
+//	who did not prove itself says nothing       held: see vouch.go
+//	no bulk through the library                 InstallSnapshot: see offer.go
+//	no install over a longer log                refuse
+//	what others have promised is remembered     evidence: see vouch.go
+//	a follower that begins at a snapshot        adapt
+//	a node that was away is not left waiting    AppendEntries
+//
+// A node alone in its process has none of them: nobody comes.
+type transport struct {
+	hraft.Transport // under it
+	r               *Replica
+	local           hraft.ServerAddress
+	in              chan hraft.RPC
+	stop            chan struct{}
+	once            sync.Once
+	wg              sync.WaitGroup
+}
+
+var (
+	_ hraft.Transport   = (*transport)(nil)
+	_ hraft.WithPreVote = (*transport)(nil)
+	_ hraft.WithClose   = (*transport)(nil)
+)
+
+// rpcTimeout is how long another node may take for what hashicorp/raft asks it,
+// its disk included.
+const rpcTimeout = 10 * time.Second
+
+func newTransport(r *Replica) hraft.Transport {
+	local := r.self().serverAddress()
+	if r.o.Net == nil {
+		_, t := hraft.NewInmemTransport(local)
+		return t
+	}
+	t := &transport{
+		Transport: hraft.NewNetworkTransportWithConfig(&hraft.NetworkTransportConfig{
+			Stream: streams{r.o.Net.Raft()},
+			Logger: hlog(r.o.Logger, "raft-net"), MaxPool: 3, Timeout: rpcTimeout,
+			// 2, the default, pipelines; replication to one follower can then
+			// deadlock (hashicorp/raft #612). 1 never enters that code.
+			MaxRPCsInFlight: 1,
+		}),
+		r: r, local: local, in: make(chan hraft.RPC), stop: make(chan struct{}),
+	}
+	t.wg.Go(t.receive)
+	return t
+}
+
+func closeTransport(t hraft.Transport) {
+	if c, ok := t.(hraft.WithClose); ok {
+		c.Close()
+	}
+}
+
+// streams are the connections between replicas. An address in hashicorp/raft's
+// hands is dialled as the server's id and its host:port: the other side must be
+// that very incarnation.
+type streams struct{ *peer.RaftLayer }
+
+var _ hraft.StreamLayer = streams{}
+
+// Dial implements hraft.StreamLayer.
+func (s streams) Dial(addr hraft.ServerAddress, timeout time.Duration) (net.Conn, error) {
+	id, hostport, _ := strings.Cut(string(addr), " ")
+	return s.RaftLayer.Dial(memberOf(hraft.ServerID(id), hraft.ServerAddress(hostport)).target(), timeout)
+}
+
+// errExpected is why nothing is sent to a node that is announced and has not
+// come: whoever is there now may be anybody.
+var errExpected = errors.New("this node has not come yet: its incarnation is not known")
+
+// dialled is what streams.Dial takes apart.
+func dialled(id hraft.ServerID, addr hraft.ServerAddress) hraft.ServerAddress {
+	return hraft.ServerAddress(string(id) + " " + memberOf(id, addr).RaftAddr)
+}
+
+// Close implements hraft.WithClose.
+func (t *transport) Close() error {
+	t.once.Do(func() { close(t.stop) })
+	err := t.Transport.(hraft.WithClose).Close()
+	t.wg.Wait()
+	return err
+}
+
+// LocalAddr implements hraft.Transport.
+func (t *transport) LocalAddr() hraft.ServerAddress { return t.local }
+
+// EncodePeer implements hraft.Transport. A vote is given to, and remembered by,
+// what this returns: so the incarnation is part of it.
+func (t *transport) EncodePeer(id hraft.ServerID, addr hraft.ServerAddress) []byte {
+	return []byte(string(id) + " " + string(addr))
+}
+
+// DecodePeer implements hraft.Transport.
+func (t *transport) DecodePeer(b []byte) hraft.ServerAddress {
+	_, addr, _ := strings.Cut(string(b), " ")
+	return hraft.ServerAddress(addr)
+}
+
+// Consumer implements hraft.Transport.
+func (t *transport) Consumer() <-chan hraft.RPC { return t.in }
+
+// receive hands on what others ask.
+func (t *transport) receive() {
+	from := t.Transport.Consumer()
+	for {
+		select {
+		case rpc := <-from:
+			if err := t.refuse(rpc); err != nil {
+				if rpc.Reader != nil {
+					_, _ = io.Copy(io.Discard, rpc.Reader) // else it would be taken for the next request
+				}
+				rpc.Respond(nil, err)
+				continue
+			}
+			if a, ok := rpc.Command.(*hraft.AppendEntriesRequest); ok {
+				t.r.contact.heard(a.LeaderCommitIndex)
+				t.adapt(a)
+			}
+			select {
+			case t.in <- rpc:
+			case <-t.stop:
+				rpc.Respond(nil, hraft.ErrTransportShutdown)
+				return
+			}
+		case <-t.stop:
+			return
+		}
+	}
+}
+
+// SetHeartbeatHandler implements hraft.Transport.
+func (t *transport) SetHeartbeatHandler(handle func(hraft.RPC)) {
+	t.Transport.SetHeartbeatHandler(func(rpc hraft.RPC) {
+		if err := t.refuse(rpc); err != nil {
+			rpc.Respond(nil, err)
+			return
+		}
+		handle(rpc)
+	})
+}
+
+var (
+	errHeld       = errors.New("this node is not vouched for yet: the others have not said that its directory is not an older one")
+	errLongerTail = errors.New("the Raft log here is longer than the snapshot: it must be begun anew, not installed over")
+)
+
+// refuse says why a request is not even looked at.
+func (t *transport) refuse(rpc hraft.RPC) error {
+	if !t.r.vouched() {
+		return errHeld
+	}
+	// hashicorp/raft would keep the longer log's last index in memory, refuse
+	// what follows the snapshot, and be sent the snapshot again, for ever.
+	if s, ok := rpc.Command.(*hraft.InstallSnapshotRequest); ok && t.r.raft.LastIndex() > s.LastLogIndex {
+		return errLongerTail
+	}
+	return nil
+}
+
+// adapt changes a request whose previous entry lies at or before this node's
+// snapshot, where its log does not reach back to it: hashicorp/raft would refuse
+// it, the leader go back further, come to the end of its own log, and offer a
+// snapshot that this node has no use for, round and round. What the snapshot
+// covers is committed and therefore the same in the leader's log: those entries
+// are dropped, and the rest begins right behind it.
+func (t *transport) adapt(a *hraft.AppendEntriesRequest) {
+	newest, ok := t.r.stores.snaps.newest()
+	if !ok || a.PrevLogEntry > newest.Index || a.PrevLogEntry == newest.Index && a.PrevLogTerm != newest.Term {
+		return
+	}
+	if first, err := t.r.stores.log.FirstIndex(); err != nil || first != 0 && a.PrevLogEntry >= first {
+		return // its own log knows better
+	}
+	if a.PrevLogEntry == 0 && len(a.Entries) == 0 {
+		return // says nothing of a log
+	}
+	for len(a.Entries) > 0 && a.Entries[0].Index <= newest.Index {
+		a.Entries = a.Entries[1:]
+	}
+	a.PrevLogEntry, a.PrevLogTerm = 0, 0 // hashicorp/raft then compares nothing
+}
+
+// AppendEntries implements hraft.Transport.
+//
+// hashicorp/raft waits longer after each failure, up to ten seconds, also when
+// the other node is long back. So a request that cannot be sent is no failure
+// yet: it waits until that node answers again.
+func (t *transport) AppendEntries(id hraft.ServerID, addr hraft.ServerAddress, args *hraft.AppendEntriesRequest, resp *hraft.AppendEntriesResponse) error {
+	heartbeat := args.PrevLogEntry == 0 && args.LeaderCommitIndex == 0 && len(args.Entries) == 0
+	for {
+		err := t.append(id, addr, args, resp)
+		if err == nil || heartbeat || !t.r.awaitPeer(id, args.Term) {
+			return err
+		}
+		*resp = hraft.AppendEntriesResponse{}
+	}
+}
+
+func (t *transport) append(id hraft.ServerID, addr hraft.ServerAddress, args *hraft.AppendEntriesRequest, resp *hraft.AppendEntriesResponse) error {
+	if t.r.expected(id) {
+		return errExpected
+	}
+	if err := t.Transport.AppendEntries(id, dialled(id, addr), args, resp); err != nil {
+		return err
+	}
+	if resp.Success {
+		last := args.PrevLogEntry
+		if n := len(args.Entries); n > 0 {
+			last = args.Entries[n-1].Index
+		}
+		t.r.evidence.acked(id, args.Term, last)
+	}
+	return nil
+}
+
+// AppendEntriesPipeline implements hraft.Transport.
+func (t *transport) AppendEntriesPipeline(hraft.ServerID, hraft.ServerAddress) (hraft.AppendPipeline, error) {
+	return nil, hraft.ErrPipelineReplicationNotSupported
+}
+
+// RequestVote implements hraft.Transport. A vote counts only when it is known
+// here that it was given.
+func (t *transport) RequestVote(id hraft.ServerID, addr hraft.ServerAddress, args *hraft.RequestVoteRequest, resp *hraft.RequestVoteResponse) error {
+	if !t.r.vouched() {
+		return errHeld
+	}
+	if err := t.Transport.RequestVote(id, dialled(id, addr), args, resp); err != nil {
+		return err
+	}
+	if resp.Granted {
+		return t.r.evidence.voted(id, args.Term)
+	}
+	return nil
+}
+
+// RequestPreVote implements hraft.WithPreVote.
+func (t *transport) RequestPreVote(id hraft.ServerID, addr hraft.ServerAddress, args *hraft.RequestPreVoteRequest, resp *hraft.RequestPreVoteResponse) error {
+	if !t.r.vouched() {
+		return errHeld
+	}
+	return t.Transport.(hraft.WithPreVote).RequestPreVote(id, dialled(id, addr), args, resp)
+}
+
+// TimeoutNow implements hraft.Transport.
+func (t *transport) TimeoutNow(id hraft.ServerID, addr hraft.ServerAddress, args *hraft.TimeoutNowRequest, resp *hraft.TimeoutNowResponse) error {
+	return t.Transport.TimeoutNow(id, dialled(id, addr), args, resp)
+}
+
+// InstallSnapshot implements hraft.Transport.
+func (t *transport) InstallSnapshot(id hraft.ServerID, addr hraft.ServerAddress, args *hraft.InstallSnapshotRequest, resp *hraft.InstallSnapshotResponse, data io.Reader) error {
+	if t.r.expected(id) {
+		return errExpected
+	}
+	send, err := t.r.offer(id, addr, args, resp)
+	if err != nil || !send {
+		return err
+	}
+	if err := t.Transport.InstallSnapshot(id, dialled(id, addr), args, resp, data); err != nil {
+		return err
+	}
+	if resp.Success {
+		t.r.evidence.acked(id, args.Term, args.LastLogIndex)
+	}
+	return nil
+}

@@ -1,0 +1,313 @@
+package raft
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	hraft "github.com/hashicorp/raft"
+
+	"github.com/qlogd/qlogd/internal/peer"
+)
+
+// A data directory that was put back from an old copy has forgotten what it
+// promised since: entries that it acknowledged, votes, terms. If it voted, or
+// acknowledged to a leader that others have replaced, committed entries could
+// be lost. It cannot know that itself; but each promise was made to somebody,
+// who remembers it (evidence). So after a start a node takes no part in Raft
+// (it is held: it neither votes nor stands, and takes no entries, which would
+// change what it is judged by) until enough of the others have looked and do
+// not object (I16).
+
+// promise is what a server is known to have promised to this node.
+type promise struct {
+	// AckTerm and AckIndex: the newest entry that it acknowledged to this node
+	// as the leader of that term.
+	AckTerm  uint64 `json:"ack_term,omitempty"`
+	AckIndex uint64 `json:"ack_index,omitempty"`
+	VoteTerm uint64 `json:"vote_term,omitempty"` // the newest in which it voted for this node
+}
+
+// broken says how a log that ends at last, in a store of that term, breaks the
+// promise; "" if it does not. Within a term a log never becomes shorter.
+func (p promise) broken(term, last uint64) string {
+	switch {
+	case term < p.VoteTerm:
+		return fmt.Sprintf("it has voted in term %d, and now knows only term %d", p.VoteTerm, term)
+	case term < p.AckTerm:
+		return fmt.Sprintf("it has acknowledged entries of term %d, and now knows only term %d", p.AckTerm, term)
+	case term == p.AckTerm && last < p.AckIndex:
+		return fmt.Sprintf("it has acknowledged entry %d of term %d, and its log now ends at %d", p.AckIndex, p.AckTerm, last)
+	}
+	return ""
+}
+
+// keyEvidence is in the store of terms and votes.
+const keyEvidence = "Evidence"
+
+// evidence is what the other servers have promised to this node. Votes are on
+// disk before they count, acknowledgements within a second.
+type evidence struct {
+	votes *votes
+
+	writing sync.Mutex // held over a write, so that none overtakes another
+	mu      sync.Mutex
+	of      map[hraft.ServerID]promise
+	dirty   bool
+}
+
+func openEvidence(v *votes) (*evidence, error) {
+	e := &evidence{votes: v, of: map[hraft.ServerID]promise{}}
+	b, err := v.get(keyEvidence)
+	if err == nil {
+		err = json.Unmarshal(b, &e.of)
+	}
+	if errors.Is(err, errNotFound) {
+		err = nil
+	}
+	return e, err
+}
+
+func (e *evidence) acked(id hraft.ServerID, term, index uint64) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	p := e.of[id]
+	if term > p.AckTerm || term == p.AckTerm && index > p.AckIndex {
+		p.AckTerm, p.AckIndex = term, index
+		e.of[id], e.dirty = p, true
+	}
+}
+
+func (e *evidence) voted(id hraft.ServerID, term uint64) error {
+	e.mu.Lock()
+	p := e.of[id]
+	news := term > p.VoteTerm
+	if news {
+		p.VoteTerm = term
+		e.of[id], e.dirty = p, true
+	}
+	e.mu.Unlock()
+	if !news {
+		return nil
+	}
+	return e.flush()
+}
+
+func (e *evidence) get(id hraft.ServerID) promise {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.of[id]
+}
+
+// forget drops what is known of servers that are none any more: a server id
+// never comes back.
+func (e *evidence) forget(keep map[hraft.ServerID]bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for id := range e.of {
+		if !keep[id] {
+			delete(e.of, id)
+			e.dirty = true
+		}
+	}
+}
+
+// flush makes it durable.
+func (e *evidence) flush() error {
+	e.writing.Lock()
+	defer e.writing.Unlock()
+	e.mu.Lock()
+	if !e.dirty {
+		e.mu.Unlock()
+		return nil
+	}
+	e.dirty = false
+	b, err := json.Marshal(e.of)
+	e.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	return e.votes.remember(keyEvidence, b)
+}
+
+// remember stores something else beside terms and votes. Like those, what is
+// not known to be on disk ends this replica.
+func (v *votes) remember(key string, value []byte) error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	err := v.kv.Set([]byte(key), seal(key, value))
+	if err != nil {
+		return fmt.Errorf("write %s: %w", key, err)
+	}
+	return nil
+}
+
+// keepEvidence writes acknowledgements down, at most once a second.
+func (r *Replica) keepEvidence() {
+	t := time.NewTicker(time.Second)
+	defer t.Stop()
+	for {
+		select {
+		case <-t.C:
+		case <-r.stop:
+			return // end flushes once more
+		}
+		if err := r.evidence.flush(); err != nil {
+			r.fatal(err)
+			return
+		}
+	}
+}
+
+// vouched tells whether this node takes part in Raft.
+func (r *Replica) vouched() bool { return r.started.Load() && r.free.Load() }
+
+const rpcVouch = "raft.vouch"
+
+// vouchAsk is how a node shows itself.
+type vouchAsk struct {
+	ID          hraft.ServerID `json:"id"`
+	Incarnation string         `json:"incarnation"`
+	Term        uint64         `json:"term"`
+	Last        uint64         `json:"last"` // index of its newest entry, or of its newest snapshot
+}
+
+// vouchAnswer says why not, if not.
+type vouchAnswer struct {
+	Objection string        `json:"objection,omitempty"`
+	Known     configuration `json:"known"`
+}
+
+// vouchFor answers another node. It does so from the first moment on, whether
+// this node is vouched for itself or not: what is on its disk is true.
+func (r *Replica) vouchFor(_ context.Context, from peer.Identity, body []byte) ([]byte, error) {
+	var ask vouchAsk
+	if err := json.Unmarshal(body, &ask); err != nil {
+		return nil, err
+	}
+	if from.Cluster != r.o.ClusterID {
+		return nil, fmt.Errorf("node %s is not of this cluster", from.Node)
+	}
+	if ask.ID != serverID(from.Node, from.Incarnation) && ask.ID != serverID(from.Node, "") {
+		return nil, fmt.Errorf("node %s asks for %s", from.Node, ask.ID)
+	}
+	a := vouchAnswer{Known: r.known(), Objection: r.evidence.get(ask.ID).broken(ask.Term, ask.Last)}
+	if a.Objection != "" {
+		r.o.Logger.Warn("a node has come back with an older data directory", "node", from.Node, "incarnation", from.Incarnation, "why", a.Objection)
+	}
+	return json.Marshal(a)
+}
+
+// beVouched asks the others, until enough do not object. Each is asked at least
+// once, and given a second.
+func (r *Replica) beVouched(ask vouchAsk) {
+	know := r.known()
+	fine := map[hraft.ServerID]bool{}
+	for {
+		others, need := know.jury(r.id)
+		if len(others) == 0 {
+			break
+		}
+		answers := r.askJury(others, fine, ask)
+		for _, a := range answers {
+			if a.Objection != "" {
+				r.out(WentBack, a.Objection)
+				return
+			}
+			// Others may have been replaced while this node was away.
+			if a.Known.Index > know.Index {
+				know = a.Known
+			}
+		}
+		others, need = know.jury(r.id)
+		n := 0
+		for _, m := range others {
+			if fine[m.serverID()] {
+				n++
+			}
+		}
+		if n >= need {
+			break
+		}
+		r.setHolding(fmt.Sprintf("%d of %d other voters have vouched for this node's directory, %d are needed", n, len(others), need))
+		select {
+		case <-time.After(200 * time.Millisecond):
+		case <-r.stop:
+			return
+		}
+	}
+	r.setHolding("")
+	r.free.Store(true)
+}
+
+// askJury asks those who have not answered yet, all at once.
+func (r *Replica) askJury(others []Member, fine map[hraft.ServerID]bool, ask vouchAsk) []vouchAnswer {
+	body, err := json.Marshal(ask)
+	if err != nil {
+		return nil
+	}
+	type answered struct {
+		id hraft.ServerID
+		a  vouchAnswer
+	}
+	ctx, cancel := r.within(time.Second)
+	defer cancel()
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	var got []answered
+	for _, m := range others {
+		if fine[m.serverID()] {
+			continue
+		}
+		wg.Go(func() {
+			to := m.target()
+			to.Incarnation = "" // who was replaced can still tell by whom
+			b, from, err := r.o.Net.Call(ctx, to, rpcVouch, body)
+			var a vouchAnswer
+			if err == nil {
+				err = json.Unmarshal(b, &a)
+			}
+			if err != nil {
+				r.o.Logger.Debug("a node did not vouch for this one", "node", m.ID, "error", err)
+				return
+			}
+			id := serverID(from.Node, from.Incarnation)
+			if m.Incarnation == "" {
+				id = m.serverID()
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			got = append(got, answered{id, a})
+		})
+	}
+	wg.Wait()
+	var out []vouchAnswer
+	for _, g := range got {
+		fine[g.id] = g.a.Objection == ""
+		out = append(out, g.a)
+	}
+	return out
+}
+
+// out tells, once, that this directory is no member any more. From then on the
+// replica only waits for its end.
+func (r *Replica) out(why Out, detail string) {
+	if !r.outed.CompareAndSwap(0, int32(why)) {
+		return
+	}
+	r.free.Store(false)
+	r.setHolding(why.String() + ": " + detail)
+	r.o.Logger.Error("this directory is no member of the cluster any more", "why", why.String(), "detail", detail)
+	r.o.OnOut(why)
+}
+
+// setHolding keeps why this node takes no part in Raft, for Ready.
+func (r *Replica) setHolding(why string) { r.holding.Store(&why) }
+
+// within is a context that also ends with the replica.
+func (r *Replica) within(d time.Duration) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(r.life, d)
+}

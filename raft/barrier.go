@@ -2,15 +2,23 @@ package raft
 
 import (
 	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
 	"sync"
+	"time"
 
 	hraft "github.com/hashicorp/raft"
 
 	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/internal/peer"
 )
 
+const callReadIndex = "raft.readindex"
+
 // barriers make reads linearizable. Readers that come while a confirmation is
-// under way share the next one: it begins after all of them.
+// under way share the next one: it begins after all of them. On the leader the
+// readers of other nodes share it too.
 type barriers struct {
 	r *Replica
 
@@ -18,17 +26,31 @@ type barriers struct {
 	next    *round
 	running bool
 	wg      sync.WaitGroup
+	asked   *question
+	turn    chan struct{} // closed at the next change of leadership; nil while nobody waits
 }
 
 // round is one confirmation and those who wait for it.
 type round struct {
-	done chan struct{}
-	err  *event.Problem // set before done is closed
+	known chan struct{} // closed when index, local and err are set
+	done  chan struct{} // closed when index is applied here, too
+	// index is such that whoever has applied it sees all that was committed
+	// before the round began.
+	index uint64
+	local bool // confirmed by this node as the leader
+	err   *event.Problem
+}
+
+// question is a round's call to the leader, which ends when another node leads.
+type question struct {
+	to     peer.Target
+	cancel context.CancelFunc
 }
 
 // Barrier returns nil when everything that was committed before the call is
-// applied here, and this node was still the leader after the call began: a read
-// of the state is then linearizable. Else the error is an *event.Problem.
+// applied here: a read of the state is then linearizable. The leader makes sure
+// that it still is after the call began; any other node asks it. Else the error
+// is an *event.Problem.
 func (r *Replica) Barrier(ctx context.Context) error {
 	if r.p.confirmedAlone(r) {
 		return nil
@@ -39,13 +61,25 @@ func (r *Replica) Barrier(ctx context.Context) error {
 	}
 	select {
 	case <-rd.done:
-		if rd.err != nil {
-			return rd.err
-		}
-		return nil
 	case <-ctx.Done():
+		select {
+		case <-rd.known:
+			if rd.err == nil {
+				return problem(CodeNoLeader, fmt.Sprintf("the request ended before this node had caught up with the leader: %d of %d", r.fsm.progress().index, rd.index), false, 1000)
+			}
+			return rd.err
+		default:
+		}
 		return problem(CodeNoLeader, "the request ended before leadership was confirmed", false, 1000)
+	case <-r.failed:
+		return problem(CodeNoLeader, "this node has failed and is about to end", false, 1000)
+	case <-r.stop:
+		return problem(CodeShuttingDown, "the node is shutting down", false, 1000)
 	}
+	if rd.err != nil { // never a nil *Problem in an error
+		return rd.err
+	}
+	return nil
 }
 
 // confirmedAlone is the shortcut of a sole voter that has nothing to wait for:
@@ -67,7 +101,7 @@ func (b *barriers) join() (*round, *event.Problem) {
 	default:
 	}
 	if b.next == nil {
-		b.next = &round{done: make(chan struct{})}
+		b.next = &round{known: make(chan struct{}), done: make(chan struct{})}
 	}
 	rd := b.next
 	if !b.running {
@@ -88,50 +122,93 @@ func (b *barriers) run() {
 		if rd == nil {
 			return
 		}
-		rd.err = b.confirm()
-		close(rd.done)
+		rd.index, rd.local, rd.err = b.confirm()
+		close(rd.known)
+		if rd.err != nil {
+			close(rd.done)
+			continue
+		}
+		// A node that lags must not hold up the next round.
+		b.r.p.landed.at(rd.index, func() { close(rd.done) })
 	}
 }
 
-func (b *barriers) confirm() *event.Problem {
+var (
+	errNotLeader = errors.New("this node is not the leader")
+	errNotYet    = errors.New("nothing of this term is committed yet")
+)
+
+// confirm asks who leads, be it this node, until somebody has confirmed that he
+// does or the round has taken as long as a request may wait for a leader.
+func (b *barriers) confirm() (index uint64, local bool, refused *event.Problem) {
 	r := b.r
-	lost := problem(CodeNoLeader, "this node is not the leader", false, 1000)
-	// Until an entry of its own term is committed, a new leader does not know
-	// how far the log is.
+	ctx, cancel := context.WithTimeout(r.p.ctx, r.o.LeaderWait)
+	defer cancel()
+	retry := firstRetry
 	for {
+		turn := b.turns()
 		r.p.mu.Lock()
-		leader, ready, changed := r.p.leader, r.p.readyTerm == r.p.term, r.p.watchLocked()
+		leads, changed := r.p.leader, r.p.watchLocked()
 		r.p.mu.Unlock()
-		if !leader {
-			return lost
+		var err error
+		if leads {
+			if index, err = r.confirmHere(); err == nil {
+				return index, true, nil
+			}
+		} else if index, err = b.ask(ctx); err == nil {
+			return index, false, nil
 		}
-		if ready {
-			break
+		if !errors.Is(err, errNotYet) {
+			changed = nil // tells of every command, too
 		}
+		timer := time.NewTimer(retry)
 		select {
 		case <-changed:
-		case <-r.stop:
-			return problem(CodeShuttingDown, "the node is shutting down", false, 1000)
-		}
-	}
-	// Taken before the confirmation: what is committed later need not be seen.
-	index := r.raft.CommitIndex()
-	if r.verify() != nil {
-		return lost
-	}
-	for {
-		wait := r.fsm.reached(index)
-		if wait == nil {
-			return nil
-		}
-		select {
-		case <-wait:
+		case <-turn:
+			retry = firstRetry
+		case <-timer.C:
+			retry = min(2*retry, lastRetry)
+		case <-ctx.Done():
 		case <-r.failed:
-			return lost
 		case <-r.stop:
-			return problem(CodeShuttingDown, "the node is shutting down", false, 1000)
+		}
+		timer.Stop()
+		select {
+		case <-r.failed:
+			return 0, false, problem(CodeNoLeader, "this node has failed and is about to end", false, 1000)
+		case <-r.stop:
+			return 0, false, problem(CodeShuttingDown, "the node is shutting down", false, 1000)
+		case <-ctx.Done():
+			return 0, false, problem(CodeNoLeader, "no leader is known that confirms what was committed", false, 1000)
+		default:
 		}
 	}
+}
+
+// confirmHere is the leader's: it returns its commit index if it still leads
+// after the call began.
+//
+// Why that is enough. In one term at most one node leads. Its commit index
+// covers all that earlier terms committed once an entry of its own term is
+// committed; and whatever is committed in its term, it commits first. So the
+// index must be taken while this node has applied an entry of the current term,
+// and the leadership that a majority confirms afterwards must be of that same
+// term: a node that lost its leadership and won another in between might not
+// know yet what was committed in the meantime. Notifications of leadership come
+// late; Raft's own term, looked at on both sides, does not.
+func (r *Replica) confirmHere() (uint64, error) {
+	term := r.raft.CurrentTerm()
+	if r.fsm.progress().term != term {
+		return 0, errNotYet
+	}
+	index := r.raft.CommitIndex()
+	if err := r.verify(); err != nil {
+		return 0, err
+	}
+	if r.raft.CurrentTerm() != term {
+		return 0, errNotLeader
+	}
+	return index, nil
 }
 
 // verify asks the other voters whether this node still leads. A replica that has
@@ -145,4 +222,86 @@ func (r *Replica) verify() error {
 	case <-r.failed:
 		return *r.dead.Load()
 	}
+}
+
+// ask asks the leader, where it is another node.
+func (b *barriers) ask(ctx context.Context) (uint64, error) {
+	r := b.r
+	if r.p.call == nil {
+		return 0, errNotLeader
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	b.mu.Lock()
+	to, ok := r.p.target() // under the lock: a change after it finds the question
+	if ok {
+		b.asked = &question{to, cancel}
+	}
+	b.mu.Unlock()
+	if !ok {
+		return 0, errNotLeader
+	}
+	body, err := r.p.call(ctx, to, callReadIndex, nil)
+	b.mu.Lock()
+	b.asked = nil
+	b.mu.Unlock()
+	switch {
+	case err != nil:
+		return 0, err
+	case len(body) != 8:
+		return 0, fmt.Errorf("%s: %d bytes where 8 belong", callReadIndex, len(body))
+	}
+	return binary.BigEndian.Uint64(body), nil
+}
+
+func (b *barriers) turns() <-chan struct{} {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.turn == nil {
+		b.turn = make(chan struct{})
+	}
+	return b.turn
+}
+
+// moved is told of a change of leadership. It ends a call to a node that does
+// not lead any more: that may be cut off and never answer. A read can be asked
+// again.
+func (b *barriers) moved() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.turn != nil {
+		close(b.turn)
+		b.turn = nil
+	}
+	if b.asked == nil {
+		return
+	}
+	if to, ok := b.r.p.target(); !ok || to != b.asked.to {
+		b.asked.cancel()
+	}
+}
+
+// serveReadIndex answers other nodes' readers, if this node leads.
+func (r *Replica) serveReadIndex(ctx context.Context, _ peer.Identity, _ []byte) ([]byte, error) {
+	no := &peer.Error{Code: CodeNoLeader, Detail: errNotLeader.Error()}
+	if !r.Leader() {
+		return nil, no
+	}
+	rd, refused := r.barriers.join()
+	if refused != nil {
+		return nil, &peer.Error{Code: refused.Code, Detail: refused.Detail}
+	}
+	select {
+	case <-rd.known:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case <-r.stop:
+		return nil, no
+	}
+	// What this node was told by another leader is right, too; but who asks
+	// would not come here a second time if it knew.
+	if rd.err != nil || !rd.local {
+		return nil, no
+	}
+	return binary.BigEndian.AppendUint64(nil, rd.index), nil
 }

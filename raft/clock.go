@@ -1,35 +1,138 @@
 package raft
 
 import (
+	"slices"
 	"sync"
 	"time"
+
+	hraft "github.com/hashicorp/raft"
 )
 
-// clock is the leader's: it stamps the log's time plus the progress of its own
-// monotonic clock. The wall clock is looked at once, when the node becomes
-// leader; whatever it does after that moves nothing.
+// clock is the log's time on this node.
+//
+// The leader stamps entries with the log's time plus the progress of its own
+// monotonic clock. Wall clocks are looked at when a node becomes leader, and
+// only as far as most of them agree: time then goes forward to the median of
+// the voters' clocks, so one that is years off, the leader's or another's, moves
+// nothing. A single voter is its own median. Whatever a wall clock does later
+// moves nothing either.
+//
+// On a node that does not lead it tells what the leader would stamp: the
+// leader's clock as that told it last, plus what has passed since.
 type clock struct {
+	wall   func() time.Time
 	offset int64 // ms, Options.ClockOffset
 
 	mu    sync.Mutex
 	base  int64     // log time, Unix ms, at start
 	start time.Time // carries a monotonic reading
 	last  int64     // the newest stamp
+	heard time.Time // when the leader told what base comes from
+
+	// Of a leader: since when it is one, and whether it has yet to look at the
+	// others' wall clocks.
+	elected time.Time
+	asking  bool
+	// blank: nothing was ever stamped in this log. There is no time to go on
+	// from, so the first stamp waits a moment for the others' clocks.
+	blank bool
 }
 
-// rebase begins anew at the wall clock, but never behind the log.
-//
-// With several nodes the wall clock counts only as far as the median of the
-// nodes' clocks agrees; one voter is its own median.
-func (c *clock) rebase(log int64) {
+const (
+	// clockBlank is how long an empty log waits for its first stamp at most.
+	clockBlank = time.Second
+	// clockAsking is for how long after an election clocks that become known
+	// still count.
+	clockAsking = 10 * time.Second
+	clockLook   = 50 * time.Millisecond
+)
+
+// wallNow is this node's own wall clock, as the others are told of it.
+func (c *clock) wallNow() int64 { return c.wall().UnixMilli() + c.offset }
+
+// open begins at the log's time. Where that is nothing, or this node is the only
+// voter, the wall clock is as good as any.
+func (c *clock) open(log int64, alone bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.start = time.Now()
-	c.base = max(log, c.start.UnixMilli()+c.offset, 0)
+	c.base, c.start = log, time.Now()
+	if alone || log == 0 {
+		c.base = max(log, c.wallNow(), 0)
+	}
 }
 
-// now returns the log's time at this instant. It never goes back (Invariant: not
-// behind any stamp).
+// lead begins a leadership: the log's time goes on as this node knew it. With
+// others, agree follows.
+func (c *clock) lead(log int64, alone bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := c.nowLocked()
+	c.start = time.Now()
+	c.elected, c.asking = c.start, !alone
+	c.blank = log == 0 && c.last == 0 && !alone
+	c.base = max(log, now, 0)
+	if alone {
+		c.base = max(log, c.last, c.wallNow(), 0)
+	}
+}
+
+// agree moves time forward to the lower median of the voters' wall clocks, as
+// far as they are known (others), and tells whether it has to be called again.
+// With a quorum of three known, the lower of two clocks counts: a single one
+// that is ahead moves nothing, one that is behind only puts off the jump until
+// the third is known.
+func (c *clock) agree(others []int64, voters int) (again bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.asking {
+		return false
+	}
+	since := time.Since(c.elected)
+	known := append([]int64{c.wallNow()}, others...)
+	slices.Sort(known)
+	median := known[(len(known)-1)/2]
+	switch quorum := len(known) >= voters/2+1; {
+	case quorum && c.blank, c.blank && since >= clockBlank:
+		// Nothing was stamped: this is where time begins, also if that is before
+		// this node's own clock.
+		c.base, c.start, c.blank = max(median, 0), time.Now(), false
+	case quorum && median > c.nowLocked():
+		c.base, c.start = median, time.Now()
+	}
+	c.asking = len(known) < voters && since < clockAsking
+	return c.asking
+}
+
+// unset returns how long a stamp has to wait; 0: not at all.
+func (c *clock) unset() time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.blank {
+		return 0
+	}
+	return clockLook
+}
+
+// hear is told what the leader's clock said at an instant.
+func (c *clock) hear(leader int64, at time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if leader > 0 && at.After(c.heard) {
+		c.base, c.start, c.heard = leader, at, at
+	}
+}
+
+// follow is told the log's clock on a node that does not lead.
+func (c *clock) follow(log int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.asking, c.blank = false, false
+	if log > c.nowLocked() {
+		c.base, c.start = log, time.Now()
+	}
+}
+
+// now returns the log's time at this instant. It is never behind any stamp.
 func (c *clock) now() int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -52,4 +155,75 @@ func (c *clock) stamp(log int64) int64 {
 	}
 	c.last = t
 	return t
+}
+
+// Clock returns the log's time at this instant, Unix ms: what the next entry
+// would be stamped with, by whichever node leads.
+func (r *Replica) Clock() int64 {
+	if !r.Leader() {
+		r.listen()
+	}
+	return r.clock.now()
+}
+
+// listen takes over the leader's time from what it told last.
+func (r *Replica) listen() {
+	var from *peerView
+	views := r.peers()
+	for i := range views {
+		v := &views[i]
+		if v.Status.Leads && !v.Seen.IsZero() && (from == nil || v.Status.Term > from.Status.Term) {
+			from = v
+		}
+	}
+	if from != nil {
+		r.clock.hear(from.Status.Clock, from.Seen)
+	}
+	r.clock.follow(r.fsm.progress().clock)
+}
+
+// leadTime is for the beginning of a leadership, before anything is stamped.
+func (r *Replica) leadTime() {
+	r.listen()
+	r.clock.lead(r.fsm.progress().clock, r.alone())
+	if r.askClocks() {
+		r.wg.Go(r.keepAsking)
+	}
+}
+
+// keepAsking looks at the others' clocks until enough of them are known.
+func (r *Replica) keepAsking() {
+	t := time.NewTicker(clockLook)
+	defer t.Stop()
+	for {
+		select {
+		case <-t.C:
+		case <-r.stop:
+			return
+		}
+		again := r.askClocks()
+		r.p.signal() // time may have gone forward: something is due
+		if !again || !r.Leader() {
+			return
+		}
+	}
+}
+
+// askClocks tells the clock what the voters' wall clocks say now.
+func (r *Replica) askClocks() (again bool) {
+	voters := 0
+	for _, s := range r.servers() {
+		if s.Suffrage == hraft.Voter {
+			voters++
+		}
+	}
+	var others []int64
+	for _, v := range r.peers() {
+		if v.Votes && v.Reachable && !v.Seen.IsZero() {
+			// What it said, and what has passed since by this node's monotonic
+			// clock: its wall clock then and now need not be of one piece.
+			others = append(others, v.Status.Wall+time.Since(v.Seen).Milliseconds())
+		}
+	}
+	return r.clock.agree(others, voters)
 }

@@ -111,13 +111,13 @@ func TestDueIsNoBusyLoop(t *testing.T) {
 func TestClock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		wall := time.Now().UnixMilli()
-		c := &clock{}
-		c.rebase(0)
+		c := &clock{wall: time.Now}
+		c.open(0, true)
 		if got := c.now(); got != wall {
 			t.Errorf("%d, the wall clock says %d", got, wall)
 		}
 		// Behind a log that is ahead, time goes on from the log's.
-		c.rebase(wall + 5000)
+		c.lead(wall+5000, true)
 		time.Sleep(time.Second)
 		if got := c.stamp(wall + 5000); got != wall+6000 {
 			t.Errorf("%d after the log's clock", got-wall-5000)
@@ -131,12 +131,12 @@ func TestClock(t *testing.T) {
 			t.Errorf("time stood still: %d", got-wall)
 		}
 		// A new leadership on a wall clock that is behind does not go back.
-		c.rebase(0)
+		c.lead(0, true)
 		if got := c.stamp(0); got < wall+9000 {
 			t.Errorf("went back to %d", got-wall)
 		}
-		off := &clock{offset: -3_600_000}
-		off.rebase(0)
+		off := &clock{wall: time.Now, offset: -3_600_000}
+		off.open(0, true)
 		if got := off.now(); got != time.Now().UnixMilli()-3_600_000 {
 			t.Errorf("offset: %d", got)
 		}

@@ -38,6 +38,7 @@ type fsm struct {
 // progress is where the Machine stands.
 type progress struct {
 	index   uint64 // Raft's: of the newest command or configuration seen
+	term    uint64 // of that entry; 0 where it came with a snapshot
 	head    uint64 // of the event log
 	chain   [32]byte
 	clock   int64
@@ -119,7 +120,7 @@ func (f *fsm) ApplyBatch(logs []*hraft.Log) []any {
 		if l.Type == hraft.LogConfiguration {
 			f.configured(configuration{l.Index, hraft.DecodeConfiguration(l.Data).Servers})
 		}
-		p.index = l.Index
+		p.index, p.term = l.Index, l.Term
 	}
 	f.publish(f.look(p))
 	return out
@@ -200,7 +201,7 @@ func (f *fsm) Restore(stream io.ReadCloser) error {
 	}
 	f.configured(configuration{meta.ConfigurationIndex, hraft.DecodeConfiguration(meta.Configuration).Servers})
 	p := f.progress()
-	p.index = meta.Index
+	p.index, p.term = meta.Index, 0
 	f.publish(f.look(p))
 	return nil
 }

@@ -2,6 +2,7 @@ package raft
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -10,13 +11,16 @@ import (
 	hraft "github.com/hashicorp/raft"
 
 	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/internal/peer"
 )
 
 // proposer turns commands into entries. It collects what all handlers bring
 // until the pipeline has room (while one entry is being synced, the next
-// gathers; there is no artificial delay) and proposes the group.
+// gathers; there is no artificial delay) and proposes the group. On a node that
+// is not the leader it takes the group to the leader instead: forward.go.
 type proposer struct {
 	limits  Limits
+	patient time.Duration // Options.LeaderWait
 	logger  *slog.Logger
 	metrics Metrics
 	disk    *disk
@@ -29,9 +33,20 @@ type proposer struct {
 	opening func() *event.Command // what the first entry of a leadership is to carry; nil nothing
 	gone    chan struct{}         // closed when no answer can come any more
 	failed  chan struct{}         // closed when the replica has failed
+	landed  landings
+
+	// Of forwarding: who leads, where it is another node, and how to reach it;
+	// nil on a node without a network.
+	target func() (peer.Target, bool)
+	call   func(ctx context.Context, to peer.Target, name string, body []byte) ([]byte, error)
+	ctx    context.Context // of calls under way
+	cancel context.CancelFunc
+	wg     sync.WaitGroup // those who carry groups
+	served sync.WaitGroup // those who wait for other nodes' commands
 
 	mu      sync.Mutex
 	q       queues
+	seq     uint64    // of the newest command
 	flying  []*flight // Invariant: what was proposed and not yet answered, in order
 	fly     [event.Classes]int
 	flyByte int
@@ -42,9 +57,21 @@ type proposer struct {
 	term, readyTerm uint64
 	first           bool // that entry is still to be proposed
 	closing         bool
+	ended           bool          // nothing leaves this node any more
 	changed         chan struct{} // closed when any of this changes; nil while nobody waits
 	tick            ticks
 	rate            rate
+
+	// deposed: Raft has said that it does not lead, and the notification that
+	// tells why is on its way. Nothing is proposed until it comes.
+	deposed bool
+	handing int // holds of hold: nothing new is proposed, leadership is given away
+	away    convoys
+	// fails counts what went wrong in a row on the way to a leader; retryAt is
+	// when the next try is due, good when a leader last took something.
+	fails   int
+	retryAt time.Time
+	good    time.Time
 }
 
 // flight is an entry under way.
@@ -57,11 +84,16 @@ type flight struct {
 }
 
 func newProposer(o Options, f *fsm, c *clock, fatal func(error), failed chan struct{}) *proposer {
-	return &proposer{
-		limits: o.Limits, logger: o.Logger, metrics: o.Metrics, disk: newDisk(o), clock: c, fsm: f, fatal: fatal,
+	p := &proposer{
+		limits: o.Limits, patient: o.LeaderWait, logger: o.Logger, metrics: o.Metrics, disk: newDisk(o), clock: c, fsm: f, fatal: fatal,
 		retire: make(chan *flight, o.Limits.Entries), wake: make(chan struct{}, 1),
 		gone: make(chan struct{}), failed: failed,
+		target: func() (peer.Target, bool) { return peer.Target{}, false },
 	}
+	p.landed.fsm = f
+	p.away.ripe = map[*ripe]struct{}{}
+	p.ctx, p.cancel = context.WithCancel(context.Background())
+	return p
 }
 
 func (p *proposer) signal() {
@@ -93,7 +125,8 @@ func (p *proposer) watchLocked() <-chan struct{} {
 	return p.changed
 }
 
-// setLeader is told of each change of this node's leadership.
+// setLeader is told of each change of this node's leadership. What waits stays:
+// the next leader gets it, wherever it is.
 func (p *proposer) setLeader(leader bool) {
 	var opening *event.Command
 	if leader {
@@ -101,8 +134,7 @@ func (p *proposer) setLeader(leader bool) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.leader = leader
-	var dropped []*pending
+	p.leader, p.deposed = leader, false
 	if leader {
 		p.term++
 		// hashicorp/raft refuses a snapshot after a start or a change of
@@ -111,14 +143,25 @@ func (p *proposer) setLeader(leader bool) {
 		p.first = true
 		if opening != nil {
 			d := newPending(opening)
+			p.seq++
+			d.seq = p.seq
 			p.q.class[d.class].push(d)
 		}
 	} else {
-		dropped = p.q.drain()
+		p.sendBackLocked()
 	}
-	p.changedLocked()
-	for _, d := range dropped {
-		d.done <- answer{problem: noLeader()}
+	p.movedLocked()
+}
+
+// leadsLocked tells whether this node is the leader as far as it knows.
+func (p *proposer) leadsLocked() bool { return p.leader && !p.deposed }
+
+// sendBackLocked gives other nodes their commands back that wait here: they
+// know better where the next leader is than this node. What the leader itself
+// proposes is the next one's business, too.
+func (p *proposer) sendBackLocked() {
+	for _, d := range p.q.drain(func(d *pending) bool { return d.batch != nil || d.here }) {
+		d.refuse(noLeader())
 	}
 }
 
@@ -164,20 +207,27 @@ func (a answer) unwrap() (event.Result, error) {
 func (p *proposer) enqueue(d *pending) *event.Problem {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	switch n, bytes := p.q.len(); {
-	case p.closing:
+	if p.closing {
 		return shuttingDown()
-	case !p.leader:
-		return noLeader()
+	}
+	if full := p.pushLocked(d); full != nil {
+		return full
+	}
+	p.changedLocked()
+	return nil
+}
+
+func (p *proposer) pushLocked(d *pending) *event.Problem {
 	// Each class may fill a smaller part of the room: what relieves the queues
 	// still gets in when what fills them is turned away.
-	case n >= share(p.limits.Waiting, d.class) || n > 0 && bytes+len(d.data) > share(p.limits.WaitingBytes, d.class):
+	if n, bytes := p.q.len(); n >= share(p.limits.Waiting, d.class) || n > 0 && bytes+len(d.data) > share(p.limits.WaitingBytes, d.class) {
 		full := problem(CodeOverloaded, "too many writes wait; this one was not proposed", false, p.rate.wait(n))
 		full.QueueDepth = int64(n)
 		return full
 	}
+	p.seq++
+	d.seq = p.seq
 	p.q.class[d.class].push(d)
-	p.changedLocked()
 	return nil
 }
 
@@ -193,6 +243,9 @@ func (p *proposer) abandon(d *pending) (event.Result, error) {
 		p.q.class[d.class].remove(d)
 		d.state = settled
 		p.changedLocked()
+		if p.troubledLocked() {
+			return event.Result{}, noLeader()
+		}
 		n, _ := p.q.len()
 		late := problem(CodeOverloaded, "the request ended while it waited; it was not proposed", false, p.rate.wait(n))
 		late.QueueDepth = int64(n)
@@ -200,15 +253,20 @@ func (p *proposer) abandon(d *pending) (event.Result, error) {
 	case settled: // the answer is on its way into a channel that has room
 		return (<-d.done).unwrap()
 	}
+	d.gone = true
 	return event.Result{}, problem(CodeNoLeader, "the request ended while the write was under way; it may still be committed", true, 1000)
 }
 
-// run proposes until stop is closed.
+// run proposes, or takes to the leader, until stop is closed.
 func (p *proposer) run(stop <-chan struct{}) {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	for {
-		fl, wait := p.next()
+		fl, c, wait := p.next()
+		if c != nil {
+			go p.carry(c)
+			continue
+		}
 		if fl == nil {
 			timer.Reset(wait)
 			select {
@@ -234,13 +292,34 @@ func (p *proposer) run(stop <-chan struct{}) {
 
 const never = time.Hour
 
-// next returns the entry to propose now, or how long there is nothing to do
-// unless something wakes.
-func (p *proposer) next() (*flight, time.Duration) {
+// next returns the entry to propose now, or the group to take to the leader, or
+// how long there is nothing to do unless something wakes.
+func (p *proposer) next() (*flight, *convoy, time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if !p.leader || len(p.flying) >= p.limits.Entries || p.flyByte >= p.limits.Bytes {
+	now := time.Now()
+	wait := p.expireLocked(now)
+	if pause := p.retryAt.Sub(now); pause > 0 {
+		return nil, nil, min(wait, pause)
+	}
+	switch {
+	case p.leader && (p.deposed || p.handing > 0):
+		return nil, nil, wait
+	case p.leader:
+		fl, idle := p.entryLocked()
+		return fl, nil, min(wait, idle)
+	}
+	c, idle := p.convoyLocked(now)
+	return nil, c, min(wait, idle)
+}
+
+// entryLocked makes the next entry.
+func (p *proposer) entryLocked() (*flight, time.Duration) {
+	if len(p.flying) >= p.limits.Entries || p.flyByte >= p.limits.Bytes {
 		return nil, never
+	}
+	if wait := p.clock.unset(); wait > 0 {
+		return nil, wait
 	}
 	group, bytes := p.q.group(p.limits)
 	if len(group) == 0 && !p.first {
@@ -256,11 +335,16 @@ func (p *proposer) next() (*flight, time.Duration) {
 	fl := &flight{group: group, bytes: bytes, term: p.term, start: time.Now()}
 	p.flying = append(p.flying, fl)
 	p.flyByte += bytes
+	p.departLocked(group)
+	return fl, 0
+}
+
+// departLocked counts what is under way from here on.
+func (p *proposer) departLocked(group []*pending) {
 	for _, d := range group {
 		p.fly[d.class]++
 	}
 	p.tellLocked()
-	return fl, 0
 }
 
 // reap answers entries, in the order in which they were proposed, until retire
@@ -273,13 +357,23 @@ func (p *proposer) reap() {
 		p.flyByte -= fl.bytes
 		for _, d := range fl.group {
 			p.fly[d.class]--
-			d.state = settled
 		}
+		now := time.Now()
 		if got.problem == nil {
 			p.readyTerm = max(p.readyTerm, fl.term)
-			p.rate.add(len(fl.group), time.Now())
+			p.rate.add(len(fl.group), now)
+			if fl.term == p.term {
+				p.tookLocked(now)
+			}
 		} else if fl.term == p.term && p.leader && p.readyTerm != p.term {
 			p.first = true // still no entry of this term
+		}
+		if got.back {
+			p.refusedLocked(fl, got.deposed, now)
+			fl.group = nil
+		}
+		for _, d := range fl.group {
+			d.state = settled
 		}
 		p.changedLocked()
 		p.mu.Unlock()
@@ -291,37 +385,58 @@ func (p *proposer) reap() {
 					a.result.Index = got.index
 				}
 			}
-			d.done <- a
+			d.deliver(a)
 		}
 	}
 }
 
-// landed is what became of an entry.
-type landed struct {
+// refusedLocked is for an entry that Raft did not take because this node does
+// not lead, or will not in a moment.
+func (p *proposer) refusedLocked(fl *flight, deposed bool, now time.Time) {
+	if fl.term == p.term && p.leader {
+		if deposed {
+			p.deposed = true
+		} else {
+			// A handover can fail: nobody tells when.
+			p.failedLocked(now)
+		}
+	}
+	p.requeueLocked(fl.group)
+	if p.deposed || p.fails > 0 {
+		p.sendBackLocked()
+	}
+}
+
+// fate is what became of an entry.
+type fate struct {
 	index   uint64
 	results []event.Result
 	problem *event.Problem
+	// back: it was not taken for want of leadership, which is lost (deposed) or
+	// on its way to another node.
+	back, deposed bool
 }
 
-func (p *proposer) await(fl *flight) landed {
+func (p *proposer) await(fl *flight) fate {
 	if err := fl.future.Error(); err != nil {
-		return landed{problem: outcome(err)}
+		deposed := errors.Is(err, hraft.ErrNotLeader)
+		return fate{problem: outcome(err), back: deposed || errors.Is(err, hraft.ErrLeadershipTransferInProgress), deposed: deposed}
 	}
 	switch r := fl.future.Response().(type) {
 	case results:
 		if len(r.results) == len(fl.group) {
 			p.metrics.Observe("entry_seconds", time.Since(fl.start).Seconds())
 			p.metrics.Observe("entry_commands", float64(len(fl.group)))
-			return landed{index: r.index, results: r.results}
+			return fate{index: r.index, results: r.results}
 		}
 		err := fmt.Errorf("entry %d: %d results for %d commands", r.index, len(r.results), len(fl.group))
 		p.fatal(err)
-		return landed{problem: outcome(err)}
+		return fate{problem: outcome(err)}
 	case error:
-		return landed{problem: outcome(r)}
+		return fate{problem: outcome(r)}
 	default:
 		err := fmt.Errorf("an entry was answered with %T", r)
 		p.fatal(err)
-		return landed{problem: outcome(err)}
+		return fate{problem: outcome(err)}
 	}
 }

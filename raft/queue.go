@@ -14,11 +14,18 @@ type pending struct {
 	kind   string
 	key    event.Hash // of its Idempotency-Key; zero none
 	rules  uint16     // that its entry is to want: Upgrade
+	here   bool       // a leader's own business: never taken to another node
 	since  time.Time
-	done   chan answer // takes one
+	// Where its answer goes: to the caller that waits here, or into the batch of
+	// another node, at pos.
+	done  chan answer // takes one
+	batch *batch
+	pos   int
 
 	// Guarded by the proposer's lock.
+	seq        uint64 // rises with the order in which commands came
 	state      pendingState
+	gone       bool // its caller left while it was under way
 	prev, next *pending
 }
 
@@ -26,14 +33,28 @@ type pendingState uint8
 
 const (
 	waiting  pendingState = iota // in a queue, may still be dropped
-	inFlight                     // part of an entry: its fate is Raft's
+	inFlight                     // part of an entry, or on its way to the leader: its fate is not ours
 	settled
 )
 
 type answer struct {
 	result  event.Result
 	problem *event.Problem
+	back    bool // not proposed: only of commands of a batch
 }
+
+// deliver hands out the answer; a pending takes one.
+func (d *pending) deliver(a answer) {
+	if d.batch != nil {
+		d.batch.deliver(d.pos, a)
+		return
+	}
+	d.done <- a
+}
+
+// refuse answers a command that was not proposed and will not be by this node:
+// its client is told p, another node takes it to the next leader.
+func (d *pending) refuse(p *event.Problem) { d.deliver(answer{problem: p, back: d.batch != nil}) }
 
 func newPending(c *event.Command) *pending {
 	p := &pending{
@@ -47,6 +68,7 @@ func newPending(c *event.Command) *pending {
 	if c.Upgrade != nil {
 		p.rules = c.Upgrade.Rules
 	}
+	p.here = c.Upgrade != nil || c.Mark != nil
 	return p
 }
 
@@ -104,6 +126,30 @@ func (q *fifo) push(p *pending) {
 	q.last = p
 	q.n++
 	q.bytes += len(p.data)
+}
+
+// restore puts back what was taken out before, in its old order. group rises by
+// seq.
+func (q *fifo) restore(group []*pending) {
+	at := q.first
+	for _, p := range group {
+		for at != nil && at.seq < p.seq {
+			at = at.next
+		}
+		if at == nil {
+			q.push(p)
+			continue
+		}
+		p.prev, p.next = at.prev, at
+		if at.prev != nil {
+			at.prev.next = p
+		} else {
+			q.first = p
+		}
+		at.prev = p
+		q.n++
+		q.bytes += len(p.data)
+	}
 }
 
 func (q *fifo) remove(p *pending) {
@@ -176,14 +222,50 @@ func (q *queues) group(l Limits) (g []*pending, bytes int) {
 	return g, bytes
 }
 
-// drain empties all queues.
-func (q *queues) drain() (g []*pending) {
+// restore puts a group back to where group took it from.
+func (q *queues) restore(g []*pending) {
+	var class [event.Classes][]*pending
+	for _, p := range g {
+		p.state = waiting
+		class[p.class] = append(class[p.class], p)
+	}
+	for c := range class {
+		q.class[c].restore(class[c])
+	}
+}
+
+// drain takes out all that which says; nil: everything.
+func (q *queues) drain(which func(*pending) bool) (g []*pending) {
+	for c := range q.class {
+		for p := q.class[c].first; p != nil; {
+			next := p.next
+			if which == nil || which(p) {
+				q.class[c].remove(p)
+				p.state = settled
+				g = append(g, p)
+			}
+			p = next
+		}
+	}
+	return g
+}
+
+// expire takes out what came before a moment. Each queue is in the order of
+// arrival but for commands of other nodes, which are never long in one without
+// a leader: so it looks no further than the first that is newer.
+func (q *queues) expire(before time.Time) (g []*pending, oldest time.Time) {
 	for c := range q.class {
 		for p := q.class[c].first; p != nil; p = q.class[c].first {
+			if p.since.After(before) {
+				if oldest.IsZero() || p.since.Before(oldest) {
+					oldest = p.since
+				}
+				break
+			}
 			q.class[c].remove(p)
 			p.state = settled
 			g = append(g, p)
 		}
 	}
-	return g
+	return g, oldest
 }

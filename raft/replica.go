@@ -92,7 +92,7 @@ func Open(o Options) (_ *Replica, err error) {
 		return nil, err
 	}
 	r := &Replica{
-		o: o, clock: &clock{offset: o.ClockOffset},
+		o: o, clock: &clock{wall: o.Wall, offset: o.ClockOffset},
 		leads: make(chan bool, 8), snapNow: make(chan struct{}, 1), stop: make(chan struct{}), reaped: make(chan struct{}),
 		failed: make(chan struct{}), table: newTable(), changing: make(chan struct{}, 1),
 	}
@@ -159,7 +159,6 @@ func (r *Replica) start() error {
 	r.free.Store(r.o.Net == nil || len(others) == 0)
 	began := r.fsm.progress()
 	r.snapped.Store(&began)
-	r.clock.rebase(began.clock)
 	r.p = newProposer(r.o, r.fsm, r.clock, r.fatal, r.failed)
 	r.p.opening = r.upgrade // a cluster of one knows at once
 
@@ -170,6 +169,7 @@ func (r *Replica) start() error {
 		return fmt.Errorf("start Raft: %w", err)
 	}
 	r.started.Store(true)
+	r.clock.open(began.clock, r.alone())
 	r.handle(true)
 	r.p.apply = func(data []byte) hraft.ApplyFuture {
 		return r.raft.ApplyLog(hraft.Log{Data: data}, r.o.StoreDeadline)
@@ -184,7 +184,9 @@ func (r *Replica) start() error {
 			r.o.Logger.Warn("reload of Raft's timeouts failed", "error", err)
 		}
 	}
+	r.connect()
 	r.wg.Go(r.watchLeadership)
+	r.wg.Go(r.watchLeader)
 	r.wg.Go(func() { r.p.run(r.stop) })
 	r.wg.Go(r.takeSnapshots)
 	r.wg.Go(r.agree)
@@ -267,6 +269,7 @@ func (r *Replica) Propose(ctx context.Context, c *event.Command) (event.Result, 
 // applied is called by the FSM after each batch.
 func (r *Replica) applied(p progress) {
 	r.p.signal() // something may be due earlier now
+	r.p.landed.reached(p.index)
 	if p.unmarked >= r.o.MarkEntries {
 		r.agreement.signal()
 	}
@@ -285,10 +288,11 @@ func (r *Replica) watchLeadership() {
 		select {
 		case leader := <-r.leads:
 			if leader {
-				r.clock.rebase(r.fsm.progress().clock)
+				r.leadTime()
 				r.wg.Go(r.correctAddress)
 			}
 			r.p.setLeader(leader)
+			r.barriers.moved()
 		case <-r.stop:
 			return
 		}
@@ -395,7 +399,3 @@ func (r *Replica) alone() bool {
 	}
 	return voters == 1 && me
 }
-
-// Clock returns the log's time at this instant, Unix ms: what the next entry
-// would be stamped with.
-func (r *Replica) Clock() int64 { return r.clock.now() }

@@ -3,13 +3,19 @@ package raft
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
+
+	hraft "github.com/hashicorp/raft"
 )
 
-// Shutdown takes nothing new, waits until what was taken is answered or ctx
-// ends, and closes everything. What is unanswered then is answered: not applied
-// where it was not proposed yet, else unknown.
+// Shutdown gives leadership away, takes nothing new, waits until what was taken
+// is answered or ctx ends, and closes everything. What is unanswered then is
+// answered: not applied where it was not proposed yet, else unknown.
 func (r *Replica) Shutdown(ctx context.Context) error {
+	if err := r.StepDown(ctx); err != nil {
+		r.o.Logger.Warn("leadership was not handed over before the end", "error", err)
+	}
 	r.p.close()
 	r.p.drained(ctx)
 	var err error
@@ -22,6 +28,8 @@ func (r *Replica) end() error {
 	r.barriers.mu.Lock()               // join looks at stop under this lock
 	close(r.stop)
 	r.barriers.mu.Unlock()
+	r.p.end()
+	r.disconnect()
 	// Before Raft ends: nobody would answer VerifyLeader after it.
 	r.barriers.wg.Wait()
 	errs := []error{r.raft.Shutdown().Error()}
@@ -34,8 +42,107 @@ func (r *Replica) end() error {
 		// hashicorp/raft forgets the futures of entries that were committed, but
 		// not applied, when it was shut down. Their callers have been told.
 	}
+	r.p.served.Wait()
 	errs = append(errs, r.stores.close())
 	return errors.Join(errs...)
+}
+
+// StepDown hands leadership over to another voter, if this node has it and there
+// is one. Until Shutdown this node goes on taking requests, as one that does not
+// lead. The error says why it still leads.
+//
+// Called first when a node is drained: while the next leader begins, the
+// commands in hand wait here, and are then taken to it.
+func (r *Replica) StepDown(ctx context.Context) error {
+	for try := 1; ; try++ {
+		if !r.Leader() || !r.hasSuccessor() || r.dead.Load() != nil {
+			return nil
+		}
+		err := r.handOver(ctx, r.raft.LeadershipTransfer)
+		if err == nil || ctx.Err() != nil || try == 3 {
+			return err
+		}
+		r.o.Logger.Info("leadership could not be handed over, trying again", "error", err)
+	}
+}
+
+// hasSuccessor tells whether the configuration has another voter.
+func (r *Replica) hasSuccessor() bool {
+	for _, s := range r.servers() {
+		if s.Suffrage == hraft.Voter && s.ID != r.id {
+			return true
+		}
+	}
+	return false
+}
+
+// quiesce is how long a handover waits for the entries under way. One that is
+// not committed when leadership ends would be unknown to its clients.
+const quiesce = time.Second
+
+// handOver proposes nothing new, lets what is under way end, gives leadership
+// away by transfer, and returns when this node does not lead any more.
+func (r *Replica) handOver(ctx context.Context, transfer func() hraft.Future) error {
+	p := r.p
+	defer p.hold()()
+	settled, cancel := context.WithTimeout(ctx, quiesce)
+	p.until(settled, func() bool { return len(p.flying) == 0 || !p.leader })
+	cancel()
+	done := make(chan error, 1)
+	go func() { done <- transfer().Error() }() // bounded by the election timeout
+	select {
+	case err := <-done:
+		if err != nil {
+			return fmt.Errorf("hand leadership over: %w", err)
+		}
+	case <-ctx.Done():
+		return fmt.Errorf("hand leadership over: %w", ctx.Err())
+	case <-r.failed:
+		return *r.dead.Load()
+	}
+	// The other one stands for election, and may still lose it.
+	won, cancel := context.WithTimeout(ctx, 2*r.o.ElectionTimeout)
+	defer cancel()
+	if !p.until(won, func() bool { return !p.leader }) {
+		return errors.New("hand leadership over: the other node did not take it")
+	}
+	// Not needed, but what is in hand then need not wait: a leader is known.
+	p.until(won, func() bool { return p.leader || p.away.known })
+	return nil
+}
+
+// hold lets nothing new be proposed here until the returned function is called.
+func (p *proposer) hold() (release func()) {
+	add := func(n int) {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.handing += n
+		p.sendBackLocked()
+		p.good = time.Now() // from here on what waits, waits for a leader
+		p.changedLocked()
+	}
+	add(1)
+	return func() { add(-1) }
+}
+
+// until waits for something of the proposer's, and tells whether it has come.
+// ok is called under the lock.
+func (p *proposer) until(ctx context.Context, ok func() bool) bool {
+	for {
+		p.mu.Lock()
+		yes, changed := ok(), p.watchLocked()
+		p.mu.Unlock()
+		if yes {
+			return true
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return false
+		case <-p.failed:
+			return false
+		}
+	}
 }
 
 // close refuses new commands.
@@ -46,30 +153,23 @@ func (p *proposer) close() {
 	p.changedLocked()
 }
 
-// drained waits until nothing waits and nothing is under way. When ctx ends it
-// refuses what still waits.
+// drained waits until nothing waits and nothing is under way, here or with the
+// leader. When ctx ends it refuses what still waits.
 func (p *proposer) drained(ctx context.Context) {
-	for {
-		p.mu.Lock()
+	if p.until(ctx, func() bool {
 		n, _ := p.q.len()
-		idle, changed := n == 0 && len(p.flying) == 0, p.watchLocked()
-		if !idle && (ctx.Err() != nil || p.hasFailed()) {
-			left := p.q.drain()
-			p.mu.Unlock()
-			for _, d := range left {
-				d.done <- answer{problem: shuttingDown()}
-			}
-			return
-		}
-		p.mu.Unlock()
-		if idle {
-			return
-		}
-		select {
-		case <-changed:
-		case <-ctx.Done():
-		case <-p.failed:
-		}
+		return n == 0 && len(p.flying) == 0 && len(p.away.list) == 0 && p.away.landing == 0
+	}) {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.emptyLocked()
+}
+
+func (p *proposer) emptyLocked() {
+	for _, d := range p.q.drain(nil) {
+		d.refuse(shuttingDown())
 	}
 }
 
@@ -82,13 +182,17 @@ func (p *proposer) hasFailed() bool {
 	}
 }
 
+// end lets nothing leave this node any more, and nothing of others in.
+func (p *proposer) end() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.ended = true
+}
+
 // giveUp lets everybody go who still waits for an answer.
 func (p *proposer) giveUp() {
 	p.mu.Lock()
-	left := p.q.drain()
+	p.emptyLocked()
 	p.mu.Unlock()
-	for _, d := range left {
-		d.done <- answer{problem: shuttingDown()}
-	}
 	close(p.gone)
 }

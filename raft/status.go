@@ -121,7 +121,7 @@ type Load struct {
 	Classes      [event.Classes]ClassLoad
 	Waiting      int // commands, of all classes
 	WaitingBytes int
-	Entries      int     // under way
+	Entries      int     // under way, and groups on their way to the leader
 	Utilization  float64 // of the room for waiting commands, 0 to 1
 	PerSecond    float64 // commands executed, lately
 }
@@ -137,7 +137,7 @@ func (r *Replica) Load() Load {
 	p := r.p
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	l := Load{Entries: len(p.flying), PerSecond: p.rate.perSecond}
+	l := Load{Entries: len(p.flying) + len(p.away.list), PerSecond: p.rate.perSecond}
 	l.Waiting, l.WaitingBytes = p.q.len()
 	l.Utilization = max(float64(l.Waiting)/float64(p.limits.Waiting), float64(l.WaitingBytes)/float64(p.limits.WaitingBytes))
 	for c := range l.Classes {
@@ -168,7 +168,7 @@ func (r *Replica) Pending(key event.Hash) []Pending {
 	defer p.mu.Unlock()
 	var out []Pending
 	add := func(d *pending, position int) {
-		if d.key == key && !key.IsZero() {
+		if d.key == key && !key.IsZero() { // others' commands have none here: who took them tells of them
 			out = append(out, Pending{
 				Key: d.key, Type: d.kind, Class: d.class, Since: d.since,
 				InFlight: position == 0, Position: position, WaitMS: p.rate.wait(position),
@@ -177,6 +177,16 @@ func (r *Replica) Pending(key event.Hash) []Pending {
 	}
 	for _, fl := range p.flying {
 		for _, d := range fl.group {
+			add(d, 0)
+		}
+	}
+	for _, c := range p.away.list {
+		for _, d := range c.group {
+			add(d, 0)
+		}
+	}
+	for r := range p.away.ripe {
+		for _, d := range r.group {
 			add(d, 0)
 		}
 	}

@@ -47,6 +47,9 @@ type Options struct {
 	Logger *slog.Logger
 	// MaxCall bounds a call's body and its answer, in bytes; default 80 MiB.
 	MaxCall int64
+	// MaxRPC bounds one message of Raft, in bytes; default MaxRPC. The largest
+	// batch of entries that an honest leader sends must fit.
+	MaxRPC int64
 	// MaxConns bounds what is open at a time, default 1024.
 	MaxConns int
 	// HandshakeTimeout is how long a stranger may take to say who he is; 5 s.

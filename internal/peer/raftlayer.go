@@ -32,7 +32,7 @@ func (n *Net) Raft() *RaftLayer {
 
 func (l *RaftLayer) deliver(c *conn) {
 	if l.own(c) {
-		l.feed.deliver(c)
+		l.feed.deliver(newGuarded(c, true))
 	}
 }
 
@@ -73,7 +73,7 @@ func (l *RaftLayer) Dial(t Target, timeout time.Duration) (net.Conn, error) {
 	if !l.own(c) {
 		return nil, net.ErrClosed
 	}
-	return c, nil
+	return newGuarded(c, false), nil
 }
 
 // Close ends Accept and closes all of the layer's connections, in both

@@ -40,15 +40,15 @@ at all, and repeated safely where its outcome was not learnt.`,
   qlogd enqueue jobs < lines.ndjson
   qlogd enqueue hooks --file testdata/github-webhooks.jsonl.gz --as payload
   echo '{"payload":{"n":1},"priority":1}' | qlogd enqueue --queue jobs`,
-		RunE: func(cmd *cobra.Command, argv []string) error {
+		RunE: a.onServer(func(ctx context.Context, c *client.Client, argv []string) error {
 			if e.queue == "" {
 				if len(argv) == 0 {
 					return usagef("name the queue: qlogd enqueue QUEUE [PAYLOAD…]")
 				}
 				e.queue, argv = argv[0], argv[1:]
 			}
-			return e.run(cmd.Context(), a, argv)
-		},
+			return e.run(ctx, a, c, argv)
+		}),
 	}
 	f := cmd.Flags()
 	f.StringVar(&e.queue, "queue", "", "the queue, in place of the first argument")
@@ -78,7 +78,7 @@ type enqueuer struct {
 	enqueued, dups, batches int
 }
 
-func (e *enqueuer) run(ctx context.Context, a *app, argv []string) error {
+func (e *enqueuer) run(ctx context.Context, a *app, c *client.Client, argv []string) error {
 	if e.batch < 1 || e.batch > 1000 {
 		return usagef("--batch must be from 1 to 1000")
 	}
@@ -87,10 +87,6 @@ func (e *enqueuer) run(ctx context.Context, a *app, argv []string) error {
 	}
 	if len(argv) > 0 && e.file != "" {
 		return usagef("either payloads as arguments or --file")
-	}
-	c, err := a.server()
-	if err != nil {
-		return err
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -119,7 +115,7 @@ func (e *enqueuer) send(ctx context.Context, a *app, c *client.Client, in <-chan
 		}
 		out, err := c.ProduceAll(ctx, e.queue, batch)
 		if err != nil {
-			return told(err)
+			return err
 		}
 		batch, size = batch[:0], 0
 		e.batches++

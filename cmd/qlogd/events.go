@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"iter"
 	"strings"
@@ -78,27 +79,23 @@ new ones as they commit, from now on or from where --from or --after say.`,
   qlogd events --message 01J…
   qlogd events --queue jobs --type enqueued --from start`,
 		Args: args(cobra.NoArgs),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := a.server()
-			if err != nil {
-				return err
-			}
+		RunE: a.onServer(func(ctx context.Context, c *client.Client, _ []string) error {
 			var events iter.Seq2[wire.Event, error]
 			if follow {
-				events = c.Follow(cmd.Context(), q)
+				events = c.Follow(ctx, q)
 			} else {
 				q.Limit = 1000
 				if limit > 0 {
 					q.Limit = min(limit, 1000)
 				}
-				events = c.AllEvents(cmd.Context(), q)
+				events = c.AllEvents(ctx, q)
 			}
 			var rows [][]any
 			n := 0
 			for e, err := range events {
 				switch {
 				case err != nil:
-					return told(err)
+					return err
 				case a.output == "json":
 					err = a.wire(e)
 				case follow:
@@ -118,7 +115,7 @@ new ones as they commit, from now on or from where --from or --after say.`,
 				return nil
 			}
 			return a.table(eventHeader(), rows)
-		},
+		}),
 	}
 	f := cmd.Flags()
 	f.BoolVar(&follow, "follow", false, "stay, and tell new events as they commit")

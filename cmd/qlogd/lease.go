@@ -27,32 +27,29 @@ release, dead-letter), or let --ack do it as soon as it is printed.`,
   qlogd lease jobs --max 10 --wait 30s --lease 5m -o json
   qlogd lease jobs --ack --all -o json | jq .payload`,
 		Args: args(cobra.MinimumNArgs(1)),
-		RunE: func(cmd *cobra.Command, argv []string) error {
+		RunE: a.onServer(func(ctx context.Context, c *client.Client, argv []string) error {
 			if o.Wait < 0 || o.Wait > time.Minute {
 				return usagef("--wait must be from 0 to 1m")
 			}
 			if all && !ack {
 				return usagef("--all needs --ack: without it every lease would run out")
 			}
-			c, err := a.server()
-			if err != nil {
-				return err
-			}
 			for total := 0; ; {
 				var messages []wire.LeasedMessage
+				var err error
 				if len(argv) == 1 {
-					messages, err = c.Lease(cmd.Context(), argv[0], o)
+					messages, err = c.Lease(ctx, argv[0], o)
 				} else {
-					messages, err = c.LeaseFrom(cmd.Context(), argv, o)
+					messages, err = c.LeaseFrom(ctx, argv, o)
 				}
 				if err != nil {
-					return told(err)
+					return err
 				}
 				if err := a.leased(messages); err != nil {
 					return err
 				}
 				if ack {
-					if err := ackAll(cmd.Context(), c, messages); err != nil {
+					if err := ackAll(ctx, c, messages); err != nil {
 						return err
 					}
 				}
@@ -68,7 +65,7 @@ release, dead-letter), or let --ack do it as soon as it is printed.`,
 					return nil
 				}
 			}
-		},
+		}),
 	}
 	f := cmd.Flags()
 	f.IntVar(&o.Max, "max", 1, "most messages, 1 to 1000")
@@ -112,7 +109,7 @@ func ackAll(ctx context.Context, c *client.Client, messages []wire.LeasedMessage
 	for queue, leases := range byQueue {
 		results, err := c.Ack(ctx, queue, leases...)
 		if err != nil {
-			return told(err)
+			return err
 		}
 		for _, r := range results {
 			if r.Status == "rejected" {

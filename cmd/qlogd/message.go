@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 
 	"github.com/spf13/cobra"
@@ -24,14 +25,10 @@ func (a *app) messageShowCmd() *cobra.Command {
 		Short:   "Show a message with its payload and history",
 		Example: "  qlogd message show 01J…\n  qlogd message show 01J… -o json | jq .payload",
 		Args:    args(cobra.ExactArgs(1)),
-		RunE: func(cmd *cobra.Command, argv []string) error {
-			c, err := a.server()
+		RunE: a.onServer(func(ctx context.Context, c *client.Client, argv []string) error {
+			m, err := c.Message(ctx, argv[0])
 			if err != nil {
 				return err
-			}
-			m, err := c.Message(cmd.Context(), argv[0])
-			if err != nil {
-				return told(err)
 			}
 			if a.output == "json" {
 				return a.wire(m)
@@ -62,7 +59,7 @@ func (a *app) messageShowCmd() *cobra.Command {
 			}
 			fmt.Fprintln(a.stdout)
 			return a.eventTable(m.History)
-		},
+		}),
 	}
 	a.remoteFlags(cmd)
 	return cmd
@@ -74,14 +71,10 @@ func (a *app) messageHistoryCmd() *cobra.Command {
 		Short:   "Tell every event of a message, through dead-letter queues and replays",
 		Example: "  qlogd message history 01J…\n  qlogd message history 01J… -o json | jq -r .type",
 		Args:    args(cobra.ExactArgs(1)),
-		RunE: func(cmd *cobra.Command, argv []string) error {
-			c, err := a.server()
+		RunE: a.onServer(func(ctx context.Context, c *client.Client, argv []string) error {
+			events, err := c.History(ctx, argv[0])
 			if err != nil {
 				return err
-			}
-			events, err := c.History(cmd.Context(), argv[0])
-			if err != nil {
-				return told(err)
 			}
 			if a.output != "json" {
 				return a.eventTable(events)
@@ -92,7 +85,7 @@ func (a *app) messageHistoryCmd() *cobra.Command {
 				}
 			}
 			return nil
-		},
+		}),
 	}
 	a.remoteFlags(cmd)
 	return cmd
@@ -104,6 +97,7 @@ func (a *app) messageListCmd() *cobra.Command {
 		key   string
 		at    string
 		limit int
+		byKey func() bool // the empty key is one too
 	)
 	cmd := &cobra.Command{
 		Use:     "list QUEUE",
@@ -111,20 +105,16 @@ func (a *app) messageListCmd() *cobra.Command {
 		Short:   "Peek at the messages of a queue, without any effect on them",
 		Example: "  qlogd message list jobs --state scheduled\n  qlogd message list jobs --key customer-42 --at 1h -o json",
 		Args:    args(cobra.ExactArgs(1)),
-		RunE: func(cmd *cobra.Command, argv []string) error {
-			c, err := a.server()
-			if err != nil {
-				return err
-			}
-			if cmd.Flags().Changed("key") {
+		RunE: a.onServer(func(ctx context.Context, c *client.Client, argv []string) error {
+			if byKey() {
 				q.Key = &key
 			}
 			var rows [][]any
 			for n := 0; n < limit; {
 				q.Limit = min(limit-n, 100)
-				page, err := c.Messages(cmd.Context(), argv[0], q, atOption(at)...)
+				page, err := c.Messages(ctx, argv[0], q, atOption(at)...)
 				if err != nil {
-					return told(err)
+					return err
 				}
 				for _, m := range page.Messages {
 					if a.output == "json" {
@@ -147,8 +137,9 @@ func (a *app) messageListCmd() *cobra.Command {
 				return nil
 			}
 			return a.table([]string{"message", "state", "key", "priority", "attempt", "enqueued", "payload"}, rows)
-		},
+		}),
 	}
+	byKey = func() bool { return cmd.Flags().Changed("key") }
 	cmd.Flags().StringVar(&q.State, "state", "", "scheduled, ready or leased")
 	cmd.Flags().StringVar(&key, "key", "", "only messages with this key")
 	cmd.Flags().StringVar(&at, "at", "", "as it was then: an RFC 3339 time, an event's id, index:N, 15m, start")
@@ -165,14 +156,10 @@ func (a *app) messageDeleteCmd() *cobra.Command {
 		Short:   "Take a message out of its queue",
 		Example: "  qlogd message delete 01J… --yes",
 		Args:    args(cobra.ExactArgs(1)),
-		RunE: func(cmd *cobra.Command, argv []string) error {
-			c, err := a.server()
+		RunE: a.onServer(func(ctx context.Context, c *client.Client, argv []string) error {
+			m, err := c.Message(ctx, argv[0])
 			if err != nil {
 				return err
-			}
-			m, err := c.Message(cmd.Context(), argv[0])
-			if err != nil {
-				return told(err)
 			}
 			what := fmt.Sprintf("delete message %s (%s) from %s", m.ID, m.State, m.Queue)
 			if d.dryRun {
@@ -182,14 +169,14 @@ func (a *app) messageDeleteCmd() *cobra.Command {
 			if err := d.confirm(a, what); err != nil {
 				return err
 			}
-			if err := c.DeleteMessage(cmd.Context(), argv[0]); err != nil {
-				return told(err)
+			if err := c.DeleteMessage(ctx, argv[0]); err != nil {
+				return err
 			}
 			if a.output != "json" {
 				fmt.Fprintln(a.stdout, m.ID, "deleted")
 			}
 			return nil
-		},
+		}),
 	}
 	d.flags(cmd)
 	a.remoteFlags(cmd)

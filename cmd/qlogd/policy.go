@@ -17,6 +17,7 @@ import (
 type policyFlags struct {
 	file, schema string
 	text         map[string]*string
+	changed      func(flag string) bool
 }
 
 // policyFields are the flags, named like the policy's fields.
@@ -42,7 +43,7 @@ var policyFields = []struct{ name, usage string }{
 }
 
 func (p *policyFlags) flags(cmd *cobra.Command) {
-	p.text = map[string]*string{}
+	p.text, p.changed = map[string]*string{}, cmd.Flags().Changed
 	for _, f := range policyFields {
 		p.text[f.name] = cmd.Flags().String(f.name, "", f.usage)
 	}
@@ -51,7 +52,7 @@ func (p *policyFlags) flags(cmd *cobra.Command) {
 }
 
 // update builds the request: the file's fields, then the flags'.
-func (p *policyFlags) update(cmd *cobra.Command, a *app) (*wire.PolicyUpdate, error) {
+func (p *policyFlags) update(a *app) (*wire.PolicyUpdate, error) {
 	u := &wire.PolicyUpdate{}
 	if p.file != "" {
 		b, err := a.readInput(p.file)
@@ -63,7 +64,7 @@ func (p *policyFlags) update(cmd *cobra.Command, a *app) (*wire.PolicyUpdate, er
 		}
 	}
 	r, d, w := &u.Retention.Value, &u.Delivery.Value, &u.Deduplication.Value
-	set := func(name string) (string, bool) { return *p.text[name], cmd.Flags().Changed(name) }
+	set := func(name string) (string, bool) { return *p.text[name], p.changed(name) }
 	strs := map[string]*wire.Opt[string]{
 		"ordering": &u.Ordering, "on-retry": &d.OnRetry, "on-dead": &d.OnDead,
 		"deduplication-by": &w.By, "namespace": &u.Namespace, "description": &u.Description,
@@ -118,7 +119,7 @@ func (p *policyFlags) update(cmd *cobra.Command, a *app) (*wire.PolicyUpdate, er
 			d.BackoffScheduleMS = wire.Some(list)
 		}
 	}
-	if cmd.Flags().Changed("message-schema") {
+	if p.changed("message-schema") {
 		u.MessageSchema = wire.Null[jsontext.Value]()
 		if p.schema != "" {
 			b, err := a.readInput(p.schema)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 
 	"github.com/dustin/go-humanize"
@@ -28,14 +29,10 @@ func (a *app) queueListCmd() *cobra.Command {
 		Short:   "List queues with what is in them",
 		Example: "  qlogd queue list\n  qlogd queue list --at 15m\n  qlogd queue list -o json | jq .name",
 		Args:    args(cobra.NoArgs),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := a.server()
+		RunE: a.onServer(func(ctx context.Context, c *client.Client, _ []string) error {
+			queues, err := c.Queues(ctx, namespace, atOption(at)...)
 			if err != nil {
 				return err
-			}
-			queues, err := c.Queues(cmd.Context(), namespace, atOption(at)...)
-			if err != nil {
-				return told(err)
 			}
 			rows := make([][]any, 0, len(queues))
 			for _, q := range queues {
@@ -54,7 +51,7 @@ func (a *app) queueListCmd() *cobra.Command {
 				return nil
 			}
 			return a.table([]string{"queue", "ordering", "state", "depth", "scheduled", "in flight", "bytes", "enqueued", "acked", "dead"}, rows)
-		},
+		}),
 	}
 	cmd.Flags().StringVar(&namespace, "namespace", "", "only queues of this namespace")
 	cmd.Flags().StringVar(&at, "at", "", "as it was then: an RFC 3339 time, an event's id, index:N, 15m, start")
@@ -76,17 +73,13 @@ func (a *app) queueShowCmd() *cobra.Command {
 		Short:   "Show a queue's policy and counts",
 		Example: "  qlogd queue show jobs\n  qlogd queue show jobs --at 2026-01-31T12:00:00Z -o json",
 		Args:    args(cobra.ExactArgs(1)),
-		RunE: func(cmd *cobra.Command, argv []string) error {
-			c, err := a.server()
+		RunE: a.onServer(func(ctx context.Context, c *client.Client, argv []string) error {
+			q, err := c.Queue(ctx, argv[0], atOption(at)...)
 			if err != nil {
 				return err
 			}
-			q, err := c.Queue(cmd.Context(), argv[0], atOption(at)...)
-			if err != nil {
-				return told(err)
-			}
 			return a.queue(q)
-		},
+		}),
 	}
 	cmd.Flags().StringVar(&at, "at", "", "as it was then: an RFC 3339 time, an event's id, index:N, 15m, start")
 	a.remoteFlags(cmd)
@@ -134,21 +127,17 @@ func (a *app) queueCreateCmd() *cobra.Command {
   qlogd queue create orders --ordering per_key --max-attempts 8 --dead-letter-queue auto
   qlogd queue create jobs --policy policy.json`,
 		Args: args(cobra.ExactArgs(1)),
-		RunE: func(cmd *cobra.Command, argv []string) error {
-			u, err := p.update(cmd, a)
+		RunE: a.onServer(func(ctx context.Context, c *client.Client, argv []string) error {
+			u, err := p.update(a)
 			if err != nil {
 				return err
 			}
-			c, err := a.server()
+			q, _, err := c.PutQueue(ctx, argv[0], *u)
 			if err != nil {
 				return err
-			}
-			q, _, err := c.PutQueue(cmd.Context(), argv[0], *u)
-			if err != nil {
-				return told(err)
 			}
 			return a.queue(q)
-		},
+		}),
 	}
 	p.flags(cmd)
 	a.remoteFlags(cmd)
@@ -162,21 +151,17 @@ func (a *app) queueUpdateCmd() *cobra.Command {
 		Short:   "Change single fields of a queue's policy",
 		Example: "  qlogd queue update jobs --lease-ms 60000\n  qlogd queue update jobs --dead-letter-queue ''",
 		Args:    args(cobra.ExactArgs(1)),
-		RunE: func(cmd *cobra.Command, argv []string) error {
-			u, err := p.update(cmd, a)
+		RunE: a.onServer(func(ctx context.Context, c *client.Client, argv []string) error {
+			u, err := p.update(a)
 			if err != nil {
 				return err
 			}
-			c, err := a.server()
+			q, err := c.UpdateQueue(ctx, argv[0], *u)
 			if err != nil {
 				return err
-			}
-			q, err := c.UpdateQueue(cmd.Context(), argv[0], *u)
-			if err != nil {
-				return told(err)
 			}
 			return a.queue(q)
-		},
+		}),
 	}
 	p.flags(cmd)
 	a.remoteFlags(cmd)
@@ -193,24 +178,20 @@ func (a *app) queuePauseCmd(pause bool) *cobra.Command {
 		Short:   what,
 		Example: "  qlogd queue " + verb + " jobs",
 		Args:    args(cobra.ExactArgs(1)),
-		RunE: func(cmd *cobra.Command, argv []string) error {
-			c, err := a.server()
-			if err != nil {
-				return err
-			}
+		RunE: a.onServer(func(ctx context.Context, c *client.Client, argv []string) error {
 			do := c.ResumeQueue
 			if pause {
 				do = c.PauseQueue
 			}
-			if err := do(cmd.Context(), argv[0]); err != nil {
-				return told(err)
+			if err := do(ctx, argv[0]); err != nil {
+				return err
 			}
 			if a.output == "json" {
 				return a.wire(wire.Paused{Paused: pause})
 			}
 			fmt.Fprintf(a.stdout, "%s %sd\n", argv[0], verb)
 			return nil
-		},
+		}),
 	}
 	a.remoteFlags(cmd)
 	return cmd

@@ -2,12 +2,14 @@ package main
 
 import (
 	"bufio"
+	"context"
 	"fmt"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/qlogd/qlogd/api/wire"
+	"github.com/qlogd/qlogd/client"
 )
 
 // destroyer is what every command that destroys shares.
@@ -45,14 +47,10 @@ func (a *app) queueDeleteCmd() *cobra.Command {
 		Long:    "Deletes an empty queue; with --force, also one that holds messages, which are discarded with it.",
 		Example: "  qlogd queue delete jobs --dry-run\n  qlogd queue delete jobs --yes --force",
 		Args:    args(cobra.ExactArgs(1)),
-		RunE: func(cmd *cobra.Command, argv []string) error {
-			c, err := a.server()
+		RunE: a.onServer(func(ctx context.Context, c *client.Client, argv []string) error {
+			q, err := c.Queue(ctx, argv[0])
 			if err != nil {
 				return err
-			}
-			q, err := c.Queue(cmd.Context(), argv[0])
-			if err != nil {
-				return told(err)
 			}
 			n := q.Stats.Depth + q.Stats.Scheduled + q.Stats.InFlight
 			what := fmt.Sprintf("delete queue %s with %s", argv[0], plural(int(n), "message", "messages"))
@@ -66,14 +64,14 @@ func (a *app) queueDeleteCmd() *cobra.Command {
 			if err := d.confirm(a, what); err != nil {
 				return err
 			}
-			if err := c.DeleteQueue(cmd.Context(), argv[0], force); err != nil {
-				return told(err)
+			if err := c.DeleteQueue(ctx, argv[0], force); err != nil {
+				return err
 			}
 			if a.output != "json" {
 				fmt.Fprintf(a.stdout, "%s deleted\n", argv[0])
 			}
 			return nil
-		},
+		}),
 	}
 	cmd.Flags().BoolVar(&force, "force", false, "with all the messages that it holds")
 	d.flags(cmd)
@@ -88,14 +86,10 @@ func (a *app) queuePurgeCmd() *cobra.Command {
 		Short:   "Discard all messages of a queue but leased ones",
 		Example: "  qlogd queue purge jobs --dry-run\n  qlogd queue purge jobs --yes",
 		Args:    args(cobra.ExactArgs(1)),
-		RunE: func(cmd *cobra.Command, argv []string) error {
-			c, err := a.server()
+		RunE: a.onServer(func(ctx context.Context, c *client.Client, argv []string) error {
+			q, err := c.Queue(ctx, argv[0])
 			if err != nil {
 				return err
-			}
-			q, err := c.Queue(cmd.Context(), argv[0])
-			if err != nil {
-				return told(err)
 			}
 			what := fmt.Sprintf("purge %s from %s", plural(int(q.Stats.Depth+q.Stats.Scheduled), "message", "messages"), argv[0])
 			if d.dryRun {
@@ -105,16 +99,16 @@ func (a *app) queuePurgeCmd() *cobra.Command {
 			if err := d.confirm(a, what); err != nil {
 				return err
 			}
-			n, err := c.PurgeQueue(cmd.Context(), argv[0])
+			n, err := c.PurgeQueue(ctx, argv[0])
 			if err != nil {
-				return told(err)
+				return err
 			}
 			if a.output == "json" {
 				return a.wire(wire.Purged{Purged: n})
 			}
 			fmt.Fprintf(a.stdout, "%s purged\n", plural(int(n), "message", "messages"))
 			return nil
-		},
+		}),
 	}
 	d.flags(cmd)
 	a.remoteFlags(cmd)

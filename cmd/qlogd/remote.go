@@ -1,8 +1,11 @@
 package main
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -13,34 +16,85 @@ import (
 
 const defaultAddr = "http://127.0.0.1:7070"
 
-// remoteFlags gives a command that talks to a server --addr and --output.
+// reach is how a command reaches a server. What no flag names is in the
+// environment.
+type reach struct {
+	addr      string // one or more, separated by commas
+	token     string
+	tokenFile string
+	caCert    string
+}
+
+// remoteFlags gives a command that talks to a server the flags to reach it, and
+// --output.
 func (a *app) remoteFlags(cmd *cobra.Command) {
-	a.addrFlag(cmd, defaultAddr)
+	cmd.Flags().StringVar(&a.reach.addr, "addr", "", "address of a node, or of several: A,B,C (default $QLOGD_ADDR or "+defaultAddr+")")
+	a.authFlags(cmd)
 	a.outputFlag(cmd)
 }
 
-func (a *app) addrFlag(cmd *cobra.Command, def string) {
-	cmd.Flags().StringVar(&a.addr, "addr", "", "address of a node (default $QLOGD_ADDR or "+def+")")
+// authFlags gives a command what it needs to be let in.
+func (a *app) authFlags(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.StringVar(&a.reach.token, "token", "", "token to send (default $QLOGD_TOKEN); others on this machine can see it: better --token-file")
+	f.StringVar(&a.reach.tokenFile, "token-file", "", "read the token from this file (default $QLOGD_TOKEN_FILE)")
+	f.StringVar(&a.reach.caCert, "ca-cert", "", "trust the authorities in this PEM file, for https (default $QLOGD_CA_CERT)")
+	cmd.MarkFlagsMutuallyExclusive("token", "token-file")
 }
 
-// server returns a client of the node that --addr or QLOGD_ADDR name.
+// server returns a client of the nodes that flags or environment name.
 func (a *app) server() (*client.Client, error) {
-	addr := a.addr
-	if addr == "" {
-		addr = a.getenv("QLOGD_ADDR")
+	r := a.reach
+	or := func(v *string, env, def string) {
+		if *v == "" {
+			*v = a.getenv(env)
+		}
+		if *v == "" {
+			*v = def
+		}
 	}
-	if addr == "" {
-		addr = defaultAddr
+	or(&r.addr, "QLOGD_ADDR", defaultAddr)
+	or(&r.caCert, "QLOGD_CA_CERT", "")
+	if r.token == "" && r.tokenFile == "" {
+		// What was typed goes before both of the environment's.
+		or(&r.token, "QLOGD_TOKEN", "")
+		or(&r.tokenFile, "QLOGD_TOKEN_FILE", "")
 	}
-	c, err := client.New(addr,
-		client.WithUserAgent("qlogd-cli/"+build().Version),
-		client.WithToken(a.getenv("QLOGD_TOKEN")),
+	if r.token == "" && r.tokenFile != "" {
+		b, err := os.ReadFile(r.tokenFile)
+		if err != nil {
+			return nil, usagef("token: %w", err)
+		}
+		if r.token = strings.TrimSpace(string(b)); r.token == "" {
+			return nil, usagef("token: %s is empty", r.tokenFile)
+		}
+	}
+	opts := []client.Option{
+		client.WithUserAgent("qlogd-cli/" + build().Version),
+		client.WithToken(r.token),
 		// Somebody waits at a prompt: a server that isn't there is told soon.
-		client.WithRetry(client.Retry{Attempts: 4, Min: 50 * time.Millisecond, Max: 2 * time.Second}))
+		client.WithRetry(client.Retry{Attempts: 4, Min: 50 * time.Millisecond, Max: 2 * time.Second}),
+	}
+	if r.caCert != "" {
+		opts = append(opts, client.WithCACert(r.caCert))
+	}
+	c, err := client.New(r.addr, opts...)
 	if err != nil {
 		return nil, usagef("%w", err)
 	}
 	return c, nil
+}
+
+// onServer is the body of a command that asks a server: it makes the client, and
+// tells what the server refuses as wrong usage.
+func (a *app) onServer(do func(ctx context.Context, c *client.Client, argv []string) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, argv []string) error {
+		c, err := a.server()
+		if err != nil {
+			return err
+		}
+		return told(do(cmd.Context(), c, argv))
+	}
 }
 
 // told turns the server's refusal of the arguments into wrong usage, and
@@ -52,6 +106,9 @@ func told(err error) error {
 			return usagef("%s: %w", e.Problem.Field, err)
 		}
 		return usagef("%w", err)
+	}
+	if errors.Is(err, client.ErrUnauthenticated) {
+		return fmt.Errorf("%w; the token comes from --token-file, --token or QLOGD_TOKEN", err)
 	}
 	return err
 }

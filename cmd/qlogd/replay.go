@@ -18,12 +18,12 @@ import (
 // replayer is one run of qlogd replay.
 type replayer struct {
 	*app
-	dataDir, addr string
-	fromText      string
-	toText        string
-	message       string
-	verify, diff  bool
-	into          string
+	dataDir      string
+	fromText     string
+	toText       string
+	message      string
+	verify, diff bool
+	into         string
 
 	from, to event.Instant
 	filter   replay.Filter
@@ -63,7 +63,7 @@ With --output json every line is an object: {"event": â€¦}, and last {"state": â
 	}
 	f := cmd.Flags()
 	f.StringVar(&r.dataDir, "data-dir", "", "data directory to read (default $QLOGD_DATA_DIR or ./qlogd-data)")
-	f.StringVar(&r.addr, "addr", "", "ask a running server at this address instead")
+	f.StringVar(&a.reach.addr, "addr", "", "ask a running server at this address instead")
 	f.StringVar(&r.fromText, "from", "start", "first instant")
 	f.StringVar(&r.toText, "to", "now", "last instant")
 	f.StringVar(&r.filter.Queue, "queue", "", "only this queue")
@@ -73,12 +73,13 @@ With --output json every line is an object: {"event": â€¦}, and last {"state": â
 	f.StringVar(&r.into, "into", "", "write a new data directory with the state as of --to")
 	cmd.MarkFlagsMutuallyExclusive("verify", "diff", "into")
 	cmd.MarkFlagsMutuallyExclusive("data-dir", "addr")
+	a.authFlags(cmd)
 	a.outputFlag(cmd)
 	return cmd
 }
 
 func (r *replayer) run(ctx context.Context, dirGiven bool) error {
-	if r.addr == "" && !dirGiven {
+	if r.reach.addr == "" && !dirGiven {
 		if r.dataDir = r.getenv("QLOGD_DATA_DIR"); r.dataDir == "" {
 			r.dataDir = "./qlogd-data"
 		}
@@ -86,7 +87,7 @@ func (r *replayer) run(ctx context.Context, dirGiven bool) error {
 	if err := r.parse(); err != nil {
 		return err
 	}
-	if r.addr != "" {
+	if r.reach.addr != "" {
 		if r.verify || r.diff || r.into != "" {
 			return usagef("--verify, --diff and --into read a data directory: give --data-dir in place of --addr")
 		}
@@ -118,7 +119,7 @@ func (r *replayer) run(ctx context.Context, dirGiven bool) error {
 
 func (r *replayer) parse() (err error) {
 	now := time.Now().UnixMilli()
-	if r.addr == "" {
+	if r.reach.addr == "" {
 		// A copy of the past lives behind the wall's time: so do its durations.
 		if card, err := datadir.ReadNode(r.dataDir); err == nil {
 			now += card.ClockOffsetMS

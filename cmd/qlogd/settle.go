@@ -23,11 +23,7 @@ func (a *app) settleCmd(use, shortText, example string, one func(context.Context
 		Long:    shortText + ".\n\nTakes lease ids as arguments, or from stdin, one a line, with \"-\". Fails (1) where\na lease was lost.",
 		Example: example,
 		Args:    args(cobra.MinimumNArgs(1)),
-		RunE: func(cmd *cobra.Command, leases []string) error {
-			c, err := a.server()
-			if err != nil {
-				return err
-			}
+		RunE: a.onServer(func(ctx context.Context, c *client.Client, leases []string) error {
 			if len(leases) == 1 && leases[0] == "-" {
 				leases = nil
 				for s := bufio.NewScanner(a.stdin); s.Scan(); {
@@ -38,7 +34,7 @@ func (a *app) settleCmd(use, shortText, example string, one func(context.Context
 			}
 			var results []wire.SettleResult
 			for _, id := range leases {
-				r, err := one(cmd.Context(), c, id)
+				r, err := one(ctx, c, id)
 				if errors.Is(err, client.ErrLeaseLost) {
 					r, err = &wire.SettleResult{LeaseID: id, Status: "rejected", Code: "lease_lost"}, nil
 				}
@@ -46,12 +42,12 @@ func (a *app) settleCmd(use, shortText, example string, one func(context.Context
 					if len(results) > 0 {
 						_ = a.settled(results)
 					}
-					return told(err)
+					return err
 				}
 				results = append(results, *r)
 			}
 			return a.settled(results)
-		},
+		}),
 	}
 	a.remoteFlags(cmd)
 	return cmd

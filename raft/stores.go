@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"runtime/debug"
+	"strings"
 
 	hraft "github.com/hashicorp/raft"
 	wal "github.com/hashicorp/raft-wal"
@@ -77,6 +78,9 @@ func openStores(o Options, f faults) (_ *stores, err error) {
 		if err := s.lost(o, head, "has no log ("+metaFile+")"); err != nil {
 			return nil, err
 		}
+		if err := dropSegments(o); err != nil {
+			return nil, err
+		}
 	}
 	if s.log, err = openLog(o, f, s.snaps.floor); err != nil {
 		return nil, err
@@ -92,6 +96,23 @@ func openStores(o Options, f faults) (_ *stores, err error) {
 		}
 	}
 	return s, nil
+}
+
+// dropSegments removes what is left of a log whose list of segments is lost:
+// nothing else says which of them count.
+func dropSegments(o Options) error {
+	names, err := o.FS.List(o.Dir)
+	if err != nil {
+		return fmt.Errorf("raft: %w", err)
+	}
+	for _, name := range names {
+		if strings.HasSuffix(name, ".wal") {
+			if err := o.FS.Remove(join(o.Dir, name)); err != nil {
+				return fmt.Errorf("raft: %w", err)
+			}
+		}
+	}
+	return nil
 }
 
 // ErrLostStore is why a replica does not start whose Raft store is gone while

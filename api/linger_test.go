@@ -20,7 +20,7 @@ func TestLinger(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	srv := h.s.HTTPServer()
+	srv := HTTPServer(h.s.Handler(), h.s.opts, h.s.log)
 	go func() { _ = srv.Serve(l) }()
 	defer srv.Close()
 	body := bytes.Repeat([]byte("a"), 20<<20) // far more than sockets hold

@@ -86,23 +86,25 @@ func (s *Server) draining() bool {
 }
 
 // HTTPServer returns an http.Server with the timeouts of one that faces
-// strangers. HTTP/1.1 and HTTP/2 without TLS (prior knowledge) are both taken.
-func (s *Server) HTTPServer() *http.Server {
+// strangers. HTTP/1.1 and HTTP/2, also without TLS (prior knowledge), are taken.
+// The handler may change from one Server's to another's with the same Options.
+func HTTPServer(h http.Handler, opts Options, logger *slog.Logger) *http.Server {
+	opts.defaults()
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)
 	protocols.SetHTTP2(true)
 	protocols.SetUnencryptedHTTP2(true)
 	return &http.Server{
-		Handler:           s.Handler(),
+		Handler:           h,
 		Protocols:         protocols,
 		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: 1000, SendPingTimeout: 30 * time.Second, PingTimeout: 15 * time.Second},
 		ReadHeaderTimeout: 5 * time.Second, // slow headers
 		// From the end of the headers to the end of the answer: body, the
 		// longest wait, commit, and 30 s to take the answer. Streams push it on.
-		WriteTimeout:   s.opts.BodyTimeout + event.MaxWaitMS*time.Millisecond + s.opts.WriteTimeout + 30*time.Second,
+		WriteTimeout:   opts.BodyTimeout + event.MaxWaitMS*time.Millisecond + opts.WriteTimeout + 30*time.Second,
 		IdleTimeout:    2 * time.Minute,
 		MaxHeaderBytes: 16 << 10, // more: 431
-		ErrorLog:       slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
+		ErrorLog:       slog.NewLogLogger(logger.Handler(), slog.LevelDebug),
 	}
 }
 

@@ -56,7 +56,7 @@ func TestStrangers(t *testing.T) {
 		h.do("PUT", "/v1/queues/q", "").want(201)
 		before := h.proposals()
 		l := &pipes{make(chan net.Conn), make(chan struct{})}
-		srv := h.s.HTTPServer()
+		srv := HTTPServer(h.s.Handler(), h.s.opts, h.s.log)
 		go func() { _ = srv.Serve(l) }()
 		talk := func(text string) (status string, after time.Duration) {
 			c := l.dial("1.2.3.4:5")
@@ -147,7 +147,7 @@ func TestH2C(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	srv := h.s.HTTPServer()
+	srv := HTTPServer(h.s.Handler(), h.s.opts, h.s.log)
 	go func() { _ = srv.Serve(l) }()
 	defer srv.Close()
 	tr := &http.Transport{Protocols: new(http.Protocols)}

@@ -22,6 +22,10 @@ type config struct {
 	RaftAddr string
 	NodeID   string
 
+	// Where others reach this node, if not at the addresses it listens at.
+	RaftAdvertise string
+	HTTPAdvertise string
+
 	BootstrapExpect int
 	Join            []string
 
@@ -38,9 +42,12 @@ type config struct {
 	AdminAddr string
 	Insecure  bool
 
-	AuthFile string
-	TLSCert  string
-	TLSKey   string
+	AuthFile    string
+	TLSCert     string
+	TLSKey      string
+	RaftTLSCert string
+	RaftTLSKey  string
+	RaftTLSCA   string
 
 	// file is where the settings came from; insecureEnv is the second of the
 	// two words that it takes to serve strangers without authentication.
@@ -54,8 +61,10 @@ func (c *config) flags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.HTTPAddr, "http-addr", "127.0.0.1:7070", "address of the HTTP API; port 0 picks a free one")
 	fs.StringVar(&c.RaftAddr, "raft-addr", "127.0.0.1:7071", "address for the other nodes; port 0 picks a free one")
 	fs.StringVar(&c.NodeID, "node-id", "", "name of this node, kept at the first start (default: the host's name)")
-	fs.IntVar(&c.BootstrapExpect, "bootstrap-expect", 1, "how many nodes form the cluster at its first start")
-	fs.StringSliceVar(&c.Join, "join", nil, "raft addresses of nodes to join")
+	fs.StringVar(&c.RaftAdvertise, "raft-advertise", "", "address at which the other nodes reach raft-addr, HOST:PORT (default: raft-addr)")
+	fs.StringVar(&c.HTTPAdvertise, "http-advertise", "", "address at which others reach http-addr, HOST:PORT (default: http-addr)")
+	fs.IntVar(&c.BootstrapExpect, "bootstrap-expect", 1, "how many nodes form the cluster at its first start; the same on each")
+	fs.StringSliceVar(&c.Join, "join", nil, "raft addresses of the cluster's nodes; alone: join the cluster that is found there")
 	fs.BoolVar(&c.AutoCreateQueues, "auto-create-queues", false, "produce to a missing queue makes it")
 	fs.DurationVar(&c.HistoryRetention, "history-retention", 168*time.Hour, "how long history is kept; 0 for ever")
 	fs.Int64Var(&c.LogSegmentBytes, "log-segment-bytes", 64<<20, "size of the event log's segments; of a new data directory only")
@@ -67,9 +76,12 @@ func (c *config) flags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.LogFormat, "log-format", "text", "text or json")
 	fs.StringVar(&c.AdminAddr, "admin-addr", "", "address for pprof; none if empty")
 	fs.BoolVar(&c.Insecure, "insecure", false, "serve beyond loopback without authentication; QLOGD_INSECURE=1 must say so too")
-	fs.StringVar(&c.AuthFile, "auth-file", "", "tokens and rights (not supported yet)")
-	fs.StringVar(&c.TLSCert, "tls-cert", "", "certificate (not supported yet)")
-	fs.StringVar(&c.TLSKey, "tls-key", "", "its key (not supported yet)")
+	fs.StringVar(&c.AuthFile, "auth-file", "", "YAML file of tokens and their rights; read anew on SIGHUP (default: no authentication)")
+	fs.StringVar(&c.TLSCert, "tls-cert", "", "PEM certificate of the HTTP API; read anew when it changes")
+	fs.StringVar(&c.TLSKey, "tls-key", "", "its PEM key")
+	fs.StringVar(&c.RaftTLSCert, "raft-tls-cert", "", "PEM certificate of this node for the other nodes; read anew when it changes")
+	fs.StringVar(&c.RaftTLSKey, "raft-tls-key", "", "its PEM key")
+	fs.StringVar(&c.RaftTLSCA, "raft-tls-ca", "", "PEM certificates of the authority that signs the nodes' certificates")
 	fs.StringVar(&c.file, "config", "", "read settings from this YAML file")
 }
 
@@ -164,19 +176,19 @@ func (c *config) readFile(fs *pflag.FlagSet, typed map[string]bool) error {
 
 // check refuses what can't work, before anything is touched.
 func (c *config) check() error {
-	for _, f := range []struct {
-		set  bool
-		name string
-	}{
-		{len(c.Join) > 0, "join"}, {c.BootstrapExpect > 1, "bootstrap-expect above 1"},
-		{c.AuthFile != "", "auth-file"}, {c.TLSCert != "", "tls-cert"}, {c.TLSKey != "", "tls-key"},
-	} {
-		if f.set {
-			return usagef("%s is not supported yet: this version serves a single node without authentication", f.name)
-		}
-	}
 	if c.BootstrapExpect < 1 {
 		return usagef("bootstrap-expect must be at least 1")
+	}
+	if c.BootstrapExpect > 1 && len(c.Join) == 0 {
+		return usagef("bootstrap-expect %d needs join: the raft addresses of the %d nodes, the same list on each", c.BootstrapExpect, c.BootstrapExpect)
+	}
+	for _, a := range c.Join {
+		if err := hostPort(a); err != nil {
+			return usagef("join: %w", err)
+		}
+	}
+	if err := c.checkTLS(); err != nil {
+		return err
 	}
 	if c.DataDir == "" {
 		return usagef("data-dir must not be empty")
@@ -205,27 +217,71 @@ func (c *config) check() error {
 	if c.NodeID != "" && !nodeIDRE.MatchString(c.NodeID) {
 		return usagef("node-id must match %s", nodeIDRE)
 	}
-	for _, a := range []struct{ name, addr string }{{"http-addr", c.HTTPAddr}, {"raft-addr", c.RaftAddr}, {"admin-addr", c.AdminAddr}} {
-		if a.addr == "" && a.name == "admin-addr" {
+	return c.checkAddresses()
+}
+
+// alone reports whether a new directory is to be a cluster of its own.
+func (c *config) alone() bool { return c.BootstrapExpect == 1 && len(c.Join) == 0 }
+
+// checkTLS refuses halves.
+func (c *config) checkTLS() error {
+	if (c.TLSCert == "") != (c.TLSKey == "") {
+		return usagef("tls-cert and tls-key belong together")
+	}
+	if n := len(c.RaftTLSCert) * len(c.RaftTLSKey) * len(c.RaftTLSCA); n == 0 && c.RaftTLSCert+c.RaftTLSKey+c.RaftTLSCA != "" {
+		return usagef("raft-tls-cert, raft-tls-key and raft-tls-ca belong together: the nodes know each other by certificates of one authority")
+	}
+	return nil
+}
+
+// listeners are the addresses that are listened at, each with what keeps
+// strangers from it.
+func (c *config) listeners() []listener {
+	return []listener{
+		{"http-addr", c.HTTPAddr, c.HTTPAdvertise, c.AuthFile != "", "authentication (auth-file)", "whoever reaches it can read and change everything"},
+		{"raft-addr", c.RaftAddr, c.RaftAdvertise, c.RaftTLSCert != "", "TLS (raft-tls-cert, raft-tls-key, raft-tls-ca)", "whoever reaches it can pass for a node of the cluster"},
+		{"admin-addr", c.AdminAddr, "", false, "authentication", "whoever reaches it can read this process's memory"},
+	}
+}
+
+type listener struct {
+	name, addr, advertise string
+	guarded               bool
+	guard, danger         string
+}
+
+func (c *config) checkAddresses() error {
+	for _, l := range c.listeners() {
+		if l.addr == "" && l.name == "admin-addr" {
 			continue
 		}
-		loopback, err := isLoopback(a.addr)
+		loopback, err := isLoopback(l.addr)
 		if err != nil {
-			return usagef("%s: %w", a.name, err)
+			return usagef("%s: %w", l.name, err)
 		}
-		if !loopback && (!c.Insecure || !c.insecureEnv) {
-			return usagef("%s %s is not a loopback address, and there is no authentication yet: whoever reaches it can read and change everything. "+
-				"If that is meant, say so twice: --insecure and QLOGD_INSECURE=1", a.name, a.addr)
+		if !loopback && !l.guarded && (!c.Insecure || !c.insecureEnv) {
+			return usagef("%s %s is not a loopback address and has no %s: %s. "+
+				"If that is meant, say so twice: --insecure and QLOGD_INSECURE=1", l.name, l.addr, l.guard, l.danger)
+		}
+		advertised := l.addr
+		if l.advertise != "" {
+			advertised = l.advertise
+			if err := hostPort(l.advertise); err != nil {
+				return usagef("%s: %w", strings.Replace(l.name, "addr", "advertise", 1), err)
+			}
+		}
+		if l.name == "raft-addr" && unspecified(advertised) {
+			return usagef("raft-addr %s is every address of this host; say with raft-advertise at which one the other nodes reach it", l.addr)
 		}
 	}
 	return nil
 }
 
-// exposed lists the addresses that strangers may reach.
-func (c *config) exposed() (out []string) {
-	for _, a := range []string{c.HTTPAddr, c.RaftAddr, c.AdminAddr} {
-		if ok, err := isLoopback(a); a != "" && err == nil && !ok {
-			out = append(out, a)
+// exposed lists the listeners that strangers may reach and nothing guards.
+func (c *config) exposed() (out []listener) {
+	for _, l := range c.listeners() {
+		if ok, err := isLoopback(l.addr); l.addr != "" && err == nil && !ok && !l.guarded {
+			out = append(out, l)
 		}
 	}
 	return out

@@ -15,6 +15,8 @@ import (
 	"github.com/qlogd/qlogd/fsm"
 	"github.com/qlogd/qlogd/internal/datadir"
 	"github.com/qlogd/qlogd/internal/eventlog"
+	"github.com/qlogd/qlogd/internal/fetch"
+	"github.com/qlogd/qlogd/internal/peer"
 	"github.com/qlogd/qlogd/internal/vfs"
 	"github.com/qlogd/qlogd/projections/store"
 	"github.com/qlogd/qlogd/raft"
@@ -27,6 +29,8 @@ type engine struct {
 	c      *config
 	logger *slog.Logger
 	card   *datadir.Node
+	peers  *peer.Net
+	auth   *api.Auth
 
 	log     *eventlog.Log
 	machine *machine
@@ -39,15 +43,24 @@ type engine struct {
 	cancel     context.CancelFunc
 	work       sync.WaitGroup
 
-	// fail takes why the node can't go on: from Raft, the log, or a listener.
-	fail func(error)
+	// lacking takes the leader's newest offer of what this node has missed.
+	lacking chan raft.Offer
+	// stopServing ends what other nodes are sent of the files.
+	stopServing func()
+
+	fail func(error)  // the node can't go on
+	ask  func(change) // the engine is to be opened anew
 }
 
 // openEngine opens what is on disk. The order matters, and each line says why
 // it stands where it does. Whatever fails, what was opened before is closed
 // again, and nothing on disk has been harmed.
-func openEngine(c *config, card *datadir.Node, logger *slog.Logger, fail func(error)) (_ *engine, err error) {
-	e := &engine{c: c, logger: logger, card: card, fail: fail}
+func openEngine(n *node) (_ *engine, err error) {
+	c, card, logger := n.c, n.card, n.logger
+	e := &engine{
+		c: c, logger: logger, card: card, peers: n.peers, auth: n.auth,
+		lacking: make(chan raft.Offer, 1), fail: n.fail, ask: n.ask,
+	}
 	e.background, e.cancel = context.WithCancel(context.Background())
 	defer func() {
 		if err != nil {
@@ -61,6 +74,7 @@ func openEngine(c *config, card *datadir.Node, logger *slog.Logger, fail func(er
 		return nil, err
 	}
 	ro := e.raftOptions(sink)
+	ro.OnOut = n.outOfCluster
 
 	// The event log and its fold before Raft, which goes on from them.
 	found, err := recoverDisk(e.background, ro, datadir.Path(c.DataDir, datadir.LogDir), card.LogSegmentBytes, logger)
@@ -90,14 +104,23 @@ func openEngine(c *config, card *datadir.Node, logger *slog.Logger, fail func(er
 	if e.replica, err = raft.Open(ro); err != nil {
 		return nil, err
 	}
-	e.api = api.New(e.deps(found.past, registry), e.apiOptions())
+	// What the others may ask for of files is served when a checkpoint can be taken.
+	e.stopServing = fetch.Serve(e.peers, fetch.Source{
+		ClusterID: card.ClusterID, FS: vfs.OS{}, DataDir: c.DataDir, Log: e.log, Snapshot: e.snapshot, Logger: logger,
+	})
+	e.api = api.New(e.deps(found.past, registry), n.apiOptions())
 	hooks.set(e.api)
+	e.answerOthers()
 
 	e.work.Go(func() { e.follow() })
 	e.work.Go(func() { hooks.discards.run(e.background) })
 	e.work.Go(func() { e.retain() })
+	e.work.Go(e.fetchLacking)
 	return e, nil
 }
+
+// snapshot takes a checkpoint for a node that needs one.
+func (e *engine) snapshot() error { return e.replica.Snapshot() }
 
 // stop ends an engine in the opposite order, when no request is in hand any
 // more. ctx bounds how long Raft may take.
@@ -105,6 +128,7 @@ func (e *engine) stop(ctx context.Context) error {
 	// Nobody asks the state, the log or Raft any more, but for what runs behind.
 	e.cancel()
 	e.work.Wait()
+	e.peers.Handle(api.AskOperations, nil)
 	e.api.Close()
 	// Raft before the event log: it applies until it has stopped.
 	err := e.replica.Shutdown(ctx)
@@ -125,6 +149,10 @@ func (e *engine) close() error {
 		errs = append(errs, e.replica.Shutdown(ctx))
 		cancel()
 	}
+	// Before the log is closed: it is read from there.
+	if e.stopServing != nil {
+		e.stopServing()
+	}
 	if e.models != nil {
 		errs = append(errs, e.models.Close())
 	}
@@ -135,24 +163,27 @@ func (e *engine) close() error {
 }
 
 func (e *engine) raftOptions(sink raft.Metrics) raft.Options {
-	c := e.c
-	return raft.Options{
-		NodeID: e.card.NodeID, ClusterID: e.card.ClusterID,
+	c, self := e.c, e.peers.Self()
+	ro := raft.Options{
+		NodeID: e.card.NodeID, ClusterID: e.card.ClusterID, Incarnation: e.card.Incarnation,
 		Dir: datadir.Path(c.DataDir, datadir.RaftDir), CheckpointDir: datadir.Path(c.DataDir, datadir.CheckpointDir),
-		FS: vfs.OS{}, Incarnation: e.card.Incarnation, HTTPAddr: c.HTTPAddr, Logger: e.logger, Metrics: sink,
-		Initial:           []raft.Member{{ID: e.card.NodeID, Incarnation: e.card.Incarnation, RaftAddr: c.RaftAddr, HTTPAddr: c.HTTPAddr, Voter: true}},
-		OnFatal:           e.fail,
-		Rules:             rules(),
+		FS: vfs.OS{}, Net: e.peers, HTTPAddr: self.HTTP, Contacts: c.Join, Wall: wall, Logger: e.logger, Metrics: sink,
+		OnFatal: e.fail, OnLacking: e.lacks, Rules: rules(),
 		SnapshotThreshold: c.CheckpointEvery, SnapshotInterval: c.CheckpointAge,
 		ClockOffset: e.card.ClockOffsetMS,
 		FreeBytes:   func() (uint64, error) { return freeBytes(c.DataDir) },
 	}
-}
-
-func (e *engine) apiOptions() api.Options {
-	return api.Options{
-		MaxPayload: e.c.MaxPayloadBytes, MaxRequest: e.c.MaxRequestBytes,
-		HistoryRetention: e.c.HistoryRetention, AutoCreateQueues: e.c.AutoCreateQueues,
-		Version: build().Version,
+	for _, m := range e.card.Initial {
+		member := raft.Member{ID: m.ID, Incarnation: m.Incarnation, RaftAddr: m.RaftAddr, HTTPAddr: m.HTTPAddr, Voter: true}
+		if member.RaftAddr == "" { // a cluster of one, made where nobody else had to know
+			member.RaftAddr, member.HTTPAddr = self.Raft, self.HTTP
+		}
+		ro.Initial = append(ro.Initial, member)
 	}
+	if e.card.Incarnation == "" {
+		// Older than incarnations: such a directory is of a cluster of one, and
+		// may have been left half made.
+		ro.Initial = []raft.Member{{ID: e.card.NodeID, RaftAddr: self.Raft, HTTPAddr: self.HTTP, Voter: true}}
+	}
+	return ro
 }

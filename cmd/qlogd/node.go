@@ -12,7 +12,9 @@ import (
 	"time"
 
 	"github.com/qlogd/qlogd/api"
+	"github.com/qlogd/qlogd/internal/certs"
 	"github.com/qlogd/qlogd/internal/datadir"
+	"github.com/qlogd/qlogd/internal/peer"
 )
 
 // node is a running server: the listeners, the lock on the data directory, and
@@ -20,18 +22,24 @@ import (
 type node struct {
 	c      *config
 	logger *slog.Logger
-	card   *datadir.Node
+	card   *datadir.Node // changed by open's goroutine only
 
 	lock    *datadir.Lock
 	http    *http.Server
 	httpLis net.Listener
 	admin   *http.Server
+	peers   *peer.Net
+	auth    *api.Auth     // nil: everybody may do everything
+	certs   *certs.Keeper // of the API; nil: no TLS
+	inside  *certs.Keeper // of the connections between nodes
 
-	// now serves requests: the engine's API, or what says that there is none
-	// yet. Requests in hand hold gate for reading; whoever exchanges the engine
-	// waits for them.
-	now  atomic.Pointer[serving]
-	gate sync.RWMutex
+	// now serves requests: the engine's API, or what says that there is none.
+	now atomic.Pointer[serving]
+	// again takes why the engine is to be opened anew; keep does it, until
+	// keeping ends.
+	again   chan change
+	keeping context.CancelFunc
+	kept    sync.WaitGroup
 
 	// work is what runs in the background, until background ends.
 	background context.Context
@@ -42,53 +50,106 @@ type node struct {
 	broken chan error
 }
 
-// serving is an engine with its handler.
-type serving struct {
-	*engine
-	handler http.Handler
-}
-
 // startNode builds a node. The order matters, and each line says why it stands
 // where it does. Whatever fails, what was opened before is closed again, and
 // nothing on disk has been harmed.
+//
+// It returns when the node serves, or where its cluster is yet to be formed or
+// found: then that goes on in the background.
 func startNode(c *config, logger *slog.Logger) (_ *node, err error) {
-	n := &node{c: c, logger: logger, broken: make(chan error, 8)}
+	n := &node{c: c, logger: logger, broken: make(chan error, 8), again: make(chan change, 1)}
 	n.background, n.cancel = context.WithCancel(context.Background())
 	defer func() {
 		if err != nil {
 			_ = n.close() // the first error is what counts
 		}
 	}()
-
-	// The addresses first: a port in use must be told before anything is made
-	// on disk. Nothing is accepted yet.
+	// What is read of files first: a mistake in them must be told before
+	// anything is made on disk.
+	if err := n.readSecrets(); err != nil {
+		return nil, err
+	}
+	// Then the addresses, for the same reason. Nothing is accepted yet.
 	if n.httpLis, err = net.Listen("tcp", c.HTTPAddr); err != nil {
 		return nil, fmt.Errorf("http-addr: %w", err)
 	}
+	raftLis, err := net.Listen("tcp", c.RaftAddr)
+	if err != nil {
+		return nil, fmt.Errorf("raft-addr: %w", err)
+	}
+	defer func() {
+		if n.peers == nil {
+			err = errors.Join(err, raftLis.Close())
+		}
+	}()
 	// The lock before anything in the directory is read: a second process must
 	// not see, let alone change, what the first is writing.
 	if n.lock, err = datadir.Acquire(c.DataDir); err != nil {
 		return nil, err
 	}
-	// The card before the rest: it says whether this program may read it.
+	// The card before the rest: it says whether this program may read it, and
+	// who this node is to the others.
 	if n.card, err = openCard(c, logger); err != nil {
 		return nil, err
 	}
-	if err := n.open(); err != nil {
+	if n.peers, err = n.openPeers(raftLis); err != nil {
 		return nil, err
 	}
-	// Listening is the last thing: whoever is answered finds all of it there.
-	n.http = n.engine().api.HTTPServer()
-	n.http.Handler = http.HandlerFunc(n.serveHTTP)
-	n.work.Go(func() {
-		if err := n.http.Serve(api.Limit(n.httpLis, maxConns, maxConnsPerIP)); !errors.Is(err, http.ErrServerClosed) {
-			n.fail(fmt.Errorf("http: %w", err))
+	if n.card.Blank() {
+		n.serveNothing("the cluster is not formed yet")
+	} else {
+		n.tellFormed()
+		if err := n.open(); err != nil {
+			return nil, err
 		}
-	})
+	}
+	// Listening after the engine is open: of a cluster that is formed already
+	// nobody is answered before all of it is there.
+	if err := n.listen(); err != nil {
+		return nil, err
+	}
 	if err := n.serveAdmin(); err != nil {
 		return nil, err
 	}
+	keeping, stop := context.WithCancel(context.Background())
+	n.keeping = stop
+	n.kept.Go(func() { n.keep(keeping) })
 	return n, nil
+}
+
+// readSecrets reads certificates and tokens.
+func (n *node) readSecrets() (err error) {
+	c := n.c
+	if c.AuthFile != "" {
+		if n.auth, err = api.LoadAuth(c.AuthFile); err != nil {
+			return usagef("auth-file: %w", err)
+		}
+	}
+	if c.TLSCert != "" {
+		if n.certs, err = certs.Load(c.TLSCert, c.TLSKey, ""); err != nil {
+			return usagef("tls-cert: %w", err)
+		}
+	}
+	if c.RaftTLSCert != "" {
+		if n.inside, err = certs.Load(c.RaftTLSCert, c.RaftTLSKey, c.RaftTLSCA); err != nil {
+			return usagef("raft-tls-cert: %w", err)
+		}
+	}
+	return nil
+}
+
+// reloadSecrets reads them anew; a mistake leaves all as it was.
+func (n *node) reloadSecrets() error {
+	var errs []error
+	if n.auth != nil {
+		errs = append(errs, n.auth.Reload())
+	}
+	for _, k := range []*certs.Keeper{n.certs, n.inside} {
+		if k != nil {
+			errs = append(errs, k.Reload())
+		}
+	}
+	return errors.Join(errs...)
 }
 
 const (
@@ -96,36 +157,40 @@ const (
 	maxConnsPerIP = 10_000
 )
 
-// engine returns the one that serves now.
-func (n *node) engine() *engine {
-	if s := n.now.Load(); s != nil {
-		return s.engine
+// listen begins to serve HTTP.
+func (n *node) listen() error {
+	n.http = api.HTTPServer(http.HandlerFunc(n.serveHTTP), n.apiOptions(), n.logger)
+	l := api.Limit(n.httpLis, maxConns, maxConnsPerIP)
+	serve := func() error { return n.http.Serve(l) }
+	if n.certs != nil {
+		n.http.TLSConfig = n.certs.Server(false)
+		serve = func() error { return n.http.ServeTLS(l, "", "") }
 	}
+	n.work.Go(func() {
+		if err := serve(); !errors.Is(err, http.ErrServerClosed) {
+			n.fail(fmt.Errorf("http: %w", err))
+		}
+	})
 	return nil
-}
-
-// open opens an engine and lets it serve.
-func (n *node) open() error {
-	e, err := openEngine(n.c, n.card, n.logger, n.fail)
-	if err != nil {
-		return err
-	}
-	n.now.Store(&serving{e, e.api.Handler()})
-	return nil
-}
-
-func (n *node) serveHTTP(w http.ResponseWriter, r *http.Request) {
-	n.gate.RLock()
-	defer n.gate.RUnlock()
-	n.now.Load().handler.ServeHTTP(w, r)
 }
 
 // stop ends a node in the opposite order. ctx bounds how long requests in hand
 // may take; what is unanswered then has an unknown outcome, as after a crash.
 func (n *node) stop(ctx context.Context) error {
-	// No new leases, /readyz says no, long polls and streams end: else the
-	// next line would wait a minute for them.
-	n.engine().api.Drain()
+	// Nobody exchanges the engine any more.
+	n.keeping()
+	n.kept.Wait()
+	e := n.engine()
+	if e != nil {
+		// No new leases, /readyz says no, long polls and streams end: else
+		// Shutdown would wait a minute for them.
+		e.api.Drain()
+		// Leadership before requests in hand have ended: what comes meanwhile is
+		// forwarded to whoever leads next, and nobody waits for an election.
+		if err := e.replica.StepDown(ctx); err != nil {
+			n.logger.Warn("leadership was not handed over; the others elect", "error", err)
+		}
+	}
 	// Requests in hand end while Raft can still commit them.
 	err := n.http.Shutdown(ctx)
 	if err != nil {
@@ -136,8 +201,10 @@ func (n *node) stop(ctx context.Context) error {
 		err = errors.Join(err, n.admin.Close()) // its listener is part of the work
 	}
 	n.work.Wait()
-	err = errors.Join(err, n.engine().stop(ctx))
-	n.now.Store(nil)
+	if e != nil {
+		n.now.Store(nil)
+		err = errors.Join(err, e.stop(ctx))
+	}
 	return errors.Join(err, n.close())
 }
 
@@ -145,6 +212,10 @@ func (n *node) stop(ctx context.Context) error {
 // then nobody else may look.
 func (n *node) close() error {
 	n.cancel()
+	if n.keeping != nil {
+		n.keeping()
+	}
+	n.kept.Wait()
 	var errs []error
 	if n.http != nil {
 		errs = append(errs, n.http.Close())
@@ -160,6 +231,9 @@ func (n *node) close() error {
 		errs = append(errs, e.stop(ctx))
 		cancel()
 	}
+	if n.peers != nil {
+		errs = append(errs, n.peers.Close())
+	}
 	if n.lock != nil {
 		errs = append(errs, n.lock.Release())
 	}
@@ -171,5 +245,13 @@ func (n *node) fail(err error) {
 	select {
 	case n.broken <- err:
 	default:
+	}
+}
+
+func (n *node) apiOptions() api.Options {
+	return api.Options{
+		MaxPayload: n.c.MaxPayloadBytes, MaxRequest: n.c.MaxRequestBytes,
+		HistoryRetention: n.c.HistoryRetention, AutoCreateQueues: n.c.AutoCreateQueues,
+		Auth: n.auth, Version: build().Version,
 	}
 }

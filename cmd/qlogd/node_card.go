@@ -27,7 +27,12 @@ func openCard(c *config, logger *slog.Logger) (*datadir.Node, error) {
 		if id == "" {
 			id = defaultNodeID()
 		}
-		card = datadir.NewNode(id, c.LogSegmentBytes)
+		// Of a node that is to form a cluster with others, or to find one, it is
+		// not known yet which: but which directory this is, is from here on.
+		card = datadir.NewBlank(id, c.LogSegmentBytes)
+		if c.alone() {
+			card = datadir.NewNode(id, c.LogSegmentBytes)
+		}
 		if err := card.Write(c.DataDir); err != nil {
 			return nil, err
 		}

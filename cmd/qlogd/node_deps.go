@@ -35,6 +35,9 @@ func (e *engine) deps(source *replay.Source, registry *prometheus.Registry) api.
 		Operations: operations{e.models, e.log},
 		Floors:     e.machine.Machine,
 		Finder:     e.log,
+		Cluster:    clusterView{e.replica},
+		Age:        e.replica.Age,
+		AskOthers:  e.askOthers,
 		Logger:     e.logger,
 		Registry:   registry,
 	}

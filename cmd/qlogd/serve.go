@@ -28,12 +28,18 @@ Each flag can also be set in the environment (QLOGD_HTTP_ADDR for --http-addr) o
 in the file that --config names (http-addr: 127.0.0.1:7070). Flags beat the
 environment, which beats the file.
 
-SIGTERM drains: no new leases, requests in hand end, then it exits with 0. A
-second signal ends it at once. SIGHUP reads the log level anew.`,
+Three nodes are a cluster: start each with the same --bootstrap-expect 3 and the
+same --join list. A node with --join alone joins the cluster that it finds there.
+
+SIGTERM drains: no new leases, leadership is handed over, requests in hand end,
+then it exits with 0. A second signal ends it at once. SIGHUP reads the log
+level, the tokens and the certificates anew.`,
 		Example: `  qlogd serve
   qlogd serve --data-dir /var/lib/qlogd --http-addr 127.0.0.1:8080 --log-format json
   qlogd serve --config qlogd.yaml
-  QLOGD_LOG_LEVEL=debug qlogd serve --auto-create-queues`,
+  QLOGD_LOG_LEVEL=debug qlogd serve --auto-create-queues
+  qlogd serve --node-id n1 --raft-addr 10.0.0.1:7071 --bootstrap-expect 3 --join 10.0.0.1:7071,10.0.0.2:7071,10.0.0.3:7071 \
+    --raft-tls-cert n1.pem --raft-tls-key n1.key --raft-tls-ca ca.pem`,
 		Args: args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			typed := typedFlags(cmd.Flags())
@@ -69,7 +75,10 @@ func (a *app) reload(typed map[string]string) (*config, error) {
 			return nil, err
 		}
 	}
-	return c, c.load(fs, a.getenv)
+	if err := c.load(fs, a.getenv); err != nil {
+		return nil, err
+	}
+	return c, nil
 }
 
 // drainTime is how long requests in hand may take once it is told to end.
@@ -85,8 +94,8 @@ func (a *app) serve(ctx context.Context, c *config, typed map[string]string) err
 	}
 	level.Set(l)
 	logger := newLogger(a.stderr, c.LogFormat, level)
-	for _, addr := range c.exposed() {
-		logger.Warn("served beyond this machine without authentication: whoever reaches it can read and change everything", "addr", addr)
+	for _, l := range c.exposed() {
+		logger.Warn("served beyond this machine without "+l.guard+": "+l.danger, l.name, l.addr)
 	}
 
 	// Before anything is started: a signal that comes meanwhile is not lost.
@@ -116,15 +125,18 @@ func (a *app) serve(ctx context.Context, c *config, typed map[string]string) err
 			if s != syscall.SIGHUP {
 				return a.drain(n, signals, s.String())
 			}
+			sdNotify(a.getenv, "RELOADING=1")
 			again, err := a.reload(typed)
-			if err != nil {
-				logger.Error("settings were not read anew, the old ones stay", "error", err)
-				continue
+			if err = errors.Join(err, n.reloadSecrets()); err != nil {
+				logger.Error("settings were not all read anew, the old ones stay", "error", err)
 			}
-			// Told before a higher level would swallow it.
-			logger.Info("settings read anew", "log-level", again.LogLevel)
-			l, _ := parseLevel(again.LogLevel) // checked by load
-			level.Set(l)
+			if again != nil {
+				// Told before a higher level would swallow it.
+				logger.Info("settings read anew", "log-level", again.LogLevel)
+				l, _ := parseLevel(again.LogLevel) // checked by load
+				level.Set(l)
+			}
+			sdNotify(a.getenv, "READY=1")
 		}
 	}
 }
@@ -160,21 +172,24 @@ func (a *app) drain(n *node, signals <-chan os.Signal, why string) error {
 func (n *node) announce(a *app) {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
-	late := time.After(10 * time.Second)
+	late := time.NewTicker(10 * time.Second)
+	defer late.Stop()
+	n.logger.Info("listening", "http_addr", n.httpLis.Addr().String(), "raft_addr", n.peers.Addr())
 	for {
-		ok, reasons := n.engine().replica.Ready()
+		ok, reasons := n.ready()
 		if ok {
 			break
 		}
 		select {
 		case <-tick.C:
-		case <-late:
+		case <-late.C:
 			n.logger.Warn("not ready yet", "reasons", reasons)
 		case <-n.background.Done():
 			return
 		}
 	}
-	n.logger.Info("serving", "http", n.httpLis.Addr().String(), "raft", n.engine().replica.Status().Addr,
-		"node", n.card.NodeID, "cluster", n.card.ClusterID, "data-dir", n.c.DataDir, "version", build().Version)
+	self := n.peers.Self()
+	n.logger.Info("serving", "http", n.httpLis.Addr().String(), "raft", self.Raft,
+		"node", self.Node, "cluster", self.Cluster, "data-dir", n.c.DataDir, "version", build().Version)
 	sdNotify(a.getenv, "READY=1")
 }

@@ -1,0 +1,94 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/hex"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/qlogd/qlogd/api"
+	"github.com/qlogd/qlogd/api/wire"
+	"github.com/qlogd/qlogd/internal/peer"
+	"github.com/qlogd/qlogd/raft"
+)
+
+// clusterView is the replica's membership as the api's.
+type clusterView struct{ *raft.Replica }
+
+var _ api.Cluster = clusterView{}
+
+// View implements api.Cluster.
+func (v clusterView) View() wire.Cluster {
+	s := v.Status()
+	leader, _, _ := strings.Cut(s.LeaderID, "/") // Raft's id has the incarnation behind it
+	out := wire.Cluster{ClusterID: s.ClusterID, NodeID: s.NodeID, LeaderID: leader, Term: s.Term}
+	for _, m := range v.Members() {
+		n := wire.Node{
+			ID: m.ID, RaftAddr: m.RaftAddr, HTTPAddr: m.HTTPAddr, Voter: m.Votes, Leader: m.Leader,
+			Reachable: m.Reachable, AppliedIndex: m.AppliedIndex, LogHead: m.LogHead,
+		}
+		if m.LogHead > 0 {
+			n.ChainHash = hex.EncodeToString(m.Chain[:])
+		}
+		out.Nodes = append(out.Nodes, n)
+	}
+	slices.SortFunc(out.Nodes, func(a, b wire.Node) int { return cmp.Compare(a.ID, b.ID) })
+	return out
+}
+
+// Add implements api.Cluster.
+func (v clusterView) Add(ctx context.Context, n wire.Node) error {
+	return v.AddMember(ctx, raft.Member{ID: n.ID, RaftAddr: n.RaftAddr, HTTPAddr: n.HTTPAddr, Voter: n.Voter})
+}
+
+// Remove implements api.Cluster.
+func (v clusterView) Remove(ctx context.Context, id string, force bool) error {
+	return v.RemoveMember(ctx, id, force)
+}
+
+// Transfer implements api.Cluster.
+func (v clusterView) Transfer(ctx context.Context, to string) error {
+	return v.TransferLeadership(ctx, to)
+}
+
+// Snapshot implements api.Cluster.
+func (v clusterView) Snapshot(ctx context.Context) (map[string]uint64, error) {
+	return v.SnapshotAll(ctx)
+}
+
+// askTime is how long another node may take to answer a question of the api's.
+const askTime = time.Second
+
+// askOthers puts a question to all other nodes.
+func (e *engine) askOthers(ctx context.Context, name string, body []byte) (answers [][]byte) {
+	ctx, cancel := context.WithTimeout(ctx, askTime)
+	defer cancel()
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	for _, m := range e.replica.Members() {
+		if m.ID == e.card.NodeID || !m.Reachable {
+			continue
+		}
+		wg.Go(func() {
+			b, _, err := e.peers.Call(ctx, peer.Target{Addr: m.RaftAddr, Node: m.ID, Incarnation: m.Incarnation}, name, body)
+			if err != nil {
+				return // its part is missing; the caller can't do better
+			}
+			mu.Lock()
+			answers = append(answers, b)
+			mu.Unlock()
+		})
+	}
+	wg.Wait()
+	return answers
+}
+
+// answerOthers answers their questions.
+func (e *engine) answerOthers() {
+	e.peers.Handle(api.AskOperations, func(_ context.Context, _ peer.Identity, body []byte) ([]byte, error) {
+		return e.api.LocalOperations(body), nil
+	})
+}

@@ -1,0 +1,295 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/qlogd/qlogd/api"
+	"github.com/qlogd/qlogd/internal/datadir"
+	"github.com/qlogd/qlogd/internal/fetch"
+	"github.com/qlogd/qlogd/internal/forming"
+	"github.com/qlogd/qlogd/internal/peer"
+	"github.com/qlogd/qlogd/internal/vfs"
+	"github.com/qlogd/qlogd/raft"
+)
+
+// A node's engine is opened when its cluster is known, and anew where its data
+// directory is exchanged under it: when what it had missed has been fetched,
+// and when it must go on as another member (see raft.WentBack).
+
+// change is why the engine is opened anew, and what is done to the directory
+// while it is closed.
+type change struct {
+	why string
+	do  func() error
+}
+
+// serving is what answers requests, until it is retired.
+type serving struct {
+	*engine // nil: there is none
+	handler http.Handler
+
+	mu   sync.RWMutex // held for reading by requests in hand
+	gone bool         // guarded by mu
+}
+
+func (s *serving) enter() bool {
+	s.mu.RLock()
+	if s.gone {
+		s.mu.RUnlock()
+	}
+	return !s.gone
+}
+
+// retire waits until no request is in hand. Nobody enters any more.
+func (s *serving) retire() {
+	s.mu.Lock()
+	s.gone = true
+	s.mu.Unlock()
+}
+
+func (n *node) serveHTTP(w http.ResponseWriter, r *http.Request) {
+	for {
+		if s := n.now.Load(); s.enter() {
+			defer s.mu.RUnlock()
+			s.handler.ServeHTTP(w, r)
+			return
+		}
+	}
+}
+
+// engine returns the one that serves now, nil where there is none.
+func (n *node) engine() *engine {
+	if s := n.now.Load(); s != nil {
+		return s.engine
+	}
+	return nil
+}
+
+// ready tells whether the node can serve, and if not, why.
+func (n *node) ready() (bool, []string) {
+	if e := n.engine(); e != nil {
+		return e.replica.Ready()
+	}
+	return false, []string{"there is nothing to serve from yet"}
+}
+
+// serveNothing answers requests while there is no engine.
+func (n *node) serveNothing(why string) *serving {
+	return n.now.Swap(&serving{handler: api.Unready(func() []string { return []string{why} })})
+}
+
+// open installs what was fetched, opens an engine and lets it serve.
+func (n *node) open() error {
+	// Before anything is opened: a crash may have come between the end of a
+	// transfer and its installation, or in the middle of that.
+	installed, err := fetch.Install(vfs.OS{}, n.c.DataDir, n.logger)
+	if err != nil {
+		return fmt.Errorf("install what was fetched: %w", err)
+	}
+	if installed {
+		n.logger.Info("what this node had missed is in place")
+	}
+	e, err := openEngine(n)
+	if err != nil {
+		return err
+	}
+	n.now.Store(&serving{engine: e, handler: e.api.Handler()})
+	return nil
+}
+
+// keep forms or finds the cluster where that is still to be done, and opens the
+// engine anew when it is asked to.
+func (n *node) keep(ctx context.Context) {
+	if n.card.Blank() {
+		err := n.form(ctx)
+		if err == nil {
+			err = n.open()
+		}
+		if err != nil {
+			if ctx.Err() == nil {
+				n.fail(err)
+			}
+			return
+		}
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case c := <-n.again:
+			if err := n.reopen(c); err != nil {
+				n.fail(fmt.Errorf("%s: %w", c.why, err))
+				return
+			}
+		}
+	}
+}
+
+// reopen exchanges the engine. Requests in hand end before; those that come
+// meanwhile are told to try again.
+func (n *node) reopen(c change) error {
+	n.logger.Info("opening the data directory anew", "why", c.why)
+	began := time.Now()
+	old := n.serveNothing(c.why)
+	old.api.Drain()
+	old.retire()
+	ctx, cancel := context.WithTimeout(context.Background(), drainTime)
+	defer cancel()
+	if err := old.stop(ctx); err != nil {
+		// What could not be closed in order is as after a crash: the start
+		// finds out.
+		n.logger.Warn("the data directory was not closed in order", "error", err)
+	}
+	if c.do != nil {
+		if err := c.do(); err != nil {
+			return err
+		}
+	}
+	if err := n.open(); err != nil {
+		return err
+	}
+	n.logger.Info("opened anew", "took", time.Since(began).Round(time.Millisecond))
+	return nil
+}
+
+// ask lets keep open the engine anew. A second wish while one waits is the
+// same one.
+func (n *node) ask(c change) {
+	select {
+	case n.again <- c:
+	default:
+	}
+}
+
+// openPeers begins to listen for the other nodes.
+func (n *node) openPeers(l net.Listener) (*peer.Net, error) {
+	o := peer.Options{Listener: l, Logger: n.logger}
+	if n.inside != nil {
+		o.Server, o.Client = n.inside.Server(true), n.inside.Client()
+	}
+	o.Self = n.identity(l.Addr())
+	p, err := peer.New(o)
+	if err != nil {
+		return nil, fmt.Errorf("raft-addr: %w", err)
+	}
+	return p, nil
+}
+
+// identity is who this node is to the others.
+func (n *node) identity(raftLis net.Addr) peer.Identity {
+	id := peer.Identity{
+		Cluster: n.card.ClusterID, Node: n.card.NodeID, Incarnation: n.card.Incarnation,
+		Raft: n.c.RaftAdvertise, HTTP: n.c.HTTPAdvertise,
+	}
+	if id.Raft == "" {
+		id.Raft = raftLis.String()
+	}
+	if id.HTTP == "" {
+		id.HTTP = n.httpLis.Addr().String()
+	}
+	return id
+}
+
+// form forms a cluster with the others, or finds one to join.
+func (n *node) form(ctx context.Context) error {
+	_, err := forming.Decide(ctx, forming.Options{
+		Net: n.peers, Expect: n.c.BootstrapExpect, Join: n.c.Join, Logger: n.logger,
+		Save: func(r forming.Result) error {
+			n.card.ClusterID = r.Cluster
+			for _, m := range r.Initial {
+				n.card.Initial = append(n.card.Initial, datadir.Member(m))
+			}
+			return n.card.Write(n.c.DataDir)
+		},
+	})
+	if err != nil {
+		return err
+	}
+	n.logger.Info("the cluster is known", "cluster", n.card.ClusterID, "formed", len(n.card.Initial) > 0)
+	return nil
+}
+
+// tellFormed answers nodes that still look for the cluster that this one is of.
+func (n *node) tellFormed() {
+	var initial []forming.Member
+	for _, m := range n.card.Initial {
+		initial = append(initial, forming.Member(m))
+	}
+	forming.Serve(n.peers, n.card.ClusterID, initial)
+}
+
+// outOfCluster is told that this directory is no member any more.
+func (n *node) outOfCluster(o raft.Out) {
+	switch o {
+	case raft.WentBack:
+		n.logger.Warn("this data directory is older than what the others know of it: it goes on as a new member, without a vote until it has caught up")
+		n.ask(change{"the data directory went back in time", func() error {
+			n.card.NewIncarnation()
+			if err := n.card.Write(n.c.DataDir); err != nil {
+				return err
+			}
+			self := n.peers.Self()
+			self.Incarnation = n.card.Incarnation
+			n.peers.SetSelf(self)
+			return nil
+		}})
+	case raft.Removed:
+		n.fail(fmt.Errorf("node %s was removed from cluster %s; to bring it back, start it with an empty data directory and --join", n.card.NodeID, n.card.ClusterID))
+	}
+}
+
+// fetchLacking brings what this node lacks when the leader says so, and has it
+// installed.
+func (e *engine) fetchLacking() {
+	for {
+		var offer raft.Offer
+		select {
+		case offer = <-e.lacking:
+		case <-e.background.Done():
+			return
+		}
+		err := fetch.Fetch(e.background, fetch.Options{
+			Net: e.peers, From: e.sources(offer), ClusterID: e.card.ClusterID, MinIndex: max(offer.First, 1) - 1,
+			FS: vfs.OS{}, DataDir: e.c.DataDir, Logger: e.logger,
+			FreeBytes: func() (uint64, error) { return freeBytes(e.c.DataDir) },
+		})
+		switch {
+		case e.background.Err() != nil:
+			return
+		case err != nil:
+			e.logger.Warn("what this node lacks was not fetched; the leader offers it again", "error", err)
+		default:
+			e.ask(change{why: "installing what was fetched"})
+			return // the next engine goes on from there
+		}
+	}
+}
+
+// lacks is told of an offer; the newest counts.
+func (e *engine) lacks(o raft.Offer) {
+	select {
+	case <-e.lacking:
+	default:
+	}
+	select {
+	case e.lacking <- o:
+	default:
+	}
+}
+
+// sources are the nodes to fetch from: those that follow before the one that
+// leads, which has enough to do.
+func (e *engine) sources(o raft.Offer) []peer.Target {
+	var out []peer.Target
+	for _, m := range e.replica.Members() {
+		if m.Reachable && !m.Leader && m.ID != e.card.NodeID && m.LogHead >= o.Meta.HeadIndex {
+			out = append(out, peer.Target{Addr: m.RaftAddr, Node: m.ID, Incarnation: m.Incarnation})
+		}
+	}
+	return append(out, o.From)
+}

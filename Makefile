@@ -58,7 +58,7 @@ powercut: ## cut the power under the real server, on ext4 in a loop device (need
 
 .PHONY: crashwalk
 crashwalk: ## let the power fail in every single write and sync of a whole node and of Raft's stores, with every kind of loss
-	QLOGD_CRASH=full go test -count=1 -v -timeout 4h -run '^(TestCrashAnywhere|TestFailAnywhere)$$' ./cmd/qlogd ./raft
+	QLOGD_CRASH=full go test -count=1 -v -timeout 4h -run '^(TestCrashAnywhere|TestFailAnywhere)$$' ./cmd/qlogd ./raft ./internal/fetch
 
 .PHONY: clean
 clean: ## what build and tests leave

@@ -178,7 +178,7 @@ func (f *fetcher) copyLocal(ctx context.Context, file vfs.File, s *Segment, size
 	}
 	defer in.Close()
 	size = min(size, s.Size)
-	buf := make([]byte, min(chunk, size))
+	buf := make([]byte, min(f.chunk, size))
 	for off := int64(0); off < size; {
 		if err := ctx.Err(); err != nil {
 			return off, err
@@ -206,10 +206,6 @@ func (f *fetcher) sync(file vfs.File) error {
 	return err
 }
 
-// syncEvery bounds what one fsync has to write: the node's own logs are written
-// beside it.
-const syncEvery = 16 << 20
-
 // stream brings the bytes from..to of a file.
 func (f *fetcher) stream(ctx context.Context, target peer.Target, name string, q fileRequest, file vfs.File, from, to int64) error {
 	if from == to {
@@ -224,7 +220,7 @@ func (f *fetcher) stream(ctx context.Context, target peer.Target, name string, q
 		return errors.Join(err, context.Cause(ctx))
 	}
 	defer in.Close()
-	buf := make([]byte, min(chunk, to-from))
+	buf := make([]byte, min(f.chunk, to-from))
 	unsynced := int64(0)
 	for off := from; off < to; {
 		n, err := io.ReadFull(in, buf[:min(int64(len(buf)), to-off)])
@@ -236,7 +232,7 @@ func (f *fetcher) stream(ctx context.Context, target peer.Target, name string, q
 			off, unsynced = off+int64(n), unsynced+int64(n)
 			f.brought += int64(n)
 			f.count(int64(n))
-			if unsynced >= syncEvery {
+			if unsynced >= f.syncEvery {
 				unsynced = 0
 				if err := f.sync(file); err != nil {
 					return err

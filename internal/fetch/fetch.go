@@ -70,6 +70,9 @@ type Options struct {
 	Wait func(ctx context.Context, round int) error
 	// Idle is how long a stream may bring nothing; default 30 s.
 	Idle time.Duration
+
+	// How much is written at once, and between two fsyncs: tests want many.
+	chunk, syncEvery int64
 }
 
 // Errors of Fetch. Others are of the network, the disk, or of a source.
@@ -114,6 +117,13 @@ func Fetch(ctx context.Context, o Options) error {
 	}
 	if o.Idle == 0 {
 		o.Idle = 30 * time.Second
+	}
+	if o.chunk == 0 {
+		o.chunk = chunk
+	}
+	if o.syncEvery == 0 {
+		// What one fsync has to write holds up the node's own.
+		o.syncEvery = 16 << 20
 	}
 	f := &fetcher{Options: o, dir: path.Join(o.DataDir, datadir.IncomingDir), dropped: map[peer.Target]error{}}
 	if err := f.run(ctx); err != nil {
@@ -489,12 +499,14 @@ func (f *fetcher) checkpoint(ctx context.Context, to peer.Target, p *plan) error
 		if err == nil {
 			return nil
 		}
-		if !errors.Is(err, checkpoint.ErrCorrupt) {
-			return err
+		if _, ok := errors.AsType[*fs.PathError](err); ok {
+			return err // this node's disk
 		}
 		if had {
 			continue
 		}
+		// Or of a version that this program does not know; another node may have
+		// one that it does.
 		f.count(-c.Size)
 		return errors.Join(fmt.Errorf("%w: %w", ErrWrong, err), f.remove(c.Name))
 	}

@@ -290,7 +290,7 @@ func fetch(t testing.TB, net Caller, disk vfs.FS, atLeast uint64, from ...string
 }
 
 func optionsOf(net Caller, disk vfs.FS, atLeast uint64, from ...string) Options {
-	o := Options{Net: net, ClusterID: cluster, MinIndex: atLeast, FS: disk, DataDir: "/", Rounds: 3,
+	o := Options{Net: net, ClusterID: cluster, MinIndex: atLeast, FS: disk, DataDir: "/", Rounds: 3, chunk: 1500, syncEvery: 3000,
 		Wait: func(ctx context.Context, _ int) error { return ctx.Err() }}
 	for _, a := range from {
 		o.From = append(o.From, peer.Target{Addr: a, Node: a})

@@ -115,7 +115,7 @@ type Options struct {
 	LeaderLeaseTimeout time.Duration // default 500 ms
 	CommitTimeout      time.Duration // default 50 ms
 	StoreDeadline      time.Duration // default 5 s
-	LeaderWait         time.Duration // how long a request waits for a leader to be known, default 2 s
+	LeaderWait         time.Duration // how long a request waits for a leader to be known, default 3 s
 	SegmentBytes       int           // of the Raft log's files, default 32 MiB
 
 	Limits Limits
@@ -202,7 +202,7 @@ func (o Options) withDefaults() (Options, error) {
 	def(&o.LeaderLeaseTimeout, o.HeartbeatTimeout/2)
 	def(&o.CommitTimeout, 50*time.Millisecond)
 	def(&o.StoreDeadline, 5*time.Second)
-	def(&o.LeaderWait, 2*time.Second)
+	def(&o.LeaderWait, 3*time.Second)
 	def(&o.SegmentBytes, 32<<20)
 	def(&o.ReserveBytes, 256<<20)
 	l := &o.Limits

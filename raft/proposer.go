@@ -33,6 +33,7 @@ type proposer struct {
 	opening func() *event.Command // what the first entry of a leadership is to carry; nil nothing
 	gone    chan struct{}         // closed when no answer can come any more
 	failed  chan struct{}         // closed when the replica has failed
+	idle    func()                // told that nothing is under way any more
 	landed  landings
 
 	// Of forwarding: who leads, where it is another node, and how to reach it;
@@ -87,7 +88,7 @@ func newProposer(o Options, f *fsm, c *clock, fatal func(error), failed chan str
 	p := &proposer{
 		limits: o.Limits, patient: o.LeaderWait, logger: o.Logger, metrics: o.Metrics, disk: newDisk(o), clock: c, fsm: f, fatal: fatal,
 		retire: make(chan *flight, o.Limits.Entries), wake: make(chan struct{}, 1),
-		gone: make(chan struct{}), failed: failed,
+		gone: make(chan struct{}), failed: failed, idle: func() {},
 		target: func() (peer.Target, bool) { return peer.Target{}, false },
 	}
 	p.landed.fsm = f
@@ -354,6 +355,7 @@ func (p *proposer) reap() {
 		got := p.await(fl)
 		p.mu.Lock()
 		p.flying = p.flying[1:]
+		idle := len(p.flying) == 0
 		p.flyByte -= fl.bytes
 		for _, d := range fl.group {
 			p.fly[d.class]--
@@ -377,6 +379,9 @@ func (p *proposer) reap() {
 		}
 		p.changedLocked()
 		p.mu.Unlock()
+		if idle {
+			p.idle()
+		}
 		for i, d := range fl.group {
 			a := answer{problem: got.problem}
 			if a.problem == nil {

@@ -71,6 +71,7 @@ type Replica struct {
 	outed    atomic.Int32           // vouch.go: an Out
 	lacking  lack                   // offer.go
 	contact  contacts               // age.go
+	nudges   *nudges                // nudge.go
 	joined   atomic.Bool            // join.go: the configuration has had this server
 	told     atomic.Bool            // join.go: OnJoined was called
 	join     atomic.Pointer[string] // join.go: why it is not in; nil: it is
@@ -94,7 +95,7 @@ func Open(o Options) (_ *Replica, err error) {
 	r := &Replica{
 		o: o, clock: &clock{wall: o.Wall, offset: o.ClockOffset},
 		leads: make(chan bool, 8), snapNow: make(chan struct{}, 1), stop: make(chan struct{}), reaped: make(chan struct{}),
-		failed: make(chan struct{}), table: newTable(), changing: make(chan struct{}, 1),
+		failed: make(chan struct{}), table: newTable(), nudges: newNudges(), changing: make(chan struct{}, 1),
 	}
 	var end context.CancelFunc
 	r.life, end = context.WithCancel(context.Background())
@@ -160,6 +161,7 @@ func (r *Replica) start() error {
 	began := r.fsm.progress()
 	r.snapped.Store(&began)
 	r.p = newProposer(r.o, r.fsm, r.clock, r.fatal, r.failed)
+	r.p.idle = r.nudges.signal
 	r.p.opening = r.upgrade // a cluster of one knows at once
 
 	conf := r.config()
@@ -193,6 +195,9 @@ func (r *Replica) start() error {
 	r.wg.Go(r.keepEvidence)
 	r.wg.Go(r.watchPeers)
 	r.wg.Go(r.tend)
+	if t, ok := r.trans.(*transport); ok {
+		r.wg.Go(func() { r.nudge(t) })
+	}
 	if !r.free.Load() {
 		r.wg.Go(func() { r.beVouched(shown) })
 	}

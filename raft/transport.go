@@ -207,6 +207,9 @@ func (t *transport) AppendEntries(id hraft.ServerID, addr hraft.ServerAddress, a
 	heartbeat := args.PrevLogEntry == 0 && args.LeaderCommitIndex == 0 && len(args.Entries) == 0
 	for {
 		err := t.append(id, addr, args, resp)
+		if err == nil && len(args.Entries) > 0 {
+			t.r.nudges.signal()
+		}
 		if err == nil || heartbeat || !t.r.awaitPeer(id, args.Term) {
 			return err
 		}
@@ -227,6 +230,7 @@ func (t *transport) append(id hraft.ServerID, addr hraft.ServerAddress, args *hr
 			last = args.Entries[n-1].Index
 		}
 		t.r.evidence.acked(id, args.Term, last)
+		t.r.nudges.took(id, min(args.LeaderCommitIndex, last))
 	}
 	return nil
 }

@@ -126,9 +126,9 @@ func keeper(t *testing.T, by *authority, name string, trust *authority, set ...f
 	return k, f
 }
 
-// shake connects two, and returns what each says of it and the serial number
-// that the client saw.
-func shake(t *testing.T, server, client *tls.Config) (serverErr, clientErr error, serial int64) {
+// shake connects two, and returns the serial number that the client saw and
+// what each says of it.
+func shake(t *testing.T, server, client *tls.Config) (serial int64, serverErr, clientErr error) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -161,7 +161,7 @@ func shake(t *testing.T, server, client *tls.Config) (serverErr, clientErr error
 		serial = certs[0].SerialNumber.Int64()
 	}
 	raw.Close()
-	return <-done, clientErr, serial
+	return serial, <-done, clientErr
 }
 
 // named is a client that dials name, as package peer makes it.
@@ -210,7 +210,7 @@ func TestHandshake(t *testing.T) {
 		{"TLS 1.1 outside", good.Server(false), &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS10, MaxVersion: tls.VersionTLS11}, "unsupported versions", "*"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			serverErr, clientErr, _ := shake(t, c.server, c.client)
+			_, serverErr, clientErr := shake(t, c.server, c.client)
 			for _, e := range []struct {
 				who, want string
 				got       error
@@ -243,7 +243,7 @@ func TestRotation(t *testing.T) {
 	good := func(want int64) {
 		t.Helper()
 		clock = clock.Add(every)
-		serverErr, clientErr, got := shake(t, server, client)
+		got, serverErr, clientErr := shake(t, server, client)
 		if serverErr != nil || clientErr != nil || got != want {
 			t.Fatalf("certificate %d, not %d; server: %v, client: %v", got, want, serverErr, clientErr)
 		}
@@ -253,7 +253,7 @@ func TestRotation(t *testing.T) {
 
 	second, key := old.node("n1")
 	sf.put(t, second, key)
-	if _, _, got := shake(t, server, client); got != first {
+	if got, _, _ := shake(t, server, client); got != first {
 		t.Errorf("looked at the files twice in a second")
 	}
 	good(second.SerialNumber.Int64())
@@ -302,7 +302,7 @@ func TestRotation(t *testing.T) {
 	if err := sk.Reload(); err != nil {
 		t.Fatal(err)
 	}
-	if serverErr, clientErr, _ := shake(t, server, client); serverErr == nil || clientErr == nil {
+	if _, serverErr, clientErr := shake(t, server, client); serverErr == nil || clientErr == nil {
 		t.Errorf("two authorities: server: %v, client: %v", serverErr, clientErr)
 	}
 	c, key := next.node("n2")
@@ -338,7 +338,7 @@ func TestLoad(t *testing.T) {
 			continue
 		}
 		// Nobody passes without one.
-		if serverErr, clientErr, _ := shake(t, k.Server(true), named(k.Client(), "n1")); serverErr == nil || clientErr == nil {
+		if _, serverErr, clientErr := shake(t, k.Server(true), named(k.Client(), "n1")); serverErr == nil || clientErr == nil {
 			t.Errorf("no authority: server: %v, client: %v", serverErr, clientErr)
 		}
 	}

@@ -43,8 +43,10 @@ func (n *Net) Call(ctx context.Context, to Target, name string, body []byte) (an
 		if err == nil {
 			return answer, c.peer, nil
 		}
-		// The connection may have died of old age.
-		if !again && !fresh && cc.Err() != nil && NotSent(err) && ctx.Err() == nil {
+		// The connection takes no more, having lived too long or been ended
+		// over there: the next one may.
+		if !again && !fresh && refusedByConn(ctx, err) {
+			n.retire(to.Addr, cc)
 			continue
 		}
 		return nil, c.peer, fmt.Errorf("call %s at %s: %w", name, to.Addr, err)
@@ -130,6 +132,33 @@ func (n *Net) link(ctx context.Context, to Target) (cc *http.ClientConn, c *conn
 	}
 }
 
+// refusedByConn tells whether it was the connection that did not take a
+// request, and not its caller who gave up or its handler that is missing.
+func refusedByConn(ctx context.Context, err error) bool {
+	var e *Error
+	return NotSent(err) && ctx.Err() == nil && !errors.As(err, &e)
+}
+
+// retire lets a connection finish what is under way on it, and not be used for
+// more: it may have no number left for another stream, and not say so.
+func (n *Net) retire(addr string, cc *http.ClientConn) {
+	n.mu.Lock()
+	l := n.links[addr]
+	n.mu.Unlock()
+	l.mu.Lock()
+	if l.cc == cc {
+		l.cc, l.conn = nil, nil
+	}
+	l.mu.Unlock()
+	over := func(cc *http.ClientConn) {
+		if cc.InFlight() == 0 {
+			cc.Close()
+		}
+	}
+	cc.SetStateHook(over)
+	over(cc)
+}
+
 // connect makes l's connection.
 func (n *Net) connect(l *link, d *dialing) {
 	c, err := n.dial(n.ctx, d.to, kindRPC)
@@ -210,10 +239,10 @@ func (n *Net) send(ctx context.Context, cc *http.ClientConn, path, name string, 
 	}).WithContext(ctx)
 	resp, err := cc.RoundTrip(r)
 	if err != nil {
-		if err = outer(ctx, err); rb.cut() {
-			err = &notSent{err}
+		if turnedBack := unprocessed(err); rb.cut() || turnedBack {
+			return nil, &notSent{outer(ctx, err)}
 		}
-		return nil, err
+		return nil, outer(ctx, err)
 	}
 	if resp.StatusCode == http.StatusOK {
 		return resp, nil

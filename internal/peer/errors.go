@@ -17,3 +17,32 @@ type notSent struct{ err error }
 
 func (n *notSent) Error() string { return n.err.Error() }
 func (n *notSent) Unwrap() error { return n.err }
+
+// streamError has the shape of net/http's own error for a stream, which turns
+// itself into any struct of this shape (its method As).
+type streamError struct {
+	StreamID uint32
+	Code     streamCode
+	Cause    error
+}
+
+func (e streamError) Error() string { return "stream reset" }
+
+type streamCode uint32
+
+const refusedStream streamCode = 7 // RFC 9113, section 7
+
+// goneAway is what net/http says to a request that the other side's GOAWAY
+// does not cover. It has no type; should the words change, TestTurnedBack
+// tells, and until then such calls count as possibly sent.
+const goneAway = "http2: Transport received Server's graceful shutdown GOAWAY"
+
+// unprocessed tells that the other side has said that it did not look at a
+// request, though it may have got all of it (RFC 9113, section 8.7).
+func unprocessed(err error) bool {
+	var s streamError
+	if errors.As(err, &s) {
+		return s.Code == refusedStream
+	}
+	return err.Error() == goneAway
+}

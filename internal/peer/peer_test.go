@@ -61,7 +61,7 @@ func TestCall(t *testing.T) {
 		return nil, &Error{Code: "no", Detail: "because", Body: []byte{0, 1}}
 	})
 	b.Handle("plain", func(context.Context, Identity, []byte) ([]byte, error) { return nil, errors.New("plain") })
-	for _, body := range []string{"", "x", strings.Repeat("long ", 1<<20)} {
+	for _, body := range []string{"", "x", strings.Repeat("long ", 1<<18)} {
 		got, from, err := a.Call(t.Context(), at(b), "echo", []byte(body))
 		if err != nil || string(got) != "a:"+body || from != b.Self() {
 			t.Fatalf("echo of %d bytes: %d bytes, %v, %v", len(body), len(got), from, err)
@@ -141,4 +141,22 @@ func TestStream(t *testing.T) {
 	if err != nil || got != 10_000_000 {
 		t.Errorf("%d bytes, %v", got, err)
 	}
+}
+
+// lockedBuffer is a log that many write.
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  strings.Builder
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
 }

@@ -76,7 +76,7 @@ func TestRaftTransport(t *testing.T) {
 					Extensions: []byte{1, 2, 3}, AppendedAt: time.Now().UTC().Round(0),
 				}
 			}
-			entries[63].Data = make([]byte, 20<<20)
+			entries[63].Data = make([]byte, 2<<20)
 			answers := map[string]any{
 				"append":      &hraft.AppendEntriesResponse{RPCHeader: header, Term: 1 << 60, LastLog: 3, Success: true},
 				"vote":        &hraft.RequestVoteResponse{RPCHeader: header, Term: 8, Peers: make([]byte, 300), Granted: true},
@@ -121,12 +121,14 @@ func TestRaftTransport(t *testing.T) {
 				}
 			}
 			for range 3 { // on one connection from the pool
+				//lint:ignore SA1019 hashicorp/raft still sends it
 				ae := &hraft.AppendEntriesRequest{RPCHeader: header, Term: 5, Leader: header.Addr, PrevLogEntry: 1, PrevLogTerm: 2, Entries: entries, LeaderCommitIndex: 1 << 63}
 				aer := &hraft.AppendEntriesResponse{}
 				check("append", ta.AppendEntries("b", to, ae, aer), ae, aer)
 				ae = &hraft.AppendEntriesRequest{RPCHeader: header, Term: 5, PrevLogEntry: 1}
 				aer = &hraft.AppendEntriesResponse{}
 				check("append", ta.AppendEntries("b", to, ae, aer), ae, aer)
+				//lint:ignore SA1019 hashicorp/raft still sends it
 				rv, rvr := &hraft.RequestVoteRequest{RPCHeader: header, Term: 6, Candidate: header.Addr, LastLogIndex: 1, LeadershipTransfer: true}, &hraft.RequestVoteResponse{}
 				check("vote", ta.RequestVote("b", to, rv, rvr), rv, rvr)
 				pv, pvr := &hraft.RequestPreVoteRequest{RPCHeader: header, Term: 6}, &hraft.RequestPreVoteResponse{}
@@ -134,7 +136,7 @@ func TestRaftTransport(t *testing.T) {
 				if err := ta.TimeoutNow("b", to, &hraft.TimeoutNowRequest{RPCHeader: header}, &hraft.TimeoutNowResponse{}); err == nil || err.Error() != "not now" {
 					t.Errorf("timeout now: %v", err)
 				}
-				snap := bytes.Repeat([]byte("\xdf\xff\xff\xff\xff"), 1<<20)
+				snap := bytes.Repeat([]byte("\xdf\xff\xff\xff\xff"), 1<<18)
 				is, isr := &hraft.InstallSnapshotRequest{
 					RPCHeader: header, SnapshotVersion: 1, Term: 7, Leader: header.Addr, LastLogIndex: 8, Configuration: make([]byte, 5000), Size: int64(len(snap)),
 				}, &hraft.InstallSnapshotResponse{}
@@ -201,14 +203,14 @@ var hostile = map[string][]byte{
 	"snapshot, size a text":     cat(2, "\x81\xa4Size\xa11"),
 	"after a snapshot":          cat(2, "\x81\xa4Size\x03abc", 0, "\xdf\xff\xff\xff\xff"),
 	"after a good one":          cat(3, "\x80", 0, "\xdf\xff\xff\xff\xff"),
-	"entries of 64 MiB each": cat(0, "\x81\xa7Entries\x92\x81\xa4Data\xc6\x04\x00\x00\x00", make([]byte, 64<<20),
-		"\x81\xa4Data\xc6\x04\x00\x00\x00"),
+	"entries of 3 MiB each": cat(0, "\x81\xa7Entries\x92\x81\xa4Data\xc6\x00\x30\x00\x00", make([]byte, 3<<20),
+		"\x81\xa4Data\xc6\x00\x30\x00\x00"),
 }
 
 // TestRaftHostile sends them all over a connection that has passed the
 // handshake, and looks at what the transport at the other side allocates.
 func TestRaftHostile(t *testing.T) {
-	a, b := start(t, "a"), start(t, "b")
+	a, b := start(t, "a"), start(t, "b", func(o *Options) { o.MaxRPC = 4 << 20 })
 	tb := transport(t, b)
 	serveRaft(t, tb, func(rpc hraft.RPC) {
 		if rpc.Reader != nil {
@@ -236,14 +238,11 @@ func TestRaftHostile(t *testing.T) {
 				t.Fatal("not closed")
 			}
 			runtime.ReadMemStats(&after)
-			// What it really got it may hold, and hashicorp/raft copies that
-			// as it grows: see "entries of 64 MiB".
 			max := uint64(4 << 20)
-			if len(msg) > 32<<20 {
-				max = 256 * uint64(len(msg))
-				if live := int64(after.HeapAlloc) - int64(before.HeapAlloc); live > 400<<20 {
-					t.Errorf("%d MiB held", live>>20)
-				}
+			if len(msg) > 2<<20 {
+				// What really comes it may hold, and hashicorp/raft copies that
+				// each time it grows by 256 KiB.
+				max = 40 << 20
 			}
 			if got := after.TotalAlloc - before.TotalAlloc; got > max {
 				t.Errorf("%d KiB allocated", got>>10)

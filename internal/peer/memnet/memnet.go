@@ -6,14 +6,15 @@
 // must be made in the bubble in which it is used.
 //
 // A host is the part of an address before the port. What is cut behaves as in
-// TCP: bytes on their way are kept and arrive after Heal, a writer waits once
-// the buffer is full, who connects waits for as long as its context allows, and
-// that the other side closed or crashed is not learnt before Heal.
+// TCP: bytes on their way are kept and arrive after Heal, who connects waits for
+// as long as its context allows, and that the other side closed or crashed is
+// not learnt before Heal.
 package memnet
 
 import (
 	"context"
 	"fmt"
+	"math"
 	"net"
 	"strconv"
 	"sync"
@@ -28,7 +29,9 @@ type Options struct {
 	// their connection.
 	Latency func(from, to string) time.Duration
 	// Buffer is how many bytes are on their way in one direction of a
-	// connection before a writer waits; default 256 KiB.
+	// connection before a writer waits; 0: no bound. Beware of one in a bubble:
+	// net/http and crypto/tls write with a mutex held, who waits for a mutex
+	// does not count as waiting there, and then time stands still for ever.
 	Buffer int
 }
 
@@ -53,7 +56,7 @@ func New(o Options) *Network {
 		o.Latency = func(string, string) time.Duration { return 0 }
 	}
 	if o.Buffer == 0 {
-		o.Buffer = 256 << 10
+		o.Buffer = math.MaxInt
 	}
 	return &Network{
 		o: o, listeners: map[string]*listener{}, conns: map[*conn]struct{}{}, cuts: map[way]struct{}{},

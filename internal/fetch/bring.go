@@ -41,12 +41,14 @@ func (f *fetcher) open(name string) (vfs.File, int64, error) {
 	return file, size, nil
 }
 
+// count takes in that n more bytes of the plan are there.
 func (f *fetcher) count(n int64) {
-	if n == 0 {
-		return
-	}
 	f.done += n
 	f.Progress(f.done, f.total)
+	if t := 10 * f.done / max(f.total, 1); t > f.tenths {
+		f.tenths = t
+		f.Logger.Info("fetching what this node lacks", "percent", 10*t, "bytes", f.done, "of", f.total)
+	}
 }
 
 // segments brings the plan's segments, the oldest first: each is verified from
@@ -67,6 +69,12 @@ func (f *fetcher) segments(ctx context.Context, to peer.Target, p *plan) error {
 // or in the local log, is verified first and kept as far as it is right: so all
 // that is wrong afterwards has come from this node.
 func (f *fetcher) segment(ctx context.Context, to peer.Target, p *plan, s *Segment, after *log.End, last bool) (end log.End, err error) {
+	if w, ok := f.whole[s.Name]; ok && w.Size == s.Size && w.Last == s.Last && Hash(w.Chain) == s.Chain && (last || w.side) {
+		if ok, err := hasSize(f.FS, path.Join(f.dir, s.Name), s.Size); ok || err != nil {
+			return w.end, err
+		}
+	}
+	delete(f.whole, s.Name)
 	file, size, err := f.open(s.Name)
 	if err != nil {
 		return end, err
@@ -94,8 +102,8 @@ func (f *fetcher) segment(ctx context.Context, to peer.Target, p *plan, s *Segme
 				// page cache only.
 				err = f.sync(file)
 			}
-			if err == nil && !last {
-				err = f.side(s, &found)
+			if err == nil {
+				err = f.verified(s, &found, last)
 			}
 			return found.End, err
 		}
@@ -127,11 +135,7 @@ func (f *fetcher) segment(ctx context.Context, to peer.Target, p *plan, s *Segme
 	} else if err != nil {
 		return end, err
 	}
-	// Only the last is not sealed.
-	if !last {
-		err = f.side(s, &found)
-	}
-	return found.End, err
+	return found.End, f.verified(s, &found, last)
 }
 
 func damaged(err error) bool {
@@ -164,10 +168,17 @@ func (f *fetcher) scan(ctx context.Context, p *plan, s *Segment, after *log.End)
 	return found, err
 }
 
-// side writes the side file of a segment that will be sealed, so that nobody
-// waits for it when the log is opened.
-func (f *fetcher) side(s *Segment, found *log.ScannedSegment) error {
-	return vfs.WriteFile(f.FS, path.Join(f.dir, log.SideFileName(s.First)), found.Side)
+// verified notes that a segment is whole. It writes the side file of one that
+// will be sealed, so that nobody waits for it when the log is opened; only the
+// last one is not.
+func (f *fetcher) verified(s *Segment, found *log.ScannedSegment, last bool) error {
+	if !last {
+		if err := vfs.WriteFile(f.FS, path.Join(f.dir, log.SideFileName(s.First)), found.Side); err != nil {
+			return err
+		}
+	}
+	f.whole[s.Name] = verified{found.SegmentInfo, found.End, !last}
+	return nil
 }
 
 // copyLocal begins a file with the blocks that the local log has of it.

@@ -125,7 +125,7 @@ func Fetch(ctx context.Context, o Options) error {
 		// What one fsync has to write holds up the node's own.
 		o.syncEvery = 16 << 20
 	}
-	f := &fetcher{Options: o, dir: path.Join(o.DataDir, datadir.IncomingDir), dropped: map[peer.Target]error{}}
+	f := &fetcher{Options: o, dir: path.Join(o.DataDir, datadir.IncomingDir), dropped: map[peer.Target]error{}, whole: map[string]verified{}}
 	if err := f.run(ctx); err != nil {
 		return fmt.Errorf("fetch: %w", err)
 	}
@@ -150,6 +150,17 @@ type fetcher struct {
 	brought int64                 // bytes that came over the network
 	done    int64                 // bytes of the plan that are there
 	total   int64
+	tenths  int64 // of them, as was last told
+	// whole are the segments that this Fetch has verified: for a newer manifest
+	// they need not be read again.
+	whole map[string]verified
+}
+
+// verified is a segment's file that is right up to its end.
+type verified struct {
+	log.SegmentInfo
+	end  log.End
+	side bool // its side file is there too
 }
 
 func (f *fetcher) run(ctx context.Context) error {
@@ -344,7 +355,12 @@ func (f *fetcher) plan(ctx context.Context, to peer.Target) (*plan, error) {
 	if err := p.check(); err != nil {
 		return nil, err
 	}
-	return p, f.prepare(p)
+	if err := f.prepare(p); err != nil {
+		return nil, err
+	}
+	f.Logger.Info("fetching what this node lacks", "from", to.Node, "addr", to.Addr, "checkpoint", p.Checkpoint.Name,
+		"segments", len(p.Segments), "replace", p.Replace, "bytes", f.total, "there", f.done)
+	return p, nil
 }
 
 // localLog looks at the local log, which may be open.
@@ -436,7 +452,8 @@ func (f *fetcher) prepare(p *plan) error {
 	if err := f.remove(useless...); err != nil {
 		return err
 	}
-	f.Progress(f.done, f.total)
+	f.tenths = 0
+	f.count(0)
 	if f.FreeBytes == nil {
 		return nil
 	}

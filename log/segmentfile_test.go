@@ -1,0 +1,75 @@
+package log
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"path"
+	"testing"
+)
+
+// Every flipped byte of a segment that is in no log is found, wherever it was
+// cut, and what is said to be right before it is right.
+func TestScanSegment(t *testing.T) {
+	disk, _ := written(t, 13)
+	l, err := OpenReadOnly(options(disk))
+	must(t, err)
+	defer l.Close()
+	segments := l.Segments()
+	var after *End
+	for i, s := range segments {
+		scan := func(b []byte, limit int64, after *End) (ScannedSegment, error) {
+			d := disk.Clone()
+			d.Put(path.Join("/elsewhere", s.Name), b)
+			return ScanSegment(context.Background(), d, "/elsewhere", s.Name, limit, after)
+		}
+		data := disk.Get(path.Join(dir, s.Name))
+		whole, err := scan(data, -1, after)
+		must(t, err)
+		if whole.Last != s.Last || whole.Chain != s.Chain || whole.Size != s.Size || whole.PrevIndex != s.PrevIndex || whole.Clock != s.Clock {
+			t.Errorf("segment %s: %+v, want %+v", s.Name, whole.SegmentInfo, s)
+		}
+		if side := disk.Get(path.Join(dir, s.SideFile)); i < len(segments)-1 && !bytes.Equal(side, whole.Side) {
+			t.Errorf("segment %s: another side file", s.Name)
+		}
+		parts := extents(l, i)
+		for off := range data {
+			bad := bytes.Clone(data)
+			bad[off] ^= []byte{0x01, 0x80, 0xff}[off%3]
+			got, err := scan(bad, -1, after)
+			if c, ok := errors.AsType[*CorruptionError](err); !ok || c.Segment != s.Name {
+				t.Fatalf("segment %s, byte %d: %v", s.Name, off, err)
+			}
+			want := int64(0)
+			for _, p := range parts {
+				if p.to <= int64(off) {
+					want = p.to
+				}
+			}
+			if got.Size != want {
+				t.Fatalf("segment %s, byte %d: %d bytes are said to be right, want %d", s.Name, off, got.Size, want)
+			}
+		}
+		// Cut between blocks it is whole, and anywhere else not.
+		for n := int64(0); n < s.Size; n += 7 {
+			got, err := scan(data, n, after)
+			if (err == nil) != (got.Size == n && n > headerSize) || got.Size > n {
+				t.Fatalf("segment %s, cut to %d: %d are right, %v", s.Name, n, got.Size, err)
+			}
+		}
+		for _, wrong := range []End{
+			{Index: whole.PrevIndex + 1, Chain: whole.PrevChain, SegmentSize: whole.End.SegmentSize},
+			{Index: whole.PrevIndex, Chain: [32]byte{1}, SegmentSize: whole.End.SegmentSize},
+		} {
+			if _, err := scan(data, -1, &wrong); err == nil {
+				t.Errorf("segment %s continues %+v", s.Name, wrong)
+			}
+		}
+		after = &whole.End
+	}
+	for _, name := range []string{"", "x.seg", "../" + segments[0].Name, segments[0].SideFile} {
+		if _, err := ScanSegment(context.Background(), disk, dir, name, -1, nil); err == nil {
+			t.Errorf("%q was scanned", name)
+		}
+	}
+}

@@ -2,6 +2,8 @@ package api
 
 import (
 	"crypto/sha256"
+	"errors"
+	"io"
 	"strings"
 	"time"
 
@@ -121,8 +123,9 @@ func (q *request) maySettle(items []event.SettleItem) error {
 	if q.who == nil || q.who.mayAll(roleConsume) {
 		return nil
 	}
+	var last *event.Block // leases of one call are in one
 	for i := range items {
-		queue, err := q.leaseQueue(items[i].Lease)
+		queue, err := q.leaseQueue(items[i].Lease, &last)
 		if err != nil {
 			return err
 		}
@@ -135,8 +138,8 @@ func (q *request) maySettle(items []event.SettleItem) error {
 }
 
 // leaseQueue returns the queue that a lease was given in, "" where the log does
-// not know it (any more).
-func (q *request) leaseQueue(lease event.ID) (string, error) {
+// not know it (any more). last is the block of the call before.
+func (q *request) leaseQueue(lease event.ID, last **event.Block) (string, error) {
 	log, index := q.s.deps.Log, event.RefOf(lease).Index
 	if index > log.Head() { // this node may be behind
 		if err := q.s.barrier(q.Context()); err != nil {
@@ -146,16 +149,20 @@ func (q *request) leaseQueue(lease event.ID) (string, error) {
 			return "", nil
 		}
 	}
-	next, done := log.Blocks(index)
-	defer done()
-	b, err := next(q.Context())
-	if err != nil {
-		if q.s.gone(err) || q.s.notFound(err) {
-			err = nil
+	if *last == nil || (*last).Index != index {
+		next, done := log.Blocks(index)
+		defer done()
+		b, err := next(q.Context())
+		if err != nil {
+			if q.s.gone(err) || q.s.notFound(err) || errors.Is(err, io.EOF) {
+				err = nil
+			}
+			return "", err
 		}
-		return "", err
+		*last = b
 	}
-	if b.Index != index {
+	b := *last
+	if b.Index != index { // it is gone, and this is the first that is kept
 		return "", nil
 	}
 	for i := range b.Events {

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"bytes"
 	"crypto/rand"
 	"crypto/sha256"
 	"crypto/subtle"
@@ -8,6 +9,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path"
 	"strings"
@@ -86,13 +88,23 @@ type Auth struct {
 // LoadAuth reads an auth file. Errors name its line and field.
 func LoadAuth(file string) (*Auth, error) {
 	a := &Auth{path: file}
-	return a, a.Reload()
+	if err := a.Reload(); err != nil {
+		return nil, err
+	}
+	return a, nil
 }
 
 // Reload reads the file anew. A mistake in it leaves all as it was. Requests
 // that wait (long polls, streams) are held against the new tokens before they
 // are given anything more.
 func (a *Auth) Reload() error {
+	info, err := os.Stat(a.path)
+	if err != nil {
+		return fmt.Errorf("auth file: %w", err)
+	}
+	if info.Mode().Perm()&0o002 != 0 {
+		return fmt.Errorf("auth file %s can be written to by everybody (mode %04o): whoever does has all rights", a.path, info.Mode().Perm())
+	}
 	b, err := os.ReadFile(a.path)
 	if err != nil {
 		return fmt.Errorf("auth file: %w", err)
@@ -143,8 +155,15 @@ func NewToken() (token, sum string) {
 
 // parseAuth reads a list of tokens. Errors begin with the line.
 func parseAuth(b []byte) (map[[sha256.Size]byte]*principal, error) {
-	var doc yaml.Node
-	if err := yaml.Unmarshal(b, &doc); err != nil {
+	var doc, second yaml.Node
+	dec := yaml.NewDecoder(bytes.NewReader(b))
+	err := dec.Decode(&doc)
+	if err == nil {
+		if err = dec.Decode(&second); err == nil {
+			return nil, at(&second, "", "the file must be one list: what comes after --- would not count")
+		}
+	}
+	if !errors.Is(err, io.EOF) {
 		var line int
 		msg := strings.TrimPrefix(err.Error(), "yaml: ")
 		if n, _ := fmt.Sscanf(msg, "line %d:", &line); n == 1 {

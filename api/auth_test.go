@@ -17,6 +17,8 @@ func TestAuthFileMistakes(t *testing.T) {
 		{"json", `[{"name":"x","sha256":"` + aSum + `","roles":["read"],"queues":["*"]}]`, ""},
 		{"two tokens of one name", good + strings.Replace(good, "0a0a", "0b0b", 1), ""},
 		{"empty", "", "1: there are no tokens"},
+		{"two documents", good + "---\n" + good, "6: the file must be one list"},
+		{"a list in itself", "&a [*a]", "1: tokens[0] must have"},
 		{"comment", "# nothing\n", "1: there are no tokens"},
 		{"syntax", "- name: [\n", ":"},
 		{"no list", "tokens: []\n", "1: the file must be a list"},
@@ -72,6 +74,15 @@ func TestReloadKeepsTheOldOnAMistake(t *testing.T) {
 		t.Error(err)
 	}
 	get(200)
+	if err := os.Chmod(file, 0o666); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.Reload(); err == nil || !strings.Contains(err.Error(), "by everybody") {
+		t.Error(err)
+	}
+	if err := os.Chmod(file, 0o600); err != nil {
+		t.Fatal(err)
+	}
 	_, other := NewToken()
 	write("- {name: x, sha256: " + other + ", roles: [admin]}")
 	if err := a.Reload(); err != nil {

@@ -11,6 +11,11 @@ func (s *Server) healthz(q *request) error {
 	return q.answer(http.StatusOK, &wire.Health{Status: "ok"})
 }
 
+func (q *request) notReady(reasons []string) error {
+	q.w.Header().Set("Retry-After", "1")
+	return q.answer(http.StatusServiceUnavailable, &wire.Health{Status: "not_ready", Reasons: reasons})
+}
+
 // readyz says whether this node should get requests, and if not, why.
 func (s *Server) readyz(q *request) error {
 	ok, reasons := true, []string(nil)
@@ -21,8 +26,7 @@ func (s *Server) readyz(q *request) error {
 		ok, reasons = false, append([]string{"shutting down"}, reasons...)
 	}
 	if !ok {
-		q.w.Header().Set("Retry-After", "1")
-		return q.answer(http.StatusServiceUnavailable, &wire.Health{Status: "not_ready", Reasons: reasons})
+		return q.notReady(reasons)
 	}
 	return q.answer(http.StatusOK, &wire.Health{Status: "ready"})
 }

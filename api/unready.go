@@ -24,7 +24,7 @@ func Unready(reasons func() []string) http.Handler {
 		case "/healthz":
 			err = q.answer(http.StatusOK, &wire.Health{Status: "ok"})
 		case "/readyz":
-			err = q.answer(http.StatusServiceUnavailable, &wire.Health{Status: "not_ready", Reasons: reasons()})
+			err = q.notReady(reasons())
 		default:
 			err = &event.Problem{Code: codeNoLeader, Index: -1, RetryAfterMS: 1000, Detail: "this node does not serve yet: " + strings.Join(reasons(), "; ")}
 		}

@@ -71,7 +71,7 @@ without a gap.`,
 			if err := api.CheckAuth(entry); err != nil {
 				// The mistake is in what was typed; a line of the entry says nothing.
 				_, what, _ := strings.Cut(err.Error(), ": ")
-				return usagef("%s", strings.ReplaceAll(what, "tokens[0].", "--"))
+				return usagef("%s", strings.NewReplacer("tokens[0].roles", "--role", "tokens[0].", "--").Replace(what))
 			}
 			if file != "" {
 				if err := appendToken(file, entry); err != nil {

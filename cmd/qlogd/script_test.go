@@ -28,6 +28,7 @@ func TestMain(m *testing.M) {
 //	exits N qlogd …   the exit code is N; output is in the files out and err
 //	serve ARG…        start a server and wait until it serves; QLOGD_ADDR names it
 //	kill9, term       end it so; term wants exit code 0
+//	hup               let it read its settings anew, and wait until it has
 //	field NAME QUERY  set an environment variable to the first match's group
 //	                  of a regular expression in out
 //	flip FILE OFFSET  flip a bit; a negative offset counts from the end
@@ -46,6 +47,7 @@ func TestScripts(t *testing.T) {
 			"serve": func(ts *testscript.TestScript, _ bool, args []string) { serverOf(ts).start(ts, args) },
 			"kill9": func(ts *testscript.TestScript, _ bool, _ []string) { serverOf(ts).kill() },
 			"term":  func(ts *testscript.TestScript, _ bool, _ []string) { serverOf(ts).term(ts) },
+			"hup":   func(ts *testscript.TestScript, _ bool, _ []string) { serverOf(ts).hup(ts) },
 			"field": field,
 			"flip":  flip,
 		},
@@ -62,6 +64,7 @@ type served struct {
 	done chan error
 	mu   sync.Mutex
 	log  strings.Builder
+	read chan struct{} // settings were read anew
 }
 
 func (s *served) start(ts *testscript.TestScript, args []string) {
@@ -69,7 +72,7 @@ func (s *served) start(ts *testscript.TestScript, args []string) {
 	stderr, err := cmd.StderrPipe()
 	ts.Check(err)
 	ts.Check(cmd.Start())
-	s.cmd, s.done = cmd, make(chan error, 1)
+	s.cmd, s.done, s.read = cmd, make(chan error, 1), make(chan struct{}, 8)
 	serving := make(chan string, 1)
 	go func() {
 		sc := bufio.NewScanner(stderr)
@@ -77,6 +80,9 @@ func (s *served) start(ts *testscript.TestScript, args []string) {
 			s.mu.Lock()
 			s.log.WriteString(sc.Text() + "\n")
 			s.mu.Unlock()
+			if strings.Contains(sc.Text(), `msg="settings read anew"`) {
+				s.read <- struct{}{}
+			}
 			if _, rest, ok := strings.Cut(sc.Text(), "msg=serving http="); ok {
 				addr, _, _ := strings.Cut(rest, " ")
 				serving <- addr
@@ -114,6 +120,16 @@ func (s *served) term(ts *testscript.TestScript) {
 	s.cmd = nil
 }
 
+func (s *served) hup(ts *testscript.TestScript) {
+	ts.Check(s.cmd.Process.Signal(syscall.SIGHUP))
+	select {
+	case <-s.read:
+	case err := <-s.done:
+		s.cmd = nil
+		ts.Fatalf("ended by SIGHUP: %v\n%s", err, s.text())
+	}
+}
+
 func command(ts *testscript.TestScript, args []string) *exec.Cmd {
 	path := ""
 	for _, dir := range filepath.SplitList(ts.Getenv("PATH")) {
@@ -124,7 +140,7 @@ func command(ts *testscript.TestScript, args []string) *exec.Cmd {
 	}
 	cmd := exec.Command(path, args...)
 	cmd.Dir = ts.Getenv("WORK")
-	for _, name := range []string{"PATH", "HOME", "QLOGD_ADDR", "QLOGD_HTTP_ADDR", "QLOGD_DATA_DIR", "QLOGD_LOG_LEVEL", "QLOGD_INSECURE", "QLOGD_CONFIG"} {
+	for _, name := range []string{"PATH", "HOME", "QLOGD_ADDR", "QLOGD_HTTP_ADDR", "QLOGD_DATA_DIR", "QLOGD_LOG_LEVEL", "QLOGD_INSECURE", "QLOGD_CONFIG", "QLOGD_TOKEN"} {
 		if v := ts.Getenv(name); v != "" {
 			cmd.Env = append(cmd.Env, name+"="+v)
 		}

@@ -33,6 +33,7 @@ func (r *Replica) end() error {
 	// Before Raft ends: nobody would answer VerifyLeader after it.
 	r.barriers.wg.Wait()
 	errs := []error{r.raft.Shutdown().Error()}
+	closeTransport(r.trans) // Raft does it only at the first call, whose end fatal does not wait for
 	r.wg.Wait()
 	close(r.p.retire) // run, its one sender, has ended
 	r.p.giveUp()

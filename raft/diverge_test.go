@@ -1,0 +1,304 @@
+package raft
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/internal/peer"
+	"github.com/qlogd/qlogd/internal/peer/memnet"
+	"github.com/qlogd/qlogd/internal/vfs"
+)
+
+// together is a cluster in simulated time, on disks and a network in memory.
+type together struct {
+	t     *testing.T
+	net   *memnet.Network
+	nodes []*node
+}
+
+// inBubble starts a cluster of n1, n2, … in a bubble, waits until it is ready,
+// and runs the test in it.
+func inBubble(t *testing.T, n int, set func(i int, o *Options), test func(c *together)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		c := &together{t: t, net: memnet.New(memnet.Options{Latency: func(string, string) time.Duration { return time.Millisecond }})}
+		var initial []Member
+		for i := range n {
+			id := fmt.Sprintf("n%d", i+1)
+			initial = append(initial, Member{ID: id, Incarnation: "of-" + id, RaftAddr: id + ":7071", Voter: true})
+		}
+		for i, m := range initial {
+			o := on(vfs.NewMem())
+			o.NodeID, o.Incarnation, o.Initial = m.ID, m.Incarnation, initial
+			o.HeartbeatTimeout, o.CommitTimeout = 2*time.Second, 500*time.Millisecond // each beat is work, in simulated time too
+			if set != nil {
+				set(i, &o)
+			}
+			c.nodes = append(c.nodes, c.start(o))
+		}
+		c.leader()
+		test(c)
+	})
+}
+
+func (c *together) start(o Options) *node {
+	c.t.Helper()
+	host := o.NodeID
+	l, err := c.net.Listen(host + ":7071")
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	net, err := peer.New(peer.Options{
+		Listener: l, Dial: c.net.Dialer(host),
+		Self: peer.Identity{Cluster: o.ClusterID, Node: o.NodeID, Incarnation: o.Incarnation, Raft: host + ":7071"},
+	})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.t.Cleanup(func() { _ = net.Close() })
+	o.Net = net
+	n, err := tryBoot(c.t, o)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return n
+}
+
+// restart stops a node and starts it on its disk.
+func (c *together) restart(i int, set func(o *Options)) {
+	c.t.Helper()
+	n := c.nodes[i]
+	n.down()
+	if err := n.o.Net.Close(); err != nil {
+		c.t.Fatal(err)
+	}
+	o := n.o
+	o.Machine = nil
+	if set != nil {
+		set(&o)
+	}
+	c.nodes[i] = c.start(o)
+	c.leader()
+}
+
+// until lets time pass until something is so.
+func (c *together) until(what string, ok func() bool) {
+	c.t.Helper()
+	for end := time.Now().Add(10 * time.Minute); !ok(); time.Sleep(50 * time.Millisecond) {
+		if time.Now().After(end) {
+			c.t.Fatalf("not within ten minutes: %s", what)
+		}
+	}
+}
+
+// leader waits for one, and for all that live to follow it.
+func (c *together) leader() *node {
+	c.t.Helper()
+	var l *node
+	c.until("a leader that all know", func() bool {
+		l = nil
+		for _, n := range c.nodes {
+			if n.dead.Load() == nil && n.leadsReady() {
+				l = n
+			}
+		}
+		if l == nil {
+			return false
+		}
+		for _, n := range c.nodes {
+			if s := n.Status(); s.Fatal == nil && (s.LeaderID != l.Status().LeaderID || n.fsm.progress().index < l.fsm.progress().index) {
+				return false
+			}
+		}
+		return true
+	})
+	return l
+}
+
+func (c *together) follower() *node {
+	c.t.Helper()
+	l := c.leader()
+	for _, n := range c.nodes {
+		if n != l && n.dead.Load() == nil {
+			return n
+		}
+	}
+	c.t.Fatal("no follower")
+	return nil
+}
+
+// bent lets a node's state be folded wrong from now on.
+func bent(n *node) {
+	n.m.mu.Lock()
+	defer n.m.mu.Unlock()
+	n.m.bend++
+}
+
+// wantEnd waits until exactly this node has ended because it differs.
+func (c *together) wantEnd(bad *node) {
+	c.t.Helper()
+	c.until("the node that differs ends", func() bool { return bad.dead.Load() != nil })
+	if err := <-bad.died; !errors.Is(err, ErrDiverged) {
+		c.t.Fatal(err)
+	}
+	c.leader().put("and on")
+	time.Sleep(30 * time.Second)
+	c.leader().put("and on")
+	for _, n := range c.nodes {
+		if n == bad {
+			continue
+		}
+		if err := n.dead.Load(); err != nil {
+			c.t.Fatalf("%s ended, too: %v", n.o.NodeID, *err)
+		}
+		c.until("the others are ready", func() bool { ok, _ := n.Ready(); return ok })
+	}
+}
+
+func TestOneThatDiffersEnds(t *testing.T) {
+	for _, who := range []string{"a follower", "the leader"} {
+		t.Run(who, func(t *testing.T) {
+			inBubble(t, 3, nil, func(c *together) {
+				c.leader().put("a")
+				time.Sleep(30 * time.Second)
+				for _, n := range c.nodes {
+					if ok, why := n.Ready(); !ok || n.agreement.own.newest() == 0 {
+						t.Fatalf("%s: %v", n.o.NodeID, why)
+					}
+				}
+				bad := c.follower()
+				if who == "the leader" {
+					bad = c.leader()
+				}
+				bent(bad)
+				c.leader().put("b")
+				c.wantEnd(bad)
+			})
+		})
+	}
+}
+
+// TestOneThatWasRestartedIsComparedAgain: it knows nothing of what it has
+// skipped, so it gets a mark of its own, though nothing else is written.
+func TestOneThatWasRestartedIsComparedAgain(t *testing.T) {
+	inBubble(t, 3, nil, func(c *together) {
+		c.leader().put("a")
+		time.Sleep(30 * time.Second)
+		i := 0
+		for bad := c.follower(); c.nodes[i] != bad; {
+			i++
+		}
+		c.restart(i, func(o *Options) {
+			m := openFake(t, o.FS, "/events")
+			m.bend++
+			o.Machine = m
+		})
+		c.wantEnd(c.nodes[i])
+	})
+}
+
+func TestTwoThatDifferAreNotReady(t *testing.T) {
+	inBubble(t, 2, nil, func(c *together) {
+		c.leader().put("a")
+		bent(c.follower())
+		for _, n := range c.nodes {
+			c.until("it is not ready", func() bool { ok, _ := n.Ready(); return !ok })
+			_, why := n.Ready()
+			if len(why) != 1 || why[0] != n.agreement.undecided() {
+				t.Errorf("%s: %q", n.o.NodeID, why)
+			}
+		}
+		time.Sleep(30 * time.Second)
+		c.leader().put("b")
+		for _, n := range c.nodes {
+			if n.dead.Load() != nil {
+				t.Errorf("%s ended", n.o.NodeID)
+			}
+		}
+	})
+}
+
+// marksOf counts the marks in a node's Raft log.
+func marksOf(n *node) (count int) {
+	n.t.Helper()
+	for _, e := range n.entries() {
+		for _, b := range e.Commands {
+			if c, err := event.DecodeCommand(b); err == nil && c.Mark != nil {
+				count++
+			}
+		}
+	}
+	return count
+}
+
+// TestMarksComeAndGo: by entries and by time, none while nothing else happens,
+// and one more for who was restarted.
+func TestMarksComeAndGo(t *testing.T) {
+	const every = 10
+	inBubble(t, 3, func(_ int, o *Options) { o.MarkEntries = every }, func(c *together) {
+		l := c.leader()
+		for i := range 10 * every {
+			l.put(fmt.Sprint(i))
+		}
+		if n := marksOf(c.leader()); n < 8 || n > 20 {
+			t.Errorf("%d marks after %d entries", n, 10*every)
+		}
+		time.Sleep(30 * time.Second)
+		was, n := c.leader().Status().LastIndex, marksOf(c.leader())
+		time.Sleep(30 * time.Second)
+		if now := c.leader().Status().LastIndex; now != was {
+			t.Errorf("an idle cluster's log has grown from %d to %d", was, now)
+		}
+		i := 0
+		for f := c.follower(); c.nodes[i] != f; {
+			i++
+		}
+		c.restart(i, nil)
+		time.Sleep(30 * time.Second)
+		if got := marksOf(c.leader()); got != n+1 {
+			t.Errorf("%d marks more for one that was restarted", got-n)
+		}
+	})
+}
+
+// TestUpgradeWhenAllKnow: programs are exchanged node by node; one that knows
+// less, or is away, holds the newer rules back, and marks with them.
+func TestUpgradeWhenAllKnow(t *testing.T) {
+	inBubble(t, 3, func(_ int, o *Options) { o.Rules = 1 }, func(c *together) {
+		newer := func(o *Options) { o.Rules = event.Rules }
+		inForce := func() uint16 {
+			time.Sleep(30 * time.Second)
+			c.leader().put("a")
+			return c.leader().m.Rules()
+		}
+		for i := range 2 {
+			c.restart(i, newer)
+			if got := inForce(); got != 1 {
+				t.Fatalf("rules %d, and one node does not know them", got)
+			}
+		}
+		c.nodes[2].down()
+		_ = c.nodes[2].o.Net.Close()
+		time.Sleep(30 * time.Second)
+		for _, n := range c.nodes[:2] {
+			if got := n.m.Rules(); got != 1 || marksOf(n) != 0 {
+				t.Fatalf("rules %d, and one node is away", got)
+			}
+		}
+		o := c.nodes[2].o
+		o.Machine = nil
+		newer(&o)
+		c.nodes[2] = c.start(o)
+		if got := inForce(); got != event.Rules {
+			t.Fatalf("rules %d, and all know %d", got, event.Rules)
+		}
+		time.Sleep(30 * time.Second)
+		if marksOf(c.leader()) == 0 {
+			t.Error("no mark")
+		}
+	})
+}

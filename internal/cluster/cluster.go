@@ -2,7 +2,6 @@ package cluster
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net"
@@ -10,7 +9,6 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -54,6 +52,10 @@ func NewCluster(t testing.TB, opts Options) *Cluster {
 		c.join = c.net.addrs()
 	}
 	for i := range raft {
+		if opts.Nodes == 1 {
+			c.add(raft[i]) // one of its own, that may grow
+			continue
+		}
 		c.add(raft[i], "--bootstrap-expect", fmt.Sprint(opts.Nodes), "--join", strings.Join(c.join, ","))
 	}
 	t.Cleanup(c.finish)
@@ -208,52 +210,42 @@ func (c *Cluster) WaitReady() {
 	}
 }
 
-// HTTP returns an HTTP client whose requests go to the nodes in turn, past
-// those that can't be reached.
-func (c *Cluster) HTTP() *http.Client { return &http.Client{Transport: &rotation{c: c}} }
+// HTTP returns an HTTP client that finds the nodes under their names: http://n1.
+func (c *Cluster) HTTP() *http.Client { return &http.Client{Transport: byName{c}} }
 
-// Client returns a client of all nodes, which repeats elsewhere what one of them
-// could not do.
+// Client returns a client of all nodes that leaves one that fails for the next.
 func (c *Cluster) Client(opts ...client.Option) *client.Client {
 	c.t.Helper()
-	cl, err := client.New("http://cluster", append([]client.Option{client.WithHTTPClient(c.HTTP())}, opts...)...)
+	return c.ClientFrom(c.nodes[0], opts...)
+}
+
+// ClientFrom is a Client whose first call goes to this node.
+func (c *Cluster) ClientFrom(first *Node, opts ...client.Option) *client.Client {
+	c.t.Helper()
+	names := []string{"http://" + first.name}
+	for _, n := range c.Others(first) {
+		names = append(names, "http://"+n.name)
+	}
+	cl, err := client.New(strings.Join(names, ","), append([]client.Option{client.WithHTTPClient(c.HTTP())}, opts...)...)
 	if err != nil {
 		c.t.Fatal(err)
 	}
 	return cl
 }
 
-// rotation sends each request to the next node.
-type rotation struct {
-	c    *Cluster
-	next atomic.Uint64
-}
+type byName struct{ c *Cluster }
 
-func (r *rotation) RoundTrip(req *http.Request) (*http.Response, error) {
-	var first error
-	for range r.c.nodes {
-		n := r.c.nodes[r.next.Add(1)%uint64(len(r.c.nodes))]
-		again := req.Clone(req.Context())
-		if req.GetBody != nil {
-			body, err := req.GetBody()
-			if err != nil {
-				return nil, err
-			}
-			again.Body = body
+func (b byName) RoundTrip(req *http.Request) (*http.Response, error) {
+	for _, n := range b.c.nodes {
+		if n.name == req.URL.Host {
+			return told{n}.RoundTrip(req)
 		}
-		resp, err := told{n}.RoundTrip(again)
-		var op *net.OpError
-		if err == nil || !errors.As(err, &op) || op.Op != "dial" || req.Body != nil && req.GetBody == nil {
-			return resp, err
-		}
-		// It surely was not sent.
-		first = err
 	}
-	return nil, first
+	return nil, fmt.Errorf("there is no node %s", req.URL.Host)
 }
 
-func (r *rotation) CloseIdleConnections() {
-	for _, n := range r.c.nodes {
+func (b byName) CloseIdleConnections() {
+	for _, n := range b.c.nodes {
 		n.transport.CloseIdleConnections()
 	}
 }

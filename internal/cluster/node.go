@@ -237,6 +237,12 @@ func (n *Node) bin() string {
 // Replace has the node run another program from its next start on.
 func (n *Node) Replace(bin string) { n.opts.Bin = bin }
 
+// HTTPAddr returns where it is told to listen for HTTP.
+func (n *Node) HTTPAddr() string { return n.opts.HTTPAddr }
+
+// Pid returns the process's id.
+func (n *Node) Pid() int { return n.process().cmd.Process.Pid }
+
 // Name returns the node's id.
 func (n *Node) Name() string { return n.name }
 

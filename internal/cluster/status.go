@@ -7,48 +7,28 @@ import (
 	"io"
 	"net/http"
 	"time"
+
+	"github.com/qlogd/qlogd/api/wire"
 )
 
-// Status is what a node says of its cluster (GET /v1/cluster).
-type Status struct {
-	ClusterID string   `json:"cluster_id"`
-	NodeID    string   `json:"node_id"`
-	LeaderID  string   `json:"leader_id"`
-	Term      uint64   `json:"term"`
-	Nodes     []Member `json:"nodes"`
-}
-
-// Member is one of its nodes.
-type Member struct {
-	ID           string `json:"id"`
-	RaftAddr     string `json:"raft_addr"`
-	HTTPAddr     string `json:"http_addr"`
-	Voter        bool   `json:"voter"`
-	Leader       bool   `json:"leader"`
-	Reachable    bool   `json:"reachable"`
-	AppliedIndex uint64 `json:"applied_index"`
-	LogHead      uint64 `json:"log_head"`
-	ChainHash    string `json:"chain_hash"`
-}
-
-// Member returns the node of that name, and whether there is one.
-func (s *Status) Member(id string) (Member, bool) {
+// member returns the node of that name, and whether there is one.
+func member(s *wire.Cluster, id string) (wire.Node, bool) {
 	for _, m := range s.Nodes {
 		if m.ID == id {
 			return m, true
 		}
 	}
-	return Member{}, false
+	return wire.Node{}, false
 }
 
 // askTimeout bounds a question to a node that may be paused or cut off.
 const askTimeout = 2 * time.Second
 
-// Status asks the node.
-func (n *Node) Status(ctx context.Context) (*Status, error) {
+// Status asks the node how it sees its cluster.
+func (n *Node) Status(ctx context.Context) (*wire.Cluster, error) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	s := &Status{}
+	s := &wire.Cluster{}
 	status, body, err := n.Do(ctx, http.MethodGet, "/v1/cluster", nil)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", n.name, err)
@@ -85,7 +65,7 @@ func (n *Node) Do(ctx context.Context, method, path string, body io.Reader) (int
 func (c *Cluster) Leader() *Node {
 	var found *Node
 	var term uint64
-	answers := make([]*Status, len(c.nodes))
+	answers := make([]*wire.Cluster, len(c.nodes))
 	var live []*Node
 	for _, n := range c.running() {
 		if !n.Paused() {
@@ -147,7 +127,7 @@ func (c *Cluster) WaitVoters() {
 				return err
 			}
 			for _, m := range running {
-				if got, ok := s.Member(m.name); !ok || !got.Voter {
+				if got, ok := member(s, m.name); !ok || !got.Voter {
 					return fmt.Errorf("%s does not count %s as a voter: %+v", n.name, m.name, s)
 				}
 			}
@@ -163,12 +143,12 @@ func (c *Cluster) WaitVoters() {
 func (c *Cluster) WaitEqual(timeout time.Duration) error {
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
-	own := func(n *Node) (Member, error) {
+	own := func(n *Node) (wire.Node, error) {
 		s, err := n.Status(ctx)
 		if err != nil {
-			return Member{}, err
+			return wire.Node{}, err
 		}
-		m, ok := s.Member(n.name)
+		m, ok := member(s, n.name)
 		if !ok {
 			return m, fmt.Errorf("%s is no member of its own cluster: %+v", n.name, s)
 		}

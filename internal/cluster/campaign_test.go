@@ -1,0 +1,242 @@
+package cluster_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/qlogd/qlogd/api/wire"
+	"github.com/qlogd/qlogd/client"
+	"github.com/qlogd/qlogd/internal/cluster"
+)
+
+// number reads a whole number from the environment.
+func number(t *testing.T, name string, otherwise int) int {
+	t.Helper()
+	s := os.Getenv(name)
+	if s == "" {
+		return otherwise
+	}
+	n, err := strconv.Atoi(s)
+	if err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+	return n
+}
+
+// queue makes one with a policy in JSON.
+func queue(t *testing.T, c *client.Client, name, policy string) {
+	t.Helper()
+	var p wire.PolicyUpdate
+	if policy != "" {
+		if err := wire.Unmarshal([]byte(policy), &p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, _, err := c.PutQueue(t.Context(), name, p); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// spread tells a distribution in a line.
+func spread(took []time.Duration) string {
+	if len(took) == 0 {
+		return "none"
+	}
+	sorted := slices.Sorted(slices.Values(took))
+	at := func(q float64) time.Duration {
+		return sorted[min(len(sorted)-1, int(q*float64(len(sorted))))].Round(time.Millisecond)
+	}
+	return fmt.Sprintf("%d, p50 %s, p95 %s, max %s", len(took), at(.5), at(.95), at(1))
+}
+
+// tries are requests of a client: when they were begun and ended, and how.
+type tries struct {
+	mu     sync.Mutex
+	done   []try
+	failed []error
+	grown  chan struct{}
+}
+
+type try struct{ begun, ended time.Time }
+
+func newTries() *tries { return &tries{grown: make(chan struct{})} }
+
+func (s *tries) add(begun time.Time, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err != nil {
+		s.failed = append(s.failed, err)
+		return
+	}
+	s.done = append(s.done, try{begun, time.Now()})
+	close(s.grown)
+	s.grown = make(chan struct{})
+}
+
+// first returns when the first request ended that was begun at or after a time.
+func (s *tries) first(t *testing.T, since time.Time) time.Time {
+	t.Helper()
+	deadline := time.After(time.Minute)
+	for {
+		s.mu.Lock()
+		var first time.Time
+		for _, d := range s.done {
+			if !d.begun.Before(since) && (first.IsZero() || d.ended.Before(first)) {
+				first = d.ended
+			}
+		}
+		grown := s.grown
+		s.mu.Unlock()
+		if !first.IsZero() {
+			return first
+		}
+		select {
+		case <-grown:
+		case <-deadline:
+			t.Fatal("no write was done within a minute")
+		}
+	}
+}
+
+// gap returns the longest time between two that succeeded, of those that ended
+// after since.
+func (s *tries) gap(since time.Time) time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var longest time.Duration
+	last := since
+	for _, d := range s.done {
+		if d.ended.After(since) {
+			longest = max(longest, d.ended.Sub(last))
+			last = d.ended
+		}
+	}
+	return longest
+}
+
+func (s *tries) errors() []error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.failed)
+}
+
+// background runs until the test ends or stop is called.
+type background struct {
+	ctx    context.Context
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+}
+
+func newBackground(t *testing.T) *background {
+	b := &background{}
+	b.ctx, b.cancel = context.WithCancel(context.Background())
+	t.Cleanup(b.stop)
+	return b
+}
+
+func (b *background) stop() {
+	b.cancel()
+	b.wg.Wait()
+}
+
+// loop calls do again and again, with a pause between.
+func (b *background) loop(pause time.Duration, do func(ctx context.Context)) {
+	b.wg.Go(func() {
+		for b.ctx.Err() == nil {
+			do(b.ctx)
+			select {
+			case <-b.ctx.Done():
+			case <-time.After(pause):
+			}
+		}
+	})
+}
+
+// every calls do at each tick, whether the one before has ended or not, at most
+// so many at a time.
+func (b *background) every(d time.Duration, most int, do func(ctx context.Context)) *atomic.Int64 {
+	missed := &atomic.Int64{}
+	room := make(chan struct{}, most)
+	b.wg.Go(func() {
+		tick := time.NewTicker(d)
+		defer tick.Stop()
+		for {
+			select {
+			case <-b.ctx.Done():
+				return
+			case <-tick.C:
+			}
+			select {
+			case room <- struct{}{}:
+				b.wg.Go(func() {
+					defer func() { <-room }()
+					do(b.ctx)
+				})
+			default:
+				missed.Add(1)
+			}
+		}
+	})
+	return missed
+}
+
+// payloads makes n messages of 100 to 1024 bytes.
+func payloads(r *rand.Rand, n int) []wire.NewMessage {
+	out := make([]wire.NewMessage, n)
+	for i := range out {
+		out[i] = client.JSON(strings.Repeat("x", 98+r.IntN(925)))
+	}
+	return out
+}
+
+// fill puts n messages into a queue as fast as it goes.
+func fill(t *testing.T, c *client.Client, name string, n int) {
+	t.Helper()
+	const batch, workers = 500, 4
+	var left atomic.Int64
+	left.Store(int64(n))
+	errs := make(chan error, workers)
+	for w := range workers {
+		go func() {
+			r := rand.New(rand.NewPCG(uint64(w), 5))
+			for {
+				size := min(batch, left.Add(-batch)+batch)
+				if size <= 0 {
+					errs <- nil
+					return
+				}
+				if _, err := c.Produce(t.Context(), name, payloads(r, int(size))...); err != nil {
+					errs <- err
+					return
+				}
+			}
+		}()
+	}
+	for range workers {
+		if err := <-errs; err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// wantLog waits until a node has logged a text.
+func wantLog(t *testing.T, n *cluster.Node, text string) {
+	t.Helper()
+	deadline := time.Now().Add(time.Minute)
+	for !bytes.Contains([]byte(n.Log()), []byte(text)) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%s does not log %q", n.Name(), text)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}

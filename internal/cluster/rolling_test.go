@@ -3,6 +3,7 @@ package cluster_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -21,19 +22,21 @@ func work(t *testing.T, c *cluster.Cluster) (*background, *tries) {
 		b.loop(5*time.Millisecond, func(context.Context) {
 			begun := time.Now()
 			_, err := cl.Produce(context.Background(), "busy", client.JSON(1))
+			err = named("produce", err)
 			all.add(begun, err)
 		})
 		worker := c.ClientFrom(n)
 		b.loop(5*time.Millisecond, func(context.Context) {
 			begun := time.Now()
 			got, err := worker.Lease(context.Background(), "busy", client.LeaseOptions{Max: 10, Wait: 200 * time.Millisecond})
+			err = named("lease", err)
 			if err == nil && len(got) > 0 {
 				ids := make([]string, len(got))
 				for i, m := range got {
 					ids[i] = m.LeaseID
 				}
 				results, ackErr := worker.Ack(context.Background(), "busy", ids...)
-				err = ackErr
+				err = named("ack", ackErr)
 				for _, r := range results {
 					if r.Status != "acked" {
 						err = errors.Join(err, errors.New("a lease was "+r.Status))
@@ -44,6 +47,14 @@ func work(t *testing.T, c *cluster.Cluster) (*background, *tries) {
 		})
 	}
 	return b, all
+}
+
+// named says which request failed, and when.
+func named(what string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s %s: %w", time.Now().UTC().Format("15:04:05.000"), what, err)
 }
 
 // roll stops and starts node after node under load, and returns what failed.

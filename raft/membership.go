@@ -537,11 +537,10 @@ func (r *Replica) unstick() {
 // promote lets vote who is to, and has caught up. It takes two looks, half a
 // second apart: whoever is only just up to date is not ready yet.
 func (r *Replica) promote(ready map[hraft.ServerID]bool) {
-	commit := r.raft.CommitIndex()
 	for _, v := range r.peers() {
 		s := v.Status
 		ok := v.Voter && !v.Votes && v.Reachable && !s.Held && !s.Lacking && s.ID == v.serverID() &&
-			s.Applied+maxLag >= commit && s.Applied > 0
+			s.Applied+maxLag >= v.Asked && s.Applied > 0
 		if !ok {
 			delete(ready, v.serverID())
 			continue

@@ -77,6 +77,9 @@ type peerView struct {
 	// that answer took.
 	Offset int64
 	RTT    time.Duration
+	// Asked is what this node knew to be committed when it asked for Status:
+	// under load the one is far ahead of the other by the time it is looked at.
+	Asked uint64
 }
 
 // table keeps the newest answer of each server.
@@ -92,6 +95,7 @@ type seen struct {
 	at     time.Time
 	rtt    time.Duration
 	offset int64
+	commit uint64 // here, when it was asked
 	asking bool
 }
 
@@ -128,7 +132,7 @@ func (r *Replica) peers() []peerView {
 		}
 		v := peerView{Member: memberOf(s.ID, s.Address), Votes: s.Suffrage == hraft.Voter}
 		if e := r.table.seen[s.ID]; e != nil && !e.at.IsZero() {
-			v.Seen, v.Status, v.Offset, v.RTT = e.at, e.status, e.offset, e.rtt
+			v.Seen, v.Status, v.Offset, v.RTT, v.Asked = e.at, e.status, e.offset, e.rtt, e.commit
 			v.Reachable = now.Sub(e.at) < reachableFor
 		}
 		out = append(out, v)
@@ -202,7 +206,8 @@ func (r *Replica) askStatus(s hraft.Server) {
 	ctx, cancel := r.within(askWithin)
 	defer cancel()
 	wall, began := r.o.Wall(), time.Now()
-	err := r.call(ctx, memberOf(s.ID, s.Address).target(), rpcStatus, r.ownStatus(), &a)
+	own := r.ownStatus()
+	err := r.call(ctx, memberOf(s.ID, s.Address).target(), rpcStatus, own, &a)
 	now := time.Now()
 	rtt := now.Sub(began)
 	r.table.mu.Lock()
@@ -213,7 +218,7 @@ func (r *Replica) askStatus(s hraft.Server) {
 	}
 	e.asking = false
 	if err == nil {
-		e.status, e.at, e.rtt = a, now, rtt
+		e.status, e.at, e.rtt, e.commit = a, now, rtt, own.Commit
 		// Its clock was read about halfway.
 		e.offset = a.Wall - wall.Add(rtt/2).UnixMilli()
 		close(r.table.changed)

@@ -42,6 +42,17 @@ func (c *contacts) heard(commit uint64) {
 	c.all = append(c.all, now)
 }
 
+// committed returns how far the leader had committed when it last told; 0 where
+// none has since the start.
+func (c *contacts) committed() uint64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.all) == 0 {
+		return 0
+	}
+	return c.all[len(c.all)-1].commit
+}
+
 // upTo returns the newest contact at which nothing was committed that is not
 // applied here.
 func (c *contacts) upTo(applied uint64) (time.Time, bool) {

@@ -71,6 +71,11 @@ func (s *logStore) read(index uint64, l *hraft.Log) (err error) {
 			err = fmt.Errorf("raft log: entry %d cannot be decoded: %v", index, p)
 		}
 	}()
+	// raft-wal still hands out what was truncated, as long as its file is there.
+	// Whoever is refused it is sent a snapshot, as it should be.
+	if first, err := s.wal.FirstIndex(); err == nil && index < first {
+		return hraft.ErrLogNotFound
+	}
 	if err := s.wal.GetLog(index, l); err != nil {
 		if errors.Is(err, hraft.ErrLogNotFound) {
 			return hraft.ErrLogNotFound // hashicorp/raft compares it

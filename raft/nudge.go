@@ -13,18 +13,20 @@ import (
 // for an answer, and its long polls for a message. So when nothing more is under
 // way the leader sends what hashicorp/raft would send then: no entries, and the
 // index. It is true whoever leads by the time it arrives: what was committed
-// stays so, and a follower that lacks the entry refuses it.
+// stays so. A follower is told when it has acknowledged the entry: one that lacks
+// it yet would refuse.
 type nudges struct {
 	want chan struct{} // takes one: something was committed
 
 	mu   sync.Mutex
-	told map[hraft.ServerID]uint64 // the commit index that a server has taken
+	has  map[hraft.ServerID]uint64 // up to where a server's log is known to agree
+	told map[hraft.ServerID]uint64 // the commit index that it has taken
 	busy map[hraft.ServerID]bool   // one is on its way
 	wg   sync.WaitGroup
 }
 
 func newNudges() *nudges {
-	return &nudges{want: make(chan struct{}, 1), told: map[hraft.ServerID]uint64{}, busy: map[hraft.ServerID]bool{}}
+	return &nudges{want: make(chan struct{}, 1), has: map[hraft.ServerID]uint64{}, told: map[hraft.ServerID]uint64{}, busy: map[hraft.ServerID]bool{}}
 }
 
 // signal says that there may be something to tell.
@@ -35,11 +37,13 @@ func (n *nudges) signal() {
 	}
 }
 
-// took notes that a server knows a commit index. A restarted one may have
-// forgotten it; it is told anew by hashicorp/raft.
-func (n *nudges) took(id hraft.ServerID, index uint64) {
+// took notes that a server has the log up to last, and knows that it is committed
+// up to an index. A restarted one may have forgotten that; it is told anew by
+// hashicorp/raft.
+func (n *nudges) took(id hraft.ServerID, last, committed uint64) {
 	n.mu.Lock()
-	n.told[id] = max(n.told[id], index)
+	n.has[id] = last
+	n.told[id] = max(n.told[id], min(committed, last))
 	n.mu.Unlock()
 }
 
@@ -47,7 +51,7 @@ func (n *nudges) took(id hraft.ServerID, index uint64) {
 func (n *nudges) begin(id hraft.ServerID, index uint64) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.busy[id] || n.told[id] >= index {
+	if n.busy[id] || n.has[id] < index || n.told[id] >= index {
 		return false
 	}
 	n.busy[id] = true
@@ -94,7 +98,7 @@ func (r *Replica) nudge(t *transport) {
 					RPCHeader: hraft.RPCHeader{ProtocolVersion: hraft.ProtocolVersionMax, ID: []byte(r.id), Addr: me},
 					Term:      term, Leader: me, PrevLogEntry: p.index, PrevLogTerm: p.term, LeaderCommitIndex: p.index,
 				}, &resp)
-				// Where it lacks the entry it is told again once it has it.
+				// After a failure it is hashicorp/raft's to go on.
 				n.end(s.ID, err == nil && resp.Success)
 			})
 		}

@@ -73,12 +73,15 @@ func (r *Replica) Ready() (bool, []string) {
 		reasons = append(reasons, "shutting down")
 	}
 	reasons = append(reasons, r.outside()...)
-	applied, commit := r.fsm.progress().index, r.raft.CommitIndex()
+	// Raft's own commit index goes no further than this node's log.
+	applied, commit := r.fsm.progress().index, max(r.raft.CommitIndex(), r.contact.committed())
 	switch addr, _ := r.raft.LeaderWithID(); {
 	case addr == "":
 		reasons = append(reasons, "no leader is known")
 	case leader && !ready:
 		reasons = append(reasons, fmt.Sprintf("the log is being applied: %d of %d", applied, r.raft.LastIndex()))
+	case !leader && r.contact.committed() == 0:
+		reasons = append(reasons, "the leader has not told yet how far the log is committed")
 	case !leader && applied+maxLag < commit:
 		reasons = append(reasons, fmt.Sprintf("behind the leader: %d of %d", applied, commit))
 	}

@@ -230,7 +230,7 @@ func (t *transport) append(id hraft.ServerID, addr hraft.ServerAddress, args *hr
 			last = args.Entries[n-1].Index
 		}
 		t.r.evidence.acked(id, args.Term, last)
-		t.r.nudges.took(id, min(args.LeaderCommitIndex, last))
+		t.r.nudges.took(id, last, args.LeaderCommitIndex)
 	}
 	return nil
 }

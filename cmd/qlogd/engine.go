@@ -74,7 +74,7 @@ func openEngine(n *node) (_ *engine, err error) {
 		return nil, err
 	}
 	ro := e.raftOptions(sink)
-	ro.OnOut = n.outOfCluster
+	ro.OnOut, ro.OnJoined, ro.Joined = n.outOfCluster, n.joined, card.Joined
 
 	// The event log and its fold before Raft, which goes on from them.
 	found, err := recoverDisk(e.background, ro, datadir.Path(c.DataDir, datadir.LogDir), card.LogSegmentBytes, logger)

@@ -22,7 +22,8 @@ import (
 type node struct {
 	c      *config
 	logger *slog.Logger
-	card   *datadir.Node // changed by open's goroutine only
+	cardMu sync.Mutex    // held to change the card
+	card   *datadir.Node // who this directory is; see datadir
 
 	lock    *datadir.Lock
 	http    *http.Server

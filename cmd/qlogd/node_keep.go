@@ -229,6 +229,8 @@ func (n *node) outOfCluster(o raft.Out) {
 	case raft.WentBack:
 		n.logger.Warn("this data directory is older than what the others know of it: it goes on as a new member, without a vote until it has caught up")
 		n.ask(change{"the data directory went back in time", func() error {
+			n.cardMu.Lock()
+			defer n.cardMu.Unlock()
 			n.card.NewIncarnation()
 			if err := n.card.Write(n.c.DataDir); err != nil {
 				return err
@@ -240,6 +242,20 @@ func (n *node) outOfCluster(o raft.Out) {
 		}})
 	case raft.Removed:
 		n.fail(fmt.Errorf("node %s was removed from cluster %s; to bring it back, start it with an empty data directory and --join", n.card.NodeID, n.card.ClusterID))
+	}
+}
+
+// joined is told that the cluster's configuration has this directory: from here
+// on one that is in none was removed.
+func (n *node) joined() {
+	n.cardMu.Lock()
+	defer n.cardMu.Unlock()
+	if n.card.Joined {
+		return
+	}
+	n.card.Joined = true
+	if err := n.card.Write(n.c.DataDir); err != nil {
+		n.fail(err)
 	}
 }
 

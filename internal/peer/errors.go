@@ -3,9 +3,9 @@ package peer
 import "errors"
 
 // NotSent tells that a call surely did not reach a handler, so that it can be
-// made again, here or elsewhere, without being done twice. False means that it
-// is not known: the request, or a part of it that may have been all, was
-// written.
+// made again, here or elsewhere, without being done twice: there was no
+// connection, the other side refused it, or has no handler of that name. False
+// means that it is not known, as the request was written, or nil.
 func NotSent(err error) bool {
 	var n *notSent
 	return errors.As(err, &n)

@@ -307,6 +307,12 @@ func TestTurnedBack(t *testing.T) {
 			}
 			return answered(s)
 		}, 3, 2, "", false},
+		{"gone away while nothing was under way", func(conn int, s uint32) []byte {
+			if conn == 1 {
+				return append(answered(s), h2frame(7, 0, 0, u32(s, 0))...)
+			}
+			return answered(s)
+		}, 5, 2, "", false},
 		{"gone away, having seen it", func(_ int, s uint32) []byte {
 			if s > 1 {
 				return append(h2frame(7, 0, 0, u32(s, 0)), h2frame(3, 0, s, u32(2))...)

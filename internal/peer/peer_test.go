@@ -160,3 +160,40 @@ func (l *lockedBuffer) String() string {
 	defer l.mu.Unlock()
 	return l.b.String()
 }
+
+// BenchmarkCall is what it costs to ask another node something of 1 KiB.
+func BenchmarkCall(b *testing.B) {
+	nodes := make([]*Net, 2)
+	for i := range nodes {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			b.Fatal(err)
+		}
+		if nodes[i], err = New(Options{Listener: l}); err != nil {
+			b.Fatal(err)
+		}
+		defer nodes[i].Close()
+	}
+	nodes[1].Handle("echo", echo)
+	body := make([]byte, 1024)
+	call := func() {
+		if _, _, err := nodes[0].Call(b.Context(), at(nodes[1]), "echo", body); err != nil {
+			b.Error(err)
+		}
+	}
+	b.Run("one", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			call()
+		}
+	})
+	b.Run("many", func(b *testing.B) {
+		b.ReportAllocs()
+		b.SetParallelism(32)
+		b.RunParallel(func(pb *testing.PB) {
+			for pb.Next() {
+				call()
+			}
+		})
+	})
+}

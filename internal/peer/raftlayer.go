@@ -31,20 +31,21 @@ func (n *Net) Raft() *RaftLayer {
 }
 
 func (l *RaftLayer) deliver(c *conn) {
-	if l.own(c) {
-		l.feed.deliver(newGuarded(c, true))
+	if !l.own(c) {
+		c.Close()
+		return
 	}
+	l.feed.deliver(newGuarded(c, true))
 }
 
-// own makes a connection end with the layer: the goroutine that serves it in
-// hashicorp/raft ends only so.
+// own makes a connection end with the layer, unless that has ended: the
+// goroutine that serves it in hashicorp/raft ends only so.
 func (l *RaftLayer) own(c *conn) bool {
 	l.net.mu.Lock()
 	defer l.net.mu.Unlock()
 	c.layer = l
 	select {
 	case <-l.feed.done:
-		go c.Close()
 		return false
 	default:
 		return true
@@ -71,6 +72,7 @@ func (l *RaftLayer) Dial(t Target, timeout time.Duration) (net.Conn, error) {
 		return nil, err
 	}
 	if !l.own(c) {
+		c.Close()
 		return nil, net.ErrClosed
 	}
 	return newGuarded(c, false), nil

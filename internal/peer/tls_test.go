@@ -1,0 +1,222 @@
+package peer
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"io"
+	"log/slog"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/qlogd/qlogd/internal/certs"
+	"github.com/qlogd/qlogd/internal/peer/memnet"
+)
+
+// authority signs nodes' certificates.
+type authority struct {
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+}
+
+func newAuthority(t *testing.T) *authority {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := &authority{key: key, cert: &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "ca"}, IsCA: true, BasicConstraintsValid: true,
+		// Also good in a bubble's year 2000.
+		NotBefore: time.Date(1999, 1, 1, 0, 0, 0, 0, time.UTC), NotAfter: time.Date(2999, 1, 1, 0, 0, 0, 0, time.UTC),
+	}}
+	a.cert.Raw, err = x509.CreateCertificate(rand.Reader, a.cert, a.cert, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+// with gives a node a certificate of one authority, and trust in another.
+func (a *authority) with(t *testing.T, trust *authority, names ...string) func(*Options) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &x509.Certificate{
+		SerialNumber: big.NewInt(2), NotBefore: a.cert.NotBefore, NotAfter: a.cert.NotAfter,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth},
+	}
+	for _, n := range names {
+		if ip := net.ParseIP(n); ip != nil {
+			c.IPAddresses = append(c.IPAddresses, ip)
+		} else {
+			c.DNSNames = append(c.DNSNames, n)
+		}
+	}
+	der, err := x509.CreateCertificate(rand.Reader, c, a.cert, key.Public(), a.key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	keyDER, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	put := func(name, typ string, der []byte) string {
+		name = filepath.Join(dir, name)
+		if err := os.WriteFile(name, pem.EncodeToMemory(&pem.Block{Type: typ, Bytes: der}), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return name
+	}
+	k, err := certs.Load(put("cert", "CERTIFICATE", der), put("key", "PRIVATE KEY", keyDER), put("ca", "CERTIFICATE", trust.cert.Raw))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return func(o *Options) { o.Server, o.Client = k.Server(true), k.Client() }
+}
+
+// TestTLS: everything goes as without, but only among those that have
+// certificates of the same authority for the hosts that they are.
+func TestTLS(t *testing.T) {
+	ca, other := newAuthority(t), newAuthority(t)
+	b := start(t, "b", ca.with(t, ca, "localhost", "127.0.0.1"))
+	b.Handle("echo", echo)
+	b.HandleStream("much", much)
+	b.Raft()
+	_, port, err := net.SplitHostPort(b.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name string
+		with func(*Options)
+		addr string
+		want string
+	}{
+		{"by address", ca.with(t, ca, "x"), b.Addr(), ""},
+		{"by name", ca.with(t, ca, "x"), "localhost:" + port, ""},
+		{"another host", ca.with(t, ca, "x"), "127.0.0.2:" + port, "127.0.0.2"},
+		{"another authority here", other.with(t, ca, "127.0.0.1"), b.Addr(), "bad certificate"},
+		{"another authority there", ca.with(t, other, "127.0.0.1"), b.Addr(), "unknown authority"},
+		{"no TLS", func(*Options) {}, b.Addr(), ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			a := start(t, "a", c.with, func(o *Options) {
+				o.Dial = func(ctx context.Context, addr string) (net.Conn, error) {
+					return (&net.Dialer{}).DialContext(ctx, "tcp", b.Addr())
+				}
+			})
+			to := Target{Addr: c.addr, Node: "b"}
+			bad := c.want != "" || c.name == "no TLS"
+			check := func(what string, err error) {
+				t.Helper()
+				if (err != nil) != bad || bad && (!NotSent(err) || !strings.Contains(err.Error(), c.want)) {
+					t.Errorf("%s: %v; want %q", what, err, c.want)
+				}
+			}
+			_, _, err := a.Call(t.Context(), to, "echo", make([]byte, 1<<20))
+			check("call", err)
+			_, err = a.Hello(t.Context(), c.addr)
+			check("hello", err)
+			r, err := a.Stream(t.Context(), to, "much", nil)
+			check("stream", err)
+			if err == nil {
+				n, err := io.Copy(io.Discard, r)
+				if n != 1<<20 || err != nil {
+					t.Errorf("stream: %d bytes, %v", n, err)
+				}
+				r.Close()
+			}
+			raft, err := a.Raft().Dial(to, time.Minute)
+			check("raft", err)
+			if err == nil {
+				raft.Close()
+			}
+		})
+	}
+}
+
+func much(_ context.Context, _ Identity, _ []byte, w io.Writer) error {
+	_, err := w.Write(make([]byte, 1<<20))
+	return err
+}
+
+// TestTLSStrangers: as TestStrangers.
+func TestTLSStrangers(t *testing.T) {
+	ca := newAuthority(t)
+	var logged lockedBuffer
+	n := start(t, "a", ca.with(t, ca, "127.0.0.1"), func(o *Options) { o.Logger = slog.New(slog.NewTextHandler(&logged, nil)) })
+	hi, _ := sample[0].bytes()
+	for _, b := range [][]byte{
+		[]byte("\x00\x01\x02\x03\x04\x05"), []byte("GET / HTTP/1.1\r\nHost: x\r\n\r\n"), hi,
+		[]byte("\x16\x03\x01\xff\xff\x01\x00\x01\xfc\x03\x03"),                 // a record that is too long
+		[]byte("\x16\x03\x01\x00\x04\x01\xff\xff\xff"),                         // a hello that is
+		[]byte("\x16\x03\x01\x00\x0a\x01\x00\x00\x06\x03\x03\x00\x00\x00\x00"), // one that is cut off
+	} {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		c, err := net.Dial("tcp", n.Addr())
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Write(b)
+		io.Copy(io.Discard, c)
+		c.Close()
+		runtime.ReadMemStats(&after)
+		if got := after.TotalAlloc - before.TotalAlloc; got > 64<<10 {
+			t.Errorf("%.20q: %d bytes allocated", b, got)
+		}
+	}
+	// Who speaks TLS and has no certificate.
+	c, err := tls.Dial("tcp", n.Addr(), &tls.Config{InsecureSkipVerify: true})
+	if err == nil {
+		c.Write(hi)
+		if got, err := io.ReadAll(c); len(got) > 0 || err == nil {
+			t.Errorf("no certificate: %q, %v", got, err)
+		}
+		c.Close()
+	}
+	if got := strings.Count(logged.String(), "turned away"); got != 1 {
+		t.Errorf("told %d times:\n%s", got, logged.String())
+	}
+}
+
+// TestTLSBubble: a partition under TLS, in simulated time.
+func TestTLSBubble(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ca := newAuthority(t)
+		m := memnet.New(memnet.Options{Latency: func(string, string) time.Duration { return time.Millisecond }})
+		a := startIn(t, m, "a", ca.with(t, ca, "a"))
+		b := startIn(t, m, "b", ca.with(t, ca, "b"))
+		b.Handle("echo", echo)
+		for range 3 {
+			if _, _, err := a.Call(t.Context(), at(b), "echo", nil); err != nil {
+				t.Fatal(err)
+			}
+			m.CutBoth("a", "b")
+			begin := time.Now()
+			if _, _, err := a.Call(t.Context(), at(b), "echo", nil); err == nil || NotSent(err) {
+				t.Errorf("through a cut: %v", err)
+			}
+			if d := time.Since(begin); d > 5*time.Second {
+				t.Errorf("noticed after %v", d)
+			}
+			m.HealAll()
+		}
+	})
+}

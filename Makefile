@@ -23,6 +23,10 @@ build: ## bin/qlogd, with commit and date in it
 run: build ## build and serve: one durable node in ./qlogd-data, on http://127.0.0.1:7070
 	./bin/qlogd serve
 
+.PHONY: cluster
+cluster: ## build and run three nodes on this machine, until ctrl-C; tells how to talk to them
+	@./scripts/cluster
+
 .PHONY: install
 install: ## qlogd into GOBIN
 	go install -trimpath -ldflags '$(LDFLAGS)' ./cmd/qlogd

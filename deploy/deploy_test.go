@@ -1,0 +1,395 @@
+// Package deploy holds the files in this folder against the program: what they
+// set must exist, and what they say together must be taken.
+package deploy
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/qlogd/qlogd/internal/cluster"
+)
+
+func TestMain(m *testing.M) { cluster.Main(m) }
+
+// help returns the flags that a command knows.
+func help(t *testing.T, command ...string) map[string]bool {
+	t.Helper()
+	out, err := exec.Command(cluster.Binary(t), append(command, "--help")...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("qlogd %s --help: %v\n%s", strings.Join(command, " "), err, out)
+	}
+	flags := map[string]bool{}
+	for _, m := range regexp.MustCompile(`(?m)^ +(?:-\w, )?--([a-z-]+)`).FindAllStringSubmatch(string(out), -1) {
+		flags[m[1]] = true
+	}
+	return flags
+}
+
+// takes lets the program check settings as serve would: flags and environment.
+func takes(t *testing.T, what string, args []string, env map[string]string) {
+	t.Helper()
+	if len(args) == 0 || args[0] != "serve" {
+		t.Errorf("%s runs %q, not serve", what, args)
+		return
+	}
+	known := help(t, "serve")
+	cmd := exec.Command(cluster.Binary(t), append([]string{"config", "check"}, args[1:]...)...)
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH")}
+	for name, v := range env {
+		if flag, ours := strings.CutPrefix(name, "QLOGD_"); ours && !known[strings.ToLower(strings.ReplaceAll(flag, "_", "-"))] {
+			t.Errorf("%s sets %s, which is no setting", what, name)
+		}
+		cmd.Env = append(cmd.Env, name+"="+v)
+	}
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("%s: qlogd config check: %v\n%s", what, err, out)
+	}
+}
+
+func read(t *testing.T, name string) string {
+	t.Helper()
+	b, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+// documents reads all of a YAML file into what out makes; a key that is there
+// twice is an error.
+func documents[T any](t *testing.T, text string) (all []T) {
+	t.Helper()
+	dec := yaml.NewDecoder(strings.NewReader(text))
+	for {
+		var d T
+		err := dec.Decode(&d)
+		if errors.Is(err, io.EOF) {
+			return all
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, d)
+	}
+}
+
+func port(addr string) string { return addr[strings.LastIndex(addr, ":")+1:] }
+
+func TestYAMLParses(t *testing.T) {
+	n := 0
+	for _, pattern := range []string{"*.yaml", "*/*.yaml"} {
+		files, err := filepath.Glob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range files {
+			t.Run(f, func(t *testing.T) {
+				if len(documents[map[string]any](t, read(t, f))) == 0 {
+					t.Error("nothing in it")
+				}
+			})
+			n++
+		}
+	}
+	if n < 8 {
+		t.Errorf("only %d files", n)
+	}
+}
+
+// dataDir is where the image keeps its data.
+func dataDir(t *testing.T) string {
+	t.Helper()
+	m := regexp.MustCompile(`(?m)^ENV QLOGD_DATA_DIR=(\S+)$`).FindStringSubmatch(read(t, "Dockerfile"))
+	if m == nil {
+		t.Fatal("the Dockerfile sets no data directory")
+	}
+	return m[1]
+}
+
+func TestDockerfile(t *testing.T) {
+	text := read(t, "Dockerfile")
+	dir := dataDir(t)
+	for _, want := range []string{
+		"CGO_ENABLED=0 go build", "USER 65532:65532", "VOLUME " + dir, "EXPOSE 7070 7071",
+		`ENTRYPOINT ["/usr/bin/qlogd"]`, "COPY --from=build /out/qlogd /usr/bin/qlogd", "/out/data " + dir,
+		`CMD ["/usr/bin/qlogd", "ready"]`, "-X main.commit=", "-X main.date=",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("it has no %q", want)
+		}
+	}
+	help(t, "ready")
+	gomod := regexp.MustCompile(`(?m)^go (\d+\.\d+)`).FindStringSubmatch(read(t, "../go.mod"))
+	if !strings.Contains(text, "FROM golang:"+gomod[1]+" ") {
+		t.Errorf("it builds with another Go than go.mod's %s", gomod[1])
+	}
+	m := regexp.MustCompile(`(?m)^CMD \[(.*)\]$`).FindStringSubmatch(text)
+	takes(t, "CMD", words(m[1]), map[string]string{"QLOGD_DATA_DIR": dir})
+}
+
+// words reads the inside of a JSON list of plain strings.
+func words(list string) (out []string) {
+	for _, w := range strings.Split(list, ",") {
+		out = append(out, strings.Trim(strings.TrimSpace(w), `"`))
+	}
+	return out
+}
+
+func TestCompose(t *testing.T) {
+	type service struct {
+		Command     []string          `yaml:"command"`
+		Environment map[string]string `yaml:"environment"`
+		Ports       []string          `yaml:"ports"`
+		Volumes     []string          `yaml:"volumes"`
+		Restart     string            `yaml:"restart"`
+		Grace       string            `yaml:"stop_grace_period"`
+		Health      struct {
+			Test []string `yaml:"test"`
+		} `yaml:"healthcheck"`
+	}
+	c := documents[struct {
+		Services map[string]service `yaml:"services"`
+		Volumes  map[string]any     `yaml:"volumes"`
+	}](t, read(t, "compose.yaml"))[0]
+	if len(c.Services) != 3 {
+		t.Fatalf("%d services", len(c.Services))
+	}
+	published := map[string]bool{}
+	for name, s := range c.Services {
+		takes(t, name, s.Command, s.Environment)
+		env := s.Environment
+		http, raft := port(env["QLOGD_HTTP_ADDR"]), port(env["QLOGD_RAFT_ADDR"])
+		var join []string
+		for other := range c.Services {
+			join = append(join, other+":"+raft)
+		}
+		slices.Sort(join)
+		for _, k := range []struct{ what, got, want string }{
+			{"node id", env["QLOGD_NODE_ID"], name},
+			{"raft advertise", env["QLOGD_RAFT_ADVERTISE"], name + ":" + raft},
+			{"http advertise", env["QLOGD_HTTP_ADVERTISE"], name + ":" + http},
+			{"join", env["QLOGD_JOIN"], strings.Join(join, ",")},
+			{"expect", env["QLOGD_BOOTSTRAP_EXPECT"], fmt.Sprint(len(c.Services))},
+			{"health", strings.Join(s.Health.Test, " "), "CMD /usr/bin/qlogd ready --addr http://127.0.0.1:" + http},
+			{"volume", strings.Join(s.Volumes, " "), name + ":" + dataDir(t)},
+			{"restart", s.Restart, "unless-stopped"},
+		} {
+			if k.got != k.want {
+				t.Errorf("%s: %s is %q, want %q", name, k.what, k.got, k.want)
+			}
+		}
+		if _, ok := c.Volumes[name]; !ok {
+			t.Errorf("%s: no such volume", name)
+		}
+		if len(s.Ports) != 1 || !strings.HasPrefix(s.Ports[0], "127.0.0.1:") || port(s.Ports[0]) != http || published[s.Ports[0]] {
+			t.Errorf("%s: ports %q", name, s.Ports)
+		}
+		published[s.Ports[0]] = true
+		if d, err := time.ParseDuration(s.Grace); err != nil || d < 15*time.Second {
+			t.Errorf("%s: drains in %s, %v", name, s.Grace, err)
+		}
+	}
+}
+
+// statefulSet is what matters here of one.
+type statefulSet struct {
+	Kind string `yaml:"kind"`
+	Spec struct {
+		ServiceName string `yaml:"serviceName"`
+		Replicas    int    `yaml:"replicas"`
+		Pods        string `yaml:"podManagementPolicy"`
+		Template    struct {
+			Spec struct {
+				Grace      int `yaml:"terminationGracePeriodSeconds"`
+				Containers []struct {
+					Args []string `yaml:"args"`
+					Env  []struct {
+						Name  string `yaml:"name"`
+						Value string `yaml:"value"`
+					} `yaml:"env"`
+					Ports []struct {
+						Name string `yaml:"name"`
+						Port int    `yaml:"containerPort"`
+					} `yaml:"ports"`
+					Live   probe   `yaml:"livenessProbe"`
+					Ready  probe   `yaml:"readinessProbe"`
+					Mounts []mount `yaml:"volumeMounts"`
+				} `yaml:"containers"`
+				Volumes []struct {
+					Name string `yaml:"name"`
+				} `yaml:"volumes"`
+			} `yaml:"spec"`
+		} `yaml:"template"`
+		Claims []struct {
+			Metadata struct {
+				Name string `yaml:"name"`
+			} `yaml:"metadata"`
+		} `yaml:"volumeClaimTemplates"`
+	} `yaml:"spec"`
+}
+
+type probe struct {
+	Get struct {
+		Path string `yaml:"path"`
+		Port string `yaml:"port"`
+	} `yaml:"httpGet"`
+}
+
+type mount struct {
+	Name string `yaml:"name"`
+	Path string `yaml:"mountPath"`
+}
+
+// TestStatefulSet checks it as it is, and with all that is commented out put in
+// and the words of insecure taken out, as it tells to do.
+func TestStatefulSet(t *testing.T) {
+	asIs := read(t, "kubernetes/statefulset.yaml")
+	withTLS := regexp.MustCompile(`(?m)^( *)# ((?:- |  ).*)$`).ReplaceAllString(asIs, "$1$2")
+	withTLS = strings.Replace(withTLS, `, "--insecure"]`, "]", 1)
+	withTLS = strings.Replace(withTLS, "            - name: QLOGD_INSECURE\n              value: \"1\"\n", "", 1)
+	if strings.Contains(regexp.MustCompile(`(?m)#.*$`).ReplaceAllString(withTLS, ""), "nsecure") || strings.Count(withTLS, "tls.crt") != 2 {
+		t.Fatalf("it could not be changed to TLS:\n%s", withTLS)
+	}
+	services := documents[struct {
+		Metadata struct {
+			Name string `yaml:"name"`
+		} `yaml:"metadata"`
+		Spec struct {
+			ClusterIP string `yaml:"clusterIP"`
+			NotReady  bool   `yaml:"publishNotReadyAddresses"`
+		} `yaml:"spec"`
+	}](t, read(t, "kubernetes/services.yaml"))
+	nodes := services[0]
+	if nodes.Spec.ClusterIP != "None" || !nodes.Spec.NotReady {
+		t.Errorf("the nodes' service: %+v", nodes)
+	}
+	for what, text := range map[string]string{"as it is": asIs, "with TLS": withTLS} {
+		s := documents[statefulSet](t, text)[0].Spec
+		c := s.Template.Spec.Containers[0]
+		for i := range s.Replicas {
+			pod := fmt.Sprintf("qlogd-%d", i)
+			env := map[string]string{}
+			for _, e := range c.Env {
+				env[e.Name] = strings.ReplaceAll(e.Value, "$(POD_NAME)", pod)
+			}
+			takes(t, pod+" "+what, c.Args, env)
+			at := env["QLOGD_RAFT_ADVERTISE"]
+			if env["QLOGD_NODE_ID"] != pod || at != pod+"."+nodes.Metadata.Name+":7071" || !slices.Contains(strings.Split(env["QLOGD_JOIN"], ","), at) {
+				t.Errorf("%s is %s at %s and joins %s", pod, env["QLOGD_NODE_ID"], at, env["QLOGD_JOIN"])
+			}
+			for _, file := range []string{"QLOGD_AUTH_FILE", "QLOGD_RAFT_TLS_CERT", "QLOGD_RAFT_TLS_KEY", "QLOGD_RAFT_TLS_CA", "QLOGD_TLS_CERT", "QLOGD_TLS_KEY", "QLOGD_DATA_DIR"} {
+				if p := env[file]; p != "" && !slices.ContainsFunc(c.Mounts, func(m mount) bool { return strings.HasPrefix(p, m.Path+"/") }) {
+					t.Errorf("%s: %s=%s is in no volume", what, file, p)
+				}
+			}
+			if env["QLOGD_BOOTSTRAP_EXPECT"] != fmt.Sprint(s.Replicas) || len(strings.Split(env["QLOGD_JOIN"], ",")) != s.Replicas {
+				t.Errorf("%d pods, expected %s, join %s", s.Replicas, env["QLOGD_BOOTSTRAP_EXPECT"], env["QLOGD_JOIN"])
+			}
+			for _, p := range c.Ports {
+				if addr := env["QLOGD_"+strings.ToUpper(p.Name)+"_ADDR"]; port(addr) != fmt.Sprint(p.Port) {
+					t.Errorf("port %s is %d, the node listens at %s", p.Name, p.Port, addr)
+				}
+			}
+		}
+		if s.ServiceName != nodes.Metadata.Name || s.Pods != "Parallel" || s.Template.Spec.Grace < 15 {
+			t.Errorf("%s: %+v", what, s)
+		}
+		if c.Live.Get.Path != "/healthz" || c.Ready.Get.Path != "/readyz" || c.Ready.Get.Port != "http" {
+			t.Errorf("probes %+v, %+v", c.Live, c.Ready)
+		}
+		for _, m := range c.Mounts {
+			is := len(s.Claims) > 0 && s.Claims[0].Metadata.Name == m.Name
+			for _, v := range s.Template.Spec.Volumes {
+				is = is || v.Name == m.Name
+			}
+			if !is {
+				t.Errorf("%s: volume %s is mounted and not there", what, m.Name)
+			}
+		}
+	}
+}
+
+func TestSystemd(t *testing.T) {
+	unit := read(t, "systemd/qlogd.service")
+	set := map[string]string{}
+	for _, line := range strings.Split(unit, "\n") {
+		if k, v, ok := strings.Cut(line, "="); ok && !strings.HasPrefix(line, "#") {
+			set[k] = v
+		}
+	}
+	for k, want := range map[string]string{
+		"Type": "notify", "NotifyAccess": "main", "ExecReload": "/bin/kill -HUP $MAINPID", "StateDirectory": "qlogd",
+		"TimeoutStartSec": "infinity", "TimeoutStopSec": "30", "LimitNOFILE": "65536", "RestartPreventExitStatus": "2 78",
+		"ProtectSystem": "strict", "NoNewPrivileges": "yes",
+	} {
+		if set[k] != want {
+			t.Errorf("%s=%s, want %s", k, set[k], want)
+		}
+	}
+	if set["ExecStart"] != "/usr/local/bin/qlogd serve --config /etc/"+set["ConfigurationDirectory"]+"/qlogd.yaml" {
+		t.Errorf("ExecStart=%s", set["ExecStart"])
+	}
+	takes(t, "qlogd.yaml", []string{"serve", "--config", "systemd/qlogd.yaml"}, nil)
+	settings := documents[map[string]any](t, read(t, "systemd/qlogd.yaml"))[0]
+	if settings["data-dir"] != "/var/lib/"+set["StateDirectory"] {
+		t.Errorf("data-dir is %v, StateDirectory %s", settings["data-dir"], set["StateDirectory"])
+	}
+
+	analyze, err := exec.LookPath("systemd-analyze")
+	if err != nil {
+		t.Skip("systemd-analyze is not here: the unit was not verified by systemd itself")
+	}
+	// The program is not installed here; all else stays.
+	copied := filepath.Join(t.TempDir(), "qlogd.service")
+	if err := os.WriteFile(copied, []byte(strings.Replace(unit, "/usr/local/bin/qlogd serve", cluster.Binary(t)+" serve", 1)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.Command(analyze, "verify", "--man=no", copied).CombinedOutput()
+	for _, line := range bytes.Split(out, []byte("\n")) {
+		if bytes.Contains(line, []byte("qlogd.service")) {
+			t.Errorf("systemd-analyze verify: %s", line)
+		}
+	}
+	if err != nil && t.Failed() {
+		t.Error(err)
+	}
+}
+
+// TestFlagsInWords: every flag that the guide, the script and these files name
+// is one.
+func TestFlagsInWords(t *testing.T) {
+	known := map[string]bool{}
+	for _, command := range [][]string{
+		{"serve"}, {"ready"}, {"replay"}, {"cluster", "add"}, {"cluster", "remove"}, {"token", "new"}, {"lease"}, {"config", "check"},
+	} {
+		for f := range help(t, command...) {
+			known[f] = true
+		}
+	}
+	for _, f := range []string{"build", "detach", "wait", "volumes", "from-file", "no-print-directory", "chown", "from", "interval", "timeout", "start-period", "retries",
+		"system", "home-dir", "shell", "now"} {
+		known[f] = true // of other programs
+	}
+	for _, name := range []string{"../docs/cluster.md", "../scripts/cluster", "README.md", "compose.yaml", "systemd/qlogd.service", "systemd/qlogd.yaml",
+		"kubernetes/kustomization.yaml", "kubernetes/secrets.example.yaml", "kubernetes/statefulset.yaml", "Dockerfile"} {
+		for i, line := range strings.Split(read(t, name), "\n") {
+			for _, m := range regexp.MustCompile(`(?:^|[\s"\x60(])--([a-z][a-z-]*)`).FindAllStringSubmatch(line, -1) {
+				if !known[strings.TrimSuffix(m[1], "-")] {
+					t.Errorf("%s:%d: no flag is called --%s", name, i+1, m[1])
+				}
+			}
+		}
+	}
+}

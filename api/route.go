@@ -124,6 +124,7 @@ func (s *Server) serve(pattern string, rule access, h handler) http.Handler {
 	method, path, _ := strings.Cut(pattern, " ")
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		begun := time.Now()
+		s.begun.Add(1)
 		q := &request{Request: r, s: s, w: w, route: pattern, path: path, id: requestID(r)}
 		q.write = r.Method != http.MethodGet && r.Method != http.MethodHead && strings.HasPrefix(r.URL.Path, "/v1/")
 		head := w.Header()

@@ -12,6 +12,7 @@ import (
 	"net"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/qlogd/qlogd/internal/event"
@@ -32,6 +33,7 @@ type Server struct {
 	metrics *metrics
 	openapi []byte // JSON
 
+	begun     atomic.Uint64 // requests
 	drain     chan struct{} // closed by Drain
 	drainOnce sync.Once
 	closed    chan struct{}
@@ -68,6 +70,38 @@ func (s *Server) Count(events []event.Event) { s.metrics.count(events) }
 // Drain begins the end: /readyz says no, waiting leases answer empty, streams
 // end, new leases get 503 shutting_down. Other requests are still served.
 func (s *Server) Drain() { s.drainOnce.Do(func() { close(s.drain) }) }
+
+// How long nothing must have come until a server that drains is quiet, and how
+// long that is waited for.
+const (
+	quietFor    = 100 * time.Millisecond
+	quietWithin = 500 * time.Millisecond
+)
+
+// Quiesce waits, after Drain, until clients have gone elsewhere: no request has
+// come for a moment. Call it before the http.Server's Shutdown, which closes
+// connections that are idle at that instant: a request that is just on its way on
+// one of them, or waits to be accepted, would be lost, and its client not know
+// whether it was done. Clients that stay are waited for half a second.
+func (s *Server) Quiesce(ctx context.Context) {
+	end := time.NewTimer(quietWithin)
+	defer end.Stop()
+	for seen := s.begun.Load(); ; {
+		quiet := time.NewTimer(quietFor)
+		select {
+		case <-quiet.C:
+		case <-end.C:
+			return
+		case <-ctx.Done():
+			return
+		}
+		now := s.begun.Load()
+		if now == seen {
+			return
+		}
+		seen = now
+	}
+}
 
 // Close ends what New started. Call it after the http.Server's Shutdown.
 func (s *Server) Close() {

@@ -176,6 +176,43 @@ func TestTLS(t *testing.T) {
 	}
 }
 
+// TestQuiesce waits for clients that still come, and not for ever.
+func TestQuiesce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := setup(t)
+		h.s.Drain()
+		begun := time.Now()
+		h.s.Quiesce(t.Context())
+		if d := time.Since(begun); d != quietFor {
+			t.Errorf("quiet after %s", d)
+		}
+		for _, c := range []struct{ requests, waits time.Duration }{{1, 2 * quietFor}, {100, quietWithin}} {
+			begun = time.Now()
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				for range c.requests {
+					<-time.After(quietFor / 2)
+					h.do("GET", "/healthz", "")
+				}
+			}()
+			h.s.Quiesce(t.Context())
+			if d := time.Since(begun); d != c.waits {
+				t.Errorf("%d requests: quiet after %s, want %s", c.requests, d, c.waits)
+			}
+			<-done
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		begun = time.Now()
+		h.s.Quiesce(ctx)
+		if time.Since(begun) != 0 {
+			t.Error("waited on")
+		}
+		h.s.Close()
+	})
+}
+
 // TestDrainLetsConnectionsGo shows that a client is told to go elsewhere.
 func TestDrainLetsConnectionsGo(t *testing.T) {
 	h := setup(t)

@@ -26,8 +26,8 @@ import (
 )
 
 // Client talks to the nodes of a cluster; any node takes any request. It stays
-// with one and goes to the next where that one can't be reached, has no leader,
-// or shuts down. It is safe for use by several goroutines.
+// with one and goes to the next where that one can't be reached, does not answer,
+// has no leader, or is about to end. It is safe for use by several goroutines.
 type Client struct {
 	endpoints []*url.URL
 	at        atomic.Uint32 // index of the endpoint that calls begin with

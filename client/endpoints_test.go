@@ -76,6 +76,19 @@ func TestGoesToTheNextNode(t *testing.T) {
 	}
 }
 
+// A node that lets its connections go is about to end.
+func TestANodeThatDrainsIsLeft(t *testing.T) {
+	c, f, _ := several(t, nil, answerList{says(201, produced, "Connection", "close")}, answerList{enqueued})
+	for range 2 {
+		if _, err := c.Produce(t.Context(), "q", JSON(1)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(f[0].asked()) != 1 || len(f[1].asked()) != 1 {
+		t.Errorf("%d and %d requests", len(f[0].asked()), len(f[1].asked()))
+	}
+}
+
 // A lease goes to another node only where it surely took nothing.
 func TestALeaseGoesOnOnlyWhereItIsSafe(t *testing.T) {
 	for name, first := range map[string]answerList{"away": nil, "no leader": {noLeader}, "shutting down": {stopping}} {

@@ -78,7 +78,7 @@ func (c *Client) send(ctx context.Context, q *call, answer any, opts []CallOptio
 	asked := 0 // endpoints of this attempt
 	for attempt := 1; ; {
 		at := c.at.Load()
-		status, wait, err := c.once(ctx, c.endpoints[at], q, body, answer)
+		status, wait, err := c.once(ctx, at, q, body, answer)
 		if err == nil {
 			return status, nil
 		}
@@ -161,7 +161,8 @@ func (e *begunError) Unwrap() error { return e.error }
 
 // once sends the request one time, to one endpoint. wait is what the server
 // asked for.
-func (c *Client) once(ctx context.Context, to *url.URL, q *call, body []byte, answer any) (status int, wait time.Duration, err error) {
+func (c *Client) once(ctx context.Context, at uint32, q *call, body []byte, answer any) (status int, wait time.Duration, err error) {
+	to := c.endpoints[at]
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	alive := func(time.Duration) {}
@@ -189,6 +190,9 @@ func (c *Client) once(ctx context.Context, to *url.URL, q *call, body []byte, an
 		return 0, 0, err
 	}
 	defer resp.Body.Close()
+	if resp.Close {
+		c.leave(at) // it lets its connections go: it is about to end
+	}
 	b, err := io.ReadAll(io.LimitReader(patientReader{resp.Body, func() { alive(c.try) }}, maxAnswer))
 	if err != nil {
 		return resp.StatusCode, 0, fmt.Errorf("%s %s: read the answer: %w", q.method, q.path, err)

@@ -11,6 +11,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -137,6 +138,7 @@ func TestRestartedServer(t *testing.T) {
 			if !open {
 				break
 			}
+			runtime.Gosched()
 		}
 		var err error
 		if l, err = net.Listen("tcp", addr); err != nil {

@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -63,18 +64,8 @@ func (c *nodes) members() (out []*member) {
 	for _, m := range c.all {
 		out = append(out, m)
 	}
-	slices.SortFunc(out, func(a, b *member) int { return compareStrings(a.name, b.name) })
+	slices.SortFunc(out, func(a, b *member) int { return strings.Compare(a.name, b.name) })
 	return out
-}
-
-func compareStrings(a, b string) int {
-	switch {
-	case a < b:
-		return -1
-	case a > b:
-		return 1
-	}
-	return 0
 }
 
 // fresh is a node with an empty disk and a port.

@@ -217,6 +217,11 @@ func (r *Replica) findLeader(ctx context.Context) (to peer.Target, here bool, er
 		if to, ok := r.leaderTarget(); ok {
 			return to, false, nil
 		}
+		// A node that the leader does not reach, since it has moved, may know it
+		// all the same.
+		if to, ok := r.saysItLeads(); ok {
+			return to, false, nil
+		}
 		look := time.NewTimer(20 * time.Millisecond)
 		select {
 		case <-look.C:
@@ -231,6 +236,17 @@ func (r *Replica) findLeader(ctx context.Context) (to peer.Target, here bool, er
 		look.Stop()
 		return to, false, err
 	}
+}
+
+// saysItLeads returns the member that has said so lately, of the newest term.
+func (r *Replica) saysItLeads() (to peer.Target, ok bool) {
+	var term uint64
+	for _, v := range r.peers() {
+		if v.Reachable && v.Status.Leads && v.Status.Term > term {
+			to, ok, term = v.target(), true, v.Status.Term
+		}
+	}
+	return to, ok
 }
 
 // answerAdmin is raft.admin.
@@ -373,7 +389,9 @@ func (r *Replica) admit(m Member, asked bool) error {
 	// The old directory is not where it was: m is. Nobody can be it any more,
 	// so it goes, with its vote, before the new one comes.
 	for _, is := range old {
-		r.o.Logger.Warn("a node has come with a new data directory; the old one is no member any more", "node", m.ID, "old", is.Incarnation, "new", m.Incarnation)
+		if is.Incarnation != "" {
+			r.o.Logger.Warn("a node has come with a new data directory; the old one is no member any more", "node", m.ID, "old", is.Incarnation, "new", m.Incarnation)
+		}
 		if err := r.raft.RemoveServer(is.serverID(), 0, 0).Error(); err != nil {
 			return err
 		}

@@ -264,7 +264,7 @@ func (r *Replica) heardOf(s peerStatus) {
 	if !r.vouched() {
 		return
 	}
-	if _, in := s.Known.find(r.id); !in && s.Leads && r.joined.Load() && s.Known.Index > r.known().Index {
+	if _, in := s.Known.find(r.id); !in && s.Leads && r.joined.Load() && s.Known.Index >= r.known().Index {
 		r.out(Removed, fmt.Sprintf("the configuration of entry %d, told by its leader %s, has this node no more", s.Known.Index, s.ID))
 		return
 	}

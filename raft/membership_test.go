@@ -1,0 +1,262 @@
+package raft
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/internal/vfs"
+)
+
+// answers holds an error against a problem's code; "" is none.
+func answers(t *testing.T, err error, code string) {
+	t.Helper()
+	var p *event.Problem
+	switch {
+	case code == "" && err == nil:
+	case code == "":
+		t.Errorf("refused: %v", err)
+	case !errors.As(err, &p) || p.Code != code:
+		t.Errorf("%v, want %s", err, code)
+	}
+}
+
+// voting waits until so many vote and are all there is.
+func (c *nodes) voting(n int, but ...string) {
+	c.t.Helper()
+	until(c.t, fmt.Sprintf("%d nodes vote", n), func() bool {
+		l := c.leader(but...)
+		return l.votersKnown() == n && len(l.Members()) == n
+	})
+}
+
+// join starts a node that asks those that are there.
+func (c *nodes) join(name string) *member {
+	c.t.Helper()
+	m := c.fresh(name)
+	for _, o := range c.members() {
+		if o != m {
+			m.contacts = append(m.contacts, o.addr)
+		}
+	}
+	c.start(m)
+	return m
+}
+
+func TestOneNodeGrowsToThreeAndBack(t *testing.T) {
+	ctx := context.Background()
+	c := cluster(t, 1, nil)
+	n1 := c.get("n1")
+	n1.ready()
+	c.put("alone")
+	c.join("n2")
+	c.voting(2)
+	c.put("two")
+
+	// n3 is announced before it comes, by a node that does not lead.
+	n3 := c.fresh("n3")
+	n2 := c.get("n2")
+	follower := n2
+	if c.leader() == n2 {
+		follower = n1
+	}
+	answers(t, follower.AddMember(ctx, Member{ID: "n3", RaftAddr: n3.addr, Voter: true}), "")
+	answers(t, follower.AddMember(ctx, Member{ID: "n3", RaftAddr: n3.addr, Voter: true}), "") // again
+	answers(t, n1.AddMember(ctx, Member{ID: "n3", RaftAddr: "127.0.0.1:1", Voter: true}), event.CodeConflict)
+	answers(t, n1.AddMember(ctx, Member{ID: "n4", RaftAddr: n2.addr, Voter: true}), event.CodeConflict)
+	answers(t, n1.AddMember(ctx, Member{ID: "n4", RaftAddr: n3.addr, Voter: true}), event.CodeConflict)
+	answers(t, n1.AddMember(ctx, Member{ID: "n/4", RaftAddr: n3.addr}), event.CodeInvalidArgument)
+	answers(t, n1.AddMember(ctx, Member{ID: "n4", RaftAddr: "nowhere"}), event.CodeInvalidArgument)
+	n3.contacts = []string{n2.addr, n1.addr}
+	c.start(n3)
+	<-n3.joined
+	c.voting(3)
+	c.put("three")
+	c.level()
+
+	answers(t, n3.RemoveMember(ctx, "n9", false), CodeNodeNotFound)
+	answers(t, n3.TransferLeadership(ctx, "n9"), CodeNodeNotFound)
+	l := c.leader()
+	for _, m := range c.members() {
+		if m != l {
+			until(t, "the leader reaches it", func() bool {
+				err := l.TransferLeadership(ctx, m.name)
+				return err == nil || c.leader() != l
+			})
+			break
+		}
+	}
+	until(t, "another leads", func() bool { return c.leader() != l })
+
+	// The leader itself is removed, asked at a node that does not lead.
+	l = c.leader()
+	for _, m := range c.members() {
+		if m != l {
+			until(t, "the leader is removed", func() bool { return m.RemoveMember(ctx, l.name, false) == nil })
+			break
+		}
+	}
+	if why := <-l.outs; why != Removed {
+		t.Errorf("out: %v", why)
+	}
+	c.put("without it", l.name)
+	c.voting(2, l.name)
+	l.stop()
+	// Also one that was away when it was removed.
+	l = c.leader()
+	var gone *member
+	for _, m := range c.members() {
+		if m != l && m.node != nil {
+			gone = m
+		}
+	}
+	answers(t, l.RemoveMember(ctx, gone.name, false), "")
+	if why := <-gone.outs; why != Removed {
+		t.Errorf("out: %v", why)
+	}
+	gone.stop()
+	c.start(gone)
+	if why := <-gone.outs; why != Removed {
+		t.Errorf("out again: %v", why)
+	}
+	gone.stop()
+	answers(t, l.RemoveMember(ctx, l.name, true), event.CodeConflict)
+	answers(t, l.TransferLeadership(ctx, ""), event.CodeConflict)
+	c.put("alone again")
+}
+
+func TestWipedNodeComesBack(t *testing.T) {
+	c := cluster(t, 3, nil)
+	for i := range 10 {
+		c.put(fmt.Sprint(i))
+	}
+	l := c.leader()
+	var wiped *member
+	for _, m := range c.members() {
+		if m != l {
+			wiped = m
+		}
+	}
+	wiped.stop()
+	c.put("meanwhile")
+	wiped.disk, wiped.inc, wiped.initial, wiped.contacts = vfs.NewMem(), "wiped", nil, []string{l.addr}
+	c.start(wiped)
+	<-wiped.joined
+	c.voting(3)
+	c.put("after")
+	c.level()
+	// At another address it would be a second n-something, and is told so.
+	wiped.stop()
+	other := c.fresh(wiped.name)
+	other.inc, other.contacts = "elsewhere", []string{l.addr}
+	c.start(other)
+	until(t, "it is told why", func() bool {
+		ok, why := other.Ready()
+		return !ok && contains(why, "remove it first: qlogd cluster remove "+other.name)
+	})
+}
+
+func TestRemovalKeepsAMajority(t *testing.T) {
+	ctx := context.Background()
+	c := cluster(t, 3, nil)
+	c.put("a")
+	l := c.leader()
+	var down, up *member
+	for _, m := range c.members() {
+		if m != l && down == nil {
+			down = m
+		} else if m != l {
+			up = m
+		}
+	}
+	down.stop()
+	until(t, "it is seen to be down", func() bool {
+		for _, m := range c.leader().Members() {
+			if m.ID == down.name {
+				return !m.Reachable
+			}
+		}
+		return false
+	})
+	answers(t, up.RemoveMember(ctx, up.name, false), event.CodeConflict)
+	answers(t, up.TransferLeadership(ctx, down.name), event.CodeConflict)
+	answers(t, up.RemoveMember(ctx, down.name, false), "")
+	c.voting(2)
+}
+
+// A node that listens elsewhere than last time tells so, also where it does not
+// lead.
+func TestFollowersAddressIsCorrected(t *testing.T) {
+	c := cluster(t, 3, nil)
+	c.put("a")
+	l := c.leader()
+	var moved *member
+	for _, m := range c.members() {
+		if m != l {
+			moved = m
+		}
+	}
+	inc, disk, initial := moved.inc, moved.disk, moved.initial
+	moved.stop()
+	there := c.fresh(moved.name)
+	there.inc, there.disk, there.initial = inc, disk, initial
+	c.start(there)
+	until(t, "all know the new address", func() bool {
+		for _, m := range c.members() {
+			for _, s := range m.Members() {
+				if s.ID == there.name && s.RaftAddr != there.addr {
+					return false
+				}
+			}
+		}
+		return true
+	})
+	c.put("b")
+	c.level()
+}
+
+func TestSnapshotAll(t *testing.T) {
+	c := cluster(t, 3, nil)
+	c.put("a")
+	c.level()
+	l := c.leader()
+	until(t, "all are reached", func() bool {
+		got, err := l.SnapshotAll(context.Background())
+		return err == nil && len(got) == 3
+	})
+	for _, m := range c.members() {
+		if len(m.Replica.Status().Checkpoints) == 0 {
+			t.Errorf("%s has no checkpoint", m.name)
+		}
+	}
+}
+
+// How old a stale read is: nothing at the leader, growing where a node is cut
+// off.
+func TestAgeGrowsWhenCutOff(t *testing.T) {
+	c := cluster(t, 3, nil)
+	c.put("a")
+	c.level()
+	l := c.leader()
+	if age, ok := l.Age(); !ok || age != 0 {
+		t.Errorf("the leader's age is %v, %v", age, ok)
+	}
+	var f *member
+	for _, m := range c.members() {
+		if m != l {
+			f = m
+		}
+	}
+	until(t, "it knows its age", func() bool { _, ok := f.Age(); return ok })
+	c.isolate(f.name, true)
+	until(t, "it ages", func() bool { age, ok := f.Age(); return ok && age > 500*time.Millisecond })
+}
+
+func contains(list []string, part string) bool {
+	return slices.ContainsFunc(list, func(s string) bool { return strings.Contains(s, part) })
+}

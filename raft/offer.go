@@ -60,7 +60,7 @@ func (r *Replica) offer(id hraft.ServerID, addr hraft.ServerAddress, args *hraft
 		switch {
 		case err != nil:
 			r.o.Logger.Debug("a checkpoint could not be offered", "node", id, "error", err)
-			if !r.awaitPeer(id, args.Term) {
+			if !r.awaitPeer(id, addr, args.Term) {
 				return false, err
 			}
 		case a.Term > args.Term:
@@ -77,7 +77,7 @@ func (r *Replica) offer(id hraft.ServerID, addr hraft.ServerAddress, args *hraft
 		default:
 			r.stores.snaps.pin(string(id), meta, time.Now())
 		}
-		if !r.leadsOn(id, args.Term, time.Second) {
+		if !r.leadsOn(id, addr, args.Term, time.Second) {
 			return false, errLacking
 		}
 	}

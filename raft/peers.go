@@ -304,14 +304,15 @@ func (r *Replica) leadsIn(term uint64) bool {
 }
 
 // leadsOn waits, and tells whether there is still a reason to go on with a
-// server: this node leads in that term, and the server is a member.
-func (r *Replica) leadsOn(id hraft.ServerID, term uint64, d time.Duration) bool {
+// server: this node leads in that term, and the server is a member, and where
+// it was.
+func (r *Replica) leadsOn(id hraft.ServerID, addr hraft.ServerAddress, term uint64, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	look := time.NewTicker(50 * time.Millisecond)
 	defer look.Stop()
 	for {
-		if !r.leadsIn(term) || !r.member(id) {
+		if !r.leadsIn(term) || !r.at(id, addr) {
 			return false
 		}
 		select {
@@ -328,9 +329,9 @@ func (r *Replica) leadsOn(id hraft.ServerID, term uint64, d time.Duration) bool 
 
 // awaitPeer waits until a server answers again that did not, and tells whether
 // there is still a reason to go on with it.
-func (r *Replica) awaitPeer(id hraft.ServerID, term uint64) bool {
+func (r *Replica) awaitPeer(id hraft.ServerID, addr hraft.ServerAddress, term uint64) bool {
 	// It may be there and refuse, while it starts: not at once again.
-	if !r.leadsOn(id, term, 50*time.Millisecond) {
+	if !r.leadsOn(id, addr, term, 50*time.Millisecond) {
 		return false
 	}
 	since := time.Now()
@@ -338,7 +339,7 @@ func (r *Replica) awaitPeer(id hraft.ServerID, term uint64) bool {
 	for {
 		changed := r.table.watch()
 		if r.table.lastSeen(id).After(since) {
-			return r.leadsIn(term) && r.member(id)
+			return r.leadsIn(term) && r.at(id, addr)
 		}
 		look := time.NewTimer(50 * time.Millisecond)
 		select {
@@ -352,7 +353,7 @@ func (r *Replica) awaitPeer(id hraft.ServerID, term uint64) bool {
 			return false
 		}
 		look.Stop()
-		if !r.leadsIn(term) || !r.member(id) {
+		if !r.leadsIn(term) || !r.at(id, addr) {
 			return false
 		}
 	}
@@ -360,6 +361,11 @@ func (r *Replica) awaitPeer(id hraft.ServerID, term uint64) bool {
 
 func (r *Replica) member(id hraft.ServerID) bool {
 	return slices.ContainsFunc(r.servers(), func(s hraft.Server) bool { return s.ID == id })
+}
+
+// at tells whether a server is a member, at that address.
+func (r *Replica) at(id hraft.ServerID, addr hraft.ServerAddress) bool {
+	return slices.ContainsFunc(r.servers(), func(s hraft.Server) bool { return s.ID == id && s.Address == addr })
 }
 
 // expected tells whether a server is announced and has not come yet: nobody

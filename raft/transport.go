@@ -210,7 +210,7 @@ func (t *transport) AppendEntries(id hraft.ServerID, addr hraft.ServerAddress, a
 		if err == nil && len(args.Entries) > 0 {
 			t.r.nudges.signal()
 		}
-		if err == nil || heartbeat || !t.r.awaitPeer(id, args.Term) {
+		if err == nil || heartbeat || !t.r.awaitPeer(id, addr, args.Term) {
 			return err
 		}
 		*resp = hraft.AppendEntriesResponse{}

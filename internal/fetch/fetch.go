@@ -71,8 +71,9 @@ type Options struct {
 	// Idle is how long a stream may bring nothing; default 30 s.
 	Idle time.Duration
 
-	// How much is written at once, and between two fsyncs: tests want many.
-	chunk, syncEvery int64
+	// How much is written at once, how much between two fsyncs, and how much is
+	// worth another manifest: tests want many.
+	chunk, syncEvery, another int64
 }
 
 // Errors of Fetch. Others are of the network, the disk, or of a source.
@@ -124,6 +125,11 @@ func Fetch(ctx context.Context, o Options) error {
 	if o.syncEvery == 0 {
 		// What one fsync has to write holds up the node's own.
 		o.syncEvery = 16 << 20
+	}
+	if o.another == 0 {
+		// What comes in meanwhile is worth asking again: the checkpoint is then
+		// newer, and the leader's Raft log need not reach back so far.
+		o.another = 64 << 20
 	}
 	f := &fetcher{Options: o, dir: path.Join(o.DataDir, datadir.IncomingDir), dropped: map[peer.Target]error{}, whole: map[string]verified{}}
 	if err := f.run(ctx); err != nil {
@@ -249,14 +255,9 @@ func (f *fetcher) remove(names ...string) error {
 	return f.FS.SyncDir(f.dir)
 }
 
-const (
-	// How often a node is asked for a newer manifest, when it has let go of what
-	// the old one lists, or when bringing it took long.
-	maxManifests = 8
-	// What came in between is worth a newer manifest: the checkpoint is then
-	// newer, and the leader's Raft log need not reach back so far.
-	worthAnother = 64 << 20
-)
+// maxManifests is how often a node is asked for a newer manifest, when it has let
+// go of what the old one lists, or when bringing it took long.
+const maxManifests = 8
 
 // from brings everything from one node.
 func (f *fetcher) from(ctx context.Context, to peer.Target) error {
@@ -276,7 +277,7 @@ func (f *fetcher) from(ctx context.Context, to peer.Target) error {
 		} else if err != nil {
 			return err
 		}
-		if name := p.Checkpoint.Name; name != had && f.brought-before >= worthAnother {
+		if name := p.Checkpoint.Name; name != had && f.brought-before >= f.another {
 			had = name
 			continue
 		}

@@ -146,6 +146,41 @@ func TestResumeTransfersOnlyWhatIsMissing(t *testing.T) {
 	must(t, errors.Join(sameAsSource(t, disk, n, third), verify(t, disk)))
 }
 
+// What took long to bring is old when it is there: then the newer checkpoint is
+// brought, with what lies between, until little does.
+func TestTheNewestCheckpointIsBrought(t *testing.T) {
+	n := newNode(t, 22).grow(60)
+	n.checkpoint()
+	net := newNet()
+	n.serve(net, "a")
+	var newest checkpoint.Meta
+	manifests := 0
+	net.before = func(name string) {
+		if name == callManifest && manifests < 4 {
+			manifests++
+			n.grow(40 >> manifests)
+			newest = n.checkpoint()
+		}
+	}
+	disk := vfs.NewMem()
+	o := optionsOf(net, disk, 1, "a")
+	o.another = 5000
+	must(t, Fetch(t.Context(), o))
+	if !install(t, disk) {
+		t.Fatal("not installed")
+	}
+	must(t, errors.Join(sameAsSource(t, disk, n, newest), verify(t, disk)))
+	metas, _, err := checkpoint.List(disk, "/checkpoints")
+	if manifests < 3 || len(metas) != 1 {
+		t.Errorf("%d manifests, %v, %v", manifests, metas, err)
+	}
+	for i, name := range net.streams[:len(net.streams)-1] {
+		if strings.HasSuffix(name, ".ckpt") {
+			t.Errorf("stream %d was of a checkpoint that is not used", i)
+		}
+	}
+}
+
 // A checkpoint from before history was let go of is not handed out once that
 // history is gone: its state would need contents that are not there.
 func TestCheckpointKnowsWhatIsGone(t *testing.T) {

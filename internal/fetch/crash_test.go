@@ -26,7 +26,6 @@ type lagging struct {
 	peer *node
 	meta checkpoint.Meta
 	disk *vfs.Mem // never written to: clones are
-	old  *node    // its log's writer, for comparing
 }
 
 // laggings are the ways to lack something.

@@ -326,8 +326,7 @@ func (f *fetcher) plan(ctx context.Context, to peer.Target) (*plan, error) {
 	case m.PrevIndex == head.Last && m.PrevChain != Hash(head.Chain):
 		return nil, differs(head.Last, head.Chain, m.PrevChain)
 	case m.PrevIndex < head.Last && m.Asked == nil:
-		// It has the block, or one of the two logs has one that the other lacks.
-		return nil, fmt.Errorf("%w: the other node has no block at index %d", ErrDiffers, head.Last)
+		return nil, fmt.Errorf("the other node does not tell its chain at index %d", head.Last)
 	case m.PrevIndex < head.Last && *m.Asked != Hash(head.Chain):
 		return nil, differs(head.Last, head.Chain, *m.Asked)
 	}

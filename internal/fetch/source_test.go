@@ -429,10 +429,7 @@ func TestOverTheNetwork(t *testing.T) {
 }
 
 // stuck is a stream that brings nothing until it is given up.
-type stuck struct {
-	Caller
-	ctx context.Context
-}
+type stuck struct{ Caller }
 
 func (s *stuck) Stream(ctx context.Context, _ peer.Target, _ string, _ []byte) (io.ReadCloser, error) {
 	return io.NopCloser(readerFunc(func([]byte) (int, error) { <-ctx.Done(); return 0, ctx.Err() })), nil
@@ -448,7 +445,7 @@ func TestIdleStreamIsGivenUp(t *testing.T) {
 	mem := newNet()
 	n.serve(mem, "a")
 	synctest.Test(t, func(t *testing.T) {
-		o := optionsOf(&stuck{Caller: mem}, vfs.NewMem(), meta.Index, "a")
+		o := optionsOf(&stuck{mem}, vfs.NewMem(), meta.Index, "a")
 		o.Rounds, o.Wait = 2, nil
 		began := time.Now()
 		if err := Fetch(t.Context(), o); err == nil || !strings.Contains(err.Error(), "nothing has come for 30s") {

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	mathrand "math/rand/v2"
-	"net"
 	"net/http"
 	"net/http/httptrace"
 	"net/url"
@@ -147,17 +146,18 @@ func (c *Client) backoff(attempt int) time.Duration {
 
 // notSent reports whether a request surely never reached the server.
 func notSent(err error) bool {
-	var op *net.OpError
-	var begun *begunError
-	return errors.As(err, &op) && op.Op == "dial" && !errors.As(err, &begun)
+	var u *unsentError
+	return errors.As(err, &u)
 }
 
-// begunError is the failure of a request that had a connection before: net/http
-// sends one with an Idempotency-Key again by itself where the connection breaks,
-// and then tells only that the second one found nobody.
-type begunError struct{ error }
+// unsentError is the failure of a request that never had a connection: nobody
+// was there, or not who was to be there (TLS). One that had, and whose error is
+// the dialling's, is not it: net/http sends a request with an Idempotency-Key
+// again by itself where the connection breaks, and then tells only that the
+// second one found nobody.
+type unsentError struct{ error }
 
-func (e *begunError) Unwrap() error { return e.error }
+func (e *unsentError) Unwrap() error { return e.error }
 
 // once sends the request one time, to one endpoint. wait is what the server
 // asked for.
@@ -184,8 +184,8 @@ func (c *Client) once(ctx context.Context, at uint32, q *call, body []byte, answ
 		if cause := context.Cause(ctx); cause != nil && !errors.Is(err, cause) {
 			err = fmt.Errorf("%w: %w", cause, err)
 		}
-		if begun.Load() {
-			err = &begunError{err}
+		if !begun.Load() {
+			err = &unsentError{err}
 		}
 		return 0, 0, err
 	}

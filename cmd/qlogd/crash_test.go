@@ -13,9 +13,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/qlogd/qlogd/fsm"
 	"github.com/qlogd/qlogd/internal/event"
 	"github.com/qlogd/qlogd/internal/eventlog"
+	"github.com/qlogd/qlogd/internal/machine"
 	"github.com/qlogd/qlogd/internal/replay"
 	"github.com/qlogd/qlogd/internal/vfs"
 	"github.com/qlogd/qlogd/projections"
@@ -26,7 +26,7 @@ import (
 // state, checkpoints, Raft log; built as startNode builds it.
 type stack struct {
 	log     *eventlog.Log
-	machine *machine
+	machine *machine.Machine
 	replica *raft.Replica
 	ctx     context.Context   // ends when the replica can't go on, as the process would
 	seen    map[uint64]string // what each block held when it was appended
@@ -47,12 +47,12 @@ func openStack(disk vfs.FS) (*stack, error) {
 	if err := errors.Join(disk.MkdirAll("/raft"), disk.MkdirAll("/checkpoints"), disk.MkdirAll("/log")); err != nil {
 		return nil, err
 	}
-	found, err := recoverDisk(ctx, ro, "/log", 2048, slog.New(slog.DiscardHandler))
+	found, err := machine.Recover(ctx, ro, "/log", 2048, slog.New(slog.DiscardHandler))
 	if err != nil {
 		return nil, err
 	}
-	s.log = found.log
-	s.machine = &machine{Machine: fsm.New(found.state, s, fsm.Options{}), log: s.log}
+	s.log = found.Log
+	s.machine = machine.New(found.State, s.log, machine.Options{Log: s})
 	ro.Machine = s.machine
 	if s.replica, err = raft.Open(ro); err != nil {
 		s.log.Close()

@@ -16,6 +16,7 @@ import (
 	"github.com/qlogd/qlogd/internal/datadir"
 	"github.com/qlogd/qlogd/internal/eventlog"
 	"github.com/qlogd/qlogd/internal/fetch"
+	"github.com/qlogd/qlogd/internal/machine"
 	"github.com/qlogd/qlogd/internal/peer"
 	"github.com/qlogd/qlogd/internal/vfs"
 	"github.com/qlogd/qlogd/projections/store"
@@ -33,7 +34,7 @@ type engine struct {
 	auth   *api.Auth
 
 	log     *eventlog.Log
-	machine *machine
+	machine *machine.Machine
 	replica *raft.Replica
 	models  *store.Store
 	api     *api.Server
@@ -77,15 +78,15 @@ func openEngine(n *node) (_ *engine, err error) {
 	ro.OnOut, ro.OnJoined, ro.Joined = n.outOfCluster, n.joined, card.Joined
 
 	// The event log and its fold before Raft, which goes on from them.
-	found, err := recoverDisk(e.background, ro, datadir.Path(c.DataDir, datadir.LogDir), card.LogSegmentBytes, logger)
+	found, err := machine.Recover(e.background, ro, datadir.Path(c.DataDir, datadir.LogDir), card.LogSegmentBytes, logger)
 	if err != nil {
 		return nil, err
 	}
-	e.log = found.log
+	e.log = found.Log
 	// Retention tells in the log what it deletes, and syncs that, before it does;
 	// a copy may end before it was told.
-	if before, deleted := e.log.DeletedBefore(); deleted && before >= found.state.History() && (card.Fork == nil || before > card.Fork.Index) {
-		return nil, fmt.Errorf("the event log begins behind index %d, but retention has let go only of what is before index %d: its first segments are lost; put the whole directory back from a backup", before, found.state.History())
+	if before, deleted := e.log.DeletedBefore(); deleted && before >= found.State.History() && (card.Fork == nil || before > card.Fork.Index) {
+		return nil, fmt.Errorf("the event log begins behind index %d, but retention has let go only of what is before index %d: its first segments are lost; put the whole directory back from a backup", before, found.State.History())
 	}
 
 	// The read models follow behind the log and stand in nobody's way.
@@ -95,10 +96,9 @@ func openEngine(n *node) (_ *engine, err error) {
 	// Machine and api know each other only by these two hooks, and the api is
 	// made after Raft has begun to apply: so they look it up.
 	hooks := &hooks{discards: newDiscards(logger)}
-	e.machine = &machine{
-		Machine: fsm.New(found.state, &appender{log: e.log, count: hooks.count}, fsm.Options{Touched: hooks.touched, Known: rules()}),
-		log:     e.log,
-	}
+	e.machine = machine.New(found.State, e.log, machine.Options{
+		Options: fsm.Options{Touched: hooks.touched, Known: rules()}, Count: hooks.count,
+	})
 	ro.Machine = e.machine
 	// Raft last of what writes: from here on entries are applied.
 	if e.replica, err = raft.Open(ro); err != nil {
@@ -108,7 +108,7 @@ func openEngine(n *node) (_ *engine, err error) {
 	e.stopServing = fetch.Serve(e.peers, fetch.Source{
 		ClusterID: card.ClusterID, FS: vfs.OS{}, DataDir: c.DataDir, Log: e.log, Snapshot: e.snapshot, Logger: logger,
 	})
-	e.api = api.New(e.deps(found.past, registry), n.apiOptions())
+	e.api = api.New(e.deps(found.Past, registry), n.apiOptions())
 	hooks.set(e.api)
 	e.answerOthers()
 

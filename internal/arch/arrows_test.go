@@ -44,6 +44,9 @@ var house = map[string][]string{
 	"internal/eventlog":    {"log", "internal/event", "internal/vfs"},
 	"internal/replay":      {"log", "internal/datadir", "internal/eventlog", "internal/checkpoint", "internal/event", "internal/vfs", "projections"},
 
+	// What cmd puts together below the API, and the simulation too.
+	"internal/machine": {"fsm", "projections", "raft", "internal/checkpoint", "internal/event", "internal/eventlog", "internal/replay"},
+
 	// Tools for tests: they talk to the program from outside.
 	"internal/arch":              {},
 	"internal/cluster":           {"client", "api/wire"},

@@ -1,4 +1,4 @@
-package main
+package machine
 
 import (
 	"context"
@@ -13,21 +13,21 @@ import (
 	"github.com/qlogd/qlogd/raft"
 )
 
-// recovered is what a start finds on disk: the event log, cut where a crash
+// Recovered is what a start finds on disk: the event log, cut where a crash
 // tore it, and the state that it folds to.
-type recovered struct {
-	log   *eventlog.Log
-	state *projections.State
-	past  *replay.Source
+type Recovered struct {
+	Log   *eventlog.Log
+	State *projections.State
+	Past  *replay.Source
 }
 
 // logCache bounds the memory for the event log's newest blocks: what was just
 // enqueued is then leased without reading it back.
 const logCache = 64 << 20
 
-// recoverDisk brings back what is on disk, before Raft is opened on it. ro says
+// Recover brings back what is on disk, before Raft is opened on it. ro says
 // where Raft and the checkpoints are, dir where the event log is.
-func recoverDisk(ctx context.Context, ro raft.Options, dir string, segmentSize int64, logger *slog.Logger) (r recovered, err error) {
+func Recover(ctx context.Context, ro raft.Options, dir string, segmentSize int64, logger *slog.Logger) (r Recovered, err error) {
 	// What Raft still holds, and what a checkpoint has promised, before the
 	// event log is opened: only what can be applied again may be cut from its
 	// end, and never anything that a checkpoint stands on (I1).
@@ -48,19 +48,19 @@ func recoverDisk(ctx context.Context, ro raft.Options, dir string, segmentSize i
 			o.HeldFrom = min(heldFrom, metas[0].HeadIndex+1)
 		}
 	}
-	if r.log, err = eventlog.Open(o); err != nil {
+	if r.Log, err = eventlog.Open(o); err != nil {
 		return r, err
 	}
 	// The state before Raft: Raft then applies what the log does not hold yet,
 	// and skips what it does (I4).
-	r.past = &replay.Source{Log: r.log, FS: ro.FS, Checkpoints: ro.CheckpointDir}
+	r.Past = &replay.Source{Log: r.Log, FS: ro.FS, Checkpoints: ro.CheckpointDir}
 	began := time.Now()
-	state, cost, err := r.past.StateAt(ctx, event.Instant{Kind: event.InstantNow})
+	state, cost, err := r.Past.StateAt(ctx, event.Instant{Kind: event.InstantNow})
 	if err != nil {
-		_ = r.log.Close() // nothing was written
-		return recovered{}, err
+		_ = r.Log.Close() // nothing was written
+		return Recovered{}, err
 	}
-	r.state = state
+	r.State = state
 	for _, bad := range cost.Skipped {
 		logger.Warn("a checkpoint cannot be used, an older one and the log serve", "error", bad)
 	}

@@ -1,0 +1,637 @@
+package raft
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/internal/peer"
+	"github.com/qlogd/qlogd/internal/vfs"
+)
+
+// follower is the proposer of a node that does not lead, without Raft: the test
+// says who leads, how far this node has applied, and what calls come to.
+type follower struct {
+	*proposer
+	t testing.TB
+
+	mu    sync.Mutex
+	to    peer.Target
+	known bool
+	call  func(ctx context.Context, body []byte) ([]byte, error)
+	calls int
+}
+
+var leaderAt = peer.Target{Addr: "leader:1", Node: "n1"}
+
+// newFollower returns one that knows no leader.
+func newFollower(t testing.TB, l Limits) *follower {
+	o := on(vfs.NewMem())
+	o.Machine, o.Limits = openFake(t, o.FS, "/events"), l
+	o, err := o.withDefaults()
+	if err != nil {
+		t.Fatal(err)
+	}
+	fsm := newFSM(o, nil, func(error) {})
+	f := &follower{t: t, proposer: newProposer(o, fsm, &clock{wall: time.Now}, func(error) {}, make(chan struct{}))}
+	fsm.applied = func(p progress) { f.landed.reached(p.index) }
+	f.target = func() (peer.Target, bool) {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		return f.to, f.known
+	}
+	f.proposer.call = func(ctx context.Context, to peer.Target, name string, body []byte) ([]byte, error) {
+		f.mu.Lock()
+		f.calls++
+		call := f.call
+		f.mu.Unlock()
+		if name != callForward {
+			return nil, errors.New(name)
+		}
+		// The buffer is the caller's again when this returns.
+		return call(ctx, bytes.Clone(body))
+	}
+	stop, ended := make(chan struct{}), make(chan struct{})
+	go func() { f.run(stop); close(ended) }()
+	t.Cleanup(func() {
+		close(stop)
+		f.end()
+		f.cancel()
+		f.wg.Wait()
+		<-ended
+		f.giveUp()
+	})
+	return f
+}
+
+// follow makes a node known as the leader, that answers like this.
+func (f *follower) follow(call func(ctx context.Context, body []byte) ([]byte, error)) {
+	f.mu.Lock()
+	f.to, f.known, f.call = leaderAt, true, call
+	f.mu.Unlock()
+	f.moved()
+}
+
+func (f *follower) lose() {
+	f.mu.Lock()
+	f.known = false
+	f.mu.Unlock()
+	f.moved()
+}
+
+// apply makes the node as if it had applied everything up to index.
+func (f *follower) apply(index uint64) {
+	p := f.fsm.progress()
+	p.index = index
+	f.fsm.publish(p)
+}
+
+// look calls fn under the lock.
+func (f *follower) look(fn func()) {
+	f.proposer.mu.Lock()
+	defer f.proposer.mu.Unlock()
+	fn()
+}
+
+func (f *follower) called() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.calls
+}
+
+type reply struct {
+	event.Result
+	err error
+}
+
+func (f *follower) async(ctx context.Context, c *event.Command) <-chan reply {
+	done := make(chan reply, 1)
+	before := f.count()
+	go func() {
+		r, err := f.propose(ctx, c)
+		done <- reply{r, err}
+	}()
+	f.until(context.Background(), func() bool { return f.countLocked() != before || len(done) > 0 })
+	return done
+}
+
+func (f *follower) count() uint64 {
+	f.proposer.mu.Lock()
+	defer f.proposer.mu.Unlock()
+	return f.countLocked()
+}
+
+func (f *follower) countLocked() uint64 { return f.seq }
+
+// toNode calls a real leader's handler.
+func toNode(n *node) func(context.Context, []byte) ([]byte, error) {
+	return func(ctx context.Context, body []byte) ([]byte, error) {
+		return n.p.serveForward(ctx, peer.Identity{Node: "n2"}, body)
+	}
+}
+
+// allBack answers as a node that does not lead.
+func allBack(_ context.Context, body []byte) ([]byte, error) {
+	group, err := event.DecodeGroup(body, 1<<20, 1<<30)
+	if err != nil {
+		return nil, err
+	}
+	return newBatch(len(group)).allBack(), nil
+}
+
+// unreached returns the error of a call that surely was not sent.
+func unreached(t testing.TB) error {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := peer.New(peer.Options{Listener: l, Self: peer.Identity{Cluster: "c1", Node: "n2"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer n.Close()
+	gone, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	gone.Close()
+	_, _, err = n.Call(context.Background(), peer.Target{Addr: gone.Addr().String()}, callForward, nil)
+	if !peer.NotSent(err) {
+		t.Fatalf("%v", err)
+	}
+	return err
+}
+
+// Every command gets its own answer, whatever group and entry it came into, and
+// not before this node has applied it.
+func TestForward(t *testing.T) {
+	n := boot(t, on(vfs.NewMem()))
+	f := newFollower(t, Limits{GroupCommands: 7})
+	f.follow(toNode(n))
+	var all []<-chan reply
+	for i := range 100 {
+		all = append(all, f.async(t.Context(), put(fmt.Sprint(i))))
+	}
+	// All have been answered by the leader when nothing is on its way.
+	f.until(t.Context(), func() bool { return f.away.landing == len(all) })
+	for i, done := range all {
+		if len(done) > 0 {
+			t.Errorf("%d was answered before it was applied here", i)
+		}
+	}
+	head, _ := n.m.Head()
+	f.apply(head)
+	at := map[string]block{}
+	for _, b := range n.m.blocks {
+		for _, name := range b.Names {
+			at[name] = b
+		}
+	}
+	for i, done := range all {
+		got := <-done
+		b := at[fmt.Sprint(i)]
+		if got.err != nil || got.Index != b.Index || b.Names[got.Count] != fmt.Sprint(i) {
+			t.Errorf("%d: %+v, it is in %+v", i, got, b)
+		}
+	}
+	f.look(func() {
+		if f.away.landing != 0 || len(f.away.ripe) != 0 || f.away.bytes != 0 {
+			t.Errorf("left over: %+v", f.away)
+		}
+	})
+}
+
+// What surely was not proposed goes back to the front, in its order, and comes
+// to the next leader once.
+func TestForwardComesBack(t *testing.T) {
+	lost := unreached(t)
+	for name, call := range map[string]func(context.Context, []byte) ([]byte, error){
+		"not sent":       func(context.Context, []byte) ([]byte, error) { return nil, lost },
+		"not the leader": allBack,
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := boot(t, on(vfs.NewMem()))
+			f := newFollower(t, Limits{GroupCommands: 2})
+			// The first calls wait until all commands are there, several groups
+			// under way, the rest in the queue.
+			gate := make(chan struct{})
+			f.follow(func(ctx context.Context, body []byte) ([]byte, error) {
+				<-gate
+				return call(ctx, body)
+			})
+			var all []<-chan reply
+			var want []string
+			for i := range 40 {
+				want = append(want, fmt.Sprint(i))
+				all = append(all, f.async(t.Context(), put(want[i])))
+			}
+			f.until(t.Context(), func() bool { return len(f.away.list) == maxConvoys })
+			close(gate)
+			f.until(t.Context(), func() bool { return f.fails >= maxConvoys })
+			var orders [][]string
+			f.until(t.Context(), func() bool { // nothing under way: look at the order
+				if len(f.away.list) > 0 {
+					return false
+				}
+				var names []string
+				for d := f.q.class[event.ClassSettle].first; d != nil; d = d.next {
+					c, _ := event.DecodeCommand(d.data)
+					names = append(names, nameOf(c))
+				}
+				orders = append(orders, names)
+				return true
+			})
+			if !slices.Equal(orders[0], want) {
+				t.Errorf("they wait in the order %v", orders[0])
+			}
+			f.apply(1 << 40)
+			f.follow(toNode(n))
+			for i, done := range all {
+				if got := <-done; got.err != nil {
+					t.Errorf("%d: %v", i, got.err)
+				}
+			}
+			names := n.m.names()
+			slices.Sort(names)
+			slices.Sort(want)
+			if !slices.Equal(names, want) {
+				t.Errorf("applied %v", names)
+			}
+		})
+	}
+}
+
+// Anything else than a clear answer is unknown, and the command is not taken to
+// anybody again.
+func TestForwardUnknown(t *testing.T) {
+	for name, call := range map[string]func(context.Context, []byte) ([]byte, error){
+		"broken":        func(context.Context, []byte) ([]byte, error) { return nil, errors.New("connection reset") },
+		"its error":     func(context.Context, []byte) ([]byte, error) { return nil, &peer.Error{Code: "internal"} },
+		"no answer":     func(context.Context, []byte) ([]byte, error) { return nil, nil },
+		"fewer answers": func(context.Context, []byte) ([]byte, error) { return event.EncodeAnswers(nil), nil },
+		"the leader dies": func(context.Context, []byte) ([]byte, error) {
+			b := newBatch(1)
+			return b.encode(), nil
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFollower(t, Limits{})
+			f.follow(call)
+			got := <-f.async(t.Context(), put("a"))
+			if p := asProblem(t, got.err); !p.Unknown || p.RetryAfterMS == 0 {
+				t.Errorf("%+v", p)
+			}
+			calls := f.called()
+			f.look(func() {
+				if n, _ := f.q.len(); n != 0 || calls != 1 {
+					t.Errorf("%d wait, %d calls", n, calls)
+				}
+			})
+		})
+	}
+	// But for a group that could not even be read: nothing of it was proposed.
+	f := newFollower(t, Limits{})
+	f.follow(func(context.Context, []byte) ([]byte, error) { return nil, &peer.Error{Code: codeBadGroup} })
+	got := <-f.async(t.Context(), put("a"))
+	if p := asProblem(t, got.err); p.Unknown || p.Code != CodeNoLeader {
+		t.Errorf("%+v", p)
+	}
+}
+
+// While no leader is known a command waits for so long, each by its own clock,
+// and is then not applied.
+func TestWaitForALeader(t *testing.T) {
+	lost := unreached(t)
+	for name, leads := range map[string]func(*follower){
+		"none":           func(*follower) {},
+		"out of reach":   func(f *follower) { f.follow(func(context.Context, []byte) ([]byte, error) { return nil, lost }) },
+		"no longer one":  func(f *follower) { f.follow(allBack) },
+		"lost meanwhile": func(f *follower) { f.follow(allBack); f.lose() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFollower(t, Limits{})
+				leads(f)
+				var wg sync.WaitGroup
+				for i := range 10 {
+					wg.Go(func() {
+						time.Sleep(time.Duration(i) * 100 * time.Millisecond)
+						began := time.Now()
+						_, err := f.propose(t.Context(), put(fmt.Sprint(i)))
+						p := asProblem(t, err)
+						if p.Code != CodeNoLeader || p.Unknown || p.RetryAfterMS <= 0 {
+							t.Errorf("%d: %+v", i, p)
+						}
+						// One on its way when its time is up comes back first.
+						if d := time.Since(began); d < f.patient || d > f.patient+lastRetry {
+							t.Errorf("%d waited %v", i, d)
+						}
+					})
+				}
+				wg.Wait()
+				// Tries are few.
+				if n := f.called(); n > 40 {
+					t.Errorf("%d calls in three seconds", n)
+				}
+			})
+		})
+	}
+}
+
+// Whoever finds a leader in time does not fail; the request that cannot wait so
+// long is told why.
+func TestALeaderComes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := boot(t, on(vfs.NewMem()))
+		f := newFollower(t, Limits{})
+		f.apply(1 << 40)
+		done := f.async(t.Context(), put("a"))
+		short, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if p := asProblem(t, (<-f.async(short, put("b"))).err); p.Code != CodeNoLeader || p.Unknown {
+			t.Errorf("%+v", p)
+		}
+		time.Sleep(f.patient - time.Second - time.Millisecond)
+		f.follow(toNode(n))
+		if got := <-done; got.err != nil {
+			t.Error(got.err)
+		}
+		if got := n.m.names(); !slices.Equal(got, []string{"a"}) {
+			t.Errorf("applied %v", got)
+		}
+	})
+}
+
+// A leader that is cut off never answers: when another one leads, the outcome
+// is unknown after a while, and who waits behind goes to the new one at once.
+func TestForwardToTheCutOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := boot(t, on(vfs.NewMem()))
+		f := newFollower(t, Limits{})
+		f.apply(1 << 40)
+		entered := make(chan struct{}, 2)
+		f.follow(func(ctx context.Context, _ []byte) ([]byte, error) {
+			entered <- struct{}{}
+			<-ctx.Done()
+			return nil, ctx.Err()
+		})
+		hangs := f.async(t.Context(), put("hangs"))
+		<-entered
+		f.mu.Lock()
+		f.to, f.call = peer.Target{Addr: "other:1"}, toNode(n)
+		f.mu.Unlock()
+		f.moved()
+		if got := <-f.async(t.Context(), put("next")); got.err != nil {
+			t.Error(got.err)
+		}
+		began := time.Now()
+		if p := asProblem(t, (<-hangs).err); !p.Unknown {
+			t.Errorf("%+v", p)
+		}
+		if d := time.Since(began); d > f.patient {
+			t.Errorf("after %v", d)
+		}
+		// One that leads again in the meantime is not given up.
+		f.follow(func(ctx context.Context, body []byte) ([]byte, error) {
+			entered <- struct{}{}
+			time.Sleep(3 * time.Second)
+			return toNode(n)(ctx, body)
+		})
+		slow := f.async(t.Context(), put("slow"))
+		<-entered
+		f.lose()
+		f.mu.Lock()
+		f.known = true
+		f.mu.Unlock()
+		f.moved()
+		if got := <-slow; got.err != nil {
+			t.Error(got.err)
+		}
+	})
+}
+
+func TestForwardCancelled(t *testing.T) {
+	f := newFollower(t, Limits{GroupCommands: 1})
+	entered, gate := make(chan struct{}, maxConvoys), make(chan struct{})
+	f.follow(func(ctx context.Context, body []byte) ([]byte, error) {
+		entered <- struct{}{}
+		<-gate
+		return allBack(ctx, body)
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	away := f.async(ctx, put("away"))
+	<-entered
+	cancel()
+	if p := asProblem(t, (<-away).err); !p.Unknown {
+		t.Errorf("on its way: %+v", p)
+	}
+	// It comes back, and nobody waits for it: it is not proposed for nobody.
+	n := boot(t, on(vfs.NewMem()))
+	f.lose()
+	close(gate)
+	f.until(t.Context(), func() bool { return len(f.away.list) == 0 })
+	f.apply(1 << 40)
+	f.follow(toNode(n))
+	if got := <-f.async(t.Context(), put("b")); got.err != nil {
+		t.Error(got.err)
+	}
+	if got := n.m.names(); !slices.Equal(got, []string{"b"}) {
+		t.Errorf("applied %v", got)
+	}
+	// Answered by the leader, but this node does not come to it in time.
+	f.apply(0)
+	ctx, cancel = context.WithCancel(t.Context())
+	landing := f.async(ctx, put("c"))
+	f.until(t.Context(), func() bool { return f.away.landing == 1 })
+	cancel()
+	if p := asProblem(t, (<-landing).err); !p.Unknown {
+		t.Errorf("not applied here: %+v", p)
+	}
+	f.apply(1 << 40)
+	f.look(func() {
+		if l := f.away.landing; l != 0 {
+			t.Errorf("%d still land", l)
+		}
+	})
+}
+
+// The leader treats others' commands as its own: classes, limits, the disk.
+func TestServeForward(t *testing.T) {
+	n, release := stuck(t, Limits{Waiting: 8})
+	f := newFollower(t, Limits{})
+	f.apply(1 << 40)
+	f.follow(toNode(n))
+	var all []<-chan reply
+	var own []<-chan error
+	for i, c := range []*event.Command{background("b1"), leaseOf("l1"), produceOf("p1"), put("s1")} {
+		all = append(all, f.async(t.Context(), c))
+		n.waitFor(func(l Load) bool { return l.Waiting == 2*i+1 })
+		switch i {
+		case 0:
+			own = append(own, n.async(t.Context(), background("b2")))
+		case 1:
+			own = append(own, n.async(t.Context(), leaseOf("l2")))
+		case 2:
+			own = append(own, n.async(t.Context(), produceOf("p2")))
+		case 3:
+			own = append(own, n.async(t.Context(), put("s2")))
+		}
+		n.waitFor(func(l Load) bool { return l.Waiting == 2*i+2 })
+	}
+	p := asProblem(t, (<-f.async(t.Context(), put("too many"))).err)
+	if p.Code != CodeOverloaded || p.Unknown || p.QueueDepth != 8 || p.RetryAfterMS <= 0 {
+		t.Errorf("%+v", p)
+	}
+	f.look(func() {
+		if f.fails != 0 {
+			t.Error("a leader that is overloaded counts as one that is not there")
+		}
+	})
+	release()
+	for _, done := range all {
+		if got := <-done; got.err != nil {
+			t.Error(got.err)
+		}
+	}
+	for _, done := range own {
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+	want := []string{"blocker", "s1", "s2", "p1", "p2", "l1", "l2", "b1", "b2"}
+	if got := n.m.names(); !slices.Equal(got, want) {
+		t.Errorf("applied %v", got)
+	}
+}
+
+func TestServeForwardDiskNearlyFull(t *testing.T) {
+	o := on(vfs.NewMem())
+	o.FreeBytes, o.ReserveBytes = func() (uint64, error) { return 1000, nil }, 1001
+	n := boot(t, o)
+	f := newFollower(t, Limits{})
+	f.apply(1 << 40)
+	f.follow(toNode(n))
+	p := asProblem(t, (<-f.async(t.Context(), produceOf("p"))).err)
+	if p.Code != CodeInsufficientStorage || p.Unknown {
+		t.Errorf("%+v", p)
+	}
+	if got := <-f.async(t.Context(), put("s")); got.err != nil {
+		t.Error(got.err)
+	}
+}
+
+// A leader that loses its leadership gives back what it did not propose; what
+// nobody waits for any more it drops.
+func TestServeForwardNoLonger(t *testing.T) {
+	n, release := stuck(t, Limits{})
+	body := event.AppendGroup(nil, []event.Forwarded{{Class: event.ClassSettle, Weight: 1, Data: event.EncodeCommand(put("a"))}})
+	serve := func(ctx context.Context) chan []byte {
+		done := make(chan []byte, 1)
+		go func() {
+			b, err := n.p.serveForward(ctx, peer.Identity{}, body)
+			if err != nil && !errors.Is(err, context.Canceled) {
+				t.Error(err)
+			}
+			done <- b
+		}()
+		return done
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	hungUp := serve(ctx)
+	n.waitFor(func(l Load) bool { return l.Waiting == 1 })
+	cancel()
+	<-hungUp
+	if l := n.Load(); l.Waiting != 0 {
+		t.Errorf("%+v", l)
+	}
+
+	isBack := func(what string, b []byte) {
+		t.Helper()
+		answers, err := event.DecodeAnswers(b, 1)
+		if err != nil || !answers[0].Back {
+			t.Errorf("%s: %+v, %v", what, answers, err)
+		}
+	}
+	waits := serve(t.Context())
+	n.waitFor(func(l Load) bool { return l.Waiting == 1 })
+	n.p.setLeader(false)
+	isBack("lost", <-waits)
+	isBack("not the leader", <-serve(t.Context()))
+	n.p.setLeader(true)
+	waits = serve(t.Context())
+	n.waitFor(func(l Load) bool { return l.Waiting == 1 })
+	giveUp := n.p.hold()
+	isBack("handing over", <-waits)
+	isBack("handing over", <-serve(t.Context()))
+	giveUp()
+	n.p.close()
+	isBack("shutting down", <-serve(t.Context()))
+	release()
+}
+
+func TestServeForwardBadGroup(t *testing.T) {
+	n := boot(t, on(vfs.NewMem()))
+	good := event.AppendGroup(nil, []event.Forwarded{{Class: event.ClassSettle, Data: event.EncodeCommand(put("a"))}})
+	for _, b := range [][]byte{nil, {1, 2, 3}, good[:len(good)-1], append(bytes.Clone(good), 0)} {
+		_, err := n.p.serveForward(t.Context(), peer.Identity{}, b)
+		var told *peer.Error
+		if !errors.As(err, &told) || told.Code != codeBadGroup {
+			t.Errorf("%x: %v", b, err)
+		}
+	}
+	if got := n.m.names(); len(got) != 0 {
+		t.Errorf("applied %v", got)
+	}
+}
+
+// What waits is bounded, also where nothing can leave.
+func TestOverloadedWithoutALeader(t *testing.T) {
+	f := newFollower(t, Limits{Waiting: 8})
+	var all []<-chan reply
+	for i := range 8 {
+		all = append(all, f.async(t.Context(), put(fmt.Sprint(i))))
+	}
+	p := asProblem(t, (<-f.async(t.Context(), put("too many"))).err)
+	if p.Code != CodeOverloaded || p.Unknown {
+		t.Errorf("%+v", p)
+	}
+	for _, done := range all {
+		if p := asProblem(t, (<-done).err); p.Code != CodeNoLeader {
+			t.Errorf("%+v", p)
+		}
+	}
+}
+
+// restore keeps the order in which commands came, whatever comes back when.
+func TestRestore(t *testing.T) {
+	var q fifo
+	made := func(seqs ...uint64) (g []*pending) {
+		for _, s := range seqs {
+			g = append(g, &pending{seq: s, data: []byte{1}})
+		}
+		return g
+	}
+	for _, g := range [][]*pending{made(7, 8), made(3, 5), nil, made(1, 4, 6, 9), made(2)} {
+		q.restore(g)
+	}
+	var got, back []uint64
+	for p := q.first; p != nil; p = p.next {
+		got = append(got, p.seq)
+	}
+	for p := q.last; p != nil; p = p.prev {
+		back = append(back, p.seq)
+	}
+	slices.Reverse(back)
+	if want := []uint64{1, 2, 3, 4, 5, 6, 7, 8, 9}; !slices.Equal(got, want) || !slices.Equal(back, want) || q.n != 9 || q.bytes != 9 {
+		t.Errorf("%v, %v, %d, %d", got, back, q.n, q.bytes)
+	}
+}

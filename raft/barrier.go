@@ -201,7 +201,7 @@ func (r *Replica) confirmHere() (uint64, error) {
 	if r.fsm.progress().term != term {
 		return 0, errNotYet
 	}
-	index := r.raft.CommitIndex()
+	index := r.stores.log.told(r.raft.CommitIndex())
 	if err := r.verify(); err != nil {
 		return 0, err
 	}

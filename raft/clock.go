@@ -186,6 +186,7 @@ func (r *Replica) listen() {
 func (r *Replica) leadTime() {
 	r.listen()
 	r.clock.lead(r.fsm.progress().clock, r.alone())
+	r.askPeers()
 	if r.askClocks() {
 		r.wg.Go(r.keepAsking)
 	}

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -29,6 +31,11 @@ type logStore struct {
 
 	entries atomic.Uint64 // stored by this process
 	bytes   atomic.Uint64
+
+	mu sync.Mutex
+	// silent are the indexes of entries of Raft's own that the FSM is never told
+	// of, the newest ones that this process has stored, rising.
+	silent []uint64
 }
 
 var (
@@ -134,11 +141,45 @@ func (s *logStore) StoreLogs(logs []*hraft.Log) error {
 		if err := s.guard("store entries", func() error { return s.wal.StoreLogs(sealed) }); err != nil {
 			return err
 		}
+		s.noteSilent(logs[:n])
 		s.entries.Add(uint64(n))
 		s.bytes.Add(uint64(size))
 		logs = logs[n:]
 	}
 	return nil
+}
+
+// keepSilent is how many silent entries are remembered. They come one at a time
+// and with a command behind them soon.
+const keepSilent = 64
+
+func (s *logStore) noteSilent(logs []*hraft.Log) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for n := len(s.silent); n > 0 && s.silent[n-1] >= logs[0].Index; n-- {
+		s.silent = s.silent[:n-1] // overwritten by another leader's
+	}
+	for _, l := range logs {
+		if l.Type != hraft.LogCommand && l.Type != hraft.LogConfiguration {
+			s.silent = append(s.silent, l.Index)
+		}
+	}
+	if n := len(s.silent); n > keepSilent {
+		s.silent = slices.Delete(s.silent, 0, n-keepSilent)
+	}
+}
+
+// told returns the newest entry up to index that the FSM is told of: who waits
+// for one of Raft's own would wait for whatever comes next.
+func (s *logStore) told(index uint64) uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, silent := range slices.Backward(s.silent) {
+		if silent == index {
+			index--
+		}
+	}
+	return index
 }
 
 // DeleteRange implements hraft.LogStore.

@@ -520,7 +520,9 @@ func (r *Replica) transfer(to string) error {
 	case pick == nil:
 		return conflict("", "there is no other voter that can be reached")
 	}
-	err := r.raft.LeadershipTransferToServer(pick.serverID(), pick.serverAddress()).Error()
+	ctx, cancel := r.within(transferSticks)
+	defer cancel()
+	err := r.handOver(ctx, *pick)
 	if err == nil {
 		return nil
 	}

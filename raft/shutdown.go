@@ -1,9 +1,11 @@
 package raft
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	hraft "github.com/hashicorp/raft"
@@ -55,26 +57,50 @@ func (r *Replica) end() error {
 // Called first when a node is drained: while the next leader begins, the
 // commands in hand wait here, and are then taken to it.
 func (r *Replica) StepDown(ctx context.Context) error {
-	for try := 1; ; try++ {
-		if !r.Leader() || !r.hasSuccessor() || r.dead.Load() != nil {
+	var errs []error
+	for _, v := range r.successors() {
+		if !r.canHandOver() || ctx.Err() != nil {
+			break
+		}
+		err := r.handOver(ctx, v)
+		if err == nil {
 			return nil
 		}
-		err := r.handOver(ctx, r.raft.LeadershipTransfer)
-		if err == nil || ctx.Err() != nil || try == 3 {
-			return err
-		}
-		r.o.Logger.Info("leadership could not be handed over, trying again", "error", err)
+		errs = append(errs, err)
+		r.wg.Go(r.unstick)
+	}
+	if !r.canHandOver() || r.alone() {
+		return nil
+	}
+	return errors.Join(append(errs, ctx.Err())...)
+}
+
+// canHandOver tells whether this node leads. A replica that has ended leaves
+// hashicorp/raft's question without an answer.
+func (r *Replica) canHandOver() bool {
+	select {
+	case <-r.stop:
+		return false
+	case <-r.failed:
+		return false
+	default:
+		return r.Leader()
 	}
 }
 
-// hasSuccessor tells whether the configuration has another voter.
-func (r *Replica) hasSuccessor() bool {
-	for _, s := range r.servers() {
-		if s.Suffrage == hraft.Voter && s.ID != r.id {
-			return true
+// successors are the other voters, whoever can take over soonest first.
+func (r *Replica) successors() []peerView {
+	all := slices.DeleteFunc(r.peers(), func(v peerView) bool { return !v.Votes || v.Status.Held })
+	slices.SortStableFunc(all, func(a, b peerView) int {
+		if a.Reachable != b.Reachable { // lately; in the first second nobody is
+			if a.Reachable {
+				return -1
+			}
+			return 1
 		}
-	}
-	return false
+		return cmp.Compare(b.Status.Last, a.Status.Last)
+	})
+	return all
 }
 
 // quiesce is how long a handover waits for the entries under way. One that is
@@ -82,30 +108,34 @@ func (r *Replica) hasSuccessor() bool {
 const quiesce = time.Second
 
 // handOver proposes nothing new, lets what is under way end, gives leadership
-// away by transfer, and returns when this node does not lead any more.
-func (r *Replica) handOver(ctx context.Context, transfer func() hraft.Future) error {
+// to another voter, and returns when this node does not lead any more.
+func (r *Replica) handOver(ctx context.Context, to peerView) error {
 	p := r.p
 	defer p.hold()()
 	settled, cancel := context.WithTimeout(ctx, quiesce)
 	p.until(settled, func() bool { return len(p.flying) == 0 || !p.leader })
 	cancel()
 	done := make(chan error, 1)
-	go func() { done <- transfer().Error() }() // bounded by the election timeout
+	go func() { // bounded by the election timeout
+		done <- r.raft.LeadershipTransferToServer(to.serverID(), to.serverAddress()).Error()
+	}()
 	select {
 	case err := <-done:
 		if err != nil {
-			return fmt.Errorf("hand leadership over: %w", err)
+			return fmt.Errorf("hand leadership over to %s: %w", to.ID, err)
 		}
 	case <-ctx.Done():
-		return fmt.Errorf("hand leadership over: %w", ctx.Err())
+		return fmt.Errorf("hand leadership over to %s: %w", to.ID, ctx.Err())
 	case <-r.failed:
 		return *r.dead.Load()
+	case <-r.stop:
+		return hraft.ErrRaftShutdown
 	}
 	// The other one stands for election, and may still lose it.
 	won, cancel := context.WithTimeout(ctx, 2*r.o.ElectionTimeout)
 	defer cancel()
 	if !p.until(won, func() bool { return !p.leader }) {
-		return errors.New("hand leadership over: the other node did not take it")
+		return fmt.Errorf("hand leadership over to %s: it did not take it", to.ID)
 	}
 	// Not needed, but what is in hand then need not wait: a leader is known.
 	p.until(won, func() bool { return p.leader || p.away.known })

@@ -1,0 +1,444 @@
+package raft
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/qlogd/qlogd/internal/event"
+)
+
+// has tells whether a node has applied a name.
+func (m *member) has(name string) bool { return slices.Contains(m.m.names(), name) }
+
+// calm makes leadership change only by what a test does, also where the machine
+// is busy.
+func calm(o *Options) { o.HeartbeatTimeout, o.ElectionTimeout = 2*time.Second, 2*time.Second }
+
+// settled waits until the cluster has a leader that every node knows.
+func (c *nodes) settled() *member {
+	c.t.Helper()
+	l := c.leader()
+	for _, m := range c.members() {
+		until(c.t, m.name+" knows the leader", func() bool {
+			to, ok := m.leaderTarget()
+			return m == l || ok && to.Node == l.name
+		})
+	}
+	return l
+}
+
+// Any node takes any write, and whoever has an answer finds it in the log of the
+// node that gave it.
+func TestAnyNodeTakesAnyWrite(t *testing.T) {
+	c := cluster(t, 3, calm)
+	c.settled()
+	var wg sync.WaitGroup
+	for _, m := range c.members() {
+		for w := range 8 {
+			wg.Go(func() {
+				for i := range 25 {
+					name := fmt.Sprintf("%s-%d-%d", m.name, w, i)
+					cmd := put(name)
+					if w%2 == 0 {
+						cmd = produceOf(name)
+					}
+					r, err := m.Propose(t.Context(), cmd)
+					if err != nil {
+						t.Errorf("%s: %v", name, err)
+						return
+					}
+					m.m.mu.Lock()
+					at := slices.IndexFunc(m.m.blocks, func(b block) bool { return b.Index == r.Index })
+					if at < 0 || !slices.Contains(m.m.blocks[at].Names, name) {
+						t.Errorf("%s was answered with index %d: %+v", name, r.Index, m.m.blocks[max(0, at)])
+					}
+					m.m.mu.Unlock()
+				}
+			})
+		}
+	}
+	wg.Wait()
+	c.level()
+	for _, m := range c.members() {
+		names := m.m.names()
+		slices.Sort(names)
+		if n := len(slices.Compact(names)); n != 600 || len(names) != 600 {
+			t.Errorf("%s: %d names, %d different", m.name, len(names), n)
+		}
+	}
+}
+
+// A reader on any node sees every write that was answered before.
+func TestBarrierOnAnyNode(t *testing.T) {
+	c := cluster(t, 3, calm)
+	c.settled()
+	all := c.members()
+	for i := range 60 {
+		name := fmt.Sprint(i)
+		if _, err := all[i%3].Propose(t.Context(), put(name)); err != nil {
+			t.Fatal(err)
+		}
+		var wg sync.WaitGroup
+		for _, m := range all {
+			wg.Go(func() {
+				if err := m.Barrier(t.Context()); err != nil {
+					t.Errorf("%s: %v", m.name, err)
+				}
+				if !m.has(name) {
+					t.Errorf("%s does not show %s", m.name, name)
+				}
+			})
+		}
+		wg.Wait()
+	}
+}
+
+// A leader that is cut off answers nobody: neither its own readers nor those of
+// others, and a write that it took is not called applied.
+func TestDeposedLeaderAnswersNobody(t *testing.T) {
+	c := cluster(t, 3, func(o *Options) { o.LeaderWait = 500 * time.Millisecond })
+	old := c.settled()
+	c.put("before")
+	c.isolate(old.name, true)
+	reads := make(chan error, 200)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for range cap(reads) {
+			err := old.Barrier(t.Context())
+			if err == nil && len(c.leaders(old.name)) > 0 && c.get(c.leaders(old.name)[0]).has("after") && !old.has("after") {
+				err = fmt.Errorf("shows an old state")
+			} else if err != nil {
+				err = nil
+			}
+			reads <- err
+			if !old.Leader() {
+				return
+			}
+		}
+	}()
+	c.put("after", old.name)
+	<-ended
+	close(reads)
+	for err := range reads {
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	// In bounded time, and as something that can be asked again.
+	if p := asProblem(t, old.Barrier(t.Context())); p.Code != CodeNoLeader || p.Unknown {
+		t.Errorf("%+v", p)
+	}
+	p := old.refused(t.Context(), put("late"))
+	if p.Code != CodeNoLeader || p.Unknown {
+		t.Errorf("%+v", p)
+	}
+	c.isolate(old.name, false)
+	until(t, "the old leader is back", func() bool { return old.Barrier(t.Context()) == nil })
+	if !old.has("after") {
+		t.Error("a reader does not see what was written meanwhile")
+	}
+	c.level()
+	if old.has("late") {
+		t.Error("what was not applied is")
+	}
+}
+
+// leaders are the nodes that think that they lead, but for some.
+func (c *nodes) leaders(but ...string) (names []string) {
+	for _, m := range c.members() {
+		if m.node != nil && !slices.Contains(but, m.name) && m.Leader() {
+			names = append(names, m.name)
+		}
+	}
+	return names
+}
+
+// writers write through all nodes until stopped, without trying anything twice.
+type writers struct {
+	stop chan struct{}
+	wg   sync.WaitGroup
+
+	mu      sync.Mutex
+	done    []string
+	refused []string // not applied
+	unknown []string
+	why     map[string]int
+	n       atomic.Int64
+}
+
+func (c *nodes) write(per int, but ...string) *writers {
+	w := &writers{stop: make(chan struct{}), why: map[string]int{}}
+	for _, m := range c.members() {
+		if slices.Contains(but, m.name) {
+			continue
+		}
+		for range per {
+			w.wg.Go(func() {
+				for {
+					select {
+					case <-w.stop:
+						return
+					default:
+					}
+					name := fmt.Sprintf("w%d", w.n.Add(1))
+					ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+					_, err := m.Propose(ctx, put(name))
+					cancel()
+					w.note(c.t, name, err)
+				}
+			})
+		}
+	}
+	return w
+}
+
+func (w *writers) note(t testing.TB, name string, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if err == nil {
+		w.done = append(w.done, name)
+		return
+	}
+	p := asProblem(t, err)
+	w.why[p.Error()]++
+	if p.Unknown {
+		w.unknown = append(w.unknown, name)
+	} else {
+		w.refused = append(w.refused, name)
+	}
+}
+
+// more waits until so many more writes have been done.
+func (w *writers) more(t testing.TB, n int) {
+	t.Helper()
+	count := func() int {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		return len(w.done)
+	}
+	want := count() + n
+	until(t, "writes go on", func() bool { return count() >= want })
+}
+
+// check stops the writers and holds what they were told against the log.
+func (w *writers) check(t testing.TB, names []string) {
+	t.Helper()
+	applied := map[string]int{}
+	for _, n := range names {
+		applied[n]++
+	}
+	for n, times := range applied {
+		if times > 1 {
+			t.Errorf("%s was applied %d times", n, times)
+		}
+	}
+	for _, n := range w.done {
+		if applied[n] == 0 {
+			t.Errorf("%s was done and is not there", n)
+		}
+	}
+	for _, n := range w.refused {
+		if applied[n] > 0 {
+			t.Errorf("%s was not applied and is there", n)
+		}
+	}
+	t.Logf("%d done, %d refused, %d unknown: %v", len(w.done), len(w.refused), len(w.unknown), w.why)
+}
+
+// Leaders are cut off in the middle: what clients are told is true.
+func TestLeaderIsCutOff(t *testing.T) {
+	c := cluster(t, 3, nil)
+	c.settled()
+	w := c.write(4)
+	for range 3 {
+		l := c.leader()
+		w.more(t, 50)
+		c.isolate(l.name, true)
+		c.leader(l.name)
+		w.more(t, 50)
+		c.isolate(l.name, false)
+		c.settled()
+	}
+	close(w.stop)
+	w.wg.Wait()
+	c.put("last")
+	c.level()
+	w.check(t, c.leader().m.names())
+}
+
+// Leadership is handed over and nobody notices: no write fails, on any node.
+func TestStepDownFailsNobody(t *testing.T) {
+	c := cluster(t, 3, calm)
+	c.settled()
+	w := c.write(4)
+	for range 5 {
+		l := c.leader()
+		w.more(t, 50)
+		began := time.Now()
+		if err := l.StepDown(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		handed := time.Since(began)
+		w.more(t, 1)
+		t.Logf("handed over in %v, the next write after %v", handed, time.Since(began))
+		if l.Leader() {
+			t.Error("it still leads")
+		}
+	}
+	close(w.stop)
+	w.wg.Wait()
+	c.level()
+	w.check(t, c.leader().m.names())
+	if len(w.refused)+len(w.unknown) > 0 {
+		t.Errorf("writes failed: %v", w.why)
+	}
+}
+
+// A leader that is shut down answers all that it took, and the others' clients
+// do not notice.
+func TestShutdownOfTheLeader(t *testing.T) {
+	c := cluster(t, 3, calm)
+	l := c.settled()
+	others := c.write(4, l.name)
+	own := c.write(4, slices.DeleteFunc([]string{"n1", "n2", "n3"}, func(n string) bool { return n == l.name })...)
+	others.more(t, 50)
+	own.more(t, 20)
+	began := time.Now()
+	shut := make(chan struct{})
+	go func() { l.down(); close(shut) }()
+	<-shut
+	t.Logf("shut down in %v", time.Since(began))
+	close(own.stop)
+	own.wg.Wait()
+	others.more(t, 50)
+	close(others.stop)
+	others.wg.Wait()
+	c.leader(l.name)
+	c.level(l.name)
+	names := c.leader(l.name).m.names()
+	// Names of the two kinds of writers are alike: check them apart from twice.
+	for _, w := range []*writers{others, own} {
+		for _, n := range w.done {
+			if !slices.Contains(names, n) {
+				t.Errorf("%s was done and is not there", n)
+			}
+		}
+		if len(w.unknown) > 0 {
+			t.Errorf("unknown: %v", w.why)
+		}
+	}
+	if len(others.refused) > 0 {
+		t.Errorf("refused by nodes that were not shut down: %v", others.why)
+	}
+	for why := range own.why {
+		if why != shuttingDown().Error() {
+			t.Errorf("refused: %s", why)
+		}
+	}
+}
+
+// A minority tells in bounded time that it cannot write or read.
+func TestMinority(t *testing.T) {
+	c := cluster(t, 3, func(o *Options) { o.LeaderWait = 300 * time.Millisecond })
+	l := c.settled()
+	for _, m := range c.members() {
+		if m != l {
+			m.stop()
+		}
+	}
+	until(t, "it steps down", func() bool { return !l.Leader() })
+	if p := l.refused(t.Context(), put("x")); p.Code != CodeNoLeader || p.Unknown {
+		t.Errorf("%+v", p)
+	}
+	if p := asProblem(t, l.Barrier(t.Context())); p.Code != CodeNoLeader || p.Unknown {
+		t.Errorf("%+v", p)
+	}
+}
+
+// One node's wall clock is years off, and each node leads once: time goes on as
+// the other two have it, on all nodes.
+func TestOneClockYearsOff(t *testing.T) {
+	const year = 365 * 24 * time.Hour
+	for name, off := range map[string]time.Duration{"ahead": 5 * year, "behind": -5 * year} {
+		t.Run(name, func(t *testing.T) {
+			var jump atomic.Int64
+			c := cluster(t, 3, func(o *Options) {
+				if o.NodeID == "n2" {
+					o.Wall = func() time.Time { return time.Now().Add(off + time.Duration(jump.Load())) }
+				}
+			})
+			check := func(what string) {
+				t.Helper()
+				for _, m := range c.members() {
+					until(t, m.name+" tells the time: "+what, func() bool {
+						// Within a minute: years are what this is about.
+						return time.Since(time.UnixMilli(m.Clock())).Abs() < time.Minute
+					})
+				}
+				for _, ms := range c.leader().m.times() {
+					if d := time.Since(time.UnixMilli(ms)); d.Abs() > 10*time.Minute {
+						t.Fatalf("%s: an entry is stamped %v ago", what, d)
+					}
+				}
+			}
+			c.put("due+600000")
+			check("at the beginning")
+			for range 4 {
+				l := c.settled()
+				jump.Add(int64(year)) // and jumps once more
+				c.put("a")
+				check("led by " + l.name)
+				if err := l.StepDown(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				c.put("b")
+			}
+			for _, m := range c.members() {
+				m.m.mu.Lock()
+				if m.m.fired > 0 {
+					t.Errorf("%s: something that is due in ten minutes has happened", m.name)
+				}
+				m.m.mu.Unlock()
+			}
+		})
+	}
+}
+
+// Load and Pending tell of what is with the leader, too; and who took a write
+// tells of it, not who orders it.
+func TestLoadOfAFollower(t *testing.T) {
+	c := cluster(t, 3, calm)
+	l := c.settled()
+	f := c.members()[0]
+	if f == l {
+		f = c.members()[1]
+	}
+	gate := make(chan struct{})
+	l.m.hold = gate
+	cmd := put("held")
+	cmd.Request = &event.Request{Key: event.Hash{7}}
+	done := f.async(t.Context(), cmd)
+	until(t, "it is with the leader", func() bool { return inFlightOf(l.Load()) == 1 })
+	if got := f.Pending(event.Hash{7}); len(got) != 1 || !got[0].InFlight {
+		t.Errorf("%+v", got)
+	}
+	if got := l.Pending(event.Hash{7}); len(got) != 0 {
+		t.Errorf("the leader tells of it, too: %+v", got)
+	}
+	if load := f.Load(); load.Entries != 1 || inFlightOf(load) != 1 {
+		t.Errorf("%+v", load)
+	}
+	close(gate)
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if load := f.Load(); load.Entries != 0 || inFlightOf(load) != 0 {
+		t.Errorf("%+v", load)
+	}
+}

@@ -56,6 +56,23 @@ crash: ## kill -9 the real server 200 times under load (CRASH_KILLS=n)
 	CRASH_KILLS=$(if $(filter-out file,$(origin CRASH_KILLS)),$(CRASH_KILLS),200) \
 	  go test -count=1 -v -timeout 4h -run '^TestCrash$$' ./internal/cluster/crashtest
 
+.PHONY: chaos
+chaos: ## kill leaders, kill all, wipe, pause and cut off nodes of a real cluster under load (CHAOS_LEADER_KILLS=100 CHAOS_ALL_KILLS=20 …)
+	CHAOS_SECONDS=$(or $(CHAOS_SECONDS),0) CHAOS_LEADER_KILLS=$(or $(CHAOS_LEADER_KILLS),100) CHAOS_ALL_KILLS=$(or $(CHAOS_ALL_KILLS),20) \
+	  CHAOS_WIPES=$(or $(CHAOS_WIPES),10) CHAOS_PAUSES=$(or $(CHAOS_PAUSES),20) CHAOS_CUTS=$(or $(CHAOS_CUTS),20) \
+	  CHAOS_STOPS=$(or $(CHAOS_STOPS),10) CHAOS_TRANSFERS=$(or $(CHAOS_TRANSFERS),10) \
+	  go test -count=1 -v -timeout 4h -run '^TestChaos$$' ./internal/cluster/crashtest
+
+.PHONY: failover
+failover: ## how long writes are away after 100 deaths of the leader, and while it stops in good order 20 times
+	FAILOVER_TIMED=1 FAILOVER_KILLS=$(or $(FAILOVER_KILLS),100) FAILOVER_STOPS=$(or $(FAILOVER_STOPS),20) \
+	  go test -count=1 -v -timeout 2h -run '^TestFailover$$' ./internal/cluster
+
+.PHONY: catchup
+catchup: ## a follower that missed 1,000,000 messages comes back while 5,000 a second are offered
+	CATCHUP_TIMED=1 CATCHUP_MESSAGES=$(or $(CATCHUP_MESSAGES),1000000) CATCHUP_RATE=$(or $(CATCHUP_RATE),5000) \
+	  go test -count=1 -v -timeout 2h -run '^TestCatchUp$$' ./internal/cluster
+
 .PHONY: powercut
 powercut: ## cut the power under the real server, on ext4 in a loop device (needs root; POWER_CUTS=30)
 	POWER_CUTS=$(POWER_CUTS) go test -count=1 -v -timeout 4h -run '^TestPowerCut$$' ./internal/cluster/crashtest

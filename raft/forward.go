@@ -32,6 +32,9 @@ const (
 	// maxConvoys is how many groups may be on their way at a time: enough that
 	// the leader's disk does not wait for the network.
 	maxConvoys = 8
+	// maxHanging is how many times as many there are at most where leaders that
+	// are cut off follow each other.
+	maxHanging = 4
 	// lookAgain is how often a node without a leader looks for one although
 	// nobody told of one.
 	lookAgain = 250 * time.Millisecond
@@ -170,12 +173,22 @@ func (p *proposer) convoyLocked(now time.Time) (*convoy, time.Duration) {
 	if !a.known || p.fails > 0 {
 		p.lookLocked() // it may have moved to another address
 	}
+	// Those that hang with a leader of before do not hold up the way to the next.
+	n, busy := 0, 0
+	for _, c := range a.list {
+		if c.to == a.to {
+			n++
+			busy += c.bytes
+		}
+	}
 	switch {
 	case !a.known:
 		return nil, lookAgain
-	case p.fails > 0 && len(a.list) > 0: // one at a time until a way is found
+	case p.fails > 0 && n > 0: // one at a time until a way is found
 		return nil, never
-	case len(a.list) >= maxConvoys || a.bytes >= p.limits.Bytes || a.landing >= p.limits.Waiting:
+	case n >= maxConvoys || busy >= p.limits.Bytes || len(a.list) >= maxHanging*maxConvoys || a.bytes >= maxHanging*p.limits.Bytes:
+		return nil, never
+	case a.landing >= p.limits.Waiting:
 		return nil, never
 	}
 	group, bytes := p.q.group(p.limits)

@@ -376,26 +376,36 @@ func TestALeaderComes(t *testing.T) {
 func TestForwardToTheCutOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := boot(t, on(vfs.NewMem()))
-		f := newFollower(t, Limits{})
+		f := newFollower(t, Limits{GroupCommands: 1})
 		f.apply(1 << 40)
-		entered := make(chan struct{}, 2)
+		entered := make(chan struct{}, 2*maxConvoys)
 		f.follow(func(ctx context.Context, _ []byte) ([]byte, error) {
 			entered <- struct{}{}
 			<-ctx.Done()
 			return nil, ctx.Err()
 		})
-		hangs := f.async(t.Context(), put("hangs"))
-		<-entered
+		var hang []<-chan reply
+		for range maxConvoys {
+			hang = append(hang, f.async(t.Context(), put("hangs")))
+			<-entered
+		}
+		// All the room is taken, and what comes next goes to the next leader.
+		next := f.async(t.Context(), put("next"))
+		began := time.Now()
 		f.mu.Lock()
 		f.to, f.call = peer.Target{Addr: "other:1"}, toNode(n)
 		f.mu.Unlock()
 		f.moved()
-		if got := <-f.async(t.Context(), put("next")); got.err != nil {
+		if got := <-next; got.err != nil {
 			t.Error(got.err)
 		}
-		began := time.Now()
-		if p := asProblem(t, (<-hangs).err); !p.Unknown {
-			t.Errorf("%+v", p)
+		if d := time.Since(began); d > 100*time.Millisecond {
+			t.Errorf("the next leader was asked after %v", d)
+		}
+		for _, hangs := range hang {
+			if p := asProblem(t, (<-hangs).err); !p.Unknown {
+				t.Errorf("%+v", p)
+			}
 		}
 		if d := time.Since(began); d > f.patient {
 			t.Errorf("after %v", d)

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"sync"
 
 	"github.com/qlogd/qlogd/internal/peer"
@@ -60,9 +59,9 @@ func reason(err error) string {
 	if errors.Is(err, context.DeadlineExceeded) {
 		return "does not answer"
 	}
-	var op *net.OpError
-	if errors.As(err, &op) {
-		err = op.Err
+	// Where and how is known; what remains is why: "connection refused".
+	for inner := errors.Unwrap(err); inner != nil; inner = errors.Unwrap(inner) {
+		err = inner
 	}
 	return fmt.Sprintf("does not answer (%v)", err)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"os"
 	"slices"
 	"strings"
 	"syscall"
@@ -67,7 +68,7 @@ func with(a answer, f func(*answer)) answer {
 }
 
 func TestJudge(t *testing.T) {
-	refused := &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}
+	refused := &net.OpError{Op: "dial", Net: "tcp", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}
 	b, c, d := fresh("b:7071", "n2"), fresh("c:7071", "n3"), fresh("d:7071", "n4")
 	none := func(addr string, err error) answer { return answer{addr: addr, err: err} }
 	self := answer{addr: "self:7071", who: n1, state: state{Expect: 3}}

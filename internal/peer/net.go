@@ -12,6 +12,13 @@ import (
 	"time"
 )
 
+// Close waits so long for calls in hand to be answered, and for the answers to
+// be on their way.
+const (
+	lastAnswers = 500 * time.Millisecond
+	lastBytes   = 50 * time.Millisecond
+)
+
 // Net is a node's end of the inside network. Its methods may be called from
 // any goroutine.
 type Net struct {
@@ -127,11 +134,22 @@ func (n *Net) Close() error {
 	layer := n.raft
 	open := n.drain()
 	n.mu.Unlock()
-	n.cancel()
 	err := n.o.Listener.Close()
 	if layer != nil {
 		layer.Close()
 	}
+	// What handlers have answered is on its way still: the other side would take
+	// a broken connection for an unknown outcome.
+	answered := make(chan struct{})
+	go func() { n.running.Wait(); close(answered) }()
+	select {
+	case <-answered:
+	case <-time.After(lastAnswers): // what is left is cut off
+	}
+	ctx, cancel := context.WithTimeout(n.ctx, lastBytes)
+	_ = n.server.Shutdown(ctx) // idle connections would linger for a second
+	cancel()
+	n.cancel()
 	closeAll(open)
 	n.calls.Close()
 	n.server.Close()

@@ -36,7 +36,9 @@ func wants(inForce uint16, group []*pending) uint16 {
 // it had.
 func (r *Replica) upgrade() *event.Command {
 	p := r.fsm.progress()
-	if r.o.Rules <= p.rules {
+	// Rules 2 only add marks, for which it takes two: a cluster of one goes on as
+	// it is, and an older program can follow a newer one there.
+	if r.o.Rules <= p.rules || r.o.Rules == event.RulesOfMarks && len(r.servers()) == 1 {
 		return nil
 	}
 	if known := knownByAll(r.o.Rules, r.peers()); known > p.rules {

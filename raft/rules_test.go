@@ -67,6 +67,7 @@ func (n *node) entries() map[uint64]*event.Entry {
 // TestUpgradeAlone: a single node's first entry brings the newest rules, in an
 // entry that wants them, and what follows carries them; once, for good.
 func TestUpgradeAlone(t *testing.T) {
+	const newer = event.RulesOfMarks + 1
 	o := on(vfs.NewMem())
 	o.Rules = 1
 	n := boot(t, o)
@@ -74,10 +75,10 @@ func TestUpgradeAlone(t *testing.T) {
 	if rules := n.m.Rules(); rules != 1 {
 		t.Fatalf("rules %d came into force by themselves", rules)
 	}
-	n.o.Rules = event.Rules // the program is exchanged
+	n.o.Rules = newer // the program is exchanged
 	n = n.again()
 	last := n.put("b").Index
-	if rules := n.m.Rules(); rules != event.Rules {
+	if rules := n.m.Rules(); rules != newer {
 		t.Fatalf("rules %d are in force", rules)
 	}
 	n = n.again()
@@ -86,7 +87,7 @@ func TestUpgradeAlone(t *testing.T) {
 	for i, e := range n.entries() {
 		want := uint16(1)
 		if i > first {
-			want = event.Rules
+			want = newer
 		}
 		if e.Rules != want {
 			t.Errorf("entry %d wants rules %d, not %d", i, e.Rules, want)
@@ -111,13 +112,15 @@ func TestUpgradeAlone(t *testing.T) {
 // TestOlderProgramRefuses: a program that does not know the rules in force does
 // not start.
 func TestOlderProgramRefuses(t *testing.T) {
-	n := boot(t, on(vfs.NewMem()))
+	o := on(vfs.NewMem())
+	o.Rules = 3
+	n := boot(t, o)
 	n.put("a")
 	n.down()
-	o := n.o
-	o.Rules, o.Machine = 1, nil
+	o = n.o
+	o.Rules, o.Machine = 2, nil
 	_, err := tryBoot(t, o)
-	if err == nil || !strings.Contains(err.Error(), "rules 2 are in force in this data directory, this program knows 1: run a newer one") {
+	if err == nil || !strings.Contains(err.Error(), "rules 3 are in force in this data directory, this program knows 2: run a newer one") {
 		t.Fatal(err)
 	}
 }

@@ -221,6 +221,7 @@ func (t *transport) append(id hraft.ServerID, addr hraft.ServerAddress, args *hr
 	if t.r.expected(id) {
 		return errExpected
 	}
+	trim(args)
 	if err := t.Transport.AppendEntries(id, dialled(id, addr), args, resp); err != nil {
 		return err
 	}
@@ -233,6 +234,23 @@ func (t *transport) append(id hraft.ServerID, addr hraft.ServerAddress, args *hr
 		t.r.nudges.took(id, last, args.LeaderCommitIndex)
 	}
 	return nil
+}
+
+// atOnce bounds the bytes of one message, but for an entry that is larger alone.
+// hashicorp/raft counts entries only, gives each message rpcTimeout, and repeats
+// the very same one where that was too little.
+const atOnce = 16 << 20
+
+// trim takes off the end what is too much; hashicorp/raft looks at args again to
+// see how far it has come, and goes on from there.
+func trim(args *hraft.AppendEntriesRequest) {
+	size := 0
+	for i, e := range args.Entries {
+		if size += len(e.Data); size > atOnce && i > 0 {
+			args.Entries = args.Entries[:i]
+			return
+		}
+	}
 }
 
 // AppendEntriesPipeline implements hraft.Transport.

@@ -388,7 +388,11 @@ func (r *reader) carry() (it CarryItem) {
 //
 //	1  the first
 //	2  Mark, Upgrade
-const Rules = 2
+const (
+	Rules = 2
+	// RulesOfMarks are those that brought Mark.
+	RulesOfMarks = 2
+)
 
 // Entry is what Raft replicates: a group of commands and the leader's time.
 //

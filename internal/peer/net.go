@@ -161,6 +161,12 @@ func (n *Net) Close() error {
 	return err
 }
 
+func (n *Net) isClosed() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.closed
+}
+
 // drain takes all connections out. The caller holds mu, and closes them
 // without it.
 func (n *Net) drain() []*conn {
@@ -186,7 +192,7 @@ func (n *Net) accept() {
 			n.wg.Go(func() { n.greet(c) })
 			continue
 		}
-		if n.ctx.Err() != nil {
+		if n.isClosed() {
 			return
 		}
 		// Out of file descriptors, say: whoever is in can still be served.

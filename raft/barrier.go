@@ -39,6 +39,8 @@ type round struct {
 	index uint64
 	local bool // confirmed by this node as the leader
 	err   *event.Problem
+	// stranded: this node lacks the log up to index; set before done is closed.
+	stranded bool
 }
 
 // question is a round's call to the leader, which ends when another node leads.
@@ -54,6 +56,12 @@ type question struct {
 func (r *Replica) Barrier(ctx context.Context) error {
 	if r.p.confirmedAlone(r) {
 		return nil
+	}
+	if r.behind() {
+		return catchingUp()
+	}
+	if r.behind() {
+		return catchingUp()
 	}
 	rd, refused := r.barriers.join()
 	if refused != nil {
@@ -78,6 +86,9 @@ func (r *Replica) Barrier(ctx context.Context) error {
 	}
 	if rd.err != nil { // never a nil *Problem in an error
 		return rd.err
+	}
+	if rd.stranded {
+		return catchingUp()
 	}
 	return nil
 }
@@ -129,7 +140,10 @@ func (b *barriers) run() {
 			continue
 		}
 		// A node that lags must not hold up the next round.
-		b.r.p.landed.at(rd.index, func() { close(rd.done) })
+		b.r.p.landed.at(rd.index, func(here bool) {
+			rd.stranded = !here
+			close(rd.done)
+		})
 	}
 }
 

@@ -301,14 +301,20 @@ type ripe struct {
 	results []event.Result
 }
 
-func (r *ripe) fall() {
+// fall answers. What a lease hands out is read from this node's log: where that
+// will not come, its client can't be told what it got.
+func (r *ripe) fall(here bool) {
 	p := r.p
 	p.mu.Lock()
 	delete(p.away.ripe, r)
 	p.away.landing -= len(r.group)
 	p.rate.add(len(r.group), time.Now())
 	for i, d := range r.group {
-		p.settleLocked(d, answer{result: r.results[i]})
+		a := answer{result: r.results[i]}
+		if !here && len(r.results[i].Leased) > 0 {
+			a = answer{problem: problem(CodeNoLeader, "the lease was granted, but this node lacks the messages and fetches them; they come again when it has run out", true, 1000)}
+		}
+		p.settleLocked(d, a)
 	}
 	p.changedLocked()
 	p.mu.Unlock()

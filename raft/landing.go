@@ -9,8 +9,12 @@ import (
 // landings are what waits until this node has applied an entry: answers that
 // came from the leader, and readers. They are let go by whoever applies, not by
 // a goroutine each: a node that lags has many of them.
+//
+// A node that lacks the log up to an entry never applies it: it fetches what it
+// lacks and begins anew (offer.go). Who waits here is then let go at once.
 type landings struct {
-	fsm *fsm
+	fsm     *fsm
+	lacking func() bool // nil: never
 
 	n    atomic.Int64 // len(list), or one more
 	mu   sync.Mutex
@@ -19,11 +23,13 @@ type landings struct {
 
 type landing struct {
 	index uint64
-	fire  func() // must not block
+	// fire is told whether the entry is applied here; it must not block.
+	fire func(here bool)
 }
 
-// at calls fire as soon as the entry at index is applied here; perhaps at once.
-func (l *landings) at(index uint64, fire func()) {
+// at calls fire as soon as the entry at index is applied here, or will not be;
+// perhaps at once.
+func (l *landings) at(index uint64, fire func(here bool)) {
 	l.mu.Lock()
 	// Before the look at what is applied: whoever applies more after that look
 	// sees that somebody waits.
@@ -31,7 +37,7 @@ func (l *landings) at(index uint64, fire func()) {
 	if l.fsm.progress().index >= index {
 		l.n.Add(-1)
 		l.mu.Unlock()
-		fire()
+		fire(true)
 		return
 	}
 	i := len(l.list)
@@ -40,6 +46,21 @@ func (l *landings) at(index uint64, fire func()) {
 	}
 	l.list = slices.Insert(l.list, i, landing{index, fire})
 	l.mu.Unlock()
+	if l.lacking != nil && l.lacking() {
+		l.strand()
+	}
+}
+
+// strand lets all go who wait: this node lacks what they wait for.
+func (l *landings) strand() {
+	l.mu.Lock()
+	all := l.list
+	l.list = nil
+	l.n.Add(-int64(len(all)))
+	l.mu.Unlock()
+	for _, d := range all {
+		d.fire(false)
+	}
 }
 
 // reached is told of each batch that was applied.
@@ -57,6 +78,6 @@ func (l *landings) reached(index uint64) {
 	l.n.Add(int64(-n))
 	l.mu.Unlock()
 	for _, d := range due {
-		d.fire()
+		d.fire(true)
 	}
 }

@@ -114,6 +114,7 @@ func (r *Replica) takeOffer(_ context.Context, from peer.Identity, body []byte) 
 		}
 		if a.Is = is; is == offerLacking {
 			r.lacking.set(ask.Meta.HeadIndex, time.Now())
+			r.p.landed.strand()
 			r.o.OnLacking(Offer{
 				From: peer.Target{Addr: from.Raft, Node: from.Node, Incarnation: from.Incarnation},
 				Meta: ask.Meta, First: ask.First,
@@ -191,6 +192,13 @@ func (l *lack) now() (upTo uint64, lacking bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.upTo, l.upTo > 0 && time.Since(l.at) < 10*time.Second
+}
+
+// behind tells whether this node lacks a part of the log, and so can't come any
+// further before it has fetched that.
+func (r *Replica) behind() bool {
+	_, lacking := r.lacking.now()
+	return lacking
 }
 
 // A checkpoint that was offered, and the Raft log behind it, stay while the

@@ -27,6 +27,11 @@ func noLeader() *event.Problem {
 	return problem(CodeNoLeader, "no leader is known; the write was not proposed", false, 1000)
 }
 
+// catchingUp refuses what this node could only do with the log that it lacks.
+func catchingUp() *event.Problem {
+	return problem(CodeNoLeader, "this node fetches what it has missed; ask another one", false, 1000)
+}
+
 func shuttingDown() *event.Problem {
 	return problem(CodeShuttingDown, "the node is shutting down; the write was not proposed", false, 1000)
 }

@@ -161,7 +161,7 @@ func (r *Replica) start() error {
 	began := r.fsm.progress()
 	r.snapped.Store(&began)
 	r.p = newProposer(r.o, r.fsm, r.clock, r.fatal, r.failed)
-	r.p.idle = r.nudges.signal
+	r.p.idle, r.p.landed.lacking = r.nudges.signal, r.behind
 	r.p.opening = r.upgrade // a cluster of one knows at once
 
 	conf := r.config()
@@ -267,6 +267,9 @@ func (r *Replica) die(err error) {
 func (r *Replica) Propose(ctx context.Context, c *event.Command) (event.Result, error) {
 	if r.dead.Load() != nil {
 		return event.Result{}, problem(CodeNoLeader, "this node has failed and is about to end; the write was not proposed", false, 1000)
+	}
+	if r.behind() {
+		return event.Result{}, catchingUp()
 	}
 	return r.p.propose(ctx, c)
 }

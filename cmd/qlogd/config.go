@@ -43,6 +43,7 @@ type config struct {
 	Insecure  bool
 
 	AuthFile    string
+	OpenMetrics bool
 	TLSCert     string
 	TLSKey      string
 	RaftTLSCert string
@@ -77,6 +78,7 @@ func (c *config) flags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.AdminAddr, "admin-addr", "", "address for pprof; none if empty")
 	fs.BoolVar(&c.Insecure, "insecure", false, "serve beyond loopback without authentication; QLOGD_INSECURE=1 must say so too")
 	fs.StringVar(&c.AuthFile, "auth-file", "", "YAML file of tokens and their rights; read anew on SIGHUP (default: no authentication)")
+	fs.BoolVar(&c.OpenMetrics, "open-metrics", false, "with auth-file: /metrics needs no token")
 	fs.StringVar(&c.TLSCert, "tls-cert", "", "PEM certificate of the HTTP API; read anew when it changes")
 	fs.StringVar(&c.TLSKey, "tls-key", "", "its PEM key")
 	fs.StringVar(&c.RaftTLSCert, "raft-tls-cert", "", "PEM certificate of this node for the other nodes; read anew when it changes")

@@ -170,8 +170,10 @@ func (e *engine) raftOptions(sink raft.Metrics) raft.Options {
 		FS: vfs.OS{}, Net: e.peers, HTTPAddr: self.HTTP, Contacts: c.Join, Wall: wall, Logger: e.logger, Metrics: sink,
 		OnFatal: e.fail, OnLacking: e.lacks, Rules: rules(),
 		SnapshotThreshold: c.CheckpointEvery, SnapshotInterval: c.CheckpointAge,
-		ClockOffset: e.card.ClockOffsetMS,
-		FreeBytes:   func() (uint64, error) { return freeBytes(c.DataDir) },
+		// Who wants checkpoints often wants the Raft log short behind them.
+		TrailingLogs: min(max(c.CheckpointEvery, 256), 4096),
+		ClockOffset:  e.card.ClockOffsetMS,
+		FreeBytes:    func() (uint64, error) { return freeBytes(c.DataDir) },
 	}
 	for _, m := range e.card.Initial {
 		member := raft.Member{ID: m.ID, Incarnation: m.Incarnation, RaftAddr: m.RaftAddr, HTTPAddr: m.HTTPAddr, Voter: true}

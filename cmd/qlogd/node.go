@@ -191,6 +191,9 @@ func (n *node) stop(ctx context.Context) error {
 		if err := e.replica.StepDown(ctx); err != nil {
 			n.logger.Warn("leadership was not handed over; the others elect", "error", err)
 		}
+		// While clients go elsewhere: what is on its way on a connection that is
+		// then closed would be lost, and its client not know what became of it.
+		e.api.Quiesce(ctx)
 	}
 	// Requests in hand end while Raft can still commit them.
 	err := n.http.Shutdown(ctx)
@@ -253,6 +256,6 @@ func (n *node) apiOptions() api.Options {
 	return api.Options{
 		MaxPayload: n.c.MaxPayloadBytes, MaxRequest: n.c.MaxRequestBytes,
 		HistoryRetention: n.c.HistoryRetention, AutoCreateQueues: n.c.AutoCreateQueues,
-		Auth: n.auth, Version: build().Version,
+		Auth: n.auth, OpenMetrics: n.c.OpenMetrics, Version: build().Version,
 	}
 }

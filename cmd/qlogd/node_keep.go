@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -277,6 +278,10 @@ func (e *engine) fetchLacking() {
 		switch {
 		case e.background.Err() != nil:
 			return
+		case errors.Is(err, fetch.ErrNothingLacking):
+			// It came by itself meanwhile.
+		case errors.Is(err, fetch.ErrDiffers):
+			e.logger.Error("this node's event log is not the others'; it can't catch up. Keep its data directory to look into it, and start it with an empty one", "error", err)
 		case err != nil:
 			e.logger.Warn("what this node lacks was not fetched; the leader offers it again", "error", err)
 		default:

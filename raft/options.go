@@ -110,8 +110,8 @@ type Options struct {
 	TrailingLogs    uint64 // default 4096
 	KeepCheckpoints int    // default checkpoint.Keep
 
-	HeartbeatTimeout   time.Duration // default 1 s
-	ElectionTimeout    time.Duration // default 1 s
+	HeartbeatTimeout   time.Duration // default 700 ms
+	ElectionTimeout    time.Duration // default HeartbeatTimeout
 	LeaderLeaseTimeout time.Duration // default 500 ms
 	CommitTimeout      time.Duration // default 50 ms
 	StoreDeadline      time.Duration // default 5 s
@@ -197,9 +197,9 @@ func (o Options) withDefaults() (Options, error) {
 	def(&o.SnapshotInterval, 10*time.Minute)
 	def(&o.TrailingLogs, 4096)
 	def(&o.KeepCheckpoints, checkpoint.Keep)
-	def(&o.HeartbeatTimeout, time.Second)
-	def(&o.ElectionTimeout, max(time.Second, o.HeartbeatTimeout))
-	def(&o.LeaderLeaseTimeout, o.HeartbeatTimeout/2)
+	def(&o.HeartbeatTimeout, 700*time.Millisecond)
+	def(&o.ElectionTimeout, o.HeartbeatTimeout)
+	def(&o.LeaderLeaseTimeout, min(o.HeartbeatTimeout, 500*time.Millisecond))
 	def(&o.CommitTimeout, 50*time.Millisecond)
 	def(&o.StoreDeadline, 5*time.Second)
 	def(&o.LeaderWait, 3*time.Second)

@@ -100,6 +100,11 @@ func startNode(c *config, logger *slog.Logger) (_ *node, err error) {
 		n.serveNothing("the cluster is not formed yet")
 	} else {
 		n.tellFormed()
+		left, err := n.meet(n.background, c.Join)
+		if err != nil {
+			return nil, err
+		}
+		n.work.Go(func() { n.meetOthers(left) })
 		if err := n.open(); err != nil {
 			return nil, err
 		}

@@ -224,6 +224,55 @@ func (n *node) tellFormed() {
 	forming.Serve(n.peers, n.card.ClusterID, initial)
 }
 
+// A data directory of another cluster must not serve in the place of one of
+// this one: its clients would write where nobody looks. So each join address is
+// asked which cluster is there, until each has answered once.
+const (
+	meetTime  = time.Second
+	meetAgain = 2 * time.Second
+)
+
+// meet asks once, and returns the addresses that have not told.
+func (n *node) meet(ctx context.Context, addrs []string) (left []string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, meetTime)
+	defer cancel()
+	own := n.peers.Self().Cluster
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	for _, addr := range addrs {
+		wg.Go(func() {
+			who, herr := n.peers.Hello(ctx, addr)
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case herr != nil || who.Cluster == "": // not there yet, or in no cluster yet
+				left = append(left, addr)
+			case who.Cluster != own:
+				err = fmt.Errorf("data directory %s is of cluster %s, but node %s at join address %s is of cluster %s: "+
+					"it belongs elsewhere; start with the right data directory, or with an empty one", n.c.DataDir, own, who.Node, addr, who.Cluster)
+			}
+		})
+	}
+	wg.Wait()
+	return left, err
+}
+
+// meetOthers goes on asking those that have not told.
+func (n *node) meetOthers(left []string) {
+	for len(left) > 0 {
+		select {
+		case <-time.After(meetAgain):
+		case <-n.background.Done():
+			return
+		}
+		var err error
+		if left, err = n.meet(n.background, left); err != nil {
+			n.fail(err)
+			return
+		}
+	}
+}
+
 // outOfCluster is told that this directory is no member any more.
 func (n *node) outOfCluster(o raft.Out) {
 	switch o {

@@ -1,0 +1,108 @@
+package raft
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// F1 and F2 of reliability.md, on our stores and real connections. A leader is
+// cut off with more entries than nobody else has than go into one message (64),
+// the others go on past a checkpoint and truncate, it comes back, takes what it
+// lacks, and leads. Nothing that was never committed is applied anywhere, and
+// nothing is installed over and over.
+func TestDeposedLeaderComesBack(t *testing.T) {
+	const lost = 100
+	c := cluster(t, 3, func(o *Options) {
+		o.TrailingLogs, o.KeepCheckpoints = 1, 2
+		o.Limits = Limits{Entries: 2 * lost, GroupCommands: 1}
+		o.LeaderLeaseTimeout = o.HeartbeatTimeout // time enough to gather them
+	})
+	for i := range 10 {
+		c.put(fmt.Sprint("first", i))
+	}
+	c.level()
+	l := c.leader()
+	commit := l.raft.CommitIndex()
+	c.isolate(l.name, true)
+	var wg sync.WaitGroup
+	for i := range lost {
+		wg.Go(func() {
+			if _, err := l.Propose(context.Background(), put(fmt.Sprint("lost", i))); err == nil {
+				t.Error("an entry was acknowledged without a majority")
+			}
+		})
+	}
+	wg.Wait() // it has stepped down
+	if last := l.raft.LastIndex(); last < commit+64 {
+		t.Fatalf("only %d entries are uncommitted", last-commit)
+	}
+	// The others' checkpoint, and the begin of their log, lie within the deposed
+	// leader's longer one.
+	for round := range 2 {
+		for i := range 40 {
+			c.put(fmt.Sprint("on", round, "-", i), l.name)
+		}
+		c.level(l.name)
+		for _, m := range c.members() {
+			if m != l {
+				if err := m.Snapshot(); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	}
+	// A leader that has never spoken to it: nothing of before gets through.
+	first := c.leader(l.name)
+	until(t, "the other one leads", func() bool {
+		_ = first.TransferLeadership(context.Background(), "")
+		return c.leader(l.name) != first
+	})
+	if newest := first.Status().Checkpoints[0].Index; newest >= l.raft.LastIndex() {
+		t.Fatalf("the checkpoint of %d is beyond the deposed leader's log, which ends at %d", newest, l.raft.LastIndex())
+	}
+	c.rejoin(t, l)
+	until(t, "it leads", func() bool {
+		if now := c.leader(); now != l {
+			_ = now.TransferLeadership(context.Background(), l.name)
+		}
+		return c.leader() == l
+	})
+	c.put("after")
+	c.level()
+	for _, m := range c.members() {
+		for _, name := range m.m.names() {
+			if strings.HasPrefix(name, "lost") {
+				t.Errorf("%s applied %s, which was never committed", m.name, name)
+			}
+		}
+	}
+}
+
+// rejoin lets a node that was cut off come back: it is offered what it lacks,
+// fetches it, and starts on that.
+func (c *nodes) rejoin(t *testing.T, m *member) {
+	t.Helper()
+	for len(m.offers) > 0 {
+		<-m.offers
+	}
+	c.isolate(m.name, false)
+	<-m.offers
+	if ok, why := m.Ready(); ok || !contains(why, "fetching the event log") {
+		t.Errorf("ready %v: %v", ok, why)
+	}
+	l := c.leader(m.name)
+	m.stop()
+	fetched(t, m.disk, l.disk, l.node)
+	for len(m.offers) > 0 {
+		<-m.offers
+	}
+	c.start(m)
+	c.put("again")
+	c.level()
+	if n := len(m.offers); n > 0 {
+		t.Errorf("it was offered %d checkpoints more", n)
+	}
+}

@@ -1,7 +1,6 @@
 package cluster_test
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"math/rand/v2"
@@ -16,7 +15,6 @@ import (
 
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/client"
-	"github.com/qlogd/qlogd/internal/cluster"
 )
 
 // number reads a whole number from the environment.
@@ -226,17 +224,5 @@ func fill(t *testing.T, c *client.Client, name string, n int) {
 		if err := <-errs; err != nil {
 			t.Fatal(err)
 		}
-	}
-}
-
-// wantLog waits until a node has logged a text.
-func wantLog(t *testing.T, n *cluster.Node, text string) {
-	t.Helper()
-	deadline := time.Now().Add(time.Minute)
-	for !bytes.Contains([]byte(n.Log()), []byte(text)) {
-		if time.Now().After(deadline) {
-			t.Fatalf("%s does not log %q", n.Name(), text)
-		}
-		time.Sleep(20 * time.Millisecond)
 	}
 }

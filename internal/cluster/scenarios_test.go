@@ -198,7 +198,7 @@ func TestStranger(t *testing.T) {
 
 	c := cluster.StartCluster(t, cluster.Options{Nodes: 3})
 	queue(t, c.Client(), "q", "")
-	n := c.Node(1)
+	n := c.Node(0) // of the same name as the stranger
 	n.Term()
 	aside := n.Dir() + "-aside"
 	if err := os.Rename(n.Dir(), aside); err != nil {

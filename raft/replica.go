@@ -14,7 +14,7 @@
 //	no snapshot until a command is applied           proposer.setLeader
 //	a Raft log that does not fit the snapshot        stores.check
 //	RestoreCommittedLogs wants another store         config
-//	unknown outcomes                                 outcome
+//	unknown outcomes                                 outcome, proposer.returned
 //	pipelining can deadlock replication              newTransport: MaxRPCsInFlight
 //	bulk under the library's deadline                transport.InstallSnapshot, offer
 //	a snapshot is installed over and over            transport.refuse, transport.adapt

@@ -105,31 +105,23 @@ func TestDeposedLeaderAnswersNobody(t *testing.T) {
 	old := c.settled()
 	c.put("before")
 	c.isolate(old.name, true)
-	reads := make(chan error, 200)
+	// It reads as long as it thinks that it leads, and once more. Whatever was
+	// written before a read began, the read shows or fails.
+	var written atomic.Bool
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		for range cap(reads) {
-			err := old.Barrier(t.Context())
-			if err == nil && len(c.leaders(old.name)) > 0 && c.get(c.leaders(old.name)[0]).has("after") && !old.has("after") {
-				err = fmt.Errorf("shows an old state")
-			} else if err != nil {
-				err = nil
-			}
-			reads <- err
-			if !old.Leader() {
-				return
+		for leads := true; leads; {
+			leads = old.Leader()
+			must := written.Load()
+			if old.Barrier(t.Context()) == nil && must && !old.has("after") {
+				t.Error("a deposed leader shows an old state")
 			}
 		}
 	}()
 	c.put("after", old.name)
+	written.Store(true)
 	<-ended
-	close(reads)
-	for err := range reads {
-		if err != nil {
-			t.Error(err)
-		}
-	}
 	// In bounded time, and as something that can be asked again.
 	if p := asProblem(t, old.Barrier(t.Context())); p.Code != CodeNoLeader || p.Unknown {
 		t.Errorf("%+v", p)
@@ -147,16 +139,6 @@ func TestDeposedLeaderAnswersNobody(t *testing.T) {
 	if old.has("late") {
 		t.Error("what was not applied is")
 	}
-}
-
-// leaders are the nodes that think that they lead, but for some.
-func (c *nodes) leaders(but ...string) (names []string) {
-	for _, m := range c.members() {
-		if m.node != nil && !slices.Contains(but, m.name) && m.Leader() {
-			names = append(names, m.name)
-		}
-	}
-	return names
 }
 
 // writers write through all nodes until stopped, without trying anything twice.
@@ -275,7 +257,7 @@ func TestLeaderIsCutOff(t *testing.T) {
 // Leadership is handed over and nobody notices: no write fails, on any node.
 func TestStepDownFailsNobody(t *testing.T) {
 	c := cluster(t, 3, calm)
-	c.settled()
+	term := c.settled().raft.CurrentTerm()
 	w := c.write(4)
 	for range 5 {
 		l := c.leader()
@@ -296,7 +278,9 @@ func TestStepDownFailsNobody(t *testing.T) {
 	c.level()
 	w.check(t, c.leader().m.names())
 	if len(w.refused)+len(w.unknown) > 0 {
-		t.Errorf("writes failed: %v", w.why)
+		// More than one term for each handover: there was an election that this
+		// test did not ask for.
+		t.Errorf("writes failed, %d terms after 5 handovers: %v", c.leader().raft.CurrentTerm()-term, w.why)
 	}
 }
 

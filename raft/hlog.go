@@ -57,8 +57,21 @@ func plain(args []any) []any {
 	return out
 }
 
+// routine is what hashicorp/raft calls an error and what happens whenever a node
+// is stopped, started or away, at each try. That a node cannot be reached it
+// tells once more, as "failed to contact".
+var routine = map[string]bool{
+	"failed to heartbeat to": true, "failed to appendEntries to": true, "failed to send snapshot to": true,
+	"failed to decode incoming command": true, "failed to get previous log": true,
+	"appendEntries rejected, sending older logs": true, "failed to make requestVote RPC": true,
+	"failed to flush response": true,
+}
+
 func (h *hlogger) Log(level hclog.Level, msg string, args ...any) {
 	l := slogLevel(level)
+	if routine[msg] {
+		l = slog.LevelDebug
+	}
 	if !h.logger.Enabled(context.Background(), l) {
 		return // before plain renders anything
 	}

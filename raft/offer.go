@@ -47,7 +47,7 @@ var errLacking = errors.New("the other node lacks the event log up to this check
 
 // offer stands before each snapshot that hashicorp/raft wants to send. The
 // library puts one deadline over stream, restore and answer, while the
-// receiver's main loop stands still; so bulk never goes that way: the receiver
+// receiver's main loop stands still; so bulk never goes that way (I17): the receiver
 // is told, fetches what it lacks in the background, and this call waits for
 // that. send says that the library may go on; otherwise resp is the answer.
 func (r *Replica) offer(id hraft.ServerID, addr hraft.ServerAddress, args *hraft.InstallSnapshotRequest, resp *hraft.InstallSnapshotResponse) (send bool, err error) {

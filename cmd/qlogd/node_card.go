@@ -45,7 +45,7 @@ func openCard(c *config, logger *slog.Logger) (*datadir.Node, error) {
 	if c.NodeID != "" && c.NodeID != card.NodeID {
 		return nil, usagef("node-id is %s, but data directory %s belongs to node %s", c.NodeID, c.DataDir, card.NodeID)
 	}
-	if segments {
+	if segments && !card.HasOthers() {
 		// Without the Raft store nobody knows what was promised, and its first
 		// index would be given out a second time. Told here, before the event
 		// log is opened for writing.

@@ -96,6 +96,13 @@ func (n *node) open() error {
 		n.logger.Info("what this node had missed is in place")
 	}
 	e, err := openEngine(n)
+	if errors.Is(err, raft.ErrWentBack) {
+		n.logger.Error("the Raft store has lost what this node had promised", "error", err)
+		if err := n.reincarnate(); err != nil {
+			return err
+		}
+		e, err = openEngine(n)
+	}
 	if err != nil {
 		return err
 	}
@@ -277,22 +284,27 @@ func (n *node) meetOthers(left []string) {
 func (n *node) outOfCluster(o raft.Out) {
 	switch o {
 	case raft.WentBack:
-		n.logger.Warn("this data directory is older than what the others know of it: it goes on as a new member, without a vote until it has caught up")
-		n.ask(change{"the data directory went back in time", func() error {
-			n.cardMu.Lock()
-			defer n.cardMu.Unlock()
-			n.card.NewIncarnation()
-			if err := n.card.Write(n.c.DataDir); err != nil {
-				return err
-			}
-			self := n.peers.Self()
-			self.Incarnation = n.card.Incarnation
-			n.peers.SetSelf(self)
-			return nil
-		}})
+		n.ask(change{"the data directory went back in time", n.reincarnate})
 	case raft.Removed:
 		n.fail(fmt.Errorf("node %s was removed from cluster %s; to bring it back, start it with an empty data directory and --join", n.card.NodeID, n.card.ClusterID))
 	}
+}
+
+// reincarnate makes this directory another member of its cluster, one that has
+// promised nothing.
+func (n *node) reincarnate() error {
+	n.logger.Warn("this data directory is older than what the others know of it: it goes on as a new member, without a vote until it has caught up")
+	n.cardMu.Lock()
+	defer n.cardMu.Unlock()
+	n.card.NewIncarnation()
+	// Before anybody is told of it.
+	if err := n.card.Write(n.c.DataDir); err != nil {
+		return err
+	}
+	self := n.peers.Self()
+	self.Incarnation = n.card.Incarnation
+	n.peers.SetSelf(self)
+	return nil
 }
 
 // joined is told that the cluster's configuration has this directory: from here

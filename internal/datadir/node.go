@@ -89,6 +89,12 @@ func NewBlank(nodeID string, segmentBytes int64) *Node {
 // Blank reports whether the node belongs to no cluster yet.
 func (n *Node) Blank() bool { return n.ClusterID == "" }
 
+// HasOthers reports whether the node's cluster was formed with others, or was
+// there when it came.
+func (n *Node) HasOthers() bool {
+	return len(n.Initial) > 1 || len(n.Initial) == 0 && n.Incarnation != "" && !n.Blank()
+}
+
 // NewIncarnation makes the directory another member of the same cluster, one
 // that has promised nothing: for one whose Raft log is older than what it once
 // told the others. The first configuration goes, since this incarnation was not

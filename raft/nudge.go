@@ -96,7 +96,7 @@ func (r *Replica) nudge(t *transport) {
 				var resp hraft.AppendEntriesResponse
 				err := t.append(s.ID, s.Address, &hraft.AppendEntriesRequest{
 					RPCHeader: hraft.RPCHeader{ProtocolVersion: hraft.ProtocolVersionMax, ID: []byte(r.id), Addr: me},
-					Term:      term, Leader: me, PrevLogEntry: p.index, PrevLogTerm: p.term, LeaderCommitIndex: p.index,
+					Term:      term, PrevLogEntry: p.index, PrevLogTerm: p.term, LeaderCommitIndex: p.index,
 				}, &resp)
 				// After a failure it is hashicorp/raft's to go on.
 				n.end(s.ID, err == nil && resp.Success)

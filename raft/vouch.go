@@ -207,7 +207,7 @@ func (r *Replica) beVouched(ask vouchAsk) {
 	know := r.known()
 	fine := map[hraft.ServerID]bool{}
 	for {
-		others, need := know.jury(r.id)
+		others, _ := know.jury(r.id)
 		if len(others) == 0 {
 			break
 		}
@@ -222,7 +222,7 @@ func (r *Replica) beVouched(ask vouchAsk) {
 				know = a.Known
 			}
 		}
-		others, need = know.jury(r.id)
+		others, need := know.jury(r.id)
 		n := 0
 		for _, m := range others {
 			if fine[m.serverID()] {

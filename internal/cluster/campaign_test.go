@@ -200,7 +200,9 @@ func payloads(r *rand.Rand, n int) []wire.NewMessage {
 // fill puts n messages into a queue as fast as it goes.
 func fill(t *testing.T, c *client.Client, name string, n int) {
 	t.Helper()
-	const batch, workers = 500, 4
+	// At least a thousand requests, so that they are many entries.
+	const workers = 4
+	batch := int64(min(500, max(1, n/2000)))
 	var left atomic.Int64
 	left.Store(int64(n))
 	errs := make(chan error, workers)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"math/rand/v2"
 	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -53,6 +54,9 @@ func TestCatchUp(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Logf("%s has all after %s", n.Name(), time.Since(began).Round(time.Millisecond))
+		if !strings.Contains(n.Log(), "what this node had missed is in place") {
+			t.Error("it had nothing fetched: what it had missed was too little to be away from the Raft log")
+		}
 		if share := l.window(t, "while it comes back"); timed && share < 0.75 {
 			t.Errorf("%.0f%% of what was offered was done", 100*share)
 		}

@@ -36,10 +36,10 @@ func Main(m *testing.M) {
 // binaries are the programs that were built, by how.
 var binaries struct {
 	sync.Mutex
-	built map[string]*binary
+	built map[string]*program
 }
 
-type binary struct {
+type program struct {
 	once sync.Once
 	path string
 	err  error
@@ -67,11 +67,11 @@ func BinaryWith(t testing.TB, args ...string) string {
 	how := strings.Join(args, " ")
 	binaries.Lock()
 	if binaries.built == nil {
-		binaries.built = map[string]*binary{}
+		binaries.built = map[string]*program{}
 	}
 	b := binaries.built[how]
 	if b == nil {
-		b = &binary{}
+		b = &program{}
 		binaries.built[how] = b
 	}
 	number := len(binaries.built)

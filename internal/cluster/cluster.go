@@ -58,6 +58,9 @@ func NewCluster(t testing.TB, opts Options) *Cluster {
 		}
 		c.add(raft[i], "--bootstrap-expect", fmt.Sprint(opts.Nodes), "--join", strings.Join(c.join, ","))
 	}
+	if c.net != nil {
+		c.net.serve()
+	}
 	t.Cleanup(c.finish)
 	return c
 }

@@ -47,15 +47,21 @@ func newNetwork(t testing.TB, raft []string, pid func(int) int) *Network {
 	}
 	w := &Network{pid: pid, cut: map[line]bool{}, changed: make(chan struct{})}
 	for i, addr := range raft {
-		lis, err := net.Listen("tcp", "127.0.0.1:0")
+		// Not a port that a stranger may have been looking for a moment ago.
+		lis, err := net.Listen("tcp", FreeAddr(t))
 		if err != nil {
 			t.Fatal(err)
 		}
-		p := &proxy{net: w, node: i, to: addr, lis: lis, conns: map[net.Conn]bool{}}
-		w.proxies = append(w.proxies, p)
-		p.wg.Go(p.serve)
+		w.proxies = append(w.proxies, &proxy{net: w, node: i, to: addr, lis: lis, conns: map[net.Conn]bool{}})
 	}
 	return w
+}
+
+// serve begins to carry, once it is known which process each node is.
+func (w *Network) serve() {
+	for _, p := range w.proxies {
+		p.wg.Go(p.serve)
+	}
 }
 
 func (w *Network) addrs() []string {
@@ -151,9 +157,13 @@ func (w *Network) close() {
 }
 
 // owner returns which node opened a connection; -1 is none of them.
-func (w *Network) owner(addr net.Addr) int {
+func (w *Network) owner(c net.Conn) int {
+	inode, ok := inodeOf(c)
+	if !ok {
+		return -1
+	}
 	for i := range w.proxies {
-		if pid := w.pid(i); pid != 0 && owns(pid, addr) {
+		if pid := w.pid(i); pid != 0 && holds(pid, inode) {
 			return i
 		}
 	}
@@ -187,7 +197,7 @@ func (p *proxy) drop(c net.Conn) {
 func (p *proxy) carry(in net.Conn) {
 	p.keep(in)
 	defer p.drop(in)
-	from := p.net.owner(in.RemoteAddr())
+	from := p.net.owner(in)
 	there, back := line{from, p.node}, line{p.node, from}
 	gone := make(chan struct{})
 	if !p.net.pass(gone, there, back) {

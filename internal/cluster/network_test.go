@@ -39,6 +39,7 @@ func TestNetworkCutsOneWay(t *testing.T) {
 	w := newNetwork(t, []string{"127.0.0.1:1", lis.Addr().String()}, func(node int) int {
 		return map[int]int{0: os.Getpid()}[node]
 	})
+	w.serve()
 	defer w.close()
 	a, b := &Node{i: 0}, &Node{i: 1}
 	dial := func() (net.Conn, *bufio.Scanner) {

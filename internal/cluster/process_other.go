@@ -2,10 +2,7 @@
 
 package cluster
 
-import (
-	"net"
-	"os/exec"
-)
+import "os/exec"
 
 func start(cmd *exec.Cmd) (*process, error) {
 	p := &process{cmd: cmd, done: make(chan struct{})}
@@ -18,7 +15,3 @@ func start(cmd *exec.Cmd) (*process, error) {
 	}()
 	return p, nil
 }
-
-const ownersKnown = false
-
-func owns(int, net.Addr) bool { return false }

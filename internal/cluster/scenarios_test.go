@@ -3,10 +3,8 @@ package cluster_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -334,61 +332,6 @@ func TestNoMajority(t *testing.T) {
 	gone[0].Restart()
 	some(t, c.Client(), 1)
 	gone[1].Restart()
-}
-
-// TestHangingDisk: the leader's disk does not come back from a sync. It must
-// not keep the others from electing another one.
-func TestHangingDisk(t *testing.T) {
-	strace, err := exec.LookPath("strace")
-	if err != nil {
-		t.Skip("strace is not installed")
-	}
-	c := cluster.StartCluster(t, cluster.Options{Nodes: 3})
-	cl := c.Client()
-	queue(t, cl, "q", "")
-	ids := some(t, cl, 3)
-	leader := c.WaitLeader()
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	// Each fsync takes a minute.
-	cmd := exec.CommandContext(ctx, strace, "-f", "-q", "-o", "/dev/null", "-e", "trace=fsync,fdatasync",
-		"-e", "inject=fsync,fdatasync:delay_exit=60000000", "-p", fmt.Sprint(leader.Pid()))
-	var said strings.Builder
-	cmd.Stderr = &said
-	if err := cmd.Start(); err != nil {
-		t.Skip(err)
-	}
-	defer func() { _ = cmd.Wait() }()
-	defer cancel()
-	traced := func() bool {
-		b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", leader.Pid()))
-		return !strings.Contains(string(b), "TracerPid:\t0\n")
-	}
-	for deadline := time.Now().Add(10 * time.Second); !traced(); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Skipf("strace does not attach: %s", said.String())
-		}
-	}
-	began := time.Now()
-	b, all := newBackground(t), newTries()
-	for _, n := range c.Others(leader) {
-		cl := n.Client(client.WithRetry(client.Retry{Attempts: 1}))
-		b.loop(20*time.Millisecond, func(ctx context.Context) {
-			begun := time.Now()
-			_, err := cl.Produce(ctx, "q", client.JSON("while it hangs"))
-			all.add(begun, err)
-		})
-	}
-	all.first(t, began)
-	t.Logf("a write is done %s after the leader's disk began to hang", time.Since(began).Round(time.Millisecond))
-	b.stop()
-	next := c.WaitLeader(leader)
-	t.Logf("%s leads now", next.Name())
-	cancel() // strace ends first: a process is not gone before its tracer
-	_ = cmd.Wait()
-	leader.Kill9()
-	leader.Restart()
-	has(t, leader, ids)
 }
 
 // TestCopiedNode: a copy of a node's directory beside that node, on another

@@ -301,8 +301,8 @@ type ripe struct {
 	results []event.Result
 }
 
-// fall answers. What a lease hands out is read from this node's log: where that
-// will not come, its client can't be told what it got.
+// fall answers. Most answers are made up with this node's own log and state:
+// where these will not come, its client can't be told what became of its write.
 func (r *ripe) fall(here bool) {
 	p := r.p
 	p.mu.Lock()
@@ -311,13 +311,22 @@ func (r *ripe) fall(here bool) {
 	p.rate.add(len(r.group), time.Now())
 	for i, d := range r.group {
 		a := answer{result: r.results[i]}
-		if !here && len(r.results[i].Leased) > 0 {
-			a = answer{problem: problem(CodeNoLeader, "the lease was granted, but this node lacks the messages and fetches them; they come again when it has run out", true, 1000)}
+		if !here && !tellsAll(&r.results[i]) {
+			a = answer{problem: problem(CodeNoLeader, "this node fetches what it has missed and can't tell the answer; ask another one, with the same Idempotency-Key", true, 1000)}
 		}
 		p.settleLocked(d, a)
 	}
 	p.changedLocked()
 	p.mu.Unlock()
+}
+
+// tellsAll reports whether a result is the whole answer: messages that were
+// enqueued, leases that were settled. What was leased, what a duplicate or a
+// repeated settle had become, what a queue is now: that is read here.
+func tellsAll(r *event.Result) bool {
+	return r.Problem == nil && r.Kept.IsZero() && len(r.Produced)+len(r.Settled) > 0 && len(r.Leased) == 0 &&
+		!slices.ContainsFunc(r.Produced, func(p event.Produced) bool { return p.Duplicate }) &&
+		!slices.ContainsFunc(r.Settled, func(s event.Settled) bool { return s.Status == event.StatusRejected })
 }
 
 // codeBadGroup is a peer.Error's: the group was not read, and nothing of it was

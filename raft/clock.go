@@ -33,6 +33,9 @@ type clock struct {
 	// others' wall clocks.
 	elected time.Time
 	asking  bool
+	// guess: base is this node's wall clock, for want of a log. As soon as there
+	// is one, that tells the time.
+	guess bool
 	// blank: nothing was ever stamped in this log. There is no time to go on
 	// from, so the first stamp waits a moment for the others' clocks.
 	blank bool
@@ -59,6 +62,14 @@ func (c *clock) open(log int64, alone bool) {
 	if alone || log == 0 {
 		c.base = max(log, c.wallNow(), 0)
 	}
+	c.guess = log == 0 && !alone
+}
+
+// knownLocked puts the log's time in the place of a guess.
+func (c *clock) knownLocked(log int64) {
+	if c.guess && log > 0 {
+		c.base, c.start, c.guess = log, time.Now(), false
+	}
 }
 
 // lead begins a leadership: the log's time goes on as this node knew it. With
@@ -66,6 +77,7 @@ func (c *clock) open(log int64, alone bool) {
 func (c *clock) lead(log int64, alone bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.knownLocked(log)
 	now := c.nowLocked()
 	c.start = time.Now()
 	c.elected, c.asking = c.start, !alone
@@ -95,7 +107,7 @@ func (c *clock) agree(others []int64, voters int) (again bool) {
 	case quorum && c.blank, c.blank && since >= clockBlank:
 		// Nothing was stamped: this is where time begins, also if that is before
 		// this node's own clock.
-		c.base, c.start, c.blank = max(median, 0), time.Now(), false
+		c.base, c.start, c.blank, c.guess = max(median, 0), time.Now(), false, false
 	case quorum && median > c.nowLocked():
 		c.base, c.start = median, time.Now()
 	}
@@ -118,7 +130,7 @@ func (c *clock) hear(leader int64, at time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if leader > 0 && at.After(c.heard) {
-		c.base, c.start, c.heard = leader, at, at
+		c.base, c.start, c.heard, c.guess = leader, at, at, false
 	}
 }
 
@@ -127,6 +139,7 @@ func (c *clock) follow(log int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.asking, c.blank = false, false
+	c.knownLocked(log)
 	if log > c.nowLocked() {
 		c.base, c.start = log, time.Now()
 	}

@@ -1,6 +1,7 @@
 package raft
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -8,6 +9,7 @@ import (
 	"net"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	hraft "github.com/hashicorp/raft"
@@ -302,6 +304,13 @@ func (r *Replica) administer(ctx context.Context, q adminAsk) adminAnswer {
 	return adminAnswerOf(err)
 }
 
+// lastVoter tells whether nobody but the node has a vote.
+func lastVoter(servers []hraft.Server, id string) bool {
+	return !slices.ContainsFunc(servers, func(s hraft.Server) bool {
+		return s.Suffrage == hraft.Voter && memberOf(s.ID, s.Address).ID != id
+	})
+}
+
 // errElsewhere is why a leader did not carry something out: it is none any more.
 var errElsewhere = errors.New("leadership has moved")
 
@@ -317,7 +326,7 @@ func adminAnswerOf(err error) adminAnswer {
 	case errors.Is(err, hraft.ErrLeadershipTransferInProgress):
 		return adminAnswer{Elsewhere: true}
 	case errors.Is(err, hraft.ErrLeadershipLost), errors.Is(err, hraft.ErrRaftShutdown):
-		return adminAnswer{Problem: problem(CodeNoLeader, "leadership was lost while the configuration was changed; it may still be", true, 1000)}
+		return adminAnswer{Problem: problem(CodeNoLeader, "leadership was lost while the configuration was changed; whether it comes is unknown", true, 1000)}
 	}
 	return adminAnswer{Problem: conflict("", "%v", err)}
 }
@@ -340,7 +349,10 @@ func (r *Replica) add(ctx context.Context, m Member) error {
 		return conflict("", "this node has no port for others")
 	}
 	if m.ID == r.o.NodeID && m.RaftAddr == r.self().RaftAddr {
-		return nil // it is this one
+		if m.Voter {
+			return nil // it is this one, and it leads
+		}
+		return r.demoteSelf(ctx)
 	}
 	hello, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
@@ -353,12 +365,76 @@ func (r *Replica) add(ctx context.Context, m Member) error {
 		case who.Cluster != "" && who.Cluster != r.o.ClusterID:
 			return conflict("raft_addr", "node %s at %s belongs to another cluster (%s): start it with an empty data directory and --join", who.Node, m.RaftAddr, who.Cluster)
 		}
-		if m.HTTPAddr == "" {
-			m.HTTPAddr = who.HTTP
+		if m.HTTPAddr != "" && who.HTTP != "" && m.HTTPAddr != who.HTTP {
+			return conflict("http_addr", "node %s tells that clients reach it at %s, not at %s", m.ID, who.HTTP, m.HTTPAddr)
 		}
+		m.HTTPAddr = cmp.Or(m.HTTPAddr, who.HTTP)
 		m.Incarnation = who.Incarnation
 	}
+	if !m.Voter {
+		if err := r.without(ctx, m.ID); err != nil {
+			return err
+		}
+	}
 	return r.admit(m, true)
+}
+
+// demoteSelf takes the leader's own vote: whoever leads next carries it out.
+func (r *Replica) demoteSelf(ctx context.Context) error {
+	if err := r.without(ctx, r.o.NodeID); err != nil {
+		return err
+	}
+	if err := r.transfer(""); err != nil {
+		return err
+	}
+	return errElsewhere
+}
+
+// reachTime is how long a voter may take to say that it is there.
+const reachTime = 500 * time.Millisecond
+
+// without refuses what would leave the voters, where the node's vote goes,
+// without a majority that can be reached. They are asked now: what was known of
+// one may be older than its death.
+func (r *Replica) without(ctx context.Context, id string) error {
+	ctx, cancel := context.WithTimeout(ctx, reachTime)
+	defer cancel()
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	left, reached, votes := 0, 0, false
+	for _, s := range r.servers() {
+		m := memberOf(s.ID, s.Address)
+		switch {
+		case s.Suffrage != hraft.Voter:
+		case m.ID == id:
+			votes = true
+		case s.ID == r.id:
+			left++
+			mu.Lock()
+			reached++
+			mu.Unlock()
+		default:
+			left++
+			wg.Go(func() {
+				who, err := r.o.Net.Hello(ctx, m.RaftAddr)
+				if err == nil && who.Node == m.ID && (m.Incarnation == "" || who.Incarnation == m.Incarnation) {
+					mu.Lock()
+					reached++
+					mu.Unlock()
+				}
+			})
+		}
+	}
+	wg.Wait()
+	switch {
+	case !votes:
+		return nil
+	case left == 0:
+		return conflict("id", "node %s is the last voter", id)
+	case reached < left/2+1:
+		return conflict("id", "without node %s only %d of %d voters can be reached, which is no majority; force it only if you know better", id, reached, left)
+	}
+	return nil
 }
 
 // admit puts a node into the configuration that is at m's address, in m's
@@ -404,13 +480,7 @@ func (r *Replica) admit(m Member, asked bool) error {
 // whether it is to vote.
 func (r *Replica) readmit(s hraft.Server, m Member) error {
 	if s.Suffrage == hraft.Voter && !m.Voter {
-		voters := 0
-		for _, o := range r.servers() {
-			if o.Suffrage == hraft.Voter {
-				voters++
-			}
-		}
-		if voters == 1 || s.ID == r.id {
+		if s.ID == r.id { // add sees to it that another one leads
 			return conflict("voter", "node %s leads; transfer leadership first", m.ID)
 		}
 		if err := r.raft.DemoteVoter(s.ID, 0, 0).Error(); err != nil {
@@ -452,26 +522,12 @@ func (r *Replica) remove(ctx context.Context, id string, force bool) error {
 	if len(gone) == 0 {
 		return event.Problemf(CodeNodeNotFound, "id", "node %s is no member", id)
 	}
-	views := map[hraft.ServerID]bool{r.id: true}
-	for _, v := range r.peers() {
-		views[v.serverID()] = v.Reachable
-	}
-	left, reached, self := 0, 0, false
-	for _, s := range r.servers() {
-		if slices.ContainsFunc(gone, func(g hraft.Server) bool { return g.ID == s.ID }) {
-			self = self || s.ID == r.id
-		} else if s.Suffrage == hraft.Voter {
-			left++
-			if views[s.ID] {
-				reached++
-			}
-		}
-	}
-	switch {
-	case left == 0:
+	self := slices.ContainsFunc(gone, func(g hraft.Server) bool { return g.ID == r.id })
+	if r.o.Net == nil {
 		return conflict("id", "node %s is the last voter", id)
-	case reached < left/2+1 && !force:
-		return conflict("id", "without node %s only %d of %d voters can be reached, which is no majority; force it only if you know better", id, reached, left)
+	}
+	if err := r.without(ctx, id); err != nil && (!force || lastVoter(r.servers(), id)) {
+		return err
 	}
 	if self {
 		// The new leader carries it out: ask goes there.

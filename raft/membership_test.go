@@ -191,6 +191,45 @@ func TestRemovalKeepsAMajority(t *testing.T) {
 
 // A node that listens elsewhere than last time tells so, also where it does not
 // lead.
+// Taking a vote away is no smaller thing than taking a node out, and what was
+// heard of a node a moment ago says nothing of it now.
+func TestVotesAreTakenWithAMajorityOnly(t *testing.T) {
+	c := cluster(t, 3, nil)
+	l := c.leader()
+	c.level()
+	var others []*member
+	for _, m := range c.members() {
+		if m != l {
+			others = append(others, m)
+		}
+	}
+	demote := func(m *member) error {
+		return l.AddMember(context.Background(), Member{ID: m.name, RaftAddr: m.addr})
+	}
+	others[1].stop()
+	for what, err := range map[string]error{
+		"demoted": demote(others[0]),
+		"removed": l.RemoveMember(context.Background(), others[0].name, false),
+	} {
+		if p, ok := errors.AsType[*event.Problem](err); !ok || p.Code != event.CodeConflict {
+			t.Errorf("%s just after another died: %v", what, err)
+		}
+	}
+	c.put("it goes on")
+	c.start(others[1])
+	until(t, "all are there", func() bool { return demote(others[0]) == nil })
+	until(t, "two voters are left", func() bool { return l.votersKnown() == 2 })
+	// The leader's own vote goes when another one leads.
+	until(t, "the leader is demoted", func() bool { return demote(l) == nil })
+	until(t, "another one leads, alone", func() bool {
+		return others[1].leadsReady() && others[1].votersKnown() == 1
+	})
+	p, ok := errors.AsType[*event.Problem](others[1].AddMember(context.Background(), Member{ID: others[1].name, RaftAddr: others[1].addr}))
+	if !ok || p.Code != event.CodeConflict {
+		t.Errorf("the last voter: %v", p)
+	}
+}
+
 func TestFollowersAddressIsCorrected(t *testing.T) {
 	c := cluster(t, 3, nil)
 	c.put("a")

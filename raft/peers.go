@@ -261,6 +261,7 @@ func (r *Replica) ownStatus() peerStatus {
 
 // heardOf looks for what shows that this directory is out of its cluster.
 func (r *Replica) heardOf(s peerStatus) {
+	r.evidence.toldCommit(s.ID, max(s.Commit, s.Applied))
 	if !r.vouched() {
 		return
 	}

@@ -130,9 +130,22 @@ func (t *transport) receive() {
 				rpc.Respond(nil, err)
 				continue
 			}
-			if a, ok := rpc.Command.(*hraft.AppendEntriesRequest); ok {
+			switch a := rpc.Command.(type) {
+			case *hraft.AppendEntriesRequest:
 				t.r.contact.heard(a.LeaderCommitIndex)
+				last := a.PrevLogEntry
+				if n := len(a.Entries); n > 0 {
+					last = a.Entries[n-1].Index
+				}
+				t.r.evidence.acked(hraft.ServerID(a.ID), a.Term, last)
 				t.adapt(a)
+			case *hraft.RequestVoteRequest:
+				// It has voted for itself. If that can't be written down it gets
+				// no vote from here.
+				if err := t.r.evidence.voted(hraft.ServerID(a.ID), a.Term); err != nil {
+					rpc.Respond(nil, err)
+					continue
+				}
 			}
 			select {
 			case t.in <- rpc:

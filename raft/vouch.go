@@ -25,10 +25,14 @@ import (
 // promise is what a server is known to have promised to this node.
 type promise struct {
 	// AckTerm and AckIndex: the newest entry that it acknowledged to this node
-	// as the leader of that term.
+	// as the leader of that term, or sent to it as such: a leader has on its own
+	// disk what it sends.
 	AckTerm  uint64 `json:"ack_term,omitempty"`
 	AckIndex uint64 `json:"ack_index,omitempty"`
-	VoteTerm uint64 `json:"vote_term,omitempty"` // the newest in which it voted for this node
+	VoteTerm uint64 `json:"vote_term,omitempty"` // the newest in which it voted for this node, or stood
+	// Commit: it has told that its log is committed up to there, or that it has
+	// applied it.
+	Commit uint64 `json:"commit,omitempty"`
 }
 
 // broken says how a log that ends at last, in a store of that term, breaks the
@@ -39,6 +43,8 @@ func (p promise) broken(term, last uint64) string {
 		return fmt.Sprintf("it has voted in term %d, and now knows only term %d", p.VoteTerm, term)
 	case term < p.AckTerm:
 		return fmt.Sprintf("it has acknowledged entries of term %d, and now knows only term %d", p.AckTerm, term)
+	case last < p.Commit:
+		return fmt.Sprintf("it has told that entry %d is committed, and its log now ends at %d", p.Commit, last)
 	case term == p.AckTerm && last < p.AckIndex:
 		return fmt.Sprintf("it has acknowledged entry %d of term %d, and its log now ends at %d", p.AckIndex, p.AckTerm, last)
 	}
@@ -77,6 +83,16 @@ func (e *evidence) acked(id hraft.ServerID, term, index uint64) {
 	p := e.of[id]
 	if term > p.AckTerm || term == p.AckTerm && index > p.AckIndex {
 		p.AckTerm, p.AckIndex = term, index
+		e.of[id], e.dirty = p, true
+	}
+}
+
+// toldCommit notes how far a server has told that its log is committed.
+func (e *evidence) toldCommit(id hraft.ServerID, index uint64) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if p := e.of[id]; index > p.Commit {
+		p.Commit = index
 		e.of[id], e.dirty = p, true
 	}
 }

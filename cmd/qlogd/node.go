@@ -34,6 +34,9 @@ type node struct {
 	certs   *certs.Keeper // of the API; nil: no TLS
 	inside  *certs.Keeper // of the connections between nodes
 
+	friends  int       // join addresses at which this cluster has answered; meet's
+	stranger sync.Once // another one did, and that was told
+
 	// now serves requests: the engine's API, or what says that there is none.
 	now atomic.Pointer[serving]
 	// again takes why the engine is to be opened anew; keep does it, until
@@ -102,7 +105,7 @@ func startNode(c *config, logger *slog.Logger) (_ *node, err error) {
 		n.tellFormed()
 		left, err := n.meet(n.background, c.Join)
 		if err != nil {
-			return nil, err
+			return nil, strangerError(err)
 		}
 		n.work.Go(func() { n.meetOthers(left) })
 		if err := n.open(); err != nil {

@@ -233,19 +233,23 @@ func (n *node) tellFormed() {
 
 // A data directory of another cluster must not serve in the place of one of
 // this one: its clients would write where nobody looks. So each join address is
-// asked which cluster is there, until each has answered once.
+// asked which cluster is there, until each has answered once. The one that ends
+// is the one that stands alone: where others of its own cluster answer, the
+// stranger is elsewhere.
 const (
 	meetTime  = time.Second
 	meetAgain = 2 * time.Second
 )
 
-// meet asks once, and returns the addresses that have not told.
+// meet asks once, and returns the addresses that have not told, or not what
+// they should.
 func (n *node) meet(ctx context.Context, addrs []string) (left []string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, meetTime)
 	defer cancel()
-	own := n.peers.Self().Cluster
+	self := n.peers.Self()
 	var mu sync.Mutex
 	var wg sync.WaitGroup
+	friends := 0
 	for _, addr := range addrs {
 		wg.Go(func() {
 			who, herr := n.peers.Hello(ctx, addr)
@@ -254,13 +258,20 @@ func (n *node) meet(ctx context.Context, addrs []string) (left []string, err err
 			switch {
 			case herr != nil || who.Cluster == "": // not there yet, or in no cluster yet
 				left = append(left, addr)
-			case who.Cluster != own:
-				err = fmt.Errorf("data directory %s is of cluster %s, but node %s at join address %s is of cluster %s: "+
-					"it belongs elsewhere; start with the right data directory, or with an empty one", n.c.DataDir, own, who.Node, addr, who.Cluster)
+			case who.Cluster != self.Cluster:
+				left = append(left, addr)
+				err = fmt.Errorf("data directory %s is of cluster %s, but node %s at join address %s is of cluster %s",
+					n.c.DataDir, self.Cluster, who.Node, addr, who.Cluster)
+			case who.Incarnation != self.Incarnation:
+				friends++
 			}
 		})
 	}
 	wg.Wait()
+	if n.friends += friends; err != nil && n.friends > 0 {
+		n.stranger.Do(func() { n.logger.Error("a stranger is among the join addresses", "error", err) })
+		err = nil
+	}
 	return left, err
 }
 
@@ -274,10 +285,14 @@ func (n *node) meetOthers(left []string) {
 		}
 		var err error
 		if left, err = n.meet(n.background, left); err != nil {
-			n.fail(err)
+			n.fail(strangerError(err))
 			return
 		}
 	}
+}
+
+func strangerError(err error) error {
+	return fmt.Errorf("%w: it belongs elsewhere; start with the right data directory, or with an empty one", err)
 }
 
 // outOfCluster is told that this directory is no member any more.

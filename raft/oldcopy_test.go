@@ -1,0 +1,85 @@
+package raft
+
+import (
+	"fmt"
+	"testing"
+	"time"
+)
+
+// goesBack puts a node's disk back to what it was before so many writes, of
+// which all nodes have the last, while the others stay as they are.
+func (c *nodes) goesBack(back *member, writes int, before func()) {
+	c.t.Helper()
+	old := back.disk.Clone()
+	for i := range writes {
+		c.put(fmt.Sprint("after", i))
+	}
+	c.level()
+	before()
+	c.isolate(back.name, true) // as if killed: nothing is handed over
+	back.stop()
+	c.isolate(back.name, false)
+	back.disk = old
+}
+
+// A leader has promised what it sent, and its own vote: the others remember.
+func TestLeadersOldCopyIsFoundOut(t *testing.T) {
+	c := cluster(t, 3, nil)
+	c.put("before")
+	c.level()
+	back := c.leader()
+	c.goesBack(back, 20, func() {})
+	c.start(back)
+	if why := <-back.outs; why != WentBack {
+		t.Fatal(why)
+	}
+	c.put("the others go on")
+}
+
+// A follower that knows another one only from what that tells each second
+// objects too, where the leader that has its acknowledgements is gone.
+func TestFollowersRememberEachOther(t *testing.T) {
+	c := cluster(t, 3, nil)
+	c.put("before")
+	c.level()
+	l := c.leader()
+	var back, other *member
+	for _, m := range c.members() {
+		if m != l {
+			back, other = other, m
+		}
+	}
+	c.goesBack(back, 20, func() {
+		until(t, "the other one has heard", func() bool {
+			return other.evidence.get(back.id).Commit >= other.fsm.progress().index
+		})
+		c.isolate(l.name, true)
+	})
+	c.start(back)
+	if why := <-back.outs; why != WentBack {
+		t.Fatal(why)
+	}
+}
+
+// A new node's own clock stands in for a log that is not there yet; it is no
+// time to go on from once there is one.
+func TestAGuessIsNoTime(t *testing.T) {
+	const years = 5 * 365 * 24 * time.Hour
+	for name, learn := range map[string]func(c *clock, log int64){
+		"applied": func(c *clock, log int64) { c.follow(log) },
+		"elected": func(*clock, int64) {},
+		"told":    func(c *clock, log int64) { c.hear(log, time.Now()) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := &clock{wall: func() time.Time { return time.Now().Add(years) }}
+			c.open(0, false)
+			log := time.Now().UnixMilli() // what another leader has stamped
+			learn(c, log)
+			c.lead(log, false)
+			c.agree([]int64{log, log}, 3)
+			if ahead := c.stamp(log) - log; ahead > years.Milliseconds()/2 {
+				t.Errorf("stamps %d ms ahead of the log", ahead)
+			}
+		})
+	}
+}

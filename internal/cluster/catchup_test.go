@@ -23,68 +23,76 @@ import (
 //	CATCHUP_TIMED=1: fail where less than three quarters of that are done
 func TestCatchUp(t *testing.T) {
 	messages, rate := number(t, "CATCHUP_MESSAGES", 20_000), number(t, "CATCHUP_RATE", 500)
-	timed := os.Getenv("CATCHUP_TIMED") != ""
 	// The Raft log is cut off soon, so that what is lacking can't come from it.
-	flags := []string{"--checkpoint-entries", "100", "--checkpoint-interval", "2s"}
-	if messages < 100_000 {
-		flags = append(flags, "--log-segment-bytes", "1048576")
+	flags := []string{"--checkpoint-entries", "100", "--checkpoint-interval", "2s", "--log-segment-bytes", "1048576"}
+	if messages >= 100_000 {
+		flags = []string{"--checkpoint-entries", "1000", "--checkpoint-interval", "10s"}
 	}
 	c := cluster.StartCluster(t, cluster.Options{Nodes: 3, Flags: flags})
 	queue(t, c.Client(), "q", "")
 
-	miss := func(t *testing.T, n *cluster.Node) {
-		n.Term()
-		began := time.Now()
-		fill(t, c.ClientFrom(c.Others(n)[0]), "q", messages)
-		t.Logf("%s missed %d messages, which took %s", n.Name(), messages, time.Since(began).Round(time.Millisecond))
+	othersGoOn(t, c, messages, rate, os.Getenv("CATCHUP_TIMED") != "")
+	leaderDies(t, c, messages, rate)
+}
+
+// miss stops a follower and lets the others take messages that it misses.
+func miss(t *testing.T, c *cluster.Cluster, messages int) *cluster.Node {
+	t.Helper()
+	n := c.Follower()
+	n.Term()
+	n.Patient(5 * time.Minute)
+	began := time.Now()
+	fill(t, c.ClientFrom(c.Others(n)[0]), "q", messages)
+	t.Logf("%s missed %d messages, which took %s", n.Name(), messages, time.Since(began).Round(time.Millisecond))
+	return n
+}
+
+func othersGoOn(t *testing.T, c *cluster.Cluster, messages, rate int, timed bool) {
+	n := miss(t, c, messages)
+	l := offer(t, c, n, rate)
+	time.Sleep(time.Duration(min(5000, messages/10)) * time.Millisecond) // to compare with
+	l.window(t, "before it comes back")
+	n.Launch()
+	began := time.Now()
+	if err := n.WaitReady(); err != nil {
+		t.Fatal(err)
 	}
-	t.Run("others go on", func(t *testing.T) {
-		n := c.Follower()
-		miss(t, n)
-		l := offer(t, c, n, rate)
-		time.Sleep(time.Duration(min(5000, messages/10)) * time.Millisecond) // to compare with
-		l.window(t, "before it comes back")
-		n.Launch()
-		began := time.Now()
-		if err := n.WaitReady(); err != nil {
-			t.Fatal(err)
-		}
-		t.Logf("%s is ready after %s", n.Name(), time.Since(began).Round(time.Millisecond))
-		if err := c.WaitEqual(5 * time.Minute); err != nil {
-			t.Fatal(err)
-		}
-		t.Logf("%s has all after %s", n.Name(), time.Since(began).Round(time.Millisecond))
-		if !strings.Contains(n.Log(), "what this node had missed is in place") {
-			t.Error("it had nothing fetched: what it had missed was too little to be away from the Raft log")
-		}
-		if share := l.window(t, "while it comes back"); timed && share < 0.75 {
-			t.Errorf("%.0f%% of what was offered was done", 100*share)
-		}
-		l.stop()
-	})
-	t.Run("the leader dies", func(t *testing.T) {
-		leader := c.WaitLeader()
-		n := c.Follower()
-		miss(t, n)
-		l := offer(t, c, n, rate)
-		n.Launch()
-		// In the middle of it, if that takes a while.
-		select {
-		case <-ready(n):
-		case <-time.After(time.Second):
-		}
-		leader.Kill9()
-		time.Sleep(time.Duration(rand.IntN(2000)) * time.Millisecond)
-		leader.Launch()
-		began := time.Now()
-		c.WaitReady()
-		if err := c.WaitEqual(5 * time.Minute); err != nil {
-			t.Fatal(err)
-		}
-		t.Logf("all is well %s after the leader's return", time.Since(began).Round(time.Millisecond))
-		l.window(t, "meanwhile")
-		l.stop()
-	})
+	t.Logf("%s is ready after %s", n.Name(), time.Since(began).Round(time.Millisecond))
+	if err := c.WaitEqual(5 * time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%s has all after %s", n.Name(), time.Since(began).Round(time.Millisecond))
+	if !strings.Contains(n.Log(), "what this node had missed is in place") {
+		t.Error("it had nothing fetched: what it had missed was too little to be away from the Raft log")
+	}
+	if share := l.window(t, "while it comes back"); timed && share < 0.75 {
+		t.Errorf("%.0f%% of what was offered was done", 100*share)
+	}
+	l.stop()
+}
+
+func leaderDies(t *testing.T, c *cluster.Cluster, messages, rate int) {
+	leader := c.WaitLeader()
+	n := miss(t, c, messages)
+	leader.Patient(5 * time.Minute)
+	l := offer(t, c, n, rate)
+	n.Launch()
+	// In the middle of it, if that takes a while.
+	select {
+	case <-ready(n):
+	case <-time.After(time.Second):
+	}
+	leader.Kill9()
+	time.Sleep(time.Duration(rand.IntN(2000)) * time.Millisecond)
+	leader.Launch()
+	began := time.Now()
+	c.WaitReady()
+	if err := c.WaitEqual(5 * time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("all is well %s after the leader's return", time.Since(began).Round(time.Millisecond))
+	l.window(t, "meanwhile")
+	l.stop()
 }
 
 // ready is closed once a node is, or has given up.

@@ -71,11 +71,18 @@ func (c *Cluster) keep() {
 		return
 	}
 	for _, n := range c.nodes {
-		_ = os.CopyFS(filepath.Join(dir, n.name), os.DirFS(n.dir))
+		keepDir(n.dir, filepath.Join(dir, n.name))
 		_ = copyFile(n.log.path, filepath.Join(dir, n.name+".log"))
 		c.t.Logf("%s's log ends with\n%s", n.name, n.log.tail(15))
 	}
 	c.t.Logf("data directories and logs are kept in %s", dir)
+}
+
+// keepDir moves a data directory, which can be large, out of what is removed.
+func keepDir(from, to string) {
+	if os.Rename(from, to) != nil {
+		_ = os.CopyFS(to, os.DirFS(from))
+	}
 }
 
 // CompareLogs compares the event logs of stopped nodes byte for byte: the

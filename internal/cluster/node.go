@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -75,6 +76,7 @@ type Node struct {
 	proc   *process
 	starts int
 	paused bool
+	wait   time.Duration // for it to become ready; 0: startDeadline
 }
 
 // Start starts a node and returns once it is ready.
@@ -147,7 +149,7 @@ func (n *Node) keep() {
 		n.t.Log(err)
 		return
 	}
-	_ = os.CopyFS(filepath.Join(dir, "data"), os.DirFS(n.dir))
+	keepDir(n.dir, filepath.Join(dir, "data"))
 	_ = copyFile(n.log.path, filepath.Join(dir, "server.log"))
 	n.t.Logf("data directory and log are kept in %s; the log ends with\n%s", dir, n.log.tail(40))
 }
@@ -270,11 +272,24 @@ func (n *Node) Restart() {
 	}
 }
 
+// Patient lets WaitReady wait so long, for a node that has much to do before.
+func (n *Node) Patient(wait time.Duration) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.wait = wait
+}
+
+func (n *Node) patience() time.Duration {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return cmp.Or(n.wait, startDeadline)
+}
+
 // WaitReady returns once /readyz says so, or with an error when the program
 // ended or took too long.
 func (n *Node) WaitReady() error {
 	p := n.process()
-	ctx, cancel := context.WithTimeout(context.Background(), startDeadline)
+	ctx, cancel := context.WithTimeout(context.Background(), n.patience())
 	defer cancel()
 	last := "it did not listen"
 	for wait := 2 * time.Millisecond; ; wait = min(2*wait, 100*time.Millisecond) {
@@ -289,7 +304,7 @@ func (n *Node) WaitReady() error {
 		case <-p.done:
 			return fmt.Errorf("the node ended before it was ready: %v; its log ends with\n%s", p.err, n.log.tail(20))
 		case <-ctx.Done():
-			return fmt.Errorf("the node was not ready after %s: %s; its log ends with\n%s", startDeadline, last, n.log.tail(20))
+			return fmt.Errorf("the node was not ready after %s: %s; its log ends with\n%s", n.patience(), last, n.log.tail(20))
 		case <-time.After(wait):
 		}
 	}

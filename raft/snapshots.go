@@ -65,7 +65,9 @@ func (s *snapshots) newest() (checkpoint.Meta, bool) {
 // floor is up to where the Raft log may be truncated: the newest checkpoint but
 // one. If the newest turns out to be bad, the one before it and the Raft log
 // still make up everything. Nor is anything truncated that a node will need
-// which is fetching an older one.
+// which is fetching an older one: that is also the entry at its index, whose
+// term the leader tells with those behind it. (Of its own newest checkpoint it
+// knows the term; by then that is another one.)
 func (s *snapshots) floor() uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -74,7 +76,7 @@ func (s *snapshots) floor() uint64 {
 	}
 	to := s.have[1].Index
 	if _, lowest := s.pinnedLocked(time.Now()); lowest > 0 {
-		to = min(to, lowest)
+		to = min(to, lowest-1)
 	}
 	return to
 }

@@ -229,7 +229,7 @@ func (r *Replica) confirmHere() (uint64, error) {
 // failed would leave the question without an answer.
 func (r *Replica) verify() error {
 	done := make(chan error, 1)
-	go func() { done <- r.raft.VerifyLeader().Error() }()
+	go func() { done <- bound(r, r.raft.VerifyLeader()).Error() }()
 	select {
 	case err := <-done:
 		return err

@@ -594,7 +594,7 @@ func (r *Replica) transfer(to string) error {
 func (r *Replica) unstick() {
 	began := time.Now()
 	for r.raft.State() == hraft.Leader {
-		barrier := r.raft.Barrier(time.Second)
+		barrier := bound(r, r.raft.Barrier(time.Second))
 		if !errors.Is(barrier.Error(), hraft.ErrLeadershipTransferInProgress) {
 			return
 		}

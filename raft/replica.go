@@ -84,6 +84,7 @@ type Replica struct {
 	started atomic.Bool // raft is set
 	dead    atomic.Pointer[error]
 	failed  chan struct{} // closed with dead
+	silent  chan struct{} // closed when hashicorp/raft answers nobody any more: see bound
 }
 
 // Open starts a replica on what is on disk. The Machine must have recovered
@@ -95,7 +96,7 @@ func Open(o Options) (_ *Replica, err error) {
 	r := &Replica{
 		o: o, clock: &clock{wall: o.Wall, offset: o.ClockOffset},
 		leads: make(chan bool, 8), snapNow: make(chan struct{}, 1), stop: make(chan struct{}), reaped: make(chan struct{}),
-		failed: make(chan struct{}), table: newTable(), nudges: newNudges(), changing: make(chan struct{}, 1),
+		failed: make(chan struct{}), silent: make(chan struct{}), table: newTable(), nudges: newNudges(), changing: make(chan struct{}, 1),
 	}
 	var end context.CancelFunc
 	r.life, end = context.WithCancel(context.Background())
@@ -174,7 +175,7 @@ func (r *Replica) start() error {
 	r.clock.open(began.clock, r.alone())
 	r.handle(true)
 	r.p.apply = func(data []byte) hraft.ApplyFuture {
-		return r.raft.ApplyLog(hraft.Log{Data: data}, r.o.StoreDeadline)
+		return bound(r, r.raft.ApplyLog(hraft.Log{Data: data}, r.o.StoreDeadline))
 	}
 	if r.alone() {
 		// Nobody else can be leader: a heartbeat timeout that is lowered makes

@@ -45,6 +45,8 @@ func (r *Replica) end() error {
 		// hashicorp/raft forgets the futures of entries that were committed, but
 		// not applied, when it was shut down. Their callers have been told.
 	}
+	close(r.silent)
+	<-r.reaped
 	r.p.served.Wait()
 	errs = append(errs, r.stores.close())
 	return errors.Join(errs...)
@@ -117,7 +119,7 @@ func (r *Replica) handOver(ctx context.Context, to peerView) error {
 	cancel()
 	done := make(chan error, 1)
 	go func() { // bounded by the election timeout
-		done <- r.raft.LeadershipTransferToServer(to.serverID(), to.serverAddress()).Error()
+		done <- bound(r, r.raft.LeadershipTransferToServer(to.serverID(), to.serverAddress())).Error()
 	}()
 	select {
 	case err := <-done:

@@ -39,7 +39,7 @@ func (r *Replica) takeSnapshots() {
 // Snapshot writes a checkpoint now and truncates the Raft log behind it. It is
 // no error if there is nothing new to write.
 func (r *Replica) Snapshot() error {
-	err := r.raft.Snapshot().Error()
+	err := bound(r, r.raft.Snapshot()).Error()
 	if !errors.Is(err, hraft.ErrNothingNewToSnapshot) {
 		return err
 	}

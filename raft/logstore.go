@@ -28,6 +28,7 @@ type logStore struct {
 	// newest.
 	floor  func() uint64
 	broken atomic.Bool
+	before func() // Options.BeforeStore
 
 	entries atomic.Uint64 // stored by this process
 	bytes   atomic.Uint64
@@ -218,6 +219,7 @@ func (s *logStore) guard(what string, write func() error) error {
 		s.broken.Store(true)
 		s.fatal(fmt.Errorf("raft log: %s: the disk did not answer within %v", what, s.deadline))
 	})
+	s.before()
 	err := write()
 	timer.Stop()
 	if err != nil {

@@ -140,6 +140,9 @@ type Options struct {
 	// OpenKV opens a small durable store by name in place of a bbolt file in
 	// Dir: for tests on a disk in memory (see FileKV).
 	OpenKV func(name string) (KV, error)
+	// BeforeStore is called before each write of the Raft log, as part of it:
+	// for tests of a disk that is slow, or hangs.
+	BeforeStore func()
 }
 
 // Limits bound the proposer: overloaded is answered before memory grows.
@@ -185,6 +188,9 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	if o.OnOut == nil {
 		o.OnOut = func(Out) {}
+	}
+	if o.BeforeStore == nil {
+		o.BeforeStore = func() {}
 	}
 	if o.OnFatal == nil {
 		o.OnFatal = func(err error) { panic(err) }

@@ -222,7 +222,7 @@ func openWAL(o Options, f faults, floor func() uint64) (*logStore, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("open Raft log in %s: %w", o.Dir, err), meta.Close())
 	}
-	return &logStore{wal: w, deadline: o.StoreDeadline, fatal: f.fatal, die: f.die, floor: floor}, nil
+	return &logStore{wal: w, deadline: o.StoreDeadline, fatal: f.fatal, die: f.die, floor: floor, before: o.BeforeStore}, nil
 }
 
 // close closes what is open; the first error counts.

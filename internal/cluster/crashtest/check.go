@@ -409,9 +409,14 @@ func (c *check) leftAt(m *message) int64 {
 			at = min(at, s.Invoke)
 		}
 	}
-	if len(m.dead) > 0 && len(m.deliveries) > 0 {
+	switch n := len(m.deliveries); {
+	case len(m.dead) == 0:
+	case n > 0:
 		// It died of its last attempt, some time after that began.
-		at = min(at, m.deliveries[len(m.deliveries)-1].invoke)
+		at = min(at, m.deliveries[n-1].invoke)
+	default:
+		// It died of attempts of which nobody was told: any time.
+		at = min(at, m.requested.invoke)
 	}
 	return at
 }

@@ -131,10 +131,15 @@ func good() *story {
 	s.settle(DeadLetter, "d", l, "dead_lettered")
 	l = s.lease("f", "k", "e", 1)
 	s.settle(Ack, "e", l, "acked")
+	s.produce("f", "k", "g", "h")
+	s.add(Op{Kind: Lease, Queue: "f", Outcome: Unknown}) // g's only attempt, of which nobody was told
+	s.now += 200
+	l = s.lease("f", "k", "h", 1)
+	s.settle(Ack, "h", l, "acked")
 	s.peek("q")
 	s.peek("pool")
 	s.peek("f")
-	s.peek("f.dlq", Found{ID: s.id(), UID: "d", Key: "k", DeadID: s.made["d"]})
+	s.peek("f.dlq", Found{ID: s.id(), UID: "d", Key: "k", DeadID: s.made["d"]}, Found{ID: s.id(), UID: "g", Key: "k", DeadID: s.made["g"]})
 	return s
 }
 

@@ -10,6 +10,7 @@ BENCH        ?= .
 BENCHTIME    ?= 1s
 CRASH_KILLS  ?= 3
 POWER_CUTS   ?= 30
+SIM_SEEDS    ?= 2000
 
 .PHONY: help
 help: ## show what there is
@@ -34,6 +35,7 @@ install: ## qlogd into GOBIN
 .PHONY: test
 test: lint ## what CI runs: lint, and all tests with the race detector and a small sample of each campaign
 	CRASH_KILLS=$(CRASH_KILLS) go test -race -timeout 15m ./...
+	go test -count=1 -timeout 15m -run '^TestSeeds$$' ./internal/sim # 200 seeds, for which the race detector is too slow
 
 .PHONY: lint
 lint: ## gofmt, vet, staticcheck
@@ -76,6 +78,10 @@ catchup: ## a follower that missed 1,000,000 messages comes back while 5,000 a s
 .PHONY: powercut
 powercut: ## cut the power under the real server, on ext4 in a loop device (needs root; POWER_CUTS=30)
 	POWER_CUTS=$(POWER_CUTS) go test -count=1 -v -timeout 4h -run '^TestPowerCut$$' ./internal/cluster/crashtest
+
+.PHONY: sim
+sim: ## thousands of clusters in simulated time, each with partitions, crashes, restarts (SIM_SEEDS=2000, SIM_SEED=first)
+	SIM_SEEDS=$(SIM_SEEDS) go test -count=1 -v -timeout 8h -run '^TestSeeds$$' ./internal/sim
 
 .PHONY: crashwalk
 crashwalk: ## let the power fail in every single write and sync of a whole node and of Raft's stores, with every kind of loss

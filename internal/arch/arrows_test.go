@@ -47,6 +47,10 @@ var house = map[string][]string{
 	// What cmd puts together below the API, and the simulation too.
 	"internal/machine": {"fsm", "projections", "raft", "internal/checkpoint", "internal/event", "internal/eventlog", "internal/replay"},
 
+	// A cluster in simulated time, put together as cmd does.
+	"internal/sim": {"fsm", "projections", "raft", "internal/checkpoint", "internal/event", "internal/eventlog", "internal/replay", "internal/datadir",
+		"internal/fetch", "internal/forming", "internal/machine", "internal/peer", "internal/peer/memnet", "internal/vfs", "internal/cluster/crashtest"},
+
 	// Tools for tests: they talk to the program from outside.
 	"internal/arch":              {},
 	"internal/cluster":           {"client", "api/wire"},

@@ -1,0 +1,65 @@
+package sim
+
+import (
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"strings"
+
+	"github.com/qlogd/qlogd/internal/datadir"
+	"github.com/qlogd/qlogd/internal/vfs"
+)
+
+// The names on a node's disk are a data directory's, at its root.
+const (
+	logDir        = "/" + datadir.LogDir
+	checkpointDir = "/" + datadir.CheckpointDir
+	raftDir       = "/" + datadir.RaftDir
+	cardFile      = "/" + datadir.NodeFile
+)
+
+// readCard reads node.json; nil where the disk is empty.
+func readCard(disk vfs.FS) (*datadir.Node, error) {
+	b, err := vfs.ReadFile(disk, cardFile)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	n := &datadir.Node{}
+	return n, json.Unmarshal(b, n)
+}
+
+func writeCard(disk vfs.FS, n *datadir.Node) error {
+	b, err := json.Marshal(n)
+	if err != nil {
+		return err
+	}
+	return vfs.WriteFile(disk, cardFile, b)
+}
+
+// unsynced is a disk that a planted fault has: the Raft log is written and never
+// synced.
+type unsynced struct{ vfs.FS }
+
+func (u unsynced) wrap(name string, f vfs.File, err error) (vfs.File, error) {
+	if err != nil || !strings.HasSuffix(name, ".wal") {
+		return f, err
+	}
+	return unsyncedFile{f}, nil
+}
+
+func (u unsynced) Create(name string) (vfs.File, error) {
+	f, err := u.FS.Create(name)
+	return u.wrap(name, f, err)
+}
+
+func (u unsynced) OpenReadWrite(name string) (vfs.File, error) {
+	f, err := u.FS.OpenReadWrite(name)
+	return u.wrap(name, f, err)
+}
+
+type unsyncedFile struct{ vfs.File }
+
+func (unsyncedFile) Sync() error { return nil }

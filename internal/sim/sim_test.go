@@ -1,0 +1,110 @@
+package sim
+
+import (
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"os"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// TestSeeds runs the cluster of SIM_SEEDS seeds, from SIM_SEED on.
+//
+//	SIM_LOG=debug  what the nodes log, on stderr
+//	SIM_STEPS=n    what the nemesis does in each, at least
+func TestSeeds(t *testing.T) {
+	first, seeds, steps := number(t, "SIM_SEED", 1), number(t, "SIM_SEEDS", seedsByDefault), number(t, "SIM_STEPS", 10)
+	var mu sync.Mutex
+	counts := map[string]int{}
+	ops, failed := 0, 0
+	var simulated time.Duration
+	t.Run("all", func(t *testing.T) {
+		for seed := first; seed < first+seeds; seed++ {
+			t.Run(fmt.Sprint(seed), func(t *testing.T) {
+				t.Parallel()
+				rep := run(t, Options{Seed: uint64(seed), Steps: steps, Log: logTo()})
+				wrong := rep.Judge()
+				mu.Lock()
+				defer mu.Unlock()
+				for k, n := range rep.Counts {
+					counts[k] += n
+				}
+				ops += len(rep.Ops)
+				simulated += rep.Took
+				if len(wrong) > 0 {
+					failed++
+					keep(t, rep)
+					t.Errorf("%s\n%s%s\nrepeat it: SIM_SEED=%d SIM_SEEDS=1 make sim", strings.Join(wrong, "\n"), rep.Plan, strings.Join(rep.Trace, "\n"), seed)
+				}
+			})
+		}
+	})
+	var told []string
+	for k, n := range counts {
+		told = append(told, fmt.Sprintf("%s %d", k, n))
+	}
+	slices.Sort(told)
+	t.Logf("%d seeds, %d failed, %v simulated, %d operations: %s", seeds, failed, simulated.Round(time.Second), ops, strings.Join(told, ", "))
+}
+
+// run does one run in a bubble, under a watch of real time: a mistake that lets
+// no time pass would hang it.
+func run(t *testing.T, o Options) (rep *Report) {
+	t.Helper()
+	watch := time.AfterFunc(2*time.Minute, func() {
+		b := make([]byte, 16<<20)
+		fmt.Fprintf(os.Stderr, "seed %d hangs\n%s\n", o.Seed, b[:runtime.Stack(b, true)])
+		os.Exit(2)
+	})
+	defer watch.Stop()
+	synctest.Test(t, func(*testing.T) { rep = Run(o) })
+	return rep
+}
+
+// keep writes a history down, to look into it.
+func keep(t *testing.T, rep *Report) {
+	t.Helper()
+	f, err := os.CreateTemp("", fmt.Sprintf("qlogd-sim-%d-*.jsonl", rep.Plan.Seed))
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	defer f.Close()
+	enc := json.NewEncoder(f)
+	for _, op := range rep.Ops {
+		if err := enc.Encode(op); err != nil {
+			t.Error(err)
+		}
+	}
+	t.Logf("its history: %s", f.Name())
+}
+
+func number(t *testing.T, name string, def int) int {
+	t.Helper()
+	s := os.Getenv(name)
+	if s == "" {
+		return def
+	}
+	n, err := strconv.Atoi(s)
+	if err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+	return n
+}
+
+func logTo() slog.Handler {
+	level := os.Getenv("SIM_LOG")
+	if level == "" {
+		return nil
+	}
+	var l slog.Level
+	_ = l.UnmarshalText([]byte(level))
+	return slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: l})
+}

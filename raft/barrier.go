@@ -216,7 +216,11 @@ func (r *Replica) confirmHere() (uint64, error) {
 		return 0, errNotYet
 	}
 	index := r.stores.log.told(r.raft.CommitIndex())
-	if err := r.verify(); err != nil {
+	// Behind the look at the term: a node that follows in it leads in none.
+	if r.raft.State() != hraft.Leader {
+		return 0, errNotLeader
+	}
+	if err := r.verify(term); err != nil {
 		return 0, err
 	}
 	if r.raft.CurrentTerm() != term {
@@ -225,9 +229,13 @@ func (r *Replica) confirmHere() (uint64, error) {
 	return index, nil
 }
 
-// verify asks the other voters whether this node still leads. A replica that has
-// failed would leave the question without an answer.
-func (r *Replica) verify() error {
+// verify asks the other voters whether this node still leads in a term.
+func (r *Replica) verify(term uint64) error {
+	if t, ok := r.trans.(*transport); ok {
+		return r.confirm(t, term)
+	}
+	// Alone in its process. A replica that has failed would leave the question
+	// without an answer.
 	done := make(chan error, 1)
 	go func() { done <- bound(r, r.raft.VerifyLeader()).Error() }()
 	select {

@@ -26,6 +26,8 @@ type nodes struct {
 	mu  sync.Mutex
 	all map[string]*member
 	cut map[string]bool // "n1>n2": n1 does not reach n2
+	// slow is how long bytes take to a node, "n1".
+	slow map[string]time.Duration
 }
 
 // member is a node that can be down.
@@ -171,6 +173,7 @@ func (c *nodes) isCut(a, b string) bool {
 
 func (s *severed) Read(b []byte) (int, error) {
 	n, err := s.Conn.Read(b)
+	time.Sleep(s.c.lag(s.from)) // a slow line: what comes back to who has dialled
 	if s.c.isCut(s.from, s.to) {
 		s.Close()
 		return 0, errors.New("cut off")
@@ -183,7 +186,14 @@ func (s *severed) Write(b []byte) (int, error) {
 		s.Close()
 		return 0, errors.New("cut off")
 	}
+	time.Sleep(s.c.lag(s.to))
 	return s.Conn.Write(b)
+}
+
+func (c *nodes) lag(to string) time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.slow[to]
 }
 
 // isolate cuts a node off from all others, or heals that.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"sync"
 	"time"
 
@@ -208,10 +209,10 @@ const (
 	pinMax = 30 * time.Minute // in all, for one receiver
 )
 
-// pinned is one receiver's checkpoint.
+// pinned is what is kept for one receiver.
 type pinned struct {
-	name         string
-	index        uint64
+	names        map[string]bool // of the checkpoints that it was offered
+	index        uint64          // the lowest of them: it may be at work on that
 	first, newly time.Time
 }
 
@@ -227,10 +228,11 @@ func (s *snapshots) pin(who string, meta checkpoint.Meta, now time.Time) {
 		s.pins = map[string]pinned{}
 	}
 	p, ok := s.pins[who]
-	if !ok || now.Sub(p.newly) >= pinFor {
-		p.first = now // a receiver that had ended
+	if !ok || now.Sub(p.newly) >= pinFor { // or a receiver that had ended
+		p = pinned{names: map[string]bool{}, index: meta.Index, first: now}
 	}
-	p.name, p.index, p.newly = meta.Name(), meta.Index, now
+	p.names[meta.Name()], p.newly = true, now
+	p.index = min(p.index, meta.Index)
 	s.pins[who] = p
 }
 
@@ -246,7 +248,7 @@ func (s *snapshots) pinnedLocked(now time.Time) (names map[string]bool, lowest u
 			}
 			continue
 		}
-		names[p.name] = true
+		maps.Copy(names, p.names)
 		if lowest == 0 || p.index < lowest {
 			lowest = p.index
 		}

@@ -1,6 +1,7 @@
 package raft
 
 import (
+	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -58,6 +59,31 @@ func TestFollowersRememberEachOther(t *testing.T) {
 	c.start(back)
 	if why := <-back.outs; why != WentBack {
 		t.Fatal(why)
+	}
+}
+
+// A directory of the time when its node was alone, back in a cluster that has
+// grown: it asks those that it is told of before it acknowledges anything.
+func TestLoneCopyAsksWhomItIsToldOf(t *testing.T) {
+	c := cluster(t, 1, nil)
+	c.put("before")
+	one := c.members()[0]
+	old := one.disk.Clone()
+	for _, name := range []string{"n2", "n3"} {
+		m := c.fresh(name)
+		m.contacts = []string{one.addr}
+		c.start(m)
+	}
+	until(t, "three vote", func() bool { return c.leader().votersKnown() == 3 })
+	c.put("together")
+	c.level()
+	c.isolate(one.name, true)
+	one.stop()
+	c.isolate(one.name, false)
+	c.put("without", one.name)
+	one.disk, one.contacts = old, []string{c.get("n2").addr, c.get("n3").addr}
+	if err := c.tryStart(one); !errors.Is(err, ErrWentBack) {
+		t.Fatalf("it starts: %v", err)
 	}
 }
 

@@ -64,19 +64,20 @@ type Replica struct {
 	reaped   chan struct{}
 
 	// What is about the other members; see the files named.
-	table    *table                 // peers.go
-	evidence *evidence              // vouch.go
-	free     atomic.Bool            // vouch.go: takes part in Raft
-	holding  atomic.Pointer[string] // vouch.go: why it does not
-	outed    atomic.Int32           // vouch.go: an Out
-	lacking  lack                   // offer.go
-	contact  contacts               // age.go
-	nudges   *nudges                // nudge.go
-	joined   atomic.Bool            // join.go: the configuration has had this server
-	told     atomic.Bool            // join.go: OnJoined was called
-	join     atomic.Pointer[string] // join.go: why it is not in; nil: it is
-	changing chan struct{}          // membership.go: holds one while the configuration is changed
-	life     context.Context        // ends with stop
+	table     *table                 // peers.go
+	evidence  *evidence              // vouch.go
+	free      atomic.Bool            // vouch.go: takes part in Raft
+	holding   atomic.Pointer[string] // vouch.go: why it does not
+	outed     atomic.Int32           // vouch.go: an Out
+	lacking   lack                   // offer.go
+	contact   contacts               // age.go
+	nudges    *nudges                // nudge.go
+	confirmer *confirmer             // confirm.go
+	joined    atomic.Bool            // join.go: the configuration has had this server
+	told      atomic.Bool            // join.go: OnJoined was called
+	join      atomic.Pointer[string] // join.go: why it is not in; nil: it is
+	changing  chan struct{}          // membership.go: holds one while the configuration is changed
+	life      context.Context        // ends with stop
 
 	confMu sync.Mutex
 	conf   configuration // see known
@@ -96,7 +97,7 @@ func Open(o Options) (_ *Replica, err error) {
 	r := &Replica{
 		o: o, clock: &clock{wall: o.Wall, offset: o.ClockOffset},
 		leads: make(chan bool, 8), snapNow: make(chan struct{}, 1), stop: make(chan struct{}), reaped: make(chan struct{}),
-		failed: make(chan struct{}), silent: make(chan struct{}), table: newTable(), nudges: newNudges(), changing: make(chan struct{}, 1),
+		failed: make(chan struct{}), silent: make(chan struct{}), table: newTable(), nudges: newNudges(), confirmer: newConfirmer(), changing: make(chan struct{}, 1),
 	}
 	var end context.CancelFunc
 	r.life, end = context.WithCancel(context.Background())
@@ -159,6 +160,9 @@ func (r *Replica) start() error {
 	// Before anybody can ask anything of it.
 	others, _ := r.known().jury(r.id)
 	r.free.Store(r.o.Net == nil || len(others) == 0)
+	if err := r.askContacts(shown); err != nil {
+		return err
+	}
 	began := r.fsm.progress()
 	r.snapped.Store(&began)
 	r.p = newProposer(r.o, r.fsm, r.clock, r.fatal, r.failed)

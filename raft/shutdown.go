@@ -37,7 +37,8 @@ func (r *Replica) end() error {
 	errs := []error{r.raft.Shutdown().Error()}
 	closeTransport(r.trans) // Raft does it only at the first call, whose end fatal does not wait for
 	r.wg.Wait()
-	close(r.p.retire) // run, its one sender, has ended
+	r.confirmer.wg.Wait() // its questions ended with the transport
+	close(r.p.retire)     // run, its one sender, has ended
 	r.p.giveUp()
 	select {
 	case <-r.reaped:

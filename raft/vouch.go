@@ -259,6 +259,32 @@ func (r *Replica) beVouched(ask vouchAsk) {
 	r.free.Store(true)
 }
 
+// askContacts is for a node that is alone as far as its directory knows: nobody
+// has to vouch for it, and once Raft runs it leads and acknowledges. Where it is
+// told of others it asks them first, each once, whether the cluster has grown
+// since the directory's time.
+func (r *Replica) askContacts(ask vouchAsk) error {
+	know := r.known()
+	others, _ := know.jury(r.id)
+	if _, in := know.find(r.id); !in || len(others) > 0 || r.o.Net == nil {
+		return nil
+	}
+	for _, addr := range r.o.Contacts {
+		if addr != r.self().RaftAddr {
+			others = append(others, Member{RaftAddr: addr})
+		}
+	}
+	for _, a := range r.askJury(others, map[hraft.ServerID]bool{}, ask) {
+		if a.Objection != "" {
+			return fmt.Errorf("%w: %s", ErrWentBack, a.Objection)
+		}
+		if more, _ := a.Known.jury(r.id); len(more) > 0 && a.Known.Index > ask.Last {
+			return fmt.Errorf("%w: it knows itself alone, and there are others since entry %d", ErrWentBack, a.Known.Index)
+		}
+	}
+	return nil
+}
+
 // askJury asks those who have not answered yet, all at once.
 func (r *Replica) askJury(others []Member, fine map[hraft.ServerID]bool, ask vouchAsk) []vouchAnswer {
 	body, err := json.Marshal(ask)

@@ -103,14 +103,14 @@ func startNode(c *config, logger *slog.Logger) (_ *node, err error) {
 		n.serveNothing("the cluster is not formed yet")
 	} else {
 		n.tellFormed()
+		if err := n.open(); err != nil {
+			return nil, err
+		}
 		left, err := n.meet(n.background, c.Join)
 		if err != nil {
 			return nil, strangerError(err)
 		}
 		n.work.Go(func() { n.meetOthers(left) })
-		if err := n.open(); err != nil {
-			return nil, err
-		}
 	}
 	// Listening after the engine is open: of a cluster that is formed already
 	// nobody is answered before all of it is there.

@@ -234,8 +234,8 @@ func (n *node) tellFormed() {
 // A data directory of another cluster must not serve in the place of one of
 // this one: its clients would write where nobody looks. So each join address is
 // asked which cluster is there, until each has answered once. The one that ends
-// is the one that stands alone: where others of its own cluster answer, the
-// stranger is elsewhere.
+// is a cluster of one that stands alone: where others of the own cluster answer,
+// or are known, the stranger is elsewhere.
 const (
 	meetTime  = time.Second
 	meetAgain = 2 * time.Second
@@ -268,7 +268,9 @@ func (n *node) meet(ctx context.Context, addrs []string) (left []string, err err
 		})
 	}
 	wg.Wait()
-	if n.friends += friends; err != nil && n.friends > 0 {
+	// One whose cluster has others acknowledges nothing without them.
+	n.friends += friends
+	if e := n.engine(); err != nil && (n.friends > 0 || e == nil || len(e.replica.Members()) > 1) {
 		n.stranger.Do(func() { n.logger.Error("a stranger is among the join addresses", "error", err) })
 		err = nil
 	}
@@ -301,7 +303,8 @@ func (n *node) outOfCluster(o raft.Out) {
 	case raft.WentBack:
 		n.ask(change{"the data directory went back in time", n.reincarnate})
 	case raft.Removed:
-		n.fail(fmt.Errorf("node %s was removed from cluster %s; to bring it back, start it with an empty data directory and --join", n.card.NodeID, n.card.ClusterID))
+		n.fail(fmt.Errorf("this data directory of node %s is no member of cluster %s any more: the node was removed, or has come with a newer directory; "+
+			"to bring it back, start it with an empty one and --join", n.card.NodeID, n.card.ClusterID))
 	}
 }
 
@@ -347,7 +350,10 @@ func (e *engine) fetchLacking() {
 			return
 		}
 		err := fetch.Fetch(e.background, fetch.Options{
-			Net: e.peers, From: e.sources(offer), ClusterID: e.card.ClusterID, MinIndex: max(offer.First, 1) - 1,
+			Net: e.peers, From: e.sources(offer), ClusterID: e.card.ClusterID,
+			// Not an older one, although the leader's log reaches back further:
+			// Raft goes on from the checkpoint that it has offered.
+			MinIndex: offer.Meta.Index,
 			FS: vfs.OS{}, DataDir: e.c.DataDir, Logger: e.logger,
 			FreeBytes: func() (uint64, error) { return freeBytes(e.c.DataDir) },
 		})

@@ -24,7 +24,7 @@ import (
 type waits struct {
 	leasable func(queue string, kinds []string) int
 
-	waiting atomic.Int64 // waiters in lists; 0 makes applied free
+	waiting atomic.Int64 // waiters in lists, and losers; 0 makes applied free
 
 	dirtyMu sync.Mutex // held for a few instructions only: applied may be called under the state's lock
 	dirty   map[string]struct{}
@@ -33,6 +33,9 @@ type waits struct {
 	mu    sync.Mutex // held while leasable is called
 	lanes map[string]map[string]*waitLane
 	next  uint64
+	// losers are the waiters, by queue, that leased nothing when it was their
+	// turn: between two turns they are in no line, and are to hear of new work.
+	losers map[string]map[*waiter]struct{}
 }
 
 // waitLane is the waiters of one queue with one wish for kinds. Claims of other
@@ -57,6 +60,7 @@ type waiter struct {
 
 	place   uint64 // when it came; kept when it waits again
 	wake    chan struct{}
+	touched chan struct{}   // of a loser: an entry has changed one of its queues
 	at      []*list.Element // by queue, while it waits
 	granted bool
 	lane    *waitLane // of the grant
@@ -67,12 +71,12 @@ type waiter struct {
 func newWaits(leasable func(string, []string) int) *waits {
 	return &waits{
 		leasable: leasable, dirty: map[string]struct{}{}, bell: make(chan struct{}, 1),
-		lanes: map[string]map[string]*waitLane{},
+		lanes: map[string]map[string]*waitLane{}, losers: map[string]map[*waiter]struct{}{},
 	}
 }
 
 func newWaiter(queues, kinds []string, most int) *waiter {
-	w := &waiter{queues: queues, kinds: kinds, most: most, wake: make(chan struct{}, 1)}
+	w := &waiter{queues: queues, kinds: kinds, most: most, wake: make(chan struct{}, 1), touched: make(chan struct{}, 1)}
 	if len(kinds) > 0 {
 		sorted := slices.Clone(kinds)
 		slices.Sort(sorted)
@@ -111,6 +115,12 @@ func (ws *waits) run(closed <-chan struct{}) {
 		ws.dirtyMu.Unlock()
 		ws.mu.Lock()
 		for q := range dirty {
+			for w := range ws.losers[q] {
+				select {
+				case w.touched <- struct{}{}:
+				default: // it knows
+				}
+			}
 			ws.kick(q)
 		}
 		ws.mu.Unlock()
@@ -130,7 +140,11 @@ func (ws *waits) lease(ctx context.Context, w *waiter, wait time.Duration, drain
 	}
 	asked := false
 	for empty := 0; ; empty++ {
-		if empty > 1 && !pause(ctx, backoff(empty), over, drain) {
+		if empty == 1 {
+			ws.lose(w)
+			defer ws.forget(w)
+		}
+		if empty > 1 && !pause(ctx, backoff(empty), w.touched, over, drain) {
 			return ctx.Err()
 		}
 		ws.enter(w)
@@ -178,23 +192,67 @@ func (ws *waits) lease(ctx context.Context, w *waiter, wait time.Duration, drain
 	}
 }
 
+// shortest is how long a waiter pauses that was touched: nodes race for each
+// message, and who loses must not be deaf to the next one, which is to be
+// leased within 100 ms, nor ask the leader without end.
+const shortest = 20 * time.Millisecond
+
 // backoff is the pause before the nth try after empty ones.
 func backoff(n int) time.Duration {
 	return min(time.Millisecond<<min(n, 10), time.Second)
 }
 
-// pause waits for d; false where it is over before.
-func pause(ctx context.Context, d time.Duration, over <-chan time.Time, drain <-chan struct{}) bool {
-	t := time.NewTimer(d)
+// pause waits for d, or for touched but then not less than shortest; false where
+// the call is over before.
+func pause(ctx context.Context, d time.Duration, touched chan struct{}, over <-chan time.Time, drain <-chan struct{}) bool {
+	t := time.NewTimer(min(d, shortest))
 	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-over:
-	case <-drain:
-	case <-ctx.Done():
+	for heard := (<-chan struct{})(nil); ; {
+		select {
+		case <-t.C:
+			if heard != nil || d <= shortest {
+				select {
+				case <-touched: // of what it lost, or will see in a moment
+				default:
+				}
+				return true
+			}
+			t.Reset(d - shortest)
+			heard = touched
+		case <-heard:
+			return true
+		case <-over:
+			return false
+		case <-drain:
+			return false
+		case <-ctx.Done():
+			return false
+		}
 	}
-	return false
+}
+
+// lose has w told of what happens to its queues, until it is forgotten.
+func (ws *waits) lose(w *waiter) {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	ws.waiting.Add(1) // applied is to tell
+	for _, q := range w.queues {
+		if ws.losers[q] == nil {
+			ws.losers[q] = map[*waiter]struct{}{}
+		}
+		ws.losers[q][w] = struct{}{}
+	}
+}
+
+func (ws *waits) forget(w *waiter) {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	ws.waiting.Add(-1)
+	for _, q := range w.queues {
+		if delete(ws.losers[q], w); len(ws.losers[q]) == 0 {
+			delete(ws.losers, q)
+		}
+	}
 }
 
 // enter puts w in line and serves whoever can be.

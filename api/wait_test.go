@@ -6,6 +6,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -249,6 +250,63 @@ func TestEmptyGrantsAreNotHot(t *testing.T) {
 			t.Errorf("%v, %d asked", err, asked)
 		}
 	})
+}
+
+// TestLosersAreNotDeaf: a waiter that lost any number of races to another node's
+// gets a message that nobody else wants within the 100 ms that are promised.
+func TestLosersAreNotDeaf(t *testing.T) {
+	const trip = 5 * time.Millisecond // to the leader and back
+	for name, late := range map[string]time.Duration{
+		"while it pauses":         500 * time.Millisecond,
+		"while it asks":           trip / 2,
+		"just after it was told":  trip + time.Millisecond,
+		"in the shortest of them": trip + shortest/2,
+	} {
+		for _, races := range []int{1, 2, 7, 12, 20} {
+			synctest.Test(t, func(t *testing.T) {
+				s := newShop(t)
+				var asked atomic.Int64
+				var mine atomic.Bool
+				got := make(chan time.Time, 1)
+				go func() {
+					_ = s.lease(t.Context(), newWaiter([]string{"p", "q"}, nil, 1), time.Minute, nil, none, func() (int, error) {
+						asked.Add(1)
+						won := mine.Load()
+						time.Sleep(trip)
+						if won {
+							return 1, nil
+						}
+						if !mine.Load() {
+							s.mu.Lock()
+							s.stock["q"] = 0 // another node's was faster
+							s.mu.Unlock()
+						}
+						return 0, nil
+					})
+					got <- time.Now()
+				}()
+				synctest.Wait()
+				for i := range races {
+					s.put("q", 1)
+					synctest.Wait()
+					if i < races-1 {
+						time.Sleep(1500 * time.Millisecond)
+					}
+				}
+				time.Sleep(late)
+				began := time.Now()
+				mine.Store(true)
+				s.put("q", 1)
+				if took := (<-got).Sub(began); took > 50*time.Millisecond || asked.Load() > int64(races)+2 {
+					t.Errorf("%s, after %d lost races: leased after %v, %d asked", name, races, took, asked.Load())
+				}
+				synctest.Wait()
+				if len(s.lanes) != 0 || len(s.losers) != 0 || s.waiting.Load() != 0 {
+					t.Errorf("left: %v, %v, %d", s.lanes, s.losers, s.waiting.Load())
+				}
+			})
+		}
+	}
 }
 
 // TestManyWaiters is for the race detector: all there is is leased, once.

@@ -158,3 +158,53 @@ func TestClockJump(t *testing.T) {
 		})
 	}
 }
+
+// TestClockWrongFromTheStart: of the three that form a cluster one has a clock
+// that is years off, and leads as often as the others: the log's time is what
+// most of them agree on, also after all were killed.
+func TestClockWrongFromTheStart(t *testing.T) {
+	for name, off := range map[string]time.Duration{"forward": tenYears, "back": -tenYears} {
+		t.Run(name, func(t *testing.T) {
+			cs := clocks{t, t.TempDir()}
+			c := cluster.StartCluster(t, cluster.Options{
+				Nodes: 3, Bin: cluster.BinaryWith(t, "-tags", "qlogdtest"),
+				PerNode: func(i int, o *cluster.Options) {
+					cs.set(i, 0)
+					o.Env = append(o.Env, "QLOGD_TEST_CLOCK="+cs.file(i))
+					if i == 0 {
+						cs.set(0, off)
+					}
+				},
+			})
+			cl := c.Client()
+			check := func(when string) {
+				t.Helper()
+				queue(t, cl, "q-"+when, "")
+				q, err := cl.Queue(t.Context(), "q-"+when)
+				if err != nil {
+					t.Fatal(err)
+				}
+				made := time.UnixMilli(int64(q.CreatedAt))
+				if d := time.Since(made).Abs(); d > time.Hour {
+					t.Errorf("%s: the log's time is %s, which is %s off", when, made, d)
+				}
+			}
+			check("formed")
+			for i := range 3 {
+				n := c.WaitLeader()
+				n.Kill9()
+				c.WaitLeader(n)
+				check(fmt.Sprint("led-by-another-", i))
+				n.Restart()
+			}
+			c.Kill9All()
+			c.LaunchAll()
+			c.WaitReady()
+			check("all-killed")
+			if _, err := cl.TransferLeadership(t.Context(), "n1"); err == nil {
+				c.WaitLeader(c.Node(1), c.Node(2))
+				check("led-by-the-wrong-clock")
+			}
+		})
+	}
+}

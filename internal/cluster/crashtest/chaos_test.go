@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -21,6 +22,7 @@ import (
 //	CHAOS_LEADER_KILLS, CHAOS_ALL_KILLS, CHAOS_WIPES, CHAOS_PAUSES, CHAOS_CUTS,
 //	CHAOS_STOPS (SIGTERM), CHAOS_TRANSFERS: how often
 //	CHAOS_SECONDS: after that long no more faults; 0: all of them
+//	CHAOS_DEFAULTS=1: large checkpoints and segments, as users have them
 //	CHAOS_SEED repeats a run's choices
 func TestChaos(t *testing.T) {
 	ch := &chaos{t: t, seed: uint64(number(t, "CHAOS_SEED", int(time.Now().UnixNano()&0xffffff)))}
@@ -29,7 +31,11 @@ func TestChaos(t *testing.T) {
 	seconds := number(t, "CHAOS_SECONDS", 75)
 	t.Logf("up to %d faults, CHAOS_SECONDS=%d CHAOS_SEED=%d", len(faults), seconds, ch.seed)
 
-	ch.c = cluster.StartCluster(t, cluster.Options{Nodes: 3, Flags: busyFlags, Cuts: true})
+	flags := busyFlags
+	if os.Getenv("CHAOS_DEFAULTS") != "" {
+		flags = nil
+	}
+	ch.c = cluster.StartCluster(t, cluster.Options{Nodes: 3, Flags: flags, Cuts: true})
 	ctx := context.Background()
 	ch.d = NewDriver(ch.seed, ch.c.Nodes()...)
 	h := ch.d.History

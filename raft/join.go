@@ -35,13 +35,14 @@ func (r *Replica) tend() {
 	}
 	t := time.NewTicker(500 * time.Millisecond)
 	defer t.Stop()
-	ready := map[hraft.ServerID]bool{}
+	ready := map[hraft.ServerID]time.Time{}
 	var logged time.Time
 	for {
-		switch in := r.member(r.id); {
-		case in && r.vouched():
-			r.join.Store(nil)
-			r.noteJoined()
+		if r.member(r.id) && r.vouched() {
+			if r.admitted() {
+				r.join.Store(nil)
+				r.noteJoined()
+			}
 			keep := map[hraft.ServerID]bool{}
 			for _, s := range r.servers() {
 				keep[s.ID] = true
@@ -53,7 +54,10 @@ func (r *Replica) tend() {
 				clear(ready)
 				r.correctAddress()
 			}
-		case !in && !r.joined.Load() && r.outed.Load() == 0:
+		}
+		// Also where the newest configuration has it, as long as that is not known
+		// to be committed: the leader that took it in may have failed.
+		if !r.admitted() && !r.joined.Load() && r.outed.Load() == 0 {
 			why, heals := r.askToJoin()
 			r.join.Store(&why)
 			if why != "" && time.Since(logged) >= time.Minute {
@@ -91,9 +95,20 @@ func (r *Replica) noteJoined() {
 	r.joined.Store(true)
 }
 
-// hasJoined reads it.
+// admitted tells whether a configuration that is known to be committed has this
+// server.
+func (r *Replica) admitted() bool {
+	r.confMu.Lock()
+	defer r.confMu.Unlock()
+	_, in := r.conf.find(r.id)
+	return in
+}
+
+// hasJoined reads it. The first configuration needs no commit: it was decided
+// when the cluster was formed.
 func (r *Replica) hasJoined() (bool, error) {
-	if _, in := r.known().find(r.id); in || r.o.Joined {
+	first := configuration{Servers: configurationOf(r.o.Initial).Servers}
+	if _, in := first.find(r.id); in || r.admitted() || r.o.Joined {
 		return true, nil
 	}
 	return r.stores.votes.hasJoined(r.id)

@@ -610,9 +610,9 @@ func (r *Replica) unstick() {
 	}
 }
 
-// promote lets vote who is to, and has caught up. It takes two looks, half a
-// second apart: whoever is only just up to date is not ready yet.
-func (r *Replica) promote(ready map[hraft.ServerID]bool) {
+// promote lets vote who is to, and has caught up. It takes two of its statuses:
+// whoever is only just up to date is not ready yet.
+func (r *Replica) promote(ready map[hraft.ServerID]time.Time) {
 	for _, v := range r.peers() {
 		s := v.Status
 		ok := v.Voter && !v.Votes && v.Reachable && !s.Held && !s.Lacking && s.ID == v.serverID() &&
@@ -621,8 +621,8 @@ func (r *Replica) promote(ready map[hraft.ServerID]bool) {
 			delete(ready, v.serverID())
 			continue
 		}
-		if !ready[v.serverID()] {
-			ready[v.serverID()] = true
+		if first, ok := ready[v.serverID()]; !ok || v.Seen.Equal(first) {
+			ready[v.serverID()] = v.Seen
 			continue
 		}
 		delete(ready, v.serverID())

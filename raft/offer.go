@@ -110,7 +110,9 @@ func (r *Replica) takeOffer(_ context.Context, from peer.Identity, body []byte) 
 	if ask.Term >= a.Term {
 		is, err := r.judgeOffer(ask.Meta)
 		if err != nil {
-			r.fatal(err)
+			// One leader's word ends nobody: it may be the one that is wrong.
+			// The marks tell by majority (I18).
+			r.o.Logger.Error("a checkpoint was offered that can't be taken", "from", from.Node, "error", err)
 			return nil, err
 		}
 		if a.Is = is; is == offerLacking {

@@ -132,7 +132,9 @@ func (t *transport) receive() {
 			}
 			switch a := rpc.Command.(type) {
 			case *hraft.AppendEntriesRequest:
-				t.r.contact.heard(a.LeaderCommitIndex)
+				if a.Term >= t.r.raft.CurrentTerm() { // else of a leader that is none any more
+					t.r.contact.heard(a.LeaderCommitIndex)
+				}
 				last := a.PrevLogEntry
 				if n := len(a.Entries); n > 0 {
 					last = a.Entries[n-1].Index
@@ -209,6 +211,10 @@ func (t *transport) adapt(a *hraft.AppendEntriesRequest) {
 		a.Entries = a.Entries[1:]
 	}
 	a.PrevLogEntry, a.PrevLogTerm = 0, 0 // hashicorp/raft then compares nothing
+	if len(a.Entries) == 0 {
+		// Nor may it commit anything that lies behind the snapshot here.
+		a.LeaderCommitIndex = min(a.LeaderCommitIndex, newest.Index)
+	}
 }
 
 // AppendEntries implements hraft.Transport.
@@ -244,7 +250,9 @@ func (t *transport) append(id hraft.ServerID, addr hraft.ServerAddress, args *hr
 			last = args.Entries[n-1].Index
 		}
 		t.r.evidence.acked(id, args.Term, last)
-		t.r.nudges.took(id, last, args.LeaderCommitIndex)
+		if last > 0 { // else a heartbeat, which says nothing of the log
+			t.r.nudges.took(id, last, args.LeaderCommitIndex)
+		}
 	}
 	return nil
 }

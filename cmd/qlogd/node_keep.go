@@ -342,6 +342,7 @@ func (n *node) joined() {
 // fetchLacking brings what this node lacks when the leader says so, and has it
 // installed.
 func (e *engine) fetchLacking() {
+	var differs sync.Once
 	for {
 		var offer raft.Offer
 		select {
@@ -349,12 +350,13 @@ func (e *engine) fetchLacking() {
 		case <-e.background.Done():
 			return
 		}
+		from := e.sources(offer)
 		err := fetch.Fetch(e.background, fetch.Options{
-			Net: e.peers, From: e.sources(offer), ClusterID: e.card.ClusterID,
+			Net: e.peers, From: from, ClusterID: e.card.ClusterID,
 			// Not an older one, although the leader's log reaches back further:
 			// Raft goes on from the checkpoint that it has offered.
 			MinIndex: offer.Meta.Index,
-			FS: vfs.OS{}, DataDir: e.c.DataDir, Logger: e.logger,
+			FS:       vfs.OS{}, DataDir: e.c.DataDir, Logger: e.logger,
 			FreeBytes: func() (uint64, error) { return freeBytes(e.c.DataDir) },
 		})
 		switch {
@@ -363,7 +365,15 @@ func (e *engine) fetchLacking() {
 		case errors.Is(err, fetch.ErrNothingLacking):
 			// It came by itself meanwhile.
 		case errors.Is(err, fetch.ErrDiffers):
-			e.logger.Error("this node's event log is not the others'; it can't catch up. Keep its data directory to look into it, and start it with an empty one", "error", err)
+			// All that were asked say so. Where they are a majority of the voters,
+			// and not only the one that leads, this node is the one that differs.
+			if len(from) > e.voters()/2 {
+				e.fail(fmt.Errorf("%w: %w", raft.ErrDiverged, err))
+				return
+			}
+			differs.Do(func() {
+				e.logger.Error("this node's event log is not that of the node it would fetch from", "error", err)
+			})
 		case err != nil:
 			e.logger.Warn("what this node lacks was not fetched; the leader offers it again", "error", err)
 		default:
@@ -371,6 +381,16 @@ func (e *engine) fetchLacking() {
 			return // the next engine goes on from there
 		}
 	}
+}
+
+// voters counts those of the configuration.
+func (e *engine) voters() (n int) {
+	for _, m := range e.replica.Members() {
+		if m.Votes {
+			n++
+		}
+	}
+	return n
 }
 
 // lacks is told of an offer; the newest counts.

@@ -1,6 +1,7 @@
 package raft
 
 import (
+	"context"
 	"math"
 	"sync"
 	"time"
@@ -58,4 +59,27 @@ func (l *levels) get(free func() (uint64, error), now time.Time) uint64 {
 		l.left, l.at = left, now
 	}
 	return l.left
+}
+
+// full tells whether this node's disk takes no produce.
+func (r *Replica) full() bool { return r.p.disk.refuses(event.ClassProduce) != nil }
+
+// makeRoom hands leadership to a voter whose disk has room, where this one's has
+// none: only the leader's disk decides what is refused.
+func (r *Replica) makeRoom() {
+	if !r.full() {
+		return
+	}
+	for _, v := range r.peers() {
+		if s := v.Status; v.Votes && v.Reachable && !s.Full && !s.Held && !s.Lacking && s.Applied+maxLag >= v.Asked && s.ID == v.serverID() {
+			r.o.Logger.Warn("the disk is nearly full; handing leadership over to a node with room", "to", v.ID)
+			ctx, cancel := context.WithTimeout(r.life, transferSticks)
+			err := r.TransferLeadership(ctx, v.ID)
+			cancel()
+			if err != nil {
+				r.o.Logger.Warn("leadership was not handed over", "error", err)
+			}
+			return
+		}
+	}
 }

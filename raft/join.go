@@ -50,6 +50,7 @@ func (r *Replica) tend() {
 			r.evidence.forget(keep)
 			if r.leadsReady() {
 				r.promote(ready)
+				r.makeRoom()
 			} else {
 				clear(ready)
 				r.correctAddress()

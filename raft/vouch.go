@@ -146,7 +146,13 @@ func (e *evidence) flush() error {
 	if err != nil {
 		return err
 	}
-	return e.votes.remember(keyEvidence, b)
+	if err := e.votes.remember(keyEvidence, b); err != nil {
+		e.mu.Lock()
+		e.dirty = true // it is still to be written
+		e.mu.Unlock()
+		return err
+	}
+	return nil
 }
 
 // remember stores something else beside terms and votes. Like those, what is

@@ -294,7 +294,7 @@ func (n *node) meetOthers(left []string) {
 }
 
 func strangerError(err error) error {
-	return fmt.Errorf("%w: it belongs elsewhere; start with the right data directory, or with an empty one", err)
+	return outside("%w: it belongs elsewhere; start with the right data directory, or with an empty one", err)
 }
 
 // outOfCluster is told that this directory is no member any more.
@@ -303,9 +303,14 @@ func (n *node) outOfCluster(o raft.Out) {
 	case raft.WentBack:
 		n.ask(change{"the data directory went back in time", n.reincarnate})
 	case raft.Removed:
-		n.fail(fmt.Errorf("this data directory of node %s is no member of cluster %s any more: the node was removed, or has come with a newer directory; "+
+		n.fail(outside("this data directory of node %s is no member of cluster %s any more: the node was removed, or has come with a newer directory; "+
 			"to bring it back, start it with an empty one and --join", n.card.NodeID, n.card.ClusterID))
 	}
+}
+
+// outside is why a directory has no place here. Starting again does not help.
+func outside(format string, args ...any) error {
+	return &exitError{exitDiverged, fmt.Errorf(format, args...)}
 }
 
 // reincarnate makes this directory another member of its cluster, one that has

@@ -20,7 +20,8 @@ const (
 	exitUsage      = 2
 	exitDifference = 3
 	// exitDiverged ends a node that differs from the majority of its cluster
-	// (I18). A supervisor is to leave it so: starting it again does not help
+	// (I18), and one whose data directory is not, or no more, of the cluster that
+	// it is started in. A supervisor is to leave it so: starting it again does not help
 	// (RestartPreventExitStatus=78).
 	exitDiverged = 78
 )

@@ -117,6 +117,9 @@ func (a *app) serve(ctx context.Context, c *config, typed map[string]string) err
 			// nothing is written any more, the next start finds out.
 			sdNotify(a.getenv, "STOPPING=1")
 			err = fmt.Errorf("this node can't go on: %w", err)
+			if ee, ok := errors.AsType[*exitError](err); ok {
+				return &exitError{ee.code, err}
+			}
 			if errors.Is(err, raft.ErrDiverged) {
 				return &exitError{exitDiverged, fmt.Errorf("%w; keep its data directory to look into it, and start it with an empty one", err)}
 			}

@@ -1,0 +1,29 @@
+package raft
+
+import (
+	"sync/atomic"
+	"testing"
+)
+
+// One full disk of three stops nobody: a leader whose disk takes no produce
+// hands over to a node that has room.
+func TestLeaderWithoutRoomHandsOver(t *testing.T) {
+	var full atomic.Pointer[string]
+	c := cluster(t, 3, func(o *Options) {
+		name := o.NodeID
+		o.FreeBytes = func() (uint64, error) {
+			if f := full.Load(); f != nil && *f == name {
+				return 0, nil
+			}
+			return 1 << 40, nil
+		}
+	})
+	c.put("a")
+	l := c.leader()
+	full.Store(&l.name)
+	c.put("through another one", l.name)
+	if now := c.leader(); now == l {
+		t.Error("the node without room leads again")
+	}
+	c.level()
+}

@@ -110,8 +110,10 @@ func (j *judge) behind(off int64) (bool, error) {
 }
 
 // lost tells whether a piece is wrong because of a lost sector: whether it
-// reaches into one that is zeros, from where the block begins on. One zero byte
-// is not enough to tell it from a byte that flipped to zero.
+// reaches into one that is zeros, from where the block begins on. Where the block
+// begins with a sector's last byte, or the file ends behind its first, that is
+// one zero byte; it could have flipped to zero, too, but then as well nothing is
+// cut that Raft does not hold.
 func (j *judge) lost(d *damage, block int64) (bool, error) {
 	for s := d.from / diskSector * diskSector; s < min(d.to, j.win.limit); s += diskSector {
 		from, to := max(s, block), min(s+diskSector, j.win.limit)
@@ -119,7 +121,7 @@ func (j *judge) lost(d *damage, block int64) (bool, error) {
 		if err != nil {
 			return false, err
 		}
-		if len(b) > 1 && len(bytes.TrimLeft(b, "\x00")) == 0 {
+		if len(b) > 0 && len(bytes.TrimLeft(b, "\x00")) == 0 {
 			return true, nil
 		}
 	}

@@ -210,6 +210,12 @@ func (s *sink) Close() error {
 	if s.in == nil {
 		return fmt.Errorf("snapshot %s: nothing was written", s.ID())
 	}
+	// As in Persist, and for the same reason: this node's event log reaches up to
+	// the checkpoint (the offer was judged), but perhaps not on disk, and Raft
+	// empties its log behind this.
+	if err := s.store.o.Machine.SyncLog(); err != nil {
+		return fmt.Errorf("sync the event log before snapshot %s: %w", s.ID(), err)
+	}
 	if err := s.in.Commit(); err != nil {
 		return err
 	}

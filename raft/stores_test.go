@@ -308,6 +308,8 @@ func TestReceivedSnapshot(t *testing.T) {
 	if err := o.FS.MkdirAll(o.CheckpointDir); err != nil {
 		t.Fatal(err)
 	}
+	machine := &syncedMachine{fakeMachine: o.Machine.(*fakeMachine), o: o}
+	o.Machine = machine
 	snaps, err := openSnapshots(o)
 	if err != nil {
 		t.Fatal(err)
@@ -337,9 +339,14 @@ func TestReceivedSnapshot(t *testing.T) {
 	if len(snaps.metas()) != 0 {
 		t.Error("a bad snapshot counts")
 	}
+	machine.syncs = 0
 	if err := receive(raw); err != nil {
 		t.Fatal(err)
 	}
+	if machine.syncs != 1 || machine.late {
+		t.Errorf("the event log was synced %d times, too late: %v", machine.syncs, machine.late)
+	}
+	o.Machine = machine.fakeMachine
 	f := newFSM(o, snaps, func(err error) { t.Error(err) })
 	f.applied = func(progress) {}
 	if err := f.Restore(io.NopCloser(bytes.NewReader(raw))); err != nil {
@@ -353,6 +360,22 @@ func TestReceivedSnapshot(t *testing.T) {
 	if err := f.Restore(io.NopCloser(bytes.NewReader(bad))); err == nil || died == nil {
 		t.Errorf("a failed restore: %v, died %v", err, died)
 	}
+}
+
+// syncedMachine counts the syncs of the event log, and notes one that comes when
+// a checkpoint is there already, which stands on it.
+type syncedMachine struct {
+	*fakeMachine
+	o     Options
+	syncs int
+	late  bool
+}
+
+func (m *syncedMachine) SyncLog() error {
+	m.syncs++
+	metas, _, err := checkpoint.List(m.o.FS, m.o.CheckpointDir)
+	m.late = m.late || err != nil || len(metas) > 0
+	return m.fakeMachine.SyncLog()
 }
 
 func (o Options) withTestMachine(t *testing.T) Options {

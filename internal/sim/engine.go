@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/qlogd/qlogd/internal/checkpoint"
@@ -39,6 +40,8 @@ type engine struct {
 	work        sync.WaitGroup
 	lacking     chan raft.Offer
 	stopServing func()
+	stopping    atomic.Bool
+	stopped     chan struct{}
 
 	mu    sync.Mutex
 	gone  bool // guarded by mu: nobody enters any more
@@ -93,7 +96,7 @@ func (l *life) open() error {
 
 func openEngine(l *life) (_ *engine, err error) {
 	w := l.n.w
-	e := &engine{l: l, lacking: make(chan raft.Offer, 1)}
+	e := &engine{l: l, lacking: make(chan raft.Offer, 1), stopped: make(chan struct{})}
 	e.background, e.cancel = context.WithCancel(l.alive)
 	defer func() {
 		if err != nil {
@@ -233,8 +236,14 @@ func (e *engine) sources(o raft.Offer) []peer.Target {
 	return append(out, o.From)
 }
 
-// stop ends an engine when no request is in hand any more.
+// stop ends an engine when no request is in hand any more. A crash may come in
+// the middle of a clean stop: who comes second waits.
 func (e *engine) stop(ctx context.Context) error {
+	if !e.stopping.CompareAndSwap(false, true) {
+		<-e.stopped
+		return nil
+	}
+	defer close(e.stopped)
 	e.cancel()
 	e.work.Wait()
 	err := e.replica.Shutdown(ctx)

@@ -5,6 +5,7 @@
 //
 //	make crash      200 × kill -9 under load
 //	make powercut   the same with the power cut off below ext4 (needs root)
+//	make chaos      three nodes: leaders killed, all killed, wiped, paused, cut off
 //
 // A few kills are part of make test. The checker is tested by histories with
 // planted mistakes, so that a campaign without findings means something.

@@ -44,16 +44,17 @@ const confirmTime = 2 * time.Second
 func (r *Replica) confirm(t *transport, term uint64) error {
 	c := r.confirmer
 	var others []hraft.Server
-	voters := 0
+	own := 0
 	for _, s := range r.servers() {
-		if s.Suffrage == hraft.Voter {
-			voters++
-			if s.ID != r.id {
-				others = append(others, s)
-			}
+		switch {
+		case s.Suffrage != hraft.Voter:
+		case s.ID == r.id:
+			own = 1
+		default:
+			others = append(others, s)
 		}
 	}
-	need := voters / 2 // and this node
+	need := (len(others)+own)/2 + 1
 	c.mu.Lock()
 	c.asked++
 	round := c.asked
@@ -73,7 +74,7 @@ func (r *Replica) confirm(t *transport, term uint64) error {
 	defer late.Stop()
 	for {
 		c.mu.Lock()
-		said, left := 0, 0
+		said, left := own, 0
 		for _, s := range others {
 			switch v := c.of[s.ID]; {
 			case v.said >= round:

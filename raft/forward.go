@@ -234,6 +234,7 @@ func (p *proposer) returned(c *convoy, answers []event.Answer, err error) {
 	var refusal *event.Problem
 	switch {
 	case err == nil, peer.NotSent(err):
+	case errors.As(err, &told) && told.Code == codeNoMember: // not yet, or no more
 	case errors.As(err, &told) && told.Code == codeBadGroup:
 		refusal = problem(CodeNoLeader, "the leader could not read the write; it was not proposed", false, 1000)
 		p.logger.Warn("the leader could not read what this node forwarded to it", "leader", c.to.Node, "error", err)
@@ -510,8 +511,23 @@ func (r *Replica) connect() {
 		}
 		return answer, err
 	}
-	n.Handle(callForward, r.p.serveForward)
-	n.Handle(callReadIndex, r.serveReadIndex)
+	n.Handle(callForward, r.forMembers(r.p.serveForward))
+	n.Handle(callReadIndex, r.forMembers(r.serveReadIndex))
+}
+
+// codeNoMember is a peer.Error's: who asks is no member of the cluster, as far
+// as this node knows. Nothing was done.
+const codeNoMember = "no_member"
+
+// forMembers lets only members call: what they forward was let in by their own
+// API, tokens and all.
+func (r *Replica) forMembers(h peer.Handler) peer.Handler {
+	return func(ctx context.Context, from peer.Identity, body []byte) ([]byte, error) {
+		if from.Cluster != r.o.ClusterID || !r.member(serverID(from.Node, from.Incarnation)) && !r.member(serverID(from.Node, "")) {
+			return nil, &peer.Error{Code: codeNoMember, Detail: fmt.Sprintf("node %q is no member", from.Node)}
+		}
+		return h(ctx, from, body)
+	}
 }
 
 // disconnect is the inverse of connect. It returns when nothing of this node is

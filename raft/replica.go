@@ -64,20 +64,21 @@ type Replica struct {
 	reaped   chan struct{}
 
 	// What is about the other members; see the files named.
-	table     *table                 // peers.go
-	evidence  *evidence              // vouch.go
-	free      atomic.Bool            // vouch.go: takes part in Raft
-	holding   atomic.Pointer[string] // vouch.go: why it does not
-	outed     atomic.Int32           // vouch.go: an Out
-	lacking   lack                   // offer.go
-	contact   contacts               // age.go
-	nudges    *nudges                // nudge.go
-	confirmer *confirmer             // confirm.go
-	joined    atomic.Bool            // join.go: the configuration has had this server
-	told      atomic.Bool            // join.go: OnJoined was called
-	join      atomic.Pointer[string] // join.go: why it is not in; nil: it is
-	changing  chan struct{}          // membership.go: holds one while the configuration is changed
-	life      context.Context        // ends with stop
+	table       *table                 // peers.go
+	evidence    *evidence              // vouch.go
+	free        atomic.Bool            // vouch.go: takes part in Raft
+	holding     atomic.Pointer[string] // vouch.go: why it does not
+	outed       atomic.Int32           // vouch.go: an Out
+	lacking     lack                   // offer.go
+	contact     contacts               // age.go
+	nudges      *nudges                // nudge.go
+	confirmer   *confirmer             // confirm.go
+	unaddressed atomic.Bool            // that its address is not taken was told
+	joined      atomic.Bool            // join.go: the configuration has had this server
+	told        atomic.Bool            // join.go: OnJoined was called
+	join        atomic.Pointer[string] // join.go: why it is not in; nil: it is
+	changing    chan struct{}          // membership.go: holds one while the configuration is changed
+	life        context.Context        // ends with stop
 
 	confMu sync.Mutex
 	conf   configuration // see known
@@ -343,8 +344,8 @@ func (r *Replica) correctAddress() {
 		ctx, cancel := r.within(5 * time.Second)
 		err := r.ask(ctx, adminAsk{Do: "address", Member: want})
 		cancel()
-		if err != nil {
-			r.o.Logger.Warn("this node's new addresses are not known to the cluster yet", "error", err)
+		if err != nil && !r.unaddressed.Swap(true) {
+			r.o.Logger.Warn("this node's new addresses are not known to the cluster yet; trying on", "error", err)
 		}
 	}
 }

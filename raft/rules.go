@@ -2,6 +2,7 @@ package raft
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/qlogd/qlogd/internal/event"
 )
@@ -41,7 +42,9 @@ func (r *Replica) upgrade() *event.Command {
 	if r.o.Rules <= p.rules || r.o.Rules == event.RulesOfMarks && len(r.servers()) == 1 {
 		return nil
 	}
-	if known := knownByAll(r.o.Rules, r.peers()); known > p.rules {
+	// One that is only announced has no directory yet.
+	others := slices.DeleteFunc(r.peers(), func(v peerView) bool { return r.expected(v.serverID()) })
+	if known := knownByAll(r.o.Rules, others); known > p.rules {
 		return &event.Command{Upgrade: &event.Upgrade{Rules: known}}
 	}
 	return nil

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -372,7 +373,7 @@ func (e *engine) fetchLacking() {
 		case errors.Is(err, fetch.ErrDiffers):
 			// All that were asked say so. Where they are a majority of the voters,
 			// and not only the one that leads, this node is the one that differs.
-			if len(from) > e.voters()/2 {
+			if asked, all := e.voters(from); asked > all/2 {
 				e.fail(fmt.Errorf("%w: %w", raft.ErrDiverged, err))
 				return
 			}
@@ -388,14 +389,19 @@ func (e *engine) fetchLacking() {
 	}
 }
 
-// voters counts those of the configuration.
-func (e *engine) voters() (n int) {
+// voters counts those of the configuration, and how many of them are among some
+// nodes.
+func (e *engine) voters(some []peer.Target) (among, all int) {
 	for _, m := range e.replica.Members() {
-		if m.Votes {
-			n++
+		if !m.Votes {
+			continue
+		}
+		all++
+		if slices.ContainsFunc(some, func(t peer.Target) bool { return t.Node == m.ID }) {
+			among++
 		}
 	}
-	return n
+	return among, all
 }
 
 // lacks is told of an offer; the newest counts.
@@ -415,8 +421,9 @@ func (e *engine) lacks(o raft.Offer) {
 func (e *engine) sources(o raft.Offer) []peer.Target {
 	var out []peer.Target
 	for _, m := range e.replica.Members() {
-		if m.Reachable && !m.Leader && m.ID != e.card.NodeID && m.LogHead >= o.Meta.HeadIndex {
-			out = append(out, peer.Target{Addr: m.RaftAddr, Node: m.ID, Incarnation: m.Incarnation})
+		t := peer.Target{Addr: m.RaftAddr, Node: m.ID, Incarnation: m.Incarnation}
+		if m.Reachable && t != o.From && m.ID != e.card.NodeID && m.LogHead >= o.Meta.HeadIndex {
+			out = append(out, t)
 		}
 	}
 	return append(out, o.From)

@@ -27,6 +27,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"path"
+	"slices"
 	"syscall"
 	"time"
 
@@ -173,6 +174,7 @@ func (f *fetcher) run(ctx context.Context) error {
 	if is, err := f.isReady(); is || err != nil {
 		return err
 	}
+	f.From = distinct(f.From)
 	if len(f.From) == 0 {
 		return errors.New("there is nobody to ask")
 	}
@@ -214,6 +216,16 @@ func (f *fetcher) run(ctx context.Context) error {
 			return err
 		}
 	}
+}
+
+// distinct leaves out who is named again.
+func distinct(all []peer.Target) (out []peer.Target) {
+	for _, t := range all {
+		if !slices.Contains(out, t) {
+			out = append(out, t)
+		}
+	}
+	return out
 }
 
 // full tells of a disk without room.

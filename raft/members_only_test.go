@@ -1,0 +1,46 @@
+package raft
+
+import (
+	"context"
+	"errors"
+	"net"
+	"testing"
+
+	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/internal/peer"
+)
+
+// Who is no member forwards nothing and learns nothing: neither a node without a
+// cluster nor one that only names it.
+func TestStrangersForwardNothing(t *testing.T) {
+	c := cluster(t, 3, nil)
+	c.put("a")
+	l := c.leader()
+	for name, id := range map[string]peer.Identity{
+		"blank": {Node: "x", Incarnation: "x-1"}, "of its own word": {Cluster: "c1", Node: "x", Incarnation: "x-1"},
+		"a member's name": {Cluster: "c1", Node: "n1", Incarnation: "other"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			lis, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			n, err := peer.New(peer.Options{Listener: lis, Self: id})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer n.Close()
+			group := event.AppendGroup(nil, []event.Forwarded{{Class: event.ClassProduce, Weight: 1, Data: event.EncodeCommand(put("stranger"))}})
+			for call, body := range map[string][]byte{callForward: group, callReadIndex: nil} {
+				_, _, err := n.Call(context.Background(), peer.Target{Addr: l.addr}, call, body)
+				if e, ok := errors.AsType[*peer.Error](err); !ok || e.Code != codeNoMember {
+					t.Errorf("%s: %v", call, err)
+				}
+			}
+		})
+	}
+	c.put("b")
+	if l.has("stranger") {
+		t.Error("a stranger's write was done")
+	}
+}

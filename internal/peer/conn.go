@@ -3,6 +3,7 @@ package peer
 import (
 	"net"
 	"sync"
+	"sync/atomic"
 )
 
 // conn is a connection that Net knows of. It is not a *tls.Conn even where
@@ -12,7 +13,9 @@ type conn struct {
 	net.Conn // TLS, or raw itself
 	raw      net.Conn
 	net      *Net
-	accepted bool
+	host     string      // of one that came: where from
+	crowded  atomic.Bool // it gave way to others; see meet
+	accepted bool        // by letIn; guarded by net.mu
 	bulk     bool
 	layer    *RaftLayer // guarded by net.mu
 	peer     Identity
@@ -28,6 +31,7 @@ func (c *conn) Close() error {
 		n.mu.Lock()
 		if _, in := n.conns[c]; in {
 			delete(n.conns, c)
+			n.greeted(c)
 			if c.accepted {
 				n.accepted--
 			}

@@ -44,7 +44,7 @@ func (n *Net) reach(ctx context.Context, to Target, k kind) (*conn, error) {
 		return nil, outer(ctx, err)
 	}
 	c := &conn{Conn: raw, raw: raw, net: n}
-	if err := n.enter(c, false); err != nil {
+	if err := n.enter(c); err != nil {
 		raw.Close()
 		return nil, err
 	}

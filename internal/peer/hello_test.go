@@ -191,13 +191,14 @@ func TestTomorrow(t *testing.T) {
 }
 
 // TestSlowStrangers: who connects and says nothing, or half of it, is gone after
-// HandshakeTimeout, and no more than MaxConns are in at a time.
+// HandshakeTimeout, no more than MaxGreeting of them are there at a time, and a
+// node that comes meanwhile is let in, from an address of its own or the same.
 func TestSlowStrangers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := memnet.New(memnet.Options{})
 		var logged lockedBuffer
 		n := startIn(t, m, "a", func(o *Options) {
-			o.MaxConns = 4
+			o.MaxConns, o.MaxGreeting, o.MaxGreetingFrom = 2, 6, 4
 			o.Logger = slog.New(slog.NewTextHandler(&logged, nil))
 		})
 		b := startIn(t, m, "b")
@@ -218,9 +219,11 @@ func TestSlowStrangers(t *testing.T) {
 			}()
 			synctest.Wait()
 		}
-		_, _, err := b.Call(t.Context(), at(n), "echo", nil)
-		if !NotSent(err) {
-			t.Errorf("call to a full node: %v", err)
+		if _, _, err := b.Call(t.Context(), at(n), "echo", nil); err != nil {
+			t.Errorf("call while strangers say nothing: %v", err)
+		}
+		if _, _, err := startIn(t, m, "s").Call(t.Context(), at(n), "echo", nil); err != nil {
+			t.Errorf("from the strangers' address: %v", err)
 		}
 		atOnce := 0
 		for range 10 {
@@ -230,8 +233,8 @@ func TestSlowStrangers(t *testing.T) {
 				t.Errorf("gone after %v", d)
 			}
 		}
-		if atOnce != 6 {
-			t.Errorf("%d of 10 were not let in", atOnce)
+		if atOnce != 7 {
+			t.Errorf("%d of 10 gave way", atOnce)
 		}
 		if _, _, err := b.Call(t.Context(), at(n), "echo", nil); err != nil {
 			t.Errorf("when they are gone: %v", err)
@@ -248,10 +251,80 @@ func TestSlowStrangers(t *testing.T) {
 		io.ReadAll(c)
 		c.Close()
 		synctest.Wait()
-		if s := logged.String(); strings.Count(s, "turned away") != 2 || !strings.Contains(s, "times=11") {
+		if s := logged.String(); strings.Count(s, "turned away") != 2 || !strings.Contains(s, "times=10") {
 			t.Errorf("a minute later:\n%s", s)
 		}
 	})
+}
+
+// TestStrangersGiveWay: of those that have not said who they are the oldest gives
+// way, of the same address first; none of them keeps a node out.
+func TestStrangersGiveWay(t *testing.T) {
+	for _, c := range []struct {
+		name      string
+		all, from int
+		come      string // the host of each, in order
+		gone      string // which of them gave way, in order
+	}{
+		{"there is room", 4, 4, "aabb", ""},
+		{"too many in all", 4, 4, "abcdef", "ab"},
+		{"too many from one", 10, 2, "abaaca", "aa"},
+		{"its own first", 4, 2, "baaca", "a"},
+	} {
+		n := &Net{o: Options{MaxGreeting: c.all, MaxGreetingFrom: c.from, MaxConns: 1}, conns: map[*conn]struct{}{}}
+		gone := ""
+		var last *conn
+		for _, host := range c.come {
+			last = &conn{host: string(host), net: n, raw: nothing{}}
+			crowded, err := n.meet(last)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if crowded != nil {
+				gone += crowded.host
+				crowded.Close()
+				if err := n.letIn(crowded); err == nil {
+					t.Errorf("%s: one that gave way was let in", c.name)
+				}
+			}
+		}
+		if gone != c.gone || len(n.greeting) != len(c.come)-len(gone) || n.accepted != 0 {
+			t.Errorf("%s: %q gave way, want %q; %d are there, %d let in", c.name, gone, c.gone, len(n.greeting), n.accepted)
+		}
+		if err := n.letIn(last); err != nil || n.accepted != 1 {
+			t.Errorf("%s: %v, %d let in", c.name, err, n.accepted)
+		}
+		if err := n.letIn(n.greeting[0]); err == nil || n.accepted != 1 {
+			t.Errorf("%s: more than MaxConns: %v, %d", c.name, err, n.accepted)
+		}
+		for o := range n.conns {
+			o.Close()
+		}
+		if len(n.greeting)+len(n.conns)+n.accepted != 0 {
+			t.Errorf("%s: left: %d, %d, %d", c.name, len(n.greeting), len(n.conns), n.accepted)
+		}
+	}
+}
+
+// nothing is a connection that can only be closed.
+type nothing struct{ net.Conn }
+
+func (nothing) Close() error { return nil }
+
+// TestFull: a node that is let in no more is told why; one that only asks is
+// answered.
+func TestFull(t *testing.T) {
+	a, b, n := start(t, "a"), start(t, "b"), start(t, "n", func(o *Options) { o.MaxConns = 1 })
+	n.Handle("echo", echo)
+	if _, _, err := a.Call(t.Context(), at(n), "echo", nil); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := b.Call(t.Context(), at(n), "echo", nil); !NotSent(err) || !strings.Contains(err.Error(), "1 connections are open") {
+		t.Errorf("call to a full node: %v", err)
+	}
+	if who, err := b.Hello(t.Context(), n.Addr()); err != nil || who != n.Self() {
+		t.Errorf("hello to a full node: %v, %v", who, err)
+	}
 }
 
 // TestRefused goes through the rules of the handshake.

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 )
@@ -45,7 +46,10 @@ type Net struct {
 	// handshake on. Invariant: one whose handshake told an older self than
 	// self is not in it.
 	conns    map[*conn]struct{}
-	accepted int // of conns
+	accepted int // of conns: of others, and let in
+	// greeting are those of conns that have come and not yet been let in, the
+	// oldest first.
+	greeting []*conn
 	links    map[string]*link
 }
 
@@ -76,6 +80,12 @@ func New(o Options) (*Net, error) {
 	}
 	if o.MaxConns == 0 {
 		o.MaxConns = 1024
+	}
+	if o.MaxGreeting == 0 {
+		o.MaxGreeting = 256
+	}
+	if o.MaxGreetingFrom == 0 {
+		o.MaxGreetingFrom = 32
 	}
 	if o.HandshakeTimeout == 0 {
 		o.HandshakeTimeout = 5 * time.Second
@@ -209,11 +219,17 @@ func (n *Net) accept() {
 // greet does the handshake with who comes, and hands the connection on.
 func (n *Net) greet(raw net.Conn) {
 	remote := raw.RemoteAddr().String()
-	c := &conn{Conn: raw, raw: raw, net: n}
-	if err := n.enter(c, true); err != nil {
+	c := &conn{Conn: raw, raw: raw, net: n, host: remote}
+	if host, _, err := net.SplitHostPort(remote); err == nil {
+		c.host = host
+	}
+	crowded, err := n.meet(c)
+	if err != nil {
 		raw.Close()
-		n.strangers.tell(n.logger, "turned away who connected to the port for nodes", "from", remote, "error", err)
 		return
+	}
+	if crowded != nil {
+		crowded.Close() // its own greet tells
 	}
 	raw.SetDeadline(time.Now().Add(n.o.HandshakeTimeout))
 	h, err := n.listen(c)
@@ -223,11 +239,17 @@ func (n *Net) greet(raw net.Conn) {
 			n.reply(c, answer{refused: true, reason: v.Error()})
 		}
 		c.Close()
+		if c.crowded.Load() {
+			err = errors.New("others came after it, and it had not said who it is")
+		}
 		n.strangers.tell(n.logger, "turned away who connected to the port for nodes", "from", remote, "error", err)
 		return
 	}
 	c.peer = h.from
 	self, layer, err := n.judge(h)
+	if err == nil && h.kind != kindWho { // who only asks is gone at once
+		err = n.letIn(c)
+	}
 	if err != nil {
 		n.reply(c, answer{refused: true, from: self, reason: err.Error()})
 		c.Close()
@@ -262,20 +284,68 @@ func (n *Net) spawn(f func()) bool {
 }
 
 // enter counts a connection among the open ones.
-func (n *Net) enter(c *conn, accepted bool) error {
+func (n *Net) enter(c *conn) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.closed {
 		return net.ErrClosed
 	}
-	if accepted {
-		if n.accepted >= n.o.MaxConns {
-			return fmt.Errorf("%d connections are open, no more are let in", n.accepted)
-		}
-		n.accepted++
-	}
-	c.accepted = accepted
 	n.conns[c] = struct{}{}
+	return nil
+}
+
+// meet counts a connection among those that are in their handshake. They take
+// no room from nodes: where they are too many, or too many of them from one
+// address, the oldest of them gives way, which the caller is to close. So who
+// holds connections open without a word keeps no node out, which says at once
+// who it is.
+func (n *Net) meet(c *conn) (crowded *conn, err error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.closed {
+		return nil, net.ErrClosed
+	}
+	n.conns[c] = struct{}{}
+	if len(n.greeting) >= n.o.MaxGreeting {
+		crowded = n.greeting[0]
+	}
+	same := 0
+	for _, o := range slices.Backward(n.greeting) {
+		if o.host != c.host {
+			continue
+		}
+		if same++; same >= n.o.MaxGreetingFrom {
+			crowded = o
+		}
+	}
+	if crowded != nil {
+		crowded.crowded.Store(true)
+		n.greeted(crowded)
+	}
+	n.greeting = append(n.greeting, c)
+	return crowded, nil
+}
+
+// greeted takes a connection out of those in their handshake. n.mu is held.
+func (n *Net) greeted(c *conn) {
+	if i := slices.Index(n.greeting, c); i >= 0 {
+		n.greeting = slices.Delete(n.greeting, i, i+1)
+	}
+}
+
+// letIn counts a connection among those of nodes, after its handshake.
+func (n *Net) letIn(c *conn) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if _, in := n.conns[c]; !in {
+		return net.ErrClosed // meanwhile
+	}
+	if n.accepted >= n.o.MaxConns {
+		return fmt.Errorf("%d connections are open, no more are let in", n.accepted)
+	}
+	n.greeted(c)
+	n.accepted++
+	c.accepted = true
 	return nil
 }
 

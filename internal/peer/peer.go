@@ -50,8 +50,12 @@ type Options struct {
 	// MaxRPC bounds one message of Raft, in bytes; default MaxRPC. The largest
 	// batch of entries that an honest leader sends must fit.
 	MaxRPC int64
-	// MaxConns bounds what is open at a time, default 1024.
+	// MaxConns bounds the connections of other nodes that have been let in and
+	// are open at a time, default 1024.
 	MaxConns int
+	// MaxGreeting bounds those that have not yet said who they are, all of them
+	// (default 256) and from one address (32).
+	MaxGreeting, MaxGreetingFrom int
 	// HandshakeTimeout is how long a stranger may take to say who he is; 5 s.
 	HandshakeTimeout time.Duration
 }

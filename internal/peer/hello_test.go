@@ -2,7 +2,6 @@ package peer
 
 import (
 	"bytes"
-	"context"
 	"encoding/hex"
 	"errors"
 	"flag"
@@ -331,7 +330,6 @@ func TestFull(t *testing.T) {
 func TestRefused(t *testing.T) {
 	is := func(f func(i *Identity)) func(*Options) { return func(o *Options) { f(&o.Self) } }
 	cluster := func(c string) func(*Options) { return is(func(i *Identity) { i.Cluster = c }) }
-	denied := errors.New("not a member")
 	for _, c := range []struct {
 		name             string
 		from, to         func(*Options)
@@ -346,15 +344,6 @@ func TestRefused(t *testing.T) {
 		{name: "both none", from: cluster(""), to: cluster(""), raft: "do not both belong"},
 		{name: "other node", target: Target{Node: "x"}, rpc: `this is node "b", not "x"`, raft: `this is node "b"`},
 		{name: "other incarnation", target: Target{Node: "b", Incarnation: "i-x"}, rpc: `"i-b", not "i-x"`, raft: "another data directory"},
-		{name: "not admitted", to: func(o *Options) { o.Admit = func(bool, Identity) error { return denied } }, rpc: "not a member", raft: "not a member"},
-		{name: "no Raft admitted", to: func(o *Options) {
-			o.Admit = func(raft bool, from Identity) error {
-				if raft && from.Node == "a" && from.Incarnation == "i-a" {
-					return denied
-				}
-				return nil
-			}
-		}, raft: "not a member"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var a, b *Net
@@ -399,11 +388,6 @@ func TestRefused(t *testing.T) {
 		a, b := start(t, "a"), start(t, "b")
 		if _, err := a.Raft().Dial(at(b), time.Minute); !NotSent(err) || !strings.Contains(err.Error(), "no replica") {
 			t.Error(err)
-		}
-		if a.SetAdmit(func(bool, Identity) error { return denied }); true {
-			if _, _, err := b.Call(context.Background(), at(a), "x", nil); !strings.Contains(err.Error(), "not a member") {
-				t.Errorf("after SetAdmit: %v", err)
-			}
 		}
 	})
 }

@@ -38,7 +38,6 @@ type Net struct {
 	mu       sync.Mutex
 	closed   bool
 	self     Identity
-	admit    func(raft bool, from Identity) error
 	handlers map[string]Handler
 	streams  map[string]StreamHandler
 	raft     *RaftLayer
@@ -91,7 +90,7 @@ func New(o Options) (*Net, error) {
 		o.HandshakeTimeout = 5 * time.Second
 	}
 	n := &Net{
-		o: o, logger: o.Logger, self: o.Self, admit: o.Admit,
+		o: o, logger: o.Logger, self: o.Self,
 		handlers: map[string]Handler{}, streams: map[string]StreamHandler{},
 		conns: map[*conn]struct{}{}, links: map[string]*link{},
 		calls: newFeed(o.Listener.Addr()),
@@ -126,13 +125,6 @@ func (n *Net) SetSelf(i Identity) {
 	open := n.drain()
 	n.mu.Unlock()
 	closeAll(open)
-}
-
-// SetAdmit replaces Options.Admit. Open connections stay.
-func (n *Net) SetAdmit(admit func(raft bool, from Identity) error) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.admit = admit
 }
 
 // Close closes the listener and all connections, and returns when all
@@ -373,7 +365,7 @@ func (n *Net) reply(c *conn, a answer) error {
 // judge says why a node is not let in, or nil.
 func (n *Net) judge(h hello) (self Identity, layer *RaftLayer, err error) {
 	n.mu.Lock()
-	self, admit, layer := n.self, n.admit, n.raft
+	self, layer = n.self, n.raft
 	n.mu.Unlock()
 	if h.kind == kindWho {
 		return self, nil, nil
@@ -386,11 +378,6 @@ func (n *Net) judge(h hello) (self Identity, layer *RaftLayer, err error) {
 	}
 	if h.kind == kindRaft && layer == nil {
 		return self, nil, errors.New("no replica runs here yet")
-	}
-	if admit != nil {
-		if err := admit(h.kind == kindRaft, h.from); err != nil {
-			return self, nil, err
-		}
 	}
 	return self, layer, nil
 }

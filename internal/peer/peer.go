@@ -41,10 +41,7 @@ type Options struct {
 	// Server and Client are set together: mutual TLS on every connection.
 	Server, Client *tls.Config
 	Self           Identity
-	// Admit, if set, is asked for each connection that the identity alone does
-	// not rule out. An error's text is told to the other side.
-	Admit  func(raft bool, from Identity) error
-	Logger *slog.Logger
+	Logger         *slog.Logger
 	// MaxCall bounds a call's body and its answer, in bytes; default 80 MiB.
 	MaxCall int64
 	// MaxRPC bounds one message of Raft, in bytes; default MaxRPC. The largest

@@ -29,11 +29,11 @@ import (
 // and no message is longer than a limit. Nothing is held of it but a key.
 const (
 	// MaxRPC is how long a message of Raft may be, unless Options say
-	// otherwise: not counted what follows an InstallSnapshot. hashicorp/raft
-	// sends as many entries at once as MaxAppendEntries says, however long they
-	// are, and comes with the same again for ever if that does not pass: so
-	// this is 16 of 16 MiB, the largest request of a user, and some more.
-	MaxRPC = (16*16 + 16) << 20
+	// otherwise: not counted what follows an InstallSnapshot. A leader sends
+	// entries of 16 MiB at once, or one alone of up to 48 MiB, the largest
+	// command; what is around them is some hundred bytes each. It comes with the
+	// same again for ever if that does not pass, so there is room to spare.
+	MaxRPC = 64 << 20
 
 	maxAnswer  = 1 << 20
 	maxError   = 64 << 10

@@ -2,6 +2,7 @@ package peer
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -353,6 +354,36 @@ func FuzzGuard(f *testing.F) {
 			}
 		}
 	})
+}
+
+// TestMaxRPC: what an honest leader may send passes, and not much more is
+// believed.
+func TestMaxRPC(t *testing.T) {
+	entries := func(n int, size uint32) []byte {
+		msg := cat(raftAppend, "\x81\xa7Entries", 0x90+n)
+		for i := range n {
+			msg = append(msg, cat("\x81\xa4Data\xc6", binary.BigEndian.AppendUint32(nil, size))...)
+			if i < n-1 {
+				msg = append(msg, make([]byte, size)...)
+			}
+		}
+		return msg
+	}
+	for _, c := range []struct {
+		what string
+		msg  []byte
+		good bool
+	}{
+		{"a lone entry of the largest command", entries(1, 48<<20), true},
+		{"16 MiB in many", entries(8, 2<<20), true},
+		{"a lone entry of 64 MiB", entries(1, 64<<20), false},
+		{"many that are too much together", entries(5, 16<<20), false},
+	} {
+		g := guard{requests: true, limit: MaxRPC}
+		if _, err := g.feed(c.msg); (err == nil) != c.good {
+			t.Errorf("%s: %v", c.what, err)
+		}
+	}
 }
 
 // TestGuardPieces puts good messages behind each other, cut anywhere.

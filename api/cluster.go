@@ -16,9 +16,6 @@ import (
 // snapshotTimeout is how long all nodes together may take to write a checkpoint.
 const snapshotTimeout = 60 * time.Second
 
-// nodeID is what a node may be called; serve --node-id takes no other.
-var nodeID = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
-
 // cluster answers GET /v1/cluster. It is what this node knows, so that it can
 // be asked when there is no leader; with consistency=linearizable it is what
 // this node knows once it has caught up.
@@ -215,8 +212,8 @@ func (q *request) answerChange(status int, answer any) error {
 }
 
 func nodeName(field, v string) error {
-	if !nodeID.MatchString(v) {
-		return bad(field, "%s must match %s; it was %s", field, nodeID, echo(v))
+	if !event.ValidNode(v) {
+		return bad(field, "%s must match %s; it was %s", field, event.NodeNames, echo(v))
 	}
 	return nil
 }

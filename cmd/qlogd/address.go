@@ -5,12 +5,11 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"regexp"
 	"strconv"
 	"strings"
-)
 
-var nodeIDRE = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
+	"github.com/qlogd/qlogd/internal/event"
+)
 
 // isLoopback reports whether only this machine reaches an address. A name is
 // taken at its word only if it is localhost: others can change.
@@ -49,7 +48,7 @@ func unspecified(addr string) bool {
 func defaultNodeID() string {
 	host, _ := os.Hostname()
 	host, _, _ = strings.Cut(host, ".")
-	if nodeIDRE.MatchString(host) {
+	if event.ValidNode(host) {
 		return host
 	}
 	return "n1"

@@ -11,6 +11,8 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"go.yaml.in/yaml/v3"
+
+	"github.com/qlogd/qlogd/internal/event"
 )
 
 // config is all that can be set of a server. Each field is a flag; the same
@@ -216,8 +218,8 @@ func (c *config) check() error {
 	if c.CheckpointEvery < 1 || c.CheckpointAge < time.Second {
 		return usagef("checkpoint-entries must be at least 1, checkpoint-interval at least 1s")
 	}
-	if c.NodeID != "" && !nodeIDRE.MatchString(c.NodeID) {
-		return usagef("node-id must match %s", nodeIDRE)
+	if c.NodeID != "" && !event.ValidNode(c.NodeID) {
+		return usagef("node-id must match %s", event.NodeNames)
 	}
 	return c.checkAddresses()
 }

@@ -40,7 +40,7 @@ var house = map[string][]string{
 	"internal/forming":     {"internal/peer"},
 	"internal/fetch":       {"log", "internal/peer", "internal/checkpoint", "internal/datadir", "internal/event", "internal/eventlog", "internal/vfs"},
 	"internal/checkpoint":  {"internal/vfs", "internal/event"},
-	"internal/datadir":     {"internal/vfs"},
+	"internal/datadir":     {"internal/event", "internal/vfs"},
 	"internal/eventlog":    {"log", "internal/event", "internal/vfs"},
 	"internal/replay":      {"log", "internal/datadir", "internal/eventlog", "internal/checkpoint", "internal/event", "internal/vfs", "projections"},
 

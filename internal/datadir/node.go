@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/oklog/ulid/v2"
+
+	"github.com/qlogd/qlogd/internal/event"
 )
 
 // Format is the newest version of a data directory that this program knows,
@@ -168,6 +170,8 @@ func (n *Node) check() error {
 	switch {
 	case n.Format < 1 || n.NodeID == "":
 		return errors.New("format and node_id must be set")
+	case !event.ValidNode(n.NodeID):
+		return fmt.Errorf("node_id %.80q must match %s", n.NodeID, event.NodeNames)
 	case n.Blank() && n.Incarnation == "":
 		return errors.New("cluster_id or incarnation must be set")
 	case n.Blank() && (len(n.Initial) > 0 || n.Joined || n.Fork != nil):
@@ -180,8 +184,8 @@ func (n *Node) check() error {
 	}
 	seen, self := map[string]bool{}, false
 	for i, m := range n.Initial {
-		if m.ID == "" || seen[m.ID] {
-			return fmt.Errorf("initial[%d]: id is missing or there twice", i)
+		if !event.ValidNode(m.ID) || seen[m.ID] {
+			return fmt.Errorf("initial[%d]: id %.80q is there twice, or none: it must match %s", i, m.ID, event.NodeNames)
 		}
 		seen[m.ID] = true
 		self = self || m.ID == n.NodeID && m.Incarnation == n.Incarnation

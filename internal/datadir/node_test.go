@@ -141,6 +141,8 @@ func TestNodeIsStrict(t *testing.T) {
 		{"formed nothing", `{"format":2,"node_id":"a","initial":[` + self + `],` + inc + `}`, "need a cluster_id"},
 		{"not in it", `{"format":2,"node_id":"a","cluster_id":"b","initial":[{"id":"b"}],` + inc + `}`, "does not have this node"},
 		{"another incarnation in it", `{"format":2,"node_id":"a","cluster_id":"b","initial":[{"id":"a"}],` + inc + `}`, "does not have this node"},
+		{"called what no node may be", `{"format":2,"node_id":"a b","cluster_id":"b",` + inc + `}`, "must match"},
+		{"one in it called so", `{"format":2,"node_id":"a","cluster_id":"b","initial":[` + self + `,{"id":"b/c"}],` + inc + `}`, "initial[1]"},
 		{"twice in it", `{"format":2,"node_id":"a","cluster_id":"b","initial":[` + self + `,{"id":"a"}],` + inc + `}`, "initial[1]"},
 	} {
 		if _, err := ReadNode(put(t, c.text)); err == nil {

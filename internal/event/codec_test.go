@@ -269,5 +269,13 @@ func TestNames(t *testing.T) {
 		if ValidName(s) {
 			t.Errorf("%q is taken", s)
 		}
+		if ValidNode(s) {
+			t.Errorf("%q is taken for a node", s)
+		}
+	}
+	for s, want := range map[string]bool{"n1": true, "Host-1.b_c": true, strings.Repeat("x", 64): true, strings.Repeat("x", 65): false, "n1/01K9": false, "n1?voter=true": false} {
+		if ValidNode(s) != want {
+			t.Errorf("a node called %q: taken %v", s, !want)
+		}
 	}
 }

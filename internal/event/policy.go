@@ -140,6 +140,16 @@ var nameRE = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`)
 // ValidName reports whether s can name a queue or a webhook.
 func ValidName(s string) bool { return nameRE.MatchString(s) }
 
+// NodeNames is what the nodes of a cluster may be called, as it is told to who
+// gives another name.
+const NodeNames = `^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`
+
+var nodeRE = regexp.MustCompile(NodeNames)
+
+// ValidNode reports whether s can name a node: by --node-id, in node.json, in
+// Raft's configuration, and over the API.
+func ValidNode(s string) bool { return nodeRE.MatchString(s) }
+
 // Validate checks what can be said of a policy without looking at other
 // queues. name is the queue's own.
 func (p *Policy) Validate(name string) *Problem {

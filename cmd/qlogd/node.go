@@ -138,11 +138,13 @@ func (n *node) readSecrets() (err error) {
 		if n.certs, err = certs.Load(c.TLSCert, c.TLSKey, ""); err != nil {
 			return usagef("tls-cert: %w", err)
 		}
+		n.certs.Logger = n.logger
 	}
 	if c.RaftTLSCert != "" {
 		if n.inside, err = certs.Load(c.RaftTLSCert, c.RaftTLSKey, c.RaftTLSCA); err != nil {
 			return usagef("raft-tls-cert: %w", err)
 		}
+		n.inside.Logger = n.logger
 	}
 	return nil
 }

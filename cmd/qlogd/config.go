@@ -243,7 +243,7 @@ func (c *config) checkTLS() error {
 func (c *config) listeners() []listener {
 	return []listener{
 		{"http-addr", c.HTTPAddr, c.HTTPAdvertise, c.AuthFile != "", "authentication (auth-file)", "whoever reaches it can read and change everything"},
-		{"raft-addr", c.RaftAddr, c.RaftAdvertise, c.RaftTLSCert != "", "TLS (raft-tls-cert, raft-tls-key, raft-tls-ca)", "whoever reaches it can pass for a node of the cluster"},
+		{"raft-addr", c.RaftAddr, c.RaftAdvertise, c.RaftTLSCert != "", "TLS (raft-tls-cert, raft-tls-key, raft-tls-ca)", "whoever reaches it can pass for a node of the cluster, and change everything"},
 		{"admin-addr", c.AdminAddr, "", false, "authentication", "whoever reaches it can read this process's memory"},
 	}
 }
@@ -281,11 +281,28 @@ func (c *config) checkAddresses() error {
 	return nil
 }
 
-// exposed lists the listeners that strangers may reach and nothing guards.
-func (c *config) exposed() (out []listener) {
+// warning is what an operator should know of how a listener is reached.
+type warning struct{ name, addr, text string }
+
+// exposed lists what is open to strangers, as far as that was not refused: it
+// may be meant, and is told at each start.
+func (c *config) exposed() (out []warning) {
 	for _, l := range c.listeners() {
-		if ok, err := isLoopback(l.addr); l.addr != "" && err == nil && !ok && !l.guarded {
-			out = append(out, l)
+		loopback, err := isLoopback(l.addr)
+		if l.addr == "" || err != nil {
+			continue
+		}
+		text := ""
+		switch {
+		case !loopback && !l.guarded:
+			text = "served beyond this machine without " + l.guard + ": " + l.danger
+		case !loopback && l.name == "http-addr" && c.TLSCert == "":
+			text = "served beyond this machine without TLS (tls-cert, tls-key): tokens and messages go over the network in clear text"
+		case loopback && l.name == "raft-addr" && c.AuthFile != "" && !l.guarded:
+			text = "the port for nodes has no TLS (raft-tls-cert, raft-tls-key, raft-tls-ca): whoever is on this machine can pass for a node there, and needs no token of auth-file"
+		}
+		if text != "" {
+			out = append(out, warning{l.name, l.addr, text})
 		}
 	}
 	return out

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 	"time"
 
@@ -57,7 +58,12 @@ level, the tokens and the certificates anew.`,
 // environment and the file beneath it.
 func typedFlags(fs *pflag.FlagSet) map[string]string {
 	typed := map[string]string{}
-	fs.Visit(func(f *pflag.Flag) { typed[f.Name] = f.Value.String() })
+	fs.Visit(func(f *pflag.Flag) {
+		typed[f.Name] = f.Value.String()
+		if s, ok := f.Value.(pflag.SliceValue); ok {
+			typed[f.Name] = strings.Join(s.GetSlice(), ",") // String puts it in brackets
+		}
+	})
 	return typed
 }
 
@@ -68,7 +74,7 @@ func (a *app) reload(typed map[string]string) (*config, error) {
 	fs := pflag.NewFlagSet("serve", pflag.ContinueOnError)
 	c.flags(fs)
 	for name, value := range typed {
-		if f := fs.Lookup(name); f == nil || f.Value.Type() == "stringSlice" {
+		if fs.Lookup(name) == nil {
 			continue
 		}
 		if err := fs.Set(name, value); err != nil {
@@ -94,8 +100,8 @@ func (a *app) serve(ctx context.Context, c *config, typed map[string]string) err
 	}
 	level.Set(l)
 	logger := newLogger(a.stderr, c.LogFormat, level)
-	for _, l := range c.exposed() {
-		logger.Warn("served beyond this machine without "+l.guard+": "+l.danger, l.name, l.addr)
+	for _, w := range c.exposed() {
+		logger.Warn(w.text, w.name, w.addr)
 	}
 
 	// Before anything is started: a signal that comes meanwhile is not lost.

@@ -172,6 +172,16 @@ func TestStreams(t *testing.T) {
 		h.s.Drain()
 		<-nd.done
 		<-sse.done
+		// A new one would end at once too: its client is to go elsewhere. What
+		// ends by itself is served still.
+		for _, accept := range []string{"Accept: application/x-ndjson", "Accept: text/event-stream"} {
+			if a := h.do("GET", "/v1/events?follow=true", "", accept).want(503); a.str("code") != "shutting_down" || a.Header().Get("Retry-After") == "" {
+				t.Errorf("%s: %s", accept, a.Body)
+			}
+			if a := h.do("GET", "/v1/events?from=start&type=enqueued", "", accept).want(200); strings.Count(a.Body.String(), "event_id") != 2 {
+				t.Errorf("%s, a list: %s", accept, a.Body)
+			}
+		}
 		h.s.Close()
 	})
 }

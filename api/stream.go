@@ -22,8 +22,16 @@ const streamWriteTimeout = 30 * time.Second
 
 // stream tells events as NDJSON or server-sent events: those of the range, and
 // with follow those that commit from then on, until the client hangs up or the
-// server drains.
+// server drains. One that follows is not begun then: it would end at once, and
+// its client ask again without a pause.
 func (s *Server) stream(q *request, f *eventQuery, media string) error {
+	drain := s.drain
+	switch {
+	case !f.follow:
+		drain = nil // a list is served to its end: cut off it would look whole
+	case s.draining():
+		return shuttingDown
+	}
 	ctx, cancel := context.WithCancel(q.Context())
 	defer cancel()
 	w := &eventWriter{q: q, rc: http.NewResponseController(q.w), sse: media == typeSSE}
@@ -31,7 +39,7 @@ func (s *Server) stream(q *request, f *eventQuery, media string) error {
 	defer close(stop)
 	go func() {
 		select {
-		case <-s.drain:
+		case <-drain:
 			cancel()
 			_ = w.rc.SetWriteDeadline(time.Now().Add(time.Second)) // one that does not read must not hold up the end
 		case <-stop:

@@ -252,6 +252,21 @@ type mount struct {
 	Path string `yaml:"mountPath"`
 }
 
+// TestSecrets: the tokens of the example are of the form that the program takes.
+func TestSecrets(t *testing.T) {
+	secret := documents[struct {
+		Data map[string]string `yaml:"stringData"`
+	}](t, read(t, "kubernetes/secrets.example.yaml"))[0]
+	file := filepath.Join(t.TempDir(), "auth.yaml")
+	if err := os.WriteFile(file, []byte(secret.Data["auth.yaml"]), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.Command(cluster.Binary(t), "token", "check", file).CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "ops") {
+		t.Errorf("qlogd token check: %v\n%s", err, out)
+	}
+}
+
 // TestStatefulSet checks it as it is, and with all that is commented out put in
 // and the words of insecure taken out, as it tells to do.
 func TestStatefulSet(t *testing.T) {

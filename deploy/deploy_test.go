@@ -262,7 +262,7 @@ func TestSecrets(t *testing.T) {
 		t.Fatal(err)
 	}
 	out, err := exec.Command(cluster.Binary(t), "token", "check", file).CombinedOutput()
-	if err != nil || !strings.Contains(string(out), "ops") {
+	if err != nil || !strings.Contains(string(out), "1 token") {
 		t.Errorf("qlogd token check: %v\n%s", err, out)
 	}
 }

@@ -68,10 +68,10 @@ func (w *world) do(s Step) {
 	}
 	other := others[r.IntN(2)]
 	switch s.Kind {
-	case Wipe, PutBack:
+	case Wipe, PutBack, LoseStore:
 		// Data is lost on one node only, and only while the others have theirs.
-		if why := w.illness(); !s.Force && (why != "" || w.busy.Load() > 0) {
-			w.say(n, "%s: not now (%s)", s.Kind, why)
+		if !s.Force && !w.calm(20*time.Second) {
+			w.say(n, "%s: not now (%s)", s.Kind, w.illness())
 			return
 		}
 	}
@@ -170,6 +170,17 @@ func (w *world) do(s Step) {
 				_, _ = e.replica.SnapshotAll(ctx)
 			})
 		})
+	case FailWrite:
+		if l := n.now(); l != nil {
+			l.mem.FailAt(l.mem.Ops()+1+r.IntN(40), errDisk)
+		}
+	case LoseStore:
+		n.down(r.IntN(2) == 0, r)
+		n.lose([]string{"stable.db", "wal-meta.db"}[r.IntN(2)])
+		w.fault(func() {
+			w.sleep(s.For)
+			n.start()
+		})
 	case Wipe:
 		n.down(r.IntN(2) == 0, r)
 		n.wipe()
@@ -184,6 +195,19 @@ func (w *world) do(s Step) {
 	case PutBack:
 		w.putBack(n, r, s)
 	}
+}
+
+// calm waits until nothing is done to anybody, and all is well.
+func (w *world) calm(within time.Duration) bool {
+	for end := time.Now().Add(within); time.Now().Before(end); {
+		if w.busy.Load() == 0 && w.illness() == "" {
+			return true
+		}
+		if !w.sleep(100 * time.Millisecond) {
+			return false
+		}
+	}
+	return false
 }
 
 func index(w *world, n *node) int {

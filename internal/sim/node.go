@@ -395,6 +395,23 @@ func (n *node) stop() {
 	n.w.say(n, "has stopped")
 }
 
+// errDisk is of a write that was made to fail.
+var errDisk = errors.New("sim: input/output error")
+
+// lose deletes a file of the Raft store of a node that is down.
+func (n *node) lose(name string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.w.say(n, "%s is deleted", name)
+	if err := n.disk.Remove(raftDir + "/" + name); err != nil {
+		n.w.say(n, "%v", err)
+		return
+	}
+	if err := n.disk.SyncDir(raftDir); err != nil {
+		n.w.find("%v", err)
+	}
+}
+
 // wipe empties the disk of a node that is down.
 func (n *node) wipe() {
 	n.mu.Lock()

@@ -32,6 +32,8 @@ const (
 	Wipe       Kind = "wipe"         // the data directory is emptied
 	Copy       Kind = "copy"         // of a node's disk, for
 	PutBack    Kind = "put back"     // an old copy in place of the disk
+	LoseStore  Kind = "lose store"   // a part of the Raft store is deleted
+	FailWrite  Kind = "fail write"   // one of the next writes or syncs fails
 )
 
 // weights say how often each comes.
@@ -42,7 +44,7 @@ var weights = []struct {
 	{CutPower, 14}, {Kill, 8}, {CutInWrite, 8}, {CutAll, 4}, {Restart, 8},
 	{Isolate, 10}, {Deafen, 4}, {Mute, 4}, {CutLine, 5}, {CutWay, 5},
 	{SlowLines, 4}, {SlowApply, 3}, {StallDisk, 4}, {Clock, 4}, {Transfer, 5}, {Checkpoint, 3},
-	{Wipe, 5}, {Copy, 4}, {PutBack, 5},
+	{Wipe, 6}, {PutBack, 6}, {LoseStore, 3}, {FailWrite, 4},
 }
 
 // Step is one thing that the nemesis does.
@@ -109,13 +111,12 @@ func NewPlan(seed uint64, steps int) Plan {
 		[]Kind{Restart, CutPower}[r.IntN(2)],
 	}
 	for len(kinds) < steps {
-		k := draw()
-		kinds = append(kinds, k)
-		if k == Copy {
-			kinds = append(kinds, PutBack)
-		}
+		kinds = append(kinds, draw())
 	}
 	r.Shuffle(len(kinds), func(i, j int) { kinds[i], kinds[j] = kinds[j], kinds[i] })
+	if i := slices.Index(kinds, PutBack); i >= 0 { // of something, some time before
+		kinds = slices.Insert(kinds, r.IntN(i+1), Copy)
+	}
 	at := time.Duration(0)
 	for _, k := range kinds {
 		at += ms(r, 200, 4000)

@@ -221,7 +221,7 @@ func (w *world) unreadable(e *engine, err error) error {
 
 // expected tells whether a node may end of that: what was done to it says so.
 func (w *world) expected(n *node, err error) bool {
-	return n.stalled.Load() && strings.Contains(err.Error(), "the disk did not answer within")
+	return errors.Is(err, errDisk) || n.stalled.Load() && strings.Contains(err.Error(), "the disk did not answer within")
 }
 
 // saveDisk keeps the files of a node that cannot start, where somebody wants to

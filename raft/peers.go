@@ -266,6 +266,10 @@ func (r *Replica) heardOf(s peerStatus) {
 	if !r.vouched() {
 		return
 	}
+	if why := r.replaced(s.Known); why != "" {
+		r.out(WentBack, why)
+		return
+	}
 	if _, in := s.Known.find(r.id); !in && s.Leads && r.joined.Load() && s.Known.Index >= r.known().Index {
 		r.out(Removed, fmt.Sprintf("the configuration of entry %d, told by its leader %s, has this node no more", s.Known.Index, s.ID))
 		return
@@ -276,6 +280,23 @@ func (r *Replica) heardOf(s peerStatus) {
 	if others, _ := s.Known.jury(r.id); len(others) > 0 && s.Known.Index > r.raft.LastIndex() && r.alone() {
 		r.out(WentBack, fmt.Sprintf("%s knows the configuration of entry %d, and this node's Raft log ends at %d", s.ID, s.Known.Index, r.raft.LastIndex()))
 	}
+}
+
+// replaced says how a configuration shows that another directory of this node
+// has taken the place of this one, which is an old copy then: a server id never
+// comes back. "" if it does not. It may be the only thing that does: its promises
+// are forgotten with the server, and the members that it knows may all have been
+// replaced since.
+func (r *Replica) replaced(c configuration) string {
+	if _, in := c.find(r.id); in || !r.joined.Load() || c.Index <= r.known().Index {
+		return ""
+	}
+	for _, s := range c.Servers {
+		if m := memberOf(s.ID, s.Address); m.ID == r.o.NodeID && !isExpected(s) {
+			return fmt.Sprintf("in the configuration of entry %d another data directory is node %s, incarnation %s", c.Index, m.ID, m.Incarnation)
+		}
+	}
+	return ""
 }
 
 // leaderTarget returns the node that leads, as far as is known, where it is

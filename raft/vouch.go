@@ -244,6 +244,10 @@ func (r *Replica) beVouched(ask vouchAsk) {
 				know = a.Known
 			}
 		}
+		if why := r.replaced(know); why != "" {
+			r.out(WentBack, why)
+			return
+		}
 		others, need := know.jury(r.id)
 		n := 0
 		for _, m := range others {

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+
+	"github.com/qlogd/qlogd/internal/vfs"
 )
 
 func TestPromise(t *testing.T) {
@@ -123,4 +125,51 @@ func TestLostEndInACluster(t *testing.T) {
 	c.put("more")
 	until(t, "it votes again", func() bool { return c.leader().votersKnown() == 3 })
 	c.level()
+}
+
+// An old copy from before its directory was replaced: its promises are forgotten
+// with its server, and of the members that it knows one is left, which does not
+// lead.
+func TestOldCopyOfAReplacedDirectory(t *testing.T) {
+	c := cluster(t, 3, nil)
+	c.put("before")
+	c.level()
+	replace := func(m *member) {
+		m.stop()
+		m.disk, m.inc, m.initial, m.contacts = vfs.NewMem(), m.name+"-2", nil, nil
+		for _, o := range c.members() {
+			if o != m {
+				m.contacts = append(m.contacts, o.addr)
+			}
+		}
+		c.start(m)
+		<-m.joined
+		c.voting(3)
+		c.level()
+	}
+	stays := c.leader()
+	var back, other *member
+	for _, m := range c.members() {
+		switch {
+		case m == stays:
+		case back == nil:
+			back = m
+		default:
+			other = m
+		}
+	}
+	back.stop()
+	old, inc, initial := back.disk.Clone(), back.inc, back.initial
+	c.start(back)
+	replace(back)
+	replace(other)
+	until(t, "one leads whom the copy does not know", func() bool {
+		return c.leader() == other || stays.TransferLeadership(t.Context(), other.name) == nil && c.leader() == other
+	})
+	back.stop()
+	back.disk, back.inc, back.initial = old, inc, initial
+	c.start(back)
+	if why := <-back.outs; why != WentBack {
+		t.Fatalf("out: %v", why)
+	}
 }

@@ -202,7 +202,7 @@ func (e *engine) fetchLacking() {
 			return
 		case errors.Is(err, fetch.ErrNothingLacking):
 			// It came by itself meanwhile.
-		case errors.Is(err, fetch.ErrDiffers):
+		case errors.Is(err, fetch.ErrDiffers) && !e.l.n.flipped.Load():
 			e.l.n.w.find("%s can't catch up: %v", e.l.n.name, err)
 		case err != nil:
 			e.l.n.w.say(e.l.n, "did not fetch it: %v", err)

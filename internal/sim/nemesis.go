@@ -68,7 +68,7 @@ func (w *world) do(s Step) {
 	}
 	other := others[r.IntN(2)]
 	switch s.Kind {
-	case Wipe, PutBack, LoseStore:
+	case Wipe, PutBack, LoseStore, Flip:
 		// Data is lost on one node only, and only while the others have theirs.
 		if !s.Force && !w.calm(20*time.Second) {
 			w.say(n, "%s: not now (%s)", s.Kind, w.illness())
@@ -174,8 +174,10 @@ func (w *world) do(s Step) {
 		if l := n.now(); l != nil {
 			l.mem.FailAt(l.mem.Ops()+1+r.IntN(40), errDisk)
 		}
+	case Flip:
+		w.flip(n, r, s.For)
 	case LoseStore:
-		n.down(r.IntN(2) == 0, r)
+		n.down(false, r) // with a torn event log besides, nobody could say what is missing
 		n.lose([]string{"stable.db", "wal-meta.db"}[r.IntN(2)])
 		w.fault(func() {
 			w.sleep(s.For)
@@ -195,6 +197,24 @@ func (w *world) do(s Step) {
 	case PutBack:
 		w.putBack(n, r, s)
 	}
+}
+
+// flip changes one byte of a node that is down. It may find it at its start, or
+// later, and end; or never come to it. It must not show it to anybody, nor pass
+// it on. Its operator then empties the directory.
+func (w *world) flip(n *node, r *rand.Rand, d time.Duration) {
+	n.down(false, r)
+	if !n.flip(r) {
+		n.start()
+		return
+	}
+	n.flipped.Store(true)
+	n.start()
+	w.sleep(d)
+	n.down(false, r)
+	n.wipe()
+	n.flipped.Store(false)
+	n.start()
 }
 
 // calm waits until nothing is done to anybody, and all is well.

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net"
+	"path"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -31,7 +32,9 @@ type node struct {
 	// stalled is set once that may have been too long for it.
 	stalled atomic.Bool
 
-	lost atomic.Bool // it has ended as it must not; it stays down
+	// flipped is set while a byte of its files is wrong.
+	flipped atomic.Bool
+	lost    atomic.Bool // it has ended as it must not; it stays down
 
 	mu     sync.Mutex
 	disk   *vfs.Mem
@@ -410,6 +413,35 @@ func (n *node) lose(name string) {
 	if err := n.disk.SyncDir(raftDir); err != nil {
 		n.w.find("%v", err)
 	}
+}
+
+// flip changes a byte of a file that has checksums.
+func (n *node) flip(r *rand.Rand) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	var files []string
+	for _, dir := range []string{logDir, checkpointDir, raftDir} {
+		names, err := n.disk.List(dir)
+		if err != nil {
+			continue
+		}
+		for _, name := range names {
+			// The two stores are bbolt's, and only here they are files of JSON.
+			if path.Ext(name) != ".db" && len(n.disk.Get(path.Join(dir, name))) > 0 {
+				files = append(files, path.Join(dir, name))
+			}
+		}
+	}
+	if len(files) == 0 {
+		return false
+	}
+	name := files[r.IntN(len(files))]
+	b := n.disk.Get(name)
+	at := r.IntN(len(b))
+	b[at] ^= 1 << r.IntN(8)
+	n.disk.Put(name, b)
+	n.w.say(n, "byte %d of %s is changed", at, name)
+	return true
 }
 
 // wipe empties the disk of a node that is down.

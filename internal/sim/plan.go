@@ -33,6 +33,7 @@ const (
 	Copy       Kind = "copy"         // of a node's disk, for
 	PutBack    Kind = "put back"     // an old copy in place of the disk
 	LoseStore  Kind = "lose store"   // a part of the Raft store is deleted
+	Flip       Kind = "flip a byte"  // of a node's files
 	FailWrite  Kind = "fail write"   // one of the next writes or syncs fails
 )
 
@@ -44,7 +45,7 @@ var weights = []struct {
 	{CutPower, 14}, {Kill, 8}, {CutInWrite, 8}, {CutAll, 4}, {Restart, 8},
 	{Isolate, 10}, {Deafen, 4}, {Mute, 4}, {CutLine, 5}, {CutWay, 5},
 	{SlowLines, 4}, {SlowApply, 3}, {StallDisk, 4}, {Clock, 4}, {Transfer, 5}, {Checkpoint, 3},
-	{Wipe, 6}, {PutBack, 6}, {LoseStore, 3}, {FailWrite, 4},
+	{Wipe, 6}, {PutBack, 6}, {LoseStore, 3}, {FailWrite, 4}, {Flip, 5},
 }
 
 // Step is one thing that the nemesis does.

@@ -20,6 +20,7 @@ import (
 	"github.com/qlogd/qlogd/internal/peer"
 	"github.com/qlogd/qlogd/internal/peer/memnet"
 	"github.com/qlogd/qlogd/internal/vfs"
+	"github.com/qlogd/qlogd/raft"
 )
 
 // Options of a run.
@@ -213,7 +214,7 @@ func (w *world) find(format string, args ...any) {
 
 // unreadable is told of an error in reading a node's own log.
 func (w *world) unreadable(e *engine, err error) error {
-	if e.l.alive.Err() == nil && !e.l.mem.Crashed() && !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) {
+	if e.l.alive.Err() == nil && !e.l.n.flipped.Load() && !e.l.mem.Crashed() && !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) {
 		w.find("%s cannot read what it shows: %v", e.l.n.name, err)
 	}
 	return err
@@ -221,7 +222,7 @@ func (w *world) unreadable(e *engine, err error) error {
 
 // expected tells whether a node may end of that: what was done to it says so.
 func (w *world) expected(n *node, err error) bool {
-	return errors.Is(err, errDisk) || n.stalled.Load() && strings.Contains(err.Error(), "the disk did not answer within")
+	return errors.Is(err, errDisk) || n.flipped.Load() && !errors.Is(err, raft.ErrDiverged) || n.stalled.Load() && strings.Contains(err.Error(), "the disk did not answer within")
 }
 
 // saveDisk keeps the files of a node that cannot start, where somebody wants to

@@ -114,7 +114,10 @@ func sameLogs(a, b *vfs.Mem) error {
 // its history shows. It takes real time, so it is to be called outside of the
 // bubble.
 func (r *Report) Judge() []string {
-	out := r.Findings
+	if len(r.Findings) > 0 {
+		return r.Findings // it ended before its end, which the history needs
+	}
+	var out []string
 	for _, v := range crashtest.Check(r.Ops, rules) {
 		out = append(out, v.String())
 	}

@@ -172,7 +172,9 @@ func (w *world) do(s Step) {
 		})
 	case FailWrite:
 		if l := n.now(); l != nil {
-			l.mem.FailAt(l.mem.Ops()+1+r.IntN(40), errDisk)
+			at := l.mem.Ops() + 1 + r.IntN(40)
+			l.failAt.Store(int64(at))
+			l.mem.FailAt(at, errDisk)
 		}
 	case Flip:
 		w.flip(n, r, s.For)

@@ -64,6 +64,8 @@ type life struct {
 	eng    atomic.Pointer[engine]
 
 	incarnation atomic.Value // string, of card
+	// failAt is the operation of the disk that was made to fail; 0 none.
+	failAt atomic.Int64
 
 	again   chan change
 	keeping context.CancelFunc
@@ -297,7 +299,7 @@ func (l *life) fail(err error) {
 				l.n.wipe()
 			})
 		default:
-			if !w.expected(l.n, err) {
+			if !w.expected(l, err) {
 				w.find("%s ended: %v", l.n.name, err)
 				l.n.lost.Store(true)
 			}

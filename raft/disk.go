@@ -2,6 +2,8 @@ package raft
 
 import (
 	"context"
+	"fmt"
+	"log/slog"
 	"math"
 	"sync"
 	"time"
@@ -15,6 +17,9 @@ type disk struct {
 	free    func() (uint64, error)
 	reserve uint64
 	level   levels
+	node    string
+	logger  *slog.Logger
+	told    minutely
 }
 
 // refuses returns insufficient_storage for a class that must not write now.
@@ -33,10 +38,31 @@ func (d *disk) refuses(c event.Class) *event.Problem {
 	if left >= limit {
 		return nil
 	}
-	return problem(CodeInsufficientStorage, "the disk is nearly full; the write was not proposed", false, 5000)
+	if d.told.due(time.Now()) {
+		d.logger.Warn("the disk is nearly full: produce is refused, later leases, then everything", "free_bytes", left, "reserve_bytes", d.reserve)
+	}
+	return problem(CodeInsufficientStorage, fmt.Sprintf("the disk of node %s is nearly full; the write was not proposed", d.node), false, 5000)
 }
 
-func newDisk(o Options) *disk { return &disk{free: o.FreeBytes, reserve: o.ReserveBytes} }
+func newDisk(o Options) *disk {
+	return &disk{free: o.FreeBytes, reserve: o.ReserveBytes, node: o.NodeID, logger: o.Logger}
+}
+
+// minutely lets something be told once a minute.
+type minutely struct {
+	mu sync.Mutex
+	at time.Time
+}
+
+func (m *minutely) due(now time.Time) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.at.IsZero() && now.Sub(m.at) < time.Minute {
+		return false
+	}
+	m.at = now
+	return true
+}
 
 // levels remembers the free space for a moment: it is asked for at each write.
 type levels struct {

@@ -7,6 +7,8 @@ import (
 	stdlog "log"
 	"log/slog"
 	"strings"
+	"sync"
+	"time"
 
 	"github.com/hashicorp/go-hclog"
 )
@@ -16,12 +18,13 @@ type hlogger struct {
 	logger *slog.Logger
 	name   string
 	args   []any
+	told   *tolds
 }
 
 var _ hclog.Logger = (*hlogger)(nil)
 
 func hlog(logger *slog.Logger, name string) hclog.Logger {
-	return &hlogger{logger: logger.With("from", name), name: name}
+	return &hlogger{logger: logger.With("from", name), name: name, told: &tolds{at: map[string]*minutely{}}}
 }
 
 // slogLevel ranks a library's levels one below ours: what it tells as news
@@ -67,9 +70,36 @@ var routine = map[string]bool{
 	"failed to flush response": true,
 }
 
+// again is what it tells at each try of a node that is cut off: once a minute
+// will do.
+var again = map[string]bool{
+	"Election timeout reached, restarting election": true, "rejecting pre-vote request since we have a leader": true,
+	"rejecting vote request since we have a leader": true, "heartbeat timeout reached, starting election": true,
+	"failed to contact": true, "failed to contact quorum of nodes, stepping down": true,
+	"pre-vote campaign failed, waiting for election timeout": true,
+}
+
+// tolds remembers when each of these was told; loggers that are made of one
+// another share it.
+type tolds struct {
+	mu sync.Mutex
+	at map[string]*minutely
+}
+
+func (t *tolds) due(msg string) bool {
+	t.mu.Lock()
+	m := t.at[msg]
+	if m == nil {
+		m = &minutely{}
+		t.at[msg] = m
+	}
+	t.mu.Unlock()
+	return m.due(time.Now())
+}
+
 func (h *hlogger) Log(level hclog.Level, msg string, args ...any) {
 	l := slogLevel(level)
-	if routine[msg] {
+	if routine[msg] || again[msg] && !h.told.due(msg) {
 		l = slog.LevelDebug
 	}
 	if !h.logger.Enabled(context.Background(), l) {
@@ -97,15 +127,15 @@ func (h *hlogger) ImpliedArgs() []any { return h.args }
 func (h *hlogger) Name() string       { return h.name }
 
 func (h *hlogger) With(args ...any) hclog.Logger {
-	return &hlogger{logger: h.logger.With(plain(args)...), name: h.name, args: append(h.args[:len(h.args):len(h.args)], args...)}
+	return &hlogger{logger: h.logger.With(plain(args)...), name: h.name, told: h.told, args: append(h.args[:len(h.args):len(h.args)], args...)}
 }
 
 func (h *hlogger) Named(name string) hclog.Logger {
-	return &hlogger{logger: h.logger, name: h.name + "." + name, args: h.args}
+	return &hlogger{logger: h.logger, name: h.name + "." + name, told: h.told, args: h.args}
 }
 
 func (h *hlogger) ResetNamed(name string) hclog.Logger {
-	return &hlogger{logger: h.logger, name: name, args: h.args}
+	return &hlogger{logger: h.logger, name: name, told: h.told, args: h.args}
 }
 
 // SetLevel does nothing: the level is slog's.

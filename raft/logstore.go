@@ -28,7 +28,9 @@ type logStore struct {
 	// newest.
 	floor  func() uint64
 	broken atomic.Bool
-	before func() // Options.BeforeStore
+	// applied is up to where the Machine has applied the log; nil before it does.
+	applied func() uint64
+	before  func() // Options.BeforeStore
 
 	entries atomic.Uint64 // stored by this process
 	bytes   atomic.Uint64
@@ -202,6 +204,12 @@ func (s *logStore) DeleteRange(from, to uint64) error {
 		if to < from {
 			return nil
 		}
+	}
+	// What was applied here was committed. A leader that has something else there
+	// is of another history, or this node is.
+	if from > first && s.applied != nil && from <= s.applied() {
+		s.die(fmt.Errorf("%w: the leader replaces the entries from index %d on, and those up to %d were applied here", ErrDiverged, from, s.applied()))
+		return errBroken
 	}
 	return s.guard(fmt.Sprintf("delete entries %d to %d", from, to), func() error {
 		return s.wal.DeleteRange(from, to)

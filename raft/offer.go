@@ -112,7 +112,7 @@ func (r *Replica) takeOffer(_ context.Context, from peer.Identity, body []byte) 
 		if err != nil {
 			// One leader's word ends nobody: it may be the one that is wrong.
 			// The marks tell by majority (I18).
-			if r.lacking.tell(time.Now()) {
+			if r.lacking.told.due(time.Now()) {
 				r.o.Logger.Error("a checkpoint was offered that can't be taken", "from", from.Node, "error", err)
 			}
 			return nil, err
@@ -183,18 +183,7 @@ type lack struct {
 	mu   sync.Mutex
 	upTo uint64
 	at   time.Time
-	told time.Time // that an offer can't be taken
-}
-
-// tell says whether it is to be told, once a minute.
-func (l *lack) tell(now time.Time) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if now.Sub(l.told) < time.Minute {
-		return false
-	}
-	l.told = now
-	return true
+	told minutely // that an offer can't be taken
 }
 
 func (l *lack) set(upTo uint64, at time.Time) {

@@ -266,6 +266,7 @@ func (r *Replica) heardOf(s peerStatus) {
 	if !r.vouched() {
 		return
 	}
+	r.compareLogs(s)
 	if why := r.replaced(s.Known); why != "" {
 		r.out(WentBack, why)
 		return

@@ -71,6 +71,7 @@ type Replica struct {
 	outed       atomic.Int32           // vouch.go: an Out
 	lacking     lack                   // offer.go
 	contact     contacts               // age.go
+	apart       apart                  // apart.go
 	nudges      *nudges                // nudge.go
 	confirmer   *confirmer             // confirm.go
 	unaddressed atomic.Bool            // that its address is not taken was told
@@ -148,6 +149,10 @@ func (r *Replica) start() error {
 	}
 	r.fsm = newFSM(r.o, r.stores.snaps, r.fatal)
 	r.fsm.marked = r.agreement.note
+	r.stores.log.applied = func() uint64 {
+		p := r.fsm.progress()
+		return max(p.index, p.head)
+	}
 	r.fsm.applied, r.fsm.configured = r.applied, r.configured
 	joined, err := r.hasJoined()
 	if err != nil {

@@ -63,8 +63,10 @@ func (r *Replica) Ready() (bool, []string) {
 	if err := r.dead.Load(); err != nil {
 		reasons = append(reasons, "failed: "+(*err).Error())
 	}
-	if why := r.agreement.undecided(); why != "" {
-		reasons = append(reasons, why)
+	for _, why := range []string{r.agreement.undecided(), r.apart.reason()} {
+		if why != "" {
+			reasons = append(reasons, why)
+		}
 	}
 	r.p.mu.Lock()
 	leader, ready, closing := r.p.leader, r.p.readyTerm == r.p.term, r.p.closing

@@ -43,7 +43,7 @@ type clock struct {
 
 const (
 	// clockBlank is how long an empty log waits for its first stamp at most.
-	clockBlank = time.Second
+	clockBlank = 2 * time.Second
 	// clockAsking is for how long after an election clocks that become known
 	// still count.
 	clockAsking = 10 * time.Second
@@ -104,7 +104,9 @@ func (c *clock) agree(others []int64, voters int) (again bool) {
 	slices.Sort(known)
 	median := known[(len(known)-1)/2]
 	switch quorum := len(known) >= voters/2+1; {
-	case quorum && c.blank, c.blank && since >= clockBlank:
+	case c.blank && len(known) < voters && since < clockBlank:
+		// Of two clocks nobody knows which is right; the third may come yet.
+	case c.blank:
 		// Nothing was stamped: this is where time begins, also if that is before
 		// this node's own clock.
 		c.base, c.start, c.blank, c.guess = max(median, 0), time.Now(), false, false

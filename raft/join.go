@@ -152,6 +152,10 @@ func (r *Replica) askToJoin() (why string, heals bool) {
 			why, heals = fmt.Sprintf("%s did not answer: %v", addr, err), true
 		case a.In:
 			return "waiting for the leader's first entries", true
+		case a.Problem != nil && a.Problem.Field == fieldTwin:
+			// One of the two must not go on: they would vote twice.
+			r.fatal(a.Problem)
+			return a.Problem.Detail, false
 		case a.Problem != nil:
 			return a.Problem.Detail, a.Healing
 		case a.Leader != "":

@@ -157,8 +157,8 @@ func (r *Replica) snapshotNow() (uint64, error) {
 
 // check refuses what no configuration could hold.
 func (m Member) check() *event.Problem {
-	if m.ID == "" || len(m.ID) > 128 || strings.ContainsAny(m.ID, " /?&=\x00\n") {
-		return event.Problemf(event.CodeInvalidArgument, "id", "%.64q is no node id", m.ID)
+	if !event.ValidNode(m.ID) {
+		return event.Problemf(event.CodeInvalidArgument, "id", "%.64q is no node id: %s", m.ID, event.NodeNames)
 	}
 	for field, addr := range map[string]string{"raft_addr": m.RaftAddr, "http_addr": m.HTTPAddr} {
 		if addr == "" && field == "http_addr" {
@@ -454,6 +454,8 @@ func (r *Replica) admit(m Member, asked bool) error {
 			return conflict("raft_addr", "%s is the address of node %s", m.RaftAddr, is.ID)
 		case is.ID != m.ID:
 			continue
+		case known && is.RaftAddr != m.RaftAddr && r.twin(is, m.RaftAddr):
+			return twinConflict(is)
 		}
 		if !asked {
 			m.Voter = is.Voter
@@ -500,6 +502,23 @@ func (r *Replica) readmit(s hraft.Server, m Member) error {
 	return r.raft.AddNonvoter(s.ID, addr, 0, 0).Error()
 }
 
+// fieldTwin is of the conflict that ends a node: another process is it.
+const fieldTwin = "incarnation"
+
+func twinConflict(m Member) *event.Problem {
+	return conflict(fieldTwin, "node %s runs already, at %s, on the same data directory or a copy of it", m.ID, m.RaftAddr)
+}
+
+// twin tells whether a member that says to be elsewhere is still where the
+// configuration has it: another process on the same directory, or on a copy. The
+// same one may be reached by its old address too, but tells the new one.
+func (r *Replica) twin(m Member, now string) bool {
+	ctx, cancel := r.within(2 * reachTime)
+	defer cancel()
+	who, err := r.o.Net.Hello(ctx, m.RaftAddr)
+	return err == nil && who.Node == m.ID && who.Incarnation == m.Incarnation && who.Raft != now
+}
+
 // readdress takes a member's own word on its addresses.
 func (r *Replica) readdress(m Member) error {
 	for _, s := range r.servers() {
@@ -511,6 +530,9 @@ func (r *Replica) readdress(m Member) error {
 	for _, s := range r.servers() {
 		is := memberOf(s.ID, s.Address)
 		if is.ID == m.ID && is.Incarnation == m.Incarnation {
+			if is.RaftAddr != m.RaftAddr && r.twin(is, m.RaftAddr) {
+				return twinConflict(is)
+			}
 			is.RaftAddr, is.HTTPAddr = m.RaftAddr, m.HTTPAddr
 			return r.readmit(s, is)
 		}

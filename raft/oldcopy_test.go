@@ -3,6 +3,7 @@ package raft
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 )
@@ -85,6 +86,28 @@ func TestLoneCopyAsksWhomItIsToldOf(t *testing.T) {
 	if err := c.tryStart(one); !errors.Is(err, ErrWentBack) {
 		t.Fatalf("it starts: %v", err)
 	}
+}
+
+// A copy of a running node's directory, started elsewhere, does not take its
+// place.
+func TestTwinEnds(t *testing.T) {
+	c := cluster(t, 3, nil)
+	c.put("a")
+	c.level()
+	var one *member
+	for _, m := range c.members() {
+		if m != c.leader() {
+			one = m
+		}
+	}
+	two := c.fresh("twin")
+	two.name, two.inc, two.disk = one.name, one.inc, one.disk.Clone()
+	c.start(two)
+	if err := <-two.died; !strings.Contains(err.Error(), "runs already") {
+		t.Fatal(err)
+	}
+	c.put("b")
+	until(t, "the first one goes on", func() bool { return one.has("b") })
 }
 
 // A new node's own clock stands in for a log that is not there yet; it is no

@@ -29,6 +29,7 @@ package raft
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"runtime"
@@ -349,6 +350,11 @@ func (r *Replica) correctAddress() {
 		ctx, cancel := r.within(5 * time.Second)
 		err := r.ask(ctx, adminAsk{Do: "address", Member: want})
 		cancel()
+		if p, ok := errors.AsType[*event.Problem](err); ok && p.Field == fieldTwin {
+			// One of the two must not go on: they would vote twice.
+			r.fatal(p)
+			return
+		}
 		if err != nil && !r.unaddressed.Swap(true) {
 			r.o.Logger.Warn("this node's new addresses are not known to the cluster yet; trying on", "error", err)
 		}

@@ -17,14 +17,9 @@ import (
 	"github.com/qlogd/qlogd/raft"
 )
 
-// Small, so that segments end, checkpoints come, the Raft log is truncated and
-// nodes must fetch within a run.
 const (
-	segmentBytes    = 8 << 10
-	raftSegment     = 16 << 10
-	checkpointEvery = 25
-	trailing        = 6
-	marksEvery      = 50
+	raftSegment = 16 << 10 // bytes
+	marksEvery  = 50       // entries
 )
 
 // engine is cmd's, below HTTP and without read models: what stands on a data
@@ -109,9 +104,15 @@ func openEngine(l *life) (_ *engine, err error) {
 		OpenKV: func(name string) (raft.KV, error) { return raft.FileKV(l.fs, name) },
 		Net:    l.peers, HTTPAddr: l.n.name + ":7070", Contacts: w.addrs(), Wall: l.n.wallNow, Logger: l.logger,
 		OnFatal: l.fail, OnLacking: e.lacks, OnOut: l.outOfCluster, OnJoined: l.joined, Joined: l.card.Joined,
-		SnapshotThreshold: checkpointEvery, SnapshotInterval: -1, TrailingLogs: trailing, KeepCheckpoints: 2,
+		SnapshotThreshold: w.plan.Sizes.Checkpoint, SnapshotInterval: -1, TrailingLogs: w.plan.Sizes.Trailing, KeepCheckpoints: 2,
 		SegmentBytes: raftSegment, MarkEntries: marksEvery,
 		HeartbeatTimeout: w.o.Heartbeat, ElectionTimeout: w.o.Heartbeat, LeaderLeaseTimeout: w.o.Heartbeat / 2, CommitTimeout: w.o.Commit,
+		FreeBytes: func() (uint64, error) {
+			if l.n.full.Load() > 0 {
+				return 1 << 20, nil
+			}
+			return 1 << 40, nil
+		},
 		BeforeStore: func() {
 			if d := l.n.stall.Load(); d > 0 {
 				time.Sleep(time.Duration(d))

@@ -68,7 +68,7 @@ func (w *world) do(s Step) {
 	}
 	other := others[r.IntN(2)]
 	switch s.Kind {
-	case Wipe, PutBack, LoseStore, Flip:
+	case Wipe, PutBack, LoseStore, Flip, Remove:
 		// Data is lost on one node only, and only while the others have theirs.
 		if !s.Force && !w.calm(20*time.Second) {
 			w.say(n, "%s: not now (%s)", s.Kind, w.illness())
@@ -170,6 +170,10 @@ func (w *world) do(s Step) {
 				_, _ = e.replica.SnapshotAll(ctx)
 			})
 		})
+	case FullDisk:
+		w.bend(&n.full, 1, s.For)
+	case Remove:
+		w.remove(n, other)
 	case FailWrite:
 		if l := n.now(); l != nil {
 			at := l.mem.Ops() + 1 + r.IntN(40)
@@ -217,6 +221,20 @@ func (w *world) flip(n *node, r *rand.Rand, d time.Duration) {
 	n.wipe()
 	n.flipped.Store(false)
 	n.start()
+}
+
+// remove takes a node out of the cluster, through another. It learns of it, ends,
+// and is given an empty directory (see fail); then the cluster takes it in again.
+func (w *world) remove(n, through *node) {
+	var err error
+	through.with(func(e *engine) {
+		ctx, cancel := context.WithTimeout(e.l.alive, 10*time.Second)
+		defer cancel()
+		err = e.replica.RemoveMember(ctx, n.name, false)
+	})
+	if err != nil {
+		w.say(n, "was not removed: %v", err)
+	}
 }
 
 // calm waits until nothing is done to anybody, and all is well.

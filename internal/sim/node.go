@@ -29,6 +29,7 @@ type node struct {
 	wall  atomic.Int64 // ns by which its wall clock is off
 	apply atomic.Int64 // ns that each entry takes
 	stall atomic.Int64 // ns that a write of the Raft log takes
+	full  atomic.Int64 // not 0: its disk has no room
 	// stalled is set once that may have been too long for it.
 	stalled atomic.Bool
 
@@ -123,7 +124,7 @@ func (l *life) run(keeping context.Context, listener net.Listener) (err error) {
 		return errors.Join(err, listener.Close())
 	}
 	if l.card == nil {
-		l.card = datadir.NewBlank(n.name, segmentBytes)
+		l.card = datadir.NewBlank(n.name, l.n.w.plan.Sizes.Segment)
 		if err := writeCard(l.fs, l.card); err != nil {
 			return errors.Join(err, listener.Close())
 		}
@@ -240,9 +241,9 @@ func (l *life) ask(c change) {
 // outOfCluster is told that this directory is no member any more.
 func (l *life) outOfCluster(o raft.Out) {
 	l.n.w.say(l.n, "is out of the cluster: %s", o)
+	l.n.w.count("out: " + o.String())
 	switch o {
 	case raft.WentBack:
-		l.n.w.count("went back")
 		l.ask(change{"the data directory went back in time", l.reincarnate})
 	case raft.Removed:
 		l.fail(errRemoved)

@@ -34,6 +34,8 @@ const (
 	PutBack    Kind = "put back"     // an old copy in place of the disk
 	LoseStore  Kind = "lose store"   // a part of the Raft store is deleted
 	Flip       Kind = "flip a byte"  // of a node's files
+	Remove     Kind = "remove"       // from the cluster, for ever; it comes back with an empty directory
+	FullDisk   Kind = "full disk"    // a node has no room for a while
 	FailWrite  Kind = "fail write"   // one of the next writes or syncs fails
 )
 
@@ -45,7 +47,7 @@ var weights = []struct {
 	{CutPower, 14}, {Kill, 8}, {CutInWrite, 8}, {CutAll, 4}, {Restart, 8},
 	{Isolate, 10}, {Deafen, 4}, {Mute, 4}, {CutLine, 5}, {CutWay, 5},
 	{SlowLines, 4}, {SlowApply, 3}, {StallDisk, 4}, {Clock, 4}, {Transfer, 5}, {Checkpoint, 3},
-	{Wipe, 6}, {PutBack, 6}, {LoseStore, 3}, {FailWrite, 4}, {Flip, 5},
+	{Wipe, 6}, {PutBack, 6}, {LoseStore, 3}, {FailWrite, 4}, {Flip, 5}, {Remove, 4}, {FullDisk, 3},
 }
 
 // Step is one thing that the nemesis does.
@@ -77,11 +79,25 @@ type Plan struct {
 	Seed  uint64
 	Steps []Step
 	Until time.Duration // the clients' time
+	Sizes Sizes
+}
+
+// Sizes are small, so that segments end, checkpoints come, the Raft log is
+// truncated and nodes must fetch within a run.
+type Sizes struct {
+	Segment    int64 // of the event log
+	Checkpoint uint64
+	Trailing   uint64
+}
+
+// sizes are what is drawn from.
+var sizes = []Sizes{
+	{8 << 10, 25, 6}, {8 << 10, 25, 6}, {4 << 10, 10, 2}, {32 << 10, 100, 20}, {8 << 10, 15, 60},
 }
 
 func (p Plan) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "seed %d, %v of work\n", p.Seed, p.Until)
+	fmt.Fprintf(&b, "seed %d, %v of work, sizes %+v\n", p.Seed, p.Until, p.Sizes)
 	for _, s := range p.Steps {
 		fmt.Fprintln(&b, s)
 	}
@@ -92,7 +108,7 @@ func (p Plan) String() string {
 // restart.
 func NewPlan(seed uint64, steps int) Plan {
 	r := rand.New(rand.NewPCG(seed, 1))
-	p := Plan{Seed: seed}
+	p := Plan{Seed: seed, Sizes: sizes[r.IntN(len(sizes))]}
 	total := 0
 	for _, w := range weights {
 		total += w.n

@@ -18,6 +18,7 @@ import (
 // TestSeeds runs the cluster of SIM_SEEDS seeds, from SIM_SEED on.
 //
 //	SIM_LOG=debug  what the nodes log, on stderr
+//	SIM_TRACE=1    what happened, also where nothing is wrong
 //	SIM_STEPS=n    what the nemesis does in each, at least
 func TestSeeds(t *testing.T) {
 	first, seeds, steps := number(t, "SIM_SEED", 1), number(t, "SIM_SEEDS", seedsByDefault), number(t, "SIM_STEPS", 10)
@@ -31,6 +32,9 @@ func TestSeeds(t *testing.T) {
 				t.Parallel()
 				rep := run(t, Options{Seed: uint64(seed), Steps: steps, Log: logTo()})
 				wrong := rep.Judge()
+				if os.Getenv("SIM_TRACE") != "" {
+					t.Logf("%s%s", rep.Plan, strings.Join(rep.Trace, "\n"))
+				}
 				mu.Lock()
 				defer mu.Unlock()
 				for k, n := range rep.Counts {

@@ -95,18 +95,14 @@ type backup struct {
 
 // Run does a run. It must be called in a bubble of testing/synctest of its own.
 func Run(o Options) *Report {
-	if o.Steps == 0 {
-		o.Steps = 10
-	}
-	if o.Clients == 0 {
-		o.Clients = 4
-	}
-	if o.Heartbeat == 0 {
-		o.Heartbeat, o.Commit = time.Second, 250*time.Millisecond
-	}
+	def(&o.Steps, 10)
+	def(&o.Clients, 4)
+	def(&o.Heartbeat, time.Second)
+	def(&o.Commit, 250*time.Millisecond)
 	w := &world{o: o, start: time.Now(), counts: map[string]int{}, done: make(chan struct{})}
 	if o.Plan != nil {
 		w.plan = *o.Plan
+		def(&w.plan.Sizes, sizes[0])
 	} else {
 		w.plan = NewPlan(o.Seed, o.Steps)
 	}
@@ -127,6 +123,13 @@ func Run(o Options) *Report {
 	}
 	w.work.Wait()
 	return &Report{Plan: w.plan, Ops: w.ops, Findings: w.findings, Trace: w.trace, Counts: w.counts, Took: time.Since(w.start)}
+}
+
+func def[T comparable](p *T, v T) {
+	var zero T
+	if *p == zero {
+		*p = v
+	}
 }
 
 func (w *world) addrs() (out []string) {
@@ -436,6 +439,7 @@ func (w *world) heal() {
 		w.slow[i].Store(0)
 		n.apply.Store(0)
 		n.stall.Store(0)
+		n.full.Store(0)
 		n.start()
 	}
 }

@@ -26,6 +26,7 @@ func TestSeeds(t *testing.T) {
 	counts := map[string]int{}
 	ops, failed := 0, 0
 	var simulated time.Duration
+	var mended []time.Duration
 	t.Run("all", func(t *testing.T) {
 		for seed := first; seed < first+seeds; seed++ {
 			t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -42,6 +43,7 @@ func TestSeeds(t *testing.T) {
 				}
 				ops += len(rep.Ops)
 				simulated += rep.Took
+				mended = append(mended, rep.Mended)
 				if len(wrong) > 0 {
 					failed++
 					keep(t, rep)
@@ -55,6 +57,8 @@ func TestSeeds(t *testing.T) {
 		told = append(told, fmt.Sprintf("%s %d", k, n))
 	}
 	slices.Sort(told)
+	slices.Sort(mended)
+	t.Logf("all well again after %v in half of them, %v in 95 of 100, %v at most", mended[len(mended)/2], mended[len(mended)*95/100], mended[len(mended)-1])
 	t.Logf("%d seeds, %d failed, %v simulated, %d operations: %s", seeds, failed, simulated.Round(time.Second), ops, strings.Join(told, ", "))
 }
 
@@ -68,8 +72,29 @@ func run(t *testing.T, o Options) (rep *Report) {
 		os.Exit(2)
 	})
 	defer watch.Stop()
+	defer func() {
+		if p := recover(); p != nil {
+			if rep == nil || !stuckTransfer() {
+				panic(p)
+			}
+			rep.Counts["transfers left by hashicorp/raft"]++
+		}
+	}()
 	synctest.Test(t, func(*testing.T) { rep = Run(o) })
 	return rep
+}
+
+// stuckTransfer tells whether hashicorp/raft has left a transfer of leadership
+// behind, for ever: one to a follower that it ceases to replicate to in that very
+// moment (see raft's Replica.unstick). A bubble then ends with a panic.
+func stuckTransfer() bool {
+	b := make([]byte, 16<<20)
+	for g := range strings.SplitSeq(string(b[:runtime.Stack(b, true)]), "\n\n") {
+		if strings.Contains(g, "[chan send (durable)") && strings.Contains(g, "hashicorp/raft.(*Raft).leadershipTransfer(") {
+			return true
+		}
+	}
+	return false
 }
 
 // keep writes a history down, to look into it.

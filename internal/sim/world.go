@@ -60,6 +60,9 @@ type Report struct {
 	Trace    []string
 	Counts   map[string]int
 	Took     time.Duration // of simulated time
+	// Mended is how long it took, once all was healed, until every node was ready
+	// and had its vote.
+	Mended time.Duration
 }
 
 // world is a run.
@@ -75,6 +78,7 @@ type world struct {
 	over  atomic.Bool  // all is
 	done  chan struct{}
 
+	mended time.Duration
 	last   atomic.Int64 // of tick
 	jitter atomic.Uint64
 	slow   [3]atomic.Int64 // ns more to and from a node
@@ -122,7 +126,7 @@ func Run(o Options) *Report {
 		n.crash(l, false, nil)
 	}
 	w.work.Wait()
-	return &Report{Plan: w.plan, Ops: w.ops, Findings: w.findings, Trace: w.trace, Counts: w.counts, Took: time.Since(w.start)}
+	return &Report{Plan: w.plan, Ops: w.ops, Findings: w.findings, Trace: w.trace, Counts: w.counts, Took: time.Since(w.start), Mended: w.mended}
 }
 
 func def[T comparable](p *T, v T) {
@@ -270,6 +274,10 @@ func (w *world) loggerOf(n *node) *slog.Logger {
 	return slog.New(w.o.Log).With("node", n.name)
 }
 
+// mendTime is how long it may take, once all is healed, until every node is ready
+// and has its vote. It is far beyond what is usual.
+const mendTime = 45 * time.Second
+
 // run is a run from the first start to the end.
 func (w *world) run() {
 	for _, n := range w.nodes {
@@ -292,8 +300,11 @@ func (w *world) run() {
 	}
 	w.nemesis()
 	w.heal()
-	if !w.healthy(90 * time.Second) {
-		w.find("not healthy again 90 s after all was healed: %s", w.illness())
+	healed := time.Now()
+	well := w.healthy(mendTime)
+	w.mended = time.Since(healed)
+	if !well {
+		w.find("not healthy again %v after all was healed: %s", mendTime, w.illness())
 	} else if !w.progress(10 * time.Second) {
 		w.find("in 10 s of health no write was done")
 	}
@@ -304,8 +315,8 @@ func (w *world) run() {
 	}
 	r := rand.New(rand.NewPCG(w.o.Seed, 2))
 	w.cutAll(r, func() time.Duration { return 0 })
-	if !w.healthy(90 * time.Second) {
-		w.find("not healthy 90 s after the power was back: %s", w.illness())
+	if !w.healthy(mendTime) {
+		w.find("not healthy %v after the power was back: %s", mendTime, w.illness())
 		return
 	}
 	if !w.cross(r, time.Now().Add(20*time.Second)) {

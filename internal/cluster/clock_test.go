@@ -40,6 +40,7 @@ const tenYears = 10 * 365 * 24 * time.Hour
 // away, and it is started anew: what is to last for hours lasts, what is to last
 // for moments ends, and writes go on.
 func TestClockJump(t *testing.T) {
+	t.Parallel()
 	for name, off := range map[string]time.Duration{"forward": tenYears, "back": -tenYears} {
 		t.Run(name, func(t *testing.T) {
 			cs := clocks{t, t.TempDir()}
@@ -163,6 +164,7 @@ func TestClockJump(t *testing.T) {
 // that is years off, and leads as often as the others: the log's time is what
 // most of them agree on, also after all were killed.
 func TestClockWrongFromTheStart(t *testing.T) {
+	t.Parallel()
 	for name, off := range map[string]time.Duration{"forward": tenYears, "back": -tenYears} {
 		t.Run(name, func(t *testing.T) {
 			cs := clocks{t, t.TempDir()}

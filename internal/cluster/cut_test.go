@@ -13,6 +13,7 @@ import (
 // others go on without it, it answers no read from what it remembers, and it is
 // one of them again when the lines are mended.
 func TestCutOffLeader(t *testing.T) {
+	t.Parallel()
 	for name, cut := range map[string]func(w *cluster.Network, n *cluster.Node){
 		"both ways": (*cluster.Network).Isolate,
 		"deaf":      (*cluster.Network).Deafen,
@@ -79,6 +80,7 @@ func TestCutLine(t *testing.T) {
 // TestQueueIsThereAfterAllDied: what was made just before all nodes were killed
 // is there.
 func TestQueueIsThereAfterAllDied(t *testing.T) {
+	t.Parallel()
 	c := cluster.StartCluster(t, cluster.Options{Nodes: 3})
 	var names []string
 	for i := range 5 {

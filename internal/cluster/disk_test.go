@@ -72,6 +72,7 @@ func writesThrough(t *testing.T, nodes []*cluster.Node) (*background, *tries) {
 // TestHangingDisk: a node's disk does not come back from a sync. If it is the
 // leader's, the others elect another one; if a follower's, nobody notices.
 func TestHangingDisk(t *testing.T) {
+	t.Parallel()
 	for _, of := range []string{"leader", "follower"} {
 		t.Run(of, func(t *testing.T) {
 			c := cluster.StartCluster(t, cluster.Options{Nodes: 3})
@@ -104,6 +105,7 @@ func TestHangingDisk(t *testing.T) {
 // TestFailingDisk: a sync fails once. The node does not try again, for nobody
 // knows what became of the pages: it ends, the others go on, and it comes back.
 func TestFailingDisk(t *testing.T) {
+	t.Parallel()
 	c := cluster.StartCluster(t, cluster.Options{Nodes: 3})
 	cl := c.Client()
 	queue(t, cl, "q", "")
@@ -124,6 +126,7 @@ func TestFailingDisk(t *testing.T) {
 // does not serve from it, nor does it spread: with an empty directory it gets
 // everything from the others.
 func TestFlippedBit(t *testing.T) {
+	t.Parallel()
 	c := cluster.StartCluster(t, cluster.Options{Nodes: 3, Flags: []string{
 		"--log-segment-bytes", "65536", "--checkpoint-entries", "50", "--checkpoint-interval", "1s",
 	}})

@@ -18,6 +18,7 @@ import (
 // that has room, which is soon; reads and leases in hand go on; and once there is
 // room again all is as before, without a restart of anything.
 func TestFullDisk(t *testing.T) {
+	t.Parallel()
 	if os.Getuid() != 0 {
 		t.Skip("a file system of its own needs root")
 	}

@@ -94,6 +94,7 @@ func roll(t *testing.T, c *cluster.Cluster, between func(n *cluster.Node, last b
 // TestRollingRestart: the nodes are stopped and started one after the other, and
 // nobody who repeats notices.
 func TestRollingRestart(t *testing.T) {
+	t.Parallel()
 	c := cluster.StartCluster(t, cluster.Options{Nodes: 3})
 	for _, err := range roll(t, c, func(*cluster.Node, bool) {}) {
 		t.Error(err)
@@ -103,6 +104,7 @@ func TestRollingRestart(t *testing.T) {
 // TestRollingUpgrade: as long as a node runs the older program, the cluster
 // keeps to the rules that this one knows.
 func TestRollingUpgrade(t *testing.T) {
+	t.Parallel()
 	older := cluster.BinaryWith(t, "-ldflags", "-X main.knowsRules=1")
 	c := cluster.StartCluster(t, cluster.Options{Nodes: 3, Bin: older})
 	changed := func() int {

@@ -53,6 +53,7 @@ func ended(t *testing.T, n *cluster.Node) {
 // TestWipedNode: a node whose directory was emptied has no vote until it has
 // caught up, even if the other that was up to date dies at that moment.
 func TestWipedNode(t *testing.T) {
+	t.Parallel()
 	c := cluster.StartCluster(t, cluster.Options{Nodes: 3})
 	cl := c.Client()
 	queue(t, cl, "q", "")
@@ -93,6 +94,7 @@ func TestWipedNode(t *testing.T) {
 // TestOldCopy: a node whose directory was put back from a copy went back in
 // time; it comes back without a vote, catches up and gets it.
 func TestOldCopy(t *testing.T) {
+	t.Parallel()
 	c := cluster.StartCluster(t, cluster.Options{Nodes: 3, Flags: []string{"--checkpoint-entries", "20", "--checkpoint-interval", "1s"}})
 	cl := c.Client()
 	queue(t, cl, "q", "")
@@ -126,6 +128,7 @@ func TestOldCopy(t *testing.T) {
 // TestRemovedNode: a node that was taken out stays out, with its old directory;
 // with an empty one it is taken in anew.
 func TestRemovedNode(t *testing.T) {
+	t.Parallel()
 	c := cluster.StartCluster(t, cluster.Options{Nodes: 3})
 	cl := c.Client()
 	queue(t, cl, "q", "")
@@ -153,6 +156,7 @@ func TestRemovedNode(t *testing.T) {
 
 // TestLastVoter: the last one that has a vote can't be taken out.
 func TestLastVoter(t *testing.T) {
+	t.Parallel()
 	c := cluster.StartCluster(t, cluster.Options{Nodes: 1})
 	cl := c.Client()
 	err := cl.RemoveNode(t.Context(), "n1", false)
@@ -165,6 +169,7 @@ func TestLastVoter(t *testing.T) {
 
 // TestDuplicates: an id or an address that another node has is refused.
 func TestDuplicates(t *testing.T) {
+	t.Parallel()
 	c := cluster.StartCluster(t, cluster.Options{Nodes: 3})
 	cl := c.Client()
 	join := c.Join()
@@ -189,6 +194,7 @@ func TestDuplicates(t *testing.T) {
 
 // TestStranger: a data directory of another cluster is refused, and not harmed.
 func TestStranger(t *testing.T) {
+	t.Parallel()
 	other := cluster.StartCluster(t, cluster.Options{Nodes: 1})
 	queue(t, other.Client(), "q", "")
 	ids := some(t, other.Client(), 3)
@@ -226,6 +232,7 @@ func lastLine(s string) string {
 // TestGrow: one node becomes three: one asks to be taken in (--join), the other
 // is taken in by POST /v1/cluster/nodes.
 func TestGrow(t *testing.T) {
+	t.Parallel()
 	c := cluster.StartCluster(t, cluster.Options{Nodes: 1, Flags: []string{"--checkpoint-entries", "50", "--checkpoint-interval", "1s"}})
 	cl := c.Node(0).Client()
 	queue(t, cl, "q", "")
@@ -258,6 +265,7 @@ func TestGrow(t *testing.T) {
 // TestFormsOnce: nodes of which one comes much later, and which are killed while
 // they form, are one cluster.
 func TestFormsOnce(t *testing.T) {
+	t.Parallel()
 	c := cluster.NewCluster(t, cluster.Options{Nodes: 3})
 	c.Node(0).Launch()
 	c.Node(1).Launch()
@@ -296,6 +304,7 @@ func TestFormsOnce(t *testing.T) {
 // TestNoMajority: two of three are gone: writes and reads are refused in bounded
 // time with a clear word, stale reads go on; and all is well when one comes back.
 func TestNoMajority(t *testing.T) {
+	t.Parallel()
 	c := cluster.StartCluster(t, cluster.Options{Nodes: 3})
 	queue(t, c.Client(), "q", "")
 	ids := some(t, c.Client(), 3)
@@ -337,6 +346,7 @@ func TestNoMajority(t *testing.T) {
 // TestCopiedNode: a copy of a node's directory beside that node, on another
 // address, is refused or has no say: there are never two of one node.
 func TestCopiedNode(t *testing.T) {
+	t.Parallel()
 	c := cluster.StartCluster(t, cluster.Options{Nodes: 3})
 	cl := c.Client()
 	queue(t, cl, "q", "")

@@ -14,6 +14,7 @@ import (
 // leader dies, stops or is handed over are given what comes afterwards, through
 // whichever node it comes; nobody has to ask again.
 func TestWaitersOutliveTheLeader(t *testing.T) {
+	t.Parallel()
 	c := cluster.StartCluster(t, cluster.Options{Nodes: 3})
 	queue(t, c.Client(), "q", "")
 	for name, end := range map[string]func(leader *cluster.Node){

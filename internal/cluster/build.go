@@ -83,6 +83,14 @@ func BinaryWith(t testing.TB, args ...string) string {
 	return b.path
 }
 
+// Plain lets the program be built without the race detector, which slows it down
+// several times, also where the test has it. For a TestMain of many scenarios
+// that mostly wait for time-outs: the same program runs under the detector in
+// crashtest.
+func Plain() { plain = true }
+
+var plain bool
+
 func build(name string, args []string) (string, error) {
 	dir, err := scratchDir()
 	if err != nil {
@@ -90,7 +98,7 @@ func build(name string, args []string) (string, error) {
 	}
 	bin := filepath.Join(dir, name)
 	args = append([]string{"build", "-o", bin}, args...)
-	if raceEnabled {
+	if raceEnabled && !plain {
 		args = append(args, "-race")
 	}
 	cmd := exec.Command("go", append(args, "./cmd/qlogd")...)

@@ -13,7 +13,10 @@ import (
 	"github.com/qlogd/qlogd/internal/cluster"
 )
 
-func TestMain(m *testing.M) { cluster.Main(m) }
+func TestMain(m *testing.M) {
+	cluster.Plain()
+	cluster.Main(m)
+}
 
 // put makes a queue and puts a message into it.
 func put(t *testing.T, n *cluster.Node) *client.Client {

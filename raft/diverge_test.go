@@ -1,6 +1,7 @@
 package raft
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"testing"
@@ -299,6 +300,38 @@ func TestUpgradeWhenAllKnow(t *testing.T) {
 		time.Sleep(30 * time.Second)
 		if marksOf(c.leader()) == 0 {
 			t.Error("no mark")
+		}
+	})
+}
+
+// TestTransferToOneThatHasDied: it is still taken for reachable, and the leader's
+// replication stands waiting for it. The transfer fails, and that is all.
+func TestTransferToOneThatHasDied(t *testing.T) {
+	inBubble(t, 3, nil, func(c *together) {
+		l, dead := c.leader(), c.follower()
+		l.put("a")
+		dead.down()
+		_ = dead.o.Net.Close()
+		l.put("b")
+		time.Sleep(time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		defer cancel()
+		if err := l.TransferLeadership(ctx, dead.o.NodeID); err == nil {
+			t.Fatal("a node that has died took leadership")
+		}
+		began := time.Now()
+		for {
+			if _, err := l.Propose(context.Background(), put("c")); err == nil {
+				break
+			}
+			time.Sleep(50 * time.Millisecond)
+		}
+		if d := time.Since(began); d > 5*time.Second {
+			t.Errorf("nothing was written for %v", d)
+		}
+		time.Sleep(30 * time.Second)
+		if err := l.dead.Load(); err != nil {
+			t.Errorf("the leader ended: %v", *err)
 		}
 	})
 }

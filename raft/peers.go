@@ -336,7 +336,7 @@ func (r *Replica) leadsOn(id hraft.ServerID, addr hraft.ServerAddress, term uint
 	look := time.NewTicker(50 * time.Millisecond)
 	defer look.Stop()
 	for {
-		if !r.leadsIn(term) || !r.at(id, addr) {
+		if !r.leadsIn(term) || !r.at(id, addr) || r.yields() {
 			return false
 		}
 		select {
@@ -377,7 +377,7 @@ func (r *Replica) awaitPeer(id hraft.ServerID, addr hraft.ServerAddress, term ui
 			return false
 		}
 		look.Stop()
-		if !r.leadsIn(term) || !r.at(id, addr) {
+		if !r.leadsIn(term) || !r.at(id, addr) || r.yields() {
 			return false
 		}
 	}

@@ -80,6 +80,7 @@ type Replica struct {
 	told        atomic.Bool            // join.go: OnJoined was called
 	join        atomic.Pointer[string] // join.go: why it is not in; nil: it is
 	changing    chan struct{}          // membership.go: holds one while the configuration is changed
+	yielding    atomic.Int64           // shutdown.go: see yields
 	life        context.Context        // ends with stop
 
 	confMu sync.Mutex

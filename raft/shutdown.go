@@ -118,6 +118,7 @@ func (r *Replica) handOver(ctx context.Context, to peerView) error {
 	settled, cancel := context.WithTimeout(ctx, quiesce)
 	p.until(settled, func() bool { return len(p.flying) == 0 || !p.leader })
 	cancel()
+	r.yielding.Store(time.Now().Add(2 * r.o.ElectionTimeout).UnixNano())
 	done := make(chan error, 1)
 	go func() { // bounded by the election timeout
 		done <- bound(r, r.raft.LeadershipTransferToServer(to.serverID(), to.serverAddress())).Error()
@@ -144,6 +145,12 @@ func (r *Replica) handOver(ctx context.Context, to peerView) error {
 	p.until(won, func() bool { return p.leader || p.away.known })
 	return nil
 }
+
+// yields tells whether a transfer of leadership may be under way. hashicorp/raft
+// has the other one brought up to date first, and waits for whoever replicates to
+// it, without an end: if that one stood waiting for a node that has just died
+// (transport.AppendEntries), nothing could be written any more.
+func (r *Replica) yields() bool { return time.Now().UnixNano() < r.yielding.Load() }
 
 // hold lets nothing new be proposed here until the returned function is called.
 func (p *proposer) hold() (release func()) {

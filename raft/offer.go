@@ -18,17 +18,43 @@ import (
 // Offer is a leader's checkpoint, which this node needs and whose event log it
 // lacks.
 type Offer struct {
-	From  peer.Target
-	Meta  checkpoint.Meta
-	First uint64 // of the leader's Raft log: what it can replicate from
+	From peer.Target
+	Meta checkpoint.Meta
+}
+
+// Offers hold the newest offer until somebody takes it. It is made with room for
+// one; Put serves as OnLacking.
+type Offers chan Offer
+
+// Put puts an offer in the place of an older one that nobody has taken.
+func (o Offers) Put(f Offer) {
+	select {
+	case <-o:
+	default:
+	}
+	select {
+	case o <- f:
+	default:
+	}
+}
+
+// Sources are the nodes from which to fetch what an offer leads up to: those that
+// follow before the one that leads, which has enough to do.
+func (r *Replica) Sources(o Offer) []peer.Target {
+	var out []peer.Target
+	for _, m := range r.Members() {
+		if t := m.target(); m.Reachable && t != o.From && m.serverID() != r.id && m.LogHead >= o.Meta.HeadIndex {
+			out = append(out, t)
+		}
+	}
+	return append(out, o.From)
 }
 
 const rpcOffer = "raft.offer"
 
 type offerAsk struct {
-	Term  uint64          `json:"term"` // of the leader
-	Meta  checkpoint.Meta `json:"meta"`
-	First uint64          `json:"first"`
+	Term uint64          `json:"term"` // of the leader
+	Meta checkpoint.Meta `json:"meta"`
 }
 
 // What a receiver may answer to an offer.
@@ -57,7 +83,7 @@ func (r *Replica) offer(id hraft.ServerID, addr hraft.ServerAddress, args *hraft
 		if !ok {
 			return false, fmt.Errorf("checkpoint of index %d is gone", args.LastLogIndex)
 		}
-		a, err := r.askOffer(memberOf(id, addr), args.Term, meta)
+		a, err := r.askOffer(memberOf(id, addr), offerAsk{Term: args.Term, Meta: meta})
 		switch {
 		case err != nil:
 			r.o.Logger.Debug("a checkpoint could not be offered", "node", id, "error", err)
@@ -84,11 +110,7 @@ func (r *Replica) offer(id hraft.ServerID, addr hraft.ServerAddress, args *hraft
 	}
 }
 
-func (r *Replica) askOffer(m Member, term uint64, meta checkpoint.Meta) (a offerAnswer, err error) {
-	ask := offerAsk{Term: term, Meta: meta}
-	if ask.First, err = r.stores.log.FirstIndex(); err != nil {
-		return a, err
-	}
+func (r *Replica) askOffer(m Member, ask offerAsk) (a offerAnswer, err error) {
 	ctx, cancel := r.within(5 * time.Second)
 	defer cancel()
 	return a, r.call(ctx, m.target(), rpcOffer, ask, &a)
@@ -122,7 +144,7 @@ func (r *Replica) takeOffer(_ context.Context, from peer.Identity, body []byte) 
 			r.p.landed.strand()
 			r.o.OnLacking(Offer{
 				From: peer.Target{Addr: from.Raft, Node: from.Node, Incarnation: from.Incarnation},
-				Meta: ask.Meta, First: ask.First,
+				Meta: ask.Meta,
 			})
 		} else {
 			r.lacking.set(0, time.Time{})

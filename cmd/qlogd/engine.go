@@ -31,7 +31,6 @@ type engine struct {
 	logger *slog.Logger
 	card   *datadir.Node
 	peers  *peer.Net
-	auth   *api.Auth
 
 	log     *eventlog.Log
 	machine *machine.Machine
@@ -45,7 +44,7 @@ type engine struct {
 	work       sync.WaitGroup
 
 	// lacking takes the leader's newest offer of what this node has missed.
-	lacking chan raft.Offer
+	lacking raft.Offers
 	// stopServing ends what other nodes are sent of the files.
 	stopServing func()
 
@@ -59,8 +58,8 @@ type engine struct {
 func openEngine(n *node) (_ *engine, err error) {
 	c, card, logger := n.c, n.card, n.logger
 	e := &engine{
-		c: c, logger: logger, card: card, peers: n.peers, auth: n.auth,
-		lacking: make(chan raft.Offer, 1), fail: n.fail, ask: n.ask,
+		c: c, logger: logger, card: card, peers: n.peers,
+		lacking: make(raft.Offers, 1), fail: n.fail, ask: n.ask,
 	}
 	e.background, e.cancel = context.WithCancel(context.Background())
 	defer func() {
@@ -168,7 +167,7 @@ func (e *engine) raftOptions(sink raft.Metrics) raft.Options {
 		NodeID: e.card.NodeID, ClusterID: e.card.ClusterID, Incarnation: e.card.Incarnation,
 		Dir: datadir.Path(c.DataDir, datadir.RaftDir), CheckpointDir: datadir.Path(c.DataDir, datadir.CheckpointDir),
 		FS: vfs.OS{}, Net: e.peers, HTTPAddr: self.HTTP, Contacts: c.Join, Wall: wall, Logger: e.logger, Metrics: sink,
-		OnFatal: e.fail, OnLacking: e.lacks, Rules: rules(),
+		OnFatal: e.fail, OnLacking: e.lacking.Put, Rules: rules(),
 		SnapshotThreshold: c.CheckpointEvery, SnapshotInterval: c.CheckpointAge,
 		// Who wants checkpoints often wants the Raft log short behind them.
 		TrailingLogs: min(max(c.CheckpointEvery, 256), 4096),

@@ -356,7 +356,7 @@ func (e *engine) fetchLacking() {
 		case <-e.background.Done():
 			return
 		}
-		from := e.sources(offer)
+		from := e.replica.Sources(offer)
 		err := fetch.Fetch(e.background, fetch.Options{
 			Net: e.peers, From: from, ClusterID: e.card.ClusterID,
 			// Not an older one, although the leader's log reaches back further:
@@ -402,29 +402,4 @@ func (e *engine) voters(some []peer.Target) (among, all int) {
 		}
 	}
 	return among, all
-}
-
-// lacks is told of an offer; the newest counts.
-func (e *engine) lacks(o raft.Offer) {
-	select {
-	case <-e.lacking:
-	default:
-	}
-	select {
-	case e.lacking <- o:
-	default:
-	}
-}
-
-// sources are the nodes to fetch from: those that follow before the one that
-// leads, which has enough to do.
-func (e *engine) sources(o raft.Offer) []peer.Target {
-	var out []peer.Target
-	for _, m := range e.replica.Members() {
-		t := peer.Target{Addr: m.RaftAddr, Node: m.ID, Incarnation: m.Incarnation}
-		if m.Reachable && t != o.From && m.ID != e.card.NodeID && m.LogHead >= o.Meta.HeadIndex {
-			out = append(out, t)
-		}
-	}
-	return append(out, o.From)
 }

@@ -13,7 +13,6 @@ import (
 	"github.com/qlogd/qlogd/internal/eventlog"
 	"github.com/qlogd/qlogd/internal/fetch"
 	"github.com/qlogd/qlogd/internal/machine"
-	"github.com/qlogd/qlogd/internal/peer"
 	"github.com/qlogd/qlogd/raft"
 )
 
@@ -33,7 +32,7 @@ type engine struct {
 	background  context.Context
 	cancel      context.CancelFunc
 	work        sync.WaitGroup
-	lacking     chan raft.Offer
+	lacking     raft.Offers
 	stopServing func()
 	stopping    atomic.Bool
 	stopped     chan struct{}
@@ -91,7 +90,7 @@ func (l *life) open() error {
 
 func openEngine(l *life) (_ *engine, err error) {
 	w := l.n.w
-	e := &engine{l: l, lacking: make(chan raft.Offer, 1), stopped: make(chan struct{})}
+	e := &engine{l: l, lacking: make(raft.Offers, 1), stopped: make(chan struct{})}
 	e.background, e.cancel = context.WithCancel(l.alive)
 	defer func() {
 		if err != nil {
@@ -103,7 +102,7 @@ func openEngine(l *life) (_ *engine, err error) {
 		Dir: raftDir, CheckpointDir: checkpointDir, FS: l.fs,
 		OpenKV: func(name string) (raft.KV, error) { return raft.FileKV(l.fs, name) },
 		Net:    l.peers, HTTPAddr: l.n.name + ":7070", Contacts: w.addrs(), Wall: l.n.wallNow, Logger: l.logger,
-		OnFatal: l.fail, OnLacking: e.lacks, OnOut: l.outOfCluster, OnJoined: l.joined, Joined: l.card.Joined,
+		OnFatal: l.fail, OnLacking: e.lacking.Put, OnOut: l.outOfCluster, OnJoined: l.joined, Joined: l.card.Joined,
 		SnapshotThreshold: w.plan.Sizes.Checkpoint, SnapshotInterval: -1, TrailingLogs: w.plan.Sizes.Trailing, KeepCheckpoints: 2,
 		SegmentBytes: raftSegment, MarkEntries: marksEvery,
 		HeartbeatTimeout: w.o.Heartbeat, ElectionTimeout: w.o.Heartbeat, LeaderLeaseTimeout: w.o.Heartbeat / 2, CommitTimeout: w.o.Commit,
@@ -195,7 +194,7 @@ func (e *engine) fetchLacking() {
 		}
 		e.l.n.w.say(e.l.n, "lacks what leads to checkpoint %d", offer.Meta.Index)
 		err := fetch.Fetch(e.background, fetch.Options{
-			Net: e.l.peers, From: e.sources(offer), ClusterID: e.l.card.ClusterID, MinIndex: max(offer.First, 1) - 1,
+			Net: e.l.peers, From: e.replica.Sources(offer), ClusterID: e.l.card.ClusterID, MinIndex: offer.Meta.Index,
 			FS: e.l.fs, DataDir: "/", Logger: e.l.logger,
 		})
 		switch {
@@ -213,28 +212,6 @@ func (e *engine) fetchLacking() {
 			return // the next engine goes on from there
 		}
 	}
-}
-
-// lacks is told of an offer; the newest counts.
-func (e *engine) lacks(o raft.Offer) {
-	select {
-	case <-e.lacking:
-	default:
-	}
-	select {
-	case e.lacking <- o:
-	default:
-	}
-}
-
-func (e *engine) sources(o raft.Offer) []peer.Target {
-	var out []peer.Target
-	for _, m := range e.replica.Members() {
-		if m.Reachable && !m.Leader && m.ID != e.l.n.name && m.LogHead >= o.Meta.HeadIndex {
-			out = append(out, peer.Target{Addr: m.RaftAddr, Node: m.ID, Incarnation: m.Incarnation})
-		}
-	}
-	return append(out, o.From)
 }
 
 // stop ends an engine when no request is in hand any more. A crash may come in

@@ -17,7 +17,7 @@ import (
 type apart struct {
 	mu   sync.Mutex
 	of   map[hraft.ServerID]string
-	told time.Time
+	told minutely
 }
 
 // compareLogs holds a status against this node's event log (I18).
@@ -57,8 +57,7 @@ func (r *Replica) compareLogs(s peerStatus) {
 		r.fatal(fmt.Errorf("%w: %s", ErrDiverged, what))
 		return
 	}
-	if len(differ) > 0 && time.Since(a.told) >= time.Minute {
-		a.told = time.Now()
+	if len(differ) > 0 && a.told.due(time.Now()) {
 		r.o.Logger.Error("event logs differ, and no majority tells which is right", "what", what)
 	}
 }

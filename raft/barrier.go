@@ -60,9 +60,6 @@ func (r *Replica) Barrier(ctx context.Context) error {
 	if r.behind() {
 		return catchingUp()
 	}
-	if r.behind() {
-		return catchingUp()
-	}
 	rd, refused := r.barriers.join()
 	if refused != nil {
 		return refused

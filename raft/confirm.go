@@ -122,8 +122,7 @@ func (r *Replica) question(t *transport, s hraft.Server, v *confirming) {
 		if r.raft.State() == hraft.Leader {
 			var resp hraft.AppendEntriesResponse
 			err := t.append(s.ID, s.Address, &hraft.AppendEntriesRequest{
-				RPCHeader: hraft.RPCHeader{ProtocolVersion: hraft.ProtocolVersionMax, ID: []byte(r.id), Addr: t.EncodePeer(r.id, t.LocalAddr())},
-				Term:      term,
+				RPCHeader: t.header(), Term: term,
 			}, &resp)
 			yes = err == nil && resp.Success && resp.Term == term
 		}

@@ -48,22 +48,6 @@ func newDisk(o Options) *disk {
 	return &disk{free: o.FreeBytes, reserve: o.ReserveBytes, node: o.NodeID, logger: o.Logger}
 }
 
-// minutely lets something be told once a minute.
-type minutely struct {
-	mu sync.Mutex
-	at time.Time
-}
-
-func (m *minutely) due(now time.Time) bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if !m.at.IsZero() && now.Sub(m.at) < time.Minute {
-		return false
-	}
-	m.at = now
-	return true
-}
-
 // levels remembers the free space for a moment: it is asked for at each write.
 type levels struct {
 	mu   sync.Mutex
@@ -97,7 +81,7 @@ func (r *Replica) makeRoom() {
 		return
 	}
 	for _, v := range r.peers() {
-		if s := v.Status; v.Votes && v.Reachable && !s.Full && !s.Held && !s.Lacking && s.Applied+maxLag >= v.Asked && s.ID == v.serverID() {
+		if v.Votes && !v.Status.Full && v.level() {
 			r.o.Logger.Warn("the disk is nearly full; handing leadership over to a node with room", "to", v.ID)
 			ctx, cancel := context.WithTimeout(r.life, transferSticks)
 			err := r.TransferLeadership(ctx, v.ID)

@@ -515,19 +515,29 @@ func (r *Replica) connect() {
 	n.Handle(callReadIndex, r.forMembers(r.serveReadIndex))
 }
 
-// codeNoMember is a peer.Error's: who asks is no member of the cluster, as far
-// as this node knows. Nothing was done.
+// codeNoMember is a peer.Error's: who asks is not of the cluster, or no member of
+// it as far as this node knows. Nothing was done.
 const codeNoMember = "no_member"
+
+// forCluster lets only nodes of this cluster call; they need not be members yet.
+func (r *Replica) forCluster(h peer.Handler) peer.Handler {
+	return func(ctx context.Context, from peer.Identity, body []byte) ([]byte, error) {
+		if from.Cluster != r.o.ClusterID {
+			return nil, &peer.Error{Code: codeNoMember, Detail: fmt.Sprintf("node %q is of cluster %q, not of %q", from.Node, from.Cluster, r.o.ClusterID)}
+		}
+		return h(ctx, from, body)
+	}
+}
 
 // forMembers lets only members call: what they forward was let in by their own
 // API, tokens and all.
 func (r *Replica) forMembers(h peer.Handler) peer.Handler {
-	return func(ctx context.Context, from peer.Identity, body []byte) ([]byte, error) {
-		if from.Cluster != r.o.ClusterID || !r.member(serverID(from.Node, from.Incarnation)) && !r.member(serverID(from.Node, "")) {
+	return r.forCluster(func(ctx context.Context, from peer.Identity, body []byte) ([]byte, error) {
+		if !r.member(serverID(from.Node, from.Incarnation)) && !r.member(serverID(from.Node, "")) {
 			return nil, &peer.Error{Code: codeNoMember, Detail: fmt.Sprintf("node %q is no member", from.Node)}
 		}
 		return h(ctx, from, body)
-	}
+	})
 }
 
 // disconnect is the inverse of connect. It returns when nothing of this node is

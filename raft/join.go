@@ -36,7 +36,7 @@ func (r *Replica) tend() {
 	t := time.NewTicker(500 * time.Millisecond)
 	defer t.Stop()
 	ready := map[hraft.ServerID]time.Time{}
-	var logged time.Time
+	var told minutely
 	for {
 		if r.member(r.id) && r.vouched() {
 			if r.admitted() {
@@ -61,8 +61,7 @@ func (r *Replica) tend() {
 		if !r.admitted() && !r.joined.Load() && r.outed.Load() == 0 {
 			why, heals := r.askToJoin()
 			r.join.Store(&why)
-			if why != "" && time.Since(logged) >= time.Minute {
-				logged = time.Now()
+			if why != "" && told.due(time.Now()) {
 				if heals {
 					r.o.Logger.Info("this node is not in the cluster yet", "why", why)
 				} else {
@@ -176,9 +175,6 @@ func (r *Replica) letJoin(ctx context.Context, from peer.Identity, body []byte) 
 	var ask joinAsk
 	if err := json.Unmarshal(body, &ask); err != nil {
 		return nil, err
-	}
-	if from.Cluster != r.o.ClusterID {
-		return nil, fmt.Errorf("node %s is of cluster %q, not of %q", from.Node, from.Cluster, r.o.ClusterID)
 	}
 	if !r.leadsReady() {
 		var a joinAnswer

@@ -259,9 +259,6 @@ func (r *Replica) answerAdmin(ctx context.Context, from peer.Identity, body []by
 	if err := json.Unmarshal(body, &q); err != nil {
 		return nil, err
 	}
-	if from.Cluster != r.o.ClusterID {
-		return nil, fmt.Errorf("node %s is not of this cluster", from.Node)
-	}
 	// A node tells of its own addresses only.
 	if q.Do == "address" && (q.Member.ID != from.Node || q.Member.Incarnation != "" && q.Member.Incarnation != from.Incarnation) {
 		return nil, fmt.Errorf("node %s tells the addresses of %s", from.Node, q.Member.ID)
@@ -638,10 +635,7 @@ func (r *Replica) unstick() {
 // whoever is only just up to date is not ready yet.
 func (r *Replica) promote(ready map[hraft.ServerID]time.Time) {
 	for _, v := range r.peers() {
-		s := v.Status
-		ok := v.Voter && !v.Votes && v.Reachable && !s.Held && !s.Lacking && s.ID == v.serverID() &&
-			s.Applied+maxLag >= v.Asked && s.Applied > 0
-		if !ok {
+		if !v.Voter || v.Votes || !v.level() || v.Status.Applied == 0 {
 			delete(ready, v.serverID())
 			continue
 		}

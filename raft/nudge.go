@@ -87,7 +87,6 @@ func (r *Replica) nudge(t *transport) {
 		if p.term == 0 {
 			continue // known from a snapshot only: the next entry has one
 		}
-		me := t.EncodePeer(r.id, t.LocalAddr())
 		for _, s := range r.servers() {
 			if s.ID == r.id || !n.begin(s.ID, p.index) {
 				continue
@@ -95,7 +94,7 @@ func (r *Replica) nudge(t *transport) {
 			n.wg.Go(func() {
 				var resp hraft.AppendEntriesResponse
 				err := t.append(s.ID, s.Address, &hraft.AppendEntriesRequest{
-					RPCHeader: hraft.RPCHeader{ProtocolVersion: hraft.ProtocolVersionMax, ID: []byte(r.id), Addr: me},
+					RPCHeader: t.header(),
 					Term:      term, PrevLogEntry: p.index, PrevLogTerm: p.term, LeaderCommitIndex: p.index,
 				}, &resp)
 				// After a failure it is hashicorp/raft's to go on.

@@ -40,31 +40,22 @@ func (h *hash) UnmarshalText(b []byte) error {
 
 // peerStatus is what a member tells about itself.
 type peerStatus struct {
-	ID          hraft.ServerID `json:"id"`
-	Term        uint64         `json:"term"`
-	Leads       bool           `json:"leads,omitempty"` // and has applied an entry of its own term
-	Held        bool           `json:"held,omitempty"`  // takes no part in Raft yet
-	Lacking     bool           `json:"lacking,omitempty"`
-	Full        bool           `json:"full,omitempty"` // its disk takes no produce
-	Last        uint64         `json:"last"`
-	Commit      uint64         `json:"commit"`
-	Applied     uint64         `json:"applied"`
-	Head        uint64         `json:"head"`
-	Chain       hash           `json:"chain"`
-	Wall        int64          `json:"wall"`  // its wall clock, Unix ms
-	Clock       int64          `json:"clock"` // the log's time there, Unix ms
-	Rules       uint16         `json:"rules"` // the newest that its program knows
-	HTTPAddr    string         `json:"http_addr,omitempty"`
-	FirstIndex  uint64         `json:"first"` // of its Raft log
-	Checkpoints []checkpointAt `json:"checkpoints,omitempty"`
-	Known       configuration  `json:"known"`
-	Marks       []mark         `json:"marks,omitempty"` // its newest
-}
-
-type checkpointAt struct {
-	Index uint64 `json:"index"`
-	Head  uint64 `json:"head"`
-	Chain hash   `json:"chain"`
+	ID      hraft.ServerID `json:"id"`
+	Term    uint64         `json:"term"`
+	Leads   bool           `json:"leads,omitempty"` // and has applied an entry of its own term
+	Held    bool           `json:"held,omitempty"`  // takes no part in Raft yet
+	Lacking bool           `json:"lacking,omitempty"`
+	Full    bool           `json:"full,omitempty"` // its disk takes no produce
+	Last    uint64         `json:"last"`
+	Commit  uint64         `json:"commit"`
+	Applied uint64         `json:"applied"`
+	Head    uint64         `json:"head"`
+	Chain   hash           `json:"chain"`
+	Wall    int64          `json:"wall"`  // its wall clock, Unix ms
+	Clock   int64          `json:"clock"` // the log's time there, Unix ms
+	Rules   uint16         `json:"rules"` // the newest that its program knows
+	Known   configuration  `json:"known"`
+	Marks   []mark         `json:"marks,omitempty"` // its newest
 }
 
 // peerView is what this node knows of another member.
@@ -74,13 +65,18 @@ type peerView struct {
 	Reachable bool      // has answered lately
 	Seen      time.Time // when it last did; zero: never
 	Status    peerStatus
-	// Offset is its wall clock minus this node's, ms, as of Seen; RTT how long
-	// that answer took.
+	// Offset is its wall clock minus this node's, ms, as of Seen.
 	Offset int64
-	RTT    time.Duration
 	// Asked is what this node knew to be committed when it asked for Status:
 	// under load the one is far ahead of the other by the time it is looked at.
 	Asked uint64
+}
+
+// level tells whether the member has all but the newest of what was committed
+// when it was asked, and takes part.
+func (v *peerView) level() bool {
+	s := &v.Status
+	return v.Reachable && !s.Held && !s.Lacking && s.ID == v.serverID() && s.Applied+maxLag >= v.Asked
 }
 
 // table keeps the newest answer of each server.
@@ -94,7 +90,6 @@ type table struct {
 type seen struct {
 	status peerStatus
 	at     time.Time
-	rtt    time.Duration
 	offset int64
 	commit uint64 // here, when it was asked
 	asking bool
@@ -133,7 +128,7 @@ func (r *Replica) peers() []peerView {
 		}
 		v := peerView{Member: memberOf(s.ID, s.Address), Votes: s.Suffrage == hraft.Voter}
 		if e := r.table.seen[s.ID]; e != nil && !e.at.IsZero() {
-			v.Seen, v.Status, v.Offset, v.RTT, v.Asked = e.at, e.status, e.offset, e.rtt, e.commit
+			v.Seen, v.Status, v.Offset, v.Asked = e.at, e.status, e.offset, e.commit
 			v.Reachable = now.Sub(e.at) < reachableFor
 		}
 		out = append(out, v)
@@ -219,7 +214,7 @@ func (r *Replica) askStatus(s hraft.Server) {
 	}
 	e.asking = false
 	if err == nil {
-		e.status, e.at, e.rtt, e.commit = a, now, rtt, own.Commit
+		e.status, e.at, e.commit = a, now, own.Commit
 		// Its clock was read about halfway.
 		e.offset = a.Wall - wall.Add(rtt/2).UnixMilli()
 		close(r.table.changed)
@@ -238,9 +233,6 @@ func (r *Replica) tellStatus(_ context.Context, from peer.Identity, body []byte)
 	if err := json.Unmarshal(body, &theirs); err != nil {
 		return nil, err
 	}
-	if from.Cluster != r.o.ClusterID {
-		return nil, fmt.Errorf("node %s is not of this cluster", from.Node)
-	}
 	r.heardOf(theirs)
 	return json.Marshal(r.ownStatus())
 }
@@ -248,16 +240,11 @@ func (r *Replica) tellStatus(_ context.Context, from peer.Identity, body []byte)
 func (r *Replica) ownStatus() peerStatus {
 	p := r.fsm.progress()
 	_, lacking := r.lacking.now()
-	s := peerStatus{
+	return peerStatus{
 		ID: r.id, Term: r.raft.CurrentTerm(), Leads: r.leadsReady(), Held: !r.vouched(), Lacking: lacking, Full: r.full(),
 		Last: r.raft.LastIndex(), Commit: r.raft.CommitIndex(), Applied: p.index, Head: p.head, Chain: p.chain,
-		Wall: r.o.Wall().UnixMilli(), Clock: r.clock.now(), Rules: r.o.Rules, HTTPAddr: r.o.HTTPAddr, Known: r.known(), Marks: r.agreement.tell(),
+		Wall: r.o.Wall().UnixMilli(), Clock: r.clock.now(), Rules: r.o.Rules, Known: r.known(), Marks: r.agreement.tell(),
 	}
-	s.FirstIndex, _ = r.stores.log.FirstIndex()
-	for _, m := range r.stores.snaps.metas() {
-		s.Checkpoints = append(s.Checkpoints, checkpointAt{m.Index, m.HeadIndex, m.Chain})
-	}
-	return s
 }
 
 // heardOf looks for what shows that this directory is out of its cluster.

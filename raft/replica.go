@@ -370,7 +370,9 @@ func (r *Replica) handle(on bool) {
 	for name, h := range map[string]peer.Handler{
 		rpcStatus: r.tellStatus, rpcVouch: r.vouchFor, rpcOffer: r.takeOffer, rpcJoin: r.letJoin, rpcAdmin: r.answerAdmin,
 	} {
-		if !on {
+		if on {
+			h = r.forCluster(h)
+		} else {
 			h = nil
 		}
 		r.o.Net.Handle(name, h)

@@ -135,11 +135,7 @@ func (t *transport) receive() {
 				if a.Term >= t.r.raft.CurrentTerm() { // else of a leader that is none any more
 					t.r.contact.heard(a.LeaderCommitIndex)
 				}
-				last := a.PrevLogEntry
-				if n := len(a.Entries); n > 0 {
-					last = a.Entries[n-1].Index
-				}
-				t.r.evidence.acked(hraft.ServerID(a.ID), a.Term, last)
+				t.r.evidence.acked(hraft.ServerID(a.ID), a.Term, lastOf(a))
 				t.adapt(a)
 			case *hraft.RequestVoteRequest:
 				// It has voted for itself. If that can't be written down it gets
@@ -245,16 +241,27 @@ func (t *transport) append(id hraft.ServerID, addr hraft.ServerAddress, args *hr
 		return err
 	}
 	if resp.Success {
-		last := args.PrevLogEntry
-		if n := len(args.Entries); n > 0 {
-			last = args.Entries[n-1].Index
-		}
+		last := lastOf(args)
 		t.r.evidence.acked(id, args.Term, last)
 		if last > 0 { // else a heartbeat, which says nothing of the log
 			t.r.nudges.took(id, last, args.LeaderCommitIndex)
 		}
 	}
 	return nil
+}
+
+// lastOf is the index up to which a log agrees with the sender's that takes a
+// request; 0 for a heartbeat.
+func lastOf(a *hraft.AppendEntriesRequest) uint64 {
+	if n := len(a.Entries); n > 0 {
+		return a.Entries[n-1].Index
+	}
+	return a.PrevLogEntry
+}
+
+// header is that of a request which this package sends by itself.
+func (t *transport) header() hraft.RPCHeader {
+	return hraft.RPCHeader{ProtocolVersion: hraft.ProtocolVersionMax, ID: []byte(t.r.id), Addr: t.EncodePeer(t.r.id, t.local)}
 }
 
 // atOnce bounds the bytes of one message, but for an entry that is larger alone.

@@ -210,9 +210,6 @@ func (r *Replica) vouchFor(_ context.Context, from peer.Identity, body []byte) (
 	if err := json.Unmarshal(body, &ask); err != nil {
 		return nil, err
 	}
-	if from.Cluster != r.o.ClusterID {
-		return nil, fmt.Errorf("node %s is not of this cluster", from.Node)
-	}
 	if ask.ID != serverID(from.Node, from.Incarnation) && ask.ID != serverID(from.Node, "") {
 		return nil, fmt.Errorf("node %s asks for %s", from.Node, ask.ID)
 	}

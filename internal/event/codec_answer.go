@@ -60,7 +60,6 @@ func DecodeAnswers(b []byte, want int) ([]Answer, error) {
 	return group, nil
 }
 
-// Without closures: a group has up to a thousand answers, and most are small.
 func writeAnswer(w *writer, a *Answer) {
 	pos, outer := w.open()
 	s := &a.Result
@@ -68,30 +67,8 @@ func writeAnswer(w *writer, a *Answer) {
 	w.bool(2, s.Created)
 	w.int(3, s.Count)
 	w.ref(4, s.Kept)
-	if len(s.Produced) > 0 {
-		w.list(5, len(s.Produced))
-		for i := range s.Produced {
-			p, o := w.open()
-			w.b16(1, s.Produced[i].ID)
-			w.bool(2, s.Produced[i].Duplicate)
-			w.close(p, o)
-		}
-	}
-	if len(s.Settled) > 0 {
-		w.list(6, len(s.Settled))
-		for i := range s.Settled {
-			t := &s.Settled[i]
-			p, o := w.open()
-			w.b16(1, t.Lease)
-			w.str(2, t.Status)
-			w.str(3, t.Code)
-			w.int(4, t.NextAt)
-			w.int(5, t.ExpiresAt)
-			w.b16(6, t.Message)
-			w.str(7, t.Queue)
-			w.close(p, o)
-		}
-	}
+	writeProduced(w, 5, s.Produced)
+	writeSettled(w, 6, s.Settled)
 	if len(s.Leased) > 0 {
 		w.list(7, len(s.Leased))
 		for i := range s.Leased {

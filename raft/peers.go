@@ -2,7 +2,6 @@ package raft
 
 import (
 	"context"
-	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -11,6 +10,7 @@ import (
 
 	hraft "github.com/hashicorp/raft"
 
+	"github.com/qlogd/qlogd/internal/checkpoint"
 	"github.com/qlogd/qlogd/internal/peer"
 )
 
@@ -25,37 +25,24 @@ const (
 	reachableFor = 3 * time.Second
 )
 
-// hash is a chain or a digest in JSON.
-type hash [32]byte
-
-func (h hash) MarshalText() ([]byte, error) { return hex.AppendEncode(nil, h[:]), nil }
-
-func (h *hash) UnmarshalText(b []byte) error {
-	if hex.DecodedLen(len(b)) != len(h) {
-		return fmt.Errorf("a hash has %d hex digits, not %d", 2*len(h), len(b))
-	}
-	_, err := hex.Decode(h[:], b)
-	return err
-}
-
 // peerStatus is what a member tells about itself.
 type peerStatus struct {
-	ID      hraft.ServerID `json:"id"`
-	Term    uint64         `json:"term"`
-	Leads   bool           `json:"leads,omitempty"` // and has applied an entry of its own term
-	Held    bool           `json:"held,omitempty"`  // takes no part in Raft yet
-	Lacking bool           `json:"lacking,omitempty"`
-	Full    bool           `json:"full,omitempty"` // its disk takes no produce
-	Last    uint64         `json:"last"`
-	Commit  uint64         `json:"commit"`
-	Applied uint64         `json:"applied"`
-	Head    uint64         `json:"head"`
-	Chain   hash           `json:"chain"`
-	Wall    int64          `json:"wall"`  // its wall clock, Unix ms
-	Clock   int64          `json:"clock"` // the log's time there, Unix ms
-	Rules   uint16         `json:"rules"` // the newest that its program knows
-	Known   configuration  `json:"known"`
-	Marks   []mark         `json:"marks,omitempty"` // its newest
+	ID      hraft.ServerID   `json:"id"`
+	Term    uint64           `json:"term"`
+	Leads   bool             `json:"leads,omitempty"` // and has applied an entry of its own term
+	Held    bool             `json:"held,omitempty"`  // takes no part in Raft yet
+	Lacking bool             `json:"lacking,omitempty"`
+	Full    bool             `json:"full,omitempty"` // its disk takes no produce
+	Last    uint64           `json:"last"`
+	Commit  uint64           `json:"commit"`
+	Applied uint64           `json:"applied"`
+	Head    uint64           `json:"head"`
+	Chain   checkpoint.Chain `json:"chain"`
+	Wall    int64            `json:"wall"`  // its wall clock, Unix ms
+	Clock   int64            `json:"clock"` // the log's time there, Unix ms
+	Rules   uint16           `json:"rules"` // the newest that its program knows
+	Known   configuration    `json:"known"`
+	Marks   []mark           `json:"marks,omitempty"` // its newest
 }
 
 // peerView is what this node knows of another member.

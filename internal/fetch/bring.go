@@ -12,6 +12,7 @@ import (
 
 	"github.com/qlogd/qlogd/internal/datadir"
 	"github.com/qlogd/qlogd/internal/peer"
+	"github.com/qlogd/qlogd/internal/checkpoint"
 	"github.com/qlogd/qlogd/internal/vfs"
 	"github.com/qlogd/qlogd/log"
 )
@@ -69,7 +70,7 @@ func (f *fetcher) segments(ctx context.Context, to peer.Target, p *plan) error {
 // or in the local log, is verified first and kept as far as it is right: so all
 // that is wrong afterwards has come from this node.
 func (f *fetcher) segment(ctx context.Context, to peer.Target, p *plan, s *Segment, after *log.End, last bool) (end log.End, err error) {
-	if w, ok := f.whole[s.Name]; ok && w.Size == s.Size && w.Last == s.Last && Hash(w.Chain) == s.Chain && (last || w.side) {
+	if w, ok := f.whole[s.Name]; ok && w.Size == s.Size && w.Last == s.Last && checkpoint.Chain(w.Chain) == s.Chain && (last || w.side) {
 		if ok, err := hasSize(f.FS, path.Join(f.dir, s.Name), s.Size); ok || err != nil {
 			return w.end, err
 		}
@@ -157,12 +158,12 @@ func (f *fetcher) scan(ctx context.Context, p *plan, s *Segment, after *log.End)
 	}
 	if after == nil {
 		// The first one: it is what there is of the log's beginning.
-		if found.PrevIndex != p.PrevIndex || Hash(found.PrevChain) != p.PrevChain {
+		if found.PrevIndex != p.PrevIndex || checkpoint.Chain(found.PrevChain) != p.PrevChain {
 			err = wrong("it continues index %d, chain %x, not %d, %x", found.PrevIndex, found.PrevChain, p.PrevIndex, p.PrevChain)
 			return found, err
 		}
 	}
-	if err == nil && found.Size == s.Size && (found.Last != s.Last || Hash(found.Chain) != s.Chain) {
+	if err == nil && found.Size == s.Size && (found.Last != s.Last || checkpoint.Chain(found.Chain) != s.Chain) {
 		err = wrong("it ends at index %d, chain %x, not %d, %x", found.Last, found.Chain, s.Last, s.Chain)
 	}
 	return found, err

@@ -335,11 +335,11 @@ func (f *fetcher) plan(ctx context.Context, to peer.Target) (*plan, error) {
 	case m.PrevIndex > head.Last:
 		p.Replace = true
 	case head.Last == 0:
-	case m.PrevIndex == head.Last && m.PrevChain != Hash(head.Chain):
+	case m.PrevIndex == head.Last && m.PrevChain != checkpoint.Chain(head.Chain):
 		return nil, differs(head.Last, head.Chain, m.PrevChain)
 	case m.PrevIndex < head.Last && m.Asked == nil:
 		return nil, fmt.Errorf("the other node does not tell its chain at index %d", head.Last)
-	case m.PrevIndex < head.Last && *m.Asked != Hash(head.Chain):
+	case m.PrevIndex < head.Last && *m.Asked != checkpoint.Chain(head.Chain):
 		return nil, differs(head.Last, head.Chain, *m.Asked)
 	}
 	if !p.Replace {
@@ -352,7 +352,7 @@ func (f *fetcher) plan(ctx context.Context, to peer.Target) (*plan, error) {
 		for _, s := range local {
 			switch {
 			case s.First == p.Segments[0].First:
-				if s.PrevIndex != p.PrevIndex || Hash(s.PrevChain) != p.PrevChain {
+				if s.PrevIndex != p.PrevIndex || checkpoint.Chain(s.PrevChain) != p.PrevChain {
 					return nil, differs(s.PrevIndex, s.PrevChain, p.PrevChain)
 				}
 				p.begun = s

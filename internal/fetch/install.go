@@ -137,7 +137,7 @@ func (i *installer) decide() (bool, error) {
 		return true, nil
 	}
 	kept := segments[n-1]
-	if kept.Last != i.r.PrevIndex || Hash(kept.Chain) != i.r.PrevChain {
+	if kept.Last != i.r.PrevIndex || checkpoint.Chain(kept.Chain) != i.r.PrevChain {
 		return no("the event log does not end where they begin", "end", kept.Last, "begin", i.r.PrevIndex)
 	}
 	if ok, err := hasSize(i.FS, path.Join(i.log, kept.Name), kept.Size); err != nil {

@@ -2,7 +2,6 @@ package fetch
 
 import (
 	"bytes"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,38 +11,23 @@ import (
 	"github.com/qlogd/qlogd/log"
 )
 
-// Hash is a chain; in JSON it is in hex.
-type Hash [32]byte
-
-// MarshalText implements encoding.TextMarshaler.
-func (h Hash) MarshalText() ([]byte, error) { return hex.AppendEncode(nil, h[:]), nil }
-
-// UnmarshalText implements encoding.TextUnmarshaler.
-func (h *Hash) UnmarshalText(b []byte) error {
-	if len(b) != 2*len(h) {
-		return fmt.Errorf("a chain of %d digits", len(b))
-	}
-	_, err := hex.Decode(h[:], b)
-	return err
-}
-
 // Checkpoint is the one that a manifest leads up to.
 type Checkpoint struct {
-	Name      string `json:"name"`
-	Size      int64  `json:"size"`
-	Index     uint64 `json:"index"` // Raft's
-	Term      uint64 `json:"term"`
-	HeadIndex uint64 `json:"head_index"`
-	Chain     Hash   `json:"chain"`
+	Name      string           `json:"name"`
+	Size      int64            `json:"size"`
+	Index     uint64           `json:"index"` // Raft's
+	Term      uint64           `json:"term"`
+	HeadIndex uint64           `json:"head_index"`
+	Chain     checkpoint.Chain `json:"chain"`
 }
 
 // Segment is one file of the log, cut where the manifest's checkpoint stands.
 type Segment struct {
-	Name  string `json:"name"`
-	First uint64 `json:"first"`
-	Last  uint64 `json:"last"`
-	Size  int64  `json:"size"`
-	Chain Hash   `json:"chain"` // at Last
+	Name  string           `json:"name"`
+	First uint64           `json:"first"`
+	Last  uint64           `json:"last"`
+	Size  int64            `json:"size"`
+	Chain checkpoint.Chain `json:"chain"` // at Last
 }
 
 // Manifest is all that makes up a node's state at a checkpoint: the event log up
@@ -52,12 +36,12 @@ type Manifest struct {
 	Cluster    string     `json:"cluster"`
 	Checkpoint Checkpoint `json:"checkpoint"`
 	// PrevIndex and PrevChain are of the block before the first segment; 0 = none.
-	PrevIndex uint64    `json:"prev_index"`
-	PrevChain Hash      `json:"prev_chain"`
-	Segments  []Segment `json:"segments"`
+	PrevIndex uint64           `json:"prev_index"`
+	PrevChain checkpoint.Chain `json:"prev_chain"`
+	Segments  []Segment        `json:"segments"`
 	// Asked is, in an answer, the chain behind the index that was asked about;
 	// nil where that is not held.
-	Asked *Hash `json:"asked,omitempty"`
+	Asked *checkpoint.Chain `json:"asked,omitempty"`
 }
 
 const (
@@ -116,7 +100,7 @@ func (m *Manifest) check() error {
 		return fmt.Errorf("checkpoint %s: %d bytes", c.Name, c.Size)
 	case len(m.Segments) == 0 && c.HeadIndex > 0:
 		return errors.New("no segments")
-	case m.PrevIndex == 0 && m.PrevChain != Hash{}:
+	case m.PrevIndex == 0 && m.PrevChain != checkpoint.Chain{}:
 		return errors.New("a chain before the first block")
 	}
 	last, chain := m.PrevIndex, m.PrevChain

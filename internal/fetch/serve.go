@@ -168,7 +168,7 @@ func (s *server) manifest(ctx context.Context, from peer.Identity, body []byte) 
 	}
 	if q.Asked > 0 {
 		if chain, err := s.Log.ChainAt(q.Asked); err == nil {
-			m.Asked = (*Hash)(&chain)
+			m.Asked = (*checkpoint.Chain)(&chain)
 		}
 	}
 	return json.Marshal(m)
@@ -248,7 +248,7 @@ func (s *server) newest(ctx context.Context, atLeast uint64) (*Manifest, error) 
 // manifestOf lists the log up to a checkpoint's head.
 func (s *server) manifestOf(c *checkpoint.Meta) (*Manifest, error) {
 	m := &Manifest{Cluster: s.ClusterID, Checkpoint: Checkpoint{
-		Name: c.Name(), Size: c.Size, Index: c.Index, Term: c.Term, HeadIndex: c.HeadIndex, Chain: Hash(c.Chain),
+		Name: c.Name(), Size: c.Size, Index: c.Index, Term: c.Term, HeadIndex: c.HeadIndex, Chain: checkpoint.Chain(c.Chain),
 	}}
 	if c.HeadIndex > 0 {
 		name, end, err := s.Log.Raw().Extent(c.HeadIndex)
@@ -269,11 +269,11 @@ func (s *server) manifestOf(c *checkpoint.Meta) (*Manifest, error) {
 			return nil, err
 		}
 		for _, g := range segments[:i+1] {
-			m.Segments = append(m.Segments, Segment{Name: g.Name, First: g.First, Last: g.Last, Size: g.Size, Chain: Hash(g.Chain)})
+			m.Segments = append(m.Segments, Segment{Name: g.Name, First: g.First, Last: g.Last, Size: g.Size, Chain: checkpoint.Chain(g.Chain)})
 		}
 		last := &m.Segments[i]
-		last.Last, last.Size, last.Chain = c.HeadIndex, end, Hash(chain)
-		m.PrevIndex, m.PrevChain = segments[0].PrevIndex, Hash(segments[0].PrevChain)
+		last.Last, last.Size, last.Chain = c.HeadIndex, end, checkpoint.Chain(chain)
+		m.PrevIndex, m.PrevChain = segments[0].PrevIndex, checkpoint.Chain(segments[0].PrevChain)
 	}
 	// A node whose log and checkpoint disagree must not spread that.
 	if err := m.check(); err != nil {

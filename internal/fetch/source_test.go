@@ -518,9 +518,9 @@ func FuzzManifest(f *testing.F) {
 // READY's bytes are frozen: a later program must finish what this one began.
 func TestReadyBytes(t *testing.T) {
 	r := &ready{Replace: true, Manifest: Manifest{
-		Cluster: cluster, PrevIndex: 4, PrevChain: Hash{1},
-		Checkpoint: Checkpoint{Name: "00000000000000000009-00000000000000000002.ckpt", Size: 5, Index: 9, Term: 2, HeadIndex: 8, Chain: Hash{2}},
-		Segments:   []Segment{{Name: "00000000000000000005.seg", First: 5, Last: 8, Size: 200, Chain: Hash{2}}},
+		Cluster: cluster, PrevIndex: 4, PrevChain: checkpoint.Chain{1},
+		Checkpoint: Checkpoint{Name: "00000000000000000009-00000000000000000002.ckpt", Size: 5, Index: 9, Term: 2, HeadIndex: 8, Chain: checkpoint.Chain{2}},
+		Segments:   []Segment{{Name: "00000000000000000005.seg", First: 5, Last: 8, Size: 200, Chain: checkpoint.Chain{2}}},
 	}}
 	b, err := r.encode()
 	must(t, err)

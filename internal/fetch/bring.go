@@ -10,9 +10,9 @@ import (
 	"path"
 	"time"
 
+	"github.com/qlogd/qlogd/internal/checkpoint"
 	"github.com/qlogd/qlogd/internal/datadir"
 	"github.com/qlogd/qlogd/internal/peer"
-	"github.com/qlogd/qlogd/internal/checkpoint"
 	"github.com/qlogd/qlogd/internal/vfs"
 	"github.com/qlogd/qlogd/log"
 )

@@ -52,6 +52,7 @@ var house = map[string][]string{
 		"internal/fetch", "internal/forming", "internal/machine", "internal/peer", "internal/peer/memnet", "internal/vfs", "internal/cluster/crashtest"},
 
 	// Tools for tests: they talk to the program from outside.
+	"internal/load":              {},
 	"internal/arch":              {},
 	"internal/cluster":           {"client", "api/wire"},
 	"internal/cluster/crashtest": {"internal/cluster", "client", "api/wire"},

@@ -4,9 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
-	"os"
-	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -111,78 +108,4 @@ func (n *node) ack(ctx context.Context, queue string, got []wire.LeasedMessage) 
 	}
 	_, err := n.c.Ack(ctx, queue, ids...)
 	return err
-}
-
-// load is the loads that profiles are taken of: batches of 100 from 8 clients,
-// single messages from 64, 16 that enqueue 10 and work them off at once, and 16
-// that lease and ack 100 old ones.
-func load(ctx context.Context, s *suite) error {
-	n, err := s.start(ctx, "load")
-	if err != nil {
-		return err
-	}
-	defer n.stop()
-	for _, name := range []string{"q", "fresh"} {
-		if err := n.queue(ctx, name, "unordered"); err != nil {
-			return err
-		}
-	}
-	body := payload(s.size)
-	var t table
-	loads := []struct {
-		name    string
-		clients int
-		do      func() (int, error)
-	}{
-		{"batch", 8, func() (int, error) { _, err := n.c.Produce(ctx, "q", batch(100, 0, 0, body)...); return 100, err }},
-		{"single", 64, func() (int, error) { _, err := n.c.Produce(ctx, "q", batch(1, 0, 0, body)...); return 1, err }},
-		{"fresh", 16, func() (int, error) {
-			if _, err := n.c.Produce(ctx, "fresh", batch(10, 0, 0, body)...); err != nil {
-				return 0, err
-			}
-			return n.cycle(ctx, "fresh", 10)
-		}},
-		{"work", 16, func() (int, error) { return n.cycle(ctx, "q", 100) }},
-	}
-	for range s.rounds {
-		for _, l := range loads {
-			var messages atomic.Int64
-			profiled := make(chan error, 1)
-			go func() { profiled <- s.profiles(n, l.name) }()
-			cpu := n.cpu()
-			_, lat, sec, err := during(s.slice, l.clients, func(int) error {
-				n, err := l.do()
-				messages.Add(int64(n))
-				return err
-			})
-			if err := errors.Join(err, <-profiled); err != nil {
-				return err
-			}
-			m := float64(messages.Load())
-			t.add(m/sec, "%s: messages/s", l.name)
-			t.add(lat.ms(50), "%s: p50 ms a call", l.name)
-			t.add(lat.ms(99), "%s: p99 ms a call", l.name)
-			t.add((n.cpu()-cpu).Seconds()*1e6/m, "%s: server's CPU µs a message", l.name)
-		}
-	}
-	t.print()
-	return nil
-}
-
-// profiles saves the server's CPU profile of the next seconds, and what it
-// has allocated in them.
-func (s *suite) profiles(n *node, name string) error {
-	if s.profile == "" {
-		return nil
-	}
-	seconds := max(1, int(s.slice.Seconds()))
-	kinds := map[string]string{"cpu": "profile", "allocs": "allocs"}
-	return parallel(len(kinds), func(i int) error {
-		kind := []string{"cpu", "allocs"}[i]
-		b, err := fetch(http.MethodGet, fmt.Sprintf("%s/debug/pprof/%s?seconds=%d", n.admin, kinds[kind], seconds))
-		if err != nil {
-			return err
-		}
-		return os.WriteFile(filepath.Join(s.profile, name+"."+kind+".prof"), b, 0o600)
-	})
 }

@@ -30,7 +30,6 @@ type suite struct {
 	size     int // bytes of a payload
 	keys     int
 	slice    time.Duration // of one measurement of a round
-	profile  string        // folder for pprof profiles of the server, "" none
 	env      []string      // of the server
 }
 
@@ -39,7 +38,7 @@ var scenarios = []struct {
 	run  func(context.Context, *suite) error
 }{
 	{"group", group}, {"flat", flat}, {"memory", memory}, {"checkpoint", checkpoint},
-	{"restart", restart}, {"verify", verify}, {"load", load},
+	{"restart", restart}, {"verify", verify},
 }
 
 func main() {
@@ -50,6 +49,9 @@ func main() {
 }
 
 func run(args []string) error {
+	if len(args) > 0 && args[0] == "profile" {
+		return profile(args[1:])
+	}
 	s := &suite{}
 	fs := flag.NewFlagSet("bench", flag.ContinueOnError)
 	fs.StringVar(&s.bin, "bin", "../bin/qlogd", "the program to measure")
@@ -59,7 +61,6 @@ func run(args []string) error {
 	fs.IntVar(&s.size, "size", 1024, "bytes of a payload")
 	fs.IntVar(&s.keys, "keys", 100_000, "how many keys they have where there are many")
 	fs.DurationVar(&s.slice, "slice", 3*time.Second, "how long one measurement takes")
-	fs.StringVar(&s.profile, "profile", "", "folder to write the server's CPU and heap profiles to (load only)")
 	env := fs.String("env", "", "NAME=value of the server's environment, with commas between")
 	if err := fs.Parse(args); err != nil {
 		return err

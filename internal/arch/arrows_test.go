@@ -53,6 +53,7 @@ var house = map[string][]string{
 
 	// Tools for tests: they talk to the program from outside.
 	"internal/load":              {},
+	"internal/load/qlogdload":    {"internal/load", "client", "api/wire"},
 	"internal/arch":              {},
 	"internal/cluster":           {"client", "api/wire"},
 	"internal/cluster/crashtest": {"internal/cluster", "client", "api/wire"},

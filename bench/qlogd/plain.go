@@ -1,0 +1,114 @@
+package qlogd
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/textproto"
+	"strconv"
+	"strings"
+	"sync/atomic"
+
+	"github.com/qlogd/qlogd/internal/load"
+)
+
+// Plain returns a queue as plain HTTP clients see it: each has a connection of its
+// own and sends one message a request, its bytes as they are, as curl would do. It
+// speaks just as much HTTP/1.1 as that takes, so that what is measured is the
+// server.
+func Plain(urls []string, queue string) load.Target {
+	t := &plain{queue: queue}
+	for _, u := range urls {
+		t.hosts = append(t.hosts, strings.TrimPrefix(u, "http://"))
+	}
+	return t
+}
+
+type plain struct {
+	hosts []string
+	queue string
+	next  atomic.Uint32
+}
+
+func (t *plain) Producer(ctx context.Context) (load.Producer, error) {
+	host := t.hosts[int(t.next.Add(1)-1)%len(t.hosts)]
+	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", host)
+	if err != nil {
+		return nil, err
+	}
+	p := &plainProducer{conn: conn, r: bufio.NewReaderSize(conn, 4<<10)}
+	p.head = "POST /v1/queues/" + t.queue + "/messages HTTP/1.1\r\nHost: " + host +
+		"\r\nUser-Agent: plain\r\nAccept: */*\r\nContent-Type: application/octet-stream\r\nContent-Length: "
+	return p, nil
+}
+
+func (t *plain) Worker(context.Context) (load.Worker, error) {
+	return nil, errors.New("plain clients only produce")
+}
+
+type plainProducer struct {
+	conn net.Conn
+	r    *bufio.Reader
+	head string
+	buf  []byte
+}
+
+func (p *plainProducer) Produce(_ context.Context, batch []load.Message) error {
+	for _, m := range batch {
+		p.buf = append(p.buf[:0], p.head...)
+		p.buf = strconv.AppendInt(p.buf, int64(len(m.Payload)), 10)
+		p.buf = append(append(p.buf, "\r\n\r\n"...), m.Payload...)
+		if _, err := p.conn.Write(p.buf); err != nil {
+			return err
+		}
+		if err := p.answer(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// answer reads an answer, which must be 201.
+func (p *plainProducer) answer() error {
+	status, length := "", -1
+	for {
+		line, err := p.r.ReadSlice('\n')
+		if err != nil {
+			return err
+		}
+		if len(line) <= 2 {
+			break
+		}
+		if status == "" {
+			status = strings.TrimSpace(string(line))
+			continue
+		}
+		if name, value, ok := cutHeader(line); ok && textproto.CanonicalMIMEHeaderKey(name) == "Content-Length" {
+			if length, err = strconv.Atoi(value); err != nil {
+				return err
+			}
+		}
+	}
+	if length < 0 {
+		return fmt.Errorf("%s, without a Content-Length", status)
+	}
+	if !strings.HasPrefix(status, "HTTP/1.1 201 ") {
+		b, _ := io.ReadAll(io.LimitReader(p.r, int64(min(length, 300))))
+		return fmt.Errorf("%s: %s", status, b)
+	}
+	_, err := p.r.Discard(length)
+	return err
+}
+
+func cutHeader(line []byte) (name, value string, ok bool) {
+	if line[0] != 'C' && line[0] != 'c' {
+		return "", "", false // not the one that is looked for
+	}
+	name, value, ok = strings.Cut(string(line), ":")
+	return name, strings.TrimSpace(value), ok
+}
+
+func (p *plainProducer) Close() error { return p.conn.Close() }

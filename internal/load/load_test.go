@@ -1,0 +1,211 @@
+package load
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// fake is a queue in memory that can lose and repeat.
+type fake struct {
+	mu       sync.Mutex
+	waiting  [][]byte
+	arrived  chan struct{}
+	most     int64 // that ever waited or were in hand
+	inside   int64
+	keys     map[string]int
+	lose     int64 // every so many is lost; 0 none
+	repeat   int64 // every so many comes twice
+	n        atomic.Int64
+	fail     error
+	produced int64
+}
+
+func newFake() *fake { return &fake{arrived: make(chan struct{}, 1), keys: map[string]int{}} }
+
+func (f *fake) Producer(context.Context) (Producer, error) { return fakeClient{f}, nil }
+func (f *fake) Worker(context.Context) (Worker, error)     { return fakeClient{f}, nil }
+
+type fakeClient struct{ *fake }
+
+func (f fakeClient) Close() error { return nil }
+
+func (f fakeClient) Produce(_ context.Context, batch []Message) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.fail != nil {
+		return f.fail
+	}
+	for _, m := range batch {
+		f.keys[m.Key]++
+		f.inside++
+		f.produced++
+		n := f.n.Add(1)
+		if f.lose > 0 && n%f.lose == 0 {
+			continue
+		}
+		f.waiting = append(f.waiting, bytes.Clone(m.Payload))
+		if f.repeat > 0 && n%f.repeat == 0 {
+			f.waiting = append(f.waiting, bytes.Clone(m.Payload))
+		}
+	}
+	f.most = max(f.most, f.inside)
+	f.signal()
+	return nil
+}
+
+func (f fakeClient) signal() {
+	select {
+	case f.arrived <- struct{}{}:
+	default:
+	}
+}
+
+func (f fakeClient) Take(ctx context.Context, most int) ([]Delivery, error) {
+	for {
+		f.mu.Lock()
+		n := min(most, len(f.waiting))
+		var out []Delivery
+		for _, p := range f.waiting[:n] {
+			out = append(out, Delivery{Payload: p})
+		}
+		f.waiting = f.waiting[n:]
+		if len(f.waiting) > 0 {
+			f.signal()
+		}
+		f.mu.Unlock()
+		if n > 0 {
+			return out, nil
+		}
+		select {
+		case <-f.arrived:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+func (f fakeClient) Ack(_ context.Context, done []Delivery) error {
+	f.mu.Lock()
+	f.inside -= int64(len(done))
+	f.mu.Unlock()
+	return nil
+}
+
+func TestCycle(t *testing.T) {
+	f := newFake()
+	var windows []bool
+	r, err := Run(t.Context(), f, Config{
+		Producers: 4, Batch: 7, Workers: 3, Take: 5, Size: 100, Keys: 9, Backlog: 100,
+		Warmup: 5 * time.Millisecond, Duration: 30 * time.Millisecond,
+		Window: func(begins bool) { windows = append(windows, begins) },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Lost != 0 || r.Duplicates != 0 || r.TotalProduced != f.produced || r.TotalAcked != f.produced || r.Acked == 0 {
+		t.Errorf("%d were produced: %+v", f.produced, r)
+	}
+	if f.most > 100 {
+		t.Errorf("%d were on their way, of 100", f.most)
+	}
+	if len(f.keys) != 9 {
+		t.Errorf("%d keys", len(f.keys))
+	}
+	if len(windows) != 2 || !windows[0] || windows[1] {
+		t.Errorf("windows %v", windows)
+	}
+}
+
+func TestMessages(t *testing.T) {
+	f := newFake()
+	r, err := Run(t.Context(), f, Config{Producers: 3, Batch: 10, Size: MinSize, Messages: 1234})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if f.produced != 1234 || r.Produced != 1234 || r.Lost != -1 {
+		t.Errorf("%d: %+v", f.produced, r)
+	}
+}
+
+func TestDuplicates(t *testing.T) {
+	f := newFake()
+	f.repeat = 10
+	r, err := Run(t.Context(), f, Config{Producers: 1, Batch: 10, Workers: 1, Take: 1000, Size: 64, Messages: 1000})
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The very last repeat may come after all have been seen.
+	if r.Lost != 0 || r.Duplicates < 99 {
+		t.Errorf("%+v", r)
+	}
+}
+
+func TestRate(t *testing.T) {
+	f := newFake()
+	r, err := Run(t.Context(), f, Config{Producers: 2, Batch: 1, Workers: 1, Take: 10, Size: 64, Rate: 1000, Messages: 50, Duration: time.Minute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.TotalProduced != 50 || r.Lost != 0 || r.Late.Count == 0 {
+		t.Errorf("%+v", r)
+	}
+}
+
+func TestFails(t *testing.T) {
+	f := newFake()
+	f.fail = errors.New("no")
+	if _, err := Run(t.Context(), f, Config{Producers: 2, Batch: 1, Workers: 2, Take: 1, Size: 64, Duration: time.Minute}); !errors.Is(err, f.fail) {
+		t.Error(err)
+	}
+	for _, c := range []Config{
+		{}, {Producers: 1, Batch: 1, Size: MinSize - 1, Duration: 1}, {Producers: 1, Size: 64, Duration: 1},
+		{Workers: 1, Take: 1}, {Producers: 1, Batch: 1001, Size: 64, Duration: 1},
+	} {
+		if _, err := Run(t.Context(), f, c); err == nil {
+			t.Errorf("%+v was taken", c)
+		}
+	}
+}
+
+func TestPoll(t *testing.T) {
+	r, err := Poll(t.Context(), newFake(), Config{Size: 100, Duration: 50 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Acked == 0 || r.Delivery.Count != r.Acked {
+		t.Errorf("%+v", r)
+	}
+}
+
+// TestRandom sees to it that no two payloads share more than their beginning.
+func TestRandom(t *testing.T) {
+	m := newMaker(1, 1024, 100, 0, 0)
+	first := bytes.Clone(m.next(1, 0, 1)[0].Payload[MinSize:])
+	for seq := uint64(1); seq < 20_000; seq += 100 {
+		for _, got := range m.next(100, seq, 2) {
+			if bytes.Equal(got.Payload[MinSize:], first) {
+				t.Fatalf("number %d is the first again", seq)
+			}
+		}
+	}
+	if stamp, seq, ok := origin(1, m.next(1, 77, 5)[0].Payload); !ok || stamp != 5 || seq != 77 {
+		t.Error(stamp, seq, ok)
+	}
+	if _, _, ok := origin(2, m.next(1, 77, 5)[0].Payload); ok {
+		t.Error("another Run's")
+	}
+}
+
+func TestSeen(t *testing.T) {
+	var s seen
+	for _, n := range []uint64{0, 63, 64, 65535, 65536, 1 << 22} {
+		if !s.add(n) || s.add(n) {
+			t.Error(n)
+		}
+	}
+}

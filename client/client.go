@@ -18,7 +18,6 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"net/url"
 	"os"
 	"strings"
 	"sync/atomic"
@@ -29,8 +28,10 @@ import (
 // with one and goes to the next where that one can't be reached, does not answer,
 // has no leader, or is about to end. It is safe for use by several goroutines.
 type Client struct {
-	endpoints []*url.URL
+	endpoints []*endpoint
 	at        atomic.Uint32 // index of the endpoint that calls begin with
+	turns     atomic.Uint32 // of calls that go round
+	spread    bool          // all do
 	http      *http.Client
 	tls       *tls.Config
 	token     string
@@ -69,6 +70,11 @@ func WithHTTPClient(h *http.Client) Option { return func(c *Client) { c.http = h
 func WithEndpoints(addrs ...string) Option {
 	return func(c *Client) { c.more = append(c.more, addrs...) }
 }
+
+// WithSpread lets every call begin at another endpoint in turn, so that all nodes
+// share the work of a program's own batches. Without it calls stay with one node
+// while it does; Enqueue, Settle and Worker spread their requests in any case.
+func WithSpread() Option { return func(c *Client) { c.spread = true } }
 
 // WithToken sends a bearer token. It is only as secret as the connection: off
 // this machine, use https.
@@ -121,9 +127,11 @@ const (
 // several, separated by commas. It does not connect yet.
 func New(addr string, opts ...Option) (*Client, error) {
 	transport := http.DefaultTransport.(*http.Transport).Clone()
-	// A worker holds several long polls at once; the default of two idle
-	// connections a host would make it dial anew after each.
-	transport.MaxIdleConnsPerHost = 64
+	// Many goroutines may call at once; the default of two idle connections a
+	// host would make them dial anew after each burst.
+	transport.MaxIdleConns, transport.MaxIdleConnsPerHost = 0, 256
+	// A batch is written, and an answer to a lease read, in few system calls.
+	transport.WriteBufferSize, transport.ReadBufferSize = 128<<10, 32<<10
 	transport.DialContext = (&net.Dialer{Timeout: dialTimeout, KeepAlive: 30 * time.Second}).DialContext
 	c := &Client{
 		http:  &http.Client{Transport: transport},
@@ -144,11 +152,11 @@ func New(addr string, opts ...Option) (*Client, error) {
 		scheme = "https://"
 	}
 	for _, a := range append(strings.Split(addr, ","), c.more...) {
-		u, err := endpoint(strings.TrimSpace(a), scheme)
+		e, err := newEndpoint(strings.TrimSpace(a), scheme)
 		if err != nil {
 			return nil, err
 		}
-		c.endpoints = append(c.endpoints, u)
+		c.endpoints = append(c.endpoints, e)
 	}
 	if c.try < 0 {
 		if c.try = 0; len(c.endpoints) > 1 {
@@ -157,29 +165,4 @@ func New(addr string, opts ...Option) (*Client, error) {
 	}
 	c.retry.Attempts = max(c.retry.Attempts, 1)
 	return c, nil
-}
-
-// endpoint reads one address; scheme is that of an address without.
-func endpoint(addr, scheme string) (*url.URL, error) {
-	if !strings.Contains(addr, "://") {
-		addr = scheme + addr
-	}
-	u, err := url.Parse(addr)
-	if err != nil {
-		return nil, fmt.Errorf("address %.64q: %w", addr, err)
-	}
-	if u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-		return nil, fmt.Errorf("address %.64q: wants http://HOST:PORT or https://HOST:PORT", addr)
-	}
-	u.Path = strings.TrimSuffix(u.Path, "/")
-	return u, nil
-}
-
-// Addr returns the address of the node that the next call goes to.
-func (c *Client) Addr() string { return c.endpoints[c.at.Load()].String() }
-
-// leave lets calls begin with the endpoint after this one. Of several that fail
-// at one endpoint at once, one moves on.
-func (c *Client) leave(at uint32) {
-	c.at.CompareAndSwap(at, (at+1)%uint32(len(c.endpoints)))
 }

@@ -124,11 +124,11 @@ func (c *Client) stream(ctx context.Context, q *EventQuery, yield func(wire.Even
 	v.Set("follow", "true")
 	v.Del("limit")
 	at := c.at.Load()
-	req, err := c.request(ctx, c.endpoints[at], &call{method: http.MethodGet, path: "/v1/events", query: v}, nil)
+	req, err := c.request(ctx, c.endpoints[at].url, &call{method: http.MethodGet, path: "/v1/events", query: v}, nil)
 	if err != nil {
 		return false, 0, err
 	}
-	req.Header.Set("Accept", "application/x-ndjson")
+	req.Header["Accept"] = []string{"application/x-ndjson"}
 	resp, err := c.http.Do(req)
 	if err != nil {
 		c.leave(at)

@@ -1,19 +1,14 @@
 package client
 
 import (
-	"bytes"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
 	mathrand "math/rand/v2"
 	"net/http"
-	"net/http/httptrace"
 	"net/url"
-	"strconv"
-	"sync/atomic"
 	"time"
 
 	"github.com/qlogd/qlogd/api/wire"
@@ -22,6 +17,9 @@ import (
 // maxAnswer bounds what is read of one answer: 1000 payloads of 1 MiB in
 // base64, and something for the rest.
 const maxAnswer = 2 << 30
+
+// retryAfterMost is how long a server's Retry-After is waited for at most.
+const retryAfterMost = 30 * time.Second
 
 // CallOption changes one call.
 type CallOption func(*call)
@@ -44,6 +42,7 @@ type call struct {
 	query        url.Values
 	body         any
 	key          string
+	spread       bool          // begins at any endpoint, in turn
 	lease        bool          // must not carry a key; repeated only where surely not applied
 	settle       bool          // needs no key: a repeated settle is answered as the first
 	patience     time.Duration // how long the server may take by the call's own will
@@ -64,19 +63,24 @@ func (c *Client) send(ctx context.Context, q *call, answer any, opts []CallOptio
 	if write && q.key == "" && !q.settle {
 		q.key = newKey()
 	}
-	var body []byte
+	var body *payload
 	if q.body != nil {
-		var err error
-		if body, err = wire.Marshal(q.body); err != nil {
+		b, err := wire.Marshal(q.body)
+		if err != nil {
 			return 0, fmt.Errorf("%s %s: %w", q.method, q.path, err)
 		}
+		body = &payload{b: b}
+	}
+	at := c.at.Load()
+	spread := q.spread || c.spread
+	if spread {
+		at = c.turn()
 	}
 	// Once an attempt may have been committed, a later one that surely was not
 	// says nothing about it: the call's outcome stays unknown.
 	unknown := false
 	asked := 0 // endpoints of this attempt
 	for attempt := 1; ; {
-		at := c.at.Load()
 		status, wait, err := c.once(ctx, at, q, body, answer)
 		if err == nil {
 			return status, nil
@@ -91,15 +95,19 @@ func (c *Client) send(ctx context.Context, q *call, answer any, opts []CallOptio
 		again := answered && (status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable) && e.Problem.Retryable
 		if !answered {
 			again = !q.lease || notSent(err)
-		} else if q.lease && e.Problem.Outcome == wire.Unknown {
-			again = false
+		} else if e.Problem.Outcome == wire.Unknown && status >= http.StatusInternalServerError {
+			again = write
 		}
 		if write && (!answered && !notSent(err) || answered && e.Problem.Outcome == wire.Unknown) {
 			unknown = true
 		}
-		if ctx.Err() == nil && (!answered || status == http.StatusServiceUnavailable) {
+		if ctx.Err() == nil && (!answered || status == http.StatusServiceUnavailable || again && status >= http.StatusInternalServerError) {
 			// This node does not do, also for calls that are not repeated.
-			c.leave(at)
+			if c.leave(at); spread {
+				at = c.after(at)
+			} else {
+				at = c.at.Load()
+			}
 			if asked++; again && asked < len(c.endpoints) {
 				continue
 			}
@@ -114,6 +122,7 @@ func (c *Client) send(ctx context.Context, q *call, answer any, opts []CallOptio
 			wait = c.backoff(attempt)
 		} else {
 			// Clients that were turned away together must not come back together.
+			wait = min(wait, retryAfterMost)
 			wait += time.Duration(mathrand.Int64N(int64(wait)/4 + 1))
 		}
 		attempt, asked = attempt+1, 0
@@ -158,124 +167,6 @@ func notSent(err error) bool {
 type unsentError struct{ error }
 
 func (e *unsentError) Unwrap() error { return e.error }
-
-// once sends the request one time, to one endpoint. wait is what the server
-// asked for.
-func (c *Client) once(ctx context.Context, at uint32, q *call, body []byte, answer any) (status int, wait time.Duration, err error) {
-	to := c.endpoints[at]
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	alive := func(time.Duration) {}
-	if c.try > 0 && !q.query.Has("at") { // to rebuild a past can take long
-		t := time.AfterFunc(c.try+q.patience, func() { cancel(fmt.Errorf("%s does not answer", to.Host)) })
-		defer t.Stop()
-		alive = func(d time.Duration) { t.Reset(d) }
-	}
-	req, err := c.request(ctx, to, q, body)
-	if err != nil {
-		return 0, 0, err
-	}
-	var begun atomic.Bool
-	req = req.WithContext(httptrace.WithClientTrace(req.Context(), &httptrace.ClientTrace{
-		GotConn: func(httptrace.GotConnInfo) { begun.Store(true) },
-	}))
-	resp, err := c.http.Do(req)
-	if err != nil {
-		if cause := context.Cause(ctx); cause != nil && !errors.Is(err, cause) {
-			err = fmt.Errorf("%w: %w", cause, err)
-		}
-		if !begun.Load() {
-			err = &unsentError{err}
-		}
-		return 0, 0, err
-	}
-	defer resp.Body.Close()
-	if resp.Close {
-		c.leave(at) // it lets its connections go: it is about to end
-	}
-	b, err := io.ReadAll(io.LimitReader(patientReader{resp.Body, func() { alive(c.try) }}, maxAnswer))
-	if err != nil {
-		return resp.StatusCode, 0, fmt.Errorf("%s %s: read the answer: %w", q.method, q.path, err)
-	}
-	if resp.StatusCode >= 300 {
-		e := problem(resp, b)
-		return resp.StatusCode, retryAfter(resp, &e.Problem), e
-	}
-	if answer != nil && len(b) > 0 {
-		if err := wire.Unmarshal(b, answer); err != nil {
-			return resp.StatusCode, 0, &Error{Problem: wire.Problem{Status: resp.StatusCode, Code: "bad_answer",
-				Detail: "the server's answer is not understood: " + err.Error()}}
-		}
-	}
-	return resp.StatusCode, 0, nil
-}
-
-// patientReader tells that there is still something coming.
-type patientReader struct {
-	io.Reader
-	alive func()
-}
-
-func (r patientReader) Read(b []byte) (int, error) {
-	r.alive()
-	return r.Reader.Read(b)
-}
-
-func (c *Client) request(ctx context.Context, to *url.URL, q *call, body []byte) (*http.Request, error) {
-	u := *to
-	u.RawPath = u.EscapedPath() + q.path
-	path, err := url.PathUnescape(u.RawPath)
-	if err != nil {
-		return nil, err
-	}
-	u.Path, u.RawQuery = path, q.query.Encode()
-	var r io.Reader
-	if body != nil {
-		r = bytes.NewReader(body)
-	}
-	req, err := http.NewRequestWithContext(ctx, q.method, u.String(), r)
-	if err != nil {
-		return nil, err
-	}
-	if body != nil {
-		req.Header.Set("Content-Type", "application/json")
-	}
-	req.Header.Set("Accept", "application/json")
-	req.Header.Set("User-Agent", c.agent)
-	if c.token != "" {
-		req.Header.Set("Authorization", "Bearer "+c.token)
-	}
-	if q.key != "" && !q.lease {
-		req.Header.Set("Idempotency-Key", q.key)
-	}
-	return req, nil
-}
-
-// problem reads an error answer; what is not problem+json (a proxy's page)
-// becomes one.
-func problem(resp *http.Response, b []byte) *Error {
-	e := &Error{RequestID: resp.Header.Get("X-Request-Id")}
-	if wire.Unmarshal(b, &e.Problem) != nil || e.Problem.Code == "" {
-		e.Problem = wire.Problem{
-			Title: http.StatusText(resp.StatusCode), Code: "http_" + strconv.Itoa(resp.StatusCode),
-			Detail:    fmt.Sprintf("the server answered %s", resp.Status),
-			Retryable: resp.StatusCode == http.StatusTooManyRequests || resp.StatusCode == http.StatusServiceUnavailable,
-			Outcome:   wire.Unknown,
-		}
-	}
-	e.Problem.Status = resp.StatusCode
-	return e
-}
-
-func retryAfter(resp *http.Response, p *wire.Problem) time.Duration {
-	if p.RetryAfterMS > 0 {
-		return time.Duration(p.RetryAfterMS) * time.Millisecond
-	}
-	if s, err := strconv.Atoi(resp.Header.Get("Retry-After")); err == nil && s > 0 {
-		return time.Duration(s) * time.Second
-	}
-	return 0
-}
 
 func newKey() string {
 	var b [16]byte

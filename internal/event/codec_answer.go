@@ -17,8 +17,7 @@ type Answer struct {
 // EncodeAnswers returns the bytes of a group's answers, in the group's order.
 // Unlike EncodeResult it leaves nothing out.
 func EncodeAnswers(group []Answer) []byte {
-	w := newWriter()
-	w.buf.WriteByte(Version)
+	w := newWriter(answersSize(group))
 	pos, outer := w.open()
 	if len(group) > 0 {
 		w.list(1, len(group))
@@ -27,14 +26,14 @@ func EncodeAnswers(group []Answer) []byte {
 		}
 	}
 	w.close(pos, outer)
-	return w.done()
+	return w.buf
 }
 
 // DecodeAnswers is the inverse of EncodeAnswers. The group must have want
 // answers: another number is refused before anything is made room for.
 func DecodeAnswers(b []byte, want int) ([]Answer, error) {
-	r, err := versioned(b)
-	if err != nil {
+	r := &reader{}
+	if err := r.versioned(b); err != nil {
 		return nil, fmt.Errorf("answers: %w", err)
 	}
 	var group []Answer
@@ -58,6 +57,20 @@ func DecodeAnswers(b []byte, want int) ([]Answer, error) {
 		return nil, fmt.Errorf("answers: %d for %d commands", len(group), want)
 	}
 	return group, nil
+}
+
+// answersSize is what a group's answers take, more or less.
+func answersSize(group []Answer) int {
+	const leased = 3 + 18 + 2*18 + 2*12 + 8*9
+	n := 16
+	for i := range group {
+		s := &group[i].Result
+		n += s.size() + 16*len(s.Leased)
+		for j := range s.Leased {
+			n += leased + len(s.Leased[j].Queue) + len(s.Leased[j].Key) + len(s.Leased[j].Kind)
+		}
+	}
+	return n
 }
 
 func writeAnswer(w *writer, a *Answer) {
@@ -165,7 +178,7 @@ func (r *reader) answer(a *Answer) {
 	})
 }
 
-func (r *reader) leased() (m LeasedMessage) {
+func (r *reader) leased(m *LeasedMessage) {
 	r.fields(func(t int) bool {
 		switch t {
 		case 1:
@@ -209,7 +222,6 @@ func (r *reader) leased() (m LeasedMessage) {
 		}
 		return true
 	})
-	return m
 }
 
 func (r *reader) dead() *DeadView {

@@ -8,8 +8,7 @@ import (
 // EncodeCommand returns a command's bytes. The node that took the request
 // encodes it once; the leader only groups the bytes.
 func EncodeCommand(c *Command) []byte {
-	w := newWriter()
-	w.buf.WriteByte(Version)
+	w := newWriter(c.size())
 	pos, outer := w.open()
 	w.str(1, c.Actor)
 	if q := c.Request; q != nil {
@@ -66,7 +65,7 @@ func EncodeCommand(c *Command) []byte {
 			if len(q.Items) > 0 {
 				w.list(1, len(q.Items))
 				for _, it := range q.Items {
-					w.item(func() { w.b16(1, it.ID); w.ref(2, it.From); w.blob(3, it.Content) })
+					w.item(func() { w.b16(1, it.ID); w.ref(2, it.From); w.blob(3, &it.Content) })
 				}
 			}
 		})
@@ -81,7 +80,58 @@ func EncodeCommand(c *Command) []byte {
 		w.sub(15, func() { w.uint(1, uint64(q.Rules)) })
 	}
 	w.close(pos, outer)
-	return w.done()
+	return w.buf
+}
+
+// size is what a command's bytes take, more or less: what is many or long in it.
+func (c *Command) size() int {
+	n := 128 + len(c.Actor)
+	if q := c.PutQueue; q != nil {
+		n += 256 + len(q.Policy.MessageSchema)
+	}
+	if q := c.Produce; q != nil {
+		n += q.size()
+	}
+	if q := c.Settle; q != nil {
+		n += settlesSize(q.Items)
+	}
+	if q := c.Transaction; q != nil {
+		n += settlesSize(q.Settle)
+		for i := range q.Produce {
+			n += q.Produce[i].size()
+		}
+	}
+	if q := c.Carry; q != nil {
+		for i := range q.Items {
+			n += 64 + blobSize + len(q.Items[i].Content.Bytes)
+		}
+	}
+	return n
+}
+
+const blobSize = 2 + 2 + 32 + 5
+
+func (q *Produce) size() int {
+	n := 64 + len(q.Queue)
+	for i := range q.Messages {
+		m := &q.Messages[i]
+		n += 32 + blobSize + len(m.Key) + len(m.Kind) + len(m.Content.Bytes)
+		if !m.DedupKey.IsZero() || !m.PayloadHash.IsZero() {
+			n += 4 * 19
+		}
+	}
+	return n
+}
+
+func settlesSize(items []SettleItem) int {
+	n := 0
+	for i := range items {
+		n += 32
+		if b := &items[i].Content; !b.IsZero() {
+			n += blobSize + len(b.Bytes)
+		}
+	}
+	return n
 }
 
 func writeProduce(w *writer, q *Produce) {
@@ -105,7 +155,7 @@ func writeProduce(w *writer, q *Produce) {
 		w.b16(7, m.DedupKey)
 		w.b16(8, m.PayloadHash)
 		w.uint(9, uint64(m.Size))
-		w.blob(10, m.Content)
+		w.blob(10, &m.Content)
 		w.b16(11, m.Seen)
 		w.int(12, m.SeenUntil)
 		w.close(pos, outer)
@@ -124,7 +174,7 @@ func writeSettles(w *writer, tag int, items []SettleItem) {
 		w.b16(2, it.Lease)
 		w.int(3, it.DelayMS)
 		w.int(4, it.LeaseMS)
-		w.blob(5, it.Content)
+		w.blob(5, &it.Content)
 		w.close(pos, outer)
 	}
 }
@@ -132,8 +182,8 @@ func writeSettles(w *writer, tag int, items []SettleItem) {
 // DecodeCommand is the inverse of EncodeCommand. The contents in it are not
 // copied: they lie in b, which nobody may change as long as they are used.
 func DecodeCommand(b []byte) (*Command, error) {
-	r, err := versioned(b)
-	if err != nil {
+	r := &reader{}
+	if err := r.versioned(b); err != nil {
 		return nil, fmt.Errorf("command: %w", err)
 	}
 	c := &Command{}
@@ -207,7 +257,7 @@ func DecodeCommand(b []byte) (*Command, error) {
 				case 1:
 					c.Transaction.Settle = list(r, r.settle)
 				case 2:
-					c.Transaction.Produce = list(r, func() Produce { return *readProduce(r) })
+					c.Transaction.Produce = list(r, func(q *Produce) { *q = *readProduce(r) })
 				default:
 					return false
 				}
@@ -287,7 +337,7 @@ func readProduce(r *reader) *Produce {
 	return q
 }
 
-func (r *reader) newMessage() (m NewMessage) {
+func (r *reader) newMessage(m *NewMessage) {
 	r.fields(func(t int) bool {
 		switch t {
 		case 1:
@@ -309,7 +359,7 @@ func (r *reader) newMessage() (m NewMessage) {
 		case 9:
 			m.Size = r.u32()
 		case 10:
-			m.Content = r.blob()
+			r.blob(&m.Content)
 		case 11:
 			m.Seen = r.b16()
 		case 12:
@@ -319,7 +369,6 @@ func (r *reader) newMessage() (m NewMessage) {
 		}
 		return true
 	})
-	return m
 }
 
 func readLease(r *reader) *Lease {
@@ -327,7 +376,7 @@ func readLease(r *reader) *Lease {
 	r.fields(func(t int) bool {
 		switch t {
 		case 1:
-			q.Queues = list(r, r.str)
+			q.Queues = list(r, r.text)
 		case 2:
 			q.Max = int(r.int())
 		case 3:
@@ -335,7 +384,7 @@ func readLease(r *reader) *Lease {
 		case 4:
 			q.Worker = r.str()
 		case 5:
-			q.Kinds = list(r, r.str)
+			q.Kinds = list(r, r.text)
 		default:
 			return false
 		}
@@ -344,7 +393,7 @@ func readLease(r *reader) *Lease {
 	return q
 }
 
-func (r *reader) settle() (it SettleItem) {
+func (r *reader) settle(it *SettleItem) {
 	r.fields(func(t int) bool {
 		switch t {
 		case 1:
@@ -356,16 +405,15 @@ func (r *reader) settle() (it SettleItem) {
 		case 4:
 			it.LeaseMS = r.int()
 		case 5:
-			it.Content = r.blob()
+			r.blob(&it.Content)
 		default:
 			return false
 		}
 		return true
 	})
-	return it
 }
 
-func (r *reader) carry() (it CarryItem) {
+func (r *reader) carry(it *CarryItem) {
 	r.fields(func(t int) bool {
 		switch t {
 		case 1:
@@ -373,13 +421,12 @@ func (r *reader) carry() (it CarryItem) {
 		case 2:
 			it.From = r.ref()
 		case 3:
-			it.Content = r.blob()
+			r.blob(&it.Content)
 		default:
 			return false
 		}
 		return true
 	})
-	return it
 }
 
 // Rules is the newest version of the deciding rules that this program knows; it

@@ -11,9 +11,11 @@ const Version = 1
 
 // EncodeHeader returns the header of an event's record: everything but what
 // the record itself carries (id, subject, back-pointer, alias, content).
-func EncodeHeader(e *Event) []byte {
-	w := newWriter()
-	w.buf.WriteByte(Version)
+func EncodeHeader(e *Event) []byte { return AppendHeader(nil, e) }
+
+// AppendHeader appends what EncodeHeader returns to b.
+func AppendHeader(b []byte, e *Event) []byte {
+	w := &writer{buf: append(b, Version)}
 	pos, outer := w.open()
 	w.uint(1, uint64(e.Type))
 	w.str(2, e.Queue)
@@ -45,13 +47,13 @@ func EncodeHeader(e *Event) []byte {
 	w.uint(26, e.Before)
 	w.uint(27, uint64(e.Rules))
 	w.close(pos, outer)
-	return w.done()
+	return w.buf
 }
 
 // DecodeHeader fills an event from its record's header.
 func DecodeHeader(b []byte, e *Event) error {
-	r, err := versioned(b)
-	if err != nil {
+	r := &reader{}
+	if err := r.versioned(b); err != nil {
 		return fmt.Errorf("event header: %w", err)
 	}
 	r.fields(func(t int) bool {
@@ -124,15 +126,16 @@ func DecodeHeader(b []byte, e *Event) error {
 	return nil
 }
 
-// versioned checks the version byte and returns a reader of what follows.
-func versioned(b []byte) (*reader, error) {
+// versioned checks the version byte and lets r read what follows.
+func (r *reader) versioned(b []byte) error {
 	if len(b) == 0 {
-		return nil, fmt.Errorf("empty")
+		return fmt.Errorf("empty")
 	}
 	if b[0] != Version {
-		return nil, fmt.Errorf("version %d is not this program's %d", b[0], Version)
+		return fmt.Errorf("version %d is not this program's %d", b[0], Version)
 	}
-	return newReader(b[1:]), nil
+	r.b = b[1:]
+	return nil
 }
 
 func writePolicy(w *writer, p *Policy) {
@@ -149,7 +152,7 @@ func writePolicy(w *writer, p *Policy) {
 	if len(p.BackoffScheduleMS) > 0 {
 		w.list(11, len(p.BackoffScheduleMS))
 		for _, v := range p.BackoffScheduleMS {
-			_ = w.enc.EncodeInt(v)
+			w.buf = appendInt(w.buf, v)
 		}
 	}
 	w.uint(12, uint64(p.OnRetry))
@@ -187,7 +190,7 @@ func readPolicy(r *reader) *Policy {
 		case 10:
 			p.BackoffJitter = r.int()
 		case 11:
-			p.BackoffScheduleMS = list(r, r.int)
+			p.BackoffScheduleMS = list(r, func(v *int64) { *v = r.int() })
 		case 12:
 			p.OnRetry = OnRetry(r.enum(len(onRetryNames)))
 		case 13:
@@ -225,16 +228,15 @@ func (r *reader) enum(n int) uint8 {
 // EncodePolicy and DecodePolicy are the policy's bytes outside an event (in a
 // checkpoint).
 func EncodePolicy(p *Policy) []byte {
-	w := newWriter()
-	w.buf.WriteByte(Version)
+	w := newWriter(128 + len(p.MessageSchema))
 	w.item(func() { writePolicy(w, p) })
-	return w.done()
+	return w.buf
 }
 
 // DecodePolicy is the inverse of EncodePolicy.
 func DecodePolicy(b []byte) (*Policy, error) {
-	r, err := versioned(b)
-	if err != nil {
+	r := &reader{}
+	if err := r.versioned(b); err != nil {
 		return nil, fmt.Errorf("policy: %w", err)
 	}
 	p := readPolicy(r)
@@ -247,8 +249,7 @@ func DecodePolicy(b []byte) (*Policy, error) {
 // EncodeContent returns what users wrote as a blob: its bytes and their
 // SHA-256. A Content without anything in it is the zero Blob.
 func EncodeContent(c *Content) Blob {
-	w := newWriter()
-	w.buf.WriteByte(Version)
+	w := newWriter(c.size())
 	pos, outer := w.open()
 	w.bytes(1, c.Payload)
 	w.bool(2, c.Binary)
@@ -256,8 +257,7 @@ func EncodeContent(c *Content) Blob {
 	if len(c.Headers) > 0 {
 		w.list(4, 2*len(c.Headers))
 		for _, h := range c.Headers {
-			_ = w.enc.EncodeString(h.Name)
-			_ = w.enc.EncodeString(h.Value)
+			w.buf = appendString(appendString(w.buf, h.Name), h.Value)
 		}
 	}
 	w.str(5, c.CorrelationID)
@@ -265,12 +265,20 @@ func EncodeContent(c *Content) Blob {
 	w.bytes(7, c.Result)
 	w.bytes(8, c.Answer)
 	if w.n == 0 {
-		w.free()
 		return Blob{}
 	}
 	w.close(pos, outer)
-	b := w.done()
-	return Blob{Digest: sha256.Sum256(b), Bytes: b}
+	return Blob{Digest: sha256.Sum256(w.buf), Bytes: w.buf}
+}
+
+// size is what a content's bytes take at most, but for the version.
+func (c *Content) size() int {
+	const field = 1 + 5 // tag, and code with length
+	n := 3 + 7*field + len(c.Payload) + len(c.ContentType) + len(c.CorrelationID) + len(c.Error) + len(c.Result) + len(c.Answer)
+	for i := range c.Headers {
+		n += 2*field + len(c.Headers[i].Name) + len(c.Headers[i].Value)
+	}
+	return n
 }
 
 // DecodeContent is the inverse of EncodeContent. Nil bytes are an empty
@@ -280,8 +288,8 @@ func DecodeContent(b []byte) (*Content, error) {
 	if len(b) == 0 {
 		return c, nil
 	}
-	r, err := versioned(b)
-	if err != nil {
+	r := &reader{}
+	if err := r.versioned(b); err != nil {
 		return nil, fmt.Errorf("content: %w", err)
 	}
 	r.fields(func(t int) bool {
@@ -293,7 +301,7 @@ func DecodeContent(b []byte) (*Content, error) {
 		case 3:
 			c.ContentType = r.str()
 		case 4:
-			s := list(r, r.str)
+			s := list(r, r.text)
 			if len(s)%2 != 0 {
 				r.fail(fmt.Errorf("a header without a value"))
 				return true

@@ -6,8 +6,7 @@ import "fmt"
 // messages and a mark's digest are not part of it: neither takes an
 // Idempotency-Key.
 func EncodeResult(s *Result) []byte {
-	w := newWriter()
-	w.buf.WriteByte(Version)
+	w := newWriter(s.size())
 	pos, outer := w.open()
 	w.uint(1, s.Index)
 	w.bool(2, s.Created)
@@ -15,7 +14,17 @@ func EncodeResult(s *Result) []byte {
 	writeProduced(w, 4, s.Produced)
 	writeSettled(w, 5, s.Settled)
 	w.close(pos, outer)
-	return w.done()
+	return w.buf
+}
+
+// size is what a result's bytes take, more or less: what is produced and settled.
+func (s *Result) size() int {
+	const produced, settled = 3 + 2 + 17 + 2, 3 + 8 + 2*18 + 16 + 2*9
+	n := 32 + produced*len(s.Produced) + settled*len(s.Settled)
+	for i := range s.Settled {
+		n += len(s.Settled[i].Queue)
+	}
+	return n
 }
 
 // Without closures: a forwarded group has up to a thousand answers, and most are
@@ -54,8 +63,8 @@ func writeSettled(w *writer, tag int, list []Settled) {
 
 // DecodeResult is the inverse of EncodeResult.
 func DecodeResult(b []byte) (*Result, error) {
-	r, err := versioned(b)
-	if err != nil {
+	r := &reader{}
+	if err := r.versioned(b); err != nil {
 		return nil, fmt.Errorf("result: %w", err)
 	}
 	s := &Result{}
@@ -82,7 +91,7 @@ func DecodeResult(b []byte) (*Result, error) {
 	return s, nil
 }
 
-func (r *reader) produced() (p Produced) {
+func (r *reader) produced(p *Produced) {
 	r.fields(func(t int) bool {
 		switch t {
 		case 1:
@@ -94,10 +103,9 @@ func (r *reader) produced() (p Produced) {
 		}
 		return true
 	})
-	return p
 }
 
-func (r *reader) settled() (s Settled) {
+func (r *reader) settled(s *Settled) {
 	r.fields(func(t int) bool {
 		switch t {
 		case 1:
@@ -119,5 +127,4 @@ func (r *reader) settled() (s Settled) {
 		}
 		return true
 	})
-	return s
 }

@@ -207,22 +207,19 @@ func TestOtherVersions(t *testing.T) {
 // TestUnknownFields: a node that does not know a field stops rather than
 // guesses.
 func TestUnknownFields(t *testing.T) {
-	w := newWriter()
-	w.buf.WriteByte(Version)
+	w := newWriter(0)
 	w.item(func() { w.uint(1, uint64(Acked)); w.uint(99, 1) })
-	if err := DecodeHeader(w.buf.Bytes(), &Event{}); err == nil || err.Error() != "event header: unknown field tag 99" {
+	if err := DecodeHeader(w.buf, &Event{}); err == nil || err.Error() != "event header: unknown field tag 99" {
 		t.Errorf("an unknown tag: %v", err)
 	}
-	w = newWriter()
-	w.buf.WriteByte(Version)
+	w = newWriter(0)
 	w.item(func() { w.uint(1, uint64(len(typeNames))) })
-	if err := DecodeHeader(w.buf.Bytes(), &Event{}); err == nil || err.Error() != "event header: unknown event type 21" {
+	if err := DecodeHeader(w.buf, &Event{}); err == nil || err.Error() != "event header: unknown event type 21" {
 		t.Errorf("an unknown type: %v", err)
 	}
-	w = newWriter()
-	w.buf.WriteByte(Version)
+	w = newWriter(0)
 	w.item(func() { w.str(2, "q"); w.uint(1, 1) })
-	if err := DecodeHeader(w.buf.Bytes(), &Event{}); err == nil || err.Error() != "event header: tag 1 after 2" {
+	if err := DecodeHeader(w.buf, &Event{}); err == nil || err.Error() != "event header: tag 1 after 2" {
 		t.Errorf("tags out of order: %v", err)
 	}
 }

@@ -2,12 +2,10 @@ package event
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
-	"sync"
-
-	"github.com/vmihailenco/msgpack/v5"
+	"math"
 )
 
 // Everything is coded as msgpack maps from small integers (tags, frozen) to
@@ -15,103 +13,81 @@ import (
 // canonical, absent fields cost nothing, and a golden test can freeze them.
 // An unknown tag is an error: it was written by a newer program, and a node
 // that does not know a field must stop rather than guess.
+//
+// The bytes are those of github.com/vmihailenco/msgpack (a test holds them
+// against it), written by hand: every node does this several times a message.
 
 var errTag = errors.New("unknown field tag")
 
 // writer builds tagged maps.
 type writer struct {
-	buf bytes.Buffer
-	enc *msgpack.Encoder
+	buf []byte
 	n   int // fields written into the open map
 }
 
-var writers = sync.Pool{New: func() any {
-	w := &writer{}
-	w.enc = msgpack.NewEncoder(&w.buf)
+// newWriter returns a writer with room for size bytes, which begins with the
+// version. What is written is in buf.
+func newWriter(size int) *writer {
+	w := &writer{buf: make([]byte, 1, 1+size)}
+	w.buf[0] = Version
 	return w
-}}
-
-// newWriter returns an empty writer; done gives it back.
-func newWriter() *writer { return writers.Get().(*writer) }
-
-// keepWriter bounds the memory that a writer in the pool holds.
-const keepWriter = 256 << 10
-
-// done returns what was written, in a slice of its own, and gives the writer
-// back.
-func (w *writer) done() []byte {
-	b := bytes.Clone(w.buf.Bytes())
-	w.free()
-	return b
-}
-
-func (w *writer) free() {
-	if w.buf.Cap() > keepWriter {
-		return
-	}
-	w.buf.Reset()
-	w.n = 0
-	writers.Put(w)
 }
 
 // open starts a map and returns what close needs; the map's length is always
 // written as map16 so that it can be filled in afterwards.
 func (w *writer) open() (pos, outer int) {
-	pos, outer = w.buf.Len(), w.n
-	w.buf.Write([]byte{0xde, 0, 0})
+	pos, outer = len(w.buf), w.n
+	w.buf = append(w.buf, 0xde, 0, 0)
 	w.n = 0
 	return pos, outer
 }
 
 func (w *writer) close(pos, outer int) {
-	b := w.buf.Bytes()
-	b[pos+1], b[pos+2] = byte(w.n>>8), byte(w.n)
+	w.buf[pos+1], w.buf[pos+2] = byte(w.n>>8), byte(w.n)
 	w.n = outer
 }
 
-// The encoder's errors are the buffer's, which has none.
-
-func (w *writer) tag(t int) { w.n++; _ = w.enc.EncodeUint(uint64(t)) }
+func (w *writer) tag(t int) { w.n++; w.buf = append(w.buf, byte(t)) } // all are below 128
 
 func (w *writer) uint(t int, v uint64) {
 	if v != 0 {
 		w.tag(t)
-		_ = w.enc.EncodeUint(v)
+		w.buf = appendUint(w.buf, v)
 	}
 }
 
 func (w *writer) int(t int, v int64) {
 	if v != 0 {
 		w.tag(t)
-		_ = w.enc.EncodeInt(v)
+		w.buf = appendInt(w.buf, v)
 	}
 }
 
 func (w *writer) bool(t int, v bool) {
 	if v {
 		w.tag(t)
-		_ = w.enc.EncodeBool(true)
+		w.buf = append(w.buf, 0xc3)
 	}
 }
 
 func (w *writer) str(t int, v string) {
 	if v != "" {
 		w.tag(t)
-		_ = w.enc.EncodeString(v)
+		w.buf = appendString(w.buf, v)
 	}
 }
 
 func (w *writer) bytes(t int, v []byte) {
 	if len(v) != 0 {
 		w.tag(t)
-		_ = w.enc.EncodeBytes(v)
+		w.buf = appendBytes(w.buf, v)
 	}
 }
 
 func (w *writer) b16(t int, v [16]byte) {
 	if v != [16]byte{} {
 		w.tag(t)
-		_ = w.enc.EncodeBytes(v[:])
+		w.buf = append(append(w.buf, 0xc4, 16), v[:]...)
 	}
 }
 
@@ -119,7 +95,7 @@ func (w *writer) strs(t int, v []string) {
 	if len(v) != 0 {
 		w.list(t, len(v))
 		for _, s := range v {
-			_ = w.enc.EncodeString(s)
+			w.buf = appendString(w.buf, s)
 		}
 	}
 }
@@ -127,22 +103,29 @@ func (w *writer) strs(t int, v []string) {
 func (w *writer) ref(t int, r Ref) {
 	if !r.IsZero() {
 		w.list(t, 2)
-		_ = w.enc.EncodeUint(r.Index)
-		_ = w.enc.EncodeUint(uint64(r.Number))
+		w.buf = appendUint(w.buf, r.Index)
+		w.buf = appendUint(w.buf, uint64(r.Number))
 	}
 }
 
-func (w *writer) blob(t int, b Blob) {
+func (w *writer) blob(t int, b *Blob) {
 	if !b.IsZero() {
 		w.list(t, 2)
-		_ = w.enc.EncodeBytes(b.Digest[:])
-		_ = w.enc.EncodeBytes(b.Bytes)
+		w.buf = append(append(w.buf, 0xc4, 32), b.Digest[:]...)
+		w.buf = appendBytes(w.buf, b.Bytes)
 	}
 }
 
 func (w *writer) list(t, n int) {
 	w.tag(t)
-	_ = w.enc.EncodeArrayLen(n)
+	switch {
+	case n < 16:
+		w.buf = append(w.buf, 0x90|byte(n))
+	case n <= math.MaxUint16:
+		w.buf = binary.BigEndian.AppendUint16(append(w.buf, 0xdc), uint16(n))
+	default:
+		w.buf = binary.BigEndian.AppendUint32(append(w.buf, 0xdd), uint32(n))
+	}
 }
 
 // sub writes a nested map under a tag.
@@ -158,30 +141,103 @@ func (w *writer) item(fn func()) {
 	w.close(pos, outer)
 }
 
-// reader takes tagged maps apart. After an error everything reads as zero.
-type reader struct {
-	all []byte
-	src bytes.Reader // of all
-	dec *msgpack.Decoder
-	err error
+func appendUint(b []byte, v uint64) []byte {
+	switch {
+	case v <= math.MaxInt8:
+		return append(b, byte(v))
+	case v <= math.MaxUint8:
+		return append(b, 0xcc, byte(v))
+	case v <= math.MaxUint16:
+		return binary.BigEndian.AppendUint16(append(b, 0xcd), uint16(v))
+	case v <= math.MaxUint32:
+		return binary.BigEndian.AppendUint32(append(b, 0xce), uint32(v))
+	}
+	return binary.BigEndian.AppendUint64(append(b, 0xcf), v)
 }
 
-var readers = sync.Pool{New: func() any { return &reader{dec: msgpack.NewDecoder(nil)} }}
+func appendInt(b []byte, v int64) []byte {
+	switch {
+	case v >= 0:
+		return appendUint(b, uint64(v))
+	case v >= -32:
+		return append(b, byte(v))
+	case v >= math.MinInt8:
+		return append(b, 0xd0, byte(v))
+	case v >= math.MinInt16:
+		return binary.BigEndian.AppendUint16(append(b, 0xd1), uint16(v))
+	case v >= math.MinInt32:
+		return binary.BigEndian.AppendUint32(append(b, 0xd2), uint32(v))
+	}
+	return binary.BigEndian.AppendUint64(append(b, 0xd3), uint64(v))
+}
 
-// newReader returns a reader of b; end gives it back.
-func newReader(b []byte) *reader {
-	r := readers.Get().(*reader)
-	r.all, r.err = b, nil
-	r.src.Reset(b)
-	r.dec.Reset(&r.src)
-	return r
+func appendString(b []byte, v string) []byte {
+	switch n := len(v); {
+	case n < 32:
+		b = append(b, 0xa0|byte(n))
+	case n <= math.MaxUint8:
+		b = append(b, 0xd9, byte(n))
+	case n <= math.MaxUint16:
+		b = binary.BigEndian.AppendUint16(append(b, 0xda), uint16(n))
+	default:
+		b = binary.BigEndian.AppendUint32(append(b, 0xdb), uint32(n))
+	}
+	return append(b, v...)
+}
+
+func appendBytes(b, v []byte) []byte {
+	switch n := len(v); {
+	case n <= math.MaxUint8:
+		b = append(b, 0xc4, byte(n))
+	case n <= math.MaxUint16:
+		b = binary.BigEndian.AppendUint16(append(b, 0xc5), uint16(n))
+	default:
+		b = binary.BigEndian.AppendUint32(append(b, 0xc6), uint32(n))
+	}
+	return append(b, v...)
+}
+
+// reader takes tagged maps apart. After an error everything reads as zero.
+type reader struct {
+	b    []byte // what is left
+	err  error
+	last string // the text read last: neighbours often say the same
 }
 
 func (r *reader) fail(err error) {
 	if r.err == nil {
 		r.err = err
+		r.b = nil
 	}
 }
+
+var errCut = errors.New("it is cut")
+
+// code takes one byte.
+func (r *reader) code() byte {
+	if len(r.b) == 0 {
+		r.fail(errCut)
+		return 0
+	}
+	c := r.b[0]
+	r.b = r.b[1:]
+	return c
+}
+
+// be takes a number of n bytes, big-endian.
+func (r *reader) be(n int) (v uint64) {
+	if len(r.b) < n {
+		r.fail(errCut)
+		return 0
+	}
+	for _, c := range r.b[:n] {
+		v = v<<8 | uint64(c)
+	}
+	r.b = r.b[n:]
+	return v
+}
+
+func (r *reader) wrong(c byte, want string) { r.fail(fmt.Errorf("code %#x where %s belongs", c, want)) }
 
 // fields calls fn with each tag of a map; fn reads the value and returns false
 // for a tag that it does not know.
@@ -189,17 +245,24 @@ func (r *reader) fields(fn func(tag int) bool) {
 	if r.err != nil {
 		return
 	}
-	n, err := r.dec.DecodeMapLen()
-	if err != nil {
-		r.fail(err)
-		return
+	n := 0
+	switch c := r.code(); {
+	case r.err != nil:
+	case c&0xf0 == 0x80:
+		n = int(c & 0x0f)
+	case c == 0xde:
+		n = int(r.be(2))
+	case c == 0xdf:
+		n = int(r.be(4))
+	case c == 0xc0: // nil
+	default:
+		r.wrong(c, "a map")
 	}
 	last := -1
 	for i := 0; i < n && r.err == nil; i++ {
-		t, err := r.dec.DecodeInt()
+		t := int(r.int())
 		switch {
-		case err != nil:
-			r.fail(err)
+		case r.err != nil:
 		case t <= last:
 			r.fail(fmt.Errorf("tag %d after %d", t, last))
 		case !fn(t):
@@ -209,54 +272,105 @@ func (r *reader) fields(fn func(tag int) bool) {
 	}
 }
 
-// end reports the first error, or bytes left behind the value, and gives the
-// reader back.
+// end reports the first error, or bytes left behind the value.
 func (r *reader) end() error {
-	err := r.err
-	if err == nil && r.src.Len() != 0 {
-		err = fmt.Errorf("%d bytes too many", r.src.Len())
+	if r.err == nil && len(r.b) != 0 {
+		return fmt.Errorf("%d bytes too many", len(r.b))
 	}
-	r.all, r.err = nil, nil
-	r.src.Reset(nil)
-	readers.Put(r)
-	return err
+	return r.err
 }
 
-func read[T any](r *reader, fn func() (T, error)) T {
-	var zero T
+func (r *reader) uint() uint64 { return uint64(r.int()) }
+
+// int takes a number, of whatever code: what is written as unsigned is read as
+// such by the caller's conversion.
+func (r *reader) int() int64 {
 	if r.err != nil {
-		return zero
+		return 0
 	}
-	v, err := fn()
-	if err != nil {
-		r.fail(err)
-		return zero
+	c := r.code()
+	if c < 0x80 || c >= 0xe0 {
+		return int64(int8(c))
 	}
-	return v
+	switch c {
+	case 0xcc:
+		return int64(r.be(1))
+	case 0xcd:
+		return int64(r.be(2))
+	case 0xce:
+		return int64(r.be(4))
+	case 0xcf, 0xd3:
+		return int64(r.be(8))
+	case 0xd0:
+		return int64(int8(r.be(1)))
+	case 0xd1:
+		return int64(int16(r.be(2)))
+	case 0xd2:
+		return int64(int32(r.be(4)))
+	case 0xc0: // nil
+		return 0
+	}
+	r.wrong(c, "a number")
+	return 0
 }
 
-func (r *reader) uint() uint64 { return read(r, r.dec.DecodeUint64) }
-func (r *reader) int() int64   { return read(r, r.dec.DecodeInt64) }
-func (r *reader) bool() bool   { return read(r, r.dec.DecodeBool) }
-func (r *reader) str() string  { return string(r.peek()) }
+func (r *reader) bool() bool {
+	if r.err != nil {
+		return false
+	}
+	switch c := r.code(); c {
+	case 0xc3:
+		return true
+	case 0xc2, 0xc0:
+	default:
+		if r.err == nil {
+			r.wrong(c, "true or false")
+		}
+	}
+	return false
+}
+
+func (r *reader) str() string {
+	b := r.peek()
+	if string(b) != r.last {
+		r.last = string(b)
+	}
+	return r.last
+}
 
 // bytes reads a byte string into a slice of its own.
 func (r *reader) bytes() []byte { return bytes.Clone(r.peek()) }
 
 // peek reads a byte string (or a text: both are coded alike) without copying
-// it: it lies in what is decoded. The library would make room for whatever
-// length is claimed; here it must be there.
+// it: it lies in what is decoded.
 func (r *reader) peek() []byte {
-	n := read(r, r.dec.DecodeBytesLen)
-	if n > r.src.Len() {
-		r.fail(fmt.Errorf("%d bytes where %d are left", n, r.src.Len()))
-	}
-	if r.err != nil || n <= 0 {
+	if r.err != nil {
 		return nil
 	}
-	at := len(r.all) - r.src.Len()
-	_, _ = r.src.Seek(int64(n), io.SeekCurrent) // they are there
-	return r.all[at : at+n : at+n]
+	n := 0
+	switch c := r.code(); {
+	case r.err != nil:
+	case c&0xe0 == 0xa0:
+		n = int(c & 0x1f)
+	case c == 0xc4, c == 0xd9:
+		n = int(r.be(1))
+	case c == 0xc5, c == 0xda:
+		n = int(r.be(2))
+	case c == 0xc6, c == 0xdb:
+		n = int(r.be(4))
+	case c == 0xc0: // nil
+	default:
+		r.wrong(c, "a text or bytes")
+	}
+	if n > len(r.b) {
+		r.fail(fmt.Errorf("%d bytes where %d are left", n, len(r.b)))
+	}
+	if r.err != nil || n == 0 {
+		return nil
+	}
+	b := r.b[:n:n]
+	r.b = r.b[n:]
+	return b
 }
 
 func (r *reader) u32() uint32 { return narrow[uint32](r, 1<<32-1) }
@@ -284,18 +398,30 @@ func (r *reader) b16() (out [16]byte) {
 // count reads a list's length. Each element takes at least a byte, so a length
 // over what is left is refused before anything is allocated for it.
 func (r *reader) count() int {
-	n := read(r, r.dec.DecodeArrayLen)
-	if n < 0 {
-		n = 0
+	if r.err != nil {
+		return 0
 	}
-	if n > r.src.Len() {
-		r.fail(fmt.Errorf("a list of %d in %d bytes", n, r.src.Len()))
+	n := 0
+	switch c := r.code(); {
+	case r.err != nil:
+	case c&0xf0 == 0x90:
+		n = int(c & 0x0f)
+	case c == 0xdc:
+		n = int(r.be(2))
+	case c == 0xdd:
+		n = int(r.be(4))
+	case c == 0xc0: // nil
+	default:
+		r.wrong(c, "a list")
+	}
+	if n > len(r.b) {
+		r.fail(fmt.Errorf("a list of %d in %d bytes", n, len(r.b)))
 		return 0
 	}
 	return n
 }
 
-func list[T any](r *reader, one func() T) []T {
+func list[T any](r *reader, one func(*T)) []T {
 	n := r.count()
 	if n == 0 {
 		return nil
@@ -303,7 +429,9 @@ func list[T any](r *reader, one func() T) []T {
 	// An element can be much larger than the byte that it must take.
 	out := make([]T, 0, min(n, 1024))
 	for i := 0; i < n && r.err == nil; i++ {
-		out = append(out, one())
+		var zero T
+		out = append(out, zero)
+		one(&out[i])
 	}
 	return out
 }
@@ -315,7 +443,7 @@ func (r *reader) ref() Ref {
 	return Ref{Index: r.uint(), Number: r.u32()}
 }
 
-func (r *reader) blob() (b Blob) {
+func (r *reader) blob(b *Blob) {
 	if n := r.count(); r.err == nil && n != 2 {
 		r.fail(errors.New("a content has digest and bytes"))
 	}
@@ -325,5 +453,6 @@ func (r *reader) blob() (b Blob) {
 	}
 	copy(b.Digest[:], d)
 	b.Bytes = r.peek()
-	return b
 }
+
+func (r *reader) text(s *string) { *s = r.str() }

@@ -94,6 +94,8 @@ var routeCalls = []routeCall{
 	{"GET /v1/events", "/v1/events?queue=a.1", "", "read"},
 	{"GET /v1/operations/{idempotency_key}", "/v1/operations/k", "", "known"},
 	{"GET /v1/operations/stats", "/v1/operations/stats", "", "any read"},
+	{"GET /v1/log/head", "/v1/log/head", "", "any read"},
+	{"GET /v1/log/segments", "/v1/log/segments", "", "any read"},
 	{"GET /v1/cluster", "/v1/cluster", "", "any read"},
 	{"POST /v1/cluster/nodes", "/v1/cluster/nodes", n2, "admin"},
 	{"DELETE /v1/cluster/nodes/{id}", "/v1/cluster/nodes/n1?force=true", "", "admin"},

@@ -141,8 +141,8 @@ type Cluster interface {
 	Snapshot(ctx context.Context) (map[string]uint64, error)
 }
 
-// Deps is what the API stands on. Rates, Load, Operations, Floors, Past, Cluster,
-// Age, AskOthers and Registry may be nil.
+// Deps is what the API stands on. Rates, Load, Operations, Floors, Past, Proof,
+// Cluster, Age, AskOthers and Registry may be nil.
 type Deps struct {
 	Proposer   Proposer
 	Barrier    Barrier
@@ -150,6 +150,7 @@ type Deps struct {
 	Log        Log
 	LogErrors  LogErrors
 	Past       Past
+	Proof      Proof
 	Ready      Readiness
 	Rates      Rates
 	Load       Load

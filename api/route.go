@@ -49,6 +49,8 @@ func (s *Server) mux() *http.ServeMux {
 	add("POST /v1/transactions", access{on: known}, s.transact)
 
 	add("GET /v1/events", access{roleRead, somehow}, s.events)
+	add("GET /v1/log/head", access{roleRead, somehow}, s.logHead)
+	add("GET /v1/log/segments", access{roleRead, somehow}, s.logSegments)
 	// Both tell of no queue: the one only what the token itself did, the other
 	// numbers.
 	add("GET /v1/operations/{idempotency_key}", access{on: known}, s.operations)

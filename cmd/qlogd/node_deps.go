@@ -29,6 +29,7 @@ func (e *engine) deps(source *replay.Source, registry *prometheus.Registry) api.
 			Gone: eventlog.ErrGone, Erased: eventlog.ErrErased, NotFound: eventlog.ErrNotFound, Range: eventlog.IsRange,
 		},
 		Past:       past{replay.NewPast(source, 4, 2)},
+		Proof:      proof{e},
 		Ready:      e.replica,
 		Rates:      rates{e.models, e.replica},
 		Load:       load{e.replica},

@@ -515,4 +515,3 @@ func TestHeadsTellWhatWasDone(t *testing.T) {
 		t.Error(err)
 	}
 }
-

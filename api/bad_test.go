@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/qlogd/qlogd/api/wire"
+
+	"github.com/qlogd/qlogd/internal/msgp"
 )
 
 const aULID = "01JABCDEFGHJKMNPQRSTVWXYZ0"
@@ -275,7 +277,7 @@ func TestEchoIsShort(t *testing.T) {
 func TestDeepBodyIsFlat(t *testing.T) {
 	body := bytes.Repeat([]byte("["), 8<<20)
 	if n := testing.AllocsPerRun(1, func() {
-		if !tooDeep(body) {
+		if !msgp.TooDeep(body, msgp.MaxDepth) {
 			t.Fatal("not too deep")
 		}
 	}); n != 0 {

@@ -13,35 +13,6 @@ import (
 	"github.com/qlogd/qlogd/internal/event"
 )
 
-// maxDepth is how deep a body may be nested.
-const maxDepth = 64
-
-// tooDeep reports whether JSON is nested deeper than maxDepth. It looks at
-// brackets only, so that it is flat in memory and ends at the first one too
-// many; whether the JSON is any good is found out later.
-func tooDeep(b []byte) bool {
-	depth, inString := 0, false
-	for i := 0; i < len(b); i++ {
-		switch c := b[i]; {
-		case inString:
-			if c == '\\' {
-				i++
-			} else if c == '"' {
-				inString = false
-			}
-		case c == '"':
-			inString = true
-		case c == '{' || c == '[':
-			if depth++; depth > maxDepth {
-				return true
-			}
-		case c == '}' || c == ']':
-			depth--
-		}
-	}
-	return false
-}
-
 // decodeProblem tells what is wrong with a body: syntaxCode where it is not
 // JSON at all, invalid_argument where it is JSON but not what was asked for.
 func decodeProblem(err error, syntaxCode string) error {
@@ -74,6 +45,12 @@ func expected(e *json.SemanticError) string {
 	want := "a value of another type"
 	if e.Err != nil && e.GoType == reflect.TypeFor[wire.Time]() {
 		return e.Err.Error()
+	}
+	if e.GoType == reflect.TypeFor[wire.Bytes]() {
+		if e.JSONKind == '"' {
+			return e.Err.Error()
+		}
+		return "must be a string, not " + kindName(e.JSONKind)
 	}
 	if t := e.GoType; t != nil {
 		for t.Kind() == reflect.Pointer {

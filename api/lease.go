@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"encoding/base64"
+	"encoding/binary"
 	"fmt"
 	"net/http"
 	"slices"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/internal/msgp"
 )
 
 const defaultMax = 10 // max_messages left out
@@ -194,8 +196,14 @@ func (s *Server) answerLeased(q *request, leased []event.LeasedMessage) error {
 	for i := range leased {
 		size += 512 + int(leased[i].Size)
 	}
-	b := append(make([]byte, 0, size), `{"messages":[`...)
-	n := 0
+	form := q.form()
+	b := make([]byte, 0, size)
+	if form == asJSON {
+		b = append(b, `{"messages":[`...)
+	} else {
+		b = append(msgp.AppendStr(msgp.AppendMap(b, 1), "messages"), 0xdd, 0, 0, 0, 0) // how many is written in the end
+	}
+	list, n := len(b), 0
 	for i := range leased {
 		m := &leased[i]
 		var c *event.Content
@@ -207,17 +215,29 @@ func (s *Server) answerLeased(q *request, leased []event.LeasedMessage) error {
 			s.log.Error("a leased message's content cannot be read", "message", m.ID, "queue", m.Queue, "error", err)
 			continue
 		}
-		if n++; n > 1 {
-			b = append(b, ',')
+		n++
+		switch {
+		case form != asJSON:
+			b, err = s.packLeased(b, form, m, c)
+		default:
+			if n > 1 {
+				b = append(b, ',')
+			}
+			b, err = s.appendLeased(b, m, c)
 		}
-		if b, err = s.appendLeased(b, m, c); err != nil {
+		if err != nil {
 			return err
 		}
 	}
 	if n == 0 && len(leased) > 0 {
 		return fmt.Errorf("no content of %d leased messages can be read", len(leased))
 	}
-	return q.answerJSON(http.StatusOK, append(b, "]}"...))
+	if form == asJSON {
+		b = append(b, "]}"...)
+	} else {
+		binary.BigEndian.PutUint32(b[list-4:], uint32(n))
+	}
+	return q.sendAs(form, http.StatusOK, b)
 }
 
 // appendLeased appends a wire.LeasedMessage.

@@ -2,7 +2,6 @@ package api
 
 import (
 	"context"
-	"encoding/base64"
 	"net/http"
 	"slices"
 
@@ -137,8 +136,9 @@ func setContent(m *wire.Message, c *event.Content) {
 		m.Payload = jsontext.Value("null")
 		return
 	case c.Binary:
-		b := base64.StdEncoding.EncodeToString(c.Payload)
-		m.PayloadBase64 = &b
+		if m.PayloadBytes = c.Payload; m.PayloadBytes == nil {
+			m.PayloadBytes = wire.Bytes{} // an empty payload, not none
+		}
 		m.ContentType = c.ContentType
 	default:
 		m.Payload = jsontext.Value(c.Payload)

@@ -1,269 +1,205 @@
 package api
 
 import (
-	"bytes"
-	"encoding/base64"
-	"encoding/binary"
 	"errors"
-	"io"
-	"math"
-	"strconv"
+	"net/http"
+	"strings"
+	"time"
 
-	"github.com/go-json-experiment/json/jsontext"
-
+	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/internal/msgp"
 )
 
-// msgpack is made JSON on its way in and made from JSON on its way out, so
-// that there is one validation and one shape. bin becomes a base64 string (so
-// payload_base64 can be given as bin); ext types, map keys that are not
-// strings, NaN and infinities have no JSON and are refused. Every length is
-// checked against what is there before it is believed.
+// form is how an answer is written.
+type form uint8
 
-// msgpackToJSON appends src's JSON to dst, at most limit bytes.
-func msgpackToJSON(dst, src []byte, limit int) ([]byte, error) {
-	t := transcoder{src: src, out: dst, limit: limit}
-	if dst == nil {
-		t.out = make([]byte, 0, len(src)+len(src)/4+16)
-	}
-	t.value(1)
-	if t.err == nil && t.pos != len(src) {
-		t.fail("something after the end")
-	}
-	return t.out, t.err
+const (
+	asJSON form = iota
+	// asMsgpack is the JSON in msgpack: byte payloads are base64 strings.
+	asMsgpack
+	// asKept has payloads and results as they are kept: bytes as bin, JSON as the
+	// extension type 74 with its text.
+	asKept
+)
+
+// msgpackRoutes are the paths of produce, lease and settle calls.
+var msgpackRoutes = map[string]bool{
+	"/v1/queues/{queue}/messages": true, "/v1/queues/{queue}/lease": true, "/v1/lease": true, "/v1/transactions": true,
 }
 
-type transcoder struct {
-	src   []byte
-	pos   int
-	out   []byte
-	limit int
-	err   error
-}
-
-func (t *transcoder) fail(what string) {
-	if t.err == nil {
-		t.err = event.Problemf(codeInvalidMsgpack, "", "at byte %d: %s", t.pos, what)
+func init() {
+	for name := range settleKinds {
+		msgpackRoutes["/v1/queues/{queue}/"+name] = true
+		msgpackRoutes["/v1/leases/{lease_id}/"+name] = true
 	}
 }
 
-// take returns the next n bytes, nil where there are fewer.
-func (t *transcoder) take(n uint64) []byte {
-	if t.err != nil {
-		return nil
-	}
-	if n > uint64(len(t.src)-t.pos) {
-		t.fail("unexpected end")
-		return nil
-	}
-	b := t.src[t.pos : t.pos+int(n)]
-	t.pos += int(n)
-	return b
+func isMsgpack(media string) bool {
+	return media == typeMsgpack || media == "application/x-msgpack" || media == "application/vnd.msgpack"
 }
 
-// uint reads a big-endian number of n bytes.
-func (t *transcoder) uint(n uint64) (v uint64) {
-	for _, c := range t.take(n) {
-		v = v<<8 | uint64(c)
+// form is how the client wants the answer, where the route gives it so.
+func (q *request) form() form {
+	accept := q.Header["Accept"]
+	if len(accept) == 0 || q.Method != http.MethodPost || !msgpackRoutes[q.path] {
+		return asJSON
 	}
-	return v
-}
-
-func (t *transcoder) value(depth int) {
-	b := t.take(1)
-	if b == nil {
-		return
+	if accept[0] == wire.AcceptMsgpack {
+		return asKept
 	}
-	if len(t.out) > t.limit {
-		t.err = event.Problemf(codePayloadTooLarge, "", "the body is larger than %d bytes as JSON", t.limit)
-		return
-	}
-	switch c := b[0]; {
-	case c <= 0x7f:
-		t.out = strconv.AppendUint(t.out, uint64(c), 10)
-	case c >= 0xe0:
-		t.out = strconv.AppendInt(t.out, int64(int8(c)), 10)
-	case c <= 0x8f:
-		t.object(uint64(c&0x0f), depth)
-	case c <= 0x9f:
-		t.array(uint64(c&0x0f), depth)
-	case c <= 0xbf:
-		t.str(t.take(uint64(c & 0x1f)))
-	case c == 0xc0:
-		t.out = append(t.out, "null"...)
-	case c == 0xc2:
-		t.out = append(t.out, "false"...)
-	case c == 0xc3:
-		t.out = append(t.out, "true"...)
-	case c >= 0xc4 && c <= 0xc6:
-		t.bin(t.take(t.uint(1 << (c - 0xc4))))
-	case c == 0xca:
-		t.float(float64(math.Float32frombits(uint32(t.uint(4)))), 32)
-	case c == 0xcb:
-		t.float(math.Float64frombits(t.uint(8)), 64)
-	case c >= 0xcc && c <= 0xcf:
-		t.out = strconv.AppendUint(t.out, t.uint(1<<(c-0xcc)), 10)
-	case c >= 0xd0 && c <= 0xd3:
-		n := uint64(1) << (c - 0xd0)
-		v := int64(t.uint(n)<<(64-8*n)) >> (64 - 8*n) // sign
-		t.out = strconv.AppendInt(t.out, v, 10)
-	case c >= 0xd9 && c <= 0xdb:
-		t.str(t.take(t.uint(1 << (c - 0xd9))))
-	case c == 0xdc || c == 0xdd:
-		t.array(t.uint(2<<(c-0xdc)), depth)
-	case c == 0xde || c == 0xdf:
-		t.object(t.uint(2<<(c-0xde)), depth)
-	default:
-		t.fail("an extension type, which has no JSON")
-	}
-}
-
-func (t *transcoder) object(n uint64, depth int) {
-	if depth > maxDepth {
-		t.fail("nested deeper than " + strconv.Itoa(maxDepth))
-	}
-	t.out = append(t.out, '{')
-	for i := uint64(0); i < n && t.err == nil; i++ {
-		if i > 0 {
-			t.out = append(t.out, ',')
-		}
-		if t.pos < len(t.src) {
-			if c := t.src[t.pos]; c>>5 != 5 && (c < 0xd9 || c > 0xdb) {
-				t.fail("a map's key that is not a string")
-				return
+	for _, h := range accept {
+		for part := range strings.SplitSeq(h, ",") {
+			media, params, _ := strings.Cut(strings.ToLower(part), ";")
+			if !isMsgpack(strings.TrimSpace(media)) {
+				continue
 			}
+			for p := range strings.SplitSeq(params, ";") {
+				name, v, _ := strings.Cut(p, "=")
+				if strings.TrimSpace(name) == "payload" && strings.Trim(v, " \t\"") == "bin" {
+					return asKept
+				}
+			}
+			return asMsgpack
 		}
-		t.value(depth + 1)
-		t.out = append(t.out, ':')
-		t.value(depth + 1)
 	}
-	t.out = append(t.out, '}')
+	return asJSON
 }
 
-func (t *transcoder) array(n uint64, depth int) {
-	if depth > maxDepth {
-		t.fail("nested deeper than " + strconv.Itoa(maxDepth))
+// marshalAs writes an answer without payloads.
+func marshalAs(form form, v any) ([]byte, error) {
+	if form == asJSON {
+		return wire.Marshal(v)
 	}
-	t.out = append(t.out, '[')
-	for i := uint64(0); i < n && t.err == nil; i++ {
-		if i > 0 {
-			t.out = append(t.out, ',')
-		}
-		t.value(depth + 1)
-	}
-	t.out = append(t.out, ']')
+	return wire.AppendMsgpack(nil, v)
 }
 
-func (t *transcoder) str(b []byte) {
-	if t.err != nil {
-		return
+// unpack reads msgpack into v. What is wrong with a body, or written in one of
+// the ways that DecodeMsgpack does not know (a whole number as a float, a text as
+// bin), is found out by way of JSON: one validation, and the same words for both.
+func (q *request) unpack(b []byte, v any) error {
+	if wire.DecodeMsgpack(b, v) == nil {
+		return nil
 	}
-	out, err := jsontext.AppendQuote(t.out, b)
+	limit := int(2 * q.s.opts.MaxRequest)
+	text, err := msgp.ToJSON(nil, b, limit)
+	switch {
+	case errors.Is(err, msgp.ErrTooLarge):
+		return event.Problemf(codePayloadTooLarge, "", "the body is larger than %d bytes as JSON", limit)
+	case err != nil:
+		return event.Problemf(codeInvalidMsgpack, "", "%s", err)
+	case msgp.TooDeep(text, msgp.MaxDepth):
+		return event.Problemf(codeInvalidMsgpack, "", "the body is nested deeper than %d", msgp.MaxDepth)
+	}
+	return decodeProblem(wire.Decode(text, v), codeInvalidMsgpack)
+}
+
+// packJSON appends JSON that users wrote.
+func packJSON(b []byte, form form, v []byte) ([]byte, error) {
+	if form == asKept {
+		return msgp.AppendJSONText(b, v), nil
+	}
+	return msgp.AppendJSON(b, v)
+}
+
+// packProduced appends a wire.Produced.
+func (s *Server) packProduced(b []byte, q *request, form form, p *event.Produced) ([]byte, error) {
+	if !p.Duplicate {
+		b = packID(msgp.AppendStr(msgp.AppendMap(b, 2), "id"), p.ID)
+		return msgp.AppendStr(msgp.AppendStr(b, "status"), wire.Enqueued), nil
+	}
+	state, result, err := s.fate(q.Context(), p.ID)
 	if err != nil {
-		t.fail("a string that is not UTF-8")
-		return
+		return nil, err
 	}
-	t.out = out
+	n := 2
+	if state != event.StateNone {
+		n++
+	}
+	if result != nil {
+		n++
+	}
+	b = packID(msgp.AppendStr(msgp.AppendMap(b, n), "id"), p.ID)
+	b = msgp.AppendStr(msgp.AppendStr(b, "status"), wire.Duplicate)
+	if state != event.StateNone {
+		b = msgp.AppendStr(msgp.AppendStr(b, "state"), state.String())
+	}
+	if result != nil {
+		return packJSON(msgp.AppendStr(b, "result"), form, result)
+	}
+	return b, nil
 }
 
-func (t *transcoder) bin(b []byte) {
-	if t.err != nil {
-		return
+// packLeased appends a wire.LeasedMessage.
+func (s *Server) packLeased(b []byte, form form, m *event.LeasedMessage, c *event.Content) (_ []byte, err error) {
+	n := 14
+	if c == nil || c.Binary && c.ContentType != "" {
+		n++
 	}
-	t.out = append(t.out, '"')
-	t.out = base64.StdEncoding.AppendEncode(t.out, b)
-	t.out = append(t.out, '"')
-}
-
-func (t *transcoder) float(v float64, bits int) {
-	if math.IsNaN(v) || math.IsInf(v, 0) {
-		t.fail("a number that JSON does not have")
-		return
-	}
-	t.out = jsontext.AppendFloat(t.out, v, bits)
-}
-
-// jsonToMsgpack appends src's msgpack to dst. Containers have 32-bit lengths,
-// which are filled in when they are closed.
-func jsonToMsgpack(dst, src []byte) ([]byte, error) {
-	type open struct{ pos, n int }
-	var stack []open
-	dec := jsontext.NewDecoder(bytes.NewBuffer(src))
-	if dst == nil {
-		dst = make([]byte, 0, len(src)+16)
-	}
-	for {
-		tok, err := dec.ReadToken()
-		if errors.Is(err, io.EOF) {
-			return dst, nil
+	b = packID(msgp.AppendStr(msgp.AppendMap(b, n), "id"), m.ID)
+	b = packID(msgp.AppendStr(b, "lease_id"), m.Lease)
+	b = msgp.AppendStr(msgp.AppendStr(b, "queue"), m.Queue)
+	b = msgp.AppendStr(msgp.AppendStr(b, "key"), m.Key)
+	b = msgp.AppendUint(msgp.AppendStr(b, "attempt"), uint64(m.Attempt))
+	b = msgp.AppendUint(msgp.AppendStr(b, "max_attempts"), uint64(m.MaxAttempts))
+	b = msgp.AppendUint(msgp.AppendStr(b, "priority"), uint64(m.Priority))
+	b = msgp.AppendStr(msgp.AppendStr(b, "kind"), m.Kind)
+	b = msgp.AppendStr(b, "headers")
+	correlation := ""
+	if c == nil {
+		b = msgp.AppendMap(b, 0)
+	} else {
+		correlation = c.CorrelationID
+		b = msgp.AppendMap(b, len(c.Headers))
+		for _, h := range c.Headers {
+			b = msgp.AppendStr(msgp.AppendStr(b, h.Name), h.Value)
 		}
-		if err != nil {
+	}
+	switch {
+	case c == nil:
+		b = msgp.AppendNil(msgp.AppendStr(b, "payload"))
+		b = msgp.AppendBool(msgp.AppendStr(b, "erased"), true)
+	case c.Binary:
+		b = msgp.AppendStr(b, "payload_base64")
+		if form == asKept {
+			b = msgp.AppendBin(b, c.Payload)
+		} else {
+			b = msgp.AppendBase64(b, c.Payload)
+		}
+		if c.ContentType != "" {
+			b = msgp.AppendStr(msgp.AppendStr(b, "content_type"), c.ContentType)
+		}
+	case len(c.Payload) == 0:
+		b = msgp.AppendNil(msgp.AppendStr(b, "payload"))
+	default:
+		if b, err = packJSON(msgp.AppendStr(b, "payload"), form, c.Payload); err != nil {
 			return nil, err
 		}
-		kind := tok.Kind()
-		if kind == '}' || kind == ']' {
-			o := stack[len(stack)-1]
-			stack = stack[:len(stack)-1]
-			n := o.n
-			if kind == '}' {
-				n /= 2
-			}
-			binary.BigEndian.PutUint32(dst[o.pos:], uint32(n))
-			continue
-		}
-		if len(stack) > 0 {
-			stack[len(stack)-1].n++
-		}
-		switch kind {
-		case '{', '[':
-			code := byte(0xdf)
-			if kind == '[' {
-				code = 0xdd
-			}
-			dst = append(dst, code, 0, 0, 0, 0)
-			stack = append(stack, open{pos: len(dst) - 4})
-		case 'n':
-			dst = append(dst, 0xc0)
-		case 't':
-			dst = append(dst, 0xc3)
-		case 'f':
-			dst = append(dst, 0xc2)
-		case '"':
-			dst = appendStr(dst, tok.String())
-		case '0':
-			dst = appendNumber(dst, tok.String())
-		}
 	}
+	b = packTime(msgp.AppendStr(b, "enqueued_at"), m.EnqueuedAt)
+	b = packTime(msgp.AppendStr(b, "lease_expires_at"), m.LeaseExpiresAt)
+	b = msgp.AppendStr(msgp.AppendStr(b, "correlation_id"), correlation)
+	b = msgp.AppendStr(b, "dead")
+	if m.Dead == nil {
+		return msgp.AppendNil(b), nil
+	}
+	dead, err := s.deadOf(&m.MessageView)
+	if err != nil {
+		return nil, err
+	}
+	return wire.AppendMsgpack(b, dead)
 }
 
-func appendStr(dst []byte, s string) []byte {
-	switch n := len(s); {
-	case n < 32:
-		dst = append(dst, 0xa0|byte(n))
-	case n < 1<<8:
-		dst = append(dst, 0xd9, byte(n))
-	case n < 1<<16:
-		dst = append(dst, 0xda, byte(n>>8), byte(n))
-	default:
-		dst = binary.BigEndian.AppendUint32(append(dst, 0xdb), uint32(n))
-	}
-	return append(dst, s...)
+func packID(b []byte, id event.ID) []byte {
+	b = append(b, 0xa0|26)
+	return appendID(b, id)
 }
 
-// appendNumber writes whole numbers as ints where they fit, else as float64.
-func appendNumber(dst []byte, s string) []byte {
-	if v, err := strconv.ParseInt(s, 10, 64); err == nil {
-		switch {
-		case v >= 0 && v <= 0x7f, v < 0 && v >= -32:
-			return append(dst, byte(v))
-		case v >= 0 && v <= math.MaxUint32:
-			return binary.BigEndian.AppendUint32(append(dst, 0xce), uint32(v))
-		}
-		return binary.BigEndian.AppendUint64(append(dst, 0xd3), uint64(v))
+// packTime appends a time, Unix ms, or nil.
+func packTime(b []byte, ms int64) []byte {
+	if ms == 0 {
+		return msgp.AppendNil(b)
 	}
-	if v, err := strconv.ParseUint(s, 10, 64); err == nil {
-		return binary.BigEndian.AppendUint64(append(dst, 0xcf), v)
-	}
-	v, _ := strconv.ParseFloat(s, 64)
-	return binary.BigEndian.AppendUint64(append(dst, 0xcb), math.Float64bits(v))
+	b = append(b, 0xa0|byte(len(wire.TimeFormat)))
+	return time.UnixMilli(ms).UTC().AppendFormat(b, wire.TimeFormat)
 }

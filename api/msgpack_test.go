@@ -2,11 +2,18 @@ package api
 
 import (
 	"bytes"
+	"errors"
+	"net/http/httptest"
+	"reflect"
 	"strings"
 	"testing"
 
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/vmihailenco/msgpack/v5"
+
+	"github.com/qlogd/qlogd/api/wire"
+	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/internal/msgp"
 )
 
 func packed(t testing.TB, v any) string {
@@ -119,7 +126,7 @@ func FuzzBody(f *testing.F) {
 			t.Fatalf("%d, yet proposed: %s", a.Code, a.Body)
 		}
 		if a.Code < 300 && pack {
-			if _, err := msgpackToJSON(nil, a.Body.Bytes(), 1<<20); err != nil && a.Header().Get("Content-Type") == typeMsgpack {
+			if _, err := msgp.ToJSON(nil, a.Body.Bytes(), 1<<20); err != nil && a.Header().Get("Content-Type") == typeMsgpack {
 				t.Fatalf("%v: %x", err, a.Body)
 			}
 		}
@@ -130,16 +137,17 @@ func FuzzBody(f *testing.F) {
 func FuzzTranscode(f *testing.F) {
 	f.Add([]byte(packed(f, map[string]any{"a": []any{1, "x", 2.5, nil, []byte{1}}})))
 	f.Add([]byte("\xdf\x00\x00\x00\x01\xa1a\xca\x7f\x80\x00\x00"))
+	f.Add([]byte("\x81\xa1a\xc7\x05\x4a[1,2]"))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		j, err := msgpackToJSON(nil, b, 1<<20)
+		j, err := msgp.ToJSON(nil, b, 1<<20)
 		if err != nil || !jsontext.Value(j).IsValid() { // a name twice is left to the decoder
 			return
 		}
-		m, err := jsonToMsgpack(nil, j)
+		m, err := msgp.AppendJSON(nil, j)
 		if err != nil {
 			t.Fatalf("%s: %v", j, err)
 		}
-		again, err := msgpackToJSON(nil, m, 2<<20)
+		again, err := msgp.ToJSON(nil, m, 2<<20)
 		if err != nil || !bytes.Equal(canonical(t, j), canonical(t, again)) {
 			t.Fatalf("%s became %s: %v", j, again, err)
 		}
@@ -149,7 +157,256 @@ func FuzzTranscode(f *testing.F) {
 func canonical(t *testing.T, b []byte) []byte {
 	v := jsontext.Value(bytes.Clone(b))
 	if err := v.Canonicalize(); err != nil {
-		t.Fatal(err)
+		t.Fatalf("%s: %v", b, err)
 	}
 	return v
+}
+
+// requests are all that msgpack can ask.
+var requests = []func() any{
+	func() any { return new(wire.ProduceRequest) }, func() any { return new(wire.LeaseRequest) }, func() any { return new(wire.AckRequest) },
+	func() any { return new(wire.RetryRequest) }, func() any { return new(wire.DeadLetterRequest) }, func() any { return new(wire.ExtendRequest) },
+	func() any { return new(wire.ReleaseRequest) }, func() any { return new(wire.AckOne) }, func() any { return new(wire.RetryOne) },
+	func() any { return new(wire.DeadLetterOne) }, func() any { return new(wire.ExtendOne) }, func() any { return new(wire.ReleaseOne) },
+	func() any { return new(wire.TransactionRequest) },
+}
+
+// byWayOfJSON reads msgpack as all but the hot calls did for ever.
+func byWayOfJSON(b []byte, v any) error {
+	text, err := msgp.ToJSON(nil, b, 1<<20)
+	if err == nil && msgp.TooDeep(text, msgp.MaxDepth) {
+		err = errors.New("too deep")
+	}
+	if err != nil {
+		return err
+	}
+	return wire.Decode(text, v)
+}
+
+// sameBothWays: what is read directly is what JSON would have made of it.
+func sameBothWays(t *testing.T, b []byte) (taken bool) {
+	t.Helper()
+	for _, make := range requests {
+		direct, slow := make(), make()
+		if wire.DecodeMsgpack(b, direct) != nil {
+			if !reflect.DeepEqual(direct, make()) {
+				t.Fatalf("%x: an error, yet %+v", b, direct)
+			}
+			continue
+		}
+		taken = true
+		if err := byWayOfJSON(b, slow); err != nil {
+			t.Fatalf("%T: %x is taken directly, but: %v", direct, b, err)
+		}
+		if !reflect.DeepEqual(direct, slow) {
+			t.Fatalf("%x\ndirectly %+v\nby JSON %+v", b, direct, slow)
+		}
+	}
+	return taken
+}
+
+// strange are bodies at the edges; want says whether they are read directly.
+var strange = []struct {
+	body string
+	want bool
+}{
+	{"\x81\xa8messages\x91\x81\xa7payload\xc0", true},
+	{"\x81\xa8messages\x91\x82\xa7payload\x01\xa8priority\xc0", true},
+	{"\x81\xa8messages\x91\x82\xa7payload\x01\xa8priority\xca\x40\xa0\x00\x00", false}, // 5.0
+	{"\x81\xa8messages\x91\x81\xaepayload_base64\xc4\x03\x00\x01\x02", true},
+	{"\x81\xa8messages\x91\x81\xaepayload_base64\xc4\x00", true},
+	{"\x81\xa8messages\x91\x81\xaepayload_base64\xa4AAEC", true},
+	{"\x81\xa8messages\x91\x81\xaepayload_base64\xa3AAE", true},
+	{"\x81\xa8messages\x91\x81\xaepayload_base64\xa4A*EC", false},
+	{"\x81\xa8messages\x91\x81\xaepayload_base64\xc0", true},
+	{"\x81\xa8messages\x91\x82\xa7payload\x01\xa7headers\x82\xa1a\xa1b\xa1c\xc0", true},
+	{"\x81\xa8messages\x91\x82\xa7payload\x01\xa7headers\x80", true},
+	{"\x81\xa8messages\x91\x82\xa7payload\x01\xa7headers\xc0", true},
+	{"\x81\xa8messages\x91\x82\xa7payload\x01\xa7headers\x82\xa1a\xa1b\xa1a\xc0", false}, // a name twice
+	{"\x81\xa8messages\x91\x82\xa7payload\x01\xa7payload\x02", false},
+	{"\x81\xa8messages\x91\x81\xa7payload\x82\xa1a\x01\xa1a\x02", false},
+	{"\x81\xa8messages\x91\x81\xa7payload\x82\xa1a\x01\xa1b\x81\xa1a\x02", true},
+	{"\x81\xa8messages\x91\x82\xa7payload\x01\xa3key\xc4\x01\x00", false}, // bin counts as base64
+	{"\x81\xa8messages\x91\x82\xa7payload\x01\xaadeliver_at\xb42026-01-31T13:00:00Z", true},
+	{"\x81\xa8messages\x91\x82\xa7payload\x01\xaadeliver_at\xc0", true},
+	{"\x81\xa8messages\x91\x82\xa7payload\x01\xaadeliver_at\xa4soon", false},
+	{"\x81\xa8messages\x91\x81\xa7payload\xc7\x07\x4a {\"a\":1}"[:28], false}, // cut
+	{"\x81\xa8messages\x91\x81\xa7payload\xc7\x09\x4a {\"a\":1} ", true},
+	{"\x81\xa8messages\x91\x81\xa7payload\xc7\x07\x4a1,\"b\":2", false},
+	{"\x81\xa8messages\x91\x81\xa7payload\xc7\x0d\x4a{\"a\":1,\"a\":2}", false},
+	{"\x81\xa8messages\x91\x81\xa7payload\xc7\x00\x4a", false},
+	{"\x81\xa8messages\x91\x81\xa7payload\xd4\x4a7", true},
+	{"\x81\xa8messages\x91\x81\xa7payload\xd4\x49\x01", false}, // another extension
+	{"\x81\xa8messages\x91\x81\xa7payload\x92\xd4\x4a7\xd4\x4a8", true},
+	{"\x81\xa8messages\x91\xc0", false},
+	{"\x81\xa8messages\xc0", true},
+	{"\x81\xa8messages\x90", true},
+	{"\x81\xa6queues\x90", true},
+	{"\x81\xa6queues\x92\xa1a\xa1b", true},
+	{"\x81\xa6queues\x92\xa1a\xc0", false},
+	{"\x81\xa5kinds\x92\xa1a\xa1\xff", false},
+	{"\x81\xa7wait_ms\xcf\x80\x00\x00\x00\x00\x00\x00\x00", false},
+	{"\x81\xa7wait_ms\xd3\xff\xff\xff\xff\xff\xff\xff\xff", true},
+	{"\x81\xa7wait_ms\xd0\x80", true},
+	{"\x81\xa9lease_ids\x91\xa1x", true},
+	{"\x81\xa6result\x81\xa1a\x90", true},
+	{"\x80", true}, {"\xc0", false}, {"\x80\x80", false}, {"", false}, {"\x81\xa1", false},
+	{"\x81\xa8messages\xdd\xff\xff\xff\xff", false},
+	{"\xdf\xff\xff\xff\xff", false},
+}
+
+func TestUnpackIsAsJSON(t *testing.T) {
+	for _, c := range strange {
+		if got := sameBothWays(t, []byte(c.body)); got != c.want {
+			t.Errorf("%q: read directly %v, want %v", c.body, got, c.want)
+		}
+	}
+	// Depth is counted from the outermost bracket, whichever way a payload comes.
+	for depth, ok := range map[int]bool{61: true, 62: false} {
+		nested := strings.Repeat("[", depth) + strings.Repeat("]", depth)
+		values := "\x81\xa8messages\x91\x81\xa7payload" + strings.Repeat("\x91", depth-1) + "\x90"
+		text := string(msgp.AppendJSONText([]byte("\x81\xa8messages\x91\x81\xa7payload"), []byte(nested)))
+		for _, body := range []string{values, text} {
+			if got := sameBothWays(t, []byte(body)); got != ok {
+				t.Errorf("%d deep: %v", depth, got)
+			}
+		}
+	}
+	all := wire.TransactionRequest{
+		Ack: []string{aULID}, Retry: []wire.RetryItem{{LeaseID: "x", Error: "é", DelayMS: new(int64), Retryable: new(bool)}, {LeaseID: "y"}},
+		DeadLetter: []wire.DeadLetterItem{{LeaseID: "z", Error: "e"}}, Extend: []wire.ExtendItem{{LeaseID: "z", LeaseMS: 70_000}},
+		Produce: []wire.TransactionProduce{{Queue: "q", Messages: []wire.NewMessage{
+			{Payload: jsontext.Value(`{"a":[1,2.50,1e400]}`), Key: "k", Priority: new(int64), Headers: map[string]string{"b": "1", "a": strings.Repeat("x", 300)},
+				IdempotencyKey: "i", DelayMS: 1 << 40, DeliverAt: 1, TTLMS: 300, Kind: "k", CorrelationID: "c"},
+			{PayloadBytes: bytes.Repeat([]byte{0xff}, 70_000), ContentType: "x/y"},
+		}}},
+	}
+	b, err := wire.AppendMsgpack(nil, &all)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !sameBothWays(t, b) {
+		t.Fatal("not taken")
+	}
+	var got, viaJSON wire.TransactionRequest
+	if err := wire.DecodeMsgpack(b, &got); err != nil || !reflect.DeepEqual(got, all) {
+		t.Fatalf("%v %+v", err, got)
+	}
+	text, err := wire.Marshal(&all)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := wire.Decode(text, &viaJSON); err != nil || !reflect.DeepEqual(viaJSON, all) {
+		t.Fatalf("%v %+v", err, viaJSON)
+	}
+}
+
+func FuzzUnpack(f *testing.F) {
+	for _, c := range strange {
+		f.Add([]byte(c.body))
+	}
+	f.Fuzz(func(t *testing.T, b []byte) { sameBothWays(t, b) })
+}
+
+// The same request gets the same problem, as JSON and as msgpack.
+func TestMsgpackProblems(t *testing.T) {
+	h := setup(t)
+	h.do("PUT", "/v1/queues/q", "").want(201)
+	for _, c := range []struct {
+		path string
+		body any
+	}{
+		{"/v1/queues/q/messages", map[string]any{"messages": []any{map[string]any{"payload": 1}, map[string]any{"payload": 1, "priority": 11}}}},
+		{"/v1/queues/q/messages", map[string]any{"messages": []any{map[string]any{"payload": 1}, map[string]any{"payload": 1, "priority": "5"}}}},
+		{"/v1/queues/q/messages", map[string]any{"messages": []any{map[string]any{"payload": 1, "prioritty": 5}}}},
+		{"/v1/queues/q/messages", map[string]any{"messages": []any{map[string]any{"payload_base64": "*"}}}},
+		{"/v1/queues/q/messages", map[string]any{"messages": []any{map[string]any{"payload_base64": 5}}}},
+		{"/v1/queues/q/messages", map[string]any{"messages": []any{map[string]any{"payload": 1, "payload_base64": "AAAA"}}}},
+		{"/v1/queues/q/messages", map[string]any{"messages": []any{map[string]any{"payload": 1, "deliver_at": "soon"}}}},
+		{"/v1/queues/q/messages", map[string]any{"messages": []any{nil}}},
+		{"/v1/queues/q/messages", map[string]any{"messages": nil}},
+		{"/v1/queues/q/messages", map[string]any{"messages": make([]any, 1001)}},
+		{"/v1/queues/q/messages", []any{}},
+		{"/v1/queues/q/lease", map[string]any{"max_messages": 0}},
+		{"/v1/queues/q/lease", map[string]any{"queues": []any{}}},
+		{"/v1/queues/q/lease", map[string]any{"kinds": []any{"a", strings.Repeat("x", 200)}}},
+		{"/v1/lease", map[string]any{"queues": []any{"q", "q"}}},
+		{"/v1/queues/q/ack", map[string]any{"lease_ids": []any{aULID, "x"}}},
+		{"/v1/queues/q/ack", map[string]any{"lease_ids": []any{}}},
+		{"/v1/queues/q/retry", map[string]any{"items": []any{map[string]any{"lease_id": aULID, "delay_ms": -1}}}},
+		{"/v1/queues/q/extend", map[string]any{"items": []any{map[string]any{"lease_id": aULID, "lease_ms": 1}}}},
+		{"/v1/leases/" + aULID + "/retry", map[string]any{"error": 1}},
+		{"/v1/transactions", map[string]any{"produce": []any{map[string]any{"queue": "q", "messages": []any{map[string]any{"payload": 1, "ttl_ms": -1}}}}}},
+	} {
+		text, err := wire.Marshal(c.body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		a := h.do("POST", c.path, string(text)).want(400)
+		b := h.do("POST", c.path, packed(t, c.body), "Content-Type: application/msgpack").want(400)
+		for _, field := range []string{"code", "field", "index", "detail"} {
+			if a.str(field) != b.str(field) {
+				t.Errorf("%s %s: %s is %q, in msgpack %q", c.path, text, field, a.str(field), b.str(field))
+			}
+		}
+	}
+}
+
+// Answers say the same in each form.
+func TestMsgpackAnswers(t *testing.T) {
+	h := setup(t)
+	h.do("PUT", "/v1/queues/q", "").want(201)
+	big := strings.Repeat("é", 40_000)
+	accept := func(v string) *request {
+		r := httptest.NewRequest("POST", "/v1/queues/q/lease", nil)
+		r.Header.Set("Accept", v)
+		return &request{Request: r, s: h.s, path: "/v1/queues/{queue}/lease"}
+	}
+	for v, want := range map[string]form{
+		"": asJSON, "*/*": asJSON, "application/json, application/x-msgpack": asMsgpack, "Application/Msgpack;q=1": asMsgpack,
+		wire.AcceptMsgpack: asKept, "application/json, application/msgpack;q=0.5;Payload=\"bin\"": asKept, "application/msgpack;payload=base64": asMsgpack,
+	} {
+		if got := accept(v).form(); got != want {
+			t.Errorf("%q: form %d", v, got)
+		}
+	}
+	m := event.LeasedMessage{MessageView: event.MessageView{
+		ID: event.NewID(5, 6, 7), Queue: "q", Key: "k\"é", Attempt: 300, Priority: 5, Kind: "x", EnqueuedAt: 1_700_000_000_123,
+		Lease: event.NewID(5, 6, 8), LeaseExpiresAt: 1_700_000_030_123,
+	}, MaxAttempts: 5}
+	for _, c := range []*event.Content{
+		nil, {}, {Payload: []byte(`{"a": [1, 2.5, "x"]}`), CorrelationID: "c", Headers: []event.Header{{Name: "h", Value: big}}},
+		{Payload: []byte(big), Binary: true}, {Payload: []byte{1, 2, 255}, Binary: true, ContentType: "x/y"}, {Binary: true},
+	} {
+		b, err := h.s.appendLeased(nil, &m, c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var want wire.LeasedMessage
+		if err := wire.Decode(b, &want); err != nil {
+			t.Fatal(err)
+		}
+		for _, form := range []form{asMsgpack, asKept} {
+			p, err := h.s.packLeased(nil, form, &m, c)
+			if err != nil {
+				t.Fatal(err)
+			}
+			text, err := msgp.ToJSON(nil, p, 1<<20)
+			if err != nil || !bytes.Equal(canonical(t, text), canonical(t, b)) {
+				t.Errorf("form %d: %v\n%s\n%s", form, err, text, b)
+			}
+			p = append(msgp.AppendArray(msgp.AppendStr(msgp.AppendMap(nil, 1), "messages"), 1), p...)
+			var list wire.LeaseResponse
+			if err := wire.DecodeMsgpack(p, &list); err != nil {
+				t.Fatal(err)
+			}
+			got, want := list.Messages[0], want
+			if form == asMsgpack && want.Payload != nil { // written anew
+				got.Payload, want.Payload = canonical(t, got.Payload), canonical(t, want.Payload)
+			}
+			if !reflect.DeepEqual(got, want) {
+				t.Errorf("form %d:\n%+v\n%+v", form, got, want)
+			}
+		}
+	}
 }

@@ -2,7 +2,6 @@ package api
 
 import (
 	"crypto/sha256"
-	"encoding/base64"
 	"net/http"
 	"slices"
 	"strconv"
@@ -11,6 +10,7 @@ import (
 
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/internal/msgp"
 )
 
 // Limits of what users write beside the payload (contract.md section 3 has the
@@ -143,15 +143,14 @@ func (s *Server) newBatch(msgs []wire.NewMessage) (*batch, error) {
 		m := &msgs[i]
 		var err error
 		switch {
-		case m.Payload != nil && m.PayloadBase64 != nil:
+		case m.Payload != nil && m.PayloadBytes != nil:
 			err = bad("payload", "messages[%d] has both payload and payload_base64", i)
 		case m.Payload != nil && m.ContentType != "":
 			err = bad("content_type", "messages[%d].content_type goes with payload_base64", i)
 		case m.Payload != nil:
 			b.payloads[i] = m.Payload
-		case m.PayloadBase64 != nil:
-			b.payloads[i], err = decodeBase64(*m.PayloadBase64)
-			b.binary[i] = true
+		case m.PayloadBytes != nil:
+			b.payloads[i], b.binary[i] = m.PayloadBytes, true
 		default:
 			err = bad("payload", "messages[%d] needs a payload or a payload_base64", i)
 		}
@@ -160,16 +159,6 @@ func (s *Server) newBatch(msgs []wire.NewMessage) (*batch, error) {
 		}
 		if err != nil {
 			return nil, err.(*event.Problem).At(i)
-		}
-	}
-	return b, nil
-}
-
-func decodeBase64(v string) ([]byte, error) {
-	b, err := base64.StdEncoding.DecodeString(v)
-	if err != nil {
-		if b, err = base64.RawStdEncoding.DecodeString(v); err != nil {
-			return nil, bad("payload_base64", "payload_base64 must be base64 (RFC 4648 section 4)")
 		}
 	}
 	return b, nil
@@ -339,21 +328,47 @@ func (s *Server) fit(q *request, p *event.Produce, b *batch) error {
 // answerProduced tells the ids; 200 where nothing is new, else 201.
 func (s *Server) answerProduced(q *request, produced []event.Produced) error {
 	status := http.StatusOK
-	b := append(make([]byte, 0, 16+64*len(produced)), `{"messages":[`...)
+	if slices.ContainsFunc(produced, func(p event.Produced) bool { return !p.Duplicate }) {
+		status = http.StatusCreated
+	}
+	form := q.form()
+	b := make([]byte, 0, 16+64*len(produced))
+	if form == asJSON {
+		b = append(b, '{')
+	} else {
+		b = msgp.AppendMap(b, 1)
+	}
+	b, err := s.appendAllProduced(b, q, form, produced)
+	if err != nil {
+		return err
+	}
+	if form == asJSON {
+		b = append(b, '}')
+	}
+	return q.sendAs(form, status, b)
+}
+
+// appendAllProduced appends the field messages.
+func (s *Server) appendAllProduced(b []byte, q *request, form form, produced []event.Produced) (_ []byte, err error) {
+	if form != asJSON {
+		b = msgp.AppendArray(msgp.AppendStr(b, "messages"), len(produced))
+		for i := range produced {
+			if b, err = s.packProduced(b, q, form, &produced[i]); err != nil {
+				return nil, err
+			}
+		}
+		return b, nil
+	}
+	b = append(b, `"messages":[`...)
 	for i := range produced {
 		if i > 0 {
 			b = append(b, ',')
 		}
-		p := &produced[i]
-		if !p.Duplicate {
-			status = http.StatusCreated
-		}
-		var err error
-		if b, err = s.appendProduced(b, q, p); err != nil {
-			return err
+		if b, err = s.appendProduced(b, q, &produced[i]); err != nil {
+			return nil, err
 		}
 	}
-	return q.answerJSON(status, append(b, "]}"...))
+	return append(b, ']'), nil
 }
 
 func (s *Server) appendProduced(b []byte, q *request, p *event.Produced) ([]byte, error) {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/internal/msgp"
 )
 
 // request is one request in hand.
@@ -213,9 +214,9 @@ func (q *request) done() {
 	q.body = nil
 }
 
-// json reads a body that is JSON or, where the route takes it, msgpack, and
-// returns it as JSON. An empty one is nil.
-func (q *request) json(msgpack bool, also ...string) ([]byte, error) {
+// text reads a body that is JSON or, where the route takes it, msgpack. An empty
+// one is nil.
+func (q *request) text(msgpack bool, also ...string) ([]byte, error) {
 	ok := q.media == "" || q.media == typeJSON || msgpack && isMsgpack(q.media)
 	for _, m := range also {
 		ok = ok || q.media == m
@@ -231,23 +232,16 @@ func (q *request) json(msgpack bool, also ...string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if isMsgpack(q.media) && len(b) > 0 {
-		return msgpackToJSON(nil, b, int(2*q.s.opts.MaxRequest))
-	}
-	if len(bytes.Trim(b, " \t\r\n")) == 0 {
+	if !isMsgpack(q.media) && len(bytes.Trim(b, " \t\r\n")) == 0 {
 		return nil, nil
 	}
 	return b, nil
 }
 
-func isMsgpack(media string) bool {
-	return media == typeMsgpack || media == "application/x-msgpack" || media == "application/vnd.msgpack"
-}
-
 // decode reads the body into v, strictly. An empty body is left to the zero
 // value where optional, else refused.
 func (q *request) decode(v any, msgpack, optional bool, also ...string) error {
-	b, err := q.json(msgpack, also...)
+	b, err := q.text(msgpack, also...)
 	if err != nil {
 		return err
 	}
@@ -257,8 +251,11 @@ func (q *request) decode(v any, msgpack, optional bool, also ...string) error {
 		}
 		return event.Problemf(q.syntaxCode(), "", "the body is empty")
 	}
-	if tooDeep(b) {
-		return event.Problemf(q.syntaxCode(), "", "the body is nested deeper than %d", maxDepth)
+	if isMsgpack(q.media) {
+		return q.unpack(b, v)
+	}
+	if msgp.TooDeep(b, msgp.MaxDepth) {
+		return event.Problemf(q.syntaxCode(), "", "the body is nested deeper than %d", msgp.MaxDepth)
 	}
 	return decodeProblem(wire.Decode(b, v), q.syntaxCode())
 }
@@ -282,45 +279,24 @@ func (q *request) send(status int, media string, body []byte) {
 	}
 }
 
-// answer writes v as JSON.
+// answer writes v.
 func (q *request) answer(status int, v any) error {
-	b, err := wire.Marshal(v)
+	form := q.form()
+	b, err := marshalAs(form, v)
 	if err != nil {
 		return err
 	}
-	return q.answerJSON(status, b)
+	return q.sendAs(form, status, b)
 }
 
-// answerJSON writes JSON, or what it says in msgpack where the client asked for
-// that and the route gives it.
-func (q *request) answerJSON(status int, b []byte) error {
-	if msgpackRoutes[q.path] && q.wantsMsgpack() {
-		m, err := jsonToMsgpack(nil, b)
-		if err != nil {
-			return err
-		}
-		q.send(status, typeMsgpack, m)
-		return nil
+func (q *request) sendAs(form form, status int, b []byte) error {
+	media := typeJSON
+	if form != asJSON {
+		media = typeMsgpack
 	}
-	q.send(status, typeJSON, b)
+	q.send(status, media, b)
 	return nil
 }
-
-// msgpackRoutes are the paths of produce, lease and settle calls.
-var msgpackRoutes = map[string]bool{
-	"/v1/queues/{queue}/messages": true, "/v1/queues/{queue}/lease": true, "/v1/lease": true, "/v1/transactions": true,
-}
-
-func init() {
-	for name := range settleKinds {
-		msgpackRoutes["/v1/queues/{queue}/"+name] = true
-		msgpackRoutes["/v1/leases/{lease_id}/"+name] = true
-	}
-}
-
-func (q *request) wantsMsgpack() bool { return q.method() == http.MethodPost && q.accepts(isMsgpack) }
-
-func (q *request) method() string { return q.Method }
 
 // accepts reports whether the Accept header names a media type.
 func (q *request) accepts(is func(string) bool) bool {

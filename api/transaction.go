@@ -6,6 +6,7 @@ import (
 
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/internal/msgp"
 )
 
 // transact answers POST /v1/transactions: settles and produces over any queues
@@ -196,18 +197,22 @@ func locateSettle(in *wire.TransactionRequest, err error) error {
 }
 
 func (s *Server) answerTransaction(q *request, res *event.Result) error {
-	results, err := wire.Marshal(resultsOf(res.Settled))
+	form := q.form()
+	// results, the same as those of a settle call, and messages behind them.
+	b, err := marshalAs(form, &wire.SettleResponse{Results: resultsOf(res.Settled)})
 	if err != nil {
 		return err
 	}
-	b := append(append([]byte(`{"results":`), results...), `,"messages":[`...)
-	for i := range res.Produced {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		if b, err = s.appendProduced(b, q, &res.Produced[i]); err != nil {
-			return err
-		}
+	if form == asJSON {
+		b = append(b[:len(b)-1], ',')
+	} else {
+		b[0] = msgp.AppendMap(nil, 2)[0]
 	}
-	return q.answerJSON(http.StatusOK, append(b, "]}"...))
+	if b, err = s.appendAllProduced(b, q, form, res.Produced); err != nil {
+		return err
+	}
+	if form == asJSON {
+		b = append(b, '}')
+	}
+	return q.sendAs(form, http.StatusOK, b)
 }

@@ -2,7 +2,6 @@ package client
 
 import (
 	"context"
-	"encoding/base64"
 	"fmt"
 	"net/http"
 
@@ -21,8 +20,10 @@ func JSON(v any) wire.NewMessage {
 
 // Bytes returns a message whose payload is bytes of a content type.
 func Bytes(b []byte, contentType string) wire.NewMessage {
-	s := base64.StdEncoding.EncodeToString(b)
-	return wire.NewMessage{PayloadBase64: &s, ContentType: contentType}
+	if b == nil {
+		b = []byte{} // an empty payload, not none
+	}
+	return wire.NewMessage{PayloadBytes: b, ContentType: contentType}
 }
 
 // Produce enqueues 1 to 1000 messages, all or none, and answers in their

@@ -19,7 +19,7 @@ type LeaseResponse struct {
 }
 
 // LeasedMessage is a message and the right to process it. Exactly one of
-// Payload and PayloadBase64 is there.
+// Payload and PayloadBytes is there.
 type LeasedMessage struct {
 	ID             string            `json:"id"`
 	LeaseID        string            `json:"lease_id"` // grows with time: a fencing token
@@ -31,7 +31,7 @@ type LeasedMessage struct {
 	Kind           string            `json:"kind"`
 	Headers        map[string]string `json:"headers"`
 	Payload        jsontext.Value    `json:"payload,omitzero"`
-	PayloadBase64  *string           `json:"payload_base64,omitzero"`
+	PayloadBytes   Bytes             `json:"payload_base64,omitzero"`
 	ContentType    string            `json:"content_type,omitzero"`
 	Erased         bool              `json:"erased,omitzero"` // what users wrote in it was erased: the payload is null
 	EnqueuedAt     Time              `json:"enqueued_at"`

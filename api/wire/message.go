@@ -16,7 +16,7 @@ type Message struct {
 	Kind           string            `json:"kind"`
 	Headers        map[string]string `json:"headers"`
 	Payload        jsontext.Value    `json:"payload,omitzero"`
-	PayloadBase64  *string           `json:"payload_base64,omitzero"`
+	PayloadBytes   Bytes             `json:"payload_base64,omitzero"`
 	ContentType    string            `json:"content_type,omitzero"`
 	Erased         bool              `json:"erased,omitzero"` // its content was erased, or retention took it
 	Size           int64             `json:"size"`            // bytes of the payload

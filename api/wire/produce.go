@@ -8,11 +8,11 @@ type ProduceRequest struct {
 }
 
 // NewMessage is a message to enqueue: either Payload (any JSON) or
-// PayloadBase64 (bytes, with their ContentType).
+// PayloadBytes, with their ContentType.
 type NewMessage struct {
 	Payload        jsontext.Value    `json:"payload,omitzero"`
-	PayloadBase64  *string           `json:"payload_base64,omitzero"`
-	ContentType    string            `json:"content_type,omitzero"` // of payload_base64
+	PayloadBytes   Bytes             `json:"payload_base64,omitzero"`
+	ContentType    string            `json:"content_type,omitzero"` // of PayloadBytes
 	Key            string            `json:"key,omitzero"`
 	Priority       *int64            `json:"priority,omitzero"` // 1 to 10, 5 if left out
 	Headers        map[string]string `json:"headers,omitzero"`

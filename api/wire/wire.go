@@ -53,9 +53,8 @@ func (t *Time) UnmarshalJSONFrom(dec *jsontext.Decoder) error {
 		*t = 0
 		return nil
 	case '"':
-		v, err := time.Parse(time.RFC3339Nano, tok.String())
-		if err == nil && v.Year() >= 1970 && v.Year() <= 9999 && v.UnixMilli() >= 0 {
-			*t = TimeOf(v)
+		if v, ok := parseTime(tok.String()); ok {
+			*t = v
 			return nil
 		}
 	}

@@ -183,8 +183,8 @@ func isMessage(v jsontext.Value) bool {
 		return false
 	}
 	var m wire.NewMessage
-	if json.Unmarshal(v, &m, json.RejectUnknownMembers(true)) != nil {
-		return false
+	if err := json.Unmarshal(v, &m, json.RejectUnknownMembers(true)); err != nil {
+		return errors.Is(err, wire.ErrBase64) // the server tells what is wrong with it
 	}
-	return m.Payload != nil || m.PayloadBase64 != nil
+	return m.Payload != nil || m.PayloadBytes != nil
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"time"
@@ -89,8 +90,8 @@ func (a *app) leased(messages []wire.LeasedMessage) error {
 			continue
 		}
 		payload := string(m.Payload)
-		if m.PayloadBase64 != nil {
-			payload = "(" + m.ContentType + ") " + *m.PayloadBase64
+		if m.PayloadBytes != nil {
+			payload = "(" + m.ContentType + ") " + base64.StdEncoding.EncodeToString(m.PayloadBytes)
 		}
 		rows = append(rows, []any{m.ID, m.LeaseID, m.Key, m.Attempt, a.when(m.LeaseExpiresAt), short(payload, 60)})
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/base64"
 	"fmt"
 
 	"github.com/spf13/cobra"
@@ -34,8 +35,8 @@ func (a *app) messageShowCmd() *cobra.Command {
 				return a.wire(m)
 			}
 			payload := string(m.Payload)
-			if m.PayloadBase64 != nil {
-				payload = "(" + m.ContentType + ") " + *m.PayloadBase64
+			if m.PayloadBytes != nil {
+				payload = "(" + m.ContentType + ") " + base64.StdEncoding.EncodeToString(m.PayloadBytes)
 			}
 			rows := [][]any{
 				{"queue", m.Queue}, {"state", m.State}, {"held", m.Held}, {"key", short(m.Key, 80)}, {"kind", m.Kind},

@@ -3,7 +3,6 @@ package qlogdload
 
 import (
 	"context"
-	"encoding/base64"
 	"fmt"
 	"sync/atomic"
 	"time"
@@ -97,10 +96,8 @@ func (w *worker) Take(ctx context.Context, most int) ([]load.Delivery, error) {
 	w.out = w.out[:0]
 	for _, m := range got {
 		d := load.Delivery{Payload: m.Payload, Handle: m.LeaseID}
-		if m.PayloadBase64 != nil {
-			if d.Payload, err = base64.StdEncoding.DecodeString(*m.PayloadBase64); err != nil {
-				return nil, fmt.Errorf("message %s: %w", m.ID, err)
-			}
+		if m.PayloadBytes != nil {
+			d.Payload = m.PayloadBytes
 		}
 		w.out = append(w.out, d)
 	}

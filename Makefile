@@ -36,6 +36,7 @@ install: ## qlogd into GOBIN
 test: lint ## what CI runs: lint, and all tests with the race detector and a small sample of each campaign
 	CRASH_KILLS=$(CRASH_KILLS) go test -race -timeout 15m ./...
 	go test -count=1 -timeout 15m -run '^TestSeeds$$' ./internal/sim # 200 seeds, for which the race detector is too slow
+	cd bench && go test -race -timeout 10m ./...
 
 .PHONY: lint
 lint: ## gofmt, vet, staticcheck
@@ -43,15 +44,20 @@ lint: ## gofmt, vet, staticcheck
 	  if [ -n "$$unformatted" ]; then echo "gofmt these:"; echo "$$unformatted"; exit 1; fi
 	go vet ./...
 	$(TOOL) staticcheck ./...
+	cd bench && go vet ./... && go tool -modfile=../tools/go.mod staticcheck ./...
 
 .PHONY: fuzz
 fuzz: ## every fuzz target for FUZZTIME (10m) each
 	./scripts/fuzz $(FUZZTIME)
 
 .PHONY: bench
-bench: build ## all benchmarks (BENCH=regexp, BENCHTIME=1s), then the real program under load (SCENARIOS, BENCHFLAGS)
+bench: build ## all Go benchmarks (BENCH=regexp, BENCHTIME=1s), then what each work costs the real program (WORKS="produce3 poll1")
 	go test -run '^$$' -bench '$(BENCH)' -benchtime $(BENCHTIME) -benchmem -timeout 2h ./...
-	cd bench && go run . -bin ../bin/qlogd $(BENCHFLAGS) $(SCENARIOS)
+	cd bench && go run . profile $(BENCHFLAGS) $(or $(WORKS),$(foreach n,1 3,produce$(n) cycle$(n) enqueue$(n) singles$(n) http$(n) latency$(n) poll$(n)))
+
+.PHONY: compare
+compare: build ## qlogd beside other queue servers, in turns: all, or WORKS=produce3,http3 SYSTEMS=qlogd-3,nats-r3-always (COMPAREFLAGS="-rounds 3")
+	cd bench && go run . compare $(if $(WORKS),-works '$(WORKS)') $(if $(SYSTEMS),-systems '$(SYSTEMS)') $(COMPAREFLAGS)
 
 .PHONY: crash
 crash: ## kill -9 the real server 200 times under load (CRASH_KILLS=n)

@@ -13,11 +13,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/qlogd/qlogd/api/wire"
-	"github.com/qlogd/qlogd/bench/measure"
 	"github.com/qlogd/qlogd/bench/qlogd"
 	"github.com/qlogd/qlogd/internal/load"
-	"github.com/qlogd/qlogd/internal/load/qlogdload"
 )
 
 // profile runs one work on qlogd alone and says what it costs, for those who make
@@ -97,15 +94,16 @@ func profileOne(ctx context.Context, w work, o qlogd.Options, tmp, save string, 
 		return err
 	}
 	defer os.RemoveAll(dir)
-	s, err := qlogd.Start(ctx, dir, o)
+	sys := &qlogd.System{Options: o, Plain: w.plain, PerKey: w.put.Keys > 0}
+	if err := sys.Start(ctx, dir); err != nil {
+		return err
+	}
+	defer sys.Stop()
+	t, err := sys.Fresh(ctx)
 	if err != nil {
 		return err
 	}
-	defer s.Stop()
-	t, err := target(ctx, s, w)
-	if err != nil {
-		return err
-	}
+	s := sys.Servers()
 
 	var began, ended usage
 	var saved chan error
@@ -135,11 +133,6 @@ func profileOne(ctx context.Context, w work, o qlogd.Options, tmp, save string, 
 	if err := errors.Join(err, runErr, began.err, ended.err); err != nil {
 		return err
 	}
-	rss, anon, err := measure.RSS(s.PIDs()...)
-	if err != nil {
-		return err
-	}
-
 	n := r.Produced
 	rate := r.ProduceRate
 	if w.put.Workers > 0 {
@@ -147,7 +140,7 @@ func profileOne(ctx context.Context, w work, o qlogd.Options, tmp, save string, 
 	}
 	per := func(a, b time.Duration) float64 { return (b - a).Seconds() / max(float64(n), 1) * 1000 }
 	servers, own := per(began.servers, ended.servers), per(began.own, ended.own)
-	fmt.Printf("%-9s %8.0f msgs/s   CPU s/1,000: servers %.4f, generator %.4f, all %.4f   RSS %d MB (anon %d)", w.name, rate, servers, own, servers+own, rss>>20, anon>>20)
+	fmt.Printf("%-9s %8.0f msgs/s   CPU s/1,000: servers %.4f, generator %.4f, all %.4f   RSS %d MB (anon %d)", w.name, rate, servers, own, servers+own, ended.rss>>20, ended.anon>>20)
 	if r.Lost > 0 || r.Duplicates > 0 {
 		fmt.Printf("   LOST %d, DUPLICATES %d", r.Lost, r.Duplicates)
 	}
@@ -161,20 +154,6 @@ func profileOne(ctx context.Context, w work, o qlogd.Options, tmp, save string, 
 		}
 	}
 	return nil
-}
-
-// usage is the processor time used so far.
-type usage struct {
-	servers, own time.Duration
-	err          error
-}
-
-func use(s *qlogd.Servers) (u usage) {
-	u.servers, u.err = measure.CPU(s.PIDs()...)
-	var err error
-	u.own, err = measure.CPU(os.Getpid())
-	u.err = errors.Join(u.err, err)
-	return u
 }
 
 // profiles saves the servers' profiles of the time d.
@@ -192,22 +171,4 @@ func profiles(ctx context.Context, s *qlogd.Servers, folder, name string, d time
 		err = errors.Join(err, <-errs)
 	}
 	return err
-}
-
-// target makes an empty queue for a work.
-func target(ctx context.Context, s *qlogd.Servers, w work) (load.Target, error) {
-	name := fmt.Sprintf("q%d", queues.Add(1))
-	clients, err := qlogdload.Clients(s.URLs())
-	if err != nil {
-		return nil, err
-	}
-	policy := wire.PolicyUpdate{}
-	if w.put.Keys > 0 {
-		policy.Ordering = wire.Some("per_key")
-	}
-	t, err := qlogdload.Make(ctx, clients, name, policy)
-	if err == nil && w.plain {
-		return qlogd.Plain(s.URLs(), name), nil
-	}
-	return t, err
 }

@@ -1,124 +1,172 @@
 package main
 
 import (
-	"bytes"
-	"crypto/sha256"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
-	"time"
+
+	"github.com/dustin/go-humanize"
 )
 
-// series is what one thing measured in each round.
-type series struct {
-	name string
-	of   []float64
-}
+// spread is what was measured several times.
+type spread struct{ median, min, max float64 }
 
-func (s *series) add(v float64) { s.of = append(s.of, v) }
-
-func (s *series) String() string {
-	if len(s.of) == 0 {
-		return s.name + ": nothing measured"
+// of returns the spread of values; ok is false where there are none.
+func of(values []float64) (s spread, ok bool) {
+	if len(values) == 0 {
+		return s, false
 	}
-	v := slices.Sorted(slices.Values(s.of))
-	return fmt.Sprintf("%-44s median %s   (%s to %s, %d rounds)", s.name, short((v[(len(v)-1)/2]+v[len(v)/2])/2), short(v[0]), short(v[len(v)-1]), len(v))
+	v := slices.Sorted(slices.Values(values))
+	return spread{(v[(len(v)-1)/2] + v[len(v)/2]) / 2, v[0], v[len(v)-1]}, true
 }
 
+// String is the median, and the extremes in brackets.
+func (s spread) String() string {
+	return fmt.Sprintf("%s (%s to %s)", short(s.median), short(s.min), short(s.max))
+}
+
+// short writes a number in three digits, or whole.
 func short(v float64) string {
-	if v >= 1000 {
-		return fmt.Sprintf("%.0f", v)
+	if v >= 1000 || v <= -1000 {
+		return humanize.Comma(int64(v + 0.5))
 	}
 	return fmt.Sprintf("%.3g", v)
 }
 
-// table keeps series in the order in which they first came.
-type table struct{ all []*series }
-
-func (t *table) add(v float64, format string, args ...any) {
-	name := fmt.Sprintf(format, args...)
-	for _, s := range t.all {
-		if s.name == name {
-			s.add(v)
-			return
+// byRound is what a system had in each round that went well. A+B is what the two
+// give one after the other.
+func (m *measured) byRound(system, metric string) map[int]float64 {
+	parts := strings.Split(system, "+")
+	out := map[int]float64{}
+	seen := map[int]int{}
+	for _, r := range m.Runs {
+		v, ok := r.Values[metric]
+		if r.Error != "" || !ok || !slices.Contains(parts, r.System) || v == 0 && len(parts) > 1 {
+			continue
+		}
+		seen[r.Round]++
+		if len(parts) > 1 {
+			v = 1 / v
+		}
+		out[r.Round] += v
+	}
+	for round := range out {
+		if seen[round] < len(parts) {
+			delete(out, round)
+		} else if len(parts) > 1 {
+			out[round] = 1 / out[round]
 		}
 	}
-	t.all = append(t.all, &series{name, []float64{v}})
+	return out
 }
 
-func (t *table) print() {
-	for _, s := range t.all {
-		fmt.Println("  ", s)
+// all is what a system had, over all rounds.
+func (m *measured) all(system, metric string) (spread, bool) {
+	var v []float64
+	for _, x := range m.byRound(system, metric) {
+		v = append(v, x)
 	}
+	return of(v)
 }
 
-// took are latencies.
-type took struct {
-	mu  sync.Mutex
-	all []time.Duration
-}
-
-func (l *took) add(d []time.Duration) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.all = append(l.all, d...)
-}
-
-// ms returns a percentile in milliseconds.
-func (l *took) ms(p float64) float64 {
-	if len(l.all) == 0 {
-		return 0
-	}
-	slices.Sort(l.all)
-	i := min(int(p/100*float64(len(l.all))), len(l.all)-1)
-	return float64(l.all[i].Microseconds()) / 1000
-}
-
-// calibrate tells what the machine can do at this moment: one core's SHA-256,
-// and the fsync of a small append.
-func calibrate(dir string) error {
-	block := bytes.Repeat([]byte("qlogd"), 1<<20/5)
-	var speeds []float64
-	for range 9 {
-		began := time.Now()
-		for range 20 {
-			sha256.Sum256(block)
-		}
-		speeds = append(speeds, 20/time.Since(began).Seconds())
-	}
-	f, err := os.Create(filepath.Join(dir, "calibrate"))
-	if err != nil {
-		return err
-	}
-	defer os.Remove(f.Name())
-	defer f.Close()
-	l := &took{}
-	for range 200 {
-		began := time.Now()
-		if _, err := f.Write(block[:4096]); err != nil {
-			return err
-		}
-		if err := f.Sync(); err != nil {
-			return err
-		}
-		l.all = append(l.all, time.Since(began))
-	}
-	slices.Sort(speeds)
-	load, _ := os.ReadFile("/proc/loadavg")
-	fmt.Printf("\ncalibration %s: SHA-256 %.0f MB/s (%.0f to %.0f), fsync of 4 KiB p50 %.2f ms p99 %.2f ms, load average %s\n",
-		time.Now().UTC().Format("15:04:05"), speeds[4], speeds[0], speeds[8], l.ms(50), l.ms(99),
-		strings.Join(strings.Fields(string(load))[:3], " "))
-	return nil
-}
-
-// printBuckets prints a histogram's buckets as /metrics has them.
-func printBuckets(metrics, name string) {
-	for line := range strings.Lines(metrics) {
-		if strings.HasPrefix(line, name+"_bucket") {
-			fmt.Print("   ", line)
+// ratio is that of two systems in the same round.
+func (m *measured) ratio(a, b, metric string) (spread, bool) {
+	var v []float64
+	other := m.byRound(b, metric)
+	for round, x := range m.byRound(a, metric) {
+		if y := other[round]; y > 0 {
+			v = append(v, x/y)
 		}
 	}
+	return of(v)
+}
+
+// systems are those that were measured, in the order of the first round.
+func (m *measured) systems() (out []string) {
+	for _, r := range m.Runs {
+		if !slices.Contains(out, r.System) {
+			out = append(out, r.System)
+		}
+	}
+	return out
+}
+
+// verdict is what came of a target.
+type verdict struct {
+	wanted
+	title    string
+	our, his spread
+	ratio    spread
+	measured bool
+	reached  bool
+}
+
+// verdicts holds a run against the targets.
+func (c *comparison) verdicts() (out []verdict) {
+	for _, t := range targets {
+		i := slices.IndexFunc(c.Works, func(m *measured) bool { return m.Name == t.Work })
+		if i < 0 {
+			continue
+		}
+		m := c.Works[i]
+		if slices.ContainsFunc(strings.Split(t.Against, "+"), func(name string) bool { _, meant := c.Systems[name]; return !meant }) {
+			continue // a run of some systems only
+		}
+		v := verdict{wanted: t, title: m.Title}
+		var a, b, r bool
+		v.our, a = m.all(t.Ours, t.Metric)
+		v.his, b = m.all(t.Against, t.Metric)
+		v.ratio, r = m.ratio(t.Ours, t.Against, t.Metric)
+		v.measured = a && b && r
+		if t.Most > 0 {
+			v.measured = a
+		}
+		switch {
+		case !v.measured:
+		case t.Most > 0:
+			v.reached = v.our.median <= t.Most
+		case metrics[t.Metric].less:
+			v.reached = v.ratio.median <= t.Ratio
+		default:
+			v.reached = v.ratio.median >= t.Ratio
+		}
+		out = append(out, v)
+	}
+	return out
+}
+
+// goal is the target in words.
+func (v verdict) goal() string {
+	switch {
+	case v.Most > 0:
+		return "at most " + short(v.Most)
+	case v.Ratio == 0:
+		return "–"
+	case metrics[v.Metric].less:
+		return "at most " + short(v.Ratio)
+	}
+	return "at least " + short(v.Ratio)
+}
+
+func (v verdict) word() string {
+	switch {
+	case !v.measured:
+		return "not measured"
+	case v.Most == 0 && v.Ratio == 0:
+		return ""
+	case v.reached:
+		return "reached"
+	}
+	return "**missed**"
+}
+
+// part is how far the target is reached: 1 or more if it is.
+func (v verdict) part() float64 {
+	switch {
+	case v.Most > 0:
+		return v.Most / max(v.our.median, 1)
+	case metrics[v.Metric].less:
+		return v.Ratio / v.ratio.median
+	}
+	return v.ratio.median / v.Ratio
 }

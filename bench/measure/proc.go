@@ -3,7 +3,9 @@ package measure
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"strconv"
 	"strings"
@@ -11,10 +13,14 @@ import (
 )
 
 // CPU returns the processor time, user's and system's, that processes have used:
-// to within 10 ms each.
+// to within 10 ms each. One that has ended counts as none, as in RSS: a server's
+// helpers come and go.
 func CPU(pids ...int) (sum time.Duration, err error) {
 	for _, pid := range pids {
 		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
 		if err != nil {
 			return 0, err
 		}
@@ -38,6 +44,9 @@ func CPU(pids ...int) (sum time.Duration, err error) {
 func RSS(pids ...int) (all, anon int64, err error) {
 	for _, pid := range pids {
 		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
 		if err != nil {
 			return 0, 0, err
 		}

@@ -3,6 +3,7 @@ package qlogd
 import (
 	"bufio"
 	"context"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"io"
@@ -16,9 +17,9 @@ import (
 )
 
 // Plain returns a queue as plain HTTP clients see it: each has a connection of its
-// own and sends one message a request, its bytes as they are, as curl would do. It
-// speaks just as much HTTP/1.1 as that takes, so that what is measured is the
-// server.
+// own and sends one message a request, its bytes as they are, as curl would do, and
+// a batch as JSON. It speaks just as much HTTP/1.1 as that takes, so that what is
+// measured is the server.
 func Plain(urls []string, queue string) load.Target {
 	t := &plain{queue: queue}
 	for _, u := range urls {
@@ -41,7 +42,7 @@ func (t *plain) Producer(ctx context.Context) (load.Producer, error) {
 	}
 	p := &plainProducer{conn: conn, r: bufio.NewReaderSize(conn, 4<<10)}
 	p.head = "POST /v1/queues/" + t.queue + "/messages HTTP/1.1\r\nHost: " + host +
-		"\r\nUser-Agent: plain\r\nAccept: */*\r\nContent-Type: application/octet-stream\r\nContent-Length: "
+		"\r\nUser-Agent: plain\r\nAccept: */*\r\nContent-Type: "
 	return p, nil
 }
 
@@ -53,22 +54,36 @@ type plainProducer struct {
 	conn net.Conn
 	r    *bufio.Reader
 	head string
-	buf  []byte
+	buf  []byte // of a request's head
+	body []byte
+	vec  [2][]byte
+	bufs net.Buffers
 }
 
 func (p *plainProducer) Produce(_ context.Context, batch []load.Message) error {
-	for _, m := range batch {
-		p.buf = append(p.buf[:0], p.head...)
-		p.buf = strconv.AppendInt(p.buf, int64(len(m.Payload)), 10)
-		p.buf = append(append(p.buf, "\r\n\r\n"...), m.Payload...)
-		if _, err := p.conn.Write(p.buf); err != nil {
-			return err
+	body, kind := batch[0].Payload, "application/octet-stream"
+	if len(batch) > 1 {
+		kind = "application/json"
+		body = append(p.body[:0], `{"messages":[`...)
+		for i, m := range batch {
+			if i > 0 {
+				body = append(body, ',')
+			}
+			body = append(body, `{"payload_base64":"`...)
+			body = base64.StdEncoding.AppendEncode(body, m.Payload)
+			body = append(body, `"}`...)
 		}
-		if err := p.answer(); err != nil {
-			return err
-		}
+		body = append(body, "]}"...)
+		p.body = body
 	}
-	return nil
+	p.buf = append(append(p.buf[:0], p.head...), kind...)
+	p.buf = append(p.buf, "\r\nContent-Length: "...)
+	p.buf = append(strconv.AppendInt(p.buf, int64(len(body)), 10), "\r\n\r\n"...)
+	p.bufs = append(p.vec[:0], p.buf, body)
+	if _, err := p.bufs.WriteTo(p.conn); err != nil {
+		return err
+	}
+	return p.answer()
 }
 
 // answer reads an answer, which must be 201.

@@ -1,0 +1,212 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"time"
+)
+
+// report makes table and plot from what compare has kept.
+func report(args []string) error {
+	fs := flag.NewFlagSet("report", flag.ContinueOnError)
+	in := fs.String("in", "results/compare.json", "what compare wrote")
+	md := fs.String("md", "", "write the tables to this file, Markdown; else to stdout")
+	svg := fs.String("svg", "", "write the plot of the targets to this file")
+	rates := fs.String("rates-svg", "", "write the plot of all rates to this file")
+	if err := fs.Parse(args); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			return nil
+		}
+		return err
+	}
+	b, err := os.ReadFile(*in)
+	if err != nil {
+		return err
+	}
+	c := &comparison{}
+	if err := json.Unmarshal(b, c); err != nil {
+		return fmt.Errorf("%s: %w", *in, err)
+	}
+	if *svg != "" {
+		if err := c.plotTargets(*svg); err != nil {
+			return err
+		}
+	}
+	if *rates != "" {
+		if err := c.plotRates(*rates); err != nil {
+			return err
+		}
+	}
+	if *md == "" {
+		return c.markdown(os.Stdout)
+	}
+	f, err := os.Create(*md)
+	if err != nil {
+		return err
+	}
+	return errors.Join(c.markdown(f), f.Close())
+}
+
+// markdown writes the tables.
+func (c *comparison) markdown(w io.Writer) error {
+	p := &printer{w: w}
+	p.f("%s, commit %s: %s, %d cores, %s, Linux %s, data on %s, %s.\n", c.Began.Format("2006-01-02"), c.Commit,
+		c.Machine.CPU, c.Machine.Cores, c.Machine.Memory, c.Machine.Kernel, c.Machine.Disk, c.Machine.Go)
+	p.f("Payloads of %d random bytes; %d rounds in turns, each on fresh servers, %s of warm-up, %s measured. Median (lowest to highest); a ratio is that of two of the same round.\n\n",
+		c.Set.Size, c.Set.Rounds, c.Set.Warmup, c.Set.Slice)
+
+	if v := c.verdicts(); len(v) > 0 {
+		reached, of := 0, 0
+		for _, v := range v {
+			if v.Ratio > 0 || v.Most > 0 {
+				of++
+			}
+			if v.reached && (v.Ratio > 0 || v.Most > 0) {
+				reached++
+			}
+		}
+		p.f("### Targets: %d of %d reached\n\n", reached, of)
+		p.f("| work | what | qlogd | against | theirs | ratio | wanted | |\n|---|---|---|---|---|---|---|---|\n")
+		last := ""
+		for _, v := range v {
+			name := "`" + v.Work + "` " + v.title
+			if v.Work == last {
+				name = "″"
+			}
+			last = v.Work
+			our, his, ratio := "–", "–", "–"
+			if v.our != (spread{}) {
+				our = v.our.String()
+			}
+			if v.his != (spread{}) {
+				his = v.his.String()
+			}
+			if v.ratio != (spread{}) {
+				ratio = v.ratio.String()
+			}
+			p.f("| %s | %s | %s | %s | %s | %s | %s | %s |\n", name, metrics[v.Metric].title, our, strings.ReplaceAll(v.Against, "+", " and then "), his, ratio, v.goal(), v.word())
+		}
+		p.f("\n")
+	}
+
+	for _, m := range c.Works {
+		p.f("### `%s`: %s\n\n", m.Name, m.Title)
+		var columns []string
+		for _, k := range order {
+			for _, r := range m.Runs {
+				if _, ok := r.Values[k]; ok {
+					columns = append(columns, k)
+					break
+				}
+			}
+		}
+		systems, main := m.systems(), mainMetric(m)
+		p.f("| |")
+		for _, k := range columns {
+			p.f(" %s |", metrics[k].title)
+		}
+		between := m.Base == "" && len(systems) > 1
+		if between {
+			p.f(" %s, %s : it |", metrics[main].title, systems[0])
+			columns = append(columns, "")
+		}
+		p.f("\n|---|%s\n", strings.Repeat("---|", len(columns)))
+		for _, s := range systems {
+			p.f("| %s |", s)
+			for _, k := range columns {
+				p.f(" %s |", m.cell(s, k, systems[0], main))
+			}
+			p.f("\n")
+		}
+		for _, r := range m.Runs {
+			if r.Error != "" {
+				p.f("\n%s failed in round %d: %s\n", r.System, r.Round, firstLine(r.Error))
+			}
+		}
+		p.f("\n")
+	}
+
+	p.f("### What is durable when it says yes\n\n| system | |\n|---|---|\n")
+	for _, name := range slices.Sorted(maps.Keys(c.Systems)) {
+		s := c.Systems[name]
+		durable := s.Durable
+		if s.Version != "" {
+			durable += "; " + s.Version
+		}
+		if s.Missing != "" {
+			durable += "; not measured: " + s.Missing
+		}
+		p.f("| %s | %s |\n", name, durable)
+	}
+	p.f("\n")
+	if len(c.Calib) > 0 {
+		p.f("### The machine meanwhile\n\n| at | SHA-256 of a core, MB/s | append of 4 KiB and fdatasync, p50 ms | p99 ms | load average | steal %% |\n|---|---|---|---|---|---|\n")
+		for _, k := range c.Calib {
+			p.f("| %s | %.0f | %.2f | %.2f | %s | %.1f |\n", k.At.Format(time.TimeOnly), k.SHA256, k.SyncP50, k.SyncP99, k.LoadAvg, k.StealPct)
+		}
+		p.f("\n")
+	}
+	if len(c.Command) > 1 {
+		p.f("Command: `go run . %s`\n", strings.Join(c.Command[1:], " "))
+	}
+	return p.err
+}
+
+// cell is a system's number, "" the ratio of the first to it.
+func (m *measured) cell(system, metric, first, main string) string {
+	if metric == "" {
+		if v, ok := m.ratio(first, system, main); ok && system != first {
+			return v.String()
+		}
+		return ""
+	}
+	v, ok := m.all(system, metric)
+	out := v.String()
+	switch {
+	case !ok:
+		return "–"
+	case metric == rss:
+		out = fmt.Sprintf("%.0f MB", v.median/1e6)
+	}
+	if m.Base != "" && system != m.Base {
+		if r, ok := m.ratio(system, m.Base, metric); ok {
+			out += fmt.Sprintf(" **×%s**", short(r.median))
+		}
+	}
+	return out
+}
+
+// mainMetric is what a work is about.
+func mainMetric(m *measured) string {
+	switch {
+	case strings.HasPrefix(m.Name, "latency"), strings.HasPrefix(m.Name, "poll"):
+		return p50
+	case strings.HasPrefix(m.Name, "memory"):
+		return eachBytes
+	}
+	return rate
+}
+
+func firstLine(s string) string {
+	line, _, _ := strings.Cut(s, "\n")
+	return line
+}
+
+// printer keeps the first error.
+type printer struct {
+	w   io.Writer
+	err error
+}
+
+func (p *printer) f(format string, args ...any) {
+	if p.err == nil {
+		_, p.err = fmt.Fprintf(p.w, format, args...)
+	}
+}

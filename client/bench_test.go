@@ -259,3 +259,41 @@ func BenchmarkLeaseAck100(b *testing.B) {
 		}
 	}
 }
+
+func BenchmarkEnqueue64(b *testing.B) { benchEnqueue(b, 64) }
+func BenchmarkEnqueue1(b *testing.B)  { benchEnqueue(b, 1) }
+
+func BenchmarkProduceSingle1(b *testing.B) {
+	q := newQuick(b, nil)
+	c := benchClient(b, q)
+	m := wire.NewMessage{Payload: random()}
+	defer spent(b, q)()
+	each(b, 1, func(ctx context.Context) error {
+		_, err := c.Produce(ctx, "q", m)
+		return err
+	})
+}
+
+func benchEnqueue(b *testing.B, goroutines int) {
+	b.Helper()
+	q := newQuick(b, nil)
+	c := benchClient(b, q)
+	defer c.Close()
+	m := wire.NewMessage{Payload: random()}
+	defer spent(b, q)()
+	each(b, goroutines, func(ctx context.Context) error {
+		_, err := c.Enqueue(ctx, "q", m)
+		return err
+	})
+}
+
+func BenchmarkSettle64(b *testing.B) {
+	q := newQuick(b, nil)
+	c := benchClient(b, q)
+	defer c.Close()
+	defer spent(b, q)()
+	each(b, 64, func(ctx context.Context) error {
+		_, err := c.Settle(ctx, "q", Settlement{LeaseID: benchID, Do: DoAck})
+		return err
+	})
+}

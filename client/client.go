@@ -13,6 +13,7 @@
 package client
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
@@ -20,6 +21,7 @@ import (
 	"net/http"
 	"os"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -33,11 +35,21 @@ type Client struct {
 	turns     atomic.Uint32 // of calls that go round
 	spread    bool          // all do
 	http      *http.Client
+	transport *http.Transport // of its own; nil with WithHTTPClient
 	tls       *tls.Config
 	token     string
 	agent     string
 	retry     Retry
 	try       time.Duration // how long one try may go without an answer; 0 for ever
+
+	// Shared requests: *lane by what they gather. The goroutines that send them
+	// live while there is something to send, and end with ctx.
+	lanes   sync.Map
+	ctx     context.Context
+	end     context.CancelCauseFunc
+	mu      sync.Mutex
+	closed  bool
+	senders sync.WaitGroup
 
 	more []string // of WithEndpoints
 	err  error    // of an option
@@ -133,18 +145,23 @@ func New(addr string, opts ...Option) (*Client, error) {
 	// A batch is written, and an answer to a lease read, in few system calls.
 	transport.WriteBufferSize, transport.ReadBufferSize = 128<<10, 32<<10
 	transport.DialContext = (&net.Dialer{Timeout: dialTimeout, KeepAlive: 30 * time.Second}).DialContext
+	own := &http.Client{Transport: transport}
 	c := &Client{
-		http:  &http.Client{Transport: transport},
+		http:  own,
 		agent: "qlogd-go-client",
 		retry: DefaultRetry,
 		try:   -1,
 		sleep: time.After,
 	}
+	c.ctx, c.end = context.WithCancelCause(context.Background())
 	for _, o := range opts {
 		o(c)
 	}
 	if c.err != nil {
 		return nil, c.err
+	}
+	if c.http == own {
+		c.transport = transport
 	}
 	scheme := "http://"
 	if c.tls != nil {
@@ -165,4 +182,30 @@ func New(addr string, opts ...Option) (*Client, error) {
 	}
 	c.retry.Attempts = max(c.retry.Attempts, 1)
 	return c, nil
+}
+
+// start runs a sender of shared requests, unless the client is closed.
+func (c *Client) start(run func()) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return false
+	}
+	c.senders.Go(run)
+	return true
+}
+
+// Close ends what shared requests (Enqueue, Settle) are under way: who waits for
+// one gets ErrClosed, and does not know its outcome. Then it closes idle
+// connections, if they are the client's own. Nothing needs it but programs that
+// make many clients; end Workers first.
+func (c *Client) Close() {
+	c.mu.Lock()
+	c.closed = true
+	c.mu.Unlock()
+	c.end(ErrClosed)
+	c.senders.Wait()
+	if c.transport != nil {
+		c.transport.CloseIdleConnections()
+	}
 }

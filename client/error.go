@@ -1,7 +1,9 @@
 package client
 
 import (
+	"errors"
 	"fmt"
+	"net/http"
 
 	"github.com/qlogd/qlogd/api/wire"
 )
@@ -68,3 +70,21 @@ var ErrOutcomeUnknown error = outcomeUnknown{}
 type outcomeUnknown struct{}
 
 func (outcomeUnknown) Error() string { return "outcome unknown" }
+
+// ErrClosed is what calls that share requests get once the client is closed.
+var ErrClosed = errors.New("the client is closed")
+
+// encodeError is a request that can't be written down, such as a payload that is
+// no JSON: it has not been sent.
+type encodeError struct {
+	call string
+	err  error
+}
+
+func (e *encodeError) Error() string { return e.call + ": " + e.err.Error() }
+func (e *encodeError) Unwrap() error { return e.err }
+
+// wrongAnswer is an answer with success that can't be one.
+func wrongAnswer(format string, args ...any) *Error {
+	return &Error{Problem: wire.Problem{Status: http.StatusOK, Code: "bad_answer", Detail: "the server's answer is not understood: " + fmt.Sprintf(format, args...)}}
+}

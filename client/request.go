@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
-	"fmt"
 	mathrand "math/rand/v2"
 	"net/http"
 	"net/url"
@@ -43,6 +42,7 @@ type call struct {
 	body         any
 	key          string
 	spread       bool          // begins at any endpoint, in turn
+	several      bool          // a shared request: where the queue is full a part may fit
 	lease        bool          // must not carry a key; repeated only where surely not applied
 	settle       bool          // needs no key: a repeated settle is answered as the first
 	patience     time.Duration // how long the server may take by the call's own will
@@ -67,7 +67,7 @@ func (c *Client) send(ctx context.Context, q *call, answer any, opts []CallOptio
 	if q.body != nil {
 		b, err := wire.Marshal(q.body)
 		if err != nil {
-			return 0, fmt.Errorf("%s %s: %w", q.method, q.path, err)
+			return 0, &encodeError{q.method + " " + q.path, err}
 		}
 		body = &payload{b: b}
 	}
@@ -97,6 +97,9 @@ func (c *Client) send(ctx context.Context, q *call, answer any, opts []CallOptio
 			again = !q.lease || notSent(err)
 		} else if e.Problem.Outcome == wire.Unknown && status >= http.StatusInternalServerError {
 			again = write
+		}
+		if q.several && errors.Is(err, ErrQueueFull) {
+			again = false
 		}
 		if write && (!answered && !notSent(err) || answered && e.Problem.Outcome == wire.Unknown) {
 			unknown = true

@@ -64,8 +64,7 @@ func (c *Client) once(ctx context.Context, at uint32, q *call, body *payload, an
 	}
 	if answer != nil && len(b) > 0 {
 		if err := wire.Unmarshal(b, answer); err != nil {
-			return resp.StatusCode, 0, &Error{Problem: wire.Problem{Status: resp.StatusCode, Code: "bad_answer",
-				Detail: "the server's answer is not understood: " + err.Error()}}
+			return resp.StatusCode, 0, wrongAnswer("%v", err)
 		}
 	}
 	return resp.StatusCode, 0, nil

@@ -1,0 +1,473 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/qlogd/qlogd/api/wire"
+)
+
+// shared is a server of produce and settle calls that tells what requests it
+// got, holds them until it is let go, and refuses what refuse says.
+type shared struct {
+	srv    *httptest.Server
+	got    chan []string // each request's payloads, or leases
+	hold   chan struct{} // a value lets one request go on; nil: nothing is held
+	refuse func(all []string) *wire.Problem
+	mu     sync.Mutex
+	keys   []string
+}
+
+func newShared(t *testing.T, hold bool, refuse func(all []string) *wire.Problem) (*shared, *Client) {
+	t.Helper()
+	s := &shared{got: make(chan []string, 1000), refuse: refuse}
+	if hold {
+		s.hold = make(chan struct{})
+	}
+	s.srv = httptest.NewServer(s)
+	t.Cleanup(s.srv.Close)
+	c, err := New(s.srv.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	c.sleep = func(time.Duration) <-chan time.Time { return time.After(0) }
+	return s, c
+}
+
+func (s *shared) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	var in struct {
+		Messages []wire.NewMessage `json:"messages"`
+		LeaseIDs []string          `json:"lease_ids"`
+		Items    []struct {
+			LeaseID string `json:"lease_id"`
+		} `json:"items"`
+	}
+	body, _ := io.ReadAll(r.Body)
+	if err := wire.Unmarshal(body, &in); err != nil {
+		panic(err)
+	}
+	all := in.LeaseIDs
+	for _, m := range in.Messages {
+		all = append(all, string(m.Payload))
+	}
+	for _, it := range in.Items {
+		all = append(all, it.LeaseID)
+	}
+	s.mu.Lock()
+	s.keys = append(s.keys, r.Header.Get("Idempotency-Key"))
+	s.mu.Unlock()
+	s.got <- all
+	if s.hold != nil {
+		select {
+		case <-s.hold:
+		case <-r.Context().Done():
+			return
+		}
+	}
+	if s.refuse != nil {
+		if p := s.refuse(all); p != nil {
+			b, _ := wire.Marshal(p)
+			w.WriteHeader(p.Status)
+			_, _ = w.Write(b)
+			return
+		}
+	}
+	var produced wire.ProduceResponse
+	var settled wire.SettleResponse
+	for _, one := range all {
+		produced.Messages = append(produced.Messages, wire.Produced{ID: "id of " + one, Status: wire.Enqueued})
+		settled.Results = append(settled.Results, wire.SettleResult{LeaseID: one, Status: "acked"})
+	}
+	v := any(produced)
+	if in.Messages == nil {
+		v = settled
+	}
+	b, _ := wire.Marshal(v)
+	_, _ = w.Write(b)
+}
+
+// enqueue enqueues numbers at the same time, and returns their errors.
+func enqueue(t *testing.T, c *Client, n int) []error {
+	t.Helper()
+	errs := make([]error, n)
+	var wg sync.WaitGroup
+	for i := range n {
+		wg.Go(func() {
+			out, err := c.Enqueue(t.Context(), "q", JSON(i))
+			if errs[i] = err; err == nil && out.ID != fmt.Sprint("id of ", i) {
+				t.Errorf("message %d has the answer %s", i, out.ID)
+			}
+		})
+	}
+	wg.Wait()
+	return errs
+}
+
+// waitingFor returns once n items wait in the lane of q.
+func waitingFor(t *testing.T, c *Client, n int) {
+	t.Helper()
+	v, _ := c.lanes.LoadOrStore("q", c.enqueueLane("q"))
+	l := v.(*enqueueLane)
+	for t.Context().Err() == nil {
+		l.mu.Lock()
+		got := len(l.waiting)
+		l.mu.Unlock()
+		if got == n {
+			return
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+func TestEnqueueSharesRequests(t *testing.T) {
+	s, c := newShared(t, true, nil)
+	var wg sync.WaitGroup
+	one := func(v any) {
+		wg.Go(func() {
+			if _, err := c.Enqueue(t.Context(), "q", JSON(v)); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	// The first leaves alone and at once; while requests are under way the
+	// others gather.
+	one("first")
+	if got := <-s.got; len(got) != 1 {
+		t.Fatal(got)
+	}
+	const n = 300
+	for i := range n {
+		one(i)
+	}
+	requests, messages := 0, 0
+	for messages < n {
+		select {
+		case got := <-s.got:
+			requests++
+			messages += len(got)
+		case s.hold <- struct{}{}:
+		}
+	}
+	close(s.hold)
+	wg.Wait()
+	if requests > n/4 {
+		t.Errorf("%d requests for %d messages", requests, n)
+	}
+}
+
+// One bad message is told to its own caller; the others are enqueued.
+func TestABadMessageFailsAlone(t *testing.T) {
+	bad := func(all []string, is func(string) bool, named bool, status int, code string) *wire.Problem {
+		for i, v := range all {
+			if !is(v) {
+				continue
+			}
+			p := &wire.Problem{Status: status, Code: code, Detail: fmt.Sprintf("messages[%d].key must be short", i), Outcome: wire.NotApplied}
+			if named {
+				p.Index = &i
+			}
+			return p
+		}
+		return nil
+	}
+	ends := func(suffix string) func(string) bool {
+		return func(v string) bool { return strings.HasSuffix(v, suffix) }
+	}
+	for name, refuse := range map[string]func(all []string) *wire.Problem{
+		"named":     func(all []string) *wire.Problem { return bad(all, ends("7"), true, 400, "invalid_argument") },
+		"not named": func(all []string) *wire.Problem { return bad(all, ends("7"), false, 400, "invalid_argument") },
+		"too large": func(all []string) *wire.Problem { return bad(all, ends("7"), false, 413, "payload_too_large") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, c := newShared(t, false, refuse)
+			for i, err := range enqueue(t, c, 100) {
+				if i%10 != 7 {
+					if err != nil {
+						t.Errorf("message %d: %v", i, err)
+					}
+					continue
+				}
+				var e *Error
+				if !errors.As(err, &e) || !errors.Is(err, ErrInvalidArgument) && !errors.Is(err, ErrPayloadTooLarge) {
+					t.Fatalf("message %d: %v", i, err)
+				}
+				if e.Problem.Index != nil && (*e.Problem.Index != 0 || e.Problem.Detail != "messages[0].key must be short") {
+					t.Errorf("message %d: %d: %s", i, *e.Problem.Index, e.Problem.Detail)
+				}
+			}
+			keys := map[string]bool{}
+			for _, k := range s.keys {
+				if keys[k] {
+					t.Error("a key is used for two requests")
+				}
+				keys[k] = true
+			}
+		})
+	}
+	// What is not about one message is told to all, after one request.
+	s, c := newShared(t, true, func([]string) *wire.Problem {
+		return &wire.Problem{Status: 404, Code: "queue_not_found", Outcome: wire.NotApplied}
+	})
+	close(s.hold)
+	for _, err := range enqueue(t, c, 50) {
+		if !errors.Is(err, ErrQueueNotFound) {
+			t.Error(err)
+		}
+	}
+	if len(s.keys) > 50 {
+		t.Errorf("%d requests", len(s.keys))
+	}
+}
+
+// What can't be written as JSON fails alone, too.
+func TestAPayloadThatIsNoJSONFailsAlone(t *testing.T) {
+	s, c := newShared(t, true, nil)
+	var wg sync.WaitGroup
+	wg.Go(func() { _, _ = c.Enqueue(t.Context(), "q", JSON("first")) })
+	<-s.got
+	for i, p := range []string{`1`, `{`, `2`, `]`} {
+		wg.Go(func() {
+			_, err := c.Enqueue(t.Context(), "q", wire.NewMessage{Payload: []byte(p)})
+			if (err != nil) != (i%2 == 1) {
+				t.Errorf("%s: %v", p, err)
+			}
+		})
+	}
+	close(s.hold)
+	wg.Wait()
+}
+
+// As much as fits into a full queue goes in, and the rest is told so.
+func TestAFullQueueTakesWhatFits(t *testing.T) {
+	room := 40
+	var mu sync.Mutex
+	_, c := newShared(t, false, func(all []string) *wire.Problem {
+		mu.Lock()
+		defer mu.Unlock()
+		if len(all) > room {
+			return &wire.Problem{Status: 429, Code: "queue_full", Retryable: true, Outcome: wire.NotApplied}
+		}
+		room -= len(all)
+		return nil
+	})
+	full := 0
+	for _, err := range enqueue(t, c, 100) {
+		if errors.Is(err, ErrQueueFull) {
+			full++
+		} else if err != nil {
+			t.Error(err)
+		}
+	}
+	if full != 60 || room != 0 {
+		t.Errorf("%d did not fit; room for %d", full, room)
+	}
+}
+
+// A caller's deadline ends its own wait and nobody else's.
+func TestADeadlineEndsItsOwnWait(t *testing.T) {
+	s, c := newShared(t, true, nil)
+	under, leave := context.WithCancel(t.Context())
+	gone := make(chan error)
+	go func() { _, err := c.Enqueue(under, "q", JSON("under way")); gone <- err }()
+	<-s.got
+	leave()
+	if err := <-gone; !errors.Is(err, context.Canceled) || !errors.Is(err, ErrOutcomeUnknown) {
+		t.Error(err)
+	}
+	// Its request had no other caller, so it has ended.
+	ok := make(chan error)
+	go func() { _, err := c.Enqueue(t.Context(), "q", JSON("stays")); ok <- err }()
+	<-s.got
+	for range maxRequests - 1 { // fill what may be under way
+		go func() { _, err := c.Enqueue(t.Context(), "q", JSON("stays")); ok <- err }()
+		<-s.got
+	}
+	waits, leave := context.WithCancel(t.Context())
+	go func() { _, err := c.Enqueue(waits, "q", JSON("waits")); gone <- err }()
+	waitingFor(t, c, 1)
+	leave()
+	if err := <-gone; !errors.Is(err, context.Canceled) || errors.Is(err, ErrOutcomeUnknown) {
+		t.Errorf("it was never sent: %v", err)
+	}
+	close(s.hold)
+	for range maxRequests {
+		if err := <-ok; err != nil {
+			t.Error(err)
+		}
+	}
+	select {
+	case got := <-s.got:
+		t.Errorf("%v was sent", got)
+	default:
+	}
+	if _, err := c.Enqueue(waits, "q", JSON(1)); !errors.Is(err, context.Canceled) || errors.Is(err, ErrOutcomeUnknown) {
+		t.Error(err)
+	}
+}
+
+// An unknown outcome is repeated under the same key, with the same messages.
+func TestASharedRequestIsRepeatedUnderItsKey(t *testing.T) {
+	c, f, _ := setup(t, hangup, problemSays(503, "no_leader", "unknown", true), says(201, produced))
+	if out, err := c.Enqueue(t.Context(), "q", JSON(1)); err != nil || out.ID != "01A" {
+		t.Fatal(err)
+	}
+	a := f.asked()
+	for i := range a {
+		if a[i].body != a[0].body || a[i].header.Get("Idempotency-Key") != a[0].header.Get("Idempotency-Key") {
+			t.Errorf("request %d differs", i)
+		}
+	}
+	if len(a) != 3 {
+		t.Errorf("%d requests", len(a))
+	}
+}
+
+// The messages of one goroutine are in its order, whatever the others do.
+func TestEnqueueKeepsAGoroutinesOrder(t *testing.T) {
+	s, c := newShared(t, false, nil)
+	const goroutines, each = 20, 20
+	var wg sync.WaitGroup
+	for g := range goroutines {
+		wg.Go(func() {
+			for i := range each {
+				if _, err := c.Enqueue(t.Context(), "q", JSON(fmt.Sprint(g, " ", i))); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	close(s.got)
+	next := map[string]int{}
+	for all := range s.got {
+		for _, v := range all {
+			g, i, _ := strings.Cut(strings.Trim(v, `"`), " ")
+			if fmt.Sprint(next[g]) != i {
+				t.Fatalf("goroutine %s: %s, not %d", g, i, next[g])
+			}
+			next[g]++
+		}
+	}
+}
+
+func TestCloseEndsWhatIsUnderWay(t *testing.T) {
+	s, c := newShared(t, true, nil)
+	gone := make(chan error)
+	go func() { _, err := c.Enqueue(t.Context(), "q", JSON(1)); gone <- err }()
+	<-s.got
+	c.Close()
+	if err := <-gone; !errors.Is(err, ErrClosed) || !errors.Is(err, ErrOutcomeUnknown) {
+		t.Error(err)
+	}
+	if _, err := c.Enqueue(t.Context(), "q", JSON(1)); !errors.Is(err, ErrClosed) {
+		t.Error(err)
+	}
+}
+
+func TestSettleSharesRequests(t *testing.T) {
+	s, c := newShared(t, false, func(all []string) *wire.Problem {
+		if i := slices.Index(all, "bad"); i >= 0 {
+			return &wire.Problem{Status: 400, Code: "invalid_argument", Index: &i, Outcome: wire.NotApplied}
+		}
+		return nil
+	})
+	var wg sync.WaitGroup
+	for i := range 100 {
+		for _, verb := range []Verb{DoAck, DoRetry, DoDeadLetter, DoExtend, DoRelease} {
+			wg.Go(func() {
+				lease := fmt.Sprint(verb, " ", i)
+				if i == 50 {
+					lease = "bad"
+				}
+				r, err := c.Settle(t.Context(), "q", Settlement{LeaseID: lease, Do: verb})
+				if i == 50 && !errors.Is(err, ErrInvalidArgument) || i != 50 && (err != nil || r.LeaseID != lease) {
+					t.Errorf("%s: %+v, %v", lease, r, err)
+				}
+			})
+		}
+	}
+	wg.Wait()
+	if len(s.keys) > 400 {
+		t.Errorf("%d requests", len(s.keys))
+	}
+	c, _, _ = setup(t, says(200, `{"results":[{"lease_id":"01A","status":"rejected","code":"lease_lost"}]}`))
+	if _, err := c.Settle(t.Context(), "q", Settlement{LeaseID: "01A", Do: DoAck}); !errors.Is(err, ErrLeaseLost) {
+		t.Error(err)
+	}
+}
+
+// How requests are made of what comes, without a network.
+func TestLane(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, err := New("http://nobody")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var mu sync.Mutex
+		var sizes []int
+		l := &lane[int, int]{c: c, list: "numbers", send: func(_ context.Context, items []int) ([]int, error) {
+			mu.Lock()
+			sizes = append(sizes, len(items))
+			mu.Unlock()
+			time.Sleep(10 * time.Millisecond)
+			return items, nil
+		}}
+		add := func(n, size int) {
+			for i := range n {
+				go func() {
+					if out, err := l.do(t.Context(), i, size); err != nil || out != i {
+						t.Errorf("%d: %d, %v", i, out, err)
+					}
+				}()
+			}
+		}
+		settled := func() []int {
+			time.Sleep(time.Second)
+			synctest.Wait()
+			mu.Lock()
+			defer mu.Unlock()
+			defer func() { sizes = nil }()
+			return sizes
+		}
+		add(1, 1)
+		synctest.Wait()
+		mu.Lock()
+		if len(sizes) != 1 {
+			t.Error("a lone item waits")
+		}
+		mu.Unlock()
+		if got := settled(); !slices.Equal(got, []int{1}) {
+			t.Error(got)
+		}
+		add(3000, 1)
+		got := settled()
+		if most := slices.Max(got); most > maxItems || len(got) > 30 {
+			t.Errorf("%v", got)
+		}
+		add(40, maxBytes/4)
+		if most := slices.Max(settled()); most > 4 {
+			t.Errorf("%d items of a quarter of what fits", most)
+		}
+		add(2, 3*maxBytes)
+		if got := settled(); !slices.Equal(got, []int{1, 1}) {
+			t.Errorf("large items: %v", got)
+		}
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if l.senders != 0 || l.away != 0 || l.bytes != 0 || len(l.waiting) != 0 {
+			t.Errorf("left: %d senders, %d away, %d bytes, %d waiting", l.senders, l.away, l.bytes, len(l.waiting))
+		}
+		c.Close()
+	})
+}

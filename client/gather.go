@@ -1,0 +1,311 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"runtime"
+	"strings"
+	"sync"
+)
+
+// What a shared request holds at most: more messages than the server takes are
+// refused, and more bytes than go into one entry of the log gain nothing.
+const (
+	maxItems = 1000
+	maxBytes = 1 << 20
+)
+
+// maxRequests is how many requests of one lane are under way at once. Measured
+// against three nodes on two cores: fewer leave the cores waiting for disks,
+// more make requests small.
+const maxRequests = 3
+
+// lane gathers what many goroutines ask for one by one, such as to enqueue a
+// message into one queue, into shared requests, and hands each its own answer.
+//
+// A request leaves as soon as nothing is under way. While something is, the next
+// gather: another one leaves once they are their share of all that wait and are
+// under way, and at the latest when one comes back. So a lone call waits for
+// nothing, and many calls fill requests by themselves, without a timer.
+//
+// Requests under way at once are in no order. Within one, the items have the
+// order in which they came.
+type lane[I, O any] struct {
+	c    *Client
+	send func(ctx context.Context, items []I) ([]O, error) // one request, repeated as the rules say
+	list string                                            // the name of its list of items, in problems
+
+	tickets sync.Pool // of *ticket[I, O]
+
+	mu      sync.Mutex
+	waiting []*ticket[I, O]
+	bytes   int // of waiting
+	away    int // items under way
+	senders int // goroutines, each with one request
+	crowd   int // how many items there were at once, of late
+}
+
+// ticket is one item and, in the end, its answer.
+type ticket[I, O any] struct {
+	item I
+	size int
+	out  O
+	err  error
+
+	// Where then is nil, done gets a value when the answer is there; its
+	// capacity of one lets nobody wait for a caller that has left.
+	done chan struct{}
+	then func(O, error)
+
+	batch *batch // nil until it is under way; guarded by lane.mu
+}
+
+// batch is a request's callers: when the last one has left, it ends.
+type batch struct {
+	callers int // guarded by lane.mu
+	cancel  context.CancelFunc
+}
+
+// do hands in one item and waits for its answer, or for the end of ctx. If that
+// comes while the item is under way, what becomes of it is unknown.
+func (l *lane[I, O]) do(ctx context.Context, item I, size int) (out O, err error) {
+	if err := ctx.Err(); err != nil {
+		return out, err
+	}
+	t, _ := l.tickets.Get().(*ticket[I, O])
+	if t == nil {
+		t = &ticket[I, O]{done: make(chan struct{}, 1)}
+	}
+	t.item, t.size = item, size
+	if err := l.add(t); err != nil {
+		return out, err
+	}
+	if end := ctx.Done(); end == nil {
+		<-t.done
+	} else {
+		select {
+		case <-t.done:
+		case <-end:
+			if err := l.leave(t, ctx); err != nil {
+				return out, err
+			}
+		}
+	}
+	out, err = t.out, t.err
+	*t = ticket[I, O]{done: t.done}
+	l.tickets.Put(t)
+	return out, err
+}
+
+// add hands in an item.
+func (l *lane[I, O]) add(t *ticket[I, O]) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.waiting = append(l.waiting, t)
+	l.bytes += t.size
+	if l.senders == 0 || l.senders < maxRequests && l.worth() {
+		if !l.c.start(l.run) {
+			l.waiting, l.bytes = l.waiting[:len(l.waiting)-1], l.bytes-t.size
+			return ErrClosed
+		}
+		l.senders++
+	}
+	return nil
+}
+
+// leave takes back an item whose caller does not wait any more. It returns nil
+// where the answer has come after all.
+func (l *lane[I, O]) leave(t *ticket[I, O], ctx context.Context) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	select {
+	case <-t.done:
+		return nil
+	default:
+	}
+	if b := t.batch; b != nil {
+		if b.callers--; b.callers == 0 {
+			b.cancel()
+		}
+		return &unknownError{ctx.Err()}
+	}
+	for i, w := range l.waiting {
+		if w == t {
+			l.waiting = append(l.waiting[:i], l.waiting[i+1:]...)
+			l.bytes -= t.size
+		}
+	}
+	return ctx.Err()
+}
+
+// share is how many items a request takes, so that all that there are make
+// maxRequests of them.
+func (l *lane[I, O]) share() int {
+	return (max(l.crowd, len(l.waiting)+l.away) + maxRequests - 1) / maxRequests
+}
+
+// worth tells whether what waits is worth another request beside those under
+// way.
+func (l *lane[I, O]) worth() bool {
+	n := len(l.waiting)
+	return n > 0 && (n >= l.share() || n >= maxItems || l.bytes >= maxBytes)
+}
+
+// run sends requests while there is something to send.
+func (l *lane[I, O]) run() {
+	var tickets []*ticket[I, O]
+	var items []I
+	for {
+		ctx, cancel := context.WithCancel(l.c.ctx)
+		b := &batch{cancel: cancel}
+		if tickets = l.take(tickets[:0], b); len(tickets) == 0 {
+			cancel()
+			return
+		}
+		n := len(tickets)
+		items = l.ask(ctx, tickets, items)
+		cancel()
+		clear(tickets)
+		clear(items)
+		l.mu.Lock()
+		l.away -= n
+		l.mu.Unlock()
+		// Those who just got their answers may have more: let them hand it in.
+		runtime.Gosched()
+	}
+}
+
+// take returns the items of the next request; where there is none the sender
+// ends.
+func (l *lane[I, O]) take(tickets []*ticket[I, O], b *batch) []*ticket[I, O] {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.waiting) == 0 || l.senders > 1 && !l.worth() {
+		l.senders--
+		return nil
+	}
+	now := len(l.waiting) + l.away
+	l.crowd = max(now, l.crowd-(l.crowd+7)/8)
+	most := min(l.share(), maxItems)
+	size := 0
+	for _, t := range l.waiting {
+		if n := len(tickets); n > 0 && (n >= most || size+t.size > maxBytes) {
+			break
+		}
+		size += t.size
+		t.batch = b
+		tickets = append(tickets, t)
+	}
+	n := len(tickets)
+	b.callers = n
+	l.waiting = append(l.waiting[:0], l.waiting[n:]...)
+	clear(l.waiting[len(l.waiting) : len(l.waiting)+n])
+	l.bytes -= size
+	l.away += n
+	if l.senders < maxRequests && l.worth() && l.c.start(l.run) {
+		l.senders++
+	}
+	return tickets
+}
+
+// ask sends items and hands out the answers. A request that is refused for one
+// item's sake is taken apart, so that each gets its own answer. It returns items,
+// for reuse.
+func (l *lane[I, O]) ask(ctx context.Context, tickets []*ticket[I, O], items []I) []I {
+	parts := [][]*ticket[I, O]{tickets} // still to be sent, the last one first
+	var full error                      // there was no room for one item alone
+	for named := 0; len(parts) > 0; {
+		part := parts[len(parts)-1]
+		parts = parts[:len(parts)-1]
+		if full != nil {
+			failAll(part, full)
+			continue
+		}
+		items = items[:0]
+		for _, t := range part {
+			items = append(items, t.item)
+		}
+		out, err := l.send(ctx, items)
+		n := len(part)
+		if err == nil && len(out) != n {
+			err = wrongAnswer("%d answers to %d of %s", len(out), n, l.list)
+		}
+		if err == nil {
+			for i, t := range part {
+				t.answer(out[i], nil)
+			}
+			continue
+		}
+		var e *Error
+		isProblem := errors.As(err, &e)
+		switch {
+		case l.c.ctx.Err() != nil:
+			failAll(part, fmt.Errorf("%w: %w", ErrClosed, err))
+		case ctx.Err() != nil || isProblem && !aboutOne(e):
+			failAll(part, err)
+		case n == 1:
+			if isProblem {
+				err = alone(e, l.list)
+			}
+			part[0].answer(out1[O](), err)
+			if errors.Is(err, ErrQueueFull) {
+				full = err
+			}
+		case isProblem && e.Problem.Index != nil && *e.Problem.Index >= 0 && *e.Problem.Index < n && named < maxNamed:
+			named++
+			at := *e.Problem.Index
+			part[at].answer(out1[O](), alone(e, l.list))
+			parts = append(parts, append(part[:at:at], part[at+1:]...))
+		case isProblem || errors.As(err, new(*encodeError)):
+			parts = append(parts, part[n/2:], part[:n/2])
+		default: // nobody answered
+			failAll(part, err)
+		}
+	}
+	return items
+}
+
+// maxNamed is how many items that the server names as bad are taken out of a
+// request one after the other, before it is halved.
+const maxNamed = 4
+
+func out1[O any]() (zero O) { return zero }
+
+func failAll[I, O any](tickets []*ticket[I, O], err error) {
+	for _, t := range tickets {
+		t.answer(out1[O](), err)
+	}
+}
+
+// answer hands out an answer.
+func (t *ticket[I, O]) answer(out O, err error) {
+	if t.then != nil {
+		t.then(out, err)
+		return
+	}
+	t.out, t.err = out, err
+	t.done <- struct{}{}
+}
+
+// aboutOne reports whether a refusal may be one item's fault, or its size, and
+// others would have been taken.
+func aboutOne(e *Error) bool {
+	switch e.Problem.Status {
+	case http.StatusBadRequest, http.StatusRequestEntityTooLarge:
+		return true
+	}
+	return e.Problem.Index != nil || errors.Is(e, ErrQueueFull)
+}
+
+// alone is a problem as it had been told to a request of this item only.
+func alone(e *Error, list string) error {
+	if e.Problem.Index == nil {
+		return e
+	}
+	out, zero := *e, 0
+	out.Problem.Detail = strings.ReplaceAll(out.Problem.Detail, fmt.Sprintf("%s[%d]", list, *e.Problem.Index), list+"[0]")
+	out.Problem.Index = &zero
+	return &out
+}

@@ -43,10 +43,7 @@ func (c *Client) enqueueLane(queue string) *enqueueLane {
 
 // sizeOf is about how many bytes a message takes in a request.
 func sizeOf(m *wire.NewMessage) int {
-	n := 64 + len(m.Payload) + len(m.Key)
-	if m.PayloadBase64 != nil {
-		n += len(*m.PayloadBase64)
-	}
+	n := 64 + len(m.Payload) + len(m.PayloadBytes) + len(m.Key)
 	for k, v := range m.Headers {
 		n += len(k) + len(v) + 8
 	}

@@ -110,11 +110,15 @@ func entries(body []byte, msgpack bool) int {
 func (q *quick) answer(verb string, body []byte, msgpack bool) []byte {
 	n := 0
 	if verb == "lease" {
-		if err := wire.Unmarshal(body, &struct {
-			Max *int `json:"max_messages"`
-		}{&n}); err != nil {
+		var in wire.LeaseRequest
+		decode := wire.Unmarshal
+		if msgpack {
+			decode = wire.DecodeMsgpack
+		}
+		if err := decode(body, &in); err != nil {
 			panic(err)
 		}
+		n = int(*in.MaxMessages)
 	} else {
 		n = entries(body, msgpack)
 	}
@@ -155,10 +159,15 @@ func (q *quick) make(verb string, n int, msgpack bool) []byte {
 		v = out
 	}
 	b, err := wire.Marshal(v)
+	media := "json"
+	if msgpack {
+		b, err = wire.AppendMsgpack(nil, v)
+		media = "msgpack"
+	}
 	if err != nil {
 		panic(err)
 	}
-	return append(fmt.Appendf(nil, "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n", len(b)), b...)
+	return append(fmt.Appendf(nil, "HTTP/1.1 200 OK\r\nContent-Type: application/%s\r\nContent-Length: %d\r\n\r\n", media, len(b)), b...)
 }
 
 // spent reports the CPU that a message took, the server's part included.

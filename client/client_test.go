@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"path"
 	"strings"
 	"sync"
 	"testing"
@@ -38,7 +39,7 @@ func (f *fake) asked() []asked {
 }
 
 func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	b, _ := io.ReadAll(r.Body)
+	b := asJSON(r)
 	f.mu.Lock()
 	f.seen = append(f.seen, asked{r.URL.EscapedPath(), string(b), r.URL.Query(), r.Header.Clone()})
 	if len(f.answers) == 0 {
@@ -50,6 +51,39 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	f.answers = f.answers[1:]
 	f.mu.Unlock()
 	answer(w)
+}
+
+// asJSON returns a request's body as JSON, whatever it was sent as, and as it is
+// where that can't be.
+func asJSON(r *http.Request) []byte {
+	b, _ := io.ReadAll(r.Body)
+	if r.Header.Get("Content-Type") != "application/msgpack" {
+		return b
+	}
+	var v any
+	switch path.Base(r.URL.Path) {
+	case "messages":
+		v = &wire.ProduceRequest{}
+	case "lease":
+		v = &wire.LeaseRequest{}
+	case "ack":
+		v = &wire.AckRequest{}
+	case "release":
+		v = &wire.ReleaseRequest{}
+	case "extend":
+		v = &wire.ExtendRequest{}
+	case "dead-letter":
+		v = &wire.DeadLetterRequest{}
+	case "retry":
+		v = &wire.RetryRequest{}
+	case "transactions":
+		v = &wire.TransactionRequest{}
+	}
+	if wire.DecodeMsgpack(b, v) != nil {
+		return b
+	}
+	b, _ = wire.Marshal(v)
+	return b
 }
 
 func says(status int, body string, headers ...string) func(http.ResponseWriter) {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -53,9 +52,9 @@ func (s *shared) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			LeaseID string `json:"lease_id"`
 		} `json:"items"`
 	}
-	body, _ := io.ReadAll(r.Body)
-	if err := wire.Unmarshal(body, &in); err != nil {
-		panic(err)
+	if err := wire.Unmarshal(asJSON(r), &in); err != nil {
+		problemSays(http.StatusBadRequest, "invalid_msgpack", "not_applied", false)(w)
+		return
 	}
 	all := in.LeaseIDs
 	for _, m := range in.Messages {
@@ -230,9 +229,17 @@ func TestABadMessageFailsAlone(t *testing.T) {
 	}
 }
 
-// What can't be written as JSON fails alone, too.
+// What can't be written as JSON fails alone, too, whoever finds that.
 func TestAPayloadThatIsNoJSONFailsAlone(t *testing.T) {
+	for _, plain := range []bool{false, true} {
+		payloadThatIsNoJSON(t, plain)
+	}
+}
+
+func payloadThatIsNoJSON(t *testing.T, plain bool) {
+	t.Helper()
 	s, c := newShared(t, true, nil)
+	c.plain = plain
 	var wg sync.WaitGroup
 	wg.Go(func() { _, _ = c.Enqueue(t.Context(), "q", JSON("first")) })
 	<-s.got

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"net/url"
 
 	"github.com/qlogd/qlogd/api/wire"
 )
@@ -35,6 +36,8 @@ func (c *Client) Produce(ctx context.Context, queue string, messages ...wire.New
 // ProduceAll is Produce with options.
 func (c *Client) ProduceAll(ctx context.Context, queue string, messages []wire.NewMessage, opts ...CallOption) ([]wire.Produced, error) {
 	var out wire.ProduceResponse
-	err := c.do(ctx, http.MethodPost, queuePath(queue, "/messages"), wire.ProduceRequest{Messages: messages}, &out, opts...)
+	_, err := c.send(ctx, &call{
+		method: http.MethodPost, path: queuePath(queue, "/messages"), body: &wire.ProduceRequest{Messages: messages}, packed: true, query: url.Values{},
+	}, &out, opts)
 	return out.Messages, err
 }

@@ -40,6 +40,7 @@ type call struct {
 	method, path string
 	query        url.Values
 	body         any
+	packed       bool // body, a pointer, and the answer have msgpack
 	key          string
 	spread       bool          // begins at any endpoint, in turn
 	several      bool          // a shared request: where the queue is full a part may fit
@@ -63,14 +64,12 @@ func (c *Client) send(ctx context.Context, q *call, answer any, opts []CallOptio
 	if write && q.key == "" && !q.settle {
 		q.key = newKey()
 	}
-	var body *payload
-	if q.body != nil {
-		b, err := wire.Marshal(q.body)
-		if err != nil {
-			return 0, &encodeError{q.method + " " + q.path, err}
-		}
-		body = &payload{b: b}
+	packed := q.packed && !c.plain && time.Now().UnixNano() >= c.plainUntil.Load()
+	body, err := newPayload(q, packed)
+	if err != nil {
+		return 0, err
 	}
+	defer func() { body.release() }()
 	at := c.at.Load()
 	spread := q.spread || c.spread
 	if spread {
@@ -79,10 +78,14 @@ func (c *Client) send(ctx context.Context, q *call, answer any, opts []CallOptio
 	// Once an attempt may have been committed, a later one that surely was not
 	// says nothing about it: the call's outcome stays unknown.
 	unknown := false
-	asked := 0 // endpoints of this attempt
+	older := false // a node that does not know our msgpack was met
+	asked := 0     // endpoints of this attempt
 	for attempt := 1; ; {
 		status, wait, err := c.once(ctx, at, q, body, answer)
 		if err == nil {
+			if older {
+				c.plainUntil.Store(time.Now().Add(plainFor).UnixNano())
+			}
 			return status, nil
 		}
 		var e *Error
@@ -93,19 +96,31 @@ func (c *Client) send(ctx context.Context, q *call, answer any, opts []CallOptio
 		// A definite answer to a repeat under the same key is one about the
 		// first as well, unless it only says "not now".
 		again := answered && (status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable) && e.Problem.Retryable
-		if !answered {
+		leave := !answered || status == http.StatusServiceUnavailable // this node does not do
+		switch {
+		case !answered:
 			again = !q.lease || notSent(err)
-		} else if e.Problem.Outcome == wire.Unknown && status >= http.StatusInternalServerError {
-			again = write
-		}
-		if q.several && errors.Is(err, ErrQueueFull) {
+		case e.Problem.Outcome == wire.Unknown && status >= http.StatusInternalServerError:
+			again, leave = write, leave || write
+		case q.several && errors.Is(e, ErrQueueFull):
 			again = false
+		case body != nil && body.packed && refusesMsgpack(e):
+			if unknown { // a key goes with one body: another node must take this one
+				again, leave = true, true
+				break
+			}
+			plain, err2 := newPayload(q, false)
+			if err2 != nil { // it was the call's own fault
+				return status, err
+			}
+			body.release()
+			body, older = plain, true
+			continue
 		}
 		if write && (!answered && !notSent(err) || answered && e.Problem.Outcome == wire.Unknown) {
 			unknown = true
 		}
-		if ctx.Err() == nil && (!answered || status == http.StatusServiceUnavailable || again && status >= http.StatusInternalServerError) {
-			// This node does not do, also for calls that are not repeated.
+		if leave && ctx.Err() == nil {
 			if c.leave(at); spread {
 				at = c.after(at)
 			} else {
@@ -138,6 +153,17 @@ func (c *Client) send(ctx context.Context, q *call, answer any, opts []CallOptio
 		case <-c.sleep(wait):
 		}
 	}
+}
+
+// plainFor is how long JSON is spoken once a node was met that is too old for our
+// msgpack, so that it is tried again soon after an upgrade.
+const plainFor = time.Minute
+
+// refusesMsgpack reports whether a node, or a proxy before it, does not take
+// what newPayload packed: before there were payloads as text it did not know
+// their extension type.
+func refusesMsgpack(e *Error) bool {
+	return e.Problem.Status == http.StatusUnsupportedMediaType || e.Problem.Code == "invalid_msgpack"
 }
 
 // unknownError adds to an error that the write may have been committed.

@@ -80,15 +80,15 @@ func (c *Client) newSettleLane(k laneKey) *settleLane {
 	list, body := "items", itemsOf
 	switch k.verb {
 	case DoAck:
-		list, body = "lease_ids", func(s []Settlement) any { return wire.AckRequest{LeaseIDs: leasesOf(s)} }
+		list, body = "lease_ids", func(s []Settlement) any { return &wire.AckRequest{LeaseIDs: leasesOf(s)} }
 	case DoRelease:
-		list, body = "lease_ids", func(s []Settlement) any { return wire.ReleaseRequest{LeaseIDs: leasesOf(s)} }
+		list, body = "lease_ids", func(s []Settlement) any { return &wire.ReleaseRequest{LeaseIDs: leasesOf(s)} }
 	case DoExtend:
 		body = extensionsOf
 	}
 	return &settleLane{c: c, list: list, send: func(ctx context.Context, s []Settlement) ([]wire.SettleResult, error) {
 		var out wire.SettleResponse
-		_, err := c.send(ctx, &call{method: http.MethodPost, path: path, body: body(s), settle: true, query: url.Values{}, spread: true}, &out, nil)
+		_, err := c.send(ctx, &call{method: http.MethodPost, path: path, body: body(s), packed: true, settle: true, query: url.Values{}, spread: true}, &out, nil)
 		return out.Results, err
 	}}
 }
@@ -113,7 +113,7 @@ func itemsOf(s []Settlement) any {
 			out[i].DelayMS = &ms
 		}
 	}
-	return wire.RetryRequest{Items: out}
+	return &wire.RetryRequest{Items: out}
 }
 
 func extensionsOf(s []Settlement) any {
@@ -121,5 +121,5 @@ func extensionsOf(s []Settlement) any {
 	for i := range s {
 		out[i] = wire.ExtendItem{LeaseID: s[i].LeaseID, LeaseMS: s[i].Lease.Milliseconds()}
 	}
-	return wire.ExtendRequest{Items: out}
+	return &wire.ExtendRequest{Items: out}
 }

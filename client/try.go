@@ -1,7 +1,6 @@
 package client
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -10,14 +9,12 @@ import (
 	"net/http/httptrace"
 	"net/url"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/qlogd/qlogd/api/wire"
 )
-
-// payload is a request's body, the same in every try.
-type payload struct{ b []byte }
 
 // once sends the request one time, to one endpoint. wait is what the server
 // asked for.
@@ -63,7 +60,11 @@ func (c *Client) once(ctx context.Context, at uint32, q *call, body *payload, an
 		to.did()
 	}
 	if answer != nil && len(b) > 0 {
-		if err := wire.Unmarshal(b, answer); err != nil {
+		decode := wire.Unmarshal
+		if strings.HasPrefix(resp.Header.Get("Content-Type"), "application/msgpack") {
+			decode = wire.DecodeMsgpack
+		}
+		if err := decode(b, answer); err != nil {
 			return resp.StatusCode, 0, wrongAnswer("%v", err)
 		}
 	}
@@ -105,15 +106,18 @@ func (c *Client) request(ctx context.Context, to *url.URL, q *call, body *payloa
 	u.Path, u.RawQuery = path, q.query.Encode()
 	h := make(http.Header, 6)
 	req := (&http.Request{Method: q.method, URL: &u, Host: u.Host, Header: h, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1}).WithContext(ctx)
+	h["Accept"] = typeJSON
 	if body != nil {
 		req.ContentLength = int64(len(body.b))
 		// net/http repeats by itself what it did not get to write on a
 		// connection that had been idle for too long.
-		req.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(body.b)), nil }
-		req.Body, _ = req.GetBody()
+		req.GetBody = body.open
+		req.Body, _ = body.open()
 		h["Content-Type"] = typeJSON
+		if body.packed {
+			h["Content-Type"], h["Accept"] = typeMsgpack, acceptMsgpack
+		}
 	}
-	h["Accept"] = typeJSON
 	h["User-Agent"] = []string{c.agent}
 	if c.token != "" {
 		h["Authorization"] = []string{"Bearer " + c.token}
@@ -125,7 +129,11 @@ func (c *Client) request(ctx context.Context, to *url.URL, q *call, body *payloa
 }
 
 // Header values that are shared by requests, which don't change them.
-var typeJSON = []string{"application/json"}
+var (
+	typeJSON      = []string{"application/json"}
+	typeMsgpack   = []string{"application/msgpack"}
+	acceptMsgpack = []string{wire.AcceptMsgpack}
+)
 
 // problem reads an error answer; what is not problem+json (a proxy's page)
 // becomes one.

@@ -59,6 +59,11 @@ bench: build ## all Go benchmarks (BENCH=regexp, BENCHTIME=1s), then what each w
 compare: build ## qlogd beside other queue servers, in turns: all, or WORKS=produce3,http3 SYSTEMS=qlogd-3,nats-r3-always (COMPAREFLAGS="-rounds 3")
 	cd bench && go run . compare $(if $(WORKS),-works '$(WORKS)') $(if $(SYSTEMS),-systems '$(SYSTEMS)') $(COMPAREFLAGS)
 
+.PHONY: peers
+peers: ## install what bench/ compares with, from Debian's packages, and try each one's driver out
+	bench/install-peers
+	cd bench && PEERS=1 go test -count=1 -v -timeout 30m -run '^TestPeers$$' ./peers
+
 .PHONY: crash
 crash: ## kill -9 the real server 200 times under load (CRASH_KILLS=n)
 	CRASH_KILLS=$(if $(filter-out file,$(origin CRASH_KILLS)),$(CRASH_KILLS),200) \

@@ -19,7 +19,9 @@ type Result struct {
 
 	Produce  Quantiles `json:"produce_ms"`  // a call of Produce
 	Delivery Quantiles `json:"delivery_ms"` // from when a message was sent, or should have been, until a worker had it
+	Take     Quantiles `json:"take_ms"`     // a call of Take that got something, the wait for it included
 	Ack      Quantiles `json:"ack_ms"`      // a call of Ack
+	Cycle    Quantiles `json:"cycle_ms"`    // from when the oldest of an Ack's messages was sent, or should have been, until that Ack was done
 	Late     Quantiles `json:"late_ms"`     // open loop: how late the generator itself was
 
 	TotalProduced int64 `json:"total_produced"`

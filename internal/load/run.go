@@ -59,15 +59,16 @@ type run struct {
 	measuring atomic.Bool
 	seen      seen
 	room      *semaphore.Weighted // for messages that are on their way; nil: for as many as come
+	inside    atomic.Int64        // what room has let in
 
-	produce, delivery, ack, late *Histogram
+	produce, delivery, take, ack, cycle, late *Histogram
 }
 
 // Run puts load on a target until it is done, and then waits for workers to
 // take all that was produced, unless NoDrain. It ends early with the first error
 // of any client.
 func Run(ctx context.Context, t Target, c Config) (*Result, error) {
-	if err := c.check(); err != nil {
+	if err := c.Check(); err != nil {
 		return nil, err
 	}
 	if c.Backlog == 0 {
@@ -75,7 +76,7 @@ func Run(ctx context.Context, t Target, c Config) (*Result, error) {
 	}
 	r := &run{
 		Config: c, id: rand.Uint64(), began: time.Now(),
-		produce: NewHistogram(), delivery: NewHistogram(), ack: NewHistogram(), late: NewHistogram(),
+		produce: NewHistogram(), delivery: NewHistogram(), take: NewHistogram(), ack: NewHistogram(), cycle: NewHistogram(), late: NewHistogram(),
 	}
 	if c.Rate == 0 && c.Workers > 0 {
 		r.room = semaphore.NewWeighted(c.Backlog)
@@ -83,7 +84,8 @@ func Run(ctx context.Context, t Target, c Config) (*Result, error) {
 	return r.run(ctx, t)
 }
 
-func (c *Config) check() error {
+// Check says what is wrong with a Config.
+func (c *Config) Check() error {
 	switch {
 	case c.Producers < 0 || c.Workers < 0 || c.Producers+c.Workers == 0:
 		return errors.New("load: no producers and no workers")
@@ -196,7 +198,7 @@ func (r *run) run(ctx context.Context, t Target) (*Result, error) {
 	}
 	out := &Result{
 		Seconds: after.at.Sub(before.at).Seconds(), Produced: after.produced - before.produced, Acked: after.acked - before.acked,
-		Produce: r.produce.Quantiles(), Delivery: r.delivery.Quantiles(), Ack: r.ack.Quantiles(), Late: r.late.Quantiles(),
+		Produce: r.produce.Quantiles(), Delivery: r.delivery.Quantiles(), Take: r.take.Quantiles(), Ack: r.ack.Quantiles(), Cycle: r.cycle.Quantiles(), Late: r.late.Quantiles(),
 		TotalProduced: r.produced.Load(), TotalAcked: r.acked.Load(), Duplicates: r.dups.Load(), Lost: lost,
 	}
 	out.ProduceRate, out.AckRate = float64(out.Produced)/out.Seconds, float64(out.Acked)/out.Seconds
@@ -288,7 +290,7 @@ func (r *run) producer(ctx, sends context.Context, p Producer, i int, due <-chan
 			}
 			n = int(min(uint64(n), uint64(r.Messages)-seq))
 		}
-		if r.room != nil && r.room.Acquire(sends, int64(n)) != nil {
+		if !r.enter(sends, int64(n)) {
 			return nil
 		}
 		began := time.Since(r.began)
@@ -306,9 +308,38 @@ func (r *run) producer(ctx, sends context.Context, p Producer, i int, due <-chan
 	return nil
 }
 
+// enter waits until n more may be on their way, and tells whether they may.
+func (r *run) enter(ctx context.Context, n int64) bool {
+	if r.room == nil {
+		return true
+	}
+	if r.room.Acquire(ctx, n) != nil {
+		return false
+	}
+	r.inside.Add(n)
+	return true
+}
+
+// leave makes room for as many as were acked. In a queue that held messages
+// before, or where some come twice, these may be more than had entered.
+func (r *run) leave(n int64) {
+	if r.room == nil {
+		return
+	}
+	for {
+		inside := r.inside.Load()
+		out := min(n, inside)
+		if r.inside.CompareAndSwap(inside, inside-out) {
+			r.room.Release(out)
+			return
+		}
+	}
+}
+
 // worker takes until takes ends, and acks with ctx.
 func (r *run) worker(ctx, takes context.Context, w Worker) error {
 	for takes.Err() == nil {
+		asked := time.Now()
 		got, err := w.Take(takes, r.Take)
 		if err != nil {
 			if takes.Err() != nil {
@@ -321,7 +352,11 @@ func (r *run) worker(ctx, takes context.Context, w Worker) error {
 		}
 		now := time.Since(r.began)
 		measuring := r.measuring.Load()
+		if measuring {
+			r.take.Add(time.Since(asked), 1)
+		}
 		var own, dups int64
+		oldest := now
 		for _, d := range got {
 			stamp, seq, ok := origin(r.id, d.Payload)
 			if !ok {
@@ -332,6 +367,7 @@ func (r *run) worker(ctx, takes context.Context, w Worker) error {
 				continue
 			}
 			own++
+			oldest = min(oldest, time.Duration(stamp))
 			if measuring {
 				r.delivery.Add(now-time.Duration(stamp), 1)
 			}
@@ -342,13 +378,14 @@ func (r *run) worker(ctx, takes context.Context, w Worker) error {
 		}
 		if measuring {
 			r.ack.Add(time.Since(began), 1)
+			if own > 0 {
+				r.cycle.Add(time.Since(r.began)-oldest, 1)
+			}
 		}
 		r.acked.Add(int64(len(got)))
 		r.own.Add(own)
 		r.dups.Add(dups)
-		if r.room != nil {
-			r.room.Release(own)
-		}
+		r.leave(int64(len(got)))
 	}
 	return nil
 }

@@ -17,6 +17,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/qlogd/qlogd/client"
 )
 
 // Servers are the nodes of one cluster.
@@ -111,6 +113,11 @@ func (s *Servers) URLs() (out []string) {
 		out = append(out, n.URL)
 	}
 	return out
+}
+
+// Client returns a client that goes to all nodes in turn.
+func (s *Servers) Client() (*client.Client, error) {
+	return client.New(strings.Join(s.URLs(), ","), client.WithSpread())
 }
 
 // Start starts a node that does not run, on the data that it has.

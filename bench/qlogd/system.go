@@ -73,7 +73,7 @@ func (s *System) PIDs() []int { return s.servers.PIDs() }
 func (s *System) Fresh(ctx context.Context) (load.Target, error) {
 	s.queues++
 	name := fmt.Sprintf("q%d", s.queues)
-	clients, err := qlogdload.Clients(s.servers.URLs())
+	c, err := s.servers.Client()
 	if err != nil {
 		return nil, err
 	}
@@ -81,7 +81,7 @@ func (s *System) Fresh(ctx context.Context) (load.Target, error) {
 	if s.PerKey {
 		policy.Ordering = wire.Some("per_key")
 	}
-	t, err := qlogdload.Make(ctx, clients, name, policy)
+	t, err := qlogdload.Make(ctx, c, name, policy)
 	if err == nil && s.Plain {
 		return Plain(s.servers.URLs(), name), nil
 	}

@@ -39,7 +39,13 @@ queues wait for their turn.`,
   qlogd bench --workers 0 --size 10000 -o json | jq .result.produce_per_second
   qlogd bench --keys 100000 --take 10`,
 		Args: args(cobra.NoArgs),
-		RunE: a.onServer(func(ctx context.Context, c *client.Client, _ []string) error { return b.run(ctx, a, c) }),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := a.server(client.WithSpread())
+			if err != nil {
+				return err
+			}
+			return told(b.run(cmd.Context(), a, c))
+		},
 	}
 	f := cmd.Flags()
 	f.IntVar(&b.Producers, "producers", 8, "how many produce at once")
@@ -91,7 +97,7 @@ func (b *bencher) run(ctx context.Context, a *app, c *client.Client) (err error)
 	if b.Keys > 0 {
 		policy.Ordering = wire.Some("per_key")
 	}
-	t, err := qlogdload.Make(ctx, []*client.Client{c}, b.queue, policy)
+	t, err := qlogdload.Make(ctx, c, b.queue, policy)
 	if err != nil {
 		return err
 	}

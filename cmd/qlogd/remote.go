@@ -43,7 +43,7 @@ func (a *app) authFlags(cmd *cobra.Command) {
 }
 
 // server returns a client of the nodes that flags or environment name.
-func (a *app) server() (*client.Client, error) {
+func (a *app) server(more ...client.Option) (*client.Client, error) {
 	r := a.reach
 	or := func(v *string, env, def string) {
 		if *v == "" {
@@ -78,7 +78,7 @@ func (a *app) server() (*client.Client, error) {
 	if r.caCert != "" {
 		opts = append(opts, client.WithCACert(r.caCert))
 	}
-	c, err := client.New(r.addr, opts...)
+	c, err := client.New(r.addr, append(opts, more...)...)
 	if err != nil {
 		return nil, usagef("%w", err)
 	}

@@ -26,8 +26,8 @@ type Config struct {
 
 	Rate     float64       `json:"rate"`     // messages/s of all producers together; 0: full speed
 	Messages int64         `json:"messages"` // producers stop after that many; 0: when the time is up
-	Warmup   time.Duration `json:"warmup"`
-	Duration time.Duration `json:"duration"` // of what is measured; 0: until Messages are produced, all of it
+	Warmup   time.Duration `json:"warmup_ns"`
+	Duration time.Duration `json:"duration_ns"` // of what is measured; 0: until Messages are produced, all of it
 
 	// Backlog is how many messages may be produced and not acked where there
 	// are workers, at full speed: what is measured is the whole way, and not how

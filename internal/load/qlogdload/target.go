@@ -4,7 +4,6 @@ package qlogdload
 import (
 	"context"
 	"fmt"
-	"sync/atomic"
 	"time"
 
 	"github.com/qlogd/qlogd/api/wire"
@@ -12,12 +11,11 @@ import (
 	"github.com/qlogd/qlogd/internal/load"
 )
 
-// Target is a queue. Producers and workers share its clients in turn.
+// Target is a queue. Producers and workers share the client, which is to be one
+// that goes to all nodes in turn (client.WithSpread).
 type Target struct {
-	Clients []*client.Client
-	Queue   string
-
-	producers, workers atomic.Uint32
+	Client *client.Client
+	Queue  string
 }
 
 var _ load.Target = (*Target)(nil)
@@ -25,38 +23,22 @@ var _ load.Target = (*Target)(nil)
 // wait is how long a lease waits for messages.
 const wait = time.Second
 
-// Clients returns a client for each node, which begins with that one and goes to
-// the others where it fails: all nodes take a share of the load.
-func Clients(addrs []string, opts ...client.Option) ([]*client.Client, error) {
-	var out []*client.Client
-	for i := range addrs {
-		c, err := client.New(addrs[i], append([]client.Option{client.WithEndpoints(append(append([]string{}, addrs[i+1:]...), addrs[:i]...)...)}, opts...)...)
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, c)
-	}
-	return out, nil
-}
-
 // Make makes a queue with a policy and returns it as a target.
-func Make(ctx context.Context, clients []*client.Client, queue string, policy wire.PolicyUpdate) (*Target, error) {
-	if _, _, err := clients[0].PutQueue(ctx, queue, policy); err != nil {
+func Make(ctx context.Context, c *client.Client, queue string, policy wire.PolicyUpdate) (*Target, error) {
+	if _, _, err := c.PutQueue(ctx, queue, policy); err != nil {
 		return nil, err
 	}
-	return &Target{Clients: clients, Queue: queue}, nil
+	return &Target{Client: c, Queue: queue}, nil
 }
 
 // Producer returns one more producer.
 func (t *Target) Producer(context.Context) (load.Producer, error) {
-	i := t.producers.Add(1) - 1
-	return &producer{c: t.Clients[int(i)%len(t.Clients)], queue: t.Queue}, nil
+	return &producer{c: t.Client, queue: t.Queue}, nil
 }
 
 // Worker returns one more worker.
 func (t *Target) Worker(context.Context) (load.Worker, error) {
-	i := t.workers.Add(1) - 1
-	return &worker{c: t.Clients[int(i)%len(t.Clients)], queue: t.Queue}, nil
+	return &worker{c: t.Client, queue: t.Queue}, nil
 }
 
 type producer struct {
@@ -65,7 +47,15 @@ type producer struct {
 	batch []wire.NewMessage
 }
 
+// Produce enqueues a single message through Enqueue, as programs do that have one
+// at a time.
 func (p *producer) Produce(ctx context.Context, batch []load.Message) error {
+	if len(batch) == 1 {
+		m := client.Bytes(batch[0].Payload, "")
+		m.Key = batch[0].Key
+		_, err := p.c.Enqueue(ctx, p.queue, m)
+		return err
+	}
 	p.batch = p.batch[:0]
 	for _, m := range batch {
 		n := client.Bytes(m.Payload, "")
@@ -105,6 +95,10 @@ func (w *worker) Take(ctx context.Context, most int) ([]load.Delivery, error) {
 }
 
 func (w *worker) Ack(ctx context.Context, done []load.Delivery) error {
+	if len(done) == 1 {
+		_, err := w.c.Settle(ctx, w.queue, client.Settlement{LeaseID: done[0].Handle.(string), Do: client.DoAck})
+		return err
+	}
 	w.leases = w.leases[:0]
 	for _, d := range done {
 		w.leases = append(w.leases, d.Handle.(string))

@@ -19,6 +19,12 @@ type Proposer interface {
 	// says that the command may still be committed. A user's mistake is in the
 	// Result. c must not be changed afterwards.
 	Propose(ctx context.Context, c *event.Command) (event.Result, error)
+	// Begin is Propose for a command and some that go along with it: they come
+	// to stand in one entry, in the order of their classes, if it has room for
+	// them. It does not block, and returns a function for each that waits for its
+	// answer, to be called once. Where the first command is refused, the others
+	// are not proposed.
+	Begin(c *event.Command, along []*event.Command) []func(context.Context) (event.Result, error)
 }
 
 // Barrier makes reads linearizable.

@@ -25,6 +25,7 @@ import (
 type fake struct {
 	mu       sync.Mutex
 	commands []*event.Command
+	groups   int // of commands that were proposed together
 	blocks   []event.Block
 	queues   map[string]*event.QueueView
 	messages map[event.ID]*event.MessageView
@@ -187,27 +188,54 @@ func (f *fake) proposals() int {
 }
 
 func (f *fake) Propose(ctx context.Context, c *event.Command) (event.Result, error) {
+	return f.Begin(c, nil)[0](ctx)
+}
+
+// Begin executes all in their order; nobody else's commands come between.
+func (f *fake) Begin(c *event.Command, along []*event.Command) (answers []func(context.Context) (event.Result, error)) {
 	if f.before != nil {
 		f.before()
 	}
+	f.mu.Lock()
+	f.groups++
+	var events []event.Event
+	for _, c := range append([]*event.Command{c}, along...) {
+		res, b, err := f.execute(c)
+		if b != nil {
+			events = append(events, b.Events...)
+		}
+		answers = append(answers, func(context.Context) (event.Result, error) { return res, err })
+	}
+	var work []string
+	for q := range f.queues {
+		work = append(work, q)
+	}
+	failed := f.err != nil
+	f.mu.Unlock()
+	if !failed {
+		f.count(events)
+		f.applied(work)
+	}
+	return answers
+}
+
+// execute is called with f.mu held.
+func (f *fake) execute(c *event.Command) (event.Result, *event.Block, error) {
 	if d, err := event.DecodeCommand(event.EncodeCommand(c)); err != nil || d == nil {
 		panic(err)
 	}
-	f.mu.Lock()
 	f.commands = append(f.commands, c)
 	if f.err != nil {
-		defer f.mu.Unlock()
-		return event.Result{}, f.err
+		return event.Result{}, nil, f.err
 	}
 	b := event.Block{Index: uint64(len(f.blocks) + 1), Time: time.Now().UnixMilli()}
 	res := event.Result{Index: b.Index}
 	if r := c.Request; r != nil {
 		if k, ok := f.kept[r.Key]; ok {
-			defer f.mu.Unlock()
 			if k.body != r.Body {
-				return event.Result{Problem: event.Problemf(event.CodeKeyReused, "", "reused")}, nil
+				return event.Result{Problem: event.Problemf(event.CodeKeyReused, "", "reused")}, nil, nil
 			}
-			return event.Result{Index: b.Index, Kept: k.ref}, nil
+			return event.Result{Index: b.Index, Kept: k.ref}, nil, nil
 		}
 	}
 	res.Problem = f.decide(c, &b, &res)
@@ -219,14 +247,7 @@ func (f *fake) Propose(ctx context.Context, c *event.Command) (event.Result, err
 	f.blocks = append(f.blocks, b)
 	close(f.grown)
 	f.grown = make(chan struct{})
-	f.mu.Unlock()
-	f.count(b.Events)
-	var work []string
-	for q := range f.queues {
-		work = append(work, q)
-	}
-	f.applied(work)
-	return res, nil
+	return res, &b, nil
 }
 
 func (f *fake) add(b *event.Block, e event.Event) *event.Event {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -126,20 +127,32 @@ func (s *Server) lease(q *request, in *wire.LeaseRequest) error {
 		most = int(*in.MaxMessages)
 	}
 	cmd := &event.Lease{Queues: in.Queues, Max: most, LeaseMS: in.LeaseMS, Worker: in.Worker, Kinds: in.Kinds}
-	var res event.Result
-	take := func() (int, error) {
+	may := func() error {
 		// It may have waited for a minute, and its token have been taken back.
-		err := q.refused(s.rules[q.route])
-		if err == nil {
-			err = q.mayLease(in.Queues)
+		if err := q.refused(s.rules[q.route]); err != nil {
+			return err
 		}
-		if err != nil {
-			return 0, err
+		return q.mayLease(in.Queues)
+	}
+	var res event.Result
+	take := func(sent pendingWrite) (n int, err error) {
+		if sent == nil {
+			if err := may(); err != nil {
+				return 0, err
+			}
+			res, err = s.proposeLease(q, cmd)
+		} else if res, err = s.seeLease(q, cmd, sent); !unknown(err) {
+			err = nil // it was not asked for: in line again
 		}
-		res, err = s.proposeLease(q, cmd)
 		return len(res.Leased), err
 	}
 	w := newWaiter(in.Queues, in.Kinds, most)
+	w.ask = func() *event.Command {
+		if q.Context().Err() != nil || may() != nil {
+			return nil
+		}
+		return &event.Command{Actor: q.actor(), Lease: cmd}
+	}
 	wait := time.Duration(in.WaitMS) * time.Millisecond
 	fresh := func() error { return s.barrier(q.Context()) }
 	if err := s.waits.lease(q.Context(), w, wait, s.drain, fresh, take); err != nil {
@@ -167,6 +180,90 @@ func (s *Server) proposeLease(q *request, cmd *event.Lease) (event.Result, error
 	ctx, cancel := s.deadline(context.WithoutCancel(q.Context()))
 	defer cancel()
 	return s.propose(ctx, &event.Command{Actor: q.actor(), Lease: cmd}, "")
+}
+
+// seeLease sees a lease to its end that was sent along with a produce.
+func (s *Server) seeLease(q *request, cmd *event.Lease, sent pendingWrite) (event.Result, error) {
+	ctx, cancel := s.deadline(context.WithoutCancel(q.Context()))
+	defer cancel()
+	return s.track(ctx, &event.Command{Actor: q.actor(), Lease: cmd}, "", sent)
+}
+
+// unknown reports whether an error says that a write may still be committed.
+func unknown(err error) bool {
+	var p *event.Problem
+	return err != nil && (!errors.As(err, &p) || p.Unknown)
+}
+
+// sending are the leases that go along with a produce, and whose they are.
+type sending struct {
+	queues []string
+	to     []*waiter // each is to be told by wake
+	leases []*event.Command
+}
+
+// sendLeases takes those out of line who wait here for what a command is about to
+// enqueue.
+func (s *Server) sendLeases(c *event.Command) (out sending) {
+	send := func(p *event.Produce) {
+		waiters := s.waits.send(p.Queue, func() (map[string]int, bool) { return s.brings(p) })
+		if len(waiters) > 0 {
+			out.queues = append(out.queues, p.Queue)
+		}
+		for _, w := range waiters {
+			if lease := w.ask(); lease != nil {
+				out.to, out.leases = append(out.to, w), append(out.leases, lease)
+			} else {
+				w.wake <- struct{}{}
+			}
+		}
+	}
+	switch {
+	case s.draining():
+	case c.Produce != nil:
+		send(c.Produce)
+	case c.Transaction != nil:
+		for i := range c.Transaction.Produce {
+			send(&c.Transaction.Produce[i])
+		}
+	}
+	return out
+}
+
+// brings returns how many messages of a produce can be leased at once, by kind,
+// as far as this node can tell: of a lane the first, if nothing is ahead of it,
+// which it is unsure of. It need not be right: a lease that finds nothing changes
+// nothing.
+func (s *Server) brings(p *event.Produce) (byKind map[string]int, unsure bool) {
+	q, ok := s.deps.State.Queue(p.Queue)
+	lanes := q.Policy.Ordering != event.Unordered
+	if !ok || q.Paused || q.Policy.Ordering == event.FIFO && q.Stats.Ready+q.Stats.InFlight > 0 {
+		return nil, false
+	}
+	now := clock(s.deps.State)
+	byKind = map[string]int{}
+	var keys map[string]struct{}
+	for i := range p.Messages {
+		m := &p.Messages[i]
+		if m.DelayMS > 0 || m.DeliverAt > now {
+			continue
+		}
+		if lanes {
+			key := m.Key
+			if q.Policy.Ordering == event.FIFO {
+				key = ""
+			}
+			if _, ok := keys[key]; ok {
+				continue
+			}
+			if keys == nil {
+				keys = map[string]struct{}{}
+			}
+			keys[key] = struct{}{}
+		}
+		byKind[m.Kind]++
+	}
+	return byKind, lanes
 }
 
 // releaseAll gives back what was leased to a client that has hung up. The

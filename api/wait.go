@@ -8,17 +8,26 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/qlogd/qlogd/internal/event"
 )
 
 // Leases wait here, in memory, at the node that has the client. A lease is
 // proposed only when there is something ready, for as many waiters as there is
 // work, in the order in which they came.
 //
-// Work that has been promised to a waiter and not yet leased is a claim. What
-// can be promised is what can be leased, less the claims; it grows when an
+// Work that has been granted to a waiter and not yet leased is a claim. What
+// can be granted is what can be leased, less the claims; it grows when an
 // entry is applied, when a claim is given up, and never otherwise. After each
 // of these the oldest waiters are served (kick). So a waiter that hangs up or
 // takes less than it claimed passes the baton on, and no wake-up is lost.
+//
+// What a client of this node produces is given to waiters of this node before
+// it is there: their leases go along with it into the same entry, behind it
+// (send). Then a message is delivered after one commit, not two, and no other
+// node hears of work that is gone. Such a waiter claims nothing of what can be
+// leased. Where its lease finds nothing (the produce was refused, an earlier
+// message of the key is in the way), it is back in line where it stood.
 //
 // Invariant: a waiter is in its lanes' lists or granted, never both.
 type waits struct {
@@ -33,10 +42,16 @@ type waits struct {
 	mu    sync.Mutex // held while leasable is called
 	lanes map[string]map[string]*waitLane
 	next  uint64
-	// losers are the waiters, by queue, that leased nothing when it was their
-	// turn: between two turns they are in no line, and are to hear of new work.
+	// losers are the waiters, by queue, that were granted work and leased nothing,
+	// again and again: they pause, in no line, and are to hear of new work.
 	losers map[string]map[*waiter]struct{}
+	// missed are the queues whose newest produces brought nothing to lease.
+	missed map[string]missed
 }
+
+// missed says how often in a row leases were sent along in vain, and how many
+// produces are to go without before it is tried again.
+type missed struct{ times, skip int }
 
 // waitLane is the waiters of one queue with one wish for kinds. Claims of other
 // lanes of the queue do not count against it: that would starve a rare kind
@@ -63,15 +78,26 @@ type waiter struct {
 	touched chan struct{}   // of a loser: an entry has changed one of its queues
 	at      []*list.Element // by queue, while it waits
 	granted bool
-	lane    *waitLane // of the grant
+	lane    *waitLane // of the grant; nil where its lease is sent along
 	queue   string
 	claim   int
+	unsure  bool // of the queue sent for: it has lanes
+	// sent is what waits for the answer to a lease that was sent along: set
+	// before wake is told, by whoever took the waiter out of line for that.
+	sent pendingWrite
+	// ask returns the lease to send along, nil to send none. It is called by
+	// others than the waiter's own goroutine, which waits meanwhile.
+	ask func() *event.Command
 }
+
+// pendingWrite waits for the answer to a command. It is called once.
+type pendingWrite = func(context.Context) (event.Result, error)
 
 func newWaits(leasable func(string, []string) int) *waits {
 	return &waits{
 		leasable: leasable, dirty: map[string]struct{}{}, bell: make(chan struct{}, 1),
 		lanes: map[string]map[string]*waitLane{}, losers: map[string]map[*waiter]struct{}{},
+		missed: map[string]missed{},
 	}
 }
 
@@ -127,74 +153,127 @@ func (ws *waits) run(closed <-chan struct{}) {
 	}
 }
 
+// freshAfter is when a waiter that has got nothing makes sure that this node is
+// not cut off. In a busy queue it has got something by then.
+const freshAfter = 20 * time.Millisecond
+
+// waiting is one lease call while it lasts.
+type waiting struct {
+	ws    *waits
+	w     *waiter
+	drain <-chan struct{}
+	fresh func() error
+	take  func(pendingWrite) (int, error)
+
+	soon, end *time.Timer
+	known     chan error // what fresh returned
+	asked     bool       // fresh has returned
+	over      bool       // end has come
+}
+
 // lease calls take when there is work for w, until take gets some, wait is
-// over, or the server drains; both of the latter are no error. take is not
-// called for a client that has hung up. fresh is called once, before a queue is
-// believed to be empty: this node may be behind.
-func (ws *waits) lease(ctx context.Context, w *waiter, wait time.Duration, drain <-chan struct{}, fresh func() error, take func() (int, error)) error {
-	var over <-chan time.Time
-	if wait > 0 {
-		t := time.NewTimer(wait)
-		defer t.Stop()
-		over = t.C
+// over, or the server drains; both of the latter are no error. take leases or,
+// where that is under way, waits for the answer: then it is called whatever has
+// happened meanwhile, else not for a client that has hung up. fresh is called
+// before a queue is told to be empty: this node may be behind.
+func (ws *waits) lease(ctx context.Context, w *waiter, wait time.Duration, drain <-chan struct{}, fresh func() error, take func(sent pendingWrite) (int, error)) error {
+	c := &waiting{ws: ws, w: w, drain: drain, fresh: fresh, take: take}
+	if wait <= 0 {
+		return c.once(ctx)
 	}
-	asked := false
-	for empty := 0; ; empty++ {
-		if empty == 1 {
-			ws.lose(w)
-			defer ws.forget(w)
-		}
-		if empty > 1 && !pause(ctx, backoff(empty), w.touched, over, drain) {
-			return ctx.Err()
-		}
-		ws.enter(w)
-		if !ws.isGranted(w) && !asked {
-			asked = true
-			if err := fresh(); err != nil {
-				ws.abandon(w)
-				return err
-			}
-			ws.again(w)
-		}
-		switch {
-		case ws.isGranted(w):
-		case wait <= 0:
-			// Claims of others may cover all there is and still be given up:
-			// who does not wait asks the log itself.
-			if !ws.leave(w) && !ws.any(w) {
-				return nil
-			}
-		default:
-			select {
-			case <-w.wake:
-			case <-over:
-				if !ws.leave(w) {
-					return nil
-				}
-			case <-drain:
-				ws.abandon(w)
-				return nil
-			case <-ctx.Done():
-				ws.abandon(w)
+	c.end, c.soon, c.known = time.NewTimer(wait), time.NewTimer(min(wait, freshAfter)), make(chan error, 1)
+	defer c.end.Stop()
+	defer c.soon.Stop()
+	for losses := 0; ; {
+		// Granted at once after it lost, again and again: not hot. Else it is
+		// granted only what is new.
+		if !ws.enter(w) {
+			losses = 0
+		} else if losses > 1 {
+			ws.abandon(w)
+			if !c.pause(ctx, backoff(losses)) {
 				return ctx.Err()
 			}
+			ws.enter(w)
 		}
-		if err := ctx.Err(); err != nil {
-			ws.abandon(w)
+		if granted, err := c.stand(ctx); !granted {
 			return err
 		}
-		n, err := take()
-		ws.abandon(w)
-		if err != nil || n > 0 || wait <= 0 {
+		sent, n, err := c.serve(ctx)
+		if err != nil || n > 0 || c.over {
 			return err
 		}
-		// Another one was faster. Its turn is kept, but not hot.
+		if !sent { // another one was faster
+			losses++
+		}
 	}
 }
 
-// shortest is how long a waiter pauses that was touched: nodes race for each
-// message, and who loses must not be deaf to the next one, which is to be
-// leased within 100 ms, nor ask the leader without end.
+// stand waits in line until it is w's turn, or else for the call's end and its
+// error.
+func (c *waiting) stand(ctx context.Context) (granted bool, err error) {
+	for {
+		select {
+		case <-c.w.wake:
+			return true, nil
+		case <-c.soon.C:
+			go func() { c.known <- c.fresh() }()
+		case err := <-c.known:
+			if c.asked = true; err != nil {
+				return c.ws.leave(c.w), err
+			}
+			c.ws.again(c.w) // what was applied may not have been told yet
+			if c.over {
+				return c.ws.leave(c.w), nil
+			}
+		case <-c.end.C:
+			if c.over = true; c.asked {
+				return c.ws.leave(c.w), nil
+			}
+		case <-c.drain:
+			return c.ws.leave(c.w), nil
+		case <-ctx.Done():
+			return c.ws.leave(c.w), ctx.Err()
+		}
+	}
+}
+
+// once is for a call that does not wait.
+func (c *waiting) once(ctx context.Context) error {
+	if c.ws.enter(c.w) {
+		<-c.w.wake
+	} else {
+		err := c.fresh()
+		if err == nil {
+			c.ws.again(c.w)
+		}
+		// Claims of others may cover all there is and still be given up: who
+		// does not wait asks the log itself.
+		if !c.ws.leave(c.w) && (err != nil || !c.ws.any(c.w)) {
+			return err
+		}
+	}
+	_, _, err := c.serve(ctx)
+	return err
+}
+
+// serve has w take what it was granted. sent tells that its lease was under way
+// already.
+func (c *waiting) serve(ctx context.Context) (sent bool, n int, err error) {
+	answer := c.ws.answerTo(c.w)
+	if err = ctx.Err(); err == nil || answer != nil {
+		n, err = c.take(answer)
+	}
+	if answer != nil && err == nil && (n > 0 || c.w.unsure) { // else another took it, too
+		c.ws.sentFor(c.w.queue, n)
+	}
+	c.ws.abandon(c.w)
+	return answer != nil, n, err
+}
+
+// shortest is how long a waiter pauses that was touched: nodes race for what is
+// produced elsewhere, and who loses must not be deaf to the next message, which is
+// to be leased within 100 ms, nor ask the leader without end.
 const shortest = 20 * time.Millisecond
 
 // backoff is the pause before the nth try after empty ones.
@@ -202,9 +281,11 @@ func backoff(n int) time.Duration {
 	return min(time.Millisecond<<min(n, 10), time.Second)
 }
 
-// pause waits for d, or for touched but then not less than shortest; false where
-// the call is over before.
-func pause(ctx context.Context, d time.Duration, touched chan struct{}, over <-chan time.Time, drain <-chan struct{}) bool {
+// pause keeps w out of line for d, or until one of its queues is touched but then
+// not less than shortest; false where the call is over before.
+func (c *waiting) pause(ctx context.Context, d time.Duration) bool {
+	c.ws.lose(c.w)
+	defer c.ws.forget(c.w)
 	t := time.NewTimer(min(d, shortest))
 	defer t.Stop()
 	for heard := (<-chan struct{})(nil); ; {
@@ -212,18 +293,18 @@ func pause(ctx context.Context, d time.Duration, touched chan struct{}, over <-c
 		case <-t.C:
 			if heard != nil || d <= shortest {
 				select {
-				case <-touched: // of what it lost, or will see in a moment
+				case <-c.w.touched: // of what it lost, or will see in a moment
 				default:
 				}
 				return true
 			}
 			t.Reset(d - shortest)
-			heard = touched
+			heard = c.w.touched
 		case <-heard:
 			return true
-		case <-over:
+		case <-c.end.C:
 			return false
-		case <-drain:
+		case <-c.drain:
 			return false
 		case <-ctx.Done():
 			return false
@@ -255,8 +336,8 @@ func (ws *waits) forget(w *waiter) {
 	}
 }
 
-// enter puts w in line and serves whoever can be.
-func (ws *waits) enter(w *waiter) {
+// enter puts w in line and serves whoever can be; true where that is w.
+func (ws *waits) enter(w *waiter) bool {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	select {
@@ -275,10 +356,11 @@ func (ws *waits) enter(w *waiter) {
 	}
 	for _, q := range w.queues {
 		if w.granted {
-			return
+			break
 		}
 		ws.kick(q)
 	}
+	return w.granted
 }
 
 // again serves the queues of w once more.
@@ -293,21 +375,103 @@ func (ws *waits) again(w *waiter) {
 	}
 }
 
-func (ws *waits) isGranted(w *waiter) bool {
-	ws.mu.Lock()
-	defer ws.mu.Unlock()
-	return w.granted
-}
-
-// leave takes w out of line; true where it was granted before, and still is.
+// leave takes w out of line; true where it was granted before, and still is:
+// then it returns when wake was told.
 func (ws *waits) leave(w *waiter) bool {
 	ws.mu.Lock()
-	defer ws.mu.Unlock()
-	if !w.granted {
+	granted := w.granted
+	if !granted {
 		ws.remove(w)
 	}
-	return w.granted
+	ws.mu.Unlock()
+	if granted {
+		<-w.wake
+	}
+	return granted
 }
+
+// answerTo returns what waits for the answer to a lease that was sent for w; nil:
+// none was. wake has been told.
+func (ws *waits) answerTo(w *waiter) pendingWrite {
+	answer := w.sent
+	w.sent = nil
+	return answer
+}
+
+// send takes waiters out of line for what a produce is about to bring to a
+// queue: messages by kind, and whether it is unsure that they can be leased. Each
+// waiter must be told by wake, after sent is set.
+func (ws *waits) send(queue string, brings func() (byKind map[string]int, unsure bool)) (out []*waiter) {
+	if ws.waiting.Load() == 0 {
+		return nil
+	}
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	lanes := ws.lanes[queue]
+	if len(lanes) == 0 {
+		return nil
+	}
+	if m := ws.missed[queue]; m.skip > 0 {
+		m.skip--
+		ws.missed[queue] = m
+		return nil
+	}
+	for left, unsure := brings(); ; {
+		var l *waitLane
+		for _, c := range lanes {
+			if c.waiters.Len() > 0 && (l == nil || c.head().place < l.head().place) && some(left, c.kinds, 1, false) > 0 {
+				l = c
+			}
+		}
+		if l == nil {
+			return out
+		}
+		w := l.head()
+		some(left, l.kinds, w.most, true)
+		w.granted, w.lane, w.queue, w.claim, w.unsure = true, nil, queue, 0, unsure
+		ws.remove(w)
+		out = append(out, w)
+	}
+}
+
+// some counts, up to n, messages of these kinds (none: all), and takes them out.
+func some(left map[string]int, kinds []string, n int, out bool) (got int) {
+	count := func(kind string) {
+		m := min(left[kind], n-got)
+		if got += m; out && m > 0 {
+			left[kind] -= m
+		}
+	}
+	for _, k := range kinds {
+		count(k)
+	}
+	if len(kinds) == 0 {
+		for k := range left {
+			count(k)
+		}
+	}
+	return got
+}
+
+// sentFor notes how many messages leases got that were sent along.
+func (ws *waits) sentFor(queue string, n int) {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	if n > 0 {
+		delete(ws.missed, queue)
+		return
+	}
+	if len(ws.missed) >= maxMissed {
+		clear(ws.missed)
+	}
+	m := ws.missed[queue]
+	m.times = min(m.times+1, 6)
+	m.skip = 1<<m.times - 1
+	ws.missed[queue] = m
+}
+
+// maxMissed bounds what is remembered of queues that may be gone.
+const maxMissed = 1000
 
 // abandon takes w out of line or gives up its claim, and passes the baton on.
 func (ws *waits) abandon(w *waiter) {
@@ -318,6 +482,9 @@ func (ws *waits) abandon(w *waiter) {
 		return
 	}
 	w.granted = false
+	if w.lane == nil {
+		return // it claimed nothing
+	}
 	if w.lane.claims -= w.claim; w.lane.waiters.Len() == 0 && w.lane.claims == 0 {
 		ws.tidy(w.queue, w.sig)
 	}
@@ -359,7 +526,7 @@ func (ws *waits) kick(queue string) {
 		l.claims += w.claim
 		l.room -= w.claim
 		ws.remove(w)
-		w.wake <- struct{}{} // empty: w is granted once between two enters
+		w.wake <- struct{}{} // has room: w is granted once between two enters
 	}
 	for _, l := range lanes {
 		l.room, l.counted = 0, false

@@ -47,8 +47,8 @@ func (s *shop) put(q string, n int) {
 }
 
 // take is a lease of up to most from a queue; before is called first.
-func (s *shop) take(name, key string, most int, before func()) func() (int, error) {
-	return func() (int, error) {
+func (s *shop) take(name, key string, most int, before func()) func(pendingWrite) (int, error) {
+	return func(pendingWrite) (int, error) {
 		if before != nil {
 			before()
 		}
@@ -158,7 +158,7 @@ func TestBatonIsPassedOn(t *testing.T) {
 		b, _ := s.wait("b", "q", 10, time.Hour, nil)
 		s.put("q", 4)
 		synctest.Wait()
-		if !s.isGranted(first) || s.got() != "" {
+		if !first.granted || s.got() != "" {
 			t.Fatalf("took %s", s.got())
 		}
 		cancel()
@@ -244,7 +244,7 @@ func TestEmptyGrantsAreNotHot(t *testing.T) {
 		done := make(chan error, 1)
 		asked := 0
 		go func() {
-			done <- s.lease(context.Background(), newWaiter([]string{"q"}, nil, 1), 30*time.Second, nil, none, func() (int, error) { asked++; return 0, nil })
+			done <- s.lease(context.Background(), newWaiter([]string{"q"}, nil, 1), 30*time.Second, nil, none, func(pendingWrite) (int, error) { asked++; return 0, nil })
 		}()
 		if err := <-done; err != nil || asked > 45 {
 			t.Errorf("%v, %d asked", err, asked)
@@ -269,7 +269,7 @@ func TestLosersAreNotDeaf(t *testing.T) {
 				var mine atomic.Bool
 				got := make(chan time.Time, 1)
 				go func() {
-					_ = s.lease(t.Context(), newWaiter([]string{"p", "q"}, nil, 1), time.Minute, nil, none, func() (int, error) {
+					_ = s.lease(t.Context(), newWaiter([]string{"p", "q"}, nil, 1), time.Minute, nil, none, func(pendingWrite) (int, error) {
 						asked.Add(1)
 						won := mine.Load()
 						time.Sleep(trip)

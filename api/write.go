@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 
 	"github.com/qlogd/qlogd/internal/event"
@@ -50,11 +51,34 @@ func (q *request) propose(c *event.Command) (event.Result, error) {
 	return res, nil
 }
 
-// propose is what every write goes through: it is timed, and told under
-// /v1/operations.
+// propose gets a command decided. Those who wait here for what it enqueues have
+// their leases decided right behind it.
 func (s *Server) propose(ctx context.Context, c *event.Command, key string) (event.Result, error) {
+	return s.track(ctx, c, key, func(ctx context.Context) (event.Result, error) {
+		along := s.sendLeases(c)
+		if len(along.to) == 0 {
+			return s.deps.Proposer.Propose(ctx, c)
+		}
+		answers := s.deps.Proposer.Begin(c, along.leases)
+		for i, w := range along.to {
+			w.sent = answers[i+1]
+			w.wake <- struct{}{}
+		}
+		res, err := answers[0](ctx)
+		if err != nil || !slices.ContainsFunc(res.Produced, func(p event.Produced) bool { return !p.Duplicate }) {
+			for _, queue := range along.queues {
+				s.waits.sentFor(queue, 0)
+			}
+		}
+		return res, err
+	})
+}
+
+// track is what every write goes through: it is timed, and told under
+// /v1/operations.
+func (s *Server) track(ctx context.Context, c *event.Command, key string, do pendingWrite) (event.Result, error) {
 	op := s.ops.begin(key, c)
-	res, err := s.deps.Proposer.Propose(ctx, c)
+	res, err := do(ctx)
 	switch {
 	case err != nil:
 		var p *event.Problem

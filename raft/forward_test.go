@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -644,4 +645,43 @@ func TestRestore(t *testing.T) {
 	if want := []uint64{1, 2, 3, 4, 5, 6, 7, 8, 9}; !slices.Equal(got, want) || !slices.Equal(back, want) || q.n != 9 || q.bytes != 9 {
 		t.Errorf("%v, %v, %d, %d", got, back, q.n, q.bytes)
 	}
+}
+
+// What is begun together comes into one entry, in the order of classes, also by
+// way of another node; and nothing of it where the first command is refused.
+func TestBeginTogether(t *testing.T) {
+	n := boot(t, on(vfs.NewMem()))
+	f := newFollower(t, Limits{})
+	f.follow(toNode(n))
+	for name, begin := range map[string]func(*event.Command, []*event.Command) []func(context.Context) (event.Result, error){
+		"at the leader": n.Begin, "by way of another node": f.begin,
+	} {
+		before, _ := n.m.Head()
+		answers := begin(produceOf("p"), []*event.Command{leaseOf("l1"), leaseOf("l2")})
+		if name != "at the leader" {
+			f.until(t.Context(), func() bool { return f.away.landing == len(answers) })
+			f.apply(before + 1)
+		}
+		for i, answer := range answers {
+			if got, err := answer(t.Context()); err != nil || got.Index != before+1 || got.Count != int64(i) {
+				t.Errorf("%s, %d: %+v, %v behind entry %d", name, i, got, err, before)
+			}
+		}
+		if last := n.m.blocks[len(n.m.blocks)-1].Names; !slices.Equal(last, []string{"p", "l1", "l2"}) {
+			t.Errorf("%s: %v", name, last)
+		}
+	}
+
+	s, release := stuck(t, Limits{CommandBytes: 100})
+	answers := s.Begin(produceOf(strings.Repeat("p", 101)), []*event.Command{leaseOf("l")})
+	for i, answer := range answers {
+		_, err := answer(t.Context())
+		if p := asProblem(t, err); p.Code != CodePayloadTooLarge || p.Unknown {
+			t.Errorf("%d: %+v", i, p)
+		}
+	}
+	if l := s.Load(); l.Waiting != 0 {
+		t.Errorf("%+v", l)
+	}
+	release()
 }

@@ -171,16 +171,63 @@ func (p *proposer) propose(ctx context.Context, c *event.Command) (event.Result,
 	if err := ctx.Err(); err != nil {
 		return event.Result{}, problem(CodeOverloaded, "the request ended before it was proposed", false, 0)
 	}
+	d, refused := p.admit(c)
+	if refused == nil {
+		refused = p.enqueue(d)
+	}
+	if refused != nil {
+		return event.Result{}, refused
+	}
+	return p.wait(ctx, d)
+}
+
+// begin is Replica.Begin.
+func (p *proposer) begin(c *event.Command, along []*event.Command) []func(context.Context) (event.Result, error) {
+	list := make([]*pending, 1+len(along))
+	why := make([]*event.Problem, len(list))
+	for i := range list {
+		if i > 0 {
+			c = along[i-1]
+		}
+		list[i], why[i] = p.admit(c)
+	}
+	p.mu.Lock()
+	for i, d := range list {
+		switch {
+		case p.closing:
+			why[i] = shuttingDown()
+		case why[0] != nil:
+			why[i] = why[0]
+		case why[i] == nil:
+			why[i] = p.pushLocked(d)
+		}
+	}
+	p.changedLocked()
+	p.mu.Unlock()
+	waits := make([]func(context.Context) (event.Result, error), len(list))
+	for i, d := range list {
+		waits[i] = func(ctx context.Context) (event.Result, error) {
+			if why[i] != nil {
+				return event.Result{}, why[i]
+			}
+			return p.wait(ctx, d)
+		}
+	}
+	return waits
+}
+
+// admit encodes a command and refuses what is too large or, on a full disk, of
+// its class.
+func (p *proposer) admit(c *event.Command) (*pending, *event.Problem) {
 	d := newPending(c)
 	if len(d.data) > p.limits.CommandBytes {
-		return event.Result{}, problem(CodePayloadTooLarge, fmt.Sprintf("a request of %d bytes is over the limit of %d", len(d.data), p.limits.CommandBytes), false, 0)
+		return nil, problem(CodePayloadTooLarge, fmt.Sprintf("a request of %d bytes is over the limit of %d", len(d.data), p.limits.CommandBytes), false, 0)
 	}
-	if refused := p.disk.refuses(d.class); refused != nil {
-		return event.Result{}, refused
-	}
-	if refused := p.enqueue(d); refused != nil {
-		return event.Result{}, refused
-	}
+	return d, p.disk.refuses(d.class)
+}
+
+// wait returns the answer to a command that was enqueued.
+func (p *proposer) wait(ctx context.Context, d *pending) (event.Result, error) {
 	select {
 	case a := <-d.done:
 		return a.unwrap()

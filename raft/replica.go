@@ -33,6 +33,7 @@ import (
 	"fmt"
 	"math"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -278,13 +279,35 @@ func (r *Replica) die(err error) {
 // Propose replicates a command and returns what executing it answered. The
 // error is an *event.Problem: one that says Unknown may still be executed.
 func (r *Replica) Propose(ctx context.Context, c *event.Command) (event.Result, error) {
-	if r.dead.Load() != nil {
-		return event.Result{}, problem(CodeNoLeader, "this node has failed and is about to end; the write was not proposed", false, 1000)
-	}
-	if r.behind() {
-		return event.Result{}, catchingUp()
+	if refused := r.refuses(); refused != nil {
+		return event.Result{}, refused
 	}
 	return r.p.propose(ctx, c)
+}
+
+// Begin is Propose in two steps, for a command and some that go along with it:
+// they come to stand in the same entry, in the order of their classes, if that
+// has room for them. It returns at once, with a function for each command, to be
+// called once, that waits for the answer as Propose does. Where the first
+// command is refused, the others are not proposed.
+func (r *Replica) Begin(c *event.Command, along []*event.Command) []func(context.Context) (event.Result, error) {
+	if refused := r.refuses(); refused != nil {
+		return slices.Repeat([]func(context.Context) (event.Result, error){
+			func(context.Context) (event.Result, error) { return event.Result{}, refused },
+		}, 1+len(along))
+	}
+	return r.p.begin(c, along)
+}
+
+// refuses says why this node takes no write now; nil: it does.
+func (r *Replica) refuses() *event.Problem {
+	if r.dead.Load() != nil {
+		return problem(CodeNoLeader, "this node has failed and is about to end; the write was not proposed", false, 1000)
+	}
+	if r.behind() {
+		return catchingUp()
+	}
+	return nil
 }
 
 // applied is called by the FSM after each batch.

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/pflag"
 	"go.yaml.in/yaml/v3"
 
+	"github.com/qlogd/qlogd/internal/archive"
 	"github.com/qlogd/qlogd/internal/event"
 )
 
@@ -36,6 +37,8 @@ type config struct {
 	LogSegmentBytes  int64
 	MaxPayloadBytes  int64
 	MaxRequestBytes  int64
+	Archive          string
+	ArchiveInterval  time.Duration
 	CheckpointEvery  uint64
 	CheckpointAge    time.Duration
 
@@ -73,6 +76,8 @@ func (c *config) flags(fs *pflag.FlagSet) {
 	fs.Int64Var(&c.LogSegmentBytes, "log-segment-bytes", 64<<20, "size of the event log's segments; of a new data directory only")
 	fs.Int64Var(&c.MaxPayloadBytes, "max-payload-bytes", 1<<20, "largest payload of one message")
 	fs.Int64Var(&c.MaxRequestBytes, "max-request-bytes", 16<<20, "largest body of one request")
+	fs.StringVar(&c.Archive, "archive", "", "keep sealed segments of the log in this directory or s3://bucket/prefix, the same on all nodes; retention waits for it")
+	fs.DurationVar(&c.ArchiveInterval, "archive-interval", 30*time.Second, "how often it is looked whether there is something to archive")
 	fs.Uint64Var(&c.CheckpointEvery, "checkpoint-entries", 100_000, "take a checkpoint after so many entries")
 	fs.DurationVar(&c.CheckpointAge, "checkpoint-interval", 10*time.Minute, "take a checkpoint at this interval, if anything happened")
 	fs.StringVar(&c.LogLevel, "log-level", "info", "debug, info, warn or error; read anew on SIGHUP")
@@ -217,6 +222,14 @@ func (c *config) check() error {
 	}
 	if c.CheckpointEvery < 1 || c.CheckpointAge < time.Second {
 		return usagef("checkpoint-entries must be at least 1, checkpoint-interval at least 1s")
+	}
+	if c.Archive != "" {
+		if _, err := archive.NewStore(c.Archive, os.Getenv); err != nil {
+			return usagef("%w", err)
+		}
+	}
+	if c.ArchiveInterval < 100*time.Millisecond {
+		return usagef("archive-interval must be at least 100ms")
 	}
 	if c.NodeID != "" && !event.ValidNode(c.NodeID) {
 		return usagef("node-id must match %s", event.NodeNames)

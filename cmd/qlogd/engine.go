@@ -38,6 +38,8 @@ type engine struct {
 	models  *store.Store
 	api     *api.Server
 
+	archiver *archiver
+
 	// background ends with cancel; work is what runs in it.
 	background context.Context
 	cancel     context.CancelFunc
@@ -88,6 +90,9 @@ func openEngine(n *node) (_ *engine, err error) {
 		return nil, fmt.Errorf("the event log begins behind index %d, but retention has let go only of what is before index %d: its first segments are lost; put the whole directory back from a backup", before, found.State.History())
 	}
 
+	if e.archiver, err = newArchiver(e); err != nil {
+		return nil, err
+	}
 	// The read models follow behind the log and stand in nobody's way.
 	if e.models, err = store.Open(datadir.Path(c.DataDir, datadir.ProjectionFile), card.ClusterID, store.Options{Logger: logger}); err != nil {
 		return nil, err
@@ -114,6 +119,7 @@ func openEngine(n *node) (_ *engine, err error) {
 	e.work.Go(func() { e.follow() })
 	e.work.Go(func() { hooks.discards.run(e.background) })
 	e.work.Go(func() { e.retain() })
+	e.work.Go(func() { e.archiver.run(e.background) })
 	e.work.Go(e.fetchLacking)
 	return e, nil
 }

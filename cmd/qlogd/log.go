@@ -3,8 +3,6 @@ package main
 import (
 	"context"
 	"encoding/hex"
-	"errors"
-	"io/fs"
 
 	"github.com/spf13/cobra"
 
@@ -21,31 +19,28 @@ func (a *app) logCmd() *cobra.Command {
 		Short: "Prove that the event log is what it was",
 		Example: `  qlogd log export-heads >> /elsewhere/heads.jsonl
   qlogd log verify --data-dir /var/lib/qlogd --heads /elsewhere/heads.jsonl
+  qlogd log archive --to s3://backup/qlogd
   qlogd log segments`,
-	}, a.exportHeadsCmd(), a.logVerifyCmd(), a.logSegmentsCmd())
+	}, a.exportHeadsCmd(), a.logVerifyCmd(), a.logSegmentsCmd(), a.logArchiveCmd())
 }
 
-// logSource is where a log is read from: a directory or a server.
+// logSource is where a log is read from: a directory, an archive or a server.
 type logSource struct {
 	*app
-	dataDir string
+	dataDir, archive string
 }
+
+// local reports whether the log is read here, and not by asking a server.
+func (s *logSource) local() bool { return s.dataDir != "" || s.archive != "" }
 
 // flags gives a command the choice of a log.
 func (s *logSource) flags(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&s.dataDir, "data-dir", "", "read the log of this data directory")
 	cmd.Flags().StringVar(&s.reach.addr, "addr", "", "ask a running server (default $QLOGD_ADDR or "+defaultAddr+")")
+	cmd.Flags().StringVar(&s.archive, "archive", "", "read an archive, DIR or s3://bucket/prefix, alone or before --data-dir")
 	cmd.MarkFlagsMutuallyExclusive("data-dir", "addr")
+	cmd.MarkFlagsMutuallyExclusive("archive", "addr")
 	s.authFlags(cmd)
-}
-
-// openDir opens a data directory for reading.
-func openDir(path string) (*replay.Dir, error) {
-	d, err := replay.Open(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, usagef("%w; name a node's data directory with --data-dir", err)
-	}
-	return d, err
 }
 
 // headOf is a head as it is told.
@@ -81,7 +76,12 @@ func (p proof) HeadAt(index uint64) (wire.LogHead, error) {
 
 // LogSegments implements api.Proof.
 func (p proof) LogSegments() wire.LogSegments {
-	return segmentsOf(p.log, p.card.ClusterID, p.card.NodeID)
+	out := segmentsOf(p.log, p.card.ClusterID, p.card.NodeID)
+	for i := range out.Segments {
+		s := &out.Segments[i]
+		s.Archived = s.Sealed && p.archiver.has(s.LastIndex)
+	}
+	return out
 }
 
 func segmentsOf(l *eventlog.Log, cluster, node string) wire.LogSegments {
@@ -131,7 +131,7 @@ func (a *app) logSegmentsCmd() *cobra.Command {
 }
 
 func (s *logSource) segments(ctx context.Context) (*wire.LogSegments, error) {
-	if s.dataDir == "" {
+	if !s.local() {
 		c, err := s.server()
 		if err != nil {
 			return nil, err
@@ -139,7 +139,12 @@ func (s *logSource) segments(ctx context.Context) (*wire.LogSegments, error) {
 		out, err := c.LogSegments(ctx, client.Stale())
 		return out, told(err)
 	}
-	d, err := openDir(s.dataDir)
+	l, err := s.openLog(ctx, s.dataDir, s.archive)
+	if err != nil {
+		return nil, err
+	}
+	defer l.close()
+	d, err := l.dir()
 	if err != nil {
 		return nil, err
 	}

@@ -49,11 +49,11 @@ func (x *headExporter) run(ctx context.Context) error {
 	if x.every < 100*time.Millisecond {
 		return usagef("--every must be at least 100ms")
 	}
-	if x.all && x.dataDir == "" {
-		return usagef("--all wants --data-dir")
+	if x.all && !x.local() {
+		return usagef("--all wants --data-dir or --archive")
 	}
 	look := x.lookDir
-	if x.dataDir == "" {
+	if !x.local() {
 		c, err := x.server()
 		if err != nil {
 			return err
@@ -115,8 +115,13 @@ func stillHolds(before, head, now *wire.LogHead) error {
 }
 
 // lookDir returns a directory's head, and what it has where the head before was.
-func (x *headExporter) lookDir(_ context.Context, last *wire.LogHead) (head, again *wire.LogHead, err error) {
-	d, err := openDir(x.dataDir)
+func (x *headExporter) lookDir(ctx context.Context, last *wire.LogHead) (head, again *wire.LogHead, err error) {
+	l, err := x.openLog(ctx, x.dataDir, x.archive)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer l.close()
+	d, err := l.dir()
 	if err != nil {
 		return nil, nil, err
 	}

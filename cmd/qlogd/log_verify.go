@@ -69,16 +69,21 @@ its word.`,
 				report, err := s.serverHeads(ctx, kept)
 				return s.tellHeads(report, err)
 			}
-			if s.dataDir == "" {
+			if !s.local() {
 				if s.dataDir = a.getenv("QLOGD_DATA_DIR"); s.dataDir == "" {
 					s.dataDir = "./qlogd-data"
 				}
 			}
-			r := &replayer{app: a, dataDir: s.dataDir}
+			l, err := s.openLog(ctx, s.dataDir, s.archive)
+			if err != nil {
+				return err
+			}
+			defer l.close()
+			r := &replayer{app: a, log: l}
 			if err := r.verifyDir(ctx); err != nil || heads == "" {
 				return err
 			}
-			d, err := openDir(s.dataDir)
+			d, err := l.dir()
 			if err != nil {
 				return err
 			}

@@ -4,12 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"time"
 
 	"github.com/spf13/cobra"
 
-	"github.com/qlogd/qlogd/internal/datadir"
 	"github.com/qlogd/qlogd/internal/event"
 	"github.com/qlogd/qlogd/internal/eventlog"
 	"github.com/qlogd/qlogd/internal/replay"
@@ -24,7 +22,9 @@ type replayer struct {
 	message      string
 	verify, diff bool
 	into         string
+	archive      string
 
+	log      *openLog
 	from, to event.Instant
 	filter   replay.Filter
 }
@@ -49,12 +49,16 @@ such as 15m, start, or now. Both ends are inclusive.
             "qlogd serve --data-dir" opens as a node of its own: the log up to
             there unchanged, time going on from that instant.
 
+  --archive reads sealed segments from an archive (qlogd log archive), alone or,
+            with --data-dir, before what the directory still holds.
+
 With --output json every line is an object: {"event": …}, and last {"state": …}.`,
 		Example: `  qlogd replay --from 15m
   qlogd replay --from start --to 2026-01-31T12:00:00Z --queue jobs
   qlogd replay --message 01J… -o json | jq .event.type
   qlogd replay --data-dir /backup/qlogd --verify
   qlogd replay --from index:1200 --diff
+  qlogd replay --archive s3://backup/qlogd --from 2026-01-01T00:00:00Z --message 01J…
   qlogd replay --to 01J… --into ./then && qlogd serve --data-dir ./then`,
 		Args: args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -71,18 +75,27 @@ With --output json every line is an object: {"event": …}, and last {"state": �
 	f.BoolVar(&r.verify, "verify", false, "check the log and the checkpoints")
 	f.BoolVar(&r.diff, "diff", false, "tell what changed between --from and --to")
 	f.StringVar(&r.into, "into", "", "write a new data directory with the state as of --to")
+	f.StringVar(&r.archive, "archive", "", "read an archive, DIR or s3://bucket/prefix, alone or before --data-dir")
 	cmd.MarkFlagsMutuallyExclusive("verify", "diff", "into")
 	cmd.MarkFlagsMutuallyExclusive("data-dir", "addr")
+	cmd.MarkFlagsMutuallyExclusive("archive", "addr")
 	a.authFlags(cmd)
 	a.outputFlag(cmd)
 	return cmd
 }
 
 func (r *replayer) run(ctx context.Context, dirGiven bool) error {
-	if r.reach.addr == "" && !dirGiven {
+	if r.reach.addr == "" && r.archive == "" && !dirGiven {
 		if r.dataDir = r.getenv("QLOGD_DATA_DIR"); r.dataDir == "" {
 			r.dataDir = "./qlogd-data"
 		}
+	}
+	if r.reach.addr == "" {
+		var err error
+		if r.log, err = r.openLog(ctx, r.dataDir, r.archive); err != nil {
+			return err
+		}
+		defer r.log.close()
 	}
 	if err := r.parse(); err != nil {
 		return err
@@ -96,10 +109,7 @@ func (r *replayer) run(ctx context.Context, dirGiven bool) error {
 	if r.verify {
 		return r.verifyDir(ctx)
 	}
-	d, err := replay.Open(r.dataDir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return usagef("%w; name a node's data directory with --data-dir", err)
-	}
+	d, err := r.log.dir()
 	if err != nil {
 		return err
 	}
@@ -119,11 +129,9 @@ func (r *replayer) run(ctx context.Context, dirGiven bool) error {
 
 func (r *replayer) parse() (err error) {
 	now := time.Now().UnixMilli()
-	if r.reach.addr == "" {
+	if r.log != nil && r.log.node != nil {
 		// A copy of the past lives behind the wall's time: so do its durations.
-		if card, err := datadir.ReadNode(r.dataDir); err == nil {
-			now += card.ClockOffsetMS
-		}
+		now += r.log.node.ClockOffsetMS
 	}
 	if r.from, err = event.ParseInstant(r.fromText, now); err != nil {
 		return usagef("--from: %w", err)

@@ -5,8 +5,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io/fs"
-	"os"
 
 	"github.com/dustin/go-humanize"
 
@@ -38,11 +36,8 @@ type verifyBody struct {
 
 // verifyDir checks the whole of a data directory.
 func (r *replayer) verifyDir(ctx context.Context) error {
-	if _, err := os.Stat(r.dataDir); errors.Is(err, fs.ErrNotExist) {
-		return usagef("data directory: %w; name one with --data-dir", err)
-	}
 	bar := r.progress("verifying", true)
-	report, err := replay.Verify(ctx, r.dataDir, bar.set)
+	report, err := replay.VerifyAs(ctx, r.log.fs, r.log.path, r.log.node, bar.set)
 	bar.done()
 	diff, different := errors.AsType[*replay.Difference](err)
 	if err != nil && !different {
@@ -66,7 +61,7 @@ func (r *replayer) verifyDir(ctx context.Context) error {
 			return err
 		}
 	} else if !different {
-		err := r.pairs("verified", r.dataDir, [][]any{
+		err := r.pairs("verified", r.log.name, [][]any{
 			{"indexes", fmt.Sprintf("%d to %d", l.First, l.Head.Index)},
 			{"chain", body.ChainHash},
 			{"segments", l.Segments}, {"blocks", humanize.Comma(l.Blocks)}, {"events", humanize.Comma(l.Records)},

@@ -179,7 +179,8 @@ func (e *engine) needed(m *event.MessageView) (event.Blob, error) {
 // deleteHistory deletes the segments and checkpoints of which it was committed
 // that they may go.
 func (e *engine) deleteHistory(metas []checkpoint.Meta) error {
-	history := e.machine.History()
+	// What is to be archived stays until it is.
+	history := min(e.machine.History(), e.archiver.keepFrom())
 	segments := e.log.Raw().Segments()
 	if history == 0 || len(segments) < 2 || segments[0].Last >= history {
 		return nil

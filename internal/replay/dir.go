@@ -33,16 +33,23 @@ func Open(path string) (*Dir, error) {
 	} else if !info.IsDir() {
 		return nil, fmt.Errorf("data directory %s is not a directory", path)
 	}
-	d := &Dir{Path: path}
-	d.FS = vfs.OS{}
-	d.Checkpoints = datadir.Path(path, datadir.CheckpointDir)
-	var err error
-	if d.Node, err = datadir.ReadNode(path); err != nil && !errors.Is(err, datadir.ErrNoNode) {
+	node, err := datadir.ReadNode(path)
+	if err != nil && !errors.Is(err, datadir.ErrNoNode) {
 		return nil, err
 	}
-	if _, err := os.Stat(datadir.Path(path, datadir.LogDir)); errors.Is(err, fs.ErrNotExist) {
+	return OpenOn(vfs.OS{}, path, node)
+}
+
+// OpenOn opens the data directory that any file system has at path, with its
+// card, if there is one.
+func OpenOn(fsys vfs.FS, path string, node *datadir.Node) (*Dir, error) {
+	d := &Dir{Path: path, Node: node}
+	d.FS = fsys
+	d.Checkpoints = datadir.Path(path, datadir.CheckpointDir)
+	if _, err := fsys.Stat(datadir.Path(path, datadir.LogDir)); errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("%s is no data directory: it has no %s/", path, datadir.LogDir)
 	}
+	var err error
 	if d.Metas, d.Bad, err = checkpoint.List(d.FS, d.Checkpoints); err != nil {
 		return nil, err
 	}
@@ -52,8 +59,11 @@ func Open(path string) (*Dir, error) {
 	return d, nil
 }
 
+// LogDir is where the log's files are.
+func (d *Dir) LogDir() string { return datadir.Path(d.Path, datadir.LogDir) }
+
 func (d *Dir) logOptions() log.Options {
-	o := log.Options{FS: d.FS, Dir: datadir.Path(d.Path, datadir.LogDir)}
+	o := log.Options{FS: d.FS, Dir: d.LogDir()}
 	if len(d.Metas) > 0 {
 		o.Durable = d.Metas[0].HeadIndex
 	}

@@ -161,7 +161,7 @@ func instantTime(at event.Instant) int64 {
 // whole.
 func (d *Dir) copyLog(ctx context.Context, index uint64, target string, progress func(done, total int64)) error {
 	source := datadir.Path(d.Path, datadir.LogDir)
-	if _, err := os.Stat(filepath.Join(source, "erasing.list")); err == nil {
+	if _, err := d.FS.Stat(filepath.Join(source, "erasing.list")); err == nil {
 		return errors.New("contents are being erased from this log; start the node or wait for it to finish, then try again")
 	}
 	last, end, err := d.Log.Raw().Extent(index)
@@ -182,15 +182,15 @@ func (d *Dir) copyLog(ctx context.Context, index uint64, target string, progress
 		if s.Name == last {
 			n = end
 		}
-		if err := copyFile(ctx, filepath.Join(source, s.Name), filepath.Join(target, s.Name), n, func(k int64) { done += k; progress(done, total) }); err != nil {
+		if err := d.copyFile(ctx, filepath.Join(source, s.Name), filepath.Join(target, s.Name), n, func(k int64) { done += k; progress(done, total) }); err != nil {
 			return err
 		}
 		if s.Name == last {
 			return nil
 		}
 		side := filepath.Join(source, s.SideFile)
-		if info, err := os.Stat(side); err == nil {
-			if err := copyFile(ctx, side, filepath.Join(target, s.SideFile), info.Size(), func(int64) {}); err != nil {
+		if info, err := d.FS.Stat(side); err == nil {
+			if err := d.copyFile(ctx, side, filepath.Join(target, s.SideFile), info.Size, func(int64) {}); err != nil {
 				return err
 			}
 		}
@@ -199,12 +199,13 @@ func (d *Dir) copyLog(ctx context.Context, index uint64, target string, progress
 }
 
 // copyFile copies the first n bytes of a file, durably.
-func copyFile(ctx context.Context, from, to string, n int64, progress func(int64)) error {
-	in, err := os.Open(from)
+func (d *Dir) copyFile(ctx context.Context, from, to string, n int64, progress func(int64)) error {
+	f, err := d.FS.OpenRead(from)
 	if err != nil {
 		return err
 	}
-	defer in.Close()
+	defer f.Close()
+	in := io.NewSectionReader(f, 0, n)
 	out, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err

@@ -49,16 +49,22 @@ func Verify(ctx context.Context, path string, progress func(done, total int64)) 
 	if err != nil && !errors.Is(err, datadir.ErrNoNode) {
 		return &Report{}, err
 	}
-	forked := uint64(0)
-	if err == nil && node.Fork != nil {
-		forked = node.Fork.Index
-	}
-	return verifyOn(ctx, vfs.OS{}, path, forked, progress)
+	return VerifyAs(ctx, vfs.OS{}, path, node, progress)
 }
 
 // VerifyOn verifies a data directory on any file system.
 func VerifyOn(ctx context.Context, fsys vfs.FS, path string, progress func(done, total int64)) (*Report, error) {
 	return verifyOn(ctx, fsys, path, 0, progress)
+}
+
+// VerifyAs verifies a data directory on any file system; node is its card, nil
+// where it has none.
+func VerifyAs(ctx context.Context, fsys vfs.FS, path string, node *datadir.Node, progress func(done, total int64)) (*Report, error) {
+	forked := uint64(0)
+	if node != nil && node.Fork != nil {
+		forked = node.Fork.Index
+	}
+	return verifyOn(ctx, fsys, path, forked, progress)
 }
 
 // verifyOn: forked is the last index that the directory shares with the one it

@@ -1,0 +1,128 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"math"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/qlogd/qlogd/internal/archive"
+	"github.com/qlogd/qlogd/internal/datadir"
+	"github.com/qlogd/qlogd/internal/vfs"
+)
+
+// archiver brings sealed segments to the archive while the node runs: the
+// leader writes, the others look how far it is, for none of them may delete
+// what is not there yet.
+type archiver struct {
+	e     *engine
+	store archive.Store // nil: there is no archive
+
+	mu   sync.Mutex
+	upTo uint64 // guarded by mu: all sealed segments up to this index are there
+}
+
+// newArchiver returns the archiver of the archive that the settings name.
+func newArchiver(e *engine) (*archiver, error) {
+	a := &archiver{e: e}
+	if e.c.Archive == "" {
+		return a, nil
+	}
+	var err error
+	a.store, err = archive.NewStore(e.c.Archive, os.Getenv)
+	return a, err
+}
+
+// keepFrom returns the first index that is not in the archive, and so must
+// stay; without an archive there is none.
+func (a *archiver) keepFrom() uint64 {
+	if a.store == nil {
+		return math.MaxUint64
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.upTo + 1
+}
+
+// has reports whether the segment that ends at an index is in the archive.
+func (a *archiver) has(last uint64) bool { return a.store != nil && last < a.keepFrom() }
+
+// run archives until the node ends.
+func (a *archiver) run(ctx context.Context) {
+	if a.store == nil {
+		return
+	}
+	tick := time.NewTicker(a.e.c.ArchiveInterval)
+	defer tick.Stop()
+	var arch *archive.Archive
+	told := ""
+	for {
+		var err error
+		if arch == nil {
+			arch, err = a.open(ctx)
+		}
+		if arch != nil {
+			err = a.once(ctx, arch)
+		}
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err == nil || errors.Is(err, archive.ErrNone): // a follower, before the leader has begun
+			told = ""
+		case err.Error() != told: // the same words once: it is tried again and again
+			told = err.Error()
+			a.e.logger.Warn("the log is not archived, and so nothing of it is deleted; trying again", "archive", a.store, "error", err)
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (a *archiver) open(ctx context.Context) (*archive.Archive, error) {
+	if a.e.replica.Leader() {
+		return archive.OpenFor(ctx, a.store, a.e.card.ClusterID, a.e.log.Raw().SegmentSize())
+	}
+	return archive.Open(ctx, a.store)
+}
+
+func (a *archiver) once(ctx context.Context, arch *archive.Archive) error {
+	e := a.e
+	upTo := uint64(0)
+	if e.replica.Leader() {
+		w, err := arch.Write(ctx, archive.Source{
+			FS: vfs.OS{}, LogDir: datadir.Path(e.c.DataDir, datadir.LogDir), Checkpoints: datadir.Path(e.c.DataDir, datadir.CheckpointDir),
+			Segments: e.log.Raw().Segments(), Logger: e.logger,
+		})
+		if w.Segments > 0 {
+			e.logger.Info("log archived", "archive", arch, "segments", w.Segments, "checkpoints", w.Checkpoints, "bytes", w.Bytes, "up-to", w.UpTo)
+		}
+		if err != nil {
+			return err
+		}
+		upTo = w.UpTo
+	} else {
+		there, err := arch.Segments(ctx)
+		if err != nil {
+			return err
+		}
+		chains := map[[32]byte]bool{}
+		for _, s := range there {
+			chains[s.Chain] = true
+		}
+		for _, s := range e.log.Raw().Segments() {
+			if !s.Sealed || !chains[s.Chain] {
+				break
+			}
+			upTo = s.Last
+		}
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.upTo = max(a.upTo, upTo)
+	return nil
+}

@@ -10,7 +10,7 @@ import (
 
 	"github.com/qlogd/qlogd/api/wire"
 
-	"github.com/qlogd/qlogd/internal/msgp"
+	"github.com/qlogd/qlogd/internal/coding"
 )
 
 const aULID = "01JABCDEFGHJKMNPQRSTVWXYZ0"
@@ -277,7 +277,7 @@ func TestEchoIsShort(t *testing.T) {
 func TestDeepBodyIsFlat(t *testing.T) {
 	body := bytes.Repeat([]byte("["), 8<<20)
 	if n := testing.AllocsPerRun(1, func() {
-		if !msgp.TooDeep(body, msgp.MaxDepth) {
+		if !coding.TooDeep(body, coding.MaxDepth) {
 			t.Fatal("not too deep")
 		}
 	}); n != 0 {

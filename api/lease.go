@@ -14,8 +14,8 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/qlogd/qlogd/api/wire"
+	"github.com/qlogd/qlogd/internal/coding"
 	"github.com/qlogd/qlogd/internal/event"
-	"github.com/qlogd/qlogd/internal/msgp"
 )
 
 const defaultMax = 10 // max_messages left out
@@ -298,7 +298,7 @@ func (s *Server) answerLeased(q *request, leased []event.LeasedMessage) error {
 	if form == asJSON {
 		b = append(b, `{"messages":[`...)
 	} else {
-		b = append(msgp.AppendStr(msgp.AppendMap(b, 1), "messages"), 0xdd, 0, 0, 0, 0) // how many is written in the end
+		b = append(coding.AppendStr(coding.AppendMap(b, 1), "messages"), 0xdd, 0, 0, 0, 0) // how many is written in the end
 	}
 	list, n := len(b), 0
 	for i := range leased {

@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/qlogd/qlogd/api/wire"
+	"github.com/qlogd/qlogd/internal/coding"
 	"github.com/qlogd/qlogd/internal/event"
-	"github.com/qlogd/qlogd/internal/msgp"
 )
 
 // form is how an answer is written.
@@ -74,22 +74,19 @@ func marshalAs(form form, v any) ([]byte, error) {
 	return wire.AppendMsgpack(nil, v)
 }
 
-// unpack reads msgpack into v. What is wrong with a body, or written in one of
-// the ways that DecodeMsgpack does not know (a whole number as a float, a text as
-// bin), is found out by way of JSON: one validation, and the same words for both.
+// unpack reads msgpack that is wrong, or written in one of the ways that
+// wire.DecodeRequest does not know (a whole number as a float, a text as bin), by
+// way of JSON: one validation, and the same words for both.
 func (q *request) unpack(b []byte, v any) error {
-	if wire.DecodeMsgpack(b, v) == nil {
-		return nil
-	}
 	limit := int(2 * q.s.opts.MaxRequest)
-	text, err := msgp.ToJSON(nil, b, limit)
+	text, err := coding.ToJSON(nil, b, limit)
 	switch {
-	case errors.Is(err, msgp.ErrTooLarge):
+	case errors.Is(err, coding.ErrTooLarge):
 		return event.Problemf(codePayloadTooLarge, "", "the body is larger than %d bytes as JSON", limit)
 	case err != nil:
 		return event.Problemf(codeInvalidMsgpack, "", "%s", err)
-	case msgp.TooDeep(text, msgp.MaxDepth):
-		return event.Problemf(codeInvalidMsgpack, "", "the body is nested deeper than %d", msgp.MaxDepth)
+	case coding.TooDeep(text, coding.MaxDepth):
+		return event.Problemf(codeInvalidMsgpack, "", "the body is nested deeper than %d", coding.MaxDepth)
 	}
 	return decodeProblem(wire.Decode(text, v), codeInvalidMsgpack)
 }
@@ -97,16 +94,16 @@ func (q *request) unpack(b []byte, v any) error {
 // packJSON appends JSON that users wrote.
 func packJSON(b []byte, form form, v []byte) ([]byte, error) {
 	if form == asKept {
-		return msgp.AppendJSONText(b, v), nil
+		return coding.AppendJSONText(b, v), nil
 	}
-	return msgp.AppendJSON(b, v)
+	return coding.AppendJSON(b, v)
 }
 
 // packProduced appends a wire.Produced.
 func (s *Server) packProduced(b []byte, q *request, form form, p *event.Produced) ([]byte, error) {
 	if !p.Duplicate {
-		b = packID(msgp.AppendStr(msgp.AppendMap(b, 2), "id"), p.ID)
-		return msgp.AppendStr(msgp.AppendStr(b, "status"), wire.Enqueued), nil
+		b = packID(coding.AppendStr(coding.AppendMap(b, 2), "id"), p.ID)
+		return coding.AppendStr(coding.AppendStr(b, "status"), wire.Enqueued), nil
 	}
 	state, result, err := s.fate(q.Context(), p.ID)
 	if err != nil {
@@ -119,13 +116,13 @@ func (s *Server) packProduced(b []byte, q *request, form form, p *event.Produced
 	if result != nil {
 		n++
 	}
-	b = packID(msgp.AppendStr(msgp.AppendMap(b, n), "id"), p.ID)
-	b = msgp.AppendStr(msgp.AppendStr(b, "status"), wire.Duplicate)
+	b = packID(coding.AppendStr(coding.AppendMap(b, n), "id"), p.ID)
+	b = coding.AppendStr(coding.AppendStr(b, "status"), wire.Duplicate)
 	if state != event.StateNone {
-		b = msgp.AppendStr(msgp.AppendStr(b, "state"), state.String())
+		b = coding.AppendStr(coding.AppendStr(b, "state"), state.String())
 	}
 	if result != nil {
-		return packJSON(msgp.AppendStr(b, "result"), form, result)
+		return packJSON(coding.AppendStr(b, "result"), form, result)
 	}
 	return b, nil
 }
@@ -136,52 +133,52 @@ func (s *Server) packLeased(b []byte, form form, m *event.LeasedMessage, c *even
 	if c == nil || c.Binary && c.ContentType != "" {
 		n++
 	}
-	b = packID(msgp.AppendStr(msgp.AppendMap(b, n), "id"), m.ID)
-	b = packID(msgp.AppendStr(b, "lease_id"), m.Lease)
-	b = msgp.AppendStr(msgp.AppendStr(b, "queue"), m.Queue)
-	b = msgp.AppendStr(msgp.AppendStr(b, "key"), m.Key)
-	b = msgp.AppendUint(msgp.AppendStr(b, "attempt"), uint64(m.Attempt))
-	b = msgp.AppendUint(msgp.AppendStr(b, "max_attempts"), uint64(m.MaxAttempts))
-	b = msgp.AppendUint(msgp.AppendStr(b, "priority"), uint64(m.Priority))
-	b = msgp.AppendStr(msgp.AppendStr(b, "kind"), m.Kind)
-	b = msgp.AppendStr(b, "headers")
+	b = packID(coding.AppendStr(coding.AppendMap(b, n), "id"), m.ID)
+	b = packID(coding.AppendStr(b, "lease_id"), m.Lease)
+	b = coding.AppendStr(coding.AppendStr(b, "queue"), m.Queue)
+	b = coding.AppendStr(coding.AppendStr(b, "key"), m.Key)
+	b = coding.AppendUint(coding.AppendStr(b, "attempt"), uint64(m.Attempt))
+	b = coding.AppendUint(coding.AppendStr(b, "max_attempts"), uint64(m.MaxAttempts))
+	b = coding.AppendUint(coding.AppendStr(b, "priority"), uint64(m.Priority))
+	b = coding.AppendStr(coding.AppendStr(b, "kind"), m.Kind)
+	b = coding.AppendStr(b, "headers")
 	correlation := ""
 	if c == nil {
-		b = msgp.AppendMap(b, 0)
+		b = coding.AppendMap(b, 0)
 	} else {
 		correlation = c.CorrelationID
-		b = msgp.AppendMap(b, len(c.Headers))
+		b = coding.AppendMap(b, len(c.Headers))
 		for _, h := range c.Headers {
-			b = msgp.AppendStr(msgp.AppendStr(b, h.Name), h.Value)
+			b = coding.AppendStr(coding.AppendStr(b, h.Name), h.Value)
 		}
 	}
 	switch {
 	case c == nil:
-		b = msgp.AppendNil(msgp.AppendStr(b, "payload"))
-		b = msgp.AppendBool(msgp.AppendStr(b, "erased"), true)
+		b = coding.AppendNil(coding.AppendStr(b, "payload"))
+		b = coding.AppendBool(coding.AppendStr(b, "erased"), true)
 	case c.Binary:
-		b = msgp.AppendStr(b, "payload_base64")
+		b = coding.AppendStr(b, "payload_base64")
 		if form == asKept {
-			b = msgp.AppendBin(b, c.Payload)
+			b = coding.AppendBin(b, c.Payload)
 		} else {
-			b = msgp.AppendBase64(b, c.Payload)
+			b = coding.AppendBase64(b, c.Payload)
 		}
 		if c.ContentType != "" {
-			b = msgp.AppendStr(msgp.AppendStr(b, "content_type"), c.ContentType)
+			b = coding.AppendStr(coding.AppendStr(b, "content_type"), c.ContentType)
 		}
 	case len(c.Payload) == 0:
-		b = msgp.AppendNil(msgp.AppendStr(b, "payload"))
+		b = coding.AppendNil(coding.AppendStr(b, "payload"))
 	default:
-		if b, err = packJSON(msgp.AppendStr(b, "payload"), form, c.Payload); err != nil {
+		if b, err = packJSON(coding.AppendStr(b, "payload"), form, c.Payload); err != nil {
 			return nil, err
 		}
 	}
-	b = packTime(msgp.AppendStr(b, "enqueued_at"), m.EnqueuedAt)
-	b = packTime(msgp.AppendStr(b, "lease_expires_at"), m.LeaseExpiresAt)
-	b = msgp.AppendStr(msgp.AppendStr(b, "correlation_id"), correlation)
-	b = msgp.AppendStr(b, "dead")
+	b = packTime(coding.AppendStr(b, "enqueued_at"), m.EnqueuedAt)
+	b = packTime(coding.AppendStr(b, "lease_expires_at"), m.LeaseExpiresAt)
+	b = coding.AppendStr(coding.AppendStr(b, "correlation_id"), correlation)
+	b = coding.AppendStr(b, "dead")
 	if m.Dead == nil {
-		return msgp.AppendNil(b), nil
+		return coding.AppendNil(b), nil
 	}
 	dead, err := s.deadOf(&m.MessageView)
 	if err != nil {
@@ -198,7 +195,7 @@ func packID(b []byte, id event.ID) []byte {
 // packTime appends a time, Unix ms, or nil.
 func packTime(b []byte, ms int64) []byte {
 	if ms == 0 {
-		return msgp.AppendNil(b)
+		return coding.AppendNil(b)
 	}
 	b = append(b, 0xa0|byte(len(wire.TimeFormat)))
 	return time.UnixMilli(ms).UTC().AppendFormat(b, wire.TimeFormat)

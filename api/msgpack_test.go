@@ -2,7 +2,9 @@ package api
 
 import (
 	"bytes"
+	"encoding/base64"
 	"errors"
+	"fmt"
 	"net/http/httptest"
 	"reflect"
 	"strings"
@@ -12,8 +14,8 @@ import (
 	"github.com/vmihailenco/msgpack/v5"
 
 	"github.com/qlogd/qlogd/api/wire"
+	"github.com/qlogd/qlogd/internal/coding"
 	"github.com/qlogd/qlogd/internal/event"
-	"github.com/qlogd/qlogd/internal/msgp"
 )
 
 func packed(t testing.TB, v any) string {
@@ -126,7 +128,7 @@ func FuzzBody(f *testing.F) {
 			t.Fatalf("%d, yet proposed: %s", a.Code, a.Body)
 		}
 		if a.Code < 300 && pack {
-			if _, err := msgp.ToJSON(nil, a.Body.Bytes(), 1<<20); err != nil && a.Header().Get("Content-Type") == typeMsgpack {
+			if _, err := coding.ToJSON(nil, a.Body.Bytes(), 1<<20); err != nil && a.Header().Get("Content-Type") == typeMsgpack {
 				t.Fatalf("%v: %x", err, a.Body)
 			}
 		}
@@ -139,15 +141,15 @@ func FuzzTranscode(f *testing.F) {
 	f.Add([]byte("\xdf\x00\x00\x00\x01\xa1a\xca\x7f\x80\x00\x00"))
 	f.Add([]byte("\x81\xa1a\xc7\x05\x4a[1,2]"))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		j, err := msgp.ToJSON(nil, b, 1<<20)
+		j, err := coding.ToJSON(nil, b, 1<<20)
 		if err != nil || !jsontext.Value(j).IsValid() { // a name twice is left to the decoder
 			return
 		}
-		m, err := msgp.AppendJSON(nil, j)
+		m, err := coding.AppendJSON(nil, j)
 		if err != nil {
 			t.Fatalf("%s: %v", j, err)
 		}
-		again, err := msgp.ToJSON(nil, m, 2<<20)
+		again, err := coding.ToJSON(nil, m, 2<<20)
 		if err != nil || !bytes.Equal(canonical(t, j), canonical(t, again)) {
 			t.Fatalf("%s became %s: %v", j, again, err)
 		}
@@ -173,8 +175,8 @@ var requests = []func() any{
 
 // byWayOfJSON reads msgpack as all but the hot calls did for ever.
 func byWayOfJSON(b []byte, v any) error {
-	text, err := msgp.ToJSON(nil, b, 1<<20)
-	if err == nil && msgp.TooDeep(text, msgp.MaxDepth) {
+	text, err := coding.ToJSON(nil, b, 1<<20)
+	if err == nil && coding.TooDeep(text, coding.MaxDepth) {
 		err = errors.New("too deep")
 	}
 	if err != nil {
@@ -265,7 +267,7 @@ func TestUnpackIsAsJSON(t *testing.T) {
 	for depth, ok := range map[int]bool{61: true, 62: false} {
 		nested := strings.Repeat("[", depth) + strings.Repeat("]", depth)
 		values := "\x81\xa8messages\x91\x81\xa7payload" + strings.Repeat("\x91", depth-1) + "\x90"
-		text := string(msgp.AppendJSONText([]byte("\x81\xa8messages\x91\x81\xa7payload"), []byte(nested)))
+		text := string(coding.AppendJSONText([]byte("\x81\xa8messages\x91\x81\xa7payload"), []byte(nested)))
 		for _, body := range []string{values, text} {
 			if got := sameBothWays(t, []byte(body)); got != ok {
 				t.Errorf("%d deep: %v", depth, got)
@@ -306,6 +308,118 @@ func FuzzUnpack(f *testing.F) {
 		f.Add([]byte(c.body))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) { sameBothWays(t, b) })
+}
+
+// sameText: JSON that is read in one pass is what the strict decoder makes of it.
+func sameText(t *testing.T, b []byte) (taken bool) {
+	t.Helper()
+	for _, make := range requests {
+		quick, slow := make(), make()
+		var memory []byte
+		if !wire.DecodeRequest(b, quick, false, &memory) {
+			if !reflect.DeepEqual(quick, make()) {
+				t.Fatalf("%q: not taken, yet %+v", b, quick)
+			}
+			continue
+		}
+		taken = true
+		err := wire.Decode(b, slow)
+		if err == nil && coding.TooDeep(b, coding.MaxDepth) {
+			err = errors.New("too deep")
+		}
+		if err != nil {
+			t.Fatalf("%T: %q is taken quickly, but: %v", quick, b, err)
+		}
+		if !reflect.DeepEqual(quick, slow) {
+			t.Fatalf("%q\nquickly %+v\nslowly %+v", b, quick, slow)
+		}
+	}
+	return taken
+}
+
+// strangeText are JSON bodies at the edges; want says whether they are read in one
+// pass.
+var strangeText = []struct {
+	body string
+	want bool
+}{
+	{`{"messages":[{"payload":{"a":[1,-0,0.5,1e9,-1.5E+10,true,false,null,"x"]},"key":"k"}]}`, true},
+	{" {\t\"messages\" :\r\n[ { \"payload\" : [ ] , \"key\" : \"k\" } , {} ] } ", true},
+	{`{"messages":[{"payload":"\u00e9\ud83d\ude00\n\/é😀"}]}`, true},
+	{`{"messages":[{"payload":"\ud83d"}]}`, false},
+	{`{"messages":[{"payload":"\x"}]}`, false},
+	{`{"messages":[{"payload":"\`, false}, {`{"messages":[{"payload":"\"`, false},
+	{"{\"messages\":[{\"payload\":\"a\nb\"}]}", false}, {"{\"messages\":[{\"payload\":\"12345678\x1f\"}]}", false},
+	{"{\"messages\":[{\"payload\":\"1234567\x1f\"}]}", false}, {"{\"messages\":[{\"payload\":\"\xff\"}]}", false}, {"{\"messages\":[{\"payload\":\"\x7f\"}]}", true},
+	{`{"messages":[{"payload":{"a":1,"a":2}}]}`, false}, {`{"messages":[{"payload":{"a":1,"\u0061":2}}]}`, false},
+	{`{"messages":[{"payload":{"a":1,"b":{"a":2}}}]}`, true},
+	{`{"messages":[{"payload":{"a":1,"b":1,"c":1,"d":1,"e":1,"f":1,"g":1,"h":1,"i":1,"j":1,"k":1}}]}`, true},
+	{`{"messages":[{"payload":{"a":1,"b":1,"c":1,"d":1,"e":1,"f":1,"g":1,"h":1,"i":1,"j":1,"c":1}}]}`, false},
+	{`{"messages":[{"\u0070ayload":1}]}`, true}, {`{"messages":[{"payload":1,"\u0070ayload":1}]}`, false},
+	{`{"messages":[{"payload":1,}]}`, false}, {`{"messages":[{"payload":1},]}`, false}, {`{"messages":[,]}`, false}, {`{"messages":[{,}]}`, false},
+	{`{"messages":[{"payload":01}]}`, false}, {`{"messages":[{"payload":1.}]}`, false}, {`{"messages":[{"payload":.1}]}`, false},
+	{`{"messages":[{"payload":-}]}`, false}, {`{"messages":[{"payload":1e}]}`, false}, {`{"messages":[{"payload":+1}]}`, false},
+	{`{"messages":[{"payload":nul}]}`, false}, {`{"messages":[{"payload":truex}]}`, false}, {`{"messages":[{"payload":}]}`, false},
+	{`{"messages":[{"payload_base64":""}]}`, true}, {`{"messages":[{"payload_base64":"AAEC"}]}`, true}, {`{"messages":[{"payload_base64":"AAE="}]}`, true},
+	{`{"messages":[{"payload_base64":"AAE"}]}`, true}, {`{"messages":[{"payload_base64":"AAEC=="}]}`, false}, {`{"messages":[{"payload_base64":"A"}]}`, false},
+	{`{"messages":[{"payload_base64":"\u0041AEC"}]}`, true}, {`{"messages":[{"payload_base64":"AA\nEC"}]}`, true}, {`{"messages":[{"payload_base64":null}]}`, true},
+	{`{"messages":[{"payload":null,"priority":null,"headers":null,"key":null,"delay_ms":null,"deliver_at":null}]}`, true},
+	{`{"messages":[{"payload":1,"headers":{"a":"b","c":null}}]}`, true}, {`{"messages":[{"payload":1,"headers":{"a":"b","a":"c"}}]}`, false},
+	{`{"messages":[{"payload":1,"priority":5.0}]}`, false}, {`{"messages":[{"payload":1,"priority":-0}]}`, true}, {`{"messages":[{"payload":1,"priority":"5"}]}`, false},
+	{`{"messages":[{"payload":1,"delay_ms":999999999999999999}]}`, true}, {`{"messages":[{"payload":1,"delay_ms":9223372036854775807}]}`, false},
+	{`{"messages":[{"payload":1,"delay_ms":1e3}]}`, false}, {`{"messages":[{"payload":1,"deliver_at":"2026-01-31T13:00:00+01:00"}]}`, true},
+	{`{"messages":null}`, true}, {`{"messages":[null]}`, false}, {`{"messages":{}}`, false}, {`{"unknown":1}`, false}, {`null`, false}, {`[]`, false}, {``, false},
+	{`{}`, true}, {`{} x`, false}, {`{}{}`, false}, {"\ufeff{}", false},
+	{`{"queues":["a","b"],"kinds":[],"max_messages":5,"wait_ms":0,"worker":"w"}`, true}, {`{"queues":["a","\u0062"]}`, false}, {`{"queues":["a",null]}`, false},
+	{`{"items":[{"lease_id":"x","error":"e","delay_ms":null,"retryable":false}]}`, true}, {`{"items":[{"lease_id":"x","retryable":null}]}`, true},
+	{`{"items":[{"lease_id":"x","retryable":0}]}`, false}, {`{"lease_ids":["x"],"result":{"a":[]}}`, true}, {`{"lease_ids":["x"],"result":null}`, true},
+	{`{"ack":["x"],"produce":[{"queue":"q","messages":[{"payload":1}]}]}`, true},
+}
+
+func TestTextIsAsJSON(t *testing.T) {
+	for _, c := range strangeText {
+		if got := sameText(t, []byte(c.body)); got != c.want {
+			t.Errorf("%q: read in one pass %v, want %v", c.body, got, c.want)
+		}
+	}
+	for depth, ok := range map[int]bool{61: true, 62: false} {
+		body := `{"messages":[{"payload":` + strings.Repeat("[", depth) + strings.Repeat("]", depth) + `}]}`
+		if got := sameText(t, []byte(body)); got != ok {
+			t.Errorf("%d deep: %v", depth, got)
+		}
+	}
+	many := `{"lease_ids":["x"` + strings.Repeat(`,"x"`, 1000) + `]}`
+	if sameText(t, []byte(many)) || !sameText(t, []byte(strings.Replace(many, `"x",`, "", 1))) {
+		t.Error("a list of 1000 is taken, and no longer one")
+	}
+}
+
+// What is decoded lies in memory that is used again, and does not overlap.
+func TestMemoryIsUsedAgain(t *testing.T) {
+	var memory []byte
+	var in wire.ProduceRequest
+	for n := range 20 {
+		body := `{"messages":[`
+		for i := range n + 1 {
+			body += fmt.Sprintf(`{"payload_base64":%q,"key":"\u006b"},`, base64.StdEncoding.EncodeToString(bytes.Repeat([]byte{byte(i)}, 100*n)))
+		}
+		body = strings.TrimSuffix(body, ",") + `]}`
+		if !wire.DecodeRequest([]byte(body), &in, false, &memory) {
+			t.Fatal(body)
+		}
+		for i, m := range in.Messages {
+			if len(in.Messages) != n+1 || m.Key != "k" || !bytes.Equal(m.PayloadBytes, bytes.Repeat([]byte{byte(i)}, 100*n)) {
+				t.Fatalf("%d of %d: %+v", i, n, m)
+			}
+		}
+	}
+}
+
+func FuzzText(f *testing.F) {
+	for _, c := range strangeText {
+		f.Add([]byte(c.body))
+	}
+	f.Fuzz(func(t *testing.T, b []byte) { sameText(t, b) })
 }
 
 // The same request gets the same problem, as JSON and as msgpack.
@@ -391,11 +505,11 @@ func TestMsgpackAnswers(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			text, err := msgp.ToJSON(nil, p, 1<<20)
+			text, err := coding.ToJSON(nil, p, 1<<20)
 			if err != nil || !bytes.Equal(canonical(t, text), canonical(t, b)) {
 				t.Errorf("form %d: %v\n%s\n%s", form, err, text, b)
 			}
-			p = append(msgp.AppendArray(msgp.AppendStr(msgp.AppendMap(nil, 1), "messages"), 1), p...)
+			p = append(coding.AppendArray(coding.AppendStr(coding.AppendMap(nil, 1), "messages"), 1), p...)
 			var list wire.LeaseResponse
 			if err := wire.DecodeMsgpack(p, &list); err != nil {
 				t.Fatal(err)

@@ -9,8 +9,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/qlogd/qlogd/api/wire"
+	"github.com/qlogd/qlogd/internal/coding"
 	"github.com/qlogd/qlogd/internal/event"
-	"github.com/qlogd/qlogd/internal/msgp"
 )
 
 // Limits of what users write beside the payload (contract.md section 3 has the
@@ -39,8 +39,8 @@ func (s *Server) produce(q *request) error {
 		if err := q.allow(); err != nil {
 			return err
 		}
-		var in wire.ProduceRequest
-		if err := q.decode(&in, true, false); err != nil {
+		in := &q.memory().produce
+		if err := q.decode(in, true, false); err != nil {
 			return err
 		}
 		msgs = in.Messages
@@ -129,7 +129,7 @@ func (q *request) rawMessage() (*wire.NewMessage, []byte, error) {
 			m.Headers[h] = v[0]
 		}
 	}
-	payload, err := q.read(q.s.opts.MaxPayload)
+	payload, err := q.bytes(q.s.opts.MaxPayload)
 	if err == nil && len(payload) == 0 {
 		err = bad("payload", "the body is empty; it is the payload")
 	}
@@ -336,7 +336,7 @@ func (s *Server) answerProduced(q *request, produced []event.Produced) error {
 	if form == asJSON {
 		b = append(b, '{')
 	} else {
-		b = msgp.AppendMap(b, 1)
+		b = coding.AppendMap(b, 1)
 	}
 	b, err := s.appendAllProduced(b, q, form, produced)
 	if err != nil {
@@ -351,7 +351,7 @@ func (s *Server) answerProduced(q *request, produced []event.Produced) error {
 // appendAllProduced appends the field messages.
 func (s *Server) appendAllProduced(b []byte, q *request, form form, produced []event.Produced) (_ []byte, err error) {
 	if form != asJSON {
-		b = msgp.AppendArray(msgp.AppendStr(b, "messages"), len(produced))
+		b = coding.AppendArray(coding.AppendStr(b, "messages"), len(produced))
 		for i := range produced {
 			if b, err = s.packProduced(b, q, form, &produced[i]); err != nil {
 				return nil, err

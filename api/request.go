@@ -14,8 +14,8 @@ import (
 	"time"
 
 	"github.com/qlogd/qlogd/api/wire"
+	"github.com/qlogd/qlogd/internal/coding"
 	"github.com/qlogd/qlogd/internal/event"
-	"github.com/qlogd/qlogd/internal/msgp"
 )
 
 // request is one request in hand.
@@ -32,8 +32,9 @@ type request struct {
 	status   int  // answered with; 0 not yet
 	replayed bool // the answer is the first one to this Idempotency-Key
 
-	body   *bytes.Buffer // as sent, from the pool
-	whole  bool          // nothing of it is still to come
+	mem    *memory // nil: none taken yet
+	read   bool    // the body is in mem
+	whole  bool    // nothing of it is still to come
 	query  url.Values
 	media  string // of the body, "" none told
 	params map[string]string
@@ -172,23 +173,63 @@ func ulid(field, s string) (event.ID, error) {
 	return id, nil
 }
 
-var buffers = sync.Pool{New: func() any { return new(bytes.Buffer) }}
+// memory is what a request needs for a while. It is used again by others.
+type memory struct {
+	body    bytes.Buffer // as sent
+	made    []byte       // what was decoded from it
+	out     []byte       // the answer
+	produce wire.ProduceRequest
+}
 
-// read reads the body, of at most limit bytes. It is valid until done.
-func (q *request) read(limit int64) ([]byte, error) {
-	if q.body != nil {
-		return q.body.Bytes(), nil
+var memories = sync.Pool{New: func() any { return new(memory) }}
+
+// keepMemory bounds what of a request's memory is kept.
+const keepMemory = 1 << 20
+
+// memory returns the request's memory, valid until done.
+func (q *request) memory() *memory {
+	if q.mem == nil {
+		q.mem = memories.Get().(*memory)
+	}
+	return q.mem
+}
+
+// done gives the request's memory back: nothing that was read from its body may
+// be used any more.
+func (q *request) done() {
+	m := q.mem
+	if m == nil {
+		return
+	}
+	q.mem, q.read = nil, false
+	if m.body.Cap() > keepMemory {
+		m.body = bytes.Buffer{}
+	}
+	if cap(m.made) > keepMemory {
+		m.made = nil
+	}
+	if cap(m.out) > keepMemory {
+		m.out = nil
+	}
+	clear(m.produce.Messages)
+	memories.Put(m)
+}
+
+// bytes reads the body, of at most limit bytes. It is valid until done.
+func (q *request) bytes(limit int64) ([]byte, error) {
+	if q.read {
+		return q.mem.body.Bytes(), nil
 	}
 	tooLarge := event.Problemf(codePayloadTooLarge, "", "the body is larger than %d bytes", limit)
 	if q.ContentLength > limit {
 		return nil, tooLarge
 	}
-	b := buffers.Get().(*bytes.Buffer)
+	b := &q.memory().body
 	b.Reset()
 	if q.ContentLength > 0 {
 		b.Grow(int(min(q.ContentLength, 64<<10)) + bytes.MinRead) // no memory for what has not come yet
 	}
-	q.body = b
+	q.read = true
 	_, err := b.ReadFrom(http.MaxBytesReader(q.w, q.Body, limit))
 	var max *http.MaxBytesError
 	switch {
@@ -206,14 +247,6 @@ func (q *request) read(limit int64) ([]byte, error) {
 	return nil, event.Problemf(codeInvalidJSON, "", "the body could not be read")
 }
 
-// done gives the body's memory back.
-func (q *request) done() {
-	if q.body != nil && q.body.Cap() <= 1<<20 {
-		buffers.Put(q.body)
-	}
-	q.body = nil
-}
-
 // text reads a body that is JSON or, where the route takes it, msgpack. An empty
 // one is nil.
 func (q *request) text(msgpack bool, also ...string) ([]byte, error) {
@@ -228,7 +261,7 @@ func (q *request) text(msgpack bool, also ...string) ([]byte, error) {
 		}
 		return nil, event.Problemf(codeUnsupportedMedia, "Content-Type", "Content-Type must be %s", want)
 	}
-	b, err := q.read(q.s.opts.MaxRequest)
+	b, err := q.bytes(q.s.opts.MaxRequest)
 	if err != nil {
 		return nil, err
 	}
@@ -251,11 +284,16 @@ func (q *request) decode(v any, msgpack, optional bool, also ...string) error {
 		}
 		return event.Problemf(q.syntaxCode(), "", "the body is empty")
 	}
-	if isMsgpack(q.media) {
+	msgpacked := isMsgpack(q.media)
+	if wire.DecodeRequest(b, v, msgpacked, &q.memory().made) {
+		return nil
+	}
+	// What is wrong with it, if anything, is told by those who know all of JSON.
+	if msgpacked {
 		return q.unpack(b, v)
 	}
-	if msgp.TooDeep(b, msgp.MaxDepth) {
-		return event.Problemf(q.syntaxCode(), "", "the body is nested deeper than %d", msgp.MaxDepth)
+	if coding.TooDeep(b, coding.MaxDepth) {
+		return event.Problemf(q.syntaxCode(), "", "the body is nested deeper than %d", coding.MaxDepth)
 	}
 	return decodeProblem(wire.Decode(b, v), q.syntaxCode())
 }

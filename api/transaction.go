@@ -5,8 +5,8 @@ import (
 	"net/http"
 
 	"github.com/qlogd/qlogd/api/wire"
+	"github.com/qlogd/qlogd/internal/coding"
 	"github.com/qlogd/qlogd/internal/event"
-	"github.com/qlogd/qlogd/internal/msgp"
 )
 
 // transact answers POST /v1/transactions: settles and produces over any queues
@@ -206,7 +206,7 @@ func (s *Server) answerTransaction(q *request, res *event.Result) error {
 	if form == asJSON {
 		b = append(b[:len(b)-1], ',')
 	} else {
-		b[0] = msgp.AppendMap(nil, 2)[0]
+		b[0] = coding.AppendMap(nil, 2)[0]
 	}
 	if b, err = s.appendAllProduced(b, q, form, res.Produced); err != nil {
 		return err

@@ -131,7 +131,7 @@ func (q *request) idempotency() (*event.Request, error) {
 		return nil, bad("Idempotency-Key", "Idempotency-Key must be one header of 1 to 255 visible ASCII characters")
 	}
 	// The body is read here where the route itself has no use for one.
-	body, err := q.read(q.s.opts.MaxRequest)
+	body, err := q.bytes(q.s.opts.MaxRequest)
 	if err != nil {
 		return nil, err
 	}

@@ -23,8 +23,8 @@ const module = "github.com/qlogd/qlogd"
 // internal/, if that is listed.
 var house = map[string][]string{
 	"cmd/qlogd":         {"*"},
-	"api":               {"api/wire", "internal/event", "internal/msgp"},
-	"api/wire":          {"internal/msgp"},
+	"api":               {"api/wire", "internal/event", "internal/coding"},
+	"api/wire":          {"internal/coding"},
 	"raft":              {"internal/event", "internal/vfs", "internal/checkpoint", "internal/peer"},
 	"fsm":               {"projections", "internal/event"},
 	"projections":       {"internal/event"},
@@ -33,7 +33,7 @@ var house = map[string][]string{
 	"client":            {"api/wire"},
 
 	"internal/event":       {},
-	"internal/msgp":        {},
+	"internal/coding":      {},
 	"internal/vfs":         {},
 	"internal/peer":        {},
 	"internal/peer/memnet": {},

@@ -1,7 +1,8 @@
-// Package msgp writes and reads msgpack by hand: what the HTTP API's hot calls
-// speak. Nothing that it reads is believed: a length is held against what is
-// there before it is used, and what has no JSON is an error.
-package msgp
+// Package coding reads and writes by hand what the HTTP API's hot calls speak:
+// msgpack, and JSON in one pass over the bytes. Nothing that it reads is
+// believed: a length is held against what is there before it is used, and what
+// is not strictly JSON, or has none, is an error.
+package coding
 
 import (
 	"bytes"

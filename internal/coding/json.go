@@ -1,4 +1,4 @@
-package msgp
+package coding
 
 import (
 	"encoding/base64"

@@ -1,32 +1,60 @@
-package msgp
+package coding
 
 import (
 	"bytes"
+	"encoding/base64"
 	"fmt"
 	"math"
+	"strconv"
 	"unicode/utf8"
-
-	"github.com/go-json-experiment/json/jsontext"
 )
 
-// Reader takes msgpack apart, one value after the other. After an error all
-// reads as zero; End tells the first one. nil reads as zero too, as null does
-// in JSON.
+// Reader takes msgpack or JSON apart, one value after the other. After an error
+// all reads as zero; End tells the first one. nil and null read as zero too.
 type Reader struct {
 	src     []byte
 	pos     int
 	err     error
 	lenient bool
-	json    []byte // made from values; what lies in it is never moved or changed
+	text    bool   // src is JSON
+	made    []byte // from values; what lies in it is never changed
 }
 
-// NewReader returns a reader of src, which must not change as long as what was
-// read from it is used. A lenient one, for what a server answers, skips unknown
-// fields and takes JSONText unseen; any other is for what a stranger asks.
+// NewReader returns a reader of msgpack, which must not change as long as what
+// was read from it is used. A lenient one, for what a server answers, skips
+// unknown fields and takes JSONText unseen; any other is for what a stranger asks.
 func NewReader(src []byte, lenient bool) *Reader { return &Reader{src: src, lenient: lenient} }
+
+// NewTextReader returns a reader of JSON, which must not change as long as what
+// was read from it is used. It is strict: unknown fields, a name twice, bad UTF-8,
+// and values nested deeper than MaxDepth are errors. So are some things that are
+// good JSON but that hardly anybody writes, such as a whole number of more than
+// 18 digits: after an error another reader must have the last word.
+func NewTextReader(src []byte) *Reader { return &Reader{src: src, text: true} }
+
+// Lend lets the reader put what it makes into memory, which must not be used by
+// others as long as what was read is; Back returns it, or larger memory that it
+// had to take instead.
+func (r *Reader) Lend(memory []byte) { r.made = memory[:0] }
+
+// Back returns the memory of Lend.
+func (r *Reader) Back() []byte { return r.made[:0] }
+
+// room returns n bytes at the end of what was made.
+func (r *Reader) room(n int) []byte {
+	if r.made == nil || cap(r.made)-len(r.made) < n {
+		r.made = make([]byte, 0, max(n, len(r.src)-r.pos, 512)) // most likely for all that is still to come
+	}
+	at := len(r.made)
+	r.made = r.made[:at+n]
+	return r.made[at : at+n : at+n]
+}
 
 // End returns the first error; something left behind the value is one.
 func (r *Reader) End() error {
+	if r.text {
+		r.space()
+	}
 	if r.err == nil && r.pos != len(r.src) {
 		r.Fail("something after the end")
 	}
@@ -84,6 +112,9 @@ func (r *Reader) signed(n uint64) int64 {
 
 // Nil takes a nil, if that is what comes next.
 func (r *Reader) Nil() bool {
+	if r.text {
+		return r.space() == 'n' && r.word("null")
+	}
 	if r.err != nil || r.pos >= len(r.src) || r.src[r.pos] != 0xc0 {
 		return false
 	}
@@ -93,6 +124,9 @@ func (r *Reader) Nil() bool {
 
 // Raw reads a text without copying it.
 func (r *Reader) Raw() []byte {
+	if r.text {
+		return r.quoted()
+	}
 	c, ok := r.code()
 	var b []byte
 	switch {
@@ -131,7 +165,7 @@ func (r *Reader) name() []byte {
 // Bin reads bytes without copying them; ok is false where something else comes
 // next, which is still to be read.
 func (r *Reader) Bin() (b []byte, ok bool) {
-	if r.err != nil || r.pos >= len(r.src) {
+	if r.text || r.err != nil || r.pos >= len(r.src) {
 		return nil, false
 	}
 	c := r.src[r.pos]
@@ -145,6 +179,9 @@ func (r *Reader) Bin() (b []byte, ok bool) {
 
 // Int reads a whole number.
 func (r *Reader) Int() int64 {
+	if r.text {
+		return r.digits()
+	}
 	c, ok := r.code()
 	switch {
 	case !ok, c == 0xc0:
@@ -177,6 +214,9 @@ func (r *Reader) OptInt() *int64 {
 
 // Bool reads true or false.
 func (r *Reader) Bool() bool {
+	if r.text {
+		return r.truth()
+	}
 	c, ok := r.code()
 	if ok && (c < 0xc0 || c == 0xc1 || c > 0xc3) {
 		r.pos--
@@ -194,9 +234,33 @@ func (r *Reader) OptBool() *bool {
 	return &v
 }
 
-// Array reads the head of a list: how many values follow. ok is false for nil.
-// Each takes at least a byte, so there is no more than that.
-func (r *Reader) Array() (n int, ok bool) {
+// Items goes through a list.
+type Items struct {
+	left  int  // msgpack: how many are to come
+	begun bool // JSON: one was there
+}
+
+// List reads the head of a list. ok is false for nil.
+func (r *Reader) List() (it Items, ok bool) {
+	if r.text {
+		return it, r.open('[')
+	}
+	it.left, ok = r.array()
+	return it, ok
+}
+
+// Next reports whether there is a value to be read.
+func (r *Reader) Next(it *Items) bool {
+	if r.text {
+		return r.next(&it.begun, ']')
+	}
+	it.left--
+	return it.left >= 0 && r.err == nil
+}
+
+// array reads how many values follow. Each takes at least a byte, so there are
+// no more than that.
+func (r *Reader) array() (n int, ok bool) {
 	c, ok := r.code()
 	var v uint64
 	switch {
@@ -228,6 +292,9 @@ func (r *Reader) fits(v, size uint64) (int, bool) {
 // returns false where it does not know the name. ok is false for nil. A name
 // twice is an error.
 func (r *Reader) Map(field func(name []byte) bool) (ok bool) {
+	if r.text {
+		return r.object(field)
+	}
 	c, ok := r.code()
 	var v uint64
 	switch {
@@ -264,39 +331,79 @@ func (r *Reader) Map(field func(name []byte) bool) (ok bool) {
 	return ok && r.err == nil
 }
 
-// Strs reads a list of texts; nil is nil. They share their memory.
-func (r *Reader) Strs() []string {
-	n, ok := r.Array()
+// Strs reads a list of at most so many texts; nil is nil. They share their memory.
+func (r *Reader) Strs(most int) []string {
+	begin, ok := r.List()
 	if !ok {
 		return nil
 	}
-	out := make([]string, 0, min(n, 1024))
 	// Once to find where they end, so that one copy serves all.
-	from := r.pos
-	for i := 0; i < n && r.err == nil; i++ {
+	from, made, n := r.pos, len(r.made), 0
+	for it := begin; r.Next(&it); n++ {
 		if r.Nil() {
 			r.Fail("not a string")
 		}
 		r.Raw()
 	}
+	if n > most {
+		r.Fail("a list that is too long")
+	}
+	if len(r.made) != made {
+		r.Fail("an escaped string") // which is not in src
+	}
 	if r.err != nil {
 		return nil
 	}
 	all := string(r.src[from:r.pos])
-	end := r.pos
 	r.pos = from
-	for range n {
+	quote := 0
+	if r.text {
+		quote = 1
+	}
+	out := make([]string, 0, n)
+	for it := begin; r.Next(&it); {
 		b := r.Raw()
-		at := r.pos - len(b) - from
+		at := r.pos - quote - len(b) - from
 		out = append(out, all[at:at+len(b)])
 	}
-	r.pos = end
 	return out
+}
+
+// Base64 reads the bytes of a base64 text, padded or not. nil is nil.
+func (r *Reader) Base64() []byte {
+	if r.Nil() {
+		return nil
+	}
+	b := r.Raw()
+	if r.err != nil {
+		return nil
+	}
+	enc := base64.StdEncoding
+	if len(b)%4 != 0 {
+		enc = base64.RawStdEncoding
+	}
+	// Room for the longest of it, of which some may be left.
+	out := r.room(base64.RawStdEncoding.DecodedLen(len(b)))
+	n, err := enc.Decode(out, b)
+	if err != nil {
+		r.Fail("not base64")
+		return nil
+	}
+	r.made = r.made[:len(r.made)-len(out)+n]
+	return out[:n:n]
 }
 
 // Value reads any value as JSON; depth is how deep it lies, counted from 1. JSON
 // text is not copied.
 func (r *Reader) Value(depth int) []byte {
+	if r.text {
+		r.space()
+		from := r.pos
+		if r.value(depth); r.err != nil {
+			return nil
+		}
+		return r.src[from:r.pos:r.pos]
+	}
 	if r.err != nil || r.pos >= len(r.src) {
 		r.Fail("unexpected end")
 		return nil
@@ -311,20 +418,15 @@ func (r *Reader) Value(depth int) []byte {
 	if r.err != nil {
 		return nil
 	}
-	if r.json == nil {
-		// Room for all that is still to come, more or less: small payloads
-		// share it.
-		r.json = make([]byte, 0, min(len(r.src)-r.pos+len(r.src)/8+16, 1<<20))
-	}
-	from := len(r.json)
-	t := transcoder{r: *r, out: r.json, limit: from + 2*len(r.src) + 64, strict: true}
+	from := len(r.made)
+	t := transcoder{r: *r, out: r.made, limit: from + 2*len(r.src) + 64, strict: true}
 	t.value(depth)
 	r.pos, r.err = t.r.pos, t.r.err
 	if r.err != nil {
 		return nil
 	}
-	r.json = t.out
-	return r.json[from:len(r.json):len(r.json)]
+	r.made = t.out
+	return r.made[from:len(r.made):len(r.made)]
 }
 
 // extHead reads the head of an extension, up to its type, if one comes next.
@@ -356,12 +458,13 @@ func (r *Reader) jsonText(n uint64) []byte {
 // checkJSON refuses what is not exactly one JSON value with each name once, or
 // nested too deep for where it lies.
 func (r *Reader) checkJSON(b []byte, depth int) {
-	switch {
-	case r.err != nil:
-	case !jsontext.Value(b).IsValid():
-		r.Fail("JSON text that is not JSON")
-	case TooDeep(b, MaxDepth+1-depth):
-		r.Fail(fmt.Sprintf("nested deeper than %d", MaxDepth))
+	if r.err != nil {
+		return
+	}
+	t := Reader{src: b, text: true}
+	t.value(depth)
+	if t.End() != nil {
+		r.Fail("JSON text that is no JSON, or nested deeper than " + strconv.Itoa(MaxDepth))
 	}
 }
 

@@ -306,3 +306,23 @@ func BenchmarkSettle64(b *testing.B) {
 		return err
 	})
 }
+
+// One worker, with handlers that do nothing.
+func BenchmarkWorker64(b *testing.B) {
+	q := newQuick(b, random())
+	c := benchClient(b, q)
+	defer c.Close()
+	defer spent(b, q)()
+	ctx, cancel := context.WithCancel(b.Context())
+	defer cancel()
+	var n atomic.Int64
+	w := NewWorker(c, "q", func(context.Context, *Message) error {
+		if n.Add(1) == int64(b.N) {
+			cancel()
+		}
+		return nil
+	}, WorkerOptions{Concurrency: 64})
+	if err := w.Run(ctx); err != nil {
+		b.Fatal(err)
+	}
+}

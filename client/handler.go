@@ -1,0 +1,133 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/qlogd/qlogd/api/wire"
+)
+
+// Message is a message in the hands of a Worker.
+type Message struct {
+	wire.LeasedMessage
+}
+
+// Bytes returns the payload: JSON, or the bytes that were produced. It must not
+// be changed.
+func (m *Message) Bytes() []byte {
+	if m.PayloadBytes != nil {
+		return m.PayloadBytes
+	}
+	return m.Payload
+}
+
+// Decode reads a JSON payload into v.
+func (m *Message) Decode(v any) error {
+	if err := wire.Unmarshal(m.Bytes(), v); err != nil {
+		return fmt.Errorf("payload of %s: %w", m.ID, err)
+	}
+	return nil
+}
+
+// Handler works on one message. nil acks it; an error gives it back for another
+// try, as the queue's policy says, with the error's text. RetryAfter and
+// DeadLetter say otherwise. A panic is an error with the panic's text.
+//
+// The context ends when the lease is lost (its cause is ErrLeaseLost): somebody
+// else gets the message then, and what the handler returns changes nothing. It
+// also ends when the worker's grace is over (ErrStopping): then the message is
+// given back without counting the attempt, unless nil is returned.
+type Handler func(ctx context.Context, m *Message) error
+
+// Middleware wraps a Handler, such as to log, to measure or to trace.
+type Middleware func(Handler) Handler
+
+// Typed is a Handler of messages whose payload is the JSON of a T. A payload that
+// is none is dead-lettered: trying again would not make it one.
+func Typed[T any](h func(ctx context.Context, v T, m *Message) error) Handler {
+	return func(ctx context.Context, m *Message) error {
+		var v T
+		if err := m.Decode(&v); err != nil {
+			return DeadLetter(err)
+		}
+		return h(ctx, v, m)
+	}
+}
+
+// RetryAfter is a handler's error that gives the message back for another try
+// after d, whatever the policy's backoff is. Its text is that of the errors, if
+// any.
+func RetryAfter(d time.Duration, errs ...error) error {
+	return &retryError{max(d, 0), errors.Join(errs...)}
+}
+
+type retryError struct {
+	after time.Duration
+	err   error
+}
+
+func (e *retryError) Error() string {
+	if e.err == nil {
+		return "retry after " + e.after.String()
+	}
+	return e.err.Error()
+}
+func (e *retryError) Unwrap() error { return e.err }
+
+// DeadLetter is a handler's error that gives the message up: there is no other
+// try. It goes to the queue's dead-letter queue with the error's text; without
+// one it is discarded.
+func DeadLetter(err error) error { return &deadError{err} }
+
+type deadError struct{ err error }
+
+func (e *deadError) Error() string {
+	if e.err == nil {
+		return "given up"
+	}
+	return e.err.Error()
+}
+func (e *deadError) Unwrap() error { return e.err }
+
+// ErrStopping is the cause of a handler's context that ends because the worker's
+// grace is over.
+var ErrStopping = errors.New("the worker stops")
+
+// panicError is a handler's panic. Its stack stays here.
+type panicError struct{ value any }
+
+func (e *panicError) Error() string { return fmt.Sprint("panic: ", e.value) }
+
+// maxError is how many bytes of an error the server keeps.
+const maxError = 64 << 10
+
+// settlement is what a handler's answer means for its lease.
+func settlement(lease string, err error, stopping bool) Settlement {
+	s := Settlement{LeaseID: lease, Do: DoAck}
+	if err == nil {
+		return s
+	}
+	if stopping {
+		s.Do = DoRelease
+		return s
+	}
+	var retry *retryError
+	var dead *deadError
+	switch {
+	case errors.As(err, &dead):
+		s.Do = DoDeadLetter
+	case errors.As(err, &retry):
+		s.Do, s.Delay = DoRetry, &retry.after
+	default:
+		s.Do = DoRetry
+	}
+	s.Error = err.Error()
+	if len(s.Error) > maxError {
+		s.Error = s.Error[:maxError]
+	}
+	s.Error = strings.ToValidUTF8(s.Error, "")
+	return s
+}

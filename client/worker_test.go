@@ -1,0 +1,535 @@
+package client
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"path"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/qlogd/qlogd/api/wire"
+)
+
+// post is a server without a network, in simulated time: a RoundTripper that
+// leases what is put into it and notes what is settled.
+type post struct {
+	t     *testing.T
+	lease time.Duration
+	delay time.Duration // of an answer
+
+	mu      sync.Mutex
+	n       int
+	ready   []string      // payloads
+	more    chan struct{} // something was put in
+	until   map[string]time.Time
+	payload map[string]string // by lease
+	log     []string          // what was settled: "ack 3"
+	settles int               // requests
+	asked   []int64           // max_messages of each lease call
+	refuse  func(verb string) *http.Response
+}
+
+func newPost(t *testing.T, payloads ...string) *post {
+	return &post{t: t, lease: 30 * time.Second, delay: time.Millisecond, ready: payloads, more: make(chan struct{}, 1000),
+		until: map[string]time.Time{}, payload: map[string]string{}}
+}
+
+func (p *post) put(payloads ...string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.ready = append(p.ready, payloads...)
+	p.more <- struct{}{}
+}
+
+// expire ends all leases, as if they had run out.
+func (p *post) expire() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for id := range p.until {
+		p.until[id] = time.Time{}
+	}
+}
+
+func (p *post) settled() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Clone(p.log)
+}
+
+func (p *post) RoundTrip(r *http.Request) (*http.Response, error) {
+	verb := path.Base(r.URL.Path)
+	in := struct {
+		wire.LeaseRequest
+		LeaseIDs []string `json:"lease_ids"`
+		Items    []struct {
+			wire.RetryItem
+			LeaseMS int64 `json:"lease_ms"`
+		} `json:"items"`
+	}{}
+	if err := wire.Unmarshal(asJSON(r), &in); err != nil {
+		p.t.Error(err)
+	}
+	r.Body.Close()
+	if p.delay > 0 {
+		select {
+		case <-time.After(p.delay):
+		case <-r.Context().Done():
+			return nil, r.Context().Err()
+		}
+	}
+	p.mu.Lock()
+	refuse := p.refuse
+	p.mu.Unlock()
+	if refuse != nil {
+		if resp := refuse(verb); resp != nil {
+			return resp, nil
+		}
+	}
+	if verb == "lease" {
+		return p.leases(r, &in.LeaseRequest)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.settles++
+	now := time.Now()
+	out := wire.SettleResponse{}
+	one := func(it wire.RetryItem, ms int64) {
+		res := wire.SettleResult{LeaseID: it.LeaseID, Status: map[string]string{"ack": "acked", "retry": "retried", "extend": "extended", "release": "released"}[verb]}
+		what := verb
+		if it.Retryable != nil && !*it.Retryable {
+			what, res.Status = "dead-letter", "dead_lettered"
+		}
+		if it.DelayMS != nil {
+			what = fmt.Sprintf("%s after %d", what, *it.DelayMS)
+		}
+		switch until := p.until[it.LeaseID]; {
+		case !now.Before(until):
+			what, res.Status, res.Code = "too late to "+what, "rejected", "lease_lost"
+		case verb == "extend":
+			p.until[it.LeaseID] = now.Add(time.Duration(ms) * time.Millisecond)
+		default:
+			delete(p.until, it.LeaseID)
+			if verb == "release" {
+				p.ready = append(p.ready, p.payload[it.LeaseID])
+				p.more <- struct{}{}
+			}
+		}
+		what += " " + p.payload[it.LeaseID]
+		if it.Error != "" {
+			what += ": " + it.Error
+		}
+		p.log = append(p.log, what)
+		out.Results = append(out.Results, res)
+	}
+	for _, id := range in.LeaseIDs {
+		one(wire.RetryItem{LeaseID: id}, 0)
+	}
+	for _, it := range in.Items {
+		one(it.RetryItem, it.LeaseMS)
+	}
+	return answerOf(200, out), nil
+}
+
+func (p *post) leases(r *http.Request, in *wire.LeaseRequest) (*http.Response, error) {
+	end := time.After(time.Duration(in.WaitMS) * time.Millisecond)
+	for {
+		p.mu.Lock()
+		if n := min(len(p.ready), int(*in.MaxMessages)); n > 0 {
+			defer p.mu.Unlock()
+			p.asked = append(p.asked, *in.MaxMessages)
+			var out wire.LeaseResponse
+			for _, payload := range p.ready[:n] {
+				p.n++
+				now := time.Now()
+				id := ulidAt(now, p.n)
+				p.until[id], p.payload[id] = now.Add(p.lease), payload
+				out.Messages = append(out.Messages, wire.LeasedMessage{ID: "m" + id, LeaseID: id, Queue: "q", Payload: []byte(payload), LeaseExpiresAt: wire.TimeOf(now.Add(p.lease))})
+			}
+			p.ready = p.ready[n:]
+			return answerOf(200, out), nil
+		}
+		p.mu.Unlock()
+		select {
+		case <-p.more:
+		case <-end:
+			return answerOf(200, wire.LeaseResponse{}), nil
+		case <-r.Context().Done():
+			return nil, r.Context().Err()
+		}
+	}
+}
+
+func answerOf(status int, v any) *http.Response {
+	b, err := wire.Marshal(v)
+	if err != nil {
+		panic(err)
+	}
+	return &http.Response{StatusCode: status, Header: http.Header{}, Body: io.NopCloser(bytes.NewReader(b)), ContentLength: int64(len(b))}
+}
+
+func ulidAt(t time.Time, n int) string {
+	var b [10]byte
+	for i, ms := 9, t.UnixMilli(); i >= 0; i, ms = i-1, ms>>5 {
+		b[i] = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"[ms&31]
+	}
+	return string(b[:]) + fmt.Sprintf("%016d", n)
+}
+
+// working runs a worker in simulated time until the test calls stop.
+func working(t *testing.T, p *post, o WorkerOptions, h Handler) (stop func() error) {
+	t.Helper()
+	c, err := New("http://post", WithHTTPClient(&http.Client{Transport: p}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- NewWorker(c, "q", h, o).Run(ctx) }()
+	return func() error {
+		cancel()
+		err := <-done
+		c.Close()
+		return err
+	}
+}
+
+func numbers(n int) (out []string) {
+	for i := range n {
+		out = append(out, fmt.Sprint(i))
+	}
+	return out
+}
+
+func sorted(s []string) string {
+	slices.Sort(s)
+	return strings.Join(s, "; ")
+}
+
+func TestWorkerSettlesByWhatTheHandlerReturns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPost(t, numbers(9)...)
+		var logged bytes.Buffer
+		stop := working(t, p, WorkerOptions{Logger: slog.New(slog.NewTextHandler(&logged, nil))}, Typed(func(_ context.Context, v int, m *Message) error {
+			switch v {
+			case 1:
+				return errors.New("not today")
+			case 2:
+				return RetryAfter(5 * time.Second)
+			case 3:
+				return fmt.Errorf("so: %w", RetryAfter(time.Minute, errors.New("busy")))
+			case 4:
+				return fmt.Errorf("so: %w", DeadLetter(errors.New("never")))
+			case 5:
+				panic("oh")
+			case 6:
+				_ = numbers(0)[v]
+			case 7:
+				return errors.New("bad \xff text " + strings.Repeat("x", maxError))
+			}
+			return nil
+		}))
+		synctest.Wait()
+		time.Sleep(time.Second)
+		p.put(`"no number"`)
+		time.Sleep(time.Second)
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+		got := sorted(p.settled())
+		want := `ack 0; ack 8; ` +
+			`dead-letter "no number": payload of m` // and the codec's words
+		long := "; retry 7: bad  text " + strings.Repeat("x", maxError-11)
+		if !strings.HasPrefix(got, want) || !strings.Contains(got, "; dead-letter 4: so: never; retry 1: not today; retry 5: panic: oh; "+
+			"retry 6: panic: runtime error: index out of range [6] with length 0") || !strings.Contains(got, long[:1000]) || len(got) > maxError+1000 ||
+			!strings.HasSuffix(got, "; retry after 5000 2: retry after 5s; retry after 60000 3: so: busy") {
+			t.Errorf("%.2000s", got)
+		}
+		if strings.Contains(got, "goroutine") || !strings.Contains(logged.String(), "worker_test.go") {
+			t.Error("a panic's stack goes to the log and nowhere else")
+		}
+	})
+}
+
+func TestWorkerSharesRequests(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const n = 5000
+		p := newPost(t, numbers(n)...)
+		var mu sync.Mutex
+		most, running := 0, 0
+		stop := working(t, p, WorkerOptions{Concurrency: 8}, func(context.Context, *Message) error {
+			mu.Lock()
+			running++
+			most = max(most, running)
+			mu.Unlock()
+			time.Sleep(100 * time.Microsecond)
+			mu.Lock()
+			running--
+			mu.Unlock()
+			return nil
+		})
+		time.Sleep(10 * time.Second)
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+		if len(p.log) != n || p.settles > n/20 || len(p.asked) > n/100 || most != 8 {
+			t.Errorf("%d settled in %d requests, leased in %d; %d at once", len(p.log), p.settles, len(p.asked), most)
+		}
+	})
+}
+
+// Slow handlers hoard nothing: what waits is what they work off in a moment.
+func TestWorkerDoesNotHoard(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPost(t, numbers(100)...)
+		stop := working(t, p, WorkerOptions{Concurrency: 4}, func(context.Context, *Message) error {
+			time.Sleep(time.Second)
+			return nil
+		})
+		time.Sleep(10*time.Second + 500*time.Millisecond)
+		p.mu.Lock()
+		if n := len(p.until); n > 8 {
+			t.Errorf("%d in hand", n)
+		}
+		p.mu.Unlock()
+		if n := len(p.settled()); n < 36 {
+			t.Errorf("%d done", n)
+		}
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A lease is extended at a third of its time, in a handler and in the buffer, so
+// it never runs out.
+func TestWorkerExtends(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPost(t, numbers(1)...)
+		p.lease = 3 * time.Second
+		stop := working(t, p, WorkerOptions{Concurrency: 1, Prefetch: 10}, func(_ context.Context, m *Message) error {
+			if string(m.Bytes()) == "0" {
+				return nil // a quick one: the worker dares to lease ahead
+			}
+			time.Sleep(10*time.Second + 300*time.Millisecond)
+			return nil
+		})
+		time.Sleep(time.Second)
+		p.put("1", "2", "3")
+		time.Sleep(time.Minute)
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+		count := map[string]int{}
+		for _, s := range p.settled() {
+			count[s]++
+		}
+		if count["extend 1"] < 9 || count["extend 1"] > 10 || count["extend 2"] < 9 || count["ack 1"] != 1 || count["ack 3"] != 1 || count["extend 0"] != 0 {
+			t.Error(count)
+		}
+		for s := range count {
+			if strings.HasPrefix(s, "too late") {
+				t.Error(s)
+			}
+		}
+	})
+}
+
+// When a lease is lost the handler's context ends, and what it returns changes
+// nothing.
+func TestWorkerTellsOfALostLease(t *testing.T) {
+	for name, lose := range map[string]func(*post){
+		"taken away": (*post).expire,
+		// Nobody answers: it runs out, as far as is known here.
+		"cut off": func(p *post) {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			p.refuse = func(string) *http.Response {
+				return answerOf(503, wire.Problem{Code: "no_leader", Retryable: true, Outcome: wire.NotApplied})
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := newPost(t, "0")
+				began := make(chan struct{})
+				ended := make(chan error, 1)
+				stop := working(t, p, WorkerOptions{Concurrency: 1}, func(ctx context.Context, m *Message) error {
+					close(began)
+					<-ctx.Done()
+					ended <- context.Cause(ctx)
+					return nil
+				})
+				<-began
+				at := time.Now()
+				lose(p)
+				if err := <-ended; !errors.Is(err, ErrLeaseLost) {
+					t.Error(err)
+				}
+				if d := time.Since(at); d > 30*time.Second {
+					t.Errorf("after %s", d)
+				}
+				p.mu.Lock()
+				p.refuse = nil
+				p.mu.Unlock()
+				if err := stop(); err != nil {
+					t.Error(err)
+				}
+				for _, s := range p.settled() {
+					if strings.Contains(s, "ack") {
+						t.Error(s)
+					}
+				}
+			})
+		})
+	}
+}
+
+func TestWorkerStops(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPost(t, numbers(20)...)
+		first := true
+		stop := working(t, p, WorkerOptions{Concurrency: 1, Prefetch: 5}, func(ctx context.Context, m *Message) error {
+			if first {
+				first = false
+				return nil // a quick one
+			}
+			time.Sleep(9 * time.Second)
+			return ctx.Err()
+		})
+		time.Sleep(time.Second)
+		at := time.Now()
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+		if d := time.Since(at); d < 7*time.Second || d > 9*time.Second {
+			t.Errorf("it took %s", d)
+		}
+		got := sorted(p.settled())
+		if got != "ack 0; ack 1; release 2; release 3; release 4; release 5; release 6" {
+			t.Error(got)
+		}
+		if len(p.until) != 0 {
+			t.Error(p.until)
+		}
+	})
+}
+
+// After the grace handlers' contexts end; what they give back does not count, and
+// what they don't let go of is given back, too.
+func TestWorkersGraceIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPost(t, "0", "1", "2")
+		late := make(chan struct{})
+		stop := working(t, p, WorkerOptions{Concurrency: 3, Grace: 5 * time.Second}, func(ctx context.Context, m *Message) error {
+			switch string(m.Bytes()) {
+			case "0": // heeds
+				<-ctx.Done()
+				if context.Cause(ctx) != ErrStopping {
+					t.Error(context.Cause(ctx))
+				}
+				return ctx.Err()
+			case "1": // was about to end anyway
+				<-ctx.Done()
+				return nil
+			}
+			<-late
+			return nil
+		})
+		time.Sleep(time.Second)
+		at := time.Now()
+		err := stop()
+		if err == nil || !strings.Contains(err.Error(), "1 handlers have not returned") {
+			t.Error(err)
+		}
+		if d := time.Since(at); d < 6*time.Second || d > 7*time.Second {
+			t.Errorf("it took %s", d)
+		}
+		if got := sorted(p.settled()); got != "ack 1; release 0; release 2" {
+			t.Error(got)
+		}
+		close(late)
+	})
+}
+
+// What the server refuses for good ends Run; what passes does not.
+func TestWorkerAndRefusals(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPost(t, "0")
+		n := 0
+		p.refuse = func(verb string) *http.Response {
+			if n++; n > 20 || verb != "lease" {
+				return nil
+			}
+			return answerOf(503, wire.Problem{Code: "no_leader", Retryable: true, Outcome: wire.Unknown})
+		}
+		stop := working(t, p, WorkerOptions{}, func(context.Context, *Message) error { return nil })
+		time.Sleep(5 * time.Minute)
+		if err := stop(); err != nil || sorted(p.settled()) != "ack 0" {
+			t.Error(err, p.settled())
+		}
+		p = newPost(t)
+		p.refuse = func(string) *http.Response { return answerOf(404, wire.Problem{Code: "queue_not_found"}) }
+		c, err := New("http://post", WithHTTPClient(&http.Client{Transport: p}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		if err := NewWorker(c, "q", nil, WorkerOptions{}).Run(t.Context()); !errors.Is(err, ErrQueueNotFound) {
+			t.Error(err)
+		}
+	})
+}
+
+func TestMiddlewareIsOutermostFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPost(t, "0")
+		var said []string
+		says := func(what string) Middleware {
+			return func(next Handler) Handler {
+				return func(ctx context.Context, m *Message) error {
+					said = append(said, what)
+					return next(ctx, m)
+				}
+			}
+		}
+		stop := working(t, p, WorkerOptions{Middleware: []Middleware{says("outer"), says("inner")}}, func(context.Context, *Message) error {
+			said = append(said, "handler")
+			return nil
+		})
+		time.Sleep(time.Second)
+		if err := stop(); err != nil || !slices.Equal(said, []string{"outer", "inner", "handler"}) {
+			t.Error(err, said)
+		}
+	})
+}
+
+// A lease's length is told by its message, whatever the clock here says.
+func TestLeaseOf(t *testing.T) {
+	at := time.UnixMilli(1_700_000_000_123)
+	for _, tt := range []struct {
+		id           string
+		until        wire.Time
+		asked, lease time.Duration
+	}{
+		{ulidAt(at, 1), wire.TimeOf(at.Add(1500 * time.Millisecond)), 0, 1500 * time.Millisecond},
+		{ulidAt(at, 1), wire.TimeOf(at), 0, defaultLease},
+		{"01A", wire.TimeOf(at), time.Minute, time.Minute},
+		{strings.Repeat("!", 26), wire.TimeOf(at), time.Minute, time.Minute},
+	} {
+		if d := leaseOf(&wire.LeasedMessage{LeaseID: tt.id, LeaseExpiresAt: tt.until}, tt.asked); d != tt.lease {
+			t.Errorf("%s: %s, not %s", tt.id, d, tt.lease)
+		}
+	}
+}

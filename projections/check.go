@@ -12,8 +12,8 @@ func (s *State) Check() error {
 	if s.messages.live != s.byID.n {
 		return fmt.Errorf("check: %d messages, %d ids", s.messages.live, s.byID.n)
 	}
-	if s.leases.live != len(s.byLease) {
-		return fmt.Errorf("check: %d leases, %d lease ids", s.leases.live, len(s.byLease))
+	if s.leases.live != s.byLease.n {
+		return fmt.Errorf("check: %d leases, %d lease ids", s.leases.live, s.byLease.n)
 	}
 	var sum digest
 	counts := map[uint32]*tally{}
@@ -27,6 +27,9 @@ func (s *State) Check() error {
 		}
 		if found, _ := s.byID.find(s, m.id); found != h {
 			return fmt.Errorf("check: message %s is not found by its id", m.id)
+		}
+		if m.id.Compare(s.lastID) > 0 {
+			return fmt.Errorf("check: message %s came after the newest one, %s", m.id, s.lastID)
 		}
 		sum.add(s.hashMessage(m))
 		c, ok := counts[m.backlog]
@@ -95,7 +98,10 @@ func (s *State) checkMessage(h handle, m *message) error {
 			return fmt.Errorf("check: message %s is scheduled without a timer", m.id)
 		}
 	case event.StateLeased:
-		if m.lease == 0 || s.byLease[s.leases.get(m.lease).id] != h {
+		if m.lease == 0 || s.leases.get(m.lease).message != h {
+			return fmt.Errorf("check: message %s is leased without a lease", m.id)
+		}
+		if found, _ := s.byLease.find(s, s.leases.get(m.lease).id); found != m.lease {
 			return fmt.Errorf("check: message %s is leased without a lease", m.id)
 		}
 		if m.timer == 0 && !s.buried(m) {

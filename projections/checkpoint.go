@@ -236,6 +236,9 @@ func (s *State) reindex() {
 			continue
 		}
 		s.byID.add(s, h)
+		if m.id.Compare(s.lastID) > 0 {
+			s.lastID = m.id
+		}
 		s.contents[bucket(s.contentOf(m).Index)]++
 		s.sum.add(s.hashMessage(m))
 		if next := m.order.next; m.returned && (next == 0 || !s.messages.get(next).returned) {
@@ -248,8 +251,9 @@ func (s *State) reindex() {
 			}
 			s.waiting.items = append(s.waiting.items, timer{at: m.due, h: h, kind: timerWait})
 		case event.StateLeased:
-			l := s.leases.get(m.lease)
-			s.byLease[l.id] = h
+			l := s.leases.mut(m.lease)
+			l.message = h
+			s.byLease.add(s, m.lease)
 			s.deadlines.items = append(s.deadlines.items, timer{at: l.expires, h: h, kind: timerWait})
 		}
 	}

@@ -15,9 +15,9 @@ func (s *State) leased(e *event.Event) {
 	m.attempt = e.Attempt
 	m.setLast(event.RefOf(e.ID))
 	x, l := s.leases.alloc()
-	l.id, l.expires = e.ID, e.LeaseExpires
+	*l = lease{id: e.ID, expires: e.LeaseExpires, message: h}
 	m.lease = x
-	s.byLease[e.ID] = h
+	s.byLease.add(s, x)
 	insert[messageOrder](s, &b.inFlight, h, 0)
 	if b.ordering != event.Unordered {
 		s.lanes.mut(m.lane).leased = h
@@ -53,7 +53,7 @@ func (s *State) leaseExtended(e *event.Event) {
 func (s *State) endLease(h handle) {
 	m := s.messages.mut(h)
 	b := s.backlogs[m.backlog]
-	delete(s.byLease, s.leases.get(m.lease).id)
+	s.byLease.remove(s, s.leases.get(m.lease).id)
 	s.leases.release(m.lease)
 	m.lease = 0
 	if m.timer != 0 {

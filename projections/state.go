@@ -34,8 +34,9 @@ type State struct {
 	lanes    slab[lane]
 	kinds    kindTable
 
-	byID    idTable
-	byLease map[event.ID]handle // the message that is leased
+	byID    idTable[messageID]
+	byLease idTable[leaseID]
+	lastID  event.ID // Invariant: no live message has a higher one
 
 	waiting   heap // scheduled messages
 	deadlines heap // leases, messages' ends, backlogs' ages
@@ -54,7 +55,7 @@ func New() *State {
 	s := &State{
 		rules:  1,
 		queues: map[string]*queue{}, numbers: map[uint32]*queue{}, backlogs: map[uint32]*backlog{}, users: map[string]int{},
-		byLease: map[event.ID]handle{}, contents: map[uint64]int64{},
+		contents: map[uint64]int64{},
 	}
 	s.kinds.byName = map[string]handle{}
 	s.dedup, s.answers = newTable(), newTable()

@@ -229,8 +229,12 @@ func (s *State) headMessage(b *backlog, h handle) handle {
 
 // ByLease returns the message whose current lease this is.
 func (s *State) ByLease(id event.ID) (event.MessageView, bool) {
-	h, ok := s.byLease[id]
-	if !ok || s.buried(s.messages.get(h)) {
+	x, ok := s.byLease.find(s, id)
+	if !ok {
+		return event.MessageView{}, false
+	}
+	h := s.leases.get(x).message
+	if s.buried(s.messages.get(h)) {
 		return event.MessageView{}, false
 	}
 	return s.viewMessage(h), true

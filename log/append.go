@@ -9,6 +9,9 @@ import (
 // it bounds how long the rotation, which waits for the disk, takes.
 const syncEvery = 4 << 20
 
+// chainStride is how many bytes of headers are hashed at once, at least.
+const chainStride = 4 << 10
+
 // Append adds a block behind the head and sets b.Chain. Readers see it at once;
 // it is durable only after Sync. It waits for the disk only where a segment is
 // full. The caller may use b's slices again afterwards.
@@ -167,12 +170,19 @@ func (l *Log) encode(b *Block, seg *segment, size int64, fresh bool) (buf []byte
 	l.sha.Write(l.head.Chain[:])
 	l.sha.Write(buf[start : start+28])
 	l.offs = l.offs[:0]
+	chained := l.chained[:0]
 	for i := range b.Records {
 		at, end := len(buf), 0
 		l.offs = append(l.offs, uint32(at-start))
 		buf, end = appendRecord(buf, &b.Records[i])
-		l.sha.Write(buf[at:end])
+		// Many headers at a time: a hash takes long strides.
+		if chained = append(chained, buf[at:end]...); len(chained) > chainStride {
+			l.sha.Write(chained)
+			chained = chained[:0]
+		}
 	}
+	l.sha.Write(chained)
+	l.chained = chained
 	at := len(buf)
 	buf = buf[:at+trailerSize]
 	l.sha.Sum(b.Chain[:0])
@@ -196,7 +206,7 @@ func (l *Log) publish(b *Block, seg *segment, raw []byte, fresh, own bool) {
 	}
 	l.head = Head{b.Index, b.Chain}
 	if own {
-		l.cache.add(b.Index, raw, l.offs)
+		l.cache.add(b.Index, seg, off, raw, l.offs)
 	}
 	l.wake()
 }

@@ -41,11 +41,11 @@ func (l *Log) newest(table int, key [16]byte, from uint64) (Ref, bool, error) {
 			break
 		}
 		if mem := seg.mem; mem != nil {
-			keys := mem.subjects
-			if table == tableAliases {
-				keys = mem.aliases
-			}
-			p, ok := keys[key]
+			// Not under the lock, which Append waits for.
+			rows := mem.keys[table].rows
+			l.mu.RUnlock()
+			p, ok := mem.keys[table].find(rows, key)
+			l.mu.RLock()
 			if !ok {
 				continue
 			}

@@ -75,7 +75,8 @@ type Log struct {
 	buf      []byte   // scratch for blocks that are not cached; guarded by writeMu
 	offs     []uint32 // scratch; guarded by writeMu
 	sha      hash.Hash
-	unsynced int64 // bytes appended since a sync was last asked for; guarded by writeMu
+	chained  []byte // scratch; guarded by writeMu
+	unsynced int64  // bytes appended since a sync was last asked for; guarded by writeMu
 
 	// syncMu serialises syncs. Taken before mu.
 	syncMu sync.Mutex

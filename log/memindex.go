@@ -3,19 +3,51 @@ package log
 import (
 	"bytes"
 	"cmp"
+	"math/bits"
 	"slices"
 	"sort"
+	"sync"
 )
 
 // memIndex is the exact index of one segment in memory: of the active one, of
 // a sealed one until its side file is written, and of one being scanned.
 type memIndex struct {
-	blocks   []blockPos
-	records  []uint32 // each record's offset, of all blocks in a row
-	subjects map[[16]byte]place
-	aliases  map[[16]byte]place
-	firstID  [16]byte // zero = no record
-	lastID   [16]byte
+	blocks  []blockPos
+	records []uint32 // each record's offset, of all blocks in a row
+	keys    [3]keyRows
+	firstID [16]byte // zero = no record
+	lastID  [16]byte
+}
+
+// keyRows are the records with a key of one table, in the order of the log. Most
+// are never asked for while the segment is active: so Append only notes them,
+// and who asks puts them in order.
+type keyRows struct {
+	rows []keyRow // guarded as the memIndex is; elements are never changed
+
+	mu     sync.Mutex
+	newest map[[16]byte]place // guarded by mu: of rows[:known]
+	known  int                // guarded by mu
+}
+
+type keyRow struct {
+	key [16]byte
+	at  place
+}
+
+// find returns the newest of rows, which are a beginning of k.rows, with a key;
+// or a newer one, where somebody else has asked later.
+func (k *keyRows) find(rows []keyRow, key [16]byte) (place, bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.newest == nil {
+		k.newest = make(map[[16]byte]place, len(rows))
+	}
+	for ; k.known < len(rows); k.known++ {
+		k.newest[rows[k.known].key] = rows[k.known].at
+	}
+	p, ok := k.newest[key]
+	return p, ok
 }
 
 // blockPos is where a block lies.
@@ -31,9 +63,7 @@ type blockPos struct {
 // place is a record's position: of its block in blocks, and in the block.
 type place struct{ block, number uint32 }
 
-func newMemIndex() *memIndex {
-	return &memIndex{subjects: map[[16]byte]place{}, aliases: map[[16]byte]place{}}
-}
+func newMemIndex() *memIndex { return &memIndex{} }
 
 // add takes in a block at off whose records begin at offs (from the start of
 // the block).
@@ -47,10 +77,12 @@ func (m *memIndex) add(b *Block, clock int64, off, size int64, offs []uint32) {
 		r := &b.Records[i]
 		m.records = append(m.records, uint32(off)+offs[i])
 		if r.Subject != [16]byte{} {
-			m.subjects[r.Subject] = place{at, uint32(i)}
+			k := &m.keys[tableSubjects]
+			k.rows = append(k.rows, keyRow{r.Subject, place{at, uint32(i)}})
 		}
 		if r.Alias != [16]byte{} {
-			m.aliases[r.Alias] = place{at, uint32(i)}
+			k := &m.keys[tableAliases]
+			k.rows = append(k.rows, keyRow{r.Alias, place{at, uint32(i)}})
 		}
 		if m.firstID == [16]byte{} {
 			m.firstID = r.ID
@@ -126,15 +158,70 @@ type keyed struct {
 	off    uint32
 }
 
-func (m *memIndex) keyedEntries(keys map[[16]byte]place) []keyed {
-	out := make([]keyed, 0, len(keys))
-	for key, p := range keys {
-		b := m.blocks[p.block]
-		out = append(out, keyed{keyHash(key), b.index, p.number, m.records[b.first+p.number]})
+// keyedEntries returns a table's entries, sorted by hash and place: of each key
+// its newest record.
+func (m *memIndex) keyedEntries(table int) []keyed {
+	rows := m.keys[table].rows
+	sorted := sortByHash(rows)
+	out := make([]keyed, 0, len(rows))
+	for i, s := range sorted {
+		row := &rows[s.row]
+		newest := true
+		for _, o := range sorted[i+1:] {
+			if o.hash != s.hash {
+				break
+			}
+			if rows[o.row].key == row.key {
+				newest = false
+				break
+			}
+		}
+		if newest {
+			b := m.blocks[row.at.block]
+			out = append(out, keyed{s.hash, b.index, row.at.number, m.records[b.first+row.at.number]})
+		}
 	}
-	slices.SortFunc(out, func(a, b keyed) int {
-		return cmp.Or(cmp.Compare(a.hash, b.hash), cmp.Compare(a.index, b.index), cmp.Compare(a.number, b.number))
-	})
+	return out
+}
+
+type hashed struct {
+	hash uint64
+	row  uint32
+}
+
+// sortByHash sorts rows by their keys' hashes, and equal ones as they stand.
+// Hashes are even, so they are dealt into as many heaps as there are rows, and
+// what is left to sort in each is little.
+func sortByHash(rows []keyRow) []hashed {
+	if len(rows) == 0 {
+		return nil
+	}
+	wide := bits.Len(uint(len(rows)))
+	shift := 64 - wide
+	ends := make([]uint32, 1<<wide+1)
+	for i := range rows {
+		ends[keyHash(rows[i].key)>>shift+1]++
+	}
+	for i := 1; i < len(ends); i++ {
+		ends[i] += ends[i-1]
+	}
+	out := make([]hashed, len(rows))
+	for i := range rows {
+		h := keyHash(rows[i].key)
+		at := &ends[h>>shift]
+		out[*at] = hashed{h, uint32(i)}
+		*at++
+	}
+	// Now each heap's end is where it began plus its length: the next one's start.
+	from := uint32(0)
+	for _, end := range ends[:len(ends)-1] {
+		if heap := out[from:end]; len(heap) > 1 {
+			slices.SortFunc(heap, func(a, b hashed) int {
+				return cmp.Or(cmp.Compare(a.hash, b.hash), cmp.Compare(a.row, b.row))
+			})
+		}
+		from = end
+	}
 	return out
 }
 

@@ -41,12 +41,7 @@ func (l *Log) Content(ref Ref) (content []byte, erased bool, err error) {
 	raw := l.cache.record(ref)
 	l.mu.RUnlock()
 	if raw != nil {
-		// These bytes were made by Append and never left memory.
-		lay := parseLayout(raw)
-		if lay.flags&flagContent == 0 {
-			return nil, false, nil
-		}
-		return raw[lay.headerEnd+4:], false, nil
+		return contentOf(raw), false, nil
 	}
 	r, err := l.record(ref)
 	if err != nil {
@@ -55,13 +50,31 @@ func (l *Log) Content(ref Ref) (content []byte, erased bool, err error) {
 	return r.Content, r.Erased, nil
 }
 
+// contentOf returns a cached record's content. Its bytes were made by Append and
+// never left memory.
+func contentOf(raw []byte) []byte {
+	lay := parseLayout(raw)
+	if lay.flags&flagContent == 0 {
+		return nil
+	}
+	return raw[lay.headerEnd+4:]
+}
+
 // Contents is Content of several records: fn gets each one's place in refs, its
 // content and whether that was erased, in the order of refs. Records that follow
 // one another in a segment cost less than one by one. An error ends it.
 func (l *Log) Contents(refs []Ref, fn func(i int, content []byte, erased bool) error) error {
 	var w walk
 	defer w.end()
+	var few [128][]byte
+	raws := l.cached(few[:0], refs)
 	for i, ref := range refs {
+		if raw := raws[i]; raw != nil {
+			if err := fn(i, contentOf(raw), false); err != nil {
+				return err
+			}
+			continue
+		}
 		content, erased, ok, err := w.content(l, ref)
 		if err == nil && !ok {
 			content, erased, err = l.Content(ref)
@@ -76,6 +89,21 @@ func (l *Log) Contents(refs []Ref, fn func(i int, content []byte, erased bool) e
 		}
 	}
 	return nil
+}
+
+// cached appends the records that are in memory to raws, nil for another: all in
+// one go, since who leases wants the newest, and Append waits for the lock.
+func (l *Log) cached(raws [][]byte, refs []Ref) [][]byte {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	var b cached
+	for i, ref := range refs {
+		if i == 0 || ref.Index != refs[i-1].Index {
+			b = l.cache.blocks[ref.Index]
+		}
+		raws = append(raws, b.record(ref.Number))
+	}
+	return raws
 }
 
 // walk reads records of sealed segments in a row: the cursor stays where the

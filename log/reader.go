@@ -11,8 +11,9 @@ import (
 // readChunk is how much a Reader reads at once.
 const readChunk = 256 << 10
 
-// Reader goes through the log's blocks in order and checks each: all checksums
-// and the chain (not the contents' digests: Verify does). It is not for use by
+// Reader goes through the log's blocks in order and checks each that it reads of
+// the disk: all checksums and the chain (not the contents' digests: Verify
+// does). What the log still has in memory it takes from there. It is not for use by
 // several goroutines, and needs no closing.
 type Reader struct {
 	l    *Log
@@ -62,7 +63,11 @@ func (r *Reader) next() (Block, error) {
 		}
 		limit := r.seg.size
 		active := r.seg == r.l.segments[len(r.l.segments)-1]
+		b, kept := r.l.cache.next(r.from, r.seg, r.off)
 		r.l.mu.RUnlock()
+		if kept {
+			return r.take(&b), nil
+		}
 		if r.off < limit {
 			return r.read(limit)
 		}
@@ -71,6 +76,32 @@ func (r *Reader) next() (Block, error) {
 		}
 		r.seg = nil
 	}
+}
+
+// take returns the block at r.off from memory: Append has made these bytes, so
+// there is nothing to check.
+func (r *Reader) take(c *cached) Block {
+	h, _ := parseBlockHeader(c.raw, r.seg.salt)
+	b := Block{Index: h.index, Time: h.time, Records: make([]Record, len(c.offs))}
+	for i := range c.offs {
+		raw := c.record(uint32(i))
+		rec := &b.Records[i]
+		lay := parseLayout(raw)
+		parseRecord(raw[:lay.headerEnd], lay, rec)
+		if lay.flags&flagContent != 0 {
+			rec.Content = raw[lay.headerEnd+4:]
+		}
+	}
+	b.Chain, _ = parseTrailer(c.raw[len(c.raw)-trailerSize:], r.seg.salt)
+	r.pass(&b, h.size())
+	return b
+}
+
+// pass goes on behind a block.
+func (r *Reader) pass(b *Block, size int64) {
+	r.from, r.seen = b.Index+1, true
+	r.chain = b.Chain
+	r.off += size
 }
 
 // find goes to the block to be read next.
@@ -134,8 +165,6 @@ func (r *Reader) read(limit int64) (Block, error) {
 	if d != nil {
 		return Block{}, &CorruptionError{Segment: r.seg.name, Offset: d.from, LastGood: max(r.from, 1) - 1, Reason: d.reason}
 	}
-	r.from, r.seen = h.index+1, true
-	r.chain = b.Chain
-	r.off += h.size()
+	r.pass(&b, h.size())
 	return b, nil
 }

@@ -104,6 +104,11 @@ func parseRecordHeader(b []byte, l layout, r *Record) (reason string) {
 	if recordCRC(head) != le.Uint32(head[4:]) {
 		return "wrong checksum of the record header"
 	}
+	return parseRecord(head, l, r)
+}
+
+// parseRecord is parseRecordHeader of a header that is known to be right.
+func parseRecord(head []byte, l layout, r *Record) (reason string) {
 	*r = Record{}
 	copy(r.ID[:], head[12:])
 	rest := head[recordMinimum:]

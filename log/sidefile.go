@@ -154,7 +154,7 @@ func parseSideHeader(b []byte, file string) (h sideHeader, err error) {
 // encodeSide returns the side file of a segment.
 func encodeSide(s *segment, m *memIndex) []byte {
 	sp := m.sparseEntries(s.header.clock)
-	keys := [3][]keyed{tableSubjects: m.keyedEntries(m.subjects), tableAliases: m.keyedEntries(m.aliases)}
+	keys := [3][]keyed{tableSubjects: m.keyedEntries(tableSubjects), tableAliases: m.keyedEntries(tableAliases)}
 	h := sideHeader{
 		size: s.size, first: s.header.first, last: s.last, clock: s.clock, chain: s.chain,
 		firstID: m.firstID, lastID: m.lastID,

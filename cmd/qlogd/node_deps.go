@@ -2,8 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
-	"io"
 	"iter"
 	"sync/atomic"
 	"time"
@@ -102,21 +100,7 @@ func (e *engine) follow() {
 type followed struct{ log *eventlog.Log }
 
 // Blocks implements store.Source.
-func (f followed) Blocks(from uint64) iter.Seq2[*event.Block, error] {
-	return func(yield func(*event.Block, error) bool) {
-		next, done := f.log.Blocks(from)
-		defer done()
-		for {
-			b, err := next(context.Background())
-			if errors.Is(err, io.EOF) {
-				return
-			}
-			if !yield(b, err) || err != nil {
-				return
-			}
-		}
-	}
-}
+func (f followed) Blocks(from uint64) iter.Seq2[*event.Block, error] { return f.log.Follow(from) }
 
 // Wait implements store.Source: at least this index, where the log's own waits
 // for one above.

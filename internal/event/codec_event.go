@@ -50,9 +50,11 @@ func AppendHeader(b []byte, e *Event) []byte {
 	return w.buf
 }
 
-// DecodeHeader fills an event from its record's header.
+// DecodeHeader fills an event from its record's header. What is in e.Queue before
+// is taken for the queue's name if it is the same: most follow one of their queue.
 func DecodeHeader(b []byte, e *Event) error {
-	r := &reader{}
+	r := &reader{last: e.Queue}
+	e.Queue = ""
 	if err := r.versioned(b); err != nil {
 		return fmt.Errorf("event header: %w", err)
 	}
@@ -285,12 +287,20 @@ func (c *Content) size() int {
 // Content. Payload, result and answer are not copied: they lie in b.
 func DecodeContent(b []byte) (*Content, error) {
 	c := &Content{}
+	if err := c.Decode(b); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// Decode is DecodeContent into c, which must be empty.
+func (c *Content) Decode(b []byte) error {
 	if len(b) == 0 {
-		return c, nil
+		return nil
 	}
 	r := &reader{}
 	if err := r.versioned(b); err != nil {
-		return nil, fmt.Errorf("content: %w", err)
+		return fmt.Errorf("content: %w", err)
 	}
 	r.fields(func(t int) bool {
 		switch t {
@@ -323,7 +333,7 @@ func DecodeContent(b []byte) (*Content, error) {
 		return true
 	})
 	if err := r.end(); err != nil {
-		return nil, fmt.Errorf("content: %w", err)
+		return fmt.Errorf("content: %w", err)
 	}
-	return c, nil
+	return nil
 }

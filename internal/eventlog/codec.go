@@ -2,6 +2,7 @@ package eventlog
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/qlogd/qlogd/internal/event"
 	"github.com/qlogd/qlogd/log"
@@ -10,22 +11,25 @@ import (
 // record turns an event into the bytes that the log keeps. Id, subject, alias,
 // back-pointer and content have places of their own in a record, so that the
 // log can index and erase without knowing what an event is; the rest is the
-// header.
-func record(e *event.Event) log.Record {
-	r := log.Record{
+// header, which is appended to b.
+func record(b []byte, r *log.Record, e *event.Event) []byte {
+	from := len(b)
+	b = event.AppendHeader(b, e)
+	*r = log.Record{
 		ID:      e.ID,
 		Subject: e.Subject,
 		Alias:   e.Alias,
 		Prev:    log.Ref(e.Prev),
-		Header:  event.EncodeHeader(e),
+		Header:  b[from:],
 	}
 	if !e.Content.IsZero() {
 		r.Digest, r.Content = e.Content.Digest, e.Content.Bytes
 	}
-	return r
+	return b
 }
 
-// fromRecord is the inverse of record. An erased content leaves its digest and
+// fromRecord is the inverse of record, into an empty event, or one that may have
+// the name of a queue already (event.DecodeHeader). An erased content leaves its digest and
 // no bytes: Event.Erased tells.
 func fromRecord(r *log.Record, e *event.Event) error {
 	if err := event.DecodeHeader(r.Header, e); err != nil {
@@ -40,14 +44,24 @@ func fromRecord(r *log.Record, e *event.Event) error {
 
 // fromBlock turns a log's block into the shared words.
 func fromBlock(b *log.Block) (*event.Block, error) {
-	out := &event.Block{Index: b.Index, Time: b.Time, Chain: b.Chain}
+	out := &event.Block{}
 	if len(b.Records) > 0 {
-		out.Events = make([]event.Event, len(b.Records))
+		out.Events = make([]event.Event, 0, len(b.Records))
 	}
+	return out, intoBlock(b, out)
+}
+
+// intoBlock is fromBlock in the place of another block.
+func intoBlock(b *log.Block, out *event.Block) error {
+	out.Index, out.Time, out.Chain = b.Index, b.Time, b.Chain
+	events, queue := slices.Grow(out.Events[:0], len(b.Records)), ""
 	for i := range b.Records {
-		if err := fromRecord(&b.Records[i], &out.Events[i]); err != nil {
-			return nil, fmt.Errorf("block %d: %w", b.Index, err)
+		events = append(events, event.Event{Queue: queue})
+		if err := fromRecord(&b.Records[i], &events[i]); err != nil {
+			return fmt.Errorf("block %d: %w", b.Index, err)
 		}
+		queue = events[i].Queue
 	}
-	return out, nil
+	out.Events = events
+	return nil
 }

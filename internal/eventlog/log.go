@@ -8,6 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
+	"slices"
 
 	"github.com/qlogd/qlogd/internal/event"
 	"github.com/qlogd/qlogd/log"
@@ -28,7 +30,13 @@ type Options = log.Options
 
 // Log is an open event log. Append and Sync are for one goroutine, the reading
 // methods for any number at any time.
-type Log struct{ raw *log.Log }
+type Log struct {
+	raw *log.Log
+
+	// Append's, for the next block.
+	records []log.Record
+	headers []byte
+}
 
 // Open opens the log in o.Dir for writing, makes it where there is none, and
 // cuts a torn tail that the Raft log can feed again (see log.Open).
@@ -37,7 +45,7 @@ func Open(o Options) (*Log, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Log{raw}, nil
+	return &Log{raw: raw}, nil
 }
 
 // OpenReadOnly opens the log in o.Dir without ever touching it, also one that
@@ -47,7 +55,7 @@ func OpenReadOnly(o Options) (*Log, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Log{raw}, nil
+	return &Log{raw: raw}, nil
 }
 
 // Raw returns the log beneath, for what has no word: its segments and its tail.
@@ -58,19 +66,22 @@ func (l *Log) Close() error { return l.raw.Close() }
 
 // Append adds a block and sets its chain. It is durable after Sync.
 func (l *Log) Append(b *event.Block) error {
-	raw := log.Block{Index: b.Index, Time: b.Time}
-	if len(b.Events) > 0 {
-		raw.Records = make([]log.Record, len(b.Events))
-	}
+	raw := log.Block{Index: b.Index, Time: b.Time, Records: slices.Grow(l.records[:0], len(b.Events))[:len(b.Events)]}
+	headers := l.headers[:0]
 	for i := range b.Events {
-		raw.Records[i] = record(&b.Events[i])
+		headers = record(headers, &raw.Records[i], &b.Events[i])
 	}
-	if err := l.raw.Append(&raw); err != nil {
-		return err
-	}
+	err := l.raw.Append(&raw)
 	b.Chain = raw.Chain
-	return nil
+	clear(raw.Records) // they hold contents
+	if l.records, l.headers = raw.Records, headers; len(raw.Records) > keepRecords {
+		l.records, l.headers = nil, nil
+	}
+	return err
 }
+
+// keepRecords bounds the memory that is kept for the next block.
+const keepRecords = 4096
 
 // Sync makes durable what was appended before it was called.
 func (l *Log) Sync() error { return l.raw.Sync() }
@@ -126,6 +137,26 @@ func (l *Log) Blocks(from uint64) (next func(context.Context) (*event.Block, err
 	}, func() {}
 }
 
+// Follow yields the blocks from an index on, to the end that the log has when it
+// is reached. A block is valid until the next one.
+func (l *Log) Follow(from uint64) iter.Seq2[*event.Block, error] {
+	return func(yield func(*event.Block, error) bool) {
+		r, out := l.raw.Blocks(from), &event.Block{}
+		for {
+			b, err := r.Next()
+			if err == io.EOF {
+				return
+			}
+			if err == nil {
+				err = intoBlock(&b, out)
+			}
+			if !yield(out, err) || err != nil {
+				return
+			}
+		}
+	}
+}
+
 // Block returns the block at index. ErrNotFound where there is none: the index
 // is one of Raft's own entries, or beyond the head.
 func (l *Log) Block(index uint64) (*event.Block, error) {
@@ -174,18 +205,20 @@ func (l *Log) Content(ref event.Ref) (*event.Content, error) {
 // that was erased.
 func (l *Log) Contents(refs []event.Ref) ([]*event.Content, error) {
 	out := make([]*event.Content, len(refs))
+	contents := make([]event.Content, len(refs))
 	places := make([]log.Ref, len(refs))
 	for i, ref := range refs {
 		places[i] = log.Ref(ref)
 	}
-	err := l.raw.Contents(places, func(i int, b []byte, erased bool) (err error) {
+	err := l.raw.Contents(places, func(i int, b []byte, erased bool) error {
 		if erased {
 			return nil
 		}
-		if out[i], err = event.DecodeContent(b); err != nil {
-			err = fmt.Errorf("content of %d/%d: %w", refs[i].Index, refs[i].Number, err)
+		out[i] = &contents[i]
+		if err := out[i].Decode(b); err != nil {
+			return fmt.Errorf("content of %d/%d: %w", refs[i].Index, refs[i].Number, err)
 		}
-		return err
+		return nil
 	})
 	if err != nil {
 		return nil, err

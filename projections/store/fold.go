@@ -22,6 +22,8 @@ func (c *Counts) numbers() []uint64 {
 	return []uint64{c.Enqueued, c.Leased, c.Acked, c.Retried, c.LeaseExpired, c.DeadLettered, c.Discarded}
 }
 
+func (c *Counts) none() bool { return *c == Counts{} }
+
 func countsOf(n []uint64) Counts {
 	return Counts{n[0], n[1], n[2], n[3], n[4], n[5], n[6]}
 }
@@ -58,6 +60,9 @@ const (
 	keptSeconds = 120
 )
 
+// operationWeight is how many events an operation counts as in a batch.
+const operationWeight = 10
+
 type slot struct {
 	at    uint64
 	queue string
@@ -79,17 +84,23 @@ type batch struct {
 	events  int
 	minutes map[slot]*Counts
 	seconds map[slot]uint64
-	totals  map[event.Type]uint64
+	totals  [256]uint64 // by type
 	dead    map[deadSlot]uint64
 	// gone are queues deleted in the batch: what was counted of their dead
 	// letters before it goes; b.dead holds what came after.
 	gone       map[string]bool
 	operations []Operation
+
+	// The counts of the event before: most are of its queue and time.
+	at     slot
+	counts *Counts
+	sec    slot
+	inSec  uint64 // not in seconds yet
 }
 
 func newBatch(from state, maxRows int) *batch {
 	return &batch{
-		state: from, maxRows: uint64(maxRows), minutes: map[slot]*Counts{}, seconds: map[slot]uint64{}, totals: map[event.Type]uint64{},
+		state: from, maxRows: uint64(maxRows), minutes: map[slot]*Counts{}, seconds: map[slot]uint64{},
 		dead: map[deadSlot]uint64{}, gone: map[string]bool{},
 	}
 }
@@ -106,18 +117,24 @@ func (b *batch) add(k *event.Block) {
 func (b *batch) event(e *event.Event) {
 	b.events++
 	b.totals[e.Type]++
-	at := slot{uint64(b.clock) / minuteMS, e.Queue}
-	c := b.minutes[at]
-	if c == nil {
-		c = &Counts{}
+	if at := (slot{uint64(b.clock) / minuteMS, e.Queue}); b.counts == nil || at != b.at {
+		if b.at, b.counts = at, b.minutes[at]; b.counts == nil {
+			b.counts = &Counts{}
+		}
 	}
-	if n := c.field(e.Type); n != nil {
+	if n := b.counts.field(e.Type); n != nil {
+		if b.counts.none() {
+			b.minutes[b.at] = b.counts
+		}
 		*n++
-		b.minutes[at] = c
 	}
 	switch e.Type {
 	case event.Enqueued:
-		b.seconds[slot{uint64(b.clock) / secondMS, e.Queue}]++
+		if at := (slot{uint64(b.clock) / secondMS, e.Queue}); at != b.sec {
+			b.endSecond()
+			b.sec = at
+		}
+		b.inSec++
 	case event.DeadLettered:
 		b.dead[deadSlot{e.Queue, e.Reason}]++
 	case event.QueueDeleted:
@@ -128,15 +145,25 @@ func (b *batch) event(e *event.Event) {
 			}
 		}
 	case event.AnswerKept:
+		b.events += operationWeight - 1
 		b.operations = append(b.operations, Operation{
 			Key: e.Alias, Index: b.position, Type: e.Kind, Time: b.clock, until: e.Until,
 		})
 	}
 }
 
+// endSecond notes what was counted of the second and queue before.
+func (b *batch) endSecond() {
+	if b.inSec > 0 {
+		b.seconds[b.sec] += b.inSec
+	}
+	b.inSec = 0
+}
+
 // write brings the file from the state that the batch started at to the one
 // that it ends at.
 func (b *batch) write(tx *bolt.Tx) error {
+	b.endSecond()
 	// In the order of the keys: bbolt splits a page that grows only when the
 	// transaction ends, and until then an insert costs what lies behind it.
 	minutes := tx.Bucket(bucketMinutes)
@@ -155,6 +182,9 @@ func (b *batch) write(tx *bolt.Tx) error {
 		}
 	}
 	for t, n := range b.totals {
+		if n == 0 {
+			continue
+		}
 		if _, err := add(tx.Bucket(bucketTotals), []byte{byte(t)}, []uint64{n}); err != nil {
 			return err
 		}

@@ -36,7 +36,8 @@ type Options struct {
 	// Interval is the least time between two transactions while the log grows
 	// slowly: a second if 0, none if negative.
 	Interval time.Duration
-	// MaxEvents ends a batch, so that catching up takes bounded memory.
+	// MaxEvents ends a batch, so that catching up takes bounded memory; an
+	// operation, of which each takes some, counts as several.
 	MaxEvents int
 	// MaxRows bounds what is kept by minute and queue: a day of it, or less
 	// where thousands of queues are busy. All openings of a file use the same.
@@ -69,7 +70,7 @@ func Open(path, cluster string, opts Options) (*Store, error) {
 		opts.Interval = time.Second
 	}
 	if opts.MaxEvents == 0 {
-		opts.MaxEvents = 50_000
+		opts.MaxEvents = 500_000
 	}
 	if opts.MaxRows == 0 {
 		opts.MaxRows = 200_000

@@ -9,6 +9,6 @@ import "github.com/qlogd/qlogd/bench/system"
 func All() []system.System {
 	return []system.System{
 		NATS(1, false), NATS(1, true), NATS(1, true, Atomic), NATS(3, false), NATS(3, true), NATS(3, true, Atomic),
-		RabbitMQ(1), RabbitMQ(3),
+		RabbitMQ(1), RabbitMQ(3), Redis(), PostgreSQL(), Beanstalkd(),
 	}
 }

@@ -1,0 +1,281 @@
+package peers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/qlogd/qlogd/bench/system"
+	"github.com/qlogd/qlogd/internal/load"
+)
+
+// PostgreSQL is a table that is worked off with SKIP LOCKED, in PostgreSQL 15 of
+// Debian's package, with synchronous_commit on.
+//
+// Given to it: 1 GiB of shared buffers, 8 GiB of WAL between checkpoints
+// (postgresql.org/docs, "WAL Configuration") and a vacuum that keeps up with a
+// queue: the table is vacuumed after 10,000 dead rows, looked at every second and
+// not slowed down (same place, "Automatic Vacuuming"). A batch is one INSERT of many rows
+// (unnest of an array). A worker deletes what it takes in a transaction that
+// stays open until the ack commits it, DELETE … WHERE id = ANY (SELECT … FOR
+// UPDATE SKIP LOCKED) RETURNING, so a message costs one row version and a crash
+// gives it back; begin and delete are one round trip. Statements are
+// prepared; producers and workers share pgx's pool with 160 connections.
+func PostgreSQL() system.System { return &postgres{} }
+
+type postgres struct {
+	proc *system.Process
+	pool *pgxpool.Pool
+	n    int
+}
+
+const postgresBin = "/usr/lib/postgresql/15/bin/"
+
+func (*postgres) Name() string { return "postgresql" }
+
+func (*postgres) Durable() string {
+	return "the transaction, of a batch or of an ack, is in the WAL, after fdatasync"
+}
+
+func (*postgres) Missing() string {
+	return system.Lacks("postgresql-15", postgresBin+"initdb", postgresBin+"postgres")
+}
+
+func (s *postgres) Start(ctx context.Context, dir string) error {
+	ports, err := system.Ports(1)
+	if err != nil {
+		return err
+	}
+	data := filepath.Join(dir, "data")
+	if err := os.Mkdir(data, 0o700); err != nil {
+		return err
+	}
+	attr, err := unprivileged(data)
+	if err != nil {
+		return err
+	}
+	initdb := exec.CommandContext(ctx, postgresBin+"initdb", "-D", data, "-U", "bench", "-A", "trust", "-E", "UTF8", "--no-locale", "--no-sync")
+	initdb.SysProcAttr, initdb.Dir = attr, data
+	if out, err := initdb.CombinedOutput(); err != nil {
+		return fmt.Errorf("initdb: %w: %s", err, out)
+	}
+	args := []string{"-D", data}
+	for _, setting := range []string{
+		"listen_addresses=127.0.0.1", fmt.Sprint("port=", ports[0]), "unix_socket_directories=", "max_connections=200",
+		"synchronous_commit=on", "fsync=on", "shared_buffers=1GB", "max_wal_size=8GB", "checkpoint_timeout=15min",
+		"autovacuum_naptime=1s", "autovacuum_vacuum_cost_delay=0",
+	} {
+		args = append(args, "-c", setting)
+	}
+	cmd := exec.Command(postgresBin+"postgres", args...)
+	cmd.Dir = data
+	if attr != nil {
+		own := *attr
+		cmd.SysProcAttr = &own
+	}
+	if s.proc, err = system.Run(dir, "postgres", cmd); err != nil {
+		return err
+	}
+	config, err := pgxpool.ParseConfig(fmt.Sprintf("postgres://bench@127.0.0.1:%d/postgres?pool_max_conns=160", ports[0]))
+	if err != nil {
+		return err
+	}
+	if s.pool, err = pgxpool.NewWithConfig(ctx, config); err != nil {
+		return err
+	}
+	return s.proc.Ready(ctx, s.pool.Ping)
+}
+
+// unprivileged says as whom to run what does not run as root, and gives data to
+// that user; nil where we are not root. Folders above that only we can enter, as
+// temporary ones, are opened for passing through.
+func unprivileged(data string) (*syscall.SysProcAttr, error) {
+	if os.Getuid() != 0 {
+		return nil, nil
+	}
+	u, err := user.Lookup("postgres")
+	if err != nil {
+		return nil, err
+	}
+	uid, err1 := strconv.Atoi(u.Uid)
+	gid, err2 := strconv.Atoi(u.Gid)
+	if err := errors.Join(err1, err2, os.Chown(data, uid, gid)); err != nil {
+		return nil, err
+	}
+	for above := filepath.Dir(data); above != "/"; above = filepath.Dir(above) {
+		info, err := os.Stat(above)
+		if err != nil {
+			return nil, err
+		}
+		if info.Mode()&0o001 == 0 {
+			if err := os.Chmod(above, info.Mode()|0o001); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}}, nil
+}
+
+func (s *postgres) PIDs() []int { return s.proc.PIDs() }
+
+func (s *postgres) Stop() error {
+	if s.pool != nil {
+		s.pool.Close()
+	}
+	var err error
+	if s.proc != nil {
+		err = s.proc.Stop(syscall.SIGINT) // at once, without waiting for clients
+	}
+	*s = postgres{}
+	return err
+}
+
+func (s *postgres) Fresh(ctx context.Context) (load.Target, error) {
+	s.n++
+	t := &postgresTarget{pool: s.pool, table: fmt.Sprint("q", s.n)}
+	drop := ""
+	if s.n > 1 {
+		drop = fmt.Sprintf("DROP TABLE q%d; ", s.n-1)
+	}
+	_, err := s.pool.Exec(ctx, drop+"CREATE TABLE "+t.table+` (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, payload bytea NOT NULL)
+		WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 10000, autovacuum_vacuum_insert_threshold = -1)`, pgx.QueryExecModeSimpleProtocol)
+	return t, err
+}
+
+type postgresTarget struct {
+	pool  *pgxpool.Pool
+	table string
+}
+
+func (t *postgresTarget) Count(ctx context.Context) (n int, err error) {
+	err = t.pool.QueryRow(ctx, "SELECT count(*) FROM "+t.table).Scan(&n)
+	return n, err
+}
+
+func (t *postgresTarget) Producer(context.Context) (load.Producer, error) {
+	return &postgresProducer{
+		pool: t.pool,
+		one:  "INSERT INTO " + t.table + " (payload) VALUES ($1)",
+		many: "INSERT INTO " + t.table + " (payload) SELECT unnest($1::bytea[])",
+	}, nil
+}
+
+type postgresProducer struct {
+	pool      *pgxpool.Pool
+	one, many string
+	rows      [][]byte
+}
+
+func (p *postgresProducer) Produce(ctx context.Context, batch []load.Message) error {
+	if len(batch) == 1 {
+		_, err := p.pool.Exec(ctx, p.one, batch[0].Payload)
+		return err
+	}
+	p.rows = p.rows[:0]
+	for _, m := range batch {
+		p.rows = append(p.rows, m.Payload)
+	}
+	_, err := p.pool.Exec(ctx, p.many, p.rows)
+	return err
+}
+
+func (*postgresProducer) Close() error { return nil }
+
+func (t *postgresTarget) Worker(ctx context.Context) (load.Worker, error) {
+	conn, err := t.pool.Acquire(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &postgresWorker{conn: conn, take: "DELETE FROM " + t.table + " WHERE id = ANY (ARRAY(SELECT id FROM " + t.table +
+		" ORDER BY id LIMIT $1 FOR UPDATE SKIP LOCKED)) RETURNING id, payload"}, nil
+}
+
+type postgresWorker struct {
+	conn *pgxpool.Conn
+	take string
+	open bool // a transaction that has taken something
+}
+
+func (w *postgresWorker) Take(ctx context.Context, most int) ([]load.Delivery, error) {
+	// A table tells nobody that it has a new row: one asks again, a little later each time.
+	pause := time.Millisecond
+	for began := time.Now(); time.Since(began) < time.Second && ctx.Err() == nil; {
+		all, err := w.try(ctx, most)
+		if err != nil || len(all) > 0 {
+			return all, err
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+		}
+		pause = min(2*pause, 20*time.Millisecond)
+	}
+	return nil, nil
+}
+
+// try takes what there is, and leaves the transaction open if there is any.
+func (w *postgresWorker) try(ctx context.Context, most int) ([]load.Delivery, error) {
+	// An end of ctx would close the connection: what is asked is answered.
+	ctx = context.WithoutCancel(ctx)
+	b := &pgx.Batch{}
+	if !w.open {
+		b.Queue("BEGIN")
+	}
+	b.Queue(w.take, most)
+	results := w.conn.SendBatch(ctx, b)
+	if !w.open {
+		if _, err := results.Exec(); err != nil {
+			return nil, errors.Join(err, results.Close())
+		}
+		w.open = true
+	}
+	rows, err := results.Query()
+	if err != nil {
+		return nil, errors.Join(err, results.Close())
+	}
+	var all []load.Delivery
+	for rows.Next() {
+		var d load.Delivery
+		var id int64
+		if err := rows.Scan(&id, &d.Payload); err != nil {
+			return nil, errors.Join(err, results.Close())
+		}
+		d.Handle = id
+		all = append(all, d)
+	}
+	if err := errors.Join(rows.Err(), results.Close()); err != nil {
+		return nil, err
+	}
+	if len(all) == 0 {
+		return nil, w.commit(ctx) // a transaction that stays open would hold vacuum up
+	}
+	return all, nil
+}
+
+func (w *postgresWorker) commit(ctx context.Context) error {
+	w.open = false
+	_, err := w.conn.Exec(ctx, "COMMIT")
+	return err
+}
+
+// Ack commits the deletion of all that was taken since the last: load acks just that.
+func (w *postgresWorker) Ack(ctx context.Context, _ []load.Delivery) error { return w.commit(ctx) }
+
+func (w *postgresWorker) Close() error {
+	var err error
+	if w.open {
+		_, err = w.conn.Exec(context.Background(), "ROLLBACK")
+	}
+	w.conn.Release()
+	return err
+}

@@ -163,7 +163,7 @@ func (s *Server) lease(q *request, in *wire.LeaseRequest) error {
 		return q.Context().Err()
 	}
 	if res.Index != 0 {
-		q.w.Header().Set("X-Qlogd-Index", strconv.FormatUint(res.Index, 10))
+		q.setHead("X-Qlogd-Index", strconv.FormatUint(res.Index, 10))
 	}
 	return s.answerLeased(q, res.Leased)
 }
@@ -294,7 +294,7 @@ func (s *Server) answerLeased(q *request, leased []event.LeasedMessage) error {
 		size += 512 + int(leased[i].Size)
 	}
 	form := q.form()
-	b := make([]byte, 0, size)
+	b := q.out(size)
 	if form == asJSON {
 		b = append(b, `{"messages":[`...)
 	} else {

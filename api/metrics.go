@@ -28,6 +28,7 @@ type metrics struct {
 	events    [256]atomic.Uint64 // by event.Type
 	leaseLost prometheus.Counter
 	commit    *prometheus.HistogramVec
+	classes   [event.Classes]prometheus.Observer // of commit
 	requests  *prometheus.CounterVec
 	seconds   *prometheus.HistogramVec
 }
@@ -65,23 +66,53 @@ func newMetrics(s *Server) *metrics {
 			Buckets: prometheus.ExponentialBuckets(0.0005, 4, 9),
 		}, []string{"method", "route"}),
 	}
+	for c, name := range classNames {
+		m.classes[c] = m.commit.WithLabelValues(name)
+	}
 	reg.MustRegister(m.leaseLost, m.commit, m.requests, m.seconds, m)
 	return m
 }
 
-// request notes an answered request. Method and route are the pattern's, so
-// there are as many series as routes.
-func (m *metrics) request(method, route string, status int, took time.Duration) {
+// routeMetrics are a route's, looked up once each.
+type routeMetrics struct {
+	m             *metrics
+	method, route string
+	seconds       atomic.Pointer[prometheus.Observer]
+	requests      [600]atomic.Pointer[prometheus.Counter] // by status
+}
+
+// route returns a route's metrics. Method and route are the pattern's, so there
+// are as many series as routes.
+func (m *metrics) route(method, route string) *routeMetrics {
 	if route == "" {
 		method, route = "", "other"
 	}
-	m.requests.WithLabelValues(method, route, strconv.Itoa(status)).Inc()
-	m.seconds.WithLabelValues(method, route).Observe(took.Seconds())
+	return &routeMetrics{m: m, method: method, route: route}
 }
 
-func (m *metrics) committed(took time.Duration, c event.Class) {
-	m.commit.WithLabelValues(classNames[c]).Observe(took.Seconds())
+// request notes an answered request.
+func (r *routeMetrics) request(status int, took time.Duration) {
+	seconds := r.seconds.Load()
+	if seconds == nil {
+		o := r.m.seconds.WithLabelValues(r.method, r.route)
+		seconds = &o
+		r.seconds.Store(seconds)
+	}
+	(*seconds).Observe(took.Seconds())
+	if status < 0 || status >= len(r.requests) {
+		r.m.requests.WithLabelValues(r.method, r.route, strconv.Itoa(status)).Inc()
+		return
+	}
+	requests := r.requests[status].Load()
+	if requests == nil {
+		c := r.m.requests.WithLabelValues(r.method, r.route, strconv.Itoa(status))
+		requests = &c
+		r.requests[status].Store(requests)
+	}
+	(*requests).Inc()
 }
+
+func (m *metrics) committed(took time.Duration, c event.Class) { m.classes[c].Observe(took.Seconds()) }
 
 func (m *metrics) count(events []event.Event) {
 	for i := range events {

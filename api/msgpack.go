@@ -67,11 +67,11 @@ func (q *request) form() form {
 }
 
 // marshalAs writes an answer without payloads.
-func marshalAs(form form, v any) ([]byte, error) {
+func (q *request) marshalAs(form form, v any) ([]byte, error) {
 	if form == asJSON {
 		return wire.Marshal(v)
 	}
-	return wire.AppendMsgpack(nil, v)
+	return wire.AppendMsgpack(q.out(0), v)
 }
 
 // unpack reads msgpack that is wrong, or written in one of the ways that

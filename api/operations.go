@@ -2,7 +2,6 @@ package api
 
 import (
 	"cmp"
-	"container/list"
 	"context"
 	"errors"
 	"net/http"
@@ -18,37 +17,42 @@ import (
 // remembers; older ones are in the OperationsStore.
 const keepOperations = 10_000
 
-// tracker knows what becomes of this node's writes.
+// tracker knows what becomes of this node's writes. It is asked twice for every
+// write: what is written without an Idempotency-Key leaves no more than sums.
 type tracker struct {
-	mu      sync.Mutex
-	next    uint64
-	pending map[uint64]*operation
-	done    list.List                     // of *operation, finished, oldest first
-	byKey   map[operationKey][]*operation // with an Idempotency-Key
-	stats   map[statKey]*stat
-	latency [event.Classes]float64 // ms, moving average
+	mu          sync.Mutex
+	next        uint64
+	first, last *operation                // pending, oldest first
+	waiting     int                       // how many these are
+	done        []*operation              // with an Idempotency-Key and finished: a ring
+	oldest      int                       // where it begins, once it is full
+	byKey       map[operationKey]keyChain // with an Idempotency-Key
+	stats       [operationKinds][event.Classes][2]stat
+	latency     [event.Classes]float64 // ms, moving average
+	free        []*operation           // to be used again
 }
 
 // operation is one write. Fields after begun are guarded by the tracker.
 type operation struct {
 	seq    uint64
 	key    operationKey // zero: it had none
-	kind   string
+	kind   kind
 	class  event.Class
 	begun  time.Time
 	ended  time.Time
 	status string
 	err    string
 	index  uint64
+
+	before, after *operation // while pending
+	newer         *operation // of the same key
 }
+
+// keyChain are the writes of one key, oldest first.
+type keyChain struct{ first, last *operation }
 
 // operationKey is an Idempotency-Key and whose it is.
 type operationKey struct{ actor, key string }
-
-type statKey struct {
-	kind, status string
-	class        event.Class
-}
 
 type stat struct {
 	count          int64
@@ -56,49 +60,96 @@ type stat struct {
 	latency        time.Duration // sum
 }
 
+// Which of a kind's two stats is which.
+const (
+	completed = iota
+	failed
+)
+
+var statusNames = [2]string{"completed", "failed"}
+
 var classNames = [event.Classes]string{"settle", "produce", "lease", "background"}
 
-func newTracker() *tracker {
-	return &tracker{pending: map[uint64]*operation{}, byKey: map[operationKey][]*operation{}, stats: map[statKey]*stat{}}
-}
+// kind is what a command does.
+type kind uint8
 
-// commandKind names what a command does.
-func commandKind(c *event.Command) string {
+const (
+	kindOther kind = iota
+	kindPutQueue
+	kindDeleteQueue
+	kindPauseQueue
+	kindResumeQueue
+	kindPurgeQueue
+	kindProduce
+	kindLease
+	kindSettle
+	kindTransaction
+	kindDeleteMessage
+	operationKinds
+)
+
+var kindNames = [operationKinds]string{"other", "put_queue", "delete_queue", "pause_queue", "resume_queue", "purge_queue",
+	"produce", "lease", "settle", "transaction", "delete_message"}
+
+func newTracker() *tracker { return &tracker{byKey: map[operationKey]keyChain{}} }
+
+func commandKind(c *event.Command) kind {
 	switch {
 	case c.PutQueue != nil:
-		return "put_queue"
+		return kindPutQueue
 	case c.DeleteQueue != nil:
-		return "delete_queue"
+		return kindDeleteQueue
 	case c.PauseQueue != nil && c.PauseQueue.Paused:
-		return "pause_queue"
+		return kindPauseQueue
 	case c.PauseQueue != nil:
-		return "resume_queue"
+		return kindResumeQueue
 	case c.PurgeQueue != nil:
-		return "purge_queue"
+		return kindPurgeQueue
 	case c.Produce != nil:
-		return "produce"
+		return kindProduce
 	case c.Lease != nil:
-		return "lease"
+		return kindLease
 	case c.Settle != nil:
-		return "settle"
+		return kindSettle
 	case c.Transaction != nil:
-		return "transaction"
+		return kindTransaction
 	case c.Delete != nil:
-		return "delete_message"
+		return kindDeleteMessage
 	}
-	return "other"
+	return kindOther
 }
 
-// begin notes a write; key is its Idempotency-Key, "" none.
+// begin notes a write; key is its Idempotency-Key, "" none. It must be ended,
+// and not be used after that.
 func (t *tracker) begin(key string, c *event.Command) *operation {
-	op := &operation{key: operationKey{c.Actor, key}, kind: commandKind(c), class: c.Class(), begun: time.Now(), status: "pending"}
+	now := time.Now()
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	var op *operation
+	if n := len(t.free); n > 0 {
+		op, t.free = t.free[n-1], t.free[:n-1]
+	} else {
+		op = new(operation)
+	}
 	t.next++
-	op.seq = t.next
-	t.pending[op.seq] = op
+	*op = operation{seq: t.next, kind: commandKind(c), class: c.Class(), begun: now, status: "pending", before: t.last}
+	if t.last != nil {
+		t.last.after = op
+	} else {
+		t.first = op
+	}
+	t.last = op
+	t.waiting++
 	if key != "" {
-		t.byKey[op.key] = append(t.byKey[op.key], op)
+		op.key = operationKey{c.Actor, key}
+		ch := t.byKey[op.key]
+		if ch.last != nil {
+			ch.last.newer = op
+		} else {
+			ch.first = op
+		}
+		ch.last = op
+		t.byKey[op.key] = ch
 	}
 	return op
 }
@@ -109,43 +160,69 @@ func (t *tracker) end(op *operation, index uint64, err error) time.Duration {
 	took := now.Sub(op.begun)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	delete(t.pending, op.seq)
-	op.ended, op.index, op.status = now, index, "completed"
+	if op.before != nil {
+		op.before.after = op.after
+	} else {
+		t.first = op.after
+	}
+	if op.after != nil {
+		op.after.before = op.before
+	} else {
+		t.last = op.before
+	}
+	op.before, op.after = nil, nil
+	t.waiting--
+	how := completed
 	if err != nil {
-		op.status, op.err = "failed", codeInternal
+		how, op.err = failed, codeInternal
 		var p *event.Problem
 		if errors.As(err, &p) {
 			op.err = p.Code
 		}
 	}
+	op.ended, op.index, op.status = now, index, statusNames[how]
 	t.latency[op.class] += (float64(took.Microseconds())/1000 - t.latency[op.class]) / 16
-	k := statKey{op.kind, op.status, op.class}
-	st := t.stats[k]
-	if st == nil {
-		st = &stat{oldest: op.begun}
-		t.stats[k] = st
+	st := &t.stats[op.kind][op.class][how]
+	if st.count == 0 {
+		st.oldest = op.begun
 	}
 	st.count++
 	st.newest = op.begun
 	st.latency += took
 	if op.key.key == "" {
+		if len(t.free) < 1000 {
+			t.free = append(t.free, op)
+		}
 		return took
 	}
-	t.done.PushBack(op)
-	for t.done.Len() > keepOperations {
-		old := t.done.Remove(t.done.Front()).(*operation)
-		ops := t.byKey[old.key]
-		for i := range ops {
-			if ops[i] == old {
-				ops = append(ops[:i], ops[i+1:]...)
-				break
-			}
+	if len(t.done) < keepOperations {
+		t.done = append(t.done, op)
+		return took
+	}
+	t.forget(t.done[t.oldest])
+	t.done[t.oldest] = op
+	t.oldest = (t.oldest + 1) % keepOperations
+	return took
+}
+
+// forget takes a write out of its key's.
+func (t *tracker) forget(op *operation) {
+	ch := t.byKey[op.key]
+	if ch.first == op {
+		if ch.first = op.newer; ch.first == nil {
+			delete(t.byKey, op.key)
+			return
 		}
-		if t.byKey[old.key] = ops; len(ops) == 0 {
-			delete(t.byKey, old.key)
+	} else {
+		prev := ch.first
+		for prev.newer != op {
+			prev = prev.newer
+		}
+		if prev.newer = op.newer; op.newer == nil {
+			ch.last = prev
 		}
 	}
-	return took
+	t.byKey[op.key] = ch
 }
 
 // find returns the writes of a key, oldest first.
@@ -153,9 +230,9 @@ func (t *tracker) find(key operationKey) []wire.Operation {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	out := []wire.Operation{}
-	for _, op := range t.byKey[key] {
+	for op := t.byKey[key].first; op != nil; op = op.newer {
 		o := wire.Operation{
-			Key: key.key, Type: op.kind, Status: op.status, Priority: classNames[op.class],
+			Key: key.key, Type: kindNames[op.kind], Status: op.status, Priority: classNames[op.class],
 			CreatedAt: wire.TimeOf(op.begun), Error: unlessZero(op.err), Index: unlessZero(op.index),
 		}
 		if op.ended.IsZero() {
@@ -181,7 +258,7 @@ func unlessZero[T comparable](v T) *T {
 // long it will wait as of now.
 func (t *tracker) ahead(op *operation) (position, wait *int64) {
 	var n int64
-	for _, o := range t.pending {
+	for o := t.first; o != nil; o = o.after {
 		if o.class < op.class || o.class == op.class && o.seq < op.seq {
 			n++
 		}
@@ -330,35 +407,36 @@ func (t *tracker) summary() wire.OperationStats {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	out := wire.OperationStats{Stats: []wire.OperationStat{}}
-	out.SystemHealth.Waiting = int64(len(t.pending))
-	out.SystemHealth.QueueDepth = int64(len(t.pending))
-	waiting := map[statKey]*stat{}
-	for _, op := range t.pending {
-		k := statKey{op.kind, op.status, op.class}
-		st := waiting[k]
-		if st == nil {
-			st = &stat{oldest: op.begun, newest: op.begun}
-			waiting[k] = st
+	out.SystemHealth.Waiting = int64(t.waiting)
+	out.SystemHealth.QueueDepth = int64(t.waiting)
+	tell := func(k kind, c event.Class, status string, st *stat) {
+		if st.count == 0 {
+			return
 		}
-		st.count++
-		if op.begun.Before(st.oldest) {
+		o := wire.OperationStat{
+			Type: kindNames[k], Priority: classNames[c], Status: status, Count: st.count,
+			Oldest: wire.TimeOf(st.oldest), Newest: wire.TimeOf(st.newest),
+		}
+		if status != "pending" {
+			avg := float64(st.latency.Microseconds()) / 1000 / float64(st.count)
+			o.AvgLatencyMS = &avg
+		}
+		out.Stats = append(out.Stats, o)
+	}
+	var pending [operationKinds][event.Classes]stat
+	for op := t.first; op != nil; op = op.after {
+		st := &pending[op.kind][op.class]
+		if st.count++; st.count == 1 {
 			st.oldest = op.begun
 		}
-		if op.begun.After(st.newest) {
-			st.newest = op.begun
-		}
+		st.newest = op.begun
 	}
-	for _, m := range []map[statKey]*stat{waiting, t.stats} {
-		for k, st := range m {
-			o := wire.OperationStat{
-				Type: k.kind, Priority: classNames[k.class], Status: k.status, Count: st.count,
-				Oldest: wire.TimeOf(st.oldest), Newest: wire.TimeOf(st.newest),
+	for k := range operationKinds {
+		for c := range event.Classes {
+			tell(k, c, "pending", &pending[k][c])
+			for how, status := range statusNames {
+				tell(k, c, status, &t.stats[k][c][how])
 			}
-			if k.status != "pending" {
-				avg := float64(st.latency.Microseconds()) / 1000 / float64(st.count)
-				o.AvgLatencyMS = &avg
-			}
-			out.Stats = append(out.Stats, o)
 		}
 	}
 	sortStats(out.Stats)

@@ -94,9 +94,11 @@ func (q *request) rawMessage() (*wire.NewMessage, []byte, error) {
 		Key: q.query.Get("key"), Kind: q.query.Get("kind"), CorrelationID: q.query.Get("correlation_id"),
 		IdempotencyKey: q.query.Get("idempotency_key"), ContentType: q.Header.Get("Content-Type"),
 	}
-	for name, v := range map[string]string{"key": m.Key, "kind": m.Kind, "correlation_id": m.CorrelationID, "idempotency_key": m.IdempotencyKey} {
-		if !utf8.ValidString(v) {
-			return nil, nil, bad(name, "%s must be UTF-8", name)
+	for _, p := range [...]struct{ name, v string }{
+		{"key", m.Key}, {"kind", m.Kind}, {"correlation_id", m.CorrelationID}, {"idempotency_key", m.IdempotencyKey},
+	} {
+		if !utf8.ValidString(p.v) {
+			return nil, nil, bad(p.name, "%s must be UTF-8", p.name)
 		}
 	}
 	if q.query.Has("idempotency_key") && m.IdempotencyKey == "" {
@@ -279,6 +281,7 @@ func (s *Server) enqueue(q *request, name string, b *batch) error {
 		}
 		res, err := q.propose(&event.Command{Request: req, Produce: &p})
 		if isStale(err) {
+			q.unhurried()
 			if err := s.barrier(q.Context()); err != nil {
 				return err
 			}
@@ -332,7 +335,7 @@ func (s *Server) answerProduced(q *request, produced []event.Produced) error {
 		status = http.StatusCreated
 	}
 	form := q.form()
-	b := make([]byte, 0, 16+64*len(produced))
+	b := q.out(16 + 64*len(produced))
 	if form == asJSON {
 		b = append(b, '{')
 	} else {

@@ -29,8 +29,11 @@ type request struct {
 	write bool
 	who   *principal // nil: there is no auth file, everybody may do everything
 
-	status   int  // answered with; 0 not yet
-	replayed bool // the answer is the first one to this Idempotency-Key
+	begun    time.Time
+	heads    [8]string // values of the answer's headers
+	set      int       // how many these are
+	status   int       // answered with; 0 not yet
+	replayed bool      // the answer is the first one to this Idempotency-Key
 
 	mem    *memory // nil: none taken yet
 	read   bool    // the body is in mem
@@ -48,21 +51,48 @@ const (
 
 // check refuses what no route takes.
 func (q *request) check() error {
-	if enc := q.Header.Get("Content-Encoding"); enc != "" && !strings.EqualFold(enc, "identity") {
+	if enc := first(q.Header["Content-Encoding"]); enc != "" && !strings.EqualFold(enc, "identity") {
 		return event.Problemf(codeUnsupportedMedia, "Content-Encoding", "Content-Encoding %s is not taken; send the body as it is", echo(enc))
 	}
-	if ct := q.Header["Content-Type"]; len(ct) > 0 && ct[0] != "" {
+	switch ct := q.Header["Content-Type"]; {
+	case len(ct) == 1 && plainTypes[ct[0]]:
+		q.media = ct[0]
+	case len(ct) > 0 && ct[0] != "":
 		media, params, err := mime.ParseMediaType(ct[0])
 		if err != nil || len(ct) > 1 || len(ct[0]) > 256 {
 			return event.Problemf(codeUnsupportedMedia, "Content-Type", "Content-Type %s cannot be understood", echo(ct[0]))
 		}
 		q.media, q.params = media, params
 	}
+	if q.URL.RawQuery == "" {
+		return nil
+	}
 	var err error
 	if q.query, err = url.ParseQuery(q.URL.RawQuery); err != nil {
 		return bad("query", "the query is not well-formed: %s", clip(err.Error(), 60))
 	}
 	return nil
+}
+
+// plainTypes are media types that need no parsing.
+var plainTypes = map[string]bool{typeJSON: true, typeMsgpack: true, "application/octet-stream": true, "text/plain": true}
+
+func first(v []string) string {
+	if len(v) == 0 {
+		return ""
+	}
+	return v[0]
+}
+
+// setHead sets a header of the answer; name must be canonical.
+func (q *request) setHead(name, v string) {
+	if q.set == len(q.heads) {
+		q.w.Header()[name] = []string{v}
+		return
+	}
+	q.heads[q.set] = v
+	q.set++
+	q.w.Header()[name] = q.heads[q.set-1 : q.set : q.set]
 }
 
 // allow refuses query parameters that the route does not know, so that a typing
@@ -186,6 +216,27 @@ var memories = sync.Pool{New: func() any { return new(memory) }}
 // keepMemory bounds what of a request's memory is kept.
 const keepMemory = 1 << 20
 
+// brief reports whether the request will be answered long before the time to
+// receive its body is over, so that it needs no other deadline.
+func (q *request) brief() bool {
+	return msgpackRoutes[q.path] && !strings.HasSuffix(q.path, "/lease") &&
+		time.Since(q.begun)+2*q.s.opts.WriteTimeout+5*time.Second < q.s.opts.BodyTimeout
+}
+
+// unhurried lets the answer take longer than a body may: net/http watches for
+// the client hanging up, and would take the deadline for that.
+func (q *request) unhurried() { _ = http.NewResponseController(q.w).SetReadDeadline(time.Time{}) }
+
+// out returns memory for an answer of about n bytes; what it becomes is to be
+// given to sendAs.
+func (q *request) out(n int) []byte {
+	m := q.memory()
+	if cap(m.out) < n {
+		m.out = make([]byte, 0, n)
+	}
+	return m.out[:0]
+}
+
 // memory returns the request's memory, valid until done.
 func (q *request) memory() *memory {
 	if q.mem == nil {
@@ -220,9 +271,11 @@ func (q *request) bytes(limit int64) ([]byte, error) {
 	if q.read {
 		return q.mem.body.Bytes(), nil
 	}
-	tooLarge := event.Problemf(codePayloadTooLarge, "", "the body is larger than %d bytes", limit)
+	tooLarge := func() error {
+		return event.Problemf(codePayloadTooLarge, "", "the body is larger than %d bytes", limit)
+	}
 	if q.ContentLength > limit {
-		return nil, tooLarge
+		return nil, tooLarge()
 	}
 	b := &q.memory().body
 	b.Reset()
@@ -235,10 +288,12 @@ func (q *request) bytes(limit int64) ([]byte, error) {
 	switch {
 	case err == nil:
 		q.whole = true
-		_ = http.NewResponseController(q.w).SetReadDeadline(time.Time{}) // a long poll outlives it
+		if !q.brief() {
+			q.unhurried()
+		}
 		return b.Bytes(), nil
 	case errors.As(err, &max):
-		return nil, tooLarge
+		return nil, tooLarge()
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return nil, event.Problemf(codeRequestTimeout, "", "the body did not arrive within %s", q.s.opts.BodyTimeout)
 	case errors.Is(err, io.ErrUnexpectedEOF) || q.Context().Err() != nil:
@@ -308,19 +363,22 @@ func (q *request) syntaxCode() string {
 // send writes an answer.
 func (q *request) send(status int, media string, body []byte) {
 	q.status = status
-	h := q.w.Header()
-	h.Set("Content-Type", media)
-	h.Set("Content-Length", strconv.Itoa(len(body)))
+	q.setHead("Content-Type", media)
+	q.setHead("Content-Length", strconv.Itoa(len(body)))
 	q.w.WriteHeader(status)
 	if q.Method != http.MethodHead {
-		_, _ = q.w.Write(body) // an error is the client's: it has hung up
+		// An error is the client's: it has hung up. HTTP/2 may still look at the
+		// body then.
+		if _, err := q.w.Write(body); err != nil && q.mem != nil {
+			q.mem.out = nil
+		}
 	}
 }
 
 // answer writes v.
 func (q *request) answer(status int, v any) error {
 	form := q.form()
-	b, err := marshalAs(form, v)
+	b, err := q.marshalAs(form, v)
 	if err != nil {
 		return err
 	}
@@ -328,6 +386,7 @@ func (q *request) answer(status int, v any) error {
 }
 
 func (q *request) sendAs(form form, status int, b []byte) error {
+	q.memory().out = b
 	media := typeJSON
 	if form != asJSON {
 		media = typeMsgpack

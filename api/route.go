@@ -1,8 +1,8 @@
 package api
 
 import (
-	"crypto/rand"
 	"fmt"
+	"math/rand/v2"
 	"net/http"
 	"net/url"
 	"runtime/debug"
@@ -77,11 +77,12 @@ func (s *Server) mux() *http.ServeMux {
 
 // Handler returns the whole API.
 func (s *Server) Handler() http.Handler {
+	unclean := s.metrics.route("", "")
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		// ServeMux would redirect what is not a clean path; a queue's name that
 		// is empty or made of dots is a mistake to be told.
 		if field, ok := cleanPath(r.URL); !ok {
-			s.serve("", access{on: known}, func(*request) error {
+			s.serveAs("", unclean, access{on: known}, func(*request) error {
 				if field != "" {
 					return bad(field, "%s must match ^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$", field)
 				}
@@ -124,15 +125,19 @@ func cleanPath(u *url.URL) (field string, ok bool) {
 // problems, metrics.
 func (s *Server) serve(pattern string, rule access, h handler) http.Handler {
 	method, path, _ := strings.Cut(pattern, " ")
+	return s.serveAs(pattern, s.metrics.route(method, path), rule, h)
+}
+
+func (s *Server) serveAs(pattern string, metrics *routeMetrics, rule access, h handler) http.Handler {
+	_, path, _ := strings.Cut(pattern, " ")
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		begun := time.Now()
 		s.begun.Add(1)
-		q := &request{Request: r, s: s, w: w, route: pattern, path: path, id: requestID(r)}
+		q := &request{Request: r, s: s, w: w, route: pattern, path: path, id: requestID(r), begun: begun}
 		q.write = r.Method != http.MethodGet && r.Method != http.MethodHead && strings.HasPrefix(r.URL.Path, "/v1/")
 		head := w.Header()
-		head.Set("X-Request-Id", q.id)
-		head.Set("X-Content-Type-Options", "nosniff")
-		head.Set("Cache-Control", "no-store")
+		q.setHead("X-Request-Id", q.id)
+		head["X-Content-Type-Options"], head["Cache-Control"] = nosniff, noStore
 		if r.ProtoMajor == 1 && s.draining() {
 			// So that its client goes elsewhere before the listener closes, and not
 			// in the middle of a request. HTTP/2 says it with GOAWAY.
@@ -155,7 +160,7 @@ func (s *Server) serve(pattern string, rule access, h handler) http.Handler {
 				}
 			}
 			q.done()
-			s.metrics.request(method, path, q.status, time.Since(begun))
+			metrics.request(q.status, time.Since(begun))
 			if q.status >= 400 {
 				q.linger()
 			}
@@ -178,6 +183,9 @@ func (s *Server) serve(pattern string, rule access, h handler) http.Handler {
 		}
 	})
 }
+
+// Values that every answer has.
+var nosniff, noStore = []string{"nosniff"}, []string{"no-store"}
 
 // noRoute tells 404 from 405.
 func (s *Server) noRoute(q *request) error {
@@ -209,7 +217,16 @@ func requestID(r *http.Request) string {
 	if v := r.Header["X-Request-Id"]; len(v) == 1 && visible(v[0], 128) {
 		return v[0]
 	}
-	return rand.Text()
+	// Not a secret, so it need not be hard to guess, only new.
+	var b [26]byte
+	for i, n, bits := 0, uint64(0), 0; i < len(b); i++ {
+		if bits < 5 {
+			n, bits = rand.Uint64(), 64
+		}
+		b[i] = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"[n&31]
+		n, bits = n>>5, bits-5
+	}
+	return string(b[:])
 }
 
 // visible reports whether v is 1 to n visible ASCII characters.

@@ -44,6 +44,7 @@ func (s *Server) transact(q *request) error {
 		}
 		res, err := q.propose(&event.Command{Request: req, Transaction: &t})
 		if isStale(err) {
+			q.unhurried()
 			if err := s.barrier(q.Context()); err != nil {
 				return err
 			}
@@ -199,7 +200,7 @@ func locateSettle(in *wire.TransactionRequest, err error) error {
 func (s *Server) answerTransaction(q *request, res *event.Result) error {
 	form := q.form()
 	// results, the same as those of a settle call, and messages behind them.
-	b, err := marshalAs(form, &wire.SettleResponse{Results: resultsOf(res.Settled)})
+	b, err := q.marshalAs(form, &wire.SettleResponse{Results: resultsOf(res.Settled)})
 	if err != nil {
 		return err
 	}

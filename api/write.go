@@ -35,8 +35,9 @@ func (q *request) propose(c *event.Command) (event.Result, error) {
 		if done || err != nil {
 			return kept, err
 		}
-		res, err = q.s.propose(ctx, c, q.Header.Get("Idempotency-Key"))
+		res, err = q.s.propose(ctx, c, first(q.Header["Idempotency-Key"]))
 		if isStale(err) && q.s.lookedShort(c.Request) && try < maxStale {
+			q.unhurried()
 			continue // more was forgotten meanwhile: look again
 		}
 		if err != nil {
@@ -47,7 +48,7 @@ func (q *request) propose(c *event.Command) (event.Result, error) {
 	if !res.Kept.IsZero() {
 		return q.kept(res.Kept)
 	}
-	q.w.Header().Set("X-Qlogd-Index", strconv.FormatUint(res.Index, 10))
+	q.setHead("X-Qlogd-Index", strconv.FormatUint(res.Index, 10))
 	return res, nil
 }
 
@@ -109,7 +110,7 @@ func (q *request) kept(ref event.Ref) (event.Result, error) {
 	}
 	q.replayed = true
 	q.w.Header().Set("Idempotent-Replayed", "true")
-	q.w.Header().Set("X-Qlogd-Index", strconv.FormatUint(res.Index, 10))
+	q.setHead("X-Qlogd-Index", strconv.FormatUint(res.Index, 10))
 	return *res, nil
 }
 

@@ -150,6 +150,15 @@ func (u *unpacker) answer(v any) bool {
 type unpacker struct {
 	*coding.Reader
 	lenient bool
+	before  struct{ queue, kind string } // of the message before, most likely the same
+}
+
+// again reads a text that was read before, as a rule.
+func (u *unpacker) again(before *string) string {
+	if b := u.Raw(); string(b) != *before {
+		*before = string(b)
+	}
+	return *before
 }
 
 // maxList bounds the lists of requests, so that a few bytes an element do not
@@ -342,7 +351,7 @@ func (u *unpacker) leased(m *LeasedMessage) {
 		case "lease_id":
 			m.LeaseID = u.Str()
 		case "queue":
-			m.Queue = u.Str()
+			m.Queue = u.again(&u.before.queue)
 		case "key":
 			m.Key = u.Str()
 		case "attempt":
@@ -352,7 +361,7 @@ func (u *unpacker) leased(m *LeasedMessage) {
 		case "priority":
 			m.Priority = u.Int()
 		case "kind":
-			m.Kind = u.Str()
+			m.Kind = u.again(&u.before.kind)
 		case "headers":
 			m.Headers = u.headers()
 		case "payload":

@@ -290,7 +290,7 @@ func (r *Reader) fits(v, size uint64) (int, bool) {
 
 // Map reads a map and calls field with each name; it reads the value, or
 // returns false where it does not know the name. ok is false for nil. A name
-// twice is an error.
+// twice is an error, unless the reader is lenient.
 func (r *Reader) Map(field func(name []byte) bool) (ok bool) {
 	if r.text {
 		return r.object(field)
@@ -316,7 +316,7 @@ func (r *Reader) Map(field func(name []byte) bool) (ok bool) {
 		if r.err != nil {
 			break
 		}
-		if !seen.add(name) {
+		if !r.lenient && !seen.add(name) {
 			r.Fail("a name twice")
 			break
 		}
@@ -419,7 +419,7 @@ func (r *Reader) Value(depth int) []byte {
 		return nil
 	}
 	from := len(r.made)
-	t := transcoder{r: *r, out: r.made, limit: from + 2*len(r.src) + 64, strict: true}
+	t := transcoder{r: *r, out: r.made, limit: from + 2*len(r.src) + 64, strict: !r.lenient}
 	t.value(depth)
 	r.pos, r.err = t.r.pos, t.r.err
 	if r.err != nil {
@@ -511,7 +511,7 @@ func TooDeep(b []byte, most int) bool {
 
 // names finds a name that comes twice.
 type names struct {
-	few  [8][]byte
+	few  [16][]byte
 	n    int
 	many map[string]struct{} // all of them, once there are more
 }

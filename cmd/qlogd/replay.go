@@ -23,6 +23,8 @@ type replayer struct {
 	verify, diff bool
 	into         string
 	archive      string
+	whatIf       string
+	tolerance    time.Duration
 
 	log      *openLog
 	from, to event.Instant
@@ -49,6 +51,10 @@ such as 15m, start, or now. Both ends are inclusive.
             "qlogd serve --data-dir" opens as a node of its own: the log up to
             there unchanged, time going on from that instant.
 
+  --what-if plays the log between the two instants under another policy: what
+            producers, workers and operators did is given, the rest is decided
+            anew. Tells each message whose life would have been another, from
+            where on, and sums up; and what can't be known.
   --archive reads sealed segments from an archive (qlogd log archive), alone or,
             with --data-dir, before what the directory still holds.
 
@@ -76,7 +82,9 @@ With --output json every line is an object: {"event": â€¦}, and last {"state": â
 	f.BoolVar(&r.diff, "diff", false, "tell what changed between --from and --to")
 	f.StringVar(&r.into, "into", "", "write a new data directory with the state as of --to")
 	f.StringVar(&r.archive, "archive", "", "read an archive, DIR or s3://bucket/prefix, alone or before --data-dir")
-	cmd.MarkFlagsMutuallyExclusive("verify", "diff", "into")
+	f.StringVar(&r.whatIf, "what-if", "", "a YAML file of other policies: queues: {jobs: {delivery: {max_attempts: 3}}}; * is every other queue")
+	f.DurationVar(&r.tolerance, "tolerance", time.Second, "with --what-if: by how much times may differ")
+	cmd.MarkFlagsMutuallyExclusive("verify", "diff", "into", "what-if")
 	cmd.MarkFlagsMutuallyExclusive("data-dir", "addr")
 	cmd.MarkFlagsMutuallyExclusive("archive", "addr")
 	a.authFlags(cmd)
@@ -101,13 +109,16 @@ func (r *replayer) run(ctx context.Context, dirGiven bool) error {
 		return err
 	}
 	if r.reach.addr != "" {
-		if r.verify || r.diff || r.into != "" {
-			return usagef("--verify, --diff and --into read a data directory: give --data-dir in place of --addr")
+		if r.verify || r.diff || r.into != "" || r.whatIf != "" {
+			return usagef("--verify, --diff, --into and --what-if read a data directory: give --data-dir in place of --addr")
 		}
 		return r.remote(ctx)
 	}
 	if r.verify {
 		return r.verifyDir(ctx)
+	}
+	if r.whatIf != "" {
+		return r.tellWhatIf(ctx)
 	}
 	d, err := r.log.dir()
 	if err != nil {

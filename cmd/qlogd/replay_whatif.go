@@ -1,0 +1,299 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/qlogd/qlogd/api"
+	"github.com/qlogd/qlogd/api/wire"
+	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/internal/whatif"
+)
+
+// whatIfLine is a line of --what-if with --output json: a message whose life
+// would have been another.
+type whatIfLine struct {
+	WhatIf whatIfBody `json:"what_if"`
+}
+
+type whatIfBody struct {
+	Queue     string    `json:"queue"`
+	MessageID string    `json:"message_id"`
+	Key       string    `json:"key,omitzero"`
+	Effect    string    `json:"effect"`
+	First     whatFirst `json:"first_difference"`
+	Real      whatEnd   `json:"real"`
+	Then      whatEnd   `json:"what_if"`
+}
+
+// whatFirst is the first step that is another; null where there is none on one
+// side.
+type whatFirst struct {
+	Step int       `json:"step"` // from 0
+	Real *whatStep `json:"real"`
+	Then *whatStep `json:"what_if"`
+}
+
+type whatStep struct {
+	Type    string    `json:"type"`
+	Time    wire.Time `json:"time"`
+	Attempt uint32    `json:"attempt,omitzero"`
+	Reason  string    `json:"reason,omitzero"`
+	ToQueue string    `json:"to_queue,omitzero"`
+	Code    string    `json:"code,omitzero"` // of a refused one
+	Assumed bool      `json:"assumed,omitzero"`
+}
+
+type whatEnd struct {
+	State    string    `json:"state"`
+	Reason   string    `json:"reason,omitzero"`
+	Time     wire.Time `json:"time"`
+	Attempts uint32    `json:"attempts"`
+	Assumed  bool      `json:"assumed,omitzero"`
+}
+
+type whatSummaryLine struct {
+	Summary whatSummary `json:"summary"`
+}
+
+type whatSummary struct {
+	FirstIndex  uint64                `json:"first_index"`
+	LastIndex   uint64                `json:"last_index"`
+	All         whatCounts            `json:"all"`
+	Queues      map[string]whatCounts `json:"queues"`
+	LateSettles int64                 `json:"late_settles"`    // of workers that would have come too late
+	Waiting     int64                 `json:"waiting_workers"` // at the end
+	Given       []string              `json:"given"`
+	Decided     []string              `json:"decided"`
+	Unknown     []string              `json:"unknown"`
+}
+
+type whatCounts struct {
+	Messages int64            `json:"messages"`
+	Same     int64            `json:"same"`
+	Assumed  int64            `json:"assumed"`
+	Effects  map[string]int64 `json:"effects"`
+	DelayP50 int64            `json:"delay_median_ms"` // of those that end the same way
+	DelayMax int64            `json:"delay_max_ms"`
+}
+
+// otherPolicies is the file of --what-if.
+type otherPolicies struct {
+	byName map[string]*wire.PolicyUpdate
+	used   map[string]bool
+}
+
+// parseOther reads the file: "queues", and below it the fields of a policy that
+// are another, by the queue's name or * for all others.
+func parseOther(name string, b []byte) (*otherPolicies, error) {
+	var file struct {
+		Queues map[string]any `yaml:"queues"`
+	}
+	dec := yaml.NewDecoder(strings.NewReader(string(b)))
+	dec.KnownFields(true)
+	if err := dec.Decode(&file); err != nil {
+		return nil, usagef("%s: %w", name, err)
+	}
+	if len(file.Queues) == 0 {
+		return nil, usagef("%s: it names no queues; write \"queues: {jobs: {delivery: {max_attempts: 3}}}\"", name)
+	}
+	p := &otherPolicies{byName: map[string]*wire.PolicyUpdate{}, used: map[string]bool{}}
+	for queue, fields := range file.Queues {
+		if queue != "*" && !event.ValidName(queue) {
+			return nil, usagef("%s: %.64q can't be a queue's name", name, queue)
+		}
+		j, err := json.Marshal(fields)
+		if err != nil {
+			return nil, usagef("%s: queue %s: %w", name, queue, err)
+		}
+		u := &wire.PolicyUpdate{}
+		if err := wire.Decode(j, u); err != nil {
+			return nil, usagef("%s: queue %s: %w", name, queue, err)
+		}
+		probe := event.DefaultPolicy()
+		if _, err := api.UpdatePolicy("what-if", &probe, u); err != nil {
+			return nil, usagef("%s: queue %s: %w", name, queue, err)
+		}
+		p.byName[queue] = u
+	}
+	return p, nil
+}
+
+// change implements whatif.Options.Change.
+func (p *otherPolicies) change(queue string, policy *event.Policy) (bool, error) {
+	u := p.byName[queue]
+	if u == nil {
+		if u = p.byName["*"]; u == nil || policy.DeadLetterQueue == "" && strings.HasSuffix(queue, ".dlq") {
+			return false, nil // "*" is not for dead-letter queues
+		}
+	}
+	p.used[queue] = true
+	return api.UpdatePolicy(queue, policy, u)
+}
+
+// tellWhatIf plays the log under another policy and tells what would have been.
+func (r *replayer) tellWhatIf(ctx context.Context) error {
+	b, err := r.readInput(r.whatIf)
+	if err != nil {
+		return err
+	}
+	other, err := parseOther(r.whatIf, b)
+	if err != nil {
+		return err
+	}
+	d, err := r.log.dir()
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	r.tellTail(d)
+	if err := r.order(d.Log); err != nil {
+		return err
+	}
+	out := bufio.NewWriterSize(r.stdout, 64<<10)
+	printer := *r.app
+	printer.stdout = out
+	bar := r.progress("playing", true)
+	s, err := whatif.Run(ctx, &d.Source, whatif.Options{
+		From: r.from, To: r.to, Change: other.change, Filter: r.filter, ToleranceMS: r.tolerance.Milliseconds(), Progress: bar.set,
+		Tell: func(x *whatif.Difference) error { bar.done(); return printer.difference(x) },
+	})
+	bar.done()
+	if _, ok := errors.AsType[*whatif.UsageError](err); ok {
+		return usagef("%w", err)
+	}
+	if p, ok := errors.AsType[*event.Problem](err); ok {
+		return usagef("%s: %s", r.whatIf, p.Detail)
+	}
+	if err != nil {
+		return instantError(err)
+	}
+	for name := range other.byName {
+		if name != "*" && !other.used[name] {
+			return usagef("%s: there was no queue %s between --from and --to", r.whatIf, name)
+		}
+	}
+	if err := printer.whatSummary(s); err != nil {
+		return err
+	}
+	return out.Flush()
+}
+
+func (a *app) difference(x *whatif.Difference) error {
+	body := whatIfBody{
+		Queue: x.Queue, MessageID: x.Message.String(), Key: x.Key, Effect: string(x.Effect),
+		First: whatFirst{x.At, whatStepOf(x.Real), whatStepOf(x.WhatIf)},
+		Real:  whatEndOf(&x.RealEnd), Then: whatEndOf(&x.WhatIfEnd),
+	}
+	if a.output == "json" {
+		return a.wire(whatIfLine{body})
+	}
+	assumed := ""
+	if body.Then.Assumed {
+		assumed = " (assumed)"
+	}
+	_, err := fmt.Fprintf(a.stdout, "%-20s  %s  %-13s  %s → %s%s; first: %s → %s\n", body.Queue, body.MessageID, body.Effect,
+		body.Real.text(), body.Then.text(), assumed, body.First.Real.text(), body.First.Then.text())
+	return err
+}
+
+func whatStepOf(s *whatif.Step) *whatStep {
+	if s == nil {
+		return nil
+	}
+	out := &whatStep{Type: s.Type.String(), Time: wire.Time(s.Time), Attempt: s.Attempt, Reason: s.Reason.String(), ToQueue: s.ToQueue, Assumed: s.Assumed}
+	if s.Refused != "" {
+		out.Type, out.Code = "refused", s.Refused
+	}
+	return out
+}
+
+func (s *whatStep) text() string {
+	if s == nil {
+		return "nothing more"
+	}
+	text := s.Type
+	if s.Attempt > 0 {
+		text += fmt.Sprintf(" %d", s.Attempt)
+	}
+	for _, v := range []string{s.Reason, s.Code} {
+		if v != "" {
+			text += " (" + v + ")"
+		}
+	}
+	return text + " at " + s.Time.String()
+}
+
+func whatEndOf(e *whatif.End) whatEnd {
+	return whatEnd{State: e.State, Reason: e.Reason.String(), Time: wire.Time(e.Time), Attempts: e.Attempts, Assumed: e.Assumed}
+}
+
+func (e *whatEnd) text() string {
+	text := e.State
+	if e.Reason != "" {
+		text += " (" + e.Reason + ")"
+	}
+	return text + fmt.Sprintf(" after %s", plural(int(e.Attempts), "attempt", "attempts"))
+}
+
+func countsOf(c *whatif.Counts) whatCounts {
+	out := whatCounts{Messages: c.Messages, Same: c.Same, Assumed: c.Assumed, Effects: map[string]int64{}, DelayP50: c.DelayMedianMS, DelayMax: c.DelayMaxMS}
+	for _, e := range whatif.Effects {
+		out.Effects[string(e)] = c.Effects[e]
+	}
+	return out
+}
+
+func (a *app) whatSummary(s *whatif.Summary) error {
+	body := whatSummary{
+		FirstIndex: s.FirstIndex, LastIndex: s.LastIndex, All: countsOf(&s.All), Queues: map[string]whatCounts{},
+		LateSettles: s.LateSettles, Waiting: s.Unserved, Given: whatif.Given, Decided: whatif.Decided, Unknown: whatif.Unknown,
+	}
+	for name, c := range s.Queues {
+		body.Queues[name] = countsOf(c)
+	}
+	if a.output == "json" {
+		return a.wire(whatSummaryLine{body})
+	}
+	header := []string{"queue", "messages", "same"}
+	for _, e := range whatif.Effects {
+		header = append(header, strings.ReplaceAll(string(e), "_", " "))
+	}
+	header = append(header, "assumed", "delay median", "delay max")
+	row := func(name string, c *whatCounts) []any {
+		out := []any{name, c.Messages, c.Same}
+		for _, e := range whatif.Effects {
+			out = append(out, c.Effects[string(e)])
+		}
+		return append(out, c.Assumed, time.Duration(c.DelayP50)*time.Millisecond, time.Duration(c.DelayMax)*time.Millisecond)
+	}
+	var rows [][]any
+	for _, name := range sortedKeys(body.Queues) {
+		c := body.Queues[name]
+		rows = append(rows, row(name, &c))
+	}
+	rows = append(rows, row("all", &body.All))
+	if err := a.table(header, rows); err != nil {
+		return err
+	}
+	if s.LateSettles > 0 {
+		fmt.Fprintf(a.stdout, "%s would have come too late\n", plural(int(s.LateSettles), "settle", "settles"))
+	}
+	for _, part := range []struct {
+		title string
+		lines []string
+	}{{"given", whatif.Given}, {"decided anew", whatif.Decided}, {"can't be known", whatif.Unknown}} {
+		fmt.Fprintf(a.stdout, "%s:\n", part.title)
+		for _, line := range part.lines {
+			fmt.Fprintf(a.stdout, "  - %s\n", line)
+		}
+	}
+	return nil
+}

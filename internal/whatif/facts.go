@@ -1,0 +1,407 @@
+package whatif
+
+import (
+	"context"
+	"slices"
+
+	"github.com/qlogd/qlogd/fsm"
+	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/internal/replay"
+	"github.com/qlogd/qlogd/projections"
+)
+
+// life is a message in one queue, in reality and as it is played. One that
+// moves on has another life there.
+type life struct {
+	id         event.ID // in reality; zero of one that only the play has
+	queue, key string
+	kind       string
+	real       []Step
+	leases     []lease // what workers did, in order
+	returns    int     // how often it could be had again after an attempt
+	ways       int     // how often it made way in its lane
+	next       *life   // where it moved to in reality
+	existed    bool    // it was there at the first instant
+	at         int64   // when it could first be had in reality
+
+	// As it is played.
+	playID  event.ID
+	play    []Step
+	taken   int // leases so far
+	assumed bool
+	freed   []int64   // when it made way in its lane, each time
+	gone    bool      // and it won't again
+	waiters []*demand // those that come so long after it makes way
+	open    *demand   // the worker that is expected for it
+}
+
+// lease is what a worker did with one attempt.
+type lease struct {
+	worker string
+	ms     int64 // the length that it asked for; 0 the policy's
+	total  int64 // how long after the attempt became possible it came
+	// Where it could only come because another message of the lane had made
+	// way: which one, the time when it did (1 the first), and how long after it came.
+	after *life
+	nth   int
+	lag   int64
+
+	extends []extend
+	end     event.SettleOp // 0: silence, or not within the range
+	took    int64          // how long after the lease
+	delay   int64          // of a retry: the worker's own wait; -1 the policy's
+	known   bool           // it ended within the range
+	id      event.ID       // of the leased event, and of the one that ended it
+	endID   event.ID
+
+	// Only while the facts are gathered.
+	at int64
+}
+
+type extend struct {
+	took int64
+	ms   int64 // 0 the policy's
+	id   event.ID
+}
+
+// given is something that was done, whatever the policy.
+type given struct {
+	at      int64
+	order   event.ID // of the event: what was first stays first
+	command *event.Command
+	life    *life           // of a produce, or of what is done to a message
+	settle  event.SettleOp  // of a lease from before the first instant
+	lease   event.ID        //
+	delay   int64           //
+	extend  int64           //
+	policy  *event.PutQueue // the real one
+	replay  *life           // of a replay: the dead message
+}
+
+// facts are all that is taken from the log.
+type facts struct {
+	start       *projections.State
+	startClock  int64
+	endClock    int64
+	first, last uint64
+	given       []given
+	lives       []*life // in the order in which they came
+	byID        map[event.ID]*life
+	usual       map[string]int64 // by queue: how long it usually took from lease to ack
+}
+
+// queueNow is what gathering has to know of a queue.
+type queueNow struct {
+	number uint32
+	policy event.Policy
+}
+
+type laneKey struct{ queue, key string }
+
+type madeWay struct {
+	at  int64
+	by  *life
+	nth int
+}
+
+// gatherer reads the facts.
+type gatherer struct {
+	*facts
+	queues map[string]*queueNow
+	lanes  map[laneKey]madeWay
+	open   map[event.ID]*life // by lease
+	took   map[string][]int64
+}
+
+func gather(ctx context.Context, src *replay.Source, o *Options) (*facts, error) {
+	g := &gatherer{
+		facts:  &facts{byID: map[event.ID]*life{}, usual: map[string]int64{}},
+		queues: map[string]*queueNow{}, lanes: map[laneKey]madeWay{}, open: map[event.ID]*life{}, took: map[string][]int64{},
+	}
+	var err error
+	if g.start, _, err = src.StateAt(ctx, beginning(src, o.From)); err != nil {
+		return nil, err
+	}
+	if g.last, err = src.Log.To(o.To); err != nil {
+		return nil, err
+	}
+	g.first, g.startClock = g.start.Index()+1, g.start.Clock()
+	g.endClock = g.startClock
+	for _, q := range g.start.Queues() {
+		g.queues[q.Name] = &queueNow{q.Number, q.Policy}
+	}
+	g.start.All(func(m event.MessageView) bool {
+		l := &life{id: m.ID, playID: m.ID, queue: m.Queue, key: m.Key, kind: m.Kind, existed: true, at: max(m.Due, m.EnqueuedAt)}
+		g.lives = append(g.lives, l)
+		g.byID[m.ID] = l
+		return true
+	})
+	slices.SortFunc(g.lives, func(a, b *life) int { return a.id.Compare(b.id) })
+	next, done := src.Log.Blocks(g.first)
+	defer done()
+	for {
+		b, err := next(ctx)
+		if err != nil {
+			if isEOF(err) {
+				break
+			}
+			return nil, err
+		}
+		if b.Index > g.last {
+			break
+		}
+		for i := range b.Events {
+			g.event(&b.Events[i])
+		}
+		g.endClock = max(g.endClock, b.Time)
+	}
+	if o.To.Kind == event.InstantTime {
+		g.endClock = max(g.endClock, o.To.Time)
+	}
+	for q, took := range g.took {
+		slices.Sort(took)
+		g.usual[q] = took[len(took)/2]
+	}
+	return g.facts, nil
+}
+
+// beginning is the instant of the state before the first event that is played.
+func beginning(src *replay.Source, from event.Instant) event.Instant {
+	first, err := src.Log.From(from)
+	if err != nil || from.Kind == event.InstantStart {
+		return from
+	}
+	return event.Instant{Kind: event.InstantIndex, Index: max(first, 1) - 1}
+}
+
+func (g *gatherer) give(e *event.Event, v given) {
+	v.at, v.order = event.ClockOf(e.ID), e.ID
+	if v.command != nil {
+		v.command.Actor = e.Actor
+	}
+	g.given = append(g.given, v)
+}
+
+// event takes the facts out of one event.
+func (g *gatherer) event(e *event.Event) {
+	at := event.ClockOf(e.ID)
+	l := g.byID[e.Subject]
+	if l != nil || e.Type == event.Enqueued {
+		defer func() { g.step(e, at) }()
+	}
+	switch e.Type {
+	case event.QueueCreated, event.QueueUpdated:
+		q := g.queues[e.Queue]
+		if q == nil {
+			q = &queueNow{}
+			g.queues[e.Queue] = q
+		}
+		if e.Type == event.QueueCreated {
+			q.number = e.Number
+		}
+		q.policy = *e.Policy
+		g.give(e, given{policy: &event.PutQueue{Name: e.Queue, Policy: e.Policy.Clone()}})
+	case event.QueueDeleted:
+		g.give(e, given{command: &event.Command{DeleteQueue: &event.DeleteQueue{Name: e.Queue, Force: true}}})
+	case event.QueuePaused, event.QueueResumed:
+		g.give(e, given{command: &event.Command{PauseQueue: &event.PauseQueue{Name: e.Queue, Paused: e.Type == event.QueuePaused}}})
+	case event.QueuePurged:
+		g.give(e, given{command: &event.Command{PurgeQueue: &event.PurgeQueue{Name: e.Queue}}})
+	case event.Enqueued:
+		l = &life{id: e.ID, queue: e.Queue, key: e.Key, kind: e.Kind, at: max(at, e.Due)}
+		g.lives = append(g.lives, l)
+		g.byID[e.ID] = l
+		g.give(e, given{life: l, command: &event.Command{Produce: g.produce(e, at)}})
+	case event.Leased:
+		g.leased(l, e, at)
+	case event.LeaseExtended:
+		ms := g.asked(e, at)
+		if f := g.leaseOf(e.Lease); f != nil {
+			f.extends = append(f.extends, extend{at - f.at, ms, e.ID})
+		} else if l != nil {
+			g.give(e, given{life: l, settle: event.OpExtend, lease: e.Lease, extend: ms})
+		}
+	case event.Acked:
+		g.ended(l, e, at, event.OpAck, 0)
+	case event.Released:
+		g.ended(l, e, at, event.OpRelease, 0)
+	case event.Retried:
+		g.ended(l, e, at, event.OpRetry, g.ownWait(e, at))
+	case event.LeaseExpired:
+		g.ended(l, e, at, 0, 0)
+	case event.DeadLettered, event.Discarded:
+		switch {
+		case e.Reason == event.ReasonDeleted:
+			g.ended(l, e, at, 0, 0) // whatever the worker would have done is not known
+			g.give(e, given{life: l, command: &event.Command{Delete: &event.DeleteMessage{ID: e.Subject}}})
+		case e.Reason == event.ReasonRejected && e.Lease != event.ID{}:
+			g.ended(l, e, at, event.OpDeadLetter, 0)
+		case e.Reason == event.ReasonMaxAttempts && e.Lease != event.ID{}:
+			// The last try failed: the worker said retry.
+			g.ended(l, e, at, event.OpRetry, -1)
+		}
+	case event.Replayed:
+		g.give(e, given{life: g.moved(l, e, at), replay: l})
+		return
+	}
+	if e.IsMove() {
+		g.moved(l, e, at)
+	}
+}
+
+// moved begins a message's life in the queue that it moved to.
+func (g *gatherer) moved(l *life, e *event.Event, at int64) *life {
+	n := &life{id: e.ID, queue: e.ToQueue, at: at}
+	if l != nil {
+		n.key, n.kind = l.key, l.kind
+		l.next = n
+	}
+	g.byID[e.ID] = n
+	return n
+}
+
+// produce is the command that an enqueued event came of.
+func (g *gatherer) produce(e *event.Event, at int64) *event.Produce {
+	m := event.NewMessage{Key: e.Key, Kind: e.Kind, Priority: e.Priority, DeliverAt: e.Due, Size: e.Size}
+	if e.Expires > 0 {
+		m.TTLMS = max(e.Expires-at, 1)
+	}
+	if q := g.queues[e.Queue]; q != nil && !e.Alias.IsZero() {
+		m.DedupKey = e.Alias.Of(q.number) // its own inverse
+		m.PayloadHash = m.DedupKey
+	}
+	return &event.Produce{Queue: e.Queue, Messages: []event.NewMessage{m}}
+}
+
+// asked returns the lease length that a worker named, 0 where it left it to the
+// policy.
+func (g *gatherer) asked(e *event.Event, at int64) int64 {
+	ms := e.LeaseExpires - at
+	if q := g.queues[e.Queue]; q != nil && q.policy.LeaseMS == ms {
+		return 0
+	}
+	return ms
+}
+
+// ownWait returns the wait that a worker named with its retry, -1 where it left
+// it to the policy.
+func (g *gatherer) ownWait(e *event.Event, at int64) int64 {
+	wait := e.Due - at
+	q := g.queues[e.Queue]
+	if q == nil {
+		return -1
+	}
+	usual := fsm.Backoff(&q.policy, e.Attempt)
+	if spread := usual * q.policy.BackoffJitter / event.Million; wait >= usual-spread && wait <= usual+spread {
+		return -1
+	}
+	return wait
+}
+
+func (g *gatherer) leaseOf(id event.ID) *lease {
+	l := g.open[id]
+	if l == nil {
+		return nil
+	}
+	return &l.leases[len(l.leases)-1]
+}
+
+func (g *gatherer) leased(l *life, e *event.Event, at int64) {
+	if l == nil {
+		return
+	}
+	f := lease{worker: e.Worker, ms: g.asked(e, at), at: at, total: at - l.at, delay: -1, id: e.ID}
+	if way, ok := g.lanes[g.lane(l)]; ok && way.at > l.at && way.by != l {
+		f.after, f.nth, f.lag = way.by, way.nth, at-way.at
+	}
+	l.leases = append(l.leases, f)
+	g.open[e.ID] = l
+}
+
+// lane is the row in which a message waits; the zero one where it waits for
+// none.
+func (g *gatherer) lane(l *life) laneKey { return laneOf(l, g.queues[l.queue]) }
+
+func laneOf(l *life, q *queueNow) laneKey {
+	switch {
+	case q == nil || q.policy.Ordering == event.Unordered:
+		return laneKey{}
+	case q.policy.Ordering == event.FIFO:
+		return laneKey{queue: l.queue}
+	}
+	return laneKey{l.queue, l.key}
+}
+
+// ended notes how a lease ended; op 0 is silence.
+func (g *gatherer) ended(l *life, e *event.Event, at int64, op event.SettleOp, delay int64) {
+	if l == nil || e.Lease == (event.ID{}) {
+		return
+	}
+	f := g.leaseOf(e.Lease)
+	if f == nil {
+		if op != 0 {
+			g.give(e, given{life: l, settle: op, lease: e.Lease, delay: delay})
+		}
+		return
+	}
+	f.end, f.took, f.delay, f.known, f.endID = op, at-f.at, delay, true, e.ID
+	delete(g.open, e.Lease)
+	if op == event.OpAck {
+		g.took[l.queue] = append(g.took[l.queue], f.took)
+	}
+}
+
+// step notes an event as a part of the message's life.
+func (g *gatherer) step(e *event.Event, at int64) {
+	l := g.byID[e.Subject]
+	if s, ok := stepOf(e, at); ok {
+		l.real = append(l.real, s)
+	}
+	if due, ok := again(e, at); ok {
+		l.at = due
+		l.returns++
+	}
+	if lane := g.lane(l); makesWay(e) && lane != (laneKey{}) {
+		l.ways++
+		g.lanes[lane] = madeWay{at, l, l.ways}
+	}
+}
+
+// stepOf returns what is compared of an event.
+func stepOf(e *event.Event, at int64) (Step, bool) {
+	switch e.Type {
+	case event.LeaseExtended, event.ContentCarried:
+		return Step{}, false // heartbeats, and the log's own
+	}
+	return Step{Type: e.Type, Time: at, Attempt: e.Attempt, Reason: e.Reason, ToQueue: e.ToQueue}, true
+}
+
+// again returns when a message that came back can be had again.
+func again(e *event.Event, at int64) (int64, bool) {
+	switch e.Type {
+	case event.LeaseExpired:
+		// One that ended with the last attempt is not for long: what ends it
+		// follows in the same block.
+		return max(e.Due, at), e.Due > 0
+	case event.Retried:
+		return max(e.Due, at), true
+	case event.Released:
+		return at, true
+	}
+	return 0, false
+}
+
+// makesWay reports whether the next message of the lane can be had after an
+// event.
+func makesWay(e *event.Event) bool {
+	switch e.Type {
+	case event.Retried, event.LeaseExpired:
+		return e.Place == event.PlaceHead || e.Place == event.PlaceTail
+	}
+	return leaves(e.Type)
+}
+
+// leaves reports whether a message leaves its queue with an event.
+func leaves(t event.Type) bool {
+	return t == event.Acked || t == event.DeadLettered || t == event.Discarded || t == event.Replayed
+}

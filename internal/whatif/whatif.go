@@ -1,0 +1,188 @@
+// Package whatif tells what would have happened under another policy. It takes
+// what producers, workers and operators did out of an event log as given, and
+// lets the real state machine (fsm) decide the rest anew.
+//
+// # What is given
+//
+//   - Producers: every message that was accepted, when it came, and how: its
+//     key, kind, priority, size, delay, ttl, idempotency key.
+//   - Operators: queues made, changed, paused, purged, deleted; messages taken
+//     out.
+//   - Workers, attempt by attempt of each message: how soon after the message
+//     could be had a worker took it, for how long it asked, and what became of
+//     it after how long: acked, failed (with a wait of the worker's own, if it
+//     named one), dead-lettered, given back, extended, or silence.
+//
+// # What is decided anew
+//
+// Which message a worker gets, when leases run out, waits between attempts, the
+// last attempt, dead letters and where they go, expiry, order and blocking
+// within keys, limits of depth and bytes, duplicates: all that fsm decides.
+//
+// # How
+//
+// The log is read once for the facts, and then they are played in the order of
+// time against an fsm.Machine that begins with the state at the first instant.
+// Each attempt that becomes possible brings, after the same time as in reality,
+// one worker who asks the queue; the machine says which message it gets. Who
+// gets none stays, and takes what comes first. A message that waited behind
+// another one of its key was taken so long after that one had gone, and is again.
+// So with the policies as they were the same things happen at the same times:
+// that is tested.
+//
+// # What can't be known
+//
+// See Unknown. Attempts that reality never came to are assumed to end as the
+// message's last one did; what rests on such an assumption is marked.
+package whatif
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/internal/replay"
+)
+
+// Given, Decided and Unknown say in words what an answer rests on.
+var (
+	Given = []string{
+		"which messages were accepted, when, and with what: key, kind, priority, size, delay, ttl, idempotency key",
+		"what operators did: queues made, changed, paused, purged and deleted, messages taken out and replayed",
+		"how long after a message could be had a worker took it, attempt by attempt, and for how long it asked",
+		"what became of each attempt and after how long: acked, failed, dead-lettered, given back, extended, or silence",
+	}
+	Decided = []string{
+		"which message a worker gets, and what waits behind what",
+		"when leases run out, how long the waits between attempts are, which attempt is the last",
+		"what is dead-lettered or discarded, why, and where it goes",
+		"what expires, what is refused because a queue is full, what is a duplicate",
+	}
+	Unknown = []string{
+		"what was refused in reality (full queues, duplicates, schemas) is not in the log, and so not played: more might have been accepted",
+		"a worker whose settle came too late looks like one that went silent, and a call of several messages like several calls",
+		"waiting workers leave no trace: one is taken to come after a message as late as it really did",
+		"attempts that were never made in reality are taken to end as the message's last one did, or, of a message never leased, as the queue's messages usually did (assumed)",
+		"jitter is drawn anew, and message_schema and deduplication.by are not applied to messages that were accepted",
+		"what clients would have done otherwise once they saw another answer",
+	}
+)
+
+// Options of a run.
+type Options struct {
+	From, To event.Instant
+	// Change puts the other policy onto a queue's; auto is true where the queue
+	// is to get a dead-letter queue of its own. It is asked for every policy that
+	// a queue ever had.
+	Change func(queue string, p *event.Policy) (auto bool, err error)
+	Filter replay.Filter // of what is told; everything is played
+	// ToleranceMS is by how much times may differ without being told.
+	ToleranceMS int64
+	// Tell is called with each message whose life would have been another, in
+	// the order in which they came.
+	Tell func(*Difference) error
+	// Progress, if not nil, is told how much of how much is played.
+	Progress func(done, total int64)
+}
+
+// Step is one event in a message's life.
+type Step struct {
+	Type    event.Type
+	Time    int64 // Unix ms
+	Attempt uint32
+	Reason  event.Reason
+	ToQueue string
+	Assumed bool // it rests on an assumption about an attempt that never was
+	// Refused is why the message would not have been accepted: queue_full, or
+	// duplicate. Of such a step Type is none.
+	Refused string
+}
+
+// Difference is a message whose life would have been another.
+type Difference struct {
+	Message event.ID
+	Queue   string
+	Key     string
+	// At is the number of the first step that is another, from 0; one of the two
+	// may be missing there.
+	At           int
+	Real, WhatIf *Step
+	// How it ended, or where it was at the last instant.
+	RealEnd, WhatIfEnd End
+	Effect             Effect
+}
+
+// End is how a message's time in its queue ended.
+type End struct {
+	State    string // acked, dead_lettered, discarded, replayed, waiting, leased, refused, duplicate
+	Reason   event.Reason
+	Time     int64
+	Attempts uint32 // leases
+	Assumed  bool
+}
+
+// Effect says in a word what the other policy would have done to a message.
+type Effect string
+
+// The effects.
+const (
+	Refused      Effect = "refused"       // its queue would have been full
+	Duplicate    Effect = "duplicate"     // it would have been one
+	DeadLettered Effect = "dead_lettered" // it would have been, and was not
+	Discarded    Effect = "discarded"     // it would have been, and was not
+	Spared       Effect = "spared"        // it was dead-lettered or discarded, and would not have been
+	Delayed      Effect = "delayed"       // the same end, later; or none yet
+	Sooner       Effect = "sooner"
+	Otherwise    Effect = "otherwise" // another way to the same end at the same time
+)
+
+// Effects in the order in which they are told.
+var Effects = []Effect{Refused, Duplicate, DeadLettered, Discarded, Spared, Delayed, Sooner, Otherwise}
+
+// Counts are of one queue or of all.
+type Counts struct {
+	Messages int64
+	Same     int64
+	Effects  map[Effect]int64
+	Assumed  int64 // messages of which something is assumed
+	// By how long those that end the same way end later (negative: sooner).
+	DelayMedianMS, DelayMaxMS int64
+
+	delays []int64
+}
+
+// Summary is what a run has shown.
+type Summary struct {
+	FirstIndex, LastIndex uint64
+	All                   Counts
+	Queues                map[string]*Counts
+	LateSettles           int64 // workers that would have come too late
+	Unserved              int64 // workers that would still be waiting for a message at the end
+}
+
+// UsageError is a what-if that can't be played.
+type UsageError struct{ Err error }
+
+func (e *UsageError) Error() string { return e.Err.Error() }
+func (e *UsageError) Unwrap() error { return e.Err }
+
+func usagef(format string, args ...any) error { return &UsageError{fmt.Errorf(format, args...)} }
+
+// Run plays the log between two instants under another policy.
+func Run(ctx context.Context, src *replay.Source, o Options) (*Summary, error) {
+	if o.Progress == nil {
+		o.Progress = func(int64, int64) {}
+	}
+	f, err := gather(ctx, src, &o)
+	if err != nil {
+		return nil, err
+	}
+	s, err := newStage(f, &o)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.play(ctx); err != nil {
+		return nil, err
+	}
+	return s.compare()
+}

@@ -17,17 +17,20 @@ const (
 	maxBytes = 1 << 20
 )
 
-// maxRequests is how many requests of one lane are under way at once. Measured
-// against three nodes on two cores: fewer leave the cores waiting for disks,
-// more make requests small.
-const maxRequests = 3
+// maxRequests is how many requests of one lane are under way at once. In a crowd
+// there is another one only if it is worthwhile, by its number of items: a request
+// costs three nodes as much CPU as some fifty messages.
+const (
+	maxRequests = 3
+	worthwhile  = 256
+)
 
 // lane gathers what many goroutines ask for one by one, such as to enqueue a
 // message into one queue, into shared requests, and hands each its own answer.
 //
 // A request leaves as soon as nothing is under way. While something is, the next
 // gather: another one leaves once they are their share of all that wait and are
-// under way, and at the latest when one comes back. So a lone call waits for
+// under way, and at the latest when the last comes back. So a lone call waits for
 // nothing, and many calls fill requests by themselves, without a timer.
 //
 // Requests under way at once are in no order. Within one, the items have the
@@ -57,10 +60,13 @@ type ticket[I, O any] struct {
 	// Where then is nil, done gets a value when the answer is there; its
 	// capacity of one lets nobody wait for a caller that has left.
 	done chan struct{}
-	then func(O, error)
+	then answerer[O]
 
 	batch *batch // nil until it is under way; guarded by lane.mu
 }
+
+// answerer gets an answer that nobody waits for. It must be quick.
+type answerer[O any] interface{ answered(out O, err error) }
 
 // batch is a request's callers: when the last one has left, it ends.
 type batch struct {
@@ -140,10 +146,14 @@ func (l *lane[I, O]) leave(t *ticket[I, O], ctx context.Context) error {
 	return ctx.Err()
 }
 
-// share is how many items a request takes, so that all that there are make
-// maxRequests of them.
+// share is how many items a request takes: all that there are make maxRequests
+// of them, or fewer that are worthwhile. A few have one each.
 func (l *lane[I, O]) share() int {
-	return (max(l.crowd, len(l.waiting)+l.away) + maxRequests - 1) / maxRequests
+	all := max(l.crowd, len(l.waiting)+l.away)
+	if all <= maxRequests {
+		return 1
+	}
+	return max((all+maxRequests-1)/maxRequests, worthwhile)
 }
 
 // worth tells whether what waits is worth another request beside those under
@@ -282,7 +292,7 @@ func failAll[I, O any](tickets []*ticket[I, O], err error) {
 // answer hands out an answer.
 func (t *ticket[I, O]) answer(out O, err error) {
 	if t.then != nil {
-		t.then(out, err)
+		t.then.answered(out, err)
 		return
 	}
 	t.out, t.err = out, err

@@ -118,26 +118,34 @@ func (r *run) lose(j *job) {
 	}
 }
 
-// extend asks for another lease's length.
+// extend asks for another lease's length, without waiting for the answer: one
+// that does not come leaves the lease to run out.
 func (r *run) extend(j *job, now time.Time) {
-	t := &ticket[Settlement, wire.SettleResult]{item: Settlement{LeaseID: j.LeaseID, Do: DoExtend, Lease: j.runs}, size: 64}
-	t.then = func(out wire.SettleResult, err error) {
-		if err == nil {
-			err = lost(&out)
-		}
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		switch {
-		case err == nil:
-			j.until = now.Add(j.runs)
-		case j.list != nil && (errors.Is(err, ErrLeaseLost) || errors.Is(err, ErrQueueNotFound)):
-			// In hand, and not ours any more.
-			r.unwatch(j)
-			r.lose(j)
-		}
+	t := &settleTicket{item: Settlement{LeaseID: j.LeaseID, Do: DoExtend, Lease: j.runs}, size: 64, then: &extension{r, j, now}}
+	_ = r.c.settleLane(j.Queue, DoExtend).add(t)
+}
+
+// extension is a job whose lease is asked to be extended.
+type extension struct {
+	r     *run
+	j     *job
+	asked time.Time
+}
+
+func (x *extension) answered(out wire.SettleResult, err error) {
+	r, j := x.r, x.j
+	if err == nil {
+		err = lost(&out)
 	}
-	if r.c.settleLane(j.Queue, DoExtend).add(t) != nil {
-		return // the client is closed: the lease runs out
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch {
+	case err == nil:
+		j.until = x.asked.Add(j.runs)
+	case j.list != nil && (errors.Is(err, ErrLeaseLost) || errors.Is(err, ErrQueueNotFound)):
+		// In hand, and not ours any more.
+		r.unwatch(j)
+		r.lose(j)
 	}
 }
 

@@ -38,7 +38,9 @@ type run struct {
 // job is a message in hand.
 type job struct {
 	Message
-	runs time.Duration // how long a lease is
+	runs   time.Duration // how long a lease is
+	run    *run
+	ticket settleTicket // of its settlement
 
 	// The rest is guarded by run.mu.
 
@@ -223,23 +225,29 @@ func (r *run) giveBack(j *job) {
 
 // settle hands in a settlement, without waiting for the answer.
 func (r *run) settle(j *job, s Settlement) {
-	t := &ticket[Settlement, wire.SettleResult]{item: s, size: s.size()}
-	t.then = func(out wire.SettleResult, err error) {
-		if err == nil {
-			err = lost(&out)
-		}
-		if err != nil {
-			r.log.Warn("qlogd worker: a message could not be settled; it is delivered again",
-				"queue", j.Queue, "message", j.ID, "settle", string(s.Do), "error", err)
-		}
-		r.mu.Lock()
-		r.settling--
-		r.wake()
-		r.mu.Unlock()
+	j.run = r
+	j.ticket = settleTicket{item: s, size: s.size(), then: (*settledJob)(j)}
+	if err := r.c.settleLane(j.Queue, s.Do).add(&j.ticket); err != nil {
+		(*settledJob)(j).answered(wire.SettleResult{}, err)
 	}
-	if err := r.c.settleLane(j.Queue, s.Do).add(t); err != nil {
-		t.then(wire.SettleResult{}, err)
+}
+
+// settledJob is a job that waits for the answer to its settlement.
+type settledJob job
+
+func (j *settledJob) answered(out wire.SettleResult, err error) {
+	r := j.run
+	if err == nil {
+		err = lost(&out)
 	}
+	if err != nil {
+		r.log.Warn("qlogd worker: a message could not be settled; it is delivered again",
+			"queue", j.Queue, "message", j.ID, "settle", string(j.ticket.item.Do), "error", err)
+	}
+	r.mu.Lock()
+	r.settling--
+	r.wake()
+	r.mu.Unlock()
 }
 
 // stop lets no more messages be handled.

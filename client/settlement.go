@@ -55,7 +55,10 @@ func lost(r *wire.SettleResult) error {
 
 func (s *Settlement) size() int { return 64 + len(s.Error) }
 
-type settleLane = lane[Settlement, wire.SettleResult]
+type (
+	settleLane   = lane[Settlement, wire.SettleResult]
+	settleTicket = ticket[Settlement, wire.SettleResult]
+)
 
 // laneKey names a lane of settlements: those of a queue that go to one path.
 type laneKey struct {

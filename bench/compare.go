@@ -38,7 +38,8 @@ type settings struct {
 	Size    int           `json:"payload_bytes"`
 	Warmup  time.Duration `json:"warmup_ns"`
 	Slice   time.Duration `json:"slice_ns"`
-	Waiting int64         `json:"waiting_messages"` // of memory
+	Waiting int64         `json:"waiting_messages"`                // of memory, growth, stalls
+	Most    int64         `json:"most_waiting_messages,omitempty"` // of growth
 }
 
 type about struct {
@@ -136,6 +137,9 @@ func compare(args []string) error {
 
 // split is a list with commas between, nil for an empty one.
 func split(s string) []string {
+	if s == "" {
+		return nil
+	}
 	return strings.FieldsFunc(s, func(r rune) bool { return r == ',' || r == ' ' })
 }
 

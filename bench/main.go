@@ -8,7 +8,7 @@
 //	go run . profile produce3             what one work costs qlogd
 //	go run . growth                       the same work beside little and much
 //	go run . stalls                       the longest waits beside work behind
-//	go run . restart | verify             how long these take
+//	go run . restart                      how long that takes, and verifying the log
 package main
 
 import (
@@ -23,6 +23,7 @@ var commands = []struct {
 	run  func(args []string) error
 }{
 	{"compare", compare}, {"report", report}, {"profile", profile},
+	{"growth", growth}, {"stalls", stalls}, {"restart", restart},
 }
 
 func main() {

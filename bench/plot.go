@@ -77,6 +77,24 @@ func (c *comparison) plotRates(file string) error {
 	return drawBars(file, "Messages/s; median and extremes", bars, 0)
 }
 
+// plotGrowth draws each number beside that of the first state.
+func (c *comparison) plotGrowth(file string) error {
+	var bars []bar
+	for _, m := range c.Works {
+		for _, s := range m.systems() {
+			for _, k := range order {
+				v, ok := m.ratio(s, m.Base, k)
+				if !ok || s == m.Base {
+					continue
+				}
+				b := bar{label: s + ": " + metrics[k].title, spread: v, color: grey}
+				bars = append(bars, b)
+			}
+		}
+	}
+	return drawBars(file, "Each number beside that of the first state (1: the same); median and extremes of the ratios", bars, 1)
+}
+
 // drawBars draws horizontal bars on a logarithmic scale, the first on top, with a
 // line at mark, if that is not 0.
 func drawBars(file, title string, bars []bar, mark float64) error {

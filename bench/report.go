@@ -16,9 +16,9 @@ import (
 // report makes table and plot from what compare has kept.
 func report(args []string) error {
 	fs := flag.NewFlagSet("report", flag.ContinueOnError)
-	in := fs.String("in", "results/compare.json", "what compare wrote")
+	in := fs.String("in", "results/compare.json", "what compare, growth, stalls or restart wrote")
 	md := fs.String("md", "", "write the tables to this file, Markdown; else to stdout")
-	svg := fs.String("svg", "", "write the plot of the targets to this file")
+	svg := fs.String("svg", "", "write the plot of the targets, or of growth and stalls, to this file")
 	rates := fs.String("rates-svg", "", "write the plot of all rates to this file")
 	if err := fs.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
@@ -35,7 +35,11 @@ func report(args []string) error {
 		return fmt.Errorf("%s: %w", *in, err)
 	}
 	if *svg != "" {
-		if err := c.plotTargets(*svg); err != nil {
+		draw := c.plotTargets
+		if len(c.Systems) == 0 {
+			draw = c.plotGrowth
+		}
+		if err := draw(*svg); err != nil {
 			return err
 		}
 	}
@@ -59,8 +63,12 @@ func (c *comparison) markdown(w io.Writer) error {
 	p := &printer{w: w}
 	p.f("%s, commit %s: %s, %d cores, %s, Linux %s, data on %s, %s.\n", c.Began.Format("2006-01-02"), c.Commit,
 		c.Machine.CPU, c.Machine.Cores, c.Machine.Memory, c.Machine.Kernel, c.Machine.Disk, c.Machine.Go)
-	p.f("Payloads of %d random bytes; %d rounds in turns, each on fresh servers, %s of warm-up, %s measured. Median (lowest to highest); a ratio is that of two of the same round.\n\n",
-		c.Set.Size, c.Set.Rounds, c.Set.Warmup, c.Set.Slice)
+	fresh := ""
+	if len(c.Systems) > 0 {
+		fresh = " on fresh servers"
+	}
+	p.f("Payloads of %d random bytes; measured in turns, rounds: %d, each%s with %s of warm-up and %s measured. Median (lowest to highest); a ratio (×) is the median of those of two in the same round.\n\n",
+		c.Set.Size, c.Set.Rounds, fresh, c.Set.Warmup, c.Set.Slice)
 
 	if v := c.verdicts(); len(v) > 0 {
 		reached, of := 0, 0
@@ -133,7 +141,9 @@ func (c *comparison) markdown(w io.Writer) error {
 		p.f("\n")
 	}
 
-	p.f("### What is durable when it says yes\n\n| system | |\n|---|---|\n")
+	if len(c.Systems) > 0 {
+		p.f("### What is durable when it says yes\n\n| system | |\n|---|---|\n")
+	}
 	for _, name := range slices.Sorted(maps.Keys(c.Systems)) {
 		s := c.Systems[name]
 		durable := s.Durable
@@ -177,7 +187,7 @@ func (m *measured) cell(system, metric, first, main string) string {
 	}
 	if m.Base != "" && system != m.Base {
 		if r, ok := m.ratio(system, m.Base, metric); ok {
-			out += fmt.Sprintf(" **×%s**", short(r.median))
+			out = fmt.Sprintf("%s **×%s** (%s to %s)", short(v.median), short(r.median), short(r.min), short(r.max))
 		}
 	}
 	return out

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/qlogd/qlogd/bench/peers"
 	"github.com/qlogd/qlogd/bench/qlogd"
 	"github.com/qlogd/qlogd/bench/system"
 )
@@ -36,7 +37,7 @@ func systemNamed(name, bin string) (system.System, error) {
 }
 
 // others are the systems that qlogd is compared with.
-func others() []system.System { return nil }
+func others() []system.System { return peers.All() }
 
 // version asks a system for its version, where it can tell.
 func version(s system.System) string {

@@ -84,7 +84,10 @@ const (
 )
 
 // order is that in which they are told.
-var order = []string{rate, p50, p99, p999, serverCPU, ownCPU, eachBytes, eachAtFirst, rss}
+var order = []string{
+	rate, p50, p99, p999, serverCPU, ownCPU, calmCPU, produceP50, produceP99, produceP999, produceMax, takeP50, takeP99, ackP50, ackP99,
+	cycleP50, cycleP99, cycleP999, cycleMax, servesIn, endsIn, verifies, perSecond, verifyCPU, eachBytes, eachAtFirst, rss,
+}
 
 // metrics tells how each is written.
 var metrics = map[string]struct {
@@ -93,6 +96,13 @@ var metrics = map[string]struct {
 }{
 	rate: {"messages/s", false}, p50: {"p50, ms", true}, p99: {"p99, ms", true}, p999: {"p99.9, ms", true},
 	serverCPU: {"servers' CPU s/1,000", true}, ownCPU: {"generator's CPU s/1,000", true}, rss: {"RSS, bytes", true},
+	calmCPU: {"servers' CPU s/1,000, paced", true}, produceP50: {"produce p50, ms", true}, produceP99: {"produce p99, ms", true},
+	produceP999: {"produce p99.9, ms", true}, produceMax: {"produce longest, ms", true},
+	takeP50: {"lease p50, ms", true}, takeP99: {"lease p99, ms", true}, ackP50: {"ack p50, ms", true}, ackP99: {"ack p99, ms", true},
+	cycleP50: {"produce to ack p50, ms", true}, cycleP99: {"produce to ack p99, ms", true},
+	cycleP999: {"produce to ack p99.9, ms", true}, cycleMax: {"produce to ack longest, ms", true},
+	servesIn: {"serves again in, s", true}, endsIn: {"ends in, s", true},
+	verifies: {"takes, s", true}, perSecond: {"MB/s", false}, verifyCPU: {"CPU s", true},
 	eachBytes: {"RSS bytes a message", true}, eachAtFirst: {"… with caches that filled", true},
 }
 
@@ -112,7 +122,7 @@ type wanted struct {
 const (
 	q1, q3, q3plain     = "qlogd-1", "qlogd-3", "qlogd-3-plain"
 	natsR1, natsR3      = "nats-r1-always", "nats-r3-always"
-	natsLax             = "nats-r3-default"
+	natsLax             = "nats-r3"
 	rabbit1, rabbit3    = "rabbitmq-1", "rabbitmq-3"
 	redis, pg, beanstlk = "redis-always", "postgres", "beanstalkd"
 	limitRaft, limitWeb = "limit-raft-3", "limit-http-json"

@@ -9,7 +9,7 @@ import (
 
 // TestExperiments sees to it that each state has a node and a name of its own.
 func TestExperiments(t *testing.T) {
-	s := &settings{Waiting: 1000, Most: 2000}
+	s := &settings{Waiting: 2000, Most: 3000}
 	for _, e := range append(growths(s), stalling(s)...) {
 		names := map[string]bool{}
 		for _, st := range e.states {

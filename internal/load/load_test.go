@@ -145,6 +145,26 @@ func TestDuplicates(t *testing.T) {
 	}
 }
 
+// TestUnsettled sees that what the target still holds in the end is told.
+func TestUnsettled(t *testing.T) {
+	f := &holding{fake: newFake(), left: []int{7, 3, 0}}
+	r, err := Run(t.Context(), f, Config{Producers: 1, Batch: 10, Workers: 1, Take: 10, Size: 64, Messages: 100})
+	if err != nil || r.Lost != 0 || len(f.left) != 0 {
+		t.Errorf("%+v, %v, %v", r, err, f.left)
+	}
+}
+
+type holding struct {
+	*fake
+	left []int
+}
+
+func (h *holding) Count(context.Context) (int, error) {
+	n := h.left[0]
+	h.left = h.left[1:]
+	return n, nil
+}
+
 func TestRate(t *testing.T) {
 	f := newFake()
 	r, err := Run(t.Context(), f, Config{Producers: 2, Batch: 1, Workers: 1, Take: 10, Size: 64, Rate: 1000, Messages: 50, Duration: time.Minute})

@@ -27,7 +27,7 @@ type Result struct {
 	TotalProduced int64 `json:"total_produced"`
 	TotalAcked    int64 `json:"total_acked"`
 	Duplicates    int64 `json:"duplicates"` // delivered and acked more than once
-	Lost          int64 `json:"lost"`       // produced and not delivered until the end; -1 where it was not waited for
+	Lost          int64 `json:"lost"`       // produced and in the end not delivered, or not settled; -1 where it was not waited for
 }
 
 // Quantiles are of latencies, in milliseconds.

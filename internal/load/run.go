@@ -183,6 +183,12 @@ func (r *run) run(ctx context.Context, t Target) (*Result, error) {
 	lost := int64(-1)
 	if r.Workers > 0 && !r.NoDrain && r.Producers > 0 {
 		lost = r.drain(all)
+		if c, ok := t.(Counter); ok && lost == 0 {
+			var err error
+			if lost, err = settled(all, c); err != nil {
+				endAll(fmt.Errorf("count what is left: %w", err))
+			}
+		}
 	}
 	if r.Duration == 0 {
 		after = r.end()
@@ -246,6 +252,21 @@ func (r *run) drain(ctx context.Context) int64 {
 		wait(ctx, time.Millisecond, nil)
 	}
 	return -1
+}
+
+// settled waits until a target holds nothing any more, and returns how much it
+// still does when that does not change.
+func settled(ctx context.Context, t Counter) (int64, error) {
+	for last, since := -1, time.Now(); ; {
+		n, err := t.Count(ctx)
+		if err != nil || n == 0 || n == last && time.Since(since) > stuck {
+			return int64(n), err
+		}
+		if n != last {
+			last, since = n, time.Now()
+		}
+		wait(ctx, 10*time.Millisecond, nil)
+	}
 }
 
 // pace tells producers when a batch is due, in time since the Run began.

@@ -45,3 +45,10 @@ type Delivery struct {
 	Payload []byte
 	Handle  any // the target's own, for Ack
 }
+
+// Counter is a Target that can tell how many messages the servers hold for it,
+// delivered and not yet settled ones included: how one waits for acknowledgements
+// that are not confirmed one by one.
+type Counter interface {
+	Count(ctx context.Context) (int, error)
+}

@@ -4,6 +4,7 @@ package qlogdload
 import (
 	"context"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/qlogd/qlogd/api/wire"
@@ -16,6 +17,10 @@ import (
 type Target struct {
 	Client *client.Client
 	Queue  string
+
+	mu      sync.Mutex
+	workers int
+	pool    *pool // of those who take one message at a time
 }
 
 var _ load.Target = (*Target)(nil)
@@ -38,7 +43,10 @@ func (t *Target) Producer(context.Context) (load.Producer, error) {
 
 // Worker returns one more worker.
 func (t *Target) Worker(context.Context) (load.Worker, error) {
-	return &worker{c: t.Client, queue: t.Queue}, nil
+	t.mu.Lock()
+	t.workers++
+	t.mu.Unlock()
+	return &worker{t: t, c: t.Client, queue: t.Queue}, nil
 }
 
 type producer struct {
@@ -69,13 +77,25 @@ func (p *producer) Produce(ctx context.Context, batch []load.Message) error {
 func (p *producer) Close() error { return nil }
 
 type worker struct {
+	t      *Target
 	c      *client.Client
 	queue  string
 	out    []load.Delivery
 	leases []string
 }
 
+// Take of a single message is by the client's Worker, as programs do that work on
+// one at a time: it leases ahead, and settles in shared requests when the handler
+// has returned. Count tells when that is done.
 func (w *worker) Take(ctx context.Context, most int) ([]load.Delivery, error) {
+	if most == 1 {
+		h, err := w.t.shared().take(ctx)
+		if h == nil {
+			return nil, err
+		}
+		w.out = append(w.out[:0], load.Delivery{Payload: h.payload, Handle: h})
+		return w.out, nil
+	}
 	got, err := w.c.Lease(ctx, w.queue, client.LeaseOptions{Max: most, Wait: wait})
 	if err != nil {
 		if ctx.Err() != nil {
@@ -95,9 +115,9 @@ func (w *worker) Take(ctx context.Context, most int) ([]load.Delivery, error) {
 }
 
 func (w *worker) Ack(ctx context.Context, done []load.Delivery) error {
-	if len(done) == 1 {
-		_, err := w.c.Settle(ctx, w.queue, client.Settlement{LeaseID: done[0].Handle.(string), Do: client.DoAck})
-		return err
+	if h, ok := done[0].Handle.(*handed); ok {
+		close(h.done)
+		return nil
 	}
 	w.leases = w.leases[:0]
 	for _, d := range done {
@@ -115,4 +135,7 @@ func (w *worker) Ack(ctx context.Context, done []load.Delivery) error {
 	return nil
 }
 
-func (w *worker) Close() error { return nil }
+func (w *worker) Close() error {
+	w.t.left()
+	return nil
+}

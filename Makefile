@@ -62,7 +62,7 @@ compare: build ## qlogd beside other queue servers, in turns: all, or WORKS=prod
 .PHONY: peers
 peers: ## install what bench/ compares with, from Debian's packages, and try each one's driver out
 	bench/install-peers
-	cd bench && PEERS=1 go test -count=1 -v -timeout 30m -run '^TestPeers$$' ./peers
+	cd bench && PEERS=1 go test -count=1 -v -timeout 30m -run '^(TestPeers|TestLimits)$$' ./peers ./limits
 
 .PHONY: crash
 crash: ## kill -9 the real server 200 times under load (CRASH_KILLS=n)

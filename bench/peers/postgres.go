@@ -41,7 +41,7 @@ type postgres struct {
 
 const postgresBin = "/usr/lib/postgresql/15/bin/"
 
-func (*postgres) Name() string { return "postgresql" }
+func (*postgres) Name() string { return "postgres" }
 
 func (*postgres) Durable() string {
 	return "the transaction, of a batch or of an ack, is in the WAL, after fdatasync"

@@ -50,7 +50,7 @@ type rabbit struct {
 // Debian's wrappers in /usr/sbin change user and directory: these do not.
 const rabbitBin = "/usr/lib/rabbitmq/bin/"
 
-func (s *rabbit) Name() string { return fmt.Sprint("rabbitmq-x", s.nodes) }
+func (s *rabbit) Name() string { return fmt.Sprint("rabbitmq-", s.nodes) }
 
 func (s *rabbit) Durable() string {
 	if s.nodes > 1 {

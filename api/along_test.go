@@ -203,7 +203,7 @@ func TestNothingIsLostAlong(t *testing.T) {
 					s.mu.Unlock()
 					calls.Go(func() {
 						got := 0
-						_ = s.lease(ctx, w, wait, nil, none, func(sent pendingWrite) (int, error) {
+						_ = s.lease(ctx, w, wait, func(sent pendingWrite) (int, error) {
 							if ctx.Err() != nil && sent == nil {
 								fail("leased for one who has hung up")
 							}

@@ -148,7 +148,7 @@ type Cluster interface {
 }
 
 // Deps is what the API stands on. Rates, Load, Operations, Floors, Past, Proof,
-// Cluster, Age, AskOthers and Registry may be nil.
+// Cluster, Age, AskOthers, AskLeader and Registry may be nil.
 type Deps struct {
 	Proposer   Proposer
 	Barrier    Barrier
@@ -170,6 +170,10 @@ type Deps struct {
 	// those that gave one in time. What answers is the other nodes' Server: the
 	// name is one of the Ask constants.
 	AskOthers func(ctx context.Context, name string, body []byte) [][]byte
+	// AskLeader puts a question to the leader where that is another node, and
+	// waits for the answer as long as it leads; else it is an error. What answers
+	// is the leader's Server: the name is one of the Ask constants.
+	AskLeader func(ctx context.Context, name string, body []byte) ([]byte, error)
 	Logger    *slog.Logger
 	Registry  *prometheus.Registry // nil: an own one
 }

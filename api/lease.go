@@ -154,8 +154,20 @@ func (s *Server) lease(q *request, in *wire.LeaseRequest) error {
 		return &event.Command{Actor: q.actor(), Lease: cmd}
 	}
 	wait := time.Duration(in.WaitMS) * time.Millisecond
-	fresh := func() error { return s.barrier(q.Context()) }
-	if err := s.waits.lease(q.Context(), w, wait, s.drain, fresh, take); err != nil {
+	call := waiting{ws: s.waits, w: w, drain: s.drain, fresh: func() error { return s.barrier(q.Context()) }, take: take}
+	if s.deps.AskLeader != nil {
+		call.away = func(ctx context.Context, wait time.Duration) (n int, ended bool, err error) {
+			res, ended, err = s.waitAtLeader(ctx, &event.Command{Actor: q.actor(), Lease: cmd}, wait)
+			if n = len(res.Leased); n > 0 {
+				if err = may(); err != nil {
+					s.releaseAll(res.Leased)
+					return 0, true, err
+				}
+			}
+			return n, ended, err
+		}
+	}
+	if err := call.lease(q.Context(), wait); err != nil {
 		return err
 	}
 	if q.Context().Err() != nil && len(res.Leased) > 0 {
@@ -198,8 +210,16 @@ func unknown(err error) bool {
 // sending are the leases that go along with a produce, and whose they are.
 type sending struct {
 	queues []string
-	to     []*waiter // each is to be told by wake
+	to     []*waiter // told by tell, which must be called
 	leases []*event.Command
+}
+
+// tell hands over what waits for the leases' answers.
+func (a *sending) tell(answers []pendingWrite) {
+	for i, w := range a.to {
+		w.sent = answers[i]
+		w.wake <- struct{}{}
+	}
 }
 
 // sendLeases takes those out of line who wait here for what a command is about to

@@ -69,7 +69,9 @@ func newMetrics(s *Server) *metrics {
 	for c, name := range classNames {
 		m.classes[c] = m.commit.WithLabelValues(name)
 	}
-	reg.MustRegister(m.leaseLost, m.commit, m.requests, m.seconds, m)
+	waiting := prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "qlogd_lease_waiters", Help: "Leases that wait in line at this node, those of other nodes included."},
+		func() float64 { return float64(s.waits.waiting.Load()) })
+	reg.MustRegister(m.leaseLost, m.commit, m.requests, m.seconds, waiting, m)
 	return m
 }
 

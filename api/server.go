@@ -33,9 +33,10 @@ type Server struct {
 	metrics *metrics
 	openapi []byte // JSON
 
-	begun     atomic.Uint64 // requests
-	drain     chan struct{} // closed by Drain
-	drainOnce sync.Once
+	begun     atomic.Uint64   // requests
+	undrained context.Context // ended by Drain
+	drainNow  context.CancelFunc
+	drain     <-chan struct{} // undrained's
 	closed    chan struct{}
 	closeOnce sync.Once
 	done      sync.WaitGroup
@@ -49,9 +50,11 @@ func New(deps Deps, opts Options) *Server {
 	}
 	s := &Server{
 		deps: deps, opts: opts, log: deps.Logger,
-		drain: make(chan struct{}), closed: make(chan struct{}),
-		rules: map[string]access{}, ops: newTracker(), once: newOnceOnly(),
+		closed: make(chan struct{}),
+		rules:  map[string]access{}, ops: newTracker(), once: newOnceOnly(),
 	}
+	s.undrained, s.drainNow = context.WithCancel(context.Background())
+	s.drain = s.undrained.Done()
 	s.waits = newWaits(func(queue string, kinds []string) int { return deps.State.Leasable(queue, kinds) })
 	s.metrics = newMetrics(s)
 	s.openapi = openAPI(opts.Version)
@@ -69,7 +72,7 @@ func (s *Server) Count(events []event.Event) { s.metrics.count(events) }
 
 // Drain begins the end: /readyz says no, waiting leases answer empty, streams
 // end, new leases get 503 shutting_down. Other requests are still served.
-func (s *Server) Drain() { s.drainOnce.Do(func() { close(s.drain) }) }
+func (s *Server) Drain() { s.drainNow() }
 
 // How long nothing must have come until a server that drains is quiet, and how
 // long that is waited for.

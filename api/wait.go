@@ -45,6 +45,7 @@ type waits struct {
 	// losers are the waiters, by queue, that were granted work and leased nothing,
 	// again and again: they pause, in no line, and are to hear of new work.
 	losers map[string]map[*waiter]struct{}
+	away   map[string]int // waiters that wait at the leader, by queue
 	// missed are the queues whose newest produces brought nothing to lease.
 	missed map[string]missed
 }
@@ -97,7 +98,7 @@ func newWaits(leasable func(string, []string) int) *waits {
 	return &waits{
 		leasable: leasable, dirty: map[string]struct{}{}, bell: make(chan struct{}, 1),
 		lanes: map[string]map[string]*waitLane{}, losers: map[string]map[*waiter]struct{}{},
-		missed: map[string]missed{},
+		away: map[string]int{}, missed: map[string]missed{},
 	}
 }
 
@@ -153,9 +154,17 @@ func (ws *waits) run(closed <-chan struct{}) {
 	}
 }
 
-// freshAfter is when a waiter that has got nothing makes sure that this node is
-// not cut off. In a busy queue it has got something by then.
-const freshAfter = 20 * time.Millisecond
+const (
+	// settleIn is when a waiter that has got nothing settles in for longer: it
+	// waits at the leader, or makes sure that this node is not cut off. In a
+	// busy queue it has got something by then.
+	settleIn = 2 * time.Millisecond
+	// settleAgain doubles up to a second where the leader has sent it away.
+	settleAgain = 50 * time.Millisecond
+	// maxAway is how many waiters of a queue wait at the leader. Each is a call
+	// of its own; more are needed only where nothing is produced at this node.
+	maxAway = 4
+)
 
 // waiting is one lease call while it lasts.
 type waiting struct {
@@ -164,76 +173,124 @@ type waiting struct {
 	drain <-chan struct{}
 	fresh func() error
 	take  func(pendingWrite) (int, error)
+	// away has the lease wait at the leader in place of here, as long as wait.
+	// ended says that the leader has answered, and not before the wait was over.
+	// nil: it waits here.
+	away func(ctx context.Context, wait time.Duration) (n int, ended bool, err error)
 
 	soon, end *time.Timer
+	deadline  time.Time
 	known     chan error // what fresh returned
-	asked     bool       // fresh has returned
+	asking    bool       // fresh was called
+	asked     bool       // and has returned
 	over      bool       // end has come
+	back      int        // how often it came back from the leader
+	stays     bool       // and does not go again yet
 }
+
+// turn is how standing in line ended.
+type turn int
+
+const (
+	turnEnded   turn = iota // with the call
+	turnGranted             // it is w's turn
+	turnAway                // w is to wait at the leader
+)
 
 // lease calls take when there is work for w, until take gets some, wait is
 // over, or the server drains; both of the latter are no error. take leases or,
 // where that is under way, waits for the answer: then it is called whatever has
 // happened meanwhile, else not for a client that has hung up. fresh is called
 // before a queue is told to be empty: this node may be behind.
-func (ws *waits) lease(ctx context.Context, w *waiter, wait time.Duration, drain <-chan struct{}, fresh func() error, take func(sent pendingWrite) (int, error)) error {
-	c := &waiting{ws: ws, w: w, drain: drain, fresh: fresh, take: take}
+func (c *waiting) lease(ctx context.Context, wait time.Duration) error {
 	if wait <= 0 {
 		return c.once(ctx)
 	}
-	c.end, c.soon, c.known = time.NewTimer(wait), time.NewTimer(min(wait, freshAfter)), make(chan error, 1)
+	c.deadline = time.Now().Add(wait)
+	c.end, c.soon, c.known = time.NewTimer(wait), time.NewTimer(min(wait, settleIn)), make(chan error, 1)
 	defer c.end.Stop()
 	defer c.soon.Stop()
 	for losses := 0; ; {
 		// Granted at once after it lost, again and again: not hot. Else it is
 		// granted only what is new.
-		if !ws.enter(w) {
+		if !c.ws.enter(c.w) {
 			losses = 0
 		} else if losses > 1 {
-			ws.abandon(w)
+			c.ws.abandon(c.w)
 			if !c.pause(ctx, backoff(losses)) {
 				return ctx.Err()
 			}
-			ws.enter(w)
+			c.ws.enter(c.w)
 		}
-		if granted, err := c.stand(ctx); !granted {
+		var n int
+		turn, err := c.stand(ctx)
+		switch turn {
+		case turnEnded:
 			return err
+		case turnAway:
+			var ended bool
+			n, ended, err = c.away(ctx, time.Until(c.deadline))
+			c.ws.backFromAway(c.w)
+			if ended {
+				return err
+			}
+			c.stays = true
+			c.back++
+			c.soon.Reset(0)
+		case turnGranted:
+			var sent bool
+			if sent, n, err = c.serve(ctx); !sent {
+				losses++ // unless it got some; else another one was faster
+			}
 		}
-		sent, n, err := c.serve(ctx)
 		if err != nil || n > 0 || c.over {
 			return err
-		}
-		if !sent { // another one was faster
-			losses++
 		}
 	}
 }
 
-// stand waits in line until it is w's turn, or else for the call's end and its
-// error.
-func (c *waiting) stand(ctx context.Context) (granted bool, err error) {
+// stand waits in line until it is w's turn, or it is to go away, or else for the
+// call's end and its error.
+func (c *waiting) stand(ctx context.Context) (turn, error) {
+	leave := func(err error) (turn, error) {
+		if c.ws.leave(c.w) {
+			return turnGranted, nil
+		}
+		return turnEnded, err
+	}
 	for {
 		select {
 		case <-c.w.wake:
-			return true, nil
+			return turnGranted, nil
 		case <-c.soon.C:
-			go func() { c.known <- c.fresh() }()
+			if c.away != nil && !c.over && !c.stays && c.ws.goAway(c.w) {
+				return turnAway, nil
+			}
+			if !c.asking {
+				c.asking = true
+				go func() { c.known <- c.fresh() }()
+			}
+			if c.stays {
+				c.stays = false
+				c.soon.Reset(min(settleAgain<<min(c.back, 10), time.Second))
+			}
 		case err := <-c.known:
 			if c.asked = true; err != nil {
-				return c.ws.leave(c.w), err
+				return leave(err)
 			}
 			c.ws.again(c.w) // what was applied may not have been told yet
 			if c.over {
-				return c.ws.leave(c.w), nil
+				return leave(nil)
 			}
 		case <-c.end.C:
 			if c.over = true; c.asked {
-				return c.ws.leave(c.w), nil
+				return leave(nil)
 			}
+			c.soon.Reset(0)
 		case <-c.drain:
-			return c.ws.leave(c.w), nil
+			return leave(nil)
 		case <-ctx.Done():
-			return c.ws.leave(c.w), ctx.Err()
+			return leave(ctx.Err())
 		}
 	}
 }
@@ -388,6 +445,30 @@ func (ws *waits) leave(w *waiter) bool {
 		<-w.wake
 	}
 	return granted
+}
+
+// goAway takes w out of line to wait at the leader, if it was not granted before
+// and there is a place.
+func (ws *waits) goAway(w *waiter) bool {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	q := w.queues[0]
+	if w.granted || len(w.queues) > 1 || ws.away[q] >= maxAway {
+		return false
+	}
+	ws.remove(w)
+	ws.away[q]++
+	return true
+}
+
+// backFromAway gives the place free that goAway took.
+func (ws *waits) backFromAway(w *waiter) {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	q := w.queues[0]
+	if ws.away[q]--; ws.away[q] == 0 {
+		delete(ws.away, q)
+	}
 }
 
 // answerTo returns what waits for the answer to a lease that was sent for w; nil:

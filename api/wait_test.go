@@ -64,7 +64,10 @@ func (s *shop) take(name, key string, most int, before func()) func(pendingWrite
 	}
 }
 
-func none() error { return nil }
+func (s *shop) lease(ctx context.Context, w *waiter, d time.Duration, take func(pendingWrite) (int, error)) error {
+	c := &waiting{ws: s.waits, w: w, fresh: func() error { return nil }, take: take}
+	return c.lease(ctx, d)
+}
 
 // wait starts a waiter for a queue and lets it come to rest.
 func (s *shop) wait(name, q string, most int, d time.Duration, before func()) (done chan error, cancel func()) {
@@ -76,7 +79,7 @@ func (s *shop) wait(name, q string, most int, d time.Duration, before func()) (d
 		kinds = []string{kind}
 	}
 	go func() {
-		done <- s.lease(ctx, newWaiter([]string{queue}, kinds, most), d, nil, none, s.take(name, q, most, before))
+		done <- s.lease(ctx, newWaiter([]string{queue}, kinds, most), d, s.take(name, q, most, before))
 	}()
 	synctest.Wait()
 	return done, cancel
@@ -226,7 +229,7 @@ func TestKindsAndSeveralQueues(t *testing.T) {
 
 		done := make(chan error, 1)
 		w := newWaiter([]string{"a", "b"}, nil, 1)
-		go func() { done <- s.lease(context.Background(), w, time.Hour, nil, none, s.take("two", "b", 1, nil)) }()
+		go func() { done <- s.lease(context.Background(), w, time.Hour, s.take("two", "b", 1, nil)) }()
 		synctest.Wait()
 		s.put("b", 1)
 		if <-done; !strings.HasSuffix(s.got(), "two:1") || len(s.lanes) != 0 {
@@ -244,7 +247,7 @@ func TestEmptyGrantsAreNotHot(t *testing.T) {
 		done := make(chan error, 1)
 		asked := 0
 		go func() {
-			done <- s.lease(context.Background(), newWaiter([]string{"q"}, nil, 1), 30*time.Second, nil, none, func(pendingWrite) (int, error) { asked++; return 0, nil })
+			done <- s.lease(context.Background(), newWaiter([]string{"q"}, nil, 1), 30*time.Second, func(pendingWrite) (int, error) { asked++; return 0, nil })
 		}()
 		if err := <-done; err != nil || asked > 45 {
 			t.Errorf("%v, %d asked", err, asked)
@@ -269,7 +272,7 @@ func TestLosersAreNotDeaf(t *testing.T) {
 				var mine atomic.Bool
 				got := make(chan time.Time, 1)
 				go func() {
-					_ = s.lease(t.Context(), newWaiter([]string{"p", "q"}, nil, 1), time.Minute, nil, none, func(pendingWrite) (int, error) {
+					_ = s.lease(t.Context(), newWaiter([]string{"p", "q"}, nil, 1), time.Minute, func(pendingWrite) (int, error) {
 						asked.Add(1)
 						won := mine.Load()
 						time.Sleep(trip)
@@ -317,7 +320,7 @@ func TestManyWaiters(t *testing.T) {
 		for i := range 50 {
 			wg.Go(func() {
 				for range 20 {
-					_ = s.lease(context.Background(), newWaiter([]string{"q"}, nil, 1+i%3), time.Hour, nil, none, s.take("x", "q", 1, nil))
+					_ = s.lease(context.Background(), newWaiter([]string{"q"}, nil, 1+i%3), time.Hour, s.take("x", "q", 1, nil))
 				}
 			})
 		}

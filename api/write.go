@@ -61,10 +61,7 @@ func (s *Server) propose(ctx context.Context, c *event.Command, key string) (eve
 			return s.deps.Proposer.Propose(ctx, c)
 		}
 		answers := s.deps.Proposer.Begin(c, along.leases)
-		for i, w := range along.to {
-			w.sent = answers[i+1]
-			w.wake <- struct{}{}
-		}
+		along.tell(answers[1:])
 		res, err := answers[0](ctx)
 		if err != nil || !slices.ContainsFunc(res.Produced, func(p event.Produced) bool { return !p.Duplicate }) {
 			for _, queue := range along.queues {

@@ -35,6 +35,7 @@ type proposer struct {
 	failed  chan struct{}         // closed when the replica has failed
 	idle    func()                // told that nothing is under way any more
 	landed  landings
+	along   func(command []byte) ([]*event.Command, func([]func(context.Context) (event.Result, error))) // Options.Along
 
 	// Of forwarding: who leads, where it is another node, and how to reach it;
 	// nil on a node without a network.
@@ -88,7 +89,7 @@ func newProposer(o Options, f *fsm, c *clock, fatal func(error), failed chan str
 	p := &proposer{
 		limits: o.Limits, patient: o.LeaderWait, logger: o.Logger, metrics: o.Metrics, disk: newDisk(o), clock: c, fsm: f, fatal: fatal,
 		retire: make(chan *flight, o.Limits.Entries), wake: make(chan struct{}, 1),
-		gone: make(chan struct{}), failed: failed, idle: func() {},
+		gone: make(chan struct{}), failed: failed, idle: func() {}, along: o.Along,
 		target: func() (peer.Target, bool) { return peer.Target{}, false },
 	}
 	p.landed.fsm = f
@@ -183,27 +184,43 @@ func (p *proposer) propose(ctx context.Context, c *event.Command) (event.Result,
 
 // begin is Replica.Begin.
 func (p *proposer) begin(c *event.Command, along []*event.Command) []func(context.Context) (event.Result, error) {
-	list := make([]*pending, 1+len(along))
-	why := make([]*event.Problem, len(list))
-	for i := range list {
-		if i > 0 {
-			c = along[i-1]
-		}
-		list[i], why[i] = p.admit(c)
-	}
+	list, why := p.admitAll(append([]*event.Command{c}, along...))
 	p.mu.Lock()
-	for i, d := range list {
-		switch {
-		case p.closing:
-			why[i] = shuttingDown()
-		case why[0] != nil:
+	if p.closing {
+		why[0] = shuttingDown()
+	}
+	if p.pushAllLocked(list[:1], why[:1]); why[0] == nil {
+		p.pushAllLocked(list[1:], why[1:])
+	} else {
+		for i := range why {
 			why[i] = why[0]
-		case why[i] == nil:
-			why[i] = p.pushLocked(d)
 		}
 	}
 	p.changedLocked()
 	p.mu.Unlock()
+	return p.waits(list, why)
+}
+
+// admitAll admits commands; why says why not.
+func (p *proposer) admitAll(cmds []*event.Command) (list []*pending, why []*event.Problem) {
+	list, why = make([]*pending, len(cmds)), make([]*event.Problem, len(cmds))
+	for i, c := range cmds {
+		list[i], why[i] = p.admit(c)
+	}
+	return list, why
+}
+
+// pushAllLocked lets those wait that were admitted.
+func (p *proposer) pushAllLocked(list []*pending, why []*event.Problem) {
+	for i, d := range list {
+		if why[i] == nil {
+			why[i] = p.pushLocked(d)
+		}
+	}
+}
+
+// waits returns what waits for the answers, each to be called once.
+func (p *proposer) waits(list []*pending, why []*event.Problem) []func(context.Context) (event.Result, error) {
 	waits := make([]func(context.Context) (event.Result, error), len(list))
 	for i, d := range list {
 		waits[i] = func(ctx context.Context) (event.Result, error) {

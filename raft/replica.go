@@ -75,6 +75,7 @@ type Replica struct {
 	contact     contacts               // age.go
 	apart       apart                  // apart.go
 	nudges      *nudges                // nudge.go
+	asked       questions              // ask.go
 	confirmer   *confirmer             // confirm.go
 	unaddressed atomic.Bool            // that its address is not taken was told
 	joined      atomic.Bool            // join.go: the configuration has had this server

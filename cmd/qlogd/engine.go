@@ -97,13 +97,13 @@ func openEngine(n *node) (_ *engine, err error) {
 	if e.models, err = store.Open(datadir.Path(c.DataDir, datadir.ProjectionFile), card.ClusterID, store.Options{Logger: logger}); err != nil {
 		return nil, err
 	}
-	// Machine and api know each other only by these two hooks, and the api is
+	// Machine, Raft and api know each other only by these hooks, and the api is
 	// made after Raft has begun to apply: so they look it up.
 	hooks := &hooks{discards: newDiscards(logger)}
 	e.machine = machine.New(found.State, e.log, machine.Options{
 		Options: fsm.Options{Touched: hooks.touched, Known: rules()}, Count: hooks.count,
 	})
-	ro.Machine = e.machine
+	ro.Machine, ro.Along = e.machine, hooks.along
 	// Raft last of what writes: from here on entries are applied.
 	if e.replica, err = raft.Open(ro); err != nil {
 		return nil, err
@@ -134,6 +134,7 @@ func (e *engine) stop(ctx context.Context) error {
 	e.cancel()
 	e.work.Wait()
 	e.peers.Handle(api.AskOperations, nil)
+	e.replica.HandleMembers(api.AskWait, nil)
 	e.api.Close()
 	// Raft before the event log: it applies until it has stopped.
 	err := e.replica.Shutdown(ctx)

@@ -91,4 +91,5 @@ func (e *engine) answerOthers() {
 	e.peers.Handle(api.AskOperations, func(_ context.Context, _ peer.Identity, body []byte) ([]byte, error) {
 		return e.api.LocalOperations(body), nil
 	})
+	e.replica.HandleMembers(api.AskWait, e.api.WaitHere)
 }

@@ -37,6 +37,7 @@ func (e *engine) deps(source *replay.Source, registry *prometheus.Registry) api.
 		Cluster:    clusterView{e.replica},
 		Age:        e.replica.Age,
 		AskOthers:  e.askOthers,
+		AskLeader:  e.replica.AskLeader,
 		Logger:     e.logger,
 		Registry:   registry,
 	}
@@ -127,6 +128,13 @@ func (h *hooks) touched(queues []string) {
 	if s := h.api.Load(); s != nil {
 		s.Applied(queues)
 	}
+}
+
+func (h *hooks) along(command []byte) ([]*event.Command, func([]func(context.Context) (event.Result, error))) {
+	if s := h.api.Load(); s != nil {
+		return s.Along(command)
+	}
+	return nil, nil
 }
 
 func (h *hooks) count(events []event.Event) {

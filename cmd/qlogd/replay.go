@@ -24,6 +24,9 @@ type replayer struct {
 	into         string
 	archive      string
 	whatIf       string
+	against      string
+	bisect       string
+	exhaustive   bool
 	tolerance    time.Duration
 
 	log      *openLog
@@ -46,7 +49,11 @@ such as 15m, start, or now. Both ends are inclusive.
   --verify  checks every checksum and the hash chain, folds the whole log, and
             compares with every checkpoint. A difference is named, exit code 3.
   --diff    tells what changed between the two instants, queue by queue and
-            message by message.
+            message by message; with --against what is different in another
+            node's data directory, or in the live state of a running server
+            (exit code 3 if anything is).
+  --bisect  finds the first event between the two instants after which a CEL
+            predicate over the state holds, such as queue('jobs').depth > 100.
   --into    writes a new data directory with the state as of --to, which
             "qlogd serve --data-dir" opens as a node of its own: the log up to
             there unchanged, time going on from that instant.
@@ -64,6 +71,9 @@ With --output json every line is an object: {"event": …}, and last {"state": �
   qlogd replay --message 01J… -o json | jq .event.type
   qlogd replay --data-dir /backup/qlogd --verify
   qlogd replay --from index:1200 --diff
+  qlogd replay --diff --data-dir n1 --against n2
+  qlogd replay --diff --against http://127.0.0.1:7070
+  qlogd replay --bisect "queue('jobs').dead_lettered_total >= 10"
   qlogd replay --archive s3://backup/qlogd --from 2026-01-01T00:00:00Z --message 01J…
   qlogd replay --to 01J… --into ./then && qlogd serve --data-dir ./then`,
 		Args: args(cobra.NoArgs),
@@ -84,7 +94,10 @@ With --output json every line is an object: {"event": …}, and last {"state": �
 	f.StringVar(&r.archive, "archive", "", "read an archive, DIR or s3://bucket/prefix, alone or before --data-dir")
 	f.StringVar(&r.whatIf, "what-if", "", "a YAML file of other policies: queues: {jobs: {delivery: {max_attempts: 3}}}; * is every other queue")
 	f.DurationVar(&r.tolerance, "tolerance", time.Second, "with --what-if: by how much times may differ")
-	cmd.MarkFlagsMutuallyExclusive("verify", "diff", "into", "what-if")
+	f.StringVar(&r.against, "against", "", "with --diff: compare with another data directory, or with the server at http://…")
+	f.StringVar(&r.bisect, "bisect", "", "find the first event after which this CEL predicate holds")
+	f.BoolVar(&r.exhaustive, "exhaustive", false, "with --bisect: look at every entry, for a predicate that comes and goes")
+	cmd.MarkFlagsMutuallyExclusive("verify", "diff", "into", "what-if", "bisect")
 	cmd.MarkFlagsMutuallyExclusive("data-dir", "addr")
 	cmd.MarkFlagsMutuallyExclusive("archive", "addr")
 	a.authFlags(cmd)
@@ -108,9 +121,15 @@ func (r *replayer) run(ctx context.Context, dirGiven bool) error {
 	if err := r.parse(); err != nil {
 		return err
 	}
+	switch {
+	case r.against != "" && !r.diff:
+		return usagef("--against goes with --diff")
+	case r.exhaustive && r.bisect == "":
+		return usagef("--exhaustive goes with --bisect")
+	}
 	if r.reach.addr != "" {
-		if r.verify || r.diff || r.into != "" || r.whatIf != "" {
-			return usagef("--verify, --diff, --into and --what-if read a data directory: give --data-dir in place of --addr")
+		if r.verify || r.diff || r.into != "" || r.whatIf != "" || r.bisect != "" {
+			return usagef("--verify, --diff, --bisect, --into and --what-if read a data directory: give --data-dir in place of --addr")
 		}
 		return r.remote(ctx)
 	}
@@ -130,6 +149,10 @@ func (r *replayer) run(ctx context.Context, dirGiven bool) error {
 		return err
 	}
 	switch {
+	case r.against != "":
+		return instantError(r.tellAgainst(ctx, d))
+	case r.bisect != "":
+		return instantError(r.tellBisect(ctx, d))
 	case r.diff:
 		return instantError(r.tellDiff(ctx, d))
 	case r.into != "":

@@ -53,24 +53,12 @@ func (r *replayer) tellDiff(ctx context.Context, d *replay.Dir) error {
 	bar := r.progress("folding", true)
 	var beforeClock, afterClock int64
 	_, _, cost, err := d.Diff(ctx, r.from, r.to, r.filter, func(before, after int64) { beforeClock, afterClock = before, after; bar.done() }, func(c *replay.Change) error {
-		body := diffBody{Queue: c.Queue}
 		if c.Message != (event.ID{}) {
 			messages++
-			body.MessageID = c.Message.String()
-			body.Before, body.After = messageSideOf(c.Before), messageSideOf(c.After)
 		} else {
 			queues++
-			body.Before, body.After = queueSideOf(c.QueueBefore, beforeClock), queueSideOf(c.QueueAfter, afterClock)
 		}
-		if r.output == "json" {
-			return printer.wire(diffLine{body})
-		}
-		what := "queue"
-		if body.MessageID != "" {
-			what = body.MessageID
-		}
-		_, err := fmt.Fprintf(out, "%-20s  %-26s  %s → %s\n", c.Queue, what, sideText(body.Before), sideText(body.After))
-		return err
+		return r.change(&printer, c, beforeClock, afterClock)
 	})
 	bar.done()
 	if err != nil {
@@ -81,6 +69,31 @@ func (r *replayer) tellDiff(ctx context.Context, d *replay.Dir) error {
 		fmt.Fprintf(r.stderr, "%s folded\n", plural(int(cost.Blocks), "block", "blocks"))
 	}
 	return out.Flush()
+}
+
+// change prints a queue or a message that differs.
+func (r *replayer) change(out *app, c *replay.Change, beforeClock, afterClock int64) error {
+	body := diffBody{Queue: c.Queue}
+	if c.Message != (event.ID{}) {
+		body.MessageID = c.Message.String()
+		body.Before, body.After = messageSideOf(c.Before), messageSideOf(c.After)
+	} else {
+		body.Before, body.After = queueSideOf(c.QueueBefore, beforeClock), queueSideOf(c.QueueAfter, afterClock)
+	}
+	return r.line(out, body)
+}
+
+// line prints one difference.
+func (r *replayer) line(out *app, body diffBody) error {
+	if r.output == "json" {
+		return out.wire(diffLine{body})
+	}
+	what := "queue"
+	if body.MessageID != "" {
+		what = body.MessageID
+	}
+	_, err := fmt.Fprintf(out.stdout, "%-20s  %-26s  %s → %s\n", body.Queue, what, sideText(body.Before), sideText(body.After))
+	return err
 }
 
 func queueSideOf(q *event.QueueView, clock int64) any {

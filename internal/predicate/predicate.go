@@ -1,0 +1,217 @@
+// Package predicate asks questions about a state in CEL, the language that
+// policies and webhooks speak: queue('jobs').depth > 100.
+package predicate
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"strings"
+	"time"
+
+	"cel.dev/cel-go/cel"
+	"cel.dev/cel-go/common/types"
+	"cel.dev/cel-go/common/types/ref"
+	"cel.dev/cel-go/ext"
+
+	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/projections"
+)
+
+// Queue is a queue as an expression sees it. Of one that is not there, exists
+// is false and all else zero.
+type Queue struct {
+	Name       string `cel:"name"`
+	Exists     bool   `cel:"exists"`
+	Paused     bool   `cel:"paused"`
+	Depth      int64  `cel:"depth"`
+	Held       int64  `cel:"held"`
+	Scheduled  int64  `cel:"scheduled"`
+	InFlight   int64  `cel:"in_flight"`
+	Bytes      int64  `cel:"bytes"`
+	OldestAge  int64  `cel:"oldest_message_age_seconds"`
+	Partitions int64  `cel:"partitions"`
+
+	Enqueued     int64 `cel:"enqueued_total"`
+	Acked        int64 `cel:"acked_total"`
+	DeadLettered int64 `cel:"dead_lettered_total"`
+	Discarded    int64 `cel:"discarded_total"`
+	Replayed     int64 `cel:"replayed_total"`
+}
+
+// Message is a live message as an expression sees it. Of one that is not there
+// (any more), exists is false, state "" and all else zero.
+type Message struct {
+	ID          string    `cel:"id"`
+	Exists      bool      `cel:"exists"`
+	Queue       string    `cel:"queue"`
+	Key         string    `cel:"key"`
+	Kind        string    `cel:"kind"`
+	State       string    `cel:"state"`
+	Held        bool      `cel:"held"`
+	Priority    int64     `cel:"priority"`
+	Attempt     int64     `cel:"attempt"`
+	Size        int64     `cel:"size"`
+	EnqueuedAt  time.Time `cel:"enqueued_at"`
+	AvailableAt time.Time `cel:"available_at"`
+	DeadReason  string    `cel:"dead_reason"` // of a dead one: why it died, and where
+	DeadQueue   string    `cel:"dead_queue"`
+}
+
+// Limits of an expression and of one look at a state.
+const (
+	maxExpression = 8 << 10
+	maxCost       = 1_000_000
+)
+
+// Predicate is an expression that was checked. It is not for use by several
+// goroutines.
+type Predicate struct {
+	program cel.Program
+	adapter types.Adapter
+	state   *projections.State // while it is asked
+}
+
+// Help tells what an expression can be about.
+const Help = `index                 the Raft index of the newest entry
+time                  the log's clock, a timestamp
+queue('q')            a queue: name, exists, paused, depth, held, scheduled,
+                      in_flight, bytes, oldest_message_age_seconds, partitions,
+                      enqueued_total, acked_total, dead_lettered_total,
+                      discarded_total, replayed_total
+queues                all queues by name: 'q' in queues, queues.exists(n, …)
+message('01…')        a live message: id, exists, queue, key, kind, state, held,
+                      priority, attempt, size, enqueued_at, available_at,
+                      dead_reason, dead_queue
+messages('q')         all live messages of a queue`
+
+// Compile checks an expression. Its errors tell the place.
+func Compile(text string) (*Predicate, error) {
+	if len(text) > maxExpression {
+		return nil, fmt.Errorf("the predicate has %d bytes, at most %d are taken", len(text), maxExpression)
+	}
+	p := &Predicate{}
+	queue, message := cel.ObjectType("predicate.Queue"), cel.ObjectType("predicate.Message")
+	env, err := cel.NewEnv(
+		ext.NativeTypes(reflect.TypeFor[Queue](), reflect.TypeFor[Message](), ext.ParseStructTag("cel")),
+		cel.Variable("index", cel.IntType),
+		cel.Variable("time", cel.TimestampType),
+		cel.Variable("queues", cel.MapType(cel.StringType, queue)),
+		cel.Function("queue", cel.Overload("queue_string", []*cel.Type{cel.StringType}, queue, cel.UnaryBinding(p.queue))),
+		cel.Function("message", cel.Overload("message_string", []*cel.Type{cel.StringType}, message, cel.UnaryBinding(p.message))),
+		cel.Function("messages", cel.Overload("messages_string", []*cel.Type{cel.StringType}, cel.ListType(message), cel.UnaryBinding(p.messages))),
+	)
+	if err != nil {
+		return nil, err
+	}
+	ast, issues := env.Compile(text)
+	if issues.Err() != nil {
+		return nil, fmt.Errorf("the predicate: %w", issues.Err())
+	}
+	if ast.OutputType() != cel.BoolType {
+		return nil, fmt.Errorf("the predicate must be true or false, this is %s", ast.OutputType())
+	}
+	p.adapter = env.CELTypeAdapter()
+	p.program, err = env.Program(ast, cel.CostLimit(maxCost), cel.EvalOptions(cel.OptOptimize))
+	return p, err
+}
+
+// Holds reports whether the predicate is true of a state. Asking for a queue by
+// queues['q'] that is not there is no error: then it does not hold.
+func (p *Predicate) Holds(s *projections.State) (bool, error) {
+	p.state = s
+	defer func() { p.state = nil }()
+	out, _, err := p.program.Eval(map[string]any{
+		"index":  int64(s.Index()),
+		"time":   time.UnixMilli(s.Clock()).UTC(),
+		"queues": func() any { return p.all() },
+	})
+	if err != nil {
+		if strings.Contains(err.Error(), "no such key") {
+			return false, nil
+		}
+		if strings.Contains(err.Error(), "cost limit exceeded") {
+			return false, fmt.Errorf("the predicate costs too much at index %d: it looks at more than about %d things; narrow it down", s.Index(), maxCost)
+		}
+		return false, fmt.Errorf("the predicate at index %d: %w", s.Index(), err)
+	}
+	holds, ok := out.Value().(bool)
+	if !ok {
+		return false, errors.New("the predicate gave neither true nor false")
+	}
+	return holds, nil
+}
+
+func (p *Predicate) all() map[string]*Queue {
+	out := map[string]*Queue{}
+	for _, q := range p.state.Queues() {
+		out[q.Name] = queueOf(&q, p.state.Clock())
+	}
+	return out
+}
+
+func (p *Predicate) queue(name ref.Val) ref.Val {
+	if p.state == nil {
+		return types.NewErr("no state")
+	}
+	q, ok := p.state.Queue(string(name.(types.String)))
+	if !ok {
+		return p.adapter.NativeToValue(&Queue{Name: string(name.(types.String))})
+	}
+	return p.adapter.NativeToValue(queueOf(&q, p.state.Clock()))
+}
+
+func queueOf(q *event.QueueView, clock int64) *Queue {
+	t := &q.Stats
+	out := &Queue{
+		Name: q.Name, Exists: true, Paused: q.Paused, Depth: t.Ready, Held: t.Held, Scheduled: t.Scheduled, InFlight: t.InFlight,
+		Bytes: t.Bytes, Partitions: t.Partitions, Enqueued: t.Enqueued, Acked: t.Acked, DeadLettered: t.DeadLettered,
+		Discarded: t.Discarded, Replayed: t.Replayed,
+	}
+	if t.Oldest > 0 {
+		out.OldestAge = max(0, clock-t.Oldest) / 1000
+	}
+	return out
+}
+
+func (p *Predicate) message(text ref.Val) ref.Val {
+	if p.state == nil {
+		return types.NewErr("no state")
+	}
+	id, err := event.ParseID(string(text.(types.String)))
+	if err != nil {
+		return types.NewErr("message('%.40s') is %v", string(text.(types.String)), err)
+	}
+	m, ok := p.state.Message(id)
+	if !ok {
+		return p.adapter.NativeToValue(&Message{ID: id.String()})
+	}
+	return p.adapter.NativeToValue(messageOf(&m))
+}
+
+func (p *Predicate) messages(queue ref.Val) ref.Val {
+	if p.state == nil {
+		return types.NewErr("no state")
+	}
+	views, more := p.state.Messages(string(queue.(types.String)), event.MessageFilter{Limit: maxCost})
+	if more {
+		return types.NewErr("queue %s has more than %d messages, too many to look at each", queue, maxCost)
+	}
+	out := make([]*Message, len(views))
+	for i := range views {
+		out[i] = messageOf(&views[i])
+	}
+	return p.adapter.NativeToValue(out)
+}
+
+func messageOf(m *event.MessageView) *Message {
+	out := &Message{
+		ID: m.ID.String(), Exists: true, Queue: m.Queue, Key: m.Key, Kind: m.Kind, State: m.State.String(), Held: m.Held,
+		Priority: int64(m.Priority), Attempt: int64(m.Attempt), Size: int64(m.Size),
+		EnqueuedAt: time.UnixMilli(m.EnqueuedAt).UTC(), AvailableAt: time.UnixMilli(m.Due).UTC(),
+	}
+	if m.Dead != nil {
+		out.DeadReason, out.DeadQueue = m.Dead.Reason.String(), m.Dead.Queue
+	}
+	return out
+}

@@ -1,0 +1,102 @@
+package predicate
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/qlogd/qlogd/fsm"
+	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/projections"
+)
+
+type nowhere struct{}
+
+func (nowhere) Append(*event.Block) error { return nil }
+
+// state has a queue jobs with three messages, the first of them leased.
+func state(t *testing.T) (*projections.State, event.ID) {
+	t.Helper()
+	s := projections.New()
+	m := fsm.New(s, nowhere{}, fsm.Options{})
+	do := func(index uint64, c *event.Command) event.Result {
+		e := &event.Entry{Rules: event.Rules, Time: 1_700_000_000_000 + int64(index)*1000, Commands: [][]byte{event.EncodeCommand(c)}}
+		r, err := m.Apply(index, e.Encode())
+		if err != nil || r[0].Problem != nil {
+			t.Fatal(err, r[0].Problem)
+		}
+		return r[0]
+	}
+	do(1, &event.Command{PutQueue: &event.PutQueue{Name: "jobs", Policy: event.DefaultPolicy()}})
+	p := &event.Produce{Queue: "jobs"}
+	for i := range 3 {
+		p.Messages = append(p.Messages, event.NewMessage{Key: fmt.Sprint("k", i), Priority: 5, Size: 2})
+	}
+	id := do(2, &event.Command{Produce: p}).Produced[0].ID
+	do(3, &event.Command{Lease: &event.Lease{Queues: []string{"jobs"}, Max: 1}})
+	return s, id
+}
+
+func TestPredicates(t *testing.T) {
+	s, id := state(t)
+	for text, want := range map[string]bool{
+		`queue('jobs').depth == 2 && queue('jobs').in_flight == 1`:          true,
+		`queue('nobody').exists`:                                            false,
+		`queue('nobody').depth == 0`:                                        true,
+		`'jobs' in queues && queues['jobs'].enqueued_total == 3`:            true,
+		`queues['nobody'].depth > 0`:                                        false,
+		`queues.exists(q, queues[q].in_flight > 0)`:                         true,
+		`size(messages('jobs')) == 3`:                                       true,
+		`messages('jobs').exists(m, m.state == 'leased' && m.attempt == 1)`: true,
+		`messages('jobs').all(m, m.key.startsWith('k') && m.priority == 5)`: true,
+		`size(messages('nobody')) > 0`:                                      false,
+		`message('` + id.String() + `').state == 'leased'`:                  true,
+		`message('01ARZ3NDEKTSV4RRFFQ69G5FAV').exists`:                      false,
+		`index == 3`: true,
+		`time > timestamp('2023-11-14T22:13:22Z') && time < timestamp('2024-01-01T00:00:00Z')`: true,
+		`message('` + id.String() + `').enqueued_at < time`:                                    true,
+		`queue('jobs').oldest_message_age_seconds >= 1`:                                        true,
+	} {
+		p, err := Compile(text)
+		if err != nil {
+			t.Errorf("%s: %v", text, err)
+			continue
+		}
+		if got, err := p.Holds(s); err != nil || got != want {
+			t.Errorf("%s: %t, %v", text, got, err)
+		}
+	}
+}
+
+func TestWrongPredicatesAreToldWithTheirPlace(t *testing.T) {
+	for text, want := range map[string]string{
+		`queue('jobs').dept > 1`:         "undefined field 'dept'",
+		`queue('jobs').depth > 'x'`:      "no matching overload",
+		`queue('jobs').depth`:            "must be true or false, this is int",
+		`quee('jobs').depth > 1`:         "undeclared reference to 'quee'",
+		`queue('jobs').depth >`:          "Syntax error",
+		``:                               "Syntax error",
+		strings.Repeat("true && ", 2000): "at most 8192 are taken",
+	} {
+		if _, err := Compile(text); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+}
+
+func TestWhatFailsWhileAsking(t *testing.T) {
+	s, _ := state(t)
+	for text, want := range map[string]string{
+		`message('x').exists`:      "not a ULID",
+		`1 / (index - index) == 1`: "division by zero",
+		`[1,2,3,4,5,6,7,8,9,10].all(a, [1,2,3,4,5,6,7,8,9,10].all(b, [1,2,3,4,5,6,7,8,9,10].all(c, [1,2,3,4,5,6,7,8,9,10].all(d, [1,2,3,4,5,6,7,8,9,10].all(e, [1,2,3,4,5,6,7,8,9,10].all(f, a+b+c+d+e+f+index > 0))))))`: "costs too much",
+	} {
+		p, err := Compile(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := p.Holds(s); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+}

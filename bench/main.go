@@ -16,6 +16,8 @@ import (
 	"fmt"
 	"os"
 	"strings"
+
+	"github.com/qlogd/qlogd/bench/limits"
 )
 
 var commands = []struct {
@@ -27,6 +29,7 @@ var commands = []struct {
 }
 
 func main() {
+	limits.Main() // in a child it does not return
 	if err := command(os.Args[1:]); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)

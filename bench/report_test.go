@@ -97,6 +97,13 @@ func TestTargets(t *testing.T) {
 	if err != nil || len(plan) == 0 {
 		t.Fatal(err)
 	}
+	for _, p := range plan {
+		for _, name := range p.systems {
+			if _, err := systemNamed(name, "qlogd"); err != nil {
+				t.Error(err)
+			}
+		}
+	}
 	for _, target := range targets {
 		if _, ok := metrics[target.Metric]; !ok {
 			t.Errorf("%+v: no such metric", target)

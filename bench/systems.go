@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/qlogd/qlogd/bench/limits"
 	"github.com/qlogd/qlogd/bench/peers"
 	"github.com/qlogd/qlogd/bench/qlogd"
 	"github.com/qlogd/qlogd/bench/system"
@@ -36,8 +37,8 @@ func systemNamed(name, bin string) (system.System, error) {
 	return nil, fmt.Errorf("no system %q; there are %s", name, strings.Join(names, " "))
 }
 
-// others are the systems that qlogd is compared with.
-func others() []system.System { return peers.All() }
+// others are the systems and limits that qlogd is compared with.
+func others() []system.System { return append(peers.All(), limits.All()...) }
 
 // version asks a system for its version, where it can tell.
 func version(s system.System) string {

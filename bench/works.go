@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/qlogd/qlogd/bench/system"
 	"github.com/qlogd/qlogd/internal/load"
 )
 
@@ -67,7 +68,7 @@ func (w work) do(ctx context.Context, t load.Target, size int, warmup, d time.Du
 	if w.how == poll {
 		return load.Poll(ctx, t, c)
 	}
-	return load.Run(ctx, t, c)
+	return system.Load(ctx, t, c)
 }
 
 // A metric's name says whether more of it is better.
@@ -123,9 +124,12 @@ const (
 	q1, q3, q3plain     = "qlogd-1", "qlogd-3", "qlogd-3-plain"
 	natsR1, natsR3      = "nats-r1-always", "nats-r3-always"
 	natsLax             = "nats-r3"
+	natsR1Atomic        = "nats-r1-always-atomic"
+	natsR3Atomic        = "nats-r3-always-atomic"
 	rabbit1, rabbit3    = "rabbitmq-1", "rabbitmq-3"
 	redis, pg, beanstlk = "redis-always", "postgres", "beanstalkd"
 	limitRaft, limitWeb = "limit-raft-3", "limit-http-json"
+	limitSync           = "limit-fsync"
 	inSeries            = limitRaft + "+" + limitWeb
 )
 
@@ -133,9 +137,11 @@ const (
 var targets = []wanted{
 	{Work: "produce3", Metric: rate, Ours: q3, Against: rabbit3, Ratio: 2.5},
 	{Work: "produce3", Metric: rate, Ours: q3, Against: natsR3, Ratio: 1.5},
+	{Work: "produce3", Metric: rate, Ours: q3, Against: natsR3Atomic},
 	{Work: "produce3", Metric: rate, Ours: q3, Against: natsLax, Ratio: 1.0},
 	{Work: "cycle3", Metric: rate, Ours: q3, Against: rabbit3, Ratio: 3.5},
 	{Work: "cycle3", Metric: rate, Ours: q3, Against: natsR3, Ratio: 2.2},
+	{Work: "cycle3", Metric: rate, Ours: q3, Against: natsR3Atomic},
 	{Work: "cycle3", Metric: rate, Ours: q3, Against: natsLax, Ratio: 1.3},
 	{Work: "enqueue3", Metric: rate, Ours: q3, Against: rabbit3, Ratio: 4},
 	{Work: "enqueue3", Metric: rate, Ours: q3, Against: natsR3, Ratio: 3},
@@ -145,11 +151,14 @@ var targets = []wanted{
 	{Work: "singles3", Metric: rate, Ours: q3, Against: natsLax, Ratio: 1.2},
 	{Work: "http3", Metric: rate, Ours: q3plain, Against: natsR3, Ratio: 1.6},
 	{Work: "produce1", Metric: rate, Ours: q1, Against: natsR1, Ratio: 20},
+	{Work: "produce1", Metric: rate, Ours: q1, Against: natsR1Atomic},
 	{Work: "produce1", Metric: rate, Ours: q1, Against: rabbit1, Ratio: 3},
 	{Work: "produce1", Metric: rate, Ours: q1, Against: redis, Ratio: 0.8},
 	{Work: "produce1", Metric: rate, Ours: q1, Against: pg, Ratio: 0.8},
 	{Work: "produce1", Metric: rate, Ours: q1, Against: beanstlk},
+	{Work: "produce1", Metric: rate, Ours: q1, Against: limitSync},
 	{Work: "cycle1", Metric: rate, Ours: q1, Against: natsR1, Ratio: 18},
+	{Work: "cycle1", Metric: rate, Ours: q1, Against: natsR1Atomic},
 	{Work: "cycle1", Metric: rate, Ours: q1, Against: rabbit1, Ratio: 3},
 	{Work: "cycle1", Metric: rate, Ours: q1, Against: pg, Ratio: 1.3},
 	{Work: "cycle1", Metric: rate, Ours: q1, Against: redis, Ratio: 0.65},

@@ -6,11 +6,13 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"runtime"
+	"slices"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/qlogd/qlogd/internal/checkpoint"
 	"github.com/qlogd/qlogd/internal/event"
 	"github.com/qlogd/qlogd/internal/eventlog"
 	"github.com/qlogd/qlogd/internal/vfs"
@@ -230,6 +232,81 @@ func BenchmarkContents(b *testing.B) {
 				n += 100
 			}
 			done(n)
+		})
+	}
+}
+
+// BenchmarkStalls applies entries of ten commands of ten messages, 50,000 messages a
+// second, as many as fill six segments, and tells how long the slowest of a thousand took, apart for
+// those that ended a segment, those while a side file was built or the disk
+// synced behind (all within 64 entries after), and the rest; and once more with
+// checkpoints written one after another.
+func BenchmarkStalls(b *testing.B) {
+	for _, checkpoints := range []bool{false, true} {
+		name := "alone"
+		if checkpoints {
+			name = "checkpoints"
+		}
+		b.Run(name, func(b *testing.B) {
+			m := newBench(b, plain())
+			var group [][]byte
+			for range 10 {
+				group = append(group, m.produce(10, "q", noKey))
+			}
+			entry := event.Entry{Rules: event.Rules, Time: epoch, Commands: group}
+			data := entry.Encode()
+			var writing sync.WaitGroup
+			stop := make(chan struct{})
+			if checkpoints {
+				dir := b.TempDir()
+				writing.Go(func() {
+					for n := uint64(1); ; n++ {
+						select {
+						case <-stop:
+							return
+						default:
+						}
+						f, _ := m.Freeze()
+						_ = m.SyncLog()
+						if err := checkpoint.Write(vfs.OS{}, dir, checkpoint.Meta{Index: n, HeadIndex: 1}, f); err != nil {
+							b.Error(err)
+						}
+						f.Release()
+					}
+				})
+			}
+			var took, rolls, behind []time.Duration
+			segments, since := 1, 1<<30
+			next := time.Now()
+			for b.Loop() {
+				for range 6 * 64 << 20 / (100 * 1200) {
+					m.index++
+					next = next.Add(2 * time.Millisecond)
+					time.Sleep(time.Until(next))
+					began := time.Now()
+					if _, err := m.Apply(m.index, data); err != nil {
+						b.Fatal(err)
+					}
+					d := time.Since(began)
+					since++
+					if n := len(m.log.Raw().Segments()); n > segments {
+						segments, since = n, 0
+						rolls = append(rolls, d)
+					} else if since < 64 {
+						behind = append(behind, d)
+					} else {
+						took = append(took, d)
+					}
+				}
+			}
+			close(stop)
+			writing.Wait()
+			for name, d := range map[string][]time.Duration{"rest": took, "behind": behind, "roll": rolls} {
+				slices.Sort(d)
+				b.ReportMetric(d[len(d)/2].Seconds()*1e3, name+"-p50-ms")
+				b.ReportMetric(d[len(d)*999/1000].Seconds()*1e3, name+"-p99.9-ms")
+			}
+			b.ReportMetric(0, "ns/op")
 		})
 	}
 }

@@ -1,0 +1,93 @@
+package main
+
+import (
+	"os"
+	"runtime"
+	"runtime/debug"
+	rt "runtime/metrics"
+	"strconv"
+	"strings"
+)
+
+// A node keeps little alive and makes much garbage: with the runtime's own
+// measure, as much garbage as there is alive, it would collect many times a
+// second. So the measure is taken anew after each collection: at least headroom
+// of garbage, or as much as there is alive where that is more.
+//
+// It is garbage that the headroom is for, so it does not grow with what waits in
+// the queues; and it is bounded by a sixteenth of the machine's memory. GOGC in
+// the environment turns it off; GOMEMLIMIT counts as ever.
+const (
+	headroomMost = 128 << 20
+	headroomPart = 16
+)
+
+// tuneCollector sets and keeps the measure.
+func tuneCollector(getenv func(string) string) {
+	if getenv("GOGC") != "" {
+		return
+	}
+	t := &collector{headroom: headroom(memoryOf(os.ReadFile))}
+	t.tune()
+	t.again()
+}
+
+type collector struct {
+	headroom uint64
+	percent  int
+}
+
+// again has tune called after the next collection: an object that nobody has is
+// found by it.
+func (t *collector) again() {
+	type canary struct{ _ [16]byte } // not one of those that share an allocation
+	runtime.AddCleanup(new(canary), func(t *collector) {
+		t.tune()
+		t.again()
+	}, t)
+}
+
+func (t *collector) tune() {
+	live := []rt.Sample{{Name: "/gc/heap/live:bytes"}}
+	rt.Read(live)
+	p := percentFor(live[0].Value.Uint64(), t.headroom)
+	// To change it stops the world for a moment: not for little.
+	if p*10 < t.percent*9 || p*9 > t.percent*10 {
+		t.percent = p
+		debug.SetGCPercent(p)
+	}
+}
+
+// percentFor is how much garbage there may be, in percent of what is alive.
+func percentFor(live, headroom uint64) int {
+	const runtimes, most = 100, 10_000
+	return int(min(max(headroom*100/max(live, 1), runtimes), most))
+}
+
+// headroom is how much garbage there may be on a machine with so much memory; 0
+// is not known.
+func headroom(memory uint64) uint64 {
+	if memory == 0 {
+		return headroomMost / 4
+	}
+	return min(headroomMost, memory/headroomPart)
+}
+
+// memoryOf returns the memory of the machine, or that which its control group may
+// take; 0 where neither says.
+func memoryOf(read func(string) ([]byte, error)) (memory uint64) {
+	if b, err := read("/proc/meminfo"); err == nil {
+		for line := range strings.Lines(string(b)) {
+			if f := strings.Fields(line); len(f) == 3 && f[0] == "MemTotal:" {
+				kib, _ := strconv.ParseUint(f[1], 10, 54)
+				memory = kib << 10
+			}
+		}
+	}
+	if b, err := read("/sys/fs/cgroup/memory.max"); err == nil {
+		if limit, err := strconv.ParseUint(strings.TrimSpace(string(b)), 10, 64); err == nil && (memory == 0 || limit < memory) {
+			memory = limit
+		}
+	}
+	return memory
+}

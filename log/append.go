@@ -7,7 +7,7 @@ import (
 
 // syncEvery is how many bytes may be appended before a sync in the background:
 // it bounds how long the rotation, which waits for the disk, takes.
-const syncEvery = 4 << 20
+const syncEvery = 2 << 20
 
 // chainStride is how many bytes of headers are hashed at once, at least.
 const chainStride = 4 << 10

@@ -85,8 +85,8 @@ func (w *Writer) Close() error {
 }
 
 // syncEvery bounds what one fsync has to write: a checkpoint is written beside
-// the logs, and an fsync of gigabytes would hold up theirs.
-const syncEvery = 16 << 20
+// the logs, and theirs wait behind it, and with them whoever appends.
+const syncEvery = 1 << 20
 
 // Incoming is a checkpoint file on its way: it has a temporary name until it is
 // whole.

@@ -66,14 +66,6 @@ func (q *request) form() form {
 	return asJSON
 }
 
-// marshalAs writes an answer without payloads.
-func (q *request) marshalAs(form form, v any) ([]byte, error) {
-	if form == asJSON {
-		return wire.Marshal(v)
-	}
-	return wire.AppendMsgpack(q.out(0), v)
-}
-
 // unpack reads msgpack that is wrong, or written in one of the ways that
 // wire.DecodeRequest does not know (a whole number as a float, a text as bin), by
 // way of JSON: one validation, and the same words for both.

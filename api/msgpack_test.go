@@ -484,6 +484,20 @@ func TestMsgpackAnswers(t *testing.T) {
 			t.Errorf("%q: form %d", v, got)
 		}
 	}
+	for _, v := range []event.Settled{
+		{Lease: event.NewID(5, 6, 7), Status: event.StatusAcked}, {Lease: event.NewID(5, 6, 7), Status: event.StatusRejected, Code: event.CodeLeaseLost},
+		{Lease: event.NewID(5, 6, 7), Status: event.StatusRetried, NextAt: 1_700_000_000_123},
+		{Lease: event.NewID(5, 6, 7), Status: event.StatusExtended, ExpiresAt: 1_700_000_000_000},
+	} {
+		want := wire.SettleResult{LeaseID: v.Lease.String(), Status: v.Status, Code: v.Code, NextAt: wire.Time(v.NextAt), LeaseExpiresAt: wire.Time(v.ExpiresAt)}
+		var text, packed wire.SettleResult
+		if err := wire.Decode(appendSettled(nil, asJSON, &v), &text); err != nil || text != want {
+			t.Errorf("%v %+v", err, text)
+		}
+		if err := wire.DecodeMsgpack(appendSettled(nil, asMsgpack, &v), &packed); err != nil || packed != want {
+			t.Errorf("%v %+v", err, packed)
+		}
+	}
 	m := event.LeasedMessage{MessageView: event.MessageView{
 		ID: event.NewID(5, 6, 7), Queue: "q", Key: "k\"é", Attempt: 300, Priority: 5, Kind: "x", EnqueuedAt: 1_700_000_000_123,
 		Lease: event.NewID(5, 6, 8), LeaseExpiresAt: 1_700_000_030_123,

@@ -375,16 +375,16 @@ func (q *request) send(status int, media string, body []byte) {
 	}
 }
 
-// answer writes v.
+// answer writes v as JSON.
 func (q *request) answer(status int, v any) error {
-	form := q.form()
-	b, err := q.marshalAs(form, v)
+	b, err := wire.Marshal(v)
 	if err != nil {
 		return err
 	}
-	return q.sendAs(form, status, b)
+	return q.sendAs(asJSON, status, b)
 }
 
+// sendAs writes an answer of the hot calls.
 func (q *request) sendAs(form form, status int, b []byte) error {
 	q.memory().out = b
 	media := typeJSON

@@ -7,6 +7,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/qlogd/qlogd/api/wire"
+	"github.com/qlogd/qlogd/internal/coding"
 	"github.com/qlogd/qlogd/internal/event"
 )
 
@@ -71,7 +72,14 @@ func (s *Server) settle(q *request, op event.SettleOp) error {
 	if err != nil {
 		return err
 	}
-	return q.answer(http.StatusOK, &wire.SettleResponse{Results: resultsOf(settled)})
+	form := q.form()
+	b := q.out(24 + 96*len(settled))
+	if form == asJSON {
+		b = append(appendAllSettled(append(b, '{'), form, settled), '}')
+	} else {
+		b = appendAllSettled(coding.AppendMap(b, 1), form, settled)
+	}
+	return q.sendAs(form, http.StatusOK, b)
 }
 
 // settleOne answers POST /v1/leases/{lease_id}/ack and the like.
@@ -125,11 +133,11 @@ func (s *Server) settleOne(q *request, op event.SettleOp) error {
 	if err != nil {
 		return err
 	}
-	out := resultsOf(settled)[0]
-	if out.Status == event.StatusRejected {
+	if settled[0].Status == event.StatusRejected {
 		return event.Problemf(event.CodeLeaseLost, "lease_id", "lease %s is not, or no longer, its message's current one", id)
 	}
-	return q.answer(http.StatusOK, &out)
+	form := q.form()
+	return q.sendAs(form, http.StatusOK, appendSettled(q.out(128), form, &settled[0]))
 }
 
 // settleItems proposes a settle. What is rejected because it was done before is
@@ -200,13 +208,60 @@ func (s *Server) settledBefore(q *request, queue string, item *event.SettleItem,
 	return nil
 }
 
-func resultsOf(settled []event.Settled) []wire.SettleResult {
-	out := make([]wire.SettleResult, len(settled))
-	for i := range settled {
-		t := &settled[i]
-		out[i] = wire.SettleResult{LeaseID: t.Lease.String(), Status: t.Status, Code: t.Code, NextAt: wire.Time(t.NextAt), LeaseExpiresAt: wire.Time(t.ExpiresAt)}
+// appendAllSettled appends the field results.
+func appendAllSettled(b []byte, form form, settled []event.Settled) []byte {
+	if form != asJSON {
+		b = coding.AppendArray(coding.AppendStr(b, "results"), len(settled))
+		for i := range settled {
+			b = appendSettled(b, form, &settled[i])
+		}
+		return b
 	}
-	return out
+	b = append(b, `"results":[`...)
+	for i := range settled {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = appendSettled(b, form, &settled[i])
+	}
+	return append(b, ']')
+}
+
+// appendSettled appends a wire.SettleResult. Statuses and codes are plain words.
+func appendSettled(b []byte, form form, t *event.Settled) []byte {
+	if form != asJSON {
+		n := 2
+		for _, there := range [...]bool{t.Code != "", t.NextAt != 0, t.ExpiresAt != 0} {
+			if there {
+				n++
+			}
+		}
+		b = packID(coding.AppendStr(coding.AppendMap(b, n), "lease_id"), t.Lease)
+		b = coding.AppendStr(coding.AppendStr(b, "status"), t.Status)
+		if t.Code != "" {
+			b = coding.AppendStr(coding.AppendStr(b, "code"), t.Code)
+		}
+		if t.NextAt != 0 {
+			b = packTime(coding.AppendStr(b, "next_at"), t.NextAt)
+		}
+		if t.ExpiresAt != 0 {
+			b = packTime(coding.AppendStr(b, "lease_expires_at"), t.ExpiresAt)
+		}
+		return b
+	}
+	b = appendID(append(b, `{"lease_id":"`...), t.Lease)
+	b = append(append(b, `","status":"`...), t.Status...)
+	if t.Code != "" {
+		b = append(append(b, `","code":"`...), t.Code...)
+	}
+	b = append(b, '"')
+	if t.NextAt != 0 {
+		b = appendTime(append(b, `,"next_at":`...), t.NextAt)
+	}
+	if t.ExpiresAt != 0 {
+		b = appendTime(append(b, `,"lease_expires_at":`...), t.ExpiresAt)
+	}
+	return append(b, '}')
 }
 
 // The items of requests, checked. field is the list's name, for problems; its

@@ -199,17 +199,14 @@ func locateSettle(in *wire.TransactionRequest, err error) error {
 
 func (s *Server) answerTransaction(q *request, res *event.Result) error {
 	form := q.form()
-	// results, the same as those of a settle call, and messages behind them.
-	b, err := q.marshalAs(form, &wire.SettleResponse{Results: resultsOf(res.Settled)})
-	if err != nil {
-		return err
-	}
+	b := q.out(64 + 96*(len(res.Settled)+len(res.Produced)))
 	if form == asJSON {
-		b = append(b[:len(b)-1], ',')
+		b = append(appendAllSettled(append(b, '{'), form, res.Settled), ',')
 	} else {
-		b[0] = coding.AppendMap(nil, 2)[0]
+		b = appendAllSettled(coding.AppendMap(b, 2), form, res.Settled)
 	}
-	if b, err = s.appendAllProduced(b, q, form, res.Produced); err != nil {
+	b, err := s.appendAllProduced(b, q, form, res.Produced)
+	if err != nil {
 		return err
 	}
 	if form == asJSON {

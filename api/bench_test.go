@@ -183,7 +183,7 @@ func BenchmarkConnection(b *testing.B) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			go func() { _ = srv.Serve(l) }()
+			go func() { _ = srv.Serve(Limit(l, 0, 0)) }()
 			defer func() { _ = srv.Close() }()
 			conn, err := net.Dial("tcp", l.Addr().String())
 			if err != nil {

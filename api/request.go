@@ -216,10 +216,14 @@ var memories = sync.Pool{New: func() any { return new(memory) }}
 // keepMemory bounds what of a request's memory is kept.
 const keepMemory = 1 << 20
 
+// brief reports whether a path's requests wait for nothing but their commit: no
+// more is gained by hearing that their client hangs up.
+func brief(path string) bool { return msgpackRoutes[path] && !strings.HasSuffix(path, "/lease") }
+
 // brief reports whether the request will be answered long before the time to
 // receive its body is over, so that it needs no other deadline.
 func (q *request) brief() bool {
-	return msgpackRoutes[q.path] && !strings.HasSuffix(q.path, "/lease") &&
+	return brief(q.path) &&
 		time.Since(q.begun)+2*q.s.opts.WriteTimeout+5*time.Second < q.s.opts.BodyTimeout
 }
 

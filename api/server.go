@@ -141,6 +141,7 @@ func HTTPServer(h http.Handler, opts Options, logger *slog.Logger) *http.Server 
 		WriteTimeout:   opts.BodyTimeout + event.MaxWaitMS*time.Millisecond + opts.WriteTimeout + 30*time.Second,
 		IdleTimeout:    2 * time.Minute,
 		MaxHeaderBytes: 16 << 10, // more: 431
+		ConnContext:    withConn,
 		ErrorLog:       slog.NewLogLogger(logger.Handler(), slog.LevelDebug),
 	}
 }
@@ -172,7 +173,7 @@ func (l *limited) Accept() (net.Conn, error) {
 			host = c.RemoteAddr().String()
 		}
 		if l.enter(host) {
-			return &limitedConn{Conn: c, leave: sync.OnceFunc(func() { l.leave(host) })}, nil
+			return &conn{Conn: c, leave: sync.OnceFunc(func() { l.leave(host) }), wake: make(chan struct{}, 1)}, nil
 		}
 		_ = c.Close()
 	}
@@ -196,16 +197,6 @@ func (l *limited) leave(host string) {
 	if l.from[host]--; l.from[host] <= 0 {
 		delete(l.from, host)
 	}
-}
-
-type limitedConn struct {
-	net.Conn
-	leave func()
-}
-
-func (c *limitedConn) Close() error {
-	defer c.leave()
-	return c.Conn.Close()
 }
 
 // barrier makes a read linearizable, unless the client wants it stale.

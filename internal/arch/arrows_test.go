@@ -31,6 +31,7 @@ var house = map[string][]string{
 	"projections/store": {"projections", "internal/event"},
 	"log":               {"internal/vfs"},
 	"client":            {"api/wire"},
+	"examples/worker":   {"client"},
 
 	"internal/event":       {},
 	"internal/coding":      {},

@@ -1,0 +1,111 @@
+package main
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/qlogd/qlogd/api/wire"
+	"github.com/qlogd/qlogd/client"
+	"github.com/qlogd/qlogd/internal/cluster"
+)
+
+// A real worker of a real node: SIGTERM lets it finish what it has begun and give
+// back the rest, and it ends well.
+func TestSIGTERM(t *testing.T) {
+	n := cluster.Start(t, cluster.Options{})
+	c := n.Client()
+	if _, _, err := c.PutQueue(t.Context(), "jobs", wire.PolicyUpdate{}); err != nil {
+		t.Fatal(err)
+	}
+	bin := filepath.Join(t.TempDir(), "worker")
+	if out, err := exec.Command("go", "build", "-o", bin, ".").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	cmd := exec.CommandContext(t.Context(), bin, "--addr", n.URL(), "--queue", "jobs", "--concurrency", "2")
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stderr, err := cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	said, log := make(chan string), make(chan string, 1000)
+	lines := func(r io.Reader, to chan string) {
+		for s := bufio.NewScanner(r); s.Scan(); {
+			to <- s.Text()
+		}
+		close(to)
+	}
+	go lines(stdout, said)
+	go lines(stderr, log)
+
+	// Quick ones first, so that the worker dares to lease ahead; then slow ones.
+	for i := range 10 {
+		if _, err := c.Enqueue(t.Context(), "jobs", client.JSON(greeting{Say: fmt.Sprint("hello ", i)})); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 10 {
+		<-said
+	}
+	slow := make([]wire.NewMessage, 10)
+	for i := range slow {
+		slow[i] = client.JSON(greeting{Say: fmt.Sprint("slow ", i), Take: 2000})
+	}
+	if _, err := c.Produce(t.Context(), "jobs", slow...); err != nil {
+		t.Fatal(err)
+	}
+	for begun := 0; begun < 12; { // ten quick ones and two slow ones
+		line, ok := <-log
+		if !ok {
+			t.Fatal("it has ended")
+		}
+		if strings.Contains(line, " begin message=") {
+			begun++
+		}
+	}
+	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	var last []string
+	for s := range said {
+		last = append(last, s)
+	}
+	for range log {
+		// to its end
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Error(err)
+	}
+	slices.Sort(last)
+	if len(last) != 2 || !strings.HasPrefix(last[0], "slow") {
+		t.Errorf("after the signal it said %q", last)
+	}
+	q, err := c.Queue(t.Context(), "jobs")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if q.Stats.Depth != 8 || q.Stats.InFlight != 0 || q.Stats.AckedTotal != 12 {
+		t.Errorf("%+v", q.Stats)
+	}
+	rest, err := c.Messages(t.Context(), "jobs", client.MessageQuery{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range rest.Messages {
+		if m.Attempt != 0 {
+			t.Errorf("%s: attempt %d, although it was never begun", m.ID, m.Attempt)
+		}
+	}
+}

@@ -8,6 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/qlogd/qlogd/internal/archive"
 	"github.com/qlogd/qlogd/internal/datadir"
 	"github.com/qlogd/qlogd/internal/vfs"
@@ -22,17 +24,25 @@ type archiver struct {
 
 	mu   sync.Mutex
 	upTo uint64 // guarded by mu: all sealed segments up to this index are there
+
+	failed prometheus.Counter
 }
 
 // newArchiver returns the archiver of the archive that the settings name.
-func newArchiver(e *engine) (*archiver, error) {
+func newArchiver(e *engine, registry *prometheus.Registry) (*archiver, error) {
 	a := &archiver{e: e}
 	if e.c.Archive == "" {
 		return a, nil
 	}
 	var err error
-	a.store, err = archive.NewStore(e.c.Archive, os.Getenv)
-	return a, err
+	if a.store, err = archive.NewStore(e.c.Archive, os.Getenv); err != nil {
+		return nil, err
+	}
+	a.failed = prometheus.NewCounter(prometheus.CounterOpts{Name: "qlogd_archive_failures_total", Help: "Looks at the archive that failed; meanwhile no history is deleted."})
+	registry.MustRegister(a.failed, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "qlogd_archive_index", Help: "All sealed segments up to this index are in the archive, as far as this node knows.",
+	}, func() float64 { return float64(a.keepFrom() - 1) }))
+	return a, nil
 }
 
 // keepFrom returns the first index that is not in the archive, and so must
@@ -65,6 +75,9 @@ func (a *archiver) run(ctx context.Context) {
 		}
 		if arch != nil {
 			err = a.once(ctx, arch)
+		}
+		if err != nil && ctx.Err() == nil && !errors.Is(err, archive.ErrNone) {
+			a.failed.Inc()
 		}
 		switch {
 		case ctx.Err() != nil:

@@ -90,7 +90,7 @@ func openEngine(n *node) (_ *engine, err error) {
 		return nil, fmt.Errorf("the event log begins behind index %d, but retention has let go only of what is before index %d: its first segments are lost; put the whole directory back from a backup", before, found.State.History())
 	}
 
-	if e.archiver, err = newArchiver(e); err != nil {
+	if e.archiver, err = newArchiver(e, registry); err != nil {
 		return nil, err
 	}
 	// The read models follow behind the log and stand in nobody's way.

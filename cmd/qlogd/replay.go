@@ -111,13 +111,7 @@ func (r *replayer) run(ctx context.Context, dirGiven bool) error {
 			r.dataDir = "./qlogd-data"
 		}
 	}
-	if r.reach.addr == "" {
-		var err error
-		if r.log, err = r.openLog(ctx, r.dataDir, r.archive); err != nil {
-			return err
-		}
-		defer r.log.close()
-	}
+	// What is wrong with the words is told before anything is opened.
 	if err := r.parse(); err != nil {
 		return err
 	}
@@ -126,6 +120,19 @@ func (r *replayer) run(ctx context.Context, dirGiven bool) error {
 		return usagef("--against goes with --diff")
 	case r.exhaustive && r.bisect == "":
 		return usagef("--exhaustive goes with --bisect")
+	}
+	if r.reach.addr == "" {
+		var err error
+		if r.log, err = r.openLog(ctx, r.dataDir, r.archive); err != nil {
+			return err
+		}
+		defer r.log.close()
+		// A copy of the past lives behind the wall's time: so do its durations.
+		if r.log.node != nil && r.log.node.ClockOffsetMS != 0 {
+			if err := r.parse(); err != nil {
+				return err
+			}
+		}
 	}
 	if r.reach.addr != "" {
 		if r.verify || r.diff || r.into != "" || r.whatIf != "" || r.bisect != "" {
@@ -164,7 +171,6 @@ func (r *replayer) run(ctx context.Context, dirGiven bool) error {
 func (r *replayer) parse() (err error) {
 	now := time.Now().UnixMilli()
 	if r.log != nil && r.log.node != nil {
-		// A copy of the past lives behind the wall's time: so do its durations.
 		now += r.log.node.ClockOffsetMS
 	}
 	if r.from, err = event.ParseInstant(r.fromText, now); err != nil {

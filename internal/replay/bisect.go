@@ -40,7 +40,8 @@ type BisectCost struct {
 // through the entries between two of them one by one. So for a predicate that
 // holds, and again does not, and again does, it finds one of the places where it
 // begins to; with every entry looked at (exhaustive) the first. A predicate that
-// does not hold at the last instant is then not found, unless exhaustive.
+// does not hold at the last instant is then not found, unless exhaustive. From
+// the start is from the earliest state that can be told.
 func (s *Source) Bisect(ctx context.Context, from, to event.Instant, holds Predicate, exhaustive bool, progress func(done, total int64)) (*Turn, error) {
 	if progress == nil {
 		progress = func(int64, int64) {}
@@ -49,6 +50,12 @@ func (s *Source) Bisect(ctx context.Context, from, to event.Instant, holds Predi
 	ask := func(state *projections.State) (bool, error) {
 		t.Cost.Asked++
 		return holds(state)
+	}
+	if from.Kind == event.InstantStart {
+		var err error
+		if from, err = s.Earliest(); err != nil {
+			return nil, err
+		}
 	}
 	low, cost, err := s.StateAt(ctx, from)
 	t.Cost.Blocks += cost.Blocks

@@ -50,6 +50,28 @@ func (s *Source) StateAt(ctx context.Context, at event.Instant) (*projections.St
 	return state, cost, nil
 }
 
+// Earliest returns the first instant of which the state can be told: the log's
+// start, or, where retention has deleted that, the oldest checkpoint's.
+func (s *Source) Earliest() (event.Instant, error) {
+	before, deleted := s.Log.DeletedBefore()
+	if !deleted || s.Checkpoints == "" {
+		return event.Instant{Kind: event.InstantStart}, nil
+	}
+	metas, _, err := checkpoint.List(s.FS, s.Checkpoints)
+	if err != nil {
+		return event.Instant{}, err
+	}
+	for i := len(metas) - 1; i >= 0; i-- { // oldest first
+		if metas[i].HeadIndex > before {
+			return event.Instant{Kind: event.InstantIndex, Index: metas[i].HeadIndex}, nil
+		}
+	}
+	return event.Instant{}, &eventlog.RangeError{
+		What:  fmt.Sprintf("history up to index:%d has been deleted by retention, and no checkpoint holds the state there", before),
+		First: s.Log.First(), Head: s.Log.Head(), Clock: s.Log.Clock(), Expired: true,
+	}
+}
+
 // stateAfter folds the state after the last block up to index to.
 func (s *Source) stateAfter(ctx context.Context, to uint64) (*projections.State, Cost, error) {
 	state, cost, err := s.base(to)

@@ -118,8 +118,11 @@ func gather(ctx context.Context, src *replay.Source, o *Options) (*facts, error)
 		facts:  &facts{byID: map[event.ID]*life{}, usual: map[string]int64{}},
 		queues: map[string]*queueNow{}, lanes: map[laneKey]madeWay{}, open: map[event.ID]*life{}, took: map[string][]int64{},
 	}
-	var err error
-	if g.start, _, err = src.StateAt(ctx, beginning(src, o.From)); err != nil {
+	from, err := beginning(src, o.From)
+	if err != nil {
+		return nil, err
+	}
+	if g.start, _, err = src.StateAt(ctx, from); err != nil {
 		return nil, err
 	}
 	if g.last, err = src.Log.To(o.To); err != nil {
@@ -166,12 +169,12 @@ func gather(ctx context.Context, src *replay.Source, o *Options) (*facts, error)
 }
 
 // beginning is the instant of the state before the first event that is played.
-func beginning(src *replay.Source, from event.Instant) event.Instant {
-	first, err := src.Log.From(from)
-	if err != nil || from.Kind == event.InstantStart {
-		return from
+func beginning(src *replay.Source, from event.Instant) (event.Instant, error) {
+	if from.Kind == event.InstantStart {
+		return src.Earliest()
 	}
-	return event.Instant{Kind: event.InstantIndex, Index: max(first, 1) - 1}
+	first, err := src.Log.From(from)
+	return event.Instant{Kind: event.InstantIndex, Index: max(first, 1) - 1}, err
 }
 
 func (g *gatherer) give(e *event.Event, v given) {

@@ -439,6 +439,30 @@ func TestOnlyWhatIsReadIsFetched(t *testing.T) {
 	}
 }
 
+// The directory begins after where the archive ends.
+func TestMissingHistoryBeforeADirectoryIsTold(t *testing.T) {
+	w := begin(t, NewDir(t.TempDir()))
+	w.grow(6)
+	src := w.source()
+	all := src.Segments
+	src.Segments = all[:3]
+	if _, err := w.archive().Write(t.Context(), src); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.log.DeleteBefore(all[5].First); err != nil {
+		t.Fatal(err)
+	}
+	fsys, err := w.archive().Mount(t.Context(), vfs.OS{}, w.dir)
+	if err != nil || !strings.Contains(fsys.Missing, "history is missing") {
+		t.Fatalf("%q, %v", fsys.Missing, err)
+	}
+	l, err := log.OpenReadOnly(log.Options{FS: fsys, Dir: filepath.Join(w.dir, "log")})
+	if err != nil || l.First() != all[5].First {
+		t.Fatalf("it begins at %d: %v", l.First(), err)
+	}
+	l.Close()
+}
+
 func TestMissingHistoryIsTold(t *testing.T) {
 	s := NewDir(t.TempDir())
 	w := begin(t, s)

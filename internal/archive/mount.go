@@ -87,9 +87,15 @@ func (f *FS) mountLog(dir string) error {
 	next := uint64(0) // first index that the row begins with; 0: nothing yet
 	prev := uint64(0) // the block that it continues
 	if len(own) > 0 {
-		// The directory's beginning says in its header what it continues; the
-		// archive's segment of the same chain ends there. The log checks that.
-		next = own[0]
+		// Only its header is wanted: that it has no block is no matter.
+		s, err := log.ScanSegment(f.ctx, f.base, dir, log.SegmentName(own[0]), segmentHeaderBytes, nil)
+		if s.First != own[0] {
+			return err // retention was faster, or it is damaged
+		}
+		next, prev = own[0], s.PrevIndex
+		if prev == 0 {
+			cards = slices.DeleteFunc(slices.Clone(cards), func(c *card) bool { return c.First < own[0] }) // it is the log's beginning
+		}
 	}
 	for i := len(cards) - 1; i >= 0; i-- {
 		c := cards[i]
@@ -100,7 +106,8 @@ func (f *FS) mountLog(dir string) error {
 			// Its newest one, which it may have only begun, or what came after.
 		case prev > 0 && c.Last != prev:
 			f.Missing = fmt.Sprintf("archive %s: between index %d, where segment %s ends, and index %d history is missing; what lies before is left out", f.archive, c.Last, c.Name, next)
-			return f.finishLog(dir, names)
+			f.merge(dir, names)
+			return nil
 		default:
 			next, prev = c.First, c.PrevIndex
 		}
@@ -109,13 +116,12 @@ func (f *FS) mountLog(dir string) error {
 			f.add(dir, log.SideFileName(c.First), c.Side)
 		}
 	}
-	return f.finishLog(dir, names)
-}
-
-func (f *FS) finishLog(dir string, names []string) error {
 	f.merge(dir, names)
 	return nil
 }
+
+// segmentHeaderBytes is how long the header of a segment is (docs/formats.md).
+const segmentHeaderBytes = 88
 
 func (f *FS) mountCheckpoints(dir string) error {
 	names, err := f.baseNames(dir)

@@ -303,7 +303,7 @@ func TestNothingIsLostAlong(t *testing.T) {
 			if in != out+left {
 				fail("%d came, %d were taken, %d are left", in, out, left)
 			}
-			if len(s.lanes) != 0 || len(s.losers) != 0 || s.waiting.Load() != 0 {
+			if len(s.lanes) != 0 || len(s.worked) != 0 || len(s.losers) != 0 || s.waiting.Load() != 0 {
 				fail("left: %v, %v, %d", s.lanes, s.losers, s.waiting.Load())
 			}
 		})

@@ -66,7 +66,7 @@ func TestWaitAtLeader(t *testing.T) {
 			t.Helper()
 			synctest.Wait()
 			for _, ws := range []*waits{p.s.waits, p.other.waits} {
-				if len(ws.lanes) != 0 || len(ws.away) != 0 || ws.waiting.Load() != 0 {
+				if len(ws.lanes) != 0 || len(ws.worked) != 0 || len(ws.away) != 0 || ws.waiting.Load() != 0 {
 					t.Errorf("%s: left: %v, %v, %d", what, ws.lanes, ws.away, ws.waiting.Load())
 				}
 			}

@@ -45,7 +45,8 @@ type waits struct {
 	// losers are the waiters, by queue, that were granted work and leased nothing,
 	// again and again: they pause, in no line, and are to hear of new work.
 	losers map[string]map[*waiter]struct{}
-	away   map[string]int // waiters that wait at the leader, by queue
+	away   map[string]int       // waiters that wait at the leader, by queue
+	worked map[string]time.Time // when queues with waiters were last applied to
 	// missed are the queues whose newest produces brought nothing to lease.
 	missed map[string]missed
 }
@@ -98,7 +99,7 @@ func newWaits(leasable func(string, []string) int) *waits {
 	return &waits{
 		leasable: leasable, dirty: map[string]struct{}{}, bell: make(chan struct{}, 1),
 		lanes: map[string]map[string]*waitLane{}, losers: map[string]map[*waiter]struct{}{},
-		away: map[string]int{}, missed: map[string]missed{},
+		away: map[string]int{}, worked: map[string]time.Time{}, missed: map[string]missed{},
 	}
 }
 
@@ -141,7 +142,11 @@ func (ws *waits) run(closed <-chan struct{}) {
 		ws.dirty = map[string]struct{}{}
 		ws.dirtyMu.Unlock()
 		ws.mu.Lock()
+		now := time.Now()
 		for q := range dirty {
+			if ws.lanes[q] != nil {
+				ws.worked[q] = now
+			}
 			for w := range ws.losers[q] {
 				select {
 				case w.touched <- struct{}{}:
@@ -156,9 +161,11 @@ func (ws *waits) run(closed <-chan struct{}) {
 
 const (
 	// settleIn is when a waiter that has got nothing settles in for longer: it
-	// waits at the leader, or makes sure that this node is not cut off. In a
-	// busy queue it has got something by then.
-	settleIn = 2 * time.Millisecond
+	// waits at the leader, or makes sure that this node is not cut off. Where
+	// something was applied to its queue in as long, neither is worth its work: it
+	// looks again after settleBusy.
+	settleIn   = 5 * time.Millisecond
+	settleBusy = 20 * time.Millisecond
 	// settleAgain doubles up to a second where the leader has sent it away.
 	settleAgain = 50 * time.Millisecond
 	// maxAway is how many waiters of a queue wait at the leader. Each is a call
@@ -263,6 +270,10 @@ func (c *waiting) stand(ctx context.Context) (turn, error) {
 		case <-c.w.wake:
 			return turnGranted, nil
 		case <-c.soon.C:
+			if !c.over && c.ws.busy(c.w) {
+				c.soon.Reset(settleBusy)
+				continue
+			}
 			if c.away != nil && !c.over && !c.stays && c.ws.goAway(c.w) {
 				return turnAway, nil
 			}
@@ -445,6 +456,13 @@ func (ws *waits) leave(w *waiter) bool {
 		<-w.wake
 	}
 	return granted
+}
+
+// busy tells whether one of w's queues was applied to of late.
+func (ws *waits) busy(w *waiter) bool {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	return slices.ContainsFunc(w.queues, func(q string) bool { return time.Since(ws.worked[q]) < settleIn })
 }
 
 // goAway takes w out of line to wait at the leader, if it was not granted before
@@ -648,6 +666,7 @@ func (ws *waits) tidy(queue, sig string) {
 	lanes := ws.lanes[queue]
 	if delete(lanes, sig); len(lanes) == 0 {
 		delete(ws.lanes, queue)
+		delete(ws.worked, queue)
 	}
 }
 

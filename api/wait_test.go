@@ -304,7 +304,7 @@ func TestLosersAreNotDeaf(t *testing.T) {
 					t.Errorf("%s, after %d lost races: leased after %v, %d asked", name, races, took, asked.Load())
 				}
 				synctest.Wait()
-				if len(s.lanes) != 0 || len(s.losers) != 0 || s.waiting.Load() != 0 {
+				if len(s.lanes) != 0 || len(s.worked) != 0 || len(s.losers) != 0 || s.waiting.Load() != 0 {
 					t.Errorf("left: %v, %v, %d", s.lanes, s.losers, s.waiting.Load())
 				}
 			})

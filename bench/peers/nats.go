@@ -79,7 +79,7 @@ func (s *natsSystem) Durable() string {
 	case s.always && s.servers > 1:
 		return "the message is in the Raft log of a majority, after fsync there; an ack is, too"
 	case s.always:
-		return "the message is in the stream's file, after fsync; an ack's removal of it is not synced"
+		return "the message, and the mark that an ack removes it, is in the stream's file, after fsync"
 	case s.servers > 1:
 		return "the message, and an ack, is in the page cache of a majority: fsync every 2 minutes"
 	}

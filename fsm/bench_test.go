@@ -222,3 +222,83 @@ func BenchmarkCheckpoint(b *testing.B) {
 		b.SetBytes(int64(buf.Len()))
 	})
 }
+
+// BenchmarkGrowth enqueues, leases and acks a hundred messages an operation beside
+// what waits already, in how many keys and queues, and tells the median of each
+// for a message; and what else could grow: memory, the hold of a checkpoint, and a
+// collection of garbage.
+func BenchmarkGrowth(b *testing.B) {
+	for _, size := range []struct{ messages, keys, queues int }{
+		{1_000, 1, 1}, {1_000_000, 1, 1}, {10_000_000, 1, 1},
+		{1_000_000, 100_000, 1}, {1_000_000, 1_000_000, 1}, {1_000_000, 1, 10_000},
+	} {
+		b.Run(fmt.Sprintf("waiting=%d/keys=%d/queues=%d", size.messages, size.keys, size.queues), func(b *testing.B) {
+			runtime.GC()
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			m, index := filled(b, 0, size.keys)
+			p := event.DefaultPolicy()
+			p.DedupWindowSeconds = 0
+			if size.keys > 1 {
+				p.Ordering = event.PerKey
+			}
+			queue := func(n int) string { return fmt.Sprintf("q%d", n%size.queues) }
+			for n := range size.queues {
+				apply(b, m, index, &event.Command{PutQueue: &event.PutQueue{Name: queue(n), Policy: p}})
+				index++
+			}
+			next := 0
+			produce := func(queue string, n int) {
+				c := &event.Produce{Queue: queue}
+				for range n {
+					c.Messages = append(c.Messages, event.NewMessage{Priority: 5, Size: 1024, Key: fmt.Sprintf("k%d", next%size.keys)})
+					next++
+				}
+				apply(b, m, index, &event.Command{Produce: c})
+				index++
+			}
+			for n := 0; next < size.messages; n++ {
+				produce(queue(n), min(1000, max(1, size.messages/size.queues), size.messages-next))
+			}
+			began := time.Now()
+			runtime.GC()
+			collection := time.Since(began)
+			runtime.ReadMemStats(&after)
+			began = time.Now()
+			f := m.Freeze()
+			freeze := time.Since(began)
+			f.Release()
+			const each = 100
+			var took [3][]time.Duration
+			n := 0
+			for b.Loop() {
+				q := queue(n * 7919)
+				n++
+				step := func(i int, fn func()) {
+					began := time.Now()
+					fn()
+					took[i] = append(took[i], time.Since(began))
+				}
+				step(0, func() { produce(q, each) })
+				var r event.Result
+				step(1, func() {
+					r = apply(b, m, index, &event.Command{Lease: &event.Lease{Queues: []string{q}, Max: each}})
+					index++
+				})
+				s := &event.Settle{}
+				for i := range r.Leased {
+					s.Items = append(s.Items, event.SettleItem{Op: event.OpAck, Lease: r.Leased[i].Lease})
+				}
+				step(2, func() { apply(b, m, index, &event.Command{Settle: s}); index++ })
+			}
+			for i, what := range []string{"enqueue", "lease", "ack"} {
+				slices.Sort(took[i])
+				b.ReportMetric(float64(took[i][len(took[i])/2])/each, what+"-ns/message")
+			}
+			b.ReportMetric(collection.Seconds()*1e3, "collection-ms")
+			b.ReportMetric(freeze.Seconds()*1e3, "freeze-ms")
+			b.ReportMetric(float64(after.HeapInuse-before.HeapInuse)/float64(size.messages), "bytes/message")
+			b.ReportMetric(0, "ns/op")
+		})
+	}
+}

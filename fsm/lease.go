@@ -6,16 +6,16 @@ import "github.com/qlogd/qlogd/internal/event"
 // is over by its time is settled first, so nobody leases it.
 func (d *decision) lease(c *event.Lease) event.Result {
 	for i, name := range c.Queues {
-		if _, ok := d.s.Look(name); !ok {
+		if d.s.Policy(name) == nil {
 			return problem(queueNotFound(name, "queues").At(i))
 		}
 	}
 	var out []event.LeasedMessage
 	for _, name := range c.Queues {
-		q, _ := d.s.Look(name)
+		policy := d.s.Policy(name)
 		ms := c.LeaseMS
 		if ms == 0 {
-			ms = q.Policy.LeaseMS
+			ms = policy.LeaseMS
 		}
 		for expired := 0; len(out) < c.Max && expired < duePerEntry; {
 			m, ok := d.s.Next(name, c.Kinds)
@@ -33,7 +33,7 @@ func (d *decision) lease(c *event.Lease) event.Result {
 				LeaseExpires: expires, Worker: c.Worker,
 			})
 			m.State, m.Attempt, m.Lease, m.LeaseExpiresAt, m.Last = event.StateLeased, m.Attempt+1, id, expires, event.RefOf(id)
-			out = append(out, event.LeasedMessage{MessageView: m, MaxAttempts: q.Policy.MaxAttempts})
+			out = append(out, event.LeasedMessage{MessageView: m, MaxAttempts: policy.MaxAttempts})
 		}
 	}
 	return event.Result{Leased: out}

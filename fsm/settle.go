@@ -6,7 +6,7 @@ import "github.com/qlogd/qlogd/internal/event"
 func (d *decision) settle(c *event.Settle) event.Result {
 	out := make([]event.Settled, len(c.Items))
 	if c.Queue != "" {
-		if _, ok := d.s.Look(c.Queue); !ok {
+		if d.s.Policy(c.Queue) == nil {
 			return problem(queueNotFound(c.Queue, "queue"))
 		}
 	}
@@ -35,7 +35,7 @@ func (d *decision) holder(lease event.ID) (event.MessageView, bool) {
 
 // settleOne settles a current lease.
 func (d *decision) settleOne(it *event.SettleItem, m *event.MessageView) event.Settled {
-	q, _ := d.s.Look(m.Queue)
+	policy := d.s.Policy(m.Queue)
 	out := event.Settled{Lease: it.Lease, Message: m.ID, Queue: m.Queue}
 	e := event.Event{Subject: m.ID, Prev: m.Last, Queue: m.Queue, Lease: it.Lease, Attempt: m.Attempt, Content: it.Content}
 	switch it.Op {
@@ -45,7 +45,7 @@ func (d *decision) settleOne(it *event.SettleItem, m *event.MessageView) event.S
 	case event.OpExtend:
 		ms := it.LeaseMS
 		if ms == 0 {
-			ms = q.Policy.LeaseMS
+			ms = policy.LeaseMS
 		}
 		e.Type, out.Status = event.LeaseExtended, event.StatusExtended
 		e.LeaseExpires = d.s.Clock() + ms
@@ -54,18 +54,18 @@ func (d *decision) settleOne(it *event.SettleItem, m *event.MessageView) event.S
 	case event.OpRelease:
 		e.Type, out.Status = event.Released, event.StatusReleased
 		e.Attempt = m.Attempt - 1
-		e.Place = front(q.Policy.Ordering)
+		e.Place = front(policy.Ordering)
 		d.emit(e)
 	case event.OpRetry:
-		if last(&q.Policy, m.Attempt) {
+		if last(policy, m.Attempt) {
 			return d.dead(out, m, event.ReasonMaxAttempts, it.Content)
 		}
 		wait := it.DelayMS
 		if wait < 0 {
-			wait = d.backoff(&q.Policy, m.Attempt)
+			wait = d.backoff(policy, m.Attempt)
 		}
 		e.Type, out.Status = event.Retried, event.StatusRetried
-		e.Due, e.Place = d.s.Clock()+wait, place(&q.Policy)
+		e.Due, e.Place = d.s.Clock()+wait, place(policy)
 		out.NextAt = e.Due
 		d.emit(e)
 	case event.OpDeadLetter:

@@ -2,6 +2,7 @@ package api
 
 import (
 	"cmp"
+	"maps"
 	"net/http"
 	"slices"
 	"strconv"
@@ -80,7 +81,7 @@ type routeMetrics struct {
 	m             *metrics
 	method, route string
 	seconds       atomic.Pointer[prometheus.Observer]
-	requests      [600]atomic.Pointer[prometheus.Counter] // by status
+	requests      atomic.Pointer[map[int]prometheus.Counter] // by status; never changed, but exchanged
 }
 
 // route returns a route's metrics. Method and route are the pattern's, so there
@@ -101,17 +102,18 @@ func (r *routeMetrics) request(status int, took time.Duration) {
 		r.seconds.Store(seconds)
 	}
 	(*seconds).Observe(took.Seconds())
-	if status < 0 || status >= len(r.requests) {
-		r.m.requests.WithLabelValues(r.method, r.route, strconv.Itoa(status)).Inc()
-		return
+	for {
+		known := r.requests.Load()
+		if known != nil && (*known)[status] != nil {
+			(*known)[status].Inc()
+			return
+		}
+		more := map[int]prometheus.Counter{status: r.m.requests.WithLabelValues(r.method, r.route, strconv.Itoa(status))}
+		if known != nil {
+			maps.Copy(more, *known)
+		}
+		r.requests.CompareAndSwap(known, &more)
 	}
-	requests := r.requests[status].Load()
-	if requests == nil {
-		c := r.m.requests.WithLabelValues(r.method, r.route, strconv.Itoa(status))
-		requests = &c
-		r.requests[status].Store(requests)
-	}
-	(*requests).Inc()
 }
 
 func (m *metrics) committed(took time.Duration, c event.Class) { m.classes[c].Observe(took.Seconds()) }

@@ -4,6 +4,7 @@ import (
 	"crypto/rand"
 	"encoding/binary"
 	"strconv"
+	"sync"
 )
 
 // MinSize is the smallest payload: it begins with what tells where it comes
@@ -18,24 +19,27 @@ const MinSize = 24
 // poolSize is what random bytes are cut from: more than any compressor's window.
 const poolSize = 4 << 20
 
-var pool = func() []byte {
+// pool is made at its first use: programs that link this rarely put load on
+// anything.
+var pool = sync.OnceValue(func() []byte {
 	b := make([]byte, poolSize)
 	_, _ = rand.Read(b) // never fails
 	return b
-}()
+})
 
 // maker makes one producer's messages. What it returns is overwritten by the
 // next call.
 type maker struct {
 	run   uint64
 	keys  uint64
+	pool  []byte
 	at    int // where in the pool it reads
 	buf   []byte
 	batch []Message
 }
 
 func newMaker(run uint64, size, batch, keys, producer int) *maker {
-	m := &maker{run: run, keys: uint64(keys), at: producer * 7919 % (poolSize / 2), buf: make([]byte, size*batch), batch: make([]Message, batch)}
+	m := &maker{run: run, keys: uint64(keys), pool: pool(), at: producer * 7919 % (poolSize / 2), buf: make([]byte, size*batch), batch: make([]Message, batch)}
 	for i := range m.batch {
 		m.batch[i].Payload = m.buf[i*size : (i+1)*size : (i+1)*size]
 	}
@@ -53,7 +57,7 @@ func (m *maker) next(n int, seq uint64, stamp int64) []Message {
 			if m.at >= poolSize {
 				m.at = int(seq) % 4099 // else the second time around would be the first again
 			}
-			c := copy(rest, pool[m.at:])
+			c := copy(rest, m.pool[m.at:])
 			rest, m.at = rest[c:], m.at+c
 		}
 		if m.keys > 0 {

@@ -31,6 +31,7 @@ type logStore struct {
 	// applied is up to where the Machine has applied the log; nil before it does.
 	applied func() uint64
 	before  func() // Options.BeforeStore
+	cache   logCache
 
 	entries atomic.Uint64 // stored by this process
 	bytes   atomic.Uint64
@@ -60,13 +61,17 @@ func (s *logStore) FirstIndex() (uint64, error) { return s.wal.FirstIndex() }
 // LastIndex implements hraft.LogStore.
 func (s *logStore) LastIndex() (uint64, error) { return s.wal.LastIndex() }
 
-// GetLog implements hraft.LogStore. It hands out what was stored, or an error:
+// GetLog implements hraft.LogStore. The entry's data is shared with others who
+// ask for it. It hands out what was stored, or an error:
 // raft-wal checks sums only of the batch at the log's end, and a flipped bit in
 // an entry would be decided as if a client had sent it.
 //
 // An entry that cannot be read ends the process: hashicorp/raft would panic, and
 // a replica with a hole in its log must not go on in any case.
 func (s *logStore) GetLog(index uint64, l *hraft.Log) error {
+	if s.cache.get(index, l) {
+		return nil
+	}
 	err := s.read(index, l)
 	if err != nil && !errors.Is(err, hraft.ErrLogNotFound) && !errors.Is(err, wal.ErrClosed) {
 		s.die(err)
@@ -144,6 +149,7 @@ func (s *logStore) StoreLogs(logs []*hraft.Log) error {
 		if err := s.guard("store entries", func() error { return s.wal.StoreLogs(sealed) }); err != nil {
 			return err
 		}
+		s.cache.put(logs[:n])
 		s.noteSilent(logs[:n])
 		s.entries.Add(uint64(n))
 		s.bytes.Add(uint64(size))
@@ -211,6 +217,7 @@ func (s *logStore) DeleteRange(from, to uint64) error {
 		s.die(fmt.Errorf("%w: the leader replaces the entries from index %d on, and those up to %d were applied here", ErrDiverged, from, s.applied()))
 		return errBroken
 	}
+	s.cache.forget(from, to)
 	return s.guard(fmt.Sprintf("delete entries %d to %d", from, to), func() error {
 		return s.wal.DeleteRange(from, to)
 	})

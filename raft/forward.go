@@ -45,13 +45,14 @@ const (
 
 // convoy is a group on its way to the leader.
 type convoy struct {
-	group  []*pending
-	bytes  int
-	to     peer.Target
-	start  time.Time
-	ctx    context.Context
-	cancel context.CancelFunc
-	late   *time.Timer // ends the call: the leader it went to is none any more
+	group   []*pending
+	bytes   int
+	classes [event.Classes]int
+	to      peer.Target
+	start   time.Time
+	ctx     context.Context
+	cancel  context.CancelFunc
+	late    *time.Timer // ends the call: the leader it went to is none any more
 }
 
 // convoys are those under way.
@@ -62,6 +63,25 @@ type convoys struct {
 	known   bool
 	ripe    map[*ripe]struct{} // groups answered by the leader and not yet applied here
 	landing int                // commands of those
+}
+
+// flying counts what is on its way to the leader, of a class and of those before
+// it. What hangs with a leader of before does not hold up the way to the next.
+func (a *convoys) flying(top event.Class) (commands, bytes int) {
+	for _, c := range a.list {
+		if c.to != a.to {
+			continue
+		}
+		n := 0
+		for _, k := range c.classes[:top+1] {
+			n += k
+		}
+		if n > 0 {
+			commands += n
+			bytes += c.bytes
+		}
+	}
+	return commands, bytes
 }
 
 // movedLocked is for a change of leadership, here or elsewhere.
@@ -190,9 +210,14 @@ func (p *proposer) convoyLocked(now time.Time) (*convoy, time.Duration) {
 		return nil, never
 	case a.landing >= p.limits.Waiting:
 		return nil, never
+	case p.gathersLocked():
+		return nil, never
 	}
 	group, bytes := p.q.group(p.limits)
 	c := &convoy{group: group, bytes: bytes, to: a.to, start: now}
+	for _, d := range group {
+		c.classes[d.class]++
+	}
 	c.ctx, c.cancel = context.WithCancel(p.ctx)
 	a.list = append(a.list, c)
 	a.bytes += bytes

@@ -2,6 +2,7 @@ package raft
 
 import (
 	"strings"
+	"sync"
 	"unicode"
 
 	armon "github.com/armon/go-metrics"
@@ -21,14 +22,45 @@ func (noMetrics) Observe(string, float64, ...string) {}
 func RouteLibraryMetrics(m Metrics) error {
 	hc := hashi.DefaultConfig("")
 	hc.EnableHostname, hc.EnableRuntimeMetrics = false, false
-	if _, err := hashi.NewGlobal(hc, hashiSink{m}); err != nil {
+	if _, err := hashi.NewGlobal(hc, hashiSink{m, &namer{}}); err != nil {
 		return err
 	}
 	// raft-boltdb v2.3.0 still reports to the package's former home.
 	ac := armon.DefaultConfig("")
 	ac.EnableHostname, ac.EnableRuntimeMetrics = false, false
-	_, err := armon.NewGlobal(ac, armonSink{m})
+	_, err := armon.NewGlobal(ac, armonSink{m, &namer{}})
 	return err
+}
+
+// namer remembers what name has made: the libraries tell a dozen things of each
+// entry, and some fifty in all.
+type namer struct {
+	mu    sync.RWMutex
+	known map[string]string // by the key's parts, a dot behind each
+}
+
+func (n *namer) name(key []string) string {
+	var room [96]byte
+	b := room[:0]
+	for _, k := range key {
+		b = append(append(b, k...), '.')
+	}
+	n.mu.RLock()
+	made, ok := n.known[string(b)]
+	n.mu.RUnlock()
+	if ok {
+		return made
+	}
+	made = name(key)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.known == nil {
+		n.known = map[string]string{}
+	}
+	if len(n.known) < 1000 { // a name with something that varies in it
+		n.known[string(b)] = made
+	}
+	return made
 }
 
 // name makes raft.fsm.applyBatch into raft_fsm_apply_batch.
@@ -55,61 +87,67 @@ func name(key []string) string {
 	return b.String()
 }
 
-type hashiSink struct{ m Metrics }
+type hashiSink struct {
+	m Metrics
+	*namer
+}
 
 var _ hashi.MetricSink = hashiSink{}
 
 func (s hashiSink) labels(labels []hashi.Label) []string {
 	var out []string
 	for _, l := range labels {
-		out = append(out, name([]string{l.Name}), l.Value)
+		out = append(out, s.name([]string{l.Name}), l.Value)
 	}
 	return out
 }
 
 func (s hashiSink) EmitKey([]string, float32)                 {}
-func (s hashiSink) SetGauge(key []string, v float32)          { s.m.Gauge(name(key), float64(v)) }
-func (s hashiSink) IncrCounter(key []string, v float32)       { s.m.Count(name(key), float64(v)) }
-func (s hashiSink) AddSample(key []string, v float32)         { s.m.Observe(name(key), float64(v)) }
-func (s hashiSink) SetPrecisionGauge(key []string, v float64) { s.m.Gauge(name(key), v) }
+func (s hashiSink) SetGauge(key []string, v float32)          { s.m.Gauge(s.name(key), float64(v)) }
+func (s hashiSink) IncrCounter(key []string, v float32)       { s.m.Count(s.name(key), float64(v)) }
+func (s hashiSink) AddSample(key []string, v float32)         { s.m.Observe(s.name(key), float64(v)) }
+func (s hashiSink) SetPrecisionGauge(key []string, v float64) { s.m.Gauge(s.name(key), v) }
 func (s hashiSink) SetGaugeWithLabels(key []string, v float32, l []hashi.Label) {
-	s.m.Gauge(name(key), float64(v), s.labels(l)...)
+	s.m.Gauge(s.name(key), float64(v), s.labels(l)...)
 }
 func (s hashiSink) SetPrecisionGaugeWithLabels(key []string, v float64, l []hashi.Label) {
-	s.m.Gauge(name(key), v, s.labels(l)...)
+	s.m.Gauge(s.name(key), v, s.labels(l)...)
 }
 func (s hashiSink) IncrCounterWithLabels(key []string, v float32, l []hashi.Label) {
-	s.m.Count(name(key), float64(v), s.labels(l)...)
+	s.m.Count(s.name(key), float64(v), s.labels(l)...)
 }
 func (s hashiSink) AddSampleWithLabels(key []string, v float32, l []hashi.Label) {
-	s.m.Observe(name(key), float64(v), s.labels(l)...)
+	s.m.Observe(s.name(key), float64(v), s.labels(l)...)
 }
 
 // armonSink is hashiSink for the package's former home.
-type armonSink struct{ m Metrics }
+type armonSink struct {
+	m Metrics
+	*namer
+}
 
 var _ armon.MetricSink = armonSink{}
 
 func (s armonSink) labels(labels []armon.Label) []string {
 	var out []string
 	for _, l := range labels {
-		out = append(out, name([]string{l.Name}), l.Value)
+		out = append(out, s.name([]string{l.Name}), l.Value)
 	}
 	return out
 }
 
 func (s armonSink) EmitKey([]string, float32)           {}
-func (s armonSink) SetGauge(key []string, v float32)    { s.m.Gauge(name(key), float64(v)) }
-func (s armonSink) IncrCounter(key []string, v float32) { s.m.Count(name(key), float64(v)) }
-func (s armonSink) AddSample(key []string, v float32)   { s.m.Observe(name(key), float64(v)) }
+func (s armonSink) SetGauge(key []string, v float32)    { s.m.Gauge(s.name(key), float64(v)) }
+func (s armonSink) IncrCounter(key []string, v float32) { s.m.Count(s.name(key), float64(v)) }
+func (s armonSink) AddSample(key []string, v float32)   { s.m.Observe(s.name(key), float64(v)) }
 func (s armonSink) SetGaugeWithLabels(key []string, v float32, l []armon.Label) {
-	s.m.Gauge(name(key), float64(v), s.labels(l)...)
+	s.m.Gauge(s.name(key), float64(v), s.labels(l)...)
 }
 func (s armonSink) IncrCounterWithLabels(key []string, v float32, l []armon.Label) {
-	s.m.Count(name(key), float64(v), s.labels(l)...)
+	s.m.Count(s.name(key), float64(v), s.labels(l)...)
 }
 func (s armonSink) AddSampleWithLabels(key []string, v float32, l []armon.Label) {
-	s.m.Observe(name(key), float64(v), s.labels(l)...)
+	s.m.Observe(s.name(key), float64(v), s.labels(l)...)
 }
 
 // walMetrics is raft-wal's collector: the one library that takes it by argument.

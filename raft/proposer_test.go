@@ -14,10 +14,10 @@ import (
 )
 
 // stuck returns a node whose Machine holds every entry until the returned
-// function is called, with its one place in flight taken.
+// function is called, with its one place in flight taken, unless l has more.
 func stuck(t *testing.T, l Limits) (*node, func()) {
 	o := on(vfs.NewMem())
-	l.Entries = 1
+	l.Entries = max(l.Entries, 1)
 	o.Limits = l
 	n := boot(t, o)
 	gate := make(chan struct{})
@@ -298,5 +298,39 @@ func TestApplyErrorIsFatal(t *testing.T) {
 	}
 	if ok, _ := n.Ready(); ok {
 		t.Error("a failed replica is ready")
+	}
+}
+
+// A lone command never waits; what comes while entries are under way gathers
+// until it is as much as they are, or they return.
+func TestGathering(t *testing.T) {
+	n, release := stuck(t, Limits{Entries: 8}) // one command is under way
+	var all []<-chan error
+	propose := func(c *event.Command) { all = append(all, n.async(t.Context(), c)) }
+	flying := func(want ...int) {
+		t.Helper()
+		until(t, fmt.Sprint("flights of ", want), func() bool {
+			n.p.mu.Lock()
+			defer n.p.mu.Unlock()
+			var got []int
+			for _, fl := range n.p.flying {
+				got = append(got, len(fl.group))
+			}
+			return slices.Equal(got, want)
+		})
+	}
+	flying(1)
+	propose(put("a"))
+	flying(1, 1)
+	propose(put("b"))
+	n.waitFor(func(l Load) bool { return l.Waiting == 1 })
+	flying(1, 1)
+	propose(put("c"))
+	flying(1, 1, 2)
+	release()
+	for _, done := range all {
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
 	}
 }

@@ -183,6 +183,16 @@ func (q *queues) len() (n, bytes int) {
 	return n, bytes
 }
 
+// top is the first class of which something waits.
+func (q *queues) top() event.Class {
+	for c := range event.Classes {
+		if q.class[c].n > 0 {
+			return c
+		}
+	}
+	return 0
+}
+
 // patience is after how many groups without room a class is let in first, with
 // an eighth of one group: order of classes, but nobody starves.
 const patience = 32

@@ -1,15 +1,22 @@
 // Package client is the Go client of qlogd.
 //
 //	c, err := client.New("http://127.0.0.1:7070")
-//	_, err = c.Produce(ctx, "jobs", client.JSON(map[string]any{"hello": "world"}))
-//	messages, err := c.Lease(ctx, "jobs", client.LeaseOptions{Max: 10, Wait: 30 * time.Second})
-//	for _, m := range messages {
-//		_, err = c.Ack(ctx, "jobs", m.LeaseID)
-//	}
+//	_, err = c.Enqueue(ctx, "jobs", client.JSON(map[string]any{"hello": "world"}))
+//
+//	err = client.NewWorker(c, "jobs", func(ctx context.Context, m *client.Message) error {
+//		return work(ctx, m.Bytes())
+//	}, client.WorkerOptions{}).Run(ctx)
+//
+// Enqueue and Settle are for many goroutines at once: what they hand in one by
+// one shares requests, and each gets its own answer. A Worker leases ahead,
+// extends leases by itself and settles in the same way. Produce, Lease, Ack and
+// the others are the calls of the API as they are.
 //
 // Requests and answers are the types of package wire. Every write but a lease
 // carries an Idempotency-Key, so that a write whose outcome was not learnt is
 // repeated safely: the client does it by itself, as often as its Retry allows.
+// docs/go-client.md tells what can be relied on, what is in order and what is
+// not, and what is repeated when.
 package client
 
 import (

@@ -478,3 +478,42 @@ func TestLane(t *testing.T) {
 		c.Close()
 	})
 }
+
+// What may have been committed is not sent again under another key, whatever a
+// repeat is answered.
+func TestWhatMayBeCommittedIsNotTakenApart(t *testing.T) {
+	full := problemSays(429, "queue_full", "not_applied", true)
+	bad := problemSays(400, "invalid_argument", "not_applied", false)
+	two := `{"messages":[{"id":"01A","status":"enqueued"},{"id":"01B","status":"enqueued"}]}`
+	for _, tt := range []struct {
+		name    string
+		answers answerList
+		unknown bool
+	}{
+		{"full", answerList{hangup, full, says(201, two)}, false},
+		{"bad", answerList{hangup, bad}, true},
+	} {
+		c, f, _ := setup(t, tt.answers...)
+		l := c.enqueueLane("q")
+		var tickets []*ticket[wire.NewMessage, wire.Produced]
+		for i := range 2 {
+			tickets = append(tickets, &ticket[wire.NewMessage, wire.Produced]{item: JSON(i), done: make(chan struct{}, 1)})
+		}
+		l.ask(t.Context(), tickets, nil)
+		for _, ticket := range tickets {
+			<-ticket.done
+			if errors.Is(ticket.err, ErrOutcomeUnknown) != tt.unknown || (ticket.err != nil) != tt.unknown {
+				t.Errorf("%s: %v", tt.name, ticket.err)
+			}
+		}
+		a := f.asked()
+		for i := range a {
+			if a[i].header.Get("Idempotency-Key") != a[0].header.Get("Idempotency-Key") || a[i].body != a[0].body {
+				t.Errorf("%s: request %d is another one", tt.name, i)
+			}
+		}
+		if len(a) != len(tt.answers) {
+			t.Errorf("%s: %d requests", tt.name, len(a))
+		}
+	}
+}

@@ -84,7 +84,8 @@ type encodeError struct {
 func (e *encodeError) Error() string { return e.call + ": " + e.err.Error() }
 func (e *encodeError) Unwrap() error { return e.err }
 
-// wrongAnswer is an answer with success that can't be one.
+// wrongAnswer is an answer with success that can't be one: what was done is not
+// known.
 func wrongAnswer(format string, args ...any) *Error {
-	return &Error{Problem: wire.Problem{Status: http.StatusOK, Code: "bad_answer", Detail: "the server's answer is not understood: " + fmt.Sprintf(format, args...)}}
+	return &Error{Problem: wire.Problem{Status: http.StatusOK, Code: "bad_answer", Outcome: wire.Unknown, Detail: "the server's answer is not understood: " + fmt.Sprintf(format, args...)}}
 }

@@ -250,10 +250,11 @@ func (l *lane[I, O]) ask(ctx context.Context, tickets []*ticket[I, O], items []I
 		}
 		var e *Error
 		isProblem := errors.As(err, &e)
+		isUnknown := errors.As(err, new(*unknownError))
 		switch {
 		case l.c.ctx.Err() != nil:
 			failAll(part, fmt.Errorf("%w: %w", ErrClosed, err))
-		case ctx.Err() != nil || isProblem && !aboutOne(e):
+		case ctx.Err() != nil || isUnknown || isProblem && !aboutOne(e):
 			failAll(part, err)
 		case n == 1:
 			if isProblem {

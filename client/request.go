@@ -102,7 +102,7 @@ func (c *Client) send(ctx context.Context, q *call, answer any, opts []CallOptio
 			again = !q.lease || notSent(err)
 		case e.Problem.Outcome == wire.Unknown && status >= http.StatusInternalServerError:
 			again, leave = write, leave || write
-		case q.several && errors.Is(e, ErrQueueFull):
+		case q.several && !unknown && errors.Is(e, ErrQueueFull):
 			again = false
 		case body != nil && body.packed && refusesMsgpack(e):
 			if unknown { // a key goes with one body: another node must take this one
@@ -131,7 +131,9 @@ func (c *Client) send(ctx context.Context, q *call, answer any, opts []CallOptio
 			}
 		}
 		if !again || attempt >= c.retry.Attempts || ctx.Err() != nil {
-			if unknown && (!answered || again) {
+			// What is refused now is taken apart and sent under other keys only
+			// where it surely was not committed before.
+			if unknown && (!answered || again || q.several) {
 				err = &unknownError{err}
 			}
 			return status, err

@@ -134,7 +134,12 @@ func (r *run) run(ctx context.Context, t Target) (*Result, error) {
 		}
 	}
 
+	pool() // not on the clock either
 	r.began = time.Now()
+	var before, after mark
+	if r.Duration == 0 {
+		before = r.begin() // all of it
+	}
 	sends, endSends := context.WithCancel(all)
 	defer endSends()
 	due := make(chan time.Duration, 1<<16)
@@ -163,10 +168,7 @@ func (r *run) run(ctx context.Context, t Target) (*Result, error) {
 	go func() { producing.Wait(); close(done) }()
 	if r.Duration > 0 {
 		wait(all, r.Warmup, done)
-	}
-	var before, after mark
-	before = r.begin()
-	if r.Duration > 0 {
+		before = r.begin()
 		if r.Producers == 0 {
 			wait(all, r.Duration, nil)
 		} else {

@@ -13,6 +13,7 @@ import (
 	"github.com/qlogd/qlogd/internal/archive"
 	"github.com/qlogd/qlogd/internal/datadir"
 	"github.com/qlogd/qlogd/internal/vfs"
+	"github.com/qlogd/qlogd/log"
 )
 
 // archiver brings sealed segments to the archive while the node runs: the
@@ -22,8 +23,9 @@ type archiver struct {
 	e     *engine
 	store archive.Store // nil: there is no archive
 
-	mu   sync.Mutex
-	upTo uint64 // guarded by mu: all sealed segments up to this index are there
+	mu    sync.Mutex
+	since uint64 // guarded by mu: it begins behind this index
+	upTo  uint64 // guarded by mu: all sealed segments from there up to this index are in it
 
 	failed prometheus.Counter
 }
@@ -57,7 +59,14 @@ func (a *archiver) keepFrom() uint64 {
 }
 
 // has reports whether the segment that ends at an index is in the archive.
-func (a *archiver) has(last uint64) bool { return a.store != nil && last < a.keepFrom() }
+func (a *archiver) has(last uint64) bool {
+	if a.store == nil {
+		return false
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return last > a.since && last <= a.upTo
+}
 
 // run archives until the node ends.
 func (a *archiver) run(ctx context.Context) {
@@ -105,7 +114,7 @@ func (a *archiver) open(ctx context.Context) (*archive.Archive, error) {
 
 func (a *archiver) once(ctx context.Context, arch *archive.Archive) error {
 	e := a.e
-	upTo := uint64(0)
+	var since, upTo uint64
 	if e.replica.Leader() {
 		w, err := arch.Write(ctx, archive.Source{
 			FS: vfs.OS{}, LogDir: datadir.Path(e.c.DataDir, datadir.LogDir), Checkpoints: datadir.Path(e.c.DataDir, datadir.CheckpointDir),
@@ -123,19 +132,31 @@ func (a *archiver) once(ctx context.Context, arch *archive.Archive) error {
 		if err != nil {
 			return err
 		}
-		chains := map[[32]byte]bool{}
-		for _, s := range there {
-			chains[s.Chain] = true
-		}
-		for _, s := range e.log.Raw().Segments() {
-			if !s.Sealed || !chains[s.Chain] {
-				break
-			}
-			upTo = s.Last
-		}
+		since, upTo = archived(e.log.Raw().Segments(), there)
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.upTo = max(a.upTo, upTo)
+	a.since, a.upTo = since, max(a.upTo, upTo)
 	return nil
+}
+
+// archived returns behind which index an archive begins, and up to which one it
+// has all of a log's sealed segments. What a log has before the archive's
+// beginning the leader had deleted before there was one: nobody will ever bring
+// it, so it is not to be waited for.
+func archived(mine, there []log.SegmentInfo) (since, upTo uint64) {
+	chains := map[[32]byte]bool{}
+	for _, s := range there {
+		chains[s.Chain] = true
+	}
+	if len(there) > 0 {
+		since = there[0].PrevIndex
+	}
+	for _, s := range mine {
+		if !s.Sealed || s.Last > since && !chains[s.Chain] {
+			break
+		}
+		upTo = s.Last
+	}
+	return since, upTo
 }

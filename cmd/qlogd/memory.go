@@ -48,9 +48,14 @@ func (t *collector) again() {
 }
 
 func (t *collector) tune() {
-	live := []rt.Sample{{Name: "/gc/heap/live:bytes"}}
-	rt.Read(live)
-	p := percentFor(live[0].Value.Uint64(), t.headroom)
+	// The runtime takes its percentage of stacks and globals, too.
+	marked := []rt.Sample{{Name: "/gc/heap/live:bytes"}, {Name: "/gc/scan/stack:bytes"}, {Name: "/gc/scan/globals:bytes"}}
+	rt.Read(marked)
+	live := uint64(0)
+	for i := range marked {
+		live += marked[i].Value.Uint64()
+	}
+	p := percentFor(live, t.headroom)
 	// To change it stops the world for a moment: not for little.
 	if p*10 < t.percent*9 || p*9 > t.percent*10 {
 		t.percent = p
@@ -58,10 +63,15 @@ func (t *collector) tune() {
 	}
 }
 
-// percentFor is how much garbage there may be, in percent of what is alive.
+// heapLeast is the heap up to which the runtime collects nothing at 100 percent;
+// it grows with the percentage, whatever is alive.
+const heapLeast = 4 << 20
+
+// percentFor is how much garbage there may be, in percent of what is alive: 0
+// before the first collection, which must come by the headroom, too.
 func percentFor(live, headroom uint64) int {
-	const runtimes, most = 100, 10_000
-	return int(min(max(headroom*100/max(live, 1), runtimes), most))
+	const runtimes = 100
+	return int(max(headroom*100/max(live, heapLeast), runtimes))
 }
 
 // headroom is how much garbage there may be on a machine with so much memory; 0

@@ -2,6 +2,8 @@ package main
 
 import (
 	"errors"
+	"runtime/debug"
+	rt "runtime/metrics"
 	"testing"
 )
 
@@ -15,7 +17,9 @@ func TestHeadroom(t *testing.T) {
 		{128 * mib, 64 << 30, 100}, // as much
 		{4 << 30, 64 << 30, 100},   // more: the runtime's own measure
 		{16 * mib, 1 << 30, 400},   // a small machine
-		{1, 64 << 30, 10_000},      // not without end
+		{0, 64 << 30, 3200},        // before the first collection: it comes at the headroom
+		{1, 256 << 20, 400},        // where ten thousand percent would be 400 MiB
+		{0, 32 << 20, 100},         // the runtime's own measure at least
 		{16 * mib, 0, 200},         // not known
 	} {
 		if got := percentFor(c.live, headroom(c.memory)); got != c.want {
@@ -42,5 +46,18 @@ func TestHeadroom(t *testing.T) {
 	}
 	if got := memoryOf(func(string) ([]byte, error) { return nil, errors.New("no such file") }); got != 0 {
 		t.Errorf("nothing known: %d", got)
+	}
+}
+
+// The runtime's least heap grows with the percentage: it must not be more than
+// the headroom, or a small container's memory is gone before the first collection.
+func TestFirstCollectionByHeadroom(t *testing.T) {
+	const memory = 256 << 20
+	was := debug.SetGCPercent(percentFor(0, headroom(memory)))
+	defer debug.SetGCPercent(was)
+	goal := []rt.Sample{{Name: "/gc/heap/goal:bytes"}, {Name: "/gc/heap/live:bytes"}}
+	rt.Read(goal)
+	if got, live := goal[0].Value.Uint64(), goal[1].Value.Uint64(); got > headroom(memory)+8*max(live, heapLeast) {
+		t.Errorf("with %d bytes alive the next collection comes at %d of %d", live, got, uint64(memory))
 	}
 }

@@ -75,7 +75,6 @@ type stage struct {
 	pending  *life // the next enqueued event is this one's
 	waiting  map[string][]*demand
 	touched  []string
-	queues   map[string]*queueNow // as they are played, for their lanes
 	dedup    map[event.Hash]seen
 	late     int64
 }
@@ -88,7 +87,7 @@ type seen struct {
 func newStage(f *facts, o *Options) (*stage, error) {
 	s := &stage{
 		facts: f, o: o, index: f.start.Index(), clock: f.startClock,
-		byPlayID: map[event.ID]*life{}, waiting: map[string][]*demand{}, queues: map[string]*queueNow{}, dedup: map[event.Hash]seen{},
+		byPlayID: map[event.ID]*life{}, waiting: map[string][]*demand{}, dedup: map[event.Hash]seen{},
 	}
 	s.machine = fsm.New(f.start, s, fsm.Options{Touched: func(q []string) { s.touched = append(s.touched, q...) }})
 	for i := range f.given {
@@ -96,7 +95,6 @@ func newStage(f *facts, o *Options) (*stage, error) {
 		s.at(action{at: g.at, order: g.order, given: g})
 	}
 	for _, q := range s.machine.Queues() {
-		s.queues[q.Name] = &queueNow{q.Number, q.Policy}
 		if err := s.put(&event.PutQueue{Name: q.Name, Policy: q.Policy.Clone()}); err != nil {
 			return nil, err
 		}
@@ -317,22 +315,35 @@ func (s *stage) put(c *event.PutQueue) error {
 	if dlq := p.DeadLetterQueue; dlq != "" && !auto {
 		if _, ok := s.machine.Queue(dlq); !ok && dlq != c.Name {
 			// In reality it may have come later, or never.
-			if err := s.put(&event.PutQueue{Name: dlq, Policy: deadLetters()}); err != nil {
+			if err := s.putDeadLetters(dlq, c.Name); err != nil {
 				return err
 			}
 		}
 	}
-	r, err := s.apply(s.clock, &event.Command{PutQueue: &event.PutQueue{Name: c.Name, Policy: p, DeadLetterAuto: auto}})
+	return s.set(c.Name, p, auto)
+}
+
+// set has a queue's policy decided.
+func (s *stage) set(name string, p event.Policy, auto bool) error {
+	r, err := s.apply(s.clock, &event.Command{PutQueue: &event.PutQueue{Name: name, Policy: p, DeadLetterAuto: auto}})
+	if err == nil && r.Problem != nil {
+		return usagef("queue %s can't have this policy at %s: %s", name, eventlog.Stamp(s.clock), r.Problem.Detail)
+	}
+	return err
+}
+
+// putDeadLetters makes a dead-letter queue on the way.
+func (s *stage) putDeadLetters(name, of string) error {
+	p := deadLetters()
+	auto, err := s.o.Change(name, &p)
 	if err != nil {
 		return err
 	}
-	if r.Problem != nil {
-		return usagef("queue %s can't have this policy at %s: %s", c.Name, eventlog.Stamp(s.clock), r.Problem.Detail)
+	// Two queues can name each other here: nothing would end that.
+	if auto || p.DeadLetterQueue != "" {
+		return usagef("queue %s can't have this policy at %s: dead_letter_queue '%s' cannot have its own dead_letter_queue", of, eventlog.Stamp(s.clock), name)
 	}
-	for _, q := range s.machine.Queues() {
-		s.queues[q.Name] = &queueNow{q.Number, q.Policy}
-	}
-	return nil
+	return s.set(name, p, false)
 }
 
 // deadLetters is the policy of a dead-letter queue that is made on the way.

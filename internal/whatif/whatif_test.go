@@ -2,6 +2,7 @@ package whatif
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"maps"
 	"math"
@@ -408,5 +409,21 @@ func TestWhatCantBePlayedIsTold(t *testing.T) {
 	s, _ := w.run(Options{Change: change("jobs", func(p *event.Policy) { p.DeadLetterQueue = "graveyard" })})
 	if s.All.Same != 1 {
 		t.Errorf("%+v", s.All)
+	}
+}
+
+func TestQueuesThatNameEachOtherAreRefused(t *testing.T) {
+	w := begin(t, 1)
+	w.queue("a", func(*event.Policy) {})
+	w.queue("b", func(*event.Policy) {})
+	_, err := Run(t.Context(), &replay.Source{Log: w.log}, Options{
+		To: event.Instant{Kind: event.InstantNow},
+		Change: func(queue string, p *event.Policy) (bool, error) {
+			p.DeadLetterQueue = map[string]string{"a": "b", "b": "a"}[queue]
+			return false, nil
+		},
+	})
+	if _, ok := errors.AsType[*UsageError](err); !ok || !strings.Contains(err.Error(), "cannot have its own") {
+		t.Fatalf("%v", err)
 	}
 }

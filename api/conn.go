@@ -23,7 +23,7 @@ type conn struct {
 	set     time.Time // read deadline that is set
 	written time.Time // write deadline that is set
 	reading bool      // Invariant: while it is, set is want, more or less
-	deaf    bool      // a read of one byte waits for a deadline in the past, or Close
+	deaf    bool      // to hang-ups: see Read
 	waiting bool      // one does
 	closed  bool
 	wake    chan struct{} // has room for one
@@ -104,10 +104,13 @@ func (c *conn) rouse() {
 	}
 }
 
-// Read implements net.Conn.
+// Read implements net.Conn. One of a deaf connection that would hear of a hang-up
+// waits for a deadline in the past, or Close. It is of one byte and has no
+// deadline. One byte is also read where that is all the room that is left in
+// net/http's buffer or limit, but with a deadline: of a header, a body, or idleness.
 func (c *conn) Read(p []byte) (int, error) {
 	c.mu.Lock()
-	if len(p) == 1 && c.deaf {
+	if len(p) == 1 && c.deaf && c.want.IsZero() {
 		for c.waiting = true; c.deaf && !past(c.want) && !c.closed; {
 			c.mu.Unlock()
 			<-c.wake

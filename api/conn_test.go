@@ -158,3 +158,68 @@ func TestConnHangUpIsHeardByWaiters(t *testing.T) {
 		t.Fatal("a waiter did not hear that its client has hung up")
 	}
 }
+
+// net/http also reads one byte where one byte of its buffer is free, or one of
+// its limit is left: that is no waiting for a hang-up, and what comes must be
+// read, or the deadline be kept.
+func TestConnReadsOneByteOfARequest(t *testing.T) {
+	c, client := connected(t)
+	c.hear(false)
+	_ = c.SetReadDeadline(time.Now().Add(10 * time.Millisecond))
+	if _, err := c.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Fatal(err)
+	}
+	_ = c.SetReadDeadline(time.Now().Add(20 * time.Second))
+	if _, err := client.Write([]byte("x")); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := c.Read(make([]byte, 1)); n != 1 || err != nil {
+		t.Fatal(n, err)
+	}
+}
+
+func TestConnRequestInAwkwardPieces(t *testing.T) {
+	h := setup(t)
+	h.do("PUT", "/v1/queues/q", "").want(201)
+	srv := HTTPServer(h.h, Options{}, slog.New(slog.DiscardHandler))
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() { _ = srv.Serve(Limit(l, 0, 0)) }()
+	t.Cleanup(func() { _ = srv.Close() })
+	client, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = client.Close() })
+	_ = client.SetDeadline(time.Now().Add(4 * time.Second))
+	in := bufio.NewReader(client)
+	answered := func() {
+		t.Helper()
+		r, err := http.ReadResponse(in, nil)
+		if err != nil || r.StatusCode != 201 {
+			t.Fatal(err, r)
+		}
+		_, _ = io.Copy(io.Discard, r.Body)
+	}
+	const head = "POST /v1/queues/q/messages HTTP/1.1\r\nHost: x\r\nContent-Type: text/plain\r\n"
+	_, _ = io.WriteString(client, head+"Content-Length: 1\r\n\r\nx")
+	answered()
+	// A line that leaves one byte of a buffer of 4096 free.
+	_, _ = io.WriteString(client, head)
+	time.Sleep(50 * time.Millisecond)
+	_, _ = io.WriteString(client, "X-Long: "+strings.Repeat("x", 4095-8))
+	time.Sleep(50 * time.Millisecond)
+	_, _ = io.WriteString(client, "x\r\nContent-Length: 1\r\n\r\nx")
+	answered()
+	// The same in the head of a chunk.
+	_, _ = io.WriteString(client, head+"Transfer-Encoding: chunked\r\n\r\n")
+	time.Sleep(50 * time.Millisecond)
+	_, _ = io.WriteString(client, "1;"+strings.Repeat("x", 4095-3))
+	time.Sleep(50 * time.Millisecond)
+	_, _ = io.WriteString(client, "\r")
+	time.Sleep(50 * time.Millisecond)
+	_, _ = io.WriteString(client, "\nx\r\n0\r\n\r\n")
+	answered()
+}

@@ -316,6 +316,39 @@ func TestErasedSegmentsAreArchivedAnew(t *testing.T) {
 	})
 }
 
+// keeping is a store that deletes nothing.
+type keeping struct{ Store }
+
+func (keeping) Delete(context.Context, string) error { return errPulled }
+
+// A refresh that was stopped once the card was written has left what was to be
+// erased: the next one sees to it.
+func TestErasedBytesGoAlsoAfterAStop(t *testing.T) {
+	stores(t, func(t *testing.T, s Store) {
+		w := begin(t, keeping{s})
+		w.grow(3)
+		w.write()
+		if err := w.log.Erase([]log.Ref{{Index: 2}}); err != nil {
+			t.Fatal(err)
+		}
+		src := w.source()
+		src.RefreshErased = true
+		if _, err := w.archive().Write(t.Context(), src); !errors.Is(err, errPulled) {
+			t.Fatal(err)
+		}
+		w.store = s
+		if _, err := w.archive().Write(t.Context(), src); err != nil {
+			t.Fatal(err)
+		}
+		if w.holds([]byte("secret 2 secret 2")) {
+			t.Error("it is still there")
+		}
+		if last, _ := w.read(nil); last != w.sealed() {
+			t.Errorf("it ends at %d", last)
+		}
+	})
+}
+
 // holds reports whether some bytes are anywhere in the store.
 func (w *world) holds(what []byte) bool {
 	w.t.Helper()

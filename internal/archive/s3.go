@@ -35,7 +35,8 @@ const defaultEndpoint = "https://s3.amazonaws.com"
 func NewStore(name string, getenv func(string) string) (Store, error) {
 	if !strings.HasPrefix(name, "s3://") {
 		if strings.Contains(name, "://") || name == "" {
-			return nil, fmt.Errorf("archive %.100q: want a directory or s3://bucket/prefix", name)
+			scheme, _, _ := strings.Cut(name, "://") // what follows may have credentials in it
+			return nil, fmt.Errorf("archive %.20q: want a directory or s3://bucket/prefix", scheme)
 		}
 		return NewDir(name), nil
 	}
@@ -68,8 +69,8 @@ func NewStore(name string, getenv func(string) string) (Store, error) {
 		endpoint = defaultEndpoint
 	}
 	e, err := url.Parse(endpoint)
-	if err != nil || e.Host == "" || e.Scheme != "http" && e.Scheme != "https" || strings.Trim(e.Path, "/") != "" {
-		return nil, fmt.Errorf("archive: endpoint %.100q is not https://HOST:PORT", endpoint)
+	if err != nil || e.Host == "" || e.User != nil || e.Scheme != "http" && e.Scheme != "https" || strings.Trim(e.Path, "/") != "" {
+		return nil, errors.New("archive: the endpoint is not https://HOST:PORT, without credentials in it")
 	}
 	creds := []credentials.Provider{&credentials.EnvAWS{}, &credentials.FileAWSCredentials{}, &credentials.IAM{}}
 	if id := getenv("AWS_ACCESS_KEY_ID"); id != "" {

@@ -157,7 +157,7 @@ func TestNamesOfStores(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	for _, name := range []string{"", "gs://x", "s3://", "s3:///x", "s3://id:secret@bucket/x", "s3://bucket?endpoint=127.0.0.1", "s3://bucket?endpoint=http://h/path", "s3://bucket?secret=1", "s3://b%zz"} {
+	for _, name := range []string{"", "gs://x", "s3://", "s3:///x", "s3://id:secret@bucket/x", "s3://bucket?endpoint=127.0.0.1", "s3://bucket?endpoint=http://h/path", "s3://bucket?endpoint=https://id:secret@h", "https://id:secret@h/bucket", "s3://bucket?secret=1", "s3://b%zz"} {
 		if _, err := NewStore(name, none); err == nil {
 			t.Errorf("%q was taken", name)
 		} else if strings.Contains(err.Error(), "secret@") {

@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"path"
+	"strings"
 
 	"github.com/qlogd/qlogd/internal/checkpoint"
 	"github.com/qlogd/qlogd/internal/vfs"
@@ -133,31 +134,40 @@ func (a *Archive) putSegment(ctx context.Context, src *Source, s *log.SegmentInf
 }
 
 // refresh writes a segment anew where its bytes are others than the archive's:
-// contents were erased. nil where they are the same.
-func (a *Archive) refresh(ctx context.Context, src *Source, s *log.SegmentInfo, was *card) (*card, error) {
+// contents were erased. nil where they are the same. Bytes of the segment that its
+// card does not name are deleted, also those that an earlier run has left.
+func (a *Archive) refresh(ctx context.Context, src *Source, s *log.SegmentInfo, was *card) (fresh *card, err error) {
 	open := opened(src.FS, path.Join(src.LogDir, s.Name), s.Size)
 	r, _, err := open()
 	if err != nil {
 		return nil, err
 	}
 	now, _, err := sum(&cancelled{ctx, r})
-	if err = errors.Join(err, r.Close()); err != nil || now == was.SHA256 {
+	if err = errors.Join(err, r.Close()); err != nil {
 		return nil, err
 	}
-	c, err := a.putSegment(ctx, src, s) // the same chain: only contents differ
-	if err != nil {
-		return nil, err
+	named := was
+	if now != was.SHA256 {
+		if fresh, err = a.putSegment(ctx, src, s); err != nil { // the same chain: only contents differ
+			return nil, err
+		}
+		named = fresh
+		src.Logger.Info("segment archived anew: contents were erased", "segment", s.Name)
 	}
 	// The card names the new bytes: now the old ones may, and must, go.
-	for _, old := range []bytesOf{was.bytesOf, *was.Side} {
-		if old.Object != c.Object && old.Object != c.Side.Object {
-			if err := a.store.Delete(ctx, old.Object); err != nil {
-				return nil, err
-			}
+	objects, err := a.store.List(ctx, strings.TrimSuffix(cardName(logFolder, s.Name), ".json")+"-")
+	if err != nil {
+		return nil, fmt.Errorf("archive %s: %w", a.store, err)
+	}
+	for _, o := range objects {
+		if o.Name == named.Object || named.Side != nil && o.Name == named.Side.Object {
+			continue
+		}
+		if err := a.store.Delete(ctx, o.Name); err != nil {
+			return nil, err
 		}
 	}
-	src.Logger.Info("segment archived anew: contents were erased", "segment", s.Name)
-	return c, nil
+	return fresh, nil
 }
 
 // opened opens the first n bytes of a file.

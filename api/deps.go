@@ -148,7 +148,7 @@ type Cluster interface {
 }
 
 // Deps is what the API stands on. Rates, Load, Operations, Floors, Past, Proof,
-// Cluster, Age, AskOthers, AskLeader and Registry may be nil.
+// Cluster, Age, Leader, AskOthers, AskLeader and Registry may be nil.
 type Deps struct {
 	Proposer   Proposer
 	Barrier    Barrier
@@ -166,6 +166,9 @@ type Deps struct {
 	Cluster    Cluster
 	// Age tells how old a stale read from this node is; false where nobody knows.
 	Age func() (time.Duration, bool)
+	// Leader returns the HTTP address of the leader where that is another node,
+	// else "". It is called for each write.
+	Leader func() string
 	// AskOthers puts a question to all other nodes and returns the answers of
 	// those that gave one in time. What answers is the other nodes' Server: the
 	// name is one of the Ask constants.

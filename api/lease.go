@@ -176,6 +176,7 @@ func (s *Server) lease(q *request, in *wire.LeaseRequest) error {
 	}
 	if res.Index != 0 {
 		q.setHead("X-Qlogd-Index", strconv.FormatUint(res.Index, 10))
+		q.nameLeader()
 	}
 	return s.answerLeased(q, res.Leased)
 }

@@ -49,7 +49,18 @@ func (q *request) propose(c *event.Command) (event.Result, error) {
 		return q.kept(res.Kept)
 	}
 	q.setHead("X-Qlogd-Index", strconv.FormatUint(res.Index, 10))
+	q.nameLeader()
 	return res, nil
+}
+
+// nameLeader tells a client which node took its write in the end, where that is
+// another one: it may go there next time, or not.
+func (q *request) nameLeader() {
+	if leader := q.s.deps.Leader; leader != nil {
+		if addr := leader(); addr != "" {
+			q.setHead("X-Qlogd-Leader", addr)
+		}
+	}
 }
 
 // propose gets a command decided. Those who wait here for what it enqueues have

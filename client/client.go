@@ -40,6 +40,7 @@ type Client struct {
 	endpoints []*endpoint
 	at        atomic.Uint32 // index of the endpoint that calls begin with
 	turns     atomic.Uint32 // of calls that go round
+	leader    atomic.Uint32 // the leader's index and 1; 0: not known
 	spread    bool          // all do
 
 	plain      bool         // speak JSON only
@@ -93,9 +94,9 @@ func WithEndpoints(addrs ...string) Option {
 	return func(c *Client) { c.more = append(c.more, addrs...) }
 }
 
-// WithSpread lets every call begin at another endpoint in turn, so that all nodes
+// WithSpread lets every call begin at the endpoint with least to do, so that all nodes
 // share the work of a program's own batches. Without it calls stay with one node
-// while it does; Enqueue, Settle and Worker spread their requests in any case.
+// while it does; Enqueue, Settle and Worker choose for each request in any case.
 func WithSpread() Option { return func(c *Client) { c.spread = true } }
 
 // WithJSON lets all requests and answers be JSON, for proxies and people that

@@ -2,6 +2,7 @@ package client
 
 import (
 	"fmt"
+	"net/http"
 	"net/url"
 	"strings"
 	"sync/atomic"
@@ -16,6 +17,8 @@ type endpoint struct {
 	// longer each time that it fails again; one that does is 0.
 	away     atomic.Int64
 	failures atomic.Int32
+
+	busy atomic.Int32 // calls under way here, of those that may begin anywhere
 }
 
 // How long an endpoint that failed is passed over: the first time, and at most.
@@ -67,28 +70,64 @@ func (c *Client) leave(at uint32) {
 // after returns the endpoint that follows one.
 func (c *Client) after(at uint32) uint32 { return (at + 1) % uint32(len(c.endpoints)) }
 
-// turn returns the endpoint whose turn it is for a call that may begin anywhere:
-// one after the other, so that all nodes share the work, but for those that
-// failed a short while ago.
+// atLeader is how many calls there are at the leader for one at each other node,
+// where many are under way: what goes to another node costs both of them more, but
+// a leader has the most to do already.
+const atLeader = 4
+
+// turn returns the endpoint for a call that may begin anywhere, but for those
+// that failed a short while ago: the leader for a lone call, which is answered
+// soonest there, and with many at once the one with the fewest, so that all nodes
+// share the work. Where no leader is known they take turns.
 func (c *Client) turn() uint32 {
 	n := uint32(len(c.endpoints))
 	if n == 1 {
 		return 0
 	}
 	first := c.turns.Add(1) % n
+	leader := c.leader.Load() - 1
 	now := time.Now().UnixNano()
+	best, least := first, int32(-1)
 	for i := range n {
 		at := (first + i) % n
 		e := c.endpoints[at]
-		until := e.away.Load()
-		if until == 0 {
-			return at
+		if until := e.away.Load(); until != 0 {
+			// It may have recovered. One call finds out; the others pass on
+			// meanwhile, which swapping the time sees to.
+			if until <= now && e.away.CompareAndSwap(until, now+int64(awayFirst)) {
+				return at
+			}
+			continue
 		}
-		// It may have recovered. One call finds out; the others pass on
-		// meanwhile, which swapping the time sees to.
-		if until <= now && e.away.CompareAndSwap(until, now+int64(awayFirst)) {
-			return at
+		load := (e.busy.Load() + 1) * atLeader
+		if at == leader {
+			load /= atLeader
+		}
+		if least < 0 || load < least {
+			best, least = at, load
 		}
 	}
-	return first
+	return best
+}
+
+// heard notes who leads, as the answer to a write tells.
+func (c *Client) heard(at uint32, h http.Header) {
+	if len(c.endpoints) == 1 || len(h["X-Qlogd-Index"]) == 0 {
+		return
+	}
+	leader := at + 1 // who names nobody leads
+	if named := h["X-Qlogd-Leader"]; len(named) > 0 {
+		if leader = c.leader.Load(); leader > 0 && c.endpoints[leader-1].url.Host == named[0] {
+			return
+		}
+		leader = 0 // it may have another name there than here
+		for i, e := range c.endpoints {
+			if e.url.Host == named[0] {
+				leader = uint32(i) + 1
+			}
+		}
+	}
+	if c.leader.Load() != leader {
+		c.leader.Store(leader)
+	}
 }

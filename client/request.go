@@ -81,7 +81,13 @@ func (c *Client) send(ctx context.Context, q *call, answer any, opts []CallOptio
 	older := false // a node that does not know our msgpack was met
 	asked := 0     // endpoints of this attempt
 	for attempt := 1; ; {
+		if spread {
+			c.endpoints[at].busy.Add(1)
+		}
 		status, wait, err := c.once(ctx, at, q, body, answer)
+		if spread {
+			c.endpoints[at].busy.Add(-1)
+		}
 		if err == nil {
 			if older {
 				c.plainUntil.Store(time.Now().Add(plainFor).UnixNano())

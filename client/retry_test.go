@@ -128,6 +128,59 @@ func TestCallsThatGoRound(t *testing.T) {
 	}
 }
 
+// Lone calls go to the leader that answers name; many at once share all nodes.
+func TestCallsGoToTheLeader(t *testing.T) {
+	var c *Client
+	var f []*fake
+	committed := func(leader int) func(http.ResponseWriter) {
+		return func(w http.ResponseWriter) {
+			headers := []string{"X-Qlogd-Index", "7"}
+			if leader >= 0 {
+				headers = append(headers, "X-Qlogd-Leader", c.endpoints[leader].url.Host)
+			}
+			says(201, produced, headers...)(w)
+		}
+	}
+	here := committed(-1)
+	c, f, _ = several(t, nil, answerList{committed(1)}, answerList{committed(2), here, here, here, here}, answerList{here, here, stopping})
+	asks := func(want ...int) {
+		t.Helper()
+		for i := range want {
+			if n := len(f[i].asked()); n != want[i] {
+				t.Errorf("endpoint %d: %d requests, not %d", i, n, want[i])
+			}
+		}
+	}
+	enqueue := func() {
+		t.Helper()
+		if _, err := c.Enqueue(t.Context(), "q", JSON(1)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 3 {
+		enqueue() // 1 names 2, which names nobody
+	}
+	asks(0, 1, 2)
+	enqueue() // 2 stops, 0 names 1
+	asks(1, 1, 3)
+	for range 2 {
+		enqueue() // 0 names 1
+	}
+	if asks(1, 3, 3); c.endpoints[0].busy.Load() != 0 || c.endpoints[1].busy.Load() != 0 {
+		t.Error("nothing is under way")
+	}
+	// 2 is passed over, 1 leads.
+	var at [3]int
+	for range 6 {
+		i := c.turn()
+		c.endpoints[i].busy.Add(1)
+		at[i]++
+	}
+	if at != [3]int{1, 5, 0} {
+		t.Errorf("six calls at once go to %v", at)
+	}
+}
+
 // A node that is too old for the client's msgpack is spoken to in JSON, as are
 // all for a while; what is wrong with the request itself stays so.
 func TestMsgpackFallsBackToJSON(t *testing.T) {

@@ -59,6 +59,7 @@ func (c *Client) once(ctx context.Context, at uint32, q *call, body *payload, an
 	if !resp.Close {
 		to.did()
 	}
+	c.heard(at, resp.Header)
 	if answer != nil && len(b) > 0 {
 		decode := wire.Unmarshal
 		if strings.HasPrefix(resp.Header.Get("Content-Type"), "application/msgpack") {

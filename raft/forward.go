@@ -564,6 +564,7 @@ func (r *Replica) watchLeader() {
 // moved is called when another node leads, or none is known any more, or what
 // is known of the others has changed in that.
 func (r *Replica) moved() {
+	r.leaderAddr.Store(r.lookForLeader())
 	r.p.moved()
 	r.barriers.moved()
 	r.asked.moved(r.p.target)

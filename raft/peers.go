@@ -289,6 +289,23 @@ func (r *Replica) leaderTarget() (peer.Target, bool) {
 	return memberOf(id, addr).target(), true
 }
 
+// LeaderHTTP returns the HTTP address of the leader where that is another node, as
+// the members know it; "" where this node leads, or none is known.
+func (r *Replica) LeaderHTTP() string {
+	addr, _ := r.leaderAddr.Load().(string)
+	return addr
+}
+
+func (r *Replica) lookForLeader() string {
+	_, id := r.raft.LeaderWithID()
+	for _, s := range r.servers() {
+		if s.ID == id && id != r.id {
+			return memberOf(s.ID, s.Address).HTTPAddr
+		}
+	}
+	return ""
+}
+
 // leadsReady tells whether this node leads and has applied an entry of its term.
 func (r *Replica) leadsReady() bool {
 	r.p.mu.Lock()

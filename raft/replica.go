@@ -77,6 +77,7 @@ type Replica struct {
 	nudges      *nudges                // nudge.go
 	asked       questions              // ask.go
 	confirmer   *confirmer             // confirm.go
+	leaderAddr  atomic.Value           // peers.go: LeaderHTTP
 	unaddressed atomic.Bool            // that its address is not taken was told
 	joined      atomic.Bool            // join.go: the configuration has had this server
 	told        atomic.Bool            // join.go: OnJoined was called

@@ -36,6 +36,7 @@ func (e *engine) deps(source *replay.Source, registry *prometheus.Registry) api.
 		Finder:     e.log,
 		Cluster:    clusterView{e.replica},
 		Age:        e.replica.Age,
+		Leader:     e.replica.LeaderHTTP,
 		AskOthers:  e.askOthers,
 		AskLeader:  e.replica.AskLeader,
 		Logger:     e.logger,

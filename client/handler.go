@@ -104,12 +104,18 @@ func (e *panicError) Error() string { return fmt.Sprint("panic: ", e.value) }
 // maxError is how many bytes of an error the server keeps.
 const maxError = 64 << 10
 
-// settlement is what a handler's answer means for its lease.
-func settlement(lease string, err error, stopping bool) Settlement {
-	s := Settlement{LeaseID: lease, Do: DoAck}
+// settlement is what a handler's answer means for its lease. An error that
+// panics when it is asked for its text, such as a nil pointer, is one all the same.
+func settlement(lease string, err error, stopping bool) (s Settlement) {
+	s = Settlement{LeaseID: lease, Do: DoAck}
 	if err == nil {
 		return s
 	}
+	defer func() {
+		if v := recover(); v != nil {
+			s = Settlement{LeaseID: lease, Do: DoRetry, Error: strings.ToValidUTF8(fmt.Sprintf("%T, whose text is a panic: %v", err, v), "")}
+		}
+	}()
 	if stopping {
 		s.Do = DoRelease
 		return s

@@ -3,6 +3,7 @@ package client
 import (
 	"bytes"
 	"io"
+	"net/http"
 	"sync"
 	"sync/atomic"
 
@@ -55,19 +56,34 @@ func (p *payload) release() {
 func (p *payload) open() (io.ReadCloser, error) {
 	p.users.Add(1)
 	r := &payloadReader{p: p}
-	r.Reset(p.b)
+	r.b.Reset(p.b)
 	return r, nil
 }
 
+// payloadReader reads a payload until it is closed: HTTP/2 closes a body while it
+// is being read.
 type payloadReader struct {
-	bytes.Reader
-	p      *payload
-	closed atomic.Bool
+	mu sync.Mutex
+	b  bytes.Reader
+	p  *payload // nil once it is closed
+}
+
+func (r *payloadReader) Read(b []byte) (int, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.p == nil {
+		return 0, http.ErrBodyReadAfterClose
+	}
+	return r.b.Read(b)
 }
 
 func (r *payloadReader) Close() error {
-	if !r.closed.Swap(true) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.p != nil {
+		r.b.Reset(nil)
 		r.p.release()
+		r.p = nil
 	}
 	return nil
 }

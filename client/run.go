@@ -27,8 +27,7 @@ type run struct {
 	waiting  int                        // jobs in work
 	handling int                        // jobs in a handler
 	settling int                        // jobs whose settlement is not answered
-	workers  int                        // goroutines that handle
-	free     int                        // those of them that wait for work
+	workers  int                        // goroutines that handle, or wait for work
 	pace     time.Duration              // of a handler: what it takes for a message, of late
 	lease    time.Duration              // of the newest message
 	lists    map[time.Duration]*jobList // jobs that are waiting or handled, by their leases' length
@@ -122,8 +121,10 @@ func (r *run) took(got []wire.LeasedMessage) {
 		r.watch(j)
 		r.lease = j.runs
 	}
-	start := min(len(got)-r.free, r.w.opts.Concurrency-r.workers)
-	r.workers += max(start, 0)
+	// Those that are not in a handler take one each of what waits, be it handed to
+	// them already.
+	start := max(min(r.waiting-(r.workers-r.handling), r.w.opts.Concurrency-r.workers), 0)
+	r.workers += start
 	r.mu.Unlock()
 	for range start {
 		go r.handle()
@@ -136,12 +137,8 @@ func (r *run) took(got []wire.LeasedMessage) {
 // handle works on one message after the other.
 func (r *run) handle() {
 	for {
-		r.mu.Lock()
-		r.free++
-		r.mu.Unlock()
 		j, ok := <-r.work
 		r.mu.Lock()
-		r.free--
 		if !ok {
 			r.workers--
 			r.mu.Unlock()

@@ -533,3 +533,76 @@ func TestLeaseOf(t *testing.T) {
 		}
 	}
 }
+
+// A handler that waits for work takes one message, also if it does not run before
+// the next ones come.
+func TestWorkerHasAHandlerForEachMessage(t *testing.T) {
+	c, err := New("http://127.0.0.1:1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	var both sync.WaitGroup
+	both.Add(2)
+	w := NewWorker(c, "q", func(context.Context, *Message) error {
+		both.Done()
+		both.Wait()
+		return nil
+	}, WorkerOptions{Concurrency: 2})
+	r := &run{
+		w: w, c: c, log: slog.New(slog.DiscardHandler), handlers: t.Context(), work: make(chan *job, 10), lists: map[time.Duration]*jobList{},
+		need: make(chan struct{}, 1), keep: make(chan struct{}, 1), idle: make(chan struct{}, 1),
+	}
+	r.workers = 1 // which waits for work, and is slow to wake up
+	r.took([]wire.LeasedMessage{{ID: "1"}})
+	r.took([]wire.LeasedMessage{{ID: "2"}})
+	if r.workers != 2 {
+		t.Fatalf("%d handlers for 2 messages", r.workers)
+	}
+	go r.handle()
+	both.Wait()
+	close(r.work)
+}
+
+type badError struct{ text string }
+
+func (e *badError) Error() string { return e.text }
+
+func TestWorkerTakesAnErrorThatPanics(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPost(t, numbers(1)...)
+		stop := working(t, p, WorkerOptions{}, func(context.Context, *Message) error {
+			var err *badError // nil, and as an error not nil
+			return err
+		})
+		time.Sleep(time.Second)
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+		if got := sorted(p.settled()); !strings.HasPrefix(got, "retry 0: *client.badError, whose text is a panic: ") {
+			t.Error(got)
+		}
+	})
+}
+
+// HTTP/2 closes a body that is no longer wanted while it is being read; its memory
+// is somebody else's then.
+func TestPayloadIsNotReadAfterClose(t *testing.T) {
+	p, err := newPayload(&call{body: &wire.ReleaseRequest{LeaseIDs: []string{"01ABC"}}}, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	body, _ := p.open()
+	p.release()
+	if n, err := body.Read(make([]byte, 1)); n != 1 || err != nil {
+		t.Fatal(n, err)
+	}
+	for range 2 {
+		if err := body.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if n, err := body.Read(make([]byte, 1)); n != 0 || err == nil {
+			t.Fatal(n, err)
+		}
+	}
+}

@@ -10,7 +10,7 @@ import (
 // or initial * multiplier^(n-1), at most max_backoff_ms, spread by the jitter.
 // The jitter's seed is the id of the event that will carry the result.
 func (d *decision) backoff(p *event.Policy, n uint32) int64 {
-	wait := baseBackoff(p, n)
+	wait := Backoff(p, n)
 	if p.BackoffJitter == 0 || wait == 0 {
 		return wait
 	}
@@ -22,7 +22,9 @@ func (d *decision) backoff(p *event.Policy, n uint32) int64 {
 	return wait
 }
 
-func baseBackoff(p *event.Policy, n uint32) int64 {
+// Backoff returns the wait in ms that a policy sets after the n-th failure, before
+// jitter.
+func Backoff(p *event.Policy, n uint32) int64 {
 	if n == 0 {
 		n = 1
 	}

@@ -39,6 +39,9 @@ type ScannedSegment struct {
 	Side []byte
 }
 
+// SegmentHeaderSize is how long the header of a segment is.
+const SegmentHeaderSize = headerSize
+
 // ScanSegment reads the first limit bytes of a segment's file that is in no log
 // (limit < 0: all of it) and checks every byte of them: checksums, the contents'
 // digests, the chain, and that the segment continues after, if that is not nil.

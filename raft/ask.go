@@ -8,14 +8,14 @@ import (
 )
 
 // questions are calls to the leader that may stay open for long: each ends when
-// another node leads.
+// another node leads, or none that is known.
 type questions struct {
 	mu   sync.Mutex
 	open map[*question]struct{}
 }
 
 // AskLeader calls the leader where that is another node, and waits for its answer
-// as long as ctx allows and no other node is known to lead.
+// as long as ctx allows and that node is known to lead.
 func (r *Replica) AskLeader(ctx context.Context, name string, body []byte) ([]byte, error) {
 	if r.p.call == nil {
 		return nil, errNotLeader
@@ -43,7 +43,8 @@ func (r *Replica) AskLeader(ctx context.Context, name string, body []byte) ([]by
 	return answer, err
 }
 
-// moved ends the questions to others than who leads, if that is known.
+// moved ends the questions to others than who leads: to all where that is this
+// node, or not known.
 func (a *questions) moved(target func() (peer.Target, bool)) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

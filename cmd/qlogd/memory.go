@@ -2,6 +2,7 @@ package main
 
 import (
 	"os"
+	"path"
 	"runtime"
 	"runtime/debug"
 	rt "runtime/metrics"
@@ -83,8 +84,8 @@ func headroom(memory uint64) uint64 {
 	return min(headroomMost, memory/headroomPart)
 }
 
-// memoryOf returns the memory of the machine, or that which its control group may
-// take; 0 where neither says.
+// memoryOf returns the memory of the machine, or that which its control group, or
+// one above that, may take; 0 where neither says.
 func memoryOf(read func(string) ([]byte, error)) (memory uint64) {
 	if b, err := read("/proc/meminfo"); err == nil {
 		for line := range strings.Lines(string(b)) {
@@ -94,9 +95,22 @@ func memoryOf(read func(string) ([]byte, error)) (memory uint64) {
 			}
 		}
 	}
-	if b, err := read("/sys/fs/cgroup/memory.max"); err == nil {
-		if limit, err := strconv.ParseUint(strings.TrimSpace(string(b)), 10, 64); err == nil && (memory == 0 || limit < memory) {
-			memory = limit
+	const groups = "/sys/fs/cgroup"
+	limits := []string{groups + "/memory.max", groups + "/memory/memory.limit_in_bytes"} // a container's own; version 1
+	if b, err := read("/proc/self/cgroup"); err == nil {
+		for line := range strings.Lines(string(b)) {
+			if own, ok := strings.CutPrefix(strings.TrimSpace(line), "0::/"); ok { // systemd's MemoryMax=
+				for ; own != "" && own != "."; own = path.Dir(own) {
+					limits = append(limits, path.Join(groups, own, "memory.max"))
+				}
+			}
+		}
+	}
+	for _, name := range limits {
+		if b, err := read(name); err == nil {
+			if limit, err := strconv.ParseUint(strings.TrimSpace(string(b)), 10, 64); err == nil && (memory == 0 || limit < memory) {
+				memory = limit
+			}
 		}
 	}
 	return memory

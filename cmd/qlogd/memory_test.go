@@ -4,6 +4,7 @@ import (
 	"errors"
 	"runtime/debug"
 	rt "runtime/metrics"
+	"strconv"
 	"testing"
 )
 
@@ -42,6 +43,20 @@ func TestHeadroom(t *testing.T) {
 		}
 		if got := memoryOf(read); got != c.want {
 			t.Errorf("limit %q: %d", c.limit, got)
+		}
+	}
+	files["/proc/self/cgroup"] = "0::/system.slice/qlogd.service\n"
+	for _, c := range []struct {
+		file string
+		want uint64
+	}{
+		{"/sys/fs/cgroup/system.slice/qlogd.service/memory.max", mib},
+		{"/sys/fs/cgroup/system.slice/memory.max", mib / 2}, // the one above counts, too
+		{"/sys/fs/cgroup/memory/memory.limit_in_bytes", mib / 4},
+	} {
+		files[c.file] = strconv.FormatUint(c.want, 10) + "\n"
+		if got := memoryOf(read); got != c.want {
+			t.Errorf("%s: %d", c.file, got)
 		}
 	}
 	if got := memoryOf(func(string) ([]byte, error) { return nil, errors.New("no such file") }); got != 0 {

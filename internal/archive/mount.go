@@ -88,7 +88,7 @@ func (f *FS) mountLog(dir string) error {
 	prev := uint64(0) // the block that it continues
 	if len(own) > 0 {
 		// Only its header is wanted: that it has no block is no matter.
-		s, err := log.ScanSegment(f.ctx, f.base, dir, log.SegmentName(own[0]), segmentHeaderBytes, nil)
+		s, err := log.ScanSegment(f.ctx, f.base, dir, log.SegmentName(own[0]), log.SegmentHeaderSize, nil)
 		if s.First != own[0] {
 			return err // retention was faster, or it is damaged
 		}
@@ -119,9 +119,6 @@ func (f *FS) mountLog(dir string) error {
 	f.merge(dir, names)
 	return nil
 }
-
-// segmentHeaderBytes is how long the header of a segment is (docs/formats.md).
-const segmentHeaderBytes = 88
 
 func (f *FS) mountCheckpoints(dir string) error {
 	names, err := f.baseNames(dir)

@@ -517,3 +517,47 @@ func TestWhatMayBeCommittedIsNotTakenApart(t *testing.T) {
 		}
 	}
 }
+
+// What was taken apart ends with the last of those who still wait.
+func TestEnqueueEndsWithTheLastThatWaits(t *testing.T) {
+	c, err := New("http://127.0.0.1:1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	first, again := 0, make(chan struct{})
+	l := &enqueueLane{c: c, list: "messages", send: func(ctx context.Context, items []wire.NewMessage) ([]wire.Produced, error) {
+		if len(items) == 2 {
+			return nil, &Error{Problem: wire.Problem{Status: 400, Code: "invalid_argument", Index: &first}}
+		}
+		close(again)
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	b := &batch{callers: 2, cancel: cancel}
+	bad := &enqueueTicket{done: make(chan struct{}, 1), batch: b}
+	good := &enqueueTicket{done: make(chan struct{}, 1), batch: b}
+	ended := make(chan struct{})
+	go func() {
+		l.ask(ctx, []*enqueueTicket{bad, good}, nil)
+		close(ended)
+	}()
+	if <-bad.done; !errors.Is(bad.err, ErrInvalidArgument) {
+		t.Error(bad.err)
+	}
+	<-again
+	left, leave := context.WithCancel(t.Context())
+	leave()
+	if err := l.leave(good, left); !errors.Is(err, ErrOutcomeUnknown) {
+		t.Error(err)
+	}
+	select {
+	case <-ended:
+	case <-time.After(10 * time.Second):
+		t.Error("a request goes on that nobody waits for")
+	}
+}
+
+type enqueueTicket = ticket[wire.NewMessage, wire.Produced]

@@ -63,15 +63,24 @@ type ticket[I, O any] struct {
 	then answerer[O]
 
 	batch *batch // nil until it is under way; guarded by lane.mu
+	left  bool   // nobody waits any more; guarded by lane.mu
 }
 
 // answerer gets an answer that nobody waits for. It must be quick.
 type answerer[O any] interface{ answered(out O, err error) }
 
-// batch is a request's callers: when the last one has left, it ends.
+// batch is a request's callers: when the last one that has no answer has left, it
+// ends.
 type batch struct {
 	callers int // guarded by lane.mu
 	cancel  context.CancelFunc
+}
+
+// without counts n callers less. lane.mu is held.
+func (b *batch) without(n int) {
+	if b.callers -= n; b.callers == 0 {
+		b.cancel()
+	}
 }
 
 // do hands in one item and waits for its answer, or for the end of ctx. If that
@@ -132,9 +141,8 @@ func (l *lane[I, O]) leave(t *ticket[I, O], ctx context.Context) error {
 	default:
 	}
 	if b := t.batch; b != nil {
-		if b.callers--; b.callers == 0 {
-			b.cancel()
-		}
+		t.left = true
+		b.without(1)
 		return &unknownError{ctx.Err()}
 	}
 	for i, w := range l.waiting {
@@ -244,7 +252,7 @@ func (l *lane[I, O]) ask(ctx context.Context, tickets []*ticket[I, O], items []I
 		}
 		if err == nil {
 			for i, t := range part {
-				t.answer(out[i], nil)
+				l.answer(t, out[i], nil, len(parts) > 0)
 			}
 			continue
 		}
@@ -260,14 +268,14 @@ func (l *lane[I, O]) ask(ctx context.Context, tickets []*ticket[I, O], items []I
 			if isProblem {
 				err = alone(e, l.list)
 			}
-			part[0].answer(out1[O](), err)
+			l.answer(part[0], out1[O](), err, len(parts) > 0)
 			if errors.Is(err, ErrQueueFull) {
 				full = err
 			}
 		case isProblem && e.Problem.Index != nil && *e.Problem.Index >= 0 && *e.Problem.Index < n && named < maxNamed:
 			named++
 			at := *e.Problem.Index
-			part[at].answer(out1[O](), alone(e, l.list))
+			l.answer(part[at], out1[O](), alone(e, l.list), true)
 			parts = append(parts, append(part[:at:at], part[at+1:]...))
 		case isProblem || errors.As(err, new(*encodeError)):
 			parts = append(parts, part[n/2:], part[:n/2])
@@ -288,6 +296,21 @@ func failAll[I, O any](tickets []*ticket[I, O], err error) {
 	for _, t := range tickets {
 		t.answer(out1[O](), err)
 	}
+}
+
+// answer hands out an answer. more says that others of the request have none yet:
+// when they have left, it ends.
+func (l *lane[I, O]) answer(t *ticket[I, O], out O, err error, more bool) {
+	if !more || t.then != nil { // who does not wait does not leave
+		t.answer(out, err)
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !t.left {
+		t.batch.without(1)
+	}
+	t.answer(out, err) // before it can leave
 }
 
 // answer hands out an answer.

@@ -100,7 +100,7 @@ func (c *Client) send(ctx context.Context, q *call, answer any, opts []CallOptio
 			return status, nil
 		}
 		// A definite answer to a repeat under the same key is one about the
-		// first as well, unless it only says "not now".
+		// first as well, unless it only says "not now", or is ofItself.
 		again := answered && (status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable) && e.Problem.Retryable
 		leave := !answered || status == http.StatusServiceUnavailable // this node does not do
 		switch {
@@ -139,7 +139,7 @@ func (c *Client) send(ctx context.Context, q *call, answer any, opts []CallOptio
 		if !again || attempt >= c.retry.Attempts || ctx.Err() != nil {
 			// What is refused now is taken apart and sent under other keys only
 			// where it surely was not committed before.
-			if unknown && (!answered || again || q.several) {
+			if unknown && (!answered || again || q.several || ofItself[status]) {
 				err = &unknownError{err}
 			}
 			return status, err
@@ -161,6 +161,13 @@ func (c *Client) send(ctx context.Context, q *call, answer any, opts []CallOptio
 		case <-c.sleep(wait):
 		}
 	}
+}
+
+// ofItself are the refusals that a repeat may get whatever becomes of the first:
+// they come before its Idempotency-Key is looked at, or while the first is still
+// under way.
+var ofItself = map[int]bool{
+	http.StatusUnauthorized: true, http.StatusForbidden: true, http.StatusRequestTimeout: true, http.StatusInsufficientStorage: true,
 }
 
 // plainFor is how long JSON is spoken once a node was met that is too old for our

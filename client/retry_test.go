@@ -55,6 +55,10 @@ func TestRetryRules(t *testing.T) {
 		{"422", write, answerList{problemSays(422, "idempotency_key_reused", "not_applied", false)}, 1, 0, 0, ErrIdempotencyKey},
 		{"hung up after the request", write, answerList{hangup, hangup}, 3, 25 * time.Millisecond, 50 * time.Millisecond, nil},
 		{"hung up after a settle", settle, answerList{hangup}, 2, 25 * time.Millisecond, 50 * time.Millisecond, nil},
+		{"a refusal of the repeat alone", write, answerList{unknownJSON(500), problemSays(403, "forbidden", "not_applied", false)}, 2, 25 * time.Millisecond, 50 * time.Millisecond, ErrOutcomeUnknown},
+		{"the same, by its code", write, answerList{unknownJSON(500), problemSays(507, "insufficient_storage", "not_applied", true)}, 2, 25 * time.Millisecond, 50 * time.Millisecond, ErrInsufficientStorage},
+		{"a refusal of the repeated settle alone", settle, answerList{hangup, problemSays(408, "request_timeout", "not_applied", true)}, 2, 25 * time.Millisecond, 50 * time.Millisecond, ErrOutcomeUnknown},
+		{"a refusal of both", write, answerList{unknownJSON(500), problemSays(404, "queue_not_found", "not_applied", false)}, 2, 25 * time.Millisecond, 50 * time.Millisecond, ErrQueueNotFound},
 		{"a cut answer", write, answerList{says(201, `{"mess`, "Content-Length", "100")}, 2, 25 * time.Millisecond, 50 * time.Millisecond, nil},
 		{"a cut answer to a lease", lease, answerList{says(200, `{"mess`, "Content-Length", "100")}, 1, 0, 0, errors.ErrUnsupported},
 	}

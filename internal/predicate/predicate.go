@@ -12,6 +12,7 @@ import (
 	"cel.dev/cel-go/cel"
 	"cel.dev/cel-go/common/types"
 	"cel.dev/cel-go/common/types/ref"
+	"cel.dev/cel-go/common/types/traits"
 	"cel.dev/cel-go/ext"
 
 	"github.com/qlogd/qlogd/internal/event"
@@ -112,8 +113,22 @@ func Compile(text string) (*Predicate, error) {
 		return nil, fmt.Errorf("the predicate must be true or false, this is %s", ast.OutputType())
 	}
 	p.adapter = env.CELTypeAdapter()
-	p.program, err = env.Program(ast, cel.CostLimit(maxCost), cel.EvalOptions(cel.OptOptimize))
+	p.program, err = env.Program(ast, cel.CostLimit(maxCost), cel.CostTracking(costs{}), cel.EvalOptions(cel.OptOptimize))
 	return p, err
+}
+
+// costs has messages() cost as much as it makes: it can be named within another.
+type costs struct{}
+
+// CallCost implements interpreter.ActualCostEstimator; nil is the usual cost.
+func (costs) CallCost(_, overload string, _ []ref.Val, result ref.Val) *uint64 {
+	list, ok := result.(traits.Sizer)
+	if overload != "messages_string" || !ok {
+		return nil
+	}
+	n, _ := list.Size().(types.Int)
+	cost := uint64(n) + 1
+	return &cost
 }
 
 // Holds reports whether the predicate is true of a state. Asking for a queue by

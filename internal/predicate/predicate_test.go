@@ -17,6 +17,11 @@ func (nowhere) Append(*event.Block) error { return nil }
 // state has a queue jobs with three messages, the first of them leased.
 func state(t *testing.T) (*projections.State, event.ID) {
 	t.Helper()
+	return stateOf(t, 3)
+}
+
+func stateOf(t *testing.T, messages int) (*projections.State, event.ID) {
+	t.Helper()
 	s := projections.New()
 	m := fsm.New(s, nowhere{}, fsm.Options{})
 	do := func(index uint64, c *event.Command) event.Result {
@@ -29,7 +34,7 @@ func state(t *testing.T) (*projections.State, event.ID) {
 	}
 	do(1, &event.Command{PutQueue: &event.PutQueue{Name: "jobs", Policy: event.DefaultPolicy()}})
 	p := &event.Produce{Queue: "jobs"}
-	for i := range 3 {
+	for i := range messages {
 		p.Messages = append(p.Messages, event.NewMessage{Key: fmt.Sprint("k", i), Priority: 5, Size: 2})
 	}
 	id := do(2, &event.Command{Produce: p}).Produced[0].ID
@@ -97,6 +102,25 @@ func TestWhatFailsWhileAsking(t *testing.T) {
 		}
 		if _, err := p.Holds(s); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", text, err)
+		}
+	}
+}
+
+// A list of messages costs what it takes to make it, each time that it is made.
+func TestListsWithinListsCost(t *testing.T) {
+	s, _ := stateOf(t, 1000)
+	for text, fine := range map[string]bool{
+		`messages('jobs').all(m, m.priority == 5)`:                 true,
+		`messages('jobs').all(m, messages('jobs').size() == 1000)`: false,
+		`messages('jobs').all(m, messages('nobody').size() == 0)`:  true,
+	} {
+		p, err := Compile(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ok, err := p.Holds(s)
+		if fine && (err != nil || !ok) || !fine && (err == nil || !strings.Contains(err.Error(), "costs too much")) {
+			t.Errorf("%s: %v, %v", text, ok, err)
 		}
 	}
 }

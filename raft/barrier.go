@@ -301,7 +301,7 @@ func (b *barriers) moved() {
 }
 
 // serveReadIndex answers other nodes' readers, if this node leads.
-func (r *Replica) serveReadIndex(ctx context.Context, _ peer.Identity, _ []byte) ([]byte, error) {
+func (r *Replica) serveReadIndex(ctx context.Context, from peer.Identity, _ []byte) ([]byte, error) {
 	no := &peer.Error{Code: CodeNoLeader, Detail: errNotLeader.Error()}
 	if !r.Leader() {
 		return nil, no
@@ -322,5 +322,6 @@ func (r *Replica) serveReadIndex(ctx context.Context, _ peer.Identity, _ []byte)
 	if rd.err != nil || !rd.local {
 		return nil, no
 	}
+	r.awaited(from, rd.index)
 	return binary.BigEndian.AppendUint64(nil, rd.index), nil
 }

@@ -361,13 +361,14 @@ const codeBadGroup = "bad_group"
 
 // serveForward is the leader's side: it puts another node's commands in line
 // with its own and answers them together.
-func (p *proposer) serveForward(ctx context.Context, _ peer.Identity, body []byte) ([]byte, error) {
+func (p *proposer) serveForward(ctx context.Context, from peer.Identity, body []byte) ([]byte, error) {
 	// Several times what any group has: the other side's limits may be others.
 	group, err := event.DecodeGroup(body, 4*p.limits.GroupCommands, p.limits.CommandBytes)
 	if err != nil {
 		return nil, &peer.Error{Code: codeBadGroup, Detail: err.Error()}
 	}
 	b := newBatch(len(group))
+	b.from = from
 	var refused [event.Classes]*event.Problem
 	for c := range refused {
 		refused[c] = p.disk.refuses(event.Class(c))
@@ -486,6 +487,7 @@ func (p *proposer) leave(list []pending) {
 
 // batch gathers the answers to another node's commands.
 type batch struct {
+	from peer.Identity
 	done chan struct{} // closed with the last one
 
 	mu      sync.Mutex

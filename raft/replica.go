@@ -177,7 +177,7 @@ func (r *Replica) start() error {
 	began := r.fsm.progress()
 	r.snapped.Store(&began)
 	r.p = newProposer(r.o, r.fsm, r.clock, r.fatal, r.failed)
-	r.p.idle, r.p.landed.lacking = r.nudges.signal, r.behind
+	r.p.idle, r.p.awaited, r.p.landed.lacking = r.nudges.idle, r.awaited, r.behind
 	r.p.opening = r.upgrade // a cluster of one knows at once
 
 	conf := r.config()

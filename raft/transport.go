@@ -222,9 +222,6 @@ func (t *transport) AppendEntries(id hraft.ServerID, addr hraft.ServerAddress, a
 	heartbeat := args.PrevLogEntry == 0 && args.LeaderCommitIndex == 0 && len(args.Entries) == 0
 	for {
 		err := t.append(id, addr, args, resp)
-		if err == nil && len(args.Entries) > 0 {
-			t.r.nudges.signal()
-		}
 		if err == nil || heartbeat || !t.r.awaitPeer(id, addr, args.Term) {
 			return err
 		}
@@ -244,7 +241,7 @@ func (t *transport) append(id hraft.ServerID, addr hraft.ServerAddress, args *hr
 		last := lastOf(args)
 		t.r.evidence.acked(id, args.Term, last)
 		if last > 0 { // else a heartbeat, which says nothing of the log
-			t.r.nudges.took(id, last, args.LeaderCommitIndex)
+			t.r.nudges.took(id, last, args.LeaderCommitIndex, len(args.Entries) > 0)
 		}
 	}
 	return nil

@@ -1,8 +1,9 @@
 package raft
 
 import (
+	"maps"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"unicode"
 
 	armon "github.com/armon/go-metrics"
@@ -22,22 +23,26 @@ func (noMetrics) Observe(string, float64, ...string) {}
 func RouteLibraryMetrics(m Metrics) error {
 	hc := hashi.DefaultConfig("")
 	hc.EnableHostname, hc.EnableRuntimeMetrics = false, false
-	if _, err := hashi.NewGlobal(hc, hashiSink{m, &namer{}}); err != nil {
+	if _, err := hashi.NewGlobal(hc, hashiSink{m, newNamer()}); err != nil {
 		return err
 	}
 	// raft-boltdb v2.3.0 still reports to the package's former home.
 	ac := armon.DefaultConfig("")
 	ac.EnableHostname, ac.EnableRuntimeMetrics = false, false
-	_, err := armon.NewGlobal(ac, armonSink{m, &namer{}})
+	_, err := armon.NewGlobal(ac, armonSink{m, newNamer()})
 	return err
 }
 
 // namer remembers what name has made: the libraries tell a dozen things of each
 // entry, and some fifty in all.
 type namer struct {
-	mu    sync.RWMutex
-	known map[string]string // by the key's parts, a dot behind each
+	// known is by the key's parts, a dot behind each. The map is never written
+	// to: a new name replaces it.
+	known atomic.Pointer[map[string]string]
 }
+
+// maxNames bounds them: there may be a name with something that varies in it.
+const maxNames = 1000
 
 func (n *namer) name(key []string) string {
 	var room [96]byte
@@ -45,22 +50,27 @@ func (n *namer) name(key []string) string {
 	for _, k := range key {
 		b = append(append(b, k...), '.')
 	}
-	n.mu.RLock()
-	made, ok := n.known[string(b)]
-	n.mu.RUnlock()
-	if ok {
-		return made
+	for {
+		old := n.known.Load()
+		if made, ok := (*old)[string(b)]; ok {
+			return made
+		}
+		made := name(key)
+		if len(*old) >= maxNames {
+			return made
+		}
+		known := maps.Clone(*old)
+		known[string(b)] = made
+		if n.known.CompareAndSwap(old, &known) {
+			return made
+		}
 	}
-	made = name(key)
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.known == nil {
-		n.known = map[string]string{}
-	}
-	if len(n.known) < 1000 { // a name with something that varies in it
-		n.known[string(b)] = made
-	}
-	return made
+}
+
+func newNamer() *namer {
+	n := &namer{}
+	n.known.Store(&map[string]string{})
+	return n
 }
 
 // name makes raft.fsm.applyBatch into raft_fsm_apply_batch.
@@ -151,12 +161,17 @@ func (s armonSink) AddSampleWithLabels(key []string, v float32, l []armon.Label)
 }
 
 // walMetrics is raft-wal's collector: the one library that takes it by argument.
-type walMetrics struct{ m Metrics }
+type walMetrics struct {
+	m Metrics
+	*namer
+}
 
 var _ walmetrics.Collector = walMetrics{}
 
 func (w walMetrics) IncrementCounter(name string, delta uint64) {
-	w.m.Count("raft_wal_"+name, float64(delta))
+	w.m.Count(w.name([]string{"raft_wal", name}), float64(delta))
 }
 
-func (w walMetrics) SetGauge(name string, v uint64) { w.m.Gauge("raft_wal_"+name, float64(v)) }
+func (w walMetrics) SetGauge(name string, v uint64) {
+	w.m.Gauge(w.name([]string{"raft_wal", name}), float64(v))
+}

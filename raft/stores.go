@@ -211,7 +211,7 @@ func openWAL(o Options, f faults, floor func() uint64) (*logStore, error) {
 		wal.WithMetaStore(meta),
 		wal.WithSegmentSize(o.SegmentBytes),
 		wal.WithLogger(hlog(o.Logger, "raft-wal")),
-		wal.WithMetricsCollector(walMetrics{o.Metrics}),
+		wal.WithMetricsCollector(walMetrics{o.Metrics, newNamer()}),
 	}
 	// Its type of options has no name outside.
 	w, err := wal.Open(o.Dir, func(w *wal.WAL) {

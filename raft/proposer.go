@@ -107,6 +107,17 @@ func (p *proposer) signal() {
 	}
 }
 
+// applied is told of each batch that was applied: something may be due earlier
+// now. Behind an entry of its own reap tells run, and a follower proposes nothing.
+func (p *proposer) applied() {
+	p.mu.Lock()
+	alone := p.leader && len(p.flying) == 0
+	p.mu.Unlock()
+	if alone {
+		p.signal()
+	}
+}
+
 // changedLocked tells run, and whoever waits for a change of leadership, of
 // readiness or of what is in hand.
 func (p *proposer) changedLocked() {
@@ -470,7 +481,10 @@ func (p *proposer) reap() {
 		for _, d := range fl.group {
 			d.state = settled
 		}
-		p.changedLocked()
+		p.tellLocked()
+		if n, _ := p.q.len(); n > 0 || p.first || !p.leadsLocked() || idle && p.fsm.progress().hasDue {
+			p.signal() // else there is nothing to do for run
+		}
 		p.mu.Unlock()
 		for i, d := range fl.group {
 			if got.problem == nil && d.batch != nil && (i == 0 || d.batch != fl.group[i-1].batch) {

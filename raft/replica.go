@@ -314,7 +314,7 @@ func (r *Replica) refuses() *event.Problem {
 
 // applied is called by the FSM after each batch.
 func (r *Replica) applied(p progress) {
-	r.p.signal() // something may be due earlier now
+	r.p.applied()
 	r.p.landed.reached(p.index)
 	if p.unmarked >= r.o.MarkEntries {
 		r.agreement.signal()

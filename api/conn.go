@@ -147,6 +147,15 @@ func (c *conn) Close() error {
 	return c.Conn.Close()
 }
 
+// CloseWrite lets the client read the end of an answer before it hears that the
+// rest of its request was not wanted: net/http asks for it.
+func (c *conn) CloseWrite() error {
+	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
+		return half.CloseWrite()
+	}
+	return nil
+}
+
 // hear says whether the request in hand is to be told that its client hangs up.
 // For one without a body the byte is waited for already.
 func (c *conn) hear(yes bool) {

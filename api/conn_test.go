@@ -57,6 +57,27 @@ func TestConnDeafReadEndsByDeadlineAndClose(t *testing.T) {
 	}
 }
 
+func TestConnClosesOneWay(t *testing.T) {
+	var c net.Conn
+	c, client := connected(t)
+	half, ok := c.(interface{ CloseWrite() error }) // as net/http asks
+	if !ok {
+		t.Fatal("net/http can't close it one way")
+	}
+	if err := half.CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := client.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
+		t.Fatal(err)
+	}
+	if _, err := client.Write([]byte("x")); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := c.Read(make([]byte, 9)); n != 1 || err != nil {
+		t.Fatal(n, err)
+	}
+}
+
 func TestConnHearsAgain(t *testing.T) {
 	c, client := connected(t)
 	c.hear(false)

@@ -70,7 +70,7 @@ func (r *Reader) next(begun *bool, bracket byte) bool {
 	return r.err == nil
 }
 
-// name reads a member's name and the colon behind it.
+// member reads a member's name and the colon behind it.
 func (r *Reader) member(seen *names) []byte {
 	name := r.quoted()
 	if name == nil || !seen.add(name) {

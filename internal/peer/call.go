@@ -15,16 +15,28 @@ import (
 // link is the connection over which all calls to one address go.
 type link struct {
 	mu      sync.Mutex
-	cc      *http.ClientConn
+	way     way
 	conn    *conn
 	dialing *dialing
+}
+
+// way is how calls go over a connection: as frames where the other side knows
+// them, else over HTTP/2.
+type way interface {
+	// call makes one call, once.
+	call(ctx context.Context, name string, body []byte) ([]byte, error)
+	// usable tells whether it takes more calls, as far as known.
+	usable() bool
+	// retire lets what is under way finish, and takes no more.
+	retire()
+	close()
 }
 
 // dialing is a connection on its way. Who wants it waits for done.
 type dialing struct {
 	to   Target
 	done chan struct{}
-	cc   *http.ClientConn
+	way  way
 	conn *conn
 	err  error
 }
@@ -35,18 +47,18 @@ type dialing struct {
 // have seen: see NotSent. from is who answered, as far as known.
 func (n *Net) Call(ctx context.Context, to Target, name string, body []byte) (answer []byte, from Identity, err error) {
 	for again := false; ; again = true {
-		cc, c, fresh, err := n.link(ctx, to)
+		w, c, fresh, err := n.link(ctx, to)
 		if err != nil {
 			return nil, from, fmt.Errorf("call %s at %s: %w", name, to.Addr, err)
 		}
-		answer, err = n.roundTrip(ctx, cc, callPath, name, body)
+		answer, err = w.call(ctx, name, body)
 		if err == nil {
 			return answer, c.peer, nil
 		}
 		// The connection takes no more, having lived too long or been ended
 		// over there: the next one may.
 		if !again && !fresh && refusedByConn(ctx, err) {
-			n.retire(to.Addr, cc)
+			n.retire(to.Addr, w)
 			continue
 		}
 		return nil, c.peer, fmt.Errorf("call %s at %s: %w", name, to.Addr, err)
@@ -93,7 +105,7 @@ func (s *stream) Close() error {
 }
 
 // link returns a connection to the target, and whether it was made for this.
-func (n *Net) link(ctx context.Context, to Target) (cc *http.ClientConn, c *conn, fresh bool, err error) {
+func (n *Net) link(ctx context.Context, to Target) (w way, c *conn, fresh bool, err error) {
 	n.mu.Lock()
 	l := n.links[to.Addr]
 	if l == nil {
@@ -106,9 +118,9 @@ func (n *Net) link(ctx context.Context, to Target) (cc *http.ClientConn, c *conn
 			return nil, nil, false, &notSent{err}
 		}
 		l.mu.Lock()
-		if l.cc != nil && l.cc.Err() == nil && fits(l.conn.peer, to) == nil {
+		if l.way != nil && l.way.usable() && fits(l.conn.peer, to) == nil {
 			defer l.mu.Unlock()
-			return l.cc, l.conn, false, nil
+			return l.way, l.conn, false, nil
 		}
 		d := l.dialing
 		if d == nil {
@@ -127,7 +139,7 @@ func (n *Net) link(ctx context.Context, to Target) (cc *http.ClientConn, c *conn
 			return nil, nil, false, &notSent{ctx.Err()}
 		}
 		if d.to == to {
-			return d.cc, d.conn, true, d.err
+			return d.way, d.conn, true, d.err
 		}
 	}
 }
@@ -141,45 +153,71 @@ func refusedByConn(ctx context.Context, err error) bool {
 
 // retire lets a connection finish what is under way on it, and not be used for
 // more: it may have no number left for another stream, and not say so.
-func (n *Net) retire(addr string, cc *http.ClientConn) {
+func (n *Net) retire(addr string, w way) {
 	n.mu.Lock()
 	l := n.links[addr]
 	n.mu.Unlock()
 	l.mu.Lock()
-	if l.cc == cc {
-		l.cc, l.conn = nil, nil
+	if l.way == w {
+		l.way, l.conn = nil, nil
 	}
 	l.mu.Unlock()
-	over := func(cc *http.ClientConn) {
-		if cc.InFlight() == 0 {
-			cc.Close()
-		}
-	}
-	cc.SetStateHook(over)
-	over(cc)
+	w.retire()
 }
 
 // connect makes l's connection.
 func (n *Net) connect(l *link, d *dialing) {
 	c, err := n.dial(n.ctx, d.to, kindRPC)
-	var cc *http.ClientConn
+	var w way
 	if err == nil {
-		if cc, err = n.newClientConn(c); err != nil {
+		if w, err = n.newWay(c); err != nil {
 			err = &notSent{err}
 		}
 	}
-	d.cc, d.conn, d.err = cc, c, err
+	d.way, d.conn, d.err = w, c, err
 	l.mu.Lock()
-	old := l.cc
+	old := l.way
 	if err == nil {
-		l.cc, l.conn = cc, c
+		l.way, l.conn = w, c
 	}
 	l.dialing = nil
 	l.mu.Unlock()
 	if err == nil && old != nil {
-		old.Close() // dead, or to who was there before
+		old.close() // dead, or to who was there before
 	}
 	close(d.done)
+}
+
+// newWay begins to speak what both sides know.
+func (n *Net) newWay(c *conn) (way, error) {
+	if c.frames {
+		return newCaller(n, c)
+	}
+	cc, err := n.newClientConn(c)
+	if err != nil {
+		return nil, err
+	}
+	return &httpWay{n, cc}, nil
+}
+
+// httpWay is HTTP/2.
+type httpWay struct {
+	n  *Net
+	cc *http.ClientConn
+}
+
+func (w *httpWay) usable() bool { return w.cc.Err() == nil }
+
+func (w *httpWay) close() { w.cc.Close() }
+
+func (w *httpWay) retire() {
+	over := func(cc *http.ClientConn) {
+		if cc.InFlight() == 0 {
+			cc.Close()
+		}
+	}
+	w.cc.SetStateHook(over)
+	over(w.cc)
 }
 
 type dialKey struct{}
@@ -210,8 +248,9 @@ func (n *Net) newClientConn(c *conn) (*http.ClientConn, error) {
 	return cc, nil
 }
 
-func (n *Net) roundTrip(ctx context.Context, cc *http.ClientConn, path, name string, body []byte) ([]byte, error) {
-	resp, err := n.send(ctx, cc, path, name, body)
+func (w *httpWay) call(ctx context.Context, name string, body []byte) ([]byte, error) {
+	n := w.n
+	resp, err := n.send(ctx, w.cc, callPath, name, body)
 	if err != nil {
 		return nil, err
 	}
@@ -226,10 +265,14 @@ func (n *Net) roundTrip(ctx context.Context, cc *http.ClientConn, path, name str
 	return b, nil
 }
 
+func tooLargeHere(size int, limit int64) error {
+	return &notSent{&Error{Code: "too_large", Detail: fmt.Sprintf("a body of %d bytes, more than %d", size, limit)}}
+}
+
 // send makes one request, once, and returns an answer of status 200.
 func (n *Net) send(ctx context.Context, cc *http.ClientConn, path, name string, body []byte) (*http.Response, error) {
 	if int64(len(body)) > n.o.MaxCall {
-		return nil, &notSent{&Error{Code: "too_large", Detail: fmt.Sprintf("a body of %d bytes, more than %d", len(body), n.o.MaxCall)}}
+		return nil, tooLargeHere(len(body), n.o.MaxCall)
 	}
 	rb := newRequest(body)
 	r := (&http.Request{

@@ -331,6 +331,7 @@ func TestHandlers(t *testing.T) {
 	if _, _, err := a.Call(t.Context(), at(b), "panic", nil); err == nil || NotSent(err) {
 		t.Errorf("panic: %v", err)
 	}
+	b.Close() // HTTP/2 tells of it after it has answered
 	if !strings.Contains(logged.String(), "a bug") {
 		t.Errorf("a panic went unseen:\n%s", logged.String())
 	}

@@ -444,7 +444,7 @@ func neverTwice(t *testing.T, seed uint64) {
 // TestStopped is a node whose process is stopped (SIGSTOP): its kernel still
 // takes connections and bytes. Calls without a deadline end all the same.
 func TestStopped(t *testing.T) {
-	if os.Getenv("PEER_TEST_NODE") != "" {
+	if os.Getenv(childNode) != "" {
 		b := start(t, "b")
 		b.Handle("echo", echo)
 		b.Handle("wait", func(ctx context.Context, _ Identity, _ []byte) ([]byte, error) {
@@ -457,7 +457,11 @@ func TestStopped(t *testing.T) {
 	}
 	t.Parallel()
 	cmd := exec.Command(os.Args[0], "-test.run=^TestStopped$", "-test.timeout=60s")
-	cmd.Env = append(os.Environ(), "PEER_TEST_NODE=1")
+	how := "frames"
+	if noFrames {
+		how = "http"
+	}
+	cmd.Env = append(os.Environ(), childNode+"="+how)
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)

@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// A call is one HTTP/2 request: POST /call/{name}, or /stream/{name} on a
+// A call that does not go as frames (frame.go) is one HTTP/2 request: POST /call/{name}, or /stream/{name} on a
 // connection of its own. The body is the byte 'q' and what the caller gave: so
 // it is never empty, and without its last byte no handler is called (see
 // request in call.go). The answer is 200 and the handler's bytes, or one of
@@ -137,7 +137,7 @@ func (n *Net) serve(w http.ResponseWriter, r *http.Request) {
 	}
 	out, err := h(r.Context(), c.peer, body)
 	if err == nil && int64(len(out)) > n.o.MaxCall {
-		err = &Error{Code: "too_large", Detail: fmt.Sprintf("%s: an answer of %d bytes, more than %d", name, len(out), n.o.MaxCall)}
+		err = answerTooLarge(name, len(out), n.o.MaxCall)
 	}
 	if err != nil {
 		fail(w, http.StatusInternalServerError, err)
@@ -168,7 +168,17 @@ func (b *begun) Write(p []byte) (int, error) {
 	return b.w.Write(p)
 }
 
+func answerTooLarge(name string, size int, limit int64) error {
+	return &Error{Code: "too_large", Detail: fmt.Sprintf("%s: an answer of %d bytes, more than %d", name, size, limit)}
+}
+
 func fail(w http.ResponseWriter, status int, err error) {
+	w.WriteHeader(status)
+	w.Write(marshalError(err))
+}
+
+// marshalError makes an Error of whatever error, as JSON.
+func marshalError(err error) []byte {
 	var e *Error
 	if !errors.As(err, &e) {
 		e = &Error{Code: "internal", Detail: err.Error()}
@@ -177,8 +187,7 @@ func fail(w http.ResponseWriter, status int, err error) {
 	if err != nil {
 		panic(err) // strings and bytes
 	}
-	w.WriteHeader(status)
-	w.Write(b)
+	return b
 }
 
 var errTooLarge = errors.New("too large")

@@ -81,7 +81,10 @@ func (w *caller) call(ctx context.Context, name string, body []byte) ([]byte, er
 	c := &call{parcel: parcel{kind: frameCall, name: name, body: body}, done: make(chan struct{})}
 	w.mu.Lock()
 	if w.retired || w.err != nil {
-		w.mu.Unlock()
+		defer w.mu.Unlock()
+		if w.err != nil {
+			return nil, &notSent{w.err}
+		}
 		return nil, &notSent{errRetired}
 	}
 	w.waiting = append(w.waiting, c)

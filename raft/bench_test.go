@@ -3,7 +3,11 @@ package raft
 import (
 	"context"
 	"fmt"
+	"slices"
 	"testing"
+	"time"
+
+	hraft "github.com/hashicorp/raft"
 
 	"github.com/qlogd/qlogd/internal/event"
 	"github.com/qlogd/qlogd/internal/vfs"
@@ -64,6 +68,60 @@ func BenchmarkPropose(b *testing.B) {
 			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "commands/s")
 			b.ReportMetric(float64(m.fsm.progress().entries), "entries")
 		})
+	}
+}
+
+// BenchmarkStoreLogs stores one entry after the other on real files with real
+// fsyncs, in segments that were written with zeros before and in sparse ones. cpu
+// is the process's and longest is the worst call, a new segment's first ones
+// included.
+func BenchmarkStoreLogs(b *testing.B) {
+	for _, size := range []int{1200, 25_000} {
+		for _, kind := range []string{"sparse", "zeros"} {
+			b.Run(fmt.Sprintf("bytes=%d/%s", size, kind), func(b *testing.B) {
+				o := on(vfs.OS{})
+				o.OpenKV, o.Dir, o.SegmentBytes, o.Machine = nil, b.TempDir(), 32<<20, noMachine{}
+				o, err := o.withDefaults()
+				if err != nil {
+					b.Fatal(err)
+				}
+				s, err := openLog(o, noFaults, func() uint64 { return 0 }, kind == "zeros")
+				if err != nil {
+					b.Fatal(err)
+				}
+				defer s.close()
+				l := &hraft.Log{Term: 1, Type: hraft.LogCommand, Data: make([]byte, size)}
+				for i := range l.Data {
+					l.Data[i] = byte(i*7) | 1
+				}
+				if kind == "zeros" {
+					// The first segment is sparse until zeros were written ahead.
+					for range o.SegmentBytes/zerosPay + 1 {
+						l.Index++
+						if err := s.StoreLog(l); err != nil {
+							b.Fatal(err)
+						}
+					}
+					s.spare.work.Wait()
+				}
+				var each []time.Duration
+				cpu := cpuTime()
+				for b.Loop() {
+					l.Index++
+					start := time.Now()
+					if err := s.StoreLog(l); err != nil {
+						b.Fatal(err)
+					}
+					each = append(each, time.Since(start))
+				}
+				cpu = cpuTime() - cpu
+				slices.Sort(each)
+				b.ReportMetric(float64(cpu.Microseconds())/float64(len(each)), "cpu-µs/op")
+				b.ReportMetric(float64(each[len(each)/2].Microseconds()), "p50-µs")
+				b.ReportMetric(float64(each[len(each)*99/100].Microseconds()), "p99-µs")
+				b.ReportMetric(float64(each[len(each)-1].Microseconds()), "longest-µs")
+			})
+		}
 	}
 }
 

@@ -16,7 +16,8 @@ import (
 
 // logStore is the Raft log: raft-wal with the guards of design.md section 9.
 type logStore struct {
-	wal *wal.WAL
+	wal   *wal.WAL
+	spare *spare // nil: none is kept
 	// deadline of a write. A disk that hangs under the leader would freeze the
 	// cluster: heartbeats go on, so nobody else is elected (hashicorp/raft #503,
 	// #614). Past the deadline the process ends, and another node takes over.
@@ -221,6 +222,13 @@ func (s *logStore) DeleteRange(from, to uint64) error {
 	return s.guard(fmt.Sprintf("delete entries %d to %d", from, to), func() error {
 		return s.wal.DeleteRange(from, to)
 	})
+}
+
+func (s *logStore) close() error {
+	if s.spare != nil {
+		s.spare.close()
+	}
+	return s.wal.Close()
 }
 
 // guard runs one write. Any error, or the deadline, ends the process: after a

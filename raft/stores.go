@@ -82,7 +82,7 @@ func openStores(o Options, f faults) (_ *stores, err error) {
 			return nil, err
 		}
 	}
-	if s.log, err = openLog(o, f, s.snaps.floor); err != nil {
+	if s.log, err = openLog(o, f, s.snaps.floor, true); err != nil {
 		return nil, err
 	}
 	last, err := s.log.LastIndex()
@@ -185,15 +185,27 @@ func sound(file string, open func() error) (err error) {
 	return open()
 }
 
-func openLog(o Options, f faults, floor func() uint64) (s *logStore, err error) {
+// openLog opens the Raft log. One that will be written keeps a spare segment.
+func openLog(o Options, f faults, floor func() uint64, keepSpare bool) (s *logStore, err error) {
 	err = sound(join(o.Dir, metaFile), func() error {
-		s, err = openWAL(o, f, floor)
+		s, err = openWAL(o, f, floor, keepSpare)
 		return err
 	})
 	return s, err
 }
 
-func openWAL(o Options, f faults, floor func() uint64) (*logStore, error) {
+func openWAL(o Options, f faults, floor func() uint64, keepSpare bool) (_ *logStore, err error) {
+	var spare *spare
+	if keepSpare {
+		if spare, err = openSpare(o); err != nil {
+			return nil, err
+		}
+		defer func() {
+			if err != nil {
+				spare.close()
+			}
+		}()
+	}
 	var meta waltypes.MetaStore = &metadb.BoltMetaDB{}
 	if o.OpenKV != nil {
 		kv, err := o.OpenKV(join(o.Dir, metaFile))
@@ -202,7 +214,7 @@ func openWAL(o Options, f faults, floor func() uint64) (*logStore, error) {
 		}
 		meta = kvMeta{kv}
 	}
-	filer := segment.NewFiler(o.Dir, walFS{o.FS})
+	filer := segment.NewFiler(o.Dir, walFS{o.FS, spare})
 	if err := mendLog(o.Dir, meta, filer); err != nil {
 		return nil, errors.Join(fmt.Errorf("open Raft log in %s: %w", o.Dir, err), meta.Close())
 	}
@@ -222,14 +234,14 @@ func openWAL(o Options, f faults, floor func() uint64) (*logStore, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("open Raft log in %s: %w", o.Dir, err), meta.Close())
 	}
-	return &logStore{wal: w, deadline: o.StoreDeadline, fatal: f.fatal, die: f.die, floor: floor, before: o.BeforeStore}, nil
+	return &logStore{wal: w, spare: spare, deadline: o.StoreDeadline, fatal: f.fatal, die: f.die, floor: floor, before: o.BeforeStore}, nil
 }
 
 // close closes what is open; the first error counts.
 func (s *stores) close() error {
 	var errs []error
 	if s.log != nil {
-		errs = append(errs, s.log.wal.Close())
+		errs = append(errs, s.log.close())
 	}
 	if s.kv != nil {
 		errs = append(errs, s.kv.Close())
@@ -261,11 +273,11 @@ func Held(o Options) (first, last uint64, err error) {
 		}
 		defer kv.Close()
 	}
-	log, err := openLog(o, noFaults, func() uint64 { return 0 })
+	log, err := openLog(o, noFaults, func() uint64 { return 0 }, false)
 	if err != nil {
 		return 0, 0, err
 	}
-	defer log.wal.Close()
+	defer log.close()
 	if first, err = log.FirstIndex(); err == nil {
 		last, err = log.LastIndex()
 	}

@@ -2,6 +2,7 @@ package raft
 
 import (
 	"math"
+	"sync"
 	"sync/atomic"
 
 	waltypes "github.com/hashicorp/raft-wal/types"
@@ -11,13 +12,31 @@ import (
 
 // walFS gives raft-wal its files from internal/vfs, so that a crash test can
 // walk through every write and sync of it.
-type walFS struct{ fsys vfs.FS }
+type walFS struct {
+	fsys  vfs.FS
+	spare *spare // nil: none is kept
+}
 
 var _ waltypes.VFS = walFS{}
 
 func (w walFS) ListDir(dir string) ([]string, error) { return w.fsys.List(dir) }
 
 func (w walFS) Create(dir, name string, size uint64) (waltypes.WritableFile, error) {
+	if w.spare != nil {
+		taken, err := w.spare.take(name, size)
+		if err != nil {
+			return nil, err
+		}
+		if taken {
+			f, err := w.fsys.OpenReadWrite(join(dir, name))
+			if err != nil {
+				return nil, err
+			}
+			wf := w.file(f, dir, name)
+			wf.named.Store(true)
+			return wf, nil
+		}
+	}
 	f, err := w.fsys.Create(join(dir, name))
 	if err != nil {
 		return nil, err
@@ -29,7 +48,11 @@ func (w walFS) Create(dir, name string, size uint64) (waltypes.WritableFile, err
 			return nil, err
 		}
 	}
-	return &walFile{File: f, fsys: w.fsys, dir: dir}, nil
+	return w.file(f, dir, name), nil
+}
+
+func (w walFS) file(f vfs.File, dir, name string) *walFile {
+	return &walFile{File: f, fsys: w.fsys, dir: dir, name: name, spare: w.spare}
 }
 
 func (w walFS) Delete(dir, name string) error {
@@ -51,7 +74,8 @@ func (w walFS) OpenWriter(dir, name string) (waltypes.WritableFile, error) {
 	if err != nil {
 		return nil, err
 	}
-	wf := &walFile{File: f, fsys: w.fsys, dir: dir}
+	wf := w.file(f, dir, name)
+	wf.end = unknown
 	if err := wf.Sync(); err != nil {
 		f.Close()
 		return nil, err
@@ -64,19 +88,47 @@ type walFile struct {
 	vfs.File
 	fsys  vfs.FS
 	dir   string
+	name  string
 	named atomic.Bool
+	spare *spare
+	syncs atomic.Int64
+
+	mu  sync.Mutex
+	end int64 // of all that was written, or is being written
+}
+
+// unknown is the end of a file that was not written since it was opened, or is
+// closed. raft-wal opens one for writing at its end.
+const unknown = -1
+
+// WriteAt implements io.WriterAt.
+func (f *walFile) WriteAt(p []byte, off int64) (int, error) {
+	f.mu.Lock()
+	f.end = max(f.end, off+int64(len(p)))
+	f.mu.Unlock()
+	return f.File.WriteAt(p, off)
+}
+
+// Close implements io.Closer.
+func (f *walFile) Close() error {
+	f.mu.Lock()
+	f.end = unknown
+	f.mu.Unlock()
+	return f.File.Close()
 }
 
 func (f *walFile) Sync() error {
 	if err := f.File.Sync(); err != nil {
 		return err
 	}
-	if f.named.Load() {
-		return nil
+	if !f.named.Load() {
+		if err := f.fsys.SyncDir(f.dir); err != nil {
+			return err
+		}
+		f.named.Store(true)
 	}
-	if err := f.fsys.SyncDir(f.dir); err != nil {
-		return err
+	if f.spare != nil && f.spare.pays(f.syncs.Add(1)) {
+		f.spare.want(f)
 	}
-	f.named.Store(true)
 	return nil
 }

@@ -373,6 +373,7 @@ type natsWorker struct {
 	inbox    string
 	sub      *nats.Subscription
 	acked    chan *nats.Msg
+	owed     int // acks that are not answered yet
 }
 
 func (w *natsWorker) Take(ctx context.Context, most int) ([]load.Delivery, error) {
@@ -408,22 +409,42 @@ func (w *natsWorker) Take(ctx context.Context, most int) ([]load.Delivery, error
 	return all, nil
 }
 
+// owedSingly is how many acks of single messages may be unanswered: as
+// qlogd's Worker, which settles behind its handlers, a worker goes on meanwhile.
+const owedSingly = 100
+
 // Ack does what DoubleAck of the client does, for all at once: a request to the
-// reply subject of each message, and then as many answers.
+// reply subject of each message, and then as many answers. Those of single
+// messages are waited for later; the queue's count tells when all have come.
 func (w *natsWorker) Ack(ctx context.Context, done []load.Delivery) error {
 	for _, d := range done {
 		if err := w.nc.PublishRequest(d.Handle.(string), w.inbox, []byte("+ACK")); err != nil {
 			return err
 		}
 	}
-	for range done {
-		select {
-		case m := <-w.acked:
-			if status := m.Header.Get("Status"); status != "" {
-				return fmt.Errorf("ack: the server answers %s %s", status, m.Header.Get("Description"))
+	w.owed += len(done)
+	most := 0
+	if len(done) == 1 {
+		most = owedSingly
+	}
+	for w.owed > 0 {
+		var m *nats.Msg
+		if w.owed > most {
+			select {
+			case m = <-w.acked:
+			case <-ctx.Done():
+				return ctx.Err()
 			}
-		case <-ctx.Done():
-			return ctx.Err()
+		} else {
+			select {
+			case m = <-w.acked:
+			default:
+				return nil
+			}
+		}
+		w.owed--
+		if status := m.Header.Get("Status"); status != "" {
+			return fmt.Errorf("ack: the server answers %s %s", status, m.Header.Get("Description"))
 		}
 	}
 	return nil

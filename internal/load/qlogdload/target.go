@@ -13,7 +13,7 @@ import (
 )
 
 // Target is a queue. Producers and workers share the client, which is to be one
-// that goes to all nodes in turn (client.WithSpread).
+// that shares its calls among all nodes (client.WithSpread).
 type Target struct {
 	Client *client.Client
 	Queue  string

@@ -566,7 +566,8 @@ func (r *Replica) watchLeader() {
 // moved is called when another node leads, or none is known any more, or what
 // is known of the others has changed in that.
 func (r *Replica) moved() {
-	r.leaderAddr.Store(r.lookForLeader())
+	leader, _ := r.otherLeader()
+	r.leaderAddr.Store(leader.HTTPAddr)
 	r.p.moved()
 	r.barriers.moved()
 	r.asked.moved(r.p.target)

@@ -277,16 +277,22 @@ func (r *Replica) replaced(c configuration) string {
 // leaderTarget returns the node that leads, as far as is known, where it is
 // another one.
 func (r *Replica) leaderTarget() (peer.Target, bool) {
+	m, ok := r.otherLeader()
+	return m.target(), ok
+}
+
+// otherLeader returns the leader where that is another node.
+func (r *Replica) otherLeader() (Member, bool) {
 	addr, id := r.raft.LeaderWithID()
 	if id == "" || id == r.id {
-		return peer.Target{}, false
+		return Member{}, false
 	}
 	for _, s := range r.servers() {
 		if s.ID == id {
 			addr = s.Address // the newest: a leader may have moved
 		}
 	}
-	return memberOf(id, addr).target(), true
+	return memberOf(id, addr), true
 }
 
 // LeaderHTTP returns the HTTP address of the leader where that is another node, as
@@ -294,16 +300,6 @@ func (r *Replica) leaderTarget() (peer.Target, bool) {
 func (r *Replica) LeaderHTTP() string {
 	addr, _ := r.leaderAddr.Load().(string)
 	return addr
-}
-
-func (r *Replica) lookForLeader() string {
-	_, id := r.raft.LeaderWithID()
-	for _, s := range r.servers() {
-		if s.ID == id && id != r.id {
-			return memberOf(s.ID, s.Address).HTTPAddr
-		}
-	}
-	return ""
 }
 
 // leadsReady tells whether this node leads and has applied an entry of its term.

@@ -136,15 +136,7 @@ func diffStates(ctx context.Context, a, b *projections.State, f Filter, fn func(
 			return err
 		}
 		c := &Change{Message: id, Before: fateIn(a, id), After: fateIn(b, id)}
-		if c.Before != nil && c.After != nil && sameMessage(&c.Before.MessageView, &c.After.MessageView) {
-			continue
-		}
-		for _, fate := range []*Fate{c.After, c.Before} {
-			if fate != nil && c.Queue == "" {
-				c.Queue = fate.Queue
-			}
-		}
-		if err := fn(c); err != nil {
+		if err := c.tell(fn); err != nil {
 			return err
 		}
 	}

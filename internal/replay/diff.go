@@ -138,19 +138,24 @@ func (s *Source) diffMessages(ctx context.Context, before, after *projections.St
 				c.After.MessageView = view
 			}
 		}
-		if c.Before == nil && c.After == nil || c.Before != nil && c.After != nil && sameMessage(&c.Before.MessageView, &c.After.MessageView) {
-			continue
-		}
-		for _, fate := range []*Fate{c.After, c.Before} {
-			if fate != nil && c.Queue == "" {
-				c.Queue = fate.Queue
-			}
-		}
-		if err := fn(c); err != nil {
+		if err := c.tell(fn); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// tell calls fn with a message's change, if it is one.
+func (c *Change) tell(fn func(*Change) error) error {
+	if c.Before == nil && c.After == nil || c.Before != nil && c.After != nil && sameMessage(&c.Before.MessageView, &c.After.MessageView) {
+		return nil
+	}
+	for _, fate := range []*Fate{c.After, c.Before} {
+		if fate != nil && c.Queue == "" {
+			c.Queue = fate.Queue
+		}
+	}
+	return fn(c)
 }
 
 func leaves(t event.Type) bool {

@@ -54,7 +54,7 @@ func tryOut(t *testing.T, s system.System) {
 		if r.TotalProduced < c.Messages || r.TotalAcked < r.TotalProduced || r.Lost != 0 {
 			t.Errorf("batches of %d: produced %d, acked %d, lost %d", c.Batch, r.TotalProduced, r.TotalAcked, r.Lost)
 		}
-		counter, ok := q.(system.Counter)
+		counter, ok := q.(load.Counter)
 		if !ok {
 			continue
 		}

@@ -29,10 +29,3 @@ type System interface {
 	// Stop ends all processes and returns when they have ended. The data stays.
 	Stop() error
 }
-
-// Counter is a Target of a System that can tell how many messages the servers
-// hold for it, delivered and not yet settled ones included: how one waits for
-// acknowledgements that the protocol does not confirm.
-type Counter interface {
-	Count(ctx context.Context) (int, error)
-}

@@ -68,9 +68,6 @@ func (r *Reader) Fail(what string) {
 	}
 }
 
-// OK reports whether there was no error so far.
-func (r *Reader) OK() bool { return r.err == nil }
-
 // take returns the next n bytes, nil where there are fewer.
 func (r *Reader) take(n uint64) []byte {
 	if r.err != nil {

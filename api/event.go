@@ -27,8 +27,8 @@ func EventOf(e *event.Event) wire.Event {
 	if !e.Lease.IsZero() {
 		out.LeaseID = e.Lease.String()
 	}
-	if !e.ReplayedBy.IsZero() {
-		out.ReplayedBy = e.ReplayedBy.String()
+	if !e.Task.IsZero() {
+		out.TaskID = e.Task.String()
 	}
 	switch e.Type {
 	case event.Enqueued:

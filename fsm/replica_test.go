@@ -197,7 +197,7 @@ func TestNewerRules(t *testing.T) {
 	b := setup(t)
 	e := event.Entry{Rules: event.Rules + 1, Time: epoch}
 	_, err := b.m.Apply(1, e.Encode())
-	mustEqual(t, err, "apply 1: the entry wants rules 3, this program knows 2: run a newer one")
+	mustEqual(t, err, fmt.Sprintf("apply 1: the entry wants rules %d, this program knows %d: run a newer one", event.Rules+1, event.Rules))
 	if len(b.log.blocks) != 0 || b.m.Index() != 0 {
 		t.Fatal("it was applied all the same")
 	}

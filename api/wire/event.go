@@ -35,7 +35,7 @@ type Event struct {
 	NewMessageID string `json:"new_message_id,omitzero"`
 	HoldsKey     bool   `json:"holds_key,omitzero"`
 	TakesKey     bool   `json:"takes_key,omitzero"`
-	ReplayedBy   string `json:"replayed_by,omitzero"`
+	TaskID       string `json:"task_id,omitzero"`
 
 	// Of a queue, and of the log itself.
 	Policy      *Policy `json:"policy,omitzero"`

@@ -92,6 +92,8 @@ func writeAnswer(w *writer, a *Answer) {
 	writeProblem(w, 9, a.Refusal)
 	w.bool(10, a.Back)
 	w.b16(11, s.Digest)
+	writeMoved(w, 12, s.Moved)
+	w.b16(13, s.ID)
 	w.close(pos, outer)
 }
 
@@ -171,6 +173,10 @@ func (r *reader) answer(a *Answer) {
 			a.Back = r.bool()
 		case 11:
 			s.Digest = r.b16()
+		case 12:
+			s.Moved = list(r, r.moved)
+		case 13:
+			s.ID = r.b16()
 		default:
 			return false
 		}

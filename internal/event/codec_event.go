@@ -37,7 +37,7 @@ func AppendHeader(b []byte, e *Event) []byte {
 	w.str(18, e.ToQueue)
 	w.bool(19, e.HoldsKey)
 	w.bool(20, e.TakesKey)
-	w.b16(21, e.ReplayedBy)
+	w.b16(21, e.Task)
 	if e.Policy != nil {
 		w.sub(22, func() { writePolicy(w, e.Policy) })
 	}
@@ -46,6 +46,15 @@ func AppendHeader(b []byte, e *Event) []byte {
 	w.b16(25, e.Body)
 	w.uint(26, e.Before)
 	w.uint(27, uint64(e.Rules))
+	w.str(28, e.DiedIn)
+	w.uint(29, uint64(e.Order))
+	w.bool(30, e.Edited)
+	w.uint(31, uint64(e.TaskKind))
+	w.bool(32, e.Failed)
+	w.str(33, e.Node)
+	writeRefs(w, 34, e.Refs)
+	w.str(35, e.Webhook)
+	w.bytes(36, e.Definition)
 	w.close(pos, outer)
 	return w.buf
 }
@@ -104,7 +113,7 @@ func DecodeHeader(b []byte, e *Event) error {
 		case 20:
 			e.TakesKey = r.bool()
 		case 21:
-			e.ReplayedBy = r.b16()
+			e.Task = r.b16()
 		case 22:
 			e.Policy = readPolicy(r)
 		case 23:
@@ -117,6 +126,24 @@ func DecodeHeader(b []byte, e *Event) error {
 			e.Before = r.uint()
 		case 27:
 			e.Rules = r.u16()
+		case 28:
+			e.DiedIn = r.str()
+		case 29:
+			e.Order = Order(r.u8())
+		case 30:
+			e.Edited = r.bool()
+		case 31:
+			e.TaskKind = TaskKind(r.u8())
+		case 32:
+			e.Failed = r.bool()
+		case 33:
+			e.Node = r.str()
+		case 34:
+			e.Refs = list(r, func(v *Ref) { *v = r.ref() })
+		case 35:
+			e.Webhook = r.str()
+		case 36:
+			e.Definition = r.bytes()
 		default:
 			return false
 		}
@@ -126,6 +153,17 @@ func DecodeHeader(b []byte, e *Event) error {
 		return fmt.Errorf("event header: %w", err)
 	}
 	return nil
+}
+
+func writeRefs(w *writer, tag int, refs []Ref) {
+	if len(refs) == 0 {
+		return
+	}
+	w.list(tag, len(refs))
+	for _, v := range refs {
+		w.buf = append(w.buf, 0x92) // two numbers, as ref reads them
+		w.buf = appendUint(appendUint(w.buf, v.Index), uint64(v.Number))
+	}
 }
 
 // versioned checks the version byte and lets r read what follows.
@@ -165,6 +203,7 @@ func writePolicy(w *writer, p *Policy) {
 	w.bytes(17, p.MessageSchema)
 	w.str(18, p.Namespace)
 	w.str(19, p.Description)
+	w.bytes(20, p.Push)
 }
 
 func readPolicy(r *reader) *Policy {
@@ -209,6 +248,8 @@ func readPolicy(r *reader) *Policy {
 			p.Namespace = r.str()
 		case 19:
 			p.Description = r.str()
+		case 20:
+			p.Push = r.bytes()
 		default:
 			return false
 		}
@@ -266,6 +307,9 @@ func EncodeContent(c *Content) Blob {
 	w.str(6, c.Error)
 	w.bytes(7, c.Result)
 	w.bytes(8, c.Answer)
+	w.bytes(9, c.Spec)
+	w.bytes(10, c.Original)
+	w.str(11, c.Why)
 	if w.n == 0 {
 		return Blob{}
 	}
@@ -276,7 +320,8 @@ func EncodeContent(c *Content) Blob {
 // size is what a content's bytes take at most, but for the version.
 func (c *Content) size() int {
 	const field = 1 + 5 // tag, and code with length
-	n := 3 + 7*field + len(c.Payload) + len(c.ContentType) + len(c.CorrelationID) + len(c.Error) + len(c.Result) + len(c.Answer)
+	n := 3 + 10*field + len(c.Payload) + len(c.ContentType) + len(c.CorrelationID) + len(c.Error) + len(c.Result) + len(c.Answer) +
+		len(c.Spec) + len(c.Original) + len(c.Why)
 	for i := range c.Headers {
 		n += 2*field + len(c.Headers[i].Name) + len(c.Headers[i].Value)
 	}
@@ -327,6 +372,12 @@ func (c *Content) Decode(b []byte) error {
 			c.Result = r.peek()
 		case 8:
 			c.Answer = r.peek()
+		case 9:
+			c.Spec = r.peek()
+		case 10:
+			c.Original = r.peek()
+		case 11:
+			c.Why = r.str()
 		default:
 			return false
 		}

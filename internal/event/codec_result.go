@@ -13,6 +13,8 @@ func EncodeResult(s *Result) []byte {
 	w.int(3, s.Count)
 	writeProduced(w, 4, s.Produced)
 	writeSettled(w, 5, s.Settled)
+	writeMoved(w, 6, s.Moved)
+	w.b16(7, s.ID)
 	w.close(pos, outer)
 	return w.buf
 }
@@ -20,7 +22,7 @@ func EncodeResult(s *Result) []byte {
 // size is what a result's bytes take, more or less: what is produced and settled.
 func (s *Result) size() int {
 	const produced, settled = 3 + 2 + 17 + 2, 3 + 8 + 2*18 + 16 + 2*9
-	n := 32 + produced*len(s.Produced) + settled*len(s.Settled)
+	n := 32 + produced*len(s.Produced) + settled*len(s.Settled) + (3+2*18+20)*len(s.Moved)
 	for i := range s.Settled {
 		n += len(s.Settled[i].Queue)
 	}
@@ -61,6 +63,20 @@ func writeSettled(w *writer, tag int, list []Settled) {
 	}
 }
 
+func writeMoved(w *writer, tag int, list []Moved) {
+	if len(list) == 0 {
+		return
+	}
+	w.list(tag, len(list))
+	for i := range list {
+		pos, outer := w.open()
+		w.b16(1, list[i].ID)
+		w.b16(2, list[i].To)
+		w.str(3, list[i].Code)
+		w.close(pos, outer)
+	}
+}
+
 // DecodeResult is the inverse of EncodeResult.
 func DecodeResult(b []byte) (*Result, error) {
 	r := &reader{}
@@ -80,6 +96,10 @@ func DecodeResult(b []byte) (*Result, error) {
 			s.Produced = list(r, r.produced)
 		case 5:
 			s.Settled = list(r, r.settled)
+		case 6:
+			s.Moved = list(r, r.moved)
+		case 7:
+			s.ID = r.b16()
 		default:
 			return false
 		}
@@ -98,6 +118,22 @@ func (r *reader) produced(p *Produced) {
 			p.ID = r.b16()
 		case 2:
 			p.Duplicate = r.bool()
+		default:
+			return false
+		}
+		return true
+	})
+}
+
+func (r *reader) moved(m *Moved) {
+	r.fields(func(t int) bool {
+		switch t {
+		case 1:
+			m.ID = r.b16()
+		case 2:
+			m.To = r.b16()
+		case 3:
+			m.Code = r.str()
 		default:
 			return false
 		}

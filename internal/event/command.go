@@ -19,6 +19,32 @@ type Command struct {
 	Retain      *Retain
 	Mark        *Mark
 	Upgrade     *Upgrade
+
+	// Those that want rules 3.
+	Replay        *Replay
+	PurgeDead     *PurgeDead
+	Resurrect     *Resurrect
+	CreateTask    *CreateTask
+	UpdateTask    *UpdateTask
+	Erase         *Erase
+	PutWebhook    *PutWebhook
+	DeleteWebhook *DeleteWebhook
+	Define        *Define
+}
+
+// WantsRules is the oldest version of the rules under which the command can be
+// decided.
+func (c *Command) WantsRules() uint16 {
+	switch {
+	case c.Replay != nil, c.PurgeDead != nil, c.Resurrect != nil, c.CreateTask != nil, c.UpdateTask != nil, c.Erase != nil,
+		c.PutWebhook != nil, c.DeleteWebhook != nil, c.Define != nil,
+		c.Produce != nil && c.Produce.Import,
+		c.PutQueue != nil && len(c.PutQueue.Policy.Push) > 0:
+		return RulesOfReplay
+	case c.Mark != nil:
+		return RulesOfMarks
+	}
+	return 1
 }
 
 // Class ranks commands under load: settles go before produce, produce before
@@ -42,7 +68,8 @@ func (c *Command) Class() Class {
 		return ClassProduce
 	case c.Lease != nil:
 		return ClassLease
-	case c.Carry != nil, c.Retain != nil:
+	case c.Carry != nil, c.Retain != nil, c.Erase != nil,
+		c.Replay != nil && !c.Replay.Task.IsZero(), c.PurgeDead != nil && !c.PurgeDead.Task.IsZero():
 		return ClassBackground
 	}
 	return ClassSettle
@@ -97,6 +124,9 @@ type Produce struct {
 	// same hash; what it found is in Seen of each message.
 	Looked   uint64
 	Messages []NewMessage
+	// Import: the messages have a SourceID, of which DedupKey is the hash; one
+	// whose source id is in the queue, or came within the window, is ignored.
+	Import bool
 }
 
 // NewMessage is one message to enqueue. Durations are milliseconds.
@@ -113,6 +143,7 @@ type NewMessage struct {
 	Content     Blob
 	Seen        ID    // a message of the same hash in the log; zero none
 	SeenUntil   int64 // end of its window, Unix ms
+	SourceID    string
 }
 
 // Lease takes up to Max messages from queues, tried in their order.
@@ -181,3 +212,114 @@ type Mark struct{}
 // Upgrade brings rules of deciding into force. It travels in an entry that
 // wants these rules itself, so that a node that does not know them stops there.
 type Upgrade struct{ Rules uint16 }
+
+// Replay moves dead messages back to work.
+type Replay struct {
+	Queue string // in which they died
+	To    string // "": the same
+	Order Order
+	// MaxReplays: what was replayed so often is passed over; 0 no limit.
+	MaxReplays uint32
+	// Revision of To's policy against which payloads were checked.
+	Revision uint64
+	// Strict: one that is not dead in Queue refuses the whole. Else, and for
+	// what is leased or was replayed too often, it is passed over.
+	Strict bool
+	Task   ID // that does it, zero none: a task that is not running does nothing
+	Items  []ReplayItem
+}
+
+// ReplayItem is one dead message, by its id in the dead-letter queue.
+type ReplayItem struct {
+	ID      ID
+	Edited  bool // Content and Size take the place of its own
+	Size    uint32
+	Content Blob
+}
+
+// PurgeDead discards dead messages; Strict and Task as in Replay.
+type PurgeDead struct {
+	Queue  string // in which they died
+	Strict bool
+	Task   ID
+	IDs    []ID // in the dead-letter queue
+}
+
+// Resurrect enqueues a message again that has left its queue (acked or
+// discarded). What it was is read from the log by who proposes it.
+type Resurrect struct {
+	ID       ID  // under which it left
+	Last     Ref // its newest event
+	Queue    string
+	Revision uint64 // of the queue's policy against which the payload was checked
+	Key      string
+	Kind     string
+	Priority uint8
+	Size     uint32
+	First    ID // under which it was first enqueued
+	Replays  uint32
+	Edited   bool
+	Content  Blob
+}
+
+// CreateTask begins what takes many entries. Spec (Content.Spec) is JSON for
+// who carries it out.
+type CreateTask struct {
+	Kind    TaskKind
+	Queue   string // "" none
+	Total   int64  // about how many messages
+	Content Blob
+}
+
+// TaskOp changes a task.
+type TaskOp uint8
+
+const (
+	TaskOpCancel TaskOp = iota + 1
+	TaskOpResume
+	TaskOpSeal
+	TaskOpReport
+	TaskOpComplete
+	TaskOpFail
+)
+
+// UpdateTask changes a task. What would change nothing any more does nothing.
+type UpdateTask struct {
+	ID      ID
+	Op      TaskOp
+	Node    string // TaskOpReport
+	Skipped int64  // TaskOpComplete: messages passed over
+	Content Blob   // TaskOpFail: Error
+}
+
+// Erase lets go of all that users wrote in messages: live ones are discarded,
+// and every node overwrites the contents of the events named.
+type Erase struct {
+	Task  ID
+	Items []EraseItem
+	Why   Blob // Content.Why
+}
+
+// EraseItem is one message id.
+type EraseItem struct {
+	ID   ID
+	Last Ref   // its newest event, where it is not live any more
+	Refs []Ref // its events that have content
+}
+
+// PutWebhook makes a webhook or replaces its definition.
+type PutWebhook struct {
+	Name       string
+	Queue      string // where its messages go; "" none
+	Definition []byte // JSON, checked by who took the request
+}
+
+// DeleteWebhook deletes a webhook.
+type DeleteWebhook struct{ Name string }
+
+// Define puts queues and webhooks, all or none; they may name each other in any
+// order.
+type Define struct {
+	Queues   []PutQueue
+	Webhooks []PutWebhook
+}

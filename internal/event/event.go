@@ -26,22 +26,29 @@ const (
 	ContentCarried // a live message's content, written anew before its segment goes
 	HistoryDeleted // retention: blocks below Before may go
 	RulesChanged   // other rules of deciding are in force from here on (I19)
+	Resurrected    // a message that had left its queue is in one again, under a new id
+	TaskCreated
+	TaskCancelled
+	TaskResumed
+	TaskSealed   // an erasure: all that is to be erased has been told
+	TaskReported // an erasure: a node has carried it out
+	TaskEnded    // completed or failed
+	Erased       // contents of earlier events are to be overwritten, on every node
+	WebhookCreated
+	WebhookUpdated
+	WebhookDeleted
 )
 
 var typeNames = [...]string{
 	"", "queue_created", "queue_updated", "queue_deleted", "queue_paused", "queue_resumed", "queue_purged",
 	"enqueued", "leased", "lease_extended", "lease_expired", "acked", "retried", "released",
 	"dead_lettered", "discarded", "replayed", "answer_kept", "content_carried", "history_deleted",
-	"rules_changed",
+	"rules_changed", "resurrected", "task_created", "task_cancelled", "task_resumed", "task_sealed", "task_reported",
+	"task_ended", "erased", "webhook_created", "webhook_updated", "webhook_deleted",
 }
 
 // String returns the name that users see.
-func (t Type) String() string {
-	if int(t) < len(typeNames) {
-		return typeNames[t]
-	}
-	return "unknown"
-}
+func (t Type) String() string { return nameOf(typeNames[:], t) }
 
 // ParseType is the inverse of String.
 func ParseType(s string) (Type, bool) {
@@ -55,6 +62,13 @@ func ParseType(s string) (Type, bool) {
 
 // Types lists the names of all event types in the order of their numbers.
 func Types() []string { return append([]string(nil), typeNames[1:]...) }
+
+func nameOf[T ~uint8](names []string, v T) string {
+	if int(v) < len(names) {
+		return names[v]
+	}
+	return "unknown"
+}
 
 // State is where a message is.
 type State uint8
@@ -73,12 +87,7 @@ const (
 
 var stateNames = [...]string{"", "scheduled", "ready", "leased", "acked", "dead_lettered", "discarded", "replayed"}
 
-func (s State) String() string {
-	if int(s) < len(stateNames) {
-		return stateNames[s]
-	}
-	return "unknown"
-}
+func (s State) String() string { return nameOf(stateNames[:], s) }
 
 // ParseState is the inverse of String.
 func ParseState(s string) (State, bool) {
@@ -107,12 +116,7 @@ const (
 
 var reasonNames = [...]string{"", "max_attempts", "expired", "rejected", "key_dead", "purged", "deleted", "queue_deleted"}
 
-func (r Reason) String() string {
-	if int(r) < len(reasonNames) {
-		return reasonNames[r]
-	}
-	return "unknown"
-}
+func (r Reason) String() string { return nameOf(reasonNames[:], r) }
 
 // Place says where a message waits for its next try, or returns to.
 type Place uint8
@@ -124,6 +128,52 @@ const (
 	PlaceHead               // out of its partition until due, then before those that wait
 	PlaceTail               // out of its partition until due, then behind them
 )
+
+// Order says where a replayed message takes its place.
+type Order uint8
+
+// The orders of contract.md section 8.
+const (
+	OrderDefault  Order = iota // original in fifo and per_key, append in unordered
+	OrderOriginal              // where it stood by its first enqueue
+	OrderAppend                // behind those that wait
+	OrderHead                  // before those that wait, in the order of their first enqueue
+)
+
+var orderNames = [...]string{"", "original", "append", "head"}
+
+func (o Order) String() string { return nameOf(orderNames[:], o) }
+
+// ParseOrder is the inverse of String; "" is OrderDefault.
+func ParseOrder(s string) (Order, bool) { return parseName(orderNames[:], s, Order(0)) }
+
+// TaskKind says what a task does.
+type TaskKind uint8
+
+const (
+	TaskNone TaskKind = iota
+	TaskReplay
+	TaskPurge
+	TaskErase
+)
+
+var taskKindNames = [...]string{"", "replay", "purge", "erase"}
+
+func (k TaskKind) String() string { return nameOf(taskKindNames[:], k) }
+
+// TaskStatus is where a task stands.
+type TaskStatus uint8
+
+const (
+	TaskRunning TaskStatus = iota
+	TaskIsCancelled
+	TaskCompleted
+	TaskFailed
+)
+
+var taskStatusNames = [...]string{"running", "cancelled", "completed", "failed"}
+
+func (s TaskStatus) String() string { return nameOf(taskStatusNames[:], s) }
 
 // Blob is what users wrote, in Content's encoding, with its SHA-256. The zero
 // Blob is no content. The node that took the request computes the digest, once.
@@ -165,16 +215,29 @@ type Event struct {
 	Place        Place // retried, lease_expired, released
 
 	// Leaving.
-	Reason     Reason
-	ToQueue    string // dead_lettered, replayed: where it went; its id there is the event's
-	HoldsKey   bool   // dead_lettered: its partition stops until the dead message is resolved
-	TakesKey   bool   // dead_lettered: all that waits in its partition follows
-	ReplayedBy ID
+	Reason   Reason
+	ToQueue  string // dead_lettered, replayed, resurrected: where it went; its id there is the event's
+	HoldsKey bool   // dead_lettered: its partition stops until the dead message is resolved
+	TakesKey bool   // dead_lettered: all that waits in its partition follows
+	DiedIn   string // replayed; discarded from a dead-letter queue by its purge: the queue that it had died in
+	Order    Order  // replayed: where it takes its place
+	Edited   bool   // replayed, resurrected: Content and Size are the message's from now on
 
 	// Queues.
 	Policy *Policy
 	Number uint32 // queue_created: the queue's number, never used again
-	Count  int64  // queue_purged, queue_deleted: messages concerned
+	Count  int64  // queue_purged, queue_deleted: messages concerned; task_created: about how many; task_ended: passed over
+
+	// Tasks. Task is also set in what a task did: replayed, discarded, erased.
+	Task     ID
+	TaskKind TaskKind // task_created
+	Failed   bool     // task_ended
+	Node     string   // task_reported
+	Refs     []Ref    // erased: the events whose content is to be overwritten
+
+	// Webhooks.
+	Webhook    string // its name
+	Definition []byte // JSON, without secrets; Queue is where its messages go
 
 	Body   Hash   // answer_kept: hash of the request's query and body
 	Before uint64 // history_deleted
@@ -183,10 +246,10 @@ type Event struct {
 	Content Blob
 }
 
-// IsMove reports whether an event took its message to another queue, where the
-// event's id is the message's.
+// IsMove reports whether an event took its message to another queue, or brought
+// it back into one, where the event's id is the message's.
 func (e *Event) IsMove() bool {
-	return (e.Type == DeadLettered || e.Type == Replayed) && e.ToQueue != ""
+	return (e.Type == DeadLettered || e.Type == Replayed || e.Type == Resurrected) && e.ToQueue != ""
 }
 
 // Erased reports whether what users wrote in an event was erased.
@@ -210,6 +273,9 @@ type Content struct {
 	Error         string
 	Result        []byte // JSON, of an ack
 	Answer        []byte // an encoded Result, of answer_kept
+	Spec          []byte // JSON, what a task is to do, of task_created
+	Original      []byte // JSON, the body as it came, where a webhook mapped the payload from it
+	Why           string // the reason that an operator gave, of erased
 }
 
 // Header is one of a message's headers.

@@ -136,6 +136,25 @@ func TestGoldenCommands(t *testing.T) {
 		"mark":            {Mark: &Mark{}},
 		"upgrade":         {Upgrade: &Upgrade{Rules: 2}},
 		"upgrade_far":     {Upgrade: &Upgrade{Rules: 65_535}},
+		"put_queue_push":  {PutQueue: &PutQueue{Name: "q", Policy: Policy{Push: []byte(`{"url":"https://example.com"}`)}}},
+		"replay": {Replay: &Replay{
+			Queue: "q", To: "p", Order: OrderHead, MaxReplays: 3, Revision: 7, Strict: true, Task: idOf(1),
+			Items: []ReplayItem{{ID: idOf(2)}, {ID: idOf(3), Edited: true, Size: 1, Content: EncodeContent(&Content{Payload: []byte("1")})}},
+		}},
+		"purge_dead": {PurgeDead: &PurgeDead{Queue: "q", Strict: true, Task: idOf(1), IDs: []ID{idOf(2), idOf(3)}}},
+		"resurrect": {Resurrect: &Resurrect{
+			ID: idOf(1), Last: Ref{42, 1}, Queue: "q", Revision: 7, Key: "k", Kind: "red", Priority: 5, Size: 1, First: idOf(0), Replays: 2, Edited: true,
+			Content: EncodeContent(&Content{Payload: []byte("1")}),
+		}},
+		"create_task": {CreateTask: &CreateTask{Kind: TaskReplay, Queue: "q", Total: 10_000, Content: EncodeContent(&Content{Spec: []byte(`{"filter":{}}`)})}},
+		"update_task": {UpdateTask: &UpdateTask{ID: idOf(1), Op: TaskOpFail, Node: "n1", Skipped: 3, Content: EncodeContent(&Content{Error: "e"})}},
+		"erase": {Erase: &Erase{
+			Task: idOf(1), Items: []EraseItem{{ID: idOf(2), Last: Ref{42, 3}, Refs: []Ref{{42, 2}, {42, 3}}}}, Why: EncodeContent(&Content{Why: "asked to"}),
+		}},
+		"put_webhook":    {PutWebhook: &PutWebhook{Name: "w", Queue: "q", Definition: []byte(`{}`)}},
+		"delete_webhook": {DeleteWebhook: &DeleteWebhook{Name: "w"}},
+		"define":         {Define: &Define{Queues: []PutQueue{{Name: "q", Policy: p}}, Webhooks: []PutWebhook{{Name: "w", Queue: "q", Definition: []byte(`{}`)}}}},
+		"import":         {Produce: &Produce{Queue: "q", Import: true, Messages: []NewMessage{{Priority: 5, SourceID: "s-1", DedupKey: hashOf(3)}}}},
 	}
 	names, out := encodeAll(commands, EncodeCommand)
 	golden(t, "commands", names, out)
@@ -164,10 +183,25 @@ func TestGoldenHeaders(t *testing.T) {
 		"released":        {Type: Released, Queue: "q", Lease: idOf(1), Place: PlaceHead},
 		"dead_lettered":   {Type: DeadLettered, Queue: "q", Lease: idOf(1), Attempt: 5, Reason: ReasonMaxAttempts, ToQueue: "dead", HoldsKey: true, TakesKey: true},
 		"discarded":       {Type: Discarded, Queue: "q", Reason: ReasonQueueDeleted},
-		"replayed":        {Type: Replayed, Queue: "dead", ToQueue: "q", ReplayedBy: idOf(7)},
+		"replayed":        {Type: Replayed, Queue: "dead", ToQueue: "q", Task: idOf(7)},
 		"answer_kept":     {Type: AnswerKept, Body: hashOf(4), Until: 1_700_000_000_001},
 		"content_carried": {Type: ContentCarried, Queue: "q"}, "history_deleted": {Type: HistoryDeleted, Before: 1 << 40},
 		"rules_changed": {Type: RulesChanged, Rules: 2},
+		"queue_push":    {Type: QueueUpdated, Queue: "q", Policy: &Policy{Push: []byte(`{"url":"https://example.com"}`)}},
+		"replayed_edited": {
+			Type: Replayed, Queue: "dead", ToQueue: "q", DiedIn: "q", Order: OrderOriginal, Edited: true, Size: 9, Task: idOf(7),
+		},
+		"resurrected":     {Type: Resurrected, Queue: "q", ToQueue: "p", Key: "k", Kind: "red", Priority: 5, Size: 7, Edited: true},
+		"task_created":    {Type: TaskCreated, Queue: "q", Task: idOf(7), TaskKind: TaskErase, Count: 12},
+		"task_cancelled":  {Type: TaskCancelled, Task: idOf(7)},
+		"task_resumed":    {Type: TaskResumed, Task: idOf(7)},
+		"task_sealed":     {Type: TaskSealed, Task: idOf(7)},
+		"task_reported":   {Type: TaskReported, Task: idOf(7), Node: "n1"},
+		"task_ended":      {Type: TaskEnded, Task: idOf(7), Failed: true, Count: 3},
+		"erased":          {Type: Erased, Queue: "q", Task: idOf(7), Refs: []Ref{{42, 0}, {42, 200}}},
+		"webhook_created": {Type: WebhookCreated, Webhook: "w", Queue: "q", Definition: []byte(`{"a":1}`)},
+		"webhook_updated": {Type: WebhookUpdated, Webhook: "w", Definition: []byte(`{}`)},
+		"webhook_deleted": {Type: WebhookDeleted, Webhook: "w"},
 	}
 	names, out := encodeAll(headers, EncodeHeader)
 	golden(t, "headers", names, out)
@@ -187,7 +221,8 @@ func TestGoldenHeaders(t *testing.T) {
 
 func TestGoldenContents(t *testing.T) {
 	c := sampleContent()
-	contents := map[string]*Content{"all": &c, "payload": {Payload: []byte(`{"a":1}`)}, "error": {Error: "no such card"}, "nothing": {}}
+	contents := map[string]*Content{"all": &c, "payload": {Payload: []byte(`{"a":1}`)}, "error": {Error: "no such card"}, "nothing": {},
+		"spec": {Spec: []byte(`{"a":1}`)}, "original": {Payload: []byte(`1`), Original: []byte(`{"a":1}`)}, "why": {Why: "asked to"}}
 	names, out := encodeAll(contents, func(c *Content) []byte { return EncodeContent(c).Bytes })
 	golden(t, "contents", names, out)
 	if got := fmt.Sprintf("%x", EncodeContent(&c).Digest); got != "" {
@@ -205,6 +240,8 @@ func TestGoldenContents(t *testing.T) {
 func TestGoldenResults(t *testing.T) {
 	results := map[string]*Result{
 		"created": {Index: 42, Created: true}, "purged": {Index: 42, Count: 1000},
+		"moved":    {Index: 42, Moved: []Moved{{ID: idOf(1), To: idOf(2)}, {ID: idOf(3), Code: SkipLeased}}},
+		"task":     {Index: 42, ID: idOf(1)},
 		"produced": {Index: 42, Produced: []Produced{{ID: idOf(1)}, {ID: idOf(2), Duplicate: true}}},
 		"settled": {Index: 42, Settled: []Settled{
 			{Lease: idOf(1), Status: StatusAcked, Message: idOf(3), Queue: "q"}, {Lease: idOf(2), Status: StatusRejected, Code: CodeLeaseLost},

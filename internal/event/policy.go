@@ -105,6 +105,7 @@ type Policy struct {
 	DedupBy            DedupBy
 
 	MessageSchema []byte // JSON, nil none
+	Push          []byte // JSON of what the cluster delivers to by itself, nil none; checked by who took the request
 	Namespace     string
 	Description   string
 }
@@ -133,6 +134,7 @@ const (
 	MinPriority    = 1
 	NormalPriority = 5
 	MaxSchema      = 256 << 10
+	MaxDefinition  = 256 << 10 // of a webhook, and of a queue's push
 )
 
 var nameRE = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`)
@@ -206,6 +208,9 @@ func (p *Policy) Validate(name string) *Problem {
 	if len(p.MessageSchema) > MaxSchema {
 		return bad("message_schema", "must be at most %d bytes", MaxSchema)
 	}
+	if len(p.Push) > MaxDefinition {
+		return bad("push", "must be at most %d bytes", MaxDefinition)
+	}
 	if len(p.Namespace) > 128 {
 		return bad("namespace", "must be at most 128 bytes")
 	}
@@ -219,5 +224,6 @@ func (p *Policy) Validate(name string) *Problem {
 func (p Policy) Clone() Policy {
 	p.BackoffScheduleMS = append([]int64(nil), p.BackoffScheduleMS...)
 	p.MessageSchema = append([]byte(nil), p.MessageSchema...)
+	p.Push = append([]byte(nil), p.Push...)
 	return p
 }

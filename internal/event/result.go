@@ -38,6 +38,8 @@ const (
 	CodeKeyReused       = "idempotency_key_reused"
 	CodeQueueFull       = "queue_full"
 	CodeHistoryExpired  = "history_expired"
+	CodeTaskNotFound    = "not_found"
+	CodeWebhookNotFound = "webhook_not_found"
 	CodeStaleRevision   = "stale_revision" // internal: check against the policy anew and propose again
 )
 
@@ -66,6 +68,8 @@ type Result struct {
 	Produced []Produced
 	Leased   []LeasedMessage
 	Settled  []Settled
+	Moved    []Moved // Replay, PurgeDead: as they were asked for
+	ID       ID      // Resurrect: the new message's; CreateTask: the task's
 
 	// Digest is the state's after the entry: Mark.
 	Digest [16]byte
@@ -76,6 +80,21 @@ type Produced struct {
 	ID        ID
 	Duplicate bool // ID is the first one's
 }
+
+// Moved answers one dead message of a Replay or a PurgeDead.
+type Moved struct {
+	ID   ID     // in the dead-letter queue
+	To   ID     // its new id; zero: purged, or passed over
+	Code string // why it was passed over: one of the Skip constants
+}
+
+// Why a dead message is passed over.
+const (
+	SkipGone       = "message_not_found" // not dead in that queue (any more)
+	SkipLeased     = "leased"            // somebody works on it in the dead-letter queue
+	SkipMaxReplays = "max_replays"
+	SkipTask       = "task_not_running"
+)
 
 // Settled answers one SettleItem.
 type Settled struct {

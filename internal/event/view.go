@@ -46,6 +46,15 @@ type MessageView struct {
 	Content        Ref // the event that holds its payload
 	Last           Ref // its newest event
 	Dead           *DeadView
+	Origin         *OriginView
+	SourceID       string
+}
+
+// OriginView tells of a message that was brought back: replayed or resurrected.
+type OriginView struct {
+	First   ID     // the id under which it was first enqueued
+	From    ID     // the id that it had before
+	Replays uint32 // how often it was replayed
 }
 
 // DeadView tells where a dead message came from. The error text is the content
@@ -57,7 +66,63 @@ type DeadView struct {
 	Attempts        uint32
 	FailedAt        int64
 	FirstEnqueuedAt int64
+	First           ID // the id under which it was first enqueued
 	ReplayCount     uint32
+}
+
+// DeadFilter selects what died in a queue. Times are Unix ms, inclusive.
+type DeadFilter struct {
+	Reason Reason  // ReasonNone: all
+	Key    *string // nil: all
+	Kind   *string
+	From   int64 // failed at; 0 no limit
+	To     int64
+	Before ID // only ids below it; zero: all
+	After  ID // only ids above it
+	Limit  int
+}
+
+// LaneView is a partition, for explaining.
+type LaneView struct {
+	Waiting int64        // how many wait in it
+	Head    *MessageView // the first of them
+	Leased  *MessageView // the one that is leased
+	HeldBy  int64        // dead messages that hold the key and are not resolved (hold_key)
+	Since   ID           // the first of these: its id in the dead-letter queue
+}
+
+// TaskView is a task as readers see it. Times are Unix ms.
+type TaskView struct {
+	ID        ID // of the task_created event, whose content has the spec
+	Kind      TaskKind
+	Queue     string
+	Status    TaskStatus
+	Sealed    bool
+	Actor     string
+	CreatedAt int64
+	UpdatedAt int64
+	EndedAt   int64 // 0: has not ended
+	Total     int64 // about how many messages, when it began
+	Done      int64
+	Skipped   int64
+	End       Ref // task_ended, whose content has the error of a failed one
+	Nodes     []TaskNode
+}
+
+// TaskNode is a node that has carried an erasure out.
+type TaskNode struct {
+	Node string
+	At   int64
+}
+
+// WebhookView is a webhook as readers see it.
+type WebhookView struct {
+	Name       string
+	Queue      string
+	Definition []byte
+	Revision   uint64 // index of the entry that set it
+	CreatedAt  int64
+	UpdatedAt  int64
 }
 
 // MessageFilter selects messages of a queue.

@@ -3,8 +3,9 @@
 // live in one bbolt file, <data>/projections.db:
 //
 //	rates        events of each queue by minute, and enqueued by second
-//	totals       events by type
+//	totals       events by type, and of each queue by type
 //	dead letters of each queue by reason
+//	replayed     dead messages that were replayed, by the queue in which they died
 //	operations   which requests with an Idempotency-Key were carried out
 //
 // A Store follows the log behind the write path, on any node, at a position of

@@ -15,20 +15,20 @@ import (
 
 // Counts are a queue's events during some time.
 type Counts struct {
-	Enqueued, Leased, Acked, Retried, LeaseExpired, DeadLettered, Discarded uint64
+	Enqueued, Leased, Acked, Retried, LeaseExpired, DeadLettered, Discarded, Replayed uint64
 }
 
 func (c *Counts) numbers() []uint64 {
-	return []uint64{c.Enqueued, c.Leased, c.Acked, c.Retried, c.LeaseExpired, c.DeadLettered, c.Discarded}
+	return []uint64{c.Enqueued, c.Leased, c.Acked, c.Retried, c.LeaseExpired, c.DeadLettered, c.Discarded, c.Replayed}
 }
 
 func (c *Counts) none() bool { return *c == Counts{} }
 
 func countsOf(n []uint64) Counts {
-	return Counts{n[0], n[1], n[2], n[3], n[4], n[5], n[6]}
+	return Counts{n[0], n[1], n[2], n[3], n[4], n[5], n[6], n[7]}
 }
 
-const countsLen = 7
+const countsLen = 8
 
 // field is what an event of this type counts as, or nil.
 func (c *Counts) field(t event.Type) *uint64 {
@@ -47,6 +47,8 @@ func (c *Counts) field(t event.Type) *uint64 {
 		return &c.DeadLettered
 	case event.Discarded:
 		return &c.Discarded
+	case event.Replayed:
+		return &c.Replayed
 	}
 	return nil
 }
@@ -77,6 +79,11 @@ type deadSlot struct {
 	reason event.Reason
 }
 
+type typeSlot struct {
+	queue string
+	typ   event.Type
+}
+
 // batch is what some blocks add to the file.
 type batch struct {
 	state   // after them
@@ -85,10 +92,13 @@ type batch struct {
 	minutes map[slot]*Counts
 	seconds map[slot]uint64
 	totals  [256]uint64 // by type
+	ofQueue map[typeSlot]uint64
 	dead    map[deadSlot]uint64
-	// gone are queues deleted in the batch: what was counted of their dead
-	// letters before it goes; b.dead holds what came after.
+	// gone are queues deleted in the batch: what was counted of them before goes;
+	// b.ofQueue and b.dead hold what came after.
 	gone       map[string]bool
+	replayed   []replayedRow
+	before     uint64 // history below is deleted; 0: no more than before the batch
 	operations []Operation
 
 	// The counts of the event before: most are of its queue and time.
@@ -96,12 +106,14 @@ type batch struct {
 	counts *Counts
 	sec    slot
 	inSec  uint64 // not in seconds yet
+	typ    typeSlot
+	ofTyp  uint64 // not in ofQueue yet
 }
 
 func newBatch(from state, maxRows int) *batch {
 	return &batch{
 		state: from, maxRows: uint64(maxRows), minutes: map[slot]*Counts{}, seconds: map[slot]uint64{},
-		dead: map[deadSlot]uint64{}, gone: map[string]bool{},
+		ofQueue: map[typeSlot]uint64{}, dead: map[deadSlot]uint64{}, gone: map[string]bool{},
 	}
 }
 
@@ -128,6 +140,13 @@ func (b *batch) event(e *event.Event) {
 		}
 		*n++
 	}
+	if e.Queue != "" {
+		if at := (typeSlot{e.Queue, e.Type}); at != b.typ {
+			b.endType()
+			b.typ = at
+		}
+		b.ofTyp++
+	}
 	switch e.Type {
 	case event.Enqueued:
 		if at := (slot{uint64(b.clock) / secondMS, e.Queue}); at != b.sec {
@@ -137,13 +156,15 @@ func (b *batch) event(e *event.Event) {
 		b.inSec++
 	case event.DeadLettered:
 		b.dead[deadSlot{e.Queue, e.Reason}]++
+	case event.Replayed:
+		b.replayed = append(b.replayed, replayedRow{e.DiedIn, Replayed{ID: e.ID, DeadID: e.Subject, Queue: e.Queue, ToQueue: e.ToQueue}})
+	case event.HistoryDeleted:
+		b.before = max(b.before, e.Before)
 	case event.QueueDeleted:
+		b.endType()
 		b.gone[e.Queue] = true
-		for s := range b.dead {
-			if s.queue == e.Queue {
-				delete(b.dead, s)
-			}
-		}
+		maps.DeleteFunc(b.dead, func(s deadSlot, _ uint64) bool { return s.queue == e.Queue })
+		maps.DeleteFunc(b.ofQueue, func(s typeSlot, _ uint64) bool { return s.queue == e.Queue })
 	case event.AnswerKept:
 		b.events += operationWeight - 1
 		b.operations = append(b.operations, Operation{
@@ -160,10 +181,19 @@ func (b *batch) endSecond() {
 	b.inSec = 0
 }
 
+// endType notes what was counted of the queue and type before.
+func (b *batch) endType() {
+	if b.ofTyp > 0 {
+		b.ofQueue[b.typ] += b.ofTyp
+	}
+	b.ofTyp = 0
+}
+
 // write brings the file from the state that the batch started at to the one
 // that it ends at.
 func (b *batch) write(tx *bolt.Tx) error {
 	b.endSecond()
+	b.endType()
 	// In the order of the keys: bbolt splits a page that grows only when the
 	// transaction ends, and until then an insert costs what lies behind it.
 	minutes := tx.Bucket(bucketMinutes)
@@ -189,10 +219,17 @@ func (b *batch) write(tx *bolt.Tx) error {
 			return err
 		}
 	}
-	dead := tx.Bucket(bucketDead)
+	dead, ofQueue := tx.Bucket(bucketDead), tx.Bucket(bucketOfQueue)
 	for queue := range b.gone {
 		prefix := append([]byte(queue), 0)
-		if _, err := deleteWhile(dead, prefix, func(k []byte) bool { return bytes.HasPrefix(k, prefix) }); err != nil {
+		for _, bucket := range []*bolt.Bucket{dead, ofQueue} {
+			if _, err := deleteWhile(bucket, prefix, func(k []byte) bool { return bytes.HasPrefix(k, prefix) }); err != nil {
+				return err
+			}
+		}
+	}
+	for s, n := range b.ofQueue {
+		if _, err := add(ofQueue, ofQueueKey(s.queue, s.typ), []uint64{n}); err != nil {
 			return err
 		}
 	}
@@ -208,6 +245,12 @@ func (b *batch) write(tx *bolt.Tx) error {
 			return err
 		}
 		if err := put(tx.Bucket(bucketUntil), untilKey(o.until, key), nil); err != nil {
+			return err
+		}
+	}
+	for i := range b.replayed {
+		r := &b.replayed[i]
+		if err := put(tx.Bucket(bucketReplayed), replayedKey(r.diedIn, r.ID), r.encode()); err != nil {
 			return err
 		}
 	}
@@ -246,6 +289,9 @@ func (b *batch) forget(tx *bolt.Tx) error {
 	if _, err := deleteWhile(tx.Bucket(bucketSeconds), nil, before(b.clock/secondMS-keptSeconds)); err != nil {
 		return err
 	}
+	if err := b.trim(tx.Bucket(bucketReplayed)); err != nil {
+		return err
+	}
 	// The index first is read, then both go.
 	operations := tx.Bucket(bucketOperations)
 	_, err = deleteEach(tx.Bucket(bucketUntil), nil, before(b.clock), func(k []byte) error {
@@ -255,6 +301,28 @@ func (b *batch) forget(tx *bolt.Tx) error {
 		return operations.Delete(k[8:])
 	})
 	return err
+}
+
+// trim drops the replays of which the log need not know any more. Within a queue
+// they stand in the order of the log: so each queue's beginning is looked at.
+func (b *batch) trim(replayed *bolt.Bucket) error {
+	if b.before == 0 {
+		return nil
+	}
+	for k, _ := replayed.Cursor().First(); k != nil; {
+		queue, _, err := parseReplayedKey(k)
+		if err != nil {
+			return err
+		}
+		prefix := append([]byte(queue), 0)
+		if _, err := deleteWhile(replayed, prefix, func(k []byte) bool {
+			return bytes.HasPrefix(k, prefix) && event.RefOf(event.ID(k[len(k)-16:])).Index < b.before
+		}); err != nil {
+			return err
+		}
+		k, _ = replayed.Cursor().Seek(append([]byte(queue), 1))
+	}
+	return nil
 }
 
 // deleteWhile deletes the keys from one on as long as match says so.

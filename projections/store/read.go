@@ -140,22 +140,36 @@ func (s *Store) EventTotals() (map[string]uint64, error) {
 	return totals, err
 }
 
+// QueueTotals returns how many events of each type there are of a queue since it
+// was made, by the type's name; types without any are left out.
+func (s *Store) QueueTotals(queue string) (map[string]uint64, error) {
+	totals := map[string]uint64{}
+	err := s.view(func(tx *bolt.Tx, _ *state) error {
+		return ofQueue(tx.Bucket(bucketOfQueue), queue, func(t byte, n uint64) { totals[event.Type(t).String()] = n })
+	})
+	return totals, err
+}
+
+// ofQueue goes over the numbers that are kept under queue · 0x00 · something.
+func ofQueue(b *bolt.Bucket, queue string, each func(what byte, n uint64)) error {
+	prefix := append([]byte(queue), 0)
+	c := b.Cursor()
+	for k, _ := c.Seek(prefix); bytes.HasPrefix(k, prefix) && len(k) == len(prefix)+1; k, _ = c.Next() {
+		var n [1]uint64
+		if _, err := numbers(b, k, n[:]); err != nil {
+			return err
+		}
+		each(k[len(prefix)], n[0])
+	}
+	return nil
+}
+
 // DeadLetters returns how many messages of a queue were dead-lettered, by
 // reason, since it was made.
 func (s *Store) DeadLetters(queue string) (map[event.Reason]uint64, error) {
 	out := map[event.Reason]uint64{}
 	err := s.view(func(tx *bolt.Tx, _ *state) error {
-		prefix := append([]byte(queue), 0)
-		b := tx.Bucket(bucketDead)
-		c := b.Cursor()
-		for k, _ := c.Seek(prefix); bytes.HasPrefix(k, prefix) && len(k) == len(prefix)+1; k, _ = c.Next() {
-			var n [1]uint64
-			if _, err := numbers(b, k, n[:]); err != nil {
-				return err
-			}
-			out[event.Reason(k[len(prefix)])] = n[0]
-		}
-		return nil
+		return ofQueue(tx.Bucket(bucketDead), queue, func(r byte, n uint64) { out[event.Reason(r)] = n })
 	})
 	return out, err
 }

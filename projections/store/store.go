@@ -57,6 +57,7 @@ type Store struct {
 	mu      sync.RWMutex
 	db      *bolt.DB      // nil after Close
 	at      state         // what the file holds
+	file    int           // which one it is: rises when it is begun anew
 	changed chan struct{} // closed and replaced when at.position rises
 
 	damaged chan struct{} // has one element once a reader met damage
@@ -148,6 +149,7 @@ func (s *Store) begin() error {
 		_ = guard(s.db.Close) // its content is of no use any more
 		s.db = nil
 	}
+	s.file++
 	if err := os.Remove(s.path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
@@ -302,7 +304,7 @@ func (s *Store) compare(src Source) error {
 // catchUp counts one batch and reports whether the log may hold more already.
 func (s *Store) catchUp(ctx context.Context, src Source) (more bool, err error) {
 	s.mu.RLock()
-	b := newBatch(s.at, s.opts.MaxRows)
+	b, file := newBatch(s.at, s.opts.MaxRows), s.file
 	s.mu.RUnlock()
 	from := b.position
 	for k, err := range src.Blocks(from + 1) {
@@ -321,15 +323,20 @@ func (s *Store) catchUp(ctx context.Context, src Source) (more bool, err error) 
 	if b.position == from {
 		return false, nil
 	}
-	return more, s.commit(b)
+	return more, s.commit(b, file)
 }
 
-func (s *Store) commit(b *batch) error {
+// commit brings a batch into the file that it was begun from; into another one,
+// made meanwhile by Rebuild, it must not come.
+func (s *Store) commit(b *batch, file int) error {
 	s.mu.RLock()
 	db := s.db
-	if db == nil {
-		s.mu.RUnlock()
-		return errClosed
+	if db == nil || s.file != file {
+		defer s.mu.RUnlock()
+		if db == nil {
+			return errClosed
+		}
+		return nil
 	}
 	err := guard(func() error { return db.Update(b.write) })
 	s.mu.RUnlock()
@@ -338,6 +345,9 @@ func (s *Store) commit(b *batch) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.file != file {
+		return nil
+	}
 	s.at = b.state
 	close(s.changed)
 	s.changed = make(chan struct{})

@@ -104,17 +104,29 @@ type fold struct {
 	Minutes    map[string]Counts // "minute queue"
 	Seconds    map[string]uint64
 	Totals     map[string]uint64
+	OfQueue    map[string]uint64 // "queue type"
 	Dead       map[string]uint64
+	Replayed   []replayedRow
 	Operations []Operation
 }
 
+func newFold() fold {
+	return fold{
+		Minutes: map[string]Counts{}, Seconds: map[string]uint64{}, Totals: map[string]uint64{},
+		OfQueue: map[string]uint64{}, Dead: map[string]uint64{},
+	}
+}
+
 func foldOf(blocks []*event.Block) fold {
-	f := fold{Minutes: map[string]Counts{}, Seconds: map[string]uint64{}, Totals: map[string]uint64{}, Dead: map[string]uint64{}}
+	f := newFold()
 	name := func(at int64, queue string) string { return fmt.Sprintf("%020d %s", at, queue) }
 	for _, b := range blocks {
 		f.Position, f.Clock = b.Index, max(f.Clock, b.Time)
 		for _, e := range b.Events {
 			f.Totals[e.Type.String()]++
+			if e.Queue != "" {
+				f.OfQueue[e.Queue+" "+e.Type.String()]++
+			}
 			m := f.Minutes[name(f.Clock/60_000, e.Queue)]
 			switch e.Type {
 			case event.Enqueued:
@@ -134,7 +146,14 @@ func foldOf(blocks []*event.Block) fold {
 			case event.Discarded:
 				m.Discarded++
 			case event.QueueDeleted:
-				maps.DeleteFunc(f.Dead, func(k string, _ uint64) bool { return strings.HasPrefix(k, e.Queue+" ") })
+				of := func(k string, _ uint64) bool { return strings.HasPrefix(k, e.Queue+" ") }
+				maps.DeleteFunc(f.Dead, of)
+				maps.DeleteFunc(f.OfQueue, of)
+			case event.Replayed:
+				m.Replayed++
+				f.Replayed = append(f.Replayed, replayedRow{e.DiedIn, Replayed{e.ID, e.Subject, e.Queue, e.ToQueue}})
+			case event.HistoryDeleted:
+				f.Replayed = slices.DeleteFunc(f.Replayed, func(r replayedRow) bool { return event.RefOf(r.ID).Index < e.Before })
 			case event.AnswerKept:
 				f.Operations = append(f.Operations, Operation{Key: e.Alias, Index: b.Index, Type: e.Kind, Time: f.Clock, until: e.Until})
 			}
@@ -145,6 +164,7 @@ func foldOf(blocks []*event.Block) fold {
 	}
 	maps.DeleteFunc(f.Minutes, func(k string, _ Counts) bool { return k < name(max(f.Clock/60_000-keptMinutes, 0), "") })
 	maps.DeleteFunc(f.Seconds, func(k string, _ uint64) bool { return k < name(max(f.Clock/1000-keptSeconds, 0), "") })
+	slices.SortStableFunc(f.Replayed, func(a, b replayedRow) int { return strings.Compare(a.diedIn, b.diedIn) })
 	f.Operations = slices.DeleteFunc(f.Operations, func(o Operation) bool { return o.until < f.Clock })
 	slices.SortFunc(f.Operations, func(a, b Operation) int {
 		return bytes.Compare(operationKey(a.Key, a.Index), operationKey(b.Key, b.Index))
@@ -155,7 +175,7 @@ func foldOf(blocks []*event.Block) fold {
 // read returns all that the store holds in fold's form.
 func read(t testing.TB, s *Store) fold {
 	t.Helper()
-	f := fold{Minutes: map[string]Counts{}, Seconds: map[string]uint64{}, Totals: map[string]uint64{}, Dead: map[string]uint64{}}
+	f := newFold()
 	rows := uint64(0)
 	err := s.view(func(tx *bolt.Tx, at *state) error {
 		f.Position, f.Clock = at.position, at.clock
@@ -183,6 +203,20 @@ func read(t testing.TB, s *Store) fold {
 		each(bucketDead, func(k, v []byte) {
 			f.Dead[string(k[:len(k)-2])+" "+event.Reason(k[len(k)-1]).String()] = n(v)
 		})
+		each(bucketOfQueue, func(k, v []byte) {
+			f.OfQueue[string(k[:len(k)-2])+" "+event.Type(k[len(k)-1]).String()] = n(v)
+		})
+		each(bucketReplayed, func(k, v []byte) {
+			queue, id, err := parseReplayedKey(k)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r, err := decodeReplayed(id, v)
+			if err != nil {
+				t.Fatal(err)
+			}
+			f.Replayed = append(f.Replayed, replayedRow{queue, r})
+		})
 		each(bucketOperations, func(k, v []byte) {
 			o, err := decodeOperation(k, v)
 			if err != nil {
@@ -208,7 +242,7 @@ func read(t testing.TB, s *Store) fold {
 
 func same(t testing.TB, s *Store, blocks []*event.Block) {
 	t.Helper()
-	if d := cmp.Diff(foldOf(blocks), read(t, s), cmp.AllowUnexported(Operation{}), cmpopts.EquateEmpty()); d != "" {
+	if d := cmp.Diff(foldOf(blocks), read(t, s), cmp.AllowUnexported(Operation{}, replayedRow{}), cmpopts.EquateEmpty()); d != "" {
 		t.Fatalf("the store (+) is not the fold of its blocks (-):\n%s", d)
 	}
 }
@@ -247,21 +281,28 @@ func catchUp(t testing.TB, s *Store, src *memLog) {
 // history draws blocks whose clock now and then leaps, stands or falls back.
 func history(t *rapid.T) []*event.Block {
 	var blocks []*event.Block
-	index, clock := uint64(1), int64(1_800_000_000_000)
+	index, clock, highest := uint64(1), int64(1_800_000_000_000), int64(0)
 	n := rapid.IntRange(1, 40).Draw(t, "blocks")
 	for range n {
 		index += uint64(rapid.IntRange(1, 3).Draw(t, "step"))
 		clock += rapid.SampledFrom([]int64{-5000, 0, 1, 400, 1000, 61_000, 3600_000, 30 * 3600_000}).Draw(t, "tick")
+		highest = max(highest, clock)
 		var events []event.Event
 		for i := range rapid.IntRange(0, 6).Draw(t, "events") {
 			e := event.Event{
-				ID:    event.NewID(clock, index, uint32(i)),
-				Type:  event.Type(rapid.IntRange(int(event.QueueCreated), int(event.RulesChanged)).Draw(t, "type")),
+				ID:    event.NewID(highest, index, uint32(i)),
+				Type:  event.Type(rapid.IntRange(int(event.QueueCreated), int(event.WebhookDeleted)).Draw(t, "type")),
 				Queue: rapid.SampledFrom([]string{"a", "ab", "b.dlq"}).Draw(t, "queue"),
 			}
 			switch e.Type {
 			case event.DeadLettered:
 				e.Reason = event.Reason(rapid.IntRange(1, 4).Draw(t, "reason"))
+			case event.Replayed:
+				e.Subject = event.NewID(clock, uint64(rapid.IntRange(1, int(index)).Draw(t, "dead")), 9)
+				e.DiedIn = rapid.SampledFrom([]string{"a", "ab", "c"}).Draw(t, "died in")
+				e.ToQueue = rapid.SampledFrom([]string{"a", "ab"}).Draw(t, "to")
+			case event.HistoryDeleted:
+				e.Queue, e.Before = "", uint64(rapid.IntRange(0, int(index)).Draw(t, "before"))
 			case event.AnswerKept:
 				e.Queue = ""
 				e.Alias = event.Hash{byte(i + 1)} // one key is executed once in an entry
@@ -431,6 +472,74 @@ func TestQueries(t *testing.T) {
 	catchUp(t, s, src)
 	if ops, _ = s.Operations(key); len(ops) != 0 {
 		t.Errorf("kept too long: %+v", ops)
+	}
+}
+
+// TestReplayed: what died in a queue and was replayed is told page by page, and
+// as long as history is kept.
+func TestReplayed(t *testing.T) {
+	id := func(index uint64, number uint32) event.ID { return event.NewID(start, index, number) }
+	replayed := func(index uint64, number uint32, diedIn, to string) event.Event {
+		return event.Event{ID: id(index, number), Type: event.Replayed, Subject: id(1, uint32(index)*10+number), Queue: "x.dlq", DiedIn: diedIn, ToQueue: to}
+	}
+	src := newLog(
+		block(5, start, 0, replayed(5, 0, "a", "a"), replayed(5, 1, "ab", "ab"), replayed(5, 2, "a", "b")),
+		block(6, start, 0, replayed(6, 0, "a", "a")),
+		block(7, start, 0, event.Event{Type: event.QueueDeleted, Queue: "a"}),
+		block(8, start, 0, replayed(8, 0, "a", "a"), replayed(8, 1, "", "a")),
+	)
+	s := openStore(t, filepath.Join(t.TempDir(), "p.db"), Options{})
+	defer s.Close()
+	catchUp(t, s, src)
+	told := func(after event.ID, limit int) (ids []event.ID) {
+		t.Helper()
+		rows, err := s.Replayed("a", after, limit)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range rows {
+			ids = append(ids, r.ID)
+		}
+		return ids
+	}
+	rows, err := s.Replayed("a", event.ID{}, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []Replayed{{id(5, 0), id(1, 50), "x.dlq", "a"}, {id(5, 2), id(1, 52), "x.dlq", "b"}}
+	if d := cmp.Diff(want, rows); d != "" {
+		t.Error(d)
+	}
+	if d := cmp.Diff([]event.ID{id(6, 0), id(8, 0)}, told(id(5, 2), 10)); d != "" {
+		t.Error(d)
+	}
+	if got := told(id(8, 0), 10); len(got) != 0 {
+		t.Errorf("after the last: %v", got)
+	}
+	src.append(block(9, start, 0, event.Event{Type: event.HistoryDeleted, Before: 8}))
+	catchUp(t, s, src)
+	if d := cmp.Diff([]event.ID{id(8, 0)}, told(event.ID{}, 10)); d != "" {
+		t.Errorf("after retention: %s", d)
+	}
+	same(t, s, src.blocks)
+}
+
+// TestQueueTotals: a queue's events are counted since it was made.
+func TestQueueTotals(t *testing.T) {
+	src := newLog(
+		block(5, start, 0, append(enqueued("a", 3), event.Event{Type: event.QueueDeleted, Queue: "a"}, event.Event{Type: event.QueueCreated, Queue: "a"},
+			event.Event{Type: event.Enqueued, Queue: "a"}, event.Event{Type: event.Enqueued, Queue: "ab"})...),
+		block(6, start, 0, event.Event{Type: event.Resurrected, Queue: "a"}),
+	)
+	s := openStore(t, filepath.Join(t.TempDir(), "p.db"), Options{})
+	defer s.Close()
+	catchUp(t, s, src)
+	got, err := s.QueueTotals("a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(map[string]uint64{"queue_created": 1, "enqueued": 1, "resurrected": 1}, got); d != "" {
+		t.Error(d)
 	}
 }
 

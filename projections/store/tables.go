@@ -12,7 +12,7 @@ import (
 )
 
 // format is the version of the layout below. A file of another one is rebuilt.
-const format = 1
+const format = 2
 
 // The buckets and their keys. Numbers are big-endian, so that keys sort by
 // them; each value ends in a CRC-32C of key and value.
@@ -21,7 +21,9 @@ const format = 1
 //	minutes     minute u64 · queue            one u64 for each of Counts' fields
 //	seconds     second u64 · queue            enqueued u64
 //	totals      type u8                       events u64
+//	ofqueue     queue · 0x00 · type u8        events u64
 //	dead        queue · 0x00 · reason u8      messages u64
+//	replayed    queue · 0x00 · id [16]        id when dead [16] · dead-letter queue · 0x00 · queue it went to
 //	operations  key [16] · index u64          time i64 · until i64 · type
 //	until       until u64 · key [16] · index  nothing: finds the operations to forget
 var (
@@ -29,11 +31,15 @@ var (
 	bucketMinutes    = []byte("minutes")
 	bucketSeconds    = []byte("seconds")
 	bucketTotals     = []byte("totals")
+	bucketOfQueue    = []byte("ofqueue")
 	bucketDead       = []byte("dead")
+	bucketReplayed   = []byte("replayed")
 	bucketOperations = []byte("operations")
 	bucketUntil      = []byte("until")
 
-	buckets   = [][]byte{bucketMeta, bucketMinutes, bucketSeconds, bucketTotals, bucketDead, bucketOperations, bucketUntil}
+	buckets = [][]byte{
+		bucketMeta, bucketMinutes, bucketSeconds, bucketTotals, bucketOfQueue, bucketDead, bucketReplayed, bucketOperations, bucketUntil,
+	}
 	keyState  = []byte("state")
 	checksums = crc32.MakeTable(crc32.Castagnoli)
 )
@@ -136,6 +142,8 @@ func timeKey(t uint64, queue string) []byte {
 func deadKey(queue string, r event.Reason) []byte {
 	return append([]byte(queue), 0, byte(r))
 }
+
+func ofQueueKey(queue string, t event.Type) []byte { return append([]byte(queue), 0, byte(t)) }
 
 func operationKey(key event.Hash, index uint64) []byte {
 	return binary.BigEndian.AppendUint64(append(make([]byte, 0, 24), key[:]...), index)

@@ -47,6 +47,7 @@ var house = map[string][]string{
 	"internal/archive":     {"log", "internal/checkpoint", "internal/datadir", "internal/vfs"},
 	"internal/whatif":      {"fsm", "projections", "internal/event", "internal/eventlog", "internal/replay"},
 	"internal/predicate":   {"projections", "internal/event"},
+	"internal/expression":  {},
 	"internal/replay":      {"log", "internal/datadir", "internal/eventlog", "internal/checkpoint", "internal/event", "internal/vfs", "projections"},
 
 	// What cmd puts together below the API, and the simulation too.

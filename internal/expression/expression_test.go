@@ -1,0 +1,270 @@
+package expression
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+)
+
+func env(t testing.TB) *Env {
+	t.Helper()
+	e, err := New(Variable{"payload", JSON}, Variable{"headers", Strings}, Variable{"name", String}, Variable{"at", Timestamp}, Variable{"n", Int})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+func vars(t testing.TB, payload string) Vars {
+	t.Helper()
+	v, err := Value([]byte(payload))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return Vars{
+		"payload": v, "headers": map[string]string{"x-event": "issues"}, "name": "github",
+		"at": time.Date(2026, 1, 31, 12, 0, 0, 5e8, time.UTC), "n": int64(7),
+	}
+}
+
+const issue = `{"action":"opened","issue":{"number":1347,"title":"It \"breaks\" <here>","labels":["bug","ui"],"body":null},
+	"id":9223372036854775807,"huge":18446744073709551615,"f":1.5,"one":1.0,"deep":{"b":[1,{"z":1,"a":2}],"a":true},"empty":{}}`
+
+// TestJSON: what an expression gives is the JSON it should be.
+func TestJSON(t *testing.T) {
+	e := env(t)
+	for text, want := range map[string]string{
+		`payload.issue.title`:  `"It \"breaks\" <here>"`,
+		`payload.issue.number`: `1347`,
+		`payload.id`:           `9223372036854775807`,
+		`payload.huge`:         `18446744073709551615`,
+		`payload.f * 2.0`:      `3`,
+		`payload.one`:          `1`,
+		`payload.issue.body`:   `null`,
+		`payload.deep`:         `{"a":true,"b":[1,{"a":2,"z":1}]}`,
+		`payload.empty`:        `{}`,
+		`1e300 * 1e10`:         ``,
+		`0.0000001`:            `1e-07`,
+		`1e21`:                 `1e+21`,
+		`'[GitHub] ' + payload.issue.title.lowerAscii()`:          `"[GitHub] it \"breaks\" <here>"`,
+		`payload.action == "opened" ? "critical" : "high"`:        `"critical"`,
+		`payload.?issue.?milestone.?title.orValue("none")`:        `"none"`,
+		`payload.?issue.?milestone`:                               ``,
+		`payload.issue.labels.map(l, l + '!')`:                    `["bug!","ui!"]`,
+		`{"a": payload.issue.labels.size(), "b": optional.of(1)}`: `{"a":2,"b":1}`,
+		`payload.issue.labels.join(", ")`:                         `"bug, ui"`,
+		`["a", "b"].join()`:                                       `"ab"`,
+		`"hello hello".replace("he", "we")`:                       `"wello wello"`,
+		`"hello hello".replace("he", "we", 1)`:                    `"wello hello"`,
+		`"hello hello".replace("he", "we", -1)`:                   `"wello wello"`,
+		`"ab".replace("", "_")`:                                   `"_a_b_"`,
+		`at`:                                                      `"2026-01-31T12:00:00.5Z"`,
+		`at - timestamp("2026-01-31T11:59:57Z")`:                  `"3.5s"`,
+		`b"hi"`:                                                   `"aGk="`,
+		`headers["x-event"] + name + string(n)`:                   `"issuesgithub7"`,
+		`cel.bind(x, payload.issue.number, x + x)`:                `2694`,
+		`payload.issue.number > 1.5 && payload.f < 2 && payload.one == 1 && payload.huge > n`: `true`,
+	} {
+		p, err := e.Compile(text, JSON)
+		if err != nil {
+			t.Errorf("%s: %v", text, err)
+			continue
+		}
+		got, present, err := p.AppendJSON([]byte(">"), vars(t, issue), 1000)
+		if err == nil && (string(got) != ">"+want || present != (want != "")) {
+			t.Errorf("%s: %s, %t", text, got, present)
+		}
+		if text == `1e300 * 1e10` {
+			if err == nil || !strings.Contains(err.Error(), "JSON does not have") {
+				t.Errorf("%s: %v", text, err)
+			}
+		} else if err != nil {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+}
+
+func TestBoolAndText(t *testing.T) {
+	e := env(t)
+	p, err := e.Compile(`payload.action == 'opened' && headers['x-event'] == 'issues'`, Bool)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if ok, err := p.Bool(vars(t, issue)); !ok || err != nil {
+		t.Error(ok, err)
+	}
+	if ok, err := p.Bool(vars(t, `{"action":"closed"}`)); ok || err != nil {
+		t.Error(ok, err)
+	}
+	if p, err = e.Compile(`string(payload.issue.number)`, String); err != nil {
+		t.Fatal(err)
+	}
+	if s, err := p.Text(vars(t, issue)); s != "1347" || err != nil {
+		t.Error(s, err)
+	}
+}
+
+// TestRefusedWhenCompiled: with the place, in words.
+func TestRefusedWhenCompiled(t *testing.T) {
+	e := env(t)
+	for _, c := range []struct {
+		text         string
+		gives        Type
+		line, column int
+		want         string
+	}{
+		{`paylod.action == 'opened'`, Bool, 1, 1, "undeclared reference to 'paylod'"},
+		{"payload.a == 1 &&\n  nam == 'x'", Bool, 2, 3, "undeclared reference to 'nam'"},
+		{`payload.action ==`, Bool, 1, 18, "Syntax error"},
+		{`name + n`, String, 1, 6, "no matching overload"},
+		{`n`, String, 0, 0, "must give a string, this gives int; string(…) makes one"},
+		{`name`, Bool, 0, 0, "must give true or false, this gives string"},
+		{`  `, JSON, 0, 0, "is empty"},
+		{strings.Repeat(`name + `, 2000) + `name`, JSON, 0, 0, "at most 8192 are taken"},
+		{`payload.all(a, payload.all(b, payload.all(c, payload.all(d, a == b || c == d))))`, Bool, 0, 0, "may cost too much"},
+		{`name.matches('(')`, Bool, 0, 0, "missing closing )"},
+		{strings.Repeat("(", 300) + "1" + strings.Repeat(")", 300), JSON, 0, 0, "recursion"},
+	} {
+		_, err := e.Compile(c.text, c.gives)
+		var bad *Error
+		if !errors.As(err, &bad) || bad.Line != c.line && c.line > 0 || bad.Column != c.column && c.line > 0 || !strings.Contains(bad.Error(), c.want) {
+			t.Errorf("%.60s: %v", c.text, err)
+		}
+	}
+}
+
+// TestFailsWhenEvaluated: what the JSON does not have, and what would take too
+// much of the machine.
+func TestFailsWhenEvaluated(t *testing.T) {
+	e := env(t)
+	long := `{"s":"` + strings.Repeat("x", 1<<20) + `","l":[` + strings.Repeat(`"",`, 1<<17) + `""]}`
+	for _, c := range []struct {
+		text, payload, want string
+		gives               Type
+	}{
+		{`payload.action == 'opened'`, `{}`, "no such key: action", Bool},
+		{`payload.action == 'opened'`, `[]`, "", Bool},
+		{`payload.a`, `{"a":1}`, "must give true or false, and gave a number", Bool},
+		{`payload.a`, `{"a":1}`, "must give a string, and gave a number; string(…) makes one", String},
+		{`payload.a`, `{"a":null}`, "gave null", String},
+		{`payload.a`, `{"a":[]}`, "gave a list", String},
+		{`payload.a / 0 == 1`, `{"a":1}`, "division by zero", Bool},
+		{`payload.a.all(x, payload.a.all(y, payload.a.all(z, x + y + z > 0)))`, `{"a":[` + strings.Repeat("1,", 200) + `1]}`, "takes more than 1000000 steps", Bool},
+		{`payload.s.replace("", payload.s)`, long, "longer than 4194304 bytes", JSON},
+		{`payload.s.replace("x", payload.s, 5)`, long, "longer than 4194304 bytes", JSON},
+		{`payload.l.join(payload.s)`, long, "longer than 4194304 bytes", JSON},
+		{`payload.s`, long, "too large", JSON},
+		{`[payload.s, payload.s]`, long, "too large", JSON},
+		{`{1: "x"}`, `{}`, "a key that is not a string", JSON},
+		{`type(payload)`, `{}`, "JSON does not have", JSON},
+		{`payload[payload.a]`, `{"a":"` + strings.Repeat("secret", 100) + `"}`, "…", JSON},
+	} {
+		p, err := e.Compile(c.text, c.gives)
+		if err != nil {
+			t.Errorf("%s: %v", c.text, err)
+			continue
+		}
+		switch c.gives {
+		case Bool:
+			_, err = p.Bool(vars(t, c.payload))
+		case String:
+			_, err = p.Text(vars(t, c.payload))
+		default:
+			var out []byte
+			if out, _, err = p.AppendJSON(nil, vars(t, c.payload), 1<<20); err == nil && len(out) > 1<<20 {
+				err = ErrTooLarge
+			}
+		}
+		if err == nil || !strings.Contains(err.Error(), c.want) || len(err.Error()) > 250 {
+			t.Errorf("%s: %v", c.text, err)
+		}
+	}
+}
+
+func TestObject(t *testing.T) {
+	e := env(t)
+	o, err := e.CompileObject(map[string]string{
+		"title": `"[GitHub] " + payload.issue.title`, "body": `payload.issue.body`, "a\"b": `payload.?nobody`, "z": `optional.none()`, "n": `n`,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := o.Eval(vars(t, issue), 100)
+	if want := `{"body":null,"n":7,"title":"[GitHub] It \"breaks\" <here>"}`; err != nil || string(got) != want {
+		t.Errorf("%s, %v", got, err)
+	}
+	if _, err := o.Eval(vars(t, issue), 50); !errors.Is(err, ErrTooLarge) {
+		t.Error(err)
+	}
+	var failed *EvalError
+	if _, err := o.Eval(vars(t, `{"issue":{"body":1}}`), 100); !errors.As(err, &failed) || failed.Field != "title" || !strings.Contains(err.Error(), "no such key: title") {
+		t.Error(err)
+	}
+	var bad *Error
+	if _, err := e.CompileObject(map[string]string{"a": "1", "b": "1 +"}); !errors.As(err, &bad) || bad.Field != "b" {
+		t.Error(err)
+	}
+	if o, err = e.CompileObject(nil); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := o.Eval(vars(t, issue), 100); string(got) != "{}" || err != nil {
+		t.Errorf("%s, %v", got, err)
+	}
+}
+
+func TestValue(t *testing.T) {
+	for text, want := range map[string]any{
+		`-1`: int64(-1), `1e2`: float64(100), `-9223372036854775809`: float64(-9223372036854775809), `1e999`: 1.7976931348623157e308,
+		`-1e999`: -1.7976931348623157e308, `"é"`: "é", ` true `: true, `1e-999`: float64(0),
+	} {
+		if got, err := Value([]byte(text)); got != want || err != nil {
+			t.Errorf("%s: %v, %v", text, got, err)
+		}
+	}
+	for _, text := range []string{``, `{`, `{"a":1,"a":2}`, "\"\xff\"", `1 2`, `{"a"}`, `[1,]`, `nul`, `{"a":1`, `[1`,
+		strings.Repeat("[", 65) + strings.Repeat("]", 65), strings.Repeat(`{"a":`, 65) + "1" + strings.Repeat("}", 65)} {
+		if got, err := Value([]byte(text)); err == nil {
+			t.Errorf("%.40s: %v", text, got)
+		}
+	}
+	if _, err := Value([]byte(strings.Repeat("[", 64) + strings.Repeat("]", 64))); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestConcurrently: one compiled expression serves many goroutines, errors
+// included (for the race detector).
+func TestConcurrently(t *testing.T) {
+	o, err := env(t).CompileObject(map[string]string{"a": `payload.l.join(payload.s)`, "b": `"x".replace("", name)`})
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan string)
+	for i := range 8 {
+		go func() {
+			payload := `{"s":"` + strings.Repeat("x", i*(1<<18)) + `","l":["","","","","","","","","",""]}`
+			_, err := o.Eval(vars(t, payload), 1<<30)
+			done <- map[bool]string{true: "fine", false: "too long"}[err == nil]
+		}()
+	}
+	got := map[string]int{}
+	for range 8 {
+		got[<-done]++
+	}
+	if got["fine"] == 0 || got["too long"] == 0 {
+		t.Error(got)
+	}
+}
+
+func BenchmarkObject(b *testing.B) {
+	o, err := env(b).CompileObject(map[string]string{"title": `"[GitHub] " + payload.issue.title`, "severity": `payload.action == "high" ? "critical" : "high"`})
+	if err != nil {
+		b.Fatal(err)
+	}
+	for b.Loop() {
+		if _, err := o.Eval(vars(b, issue), 1000); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

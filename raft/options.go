@@ -101,6 +101,9 @@ type Options struct {
 	// then called with what waits for their answers, also where they are not
 	// proposed. Neither may block. nil: none.
 	Along func(command []byte) (along []*event.Command, begun func(answers []func(context.Context) (event.Result, error)))
+	// OnLead is told each time that this node begins or ceases to lead. It must
+	// not block.
+	OnLead func(leads bool)
 	// OnFatal is told, once, why the replica cannot go on. It is expected to end
 	// the process without calling back: whatever was not answered until then is
 	// unknown to the clients.

@@ -339,6 +339,9 @@ func (r *Replica) watchLeadership() {
 			}
 			r.p.setLeader(leader)
 			r.barriers.moved()
+			if r.o.OnLead != nil {
+				r.o.OnLead(leader) // after the proposer knows: who looks then sees it
+			}
 		case <-r.stop:
 			return
 		}

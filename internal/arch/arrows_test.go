@@ -45,6 +45,7 @@ var house = map[string][]string{
 	"internal/datadir":     {"internal/event", "internal/vfs"},
 	"internal/eventlog":    {"log", "internal/event", "internal/vfs"},
 	"internal/archive":     {"log", "internal/checkpoint", "internal/datadir", "internal/vfs"},
+	"internal/task":        {"internal/event"},
 	"internal/whatif":      {"fsm", "projections", "internal/event", "internal/eventlog", "internal/replay"},
 	"internal/predicate":   {"projections", "internal/event"},
 	"internal/expression":  {},

@@ -1,0 +1,271 @@
+package task
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/qlogd/qlogd/internal/event"
+)
+
+// world is a cluster as a runner sees it.
+type world struct {
+	mu     sync.Mutex
+	leads  bool
+	tasks  []event.TaskView // the newest first
+	ended  []event.UpdateTask
+	refuse error // of Propose
+	r      *Runner
+}
+
+func (w *world) lead(leads bool) {
+	w.mu.Lock()
+	w.leads = leads
+	w.mu.Unlock()
+	w.r.Wake()
+}
+
+// add begins a task; its id rises.
+func (w *world) add(kind event.TaskKind) event.ID {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	id := event.NewID(1000, uint64(len(w.tasks)+1), 0)
+	w.tasks = append([]event.TaskView{{ID: id, Kind: kind}}, w.tasks...)
+	w.r.Count([]event.Event{{Type: event.TaskCreated}})
+	return id
+}
+
+func (w *world) set(id event.ID, s event.TaskStatus) {
+	for i := range w.tasks {
+		if w.tasks[i].ID == id {
+			w.tasks[i].Status = s
+		}
+	}
+}
+
+func (w *world) cancel(id event.ID) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.set(id, event.TaskIsCancelled)
+	w.r.Count([]event.Event{{Type: event.TaskCancelled}})
+}
+
+func (w *world) resume(id event.ID) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.set(id, event.TaskRunning)
+	w.r.Count([]event.Event{{Type: event.TaskResumed}})
+}
+
+func (w *world) propose(_ context.Context, c *event.Command) (event.Result, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.refuse != nil {
+		return event.Result{}, w.refuse
+	}
+	u := c.UpdateTask
+	w.ended = append(w.ended, *u)
+	w.set(u.ID, event.TaskCompleted)
+	w.r.Count([]event.Event{{Type: event.TaskEnded}})
+	return event.Result{}, nil
+}
+
+func (w *world) all() []event.TaskView {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return append([]event.TaskView(nil), w.tasks...)
+}
+
+func (w *world) ends() []event.UpdateTask {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return append([]event.UpdateTask(nil), w.ended...)
+}
+
+type carry func(ctx context.Context, t event.TaskView, spec []byte) (int64, error)
+
+func (c carry) Carry(ctx context.Context, t event.TaskView, spec []byte) (int64, error) {
+	return c(ctx, t, spec)
+}
+
+// inWorld runs a test with a runner whose replays do what c does.
+func inWorld(t *testing.T, c carry, do func(t *testing.T, w *world)) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{leads: true}
+		w.r = New(Deps{
+			Propose: w.propose, Barrier: func(ctx context.Context) error { return ctx.Err() }, Tasks: w.all,
+			Content: func(event.Ref) (*event.Content, error) { return &event.Content{Spec: []byte(`{"n":1}`)}, nil },
+			Leader: func() bool {
+				w.mu.Lock()
+				defer w.mu.Unlock()
+				return w.leads
+			},
+			Carriers: map[event.TaskKind]Carrier{event.TaskReplay: c},
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() { w.r.Run(ctx); close(ended) }()
+		do(t, w)
+		cancel()
+		<-ended
+	})
+}
+
+func TestRunsWhatIsCreated(t *testing.T) {
+	var specs []string
+	inWorld(t, func(_ context.Context, _ event.TaskView, spec []byte) (int64, error) {
+		specs = append(specs, string(spec))
+		return 3, nil
+	}, func(t *testing.T, w *world) {
+		w.add(event.TaskErase) // nobody carries these here
+		id := w.add(event.TaskReplay)
+		synctest.Wait()
+		if e := w.ends(); len(e) != 1 || e[0].ID != id || e[0].Op != event.TaskOpComplete || e[0].Skipped != 3 {
+			t.Fatalf("%+v", e)
+		}
+		if len(specs) != 1 || specs[0] != `{"n":1}` {
+			t.Fatalf("%q", specs)
+		}
+	})
+}
+
+func TestOnlyTheLeaderWorks(t *testing.T) {
+	var begun atomic.Int32
+	inWorld(t, func(ctx context.Context, _ event.TaskView, _ []byte) (int64, error) {
+		if begun.Add(1) == 2 {
+			return 0, nil
+		}
+		<-ctx.Done()
+		return 0, ctx.Err()
+	}, func(t *testing.T, w *world) {
+		w.lead(false)
+		synctest.Wait()
+		w.add(event.TaskReplay)
+		synctest.Wait()
+		if begun.Load() != 0 {
+			t.Fatal("begun by who does not lead")
+		}
+		w.lead(true)
+		synctest.Wait()
+		w.lead(false)
+		synctest.Wait()
+		if begun.Load() != 1 || len(w.ends()) != 0 {
+			t.Fatalf("begun %d times, ended %v", begun.Load(), w.ends())
+		}
+		w.lead(true) // goes on, as another node would
+		synctest.Wait()
+		if begun.Load() != 2 || len(w.ends()) != 1 {
+			t.Fatalf("begun %d times, ended %v", begun.Load(), w.ends())
+		}
+	})
+}
+
+func TestCancelAndResume(t *testing.T) {
+	var begun atomic.Int32
+	inWorld(t, func(ctx context.Context, _ event.TaskView, _ []byte) (int64, error) {
+		if begun.Add(1) == 2 {
+			return 0, nil
+		}
+		<-ctx.Done()
+		time.Sleep(time.Minute) // it takes a while to let go, and is resumed meanwhile
+		return 0, ctx.Err()
+	}, func(t *testing.T, w *world) {
+		id := w.add(event.TaskReplay)
+		synctest.Wait()
+		w.cancel(id)
+		synctest.Wait()
+		w.resume(id)
+		synctest.Wait()
+		if begun.Load() != 1 {
+			t.Fatal("begun twice at once")
+		}
+		time.Sleep(2 * time.Minute)
+		synctest.Wait()
+		if begun.Load() != 2 || len(w.ends()) != 1 {
+			t.Fatalf("begun %d times, ended %v", begun.Load(), w.ends())
+		}
+	})
+}
+
+func TestErrors(t *testing.T) {
+	for _, c := range []struct {
+		err   error
+		fails bool
+	}{
+		{event.Problemf(event.CodeQueueNotFound, "to", "queue b does not exist"), true},
+		{errors.New("the disk"), false},
+		{event.Problemf("no_leader", "", "nobody"), false},
+		{&event.Problem{Code: event.CodeConflict, Unknown: true}, false},
+	} {
+		var begun atomic.Int32
+		inWorld(t, func(context.Context, event.TaskView, []byte) (int64, error) {
+			if begun.Add(1) == 1 {
+				return 1, c.err
+			}
+			return 0, nil
+		}, func(t *testing.T, w *world) {
+			w.add(event.TaskReplay)
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			e := w.ends()
+			if len(e) != 1 || (e[0].Op == event.TaskOpFail) != c.fails {
+				t.Fatalf("%v: %+v", c.err, e)
+			}
+			if c.fails {
+				content, err := event.DecodeContent(e[0].Content.Bytes)
+				if err != nil || content.Error != "queue b does not exist" || begun.Load() != 1 {
+					t.Fatalf("%q %v, begun %d times", content.Error, err, begun.Load())
+				}
+			} else if begun.Load() != 2 {
+				t.Fatalf("%v: begun %d times", c.err, begun.Load())
+			}
+		})
+	}
+}
+
+// What could not be told is told later; what was done before is done again,
+// which deciding passes over.
+func TestEndIsToldAgain(t *testing.T) {
+	inWorld(t, func(context.Context, event.TaskView, []byte) (int64, error) { return 0, nil }, func(t *testing.T, w *world) {
+		w.refuse = event.Problemf("no_leader", "", "nobody")
+		w.add(event.TaskReplay)
+		time.Sleep(10 * time.Second)
+		w.mu.Lock()
+		w.refuse = nil
+		w.mu.Unlock()
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		if len(w.ends()) != 1 {
+			t.Fatalf("%v", w.ends())
+		}
+	})
+}
+
+func TestFewAtOnce(t *testing.T) {
+	var mu sync.Mutex
+	now, most := 0, 0
+	inWorld(t, func(context.Context, event.TaskView, []byte) (int64, error) {
+		mu.Lock()
+		now++
+		most = max(most, now)
+		mu.Unlock()
+		time.Sleep(time.Second)
+		mu.Lock()
+		now--
+		mu.Unlock()
+		return 0, nil
+	}, func(t *testing.T, w *world) {
+		for range 3 * atOnce {
+			w.add(event.TaskReplay)
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if len(w.ends()) != 3*atOnce || most != atOnce {
+			t.Fatalf("%d ended, %d at once", len(w.ends()), most)
+		}
+	})
+}

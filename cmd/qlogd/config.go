@@ -33,6 +33,7 @@ type config struct {
 	Join            []string
 
 	AutoCreateQueues bool
+	PushAllowPrivate bool
 	HistoryRetention time.Duration
 	LogSegmentBytes  int64
 	MaxPayloadBytes  int64
@@ -72,6 +73,7 @@ func (c *config) flags(fs *pflag.FlagSet) {
 	fs.IntVar(&c.BootstrapExpect, "bootstrap-expect", 1, "how many nodes form the cluster at its first start; the same on each")
 	fs.StringSliceVar(&c.Join, "join", nil, "raft addresses of the cluster's nodes; alone: join the cluster that is found there")
 	fs.BoolVar(&c.AutoCreateQueues, "auto-create-queues", false, "produce to a missing queue makes it")
+	fs.BoolVar(&c.PushAllowPrivate, "push-allow-private", false, "push, and webhooks with a target, reach this machine and private networks too")
 	fs.DurationVar(&c.HistoryRetention, "history-retention", 168*time.Hour, "how long history is kept; 0 for ever")
 	fs.Int64Var(&c.LogSegmentBytes, "log-segment-bytes", 64<<20, "size of the event log's segments; of a new data directory only")
 	fs.Int64Var(&c.MaxPayloadBytes, "max-payload-bytes", 1<<20, "largest payload of one message")

@@ -14,6 +14,7 @@ import (
 	"github.com/qlogd/qlogd/api"
 	"github.com/qlogd/qlogd/internal/certs"
 	"github.com/qlogd/qlogd/internal/datadir"
+	"github.com/qlogd/qlogd/internal/egress"
 	"github.com/qlogd/qlogd/internal/peer"
 )
 
@@ -30,9 +31,10 @@ type node struct {
 	httpLis net.Listener
 	admin   *http.Server
 	peers   *peer.Net
-	auth    *api.Auth     // nil: everybody may do everything
-	certs   *certs.Keeper // of the API; nil: no TLS
-	inside  *certs.Keeper // of the connections between nodes
+	auth    *api.Auth      // nil: everybody may do everything
+	certs   *certs.Keeper  // of the API; nil: no TLS
+	inside  *certs.Keeper  // of the connections between nodes
+	egress  *egress.Client // sends to addresses that users gave
 
 	friends  int       // join addresses at which this cluster has answered; meet's
 	stranger sync.Once // another one did, and that was told
@@ -63,6 +65,7 @@ type node struct {
 func startNode(c *config, logger *slog.Logger) (_ *node, err error) {
 	n := &node{c: c, logger: logger, broken: make(chan error, 8), again: make(chan change, 1)}
 	n.background, n.cancel = context.WithCancel(context.Background())
+	n.egress = egress.New(egress.Options{AllowPrivate: c.PushAllowPrivate, UserAgent: "qlogd/" + build().Version})
 	defer func() {
 		if err != nil {
 			_ = n.close() // the first error is what counts
@@ -248,6 +251,7 @@ func (n *node) close() error {
 	if n.peers != nil {
 		errs = append(errs, n.peers.Close())
 	}
+	n.egress.Close()
 	if n.lock != nil {
 		errs = append(errs, n.lock.Release())
 	}

@@ -39,6 +39,7 @@ var house = map[string][]string{
 	"internal/peer":        {},
 	"internal/peer/memnet": {},
 	"internal/certs":       {},
+	"internal/egress":      {},
 	"internal/forming":     {"internal/peer"},
 	"internal/fetch":       {"log", "internal/peer", "internal/checkpoint", "internal/datadir", "internal/event", "internal/eventlog", "internal/vfs"},
 	"internal/checkpoint":  {"internal/vfs", "internal/event"},
@@ -81,7 +82,7 @@ var owned = []struct {
 	{"github.com/hashicorp/raft-boltdb", []string{"raft"}, ""},
 	{"go.etcd.io/bbolt", []string{"raft", "projections/store"}, ""},
 	{"github.com/spf13/cobra", []string{"cmd/qlogd"}, ""},
-	{"net/http", []string{"cmd/qlogd", "api", "client", "raft", "internal/peer", "internal/cluster", "internal/cluster/crashtest"}, ""},
+	{"net/http", []string{"cmd/qlogd", "api", "client", "raft", "internal/peer", "internal/egress", "internal/cluster", "internal/cluster/crashtest"}, ""},
 }
 
 // stdOnly are the folders whose users should get nothing but them.

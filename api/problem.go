@@ -117,7 +117,7 @@ func (q *request) fail(p *event.Problem) {
 	}
 	out := wire.Problem{
 		Type: "https://qlogd.dev/problems/" + p.Code, Title: st.title, Status: st.status, Detail: p.Detail,
-		Code: p.Code, Retryable: st.retryable || p.Unknown, Field: p.Field, RetryAfterMS: p.RetryAfterMS, RequestID: q.id,
+		Code: p.Code, Retryable: st.retryable || p.Unknown || p.RetryAfterMS > 0, Field: p.Field, RetryAfterMS: p.RetryAfterMS, RequestID: q.id,
 	}
 	if p.Index >= 0 {
 		out.Index = &p.Index

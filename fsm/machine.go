@@ -160,6 +160,10 @@ func (d *decision) command(c *event.Command) event.Result {
 }
 
 func (d *decision) decide(c *event.Command) event.Result {
+	// Of rules 2 is only Mark, which changes nothing.
+	if wants := c.WantsRules(); wants > d.s.Rules() && wants > event.RulesOfMarks {
+		return problem(event.TooNew(wants))
+	}
 	switch {
 	case c.Produce != nil:
 		return d.produce(c.Produce)

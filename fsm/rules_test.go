@@ -86,6 +86,23 @@ func TestUpgrade(t *testing.T) {
 	b.refold()
 }
 
+// TestTooNew: under older rules a command that wants newer ones is refused, and
+// nothing else of it happens, not even its answer is kept; it can be repeated.
+func TestTooNew(t *testing.T) {
+	b := setup(t)
+	c := &event.Command{Request: &event.Request{Key: event.Hash{1}}, DeleteWebhook: &event.DeleteWebhook{Name: "w"}}
+	for _, brought := range []uint16{1, 2} {
+		b.wants = brought
+		r := b.do(&event.Command{Upgrade: &event.Upgrade{Rules: brought}}, c)[1]
+		b.wantProblem(r, event.CodeConflict, "this wants rules 3, and not all nodes run a program that knows them, or can be asked: exchange the programs of all, then repeat it")
+		if r.Problem.RetryAfterMS == 0 {
+			t.Error("it should be called retryable")
+		}
+		b.wantTells([]string{1: "", 2: "rules_changed"}[brought])
+	}
+	b.refold()
+}
+
 // TestKnown: a machine that knows less takes what is of the rules it knows, and
 // stops, changing nothing, at the entry that brings others; also where it comes
 // upon a state that is under others already.

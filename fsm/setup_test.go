@@ -66,13 +66,23 @@ func setup(t tb) *bench {
 	}
 }
 
-// do applies one entry with commands.
+// do applies one entry with commands. Where they want newer rules than are in
+// force, the entry brings these, as the proposer's does, if it may.
 func (b *bench) do(cs ...*event.Command) []event.Result {
 	b.t.Helper()
 	b.index++
 	e := event.Entry{Rules: b.wants, Time: b.now}
 	if b.wants == 0 {
 		e.Rules = event.Rules
+	}
+	wanted := uint16(1)
+	for _, c := range cs {
+		wanted = max(wanted, c.WantsRules())
+	}
+	brings := 0
+	if wanted > max(b.m.Rules(), event.RulesOfMarks) && wanted <= e.Rules {
+		brings = 1
+		e.Commands = append(e.Commands, event.EncodeCommand(&event.Command{Upgrade: &event.Upgrade{Rules: wanted}}))
 	}
 	for _, c := range cs {
 		e.Commands = append(e.Commands, event.EncodeCommand(c))
@@ -86,7 +96,7 @@ func (b *bench) do(cs ...*event.Command) []event.Result {
 	b.check()
 	b.learn(b.last())
 	b.digests = append(b.digests, b.m.Digest())
-	return rs
+	return rs[brings:]
 }
 
 // check holds the invariants, and the fold of the log, against the state.

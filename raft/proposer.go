@@ -31,6 +31,8 @@ type proposer struct {
 	retire  chan *flight                // entries under way, in their order
 	wake    chan struct{}               // takes one: something changed that run may act upon
 	opening func() *event.Command       // what the first entry of a leadership is to carry; nil nothing
+	own     uint16                      // Options.Rules
+	rules   func() uint16               // the newest that all members know
 	gone    chan struct{}               // closed when no answer can come any more
 	failed  chan struct{}               // closed when the replica has failed
 	idle    func()                      // told that nothing is under way any more
@@ -92,7 +94,7 @@ func newProposer(o Options, f *fsm, c *clock, fatal func(error), failed chan str
 		limits: o.Limits, patient: o.LeaderWait, logger: o.Logger, metrics: o.Metrics, disk: newDisk(o), clock: c, fsm: f, fatal: fatal,
 		retire: make(chan *flight, o.Limits.Entries), wake: make(chan struct{}, 1),
 		gone: make(chan struct{}), failed: failed, idle: func() {}, awaited: func(peer.Identity, uint64) {}, along: o.Along,
-		target: func() (peer.Target, bool) { return peer.Target{}, false },
+		target: func() (peer.Target, bool) { return peer.Target{}, false }, own: o.Rules, rules: func() uint16 { return o.Rules },
 	}
 	p.landed.fsm = f
 	p.away.ripe = map[*ripe]struct{}{}
@@ -432,6 +434,12 @@ func (p *proposer) entryLocked() (*flight, time.Duration) {
 		}
 		if wait := p.tick.wait(p.fsm.progress(), p.clock.now()); wait > 0 {
 			return nil, wait
+		}
+	}
+	if len(group) > 0 {
+		if group, bytes = p.bringRulesLocked(group, bytes); len(group) == 0 && !p.first {
+			p.tellLocked()
+			return nil, 0 // more may wait
 		}
 	}
 	p.first = false

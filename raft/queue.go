@@ -13,7 +13,8 @@ type pending struct {
 	weight int // messages, leases or settles that it asks for
 	kind   string
 	key    event.Hash // of its Idempotency-Key; zero none
-	rules  uint16     // that its entry is to want: Upgrade
+	rules  uint16     // that it brings into force: Upgrade
+	wants  uint16     // the oldest rules under which it can be decided
 	here   bool       // a leader's own business: never taken to another node
 	since  time.Time
 	// Where its answer goes: to the caller that waits here, or into the batch of
@@ -68,6 +69,7 @@ func newPending(c *event.Command) *pending {
 	if c.Upgrade != nil {
 		p.rules = c.Upgrade.Rules
 	}
+	p.wants = c.WantsRules()
 	p.here = c.Upgrade != nil || c.Mark != nil
 	return p
 }
@@ -105,6 +107,24 @@ func describe(c *event.Command) (kind string, weight int) {
 		return "mark", 1
 	case c.Upgrade != nil:
 		return "upgrade", 1
+	case c.Replay != nil:
+		return "replay", len(c.Replay.Items)
+	case c.PurgeDead != nil:
+		return "purge_dead", len(c.PurgeDead.IDs)
+	case c.Resurrect != nil:
+		return "resurrect", 1
+	case c.CreateTask != nil:
+		return "create_task", 1
+	case c.UpdateTask != nil:
+		return "update_task", 1
+	case c.Erase != nil:
+		return "erase", len(c.Erase.Items)
+	case c.PutWebhook != nil:
+		return "put_webhook", 1
+	case c.DeleteWebhook != nil:
+		return "delete_webhook", 1
+	case c.Define != nil:
+		return "define", len(c.Define.Queues) + len(c.Define.Webhooks)
 	}
 	return "none", 1
 }

@@ -178,7 +178,7 @@ func (r *Replica) start() error {
 	r.snapped.Store(&began)
 	r.p = newProposer(r.o, r.fsm, r.clock, r.fatal, r.failed)
 	r.p.idle, r.p.awaited, r.p.landed.lacking = r.nudges.idle, r.awaited, r.behind
-	r.p.opening = r.upgrade // a cluster of one knows at once
+	r.p.opening, r.p.rules = r.upgrade, r.knownRules
 
 	conf := r.config()
 	r.trans = newTransport(r)

@@ -31,23 +31,64 @@ func wants(inForce uint16, group []*pending) uint16 {
 	return inForce
 }
 
-// upgrade returns the command that brings newer rules into force, or nil: not
-// before every member, voter or not, has told that it knows them. One that
-// can't be asked holds them back, since it may come back with the program that
-// it had.
+// upgrade returns the command that brings newer rules into force as soon as all
+// know them, or nil. A cluster of one goes on as it is until a command wants
+// more (bringRulesLocked): so an older program can follow a newer one there.
 func (r *Replica) upgrade() *event.Command {
 	p := r.fsm.progress()
-	// Rules 2 only add marks, for which it takes two: a cluster of one goes on as
-	// it is, and an older program can follow a newer one there.
-	if r.o.Rules <= p.rules || r.o.Rules == event.RulesOfMarks && len(r.servers()) == 1 {
+	if r.o.Rules <= p.rules || len(r.servers()) == 1 {
 		return nil
 	}
-	// One that is only announced has no directory yet.
-	others := slices.DeleteFunc(r.peers(), func(v peerView) bool { return r.expected(v.serverID()) })
-	if known := knownByAll(r.o.Rules, others); known > p.rules {
-		return &event.Command{Upgrade: &event.Upgrade{Rules: known}}
+	if known := r.knownRules(); known > p.rules {
+		return upgradeTo(known)
 	}
 	return nil
+}
+
+func upgradeTo(rules uint16) *event.Command {
+	return &event.Command{Upgrade: &event.Upgrade{Rules: rules}}
+}
+
+// knownRules returns the newest rules that every member, voter or not, has told
+// that it knows. One that can't be asked holds newer ones back, since it may
+// come back with the program that it had.
+func (r *Replica) knownRules() uint16 {
+	// One that is only announced has no directory yet.
+	others := slices.DeleteFunc(r.peers(), func(v peerView) bool { return r.expected(v.serverID()) })
+	return knownByAll(r.o.Rules, others)
+}
+
+// bringRulesLocked puts in front of commands that want newer rules than are in
+// force the one that brings these, in the same entry, so that nobody decides
+// them by older ones. What not all members know is refused, and not proposed: a
+// node that does not know a command stops at its entry.
+func (p *proposer) bringRulesLocked(group []*pending, bytes int) ([]*pending, int) {
+	inForce := p.fsm.progress().rules
+	if !wantsAbove(inForce, group) {
+		return group, bytes
+	}
+	known, wanted := max(p.rules(), inForce), uint16(0)
+	group = slices.DeleteFunc(group, func(d *pending) bool {
+		if d.wants > known {
+			d.state = settled
+			d.deliver(answer{problem: event.TooNew(d.wants)})
+			bytes -= len(d.data)
+			return true
+		}
+		wanted = max(wanted, d.wants)
+		return false
+	})
+	if wanted <= inForce {
+		return group, bytes
+	}
+	d := newPending(upgradeTo(wanted))
+	// Nobody waits for it, and if the entry comes back, the next one gets its own.
+	d.state, d.gone = inFlight, true
+	return slices.Insert(group, 0, d), bytes + len(d.data)
+}
+
+func wantsAbove(rules uint16, group []*pending) bool {
+	return slices.ContainsFunc(group, func(d *pending) bool { return d.wants > rules })
 }
 
 // knownByAll returns the newest rules that this node and all others know; 0

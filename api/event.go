@@ -20,6 +20,7 @@ func EventOf(e *event.Event) wire.Event {
 		ExpiresAt: wire.Time(e.Expires), SourceID: e.SourceID, LeaseExpiresAt: wire.Time(e.LeaseExpires),
 		Attempt: int64(e.Attempt), Worker: e.Worker, Reason: reasonOf(e), ToQueue: e.ToQueue,
 		HoldsKey: e.HoldsKey, TakesKey: e.TakesKey, Count: e.Count, BeforeIndex: e.Before, Rules: int64(e.Rules),
+		DiedIn: e.DiedIn, Order: e.Order.String(), Edited: e.Edited, TaskKind: e.TaskKind.String(), Failed: e.Failed, Node: e.Node,
 	}
 	if !e.Subject.IsZero() {
 		out.MessageID = e.Subject.String()
@@ -40,15 +41,19 @@ func EventOf(e *event.Event) wire.Event {
 		out.NextAt = wire.Time(max(e.Due, event.ClockOf(e.ID)))
 	case event.LeaseExpired:
 		out.NextAt = wire.Time(e.Due)
+	case event.TaskCreated:
+		out.TaskID = e.ID.String()
+	case event.Erased:
+		out.Count = int64(len(e.Refs))
 	}
 	if e.IsMove() {
 		out.NewMessageID = e.ID.String()
 	}
 	switch e.Type {
-	case event.Retried, event.DeadLettered, event.Discarded, event.Acked, event.Released:
+	case event.Retried, event.DeadLettered, event.Discarded, event.Acked, event.Released, event.TaskEnded, event.Erased:
 		if len(e.Content.Bytes) > 0 {
 			if c, err := event.DecodeContent(e.Content.Bytes); err == nil {
-				out.Error, out.HasResult = c.Error, len(c.Result) > 0
+				out.Error, out.HasResult, out.Why = c.Error, len(c.Result) > 0, c.Why
 			}
 		}
 	}

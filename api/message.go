@@ -1,7 +1,6 @@
 package api
 
 import (
-	"context"
 	"net/http"
 	"slices"
 
@@ -116,6 +115,7 @@ func messageOf(v *event.MessageView, c *event.Content) wire.Message {
 		ID: v.ID.String(), Queue: v.Queue, State: v.State.String(), Held: v.Held, Key: v.Key, Kind: v.Kind,
 		Attempt: int64(v.Attempt), Priority: int64(v.Priority), Size: int64(v.Size),
 		EnqueuedAt: wire.Time(v.EnqueuedAt), ExpiresAt: wire.Time(v.Expires),
+		Origin: originView(v.Origin), SourceID: v.SourceID,
 	}
 	switch v.State {
 	case event.StateScheduled:
@@ -228,36 +228,9 @@ func (s *Server) getMessage(q *request) error {
 	if err := q.mayRead(id, m.Queue); err != nil {
 		return err
 	}
-	m.History = eventsOf(q.visible(history))
+	visible := q.visible(history)
+	m.History, m.Attempts = eventsOf(visible), attemptsOf(visible)
 	return q.answer(http.StatusOK, &m)
-}
-
-// messageHistory answers GET /v1/messages/{id}/history, following the message
-// through dead-letter queues and replays.
-func (s *Server) messageHistory(q *request) error {
-	id, err := q.messageID()
-	if err != nil {
-		return err
-	}
-	if err := q.allow("consistency"); err != nil {
-		return err
-	}
-	if err := q.fresh(); err != nil {
-		return err
-	}
-	history, err := s.deps.Log.History(q.Context(), id)
-	if err != nil {
-		return err
-	}
-	if len(history) == 0 {
-		return q.noMessage(id)
-	}
-	if l := lifeOf(history, id); l != nil {
-		if err := q.mayRead(id, l.queue()); err != nil {
-			return err
-		}
-	}
-	return q.answer(http.StatusOK, &wire.History{Events: eventsOf(q.visible(history))})
 }
 
 // noMessage tells that a message does not exist: to a token that may not read
@@ -309,172 +282,4 @@ func (s *Server) deleteMessage(q *request) error {
 		return err
 	}
 	return q.noContent()
-}
-
-// life is what history tells of one message id.
-type life struct {
-	id       event.ID
-	born     *event.Event // how it came into its queue
-	last     *event.Event // its newest event
-	origin   *event.Event // where its payload is
-	attempts uint32
-	moved    *event.Event // the move that made its successor
-	first    int64        // first enqueued, Unix ms
-	replays  int64
-}
-
-// lifeOf picks one message out of a history that follows it through moves; nil
-// where it is not in it.
-func lifeOf(history []event.Event, id event.ID) *life {
-	l := &life{id: id}
-	for i := range history {
-		e := &history[i]
-		if e.ID.Compare(id) <= 0 {
-			if e.Type == event.Enqueued {
-				l.origin, l.first = e, event.ClockOf(e.ID)
-			}
-			if e.Type == event.Replayed {
-				l.replays++
-			}
-		}
-		if e.ID == id && (e.Type == event.Enqueued || e.IsMove()) {
-			l.born = e
-		}
-		if e.Subject != id {
-			continue
-		}
-		l.last = e
-		if e.Type == event.Leased {
-			l.attempts = e.Attempt
-		}
-		if e.IsMove() {
-			l.moved = e
-		}
-	}
-	if l.born == nil && l.last == nil {
-		return nil
-	}
-	if l.last == nil {
-		l.last = l.born
-	}
-	return l
-}
-
-// queue is the one that the message with this id is or was in.
-func (l *life) queue() string {
-	switch {
-	case l.born == nil:
-		return l.last.Queue
-	case l.born.IsMove():
-		return l.born.ToQueue
-	}
-	return l.born.Queue
-}
-
-// state is what an id's newest event leaves it in.
-func (l *life) state() event.State {
-	switch e := l.last; {
-	case e.ID == l.id: // born, and nothing since: it would be live
-		return event.StateReady
-	case e.Type == event.Acked:
-		return event.StateAcked
-	case e.Type == event.DeadLettered:
-		return event.StateDeadLettered
-	case e.Type == event.Discarded:
-		return event.StateDiscarded
-	case e.Type == event.Replayed:
-		return event.StateReplayed
-	case e.Type == event.Leased, e.Type == event.LeaseExtended:
-		return event.StateLeased
-	case e.Due > event.ClockOf(e.ID):
-		return event.StateScheduled
-	}
-	return event.StateReady
-}
-
-// pastMessage returns a message that has left its queue.
-func (s *Server) pastMessage(l *life) (wire.Message, error) {
-	m := wire.Message{
-		ID: l.id.String(), Queue: l.queue(), State: l.state().String(), Attempt: int64(l.attempts),
-		Reason: reasonOf(l.last), LeftAt: wire.Time(event.ClockOf(l.last.ID)),
-	}
-	if b := l.born; b != nil {
-		m.EnqueuedAt = wire.Time(event.ClockOf(b.ID))
-		if b.Type == event.DeadLettered {
-			m.Dead = &wire.Dead{
-				Queue: b.Queue, MessageID: b.Subject.String(), Reason: b.Reason.String(), Attempts: int64(b.Attempt),
-				FailedAt: wire.Time(event.ClockOf(b.ID)), FirstEnqueuedAt: wire.Time(l.first), ReplayCount: l.replays,
-			}
-			if c, err := s.eventContent(b); err == nil && c != nil {
-				m.Dead.Error = c.Error
-			}
-		}
-	}
-	var content *event.Content
-	if o := l.origin; o != nil {
-		m.Key, m.Kind, m.Priority, m.Size, m.ExpiresAt = o.Key, o.Kind, int64(o.Priority), int64(o.Size), wire.Time(o.Expires)
-		var err error
-		if content, err = s.eventContent(o); err != nil {
-			return m, err
-		}
-	}
-	setContent(&m, content)
-	if l.moved != nil {
-		m.MovedTo = &wire.Moved{Queue: l.moved.ToQueue, MessageID: l.moved.ID.String()}
-	}
-	if l.last.Type == event.Acked {
-		c, err := s.eventContent(l.last)
-		if err != nil {
-			return m, err
-		}
-		if c != nil && len(c.Result) > 0 {
-			m.Result = c.Result
-		}
-	}
-	return m, nil
-}
-
-// eventContent returns what users wrote in an event; nil where it was erased.
-func (s *Server) eventContent(e *event.Event) (*event.Content, error) {
-	if e.Erased() {
-		return s.content(event.RefOf(e.ID))
-	}
-	return event.DecodeContent(e.Content.Bytes)
-}
-
-// fate tells what became of a message, following it through moves: in a
-// dead-letter queue it is dead_lettered, replayed and acked it is acked. None
-// where its history is gone.
-func (s *Server) fate(ctx context.Context, id event.ID) (event.State, []byte, error) {
-	if v, ok := s.deps.State.Message(id); ok {
-		return v.State, nil, nil
-	}
-	history, err := s.deps.Log.History(ctx, id)
-	if err != nil {
-		return event.StateNone, nil, err
-	}
-	for {
-		l := lifeOf(history, id)
-		if l == nil {
-			return event.StateNone, nil, nil
-		}
-		if l.moved != nil {
-			id = l.moved.ID
-			if v, ok := s.deps.State.Message(id); ok {
-				if v.Dead != nil {
-					return event.StateDeadLettered, nil, nil
-				}
-				return v.State, nil, nil
-			}
-			continue
-		}
-		if l.last.Type == event.Acked {
-			c, err := s.eventContent(l.last)
-			if err != nil || c == nil || len(c.Result) == 0 {
-				return event.StateAcked, nil, err
-			}
-			return event.StateAcked, c.Result, nil
-		}
-		return l.state(), nil, nil
-	}
 }

@@ -5,6 +5,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/internal/event"
 )
 
@@ -176,16 +179,27 @@ func TestErasedContent(t *testing.T) {
 	}
 }
 
+// life writes down what happened to a message, in words.
+type lifeStory struct{ history []event.Event }
+
+func storyID(i uint64) event.ID { return event.NewID(1000*int64(i), i, 0) }
+
+// at adds an event with the id of this number, about another's.
+func (l *lifeStory) at(i, subject uint64, e event.Event, c event.Content) {
+	e.ID, e.Subject, e.Content = storyID(i), storyID(subject), event.EncodeContent(&c)
+	l.history = append(l.history, e)
+}
+
 func TestFateThroughMoves(t *testing.T) {
 	h := setup(t)
-	id := func(i uint64) event.ID { return event.NewID(1000*int64(i), i, 0) }
-	history := []event.Event{
-		{ID: id(1), Subject: id(1), Type: event.Enqueued, Queue: "a", Key: "k", Priority: 5, Size: 1, Content: event.EncodeContent(&event.Content{Payload: []byte("7")})},
-		{ID: id(2), Subject: id(1), Type: event.Leased, Queue: "a", Attempt: 1},
-		{ID: id(3), Subject: id(1), Type: event.DeadLettered, Queue: "a", ToQueue: "a.dlq", Lease: id(2), Attempt: 1, Reason: event.ReasonRejected, Content: event.EncodeContent(&event.Content{Error: "boom"})},
-		{ID: id(4), Subject: id(3), Type: event.Leased, Queue: "a.dlq", Attempt: 1},
-		{ID: id(5), Subject: id(3), Type: event.Acked, Queue: "a.dlq", Lease: id(4)},
-	}
+	id := storyID
+	var s lifeStory
+	s.at(1, 1, event.Event{Type: event.Enqueued, Queue: "a", Key: "k", Priority: 5, Size: 1}, event.Content{Payload: []byte("7")})
+	s.at(2, 1, event.Event{Type: event.Leased, Queue: "a", Attempt: 1}, event.Content{})
+	s.at(3, 1, event.Event{Type: event.DeadLettered, Queue: "a", ToQueue: "a.dlq", Lease: id(2), Attempt: 1, Reason: event.ReasonRejected}, event.Content{Error: "boom"})
+	s.at(4, 3, event.Event{Type: event.Leased, Queue: "a.dlq", Attempt: 1}, event.Content{})
+	s.at(5, 3, event.Event{Type: event.Acked, Queue: "a.dlq", Lease: id(4)}, event.Content{})
+	history := s.history
 	l := lifeOf(history, id(1))
 	if l.state() != event.StateDeadLettered || l.moved.ID != id(3) || l.attempts != 1 {
 		t.Errorf("%+v", l)
@@ -200,6 +214,84 @@ func TestFateThroughMoves(t *testing.T) {
 	}
 	e := EventOf(&history[2])
 	if e.NewMessageID != id(3).String() || e.MessageID != id(1).String() || e.Error != "boom" || e.LeaseID != id(2).String() {
+		t.Errorf("%+v", e)
+	}
+}
+
+// TestLifeBroughtBack: a message that died, was replayed with an edit, acked,
+// and then resurrected twice, once edited, is told under each of its ids by what
+// it had there.
+func TestLifeBroughtBack(t *testing.T) {
+	h := setup(t)
+	id := storyID
+	var s lifeStory
+	s.at(1, 1, event.Event{Type: event.Enqueued, Queue: "a", Key: "k", Kind: "x", Priority: 3, Size: 1, Actor: "producer"}, event.Content{Payload: []byte("1")})
+	s.at(2, 1, event.Event{Type: event.Leased, Queue: "a", Attempt: 1, Worker: "w1"}, event.Content{})
+	s.at(4, 1, event.Event{Type: event.LeaseExpired, Queue: "a", Lease: id(2), Attempt: 1}, event.Content{})
+	s.at(5, 1, event.Event{Type: event.Leased, Queue: "a", Attempt: 2, Worker: "w2"}, event.Content{})
+	s.at(8, 1, event.Event{Type: event.DeadLettered, Queue: "a", ToQueue: "a.dlq", Lease: id(5), Attempt: 2, Reason: event.ReasonMaxAttempts}, event.Content{Error: "boom"})
+	s.at(10, 8, event.Event{Type: event.Replayed, Queue: "a.dlq", ToQueue: "a", DiedIn: "a", Order: event.OrderOriginal, Edited: true, Size: 2, Actor: "operator"}, event.Content{Payload: []byte("22")})
+	s.at(11, 10, event.Event{Type: event.Leased, Queue: "a", Attempt: 1, Worker: "w3"}, event.Content{})
+	s.at(12, 10, event.Event{Type: event.Acked, Queue: "a", Lease: id(11)}, event.Content{Result: []byte(`"ok"`)})
+	s.at(13, 10, event.Event{Type: event.Resurrected, Queue: "a", ToQueue: "b", Key: "k2", Kind: "y", Priority: 7, Size: 3, Edited: true}, event.Content{Payload: []byte("333")})
+	s.at(14, 13, event.Event{Type: event.Discarded, Queue: "b", Reason: event.ReasonDeleted}, event.Content{})
+	s.at(15, 10, event.Event{Type: event.Resurrected, Queue: "a", ToQueue: "a", Key: "k", Kind: "x", Priority: 3, Size: 2}, event.Content{Payload: []byte("22")})
+	s.at(16, 15, event.Event{Type: event.Leased, Queue: "a", Attempt: 1, Worker: "w4"}, event.Content{})
+	s.at(17, 1, event.Event{Type: event.Erased, Refs: []event.Ref{event.RefOf(id(1))}, Actor: "officer"}, event.Content{Why: "asked for"})
+
+	for _, x := range []struct {
+		id                   uint64
+		state, queue, key    string
+		payload              string
+		size, replays        int64
+		from                 uint64 // 0: was not brought back
+		attempt, resurrected int
+		moved                uint64
+	}{
+		{id: 1, state: "dead_lettered", queue: "a", key: "k", payload: "1", size: 1, attempt: 2, moved: 8},
+		{id: 8, state: "replayed", queue: "a.dlq", key: "k", payload: "1", size: 1, moved: 10},
+		{id: 10, state: "acked", queue: "a", key: "k", payload: "22", size: 2, replays: 1, from: 8, attempt: 1, resurrected: 2},
+		{id: 13, state: "discarded", queue: "b", key: "k2", payload: "333", size: 3, replays: 1, from: 10},
+		{id: 15, state: "leased", queue: "a", key: "k", payload: "22", size: 2, replays: 1, from: 10, attempt: 1},
+	} {
+		l := lifeOf(s.history, id(x.id))
+		if l == nil {
+			t.Fatalf("%d: no life", x.id)
+		}
+		m, err := h.s.pastMessage(l)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if m.State != x.state || m.Queue != x.queue || m.Key != x.key || string(m.Payload) != x.payload || m.Size != x.size ||
+			int(m.Attempt) != x.attempt || len(m.ResurrectedAs) != x.resurrected {
+			t.Errorf("%d: %+v", x.id, m)
+		}
+		if moved := m.MovedTo != nil; moved != (x.moved != 0) || moved && m.MovedTo.MessageID != id(x.moved).String() {
+			t.Errorf("%d moved to %+v", x.id, m.MovedTo)
+		}
+		if back := m.Origin != nil; back != (x.from != 0) ||
+			back && (m.Origin.FirstMessageID != id(1).String() || m.Origin.FromMessageID != id(x.from).String() || m.Origin.Replays != x.replays) {
+			t.Errorf("%d came from %+v", x.id, m.Origin)
+		}
+	}
+	if m, _ := h.s.pastMessage(lifeOf(s.history, id(10))); string(m.Result) != `"ok"` || m.LeftAt != 12000 {
+		t.Errorf("%+v", m)
+	}
+	got := attemptsOf(s.history)
+	ms := func(n int64) *int64 { return &n }
+	want := []wire.Attempt{
+		{Attempt: 1, MessageID: id(1).String(), Queue: "a", LeaseID: id(2).String(), Worker: "w1", LeasedAt: 2000, EndedAt: 4000, DurationMS: ms(2000), Outcome: "lease_expired"},
+		{Attempt: 2, MessageID: id(1).String(), Queue: "a", LeaseID: id(5).String(), Worker: "w2", LeasedAt: 5000, EndedAt: 8000, DurationMS: ms(3000), Outcome: "dead_lettered", Reason: "max_attempts", Error: "boom"},
+		{Attempt: 1, MessageID: id(10).String(), Queue: "a", LeaseID: id(11).String(), Worker: "w3", LeasedAt: 11000, EndedAt: 12000, DurationMS: ms(1000), Outcome: "acked"},
+		{Attempt: 1, MessageID: id(15).String(), Queue: "a", LeaseID: id(16).String(), Worker: "w4", LeasedAt: 16000, Outcome: "leased"},
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Error(d)
+	}
+	if e := EventOf(&s.history[5]); e.DiedIn != "a" || e.Order != "original" || !e.Edited || e.Actor != "operator" || e.NewMessageID != id(10).String() {
+		t.Errorf("%+v", e)
+	}
+	if e := EventOf(&s.history[12]); e.Why != "asked for" || e.Actor != "officer" || e.Count != 1 || e.MessageID != id(1).String() {
 		t.Errorf("%+v", e)
 	}
 }

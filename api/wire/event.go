@@ -35,7 +35,16 @@ type Event struct {
 	NewMessageID string `json:"new_message_id,omitzero"`
 	HoldsKey     bool   `json:"holds_key,omitzero"`
 	TakesKey     bool   `json:"takes_key,omitzero"`
-	TaskID       string `json:"task_id,omitzero"`
+	DiedIn       string `json:"died_in,omitzero"` // replayed, or purged from a dead-letter queue: where it had died
+	Order        string `json:"order,omitzero"`   // replayed: where it took its place
+	Edited       bool   `json:"edited,omitzero"`  // replayed, resurrected: with another payload
+
+	// Of a task, or done by one.
+	TaskID   string `json:"task_id,omitzero"`
+	TaskKind string `json:"task_kind,omitzero"` // task_created
+	Failed   bool   `json:"failed,omitzero"`    // task_ended
+	Node     string `json:"node,omitzero"`      // task_reported
+	Why      string `json:"why,omitzero"`       // erased: the reason that an operator gave
 
 	// Of a queue, and of the log itself.
 	Policy      *Policy `json:"policy,omitzero"`

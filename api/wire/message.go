@@ -29,8 +29,37 @@ type Message struct {
 	LeftAt         Time              `json:"left_at,omitzero"` // when it left its queue
 	Result         jsontext.Value    `json:"result,omitzero"`  // acked with one
 	MovedTo        *Moved            `json:"moved_to,omitzero"`
+	ResurrectedAs  []Moved           `json:"resurrected_as,omitzero"` // oldest first
+	Origin         *Origin           `json:"origin,omitzero"`         // of one that was brought back
+	SourceID       string            `json:"source_id,omitzero"`      // of an imported one
 	Dead           *Dead             `json:"dead"`
-	History        []Event           `json:"history,omitzero"` // of GET /v1/messages/{id}
+	Attempts       []Attempt         `json:"attempts,omitzero"` // of GET /v1/messages/{id}, as history
+	History        []Event           `json:"history,omitzero"`
+}
+
+// Origin tells of a message that was replayed or resurrected where it comes
+// from.
+type Origin struct {
+	FirstMessageID string `json:"first_message_id"` // under which it was first enqueued
+	FromMessageID  string `json:"from_message_id"`  // that it had before
+	Replays        int64  `json:"replays"`          // how often it was replayed
+}
+
+// Attempt is one lease in a message's life and how it ended. One that has not
+// ended has the outcome leased, and neither end nor duration.
+type Attempt struct {
+	Attempt    int64  `json:"attempt"`
+	MessageID  string `json:"message_id"` // the id that it had then
+	Queue      string `json:"queue"`
+	LeaseID    string `json:"lease_id"`
+	Worker     string `json:"worker"`
+	LeasedAt   Time   `json:"leased_at"`
+	EndedAt    Time   `json:"ended_at,omitzero"`
+	DurationMS *int64 `json:"duration_ms,omitzero"`
+	Outcome    string `json:"outcome"` // acked, retried, released, lease_expired, dead_lettered, discarded, leased
+	Reason     string `json:"reason,omitzero"`
+	Error      string `json:"error"`
+	Erased     bool   `json:"erased,omitzero"` // what the worker said was erased
 }
 
 // Moved tells where a dead-lettered or replayed message went.

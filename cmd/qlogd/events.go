@@ -10,6 +10,7 @@ import (
 
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/client"
+	"github.com/qlogd/qlogd/internal/event"
 )
 
 func eventHeader() []string {
@@ -48,10 +49,37 @@ func eventText(e *wire.Event) string {
 	if e.ToQueue != "" {
 		add("to %s as %s", e.ToQueue, e.NewMessageID)
 	}
+	if e.DiedIn != "" {
+		add("died in %s", e.DiedIn)
+	}
+	if e.Order != "" {
+		add("order %s", e.Order)
+	}
+	if e.Edited {
+		add("edited")
+	}
+	if e.SourceID != "" {
+		add("source id %q", e.SourceID)
+	}
+	if e.TaskID != "" {
+		add("task %s", strings.TrimSpace(e.TaskKind+" "+e.TaskID))
+	}
+	if e.Node != "" {
+		add("on node %s", e.Node)
+	}
+	if e.Failed {
+		add("failed")
+	}
 	if e.Error != "" {
 		add("%q", e.Error)
 	}
-	if e.Count > 0 {
+	if e.Why != "" {
+		add("because %q", e.Why)
+	}
+	switch {
+	case e.Count > 0 && e.Type == event.Erased.String():
+		add("%d contents", e.Count)
+	case e.Count > 0:
 		add("%d messages", e.Count)
 	}
 	if e.BeforeIndex > 0 {
@@ -59,6 +87,12 @@ func eventText(e *wire.Event) string {
 	}
 	if e.Rules > 0 {
 		add("rules %d", e.Rules)
+	}
+	if e.Erased {
+		add("content erased")
+	}
+	if e.Actor != "" {
+		add("asked by %s", e.Actor)
 	}
 	return strings.Join(s, ", ")
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/base64"
 	"fmt"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -54,11 +55,26 @@ func (a *app) messageShowCmd() *cobra.Command {
 			if m.Dead != nil {
 				rows = append(rows, []any{"dead from", m.Dead.Queue + " (" + m.Dead.Reason + ")"}, []any{"error", short(m.Dead.Error, 80)})
 			}
+			for _, r := range m.ResurrectedAs {
+				rows = append(rows, []any{"resurrected", "in " + r.Queue + " as " + r.MessageID})
+			}
+			if o := m.Origin; o != nil {
+				rows = append(rows, []any{"came from", o.FromMessageID}, []any{"first", o.FirstMessageID}, []any{"replays", o.Replays})
+			}
+			if m.Erased {
+				payload = "(erased, or deleted by retention)"
+			}
 			rows = append(rows, []any{"payload", short(payload, 200)})
 			if err := a.pairs("message", m.ID, rows); err != nil {
 				return err
 			}
 			fmt.Fprintln(a.stdout)
+			if len(m.Attempts) > 0 {
+				if err := a.attemptTable(m.Attempts); err != nil {
+					return err
+				}
+				fmt.Fprintln(a.stdout)
+			}
 			return a.eventTable(m.History)
 		}),
 	}
@@ -182,6 +198,28 @@ func (a *app) messageDeleteCmd() *cobra.Command {
 	d.flags(cmd)
 	a.remoteFlags(cmd)
 	return cmd
+}
+
+// attemptTable prints a message's attempts.
+func (a *app) attemptTable(attempts []wire.Attempt) error {
+	rows := make([][]any, 0, len(attempts))
+	for i := range attempts {
+		t := &attempts[i]
+		took := ""
+		if t.DurationMS != nil {
+			took = (time.Duration(*t.DurationMS) * time.Millisecond).String()
+		}
+		outcome := t.Outcome
+		if t.Reason != "" {
+			outcome += " (" + t.Reason + ")"
+		}
+		text := short(t.Error, 80)
+		if t.Erased {
+			text = "(erased)"
+		}
+		rows = append(rows, []any{t.Attempt, t.Queue, t.LeasedAt.String(), took, t.Worker, outcome, text})
+	}
+	return a.table([]string{"attempt", "queue", "leased", "took", "worker", "outcome", "error"}, rows)
 }
 
 // eventTable prints events as a table.

@@ -97,6 +97,11 @@ func (n *Node) HasOthers() bool {
 	return len(n.Initial) > 1 || len(n.Initial) == 0 && n.Incarnation != "" && !n.Blank()
 }
 
+// PushOff reports whether nothing may be pushed to anyone from this directory:
+// it is a copy of the past, whose messages were delivered by whom it was copied
+// from. An operator who wants it otherwise writes push_off false into node.json.
+func (n *Node) PushOff() bool { return n.Fork != nil && n.Fork.PushOff }
+
 // NewIncarnation makes the directory another member of the same cluster, one
 // that has promised nothing: for one whose Raft log is older than what it once
 // told the others. The first configuration goes, since this incarnation was not

@@ -196,6 +196,47 @@ func TestHistoryFollowsMovesBothWays(t *testing.T) {
 	}
 }
 
+// TestHistoryOfManySuccessors: whichever id is asked for, the whole family is
+// told, each event once and in the order of the log.
+func TestHistoryOfManySuccessors(t *testing.T) {
+	s := begin(t, Options{SegmentSize: 4 << 10})
+	var want []string
+	note := func(queue string, typ event.Type) { want = append(want, typ.String()+"@"+queue) }
+	told := func(id event.ID, e event.Event) event.ID {
+		s.enqueue("noise", `"between"`)
+		note(e.Queue, e.Type)
+		return s.about(id, e)
+	}
+	first := s.enqueue("jobs", "1")
+	note("jobs", event.Enqueued)
+	lease := told(first, event.Event{Type: event.Leased, Queue: "jobs"})
+	dead := told(first, event.Event{Type: event.DeadLettered, Queue: "jobs", ToQueue: "jobs.dlq", Lease: lease})
+	back := told(dead, event.Event{Type: event.Replayed, Queue: "jobs.dlq", ToQueue: "jobs"})
+	lease = told(back, event.Event{Type: event.Leased, Queue: "jobs"})
+	told(back, event.Event{Type: event.Acked, Queue: "jobs", Lease: lease})
+	again := told(back, event.Event{Type: event.Resurrected, Queue: "jobs", ToQueue: "jobs"})
+	lease = told(again, event.Event{Type: event.Leased, Queue: "jobs"})
+	other := told(back, event.Event{Type: event.Resurrected, Queue: "jobs", ToQueue: "other"}) // while the first one lives
+	told(again, event.Event{Type: event.Acked, Queue: "jobs", Lease: lease})
+	grave := told(other, event.Event{Type: event.DeadLettered, Queue: "other", ToQueue: "other.dlq"})
+	told(back, event.Event{Type: event.Erased})
+	told(grave, event.Event{Type: event.Discarded, Queue: "other.dlq"})
+	for _, id := range []event.ID{first, dead, back, again, other, grave} {
+		got, err := s.log.History(t.Context(), id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d := cmp.Diff(want, types(got)); d != "" {
+			t.Errorf("by %s: %s", id, d)
+		}
+		for i := 1; i < len(got); i++ {
+			if got[i-1].ID.Compare(got[i].ID) >= 0 {
+				t.Errorf("by %s: event %d is not behind the one before it", id, i)
+			}
+		}
+	}
+}
+
 func TestHistoryBeginsWhereRetentionCut(t *testing.T) {
 	s := begin(t, Options{SegmentSize: 2 << 10})
 	m := s.enqueue("jobs", "1")

@@ -8,34 +8,37 @@ import (
 	"github.com/qlogd/qlogd/internal/event"
 )
 
-// History returns every event of a message, oldest first, wherever in its life
-// the id stands: it is followed back through the moves that it came from and
-// forth through those that it took. For an id never seen it is empty.
+// History returns every event of a message, each once and in the order of the
+// log, wherever in its life the id stands: it is followed back through the moves
+// that it came from and forth through all that it took. For an id never seen it
+// is empty.
 //
-// A move (dead letter, replay) is one record under the old id whose own id is
-// the message's new one, so both directions need no index: RefOf(new id) leads
-// to the move, whose subject is the old id; the move in the old id's chain
-// names the new one. Where retention has deleted the beginning, the history
-// starts with what is left.
+// A move (dead letter, replay, resurrection) is one record under the old id whose
+// own id is the message's new one, so both directions need no index: RefOf(new
+// id) leads to the move, whose subject is the old id; the moves in the old id's
+// chain name the new ones. There can be several: a message that was acked and
+// resurrected can be resurrected again. Where retention has deleted the
+// beginning, the history starts with what is left.
 func (l *Log) History(ctx context.Context, id event.ID) ([]event.Event, error) {
 	root, err := l.origin(ctx, id)
 	if err != nil {
 		return nil, err
 	}
 	var out []event.Event
-	for next := root; next != (event.ID{}); {
-		chain, err := l.chain(ctx, next)
+	// Ids rise with every move, so none comes up twice.
+	for open := []event.ID{root}; len(open) > 0; open = open[1:] {
+		chain, err := l.chain(ctx, open[0])
 		if err != nil {
 			return nil, err
 		}
-		next = event.ID{}
 		for i := range chain {
 			if chain[i].IsMove() {
-				next = chain[i].ID
+				open = append(open, chain[i].ID)
 			}
 		}
 		out = append(out, chain...)
 	}
+	slices.SortFunc(out, func(a, b event.Event) int { return a.ID.Compare(b.ID) })
 	return out, nil
 }
 

@@ -1,0 +1,309 @@
+package api
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/qlogd/qlogd/api/wire"
+	"github.com/qlogd/qlogd/internal/event"
+)
+
+// messageHistory answers GET /v1/messages/{id}/history, following the message
+// through dead-letter queues and replays.
+func (s *Server) messageHistory(q *request) error {
+	id, err := q.messageID()
+	if err != nil {
+		return err
+	}
+	if err := q.allow("consistency"); err != nil {
+		return err
+	}
+	if err := q.fresh(); err != nil {
+		return err
+	}
+	history, err := s.deps.Log.History(q.Context(), id)
+	if err != nil {
+		return err
+	}
+	if len(history) == 0 {
+		return q.noMessage(id)
+	}
+	if l := lifeOf(history, id); l != nil {
+		if err := q.mayRead(id, l.queue()); err != nil {
+			return err
+		}
+	}
+	return q.answer(http.StatusOK, &wire.History{Events: eventsOf(q.visible(history))})
+}
+
+// life is what history tells of one message id.
+type life struct {
+	id       event.ID
+	born     *event.Event // how it came into its queue
+	last     *event.Event // the newest that said where it stands
+	payload  *event.Event // where its payload is
+	set      *event.Event // where its key, kind and priority were set
+	attempts uint32
+	moved    *event.Event   // the newest move that made a successor
+	again    []*event.Event // its resurrections, oldest first
+	first    event.ID       // under which it was first enqueued
+	replays  int64          // up to this id
+}
+
+// lifeOf picks one message out of a history that follows it through moves, back
+// and forth; nil where it is not in it. What it has of its own and what it has
+// from the ids before it is told apart from what its other successors, and
+// those of the ids before it, have.
+func lifeOf(history []event.Event, id event.ID) *life {
+	l := &life{id: id, first: id}
+	at := map[event.ID]*event.Event{}
+	for i := range history {
+		at[history[i].ID] = &history[i]
+	}
+	line := map[event.ID]bool{id: true} // the ids that it had
+	for e := at[id]; e != nil && e.IsMove(); e = at[e.Subject] {
+		line[e.Subject] = true
+		l.first = e.Subject
+		if e.Type == event.Replayed {
+			l.replays++
+		}
+	}
+	for i := range history {
+		e := &history[i]
+		born := line[e.ID] && (e.Type == event.Enqueued || e.IsMove())
+		if born {
+			l.inherit(e)
+		}
+		if e.ID == id && born {
+			l.born = e
+		}
+		if e.Type == event.ContentCarried && line[e.Subject] {
+			l.payload = e
+		}
+		if e.Subject != id {
+			continue
+		}
+		switch e.Type {
+		case event.Leased:
+			l.attempts = e.Attempt
+		case event.Resurrected:
+			l.again = append(l.again, e)
+		}
+		if e.IsMove() {
+			l.moved = e
+		}
+		if l.last == nil || standing(e.Type) {
+			l.last = e
+		}
+	}
+	if l.born == nil && l.last == nil {
+		return nil
+	}
+	if l.last == nil {
+		l.last = l.born
+	}
+	return l
+}
+
+// inherit takes over what an event by which the message came into a queue, under
+// this id or an earlier one, has set.
+func (l *life) inherit(e *event.Event) {
+	switch e.Type {
+	case event.Enqueued, event.Resurrected:
+		l.payload, l.set = e, e
+	case event.Replayed:
+		if e.Edited {
+			l.payload = e
+		}
+	}
+}
+
+// standing reports whether an event of a message says where it stands: not one
+// that is told of it when it has long left, or that only moves its content.
+func standing(t event.Type) bool {
+	return t != event.Resurrected && t != event.Erased && t != event.ContentCarried
+}
+
+// queue is the one that the message with this id is or was in.
+func (l *life) queue() string {
+	switch {
+	case l.born == nil:
+		return l.last.Queue
+	case l.born.IsMove():
+		return l.born.ToQueue
+	}
+	return l.born.Queue
+}
+
+// state is what an id's newest event leaves it in.
+func (l *life) state() event.State {
+	switch e := l.last; {
+	case e.ID == l.id: // born, and nothing since: it would be live
+		return event.StateReady
+	case e.Type == event.Acked:
+		return event.StateAcked
+	case e.Type == event.DeadLettered:
+		return event.StateDeadLettered
+	case e.Type == event.Discarded:
+		return event.StateDiscarded
+	case e.Type == event.Replayed:
+		return event.StateReplayed
+	case e.Type == event.Leased, e.Type == event.LeaseExtended:
+		return event.StateLeased
+	case e.Due > event.ClockOf(e.ID):
+		return event.StateScheduled
+	}
+	return event.StateReady
+}
+
+// size is that of the payload.
+func (l *life) size() int64 {
+	for _, e := range []*event.Event{l.payload, l.set} {
+		if e != nil && e.Type != event.ContentCarried {
+			return int64(e.Size)
+		}
+	}
+	return 0
+}
+
+// origin tells that a message was brought back; nil of one that never was.
+func (l *life) origin() *wire.Origin {
+	if l.born == nil || l.born.Type == event.Enqueued || l.born.Type == event.DeadLettered {
+		return nil
+	}
+	return &wire.Origin{FirstMessageID: l.first.String(), FromMessageID: l.born.Subject.String(), Replays: l.replays}
+}
+
+func originView(v *event.OriginView) *wire.Origin {
+	if v == nil {
+		return nil
+	}
+	return &wire.Origin{FirstMessageID: v.First.String(), FromMessageID: v.From.String(), Replays: int64(v.Replays)}
+}
+
+// pastMessage returns a message that has left its queue.
+func (s *Server) pastMessage(l *life) (wire.Message, error) {
+	m := wire.Message{
+		ID: l.id.String(), Queue: l.queue(), State: l.state().String(), Attempt: int64(l.attempts), Size: l.size(),
+		Reason: reasonOf(l.last), LeftAt: wire.Time(event.ClockOf(l.last.ID)), Origin: l.origin(),
+	}
+	if b := l.born; b != nil {
+		m.EnqueuedAt, m.ExpiresAt = wire.Time(event.ClockOf(b.ID)), wire.Time(b.Expires)
+		if b.Type == event.DeadLettered {
+			m.Dead = &wire.Dead{
+				Queue: b.Queue, MessageID: b.Subject.String(), Reason: b.Reason.String(), Attempts: int64(b.Attempt),
+				FailedAt: wire.Time(event.ClockOf(b.ID)), FirstEnqueuedAt: wire.Time(event.ClockOf(l.first)), ReplayCount: l.replays,
+			}
+			if c, err := s.eventContent(b); err == nil && c != nil {
+				m.Dead.Error = c.Error
+			}
+		}
+	}
+	if e := l.set; e != nil {
+		m.Key, m.Kind, m.Priority, m.SourceID = e.Key, e.Kind, int64(e.Priority), e.SourceID
+	}
+	var content *event.Content
+	if l.payload != nil {
+		var err error
+		if content, err = s.eventContent(l.payload); err != nil {
+			return m, err
+		}
+	}
+	setContent(&m, content)
+	if l.moved != nil && l.moved.Type != event.Resurrected {
+		m.MovedTo = &wire.Moved{Queue: l.moved.ToQueue, MessageID: l.moved.ID.String()}
+	}
+	for _, e := range l.again {
+		m.ResurrectedAs = append(m.ResurrectedAs, wire.Moved{Queue: e.ToQueue, MessageID: e.ID.String()})
+	}
+	if l.last.Type == event.Acked {
+		c, err := s.eventContent(l.last)
+		if err != nil {
+			return m, err
+		}
+		if c != nil && len(c.Result) > 0 {
+			m.Result = c.Result
+		}
+	}
+	return m, nil
+}
+
+// eventContent returns what users wrote in an event; nil where it was erased.
+func (s *Server) eventContent(e *event.Event) (*event.Content, error) {
+	if e.Erased() {
+		return s.content(event.RefOf(e.ID))
+	}
+	return event.DecodeContent(e.Content.Bytes)
+}
+
+// attemptsOf tells each lease in a history and how it ended, oldest first.
+func attemptsOf(history []event.Event) []wire.Attempt {
+	var out []wire.Attempt
+	place := map[event.ID]int{} // in out, by lease
+	for i := range history {
+		e := &history[i]
+		at := event.ClockOf(e.ID)
+		if e.Type == event.Leased {
+			place[e.ID] = len(out)
+			out = append(out, wire.Attempt{
+				Attempt: int64(e.Attempt), MessageID: e.Subject.String(), Queue: e.Queue, LeaseID: e.ID.String(), Worker: e.Worker,
+				LeasedAt: wire.Time(at), Outcome: event.StateLeased.String(),
+			})
+			continue
+		}
+		n, ok := place[e.Lease]
+		if !ok || e.Lease.IsZero() || e.Type == event.LeaseExtended {
+			continue
+		}
+		a := &out[n]
+		a.EndedAt, a.Outcome, a.Reason = wire.Time(at), e.Type.String(), reasonOf(e)
+		took := at - int64(a.LeasedAt)
+		a.DurationMS = &took
+		told := EventOf(e)
+		a.Error, a.Erased = told.Error, told.Erased
+	}
+	return out
+}
+
+// fate tells what became of a message, following it through moves, the newest
+// where there are several: in a dead-letter queue it is dead_lettered, replayed
+// and acked it is acked. None where its history is gone.
+func (s *Server) fate(ctx context.Context, id event.ID) (event.State, []byte, error) {
+	if v, ok := s.deps.State.Message(id); ok {
+		return fateOf(&v), nil, nil
+	}
+	history, err := s.deps.Log.History(ctx, id)
+	if err != nil {
+		return event.StateNone, nil, err
+	}
+	for {
+		l := lifeOf(history, id)
+		if l == nil {
+			return event.StateNone, nil, nil
+		}
+		if l.moved != nil {
+			id = l.moved.ID
+			if v, ok := s.deps.State.Message(id); ok {
+				return fateOf(&v), nil, nil
+			}
+			continue
+		}
+		if l.last.Type == event.Acked {
+			c, err := s.eventContent(l.last)
+			if err != nil || c == nil || len(c.Result) == 0 {
+				return event.StateAcked, nil, err
+			}
+			return event.StateAcked, c.Result, nil
+		}
+		return l.state(), nil, nil
+	}
+}
+
+// fateOf is a live message's: a dead one's is that it died, however it stands
+// in its dead-letter queue.
+func fateOf(v *event.MessageView) event.State {
+	if v.Dead != nil {
+		return event.StateDeadLettered
+	}
+	return v.State
+}

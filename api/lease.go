@@ -310,6 +310,14 @@ func (s *Server) answerLeased(q *request, leased []event.LeasedMessage) error {
 	}
 	contents, err := s.contents(refs)
 	broken := err != nil
+	if q.eventsAccepted(false) != "" {
+		return s.answerEvents(q, leased, func(i int) (*event.Content, bool) {
+			if !broken {
+				return contents[i], true
+			}
+			return s.leasedContent(&leased[i])
+		})
+	}
 	size := 64
 	for i := range leased {
 		size += 512 + int(leased[i].Size)
@@ -327,10 +335,9 @@ func (s *Server) answerLeased(q *request, leased []event.LeasedMessage) error {
 		var c *event.Content
 		if !broken {
 			c = contents[i]
-		} else if c, err = s.content(m.Content); err != nil {
-			// The others are served; the lease of this one runs out, and in the
-			// end it is dead-lettered.
-			s.log.Error("a leased message's content cannot be read", "message", m.ID, "queue", m.Queue, "error", err)
+		} else if got, ok := s.leasedContent(m); ok {
+			c = got
+		} else {
 			continue
 		}
 		n++
@@ -356,6 +363,17 @@ func (s *Server) answerLeased(q *request, leased []event.LeasedMessage) error {
 		binary.BigEndian.PutUint32(b[list-4:], uint32(n))
 	}
 	return q.sendAs(form, http.StatusOK, b)
+}
+
+// leasedContent reads one content where they could not be read together. False:
+// it can't be. The others are served; the lease of this one runs out, and in the
+// end it is dead-lettered.
+func (s *Server) leasedContent(m *event.LeasedMessage) (*event.Content, bool) {
+	c, err := s.content(m.Content)
+	if err != nil {
+		s.log.Error("a leased message's content cannot be read", "message", m.ID, "queue", m.Queue, "error", err)
+	}
+	return c, err == nil
 }
 
 // appendLeased appends a wire.LeasedMessage.

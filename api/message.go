@@ -228,6 +228,12 @@ func (s *Server) getMessage(q *request) error {
 	if err := q.mayRead(id, m.Queue); err != nil {
 		return err
 	}
+	if media := q.eventsAccepted(true); media != "" {
+		if !live {
+			v = event.MessageView{ID: id, Queue: m.Queue, Key: m.Key, Kind: m.Kind, Priority: uint8(m.Priority), EnqueuedAt: int64(m.EnqueuedAt)}
+		}
+		return q.answerEvent(media, &m, &v)
+	}
 	visible := q.visible(history)
 	m.History, m.Attempts = eventsOf(visible), attemptsOf(visible)
 	return q.answer(http.StatusOK, &m)

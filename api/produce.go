@@ -35,6 +35,15 @@ func (s *Server) produce(q *request) error {
 	}
 	var msgs []wire.NewMessage
 	switch {
+	case isForm(q.media):
+		return event.Problemf(codeUnsupportedMedia, "Content-Type",
+			"Content-Type %s is a form's, most likely sent for want of another; name the payload's own type, or application/json with messages", q.media)
+	case q.isEvents():
+		b, err := q.eventBatch()
+		if err != nil {
+			return err
+		}
+		return s.enqueue(q, name, b)
 	case q.media == "" || q.media == typeJSON || isMsgpack(q.media):
 		if err := q.allow(); err != nil {
 			return err
@@ -44,9 +53,6 @@ func (s *Server) produce(q *request) error {
 			return err
 		}
 		msgs = in.Messages
-	case q.media == "application/x-www-form-urlencoded" || strings.HasPrefix(q.media, "multipart/"):
-		return event.Problemf(codeUnsupportedMedia, "Content-Type",
-			"Content-Type %s is a form's, most likely sent for want of another; name the payload's own type, or application/json with messages", q.media)
 	default:
 		m, payload, err := q.rawMessage()
 		if err != nil {
@@ -70,6 +76,10 @@ func (s *Server) produce(q *request) error {
 	return s.enqueue(q, name, b)
 }
 
+func isForm(media string) bool {
+	return media == "application/x-www-form-urlencoded" || strings.HasPrefix(media, "multipart/")
+}
+
 // batch is what is enqueued together into one queue. payloads are the
 // messages', for what is to be checked against the queue.
 type batch struct {
@@ -87,42 +97,11 @@ func batchSize(field string, n int) error {
 
 // rawMessage reads a message whose body is its payload.
 func (q *request) rawMessage() (*wire.NewMessage, []byte, error) {
-	if err := q.allow("key", "priority", "delay_ms", "deliver_at", "ttl_ms", "kind", "correlation_id", "idempotency_key", "header."); err != nil {
+	m, err := q.metadata("key", "priority", "delay_ms", "deliver_at", "ttl_ms", "kind", "correlation_id", "idempotency_key", "header.")
+	if err != nil {
 		return nil, nil, err
 	}
-	m := &wire.NewMessage{
-		Key: q.query.Get("key"), Kind: q.query.Get("kind"), CorrelationID: q.query.Get("correlation_id"),
-		IdempotencyKey: q.query.Get("idempotency_key"), ContentType: q.Header.Get("Content-Type"),
-	}
-	for _, p := range [...]struct{ name, v string }{
-		{"key", m.Key}, {"kind", m.Kind}, {"correlation_id", m.CorrelationID}, {"idempotency_key", m.IdempotencyKey},
-	} {
-		if !utf8.ValidString(p.v) {
-			return nil, nil, bad(p.name, "%s must be UTF-8", p.name)
-		}
-	}
-	if q.query.Has("idempotency_key") && m.IdempotencyKey == "" {
-		return nil, nil, bad("idempotency_key", "idempotency_key must not be empty")
-	}
-	var err error
-	if q.query.Has("priority") {
-		n, err := q.number("priority", 0, event.MinPriority, event.MaxPriority)
-		if err != nil {
-			return nil, nil, err
-		}
-		m.Priority = &n
-	}
-	if m.DelayMS, err = q.number("delay_ms", 0, 0, event.MaxDelayMS); err != nil {
-		return nil, nil, err
-	}
-	if m.TTLMS, err = q.number("ttl_ms", 0, 0, event.MaxDelayMS); err != nil {
-		return nil, nil, err
-	}
-	if v := q.query.Get("deliver_at"); q.query.Has("deliver_at") {
-		if err := wire.Decode([]byte(strconv.Quote(clip(v, 64))), &m.DeliverAt); err != nil {
-			return nil, nil, bad("deliver_at", "deliver_at must be an RFC 3339 time")
-		}
-	}
+	m.ContentType = q.Header.Get("Content-Type")
 	for name, v := range q.query {
 		if h, ok := strings.CutPrefix(name, "header."); ok {
 			if m.Headers == nil {
@@ -136,6 +115,48 @@ func (q *request) rawMessage() (*wire.NewMessage, []byte, error) {
 		err = bad("payload", "the body is empty; it is the payload")
 	}
 	return m, payload, err
+}
+
+// metadata reads a message's fields from the query, of which the route takes
+// these.
+func (q *request) metadata(names ...string) (*wire.NewMessage, error) {
+	if err := q.allow(names...); err != nil {
+		return nil, err
+	}
+	m := &wire.NewMessage{
+		Key: q.query.Get("key"), Kind: q.query.Get("kind"), CorrelationID: q.query.Get("correlation_id"),
+		IdempotencyKey: q.query.Get("idempotency_key"),
+	}
+	for _, p := range [...]struct{ name, v string }{
+		{"key", m.Key}, {"kind", m.Kind}, {"correlation_id", m.CorrelationID}, {"idempotency_key", m.IdempotencyKey},
+	} {
+		if !utf8.ValidString(p.v) {
+			return nil, bad(p.name, "%s must be UTF-8", p.name)
+		}
+	}
+	if q.query.Has("idempotency_key") && m.IdempotencyKey == "" {
+		return nil, bad("idempotency_key", "idempotency_key must not be empty")
+	}
+	var err error
+	if q.query.Has("priority") {
+		n, err := q.number("priority", 0, event.MinPriority, event.MaxPriority)
+		if err != nil {
+			return nil, err
+		}
+		m.Priority = &n
+	}
+	if m.DelayMS, err = q.number("delay_ms", 0, 0, event.MaxDelayMS); err != nil {
+		return nil, err
+	}
+	if m.TTLMS, err = q.number("ttl_ms", 0, 0, event.MaxDelayMS); err != nil {
+		return nil, err
+	}
+	if v := q.query.Get("deliver_at"); q.query.Has("deliver_at") {
+		if err := wire.Decode([]byte(strconv.Quote(clip(v, 64))), &m.DeliverAt); err != nil {
+			return nil, bad("deliver_at", "deliver_at must be an RFC 3339 time")
+		}
+	}
+	return m, nil
 }
 
 // newBatch checks messages one by one.

@@ -23,7 +23,7 @@ const module = "github.com/qlogd/qlogd"
 // internal/, if that is listed.
 var house = map[string][]string{
 	"cmd/qlogd":         {"*"},
-	"api":               {"api/wire", "internal/event", "internal/coding"},
+	"api":               {"api/wire", "internal/event", "internal/coding", "internal/cloudevents"},
 	"api/wire":          {"internal/coding"},
 	"raft":              {"internal/event", "internal/vfs", "internal/checkpoint", "internal/peer"},
 	"fsm":               {"projections", "internal/event"},
@@ -35,6 +35,7 @@ var house = map[string][]string{
 
 	"internal/event":       {},
 	"internal/coding":      {},
+	"internal/cloudevents": {"internal/event"},
 	"internal/vfs":         {},
 	"internal/peer":        {},
 	"internal/peer/memnet": {},

@@ -1,0 +1,198 @@
+package api
+
+import (
+	"errors"
+	"net/http"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/qlogd/qlogd/api/wire"
+	"github.com/qlogd/qlogd/internal/cloudevents"
+	"github.com/qlogd/qlogd/internal/coding"
+	"github.com/qlogd/qlogd/internal/event"
+)
+
+// isEvents reports whether the body is CloudEvents: one or a batch by its media
+// type, or one whose attributes are headers.
+func (q *request) isEvents() bool {
+	return q.media == cloudevents.TypeEvent || q.media == cloudevents.TypeBatch || cloudevents.IsBinding(q.Header)
+}
+
+// eventBatch reads CloudEvents as messages. What an event does not say itself is
+// in the query.
+func (q *request) eventBatch() (*batch, error) {
+	given, err := q.metadata("key", "priority", "delay_ms", "deliver_at", "ttl_ms", "correlation_id", "idempotency_key")
+	if err != nil {
+		return nil, err
+	}
+	if q.media == cloudevents.TypeBatch && given.IdempotencyKey != "" {
+		return nil, bad("idempotency_key", "idempotency_key goes with one event; in a batch their source and id tell them apart")
+	}
+	events, err := q.readEvents()
+	if err != nil {
+		return nil, err
+	}
+	b := &batch{make([]event.NewMessage, len(events)), make([][]byte, len(events)), make([]bool, len(events))}
+	for i, e := range events {
+		m := *given
+		b.payloads[i], b.binary[i] = e.Payload(), e.Binary
+		if b.msgs[i], err = q.eventMessage(&m, e); err == nil {
+			continue
+		}
+		var p *event.Problem
+		if q.media == cloudevents.TypeBatch && errors.As(err, &p) {
+			return nil, p.At(i)
+		}
+		return nil, err
+	}
+	return b, nil
+}
+
+// readEvents reads the body as it says what it is.
+func (q *request) readEvents() ([]*cloudevents.Event, error) {
+	switch q.media {
+	case cloudevents.TypeEvent:
+		var members map[string]jsontext.Value
+		if err := q.decode(&members, false, false, cloudevents.TypeEvent); err != nil {
+			return nil, err
+		}
+		e, err := cloudevents.FromJSON(members)
+		return []*cloudevents.Event{e}, eventProblem(err)
+	case cloudevents.TypeBatch:
+		var list []map[string]jsontext.Value
+		if err := q.decode(&list, false, false, cloudevents.TypeBatch); err != nil {
+			return nil, err
+		}
+		if err := batchSize("events", len(list)); err != nil {
+			return nil, err
+		}
+		out := make([]*cloudevents.Event, len(list))
+		for i, members := range list {
+			e, err := cloudevents.FromJSON(members)
+			if err != nil {
+				return nil, eventProblem(err).(*event.Problem).At(i)
+			}
+			out[i] = e
+		}
+		return out, nil
+	}
+	body, err := q.bytes(q.s.opts.MaxPayload)
+	if err != nil {
+		return nil, err
+	}
+	e, err := cloudevents.FromBinding(q.Header, body)
+	if err != nil {
+		return nil, eventProblem(err)
+	}
+	if e.Data != nil && !e.Binary {
+		if coding.TooDeep(body, coding.MaxDepth) {
+			return nil, event.Problemf(codeInvalidJSON, "data", "the body is nested deeper than %d", coding.MaxDepth)
+		}
+		var v jsontext.Value
+		if err := wire.Decode(body, &v); err != nil {
+			return nil, decodeProblem(err, codeInvalidJSON)
+		}
+	}
+	return []*cloudevents.Event{e}, nil
+}
+
+// eventProblem tells what is wrong with an event; its field is the attribute.
+func eventProblem(err error) error {
+	var e *cloudevents.Error
+	if !errors.As(err, &e) {
+		return err
+	}
+	return bad(e.Attribute, "%s", e)
+}
+
+// eventMessage makes an event a message. Events of one source and id are the
+// same (CloudEvents 1.0, section 3.1.1), unless the query has a key of its own
+// for them.
+func (q *request) eventMessage(m *wire.NewMessage, e *cloudevents.Event) (event.NewMessage, error) {
+	if e.Binary {
+		m.PayloadBytes, m.ContentType = e.Data, e.Get("datacontenttype")
+	} else {
+		m.Payload = e.Payload()
+	}
+	m.Kind, m.Headers = e.Get("type"), e.Headers()
+	if len(m.Kind) > maxKind {
+		return event.NewMessage{}, bad("type", "type must be at most %d bytes, not %d: it is the message's kind", maxKind, len(m.Kind))
+	}
+	if key := e.Get("partitionkey"); key != "" {
+		if m.Key = key; len(key) > event.MaxKeyBytes {
+			return event.NewMessage{}, bad("partitionkey", "partitionkey must be at most %d bytes, not %d: it is the message's key", event.MaxKeyBytes, len(key))
+		}
+	}
+	if v := first(q.Header["Traceparent"]); v != "" && m.Headers["traceparent"] == "" && visible(v, event.MaxHeaderValue) {
+		m.Headers["traceparent"] = v
+	}
+	out, err := q.s.newMessage(m, e.Payload())
+	if err == nil && m.IdempotencyKey == "" {
+		// 0xff is in no idempotency_key, for that is UTF-8.
+		out.DedupKey = hash("\xffcloudevent\x00", e.Get("source"), "\x00", e.Get("id"))
+	}
+	return out, err
+}
+
+// eventsAccepted says as what the client wants messages, if as CloudEvents:
+// cloudevents.TypeBatch or, where the route tells a single one, TypeEvent; else
+// "".
+func (q *request) eventsAccepted(single bool) string {
+	media := ""
+	q.accepts(func(m string) bool {
+		if m == cloudevents.TypeBatch || single && m == cloudevents.TypeEvent {
+			media = m
+		}
+		return media != ""
+	})
+	return media
+}
+
+// answerEvents writes leased messages as a batch of CloudEvents. What cannot be
+// read is left out, as in answerLeased.
+func (s *Server) answerEvents(q *request, leased []event.LeasedMessage, contents func(i int) (*event.Content, bool)) error {
+	b, n := append(q.out(64+1024*len(leased)), '['), 0
+	for i := range leased {
+		m := &leased[i]
+		c, ok := contents(i)
+		if !ok {
+			continue
+		}
+		if n++; n > 1 {
+			b = append(b, ',')
+		}
+		e := cloudevents.Of(&m.MessageView, c)
+		e.Deliver(m.Lease, m.LeaseExpiresAt, m.Attempt, m.MaxAttempts)
+		b = e.AppendJSON(b)
+	}
+	return q.sendEvents(cloudevents.TypeBatch, append(b, ']'))
+}
+
+// answerEvent writes one message as a CloudEvent, or as a batch of one.
+func (q *request) answerEvent(media string, m *wire.Message, v *event.MessageView) error {
+	var c *event.Content
+	if !m.Erased {
+		c = &event.Content{Payload: m.Payload, ContentType: m.ContentType, CorrelationID: m.CorrelationID}
+		if m.PayloadBytes != nil {
+			c.Payload, c.Binary = m.PayloadBytes, true
+		}
+		for name, value := range m.Headers {
+			c.Headers = append(c.Headers, event.Header{Name: name, Value: value})
+		}
+	}
+	e := cloudevents.Of(v, c)
+	if v.State == event.StateLeased {
+		e.Deliver(v.Lease, v.LeaseExpiresAt, v.Attempt, 0)
+	}
+	b := q.out(1024 + int(v.Size))
+	if media == cloudevents.TypeBatch {
+		return q.sendEvents(media, append(e.AppendJSON(append(b, '[')), ']'))
+	}
+	return q.sendEvents(media, e.AppendJSON(b))
+}
+
+func (q *request) sendEvents(media string, b []byte) error {
+	q.memory().out = b
+	q.send(http.StatusOK, media+"; charset=utf-8", b)
+	return nil
+}

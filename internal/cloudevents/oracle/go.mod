@@ -1,0 +1,24 @@
+// The specification's own SDK as a test's oracle: a module of its own, so that
+// qlogd's users do not get it.
+module github.com/qlogd/qlogd/internal/cloudevents/oracle
+
+go 1.26.0
+
+require (
+	github.com/cloudevents/sdk-go/v2 v2.16.2
+	github.com/go-json-experiment/json v0.0.0-20260820222146-c27c302e5fc3
+	github.com/qlogd/qlogd v0.0.0
+	pgregory.net/rapid v1.3.0
+)
+
+require (
+	github.com/google/uuid v1.6.0 // indirect
+	github.com/json-iterator/go v1.1.12 // indirect
+	github.com/modern-go/concurrent v0.0.0-20180306012644-bacd9c7ef1dd // indirect
+	github.com/modern-go/reflect2 v1.0.2 // indirect
+	github.com/oklog/ulid/v2 v2.1.2 // indirect
+	go.uber.org/multierr v1.11.0 // indirect
+	go.uber.org/zap v1.27.0 // indirect
+)
+
+replace github.com/qlogd/qlogd => ../../../

@@ -147,7 +147,14 @@ type Cluster interface {
 	Snapshot(ctx context.Context) (map[string]uint64, error)
 }
 
-// Deps is what the API stands on. Rates, Load, Operations, Floors, Past, Proof,
+// Push delivers for the queues whose policy has push.
+type Push interface {
+	// Check returns an *event.Problem, whose field begins with "push", unless p
+	// can be delivered by; it puts defaults into what was left out.
+	Check(p *wire.Push) error
+}
+
+// Deps is what the API stands on. Push, Rates, Load, Operations, Floors, Past, Proof,
 // Cluster, Age, Leader, AskOthers, AskLeader and Registry may be nil.
 type Deps struct {
 	Proposer   Proposer
@@ -164,6 +171,7 @@ type Deps struct {
 	Floors     Floors
 	Finder     Finder // needed with Floors
 	Cluster    Cluster
+	Push       Push // nil: push is taken as it is, and nobody delivers
 	// Age tells how old a stale read from this node is; false where nobody knows.
 	Age func() (time.Duration, bool)
 	// Leader returns the HTTP address of the leader where that is another node,

@@ -62,6 +62,14 @@ func (s *Server) updatePolicy(name string, p *event.Policy, u *wire.PolicyUpdate
 			}
 		}
 	}
+	if u.Push.Set {
+		p.Push = nil
+		if !u.Push.Null {
+			if p.Push, err = s.checkPush(name, &u.Push.Value); err != nil {
+				return false, err
+			}
+		}
+	}
 	set(u.Namespace, &p.Namespace, def.Namespace)
 	set(u.Description, &p.Description, def.Description)
 	if p := p.Validate(name); p != nil {
@@ -177,6 +185,7 @@ func policyOf(p *event.Policy) wire.Policy {
 			BackoffJitter: float64(p.BackoffJitter) / event.Million, OnRetry: p.OnRetry.String(), OnDead: p.OnDead.String(),
 		},
 		Deduplication: wire.Deduplication{WindowSeconds: p.DedupWindowSeconds, By: p.DedupBy.String()},
+		Push:          pushOf(p),
 		Namespace:     p.Namespace, Description: p.Description,
 	}
 	if len(p.BackoffScheduleMS) > 0 {

@@ -80,6 +80,9 @@ func (s *Server) putQueue(q *request) error {
 	}
 	p := s.defaultPolicy()
 	auto, err := s.updatePolicy(name, &p, &u)
+	if err == nil {
+		err = s.answerToExists(q, name, &p)
+	}
 	if err != nil {
 		return err
 	}
@@ -91,7 +94,7 @@ func (s *Server) putQueue(q *request) error {
 }
 
 // patchQueue merges into a queue's policy: what is left out stays, null is the
-// default. message_schema is replaced whole.
+// default. message_schema and push are replaced whole.
 func (s *Server) patchQueue(q *request) error {
 	name, u, err := q.policyUpdate()
 	if err != nil {
@@ -108,6 +111,9 @@ func (s *Server) patchQueue(q *request) error {
 		}
 		p := v.Policy.Clone()
 		auto, err := s.updatePolicy(name, &p, &u)
+		if err == nil && u.Push.Set {
+			err = s.answerToExists(q, name, &p)
+		}
 		if err != nil {
 			return err
 		}

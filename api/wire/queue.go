@@ -13,6 +13,7 @@ type PolicyUpdate struct {
 	Delivery      Opt[DeliveryUpdate]      `json:"delivery,omitzero"`
 	Deduplication Opt[DeduplicationUpdate] `json:"deduplication,omitzero"`
 	MessageSchema Opt[jsontext.Value]      `json:"message_schema,omitzero"` // JSON Schema 2020-12; replaced whole
+	Push          Opt[Push]                `json:"push,omitzero"`           // replaced whole
 	Namespace     Opt[string]              `json:"namespace,omitzero"`
 	Description   Opt[string]              `json:"description,omitzero"`
 }
@@ -51,6 +52,7 @@ type Policy struct {
 	Delivery      Delivery       `json:"delivery"`
 	Deduplication Deduplication  `json:"deduplication"`
 	MessageSchema jsontext.Value `json:"message_schema"` // null: none
+	Push          *Push          `json:"push"`           // null: workers lease
 	Namespace     string         `json:"namespace"`
 	Description   string         `json:"description"`
 }
@@ -74,6 +76,21 @@ type Delivery struct {
 	OnRetry           string  `json:"on_retry"`
 	OnDead            string  `json:"on_dead"`
 	DeadLetterQueue   *string `json:"dead_letter_queue"`
+}
+
+// Push lets the cluster itself deliver a queue's messages: it leases them and
+// sends each to URL by POST.
+type Push struct {
+	URL           string            `json:"url"`
+	Headers       map[string]string `json:"headers,omitzero"`
+	TimeoutMS     int64             `json:"timeout_ms"`           // of a request with its answer; 0: 30 s
+	MaxInFlight   int64             `json:"max_in_flight"`        // requests at a time; 0: 10
+	RatePerSecond float64           `json:"rate_per_second"`      // 0: no limit
+	Format        string            `json:"format"`               // payload (also ""), cloudevents, cloudevents_binary
+	Input         map[string]string `json:"input,omitzero"`       // the body's fields, as CEL expressions; none: the payload
+	SecretEnv     string            `json:"secret_env,omitzero"`  // the environment variable, and the
+	SecretFile    string            `json:"secret_file,omitzero"` // file, of the node that has the secrets to sign with
+	AnswerTo      string            `json:"answer_to,omitzero"`   // the queue that JSON answers go to
 }
 
 // Ints is a list that is null in JSON when there is none.

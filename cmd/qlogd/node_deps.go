@@ -9,8 +9,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/qlogd/qlogd/api"
+	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/internal/event"
 	"github.com/qlogd/qlogd/internal/eventlog"
+	"github.com/qlogd/qlogd/internal/push"
 	"github.com/qlogd/qlogd/internal/replay"
 	"github.com/qlogd/qlogd/projections/store"
 	"github.com/qlogd/qlogd/raft"
@@ -35,6 +37,7 @@ func (e *engine) deps(source *replay.Source, registry *prometheus.Registry) api.
 		Floors:     e.machine.Machine,
 		Finder:     e.log,
 		Cluster:    clusterView{e.replica},
+		Push:       pushChecks{e.c.PushAllowPrivate},
 		Age:        e.replica.Age,
 		Leader:     e.replica.LeaderHTTP,
 		AskOthers:  e.askOthers,
@@ -55,6 +58,12 @@ func (p past) At(ctx context.Context, at event.Instant) (api.State, func(), erro
 	}
 	return reader{state}, func() {}, nil
 }
+
+// pushChecks check a queue's push for the api.
+type pushChecks struct{ allowPrivate bool }
+
+// Check implements api.Push.
+func (c pushChecks) Check(p *wire.Push) error { return push.Check(p, c.allowPrivate) }
 
 // rates are the read models' as the api's.
 type rates struct {

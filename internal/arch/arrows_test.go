@@ -41,6 +41,7 @@ var house = map[string][]string{
 	"internal/peer/memnet": {},
 	"internal/certs":       {},
 	"internal/egress":      {},
+	"internal/push":        {"api/wire", "internal/event", "internal/egress", "internal/expression", "internal/cloudevents"},
 	"internal/forming":     {"internal/peer"},
 	"internal/fetch":       {"log", "internal/peer", "internal/checkpoint", "internal/datadir", "internal/event", "internal/eventlog", "internal/vfs"},
 	"internal/checkpoint":  {"internal/vfs", "internal/event"},
@@ -83,7 +84,7 @@ var owned = []struct {
 	{"github.com/hashicorp/raft-boltdb", []string{"raft"}, ""},
 	{"go.etcd.io/bbolt", []string{"raft", "projections/store"}, ""},
 	{"github.com/spf13/cobra", []string{"cmd/qlogd"}, ""},
-	{"net/http", []string{"cmd/qlogd", "api", "client", "raft", "internal/peer", "internal/egress", "internal/cluster", "internal/cluster/crashtest"}, ""},
+	{"net/http", []string{"cmd/qlogd", "api", "client", "raft", "internal/peer", "internal/egress", "internal/push", "internal/cluster", "internal/cluster/crashtest"}, ""},
 }
 
 // stdOnly are the folders whose users should get nothing but them.

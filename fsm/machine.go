@@ -189,6 +189,12 @@ func (d *decision) decide(c *event.Command) event.Result {
 		return d.retain(c.Retain)
 	case c.Upgrade != nil:
 		return d.upgrade(c.Upgrade)
+	case c.PutWebhook != nil:
+		return d.putWebhook(c.PutWebhook)
+	case c.DeleteWebhook != nil:
+		return d.deleteWebhook(c.DeleteWebhook)
+	case c.Define != nil:
+		return d.define(c.Define)
 	}
 	return event.Result{}
 }

@@ -8,37 +8,75 @@ import (
 
 // putQueue makes a queue or replaces its policy.
 func (d *decision) putQueue(c *event.PutQueue) event.Result {
+	policy, p := d.checkQueue(c)
+	if p != nil {
+		return problem(p)
+	}
+	exists, makeDLQ := d.hasQueue(c.Name), false
+	if dlq := policy.DeadLetterQueue; dlq != "" {
+		target := d.s.Policy(dlq)
+		if makeDLQ = target == nil && c.DeadLetterAuto; makeDLQ {
+			target = autoDLQ(&policy)
+		}
+		if p := checkDeadLetters(c.Name, dlq, d.s.UsedBy(c.Name), target); p != nil {
+			return problem(p)
+		}
+	}
+	if p := d.checkOrdering(c.Name, policy.Ordering); p != nil {
+		return problem(p)
+	}
+	if makeDLQ {
+		d.createQueue(policy.DeadLetterQueue, autoDLQ(&policy))
+	}
+	d.setQueue(c.Name, &policy)
+	return event.Result{Created: !exists}
+}
+
+// checkQueue returns the policy that a queue is to have, or what is wrong with
+// it by itself.
+func (d *decision) checkQueue(c *event.PutQueue) (event.Policy, *event.Problem) {
 	policy := c.Policy.Clone()
 	was, exists := d.s.Look(c.Name)
 	if c.IfRevision != 0 && (!exists || was.Revision != c.IfRevision) {
-		return problem(stale("merged with revision %d of the policy, now it is %d", c.IfRevision, was.Revision))
+		return policy, stale("merged with revision %d of the policy, now it is %d", c.IfRevision, was.Revision)
 	}
 	if c.DeadLetterAuto {
 		policy.DeadLetterQueue = c.Name + ".dlq"
 	}
 	if p := policy.Validate(c.Name); p != nil {
-		return problem(p)
+		return policy, p
 	}
-	makeDLQ, p := d.checkDeadLetterQueue(c, policy.DeadLetterQueue)
-	if p != nil {
-		return problem(p)
+	return policy, nil
+}
+
+func (d *decision) checkOrdering(name string, o event.Ordering) *event.Problem {
+	if q, ok := d.s.Look(name); ok && q.Policy.Ordering != o && q.Stats.Ready+q.Stats.Scheduled+q.Stats.InFlight > 0 {
+		return event.Problemf(event.CodeConflict, "ordering", "ordering can't change while the queue holds messages")
 	}
-	if exists && was.Policy.Ordering != policy.Ordering && was.Stats.Ready+was.Stats.Scheduled+was.Stats.InFlight > 0 {
-		return problem(event.Problemf(event.CodeConflict, "ordering", "ordering can't change while the queue holds messages"))
-	}
-	if makeDLQ {
-		dlq := event.DefaultPolicy()
-		dlq.Namespace = policy.Namespace
-		dlq.MaxAttempts = 0 // whoever looks into it five times must not empty it
-		d.createQueue(policy.DeadLetterQueue, &dlq)
-	}
+	return nil
+}
+
+// autoDLQ is the policy of the dead-letter queue that is made with a queue.
+func autoDLQ(of *event.Policy) *event.Policy {
+	dlq := event.DefaultPolicy()
+	dlq.Namespace = of.Namespace
+	dlq.MaxAttempts = 0 // whoever looks into it five times must not empty it
+	return &dlq
+}
+
+// setQueue makes a queue or replaces its policy, and tells whether that changed
+// anything.
+func (d *decision) setQueue(name string, policy *event.Policy) bool {
+	was := d.s.Policy(name)
 	switch {
-	case !exists:
-		d.createQueue(c.Name, &policy)
-	case !samePolicy(&was.Policy, &policy):
-		d.emit(event.Event{Type: event.QueueUpdated, Queue: c.Name, Policy: &policy})
+	case was == nil:
+		d.createQueue(name, policy)
+	case !samePolicy(was, policy):
+		d.emit(event.Event{Type: event.QueueUpdated, Queue: name, Policy: policy})
+	default:
+		return false
 	}
-	return event.Result{Created: !exists}
+	return true
 }
 
 func samePolicy(a, b *event.Policy) bool {
@@ -49,29 +87,25 @@ func (d *decision) createQueue(name string, p *event.Policy) {
 	d.emit(event.Event{Type: event.QueueCreated, Queue: name, Policy: p, Number: d.s.NextNumber()})
 }
 
-// checkDeadLetterQueue checks what can only be said looking at other queues.
-func (d *decision) checkDeadLetterQueue(c *event.PutQueue, dlq string) (create bool, p *event.Problem) {
+// checkDeadLetters checks what can only be said of a queue's dead-letter queue
+// looking at others: how many name the queue itself as theirs, and the policy of
+// the one that it names, nil where that is not there.
+func checkDeadLetters(name, dlq string, users int, target *event.Policy) *event.Problem {
 	const field = "delivery.dead_letter_queue"
-	if dlq == "" {
-		return false, nil
-	}
-	if d.s.UsedBy(c.Name) > 0 {
-		return false, event.Problemf(event.CodeInvalidArgument, field, "queue '%s' is a dead_letter_queue and cannot have its own dead_letter_queue", c.Name)
-	}
-	target, ok := d.s.Look(dlq)
 	switch {
-	case !ok && c.DeadLetterAuto:
-		return true, nil
-	case !ok:
-		return false, event.Problemf(event.CodeInvalidArgument, field, "dead_letter_queue '%s' does not exist; create it first", dlq)
-	case target.Policy.DeadLetterQueue != "":
-		return false, event.Problemf(event.CodeInvalidArgument, field, "dead_letter_queue '%s' cannot have its own dead_letter_queue", dlq)
+	case users > 0:
+		return event.Problemf(event.CodeInvalidArgument, field, "queue '%s' is a dead_letter_queue and cannot have its own dead_letter_queue", name)
+	case target == nil:
+		return event.Problemf(event.CodeInvalidArgument, field, "dead_letter_queue '%s' does not exist; create it first", dlq)
+	case target.DeadLetterQueue != "":
+		return event.Problemf(event.CodeInvalidArgument, field, "dead_letter_queue '%s' cannot have its own dead_letter_queue", dlq)
 	}
-	return false, nil
+	return nil
 }
 
 // deleteQueue deletes a queue: only an empty one that nobody needs, or by
-// force.
+// force. Webhooks that name it then stay as they are, for what they take would
+// have nowhere to go in any case, and find a queue of this name again.
 func (d *decision) deleteQueue(c *event.DeleteQueue) event.Result {
 	q, ok := d.s.Look(c.Name)
 	if !ok {
@@ -81,6 +115,9 @@ func (d *decision) deleteQueue(c *event.DeleteQueue) event.Result {
 	if !c.Force {
 		if n := d.s.UsedBy(c.Name); n > 0 {
 			return problem(event.Problemf(event.CodeQueueInUse, "queue", "queue %q is the dead_letter_queue of %d others; force=true deletes it all the same", c.Name, n))
+		}
+		if w, ok := d.fedBy(c.Name); ok {
+			return problem(event.Problemf(event.CodeQueueInUse, "queue", "queue %q gets the messages of webhook %q; force=true deletes it all the same", c.Name, w))
 		}
 		if held > 0 {
 			return problem(event.Problemf(event.CodeQueueInUse, "queue", "queue %q holds %d messages; force=true deletes it with them", c.Name, held))

@@ -48,6 +48,14 @@ func (m *Machine) Queue(name string) (event.QueueView, bool) {
 // Queues returns all queues, sorted by name.
 func (m *Machine) Queues() []event.QueueView { return view(m, (*projections.State).Queues) }
 
+// Webhook returns a webhook as of the newest entry.
+func (m *Machine) Webhook(name string) (event.WebhookView, bool) {
+	return view2(m, func(s *projections.State) (event.WebhookView, bool) { return s.Webhook(name) })
+}
+
+// Webhooks returns all webhooks, sorted by name.
+func (m *Machine) Webhooks() []event.WebhookView { return view(m, (*projections.State).Webhooks) }
+
 // Message returns a live message.
 func (m *Machine) Message(id event.ID) (event.MessageView, bool) {
 	return view2(m, func(s *projections.State) (event.MessageView, bool) { return s.Message(id) })

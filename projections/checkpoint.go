@@ -10,9 +10,13 @@ import (
 )
 
 // stateVersion is the newest first byte of a written state. Version 2 holds the
-// rules in force; as long as these are 1, version 1 is written, so that a node
-// that is not upgraded yet can take a checkpoint from one that is.
-const stateVersion = 2
+// rules in force, version 3 what rules 3 brought. Under older rules the older
+// version is written, so that a node that is not upgraded yet can take a
+// checkpoint from one that is.
+const stateVersion = 3
+
+// versionUnder returns the version in which a state under these rules is written.
+func versionUnder(rules uint16) uint8 { return uint8(min(rules, stateVersion)) }
 
 // Frozen is a state as it was at one instant, to be written beside the writer
 // who goes on. Release lets go of it; the caller serialises Freeze and Release
@@ -39,6 +43,7 @@ type Frozen struct {
 	kinds    frozenSlab[kind]
 	dedup    frozenTable
 	answers  frozenTable
+	webhooks []*webhook
 }
 
 type heldBy struct {
@@ -58,6 +63,7 @@ func (s *State) Freeze() *Frozen {
 		s: s, index: s.index, clock: s.clock, digest: s.Digest(), next: s.next, history: s.history, rules: s.rules, sum: s.sum,
 		messages: s.messages.freeze(), leases: s.leases.freeze(), extras: s.extras.freeze(), lanes: s.lanes.freeze(),
 		kinds: s.kinds.slab.freeze(), dedup: s.dedup.freeze(), answers: s.answers.freeze(),
+		webhooks: s.sortedWebhooks(),
 	}
 	for _, n := range sortedNumbers(s.numbers) {
 		q := s.numbers[n]
@@ -114,10 +120,9 @@ func (f *Frozen) Release() {
 // WriteTo writes the state's bytes (docs/formats-checkpoint.md, body).
 func (f *Frozen) WriteTo(out io.Writer) (int64, error) {
 	w := &encoder{out: out}
-	if f.rules == 1 {
-		w.u8(1)
-	} else {
-		w.u8(2)
+	v := versionUnder(f.rules)
+	w.u8(v)
+	if v >= 2 {
 		w.u32(uint32(f.rules))
 	}
 	w.u64(f.index, uint64(f.clock), uint64(f.next), f.history, f.sum.lo, f.sum.hi)
@@ -150,6 +155,12 @@ func (f *Frozen) WriteTo(out io.Writer) (int64, error) {
 	writeSlab(w, &f.kinds, func(k *kind) bool { return k.refs > 0 }, func(k *kind) { w.str(k.name); w.u32(k.refs) })
 	w.table(&f.dedup)
 	w.table(&f.answers)
+	if v >= 3 {
+		w.u32(uint32(len(f.webhooks)))
+		for _, h := range f.webhooks {
+			w.webhook(h)
+		}
+	}
 	w.flush()
 	return w.n, w.err
 }
@@ -164,7 +175,7 @@ func Load(in io.Reader) (s *State, err error) {
 	s = New()
 	if v >= 2 {
 		rules := r.u32()
-		if r.err == nil && (rules < 2 || rules > math.MaxUint16) {
+		if r.err == nil && (rules < 2 || rules > math.MaxUint16 || versionUnder(uint16(rules)) != v) {
 			return nil, fmt.Errorf("load state: rules %d in version %d", rules, v)
 		}
 		s.rules = uint16(rules)
@@ -191,6 +202,11 @@ func Load(in io.Reader) (s *State, err error) {
 	readSlab(r, &s.kinds.slab, func(k *kind) { k.name = r.str(); k.refs = r.u32() })
 	r.table(&s.dedup)
 	r.table(&s.answers)
+	if v >= 3 {
+		for n := r.u32(); n > 0 && r.err == nil; n-- {
+			r.webhook(s)
+		}
+	}
 	if r.err != nil {
 		return nil, fmt.Errorf("load state: %w", r.err)
 	}

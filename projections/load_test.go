@@ -122,11 +122,27 @@ func upgradedState() *State {
 	return s
 }
 
+// newestState is the same with what rules 3 brought.
+func newestState() *State {
+	s := upgradedState()
+	w := &story{s: s, index: s.Index(), clock: s.Clock(), ids: map[string]event.ID{}, lease: map[string]event.ID{}}
+	w.block(10)
+	w.tell(event.Event{Type: event.RulesChanged, Rules: 3})
+	w.tell(event.Event{Type: event.WebhookCreated, Webhook: "w", Queue: "u", Definition: []byte(`{"queue":"u"}`)})
+	w.tell(event.Event{Type: event.WebhookCreated, Webhook: "gone", Definition: []byte(`{}`)})
+	w.tell(event.Event{Type: event.WebhookCreated, Webhook: "v", Definition: []byte(`{}`)})
+	w.block(10)
+	w.tell(event.Event{Type: event.WebhookUpdated, Webhook: "v", Queue: "f", Definition: []byte(`{"queue":"f"}`)})
+	w.tell(event.Event{Type: event.WebhookDeleted, Webhook: "gone"})
+	return s
+}
+
 // TestGoldenState: the bytes of a written state are frozen, and the frozen ones
 // can be read. Those of the first version were written before there was a second.
 func TestGoldenState(t *testing.T) {
 	t.Run("version 1", func(t *testing.T) { goldenState(t, "testdata/state.golden", sampleState(), 1) })
 	t.Run("version 2", func(t *testing.T) { goldenState(t, "testdata/state2.golden", upgradedState(), 2) })
+	t.Run("version 3", func(t *testing.T) { goldenState(t, "testdata/state3.golden", newestState(), 3) })
 }
 
 func goldenState(t *testing.T, path string, s *State, rules uint16) {
@@ -165,15 +181,20 @@ func goldenState(t *testing.T, path string, s *State, rules uint16) {
 }
 
 func TestLoadRefuses(t *testing.T) {
-	b := written(t, sampleState())
+	b := written(t, newestState())
 	load := func(b []byte) error { _, err := Load(bytes.NewReader(b)); return err }
 	if err := load(append([]byte{stateVersion + 1}, b[1:]...)); err == nil || err.Error() != fmt.Sprintf("load state: version %d is not this program's %d", stateVersion+1, stateVersion) {
 		t.Errorf("a newer version: %v", err)
 	}
-	two := written(t, upgradedState())
-	two[1] = 1 // the same rules can be written in one way only
-	if err := load(two); err == nil || err.Error() != "load state: rules 1 in version 2" {
-		t.Errorf("rules 1 in version 2: %v", err)
+	two, three := written(t, upgradedState()), written(t, newestState())
+	for _, c := range []struct {
+		state          []byte
+		version, rules byte
+	}{{two, 2, 1}, {two, 2, 3}, {three, 3, 1}, {three, 3, 2}} { // the same rules can be written in one way only
+		c.state[1] = c.rules
+		if err := load(c.state); err == nil || err.Error() != fmt.Sprintf("load state: rules %d in version %d", c.rules, c.version) {
+			t.Errorf("rules %d in version %d: %v", c.rules, c.version, err)
+		}
 	}
 	for n := 0; n < len(b); n += 1 + n%7 {
 		if err := load(b[:n]); err == nil || !strings.HasPrefix(err.Error(), "load state: ") {
@@ -185,7 +206,7 @@ func TestLoadRefuses(t *testing.T) {
 // TestLoadFlipped: whatever byte is wrong, loading comes to an end, with an
 // error or a state (which the file's checksum would not have let through).
 func TestLoadFlipped(t *testing.T) {
-	b := written(t, sampleState())
+	b := written(t, newestState())
 	refused := 0
 	for i := range b {
 		c := append([]byte(nil), b...)
@@ -203,6 +224,7 @@ func FuzzLoad(f *testing.F) {
 	f.Add(written(f, New()))
 	f.Add(written(f, sampleState()))
 	f.Add(written(f, upgradedState()))
+	f.Add(written(f, newestState()))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		s, err := Load(bytes.NewReader(b))
 		if err != nil {
@@ -259,6 +281,8 @@ func TestImpossible(t *testing.T) {
 		`queue "u" is there already`:                   {Type: event.QueueCreated, Queue: "u", Number: 100},
 		`does not know`:                                {Type: 99},
 		`rules 1 are in force, 1 would change nothing`: {Type: event.RulesChanged, Rules: 1},
+		`webhook "w" is there: false`:                  {Type: event.WebhookUpdated, Webhook: "w"},
+		`webhook "w" is not there`:                     {Type: event.WebhookDeleted, Webhook: "w"},
 	} {
 		func() {
 			s := sampleState()

@@ -27,6 +27,7 @@ type State struct {
 	next     uint32              // last number given to a queue or a backlog
 	graves   []*grave            // decided to be gone, carried out in this order
 	users    map[string]int      // queues that name a queue as their dead-letter queue
+	webhooks map[string]*webhook // by name
 
 	messages slab[message]
 	leases   slab[lease]
@@ -55,7 +56,7 @@ func New() *State {
 	s := &State{
 		rules:  1,
 		queues: map[string]*queue{}, numbers: map[uint32]*queue{}, backlogs: map[uint32]*backlog{}, users: map[string]int{},
-		contents: map[uint64]int64{},
+		webhooks: map[string]*webhook{}, contents: map[uint64]int64{},
 	}
 	s.kinds.byName = map[string]handle{}
 	s.dedup, s.answers = newTable(), newTable()
@@ -135,6 +136,10 @@ func (s *State) Apply(e *event.Event) {
 		s.history = max(s.history, e.Before)
 	case event.RulesChanged:
 		s.rulesChanged(e)
+	case event.WebhookCreated, event.WebhookUpdated:
+		s.webhookPut(e)
+	case event.WebhookDeleted:
+		s.webhookDeleted(e)
 	default:
 		panic(fmt.Sprintf("fold: event %s has type %d, which this program does not know", e.ID, e.Type))
 	}

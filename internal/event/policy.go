@@ -137,7 +137,11 @@ const (
 	MaxDefinition  = 256 << 10 // of a webhook, and of a queue's push
 )
 
-var nameRE = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`)
+// Names is what queues and webhooks may be called, as it is told to who gives
+// another name.
+const Names = `^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`
+
+var nameRE = regexp.MustCompile(Names)
 
 // ValidName reports whether s can name a queue or a webhook.
 func ValidName(s string) bool { return nameRE.MatchString(s) }

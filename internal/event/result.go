@@ -72,7 +72,7 @@ type Result struct {
 	Kept Ref
 
 	Created  bool  // PutQueue
-	Count    int64 // PurgeQueue
+	Count    int64 // PurgeQueue; Define: how many queues and webhooks it made or changed
 	Produced []Produced
 	Leased   []LeasedMessage
 	Settled  []Settled

@@ -1,0 +1,145 @@
+package fsm
+
+import (
+	"fmt"
+
+	"github.com/qlogd/qlogd/internal/event"
+)
+
+// plannedQueue is a queue of a Define as it is to be.
+type plannedQueue struct {
+	put    *event.PutQueue
+	policy event.Policy
+	auto   bool // put names none, and its dead-letter queue is to be made with it
+}
+
+// define puts queues and webhooks, all or none. They are checked against what
+// there will be: one may name another that stands behind it, or that takes its
+// place only now.
+func (d *decision) define(c *event.Define) event.Result {
+	plan, p := d.planQueues(c.Queues)
+	if p != nil {
+		return problem(p)
+	}
+	will := map[string]*event.Policy{}
+	for i := range plan {
+		will[plan[i].put.Name] = &plan[i].policy
+		if plan[i].auto {
+			if _, ok := will[plan[i].policy.DeadLetterQueue]; !ok {
+				will[plan[i].policy.DeadLetterQueue] = autoDLQ(&plan[i].policy)
+			}
+		}
+	}
+	if p := d.checkPlan(plan, will); p != nil {
+		return problem(p)
+	}
+	seen := map[string]bool{}
+	for i := range c.Webhooks {
+		w := &c.Webhooks[i]
+		p := d.checkWebhook(w, func(name string) bool { return will[name] != nil || d.hasQueue(name) })
+		if p == nil && seen[w.Name] {
+			p = event.Problemf(event.CodeInvalidArgument, "name", "name '%s' stands there twice", w.Name)
+		}
+		if p != nil {
+			return problem(within(p, "webhooks", i))
+		}
+		seen[w.Name] = true
+	}
+	return event.Result{Count: d.doDefine(c, plan)}
+}
+
+// within makes a problem about an element's field one about the whole.
+func within(p *event.Problem, list string, i int) *event.Problem {
+	q := *p
+	q.Field = fmt.Sprintf("%s[%d]", list, i)
+	if p.Field != "" {
+		q.Field += "." + p.Field
+	}
+	return &q
+}
+
+// planQueues checks each queue by itself.
+func (d *decision) planQueues(puts []event.PutQueue) ([]plannedQueue, *event.Problem) {
+	plan := make([]plannedQueue, len(puts))
+	at := map[string]int{}
+	for i := range puts {
+		c := &puts[i]
+		policy, p := d.checkQueue(c)
+		if p == nil && !event.ValidName(c.Name) {
+			p = event.Problemf(event.CodeInvalidArgument, "name", "name must match %s", event.Names)
+		}
+		if _, twice := at[c.Name]; p == nil && twice {
+			p = event.Problemf(event.CodeInvalidArgument, "name", "name '%s' stands there twice", c.Name)
+		}
+		if p != nil {
+			return nil, within(p, "queues", i)
+		}
+		at[c.Name] = i
+		plan[i] = plannedQueue{put: c, policy: policy}
+	}
+	for i := range plan {
+		name := plan[i].policy.DeadLetterQueue
+		if _, named := at[name]; plan[i].put.DeadLetterAuto && !named && !d.hasQueue(name) {
+			plan[i].auto = true
+		}
+	}
+	return plan, nil
+}
+
+// checkPlan checks what can only be said looking at other queues, as they will
+// be.
+func (d *decision) checkPlan(plan []plannedQueue, will map[string]*event.Policy) *event.Problem {
+	users := map[string]int{} // how many will name a queue, but for what the state counts and stays
+	for i := range plan {
+		if was := d.s.Policy(plan[i].put.Name); was != nil && was.DeadLetterQueue != "" {
+			users[was.DeadLetterQueue]--
+		}
+		if dlq := plan[i].policy.DeadLetterQueue; dlq != "" {
+			users[dlq]++
+		}
+	}
+	for i := range plan {
+		name, dlq := plan[i].put.Name, plan[i].policy.DeadLetterQueue
+		p := d.checkOrdering(name, plan[i].policy.Ordering)
+		if dlq != "" {
+			target := will[dlq]
+			if target == nil {
+				target = d.s.Policy(dlq)
+			}
+			if wrong := checkDeadLetters(name, dlq, users[name]+d.s.UsedBy(name), target); wrong != nil {
+				p = wrong
+			}
+		}
+		if p != nil {
+			return within(p, "queues", i)
+		}
+	}
+	return nil
+}
+
+// doDefine does what was planned and returns how many queues and webhooks that
+// made or changed. A dead-letter queue comes before those that name it.
+func (d *decision) doDefine(c *event.Define, plan []plannedQueue) (n int64) {
+	for i := range plan {
+		if q := &plan[i]; q.policy.DeadLetterQueue == "" && d.setQueue(q.put.Name, &q.policy) {
+			n++
+		}
+	}
+	for i := range plan {
+		if q := &plan[i]; q.auto {
+			d.createQueue(q.policy.DeadLetterQueue, autoDLQ(&q.policy))
+			n++
+		}
+	}
+	for i := range plan {
+		if q := &plan[i]; q.policy.DeadLetterQueue != "" && d.setQueue(q.put.Name, &q.policy) {
+			n++
+		}
+	}
+	for i := range c.Webhooks {
+		if d.setWebhook(&c.Webhooks[i]) {
+			n++
+		}
+	}
+	return n
+}

@@ -1,0 +1,125 @@
+package fsm
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/qlogd/qlogd/internal/event"
+)
+
+func hook(name, queue, definition string) *event.PutWebhook {
+	return &event.PutWebhook{Name: name, Queue: queue, Definition: []byte(definition)}
+}
+
+func (b *bench) hook(name, queue, definition string) event.Result {
+	b.t.Helper()
+	return b.one(&event.Command{PutWebhook: hook(name, queue, definition)})
+}
+
+func (b *bench) unhook(name string) event.Result {
+	b.t.Helper()
+	return b.one(&event.Command{DeleteWebhook: &event.DeleteWebhook{Name: name}})
+}
+
+// hooks tells the webhooks: name, queue and definition.
+func (b *bench) hooks() string {
+	b.t.Helper()
+	var out []string
+	for _, w := range b.m.Webhooks() {
+		out = append(out, w.Name+">"+w.Queue+" "+string(w.Definition))
+		if got, ok := b.m.Webhook(w.Name); !ok || got.Revision != w.Revision {
+			b.t.Fatalf("webhook %q is listed and reads as %+v", w.Name, got)
+		}
+	}
+	return strings.Join(out, ", ")
+}
+
+func TestWebhookIsMadeThenReplaced(t *testing.T) {
+	b := setup(t)
+	b.mustQueue("q", nil)
+	r := b.ok(b.hook("w", "q", `{"a":1}`))
+	b.wantTells("rules_changed, webhook_created")
+	if !r.Created {
+		t.Error("it was made")
+	}
+	b.tick(10)
+	for _, definition := range []string{`{"a":2}`, `{"a":2}`} {
+		if r := b.ok(b.hook("w", "q", definition)); r.Created {
+			t.Error("it was there")
+		}
+	}
+	b.wantTells("") // the same again is no event
+	w, ok := b.m.Webhook("w")
+	mustEqual(t, ok, true)
+	mustEqual(t, w.Revision, 4)
+	mustEqual(t, w.UpdatedAt-w.CreatedAt, 10)
+	b.ok(b.hook("w", "", `{"a":2}`)) // only the queue is another
+	b.wantTells("webhook_updated")
+	b.ok(b.hook("a", "", `{}`))
+	mustEqual(t, b.hooks(), `a> {}, w> {"a":2}`)
+	b.restart()
+	mustEqual(t, b.hooks(), `a> {}, w> {"a":2}`)
+	b.ok(b.unhook("w"))
+	b.wantTells("webhook_deleted")
+	mustEqual(t, b.hooks(), `a> {}`)
+	b.wantProblem(b.unhook("w"), event.CodeWebhookNotFound, `webhook "w" does not exist`)
+	if r := b.ok(b.hook("w", "q", `{}`)); !r.Created {
+		t.Error("it was deleted, and is made anew")
+	}
+	b.refold()
+}
+
+func TestWebhookRefusals(t *testing.T) {
+	b := setup(t)
+	b.mustQueue("q", nil)
+	for _, c := range []struct {
+		about, name, queue, definition, field, detail string
+	}{
+		{"a queue that is not there", "w", "x", "{}", "queue", "queue 'x' does not exist; create it first"},
+		{"a name that can't be", "a/b", "q", "{}", "name", "name must match ^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"},
+		{"no name", "", "q", "{}", "name", "name must match ^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"},
+		{"too long", "w", "q", strings.Repeat("x", event.MaxDefinition+1), "definition", "definition must be at most 262144 bytes"},
+	} {
+		t.Run(c.about, func(t *testing.T) {
+			r := b.hook(c.name, c.queue, c.definition)
+			b.wantProblem(r, event.CodeInvalidArgument, c.detail)
+			mustEqual(t, r.Problem.Field, c.field)
+			mustEqual(t, b.hooks(), "")
+		})
+	}
+}
+
+// TestQueueOfAWebhook: it is not deleted by mistake; by force it is, and the
+// webhook stays and finds the next queue of that name.
+func TestQueueOfAWebhook(t *testing.T) {
+	b := setup(t)
+	b.mustQueue("q", nil)
+	b.ok(b.hook("w", "q", "{}"))
+	b.wantProblem(b.drop("q", false), event.CodeQueueInUse, `queue "q" gets the messages of webhook "w"; force=true deletes it all the same`)
+	b.wantTells("")
+	b.ok(b.drop("q", true))
+	b.wantTells("queue_deleted")
+	mustEqual(t, b.hooks(), "w>q {}")
+	b.restart()
+	b.mustQueue("q", nil)
+	b.ok(b.hook("w", "", "{}"))
+	b.ok(b.drop("q", false))
+	b.refold()
+}
+
+// TestWebhooksCount: what differs in a webhook alone is another digest.
+func TestWebhooksCount(t *testing.T) {
+	with := func(name, queue, definition string) [16]byte {
+		b := setup(t)
+		b.mustQueue("q", nil)
+		b.ok(b.hook(name, queue, definition))
+		return b.m.Digest()
+	}
+	seen := map[[16]byte]bool{}
+	for _, d := range [][16]byte{with("w", "q", "{}"), with("v", "q", "{}"), with("w", "", "{}"), with("w", "q", "{ }")} {
+		if seen[d] {
+			t.Error("two states have one digest")
+		}
+		seen[d] = true
+	}
+}

@@ -89,7 +89,7 @@ func TestADeadMessageTellsWhereItCameFrom(t *testing.T) {
 	mustEqual(t, l.ID, e.ID) // its id is new
 	mustEqual(t, l.Attempt, 1)
 	mustEqual(t, []any{l.Key, l.Kind, l.Priority}, []any{"k", "red", 2})
-	mustEqual(t, *l.Dead, event.DeadView{Queue: "q", MessageID: was, Reason: event.ReasonRejected, Attempts: 2, FailedAt: epoch + 50, FirstEnqueuedAt: epoch})
+	mustEqual(t, *l.Dead, event.DeadView{Queue: "q", MessageID: was, Reason: event.ReasonRejected, Attempts: 2, FailedAt: epoch + 50, FirstEnqueuedAt: epoch, First: was})
 	mustEqual(t, l.Content, event.RefOf(was)) // the payload stays where it was written
 }
 

@@ -195,6 +195,10 @@ func (d *decision) decide(c *event.Command) event.Result {
 		return d.deleteWebhook(c.DeleteWebhook)
 	case c.Define != nil:
 		return d.define(c.Define)
+	case c.Replay != nil:
+		return d.replay(c.Replay)
+	case c.PurgeDead != nil:
+		return d.purgeDead(c.PurgeDead)
 	}
 	return event.Result{}
 }

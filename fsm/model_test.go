@@ -2,6 +2,7 @@ package fsm
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"sort"
 	"testing"
@@ -42,6 +43,7 @@ type mqueue struct {
 	keyDied  bool // something followed its dead head
 
 	enqueued, deadIn, acked, dead, discarded int64
+	replayedIn, replayed                     int64
 }
 
 type mmessage struct {
@@ -60,6 +62,8 @@ type mmessage struct {
 	came      int64
 	ttlEnds   int64
 	from      *event.DeadView
+	origin    *event.OriginView
+	behind    bool // it was replayed behind those that waited
 	gone      bool
 	holds     *mqueue // the queue in which it holds its key
 }
@@ -285,6 +289,8 @@ func (w *model) ready(m *mmessage, place event.Place) {
 	m.state = event.StateReady
 	switch {
 	case m.q.policy.Ordering == event.Unordered:
+		// A replayed one that comes back keeps its place before the others.
+		m.returned = place == event.PlaceHead && m.order() != m.id
 	case place == event.PlaceHead, place == event.PlaceBlock:
 		w.front(m)
 	default:
@@ -296,7 +302,7 @@ func (w *model) ready(m *mmessage, place event.Place) {
 // came back keep their order.
 func (w *model) front(m *mmessage) {
 	l, i := m.q.lanes[m.lane()], 0
-	for i < len(l) && l[i].returned && l[i].id.Compare(m.id) < 0 {
+	for i < len(l) && l[i].returned && l[i].order().Compare(m.order()) < 0 {
 		i++
 	}
 	m.returned = true
@@ -381,13 +387,18 @@ func (w *model) die(m *mmessage, reason event.Reason, lease event.ID) (to string
 // move makes the message that a dead one becomes.
 func (w *model) move(m *mmessage, e *event.Event, reason event.Reason) *mmessage {
 	to := w.queues[e.ToQueue]
-	first := m.came
-	if m.from != nil {
-		first = m.from.FirstEnqueuedAt
+	first, at, replays := m.id, m.came, uint32(0)
+	switch {
+	case m.from != nil:
+		at, replays = m.from.FirstEnqueuedAt, m.from.ReplayCount
+	case m.origin != nil:
+		first, at, replays = m.origin.First, event.ClockOf(m.origin.First), m.origin.Replays
 	}
 	d := &mmessage{
 		q: to, id: e.ID, key: m.key, kind: m.kind, priority: m.priority, size: m.size, came: w.clock, available: w.clock,
-		from: &event.DeadView{Queue: m.q.name, MessageID: m.id, Reason: reason, Attempts: m.attempt, FailedAt: w.clock, FirstEnqueuedAt: first},
+		from: &event.DeadView{
+			Queue: m.q.name, MessageID: m.id, Reason: reason, Attempts: m.attempt, FailedAt: w.clock, FirstEnqueuedAt: at, First: first, ReplayCount: replays,
+		},
 	}
 	to.deadIn++
 	to.all = append(to.all, d)
@@ -435,6 +446,12 @@ func (w *model) command(c *event.Command, got event.Result) {
 func (w *model) decide(c *event.Command, got event.Result) {
 	w.t.Helper()
 	switch {
+	case c.WantsRules() >= event.RulesOfReplay && w.rules < event.RulesOfReplay:
+		w.problem(got, event.CodeConflict, -1)
+	case c.Replay != nil:
+		w.replay(c.Replay, got)
+	case c.PurgeDead != nil:
+		w.purgeDead(c.PurgeDead, got)
 	case c.Produce != nil:
 		w.produce(c.Produce, got)
 	case c.Lease != nil:
@@ -768,19 +785,34 @@ func (w *model) candidates(q *mqueue, kinds []string) (out []*mmessage) {
 			continue
 		}
 		if len(out) > 0 {
-			o := out[0]
-			later := m.priority > o.priority || q.policy.Ordering == event.Unordered && m.priority == o.priority && m.available > o.available
-			before := m.priority < o.priority || q.policy.Ordering == event.Unordered && m.priority == o.priority && m.available < o.available
-			if later {
+			switch c := m.compare(out[0]); {
+			case c > 0:
 				continue
-			}
-			if before {
+			case c < 0:
 				out = nil
 			}
 		}
 		out = append(out, m)
 	}
 	return out
+}
+
+// compare says which of two candidates of a queue is leased first; 0 says that
+// the contract leaves it open.
+func (m *mmessage) compare(o *mmessage) int {
+	switch {
+	case m.priority != o.priority:
+		return cmp.Compare(m.priority, o.priority)
+	case m.q.policy.Ordering != event.Unordered:
+		return 0
+	case m.returned && o.returned:
+		return m.order().Compare(o.order())
+	case m.returned:
+		return -1
+	case o.returned:
+		return 1
+	}
+	return cmp.Compare(m.available, o.available)
 }
 
 // dying is the candidate that the machine found to be over its time, in the
@@ -986,6 +1018,7 @@ func (w *model) end(b *bench) {
 	for i, n := range names {
 		w.endQueue(b, w.queues[n], views[i])
 	}
+	w.endDead(b)
 	if at, ok := w.next(); ok {
 		if got, ok := b.m.NextDue(); !ok || got > max(at, w.clock) {
 			w.fatal("something is due at %d, the machine says %d %v", at, got, ok)
@@ -999,7 +1032,10 @@ func (w *model) endQueue(b *bench, q *mqueue, v event.QueueView) {
 		!bytes.Equal(event.EncodePolicy(&v.Policy), event.EncodePolicy(&q.policy)) {
 		w.fatal("queue %+v, the machine says %+v", q, v)
 	}
-	s := event.Stats{Enqueued: q.enqueued, DeadIn: q.deadIn, Acked: q.acked, DeadLettered: q.dead, Discarded: q.discarded}
+	s := event.Stats{
+		Enqueued: q.enqueued, DeadIn: q.deadIn, Acked: q.acked, DeadLettered: q.dead, Discarded: q.discarded,
+		ReplayedIn: q.replayedIn, Replayed: q.replayed,
+	}
 	lanes := map[string]bool{}
 	leasable := map[event.ID]bool{}
 	for l, ms := range q.lanes {
@@ -1056,7 +1092,8 @@ func (w *model) endQueue(b *bench, q *mqueue, v event.QueueView) {
 		held := m.state == event.StateReady && q.policy.Ordering != event.Unordered && !leasable[m.id]
 		if g.ID != m.id || g.Queue != q.name || g.Key != m.key || g.Kind != m.kind || g.State != m.state || g.Held != held || g.Priority != m.priority ||
 			g.Attempt != m.attempt || g.Size != m.size || g.EnqueuedAt != m.came || g.Expires != m.ends() || g.Lease != m.lease ||
-			g.LeaseExpiresAt != m.leaseEnds || (g.Dead == nil) != (m.from == nil) || (g.Dead != nil && *g.Dead != *m.from) {
+			g.LeaseExpiresAt != m.leaseEnds || (g.Dead == nil) != (m.from == nil) || (g.Dead != nil && *g.Dead != *m.from) ||
+			(g.Origin == nil) != (m.origin == nil) || (g.Origin != nil && *g.Origin != *m.origin) {
 			w.fatal("message %+v, the machine says %+v", m, g)
 		}
 		if m.state == event.StateScheduled && g.Due != m.available {
@@ -1169,7 +1206,11 @@ func (c *chaos) items(n int) (out []event.SettleItem) {
 
 func (c *chaos) command() *event.Command {
 	cmd := &event.Command{}
-	switch rapid.IntRange(0, 16).Draw(c.t, "command") {
+	switch rapid.IntRange(0, 19).Draw(c.t, "command") {
+	case 17, 18:
+		cmd.Replay = c.replay()
+	case 19:
+		cmd.PurgeDead = c.purgeDead()
 	case 0, 1, 2, 3:
 		p := c.produce()
 		cmd.Produce = &p
@@ -1234,7 +1275,7 @@ func (c *chaos) learn(rs []event.Result, bl *event.Block) {
 		}
 	}
 	for _, e := range bl.Events {
-		if e.Type == event.Enqueued || e.Type == event.DeadLettered {
+		if e.Type == event.Enqueued || e.IsMove() {
 			c.ids = append(c.ids, e.ID)
 		}
 	}
@@ -1247,6 +1288,7 @@ func (c *chaos) learn(rs []event.Result, bl *event.Block) {
 func TestModel(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		b, w := setup(rt), newModel(rt)
+		b.plain = true
 		c := &chaos{t: rt, m: b.m}
 		touched := map[string]bool{}
 		opts := Options{Touched: func(names []string) {
@@ -1285,6 +1327,13 @@ func TestModel(t *testing.T) {
 		}
 		put := func(name string, p event.Policy) {
 			step(&event.Command{PutQueue: &event.PutQueue{Name: name, Policy: p}})
+		}
+		if draw(c, "rules 3", true, true, true, false) {
+			b.wants, w.wants = event.Rules, event.Rules
+			cs := []*event.Command{{Upgrade: &event.Upgrade{Rules: event.Rules}}}
+			rs := b.do(cs...)
+			w.begin(b.last())
+			w.command(cs[0], rs[0])
 		}
 		put("dlq", event.DefaultPolicy())
 		put("a", c.policy())

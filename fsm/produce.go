@@ -92,19 +92,25 @@ func (d *decision) plan(c *event.Produce, loads map[string]load) ([]planned, *ev
 	if loads != nil {
 		loads[c.Queue] = add
 	}
+	q.Name = c.Queue // it may not be there yet
+	return plan, room(&q, &policy, add)
+}
+
+// room checks that more fits into a queue.
+func room(q *event.QueueView, policy *event.Policy, add load) *event.Problem {
 	held := q.Stats.Ready + q.Stats.Scheduled + q.Stats.InFlight
 	full := func(field string, limit, now, more int64) *event.Problem {
-		p := event.Problemf(event.CodeQueueFull, field, "queue %q holds %d of at most %d, %d more do not fit", c.Queue, now, limit, more)
+		p := event.Problemf(event.CodeQueueFull, field, "queue %q holds %d of at most %d, %d more do not fit", q.Name, now, limit, more)
 		p.RetryAfterMS = retryFullMS
 		return p
 	}
-	if policy.MaxDepth > 0 && held+add.count > policy.MaxDepth {
-		return nil, full("retention.max_depth", policy.MaxDepth, held, add.count)
+	if policy.MaxDepth > 0 && add.count > 0 && held+add.count > policy.MaxDepth {
+		return full("retention.max_depth", policy.MaxDepth, held, add.count)
 	}
-	if policy.MaxBytes > 0 && q.Stats.Bytes+add.bytes > policy.MaxBytes {
-		return nil, full("retention.max_bytes", policy.MaxBytes, q.Stats.Bytes, add.bytes)
+	if policy.MaxBytes > 0 && add.bytes > 0 && q.Stats.Bytes+add.bytes > policy.MaxBytes {
+		return full("retention.max_bytes", policy.MaxBytes, q.Stats.Bytes, add.bytes)
 	}
-	return plan, nil
+	return nil
 }
 
 // enqueue does what was planned.

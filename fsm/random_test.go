@@ -16,6 +16,11 @@ func TestRandomHistories(t *testing.T) {
 		names := []string{"a", "b", "c"}
 		queueOf := rapid.SampledFrom(names)
 		b.mustQueue("dlq", nil)
+		if rapid.IntRange(0, 3).Draw(rt, "rules 3") > 0 {
+			b.ok(b.upgrade(event.Rules))
+		}
+		b.plain = true
+		c := &chaos{t: rt}
 		var leases []event.ID
 		var all []event.ID
 		policy := func() event.Policy {
@@ -36,7 +41,7 @@ func TestRandomHistories(t *testing.T) {
 			return p
 		}
 		command := func() *event.Command {
-			switch rapid.IntRange(0, 14).Draw(rt, "command") {
+			switch rapid.IntRange(0, 17).Draw(rt, "command") {
 			case 0, 1, 2, 3:
 				c := &event.Produce{Queue: queueOf.Draw(rt, "queue"), AutoCreate: true}
 				for range rapid.IntRange(1, 5).Draw(rt, "n") {
@@ -93,12 +98,17 @@ func TestRandomHistories(t *testing.T) {
 				return &event.Command{Transaction: tx}
 			case 14:
 				return rulesCommand(rt)
+			case 15, 16:
+				return &event.Command{Replay: c.replay()}
+			case 17:
+				return &event.Command{PurgeDead: c.purgeDead()}
 			}
 			return &event.Command{Settle: &event.Settle{}}
 		}
 		for range rapid.IntRange(1, 60).Draw(rt, "entries") {
 			b.now += int64(rapid.SampledFrom([]int{0, 1, 50, 400, 3000}).Draw(rt, "ms"))
 			b.wants = rapid.SampledFrom([]uint16{1, 1, 2}).Draw(rt, "wants")
+			c.m = b.m
 			var cs []*event.Command
 			for range rapid.IntRange(0, 3).Draw(rt, "commands") {
 				cs = append(cs, command())

@@ -66,6 +66,17 @@ func (m *Machine) Messages(queue string, f event.MessageFilter) ([]event.Message
 	return view2(m, func(s *projections.State) ([]event.MessageView, bool) { return s.Messages(queue, f) })
 }
 
+// Dead returns the messages that died in a queue, by id, and whether there are
+// more. The queue need not be there any more.
+func (m *Machine) Dead(queue string, f event.DeadFilter) ([]event.MessageView, bool) {
+	return view2(m, func(s *projections.State) ([]event.MessageView, bool) { return s.Dead(queue, f) })
+}
+
+// DeadCount returns how many messages that died in a queue are dead still.
+func (m *Machine) DeadCount(queue string) int64 {
+	return view(m, func(s *projections.State) int64 { return s.DeadCount(queue) })
+}
+
 // Leasable returns how many messages could be leased now.
 func (m *Machine) Leasable(queue string, kinds []string) int {
 	return view(m, func(s *projections.State) int { return s.Leasable(queue, kinds) })

@@ -106,6 +106,7 @@ func (r *replica) take(i int) {
 func TestReplicas(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		lead := setup(rt)
+		lead.plain = true
 		c := &chaos{t: rt}
 		tells := map[uint64]string{}
 		var rs []*replica
@@ -140,6 +141,9 @@ func TestReplicas(t *testing.T) {
 			}
 			if i < 3 {
 				cs = append(cs, c.admin(), c.admin())
+				if draw(c, "rules 3", true, true, false) {
+					cs = append(cs, &event.Command{Upgrade: &event.Upgrade{Rules: lead.wants}})
+				}
 			}
 			answers := lead.do(cs...)
 			c.learn(answers, lead.last())

@@ -15,7 +15,7 @@ func rulesCommand(t *rapid.T) *event.Command {
 	if rapid.Bool().Draw(t, "mark") {
 		return &event.Command{Mark: &event.Mark{}}
 	}
-	return &event.Command{Upgrade: &event.Upgrade{Rules: rapid.SampledFrom([]uint16{0, 1, 2, 2, 2, 3, 65_535}).Draw(t, "rules")}}
+	return &event.Command{Upgrade: &event.Upgrade{Rules: rapid.SampledFrom([]uint16{0, 1, 2, 2, 3, 3, 4, 65_535}).Draw(t, "rules")}}
 }
 
 func (w *model) upgrade(c *event.Upgrade, got event.Result) {
@@ -151,6 +151,8 @@ func TestOldNodesTakeCheckpoints(t *testing.T) {
 	mustEqual(t, first(), 1)
 	b.ok(b.upgrade(2))
 	mustEqual(t, first(), 2)
+	b.ok(b.upgrade(3))
+	mustEqual(t, first(), 3)
 }
 
 // TestUpgradeNodeByNode: of two machines the one with the older program keeps up
@@ -160,6 +162,7 @@ func TestOldNodesTakeCheckpoints(t *testing.T) {
 func TestUpgradeNodeByNode(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		lead := setup(rt)
+		lead.plain = true
 		c := &chaos{t: rt}
 		log := &memLog{}
 		old := New(projections.New(), log, Options{Known: 1})
@@ -177,7 +180,7 @@ func TestUpgradeNodeByNode(t *testing.T) {
 				lead.wants = 2
 			}
 			for i, cmd := range cs { // only what a leader proposes under these rules
-				if lead.wants == 1 && (cmd.Mark != nil || cmd.Upgrade != nil) {
+				if cmd.WantsRules() > lead.wants || lead.wants == 1 && cmd.Upgrade != nil {
 					cs[i] = &event.Command{}
 				}
 			}

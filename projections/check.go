@@ -2,6 +2,8 @@ package projections
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 
 	"github.com/qlogd/qlogd/internal/event"
 )
@@ -48,6 +50,9 @@ func (s *State) Check() error {
 		if err := s.checkBacklog(s.backlogs[n], counts[n]); err != nil {
 			return err
 		}
+	}
+	if err := s.checkDead(); err != nil {
+		return err
 	}
 	for _, h := range []*heap{&s.waiting, &s.deadlines} {
 		for i, t := range h.items {
@@ -148,6 +153,16 @@ func (s *State) checkBacklog(b *backlog, c *tally) error {
 		n := int64(0)
 		for i := range b.byPrio {
 			n += int64(b.byPrio[i].n)
+			if err := s.checkFront(b, &b.byPrio[i], orderLink); err != nil {
+				return err
+			}
+		}
+		for _, lists := range b.byKind { // order does not matter: any contradiction will do
+			for i := range lists {
+				if err := s.checkFront(b, &lists[i], kindLink); err != nil {
+					return err
+				}
+			}
 		}
 		if n != b.ready {
 			return fmt.Errorf("check: queue %q lists %d ready messages of %d", q.name, n, b.ready)
@@ -175,11 +190,12 @@ func (s *State) checkLane(b *backlog, lh handle) error {
 	}
 	var ready uint32
 	var bytes int64
-	var returned handle
+	placed := l.placed == 0
 	for h := l.waiting.head; h != 0; h = s.messages.get(h).order.next {
 		m := s.messages.get(h)
-		if m.returned {
-			returned = h
+		placed = placed || h == l.placed
+		if l.placed != 0 && !placed && !m.returned && s.ahead(s.messages.get(l.placed), m) {
+			return fmt.Errorf("check: lane %q of queue %q: message %s stands before %s, which was put behind all that come before it", l.key, b.queue.name, m.id, s.messages.get(l.placed).id)
 		}
 		if m.state == event.StateReady {
 			ready++
@@ -189,11 +205,101 @@ func (s *State) checkLane(b *backlog, lh handle) error {
 			return fmt.Errorf("check: message %s waits in a lane that is not its own", m.id)
 		}
 	}
-	if returned != l.returned {
-		return fmt.Errorf("check: lane %q of queue %q does not know the last message that came back", l.key, b.queue.name)
+	if !placed {
+		return fmt.Errorf("check: lane %q of queue %q names message %s, which does not wait in it", l.key, b.queue.name, s.messages.get(l.placed).id)
+	}
+	if err := s.checkFront(b, &l.waiting, orderLink); err != nil {
+		return err
 	}
 	if ready != l.ready || bytes != l.bytes {
 		return fmt.Errorf("check: lane %q of queue %q counts ready %d, bytes %d, holds %d, %d", l.key, b.queue.name, l.ready, l.bytes, ready, bytes)
+	}
+	return nil
+}
+
+// checkFront checks that those that came back to the front of a list stand there,
+// in their order, and that the list knows the last of them.
+func (s *State) checkFront(b *backlog, l *list, of func(*message) link) error {
+	front := handle(0)
+	for h := l.head; h != 0; h = of(s.messages.get(h)).next {
+		m := s.messages.get(h)
+		if !m.returned {
+			continue
+		}
+		prev := of(m).prev
+		if prev != front || prev != 0 && !s.ahead(s.messages.get(prev), m) {
+			return fmt.Errorf("check: queue %q: message %s came back and stands in the wrong place", b.queue.name, m.id)
+		}
+		front = h
+	}
+	if front != l.front {
+		return fmt.Errorf("check: queue %q does not know the last message that came back to the front of a list", b.queue.name)
+	}
+	return nil
+}
+
+// checkDead checks the lists of what died against the messages.
+func (s *State) checkDead() error {
+	type of struct {
+		backlog uint32
+		queue   string
+	}
+	type found struct {
+		n, gone uint32
+		lanes   map[handle]uint32
+	}
+	want := map[of]*found{}
+	for h := handle(1); h <= s.messages.used; h++ {
+		m := s.messages.get(h)
+		if m.state == event.StateNone || m.extra == 0 || s.extras.get(m.extra).dead == nil {
+			continue
+		}
+		k := of{m.backlog, s.extras.get(m.extra).dead.Queue}
+		if want[k] == nil {
+			want[k] = &found{lanes: map[handle]uint32{}}
+		}
+		want[k].n++
+		b := s.backlogs[m.backlog]
+		waits := m.state == event.StateReady || m.state == event.StateScheduled && m.place == event.PlaceBlock
+		switch {
+		case b.ordering == event.Unordered || !waits:
+		case s.lanes.get(m.lane).grave:
+			want[k].gone++
+		default:
+			want[k].lanes[m.lane]++
+		}
+	}
+	lists := 0
+	for _, n := range sortedNumbers(s.backlogs) {
+		b := s.backlogs[n]
+		for name, l := range b.dead { // order does not matter: any contradiction will do
+			lists++
+			w := want[of{n, name}]
+			if w == nil || w.n != l.n || !b.grave && (w.gone != l.gone || !maps.Equal(w.lanes, l.lanes)) {
+				return fmt.Errorf("check: backlog %d lists %d messages that died in %q, %d gone, partitions %v; its messages give %+v", n, l.n, name, l.gone, l.lanes, w)
+			}
+			last := event.ID{}
+			for h := l.head; h != 0; h = s.nextDead(h) {
+				m := s.messages.get(h)
+				if m.backlog != n || !s.diedIn(h, name) || m.id.Compare(last) <= 0 {
+					return fmt.Errorf("check: message %s is listed in the wrong place among those that died in %q", m.id, name)
+				}
+				last = m.id
+			}
+			if slices.Contains(s.died[name], b) == b.grave {
+				return fmt.Errorf("check: backlog %d is found from queue %q, or is not, the wrong way", n, name)
+			}
+		}
+	}
+	if lists != len(want) {
+		return fmt.Errorf("check: %d lists of dead messages where %d belong", lists, len(want))
+	}
+	for name, l := range s.died { // order does not matter: any contradiction will do
+		for _, b := range l {
+			if b.dead[name] == nil {
+				return fmt.Errorf("check: queue %q names backlog %d, which has nothing of it", name, b.number)
+			}
+		}
 	}
 	return nil
 }

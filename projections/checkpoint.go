@@ -119,8 +119,8 @@ func (f *Frozen) Release() {
 
 // WriteTo writes the state's bytes (docs/formats-checkpoint.md, body).
 func (f *Frozen) WriteTo(out io.Writer) (int64, error) {
-	w := &encoder{out: out}
 	v := versionUnder(f.rules)
+	w := &encoder{out: out, version: v}
 	w.u8(v)
 	if v >= 2 {
 		w.u32(uint32(f.rules))
@@ -172,6 +172,7 @@ func Load(in io.Reader) (s *State, err error) {
 	if r.err == nil && (v == 0 || v > stateVersion) {
 		return nil, fmt.Errorf("load state: version %d is not this program's %d", v, stateVersion)
 	}
+	r.version = v
 	s = New()
 	if v >= 2 {
 		rules := r.u32()
@@ -246,19 +247,23 @@ func (s *State) reindex() {
 			s.backlogs[l.backlog].lanes[l.key] = h
 		}
 	}
+	var dead []handle
 	for h := handle(1); h <= s.messages.used; h++ {
 		m := s.messages.get(h)
 		if m.state == event.StateNone {
 			continue
 		}
 		s.byID.add(s, h)
+		if m.extra != 0 && s.extras.get(m.extra).dead != nil {
+			dead = append(dead, h)
+		}
 		if m.id.Compare(s.lastID) > 0 {
 			s.lastID = m.id
 		}
 		s.contents[bucket(s.contentOf(m).Index)]++
 		s.sum.add(s.hashMessage(m))
-		if next := m.order.next; m.returned && (next == 0 || !s.messages.get(next).returned) {
-			s.lanes.mut(m.lane).returned = h
+		if m.returned {
+			s.reindexFront(h, m)
 		}
 		switch m.state {
 		case event.StateScheduled:
@@ -273,6 +278,7 @@ func (s *State) reindex() {
 			s.deadlines.items = append(s.deadlines.items, timer{at: l.expires, h: h, kind: timerWait})
 		}
 	}
+	s.reindexDead(dead)
 	s.waiting.rebuild(s)
 	s.deadlines.rebuild(s)
 	for h := handle(1); h <= s.messages.used; h++ {
@@ -287,5 +293,24 @@ func (s *State) reindex() {
 	}
 	for _, q := range s.queues { // order does not matter: a sum
 		s.use(q.policy, 1)
+	}
+}
+
+// reindexFront finds the last of those that came back to the front of a list.
+func (s *State) reindexFront(h handle, m *message) {
+	last := func(l link) bool { return l.next == 0 || !s.messages.get(l.next).returned }
+	b := s.backlogs[m.backlog]
+	switch {
+	case b.ordering != event.Unordered:
+		if last(m.order) {
+			s.lanes.mut(m.lane).waiting.front = h
+		}
+	case !b.grave: // a grave's lists are not kept
+		if last(m.order) {
+			b.ready1(m.priority).front = h
+		}
+		if m.kind != 0 && last(m.kindOrder) {
+			b.kindLists(m.kind)[m.priority].front = h
+		}
 	}
 }

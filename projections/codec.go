@@ -12,10 +12,11 @@ import (
 // encoder writes a state: little-endian fixed-size integers, byte strings with
 // a u32 length. After an error it writes nothing more.
 type encoder struct {
-	out io.Writer
-	buf []byte
-	n   int64
-	err error
+	version uint8
+	out     io.Writer
+	buf     []byte
+	n       int64
+	err     error
 }
 
 const flushAt = 64 << 10
@@ -135,11 +136,24 @@ func (w *encoder) extra(x *extra) {
 		w.u8(uint8(d.Reason))
 		w.u32(d.Attempts, d.ReplayCount)
 		w.u64(uint64(d.FailedAt), uint64(d.FirstEnqueuedAt))
+		if w.version >= 3 {
+			w.raw16(d.First)
+		}
 	}
 	w.str(x.holds)
 	w.u32(x.holdsIn)
 	w.str(x.key)
 	w.str(x.sourceID)
+	if w.version < 3 {
+		return
+	}
+	w.bool(x.origin != nil)
+	if o := x.origin; o != nil {
+		w.raw16(o.First)
+		w.raw16(o.From)
+		w.u32(o.Replays)
+		w.bool(o.behind)
+	}
 }
 
 func (w *encoder) lane(l *lane) {
@@ -203,9 +217,10 @@ func writeSlab[T any](w *encoder, f *frozenSlab[T], used func(*T) bool, one func
 
 // decoder reads what encoder wrote; after an error everything is zero.
 type decoder struct {
-	in  *bufio.Reader
-	tmp [16]byte
-	err error
+	version uint8
+	in      *bufio.Reader
+	tmp     [16]byte
+	err     error
 }
 
 func newDecoder(in io.Reader) *decoder { return &decoder{in: bufio.NewReaderSize(in, flushAt)} }
@@ -254,7 +269,7 @@ func (r *decoder) fail(format string, args ...any) {
 func (r *decoder) str() string    { return string(r.bytes()) }
 func (r *decoder) handle() handle { return handle(r.u32()) }
 func (r *decoder) link() link     { return link{r.handle(), r.handle()} }
-func (r *decoder) list() list     { return list{r.handle(), r.handle(), r.u32()} }
+func (r *decoder) list() list     { return list{head: r.handle(), tail: r.handle(), n: r.u32()} }
 func (r *decoder) ref() event.Ref { return event.Ref{Index: r.u64(), Number: r.u32()} }
 
 func (r *decoder) queue(s *State) {
@@ -294,7 +309,7 @@ func (r *decoder) backlog(s *State) {
 		r.fail("backlog %d: queue %d is not there", number, owner)
 		return
 	}
-	b.lanes, b.byKind = map[string]handle{}, map[handle]*[event.MaxPriority + 1]list{}
+	b.index()
 	b.ordering, b.grave = event.Ordering(r.u8()), r.bool()
 	b.all, b.inFlight = r.list(), r.list()
 	for i := range b.byPrio {
@@ -326,9 +341,16 @@ func (r *decoder) extra(x *extra) {
 	if r.bool() {
 		d := &event.DeadView{Queue: r.str(), MessageID: r.raw16(), Reason: event.Reason(r.u8()), Attempts: r.u32(), ReplayCount: r.u32()}
 		d.FailedAt, d.FirstEnqueuedAt = int64(r.u64()), int64(r.u64())
+		d.First = d.MessageID // before version 3 nothing was ever brought back
+		if r.version >= 3 {
+			d.First = r.raw16()
+		}
 		x.dead = d
 	}
 	x.holds, x.holdsIn, x.key, x.sourceID = r.str(), r.u32(), r.str(), r.str()
+	if r.version >= 3 && r.bool() {
+		x.origin = &origin{OriginView: event.OriginView{First: r.raw16(), From: r.raw16(), Replays: r.u32()}, behind: r.bool()}
+	}
 }
 
 func (r *decoder) lane(l *lane) {

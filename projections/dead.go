@@ -33,6 +33,9 @@ func (s *State) bury(q *queue, g *grave) {
 	s.setCursor(b, 0)
 	g.backlog = b.number
 	b.grave = true
+	for name := range b.dead { // order does not matter: each for itself
+		s.forgetDied(name, b)
+	}
 	s.graves = append(s.graves, g)
 }
 
@@ -53,6 +56,7 @@ func (s *State) buryLane(b *backlog, h handle, g *grave) {
 	b.ready -= int64(l.ready)
 	b.scheduled -= int64(l.waiting.n - l.ready)
 	b.bytes -= l.bytes
+	b.buryDead(h)
 	b.queue.deadLettered += int64(l.waiting.n)
 	if g.to == "" {
 		b.queue.deadLettered -= int64(l.waiting.n)
@@ -116,11 +120,18 @@ func (s *State) deadLettered(e *event.Event) {
 	content, size, priority := s.contentOf(m), m.size, m.priority
 	dead := &event.DeadView{
 		Queue: b.queue.name, MessageID: m.id, Reason: e.Reason, Attempts: m.attempt,
-		FailedAt: s.clock, FirstEnqueuedAt: m.created(),
+		FailedAt: s.clock, FirstEnqueuedAt: m.created(), First: m.id,
 	}
+	sourceID := ""
 	if m.extra != 0 {
-		if was := s.extras.get(m.extra).dead; was != nil {
-			dead.FirstEnqueuedAt, dead.ReplayCount = was.FirstEnqueuedAt, was.ReplayCount
+		x := s.extras.get(m.extra)
+		sourceID = x.sourceID
+		switch {
+		case x.dead != nil:
+			dead.FirstEnqueuedAt, dead.ReplayCount = x.dead.FirstEnqueuedAt, x.dead.ReplayCount
+		case x.origin != nil:
+			dead.First, dead.ReplayCount = x.origin.First, x.origin.Replays
+			dead.FirstEnqueuedAt = event.ClockOf(dead.First)
 		}
 	}
 	if !s.buried(m) {
@@ -131,7 +142,8 @@ func (s *State) deadLettered(e *event.Event) {
 	n, d := s.add(e, to.backlog, key, kind)
 	d.size, d.priority = size, priority
 	x := s.extraOf(n)
-	x.content, x.dead = content, dead
+	x.content, x.dead, x.sourceID = content, dead, sourceID
+	s.listDead(to.backlog, n)
 	if e.HoldsKey {
 		x.holds, x.holdsIn = laneKey(b, key), b.queue.number
 		was, ok := b.queue.held[x.holds]

@@ -13,7 +13,7 @@ type lane struct {
 	backlog   uint32
 	refs      uint32 // messages of this lane, in whatever state
 	waiting   list
-	returned  handle // the last of those that came back to the front; they stand before all others, by id
+	placed    handle // the last that was put among those that did not come back (byOrder), 0 none. Invariant: none before it there comes after it in order
 	ready     uint32 // how many of waiting are ready (the others: a head that blocks until its time)
 	bytes     int64  // of waiting
 	leased    handle
@@ -98,48 +98,30 @@ func (s *State) relane(b *backlog, m *message) {
 	s.giveLane(b, old)
 }
 
-// intoLane puts a message into its partition, behind those that wait or before
-// them. Those that came back to the front keep their order by id.
-func (s *State) intoLane(b *backlog, h handle, front bool) {
+// intoLane puts a message into its partition. Those that came back to the front
+// keep their order (orderOf).
+func (s *State) intoLane(b *backlog, h handle, to where) {
 	m := s.messages.mut(h)
 	if s.lanes.get(m.lane).grave {
 		s.relane(b, m)
 	}
 	lh := m.lane
 	l := s.lanes.mut(lh)
-	at := handle(0)
-	if front {
-		m.returned = true
-		at = s.spotReturned(l, m)
-	}
-	insert[messageOrder](s, &l.waiting, h, at)
-	if front && (at == 0 || !s.messages.get(at).returned) {
-		l.returned = h
+	switch {
+	case to == inFront, to == byOrder && s.leads(&l.waiting, m, s.ahead):
+		insertReturned[messageOrder](s, &l.waiting, h, orderLink)
+	case to == byOrder:
+		insert[messageOrder](s, &l.waiting, h, s.spotOriginal(l, m))
+		l.placed = h
+	default:
+		insert[messageOrder](s, &l.waiting, h, 0)
 	}
 	l.bytes += int64(m.size)
 	if m.state == event.StateReady {
 		l.ready++
 	}
+	s.countDead(b, h, lh, 1)
 	s.refresh(b, lh)
-}
-
-// spotReturned finds the message before which one that comes back belongs. It
-// looks from both ends in turn: what is released belongs to the front, and what
-// comes due does so mostly in the order of ids, however many came before it.
-func (s *State) spotReturned(l *lane, m *message) handle {
-	at, back := l.waiting.head, l.returned
-	for at != 0 {
-		o := s.messages.get(at)
-		if !o.returned || o.id.Compare(m.id) > 0 {
-			break
-		}
-		at = o.order.next
-		if o = s.messages.get(back); o.id.Compare(m.id) < 0 {
-			return o.order.next
-		}
-		back = o.order.prev
-	}
-	return at
 }
 
 func (s *State) outOfLane(b *backlog, h handle) {
@@ -147,9 +129,10 @@ func (s *State) outOfLane(b *backlog, h handle) {
 	m.returned = false
 	lh := m.lane
 	l := s.lanes.mut(lh)
-	if l.returned == h {
-		l.returned = m.order.prev
+	if l.placed == h {
+		l.placed = 0
 	}
+	s.countDead(b, h, lh, -1)
 	remove[messageOrder](s, &l.waiting, h)
 	l.bytes -= int64(m.size)
 	if m.state == event.StateReady {

@@ -7,6 +7,7 @@ type link struct{ prev, next handle }
 type list struct {
 	head, tail handle
 	n          uint32
+	front      handle // of messages that wait: the last of those that came back to the front (message.returned)
 }
 
 // links finds the link of an element, to be written.
@@ -18,6 +19,7 @@ type (
 	messageOrder struct{} // a partition's messages, or an unordered queue's ready ones of one priority
 	messageKind  struct{} // an unordered queue's ready ones of one priority and kind
 	messageAll   struct{} // all of a backlog, by id
+	deadOrder    struct{} // those of a backlog that died in one queue, by id
 	laneOrder    struct{} // partitions whose head can be leased, of one priority
 	laneKind     struct{} // the same, of one priority and kind
 )
@@ -25,8 +27,11 @@ type (
 func (messageOrder) link(s *State, h handle) *link { return &s.messages.mut(h).order }
 func (messageKind) link(s *State, h handle) *link  { return &s.messages.mut(h).kindOrder }
 func (messageAll) link(s *State, h handle) *link   { return &s.messages.mut(h).all }
-func (laneOrder) link(s *State, h handle) *link    { return &s.lanes.mut(h).order }
-func (laneKind) link(s *State, h handle) *link     { return &s.lanes.mut(h).kindOrder }
+func (deadOrder) link(s *State, h handle) *link {
+	return &s.extras.mut(s.messages.get(h).extra).deadOrder
+}
+func (laneOrder) link(s *State, h handle) *link { return &s.lanes.mut(h).order }
+func (laneKind) link(s *State, h handle) *link  { return &s.lanes.mut(h).kindOrder }
 
 // insert puts h before at, or at the end if at is 0.
 func insert[L links](s *State, l *list, h, at handle) {
@@ -65,6 +70,9 @@ func remove[L links](s *State, l *list, h handle) {
 		k.link(s, me.next).prev = me.prev
 	} else {
 		l.tail = me.prev
+	}
+	if l.front == h {
+		l.front = me.prev // those that came back stand before all others
 	}
 	*me = link{}
 	l.n--

@@ -25,7 +25,7 @@ type message struct {
 	state     event.State
 	priority  uint8
 	place     event.Place // where it goes when due
-	returned  bool        // it came back to the front of its partition: stays before those that have not
+	returned  bool        // it came back to the front: stays before those that have not, by orderOf
 }
 
 // extra is what few messages need.
@@ -35,10 +35,19 @@ type extra struct {
 	expires  int64           // end of its ttl, 0 never
 	content  event.Ref       // where its payload lies, if not in its own event
 	dead     *event.DeadView // where a dead message came from; never changed once set
+	origin   *origin         // of one that was brought back; never changed once set
 	holds    string          // the key that it holds in queue holdsIn
 	holdsIn  uint32          // 0: holds nothing
 	key      string          // of a fifo queue's message, whose lane has none
 	sourceID string
+
+	deadOrder link // of a dead one, in its deadList
+}
+
+// origin is where a message that was brought back came from.
+type origin struct {
+	event.OriginView
+	behind bool // it came behind those that waited: its place is its own id's, not that of its first one
 }
 
 // lease is the current lease of a message.
@@ -121,7 +130,18 @@ func (s *State) add(e *event.Event, b *backlog, key, kind string) (handle, *mess
 
 // arrive lets a new message wait: until its due time, or at once.
 func (s *State) arrive(h handle, due int64) {
-	m := s.messages.mut(h)
+	s.count(h)
+	if due > s.clock {
+		s.schedule(h, due, event.PlaceTail)
+	} else {
+		s.ready(h, event.PlaceTail)
+	}
+	s.close(h)
+}
+
+// count takes up a new message in what is counted of its backlog and of the log.
+func (s *State) count(h handle) {
+	m := s.messages.get(h)
 	b := s.backlogs[m.backlog]
 	b.bytes += int64(m.size)
 	s.contents[bucket(s.contentOf(m).Index)]++
@@ -129,12 +149,6 @@ func (s *State) arrive(h handle, due int64) {
 		s.setCursor(b, h)
 	}
 	s.armExpiry(h)
-	if due > s.clock {
-		s.schedule(h, due, event.PlaceTail)
-	} else {
-		s.ready(h, event.PlaceTail)
-	}
-	s.close(h)
 }
 
 // schedule lets a message wait until due and then take its place. A blocking
@@ -145,7 +159,7 @@ func (s *State) schedule(h handle, due int64, place event.Place) {
 	m.state, m.due, m.place = event.StateScheduled, due, place
 	b.scheduled++
 	if place == event.PlaceBlock {
-		s.intoLane(b, h, true)
+		s.intoLane(b, h, inFront)
 	}
 	s.waiting.push(s, timer{at: due, h: h, kind: timerWait})
 }
@@ -175,59 +189,29 @@ func (s *State) becomeReady(h handle) {
 // ready puts a message among those that can be leased, or into its partition.
 func (s *State) ready(h handle, place event.Place) {
 	m := s.messages.mut(h)
-	b := s.backlogs[m.backlog]
-	front := place == event.PlaceHead || place == event.PlaceBlock
-	if m.state != event.StateScheduled && (m.state != event.StateLeased || !front) {
+	to := behind
+	if place == event.PlaceHead || place == event.PlaceBlock {
+		to = inFront
+	}
+	if m.state != event.StateScheduled && (m.state != event.StateLeased || to != inFront) {
 		m.due = s.clock // available from now on; one that was due, or is released, keeps its time
 	}
-	m.state, m.place = event.StateReady, place
+	m.place = place
+	s.stand(h, to)
+}
+
+// stand makes a message ready, at its place among those that wait.
+func (s *State) stand(h handle, to where) {
+	m := s.messages.mut(h)
+	b := s.backlogs[m.backlog]
+	m.state = event.StateReady
 	b.ready++
-	if b.ordering != event.Unordered {
-		s.intoLane(b, h, front)
-		return
+	switch {
+	case b.ordering != event.Unordered:
+		s.intoLane(b, h, to)
+	case !b.grave:
+		s.intoReady(b, h, to)
 	}
-	if b.grave {
-		return
-	}
-	lists, kinds := b.ready1(m.priority), (*list)(nil)
-	if m.kind != 0 {
-		kinds = &b.kindLists(m.kind)[m.priority]
-	}
-	before, beforeKind := handle(0), handle(0) // at the end
-	if front {
-		before = s.spot(lists, m, func(o *message) handle { return o.order.next })
-		if kinds != nil {
-			beforeKind = s.spot(kinds, m, func(o *message) handle { return o.kindOrder.next })
-		}
-	}
-	insert[messageOrder](s, lists, h, before)
-	if kinds != nil {
-		insert[messageKind](s, kinds, h, beforeKind)
-	}
-	s.touch(b.queue)
-}
-
-// nearFront bounds the search for the place of a released message: it was at
-// the front when it was leased. A call can release MaxBatch in a row.
-const nearFront = 1024
-
-// spot finds the message of a list before which m belongs by (availability,
-// id); next is the list's link.
-func (s *State) spot(l *list, m *message, next func(*message) handle) handle {
-	at := l.head
-	for i := 0; i < nearFront && at != 0; i++ {
-		o := s.messages.get(at)
-		if later(o, m) {
-			break
-		}
-		at = next(o)
-	}
-	return at
-}
-
-// later reports whether o became available after m.
-func later(o, m *message) bool {
-	return o.due > m.due || (o.due == m.due && o.id.Compare(m.id) > 0)
 }
 
 // unready takes a ready or scheduled message out of wherever it waits.
@@ -255,6 +239,7 @@ func (s *State) unready(h handle) {
 			remove[messageKind](s, &b.kindLists(m.kind)[m.priority], h)
 			b.dropKind(m.kind)
 		}
+		m.returned = false
 	}
 }
 
@@ -268,6 +253,9 @@ func (s *State) drop(h handle) {
 	s.uncount(s.contentOf(m).Index)
 	if m.extra != 0 {
 		x := s.extras.get(m.extra)
+		if x.dead != nil {
+			s.unlistDead(b, h)
+		}
 		if x.timer != 0 {
 			s.deadlines.removeAt(s, int(x.timer)-1)
 		}

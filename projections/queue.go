@@ -40,6 +40,7 @@ type backlog struct {
 	all      list
 	inFlight list // the leased ones, in the order of their leases
 	lanes    map[string]handle
+	dead     map[string]*deadList    // by the queue in which they died
 	byPrio   [event.MaxPriority]list // ready messages (unordered) or lanes
 	byKind   map[handle]*[event.MaxPriority + 1]list
 	cursor   handle // Invariant: all before it in all were looked at for their age: they are leased, or have a timer of their own
@@ -75,9 +76,16 @@ func (b *backlog) dropKind(kind handle) {
 
 func (s *State) newBacklog(q *queue) *backlog {
 	s.next++
-	b := &backlog{number: s.next, queue: q, ordering: q.policy.Ordering, lanes: map[string]handle{}, byKind: map[handle]*[event.MaxPriority + 1]list{}}
+	b := &backlog{number: s.next, queue: q, ordering: q.policy.Ordering}
+	b.index()
 	s.backlogs[b.number] = b
 	return b
+}
+
+// index makes what a written state leaves out.
+func (b *backlog) index() {
+	b.lanes, b.byKind = map[string]handle{}, map[handle]*[event.MaxPriority + 1]list{}
+	b.dead = map[string]*deadList{}
 }
 
 func (s *State) queueCreated(e *event.Event) {
@@ -188,6 +196,10 @@ func (s *State) moveLeased(old, b *backlog) {
 	for _, h := range moved {
 		m := s.messages.mut(h)
 		key := s.keyOf(m)
+		if m.extra != 0 && s.extras.get(m.extra).dead != nil {
+			s.unlistDead(old, h)
+			s.listDead(b, h)
+		}
 		remove[messageOrder](s, &old.inFlight, h)
 		remove[messageAll](s, &old.all, h)
 		if m.lane != 0 {

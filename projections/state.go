@@ -21,13 +21,14 @@ type State struct {
 	clock int64  // Invariant: the maximum of the stamps so far; never goes back (I10)
 	rules uint16 // of deciding, in force. Invariant: only rises, and by an event (I19)
 
-	queues   map[string]*queue   // by name: those that can be used
-	numbers  map[uint32]*queue   // by number: also deleted ones that are not carried out yet
-	backlogs map[uint32]*backlog // by number
-	next     uint32              // last number given to a queue or a backlog
-	graves   []*grave            // decided to be gone, carried out in this order
-	users    map[string]int      // queues that name a queue as their dead-letter queue
-	webhooks map[string]*webhook // by name
+	queues   map[string]*queue     // by name: those that can be used
+	numbers  map[uint32]*queue     // by number: also deleted ones that are not carried out yet
+	backlogs map[uint32]*backlog   // by number
+	next     uint32                // last number given to a queue or a backlog
+	graves   []*grave              // decided to be gone, carried out in this order
+	users    map[string]int        // queues that name a queue as their dead-letter queue
+	died     map[string][]*backlog // where messages lie that died in the queue of this name. Invariant: those with a deadList of it that are not decided to be gone
+	webhooks map[string]*webhook   // by name
 
 	messages slab[message]
 	leases   slab[lease]
@@ -56,7 +57,7 @@ func New() *State {
 	s := &State{
 		rules:  1,
 		queues: map[string]*queue{}, numbers: map[uint32]*queue{}, backlogs: map[uint32]*backlog{}, users: map[string]int{},
-		webhooks: map[string]*webhook{}, contents: map[uint64]int64{},
+		webhooks: map[string]*webhook{}, died: map[string][]*backlog{}, contents: map[uint64]int64{},
 	}
 	s.kinds.byName = map[string]handle{}
 	s.dedup, s.answers = newTable(), newTable()
@@ -128,6 +129,8 @@ func (s *State) Apply(e *event.Event) {
 		s.left(e)
 	case event.DeadLettered:
 		s.deadLettered(e)
+	case event.Replayed:
+		s.replayed(e)
 	case event.AnswerKept:
 		s.answerKept(e)
 	case event.ContentCarried:

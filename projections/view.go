@@ -99,7 +99,11 @@ func (s *State) viewMessage(h handle) event.MessageView {
 		v.Lease, v.LeaseExpiresAt = l.id, l.expires
 	}
 	if m.extra != 0 {
-		v.Dead = s.extras.get(m.extra).dead
+		x := s.extras.get(m.extra)
+		v.Dead, v.SourceID = x.dead, x.sourceID
+		if x.origin != nil {
+			v.Origin = &x.origin.OriginView
+		}
 	}
 	switch {
 	case s.buried(m):
@@ -217,7 +221,7 @@ func (s *State) Next(name string, kinds []string) (event.MessageView, bool) {
 				continue
 			}
 			h := s.headMessage(b, lists[prio].head)
-			if h != 0 && (best == 0 || later(s.messages.get(best), s.messages.get(h))) {
+			if h != 0 && (best == 0 || s.after(b, best, h)) {
 				best = h
 			}
 		}
@@ -226,6 +230,14 @@ func (s *State) Next(name string, kinds []string) (event.MessageView, bool) {
 		}
 	}
 	return event.MessageView{}, false
+}
+
+// after reports whether a message that can be leased comes after another one.
+func (s *State) after(b *backlog, o, h handle) bool {
+	if b.ordering == event.Unordered {
+		return s.behindIt(s.messages.get(o), s.messages.get(h))
+	}
+	return later(s.messages.get(o), s.messages.get(h))
 }
 
 // headMessage turns an element of a ready list into its message.

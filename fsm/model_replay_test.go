@@ -1,0 +1,298 @@
+package fsm
+
+import (
+	"slices"
+
+	"github.com/qlogd/qlogd/internal/event"
+	"pgregory.net/rapid"
+)
+
+// What the naive model says of dead letters.
+
+// order is the id by which a message keeps its place.
+func (m *mmessage) order() event.ID {
+	if m.origin != nil && !m.behind {
+		return m.origin.First
+	}
+	return m.id
+}
+
+// find looks for a live message everywhere.
+func (w *model) find(id event.ID) *mmessage {
+	for _, q := range w.queues {
+		for _, m := range q.all {
+			if m.id == id {
+				return m
+			}
+		}
+	}
+	return nil
+}
+
+// died lists what died in a queue, by id.
+func (w *model) died(queue string) (out []*mmessage) {
+	for _, q := range w.queues {
+		for _, m := range q.all {
+			if m.from != nil && m.from.Queue == queue {
+				out = append(out, m)
+			}
+		}
+	}
+	slices.SortFunc(out, func(a, b *mmessage) int { return a.id.Compare(b.id) })
+	return out
+}
+
+// corpses finds what a replay or a purge takes; ok is false where the whole was
+// refused.
+func (w *model) corpses(queue string, ids []event.ID, strict bool, most uint32, got event.Result) (take []*mmessage, codes []string, ok bool) {
+	for _, id := range ids {
+		if m := w.find(id); m != nil && m.over(w.clock) {
+			w.die(m, event.ReasonExpired, event.ID{})
+		}
+	}
+	for i, id := range ids {
+		m, code := w.find(id), ""
+		twice := slices.Contains(ids[:i], id)
+		switch {
+		case twice && strict:
+			w.problem(got, event.CodeInvalidArgument, i)
+			return nil, nil, false
+		case (m == nil || m.from == nil || m.from.Queue != queue) && strict:
+			w.problem(got, event.CodeMessageNotFound, i)
+			return nil, nil, false
+		case m == nil || m.from == nil || m.from.Queue != queue || twice:
+			m, code = nil, event.SkipGone
+		case m.state == event.StateLeased:
+			m, code = nil, event.SkipLeased
+		case most > 0 && m.from.ReplayCount >= most:
+			m, code = nil, event.SkipMaxReplays
+		}
+		take, codes = append(take, m), append(codes, code)
+	}
+	return take, codes, true
+}
+
+func (w *model) replay(c *event.Replay, got event.Result) {
+	w.t.Helper()
+	name := c.To
+	if name == "" {
+		name = c.Queue
+	}
+	to, ok := w.queues[name]
+	if !ok {
+		w.problem(got, event.CodeQueueNotFound, -1)
+		return
+	}
+	ids := make([]event.ID, len(c.Items))
+	for i := range c.Items {
+		ids[i] = c.Items[i].ID
+	}
+	if !c.Task.IsZero() {
+		w.moved(got, ids, slices.Repeat([]string{event.SkipTask}, len(ids)), make([]event.ID, len(ids)))
+		return
+	}
+	take, codes, ok := w.corpses(c.Queue, ids, c.Strict, c.MaxReplays, got)
+	if !ok {
+		return
+	}
+	depth, bytes, more := int64(0), int64(0), int64(0)
+	for _, m := range to.all {
+		bytes += int64(m.size)
+		depth++
+	}
+	was := bytes
+	for i, m := range take {
+		if m == nil {
+			continue
+		}
+		size := m.size
+		if c.Items[i].Edited {
+			size = c.Items[i].Size
+		}
+		bytes += int64(size)
+		if m.q == to {
+			bytes -= int64(m.size)
+			continue
+		}
+		more++
+	}
+	if p := to.policy; p.MaxDepth > 0 && more > 0 && depth+more > p.MaxDepth || p.MaxBytes > 0 && bytes > was && bytes > p.MaxBytes {
+		w.problem(got, event.CodeQueueFull, -1)
+		return
+	}
+	order := c.Order
+	if order == event.OrderDefault {
+		if order = event.OrderOriginal; to.policy.Ordering == event.Unordered {
+			order = event.OrderAppend
+		}
+	}
+	var turns []int
+	for i := range take {
+		if take[i] != nil {
+			turns = append(turns, i)
+		}
+	}
+	if order != event.OrderAppend {
+		slices.SortFunc(turns, func(a, b int) int {
+			if c := take[a].from.First.Compare(take[b].from.First); c != 0 {
+				return c
+			}
+			return take[a].id.Compare(take[b].id)
+		})
+	}
+	news := make([]event.ID, len(ids))
+	for _, i := range turns {
+		m, it := take[i], &c.Items[i]
+		e := w.emit(event.Event{Type: event.Replayed, Subject: m.id, Queue: m.q.name, ToQueue: name})
+		if e.DiedIn != c.Queue || e.Order != order || e.Edited != it.Edited || e.Edited && e.Size != it.Size {
+			w.fatal("replayed as %+v", e)
+		}
+		news[i] = e.ID
+		m.q.replayed++
+		w.leaves(m)
+		n := &mmessage{
+			q: to, id: e.ID, key: m.key, kind: m.kind, priority: m.priority, size: m.size, came: w.clock, available: w.clock, state: event.StateReady,
+			origin: &event.OriginView{First: m.from.First, From: m.id, Replays: m.from.ReplayCount + 1}, behind: order == event.OrderAppend,
+		}
+		if it.Edited {
+			n.size = it.Size
+		}
+		to.replayedIn++
+		to.all = append(to.all, n)
+		w.replayedTo(n, order)
+		w.resolve(m)
+	}
+	w.moved(got, ids, codes, news)
+}
+
+// replayedTo puts a replayed message in its place.
+func (w *model) replayedTo(m *mmessage, o event.Order) {
+	unordered := m.q.policy.Ordering == event.Unordered
+	switch {
+	case o == event.OrderAppend && !unordered:
+		m.q.lanes[m.lane()] = append(m.q.lanes[m.lane()], m)
+	case o == event.OrderHead && !unordered:
+		w.front(m)
+	case o == event.OrderHead:
+		m.returned = true
+	case o == event.OrderOriginal && unordered:
+		// Before all others where it was available before all others.
+		m.available = event.ClockOf(m.origin.First)
+		m.returned = true
+		for _, r := range m.q.all {
+			if r == m || r.state != event.StateReady || r.priority != m.priority {
+				continue
+			}
+			if r.returned && m.order().Compare(r.order()) < 0 {
+				m.returned = true
+				return
+			}
+			if !r.returned && r.available <= m.available {
+				m.returned = false
+			}
+		}
+	case o == event.OrderOriginal:
+		l := m.q.lanes[m.lane()]
+		i := slices.IndexFunc(l, func(r *mmessage) bool { return m.order().Compare(r.order()) < 0 })
+		if i < 0 {
+			i = len(l)
+		}
+		m.returned = !slices.ContainsFunc(l[:i], func(r *mmessage) bool { return !r.returned })
+		m.q.lanes[m.lane()] = slices.Insert(slices.Clone(l), i, m)
+	}
+}
+
+func (w *model) purgeDead(c *event.PurgeDead, got event.Result) {
+	w.t.Helper()
+	if !c.Task.IsZero() {
+		w.moved(got, c.IDs, slices.Repeat([]string{event.SkipTask}, len(c.IDs)), make([]event.ID, len(c.IDs)))
+		return
+	}
+	take, codes, ok := w.corpses(c.Queue, c.IDs, c.Strict, 0, got)
+	if !ok {
+		return
+	}
+	for _, m := range take {
+		if m == nil {
+			continue
+		}
+		e := w.emit(event.Event{Type: event.Discarded, Subject: m.id, Queue: m.q.name, Reason: event.ReasonPurged, Attempt: m.attempt})
+		if e.DiedIn != c.Queue {
+			w.fatal("purged as %+v", e)
+		}
+		w.leaves(m)
+		w.resolve(m)
+		m.q.discarded++
+	}
+	w.moved(got, c.IDs, codes, make([]event.ID, len(c.IDs)))
+}
+
+// moved holds an answer against what should be in it.
+func (w *model) moved(got event.Result, ids []event.ID, codes []string, news []event.ID) {
+	w.t.Helper()
+	var want []event.Moved
+	done := int64(0)
+	for i := range ids {
+		want = append(want, event.Moved{ID: ids[i], To: news[i], Code: codes[i]})
+		if codes[i] == "" {
+			done++
+		}
+	}
+	if got.Problem != nil || !slices.Equal(got.Moved, want) || got.Count != done {
+		w.fatal("moved %+v (%d), the machine says %+v (%d, %v)", want, done, got.Moved, got.Count, got.Problem)
+	}
+}
+
+// endDead holds the dead letters of each queue, also of those that are gone,
+// against the machine's.
+func (w *model) endDead(b *bench) {
+	w.t.Helper()
+	for _, name := range []string{"a", "b", "c", "dlq", "none"} {
+		want := w.died(name)
+		got, more := b.m.Dead(name, event.DeadFilter{})
+		if len(got) != len(want) || more || b.m.DeadCount(name) != int64(len(want)) {
+			w.fatal("%d died in %q, the machine says %d and counts %d", len(want), name, len(got), b.m.DeadCount(name))
+		}
+		for i := range got {
+			if got[i].ID != want[i].id {
+				w.fatal("%s is dead letter %d of %q, the machine says %s", want[i].id, i, name, got[i].ID)
+			}
+		}
+	}
+}
+
+// dead draws ids of dead letters, some of them wrong.
+func (c *chaos) dead(queue string) (out []event.ID) {
+	ms, _ := c.m.Dead(queue, event.DeadFilter{})
+	for range rapid.IntRange(1, 5).Draw(c.t, "n") {
+		switch {
+		case len(ms) > 0 && rapid.IntRange(0, 7).Draw(c.t, "right") > 0:
+			out = append(out, draw(c, "dead", ms...).ID)
+		case len(c.ids) > 0:
+			out = append(out, c.ids[max(0, len(c.ids)-1-rapid.IntRange(0, 20).Draw(c.t, "id"))])
+		}
+	}
+	return out
+}
+
+func (c *chaos) replay() *event.Replay {
+	r := &event.Replay{
+		Queue: draw(c, "queue", "a", "a", "a", "b", "b", "c", "dlq"), To: draw(c, "to", "", "", "", "b", "c", "dlq", "none"),
+		Order:      draw(c, "order", event.OrderDefault, event.OrderOriginal, event.OrderOriginal, event.OrderAppend, event.OrderHead),
+		MaxReplays: draw[uint32](c, "most", 0, 0, 1, 2), Strict: draw(c, "strict", false, false, true),
+	}
+	for _, id := range c.dead(r.Queue) {
+		it := event.ReplayItem{ID: id}
+		if draw(c, "edited", false, false, true) {
+			it.Edited, it.Size, it.Content = true, 2, event.EncodeContent(&event.Content{Payload: []byte("ed")})
+		}
+		r.Items = append(r.Items, it)
+	}
+	return r
+}
+
+func (c *chaos) purgeDead() *event.PurgeDead {
+	p := &event.PurgeDead{Queue: draw(c, "queue", "a", "a", "b", "c", "dlq"), Strict: draw(c, "strict", false, false, true)}
+	p.IDs = c.dead(p.Queue)
+	return p
+}

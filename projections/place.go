@@ -1,0 +1,198 @@
+package projections
+
+import "github.com/qlogd/qlogd/internal/event"
+
+// where is the place that a message takes among those that wait.
+type where uint8
+
+const (
+	behind  where = iota // behind all
+	inFront              // before all that did not come back to the front, in the order of those that did
+	byOrder              // a replayed one: before the first that comes after it in the original order
+)
+
+// orderOf is the id by which a message keeps its place among others: that under
+// which it was first enqueued, if it was replayed to its place, else its own.
+func (s *State) orderOf(m *message) event.ID {
+	if m.extra != 0 {
+		if o := s.extras.get(m.extra).origin; o != nil && !o.behind {
+			return o.First
+		}
+	}
+	return m.id
+}
+
+// ahead reports whether m comes before o in the original order.
+func (s *State) ahead(m, o *message) bool {
+	if c := s.orderOf(m).Compare(s.orderOf(o)); c != 0 {
+		return c < 0
+	}
+	return m.id.Compare(o.id) < 0
+}
+
+// links of messages, to be read.
+func orderLink(m *message) link { return m.order }
+func kindLink(m *message) link  { return m.kindOrder }
+
+// others is the first of a list that did not come back to the front.
+func (s *State) others(l *list, of func(*message) link) handle {
+	if l.front == 0 {
+		return l.head
+	}
+	return of(s.messages.get(l.front)).next
+}
+
+// spotReturned finds the message before which one that comes back belongs. It
+// looks from both ends in turn: what is released belongs to the front, and what
+// comes due, or is replayed, does so mostly in order, however many came before it.
+func (s *State) spotReturned(l *list, m *message, of func(*message) link) handle {
+	at, back := l.head, l.front
+	for at != 0 {
+		o := s.messages.get(at)
+		if !o.returned || s.ahead(m, o) {
+			break
+		}
+		at = of(o).next
+		if o = s.messages.get(back); s.ahead(o, m) {
+			return of(o).next
+		}
+		back = of(o).prev
+	}
+	return at
+}
+
+// insertReturned puts a message among those that came back to the front.
+func insertReturned[L links](s *State, l *list, h handle, of func(*message) link) {
+	s.messages.mut(h).returned = true
+	at := s.spotReturned(l, s.messages.get(h), of)
+	insert[L](s, l, h, at)
+	if at == 0 || !s.messages.get(at).returned {
+		l.front = h
+	}
+}
+
+// leads reports whether a message that is replayed in the original order belongs
+// among those that came back to the front, or directly behind them: then it is
+// one of them, and what comes back later takes its place by it.
+func (s *State) leads(l *list, m *message, before func(m, o *message) bool) bool {
+	if l.front != 0 && s.ahead(m, s.messages.get(l.front)) {
+		return true
+	}
+	first := s.others(l, orderLink)
+	return first == 0 || before(m, s.messages.get(first))
+}
+
+// spotOriginal finds the message of a partition before which a replayed one
+// belongs: the first of the others that comes after it.
+func (s *State) spotOriginal(l *lane, m *message) handle {
+	at := s.others(&l.waiting, orderLink)
+	if l.placed != 0 {
+		if o := s.messages.get(l.placed); s.ahead(o, m) {
+			at = o.order.next
+		}
+	}
+	for at != 0 {
+		o := s.messages.get(at)
+		if s.ahead(m, o) {
+			break
+		}
+		at = o.order.next
+	}
+	return at
+}
+
+// intoReady puts a message among an unordered queue's ready ones.
+func (s *State) intoReady(b *backlog, h handle, to where) {
+	m := s.messages.get(h)
+	lists, kinds := b.ready1(m.priority), (*list)(nil)
+	if m.kind != 0 {
+		kinds = &b.kindLists(m.kind)[m.priority]
+	}
+	before, returned := handle(0), false // at the end
+	switch {
+	case to == inFront && s.orderOf(m) != m.id:
+		returned = true
+	case to == inFront:
+		before, _ = s.spot(lists, m, orderLink)
+	case to == byOrder:
+		var found bool
+		returned = s.leads(lists, m, func(m, o *message) bool { return later(o, m) })
+		if !returned {
+			before, found = s.spotBoth(lists, m, orderLink)
+			// Too deep to look for: then before all, but in order with the
+			// others that were replayed.
+			returned = !found
+		}
+	}
+	if returned {
+		insertReturned[messageOrder](s, lists, h, orderLink)
+		if kinds != nil {
+			insertReturned[messageKind](s, kinds, h, kindLink)
+		}
+	} else {
+		insert[messageOrder](s, lists, h, before)
+		if kinds != nil {
+			before = 0
+			switch to {
+			case inFront:
+				before, _ = s.spot(kinds, m, kindLink)
+			case byOrder:
+				before, _ = s.spotBoth(kinds, m, kindLink)
+			}
+			insert[messageKind](s, kinds, h, before)
+		}
+	}
+	s.touch(b.queue)
+}
+
+// nearFront bounds the search for the place of a released message: it was at
+// the front when it was leased. A call can release MaxBatch in a row.
+const nearFront = 1024
+
+// spot finds the message of a list before which m belongs by (availability,
+// id), 0 the end, among the first of those that did not come back to the front;
+// found says that it was not too deep for that.
+func (s *State) spot(l *list, m *message, of func(*message) link) (at handle, found bool) {
+	at = s.others(l, of)
+	for i := 0; i < nearFront && at != 0; i++ {
+		o := s.messages.get(at)
+		if later(o, m) {
+			return at, true
+		}
+		at = of(o).next
+	}
+	return at, at == 0
+}
+
+// spotBoth looks from the front, and then from the end.
+func (s *State) spotBoth(l *list, m *message, of func(*message) link) (at handle, found bool) {
+	if at, found = s.spot(l, m, of); found {
+		return at, true
+	}
+	back, at := l.tail, handle(0)
+	for range nearFront {
+		o := s.messages.get(back)
+		if o.returned || !later(o, m) {
+			return at, true
+		}
+		at, back = back, of(o).prev
+	}
+	return at, false
+}
+
+// behindIt reports whether o is leased after m in an unordered queue, both being
+// ready in it with the same priority.
+func (s *State) behindIt(o, m *message) bool {
+	switch {
+	case o.returned != m.returned:
+		return m.returned
+	case m.returned:
+		return s.ahead(m, o)
+	}
+	return later(o, m)
+}
+
+// later reports whether o became available after m.
+func later(o, m *message) bool {
+	return o.due > m.due || (o.due == m.due && o.id.Compare(m.id) > 0)
+}

@@ -1,0 +1,63 @@
+package projections
+
+import "github.com/qlogd/qlogd/internal/event"
+
+// replayed moves a dead message back to work: out of its dead-letter queue and
+// into a queue under a new id in one event (I11).
+func (s *State) replayed(e *event.Event) {
+	h := s.subject(e)
+	m := s.messages.get(h)
+	b := s.backlogs[m.backlog]
+	to, ok := s.queues[e.ToQueue]
+	if !ok {
+		s.impossible(e, "queue %q is not there", e.ToQueue)
+	}
+	if !s.diedIn(h, e.DiedIn) || s.buried(m) || m.state == event.StateLeased {
+		s.impossible(e, "message %s is %s, and not dead in %q", m.id, m.state, e.DiedIn)
+	}
+	was := *s.extras.get(m.extra)
+	key, kind := s.keyOf(m), s.kinds.name(m.kind)
+	content, size, priority := s.contentOf(m), m.size, m.priority
+	from := &origin{
+		OriginView: event.OriginView{First: was.dead.First, From: m.id, Replays: was.dead.ReplayCount + 1},
+		behind:     e.Order == event.OrderAppend,
+	}
+	s.extras.mut(m.extra).holdsIn = 0 // it takes its place first, and then its key goes on
+	b.queue.replayed++
+	s.leave(e, h)
+
+	n, r := s.add(e, to.backlog, key, kind)
+	r.size, r.priority = size, priority
+	x := s.extraOf(n)
+	x.origin, x.sourceID = from, was.sourceID
+	if e.Edited {
+		r.size = e.Size
+	} else {
+		x.content = content
+	}
+	to.replayedIn++
+	s.count(n)
+	s.take(n, e.Order)
+	s.close(n)
+	if was.holdsIn != 0 {
+		s.releaseKey(was.holdsIn, was.holds, from.From)
+	}
+}
+
+// take gives a replayed message its place. In an unordered queue the original
+// order is that of being available, as it was since its first enqueue.
+func (s *State) take(h handle, o event.Order) {
+	m := s.messages.mut(h)
+	m.due, m.place = s.clock, event.PlaceTail
+	to := behind
+	switch o {
+	case event.OrderOriginal:
+		to = byOrder
+		if s.backlogs[m.backlog].ordering == event.Unordered {
+			m.due = event.ClockOf(s.orderOf(m))
+		}
+	case event.OrderHead:
+		to = inFront
+	}
+	s.stand(h, to)
+}

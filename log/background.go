@@ -52,7 +52,8 @@ func (l *Log) soon(want chan<- struct{}, work func() error) error {
 	return nil
 }
 
-// buildSides writes the side files that sealed segments lack.
+// buildSides writes the side files that sealed segments lack, and then those anew
+// that an older program has written.
 func (l *Log) buildSides() error {
 	for {
 		more, err := l.buildOne()
@@ -70,18 +71,28 @@ func (l *Log) buildOne() (more bool, err error) {
 		return false, nil
 	}
 	var seg *segment
+	var old *sideIndex
 	l.mu.RLock()
-	for i := range len(l.segments) - 1 {
-		if l.segments[i].side == nil {
-			seg = l.segments[i]
+	for i := range max(len(l.segments)-1, 0) {
+		if s := l.segments[i]; s.side == nil {
+			seg, old = s, nil
 			break
+		} else if seg == nil && s.side.version < sideVersion && !s.side.stays {
+			seg, old = s, s.side
 		}
 	}
 	l.mu.RUnlock()
 	if seg == nil {
 		return false, nil
 	}
-	side, err := l.writeSide(seg)
+	b, err := l.sideBytes(seg, old)
+	if err != nil {
+		// It serves as it is: an older one is no reason to stop.
+		l.logger.Warn("side file of an older version is not made anew", "file", old.name, "error", err)
+		old.stays = true
+		return true, nil
+	}
+	side, err := l.writeSide(seg, b)
 	if err != nil {
 		err = fmt.Errorf("write side file of segment %s: %w", seg.name, err)
 		l.fail(err)
@@ -93,13 +104,59 @@ func (l *Log) buildOne() (more bool, err error) {
 	return true, nil
 }
 
-func (l *Log) writeSide(seg *segment) (*sideIndex, error) {
+// sideBytes returns a segment's side file: of its index in memory, which can't
+// fail, or of an older one.
+func (l *Log) sideBytes(seg *segment, old *sideIndex) ([]byte, error) {
+	if old != nil {
+		return l.remade(seg, old)
+	}
+	return encodeSide(seg, seg.mem), nil // a sealed segment does not change any more
+}
+
+func (l *Log) writeSide(seg *segment, b []byte) (*sideIndex, error) {
 	name := sideName(seg.header.first)
-	b := encodeSide(seg, seg.mem) // a sealed segment does not change any more
 	if err := vfs.WriteFile(l.fs, path.Join(l.dir, name), b); err != nil {
 		return nil, err
 	}
+	if err := l.files.drop(name); err != nil { // whoever reads an older one reads on
+		return nil, err
+	}
 	return l.openSide(name)
+}
+
+// remade returns the side file of which an older version is there. Its tables are
+// the same, so they need not be made of the segment again, if they are whole.
+func (l *Log) remade(seg *segment, old *sideIndex) ([]byte, error) {
+	f, done, err := l.files.borrow(old.name)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	size, err := f.Size()
+	if err != nil {
+		return nil, err
+	}
+	b := make([]byte, size)
+	if _, err := readFull(f, b, 0); err != nil {
+		return nil, err
+	}
+	hashes, err := old.hashes()
+	if _, ok := errors.AsType[*CorruptionError](err); ok {
+		mem, s, err := l.scanSealed(seg)
+		if err != nil {
+			return nil, err
+		}
+		if s.last != seg.last || s.chain != seg.chain {
+			return nil, &CorruptionError{Segment: seg.name, Offset: s.off, LastGood: s.last, Reason: "the next segment continues another block"}
+		}
+		return encodeSide(seg, mem), nil
+	} else if err != nil {
+		return nil, err
+	}
+	h := old.sideHeader
+	h.version = sideVersion
+	h.put(b)
+	return appendFilters(b, hashes), nil
 }
 
 // openSide loads a side file.

@@ -2,6 +2,7 @@ package log
 
 import (
 	"crypto/sha256"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -120,6 +121,49 @@ func BenchmarkLast(b *testing.B) {
 			}
 		}
 	})
+}
+
+// BenchmarkLookUp looks keys up in a log of many segments: with filters it costs
+// what has the key, and a question to each filter in memory.
+func BenchmarkLookUp(b *testing.B) {
+	for _, segments := range []int{16, 160, 1600} {
+		l, err := Open(Options{FS: vfs.OS{}, Dir: b.TempDir() + "/log", SegmentSize: 16 << 10, inline: true})
+		must(b, err)
+		index := uint64(0)
+		for len(l.Segments()) <= segments {
+			index++
+			rs := make([]Record, 8)
+			for n := range rs {
+				rs[n] = Record{Header: kilobyte[:80], Subject: key("%d %d", index, n)}
+			}
+			must(b, l.Append(block(index, rs...)))
+		}
+		for _, name := range []string{"filters", "pages"} {
+			if name == "pages" {
+				for _, seg := range l.segments[:segments] {
+					seg.side.filters = [3]sideFilter{} // as of version 1
+				}
+			}
+			b.Run(fmt.Sprintf("segments=%d/%s/oldest", segments, name), func(b *testing.B) {
+				for b.Loop() {
+					if _, ok, err := l.Last(key("%d %d", 1, 3)); !ok || err != nil {
+						b.Fatal(ok, err)
+					}
+				}
+			})
+			b.Run(fmt.Sprintf("segments=%d/%s/missing", segments, name), func(b *testing.B) {
+				for i := 0; b.Loop(); i++ {
+					if _, ok, err := l.FindAlias(key("no %d", i), 0); ok || err != nil {
+						b.Fatal(ok, err)
+					}
+					if _, ok, err := l.Last(key("no %d", i)); ok || err != nil {
+						b.Fatal(ok, err)
+					}
+				}
+			})
+		}
+		must(b, l.Close())
+	}
 }
 
 // BenchmarkRead reads a log in order, checking everything but digests.

@@ -199,7 +199,7 @@ func (l *Log) checkErasure(e erasure) error {
 
 func encodeErasures(list []erasure) []byte {
 	b := make([]byte, preambleSize, preambleSize+len(list)*eraseSize+4)
-	putPreamble(b, eraseMagic)
+	putPreamble(b, eraseMagic, formatVersion)
 	for _, e := range list {
 		b = le.AppendUint64(b, e.first)
 		b = le.AppendUint32(b, uint32(e.off))
@@ -220,7 +220,7 @@ func readErasures(fsys vfs.FS, dir string) ([]erasure, error) {
 	if len(b) < preambleSize+4 || (len(b)-preambleSize-4)%eraseSize != 0 {
 		return nil, wrong("wrong length")
 	}
-	if err := checkPreamble(b, eraseMagic, eraseList); err != nil {
+	if err := checkPreamble(b, eraseMagic, eraseList, formatVersion); err != nil {
 		if _, ok := errors.AsType[*VersionError](err); ok {
 			return nil, err
 		}

@@ -28,7 +28,8 @@ func (l *Log) FindAlias(alias [16]byte, from uint64) (Ref, bool, error) {
 }
 
 // newest asks the segments, newest first: the index in memory, or the side
-// file, which costs one read for a segment that does not have the key.
+// file. Its filter, in memory too, says no for most segments that do not have
+// the key, so what is read are those that have it (and one in 256 others).
 func (l *Log) newest(table int, key [16]byte, from uint64) (Ref, bool, error) {
 	if key == [16]byte{} {
 		return Ref{}, false, nil
@@ -73,6 +74,9 @@ func (l *Log) newest(table int, key [16]byte, from uint64) (Ref, bool, error) {
 func (l *Log) newestInSide(seg *segment, table int, key [16]byte) (ref Ref, ok bool, err error) {
 	_, side, err := l.indexOf(seg)
 	if err != nil || side == nil || side.counts[table] == 0 {
+		return Ref{}, false, err
+	}
+	if may, err := side.may(table, keyHash(key)); err != nil || !may {
 		return Ref{}, false, err
 	}
 	entries, err := side.find(table, key)

@@ -63,9 +63,12 @@ import (
 	"hash/crc32"
 )
 
-// formatVersion is the newest version of segments, side files and erasure
-// lists that this program knows, and the one it writes.
-const formatVersion = 1
+// formatVersion is the newest version of segments and erasure lists that this
+// program knows, and the one it writes; sideVersion that of side files.
+const (
+	formatVersion = 1
+	sideVersion   = 2
+)
 
 const (
 	segmentMagic  = "qlogdseg"
@@ -105,15 +108,15 @@ func saltedCRC(salt uint32, b []byte) uint32 {
 }
 
 // putPreamble writes the 16 bytes that begin every file of the log.
-func putPreamble(b []byte, magic string) {
+func putPreamble(b []byte, magic string, version uint32) {
 	copy(b, magic)
-	le.PutUint32(b[8:], formatVersion)
+	le.PutUint32(b[8:], version)
 	le.PutUint32(b[12:], crc(b[:12]))
 }
 
 // checkPreamble returns what is wrong with a file's first 16 bytes: a
 // *VersionError for a newer version, or some other error.
-func checkPreamble(b []byte, magic, file string) error {
+func checkPreamble(b []byte, magic, file string, known uint32) error {
 	switch {
 	case string(b[:8]) != magic:
 		return fmt.Errorf("wrong magic")
@@ -121,8 +124,8 @@ func checkPreamble(b []byte, magic, file string) error {
 		return fmt.Errorf("wrong checksum of the version")
 	}
 	switch v := le.Uint32(b[8:]); {
-	case v > formatVersion:
-		return &VersionError{File: file, Version: v, Known: formatVersion}
+	case v > known:
+		return &VersionError{File: file, Version: v, Known: known}
 	case v == 0:
 		return fmt.Errorf("format version 0")
 	}
@@ -139,7 +142,7 @@ type segmentHeader struct {
 
 // put writes the header and returns the segment's salt.
 func (h *segmentHeader) put(b []byte) (salt uint32) {
-	putPreamble(b, segmentMagic)
+	putPreamble(b, segmentMagic, formatVersion)
 	le.PutUint64(b[16:], uint64(h.segSize))
 	le.PutUint64(b[24:], h.first)
 	le.PutUint64(b[32:], h.prevIndex)
@@ -153,7 +156,7 @@ func (h *segmentHeader) put(b []byte) (salt uint32) {
 
 // parseSegmentHeader reads headerSize bytes.
 func parseSegmentHeader(b []byte, file string) (h segmentHeader, salt uint32, err error) {
-	if err := checkPreamble(b, segmentMagic, file); err != nil {
+	if err := checkPreamble(b, segmentMagic, file, formatVersion); err != nil {
 		return h, 0, err
 	}
 	salt = le.Uint32(b[84:])

@@ -159,6 +159,7 @@ func FuzzReadSegment(f *testing.F) {
 // contents to be erased, and goes on from there.
 func FuzzOpen(f *testing.F) {
 	f.Add(golden(f, "v1.seg"), golden(f, "v1.idx"), golden(f, "v1-second.seg"), golden(f, "v1.list"), uint8(1), uint8(0))
+	f.Add(golden(f, "v1.seg"), golden(f, "v2.idx"), golden(f, "v1-second.seg"), golden(f, "v1.list"), uint8(1), uint8(0))
 	f.Add(golden(f, "v1.seg"), []byte{}, golden(f, "v1-second.seg")[:300], []byte{}, uint8(1), uint8(0))
 	f.Add(golden(f, "v1.seg"), golden(f, "v1.idx"), make([]byte, 556), []byte{}, uint8(6), uint8(5))
 	f.Add(golden(f, "v1.seg"), golden(f, "v1.idx"), []byte{}, []byte{}, uint8(0), uint8(9))
@@ -207,6 +208,7 @@ func FuzzOpen(f *testing.F) {
 // FuzzSideFile looks things up in any bytes as a side file.
 func FuzzSideFile(f *testing.F) {
 	f.Add(golden(f, "v1.idx"))
+	f.Add(golden(f, "v2.idx"))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		disk := fuzzDisk(t, map[string][]byte{
 			segmentName(1): golden(t, "v1.seg"), segmentName(6): golden(t, "v1-second.seg"), sideName(1): b,

@@ -204,7 +204,7 @@ func loadHeader(f io.ReaderAt, size int64, seg *segment) error {
 	wrong := func(reason string) error { return &CorruptionError{Segment: seg.name, Reason: reason} }
 	if len(b) >= preambleSize {
 		// Before anything else: a newer version may look different behind this.
-		if err := checkPreamble(b, segmentMagic, seg.name); err != nil {
+		if err := checkPreamble(b, segmentMagic, seg.name, formatVersion); err != nil {
 			if _, ok := errors.AsType[*VersionError](err); ok {
 				return err
 			}

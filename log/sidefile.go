@@ -1,13 +1,13 @@
 package log
 
-// The bytes of a side file, format version 1: what is looked up in a sealed
+// The bytes of a side file, format version 2: what is looked up in a sealed
 // segment, computed from the segment alone and made anew when missing or
-// wrong. testdata/v1.idx holds an example.
+// wrong. testdata/v2.idx holds an example.
 //
 //	side file  %020d.idx, named as its segment
-//	┌──────────────┬─────────────┬──────────────────────────────────┐
-//	│ header 144 B │ directories │ pages: sparse, subjects, aliases │
-//	└──────────────┴─────────────┴──────────────────────────────────┘
+//	┌──────────────┬─────────────┬──────────────────────────────────┬─────────┐
+//	│ header 144 B │ directories │ pages: sparse, subjects, aliases │ filters │
+//	└──────────────┴─────────────┴──────────────────────────────────┴─────────┘
 //
 //	header
 //	  0  8  magic "qlogdidx"
@@ -38,6 +38,9 @@ package log
 //	  number n is a record (clock that of its block).
 //	key entry, 24 bytes: hash 8, index 8, number 4, offset 4; sorted; the newest
 //	  record of the segment with a subject or an alias that has this hash.
+//
+//	filters: sidefilter.go. Version 1 ends before them, and is the same otherwise;
+//	so who has read a file of version 1 can go on when it is remade under him.
 
 import (
 	"fmt"
@@ -56,6 +59,7 @@ const (
 
 // sideHeader is what is told of a sealed segment as a whole.
 type sideHeader struct {
+	version      uint32
 	size         int64
 	first, last  uint64
 	clock        int64
@@ -109,7 +113,7 @@ func (h *sideHeader) dirsSize() int {
 }
 
 func (h *sideHeader) put(b []byte) {
-	putPreamble(b, sideMagic)
+	putPreamble(b, sideMagic, h.version)
 	le.PutUint64(b[16:], uint64(h.size))
 	le.PutUint64(b[24:], h.first)
 	le.PutUint64(b[32:], h.last)
@@ -128,9 +132,10 @@ func (h *sideHeader) put(b []byte) {
 }
 
 func parseSideHeader(b []byte, file string) (h sideHeader, err error) {
-	if err := checkPreamble(b, sideMagic, file); err != nil {
+	if err := checkPreamble(b, sideMagic, file, sideVersion); err != nil {
 		return h, err
 	}
+	h.version = le.Uint32(b[8:])
 	if crc(b[16:140]) != le.Uint32(b[140:]) {
 		return h, fmt.Errorf("wrong checksum of the side file's header")
 	}
@@ -153,10 +158,18 @@ func parseSideHeader(b []byte, file string) (h sideHeader, err error) {
 
 // encodeSide returns the side file of a segment.
 func encodeSide(s *segment, m *memIndex) []byte {
+	b, hashes := encodeTables(s, m, sideVersion)
+	return appendFilters(b, hashes)
+}
+
+// encodeTables returns all of a side file of a version but the filters, and the
+// hashes of each table's keys.
+func encodeTables(s *segment, m *memIndex, version uint32) ([]byte, [3][]uint64) {
 	sp := m.sparseEntries(s.header.clock)
 	keys := [3][]keyed{tableSubjects: m.keyedEntries(tableSubjects), tableAliases: m.keyedEntries(tableAliases)}
+	var hashes [3][]uint64
 	h := sideHeader{
-		size: s.size, first: s.header.first, last: s.last, clock: s.clock, chain: s.chain,
+		version: version, size: s.size, first: s.header.first, last: s.last, clock: s.clock, chain: s.chain,
 		firstID: m.firstID, lastID: m.lastID,
 		blocks: uint32(len(m.blocks)), records: uint32(len(m.records)),
 		counts: [3]uint32{uint32(len(sp)), uint32(len(keys[tableSubjects])), uint32(len(keys[tableAliases]))},
@@ -182,8 +195,10 @@ func encodeSide(s *segment, m *memIndex) []byte {
 		return le.AppendUint32(b, e.off)
 	})
 	for _, t := range []int{tableSubjects, tableAliases} {
+		hashes[t] = make([]uint64, 0, len(keys[t]))
 		b = appendPages(b, t, len(keys[t]), func(b []byte, i int) []byte {
 			e := keys[t][i]
+			hashes[t] = append(hashes[t], e.hash)
 			if i%perPage(t) == 0 {
 				dirs = le.AppendUint64(dirs, e.hash)
 			}
@@ -196,7 +211,7 @@ func encodeSide(s *segment, m *memIndex) []byte {
 	h.dirCRC = crc(dirs)
 	h.put(b)
 	copy(b[sideHeaderSize:], dirs)
-	return b
+	return b, hashes
 }
 
 func appendPages(b []byte, table, entries int, put func(b []byte, i int) []byte) []byte {
@@ -216,13 +231,15 @@ func appendPages(b []byte, table, entries int, put func(b []byte, i int) []byte)
 }
 
 // sideIndex answers from a side file. Header and directories are in memory,
-// pages are read as needed.
+// pages are read as needed, and a filter with the first question to it.
 type sideIndex struct {
 	sideHeader
-	file func() (io.ReaderAt, func(), error) // borrows the file
-	name string
-	dirs [3][]byte
-	base [3]int64 // offset of each table
+	file    func() (io.ReaderAt, func(), error) // borrows the file
+	name    string
+	dirs    [3][]byte
+	base    [3]int64 // offset of each table
+	filters [3]sideFilter
+	stays   bool // of an older version, and can't be made anew; guarded by Log.buildMu
 }
 
 // loadSide reads a side file's header and directories, of a file of this size.
@@ -244,6 +261,11 @@ func loadSide(r io.ReaderAt, fileSize int64, name string) (*sideIndex, error) {
 	for t, count := range h.counts {
 		s.base[t] = off
 		off += tableSize(t, count)
+	}
+	if h.version >= 2 {
+		if off, err = s.loadFilters(r, off, fileSize); err != nil {
+			return nil, err
+		}
 	}
 	if off != fileSize {
 		return nil, fmt.Errorf("side file of %d bytes, want %d", fileSize, off)

@@ -68,6 +68,25 @@ func (s *sideIndex) lastSparse(before func(sparse) bool) (e sparse, ok bool, err
 	return parseSparse(b[n*sparseSize:]), true, nil
 }
 
+// hashes returns those of each key table, whose pages it checks, and those of the
+// sparse table.
+func (s *sideIndex) hashes() (out [3][]uint64, err error) {
+	buf := pages.Get().(*[pageSize]byte)
+	defer pages.Put(buf)
+	for t, count := range s.counts {
+		for i := range pageCount(t, count) {
+			b, err := s.page(t, i, buf)
+			if err != nil {
+				return out, err
+			}
+			for ; t != tableSparse && len(b) > 0; b = b[keyedSize:] {
+				out[t] = append(out[t], le.Uint64(b))
+			}
+		}
+	}
+	return out, nil
+}
+
 // find returns the entries of a key table with this key's hash.
 func (s *sideIndex) find(table int, key [16]byte) ([]keyed, error) {
 	want := keyHash(key)

@@ -1,7 +1,6 @@
 package log
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -18,7 +17,7 @@ type Report struct {
 	First, Last uint64 // indexes of the first and last block
 	Head        Head   // of the last block
 	Segments    int
-	SideFiles   int // compared with their segments, byte for byte
+	SideFiles   int // compared with their segments
 	Blocks      int64
 	Records     int64
 	Contents    int64 // that are there, and agree with their digests
@@ -200,20 +199,14 @@ func (v *verifier) side(seg *segment, mem *memIndex) error {
 		return err
 	}
 	if len(got) >= preambleSize {
-		if err := checkPreamble(got, sideMagic, name); err != nil {
+		if err := checkPreamble(got, sideMagic, name, sideVersion); err != nil {
 			if _, ok := errors.AsType[*VersionError](err); ok {
 				return err
 			}
 		}
 	}
-	want := encodeSide(seg, mem)
-	if !bytes.Equal(got, want) {
-		off := 0
-		for off < min(len(got), len(want)) && got[off] == want[off] {
-			off++
-		}
-		return &CorruptionError{Segment: name, Offset: int64(off), LastGood: seg.last,
-			Reason: "the side file does not agree with its segment (remove it, it is made anew)"}
+	if off, reason := checkSide(got, seg, mem); reason != "" {
+		return &CorruptionError{Segment: name, Offset: off, LastGood: seg.last, Reason: reason + " (remove it, it is made anew)"}
 	}
 	v.report.SideFiles++
 	return nil

@@ -83,6 +83,7 @@ var owned = []struct {
 	{"github.com/hashicorp/raft-wal", []string{"raft"}, ""},
 	{"github.com/hashicorp/raft-boltdb", []string{"raft"}, ""},
 	{"go.etcd.io/bbolt", []string{"raft", "projections/store"}, ""},
+	{"github.com/FastFilter/xorfilter", []string{"log"}, ""},
 	{"github.com/spf13/cobra", []string{"cmd/qlogd"}, ""},
 	{"net/http", []string{"cmd/qlogd", "api", "client", "raft", "internal/peer", "internal/egress", "internal/push", "internal/cluster", "internal/cluster/crashtest"}, ""},
 }

@@ -16,8 +16,15 @@ import (
 
 // logStore is the Raft log: raft-wal with the guards of design.md section 9.
 type logStore struct {
-	wal   *wal.WAL
-	spare *spare // nil: none is kept
+	// walMu is held for reading by who uses wal, and for writing while its files
+	// are exchanged (anew) or closed.
+	walMu  sync.RWMutex
+	wal    *wal.WAL
+	closed bool // guarded by walMu
+	dir    string
+	list   func(dir string) ([]string, error)
+	open   func() (*wal.WAL, error) // opens, and mends, what is on disk
+	spare  *spare                   // nil: none is kept
 	// deadline of a write. A disk that hangs under the leader would freeze the
 	// cluster: heartbeats go on, so nobody else is elected (hashicorp/raft #503,
 	// #614). Past the deadline the process ends, and another node takes over.
@@ -52,15 +59,27 @@ var (
 )
 
 // IsMonotonic implements hraft.MonotonicLogStore.
-func (s *logStore) IsMonotonic() bool { return s.wal.IsMonotonic() }
+func (s *logStore) IsMonotonic() bool {
+	s.walMu.RLock()
+	defer s.walMu.RUnlock()
+	return s.wal.IsMonotonic()
+}
 
 var errBroken = errors.New("the Raft log failed before; what it holds on disk is unknown")
 
 // FirstIndex implements hraft.LogStore.
-func (s *logStore) FirstIndex() (uint64, error) { return s.wal.FirstIndex() }
+func (s *logStore) FirstIndex() (uint64, error) {
+	s.walMu.RLock()
+	defer s.walMu.RUnlock()
+	return s.wal.FirstIndex()
+}
 
 // LastIndex implements hraft.LogStore.
-func (s *logStore) LastIndex() (uint64, error) { return s.wal.LastIndex() }
+func (s *logStore) LastIndex() (uint64, error) {
+	s.walMu.RLock()
+	defer s.walMu.RUnlock()
+	return s.wal.LastIndex()
+}
 
 // GetLog implements hraft.LogStore. The entry's data is shared with others who
 // ask for it. It hands out what was stored, or an error:
@@ -87,6 +106,8 @@ func (s *logStore) read(index uint64, l *hraft.Log) (err error) {
 			err = fmt.Errorf("raft log: entry %d cannot be decoded: %v", index, p)
 		}
 	}()
+	s.walMu.RLock()
+	defer s.walMu.RUnlock()
 	// raft-wal still hands out what was truncated, as long as its file is there.
 	// Whoever is refused it is sent a snapshot, as it should be.
 	if first, err := s.wal.FirstIndex(); err == nil && index < first {
@@ -147,7 +168,11 @@ func (s *logStore) StoreLogs(logs []*hraft.Log) error {
 		for i := range sealed {
 			sealed[i] = seallog(logs[i])
 		}
-		if err := s.guard("store entries", func() error { return s.wal.StoreLogs(sealed) }); err != nil {
+		if err := s.guard("store entries", func() error {
+			s.walMu.RLock()
+			defer s.walMu.RUnlock()
+			return s.wal.StoreLogs(sealed)
+		}); err != nil {
 			return err
 		}
 		s.cache.put(logs[:n])
@@ -194,11 +219,11 @@ func (s *logStore) told(index uint64) uint64 {
 
 // DeleteRange implements hraft.LogStore.
 func (s *logStore) DeleteRange(from, to uint64) error {
-	last, err := s.wal.LastIndex()
+	last, err := s.LastIndex()
 	if err != nil {
 		return err
 	}
-	first, err := s.wal.FirstIndex()
+	first, err := s.FirstIndex()
 	if err != nil {
 		return err
 	}
@@ -220,6 +245,8 @@ func (s *logStore) DeleteRange(from, to uint64) error {
 	}
 	s.cache.forget(from, to)
 	return s.guard(fmt.Sprintf("delete entries %d to %d", from, to), func() error {
+		s.walMu.RLock()
+		defer s.walMu.RUnlock()
 		return s.wal.DeleteRange(from, to)
 	})
 }
@@ -228,6 +255,9 @@ func (s *logStore) close() error {
 	if s.spare != nil {
 		s.spare.close()
 	}
+	s.walMu.Lock()
+	defer s.walMu.Unlock()
+	s.closed = true
 	return s.wal.Close()
 }
 

@@ -206,17 +206,30 @@ func openWAL(o Options, f faults, floor func() uint64, keepSpare bool) (_ *logSt
 			}
 		}()
 	}
+	files := walFS{o.FS, spare}
+	s := &logStore{
+		dir: o.Dir, list: files.ListDir, open: func() (*wal.WAL, error) { return openFiles(o, files) },
+		spare: spare, deadline: o.StoreDeadline, fatal: f.fatal, die: f.die, floor: floor, before: o.BeforeStore,
+	}
+	if s.wal, err = s.open(); err != nil {
+		return nil, fmt.Errorf("open Raft log in %s: %w", o.Dir, err)
+	}
+	return s, nil
+}
+
+// openFiles mends and opens the Raft log's files.
+func openFiles(o Options, files walFS) (*wal.WAL, error) {
 	var meta waltypes.MetaStore = &metadb.BoltMetaDB{}
 	if o.OpenKV != nil {
 		kv, err := o.OpenKV(join(o.Dir, metaFile))
 		if err != nil {
-			return nil, fmt.Errorf("raft log: %w", err)
+			return nil, err
 		}
 		meta = kvMeta{kv}
 	}
-	filer := segment.NewFiler(o.Dir, walFS{o.FS, spare})
+	filer := segment.NewFiler(o.Dir, files)
 	if err := mendLog(o.Dir, meta, filer); err != nil {
-		return nil, errors.Join(fmt.Errorf("open Raft log in %s: %w", o.Dir, err), meta.Close())
+		return nil, errors.Join(err, meta.Close())
 	}
 	opts := []func(*wal.WAL){
 		wal.WithSegmentFiler(filer),
@@ -232,9 +245,9 @@ func openWAL(o Options, f faults, floor func() uint64, keepSpare bool) (_ *logSt
 		}
 	})
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("open Raft log in %s: %w", o.Dir, err), meta.Close())
+		return nil, errors.Join(err, meta.Close())
 	}
-	return &logStore{wal: w, spare: spare, deadline: o.StoreDeadline, fatal: f.fatal, die: f.die, floor: floor, before: o.BeforeStore}, nil
+	return w, nil
 }
 
 // close closes what is open; the first error counts.

@@ -1,0 +1,298 @@
+package raft
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strings"
+	"testing"
+
+	hraft "github.com/hashicorp/raft"
+
+	"github.com/qlogd/qlogd/internal/vfs"
+)
+
+// holds returns the files of the Raft log in which some bytes are.
+func holds(t testing.TB, disk *vfs.Mem, mark string) (in []string) {
+	t.Helper()
+	names, err := disk.List("/raft")
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		t.Fatal(err)
+	}
+	for _, name := range names {
+		if bytes.Contains(disk.Get("/raft/"+name), []byte(mark)) {
+			in = append(in, name)
+		}
+	}
+	return in
+}
+
+func marker(i int) string { return fmt.Sprintf("marker-%d-%s", i, strings.Repeat("x", 90)) }
+
+// What is shed is in no file any more: from one that is not full, from several,
+// behind one that has just become full, and after a restart.
+func TestShed(t *testing.T) {
+	for _, c := range []struct{ puts, behind, size int }{
+		{puts: 1, size: 16 << 10},
+		{puts: 30, size: 16 << 10},
+		{puts: 30, size: 2048},
+		{puts: 30, behind: 3, size: 2048},
+		{puts: 15, size: 2048},
+		{puts: 16, size: 2048},
+		{puts: 17, size: 2048},
+	} {
+		for _, again := range []bool{false, true} {
+			t.Run(fmt.Sprint(c, again), func(t *testing.T) {
+				disk := vfs.NewMem()
+				o := on(disk)
+				o.SegmentBytes = c.size
+				n := boot(t, o)
+				var last uint64
+				for i := range c.puts {
+					last = n.put(marker(i)).Index
+				}
+				for i := range c.behind {
+					n.put(fmt.Sprintf("behind-%d-%0100d", i, i))
+				}
+				if again {
+					n = n.again()
+				}
+				if len(holds(t, disk, "marker-0-")) == 0 {
+					t.Fatal("the first entry was not found before")
+				}
+				if err := n.Shed(context.Background(), last); err != nil {
+					t.Fatal(err)
+				}
+				if in := holds(t, disk, "marker-"); len(in) > 0 {
+					t.Errorf("still in %v", in)
+				}
+				n.put("more")
+				want := n.m.names()
+				n = n.again()
+				n.put("yet more")
+				if got := n.m.names(); len(got) != len(want)+1 {
+					t.Errorf("%d entries, not %d", len(got), len(want)+1)
+				}
+				// Again is done at once.
+				before := n.Status().LastIndex
+				if err := n.Shed(context.Background(), last); err != nil || n.Status().LastIndex != before {
+					t.Errorf("%v, last %d, then %d", err, before, n.Status().LastIndex)
+				}
+			})
+		}
+	}
+}
+
+// What a leader had stored and others then replaced is at the end of a file that
+// counts no more, or behind what counts.
+func TestShedReplaced(t *testing.T) {
+	disk := vfs.NewMem()
+	s := openLogOn(t, disk, 16<<10)
+	mark := strings.Repeat("replaced", 10)
+	store := func(from, to uint64, data string) {
+		t.Helper()
+		for i := from; i <= to; i++ {
+			if err := s.StoreLog(&hraft.Log{Index: i, Term: 1, Type: hraft.LogCommand, Data: []byte(data)}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	store(1, 10, "stays")
+	store(11, 20, mark)
+	s.applied = func() uint64 { return 10 }
+	if err := s.DeleteRange(11, 20); err != nil {
+		t.Fatal(err)
+	}
+	store(11, 30, "other")
+	if len(holds(t, disk, mark)) == 0 {
+		t.Fatal("what was replaced was not found before")
+	}
+	h, err := s.holding(15)
+	if err != nil || h.files != 2 || !h.newest || h.to != 15 {
+		t.Fatalf("%+v, %v", h, err)
+	}
+	// Of the two files one is full, as far as raft-wal knows.
+	if err := s.DeleteRange(1, h.to); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.anew(); err != nil {
+		t.Fatal(err)
+	}
+	if h, err = s.holding(15); err != nil || h.files != 0 {
+		t.Errorf("%+v, %v", h, err)
+	}
+	if in := holds(t, disk, mark); len(in) > 0 {
+		t.Errorf("still in %v", in)
+	}
+	for i := uint64(16); i <= 30; i++ {
+		var l hraft.Log
+		if err := s.read(i, &l); err != nil || string(l.Data) != "other" {
+			t.Errorf("entry %d: %q, %v", i, l.Data, err)
+		}
+	}
+	store(31, 40, "more")
+}
+
+// Entries are stored and read all the while.
+func TestShedUnderLoad(t *testing.T) {
+	disk := vfs.NewMem()
+	n := boot(t, on(disk))
+	stop, done := make(chan struct{}), make(chan int)
+	go func() {
+		count := 0
+		for {
+			select {
+			case <-stop:
+				done <- count
+				return
+			default:
+			}
+			if _, err := n.Propose(context.Background(), put(fmt.Sprintf("other-%d-%0200d", count, count))); err != nil {
+				t.Errorf("put: %v", err)
+				done <- count
+				return
+			}
+			count++
+		}
+	}()
+	want := 0
+	for i := range 5 {
+		last := n.put(marker(i)).Index
+		want++
+		if err := n.Shed(context.Background(), last); err != nil {
+			t.Fatal(err)
+		}
+		if in := holds(t, disk, "marker-"); len(in) > 0 {
+			t.Errorf("still in %v", in)
+		}
+	}
+	close(stop)
+	want += <-done
+	n = n.again()
+	if got := n.m.names(); len(got) != want {
+		t.Errorf("%d entries, not %d", len(got), want)
+	}
+}
+
+// Each node of a cluster sheds by itself. One that was away meanwhile, or is far
+// behind, comes back all the same.
+func TestShedInACluster(t *testing.T) {
+	c := cluster(t, 3, nil)
+	lead := c.leader()
+	for i := range 5 {
+		lead.put(marker(i))
+	}
+	last := lead.put("last").Index
+	c.level()
+	for _, m := range c.members() {
+		if len(holds(t, m.disk, "marker-")) == 0 {
+			t.Fatal("not found before")
+		}
+	}
+	errs := make(chan error, 3)
+	for _, m := range c.members() {
+		go func() { errs <- m.Shed(context.Background(), last) }()
+	}
+	for range 3 {
+		if err := <-errs; err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, m := range c.members() {
+		if in := holds(t, m.disk, "marker-"); len(in) > 0 {
+			t.Errorf("%s: still in %v", m.name, in)
+		}
+	}
+	lead.put("more")
+	c.level()
+}
+
+// TestShedCrashAnywhere lets the power fail in each write, sync, rename and
+// removal while the log is shed: nothing that was acknowledged is lost, what was
+// shed does not come back, and shedding goes on where it was.
+func TestShedCrashAnywhere(t *testing.T) {
+	type outcome struct {
+		acked []string
+		last  uint64 // of the marked entries
+		shed  bool
+	}
+	story := func(disk *vfs.Mem) (out outcome) {
+		o := on(disk)
+		o.SegmentBytes = 2048
+		n, err := tryBoot(t, o)
+		if err != nil {
+			return out
+		}
+		defer n.down()
+		if !n.leads() {
+			return out
+		}
+		try := func(name string) bool {
+			res, err := n.Propose(context.Background(), put(name))
+			if err == nil {
+				out.acked = append(out.acked, name)
+				out.last = res.Index
+			}
+			return err == nil
+		}
+		for i := range 12 {
+			if !try(marker(i)) {
+				return out
+			}
+		}
+		last := out.last
+		out.shed = n.Shed(context.Background(), last) == nil
+		try("after")
+		out.last = last
+		return out
+	}
+	whole := vfs.NewMem()
+	if out := story(whole); !out.shed || len(out.acked) != 13 {
+		t.Fatalf("%+v", out)
+	}
+	step := 3
+	if everyCrash() {
+		step = 1
+	}
+	t.Logf("%d operations", whole.Ops())
+	for at := 1; at <= whole.Ops(); at += step {
+		disk := vfs.NewMem()
+		disk.CrashAt(at)
+		out := story(disk)
+		for loss := vfs.LoseAll; loss <= vfs.LoseRandom; loss++ {
+			if !everyCrash() && int(loss) != at/step%4 {
+				continue
+			}
+			after := disk.CrashWith(loss, rng(at))
+			if in := holds(t, after, "marker-"); out.shed && len(in) > 0 {
+				t.Errorf("crash at operation %d, loss %d: what was shed is in %v", at, loss, in)
+			}
+			o := on(after)
+			o.SegmentBytes = 2048
+			n, err := tryBoot(t, o)
+			if err != nil {
+				t.Fatalf("crash at operation %d, loss %d: %v", at, loss, err)
+			}
+			n.ready()
+			names := n.m.names()
+			for _, name := range out.acked {
+				if !slices.Contains(names, name) {
+					t.Errorf("crash at operation %d, loss %d: %.20q is lost", at, loss, name)
+				}
+			}
+			if err := n.Shed(context.Background(), n.put("more").Index); err != nil {
+				t.Errorf("crash at operation %d, loss %d: %v", at, loss, err)
+			}
+			if in := holds(t, after, "marker-"); len(in) > 0 {
+				t.Errorf("crash at operation %d, loss %d: still in %v", at, loss, in)
+			}
+			n.down()
+		}
+		if t.Failed() {
+			return
+		}
+	}
+}

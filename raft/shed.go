@@ -36,8 +36,8 @@ const (
 )
 
 // Shed returns nil when no file of this node's Raft log holds a byte of the
-// entries up to an index, which must have been applied here, nor of what such
-// entries have replaced. It takes checkpoints until that is so.
+// entries up to an index, nor of what such entries have replaced. It waits until
+// they are applied here, and takes checkpoints until they can go.
 func (r *Replica) Shed(ctx context.Context, upTo uint64) error {
 	began := time.Now()
 	for {
@@ -61,8 +61,8 @@ func (r *Replica) Shed(ctx context.Context, upTo uint64) error {
 // shed does one step. again: the next one can follow at once.
 func (r *Replica) shed(ctx context.Context, upTo uint64, patient bool) (done, again bool, err error) {
 	log := r.stores.log
-	if at := r.fsm.progress().index; at < upTo {
-		return false, false, fmt.Errorf("shed the Raft log up to index %d: only %d is applied", upTo, at)
+	if r.fsm.progress().index < upTo {
+		return false, false, nil
 	}
 	h, err := log.holding(upTo)
 	if err != nil {

@@ -226,6 +226,17 @@ func (l *Log) Contents(refs []event.Ref) ([]*event.Content, error) {
 	return out, nil
 }
 
+// Erase overwrites what users wrote in these events, durably. Those without
+// content, erased before or deleted by retention are passed over. One at a time;
+// a crash in the middle is finished by Open.
+func (l *Log) Erase(refs []event.Ref) error {
+	places := make([]log.Ref, len(refs))
+	for i, ref := range refs {
+		places[i] = log.Ref(ref)
+	}
+	return l.raw.Erase(places)
+}
+
 // FindAlias returns the newest event with this alias at an index >= from.
 func (l *Log) FindAlias(alias event.Hash, from uint64) (event.Ref, bool, error) {
 	ref, ok, err := l.raw.FindAlias(alias, from)

@@ -165,6 +165,17 @@ func (i *installer) install() error {
 	if err := errors.Join(i.MkdirAll(i.log), i.MkdirAll(i.ckpts)); err != nil {
 		return err
 	}
+	// Who sent the segments may not have carried out what this node has. Before
+	// the first of them is in place, so that a crash leaves no promise that is not
+	// kept.
+	first := r.Segments[0].First
+	if upTo, known, err := datadir.ReadErased(i.FS, i.dataDir); err != nil {
+		return err
+	} else if known && upTo >= first {
+		if err := datadir.WriteErased(i.FS, i.dataDir, first-1); err != nil {
+			return err
+		}
+	}
 	if err := i.clear(); err != nil {
 		return fmt.Errorf("remove the old log: %w", err)
 	}
@@ -308,6 +319,33 @@ func (i *installer) drop(dir string, names ...string) error {
 		return nil
 	}
 	return i.SyncDir(dir)
+}
+
+// Discard removes what was fetched and is not in place: an aid for the next Fetch,
+// which may hold contents that were erased since. Neither Fetch nor Install may
+// run beside it.
+func Discard(fsys vfs.FS, dataDir string) error {
+	i := &installer{FS: fsys, dataDir: dataDir, dir: path.Join(dataDir, datadir.IncomingDir)}
+	names, err := i.List(i.dir)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+	case slices.Contains(names, installFile):
+		err = ErrInstall
+	default:
+		// READY first: without it nothing else counts.
+		if err = i.drop(i.dir, readyFile); err == nil {
+			err = i.drop(i.dir, names...)
+		}
+		if err == nil {
+			err = i.drop(i.dataDir, datadir.IncomingDir)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("discard what was fetched: %w", err)
+	}
+	return nil
 }
 
 // tidy removes from an incoming/ without READY what no Fetch can use.

@@ -49,6 +49,7 @@ var house = map[string][]string{
 	"internal/eventlog":    {"log", "internal/event", "internal/vfs"},
 	"internal/archive":     {"log", "internal/checkpoint", "internal/datadir", "internal/vfs"},
 	"internal/task":        {"internal/event"},
+	"internal/erasure":     {"internal/datadir", "internal/event", "internal/vfs"},
 	"internal/whatif":      {"fsm", "projections", "internal/event", "internal/eventlog", "internal/replay"},
 	"internal/predicate":   {"projections", "internal/event"},
 	"internal/expression":  {},

@@ -52,8 +52,8 @@ type NodeOptions struct {
 	Log     Log
 	FS      vfs.FS
 	DataDir string
-	// Self is this data directory among the cluster's members.
-	Self string
+	// Self returns what this data directory is called among the cluster's members.
+	Self func() string
 	// Rules returns the version of the rules of deciding that is in force.
 	Rules func() uint16
 	// Tasks returns all tasks.
@@ -196,7 +196,7 @@ func (n *Node) once(ctx context.Context) error {
 }
 
 func (n *Node) reported(t *event.TaskView) bool {
-	return slices.ContainsFunc(t.Nodes, func(r event.TaskNode) bool { return r.Node == n.o.Self })
+	return slices.ContainsFunc(t.Nodes, func(r event.TaskNode) bool { return r.Node == n.o.Self() })
 }
 
 // overwrite carries out the `erased` events of the log that are not yet.
@@ -306,7 +306,7 @@ func (n *Node) finish(ctx context.Context, t *event.TaskView) error {
 			return err
 		}
 	}
-	r, err := n.o.Propose(ctx, &event.Command{UpdateTask: &event.UpdateTask{ID: t.ID, Op: event.TaskOpReport, Node: n.o.Self}})
+	r, err := n.o.Propose(ctx, &event.Command{UpdateTask: &event.UpdateTask{ID: t.ID, Op: event.TaskOpReport, Node: n.o.Self()}})
 	if err != nil {
 		return err
 	}

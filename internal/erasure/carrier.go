@@ -1,0 +1,176 @@
+package erasure
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/qlogd/qlogd/internal/event"
+)
+
+// Carrier carries erasures out as far as one node can for all: see task.Carrier.
+type Carrier struct {
+	Finder
+	// Propose gets a command decided.
+	Propose func(context.Context, *event.Command) (event.Result, error)
+	// Members returns the members of the cluster as they report (NodeOptions.Self).
+	Members func() []string
+	Logger  *slog.Logger
+}
+
+const (
+	chunkItems = 200
+	chunkRefs  = 4096
+)
+
+// lookForReports is how often it is looked whether all nodes have reported.
+const lookForReports = 200 * time.Millisecond
+
+// Carry implements task.Carrier: it returns nil when all contents are erased on
+// all members.
+func (c *Carrier) Carry(ctx context.Context, t event.TaskView, raw []byte) (skipped int64, err error) {
+	spec, id, err := DecodeSpec(raw)
+	if err != nil {
+		return 0, &event.Problem{Code: event.CodeInvalidArgument, Detail: err.Error(), Index: -1}
+	}
+	if !t.Sealed {
+		w := &work{c: c, task: t.ID, why: event.EncodeContent(&event.Content{Why: spec.Reason}), of: map[event.ID]event.ID{}, edits: edits{}}
+		if err := w.all(ctx, spec, id); err != nil {
+			return 0, err
+		}
+		r, err := c.Propose(ctx, &event.Command{UpdateTask: &event.UpdateTask{ID: t.ID, Op: event.TaskOpSeal}})
+		if err == nil && r.Problem != nil {
+			err = r.Problem
+		}
+		if err != nil {
+			return 0, err
+		}
+	}
+	return 0, c.awaitReports(ctx, t.ID)
+}
+
+// awaitReports returns when every member has carried the task out. Who is removed
+// meanwhile is not waited for, who comes is.
+func (c *Carrier) awaitReports(ctx context.Context, task event.ID) error {
+	tick := time.NewTicker(lookForReports)
+	defer tick.Stop()
+	for {
+		tasks := c.State.Tasks()
+		i := slices.IndexFunc(tasks, func(t event.TaskView) bool { return t.ID == task })
+		if i < 0 {
+			return nil // dropped: it has ended
+		}
+		members := c.Members()
+		missing := slices.ContainsFunc(members, func(m string) bool {
+			return !slices.ContainsFunc(tasks[i].Nodes, func(n event.TaskNode) bool { return n.Node == m })
+		})
+		if len(members) > 0 && !missing {
+			return nil
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// work is one go at a task's messages.
+type work struct {
+	c    *Carrier
+	task event.ID
+	why  event.Blob
+
+	chunk event.Erase
+	refs  int
+	again []event.ID
+	// of has every id of a message that was looked at, and by which one.
+	of    map[event.ID]event.ID
+	edits edits
+}
+
+// all has everything erased: again and again, until nothing has happened to any
+// of the messages since it was looked at. A message may be acked, die or be
+// replayed between that and its erasure; once that is decided it is gone, and
+// only what was on its way can still come.
+func (w *work) all(ctx context.Context, spec *Spec, id event.ID) error {
+	from := w.c.Log.Head() + 1
+	var err error
+	if !id.IsZero() {
+		err = w.message(ctx, id)
+	} else {
+		err = w.c.Key(ctx, spec.Queue, spec.Key, w.task, func(id event.ID) error { return w.message(ctx, id) })
+	}
+	for {
+		if err == nil {
+			err = w.flush(ctx)
+		}
+		if err != nil {
+			return err
+		}
+		open := w.again
+		w.again = nil
+		next := w.c.Log.Head() + 1
+		touched := map[event.ID]bool{}
+		err = each(ctx, w.c.Log, from, next-1, func(e *event.Event) error {
+			by, ours := w.of[e.Subject]
+			if !ours || e.Task == w.task && (e.Type == event.Erased || e.Type == event.Discarded) || touched[by] {
+				return nil
+			}
+			touched[by] = true
+			open = append(open, by)
+			return nil
+		})
+		if err != nil || len(open) == 0 {
+			return err
+		}
+		from = next
+		for _, id := range open {
+			if err = w.message(ctx, id); err != nil {
+				break
+			}
+		}
+	}
+}
+
+// message adds what is to be erased of a message.
+func (w *work) message(ctx context.Context, id event.ID) error {
+	found, err := w.c.message(ctx, id, w.edits)
+	if err != nil {
+		return err
+	}
+	for _, other := range found.IDs {
+		w.of[other] = id
+	}
+	if found.More {
+		w.again = append(w.again, id)
+	}
+	for _, it := range found.Items {
+		// An id comes once in a command: deciding passes over a second one.
+		if len(w.chunk.Items) >= chunkItems || w.refs+len(it.Refs) > chunkRefs ||
+			slices.ContainsFunc(w.chunk.Items, func(o event.EraseItem) bool { return o.ID == it.ID }) {
+			if err := w.flush(ctx); err != nil {
+				return err
+			}
+		}
+		w.chunk.Items = append(w.chunk.Items, it)
+		w.refs += len(it.Refs)
+	}
+	return nil
+}
+
+// flush proposes what was added.
+func (w *work) flush(ctx context.Context) error {
+	if len(w.chunk.Items) == 0 {
+		return nil
+	}
+	erase := w.chunk
+	erase.Task, erase.Why = w.task, w.why
+	w.chunk, w.refs = event.Erase{}, 0
+	r, err := w.c.Propose(ctx, &event.Command{Erase: &erase})
+	if err == nil && r.Problem != nil {
+		err = r.Problem
+	}
+	return err
+}

@@ -24,6 +24,7 @@ type model struct {
 	queues  map[string]*mqueue
 	pending []*mburial // decided to be gone, told by the next entries
 	answers map[event.Hash]manswer
+	hooks   map[string]*mhook
 	rules   uint16 // in force
 	wants   uint16 // this entry's
 
@@ -88,7 +89,7 @@ type manswer struct {
 }
 
 func newModel(t tb) *model {
-	return &model{t: t, rules: 1, queues: map[string]*mqueue{}, answers: map[event.Hash]manswer{}}
+	return &model{t: t, rules: 1, queues: map[string]*mqueue{}, answers: map[event.Hash]manswer{}, hooks: map[string]*mhook{}}
 }
 
 func (w *model) fatal(format string, args ...any) {
@@ -452,6 +453,12 @@ func (w *model) decide(c *event.Command, got event.Result) {
 		w.replay(c.Replay, got)
 	case c.PurgeDead != nil:
 		w.purgeDead(c.PurgeDead, got)
+	case c.PutWebhook != nil:
+		w.putWebhook(c.PutWebhook, got)
+	case c.DeleteWebhook != nil:
+		w.deleteWebhook(c.DeleteWebhook.Name, got)
+	case c.Define != nil:
+		w.define(c.Define, got)
 	case c.Produce != nil:
 		w.produce(c.Produce, got)
 	case c.Lease != nil:
@@ -588,7 +595,7 @@ func (w *model) deleteQueue(c *event.DeleteQueue, got event.Result) {
 	case !ok:
 		w.problem(got, event.CodeQueueNotFound, -1)
 		return
-	case !c.Force && (w.usedBy(c.Name) > 0 || len(q.all) > 0):
+	case !c.Force && (w.usedBy(c.Name) > 0 || w.feeds(c.Name) || len(q.all) > 0):
 		w.problem(got, event.CodeQueueInUse, -1)
 		return
 	}
@@ -1019,6 +1026,7 @@ func (w *model) end(b *bench) {
 		w.endQueue(b, w.queues[n], views[i])
 	}
 	w.endDead(b)
+	w.endHooks(b)
 	if at, ok := w.next(); ok {
 		if got, ok := b.m.NextDue(); !ok || got > max(at, w.clock) {
 			w.fatal("something is due at %d, the machine says %d %v", at, got, ok)
@@ -1253,6 +1261,9 @@ func (c *chaos) command() *event.Command {
 
 // admin draws a command that changes or removes a queue.
 func (c *chaos) admin() *event.Command {
+	if rapid.IntRange(0, 2).Draw(c.t, "defs") == 0 {
+		return c.defs()
+	}
 	if rapid.IntRange(0, 4).Draw(c.t, "delete") == 0 {
 		return &event.Command{DeleteQueue: &event.DeleteQueue{Name: c.queueName(), Force: rapid.Bool().Draw(c.t, "force")}}
 	}

@@ -199,6 +199,10 @@ func (d *decision) decide(c *event.Command) event.Result {
 		return d.replay(c.Replay)
 	case c.PurgeDead != nil:
 		return d.purgeDead(c.PurgeDead)
+	case c.CreateTask != nil:
+		return d.createTask(c.CreateTask)
+	case c.UpdateTask != nil:
+		return d.updateTask(c.UpdateTask)
 	}
 	return event.Result{}
 }

@@ -87,7 +87,7 @@ func (w *model) replay(c *event.Replay, got event.Result) {
 	for i := range c.Items {
 		ids[i] = c.Items[i].ID
 	}
-	if !c.Task.IsZero() {
+	if !w.runs(c.Task) {
 		w.moved(got, ids, slices.Repeat([]string{event.SkipTask}, len(ids)), make([]event.ID, len(ids)))
 		return
 	}
@@ -144,7 +144,8 @@ func (w *model) replay(c *event.Replay, got event.Result) {
 	for _, i := range turns {
 		m, it := take[i], &c.Items[i]
 		e := w.emit(event.Event{Type: event.Replayed, Subject: m.id, Queue: m.q.name, ToQueue: name})
-		if e.DiedIn != c.Queue || e.Order != order || e.Edited != it.Edited || e.Edited && e.Size != it.Size {
+		w.did(c.Task, event.TaskReplay)
+		if e.DiedIn != c.Queue || e.Task != c.Task || e.Order != order || e.Edited != it.Edited || e.Edited && e.Size != it.Size {
 			w.fatal("replayed as %+v", e)
 		}
 		news[i] = e.ID
@@ -204,7 +205,7 @@ func (w *model) replayedTo(m *mmessage, o event.Order) {
 
 func (w *model) purgeDead(c *event.PurgeDead, got event.Result) {
 	w.t.Helper()
-	if !c.Task.IsZero() {
+	if !w.runs(c.Task) {
 		w.moved(got, c.IDs, slices.Repeat([]string{event.SkipTask}, len(c.IDs)), make([]event.ID, len(c.IDs)))
 		return
 	}
@@ -217,7 +218,8 @@ func (w *model) purgeDead(c *event.PurgeDead, got event.Result) {
 			continue
 		}
 		e := w.emit(event.Event{Type: event.Discarded, Subject: m.id, Queue: m.q.name, Reason: event.ReasonPurged, Attempt: m.attempt})
-		if e.DiedIn != c.Queue {
+		w.did(c.Task, event.TaskPurge)
+		if e.DiedIn != c.Queue || e.Task != c.Task {
 			w.fatal("purged as %+v", e)
 		}
 		w.leaves(m)
@@ -281,6 +283,7 @@ func (c *chaos) replay() *event.Replay {
 		Order:      draw(c, "order", event.OrderDefault, event.OrderOriginal, event.OrderOriginal, event.OrderAppend, event.OrderHead),
 		MaxReplays: draw[uint32](c, "most", 0, 0, 1, 2), Strict: draw(c, "strict", false, false, true),
 	}
+	r.Task = c.task()
 	for _, id := range c.dead(r.Queue) {
 		it := event.ReplayItem{ID: id}
 		if draw(c, "edited", false, false, true) {
@@ -293,6 +296,6 @@ func (c *chaos) replay() *event.Replay {
 
 func (c *chaos) purgeDead() *event.PurgeDead {
 	p := &event.PurgeDead{Queue: draw(c, "queue", "a", "a", "b", "c", "dlq"), Strict: draw(c, "strict", false, false, true)}
-	p.IDs = c.dead(p.Queue)
+	p.IDs, p.Task = c.dead(p.Queue), c.task()
 	return p
 }

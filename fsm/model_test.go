@@ -25,8 +25,10 @@ type model struct {
 	pending []*mburial // decided to be gone, told by the next entries
 	answers map[event.Hash]manswer
 	hooks   map[string]*mhook
-	rules   uint16 // in force
-	wants   uint16 // this entry's
+	tasks   map[event.ID]*event.TaskView
+	ended   []event.ID // the tasks that ended, in that order
+	rules   uint16     // in force
+	wants   uint16     // this entry's
 
 	block *event.Block // what the machine did in this entry
 	at    int          // the next event of it
@@ -89,7 +91,7 @@ type manswer struct {
 }
 
 func newModel(t tb) *model {
-	return &model{t: t, rules: 1, queues: map[string]*mqueue{}, answers: map[event.Hash]manswer{}, hooks: map[string]*mhook{}}
+	return &model{t: t, rules: 1, queues: map[string]*mqueue{}, answers: map[event.Hash]manswer{}, hooks: map[string]*mhook{}, tasks: map[event.ID]*event.TaskView{}}
 }
 
 func (w *model) fatal(format string, args ...any) {
@@ -145,6 +147,7 @@ func (w *model) emit(want event.Event) *event.Event {
 func (w *model) begin(b *event.Block) {
 	w.index, w.block, w.at = b.Index, b, 0
 	w.clock = max(w.clock, b.Time)
+	w.forgetTasks()
 	var due []*mmessage
 	for _, q := range w.queues {
 		for _, m := range q.all {
@@ -459,6 +462,10 @@ func (w *model) decide(c *event.Command, got event.Result) {
 		w.deleteWebhook(c.DeleteWebhook.Name, got)
 	case c.Define != nil:
 		w.define(c.Define, got)
+	case c.CreateTask != nil:
+		w.createTask(c.CreateTask, got)
+	case c.UpdateTask != nil:
+		w.updateTask(c.UpdateTask, got)
 	case c.Produce != nil:
 		w.produce(c.Produce, got)
 	case c.Lease != nil:
@@ -1027,6 +1034,7 @@ func (w *model) end(b *bench) {
 	}
 	w.endDead(b)
 	w.endHooks(b)
+	w.endTasks(b)
 	if at, ok := w.next(); ok {
 		if got, ok := b.m.NextDue(); !ok || got > max(at, w.clock) {
 			w.fatal("something is due at %d, the machine says %d %v", at, got, ok)
@@ -1137,6 +1145,7 @@ type chaos struct {
 	m      *Machine
 	leases []event.ID
 	ids    []event.ID
+	tasks  []event.ID
 }
 
 func draw[T any](c *chaos, label string, of ...T) T { return rapid.SampledFrom(of).Draw(c.t, label) }
@@ -1214,11 +1223,15 @@ func (c *chaos) items(n int) (out []event.SettleItem) {
 
 func (c *chaos) command() *event.Command {
 	cmd := &event.Command{}
-	switch rapid.IntRange(0, 19).Draw(c.t, "command") {
+	switch rapid.IntRange(0, 21).Draw(c.t, "command") {
 	case 17, 18:
 		cmd.Replay = c.replay()
 	case 19:
 		cmd.PurgeDead = c.purgeDead()
+	case 20:
+		cmd.CreateTask = &event.CreateTask{Kind: draw(c, "kind", event.TaskReplay, event.TaskReplay, event.TaskPurge, event.TaskErase, event.TaskNone), Queue: c.queueName(), Total: 7}
+	case 21:
+		cmd.UpdateTask = c.updateTask()
 	case 0, 1, 2, 3:
 		p := c.produce()
 		cmd.Produce = &p
@@ -1286,6 +1299,9 @@ func (c *chaos) learn(rs []event.Result, bl *event.Block) {
 		}
 	}
 	for _, e := range bl.Events {
+		if e.Type == event.TaskCreated {
+			c.tasks = append(c.tasks, e.ID)
+		}
 		if e.Type == event.Enqueued || e.IsMove() {
 			c.ids = append(c.ids, e.ID)
 		}
@@ -1355,7 +1371,7 @@ func TestModel(t *testing.T) {
 			c.m = b.m
 			b.now += draw[int64](c, "ms", 0, 0, 1, 50, 400, 1500)
 			if rapid.IntRange(0, 60).Draw(rt, "day") == 0 {
-				b.now += 24 * 3600 * 1000
+				b.now += draw[int64](c, "days", 1, 1, 7) * 24 * 3600 * 1000
 			}
 			var cs []*event.Command
 			for range rapid.IntRange(0, 4).Draw(rt, "commands") {

@@ -77,6 +77,14 @@ func (m *Machine) DeadCount(queue string) int64 {
 	return view(m, func(s *projections.State) int64 { return s.DeadCount(queue) })
 }
 
+// Task returns a task that runs, or that ended not long ago.
+func (m *Machine) Task(id event.ID) (event.TaskView, bool) {
+	return view2(m, func(s *projections.State) (event.TaskView, bool) { return s.Task(id) })
+}
+
+// Tasks returns all tasks that are kept, the newest first.
+func (m *Machine) Tasks() []event.TaskView { return view(m, (*projections.State).Tasks) }
+
 // Leasable returns how many messages could be leased now.
 func (m *Machine) Leasable(queue string, kinds []string) int {
 	return view(m, func(s *projections.State) int { return s.Leasable(queue, kinds) })

@@ -97,12 +97,6 @@ func (d *decision) replay(c *event.Replay) event.Result {
 	return event.Result{Moved: out, Count: int64(len(take))}
 }
 
-// runs reports whether a task does what it proposes: none does, a cancelled one
-// does not.
-func (d *decision) runs(task event.ID) bool {
-	return task == event.ID{}
-}
-
 // skipped answers items of which none is looked at.
 func skipped[T any](items []T, id func(*T) event.ID, code string) []event.Moved {
 	out := make([]event.Moved, len(items))

@@ -54,6 +54,9 @@ func (s *State) Check() error {
 	if err := s.checkDead(); err != nil {
 		return err
 	}
+	if err := s.checkTasks(); err != nil {
+		return err
+	}
 	for _, h := range []*heap{&s.waiting, &s.deadlines} {
 		for i, t := range h.items {
 			if *s.peekPosition(t) != uint32(i+1) {
@@ -300,6 +303,29 @@ func (s *State) checkDead() error {
 				return fmt.Errorf("check: queue %q names backlog %d, which has nothing of it", name, b.number)
 			}
 		}
+	}
+	return nil
+}
+
+// checkTasks checks the list of ended tasks.
+func (s *State) checkTasks() error {
+	ended, last := 0, event.Ref{}
+	for _, t := range s.sortedTasks() {
+		if t.ended() != (t.EndedAt != 0) {
+			return fmt.Errorf("check: task %s is %s and ended at %d", t.ID, t.Status, t.EndedAt)
+		}
+		if t.ended() {
+			ended++
+		}
+	}
+	for _, t := range s.ended {
+		if s.tasks[t.ID] != t || !t.ended() || t.last.Compare(last) <= 0 {
+			return fmt.Errorf("check: task %s is listed in the wrong place among those that ended", t.ID)
+		}
+		last = t.last
+	}
+	if ended != len(s.ended) {
+		return fmt.Errorf("check: %d tasks ended, %d are listed", ended, len(s.ended))
 	}
 	return nil
 }

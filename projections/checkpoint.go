@@ -44,6 +44,7 @@ type Frozen struct {
 	dedup    frozenTable
 	answers  frozenTable
 	webhooks []*webhook
+	tasks    []task
 }
 
 type heldBy struct {
@@ -84,6 +85,9 @@ func (s *State) Freeze() *Frozen {
 		}
 		sort.Slice(kl, func(i, j int) bool { return kl[i].kind < kl[j].kind })
 		f.kindsOf = append(f.kindsOf, kl)
+	}
+	for _, t := range s.sortedTasks() {
+		f.tasks = append(f.tasks, *t)
 	}
 	for _, g := range s.graves {
 		f.graves = append(f.graves, *g)
@@ -160,6 +164,10 @@ func (f *Frozen) WriteTo(out io.Writer) (int64, error) {
 		for _, h := range f.webhooks {
 			w.webhook(h)
 		}
+		w.u32(uint32(len(f.tasks)))
+		for i := range f.tasks {
+			w.task(&f.tasks[i])
+		}
 	}
 	w.flush()
 	return w.n, w.err
@@ -206,6 +214,9 @@ func Load(in io.Reader) (s *State, err error) {
 	if v >= 3 {
 		for n := r.u32(); n > 0 && r.err == nil; n-- {
 			r.webhook(s)
+		}
+		for n := r.u32(); n > 0 && r.err == nil; n-- {
+			r.task(s)
 		}
 	}
 	if r.err != nil {
@@ -279,6 +290,7 @@ func (s *State) reindex() {
 		}
 	}
 	s.reindexDead(dead)
+	s.reindexTasks()
 	s.waiting.rebuild(s)
 	s.deadlines.rebuild(s)
 	for h := handle(1); h <= s.messages.used; h++ {

@@ -98,6 +98,9 @@ func (s *State) Digest() [16]byte {
 	for _, h := range s.sortedWebhooks() { // rules 3 brought them: without one it is as before
 		b = h.appendDigest(b)
 	}
+	for _, t := range s.sortedTasks() { // likewise
+		b = t.appendDigest(b)
+	}
 	sum := sha256.Sum256(b)
 	return [16]byte(sum[:16])
 }

@@ -128,6 +128,7 @@ func newestState() *State {
 	w := &story{s: s, index: s.Index(), clock: s.Clock(), ids: map[string]event.ID{}, lease: map[string]event.ID{}}
 	w.block(10)
 	w.tell(event.Event{Type: event.RulesChanged, Rules: 3})
+	w.bringBack()
 	w.tell(event.Event{Type: event.WebhookCreated, Webhook: "w", Queue: "u", Definition: []byte(`{"queue":"u"}`)})
 	w.tell(event.Event{Type: event.WebhookCreated, Webhook: "gone", Definition: []byte(`{}`)})
 	w.tell(event.Event{Type: event.WebhookCreated, Webhook: "v", Definition: []byte(`{}`)})
@@ -135,6 +136,38 @@ func newestState() *State {
 	w.tell(event.Event{Type: event.WebhookUpdated, Webhook: "v", Queue: "f", Definition: []byte(`{"queue":"f"}`)})
 	w.tell(event.Event{Type: event.WebhookDeleted, Webhook: "gone"})
 	return s
+}
+
+// bringBack tells of tasks of every kind and end, and of messages that died and
+// came back: one edited, one that died once more.
+func (w *story) bringBack() {
+	task := func(kind event.TaskKind, then ...event.Event) event.ID {
+		id := w.tell(event.Event{Type: event.TaskCreated, TaskKind: kind, Queue: "k", Actor: "ops", Count: 12})
+		for _, e := range then {
+			e.Task = id
+			w.tell(e)
+		}
+		return id
+	}
+	running := task(event.TaskReplay)
+	task(event.TaskErase, event.Event{Type: event.TaskSealed}, event.Event{Type: event.TaskReported, Node: "n1"}, event.Event{Type: event.TaskReported, Node: "n2"})
+	task(event.TaskPurge, event.Event{Type: event.TaskCancelled})
+	task(event.TaskReplay, event.Event{Type: event.TaskEnded, Count: 3})
+	task(event.TaskReplay, event.Event{Type: event.TaskCancelled}, event.Event{Type: event.TaskResumed}, event.Event{Type: event.TaskEnded, Failed: true})
+
+	replay := func(e event.Event) event.ID {
+		dead, _ := w.s.Dead("k", event.DeadFilter{})
+		e.Type, e.Subject, e.Queue, e.DiedIn = event.Replayed, dead[0].ID, "dead", "k"
+		return w.tell(e)
+	}
+	id := replay(event.Event{ToQueue: "k", Order: event.OrderOriginal, Task: running})
+	w.tell(event.Event{Type: event.DeadLettered, Subject: id, Queue: "k", Reason: event.ReasonRejected, ToQueue: "dead"})
+	replay(event.Event{ToQueue: "u", Order: event.OrderHead, Edited: true, Size: 7})
+	for range 2 {
+		m, _ := w.s.Next("k", nil)
+		w.tell(event.Event{Type: event.DeadLettered, Subject: m.ID, Queue: "k", Reason: event.ReasonRejected, ToQueue: "dead"})
+	}
+	replay(event.Event{ToQueue: "u", Order: event.OrderAppend})
 }
 
 // TestGoldenState: the bytes of a written state are frozen, and the frozen ones

@@ -29,6 +29,8 @@ type State struct {
 	users    map[string]int        // queues that name a queue as their dead-letter queue
 	died     map[string][]*backlog // where messages lie that died in the queue of this name. Invariant: those with a deadList of it that are not decided to be gone
 	webhooks map[string]*webhook   // by name
+	tasks    map[event.ID]*task    // those that run, and the newest that ended
+	ended    []*task               // in the order in which they ended
 
 	messages slab[message]
 	leases   slab[lease]
@@ -57,7 +59,7 @@ func New() *State {
 	s := &State{
 		rules:  1,
 		queues: map[string]*queue{}, numbers: map[uint32]*queue{}, backlogs: map[uint32]*backlog{}, users: map[string]int{},
-		webhooks: map[string]*webhook{}, died: map[string][]*backlog{}, contents: map[uint64]int64{},
+		webhooks: map[string]*webhook{}, died: map[string][]*backlog{}, tasks: map[event.ID]*task{}, contents: map[uint64]int64{},
 	}
 	s.kinds.byName = map[string]handle{}
 	s.dedup, s.answers = newTable(), newTable()
@@ -99,6 +101,7 @@ func (s *State) Begin(index uint64, time int64) {
 // Advance lets the clock reach an instant at which there may be no block.
 func (s *State) Advance(clock int64) {
 	s.clock = max(s.clock, clock)
+	s.forgetTasks()
 	for n := 0; n < dueReadyPerEntry && len(s.waiting.items) > 0 && s.waiting.items[0].at <= s.clock; n++ {
 		s.becomeReady(s.waiting.items[0].h)
 	}
@@ -131,6 +134,10 @@ func (s *State) Apply(e *event.Event) {
 		s.deadLettered(e)
 	case event.Replayed:
 		s.replayed(e)
+	case event.TaskCreated:
+		s.taskCreated(e)
+	case event.TaskCancelled, event.TaskResumed, event.TaskSealed, event.TaskReported, event.TaskEnded:
+		s.taskChanged(e)
 	case event.AnswerKept:
 		s.answerKept(e)
 	case event.ContentCarried:
@@ -145,6 +152,9 @@ func (s *State) Apply(e *event.Event) {
 		s.webhookDeleted(e)
 	default:
 		panic(fmt.Sprintf("fold: event %s has type %d, which this program does not know", e.ID, e.Type))
+	}
+	if !e.Task.IsZero() {
+		s.taskDid(e)
 	}
 }
 

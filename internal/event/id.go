@@ -4,6 +4,7 @@
 package event
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
 
@@ -59,6 +60,11 @@ type Ref struct {
 
 // IsZero reports whether r is none.
 func (r Ref) IsZero() bool { return r == Ref{} }
+
+// Compare orders by place in the log.
+func (r Ref) Compare(o Ref) int {
+	return cmp.Or(cmp.Compare(r.Index, o.Index), cmp.Compare(r.Number, o.Number))
+}
 
 // RefOf returns where the event with this id lies.
 func RefOf(id ID) Ref {

@@ -1,0 +1,195 @@
+package projections
+
+import (
+	"encoding/binary"
+	"slices"
+
+	"github.com/qlogd/qlogd/internal/event"
+)
+
+const (
+	// keepTaskMS is how long a task is kept after its end, for whoever asks what
+	// became of it, and keepTasks how many of those at most.
+	keepTaskMS = 7 * 24 * 3600 * 1000
+	keepTasks  = 1000
+)
+
+// task is work that takes many entries. What it is to do is the content of the
+// event that created it, which stays while it runs.
+type task struct {
+	event.TaskView
+	last event.Ref // its newest event. Invariant: of ended ones, these lie in the order of s.ended
+}
+
+func (t *task) ended() bool { return t.Status != event.TaskRunning }
+
+// mustTask finds the task that an event is about.
+func (s *State) mustTask(e *event.Event, status event.TaskStatus) *task {
+	t, ok := s.tasks[e.Task]
+	if !ok {
+		s.impossible(e, "task %s is not there", e.Task)
+	}
+	if t.Status != status {
+		s.impossible(e, "task %s is %s", t.ID, t.Status)
+	}
+	t.UpdatedAt, t.last = s.clock, event.RefOf(e.ID)
+	return t
+}
+
+func (s *State) taskCreated(e *event.Event) {
+	s.tasks[e.ID] = &task{
+		TaskView: event.TaskView{
+			ID: e.ID, Kind: e.TaskKind, Queue: e.Queue, Actor: e.Actor, CreatedAt: s.clock, UpdatedAt: s.clock, Total: e.Count,
+		},
+		last: event.RefOf(e.ID),
+	}
+	s.contents[bucket(event.RefOf(e.ID).Index)]++
+}
+
+// taskChanged folds what happens to a task after its beginning.
+func (s *State) taskChanged(e *event.Event) {
+	switch e.Type {
+	case event.TaskCancelled:
+		s.endTask(s.mustTask(e, event.TaskRunning), event.TaskIsCancelled)
+	case event.TaskResumed:
+		t := s.mustTask(e, event.TaskIsCancelled)
+		t.Status, t.EndedAt = event.TaskRunning, 0
+		i := slices.Index(s.ended, t)
+		s.ended = slices.Delete(s.ended, i, i+1)
+		s.contents[bucket(event.RefOf(t.ID).Index)]++
+	case event.TaskSealed:
+		s.mustTask(e, event.TaskRunning).Sealed = true
+	case event.TaskReported:
+		t := s.mustTask(e, event.TaskRunning)
+		t.Nodes = append(t.Nodes, event.TaskNode{Node: e.Node, At: s.clock})
+	case event.TaskEnded:
+		t := s.mustTask(e, event.TaskRunning)
+		t.Skipped, t.End = e.Count, event.RefOf(e.ID)
+		status := event.TaskCompleted
+		if e.Failed {
+			status = event.TaskFailed
+		}
+		s.endTask(t, status)
+	}
+}
+
+// endTask ends a task: for good, or until it is resumed.
+func (s *State) endTask(t *task, status event.TaskStatus) {
+	t.Status, t.EndedAt = status, s.clock
+	s.uncount(event.RefOf(t.ID).Index)
+	if s.ended = append(s.ended, t); len(s.ended) > keepTasks {
+		s.forgetTask()
+	}
+}
+
+// forgetTask lets go of the task that ended first.
+func (s *State) forgetTask() {
+	delete(s.tasks, s.ended[0].ID)
+	s.ended = s.ended[1:]
+}
+
+// forgetTasks lets go of those that ended long ago.
+func (s *State) forgetTasks() {
+	for len(s.ended) > 0 && s.ended[0].EndedAt+keepTaskMS <= s.clock {
+		s.forgetTask()
+	}
+}
+
+// taskDid counts what a task has done: what its kind is about, since an erasure
+// discards live messages on its way.
+func (s *State) taskDid(e *event.Event) {
+	t, ok := s.tasks[e.Task]
+	switch {
+	case !ok: // its end is long ago; nothing but the count depends on it
+	case e.Type == event.Replayed && t.Kind == event.TaskReplay,
+		e.Type == event.Discarded && t.Kind == event.TaskPurge,
+		e.Type == event.Erased && t.Kind == event.TaskErase:
+		t.Done++
+		t.UpdatedAt = s.clock
+	}
+}
+
+// reindexTasks finds the ended ones anew, and what the others need of the log.
+func (s *State) reindexTasks() {
+	for _, t := range s.sortedTasks() {
+		if t.ended() {
+			s.ended = append(s.ended, t)
+		} else {
+			s.contents[bucket(event.RefOf(t.ID).Index)]++
+		}
+	}
+	slices.SortFunc(s.ended, func(a, b *task) int { return a.last.Compare(b.last) })
+}
+
+func (s *State) sortedTasks() []*task {
+	out := make([]*task, 0, len(s.tasks))
+	for _, t := range s.tasks { // order does not matter: sorted below
+		out = append(out, t)
+	}
+	slices.SortFunc(out, func(a, b *task) int { return a.ID.Compare(b.ID) })
+	return out
+}
+
+// Task returns a task that runs, or that ended not long ago.
+func (s *State) Task(id event.ID) (event.TaskView, bool) {
+	t, ok := s.tasks[id]
+	if !ok {
+		return event.TaskView{}, false
+	}
+	return t.TaskView, true
+}
+
+// Tasks returns all tasks that are kept, the newest first.
+func (s *State) Tasks() []event.TaskView {
+	out := make([]event.TaskView, 0, len(s.tasks))
+	for _, t := range s.sortedTasks() {
+		out = append(out, t.TaskView)
+	}
+	slices.Reverse(out)
+	return out
+}
+
+// RunningTasks returns how many tasks have not ended.
+func (s *State) RunningTasks() int { return len(s.tasks) - len(s.ended) }
+
+// appendDigest appends what the state's digest covers of a task. Its newest event
+// stands for what it said.
+func (t *task) appendDigest(b []byte) []byte {
+	b = append(b, t.ID[:]...)
+	b = append(b, byte(t.Kind), byte(t.Status), byte(len(t.Nodes)))
+	for _, v := range []uint64{t.last.Index, uint64(t.last.Number), uint64(t.UpdatedAt), uint64(t.EndedAt), uint64(t.Done)} {
+		b = binary.LittleEndian.AppendUint64(b, v)
+	}
+	return b
+}
+
+func (w *encoder) task(t *task) {
+	w.raw16(t.ID)
+	w.u8(uint8(t.Kind))
+	w.u8(uint8(t.Status))
+	w.bool(t.Sealed)
+	w.str(t.Queue)
+	w.str(t.Actor)
+	w.u64(uint64(t.CreatedAt), uint64(t.UpdatedAt), uint64(t.EndedAt), uint64(t.Total), uint64(t.Done), uint64(t.Skipped))
+	w.ref(t.End)
+	w.ref(t.last)
+	w.u32(uint32(len(t.Nodes)))
+	for _, n := range t.Nodes {
+		w.str(n.Node)
+		w.u64(uint64(n.At))
+	}
+	w.room()
+}
+
+func (r *decoder) task(s *State) {
+	t := &task{}
+	t.ID, t.Kind, t.Status, t.Sealed = r.raw16(), event.TaskKind(r.u8()), event.TaskStatus(r.u8()), r.bool()
+	t.Queue, t.Actor = r.str(), r.str()
+	t.CreatedAt, t.UpdatedAt, t.EndedAt = int64(r.u64()), int64(r.u64()), int64(r.u64())
+	t.Total, t.Done, t.Skipped = int64(r.u64()), int64(r.u64()), int64(r.u64())
+	t.End, t.last = r.ref(), r.ref()
+	for n := r.u32(); n > 0 && r.err == nil; n-- {
+		t.Nodes = append(t.Nodes, event.TaskNode{Node: r.str(), At: int64(r.u64())})
+	}
+	s.tasks[t.ID] = t
+}

@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"log/slog"
+	"net/netip"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -38,6 +39,8 @@ type Barrier interface {
 type State interface {
 	Queue(name string) (event.QueueView, bool)
 	Queues() []event.QueueView // sorted by name
+	Webhook(name string) (event.WebhookView, bool)
+	Webhooks() []event.WebhookView // sorted by name
 	Message(id event.ID) (event.MessageView, bool)
 	// Messages returns live messages in the order of their ids; false where
 	// there is no such queue.
@@ -155,7 +158,7 @@ type Push interface {
 }
 
 // Deps is what the API stands on. Push, Rates, Load, Operations, Floors, Past, Proof,
-// Cluster, Age, Leader, AskOthers, AskLeader and Registry may be nil.
+// Cluster, Age, Leader, AskOthers, AskLeader, Secrets, Forward and Registry may be nil.
 type Deps struct {
 	Proposer   Proposer
 	Barrier    Barrier
@@ -185,22 +188,25 @@ type Deps struct {
 	// waits for the answer as long as it leads; else it is an error. What answers
 	// is the leader's Server: the name is one of the Ask constants.
 	AskLeader func(ctx context.Context, name string, body []byte) ([]byte, error)
+	Secrets   Secrets   // nil: webhooks that are signed are turned away
+	Forward   Forwarder // nil: webhooks have no targets
 	Logger    *slog.Logger
 	Registry  *prometheus.Registry // nil: an own one
 }
 
 // Options are the API's limits. The zero value has the defaults.
 type Options struct {
-	MaxPayload       int64         // bytes of one payload; 1 MiB
-	MaxRequest       int64         // bytes of one request; 16 MiB
-	BodyTimeout      time.Duration // to receive a body; 30 s
-	WriteTimeout     time.Duration // to commit a write, before its outcome is unknown; 10 s
-	Heartbeat        time.Duration // of streams; 15 s
-	HistoryRetention time.Duration // the longest deduplication window; 0: no limit
-	AutoCreateQueues bool          // produce makes queues
-	Version          string        // told in the OpenAPI document
-	Auth             *Auth         // nil: everybody may do everything
-	OpenMetrics      bool          // with Auth: /metrics needs no token
+	MaxPayload       int64          // bytes of one payload; 1 MiB
+	MaxRequest       int64          // bytes of one request; 16 MiB
+	BodyTimeout      time.Duration  // to receive a body; 30 s
+	WriteTimeout     time.Duration  // to commit a write, before its outcome is unknown; 10 s
+	Heartbeat        time.Duration  // of streams; 15 s
+	HistoryRetention time.Duration  // the longest deduplication window; 0: no limit
+	AutoCreateQueues bool           // produce makes queues
+	Version          string         // told in the OpenAPI document
+	Auth             *Auth          // nil: everybody may do everything
+	TrustedProxies   []netip.Prefix // whose X-Forwarded-For is believed
+	OpenMetrics      bool           // with Auth: /metrics needs no token
 }
 
 func (o *Options) defaults() {

@@ -6,6 +6,8 @@ import (
 	"io"
 	"net/http"
 
+	"github.com/go-json-experiment/json/jsontext"
+
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/internal/event"
 )
@@ -20,6 +22,7 @@ func EventOf(e *event.Event) wire.Event {
 		ExpiresAt: wire.Time(e.Expires), SourceID: e.SourceID, LeaseExpiresAt: wire.Time(e.LeaseExpires),
 		Attempt: int64(e.Attempt), Worker: e.Worker, Reason: reasonOf(e), ToQueue: e.ToQueue,
 		HoldsKey: e.HoldsKey, TakesKey: e.TakesKey, Count: e.Count, BeforeIndex: e.Before, Rules: int64(e.Rules),
+		Webhook: e.Webhook, Definition: jsontext.Value(e.Definition),
 		DiedIn: e.DiedIn, Order: e.Order.String(), Edited: e.Edited, TaskKind: e.TaskKind.String(), Failed: e.Failed, Node: e.Node,
 	}
 	if !e.Subject.IsZero() {

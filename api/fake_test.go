@@ -29,6 +29,7 @@ type fake struct {
 	blocks   []event.Block
 	queues   map[string]*event.QueueView
 	messages map[event.ID]*event.MessageView
+	webhooks map[string]*event.WebhookView
 	kept     map[event.Hash]keptAnswer
 	grown    chan struct{}
 	err      error // of Propose
@@ -42,6 +43,8 @@ type fake struct {
 	barrier  error
 	age      func() (time.Duration, bool)
 	ask      func(context.Context, string, []byte) [][]byte
+	secrets  fakeSecrets
+	target   fakeTarget
 }
 
 type keptAnswer struct {
@@ -56,7 +59,7 @@ var (
 )
 
 func newFake() *fake {
-	return &fake{queues: map[string]*event.QueueView{}, messages: map[event.ID]*event.MessageView{}, kept: map[event.Hash]keptAnswer{}, grown: make(chan struct{})}
+	return &fake{queues: map[string]*event.QueueView{}, messages: map[event.ID]*event.MessageView{}, webhooks: map[string]*event.WebhookView{}, kept: map[event.Hash]keptAnswer{}, grown: make(chan struct{})}
 }
 
 // harness is a server on a fake.
@@ -99,6 +102,9 @@ func build(opts ...func(*Options)) *harness {
 			}
 			return f.ask(ctx, name, body)
 		},
+		Finder:   f,
+		Secrets:  &f.secrets,
+		Forward:  &f.target,
 		Logger:   slog.New(slog.DiscardHandler),
 		Registry: prometheus.NewRegistry(),
 	}, o)
@@ -311,6 +317,10 @@ func (f *fake) decide(c *event.Command, b *event.Block, res *event.Result) *even
 				return p
 			}
 		}
+	case c.PutWebhook != nil:
+		return f.putWebhook(c.PutWebhook, b, res)
+	case c.DeleteWebhook != nil:
+		return f.deleteWebhook(c.DeleteWebhook)
 	case c.Delete != nil:
 		m := f.messages[c.Delete.ID]
 		if m == nil {
@@ -339,6 +349,11 @@ func (f *fake) produce(p *event.Produce, b *event.Block, res *event.Result) *eve
 				res.Produced = append(res.Produced, event.Produced{ID: id, Duplicate: true})
 				continue
 			}
+		}
+		if held := int64(len(f.messages)); q.Policy.MaxDepth > 0 && held >= q.Policy.MaxDepth {
+			p := event.Problemf(event.CodeQueueFull, "retention.max_depth", "full")
+			p.RetryAfterMS = 1000
+			return p
 		}
 		due := m.DeliverAt
 		if m.DelayMS > 0 {

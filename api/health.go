@@ -26,7 +26,9 @@ func (s *Server) readyz(q *request) error {
 		ok, reasons = false, append([]string{"shutting down"}, reasons...)
 	}
 	if !ok {
-		return q.notReady(reasons)
+		return q.notReady(append(reasons, s.secretsMissing()...))
 	}
-	return q.answer(http.StatusOK, &wire.Health{Status: "ready"})
+	// Without a secret some webhooks are turned away; all else is served, so that
+	// one wrong definition does not take every node out of service.
+	return q.answer(http.StatusOK, &wire.Health{Status: "ready", Reasons: s.secretsMissing()})
 }

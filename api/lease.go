@@ -421,6 +421,9 @@ func (s *Server) appendLeased(b []byte, m *event.LeasedMessage, c *event.Content
 	default:
 		b = append(append(b, `,"payload":`...), c.Payload...)
 	}
+	if c != nil && len(c.Original) > 0 {
+		b = append(append(b, `,"original":`...), c.Original...)
+	}
 	b = appendTime(append(b, `,"enqueued_at":`...), m.EnqueuedAt)
 	b = appendTime(append(b, `,"lease_expires_at":`...), m.LeaseExpiresAt)
 	b = append(b, `,"correlation_id":`...)

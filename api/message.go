@@ -146,7 +146,7 @@ func setContent(m *wire.Message, c *event.Content) {
 			m.Payload = jsontext.Value("null")
 		}
 	}
-	m.CorrelationID = c.CorrelationID
+	m.CorrelationID, m.Original = c.CorrelationID, c.Original
 	for _, h := range c.Headers {
 		m.Headers[h.Name] = h.Value
 	}

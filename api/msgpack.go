@@ -125,6 +125,9 @@ func (s *Server) packLeased(b []byte, form form, m *event.LeasedMessage, c *even
 	if c == nil || c.Binary && c.ContentType != "" {
 		n++
 	}
+	if c != nil && len(c.Original) > 0 {
+		n++
+	}
 	b = packID(coding.AppendStr(coding.AppendMap(b, n), "id"), m.ID)
 	b = packID(coding.AppendStr(b, "lease_id"), m.Lease)
 	b = coding.AppendStr(coding.AppendStr(b, "queue"), m.Queue)
@@ -162,6 +165,11 @@ func (s *Server) packLeased(b []byte, form form, m *event.LeasedMessage, c *even
 		b = coding.AppendNil(coding.AppendStr(b, "payload"))
 	default:
 		if b, err = packJSON(coding.AppendStr(b, "payload"), form, c.Payload); err != nil {
+			return nil, err
+		}
+	}
+	if c != nil && len(c.Original) > 0 {
+		if b, err = packJSON(coding.AppendStr(b, "original"), form, c.Original); err != nil {
 			return nil, err
 		}
 	}

@@ -57,7 +57,7 @@ func (s *Server) updatePolicy(name string, p *event.Policy, u *wire.PolicyUpdate
 		p.MessageSchema = nil
 		if !u.MessageSchema.Null {
 			p.MessageSchema = bytes.TrimSpace(u.MessageSchema.Value)
-			if err := checkSchema(p.MessageSchema); err != nil {
+			if err := checkSchema("message_schema", p.MessageSchema); err != nil {
 				return false, err
 			}
 		}

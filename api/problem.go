@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"errors"
+	"net/http"
 	"strconv"
 	"strings"
 	"unicode"
@@ -28,6 +29,12 @@ const (
 	codeNoLeader         = "no_leader"
 	codeShuttingDown     = "shutting_down"
 	codeInternal         = "internal"
+	codeIPNotAllowed     = "ip_not_allowed"
+	codeInvalidSignature = "invalid_signature"
+	codeStaleTimestamp   = "stale_timestamp"
+	codeSecretMissing    = "secret_missing"
+	codeTargetFailed     = "target_failed"
+	codeTargetTimeout    = "target_timeout"
 )
 
 // status is what a code means in HTTP.
@@ -43,9 +50,13 @@ var statuses = map[string]status{
 	event.CodeInvalidArgument: {400, "An argument is not valid", false},
 	codeSchemaMismatch:        {400, "A message does not fit the queue's schema", false},
 	codeUnauthenticated:       {401, "Who are you?", false},
+	codeInvalidSignature:      {401, "The signature is missing or wrong", false},
+	codeStaleTimestamp:        {401, "The signed time is too far from now", false},
 	codeForbidden:             {403, "Not allowed", false},
+	codeIPNotAllowed:          {403, "Not from this address", false},
 	event.CodeQueueNotFound:   {404, "No such queue", false},
 	event.CodeMessageNotFound: {404, "No such message", false},
+	event.CodeWebhookNotFound: {404, "No such webhook", false},
 	codeNodeNotFound:          {404, "No such node", false},
 	codeNotFound:              {404, "Not found", false},
 	codeMethodNotAllowed:      {405, "Method not allowed", false},
@@ -60,9 +71,11 @@ var statuses = map[string]status{
 	event.CodeQueueFull:       {429, "The queue is full", true},
 	"overloaded":              {429, "The server is overloaded", true},
 	codeInternal:              {500, "Internal error", false},
+	codeTargetFailed:          {502, "The target could not be reached", true},
 	codeNoLeader:              {503, "No leader", true},
 	codeShuttingDown:          {503, "Shutting down", true},
-	"secret_missing":          {503, "A secret is missing", true},
+	codeSecretMissing:         {503, "A secret is missing", true},
+	codeTargetTimeout:         {504, "The target did not answer in time", true},
 	"insufficient_storage":    {507, "The disk is full", true},
 }
 
@@ -114,6 +127,9 @@ func (q *request) fail(p *event.Problem) {
 	st, ok := statuses[p.Code]
 	if !ok {
 		st = statuses[codeInternal]
+	}
+	if hookStatus(q.path, p.Code) {
+		st.status, st.retryable = http.StatusServiceUnavailable, true
 	}
 	out := wire.Problem{
 		Type: "https://qlogd.dev/problems/" + p.Code, Title: st.title, Status: st.status, Detail: p.Detail,

@@ -190,7 +190,13 @@ func (s *Server) newBatch(msgs []wire.NewMessage) (*batch, error) {
 // newMessage checks one message and encodes what the user wrote, once. The
 // payload is JSON where m has one, else bytes. Problems are of field names
 // within the message.
-func (s *Server) newMessage(m *wire.NewMessage, payload []byte) (out event.NewMessage, err error) {
+func (s *Server) newMessage(m *wire.NewMessage, payload []byte) (event.NewMessage, error) {
+	return s.newMessageFrom(m, payload, nil)
+}
+
+// newMessageFrom is newMessage with the body that the payload was made from, if
+// it was.
+func (s *Server) newMessageFrom(m *wire.NewMessage, payload, original []byte) (out event.NewMessage, err error) {
 	if int64(len(payload)) > s.opts.MaxPayload {
 		return out, event.Problemf(codePayloadTooLarge, "payload", "the payload has %d bytes, more than %d", len(payload), s.opts.MaxPayload)
 	}
@@ -241,6 +247,7 @@ func (s *Server) newMessage(m *wire.NewMessage, payload []byte) (out event.NewMe
 		Size: uint32(len(payload)),
 		Content: event.EncodeContent(&event.Content{
 			Payload: payload, Binary: m.Payload == nil, ContentType: m.ContentType, Headers: headers, CorrelationID: m.CorrelationID,
+			Original: original,
 		}),
 	}
 	if m.IdempotencyKey != "" {

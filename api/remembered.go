@@ -1,6 +1,8 @@
 package api
 
 import (
+	"crypto/sha256"
+
 	"github.com/qlogd/qlogd/internal/event"
 )
 
@@ -53,6 +55,29 @@ func (s *Server) lookForDuplicates(p *event.Produce, q *event.QueueView) error {
 		}
 	}
 	return nil
+}
+
+// firstOf returns the message of which another one of the same deduplication hash
+// would be a duplicate, as the log tells it.
+func (s *Server) firstOf(q *event.QueueView, m *event.NewMessage, payload []byte) (id event.ID, found bool, err error) {
+	window := q.Policy.DedupWindowSeconds * 1000
+	hash := m.DedupKey
+	if q.Policy.DedupBy == event.DedupByContent {
+		h := sha256.Sum256(payload)
+		hash = event.Hash(h[:16])
+	}
+	if window == 0 || hash.IsZero() || s.deps.Finder == nil {
+		return id, false, nil
+	}
+	from, err := s.since(window)
+	if err != nil {
+		return id, false, err
+	}
+	e, err := s.deps.Finder.Find(hash.Of(q.Number), from)
+	if err != nil || e == nil || e.Type != event.Enqueued || e.Until <= clock(s.deps.State) {
+		return id, false, err
+	}
+	return e.ID, true, nil
 }
 
 // since returns the index from which on what is younger than age, in ms, lies in

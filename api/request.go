@@ -218,7 +218,9 @@ const keepMemory = 1 << 20
 
 // brief reports whether a path's requests wait for nothing but their commit: no
 // more is gained by hearing that their client hangs up.
-func brief(path string) bool { return msgpackRoutes[path] && !strings.HasSuffix(path, "/lease") }
+func brief(path string) bool {
+	return msgpackRoutes[path] && !strings.HasSuffix(path, "/lease") || path == hookPath
+}
 
 // brief reports whether the request will be answered long before the time to
 // receive its body is over, so that it needs no other deadline.

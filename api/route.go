@@ -56,6 +56,12 @@ func (s *Server) mux() *http.ServeMux {
 	add("GET /v1/operations/{idempotency_key}", access{on: known}, s.operations)
 	add("GET /v1/operations/stats", access{roleRead, somehow}, s.operationStats)
 
+	add("GET /v1/webhooks", admin, s.listWebhooks)
+	add("GET /v1/webhooks/{name}", admin, s.getWebhook)
+	add("PUT /v1/webhooks/{name}", admin, s.putWebhook)
+	add("DELETE /v1/webhooks/{name}", admin, s.deleteWebhook)
+	add("POST "+hookPath, free, s.hook)
+
 	add("GET /v1/cluster", access{roleRead, somehow}, s.cluster)
 	add("POST /v1/cluster/nodes", admin, s.addNode)
 	add("DELETE /v1/cluster/nodes/{id}", admin, s.removeNode)

@@ -161,13 +161,13 @@ func (sc *schema) validate(payload []byte) (where, why string, err error) {
 	return "", "", err
 }
 
-// checkSchema refuses a message_schema that cannot be used.
-func checkSchema(text []byte) error {
+// checkSchema refuses a schema that cannot be used.
+func checkSchema(field string, text []byte) error {
 	if len(text) > event.MaxSchema {
-		return bad("message_schema", "message_schema must be at most %d bytes", event.MaxSchema)
+		return bad(field, "%s must be at most %d bytes", field, event.MaxSchema)
 	}
 	if _, err := compileSchema(text); err != nil {
-		return bad("message_schema", "message_schema is not a JSON Schema (2020-12): %s", clip(schemaError(err), 200))
+		return bad(field, "%s is not a JSON Schema (2020-12): %s", field, clip(schemaError(err), 200))
 	}
 	return nil
 }
@@ -195,12 +195,21 @@ func (c *schemaCache) check(v *event.QueueView, payloads func(i int) (payload []
 	if len(v.Policy.MessageSchema) == 0 {
 		return nil
 	}
-	p := c.pool(v)
+	return c.pool(v).check("the queue's message_schema", payloads)
+}
+
+// one is one JSON payload to check.
+func one(payload []byte) func(int) ([]byte, bool, bool) {
+	return func(i int) ([]byte, bool, bool) { return payload, false, i == 0 }
+}
+
+// check validates payloads; what says whose schema it is.
+func (p *schemaPool) check(what string, payloads func(i int) (payload []byte, binary, ok bool)) error {
 	sc, _ := p.pool.Get().(*schema)
 	if sc == nil {
 		var err error
 		if sc, err = compileSchema(p.text); err != nil {
-			return fmt.Errorf("message_schema of queue %s: %w", v.Name, err)
+			return fmt.Errorf("%s: %w", what, err)
 		}
 	}
 	defer p.pool.Put(sc)
@@ -218,7 +227,7 @@ func (c *schemaCache) check(v *event.QueueView, payloads func(i int) (payload []
 		}
 		if why != "" {
 			field := "payload" + clip(where, 100)
-			return event.Problemf(codeSchemaMismatch, field, "%s does not fit the queue's message_schema: %s", field, clip(why, 200)).At(i)
+			return event.Problemf(codeSchemaMismatch, field, "%s does not fit %s: %s", field, what, clip(why, 200)).At(i)
 		}
 	}
 }

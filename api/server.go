@@ -28,6 +28,7 @@ type Server struct {
 	rules   map[string]access // by pattern
 	waits   *waits
 	schemas schemaCache
+	hooks   webhooks
 	ops     *tracker
 	once    *onceOnly
 	metrics *metrics

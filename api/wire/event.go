@@ -1,5 +1,7 @@
 package wire
 
+import "github.com/go-json-experiment/json/jsontext"
+
 // Event is a fact of the log as a person reads it. Fields that a type does not
 // use are left out. Payloads are not part of it.
 type Event struct {
@@ -51,7 +53,10 @@ type Event struct {
 	Count       int64   `json:"count,omitzero"`        // queue_purged, queue_deleted: messages concerned
 	BeforeIndex uint64  `json:"before_index,omitzero"` // history_deleted
 	Rules       int64   `json:"rules,omitzero"`        // rules_changed
-	Erased      bool    `json:"erased,omitzero"`       // what users wrote in it was erased
+
+	Webhook    string         `json:"webhook,omitzero"`    // webhook_created, webhook_updated, webhook_deleted: its name
+	Definition jsontext.Value `json:"definition,omitzero"` // webhook_created, webhook_updated: without its name
+	Erased     bool           `json:"erased,omitzero"`     // what users wrote in it was erased
 }
 
 // EventList answers GET /v1/events. NextCursor is the next call's after.

@@ -33,7 +33,8 @@ type LeasedMessage struct {
 	Payload        jsontext.Value    `json:"payload,omitzero"`
 	PayloadBytes   Bytes             `json:"payload_base64,omitzero"`
 	ContentType    string            `json:"content_type,omitzero"`
-	Erased         bool              `json:"erased,omitzero"` // what users wrote in it was erased: the payload is null
+	Original       jsontext.Value    `json:"original,omitzero"` // the body that a webhook mapped the payload from
+	Erased         bool              `json:"erased,omitzero"`   // what users wrote in it was erased: the payload is null
 	EnqueuedAt     Time              `json:"enqueued_at"`
 	LeaseExpiresAt Time              `json:"lease_expires_at"`
 	CorrelationID  string            `json:"correlation_id"`

@@ -18,8 +18,9 @@ type Message struct {
 	Payload        jsontext.Value    `json:"payload,omitzero"`
 	PayloadBytes   Bytes             `json:"payload_base64,omitzero"`
 	ContentType    string            `json:"content_type,omitzero"`
-	Erased         bool              `json:"erased,omitzero"` // its content was erased, or retention took it
-	Size           int64             `json:"size"`            // bytes of the payload
+	Original       jsontext.Value    `json:"original,omitzero"` // the body that a webhook mapped the payload from
+	Erased         bool              `json:"erased,omitzero"`   // its content was erased, or retention took it
+	Size           int64             `json:"size"`              // bytes of the payload
 	CorrelationID  string            `json:"correlation_id"`
 	EnqueuedAt     Time              `json:"enqueued_at"`
 	AvailableAt    Time              `json:"available_at,omitzero"` // scheduled: when it comes due

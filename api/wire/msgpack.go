@@ -246,7 +246,7 @@ func (p *packer) leaseRequest(v *LeaseRequest) {
 }
 
 func (p *packer) leased(m *LeasedMessage) {
-	p.object(13 + one(m.Payload != nil) + one(m.PayloadBytes != nil) + one(m.ContentType != "") + one(m.Erased))
+	p.object(13 + one(m.Payload != nil) + one(m.PayloadBytes != nil) + one(m.ContentType != "") + one(m.Original != nil) + one(m.Erased))
 	p.name("id")
 	p.str(m.ID)
 	p.name("lease_id")
@@ -268,6 +268,7 @@ func (p *packer) leased(m *LeasedMessage) {
 	p.json("payload", m.Payload)
 	p.bytes("payload_base64", m.PayloadBytes)
 	p.optStr("content_type", m.ContentType)
+	p.json("original", m.Original)
 	if m.Erased {
 		p.name("erased")
 		p.b = coding.AppendBool(p.b, true)

@@ -370,6 +370,8 @@ func (u *unpacker) leased(m *LeasedMessage) {
 			m.PayloadBytes = u.bytes()
 		case "content_type":
 			m.ContentType = u.Str()
+		case "original":
+			m.Original = u.Value(4)
 		case "erased":
 			m.Erased = u.Bool()
 		case "enqueued_at":

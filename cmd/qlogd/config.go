@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"os"
 	"strings"
 	"time"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/qlogd/qlogd/internal/archive"
 	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/internal/webhook"
 )
 
 // config is all that can be set of a server. Each field is a flag; the same
@@ -56,6 +58,9 @@ type config struct {
 	RaftTLSKey  string
 	RaftTLSCA   string
 
+	SecretsDir     string
+	TrustedProxies []string
+
 	// file is where the settings came from; insecureEnv is the second of the
 	// two words that it takes to serve strangers without authentication.
 	file        string
@@ -93,6 +98,8 @@ func (c *config) flags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.RaftTLSCert, "raft-tls-cert", "", "PEM certificate of this node for the other nodes; read anew when it changes")
 	fs.StringVar(&c.RaftTLSKey, "raft-tls-key", "", "its PEM key")
 	fs.StringVar(&c.RaftTLSCA, "raft-tls-ca", "", "PEM certificates of the authority that signs the nodes' certificates")
+	fs.StringVar(&c.SecretsDir, "secrets-dir", "", "folder of files with webhooks' secrets (secret_file); they are read again when they change")
+	fs.StringSliceVar(&c.TrustedProxies, "trusted-proxies", nil, "addresses and networks (CIDR) of proxies whose X-Forwarded-For is believed")
 	fs.StringVar(&c.file, "config", "", "read settings from this YAML file")
 }
 
@@ -233,6 +240,9 @@ func (c *config) check() error {
 	if c.ArchiveInterval < 100*time.Millisecond {
 		return usagef("archive-interval must be at least 100ms")
 	}
+	if _, err := c.proxies(); err != nil {
+		return err
+	}
 	if c.NodeID != "" && !event.ValidNode(c.NodeID) {
 		return usagef("node-id must match %s", event.NodeNames)
 	}
@@ -241,6 +251,18 @@ func (c *config) check() error {
 
 // alone reports whether a new directory is to be a cluster of its own.
 func (c *config) alone() bool { return c.BootstrapExpect == 1 && len(c.Join) == 0 }
+
+// proxies are the networks of trusted-proxies.
+func (c *config) proxies() (out []netip.Prefix, err error) {
+	for _, text := range c.TrustedProxies {
+		p, err := webhook.ParseNetwork(strings.TrimSpace(text))
+		if err != nil {
+			return nil, usagef("trusted-proxies: %.64q %w", text, err)
+		}
+		out = append(out, p)
+	}
+	return out, nil
+}
 
 // checkTLS refuses halves.
 func (c *config) checkTLS() error {

@@ -112,7 +112,9 @@ func openEngine(n *node) (_ *engine, err error) {
 	e.stopServing = fetch.Serve(e.peers, fetch.Source{
 		ClusterID: card.ClusterID, FS: vfs.OS{}, DataDir: c.DataDir, Log: e.log, Snapshot: e.snapshot, Logger: logger,
 	})
-	e.api = api.New(e.deps(found.Past, registry), n.apiOptions())
+	deps := e.deps(found.Past, registry)
+	deps.Secrets, deps.Forward = n.hooked, n.forward
+	e.api = api.New(deps, n.apiOptions())
 	hooks.set(e.api)
 	e.answerOthers()
 

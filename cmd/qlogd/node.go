@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -16,6 +17,7 @@ import (
 	"github.com/qlogd/qlogd/internal/datadir"
 	"github.com/qlogd/qlogd/internal/egress"
 	"github.com/qlogd/qlogd/internal/peer"
+	"github.com/qlogd/qlogd/internal/webhook"
 )
 
 // node is a running server: the listeners, the lock on the data directory, and
@@ -35,6 +37,8 @@ type node struct {
 	certs   *certs.Keeper  // of the API; nil: no TLS
 	inside  *certs.Keeper  // of the connections between nodes
 	egress  *egress.Client // sends to addresses that users gave
+	forward *forwarder     // sends webhooks to their targets
+	hooked  *webhook.Secrets
 
 	friends  int       // join addresses at which this cluster has answered; meet's
 	stranger sync.Once // another one did, and that was told
@@ -66,6 +70,7 @@ func startNode(c *config, logger *slog.Logger) (_ *node, err error) {
 	n := &node{c: c, logger: logger, broken: make(chan error, 8), again: make(chan change, 1)}
 	n.background, n.cancel = context.WithCancel(context.Background())
 	n.egress = egress.New(egress.Options{AllowPrivate: c.PushAllowPrivate, UserAgent: "qlogd/" + build().Version})
+	n.forward = newForwarder(c)
 	defer func() {
 		if err != nil {
 			_ = n.close() // the first error is what counts
@@ -149,6 +154,9 @@ func (n *node) readSecrets() (err error) {
 		}
 		n.inside.Logger = n.logger
 	}
+	if n.hooked, err = webhook.NewSecrets(os.Getenv, c.SecretsDir); err != nil {
+		return usagef("secrets-dir: %w", err)
+	}
 	return nil
 }
 
@@ -163,6 +171,7 @@ func (n *node) reloadSecrets() error {
 			errs = append(errs, k.Reload())
 		}
 	}
+	n.hooked.Reload()
 	return errors.Join(errs...)
 }
 
@@ -252,6 +261,10 @@ func (n *node) close() error {
 		errs = append(errs, n.peers.Close())
 	}
 	n.egress.Close()
+	n.forward.client.Close()
+	if n.hooked != nil {
+		errs = append(errs, n.hooked.Close())
+	}
 	if n.lock != nil {
 		errs = append(errs, n.lock.Release())
 	}
@@ -267,9 +280,10 @@ func (n *node) fail(err error) {
 }
 
 func (n *node) apiOptions() api.Options {
+	proxies, _ := n.c.proxies() // checked by load
 	return api.Options{
 		MaxPayload: n.c.MaxPayloadBytes, MaxRequest: n.c.MaxRequestBytes,
 		HistoryRetention: n.c.HistoryRetention, AutoCreateQueues: n.c.AutoCreateQueues,
-		Auth: n.auth, OpenMetrics: n.c.OpenMetrics, Version: build().Version,
+		Auth: n.auth, OpenMetrics: n.c.OpenMetrics, Version: build().Version, TrustedProxies: proxies,
 	}
 }

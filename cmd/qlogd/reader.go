@@ -19,6 +19,8 @@ func (r liveReader) Now() int64 { return max(r.Clock(), r.now.Clock()) }
 type stateReader interface {
 	Queue(name string) (event.QueueView, bool)
 	Queues() []event.QueueView
+	Webhook(name string) (event.WebhookView, bool)
+	Webhooks() []event.WebhookView
 	Message(id event.ID) (event.MessageView, bool)
 	Messages(queue string, f event.MessageFilter) ([]event.MessageView, bool)
 	Leasable(queue string, kinds []string) int

@@ -23,7 +23,7 @@ const module = "github.com/qlogd/qlogd"
 // internal/, if that is listed.
 var house = map[string][]string{
 	"cmd/qlogd":         {"*"},
-	"api":               {"api/wire", "internal/event", "internal/coding", "internal/cloudevents"},
+	"api":               {"api/wire", "internal/event", "internal/coding", "internal/webhook", "internal/cloudevents"},
 	"api/wire":          {"internal/coding"},
 	"raft":              {"internal/event", "internal/vfs", "internal/checkpoint", "internal/peer"},
 	"fsm":               {"projections", "internal/event"},
@@ -53,6 +53,7 @@ var house = map[string][]string{
 	"internal/whatif":      {"fsm", "projections", "internal/event", "internal/eventlog", "internal/replay"},
 	"internal/predicate":   {"projections", "internal/event"},
 	"internal/expression":  {},
+	"internal/webhook":     {"api/wire", "internal/expression"},
 	"internal/replay":      {"log", "internal/datadir", "internal/eventlog", "internal/checkpoint", "internal/event", "internal/vfs", "projections"},
 
 	// What cmd puts together below the API, and the simulation too.

@@ -115,7 +115,7 @@ type Program struct {
 }
 
 // Compile checks an expression's syntax, types and cost. gives is what it has to
-// give: JSON, Bool or String. An error is an *Error.
+// give: JSON, Bool, String or Int. An error is an *Error.
 func (e *Env) Compile(text string, gives Type) (*Program, error) {
 	if strings.TrimSpace(text) == "" {
 		return nil, &Error{Text: "is empty"}
@@ -181,6 +181,23 @@ func (p *Program) Text(vars Vars) (string, error) {
 		return "", fmt.Errorf("it must give a string, and gave %s%s", kind(v), hint(String))
 	}
 	return string(s), nil
+}
+
+// Int evaluates an expression that gives a whole number.
+func (p *Program) Int(vars Vars) (int64, error) {
+	v, err := p.eval(vars)
+	if err != nil {
+		return 0, err
+	}
+	switch n := v.(type) {
+	case types.Int:
+		return int64(n), nil
+	case types.Double: // a whole number as some JSON writers write it: 5.0
+		if i := int64(n); float64(i) == float64(n) {
+			return i, nil
+		}
+	}
+	return 0, fmt.Errorf("it must give a whole number, and gave %s", kind(v))
 }
 
 // AppendJSON evaluates an expression and appends what it gives as JSON, at most

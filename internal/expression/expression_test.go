@@ -105,6 +105,23 @@ func TestBoolAndText(t *testing.T) {
 	}
 }
 
+func TestInt(t *testing.T) {
+	e := env(t)
+	for text, want := range map[string]int64{`payload.action == 'opened' ? 1 : 9`: 1, `payload.one`: 1, `payload.issue.number`: 1347, `payload.f`: -1, `payload.action`: -1} {
+		p, err := e.Compile(text, Int)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := p.Int(vars(t, issue))
+		if want < 0 && (err == nil || !strings.Contains(err.Error(), "must give a whole number")) || want >= 0 && (got != want || err != nil) {
+			t.Errorf("%s: %d, %v", text, got, err)
+		}
+	}
+	if _, err := e.Compile(`name`, Int); err == nil {
+		t.Error("a string went as a whole number")
+	}
+}
+
 // TestRefusedWhenCompiled: with the place, in words.
 func TestRefusedWhenCompiled(t *testing.T) {
 	e := env(t)

@@ -1,0 +1,300 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"sort"
+	"strings"
+	"sync"
+
+	"github.com/qlogd/qlogd/api/wire"
+	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/internal/webhook"
+)
+
+// Secrets are the secrets that this node has.
+type Secrets interface {
+	// Of returns those that a definition names; an error tells what is missing
+	// where there is none, and never a secret.
+	Of(v *wire.VerifyHMAC) ([]string, error)
+	// Missing says which of them this node lacks.
+	Missing(v *wire.VerifyHMAC) []string
+}
+
+// Forwarder sends to the targets of webhooks.
+type Forwarder interface {
+	// CheckTarget says what is wrong with a URL that nothing may be sent to; its
+	// text goes behind the field's name.
+	CheckTarget(url string) error
+	// Forward POSTs a body and returns the answer, whatever its status. Errors
+	// are the network's, or that the target is not one to be reached: nothing of
+	// the URL is in them.
+	Forward(ctx context.Context, url string, header http.Header, body []byte) (*Forwarded, error)
+}
+
+// Forwarded is what a target answered.
+type Forwarded struct {
+	Status      int
+	ContentType string
+	Body        []byte
+	Cut         bool // Body is only the beginning
+}
+
+func webhookNotFound(name string) *event.Problem {
+	return event.Problemf(event.CodeWebhookNotFound, "name", "webhook %s does not exist", echo(name))
+}
+
+// webhookName returns the webhook that the path names.
+func (q *request) webhookName() (string, error) {
+	name := q.PathValue("name")
+	if !event.ValidName(name) {
+		return "", bad("name", "name must match ^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$; it was %s", echo(name))
+	}
+	return name, nil
+}
+
+// listWebhooks answers GET /v1/webhooks?limit=&cursor=&consistency=.
+func (s *Server) listWebhooks(q *request) error {
+	if err := q.allow("limit", "cursor", "consistency"); err != nil {
+		return err
+	}
+	limit, err := q.number("limit", 1000, 1, 1000)
+	if err != nil {
+		return err
+	}
+	after := q.query.Get("cursor")
+	if q.query.Has("cursor") && !event.ValidName(after) {
+		return bad("cursor", "cursor must be the next_cursor of an answer")
+	}
+	if err := q.fresh(); err != nil {
+		return err
+	}
+	views := s.deps.State.Webhooks()
+	views = views[sort.Search(len(views), func(i int) bool { return views[i].Name > after }):]
+	out := wire.WebhookList{Webhooks: []wire.Webhook{}}
+	if len(views) > int(limit) {
+		views = views[:limit]
+		out.NextCursor = views[limit-1].Name
+	}
+	for i := range views {
+		w, err := webhookOf(&views[i])
+		if err != nil {
+			return err
+		}
+		out.Webhooks = append(out.Webhooks, *w)
+	}
+	return q.answer(http.StatusOK, &out)
+}
+
+// getWebhook answers GET /v1/webhooks/{name}?consistency=.
+func (s *Server) getWebhook(q *request) error {
+	name, err := q.webhookName()
+	if err != nil {
+		return err
+	}
+	if err := q.allow("consistency"); err != nil {
+		return err
+	}
+	if err := q.fresh(); err != nil {
+		return err
+	}
+	v, ok := s.deps.State.Webhook(name)
+	if !ok {
+		return webhookNotFound(name)
+	}
+	w, err := webhookOf(&v)
+	if err != nil {
+		return err
+	}
+	return q.answer(http.StatusOK, w)
+}
+
+// webhookOf returns a webhook as it is told.
+func webhookOf(v *event.WebhookView) (*wire.Webhook, error) {
+	w := &wire.Webhook{Name: v.Name, CreatedAt: wire.Time(v.CreatedAt), UpdatedAt: wire.Time(v.UpdatedAt)}
+	if err := wire.Unmarshal(v.Definition, &w.WebhookDefinition); err != nil {
+		return nil, fmt.Errorf("webhook %s: %w", v.Name, err)
+	}
+	return w, nil
+}
+
+// putWebhook makes a webhook (201) or replaces its definition (200).
+func (s *Server) putWebhook(q *request) error {
+	name, err := q.webhookName()
+	if err != nil {
+		return err
+	}
+	if err := q.allow(); err != nil {
+		return err
+	}
+	var d wire.WebhookDefinition
+	if err := q.decode(&d, false, false); err != nil {
+		return err
+	}
+	text, err := s.checkWebhook(name, &d)
+	if err != nil {
+		return err
+	}
+	res, err := q.propose(&event.Command{PutWebhook: &event.PutWebhook{Name: name, Queue: d.Queue, Definition: text}})
+	if err != nil {
+		return err
+	}
+	status := http.StatusOK
+	if res.Created {
+		status = http.StatusCreated
+	}
+	v, ok := q.webhookAfter(name, &res)
+	if !ok || string(v.Definition) != string(text) {
+		v.Name, v.Definition = name, text // changed since: what this call made of it
+	}
+	out, err := webhookOf(&v)
+	if err != nil {
+		return err
+	}
+	return q.answer(status, out)
+}
+
+// webhookAfter returns a webhook as it was after a write of it, as far as that
+// is known.
+func (q *request) webhookAfter(name string, res *event.Result) (event.WebhookView, bool) {
+	if q.replayed && q.s.deps.Past != nil {
+		past, release, err := q.s.deps.Past.At(q.Context(), event.Instant{Kind: event.InstantIndex, Index: res.Index})
+		if err == nil {
+			defer release()
+			return past.Webhook(name)
+		}
+	}
+	return q.s.deps.State.Webhook(name)
+}
+
+// checkWebhook checks all of a definition but whether its queue exists, and
+// returns it as it is stored. An error is an *event.Problem about a field.
+func (s *Server) checkWebhook(name string, d *wire.WebhookDefinition) (text []byte, err error) {
+	if d.Queue != "" && !event.ValidName(d.Queue) {
+		return nil, bad("queue", "queue must match ^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$; it was %s", echo(d.Queue))
+	}
+	w, err := webhook.Compile(name, d)
+	var wrong *webhook.Error
+	if errors.As(err, &wrong) {
+		return nil, bad(clip(wrong.Field, 120), "%s %s", clip(wrong.Field, 120), wrong.Text)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if d.Target != "" {
+		if s.deps.Forward == nil {
+			return nil, bad("target", "target is not served here")
+		}
+		if err := s.deps.Forward.CheckTarget(d.Target); err != nil {
+			return nil, bad("target", "target %s", clip(err.Error(), 200))
+		}
+	}
+	if schema := w.Definition.PayloadSchema; len(schema) > 0 {
+		if err := checkSchema("payload_schema", schema); err != nil {
+			return nil, err
+		}
+	}
+	if text, err = w.JSON(); err != nil {
+		return nil, err
+	}
+	if len(text) > event.MaxDefinition {
+		return nil, bad("", "the definition has %d bytes, at most %d are taken", len(text), event.MaxDefinition)
+	}
+	return text, nil
+}
+
+// deleteWebhook answers DELETE /v1/webhooks/{name}.
+func (s *Server) deleteWebhook(q *request) error {
+	name, err := q.webhookName()
+	if err != nil {
+		return err
+	}
+	if err := q.allow(); err != nil {
+		return err
+	}
+	// So that what is refused leaves no entry; one with an Idempotency-Key may
+	// have been carried out before.
+	if q.Header["Idempotency-Key"] == nil {
+		if _, err := s.currentWebhook(q, name); err != nil {
+			return err
+		}
+	}
+	if _, err := q.propose(&event.Command{DeleteWebhook: &event.DeleteWebhook{Name: name}}); err != nil {
+		return err
+	}
+	return q.noContent()
+}
+
+// currentWebhook returns a webhook as it is now: where this node does not know
+// it, it asks whether it is behind before it says so.
+func (s *Server) currentWebhook(q *request, name string) (event.WebhookView, error) {
+	v, ok := s.deps.State.Webhook(name)
+	if ok {
+		return v, nil
+	}
+	if err := s.barrier(q.Context()); err != nil {
+		return v, err
+	}
+	if v, ok = s.deps.State.Webhook(name); !ok {
+		return v, webhookNotFound(name)
+	}
+	return v, nil
+}
+
+// webhooks keeps compiled definitions, by name and revision.
+type webhooks struct {
+	mu   sync.RWMutex
+	made map[string]*compiledWebhook
+}
+
+type compiledWebhook struct {
+	*webhook.Webhook
+	revision uint64
+	created  int64 // with the revision: another one of the same name is another one
+	schema   *schemaPool
+}
+
+// of returns a webhook compiled.
+func (c *webhooks) of(v *event.WebhookView) (*compiledWebhook, error) {
+	c.mu.RLock()
+	w := c.made[v.Name]
+	c.mu.RUnlock()
+	if w != nil && w.revision == v.Revision && w.created == v.CreatedAt {
+		return w, nil
+	}
+	p, err := webhook.Parse(v.Name, v.Definition)
+	if err != nil {
+		return nil, err
+	}
+	w = &compiledWebhook{Webhook: p, revision: v.Revision, created: v.CreatedAt}
+	if len(p.Definition.PayloadSchema) > 0 {
+		w.schema = &schemaPool{text: p.Definition.PayloadSchema}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.made == nil || len(c.made) > 10_000 {
+		c.made = map[string]*compiledWebhook{} // those that are gone go with the others
+	}
+	c.made[v.Name] = w
+	return w, nil
+}
+
+// secretsMissing says which secrets of webhooks this node lacks.
+func (s *Server) secretsMissing() (reasons []string) {
+	if s.deps.Secrets == nil {
+		return nil
+	}
+	views := s.deps.State.Webhooks()
+	for i := range views {
+		w, err := s.hooks.of(&views[i])
+		if err != nil || !w.Signed() {
+			continue
+		}
+		if missing := s.deps.Secrets.Missing(w.Definition.VerifyHMAC); len(missing) > 0 {
+			reasons = append(reasons, fmt.Sprintf("secret_missing: webhook %s: %s", w.Name, strings.Join(missing, "; ")))
+		}
+	}
+	return reasons
+}

@@ -1,0 +1,94 @@
+package wire
+
+import (
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// WebhookDefinition is the body of PUT /v1/webhooks/{name}: what is taken at
+// /hook/{name} and what becomes of it. It names secrets and never holds one.
+//
+// Filter, IdempotencyKey, Key, Kind and the values of MapTo.Input are CEL over
+// payload (the body), headers, source_ip, received_at and webhook (the name).
+type WebhookDefinition struct {
+	Queue          string         `json:"queue,omitzero"`           // where its messages go
+	Target         string         `json:"target,omitzero"`          // in place of queue: a URL that it is forwarded to at once
+	VerifyHMAC     *VerifyHMAC    `json:"verify_hmac,omitzero"`     // nil: no signature is asked for
+	MaxAgeSeconds  *int64         `json:"max_age_seconds,omitzero"` // how far a signed time may be off; 300 if left out, 0 no limit
+	AllowIPs       []string       `json:"allow_ips,omitzero"`       // addresses and networks (CIDR); empty: all
+	Filter         string         `json:"filter,omitzero"`          // gives true or false; false is answered and dropped
+	IdempotencyKey string         `json:"idempotency_key,omitzero"` // gives a string; "" is none
+	Key            string         `json:"key,omitzero"`             // gives a string, the message's ordering key
+	Kind           string         `json:"kind,omitzero"`            // gives a string, the message's kind
+	Priority       jsontext.Value `json:"priority,omitzero"`        // a whole number from 1 to 10, or an expression that gives one
+	PayloadSchema  jsontext.Value `json:"payload_schema,omitzero"`  // JSON Schema (2020-12) for the body
+	MapTo          *MapTo         `json:"map_to,omitzero"`          // nil: the payload is the body
+}
+
+// VerifyHMAC says how a request is signed, and with what.
+type VerifyHMAC struct {
+	Scheme     string  `json:"scheme,omitzero"`      // github, pagerduty, stripe, standard, slack, shopify, generic
+	Header     string  `json:"header,omitzero"`      // of generic; in place of the usual one of the others
+	Prefix     string  `json:"prefix,omitzero"`      // of generic: what stands before the signature
+	SecretEnv  Strings `json:"secret_env,omitzero"`  // environment variables
+	SecretFile Strings `json:"secret_file,omitzero"` // files below --secrets-dir
+}
+
+// MapTo makes the message's payload.
+type MapTo struct {
+	Input map[string]string `json:"input"` // an expression for each field
+}
+
+// Webhook is a webhook as it is told.
+type Webhook struct {
+	Name string `json:"name"`
+	WebhookDefinition
+	CreatedAt Time `json:"created_at"`
+	UpdatedAt Time `json:"updated_at"`
+}
+
+// WebhookList answers GET /v1/webhooks.
+type WebhookList struct {
+	Webhooks   []Webhook `json:"webhooks"`
+	NextCursor string    `json:"next_cursor,omitzero"`
+}
+
+// Hooked answers POST /hook/{name}. Exactly one of Queued, Filtered and
+// Duplicate is true; State and Result say what became of a duplicate's first
+// message.
+type Hooked struct {
+	OK             bool           `json:"ok"`
+	Queued         bool           `json:"queued,omitzero"`
+	Filtered       bool           `json:"filtered,omitzero"`
+	Duplicate      bool           `json:"duplicate,omitzero"`
+	IdempotencyKey string         `json:"idempotency_key,omitzero"`
+	MessageID      string         `json:"message_id,omitzero"`
+	State          string         `json:"state,omitzero"`
+	Result         jsontext.Value `json:"result,omitzero"`
+}
+
+// Strings is a string or a list of strings in JSON.
+type Strings []string
+
+// IsZero reports whether there is none.
+func (v Strings) IsZero() bool { return len(v) == 0 }
+
+// MarshalJSONTo writes one as a string, several as a list.
+func (v Strings) MarshalJSONTo(enc *jsontext.Encoder) error {
+	if len(v) == 1 {
+		return enc.WriteToken(jsontext.String(v[0]))
+	}
+	return json.MarshalEncode(enc, []string(v))
+}
+
+// UnmarshalJSONFrom reads a string, a list of strings, or null.
+func (v *Strings) UnmarshalJSONFrom(dec *jsontext.Decoder) error {
+	*v = nil
+	if dec.PeekKind() != '"' {
+		return json.UnmarshalDecode(dec, (*[]string)(v))
+	}
+	var s string
+	err := json.UnmarshalDecode(dec, &s)
+	*v = Strings{s}
+	return err
+}

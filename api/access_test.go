@@ -65,6 +65,7 @@ type routeCall struct{ route, target, body, needs string }
 var routeCalls = []routeCall{
 	{"GET /v1/queues", "/v1/queues", "", "any read"},
 	{"GET /v1/queues/{queue}", "/v1/queues/a.1", "", "read"},
+	{"GET /v1/queues/{queue}/stats", "/v1/queues/a.1/stats", "", "read"},
 	{"PUT /v1/queues/{queue}", "/v1/queues/a.1", "", "admin"},
 	{"PATCH /v1/queues/{queue}", "/v1/queues/a.1", "{}", "admin"},
 	{"DELETE /v1/queues/{queue}", "/v1/queues/a.1?force=true", "", "admin"},
@@ -96,6 +97,8 @@ var routeCalls = []routeCall{
 	{"GET /v1/operations/stats", "/v1/operations/stats", "", "any read"},
 	{"GET /v1/log/head", "/v1/log/head", "", "any read"},
 	{"GET /v1/log/segments", "/v1/log/segments", "", "any read"},
+	{"GET /v1/projections", "/v1/projections", "", "any read"},
+	{"POST /v1/projections/rebuild", "/v1/projections/rebuild", "", "admin"},
 	{"GET /v1/cluster", "/v1/cluster", "", "any read"},
 	{"POST /v1/cluster/nodes", "/v1/cluster/nodes", n2, "admin"},
 	{"DELETE /v1/cluster/nodes/{id}", "/v1/cluster/nodes/n1?force=true", "", "admin"},

@@ -157,7 +157,23 @@ type Push interface {
 	Check(p *wire.Push) error
 }
 
-// Deps is what the API stands on. Push, Rates, Load, Operations, Floors, Past, Proof,
+// Counts are the read models of queues, which follow about a second behind the
+// log and can be counted anew from it.
+type Counts interface {
+	// QueueTotals returns a queue's events by type, and DeadLetters its dead ones
+	// by reason, since it was made.
+	QueueTotals(queue string) (map[string]uint64, error)
+	DeadLetters(queue string) (map[event.Reason]uint64, error)
+	// Minutes returns those that begin from from to before to (Unix ms), oldest
+	// first, without those in which nothing happened. A day is kept.
+	Minutes(queue string, from, to int64) ([]wire.Minute, error)
+	// Position returns the index up to which is counted, and the log's clock there.
+	Position() (index uint64, clock int64)
+	// Rebuild throws all of it away; it is counted anew in the background.
+	Rebuild() error
+}
+
+// Deps is what the API stands on. Push, Rates, Load, Counts, Operations, Floors, Past, Proof,
 // Cluster, Age, Leader, AskOthers, AskLeader, Secrets, Forward and Registry may be nil.
 type Deps struct {
 	Proposer   Proposer
@@ -170,6 +186,7 @@ type Deps struct {
 	Ready      Readiness
 	Rates      Rates
 	Load       Load
+	Counts     Counts
 	Operations OperationsStore
 	Floors     Floors
 	Finder     Finder // needed with Floors

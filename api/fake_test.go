@@ -17,6 +17,7 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/internal/event"
 )
 
@@ -36,6 +37,7 @@ type fake struct {
 	stale    int   // produce answers stale_revision as often
 	erased   bool  // all contents are
 	deleted  uint64
+	rebuilt  int
 	applied  func([]string)
 	count    func([]event.Event)
 	before   func() // called by Propose
@@ -88,7 +90,7 @@ func build(opts ...func(*Options)) *harness {
 	}
 	c := newFakeCluster()
 	s := New(Deps{
-		Cluster: c, Proposer: f, Barrier: f, State: f, Log: f, Past: f, Ready: f,
+		Cluster: c, Proposer: f, Barrier: f, State: f, Log: f, Past: f, Ready: f, Counts: f,
 		LogErrors: LogErrors{Gone: errGone, Erased: errErased, NotFound: errNotFound, Range: func(error) bool { return false }},
 		Age: func() (time.Duration, bool) {
 			if f.age == nil {
@@ -626,6 +628,36 @@ func (f *fake) Head() uint64 {
 	defer f.mu.Unlock()
 	return uint64(len(f.blocks))
 }
+
+// The fake's read models: what is rebuilt is counted at once.
+func (f *fake) QueueTotals(queue string) (map[string]uint64, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	out := map[string]uint64{}
+	for i := range f.blocks {
+		for _, e := range f.blocks[i].Events {
+			if e.Queue == queue {
+				out[e.Type.String()]++
+			}
+		}
+	}
+	return out, nil
+}
+
+func (f *fake) DeadLetters(string) (map[event.Reason]uint64, error) {
+	return map[event.Reason]uint64{event.ReasonRejected: 2}, nil
+}
+
+func (f *fake) Minutes(_ string, from, to int64) ([]wire.Minute, error) {
+	if to-from > 3_600_001 {
+		return nil, nil
+	}
+	return []wire.Minute{{Start: wire.Time(to / 60_000 * 60_000), Enqueued: 1}}, nil
+}
+
+func (f *fake) Position() (uint64, int64) { return f.Head(), 60_000 }
+
+func (f *fake) Rebuild() error { f.rebuilt++; return nil }
 
 func (f *fake) DeletedBefore() (uint64, bool) { return f.deleted, f.deleted > 0 }
 

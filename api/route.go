@@ -27,6 +27,7 @@ func (s *Server) mux() *http.ServeMux {
 
 	add("GET /v1/queues", access{roleRead, somehow}, s.listQueues)
 	add("GET /v1/queues/{queue}", read, s.getQueue)
+	add("GET /v1/queues/{queue}/stats", read, s.queueStats)
 	add("PUT /v1/queues/{queue}", admin, s.putQueue)
 	add("PATCH /v1/queues/{queue}", admin, s.patchQueue)
 	add("DELETE /v1/queues/{queue}", admin, s.deleteQueue)
@@ -61,6 +62,8 @@ func (s *Server) mux() *http.ServeMux {
 	add("PUT /v1/webhooks/{name}", admin, s.putWebhook)
 	add("DELETE /v1/webhooks/{name}", admin, s.deleteWebhook)
 	add("POST "+hookPath, free, s.hook)
+	add("GET /v1/projections", access{roleRead, somehow}, s.projections)
+	add("POST /v1/projections/rebuild", admin, s.rebuildProjections)
 
 	add("GET /v1/cluster", access{roleRead, somehow}, s.cluster)
 	add("POST /v1/cluster/nodes", admin, s.addNode)

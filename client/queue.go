@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"net/url"
+	"strconv"
 
 	"github.com/qlogd/qlogd/api/wire"
 )
@@ -26,6 +27,18 @@ func (c *Client) UpdateQueue(ctx context.Context, name string, policy wire.Polic
 func (c *Client) Queue(ctx context.Context, name string, opts ...CallOption) (*wire.Queue, error) {
 	q := &wire.Queue{}
 	return q, c.do(ctx, http.MethodGet, queuePath(name, ""), nil, q, opts...)
+}
+
+// QueueStats returns what is counted of a queue by the node that is asked, minutes
+// of so many minutes back; 0 is the server's default.
+func (c *Client) QueueStats(ctx context.Context, name string, minutes int, opts ...CallOption) (*wire.QueueStats, error) {
+	query := url.Values{}
+	if minutes > 0 {
+		query.Set("minutes", strconv.Itoa(minutes))
+	}
+	out := &wire.QueueStats{}
+	_, err := c.send(ctx, &call{method: http.MethodGet, path: queuePath(name, "/stats"), query: query}, out, opts)
+	return out, err
 }
 
 // Queues returns all queues of a namespace; "" is all there are.

@@ -177,6 +177,7 @@ type SegmentInfo struct {
 	Size      int64  // bytes up to the end of the last whole block
 	PrevIndex uint64 // the block before the first one: 0 = none
 	PrevChain [32]byte
+	PrevClock int64    // the log's clock before First
 	Chain     [32]byte // at Last
 	Clock     int64    // the log's clock at Last
 	Sealed    bool
@@ -191,7 +192,7 @@ func (l *Log) Segments() []SegmentInfo {
 		infos[i] = SegmentInfo{
 			Name: s.name, SideFile: sideName(s.header.first),
 			First: s.header.first, Last: s.last, Size: s.size,
-			PrevIndex: s.header.prevIndex, PrevChain: s.header.prevChain,
+			PrevIndex: s.header.prevIndex, PrevChain: s.header.prevChain, PrevClock: s.header.clock,
 			Chain: s.chain, Clock: s.clock, Sealed: i < len(l.segments)-1,
 		}
 	}

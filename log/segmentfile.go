@@ -100,7 +100,7 @@ func scanSegment(ctx context.Context, fsys vfs.FS, dir, name string, limit int64
 	h := seg.header
 	out.SegmentInfo = SegmentInfo{
 		Name: name, SideFile: sideName(first), First: first, Last: seg.last, Size: seg.size,
-		PrevIndex: h.prevIndex, PrevChain: h.prevChain, Chain: seg.chain, Clock: seg.clock,
+		PrevIndex: h.prevIndex, PrevChain: h.prevChain, PrevClock: h.clock, Chain: seg.chain, Clock: seg.clock,
 	}
 	out.End = End{Index: seg.last, Chain: seg.chain, Clock: seg.clock, SegmentSize: h.segSize}
 	out.Blocks = good.blocks

@@ -33,6 +33,7 @@ func (e *engine) deps(source *replay.Source, registry *prometheus.Registry) api.
 		Ready:      e.replica,
 		Rates:      rates{e.models, e.replica},
 		Load:       load{e.replica},
+		Counts:     counts{e.models},
 		Operations: operations{e.models, e.log},
 		Floors:     e.machine.Machine,
 		Finder:     e.log,
@@ -75,6 +76,23 @@ type rates struct {
 func (r rates) MessagesPerMinute(queue string) (float64, bool) {
 	n, err := r.models.MessagesPerMinute(queue, r.clock.Clock())
 	return float64(n), err == nil
+}
+
+// counts are the read models that tell of a queue.
+type counts struct{ *store.Store }
+
+// Minutes implements api.Counts.
+func (c counts) Minutes(queue string, from, to int64) ([]wire.Minute, error) {
+	minutes, err := c.Store.Minutes(queue, from, to)
+	out := make([]wire.Minute, len(minutes))
+	for i := range minutes {
+		m := &minutes[i]
+		out[i] = wire.Minute{
+			Start: wire.Time(m.Start), Enqueued: m.Enqueued, Leased: m.Leased, Acked: m.Acked, Retried: m.Retried,
+			LeaseExpired: m.LeaseExpired, DeadLettered: m.DeadLettered, Discarded: m.Discarded, Replayed: m.Replayed,
+		}
+	}
+	return out, err
 }
 
 // load is the replica's as the api's.
@@ -124,6 +142,9 @@ func (f followed) Wait(ctx context.Context, index uint64) error {
 
 // Head implements store.Source.
 func (f followed) Head() uint64 { return f.log.Head() }
+
+// Begins implements store.Source.
+func (f followed) Begins() (uint64, int64) { return f.log.Begins() }
 
 // hooks tell the api, and the operator, what was applied. Entries are applied before the api is
 // there: then nobody waits and nothing is to be counted.

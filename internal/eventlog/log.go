@@ -110,11 +110,18 @@ func (l *Log) Wait(ctx context.Context, index uint64) error { return l.raw.Wait(
 // DeletedBefore reports whether retention has deleted the log's beginning, and
 // the index of the newest block that is gone.
 func (l *Log) DeletedBefore() (index uint64, deleted bool) {
+	index, _ = l.Begins()
+	return index, index > 0
+}
+
+// Begins returns the index of the newest block that retention has deleted, and
+// the log's clock there; zeros where none is.
+func (l *Log) Begins() (index uint64, clock int64) {
 	s := l.raw.Segments()
 	if len(s) == 0 {
-		return 0, false
+		return 0, 0
 	}
-	return s[0].PrevIndex, s[0].PrevIndex > 0
+	return s[0].PrevIndex, s[0].PrevClock
 }
 
 // Blocks reads blocks in order, from the first one on that has an index >= from

@@ -29,6 +29,9 @@ type Source interface {
 	Wait(ctx context.Context, index uint64) error
 	// Head returns the newest block's index, 0 if there is none.
 	Head() uint64
+	// Begins returns what retention has left off: the index of the newest block
+	// that is gone, and the log's clock there. Zeros where none is.
+	Begins() (index uint64, clock int64)
 }
 
 // Options of a Store. The zero value is right in production.
@@ -43,6 +46,8 @@ type Options struct {
 	// where thousands of queues are busy. All openings of a file use the same.
 	MaxRows int
 	Logger  *slog.Logger
+
+	scratch bool // the file is soon thrown away: nothing need be synced
 }
 
 // Store holds the read models of one node. Its methods may be called from any
@@ -61,7 +66,11 @@ type Store struct {
 	changed chan struct{} // closed and replaced when at.position rises
 
 	damaged chan struct{} // has one element once a reader met damage
+	again   chan struct{} // has one element once Rebuild has begun a new file
 }
+
+// waitForFile is how long another process that has the file open is waited for.
+const waitForFile = time.Second
 
 // Open opens the read models in the file at path for the cluster with this id,
 // or begins new ones where there are none, where they are damaged, or where
@@ -79,7 +88,7 @@ func Open(path, cluster string, opts Options) (*Store, error) {
 	if opts.Logger == nil {
 		opts.Logger = slog.New(slog.DiscardHandler)
 	}
-	s := &Store{path: path, cluster: cluster, opts: opts, damaged: make(chan struct{}, 1), changed: make(chan struct{})}
+	s := &Store{path: path, cluster: cluster, opts: opts, damaged: make(chan struct{}, 1), again: make(chan struct{}, 1), changed: make(chan struct{})}
 	err := s.open()
 	if err == nil && s.at.cluster != cluster {
 		err = fmt.Errorf("%w: it is cluster %.64q's", errCorrupt, s.at.cluster)
@@ -104,7 +113,7 @@ func (s *Store) open() (err error) {
 		}
 	}()
 	err = guard(func() (err error) {
-		db, err = bolt.Open(s.path, 0o600, &bolt.Options{Timeout: time.Second, FreelistType: bolt.FreelistMapType})
+		db, err = bolt.Open(s.path, 0o600, &bolt.Options{Timeout: waitForFile, FreelistType: bolt.FreelistMapType})
 		var path *fs.PathError
 		if err != nil && !errors.Is(err, berrors.ErrTimeout) && !errors.As(err, &path) {
 			return fmt.Errorf("%w: %v", errCorrupt, err)
@@ -138,6 +147,7 @@ func (s *Store) open() (err error) {
 	if err != nil {
 		return err
 	}
+	db.NoSync = s.opts.scratch
 	s.db, s.at = db, at
 	return nil
 }
@@ -174,14 +184,22 @@ func (s *Store) WaitFor(ctx context.Context, index uint64) error {
 	}
 }
 
-// Rebuild throws away what is counted; Follow counts the log anew.
+// Rebuild throws away what is counted; Follow counts the log anew, at once. Until
+// it has come to the log's end, what is told is that of the log's beginning.
 func (s *Store) Rebuild() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.db == nil {
 		return errClosed
 	}
-	return s.begin()
+	if err := s.begin(); err != nil {
+		return err
+	}
+	select {
+	case s.again <- struct{}{}:
+	default:
+	}
+	return nil
 }
 
 var errClosed = errors.New("the read models are closed")
@@ -247,6 +265,8 @@ func (s *Store) rest(ctx context.Context, src Source) error {
 		case <-s.damaged:
 			s.tell() // for Follow to find
 			cancel()
+		case <-s.again:
+			cancel()
 		case <-done:
 		}
 	}()
@@ -306,6 +326,9 @@ func (s *Store) catchUp(ctx context.Context, src Source) (more bool, err error) 
 	s.mu.RLock()
 	b, file := newBatch(s.at, s.opts.MaxRows), s.file
 	s.mu.RUnlock()
+	if b.position == 0 {
+		_, b.clock = src.Begins()
+	}
 	from := b.position
 	for k, err := range src.Blocks(from + 1) {
 		if err != nil {

@@ -29,7 +29,12 @@ type memLog struct {
 	blocks []*event.Block
 	grown  chan struct{} // closed and replaced when the log grows
 	fail   error
+
+	deleted uint64 // by retention
+	clock   int64  // the log's there
 }
+
+func (l *memLog) Begins() (uint64, int64) { return l.deleted, l.clock }
 
 func newLog(blocks ...*event.Block) *memLog {
 	return &memLog{blocks: blocks, grown: make(chan struct{})}
@@ -353,7 +358,138 @@ func TestFold(t *testing.T) {
 		}
 		catchUp(t, s, src)
 		same(t, s, blocks)
+		// And so says Check, of the whole log and of what retention leaves of it.
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if c, err := Check(t.Context(), path, cluster, src, Options{MaxEvents: 7}, nil); err != nil || c.Position != src.Head() || c.Rows == 0 {
+			t.Fatalf("%+v, %v", c, err)
+		}
+		deleted := uint64(0) // only what history_deleted has let go of can be gone
+		for _, b := range blocks {
+			for _, e := range b.Events {
+				if e.Type == event.HistoryDeleted && e.Before > 0 {
+					deleted = max(deleted, min(e.Before, b.Index)-1)
+				}
+			}
+		}
+		left := newLog()
+		for _, b := range blocks {
+			if b.Index > deleted {
+				left.append(b)
+			} else {
+				left.deleted, left.clock = b.Index, max(left.clock, b.Time)
+			}
+		}
+		if c, err := Check(t.Context(), path, cluster, left, Options{}, nil); left.deleted > 0 && (err != nil || !c.Partly) {
+			t.Fatalf("without what is before %d: %+v, %v", deleted+1, c, err)
+		}
 	})
+}
+
+// TestCheckFindsDifferences: whatever row is another, missing, or too many.
+func TestCheckFindsDifferences(t *testing.T) {
+	dir := t.TempDir()
+	src := newLog(block(1, start, 0, enqueued("a", 3)...), block(2, start+1000, 0,
+		event.Event{Type: event.DeadLettered, Queue: "a", Reason: event.ReasonRejected},
+		event.Event{ID: event.NewID(start, 2, 1), Type: event.Replayed, Queue: "a.dlq", DiedIn: "a", ToQueue: "a"},
+		event.Event{Type: event.AnswerKept, Alias: event.Hash{7}, Kind: "enqueue", Until: start + 100_000},
+	))
+	whole := filepath.Join(dir, "whole.db")
+	s := openStore(t, whole, Options{})
+	catchUp(t, s, src)
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	check := func(path string) error {
+		_, err := Check(t.Context(), path, cluster, src, Options{}, nil)
+		return err
+	}
+	if err := check(whole); err != nil {
+		t.Fatal(err)
+	}
+	number := func(n uint64) []byte { return binary.BigEndian.AppendUint64(nil, n) }
+	for name, x := range map[string]struct {
+		spoil func(tx *bolt.Tx) error
+		want  string
+	}{
+		"a total": {func(tx *bolt.Tx) error { return put(tx.Bucket(bucketTotals), []byte{byte(event.Enqueued)}, number(4)) }, "totals: enqueued: the file has [4], the fold of the log [3]"},
+		"a row too many": {func(tx *bolt.Tx) error {
+			return put(tx.Bucket(bucketDead), deadKey("b", event.ReasonExpired), number(1))
+		}, `dead letters of queue "b": expired: the file has [1], the fold of the log nothing`},
+		"a row too few": {func(tx *bolt.Tx) error {
+			return tx.Bucket(bucketReplayed).Delete(replayedKey("a", event.NewID(start, 2, 1)))
+		}, `replayed of queue "a"`},
+		"a queue's total": {func(tx *bolt.Tx) error {
+			return put(tx.Bucket(bucketOfQueue), ofQueueKey("a", event.Enqueued), number(2))
+		}, `totals of queue "a": enqueued`},
+		"a wrong checksum": {func(tx *bolt.Tx) error {
+			return tx.Bucket(bucketTotals).Put([]byte{byte(event.Enqueued)}, make([]byte, 12))
+		}, "checksum"},
+		"a second": {func(tx *bolt.Tx) error {
+			return put(tx.Bucket(bucketSeconds), timeKey(uint64(start/1000), "a"), number(9))
+		}, `second`},
+		"another position": {func(tx *bolt.Tx) error {
+			return put(tx.Bucket(bucketMeta), keyState, (&state{cluster: cluster, position: 3}).encode())
+		}, "the position"},
+		"a chain": {func(tx *bolt.Tx) error {
+			return put(tx.Bucket(bucketMeta), keyState, (&state{cluster: cluster, position: 2}).encode())
+		}, "meta"},
+		"another cluster": {func(tx *bolt.Tx) error {
+			return put(tx.Bucket(bucketMeta), keyState, (&state{cluster: "x", position: 2}).encode())
+		}, "the cluster"},
+		"no bucket": {func(tx *bolt.Tx) error { return tx.DeleteBucket(bucketUntil) }, "until"},
+		"another operation": {func(tx *bolt.Tx) error {
+			return put(tx.Bucket(bucketOperations), operationKey(event.Hash{8}, 2), make([]byte, 16))
+		}, "operations"},
+	} {
+		path := filepath.Join(dir, "spoilt.db")
+		copyFile(t, whole, path)
+		db, err := bolt.Open(path, 0o600, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := db.Update(x.spoil); err != nil {
+			t.Fatal(err)
+		}
+		_ = db.Close()
+		var d *Difference
+		if err := check(path); !errors.As(err, &d) || !strings.Contains(d.Error(), x.want) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestRebuildWhileFollowing: what follows counts anew at once, also where the log
+// does not grow, and never on top of what was counted before.
+func TestRebuildWhileFollowing(t *testing.T) {
+	s := openStore(t, filepath.Join(t.TempDir(), "p.db"), Options{MaxEvents: 3})
+	defer s.Close()
+	src := newLog()
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	done := make(chan error, 1)
+	go func() { done <- s.Follow(ctx, src) }()
+	for i := range uint64(60) {
+		src.append(block(i+1, start+int64(i)*500, 0, enqueued("a", 2)...))
+		if i%7 == 0 {
+			if err := s.Rebuild(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	waitFor(t, s, 60)
+	for range 5 {
+		if err := s.Rebuild(); err != nil {
+			t.Fatal(err)
+		}
+		waitFor(t, s, 60)
+	}
+	stop()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+	same(t, s, src.blocks)
 }
 
 func copyFile(t testing.TB, from, to string) {

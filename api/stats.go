@@ -1,0 +1,102 @@
+package api
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/qlogd/qlogd/api/wire"
+)
+
+// rebuildTimeout bounds the throwing away; counting anew goes on behind.
+const rebuildTimeout = 10 * time.Second
+
+// queueStats answers GET /v1/queues/{queue}/stats?minutes=&consistency=.
+func (s *Server) queueStats(q *request) error {
+	name, err := q.queue()
+	if err != nil {
+		return err
+	}
+	if err := q.allow("minutes", "consistency"); err != nil {
+		return err
+	}
+	minutes, err := q.number("minutes", 60, 1, 24*60)
+	if err != nil {
+		return err
+	}
+	counts := s.deps.Counts
+	if counts == nil {
+		return &problemNotFound
+	}
+	if err := q.fresh(); err != nil {
+		return err
+	}
+	v, ok := s.deps.State.Queue(name)
+	if !ok {
+		return queueNotFound(name)
+	}
+	told := s.queueOf(&v, s.deps.State)
+	out := wire.QueueStats{
+		Queue: name, MessagesPerMinute: told.Stats.MessagesPerMinute, OldestMessageAgeSeconds: told.Stats.OldestMessageAgeSeconds,
+		DeadByReason: map[string]uint64{},
+	}
+	// The position first: what is told counts at least up to there.
+	out.Index, _ = counts.Position()
+	if out.Totals, err = counts.QueueTotals(name); err != nil {
+		return err
+	}
+	dead, err := counts.DeadLetters(name)
+	if err != nil {
+		return err
+	}
+	for reason, n := range dead {
+		out.DeadByReason[reason.String()] = n
+	}
+	now := clock(s.deps.State)
+	if out.Minutes, err = counts.Minutes(name, now-minutes*60_000, now+1); err != nil {
+		return err
+	}
+	if out.Minutes == nil {
+		out.Minutes = []wire.Minute{}
+	}
+	return q.answer(http.StatusOK, &out)
+}
+
+// projections answers GET /v1/projections.
+func (s *Server) projections(q *request) error {
+	if err := q.allow(); err != nil {
+		return err
+	}
+	if s.deps.Counts == nil {
+		return &problemNotFound
+	}
+	out := s.projectionsNow()
+	return q.answer(http.StatusOK, &out)
+}
+
+func (s *Server) projectionsNow() wire.Projections {
+	// The head last: it is never behind what is counted.
+	index, clock := s.deps.Counts.Position()
+	return wire.Projections{Index: index, Time: wire.Time(clock), LogHead: s.deps.Log.Head()}
+}
+
+// rebuildProjections answers POST /v1/projections/rebuild: 202, and what is
+// counted begins anew.
+func (s *Server) rebuildProjections(q *request) error {
+	if err := q.allow(); err != nil {
+		return err
+	}
+	if err := q.decode(&struct{}{}, false, true); err != nil {
+		return err
+	}
+	if s.deps.Counts == nil {
+		return &problemNotFound
+	}
+	return q.change("rebuild read models", rebuildTimeout, func(context.Context) (int, any, error) {
+		if err := s.deps.Counts.Rebuild(); err != nil {
+			return 0, nil, err
+		}
+		s.log.Info("read models are counted anew", "actor", q.actor(), "request_id", q.id)
+		return http.StatusAccepted, s.projectionsNow(), nil
+	})
+}

@@ -1,0 +1,45 @@
+package api
+
+import "testing"
+
+// wantProblem is want with a code.
+func (a answer) wantProblem(status int, code string) {
+	a.t.Helper()
+	if got := a.want(status).str("code"); got != code {
+		a.t.Errorf("code %s, want %s: %s", got, code, a.Body)
+	}
+}
+
+func TestQueueStats(t *testing.T) {
+	h := setup(t)
+	h.do("PUT", "/v1/queues/q", "").want(201)
+	h.do("POST", "/v1/queues/q/messages", oneMessage).want(201)
+	a := h.do("GET", "/v1/queues/q/stats", "").want(200)
+	if a.str("queue") != "q" || a.get("totals.enqueued") != 1.0 || a.get("dead_by_reason.rejected") != 2.0 || a.get("minutes.0.enqueued") != 1.0 || a.get("index") != 2.0 {
+		t.Errorf("%s", a.Body)
+	}
+	if a = h.do("GET", "/v1/queues/q/stats?minutes=1440", "").want(200); a.get("minutes.0") != nil {
+		t.Errorf("%s", a.Body)
+	}
+	h.do("GET", "/v1/queues/nope/stats", "").wantProblem(404, "queue_not_found")
+	h.do("GET", "/v1/queues/q/stats?minutes=1441", "").wantProblem(400, "invalid_argument")
+	h.do("GET", "/v1/queues/q/stats?at=start", "").wantProblem(400, "invalid_argument")
+}
+
+func TestProjectionsAreRebuilt(t *testing.T) {
+	h := setup(t)
+	h.do("PUT", "/v1/queues/q", "").want(201)
+	if a := h.do("GET", "/v1/projections", "").want(200); a.get("index") != 1.0 || a.get("log_head") != 1.0 {
+		t.Errorf("%s", a.Body)
+	}
+	key := "Idempotency-Key: once"
+	h.do("POST", "/v1/projections/rebuild", "", key).want(202)
+	h.do("POST", "/v1/projections/rebuild", "", key).want(202)
+	if h.rebuilt != 1 {
+		t.Errorf("rebuilt %d times under one key", h.rebuilt)
+	}
+	h.do("POST", "/v1/projections/rebuild", `{"x":1}`).wantProblem(400, "invalid_argument")
+	if h.rebuilt != 1 {
+		t.Error("a wrong call has rebuilt")
+	}
+}

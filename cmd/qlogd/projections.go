@@ -1,0 +1,265 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/dustin/go-humanize"
+	"github.com/spf13/cobra"
+
+	"github.com/qlogd/qlogd/api/wire"
+	"github.com/qlogd/qlogd/client"
+	"github.com/qlogd/qlogd/internal/datadir"
+	"github.com/qlogd/qlogd/internal/replay"
+	"github.com/qlogd/qlogd/projections/store"
+)
+
+func (a *app) projectionsCmd() *cobra.Command {
+	return group(&cobra.Command{
+		Use:   "projections",
+		Short: "Check the read models, or count them anew",
+		Long: `The read models (rates, totals, dead letters by reason, replayed dead letters,
+operations) are counted from the log and follow about a second behind it, in
+projections.db. Nothing is decided by them, and they can always be counted anew.`,
+		Example: "  qlogd projections check --data-dir ./qlogd-data\n  qlogd projections rebuild --addr http://127.0.0.1:7070",
+	}, a.projectionsRebuildCmd(), a.projectionsCheckCmd(), a.projectionsShowCmd())
+}
+
+// stoppedNode is a data directory that no server has open: it is locked while it
+// is looked at.
+type stoppedNode struct {
+	dir  *replay.Dir
+	lock *datadir.Lock
+	path string
+}
+
+func (a *app) stoppedNode(dataDir string) (*stoppedNode, error) {
+	if dataDir == "" {
+		if dataDir = a.getenv("QLOGD_DATA_DIR"); dataDir == "" {
+			dataDir = "./qlogd-data"
+		}
+	}
+	// Acquire makes a directory that is missing: here it is a typing error.
+	if _, err := datadir.ReadNode(dataDir); errors.Is(err, datadir.ErrNoNode) {
+		return nil, usagef("%s is no node's data directory: it has no node.json", dataDir)
+	} else if err != nil {
+		return nil, err
+	}
+	s := &stoppedNode{path: datadir.Path(dataDir, datadir.ProjectionFile)}
+	var err error
+	if s.lock, err = datadir.Acquire(dataDir); err != nil {
+		return nil, fmt.Errorf("%w; of a running server use --addr", err)
+	}
+	if s.dir, err = replay.Open(dataDir); err != nil {
+		_ = s.lock.Release()
+		return nil, err
+	}
+	return s, nil
+}
+
+func (s *stoppedNode) close() {
+	_ = s.dir.Close() // it was only read
+	_ = s.lock.Release()
+}
+
+func (a *app) projectionsRebuildCmd() *cobra.Command {
+	var dataDir string
+	cmd := &cobra.Command{
+		Use:   "rebuild",
+		Short: "Throw the read models away and count them anew",
+		Long: `Counts a node's read models anew: of a stopped node in its data directory, of a
+running one with --addr, which does it in the background and is waited for. Until
+then it tells what it has counted so far. Each node has read models of its own.`,
+		Example: `  qlogd projections rebuild --data-dir ./qlogd-data
+  qlogd projections rebuild --addr http://127.0.0.1:7070`,
+		Args: args(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if a.reach.addr != "" {
+				return a.rebuildRemote(cmd.Context())
+			}
+			return a.rebuildStopped(cmd.Context(), dataDir)
+		},
+	}
+	cmd.Flags().StringVar(&dataDir, "data-dir", "", "data directory of a stopped node (default $QLOGD_DATA_DIR or ./qlogd-data)")
+	cmd.Flags().StringVar(&a.reach.addr, "addr", "", "ask the running server at this address instead")
+	cmd.MarkFlagsMutuallyExclusive("data-dir", "addr")
+	a.authFlags(cmd)
+	a.outputFlag(cmd)
+	return cmd
+}
+
+// rebuildRemote has a server count anew, and waits for it.
+func (a *app) rebuildRemote(ctx context.Context) error {
+	c, err := a.server()
+	if err != nil {
+		return err
+	}
+	p, err := c.RebuildProjections(ctx)
+	if err != nil {
+		return told(err)
+	}
+	bar := a.progress("counting", true)
+	defer bar.done()
+	for head := p.LogHead; p.Index < head; {
+		bar.set(int64(p.Index), int64(head))
+		select {
+		case <-time.After(200 * time.Millisecond):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		if p, err = c.Projections(ctx); err != nil {
+			return told(err)
+		}
+	}
+	bar.done()
+	return a.tellProjections(p)
+}
+
+// rebuildStopped counts in the data directory itself.
+func (a *app) rebuildStopped(ctx context.Context, dataDir string) error {
+	n, err := a.stoppedNode(dataDir)
+	if err != nil {
+		return err
+	}
+	defer n.close()
+	src := followed{n.dir.Log}
+	if err := os.Remove(n.path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	models, err := store.Open(n.path, n.dir.Node.ClusterID, store.Options{Interval: -1, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		return err
+	}
+	counting, stop := context.WithCancel(ctx)
+	defer stop()
+	ended := make(chan error, 1)
+	go func() { ended <- models.Follow(counting, src) }()
+	bar := a.progress("counting", true)
+	for err == nil {
+		wait, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
+		done := models.WaitFor(wait, src.Head()) == nil
+		cancel()
+		index, _ := models.Position()
+		bar.set(int64(index), int64(src.Head()))
+		if done {
+			break
+		}
+		select {
+		case err = <-ended: // it goes on for ever unless the log or the disk fails
+		case <-ctx.Done():
+			err = ctx.Err()
+		default:
+		}
+	}
+	bar.done()
+	index, clock := models.Position()
+	stop()
+	if err == nil {
+		<-ended
+	}
+	if err := errors.Join(err, models.Close()); err != nil {
+		return err
+	}
+	return a.tellProjections(&wire.Projections{Index: index, Time: wire.Time(clock), LogHead: src.Head()})
+}
+
+// checkLine is the answer of check with --output json.
+type checkLine struct {
+	Check checkBody `json:"check"`
+}
+
+type checkBody struct {
+	OK         bool   `json:"ok"`
+	Index      uint64 `json:"index"` // up to which the file counts
+	LogHead    uint64 `json:"log_head"`
+	Rows       int    `json:"rows"`
+	Partly     bool   `json:"partly"` // the log's beginning is deleted
+	Difference string `json:"difference,omitzero"`
+}
+
+func (a *app) projectionsCheckCmd() *cobra.Command {
+	var dataDir string
+	cmd := &cobra.Command{
+		Use:   "check",
+		Short: "Hold the read models against a fold of the log from scratch",
+		Long: `Counts the log of a stopped node from scratch, in a temporary file, and compares
+it row by row with the node's read models. A difference is named, exit code 3. Where
+retention has deleted the log's beginning, what was counted of it can't be counted
+again: such rows must then be at least what is left gives.`,
+		Example: "  qlogd projections check --data-dir ./qlogd-data",
+		Args:    args(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			n, err := a.stoppedNode(dataDir)
+			if err != nil {
+				return err
+			}
+			defer n.close()
+			src := followed{n.dir.Log}
+			bar := a.progress("counting", true)
+			c, err := store.Check(cmd.Context(), n.path, n.dir.Node.ClusterID, src, store.Options{}, func(index uint64) {
+				bar.set(int64(index), int64(src.Head()))
+			})
+			bar.done()
+			diff, different := errors.AsType[*store.Difference](err)
+			if err != nil && !different {
+				return err
+			}
+			body := checkBody{OK: !different, Index: c.Position, LogHead: src.Head(), Rows: c.Rows, Partly: c.Partly}
+			if different {
+				body.Difference = diff.Error()
+			}
+			if a.output == "json" {
+				if err := a.wire(checkLine{body}); err != nil {
+					return err
+				}
+			} else if !different {
+				text := "all of it"
+				if c.Partly {
+					text = "the log's beginning is deleted: what was counted of it is not compared"
+				}
+				if err := a.pairs("read models", n.path, [][]any{
+					{"counted to index", body.Index}, {"the log's end", body.LogHead}, {"rows compared", humanize.Comma(int64(body.Rows))}, {"equal to the fold", text},
+				}); err != nil {
+					return err
+				}
+			}
+			if different {
+				return &exitError{exitDifference, fmt.Errorf("the read models differ from the log: %w; \"qlogd projections rebuild\" counts them anew", diff)}
+			}
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&dataDir, "data-dir", "", "data directory of a stopped node (default $QLOGD_DATA_DIR or ./qlogd-data)")
+	a.outputFlag(cmd)
+	return cmd
+}
+
+func (a *app) projectionsShowCmd() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "show",
+		Short:   "Tell how far a server's read models have come",
+		Example: "  qlogd projections show\n  qlogd projections show -o json",
+		Args:    args(cobra.NoArgs),
+		RunE: a.onServer(func(ctx context.Context, c *client.Client, _ []string) error {
+			p, err := c.Projections(ctx)
+			if err != nil {
+				return err
+			}
+			return a.tellProjections(p)
+		}),
+	}
+	a.remoteFlags(cmd)
+	return cmd
+}
+
+func (a *app) tellProjections(p *wire.Projections) error {
+	if a.output == "json" {
+		return a.wire(p)
+	}
+	return a.pairs("read models", "", [][]any{{"counted to index", p.Index}, {"the log's clock there", a.when(p.Time)}, {"the log's end", p.LogHead}})
+}

@@ -189,6 +189,8 @@ func (d *decision) decide(c *event.Command) event.Result {
 		return d.retain(c.Retain)
 	case c.Upgrade != nil:
 		return d.upgrade(c.Upgrade)
+	case c.Erase != nil:
+		return d.erase(c.Erase)
 	case c.PutWebhook != nil:
 		return d.putWebhook(c.PutWebhook)
 	case c.DeleteWebhook != nil:

@@ -456,6 +456,8 @@ func (w *model) decide(c *event.Command, got event.Result) {
 		w.replay(c.Replay, got)
 	case c.PurgeDead != nil:
 		w.purgeDead(c.PurgeDead, got)
+	case c.Erase != nil:
+		w.erase(c.Erase, got)
 	case c.PutWebhook != nil:
 		w.putWebhook(c.PutWebhook, got)
 	case c.DeleteWebhook != nil:
@@ -1223,7 +1225,9 @@ func (c *chaos) items(n int) (out []event.SettleItem) {
 
 func (c *chaos) command() *event.Command {
 	cmd := &event.Command{}
-	switch rapid.IntRange(0, 21).Draw(c.t, "command") {
+	switch rapid.IntRange(0, 22).Draw(c.t, "command") {
+	case 22:
+		cmd = c.erase()
 	case 17, 18:
 		cmd.Replay = c.replay()
 	case 19:

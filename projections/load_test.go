@@ -314,6 +314,7 @@ func TestImpossible(t *testing.T) {
 		`queue "u" is there already`:                   {Type: event.QueueCreated, Queue: "u", Number: 100},
 		`does not know`:                                {Type: 99},
 		`rules 1 are in force, 1 would change nothing`: {Type: event.RulesChanged, Rules: 1},
+		`is still in a queue`:                          {Type: event.Erased, Subject: event.NewID(1_700_000_000_005, 2, 1)},
 		`webhook "w" is there: false`:                  {Type: event.WebhookUpdated, Webhook: "w"},
 		`webhook "w" is not there`:                     {Type: event.WebhookDeleted, Webhook: "w"},
 	} {

@@ -146,6 +146,8 @@ func (s *State) Apply(e *event.Event) {
 		s.history = max(s.history, e.Before)
 	case event.RulesChanged:
 		s.rulesChanged(e)
+	case event.Erased:
+		s.erased(e)
 	case event.WebhookCreated, event.WebhookUpdated:
 		s.webhookPut(e)
 	case event.WebhookDeleted:

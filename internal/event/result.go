@@ -72,7 +72,7 @@ type Result struct {
 	Kept Ref
 
 	Created  bool  // PutQueue
-	Count    int64 // PurgeQueue; Define: how many queues and webhooks it made or changed
+	Count    int64 // PurgeQueue; Define: how many queues and webhooks it made or changed; Erase: how many messages it told of
 	Produced []Produced
 	Leased   []LeasedMessage
 	Settled  []Settled

@@ -1,0 +1,45 @@
+package fsm
+
+import "github.com/qlogd/qlogd/internal/event"
+
+// erase tells of messages that what users wrote in them is to be overwritten, on
+// every node, and discards those that are live. One that left its queue since it
+// was looked at is passed over, and so is one that was decided to be gone and is
+// still to be carried out: they have events that the command does not know, and
+// whoever carries out the task looks again.
+func (d *decision) erase(c *event.Erase) event.Result {
+	if len(c.Items) > event.MaxBatch {
+		return problem(event.Problemf(event.CodeInvalidArgument, "items", "items must be at most %d", event.MaxBatch))
+	}
+	// All that it erases must be told before it is sealed: nodes carry out what
+	// was told by then.
+	if t, ok := d.s.Task(c.Task); !ok || t.Kind != event.TaskErase || t.Status != event.TaskRunning || t.Sealed {
+		return problem(event.Problemf(event.CodeConflict, "task", "task %s is no erasure that runs and is not sealed", c.Task))
+	}
+	for i := range c.Items {
+		d.endOverdue(c.Items[i].ID)
+	}
+	n := int64(0)
+	seen := map[event.ID]bool{}
+	d.expect(2 * len(c.Items))
+	for i := range c.Items {
+		it := &c.Items[i]
+		m, there := d.s.Message(it.ID)
+		live := there && (m.State == event.StateReady || m.State == event.StateScheduled || m.State == event.StateLeased)
+		if seen[it.ID] || there && !live || !there && it.Last.IsZero() {
+			continue
+		}
+		seen[it.ID] = true
+		e := event.Event{Type: event.Erased, Subject: it.ID, Prev: it.Last, Task: c.Task, Refs: it.Refs, Content: c.Why}
+		if live {
+			gone := d.emit(event.Event{
+				Type: event.Discarded, Subject: m.ID, Prev: m.Last, Queue: m.Queue, Lease: m.Lease, Attempt: m.Attempt,
+				Reason: event.ReasonDeleted, Task: c.Task,
+			})
+			e.Queue, e.Prev = m.Queue, event.RefOf(gone)
+		}
+		d.emit(e)
+		n++
+	}
+	return event.Result{Count: n}
+}

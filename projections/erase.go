@@ -1,0 +1,12 @@
+package projections
+
+import "github.com/qlogd/qlogd/internal/event"
+
+// erased folds that contents of earlier events are to be overwritten. The state
+// holds none of them, but a live message would be delivered without its payload:
+// it was discarded before.
+func (s *State) erased(e *event.Event) {
+	if _, ok := s.byID.find(s, e.Subject); ok {
+		s.impossible(e, "message %s is still in a queue", e.Subject)
+	}
+}

@@ -83,7 +83,22 @@ func (s *Server) WaitHere(ctx context.Context, body []byte) ([]byte, error) {
 	if c.Lease == nil || wait > event.MaxWaitMS*time.Millisecond {
 		return nil, errors.New("not a lease that waits")
 	}
-	var res event.Result
+	res, err := s.leaseHere(ctx, c, wait)
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
+	answer := event.Answer{Result: res}
+	if err != nil {
+		if !errors.As(err, &answer.Refusal) {
+			return nil, err
+		}
+	}
+	return event.EncodeAnswers([]event.Answer{answer}), nil
+}
+
+// leaseHere waits in line here for work, for nobody who has a request in hand.
+// What was leased when ctx had ended is given back.
+func (s *Server) leaseHere(ctx context.Context, c *event.Command, wait time.Duration) (res event.Result, err error) {
 	w := newWaiter(c.Lease.Queues, c.Lease.Kinds, c.Lease.Max)
 	w.ask = func() *event.Command {
 		if ctx.Err() != nil {
@@ -103,19 +118,11 @@ func (s *Server) WaitHere(ctx context.Context, body []byte) ([]byte, error) {
 		return len(res.Leased), err
 	}
 	err = call.lease(ctx, wait)
-	if ctx.Err() != nil {
-		if len(res.Leased) > 0 {
-			s.releaseAll(res.Leased)
-		}
-		return nil, ctx.Err()
+	if ctx.Err() != nil && len(res.Leased) > 0 {
+		s.releaseAll(res.Leased)
+		return event.Result{}, ctx.Err()
 	}
-	answer := event.Answer{Result: res}
-	if err != nil {
-		if !errors.As(err, &answer.Refusal) {
-			return nil, err
-		}
-	}
-	return event.EncodeAnswers([]event.Answer{answer}), nil
+	return res, err
 }
 
 // Along returns the leases of those who wait here for what another node's command

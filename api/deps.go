@@ -155,6 +155,11 @@ type Push interface {
 	// Check returns an *event.Problem, whose field begins with "push", unless p
 	// can be delivered by; it puts defaults into what was left out.
 	Check(p *wire.Push) error
+	// Reason says why a queue's messages are not delivered, nil where push has
+	// nothing against it. How the target is only the leader knows.
+	Reason(queue string) *wire.PushReason
+	// Unready says what this node lacks to deliver.
+	Unready() []string
 }
 
 // Counts are the read models of queues, which follow about a second behind the

@@ -2,6 +2,7 @@ package api
 
 import (
 	"net/http"
+	"slices"
 
 	"github.com/qlogd/qlogd/api/wire"
 )
@@ -26,9 +27,10 @@ func (s *Server) readyz(q *request) error {
 		ok, reasons = false, append([]string{"shutting down"}, reasons...)
 	}
 	if !ok {
-		return q.notReady(append(reasons, s.secretsMissing()...))
+		return q.notReady(slices.Concat(reasons, s.secretsMissing(), s.pushUnready()))
 	}
-	// Without a secret some webhooks are turned away; all else is served, so that
-	// one wrong definition does not take every node out of service.
-	return q.answer(http.StatusOK, &wire.Health{Status: "ready", Reasons: s.secretsMissing()})
+	// Without a secret some webhooks are turned away, and some queues not
+	// delivered; all else is served, so that one wrong definition does not take
+	// every node out of service.
+	return q.answer(http.StatusOK, &wire.Health{Status: "ready", Reasons: append(s.secretsMissing(), s.pushUnready()...)})
 }

@@ -1,6 +1,10 @@
 package api
 
 import (
+	"context"
+	"net/http"
+	"time"
+
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/internal/event"
 )
@@ -49,4 +53,102 @@ func pushOf(p *event.Policy) *wire.Push {
 		return nil // a newer program's: it is not delivered here either
 	}
 	return push
+}
+
+// pushUnready says what this node lacks to deliver. It serves all else, so it is
+// ready: a policy must not take nodes out of use.
+func (s *Server) pushUnready() []string {
+	if s.deps.Push == nil {
+		return nil
+	}
+	return s.deps.Push.Unready()
+}
+
+// AskPush is the name of the question that PushHere answers: a queue's name. The
+// answer is a wire.PushReason as JSON, or nothing.
+const AskPush = "api.push"
+
+// PushHere answers another node's AskPush.
+func (s *Server) PushHere(_ context.Context, body []byte) ([]byte, error) {
+	if s.deps.Push == nil {
+		return nil, nil
+	}
+	if r := s.deps.Push.Reason(string(body)); r != nil {
+		return wire.Marshal(r)
+	}
+	return nil, nil
+}
+
+// pushReasonTime is how long the leader may take to say how a target is.
+const pushReasonTime = time.Second
+
+// PushReason says why a queue that has push is not delivered, nil where push has
+// nothing against it, or nobody who knows can be asked.
+func (s *Server) PushReason(ctx context.Context, v *event.QueueView) *wire.PushReason {
+	if s.deps.Push == nil || len(v.Policy.Push) == 0 {
+		return nil
+	}
+	if s.deps.AskLeader != nil && s.deps.Leader != nil && s.deps.Leader() != "" {
+		ctx, cancel := context.WithTimeout(ctx, pushReasonTime)
+		defer cancel()
+		b, err := s.deps.AskLeader(ctx, AskPush, []byte(v.Name))
+		if err != nil || len(b) == 0 {
+			return nil
+		}
+		r := &wire.PushReason{}
+		if err := wire.Unmarshal(b, r); err != nil {
+			return nil
+		}
+		return r
+	}
+	return s.deps.Push.Reason(v.Name)
+}
+
+// LeaseHere leases for the node itself: it waits in line as a client's long poll
+// does, and what is produced here takes its lease along. What is leased when ctx
+// has ended is given back. An error may say that the outcome is unknown: what was
+// leased then runs out.
+func (s *Server) LeaseHere(ctx context.Context, c *event.Command, wait time.Duration) ([]event.LeasedMessage, error) {
+	if s.draining() {
+		return nil, shuttingDown
+	}
+	res, err := s.leaseHere(ctx, c, wait)
+	return res.Leased, err
+}
+
+// SettleHere settles one lease for the node itself and, where there is an answer,
+// enqueues it into a queue in the same entry. A refusal is an *event.Problem;
+// without an answer a lost lease is no error, but rejected.
+func (s *Server) SettleHere(ctx context.Context, actor string, item event.SettleItem, to string, answer *wire.NewMessage) (event.Settled, error) {
+	ctx, cancel := s.deadline(ctx)
+	defer cancel()
+	settled := func(res event.Result, err error) (event.Settled, error) {
+		if err != nil || len(res.Settled) == 0 {
+			return event.Settled{}, err
+		}
+		return res.Settled[0], nil
+	}
+	if answer == nil {
+		return settled(s.propose(ctx, &event.Command{Actor: actor, Settle: &event.Settle{Items: []event.SettleItem{item}}}, ""))
+	}
+	batch, err := s.newBatch([]wire.NewMessage{*answer})
+	if err != nil {
+		return event.Settled{}, err
+	}
+	q := &request{Request: (&http.Request{Header: http.Header{}}).WithContext(ctx), s: s}
+	for range maxStale {
+		p := event.Produce{Queue: to, Messages: batch.msgs}
+		if err := s.fit(q, &p, batch); err != nil {
+			return event.Settled{}, err
+		}
+		t := &event.Transaction{Settle: []event.SettleItem{item}, Produce: []event.Produce{p}}
+		res, err := s.propose(ctx, &event.Command{Actor: actor, Transaction: t}, "")
+		if !isStale(err) {
+			return settled(res, err)
+		}
+		if err := s.barrier(ctx); err != nil {
+			return event.Settled{}, err
+		}
+	}
+	return event.Settled{}, event.Problemf(event.CodeConflict, "queue", "the policy of %s keeps changing; try again", echo(to))
 }

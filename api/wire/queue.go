@@ -78,21 +78,6 @@ type Delivery struct {
 	DeadLetterQueue   *string `json:"dead_letter_queue"`
 }
 
-// Push lets the cluster itself deliver a queue's messages: it leases them and
-// sends each to URL by POST.
-type Push struct {
-	URL           string            `json:"url"`
-	Headers       map[string]string `json:"headers,omitzero"`
-	TimeoutMS     int64             `json:"timeout_ms"`           // of a request with its answer; 0: 30 s
-	MaxInFlight   int64             `json:"max_in_flight"`        // requests at a time; 0: 10
-	RatePerSecond float64           `json:"rate_per_second"`      // 0: no limit
-	Format        string            `json:"format"`               // payload (also ""), cloudevents, cloudevents_binary
-	Input         map[string]string `json:"input,omitzero"`       // the body's fields, as CEL expressions; none: the payload
-	SecretEnv     string            `json:"secret_env,omitzero"`  // the environment variable, and the
-	SecretFile    string            `json:"secret_file,omitzero"` // file, of the node that has the secrets to sign with
-	AnswerTo      string            `json:"answer_to,omitzero"`   // the queue that JSON answers go to
-}
-
 // Ints is a list that is null in JSON when there is none.
 type Ints []int64
 

@@ -18,6 +18,7 @@ import (
 	"github.com/qlogd/qlogd/internal/fetch"
 	"github.com/qlogd/qlogd/internal/machine"
 	"github.com/qlogd/qlogd/internal/peer"
+	"github.com/qlogd/qlogd/internal/push"
 	"github.com/qlogd/qlogd/internal/vfs"
 	"github.com/qlogd/qlogd/projections/store"
 	"github.com/qlogd/qlogd/raft"
@@ -37,6 +38,7 @@ type engine struct {
 	replica *raft.Replica
 	models  *store.Store
 	api     *api.Server
+	push    *push.Engine
 
 	archiver *archiver
 
@@ -103,7 +105,7 @@ func openEngine(n *node) (_ *engine, err error) {
 	e.machine = machine.New(found.State, e.log, machine.Options{
 		Options: fsm.Options{Touched: hooks.touched, Known: rules()}, Count: hooks.count,
 	})
-	ro.Machine, ro.Along = e.machine, hooks.along
+	ro.Machine, ro.Along, ro.OnLead = e.machine, hooks.along, hooks.lead
 	// Raft last of what writes: from here on entries are applied.
 	if e.replica, err = raft.Open(ro); err != nil {
 		return nil, err
@@ -115,13 +117,16 @@ func openEngine(n *node) (_ *engine, err error) {
 	deps := e.deps(found.Past, registry)
 	deps.Secrets, deps.Forward = n.hooked, n.forward
 	e.api = api.New(deps, n.apiOptions())
-	hooks.set(e.api)
+	// It leases and settles as the api does, and is asked by it.
+	e.push = e.newPush(n, registry)
+	hooks.set(e.api, e.push)
 	e.answerOthers()
 
 	e.work.Go(func() { e.follow() })
 	e.work.Go(func() { hooks.discards.run(e.background) })
 	e.work.Go(func() { e.retain() })
 	e.work.Go(func() { e.archiver.run(e.background) })
+	e.push.Start()
 	e.work.Go(e.fetchLacking)
 	return e, nil
 }
@@ -132,11 +137,14 @@ func (e *engine) snapshot() error { return e.replica.Snapshot() }
 // stop ends an engine in the opposite order, when no request is in hand any
 // more. ctx bounds how long Raft may take.
 func (e *engine) stop(ctx context.Context) error {
+	// What was delivered is settled while there is somebody to settle it with.
+	e.push.Stop(ctx)
 	// Nobody asks the state, the log or Raft any more, but for what runs behind.
 	e.cancel()
 	e.work.Wait()
 	e.peers.Handle(api.AskOperations, nil)
 	e.replica.HandleMembers(api.AskWait, nil)
+	e.replica.HandleMembers(api.AskPush, nil)
 	e.api.Close()
 	// Raft before the event log: it applies until it has stopped.
 	err := e.replica.Shutdown(ctx)
@@ -148,6 +156,11 @@ func (e *engine) stop(ctx context.Context) error {
 func (e *engine) close() error {
 	e.cancel()
 	var errs []error
+	if e.push != nil {
+		ended, cancel := context.WithCancel(context.Background())
+		cancel()
+		e.push.Stop(ended)
+	}
 	if e.api != nil {
 		e.api.Close()
 	}

@@ -208,6 +208,8 @@ func (n *node) stop(ctx context.Context) error {
 		// No new leases, /readyz says no, long polls and streams end: else
 		// Shutdown would wait a minute for them.
 		e.api.Drain()
+		// Nor leases of ours; what is on its way to a target ends meanwhile.
+		e.push.Drain()
 		// Leadership before requests in hand have ended: what comes meanwhile is
 		// forwarded to whoever leads next, and nobody waits for an election.
 		if err := e.replica.StepDown(ctx); err != nil {

@@ -92,4 +92,5 @@ func (e *engine) answerOthers() {
 		return e.api.LocalOperations(body), nil
 	})
 	e.replica.HandleMembers(api.AskWait, e.api.WaitHere)
+	e.replica.HandleMembers(api.AskPush, e.api.PushHere)
 }

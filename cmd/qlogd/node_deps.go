@@ -38,7 +38,7 @@ func (e *engine) deps(source *replay.Source, registry *prometheus.Registry) api.
 		Floors:     e.machine.Machine,
 		Finder:     e.log,
 		Cluster:    clusterView{e.replica},
-		Push:       pushChecks{e.c.PushAllowPrivate},
+		Push:       pushed{e},
 		Age:        e.replica.Age,
 		Leader:     e.replica.LeaderHTTP,
 		AskOthers:  e.askOthers,
@@ -59,12 +59,6 @@ func (p past) At(ctx context.Context, at event.Instant) (api.State, func(), erro
 	}
 	return reader{state}, func() {}, nil
 }
-
-// pushChecks check a queue's push for the api.
-type pushChecks struct{ allowPrivate bool }
-
-// Check implements api.Push.
-func (c pushChecks) Check(p *wire.Push) error { return push.Check(p, c.allowPrivate) }
 
 // rates are the read models' as the api's.
 type rates struct {
@@ -150,10 +144,21 @@ func (f followed) Begins() (uint64, int64) { return f.log.Begins() }
 // there: then nobody waits and nothing is to be counted.
 type hooks struct {
 	api      atomic.Pointer[api.Server]
+	push     atomic.Pointer[push.Engine]
 	discards *discards
 }
 
-func (h *hooks) set(s *api.Server) { h.api.Store(s) }
+func (h *hooks) set(s *api.Server, p *push.Engine) {
+	h.api.Store(s)
+	h.push.Store(p)
+}
+
+// lead tells that this node begins or ceases to lead.
+func (h *hooks) lead(bool) {
+	if p := h.push.Load(); p != nil {
+		p.Wake()
+	}
+}
 
 func (h *hooks) touched(queues []string) {
 	if s := h.api.Load(); s != nil {
@@ -170,6 +175,9 @@ func (h *hooks) along(command []byte) ([]*event.Command, func([]func(context.Con
 
 func (h *hooks) count(events []event.Event) {
 	h.discards.count(events)
+	if p := h.push.Load(); p != nil {
+		p.Count(events)
+	}
 	if s := h.api.Load(); s != nil {
 		s.Count(events)
 	}

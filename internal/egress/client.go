@@ -20,9 +20,11 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"net/netip"
 	"net/url"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 )
@@ -30,8 +32,8 @@ import (
 // Options of a Client. The zero value has the defaults.
 type Options struct {
 	AllowPrivate bool          // targets on this machine and in private networks, too
-	Timeout      time.Duration // of a request with its answer, where its context ends later; 1 min
-	MaxAnswer    int64         // bytes of a body that are kept; 64 KiB
+	Timeout      time.Duration // of a request that names none; 1 min
+	MaxAnswer    int64         // bytes of a body that are kept, of a request that names none; 64 KiB
 	UserAgent    string        // "qlogd"
 
 	Resolver *net.Resolver // nil: the system's
@@ -120,6 +122,9 @@ type Request struct {
 	URL    string
 	Header http.Header // not changed; those of ReservedHeader are passed over
 	Body   []byte
+
+	Timeout   time.Duration // until the answer is here; 0: the client's
+	MaxAnswer int64         // bytes of the answer that are kept; 0: the client's
 }
 
 // Answer is what a target answered, redirects included.
@@ -127,20 +132,29 @@ type Answer struct {
 	Status int
 	Header http.Header
 	Body   []byte // its beginning, where Cut
-	Cut    bool   // there was more than MaxAnswer
+	Cut    bool   // there was more
 }
 
 // Do sends a request and returns the answer, whatever its status. It ends with
-// ctx or after Options.Timeout. An error is an *Error (errors.As) where the
-// target is refused; else the network's, after which the target may or may not
-// have had the request. No error repeats the URL: its query may be secret.
+// ctx or after the timeout. An error is an *Error (errors.As) where the target is
+// refused; else the network's, after which the target may or may not have had the
+// request (Unsent). No error repeats the URL: its query may be secret.
 func (c *Client) Do(ctx context.Context, r Request) (*Answer, error) {
 	u, err := parse(r.URL, c.o.AllowPrivate)
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, c.o.Timeout, errTimeout)
+	timeout, most := r.Timeout, r.MaxAnswer
+	if timeout <= 0 {
+		timeout = c.o.Timeout
+	}
+	if most <= 0 {
+		most = c.o.MaxAnswer
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
+	var connected atomic.Bool
+	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { connected.Store(true) }})
 	method := r.Method
 	if method == "" {
 		method = http.MethodPost
@@ -159,18 +173,34 @@ func (c *Client) Do(ctx context.Context, r Request) (*Answer, error) {
 	}
 	resp, err := c.http.Do(req)
 	if err != nil {
-		return nil, plain(ctx, err)
+		if err = plain(ctx, err); !connected.Load() {
+			err = &unsent{err}
+		}
+		return nil, err
 	}
 	defer func() { _ = resp.Body.Close() }()
-	body, err := io.ReadAll(io.LimitReader(resp.Body, c.o.MaxAnswer+1))
+	body, err := io.ReadAll(io.LimitReader(resp.Body, most+1))
 	if err != nil {
 		return nil, fmt.Errorf("answer %d broke off: %w", resp.StatusCode, plain(ctx, err))
 	}
 	a := &Answer{Status: resp.StatusCode, Header: resp.Header, Body: body}
-	if int64(len(body)) > c.o.MaxAnswer {
-		a.Body, a.Cut = body[:c.o.MaxAnswer], true
+	if int64(len(body)) > most {
+		a.Body, a.Cut = body[:most], true
 	}
 	return a, nil
+}
+
+// unsent is an error before anything was sent.
+type unsent struct{ error }
+
+func (e *unsent) Unwrap() error { return e.error }
+
+// Unsent reports whether an error of Do says that the target surely has not had
+// the request: there was no connection to it.
+func Unsent(err error) bool {
+	var u *unsent
+	var refused *Error
+	return errors.As(err, &u) || errors.As(err, &refused)
 }
 
 var errTimeout = errors.New("no answer in time")

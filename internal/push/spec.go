@@ -1,5 +1,3 @@
-// Package push delivers the messages of queues whose policy has push: it leases
-// them, sends each to the queue's target over HTTP, and settles by the answer.
 package push
 
 import (
@@ -34,6 +32,7 @@ const (
 	defaultInFlight  = 10
 	maxInFlight      = event.MaxBatch
 	maxRate          = 100_000
+	maxSources       = 8 // of secrets
 )
 
 var envName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,127}$`)
@@ -83,11 +82,18 @@ func Check(p *wire.Push, allowPrivate bool) error {
 	default:
 		return bad("format", "must be %s, %s or %s, not %.64q", formatPayload, formatEvent, formatBinary, p.Format)
 	}
-	if p.SecretEnv != "" && !envName.MatchString(p.SecretEnv) {
-		return bad("secret_env", "must name an environment variable (%s); the secret itself does not belong here", envName)
+	if len(p.SecretEnv)+len(p.SecretFile) > maxSources {
+		return bad("secret_env", "and secret_file must be at most %d together", maxSources)
 	}
-	if p.SecretFile != "" && (!filepath.IsAbs(p.SecretFile) || len(p.SecretFile) > 4096 || strings.ContainsRune(p.SecretFile, 0)) {
-		return bad("secret_file", "must be the absolute path of a file on each node")
+	for _, name := range p.SecretEnv {
+		if !envName.MatchString(name) {
+			return bad("secret_env", "must name an environment variable (%s); the secret itself does not belong here", envName)
+		}
+	}
+	for _, name := range p.SecretFile {
+		if name == "" || len(name) > 256 || !filepath.IsLocal(name) || !egress.ValidHeader("x", name) {
+			return bad("secret_file", "must be a path below the server's --secrets-dir, without .. and not absolute")
+		}
 	}
 	if p.AnswerTo != "" && !event.ValidName(p.AnswerTo) {
 		return bad("answer_to", "must match ^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$, not %.64q", p.AnswerTo)

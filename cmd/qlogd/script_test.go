@@ -140,7 +140,7 @@ func command(ts *testscript.TestScript, args []string) *exec.Cmd {
 	}
 	cmd := exec.Command(path, args...)
 	cmd.Dir = ts.Getenv("WORK")
-	for _, name := range []string{"PATH", "HOME", "QLOGD_ADDR", "QLOGD_HTTP_ADDR", "QLOGD_DATA_DIR", "QLOGD_LOG_LEVEL", "QLOGD_INSECURE", "QLOGD_CONFIG", "QLOGD_TOKEN"} {
+	for _, name := range []string{"PATH", "HOME", "QLOGD_ADDR", "QLOGD_HTTP_ADDR", "QLOGD_DATA_DIR", "QLOGD_LOG_LEVEL", "QLOGD_INSECURE", "QLOGD_CONFIG", "QLOGD_TOKEN", "HOOK_SECRET", "HOOK_OTHER"} {
 		if v := ts.Getenv(name); v != "" {
 			cmd.Env = append(cmd.Env, name+"="+v)
 		}

@@ -61,7 +61,11 @@ func (h *harness) as(token, method, target, body string, headers ...string) answ
 // queue a.1, ROLE! on all queues, known, or open.
 type routeCall struct{ route, target, body, needs string }
 
-// routeCalls has one call for each route. {L} is a lease and {M} a message of a.1.
+// unknownID is of a message that there never was.
+const unknownID = "01ARZ3NDEKTSV4RRFFQ69G5FAV"
+
+// routeCalls has one call for each route. {L} is a lease and {M} a message of a.1,
+// {Q} none.
 var routeCalls = []routeCall{
 	{"GET /v1/queues", "/v1/queues", "", "any read"},
 	{"GET /v1/queues/{queue}", "/v1/queues/a.1", "", "read"},
@@ -77,6 +81,23 @@ var routeCalls = []routeCall{
 	{"GET /v1/messages/{id}", "/v1/messages/{M}", "", "read"},
 	{"DELETE /v1/messages/{id}", "/v1/messages/{M}", "", "admin"},
 	{"GET /v1/messages/{id}/history", "/v1/messages/{M}/history", "", "read"},
+	{"GET /v1/queues/{queue}/dead", "/v1/queues/a.1/dead", "", "read"},
+	{"GET /v1/queues/{queue}/dead/groups", "/v1/queues/a.1/dead/groups", "", "read"},
+	{"GET /v1/queues/{queue}/dead/{message_id}", "/v1/queues/a.1/dead/{M}", "", "read"},
+	{"DELETE /v1/queues/{queue}/dead/{message_id}", "/v1/queues/a.1/dead/{M}", "", "admin"},
+	{"POST /v1/queues/{queue}/dead/replay", "/v1/queues/a.1/dead/replay", `{"filter":{}}`, "admin"},
+	{"POST /v1/queues/{queue}/dead/purge", "/v1/queues/a.1/dead/purge", `{"filter":{}}`, "admin"},
+	{"POST /v1/queues/{queue}/messages/import", "/v1/queues/a.1/messages/import", `{"messages":[{"payload":1,"source_id":"s"}]}`, "produce"},
+	{"POST /v1/messages/{id}/resurrect", "/v1/messages/{Q}/resurrect", "", "admin"},
+	{"GET /v1/messages/{id}/edits", "/v1/messages/{M}/edits", "", "read"},
+	{"GET /v1/tasks", "/v1/tasks", "", "any read"},
+	{"GET /v1/tasks/{id}", "/v1/tasks/{M}", "", "any read"},
+	{"DELETE /v1/tasks/{id}", "/v1/tasks/{M}", "", "admin"},
+	{"POST /v1/tasks/{id}/resume", "/v1/tasks/{M}/resume", "", "admin"},
+	{"GET /admin/queues", "/admin/queues", "", "any read"},
+	{"GET /admin/queues/{queue}/dlq", "/admin/queues/a.1/dlq", "", "read"},
+	{"POST /admin/queues/{queue}/dlq/{message_id}/replay", "/admin/queues/a.1/dlq/{M}/replay", "", "admin"},
+	{"DELETE /admin/queues/{queue}/dlq/{message_id}", "/admin/queues/a.1/dlq/{M}", "", "admin"},
 	{"POST /v1/queues/{queue}/lease", "/v1/queues/a.1/lease", "", "consume"},
 	{"POST /v1/lease", "/v1/lease", `{"queues":["a.1"]}`, "consume"},
 	{"POST /v1/queues/{queue}/ack", "/v1/queues/a.1/ack", `{"lease_ids":["{L}"]}`, "consume"},
@@ -172,7 +193,7 @@ func TestAccess(t *testing.T) {
 			h.as(admin, "PUT", "/v1/queues/a.1", "").want(201)
 			h.as(admin, "POST", "/v1/queues/a.1/messages", oneMessage).want(201)
 			l := h.as(admin, "POST", "/v1/queues/a.1/lease", "").want(200)
-			fill := strings.NewReplacer("{L}", l.str("messages.0.lease_id"), "{M}", l.str("messages.0.id"))
+			fill := strings.NewReplacer("{L}", l.str("messages.0.lease_id"), "{M}", l.str("messages.0.id"), "{Q}", unknownID)
 			method := "GET"
 			if m, _, ok := strings.Cut(c.route, " "); ok {
 				method = m

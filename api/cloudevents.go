@@ -32,7 +32,7 @@ func (q *request) eventBatch() (*batch, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &batch{make([]event.NewMessage, len(events)), make([][]byte, len(events)), make([]bool, len(events))}
+	b := &batch{msgs: make([]event.NewMessage, len(events)), payloads: make([][]byte, len(events)), binary: make([]bool, len(events))}
 	for i, e := range events {
 		m := *given
 		b.payloads[i], b.binary[i] = e.Payload(), e.Binary

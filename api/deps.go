@@ -50,7 +50,14 @@ type State interface {
 	// some bound. It is called often and under a lock: it must be cheap and
 	// must not call the Server.
 	Leasable(queue string, kinds []string) int
-	Clock() int64 // the log's clock, Unix ms
+	// Dead returns live messages that died in a queue, wherever they are now,
+	// rising by id, and whether there is more. The queue may be gone.
+	Dead(queue string, f event.DeadFilter) (views []event.MessageView, more bool)
+	// DeadCount returns how many these are.
+	DeadCount(queue string) int64
+	Task(id event.ID) (event.TaskView, bool)
+	Tasks() []event.TaskView // the newest first
+	Clock() int64            // the log's clock, Unix ms
 	Index() uint64
 }
 
@@ -62,6 +69,7 @@ type Now interface {
 
 // Log reads the event log.
 type Log interface {
+	Event(ref event.Ref) (*event.Event, error)
 	Content(ref event.Ref) (*event.Content, error)
 	// Contents returns as many as it was asked for, in that order, or an error.
 	Contents(refs []event.Ref) ([]*event.Content, error)
@@ -193,6 +201,7 @@ type Deps struct {
 	Load       Load
 	Counts     Counts
 	Operations OperationsStore
+	Replays    Replays // nil: the log is read from its beginning
 	Floors     Floors
 	Finder     Finder // needed with Floors
 	Cluster    Cluster

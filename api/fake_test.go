@@ -700,3 +700,20 @@ func (f *fake) To(at event.Instant) (uint64, error) {
 func (f *fake) At(context.Context, event.Instant) (State, func(), error) { return f, func() {}, nil }
 
 func (f *fake) Ready() (bool, []string) { return len(f.unready) == 0, f.unready }
+
+func (f *fake) Event(ref event.Ref) (*event.Event, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if e := f.event(ref); e != nil {
+		return e, nil
+	}
+	return nil, errNotFound
+}
+
+// Nothing dies in a fake, and it has no tasks: see machine_test.go for a server
+// on the real thing.
+
+func (f *fake) Dead(string, event.DeadFilter) ([]event.MessageView, bool) { return nil, false }
+func (f *fake) DeadCount(string) int64                                    { return 0 }
+func (f *fake) Task(event.ID) (event.TaskView, bool)                      { return event.TaskView{}, false }
+func (f *fake) Tasks() []event.TaskView                                   { return nil }

@@ -129,7 +129,7 @@ func (s *Server) enqueueHooked(q *request, w *compiledWebhook, req *webhook.Requ
 	if err != nil {
 		return err
 	}
-	b := &batch{[]event.NewMessage{msg}, [][]byte{payload}, []bool{false}}
+	b := &batch{msgs: []event.NewMessage{msg}, payloads: [][]byte{payload}, binary: []bool{false}}
 	refused := s.fitsSchema(w, req.Body)
 	for range maxStale {
 		p := event.Produce{Queue: w.Definition.Queue, Messages: b.msgs}

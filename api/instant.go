@@ -9,9 +9,14 @@ const forms = "an RFC 3339 time, an event's ULID, index:N, a duration before now
 
 // instant reads a query parameter that names an instant in the past.
 func (q *request) instant(name string) (event.Instant, error) {
+	return q.instantOf(name, q.query.Get(name))
+}
+
+// instantOf reads an instant in the past.
+func (q *request) instantOf(name, value string) (event.Instant, error) {
 	st := q.s.deps.State
 	now := clock(st)
-	at, err := event.ParseInstant(q.query.Get(name), now)
+	at, err := event.ParseInstant(value, now)
 	if err != nil {
 		return at, bad(name, "%s must be %s", name, forms)
 	}

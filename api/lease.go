@@ -308,7 +308,7 @@ func (s *Server) answerLeased(q *request, leased []event.LeasedMessage) error {
 	for i := range leased {
 		refs = append(refs, leased[i].Content)
 	}
-	contents, err := s.contents(refs)
+	contents, err := s.Contents(refs)
 	broken := err != nil
 	if q.eventsAccepted(false) != "" {
 		return s.answerEvents(q, leased, func(i int) (*event.Content, bool) {

@@ -62,7 +62,7 @@ func (s *Server) peekMessages(q *request) error {
 	for i := range views {
 		refs[i] = views[i].Content
 	}
-	contents, err := s.contents(refs)
+	contents, err := s.Contents(refs)
 	if err != nil {
 		return err
 	}
@@ -76,8 +76,8 @@ func (s *Server) peekMessages(q *request) error {
 	return q.answer(http.StatusOK, &out)
 }
 
-// contents reads contents; one that was erased, or taken by retention, is nil.
-func (s *Server) contents(refs []event.Ref) ([]*event.Content, error) {
+// Contents reads contents; one that was erased, or taken by retention, is nil.
+func (s *Server) Contents(refs []event.Ref) ([]*event.Content, error) {
 	if len(refs) == 0 {
 		return nil, nil
 	}

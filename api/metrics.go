@@ -38,7 +38,7 @@ var (
 	descDepth     = queueDesc("depth", "Messages that are ready, held ones included.")
 	descInFlight  = queueDesc("in_flight", "Messages that are leased.")
 	descScheduled = queueDesc("scheduled", "Messages that wait for their time.")
-	descDead      = queueDesc("dead", "Messages in the queue's dead-letter queue.")
+	descDead      = queueDesc("dead", "Messages that died in the queue and are not replayed, purged or settled.")
 	descOldest    = queueDesc("oldest_age_seconds", "Age of the oldest message.")
 	descEvents    = prometheus.NewDesc("qlogd_events_total", "Events applied by this node since it started.", []string{"type"}, nil)
 )
@@ -136,11 +136,6 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	st := m.s.deps.State
 	now := clock(st)
 	queues := st.Queues()
-	held := make(map[string]int64, len(queues))
-	for i := range queues {
-		t := &queues[i].Stats
-		held[queues[i].Name] = t.Ready + t.Scheduled + t.InFlight
-	}
 	type row struct{ depth, inFlight, scheduled, dead, oldest int64 }
 	tell := func(name string, r row) {
 		for _, v := range []struct {
@@ -153,7 +148,7 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	var other row
 	for i := range queues {
 		v := &queues[i]
-		r := row{depth: v.Stats.Ready, inFlight: v.Stats.InFlight, scheduled: v.Stats.Scheduled, dead: held[v.Policy.DeadLetterQueue]}
+		r := row{depth: v.Stats.Ready, inFlight: v.Stats.InFlight, scheduled: v.Stats.Scheduled, dead: st.DeadCount(v.Name)}
 		if v.Stats.Oldest > 0 {
 			r.oldest = max(0, now-v.Stats.Oldest) / 1000
 		}

@@ -64,7 +64,7 @@ func (s *Server) produce(q *request) error {
 			p.Index = -1
 			return &p
 		}
-		return s.enqueue(q, name, &batch{[]event.NewMessage{nm}, [][]byte{payload}, []bool{true}})
+		return s.enqueue(q, name, &batch{msgs: []event.NewMessage{nm}, payloads: [][]byte{payload}, binary: []bool{true}})
 	}
 	if p := batchSize("messages", len(msgs)); p != nil {
 		return p
@@ -86,6 +86,7 @@ type batch struct {
 	msgs     []event.NewMessage
 	payloads [][]byte
 	binary   []bool
+	imported bool // they have source ids
 }
 
 func batchSize(field string, n int) error {
@@ -161,7 +162,7 @@ func (q *request) metadata(names ...string) (*wire.NewMessage, error) {
 
 // newBatch checks messages one by one.
 func (s *Server) newBatch(msgs []wire.NewMessage) (*batch, error) {
-	b := &batch{make([]event.NewMessage, len(msgs)), make([][]byte, len(msgs)), make([]bool, len(msgs))}
+	b := &batch{msgs: make([]event.NewMessage, len(msgs)), payloads: make([][]byte, len(msgs)), binary: make([]bool, len(msgs))}
 	for i := range msgs {
 		m := &msgs[i]
 		var err error
@@ -298,29 +299,36 @@ func messageHeaders(m map[string]string) ([]event.Header, error) {
 
 // enqueue proposes messages and answers produce.
 func (s *Server) enqueue(q *request, name string, b *batch) error {
-	req, err := q.idempotency()
+	res, err := s.enqueueBatch(q, name, b)
 	if err != nil {
 		return err
 	}
+	return s.answerProduced(q, res.Produced)
+}
+
+// enqueueBatch proposes messages, until they were checked against the policy
+// under which they are decided.
+func (s *Server) enqueueBatch(q *request, name string, b *batch) (res event.Result, err error) {
+	req, err := q.idempotency()
+	if err != nil {
+		return res, err
+	}
 	for range maxStale {
-		p := event.Produce{Queue: name, AutoCreate: s.opts.AutoCreateQueues, Messages: b.msgs}
+		p := event.Produce{Queue: name, AutoCreate: s.opts.AutoCreateQueues, Messages: b.msgs, Import: b.imported}
 		if err := s.fit(q, &p, b); err != nil {
-			return err
+			return res, err
 		}
 		res, err := q.propose(&event.Command{Request: req, Produce: &p})
 		if isStale(err) {
 			q.unhurried()
 			if err := s.barrier(q.Context()); err != nil {
-				return err
+				return res, err
 			}
 			continue
 		}
-		if err != nil {
-			return err
-		}
-		return s.answerProduced(q, res.Produced)
+		return res, err
 	}
-	return event.Problemf(event.CodeConflict, "queue", "the policy of %s keeps changing; try again", echo(name))
+	return res, event.Problemf(event.CodeConflict, "queue", "the policy of %s keeps changing; try again", echo(name))
 }
 
 // fit checks messages against their queue as this node knows it, and stamps
@@ -347,7 +355,7 @@ func (s *Server) fit(q *request, p *event.Produce, b *batch) error {
 	}
 	for i := range p.Messages {
 		p.Messages[i].PayloadHash = event.Hash{}
-		if v.Policy.DedupBy == event.DedupByContent {
+		if v.Policy.DedupBy == event.DedupByContent && !p.Import {
 			h := sha256.Sum256(b.payloads[i])
 			p.Messages[i].PayloadHash = event.Hash(h[:16])
 		}

@@ -27,7 +27,7 @@ type Finder interface {
 
 // lookForDuplicates asks the log for messages of the same hashes as p's.
 func (s *Server) lookForDuplicates(p *event.Produce, q *event.QueueView) error {
-	window := q.Policy.DedupWindowSeconds * 1000
+	window := dedupWindow(p, q)
 	if window == 0 || s.deps.Floors == nil || s.deps.Floors.DedupFloor() == 0 {
 		return nil
 	}
@@ -39,7 +39,7 @@ func (s *Server) lookForDuplicates(p *event.Produce, q *event.QueueView) error {
 	for i := range p.Messages {
 		m := &p.Messages[i]
 		hash := m.DedupKey
-		if q.Policy.DedupBy == event.DedupByContent {
+		if q.Policy.DedupBy == event.DedupByContent && !p.Import {
 			hash = m.PayloadHash
 		}
 		m.Seen, m.SeenUntil = event.ID{}, 0

@@ -41,6 +41,27 @@ func (s *Server) mux() *http.ServeMux {
 	add("DELETE /v1/messages/{id}", admin, s.deleteMessage)
 	add("GET /v1/messages/{id}/history", access{roleRead, somehow}, s.messageHistory)
 
+	add("GET /v1/queues/{queue}/dead", read, s.listDead)
+	add("GET /v1/queues/{queue}/dead/groups", read, s.deadGroups)
+	add("GET /v1/queues/{queue}/dead/{message_id}", read, s.getDead)
+	add("DELETE /v1/queues/{queue}/dead/{message_id}", admin, s.deleteDead)
+	add("POST /v1/queues/{queue}/dead/replay", admin, s.replayDead)
+	add("POST /v1/queues/{queue}/dead/purge", admin, s.purgeDead)
+	add("GET /v1/tasks", access{roleRead, somehow}, s.listTasks)
+	add("GET /v1/tasks/{id}", access{roleRead, somehow}, s.getTask)
+	add("DELETE /v1/tasks/{id}", admin, s.cancelTask)
+	add("POST /v1/tasks/{id}/resume", admin, s.resumeTask)
+
+	add("POST /v1/queues/{queue}/messages/import", access{roleProduce, onPath}, s.importMessages)
+	add("POST /v1/messages/{id}/resurrect", admin, s.resurrect)
+	add("GET /v1/messages/{id}/edits", access{roleRead, somehow}, s.messageEdits)
+
+	// The first design's shapes.
+	add("GET /admin/queues", access{roleRead, somehow}, s.adminQueues)
+	add("GET /admin/queues/{queue}/dlq", read, s.adminDead)
+	add("POST /admin/queues/{queue}/dlq/{message_id}/replay", admin, s.adminReplay)
+	add("DELETE /admin/queues/{queue}/dlq/{message_id}", admin, s.adminPurge)
+
 	add("POST /v1/queues/{queue}/lease", consume, s.leaseOne)
 	add("POST /v1/lease", access{roleConsume, somehow}, s.leaseMany)
 	for name, kind := range settleKinds {
@@ -143,7 +164,7 @@ func (s *Server) serveAs(pattern string, metrics *routeMetrics, rule access, h h
 		begun := time.Now()
 		s.begun.Add(1)
 		q := &request{Request: r, s: s, w: w, route: pattern, path: path, id: requestID(r), begun: begun}
-		q.write = r.Method != http.MethodGet && r.Method != http.MethodHead && strings.HasPrefix(r.URL.Path, "/v1/")
+		q.write = r.Method != http.MethodGet && r.Method != http.MethodHead && (strings.HasPrefix(r.URL.Path, "/v1/") || strings.HasPrefix(r.URL.Path, "/admin/"))
 		head := w.Header()
 		q.setHead("X-Request-Id", q.id)
 		head["X-Content-Type-Options"], head["Cache-Control"] = nosniff, noStore

@@ -34,7 +34,10 @@ type Message struct {
 	Origin         *Origin           `json:"origin,omitzero"`         // of one that was brought back
 	SourceID       string            `json:"source_id,omitzero"`      // of an imported one
 	Dead           *Dead             `json:"dead"`
-	Attempts       []Attempt         `json:"attempts,omitzero"` // of GET /v1/messages/{id}, as history
+	ReplayedAt     Time              `json:"replayed_at,omitzero"`    // of dead/?state=replayed
+	NewMessageID   string            `json:"new_message_id,omitzero"` // what it became by that
+	ReplayResult   string            `json:"replay_result,omitzero"`  // the state of that
+	Attempts       []Attempt         `json:"attempts,omitzero"`       // of GET /v1/messages/{id}, as history
 	History        []Event           `json:"history,omitzero"`
 }
 

@@ -121,7 +121,11 @@ func openEngine(n *node) (_ *engine, err error) {
 	e.push = e.newPush(n, registry)
 	hooks.set(e.api, e.push)
 	e.answerOthers()
+	// Tasks after all that they stand on; what began before is looked for at once.
+	tasks := e.newTasks()
+	hooks.tasks.Store(tasks)
 
+	e.work.Go(func() { tasks.Run(e.background) })
 	e.work.Go(func() { e.follow() })
 	e.work.Go(func() { hooks.discards.run(e.background) })
 	e.work.Go(func() { e.retain() })

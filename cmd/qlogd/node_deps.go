@@ -14,6 +14,7 @@ import (
 	"github.com/qlogd/qlogd/internal/eventlog"
 	"github.com/qlogd/qlogd/internal/push"
 	"github.com/qlogd/qlogd/internal/replay"
+	"github.com/qlogd/qlogd/internal/task"
 	"github.com/qlogd/qlogd/projections/store"
 	"github.com/qlogd/qlogd/raft"
 )
@@ -35,6 +36,7 @@ func (e *engine) deps(source *replay.Source, registry *prometheus.Registry) api.
 		Load:       load{e.replica},
 		Counts:     counts{e.models},
 		Operations: operations{e.models, e.log},
+		Replays:    replays{e.models},
 		Floors:     e.machine.Machine,
 		Finder:     e.log,
 		Cluster:    clusterView{e.replica},
@@ -87,6 +89,20 @@ func (c counts) Minutes(queue string, from, to int64) ([]wire.Minute, error) {
 		}
 	}
 	return out, err
+}
+
+// replays are the read models' as the api's.
+type replays struct{ models *store.Store }
+
+// Replayed implements api.Replays.
+func (r replays) Replayed(queue string, after event.ID, limit int) ([]event.Ref, uint64, error) {
+	upTo, _ := r.models.Position() // before looking: what comes meanwhile is more
+	found, err := r.models.Replayed(queue, after, limit)
+	refs := make([]event.Ref, len(found))
+	for i := range found {
+		refs[i] = event.RefOf(found[i].ID)
+	}
+	return refs, upTo, err
 }
 
 // load is the replica's as the api's.
@@ -145,6 +161,7 @@ func (f followed) Begins() (uint64, int64) { return f.log.Begins() }
 type hooks struct {
 	api      atomic.Pointer[api.Server]
 	push     atomic.Pointer[push.Engine]
+	tasks    atomic.Pointer[task.Runner]
 	discards *discards
 }
 
@@ -157,6 +174,9 @@ func (h *hooks) set(s *api.Server, p *push.Engine) {
 func (h *hooks) lead(bool) {
 	if p := h.push.Load(); p != nil {
 		p.Wake()
+	}
+	if r := h.tasks.Load(); r != nil {
+		r.Wake()
 	}
 }
 
@@ -177,6 +197,9 @@ func (h *hooks) count(events []event.Event) {
 	h.discards.count(events)
 	if p := h.push.Load(); p != nil {
 		p.Count(events)
+	}
+	if r := h.tasks.Load(); r != nil {
+		r.Count(events)
 	}
 	if s := h.api.Load(); s != nil {
 		s.Count(events)

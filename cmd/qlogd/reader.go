@@ -24,6 +24,10 @@ type stateReader interface {
 	Message(id event.ID) (event.MessageView, bool)
 	Messages(queue string, f event.MessageFilter) ([]event.MessageView, bool)
 	Leasable(queue string, kinds []string) int
+	Dead(queue string, f event.DeadFilter) ([]event.MessageView, bool)
+	DeadCount(queue string) int64
+	Task(id event.ID) (event.TaskView, bool)
+	Tasks() []event.TaskView
 	Clock() int64
 	Index() uint64
 }

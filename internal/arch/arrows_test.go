@@ -23,7 +23,7 @@ const module = "github.com/qlogd/qlogd"
 // internal/, if that is listed.
 var house = map[string][]string{
 	"cmd/qlogd":         {"*"},
-	"api":               {"api/wire", "internal/event", "internal/coding", "internal/webhook", "internal/cloudevents"},
+	"api":               {"api/wire", "internal/event", "internal/coding", "internal/webhook", "internal/cloudevents", "internal/dead"},
 	"api/wire":          {"internal/coding"},
 	"raft":              {"internal/event", "internal/vfs", "internal/checkpoint", "internal/peer"},
 	"fsm":               {"projections", "internal/event"},
@@ -50,6 +50,7 @@ var house = map[string][]string{
 	"internal/archive":     {"log", "internal/checkpoint", "internal/datadir", "internal/vfs"},
 	"internal/task":        {"internal/event"},
 	"internal/erasure":     {"internal/datadir", "internal/event", "internal/vfs"},
+	"internal/dead":        {"internal/event"},
 	"internal/whatif":      {"fsm", "projections", "internal/event", "internal/eventlog", "internal/replay"},
 	"internal/predicate":   {"projections", "internal/event"},
 	"internal/expression":  {},

@@ -193,10 +193,12 @@ func (r *Runner) carry(ctx context.Context, t event.TaskView, carrier Carrier) {
 // once carries a task to its end, and returns how to tell it.
 func (r *Runner) once(ctx context.Context, t event.TaskView, carrier Carrier) (*event.UpdateTask, error) {
 	c, err := r.d.Content(event.RefOf(t.ID))
+	var skipped int64
 	if err != nil {
-		return nil, fmt.Errorf("what the task is to do: %w", err)
+		err = fmt.Errorf("what the task is to do: %w", err)
+	} else {
+		skipped, err = carrier.Carry(ctx, t, c.Spec)
 	}
-	skipped, err := carrier.Carry(ctx, t, c.Spec)
 	switch {
 	case err == nil:
 		return &event.UpdateTask{ID: t.ID, Op: event.TaskOpComplete, Skipped: skipped}, nil

@@ -1,0 +1,207 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/qlogd/qlogd/fsm"
+	"github.com/qlogd/qlogd/internal/dead"
+	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/internal/eventlog"
+	"github.com/qlogd/qlogd/internal/task"
+	"github.com/qlogd/qlogd/internal/vfs"
+	"github.com/qlogd/qlogd/projections"
+)
+
+// machine is a backend that decides, appends and folds as a node does: a state
+// machine and an event log, with nothing but Raft left out. Time stands still
+// unless a test moves it.
+type machine struct {
+	*fsm.Machine
+	log  *eventlog.Log
+	s    *Server
+	runs *task.Runner
+
+	mu    sync.Mutex
+	index uint64
+	now   int64
+}
+
+// onMachine is a harness on the real thing, with a runner of tasks.
+func onMachine(t *testing.T, opts ...func(*Options)) (*harness, *machine) {
+	t.Helper()
+	log, err := eventlog.Open(eventlog.Options{FS: vfs.OS{}, Dir: t.TempDir(), SegmentSize: 1 << 20, CacheBytes: 1 << 20, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := &machine{log: log, now: time.Now().Add(-time.Hour).UnixMilli()}
+	m.Machine = fsm.New(projections.New(), counting{log, m}, fsm.Options{Touched: func(queues []string) {
+		if m.s != nil {
+			m.s.Applied(queues)
+		}
+	}})
+	o := Options{HistoryRetention: 7 * 24 * time.Hour}
+	for _, fn := range opts {
+		fn(&o)
+	}
+	m.s = New(Deps{
+		Proposer: m, Barrier: m, State: m, Log: log, Ready: alwaysReady{},
+		LogErrors: LogErrors{Gone: eventlog.ErrGone, Erased: eventlog.ErrErased, NotFound: eventlog.ErrNotFound, Range: eventlog.IsRange},
+		Registry:  prometheus.NewRegistry(),
+	}, o)
+	mover := dead.Mover{
+		Finder: dead.Finder{State: m.Machine, Contents: m.s.Contents}, Propose: m.Propose, Head: log.Head, Wait: log.Wait, Fits: m.s.Fits,
+	}
+	m.runs = task.New(task.Deps{
+		Propose: m.Propose, Barrier: m.Barrier, Tasks: m.Tasks, Content: log.Content, Leader: func() bool { return true },
+		Carriers: map[event.TaskKind]task.Carrier{event.TaskReplay: &dead.Replays{Mover: mover}, event.TaskPurge: &dead.Purges{Mover: mover}},
+	})
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	go func() { m.runs.Run(ctx); close(ended) }()
+	h := &harness{T: t, s: m.s, h: m.s.Handler()}
+	t.Cleanup(func() {
+		cancel()
+		<-ended
+		m.s.Close()
+		if err := log.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return h, m
+}
+
+type alwaysReady struct{}
+
+func (alwaysReady) Ready() (bool, []string) { return true, nil }
+
+// counting tells the runner what was decided.
+type counting struct {
+	*eventlog.Log
+	m *machine
+}
+
+func (c counting) Append(b *event.Block) error {
+	err := c.Log.Append(b)
+	if c.m.runs != nil {
+		c.m.runs.Count(b.Events)
+	}
+	return err
+}
+
+// Messages implements State.
+func (m *machine) Messages(queue string, f event.MessageFilter) ([]event.MessageView, bool) {
+	if _, ok := m.Queue(queue); !ok {
+		return nil, false
+	}
+	out, _ := m.Machine.Messages(queue, f)
+	return out, true
+}
+
+func (m *machine) Barrier(ctx context.Context) error { return ctx.Err() }
+
+func (m *machine) Propose(ctx context.Context, c *event.Command) (event.Result, error) {
+	return m.Begin(c, nil)[0](ctx)
+}
+
+func (m *machine) Begin(c *event.Command, along []*event.Command) (answers []func(context.Context) (event.Result, error)) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.index++
+	e := event.Entry{Rules: event.Rules, Time: m.now}
+	if m.Rules() < event.Rules {
+		e.Commands = append(e.Commands, event.EncodeCommand(&event.Command{Upgrade: &event.Upgrade{Rules: event.Rules}}))
+	}
+	first := len(e.Commands)
+	for _, c := range append([]*event.Command{c}, along...) {
+		e.Commands = append(e.Commands, event.EncodeCommand(c))
+	}
+	results, err := m.Apply(m.index, e.Encode())
+	if err != nil {
+		panic(err)
+	}
+	for _, r := range results[first:] {
+		answers = append(answers, func(context.Context) (event.Result, error) { return r, nil })
+	}
+	return answers
+}
+
+// pass lets time go by.
+func (m *machine) pass(d time.Duration) {
+	m.mu.Lock()
+	m.now += d.Milliseconds()
+	m.mu.Unlock()
+}
+
+// proposals is how many entries there are.
+func (m *machine) proposals() uint64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.index
+}
+
+// queue makes a queue q with a dead-letter queue and these policy fields.
+func (h *harness) queue(name, ordering, more string) {
+	h.Helper()
+	h.do("PUT", "/v1/queues/"+name, fmt.Sprintf(`{"ordering":%q,"delivery":{"dead_letter_queue":"auto","max_attempts":1}%s}`, ordering, more)).want(201)
+}
+
+// put enqueues a message and returns its id.
+func (h *harness) put(queue, key, payload string) string {
+	h.Helper()
+	return h.do("POST", "/v1/queues/"+queue+"/messages", fmt.Sprintf(`{"messages":[{"key":%q,"payload":%s}]}`, key, payload)).want(201).str("messages.0.id")
+}
+
+// die leases the next message of a queue, dead-letters it, and returns its id
+// in the queue.
+func (h *harness) die(queue, errorText string) string {
+	h.Helper()
+	a := h.do("POST", "/v1/queues/"+queue+"/lease", `{"max_messages":1}`).want(200)
+	lease := a.str("messages.0.lease_id")
+	if lease == "" {
+		h.Fatal("nothing to lease")
+	}
+	h.do("POST", "/v1/queues/"+queue+"/dead-letter", fmt.Sprintf(`{"items":[{"lease_id":%q,"error":%q}]}`, lease, errorText)).want(200)
+	return a.str("messages.0.id")
+}
+
+// dead lists a member of each dead message of a queue.
+func (h *harness) dead(queue, query, member string) []string {
+	h.Helper()
+	a := h.do("GET", "/v1/queues/"+queue+"/dead"+query, "").want(http.StatusOK)
+	return a.each("dead", member)
+}
+
+// each is a member of each element of a list, as text.
+func (a answer) each(list, member string) []string {
+	a.t.Helper()
+	out := []string{}
+	elements, _ := a.get(list).([]any)
+	for i := range elements {
+		out = append(out, fmt.Sprint(a.get(fmt.Sprintf("%s.%d.%s", list, i, member))))
+	}
+	return out
+}
+
+// payloads leases and acks all that there is, and returns the payloads in their
+// order.
+func (h *harness) payloads(queue string) []string {
+	h.Helper()
+	out := []string{}
+	for {
+		a := h.do("POST", "/v1/queues/"+queue+"/lease", `{"max_messages":1}`).want(200)
+		lease := a.str("messages.0.lease_id")
+		if lease == "" {
+			return out
+		}
+		out = append(out, fmt.Sprint(a.get("messages.0.payload")))
+		h.do("POST", "/v1/queues/"+queue+"/ack", fmt.Sprintf(`{"lease_ids":[%q]}`, lease)).want(200)
+	}
+}

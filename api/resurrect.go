@@ -1,0 +1,232 @@
+package api
+
+import (
+	"cmp"
+	"net/http"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/qlogd/qlogd/api/wire"
+	"github.com/qlogd/qlogd/internal/dead"
+	"github.com/qlogd/qlogd/internal/event"
+)
+
+// resurrect answers POST /v1/messages/{id}/resurrect: what was acked or
+// discarded is enqueued again, from the log, while history keeps it.
+func (s *Server) resurrect(q *request) error {
+	id, err := q.messageID()
+	if err != nil {
+		return err
+	}
+	if err := q.allow(); err != nil {
+		return err
+	}
+	var in wire.ResurrectRequest
+	if err := q.decode(&in, false, true); err != nil {
+		return err
+	}
+	if in.Queue != "" && !event.ValidName(in.Queue) {
+		return bad("queue", "queue must match ^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$; it was %s", echo(in.Queue))
+	}
+	var edit *dead.Edit
+	if in.Edit != nil {
+		if edit, err = s.newEdit("edit", in.Edit); err != nil {
+			return err
+		}
+	}
+	req, err := q.idempotency()
+	if err != nil {
+		return err
+	}
+	if err := s.barrier(q.Context()); err != nil {
+		return err
+	}
+	for range maxStale {
+		c, content, err := s.buried(q, id, edit)
+		if err != nil {
+			return err
+		}
+		c.Queue = cmp.Or(in.Queue, c.Queue)
+		v, err := s.current(q, c.Queue)
+		if err != nil {
+			if req == nil {
+				return err
+			}
+			v = event.QueueView{} // deciding knows whether it was done before
+		}
+		if err := s.Fits(&v, content); err != nil {
+			return err
+		}
+		c.Revision = v.Revision
+		res, err := q.propose(&event.Command{Request: req, Resurrect: c})
+		if isStale(err) {
+			q.unhurried()
+			if err := s.barrier(q.Context()); err != nil {
+				return err
+			}
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		return q.answer(http.StatusCreated, &wire.Resurrected{MessageID: id.String(), NewMessageID: res.ID.String(), Queue: c.Queue})
+	}
+	return event.Problemf(event.CodeConflict, "queue", "the policy of the queue keeps changing; try again")
+}
+
+// buried reads from the log what a message was that has left its queue.
+func (s *Server) buried(q *request, id event.ID, edit *dead.Edit) (*event.Resurrect, *event.Content, error) {
+	if v, ok := s.deps.State.Message(id); ok && (v.State == event.StateReady || v.State == event.StateScheduled || v.State == event.StateLeased) {
+		return nil, nil, event.Problemf(event.CodeConflict, "id", "message %s has not left queue %s: it is %s", id, v.Queue, v.State)
+	}
+	history, err := s.deps.Log.History(q.Context(), id)
+	if err != nil {
+		return nil, nil, err
+	}
+	l := lifeOf(history, id)
+	if l == nil {
+		if before, deleted := s.deps.Log.DeletedBefore(); deleted && event.RefOf(id).Index <= before {
+			return nil, nil, historyExpired(id)
+		}
+		return nil, nil, messageNotFound(id)
+	}
+	switch st := l.state(); st {
+	case event.StateAcked, event.StateDiscarded:
+	case event.StateDeadLettered:
+		return nil, nil, event.Problemf(event.CodeConflict, "id", "message %s was dead-lettered and is, or was, %s in queue %s: replay that, or resurrect it", id, l.moved.ID, l.moved.ToQueue)
+	case event.StateReplayed:
+		return nil, nil, event.Problemf(event.CodeConflict, "id", "message %s was replayed as %s to queue %s: resurrect that", id, l.moved.ID, l.moved.ToQueue)
+	default:
+		return nil, nil, event.Problemf(event.CodeConflict, "id", "message %s has not left its queue", id)
+	}
+	c := &event.Resurrect{ID: id, Queue: l.queue(), First: l.first, Replays: uint32(l.replays), Edited: edit != nil}
+	if l.born != nil && l.born.Type == event.DeadLettered {
+		c.Queue = l.born.Queue // not the dead-letter queue
+	}
+	for i := range history {
+		if history[i].Subject == id {
+			c.Last = event.RefOf(history[i].ID)
+		}
+	}
+	if l.set == nil || l.payload == nil {
+		return nil, nil, historyExpired(id)
+	}
+	c.Key, c.Kind, c.Priority = l.set.Key, l.set.Kind, l.set.Priority
+	old, err := s.eventContent(l.payload)
+	if err != nil {
+		return nil, nil, err
+	}
+	if old == nil {
+		if edit == nil || !edit.HasPayload {
+			return nil, nil, event.Problemf(event.CodeConflict, "id", "what was in message %s has been erased: an edit with a payload could take its place", id)
+		}
+		old = &event.Content{}
+	}
+	if edit == nil {
+		edit = &dead.Edit{}
+	}
+	content := edit.Apply(old)
+	c.Size, c.Content = uint32(len(content.Payload)), event.EncodeContent(content)
+	return c, content, nil
+}
+
+func historyExpired(id event.ID) *event.Problem {
+	return event.Problemf(event.CodeHistoryExpired, "id", "the beginning of message %s has been deleted with the history", id)
+}
+
+// messageEdits answers GET /v1/messages/{id}/edits: what replays and
+// resurrections changed in a message.
+func (s *Server) messageEdits(q *request) error {
+	id, err := q.messageID()
+	if err != nil {
+		return err
+	}
+	if err := q.allow("consistency"); err != nil {
+		return err
+	}
+	if err := q.fresh(); err != nil {
+		return err
+	}
+	history, err := s.deps.Log.History(q.Context(), id)
+	if err != nil {
+		return err
+	}
+	l := lifeOf(history, id)
+	if l == nil {
+		return q.noMessage(id)
+	}
+	if err := q.mayRead(id, l.queue()); err != nil {
+		return err
+	}
+	out := wire.Edits{Edits: []wire.MessageEdit{}}
+	for i := range history {
+		e := &history[i]
+		if !e.Edited || !q.seesEvent(e) {
+			continue
+		}
+		told, err := s.editOf(history[:i], e)
+		if err != nil {
+			return err
+		}
+		out.Edits = append(out.Edits, told)
+	}
+	return q.answer(http.StatusOK, &out)
+}
+
+// editOf tells one edit; before is the history before it.
+func (s *Server) editOf(before []event.Event, e *event.Event) (wire.MessageEdit, error) {
+	out := wire.MessageEdit{
+		EventID: e.ID.String(), Type: e.Type.String(), Time: wire.Time(event.ClockOf(e.ID)), Actor: e.Actor,
+		MessageID: e.Subject.String(), NewMessageID: e.ID.String(), Changes: []wire.Change{},
+	}
+	after, err := s.eventContent(e)
+	if err != nil {
+		return out, err
+	}
+	var old *event.Content
+	l := lifeOf(before, e.Subject)
+	if l != nil && l.payload != nil {
+		if old, err = s.eventContent(l.payload); err != nil {
+			return out, err
+		}
+	}
+	out.Before, out.After = writtenOf(old), writtenOf(after)
+	switch {
+	case l == nil || l.payload == nil:
+		out.Note = "what was there before has gone with the history"
+	case old == nil || after == nil:
+		out.Note = "what was there has been erased"
+	default:
+		out.Changes, err = changes(out.Before, out.After)
+	}
+	return out, err
+}
+
+func writtenOf(c *event.Content) *wire.Written {
+	if c == nil {
+		return nil
+	}
+	var m wire.Message
+	setContent(&m, c)
+	return &wire.Written{Payload: m.Payload, PayloadBytes: m.PayloadBytes, ContentType: m.ContentType, Headers: m.Headers}
+}
+
+// changes tells what makes the one of the other. Bytes are told as a whole.
+func changes(before, after *wire.Written) ([]wire.Change, error) {
+	doc := func(w *wire.Written) (jsontext.Value, error) {
+		d := *w
+		if d.PayloadBytes != nil {
+			d.Payload = nil
+		}
+		return wire.Marshal(&d)
+	}
+	a, err := doc(before)
+	if err != nil {
+		return nil, err
+	}
+	b, err := doc(after)
+	if err != nil {
+		return nil, err
+	}
+	return difference(a, b)
+}

@@ -1,0 +1,123 @@
+package dead
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"regexp"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/qlogd/qlogd/internal/event"
+)
+
+// maxPattern is how much of an error text counts, in bytes: what tells two
+// failures apart stands at the beginning, and a stack trace has no end.
+const maxPattern = 2048
+
+// Fingerprint returns what failures of the same kind have in common: a short
+// hash of the reason and the error's Pattern.
+func Fingerprint(reason event.Reason, pattern string) string {
+	h := sha256.Sum256([]byte(reason.String() + "\x00" + pattern))
+	return hex.EncodeToString(h[:6])
+}
+
+// Pattern returns an error text without what differs from one failure to the
+// next: times, ids, addresses, numbers and what is quoted become placeholders,
+// upper case becomes lower, and any white space one blank.
+func Pattern(text string) string {
+	s := strings.ToValidUTF8(cut(text, maxPattern), "?")
+	s = quoted(s)
+	for _, r := range rules {
+		if r.becomes != "<hex>" {
+			s = r.is.ReplaceAllString(s, r.becomes)
+			continue
+		}
+		s = r.is.ReplaceAllStringFunc(s, func(word string) string {
+			if strings.ContainsAny(word, "0123456789") && strings.ContainsAny(word, "abcdefABCDEFxX") {
+				return r.becomes
+			}
+			return word // a number, or a word such as facade
+		})
+	}
+	// Placeholders are longer than some of what they stand for.
+	return strings.TrimSpace(cut(strings.ToLower(strings.Join(strings.Fields(s), " ")), maxPattern))
+}
+
+// cut returns at most n bytes of s, and no half of a character.
+func cut(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	for n > 0 && !utf8.RuneStart(s[n]) {
+		n--
+	}
+	return s[:n]
+}
+
+// rules are applied in this order: what is more particular comes first, and no
+// placeholder has a digit or a letter that a later rule would take for its own.
+var rules = []struct {
+	is      *regexp.Regexp
+	becomes string
+}{
+	// 2026-01-31T12:00:00.5Z, 2026-01-31 12:00:00 +0100, 2026/01/31, 12:00:00
+	{regexp.MustCompile(`\b\d{4}[-/]\d{2}[-/]\d{2}([T ]\d{2}:\d{2}(:\d{2}([.,]\d+)?)?( ?(Z|UTC|GMT|[+-]\d{2}:?\d{2})\b)?)?`), "<time>"},
+	{regexp.MustCompile(`\b([01]\d|2[0-3]):[0-5]\d:[0-5]\d([.,]\d+)?\b`), "<time>"},
+	// UUIDs and ULIDs
+	{regexp.MustCompile(`(?i)\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b`), "<id>"},
+	{regexp.MustCompile(`\b[0-7][0-9A-HJKMNP-TV-Z]{25}\b`), "<id>"},
+	// ann@example.org
+	{regexp.MustCompile(`[\w.+-]+@[\w-]+(\.[\w-]+)+`), "<addr>"},
+	// 10.0.0.1:443, [::1]:80, fe80::1, db-7.internal:5432
+	{regexp.MustCompile(`\b\d{1,3}(\.\d{1,3}){3}(:\d+)?\b`), "<addr>"},
+	{regexp.MustCompile(`(?i)\[[0-9a-f:]*:[0-9a-f:.]*(%\w+)?\](:\d+)?`), "<addr>"},
+	{regexp.MustCompile(`(?i)\b[0-9a-f]{1,4}(:[0-9a-f]{1,4}){7}\b|\b[0-9a-f]{1,4}(:[0-9a-f]{1,4})*::([0-9a-f]{1,4}(:[0-9a-f]{1,4})*)?`), "<addr>"},
+	{regexp.MustCompile(`(?i)\b(localhost|[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)+):\d{2,5}\b`), "<addr>"},
+	// 0xc000123, and what else has at least eight hex digits, of both kinds
+	{regexp.MustCompile(`(?i)\b0x[0-9a-f]+\b`), "<hex>"},
+	{regexp.MustCompile(`(?i)\b[0-9a-f]{8,}\b`), "<hex>"},
+	// -5, 3.14, 1,000,000, 1e-9, and the 12 of worker-12 and 12ms
+	{regexp.MustCompile(`(^|[\s=(\[:,])[-+](\d)`), "$1$2"},
+	{regexp.MustCompile(`\d+([.,]\d+)*([eE][-+]?\d+\b)?`), "<n>"},
+}
+
+// quoted puts a placeholder in the place of what stands between quotes on one
+// line. An apostrophe within a word opens and closes nothing.
+func quoted(s string) string {
+	var out strings.Builder
+	for i := 0; i < len(s); {
+		q := s[i]
+		if q != '"' && q != '\'' && q != '`' || q == '\'' && i > 0 && wordy(s[i-1]) {
+			out.WriteByte(q)
+			i++
+			continue
+		}
+		end := closing(s, i)
+		if end < 0 {
+			out.WriteByte(q)
+			i++
+			continue
+		}
+		out.WriteString("<str>")
+		i = end + 1
+	}
+	return out.String()
+}
+
+// closing returns where the quote that opens at i closes, -1 nowhere.
+func closing(s string, i int) int {
+	q := s[i]
+	for j := i + 1; j < len(s) && s[j] != '\n'; j++ {
+		switch {
+		case s[j] == '\\' && q != '`':
+			j++
+		case s[j] == q && (q != '\'' || j+1 == len(s) || !wordy(s[j+1])):
+			return j
+		}
+	}
+	return -1
+}
+
+func wordy(c byte) bool {
+	return c >= '0' && c <= '9' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= utf8.RuneSelf
+}

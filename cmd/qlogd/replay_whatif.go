@@ -70,6 +70,7 @@ type whatSummary struct {
 	Queues      map[string]whatCounts `json:"queues"`
 	LateSettles int64                 `json:"late_settles"`    // of workers that would have come too late
 	Waiting     int64                 `json:"waiting_workers"` // at the end
+	Unneeded    int64                 `json:"replays_not_needed"`
 	Given       []string              `json:"given"`
 	Decided     []string              `json:"decided"`
 	Unknown     []string              `json:"unknown"`
@@ -254,7 +255,7 @@ func countsOf(c *whatif.Counts) whatCounts {
 func (a *app) whatSummary(s *whatif.Summary) error {
 	body := whatSummary{
 		FirstIndex: s.FirstIndex, LastIndex: s.LastIndex, All: countsOf(&s.All), Queues: map[string]whatCounts{},
-		LateSettles: s.LateSettles, Waiting: s.Unserved, Given: whatif.Given, Decided: whatif.Decided, Unknown: whatif.Unknown,
+		LateSettles: s.LateSettles, Waiting: s.Unserved, Unneeded: s.Unneeded, Given: whatif.Given, Decided: whatif.Decided, Unknown: whatif.Unknown,
 	}
 	for name, c := range s.Queues {
 		body.Queues[name] = countsOf(c)
@@ -285,6 +286,9 @@ func (a *app) whatSummary(s *whatif.Summary) error {
 	}
 	if s.LateSettles > 0 {
 		fmt.Fprintf(a.stdout, "%s would have come too late\n", plural(int(s.LateSettles), "settle", "settles"))
+	}
+	if s.Unneeded > 0 {
+		fmt.Fprintf(a.stdout, "%s would have found nothing to bring back\n", plural(int(s.Unneeded), "replay or resurrection", "replays and resurrections"))
 	}
 	for _, part := range []struct {
 		title string

@@ -18,6 +18,10 @@ func (s *stage) compare() (*Summary, error) {
 		if f.Queue != "" && l.queue != f.Queue || f.Message != (event.ID{}) && l.id != f.Message {
 			continue
 		}
+		if l.back && l.playID == (event.ID{}) && len(l.play) == 0 {
+			out.Unneeded++ // what became of the message itself is told of that
+			continue
+		}
 		q := out.Queues[l.queue]
 		if q == nil {
 			q = &Counts{Effects: map[Effect]int64{}}

@@ -20,14 +20,16 @@ type life struct {
 	leases     []lease // what workers did, in order
 	returns    int     // how often it could be had again after an attempt
 	ways       int     // how often it made way in its lane
-	next       *life   // where it moved to in reality
+	next       *life   // where it moved to in reality, when it died or was replayed
+	back       bool    // it was brought back: replayed, resurrected
 	existed    bool    // it was there at the first instant
 	at         int64   // when it could first be had in reality
 
 	// As it is played.
 	playID  event.ID
 	play    []Step
-	taken   int // leases so far
+	last    event.Ref // its newest event
+	taken   int       // leases so far
 	assumed bool
 	freed   []int64   // when it made way in its lane, each time
 	gone    bool      // and it won't again
@@ -75,7 +77,8 @@ type given struct {
 	delay   int64           //
 	extend  int64           //
 	policy  *event.PutQueue // the real one
-	replay  *life           // of a replay: the dead message
+	replay  *event.Event    // of a replay, a purge, a resurrection: what was told of it
+	of      *life           // of these: the message that it was done to
 }
 
 // facts are all that is taken from the log.
@@ -234,6 +237,8 @@ func (g *gatherer) event(e *event.Event) {
 		g.ended(l, e, at, 0, 0)
 	case event.DeadLettered, event.Discarded:
 		switch {
+		case e.Type == event.Discarded && e.DiedIn != "":
+			g.give(e, given{of: l, replay: fact(e)})
 		case e.Reason == event.ReasonDeleted:
 			g.ended(l, e, at, 0, 0) // whatever the worker would have done is not known
 			g.give(e, given{life: l, command: &event.Command{Delete: &event.DeleteMessage{ID: e.Subject}}})
@@ -244,12 +249,43 @@ func (g *gatherer) event(e *event.Event) {
 			g.ended(l, e, at, event.OpRetry, -1)
 		}
 	case event.Replayed:
-		g.give(e, given{life: g.moved(l, e, at), replay: l})
+		n := g.broughtBack(l, e, at)
+		if l != nil {
+			l.next = n
+		}
+		g.give(e, given{life: n, of: l, replay: fact(e)})
 		return
+	case event.Resurrected:
+		n := g.broughtBack(l, e, at)
+		n.key, n.kind = e.Key, e.Kind
+		g.give(e, given{life: n, of: l, replay: fact(e)})
+		return
+	case event.RulesChanged:
+		g.give(e, given{command: &event.Command{Upgrade: &event.Upgrade{Rules: e.Rules}}})
 	}
 	if e.IsMove() {
 		g.moved(l, e, at)
 	}
+}
+
+// fact is an event without what users wrote: a long range must not hold it all.
+func fact(e *event.Event) *event.Event {
+	f := *e
+	f.Content = event.Blob{}
+	return &f
+}
+
+// broughtBack begins the life of a message that was replayed or resurrected. It
+// is told of like one that was produced.
+func (g *gatherer) broughtBack(l *life, e *event.Event, at int64) *life {
+	n := &life{id: e.ID, queue: e.ToQueue, at: at, back: true}
+	if l != nil {
+		n.key, n.kind = l.key, l.kind
+	}
+	n.real = append(n.real, Step{Type: e.Type, Time: at})
+	g.lives = append(g.lives, n)
+	g.byID[e.ID] = n
+	return n
 }
 
 // moved begins a message's life in the queue that it moved to.

@@ -72,7 +72,7 @@ type stage struct {
 	planned int
 
 	byPlayID map[event.ID]*life
-	pending  *life // the next enqueued event is this one's
+	pending  *life // the next event that brings a message in is this one's
 	waiting  map[string][]*demand
 	touched  []string
 	dedup    map[event.Hash]seen
@@ -385,22 +385,38 @@ func (s *stage) produce(l *life, c *event.Command) error {
 	return nil
 }
 
-// replay brings a dead message back, if it is dead.
+// replay brings a dead message back or purges it, if it is dead in that queue,
+// and resurrects one, if it has left its queue for good.
 func (s *stage) replay(g *given) error {
-	dead := g.replay
-	if dead == nil || dead.playID == (event.ID{}) {
-		return nil
+	e, of := g.replay, g.of
+	if of == nil || of.playID == (event.ID{}) {
+		return nil // it never came to be
 	}
-	m, ok := s.machine.Message(dead.playID)
-	if !ok {
-		return nil
+	c := &event.Command{Actor: e.Actor}
+	q, _ := s.machine.Queue(e.ToQueue)
+	switch e.Type {
+	case event.Discarded:
+		c.PurgeDead = &event.PurgeDead{Queue: e.DiedIn, IDs: []event.ID{of.playID}}
+	case event.Replayed:
+		c.Replay = &event.Replay{Queue: e.DiedIn, To: e.ToQueue, Order: e.Order, Revision: q.Revision, Items: []event.ReplayItem{
+			{ID: of.playID, Edited: e.Edited, Size: e.Size},
+		}}
+	case event.Resurrected:
+		if !of.gone {
+			return nil
+		}
+		c.Resurrect = &event.Resurrect{
+			ID: of.playID, Last: of.last, Queue: e.ToQueue, Revision: q.Revision, Key: e.Key, Kind: e.Kind, Priority: e.Priority,
+			Size: e.Size, Edited: e.Edited,
+		}
 	}
-	if _, err := s.apply(s.clock, &event.Command{Delete: &event.DeleteMessage{ID: dead.playID}}); err != nil {
-		return err
+	s.pending = g.life
+	r, err := s.apply(s.clock, c)
+	s.pending = nil
+	if err == nil && r.Problem != nil && g.life != nil {
+		g.life.play = append(g.life.play, Step{Time: s.clock, Refused: r.Problem.Code})
 	}
-	return s.produce(g.life, &event.Command{Produce: &event.Produce{Queue: g.life.queue, Messages: []event.NewMessage{
-		{Key: m.Key, Kind: m.Kind, Priority: m.Priority, Size: m.Size},
-	}}})
+	return err
 }
 
 // Append implements fsm.Log: it is told what was decided.
@@ -417,10 +433,15 @@ func (s *stage) decided(e *event.Event) {
 		s.pending.playID = e.ID
 		s.byPlayID[e.ID] = s.pending
 	}
+	if e.Type == event.Resurrected && s.pending != nil {
+		s.comesBack(s.pending, e, at)
+		return
+	}
 	l := s.byPlayID[e.Subject]
 	if l == nil {
 		return
 	}
+	l.last = event.RefOf(e.ID)
 	if step, ok := stepOf(e, at); ok {
 		step.Assumed = l.assumed
 		l.play = append(l.play, step)
@@ -436,7 +457,11 @@ func (s *stage) decided(e *event.Event) {
 		l.gone = l.gone || leaves(e.Type)
 		s.letCome(l)
 	}
-	if e.IsMove() {
+	switch {
+	case e.Type == event.Replayed && s.pending != nil:
+		s.comesBack(s.pending, e, at)
+		s.pending.assumed = s.pending.assumed || l.assumed
+	case e.IsMove():
 		n := l.next
 		if n == nil || n.queue != e.ToQueue || n.playID != (event.ID{}) {
 			n = &life{queue: e.ToQueue, key: l.key, kind: l.kind} // only the play has it
@@ -452,6 +477,14 @@ func (s *stage) decided(e *event.Event) {
 			l.open.done = true // nobody comes for what is gone
 		}
 	}
+}
+
+// comesBack begins the life of a message that is brought back.
+func (s *stage) comesBack(n *life, e *event.Event, at int64) {
+	n.playID = e.ID
+	n.play = append(n.play, Step{Type: e.Type, Time: at})
+	s.byPlayID[e.ID] = n
+	s.available(n, at)
 }
 
 // letCome lets those come who come so long after this message made way, if it

@@ -7,7 +7,9 @@
 //   - Producers: every message that was accepted, when it came, and how: its
 //     key, kind, priority, size, delay, ttl, idempotency key.
 //   - Operators: queues made, changed, paused, purged, deleted; messages taken
-//     out.
+//     out; dead letters replayed and purged, as far as they would have been dead;
+//     messages resurrected. What was brought back is told of like what was
+//     produced.
 //   - Workers, attempt by attempt of each message: how soon after the message
 //     could be had a worker took it, for how long it asked, and what became of
 //     it after how long: acked, failed (with a wait of the worker's own, if it
@@ -48,7 +50,7 @@ import (
 var (
 	Given = []string{
 		"which messages were accepted, when, and with what: key, kind, priority, size, delay, ttl, idempotency key",
-		"what operators did: queues made, changed, paused, purged and deleted, messages taken out and replayed",
+		"what operators did: queues made, changed, paused, purged and deleted, messages taken out, dead letters replayed and purged, messages resurrected",
 		"how long after a message could be had a worker took it, attempt by attempt, and for how long it asked",
 		"what became of each attempt and after how long: acked, failed, dead-lettered, given back, extended, or silence",
 	}
@@ -158,6 +160,7 @@ type Summary struct {
 	Queues                map[string]*Counts
 	LateSettles           int64 // workers that would have come too late
 	Unserved              int64 // workers that would still be waiting for a message at the end
+	Unneeded              int64 // replays and resurrections of what would not have died, or left, then
 }
 
 // UsageError is a what-if that can't be played.

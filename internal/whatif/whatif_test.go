@@ -42,6 +42,11 @@ func begin(t *testing.T, seed uint64) *world {
 // do applies one entry now.
 func (w *world) do(commands ...*event.Command) []event.Result {
 	w.t.Helper()
+	for _, c := range commands {
+		if wants := c.WantsRules(); wants > w.m.Rules() && c.Upgrade == nil {
+			w.do(&event.Command{Upgrade: &event.Upgrade{Rules: wants}})
+		}
+	}
 	w.index++
 	e := &event.Entry{Rules: event.Rules, Time: w.now}
 	for _, c := range commands {
@@ -213,6 +218,22 @@ func (w *world) busy(steps int) {
 			}
 		}
 		switch w.rng.IntN(60) {
+		case 3, 4, 5: // an operator brings back what died, or purges it
+			queue := []string{"plain", "keyed"}[w.rng.IntN(2)]
+			dead, _ := w.m.Dead(queue, event.DeadFilter{Limit: 1 + w.rng.IntN(3)})
+			replay := &event.Replay{Queue: queue, Order: event.Order(w.rng.IntN(4))}
+			purge := &event.PurgeDead{Queue: queue}
+			for i := range dead {
+				replay.Items = append(replay.Items, event.ReplayItem{ID: dead[i].ID, Edited: i == 0, Size: 20})
+				purge.IDs = append(purge.IDs, dead[i].ID)
+			}
+			switch {
+			case len(dead) == 0:
+			case w.rng.IntN(4) == 0:
+				commands = append(commands, &event.Command{PurgeDead: purge})
+			default:
+				commands = append(commands, &event.Command{Replay: replay})
+			}
 		case 0:
 			commands = append(commands, &event.Command{PurgeQueue: &event.PurgeQueue{Name: "plain.dlq"}})
 		case 1:
@@ -391,6 +412,74 @@ func TestOnRetryHeadLetsOthersGo(t *testing.T) {
 	_, told := w.run(Options{ToleranceMS: 1000, Change: change("jobs", func(p *event.Policy) { p.OnRetry = event.RetryHead })})
 	if d := told[b]; d == nil || d.Effect != Sooner || d.RealEnd.Time-d.WhatIfEnd.Time < 49_000 {
 		t.Errorf("%+v", d)
+	}
+}
+
+// deadOf returns the only message that is dead in a queue.
+func (w *world) deadOf(queue string) event.ID {
+	w.t.Helper()
+	dead, _ := w.m.Dead(queue, event.DeadFilter{Limit: 2})
+	if len(dead) != 1 {
+		w.t.Fatalf("%d dead in %s", len(dead), queue)
+	}
+	return dead[0].ID
+}
+
+func (w *world) replay(queue string, dead event.ID) event.ID {
+	w.t.Helper()
+	r := w.do(&event.Command{Replay: &event.Replay{Queue: queue, Strict: true, Items: []event.ReplayItem{{ID: dead}}}})
+	if r[0].Problem != nil || r[0].Count != 1 {
+		w.t.Fatalf("%+v", r[0])
+	}
+	return r[0].Moved[0].To
+}
+
+// What was replayed is played where it would have died then too, and is then
+// told of like any other message; where it would not have died there is nothing
+// to bring back.
+func TestReplaysArePlayed(t *testing.T) {
+	w := begin(t, 1)
+	w.queue("jobs", func(p *event.Policy) { p.DeadLetterQueue, p.MaxAttempts = "auto", 2 })
+	a := w.produce("jobs", event.NewMessage{})
+	w.try("jobs", 100, event.OpRetry)
+	w.pass(1000)
+	w.try("jobs", 100, event.OpRetry) // dead
+	w.pass(5000)
+	back := w.replay("jobs", w.deadOf("jobs"))
+	w.try("jobs", 100, event.OpRetry)
+	w.pass(1000)
+	w.try("jobs", 100, event.OpAck)
+	b := w.produce("jobs", event.NewMessage{})
+	w.try("jobs", 100, event.OpDeadLetter)
+	gone := w.deadOf("jobs")
+	w.do(&event.Command{PurgeDead: &event.PurgeDead{Queue: "jobs", Strict: true, IDs: []event.ID{gone}}})
+	w.pass(60_000)
+	w.do()
+
+	s, told := w.run(Options{})
+	if s.All.Messages != 3 || s.All.Same != 3 || s.Unneeded != 0 || len(told) != 0 {
+		t.Errorf("as it was: %+v", s)
+	}
+	// One attempt less: what was replayed would have died again.
+	s, told = w.run(Options{Change: change("jobs", func(p *event.Policy) { p.MaxAttempts = 1 })})
+	if d := told[back]; d == nil || d.Effect != DeadLettered || d.At != 2 || d.RealEnd.State != "acked" || d.Queue != "jobs" {
+		t.Errorf("one attempt less: %+v", d)
+	}
+	if told[b] != nil || s.Unneeded != 0 {
+		t.Errorf("one attempt less: %+v, %+v", told[b], s)
+	}
+	// Any number of attempts: nothing to replay.
+	s, told = w.run(Options{Change: change("jobs", func(p *event.Policy) { p.MaxAttempts = 0 })})
+	if told[a] == nil || told[a].Effect != Spared || told[back] != nil || s.Unneeded != 1 || s.All.Messages != 2 {
+		t.Errorf("no limit: %+v, %+v, %+v", told[a], told[back], s)
+	}
+	// Where the queue would have been full, a replay is refused.
+	s, told = w.run(Options{Change: change("jobs", func(p *event.Policy) { p.MaxBytes = 5 })})
+	if s.All.Effects[Refused] != 2 { // a and b, with 10 bytes each; nothing to replay then
+		t.Errorf("full: %+v", s)
+	}
+	if told[back] != nil || s.Unneeded != 1 {
+		t.Errorf("full: %+v", told[back])
 	}
 }
 

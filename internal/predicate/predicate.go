@@ -32,12 +32,17 @@ type Queue struct {
 	Bytes      int64  `cel:"bytes"`
 	OldestAge  int64  `cel:"oldest_message_age_seconds"`
 	Partitions int64  `cel:"partitions"`
+	Dead       int64  `cel:"dead"` // what died in it and is neither replayed nor purged
 
 	Enqueued     int64 `cel:"enqueued_total"`
 	Acked        int64 `cel:"acked_total"`
 	DeadLettered int64 `cel:"dead_lettered_total"`
 	Discarded    int64 `cel:"discarded_total"`
-	Replayed     int64 `cel:"replayed_total"`
+	Replayed     int64 `cel:"replayed_total"`    // out of it, a dead-letter queue
+	ReplayedIn   int64 `cel:"replayed_in_total"` // into it
+	DeadIn       int64 `cel:"dead_in_total"`     // into it, a dead-letter queue
+	Imported     int64 `cel:"imported_total"`
+	Resurrected  int64 `cel:"resurrected_total"`
 }
 
 // Message is a live message as an expression sees it. Of one that is not there
@@ -57,6 +62,8 @@ type Message struct {
 	AvailableAt time.Time `cel:"available_at"`
 	DeadReason  string    `cel:"dead_reason"` // of a dead one: why it died, and where
 	DeadQueue   string    `cel:"dead_queue"`
+	Replays     int64     `cel:"replays"` // how often it was replayed, under its earlier ids too
+	FirstID     string    `cel:"first_id"`
 }
 
 // Limits of an expression and of one look at a state.
@@ -78,12 +85,13 @@ const Help = `index                 the Raft index of the newest entry
 time                  the log's clock, a timestamp
 queue('q')            a queue: name, exists, paused, depth, held, scheduled,
                       in_flight, bytes, oldest_message_age_seconds, partitions,
-                      enqueued_total, acked_total, dead_lettered_total,
-                      discarded_total, replayed_total
+                      dead, enqueued_total, acked_total, dead_lettered_total,
+                      discarded_total, replayed_total, replayed_in_total,
+                      dead_in_total, imported_total, resurrected_total
 queues                all queues by name: 'q' in queues, queues.exists(n, …)
 message('01…')        a live message: id, exists, queue, key, kind, state, held,
                       priority, attempt, size, enqueued_at, available_at,
-                      dead_reason, dead_queue
+                      dead_reason, dead_queue, replays, first_id
 messages('q')         all live messages of a queue`
 
 // Compile checks an expression. Its errors tell the place.
@@ -160,7 +168,7 @@ func (p *Predicate) Holds(s *projections.State) (bool, error) {
 func (p *Predicate) all() map[string]*Queue {
 	out := map[string]*Queue{}
 	for _, q := range p.state.Queues() {
-		out[q.Name] = queueOf(&q, p.state.Clock())
+		out[q.Name] = queueOf(&q, p.state)
 	}
 	return out
 }
@@ -171,17 +179,19 @@ func (p *Predicate) queue(name ref.Val) ref.Val {
 	}
 	q, ok := p.state.Queue(string(name.(types.String)))
 	if !ok {
-		return p.adapter.NativeToValue(&Queue{Name: string(name.(types.String))})
+		gone := string(name.(types.String))
+		return p.adapter.NativeToValue(&Queue{Name: gone, Dead: p.state.DeadCount(gone)}) // they outlive it
 	}
-	return p.adapter.NativeToValue(queueOf(&q, p.state.Clock()))
+	return p.adapter.NativeToValue(queueOf(&q, p.state))
 }
 
-func queueOf(q *event.QueueView, clock int64) *Queue {
-	t := &q.Stats
+func queueOf(q *event.QueueView, s *projections.State) *Queue {
+	t, clock := &q.Stats, s.Clock()
 	out := &Queue{
 		Name: q.Name, Exists: true, Paused: q.Paused, Depth: t.Ready, Held: t.Held, Scheduled: t.Scheduled, InFlight: t.InFlight,
 		Bytes: t.Bytes, Partitions: t.Partitions, Enqueued: t.Enqueued, Acked: t.Acked, DeadLettered: t.DeadLettered,
-		Discarded: t.Discarded, Replayed: t.Replayed,
+		Discarded: t.Discarded, Replayed: t.Replayed, ReplayedIn: t.ReplayedIn, DeadIn: t.DeadIn,
+		Imported: t.Imported, Resurrected: t.Resurrected, Dead: s.DeadCount(q.Name),
 	}
 	if t.Oldest > 0 {
 		out.OldestAge = max(0, clock-t.Oldest) / 1000
@@ -223,10 +233,14 @@ func messageOf(m *event.MessageView) *Message {
 	out := &Message{
 		ID: m.ID.String(), Exists: true, Queue: m.Queue, Key: m.Key, Kind: m.Kind, State: m.State.String(), Held: m.Held,
 		Priority: int64(m.Priority), Attempt: int64(m.Attempt), Size: int64(m.Size),
-		EnqueuedAt: time.UnixMilli(m.EnqueuedAt).UTC(), AvailableAt: time.UnixMilli(m.Due).UTC(),
+		EnqueuedAt: time.UnixMilli(m.EnqueuedAt).UTC(), AvailableAt: time.UnixMilli(m.Due).UTC(), FirstID: m.ID.String(),
+	}
+	if m.Origin != nil {
+		out.Replays, out.FirstID = int64(m.Origin.Replays), m.Origin.First.String()
 	}
 	if m.Dead != nil {
 		out.DeadReason, out.DeadQueue = m.Dead.Reason.String(), m.Dead.Queue
+		out.Replays, out.FirstID = int64(m.Dead.ReplayCount), m.Dead.First.String()
 	}
 	return out
 }

@@ -73,6 +73,46 @@ func TestPredicates(t *testing.T) {
 	}
 }
 
+// TestDeadAndReplayed: what died in a queue is counted under its name, and a
+// message tells how often it was replayed.
+func TestDeadAndReplayed(t *testing.T) {
+	s := projections.New()
+	m := fsm.New(s, nowhere{}, fsm.Options{})
+	index := uint64(0)
+	do := func(c *event.Command) event.Result {
+		t.Helper()
+		index++
+		e := &event.Entry{Rules: event.Rules, Time: 1_700_000_000_000 + int64(index)*1000, Commands: [][]byte{event.EncodeCommand(c)}}
+		r, err := m.Apply(index, e.Encode())
+		if err != nil || r[0].Problem != nil {
+			t.Fatal(err, r[0].Problem)
+		}
+		return r[0]
+	}
+	holds := func(text string) {
+		t.Helper()
+		p, err := Compile(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if ok, err := p.Holds(s); !ok || err != nil {
+			t.Errorf("%s: %t, %v", text, ok, err)
+		}
+	}
+	do(&event.Command{Upgrade: &event.Upgrade{Rules: event.RulesOfReplay}})
+	policy := event.DefaultPolicy()
+	do(&event.Command{PutQueue: &event.PutQueue{Name: "jobs", Policy: policy, DeadLetterAuto: true}})
+	first := do(&event.Command{Produce: &event.Produce{Queue: "jobs", Messages: []event.NewMessage{{Priority: 5}}}}).Produced[0].ID
+	lease := do(&event.Command{Lease: &event.Lease{Queues: []string{"jobs"}, Max: 1}}).Leased[0].Lease
+	do(&event.Command{Settle: &event.Settle{Items: []event.SettleItem{{Op: event.OpDeadLetter, Lease: lease}}}})
+	holds(`queue('jobs').dead == 1 && queue('jobs.dlq').dead == 0 && queue('jobs.dlq').dead_in_total == 1`)
+	dead, _ := s.Dead("jobs", event.DeadFilter{Limit: 1})
+	holds(`message('` + dead[0].ID.String() + `').replays == 0 && message('` + dead[0].ID.String() + `').first_id == '` + first.String() + `'`)
+	back := do(&event.Command{Replay: &event.Replay{Queue: "jobs", Items: []event.ReplayItem{{ID: dead[0].ID}}}}).Moved[0].To
+	holds(`queue('jobs').dead == 0 && queue('jobs').replayed_in_total == 1 && queue('jobs.dlq').replayed_total == 1`)
+	holds(`message('` + back.String() + `').replays == 1 && message('` + back.String() + `').first_id == '` + first.String() + `'`)
+}
+
 func TestWrongPredicatesAreToldWithTheirPlace(t *testing.T) {
 	for text, want := range map[string]string{
 		`queue('jobs').dept > 1`:         "undefined field 'dept'",

@@ -21,15 +21,20 @@ const (
 	pool    = "pool"    // unordered; the same
 	flaky   = "flaky"   // per key; three attempts, then to flaky.dlq
 	dead    = flaky + ".dlq"
+	held    = "held" // per key; two attempts, then to held.dlq, and its key stops until that is mended
+	fallen  = held + ".dlq"
 	barrier = "barrier" // takes a message behind each crash; nobody looks at it
 )
 
 // peeked are the queues in the order in which they are peeked: one before its
 // dead letters.
-var peeked = []string{ordered, pool, flaky, dead}
+var peeked = []string{ordered, pool, flaky, dead, held, fallen}
+
+// worked are those that clients produce into and work off.
+var worked = []string{ordered, pool, flaky, held}
 
 var rules = map[string]crashtest.Rules{
-	ordered: {PerKey: true}, pool: {}, flaky: {PerKey: true, DeadLetters: dead},
+	ordered: {PerKey: true}, pool: {}, flaky: {PerKey: true, DeadLetters: dead}, held: {PerKey: true, DeadLetters: fallen, Held: true},
 }
 
 const leaseMS = 3000
@@ -44,6 +49,8 @@ func policies() map[string]event.Policy {
 	out[ordered] = p
 	p.MaxAttempts = 3
 	out[flaky] = p
+	p.MaxAttempts, p.OnDead = 2, event.DeadHoldKey
+	out[held] = p
 	return out
 }
 
@@ -185,11 +192,15 @@ func (c *client) work() {
 			c.settle(crashtest.Ack, late[0].Queue, late[0].Found)
 			late = late[1:]
 		}
-		if c.r.IntN(5) < 2 {
+		switch n := c.r.IntN(12); {
+		case n < 4:
 			c.produce()
 			continue
+		case n == 4:
+			c.mend()
+			continue
 		}
-		queue := []string{ordered, pool, flaky}[c.r.IntN(3)]
+		queue := worked[c.r.IntN(len(worked))]
 		op := c.lease(queue, 1+c.r.IntN(4))
 		var acks []crashtest.Found
 		for i, f := range op.Found {
@@ -204,7 +215,7 @@ func (c *client) work() {
 			case n < 90:
 				c.settle(crashtest.Extend, queue, one)
 				c.settle(crashtest.Ack, queue, one)
-			case n < 93 && queue == flaky:
+			case n < 93 && (queue == flaky || queue == held):
 				c.settle(crashtest.DeadLetter, queue, one)
 			case n < 97:
 				late = append(late, crashtest.Op{Queue: queue, Found: one})
@@ -219,7 +230,7 @@ func (c *client) work() {
 }
 
 func (c *client) produce() {
-	queue := []string{ordered, ordered, pool, flaky}[c.r.IntN(4)]
+	queue := []string{ordered, ordered, pool, flaky, held}[c.r.IntN(5)]
 	key := fmt.Sprintf("k%d-%d", c.id, c.r.IntN(2))
 	if c.r.IntN(3) == 0 {
 		key = fmt.Sprintf("shared-%d", c.r.IntN(3))
@@ -394,7 +405,7 @@ func (e *engine) settledBefore(ctx context.Context, item *event.SettleItem, t *e
 func (c *client) look(queue string, f crashtest.Found) {
 	kind := crashtest.Get
 	switch n := c.r.IntN(6); {
-	case n > 2:
+	case n > 2 || queue == held: // its messages go on under other ids
 		return
 	case n == 2:
 		kind = crashtest.Stale

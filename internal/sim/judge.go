@@ -121,12 +121,14 @@ func (r *Report) Judge() []string {
 	for _, v := range crashtest.Check(r.Ops, rules) {
 		out = append(out, v.String())
 	}
-	linear, undecided := crashtest.CheckLinear(r.Ops, ordered, 10*time.Second)
-	if undecided > 0 {
-		r.Counts["lanes that porcupine could not decide"] += undecided
-	}
-	for _, v := range linear {
-		out = append(out, v.String())
+	for _, queue := range []string{ordered, held} {
+		linear, undecided := crashtest.CheckLinear(r.Ops, queue, rules[queue], 10*time.Second)
+		if undecided > 0 {
+			r.Counts["lanes that porcupine could not decide"] += undecided
+		}
+		for _, v := range linear {
+			out = append(out, v.String())
+		}
 	}
 	return out
 }

@@ -337,7 +337,7 @@ func (w *world) setup() error {
 	for name, p := range policies() {
 		for try := 0; ; try++ {
 			op := w.call(-1, w.nodes[0], func(ctx context.Context, e *engine) error {
-				_, err := propose(ctx, e, &event.Command{PutQueue: &event.PutQueue{Name: name, Policy: p, DeadLetterAuto: name == flaky}})
+				_, err := propose(ctx, e, &event.Command{PutQueue: &event.PutQueue{Name: name, Policy: p, DeadLetterAuto: name == flaky || name == held}})
 				return err
 			})
 			if op.Outcome == crashtest.OK {
@@ -473,7 +473,8 @@ func (w *world) drain() {
 			c := &client{w: w, id: 1000 + i, r: rand.New(rand.NewPCG(w.o.Seed, uint64(1000+i)))}
 			w.halt.Store(false)
 			for time.Now().Before(end) && !w.empty() {
-				for _, q := range peeked[:3] {
+				c.mend()
+				for _, q := range worked {
 					if op := c.lease(q, 50); len(op.Found) > 0 {
 						c.settle(crashtest.Ack, q, op.Found)
 					}
@@ -490,7 +491,7 @@ func (w *world) empty() bool {
 	empty := true
 	for _, n := range w.nodes {
 		if !n.with(func(e *engine) {
-			for _, q := range peeked[:3] {
+			for _, q := range append(worked[:len(worked):len(worked)], fallen) {
 				v, _ := e.machine.Queue(q)
 				empty = empty && v.Stats.Ready+v.Stats.Scheduled+v.Stats.InFlight == 0
 			}

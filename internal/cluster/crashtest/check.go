@@ -17,6 +17,10 @@ type Rules struct {
 	// DeadLetters is where messages of this queue may go instead of being
 	// acked; "" is nowhere, so that they stay until they are acked.
 	DeadLetters string
+	// Held: a key stops at its dead message until that is replayed to its place,
+	// or purged. So its order holds across deaths, and a message that is acked or
+	// purged has left for good.
+	Held bool
 }
 
 // The rules by which Check names what it finds.
@@ -55,6 +59,7 @@ type message struct {
 	deliveries      []delivery
 	settles         []Op
 	dead            map[string]bool // ids in the dead-letter queue
+	revivals        []Op            // replays and purges of it
 }
 
 type delivery struct {
@@ -91,6 +96,7 @@ func Check(history []Op, rules map[string]Rules) []Violation {
 	c.produces(ops)
 	c.sightings(ops)
 	c.settles(ops)
+	c.revivals(ops)
 	for _, uid := range sortedKeys(c.byUID) {
 		m := c.byUID[uid]
 		slices.SortFunc(m.deliveries, func(a, b delivery) int { return cmp.Compare(a.Lease, b.Lease) })
@@ -227,16 +233,22 @@ func mayHaveTaken(op *Op, kinds ...Kind) bool {
 
 // message checks what concerns one message alone.
 func (c *check) message(m *message) {
-	if len(m.ids) > 1 {
+	held := c.rules[m.queue].Held
+	if len(m.ids) > 1 && !held {
 		c.say(Twice, "%s has the ids %v", m.uid, sortedKeys(m.ids))
 	}
-	if len(m.dead) > 1 {
+	if len(m.dead) > 1 && !held {
 		c.say(Twice, "%s died as %v", m.uid, sortedKeys(m.dead))
+	}
+	forGood := []Kind{Ack, DeadLetter}
+	if held {
+		forGood = forGood[:1]
+		c.revived(m)
 	}
 	// A lease id grows with time, so its order is the order of the grants.
 	for i := range m.settles {
 		s := &m.settles[i]
-		if !took(s, Ack, DeadLetter) {
+		if !took(s, forGood...) {
 			continue
 		}
 		for _, d := range m.deliveries {
@@ -244,7 +256,7 @@ func (c *check) message(m *message) {
 				c.say(CameBack, "%s was settled for good (%s, lease %s) and leased again as %s", m.uid, s.Kind, s.Lease, d.Lease)
 			}
 		}
-		if s.Kind == Ack && len(m.dead) > 0 {
+		if s.Kind == Ack && len(m.dead) > 0 && !held {
 			c.say(Twice, "%s was acked and is dead as well", m.uid)
 		}
 	}
@@ -272,14 +284,14 @@ func (c *check) leases(m *message) {
 			if took(s, Extend) {
 				expires = max(expires, s.Expires)
 			}
-			ended = ended || mayHaveTaken(s, Retry, Release)
+			ended = ended || mayHaveTaken(s, Retry, Release, DeadLetter)
 			released = released || mayHaveTaken(s, Release)
 		}
 		if id, err := ulid.ParseStrict(b.Lease); err == nil && !ended && int64(id.Time()) < expires {
 			c.say(Exclusive, "%s was leased as %s %d ms before its lease %s ran out",
 				m.uid, b.Lease, expires-int64(id.Time()), a.Lease)
 		}
-		if b.Attempt < a.Attempt || b.Attempt == a.Attempt && !released {
+		if a.ID == b.ID && (b.Attempt < a.Attempt || b.Attempt == a.Attempt && !released) {
 			c.say(Attempts, "%s had attempt %d and then %d", m.uid, a.Attempt, b.Attempt)
 		}
 	}
@@ -370,7 +382,8 @@ func (c *check) lanes() {
 	lanes := map[lane][]*message{}
 	for _, uid := range sortedKeys(c.byUID) {
 		m := c.byUID[uid]
-		if c.rules[m.queue].PerKey && len(m.ids) == 1 {
+		// Where the first of several ids is not known, neither is its place.
+		if r := c.rules[m.queue]; r.PerKey && (len(m.ids) == 1 && !r.Held || r.Held && m.requested.succeeded) {
 			lanes[lane{m.queue, m.key}] = append(lanes[lane{m.queue, m.key}], m)
 		}
 	}
@@ -393,21 +406,31 @@ func (c *check) lanes() {
 	}
 }
 
+// idOf returns a message's first id, by which it has its place.
 func idOf(m *message) string {
-	for id := range m.ids {
-		return id
+	if len(m.ids) == 0 {
+		return ""
 	}
-	return ""
+	return sortedKeys(m.ids)[0]
 }
 
 // leftAt returns the earliest time at which a message may have left its queue,
 // max if it never did.
 func (c *check) leftAt(m *message) int64 {
 	at := int64(math.MaxInt64)
+	held := c.rules[m.queue].Held
 	for i := range m.settles {
-		if s := &m.settles[i]; mayHaveTaken(s, Ack, DeadLetter) {
+		if s := &m.settles[i]; mayHaveTaken(s, Ack, DeadLetter) && !(held && s.Kind == DeadLetter) {
 			at = min(at, s.Invoke)
 		}
+	}
+	for i := range m.revivals {
+		if r := &m.revivals[i]; mayHaveTaken(r, Purge) {
+			at = min(at, r.Invoke)
+		}
+	}
+	if held {
+		return at
 	}
 	switch n := len(m.deliveries); {
 	case len(m.dead) == 0:
@@ -467,14 +490,23 @@ func (c *check) peeks(ops []Op) {
 					mayBeGone = mayBeGone || mayHaveTaken(s, Ack)
 				}
 			}
+			for j := range m.revivals {
+				r := &m.revivals[j]
+				mayBeGone = mayBeGone || r.Invoke < op.Invoke && mayHaveTaken(r, Purge)
+			}
+			end := op.Invoke == last[op.Queue].Invoke
 			switch {
+			case rules.Held && dead[uid] && acked:
+				c.say(CameBack, "%s was acked and a peek shows it among the dead", uid)
+			case rules.Held && dead[uid] && end && !shown[uid]:
+				c.say(Stuck, "%s (%s) is left among the dead of %s at the end", uid, idOf(m), op.Queue)
 			case shown[uid] && acked:
 				c.say(CameBack, "%s was acked and a peek shows it", uid)
-			case shown[uid] && dead[uid] && op.Invoke == last[op.Queue].Invoke: // else it may have died between the two peeks
+			case shown[uid] && dead[uid] && end: // else it may have died between the two peeks
 				c.say(Twice, "%s is in %s and among its dead", uid, op.Queue)
 			case !shown[uid] && !mayBeGone && !dead[uid] && m.requested.ret < op.Invoke:
 				c.say(Lost, "%s (%s) was enqueued, was not acked, and is not in %s", uid, idOf(m), op.Queue)
-			case shown[uid] && op.Invoke == last[op.Queue].Invoke:
+			case shown[uid] && end:
 				c.say(Stuck, "%s (%s) is left in %s at the end", uid, idOf(m), op.Queue)
 			}
 		}

@@ -90,7 +90,7 @@ func (c *check) indexes(ops []Op) {
 		op := &ops[i]
 		name := ""
 		switch {
-		case op.Kind == Produce:
+		case op.Kind == Produce, op.Kind == Replay, op.Kind == Purge:
 			name = op.Request
 		case op.Kind == Extend || op.Kind == Lease:
 			name = fmt.Sprint(op.Kind, " ", i)

@@ -144,11 +144,11 @@ func judge(t *testing.T, h *History, atEnd bool) {
 	if !atEnd {
 		return
 	}
-	linear, undecided := CheckLinear(h.Ops(), ordered, 20*time.Second)
+	linear, undecided := CheckLinear(h.Ops(), ordered, rulesOf()[ordered], 20*time.Second)
 	for _, v := range linear {
 		t.Error(v)
 	}
-	t.Logf("%d lanes are linearizable, %d could not be decided in time", len(lanesOf(h.Ops(), ordered))-undecided-len(linear), undecided)
+	t.Logf("%d lanes are linearizable, %d could not be decided in time", len(lanesOf(h.Ops(), ordered, rulesOf()[ordered]))-undecided-len(linear), undecided)
 }
 
 // tell says what the run was made of, so that an empty one is seen.

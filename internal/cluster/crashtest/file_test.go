@@ -34,7 +34,7 @@ func TestHistoryFile(t *testing.T) {
 		h.Add(op)
 	}
 	judge(t, h, false)
-	linear, undecided := CheckLinear(h.Ops(), ordered, time.Minute)
+	linear, undecided := CheckLinear(h.Ops(), ordered, rulesOf()[ordered], time.Minute)
 	for _, v := range linear {
 		t.Error(v)
 	}

@@ -30,6 +30,8 @@ const (
 	Release    Kind = "release"
 	Extend     Kind = "extend"
 	DeadLetter Kind = "dead_letter"
+	Replay     Kind = "replay"  // of one dead letter to its place: Message is its id there, Found what it became
+	Purge      Kind = "purge"   // of one dead letter
 	Peek       Kind = "peek"    // all of a queue, while no client was at work
 	Get        Kind = "get"     // of one message
 	Stale      Kind = "stale"   // the same with consistency=stale
@@ -54,8 +56,8 @@ type Op struct {
 	Life  int    `json:"life,omitempty"`
 	Index uint64 `json:"index,omitempty"`
 
-	// Produce. Attempts with the same Request (its Idempotency-Key) are
-	// repeats of one another.
+	// Produce, Replay and Purge. Attempts with the same Request (its
+	// Idempotency-Key) are repeats of one another.
 	Request  string    `json:"request,omitempty"`
 	Messages []Message `json:"messages,omitempty"`
 
@@ -63,7 +65,8 @@ type Op struct {
 	// absent.
 	Found []Found `json:"found,omitempty"`
 
-	// Settles. Status is the answer's, when there was one.
+	// Settles, Replay and Purge. Status is the answer's, when there was one: of a
+	// dead letter that was passed over "rejected".
 	Lease   string `json:"lease,omitempty"`
 	Message string `json:"message,omitempty"`
 	Status  string `json:"status,omitempty"`

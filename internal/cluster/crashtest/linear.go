@@ -15,8 +15,10 @@ import (
 	"github.com/oklog/ulid/v2"
 )
 
-// A lane of a per_key queue whose messages only leave by an ack, as a
-// sequential program: what follows is all that clients may rely on. porcupine
+// A lane of a per_key queue whose messages only leave by an ack, or, where a key
+// stops at its dead message (Rules.Held), by a purge too, as a sequential program:
+// what follows is all that clients may rely on. A death and a replay do not show
+// in it: the message keeps its place, and nothing behind it moves. porcupine
 // looks for an order of the requests, each at one moment between its begin and
 // its answer, in which the lane gives the answers that were given.
 //
@@ -73,6 +75,15 @@ func (s laneState) step(op laneOp) (next []laneState) {
 			next = append(next, s)
 		}
 		return next
+	case Purge:
+		if !strings.Contains(" "+s.waiting, " "+op.uid+" ") {
+			return next // it has left, and is not among the dead
+		}
+		if s.head() == op.uid {
+			s.lease = ""
+		}
+		s.waiting = strings.TrimPrefix(strings.Replace(" "+s.waiting, " "+op.uid+" ", " ", 1), " ")
+		return append(next, s)
 	case Lease:
 		id, err := ulid.ParseStrict(op.lease)
 		if err != nil || s.head() != op.uid || s.lease != "" && int64(id.Time()) < s.expires {
@@ -94,7 +105,7 @@ func (s laneState) step(op laneOp) (next []laneState) {
 	case Ack:
 		_, s.waiting, _ = strings.Cut(s.waiting, " ")
 		s.lease = ""
-	case Retry, Release:
+	case Retry, Release, DeadLetter:
 		s.lease = ""
 	case Extend:
 		s.expires = max(s.expires, op.expires)
@@ -119,8 +130,8 @@ var laneModel = (&porcupine.NondeterministicModel{
 
 // CheckLinear checks the lanes of one queue, each against the sequential lane.
 // undecided counts those for which the time for each did not suffice.
-func CheckLinear(history []Op, queue string, timeout time.Duration) (violations []Violation, undecided int) {
-	lanes := lanesOf(history, queue)
+func CheckLinear(history []Op, queue string, rules Rules, timeout time.Duration) (violations []Violation, undecided int) {
+	lanes := lanesOf(history, queue, rules)
 	keys := sortedKeys(lanes)
 	results := make([]porcupine.CheckResult, len(keys))
 	var next atomic.Int64
@@ -144,7 +155,7 @@ func CheckLinear(history []Op, queue string, timeout time.Duration) (violations 
 	return violations, undecided
 }
 
-func lanesOf(history []Op, queue string) map[string][]porcupine.Operation {
+func lanesOf(history []Op, queue string, rules Rules) map[string][]porcupine.Operation {
 	ops := slices.Clone(history)
 	slices.SortStableFunc(ops, func(a, b Op) int { return cmp.Compare(a.Invoke, b.Invoke) })
 
@@ -199,7 +210,11 @@ func lanesOf(history []Op, queue string) map[string][]porcupine.Operation {
 			for _, f := range op.Found {
 				note(f.Key, "", op, laneOp{kind: Get, certain: true, uid: f.UID, state: f.State})
 			}
-		case op.Kind == Peek:
+		case op.Kind == Purge && op.Status != "rejected":
+			for _, f := range op.Found {
+				note(f.Key, "purge "+op.Message, op, laneOp{kind: Purge, certain: certain, uid: f.UID})
+			}
+		case op.Kind == Peek && !rules.Held: // which does not show the dead
 			byKey := map[string][]Found{}
 			for _, f := range op.Found {
 				byKey[f.Key] = append(byKey[f.Key], f)

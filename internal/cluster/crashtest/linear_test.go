@@ -6,7 +6,7 @@ import (
 )
 
 func TestGoodHistoryIsLinear(t *testing.T) {
-	if v, undecided := CheckLinear(good().ops, "q", time.Minute); len(v) > 0 || undecided > 0 {
+	if v, undecided := CheckLinear(good().ops, "q", testRules["q"], time.Minute); len(v) > 0 || undecided > 0 {
 		t.Error(v, undecided)
 	}
 }
@@ -67,7 +67,7 @@ func TestNotLinear(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := good()
 			do(s)
-			if v, _ := CheckLinear(s.ops, "q", time.Minute); len(v) == 0 {
+			if v, _ := CheckLinear(s.ops, "q", testRules["q"], time.Minute); len(v) == 0 {
 				t.Error("not noticed")
 			}
 		})
@@ -93,7 +93,7 @@ func TestUnknownIsLinear(t *testing.T) {
 	s.produce("q", "l", "x").Outcome = Unknown // done much later: no crash ended it
 	s.peek("q")
 	s.settle(Ack, "x", s.lease("q", "l", "x", 1), "acked")
-	if v, undecided := CheckLinear(s.ops, "q", time.Minute); len(v) > 0 || undecided > 0 {
+	if v, undecided := CheckLinear(s.ops, "q", testRules["q"], time.Minute); len(v) > 0 || undecided > 0 {
 		t.Error(v, undecided)
 	}
 }

@@ -343,7 +343,7 @@ func (s *sim) peek() {
 func TestSimulatedClusterIsLinear(t *testing.T) {
 	for seed := range uint64(200) {
 		s := simulate(seed, "")
-		if v, undecided := CheckLinear(s.ops, "q", time.Minute); len(v) > 0 || undecided > 0 {
+		if v, undecided := CheckLinear(s.ops, "q", testRules["q"], time.Minute); len(v) > 0 || undecided > 0 {
 			t.Errorf("seed %d: %v, %d undecided", seed, v, undecided)
 		}
 	}
@@ -379,7 +379,7 @@ func TestPlantedBugs(t *testing.T) {
 					continue
 				}
 				planted++
-				if v, _ := CheckLinear(s.ops, "q", 3*time.Second); len(v) > 0 {
+				if v, _ := CheckLinear(s.ops, "q", testRules["q"], 3*time.Second); len(v) > 0 {
 					found++
 				}
 			}

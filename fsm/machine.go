@@ -201,6 +201,8 @@ func (d *decision) decide(c *event.Command) event.Result {
 		return d.replay(c.Replay)
 	case c.PurgeDead != nil:
 		return d.purgeDead(c.PurgeDead)
+	case c.Resurrect != nil:
+		return d.resurrect(c.Resurrect)
 	case c.CreateTask != nil:
 		return d.createTask(c.CreateTask)
 	case c.UpdateTask != nil:

@@ -152,7 +152,7 @@ func (w *model) replay(c *event.Replay, got event.Result) {
 		m.q.replayed++
 		w.leaves(m)
 		n := &mmessage{
-			q: to, id: e.ID, key: m.key, kind: m.kind, priority: m.priority, size: m.size, came: w.clock, available: w.clock, state: event.StateReady,
+			q: to, id: e.ID, key: m.key, kind: m.kind, priority: m.priority, size: m.size, came: w.clock, available: w.clock, state: event.StateReady, source: m.source,
 			origin: &event.OriginView{First: m.from.First, From: m.id, Replays: m.from.ReplayCount + 1}, behind: order == event.OrderAppend,
 		}
 		if it.Edited {
@@ -298,4 +298,64 @@ func (c *chaos) purgeDead() *event.PurgeDead {
 	p := &event.PurgeDead{Queue: draw(c, "queue", "a", "a", "b", "c", "dlq"), Strict: draw(c, "strict", false, false, true)}
 	p.IDs, p.Task = c.dead(p.Queue), c.task()
 	return p
+}
+
+func (w *model) resurrect(c *event.Resurrect, got event.Result) {
+	w.t.Helper()
+	q, ok := w.queues[c.Queue]
+	if !ok {
+		w.problem(got, event.CodeQueueNotFound, -1)
+		return
+	}
+	if m := w.find(c.ID); m != nil && m.over(w.clock) {
+		w.die(m, event.ReasonExpired, event.ID{})
+	}
+	live := w.find(c.ID) != nil
+	for _, g := range w.pending {
+		for _, m := range g.list {
+			live = live || m.id == c.ID && !m.gone
+		}
+	}
+	for _, q := range w.queues {
+		for _, m := range q.all {
+			live = live || m.raised && m.origin.From == c.ID
+		}
+	}
+	for _, g := range w.pending {
+		for _, m := range g.list {
+			live = live || m.raised && m.origin.From == c.ID && !m.gone
+		}
+	}
+	size := int64(c.Size)
+	for _, m := range q.all {
+		size += int64(m.size)
+	}
+	switch p := q.policy; {
+	case live:
+		w.problem(got, event.CodeConflict, -1)
+		return
+	case p.MaxDepth > 0 && int64(len(q.all))+1 > p.MaxDepth, p.MaxBytes > 0 && c.Size > 0 && size > p.MaxBytes:
+		w.problem(got, event.CodeQueueFull, -1)
+		return
+	}
+	e := w.emit(event.Event{Type: event.Resurrected, Subject: c.ID, Queue: c.Queue, ToQueue: c.Queue})
+	if got.ID != e.ID {
+		w.fatal("%s was resurrected as %s, the answer is %+v", c.ID, e.ID, got)
+	}
+	m := &mmessage{
+		q: q, id: e.ID, key: c.Key, kind: c.Kind, priority: c.Priority, size: c.Size, came: w.clock, available: w.clock,
+		origin: &event.OriginView{First: c.First, From: c.ID, Replays: c.Replays}, behind: true, raised: true,
+	}
+	q.resurrected++
+	q.all = append(q.all, m)
+	w.wait(m, w.clock, event.PlaceTail)
+}
+
+func (c *chaos) resurrect() *event.Resurrect {
+	r := &event.Resurrect{Queue: c.queueName(), Key: draw(c, "key", "", "k1", "k2"), Kind: draw(c, "kind", "", "red"), Priority: 5, Size: 3, Replays: draw[uint32](c, "replays", 0, 1)}
+	if len(c.ids) > 0 {
+		r.ID = c.ids[max(0, len(c.ids)-1-rapid.IntRange(0, 20).Draw(c.t, "id"))]
+	}
+	r.First, r.Last = r.ID, event.RefOf(r.ID)
+	return r
 }

@@ -47,6 +47,7 @@ type mqueue struct {
 
 	enqueued, deadIn, acked, dead, discarded int64
 	replayedIn, replayed                     int64
+	imported, resurrected                    int64
 }
 
 type mmessage struct {
@@ -66,6 +67,8 @@ type mmessage struct {
 	ttlEnds   int64
 	from      *event.DeadView
 	origin    *event.OriginView
+	raised    bool // it was resurrected
+	source    string
 	behind    bool // it was replayed behind those that waited
 	gone      bool
 	holds     *mqueue // the queue in which it holds its key
@@ -400,7 +403,7 @@ func (w *model) move(m *mmessage, e *event.Event, reason event.Reason) *mmessage
 	}
 	d := &mmessage{
 		q: to, id: e.ID, key: m.key, kind: m.kind, priority: m.priority, size: m.size, came: w.clock, available: w.clock,
-		from: &event.DeadView{
+		source: m.source, from: &event.DeadView{
 			Queue: m.q.name, MessageID: m.id, Reason: reason, Attempts: m.attempt, FailedAt: w.clock, FirstEnqueuedAt: at, First: first, ReplayCount: replays,
 		},
 	}
@@ -464,6 +467,8 @@ func (w *model) decide(c *event.Command, got event.Result) {
 		w.deleteWebhook(c.DeleteWebhook.Name, got)
 	case c.Define != nil:
 		w.define(c.Define, got)
+	case c.Resurrect != nil:
+		w.resurrect(c.Resurrect, got)
 	case c.CreateTask != nil:
 		w.createTask(c.CreateTask, got)
 	case c.UpdateTask != nil:
@@ -669,7 +674,7 @@ func (w *model) plan(c *event.Produce, got event.Result, part int, loads map[str
 		p, q = event.DefaultPolicy(), &mqueue{}
 	default:
 		p = q.policy
-		if c.Revision != q.revision && (len(p.MessageSchema) > 0 || p.DedupBy == event.DedupByContent) {
+		if c.Revision != q.revision && !c.Import && (len(p.MessageSchema) > 0 || p.DedupBy == event.DedupByContent) {
 			w.problem(got, event.CodeStaleRevision, part)
 			return p, nil, false
 		}
@@ -682,7 +687,18 @@ func (w *model) plan(c *event.Produce, got event.Result, part int, loads map[str
 	first := map[event.Hash]int{}
 	for i, m := range c.Messages {
 		var dup any
-		if h := w.hash(&p, &m); !h.IsZero() {
+		if c.Import {
+			if m.SourceID == "" {
+				w.problem(got, event.CodeInvalidArgument, i)
+				return p, nil, false
+			}
+			for _, o := range q.all {
+				if o.source == m.SourceID && dup == nil {
+					dup = o.id
+				}
+			}
+		}
+		if h := w.hash(&p, &m); !h.IsZero() && dup == nil {
 			for _, d := range q.dedup {
 				if d.hash == h && d.until > w.clock {
 					dup = d.id
@@ -711,6 +727,8 @@ func (w *model) plan(c *event.Produce, got event.Result, part int, loads map[str
 
 func (w *model) hash(p *event.Policy, m *event.NewMessage) event.Hash {
 	switch {
+	case m.SourceID != "":
+		return m.DedupKey
 	case p.DedupWindowSeconds == 0:
 		return event.Hash{}
 	case p.DedupBy == event.DedupByContent:
@@ -759,9 +777,17 @@ func (w *model) enqueue(c *event.Produce, p event.Policy, dups []any, got []even
 			due = m.DeliverAt
 		}
 		if h := w.hash(&p, &m); !h.IsZero() {
-			q.dedup = append(q.dedup, mdedup{h, n.id, w.clock + p.DedupWindowSeconds*1000})
+			window := p.DedupWindowSeconds
+			if c.Import {
+				window = max(window, 24*3600)
+			}
+			q.dedup = append(q.dedup, mdedup{h, n.id, w.clock + window*1000})
 		}
-		q.enqueued++
+		if n.source = m.SourceID; c.Import {
+			q.imported++
+		} else {
+			q.enqueued++
+		}
 		q.all = append(q.all, n)
 		w.wait(n, due, event.PlaceTail)
 	}
@@ -1052,7 +1078,7 @@ func (w *model) endQueue(b *bench, q *mqueue, v event.QueueView) {
 	}
 	s := event.Stats{
 		Enqueued: q.enqueued, DeadIn: q.deadIn, Acked: q.acked, DeadLettered: q.dead, Discarded: q.discarded,
-		ReplayedIn: q.replayedIn, Replayed: q.replayed,
+		ReplayedIn: q.replayedIn, Replayed: q.replayed, Imported: q.imported, Resurrected: q.resurrected,
 	}
 	lanes := map[string]bool{}
 	leasable := map[event.ID]bool{}
@@ -1111,7 +1137,7 @@ func (w *model) endQueue(b *bench, q *mqueue, v event.QueueView) {
 		if g.ID != m.id || g.Queue != q.name || g.Key != m.key || g.Kind != m.kind || g.State != m.state || g.Held != held || g.Priority != m.priority ||
 			g.Attempt != m.attempt || g.Size != m.size || g.EnqueuedAt != m.came || g.Expires != m.ends() || g.Lease != m.lease ||
 			g.LeaseExpiresAt != m.leaseEnds || (g.Dead == nil) != (m.from == nil) || (g.Dead != nil && *g.Dead != *m.from) ||
-			(g.Origin == nil) != (m.origin == nil) || (g.Origin != nil && *g.Origin != *m.origin) {
+			(g.Origin == nil) != (m.origin == nil) || (g.Origin != nil && *g.Origin != *m.origin) || g.SourceID != m.source {
 			w.fatal("message %+v, the machine says %+v", m, g)
 		}
 		if m.state == event.StateScheduled && g.Due != m.available {
@@ -1225,13 +1251,24 @@ func (c *chaos) items(n int) (out []event.SettleItem) {
 
 func (c *chaos) command() *event.Command {
 	cmd := &event.Command{}
-	switch rapid.IntRange(0, 22).Draw(c.t, "command") {
-	case 22:
+	switch rapid.IntRange(0, 24).Draw(c.t, "command") {
+	case 24:
 		cmd = c.erase()
 	case 17, 18:
 		cmd.Replay = c.replay()
 	case 19:
 		cmd.PurgeDead = c.purgeDead()
+	case 22:
+		cmd.Resurrect = c.resurrect()
+	case 23:
+		p := c.produce()
+		p.Import = true
+		for i := range p.Messages {
+			p.Messages[i].SourceID = draw(c, "source", "s1", "s2", "s3", "s4", "s5", "")
+			p.Messages[i].DedupKey = event.Hash{0xff}
+			copy(p.Messages[i].DedupKey[1:], p.Messages[i].SourceID)
+		}
+		cmd.Produce = &p
 	case 20:
 		cmd.CreateTask = &event.CreateTask{Kind: draw(c, "kind", event.TaskReplay, event.TaskReplay, event.TaskPurge, event.TaskErase, event.TaskNone), Queue: c.queueName(), Total: 7}
 	case 21:

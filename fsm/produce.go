@@ -36,7 +36,7 @@ func (d *decision) plan(c *event.Produce, loads map[string]load) ([]planned, *ev
 			return nil, queueNotFound(c.Queue, "queue")
 		}
 		policy = event.DefaultPolicy()
-	} else if c.Revision != q.Revision && (len(policy.MessageSchema) > 0 || policy.DedupBy == event.DedupByContent) {
+	} else if c.Revision != q.Revision && (len(policy.MessageSchema) > 0 || policy.DedupBy == event.DedupByContent && !c.Import) {
 		return nil, stale("checked against revision %d of the policy, now it is %d", c.Revision, q.Revision)
 	}
 	plan := make([]planned, len(c.Messages))
@@ -49,10 +49,20 @@ func (d *decision) plan(c *event.Produce, loads map[string]load) ([]planned, *ev
 		}
 		plan[i].of = -1
 		hash := m.DedupKey
-		if policy.DedupBy == event.DedupByContent {
+		switch {
+		case c.Import && (m.SourceID == "" || hash.IsZero()):
+			return nil, event.Problemf(event.CodeInvalidArgument, "source_id", "source_id must be set").At(i)
+		case c.Import:
+			// One that is in the queue is known for as long as it is, whatever
+			// the window.
+			if id, ok := d.s.Source(c.Queue, m.SourceID); ok {
+				plan[i].id, plan[i].dup = id, true
+				continue
+			}
+		case policy.DedupBy == event.DedupByContent:
 			hash = m.PayloadHash
 		}
-		if policy.DedupWindowSeconds > 0 && !hash.IsZero() {
+		if dedupWindow(c, &policy) > 0 && !hash.IsZero() {
 			number := q.Number
 			if !ok {
 				number = d.s.NextNumber()
@@ -113,6 +123,17 @@ func room(q *event.QueueView, policy *event.Policy, add load) *event.Problem {
 	return nil
 }
 
+// importWindowSeconds is for how long a source id is remembered at least.
+const importWindowSeconds = 24 * 3600
+
+// dedupWindow is for how many seconds what a produce brings is remembered.
+func dedupWindow(c *event.Produce, p *event.Policy) int64 {
+	if c.Import {
+		return max(p.DedupWindowSeconds, importWindowSeconds)
+	}
+	return p.DedupWindowSeconds
+}
+
 // enqueue does what was planned.
 func (d *decision) enqueue(c *event.Produce, plan []planned) []event.Produced {
 	if _, ok := d.s.Look(c.Queue); !ok {
@@ -138,7 +159,10 @@ func (d *decision) enqueue(c *event.Produce, plan []planned) []event.Produced {
 			Size: m.Size, Content: m.Content, Alias: p.hash,
 		}
 		if !p.hash.IsZero() {
-			e.Until = now + q.Policy.DedupWindowSeconds*1000
+			e.Until = now + dedupWindow(c, &q.Policy)*1000
+		}
+		if c.Import {
+			e.SourceID = m.SourceID
 		}
 		if m.DelayMS > 0 {
 			e.Due = now + m.DelayMS

@@ -57,6 +57,9 @@ func (s *State) Check() error {
 	if err := s.checkTasks(); err != nil {
 		return err
 	}
+	if err := s.checkOrigins(); err != nil {
+		return err
+	}
 	for _, h := range []*heap{&s.waiting, &s.deadlines} {
 		for i, t := range h.items {
 			if *s.peekPosition(t) != uint32(i+1) {
@@ -326,6 +329,44 @@ func (s *State) checkTasks() error {
 	}
 	if ended != len(s.ended) {
 		return fmt.Errorf("check: %d tasks ended, %d are listed", ended, len(s.ended))
+	}
+	return nil
+}
+
+// checkOrigins checks by what messages that were imported or resurrected are found.
+func (s *State) checkOrigins() error {
+	sources, raised := 0, 0
+	for h := handle(1); h <= s.messages.used; h++ {
+		m := s.messages.get(h)
+		if m.state == event.StateNone || m.extra == 0 {
+			continue
+		}
+		x := s.extras.get(m.extra)
+		if x.sourceID != "" {
+			sources++
+		}
+		if o := x.origin; o != nil && o.raised {
+			if raised++; s.raised[o.From] != h {
+				return fmt.Errorf("check: message %s is not found by %s, which it was resurrected from", m.id, o.From)
+			}
+		}
+	}
+	if raised != len(s.raised) {
+		return fmt.Errorf("check: %d messages were resurrected, %d are found", raised, len(s.raised))
+	}
+	for _, n := range sortedNumbers(s.backlogs) {
+		for id, h := range s.backlogs[n].sources { // order does not matter: any contradiction will do
+			for last := (event.ID{}); h != 0; h = s.extras.get(s.messages.get(h).extra).sourceNext {
+				m := s.messages.get(h)
+				if sources--; m.backlog != n || s.extras.get(m.extra).sourceID != id || m.id.Compare(last) <= 0 {
+					return fmt.Errorf("check: message %s is found by source id %q of backlog %d, the wrong way", m.id, id, n)
+				}
+				last = m.id
+			}
+		}
+	}
+	if sources != 0 {
+		return fmt.Errorf("check: %d messages with a source id are not found by it", sources)
 	}
 	return nil
 }

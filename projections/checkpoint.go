@@ -258,15 +258,24 @@ func (s *State) reindex() {
 			s.backlogs[l.backlog].lanes[l.key] = h
 		}
 	}
-	var dead []handle
+	var dead, imported []handle
 	for h := handle(1); h <= s.messages.used; h++ {
 		m := s.messages.get(h)
 		if m.state == event.StateNone {
 			continue
 		}
 		s.byID.add(s, h)
-		if m.extra != 0 && s.extras.get(m.extra).dead != nil {
-			dead = append(dead, h)
+		if m.extra != 0 {
+			x := s.extras.get(m.extra)
+			if x.dead != nil {
+				dead = append(dead, h)
+			}
+			if x.sourceID != "" {
+				imported = append(imported, h)
+			}
+			if x.origin != nil && x.origin.raised {
+				s.raised[x.origin.From] = h
+			}
 		}
 		if m.id.Compare(s.lastID) > 0 {
 			s.lastID = m.id
@@ -291,6 +300,9 @@ func (s *State) reindex() {
 	}
 	s.reindexDead(dead)
 	s.reindexTasks()
+	for _, h := range s.byAge(imported) {
+		s.listSource(s.backlogs[s.messages.get(h).backlog], h)
+	}
 	s.waiting.rebuild(s)
 	s.deadlines.rebuild(s)
 	for h := handle(1); h <= s.messages.used; h++ {

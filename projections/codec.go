@@ -153,6 +153,7 @@ func (w *encoder) extra(x *extra) {
 		w.raw16(o.From)
 		w.u32(o.Replays)
 		w.bool(o.behind)
+		w.bool(o.raised)
 	}
 }
 
@@ -349,7 +350,7 @@ func (r *decoder) extra(x *extra) {
 	}
 	x.holds, x.holdsIn, x.key, x.sourceID = r.str(), r.u32(), r.str(), r.str()
 	if r.version >= 3 && r.bool() {
-		x.origin = &origin{OriginView: event.OriginView{First: r.raw16(), From: r.raw16(), Replays: r.u32()}, behind: r.bool()}
+		x.origin = &origin{OriginView: event.OriginView{First: r.raw16(), From: r.raw16(), Replays: r.u32()}, behind: r.bool(), raised: r.bool()}
 	}
 }
 

@@ -81,8 +81,7 @@ func (b *backlog) buryDead(lh handle) {
 
 // reindexDead builds the lists anew from all dead messages.
 func (s *State) reindexDead(dead []handle) {
-	slices.SortFunc(dead, func(a, b handle) int { return s.messages.get(a).id.Compare(s.messages.get(b).id) })
-	for _, h := range dead {
+	for _, h := range s.byAge(dead) {
 		m := s.messages.get(h)
 		b := s.backlogs[m.backlog]
 		s.listDead(b, h)
@@ -94,6 +93,12 @@ func (s *State) reindexDead(dead []handle) {
 			s.countDead(b, h, m.lane, 1)
 		}
 	}
+}
+
+// byAge sorts messages by id.
+func (s *State) byAge(ms []handle) []handle {
+	slices.SortFunc(ms, func(a, b handle) int { return s.messages.get(a).id.Compare(s.messages.get(b).id) })
+	return ms
 }
 
 // DeadCount returns how many live messages died in the queue of this name,

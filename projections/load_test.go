@@ -168,6 +168,10 @@ func (w *story) bringBack() {
 		w.tell(event.Event{Type: event.DeadLettered, Subject: m.ID, Queue: "k", Reason: event.ReasonRejected, ToQueue: "dead"})
 	}
 	replay(event.Event{ToQueue: "u", Order: event.OrderAppend})
+	w.tell(event.Event{Type: event.Resurrected, Subject: event.NewID(1, 1, 9), Queue: "f", ToQueue: "f", Key: "k", Priority: 2, Size: 3, First: event.NewID(1, 1, 5), Count: 1})
+	for range 2 { // as after a replay of the first one
+		w.tell(event.Event{Type: event.Enqueued, Queue: "u", Priority: 5, Size: 1, SourceID: "s-1"})
+	}
 }
 
 // TestGoldenState: the bytes of a written state are frozen, and the frozen ones

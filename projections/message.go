@@ -41,13 +41,15 @@ type extra struct {
 	key      string          // of a fifo queue's message, whose lane has none
 	sourceID string
 
-	deadOrder link // of a dead one, in its deadList
+	deadOrder  link   // of a dead one, in its deadList
+	sourceNext handle // the next message with the same source id
 }
 
 // origin is where a message that was brought back came from.
 type origin struct {
 	event.OriginView
 	behind bool // it came behind those that waited: its place is its own id's, not that of its first one
+	raised bool // it was resurrected
 }
 
 // lease is the current lease of a message.
@@ -147,6 +149,9 @@ func (s *State) count(h handle) {
 	s.contents[bucket(s.contentOf(m).Index)]++
 	if b.cursor == 0 {
 		s.setCursor(b, h)
+	}
+	if m.extra != 0 && s.extras.get(m.extra).sourceID != "" {
+		s.listSource(b, h)
 	}
 	s.armExpiry(h)
 }
@@ -256,6 +261,10 @@ func (s *State) drop(h handle) {
 		if x.dead != nil {
 			s.unlistDead(b, h)
 		}
+		if x.sourceID != "" {
+			s.unlistSource(b, h)
+		}
+		s.lower(h, x.origin)
 		if x.timer != 0 {
 			s.deadlines.removeAt(s, int(x.timer)-1)
 		}
@@ -308,7 +317,12 @@ func (s *State) enqueued(e *event.Event) {
 	if e.Expires != 0 {
 		s.extraOf(h).expires = e.Expires
 	}
-	q.enqueued++
+	if e.SourceID != "" {
+		s.extraOf(h).sourceID = e.SourceID
+		q.imported++
+	} else {
+		q.enqueued++
+	}
 	if !e.Alias.IsZero() && e.Until > 0 {
 		s.dedup.add(remembered{key: e.Alias, id: e.ID, until: e.Until}, s.clock)
 	}

@@ -41,6 +41,7 @@ type backlog struct {
 	inFlight list // the leased ones, in the order of their leases
 	lanes    map[string]handle
 	dead     map[string]*deadList    // by the queue in which they died
+	sources  map[string]handle       // by source id, the oldest
 	byPrio   [event.MaxPriority]list // ready messages (unordered) or lanes
 	byKind   map[handle]*[event.MaxPriority + 1]list
 	cursor   handle // Invariant: all before it in all were looked at for their age: they are leased, or have a timer of their own
@@ -85,7 +86,7 @@ func (s *State) newBacklog(q *queue) *backlog {
 // index makes what a written state leaves out.
 func (b *backlog) index() {
 	b.lanes, b.byKind = map[string]handle{}, map[handle]*[event.MaxPriority + 1]list{}
-	b.dead = map[string]*deadList{}
+	b.dead, b.sources = map[string]*deadList{}, map[string]handle{}
 }
 
 func (s *State) queueCreated(e *event.Event) {
@@ -196,9 +197,16 @@ func (s *State) moveLeased(old, b *backlog) {
 	for _, h := range moved {
 		m := s.messages.mut(h)
 		key := s.keyOf(m)
-		if m.extra != 0 && s.extras.get(m.extra).dead != nil {
-			s.unlistDead(old, h)
-			s.listDead(b, h)
+		if m.extra != 0 {
+			x := s.extras.get(m.extra)
+			if x.dead != nil {
+				s.unlistDead(old, h)
+				s.listDead(b, h)
+			}
+			if x.sourceID != "" {
+				s.unlistSource(old, h)
+				s.listSource(b, h)
+			}
 		}
 		remove[messageOrder](s, &old.inFlight, h)
 		remove[messageAll](s, &old.all, h)

@@ -28,6 +28,7 @@ type State struct {
 	graves   []*grave              // decided to be gone, carried out in this order
 	users    map[string]int        // queues that name a queue as their dead-letter queue
 	died     map[string][]*backlog // where messages lie that died in the queue of this name. Invariant: those with a deadList of it that are not decided to be gone
+	raised   map[event.ID]handle   // live messages by the id that they were resurrected from
 	webhooks map[string]*webhook   // by name
 	tasks    map[event.ID]*task    // those that run, and the newest that ended
 	ended    []*task               // in the order in which they ended
@@ -59,7 +60,7 @@ func New() *State {
 	s := &State{
 		rules:  1,
 		queues: map[string]*queue{}, numbers: map[uint32]*queue{}, backlogs: map[uint32]*backlog{}, users: map[string]int{},
-		webhooks: map[string]*webhook{}, died: map[string][]*backlog{}, tasks: map[event.ID]*task{}, contents: map[uint64]int64{},
+		webhooks: map[string]*webhook{}, died: map[string][]*backlog{}, raised: map[event.ID]handle{}, tasks: map[event.ID]*task{}, contents: map[uint64]int64{},
 	}
 	s.kinds.byName = map[string]handle{}
 	s.dedup, s.answers = newTable(), newTable()
@@ -134,6 +135,8 @@ func (s *State) Apply(e *event.Event) {
 		s.deadLettered(e)
 	case event.Replayed:
 		s.replayed(e)
+	case event.Resurrected:
+		s.resurrected(e)
 	case event.TaskCreated:
 		s.taskCreated(e)
 	case event.TaskCancelled, event.TaskResumed, event.TaskSealed, event.TaskReported, event.TaskEnded:

@@ -55,6 +55,7 @@ func AppendHeader(b []byte, e *Event) []byte {
 	writeRefs(w, 34, e.Refs)
 	w.str(35, e.Webhook)
 	w.bytes(36, e.Definition)
+	w.b16(37, e.First)
 	w.close(pos, outer)
 	return w.buf
 }
@@ -144,6 +145,8 @@ func DecodeHeader(b []byte, e *Event) error {
 			e.Webhook = r.str()
 		case 36:
 			e.Definition = r.bytes()
+		case 37:
+			e.First = r.b16()
 		default:
 			return false
 		}

@@ -222,11 +222,12 @@ type Event struct {
 	DiedIn   string // replayed; discarded from a dead-letter queue by its purge: the queue that it had died in
 	Order    Order  // replayed: where it takes its place
 	Edited   bool   // replayed, resurrected: Content and Size are the message's from now on
+	First    ID     // resurrected: under which it was first enqueued; Count says how often it was replayed
 
 	// Queues.
 	Policy *Policy
 	Number uint32 // queue_created: the queue's number, never used again
-	Count  int64  // queue_purged, queue_deleted: messages concerned; task_created: about how many; task_ended: passed over
+	Count  int64  // queue_purged, queue_deleted: messages concerned; resurrected: replays before; task_created: about how many; task_ended: passed over
 
 	// Tasks. Task is also set in what a task did: replayed, discarded, erased.
 	Task     ID

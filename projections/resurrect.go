@@ -1,0 +1,40 @@
+package projections
+
+import "github.com/qlogd/qlogd/internal/event"
+
+// resurrected brings a message that had left its queue into one again, under a
+// new id and with its content written anew, behind those that wait.
+func (s *State) resurrected(e *event.Event) {
+	q, ok := s.queues[e.ToQueue]
+	if !ok {
+		s.impossible(e, "queue %q is not there", e.ToQueue)
+	}
+	if _, ok := s.byID.find(s, e.Subject); ok {
+		s.impossible(e, "message %s has not left its queue", e.Subject)
+	}
+	h, m := s.add(e, q.backlog, e.Key, e.Kind)
+	m.priority, m.size = e.Priority, e.Size
+	s.extraOf(h).origin = &origin{
+		OriginView: event.OriginView{First: e.First, From: e.Subject, Replays: uint32(e.Count)}, behind: true, raised: true,
+	}
+	s.raised[e.Subject] = h
+	q.resurrected++
+	s.arrive(h, 0)
+}
+
+// lower forgets what a message that leaves its queue was resurrected from.
+func (s *State) lower(h handle, o *origin) {
+	if o != nil && o.raised && s.raised[o.From] == h {
+		delete(s.raised, o.From)
+	}
+}
+
+// Raised returns the live message that was resurrected from one that had left its
+// queue under this id.
+func (s *State) Raised(from event.ID) (event.ID, bool) {
+	h, ok := s.raised[from]
+	if !ok {
+		return event.ID{}, false
+	}
+	return s.messages.get(h).id, true
+}

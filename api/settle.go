@@ -28,11 +28,13 @@ func (s *Server) settle(q *request, op event.SettleOp) error {
 		return err
 	}
 	var items []event.SettleItem
+	var produce []wire.TransactionProduce
 	switch op {
 	case event.OpAck:
 		var in wire.AckRequest
 		if err = q.decode(&in, true, false); err == nil {
 			items, err = s.ackItems("lease_ids", in.LeaseIDs, in.Result)
+			produce = in.Produce
 		}
 	case event.OpRetry:
 		var in wire.RetryRequest
@@ -68,6 +70,9 @@ func (s *Server) settle(q *request, op event.SettleOp) error {
 	if err := q.exists(name); err != nil {
 		return err
 	}
+	if len(produce) > 0 {
+		return s.ackAndProduce(q, name, field, items, produce)
+	}
 	settled, err := s.settleItems(q, name, items)
 	if err != nil {
 		return err
@@ -93,11 +98,13 @@ func (s *Server) settleOne(q *request, op event.SettleOp) error {
 	}
 	id := lease.String()
 	var items []event.SettleItem
+	var produce []wire.TransactionProduce
 	switch op {
 	case event.OpAck:
 		var in wire.AckOne
 		if err = q.decode(&in, true, true); err == nil {
 			items, err = s.ackItems("lease_ids", []string{id}, in.Result)
+			produce = in.Produce
 		}
 	case event.OpRetry:
 		var in wire.RetryOne
@@ -128,6 +135,9 @@ func (s *Server) settleOne(q *request, op event.SettleOp) error {
 	}
 	if err := q.maySettle(items); err != nil {
 		return err
+	}
+	if len(produce) > 0 {
+		return s.ackAndProduce(q, "", "", items, produce)
 	}
 	settled, err := s.settleItems(q, "", items)
 	if err != nil {

@@ -26,14 +26,20 @@ func (s *Server) transact(q *request) error {
 	if err := q.mayTransact(&in, settle); err != nil {
 		return err
 	}
+	return s.transactAll(q, settle, in.Produce, batches, func(err error) error { return locateSettle(&in, err) })
+}
+
+// transactAll proposes settles and produces, all of it or nothing, and answers.
+// locate tells where in the request a settle is that failed.
+func (s *Server) transactAll(q *request, settle []event.SettleItem, produce []wire.TransactionProduce, batches []*batch, locate func(error) error) error {
 	req, err := q.idempotency()
 	if err != nil {
 		return err
 	}
 	for range maxStale {
 		t := event.Transaction{Settle: settle}
-		for i := range in.Produce {
-			p := event.Produce{Queue: in.Produce[i].Queue, AutoCreate: s.opts.AutoCreateQueues, Messages: batches[i].msgs}
+		for i := range produce {
+			p := event.Produce{Queue: produce[i].Queue, AutoCreate: s.opts.AutoCreateQueues, Messages: batches[i].msgs}
 			if err := s.fit(q, &p, batches[i]); err != nil {
 				if p, ok := err.(*event.Problem); ok {
 					return inProduce(p, i)
@@ -51,7 +57,7 @@ func (s *Server) transact(q *request) error {
 			continue
 		}
 		if err != nil {
-			return locateSettle(&in, err)
+			return locate(err)
 		}
 		q.keyFollowed(res)
 		return s.answerTransaction(q, &res)
@@ -64,8 +70,13 @@ func (q *request) mayTransact(in *wire.TransactionRequest, settle []event.Settle
 	if err := q.maySettle(settle); err != nil {
 		return err
 	}
-	for i := range in.Produce {
-		if err := q.may(roleProduce, in.Produce[i].Queue); err != nil {
+	return q.mayProduce(in.Produce)
+}
+
+// mayProduce refuses unless the token may produce into all these queues.
+func (q *request) mayProduce(produce []wire.TransactionProduce) error {
+	for i := range produce {
+		if err := q.may(roleProduce, produce[i].Queue); err != nil {
 			return inProduce(err.(*event.Problem), i)
 		}
 	}
@@ -96,21 +107,81 @@ func (s *Server) transaction(in *wire.TransactionRequest) (settle []event.Settle
 	if err := settledTwice(in, settle); err != nil {
 		return nil, nil, err
 	}
-	for i := range in.Produce {
-		p := &in.Produce[i]
+	batches, err = s.produceBatches(in.Produce)
+	return settle, batches, err
+}
+
+// produceBatches checks what is to be enqueued together with settles.
+func (s *Server) produceBatches(produce []wire.TransactionProduce) (batches []*batch, err error) {
+	for i := range produce {
+		p := &produce[i]
 		if !event.ValidName(p.Queue) {
-			return nil, nil, bad("produce.queue", "produce[%d].queue must match ^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$; it was %s", i, echo(p.Queue)).At(i)
+			return nil, bad("produce.queue", "produce[%d].queue must match ^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$; it was %s", i, echo(p.Queue)).At(i)
 		}
 		if err := batchSize(fmt.Sprintf("produce[%d].messages", i), len(p.Messages)); err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 		b, err := s.newBatch(p.Messages)
 		if err != nil {
-			return nil, nil, inProduce(err.(*event.Problem), i)
+			return nil, inProduce(err.(*event.Problem), i)
 		}
 		batches = append(batches, b)
 	}
-	return settle, batches, nil
+	return batches, nil
+}
+
+// ackAndProduce acks leases and enqueues messages in one entry, all of it or
+// nothing. queue is what the leases must be of, "" any; field is the list that
+// they came in, "" where the path names the one.
+func (s *Server) ackAndProduce(q *request, queue, field string, settle []event.SettleItem, produce []wire.TransactionProduce) error {
+	if err := q.mayProduce(produce); err != nil {
+		return err
+	}
+	n := len(settle)
+	for i := range produce {
+		n += len(produce[i].Messages)
+	}
+	if n > event.MaxBatch {
+		return bad("produce", "leases and messages must be at most %d together, not %d", event.MaxBatch, n)
+	}
+	batches, err := s.produceBatches(produce)
+	if err != nil {
+		return err
+	}
+	lost := func(i int) error {
+		name, p := "lease_id", event.Problemf(event.CodeLeaseLost, "", "lease %s is not, or no longer, its message's current one; nothing was done", settle[i].Lease)
+		if field != "" {
+			name, p.Index = field, i
+		}
+		p.Field = name
+		return p
+	}
+	seen := make(map[event.ID]bool, len(settle))
+	var last *event.Block
+	for i := range settle {
+		id := settle[i].Lease
+		if seen[id] {
+			return bad(field, "%s[%d]: lease %s is acked twice", field, i, id).At(i)
+		}
+		seen[id] = true
+		if queue == "" {
+			continue
+		}
+		of, err := q.leaseQueue(id, &last)
+		if err != nil {
+			return err
+		}
+		if of != queue {
+			return lost(i)
+		}
+	}
+	return s.transactAll(q, settle, produce, batches, func(err error) error {
+		if p, ok := err.(*event.Problem); ok && p.Code == event.CodeLeaseLost && p.Index >= 0 && p.Index < len(settle) {
+			s.metrics.leaseLost.Inc()
+			return lost(p.Index)
+		}
+		return err
+	})
 }
 
 // settledTwice refuses a lease that is in a transaction twice. settle has the

@@ -22,6 +22,14 @@ func (c *Client) AckAll(ctx context.Context, queue string, r wire.AckRequest, op
 	return c.settle(ctx, queue, "ack", &r, opts)
 }
 
+// AckAndProduce acks leases and enqueues messages (r.Produce), into any queues, in
+// one atomic step: where one lease is lost nothing happens (ErrLeaseLost).
+func (c *Client) AckAndProduce(ctx context.Context, queue string, r wire.AckRequest, opts ...CallOption) (*wire.TransactionResponse, error) {
+	out := &wire.TransactionResponse{}
+	_, err := c.send(ctx, &call{method: http.MethodPost, path: queuePath(queue, "/ack"), body: &r, packed: true, query: url.Values{}}, out, opts)
+	return out, err
+}
+
 // Retry gives messages back for another try.
 func (c *Client) Retry(ctx context.Context, queue string, items []wire.RetryItem, opts ...CallOption) ([]wire.SettleResult, error) {
 	return c.settle(ctx, queue, "retry", &wire.RetryRequest{Items: items}, opts)

@@ -38,10 +38,11 @@ func AppendMsgpack(dst []byte, v any) ([]byte, error) {
 		p.name("messages")
 		packList(&p, v.Messages, (*packer).leased)
 	case *AckRequest:
-		p.object(1 + one(v.Result != nil))
+		p.object(1 + one(v.Result != nil) + one(v.Produce != nil))
 		p.name("lease_ids")
 		p.strs(v.LeaseIDs)
 		p.json("result", v.Result)
+		p.transactionProduce(v.Produce)
 	case *RetryRequest:
 		p.object(1)
 		p.name("items")
@@ -59,8 +60,9 @@ func AppendMsgpack(dst []byte, v any) ([]byte, error) {
 		p.name("lease_ids")
 		p.strs(v.LeaseIDs)
 	case *AckOne:
-		p.object(one(v.Result != nil))
+		p.object(one(v.Result != nil) + one(v.Produce != nil))
 		p.json("result", v.Result)
+		p.transactionProduce(v.Produce)
 	case *RetryOne:
 		p.object(one(v.Error != "") + one(v.DelayMS != nil) + one(v.Retryable != nil))
 		p.retryFields(v.Error, v.DelayMS, v.Retryable)
@@ -369,14 +371,20 @@ func (p *packer) transaction(v *TransactionRequest) {
 		p.name("extend")
 		packList(p, v.Extend, (*packer).extendItem)
 	}
-	if v.Produce != nil {
-		p.name("produce")
-		packList(p, v.Produce, func(p *packer, t *TransactionProduce) {
-			p.object(2)
-			p.name("queue")
-			p.str(t.Queue)
-			p.name("messages")
-			packList(p, t.Messages, (*packer).newMessage)
-		})
+	p.transactionProduce(v.Produce)
+}
+
+// transactionProduce appends the field produce, unless there is none.
+func (p *packer) transactionProduce(v []TransactionProduce) {
+	if v == nil {
+		return
 	}
+	p.name("produce")
+	packList(p, v, func(p *packer, t *TransactionProduce) {
+		p.object(2)
+		p.name("queue")
+		p.str(t.Queue)
+		p.name("messages")
+		packList(p, t.Messages, (*packer).newMessage)
+	})
 }

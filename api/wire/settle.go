@@ -3,10 +3,12 @@ package wire
 import "github.com/go-json-experiment/json/jsontext"
 
 // AckRequest is the body of POST /v1/queues/{queue}/ack. Result is kept for
-// duplicates of the messages.
+// duplicates of the messages. With Produce it is all or nothing, and answered by
+// a TransactionResponse.
 type AckRequest struct {
-	LeaseIDs []string       `json:"lease_ids"`
-	Result   jsontext.Value `json:"result,omitzero"`
+	LeaseIDs []string             `json:"lease_ids"`
+	Result   jsontext.Value       `json:"result,omitzero"`
+	Produce  []TransactionProduce `json:"produce,omitzero"`
 }
 
 // RetryRequest is the body of POST /v1/queues/{queue}/retry.
@@ -53,7 +55,8 @@ type ReleaseRequest struct {
 // body.
 type (
 	AckOne struct {
-		Result jsontext.Value `json:"result,omitzero"`
+		Result  jsontext.Value       `json:"result,omitzero"`
+		Produce []TransactionProduce `json:"produce,omitzero"` // answered by a TransactionResponse
 	}
 	RetryOne struct {
 		Error     string `json:"error,omitzero"`

@@ -72,6 +72,8 @@ func (u *unpacker) request(v any) bool {
 				v.LeaseIDs = u.strs()
 			case "result":
 				v.Result = u.Value(2)
+			case "produce":
+				v.Produce = unpackList(u, nil, u.transactionProduce)
 			default:
 				return false
 			}
@@ -91,7 +93,17 @@ func (u *unpacker) request(v any) bool {
 		u.only("lease_ids", func() { v.LeaseIDs = u.strs() })
 	case *AckOne:
 		*v = AckOne{}
-		u.only("result", func() { v.Result = u.Value(2) })
+		u.object(func(name []byte) bool {
+			switch string(name) {
+			case "result":
+				v.Result = u.Value(2)
+			case "produce":
+				v.Produce = unpackList(u, nil, u.transactionProduce)
+			default:
+				return false
+			}
+			return true
+		})
 	case *RetryOne:
 		*v = RetryOne{}
 		u.object(func(name []byte) bool { return u.retryField(name, &v.Error, &v.DelayMS, &v.Retryable) })
@@ -502,19 +514,21 @@ func (u *unpacker) transaction(v *TransactionRequest) {
 		case "extend":
 			v.Extend = unpackList(u, nil, u.extendItem)
 		case "produce":
-			v.Produce = unpackList(u, nil, func(t *TransactionProduce) {
-				u.object(func(name []byte) bool {
-					switch string(name) {
-					case "queue":
-						t.Queue = u.Str()
-					case "messages":
-						t.Messages = unpackList(u, nil, func(m *NewMessage) { u.newMessage(m, 5) })
-					default:
-						return false
-					}
-					return true
-				})
-			})
+			v.Produce = unpackList(u, nil, u.transactionProduce)
+		default:
+			return false
+		}
+		return true
+	})
+}
+
+func (u *unpacker) transactionProduce(t *TransactionProduce) {
+	u.object(func(name []byte) bool {
+		switch string(name) {
+		case "queue":
+			t.Queue = u.Str()
+		case "messages":
+			t.Messages = unpackList(u, nil, func(m *NewMessage) { u.newMessage(m, 5) })
 		default:
 			return false
 		}

@@ -9,6 +9,7 @@
 //	go run . growth                       the same work beside little and much
 //	go run . stalls                       the longest waits beside work behind
 //	go run . restart                      how long that takes, and verifying the log
+//	go run . hooks                        webhooks in, beside a bare net/http server
 package main
 
 import (
@@ -25,7 +26,7 @@ var commands = []struct {
 	run  func(args []string) error
 }{
 	{"compare", compare}, {"report", report}, {"profile", profile},
-	{"growth", growth}, {"stalls", stalls}, {"restart", restart},
+	{"growth", growth}, {"stalls", stalls}, {"restart", restart}, {"hooks", hooks},
 }
 
 func main() {

@@ -83,14 +83,14 @@ func (p *plainProducer) Produce(_ context.Context, batch []load.Message) error {
 	if _, err := p.bufs.WriteTo(p.conn); err != nil {
 		return err
 	}
-	return p.answer()
+	return answer(p.r, "201")
 }
 
-// answer reads an answer, which must be 201.
-func (p *plainProducer) answer() error {
+// answer reads an answer, which must have this status.
+func answer(r *bufio.Reader, want string) error {
 	status, length := "", -1
 	for {
-		line, err := p.r.ReadSlice('\n')
+		line, err := r.ReadSlice('\n')
 		if err != nil {
 			return err
 		}
@@ -110,11 +110,11 @@ func (p *plainProducer) answer() error {
 	if length < 0 {
 		return fmt.Errorf("%s, without a Content-Length", status)
 	}
-	if !strings.HasPrefix(status, "HTTP/1.1 201 ") {
-		b, _ := io.ReadAll(io.LimitReader(p.r, int64(min(length, 300))))
+	if !strings.HasPrefix(status, "HTTP/1.1 "+want+" ") {
+		b, _ := io.ReadAll(io.LimitReader(r, int64(min(length, 300))))
 		return fmt.Errorf("%s: %s", status, b)
 	}
-	_, err := p.r.Discard(length)
+	_, err := r.Discard(length)
 	return err
 }
 

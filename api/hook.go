@@ -153,11 +153,19 @@ func (s *Server) enqueueHooked(q *request, w *compiledWebhook, req *webhook.Requ
 		if first := res.Produced[0]; first.Duplicate {
 			return s.answerDuplicate(q, m, first.ID)
 		}
-		return q.answer(http.StatusAccepted, &wire.Hooked{
-			OK: true, Queued: true, IdempotencyKey: m.IdempotencyKey, MessageID: res.Produced[0].ID.String(),
-		})
+		return q.answerQueued(m, res.Produced[0].ID)
 	}
 	return event.Problemf(event.CodeConflict, "queue", "the policy of %s keeps changing; try again", echo(w.Definition.Queue))
+}
+
+// answerQueued writes a wire.Hooked.
+func (q *request) answerQueued(m *webhook.Message, id event.ID) error {
+	b := append(q.out(128), `{"ok":true,"queued":true`...)
+	if m.IdempotencyKey != "" {
+		b = appendString(append(b, `,"idempotency_key":`...), m.IdempotencyKey)
+	}
+	b = appendID(append(b, `,"message_id":"`...), id)
+	return q.sendAs(asJSON, http.StatusAccepted, append(b, `"}`...))
 }
 
 // hookMessage encodes the message once.

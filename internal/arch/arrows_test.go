@@ -53,7 +53,7 @@ var house = map[string][]string{
 	"internal/dead":        {"internal/event"},
 	"internal/whatif":      {"fsm", "projections", "internal/event", "internal/eventlog", "internal/replay"},
 	"internal/predicate":   {"projections", "internal/event"},
-	"internal/expression":  {},
+	"internal/expression":  {"internal/coding"},
 	"internal/webhook":     {"api/wire", "internal/expression"},
 	"internal/replay":      {"log", "internal/datadir", "internal/eventlog", "internal/checkpoint", "internal/event", "internal/vfs", "projections"},
 

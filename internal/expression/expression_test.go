@@ -241,11 +241,16 @@ func TestValue(t *testing.T) {
 	}
 	for _, text := range []string{``, `{`, `{"a":1,"a":2}`, "\"\xff\"", `1 2`, `{"a"}`, `[1,]`, `nul`, `{"a":1`, `[1`,
 		strings.Repeat("[", 65) + strings.Repeat("]", 65), strings.Repeat(`{"a":`, 65) + "1" + strings.Repeat("}", 65)} {
-		if got, err := Value([]byte(text)); err == nil {
+		got, err := Value([]byte(text))
+		if err == nil {
 			t.Errorf("%.40s: %v", text, got)
 		}
+		if also := Check([]byte(text)); also == nil || err != nil && also.Error() != err.Error() {
+			t.Errorf("%.40s: %v, %v", text, err, also)
+		}
 	}
-	if _, err := Value([]byte(strings.Repeat("[", 64) + strings.Repeat("]", 64))); err != nil {
+	fits := []byte(strings.Repeat("[", 64) + strings.Repeat("]", 64))
+	if _, err := Value(fits); err != nil || Check(fits) != nil {
 		t.Error(err)
 	}
 }

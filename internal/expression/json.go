@@ -16,16 +16,15 @@ import (
 	"cel.dev/cel-go/common/types/ref"
 	"cel.dev/cel-go/common/types/traits"
 	"github.com/go-json-experiment/json/jsontext"
-)
 
-// maxDepth is how deep JSON may be nested, as in the HTTP API.
-const maxDepth = 64
+	"github.com/qlogd/qlogd/internal/coding"
+)
 
 // ErrTooLarge is for JSON that would become larger than allowed.
 var ErrTooLarge = errors.New("what it gives is too large")
 
 // ErrTooDeep is for JSON that is nested too deep.
-var ErrTooDeep = fmt.Errorf("nested deeper than %d", maxDepth)
+var ErrTooDeep = fmt.Errorf("nested deeper than %d", coding.MaxDepth)
 
 // Value reads JSON for expressions: map[string]any, []any, string, bool, nil,
 // int64, uint64 where it is whole and too large for that, else float64. A name
@@ -46,6 +45,15 @@ func Value(text []byte) (any, error) {
 		return nil, err
 	}
 	return v, nil
+}
+
+// Check is Value for who only wants to know whether there is an error.
+func Check(text []byte) error {
+	if jsontext.Value(text).IsValid() && !coding.TooDeep(text, coding.MaxDepth) {
+		return nil
+	}
+	_, err := Value(text)
+	return err
 }
 
 func read(dec *jsontext.Decoder, depth int) (any, error) {
@@ -76,7 +84,7 @@ func read(dec *jsontext.Decoder, depth int) (any, error) {
 		}
 		return f, nil
 	case '[':
-		if depth > maxDepth {
+		if depth > coding.MaxDepth {
 			return nil, ErrTooDeep
 		}
 		list := []any{}
@@ -90,7 +98,7 @@ func read(dec *jsontext.Decoder, depth int) (any, error) {
 		_, err := dec.ReadToken()
 		return list, err
 	}
-	if depth > maxDepth {
+	if depth > coding.MaxDepth {
 		return nil, ErrTooDeep
 	}
 	object := map[string]any{}
@@ -174,7 +182,7 @@ func (w *writer) text(s string) error {
 }
 
 func (w *writer) list(v traits.Lister, depth int) error {
-	if depth > maxDepth {
+	if depth > coding.MaxDepth {
 		return ErrTooDeep
 	}
 	w.out = append(w.out, '[')
@@ -191,7 +199,7 @@ func (w *writer) list(v traits.Lister, depth int) error {
 }
 
 func (w *writer) object(v traits.Mapper, depth int) error {
-	if depth > maxDepth {
+	if depth > coding.MaxDepth {
 		return ErrTooDeep
 	}
 	var keys []types.String

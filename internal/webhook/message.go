@@ -51,11 +51,22 @@ func (e *EvalError) Unwrap() error { return e.Err }
 var ErrBody = errors.New("the body is not JSON")
 
 // Check reads a body as the expressions see it: an error is ErrBody (wrapped).
+// Without any expression the payload is nil.
 func (w *Webhook) Check(body []byte) (payload any, err error) {
-	if payload, err = expression.Value(body); err != nil {
+	if w.evaluates() {
+		payload, err = expression.Value(body)
+	} else {
+		err = expression.Check(body)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrBody, err)
 	}
 	return payload, nil
+}
+
+// evaluates reports whether the definition has any expression.
+func (w *Webhook) evaluates() bool {
+	return w.filter != nil || w.idempotency != nil || w.key != nil || w.kind != nil || w.priority != nil || w.mapTo != nil
 }
 
 // Message evaluates the definition's expressions over a request, whose body Check

@@ -2,9 +2,11 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/client"
@@ -47,8 +49,11 @@ func (r *replayer) remote(ctx context.Context) error {
 	lines := &eventLines{app: &buffered}
 	n := 0
 	var last wire.Event
-	q := client.EventQuery{From: from, To: at, Queue: r.filter.Queue, MessageID: r.message, Limit: 1000}
-	for e, err := range c.AllEvents(ctx, q) {
+	events := c.AllEvents(ctx, client.EventQuery{From: from, To: at, Queue: r.filter.Queue, Limit: 1000})
+	if r.message != "" {
+		events = r.history(ctx, c, at)
+	}
+	for e, err := range events {
 		if err != nil {
 			return remoteError(err)
 		}
@@ -79,6 +84,47 @@ func (r *replayer) remote(ctx context.Context) error {
 		err = buffered.state(&stateBody{At: body.At, Queues: body.Queues}, n)
 	}
 	return errors.Join(err, out.Flush())
+}
+
+// history tells a message's events, through dead-letter queues, replays and
+// resurrections as a data directory's log does, between the two instants; to is
+// the second one in the server's words.
+func (r *replayer) history(ctx context.Context, c *client.Client, to string) iter.Seq2[wire.Event, error] {
+	return func(yield func(wire.Event, error) bool) {
+		last, err := event.ParseInstant(to, 0)
+		var events []wire.Event
+		if err == nil {
+			events, err = c.History(ctx, r.message)
+		}
+		if errors.Is(err, client.ErrMessageNotFound) {
+			return
+		}
+		if err != nil {
+			yield(wire.Event{}, err)
+			return
+		}
+		for _, e := range events {
+			if order(&e, r.from) < 0 || order(&e, last) > 0 || r.filter.Queue != "" && e.Queue != r.filter.Queue && e.ToQueue != r.filter.Queue {
+				continue
+			}
+			if !yield(e, nil) {
+				return
+			}
+		}
+	}
+}
+
+// order compares an event with an instant: negative before, positive behind it.
+func order(e *wire.Event, at event.Instant) int {
+	switch at.Kind {
+	case event.InstantStart:
+		return 1
+	case event.InstantNow:
+		return -1
+	case event.InstantTime:
+		return cmp.Compare(int64(e.Time), at.Time)
+	}
+	return cmp.Compare(e.Index, at.Index)
 }
 
 type remoteState struct {

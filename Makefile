@@ -93,6 +93,11 @@ catchup: ## a follower that missed 1,000,000 messages comes back while 5,000 a s
 	CATCHUP_TIMED=1 CATCHUP_MESSAGES=$(or $(CATCHUP_MESSAGES),1000000) CATCHUP_RATE=$(or $(CATCHUP_RATE),5000) \
 	  go test -count=1 -v -timeout 2h -run '^TestCatchUp$$' ./internal/cluster
 
+.PHONY: history
+history: ## what a message's history and at= cost, against the log's size (HISTORY_MB="10 100 1000"), and a look-up against its segments
+	HISTORY_MB="$(or $(HISTORY_MB),10 100 1000)" go test -count=1 -v -timeout 1h -run '^TestCostAgainstLogSize$$' ./internal/replay
+	go test -run '^$$' -bench LookUp -timeout 1h ./log
+
 .PHONY: powercut
 powercut: ## cut the power under the real server, on ext4 in a loop device (needs root; POWER_CUTS=30)
 	POWER_CUTS=$(POWER_CUTS) go test -count=1 -v -timeout 4h -run '^TestPowerCut$$' ./internal/cluster/crashtest

@@ -80,8 +80,8 @@ func TestAckAndProduce(t *testing.T) {
 
 // TestAckAndProduceNeedsBoth: a token that may not produce there acks nothing.
 func TestAckAndProduceNeedsBoth(t *testing.T) {
-	h, tok, _, _ := withAuth(t, "admin *", "consume *", "produce,consume a.*")
-	admin := tok["admin *"]
+	h, tok, _, _ := withAuth(t, "admin", "consume *", "produce,consume a.*")
+	admin := tok["admin"]
 	for _, q := range []string{"a.1", "b"} {
 		h.as(admin, "PUT", "/v1/queues/"+q, "").want(201)
 	}

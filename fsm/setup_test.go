@@ -303,7 +303,7 @@ func (b *bench) learn(bl *event.Block) {
 				b.t.Fatal(err)
 			}
 			b.names[e.ID] = string(c.Payload)
-		case event.DeadLettered, event.Replayed:
+		case event.DeadLettered, event.Replayed, event.Resurrected:
 			b.names[e.ID] = b.names[e.Subject]
 		case event.Leased:
 			b.leases[b.names[e.Subject]] = e.ID

@@ -277,6 +277,35 @@ func (s *State) WaitsBehind(id event.ID) bool {
 	return n > 0
 }
 
+// Lane returns a partition; false where the queue is not there or has none
+// (unordered), or nothing of the key waits, is leased or holds it.
+func (s *State) Lane(queue, key string) (v event.LaneView, ok bool) {
+	q, there := s.queues[queue]
+	if !there || q.backlog.ordering == event.Unordered {
+		return v, false
+	}
+	b := q.backlog
+	key = laneKey(b, key)
+	if h, held := q.held[key]; held {
+		v.HeldBy, v.Since, ok = int64(h.dead), h.since, true
+	}
+	lh, there := b.lanes[key]
+	if !there {
+		return v, ok
+	}
+	view := func(h handle) *event.MessageView {
+		if h == 0 {
+			return nil
+		}
+		ok = true
+		m := s.viewMessage(h)
+		return &m
+	}
+	l := s.lanes.get(lh)
+	v.Waiting, v.Head, v.Leased = int64(l.waiting.n), view(l.waiting.head), view(l.leased)
+	return v, ok
+}
+
 // UsedBy returns how many queues name this one as their dead-letter queue.
 func (s *State) UsedBy(name string) int { return s.users[name] }
 

@@ -1,0 +1,565 @@
+package fsm
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/projections"
+	"pgregory.net/rapid"
+)
+
+// kill leases messages of a queue, which must be these, and lets them die.
+func (b *bench) kill(queue string, texts ...string) {
+	b.t.Helper()
+	for _, s := range texts {
+		b.wantTake(queue, 1, s)
+		b.want(event.OpDeadLetter, s, event.StatusDeadLettered)
+	}
+}
+
+// newest is the newest id of the message with this text.
+func (b *bench) newest(text string) event.ID {
+	b.t.Helper()
+	l := b.ids[text]
+	if len(l) == 0 {
+		b.t.Fatalf("there was no %q", text)
+	}
+	return l[len(l)-1]
+}
+
+// replay replays the messages with these texts that died in a queue.
+func (b *bench) replay(queue string, set func(r *event.Replay), texts ...string) event.Result {
+	b.t.Helper()
+	r := &event.Replay{Queue: queue}
+	for _, s := range texts {
+		r.Items = append(r.Items, event.ReplayItem{ID: b.newest(s)})
+	}
+	if set != nil {
+		set(r)
+	}
+	return b.one(&event.Command{Replay: r})
+}
+
+func ordered(o event.Order) func(*event.Replay) { return func(r *event.Replay) { r.Order = o } }
+
+// codes tells what became of each.
+func codes(r event.Result) string {
+	var out []string
+	for _, m := range r.Moved {
+		switch {
+		case m.Code != "":
+			out = append(out, m.Code)
+		case m.To.IsZero():
+			out = append(out, "gone")
+		default:
+			out = append(out, "moved")
+		}
+	}
+	return strings.Join(out, " ")
+}
+
+// drain leases and acks all that can be, one at a time, and tells their order.
+func (b *bench) drain(queue string) string {
+	b.t.Helper()
+	var out []string
+	for {
+		s := b.take(queue, 1)
+		if s == "" {
+			return strings.Join(out, " ")
+		}
+		out = append(out, s)
+		b.want(event.OpAck, s, event.StatusAcked)
+	}
+}
+
+// TestReplayPlaces: where a replayed message comes, in each ordering.
+func TestReplayPlaces(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		set   func(*event.Policy)
+		order event.Order
+		want  string
+	}{
+		{"per_key by default", perKey(), event.OrderDefault, "a1 a2 a3 a4"},
+		{"per_key original", perKey(), event.OrderOriginal, "a1 a2 a3 a4"},
+		{"per_key append", perKey(), event.OrderAppend, "a3 a4 a2 a1"},
+		{"per_key head", perKey(), event.OrderHead, "a1 a2 a3 a4"},
+		{"fifo by default", ordering(event.FIFO), event.OrderDefault, "a1 a2 a3 a4"},
+		{"fifo append", ordering(event.FIFO), event.OrderAppend, "a3 a4 a2 a1"},
+		{"unordered by default", ordering(event.Unordered), event.OrderDefault, "a3 a4 a2 a1"},
+		{"unordered original", ordering(event.Unordered), event.OrderOriginal, "a1 a2 a3 a4"},
+		{"unordered head", ordering(event.Unordered), event.OrderHead, "a1 a2 a3 a4"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			b := setup(t)
+			b.mustQueue("dead", nil)
+			b.mustQueue("q", with(c.set, dlq("dead")))
+			for _, s := range []string{"a1", "a2", "a3", "a4"} {
+				b.fillKeys("q", s)
+				b.tick(10)
+			}
+			b.kill("q", "a1", "a2")
+			r := b.ok(b.replay("q", ordered(c.order), "a2", "a1"))
+			mustEqual(t, codes(r), "moved moved")
+			mustEqual(t, []event.ID{r.Moved[0].ID, r.Moved[0].To}, []event.ID{b.ids["a2"][1], b.ids["a2"][2]}) // as asked for
+			b.restart()
+			mustEqual(t, b.drain("q"), c.want)
+			b.refold()
+		})
+	}
+}
+
+// TestReplayKeepsItsPlace: one that is released, retried or whose lease runs out
+// comes back by the id under which it was first enqueued.
+func TestReplayKeepsItsPlace(t *testing.T) {
+	for _, op := range []event.SettleOp{event.OpRelease, event.OpRetry} {
+		b := setup(t)
+		b.mustQueue("dead", nil)
+		b.mustQueue("q", perKey(dlq("dead"), func(p *event.Policy) { p.InitialBackoffMS = 0 }))
+		b.fillKeys("q", "a1", "a2", "a3", "a4", "a5")
+		b.kill("q", "a1", "a2")
+		b.wantTake("q", 1, "a3") // is being worked on when the others come back
+		b.ok(b.replay("q", nil, "a2"))
+		b.on(op, "a3")
+		b.wantTake("q", 1, "a2")
+		b.ok(b.replay("q", nil, "a1"))
+		b.on(op, "a2")
+		b.restart()
+		mustEqual(t, b.drain("q"), "a1 a2 a3 a4 a5")
+	}
+}
+
+func TestReplayDeep(t *testing.T) {
+	b := setup(t)
+	b.mustQueue("dead", nil)
+	b.mustQueue("other", perKey())
+	b.mustQueue("q", perKey(dlq("dead")))
+	b.fillKeys("q", "a1", "a2", "a3", "a4", "a5")
+	b.fillKeys("other", "a6")
+	b.kill("q", "a1", "a2", "a3", "a4")
+	to := func(r *event.Replay) { r.To = "other" }
+	b.fillKeys("other", "a7")
+	b.ok(b.replay("q", to, "a1", "a4"))
+	b.ok(b.replay("q", to, "a3"))
+	b.ok(b.replay("q", to, "a2"))
+	mustEqual(t, b.stats("other").ReplayedIn, 4)
+	mustEqual(t, b.stats("dead").Replayed, 4)
+	b.restart()
+	mustEqual(t, b.drain("other"), "a1 a2 a3 a4 a6 a7")
+	b.refold()
+}
+
+// TestReplayTells: what a replayed message is, in its event and its view, and when
+// it dies again.
+func TestReplayTells(t *testing.T) {
+	b := setup(t)
+	b.mustQueue("dead", nil)
+	b.mustQueue("q", perKey(dlq("dead")))
+	b.put("q", msg("a1", key("a"), kindOf("red"), prio(2), ttl(60_000)))
+	b.tick(10)
+	b.kill("q", "a1")
+	first, dead := b.ids["a1"][0], b.ids["a1"][1]
+	b.tick(10)
+	r := b.ok(b.one(&event.Command{Actor: "ops", Replay: &event.Replay{Queue: "q", Items: []event.ReplayItem{
+		{ID: dead, Edited: true, Size: 7, Content: event.EncodeContent(&event.Content{Payload: []byte("another"), CorrelationID: "c"})},
+	}}}))
+	e := b.last().Events[len(b.last().Events)-1]
+	mustEqual(t, []any{e.Type, e.Subject, e.Queue, e.ToQueue, e.DiedIn, e.Order, e.Edited, e.Size, e.Actor}, []any{event.Replayed, dead, "dead", "q", "q", event.OrderOriginal, true, 7, "ops"})
+	b.restart()
+	m, _ := b.m.Message(r.Moved[0].To)
+	if m.Dead != nil || m.Origin == nil || *m.Origin != (event.OriginView{First: first, From: dead, Replays: 1}) {
+		t.Fatalf("%+v", m)
+	}
+	mustEqual(t, []any{m.Key, m.Kind, m.Priority, m.Size, m.Attempt, m.Expires, m.Content}, []any{"a", "red", 2, 7, 0, 0, event.RefOf(e.ID)})
+	b.kill("q", "a1")
+	ms, more := b.m.Dead("q", event.DeadFilter{})
+	mustEqual(t, len(ms), 1)
+	mustEqual(t, more, false)
+	d := ms[0].Dead
+	mustEqual(t, []any{d.First, d.FirstEnqueuedAt, d.ReplayCount, d.MessageID, ms[0].Content}, []any{first, epoch, 1, r.Moved[0].To, event.RefOf(e.ID)})
+
+	mustEqual(t, codes(b.ok(b.replay("q", func(r *event.Replay) { r.MaxReplays = 1 }, "a1"))), event.SkipMaxReplays)
+	mustEqual(t, codes(b.ok(b.replay("q", func(r *event.Replay) { r.MaxReplays = 2 }, "a1"))), "moved")
+	m, _ = b.m.Message(b.newest("a1"))
+	mustEqual(t, m.Origin.Replays, 2)
+	b.refold()
+}
+
+func TestReplayRefusals(t *testing.T) {
+	start := func(t *testing.T) *bench {
+		b := setup(t)
+		b.ok(b.upgrade(event.Rules))
+		b.mustQueue("dead", nil)
+		b.mustQueue("q", with(dlq("dead"), func(p *event.Policy) { p.MaxDepth = 2 }))
+		b.mustQueue("p", dlq("dead"))
+		b.fill("q", "a", "b")
+		b.fill("p", "x")
+		b.kill("q", "a", "b")
+		b.kill("p", "x")
+		return b
+	}
+	t.Run("one that died elsewhere is passed over", func(t *testing.T) {
+		b := start(t)
+		b.wantTake("dead", 1, "a")
+		r := b.ok(b.replay("q", nil, "x", "a", "b", "b"))
+		mustEqual(t, codes(r), "message_not_found leased moved message_not_found")
+		mustEqual(t, r.Count, 1)
+		mustEqual(t, codes(b.ok(b.replay("q", nil, "b"))), "message_not_found") // it lives
+		b.tick(30_000)                                                          // the lease runs out
+		mustEqual(t, codes(b.ok(b.replay("q", nil, "a"))), "moved")
+		b.refold()
+	})
+	t.Run("strict", func(t *testing.T) {
+		b := start(t)
+		strict := func(r *event.Replay) { r.Strict = true }
+		r := b.replay("q", strict, "a", "x")
+		b.wantProblem(r, event.CodeMessageNotFound, fmt.Sprintf("message %s is not dead in queue \"q\"", b.newest("x")))
+		mustEqual(t, []any{r.Problem.Field, r.Problem.Index}, []any{"message_ids", 1})
+		b.wantTells("")
+		r = b.replay("q", strict, "a", "b", "a")
+		b.wantProblem(r, event.CodeInvalidArgument, fmt.Sprintf("message %s is named twice", b.newest("a")))
+		mustEqual(t, r.Problem.Index, 2)
+		b.wantTells("")
+		b.wantTake("dead", 1, "a")
+		mustEqual(t, codes(b.ok(b.replay("q", strict, "a", "b"))), "leased moved")
+	})
+	t.Run("a full queue takes none", func(t *testing.T) {
+		b := start(t)
+		b.fill("q", "c")
+		r := b.replay("q", nil, "a", "b")
+		b.wantProblem(r, event.CodeQueueFull, `queue "q" holds 1 of at most 2, 2 more do not fit`)
+		b.wantTells("")
+		mustEqual(t, codes(b.ok(b.replay("q", nil, "b"))), "moved")
+	})
+	t.Run("a queue that is not there", func(t *testing.T) {
+		b := start(t)
+		r := b.replay("q", func(r *event.Replay) { r.To = "none" }, "a")
+		b.wantProblem(r, event.CodeQueueNotFound, `queue "none" does not exist`)
+		mustEqual(t, r.Problem.Field, "to")
+		b.ok(b.drop("q", true))
+		b.wantProblem(b.replay("q", nil, "a"), event.CodeQueueNotFound, `queue "q" does not exist`)
+		mustEqual(t, b.m.DeadCount("q"), 2)
+		mustEqual(t, codes(b.ok(b.replay("q", func(r *event.Replay) { r.To = "p" }, "a"))), "moved")
+		b.refold()
+	})
+	t.Run("an order that is none", func(t *testing.T) {
+		b := start(t)
+		b.wantProblem(b.replay("q", ordered(9), "a"), event.CodeInvalidArgument, "order must be original, append or head")
+	})
+	t.Run("a schema that was another one", func(t *testing.T) {
+		b := start(t)
+		b.mustQueue("s", func(p *event.Policy) { p.MessageSchema = []byte(`{}`) })
+		to := func(rev uint64) func(*event.Replay) {
+			return func(r *event.Replay) { r.To, r.Revision = "s", rev }
+		}
+		b.wantProblem(b.replay("q", to(1), "a"), event.CodeStaleRevision, "")
+		b.ok(b.replay("q", to(b.q("s").Revision), "a"))
+	})
+	t.Run("a paused queue takes them", func(t *testing.T) {
+		b := start(t)
+		b.pause("q", true)
+		b.ok(b.replay("q", nil, "a"))
+		b.wantHolds("q", "a:ready")
+	})
+	t.Run("older rules", func(t *testing.T) {
+		b := setup(t)
+		b.plain = true
+		r := b.replay("q", nil)
+		if r.Problem == nil || r.Problem.Code != event.CodeConflict {
+			t.Fatalf("%+v", r)
+		}
+	})
+}
+
+// TestReplayGoesOn: a key that a dead message holds goes on when the last one is
+// resolved, with the replayed one first.
+func TestReplayGoesOn(t *testing.T) {
+	b := setup(t)
+	b.mustQueue("dead", nil)
+	b.mustQueue("q", perKey(dlq("dead"), onDead(event.DeadHoldKey)))
+	b.put("q", msg("a1", key("a")), msg("a2", key("a"), ttl(1000)), msg("a3", key("a")))
+	b.kill("q", "a1")
+	b.tick(1000) // a2 grows too old while it waits: it holds the key too
+	v, ok := b.m.Lane("q", "a")
+	mustEqual(t, []any{ok, v.Waiting, v.HeldBy, v.Since, b.names[v.Head.ID], v.Leased == nil}, []any{true, 1, 2, b.newest("a1"), "a3", true})
+	b.ok(b.replay("q", nil, "a1"))
+	b.wantTake("q", 1, "")
+	b.ok(b.one(&event.Command{PurgeDead: &event.PurgeDead{Queue: "q", IDs: []event.ID{b.newest("a2")}}}))
+	e := b.last().Events[0]
+	mustEqual(t, []any{e.Type, e.Reason, e.DiedIn, e.Queue}, []any{event.Discarded, event.ReasonPurged, "q", "dead"})
+	b.wantTake("q", 1, "a1")
+	v, _ = b.m.Lane("q", "a")
+	mustEqual(t, []any{v.HeldBy, b.names[v.Leased.ID]}, []any{0, "a1"})
+	b.want(event.OpAck, "a1", event.StatusAcked)
+	mustEqual(t, b.drain("q"), "a3")
+	for _, key := range []string{"a", "b"} {
+		if v, ok := b.m.Lane("q", key); ok {
+			t.Fatalf("there is no partition %q: %+v", key, v)
+		}
+	}
+	b.refold()
+}
+
+// TestDeadAreFound: filters, pages, and what a purge of the dead-letter queue
+// leaves at once.
+func TestDeadAreFound(t *testing.T) {
+	b := setup(t)
+	b.mustQueue("dead", nil)
+	b.mustQueue("q", with(dlq("dead"), tries(1)))
+	b.put("q", msg("a", key("k"), kindOf("red")), msg("b"), msg("c", ttl(500)), msg("d", key("k")))
+	b.kill("q", "a")
+	b.tick(100)
+	b.wantTake("q", 1, "b")
+	b.want(event.OpRetry, "b", event.StatusDeadLettered)
+	b.tick(400)
+	b.kill("q", "d")
+	b.mustQueue("dead2", nil)
+	b.mustQueue("q", with(dlq("dead2"), tries(1))) // from now on they lie elsewhere
+	b.fill("q", "e")
+	b.kill("q", "e")
+	k, red := "k", "red"
+	find := func(f event.DeadFilter) string {
+		ms, more := b.m.Dead("q", f)
+		var out []string
+		for _, m := range ms {
+			out = append(out, b.names[m.ID])
+		}
+		if more {
+			out = append(out, "…")
+		}
+		return strings.Join(out, " ")
+	}
+	for _, c := range []struct {
+		f    event.DeadFilter
+		want string
+	}{
+		{event.DeadFilter{}, "a b c d e"},
+		{event.DeadFilter{Limit: 2}, "a b …"},
+		{event.DeadFilter{Limit: 5}, "a b c d e"},
+		{event.DeadFilter{After: b.newest("b"), Limit: 2}, "c d …"},
+		{event.DeadFilter{Before: b.newest("c")}, "a b"},
+		{event.DeadFilter{After: b.ids["e"][0]}, "e"},
+		{event.DeadFilter{Key: &k}, "a d"},
+		{event.DeadFilter{Kind: &red}, "a"},
+		{event.DeadFilter{Reason: event.ReasonRejected}, "a d e"},
+		{event.DeadFilter{Reason: event.ReasonExpired}, "c"},
+		{event.DeadFilter{From: epoch + 100, To: epoch + 100}, "b"},
+		{event.DeadFilter{To: epoch + 99}, "a"},
+		{event.DeadFilter{From: epoch + 501}, ""},
+	} {
+		mustEqual(t, find(c.f), c.want)
+	}
+	mustEqual(t, b.m.DeadCount("q"), 5)
+	b.wantTake("dead", 1, "a")
+	b.purge("dead")
+	mustEqual(t, find(event.DeadFilter{}), "a e") // the leased one is not purged
+	mustEqual(t, b.m.DeadCount("q"), 2)
+	b.restart()
+	mustEqual(t, b.m.DeadCount("q"), 2)
+	b.tick(0)
+	mustEqual(t, find(event.DeadFilter{}), "a e")
+	b.refold()
+}
+
+// TestReplayedOrder: whatever dies, is replayed, released, retried or runs out
+// meanwhile, each key's messages are delivered in their first order: none that is
+// acked comes before one of its key that was ready before it, none is lost, none
+// is acked twice.
+func TestReplayedOrder(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		b := setup(rt)
+		b.ok(b.upgrade(event.Rules))
+		b.mustQueue("dead", nil)
+		fifo := rapid.Bool().Draw(rt, "fifo")
+		b.mustQueue("q", with(perKey(dlq("dead")), func(p *event.Policy) {
+			if fifo {
+				p.Ordering = event.FIFO
+			}
+			p.MaxAttempts, p.LeaseMS = 0, 1000
+			p.InitialBackoffMS = rapid.SampledFrom([]int64{0, 300}).Draw(rt, "backoff")
+			p.OnRetry = rapid.SampledFrom([]event.OnRetry{event.RetryBlock, event.RetryHead}).Draw(rt, "on_retry")
+			p.OnDead = rapid.SampledFrom([]event.OnDead{event.DeadSkip, event.DeadHoldKey}).Draw(rt, "on_dead")
+		}))
+		lane := func(text string) string {
+			if fifo {
+				return ""
+			}
+			return text[:1]
+		}
+		var made, leased []string
+		acked := map[string]bool{}
+		n := 0
+		dead := func() (out []event.ReplayItem) {
+			ms, _ := b.m.Dead("q", event.DeadFilter{})
+			for _, m := range ms {
+				if rapid.Bool().Draw(rt, "replayed") {
+					out = append(out, event.ReplayItem{ID: m.ID})
+				}
+			}
+			return rapid.Permutation(out).Draw(rt, "asked for")
+		}
+		// ready tells which messages can stand in a partition now: neither acked,
+		// dead, nor waiting for their time.
+		ready := func(text string) bool {
+			m, ok := b.m.Message(b.newest(text))
+			return ok && m.Queue == "q" && m.State == event.StateReady
+		}
+		lease := func() {
+			before := map[string]bool{}
+			for _, s := range made {
+				before[s] = ready(s)
+			}
+			for _, m := range b.lease("q", 3) {
+				text := b.names[m.ID]
+				leased = append(leased, text)
+				for _, s := range made {
+					if s != text && before[s] && lane(s) == lane(text) && b.ids[s][0].Compare(b.ids[text][0]) < 0 {
+						rt.Fatalf("index %d: %s was leased before %s", b.index, text, s)
+					}
+				}
+			}
+		}
+		for range rapid.IntRange(5, 60).Draw(rt, "steps") {
+			b.now += rapid.SampledFrom([]int64{0, 0, 10, 300, 1100}).Draw(rt, "ms")
+			switch rapid.IntRange(0, 7).Draw(rt, "step") {
+			case 0, 1:
+				n++
+				made = append(made, fmt.Sprintf("%s%d", rapid.SampledFrom([]string{"a", "b"}).Draw(rt, "key"), n))
+				b.fillKeys("q", made[len(made)-1])
+			case 2, 3:
+				b.tick(0)
+				lease()
+			case 4, 5:
+				if len(leased) > 0 {
+					s := rapid.SampledFrom(leased).Draw(rt, "which")
+					op := rapid.SampledFrom([]event.SettleOp{event.OpAck, event.OpRetry, event.OpRelease, event.OpDeadLetter, event.OpDeadLetter}).Draw(rt, "op")
+					if b.on(op, s).Status == event.StatusAcked {
+						if acked[s] {
+							rt.Fatalf("%s was acked twice", s)
+						}
+						acked[s] = true
+					}
+				}
+			case 6:
+				b.ok(b.one(&event.Command{Replay: &event.Replay{Queue: "q", Items: dead()}}))
+			case 7:
+				b.restart()
+			}
+		}
+		// All come back in the end, and are done in order.
+		ms, _ := b.m.Dead("q", event.DeadFilter{})
+		all := &event.Replay{Queue: "q"}
+		for _, m := range ms {
+			all.Items = append(all.Items, event.ReplayItem{ID: m.ID})
+		}
+		b.ok(b.one(&event.Command{Replay: all}))
+		b.quiet()
+		last := map[string]event.ID{}
+		for s := b.take("q", 1); s != ""; s = b.take("q", 1) {
+			if id := b.ids[s][0]; id.Compare(last[lane(s)]) <= 0 {
+				rt.Fatalf("%s came behind a younger one of its key", s)
+			} else {
+				last[lane(s)] = id
+			}
+			if b.want(event.OpAck, s, event.StatusAcked); acked[s] {
+				rt.Fatalf("%s was acked twice", s)
+			}
+			acked[s] = true
+		}
+		for _, s := range made {
+			if !acked[s] {
+				rt.Fatalf("%s is lost", s)
+			}
+		}
+		b.refold()
+	})
+}
+
+// BenchmarkReplay replays so many messages of one key in chunks, while so many
+// younger ones wait: the cost of one must not grow with either.
+func BenchmarkReplay(b *testing.B) {
+	for _, c := range []struct {
+		dead, older, younger int
+		order                event.Order
+		ordering             event.Ordering
+	}{
+		{1000, 0, 1000, event.OrderOriginal, event.PerKey},
+		{10_000, 0, 1000, event.OrderOriginal, event.PerKey},
+		{10_000, 0, 100_000, event.OrderOriginal, event.PerKey},
+		{10_000, 1000, 1000, event.OrderOriginal, event.PerKey}, // behind older ones that wait
+		{10_000, 0, 1000, event.OrderHead, event.PerKey},
+		{10_000, 0, 1000, event.OrderAppend, event.PerKey},
+		{10_000, 0, 1000, event.OrderOriginal, event.Unordered},
+	} {
+		b.Run(fmt.Sprintf("%s/%s/dead=%d/older=%d/younger=%d", c.ordering, orderName(c.order), c.dead, c.older, c.younger), func(b *testing.B) {
+			for b.Loop() {
+				b.StopTimer()
+				m, index, dead := deadOnes(b, c.ordering, c.older, c.dead, c.younger)
+				b.StartTimer()
+				for chunk := range slices.Chunk(dead, 500) {
+					r := &event.Replay{Queue: "q", To: "to", Order: c.order}
+					for _, id := range chunk {
+						r.Items = append(r.Items, event.ReplayItem{ID: id})
+					}
+					apply(b, m, index, &event.Command{Replay: r})
+					index++
+				}
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*c.dead), "ns/message")
+		})
+	}
+}
+
+func orderName(o event.Order) string {
+	return [...]string{"default", "original", "append", "head"}[o]
+}
+
+// deadOnes returns a machine with dead messages of queue q, all of one key, and a
+// queue "to" in which older and younger ones of that key wait.
+func deadOnes(b testing.TB, o event.Ordering, older, dead, younger int) (*Machine, uint64, []event.ID) {
+	m := New(projections.New(), nowhere{}, Options{})
+	index := uint64(0)
+	do := func(c *event.Command) event.Result { index++; return apply(b, m, index, c) }
+	do(&event.Command{Upgrade: &event.Upgrade{Rules: event.Rules}})
+	p := event.DefaultPolicy()
+	do(&event.Command{PutQueue: &event.PutQueue{Name: "dead", Policy: p}})
+	p.Ordering = o
+	do(&event.Command{PutQueue: &event.PutQueue{Name: "to", Policy: p}})
+	p.Ordering, p.DeadLetterQueue = event.Unordered, "dead"
+	do(&event.Command{PutQueue: &event.PutQueue{Name: "q", Policy: p}})
+	put := func(queue string, n int) {
+		for n > 0 {
+			c := &event.Produce{Queue: queue}
+			for ; n > 0 && len(c.Messages) < 1000; n-- {
+				c.Messages = append(c.Messages, event.NewMessage{Priority: 5, Size: 10, Key: "k"})
+			}
+			do(&event.Command{Produce: c})
+		}
+	}
+	put("to", older)
+	put("q", dead)
+	put("to", younger)
+	for {
+		r := do(&event.Command{Lease: &event.Lease{Queues: []string{"q"}, Max: 1000}})
+		if len(r.Leased) == 0 {
+			break
+		}
+		s := &event.Settle{}
+		for _, l := range r.Leased {
+			s.Items = append(s.Items, event.SettleItem{Op: event.OpDeadLetter, Lease: l.Lease})
+		}
+		do(&event.Command{Settle: s})
+	}
+	ms, _ := m.Dead("q", event.DeadFilter{})
+	if len(ms) != dead {
+		b.Fatalf("%d are dead, not %d", len(ms), dead)
+	}
+	ids := make([]event.ID, len(ms))
+	for i := range ms {
+		ids[i] = ms[i].ID
+	}
+	return m, index + 1, ids
+}

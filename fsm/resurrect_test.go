@@ -1,0 +1,111 @@
+package fsm
+
+import (
+	"testing"
+
+	"github.com/qlogd/qlogd/internal/event"
+)
+
+func (b *bench) resurrect(text string, set func(r *event.Resurrect)) event.Result {
+	b.t.Helper()
+	id := b.newest(text)
+	r := &event.Resurrect{ID: id, Last: event.Ref{Index: 7}, Queue: "q", Key: "k", Kind: "red", Priority: 3, Size: 2, First: id}
+	if set != nil {
+		set(r)
+	}
+	r.Content = event.EncodeContent(&event.Content{Payload: []byte(text)})
+	return b.one(&event.Command{Actor: "ops", Resurrect: r})
+}
+
+func TestResurrect(t *testing.T) {
+	b := setup(t)
+	b.mustQueue("dead", nil)
+	b.mustQueue("q", dlq("dead"))
+	b.fill("q", "a", "b")
+	b.wantProblem(b.resurrect("a", nil), event.CodeConflict, "")
+	b.wantTake("q", 1, "a")
+	b.want(event.OpAck, "a", event.StatusAcked)
+	old := b.newest("a")
+	r := b.ok(b.resurrect("a", func(r *event.Resurrect) { r.Replays = 2 }))
+	e := b.last().Events[0]
+	if e.Type == event.RulesChanged {
+		e = b.last().Events[1]
+	}
+	mustEqual(t, []any{e.Type, e.Subject, e.Prev, e.ToQueue, e.ID, e.Actor, e.First}, []any{event.Resurrected, old, event.Ref{Index: 7}, "q", r.ID, "ops", old})
+	again := func(r *event.Resurrect) { r.ID = old }
+	b.wantProblem(b.resurrect("a", again), event.CodeConflict, "message "+old.String()+" was resurrected and is in a queue as "+r.ID.String())
+	b.restart()
+	b.wantProblem(b.resurrect("a", again), event.CodeConflict, "")
+	m, _ := b.m.Message(r.ID)
+	mustEqual(t, *m.Origin, event.OriginView{First: old, From: old, Replays: 2})
+	mustEqual(t, []any{m.Key, m.Kind, m.Priority, m.Size, m.Content}, []any{"k", "red", 3, 2, event.RefOf(r.ID)})
+	mustEqual(t, b.stats("q").Resurrected, 1)
+	b.kill("q", "a")
+	ms, _ := b.m.Dead("q", event.DeadFilter{})
+	mustEqual(t, []any{ms[0].Dead.First, ms[0].Dead.ReplayCount}, []any{old, 2})
+	b.refold()
+}
+
+func TestResurrectRefusals(t *testing.T) {
+	b := setup(t)
+	b.ok(b.upgrade(event.Rules))
+	b.mustQueue("q", func(p *event.Policy) { p.MaxDepth = 1 })
+	b.fill("q", "a")
+	b.purge("q")
+	r := b.resurrect("a", nil) // what was decided before is carried out first
+	b.wantTells("discarded a purged, resurrected a")
+	b.ok(r)
+	b.wantProblem(b.resurrect("a", func(r *event.Resurrect) { r.ID = event.NewID(1, 1, 1) }), event.CodeQueueFull, "")
+	b.wantProblem(b.resurrect("a", func(r *event.Resurrect) { r.Queue = "none" }), event.CodeQueueNotFound, "")
+	b.wantProblem(b.resurrect("a", func(r *event.Resurrect) { r.Priority = 0 }), event.CodeInvalidArgument, "")
+	b.mustQueue("s", func(p *event.Policy) { p.MessageSchema = []byte(`{}`) })
+	b.wantProblem(b.resurrect("a", func(r *event.Resurrect) { r.Queue = "s" }), event.CodeStaleRevision, "")
+}
+
+// TestImport: a source id is let in once for as long as its message is in the
+// queue, and for a day at least.
+func TestImport(t *testing.T) {
+	b := setup(t)
+	b.mustQueue("dead", nil)
+	b.mustQueue("q", with(dlq("dead"), func(p *event.Policy) { p.DedupWindowSeconds = 0 }))
+	put := func(sources ...string) event.Result {
+		c := &event.Produce{Queue: "q", Import: true}
+		for _, s := range sources {
+			m := msg(s)
+			m.SourceID = s
+			copy(m.DedupKey[1:], s)
+			c.Messages = append(c.Messages, m)
+		}
+		return b.one(&event.Command{Produce: c})
+	}
+	dups := func(r event.Result) (out []bool) {
+		for _, p := range b.ok(r).Produced {
+			out = append(out, p.Duplicate)
+		}
+		return out
+	}
+	r := put("s1", "s2", "s1")
+	mustEqual(t, dups(r), []bool{false, false, true})
+	mustEqual(t, r.Produced[2].ID, r.Produced[0].ID)
+	mustEqual(t, []any{b.stats("q").Imported, b.stats("q").Enqueued}, []any{2, 0})
+	m, _ := b.m.Message(r.Produced[0].ID)
+	mustEqual(t, m.SourceID, "s1")
+	b.wantTake("q", 1, "s1")
+	b.want(event.OpAck, "s1", event.StatusAcked)
+	mustEqual(t, dups(put("s1")), []bool{true}) // remembered
+	b.tick(24*3600*1000 - 1)
+	mustEqual(t, dups(put("s1", "s2")), []bool{true, true})
+	b.tick(1)
+	b.restart()
+	mustEqual(t, dups(put("s1", "s2")), []bool{false, true}) // s2 is there still
+	b.kill("q", "s2")
+	mustEqual(t, dups(put("s2")), []bool{false})
+	b.ok(b.replay("q", func(r *event.Replay) { r.Items = []event.ReplayItem{{ID: b.ids["s2"][1]}} }))
+	b.tick(25 * 3600 * 1000)
+	b.restart()
+	mustEqual(t, dups(put("s2")), []bool{true})
+	b.drain("q")
+	mustEqual(t, dups(put("s2")), []bool{false})
+	b.wantProblem(put("s3", ""), event.CodeInvalidArgument, "source_id must be set")
+	b.refold()
+}

@@ -1,5 +1,7 @@
 package event
 
+import "slices"
+
 // Command is what a client asks, or the leader itself. Exactly one of the
 // pointers is set.
 type Command struct {
@@ -39,6 +41,7 @@ func (c *Command) WantsRules() uint16 {
 	case c.Replay != nil, c.PurgeDead != nil, c.Resurrect != nil, c.CreateTask != nil, c.UpdateTask != nil, c.Erase != nil,
 		c.PutWebhook != nil, c.DeleteWebhook != nil, c.Define != nil,
 		c.Produce != nil && c.Produce.Import,
+		c.Transaction != nil && slices.ContainsFunc(c.Transaction.Produce, func(p Produce) bool { return p.Import }),
 		c.PutQueue != nil && len(c.PutQueue.Policy.Push) > 0:
 		return RulesOfReplay
 	case c.Mark != nil:

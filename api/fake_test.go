@@ -321,6 +321,8 @@ func (f *fake) decide(c *event.Command, b *event.Block, res *event.Result) *even
 		}
 	case c.PutWebhook != nil:
 		return f.putWebhook(c.PutWebhook, b, res)
+	case c.Define != nil:
+		return f.define(c.Define, b)
 	case c.DeleteWebhook != nil:
 		return f.deleteWebhook(c.DeleteWebhook)
 	case c.Delete != nil:

@@ -135,6 +135,7 @@ func (q *request) fail(p *event.Problem) {
 		Type: "https://qlogd.dev/problems/" + p.Code, Title: st.title, Status: st.status, Detail: p.Detail,
 		Code: p.Code, Retryable: st.retryable || p.Unknown || p.RetryAfterMS > 0, Field: p.Field, RetryAfterMS: p.RetryAfterMS, RequestID: q.id,
 	}
+	out.Errors = q.errors
 	if p.Index >= 0 {
 		out.Index = &p.Index
 	}

@@ -30,10 +30,11 @@ type request struct {
 	who   *principal // nil: there is no auth file, everybody may do everything
 
 	begun    time.Time
-	heads    [8]string // values of the answer's headers
-	set      int       // how many these are
-	status   int       // answered with; 0 not yet
-	replayed bool      // the answer is the first one to this Idempotency-Key
+	heads    [8]string    // values of the answer's headers
+	set      int          // how many these are
+	status   int          // answered with; 0 not yet
+	replayed bool         // the answer is the first one to this Idempotency-Key
+	errors   []wire.Wrong // told with a problem
 
 	mem    *memory // nil: none taken yet
 	read   bool    // the body is in mem

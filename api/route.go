@@ -70,6 +70,9 @@ func (s *Server) mux() *http.ServeMux {
 	}
 	add("POST /v1/transactions", access{on: known}, s.transact)
 
+	add("GET /v1/definitions", access{roleRead, anywhere}, s.getDefinitions)
+	add("PUT /v1/definitions", admin, s.putDefinitions)
+
 	add("GET /v1/events", access{roleRead, somehow}, s.events)
 	add("GET /v1/log/head", access{roleRead, somehow}, s.logHead)
 	add("GET /v1/log/segments", access{roleRead, somehow}, s.logSegments)

@@ -16,6 +16,14 @@ type Problem struct {
 	Outcome      string `json:"outcome,omitzero"`        // of a failed write: not_applied or unknown
 	QueueDepth   *int64 `json:"queue_depth,omitzero"`    // overloaded: writes that wait at the node
 	RequestID    string `json:"request_id,omitzero"`
+
+	Errors []Wrong `json:"errors,omitzero"` // of definitions: all that is wrong with them
+}
+
+// Wrong is one of several things that are wrong with a request.
+type Wrong struct {
+	Field  string `json:"field"` // queues[1].delivery.max_attempts
+	Detail string `json:"detail"`
 }
 
 // Outcomes of a failed write.

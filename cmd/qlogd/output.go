@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -16,27 +17,31 @@ import (
 
 // outputFlag gives a command -o table|json.
 func (a *app) outputFlag(cmd *cobra.Command) {
-	cmd.Flags().VarP(&outputValue{&a.output}, "output", "o", "how to print: table or json")
+	cmd.Flags().VarP(&choice{&a.output, []string{"table", "json"}}, "output", "o", "how to print: table or json")
 	if a.output == "" {
 		a.output = "table"
 	}
 	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"table", "json"}, cobra.ShellCompDirectiveNoFileComp))
 }
 
-type outputValue struct{ s *string }
+// choice is a flag that takes one of a few values.
+type choice struct {
+	s  *string
+	of []string
+}
 
-func (o *outputValue) String() string {
-	if o.s == nil {
+func (c *choice) String() string {
+	if c.s == nil {
 		return ""
 	}
-	return *o.s
+	return *c.s
 }
-func (o *outputValue) Type() string { return "table|json" }
-func (o *outputValue) Set(v string) error {
-	if v != "table" && v != "json" {
-		return fmt.Errorf("must be table or json")
+func (c *choice) Type() string { return strings.Join(c.of, "|") }
+func (c *choice) Set(v string) error {
+	if !slices.Contains(c.of, v) {
+		return fmt.Errorf("must be %s", strings.Join(c.of, " or "))
 	}
-	*o.s = v
+	*c.s = v
 	return nil
 }
 

@@ -28,9 +28,14 @@ type reach struct {
 // remoteFlags gives a command that talks to a server the flags to reach it, and
 // --output.
 func (a *app) remoteFlags(cmd *cobra.Command) {
+	a.reachFlags(cmd)
+	a.outputFlag(cmd)
+}
+
+// reachFlags gives a command the flags to reach a server.
+func (a *app) reachFlags(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&a.reach.addr, "addr", "", "address of a node, or of several: A,B,C (default $QLOGD_ADDR or "+defaultAddr+")")
 	a.authFlags(cmd)
-	a.outputFlag(cmd)
 }
 
 // authFlags gives a command what it needs to be let in.

@@ -98,6 +98,11 @@ history: ## what a message's history and at= cost, against the log's size (HISTO
 	HISTORY_MB="$(or $(HISTORY_MB),10 100 1000)" go test -count=1 -v -timeout 1h -run '^TestCostAgainstLogSize$$' ./internal/replay
 	go test -run '^$$' -bench LookUp -timeout 1h ./log
 
+.PHONY: webhooks
+webhooks: ## 10,000 signed webhooks through three nodes, a worker and the leader killed in the middle (WEBHOOKS=n)
+	WEBHOOKS=$(or $(WEBHOOKS),10000) WEBHOOKS_SECONDS=$(or $(WEBHOOKS_SECONDS),20) \
+	  go test -count=1 -v -timeout 30m -run '^TestWebhooks$$' ./internal/cluster
+
 .PHONY: powercut
 powercut: ## cut the power under the real server, on ext4 in a loop device (needs root; POWER_CUTS=30)
 	POWER_CUTS=$(POWER_CUTS) go test -count=1 -v -timeout 4h -run '^TestPowerCut$$' ./internal/cluster/crashtest

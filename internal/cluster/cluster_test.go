@@ -14,6 +14,10 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	if addrs := os.Getenv(workerOf); addrs != "" {
+		workAway(addrs)
+		return
+	}
 	cluster.Plain()
 	cluster.Main(m)
 }

@@ -74,7 +74,7 @@ func (d *decision) updateTask(c *event.UpdateTask) event.Result {
 }
 
 // runs reports whether what a task proposes is to be done: not once it was
-// cancelled or ended. What nobody's task proposes is.
+// cancelled or ended (I21). What nobody's task proposes is.
 func (d *decision) runs(task event.ID) bool {
 	if task == (event.ID{}) {
 		return true

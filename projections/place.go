@@ -11,7 +11,7 @@ const (
 	byOrder              // a replayed one: before the first that comes after it in the original order
 )
 
-// orderOf is the id by which a message keeps its place among others: that under
+// orderOf is the id by which a message keeps its place among others (I20): that under
 // which it was first enqueued, if it was replayed to its place, else its own.
 func (s *State) orderOf(m *message) event.ID {
 	if m.extra != 0 {

@@ -48,6 +48,8 @@ func EventOf(e *event.Event) wire.Event {
 		out.TaskID = e.ID.String()
 	case event.Erased:
 		out.Count = int64(len(e.Refs))
+	case event.Resurrected:
+		out.Count = 0 // how often it was replayed: GET /v1/messages/{id} tells
 	}
 	if e.IsMove() {
 		out.NewMessageID = e.ID.String()

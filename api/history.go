@@ -62,6 +62,11 @@ func lifeOf(history []event.Event, id event.ID) *life {
 	}
 	line := map[event.ID]bool{id: true} // the ids that it had
 	for e := at[id]; e != nil && e.IsMove(); e = at[e.Subject] {
+		if e.Type == event.Resurrected {
+			// It has all that it was made of, also where what was before is gone.
+			l.first, l.replays = e.First, l.replays+e.Count
+			break
+		}
 		line[e.Subject] = true
 		l.first = e.Subject
 		if e.Type == event.Replayed {

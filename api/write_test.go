@@ -233,9 +233,9 @@ func TestLifeBroughtBack(t *testing.T) {
 	s.at(10, 8, event.Event{Type: event.Replayed, Queue: "a.dlq", ToQueue: "a", DiedIn: "a", Order: event.OrderOriginal, Edited: true, Size: 2, Actor: "operator"}, event.Content{Payload: []byte("22")})
 	s.at(11, 10, event.Event{Type: event.Leased, Queue: "a", Attempt: 1, Worker: "w3"}, event.Content{})
 	s.at(12, 10, event.Event{Type: event.Acked, Queue: "a", Lease: id(11)}, event.Content{Result: []byte(`"ok"`)})
-	s.at(13, 10, event.Event{Type: event.Resurrected, Queue: "a", ToQueue: "b", Key: "k2", Kind: "y", Priority: 7, Size: 3, Edited: true}, event.Content{Payload: []byte("333")})
+	s.at(13, 10, event.Event{Type: event.Resurrected, Queue: "a", ToQueue: "b", Key: "k2", Kind: "y", Priority: 7, Size: 3, Edited: true, First: id(1), Count: 1}, event.Content{Payload: []byte("333")})
 	s.at(14, 13, event.Event{Type: event.Discarded, Queue: "b", Reason: event.ReasonDeleted}, event.Content{})
-	s.at(15, 10, event.Event{Type: event.Resurrected, Queue: "a", ToQueue: "a", Key: "k", Kind: "x", Priority: 3, Size: 2}, event.Content{Payload: []byte("22")})
+	s.at(15, 10, event.Event{Type: event.Resurrected, Queue: "a", ToQueue: "a", Key: "k", Kind: "x", Priority: 3, Size: 2, First: id(1), Count: 1}, event.Content{Payload: []byte("22")})
 	s.at(16, 15, event.Event{Type: event.Leased, Queue: "a", Attempt: 1, Worker: "w4"}, event.Content{})
 	s.at(17, 1, event.Event{Type: event.Erased, Refs: []event.Ref{event.RefOf(id(1))}, Actor: "officer"}, event.Content{Why: "asked for"})
 
@@ -289,6 +289,12 @@ func TestLifeBroughtBack(t *testing.T) {
 		t.Error(d)
 	}
 	if e := EventOf(&s.history[5]); e.DiedIn != "a" || e.Order != "original" || !e.Edited || e.Actor != "operator" || e.NewMessageID != id(10).String() {
+		t.Errorf("%+v", e)
+	}
+	if m, _ := h.s.pastMessage(lifeOf(s.history[8:], id(15))); m.Origin == nil || m.Origin.FirstMessageID != id(1).String() || m.Origin.Replays != 1 || string(m.Payload) != "22" || m.Key != "k" {
+		t.Errorf("where what was before is gone: %+v", m)
+	}
+	if e := EventOf(&s.history[8]); e.Count != 0 || !e.Edited || e.NewMessageID != id(13).String() {
 		t.Errorf("%+v", e)
 	}
 	if e := EventOf(&s.history[12]); e.Why != "asked for" || e.Actor != "officer" || e.Count != 1 || e.MessageID != id(1).String() {

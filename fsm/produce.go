@@ -123,13 +123,13 @@ func room(q *event.QueueView, policy *event.Policy, add load) *event.Problem {
 	return nil
 }
 
-// importWindowSeconds is for how long a source id is remembered at least.
-const importWindowSeconds = 24 * 3600
+// ImportWindowSeconds is for how long a source id is remembered at least.
+const ImportWindowSeconds = 24 * 3600
 
 // dedupWindow is for how many seconds what a produce brings is remembered.
 func dedupWindow(c *event.Produce, p *event.Policy) int64 {
 	if c.Import {
-		return max(p.DedupWindowSeconds, importWindowSeconds)
+		return max(p.DedupWindowSeconds, ImportWindowSeconds)
 	}
 	return p.DedupWindowSeconds
 }

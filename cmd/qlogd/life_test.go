@@ -173,6 +173,29 @@ func TestALifeIsToldTheSameEverywhere(t *testing.T) {
 		t.Error(d)
 	}
 
+	// The fold of the log is what the server says, replays and all.
+	must[[]wire.Produced](t)(c.Produce(t.Context(), "jobs", client.JSON("dies")))
+	held := must[[]wire.LeasedMessage](t)(c.Lease(t.Context(), "jobs", client.LeaseOptions{}))
+	must[*wire.SettleResult](t)(c.DeadLetterOne(t.Context(), held[0].LeaseID, wire.DeadLetterOne{Error: "no"}))
+	call(t, n, "POST", "/v1/messages/"+ids[2]+"/resurrect", `{"queue":"jobs.dlq"}`, nil)
+	if got := lines(t, "replay", "--diff", "--data-dir", dir, "--against", addr, "-o", "json"); len(got) != 1 || got[0]["compare"].(map[string]any)["differences"] != 0.0 {
+		t.Errorf("the log against the live state: %v", got)
+	}
+	changed := map[string]int{} // since it was acked
+	for _, l := range lines(t, "replay", "--diff", "--data-dir", dir, "--from", told[len(told)-1]["event_id"].(string), "-o", "json") {
+		d := l["diff"].(map[string]any)
+		if after, ok := d["after"].(map[string]any); ok && d["message_id"] != nil {
+			changed[after["state"].(string)]++
+		}
+	}
+	if d := cmp.Diff(map[string]int{"ready": 2, "dead_lettered": 1}, changed); d != "" {
+		t.Errorf("what changed: %s", d)
+	}
+	told = lines(t, "message", "history", ids[0], "--addr", addr, "-o", "json")
+	if last := told[len(told)-1]; last["type"] != "resurrected" || last["to_queue"] != "jobs.dlq" {
+		t.Errorf("%v", last)
+	}
+
 	stopNode(t, n)
 	if d := cmp.Diff(told, events(lines(t, "replay", "--data-dir", dir, "--message", ids[2], "-o", "json"))); d != "" {
 		t.Errorf("the log of a stopped node: %s", d)

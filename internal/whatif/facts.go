@@ -301,7 +301,7 @@ func (g *gatherer) moved(l *life, e *event.Event, at int64) *life {
 
 // produce is the command that an enqueued event came of.
 func (g *gatherer) produce(e *event.Event, at int64) *event.Produce {
-	m := event.NewMessage{Key: e.Key, Kind: e.Kind, Priority: e.Priority, DeliverAt: e.Due, Size: e.Size}
+	m := event.NewMessage{Key: e.Key, Kind: e.Kind, Priority: e.Priority, DeliverAt: e.Due, Size: e.Size, SourceID: e.SourceID}
 	if e.Expires > 0 {
 		m.TTLMS = max(e.Expires-at, 1)
 	}
@@ -309,7 +309,7 @@ func (g *gatherer) produce(e *event.Event, at int64) *event.Produce {
 		m.DedupKey = e.Alias.Of(q.number) // its own inverse
 		m.PayloadHash = m.DedupKey
 	}
-	return &event.Produce{Queue: e.Queue, Messages: []event.NewMessage{m}}
+	return &event.Produce{Queue: e.Queue, Messages: []event.NewMessage{m}, Import: e.SourceID != ""}
 }
 
 // asked returns the lease length that a worker named, 0 where it left it to the
@@ -411,6 +411,8 @@ func stepOf(e *event.Event, at int64) (Step, bool) {
 	switch e.Type {
 	case event.LeaseExtended, event.ContentCarried:
 		return Step{}, false // heartbeats, and the log's own
+	case event.Resurrected, event.Erased:
+		return Step{}, false // told of what has left its queue long ago
 	}
 	return Step{Type: e.Type, Time: at, Attempt: e.Attempt, Reason: e.Reason, ToQueue: e.ToQueue}, true
 }

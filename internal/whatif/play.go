@@ -380,7 +380,11 @@ func (s *stage) produce(l *life, c *event.Command) error {
 	case r.Produced[0].Duplicate:
 		l.play = append(l.play, Step{Time: s.clock, Refused: string(Duplicate)})
 	case !hash.IsZero():
-		s.dedup[hash] = seen{r.Produced[0].ID, s.clock + q.Policy.DedupWindowSeconds*1000}
+		window := q.Policy.DedupWindowSeconds
+		if p.Import {
+			window = max(window, fsm.ImportWindowSeconds)
+		}
+		s.dedup[hash] = seen{r.Produced[0].ID, s.clock + window*1000}
 	}
 	return nil
 }

@@ -483,6 +483,56 @@ func TestReplaysArePlayed(t *testing.T) {
 	}
 }
 
+// What was resurrected is played where it has left its queue then too; what was
+// imported is played by its source id.
+func TestResurrectionsAndImportsArePlayed(t *testing.T) {
+	w := begin(t, 1)
+	w.queue("jobs", func(p *event.Policy) { p.MaxAttempts = 2 })
+	a := w.produce("jobs", event.NewMessage{Key: "k"})
+	w.try("jobs", 100, event.OpRetry)
+	w.pass(1000)
+	w.try("jobs", 100, event.OpRetry) // discarded: there is no dead-letter queue
+	w.pass(5000)
+	history, err := w.log.History(t.Context(), a)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := w.do(&event.Command{Resurrect: &event.Resurrect{
+		ID: a, Last: event.RefOf(history[len(history)-1].ID), Queue: "jobs", Key: "k", Priority: 5, Size: 10, First: a,
+	}})
+	if r[0].Problem != nil {
+		t.Fatal(r[0].Problem)
+	}
+	back := r[0].ID
+	w.try("jobs", 100, event.OpAck)
+	source := func() event.Result {
+		return w.do(&event.Command{Produce: &event.Produce{Queue: "jobs", Import: true, Messages: []event.NewMessage{{Priority: 5, SourceID: "s-1", DedupKey: event.Hash{9}}}}})[0]
+	}
+	imported := source().Produced[0].ID
+	w.try("jobs", 100, event.OpAck)
+	if p := source().Produced[0]; !p.Duplicate || p.ID != imported {
+		t.Fatalf("%+v", p)
+	}
+	w.pass(60_000)
+	w.do()
+	s, told := w.run(Options{})
+	if s.All.Messages != 3 || s.All.Same != 3 || s.Unneeded != 0 || len(told) != 0 {
+		t.Errorf("as it was: %+v", s)
+	}
+	s, told = w.run(Options{Change: change("jobs", func(p *event.Policy) { p.MaxAttempts = 3 })})
+	// The third try is taken to fail like the second: it is discarded later.
+	if told[a] == nil || told[a].Effect != Delayed {
+		t.Errorf("one attempt more: %+v", told[a])
+	}
+	if told[back] != nil && told[back].Effect == Refused || s.All.Messages+s.Unneeded != 3 {
+		t.Errorf("one attempt more: %+v, %+v", told[back], s)
+	}
+	s, _ = w.run(Options{Change: change("jobs", func(p *event.Policy) { p.MaxAttempts = 0 })})
+	if s.Unneeded != 1 || s.All.Messages != 2 {
+		t.Errorf("no limit: %+v", s)
+	}
+}
+
 func TestWhatCantBePlayedIsTold(t *testing.T) {
 	w := begin(t, 1)
 	w.queue("jobs", func(p *event.Policy) {})

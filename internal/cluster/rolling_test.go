@@ -106,6 +106,7 @@ func TestRollingRestart(t *testing.T) {
 // though the older one makes calls in another way.
 func TestRollingUpgrade(t *testing.T) {
 	t.Parallel()
+	webhook, refused := wire.WebhookDefinition{Queue: "busy"}, 0
 	older := cluster.BinaryWith(t, "-ldflags", "-X main.knowsRules=1 -X github.com/qlogd/qlogd/internal/peer.framesKnown=no")
 	c := cluster.StartCluster(t, cluster.Options{Nodes: 3, Bin: older})
 	changed := func() int {
@@ -119,8 +120,24 @@ func TestRollingUpgrade(t *testing.T) {
 		if n := changed(); n > 0 {
 			t.Fatalf("the rules have changed while an older program runs")
 		}
+		// Whoever leads, and whichever node is asked.
+		for _, other := range c.Others(n) {
+			_, _, err := other.Client(client.WithRetry(client.Retry{Attempts: 1})).PutWebhook(t.Context(), "w", webhook)
+			if e, ok := errors.AsType[*client.Error](err); !ok || e.Problem.Code != "conflict" && e.Problem.Code != "no_leader" || !e.Problem.Retryable {
+				t.Errorf("%s was asked for what an older program does not know: %v", other.Name(), err)
+			} else if e.Problem.Code == "conflict" {
+				refused++
+			}
+		}
 		n.Replace(cluster.Binary(t))
 	}) {
+		t.Error(err)
+	}
+	if refused == 0 {
+		t.Error("nobody said that not all nodes know what was asked for")
+	}
+	// That alone would bring them, or the leader does by itself.
+	if _, _, err := c.Client().PutWebhook(t.Context(), "w", webhook); err != nil {
 		t.Error(err)
 	}
 	for deadline := time.Now().Add(time.Minute); changed() == 0; time.Sleep(50 * time.Millisecond) {

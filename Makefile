@@ -88,6 +88,10 @@ failover: ## how long writes are away after 100 deaths of the leader, and while 
 	FAILOVER_TIMED=1 FAILOVER_KILLS=$(or $(FAILOVER_KILLS),100) FAILOVER_STOPS=$(or $(FAILOVER_STOPS),20) \
 	  go test -count=1 -v -timeout 2h -run '^TestFailover$$' ./internal/cluster
 
+.PHONY: story
+story: ## 10,000 messages, every 7th killed, replayed by a task in their order; again with the leader killed meanwhile (STORY_MESSAGES=n)
+	STORY_MESSAGES=$(or $(STORY_MESSAGES),10000) go test -count=1 -v -timeout 1h -run '^TestDeadLetterStory$$' ./internal/cluster
+
 .PHONY: catchup
 catchup: ## a follower that missed 1,000,000 messages comes back while 5,000 a second are offered
 	CATCHUP_TIMED=1 CATCHUP_MESSAGES=$(or $(CATCHUP_MESSAGES),1000000) CATCHUP_RATE=$(or $(CATCHUP_RATE),5000) \

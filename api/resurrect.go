@@ -69,14 +69,14 @@ func (s *Server) resurrect(q *request) error {
 		if err != nil {
 			return err
 		}
-		return q.answer(http.StatusCreated, &wire.Resurrected{MessageID: id.String(), NewMessageID: res.ID.String(), Queue: c.Queue})
+		return q.answer(http.StatusCreated, &wire.Resurrected{MessageID: c.ID.String(), NewMessageID: res.ID.String(), Queue: c.Queue})
 	}
 	return event.Problemf(event.CodeConflict, "queue", "the policy of the queue keeps changing; try again")
 }
 
 // buried reads from the log what a message was that has left its queue.
 func (s *Server) buried(q *request, id event.ID, edit *dead.Edit) (*event.Resurrect, *event.Content, error) {
-	if v, ok := s.deps.State.Message(id); ok && (v.State == event.StateReady || v.State == event.StateScheduled || v.State == event.StateLeased) {
+	if v, ok := s.deps.State.Message(id); ok && present(&v) {
 		return nil, nil, event.Problemf(event.CodeConflict, "id", "message %s has not left queue %s: it is %s", id, v.Queue, v.State)
 	}
 	history, err := s.deps.Log.History(q.Context(), id)
@@ -90,13 +90,17 @@ func (s *Server) buried(q *request, id event.ID, edit *dead.Edit) (*event.Resurr
 		}
 		return nil, nil, messageNotFound(id)
 	}
-	switch st := l.state(); st {
-	case event.StateAcked, event.StateDiscarded:
-	case event.StateDeadLettered:
-		return nil, nil, event.Problemf(event.CodeConflict, "id", "message %s was dead-lettered and is, or was, %s in queue %s: replay that, or resurrect it", id, l.moved.ID, l.moved.ToQueue)
-	case event.StateReplayed:
-		return nil, nil, event.Problemf(event.CodeConflict, "id", "message %s was replayed as %s to queue %s: resurrect that", id, l.moved.ID, l.moved.ToQueue)
-	default:
+	// By an id that it had before it died, or was replayed, it is the same message.
+	for l.moved != nil && (l.state() == event.StateDeadLettered || l.state() == event.StateReplayed) {
+		id = l.moved.ID
+		if v, ok := s.deps.State.Message(id); ok && present(&v) {
+			return nil, nil, event.Problemf(event.CodeConflict, "id", "the message is in queue %s as %s, %s", v.Queue, id, v.State)
+		}
+		if l = lifeOf(history, id); l == nil {
+			return nil, nil, historyExpired(id)
+		}
+	}
+	if st := l.state(); st != event.StateAcked && st != event.StateDiscarded {
 		return nil, nil, event.Problemf(event.CodeConflict, "id", "message %s has not left its queue", id)
 	}
 	c := &event.Resurrect{ID: id, Queue: l.queue(), First: l.first, Replays: uint32(l.replays), Edited: edit != nil}
@@ -128,6 +132,12 @@ func (s *Server) buried(q *request, id event.ID, edit *dead.Edit) (*event.Resurr
 	content := edit.Apply(old)
 	c.Size, c.Content = uint32(len(content.Payload)), event.EncodeContent(content)
 	return c, content, nil
+}
+
+// present reports whether a message is in a queue: not one that is about to be
+// carried out of it, by a purge or with its key.
+func present(v *event.MessageView) bool {
+	return v.State == event.StateReady || v.State == event.StateScheduled || v.State == event.StateLeased
 }
 
 func historyExpired(id event.ID) *event.Problem {

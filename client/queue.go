@@ -89,3 +89,19 @@ func (c *Client) PurgeQueue(ctx context.Context, name string, opts ...CallOption
 	err := c.do(ctx, http.MethodPost, queuePath(name, "/purge"), nil, &out, opts...)
 	return out.Purged, err
 }
+
+// Explain tells why a message is, or is not, being delivered: the one named, or,
+// with messageID "", the first that waits under a key, or in all of the queue
+// where key is nil.
+func (c *Client) Explain(ctx context.Context, queue, messageID string, key *string, opts ...CallOption) (*wire.Explanation, error) {
+	query := url.Values{}
+	if messageID != "" {
+		query.Set("message_id", messageID)
+	}
+	if key != nil {
+		query.Set("key", *key)
+	}
+	out := &wire.Explanation{}
+	_, err := c.send(ctx, &call{method: http.MethodGet, path: queuePath(queue, "/explain"), query: query}, out, opts)
+	return out, err
+}

@@ -34,6 +34,9 @@ func (d *decision) updateTask(c *event.UpdateTask) event.Result {
 		if t.Sealed && running {
 			return problem(event.Problemf(event.CodeConflict, "id", "task %s can't be cancelled any more: what it erases has been told, and the nodes are about it", t.ID))
 		}
+		if t.Status == event.TaskCompleted || t.Status == event.TaskFailed {
+			return problem(event.Problemf(event.CodeConflict, "id", "task %s is %s: it can't be cancelled", t.ID, t.Status))
+		}
 		e.Type = event.TaskCancelled
 	case event.TaskOpResume:
 		if t.Status == event.TaskCompleted || t.Status == event.TaskFailed {

@@ -33,13 +33,17 @@ headers, idempotency_key, delay_ms, deliver_at, ttl_ms, kind, correlation_id,
 content_type) is a whole message. --as payload or --as message take the guess
 away. The flags give what a message itself leaves open.
 
+With --import each value is a whole message with a "source_id", which the other
+system knows it by; one whose source_id is in the queue already is ignored.
+
 Prints the new ids. Values are sent in batches; each batch is taken whole or not
 at all, and repeated safely where its outcome was not learnt.`,
 		Example: `  qlogd enqueue jobs '{"hello":"world"}'
   qlogd enqueue jobs --key customer-42 --delay 10m '{"remind":true}'
   qlogd enqueue jobs < lines.ndjson
   qlogd enqueue hooks --file testdata/github-webhooks.jsonl.gz --as payload
-  echo '{"payload":{"n":1},"priority":1}' | qlogd enqueue --queue jobs`,
+  echo '{"payload":{"n":1},"priority":1}' | qlogd enqueue --queue jobs
+  qlogd enqueue jobs --import < exported.ndjson`,
 		RunE: a.onServer(func(ctx context.Context, c *client.Client, argv []string) error {
 			if e.queue == "" {
 				if len(argv) == 0 {
@@ -52,6 +56,7 @@ at all, and repeated safely where its outcome was not learnt.`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&e.queue, "queue", "", "the queue, in place of the first argument")
+	f.BoolVar(&e.imported, "import", false, "messages of another system: each has a source_id, and one that is in the queue is ignored")
 	f.StringVarP(&e.file, "file", "f", "", "read values from this file (- is stdin)")
 	f.StringVar(&e.as, "as", "auto", "what a value is: auto, payload or message")
 	f.IntVar(&e.batch, "batch", 500, "most messages in one request, 1 to 1000")
@@ -75,6 +80,7 @@ type enqueuer struct {
 	priority                int64
 	delay, ttl              time.Duration
 	headers                 map[string]string
+	imported                bool
 	enqueued, dups, batches int
 }
 
@@ -84,6 +90,9 @@ func (e *enqueuer) run(ctx context.Context, a *app, c *client.Client, argv []str
 	}
 	if e.as != "auto" && e.as != "payload" && e.as != "message" {
 		return usagef("--as must be auto, payload or message")
+	}
+	if e.imported && (e.as == "payload" || e.dedup != "") {
+		return usagef("--import goes neither with --as payload nor with --idempotency-key")
 	}
 	if len(argv) > 0 && e.file != "" {
 		return usagef("either payloads as arguments or --file")
@@ -97,7 +106,10 @@ func (e *enqueuer) run(ctx context.Context, a *app, c *client.Client, argv []str
 	err = e.send(ctx, a, c, in)
 	if a.output != "json" || err != nil {
 		fmt.Fprintf(a.stderr, "%s enqueued", plural(e.enqueued, "message", "messages"))
-		if e.dups > 0 {
+		switch {
+		case e.imported:
+			fmt.Fprintf(a.stderr, ", %d ignored", e.dups)
+		case e.dups > 0:
 			fmt.Fprintf(a.stderr, ", %s", plural(e.dups, "duplicate", "duplicates"))
 		}
 		fmt.Fprintln(a.stderr)
@@ -105,15 +117,47 @@ func (e *enqueuer) run(ctx context.Context, a *app, c *client.Client, argv []str
 	return err
 }
 
+// sendImport sends one batch of an import.
+func (e *enqueuer) sendImport(ctx context.Context, a *app, c *client.Client, batch []wire.ImportMessage) error {
+	out, err := c.Import(ctx, e.queue, batch)
+	if err != nil {
+		return err
+	}
+	e.enqueued += int(out.Imported)
+	e.dups += int(out.Ignored)
+	for _, m := range out.Messages {
+		if a.output == "json" {
+			err = a.wire(m)
+		} else if m.Status == wire.Enqueued {
+			_, err = fmt.Fprintln(a.stdout, m.ID)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // send groups what comes in into batches and sends them in order.
 func (e *enqueuer) send(ctx context.Context, a *app, c *client.Client, in <-chan input) error {
-	var batch []wire.NewMessage
+	var batch []wire.ImportMessage
 	size := 0
 	flush := func() error {
 		if len(batch) == 0 {
 			return nil
 		}
-		out, err := c.ProduceAll(ctx, e.queue, batch)
+		if e.imported {
+			if err := e.sendImport(ctx, a, c, batch); err != nil {
+				return err
+			}
+			batch, size = batch[:0], 0
+			return nil
+		}
+		messages := make([]wire.NewMessage, len(batch))
+		for i := range batch {
+			messages[i] = batch[i].NewMessage
+		}
+		out, err := c.ProduceAll(ctx, e.queue, messages)
 		if err != nil {
 			return err
 		}

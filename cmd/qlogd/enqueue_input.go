@@ -130,14 +130,21 @@ func (l *lineCounter) at(offset int64) int {
 
 // message makes a message of a value, with the flags where it leaves
 // something open.
-func (e *enqueuer) message(v input) (wire.NewMessage, error) {
-	var m wire.NewMessage
-	whole := e.as == "message"
-	if e.as == "auto" {
+func (e *enqueuer) message(v input) (wire.ImportMessage, error) {
+	var m wire.ImportMessage
+	whole := e.as == "message" || e.imported
+	if e.as == "auto" && !whole {
 		whole = isMessage(v.value)
 	}
-	if whole {
+	if e.imported {
 		if err := wire.Decode(v.value, &m); err != nil {
+			return m, usagef("%s: %w", v.where, err)
+		}
+		if m.SourceID == "" {
+			return m, usagef("%s has no source_id", v.where)
+		}
+	} else if whole {
+		if err := wire.Decode(v.value, &m.NewMessage); err != nil {
 			return m, usagef("%s: %w", v.where, err)
 		}
 	} else {

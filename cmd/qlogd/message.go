@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/base64"
 	"fmt"
 	"time"
 
@@ -18,7 +17,7 @@ func (a *app) messageCmd() *cobra.Command {
 		Aliases: []string{"messages"},
 		Short:   "Look at single messages, or take one out",
 		Example: "  qlogd message show 01J…\n  qlogd message history 01J…\n  qlogd message list jobs --state leased",
-	}, a.messageShowCmd(), a.messageHistoryCmd(), a.messageListCmd(), a.messageDeleteCmd())
+	}, a.messageShowCmd(), a.messageHistoryCmd(), a.messageListCmd(), a.messageDeleteCmd(), a.messageResurrectCmd(), a.messageEditsCmd())
 }
 
 func (a *app) messageShowCmd() *cobra.Command {
@@ -35,10 +34,7 @@ func (a *app) messageShowCmd() *cobra.Command {
 			if a.output == "json" {
 				return a.wire(m)
 			}
-			payload := string(m.Payload)
-			if m.PayloadBytes != nil {
-				payload = "(" + m.ContentType + ") " + base64.StdEncoding.EncodeToString(m.PayloadBytes)
-			}
+			payload := payloadText(m.Payload, m.PayloadBytes, m.ContentType)
 			rows := [][]any{
 				{"queue", m.Queue}, {"state", m.State}, {"held", m.Held}, {"key", short(m.Key, 80)}, {"kind", m.Kind},
 				{"priority", m.Priority}, {"attempt", m.Attempt}, {"enqueued", a.when(m.EnqueuedAt)},

@@ -125,7 +125,7 @@ curl (http://127.0.0.1:7070/v1), or with any HTTP client.`,
 		a.serveCmd(), a.configCmd(), a.replayCmd(), a.logCmd(), a.projectionsCmd(),
 		a.queueCmd(), a.enqueueCmd(), a.leaseCmd(),
 		a.ackCmd(), a.retryCmd(), a.deadLetterCmd(), a.extendCmd(), a.releaseCmd(),
-		a.messageCmd(), a.eventsCmd(), a.webhookCmd(), a.applyCmd(), a.exportCmd(), a.clusterCmd(), a.readyCmd(), a.benchCmd(),
+		a.messageCmd(), a.deadCmd(), a.taskCmd(), a.eventsCmd(), a.webhookCmd(), a.applyCmd(), a.exportCmd(), a.clusterCmd(), a.readyCmd(), a.benchCmd(),
 		a.tokenCmd(), a.versionCmd(),
 	)
 	return root

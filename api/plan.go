@@ -29,11 +29,17 @@ type planner struct {
 	will  map[string]*event.Policy // queues that the document names, by name; auto ones too
 	users map[string]string        // what a queue is the dead-letter queue of, when all is done
 	bad   map[int]bool             // queues that are wrong in themselves
+
+	queues, webhooks map[string]int // where each stands in its list
 }
+
+// maxWrong bounds how much that is wrong is told: somebody reads it.
+const maxWrong = 200
 
 // plan holds a document against a state. The error is no fault of the document.
 func (s *Server) plan(in *wire.DefinitionsRequest, st State) (*plan, error) {
-	p := &planner{s: s, st: st, will: map[string]*event.Policy{}, users: map[string]string{}, bad: map[int]bool{}}
+	p := &planner{s: s, st: st, will: map[string]*event.Policy{}, users: map[string]string{}, bad: map[int]bool{},
+		queues: map[string]int{}, webhooks: map[string]int{}}
 	for i, raw := range in.Queues {
 		p.queue(i, raw)
 	}
@@ -57,7 +63,9 @@ func (p *planner) fault(list string, i int, w *event.Problem) {
 	if w.Field != "" {
 		out.Field += "." + w.Field
 	}
-	p.wrong = append(p.wrong, &out)
+	if len(p.wrong) < maxWrong {
+		p.wrong = append(p.wrong, &out)
+	}
 }
 
 // mistake notes what is wrong with an element in itself.
@@ -85,12 +93,8 @@ func (p *planner) name(list string, i int, name string, index map[string]int) {
 // queue reads one queue.
 func (p *planner) queue(i int, raw jsontext.Value) {
 	put := event.PutQueue{Name: nameOf(raw)}
-	index := map[string]int{}
-	for j := range p.define.Queues {
-		index[p.define.Queues[j].Name] = j
-	}
-	p.name("queues", i, put.Name, index)
-	wrong := everyFault(raw, func(raw jsontext.Value) (err error) {
+	p.name("queues", i, put.Name, p.queues)
+	wrong := p.everyFault(raw, func(raw jsontext.Value) (err error) {
 		put.Policy, put.DeadLetterAuto, err = p.s.definedPolicy(put.Name, raw)
 		return err
 	})
@@ -146,8 +150,8 @@ func (s *Server) definedPolicy(name string, raw jsontext.Value) (policy event.Po
 
 // everyFault finds all that is wrong with an element: what was found is taken out
 // of it, and the rest is looked at again.
-func everyFault(raw jsontext.Value, check func(jsontext.Value) error) (out []*event.Problem) {
-	for range 100 {
+func (p *planner) everyFault(raw jsontext.Value, check func(jsontext.Value) error) (out []*event.Problem) {
+	for range max(1, min(32, maxWrong-len(p.wrong))) {
 		w, wrong := check(raw).(*event.Problem)
 		if !wrong {
 			return out
@@ -268,15 +272,11 @@ func (p *planner) among(i int) {
 // webhook reads one webhook.
 func (p *planner) webhook(i int, raw jsontext.Value) {
 	put := event.PutWebhook{Name: nameOf(raw)}
-	index := map[string]int{}
-	for j := range p.define.Webhooks {
-		index[p.define.Webhooks[j].Name] = j
-	}
-	p.name("webhooks", i, put.Name, index)
+	p.name("webhooks", i, put.Name, p.webhooks)
 	if rest, ok := without(raw, "name"); ok {
 		raw = rest
 	}
-	wrong := everyFault(raw, func(raw jsontext.Value) (err error) {
+	wrong := p.everyFault(raw, func(raw jsontext.Value) (err error) {
 		put.Queue, put.Definition, err = p.s.definedWebhook(put.Name, raw)
 		return err
 	})
@@ -301,10 +301,6 @@ func (s *Server) definedWebhook(name string, raw jsontext.Value) (queue string, 
 
 // tell says what the plan changes.
 func (p *planner) tell() error {
-	named := map[string]bool{}
-	for i := range p.define.Queues {
-		named[p.define.Queues[i].Name] = true
-	}
 	for i := range p.define.Queues {
 		put := &p.define.Queues[i]
 		c := wire.DefinitionChange{Kind: wire.KindQueue, Name: put.Name, Action: wire.ActionUpdate}
@@ -324,7 +320,8 @@ func (p *planner) tell() error {
 		}
 		p.change(c, before, after)
 		dlq := put.Policy.DeadLetterQueue
-		if _, ok := p.st.Queue(dlq); put.DeadLetterAuto && !ok && !named[dlq] {
+		_, there := p.st.Queue(dlq)
+		if _, named := p.queues[dlq]; put.DeadLetterAuto && !there && !named {
 			p.told = append(p.told, wire.DefinitionChange{Kind: wire.KindQueue, Name: dlq, Action: wire.ActionCreate, Diff: []wire.Difference{}})
 		}
 	}

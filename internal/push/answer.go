@@ -121,7 +121,7 @@ func jsonOf(a *egress.Answer) []byte {
 		return nil
 	}
 	v := jsontext.Value(bytes.Clone(a.Body))
-	if err := v.Compact(); err != nil { // also of a name twice, and bad UTF-8
+	if !v.IsValid() || v.Compact() != nil { // a name twice and bad UTF-8 are not valid
 		return nil
 	}
 	return v

@@ -1,0 +1,131 @@
+package push
+
+import (
+	"testing"
+	"time"
+)
+
+var (
+	unheard = &verdict{down: true, unreached: true, told: "connection refused"}
+	answers = &verdict{down: true, told: "status 500"}
+)
+
+// TestBreakerUnreachable: five in a row that did not reach the target open it.
+func TestBreakerUnreachable(t *testing.T) {
+	var b breaker
+	now := time.Unix(1000, 0)
+	for i := range breakAfter - 1 {
+		if b.failed(now, unheard, false) || b.open {
+			t.Fatalf("open after %d", i+1)
+		}
+	}
+	b.worked()
+	for range breakAfter - 1 {
+		b.failed(now, unheard, false)
+	}
+	if b.open {
+		t.Fatal("failures before a success count")
+	}
+	if !b.failed(now, unheard, false) || !b.open {
+		t.Fatal("not open")
+	}
+	if b.failed(now, unheard, false) {
+		t.Error("opened twice")
+	}
+	if n, wait := b.allows(10, now); n != 0 || wait != firstPause {
+		t.Errorf("allows %d, %s", n, wait)
+	}
+	// One is let through; it fails, and the pause doubles, up to a bound.
+	for pause := firstPause; pause < 4*maxPause; pause *= 2 {
+		now = b.next
+		if n, _ := b.allows(10, now); n != 1 {
+			t.Fatalf("allows %d probes", n)
+		}
+		b.probing = true
+		if n, wait := b.allows(10, now); n != 0 || wait != 0 {
+			t.Errorf("beside a probe it allows %d, %s", n, wait)
+		}
+		b.failed(now, unheard, true)
+		if want := min(2*pause, maxPause); b.next.Sub(now) != want {
+			t.Errorf("pause %s, want %s", b.next.Sub(now), want)
+		}
+	}
+	b.probing = true
+	b.abandoned()
+	if n, _ := b.allows(10, b.next); n != 1 {
+		t.Error("after a probe that told nothing none is let through")
+	}
+	if !b.worked() || b.open || b.failures != 0 {
+		t.Errorf("%+v", b)
+	}
+	if n, _ := b.allows(10, now); n != 10 {
+		t.Errorf("closed, and allows %d", n)
+	}
+}
+
+// TestBreakerAnswers: a target that answers with failures is down when that goes
+// on, or comes in masses; not by a few messages that it can't stomach.
+func TestBreakerAnswers(t *testing.T) {
+	var b breaker
+	now := time.Unix(1000, 0)
+	for range breakAnyway - 1 {
+		b.failed(now, answers, false)
+	}
+	if b.open {
+		t.Fatal("open within a moment")
+	}
+	if !b.failed(now, answers, false) {
+		t.Fatal("not open after masses")
+	}
+	b = breaker{}
+	for i := range breakAfter {
+		if opened := b.failed(now.Add(time.Duration(i)*time.Second), answers, false); opened != (i == breakAfter-1) {
+			t.Errorf("failure %d: open %t", i+1, opened)
+		}
+	}
+	b = breaker{}
+	for range breakAfter {
+		b.failed(now, answers, false)
+		now = now.Add(time.Second)
+	}
+	if b.next.Sub(now.Add(-time.Second)) != firstPause {
+		t.Errorf("pause %s", b.next.Sub(now))
+	}
+	// It asked to be left alone for longer.
+	now = b.next
+	b.failed(now, &verdict{down: true, hold: time.Minute}, true)
+	if b.next.Sub(now) != time.Minute {
+		t.Errorf("pause %s, it asked for a minute", b.next.Sub(now))
+	}
+}
+
+func TestPace(t *testing.T) {
+	now := time.Unix(1000, 0)
+	p := newPace(0, now)
+	if n, _ := p.allows(7, now); n != 7 {
+		t.Errorf("no limit allows %d", n)
+	}
+	for _, rate := range []float64{0.5, 2, 100, 5000} {
+		p, now := newPace(rate, now), now
+		begun := 0
+		for end := now.Add(10 * time.Second); now.Before(end); {
+			n, wait := p.allows(1000, now)
+			if n == 0 {
+				if wait <= 0 {
+					t.Fatalf("rate %g: a wait of %s", rate, wait)
+				}
+				now = now.Add(wait)
+				continue
+			}
+			p.begun(n)
+			begun += n
+		}
+		if want := rate * 10; float64(begun) < want-1 || float64(begun) > want*1.06+1 {
+			t.Errorf("rate %g: %d in 10 s", rate, begun)
+		}
+		// Nothing is saved up while nothing comes.
+		if n, _ := p.allows(1000, now.Add(time.Hour)); float64(n) > max(1, rate/20) {
+			t.Errorf("rate %g: %d at once", rate, n)
+		}
+	}
+}

@@ -74,6 +74,9 @@ func (w *Webhook) evaluates() bool {
 // expression that fails, because a field is missing or has another type, is told
 // and not taken for "no", or webhooks would be lost in silence.
 func (w *Webhook) Message(r *Request, payload any, limit int) (m Message, err error) {
+	if !w.evaluates() {
+		return Message{Priority: w.fixed, Payload: r.Body}, nil
+	}
 	vars := expression.Vars{
 		"payload": payload, "headers": r.Headers, "source_ip": r.Source.String(),
 		"received_at": r.ReceivedAt.UTC(), "webhook": w.Name,

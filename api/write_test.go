@@ -294,6 +294,12 @@ func TestLifeBroughtBack(t *testing.T) {
 	if m, _ := h.s.pastMessage(lifeOf(s.history[8:], id(15))); m.Origin == nil || m.Origin.FirstMessageID != id(1).String() || m.Origin.Replays != 1 || string(m.Payload) != "22" || m.Key != "k" {
 		t.Errorf("where what was before is gone: %+v", m)
 	}
+	// What was erased is told as erased, wherever it is told.
+	gone := s.history[4]
+	gone.Content.Bytes = nil
+	if a := attemptsOf([]event.Event{s.history[3], gone}); !a[0].Erased || a[0].Error != "" || a[0].Outcome != "dead_lettered" || !EventOf(&gone).Erased {
+		t.Errorf("%+v", a)
+	}
 	if e := EventOf(&s.history[8]); e.Count != 0 || !e.Edited || e.NewMessageID != id(13).String() {
 		t.Errorf("%+v", e)
 	}

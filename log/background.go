@@ -6,6 +6,7 @@ import (
 	"io"
 	"io/fs"
 	"path"
+	"time"
 
 	"github.com/qlogd/qlogd/internal/vfs"
 )
@@ -56,19 +57,30 @@ func (l *Log) soon(want chan<- struct{}, work func() error) error {
 // that an older program has written.
 func (l *Log) buildSides() error {
 	for {
-		more, err := l.buildOne()
+		begun := time.Now()
+		more, remade, err := l.buildOne()
 		if !more || err != nil {
 			return err
+		}
+		if !remade || l.inline {
+			continue
+		}
+		// There may be thousands, and nobody waits for them: half of the time is
+		// for others' reads and syncs.
+		select {
+		case <-time.After(time.Since(begun)):
+		case <-l.stop:
+			return nil
 		}
 	}
 }
 
-func (l *Log) buildOne() (more bool, err error) {
+func (l *Log) buildOne() (more, remade bool, err error) {
 	// Retention must not remove the segment in the middle of this.
 	l.buildMu.Lock()
 	defer l.buildMu.Unlock()
 	if l.usable() != nil {
-		return false, nil
+		return false, false, nil
 	}
 	var seg *segment
 	var old *sideIndex
@@ -83,25 +95,25 @@ func (l *Log) buildOne() (more bool, err error) {
 	}
 	l.mu.RUnlock()
 	if seg == nil {
-		return false, nil
+		return false, false, nil
 	}
 	b, err := l.sideBytes(seg, old)
 	if err != nil {
 		// It serves as it is: an older one is no reason to stop.
 		l.logger.Warn("side file of an older version is not made anew", "file", old.name, "error", err)
 		old.stays = true
-		return true, nil
+		return true, true, nil
 	}
 	side, err := l.writeSide(seg, b)
 	if err != nil {
 		err = fmt.Errorf("write side file of segment %s: %w", seg.name, err)
 		l.fail(err)
-		return false, err
+		return false, false, err
 	}
 	l.mu.Lock()
 	seg.side, seg.mem = side, nil
 	l.mu.Unlock()
-	return true, nil
+	return true, old != nil, nil
 }
 
 // sideBytes returns a segment's side file: of its index in memory, which can't

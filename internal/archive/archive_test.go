@@ -352,6 +352,12 @@ func TestErasedBytesGoAlsoAfterAStop(t *testing.T) {
 // holds reports whether some bytes are anywhere in the store.
 func (w *world) holds(what []byte) bool {
 	w.t.Helper()
+	return len(w.objects(string(what))) > 0
+}
+
+// objects returns those in which some bytes are.
+func (w *world) objects(mark string) (in []string) {
+	w.t.Helper()
 	objects, err := w.store.List(w.t.Context(), "log/")
 	if err != nil {
 		w.t.Fatal(err)
@@ -365,11 +371,11 @@ func (w *world) holds(what []byte) bool {
 		if err = errors.Join(err, r.Close()); err != nil {
 			w.t.Fatal(err)
 		}
-		if bytes.Contains(b, what) {
-			return true
+		if bytes.Contains(b, []byte(mark)) {
+			in = append(in, o.Name)
 		}
 	}
-	return false
+	return in
 }
 
 func TestAnotherHistoryIsRefused(t *testing.T) {
@@ -514,4 +520,81 @@ func TestMissingHistoryIsTold(t *testing.T) {
 		t.Fatalf("it begins at %d: %v", l.First(), err)
 	}
 	l.Close()
+}
+
+// What is erased goes from the archive too: from segments that the log has, and
+// from those that only the archive has.
+func TestEraseReachesTheArchive(t *testing.T) {
+	stores(t, func(t *testing.T, s Store) {
+		w := begin(t, s)
+		w.grow(6)
+		w.write()
+		seg := w.log.Segments()
+		old, kept := seg[1].First, seg[4].First
+		marks := map[uint64]string{old: fmt.Sprintf("secret %d ", old), kept: fmt.Sprintf("secret %d ", kept)}
+		for _, m := range marks {
+			if len(w.objects(m)) != 1 {
+				t.Fatalf("%q was not found before: %v", m, w.objects(m))
+			}
+		}
+		if err := w.log.DeleteBefore(seg[3].First); err != nil {
+			t.Fatal(err)
+		}
+		refs := []log.Ref{{Index: old}, {Index: kept}, {Index: old}, {Index: w.index + 100}}
+		if err := w.log.Erase(refs[1:2]); err != nil {
+			t.Fatal(err)
+		}
+		ctx := t.Context()
+		if n, err := w.archive().Refresh(ctx, w.source(), refs); n != 1 || err != nil {
+			t.Errorf("%d refreshed, %v", n, err)
+		}
+		if len(w.objects(marks[kept])) > 0 || len(w.objects(marks[old])) == 0 {
+			t.Error("refreshed is not what the log has")
+		}
+		for want := 1; want >= 0; want-- { // twice is as good as once
+			if n, err := w.archive().Erase(ctx, w.source(), refs); n != want || err != nil {
+				t.Errorf("%d erased, %v", n, err)
+			}
+		}
+		for _, m := range marks {
+			if in := w.objects(m); len(in) > 0 {
+				t.Errorf("%q is still in %v", m, in)
+			}
+		}
+		if len(w.objects("secret ")) != 6 {
+			t.Errorf("other segments: %v", w.objects("secret "))
+		}
+		if last, fsys := w.read(vfs.OS{}); last != w.index || fsys.Missing != "" {
+			t.Errorf("the whole ends at %d, not %d; %s", last, w.index, fsys.Missing)
+		}
+		if last, _ := w.read(nil); last != seg[5].Last {
+			t.Errorf("the archive ends at %d, not %d", last, seg[5].Last)
+		}
+	})
+}
+
+// A run that was stopped before its card has left bytes that no card names.
+func TestLeftoversGoWithTheCard(t *testing.T) {
+	stores(t, func(t *testing.T, s Store) {
+		w := begin(t, s)
+		w.grow(2)
+		f := &failing{Store: s, at: 4, how: "before"} // about, side file, bytes, card
+		w.store = f
+		a := w.archive()
+		if _, err := a.Write(t.Context(), w.source()); !errors.Is(err, errPulled) {
+			t.Fatal(err)
+		}
+		w.store = s
+		mark := fmt.Sprintf("secret %d ", 2)
+		if len(w.objects(mark)) != 1 {
+			t.Fatal("nothing was left")
+		}
+		if err := w.log.Erase([]log.Ref{{Index: 2}}); err != nil {
+			t.Fatal(err)
+		}
+		w.write()
+		if in := w.objects(mark); len(in) > 0 {
+			t.Errorf("still in %v", in)
+		}
+	})
 }

@@ -75,6 +75,18 @@ func (d *Dir) clean(folder string) {
 	}
 }
 
+// dropTemp removes what was not finished of objects whose names begin with prefix.
+// Should somebody be at it, his Put fails and is tried again.
+func (d *Dir) dropTemp(prefix string) error {
+	names, err := filepath.Glob(d.Local(prefix) + "*" + tempMark + "*")
+	for _, name := range names {
+		if rerr := os.Remove(name); !errors.Is(rerr, fs.ErrNotExist) {
+			err = errors.Join(err, rerr)
+		}
+	}
+	return err
+}
+
 func syncDir(dir string) error {
 	f, err := os.Open(dir)
 	if err != nil {

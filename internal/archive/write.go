@@ -85,6 +85,11 @@ func (a *Archive) Write(ctx context.Context, src Source) (Written, error) {
 			if c, err = a.putSegment(ctx, &src, s); err != nil {
 				return w, err
 			}
+			// A run that was stopped before its card may have left bytes of which
+			// contents were erased since.
+			if err := a.dropOthers(ctx, c.Name); err != nil {
+				return w, err
+			}
 			byLast[c.Last] = c
 			w.Segments++
 			w.Bytes += c.Bytes
@@ -146,28 +151,44 @@ func (a *Archive) refresh(ctx context.Context, src *Source, s *log.SegmentInfo, 
 	if err = errors.Join(err, r.Close()); err != nil {
 		return nil, err
 	}
-	named := was
 	if now != was.SHA256 {
 		if fresh, err = a.putSegment(ctx, src, s); err != nil { // the same chain: only contents differ
 			return nil, err
 		}
-		named = fresh
 		src.Logger.Info("segment archived anew: contents were erased", "segment", s.Name)
 	}
-	// The card names the new bytes: now the old ones may, and must, go.
-	objects, err := a.store.List(ctx, strings.TrimSuffix(cardName(logFolder, s.Name), ".json")+"-")
+	return fresh, a.dropOthers(ctx, s.Name)
+}
+
+// dropOthers deletes all bytes of a segment that its card does not name.
+func (a *Archive) dropOthers(ctx context.Context, segment string) error {
+	name := cardName(logFolder, segment)
+	// As it is now: another node may have written it meanwhile.
+	b, err := a.readAll(ctx, name)
+	var named card
+	if err == nil {
+		err = json.Unmarshal(b, &named)
+	}
 	if err != nil {
-		return nil, fmt.Errorf("archive %s: %w", a.store, err)
+		return fmt.Errorf("archive %s: %s: %w", a.store, name, err)
+	}
+	prefix := strings.TrimSuffix(name, ".json") + "-"
+	objects, err := a.store.List(ctx, prefix)
+	if err != nil {
+		return fmt.Errorf("archive %s: %w", a.store, err)
 	}
 	for _, o := range objects {
 		if o.Name == named.Object || named.Side != nil && o.Name == named.Side.Object {
 			continue
 		}
 		if err := a.store.Delete(ctx, o.Name); err != nil {
-			return nil, err
+			return err
 		}
 	}
-	return fresh, nil
+	if d, ok := a.store.(*Dir); ok {
+		return d.dropTemp(prefix)
+	}
+	return nil
 }
 
 // opened opens the first n bytes of a file.

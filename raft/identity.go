@@ -27,6 +27,10 @@ type Member struct {
 
 func (m Member) serverID() hraft.ServerID { return serverID(m.ID, m.Incarnation) }
 
+// Server is what the member is called in the configuration: its id and its
+// incarnation.
+func (m Member) Server() string { return string(m.serverID()) }
+
 func serverID(node, incarnation string) hraft.ServerID {
 	if incarnation == "" {
 		return hraft.ServerID(node)

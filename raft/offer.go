@@ -263,6 +263,19 @@ func (s *snapshots) pin(who string, meta checkpoint.Meta, now time.Time) {
 	s.pins[who] = p
 }
 
+// unpin lets go of what is kept for some receivers.
+func (s *snapshots) unpin(done func(who string) bool) (any bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for who := range s.pins {
+		if done(who) {
+			delete(s.pins, who)
+			any = true
+		}
+	}
+	return any
+}
+
 // pinnedLocked returns the names that are kept, and the lowest index.
 func (s *snapshots) pinnedLocked(now time.Time) (names map[string]bool, lowest uint64) {
 	names = map[string]bool{}

@@ -348,6 +348,9 @@ func (r *Replica) watchLeadership() {
 	}
 }
 
+// Self is what the configuration calls this node: see Member.Server.
+func (r *Replica) Self() string { return string(r.id) }
+
 // self is this node as it would have the configuration name it.
 func (r *Replica) self() Member {
 	m := Member{ID: r.o.NodeID, Incarnation: r.o.Incarnation, RaftAddr: r.o.NodeID, HTTPAddr: r.o.HTTPAddr, Voter: true}

@@ -3,6 +3,7 @@ package raft
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -79,7 +80,8 @@ func (r *Replica) shed(ctx context.Context, upTo uint64, patient bool) (done, ag
 		return false, err == nil, err
 	}
 	if r.stores.snaps.floor() < h.to {
-		return false, false, nil // a node is fetching what goes before: see pin
+		// A node is fetching what goes before, or was not long ago: see pin.
+		return false, r.unpin(h.to), nil
 	}
 	first, err := log.FirstIndex()
 	if err != nil {
@@ -120,6 +122,16 @@ func (r *Replica) shed(ctx context.Context, upTo uint64, patient bool) (done, ag
 	}
 	h, err = log.holding(upTo)
 	return h.files == 0 && err == nil, false, err
+}
+
+// unpin lets go of what was kept for nodes that have applied an entry since, or are
+// no members any more, and tells whether there was any.
+func (r *Replica) unpin(index uint64) bool {
+	members := r.Members()
+	return r.stores.snaps.unpin(func(who string) bool {
+		i := slices.IndexFunc(members, func(m MemberStatus) bool { return m.Server() == who })
+		return i < 0 || members[i].Reachable && members[i].AppliedIndex >= index
+	})
 }
 
 // others tells whether this node leads members that can be reached and have not

@@ -54,10 +54,13 @@ type Runner struct {
 
 	mu     sync.Mutex
 	active map[event.ID]context.CancelFunc // tasks in hand
+	busy   int                             // of these, those that count
 }
 
 // atOnce bounds how many tasks are in hand at a time: they share the leader with
-// all else, and each one proposes as fast as it may.
+// all else, and each one proposes as fast as it may. Erasures are not counted: they
+// mostly wait for nodes, perhaps for one that is down for days, and take turns by
+// themselves where they do not.
 const atOnce = 4
 
 // againAfter is how long it takes until a task that met an error goes on.
@@ -141,8 +144,9 @@ func (r *Runner) begin(ctx context.Context, running []event.TaskView) {
 		if _, there := r.active[t.ID]; there {
 			continue // also one that was cancelled and resumed: it wakes us when it has let go
 		}
-		if len(r.active) >= atOnce {
-			return // who ends wakes us
+		counts := t.Kind != event.TaskErase
+		if counts && r.busy >= atOnce {
+			continue // who ends wakes us
 		}
 		carrier := r.d.Carriers[t.Kind]
 		if carrier == nil {
@@ -150,11 +154,17 @@ func (r *Runner) begin(ctx context.Context, running []event.TaskView) {
 		}
 		ctx, cancel := context.WithCancel(ctx)
 		r.active[t.ID] = cancel
+		if counts {
+			r.busy++
+		}
 		r.work.Go(func() {
 			defer func() {
 				cancel()
 				r.mu.Lock()
 				delete(r.active, t.ID)
+				if counts {
+					r.busy--
+				}
 				r.mu.Unlock()
 				r.Wake()
 			}()

@@ -13,20 +13,29 @@ import (
 // Finder finds what is to be erased: a message is all that it was, under all its
 // ids, through dead-letter queues, replays and resurrections.
 type Finder struct {
-	Log interface {
-		Follow(from uint64) iter.Seq2[*event.Block, error]
-		Head() uint64
-		// History returns all events of a message's whole life, by any of its ids.
-		History(ctx context.Context, id event.ID) ([]event.Event, error)
-		Content(ref event.Ref) (*event.Content, error)
-	}
+	Log Reader
+	// Past, if set, is a log that goes back further than Log, up to some index: the
+	// archive's.
+	Past  Reader
 	State State
+}
+
+// Reader is the part of an event log that a Finder needs.
+type Reader interface {
+	// Follow yields the blocks from an index on to the end; a block is valid until
+	// the next one.
+	Follow(from uint64) iter.Seq2[*event.Block, error]
+	Head() uint64
+	// History returns all events of a message's whole life, by any of its ids.
+	History(ctx context.Context, id event.ID) ([]event.Event, error)
+	Content(ref event.Ref) (*event.Content, error)
 }
 
 // State is the live state.
 type State interface {
 	Message(id event.ID) (event.MessageView, bool)
 	Messages(queue string, f event.MessageFilter) ([]event.MessageView, bool)
+	Task(id event.ID) (event.TaskView, bool)
 	Tasks() []event.TaskView
 }
 
@@ -54,7 +63,7 @@ type edits map[event.ID]map[string]bool
 
 func (f *Finder) message(ctx context.Context, id event.ID, known edits) (Found, error) {
 	var out Found
-	history, err := f.Log.History(ctx, id)
+	history, err := f.history(ctx, id)
 	if err != nil {
 		return out, err
 	}
@@ -109,6 +118,64 @@ func (f *Finder) message(ctx context.Context, id event.ID, known edits) (Found, 
 	return out, nil
 }
 
+// history returns all events of a message, oldest first.
+func (f *Finder) history(ctx context.Context, id event.ID) ([]event.Event, error) {
+	if f.Past == nil {
+		return f.Log.History(ctx, id)
+	}
+	// What the past does not have yet may hang on any id that it has.
+	out, err := f.Past.History(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	open, seen := []event.ID{id}, map[event.ID]bool{id: true}
+	add := func(id event.ID) {
+		if !seen[id] {
+			seen[id] = true
+			open = append(open, id)
+		}
+	}
+	have := map[event.ID]bool{}
+	note := func(events []event.Event) {
+		for i := range events {
+			e := &events[i]
+			have[e.ID] = true
+			add(e.Subject)
+			if e.IsMove() {
+				add(e.ID)
+			}
+		}
+	}
+	note(out)
+	for ; len(open) > 0; open = open[1:] {
+		events, err := f.Log.History(ctx, open[0])
+		if err != nil {
+			return nil, err
+		}
+		for i := range events {
+			if !have[events[i].ID] {
+				out = append(out, events[i])
+			}
+		}
+		note(events)
+	}
+	slices.SortFunc(out, func(a, b event.Event) int { return a.ID.Compare(b.ID) })
+	return out, nil
+}
+
+// each calls fn with all events, the past's first.
+func (f *Finder) each(ctx context.Context, fn func(*event.Event) error) error {
+	from := uint64(0)
+	if f.Past != nil {
+		to := f.Past.Head()
+		if err := each(ctx, f.Past, 0, to, fn); err != nil {
+			return err
+		}
+		from = to + 1
+	}
+	return each(ctx, f.Log, from, f.Log.Head(), fn)
+}
+
 // contents returns the places of what users wrote in an event, where that is not
 // told to be erased yet.
 func (f *Finder) contents(e *event.Event, told map[event.Ref]bool, known edits) (refs []event.Ref) {
@@ -153,6 +220,9 @@ func (f *Finder) editedBy(task event.ID, known edits) map[string]bool {
 	}
 	known[task] = nil
 	c, err := f.Log.Content(event.RefOf(task))
+	if err != nil && f.Past != nil {
+		c, err = f.Past.Content(event.RefOf(task))
+	}
 	if err != nil {
 		return nil // erased, or gone
 	}
@@ -182,8 +252,7 @@ func (f *Finder) Key(ctx context.Context, queue, key string, before event.ID, fn
 		told[first] = true
 		return fn(first)
 	}
-	head := f.Log.Head()
-	err := each(ctx, f.Log, 0, head, func(e *event.Event) error {
+	err := f.each(ctx, func(e *event.Event) error {
 		if e.ID.Compare(before) >= 0 {
 			return errEnough
 		}

@@ -256,10 +256,12 @@ func (n *Node) overwrite(ctx context.Context) (err error) {
 	return nil
 }
 
+type follower interface {
+	Follow(from uint64) iter.Seq2[*event.Block, error]
+}
+
 // each calls fn with the events of the blocks from and to inclusive.
-func each(ctx context.Context, log interface {
-	Follow(uint64) iter.Seq2[*event.Block, error]
-}, from, to uint64, fn func(*event.Event) error) error {
+func each(ctx context.Context, log follower, from, to uint64, fn func(*event.Event) error) error {
 	for b, err := range log.Follow(from) {
 		if err == nil {
 			err = ctx.Err()
@@ -279,6 +281,17 @@ func each(ctx context.Context, log interface {
 	return nil
 }
 
+// refsOf returns the events whose contents a task has told to be erased.
+func refsOf(ctx context.Context, log follower, task event.ID, upTo uint64) (refs []event.Ref, err error) {
+	err = each(ctx, log, event.RefOf(task).Index, upTo, func(e *event.Event) error {
+		if e.Type == event.Erased && e.Task == task {
+			refs = append(refs, e.Refs...)
+		}
+		return nil
+	})
+	return refs, err
+}
+
 // finish does the rest of a sealed task, whose contents are overwritten here.
 func (n *Node) finish(ctx context.Context, t *event.TaskView) error {
 	began := time.Now()
@@ -292,13 +305,7 @@ func (n *Node) finish(ctx context.Context, t *event.TaskView) error {
 		return err
 	}
 	if n.o.Archive != nil {
-		var refs []event.Ref
-		err := each(ctx, n.o.Log, event.RefOf(t.ID).Index, upTo, func(e *event.Event) error {
-			if e.Type == event.Erased && e.Task == t.ID {
-				refs = append(refs, e.Refs...)
-			}
-			return nil
-		})
+		refs, err := refsOf(ctx, n.o.Log, t.ID, upTo)
 		if err != nil {
 			return err
 		}

@@ -206,6 +206,7 @@ type Deps struct {
 	Finder     Finder // needed with Floors
 	Cluster    Cluster
 	Push       Push // nil: push is taken as it is, and nobody delivers
+	Eraser     Eraser
 	// Age tells how old a stale read from this node is; false where nobody knows.
 	Age func() (time.Duration, bool)
 	// Leader returns the HTTP address of the leader where that is another node,

@@ -47,6 +47,8 @@ func (s *Server) mux() *http.ServeMux {
 	add("DELETE /v1/queues/{queue}/dead/{message_id}", admin, s.deleteDead)
 	add("POST /v1/queues/{queue}/dead/replay", admin, s.replayDead)
 	add("POST /v1/queues/{queue}/dead/purge", admin, s.purgeDead)
+	add("POST /v1/messages/{id}/erase", admin, s.eraseMessage)
+	add("POST /v1/queues/{queue}/erase", admin, s.eraseKey)
 	add("GET /v1/tasks", access{roleRead, somehow}, s.listTasks)
 	add("GET /v1/tasks/{id}", access{roleRead, somehow}, s.getTask)
 	add("DELETE /v1/tasks/{id}", admin, s.cancelTask)

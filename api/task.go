@@ -179,8 +179,8 @@ func (s *Server) taskOf(t *event.TaskView) (wire.Task, error) {
 		Total: t.Total, Done: t.Done, Skipped: t.Skipped, Actor: t.Actor,
 		CreatedAt: wire.Time(t.CreatedAt), UpdatedAt: wire.Time(t.UpdatedAt), EndedAt: wire.Time(t.EndedAt), Nodes: []wire.TaskNode{},
 	}
-	for _, n := range t.Nodes {
-		out.Nodes = append(out.Nodes, wire.TaskNode{Node: n.Node, At: wire.Time(n.At)})
+	if t.Kind == event.TaskErase {
+		out.Nodes = s.erasedOn(t)
 	}
 	if t.Kind == event.TaskReplay {
 		c, err := s.content(event.RefOf(t.ID))

@@ -16,13 +16,14 @@ type Task struct {
 	UpdatedAt     Time       `json:"updated_at"`
 	EndedAt       Time       `json:"ended_at"`
 	Error         string     `json:"error"` // of a failed one
-	Nodes         []TaskNode `json:"nodes"` // an erasure: that have carried it out
+	Nodes         []TaskNode `json:"nodes"` // an erasure: the members, and which of them have carried it out
 }
 
-// TaskNode is a node that has carried an erasure out.
+// TaskNode is a node that has carried an erasure out, or is to.
 type TaskNode struct {
-	Node string `json:"node"`
-	At   Time   `json:"at"`
+	Node     string `json:"node"`
+	Complete bool   `json:"complete"`
+	At       Time   `json:"at"` // null: not yet
 }
 
 // TaskList answers GET /v1/tasks, the newest first.

@@ -11,8 +11,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/qlogd/qlogd/internal/archive"
-	"github.com/qlogd/qlogd/internal/datadir"
-	"github.com/qlogd/qlogd/internal/vfs"
 	"github.com/qlogd/qlogd/log"
 )
 
@@ -22,6 +20,8 @@ import (
 type archiver struct {
 	e     *engine
 	store archive.Store // nil: there is no archive
+
+	writing sync.Mutex // held by who writes to the archive
 
 	mu    sync.Mutex
 	since uint64 // guarded by mu: it begins behind this index
@@ -116,10 +116,9 @@ func (a *archiver) once(ctx context.Context, arch *archive.Archive) error {
 	e := a.e
 	var since, upTo uint64
 	if e.replica.Leader() {
-		w, err := arch.Write(ctx, archive.Source{
-			FS: vfs.OS{}, LogDir: datadir.Path(e.c.DataDir, datadir.LogDir), Checkpoints: datadir.Path(e.c.DataDir, datadir.CheckpointDir),
-			Segments: e.log.Raw().Segments(), Logger: e.logger,
-		})
+		a.writing.Lock()
+		w, err := arch.Write(ctx, a.source())
+		a.writing.Unlock()
 		if w.Segments > 0 {
 			e.logger.Info("log archived", "archive", arch, "segments", w.Segments, "checkpoints", w.Checkpoints, "bytes", w.Bytes, "up-to", w.UpTo)
 		}

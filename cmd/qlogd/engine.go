@@ -14,6 +14,7 @@ import (
 	"github.com/qlogd/qlogd/api"
 	"github.com/qlogd/qlogd/fsm"
 	"github.com/qlogd/qlogd/internal/datadir"
+	"github.com/qlogd/qlogd/internal/erasure"
 	"github.com/qlogd/qlogd/internal/eventlog"
 	"github.com/qlogd/qlogd/internal/fetch"
 	"github.com/qlogd/qlogd/internal/machine"
@@ -41,6 +42,8 @@ type engine struct {
 	push    *push.Engine
 
 	archiver *archiver
+	erasures *erasure.Node
+	fetching sync.Mutex // held while something is fetched
 
 	// background ends with cancel; work is what runs in it.
 	background context.Context
@@ -105,6 +108,10 @@ func openEngine(n *node) (_ *engine, err error) {
 	e.machine = machine.New(found.State, e.log, machine.Options{
 		Options: fsm.Options{Touched: hooks.touched, Known: rules()}, Count: hooks.count,
 	})
+	if e.erasures, err = e.newErasures(); err != nil {
+		return nil, err
+	}
+	hooks.erasures = e.erasures
 	ro.Machine, ro.Along, ro.OnLead = e.machine, hooks.along, hooks.lead
 	// Raft last of what writes: from here on entries are applied.
 	if e.replica, err = raft.Open(ro); err != nil {
@@ -131,6 +138,7 @@ func openEngine(n *node) (_ *engine, err error) {
 	e.work.Go(func() { e.retain() })
 	e.work.Go(func() { e.archiver.run(e.background) })
 	e.push.Start()
+	e.work.Go(func() { e.erasures.Run(e.background) })
 	e.work.Go(e.fetchLacking)
 	return e, nil
 }

@@ -17,7 +17,8 @@ func (a *app) messageCmd() *cobra.Command {
 		Aliases: []string{"messages"},
 		Short:   "Look at single messages, or take one out",
 		Example: "  qlogd message show 01J…\n  qlogd message history 01J…\n  qlogd message list jobs --state leased",
-	}, a.messageShowCmd(), a.messageHistoryCmd(), a.messageListCmd(), a.messageDeleteCmd(), a.messageResurrectCmd(), a.messageEditsCmd())
+	}, a.messageShowCmd(), a.messageHistoryCmd(), a.messageListCmd(), a.messageDeleteCmd(), a.messageResurrectCmd(), a.messageEditsCmd(),
+		a.messageEraseCmd())
 }
 
 func (a *app) messageShowCmd() *cobra.Command {

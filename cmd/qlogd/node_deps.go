@@ -10,6 +10,7 @@ import (
 
 	"github.com/qlogd/qlogd/api"
 	"github.com/qlogd/qlogd/api/wire"
+	"github.com/qlogd/qlogd/internal/erasure"
 	"github.com/qlogd/qlogd/internal/event"
 	"github.com/qlogd/qlogd/internal/eventlog"
 	"github.com/qlogd/qlogd/internal/push"
@@ -22,6 +23,7 @@ import (
 // deps hands the api what it stands on, each in the api's own words.
 func (e *engine) deps(source *replay.Source, registry *prometheus.Registry) api.Deps {
 	return api.Deps{
+		Eraser:   erasable{e},
 		Proposer: e.replica,
 		Barrier:  e.replica,
 		State:    liveReader{reader{e.machine.Machine}, e.replica},
@@ -163,6 +165,7 @@ type hooks struct {
 	push     atomic.Pointer[push.Engine]
 	tasks    atomic.Pointer[task.Runner]
 	discards *discards
+	erasures *erasure.Node
 }
 
 func (h *hooks) set(s *api.Server, p *push.Engine) {
@@ -201,6 +204,7 @@ func (h *hooks) count(events []event.Event) {
 	if r := h.tasks.Load(); r != nil {
 		r.Count(events)
 	}
+	h.erasures.Count(events)
 	if s := h.api.Load(); s != nil {
 		s.Count(events)
 	}

@@ -357,6 +357,7 @@ func (e *engine) fetchLacking() {
 			return
 		}
 		from := e.replica.Sources(offer)
+		e.fetching.Lock()
 		err := fetch.Fetch(e.background, fetch.Options{
 			Net: e.peers, From: from, ClusterID: e.card.ClusterID,
 			// Not an older one, although the leader's log reaches back further:
@@ -365,6 +366,7 @@ func (e *engine) fetchLacking() {
 			FS:       vfs.OS{}, DataDir: e.c.DataDir, Logger: e.logger,
 			FreeBytes: func() (uint64, error) { return freeBytes(e.c.DataDir) },
 		})
+		e.fetching.Unlock()
 		switch {
 		case e.background.Err() != nil:
 			return

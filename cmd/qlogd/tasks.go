@@ -24,6 +24,7 @@ func (e *engine) newTasks() *task.Runner {
 		Carriers: map[event.TaskKind]task.Carrier{
 			event.TaskReplay: &dead.Replays{Mover: mover},
 			event.TaskPurge:  &dead.Purges{Mover: mover},
+			event.TaskErase:  e.eraser(),
 		},
 		Logger: e.logger,
 	})

@@ -1,0 +1,208 @@
+package main
+
+import (
+	"context"
+	"errors"
+
+	"github.com/qlogd/qlogd/api"
+	"github.com/qlogd/qlogd/internal/archive"
+	"github.com/qlogd/qlogd/internal/datadir"
+	"github.com/qlogd/qlogd/internal/erasure"
+	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/internal/fetch"
+	"github.com/qlogd/qlogd/internal/replay"
+	"github.com/qlogd/qlogd/internal/vfs"
+	"github.com/qlogd/qlogd/log"
+)
+
+// newErasures returns this node's part of erasures. It must be there before the
+// first entry is applied: it counts what is appended.
+func (e *engine) newErasures() (*erasure.Node, error) {
+	o := erasure.NodeOptions{
+		Log: e.log, FS: vfs.OS{}, DataDir: e.c.DataDir, Rules: e.machine.Rules, Tasks: e.machine.Tasks, Logger: e.logger,
+		Self:    func() string { return e.replica.Self() },
+		Propose: func(ctx context.Context, c *event.Command) (event.Result, error) { return e.replica.Propose(ctx, c) },
+		Shed:    func(ctx context.Context, upTo uint64) error { return e.replica.Shed(ctx, upTo) },
+		Fetched: e.discardFetched,
+	}
+	if e.archiver.store != nil {
+		o.Archive = e.archiver.refresh
+	}
+	return erasure.NewNode(o)
+}
+
+// eraser carries erasures out where this node leads.
+func (e *engine) eraser() *erasure.Carrier {
+	c := &erasure.Carrier{
+		Finder:  erasure.Finder{Log: e.log, State: e.machine.Machine},
+		Propose: e.replica.Propose,
+		Members: func() (out []string) {
+			for _, m := range e.replica.Members() {
+				out = append(out, m.Server())
+			}
+			return out
+		},
+	}
+	if e.archiver.store != nil {
+		c.OpenPast, c.Archive = e.archiver.past, e.archiver.erase
+	}
+	return c
+}
+
+// discardFetched throws away what was fetched and is not in place.
+func (e *engine) discardFetched() error {
+	if !e.fetching.TryLock() {
+		return errors.New("this node is fetching what it lacks")
+	}
+	defer e.fetching.Unlock()
+	return fetch.Discard(vfs.OS{}, e.c.DataDir)
+}
+
+// openToErase opens the archive anew, with the source to write from; nil where there is
+// none yet.
+func (a *archiver) openToErase(ctx context.Context) (*archive.Archive, archive.Source, error) {
+	arch, err := archive.Open(ctx, a.store)
+	if errors.Is(err, archive.ErrNone) {
+		err = nil
+	}
+	return arch, a.source(), err
+}
+
+func (a *archiver) source() archive.Source {
+	e := a.e
+	return archive.Source{
+		FS: vfs.OS{}, LogDir: datadir.Path(e.c.DataDir, datadir.LogDir), Checkpoints: datadir.Path(e.c.DataDir, datadir.CheckpointDir),
+		Segments: e.log.Raw().Segments(), Logger: e.logger,
+	}
+}
+
+// refresh brings the archive's copies of this node's segments up to date, in which
+// contents were erased.
+func (a *archiver) refresh(ctx context.Context, refs []event.Ref) error {
+	// What is being archived now may have been read before it was erased.
+	a.writing.Lock()
+	defer a.writing.Unlock()
+	arch, src, err := a.openToErase(ctx)
+	if arch == nil || err != nil {
+		return err
+	}
+	_, err = arch.Refresh(ctx, src, logRefs(refs))
+	return err
+}
+
+// erase erases in segments that only the archive has.
+func (a *archiver) erase(ctx context.Context, refs []event.Ref) error {
+	a.writing.Lock()
+	defer a.writing.Unlock()
+	arch, src, err := a.openToErase(ctx)
+	if arch == nil || err != nil {
+		return err
+	}
+	n, err := arch.Erase(ctx, src, logRefs(refs))
+	if n > 0 {
+		a.e.logger.Info("contents erased in segments that only the archive has", "archive", arch, "segments", n)
+	}
+	return err
+}
+
+// past opens the log as it is with the archive before it; nil where the archive
+// goes back no further.
+func (a *archiver) past(ctx context.Context) (erasure.Reader, func(), error) {
+	if _, deleted := a.e.log.DeletedBefore(); !deleted {
+		return nil, func() {}, nil
+	}
+	arch, _, err := a.openToErase(ctx)
+	if arch == nil || err != nil {
+		return nil, func() {}, err
+	}
+	mounted, err := arch.Mount(ctx, vfs.OS{}, a.e.c.DataDir)
+	if err != nil {
+		return nil, func() {}, err
+	}
+	if mounted.Missing != "" {
+		a.e.logger.Warn(mounted.Missing)
+	}
+	d, err := replay.OpenOn(mounted, a.e.c.DataDir, a.e.card)
+	if err != nil {
+		return nil, func() {}, errors.Join(err, mounted.Close())
+	}
+	return d.Log, func() { _ = errors.Join(d.Close(), mounted.Close()) }, nil // files that were only read
+}
+
+func logRefs(refs []event.Ref) []log.Ref {
+	out := make([]log.Ref, len(refs))
+	for i, r := range refs {
+		out[i] = log.Ref(r)
+	}
+	return out
+}
+
+// erasable is what the api asks of erasures.
+type erasable struct{ e *engine }
+
+// counted is how many ids are told.
+const counted = 100
+
+// Message implements api.Eraser.
+func (x erasable) Message(ctx context.Context, id event.ID) (out api.Erasable, err error) {
+	c := x.e.eraser()
+	err = x.count(ctx, &c.Finder, id, &out)
+	if err != nil || out.Messages > 0 || c.OpenPast == nil {
+		return out, err
+	}
+	past, done, err := c.OpenPast(ctx)
+	if err != nil {
+		return out, err
+	}
+	defer done()
+	c.Past = past
+	return out, x.count(ctx, &c.Finder, id, &out)
+}
+
+// Key implements api.Eraser.
+func (x erasable) Key(ctx context.Context, queue, key string) (out api.Erasable, err error) {
+	c := x.e.eraser()
+	if c.OpenPast != nil {
+		past, done, err := c.OpenPast(ctx)
+		if err != nil {
+			return out, err
+		}
+		defer done()
+		c.Past = past
+	}
+	all := event.ID{}
+	for i := range all {
+		all[i] = 0xff
+	}
+	return out, c.Key(ctx, queue, key, all, func(id event.ID) error { return x.count(ctx, &c.Finder, id, &out) })
+}
+
+func (x erasable) count(ctx context.Context, f *erasure.Finder, id event.ID, out *api.Erasable) error {
+	found, err := f.Message(ctx, id)
+	if err != nil || len(found.IDs) == 0 {
+		return err
+	}
+	out.Messages++
+	if len(out.IDs) < counted {
+		out.IDs = append(out.IDs, found.IDs[0])
+	}
+	for _, it := range found.Items {
+		out.Contents += int64(len(it.Refs))
+		if it.Last.IsZero() {
+			out.Live++
+		}
+	}
+	return nil
+}
+
+// Members implements api.Eraser.
+func (x erasable) Members() []string { return x.e.eraser().Members() }
+
+// Spec implements api.Eraser.
+func (x erasable) Spec(id event.ID, queue, key, reason string) []byte {
+	s := erasure.Spec{Queue: queue, Key: key, Reason: reason}
+	if !id.IsZero() {
+		s.Message = id.String()
+	}
+	return s.Encode()
+}

@@ -90,6 +90,8 @@ var routeCalls = []routeCall{
 	{"POST /v1/queues/{queue}/messages/import", "/v1/queues/a.1/messages/import", `{"messages":[{"payload":1,"source_id":"s"}]}`, "produce"},
 	{"POST /v1/messages/{id}/resurrect", "/v1/messages/{Q}/resurrect", "", "admin"},
 	{"GET /v1/messages/{id}/edits", "/v1/messages/{M}/edits", "", "read"},
+	{"POST /v1/messages/{id}/erase", "/v1/messages/{Q}/erase", `{"dry_run":true}`, "admin"},
+	{"POST /v1/queues/{queue}/erase", "/v1/queues/a.1/erase", `{"key":"k","dry_run":true}`, "admin"},
 	{"GET /v1/tasks", "/v1/tasks", "", "any read"},
 	{"GET /v1/tasks/{id}", "/v1/tasks/{M}", "", "any read"},
 	{"DELETE /v1/tasks/{id}", "/v1/tasks/{M}", "", "admin"},

@@ -90,6 +90,7 @@ func build(opts ...func(*Options)) *harness {
 	}
 	c := newFakeCluster()
 	s := New(Deps{
+		Eraser:  nothingToErase{},
 		Cluster: c, Proposer: f, Barrier: f, State: f, Log: f, Past: f, Ready: f, Counts: f,
 		LogErrors: LogErrors{Gone: errGone, Erased: errErased, NotFound: errNotFound, Range: func(error) bool { return false }},
 		Age: func() (time.Duration, bool) {

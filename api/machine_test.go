@@ -13,6 +13,7 @@ import (
 
 	"github.com/qlogd/qlogd/fsm"
 	"github.com/qlogd/qlogd/internal/dead"
+	"github.com/qlogd/qlogd/internal/erasure"
 	"github.com/qlogd/qlogd/internal/event"
 	"github.com/qlogd/qlogd/internal/eventlog"
 	"github.com/qlogd/qlogd/internal/task"
@@ -28,6 +29,7 @@ type machine struct {
 	log  *eventlog.Log
 	s    *Server
 	runs *task.Runner
+	node *erasure.Node // carries erasures out
 
 	mu    sync.Mutex
 	index uint64
@@ -52,7 +54,7 @@ func onMachine(t *testing.T, opts ...func(*Options)) (*harness, *machine) {
 		fn(&o)
 	}
 	m.s = New(Deps{
-		Proposer: m, Barrier: m, State: m, Log: log, Ready: alwaysReady{},
+		Proposer: m, Barrier: m, State: m, Log: log, Ready: alwaysReady{}, Eraser: eraser{m},
 		LogErrors: LogErrors{Gone: eventlog.ErrGone, Erased: eventlog.ErrErased, NotFound: eventlog.ErrNotFound, Range: eventlog.IsRange},
 		Registry:  prometheus.NewRegistry(),
 	}, o)
@@ -61,15 +63,21 @@ func onMachine(t *testing.T, opts ...func(*Options)) (*harness, *machine) {
 	}
 	m.runs = task.New(task.Deps{
 		Propose: m.Propose, Barrier: m.Barrier, Tasks: m.Tasks, Content: log.Content, Leader: func() bool { return true },
-		Carriers: map[event.TaskKind]task.Carrier{event.TaskReplay: &dead.Replays{Mover: mover}, event.TaskPurge: &dead.Purges{Mover: mover}},
+		Carriers: map[event.TaskKind]task.Carrier{event.TaskReplay: &dead.Replays{Mover: mover}, event.TaskPurge: &dead.Purges{Mover: mover}, event.TaskErase: m.carrier()},
 	})
+	if m.node, err = erasure.NewNode(m.erasures(t.TempDir())); err != nil {
+		t.Fatal(err)
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
+	erased := make(chan struct{})
 	go func() { m.runs.Run(ctx); close(ended) }()
+	go func() { m.node.Run(ctx); close(erased) }()
 	h := &harness{T: t, s: m.s, h: m.s.Handler()}
 	t.Cleanup(func() {
 		cancel()
 		<-ended
+		<-erased
 		m.s.Close()
 		if err := log.Close(); err != nil {
 			t.Error(err)
@@ -92,6 +100,7 @@ func (c counting) Append(b *event.Block) error {
 	err := c.Log.Append(b)
 	if c.m.runs != nil {
 		c.m.runs.Count(b.Events)
+		c.m.node.Count(b.Events)
 	}
 	return err
 }

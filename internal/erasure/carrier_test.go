@@ -259,7 +259,7 @@ func TestErasesAMessageWhole(t *testing.T) {
 			}
 		}
 		gone := map[event.ID]bool{}
-		first, key, in := w.families()
+		first, _, _ := w.families()
 		var ids []event.ID
 		for id := range first {
 			ids = append(ids, id)
@@ -272,7 +272,7 @@ func TestErasesAMessageWhole(t *testing.T) {
 			gone[first[id]] = true
 			w.check(func(f event.ID) bool { return gone[f] }, fmt.Sprintf("seed %d, message", seed))
 		}
-		first, key, in = w.families()
+		_, key, in := w.families()
 		for f := range key {
 			if key[f] == "k" && in[f]["a"] {
 				gone[f] = true

@@ -11,9 +11,10 @@ import (
 // webhook is a named definition, which this package does not look into.
 type webhook struct {
 	name       string
-	queue      string // where its messages go, which may be gone by force; "" none
-	definition []byte // never changed in place
-	revision   uint64 // index of the entry that set it
+	queue      string   // where its messages go, which may be gone by force; "" none
+	definition []byte   // never changed in place
+	sum        [32]byte // SHA-256 of definition: a digest is wanted often, and there may be many
+	revision   uint64   // index of the entry that set it
 	created    int64
 	updated    int64
 }
@@ -25,7 +26,7 @@ func (s *State) webhookPut(e *event.Event) {
 		s.impossible(e, "webhook %q is there: %v", e.Webhook, ok)
 	}
 	// Not in place: a frozen state reads what was.
-	h := &webhook{name: e.Webhook, queue: e.Queue, definition: e.Definition, revision: s.index, created: s.clock, updated: s.clock}
+	h := &webhook{name: e.Webhook, queue: e.Queue, definition: e.Definition, sum: sha256.Sum256(e.Definition), revision: s.index, created: s.clock, updated: s.clock}
 	if ok {
 		h.created = was.created
 	}
@@ -76,8 +77,7 @@ func (s *State) sortedWebhooks() []*webhook {
 func (h *webhook) appendDigest(b []byte) []byte {
 	b = append(append(b, h.name...), 0)
 	b = append(append(b, h.queue...), 0)
-	sum := sha256.Sum256(h.definition)
-	b = append(b, sum[:]...)
+	b = append(b, h.sum[:]...)
 	for _, v := range []uint64{h.revision, uint64(h.created), uint64(h.updated)} {
 		b = binary.LittleEndian.AppendUint64(b, v)
 	}
@@ -94,5 +94,6 @@ func (w *encoder) webhook(h *webhook) {
 
 func (r *decoder) webhook(s *State) {
 	h := &webhook{name: r.str(), queue: r.str(), definition: r.bytes(), revision: r.u64(), created: int64(r.u64()), updated: int64(r.u64())}
+	h.sum = sha256.Sum256(h.definition)
 	s.webhooks[h.name] = h
 }

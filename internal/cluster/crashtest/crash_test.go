@@ -144,11 +144,14 @@ func judge(t *testing.T, h *History, atEnd bool) {
 	if !atEnd {
 		return
 	}
-	linear, undecided := CheckLinear(h.Ops(), ordered, rulesOf()[ordered], 20*time.Second)
-	for _, v := range linear {
-		t.Error(v)
+	for _, queue := range []string{ordered, held} {
+		rules := rulesOf()[queue]
+		linear, undecided := CheckLinear(h.Ops(), queue, rules, 20*time.Second)
+		for _, v := range linear {
+			t.Error(v)
+		}
+		t.Logf("%s: %d lanes are linearizable, %d could not be decided in time", queue, len(lanesOf(h.Ops(), queue, rules))-undecided-len(linear), undecided)
 	}
-	t.Logf("%d lanes are linearizable, %d could not be decided in time", len(lanesOf(h.Ops(), ordered, rulesOf()[ordered]))-undecided-len(linear), undecided)
 }
 
 // tell says what the run was made of, so that an empty one is seen.

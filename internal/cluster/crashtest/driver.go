@@ -22,6 +22,7 @@ const (
 	ordered = "ordered" // per key; messages stay until they are acked
 	pool    = "pool"    // unordered; the same
 	flaky   = "flaky"   // per key; three attempts, then to flaky.dlq
+	held    = "held"    // per key; two attempts, then to held.dlq, and its key stops until that is mended
 	barrier = "barrier" // takes a message behind each crash; nobody looks at it
 )
 
@@ -35,7 +36,12 @@ var queues = []struct {
 	{pool, Rules{}},
 	{flaky, Rules{PerKey: true, DeadLetters: flaky + ".dlq"}},
 	{flaky + ".dlq", Rules{}},
+	{held, Rules{PerKey: true, DeadLetters: held + ".dlq", Held: true}},
+	{held + ".dlq", Rules{}},
 }
+
+// worked are those that clients produce into and work off.
+var worked = []string{ordered, pool, flaky, held}
 
 func rulesOf() map[string]Rules {
 	out := map[string]Rules{}
@@ -96,6 +102,7 @@ func (d *Driver) Setup(ctx context.Context) error {
 		{ordered, policy("per_key", 0, "")},
 		{pool, policy("unordered", 0, "")},
 		{flaky, policy("per_key", 3, `,"dead_letter_queue":"auto"`)},
+		{held, policy("per_key", 2, `,"dead_letter_queue":"auto","on_dead":"hold_key"`)},
 		{barrier, policy("unordered", 0, "")},
 	} {
 		if _, _, err := d.nodes[0].PutQueue(ctx, q.name, q.policy); err != nil {
@@ -105,17 +112,20 @@ func (d *Driver) Setup(ctx context.Context) error {
 	return nil
 }
 
-// Go sends producers and consumers to work.
+// Go sends producers and consumers to work, and an operator who minds the dead.
 func (d *Driver) Go(producers, consumers int) {
-	for i := range producers + consumers {
+	for i := range producers + consumers + 1 {
 		r := rand.New(rand.NewPCG(d.seed, uint64(i)))
 		d.wg.Add(1)
 		go func() {
 			defer d.wg.Done()
-			if i < producers {
+			switch {
+			case i < producers:
 				d.produce(i, r)
-			} else {
+			case i < producers+consumers:
 				d.consume(i, r)
+			default:
+				d.operate(i, r)
 			}
 		}()
 	}
@@ -212,7 +222,7 @@ func (d *Driver) produce(id int, r *rand.Rand) {
 			d.pause(r)
 			continue
 		}
-		queue := []string{ordered, ordered, pool, flaky}[r.IntN(4)]
+		queue := []string{ordered, ordered, pool, flaky, held}[r.IntN(5)]
 		// Keys live for a while only: what is never learnt of one request makes
 		// the orders to be tried for its lane many, so lanes are to be short.
 		age := d.History.Len() / 3000
@@ -262,21 +272,21 @@ func (d *Driver) produce(id int, r *rand.Rand) {
 	}
 }
 
-// held is a lease that a consumer lets run out, to ack it too late.
-type held struct {
+// overdue is a lease that a consumer lets run out, to ack it too late.
+type overdue struct {
 	queue string
 	Found
 }
 
 func (d *Driver) consume(id int, r *rand.Rand) {
-	var late []held
+	var late []overdue
 	for !d.stop.Load() {
 		for len(late) > 0 && (len(late) > 20 || late[0].Expires < time.Now().UnixMilli()-50) {
 			h := late[0]
 			late = late[1:]
 			d.settle(id, r, Ack, h.queue, []Found{h.Found})
 		}
-		queue := []string{ordered, pool, flaky}[r.IntN(3)]
+		queue := worked[r.IntN(len(worked))]
 		got := d.lease(id, d.where(id, r, false), queue, 1+r.IntN(10), time.Duration(r.IntN(100))*time.Millisecond)
 		if len(got) == 0 {
 			d.pause(r)
@@ -293,10 +303,10 @@ func (d *Driver) consume(id int, r *rand.Rand) {
 			case n < 92:
 				d.settle(id, r, Extend, queue, []Found{f})
 				d.settle(id, r, Ack, queue, []Found{f})
-			case n < 94 && queue == flaky:
+			case n < 94 && (queue == flaky || queue == held):
 				d.settle(id, r, DeadLetter, queue, []Found{f})
 			case n < 97:
-				late = append(late, held{queue, f})
+				late = append(late, overdue{queue, f})
 			default: // forgotten
 			}
 		}
@@ -313,7 +323,7 @@ func (d *Driver) look(id int, r *rand.Rand, queue string, m Message) {
 	var opts []client.CallOption
 	kind := Get
 	switch n := r.IntN(20); {
-	case n > 2:
+	case n > 2 || queue == held: // its messages go on under other ids
 		return
 	case n == 2:
 		kind, opts = Stale, append(opts, client.Stale())
@@ -447,7 +457,7 @@ func (d *Driver) Peek(ctx context.Context) error {
 		}
 		op.Return = d.History.Now()
 		d.History.Add(op)
-		if q.name != flaky+".dlq" {
+		if !strings.HasSuffix(q.name, ".dlq") {
 			waiting += len(op.Found)
 		}
 	}
@@ -464,10 +474,11 @@ func (d *Driver) Drain(ctx context.Context, clients int) error {
 		wg.Add(1)
 		go func() {
 			defer wg.Done()
-			for ctx.Err() == nil && !d.empty(ctx, i) {
-				for _, q := range queues[:3] {
-					if got := d.lease(1000+i, i%len(d.nodes), q.name, 50, leaseMS*time.Millisecond/4); len(got) > 0 {
-						d.settle(1000+i, r, Ack, q.name, got)
+			for n := 0; ctx.Err() == nil && !d.empty(ctx, i); n++ {
+				d.mend(1000+i, r, n)
+				for _, q := range worked {
+					if got := d.lease(1000+i, i%len(d.nodes), q, 50, leaseMS*time.Millisecond/4); len(got) > 0 {
+						d.settle(1000+i, r, Ack, q, got)
 					}
 				}
 			}
@@ -479,8 +490,8 @@ func (d *Driver) Drain(ctx context.Context, clients int) error {
 
 // empty reports whether nothing is left to work off.
 func (d *Driver) empty(ctx context.Context, i int) bool {
-	for _, q := range queues[:3] {
-		v, err := d.nodes[i%len(d.nodes)].Queue(ctx, q.name)
+	for _, q := range append(worked[:len(worked):len(worked)], held+".dlq") {
+		v, err := d.nodes[i%len(d.nodes)].Queue(ctx, q)
 		if err != nil || v.Stats.Depth+v.Stats.Scheduled+v.Stats.InFlight > 0 {
 			return false
 		}

@@ -34,10 +34,12 @@ func TestHistoryFile(t *testing.T) {
 		h.Add(op)
 	}
 	judge(t, h, false)
-	linear, undecided := CheckLinear(h.Ops(), ordered, rulesOf()[ordered], time.Minute)
-	for _, v := range linear {
-		t.Error(v)
+	for _, queue := range []string{ordered, held} {
+		linear, undecided := CheckLinear(h.Ops(), queue, rulesOf()[queue], time.Minute)
+		for _, v := range linear {
+			t.Error(v)
+		}
+		t.Logf("%s: %d lanes could not be decided in time", queue, undecided)
 	}
-	t.Logf("%d lanes could not be decided in time", undecided)
 	tell(t, h)
 }

@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -580,4 +581,76 @@ func TestPushFailover(t *testing.T) {
 		return err == nil && q.Stats.AckedTotal == int64(len(ids))
 	})
 	t.Logf("%d requests for %d messages", len(s.all()), len(ids))
+}
+
+// TestPushOff: a copy of the past delivers nothing, to nobody, and says why.
+func TestPushOff(t *testing.T) {
+	t.Parallel()
+	s := newSink(t, nil)
+	n := pushNode(t)
+	cl := n.Client()
+	queue(t, cl, "q", fmt.Sprintf(`{"push":{"url":%q}}`, s.srv.URL))
+	if err := cl.PauseQueue(t.Context(), "q"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := cl.Produce(t.Context(), "q", client.JSON(1)); err != nil {
+		t.Fatal(err)
+	}
+	n.Term()
+	then := filepath.Join(t.TempDir(), "then")
+	if out, err := n.Run("replay", "--data-dir", n.Dir(), "--into", then); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	copied := cluster.Start(t, cluster.Options{Dir: then, Flags: []string{"--push-allow-private"}})
+	if err := copied.Client().ResumeQueue(t.Context(), "q"); err != nil {
+		t.Fatal(err)
+	}
+	n.Restart()
+	if err := cl.ResumeQueue(t.Context(), "q"); err != nil {
+		t.Fatal(err)
+	}
+	within(t, 10*time.Second, "the original delivers", func() bool { return s.done() == 1 })
+	time.Sleep(300 * time.Millisecond)
+	if got := len(s.all()); got != 1 {
+		t.Errorf("%d requests: the copy delivers, too", got)
+	}
+	q, err := copied.Client().Queue(t.Context(), "q")
+	if err != nil || q.Stats.Depth != 1 {
+		t.Errorf("%+v, %v", q, err)
+	}
+}
+
+// TestPushPrivate: without the flag no policy can point inside, and one that does
+// already is refused at the connection: no attempt is burnt on it.
+func TestPushPrivate(t *testing.T) {
+	t.Parallel()
+	s := newSink(t, nil)
+	n := pushNode(t)
+	queue(t, n.Client(), "q", fmt.Sprintf(`{"push":{"url":%q},"delivery":{"max_attempts":1}}`, s.srv.URL))
+	n.Term()
+	n = cluster.Start(t, cluster.Options{Dir: n.Dir()})
+	cl := n.Client()
+	if _, err := cl.Produce(t.Context(), "q", client.JSON(1)); err != nil {
+		t.Fatal(err)
+	}
+	within(t, 10*time.Second, "the breaker opens", func() bool {
+		_, b, err := n.Do(t.Context(), http.MethodGet, "/metrics", nil)
+		return err == nil && strings.Contains(string(b), `qlogd_push_breaker_open{queue="q"} 1`)
+	})
+	time.Sleep(time.Second) // over a probe
+	if q, err := cl.Queue(t.Context(), "q"); err != nil || q.Stats.Depth+q.Stats.Scheduled+q.Stats.InFlight != 1 {
+		t.Errorf("%+v, %v", q, err)
+	}
+	if got := s.all(); len(got) > 0 {
+		t.Errorf("%d requests went inside", len(got))
+	}
+	for _, url := range []string{s.srv.URL, "http://localhost/", "http://2130706433/", "http://[::ffff:7f00:1]/", "http://169.254.169.254/latest/", "http://10.0.0.1/", "http://a:b@example.com/"} {
+		var p wire.PolicyUpdate
+		if err := wire.Unmarshal(fmt.Appendf(nil, `{"push":{"url":%q}}`, url), &p); err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := cl.PutQueue(t.Context(), "r", p); err == nil || !strings.Contains(err.Error(), "push.url") {
+			t.Errorf("%s: %v", url, err)
+		}
+	}
 }

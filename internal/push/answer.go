@@ -38,6 +38,7 @@ type verdict struct {
 	hold  time.Duration // it wants to be left alone for so long
 	// unreached: it surely has not got the request.
 	unreached bool
+	refused   bool // it never will be, as this node is set up
 }
 
 // judge says what an answer, or the lack of one, means. 2xx is done. 410 is
@@ -51,7 +52,8 @@ func judge(a *egress.Answer, err error, now time.Time) verdict {
 	if err != nil {
 		var refused *egress.Error
 		v.unreached = egress.Unsent(err)
-		if errors.As(err, &refused) {
+		if errors.As(err, &refused) { // by this node's rules: no message of the queue can go there
+			v.op, v.refused = event.OpRelease, true
 			v.text = "target refused: " + err.Error()
 		} else {
 			v.text = err.Error()

@@ -54,6 +54,10 @@ func TestJudge(t *testing.T) {
 	if v.op != event.OpRetry || v.delayMS != -1 || !v.down || v.unreached || v.text != "connection reset" {
 		t.Errorf("%+v", v)
 	}
+	v = judge(nil, egress.CheckURL("http://127.0.0.1/", false), now)
+	if v.op != event.OpRelease || !v.down || !v.unreached || !v.refused || !strings.HasPrefix(v.told, "target refused: ") {
+		t.Errorf("%+v", v)
+	}
 	// What the target wrote is told to who may read the queue, and no more of it
 	// than is useful.
 	long := judge(&egress.Answer{Status: 500, Header: header(), Body: []byte("secret\x00\r\n" + strings.Repeat("ä", 1000))}, nil, now)

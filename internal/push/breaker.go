@@ -7,7 +7,8 @@ import "time"
 // a row that are the target's and not a message's; and after a while it lets one
 // delivery through, whose outcome closes it or keeps it open for twice as long.
 //
-// A target that can't be reached at all is down at once. One that answers 500, or
+// A target that may not be reached from here is down at once, and one that can't
+// be reached soon. One that answers 500, or
 // not in time, may have something against these messages: it is down when that
 // has gone on for a while, or was seen very often.
 //
@@ -41,7 +42,7 @@ func (b *breaker) failed(now time.Time, v *verdict, probe bool) (opened bool) {
 	if b.unheard++; !v.unreached {
 		b.unheard = 0
 	}
-	down := b.unheard >= breakAfter || b.failures >= breakAnyway || b.failures >= breakAfter && now.Sub(b.since) >= breakWithin
+	down := v.refused || b.unheard >= breakAfter || b.failures >= breakAnyway || b.failures >= breakAfter && now.Sub(b.since) >= breakWithin
 	switch {
 	case b.open && !probe:
 		return false // sent before it opened

@@ -131,6 +131,8 @@ var routeCalls = []routeCall{
 	{"GET /v1/webhooks/{name}", "/v1/webhooks/w", "", "admin!"},
 	{"PUT /v1/webhooks/{name}", "/v1/webhooks/w", `{"queue":"a.1"}`, "admin!"},
 	{"DELETE /v1/webhooks/{name}", "/v1/webhooks/w", "", "admin!"},
+	{"GET /v1/definitions", "/v1/definitions", "", "admin!"},
+	{"PUT /v1/definitions", "/v1/definitions", `{"queues":[{"name":"a.1"}]}`, "admin!"},
 	{"POST /hook/{name}", "/hook/w", "{}", "open"},
 	{"GET /healthz", "/healthz", "", "open"},
 	{"GET /readyz", "/readyz", "", "open"},

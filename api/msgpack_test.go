@@ -14,6 +14,7 @@ import (
 	"github.com/vmihailenco/msgpack/v5"
 
 	"github.com/qlogd/qlogd/api/wire"
+	"github.com/qlogd/qlogd/internal/cloudevents"
 	"github.com/qlogd/qlogd/internal/coding"
 	"github.com/qlogd/qlogd/internal/event"
 )
@@ -92,6 +93,9 @@ func FuzzBody(f *testing.F) {
 		`{"messages":[{"payload":{"a":1},"key":"k","headers":{"h":"v"},"delay_ms":5}]}`, `{"max_messages":1,"kinds":["a"]}`,
 		`{"lease_ids":["` + aULID + `"],"result":1}`, `{"items":[{"lease_id":"` + aULID + `","error":"x","delay_ms":null}]}`,
 		`{"delivery":{"backoff_schedule_ms":[1,2],"dead_letter_queue":"auto"},"message_schema":{"type":"object"}}`,
+		`{"specversion":"1.0","id":"1","source":"s","type":"t","partitionkey":"k","datacontenttype":"text/xml","data":"<a/>"}`,
+		`[{"specversion":"1.0","id":"1","source":"s","type":"t","data_base64":"AA=="}]`,
+		`{"queues":[{"name":"a","dead_letter_queue":"b","delivery":{"on_dead":"hold_key"}},{"name":"b"}],"webhooks":[{"name":"w","queue":"a","filter":"payload.a"}]}`,
 		`{"ack":["` + aULID + `"],"produce":[{"queue":"q","messages":[{"payload":null}]}]}`, "\x81\xa8messages\x91\x81\xa7payload\xc0", "",
 	} {
 		f.Add([]byte(s), uint8(len(s)), len(s) == 0 || s[0] == '\x81')
@@ -100,7 +104,8 @@ func FuzzBody(f *testing.F) {
 		"POST /v1/queues/q/messages", "POST /v1/queues/q/lease", "POST /v1/lease", "PUT /v1/queues/q", "PATCH /v1/queues/q",
 		"POST /v1/queues/q/ack", "POST /v1/queues/q/retry", "POST /v1/queues/q/dead-letter", "POST /v1/queues/q/extend",
 		"POST /v1/queues/q/release", "POST /v1/leases/" + aULID + "/ack", "POST /v1/leases/" + aULID + "/retry", "POST /v1/transactions",
-		"POST /v1/queues/q/purge",
+		"POST /v1/queues/q/purge", "PUT /v1/definitions",
+		"POST /v1/queues/q/messages " + cloudevents.TypeEvent, "POST /v1/queues/q/messages " + cloudevents.TypeBatch,
 	}
 	shared := build()
 	f.Cleanup(shared.s.Close)
@@ -116,8 +121,11 @@ func FuzzBody(f *testing.F) {
 		h.do("PUT", "/v1/queues/q", "").want(201)
 		before := h.proposals()
 		method, target, _ := strings.Cut(calls[int(call)%len(calls)], " ")
+		target, media, _ := strings.Cut(target, " ")
 		var headers []string
-		if pack {
+		if media != "" {
+			headers = []string{"Content-Type: " + media}
+		} else if pack {
 			headers = []string{"Content-Type: application/msgpack", "Accept: application/msgpack"}
 		}
 		a := h.do(method, target, string(body), headers...)

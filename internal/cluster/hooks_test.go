@@ -130,7 +130,7 @@ func hookCluster(t *testing.T, nodes int) *cluster.Cluster {
 func TestHooks(t *testing.T) {
 	t.Parallel()
 	bodies := deliveries(t)
-	total := number(t, "HOOKS", 1500)
+	total := number(t, "HOOKS", 700)
 	c := hookCluster(t, 3)
 	cl := c.Client()
 	lease := int64(2000)
@@ -314,7 +314,7 @@ func TestHookOnce(t *testing.T) {
 	putHook(t, c.Client(), "hooks", wire.PolicyUpdate{}, nil)
 	body := delivery{"ping", []byte(`{"zen":"Keep it logically awesome."}`)}
 	g := newSender()
-	for round := range 10 {
+	for round := range 5 {
 		var all sync.WaitGroup
 		ids, statuses := make(chan string, 20), make(chan int, 20)
 		for i := range 20 {

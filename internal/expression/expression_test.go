@@ -2,6 +2,7 @@ package expression
 
 import (
 	"errors"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -253,6 +254,54 @@ func TestValue(t *testing.T) {
 	if _, err := Value(fits); err != nil || Check(fits) != nil {
 		t.Error(err)
 	}
+}
+
+// FuzzValue: Check and Value agree, and what Value reads is written again as the
+// same JSON.
+func FuzzValue(f *testing.F) {
+	for _, text := range []string{issue, `-0`, `1e999`, `[1.0,"\u00e9\ud83d\ude00"]`, `{"a":{"b":[null,true]}}`, `{"a":1,"a":2}`, "\"\xff\""} {
+		f.Add(text)
+	}
+	p, err := env(f).Compile("payload", JSON)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		v, err := Value([]byte(text))
+		if also := Check([]byte(text)); (err == nil) != (also == nil) {
+			t.Fatalf("%v, %v", err, also)
+		}
+		if err != nil {
+			return
+		}
+		out, _, err := p.AppendJSON(nil, Vars{"payload": v, "headers": map[string]string{}, "name": "", "at": time.Time{}, "n": int64(0)}, 1<<20)
+		if err != nil {
+			t.Fatal(err)
+		}
+		again, err := Value(out)
+		if err != nil || !reflect.DeepEqual(norm(v), norm(again)) {
+			t.Fatalf("%q became %q: %v", text, out, err)
+		}
+	})
+}
+
+// norm has all numbers as double: 1.0 is written 1.
+func norm(v any) any {
+	switch v := v.(type) {
+	case int64:
+		return float64(v)
+	case uint64:
+		return float64(v)
+	case []any:
+		for i := range v {
+			v[i] = norm(v[i])
+		}
+	case map[string]any:
+		for k := range v {
+			v[k] = norm(v[k])
+		}
+	}
+	return v
 }
 
 // TestConcurrently: one compiled expression serves many goroutines, errors

@@ -66,7 +66,7 @@ func (w *model) updateTask(c *event.UpdateTask, got event.Result) {
 	reported := slices.ContainsFunc(t.Nodes, func(n event.TaskNode) bool { return n.Node == c.Node })
 	switch {
 	case c.Op == event.TaskOpCancel && running && t.Sealed,
-		c.Op == event.TaskOpResume && (t.Status == event.TaskCompleted || t.Status == event.TaskFailed),
+		(c.Op == event.TaskOpCancel || c.Op == event.TaskOpResume) && (t.Status == event.TaskCompleted || t.Status == event.TaskFailed),
 		c.Op == event.TaskOpReport && !t.Sealed:
 		w.problem(got, event.CodeConflict, -1)
 		return

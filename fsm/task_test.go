@@ -52,6 +52,7 @@ func TestTask(t *testing.T) {
 	v = b.wantTask(id, event.TaskCompleted, 2)
 	mustEqual(t, []any{v.Skipped, v.End, v.EndedAt}, []any{4, event.RefOf(b.last().Events[0].ID), b.now})
 	b.wantProblem(b.change(id, event.TaskOpResume), event.CodeConflict, "")
+	b.wantProblem(b.change(id, event.TaskOpCancel), event.CodeConflict, "")
 	mustEqual(t, codes(b.ok(b.replay("q", of, "c"))), event.SkipTask)
 
 	purge := b.task(event.TaskPurge)

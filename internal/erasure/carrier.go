@@ -66,7 +66,7 @@ func (c *Carrier) tell(ctx context.Context, t *event.TaskView, spec *Spec, id ev
 	defer c.finding.Unlock()
 	w := &work{
 		Finder: c.Finder, c: c, task: t.ID, why: event.EncodeContent(&event.Content{Why: spec.Reason}),
-		of: map[event.ID]event.ID{}, edits: edits{},
+		of: map[event.ID]event.ID{}, edits: edits{}, seen: map[event.ID][]event.Event{},
 	}
 	if c.OpenPast != nil {
 		past, done, err := c.OpenPast(ctx)
@@ -132,6 +132,8 @@ type work struct {
 	// of has every id of a message that was looked at, and by which one.
 	of    map[event.ID]event.ID
 	edits edits
+	// seen are the events of these messages since it began.
+	seen map[event.ID][]event.Event
 }
 
 // all has everything erased: again and again, until nothing has happened to any
@@ -160,11 +162,19 @@ func (w *work) all(ctx context.Context, spec *Spec, id event.ID) error {
 		touched := map[event.ID]bool{}
 		err = each(ctx, w.Log, from, next-1, func(e *event.Event) error {
 			by, ours := w.of[e.Subject]
-			if !ours || e.Task == w.task && (e.Type == event.Erased || e.Type == event.Discarded) || touched[by] {
+			if !ours {
 				return nil
 			}
-			touched[by] = true
-			open = append(open, by)
+			if e.IsMove() {
+				w.of[e.ID] = by
+			}
+			met := *e
+			met.Content.Bytes = nil // the log's, until the next block
+			w.seen[by] = append(w.seen[by], met)
+			if own := e.Task == w.task && (e.Type == event.Erased || e.Type == event.Discarded); !own && !touched[by] {
+				touched[by] = true
+				open = append(open, by)
+			}
 			return nil
 		})
 		if err != nil || len(open) == 0 {
@@ -181,7 +191,7 @@ func (w *work) all(ctx context.Context, spec *Spec, id event.ID) error {
 
 // message adds what is to be erased of a message.
 func (w *work) message(ctx context.Context, id event.ID) error {
-	found, err := w.Finder.message(ctx, id, w.edits)
+	found, err := w.Finder.message(ctx, id, w.edits, w.seen[id])
 	if err != nil {
 		return err
 	}

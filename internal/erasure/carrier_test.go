@@ -120,7 +120,7 @@ func (w *world) live(queue string) []event.MessageView {
 // step does something that clients do.
 func (w *world) step() {
 	queue := w.some("a", "b")
-	switch n := w.rng.IntN(20); {
+	switch n := w.rng.IntN(21); {
 	case n < 5:
 		w.do(&event.Command{Produce: &event.Produce{Queue: queue, Messages: []event.NewMessage{
 			{Key: w.some("k", "l", ""), Priority: 5, Content: w.text(event.Content{})},
@@ -167,9 +167,48 @@ func (w *world) step() {
 		if !e.Content.IsZero() { // else it is erased: retention finds nothing to carry
 			w.do(&event.Command{Carry: &event.Carry{Items: []event.CarryItem{{ID: m.ID, From: m.Content, Content: e.Content}}}})
 		}
+	case n < 20:
+		w.resurrect()
 	default:
 		w.do(&event.Command{PurgeQueue: &event.PurgeQueue{Name: w.some("a.dlq", "b.dlq")}})
 	}
+}
+
+// resurrect brings a message back that has left its queue, perhaps one that was
+// brought back before.
+func (w *world) resurrect() {
+	var gone []event.Event
+	for b, err := range w.log.Follow(0) {
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		for _, e := range b.Events {
+			if _, live := w.m.Message(e.Subject); !live && (e.Type == event.Acked || e.Type == event.Discarded) {
+				gone = append(gone, e)
+			}
+		}
+	}
+	if len(gone) == 0 {
+		return
+	}
+	e := gone[w.rng.IntN(len(gone))]
+	history, err := w.log.History(w.t.Context(), e.Subject)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	last := e
+	for i := range history {
+		if history[i].Type == event.Erased {
+			return // there is nothing to bring back
+		}
+		if history[i].Subject == e.Subject {
+			last = history[i]
+		}
+	}
+	w.do(&event.Command{Resurrect: &event.Resurrect{
+		ID: e.Subject, Last: event.RefOf(last.ID), Queue: w.some("a", "b"), Key: w.some("k", "l"), Priority: 5, First: history[0].ID,
+		Content: w.text(event.Content{}),
+	}})
 }
 
 // families tells, by reading the whole log once, under which id each message

@@ -54,18 +54,26 @@ const itemRefs = 2048
 // Message finds what is to be erased of one message. Nothing is, where it was
 // never seen or is erased already.
 func (f *Finder) Message(ctx context.Context, id event.ID) (Found, error) {
-	return f.message(ctx, id, edits{})
+	return f.message(ctx, id, edits{}, nil)
 }
 
 // edits are the messages of which tasks have an edit in what they are to do, by
 // task, as far as they were read.
 type edits map[event.ID]map[string]bool
 
-func (f *Finder) message(ctx context.Context, id event.ID, known edits) (Found, error) {
+// message is Message. seen are events of the message that were met in the log:
+// its chain of back-pointers may lead past one, where two that did not know of
+// each other were decided on behind the same one (an erasure and a resurrection).
+func (f *Finder) message(ctx context.Context, id event.ID, known edits, seen []event.Event) (Found, error) {
 	var out Found
 	history, err := f.history(ctx, id)
 	if err != nil {
 		return out, err
+	}
+	if len(seen) > 0 {
+		history = slices.Concat(history, seen)
+		slices.SortStableFunc(history, func(a, b event.Event) int { return a.ID.Compare(b.ID) })
+		history = slices.CompactFunc(history, func(a, b event.Event) bool { return a.ID == b.ID })
 	}
 	told := map[event.Ref]bool{}
 	ids := map[event.ID]*event.EraseItem{}

@@ -583,6 +583,32 @@ func TestPushFailover(t *testing.T) {
 	t.Logf("%d requests for %d messages", len(s.all()), len(ids))
 }
 
+// TestPushTransfer: a leader that hands over ends what it has begun and gives back
+// what it has not: nothing waits for a lease to run out, and nothing is sent twice.
+func TestPushTransfer(t *testing.T) {
+	t.Parallel()
+	s := newSink(t, func(http.ResponseWriter, *sent, int) int {
+		time.Sleep(20 * time.Millisecond)
+		return http.StatusOK
+	})
+	c := cluster.StartCluster(t, cluster.Options{Nodes: 3, Flags: []string{"--push-allow-private"}})
+	cl := c.Client()
+	queue(t, cl, "q", fmt.Sprintf(`{"ordering":"per_key","push":{"url":%q,"max_in_flight":4}}`, s.srv.URL))
+	ids := keyed(t, cl, "q", 6, 50)
+	for range 3 {
+		before := s.done()
+		within(t, 20*time.Second, "it goes on", func() bool { return s.done() > before+20 })
+		if _, err := cl.TransferLeadership(t.Context(), ""); err != nil {
+			t.Fatal(err)
+		}
+	}
+	within(t, 30*time.Second, "all are delivered", func() bool { return s.done() == len(ids) })
+	delivered(t, s, ids)
+	if got := len(s.all()); got != len(ids) {
+		t.Errorf("%d requests for %d messages", got, len(ids))
+	}
+}
+
 // TestPushOff: a copy of the past delivers nothing, to nobody, and says why.
 func TestPushOff(t *testing.T) {
 	t.Parallel()

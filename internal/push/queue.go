@@ -96,6 +96,9 @@ func (q *queue) stop() {
 	if q.stopLoop != nil {
 		q.stopLoop()
 		q.stopLoop = nil
+		// How the target is, is from now on another node's to know.
+		q.breaker = breaker{}
+		q.e.metrics.breaker(q.name, false)
 	}
 }
 
@@ -201,7 +204,7 @@ func (q *queue) lease(ctx context.Context, t *target, n int) ([]event.LeasedMess
 func (q *queue) told(d *delivery, v *verdict) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.target != d.t { // of a target that it does not have any more
+	if q.target != d.t || q.stopLoop == nil { // of a target that it does not have any more
 		return
 	}
 	b := &q.breaker

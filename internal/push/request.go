@@ -22,13 +22,17 @@ type target struct {
 	leaseMS int64
 }
 
-// minLeaseMS is the shortest lease that is taken: it is extended at a third of
-// it, and each extension is an entry.
-const minLeaseMS = 3000
+// The shortest and the longest lease that is taken. It is extended at a third of
+// it: each time is an entry, so it is not too short; and what this node had in
+// hand when it died waits for its end, so it is not longer than of use.
+const (
+	minLeaseMS = 3_000
+	maxLeaseMS = 15_000
+)
 
 // newTarget reads the push of a policy, as Check has left it.
 func newTarget(p *event.Policy) (*target, error) {
-	t := &target{header: http.Header{}, leaseMS: max(p.LeaseMS, minLeaseMS)}
+	t := &target{header: http.Header{}, leaseMS: min(max(p.LeaseMS, minLeaseMS), maxLeaseMS)}
 	if err := wire.Decode(p.Push, &t.Push); err != nil {
 		return nil, err
 	}

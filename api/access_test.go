@@ -88,6 +88,7 @@ var routeCalls = []routeCall{
 	{"POST /v1/queues/{queue}/dead/replay", "/v1/queues/a.1/dead/replay", `{"filter":{}}`, "admin"},
 	{"POST /v1/queues/{queue}/dead/purge", "/v1/queues/a.1/dead/purge", `{"filter":{}}`, "admin"},
 	{"POST /v1/queues/{queue}/messages/import", "/v1/queues/a.1/messages/import", `{"messages":[{"payload":1,"source_id":"s"}]}`, "produce"},
+	{"GET /v1/queues/{queue}/explain", "/v1/queues/a.1/explain", "", "read"},
 	{"POST /v1/messages/{id}/resurrect", "/v1/messages/{Q}/resurrect", "", "admin"},
 	{"GET /v1/messages/{id}/edits", "/v1/messages/{M}/edits", "", "read"},
 	{"POST /v1/messages/{id}/erase", "/v1/messages/{Q}/erase", `{"dry_run":true}`, "admin"},

@@ -55,6 +55,9 @@ type State interface {
 	Dead(queue string, f event.DeadFilter) (views []event.MessageView, more bool)
 	// DeadCount returns how many these are.
 	DeadCount(queue string) int64
+	// Lane returns a partition of a queue; false where there is none: nothing of
+	// the key waits, is leased, or holds it.
+	Lane(queue, key string) (event.LaneView, bool)
 	Task(id event.ID) (event.TaskView, bool)
 	Tasks() []event.TaskView // the newest first
 	Clock() int64            // the log's clock, Unix ms

@@ -718,5 +718,6 @@ func (f *fake) Event(ref event.Ref) (*event.Event, error) {
 
 func (f *fake) Dead(string, event.DeadFilter) ([]event.MessageView, bool) { return nil, false }
 func (f *fake) DeadCount(string) int64                                    { return 0 }
+func (f *fake) Lane(string, string) (event.LaneView, bool)                { return event.LaneView{}, false }
 func (f *fake) Task(event.ID) (event.TaskView, bool)                      { return event.TaskView{}, false }
 func (f *fake) Tasks() []event.TaskView                                   { return nil }

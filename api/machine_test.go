@@ -142,11 +142,14 @@ func (m *machine) Begin(c *event.Command, along []*event.Command) (answers []fun
 	return answers
 }
 
-// pass lets time go by.
+// pass lets time go by, and what it brings happen.
 func (m *machine) pass(d time.Duration) {
 	m.mu.Lock()
 	m.now += d.Milliseconds()
 	m.mu.Unlock()
+	if _, err := m.Propose(context.Background(), &event.Command{Mark: &event.Mark{}}); err != nil {
+		panic(err)
+	}
 }
 
 // proposals is how many entries there are.

@@ -58,6 +58,8 @@ func (s *Server) mux() *http.ServeMux {
 	add("POST /v1/messages/{id}/resurrect", admin, s.resurrect)
 	add("GET /v1/messages/{id}/edits", access{roleRead, somehow}, s.messageEdits)
 
+	add("GET /v1/queues/{queue}/explain", read, s.explain)
+
 	// The first design's shapes.
 	add("GET /admin/queues", access{roleRead, somehow}, s.adminQueues)
 	add("GET /admin/queues/{queue}/dlq", read, s.adminDead)

@@ -155,6 +155,7 @@ func (e *engine) stop(ctx context.Context) error {
 	e.cancel()
 	e.work.Wait()
 	e.peers.Handle(api.AskOperations, nil)
+	e.peers.Handle(api.AskWaiters, nil)
 	e.replica.HandleMembers(api.AskWait, nil)
 	e.replica.HandleMembers(api.AskPush, nil)
 	e.api.Close()

@@ -91,6 +91,9 @@ func (e *engine) answerOthers() {
 	e.peers.Handle(api.AskOperations, func(_ context.Context, _ peer.Identity, body []byte) ([]byte, error) {
 		return e.api.LocalOperations(body), nil
 	})
+	e.peers.Handle(api.AskWaiters, func(_ context.Context, _ peer.Identity, body []byte) ([]byte, error) {
+		return e.api.LocalWaiters(body), nil
+	})
 	e.replica.HandleMembers(api.AskWait, e.api.WaitHere)
 	e.replica.HandleMembers(api.AskPush, e.api.PushHere)
 }

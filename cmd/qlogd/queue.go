@@ -18,7 +18,7 @@ func (a *app) queueCmd() *cobra.Command {
 		Short:   "List, show and change queues",
 		Example: "  qlogd queue list\n  qlogd queue create jobs --ordering per_key --dead-letter-queue auto",
 	}, a.queueListCmd(), a.queueShowCmd(), a.queueStatsCmd(), a.queueCreateCmd(), a.queueUpdateCmd(), a.queueDeleteCmd(),
-		a.queuePauseCmd(true), a.queuePauseCmd(false), a.queuePurgeCmd(), a.queueEraseCmd())
+		a.queuePauseCmd(true), a.queuePauseCmd(false), a.queuePurgeCmd(), a.queueEraseCmd(), a.queueExplainCmd())
 }
 
 func (a *app) queueListCmd() *cobra.Command {

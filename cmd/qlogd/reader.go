@@ -26,6 +26,7 @@ type stateReader interface {
 	Leasable(queue string, kinds []string) int
 	Dead(queue string, f event.DeadFilter) ([]event.MessageView, bool)
 	DeadCount(queue string) int64
+	Lane(queue, key string) (event.LaneView, bool)
 	Task(id event.ID) (event.TaskView, bool)
 	Tasks() []event.TaskView
 	Clock() int64

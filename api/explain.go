@@ -1,0 +1,358 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"time"
+	"unicode/utf8"
+
+	"github.com/qlogd/qlogd/api/wire"
+	"github.com/qlogd/qlogd/internal/event"
+)
+
+// The codes of an explanation's reasons.
+const (
+	whyPaused    = "queue_paused"
+	whyHeld      = "held_by_dead"
+	whyBehind    = "behind_message"
+	whyLeased    = "leased"
+	whyScheduled = "scheduled"
+	whyNoWorker  = "no_waiting_worker"
+	whyNotThere  = "not_in_queue"
+	whyReady     = "ready"
+)
+
+// heldShown is how many of the dead messages that hold a key are named.
+const heldShown = 10
+
+// explain answers GET /v1/queues/{queue}/explain?key=|message_id=: why a message,
+// or the first that waits under a key, or in all of the queue, is or is not
+// being delivered.
+func (s *Server) explain(q *request) error {
+	name, err := q.queue()
+	if err != nil {
+		return err
+	}
+	if err := q.allow("key", "message_id", "consistency"); err != nil {
+		return err
+	}
+	if q.query.Has("key") && q.query.Has("message_id") {
+		return bad("key", "key and message_id exclude each other")
+	}
+	var id event.ID
+	if q.query.Has("message_id") {
+		if id, err = ulid("message_id", q.query.Get("message_id")); err != nil {
+			return err
+		}
+	}
+	key := q.query.Get("key")
+	if err := within("key", key, event.MaxKeyBytes); err != nil {
+		return err
+	}
+	if !utf8.ValidString(key) {
+		return bad("key", "key must be UTF-8")
+	}
+	if err := q.fresh(); err != nil {
+		return err
+	}
+	queue, ok := s.deps.State.Queue(name)
+	if !ok {
+		return queueNotFound(name)
+	}
+	x := &explaining{q: q, queue: &queue, out: wire.Explanation{Queue: name, Reasons: []wire.Reason{}}}
+	if queue.Paused {
+		x.because(wire.Reason{Code: whyPaused, Text: "the queue is paused: nothing is leased from it until POST /v1/queues/" + name + "/resume"})
+	}
+	switch {
+	case !id.IsZero():
+		x.out.MessageID = new(id.String())
+		err = x.message(id)
+	case q.query.Has("key"):
+		x.out.Key = &key
+		x.key(&key)
+	default:
+		x.key(nil)
+	}
+	if err != nil {
+		return err
+	}
+	return q.answer(http.StatusOK, &x.out)
+}
+
+// explaining is an explanation in the making.
+type explaining struct {
+	q     *request
+	queue *event.QueueView
+	out   wire.Explanation
+}
+
+func (x *explaining) because(r wire.Reason) { x.out.Reasons = append(x.out.Reasons, r) }
+
+// message explains one message.
+func (x *explaining) message(id event.ID) error {
+	s := x.q.s
+	v, ok := s.deps.State.Message(id)
+	if !ok || v.Queue != x.queue.Name || v.State == event.StateDiscarded || v.State == event.StateDeadLettered {
+		_, was, err := s.deadNow(x.q, "", id) // which names no queue: what became of it in any
+		if err != nil {
+			return err
+		}
+		x.because(wire.Reason{Code: whyNotThere, MessageID: id.String(), Text: fmt.Sprintf("message %s is not in queue %s: %s", id, x.queue.Name, was.text)})
+		return nil
+	}
+	x.out.Key = &v.Key
+	x.live(&v)
+	return nil
+}
+
+// key explains the message of a key, or of all keys (nil), that would be
+// delivered next.
+func (x *explaining) key(key *string) {
+	st := x.q.s.deps.State
+	of := "in queue " + x.queue.Name
+	if key != nil {
+		of = fmt.Sprintf("with key %s in queue %s", echo(*key), x.queue.Name)
+	}
+	if x.queue.Policy.Ordering == event.FIFO || key != nil && x.queue.Policy.Ordering == event.PerKey {
+		lane, ok := st.Lane(x.queue.Name, laneKey(x.queue, key))
+		if ok {
+			next := lane.Leased
+			if next == nil {
+				next = lane.Head
+			}
+			if next != nil {
+				x.first(next)
+				return
+			}
+			if lane.HeldBy > 0 {
+				x.held(laneKey(x.queue, key), &lane)
+				return
+			}
+		}
+	}
+	// What waits for its time is in no partition, and an unordered queue has none.
+	for _, state := range []event.State{event.StateReady, event.StateScheduled, event.StateLeased} {
+		if found, _ := st.Messages(x.queue.Name, event.MessageFilter{State: state, Key: key, Limit: 1}); len(found) > 0 {
+			x.first(&found[0])
+			return
+		}
+	}
+	x.because(wire.Reason{Code: whyNotThere, Text: "no message is " + of})
+}
+
+func (x *explaining) first(v *event.MessageView) {
+	x.out.MessageID = new(v.ID.String())
+	if x.out.Key == nil {
+		x.out.Key = &v.Key
+	}
+	x.live(v)
+}
+
+// laneKey is how a partition is named: a fifo queue has one.
+func laneKey(q *event.QueueView, key *string) string {
+	if key == nil || q.Policy.Ordering != event.PerKey {
+		return ""
+	}
+	return *key
+}
+
+// live explains a message that is in the queue.
+func (x *explaining) live(v *event.MessageView) {
+	switch v.State {
+	case event.StateLeased:
+		x.because(x.leased(v))
+		return
+	case event.StateScheduled:
+		x.because(scheduled(v))
+		return
+	}
+	if x.queue.Policy.Ordering != event.Unordered {
+		key := laneKey(x.queue, &v.Key)
+		if lane, ok := x.q.s.deps.State.Lane(x.queue.Name, key); ok {
+			if lane.HeldBy > 0 {
+				x.held(key, &lane)
+			}
+			for _, ahead := range []*event.MessageView{lane.Leased, lane.Head} {
+				if ahead != nil && ahead.ID != v.ID {
+					x.behind(ahead)
+					break
+				}
+			}
+		}
+	}
+	if len(x.out.Reasons) > 0 {
+		return
+	}
+	x.out.Deliverable = true
+	if len(x.queue.Policy.Push) > 0 { // the cluster itself is the worker
+		x.pushed()
+		return
+	}
+	waiters := x.q.s.waiters(x.q.Context(), x.queue.Name, v.Kind)
+	if waiters == 0 {
+		text := "it can be leased at once, but no worker asks for work from this queue now"
+		if v.Kind != "" {
+			text += fmt.Sprintf(", none that takes kind %s", echo(v.Kind))
+		}
+		x.because(wire.Reason{Code: whyNoWorker, Waiters: &waiters, Text: text})
+		return
+	}
+	x.because(wire.Reason{Code: whyReady, Waiters: &waiters, Text: fmt.Sprintf("it can be leased at once, and %d leases wait for work: it is about to be delivered", waiters)})
+}
+
+// pushed tells why the cluster does not push what it could lease, or that it
+// does.
+func (x *explaining) pushed() {
+	if p := x.q.s.PushReason(x.q.Context(), x.queue); p != nil {
+		text := p.Detail
+		if p.LastError != "" {
+			text += ": " + p.LastError
+		}
+		x.because(wire.Reason{Code: p.Code, Text: text, Until: p.NextProbe})
+		return
+	}
+	x.because(wire.Reason{Code: whyReady, Text: "it can be leased at once, and the cluster pushes this queue's messages: it is about to be delivered"})
+}
+
+// leased tells of the lease that a message has.
+func (x *explaining) leased(v *event.MessageView) wire.Reason {
+	r := wire.Reason{Code: whyLeased, MessageID: v.ID.String(), State: v.State.String(), LeaseID: v.Lease.String(), Until: wire.Time(v.LeaseExpiresAt)}
+	if e, err := x.q.s.deps.Log.Event(event.RefOf(v.Lease)); err == nil { // else the worker's name is gone with the history
+		r.Worker = e.Worker
+	}
+	who := "a worker"
+	if r.Worker != "" {
+		who = "worker " + echo(r.Worker)
+	}
+	r.Text = fmt.Sprintf("%s works on it (attempt %d) and has until %s to say what became of it", who, v.Attempt, r.Until)
+	return r
+}
+
+func scheduled(v *event.MessageView) wire.Reason {
+	r := wire.Reason{Code: whyScheduled, MessageID: v.ID.String(), State: v.State.String(), Until: wire.Time(v.Due)}
+	r.Text = fmt.Sprintf("it was enqueued with a delay and comes due at %s", r.Until)
+	if v.Attempt > 0 {
+		r.Text = fmt.Sprintf("its attempt %d failed; the next one is at %s", v.Attempt, r.Until)
+	}
+	return r
+}
+
+// behind tells of a message that goes before this one.
+func (x *explaining) behind(ahead *event.MessageView) {
+	r := wire.Reason{Code: whyBehind, MessageID: ahead.ID.String(), State: ahead.State.String()}
+	r.Text = fmt.Sprintf("message %s of the same key goes before it", ahead.ID)
+	if x.queue.Policy.Ordering == event.FIFO {
+		r.Text = fmt.Sprintf("message %s goes before it, as this queue is fifo", ahead.ID)
+	}
+	switch ahead.State {
+	case event.StateLeased:
+		l := x.leased(ahead)
+		r.LeaseID, r.Worker, r.Until = l.LeaseID, l.Worker, l.Until
+		r.Text += fmt.Sprintf(" and is leased until %s", r.Until)
+	case event.StateScheduled:
+		r.Until = wire.Time(ahead.Due)
+		r.Text += fmt.Sprintf(" and waits for its next try at %s", r.Until)
+	default:
+		r.Text += " and is ready itself"
+	}
+	x.because(r)
+}
+
+// held tells of the dead messages that hold a key.
+func (x *explaining) held(key string, lane *event.LaneView) {
+	f := event.DeadFilter{Limit: heldShown}
+	if x.queue.Policy.Ordering == event.PerKey {
+		f.Key = &key
+	}
+	r := wire.Reason{Code: whyHeld, MessageID: lane.Since.String(), MessageIDs: []string{}}
+	found, _ := x.q.s.deps.State.Dead(x.queue.Name, f)
+	for i := range found {
+		if found[i].ID.Compare(lane.Since) >= 0 {
+			r.MessageIDs = append(r.MessageIDs, found[i].ID.String())
+		}
+	}
+	if !slices.Contains(r.MessageIDs, r.MessageID) {
+		r.MessageIDs = append([]string{r.MessageID}, r.MessageIDs...)
+	}
+	r.MessageIDs = r.MessageIDs[:min(len(r.MessageIDs), heldShown)]
+	what := "the dead message " + r.MessageID + " holds"
+	if lane.HeldBy > 1 {
+		what = fmt.Sprintf("%d dead messages, the first of them %s, hold", lane.HeldBy, r.MessageID)
+	}
+	r.Text = what + " its key (on_dead is hold_key): it goes on when they are replayed or purged"
+	x.because(r)
+}
+
+// AskWaiters is the name of the question that LocalWaiters answers: how many
+// leases wait for work of a queue.
+const AskWaiters = "api.waiters"
+
+type askWaiters struct {
+	Queue string `json:"queue"`
+	Kind  string `json:"kind"`
+}
+
+type answerWaiters struct {
+	Waiters int64 `json:"waiters"`
+}
+
+// waitersWithin is how long the other nodes are asked for theirs.
+const waitersWithin = time.Second
+
+// waiters counts the leases that wait for work of a queue and a kind, on all
+// nodes that answer.
+func (s *Server) waiters(ctx context.Context, queue, kind string) int64 {
+	n := s.waits.count(queue, kind)
+	if s.deps.AskOthers == nil {
+		return n
+	}
+	question, err := wire.Marshal(&askWaiters{queue, kind})
+	if err != nil {
+		return n
+	}
+	ctx, cancel := context.WithTimeout(ctx, waitersWithin)
+	defer cancel()
+	for _, b := range s.deps.AskOthers(ctx, AskWaiters, question) {
+		var a answerWaiters
+		if wire.Unmarshal(b, &a) == nil {
+			n += a.Waiters
+		}
+	}
+	return n
+}
+
+// LocalWaiters answers another node's AskWaiters. Nil where the question is not
+// understood.
+func (s *Server) LocalWaiters(question []byte) []byte {
+	var ask askWaiters
+	if wire.Unmarshal(question, &ask) != nil {
+		return nil
+	}
+	b, err := wire.Marshal(&answerWaiters{s.waits.count(ask.Queue, ask.Kind)})
+	if err != nil {
+		return nil
+	}
+	return b
+}
+
+// count returns how many leases wait here for work of a queue that take a kind.
+// Those that this node has wait at the leader are counted there.
+func (ws *waits) count(queue, kind string) int64 {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	takes := func(kinds []string) bool { return len(kinds) == 0 || slices.Contains(kinds, kind) }
+	n := 0
+	for _, l := range ws.lanes[queue] {
+		if takes(l.kinds) {
+			n += l.waiters.Len()
+		}
+	}
+	for w := range ws.losers[queue] {
+		if takes(w.kinds) {
+			n++
+		}
+	}
+	return int64(n)
+}

@@ -4,9 +4,9 @@ import "github.com/qlogd/qlogd/internal/event"
 
 // erase tells of messages that what users wrote in them is to be overwritten, on
 // every node, and discards those that are live. One that left its queue since it
-// was looked at is passed over, and so is one that was decided to be gone and is
-// still to be carried out: they have events that the command does not know, and
-// whoever carries out the task looks again.
+// was looked at is passed over, and so is one that was brought back since, or was
+// decided to be gone and is still to be carried out: they have events that the
+// command does not know, and whoever carries out the task looks again.
 func (d *decision) erase(c *event.Erase) event.Result {
 	if len(c.Items) > event.MaxBatch {
 		return problem(event.Problemf(event.CodeInvalidArgument, "items", "items must be at most %d", event.MaxBatch))
@@ -26,7 +26,7 @@ func (d *decision) erase(c *event.Erase) event.Result {
 		it := &c.Items[i]
 		m, there := d.s.Message(it.ID)
 		live := there && (m.State == event.StateReady || m.State == event.StateScheduled || m.State == event.StateLeased)
-		if seen[it.ID] || there && !live || !there && it.Last.IsZero() {
+		if seen[it.ID] || there && !live || !there && (it.Last.IsZero() || d.goneOn(it)) {
 			continue
 		}
 		seen[it.ID] = true
@@ -42,4 +42,11 @@ func (d *decision) erase(c *event.Erase) event.Result {
 		n++
 	}
 	return event.Result{Count: n}
+}
+
+// goneOn reports whether a message that had left was brought back since it was
+// looked at: behind its newest event there is another one.
+func (d *decision) goneOn(it *event.EraseItem) bool {
+	now, ok := d.s.Raised(it.ID)
+	return ok && event.RefOf(now).Compare(it.Last) > 0
 }

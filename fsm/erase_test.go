@@ -101,6 +101,23 @@ func TestEraseAgain(t *testing.T) {
 	b.refold()
 }
 
+// TestEraseBroughtBack: one that was resurrected since it was looked at is passed
+// over, so that its events stay one chain; looked at again, it is erased.
+func TestEraseBroughtBack(t *testing.T) {
+	b := setup(t)
+	b.mustQueue("q", nil)
+	b.fill("q", "a")
+	b.ok(b.remove("a"))
+	task, was := b.erasure(), b.item("a")
+	b.ok(b.one(&event.Command{Resurrect: &event.Resurrect{ID: was.ID, Last: was.Last, Queue: "q", Priority: 5, Content: msg("a").Content}}))
+	mustEqual(t, b.ok(b.erase(task, was)).Count, 0)
+	b.wantTells("")
+	was.Last = event.RefOf(b.log.events()[len(b.log.events())-1].ID)
+	mustEqual(t, b.ok(b.erase(task, was)).Count, 1)
+	mustEqual(t, b.last().Events[0].Prev, was.Last)
+	b.refold()
+}
+
 // TestEraseRefuses: only an erasure that runs and is not sealed tells anything.
 func TestEraseRefuses(t *testing.T) {
 	b := setup(t)

@@ -1,6 +1,8 @@
 package fsm
 
 import (
+	"slices"
+
 	"github.com/qlogd/qlogd/internal/event"
 	"pgregory.net/rapid"
 )
@@ -19,6 +21,20 @@ func (w *model) underway(id event.ID) bool {
 	return false
 }
 
+// brought tells whether a message that had left was resurrected behind an event,
+// and is still what it became.
+func (w *model) brought(id event.ID, behind event.Ref) bool {
+	back := func(m *mmessage) bool {
+		return m.raised && !m.gone && m.origin.From == id && event.RefOf(m.id).Compare(behind) > 0
+	}
+	for _, q := range w.queues {
+		if slices.ContainsFunc(q.all, back) {
+			return true
+		}
+	}
+	return slices.ContainsFunc(w.pending, func(p *mburial) bool { return slices.ContainsFunc(p.list, back) })
+}
+
 func (w *model) erase(c *event.Erase, got event.Result) {
 	w.t.Helper()
 	if t := w.tasks[c.Task]; t == nil || t.Kind != event.TaskErase || t.Status != event.TaskRunning || t.Sealed {
@@ -34,7 +50,7 @@ func (w *model) erase(c *event.Erase, got event.Result) {
 	for i := range c.Items {
 		it := &c.Items[i]
 		m := w.find(it.ID)
-		if told[it.ID] || w.underway(it.ID) || m == nil && it.Last.IsZero() {
+		if told[it.ID] || w.underway(it.ID) || m == nil && (it.Last.IsZero() || w.brought(it.ID, it.Last)) {
 			continue
 		}
 		told[it.ID] = true

@@ -23,6 +23,7 @@ func init() { lookForReports = time.Millisecond }
 type world struct {
 	t    *testing.T
 	rng  *rand.Rand
+	disk *vfs.Mem
 	log  *eventlog.Log
 	m    *machine.Machine
 	node *Node
@@ -39,6 +40,7 @@ type world struct {
 func newWorld(t *testing.T, seed uint64) *world {
 	w := &world{t: t, rng: rand.New(rand.NewPCG(seed, 1)), index: 2, now: clock}
 	disk := vfs.NewMem()
+	w.disk = disk
 	if err := disk.MkdirAll("/data"); err != nil {
 		t.Fatal(err)
 	}
@@ -334,6 +336,77 @@ func TestErasesAMessageWhole(t *testing.T) {
 func (w *world) erased(id event.ID) bool {
 	_, err := w.log.Content(event.RefOf(id))
 	return errors.Is(err, eventlog.ErrErased)
+}
+
+// What retention has deleted, and the archive has, is found there: all that a
+// message wrote is told to be erased, and nothing else.
+func TestErasesWhatOnlyTheArchiveHas(t *testing.T) {
+	for seed := range uint64(20) {
+		w := newWorld(t, seed)
+		for range 250 {
+			w.step()
+		}
+		if err := w.log.Sync(); err != nil {
+			t.Fatal(err)
+		}
+		past, err := eventlog.OpenReadOnly(eventlog.Options{FS: w.disk.Clone(), Dir: "/data/log"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer past.Close()
+		first, key, in := w.families()
+		segments := w.log.Raw().Segments()
+		if err := w.log.Raw().DeleteBefore(segments[len(segments)/2].First); err != nil {
+			t.Fatal(err)
+		}
+		if _, deleted := w.log.DeletedBefore(); !deleted {
+			t.Fatal("nothing was deleted")
+		}
+		spec := Spec{Queue: "a", Key: "k", Reason: "test"}
+		r := w.do(&event.Command{CreateTask: &event.CreateTask{Kind: event.TaskErase, Content: event.EncodeContent(&event.Content{Spec: spec.Encode()})}})
+		task, _ := w.m.Task(r.ID)
+		told := map[event.Ref]bool{}
+		c := &Carrier{
+			Finder: Finder{Log: w.log, State: w.m}, Propose: w.propose, Members: func() []string { return []string{"n1/a"} },
+			OpenPast: func(context.Context) (Reader, func(), error) { return past, func() {}, nil },
+			Archive: func(_ context.Context, refs []event.Ref) error {
+				for _, ref := range refs {
+					told[ref] = true
+				}
+				return nil
+			},
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { w.node.Run(ctx); close(done) }()
+		_, err = c.Carry(ctx, task, spec.Encode())
+		cancel()
+		<-done
+		if err != nil {
+			t.Fatal(err)
+		}
+		old := 0
+		for b, err := range past.Follow(0) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i := range b.Events {
+				e := &b.Events[i]
+				if e.Content.Digest == [32]byte{} || e.Subject == (event.ID{}) {
+					continue
+				}
+				f := first[e.Subject]
+				want := key[f] == "k" && in[f]["a"]
+				if told[event.RefOf(e.ID)] != want {
+					t.Fatalf("seed %d: %s %s of %s: told %v, not %v", seed, e.Type, e.ID, e.Subject, !want, want)
+				}
+				if want && b.Index < w.log.First() {
+					old++
+				}
+			}
+		}
+		t.Logf("seed %d: %d contents, %d of them only in the archive", seed, len(told), old)
+	}
 }
 
 // What a task is to do may have the message's text in it too.

@@ -227,8 +227,20 @@ func (p *Program) eval(vars Vars) (ref.Val, error) {
 	if strings.Contains(err.Error(), "cost limit exceeded") {
 		return nil, fmt.Errorf("it takes more than %d steps", MaxCost)
 	}
+	if strings.HasPrefix(err.Error(), "no such key") {
+		return nil, missing(clip(err.Error()))
+	}
 	return nil, errors.New(clip(err.Error()))
 }
+
+// ErrMissing is what an evaluation fails with (errors.Is) where an object lacks a
+// member that the expression names.
+var ErrMissing = errors.New("no such member")
+
+type missing string
+
+func (m missing) Error() string        { return string(m) }
+func (m missing) Is(target error) bool { return target == ErrMissing }
 
 // kind names a value's type for people.
 func kind(v ref.Val) string {

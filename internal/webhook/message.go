@@ -70,9 +70,9 @@ func (w *Webhook) evaluates() bool {
 }
 
 // Message evaluates the definition's expressions over a request, whose body Check
-// has read; what it makes has at most limit bytes. An error is an *EvalError: an
-// expression that fails, because a field is missing or has another type, is told
-// and not taken for "no", or webhooks would be lost in silence.
+// has read; what it makes has at most limit bytes. An error is an *EvalError. A
+// body that lacks what the filter asks for is not meant: a GitHub webhook begins
+// with a ping, which has no action. Any other expression that fails is told.
 func (w *Webhook) Message(r *Request, payload any, limit int) (m Message, err error) {
 	if !w.evaluates() {
 		return Message{Priority: w.fixed, Payload: r.Body}, nil
@@ -83,11 +83,11 @@ func (w *Webhook) Message(r *Request, payload any, limit int) (m Message, err er
 	}
 	if w.filter != nil {
 		pass, err := w.filter.Bool(vars)
-		if err != nil {
-			return m, &EvalError{"filter", err}
-		}
-		if !pass {
+		switch {
+		case errors.Is(err, expression.ErrMissing), err == nil && !pass:
 			return Message{Filtered: true}, nil
+		case err != nil:
+			return m, &EvalError{"filter", err}
 		}
 	}
 	for _, f := range [...]struct {

@@ -150,7 +150,7 @@ func (e *engine) snapshot() error { return e.replica.Snapshot() }
 // more. ctx bounds how long Raft may take.
 func (e *engine) stop(ctx context.Context) error {
 	// What was delivered is settled while there is somebody to settle it with.
-	e.push.Stop(ctx)
+	e.stopPush(ctx)
 	// Nobody asks the state, the log or Raft any more, but for what runs behind.
 	e.cancel()
 	e.work.Wait()

@@ -45,6 +45,20 @@ func (e *engine) newPush(n *node, registry *prometheus.Registry) *push.Engine {
 	return push.New(d)
 }
 
+// keepForRaft is what is left of a stop's time when deliveries are given up: for
+// their messages to be given back, and for Raft.
+const keepForRaft = 3 * time.Second
+
+// stopPush waits for the deliveries in hand as long as there is time.
+func (e *engine) stopPush(ctx context.Context) {
+	if end, ok := ctx.Deadline(); ok {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithDeadline(ctx, end.Add(-keepForRaft))
+		defer cancel()
+	}
+	e.push.Stop(ctx)
+}
+
 // pushed is the push engine as the api's.
 type pushed struct{ *engine }
 

@@ -546,6 +546,45 @@ func TestPushTerm(t *testing.T) {
 	}
 }
 
+// TestPushTermHang: a target that does not answer holds no node up, and its
+// message no key: it is given back.
+func TestPushTermHang(t *testing.T) {
+	t.Parallel()
+	s := newSink(t, func(_ http.ResponseWriter, r *sent, seen int) int {
+		if seen == 1 {
+			<-r.gone
+			return 0
+		}
+		return http.StatusOK
+	})
+	n := pushNode(t)
+	cl := n.Client()
+	queue(t, cl, "q", fmt.Sprintf(`{"ordering":"fifo","push":{"url":%q}}`, s.srv.URL))
+	got, err := cl.Produce(t.Context(), "q", client.JSON(1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	within(t, 5*time.Second, "it is on its way", func() bool { return len(s.all()) == 1 })
+	began := time.Now()
+	n.Term()
+	if took := time.Since(began); took > 9*time.Second {
+		t.Errorf("it took %s to end", took)
+	}
+	n.Restart()
+	within(t, 5*time.Second, "it is delivered", func() bool { return s.done() == 1 })
+	h, err := cl.History(t.Context(), got[0].ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var types []string
+	for _, e := range h {
+		types = append(types, e.Type)
+	}
+	if want := "enqueued leased lease_extended released leased acked"; strings.Join(types, " ") != want && strings.Join(types, " ") != strings.Replace(want, " lease_extended", "", 1) {
+		t.Errorf("%v, want %s", types, want)
+	}
+}
+
 // TestPushFailover: the leader is killed in the middle, again and again. Nothing is
 // lost, order by key holds, and each delivery of a message has the same id.
 func TestPushFailover(t *testing.T) {

@@ -53,6 +53,9 @@ func (w *model) erase(c *event.Erase, got event.Result) {
 		if told[it.ID] || w.underway(it.ID) || m == nil && (it.Last.IsZero() || w.brought(it.ID, it.Last)) {
 			continue
 		}
+		if r := w.raisedFrom(it.ID); r != nil && event.RefOf(r.id).Compare(it.Last) > 0 {
+			continue
+		}
 		told[it.ID] = true
 		queue, prev := "", it.Last
 		if m != nil {

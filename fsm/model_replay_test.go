@@ -316,16 +316,7 @@ func (w *model) resurrect(c *event.Resurrect, got event.Result) {
 			live = live || m.id == c.ID && !m.gone
 		}
 	}
-	for _, q := range w.queues {
-		for _, m := range q.all {
-			live = live || m.raised && m.origin.From == c.ID
-		}
-	}
-	for _, g := range w.pending {
-		for _, m := range g.list {
-			live = live || m.raised && m.origin.From == c.ID && !m.gone
-		}
-	}
+	live = live || w.raisedFrom(c.ID) != nil
 	size := int64(c.Size)
 	for _, m := range q.all {
 		size += int64(m.size)
@@ -349,6 +340,26 @@ func (w *model) resurrect(c *event.Resurrect, got event.Result) {
 	q.resurrected++
 	q.all = append(q.all, m)
 	w.wait(m, w.clock, event.PlaceTail)
+}
+
+// raisedFrom finds the live message that was resurrected from an id; also one that
+// was decided to be gone and is not carried out yet.
+func (w *model) raisedFrom(id event.ID) *mmessage {
+	lists := [][]*mmessage{}
+	for _, q := range w.queues {
+		lists = append(lists, q.all)
+	}
+	for _, g := range w.pending {
+		lists = append(lists, g.list)
+	}
+	for _, l := range lists {
+		for _, m := range l {
+			if m.raised && m.origin.From == id && !m.gone {
+				return m
+			}
+		}
+	}
+	return nil
 }
 
 func (c *chaos) resurrect() *event.Resurrect {

@@ -169,7 +169,7 @@ func TestCloudEventsRefused(t *testing.T) {
 	}
 	for _, c := range []struct{ name, v, field, code string }{
 		{"specversion", "", "specversion", ""}, {"id", "", "id", ""}, {"source", "", "source", ""}, {"type", "", "type", ""},
-		{"specversion", `"0.3"`, "specversion", ""}, {"specversion", `1.0`, "specversion", ""}, {"id", `""`, "id", ""}, {"id", `7`, "id", ""}, {"id", "null", "id", ""},
+		{"specversion", `"0.3"`, "specversion", ""}, {"specversion", `1.0`, "specversion", ""}, {"id", `""`, "id", ""}, {"id", `" "`, "id", ""}, {"id", `7`, "id", ""}, {"id", "null", "id", ""},
 		{"source", `""`, "source", ""}, {"source", `"%zz"`, "source", ""}, {"type", `"` + strings.Repeat("t", 129) + `"`, "type", ""},
 		{"time", `"yesterday"`, "time", ""}, {"time", `""`, "time", ""}, {"dataschema", `"relative"`, "dataschema", ""}, {"subject", `""`, "subject", ""},
 		{"datacontenttype", `"no type"`, "datacontenttype", ""}, {"subject", `"a\u0007"`, "subject", ""}, {"id", `"\ufdd0"`, "id", ""},

@@ -11,6 +11,7 @@ import (
 	"mime"
 	"net/url"
 	"strconv"
+	"strings"
 	"time"
 	"unicode/utf8"
 
@@ -102,8 +103,8 @@ func (e *Event) checkOne(name string) error {
 	if !validString(v) {
 		return wrong(name, "must be UTF-8 without control characters")
 	}
-	if v == "" && core[name] {
-		return wrong(name, "must not be empty")
+	if core[name] && strings.TrimSpace(v) == "" {
+		return wrong(name, "must not be empty") // nor blank, which is as good as empty to others
 	}
 	switch name {
 	case "source":

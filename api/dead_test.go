@@ -499,3 +499,60 @@ func TestFirstDesign(t *testing.T) {
 	h.do("POST", "/admin/queues/q/dlq/x/replay", "").want(400)
 	h.do("GET", "/admin/queues?x=1", "").want(400)
 }
+
+// A task edits as a replay at once does, and passes over what does not fit.
+func TestTaskEdits(t *testing.T) {
+	h, _ := onMachine(t)
+	h.queue("q", "fifo", "")
+	h.do("PUT", "/v1/queues/b", `{"ordering":"fifo","message_schema":{"type":"object"}}`).want(201)
+	for _, p := range []string{"1", `{"n":2}`, "3"} {
+		h.put("q", "", p)
+	}
+	for range 3 {
+		h.die("q", "e")
+	}
+	ids := h.dead("q", "", "id")
+	id := h.do("POST", "/v1/queues/q/dead/replay", fmt.Sprintf(`{"filter":{},"to":"b","rate_per_second":2,"edit":{%q:{"payload":{"n":3}}}}`, ids[2])).want(202).str("id")
+	if a := h.do("GET", "/v1/tasks/"+id+"?wait_ms=20000", "").want(200); a.str("status") != "completed" || a.get("done") != 2.0 || a.get("skipped") != 1.0 {
+		t.Fatalf("%s", a.Body)
+	}
+	if got := h.payloads("b"); !slices.Equal(got, []string{"map[n:2]", "map[n:3]"}) {
+		t.Fatal(got)
+	}
+	if got := h.dead("q", "", "id"); !slices.Equal(got, ids[:1]) {
+		t.Fatal(got)
+	}
+	// By name, and purged by a task where they are many: here one is enough to see both ways.
+	id = h.do("POST", "/v1/queues/q/dead/replay", fmt.Sprintf(`{"message_ids":[%q],"rate_per_second":1}`, ids[0])).want(200).str("messages.0.new_message_id")
+	if len(id) != 26 {
+		t.Fatal(id)
+	}
+}
+
+// TestPurgeTask: a purge of many is a task as well.
+func TestPurgeTask(t *testing.T) {
+	h, _ := onMachine(t)
+	h.queue("q", "unordered", "")
+	const n = 1001
+	var b strings.Builder
+	for i := range n {
+		fmt.Fprintf(&b, `,{"payload":%d}`, i)
+	}
+	msgs := b.String()[1:]
+	at := strings.LastIndex(msgs, ",")
+	h.do("POST", "/v1/queues/q/messages", `{"messages":[`+msgs[:at]+`]}`).want(201)
+	h.do("POST", "/v1/queues/q/messages", `{"messages":[`+msgs[at+1:]+`]}`).want(201)
+	for range n {
+		h.die("q", "e")
+	}
+	if a := h.do("POST", "/v1/queues/q/dead/purge", `{"filter":{},"dry_run":true}`).want(200); a.get("count") != float64(n) || len(a.each("messages", "message_id")) != dryMessages || len(a.each("sample", "id")) != drySample {
+		t.Fatalf("%.300s", a.Body)
+	}
+	id := h.do("POST", "/v1/queues/q/dead/purge", `{"filter":{}}`).want(202).str("task_id")
+	if a := h.do("GET", "/v1/tasks/"+id+"?wait_ms=20000", "").want(200); a.str("status") != "completed" || a.str("type") != "purge" || a.get("done") != float64(n) {
+		t.Fatalf("%s", a.Body)
+	}
+	if got := h.dead("q", "", "id"); len(got) != 0 {
+		t.Fatal(len(got))
+	}
+}

@@ -98,6 +98,6 @@ func (a *app) erase(d *destroyer, reason, what string, look func() (*wire.Erasab
 	if a.output == "json" {
 		return a.wire(t)
 	}
-	fmt.Fprintf(a.stdout, "erasing as task %s; qlogd task show %s tells on which nodes it is complete\n", t.ID, t.ID)
+	fmt.Fprintf(a.stdout, "erasing as task %s; qlogd task get %s tells on which nodes it is complete\n", t.ID, t.ID)
 	return nil
 }

@@ -69,7 +69,11 @@ func (a *app) task(t *wire.Task) error {
 		rows = append(rows, []any{"error", short(t.Error, 200)})
 	}
 	for _, n := range t.Nodes {
-		rows = append(rows, []any{"carried out by", n.Node + " " + a.when(n.At)})
+		if n.Complete {
+			rows = append(rows, []any{"carried out by", n.Node + " " + a.when(n.At)})
+		} else {
+			rows = append(rows, []any{"waits for", n.Node})
+		}
 	}
 	return a.pairs("task", t.ID, rows)
 }

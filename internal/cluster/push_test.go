@@ -156,6 +156,16 @@ func within(t *testing.T, d time.Duration, what string, look func() bool) {
 	}
 }
 
+// explain asks a node why a queue's messages are not delivered.
+func explain(t *testing.T, n *cluster.Node, queue string) string {
+	t.Helper()
+	status, b, err := n.Do(t.Context(), http.MethodGet, "/v1/queues/"+queue+"/explain?key=", nil)
+	if err != nil || status != http.StatusOK {
+		t.Errorf("explain: %d, %v", status, err)
+	}
+	return string(b)
+}
+
 // keyed produces n messages for each key, in turns, and returns their ids in order.
 func keyed(t *testing.T, cl *client.Client, queue string, keys, n int) (ids []string) {
 	t.Helper()
@@ -375,6 +385,9 @@ func TestPushBreaker(t *testing.T) {
 	if q.Stats.DeadLetteredTotal > 2 || q.Stats.Depth+q.Stats.Scheduled+q.Stats.InFlight < 18 {
 		t.Errorf("while the target was down: %+v", q.Stats)
 	}
+	if why := explain(t, n, "q"); !strings.Contains(why, "push_target_down") || !strings.Contains(why, "refused") {
+		t.Errorf("explain: %s", why)
+	}
 	lis, err := net.Listen("tcp", addr)
 	if err != nil {
 		t.Fatal(err)
@@ -449,6 +462,9 @@ func TestPushSecretMissing(t *testing.T) {
 	q, err := cl.Queue(t.Context(), "q")
 	if err != nil || q.Stats.Depth != 1 || len(s.all()) > 0 {
 		t.Errorf("%+v, %v", q, err)
+	}
+	if why := explain(t, n, "q"); !strings.Contains(why, "push_secret_missing") || !strings.Contains(why, "NOBODY_SET_THIS") {
+		t.Errorf("explain: %s", why)
 	}
 	// Others can still lease.
 	if got, err := cl.Lease(t.Context(), "q", client.LeaseOptions{}); err != nil || len(got) != 1 {
@@ -678,6 +694,9 @@ func TestPushOff(t *testing.T) {
 	time.Sleep(300 * time.Millisecond)
 	if got := len(s.all()); got != 1 {
 		t.Errorf("%d requests: the copy delivers, too", got)
+	}
+	if why := explain(t, copied, "q"); !strings.Contains(why, "push_off") {
+		t.Errorf("explain: %s", why)
 	}
 	q, err := copied.Client().Queue(t.Context(), "q")
 	if err != nil || q.Stats.Depth != 1 {

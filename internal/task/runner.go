@@ -175,7 +175,7 @@ func (r *Runner) begin(ctx context.Context, running []event.TaskView) {
 
 // carry works on one task until it has ended or ctx has.
 func (r *Runner) carry(ctx context.Context, t event.TaskView, carrier Carrier) {
-	logger := r.d.Logger.With("task", t.ID, "kind", t.Kind, "queue", t.Queue)
+	logger := r.d.Logger.With("task", t.ID.String(), "kind", t.Kind.String(), "queue", t.Queue)
 	logger.Info("task begins here", "done", t.Done, "total", t.Total)
 	for {
 		end, err := r.once(ctx, t, carrier)

@@ -13,7 +13,7 @@ import (
 func (e *engine) newTasks() *task.Runner {
 	mover := dead.Mover{
 		Finder:  dead.Finder{State: e.machine.Machine, Contents: e.api.Contents},
-		Propose: e.replica.Propose, Head: e.log.Head, Wait: e.log.Wait, Fits: e.api.Fits,
+		Propose: task.InTurn(e.replica.Propose), Head: e.log.Head, Wait: e.log.Wait, Fits: e.api.Fits,
 	}
 	return task.New(task.Deps{
 		Propose: e.replica.Propose,

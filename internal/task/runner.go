@@ -57,11 +57,30 @@ type Runner struct {
 	busy   int                             // of these, those that count
 }
 
-// atOnce bounds how many tasks are in hand at a time: they share the leader with
-// all else, and each one proposes as fast as it may. Erasures are not counted: they
-// mostly wait for nodes, perhaps for one that is down for days, and take turns by
-// themselves where they do not.
+// inHand bounds how many tasks are in hand at a time: each keeps in memory what it
+// has to do. It is well above what works at once (InTurn), for most of those that
+// take long only wait, for their pace or for room in a full queue, and must not
+// hold up the others. Erasures are not counted: they mostly wait for nodes, perhaps
+// for one that is down for days, and take turns by themselves where they do not.
+const inHand = 100
+
+// atOnce bounds how many proposals of tasks are under way at a time: they share the
+// leader with all else.
 const atOnce = 4
+
+// InTurn returns propose for carriers: who would be one too many waits.
+func InTurn(propose func(context.Context, *event.Command) (event.Result, error)) func(context.Context, *event.Command) (event.Result, error) {
+	turns := make(chan struct{}, atOnce)
+	return func(ctx context.Context, c *event.Command) (event.Result, error) {
+		select {
+		case turns <- struct{}{}:
+		case <-ctx.Done():
+			return event.Result{}, ctx.Err()
+		}
+		defer func() { <-turns }()
+		return propose(ctx, c)
+	}
+}
 
 // againAfter is how long it takes until a task that met an error goes on.
 var againAfter = time.Second
@@ -145,7 +164,7 @@ func (r *Runner) begin(ctx context.Context, running []event.TaskView) {
 			continue // also one that was cancelled and resumed: it wakes us when it has let go
 		}
 		counts := t.Kind != event.TaskErase
-		if counts && r.busy >= atOnce {
+		if counts && r.busy >= inHand {
 			continue // who ends wakes us
 		}
 		carrier := r.d.Carriers[t.Kind]

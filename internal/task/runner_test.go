@@ -245,7 +245,7 @@ func TestEndIsToldAgain(t *testing.T) {
 	})
 }
 
-func TestFewAtOnce(t *testing.T) {
+func TestBoundedInHand(t *testing.T) {
 	var mu sync.Mutex
 	now, most := 0, 0
 	inWorld(t, func(context.Context, event.TaskView, []byte) (int64, error) {
@@ -259,13 +259,72 @@ func TestFewAtOnce(t *testing.T) {
 		mu.Unlock()
 		return 0, nil
 	}, func(t *testing.T, w *world) {
-		for range 3 * atOnce {
+		for range 3 * inHand {
 			w.add(event.TaskReplay)
 		}
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		if len(w.ends()) != 3*atOnce || most != atOnce {
+		if len(w.ends()) != 3*inHand || most != inHand {
 			t.Fatalf("%d ended, %d at once", len(w.ends()), most)
+		}
+	})
+}
+
+// A task that waits for its pace, or for room in a full queue, is in nobody's way.
+func TestWhoWaitsHoldsUpNobody(t *testing.T) {
+	const waiting = 4 * atOnce
+	var begun atomic.Int32
+	inWorld(t, func(ctx context.Context, _ event.TaskView, _ []byte) (int64, error) {
+		if begun.Add(1) <= waiting {
+			<-ctx.Done()
+			return 0, ctx.Err()
+		}
+		return 0, nil
+	}, func(t *testing.T, w *world) {
+		for range waiting {
+			w.add(event.TaskReplay)
+		}
+		synctest.Wait()
+		id := w.add(event.TaskReplay)
+		synctest.Wait()
+		if e := w.ends(); len(e) != 1 || e[0].ID != id {
+			t.Fatalf("%+v", e)
+		}
+	})
+}
+
+func TestFewProposeAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		now, most, all := 0, 0, 0
+		propose := InTurn(func(context.Context, *event.Command) (event.Result, error) {
+			mu.Lock()
+			now++
+			all++
+			most = max(most, now)
+			mu.Unlock()
+			time.Sleep(time.Second)
+			mu.Lock()
+			now--
+			mu.Unlock()
+			return event.Result{}, nil
+		})
+		for range 3 * atOnce {
+			go func() {
+				if _, err := propose(t.Context(), nil); err != nil {
+					t.Error(err)
+				}
+			}()
+		}
+		synctest.Wait()
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		if _, err := propose(ended, nil); err != context.Canceled {
+			t.Fatalf("in line after its end: %v", err)
+		}
+		time.Sleep(10 * time.Second)
+		if all != 3*atOnce || most != atOnce {
+			t.Fatalf("%d proposed, %d at once", all, most)
 		}
 	})
 }

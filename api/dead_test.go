@@ -556,3 +556,20 @@ func TestPurgeTask(t *testing.T) {
 		t.Fatal(len(got))
 	}
 }
+
+// A repeated replay into a queue with a schema has nothing left to check against
+// it: it gets its first answer.
+func TestReplayTwiceIntoSchema(t *testing.T) {
+	h, _ := onMachine(t)
+	h.queue("q", "unordered", "")
+	h.do("PUT", "/v1/queues/strict", `{"message_schema":{"type":"integer"}}`).want(201)
+	h.put("q", "", "1")
+	h.die("q", "e")
+	body := fmt.Sprintf(`{"message_ids":[%q],"to":"strict"}`, h.dead("q", "", "id")[0])
+	a := h.do("POST", "/v1/queues/q/dead/replay", body, "Idempotency-Key: a").want(200)
+	b := h.do("POST", "/v1/queues/q/dead/replay", body, "Idempotency-Key: a").want(200)
+	if a.get("replayed") != 1.0 || a.Body.String() != b.Body.String() || b.Header().Get("Idempotent-Replayed") != "true" {
+		t.Fatalf("%s, then %s", a.Body, b.Body)
+	}
+	h.do("POST", "/v1/queues/q/dead/replay", body, "Idempotency-Key: b").want(404)
+}

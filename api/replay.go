@@ -410,6 +410,9 @@ func (m *movement) misfit(id event.ID, err error) (code string, _ error) {
 func (m *movement) item(v *event.MessageView) (event.ReplayItem, error) {
 	out := event.ReplayItem{ID: v.ID}
 	edit := m.spec.Edit[v.ID]
+	if v.State == event.StateNone {
+		return out, nil // not found: a repeated request, perhaps (byName)
+	}
 	if m.target == nil || edit == nil && (m.spec.To == "" || len(m.target.Policy.MessageSchema) == 0) {
 		return out, nil
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
@@ -272,6 +273,50 @@ func TestNoExistenceOracle(t *testing.T) {
 	h.as(limited, "POST", "/v1/leases/"+lease+"/ack", "").want(403)
 	// Through a queue of its own a foreign lease is lost, as any.
 	if a := h.as(limited, "POST", "/v1/queues/a.1/ack", `{"lease_ids":["`+aULID+`"]}`).want(200); a.str("results.0.code") != "lease_lost" {
+		t.Errorf("%s", a.Body)
+	}
+}
+
+// Dead letters and explanations of a queue tell nothing of messages that never had
+// to do with one that the token may read.
+func TestNoExistenceOracleOfTheDead(t *testing.T) {
+	_, tok, auth, _ := withAuth(t, "admin", "read a.*")
+	h, _ := onMachine(t, func(o *Options) { o.Auth = auth })
+	admin := *h
+	admin.h = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		r.Header.Set("Authorization", "Bearer "+tok["admin"])
+		h.h.ServeHTTP(w, r)
+	})
+	for _, q := range []string{"a.1", "b"} {
+		admin.queue(q, "unordered", "")
+	}
+	lives := admin.put("b", "", "1")
+	admin.die("b", "e")
+	acked := admin.put("b", "", "2")
+	admin.payloads("b")
+	died := admin.dead("b", "", "id")[0]
+	limited := func(target, id string, code int) string {
+		return strings.ReplaceAll(h.as(tok["read a.*"], "GET", target+id, "").want(code).str("detail"), id, "X")
+	}
+	never := limited("/v1/queues/a.1/dead/", unknownID, 404)
+	for _, id := range []string{lives, acked, died} {
+		if got := limited("/v1/queues/a.1/dead/", id, 404); got != never {
+			t.Errorf("%q, of one that never was %q", got, never)
+		}
+		a := h.as(tok["read a.*"], "GET", "/v1/queues/a.1/explain?message_id="+id, "").want(200)
+		if !strings.HasSuffix(a.str("reasons.0.text"), "there never was one, or its history has been deleted") {
+			t.Errorf("%s", a.Body)
+		}
+	}
+	// What came from its own queue it may follow.
+	mine := admin.put("a.1", "", "3")
+	admin.die("a.1", "e")
+	admin.do("POST", "/v1/queues/a.1/dead/replay", `{"filter":{},"to":"b"}`).want(200)
+	admin.die("b", "e")
+	if got := limited("/v1/queues/a.1/dead/", mine, 200); got != "" {
+		t.Error(got)
+	}
+	if a := h.as(tok["read a.*"], "GET", "/v1/queues/a.1/explain?message_id="+mine, "").want(200); !strings.Contains(a.str("reasons.0.text"), "(another)") {
 		t.Errorf("%s", a.Body)
 	}
 }

@@ -399,7 +399,7 @@ func (s *Server) getDead(q *request) error {
 		return err
 	}
 	if v == nil {
-		if e, err := s.deps.Log.Event(event.RefOf(was.next)); err == nil && e.ID == was.next && e.Type == event.Replayed && e.DiedIn == name {
+		if e, err := s.deps.Log.Event(event.RefOf(was.replayed)); err == nil && e.ID == was.replayed {
 			m, err := s.replayedMessage(q.Context(), e)
 			if err == nil && m != nil {
 				err = q.answer(http.StatusOK, m)
@@ -423,8 +423,8 @@ func (s *Server) getDead(q *request) error {
 
 // became is what became of a message that is not dead (any more) in a queue.
 type became struct {
-	next event.ID // by which event it went on from the id that was asked for; zero: it did not
-	text string
+	replayed event.ID // when it had died there last, and was replayed; zero: it was not
+	text     string
 }
 
 func (b became) problem(field, queue string, id event.ID) *event.Problem {
@@ -446,8 +446,8 @@ func (s *Server) deadNow(q *request, queue string, id event.ID) (v *event.Messag
 			return nil, was, err
 		}
 		for l = lifeOf(history, id); l != nil && l.moved != nil; l = lifeOf(history, at) {
-			if at = l.moved.ID; was.next.IsZero() {
-				was.next = at
+			if at = l.moved.ID; l.moved.Type == event.Replayed && l.moved.DiedIn == queue {
+				was.replayed = at
 			}
 			if live, ok = s.deps.State.Message(at); ok {
 				break
@@ -457,6 +457,9 @@ func (s *Server) deadNow(q *request, queue string, id event.ID) (v *event.Messag
 	switch {
 	case ok && dead.IsDeadIn(&live, queue):
 		return &live, was, nil
+	case l == nil && !ok, !q.seesAny(history, ok, &live):
+		// In the same words, so that nobody learns what there is in other queues.
+		was.text = "there never was one, or its history has been deleted"
 	case ok && live.Dead != nil:
 		was.text = fmt.Sprintf("it died in queue %s and is in queue %s as %s", q.named(live.Dead.Queue), q.named(live.Queue), at)
 	case ok:
@@ -464,14 +467,18 @@ func (s *Server) deadNow(q *request, queue string, id event.ID) (v *event.Messag
 		if at != id {
 			was.text += " as " + at.String()
 		}
-	case l == nil:
-		was.text = "there never was one, or its history has been deleted"
 	case l.last.Type == event.Discarded:
 		was.text = fmt.Sprintf("it was discarded (%s) at %s", l.last.Reason, wire.Time(event.ClockOf(l.last.ID)))
 	default:
 		was.text = fmt.Sprintf("it was %s in queue %s at %s", l.state(), q.named(l.queue()), wire.Time(event.ClockOf(l.last.ID)))
 	}
 	return nil, was, nil
+}
+
+// seesAny reports whether the token may read of a message: of where it is, if it is
+// live, or of something that happened to it.
+func (q *request) seesAny(history []event.Event, live bool, v *event.MessageView) bool {
+	return q.who == nil || live && (q.sees(v.Queue) || v.Dead != nil && q.sees(v.Dead.Queue)) || len(q.visible(history)) > 0
 }
 
 // named is a queue's name to those who may read it.

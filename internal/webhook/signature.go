@@ -133,7 +133,8 @@ func signBody(s *scheme, _ time.Time, _ []byte, mac func(string) string) map[str
 }
 
 // standardKeys: a secret is base64, with whsec_ before it or not. One without that
-// may also be meant as it is, so both are tried.
+// may also be meant as it is, so both are tried. Nothing behind whsec_ is no key:
+// with an empty one everybody can sign.
 func standardKeys(secret string) [][]byte {
 	text, marked := strings.CutPrefix(secret, "whsec_")
 	key, err := base64.StdEncoding.DecodeString(text)
@@ -141,7 +142,7 @@ func standardKeys(secret string) [][]byte {
 		key, err = base64.RawStdEncoding.DecodeString(text)
 	}
 	switch {
-	case marked && err != nil:
+	case marked && (err != nil || len(key) == 0):
 		return nil
 	case marked:
 		return [][]byte{key}

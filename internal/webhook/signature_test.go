@@ -1,6 +1,7 @@
 package webhook
 
 import (
+	"encoding/base64"
 	"errors"
 	"net/http"
 	"strings"
@@ -231,6 +232,20 @@ func TestSeveral(t *testing.T) {
 	} {
 		if err := std.Verify(from(lines...), body, []string{"whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"}, now); !errors.Is(err, ErrSignature) {
 			t.Errorf("%v: %v", lines, err)
+		}
+	}
+}
+
+// TestNoKey: a secret that has none in it verifies nothing, and signs nothing.
+func TestNoKey(t *testing.T) {
+	w, now := made(t, wire.VerifyHMAC{Scheme: Standard}), time.Unix(1614265330, 0)
+	forged := base64.StdEncoding.EncodeToString(mac(nil, "m.1614265330.", []byte("{}")))
+	for _, secret := range []string{"whsec_", "whsec_?"} {
+		if err := w.Verify(from("webhook-id: m", "webhook-timestamp: 1614265330", "webhook-signature: v1,"+forged), []byte("{}"), []string{secret}, now); !errors.Is(err, ErrSignature) {
+			t.Errorf("%s: %v", secret, err)
+		}
+		if headers, err := w.Sign([]byte("{}"), secret, now); err == nil {
+			t.Errorf("%s: %v", secret, headers)
 		}
 	}
 }

@@ -290,7 +290,7 @@ func TestPushSigns(t *testing.T) {
 		_, _ = io.WriteString(w, `{ "took": true }`)
 		return -http.StatusCreated
 	})
-	n := pushNode(t, "PUSH_SECRET="+old+" plainsecret!")
+	n := pushNode(t, "PUSH_SECRET="+old+" plainsecret-0123!")
 	cl := n.Client()
 	queue(t, cl, "q", fmt.Sprintf(`{"push":{"url":%q,"secret_env":"PUSH_SECRET","headers":{"X-Own":"1"},
 		"input":{"title":"'[' + kind + '] ' + payload.title","n":"payload.n","key":"key","q":"queue","a":"attempt","id":"id","h":"headers.trace","none":"payload.?none"}}}`, s.srv.URL+"/hook?x=y"))
@@ -312,7 +312,7 @@ func TestPushSigns(t *testing.T) {
 		t.Errorf("signed at %v, %v", at, err)
 	}
 	have := strings.Fields(d.header.Get("Webhook-Signature"))
-	for _, k := range [][]byte{key, []byte("plainsecret!")} {
+	for _, k := range [][]byte{key, []byte("plainsecret-0123!")} {
 		mac := hmac.New(sha256.New, k)
 		fmt.Fprintf(mac, "%s.%d.%s", d.id, at, d.body)
 		sig := "v1," + base64.StdEncoding.EncodeToString(mac.Sum(nil))

@@ -33,7 +33,11 @@ func TestSignature(t *testing.T) {
 		t.Errorf("got %s", got)
 	}
 	// Several, while they are exchanged.
-	if keys, err = keysOf([]string{"whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw\n another!", "another!,whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"}); err != nil || len(keys) != 2 {
+	if keys, err = keysOf([]string{"whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw\n another-0123456!", "another-0123456!,whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"}); err != nil || len(keys) != 2 {
+		t.Fatalf("%q, %v", keys, err)
+	}
+	// A sentence is one: its words would be found one by one.
+	if keys, err = keysOf([]string{"correct horse battery staple"}); err != nil || len(keys) != 1 || string(keys[0]) != "correct horse battery staple" {
 		t.Fatalf("%q, %v", keys, err)
 	}
 	for _, bad := range [][]string{nil, {""}, {" \n"}, {"whsec_"}, {"whsec_n?tbase64"}} {

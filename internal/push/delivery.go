@@ -44,7 +44,7 @@ func (d *delivery) run(leases context.Context) {
 	if errors.Is(context.Cause(ctx), errLeaseLost) {
 		// Somebody else has the message, or nobody any more: what came of it
 		// here does not count.
-		e.metrics.delivered(d.q.name, "lease_lost")
+		d.q.delivered("lease_lost")
 		e.d.Logger.Debug("a lease was lost while its message was delivered", "queue", d.q.name, "message", d.m.ID)
 		return
 	}
@@ -87,7 +87,7 @@ func (d *delivery) send(ctx, leases context.Context) verdict {
 	}
 	sent := time.Now()
 	a, err := e.d.Client.Do(ctx, r)
-	e.metrics.took(d.q.name, time.Since(sent))
+	d.q.measure(func(m *metrics) { m.took(d.q.name, time.Since(sent)) })
 	if err != nil && ctx.Err() != nil {
 		// Given up here: it says nothing of the target.
 		return verdict{op: event.OpRelease}
@@ -157,17 +157,24 @@ func (d *delivery) settle(ctx context.Context, v *verdict) {
 			if s.Status == event.StatusRejected {
 				outcome = "lease_lost"
 			}
-			e.metrics.delivered(d.q.name, outcome)
+			d.q.delivered(outcome)
 			return
 		}
 		var p *event.Problem
 		if errors.As(err, &p) && p.Code == event.CodeLeaseLost {
-			e.metrics.delivered(d.q.name, "lease_lost")
+			d.q.delivered("lease_lost")
 			return
 		}
-		if v.answer != nil && errors.As(err, &p) && !passing(p) {
+		answers := v.answer != nil && d.t.AnswerTo != ""
+		if answers && errors.As(err, &p) && !passing(p) {
 			// The queue of answers does not take this one.
 			*v = verdict{op: event.OpRetry, delayMS: -1, text: "the answer was not taken by queue " + d.t.AnswerTo + ": " + clip(p.Detail, 256)}
+			continue
+		}
+		if answers && p != nil && (p.Code == event.CodeQueueFull || p.Code == event.CodeQueueNotFound) && d.q.answersElsewhere(d.t) {
+			// There may never be room, or such a queue, again, and nobody waits for
+			// it: the message is given back, and delivered as the policy is now.
+			*v = verdict{op: event.OpRelease}
 			continue
 		}
 		e.d.Logger.Debug("a delivery could not be settled yet", "queue", d.q.name, "message", d.m.ID, "error", err)
@@ -178,7 +185,7 @@ func (d *delivery) settle(ctx context.Context, v *verdict) {
 		case <-ctx.Done():
 			timer.Stop()
 		}
-		e.metrics.delivered(d.q.name, "unsettled")
+		d.q.delivered("unsettled")
 		e.d.Logger.Warn("a delivery was not settled before its lease ran out; it is delivered again", "queue", d.q.name, "message", d.m.ID, "error", err)
 		return
 	}

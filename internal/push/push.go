@@ -191,7 +191,7 @@ func (e *Engine) look(leads bool) {
 		there[v.Name] = true
 		q := e.queues[v.Name]
 		if q != nil && q.number != v.Number { // another queue of that name
-			q.stop()
+			q.retire()
 			q = nil
 		}
 		if q == nil {
@@ -205,7 +205,7 @@ func (e *Engine) look(leads bool) {
 	}
 	for name, q := range e.queues {
 		if !there[name] {
-			q.stop()
+			q.retire()
 			delete(e.queues, name)
 			e.metrics.forget(name)
 		}

@@ -35,6 +35,7 @@ type queue struct {
 	ended     chan struct{}          // closed when the loop that was started last has ended
 	interrupt context.CancelFunc     // ends the lease that waits; nil: none does
 	lacking   string                 // what was told to be missing
+	retired   bool                   // push was taken away, or the queue is gone
 }
 
 // ring has the loop look anew.
@@ -100,6 +101,36 @@ func (q *queue) stop() {
 		q.breaker = breaker{}
 		q.e.metrics.breaker(q.name, false)
 	}
+}
+
+// retire is stop for a queue that has no push any more.
+func (q *queue) retire() {
+	q.stop()
+	q.mu.Lock()
+	q.retired = true
+	q.mu.Unlock()
+}
+
+// measure has f note something of the queue, unless its series are gone for good.
+func (q *queue) measure(f func(m *metrics)) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if !q.retired {
+		f(q.e.metrics)
+	}
+}
+
+// delivered counts what became of a message.
+func (q *queue) delivered(outcome string) {
+	q.measure(func(m *metrics) { m.delivered(q.name, outcome) })
+}
+
+// answersElsewhere reports whether the answers of what was begun for t are not
+// to go to its queue any more.
+func (q *queue) answersElsewhere(t *target) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.retired || q.target != nil && q.target.AnswerTo != t.AnswerTo
 }
 
 // run leases, and begins deliveries, until ctx ends.
@@ -235,7 +266,9 @@ func (q *queue) landed(d *delivery) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	delete(q.inFlight, d.m.Lease)
-	q.e.metrics.inFlight(q.name, len(q.inFlight))
+	if !q.retired {
+		q.e.metrics.inFlight(q.name, len(q.inFlight))
+	}
 	q.ring()
 }
 

@@ -1,0 +1,78 @@
+package push
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/qlogd/qlogd/api/wire"
+	"github.com/qlogd/qlogd/internal/event"
+)
+
+// TestAnswerQueueFull: an answer that its queue has no room for waits, but not
+// when the answers go elsewhere by now, or nowhere.
+func TestAnswerQueueFull(t *testing.T) {
+	for name, change := range map[string]func(e *Engine, q *queue){
+		"another queue": func(_ *Engine, q *queue) {
+			q.set(&event.Policy{Push: []byte(`{"url":"https://example.com","answer_to":"other"}`)}, func(string) bool { return true })
+		},
+		"push taken away": func(e *Engine, _ *queue) { e.look(false) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			reg := prometheus.NewRegistry()
+			asked := make(chan event.SettleOp, 1000)
+			e := New(Deps{
+				Registry: reg,
+				Queues:   func() []event.QueueView { return nil },
+				Settle: func(_ context.Context, item event.SettleItem, to string, _ *wire.NewMessage) (event.Settled, error) {
+					asked <- item.Op
+					if to != "" {
+						return event.Settled{}, event.Problemf(event.CodeQueueFull, "queue", "full")
+					}
+					return event.Settled{Status: event.StatusReleased}, nil
+				},
+			})
+			q := &queue{e: e, name: "q", inFlight: map[event.ID]*delivery{}, bell: make(chan struct{}, 1)}
+			e.queues["q"] = q
+			q.set(&event.Policy{Push: []byte(`{"url":"https://example.com","answer_to":"full"}`)}, func(string) bool { return true })
+			d := &delivery{q: q, t: q.target}
+			ended := make(chan struct{})
+			go func() {
+				defer close(ended)
+				d.settle(t.Context(), &verdict{op: event.OpAck, answer: []byte("1")})
+			}()
+			for range 2 {
+				if op := <-asked; op != event.OpAck {
+					t.Fatal(op)
+				}
+			}
+			change(e, q)
+			select {
+			case <-ended:
+			case <-time.After(10 * time.Second):
+				t.Fatal("it waits for ever")
+			}
+			last := event.OpAck
+			for len(asked) > 0 {
+				last = <-asked
+			}
+			if last != event.OpRelease {
+				t.Errorf("%v", last)
+			}
+			// The series of a queue without push do not come back.
+			families, err := reg.Gather()
+			if err != nil {
+				t.Fatal(err)
+			}
+			found := false
+			for _, f := range families {
+				found = found || f.GetName() == "qlogd_push_deliveries_total"
+			}
+			if found != (name == "another queue") {
+				t.Errorf("counted: %v", found)
+			}
+		})
+	}
+}

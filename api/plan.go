@@ -264,8 +264,14 @@ func (p *planner) among(i int) {
 	if v, ok := p.st.Queue(put.Name); ok && v.Policy.Ordering != put.Policy.Ordering && v.Stats.Ready+v.Stats.Scheduled+v.Stats.InFlight > 0 {
 		p.fault("queues", i, event.Problemf(event.CodeConflict, "ordering", "ordering can't change while the queue holds messages"))
 	}
-	if to := AnswerTo(&put.Policy); to != "" && p.policy(to) == nil {
+	switch to := AnswerTo(&put.Policy); {
+	case to == "", to == put.Name:
+	case p.policy(to) == nil:
 		p.fault("queues", i, bad("push.answer_to", "push.answer_to '%s' does not exist; create it first", to))
+	default:
+		if circle, ok := answersEnd(put.Name, &put.Policy, p.policy).(*event.Problem); ok {
+			p.fault("queues", i, circle)
+		}
 	}
 }
 

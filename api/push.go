@@ -22,7 +22,8 @@ func (s *Server) checkPush(queue string, p *wire.Push) ([]byte, error) {
 	return wire.Marshal(p)
 }
 
-// answerToExists refuses a policy whose answers go to a queue that is not there.
+// answerToExists refuses a policy whose answers go to a queue that is not there,
+// or come back.
 func (s *Server) answerToExists(q *request, name string, p *event.Policy) error {
 	to := AnswerTo(p)
 	if to == "" || to == name {
@@ -32,7 +33,33 @@ func (s *Server) answerToExists(q *request, name string, p *event.Policy) error 
 	if missing, ok := err.(*event.Problem); ok && missing.Code == event.CodeQueueNotFound {
 		return bad("push.answer_to", "push.answer_to %s does not exist; create it first", echo(to))
 	}
-	return err
+	if err != nil {
+		return err
+	}
+	return answersEnd(name, p, func(name string) *event.Policy {
+		if v, ok := s.deps.State.Queue(name); ok {
+			return &v.Policy
+		}
+		return nil
+	})
+}
+
+// answersEnd refuses the policy of a queue whose answers are delivered, and the
+// answers to them, until they come back to it. policy returns those of the other
+// queues, nil where there is none. Two that are set at the same time may still
+// make a circle: they are checked before they are proposed.
+func answersEnd(name string, p *event.Policy, policy func(string) *event.Policy) error {
+	first, seen := AnswerTo(p), map[string]bool{}
+	for to := first; to != "" && !seen[to]; {
+		seen[to] = true
+		if p = policy(to); p == nil {
+			return nil
+		}
+		if to = AnswerTo(p); to == name {
+			return bad("push.answer_to", "push.answer_to %s has its answers delivered, and those come back to %s: that would go on for ever", echo(first), echo(name))
+		}
+	}
+	return nil
 }
 
 // AnswerTo returns the queue that the answers of a policy's push go to, "" none.

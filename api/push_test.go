@@ -156,6 +156,30 @@ func TestPushPolicy(t *testing.T) {
 	}
 }
 
+// TestAnswersInACircle: answers that come back are refused, in a call of their own
+// and in a document.
+func TestAnswersInACircle(t *testing.T) {
+	h := setup(t)
+	h.s.deps.Push = pushes{}
+	push := func(to string) string { return `"push":{"url":"https://a/","answer_to":"` + to + `"}` }
+	for _, name := range []string{"a", "b", "c", "end"} {
+		h.do("PUT", "/v1/queues/"+name, "").want(201)
+	}
+	h.do("PATCH", "/v1/queues/c", "{"+push("end")+"}").want(200)
+	h.do("PATCH", "/v1/queues/b", "{"+push("c")+"}").want(200)
+	h.do("PATCH", "/v1/queues/a", "{"+push("b")+"}").want(200)
+	for _, method := range []string{"PUT", "PATCH"} {
+		h.do(method, "/v1/queues/c", "{"+push("a")+"}").want(400).refused("invalid_argument", "push.answer_to")
+	}
+	h.do("PUT", "/v1/definitions", `{"queues":[{"name":"c",`+push("a")+`}]}`).want(400).refused("invalid_argument", "queues[0].push.answer_to")
+	a := h.do("PUT", "/v1/definitions", `{"queues":[{"name":"x",`+push("y")+`},{"name":"y",`+push("x")+`}]}`).want(400)
+	if a.str("errors.0.field") != "queues[0].push.answer_to" || a.str("errors.1.field") != "queues[1].push.answer_to" {
+		t.Error(a.Body)
+	}
+	// What opens the circle in the same document may stand anywhere.
+	h.do("PUT", "/v1/definitions?dry_run=true", `{"queues":[{"name":"c",`+push("a")+`},{"name":"b"}]}`).want(200)
+}
+
 // TestPushReason: who does not lead asks who does.
 func TestPushReason(t *testing.T) {
 	h := setup(t)

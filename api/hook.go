@@ -29,34 +29,62 @@ func (s *Server) hook(q *request) error {
 	at := time.Now()
 	w, err := s.hooked(q)
 	if err != nil {
-		return err
+		return err // of a name that may be anybody's: not counted by it
 	}
+	outcome, err := s.take(q, w, at)
+	if err != nil {
+		switch p, ok := errors.AsType[*event.Problem](err); {
+		case ok:
+			outcome = p.Code
+		case q.Context().Err() != nil:
+			outcome = outcomeGone
+		case errors.Is(err, context.DeadlineExceeded):
+			outcome = codeNoLeader
+		default:
+			outcome = codeInternal
+		}
+	}
+	s.metrics.hooks.WithLabelValues(w.Name, outcome).Inc()
+	return err
+}
+
+// What became of a request, for metrics; else it is a problem's code.
+const (
+	outcomeQueued    = "queued"
+	outcomeFiltered  = "filtered"
+	outcomeDuplicate = "duplicate"
+	outcomeForwarded = "forwarded"
+	outcomeGone      = "client_gone"
+)
+
+// take checks a request, and answers it unless there is an error.
+func (s *Server) take(q *request, w *compiledWebhook, at time.Time) (outcome string, err error) {
 	source := q.source()
 	if !w.Allows(source) {
-		return event.Problemf(codeIPNotAllowed, "", "webhook %s takes nothing from %s", w.Name, source)
+		return "", event.Problemf(codeIPNotAllowed, "", "webhook %s takes nothing from %s", w.Name, source)
 	}
 	body, err := s.verified(q, w, at)
 	if err != nil {
-		return err
+		return "", err
 	}
 	payload, err := w.Check(body)
 	if err != nil {
-		return q.notJSON(err)
+		return "", q.notJSON(err)
 	}
 	req := webhook.Request{Body: body, Headers: w.Headers(q.Header, source, at), Source: source, ReceivedAt: at}
 	m, err := w.Message(&req, payload, int(s.opts.MaxPayload))
 	if err != nil {
 		var failed *webhook.EvalError
 		if errors.As(err, &failed) {
-			return bad(clip(failed.Field, 120), "%s failed on this request: %s", clip(failed.Field, 120), clip(failed.Err.Error(), 200))
+			return "", bad(clip(failed.Field, 120), "%s failed on this request: %s", clip(failed.Field, 120), clip(failed.Err.Error(), 200))
 		}
-		return err
+		return "", err
 	}
 	if m.Filtered {
-		return q.answer(http.StatusOK, &wire.Hooked{OK: true, Filtered: true})
+		return outcomeFiltered, q.answer(http.StatusOK, &wire.Hooked{OK: true, Filtered: true})
 	}
 	if w.Definition.Target != "" {
-		return s.forward(q, w, &req, &m)
+		return outcomeForwarded, s.forward(q, w, &req, &m)
 	}
 	return s.enqueueHooked(q, w, &req, &m)
 }
@@ -124,10 +152,10 @@ func (q *request) notJSON(err error) error {
 
 // enqueueHooked makes the message. A duplicate is answered as one even where the
 // payload would be refused or the queue is full: its sender has been served.
-func (s *Server) enqueueHooked(q *request, w *compiledWebhook, req *webhook.Request, m *webhook.Message) error {
+func (s *Server) enqueueHooked(q *request, w *compiledWebhook, req *webhook.Request, m *webhook.Message) (outcome string, err error) {
 	msg, payload, err := s.hookMessage(req, m)
 	if err != nil {
-		return err
+		return "", err
 	}
 	b := &batch{msgs: []event.NewMessage{msg}, payloads: [][]byte{payload}, binary: []bool{false}}
 	refused := s.fitsSchema(w, req.Body)
@@ -137,25 +165,25 @@ func (s *Server) enqueueHooked(q *request, w *compiledWebhook, req *webhook.Requ
 			refused = s.fit(q, &p, b)
 		}
 		if refused != nil {
-			return s.orDuplicate(q, w, m, &msg, refused)
+			return outcomeDuplicate, s.orDuplicate(q, w, m, &msg, refused)
 		}
 		res, err := s.proposeHooked(q, w, &p)
 		if isStale(err) {
 			q.unhurried()
 			if err := s.barrier(q.Context()); err != nil {
-				return err
+				return "", err
 			}
 			continue
 		}
 		if err != nil {
-			return hookRefusal(err)
+			return "", hookRefusal(err)
 		}
 		if first := res.Produced[0]; first.Duplicate {
-			return s.answerDuplicate(q, m, first.ID)
+			return outcomeDuplicate, s.answerDuplicate(q, m, first.ID)
 		}
-		return q.answerQueued(m, res.Produced[0].ID)
+		return outcomeQueued, q.answerQueued(m, res.Produced[0].ID)
 	}
-	return event.Problemf(event.CodeConflict, "queue", "the policy of %s keeps changing; try again", echo(w.Definition.Queue))
+	return "", event.Problemf(event.CodeConflict, "queue", "the policy of %s keeps changing; try again", echo(w.Definition.Queue))
 }
 
 // answerQueued writes a wire.Hooked.

@@ -388,6 +388,30 @@ func TestHookForwards(t *testing.T) {
 	}
 }
 
+// TestHookIsCounted: by webhook and outcome, and not by what a stranger names.
+func TestHookIsCounted(t *testing.T) {
+	h := github(t)
+	h.hook("gh", "52.1.1.1", opened, signed(opened)).want(202)
+	h.hook("gh", "52.1.1.1", opened, signed(opened)).want(200)
+	h.hook("gh", "52.1.1.1", `{"action":"closed"}`, signed(`{"action":"closed"}`)).want(200)
+	h.hook("gh", "52.1.1.1", opened, "X-Hub-Signature-256: sha256=00").want(401)
+	h.hook("gh", "1.1.1.1", opened).want(403)
+	h.hook("nobody", "1.1.1.1", opened).want(404)
+	told := h.do("GET", "/metrics", "").want(200).Body.String()
+	for _, outcome := range []string{"queued", "duplicate", "filtered", "invalid_signature", "ip_not_allowed"} {
+		if line := `qlogd_webhook_requests_total{outcome="` + outcome + `",webhook="gh"} 1`; !strings.Contains(told, line) {
+			t.Errorf("there is no %s", line)
+		}
+	}
+	if strings.Contains(told, "nobody") {
+		t.Error("a stranger's name is a label")
+	}
+	h.s.Count([]event.Event{{Type: event.WebhookDeleted, Webhook: "gh"}})
+	if told := h.do("GET", "/metrics", "").want(200).Body.String(); strings.Contains(told, `webhook="gh"`) {
+		t.Error("a deleted webhook is told of")
+	}
+}
+
 // TestHookSaysNothingElse: what a stranger learns of a webhook.
 func TestHookSaysNothingElse(t *testing.T) {
 	h := github(t)

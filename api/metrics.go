@@ -22,7 +22,7 @@ import (
 const maxQueueSeries = 2000
 
 // metrics are the API's own and, at each scrape, the queues' states. Labels are
-// routes, codes, types and queue names, never what a client made up.
+// routes, codes, types and names of queues and webhooks, never what a client made up.
 type metrics struct {
 	s         *Server
 	handler   http.Handler
@@ -32,6 +32,7 @@ type metrics struct {
 	classes   [event.Classes]prometheus.Observer // of commit
 	requests  *prometheus.CounterVec
 	seconds   *prometheus.HistogramVec
+	hooks     *prometheus.CounterVec // by webhook and outcome
 }
 
 var (
@@ -62,6 +63,7 @@ func newMetrics(s *Server) *metrics {
 			Buckets: prometheus.ExponentialBuckets(0.0005, 2, 15),
 		}, []string{"class"}),
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "qlogd_http_requests_total", Help: "HTTP requests."}, []string{"method", "route", "status"}),
+		hooks:    prometheus.NewCounterVec(prometheus.CounterOpts{Name: "qlogd_webhook_requests_total", Help: "Requests to /hook/{name} that this node answered, by what became of them."}, []string{"webhook", "outcome"}),
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "qlogd_http_request_seconds", Help: "Time to answer HTTP requests, waits included.",
 			Buckets: prometheus.ExponentialBuckets(0.0005, 4, 9),
@@ -72,7 +74,7 @@ func newMetrics(s *Server) *metrics {
 	}
 	waiting := prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "qlogd_lease_waiters", Help: "Leases that wait in line at this node, those of other nodes included."},
 		func() float64 { return float64(s.waits.waiting.Load()) })
-	reg.MustRegister(m.leaseLost, m.commit, m.requests, m.seconds, waiting, m)
+	reg.MustRegister(m.leaseLost, m.commit, m.requests, m.seconds, m.hooks, waiting, m)
 	return m
 }
 
@@ -121,6 +123,9 @@ func (m *metrics) committed(took time.Duration, c event.Class) { m.classes[c].Ob
 func (m *metrics) count(events []event.Event) {
 	for i := range events {
 		m.events[events[i].Type].Add(1)
+		if events[i].Type == event.WebhookDeleted {
+			m.hooks.DeletePartialMatch(prometheus.Labels{"webhook": events[i].Webhook})
+		}
 	}
 }
 

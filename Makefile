@@ -102,6 +102,10 @@ history: ## what a message's history and at= cost, against the log's size (HISTO
 	HISTORY_MB="$(or $(HISTORY_MB),10 100 1000)" go test -count=1 -v -timeout 1h -run '^TestCostAgainstLogSize$$' ./internal/replay
 	go test -run '^$$' -bench LookUp -timeout 1h ./log
 
+.PHONY: erasure
+erasure: ## erase by id and by key on three nodes and one, nodes killed, wiped, away and new meanwhile; then search every file (ERASE_KILLS=n)
+	ERASE_KILLS=$(or $(ERASE_KILLS),20) go test -count=1 -v -timeout 1h -run '^TestErase' ./internal/cluster
+
 .PHONY: webhooks
 webhooks: ## 10,000 signed webhooks through three nodes, a worker and the leader killed in the middle (WEBHOOKS=n)
 	WEBHOOKS=$(or $(WEBHOOKS),10000) WEBHOOKS_SECONDS=$(or $(WEBHOOKS_SECONDS),20) \

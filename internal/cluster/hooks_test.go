@@ -130,7 +130,7 @@ func hookCluster(t *testing.T, nodes int) *cluster.Cluster {
 func TestHooks(t *testing.T) {
 	t.Parallel()
 	bodies := deliveries(t)
-	total := number(t, "HOOKS", 700)
+	total := number(t, "HOOKS", 400)
 	c := hookCluster(t, 3)
 	cl := c.Client()
 	lease := int64(2000)

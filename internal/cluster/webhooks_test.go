@@ -262,7 +262,7 @@ func (w *worker) end(t *testing.T) {
 //	WEBHOOKS: how many
 //	WEBHOOKS_SECONDS: how long latency is looked at
 func TestWebhooks(t *testing.T) {
-	count, seconds := number(t, "WEBHOOKS", 600), number(t, "WEBHOOKS_SECONDS", 2)
+	count, seconds := number(t, "WEBHOOKS", 400), number(t, "WEBHOOKS_SECONDS", 2)
 	c := cluster.StartCluster(t, cluster.Options{Nodes: 3, Env: []string{"HOOK_SECRET=" + hookSecret}})
 	file := filepath.Join(t.TempDir(), "hooks.yaml")
 	if err := os.WriteFile(file, []byte(hookFile), 0o600); err != nil {

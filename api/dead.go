@@ -359,12 +359,12 @@ func (s *Server) deadGroups(q *request) error {
 	if err := died(st, name); err != nil {
 		return err
 	}
-	groups, err := s.finder(st).Groups(q.Context(), name, f)
+	groups, total, err := s.finder(st).Groups(q.Context(), name, f, int(limit))
 	if err != nil {
 		return err
 	}
-	out := wire.DeadGroups{Groups: []wire.DeadGroup{}, Total: int64(len(groups))}
-	for _, g := range groups[:min(len(groups), int(limit))] {
+	out := wire.DeadGroups{Groups: []wire.DeadGroup{}, Total: total}
+	for _, g := range groups {
 		ids := make([]string, len(g.Messages))
 		for i, id := range g.Messages {
 			ids[i] = id.String()

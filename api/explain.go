@@ -9,6 +9,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/qlogd/qlogd/api/wire"
+	"github.com/qlogd/qlogd/internal/dead"
 	"github.com/qlogd/qlogd/internal/event"
 )
 
@@ -71,9 +72,9 @@ func (s *Server) explain(q *request) error {
 		err = x.message(id)
 	case q.query.Has("key"):
 		x.out.Key = &key
-		x.key(&key)
+		err = x.key(&key)
 	default:
-		x.key(nil)
+		err = x.key(nil)
 	}
 	if err != nil {
 		return err
@@ -103,13 +104,12 @@ func (x *explaining) message(id event.ID) error {
 		return nil
 	}
 	x.out.Key = &v.Key
-	x.live(&v)
-	return nil
+	return x.live(&v)
 }
 
 // key explains the message of a key, or of all keys (nil), that would be
 // delivered next.
-func (x *explaining) key(key *string) {
+func (x *explaining) key(key *string) error {
 	st := x.q.s.deps.State
 	of := "in queue " + x.queue.Name
 	if key != nil {
@@ -123,31 +123,29 @@ func (x *explaining) key(key *string) {
 				next = lane.Head
 			}
 			if next != nil {
-				x.first(next)
-				return
+				return x.first(next)
 			}
 			if lane.HeldBy > 0 {
-				x.held(laneKey(x.queue, key), &lane)
-				return
+				return x.held(laneKey(x.queue, key), &lane)
 			}
 		}
 	}
 	// What waits for its time is in no partition, and an unordered queue has none.
 	for _, state := range []event.State{event.StateReady, event.StateScheduled, event.StateLeased} {
 		if found, _ := st.Messages(x.queue.Name, event.MessageFilter{State: state, Key: key, Limit: 1}); len(found) > 0 {
-			x.first(&found[0])
-			return
+			return x.first(&found[0])
 		}
 	}
 	x.because(wire.Reason{Code: whyNotThere, Text: "no message is " + of})
+	return nil
 }
 
-func (x *explaining) first(v *event.MessageView) {
+func (x *explaining) first(v *event.MessageView) error {
 	x.out.MessageID = new(v.ID.String())
 	if x.out.Key == nil {
 		x.out.Key = &v.Key
 	}
-	x.live(v)
+	return x.live(v)
 }
 
 // laneKey is how a partition is named: a fifo queue has one.
@@ -159,20 +157,22 @@ func laneKey(q *event.QueueView, key *string) string {
 }
 
 // live explains a message that is in the queue.
-func (x *explaining) live(v *event.MessageView) {
+func (x *explaining) live(v *event.MessageView) error {
 	switch v.State {
 	case event.StateLeased:
 		x.because(x.leased(v))
-		return
+		return nil
 	case event.StateScheduled:
 		x.because(scheduled(v))
-		return
+		return nil
 	}
 	if x.queue.Policy.Ordering != event.Unordered {
 		key := laneKey(x.queue, &v.Key)
 		if lane, ok := x.q.s.deps.State.Lane(x.queue.Name, key); ok {
 			if lane.HeldBy > 0 {
-				x.held(key, &lane)
+				if err := x.held(key, &lane); err != nil {
+					return err
+				}
 			}
 			for _, ahead := range []*event.MessageView{lane.Leased, lane.Head} {
 				if ahead != nil && ahead.ID != v.ID {
@@ -183,12 +183,12 @@ func (x *explaining) live(v *event.MessageView) {
 		}
 	}
 	if len(x.out.Reasons) > 0 {
-		return
+		return nil
 	}
 	x.out.Deliverable = true
 	if len(x.queue.Policy.Push) > 0 { // the cluster itself is the worker
 		x.pushed()
-		return
+		return nil
 	}
 	waiters := x.q.s.waiters(x.q.Context(), x.queue.Name, v.Kind)
 	if waiters == 0 {
@@ -197,9 +197,10 @@ func (x *explaining) live(v *event.MessageView) {
 			text += fmt.Sprintf(", none that takes kind %s", echo(v.Kind))
 		}
 		x.because(wire.Reason{Code: whyNoWorker, Waiters: &waiters, Text: text})
-		return
+		return nil
 	}
 	x.because(wire.Reason{Code: whyReady, Waiters: &waiters, Text: fmt.Sprintf("it can be leased at once, and %d leases wait for work: it is about to be delivered", waiters)})
+	return nil
 }
 
 // pushed tells why the cluster does not push what it could lease, or that it
@@ -260,29 +261,35 @@ func (x *explaining) behind(ahead *event.MessageView) {
 	x.because(r)
 }
 
-// held tells of the dead messages that hold a key.
-func (x *explaining) held(key string, lane *event.LaneView) {
-	f := event.DeadFilter{Limit: heldShown}
+// held tells of the dead messages that hold a key: of those of it that died since
+// it is held, and are not resolved.
+func (x *explaining) held(key string, lane *event.LaneView) error {
+	f := dead.Filter{FromIndex: event.RefOf(lane.Since).Index}
 	if x.queue.Policy.Ordering == event.PerKey {
 		f.Key = &key
 	}
-	r := wire.Reason{Code: whyHeld, MessageID: lane.Since.String(), MessageIDs: []string{}}
-	found, _ := x.q.s.deps.State.Dead(x.queue.Name, f)
-	for i := range found {
-		if found[i].ID.Compare(lane.Since) >= 0 {
-			r.MessageIDs = append(r.MessageIDs, found[i].ID.String())
+	r := wire.Reason{Code: whyHeld, MessageIDs: []string{}}
+	s := x.q.s
+	_, err := s.finder(s.deps.State).Select(x.q.Context(), x.queue.Name, &f, dead.Between{}, 0, func(l *dead.Letter) bool {
+		if l.ID.Compare(lane.Since) >= 0 {
+			r.MessageIDs = append(r.MessageIDs, l.ID.String())
 		}
+		return len(r.MessageIDs) < heldShown
+	})
+	if err != nil {
+		return err
 	}
-	if !slices.Contains(r.MessageIDs, r.MessageID) {
-		r.MessageIDs = append([]string{r.MessageID}, r.MessageIDs...)
+	if len(r.MessageIDs) == 0 { // just resolved
+		r.MessageIDs = append(r.MessageIDs, lane.Since.String())
 	}
-	r.MessageIDs = r.MessageIDs[:min(len(r.MessageIDs), heldShown)]
+	r.MessageID = r.MessageIDs[0]
 	what := "the dead message " + r.MessageID + " holds"
 	if lane.HeldBy > 1 {
 		what = fmt.Sprintf("%d dead messages, the first of them %s, hold", lane.HeldBy, r.MessageID)
 	}
 	r.Text = what + " its key (on_dead is hold_key): it goes on when they are replayed or purged"
 	x.because(r)
+	return nil
 }
 
 // AskWaiters is the name of the question that LocalWaiters answers: how many

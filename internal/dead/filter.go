@@ -2,6 +2,7 @@ package dead
 
 import (
 	"context"
+	"slices"
 	"strings"
 
 	"github.com/qlogd/qlogd/internal/event"
@@ -73,8 +74,10 @@ const perRead = 512
 // rising by id, until fn returns false. It ends early, with ctx's error, when ctx
 // does: who asked has hung up. last is the newest one that was looked at.
 func (x *Finder) Select(ctx context.Context, queue string, f *Filter, b Between, with With, fn func(l *Letter) bool) (last event.ID, err error) {
-	of := event.DeadFilter{Key: f.Key, Kind: f.Kind, From: f.From, To: f.To, After: b.After, Before: b.Before, Limit: perRead}
-	of.Reason, _ = ParseReason(f.Reason)
+	// The state is asked for all there is and not by the filter: where that takes
+	// few, nothing could be applied until they are found, among a million perhaps.
+	of := event.DeadFilter{After: b.After, Before: b.Before, To: f.To, Limit: perRead}
+	reason, _ := ParseReason(f.Reason)
 	if f.Reads() {
 		with |= WithError
 	}
@@ -88,6 +91,12 @@ func (x *Finder) Select(ctx context.Context, queue string, f *Filter, b Between,
 			return last, err
 		}
 		views, more := x.State.Dead(queue, of)
+		newest := last
+		if len(views) > 0 {
+			newest = views[len(views)-1].ID
+			of.After = newest
+		}
+		views = slices.DeleteFunc(views, func(v event.MessageView) bool { return !f.takes(&v, reason) })
 		var texts []string
 		if with != 0 {
 			if texts, err = x.Errors(views); err != nil {
@@ -97,10 +106,7 @@ func (x *Finder) Select(ctx context.Context, queue string, f *Filter, b Between,
 		for i := range views {
 			v := &views[i]
 			before := last
-			last, of.After = v.ID, v.ID
-			if at := event.RefOf(v.ID).Index; at < f.FromIndex || f.ToIndex > 0 && at > f.ToIndex {
-				continue
-			}
+			last = v.ID
 			l := Letter{MessageView: *v}
 			if with != 0 {
 				l.Error = texts[i]
@@ -118,10 +124,17 @@ func (x *Finder) Select(ctx context.Context, queue string, f *Filter, b Between,
 				return before, nil
 			}
 		}
-		if !more || len(views) == 0 {
+		if last = newest; !more {
 			return last, nil
 		}
 	}
+}
+
+// takes reports whether a filter takes a message, but for what is in it.
+func (f *Filter) takes(v *event.MessageView, reason event.Reason) bool {
+	at := event.RefOf(v.ID).Index
+	return at >= f.FromIndex && (f.ToIndex == 0 || at <= f.ToIndex) && v.Dead.FailedAt >= f.From &&
+		(reason == event.ReasonNone || v.Dead.Reason == reason) && (f.Key == nil || v.Key == *f.Key) && (f.Kind == nil || v.Kind == *f.Kind)
 }
 
 // Contains reports whether part stands in an error text, in any case.

@@ -138,7 +138,9 @@ type Answer struct {
 // Do sends a request and returns the answer, whatever its status. It ends with
 // ctx or after the timeout. An error is an *Error (errors.As) where the target is
 // refused; else the network's, after which the target may or may not have had the
-// request (Unsent). No error repeats the URL: its query may be secret.
+// request (Unsent). No error repeats the URL: its query may be secret; nor what
+// the target sent: it may be a server of another kind, whose words are for nobody
+// who sees that error.
 func (c *Client) Do(ctx context.Context, r Request) (*Answer, error) {
 	u, err := parse(r.URL, c.o.AllowPrivate)
 	if err != nil {
@@ -153,8 +155,11 @@ func (c *Client) Do(ctx context.Context, r Request) (*Answer, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	var connected atomic.Bool
-	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { connected.Store(true) }})
+	var connected, heard atomic.Bool
+	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+		GotConn:              func(httptrace.GotConnInfo) { connected.Store(true) },
+		GotFirstResponseByte: func() { heard.Store(true) },
+	})
 	method := r.Method
 	if method == "" {
 		method = http.MethodPost
@@ -173,8 +178,11 @@ func (c *Client) Do(ctx context.Context, r Request) (*Answer, error) {
 	}
 	resp, err := c.http.Do(req)
 	if err != nil {
-		if err = plain(ctx, err); !connected.Load() {
+		switch err = plain(ctx, err); {
+		case !connected.Load():
 			err = &unsent{err}
+		case heard.Load() && !ofNetwork(err):
+			err = errNotHTTP
 		}
 		return nil, err
 	}
@@ -203,7 +211,17 @@ func Unsent(err error) bool {
 	return errors.As(err, &u) || errors.As(err, &refused)
 }
 
-var errTimeout = errors.New("no answer in time")
+var (
+	errTimeout = errors.New("no answer in time")
+	errNotHTTP = errors.New("the answer is not HTTP that can be understood, or its headers are too large")
+)
+
+// ofNetwork reports whether an error is about the connection or the time, and
+// not about what came over it.
+func ofNetwork(err error) bool {
+	var n net.Error
+	return errors.As(err, &n) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, errTimeout) || errors.Is(err, context.Canceled)
+}
 
 // plain takes off an error what net/http puts before it: method and URL.
 func plain(ctx context.Context, err error) error {

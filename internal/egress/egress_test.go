@@ -1,6 +1,7 @@
 package egress
 
 import (
+	"bufio"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -308,6 +309,34 @@ func TestDo(t *testing.T) {
 	cancel()
 	if _, err = c.Do(ctx, Request{URL: srv.URL + "/echo"}); !errors.Is(err, context.Canceled) {
 		t.Error(err)
+	}
+}
+
+// TestNotHTTP: what a server of another kind says is not told.
+func TestNotHTTP(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	go func() {
+		for _, banner := range []string{"-ERR unknown command, hunter2\r\n", "HTTP/1.1 hunter2 x\r\n\r\n", "HTTP/1.1 200 OK\r\nhunter2\r\n\r\n", "HTTP/1.1 200 OK\r\nContent-Length: hunter2\r\n\r\n"} {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = http.ReadRequest(bufio.NewReader(c))
+			_, _ = io.WriteString(c, banner)
+			_ = c.Close()
+		}
+	}()
+	c := New(Options{AllowPrivate: true, Timeout: 10 * time.Second})
+	defer c.Close()
+	for range 4 {
+		a, err := c.Do(t.Context(), Request{URL: "http://" + l.Addr().String()})
+		if err == nil || strings.Contains(err.Error(), "hunter2") || Unsent(err) {
+			t.Errorf("%+v, %v", a, err)
+		}
 	}
 }
 

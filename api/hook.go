@@ -303,18 +303,24 @@ func (s *Server) forward(q *request, w *compiledWebhook, req *webhook.Request, m
 	}
 	a, err := s.deps.Forward.Forward(q.Context(), w.Definition.Target, header, bytes.TrimSpace(m.Payload))
 	switch {
+	case err != nil && errors.Is(err, ErrNotForwarded):
+		s.log.Warn("a webhook's target could not be reached", "webhook", w.Name, "request_id", q.id, "error", err)
+		return event.Problemf(codeTargetFailed, "", "the webhook's target could not be reached; the server's log tells more under this request's id")
 	case err != nil && errors.Is(err, context.DeadlineExceeded):
-		return event.Problemf(codeTargetTimeout, "", "the webhook's target did not answer in time; it may have had the request")
+		return perhaps(codeTargetTimeout, "the webhook's target did not answer in time; it may have had the request")
 	case err != nil && q.Context().Err() != nil:
 		return err
 	case err != nil:
-		s.log.Warn("a webhook's target could not be reached", "webhook", w.Name, "request_id", q.id, "error", err)
-		return event.Problemf(codeTargetFailed, "", "the webhook's target could not be reached; the server's log tells more under this request's id")
+		s.log.Warn("a webhook's target gave no answer", "webhook", w.Name, "request_id", q.id, "error", err)
+		return perhaps(codeTargetFailed, "the webhook's target gave no answer, and may have had the request; the server's log tells more under this request's id")
 	case a.Cut:
-		return event.Problemf(codeTargetFailed, "", "the webhook's target answered more than %d bytes", maxForwarded)
+		return perhaps(codeTargetFailed, "the webhook's target answered more than %d bytes", maxForwarded)
 	case a.Status < 200 || a.Status > 599:
-		return event.Problemf(codeTargetFailed, "", "the webhook's target answered status %d", a.Status)
+		return perhaps(codeTargetFailed, "the webhook's target answered status %d", a.Status)
 	}
+	// It is the target's, under this server's address: a browser is to take it for
+	// no page of this server's, which may call the API.
+	q.w.Header().Set("Content-Security-Policy", "default-src 'none'; sandbox")
 	media := a.ContentType
 	if media == "" || len(media) > maxContentType || !printable(media) {
 		media = "application/octet-stream"
@@ -326,6 +332,13 @@ func (s *Server) forward(q *request, w *compiledWebhook, req *webhook.Request, m
 	}
 	q.send(a.Status, media, a.Body)
 	return nil
+}
+
+// perhaps is a problem after which the target may have done what was asked.
+func perhaps(code, format string, args ...any) error {
+	p := event.Problemf(code, "", format, args...)
+	p.Unknown = true
+	return p
 }
 
 // hookStatus is what a code means at /hook, where that is something else: who

@@ -347,7 +347,7 @@ func TestHookForwards(t *testing.T) {
 	}
 	h.target.answer = &Forwarded{Status: 418, ContentType: "text/plain", Body: []byte("short and stout")}
 	w := post(opened, "Cookie: a=b", "X-GitHub-Event: issues", "Content-Type: application/json")
-	if w.Code != 418 || w.Body.String() != "short and stout" || w.Header().Get("Content-Type") != "text/plain" {
+	if w.Code != 418 || w.Body.String() != "short and stout" || w.Header().Get("Content-Type") != "text/plain" || !strings.Contains(w.Header().Get("Content-Security-Policy"), "sandbox") {
 		t.Error(w.Code, w.Body, w.Header())
 	}
 	if got := h.target; got.url != "https://example.com/in?token=x" || got.body != `{"t":"Broken"}` || got.header.Get("X-GitHub-Event") != "issues" ||
@@ -363,14 +363,16 @@ func TestHookForwards(t *testing.T) {
 		err    error
 		status int
 		code   string
+		came   string
 	}{
-		{&Forwarded{Status: 200, Body: []byte("x"), Cut: true}, nil, 502, "target_failed"},
-		{nil, fmt.Errorf("no route to secret.internal"), 502, "target_failed"},
-		{nil, fmt.Errorf("dial: %w", context.DeadlineExceeded), 504, "target_timeout"},
-		{&Forwarded{Status: 999}, nil, 502, "target_failed"},
+		{&Forwarded{Status: 200, Body: []byte("x"), Cut: true}, nil, 502, "target_failed", "unknown"},
+		{nil, fmt.Errorf("reset by secret.internal"), 502, "target_failed", "unknown"},
+		{nil, fmt.Errorf("%w: no route to secret.internal", ErrNotForwarded), 502, "target_failed", "not_applied"},
+		{nil, fmt.Errorf("answer: %w", context.DeadlineExceeded), 504, "target_timeout", "unknown"},
+		{&Forwarded{Status: 999}, nil, 502, "target_failed", "unknown"},
 	} {
 		h.target.answer, h.target.err = c.answer, c.err
-		if w := post(opened); w.Code != c.status || !strings.Contains(w.Body.String(), c.code) || strings.Contains(w.Body.String(), "secret.internal") {
+		if w := post(opened); w.Code != c.status || !strings.Contains(w.Body.String(), c.code) || !strings.Contains(w.Body.String(), `"outcome":"`+c.came+`"`) || strings.Contains(w.Body.String(), "secret.internal") {
 			t.Error(w.Code, w.Body)
 		}
 	}

@@ -30,9 +30,14 @@ type Forwarder interface {
 	CheckTarget(url string) error
 	// Forward POSTs a body and returns the answer, whatever its status. Errors
 	// are the network's, or that the target is not one to be reached: nothing of
-	// the URL is in them.
+	// the URL is in them. An error after which the target surely has not had the
+	// request is an ErrNotForwarded.
 	Forward(ctx context.Context, url string, header http.Header, body []byte) (*Forwarded, error)
 }
+
+// ErrNotForwarded is wrapped by an error of Forward that came before the target
+// was reached.
+var ErrNotForwarded = errors.New("not sent")
 
 // Forwarded is what a target answered.
 type Forwarded struct {

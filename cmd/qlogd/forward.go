@@ -38,6 +38,9 @@ func (f *forwarder) Forward(ctx context.Context, url string, header http.Header,
 	ctx, cancel := context.WithTimeout(ctx, forwardTimeout)
 	defer cancel()
 	a, err := f.client.Do(ctx, egress.Request{URL: url, Header: header, Body: body})
+	if egress.Unsent(err) {
+		return nil, fmt.Errorf("%w: %w", api.ErrNotForwarded, err)
+	}
 	if err != nil {
 		if ne, ok := errors.AsType[net.Error](err); ctx.Err() == context.DeadlineExceeded || ok && ne.Timeout() {
 			return nil, fmt.Errorf("%w: %w", context.DeadlineExceeded, err)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 
+	"github.com/qlogd/qlogd/internal/coding"
 	"github.com/qlogd/qlogd/internal/egress"
 	"github.com/qlogd/qlogd/internal/event"
 )
@@ -121,6 +122,9 @@ func jsonOf(a *egress.Answer) []byte {
 	}
 	if a.Cut || len(bytes.TrimSpace(a.Body)) == 0 {
 		return nil
+	}
+	if coding.TooDeep(a.Body, coding.MaxDepth) {
+		return nil // nor would a produce of it be taken
 	}
 	v := jsontext.Value(bytes.Clone(a.Body))
 	if !v.IsValid() || v.Compact() != nil { // a name twice and bad UTF-8 are not valid

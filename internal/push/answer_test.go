@@ -74,6 +74,8 @@ func TestResult(t *testing.T) {
 		{"text/html", `1`, `{"status":201}`, ``},
 		{"application/json", `{"a":1,"a":2}`, `{"status":201}`, ``},
 		{"application/json", "\"\xff\"", `{"status":201}`, ``},
+		{"application/json", strings.Repeat("[", 64) + strings.Repeat("]", 64), `{"status":201,"answer":` + strings.Repeat("[", 64) + strings.Repeat("]", 64) + `}`, strings.Repeat("[", 64) + strings.Repeat("]", 64)},
+		{"application/json", strings.Repeat("[", 65) + strings.Repeat("]", 65), `{"status":201}`, ``},
 		{"application/json", ``, `{"status":201}`, ``},
 		{"application/json", `"` + strings.Repeat("x", maxResult) + `"`, `{"status":201}`, `"` + strings.Repeat("x", maxResult) + `"`},
 	} {

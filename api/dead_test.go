@@ -302,6 +302,14 @@ func TestPurgeDead(t *testing.T) {
 	if a := h.do("POST", "/v1/queues/q/dead/purge", `{"message_ids":["`+old[0]+`"]}`).want(404); a.get("index") != 0.0 {
 		t.Fatalf("%s", a.Body)
 	}
+	// A key makes no queue be there, and helps one that repeats when it has gone.
+	h.do("POST", "/v1/queues/nowhere/dead/purge", `{"filter":{}}`, "Idempotency-Key: y").wantProblem(404, "queue_not_found")
+	first := h.do("POST", "/v1/queues/q/dead/purge", `{"filter":{}}`, "Idempotency-Key: z").want(200)
+	h.do("DELETE", "/v1/queues/q?force=true", "").want(204)
+	h.do("DELETE", "/v1/queues/q.dlq?force=true", "").want(204)
+	if again := h.do("POST", "/v1/queues/q/dead/purge", `{"filter":{}}`, "Idempotency-Key: z").want(200); again.Body.String() != first.Body.String() || again.Header().Get("Idempotent-Replayed") != "true" {
+		t.Errorf("%v %s", again.Header(), again.Body)
+	}
 }
 
 // What somebody works on in the dead-letter queue is passed over.

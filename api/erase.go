@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 	"slices"
@@ -89,8 +90,11 @@ func (s *Server) eraseMessage(q *request) error {
 	if err != nil {
 		return err
 	}
-	if is.Messages == 0 && q.Header["Idempotency-Key"] == nil {
-		return messageNotFound(id)
+	if is.Messages == 0 {
+		// Since the first answer history may have let go of it.
+		if again, err := q.mayRepeat(); err != nil || !again || in.DryRun {
+			return cmp.Or(err, error(messageNotFound(id)))
+		}
 	}
 	if in.DryRun {
 		return q.erasable(is)
@@ -125,7 +129,13 @@ func (s *Server) eraseKey(q *request) error {
 	}
 	// Of a queue that was deleted there may be messages in the log.
 	_, there := s.deps.State.Queue(name)
-	if in.DryRun || !there && q.Header["Idempotency-Key"] == nil {
+	again := false
+	if !there && !in.DryRun {
+		if again, err = q.mayRepeat(); err != nil {
+			return err
+		}
+	}
+	if in.DryRun || !there && !again {
 		is, err := s.deps.Eraser.Key(q.Context(), name, in.Key)
 		if err != nil {
 			return err

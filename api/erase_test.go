@@ -94,7 +94,7 @@ func TestErase(t *testing.T) {
 	}
 
 	a = h.do("POST", "/v1/messages/"+one+"/erase", `{"reason":"request 1"}`, "Idempotency-Key: e").want(202)
-	id := a.str("task_id")
+	id, first := a.str("task_id"), a.Body.String()
 	if a.Header().Get("Location") != "/v1/tasks/"+id || a.str("id") != id || a.str("type") != "erase" || a.get("total") != 1.0 {
 		t.Fatalf("%v %s", a.Header(), a.Body)
 	}
@@ -104,6 +104,10 @@ func TestErase(t *testing.T) {
 	a = h.do("GET", "/v1/tasks/"+id+"?wait_ms=20000", "").want(200)
 	if a.str("status") != "completed" || a.get("done") == 0.0 || a.str("nodes.0.node") != "n1" || a.get("nodes.0.complete") != true || a.str("nodes.0.at") == "" {
 		t.Fatalf("%s", a.Body)
+	}
+	// The first answer, though the task has ended.
+	if again := h.do("POST", "/v1/messages/"+one+"/erase", `{"reason":"request 1"}`, "Idempotency-Key: e").want(202); again.Body.String() != first {
+		t.Errorf("%s\n%s", first, again.Body)
 	}
 	a = h.do("GET", "/v1/messages/"+one, "").want(200)
 	if a.get("erased") != true || a.get("payload") != nil || strings.Contains(a.Body.String(), "secret") {
@@ -153,9 +157,11 @@ func TestEraseIsRefused(t *testing.T) {
 		{"/v1/queues/nope/erase", `{"key":"k","reason":"r"}`, "queue", 404, "queue_not_found"},
 		{"/v1/queues/nope/erase", `{"key":"k","dry_run":true}`, "queue", 404, "queue_not_found"},
 	} {
-		a := h.do("POST", c.path, c.body)
-		if a.Code != c.status || a.str("code") != c.code || a.str("field") != c.field {
-			t.Errorf("%s %.60s: %d %s", c.path, c.body, a.Code, a.Body)
+		for _, header := range [][]string{nil, {"Idempotency-Key: k"}} { // a key makes nothing be there
+			a := h.do("POST", c.path, c.body, header...)
+			if a.Code != c.status || a.str("code") != c.code || a.str("field") != c.field {
+				t.Errorf("%s %.60s %v: %d %s", c.path, c.body, header, a.Code, a.Body)
+			}
 		}
 	}
 	if a := h.do("GET", "/v1/tasks", "").want(200); len(a.each("tasks", "id")) != 0 {

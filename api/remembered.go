@@ -116,6 +116,23 @@ func (s *Server) lookedShort(r *event.Request) bool {
 	return r != nil && s.deps.Floors != nil && r.Looked < s.deps.Floors.AnswerFloor()
 }
 
+// mayRepeat reports whether the request may be a repeated one: it came with an
+// Idempotency-Key under which an answer was kept. Only such a one may go on where
+// what it is about is not there. Ask it behind the look at the state: what a
+// request does and its answer are one entry.
+func (q *request) mayRepeat() (bool, error) {
+	r, err := q.idempotency()
+	if r == nil || err != nil {
+		return false, err
+	}
+	from, err := q.s.since(event.KeepAnswersMS)
+	if err != nil {
+		return false, err
+	}
+	e, err := q.s.deps.Finder.Find(r.Key, from)
+	return e != nil && e.Type == event.AnswerKept, err
+}
+
 // repeated answers from the log what it holds already, if this request came
 // with an Idempotency-Key that the state no longer remembers.
 func (q *request) repeated(r *event.Request) (res event.Result, done bool, err error) {

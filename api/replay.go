@@ -284,8 +284,10 @@ func (m *movement) choose(named []string, filter *wire.DeadFilter) error {
 			return err
 		}
 		m.filter, m.spec.Filter = f, f
-		if err := died(m.q.s.deps.State, m.queue); err != nil && !m.repeatable() {
-			return err
+		if err := died(m.q.s.deps.State, m.queue); err != nil {
+			if again, err2 := m.q.mayRepeat(); err2 != nil || !again || m.dry {
+				return cmp.Or(err2, err)
+			}
 		}
 		if err := m.bySelection(); err != nil {
 			return err
@@ -628,12 +630,15 @@ func (m *movement) tellDry() error {
 	return m.q.answer(http.StatusOK, &out)
 }
 
-// accepted answers with a task that was begun.
+// accepted answers with a task that was begun, as it was then: a repeated request
+// gets the first answer, however far the task has come.
 func (q *request) accepted(id event.ID) error {
 	t, ok := q.s.deps.State.Task(id)
 	if !ok {
 		return fmt.Errorf("task %s was created, but is not there", id)
 	}
+	t.Status, t.Done, t.Skipped, t.Nodes = event.TaskRunning, 0, 0, nil
+	t.UpdatedAt, t.EndedAt, t.End = t.CreatedAt, 0, event.Ref{}
 	out, err := q.s.taskOf(&t)
 	if err != nil {
 		return err

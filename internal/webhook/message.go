@@ -196,7 +196,8 @@ var dropped = func() map[string]bool {
 }()
 
 // secretWords in a header's name mean that it has, or proves, a secret.
-var secretWords = []string{"authorization", "cookie", "token", "signature", "hmac", "secret", "password", "api-key", "apikey", "credential"}
+var secretWords = []string{"authorization", "cookie", "token", "signature", "hmac", "secret", "password", "api-key", "apikey", "credential",
+	"x-auth", "access-key", "private-key", "passwd", "session", "jwt", "assertion"}
 
 func fields(list string) []string {
 	parts := strings.Split(list, ",")

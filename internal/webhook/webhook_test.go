@@ -99,7 +99,7 @@ func TestHeadersOfMessages(t *testing.T) {
 		"Cookie": {"x"}, "Set-Cookie": {"x"}, "X-Hub-Signature": {"x"}, "Webhook-Id": {"m1"}, "Webhook": {"forged"}, "Source-Ip": {"forged"},
 		"Received-At": {"forged"}, "X-Bad": {"a\x00b"}, "X-Latin": {"\xe4"}, "X-Long": {strings.Repeat("x", 4097)}, "X-Fits": {strings.Repeat("x", 4096)},
 		strings.Repeat("n", 65): {"x"}, strings.Repeat("N", 64): {"x"}, "Connection": {"keep-alive, X-Hop"}, "X-Hop": {"x"}, "Keep-Alive": {"x"}, "Content-Length": {"5"}, "X-None": {},
-		"X-Shopify-Hmac-Sha256": {"x"}, "Client-Secret": {"x"}, "X-Api-Key": {"x"}, "User-Agent": {"u"},
+		"X-Shopify-Hmac-Sha256": {"x"}, "Client-Secret": {"x"}, "X-Api-Key": {"x"}, "X-Auth-Key": {"x"}, "X-Goog-Iap-Jwt-Assertion": {"x"}, "X-Session-Id": {"x"}, "User-Agent": {"u"},
 	}
 	got := w.Headers(all, netip.MustParseAddr("192.0.2.7"), time.Date(2026, 1, 31, 12, 0, 0, 1e6, time.UTC))
 	want := map[string]string{

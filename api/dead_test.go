@@ -581,3 +581,41 @@ func TestReplayTwiceIntoSchema(t *testing.T) {
 	}
 	h.do("POST", "/v1/queues/q/dead/replay", body, "Idempotency-Key: b").want(404)
 }
+
+// An Idempotency-Key that comes for the first time hides no mistake.
+func TestReplayKeyHidesNothing(t *testing.T) {
+	h, m := onMachine(t)
+	h.queue("q", "unordered", "")
+	var gone []string
+	for range 3 {
+		h.put("q", "k", "1")
+		gone = append(gone, h.die("q", "e"))
+	}
+	last := h.dead("q", "", "id")[2]
+	h.do("POST", "/v1/queues/q/dead/purge", fmt.Sprintf(`{"message_ids":[%q,%q]}`, gone[0], gone[1])).want(200)
+	before := m.proposals()
+	for i, c := range []struct {
+		body   string
+		status int
+	}{
+		// As a task, which would not say that nothing of it is there.
+		{fmt.Sprintf(`{"message_ids":[%q,%q],"rate_per_second":1}`, gone[0], gone[1]), 404},
+		{fmt.Sprintf(`{"filter":{"key":"other"},"edit":{%q:{"payload":2}}}`, last), 400},
+		{fmt.Sprintf(`{"filter":{},"edit":{%q:{"payload":2}}}`, gone[0]), 404},
+		{`{"filter":{},"to":"nowhere"}`, 404},
+	} {
+		if a := h.do("POST", "/v1/queues/q/dead/replay", c.body, fmt.Sprint("Idempotency-Key: ", i)); a.Code != c.status || m.proposals() != before {
+			t.Errorf("%s: %d %s", c.body, a.Code, a.Body)
+		}
+	}
+	// And a task that began is told to who asks again, though nothing is left.
+	h.put("q", "k", "1")
+	h.die("q", "e")
+	body := `{"filter":{},"rate_per_second":1}`
+	a := h.do("POST", "/v1/queues/q/dead/replay", body, "Idempotency-Key: t").want(202)
+	h.do("GET", "/v1/tasks/"+a.str("id")+"?wait_ms=20000", "").want(200)
+	b := h.do("POST", "/v1/queues/q/dead/replay", body, "Idempotency-Key: t").want(202)
+	if done := h.do("GET", "/v1/tasks/"+a.str("id"), "").want(200); a.Body.String() != b.Body.String() || done.get("done") != 2.0 {
+		t.Fatalf("%s, then %s", a.Body, b.Body)
+	}
+}

@@ -46,6 +46,7 @@ type movement struct {
 	spec    dead.Spec         // what a task would be told
 	order   event.Order       // of a replay
 	edits   map[event.ID]bool // that were not found yet
+	again   bool              // see repeats
 }
 
 // replayDead answers POST /v1/queues/{queue}/dead/replay.
@@ -146,9 +147,16 @@ func (q *request) movement(kind event.TaskKind) (*movement, error) {
 	return &movement{q: q, queue: name, kind: kind, index: map[event.ID]int{}}, nil
 }
 
-// repeatable reports whether the request may be a repeated one: then what it is
-// about may be gone, by its own doing, and deciding knows the answer.
-func (m *movement) repeatable() bool { return m.q.Header["Idempotency-Key"] != nil && !m.dry }
+// repeats reports whether the request is a repeated one: then what it is about may
+// be gone, by its own doing, and deciding knows the answer. It is to be asked when
+// the state was looked at: what that shows of an earlier one is in the log.
+func (m *movement) repeats() bool {
+	if !m.again && !m.dry {
+		again, err := m.q.mayRepeat()
+		m.again = again || err != nil // then let deciding say what is wrong
+	}
+	return m.again
+}
 
 // replayRequest checks what only a replay has.
 func (m *movement) replayRequest(in *wire.ReplayRequest) error {
@@ -176,7 +184,7 @@ func (m *movement) replayRequest(in *wire.ReplayRequest) error {
 	if in.To == m.queue {
 		m.spec.To = ""
 	}
-	if err := m.look(); err != nil && !m.repeatable() {
+	if err := m.look(); err != nil && !m.repeats() {
 		return err
 	}
 	if len(in.Edit) > maxEdits {
@@ -256,7 +264,7 @@ func (m *movement) edit(id string, in *wire.ReplayEdit) error {
 		return err
 	}
 	if v == nil {
-		if m.repeatable() {
+		if m.repeats() {
 			return nil
 		}
 		return was.problem("edit", m.queue, asked)
@@ -284,10 +292,8 @@ func (m *movement) choose(named []string, filter *wire.DeadFilter) error {
 			return err
 		}
 		m.filter, m.spec.Filter = f, f
-		if err := died(m.q.s.deps.State, m.queue); err != nil {
-			if again, err2 := m.q.mayRepeat(); err2 != nil || !again || m.dry {
-				return cmp.Or(err2, err)
-			}
+		if err := died(m.q.s.deps.State, m.queue); err != nil && !m.repeats() {
+			return err
 		}
 		if err := m.bySelection(); err != nil {
 			return err
@@ -300,7 +306,7 @@ func (m *movement) choose(named []string, filter *wire.DeadFilter) error {
 			return err
 		}
 	}
-	if len(m.edits) > 0 && !m.repeatable() {
+	if len(m.edits) > 0 && !m.repeats() {
 		for _, id := range slices.SortedFunc(maps.Keys(m.edits), event.ID.Compare) {
 			return bad("edit", "edit names message %s, which is not among those to be replayed", id)
 		}
@@ -317,7 +323,7 @@ func (m *movement) byName(named []string) error {
 		}
 		m.named = append(m.named, id)
 	}
-	if err := died(m.q.s.deps.State, m.queue); err != nil && m.kind == event.TaskReplay && m.target == nil && !m.repeatable() {
+	if err := died(m.q.s.deps.State, m.queue); err != nil && m.kind == event.TaskReplay && m.target == nil && !m.repeats() {
 		return err
 	}
 	for i, id := range m.named {
@@ -326,8 +332,8 @@ func (m *movement) byName(named []string) error {
 			return err
 		}
 		if v == nil {
-			if m.repeatable() {
-				// As it is; should it not be a repeated request, deciding refuses.
+			if m.repeats() {
+				// As it is: deciding has the answer.
 				v = &event.MessageView{ID: id, Dead: &event.DeadView{First: id}}
 			} else {
 				return was.problem("message_ids", m.queue, id).At(i)
@@ -413,7 +419,7 @@ func (m *movement) item(v *event.MessageView) (event.ReplayItem, error) {
 	out := event.ReplayItem{ID: v.ID}
 	edit := m.spec.Edit[v.ID]
 	if v.State == event.StateNone {
-		return out, nil // not found: a repeated request, perhaps (byName)
+		return out, nil // not found: a repeated request (byName)
 	}
 	if m.target == nil || edit == nil && (m.spec.To == "" || len(m.target.Policy.MessageSchema) == 0) {
 		return out, nil
@@ -515,7 +521,7 @@ func (m *movement) atOnce() (event.Result, error) {
 			if err := q.s.barrier(q.Context()); err != nil {
 				return event.Result{}, err
 			}
-			if err := m.look(); err != nil && !m.repeatable() {
+			if err := m.look(); err != nil && !m.repeats() {
 				return event.Result{}, err
 			}
 			continue

@@ -103,6 +103,16 @@ func (s *Server) buried(q *request, id event.ID, edit *dead.Edit) (*event.Resurr
 	if st := l.state(); st != event.StateAcked && st != event.StateDiscarded {
 		return nil, nil, event.Problemf(event.CodeConflict, "id", "message %s has not left its queue", id)
 	}
+	for _, e := range l.again {
+		if v, ok := s.liveAs(history, e.ID); ok {
+			if again, err := q.mayRepeat(); err != nil {
+				return nil, nil, err
+			} else if again {
+				break // deciding has the answer
+			}
+			return nil, nil, event.Problemf(event.CodeConflict, "id", "message %s was resurrected and is in queue %s as %s, %s", id, v.Queue, v.ID, v.State)
+		}
+	}
 	c := &event.Resurrect{ID: id, Queue: l.queue(), First: l.first, Replays: uint32(l.replays), Edited: edit != nil}
 	if l.born != nil && l.born.Type == event.DeadLettered {
 		c.Queue = l.born.Queue // not the dead-letter queue
@@ -132,6 +142,21 @@ func (s *Server) buried(q *request, id event.ID, edit *dead.Edit) (*event.Resurr
 	content := edit.Apply(old)
 	c.Size, c.Content = uint32(len(content.Payload)), event.EncodeContent(content)
 	return c, content, nil
+}
+
+// liveAs follows a message through its history to what it is now; false where that
+// has left its queue.
+func (s *Server) liveAs(history []event.Event, id event.ID) (v event.MessageView, ok bool) {
+	for {
+		if v, ok = s.deps.State.Message(id); ok {
+			return v, present(&v)
+		}
+		l := lifeOf(history, id)
+		if l == nil || l.moved == nil {
+			return v, false
+		}
+		id = l.moved.ID
+	}
 }
 
 // present reports whether a message is in a queue: not one that is about to be

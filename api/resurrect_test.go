@@ -55,6 +55,19 @@ func TestResurrect(t *testing.T) {
 			t.Errorf("%s: %s", body, a.Body)
 		}
 	}
+	// Not again while what it became is there, were it dead; what was asked twice is told twice.
+	h.do("POST", "/v1/messages/"+acked+"/resurrect", "").want(409)
+	h.payloads("strict")
+	a = h.do("POST", "/v1/messages/"+acked+"/resurrect", "", "Idempotency-Key: b").want(201)
+	h.die("q", "e")
+	h.do("POST", "/v1/messages/"+acked+"/resurrect", "").want(409)
+	h.do("POST", "/v1/messages/"+acked+"/resurrect", "", "Idempotency-Key: c").want(409)
+	if b := h.do("POST", "/v1/messages/"+acked+"/resurrect", "", "Idempotency-Key: b").want(201); b.Body.String() != a.Body.String() {
+		t.Fatalf("%s, then %s", a.Body, b.Body)
+	}
+	h.do("POST", "/v1/queues/q/dead/replay", `{"filter":{}}`).want(200)
+	h.do("POST", "/v1/messages/"+acked+"/resurrect", "").want(409)
+	h.payloads("q")
 	h.do("POST", "/v1/messages/"+acked+"/resurrect", `{"queue":"nowhere"}`).want(404)
 	h.do("POST", "/v1/messages/"+unknownID+"/resurrect", "").want(404)
 	h.do("GET", "/v1/messages/"+unknownID+"/edits", "").want(404)

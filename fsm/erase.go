@@ -29,9 +29,6 @@ func (d *decision) erase(c *event.Erase) event.Result {
 		if seen[it.ID] || there && !live || !there && (it.Last.IsZero() || d.goneOn(it)) {
 			continue
 		}
-		if now, ok := d.s.Raised(it.ID); ok && event.RefOf(now).Compare(it.Last) > 0 {
-			continue // resurrected since it was looked at: Last is not its newest event any more
-		}
 		seen[it.ID] = true
 		e := event.Event{Type: event.Erased, Subject: it.ID, Prev: it.Last, Task: c.Task, Refs: it.Refs, Content: c.Why}
 		if live {

@@ -150,8 +150,14 @@ func (s *Server) SettleHere(ctx context.Context, actor string, item event.Settle
 	ctx, cancel := s.deadline(ctx)
 	defer cancel()
 	settled := func(res event.Result, err error) (event.Settled, error) {
+		if p, ok := err.(*event.Problem); ok && p.Code == event.CodeLeaseLost {
+			s.metrics.leaseLost.Inc()
+		}
 		if err != nil || len(res.Settled) == 0 {
 			return event.Settled{}, err
+		}
+		if res.Settled[0].Status == event.StatusRejected {
+			s.metrics.leaseLost.Inc()
 		}
 		return res.Settled[0], nil
 	}

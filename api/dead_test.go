@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/qlogd/qlogd/internal/event"
 )
 
 func TestDeadListing(t *testing.T) {
@@ -616,6 +618,34 @@ func TestReplayKeyHidesNothing(t *testing.T) {
 	h.do("GET", "/v1/tasks/"+a.str("id")+"?wait_ms=20000", "").want(200)
 	b := h.do("POST", "/v1/queues/q/dead/replay", body, "Idempotency-Key: t").want(202)
 	if done := h.do("GET", "/v1/tasks/"+a.str("id"), "").want(200); a.Body.String() != b.Body.String() || done.get("done") != 2.0 {
+		t.Fatalf("%s, then %s", a.Body, b.Body)
+	}
+}
+
+// Of tasks that have ended the state keeps a thousand; an answer is kept for a day.
+func TestTaskIsToldAgainWhenItIsForgotten(t *testing.T) {
+	h, m := onMachine(t)
+	h.queue("q", "unordered", "")
+	for range 2 {
+		h.put("q", "", "1")
+		h.die("q", "e")
+	}
+	begin := func() answer {
+		return h.do("POST", "/v1/queues/q/dead/replay", `{"filter":{},"rate_per_second":1}`, "Idempotency-Key: a").want(202)
+	}
+	a := begin()
+	h.do("DELETE", "/v1/tasks/"+a.str("id"), "").want(204)
+	for range 1000 {
+		res, err := m.Propose(t.Context(), &event.Command{CreateTask: &event.CreateTask{Kind: event.TaskErase}})
+		if err == nil {
+			_, err = m.Propose(t.Context(), &event.Command{UpdateTask: &event.UpdateTask{ID: res.ID, Op: event.TaskOpFail}})
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	h.do("GET", "/v1/tasks/"+a.str("id"), "").want(404)
+	if b := begin(); a.Body.String() != b.Body.String() {
 		t.Fatalf("%s, then %s", a.Body, b.Body)
 	}
 }

@@ -3,7 +3,6 @@ package api
 import (
 	"cmp"
 	"errors"
-	"fmt"
 	"maps"
 	"net/http"
 	"slices"
@@ -639,12 +638,15 @@ func (m *movement) tellDry() error {
 // accepted answers with a task that was begun, as it was then: a repeated request
 // gets the first answer, however far the task has come.
 func (q *request) accepted(id event.ID) error {
-	t, ok := q.s.deps.State.Task(id)
-	if !ok {
-		return fmt.Errorf("task %s was created, but is not there", id)
+	// From the log: of those that have ended the state keeps not many.
+	e, err := q.s.deps.Log.Event(event.RefOf(id))
+	if err != nil {
+		return err
 	}
-	t.Status, t.Done, t.Skipped, t.Nodes = event.TaskRunning, 0, 0, nil
-	t.UpdatedAt, t.EndedAt, t.End = t.CreatedAt, 0, event.Ref{}
+	at := event.ClockOf(id)
+	t := event.TaskView{
+		ID: id, Kind: e.TaskKind, Status: event.TaskRunning, Queue: e.Queue, Actor: e.Actor, CreatedAt: at, UpdatedAt: at, Total: e.Count,
+	}
 	out, err := q.s.taskOf(&t)
 	if err != nil {
 		return err

@@ -182,6 +182,9 @@ func TestCloudEventsRefused(t *testing.T) {
 			if a.str("code") != "invalid_argument" || !strings.Contains(a.str("field"), strings.Trim(c.field, `"`)) || !strings.Contains(a.str("detail"), strings.Trim(c.field, `"`)) {
 				t.Errorf("%s: %s", body, a.Body)
 			}
+			if c.name != "" && strings.Contains(a.str("field"), `"`) {
+				t.Errorf("%s: the field is not a name of the event: %s", body, a.Body)
+			}
 			if idx := a.get("index"); media == ceBatch && fmt.Sprint(idx) != "1" || media == ceType && idx != nil {
 				t.Errorf("%s: index %v", body, idx)
 			}

@@ -160,10 +160,15 @@ func validString(s string) bool {
 	return true
 }
 
-// clip shortens a name that a client sent, to be told.
+// clip shortens a name that a client sent, to be told: without quotes, for a
+// problem's field is to be found in the event, and escaped where it is not ASCII.
 func clip(s string) string {
 	if len(s) > 60 {
 		s = s[:60] + "…"
 	}
-	return strconv.QuoteToASCII(s)
+	q := strconv.QuoteToASCII(s)
+	if s == "" {
+		return q
+	}
+	return q[1 : len(q)-1]
 }

@@ -76,3 +76,64 @@ func TestAnswerQueueFull(t *testing.T) {
 		})
 	}
 }
+
+// TestLeasedTooLate: what was leased while the target went down, or the policy
+// changed, is given back unsent.
+func TestLeasedTooLate(t *testing.T) {
+	policy := func(url string) *event.Policy {
+		return &event.Policy{Push: []byte(`{"url":"` + url + `","max_in_flight":1}`)}
+	}
+	yes := func(string) bool { return true }
+	for name, change := range map[string]func(q *queue){
+		"down": func(q *queue) {
+			q.mu.Lock()
+			q.breaker = breaker{open: true, next: time.Now().Add(time.Hour)}
+			q.mu.Unlock()
+		},
+		"changed": func(q *queue) { q.set(policy("https://example.com/b"), yes) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			settled := make(chan event.SettleOp, 10)
+			var q *queue
+			leases := 0
+			e := New(Deps{
+				Now: func() int64 { return 0 },
+				Lease: func(ctx context.Context, _ *event.Lease, _ time.Duration) ([]event.LeasedMessage, error) {
+					if leases++; leases > 1 {
+						<-ctx.Done()
+						return nil, ctx.Err()
+					}
+					change(q)
+					return []event.LeasedMessage{{MessageView: event.MessageView{Lease: event.NewID(1, 1, 1), LeaseExpiresAt: 60_000}}}, nil
+				},
+				Settle: func(_ context.Context, item event.SettleItem, _ string, _ *wire.NewMessage) (event.Settled, error) {
+					settled <- item.Op
+					return event.Settled{Status: event.StatusReleased}, nil
+				},
+				Content: func(event.Ref) (*event.Content, error) {
+					t.Error("it was to be sent")
+					return nil, nil
+				},
+			})
+			q = &queue{e: e, name: "q", inFlight: map[event.ID]*delivery{}, bell: make(chan struct{}, 1)}
+			q.set(policy("https://example.com/a"), yes)
+			ctx, cancel := context.WithCancel(t.Context())
+			ended := make(chan struct{})
+			go func() {
+				defer close(ended)
+				q.run(ctx)
+			}()
+			select {
+			case op := <-settled:
+				if op != event.OpRelease {
+					t.Error(op)
+				}
+			case <-time.After(10 * time.Second):
+				t.Error("it was not given back")
+			}
+			cancel()
+			<-ended
+			e.flying.Wait()
+		})
+	}
+}

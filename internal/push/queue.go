@@ -133,6 +133,13 @@ func (q *queue) answersElsewhere(t *target) bool {
 	return q.retired || q.target != nil && q.target.AnswerTo != t.AnswerTo
 }
 
+// over is a context that has ended.
+var over = func() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return ctx
+}()
+
 // run leases, and begins deliveries, until ctx ends.
 func (q *queue) run(ctx context.Context) {
 	for ctx.Err() == nil {
@@ -151,13 +158,20 @@ func (q *queue) run(ctx context.Context) {
 		}
 		q.mu.Lock()
 		q.pace.begun(len(leased))
+		begin := ctx
+		if q.target != t || q.breaker.open && !probe {
+			// It is to go elsewhere, or the target went down, since it was leased: it
+			// is given back, and costs no attempt.
+			begin = over
+			probe = false
+		}
 		if probe {
 			q.breaker.probing = true
 		}
 		for i := range leased {
 			d := &delivery{q: q, t: t, m: leased[i], probe: probe}
 			q.inFlight[d.m.Lease] = d
-			q.e.flying.Go(func() { d.run(ctx) })
+			q.e.flying.Go(func() { d.run(begin) })
 		}
 		q.e.metrics.inFlight(q.name, len(q.inFlight))
 		q.mu.Unlock()

@@ -16,10 +16,10 @@ import (
 
 // Replays lists what was replayed, behind the log.
 type Replays interface {
-	// Replayed returns the events of messages that had died in a queue and were
-	// replayed, above after, rising, at most limit; upTo is the index up to which
-	// none is missing.
-	Replayed(queue string, after event.ID, limit int) (refs []event.Ref, upTo uint64, err error)
+	// Replayed returns the ids of the events by which messages that had died in a
+	// queue were replayed, above after, rising, at most limit; upTo is the index up
+	// to which none is missing. History may have let go of the events.
+	Replayed(queue string, after event.ID, limit int) (ids []event.ID, upTo uint64, err error)
 }
 
 // listWithin is how long a listing reads error texts until it answers with what
@@ -289,25 +289,27 @@ func (s *Server) replayedEvents(ctx context.Context, queue string, after event.I
 	const page = 200
 	var upTo uint64
 	for s.deps.Replays != nil {
-		refs, known, err := s.deps.Replays.Replayed(queue, after, page)
+		ids, known, err := s.deps.Replays.Replayed(queue, after, page)
 		if err != nil {
 			return err
 		}
 		upTo = known
-		for _, ref := range refs {
-			e, err := s.deps.Log.Event(ref)
+		for _, after = range ids {
+			e, err := s.deps.Log.Event(event.RefOf(after))
 			if err != nil && (s.gone(err) || s.notFound(err)) {
 				continue
 			}
 			if err != nil {
 				return err
 			}
-			after = e.ID
 			if more, err := fn(e); err != nil || !more {
 				return err
 			}
 		}
-		if len(refs) < page {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if len(ids) < page {
 			break
 		}
 	}

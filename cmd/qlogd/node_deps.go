@@ -97,14 +97,14 @@ func (c counts) Minutes(queue string, from, to int64) ([]wire.Minute, error) {
 type replays struct{ models *store.Store }
 
 // Replayed implements api.Replays.
-func (r replays) Replayed(queue string, after event.ID, limit int) ([]event.Ref, uint64, error) {
+func (r replays) Replayed(queue string, after event.ID, limit int) ([]event.ID, uint64, error) {
 	upTo, _ := r.models.Position() // before looking: what comes meanwhile is more
 	found, err := r.models.Replayed(queue, after, limit)
-	refs := make([]event.Ref, len(found))
+	ids := make([]event.ID, len(found))
 	for i := range found {
-		refs[i] = event.RefOf(found[i].ID)
+		ids[i] = found[i].ID
 	}
-	return refs, upTo, err
+	return ids, upTo, err
 }
 
 // load is the replica's as the api's.

@@ -136,12 +136,16 @@ func (r *Runner) Run(ctx context.Context) {
 			}
 			continue
 		}
-		running := r.d.Tasks()
-		running = slices.DeleteFunc(running, func(t event.TaskView) bool { return t.Status != event.TaskRunning })
-		slices.Reverse(running) // the oldest first
-		r.keep(running)
-		r.begin(ctx, running)
+		r.keep(r.running())
+		r.begin(ctx)
 	}
+}
+
+// running returns the tasks that run, the oldest first.
+func (r *Runner) running() []event.TaskView {
+	running := slices.DeleteFunc(r.d.Tasks(), func(t event.TaskView) bool { return t.Status != event.TaskRunning })
+	slices.Reverse(running)
+	return running
 }
 
 // keep lets go of what is in hand but is not among running.
@@ -156,10 +160,12 @@ func (r *Runner) keep(running []event.TaskView) {
 }
 
 // begin takes in hand what is not yet.
-func (r *Runner) begin(ctx context.Context, running []event.TaskView) {
+func (r *Runner) begin(ctx context.Context) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, t := range running {
+	// Under the lock: a task's end is told before it is let go of, so that what is
+	// not in hand any more because it has ended is not among them.
+	for _, t := range r.running() {
 		if _, there := r.active[t.ID]; there {
 			continue // also one that was cancelled and resumed: it wakes us when it has let go
 		}

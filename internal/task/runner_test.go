@@ -264,6 +264,8 @@ func TestBoundedInHand(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 		synctest.Wait()
+		mu.Lock()
+		defer mu.Unlock()
 		if len(w.ends()) != 3*inHand || most != inHand {
 			t.Fatalf("%d ended, %d at once", len(w.ends()), most)
 		}
@@ -323,6 +325,8 @@ func TestFewProposeAtOnce(t *testing.T) {
 			t.Fatalf("in line after its end: %v", err)
 		}
 		time.Sleep(10 * time.Second)
+		mu.Lock()
+		defer mu.Unlock()
 		if all != 3*atOnce || most != atOnce {
 			t.Fatalf("%d proposed, %d at once", all, most)
 		}

@@ -11,17 +11,7 @@ import (
 // messageHistory answers GET /v1/messages/{id}/history, following the message
 // through dead-letter queues and replays.
 func (s *Server) messageHistory(q *request) error {
-	id, err := q.messageID()
-	if err != nil {
-		return err
-	}
-	if err := q.allow("consistency"); err != nil {
-		return err
-	}
-	if err := q.fresh(); err != nil {
-		return err
-	}
-	history, err := s.deps.Log.History(q.Context(), id)
+	id, history, err := s.pathHistory(q)
 	if err != nil {
 		return err
 	}
@@ -34,6 +24,22 @@ func (s *Server) messageHistory(q *request) error {
 		}
 	}
 	return q.answer(http.StatusOK, &wire.History{Events: eventsOf(q.visible(history))})
+}
+
+// pathHistory returns the history of the message that the path names, none where
+// it never was.
+func (s *Server) pathHistory(q *request) (id event.ID, history []event.Event, err error) {
+	if id, err = q.messageID(); err != nil {
+		return id, nil, err
+	}
+	if err := q.allow("consistency"); err != nil {
+		return id, nil, err
+	}
+	if err := q.fresh(); err != nil {
+		return id, nil, err
+	}
+	history, err = s.deps.Log.History(q.Context(), id)
+	return id, history, err
 }
 
 // life is what history tells of one message id.

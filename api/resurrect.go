@@ -172,17 +172,7 @@ func historyExpired(id event.ID) *event.Problem {
 // messageEdits answers GET /v1/messages/{id}/edits: what replays and
 // resurrections changed in a message.
 func (s *Server) messageEdits(q *request) error {
-	id, err := q.messageID()
-	if err != nil {
-		return err
-	}
-	if err := q.allow("consistency"); err != nil {
-		return err
-	}
-	if err := q.fresh(); err != nil {
-		return err
-	}
-	history, err := s.deps.Log.History(q.Context(), id)
+	id, history, err := s.pathHistory(q)
 	if err != nil {
 		return err
 	}

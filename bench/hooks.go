@@ -119,7 +119,9 @@ func quantile(sorted []time.Duration, q float64) time.Duration {
 
 // measure sends as fast as it goes to servers of so many nodes; 0 is the bare one.
 func (h *hooksBench) measure(ctx context.Context, nodes int) (rate float64, note string, err error) {
-	urls, path, stop := []string(nil), "/hook/bench", func() {}
+	const path = "/hook/bench"
+	var urls []string
+	var stop func()
 	var servers *qlogd.Servers
 	if nodes == 0 {
 		var url string

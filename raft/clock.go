@@ -233,13 +233,27 @@ func (r *Replica) askClocks() (again bool) {
 			voters++
 		}
 	}
-	var others []int64
-	for _, v := range r.peers() {
-		if v.Votes && v.Reachable && !v.Seen.IsZero() {
+	return r.clock.agree(wallsSince(r.peers(), r.clock.leadsSince()), voters)
+}
+
+// leadsSince returns when this node became leader.
+func (c *clock) leadsSince() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.elected
+}
+
+// wallsSince returns the voters' wall clocks, of those that have told theirs
+// since an instant. What was told before may have been put right meanwhile, and
+// of a leader that has just died nothing else is known: counted, it could outvote
+// a right one together with another that is off.
+func wallsSince(views []peerView, since time.Time) (walls []int64) {
+	for i := range views {
+		if v := &views[i]; v.Votes && v.Reachable && v.Seen.After(since) {
 			// What it said, and what has passed since by this node's monotonic
 			// clock: its wall clock then and now need not be of one piece.
-			others = append(others, v.Status.Wall+time.Since(v.Seen).Milliseconds())
+			walls = append(walls, v.Status.Wall+time.Since(v.Seen).Milliseconds())
 		}
 	}
-	return r.clock.agree(others, voters)
+	return walls
 }

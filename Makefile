@@ -34,7 +34,7 @@ install: ## qlogd into GOBIN
 
 .PHONY: test
 test: lint ## what CI runs: lint, and all tests with the race detector and a small sample of each campaign
-	CRASH_KILLS=$(CRASH_KILLS) go test -race -timeout 15m ./internal/cluster/... ./raft ./cmd/qlogd ./... # the longest first
+	CRASH_KILLS=$(CRASH_KILLS) go test -race -p 3 -timeout 15m ./internal/cluster/... ./raft ./cmd/qlogd ./... # the longest first; they wait as much as they work
 	go test -count=1 -timeout 15m -run '^TestSeeds$$' ./internal/sim # 200 seeds, for which the race detector is too slow
 	cd bench && go test -race -timeout 10m ./...
 	cd internal/webhook/oracle && go vet . && go test -timeout 5m .

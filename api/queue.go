@@ -136,18 +136,23 @@ func isStale(err error) bool {
 	return ok && p.Code == event.CodeStaleRevision
 }
 
-// current returns a queue as it is now: where this node does not know it, it
-// asks whether it is behind before it says so.
+// current returns a queue as it is now.
 func (s *Server) current(q *request, name string) (event.QueueView, error) {
-	v, ok := s.deps.State.Queue(name)
+	return currently(s, q, name, s.deps.State.Queue, queueNotFound)
+}
+
+// currently returns what has a name as it is now: where this node does not know
+// it, it asks whether it is behind before it says so.
+func currently[T any](s *Server, q *request, name string, look func(string) (T, bool), missing func(string) *event.Problem) (T, error) {
+	v, ok := look(name)
 	if ok {
 		return v, nil
 	}
 	if err := s.barrier(q.Context()); err != nil {
 		return v, err
 	}
-	if v, ok = s.deps.State.Queue(name); !ok {
-		return v, queueNotFound(name)
+	if v, ok = look(name); !ok {
+		return v, missing(name)
 	}
 	return v, nil
 }

@@ -232,20 +232,9 @@ func (s *Server) deleteWebhook(q *request) error {
 	return q.noContent()
 }
 
-// currentWebhook returns a webhook as it is now: where this node does not know
-// it, it asks whether it is behind before it says so.
+// currentWebhook returns a webhook as it is now.
 func (s *Server) currentWebhook(q *request, name string) (event.WebhookView, error) {
-	v, ok := s.deps.State.Webhook(name)
-	if ok {
-		return v, nil
-	}
-	if err := s.barrier(q.Context()); err != nil {
-		return v, err
-	}
-	if v, ok = s.deps.State.Webhook(name); !ok {
-		return v, webhookNotFound(name)
-	}
-	return v, nil
+	return currently(s, q, name, s.deps.State.Webhook, webhookNotFound)
 }
 
 // webhooks keeps compiled definitions, by name and revision.

@@ -41,7 +41,7 @@ var house = map[string][]string{
 	"internal/peer/memnet": {},
 	"internal/certs":       {},
 	"internal/egress":      {},
-	"internal/push":        {"api/wire", "internal/coding", "internal/event", "internal/egress", "internal/expression", "internal/cloudevents"},
+	"internal/push":        {"api/wire", "internal/coding", "internal/event", "internal/egress", "internal/expression", "internal/cloudevents", "internal/webhook"},
 	"internal/forming":     {"internal/peer"},
 	"internal/fetch":       {"log", "internal/peer", "internal/checkpoint", "internal/datadir", "internal/event", "internal/eventlog", "internal/vfs"},
 	"internal/checkpoint":  {"internal/vfs", "internal/event"},

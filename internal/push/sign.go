@@ -5,13 +5,11 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"errors"
-	"slices"
 	"strconv"
-	"strings"
 	"time"
-)
 
-const secretPrefix = "whsec_"
+	"github.com/qlogd/qlogd/internal/webhook"
+)
 
 // maxKeys bounds how many signatures a request carries.
 const maxKeys = 16
@@ -19,7 +17,7 @@ const maxKeys = 16
 // keysOf reads secrets as Standard Webhooks has them: base64 behind "whsec_". One
 // without that may be meant as base64 or as it is, so it is two keys: a target
 // looks for one signature that it knows. Several may stand in one text, as those
-// of webhooks (partsOf). No error repeats anything of them.
+// of webhooks (webhook.Parts). No error repeats anything of them.
 func keysOf(secrets []string) (keys [][]byte, err error) {
 	seen := map[string]bool{}
 	add := func(key []byte) {
@@ -29,19 +27,13 @@ func keysOf(secrets []string) (keys [][]byte, err error) {
 		}
 	}
 	for _, text := range secrets {
-		for _, s := range partsOf(text) {
-			key, marked := strings.CutPrefix(s, secretPrefix)
-			decoded, wrong := base64.StdEncoding.DecodeString(key)
-			if wrong != nil {
-				decoded, wrong = base64.RawStdEncoding.DecodeString(key)
+		for _, s := range webhook.Parts(text) {
+			found := webhook.StandardKeys(s)
+			if len(found) == 0 && s != webhook.StandardPrefix {
+				return nil, errors.New("a secret is not base64 behind " + webhook.StandardPrefix)
 			}
-			if wrong == nil {
-				add(decoded)
-			}
-			if !marked {
-				add([]byte(s))
-			} else if wrong != nil {
-				return nil, errors.New("a secret is not base64 behind " + secretPrefix)
+			for _, key := range found {
+				add(key)
 			}
 		}
 	}
@@ -52,22 +44,6 @@ func keysOf(secrets []string) (keys [][]byte, err error) {
 		return nil, errors.New("there are too many secrets")
 	}
 	return keys, nil
-}
-
-// minPart is how long each of several secrets in one text must be. Shorter ones
-// are the words of one that is a sentence: a signature by a word alone would give
-// it away, for words can be guessed one by one.
-const minPart = 16
-
-// partsOf returns the secrets in a text: several with spaces, line ends or commas
-// between them, or it is one.
-func partsOf(text string) []string {
-	text = strings.TrimSpace(text)
-	parts := strings.FieldsFunc(text, func(r rune) bool { return r == ',' || r == ' ' || r == '\t' || r == '\n' || r == '\r' })
-	if slices.ContainsFunc(parts, func(p string) bool { return len(p) < minPart }) {
-		return []string{text}
-	}
-	return parts
 }
 
 // signature returns the value of Webhook-Signature: one signature for each key,

@@ -101,20 +101,31 @@ func (s *Secrets) find(v *wire.VerifyHMAC) (out, missing []string) {
 	return out, missing
 }
 
-// minPart is how long each of several secrets in one text must be. A secret that
-// is a sentence must not be taken for its words, which anybody can guess.
+// minPart is how long each of several secrets in one text must be. Shorter ones
+// are the words of one that is a sentence: it must not be taken for them, nor
+// sign with one alone, for words can be guessed one by one.
 const minPart = 16
 
-// split returns the secrets in a text: the text itself and, where it is several
-// with spaces, line ends or commas between them, each.
+// Parts returns the secrets in a text: several with spaces, line ends or commas
+// between them, or it is one.
+func Parts(text string) []string {
+	text = strings.TrimSpace(text)
+	parts := strings.FieldsFunc(text, func(r rune) bool { return r == ',' || r == ' ' || r == '\t' || r == '\n' || r == '\r' })
+	if slices.ContainsFunc(parts, func(p string) bool { return len(p) < minPart }) {
+		return []string{text}
+	}
+	return parts
+}
+
+// split returns the secrets by which a signature is known: the text itself and,
+// where it is several, each.
 func split(text string) []string {
 	text = strings.TrimSpace(text)
 	if text == "" {
 		return nil
 	}
-	parts := strings.FieldsFunc(text, func(r rune) bool { return r == ',' || r == ' ' || r == '\t' || r == '\n' || r == '\r' })
-	short := func(p string) bool { return len(p) < minPart }
-	if len(parts) < 2 || len(parts) > maxSources || slices.ContainsFunc(parts, short) {
+	parts := Parts(text)
+	if len(parts) < 2 || len(parts) > maxSources {
 		return []string{text}
 	}
 	return append(parts, text)

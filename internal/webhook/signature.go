@@ -34,8 +34,10 @@ type scheme struct {
 	header    string // that has the signatures; "" none is usual
 	anyHeader bool   // the definition may name another
 	prefix    string // before each signature
-	base64    bool   // how a signature is written: base64, else hex
-	key       func(secret string) [][]byte
+	// base64 is how a signature is written, nil: in hex. Strict where the senders'
+	// library compares texts, so that no other text is taken for the same one.
+	base64 *base64.Encoding
+	key    func(secret string) [][]byte
 	// signed returns what is signed before the body, where that is not just the
 	// body, and the time that is signed with it, zero where there is none; false
 	// where the request lacks it. stamp is the time in the signatures' own header.
@@ -73,7 +75,7 @@ var schemes = map[string]*scheme{
 			return map[string]string{s.header: "t=" + t + ",v1=" + mac(t+".")}
 		}},
 	// https://github.com/standard-webhooks/standard-webhooks/blob/main/spec/standard-webhooks.md
-	Standard: {name: Standard, header: "webhook-signature", prefix: "v1,", base64: true, key: standardKeys,
+	Standard: {name: Standard, header: "webhook-signature", prefix: "v1,", base64: base64.StdEncoding.Strict(), key: StandardKeys,
 		signed: func(header Header, _ string) (string, time.Time, bool) {
 			id, ok := header.one("webhook-id")
 			stamp, _ := header.one("webhook-timestamp")
@@ -97,7 +99,7 @@ var schemes = map[string]*scheme{
 			return map[string]string{"x-slack-request-timestamp": t, s.header: "v0=" + mac("v0:"+t+":")}
 		}},
 	// https://shopify.dev/docs/apps/build/webhooks/subscribe/https
-	Shopify: {name: Shopify, header: "x-shopify-hmac-sha256", anyHeader: true, base64: true, key: plain, signed: bodyAlone, sign: signBody},
+	Shopify: {name: Shopify, header: "x-shopify-hmac-sha256", anyHeader: true, base64: base64.StdEncoding, key: plain, signed: bodyAlone, sign: signBody},
 	Generic: {name: Generic, anyHeader: true, key: plain, signed: bodyAlone, sign: signBody},
 }
 
@@ -132,11 +134,15 @@ func signBody(s *scheme, _ time.Time, _ []byte, mac func(string) string) map[str
 	return map[string]string{s.header: s.prefix + mac("")}
 }
 
-// standardKeys: a secret is base64, with whsec_ before it or not. One without that
-// may also be meant as it is, so both are tried. Nothing behind whsec_ is no key:
-// with an empty one everybody can sign.
-func standardKeys(secret string) [][]byte {
-	text, marked := strings.CutPrefix(secret, "whsec_")
+// StandardPrefix marks a secret of Standard Webhooks as base64.
+const StandardPrefix = "whsec_"
+
+// StandardKeys returns the keys that a secret of Standard Webhooks can stand for,
+// none where it can't be one: it is base64, with StandardPrefix before it or not. One
+// without that may also be meant as it is, so both are tried. Nothing behind it is
+// no key: with an empty one everybody can sign.
+func StandardKeys(secret string) [][]byte {
+	text, marked := strings.CutPrefix(secret, StandardPrefix)
 	key, err := base64.StdEncoding.DecodeString(text)
 	if err != nil {
 		key, err = base64.RawStdEncoding.DecodeString(text)
@@ -223,7 +229,7 @@ func (s *scheme) matches(given [][]byte, before string, body []byte, secrets []s
 }
 
 func (s *scheme) form() string {
-	if s.base64 {
+	if s.base64 != nil {
 		return s.prefix + "<base64>"
 	}
 	return s.prefix + "<hex>"
@@ -258,15 +264,15 @@ func (s *scheme) parse(lines []string) (stamp string, given [][]byte) {
 }
 
 func (s *scheme) decode(text string) ([]byte, error) {
-	if s.base64 {
-		return base64.StdEncoding.DecodeString(text)
+	if s.base64 != nil {
+		return s.base64.DecodeString(text)
 	}
 	return hex.DecodeString(text)
 }
 
 func (s *scheme) encode(sum []byte) string {
-	if s.base64 {
-		return base64.StdEncoding.EncodeToString(sum)
+	if s.base64 != nil {
+		return s.base64.EncodeToString(sum)
 	}
 	return hex.EncodeToString(sum)
 }
@@ -287,7 +293,7 @@ func (w *Webhook) Sign(body []byte, secret string, now time.Time) (map[string]st
 	}
 	keys := s.key(secret)
 	if len(keys) == 0 {
-		return nil, errors.New("the secret must be base64 behind whsec_")
+		return nil, errors.New("the secret must be base64 behind " + StandardPrefix)
 	}
 	return s.sign(s, now, body, func(before string) string {
 		return s.encode(mac(keys[0], before, body))

@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"time"
 )
 
 // What a shared request holds at most: more messages than the server takes are
@@ -190,10 +191,36 @@ func (l *lane[I, O]) run() {
 		l.mu.Lock()
 		l.away -= n
 		l.mu.Unlock()
-		// Those who just got their answers may have more: let them hand it in.
-		runtime.Gosched()
+		l.gather(n)
 	}
 }
+
+// gather lets those who just got their answers, n of them, hand in what they have
+// next: what comes together costs the servers one entry. It yields until all have,
+// or for a few turns nobody did, and at most for gatherFor: in a busy program a
+// turn can be long.
+func (l *lane[I, O]) gather(n int) {
+	began := time.Now()
+	for before, idle := 0, 0; idle < gatherTurns && time.Since(began) < gatherFor; {
+		runtime.Gosched()
+		l.mu.Lock()
+		now := len(l.waiting)
+		l.mu.Unlock()
+		switch {
+		case now >= n:
+			return
+		case now == before:
+			idle++
+		default:
+			before, idle = now, 0
+		}
+	}
+}
+
+const (
+	gatherTurns = 8
+	gatherFor   = 100 * time.Microsecond
+)
 
 // take returns the items of the next request; where there is none the sender
 // ends.

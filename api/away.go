@@ -63,7 +63,7 @@ func (s *Server) waitAtLeader(ctx context.Context, c *event.Command, wait time.D
 	// Its contents are read here.
 	landing, cancel := s.deadline(context.WithoutCancel(ctx))
 	defer cancel()
-	if err := s.deps.Log.Wait(landing, res.Index-1); err != nil {
+	if err := s.deps.Proposer.Landed(landing, res.Index); err != nil {
 		s.releaseAll(res.Leased)
 		return event.Result{}, true, &event.Problem{Code: codeNoLeader, Index: -1, RetryAfterMS: 1000, Detail: "this node is behind the leader; ask another one"}
 	}

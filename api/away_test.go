@@ -126,6 +126,22 @@ func TestWaitAtLeader(t *testing.T) {
 		}
 		quiet("hung up in that moment")
 
+		// The node fetches what it lacks: it would wait for an entry that it
+		// never applies, and hold up its own beginning anew.
+		waits = p.away(t.Context(), `{"wait_ms":60000}`)
+		p.fake.lacks.Store(true)
+		begin = time.Now()
+		if _, kinds := p.proposed(p.produce); kinds != "produce lease settle" {
+			t.Errorf("a node that lacks the log: %s", kinds)
+		}
+		if a := (<-waits).want(503); a.str("code") != codeNoLeader || time.Since(begin) > time.Second {
+			t.Errorf("%s after %s", a.Body, time.Since(begin))
+		}
+		p.fake.lacks.Store(false)
+		if a := p.do("POST", "/v1/queues/q/lease", "").want(200); a.get("messages.0.attempt") != 1.0 {
+			t.Errorf("%s", a.Body)
+		}
+
 		// More than so many wait at their own node.
 		var all []chan answer
 		for range maxAway + 2 {

@@ -1,6 +1,7 @@
 package raft
 
 import (
+	"context"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -48,6 +49,24 @@ func (l *landings) at(index uint64, fire func(here bool)) {
 	l.mu.Unlock()
 	if l.lacking != nil && l.lacking() {
 		l.strand()
+	}
+}
+
+// Landed returns when the entry at an index is applied here, or with an
+// *event.Problem when that will not be: this node lacks what leads there.
+func (r *Replica) Landed(ctx context.Context, index uint64) error {
+	landed := make(chan bool, 1)
+	r.p.landed.at(index, func(here bool) { landed <- here })
+	select {
+	case here := <-landed:
+		if !here {
+			return catchingUp()
+		}
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-r.failed:
+		return r.refuses()
 	}
 }
 

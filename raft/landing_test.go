@@ -1,6 +1,7 @@
 package raft
 
 import (
+	"errors"
 	"testing"
 
 	"github.com/qlogd/qlogd/internal/event"
@@ -45,6 +46,11 @@ func TestStrand(t *testing.T) {
 	}
 	if a := <-wait(enqueued); a.problem != nil {
 		t.Errorf("one that comes later: %+v", a)
+	}
+	r := &Replica{p: p}
+	var e *event.Problem
+	if err := r.Landed(t.Context(), 9); !errors.As(err, &e) || e.Code != CodeNoLeader {
+		t.Errorf("who waits for the entry itself is told %v", err)
 	}
 	if p.away.landing != 0 || p.landed.n.Load() != 0 {
 		t.Errorf("%d are still counted, %d wait", p.away.landing, p.landed.n.Load())

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -221,16 +222,19 @@ func (r *Replica) vouchFor(_ context.Context, from peer.Identity, body []byte) (
 }
 
 // beVouched asks the others, until enough do not object. Each is asked at least
-// once, and given a second.
+// once, and given a second. Where they are not found, this node's contacts are
+// asked too: the only configuration that it knows may be that of a checkpoint
+// which it fetched, from before the others had the addresses that they have now.
 func (r *Replica) beVouched(ask vouchAsk) {
 	know := r.known()
 	fine := map[hraft.ServerID]bool{}
+	var elsewhere []Member
 	for {
 		others, _ := know.jury(r.id)
 		if len(others) == 0 {
 			break
 		}
-		answers := r.askJury(others, fine, ask)
+		answers := r.askJury(append(others, elsewhere...), fine, ask)
 		for _, a := range answers {
 			if a.Objection != "" {
 				r.out(WentBack, a.Objection)
@@ -256,6 +260,7 @@ func (r *Replica) beVouched(ask vouchAsk) {
 			break
 		}
 		r.setHolding(fmt.Sprintf("%d of %d other voters have vouched for this node's directory, %d are needed", n, len(others), need))
+		elsewhere = r.contactsBut(others)
 		select {
 		case <-time.After(200 * time.Millisecond):
 		case <-r.stop:
@@ -276,12 +281,7 @@ func (r *Replica) askContacts(ask vouchAsk) error {
 	if _, in := know.find(r.id); !in || len(others) > 0 || r.o.Net == nil {
 		return nil
 	}
-	for _, addr := range r.o.Contacts {
-		if addr != r.self().RaftAddr {
-			others = append(others, Member{RaftAddr: addr})
-		}
-	}
-	for _, a := range r.askJury(others, map[hraft.ServerID]bool{}, ask) {
+	for _, a := range r.askJury(r.contactsBut(nil), map[hraft.ServerID]bool{}, ask) {
 		if a.Objection != "" {
 			return fmt.Errorf("%w: %s", ErrWentBack, a.Objection)
 		}
@@ -292,7 +292,19 @@ func (r *Replica) askContacts(ask vouchAsk) error {
 	return nil
 }
 
-// askJury asks those who have not answered yet, all at once.
+// contactsBut returns the contacts, of which only the address is known, but for
+// those where one of the members is.
+func (r *Replica) contactsBut(members []Member) (out []Member) {
+	for _, addr := range r.o.Contacts {
+		if addr != r.self().RaftAddr && !slices.ContainsFunc(members, func(m Member) bool { return m.RaftAddr == addr }) {
+			out = append(out, Member{RaftAddr: addr})
+		}
+	}
+	return out
+}
+
+// askJury asks those who have not answered yet, all at once. It notes in fine who
+// they are that do not object: of a contact that is known only then.
 func (r *Replica) askJury(others []Member, fine map[hraft.ServerID]bool, ask vouchAsk) []vouchAnswer {
 	body, err := json.Marshal(ask)
 	if err != nil {
@@ -324,8 +336,10 @@ func (r *Replica) askJury(others []Member, fine map[hraft.ServerID]bool, ask vou
 				return
 			}
 			id := serverID(from.Node, from.Incarnation)
-			if m.Incarnation == "" {
-				id = m.serverID()
+			for _, o := range others {
+				if o.ID == from.Node && o.Incarnation == "" {
+					id = o.serverID()
+				}
 			}
 			mu.Lock()
 			defer mu.Unlock()

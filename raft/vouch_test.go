@@ -173,3 +173,31 @@ func TestOldCopyOfAReplacedDirectory(t *testing.T) {
 		t.Fatalf("out: %v", why)
 	}
 }
+
+// A checkpoint may be older than its node's address, and be all that a new node
+// knows of the cluster: what vouches for it is then at the address that the new
+// node was given.
+func TestVouchedForWhereTheyAreNow(t *testing.T) {
+	c := cluster(t, 1, nil)
+	for i := range 10 {
+		c.put(fmt.Sprint(i))
+	}
+	was := c.leader()
+	if err := was.Snapshot(); err != nil {
+		t.Fatal(err)
+	}
+	inc, disk, initial := was.inc, was.disk, was.initial
+	was.stop()
+	one := c.fresh(was.name)
+	one.inc, one.disk, one.initial = inc, disk, initial
+	c.start(one)
+	c.leader()
+
+	two := c.fresh("n2")
+	two.contacts = []string{one.addr}
+	fetched(t, two.disk, one.disk, one.node)
+	c.start(two)
+	until(t, "the new node votes", func() bool { return one.votersKnown() == 2 })
+	c.put("together")
+	c.level()
+}

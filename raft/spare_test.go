@@ -208,6 +208,9 @@ func TestZerosAheadOfTheWriter(t *testing.T) {
 	if !bytes.Equal(disk.Get("/raft/x.wal"), want) {
 		t.Error("what was written is not what is there")
 	}
+	if f.direct.Load() == nil {
+		t.Error("with its zeros written the segment is still written through the page cache")
+	}
 }
 
 // Zeros go into holes only.
@@ -247,7 +250,8 @@ func TestZerosNeverReplaceBytes(t *testing.T) {
 // through several segments and starts, and each fail once: what was stored is
 // found, and the log goes on.
 func TestCrashAroundTheSpare(t *testing.T) {
-	for _, size := range []int{2048, 2*zeroPiece + 100} {
+	// Of 12288, which are whole blocks, the segments are written past the cache.
+	for _, size := range []int{2048, 3 * vfs.DirectBlock, 2*zeroPiece + 100} {
 		whole := vfs.NewMem()
 		stored, taken := spareStory(t, whole, size)
 		if taken < 2 {
@@ -256,8 +260,12 @@ func TestCrashAroundTheSpare(t *testing.T) {
 		ops := whole.Ops()
 		t.Logf("%d operations, %d entries, %d spares", ops, stored, taken)
 		step := 1
-		if size > 2048 && !everyCrash() {
+		switch {
+		case everyCrash():
+		case size > zeroPiece:
 			step = 37
+		case size > 2048:
+			step = 4
 		}
 		for at := 1; at <= ops; at += step {
 			losses := []vfs.Loss{vfs.Loss(at % 4)}

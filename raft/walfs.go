@@ -1,6 +1,7 @@
 package raft
 
 import (
+	"errors"
 	"math"
 	"sync"
 	"sync/atomic"
@@ -34,6 +35,10 @@ func (w walFS) Create(dir, name string, size uint64) (waltypes.WritableFile, err
 			}
 			wf := w.file(f, dir, name)
 			wf.named.Store(true)
+			if err := wf.goDirect(int64(size)); err != nil {
+				f.Close()
+				return nil, err
+			}
 			return wf, nil
 		}
 	}
@@ -75,7 +80,7 @@ func (w walFS) OpenWriter(dir, name string) (waltypes.WritableFile, error) {
 		return nil, err
 	}
 	wf := w.file(f, dir, name)
-	wf.end = unknown
+	wf.end, wf.loose = unknown, true
 	if err := wf.Sync(); err != nil {
 		f.Close()
 		return nil, err
@@ -93,6 +98,11 @@ type walFile struct {
 	spare *spare
 	syncs atomic.Int64
 
+	// direct writes past the page cache; nil: not, or not yet.
+	direct atomic.Pointer[direct]
+	// loose: something was written that only a sync makes durable.
+	loose bool
+
 	mu  sync.Mutex
 	end int64 // of all that was written, or is being written
 }
@@ -106,6 +116,13 @@ func (f *walFile) WriteAt(p []byte, off int64) (int, error) {
 	f.mu.Lock()
 	f.end = max(f.end, off+int64(len(p)))
 	f.mu.Unlock()
+	if d := f.direct.Load(); d != nil {
+		done, err := d.write(p, off)
+		if done || err != nil {
+			return len(p), err
+		}
+	}
+	f.loose = true
 	return f.File.WriteAt(p, off)
 }
 
@@ -114,12 +131,37 @@ func (f *walFile) Close() error {
 	f.mu.Lock()
 	f.end = unknown
 	f.mu.Unlock()
-	return f.File.Close()
+	err := f.File.Close()
+	if d := f.direct.Load(); d != nil {
+		err = errors.Join(err, d.close())
+	}
+	return err
 }
 
-func (f *walFile) Sync() error {
-	if err := f.File.Sync(); err != nil {
+// goDirect has the file written past the page cache from its next write on, if
+// the file system can. All of it behind what was written must be zeros that were
+// written and synced, and its name durable.
+func (f *walFile) goDirect(size int64) error {
+	d, err := openDirect(f, size)
+	if d == nil || err != nil {
 		return err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.end == unknown || f.direct.Load() != nil { // closed meanwhile, or done
+		return d.close()
+	}
+	f.direct.Store(d)
+	return nil
+}
+
+// Sync makes durable what was written, and the file's name.
+func (f *walFile) Sync() error {
+	if f.loose || !f.named.Load() {
+		if err := f.File.Sync(); err != nil {
+			return err
+		}
+		f.loose = false
 	}
 	if !f.named.Load() {
 		if err := f.fsys.SyncDir(f.dir); err != nil {

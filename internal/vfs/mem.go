@@ -158,7 +158,7 @@ func (m *Mem) Create(name string) (File, error) {
 	return &memFile{m: m, n: n, name: name, write: true}, nil
 }
 
-func (m *Mem) open(name string, write bool) (File, error) {
+func (m *Mem) open(name string, write bool) (*memFile, error) {
 	name = clean(name)
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -176,10 +176,27 @@ func (m *Mem) open(name string, write bool) (File, error) {
 }
 
 // OpenReadWrite implements FS.
-func (m *Mem) OpenReadWrite(name string) (File, error) { return m.open(name, true) }
+func (m *Mem) OpenReadWrite(name string) (File, error) { return m.opened(m.open(name, true)) }
 
 // OpenRead implements FS.
-func (m *Mem) OpenRead(name string) (File, error) { return m.open(name, false) }
+func (m *Mem) OpenRead(name string) (File, error) { return m.opened(m.open(name, false)) }
+
+// OpenDirect implements Directs.
+func (m *Mem) OpenDirect(name string) (File, error) {
+	f, err := m.open(name, true)
+	if err == nil {
+		f.direct = true
+	}
+	return m.opened(f, err)
+}
+
+// opened is for the interface, which must be nil where there is no file.
+func (m *Mem) opened(f *memFile, err error) (File, error) {
+	if err != nil {
+		return nil, err
+	}
+	return f, nil
+}
 
 // List implements FS.
 func (m *Mem) List(dir string) ([]string, error) {
@@ -328,6 +345,7 @@ type memFile struct {
 	n      *inode
 	name   string
 	write  bool
+	direct bool // of OpenDirect
 	closed bool
 }
 
@@ -367,6 +385,11 @@ func (f *memFile) WriteAt(p []byte, off int64) (int, error) {
 	if err := f.usable(true); err != nil {
 		return 0, err
 	}
+	if f.direct {
+		if err := aligned(p, off); err != nil {
+			return 0, err
+		}
+	}
 	crash, err := f.m.change()
 	if err != nil {
 		half := len(p) / 2
@@ -376,6 +399,9 @@ func (f *memFile) WriteAt(p []byte, off int64) (int, error) {
 	f.n.writeAt(p, off)
 	if crash {
 		return 0, ErrCrashed
+	}
+	if f.direct {
+		f.n.syncRange(off, off+int64(len(p)))
 	}
 	return len(p), nil
 }

@@ -1,0 +1,96 @@
+package raft
+
+import (
+	"errors"
+	"io"
+
+	"github.com/qlogd/qlogd/internal/vfs"
+)
+
+// direct writes a segment whose blocks were written and synced before, as zeros,
+// past the page cache, each write durable when it returns: half of the time and of
+// the CPU of a write and an fdatasync (measured on ext4).
+//
+// Of a block that is begun, what is in it is written again with what follows. A
+// power cut leaves each sector of it as it was or as it becomes, so bytes that
+// were durable stay so: they are the same in both. It is no other with the page
+// cache, which writes whole pages.
+//
+// It has a reader, the file as raft-wal reads it, through the page cache: the
+// kernel takes out of that what is written past it. It is for one writer, as
+// raft-wal is.
+type direct struct {
+	file   vfs.File
+	cached io.ReaderAt // the same file through the page cache
+	size   int64       // of the segment
+	end    int64       // behind it are only zeros; unknown before the first write
+	buf    *[]byte     // kept from write to write, one for all segments
+	last   []byte      // the block in which end lies, as it was written
+	broken bool
+}
+
+// directMost bounds the bytes of one write, and of the memory kept for that. What
+// is longer goes through the page cache, where its sync is a small part.
+const directMost = 1 << 20
+
+// openDirect returns nil where the file system can't.
+func openDirect(of *walFile, size int64) (*direct, error) {
+	fsys, ok := of.fsys.(vfs.Directs)
+	if !ok || size%vfs.DirectBlock != 0 {
+		return nil, nil
+	}
+	f, err := fsys.OpenDirect(join(of.dir, of.name))
+	if errors.Is(err, errors.ErrUnsupported) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &direct{file: f, cached: of.File, size: size, end: unknown, buf: &of.spare.scratch, last: make([]byte, vfs.DirectBlock)}, nil
+}
+
+// write makes p durable at off, which is where the last write ended. done is
+// false, and nothing written, where it is to go the other way; where it is no
+// append to what was zeros, or the file system can't, all does from then on.
+func (d *direct) write(p []byte, off int64) (done bool, err error) {
+	const block = vfs.DirectBlock
+	from, to := off/block*block, (off+int64(len(p))+block-1)/block*block
+	if d.end == unknown {
+		if _, err := d.cached.ReadAt(d.last[:off-from], from); err != nil {
+			return false, err
+		}
+		d.end = off
+	}
+	if d.broken || off != d.end || to > d.size {
+		d.broken = true
+		return false, nil
+	}
+	if to-from > directMost {
+		d.end = off + int64(len(p))
+		copy(d.last, p[len(p)-int(d.end%block):])
+		return false, nil
+	}
+	n := int(to - from)
+	if len(*d.buf) < n {
+		*d.buf = vfs.Aligned(max(n, min(2*len(*d.buf), directMost)))
+	}
+	b := (*d.buf)[:n]
+	head := copy(b, d.last[:off-from])
+	clear(b[head+copy(b[head:], p):])
+	wrote, err := d.file.WriteAt(b, from)
+	switch {
+	case wrote == 0 && errors.Is(err, errors.ErrUnsupported):
+		d.broken = true
+		return false, nil
+	case err == nil && wrote < n:
+		err = io.ErrShortWrite
+	}
+	if err != nil {
+		return false, err
+	}
+	d.end = off + int64(len(p))
+	copy(d.last, b[n-block:])
+	return true, nil
+}
+
+func (d *direct) close() error { return d.file.Close() }

@@ -36,6 +36,7 @@ type logStore struct {
 	// newest.
 	floor  func() uint64
 	broken atomic.Bool
+	idle   atomic.Pointer[watchdog] // for the next write; nil: in use, or none yet
 	// applied is up to where the Machine has applied the log; nil before it does.
 	applied func() uint64
 	before  func() // Options.BeforeStore
@@ -268,21 +269,47 @@ func (s *logStore) guard(what string, write func() error) error {
 	if s.broken.Load() {
 		return errBroken
 	}
-	timer := time.AfterFunc(s.deadline, func() {
-		s.broken.Store(true)
-		s.fatal(fmt.Errorf("raft log: %s: the disk did not answer within %v", what, s.deadline))
-	})
+	dog := s.watch(what)
 	s.before()
 	err := write()
-	timer.Stop()
+	late := !dog.timer.Stop()
+	if !late {
+		s.idle.Store(dog)
+	}
 	if err != nil {
 		s.broken.Store(true)
 		err = fmt.Errorf("raft log: %s: %w", what, err)
 		s.fatal(err)
 		return err
 	}
-	if s.broken.Load() {
-		return errBroken // too late: the end of the process is under way
+	if late || s.broken.Load() {
+		return errBroken // the end of the process is under way
 	}
 	return nil
+}
+
+// watchdog ends the process where a write does not end in time. One that has
+// barked is not used again: its timer may be at work still.
+type watchdog struct {
+	s     *logStore
+	timer *time.Timer
+	what  string
+}
+
+// watch starts a watchdog: as a rule the one of the write before.
+func (s *logStore) watch(what string) *watchdog {
+	dog := s.idle.Swap(nil)
+	if dog == nil {
+		dog = &watchdog{s: s, what: what}
+		dog.timer = time.AfterFunc(s.deadline, dog.bark)
+		return dog
+	}
+	dog.what = what
+	dog.timer.Reset(s.deadline)
+	return dog
+}
+
+func (w *watchdog) bark() {
+	w.s.broken.Store(true)
+	w.s.fatal(fmt.Errorf("raft log: %s: the disk did not answer within %v", w.what, w.s.deadline))
 }

@@ -15,7 +15,7 @@
 //	a Raft log that does not fit the snapshot        stores.check
 //	RestoreCommittedLogs wants another store         config
 //	unknown outcomes                                 outcome, proposer.returned
-//	pipelining can deadlock replication              newTransport: MaxRPCsInFlight
+//	pipelining can deadlock replication              AppendEntriesPipeline
 //	bulk under the library's deadline                transport.InstallSnapshot, offer
 //	a snapshot is installed over and over            transport.refuse, transport.adapt
 //	a failed peer is left waiting                    transport.AppendEntries

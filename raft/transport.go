@@ -5,7 +5,7 @@ import (
 	"io"
 	"net"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	hraft "github.com/hashicorp/raft"
@@ -13,7 +13,8 @@ import (
 	"github.com/qlogd/qlogd/internal/peer"
 )
 
-// transport is hashicorp/raft's network with this package's guards on it:
+// transport is what hashicorp/raft knows of the network: requests and answers,
+// with this package's guards on them:
 //
 //	who did not prove itself says nothing       held: see vouch.go
 //	no bulk through the library                 InstallSnapshot: see offer.go
@@ -24,13 +25,12 @@ import (
 //
 // A node alone in its process has none of them: nobody comes.
 type transport struct {
-	hraft.Transport // under it
-	r               *Replica
-	local           hraft.ServerAddress
-	in              chan hraft.RPC
-	stop            chan struct{}
-	once            sync.Once
-	wg              sync.WaitGroup
+	r         *Replica
+	net       *network
+	local     hraft.ServerAddress
+	in        chan hraft.RPC // what others ask, for hashicorp/raft's main loop
+	heartbeat atomic.Pointer[func(hraft.RPC)]
+	malformed minutely
 }
 
 var (
@@ -49,17 +49,8 @@ func newTransport(r *Replica) hraft.Transport {
 		_, t := hraft.NewInmemTransport(local)
 		return t
 	}
-	t := &transport{
-		Transport: hraft.NewNetworkTransportWithConfig(&hraft.NetworkTransportConfig{
-			Stream: streams{r.o.Net.Raft()},
-			Logger: hlog(r.o.Logger, "raft-net"), MaxPool: 3, Timeout: rpcTimeout,
-			// 2, the default, pipelines; replication to one follower can then
-			// deadlock (hashicorp/raft #612). 1 never enters that code.
-			MaxRPCsInFlight: 1,
-		}),
-		r: r, local: local, in: make(chan hraft.RPC), stop: make(chan struct{}),
-	}
-	t.wg.Go(t.receive)
+	t := &transport{r: r, local: local, in: make(chan hraft.RPC)}
+	t.net = newNetwork(streams{r.o.Net.Raft()}, t.take, t.refused)
 	return t
 }
 
@@ -92,11 +83,13 @@ func dialled(id hraft.ServerID, addr hraft.ServerAddress) hraft.ServerAddress {
 }
 
 // Close implements hraft.WithClose.
-func (t *transport) Close() error {
-	t.once.Do(func() { close(t.stop) })
-	err := t.Transport.(hraft.WithClose).Close()
-	t.wg.Wait()
-	return err
+func (t *transport) Close() error { return t.net.close() }
+
+// refused tells of another node that sends what is no message of Raft.
+func (t *transport) refused(from string, err error) {
+	if t.malformed.due(time.Now()) {
+		t.r.o.Logger.Warn("closed another node's Raft connection", "node", from, "error", err)
+	}
 }
 
 // LocalAddr implements hraft.Transport.
@@ -117,56 +110,44 @@ func (t *transport) DecodePeer(b []byte) hraft.ServerAddress {
 // Consumer implements hraft.Transport.
 func (t *transport) Consumer() <-chan hraft.RPC { return t.in }
 
-// receive hands on what others ask.
-func (t *transport) receive() {
-	from := t.Transport.Consumer()
-	for {
-		select {
-		case rpc := <-from:
-			if err := t.refuse(rpc); err != nil {
-				if rpc.Reader != nil {
-					_, _ = io.Copy(io.Discard, rpc.Reader) // else it would be taken for the next request
-				}
-				rpc.Respond(nil, err)
-				continue
-			}
-			switch a := rpc.Command.(type) {
-			case *hraft.AppendEntriesRequest:
-				if a.Term >= t.r.raft.CurrentTerm() { // else of a leader that is none any more
-					t.r.contact.heard(a.LeaderCommitIndex)
-				}
-				t.r.evidence.acked(hraft.ServerID(a.ID), a.Term, lastOf(a))
-				t.adapt(a)
-			case *hraft.RequestVoteRequest:
-				// It has voted for itself. If that can't be written down it gets
-				// no vote from here.
-				if err := t.r.evidence.voted(hraft.ServerID(a.ID), a.Term); err != nil {
-					rpc.Respond(nil, err)
-					continue
-				}
-			}
-			select {
-			case t.in <- rpc:
-			case <-t.stop:
-				rpc.Respond(nil, hraft.ErrTransportShutdown)
-				return
-			}
-		case <-t.stop:
-			return
+// take hands on what others ask: to hashicorp/raft's main loop, or a heartbeat
+// past it. Each connection has its own goroutine here, and what they look at may
+// have changed by the time that the main loop has the request: that is no news,
+// it may have been at work on another one, too.
+func (t *transport) take(rpc *hraft.RPC, heartbeat bool) error {
+	if err := t.refuse(rpc); err != nil {
+		return err
+	}
+	if heartbeat {
+		if handle := t.heartbeat.Load(); handle != nil {
+			(*handle)(*rpc)
+			return nil
 		}
+	}
+	switch a := rpc.Command.(type) {
+	case *hraft.AppendEntriesRequest:
+		if a.Term >= t.r.raft.CurrentTerm() { // else of a leader that is none any more
+			t.r.contact.heard(a.LeaderCommitIndex)
+		}
+		t.r.evidence.acked(hraft.ServerID(a.ID), a.Term, lastOf(a))
+		t.adapt(a)
+	case *hraft.RequestVoteRequest:
+		// It has voted for itself. If that can't be written down it gets
+		// no vote from here.
+		if err := t.r.evidence.voted(hraft.ServerID(a.ID), a.Term); err != nil {
+			return err
+		}
+	}
+	select {
+	case t.in <- *rpc:
+		return nil
+	case <-t.net.stop:
+		return hraft.ErrTransportShutdown
 	}
 }
 
 // SetHeartbeatHandler implements hraft.Transport.
-func (t *transport) SetHeartbeatHandler(handle func(hraft.RPC)) {
-	t.Transport.SetHeartbeatHandler(func(rpc hraft.RPC) {
-		if err := t.refuse(rpc); err != nil {
-			rpc.Respond(nil, err)
-			return
-		}
-		handle(rpc)
-	})
-}
+func (t *transport) SetHeartbeatHandler(handle func(hraft.RPC)) { t.heartbeat.Store(&handle) }
 
 var (
 	errHeld       = errors.New("this node is not vouched for yet: the others have not said that its directory is not an older one")
@@ -174,7 +155,7 @@ var (
 )
 
 // refuse says why a request is not even looked at.
-func (t *transport) refuse(rpc hraft.RPC) error {
+func (t *transport) refuse(rpc *hraft.RPC) error {
 	if !t.r.vouched() {
 		return errHeld
 	}
@@ -234,7 +215,7 @@ func (t *transport) append(id hraft.ServerID, addr hraft.ServerAddress, args *hr
 		return errExpected
 	}
 	trim(args)
-	if err := t.Transport.AppendEntries(id, dialled(id, addr), args, resp); err != nil {
+	if err := t.net.ask(server{id, addr}, args, resp); err != nil {
 		return err
 	}
 	if resp.Success {
@@ -278,7 +259,9 @@ func trim(args *hraft.AppendEntriesRequest) {
 	}
 }
 
-// AppendEntriesPipeline implements hraft.Transport.
+// AppendEntriesPipeline implements hraft.Transport. There is none: replication to
+// one follower can deadlock with it (hashicorp/raft #612). Without it the library
+// asks anew at each answer, at no cost.
 func (t *transport) AppendEntriesPipeline(hraft.ServerID, hraft.ServerAddress) (hraft.AppendPipeline, error) {
 	return nil, hraft.ErrPipelineReplicationNotSupported
 }
@@ -289,7 +272,7 @@ func (t *transport) RequestVote(id hraft.ServerID, addr hraft.ServerAddress, arg
 	if !t.r.vouched() {
 		return errHeld
 	}
-	if err := t.Transport.RequestVote(id, dialled(id, addr), args, resp); err != nil {
+	if err := t.net.ask(server{id, addr}, args, resp); err != nil {
 		return err
 	}
 	if resp.Granted {
@@ -303,12 +286,12 @@ func (t *transport) RequestPreVote(id hraft.ServerID, addr hraft.ServerAddress, 
 	if !t.r.vouched() {
 		return errHeld
 	}
-	return t.Transport.(hraft.WithPreVote).RequestPreVote(id, dialled(id, addr), args, resp)
+	return t.net.ask(server{id, addr}, args, resp)
 }
 
 // TimeoutNow implements hraft.Transport.
 func (t *transport) TimeoutNow(id hraft.ServerID, addr hraft.ServerAddress, args *hraft.TimeoutNowRequest, resp *hraft.TimeoutNowResponse) error {
-	return t.Transport.TimeoutNow(id, dialled(id, addr), args, resp)
+	return t.net.ask(server{id, addr}, args, resp)
 }
 
 // InstallSnapshot implements hraft.Transport.
@@ -320,7 +303,7 @@ func (t *transport) InstallSnapshot(id hraft.ServerID, addr hraft.ServerAddress,
 	if err != nil || !send {
 		return err
 	}
-	if err := t.Transport.InstallSnapshot(id, dialled(id, addr), args, resp, data); err != nil {
+	if err := t.net.install(server{id, addr}, args, resp, data); err != nil {
 		return err
 	}
 	if resp.Success {

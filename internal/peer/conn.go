@@ -24,6 +24,9 @@ type conn struct {
 	once     sync.Once
 }
 
+// Peer is who is at the other end, as it said in the handshake.
+func (c *conn) Peer() Identity { return c.peer }
+
 // Close closes at once, also where TLS would first say goodbye to a peer that
 // does not listen. What ends where is told by what is spoken above.
 func (c *conn) Close() error {

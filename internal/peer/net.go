@@ -79,9 +79,6 @@ func New(o Options) (*Net, error) {
 	if o.MaxCall == 0 {
 		o.MaxCall = 80 << 20
 	}
-	if o.MaxRPC == 0 {
-		o.MaxRPC = MaxRPC
-	}
 	if o.MaxConns == 0 {
 		o.MaxConns = 1024
 	}

@@ -270,6 +270,9 @@ func TestRaftLayers(t *testing.T) {
 		if far, err = b.raft.Accept(); err != nil {
 			t.Fatal(err)
 		}
+		if n, f := near.(*conn).Peer(), far.(*conn).Peer(); n != b.Self() || f != a.Self() {
+			t.Errorf("between %+v and %+v", f, n)
+		}
 		return near, far
 	}
 	closed := func(what string, cs ...net.Conn) {

@@ -4,7 +4,7 @@
 // first who he is and whom he looks for; only then is anything else read. Of
 // the connections that pass there are two kinds:
 //
-//	raft  hashicorp/raft's own streams, one request at a time on each
+//	raft  streams for package raft, one request at a time on each
 //	rpc   any number of calls beside each other on one connection, as frames of
 //	      our own or, with a node that does not know these, over HTTP/2; and
 //	      over HTTP/2 streams of bulk data on connections of their own
@@ -45,9 +45,6 @@ type Options struct {
 	Logger         *slog.Logger
 	// MaxCall bounds a call's body and its answer, in bytes; default 80 MiB.
 	MaxCall int64
-	// MaxRPC bounds one message of Raft, in bytes; default MaxRPC. The largest
-	// batch of entries that an honest leader sends must fit.
-	MaxRPC int64
 	// MaxConns bounds the connections of other nodes that have been let in and
 	// are open at a time, default 1024.
 	MaxConns int

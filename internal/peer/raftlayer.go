@@ -6,7 +6,9 @@ import (
 	"time"
 )
 
-// RaftLayer is what hashicorp/raft's transport listens and dials on.
+// RaftLayer is what package raft's network listens and dials on. What comes over
+// its connections is as the other node has sent it, and is not to be believed;
+// who that is, each of them tells: Peer.
 type RaftLayer struct {
 	net  *Net
 	feed *feed
@@ -35,11 +37,11 @@ func (l *RaftLayer) deliver(c *conn) {
 		c.Close()
 		return
 	}
-	l.feed.deliver(newGuarded(c, true))
+	l.feed.deliver(c)
 }
 
 // own makes a connection end with the layer, unless that has ended: the
-// goroutine that serves it in hashicorp/raft ends only so.
+// goroutine that serves it in package raft ends only so.
 func (l *RaftLayer) own(c *conn) bool {
 	l.net.mu.Lock()
 	defer l.net.mu.Unlock()
@@ -75,7 +77,7 @@ func (l *RaftLayer) Dial(t Target, timeout time.Duration) (net.Conn, error) {
 		c.Close()
 		return nil, net.ErrClosed
 	}
-	return newGuarded(c, false), nil
+	return c, nil
 }
 
 // Close ends Accept and closes all of the layer's connections, in both

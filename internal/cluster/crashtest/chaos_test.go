@@ -28,7 +28,7 @@ func TestChaos(t *testing.T) {
 	ch := &chaos{t: t, seed: uint64(number(t, "CHAOS_SEED", int(time.Now().UnixNano()&0xffffff)))}
 	ch.r = rand.New(rand.NewPCG(ch.seed, 78))
 	faults := ch.faults()
-	seconds := number(t, "CHAOS_SECONDS", 75)
+	seconds := number(t, "CHAOS_SECONDS", 120)
 	t.Logf("up to %d faults, CHAOS_SECONDS=%d CHAOS_SEED=%d", len(faults), seconds, ch.seed)
 
 	flags := busyFlags

@@ -138,3 +138,15 @@ func TestDirectFallsBack(t *testing.T) {
 		t.Errorf("%v %v", got, err)
 	}
 }
+
+// What fails is told as nothing written: raft-wal takes io.EOF behind all bytes for
+// the end of a file that it has filled.
+func TestDirectFails(t *testing.T) {
+	f := directOn(t, vfs.NewMem(), "/x", vfs.DirectBlock)
+	if err := f.Truncate(0); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := f.WriteAt([]byte{1, 2, 3}, 10); n != 0 || err == nil {
+		t.Errorf("%d bytes were written behind a file's end, %v", n, err)
+	}
+}

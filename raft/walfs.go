@@ -118,8 +118,11 @@ func (f *walFile) WriteAt(p []byte, off int64) (int, error) {
 	f.mu.Unlock()
 	if d := f.direct.Load(); d != nil {
 		done, err := d.write(p, off)
-		if done || err != nil {
-			return len(p), err
+		if err != nil {
+			return 0, err // not len(p): with that raft-wal takes io.EOF for a success
+		}
+		if done {
+			return len(p), nil
 		}
 	}
 	f.loose = true

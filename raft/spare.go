@@ -215,11 +215,14 @@ func (s *spare) ahead(f *walFile) error {
 	}
 	defer g.Close()
 	buf := make([]byte, zeroPiece)
+	gone := false
 	err = s.pieces(g.Sync, func(at int64) (int64, error) {
 		f.mu.Lock() // raft-wal waits here, for one piece
 		defer f.mu.Unlock()
-		at = max(at, f.end)
-		if f.end == unknown || at >= s.size {
+		if gone = f.end == unknown; gone {
+			return s.size, nil
+		}
+		if at = max(at, f.end); at >= s.size {
 			return s.size, nil
 		}
 		to := min(at+zeroPiece, s.size)
@@ -229,10 +232,10 @@ func (s *spare) ahead(f *walFile) error {
 		_, err := g.WriteAt(zeros[:to-at], at)
 		return to, err
 	})
-	if err == nil {
-		err = f.goDirect(s.size)
+	if err != nil || gone {
+		return err // one that is gone may be deleted, too
 	}
-	return err
+	return f.goDirect(s.size)
 }
 
 // fill makes a spare.

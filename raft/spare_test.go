@@ -246,6 +246,45 @@ func TestZerosNeverReplaceBytes(t *testing.T) {
 	}
 }
 
+// leaving is a disk on which a file is closed and deleted as soon as it is opened
+// to have zeros written.
+type leaving struct {
+	*vfs.Mem
+	leave func()
+}
+
+func (l leaving) OpenReadWrite(name string) (vfs.File, error) {
+	f, err := l.Mem.OpenReadWrite(name)
+	l.leave()
+	return f, err
+}
+
+// A segment that is deleted while zeros are to be written ahead of its end is no
+// reason to have no spare.
+func TestSegmentLeaves(t *testing.T) {
+	const size = 1 << 20 // whole blocks
+	disk := vfs.NewMem()
+	s := openLogOn(t, disk, size)
+	w, err := walFS{disk, s.spare}.Create("/raft", "x.wal", size)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.WriteAt([]byte{7}, 0); err != nil {
+		t.Fatal(err)
+	}
+	s.spare.fsys = leaving{disk, func() {
+		if err := errors.Join(w.Close(), disk.Remove("/raft/x.wal")); err != nil {
+			t.Error(err)
+		}
+	}}
+	if err := s.spare.write(w.(*walFile), true, true); err != nil {
+		t.Error(err)
+	}
+	if disk.Get(spareName) == nil {
+		t.Error("there is no spare")
+	}
+}
+
 // TestCrashAroundTheSpare lets the power fail in each operation of a log that goes
 // through several segments and starts, and each fail once: what was stored is
 // found, and the log goes on.

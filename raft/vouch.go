@@ -100,16 +100,12 @@ func (e *evidence) toldCommit(id hraft.ServerID, index uint64) {
 
 func (e *evidence) voted(id hraft.ServerID, term uint64) error {
 	e.mu.Lock()
-	p := e.of[id]
-	news := term > p.VoteTerm
-	if news {
+	if p := e.of[id]; term > p.VoteTerm {
 		p.VoteTerm = term
 		e.of[id], e.dirty = p, true
 	}
 	e.mu.Unlock()
-	if !news {
-		return nil
-	}
+	// Also where it is known: who noted it may be writing it still, or have failed.
 	return e.flush()
 }
 

@@ -201,3 +201,25 @@ func TestVouchedForWhereTheyAreNow(t *testing.T) {
 	c.put("together")
 	c.level()
 }
+
+// A vote counts only when it is written down that it was given: also for who asks
+// again, or at the same time over another connection.
+func TestVoteIsNotedBeforeItCounts(t *testing.T) {
+	kv := &mapKV{err: errors.New("EIO")}
+	e, err := openEvidence(&votes{kv: kv})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := e.voted("n2", 7); !errors.Is(err, kv.err) {
+			t.Errorf("it counts, and is not on disk: %v", err)
+		}
+	}
+	kv.err = nil
+	if err := e.voted("n2", 7); err != nil {
+		t.Error(err)
+	}
+	if e, err = openEvidence(e.votes); err != nil || e.get("n2").VoteTerm != 7 {
+		t.Errorf("%+v, %v", e.get("n2"), err)
+	}
+}

@@ -172,12 +172,16 @@ func parseAuth(b []byte) (map[[sha256.Size]byte]*principal, error) {
 		return nil, fmt.Errorf("%d: %s", max(line, 1), msg)
 	}
 	out := map[[sha256.Size]byte]*principal{}
+	const none = "there are no tokens: everybody would be refused"
 	if len(doc.Content) == 0 {
-		return nil, errors.New("1: there are no tokens: everybody would be refused")
+		return nil, errors.New("1: " + none)
 	}
 	list := resolve(doc.Content[0])
 	if list.Kind != yaml.SequenceNode {
 		return nil, at(list, "", "the file must be a list of tokens: \"- name: …\"")
+	}
+	if len(list.Content) == 0 {
+		return nil, at(list, "", none)
 	}
 	for i, n := range list.Content {
 		p, err := parseToken(fmt.Sprintf("tokens[%d]", i), resolve(n))

@@ -20,6 +20,7 @@ func TestAuthFileMistakes(t *testing.T) {
 		{"two documents", good + "---\n" + good, "6: the file must be one list"},
 		{"a list in itself", "&a [*a]", "1: tokens[0] must have"},
 		{"comment", "# nothing\n", "1: there are no tokens"},
+		{"empty list", "# none\n[]\n", "2: there are no tokens"},
 		{"syntax", "- name: [\n", ":"},
 		{"no list", "tokens: []\n", "1: the file must be a list"},
 		{"no entry", "- x\n", "1: tokens[0] must have the fields"},

@@ -160,19 +160,21 @@ func (n *node) readSecrets() (err error) {
 	return nil
 }
 
-// reloadSecrets reads them anew; a mistake leaves all as it was.
-func (n *node) reloadSecrets() error {
-	var errs []error
+// reloadSecrets reads them anew, and tells done of each setting; a mistake leaves
+// what it names as it was.
+func (n *node) reloadSecrets(done func(setting string, err error)) {
 	if n.auth != nil {
-		errs = append(errs, n.auth.Reload())
+		done("auth-file", n.auth.Reload())
 	}
-	for _, k := range []*certs.Keeper{n.certs, n.inside} {
-		if k != nil {
-			errs = append(errs, k.Reload())
-		}
+	if n.certs != nil {
+		done("tls-cert", n.certs.Reload())
 	}
-	n.hooked.Reload()
-	return errors.Join(errs...)
+	if n.inside != nil {
+		done("raft-tls-cert", n.inside.Reload())
+	}
+	if n.hooked.Reload(); n.c.SecretsDir != "" {
+		done("secrets-dir", nil) // each file is read when it is needed
+	}
 }
 
 const (

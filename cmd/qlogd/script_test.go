@@ -28,7 +28,8 @@ func TestMain(m *testing.M) {
 //	exits N qlogd …   the exit code is N; output is in the files out and err
 //	serve ARG…        start a server and wait until it serves; QLOGD_ADDR names it
 //	kill9, term       end it so; term wants exit code 0
-//	hup               let it read its settings anew, and wait until it has
+//	hup               let it read its settings anew, and wait until it has; what
+//	                  it then said is in the file log
 //	field NAME QUERY  set an environment variable to the first match's group
 //	                  of a regular expression in out
 //	flip FILE OFFSET  flip a bit; a negative offset counts from the end
@@ -64,7 +65,7 @@ type served struct {
 	done chan error
 	mu   sync.Mutex
 	log  strings.Builder
-	read chan struct{} // settings were read anew
+	read chan string // a line: settings were read anew, or not
 }
 
 func (s *served) start(ts *testscript.TestScript, args []string) {
@@ -72,7 +73,7 @@ func (s *served) start(ts *testscript.TestScript, args []string) {
 	stderr, err := cmd.StderrPipe()
 	ts.Check(err)
 	ts.Check(cmd.Start())
-	s.cmd, s.done, s.read = cmd, make(chan error, 1), make(chan struct{}, 8)
+	s.cmd, s.done, s.read = cmd, make(chan error, 1), make(chan string, 8)
 	serving := make(chan string, 1)
 	go func() {
 		sc := bufio.NewScanner(stderr)
@@ -80,8 +81,8 @@ func (s *served) start(ts *testscript.TestScript, args []string) {
 			s.mu.Lock()
 			s.log.WriteString(sc.Text() + "\n")
 			s.mu.Unlock()
-			if strings.Contains(sc.Text(), `msg="settings read anew"`) {
-				s.read <- struct{}{}
+			if strings.Contains(sc.Text(), `msg="settings read anew"`) || strings.Contains(sc.Text(), `msg="not all settings could be read anew`) {
+				s.read <- sc.Text()
 			}
 			if _, rest, ok := strings.Cut(sc.Text(), "msg=serving http="); ok {
 				addr, _, _ := strings.Cut(rest, " ")
@@ -123,7 +124,8 @@ func (s *served) term(ts *testscript.TestScript) {
 func (s *served) hup(ts *testscript.TestScript) {
 	ts.Check(s.cmd.Process.Signal(syscall.SIGHUP))
 	select {
-	case <-s.read:
+	case line := <-s.read:
+		ts.Check(os.WriteFile(ts.MkAbs("log"), []byte(line+"\n"), 0o600))
 	case err := <-s.done:
 		s.cmd = nil
 		ts.Fatalf("ended by SIGHUP: %v\n%s", err, s.text())

@@ -87,6 +87,34 @@ func (a *app) reload(typed map[string]string) (*config, error) {
 	return c, nil
 }
 
+// reread is what SIGHUP does: each setting that can change is read anew or, where
+// there is a mistake, stays as it was. One line of the log says which.
+func (a *app) reread(n *node, typed map[string]string, level *slog.LevelVar) {
+	var read, kept []string
+	var errs []error
+	note := func(setting string, err error) {
+		if err != nil {
+			kept, errs = append(kept, setting), append(errs, err)
+			return
+		}
+		read = append(read, setting)
+	}
+	next := level.Level()
+	c, err := a.reload(typed)
+	if err == nil {
+		next, err = parseLevel(c.LogLevel)
+	}
+	note("log-level", err)
+	n.reloadSecrets(note)
+	// Told before a higher level would swallow it.
+	if len(errs) > 0 {
+		n.logger.Error("not all settings could be read anew, the old ones stay", "old", kept, "new", read, "error", errors.Join(errs...))
+	} else {
+		n.logger.Info("settings read anew", "settings", read, "log-level", next)
+	}
+	level.Set(next)
+}
+
 // drainTime is how long requests in hand may take once it is told to end.
 const drainTime = 8 * time.Second
 
@@ -136,16 +164,7 @@ func (a *app) serve(ctx context.Context, c *config, typed map[string]string) err
 				return a.drain(n, signals, s.String())
 			}
 			sdNotify(a.getenv, "RELOADING=1")
-			again, err := a.reload(typed)
-			if err = errors.Join(err, n.reloadSecrets()); err != nil {
-				logger.Error("settings were not all read anew, the old ones stay", "error", err)
-			}
-			if again != nil {
-				// Told before a higher level would swallow it.
-				logger.Info("settings read anew", "log-level", again.LogLevel)
-				l, _ := parseLevel(again.LogLevel) // checked by load
-				level.Set(l)
-			}
+			a.reread(n, typed, level)
 			sdNotify(a.getenv, "READY=1")
 		}
 	}

@@ -91,7 +91,8 @@ func (a *app) clusterAddCmd() *cobra.Command {
 		Long: `Takes a node into the cluster. It must run, with a data directory that belongs to
 no cluster yet, and be reached by the others at RAFT_ADDR (HOST:PORT, its
 --raft-addr). It catches up in the background and then gets its vote. A node that
-is in with the same data already is left as it is.`,
+is in with the same data already stays in, and its vote is as told: a copy without
+one gets it, with --non-voter a voter loses it.`,
 		Example: `  qlogd cluster add n4 10.0.0.4:7071
   qlogd cluster add copy 10.0.0.9:7071 --http-addr 10.0.0.9:7070 --non-voter`,
 		Args: args(cobra.ExactArgs(2)),
@@ -108,11 +109,17 @@ is in with the same data already is left as it is.`,
 			if a.output == "json" {
 				return a.wire(node)
 			}
-			what := "added"
-			if !created {
-				what = "is in already"
+			what := " added"
+			switch {
+			case created:
+			case nonVoter:
+				what = " is in already, without a vote"
+			case node.Voter:
+				what = " is in already"
+			default:
+				what = " is in already; it gets its vote once it has caught up"
 			}
-			fmt.Fprintln(a.stdout, node.ID, what)
+			fmt.Fprintln(a.stdout, node.ID+what)
 			return nil
 		}),
 	}

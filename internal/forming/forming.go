@@ -41,6 +41,14 @@
 //     one that lives, to a question put after its own last pledge: a message
 //     that was under way while its sender was wiped changes nothing.
 //
+// # Invitations
+//
+// A node that only joins (it forms nothing, ever) also asks where a cluster's
+// leader says that it is expected, once for each time that it is told so; its own
+// list goes first. It belongs to that cluster if who is asked there belongs to it.
+// A node that may form a cluster takes no invitation: who is on its list, and
+// nobody else, is part of what is said above.
+//
 // The price: all nodes must be there once. A cluster can't be formed by two of
 // three; it can go on with them afterwards.
 package forming
@@ -171,6 +179,9 @@ func (s *seat) wait(ctx context.Context, addrs []string) error {
 	for {
 		began := time.Now()
 		says, err := s.round(ctx, addrs)
+		if err == nil && ctx.Err() == nil && s.decided() == nil {
+			err = s.follow(ctx)
+		}
 		switch {
 		case s.decided() != nil:
 			return nil
@@ -229,6 +240,26 @@ func (s *seat) round(ctx context.Context, addrs []string) (string, error) {
 		return s.propose(ctx, v.all)
 	}
 	return v.waits, nil
+}
+
+// follow asks where this node was last invited to, if it was.
+func (s *seat) follow(ctx context.Context) error {
+	since := s.pledges()
+	to, ok := s.invited()
+	if !ok {
+		return nil
+	}
+	self := s.o.Net.Self()
+	a := s.askOne(ctx, to.Raft)
+	if a.err != nil || a.Cluster != to.Cluster || a.who.Node == self.Node {
+		s.o.Logger.Warn("not followed an invitation", "cluster", to.Cluster, "of", to.Node, "at", to.Raft, "answers", a.who.Node, "its cluster", a.Cluster, "error", a.err)
+		return nil
+	}
+	v, err := found(self, []answer{a})
+	if err == nil {
+		_, err = s.adopt(since, Result{Cluster: v.cluster, Initial: v.initial, Contacts: v.contacts})
+	}
+	return err
 }
 
 // adopt takes over what a node of a cluster answered. since is how many pledges

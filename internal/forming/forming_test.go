@@ -2,12 +2,15 @@ package forming
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/qlogd/qlogd/internal/peer"
 )
 
 func (w *world) clusters() (out []string) {
@@ -341,6 +344,85 @@ func TestProgress(t *testing.T) {
 		time.Sleep(time.Minute)
 		if calls := (w.count() - before) / 4; calls > 2*60 {
 			t.Errorf("%d calls in a minute", calls)
+		}
+		w.end()
+	})
+}
+
+// invite is what the cluster's leader on m tells the node at an address.
+func (m *machine) invite(addr string, i peer.Invitation) error {
+	body, err := json.Marshal(i)
+	if err == nil {
+		_, _, err = m.running().Call(context.Background(), peer.Target{Addr: addr}, peer.CallInvite, body)
+	}
+	return err
+}
+
+// TestInvited: a node whose list leads nowhere joins the cluster that invites it
+// by its name and address, and no other; and none that may form one.
+func TestInvited(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1, 0)
+		lead := w.add("n1", "10.0.0.1:7071", 1, nil)
+		joins := w.add("n2", "10.0.0.2:7071", 0, []string{"10.0.0.9:7071"})
+		forms := w.add("n3", "10.0.0.3:7071", 2, []string{"10.0.0.9:7071"})
+		for _, m := range w.machines {
+			m.start()
+		}
+		time.Sleep(time.Minute)
+		for what, c := range map[string]struct {
+			at   *machine
+			i    peer.Invitation
+			want string
+		}{
+			"another's name": {joins, peer.Invitation{Node: "n3", Raft: joins.addr}, "this is node n2, and n3 is expected"},
+			"another place":  {joins, peer.Invitation{Node: "n2", Raft: "10.0.0.7:7071"}, "expected at 10.0.0.7:7071"},
+			"may form one":   {forms, peer.Invitation{Node: "n3", Raft: forms.addr}, "without bootstrap-expect"},
+		} {
+			if err := lead.invite(c.at.addr, c.i); err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("%s: %v", what, err)
+			}
+		}
+		if err := forms.invite(joins.addr, peer.Invitation{Node: "n2", Raft: joins.addr}); err == nil || !strings.Contains(err.Error(), "not an invitation") {
+			t.Errorf("from a node without a cluster: %v", err)
+		}
+		time.Sleep(time.Minute)
+		if joins.has() != "" || forms.has() != "" {
+			t.Fatalf("n2 is of %q, n3 of %q", joins.has(), forms.has())
+		}
+		// Where who invites is gone before it is asked, nothing follows from it.
+		w.mu.Lock()
+		w.cut[[2]*machine{joins, lead}] = true
+		w.mu.Unlock()
+		mine := peer.Invitation{Node: "n2", Raft: joins.addr}
+		if err := lead.invite(joins.addr, mine); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		if c := joins.has(); c != "" {
+			t.Fatalf("n2 is of %q on a word alone", c)
+		}
+		w.mu.Lock()
+		clear(w.cut)
+		w.mu.Unlock()
+		if err := lead.invite(joins.addr, mine); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(5 * time.Second)
+		if joins.has() != lead.has() || joins.saved.Formed() || !slices.Equal(joins.saved.Contacts, []string{lead.addr}) {
+			t.Errorf("n2: %+v", joins.saved)
+		}
+		if err := lead.invite(joins.addr, mine); err != nil {
+			t.Errorf("again: %v", err)
+		}
+		// One that was formed goes nowhere else.
+		p := lead.running()
+		p.mu.Lock()
+		hear := p.handlers[peer.CallInvite]
+		p.mu.Unlock()
+		_, err := hear(t.Context(), peer.Identity{Cluster: "other", Node: "n4", Raft: "10.0.0.4:7071"}, []byte(`{"node":"n1","raft":"10.0.0.1:7071"}`))
+		if err == nil || !strings.Contains(err.Error(), "belongs to cluster") {
+			t.Errorf("a formed one: %v", err)
 		}
 		w.end()
 	})

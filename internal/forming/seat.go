@@ -54,6 +54,8 @@ type seat struct {
 	final  bool
 	result *Result
 	asked  map[string]bool // incarnations that have asked
+	// invite is the newest invitation, by whom, until it is followed.
+	invite *peer.Identity
 }
 
 func newSeat(o Options) *seat {
@@ -64,6 +66,7 @@ func newSeat(o Options) *seat {
 func (s *seat) serve() {
 	s.o.Net.Handle(callState, s.tell)
 	s.o.Net.Handle(callPledge, s.pledge)
+	s.o.Net.Handle(peer.CallInvite, s.hear)
 	s.o.Net.Handle(callFormed, func(context.Context, peer.Identity, []byte) ([]byte, error) {
 		s.wake()
 		return nil, nil
@@ -72,7 +75,7 @@ func (s *seat) serve() {
 
 // retire ends that, where nothing was decided.
 func (s *seat) retire() {
-	for _, name := range []string{callState, callPledge, callFormed} {
+	for _, name := range []string{callState, callPledge, callFormed, peer.CallInvite} {
 		s.o.Net.Handle(name, nil)
 	}
 }
@@ -133,6 +136,37 @@ func (s *seat) pledge(_ context.Context, from peer.Identity, body []byte) ([]byt
 	s.given++
 	s.wake() // to ask soon what has become of it
 	return nil, nil
+}
+
+// hear answers peer.CallInvite: nil is that it is followed, or was.
+func (s *seat) hear(_ context.Context, from peer.Identity, body []byte) ([]byte, error) {
+	if err := peer.TakeInvitation(s.o.Net.Self(), from, body); err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.result != nil && s.result.Cluster == from.Cluster:
+		return nil, nil
+	case s.result != nil:
+		return nil, &peer.Error{Code: "not_invited", Detail: "this node belongs to cluster " + s.result.Cluster}
+	case s.o.Expect > 1:
+		return nil, &peer.Error{Code: "not_invited", Detail: fmt.Sprintf("this node is to form a cluster of %d: start it without bootstrap-expect", s.o.Expect)}
+	}
+	s.invite = &from
+	s.wake()
+	return nil, nil
+}
+
+// invited takes the newest invitation.
+func (s *seat) invited() (by peer.Identity, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.invite == nil {
+		return by, false
+	}
+	by, s.invite = *s.invite, nil
+	return by, true
 }
 
 // busy reports whether a promise is out. mu is held.

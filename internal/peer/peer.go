@@ -9,7 +9,8 @@
 //	      our own or, with a node that does not know these, over HTTP/2; and
 //	      over HTTP/2 streams of bulk data on connections of their own
 //
-// It does not know what is said: names and bytes. It is a leaf of the house.
+// It does not know what is said: names and bytes; but for CallInvite, which two
+// of the packages that speak must read alike. It is a leaf of the house.
 package peer
 
 import (

@@ -173,7 +173,7 @@ func (s *spare) want(f *walFile) {
 		return
 	default:
 	}
-	if s.busy || s.ready && s.full == f.name || !s.room() {
+	if s.busy || s.ready && s.full == f.name && f.direct.Load() != nil || !s.room() {
 		return
 	}
 	s.busy = true
@@ -193,6 +193,11 @@ func (s *spare) want(f *walFile) {
 func (s *spare) write(f *walFile, ahead, next bool) error {
 	if ahead {
 		if err := s.ahead(f); err != nil {
+			return err
+		}
+	} else if f.direct.Load() == nil {
+		// At a start the log's end was copied into a spare, and opened again.
+		if err := f.goDirect(s.size); err != nil {
 			return err
 		}
 	}

@@ -3,6 +3,7 @@ package raft
 import (
 	"errors"
 	"io"
+	"io/fs"
 
 	"github.com/qlogd/qlogd/internal/vfs"
 )
@@ -33,14 +34,14 @@ type direct struct {
 // is longer goes through the page cache, where its sync is a small part.
 const directMost = 1 << 20
 
-// openDirect returns nil where the file system can't.
+// openDirect returns nil where the file system can't, or the file is deleted.
 func openDirect(of *walFile, size int64) (*direct, error) {
 	fsys, ok := of.fsys.(vfs.Directs)
 	if !ok || size%vfs.DirectBlock != 0 {
 		return nil, nil
 	}
 	f, err := fsys.OpenDirect(join(of.dir, of.name))
-	if errors.Is(err, errors.ErrUnsupported) {
+	if errors.Is(err, errors.ErrUnsupported) || errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
 	if err != nil {

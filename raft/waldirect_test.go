@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"path"
+	"sync/atomic"
 	"testing"
 
 	"github.com/qlogd/qlogd/internal/vfs"
@@ -148,5 +149,69 @@ func TestDirectFails(t *testing.T) {
 	}
 	if n, err := f.WriteAt([]byte{1, 2, 3}, 10); n != 0 || err == nil {
 		t.Errorf("%d bytes were written behind a file's end, %v", n, err)
+	}
+}
+
+// counting is a disk that counts the writes past the page cache.
+type counting struct {
+	*vfs.Mem
+	n *atomic.Int64
+}
+
+type countingFile struct {
+	vfs.File
+	n *atomic.Int64
+}
+
+func (c counting) OpenDirect(name string) (vfs.File, error) {
+	f, err := c.Mem.OpenDirect(name)
+	return countingFile{f, c.n}, err
+}
+
+func (c countingFile) WriteAt(p []byte, off int64) (int, error) {
+	c.n.Add(1)
+	return c.File.WriteAt(p, off)
+}
+
+// A start copies the log's end into a spare, if there is one, and goes on in that
+// past the page cache, too.
+func TestDirectAfterAStart(t *testing.T) {
+	const size = 1 << 20
+	disk := counting{vfs.NewMem(), &atomic.Int64{}}
+	index := uint64(0)
+	store := func(s *logStore) {
+		t.Helper()
+		index++
+		if err := s.StoreLog(entry(index, 10)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := openLogOn(t, disk, size)
+	for range size/zerosPay + 1 {
+		store(s)
+	}
+	s.spare.work.Wait()
+	if err := s.close(); err != nil || disk.Get(spareName) == nil {
+		t.Fatalf("%v, or there is no spare", err)
+	}
+	s = openLogOn(t, disk, size)
+	if s.spare.taken.Load() != 1 {
+		t.Fatal("the spare was not taken")
+	}
+	for range size/zerosPay + 1 {
+		store(s)
+	}
+	s.spare.work.Wait()
+	before := disk.n.Load()
+	for range 5 {
+		store(s)
+	}
+	if n := disk.n.Load() - before; n != 5 {
+		t.Errorf("%d of 5 entries were written past the page cache", n)
+	}
+	for i := range index {
+		if err := wantEntry(s, i+1, 10); err != nil {
+			t.Fatal(err)
+		}
 	}
 }

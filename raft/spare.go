@@ -197,9 +197,7 @@ func (s *spare) write(f *walFile, ahead, next bool) error {
 		}
 	} else if f.direct.Load() == nil {
 		// At a start the log's end was copied into a spare, and opened again.
-		if err := f.goDirect(s.size); err != nil {
-			return err
-		}
+		f.goDirect(s.size)
 	}
 	if next {
 		return s.fill()
@@ -240,7 +238,8 @@ func (s *spare) ahead(f *walFile) error {
 	if err != nil || gone {
 		return err // one that is gone may be deleted, too
 	}
-	return f.goDirect(s.size)
+	f.goDirect(s.size)
+	return nil
 }
 
 // fill makes a spare.

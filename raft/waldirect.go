@@ -3,7 +3,6 @@ package raft
 import (
 	"errors"
 	"io"
-	"io/fs"
 
 	"github.com/qlogd/qlogd/internal/vfs"
 )
@@ -34,20 +33,19 @@ type direct struct {
 // is longer goes through the page cache, where its sync is a small part.
 const directMost = 1 << 20
 
-// openDirect returns nil where the file system can't, or the file is deleted.
-func openDirect(of *walFile, size int64) (*direct, error) {
+// openDirect returns nil where it can't be done: by the file system, or for want
+// of a file handle, or the file is deleted. All goes through the page cache then,
+// and it is no reason to fail.
+func openDirect(of *walFile, size int64) *direct {
 	fsys, ok := of.fsys.(vfs.Directs)
 	if !ok || size%vfs.DirectBlock != 0 {
-		return nil, nil
+		return nil
 	}
 	f, err := fsys.OpenDirect(join(of.dir, of.name))
-	if errors.Is(err, errors.ErrUnsupported) || errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
 	if err != nil {
-		return nil, err
+		return nil
 	}
-	return &direct{file: f, cached: of.File, size: size, end: unknown, buf: &of.spare.scratch, last: make([]byte, vfs.DirectBlock)}, nil
+	return &direct{file: f, cached: of.File, size: size, end: unknown, buf: &of.spare.scratch, last: make([]byte, vfs.DirectBlock)}
 }
 
 // write makes p durable at off, which is where the last write ended. done is

@@ -35,10 +35,7 @@ func (w walFS) Create(dir, name string, size uint64) (waltypes.WritableFile, err
 			}
 			wf := w.file(f, dir, name)
 			wf.named.Store(true)
-			if err := wf.goDirect(int64(size)); err != nil {
-				f.Close()
-				return nil, err
-			}
+			wf.goDirect(int64(size))
 			return wf, nil
 		}
 	}
@@ -144,18 +141,18 @@ func (f *walFile) Close() error {
 // goDirect has the file written past the page cache from its next write on, if
 // the file system can. All of it behind what was written must be zeros that were
 // written and synced, and its name durable.
-func (f *walFile) goDirect(size int64) error {
-	d, err := openDirect(f, size)
-	if d == nil || err != nil {
-		return err
+func (f *walFile) goDirect(size int64) {
+	d := openDirect(f, size)
+	if d == nil {
+		return
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.end == unknown || f.direct.Load() != nil { // closed meanwhile, or done
-		return d.close()
+		_ = d.close() // nothing was written through it
+		return
 	}
 	f.direct.Store(d)
-	return nil
 }
 
 // Sync makes durable what was written, and the file's name.

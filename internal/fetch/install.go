@@ -111,6 +111,11 @@ func (i *installer) decide() (bool, error) {
 	if damaged(err) && i.r.Replace {
 		// All of it goes in any case.
 		return true, nil
+	} else if damaged(err) {
+		// A power cut may have taken any part of its end that was not synced: who
+		// opens it next can tell that from corruption, and cuts it. What was
+		// fetched is of use to the next Fetch.
+		return no("the event log is damaged", "error", err)
 	} else if err != nil {
 		return false, err
 	}

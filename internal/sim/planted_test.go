@@ -34,7 +34,7 @@ func TestPlanted(t *testing.T) {
 		{plant: NoBarrier, within: 20},
 		{plant: NoKey, within: 20},
 		{plant: OtherTime, within: 5},
-		{plant: NoVouch, within: 20, plan: forgetful},
+		{plant: NoVouch, within: 80, plan: forgetful},
 	} {
 		t.Run(string(c.plant), func(t *testing.T) {
 			t.Parallel()

@@ -43,8 +43,9 @@ func TestNotSent(t *testing.T) {
 		ran.Add(1)
 		return echo(ctx, from, body)
 	})
-	nobody := listen(t)
-	nobody.Close()
+	// Nobody listens on port 1; one that was free a moment ago may be another
+	// test's by now.
+	const nobody = "127.0.0.1:1"
 	deaf := listen(t) // takes connections and says nothing
 	defer deaf.Close()
 	gone, cancel := context.WithCancel(t.Context())
@@ -56,7 +57,7 @@ func TestNotSent(t *testing.T) {
 		body int
 		want string
 	}{
-		{"nobody there", t.Context(), Target{Addr: nobody.Addr().String()}, 1, "connection refused"},
+		{"nobody there", t.Context(), Target{Addr: nobody}, 1, "connection refused"},
 		{"no address", t.Context(), Target{Addr: "nonsense"}, 1, "missing port"},
 		{"no address at all", t.Context(), Target{}, 1, "missing address"},
 		{"nobody answers", t.Context(), Target{Addr: deaf.Addr().String()}, 1, "timeout"},

@@ -19,9 +19,10 @@ import (
 const spareFile = "segment.spare"
 
 // spare lets the Raft log be written into blocks that were written before, past
-// the page cache where that can be done (direct). An fdatasync then has only data to write. Into new blocks (of a sparse or an
-// fallocated file) it also commits the file system's journal, which takes twice
-// the time and twice the CPU (measured on ext4).
+// the page cache where that can be done (direct). An fdatasync then has only data
+// to write. Into new blocks (of a sparse or an fallocated file) it also commits the
+// file system's journal, which takes twice the time and twice the CPU (measured on
+// ext4).
 //
 // What is under spareFile is always whole, durable and nothing but zeros: it gets
 // that name after its last sync, and the name is gone durably before raft-wal

@@ -228,8 +228,10 @@ func (l *Log) sync() error {
 	}
 	l.mu.RLock()
 	var seg *segment
+	var size int64
 	if n := len(l.segments); n > 0 {
 		seg = l.segments[n-1]
+		size = seg.size
 	}
 	l.mu.RUnlock()
 	if seg == nil {
@@ -246,6 +248,8 @@ func (l *Log) sync() error {
 		l.fail(err)
 		return err
 	}
+	// The newest blocks are in l.cache, and the others are read once, if at all.
+	seg.behind.Synced(file.File, size)
 	if l.named == seg {
 		return nil
 	}

@@ -118,6 +118,8 @@ type segment struct {
 	mem  *memIndex
 	side *sideIndex
 
+	behind vfs.Behind // guarded by Log.syncMu
+
 	sideMu sync.Mutex // serialises a reader's finding of the side file
 }
 

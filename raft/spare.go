@@ -220,7 +220,7 @@ func (s *spare) ahead(f *walFile) error {
 	defer g.Close()
 	buf := make([]byte, zeroPiece)
 	gone := false
-	err = s.pieces(g.Sync, func(at int64) (int64, error) {
+	err = s.pieces(g, func(at int64) (int64, error) {
 		f.mu.Lock() // raft-wal waits here, for one piece
 		defer f.mu.Unlock()
 		if gone = f.end == unknown; gone {
@@ -260,7 +260,7 @@ func (s *spare) fill() (err error) {
 	}()
 	err = f.Truncate(s.size)
 	if err == nil {
-		err = s.pieces(f.Sync, func(at int64) (int64, error) {
+		err = s.pieces(f, func(at int64) (int64, error) {
 			to := min(at+zeroPiece, s.size)
 			_, err := f.WriteAt(zeros[:to-at], at)
 			return to, err
@@ -282,15 +282,17 @@ var errSpareStopped = errors.New("stopped")
 
 // pieces writes and syncs one piece after the other up to the size, with pauses
 // in which the disk is left to the log. write is given where the last one ended.
-func (s *spare) pieces(sync func() error, write func(at int64) (int64, error)) (err error) {
+func (s *spare) pieces(file vfs.File, write func(at int64) (int64, error)) (err error) {
+	var behind vfs.Behind
 	for at := int64(0); at < s.size; {
 		start := time.Now()
 		if at, err = write(at); err != nil {
 			return err
 		}
-		if err := sync(); err != nil {
+		if err := file.Sync(); err != nil {
 			return err
 		}
+		behind.Synced(file, at)
 		select {
 		case <-s.stop:
 			return errSpareStopped

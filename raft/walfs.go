@@ -98,7 +98,8 @@ type walFile struct {
 	// direct writes past the page cache; nil: not, or not yet.
 	direct atomic.Pointer[direct]
 	// loose: something was written that only a sync makes durable.
-	loose bool
+	loose  bool
+	behind vfs.Behind
 
 	mu  sync.Mutex
 	end int64 // of all that was written, or is being written
@@ -162,6 +163,10 @@ func (f *walFile) Sync() error {
 			return err
 		}
 		f.loose = false
+		f.mu.Lock()
+		end := f.end
+		f.mu.Unlock()
+		f.behind.Synced(f.File, end)
 	}
 	if !f.named.Load() {
 		if err := f.fsys.SyncDir(f.dir); err != nil {

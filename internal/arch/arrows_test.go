@@ -87,11 +87,13 @@ var owned = []struct {
 	{"github.com/hashicorp/raft-boltdb", []string{"raft"}, ""},
 	{"go.etcd.io/bbolt", []string{"raft", "projections/store"}, ""},
 	{"github.com/FastFilter/xorfilter", []string{"log"}, ""},
+	{"golang.org/x/sys", []string{"internal/vfs"}, ""},
 	{"github.com/spf13/cobra", []string{"cmd/qlogd"}, ""},
 	{"net/http", []string{"cmd/qlogd", "api", "client", "raft", "internal/peer", "internal/egress", "internal/push", "internal/cluster", "internal/cluster/crashtest"}, ""},
 }
 
-// stdOnly are the folders whose users should get nothing but them.
+// stdOnly are the folders whose users should get nothing but them, and what is
+// owned by them alone.
 var stdOnly = []string{"client", "internal/vfs", "internal/arch"}
 
 // TestArrows holds the module's own files against the rules above.
@@ -186,6 +188,9 @@ func judge(folder, imported, alias string) string {
 		}
 		if o.name != "" && imported == o.pkg && alias != o.name {
 			return fmt.Sprintf("import %s as %s", imported, o.name)
+		}
+		if len(o.by) == 1 {
+			return ""
 		}
 	}
 	first, _, _ := strings.Cut(imported, "/")

@@ -4,11 +4,11 @@ package qlogd
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -18,6 +18,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/qlogd/qlogd/bench/system"
 	"github.com/qlogd/qlogd/client"
 )
 
@@ -50,24 +51,19 @@ type Options struct {
 // Start starts nodes with data below dir and waits until they are ready.
 func Start(ctx context.Context, dir string, o Options) (*Servers, error) {
 	s := &Servers{}
-	var raft []string
-	for range o.Nodes {
-		a, err := freeAddr()
-		if err != nil {
-			return nil, err
-		}
-		raft = append(raft, a)
+	// All at once, so that they differ.
+	ports, err := system.Ports(3 * o.Nodes)
+	if err != nil {
+		return nil, err
 	}
+	addrs := make([]string, len(ports))
+	for i, port := range ports {
+		addrs[i] = fmt.Sprintf("127.0.0.1:%d", port)
+	}
+	raft := addrs[:o.Nodes]
 	for i := range o.Nodes {
 		name := fmt.Sprint("n", i+1)
-		httpAddr, err := freeAddr()
-		if err != nil {
-			return nil, err
-		}
-		admin, err := freeAddr()
-		if err != nil {
-			return nil, err
-		}
+		httpAddr, admin := addrs[o.Nodes+2*i], addrs[o.Nodes+2*i+1]
 		n := &Node{Dir: filepath.Join(dir, name), URL: "http://" + httpAddr, Admin: "http://" + admin, bin: o.Bin, env: o.Env}
 		n.args = []string{"serve", "--node-id", name, "--data-dir", n.Dir, "--http-addr", httpAddr, "--raft-addr", raft[i], "--admin-addr", admin}
 		if o.Nodes > 1 {
@@ -84,8 +80,13 @@ func Start(ctx context.Context, dir string, o Options) (*Servers, error) {
 	}
 	for _, n := range s.Nodes {
 		if err := n.Ready(ctx); err != nil {
+			// It may have waited for another one, which has ended.
+			var ended error
+			for _, other := range s.Nodes {
+				ended = errors.Join(ended, other.ended())
+			}
 			_ = s.Stop()
-			return nil, err
+			return nil, cmp.Or(ended, err)
 		}
 	}
 	return s, nil
@@ -156,11 +157,21 @@ func (n *Node) Ready(ctx context.Context) error {
 		}
 		select {
 		case <-n.done:
-			return fmt.Errorf("qlogd ended: %w; its log ends with\n%s", n.err, n.tail())
+			return n.ended()
 		case <-ctx.Done():
 			return fmt.Errorf("qlogd was not ready: %w; its log ends with\n%s", ctx.Err(), n.tail())
 		case <-time.After(5 * time.Millisecond):
 		}
+	}
+}
+
+// ended says how a node has ended; nil: it has not.
+func (n *Node) ended() error {
+	select {
+	case <-n.done:
+		return fmt.Errorf("qlogd ended: %w; its log ends with\n%s", n.err, n.tail())
+	default:
+		return nil
 	}
 }
 
@@ -256,13 +267,4 @@ func Fetch(ctx context.Context, method, url string) ([]byte, error) {
 		err = fmt.Errorf("%s %s: %s: %.300s", method, url, resp.Status, b)
 	}
 	return b, err
-}
-
-func freeAddr() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
-	defer l.Close()
-	return l.Addr().String(), nil
 }

@@ -3,7 +3,6 @@ package client
 import (
 	"bytes"
 	"io"
-	"net/http"
 	"sync"
 	"sync/atomic"
 
@@ -11,12 +10,12 @@ import (
 )
 
 // payload is a request's body, the same in every try. Its memory is used again
-// once nobody reads it any more: net/http may still do so after it has given an
-// answer. A nil payload is no body.
+// where net/http has read all that it opened: it may still do so after it has given
+// an answer. A nil payload is no body.
 type payload struct {
-	b      []byte
-	packed bool         // msgpack
-	users  atomic.Int32 // the call, and each reader that is not closed
+	b             []byte
+	packed        bool // msgpack
+	opened, wrote atomic.Int32
 }
 
 var payloads = sync.Pool{New: func() any { return new(payload) }}
@@ -31,7 +30,8 @@ func newPayload(q *call, packed bool) (*payload, error) {
 	}
 	p := payloads.Get().(*payload)
 	p.packed = packed
-	p.users.Store(1)
+	p.opened.Store(0)
+	p.wrote.Store(0)
 	var err error
 	if packed {
 		p.b, err = wire.AppendMsgpack(p.b[:0], q.body)
@@ -46,44 +46,26 @@ func newPayload(q *call, packed bool) (*payload, error) {
 	return p, nil
 }
 
+// release ends the use of a payload by its call.
 func (p *payload) release() {
-	if p != nil && p.users.Add(-1) == 0 && cap(p.b) <= maxPooled {
+	if p != nil && p.read() && cap(p.b) <= maxPooled {
 		payloads.Put(p)
 	}
 }
 
-// open returns one more reader, while the call is in hand.
+// read reports whether nobody reads what was opened any more.
+func (p *payload) read() bool { return p.wrote.Load() == p.opened.Load() }
+
+// written notes that a request was written with all of its body.
+func (p *payload) written() {
+	if p != nil {
+		p.wrote.Add(1)
+	}
+}
+
+// open returns one more reader, while the call is in hand. It is of a type for which
+// net/http does not send the head of the request alone before the body.
 func (p *payload) open() (io.ReadCloser, error) {
-	p.users.Add(1)
-	r := &payloadReader{p: p}
-	r.b.Reset(p.b)
-	return r, nil
-}
-
-// payloadReader reads a payload until it is closed: HTTP/2 closes a body while it
-// is being read.
-type payloadReader struct {
-	mu sync.Mutex
-	b  bytes.Reader
-	p  *payload // nil once it is closed
-}
-
-func (r *payloadReader) Read(b []byte) (int, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.p == nil {
-		return 0, http.ErrBodyReadAfterClose
-	}
-	return r.b.Read(b)
-}
-
-func (r *payloadReader) Close() error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.p != nil {
-		r.b.Reset(nil)
-		r.p.release()
-		r.p = nil
-	}
-	return nil
+	p.opened.Add(1)
+	return io.NopCloser(bytes.NewReader(p.b)), nil
 }

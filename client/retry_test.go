@@ -3,9 +3,13 @@ package client
 import (
 	"context"
 	"errors"
+	"io"
+	"net"
 	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -239,4 +243,41 @@ func TestMsgpackFallsBackToJSON(t *testing.T) {
 	if _, err := c.Produce(t.Context(), "q", Bytes([]byte{0, 1}, "image/png")); err != nil || f.asked()[0].body != `{"messages":[{"payload_base64":"AAE=","content_type":"image/png"}]}` {
 		t.Error(err, f.asked())
 	}
+}
+
+// The head of a request goes out together with its body: a packet and a wake-up of
+// the server less.
+func TestRequestIsWrittenAtOnce(t *testing.T) {
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.WriteString(w, `{"messages":[{"id":"01","status":"enqueued"}]}`)
+	}))
+	defer srv.Close()
+	var writes atomic.Int32
+	h := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
+		nc, err := new(net.Dialer).DialContext(ctx, network, addr)
+		return &writeCounter{nc, &writes}, err
+	}}}
+	defer h.CloseIdleConnections()
+	c, err := New(srv.URL, WithHTTPClient(h))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		if _, err := c.Produce(t.Context(), "q", JSON(1)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := writes.Load(); n != 3 {
+		t.Errorf("3 requests in %d writes", n)
+	}
+}
+
+type writeCounter struct {
+	net.Conn
+	n *atomic.Int32
+}
+
+func (c *writeCounter) Write(b []byte) (int, error) {
+	c.n.Add(1)
+	return c.Conn.Write(b)
 }

@@ -30,6 +30,11 @@ func (c *Client) once(ctx context.Context, at uint32, q *call, body *payload, an
 	var begun atomic.Bool
 	req, err := c.request(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
 		GotConn: func(httptrace.GotConnInfo) { begun.Store(true) },
+		WroteRequest: func(wrote httptrace.WroteRequestInfo) {
+			if wrote.Err == nil {
+				body.written()
+			}
+		},
 	}), to.url, q, body)
 	if err != nil {
 		return 0, 0, err

@@ -202,7 +202,7 @@ func unpackList[T any](u *unpacker, out []T, fn func(*T)) []T {
 		return nil
 	}
 	if out == nil {
-		out = []T{}
+		out = make([]T, 0, min(it.Len(), maxList))
 	}
 	for u.Next(&it) {
 		if len(out) == maxList && !u.lenient {

@@ -246,6 +246,9 @@ func (r *Reader) List() (it Items, ok bool) {
 	return it, ok
 }
 
+// Len is how many values are still to come, 0 where that is not known before.
+func (it *Items) Len() int { return it.left }
+
 // Next reports whether there is a value to be read.
 func (r *Reader) Next(it *Items) bool {
 	if r.text {

@@ -15,7 +15,7 @@ type run struct {
 	w        *Worker
 	c        *Client
 	log      *slog.Logger
-	handlers context.Context // parent of the handlers' contexts
+	handlers context.Context // parent of the handlers' contexts; it never ends
 	work     chan *job       // leased and waiting for a handler; never full
 
 	need chan struct{} // there may be room for more
@@ -252,6 +252,21 @@ func (r *run) stop() {
 	r.mu.Lock()
 	r.stopping = true
 	r.mu.Unlock()
+}
+
+// cancelHandlers ends the contexts of all handlers. These have no parent to do it:
+// to enter each message there and to take it out again costs more than to handle
+// it.
+func (r *run) cancelHandlers(cause error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, l := range r.lists {
+		for j := l.first; j != nil; j = j.next {
+			if j.cancel != nil {
+				j.cancel(cause)
+			}
+		}
+	}
 }
 
 // abandon gives back what handlers do not let go of, and returns how many.

@@ -108,10 +108,8 @@ func NewWorker(c *Client, queue string, h Handler, o WorkerOptions) *Worker {
 // such as ErrQueueNotFound or ErrForbidden. What passes, such as a cluster
 // without a leader, it waits for.
 func (w *Worker) Run(ctx context.Context) error {
-	handlers, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
-	defer cancel(nil)
 	r := &run{
-		w: w, c: w.c, log: w.opts.Logger, handlers: handlers,
+		w: w, c: w.c, log: w.opts.Logger, handlers: context.WithoutCancel(ctx),
 		work:  make(chan *job, w.opts.Concurrency+w.opts.Prefetch),
 		lists: map[time.Duration]*jobList{},
 		need:  make(chan struct{}, 1), keep: make(chan struct{}, 1), idle: make(chan struct{}, 1),
@@ -135,7 +133,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	}
 	close(r.work)
 	if !r.waitFor(w.opts.Grace, r.handled) {
-		cancel(ErrStopping)
+		r.cancelHandlers(ErrStopping)
 		if !r.waitFor(heedFor, r.handled) {
 			n := r.abandon()
 			err = errors.Join(err, fmt.Errorf("%d handlers have not returned; their messages are given back", n))

@@ -29,22 +29,49 @@ func (messageID) id(s *State, h handle) event.ID { return s.messages.get(h).id }
 func (leaseID) id(s *State, h handle) event.ID   { return s.leases.get(h).id }
 
 const (
-	idShardBits = 10
-	idShardMin  = 8
+	idShardBits = 8
+	idShardMin  = 32
+	idRun       = 16 // slots in a group, ids in a run; a power of two, at most 256
 )
 
-// idShard is a table of handles; 0 is free.
+// idShard is a table of handles; 0 is free. Its slots lie in groups of idRun, and
+// each has a lane in its group. Ids whose numbers differ in their lowest bits alone
+// are a run: they have one group as their home, and a lane each. So what comes in a
+// row, as most does, lies in a row. From a slot one goes on to that of the same lane
+// in the next group, and from the last group to the next lane in the first: a run
+// whose group is taken moves on as one, and does not push on through the lanes.
 //
-// Invariant: len(slots) is a power of two or 0, at most three quarters are
-// taken, and from a handle's home to its slot none is free.
+// Invariant: len(slots) is a power of two and at least idShardMin, or 0, at most
+// three quarters are taken, and from a handle's home to its slot none is free.
 type idShard[K identified] struct {
+	kind  K
 	slots []handle
 	n     int
-	kind  K
 }
 
+// hashID tells an id's shard by the highest bits, and its home by the lowest.
 func hashID(id event.ID) uint64 {
-	return mix(binary.LittleEndian.Uint64(id[:8])^k0, binary.LittleEndian.Uint64(id[8:])^k1)
+	hi, lo := binary.LittleEndian.Uint64(id[:8]), binary.BigEndian.Uint64(id[8:])
+	run := mix(hi^k0, lo&^(idRun-1)^k1)
+	// The lane is the number's lowest bits, turned by what the run is: where each
+	// entry has one id, its number is always the same.
+	return run&^(idRun-1) | (run+lo)&(idRun-1)
+}
+
+func (sh *idShard[K]) home(hash uint64) int { return int(hash) & (len(sh.slots) - 1) }
+
+// next is where to look after slot i.
+func (sh *idShard[K]) next(i int) int {
+	if i += idRun; i >= len(sh.slots) {
+		return (i + 1) & (idRun - 1)
+	}
+	return i
+}
+
+// steps is how often next leads from slot i to slot j.
+func (sh *idShard[K]) steps(i, j int) int {
+	groups := len(sh.slots) / idRun
+	return ((j%idRun-i%idRun)*groups + j/idRun - i/idRun) & (len(sh.slots) - 1)
 }
 
 func (t *idTable[K]) shard(hash uint64) *idShard[K] { return &t.shards[hash>>(64-idShardBits)] }
@@ -65,8 +92,7 @@ func (sh *idShard[K]) slot(s *State, id event.ID, hash uint64) (i int, ok bool) 
 	if len(sh.slots) == 0 {
 		return 0, false
 	}
-	mask := len(sh.slots) - 1
-	for i = int(hash) & mask; sh.slots[i] != 0; i = (i + 1) & mask {
+	for i = sh.home(hash); sh.slots[i] != 0; i = sh.next(i) {
 		if sh.kind.id(s, sh.slots[i]) == id {
 			return i, true
 		}
@@ -83,12 +109,7 @@ func (t *idTable[K]) add(s *State, h handle) {
 	if 4*(sh.n+1) > 3*len(sh.slots) {
 		sh.resize(s, max(2*len(sh.slots), idShardMin))
 	}
-	mask := len(sh.slots) - 1
-	i := int(hash) & mask
-	for sh.slots[i] != 0 {
-		i = (i + 1) & mask
-	}
-	sh.slots[i] = h
+	sh.put(h, hash)
 	sh.n++
 	t.n++
 }
@@ -101,13 +122,12 @@ func (t *idTable[K]) remove(s *State, id event.ID) {
 	if !ok {
 		panic("id table: " + id.String() + " is not there")
 	}
-	mask := len(sh.slots) - 1
 	sh.slots[i] = 0
 	// Those behind move up, unless that would put them before their home
 	// (Knuth, The Art of Computer Programming, volume 3, 6.4, algorithm R).
-	for j := (i + 1) & mask; sh.slots[j] != 0; j = (j + 1) & mask {
-		home := int(hashID(sh.kind.id(s, sh.slots[j]))) & mask
-		if (j-home)&mask >= (j-i)&mask {
+	for j := sh.next(i); sh.slots[j] != 0; j = sh.next(j) {
+		home := sh.home(hashID(sh.kind.id(s, sh.slots[j])))
+		if sh.steps(home, j) >= sh.steps(i, j) {
 			sh.slots[i], sh.slots[j] = sh.slots[j], 0
 			i = j
 		}
@@ -119,19 +139,22 @@ func (t *idTable[K]) remove(s *State, id event.ID) {
 	}
 }
 
+// put puts an element into the first free slot from its home on.
+func (sh *idShard[K]) put(h handle, hash uint64) {
+	i := sh.home(hash)
+	for sh.slots[i] != 0 {
+		i = sh.next(i)
+	}
+	sh.slots[i] = h
+}
+
 // resize moves a shard to so many slots.
 func (sh *idShard[K]) resize(s *State, slots int) {
 	old := sh.slots
 	sh.slots = make([]handle, slots)
-	mask := slots - 1
 	for _, h := range old {
-		if h == 0 {
-			continue
+		if h != 0 {
+			sh.put(h, hashID(sh.kind.id(s, h)))
 		}
-		i := int(hashID(sh.kind.id(s, h))) & mask
-		for sh.slots[i] != 0 {
-			i = (i + 1) & mask
-		}
-		sh.slots[i] = h
 	}
 }

@@ -1,6 +1,7 @@
 package projections
 
 import (
+	"math/rand/v2"
 	"slices"
 	"testing"
 
@@ -89,5 +90,67 @@ func TestIDShardUnderChurn(t *testing.T) {
 	}
 	if len(live) < 50 {
 		t.Fatalf("only %d are left", len(live))
+	}
+}
+
+// In whatever order ids come, few slots are looked at: each look at one that is
+// taken is a look at its element, anywhere in memory.
+func TestIDProbes(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(1, 2))
+	for name, id := range map[string]func(n uint64) event.ID{
+		"entries of 100":         func(n uint64) event.ID { return event.NewID(int64(1000+n/1000), n/100, uint32(n%100)) },
+		"one long entry":         func(n uint64) event.ID { return event.NewID(1000, 1, uint32(n)) },
+		"alone":                  func(n uint64) event.ID { return event.NewID(int64(1000+n/10), n, 0) },
+		"behind a mark":          func(n uint64) event.ID { return event.NewID(int64(1000+n/10), n, 1) },
+		"each second":            func(n uint64) event.ID { return event.NewID(1000, n/100, uint32(2*(n%100))) },
+		"one of each run":        func(n uint64) event.ID { return event.NewID(1000, n/100, uint32(idRun*(n%100))) },
+		"five of each run":       func(n uint64) event.ID { return event.NewID(1000, n/100, uint32(idRun*(n%100/5)+n%5)) },
+		"a few, then a long way": func(n uint64) event.ID { return event.NewID(1000, n/3*7919, uint32(n%3)) },
+		"random":                 func(uint64) event.ID { return event.NewID(1000, rnd.Uint64N(1<<48), rnd.Uint32N(1<<24)) },
+	} {
+		s := New()
+		live := map[event.ID]handle{}
+		add := func(n uint64) {
+			h, m := s.messages.alloc()
+			m.id = id(n)
+			s.byID.add(s, h)
+			live[m.id] = h
+		}
+		check := func(when string) {
+			sum, most := 0, 0
+			for id, h := range live {
+				hash := hashID(id)
+				sh, steps := s.byID.shard(hash), 0
+				for i := sh.home(hash); sh.slots[i] != h; i = sh.next(i) {
+					steps++
+				}
+				sum, most = sum+steps, max(most, steps)
+			}
+			if mean := float64(sum) / float64(len(live)); mean > 2 || most > 150 {
+				t.Errorf("%s, %s, %d ids: %.2f steps to an id, at most %d", name, when, len(live), mean, most)
+			} else {
+				t.Logf("%s, %s, %d ids: %.2f steps to an id, at most %d", name, when, len(live), mean, most)
+			}
+		}
+		n := uint64(0)
+		for _, size := range []uint64{1_000, 6_000, 12_000, 17_000, 24_000, 60_000} {
+			for ; n < size; n++ {
+				add(n)
+			}
+			check("growing")
+		}
+		// Half of them go, here and there, and others come.
+		for id, h := range live {
+			if rnd.IntN(2) == 0 {
+				s.byID.remove(s, id)
+				s.messages.release(h)
+				delete(live, id)
+			}
+		}
+		for len(live) < 50_000 {
+			add(n)
+			n++
+		}
+		check("in use")
 	}
 }

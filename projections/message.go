@@ -97,10 +97,14 @@ func (s *State) close(h handle) { s.sum.add(s.hashMessage(s.messages.get(h))) }
 
 // subject finds the message that an event is about.
 func (s *State) subject(e *event.Event) handle {
-	h, ok := s.byID.find(s, e.Subject)
-	if !ok {
-		s.impossible(e, "message %s is not there", e.Subject)
+	h := s.near
+	if h == 0 || s.messages.get(h).id != e.Subject {
+		var ok bool
+		if h, ok = s.byID.find(s, e.Subject); !ok {
+			s.impossible(e, "message %s is not there", e.Subject)
+		}
 	}
+	s.near = s.messages.get(h).order.next
 	return h
 }
 
@@ -278,6 +282,9 @@ func (s *State) drop(h handle) {
 	}
 	remove[messageAll](s, &b.all, h)
 	s.byID.remove(s, m.id)
+	if s.near == h {
+		s.near = 0
+	}
 	s.kinds.give(m.kind)
 	s.giveLane(b, m.lane)
 	s.messages.release(h)

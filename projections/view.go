@@ -250,11 +250,14 @@ func (s *State) headMessage(b *backlog, h handle) handle {
 
 // ByLease returns the message whose current lease this is.
 func (s *State) ByLease(id event.ID) (event.MessageView, bool) {
-	x, ok := s.byLease.find(s, id)
-	if !ok {
-		return event.MessageView{}, false
+	h := s.near
+	if h == 0 || s.messages.get(h).lease == 0 || s.leases.get(s.messages.get(h).lease).id != id {
+		x, ok := s.byLease.find(s, id)
+		if !ok {
+			return event.MessageView{}, false
+		}
+		h = s.leases.get(x).message
 	}
-	h := s.leases.get(x).message
 	if s.buried(s.messages.get(h)) {
 		return event.MessageView{}, false
 	}

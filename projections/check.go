@@ -70,6 +70,15 @@ func (s *State) Check() error {
 			}
 		}
 	}
+	for x := s.turns.head; x != 0; x = s.leases.get(x).turn.next {
+		l := s.leases.get(x)
+		if s.messages.get(l.message).timer != inTurn {
+			return fmt.Errorf("check: lease %s does not know that it runs out in turn", l.id)
+		}
+		if l.turn.prev != 0 && s.before(s.leaseTimer(x), s.leaseTimer(l.turn.prev)) {
+			return fmt.Errorf("check: lease %s runs out before its turn", l.id)
+		}
+	}
 	return nil
 }
 

@@ -24,8 +24,11 @@ const (
 // Overdue returns the first thing that is due by the clock, ordered by
 // (due, id). What needs no event is dealt with on the way.
 func (s *State) Overdue() (Due, bool) {
-	for len(s.deadlines.items) > 0 && s.deadlines.items[0].at <= s.clock {
-		t := s.deadlines.items[0]
+	for {
+		t, ok := s.deadline()
+		if !ok || t.at > s.clock {
+			return Due{}, false
+		}
 		if t.kind == timerAge {
 			b := s.backlogs[uint32(t.h)]
 			m := s.messages.get(b.cursor)
@@ -37,6 +40,8 @@ func (s *State) Overdue() (Due, bool) {
 		}
 		m := s.messages.get(t.h)
 		switch {
+		case s.buried(m) && t.kind == timerWait:
+			s.disarmLease(t.h)
 		case s.buried(m):
 			s.deadlines.removeAt(s, 0)
 		case t.kind == timerWait:
@@ -50,7 +55,6 @@ func (s *State) Overdue() (Due, bool) {
 			return Due{Kind: DueExpiry, Message: s.viewMessage(t.h)}, true
 		}
 	}
-	return Due{}, false
 }
 
 // Buried returns the next message that was decided to be gone.
@@ -72,8 +76,8 @@ func (s *State) NextDue() (int64, bool) {
 	if len(s.waiting.items) > 0 {
 		at, ok = s.waiting.items[0].at, true
 	}
-	if len(s.deadlines.items) > 0 && (!ok || s.deadlines.items[0].at < at) {
-		at, ok = s.deadlines.items[0].at, true
+	if t, due := s.deadline(); due && (!ok || t.at < at) {
+		at, ok = t.at, true
 	}
 	return at, ok
 }

@@ -1,6 +1,10 @@
 package projections
 
-import "github.com/qlogd/qlogd/internal/event"
+import (
+	"math"
+
+	"github.com/qlogd/qlogd/internal/event"
+)
 
 // timer is something that comes due: a message by its id, or a backlog whose
 // oldest message grows too old.
@@ -55,6 +59,53 @@ func (s *State) position(t timer) *uint32 {
 	default:
 		return &s.backlogs[uint32(t.h)].timer
 	}
+}
+
+// inTurn is the position of a lease's timer that is in no heap.
+const inTurn = math.MaxUint32
+
+// leaseTimer is the timer of a lease's end.
+func (s *State) leaseTimer(x handle) timer {
+	l := s.leases.get(x)
+	return timer{at: l.expires, h: l.message, kind: timerWait}
+}
+
+// armLease sets the timer of a lease's end. Nearly all run out in the order in
+// which they were taken: a list of these costs less than a heap.
+func (s *State) armLease(x handle) {
+	t := s.leaseTimer(x)
+	if last := s.turns.tail; last != 0 && s.before(t, s.leaseTimer(last)) {
+		s.deadlines.push(s, t)
+		return
+	}
+	insert[leaseTurn](s, &s.turns, x, 0)
+	*s.position(t) = inTurn
+}
+
+// disarmLease takes back the timer of a leased message, if it has one.
+func (s *State) disarmLease(h handle) {
+	m := s.messages.mut(h)
+	switch m.timer {
+	case 0:
+	case inTurn:
+		remove[leaseTurn](s, &s.turns, m.lease)
+		m.timer = 0
+	default:
+		s.deadlines.removeAt(s, int(m.timer)-1)
+	}
+}
+
+// deadline returns the first of deadlines and turns.
+func (s *State) deadline() (t timer, ok bool) {
+	if len(s.deadlines.items) > 0 {
+		t, ok = s.deadlines.items[0], true
+	}
+	if x := s.turns.head; x != 0 {
+		if l := s.leaseTimer(x); !ok || s.before(l, t) {
+			t, ok = l, true
+		}
+	}
+	return t, ok
 }
 
 func (h *heap) push(s *State, t timer) {

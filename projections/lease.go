@@ -23,7 +23,7 @@ func (s *State) leased(e *event.Event) {
 		s.lanes.mut(m.lane).leased = h
 		s.refresh(b, m.lane)
 	}
-	s.deadlines.push(s, timer{at: e.LeaseExpires, h: h, kind: timerWait})
+	s.armLease(x)
 	s.close(h)
 }
 
@@ -40,12 +40,10 @@ func (s *State) current(e *event.Event) handle {
 func (s *State) leaseExtended(e *event.Event) {
 	h := s.current(e)
 	m := s.open(h)
+	s.disarmLease(h)
 	s.leases.mut(m.lease).expires = e.LeaseExpires
 	m.setLast(event.RefOf(e.ID))
-	if m.timer != 0 {
-		s.deadlines.removeAt(s, int(m.timer)-1)
-	}
-	s.deadlines.push(s, timer{at: e.LeaseExpires, h: h, kind: timerWait})
+	s.armLease(m.lease)
 	s.close(h)
 }
 
@@ -53,12 +51,10 @@ func (s *State) leaseExtended(e *event.Event) {
 func (s *State) endLease(h handle) {
 	m := s.messages.mut(h)
 	b := s.backlogs[m.backlog]
+	s.disarmLease(h)
 	s.byLease.remove(s, s.leases.get(m.lease).id)
 	s.leases.release(m.lease)
 	m.lease = 0
-	if m.timer != 0 {
-		s.deadlines.removeAt(s, int(m.timer)-1)
-	}
 	remove[messageOrder](s, &b.inFlight, h)
 	if b.ordering != event.Unordered {
 		s.lanes.mut(m.lane).leased = 0

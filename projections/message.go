@@ -18,7 +18,7 @@ type message struct {
 	kind      handle
 	lease     handle
 	extra     handle
-	timer     uint32 // position of its timerWait, plus one
+	timer     uint32 // position of its timerWait, plus one, or inTurn
 	order     link   // in its partition, or among an unordered queue's ready ones
 	kindOrder link
 	all       link // Invariant: a backlog's all list rises by id
@@ -57,6 +57,7 @@ type lease struct {
 	id      event.ID
 	expires int64
 	message handle
+	turn    link // among those that run out in turn
 }
 
 func (m *message) last() event.Ref     { return event.Ref{Index: m.lastIndex, Number: m.lastNum} }

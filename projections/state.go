@@ -45,7 +45,8 @@ type State struct {
 	near    handle   // a guess at the next event's message, 0 none: what stood behind the last one's, for leases are taken and settled in a row. Invariant: it is live
 
 	waiting   heap // scheduled messages
-	deadlines heap // leases, messages' ends, backlogs' ages
+	deadlines heap // leases that are not among turns, messages' ends, backlogs' ages
+	turns     list // leases that run out in turn. Invariant: ordered as deadlines is
 
 	dedup    table
 	answers  table

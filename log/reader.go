@@ -26,6 +26,7 @@ type Reader struct {
 	chain [32]byte
 	win   window
 	sha   hash.Hash
+	offs  []uint32 // of the records of the outline that was returned last
 }
 
 // Blocks returns a reader from the first block on that has an index >= from and
@@ -42,37 +43,88 @@ func (r *Reader) Next() (Block, error) {
 		return Block{}, r.err
 	}
 	b, err := r.next()
+	return b, r.note(err)
+}
+
+// note keeps an error, since what is behind damage is never read.
+func (r *Reader) note(err error) error {
 	if err != nil && err != io.EOF {
 		err = fmt.Errorf("read block %d: %w", r.from, err)
 		r.err = err
 	}
-	return b, err
+	return err
 }
 
 func (r *Reader) next() (Block, error) {
+	c, limit, err := r.place()
+	if err != nil {
+		return Block{}, err
+	}
+	if c.raw == nil {
+		var records []Record
+		o, err := r.read(limit, &records)
+		if err != nil {
+			return Block{}, err
+		}
+		return Block{Index: o.Index, Time: o.Time, Chain: o.Chain, Records: records}, nil
+	}
+	o := r.take(&c)
+	b := Block{Index: o.Index, Time: o.Time, Chain: o.Chain, Records: make([]Record, o.Len())}
+	for i := range b.Records {
+		raw, lay := o.record(i)
+		parseRecord(raw[:lay.headerEnd], lay, &b.Records[i])
+		if lay.flags&flagContent != 0 {
+			b.Records[i].Content = raw[lay.headerEnd+4 : lay.size : lay.size]
+		}
+	}
+	return b, nil
+}
+
+// Outline is Next for those who want little of most records.
+func (r *Reader) Outline() (Outline, error) {
+	if r.err != nil {
+		return Outline{}, r.err
+	}
+	o, err := r.outline()
+	return o, r.note(err)
+}
+
+func (r *Reader) outline() (Outline, error) {
+	c, limit, err := r.place()
+	switch {
+	case err != nil:
+		return Outline{}, err
+	case c.raw != nil:
+		return r.take(&c), nil
+	}
+	return r.read(limit, nil)
+}
+
+// place finds the next block: in memory, or else on the disk, at r.off and below
+// limit.
+func (r *Reader) place() (kept cached, limit int64, err error) {
 	for {
 		if r.seg == nil {
 			if err := r.find(); err != nil {
-				return Block{}, err
+				return cached{}, 0, err
 			}
 		}
 		r.l.mu.RLock()
 		if r.l.closed {
 			r.l.mu.RUnlock()
-			return Block{}, ErrClosed
+			return cached{}, 0, ErrClosed
 		}
-		limit := r.seg.size
+		limit = r.seg.size
 		active := r.seg == r.l.segments[len(r.l.segments)-1]
-		b, kept := r.l.cache.next(r.from, r.seg, r.off)
+		kept, ok := r.l.cache.next(r.from, r.seg, r.off)
 		r.l.mu.RUnlock()
-		if kept {
-			return r.take(&b), nil
-		}
-		if r.off < limit {
-			return r.read(limit)
-		}
-		if active {
-			return Block{}, io.EOF
+		switch {
+		case ok:
+			return kept, 0, nil
+		case r.off < limit:
+			return cached{}, limit, nil
+		case active:
+			return cached{}, 0, io.EOF
 		}
 		r.seg = nil
 	}
@@ -80,27 +132,18 @@ func (r *Reader) next() (Block, error) {
 
 // take returns the block at r.off from memory: Append has made these bytes, so
 // there is nothing to check.
-func (r *Reader) take(c *cached) Block {
+func (r *Reader) take(c *cached) Outline {
 	h, _ := parseBlockHeader(c.raw, r.seg.salt)
-	b := Block{Index: h.index, Time: h.time, Records: make([]Record, len(c.offs))}
-	for i := range c.offs {
-		raw := c.record(uint32(i))
-		rec := &b.Records[i]
-		lay := parseLayout(raw)
-		parseRecord(raw[:lay.headerEnd], lay, rec)
-		if lay.flags&flagContent != 0 {
-			rec.Content = raw[lay.headerEnd+4:]
-		}
-	}
-	b.Chain, _ = parseTrailer(c.raw[len(c.raw)-trailerSize:], r.seg.salt)
-	r.pass(&b, h.size())
-	return b
+	o := Outline{Index: h.index, Time: h.time, raw: c.raw, offs: c.offs}
+	o.Chain, _ = parseTrailer(c.raw[len(c.raw)-trailerSize:], r.seg.salt)
+	r.pass(&o, h.size())
+	return o
 }
 
 // pass goes on behind a block.
-func (r *Reader) pass(b *Block, size int64) {
-	r.from, r.seen = b.Index+1, true
-	r.chain = b.Chain
+func (r *Reader) pass(o *Outline, size int64) {
+	r.from, r.seen = o.Index+1, true
+	r.chain = o.Chain
 	r.off += size
 }
 
@@ -137,34 +180,41 @@ func (r *Reader) find() error {
 	return nil
 }
 
-// read returns the block at r.off.
-func (r *Reader) read(limit int64) (Block, error) {
+// read returns the block at r.off, and its records where they are asked for.
+func (r *Reader) read(limit int64, records *[]Record) (Outline, error) {
 	f, done, err := r.l.borrow(r.seg)
 	if err != nil {
-		return Block{}, err
+		return Outline{}, err
 	}
 	defer done()
 	r.win.r, r.win.limit = f, limit
 	raw, h, d, err := readBlock(&r.win, r.off, r.seg.salt)
 	if err != nil {
-		return Block{}, err
+		return Outline{}, err
 	}
-	b := Block{Index: h.index, Time: h.time}
+	o := Outline{Index: h.index, Time: h.time, raw: raw}
 	if d == nil {
-		if h.count > 0 {
-			b.Records = make([]Record, 0, h.count)
+		r.offs = r.offs[:0]
+		if records != nil && h.count > 0 {
+			*records = make([]Record, 0, h.count)
 		}
-		b.Chain, d, err = walkBlock(raw, h, r.off, r.seg.salt, r.sha, r.chain, visitor{
-			record:  func(rec *Record, _ int) error { b.Records = append(b.Records, *rec); return nil },
+		o.Chain, d, err = walkBlock(raw, h, r.off, r.seg.salt, r.sha, r.chain, visitor{
+			record: func(rec *Record, off int) error {
+				if r.offs = append(r.offs, uint32(off)); records != nil {
+					*records = append(*records, *rec)
+				}
+				return nil
+			},
 			erasing: func(off, n int64) bool { return r.l.beingErased(r.seg, off, n) },
 		})
 		if err != nil {
-			return Block{}, err
+			return Outline{}, err
 		}
+		o.offs = r.offs
 	}
 	if d != nil {
-		return Block{}, &CorruptionError{Segment: r.seg.name, Offset: d.from, LastGood: max(r.from, 1) - 1, Reason: d.reason}
+		return Outline{}, &CorruptionError{Segment: r.seg.name, Offset: d.from, LastGood: max(r.from, 1) - 1, Reason: d.reason}
 	}
-	r.pass(&b, h.size())
-	return b, nil
+	r.pass(&o, h.size())
+	return o, nil
 }

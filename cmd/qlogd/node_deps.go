@@ -140,8 +140,10 @@ func (e *engine) follow() {
 // followed is the event log as the read models want it.
 type followed struct{ log *eventlog.Log }
 
-// Blocks implements store.Source.
-func (f followed) Blocks(from uint64) iter.Seq2[*event.Block, error] { return f.log.Follow(from) }
+// Outlines implements store.Source.
+func (f followed) Outlines(from uint64, whole func(event.Type) bool) iter.Seq2[*event.Outline, error] {
+	return f.log.Outlines(from, whole)
+}
 
 // Wait implements store.Source: at least this index, where the log's own waits
 // for one above.

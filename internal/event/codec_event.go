@@ -71,10 +71,7 @@ func DecodeHeader(b []byte, e *Event) error {
 	r.fields(func(t int) bool {
 		switch t {
 		case 1:
-			e.Type = Type(r.u8())
-			if int(e.Type) >= len(typeNames) {
-				r.fail(fmt.Errorf("unknown event type %d", e.Type))
-			}
+			e.Type = r.eventType()
 		case 2:
 			e.Queue = r.str()
 		case 3:
@@ -156,6 +153,30 @@ func DecodeHeader(b []byte, e *Event) error {
 		return fmt.Errorf("event header: %w", err)
 	}
 	return nil
+}
+
+// Glance reads how the header of nearly every message's event begins: its type,
+// and the name of its queue, which lies in b. It is not ok for another, of which
+// DecodeHeader tells the same, or what is wrong.
+func Glance(b []byte) (t Type, queue []byte, ok bool) {
+	// Version, a map of some fields, 1: the type, 2: a text of up to 31 bytes.
+	const start = 8
+	if len(b) < start || b[0] != Version || b[1] != 0xde || b[4] != 1 || int(b[5]) >= len(typeNames) || b[6] != 2 || b[7]&0xe0 != 0xa0 {
+		return 0, nil, false
+	}
+	end := start + int(b[7]&0x1f)
+	if end > len(b) || b[3] < 2 {
+		return 0, nil, false
+	}
+	return Type(b[5]), b[start:end], true
+}
+
+func (r *reader) eventType() Type {
+	t := Type(r.u8())
+	if int(t) >= len(typeNames) {
+		r.fail(fmt.Errorf("unknown event type %d", t))
+	}
+	return t
 }
 
 func writeRefs(w *writer, tag int, refs []Ref) {

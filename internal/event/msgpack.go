@@ -242,24 +242,8 @@ func (r *reader) wrong(c byte, want string) { r.fail(fmt.Errorf("code %#x where 
 // fields calls fn with each tag of a map; fn reads the value and returns false
 // for a tag that it does not know.
 func (r *reader) fields(fn func(tag int) bool) {
-	if r.err != nil {
-		return
-	}
-	n := 0
-	switch c := r.code(); {
-	case r.err != nil:
-	case c&0xf0 == 0x80:
-		n = int(c & 0x0f)
-	case c == 0xde:
-		n = int(r.be(2))
-	case c == 0xdf:
-		n = int(r.be(4))
-	case c == 0xc0: // nil
-	default:
-		r.wrong(c, "a map")
-	}
 	last := -1
-	for i := 0; i < n && r.err == nil; i++ {
+	for n := r.entries(); n > 0 && r.err == nil; n-- {
 		t := int(r.int())
 		switch {
 		case r.err != nil:
@@ -270,6 +254,26 @@ func (r *reader) fields(fn func(tag int) bool) {
 		}
 		last = t
 	}
+}
+
+// entries reads a map's length.
+func (r *reader) entries() int {
+	if r.err != nil {
+		return 0
+	}
+	switch c := r.code(); {
+	case r.err != nil:
+	case c&0xf0 == 0x80:
+		return int(c & 0x0f)
+	case c == 0xde:
+		return int(r.be(2))
+	case c == 0xdf:
+		return int(r.be(4))
+	case c == 0xc0: // nil
+	default:
+		r.wrong(c, "a map")
+	}
+	return 0
 }
 
 // end reports the first error, or bytes left behind the value.

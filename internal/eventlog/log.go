@@ -164,6 +164,26 @@ func (l *Log) Follow(from uint64) iter.Seq2[*event.Block, error] {
 	}
 }
 
+// Outlines is Follow for those who want little of most events: it yields whole,
+// but for their contents, only those of a type for which whole is true.
+func (l *Log) Outlines(from uint64, whole func(event.Type) bool) iter.Seq2[*event.Outline, error] {
+	return func(yield func(*event.Outline, error) bool) {
+		r, out := l.raw.Blocks(from), outliner{whole: whole, names: map[string]string{}}
+		for {
+			o, err := r.Outline()
+			if err == io.EOF {
+				return
+			}
+			if err == nil {
+				err = out.outline(&o)
+			}
+			if !yield(&out.Outline, err) || err != nil {
+				return
+			}
+		}
+	}
+}
+
 // Block returns the block at index. ErrNotFound where there is none: the index
 // is one of Raft's own entries, or beyond the head.
 func (l *Log) Block(index uint64) (*event.Block, error) {

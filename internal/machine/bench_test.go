@@ -2,7 +2,6 @@ package machine
 
 import (
 	"context"
-	"iter"
 	"log/slog"
 	"math/rand/v2"
 	"runtime"
@@ -176,38 +175,37 @@ func BenchmarkApply(b *testing.B) {
 }
 
 // BenchmarkFollow lets the read models follow behind what was produced, leased
-// and acked.
+// and acked: all of it in memory still, or much of it on the disk alone.
 func BenchmarkFollow(b *testing.B) {
-	m := newBench(b, plain())
-	for range 100 {
-		m.do(b, m.produce(1000, "q", noKey))
-		m.do(b, ack(m.do(b, m.lease(1000))[0].Leased))
+	for name, rounds := range map[string]int{"memory": 30, "disk": 100} {
+		b.Run(name, func(b *testing.B) {
+			m := newBench(b, plain())
+			for range rounds {
+				m.do(b, m.produce(1000, "q", noKey))
+				m.do(b, ack(m.do(b, m.lease(1000))[0].Leased))
+			}
+			done := perMessage(b)
+			n := 0
+			for b.Loop() {
+				models, err := store.Open(b.TempDir()+"/projections.db", "c", store.Options{})
+				if err != nil {
+					b.Fatal(err)
+				}
+				ctx, cancel := context.WithCancel(context.Background())
+				var followed sync.WaitGroup
+				followed.Go(func() { _ = models.Follow(ctx, m.log) })
+				if err := models.WaitFor(ctx, m.index); err != nil {
+					b.Fatal(err)
+				}
+				cancel()
+				followed.Wait()
+				_ = models.Close()
+				n += 1000 * rounds
+			}
+			done(n)
+		})
 	}
-	done := perMessage(b)
-	n := 0
-	for b.Loop() {
-		models, err := store.Open(b.TempDir()+"/projections.db", "c", store.Options{})
-		if err != nil {
-			b.Fatal(err)
-		}
-		ctx, cancel := context.WithCancel(context.Background())
-		var followed sync.WaitGroup
-		followed.Go(func() { _ = models.Follow(ctx, source{m.log}) })
-		if err := models.WaitFor(ctx, m.index); err != nil {
-			b.Fatal(err)
-		}
-		cancel()
-		followed.Wait()
-		_ = models.Close()
-		n += 100_000
-	}
-	done(n)
 }
-
-// source is the event log as the read models want it.
-type source struct{ *eventlog.Log }
-
-func (s source) Blocks(from uint64) iter.Seq2[*event.Block, error] { return s.Follow(from) }
 
 // BenchmarkContents reads what a lease of a hundred hands out: the newest
 // messages, which the log has in memory, and old ones.

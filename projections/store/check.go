@@ -94,7 +94,7 @@ func Check(ctx context.Context, path, cluster string, src Source, opts Options, 
 func (s *Store) countTo(ctx context.Context, src Source, to uint64, each func(uint64)) error {
 	b, file := newBatch(s.at, s.opts.MaxRows), s.file
 	_, b.clock = src.Begins()
-	for k, err := range src.Blocks(1) {
+	for k, err := range src.Outlines(1, whole) {
 		if err == nil {
 			err = ctx.Err()
 		}

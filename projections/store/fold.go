@@ -118,42 +118,51 @@ func newBatch(from state, maxRows int) *batch {
 }
 
 // add counts a block.
-func (b *batch) add(k *event.Block) {
+func (b *batch) add(k *event.Outline) {
 	b.position, b.chain = k.Index, k.Chain
 	b.clock = max(b.clock, k.Time)
-	for i := range k.Events {
-		b.event(&k.Events[i])
+	for i := range k.Runs {
+		b.run(&k.Runs[i])
 	}
 }
 
-func (b *batch) event(e *event.Event) {
-	b.events++
-	b.totals[e.Type]++
-	if at := (slot{uint64(b.clock) / minuteMS, e.Queue}); b.counts == nil || at != b.at {
+// whole tells the types of events of which more is wanted than type and queue.
+func whole(t event.Type) bool {
+	switch t {
+	case event.DeadLettered, event.Replayed, event.HistoryDeleted, event.AnswerKept:
+		return true
+	}
+	return false
+}
+
+func (b *batch) run(r *event.Run) {
+	b.events += int(r.N)
+	b.totals[r.Type] += r.N
+	if at := (slot{uint64(b.clock) / minuteMS, r.Queue}); b.counts == nil || at != b.at {
 		if b.at, b.counts = at, b.minutes[at]; b.counts == nil {
 			b.counts = &Counts{}
 		}
 	}
-	if n := b.counts.field(e.Type); n != nil {
+	if n := b.counts.field(r.Type); n != nil {
 		if b.counts.none() {
 			b.minutes[b.at] = b.counts
 		}
-		*n++
+		*n += r.N
 	}
-	if e.Queue != "" {
-		if at := (typeSlot{e.Queue, e.Type}); at != b.typ {
+	if r.Queue != "" {
+		if at := (typeSlot{r.Queue, r.Type}); at != b.typ {
 			b.endType()
 			b.typ = at
 		}
-		b.ofTyp++
+		b.ofTyp += r.N
 	}
-	switch e.Type {
+	switch e := r.Event; r.Type {
 	case event.Enqueued:
-		if at := (slot{uint64(b.clock) / secondMS, e.Queue}); at != b.sec {
+		if at := (slot{uint64(b.clock) / secondMS, r.Queue}); at != b.sec {
 			b.endSecond()
 			b.sec = at
 		}
-		b.inSec++
+		b.inSec += r.N
 	case event.DeadLettered:
 		b.dead[deadSlot{e.Queue, e.Reason}]++
 	case event.Replayed:
@@ -162,9 +171,9 @@ func (b *batch) event(e *event.Event) {
 		b.before = max(b.before, e.Before)
 	case event.QueueDeleted:
 		b.endType()
-		b.gone[e.Queue] = true
-		maps.DeleteFunc(b.dead, func(s deadSlot, _ uint64) bool { return s.queue == e.Queue })
-		maps.DeleteFunc(b.ofQueue, func(s typeSlot, _ uint64) bool { return s.queue == e.Queue })
+		b.gone[r.Queue] = true
+		maps.DeleteFunc(b.dead, func(s deadSlot, _ uint64) bool { return s.queue == r.Queue })
+		maps.DeleteFunc(b.ofQueue, func(s typeSlot, _ uint64) bool { return s.queue == r.Queue })
 	case event.AnswerKept:
 		b.events += operationWeight - 1
 		b.operations = append(b.operations, Operation{

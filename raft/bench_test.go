@@ -125,6 +125,47 @@ func BenchmarkStoreLogs(b *testing.B) {
 	}
 }
 
+// swallowing is a file system that keeps nothing of what is written.
+type swallowing struct{ vfs.OS }
+
+type swallowingFile struct{ vfs.File }
+
+func (s swallowing) Create(name string) (vfs.File, error) {
+	f, err := s.OS.Create(name)
+	return swallowingFile{f}, err
+}
+
+func (swallowingFile) WriteAt(p []byte, _ int64) (int, error) { return len(p), nil }
+func (swallowingFile) Sync() error                            { return nil }
+
+// BenchmarkEncodeLogs is BenchmarkStoreLogs without the disk.
+func BenchmarkEncodeLogs(b *testing.B) {
+	for _, size := range []int{1200, 25_000, 400_000} {
+		b.Run(fmt.Sprintf("bytes=%d", size), func(b *testing.B) {
+			o := on(swallowing{})
+			o.OpenKV, o.Dir, o.SegmentBytes, o.Machine = nil, b.TempDir(), 1<<30, noMachine{}
+			o, err := o.withDefaults()
+			if err != nil {
+				b.Fatal(err)
+			}
+			s, err := openLog(o, noFaults, func() uint64 { return 0 }, false)
+			if err != nil {
+				b.Fatal(err)
+			}
+			defer s.close()
+			l := &hraft.Log{Term: 1, Type: hraft.LogCommand, Data: make([]byte, size), AppendedAt: time.Now()}
+			b.SetBytes(int64(size))
+			b.ReportAllocs()
+			for b.Loop() {
+				l.Index++
+				if err := s.StoreLog(l); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
 // countMachine only counts: what is measured is Raft.
 type countMachine struct {
 	Machine

@@ -20,6 +20,7 @@ type logStore struct {
 	// are exchanged (anew) or closed.
 	walMu  sync.RWMutex
 	wal    *wal.WAL
+	raw    *rawEntries
 	closed bool // guarded by walMu
 	dir    string
 	list   func(dir string) ([]string, error)
@@ -131,14 +132,8 @@ func logSum(l *hraft.Log) uint32 {
 	return crc32.Update(crc32.Checksum(b[:], castagnoli), castagnoli, l.Data)
 }
 
-// seallog returns l with a sum in Extensions, which nothing else uses. l itself
-// stays as it is: hashicorp/raft goes on using it.
-func seallog(l *hraft.Log) *hraft.Log {
-	c := *l
-	c.Extensions = binary.BigEndian.AppendUint32(nil, logSum(l))
-	return &c
-}
-
+// unseallog checks an entry against the sum in Extensions, which nothing else uses,
+// and takes it out.
 func unseallog(index uint64, l *hraft.Log) error {
 	if len(l.Extensions) != 4 || l.Index != index || binary.BigEndian.Uint32(l.Extensions) != logSum(l) {
 		return fmt.Errorf("raft log: entry %d does not match its checksum", index)
@@ -165,14 +160,10 @@ func (s *logStore) StoreLogs(logs []*hraft.Log) error {
 			size += len(logs[n].Data)
 			n++
 		}
-		sealed := make([]*hraft.Log, n)
-		for i := range sealed {
-			sealed[i] = seallog(logs[i])
-		}
 		if err := s.guard("store entries", func() error {
 			s.walMu.RLock()
 			defer s.walMu.RUnlock()
-			return s.wal.StoreLogs(sealed)
+			return s.raw.store(s.wal, logs[:n])
 		}); err != nil {
 			return err
 		}

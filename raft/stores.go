@@ -206,9 +206,9 @@ func openWAL(o Options, f faults, floor func() uint64, keepSpare bool) (_ *logSt
 			}
 		}()
 	}
-	files := walFS{o.FS, spare}
+	files, raw := walFS{o.FS, spare}, &rawEntries{metrics: o.Metrics}
 	s := &logStore{
-		dir: o.Dir, list: files.ListDir, open: func() (*wal.WAL, error) { return openFiles(o, files) },
+		dir: o.Dir, list: files.ListDir, open: func() (*wal.WAL, error) { return openFiles(o, files, raw) }, raw: raw,
 		spare: spare, deadline: o.StoreDeadline, fatal: f.fatal, die: f.die, floor: floor, before: o.BeforeStore,
 	}
 	if s.wal, err = s.open(); err != nil {
@@ -218,7 +218,7 @@ func openWAL(o Options, f faults, floor func() uint64, keepSpare bool) (_ *logSt
 }
 
 // openFiles mends and opens the Raft log's files.
-func openFiles(o Options, files walFS) (*wal.WAL, error) {
+func openFiles(o Options, files walFS, raw *rawEntries) (*wal.WAL, error) {
 	var meta waltypes.MetaStore = &metadb.BoltMetaDB{}
 	if o.OpenKV != nil {
 		kv, err := o.OpenKV(join(o.Dir, metaFile))
@@ -232,7 +232,7 @@ func openFiles(o Options, files walFS) (*wal.WAL, error) {
 		return nil, errors.Join(err, meta.Close())
 	}
 	opts := []func(*wal.WAL){
-		wal.WithSegmentFiler(filer),
+		wal.WithSegmentFiler(rawFiler{filer, raw}),
 		wal.WithMetaStore(meta),
 		wal.WithSegmentSize(o.SegmentBytes),
 		wal.WithLogger(hlog(o.Logger, "raft-wal")),

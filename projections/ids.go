@@ -80,24 +80,15 @@ func (t *idTable[K]) shard(hash uint64) *idShard[K] { return &t.shards[hash>>(64
 func (t *idTable[K]) find(s *State, id event.ID) (handle, bool) {
 	hash := hashID(id)
 	sh := t.shard(hash)
-	i, ok := sh.slot(s, id, hash)
-	if !ok {
-		return 0, false
-	}
-	return sh.slots[i], true
-}
-
-// slot finds an id's slot.
-func (sh *idShard[K]) slot(s *State, id event.ID, hash uint64) (i int, ok bool) {
 	if len(sh.slots) == 0 {
 		return 0, false
 	}
-	for i = sh.home(hash); sh.slots[i] != 0; i = sh.next(i) {
-		if sh.kind.id(s, sh.slots[i]) == id {
-			return i, true
+	for i := sh.home(hash); sh.slots[i] != 0; i = sh.next(i) {
+		if h := sh.slots[i]; sh.kind.id(s, h) == id {
+			return h, true
 		}
 	}
-	return i, false
+	return 0, false
 }
 
 // add puts an element in, whose id must be set and not be there yet. It looks at
@@ -115,12 +106,16 @@ func (t *idTable[K]) add(s *State, h handle) {
 }
 
 // remove takes an element out, which must be there with its id still set.
-func (t *idTable[K]) remove(s *State, id event.ID) {
+func (t *idTable[K]) remove(s *State, h handle) {
+	var k K
+	id := k.id(s, h)
 	hash := hashID(id)
 	sh := t.shard(hash)
-	i, ok := sh.slot(s, id, hash)
-	if !ok {
-		panic("id table: " + id.String() + " is not there")
+	i := sh.home(hash)
+	for ; sh.slots[i] != h; i = sh.next(i) {
+		if sh.slots[i] == 0 {
+			panic("id table: " + id.String() + " is not there")
+		}
 	}
 	sh.slots[i] = 0
 	// Those behind move up, unless that would put them before their home

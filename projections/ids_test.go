@@ -37,7 +37,7 @@ func TestIDTable(t *testing.T) {
 				id := ids[i]
 				ids[i] = ids[len(ids)-1]
 				ids = ids[:len(ids)-1]
-				s.byID.remove(s, id)
+				s.byID.remove(s, known[id])
 				s.messages.release(known[id])
 				delete(known, id)
 				if _, ok := s.byID.find(s, id); ok {
@@ -78,7 +78,7 @@ func TestIDShardUnderChurn(t *testing.T) {
 		if live = append(live, id); len(live) > int(n/2000) {
 			old := live[n%uint64(len(live))]
 			live = slices.DeleteFunc(live, func(id event.ID) bool { return id == old })
-			s.byID.remove(s, old)
+			s.byID.remove(s, handles[old])
 			s.messages.release(handles[old])
 			delete(handles, old)
 		}
@@ -142,7 +142,7 @@ func TestIDProbes(t *testing.T) {
 		// Half of them go, here and there, and others come.
 		for id, h := range live {
 			if rnd.IntN(2) == 0 {
-				s.byID.remove(s, id)
+				s.byID.remove(s, h)
 				s.messages.release(h)
 				delete(live, id)
 			}

@@ -52,7 +52,7 @@ func (s *State) endLease(h handle) {
 	m := s.messages.mut(h)
 	b := s.backlogs[m.backlog]
 	s.disarmLease(h)
-	s.byLease.remove(s, s.leases.get(m.lease).id)
+	s.byLease.remove(s, m.lease)
 	s.leases.release(m.lease)
 	m.lease = 0
 	remove[messageOrder](s, &b.inFlight, h)

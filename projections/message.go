@@ -282,7 +282,7 @@ func (s *State) drop(h handle) {
 		s.setCursor(b, m.all.next)
 	}
 	remove[messageAll](s, &b.all, h)
-	s.byID.remove(s, m.id)
+	s.byID.remove(s, h)
 	if s.near == h {
 		s.near = 0
 	}

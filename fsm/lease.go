@@ -1,6 +1,10 @@
 package fsm
 
-import "github.com/qlogd/qlogd/internal/event"
+import (
+	"slices"
+
+	"github.com/qlogd/qlogd/internal/event"
+)
 
 // lease hands out up to Max messages of the queues, tried in their order. What
 // is over by its time is settled first, so nobody leases it.
@@ -17,6 +21,7 @@ func (d *decision) lease(c *event.Lease) event.Result {
 		if ms == 0 {
 			ms = policy.LeaseMS
 		}
+		out = slices.Grow(out, max(0, min(c.Max-len(out), d.s.Leasable(name, c.Kinds))))
 		for expired := 0; len(out) < c.Max && expired < duePerEntry; {
 			m, ok := d.s.Next(name, c.Kinds)
 			if !ok {

@@ -130,6 +130,9 @@ func (l *Log) rotate(active *segment, first uint64) (*segment, error) {
 		}
 	}
 	seg := &segment{header: header, name: segmentName(first), size: headerSize, mem: newMemIndex()}
+	if active != nil {
+		seg.mem = active.mem.like()
+	}
 	file, err := l.fs.Create(path.Join(l.dir, seg.name))
 	if err != nil {
 		return nil, fmt.Errorf("create segment %s: %w", seg.name, err)

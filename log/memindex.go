@@ -65,6 +65,21 @@ type place struct{ block, number uint32 }
 
 func newMemIndex() *memIndex { return &memIndex{} }
 
+// like returns an empty index with room for what m holds, and some more: segments
+// mostly hold as much as the one before, and growing copies and drops all of it
+// several times over.
+func (m *memIndex) like() *memIndex {
+	out := newMemIndex()
+	out.blocks = roomFor(m.blocks)
+	out.records = roomFor(m.records)
+	for t := range m.keys {
+		out.keys[t].rows = roomFor(m.keys[t].rows)
+	}
+	return out
+}
+
+func roomFor[T any](s []T) []T { return make([]T, 0, len(s)+len(s)/8) }
+
 // add takes in a block at off whose records begin at offs (from the start of
 // the block).
 func (m *memIndex) add(b *Block, clock int64, off, size int64, offs []uint32) {

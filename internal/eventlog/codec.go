@@ -11,17 +11,11 @@ import (
 // record turns an event into the bytes that the log keeps. Id, subject, alias,
 // back-pointer and content have places of their own in a record, so that the
 // log can index and erase without knowing what an event is; the rest is the
-// header, which is appended to b.
+// header, which is appended to b. r is empty before.
 func record(b []byte, r *log.Record, e *event.Event) []byte {
 	from := len(b)
 	b = event.AppendHeader(b, e)
-	*r = log.Record{
-		ID:      e.ID,
-		Subject: e.Subject,
-		Alias:   e.Alias,
-		Prev:    log.Ref(e.Prev),
-		Header:  b[from:],
-	}
+	r.ID, r.Subject, r.Alias, r.Prev, r.Header = e.ID, e.Subject, e.Alias, log.Ref(e.Prev), b[from:]
 	if !e.Content.IsZero() {
 		r.Digest, r.Content = e.Content.Digest, e.Content.Bytes
 	}

@@ -198,7 +198,7 @@ func (r *reader) versioned(b []byte) error {
 	if b[0] != Version {
 		return fmt.Errorf("version %d is not this program's %d", b[0], Version)
 	}
-	r.b = b[1:]
+	r.b, r.at = b, 1
 	return nil
 }
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 )
 
 // Everything is coded as msgpack maps from small integers (tags, frozen) to
@@ -199,7 +200,8 @@ func appendBytes(b, v []byte) []byte {
 
 // reader takes tagged maps apart. After an error everything reads as zero.
 type reader struct {
-	b    []byte // what is left
+	b    []byte
+	at   int // what is left of b begins here
 	err  error
 	last string // the text read last: neighbours often say the same
 }
@@ -207,7 +209,7 @@ type reader struct {
 func (r *reader) fail(err error) {
 	if r.err == nil {
 		r.err = err
-		r.b = nil
+		r.b, r.at = nil, 0
 	}
 }
 
@@ -215,25 +217,28 @@ var errCut = errors.New("it is cut")
 
 // code takes one byte.
 func (r *reader) code() byte {
-	if len(r.b) == 0 {
+	if r.at >= len(r.b) {
 		r.fail(errCut)
 		return 0
 	}
-	c := r.b[0]
-	r.b = r.b[1:]
+	c := r.b[r.at]
+	r.at++
 	return c
 }
 
+// left is how many bytes are left.
+func (r *reader) left() int { return len(r.b) - r.at }
+
 // be takes a number of n bytes, big-endian.
 func (r *reader) be(n int) (v uint64) {
-	if len(r.b) < n {
+	if r.left() < n {
 		r.fail(errCut)
 		return 0
 	}
-	for _, c := range r.b[:n] {
+	for _, c := range r.b[r.at : r.at+n] {
 		v = v<<8 | uint64(c)
 	}
-	r.b = r.b[n:]
+	r.at += n
 	return v
 }
 
@@ -278,8 +283,8 @@ func (r *reader) entries() int {
 
 // end reports the first error, or bytes left behind the value.
 func (r *reader) end() error {
-	if r.err == nil && len(r.b) != 0 {
-		return fmt.Errorf("%d bytes too many", len(r.b))
+	if r.err == nil && r.left() != 0 {
+		return fmt.Errorf("%d bytes too many", r.left())
 	}
 	return r.err
 }
@@ -366,15 +371,14 @@ func (r *reader) peek() []byte {
 	default:
 		r.wrong(c, "a text or bytes")
 	}
-	if n > len(r.b) {
-		r.fail(fmt.Errorf("%d bytes where %d are left", n, len(r.b)))
+	if n > r.left() {
+		r.fail(fmt.Errorf("%d bytes where %d are left", n, r.left()))
 	}
 	if r.err != nil || n == 0 {
 		return nil
 	}
-	b := r.b[:n:n]
-	r.b = r.b[n:]
-	return b
+	r.at += n
+	return r.b[r.at-n : r.at : r.at]
 }
 
 func (r *reader) u32() uint32 { return narrow[uint32](r, 1<<32-1) }
@@ -418,8 +422,8 @@ func (r *reader) count() int {
 	default:
 		r.wrong(c, "a list")
 	}
-	if n > len(r.b) {
-		r.fail(fmt.Errorf("a list of %d in %d bytes", n, len(r.b)))
+	if n > r.left() {
+		r.fail(fmt.Errorf("a list of %d in %d bytes", n, r.left()))
 		return 0
 	}
 	return n
@@ -433,8 +437,10 @@ func list[T any](r *reader, one func(*T)) []T {
 	// An element can be much larger than the byte that it must take.
 	out := make([]T, 0, min(n, 1024))
 	for i := 0; i < n && r.err == nil; i++ {
-		var zero T
-		out = append(out, zero)
+		if i == cap(out) {
+			out = slices.Grow(out, 1)
+		}
+		out = out[:i+1] // what was made is zero
 		one(&out[i])
 	}
 	return out

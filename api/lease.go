@@ -452,6 +452,6 @@ func appendTime(b []byte, ms int64) []byte {
 		return append(b, "null"...)
 	}
 	b = append(b, '"')
-	b = time.UnixMilli(ms).UTC().AppendFormat(b, wire.TimeFormat)
+	b = wire.Time(ms).Append(b)
 	return append(b, '"')
 }

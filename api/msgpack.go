@@ -4,7 +4,6 @@ import (
 	"errors"
 	"net/http"
 	"strings"
-	"time"
 
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/internal/coding"
@@ -198,5 +197,5 @@ func packTime(b []byte, ms int64) []byte {
 		return coding.AppendNil(b)
 	}
 	b = append(b, 0xa0|byte(len(wire.TimeFormat)))
-	return time.UnixMilli(ms).UTC().AppendFormat(b, wire.TimeFormat)
+	return wire.Time(ms).Append(b)
 }

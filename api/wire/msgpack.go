@@ -141,7 +141,7 @@ func (p *packer) time(t Time) {
 		return
 	}
 	var text [len(TimeFormat) + 8]byte
-	p.b = coding.AppendStr(p.b, t.Time().AppendFormat(text[:0], TimeFormat))
+	p.b = coding.AppendStr(p.b, t.Append(text[:0]))
 }
 
 func (p *packer) optTime(name string, t Time) {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
+	"pgregory.net/rapid"
 )
 
 func TestTimeAndOptRoundTrip(t *testing.T) {
@@ -74,4 +75,13 @@ func TestDecodeIsStrict(t *testing.T) {
 	t.Logf("%s", b)
 	var one ReleaseOne
 	t.Log(Decode([]byte(`{}`), &one), Decode([]byte(`{"a":1}`), &one))
+}
+
+func TestTimeIsWrittenAsTimeDoes(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		v := Time(rapid.OneOf(rapid.Int64Range(0, 4_000_000_000_000), rapid.Int64Range(-1e15, 1e15)).Draw(t, "ms"))
+		if got, want := string(v.Append([]byte("x"))), "x"+v.Time().Format(TimeFormat); got != want {
+			t.Fatalf("%s, not %s", got, want)
+		}
+	})
 }

@@ -86,7 +86,8 @@ type typeSlot struct {
 
 // batch is what some blocks add to the file.
 type batch struct {
-	state   // after them
+	state          // after them
+	from    uint64 // position where it begins
 	maxRows uint64
 	events  int
 	minutes map[slot]*Counts
@@ -112,7 +113,7 @@ type batch struct {
 
 func newBatch(from state, maxRows int) *batch {
 	return &batch{
-		state: from, maxRows: uint64(maxRows), minutes: map[slot]*Counts{}, seconds: map[slot]uint64{},
+		state: from, from: from.position, maxRows: uint64(maxRows), minutes: map[slot]*Counts{}, seconds: map[slot]uint64{},
 		ofQueue: map[typeSlot]uint64{}, dead: map[deadSlot]uint64{}, gone: map[string]bool{},
 	}
 }

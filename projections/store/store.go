@@ -223,38 +223,56 @@ func (s *Store) Follow(ctx context.Context, src Source) error {
 	if err := s.heal(s.compare(src)); err != nil {
 		return err
 	}
-	for {
-		more, err := s.catchUp(ctx, src)
+	for more := true; ; {
+		b, file := s.next(src)
+		if !more {
+			if err := s.rest(ctx, src, b); err != nil {
+				return err
+			}
+			select {
+			case <-s.damaged:
+				if err := s.heal(errCorrupt); err != nil {
+					return err
+				}
+				more = true
+				continue
+			default:
+			}
+		}
+		var err error
+		more, err = s.catchUp(ctx, src, b, file)
 		if err := s.heal(err); err != nil {
 			return err
 		}
-		if more {
-			continue
-		}
-		if err := s.rest(ctx, src); err != nil {
-			return err
-		}
-		select {
-		case <-s.damaged:
-			if err := s.heal(errCorrupt); err != nil {
-				return err
-			}
-		default:
-		}
+		s.mu.RLock()
+		more = more || s.file != file // begun anew meanwhile
+		s.mu.RUnlock()
 	}
 }
 
+// readAhead is how many times an interval the blocks that have come are read: as
+// long as the log has them in memory, however fast they come.
+const readAhead = 8
+
 // rest returns when there is something to count and the interval is over, or
-// when a reader met damage.
-func (s *Store) rest(ctx context.Context, src Source) error {
+// when a reader met damage. What comes during the interval is counted in b.
+func (s *Store) rest(ctx context.Context, src Source, b *batch) error {
 	if s.opts.Interval > 0 {
-		timer := time.NewTimer(s.opts.Interval)
-		defer timer.Stop()
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			return ctx.Err()
+		ticker := time.NewTicker(max(s.opts.Interval/readAhead, 1))
+		defer ticker.Stop()
+		for range readAhead {
+			select {
+			case <-ticker.C:
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+			if more, err := b.read(ctx, src, s.opts.MaxEvents); more || err != nil {
+				return nil // catchUp sees it, too
+			}
 		}
+	}
+	if b.position > b.from {
+		return nil
 	}
 	wait, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -321,16 +339,29 @@ func (s *Store) compare(src Source) error {
 	return nil
 }
 
-// catchUp counts one batch and reports whether the log may hold more already.
-func (s *Store) catchUp(ctx context.Context, src Source) (more bool, err error) {
+// next returns a batch that begins where the file ends, and which file that is.
+func (s *Store) next(src Source) (*batch, int) {
 	s.mu.RLock()
-	b, file := newBatch(s.at, s.opts.MaxRows), s.file
-	s.mu.RUnlock()
+	defer s.mu.RUnlock()
+	b := newBatch(s.at, s.opts.MaxRows)
 	if b.position == 0 {
 		_, b.clock = src.Begins()
 	}
-	from := b.position
-	for k, err := range src.Outlines(from+1, whole) {
+	return b, s.file
+}
+
+// catchUp reads a batch to its end, brings it into its file, and reports whether the
+// log may hold more already.
+func (s *Store) catchUp(ctx context.Context, src Source, b *batch, file int) (more bool, err error) {
+	if more, err = b.read(ctx, src, s.opts.MaxEvents); err != nil || b.position == b.from {
+		return false, err
+	}
+	return more, s.commit(b, file)
+}
+
+// read counts blocks until the log ends, or the batch is full (more).
+func (b *batch) read(ctx context.Context, src Source, maxEvents int) (more bool, err error) {
+	for k, err := range src.Outlines(b.position+1, whole) {
 		if err != nil {
 			return false, fmt.Errorf("read models: read block after %d: %w", b.position, err)
 		}
@@ -338,15 +369,11 @@ func (s *Store) catchUp(ctx context.Context, src Source) (more bool, err error) 
 			return false, ctx.Err()
 		}
 		b.add(k)
-		if b.events >= s.opts.MaxEvents {
-			more = true
-			break
+		if b.events >= maxEvents {
+			return true, nil
 		}
 	}
-	if b.position == from {
-		return false, nil
-	}
-	return more, s.commit(b, file)
+	return false, nil
 }
 
 // commit brings a batch into the file that it was begun from; into another one,

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
@@ -289,7 +290,8 @@ func catchUp(t testing.TB, s *Store, src *memLog) {
 		t.Fatal(err)
 	}
 	for {
-		more, err := s.catchUp(context.Background(), src)
+		b, file := s.next(src)
+		more, err := s.catchUp(context.Background(), src, b, file)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -837,6 +839,26 @@ func TestFlippedBit(t *testing.T) {
 	waitFor(t, s, 2)
 	stop()
 	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+	same(t, s, src.blocks)
+}
+
+// TestReadsAhead: what comes between two transactions is read at once, while the
+// log has it in memory, and is in the file with the next one.
+func TestReadsAhead(t *testing.T) {
+	s := openStore(t, filepath.Join(t.TempDir(), "p.db"), Options{Interval: 8 * time.Millisecond})
+	defer s.Close()
+	src := newLog(block(1, start, 0, enqueued("a", 2)...))
+	b, file := s.next(src)
+	if err := s.rest(t.Context(), src, b); err != nil {
+		t.Fatal(err)
+	}
+	if at, _ := s.Position(); b.position != 1 || at != 0 {
+		t.Fatalf("read to %d, in the file to %d", b.position, at)
+	}
+	src.append(block(2, start, 0, enqueued("a", 1)...))
+	if _, err := s.catchUp(t.Context(), src, b, file); err != nil {
 		t.Fatal(err)
 	}
 	same(t, s, src.blocks)

@@ -13,9 +13,10 @@ import (
 // where net/http has read all that it opened: it may still do so after it has given
 // an answer. A nil payload is no body.
 type payload struct {
-	b             []byte
-	packed        bool // msgpack
-	opened, wrote atomic.Int32
+	b      []byte
+	packed bool // msgpack
+	// What the tries have done: bodies opened, connections got, requests written.
+	opened, conns, wrote atomic.Int32
 }
 
 var payloads = sync.Pool{New: func() any { return new(payload) }}
@@ -31,6 +32,7 @@ func newPayload(q *call, packed bool) (*payload, error) {
 	p := payloads.Get().(*payload)
 	p.packed = packed
 	p.opened.Store(0)
+	p.conns.Store(0)
 	p.wrote.Store(0)
 	var err error
 	if packed {
@@ -53,8 +55,20 @@ func (p *payload) release() {
 	}
 }
 
-// read reports whether nobody reads what was opened any more.
-func (p *payload) read() bool { return p.wrote.Load() == p.opened.Load() }
+// read reports whether nobody reads what was opened any more. Where there were
+// more connections than bodies, a request without one may have been written in
+// place of one with: a redirect's, or one that the transport makes by the way.
+func (p *payload) read() bool {
+	opened := p.opened.Load()
+	return p.wrote.Load() == opened && p.conns.Load() == opened
+}
+
+// connected notes that a request has a connection.
+func (p *payload) connected() {
+	if p != nil {
+		p.conns.Add(1)
+	}
+}
 
 // written notes that a request was written with all of its body.
 func (p *payload) written() {

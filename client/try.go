@@ -29,7 +29,10 @@ func (c *Client) once(ctx context.Context, at uint32, q *call, body *payload, an
 	}
 	var begun atomic.Bool
 	req, err := c.request(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
-		GotConn: func(httptrace.GotConnInfo) { begun.Store(true) },
+		GotConn: func(httptrace.GotConnInfo) {
+			begun.Store(true)
+			body.connected()
+		},
 		WroteRequest: func(wrote httptrace.WroteRequestInfo) {
 			if wrote.Err == nil {
 				body.written()

@@ -42,7 +42,7 @@ type State struct {
 	byID    idTable[messageID]
 	byLease idTable[leaseID]
 	lastID  event.ID // Invariant: no live message has a higher one
-	near    handle   // a guess at the next event's message, 0 none: what stood behind the last one's, for leases are taken and settled in a row. Invariant: it is live
+	near    handle   // a guess at the next event's message, 0 none: what stood behind the last one's, for leases are taken and settled in a row. It may be free by now, or another's
 
 	waiting   heap // scheduled messages
 	deadlines heap // leases that are not among turns, messages' ends, backlogs' ages

@@ -240,9 +240,11 @@ func (s *Store) Follow(ctx context.Context, src Source) error {
 			}
 		}
 		var err error
-		more, err = s.catchUp(ctx, src, b, file)
-		if err := s.heal(err); err != nil {
-			return err
+		if more, err = s.catchUp(ctx, src, b, file); err != nil {
+			if err = s.heal(err); err != nil {
+				return err
+			}
+			continue // with a pause: it may be damaged again
 		}
 		s.mu.RLock()
 		more = more || s.file != file // begun anew meanwhile

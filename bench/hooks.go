@@ -22,6 +22,7 @@ import (
 
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/bench/qlogd"
+	"github.com/qlogd/qlogd/bench/system"
 	"github.com/qlogd/qlogd/client"
 )
 
@@ -282,12 +283,11 @@ func (h *hooksBench) latency(ctx context.Context, nodes int) ([]time.Duration, e
 
 // startBare starts the bare server as a process of its own, as qlogd is one.
 func startBare(ctx context.Context) (url string, stop func(), err error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	addrs, err := system.Addrs(1)
 	if err != nil {
 		return "", nil, err
 	}
-	addr := l.Addr().String()
-	_ = l.Close()
+	addr := addrs[0]
 	self, err := os.Executable()
 	if err != nil {
 		return "", nil, err

@@ -33,7 +33,7 @@ func (*httpSystem) Missing() string { return "" }
 func (s *httpSystem) PIDs() []int   { return s.proc.PIDs() }
 
 func (s *httpSystem) Start(ctx context.Context, dir string) error {
-	addr, err := addresses(1)
+	addr, err := system.Addrs(1)
 	if err != nil {
 		return err
 	}

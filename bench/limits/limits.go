@@ -69,7 +69,7 @@ func (s *children) PIDs() []int     { return s.procs.PIDs() }
 
 func (s *children) Start(ctx context.Context, dir string) error {
 	var err error
-	if s.control, err = addresses(s.n); err != nil {
+	if s.control, err = system.Addrs(s.n); err != nil {
 		return err
 	}
 	args, err := s.args(dir, s.control)
@@ -90,18 +90,6 @@ func (s *children) Start(ctx context.Context, dir string) error {
 		}
 		return err
 	})
-}
-
-func addresses(n int) ([]string, error) {
-	ports, err := system.Ports(n)
-	if err != nil {
-		return nil, err
-	}
-	var all []string
-	for _, p := range ports {
-		all = append(all, fmt.Sprintf("127.0.0.1:%d", p))
-	}
-	return all, nil
 }
 
 // leader connects to the child that takes load. It says "ready" at once, any

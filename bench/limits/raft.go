@@ -29,7 +29,7 @@ func Raft() system.System {
 	return &children{
 		name: "limit-raft-3", durable: "the message is in the Raft log of a majority, after fsync there", n: 3,
 		args: func(dir string, control []string) ([][]string, error) {
-			peers, err := addresses(len(control))
+			peers, err := system.Addrs(len(control))
 			if err != nil {
 				return nil, err
 			}

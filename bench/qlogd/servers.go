@@ -52,13 +52,9 @@ type Options struct {
 func Start(ctx context.Context, dir string, o Options) (*Servers, error) {
 	s := &Servers{}
 	// All at once, so that they differ.
-	ports, err := system.Ports(3 * o.Nodes)
+	addrs, err := system.Addrs(3 * o.Nodes)
 	if err != nil {
 		return nil, err
-	}
-	addrs := make([]string, len(ports))
-	for i, port := range ports {
-		addrs[i] = fmt.Sprintf("127.0.0.1:%d", port)
 	}
 	raft := addrs[:o.Nodes]
 	for i := range o.Nodes {

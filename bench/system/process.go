@@ -30,6 +30,16 @@ func Ports(n int) ([]int, error) {
 	return ports, nil
 }
 
+// Addrs is Ports as addresses, host:port.
+func Addrs(n int) ([]string, error) {
+	ports, err := Ports(n)
+	addrs := make([]string, len(ports))
+	for i, port := range ports {
+		addrs[i] = fmt.Sprintf("127.0.0.1:%d", port)
+	}
+	return addrs, err
+}
+
 // Process is a server process that was started by Run, in a process group of
 // its own.
 type Process struct {

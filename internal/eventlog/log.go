@@ -148,18 +148,24 @@ func (l *Log) Blocks(from uint64) (next func(context.Context) (*event.Block, err
 // is reached. A block is valid until the next one.
 func (l *Log) Follow(from uint64) iter.Seq2[*event.Block, error] {
 	return func(yield func(*event.Block, error) bool) {
-		r, out := l.raw.Blocks(from), &event.Block{}
-		for {
-			b, err := r.Next()
-			if err == io.EOF {
-				return
-			}
-			if err == nil {
-				err = intoBlock(&b, out)
-			}
-			if !yield(out, err) || err != nil {
-				return
-			}
+		out := &event.Block{}
+		pull(l.raw.Blocks(from).Next, func(b *log.Block) error { return intoBlock(b, out) }, out, yield)
+	}
+}
+
+// pull yields out for all that next returns, each put into it.
+func pull[B, T any](next func() (B, error), into func(*B) error, out *T, yield func(*T, error) bool) {
+	var b B
+	for {
+		var err error
+		if b, err = next(); err == io.EOF {
+			return
+		}
+		if err == nil {
+			err = into(&b)
+		}
+		if !yield(out, err) || err != nil {
+			return
 		}
 	}
 }
@@ -168,19 +174,8 @@ func (l *Log) Follow(from uint64) iter.Seq2[*event.Block, error] {
 // but for their contents, only those of a type for which whole is true.
 func (l *Log) Outlines(from uint64, whole func(event.Type) bool) iter.Seq2[*event.Outline, error] {
 	return func(yield func(*event.Outline, error) bool) {
-		r, out := l.raw.Blocks(from), outliner{whole: whole, names: map[string]string{}}
-		for {
-			o, err := r.Outline()
-			if err == io.EOF {
-				return
-			}
-			if err == nil {
-				err = out.outline(&o)
-			}
-			if !yield(&out.Outline, err) || err != nil {
-				return
-			}
-		}
+		out := outliner{whole: whole, names: map[string]string{}}
+		pull(l.raw.Blocks(from).Outline, out.outline, &out.Outline, yield)
 	}
 }
 

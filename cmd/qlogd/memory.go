@@ -28,12 +28,16 @@ const (
 // one, and the walks of the stacks take a hundredth of a busy node's time.
 const heapSample = 4 << 20
 
-// tuneCollector sets and keeps the measure.
-func tuneCollector(getenv func(string) string) {
+// tuneHeapProfile sets the measure of heap profiles.
+func tuneHeapProfile() {
 	const usual = 512 << 10
 	if runtime.MemProfileRate == usual { // GODEBUG counts
 		runtime.MemProfileRate = heapSample
 	}
+}
+
+// tuneCollector sets and keeps the measure.
+func tuneCollector(getenv func(string) string) {
 	if getenv("GOGC") != "" {
 		return
 	}

@@ -137,6 +137,7 @@ func (a *app) serve(ctx context.Context, c *config, typed map[string]string) err
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
 	defer signal.Stop(signals)
 
+	tuneHeapProfile()
 	tuneCollector(a.getenv)
 	n, err := startNode(c, logger)
 	if err != nil {

@@ -26,6 +26,7 @@ type logStore struct {
 	list   func(dir string) ([]string, error)
 	open   func() (*wal.WAL, error) // opens, and mends, what is on disk
 	spare  *spare                   // nil: none is kept
+	trash  *deleter
 	// deadline of a write. A disk that hangs under the leader would freeze the
 	// cluster: heartbeats go on, so nobody else is elected (hashicorp/raft #503,
 	// #614). Past the deadline the process ends, and another node takes over.
@@ -250,6 +251,7 @@ func (s *logStore) close() error {
 	s.walMu.Lock()
 	defer s.walMu.Unlock()
 	s.closed = true
+	defer s.trash.wait()
 	return s.wal.Close()
 }
 

@@ -91,10 +91,11 @@ func appendRaw(b []byte, l *hraft.Log) ([]byte, error) {
 	return l.AppendedAt.AppendBinary(b)
 }
 
-// rawFiler makes the tails of raft-wal's log.
+// rawFiler makes the tails of raft-wal's log, and has its files deleted.
 type rawFiler struct {
 	*segment.Filer
-	raw *rawEntries
+	raw   *rawEntries
+	trash *deleter
 }
 
 var _ waltypes.SegmentFiler = rawFiler{}
@@ -114,6 +115,12 @@ func (f rawFiler) tail(w waltypes.SegmentWriter, err error) (waltypes.SegmentWri
 		return nil, err
 	}
 	return rawTail{w, f.raw}, nil
+}
+
+// Delete implements waltypes.SegmentFiler.
+func (f rawFiler) Delete(base, id uint64) error {
+	f.trash.put(segment.FileName(waltypes.SegmentInfo{BaseIndex: base, ID: id}))
+	return nil
 }
 
 // rawTail is a segment's writer, for entries that rawEntries.store was given.

@@ -169,7 +169,8 @@ type holding struct {
 // others replaced these: all that were begun at one of them.
 func (s *logStore) holding(index uint64) (h holding, err error) {
 	// Whatever lies there by the name of a segment, also what raft-wal has
-	// forgotten.
+	// forgotten, but for what is about to go.
+	s.trash.wait()
 	names, err := s.list(s.dir)
 	if err != nil {
 		return h, err

@@ -206,10 +206,10 @@ func openWAL(o Options, f faults, floor func() uint64, keepSpare bool) (_ *logSt
 			}
 		}()
 	}
-	files, raw := walFS{o.FS, spare}, &rawEntries{metrics: o.Metrics}
+	files, raw, trash := walFS{o.FS, spare}, &rawEntries{metrics: o.Metrics}, newDeleter(o)
 	s := &logStore{
-		dir: o.Dir, list: files.ListDir, open: func() (*wal.WAL, error) { return openFiles(o, files, raw) }, raw: raw,
-		spare: spare, deadline: o.StoreDeadline, fatal: f.fatal, die: f.die, floor: floor, before: o.BeforeStore,
+		dir: o.Dir, list: files.ListDir, open: func() (*wal.WAL, error) { return openFiles(o, files, raw, trash) }, raw: raw,
+		spare: spare, trash: trash, deadline: o.StoreDeadline, fatal: f.fatal, die: f.die, floor: floor, before: o.BeforeStore,
 	}
 	if s.wal, err = s.open(); err != nil {
 		return nil, fmt.Errorf("open Raft log in %s: %w", o.Dir, err)
@@ -218,7 +218,8 @@ func openWAL(o Options, f faults, floor func() uint64, keepSpare bool) (_ *logSt
 }
 
 // openFiles mends and opens the Raft log's files.
-func openFiles(o Options, files walFS, raw *rawEntries) (*wal.WAL, error) {
+func openFiles(o Options, files walFS, raw *rawEntries, trash *deleter) (*wal.WAL, error) {
+	trash.wait() // mendLog deletes what is still there
 	var meta waltypes.MetaStore = &metadb.BoltMetaDB{}
 	if o.OpenKV != nil {
 		kv, err := o.OpenKV(join(o.Dir, metaFile))
@@ -232,7 +233,7 @@ func openFiles(o Options, files walFS, raw *rawEntries) (*wal.WAL, error) {
 		return nil, errors.Join(err, meta.Close())
 	}
 	opts := []func(*wal.WAL){
-		wal.WithSegmentFiler(rawFiler{filer, raw}),
+		wal.WithSegmentFiler(rawFiler{filer, raw, trash}),
 		wal.WithMetaStore(meta),
 		wal.WithSegmentSize(o.SegmentBytes),
 		wal.WithLogger(hlog(o.Logger, "raft-wal")),

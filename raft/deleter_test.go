@@ -1,6 +1,7 @@
 package raft
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -54,7 +55,7 @@ func TestStoreBesideDeletion(t *testing.T) {
 		"holding": func(s *logStore) error {
 			h, err := s.holding(1)
 			if h.files != 0 {
-				t.Errorf("%d files still have the first entry", h.files)
+				return fmt.Errorf("%d files still have the first entry", h.files)
 			}
 			return err
 		},

@@ -35,3 +35,33 @@ func Drain(f File, piece int64, rest func(took time.Duration)) error {
 	}
 	return err
 }
+
+// Release closes files whose names were removed, durably. What the large ones take
+// up is freed in the background, as Drain does it: the last one to close a file that
+// has no name frees all of it at once. Not where somebody else may be reading it.
+func Release(files ...File) {
+	var large []File
+	for _, f := range files {
+		if size, err := f.Size(); err == nil && size > DrainPiece && alone(f) {
+			large = append(large, f)
+			continue
+		}
+		_ = f.Close()
+	}
+	if len(large) == 0 {
+		return
+	}
+	go func() {
+		for _, f := range large {
+			_ = Drain(f, DrainPiece, func(took time.Duration) { time.Sleep(DrainRest(took)) })
+			_ = f.Close()
+		}
+	}()
+}
+
+// alone tells whether nobody else has a file open, here or in another process, that
+// has no name by which one could open it.
+func alone(f File) bool {
+	l, ok := f.(interface{ alone() bool })
+	return ok && l.alone()
+}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -42,7 +43,11 @@ type logStore struct {
 	// applied is up to where the Machine has applied the log; nil before it does.
 	applied func() uint64
 	before  func() // Options.BeforeStore
-	cache   logCache
+	// leads tells whether what is stored are entries of this node's own as the
+	// leader, which others must have too before they count; nil: never.
+	leads func() bool
+	ahead ahead
+	cache logCache
 
 	entries atomic.Uint64 // stored by this process
 	bytes   atomic.Uint64
@@ -79,6 +84,9 @@ func (s *logStore) FirstIndex() (uint64, error) {
 
 // LastIndex implements hraft.LogStore.
 func (s *logStore) LastIndex() (uint64, error) {
+	if last := s.ahead.last(); last > 0 {
+		return last, nil
+	}
 	s.walMu.RLock()
 	defer s.walMu.RUnlock()
 	return s.wal.LastIndex()
@@ -92,7 +100,7 @@ func (s *logStore) LastIndex() (uint64, error) {
 // An entry that cannot be read ends the process: hashicorp/raft would panic, and
 // a replica with a hole in its log must not go on in any case.
 func (s *logStore) GetLog(index uint64, l *hraft.Log) error {
-	if s.cache.get(index, l) {
+	if s.cache.get(index, l) || s.ahead.get(index, l) {
 		return nil
 	}
 	err := s.read(index, l)
@@ -152,9 +160,35 @@ func (s *logStore) StoreLog(l *hraft.Log) error { return s.StoreLogs([]*hraft.Lo
 // 8 MiB that came to 124 MB.
 const storeAtOnce = 2<<20 - 64<<10
 
-// StoreLogs implements hraft.LogStore. The entries are durable when it returns;
-// after a crash in the middle the first ones may be.
+// StoreLogs implements hraft.LogStore. The entries are durable when it returns,
+// or, of a leader among others, when settled says so; after a crash in the middle
+// the first ones may be.
 func (s *logStore) StoreLogs(logs []*hraft.Log) error {
+	if len(logs) == 0 {
+		return nil
+	}
+	if s.broken.Load() {
+		return errBroken
+	}
+	// Raft's own entries are rare, and a configuration changes who is needed.
+	own := func(l *hraft.Log) bool { return l.Type != hraft.LogCommand }
+	if s.leads != nil && !slices.ContainsFunc(logs, own) && s.leads() {
+		s.storeAhead(logs)
+	} else {
+		if err := s.settled(math.MaxUint64); err != nil {
+			return err
+		}
+		if err := s.write(logs); err != nil {
+			return err
+		}
+	}
+	s.cache.put(logs)
+	s.noteSilent(logs)
+	return nil
+}
+
+// write makes entries durable.
+func (s *logStore) write(logs []*hraft.Log) error {
 	for len(logs) > 0 {
 		n, size := 1, len(logs[0].Data)
 		for n < len(logs) && size+len(logs[n].Data) <= storeAtOnce {
@@ -168,8 +202,6 @@ func (s *logStore) StoreLogs(logs []*hraft.Log) error {
 		}); err != nil {
 			return err
 		}
-		s.cache.put(logs[:n])
-		s.noteSilent(logs[:n])
 		s.entries.Add(uint64(n))
 		s.bytes.Add(uint64(size))
 		logs = logs[n:]
@@ -236,6 +268,11 @@ func (s *logStore) DeleteRange(from, to uint64) error {
 		s.die(fmt.Errorf("%w: the leader replaces the entries from index %d on, and those up to %d were applied here", ErrDiverged, from, s.applied()))
 		return errBroken
 	}
+	if to >= last || from > first {
+		if err := s.settled(math.MaxUint64); err != nil {
+			return err
+		}
+	}
 	s.cache.forget(from, to)
 	return s.guard(fmt.Sprintf("delete entries %d to %d", from, to), func() error {
 		s.walMu.RLock()
@@ -245,6 +282,7 @@ func (s *logStore) DeleteRange(from, to uint64) error {
 }
 
 func (s *logStore) close() error {
+	_ = s.settled(math.MaxUint64) // what failed was told
 	if s.spare != nil {
 		s.spare.close()
 	}
@@ -304,5 +342,6 @@ func (s *logStore) watch(what string) *watchdog {
 
 func (w *watchdog) bark() {
 	w.s.broken.Store(true)
+	w.s.ahead.tell()
 	w.s.fatal(fmt.Errorf("raft log: %s: the disk did not answer within %v", w.what, w.s.deadline))
 }

@@ -26,7 +26,10 @@ type network struct {
 	// take is given a request on the goroutine of its connection. Either it lets
 	// rpc.Respond be called once, by whom it likes and also after it has returned,
 	// or it returns an error, which is then the answer.
-	take    func(rpc *hraft.RPC, heartbeat bool) error
+	take func(rpc *hraft.RPC, heartbeat bool) error
+	// settled is called before the answer to a request is sent; an error is sent
+	// in its place.
+	settled func(command any) error
 	refused func(from string, err error) // is told of each connection that is closed for what came over it
 
 	stop chan struct{}
@@ -72,9 +75,9 @@ const timeoutScale = 256 << 10
 const acceptedBuffer = 32 << 10
 
 // newNetwork accepts connections until close.
-func newNetwork(stream hraft.StreamLayer, take func(*hraft.RPC, bool) error, refused func(string, error)) *network {
+func newNetwork(stream hraft.StreamLayer, take func(*hraft.RPC, bool) error, settled func(any) error, refused func(string, error)) *network {
 	n := &network{
-		stream: stream, timeout: rpcTimeout, limit: maxRequest, take: take, refused: refused,
+		stream: stream, timeout: rpcTimeout, limit: maxRequest, take: take, settled: settled, refused: refused,
 		stop: make(chan struct{}), lanes: map[server]*lane{},
 	}
 	n.wg.Go(n.accept)
@@ -280,6 +283,9 @@ func (n *network) answerOne(c net.Conn, d *decoder) error {
 	} else {
 		select {
 		case answer = <-answers:
+			if err := n.settled(command); err != nil {
+				answer = hraft.RPCResponse{Error: err}
+			}
 		case <-n.stop:
 			return hraft.ErrTransportShutdown
 		}

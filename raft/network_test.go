@@ -66,7 +66,7 @@ type answering func(rpc *hraft.RPC, heartbeat bool) error
 // newer is a network of this program.
 func newer(t *testing.T, n *peer.Net, take answering) *network {
 	t.Helper()
-	w := newNetwork(streams{n.Raft()}, take, func(from string, err error) { t.Errorf("from %s: %v", from, err) })
+	w := newNetwork(streams{n.Raft()}, take, allSettled, func(from string, err error) { t.Errorf("from %s: %v", from, err) })
 	t.Cleanup(func() { w.close() })
 	return w
 }
@@ -299,6 +299,37 @@ func (a *accepting) count() int {
 	return a.n
 }
 
+func allSettled(any) error { return nil }
+
+// What is taken is answered when it is settled, or with why it is not.
+func TestAnsweredWhenSettled(t *testing.T) {
+	na, _ := end(t, "a")
+	nb, to := end(t, "b")
+	var taken, asked *hraft.AppendEntriesRequest
+	var why error
+	b := newNetwork(streams{nb.Raft()}, func(rpc *hraft.RPC, _ bool) error {
+		taken = rpc.Command.(*hraft.AppendEntriesRequest)
+		rpc.Respond(&hraft.AppendEntriesResponse{Success: true}, nil)
+		return nil
+	}, func(command any) error {
+		asked = command.(*hraft.AppendEntriesRequest)
+		return why
+	}, nil)
+	defer b.close()
+	a := newer(t, na, nil)
+	for _, why = range []error{nil, errBroken} {
+		taken, asked = nil, nil
+		var resp hraft.AppendEntriesResponse
+		err := a.ask(to, &hraft.AppendEntriesRequest{Term: 1, PrevLogEntry: 1}, &resp)
+		if (err == nil) != (why == nil) || resp.Success != (why == nil) || err != nil && !strings.Contains(err.Error(), why.Error()) {
+			t.Errorf("settled: %v; answered: %v, %v", why, resp.Success, err)
+		}
+		if taken == nil || asked != taken {
+			t.Errorf("taken was %v, settled %v", taken, asked)
+		}
+	}
+}
+
 // TestConnectionsAreKept: one after the other goes over one connection, entries
 // have theirs beside those of others, and more are closed when they are idle.
 func TestConnectionsAreKept(t *testing.T) {
@@ -317,7 +348,7 @@ func TestConnectionsAreKept(t *testing.T) {
 			rpc.Respond(&hraft.TimeoutNowResponse{}, nil)
 		}
 		return nil
-	}, nil)
+	}, allSettled, nil)
 	defer b.close()
 	a := newer(t, na, nil)
 	entries := &hraft.AppendEntriesRequest{Term: 1, PrevLogEntry: 1}
@@ -435,7 +466,7 @@ func TestHostileConnection(t *testing.T) {
 	b := newNetwork(streams{nb.Raft()}, func(rpc *hraft.RPC, _ bool) error {
 		rpc.Respond(&hraft.TimeoutNowResponse{}, nil)
 		return nil
-	}, func(from string, err error) { told <- fmt.Sprintf("%s: %v", from, err) })
+	}, allSettled, func(from string, err error) { told <- fmt.Sprintf("%s: %v", from, err) })
 	defer b.close()
 	a := newer(t, na, nil)
 	if err := a.ask(to, &hraft.TimeoutNowRequest{}, &hraft.TimeoutNowResponse{}); err != nil {

@@ -159,6 +159,8 @@ func (r *Replica) start() error {
 		p := r.fsm.progress()
 		return max(p.index, p.head)
 	}
+	r.stores.log.leads = func() bool { return r.started.Load() && r.raft.State() == hraft.Leader && !r.alone() }
+	r.fsm.settled = r.stores.log.settled
 	r.fsm.applied, r.fsm.configured = r.applied, r.configured
 	joined, err := r.hasJoined()
 	if err != nil {

@@ -21,6 +21,7 @@ import (
 //	no install over a longer log                refuse
 //	what others have promised is remembered     evidence: see vouch.go
 //	a follower that begins at a snapshot        adapt
+//	what is not on disk counts for nobody       settled: see ahead.go
 //	a node that was away is not left waiting    AppendEntries
 //
 // A node alone in its process has none of them: nobody comes.
@@ -50,7 +51,7 @@ func newTransport(r *Replica) hraft.Transport {
 		return t
 	}
 	t := &transport{r: r, local: local, in: make(chan hraft.RPC)}
-	t.net = newNetwork(streams{r.o.Net.Raft()}, t.take, t.refused)
+	t.net = newNetwork(streams{r.o.Net.Raft()}, t.take, t.settled, t.refused)
 	return t
 }
 
@@ -129,7 +130,8 @@ func (t *transport) take(rpc *hraft.RPC, heartbeat bool) error {
 		if a.Term >= t.r.raft.CurrentTerm() { // else of a leader that is none any more
 			t.r.contact.heard(a.LeaderCommitIndex)
 		}
-		t.r.evidence.acked(hraft.ServerID(a.ID), a.Term, lastOf(a))
+		// What it has sent it may not have on disk; what it has committed it has.
+		t.r.evidence.acked(hraft.ServerID(a.ID), a.Term, min(lastOf(a), a.LeaderCommitIndex))
 		t.adapt(a)
 	case *hraft.RequestVoteRequest:
 		// It has voted for itself. If that can't be written down it gets
@@ -144,6 +146,14 @@ func (t *transport) take(rpc *hraft.RPC, heartbeat bool) error {
 	case <-t.net.stop:
 		return hraft.ErrTransportShutdown
 	}
+}
+
+// settled is called before a request is answered that was taken.
+func (t *transport) settled(command any) error {
+	if a, ok := command.(*hraft.AppendEntriesRequest); ok {
+		return t.r.stores.log.settled(lastOf(a))
+	}
+	return nil
 }
 
 // SetHeartbeatHandler implements hraft.Transport.
@@ -199,10 +209,15 @@ func (t *transport) adapt(a *hraft.AppendEntriesRequest) {
 // hashicorp/raft waits longer after each failure, up to ten seconds, also when
 // the other node is long back. So a request that cannot be sent is no failure
 // yet: it waits until that node answers again.
+//
+// And what that node has acknowledged counts when it is on disk here, too.
 func (t *transport) AppendEntries(id hraft.ServerID, addr hraft.ServerAddress, args *hraft.AppendEntriesRequest, resp *hraft.AppendEntriesResponse) error {
 	heartbeat := args.PrevLogEntry == 0 && args.LeaderCommitIndex == 0 && len(args.Entries) == 0
 	for {
 		err := t.append(id, addr, args, resp)
+		if err == nil && resp.Success {
+			return t.r.stores.log.settled(lastOf(args))
+		}
 		if err == nil || heartbeat || !t.r.awaitPeer(id, addr, args.Term) {
 			return err
 		}

@@ -1,0 +1,403 @@
+package raft
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	hraft "github.com/hashicorp/raft"
+
+	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/internal/vfs"
+)
+
+// gate lets writes of a Raft log through, or holds them up.
+type gate struct {
+	mu   sync.Mutex
+	shut chan struct{} // nil: open
+	came chan struct{} // takes one: a write is held up
+}
+
+func newGate() *gate { return &gate{came: make(chan struct{}, 1)} }
+
+func (g *gate) pass() {
+	g.mu.Lock()
+	shut := g.shut
+	g.mu.Unlock()
+	if shut != nil {
+		select {
+		case g.came <- struct{}{}:
+		default:
+		}
+		<-shut
+	}
+}
+
+// close holds up what comes from now on, until open.
+func (g *gate) close() (open func()) {
+	shut := make(chan struct{})
+	g.mu.Lock()
+	g.shut = shut
+	g.mu.Unlock()
+	return sync.OnceFunc(func() {
+		g.mu.Lock()
+		g.shut = nil
+		g.mu.Unlock()
+		close(shut)
+	})
+}
+
+// gated is a cluster of three with a gate before each Raft log.
+func gated(t *testing.T, set func(*Options)) (*nodes, map[string]*gate) {
+	gates := map[string]*gate{"n1": newGate(), "n2": newGate(), "n3": newGate()}
+	return cluster(t, 3, func(o *Options) {
+		o.BeforeStore = gates[o.NodeID].pass
+		if set != nil {
+			set(o)
+		}
+	}), gates
+}
+
+// onDisk is up to where a member's Raft log is written.
+func (m *member) onDisk() uint64 {
+	m.stores.log.walMu.RLock()
+	defer m.stores.log.walMu.RUnlock()
+	last, _ := m.stores.log.wal.LastIndex()
+	return last
+}
+
+// A leader's entries are on the others' disks while its own is still at work, and
+// are not committed, acknowledged or applied before that is done.
+func TestLeaderWritesWhileOthersDo(t *testing.T) {
+	c, gates := gated(t, nil)
+	c.put("before")
+	c.level()
+	l := c.leader()
+	was := l.raft.LastIndex()
+	open := gates[l.name].close()
+	defer open()
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	answered := make(chan error, 3)
+	for i := range cap(answered) {
+		wg.Go(func() {
+			_, err := l.Propose(context.Background(), put(fmt.Sprint("ahead", i)))
+			answered <- err
+		})
+	}
+	<-gates[l.name].came
+	for _, m := range c.members() {
+		if m != l {
+			until(t, m.name+" has the entry", func() bool { return m.onDisk() > was })
+			until(t, "the leader knows it", func() bool { return l.evidence.get(m.id).AckIndex > was })
+		}
+	}
+	if got := l.onDisk(); got != was {
+		t.Fatalf("the leader's disk has entries up to %d", got)
+	}
+	for _, m := range c.members() {
+		if got := m.raft.CommitIndex(); got > was {
+			t.Errorf("%s: entries up to %d are committed, and the leader has them up to %d", m.name, got, was)
+		}
+	}
+	select {
+	case err := <-answered:
+		t.Errorf("answered: %v", err)
+	default:
+	}
+	open()
+	for range cap(answered) {
+		if err := <-answered; err != nil {
+			t.Error(err)
+		}
+	}
+	if got := l.onDisk(); got <= was {
+		t.Errorf("the leader's disk has entries up to %d", got)
+	}
+	c.level()
+}
+
+// A leader that dies with entries which others have, and its own disk has not, is
+// no directory that went back (I16): it comes back as the one it was.
+func TestLeaderDiesAhead(t *testing.T) {
+	c, gates := gated(t, nil)
+	for i := range 5 {
+		c.put(fmt.Sprint(i))
+	}
+	c.level()
+	l := c.leader()
+	was := l.raft.LastIndex()
+	open := gates[l.name].close()
+	defer open()
+	answered := make(chan error, 1)
+	go func() {
+		_, err := l.Propose(context.Background(), put("ahead"))
+		answered <- err
+	}()
+	<-gates[l.name].came
+	for _, m := range c.members() {
+		if m != l {
+			until(t, m.name+" has the entry", func() bool { return m.onDisk() > was })
+		}
+	}
+	dead := l.disk.CrashWith(vfs.LoseAll, rng(1))
+	c.isolate(l.name, true)
+	open()
+	l.stop()
+	<-answered
+	// What others have is committed by the next leader, and whoever asks whether
+	// the old one may come back knows that it was sent more than it has.
+	c.put("after", l.name)
+	c.isolate(l.name, false)
+	l.disk = dead
+	c.start(l)
+	c.level()
+	until(t, "it takes part", l.vouched)
+	if len(l.outs) > 0 {
+		t.Errorf("out: %v", <-l.outs)
+	}
+	if got := l.m.names(); !slices.Contains(got, "ahead") {
+		t.Errorf("%v: what a majority had is lost", got)
+	}
+}
+
+// A deposed leader neither acknowledges to the next one what it has not on disk,
+// nor applies it.
+func TestDeposedLeaderAcknowledgesWhatItHas(t *testing.T) {
+	c, gates := gated(t, func(o *Options) { o.LeaderLeaseTimeout = o.HeartbeatTimeout })
+	c.put("before")
+	c.level()
+	l := c.leader()
+	was := l.raft.LastIndex()
+	open := gates[l.name].close()
+	defer open()
+	answered := make(chan error, 1)
+	go func() {
+		_, err := l.Propose(context.Background(), put("ahead"))
+		answered <- err
+	}()
+	<-gates[l.name].came
+	for _, m := range c.members() {
+		if m != l {
+			until(t, m.name+" has the entry", func() bool { return m.onDisk() > was })
+		}
+	}
+	c.isolate(l.name, true)
+	next := c.leader(l.name)
+	until(t, "it has stepped down", func() bool { return l.raft.State() != hraft.Leader })
+	// All that the next leader asks is whether it has that entry, which is committed.
+	a := &hraft.AppendEntriesRequest{
+		RPCHeader: next.trans.(*transport).header(), Term: next.raft.CurrentTerm(),
+		PrevLogEntry: was + 1, PrevLogTerm: termOf(t, next, was+1), LeaderCommitIndex: was + 1,
+	}
+	answers := make(chan hraft.RPCResponse, 1)
+	at := l.trans.(*transport)
+	if err := at.take(&hraft.RPC{Command: a, RespChan: answers}, false); err != nil {
+		t.Fatal(err)
+	}
+	if got := <-answers; got.Error != nil || !got.Response.(*hraft.AppendEntriesResponse).Success {
+		t.Fatalf("it has another entry: %+v", got)
+	}
+	told := make(chan error, 1)
+	go func() { told <- at.settled(a) }()
+	waits(t, l.stores.log)
+	if head, _ := l.m.Head(); head > was || len(told) > 0 {
+		t.Errorf("its disk has entries up to %d; applied are those up to %d, acknowledged: %v", l.onDisk(), head, len(told) > 0)
+	}
+	open()
+	if err := <-told; err != nil {
+		t.Error(err)
+	}
+	<-answered
+	c.isolate(l.name, false)
+	c.level()
+	if head, _ := l.m.Head(); head <= was {
+		t.Errorf("applied are entries up to %d", head)
+	}
+}
+
+// What is applied is on disk first.
+func TestAppliedWhenSettled(t *testing.T) {
+	o := on(vfs.NewMem())
+	m := openFake(t, o.FS, "/events")
+	o.Machine = m
+	f := newFSM(o, nil, func(error) {})
+	f.applied = func(progress) {}
+	e := event.Entry{Time: 1, Commands: [][]byte{event.EncodeCommand(put("a"))}}
+	entry := e.Encode()
+	var asked uint64
+	f.settled = func(index uint64) error {
+		asked = index
+		if head, _ := m.Head(); head != 0 {
+			t.Errorf("%d is applied before it is on disk", head)
+		}
+		return nil
+	}
+	f.ApplyBatch([]*hraft.Log{{Index: 1, Data: entry}, {Index: 2, Data: entry}})
+	if head, _ := m.Head(); head != 2 || asked != 2 {
+		t.Errorf("applied up to %d, on disk up to %d", head, asked)
+	}
+	f.settled = func(uint64) error { return errBroken }
+	if out := f.ApplyBatch([]*hraft.Log{{Index: 3, Data: entry}}); out[0] != errBroken {
+		t.Errorf("%v", out)
+	}
+	if head, _ := m.Head(); head != 2 {
+		t.Errorf("applied up to %d, which is not on disk", head)
+	}
+}
+
+func termOf(t *testing.T, m *member, index uint64) uint64 {
+	var l hraft.Log
+	if err := m.stores.log.GetLog(index, &l); err != nil {
+		t.Fatal(err)
+	}
+	return l.Term
+}
+
+// A log that is ahead of its disk shows all of it, in order, writes it in order,
+// and waits with what must not overtake it.
+func TestAhead(t *testing.T) {
+	g := newGate()
+	disk := vfs.NewMem()
+	s := aheadLog(t, disk, g)
+	var leads bool
+	s.leads = func() bool { return leads }
+	store := func(from, to uint64) {
+		t.Helper()
+		var logs []*hraft.Log
+		for i := from; i <= to; i++ {
+			logs = append(logs, &hraft.Log{Index: i, Term: 1, Data: fmt.Append(nil, i)})
+		}
+		if err := s.StoreLogs(logs); err != nil {
+			t.Fatal(err)
+		}
+	}
+	store(1, 3) // not as a leader: durable when it returns
+	if last, _ := s.wal.LastIndex(); last != 3 {
+		t.Fatalf("on disk up to %d", last)
+	}
+	leads = true
+	open := g.close()
+	store(4, 4)
+	<-g.came
+	store(5, 500) // more than the cache keeps
+	if last, err := s.LastIndex(); last != 500 || err != nil {
+		t.Errorf("last %d, %v", last, err)
+	}
+	for i := uint64(1); i <= 500; i++ {
+		var l hraft.Log
+		if err := s.GetLog(i, &l); err != nil || l.Index != i || string(l.Data) != fmt.Sprint(i) {
+			t.Fatalf("entry %d: %+v, %v", i, l, err)
+		}
+	}
+	if err := s.settled(3); err != nil {
+		t.Error(err)
+	}
+	open()
+	// What is not the leader's comes behind what is ahead: a conflict that is cut
+	// off the end, and what Raft stores for itself.
+	open = g.close()
+	store(501, 510)
+	<-g.came
+	cut := make(chan error, 1)
+	go func() { cut <- s.DeleteRange(450, 510) }()
+	waits(t, s)
+	open()
+	if err := <-cut; err != nil {
+		t.Fatal(err)
+	}
+	open = g.close()
+	store(450, 460)
+	<-g.came
+	stored := make(chan error, 1)
+	go func() { stored <- s.StoreLog(&hraft.Log{Index: 461, Term: 2, Type: hraft.LogNoop}) }()
+	waits(t, s)
+	open()
+	if err := <-stored; err != nil {
+		t.Fatal(err)
+	}
+	if last, err := s.wal.LastIndex(); last != 461 || err != nil {
+		t.Errorf("on disk up to %d, %v", last, err)
+	}
+	if err := s.close(); err != nil {
+		t.Fatal(err)
+	}
+	// And all of it is what another process finds.
+	s = aheadLog(t, disk, g)
+	defer s.close()
+	for i := uint64(1); i <= 460; i++ {
+		var l hraft.Log
+		if err := s.GetLog(i, &l); err != nil || string(l.Data) != fmt.Sprint(i) {
+			t.Fatalf("entry %d: %+v, %v", i, l, err)
+		}
+	}
+}
+
+// waits returns when somebody waits for what is ahead.
+func waits(t *testing.T, s *logStore) {
+	t.Helper()
+	until(t, "nobody waits", func() bool {
+		s.ahead.mu.Lock()
+		defer s.ahead.mu.Unlock()
+		return s.ahead.changed != nil
+	})
+}
+
+// What is ahead of a disk that fails, or hangs, is never settled, and nothing is
+// stored behind it.
+func TestAheadOfABadDisk(t *testing.T) {
+	for name, hangs := range map[string]bool{"fails": false, "hangs": true} {
+		t.Run(name, func(t *testing.T) {
+			g, k := newGate(), &killFS{Mem: vfs.NewMem()}
+			k.left.Store(1000)
+			s := aheadLog(t, k, g)
+			s.leads = func() bool { return true }
+			fatal := make(chan error, 2)
+			s.fatal = func(err error) { fatal <- err }
+			if hangs {
+				s.deadline = 10 * time.Millisecond
+			}
+			open := g.close()
+			defer func() { open(); s.close() }()
+			if err := s.StoreLog(&hraft.Log{Index: 1, Term: 1}); err != nil {
+				t.Fatal(err)
+			}
+			if !hangs { // else its deadline passes
+				k.left.Store(0)
+				open()
+			}
+			if err := s.settled(1); err != errBroken {
+				t.Errorf("settled: %v", err)
+			}
+			if err := <-fatal; err == nil {
+				t.Error("nobody is told")
+			}
+			if err := s.StoreLog(&hraft.Log{Index: 2, Term: 1}); err != errBroken {
+				t.Errorf("stored behind it: %v", err)
+			}
+		})
+	}
+}
+
+func aheadLog(t *testing.T, fsys vfs.FS, g *gate) *logStore {
+	o := on(fsys)
+	o.Machine = openFake(t, fsys, "/events")
+	o.BeforeStore = g.pass
+	o, err := o.withDefaults()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := fsys.MkdirAll(o.Dir); err != nil && !errors.Is(err, fs.ErrExist) {
+		t.Fatal(err)
+	}
+	s, err := openLog(o, noFaults, func() uint64 { return 0 }, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}

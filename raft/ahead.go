@@ -17,7 +17,8 @@ import (
 //
 //	what another node has acknowledged   transport.AppendEntries: one of them is needed
 //	                                     to commit, where there are others who vote
-//	what this node acknowledges          transport.take, should another one lead by then
+//	what this node acknowledges          transport.settled, should another one lead by then
+//	what it stands for election with     transport.RequestVote
 //	what is applied                      fsm.ApplyBatch, likewise
 //
 // and so I1 and the order of the two logs hold as if it had been durable before.
@@ -26,8 +27,8 @@ import (
 type ahead struct {
 	mu      sync.Mutex
 	changed chan struct{} // closed when entries has become shorter, or the log is broken; nil while nobody waits
-	entries []hraft.Log
-	taken   int // how many of them the goroutine has in hand that writes; 0: there is none
+	entries []hraft.Log   // as many as the proposer lets be under way, at most
+	taken   int           // how many of them the goroutine has in hand that writes; 0: there is none
 	// first is the index of the first of them; 0: there are none. It is set under
 	// mu and read without: who comes later than an entry sees that it is here.
 	first atomic.Uint64
@@ -45,6 +46,45 @@ func (a *ahead) tellLocked() {
 		close(a.changed)
 		a.changed = nil
 	}
+}
+
+// leadsAhead tells whether what is stored are commands of this node's own as the
+// leader, and may be sent before it is written: where others vote, and all know
+// that it is done so (peerStatus.Ahead). To an older program what it was sent is
+// what this node has on disk, and it would take that for a directory that went
+// back should this node die now.
+func (r *Replica) leadsAhead() bool {
+	if !r.started.Load() || r.raft.State() != hraft.Leader || r.alone() {
+		return false
+	}
+	servers := r.servers()
+	r.table.mu.Lock()
+	defer r.table.mu.Unlock()
+	for _, s := range servers {
+		if s.ID == r.id || isExpected(s) {
+			continue
+		}
+		if e := r.table.seen[s.ID]; e == nil || !e.status.Ahead {
+			return false
+		}
+	}
+	return true
+}
+
+// hadOnDisk is up to where the sender of a request is known to have had its log on
+// disk when it sent that: what it had before it led, Raft's own entries, behind all
+// before them, and what is committed.
+func hadOnDisk(a *hraft.AppendEntriesRequest) uint64 {
+	has := min(lastOf(a), a.LeaderCommitIndex)
+	if a.PrevLogTerm < a.Term {
+		has = max(has, a.PrevLogEntry)
+	}
+	for _, e := range a.Entries {
+		if e.Term < a.Term || e.Type != hraft.LogCommand {
+			has = max(has, e.Index)
+		}
+	}
+	return has
 }
 
 // get copies an entry to l. Its data is shared.
@@ -115,6 +155,14 @@ func (s *logStore) catchUp(entries []hraft.Log) {
 			return // for good: see guard
 		}
 	}
+}
+
+// onDisk returns an index, or the newest before it that is durable.
+func (s *logStore) onDisk(index uint64) uint64 {
+	if first := s.ahead.first.Load(); first > 0 && index >= first {
+		return first - 1
+	}
+	return index
 }
 
 // settled returns when the entries up to an index are durable, as far as the log

@@ -55,12 +55,16 @@ func (g *gate) close() (open func()) {
 // gated is a cluster of three with a gate before each Raft log.
 func gated(t *testing.T, set func(*Options)) (*nodes, map[string]*gate) {
 	gates := map[string]*gate{"n1": newGate(), "n2": newGate(), "n3": newGate()}
-	return cluster(t, 3, func(o *Options) {
-		o.BeforeStore = gates[o.NodeID].pass
+	c := cluster(t, 3, func(o *Options) {
+		o.BeforeStore, o.StoreDeadline = gates[o.NodeID].pass, time.Minute
 		if set != nil {
 			set(o)
 		}
-	}), gates
+	})
+	c.put("before")
+	c.level()
+	until(t, "the leader knows that all know", c.leader().leadsAhead)
+	return c, gates
 }
 
 // onDisk is up to where a member's Raft log is written.
@@ -75,14 +79,12 @@ func (m *member) onDisk() uint64 {
 // are not committed, acknowledged or applied before that is done.
 func TestLeaderWritesWhileOthersDo(t *testing.T) {
 	c, gates := gated(t, nil)
-	c.put("before")
-	c.level()
 	l := c.leader()
 	was := l.raft.LastIndex()
-	open := gates[l.name].close()
-	defer open()
 	var wg sync.WaitGroup
 	defer wg.Wait()
+	open := gates[l.name].close()
+	defer open()
 	answered := make(chan error, 3)
 	for i := range cap(answered) {
 		wg.Go(func() {
@@ -107,7 +109,7 @@ func TestLeaderWritesWhileOthersDo(t *testing.T) {
 	}
 	select {
 	case err := <-answered:
-		t.Errorf("answered: %v", err)
+		t.Fatalf("answered: %v", err)
 	default:
 	}
 	open()
@@ -126,10 +128,6 @@ func TestLeaderWritesWhileOthersDo(t *testing.T) {
 // no directory that went back (I16): it comes back as the one it was.
 func TestLeaderDiesAhead(t *testing.T) {
 	c, gates := gated(t, nil)
-	for i := range 5 {
-		c.put(fmt.Sprint(i))
-	}
-	c.level()
 	l := c.leader()
 	was := l.raft.LastIndex()
 	open := gates[l.name].close()
@@ -170,8 +168,6 @@ func TestLeaderDiesAhead(t *testing.T) {
 // nor applies it.
 func TestDeposedLeaderAcknowledgesWhatItHas(t *testing.T) {
 	c, gates := gated(t, func(o *Options) { o.LeaderLeaseTimeout = o.HeartbeatTimeout })
-	c.put("before")
-	c.level()
 	l := c.leader()
 	was := l.raft.LastIndex()
 	open := gates[l.name].close()
@@ -190,26 +186,57 @@ func TestDeposedLeaderAcknowledgesWhatItHas(t *testing.T) {
 	c.isolate(l.name, true)
 	next := c.leader(l.name)
 	until(t, "it has stepped down", func() bool { return l.raft.State() != hraft.Leader })
-	// All that the next leader asks is whether it has that entry, which is committed.
+	// All that the next leader asks is whether it has that entry, which is
+	// committed. The third one says so: else its own messages came, too.
+	third := next
+	for _, m := range c.members() {
+		if m != l && m != next {
+			third = m
+		}
+	}
+	c.mu.Lock()
+	c.cut[l.name+">"+third.name] = false
+	c.mu.Unlock()
 	a := &hraft.AppendEntriesRequest{
 		RPCHeader: next.trans.(*transport).header(), Term: next.raft.CurrentTerm(),
 		PrevLogEntry: was + 1, PrevLogTerm: termOf(t, next, was+1), LeaderCommitIndex: was + 1,
 	}
-	answers := make(chan hraft.RPCResponse, 1)
-	at := l.trans.(*transport)
-	if err := at.take(&hraft.RPC{Command: a, RespChan: answers}, false); err != nil {
-		t.Fatal(err)
-	}
-	if got := <-answers; got.Error != nil || !got.Response.(*hraft.AppendEntriesResponse).Success {
-		t.Fatalf("it has another entry: %+v", got)
-	}
 	told := make(chan error, 1)
-	go func() { told <- at.settled(a) }()
-	waits(t, l.stores.log)
-	if head, _ := l.m.Head(); head > was || len(told) > 0 {
-		t.Errorf("its disk has entries up to %d; applied are those up to %d, acknowledged: %v", l.onDisk(), head, len(told) > 0)
+	go func() {
+		var resp hraft.AppendEntriesResponse
+		err := third.trans.(*transport).net.ask(server{l.id, l.self().serverAddress()}, a, &resp)
+		if err == nil && !resp.Success {
+			err = errors.New("refused")
+		}
+		told <- err
+	}()
+	until(t, "it is told", func() bool { return l.raft.CommitIndex() > was })
+	if s := l.ownStatus(); s.Commit > was {
+		t.Errorf("it tells that %d is committed", s.Commit)
+	}
+	// Nor does it stand for election with it.
+	voted := make(chan error, 1)
+	go func() {
+		var resp hraft.RequestVoteResponse
+		voted <- l.trans.RequestVote(third.id, third.self().serverAddress(), &hraft.RequestVoteRequest{RPCHeader: l.trans.(*transport).header(), Term: 1}, &resp)
+	}()
+	select {
+	case err := <-told:
+		t.Fatalf("acknowledged: %v", err)
+	case err := <-voted:
+		t.Fatalf("asked for a vote: %v", err)
+	case <-time.After(50 * time.Millisecond): // what is not to happen has had the time to
+	}
+	if head, _ := l.m.Head(); head > was {
+		t.Fatalf("applied up to %d", head)
+	}
+	if got := l.onDisk(); got != was {
+		t.Fatalf("its disk has entries up to %d", got)
 	}
 	open()
+	if err := <-voted; err != nil {
+		t.Error(err)
+	}
 	if err := <-told; err != nil {
 		t.Error(err)
 	}
@@ -218,6 +245,90 @@ func TestDeposedLeaderAcknowledgesWhatItHas(t *testing.T) {
 	c.level()
 	if head, _ := l.m.Head(); head <= was {
 		t.Errorf("applied are entries up to %d", head)
+	}
+}
+
+// A leader that nobody has to agree with has written what it commits.
+func TestAloneNothingIsAhead(t *testing.T) {
+	g := newGate()
+	c := cluster(t, 1, func(o *Options) { o.BeforeStore, o.StoreDeadline = g.pass, time.Minute })
+	c.put("before")
+	l := c.leader()
+	was := l.raft.LastIndex()
+	open := g.close()
+	defer open()
+	answered := make(chan error, 1)
+	go func() {
+		_, err := l.Propose(context.Background(), put("more"))
+		answered <- err
+	}()
+	<-g.came
+	select {
+	case err := <-answered:
+		t.Fatalf("answered: %v", err)
+	case <-time.After(50 * time.Millisecond): // what is not to happen has had the time to
+	}
+	if got := l.raft.CommitIndex(); got > was {
+		t.Errorf("entry %d is committed, and written are those up to %d", got, l.onDisk())
+	}
+	open()
+	if err := <-answered; err != nil {
+		t.Error(err)
+	}
+}
+
+// Nor is anything ahead while a member has a program that does not know of it, or
+// is not known to have another.
+func TestOlderMembersAreSentWhatIsWritten(t *testing.T) {
+	c := cluster(t, 3, nil)
+	c.put("before")
+	l := c.leader()
+	until(t, "all know", l.leadsAhead)
+	for _, m := range c.members() {
+		if m == l {
+			continue
+		}
+		if m.leadsAhead() {
+			t.Errorf("%s follows, and stores ahead", m.name)
+		}
+		l.table.mu.Lock()
+		known := l.table.seen[m.id]
+		older := *known
+		older.status.Ahead = false
+		l.table.seen[m.id] = &older
+		l.table.mu.Unlock()
+		if l.leadsAhead() {
+			t.Errorf("%s has an older program", m.name)
+		}
+		l.table.mu.Lock()
+		delete(l.table.seen, m.id)
+		l.table.mu.Unlock()
+		if l.leadsAhead() {
+			t.Errorf("%s has not told which program it has", m.name)
+		}
+		l.table.mu.Lock()
+		l.table.seen[m.id] = known
+		l.table.mu.Unlock()
+	}
+}
+
+func TestHadOnDisk(t *testing.T) {
+	cmd := func(index, term uint64) *hraft.Log { return &hraft.Log{Index: index, Term: term} }
+	noop := func(index, term uint64) *hraft.Log { return &hraft.Log{Index: index, Term: term, Type: hraft.LogNoop} }
+	for name, c := range map[string]struct {
+		a    hraft.AppendEntriesRequest
+		want uint64
+	}{
+		"a heartbeat":                      {hraft.AppendEntriesRequest{Term: 3}, 0},
+		"nothing but what it had":          {hraft.AppendEntriesRequest{Term: 3, PrevLogEntry: 100, PrevLogTerm: 2, LeaderCommitIndex: 90}, 100},
+		"commands of its own":              {hraft.AppendEntriesRequest{Term: 3, PrevLogEntry: 100, PrevLogTerm: 3, LeaderCommitIndex: 90, Entries: []*hraft.Log{cmd(101, 3)}}, 90},
+		"all is committed":                 {hraft.AppendEntriesRequest{Term: 3, PrevLogEntry: 100, PrevLogTerm: 3, LeaderCommitIndex: 200, Entries: []*hraft.Log{cmd(101, 3)}}, 101},
+		"behind Raft's own":                {hraft.AppendEntriesRequest{Term: 3, PrevLogEntry: 100, PrevLogTerm: 3, Entries: []*hraft.Log{cmd(101, 3), noop(102, 3), cmd(103, 3)}}, 102},
+		"of earlier terms, and of its own": {hraft.AppendEntriesRequest{Term: 3, PrevLogEntry: 100, PrevLogTerm: 1, Entries: []*hraft.Log{cmd(101, 2), cmd(102, 3)}}, 101},
+	} {
+		if got := hadOnDisk(&c.a); got != c.want {
+			t.Errorf("%s: %d, want %d", name, got, c.want)
+		}
 	}
 }
 
@@ -387,7 +498,7 @@ func TestAheadOfABadDisk(t *testing.T) {
 func aheadLog(t *testing.T, fsys vfs.FS, g *gate) *logStore {
 	o := on(fsys)
 	o.Machine = openFake(t, fsys, "/events")
-	o.BeforeStore = g.pass
+	o.BeforeStore, o.StoreDeadline = g.pass, time.Minute
 	o, err := o.withDefaults()
 	if err != nil {
 		t.Fatal(err)

@@ -29,7 +29,7 @@ type network struct {
 	take func(rpc *hraft.RPC, heartbeat bool) error
 	// settled is called before the answer to a request is sent; an error is sent
 	// in its place.
-	settled func(command any) error
+	settled func(command, response any) error
 	refused func(from string, err error) // is told of each connection that is closed for what came over it
 
 	stop chan struct{}
@@ -75,7 +75,7 @@ const timeoutScale = 256 << 10
 const acceptedBuffer = 32 << 10
 
 // newNetwork accepts connections until close.
-func newNetwork(stream hraft.StreamLayer, take func(*hraft.RPC, bool) error, settled func(any) error, refused func(string, error)) *network {
+func newNetwork(stream hraft.StreamLayer, take func(*hraft.RPC, bool) error, settled func(command, response any) error, refused func(string, error)) *network {
 	n := &network{
 		stream: stream, timeout: rpcTimeout, limit: maxRequest, take: take, settled: settled, refused: refused,
 		stop: make(chan struct{}), lanes: map[server]*lane{},
@@ -283,7 +283,7 @@ func (n *network) answerOne(c net.Conn, d *decoder) error {
 	} else {
 		select {
 		case answer = <-answers:
-			if err := n.settled(command); err != nil {
+			if err := n.settled(command, answer.Response); err != nil {
 				answer = hraft.RPCResponse{Error: err}
 			}
 		case <-n.stop:

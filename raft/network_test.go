@@ -299,7 +299,7 @@ func (a *accepting) count() int {
 	return a.n
 }
 
-func allSettled(any) error { return nil }
+func allSettled(any, any) error { return nil }
 
 // What is taken is answered when it is settled, or with why it is not.
 func TestAnsweredWhenSettled(t *testing.T) {
@@ -311,8 +311,10 @@ func TestAnsweredWhenSettled(t *testing.T) {
 		taken = rpc.Command.(*hraft.AppendEntriesRequest)
 		rpc.Respond(&hraft.AppendEntriesResponse{Success: true}, nil)
 		return nil
-	}, func(command any) error {
-		asked = command.(*hraft.AppendEntriesRequest)
+	}, func(command, response any) error {
+		if asked = command.(*hraft.AppendEntriesRequest); !response.(*hraft.AppendEntriesResponse).Success {
+			t.Error("another answer")
+		}
 		return why
 	}, nil)
 	defer b.close()

@@ -159,7 +159,7 @@ func (r *Replica) start() error {
 		p := r.fsm.progress()
 		return max(p.index, p.head)
 	}
-	r.stores.log.leads = func() bool { return r.started.Load() && r.raft.State() == hraft.Leader && !r.alone() }
+	r.stores.log.leads = r.leadsAhead
 	r.fsm.settled = r.stores.log.settled
 	r.fsm.applied, r.fsm.configured = r.applied, r.configured
 	joined, err := r.hasJoined()

@@ -3,6 +3,7 @@ package raft
 import (
 	"errors"
 	"io"
+	"math"
 	"net"
 	"strings"
 	"sync/atomic"
@@ -130,8 +131,7 @@ func (t *transport) take(rpc *hraft.RPC, heartbeat bool) error {
 		if a.Term >= t.r.raft.CurrentTerm() { // else of a leader that is none any more
 			t.r.contact.heard(a.LeaderCommitIndex)
 		}
-		// What it has sent it may not have on disk; what it has committed it has.
-		t.r.evidence.acked(hraft.ServerID(a.ID), a.Term, min(lastOf(a), a.LeaderCommitIndex))
+		t.r.evidence.acked(hraft.ServerID(a.ID), a.Term, hadOnDisk(a))
 		t.adapt(a)
 	case *hraft.RequestVoteRequest:
 		// It has voted for itself. If that can't be written down it gets
@@ -148,12 +148,14 @@ func (t *transport) take(rpc *hraft.RPC, heartbeat bool) error {
 	}
 }
 
-// settled is called before a request is answered that was taken.
-func (t *transport) settled(command any) error {
-	if a, ok := command.(*hraft.AppendEntriesRequest); ok {
-		return t.r.stores.log.settled(lastOf(a))
+// settled is called before a request that was taken is answered: what this node
+// acknowledges is on its disk.
+func (t *transport) settled(command, response any) error {
+	resp, ok := response.(*hraft.AppendEntriesResponse)
+	if !ok || !resp.Success {
+		return nil
 	}
-	return nil
+	return t.r.stores.log.settled(lastOf(command.(*hraft.AppendEntriesRequest)))
 }
 
 // SetHeartbeatHandler implements hraft.Transport.
@@ -282,10 +284,14 @@ func (t *transport) AppendEntriesPipeline(hraft.ServerID, hraft.ServerAddress) (
 }
 
 // RequestVote implements hraft.Transport. A vote counts only when it is known
-// here that it was given.
+// here that it was given. It is asked for with what is on disk: what others are
+// sent of earlier terms is, too (hadOnDisk).
 func (t *transport) RequestVote(id hraft.ServerID, addr hraft.ServerAddress, args *hraft.RequestVoteRequest, resp *hraft.RequestVoteResponse) error {
 	if !t.r.vouched() {
 		return errHeld
+	}
+	if err := t.r.stores.log.settled(math.MaxUint64); err != nil {
+		return err
 	}
 	if err := t.net.ask(server{id, addr}, args, resp); err != nil {
 		return err

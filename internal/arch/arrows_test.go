@@ -37,6 +37,7 @@ var house = map[string][]string{
 	"internal/coding":      {},
 	"internal/cloudevents": {"internal/event"},
 	"internal/vfs":         {},
+	"internal/processors":  {},
 	"internal/peer":        {},
 	"internal/peer/memnet": {},
 	"internal/certs":       {},

@@ -17,6 +17,7 @@ import (
 	"github.com/qlogd/qlogd/internal/datadir"
 	"github.com/qlogd/qlogd/internal/egress"
 	"github.com/qlogd/qlogd/internal/peer"
+	"github.com/qlogd/qlogd/internal/processors"
 	"github.com/qlogd/qlogd/internal/webhook"
 )
 
@@ -24,6 +25,7 @@ import (
 // the engine that stands on it.
 type node struct {
 	c      *config
+	procs  *processors.Governor // nil: nobody governs them
 	logger *slog.Logger
 	cardMu sync.Mutex    // held to change the card
 	card   *datadir.Node // who this directory is; see datadir
@@ -66,8 +68,8 @@ type node struct {
 //
 // It returns when the node serves, or where its cluster is yet to be formed or
 // found: then that goes on in the background.
-func startNode(c *config, logger *slog.Logger) (_ *node, err error) {
-	n := &node{c: c, logger: logger, broken: make(chan error, 8), again: make(chan change, 1)}
+func startNode(c *config, procs *processors.Governor, logger *slog.Logger) (_ *node, err error) {
+	n := &node{c: c, procs: procs, logger: logger, broken: make(chan error, 8), again: make(chan change, 1)}
 	n.background, n.cancel = context.WithCancel(context.Background())
 	n.egress = egress.New(egress.Options{AllowPrivate: c.PushAllowPrivate, UserAgent: "qlogd/" + build().Version})
 	n.forward = newForwarder(c)

@@ -87,6 +87,7 @@ func (n *node) serveNothing(why string) *serving {
 
 // open installs what was fetched, opens an engine and lets it serve.
 func (n *node) open() error {
+	defer n.procs.Hold()()
 	// Before anything is opened: a crash may have come between the end of a
 	// transfer and its installation, or in the middle of that.
 	installed, err := fetch.Install(vfs.OS{}, n.c.DataDir, n.logger)
@@ -358,6 +359,7 @@ func (e *engine) fetchLacking() {
 		}
 		from := e.replica.Sources(offer)
 		e.fetching.Lock()
+		release := e.procs.Hold()
 		err := fetch.Fetch(e.background, fetch.Options{
 			Net: e.peers, From: from, ClusterID: e.card.ClusterID,
 			// Not an older one, although the leader's log reaches back further:
@@ -366,6 +368,7 @@ func (e *engine) fetchLacking() {
 			FS:       vfs.OS{}, DataDir: e.c.DataDir, Logger: e.logger,
 			FreeBytes: func() (uint64, error) { return freeBytes(e.c.DataDir) },
 		})
+		release()
 		e.fetching.Unlock()
 		switch {
 		case e.background.Err() != nil:

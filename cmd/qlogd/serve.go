@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/qlogd/qlogd/internal/processors"
 	"github.com/qlogd/qlogd/raft"
 )
 
@@ -139,7 +140,9 @@ func (a *app) serve(ctx context.Context, c *config, typed map[string]string) err
 
 	tuneHeapProfile()
 	tuneCollector(a.getenv)
-	n, err := startNode(c, logger)
+	procs := processors.Start(a.getenv, logger)
+	defer procs.Stop()
+	n, err := startNode(c, procs, logger)
 	if err != nil {
 		return err
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/qlogd/qlogd/internal/egress"
 	"github.com/qlogd/qlogd/internal/peer"
 	"github.com/qlogd/qlogd/internal/processors"
+	"github.com/qlogd/qlogd/internal/sock"
 	"github.com/qlogd/qlogd/internal/webhook"
 )
 
@@ -187,7 +188,7 @@ const (
 // listen begins to serve HTTP.
 func (n *node) listen() error {
 	n.http = api.HTTPServer(http.HandlerFunc(n.serveHTTP), n.apiOptions(), n.logger)
-	l := api.Limit(n.httpLis, maxConns, maxConnsPerIP)
+	l := api.Limit(sock.Listener(n.httpLis), maxConns, maxConnsPerIP)
 	serve := func() error { return n.http.Serve(l) }
 	if n.certs != nil {
 		n.http.TLSConfig = n.certs.Server(false)

@@ -15,6 +15,7 @@ import (
 	"github.com/qlogd/qlogd/internal/fetch"
 	"github.com/qlogd/qlogd/internal/forming"
 	"github.com/qlogd/qlogd/internal/peer"
+	"github.com/qlogd/qlogd/internal/sock"
 	"github.com/qlogd/qlogd/internal/vfs"
 	"github.com/qlogd/qlogd/raft"
 )
@@ -178,7 +179,7 @@ func (n *node) ask(c change) {
 
 // openPeers begins to listen for the other nodes.
 func (n *node) openPeers(l net.Listener) (*peer.Net, error) {
-	o := peer.Options{Listener: l, Logger: n.logger}
+	o := peer.Options{Listener: sock.Listener(l), Dial: dialNode, Logger: n.logger}
 	if n.inside != nil {
 		o.Server, o.Client = n.inside.Server(true), n.inside.Client()
 	}
@@ -188,6 +189,15 @@ func (n *node) openPeers(l net.Listener) (*peer.Net, error) {
 		return nil, fmt.Errorf("raft-addr: %w", err)
 	}
 	return p, nil
+}
+
+// dialNode opens a connection to another node, as long as ctx allows.
+func dialNode(ctx context.Context, addr string) (net.Conn, error) {
+	c, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
+	if err != nil {
+		return nil, err
+	}
+	return sock.Wrap(c), nil
 }
 
 // identity is who this node is to the others.

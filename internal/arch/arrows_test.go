@@ -40,6 +40,7 @@ var house = map[string][]string{
 	"internal/processors":  {},
 	"internal/peer":        {},
 	"internal/peer/memnet": {},
+	"internal/sock":        {},
 	"internal/certs":       {},
 	"internal/egress":      {},
 	"internal/push":        {"api/wire", "internal/coding", "internal/event", "internal/egress", "internal/expression", "internal/cloudevents", "internal/webhook"},

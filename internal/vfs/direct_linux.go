@@ -24,7 +24,7 @@ func (f directFile) WriteAt(p []byte, off int64) (int, error) {
 	if err := aligned(p, off); err != nil {
 		return 0, err
 	}
-	n, err := f.osFile.WriteAt(p, off)
+	n, err := f.writeDirect(p, off)
 	if n == 0 {
 		err = unsupported(err)
 	}

@@ -1,0 +1,190 @@
+package vfs
+
+import (
+	"io"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+	"unsafe"
+)
+
+// What takes long is asked of the kernel's asynchronous I/O: a direct write and a
+// sync. The goroutine waits for it in Go's poller, as for a socket, and no thread
+// waits in the kernel. Such a thread keeps its P until the runtime's monitor
+// takes it away: where there is one P the whole process stands still for that
+// time, and is woken on another thread.
+//
+// It is the same call in the kernel, but for who waits, and it has the same
+// errors. A write through the page cache would be no other than before: it is
+// done by the time that it is asked for.
+
+// async is a context of the kernel's for one operation at a time.
+type async struct {
+	ctx  uintptr
+	done *os.File // an eventfd, which tells of the end
+	wait syscall.RawConn
+
+	op    iocb
+	buf   []byte // of op: here, it is on no goroutine's stack, which may move
+	begun bool
+	ended ioEvent
+	err   error
+	step  func(fd uintptr) bool
+}
+
+// iocb and ioEvent are the kernel's (linux/aio_abi.h). What depends on the order
+// of bytes is zero.
+type iocb struct {
+	_      uint64
+	_      [2]uint32
+	opcode uint16
+	_      int16
+	fd     uint32
+	buf    uint64
+	bytes  uint64
+	offset int64
+	_      uint64
+	flags  uint32
+	event  uint32 // file descriptor of done
+}
+
+type ioEvent struct {
+	_, _ uint64
+	res  int64
+	_    int64
+}
+
+const (
+	opWrite    = 1
+	opDataSync = 3
+	toEvent    = 1 // of flags: event is set
+)
+
+// asyncs are the contexts that nobody uses. There are as many as there ever were
+// operations at a time: a handful, by who writes logs.
+var asyncs struct {
+	mu   sync.Mutex
+	free []*async
+	lost []*async // of which no end could be heard: the kernel may have their buffers still
+	none bool     // the kernel has none, or who runs this process does not allow it
+}
+
+func takeAsync() *async {
+	asyncs.mu.Lock()
+	defer asyncs.mu.Unlock()
+	if k := len(asyncs.free) - 1; k >= 0 {
+		a := asyncs.free[k]
+		asyncs.free = asyncs.free[:k]
+		return a
+	}
+	if asyncs.none {
+		return nil
+	}
+	a := newAsync()
+	asyncs.none = a == nil
+	return a
+}
+
+func (a *async) put() {
+	asyncs.mu.Lock()
+	defer asyncs.mu.Unlock()
+	if a.err != nil {
+		asyncs.lost = append(asyncs.lost, a)
+		return
+	}
+	a.buf = nil
+	asyncs.free = append(asyncs.free, a)
+}
+
+func newAsync() *async {
+	fd, _, e := syscall.Syscall(syscall.SYS_EVENTFD2, 0, syscall.O_NONBLOCK|syscall.O_CLOEXEC, 0)
+	if e != 0 {
+		return nil
+	}
+	a := &async{done: os.NewFile(fd, "eventfd")}
+	a.step = a.next
+	var err error
+	// What is in the poller has deadlines.
+	if a.wait, err = a.done.SyscallConn(); err == nil && a.done.SetDeadline(time.Time{}) == nil {
+		if _, _, e := syscall.Syscall(syscall.SYS_IO_SETUP, 1, uintptr(unsafe.Pointer(&a.ctx)), 0); e == 0 {
+			return a
+		}
+	}
+	a.done.Close()
+	return nil
+}
+
+// next begins the operation, and then reports whether it has ended. The poller
+// tells of each end anew, whether or not the eventfd is read; and it has
+// forgotten those of before when this is called first.
+func (a *async) next(event uintptr) bool {
+	if !a.begun {
+		a.op.event = uint32(event)
+		ops := [1]*iocb{&a.op}
+		// The scheduler is told: where the file system must look for blocks, or
+		// wait for its journal, this may take long.
+		n, _, e := syscall.Syscall(syscall.SYS_IO_SUBMIT, a.ctx, 1, uintptr(unsafe.Pointer(&ops)))
+		a.begun = e == 0 && n == 1
+		return !a.begun
+	}
+	for {
+		n, _, e := syscall.RawSyscall6(syscall.SYS_IO_GETEVENTS, a.ctx, 0, 1, uintptr(unsafe.Pointer(&a.ended)), 0, 0)
+		switch {
+		case e == syscall.EINTR:
+		case e != 0:
+			a.err = os.NewSyscallError("io_getevents", e)
+			return true
+		default:
+			return n == 1
+		}
+	}
+}
+
+// do carries out an operation on a file. done is false where nothing was begun:
+// then the usual call says why, or does it.
+func (f osFile) do(op uint16, p []byte, off int64) (n int64, done bool, err error) {
+	a := takeAsync()
+	if a == nil {
+		return 0, false, nil
+	}
+	defer a.put()
+	conn, err := f.SyscallConn()
+	if err != nil {
+		return 0, false, nil
+	}
+	a.begun, a.buf = false, p
+	// Within Control: the descriptor stays this file's until the end.
+	err = conn.Control(func(fd uintptr) {
+		a.op = iocb{opcode: op, fd: uint32(fd), offset: off, flags: toEvent}
+		if len(p) > 0 {
+			a.op.buf, a.op.bytes = uint64(uintptr(unsafe.Pointer(unsafe.SliceData(a.buf)))), uint64(len(p))
+		}
+		if err := a.wait.Read(a.step); a.err == nil {
+			a.err = err
+		}
+	})
+	switch {
+	case err != nil || !a.begun:
+		return 0, false, nil
+	case a.err != nil:
+		return 0, true, a.err
+	case a.ended.res < 0:
+		return 0, true, syscall.Errno(-a.ended.res)
+	}
+	return a.ended.res, true, nil
+}
+
+// writeDirect is WriteAt of a file past the page cache.
+func (f osFile) writeDirect(p []byte, off int64) (int, error) {
+	n, done, err := f.do(opWrite, p, off)
+	switch {
+	case !done:
+		return f.WriteAt(p, off)
+	case err != nil:
+		return 0, &os.PathError{Op: "write", Path: f.Name(), Err: err}
+	case n < int64(len(p)):
+		return int(n), io.ErrShortWrite
+	}
+	return int(n), nil
+}

@@ -10,12 +10,6 @@ import (
 // that is needed to read them back), but not the times, which saves a journal
 // commit when the size is unchanged.
 func (f osFile) Sync() error {
-	if _, done, err := f.do(opDataSync, nil, 0); done {
-		if err != nil {
-			err = &os.PathError{Op: "fdatasync", Path: f.Name(), Err: err}
-		}
-		return err
-	}
 	conn, err := f.SyscallConn()
 	if err != nil {
 		return err

@@ -30,7 +30,8 @@ const spareFile = "segment.spare"
 // an old one: what was deleted from the log must be gone.
 //
 // The zeros are written in the background while a segment fills. They are an aid:
-// where it fails, the log goes on in sparse files.
+// where it fails, the log goes on in sparse files. And so it does where entries are
+// large: past the page cache, too.
 type spare struct {
 	fsys   vfs.FS
 	dir    string
@@ -44,6 +45,7 @@ type spare struct {
 	scratch []byte // what direct writes are made of; raft-wal's writer's
 
 	mu    sync.Mutex
+	begun bool   // a segment was made without one
 	ready bool   // spareFile is there
 	full  string // the name of the newest segment that was made of one
 	busy  bool
@@ -160,6 +162,17 @@ func (s *spare) take(name string, size uint64) (bool, error) {
 	return true, nil
 }
 
+// spares tells of a segment that is made without a spare that none was wanted: the
+// one before was full too soon for zeros to pay, and this one will be, too. It is
+// not so of the first.
+func (s *spare) spares() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	first := !s.begun
+	s.begun = true
+	return !first && !s.busy
+}
+
 // pays tells at one of a segment's syncs, counted from 1, that zeros are worth
 // writing. Where entries are large, the segment is full before that.
 func (s *spare) pays(syncs int64) bool { return syncs == s.size/zerosPay+1 }
@@ -174,7 +187,7 @@ func (s *spare) want(f *walFile) {
 		return
 	default:
 	}
-	if s.busy || s.ready && s.full == f.name && f.direct.Load() != nil || !s.room() {
+	if s.busy || s.ready && f.direct.Load() != nil || !s.room() {
 		return
 	}
 	s.busy = true
@@ -192,11 +205,13 @@ func (s *spare) want(f *walFile) {
 }
 
 func (s *spare) write(f *walFile, ahead, next bool) error {
-	if ahead {
+	switch {
+	case f.direct.Load() != nil: // into holes: see spares
+	case ahead:
 		if err := s.ahead(f); err != nil {
 			return err
 		}
-	} else if f.direct.Load() == nil {
+	default:
 		// At a start the log's end was copied into a spare, and opened again.
 		f.goDirect(s.size)
 	}

@@ -7,9 +7,10 @@ import (
 	"github.com/qlogd/qlogd/internal/vfs"
 )
 
-// direct writes a segment whose blocks were written and synced before, as zeros,
-// past the page cache, each write durable when it returns: half of the time and of
-// the CPU of a write and an fdatasync (measured on ext4).
+// direct writes a segment past the page cache, each write durable when it returns.
+// Where its blocks were written and synced before, as zeros, that takes half of the
+// time and of the CPU of a write and an fdatasync (measured on ext4); into holes it
+// saves the page cache's part.
 //
 // Of a block that is begun, what is in it is written again with what follows. A
 // power cut leaves each sector of it as it was or as it becomes, so bytes that

@@ -213,3 +213,54 @@ func TestDirectAfterAStart(t *testing.T) {
 		}
 	}
 }
+
+// Where the segment before was full too soon for a spare to be wanted, the next one
+// is written past the page cache from its first byte on, into a hole.
+func TestDirectIntoAHole(t *testing.T) {
+	const size = 8 << 20
+	mem := vfs.NewMem()
+	for name, c := range map[string]struct {
+		fsys vfs.FS
+		dir  string
+	}{"memory": {mem, "/"}, "disk": {vfs.OS{}, t.TempDir()}} {
+		t.Run(name, func(t *testing.T) {
+			files := walFS{c.fsys, &spare{fsys: c.fsys, dir: c.dir, size: size}}
+			var made []*walFile
+			for i, busy := range []bool{false, false, true} {
+				files.spare.busy = busy
+				f, err := files.Create(c.dir, string(rune('a'+i)), size)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer f.Close()
+				made = append(made, f.(*walFile))
+			}
+			files.spare.busy = true // no zeros meanwhile
+			if made[0].direct.Load() != nil || made[2].direct.Load() != nil {
+				t.Error("what zeros may still be written into is written past the page cache")
+			}
+			f := made[1]
+			if f.direct.Load() == nil {
+				if c.fsys == mem {
+					t.Fatal("it is not written past the page cache")
+				}
+				t.Skip("this file system can't")
+			}
+			got, n := make([]byte, size), 0
+			appendAll(t, f, size, func(want []byte) {
+				if n++; n%7 != 0 && want[size-1] == 0 {
+					return
+				}
+				if _, err := f.ReadAt(got, 0); err != nil || !bytes.Equal(got, want) {
+					t.Fatalf("what was written is not what is read: %v", err)
+				}
+			})
+			if c.fsys == mem && !bytes.Equal(mem.CrashWith(vfs.LoseAll, rand.New(rand.NewPCG(1, 1))).Get("/b"), got) {
+				t.Error("a power cut took what was durable")
+			}
+			if f.direct.Load().broken {
+				t.Error("it fell back to the page cache")
+			}
+		})
+	}
+}

@@ -50,7 +50,11 @@ func (w walFS) Create(dir, name string, size uint64) (waltypes.WritableFile, err
 			return nil, err
 		}
 	}
-	return w.file(f, dir, name), nil
+	wf := w.file(f, dir, name)
+	if w.spare != nil && w.spare.spares() {
+		wf.goDirect(int64(size))
+	}
+	return wf, nil
 }
 
 func (w walFS) file(f vfs.File, dir, name string) *walFile {
@@ -140,8 +144,9 @@ func (f *walFile) Close() error {
 }
 
 // goDirect has the file written past the page cache from its next write on, if
-// the file system can. All of it behind what was written must be zeros that were
-// written and synced, and its name durable.
+// the file system can. All of it behind what was written must be a hole, or zeros
+// that were written and synced: the page cache may hold nothing of it that is not
+// on disk, or the kernel reports a failure.
 func (f *walFile) goDirect(size int64) {
 	d := openDirect(f, size)
 	if d == nil {

@@ -17,16 +17,14 @@ import (
 )
 
 // inject has a running node's system calls tampered with by strace until the
-// function that it returns is called: how syncs are, and how the ends of those
-// that are asked of the kernel's asynchronous I/O are told.
-func inject(t *testing.T, n *cluster.Node, syncs, ends string) (end func()) {
+// function that it returns is called.
+func inject(t *testing.T, n *cluster.Node, how string) (end func()) {
 	t.Helper()
 	strace, err := exec.LookPath("strace")
 	if err != nil {
 		t.Skip("strace is not installed")
 	}
-	cmd := exec.Command(strace, "-f", "-q", "-o", "/dev/null", "-e", "trace=fsync,fdatasync,io_getevents",
-		"-e", "inject=fsync,fdatasync:"+syncs, "-e", "inject=io_getevents:"+ends, "-p", fmt.Sprint(n.Pid()))
+	cmd := exec.Command(strace, "-f", "-q", "-o", "/dev/null", "-e", "trace=fsync,fdatasync", "-e", "inject="+how, "-p", fmt.Sprint(n.Pid()))
 	var said strings.Builder
 	cmd.Stderr = &said
 	if err := cmd.Start(); err != nil {
@@ -84,7 +82,7 @@ func TestHangingDisk(t *testing.T) {
 			if of == "follower" {
 				n = c.Follower()
 			}
-			end := inject(t, n, "delay_exit=60000000", "retval=0") // a minute; none yet
+			end := inject(t, n, "fsync,fdatasync:delay_exit=60000000") // a minute
 			began := time.Now()
 			b, all := writesThrough(t, c.Others(n))
 			if of == "leader" {
@@ -113,7 +111,7 @@ func TestFailingDisk(t *testing.T) {
 	queue(t, cl, "q", "")
 	ids := some(t, cl, 3)
 	n := c.WaitLeader()
-	end := inject(t, n, "error=EIO:when=1", "error=EIO:when=1")
+	end := inject(t, n, "fsync,fdatasync:error=EIO:when=1")
 	ids = append(ids, some(t, cl, 5)...) // through whoever leads
 	ended(t, n)
 	end()

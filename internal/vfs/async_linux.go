@@ -9,15 +9,16 @@ import (
 	"unsafe"
 )
 
-// What takes long is asked of the kernel's asynchronous I/O: a direct write and a
-// sync. The goroutine waits for it in Go's poller, as for a socket, and no thread
+// A direct write is asked of the kernel's asynchronous I/O. The goroutine waits for it in Go's poller, as for a socket, and no thread
 // waits in the kernel. Such a thread keeps its P until the runtime's monitor
 // takes it away: where there is one P the whole process stands still for that
 // time, and is woken on another thread.
 //
 // It is the same call in the kernel, but for who waits, and it has the same
 // errors. A write through the page cache would be no other than before: it is
-// done by the time that it is asked for.
+// done by the time that it is asked for. A sync could be asked for likewise, at
+// some gain, and is not: what traces, delays and fails the syncs of a process, to
+// see how it takes that, looks for the usual call.
 
 // async is a context of the kernel's for one operation at a time.
 type async struct {
@@ -56,9 +57,8 @@ type ioEvent struct {
 }
 
 const (
-	opWrite    = 1
-	opDataSync = 3
-	toEvent    = 1 // of flags: event is set
+	opWrite = 1
+	toEvent = 1 // of flags: event is set
 )
 
 // asyncs are the contexts that nobody uses. There are as many as there ever were
@@ -141,9 +141,26 @@ func (a *async) next(event uintptr) bool {
 	}
 }
 
-// do carries out an operation on a file. done is false where nothing was begun:
-// then the usual call says why, or does it.
-func (f osFile) do(op uint16, p []byte, off int64) (n int64, done bool, err error) {
+// writeDirect is WriteAt of a file past the page cache.
+func (f osFile) writeDirect(p []byte, off int64) (int, error) {
+	n, done, err := f.writeAsync(p, off)
+	switch {
+	case !done:
+		return f.WriteAt(p, off)
+	case err != nil:
+		return 0, &os.PathError{Op: "write", Path: f.Name(), Err: err}
+	case n < len(p):
+		return n, io.ErrShortWrite
+	}
+	return n, nil
+}
+
+// writeAsync is done where something was begun: else the usual call does it, or
+// says why not.
+func (f osFile) writeAsync(p []byte, off int64) (n int, done bool, err error) {
+	if len(p) == 0 {
+		return 0, false, nil
+	}
 	a := takeAsync()
 	if a == nil {
 		return 0, false, nil
@@ -156,9 +173,9 @@ func (f osFile) do(op uint16, p []byte, off int64) (n int64, done bool, err erro
 	a.begun, a.buf = false, p
 	// Within Control: the descriptor stays this file's until the end.
 	err = conn.Control(func(fd uintptr) {
-		a.op = iocb{opcode: op, fd: uint32(fd), offset: off, flags: toEvent}
-		if len(p) > 0 {
-			a.op.buf, a.op.bytes = uint64(uintptr(unsafe.Pointer(unsafe.SliceData(a.buf)))), uint64(len(p))
+		a.op = iocb{
+			opcode: opWrite, fd: uint32(fd), offset: off, flags: toEvent,
+			buf: uint64(uintptr(unsafe.Pointer(unsafe.SliceData(a.buf)))), bytes: uint64(len(p)),
 		}
 		if err := a.wait.Read(a.step); a.err == nil {
 			a.err = err
@@ -172,19 +189,5 @@ func (f osFile) do(op uint16, p []byte, off int64) (n int64, done bool, err erro
 	case a.ended.res < 0:
 		return 0, true, syscall.Errno(-a.ended.res)
 	}
-	return a.ended.res, true, nil
-}
-
-// writeDirect is WriteAt of a file past the page cache.
-func (f osFile) writeDirect(p []byte, off int64) (int, error) {
-	n, done, err := f.do(opWrite, p, off)
-	switch {
-	case !done:
-		return f.WriteAt(p, off)
-	case err != nil:
-		return 0, &os.PathError{Op: "write", Path: f.Name(), Err: err}
-	case n < int64(len(p)):
-		return int(n), io.ErrShortWrite
-	}
-	return int(n), nil
+	return int(a.ended.res), true, nil
 }

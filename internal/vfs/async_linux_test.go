@@ -23,7 +23,7 @@ func withoutAsync(t *testing.T) {
 	})
 }
 
-// TestAsync writes and syncs several files at once, with and without the kernel's
+// TestAsync writes several files at once, with and without the kernel's
 // asynchronous I/O, and reads back what was written.
 func TestAsync(t *testing.T) {
 	for _, without := range []bool{false, true} {

@@ -214,6 +214,7 @@ func (s *logStore) sizeFrom(index uint64, limit int) (size int, err error) {
 // anew exchanges the newest file for one that has only what counts, and deletes
 // files that count no more. Nothing is read or stored meanwhile.
 func (s *logStore) anew() error {
+	s.trash.wait() // it may take longer than a write may
 	s.walMu.Lock()
 	defer s.walMu.Unlock()
 	if s.closed {

@@ -4,6 +4,8 @@ import (
 	"os"
 	"runtime"
 	"syscall"
+
+	"github.com/qlogd/qlogd/internal/vfs"
 )
 
 // slack is how much later than asked for the kernel may end a sleep.
@@ -21,10 +23,21 @@ const (
 	prGetTimerSlack = 30
 )
 
+// relaxed marks, in the environment, a program that was started anew.
+const relaxed = "QLOGD_RELAXED"
+
 // relax starts the program anew in this very process, once, with slack. Threads
 // have theirs from who made them, and the monitor's is made before any of this
-// runs: so it must be there already. Where that can't be, all goes on as it was.
+// runs: so it must be there already. Where that can't be, all goes on as it was, and
+// where threads do wait for disks: the monitor is wanted there.
 func relax() {
+	if os.Getenv(relaxed) != "" {
+		_ = os.Unsetenv(relaxed)
+		return
+	}
+	if !vfs.Async() {
+		return
+	}
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	now, _, e := syscall.RawSyscall6(syscall.SYS_PRCTL, prGetTimerSlack, 0, 0, 0, 0, 0)
@@ -38,6 +51,10 @@ func relax() {
 	if _, _, e := syscall.RawSyscall6(syscall.SYS_PRCTL, prSetTimerSlack, slack, 0, 0, 0, 0); e != 0 {
 		return
 	}
-	_ = syscall.Exec(self, os.Args, os.Environ())
+	// A thread of a real-time class has none, and is told that it was set.
+	if got, _, e := syscall.RawSyscall6(syscall.SYS_PRCTL, prGetTimerSlack, 0, 0, 0, 0, 0); e != 0 || got < slack {
+		return
+	}
+	_ = syscall.Exec(self, os.Args, append(os.Environ(), relaxed+"=1"))
 	syscall.RawSyscall6(syscall.SYS_PRCTL, prSetTimerSlack, now, 0, 0, 0, 0)
 }

@@ -7,6 +7,8 @@ import (
 	"syscall"
 	"time"
 	"unsafe"
+
+	"golang.org/x/sys/unix"
 )
 
 // A direct write is asked of the kernel's asynchronous I/O. The goroutine waits for it in Go's poller, as for a socket, and no thread
@@ -14,8 +16,9 @@ import (
 // takes it away: where there is one P the whole process stands still for that
 // time, and is woken on another thread.
 //
-// It is the same call in the kernel, but for who waits, and it has the same
-// errors. A write through the page cache would be no other than before: it is
+// On the file systems of asyncSyncs it is the same call in the kernel, but for who
+// waits, and it has the same errors. Others may make a write durable only before the
+// call returns, which it does at once (FUSE does so). A write through the page cache would be no other than before: it is
 // done by the time that it is asked for. A sync could be asked for likewise, at
 // some gain, and is not: what traces, delays and fails the syncs of a process, to
 // see how it takes that, looks for the usual call.
@@ -67,7 +70,9 @@ var asyncs struct {
 	mu   sync.Mutex
 	free []*async
 	lost []*async // of which no end could be heard: the kernel may have their buffers still
-	none bool     // the kernel has none, or who runs this process does not allow it
+	// none: until then it is not asked again for one. The kernel has none, or who
+	// runs this process does not allow it, or there are too many at the moment.
+	none time.Time
 }
 
 func takeAsync() *async {
@@ -78,12 +83,44 @@ func takeAsync() *async {
 		asyncs.free = asyncs.free[:k]
 		return a
 	}
-	if asyncs.none {
+	if time.Now().Before(asyncs.none) {
 		return nil
 	}
 	a := newAsync()
-	asyncs.none = a == nil
+	if a == nil {
+		asyncs.none = time.Now().Add(time.Minute)
+	}
 	return a
+}
+
+// Async tells whether no thread waits for a direct write.
+func Async() bool {
+	a := takeAsync()
+	if a == nil {
+		return false
+	}
+	a.put()
+	return true
+}
+
+// asyncSyncs tells whether the file system of a file does what O_DSYNC asks for
+// also behind an asynchronous write: ext2 to ext4, XFS, Btrfs and F2FS do.
+func (f osFile) asyncSyncs() (yes bool) {
+	conn, err := f.SyscallConn()
+	if err != nil {
+		return false
+	}
+	_ = conn.Control(func(fd uintptr) {
+		var st unix.Statfs_t
+		if err := unix.Fstatfs(int(fd), &st); err != nil {
+			return
+		}
+		switch uint32(st.Type) {
+		case unix.EXT4_SUPER_MAGIC, unix.XFS_SUPER_MAGIC, unix.BTRFS_SUPER_MAGIC, unix.F2FS_SUPER_MAGIC:
+			yes = true
+		}
+	})
+	return yes
 }
 
 func (a *async) put() {
@@ -142,11 +179,14 @@ func (a *async) next(event uintptr) bool {
 }
 
 // writeDirect is WriteAt of a file past the page cache.
-func (f osFile) writeDirect(p []byte, off int64) (int, error) {
+func (f directFile) writeDirect(p []byte, off int64) (int, error) {
+	if !f.async {
+		return f.osFile.WriteAt(p, off)
+	}
 	n, done, err := f.writeAsync(p, off)
 	switch {
 	case !done:
-		return f.WriteAt(p, off)
+		return f.osFile.WriteAt(p, off)
 	case err != nil:
 		return 0, &os.PathError{Op: "write", Path: f.Name(), Err: err}
 	case n < len(p):
@@ -186,6 +226,8 @@ func (f osFile) writeAsync(p []byte, off int64) (n int, done bool, err error) {
 		return 0, false, nil
 	case a.err != nil:
 		return 0, true, a.err
+	case a.ended.res == -int64(syscall.EINTR):
+		return 0, false, nil // as the runtime does with the usual call
 	case a.ended.res < 0:
 		return 0, true, syscall.Errno(-a.ended.res)
 	}

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 )
 
 // withoutAsync is the kernel that has no asynchronous I/O.
@@ -15,7 +16,7 @@ func withoutAsync(t *testing.T) {
 	asyncs.mu.Lock()
 	defer asyncs.mu.Unlock()
 	free, none := asyncs.free, asyncs.none
-	asyncs.free, asyncs.none = nil, true
+	asyncs.free, asyncs.none = nil, time.Now().Add(time.Hour)
 	t.Cleanup(func() {
 		asyncs.mu.Lock()
 		defer asyncs.mu.Unlock()
@@ -106,7 +107,7 @@ func TestAsyncFails(t *testing.T) {
 	r, err := OS{}.OpenRead(name)
 	must(t, err)
 	defer r.Close()
-	if _, err := r.(osFile).writeDirect(Aligned(DirectBlock), 0); !errors.Is(err, syscall.EBADF) {
+	if _, err := (directFile{r.(osFile), true}).writeDirect(Aligned(DirectBlock), 0); !errors.Is(err, syscall.EBADF) {
 		t.Fatalf("wrote what is open for reading: %v", err)
 	}
 	null, err := OS{}.OpenReadWrite("/dev/null")

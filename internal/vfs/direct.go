@@ -9,9 +9,9 @@ import (
 type Directs interface {
 	FS
 	// OpenDirect opens an existing file so that a WriteAt is durable when it
-	// returns, without a Sync: the bytes, that is, of a part of the file that was
-	// written and synced before; neither its size nor its name. Offsets and
-	// lengths are multiples of DirectBlock, and the bytes lie in memory that
+	// returns, without a Sync: the bytes, that is, within the file's size, where
+	// nothing that was written otherwise is still to be synced; neither its size
+	// nor its name. Offsets and lengths are multiples of DirectBlock, and the bytes lie in memory that
 	// Aligned made. It fails with errors.ErrUnsupported where the file system
 	// can't, which a WriteAt may be the first to find out.
 	OpenDirect(name string) (File, error)

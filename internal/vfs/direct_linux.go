@@ -8,7 +8,10 @@ import (
 )
 
 // directFile is a file of O_DIRECT and O_DSYNC.
-type directFile struct{ osFile }
+type directFile struct {
+	osFile
+	async bool // asyncSyncs
+}
 
 // OpenDirect implements Directs.
 func (o OS) OpenDirect(name string) (File, error) {
@@ -16,7 +19,8 @@ func (o OS) OpenDirect(name string) (File, error) {
 	if err != nil {
 		return nil, unsupported(err)
 	}
-	return directFile{f.(osFile)}, nil
+	of := f.(osFile)
+	return directFile{of, of.asyncSyncs()}, nil
 }
 
 // WriteAt implements io.WriterAt.

@@ -23,8 +23,17 @@ func DrainRest(took time.Duration) time.Duration { return min((drainShare-1)*too
 // 32 MiB were measured.
 //
 // Whatever is to be found under the file's name after a power cut must have been
-// made to be so before, by SyncDir: a file system may free the pieces first.
+// made to be so before, by SyncDir: a file system may free the pieces first. A file
+// that has another name, a backup's it may be, or that somebody else has open, is
+// left whole.
 func Drain(f File, piece int64, rest func(took time.Duration)) error {
+	if s, ok := f.(soler); ok && !s.sole(1) {
+		return nil
+	}
+	return drain(f, piece, rest)
+}
+
+func drain(f File, piece int64, rest func(took time.Duration)) error {
 	size, err := f.Size()
 	for err == nil && size > piece {
 		began := time.Now()
@@ -42,7 +51,7 @@ func Drain(f File, piece int64, rest func(took time.Duration)) error {
 func Release(files ...File) {
 	var large []File
 	for _, f := range files {
-		if size, err := f.Size(); err == nil && size > DrainPiece && alone(f) {
+		if size, err := f.Size(); err == nil && size > DrainPiece && nameless(f) {
 			large = append(large, f)
 			continue
 		}
@@ -53,15 +62,18 @@ func Release(files ...File) {
 	}
 	go func() {
 		for _, f := range large {
-			_ = Drain(f, DrainPiece, func(took time.Duration) { time.Sleep(DrainRest(took)) })
+			_ = drain(f, DrainPiece, func(took time.Duration) { time.Sleep(DrainRest(took)) })
 			_ = f.Close()
 		}
 	}()
 }
 
-// alone tells whether nobody else has a file open, here or in another process, that
-// has no name by which one could open it.
-func alone(f File) bool {
-	l, ok := f.(interface{ alone() bool })
-	return ok && l.alone()
+// soler is a file that can tell whether it has so many names, and nobody else has it
+// open, here or in another process.
+type soler interface{ sole(names uint64) bool }
+
+// nameless tells of a file that was removed whether nobody else can have it.
+func nameless(f File) bool {
+	s, ok := f.(soler)
+	return ok && s.sole(0)
 }

@@ -5,24 +5,51 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+	"time"
 )
 
-func TestAlone(t *testing.T) {
+func TestSole(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "f")
 	f, err := OS{}.Create(name)
 	must(t, err)
 	defer f.Close()
+	sole := func(names uint64) bool { return f.(soler).sole(names) }
+	if !sole(1) || sole(0) || sole(2) {
+		t.Error("it has one name")
+	}
+	must(t, os.Link(name, name+".backup"))
+	if sole(1) {
+		t.Error("sole beside a backup's name")
+	}
+	must(t, os.Remove(name+".backup"))
 	g, err := OS{}.OpenRead(name)
 	must(t, err)
 	must(t, os.Remove(name))
-	if alone(f) {
-		t.Error("alone beside a reader")
+	if nameless(f) {
+		t.Error("sole beside a reader")
 	}
 	must(t, g.Close())
 	for range 2 {
-		if !alone(f) {
-			t.Error("not alone")
+		if !nameless(f) {
+			t.Error("not sole")
 		}
+	}
+}
+
+// A backup may be made of hard links.
+func TestDrainLeavesABackupWhole(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "f")
+	f, err := OS{}.Create(name)
+	must(t, err)
+	defer f.Close()
+	must(t, f.Truncate(35))
+	must(t, os.Link(name, name+".backup"))
+	must(t, Drain(f, 10, func(time.Duration) { t.Error("a piece is gone") }))
+	must(t, os.Remove(name+".backup"))
+	pieces := 0
+	must(t, Drain(f, 10, func(time.Duration) { pieces++ }))
+	if pieces != 3 {
+		t.Errorf("%d pieces", pieces)
 	}
 }
 
@@ -53,7 +80,7 @@ type ownFile struct {
 	closed chan struct{}
 }
 
-func (f *ownFile) alone() bool { return alone(f.File) }
+func (f *ownFile) sole(names uint64) bool { return f.File.(soler).sole(names) }
 
 func (f *ownFile) Truncate(size int64) error {
 	f.sizes = append(f.sizes, size)

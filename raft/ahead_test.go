@@ -75,6 +75,27 @@ func (m *member) onDisk() uint64 {
 	return last
 }
 
+// ahead lets a leader propose an entry that the others have and its own disk has
+// not until open. What the log was before ended at was.
+func (c *nodes) ahead(l *member, g *gate) (was uint64, open func(), answered <-chan error) {
+	c.t.Helper()
+	was = l.raft.LastIndex()
+	open = g.close()
+	c.t.Cleanup(open)
+	told := make(chan error, 1)
+	go func() {
+		_, err := l.Propose(context.Background(), put("ahead"))
+		told <- err
+	}()
+	<-g.came
+	for _, m := range c.members() {
+		if m != l {
+			until(c.t, m.name+" has the entry", func() bool { return m.onDisk() > was })
+		}
+	}
+	return was, open, told
+}
+
 // A leader's entries are on the others' disks while its own is still at work, and
 // are not committed, acknowledged or applied before that is done.
 func TestLeaderWritesWhileOthersDo(t *testing.T) {
@@ -129,20 +150,7 @@ func TestLeaderWritesWhileOthersDo(t *testing.T) {
 func TestLeaderDiesAhead(t *testing.T) {
 	c, gates := gated(t, nil)
 	l := c.leader()
-	was := l.raft.LastIndex()
-	open := gates[l.name].close()
-	defer open()
-	answered := make(chan error, 1)
-	go func() {
-		_, err := l.Propose(context.Background(), put("ahead"))
-		answered <- err
-	}()
-	<-gates[l.name].came
-	for _, m := range c.members() {
-		if m != l {
-			until(t, m.name+" has the entry", func() bool { return m.onDisk() > was })
-		}
-	}
+	_, open, answered := c.ahead(l, gates[l.name])
 	dead := l.disk.CrashWith(vfs.LoseAll, rng(1))
 	c.isolate(l.name, true)
 	open()
@@ -169,20 +177,7 @@ func TestLeaderDiesAhead(t *testing.T) {
 func TestDeposedLeaderAcknowledgesWhatItHas(t *testing.T) {
 	c, gates := gated(t, func(o *Options) { o.LeaderLeaseTimeout = o.HeartbeatTimeout })
 	l := c.leader()
-	was := l.raft.LastIndex()
-	open := gates[l.name].close()
-	defer open()
-	answered := make(chan error, 1)
-	go func() {
-		_, err := l.Propose(context.Background(), put("ahead"))
-		answered <- err
-	}()
-	<-gates[l.name].came
-	for _, m := range c.members() {
-		if m != l {
-			until(t, m.name+" has the entry", func() bool { return m.onDisk() > was })
-		}
-	}
+	was, open, answered := c.ahead(l, gates[l.name])
 	c.isolate(l.name, true)
 	next := c.leader(l.name)
 	until(t, "it has stepped down", func() bool { return l.raft.State() != hraft.Leader })

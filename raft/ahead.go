@@ -54,9 +54,10 @@ func (a *ahead) tellLocked() {
 // what this node has on disk, and it would take that for a directory that went
 // back should this node die now.
 func (r *Replica) leadsAhead() bool {
-	if !r.started.Load() || r.raft.State() != hraft.Leader || r.alone() {
+	if !r.started.Load() || r.raft.State() != hraft.Leader {
 		return false
 	}
+	othersVote := false
 	servers := r.servers()
 	r.table.mu.Lock()
 	defer r.table.mu.Unlock()
@@ -64,11 +65,12 @@ func (r *Replica) leadsAhead() bool {
 		if s.ID == r.id || isExpected(s) {
 			continue
 		}
+		othersVote = othersVote || s.Suffrage == hraft.Voter
 		if e := r.table.seen[s.ID]; e == nil || !e.status.Ahead {
 			return false
 		}
 	}
-	return true
+	return othersVote
 }
 
 // hadOnDisk is up to where the sender of a request is known to have had its log on

@@ -13,9 +13,9 @@ import (
 // The monitor of Go's runtime sleeps 20 µs at a time while this process works,
 // which the kernel makes 70: on a node that works in short bursts, as one of a
 // cluster does, two fifths of all changes of threads were to it. With this slack
-// they are far fewer, and what it is there for can wait: what takes long here gives
-// its P up by itself (internal/vfs, internal/sock). The timers of Go count
-// milliseconds.
+// they are far fewer, and what it is there for can wait: the writes of entries give
+// their P up by themselves (internal/vfs), and sockets take none (internal/sock); a
+// sync keeps its P for a millisecond at most. The timers of Go count milliseconds.
 const slack = 500_000 // ns
 
 const (

@@ -501,7 +501,7 @@ func aheadLog(t *testing.T, fsys vfs.FS, g *gate) *logStore {
 	if err := fsys.MkdirAll(o.Dir); err != nil && !errors.Is(err, fs.ErrExist) {
 		t.Fatal(err)
 	}
-	s, err := openLog(o, noFaults, func() uint64 { return 0 }, false)
+	s, err := openLog(o, noFaults, func() uint64 { return 0 })
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,6 +3,7 @@ package raft
 import (
 	"context"
 	"fmt"
+	"math"
 	"slices"
 	"testing"
 	"time"
@@ -72,12 +73,11 @@ func BenchmarkPropose(b *testing.B) {
 }
 
 // BenchmarkStoreLogs stores one entry after the other on real files with real
-// fsyncs, in segments that were written with zeros before and in sparse ones. cpu
-// is the process's and longest is the worst call, a new segment's first ones
-// included.
+// fsyncs, through the page cache and past it. cpu is the process's and longest is
+// the worst call, a new segment's first ones included.
 func BenchmarkStoreLogs(b *testing.B) {
 	for _, size := range []int{1200, 25_000} {
-		for _, kind := range []string{"sparse", "zeros"} {
+		for _, kind := range []string{"cached", "direct"} {
 			b.Run(fmt.Sprintf("bytes=%d/%s", size, kind), func(b *testing.B) {
 				o := on(vfs.OS{})
 				o.OpenKV, o.Dir, o.SegmentBytes, o.Machine = nil, b.TempDir(), 32<<20, noMachine{}
@@ -85,24 +85,17 @@ func BenchmarkStoreLogs(b *testing.B) {
 				if err != nil {
 					b.Fatal(err)
 				}
-				s, err := openLog(o, noFaults, func() uint64 { return 0 }, kind == "zeros")
+				s, err := openLog(o, noFaults, func() uint64 { return 0 })
 				if err != nil {
 					b.Fatal(err)
 				}
 				defer s.close()
+				if s.life.directAfter = 0; kind == "cached" {
+					s.life.directAfter = math.MaxInt64
+				}
 				l := &hraft.Log{Term: 1, Type: hraft.LogCommand, Data: make([]byte, size)}
 				for i := range l.Data {
 					l.Data[i] = byte(i*7) | 1
-				}
-				if kind == "zeros" {
-					// The first segment is sparse until zeros were written ahead.
-					for range o.SegmentBytes/zerosPay + 1 {
-						l.Index++
-						if err := s.StoreLog(l); err != nil {
-							b.Fatal(err)
-						}
-					}
-					s.spare.work.Wait()
 				}
 				var each []time.Duration
 				cpu := cpuTime()
@@ -148,7 +141,7 @@ func BenchmarkEncodeLogs(b *testing.B) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			s, err := openLog(o, noFaults, func() uint64 { return 0 }, false)
+			s, err := openLog(o, noFaults, func() uint64 { return 0 })
 			if err != nil {
 				b.Fatal(err)
 			}

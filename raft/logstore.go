@@ -26,7 +26,7 @@ type logStore struct {
 	dir    string
 	list   func(dir string) ([]string, error)
 	open   func() (*wal.WAL, error) // opens, and mends, what is on disk
-	spare  *spare                   // nil: none is kept
+	life   *walLife
 	trash  *deleter
 	// deadline of a write. A disk that hangs under the leader would freeze the
 	// cluster: heartbeats go on, so nobody else is elected (hashicorp/raft #503,
@@ -283,9 +283,6 @@ func (s *logStore) DeleteRange(from, to uint64) error {
 
 func (s *logStore) close() error {
 	_ = s.settled(math.MaxUint64) // what failed was told
-	if s.spare != nil {
-		s.spare.close()
-	}
 	s.walMu.Lock()
 	defer s.walMu.Unlock()
 	s.closed = true

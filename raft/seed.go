@@ -38,7 +38,7 @@ func Seed(o Options, meta checkpoint.Meta, body io.WriterTo) (err error) {
 	if s.kv, err = openKV(o, votesFile); err != nil {
 		return fmt.Errorf("seed: %w", err)
 	}
-	if s.log, err = openLog(o, noFaults, func() uint64 { return 0 }, false); err != nil {
+	if s.log, err = openLog(o, noFaults, func() uint64 { return 0 }); err != nil {
 		return err
 	}
 	// Where it is reached is corrected at its first start.

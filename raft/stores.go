@@ -12,6 +12,8 @@ import (
 	"github.com/hashicorp/raft-wal/metadb"
 	"github.com/hashicorp/raft-wal/segment"
 	waltypes "github.com/hashicorp/raft-wal/types"
+
+	"github.com/qlogd/qlogd/internal/vfs"
 )
 
 // The files in Options.Dir.
@@ -82,7 +84,7 @@ func openStores(o Options, f faults) (_ *stores, err error) {
 			return nil, err
 		}
 	}
-	if s.log, err = openLog(o, f, s.snaps.floor, true); err != nil {
+	if s.log, err = openLog(o, f, s.snaps.floor); err != nil {
 		return nil, err
 	}
 	last, err := s.log.LastIndex()
@@ -185,32 +187,28 @@ func sound(file string, open func() error) (err error) {
 	return open()
 }
 
-// openLog opens the Raft log. One that will be written keeps a spare segment.
-func openLog(o Options, f faults, floor func() uint64, keepSpare bool) (s *logStore, err error) {
+// openLog opens the Raft log.
+func openLog(o Options, f faults, floor func() uint64) (s *logStore, err error) {
 	err = sound(join(o.Dir, metaFile), func() error {
-		s, err = openWAL(o, f, floor, keepSpare)
+		s, err = openWAL(o, f, floor)
 		return err
 	})
 	return s, err
 }
 
-func openWAL(o Options, f faults, floor func() uint64, keepSpare bool) (_ *logStore, err error) {
-	var spare *spare
-	if keepSpare {
-		if spare, err = openSpare(o); err != nil {
-			return nil, err
+func openWAL(o Options, f faults, floor func() uint64) (*logStore, error) {
+	// Zeros that earlier programs kept for the log to go on in.
+	for _, name := range []string{"segment.spare", "segment.spare" + vfs.TempSuffix} {
+		if err := o.FS.Remove(join(o.Dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, fmt.Errorf("raft log: %w", err)
 		}
-		defer func() {
-			if err != nil {
-				spare.close()
-			}
-		}()
 	}
-	files, raw, trash := walFS{o.FS, spare}, &rawEntries{metrics: o.Metrics}, newDeleter(o)
+	files, raw, trash := newWalFS(o.FS), &rawEntries{metrics: o.Metrics}, newDeleter(o)
 	s := &logStore{
 		dir: o.Dir, list: files.ListDir, open: func() (*wal.WAL, error) { return openFiles(o, files, raw, trash) }, raw: raw,
-		spare: spare, trash: trash, deadline: o.StoreDeadline, fatal: f.fatal, die: f.die, floor: floor, before: o.BeforeStore,
+		life: files.life, trash: trash, deadline: o.StoreDeadline, fatal: f.fatal, die: f.die, floor: floor, before: o.BeforeStore,
 	}
+	var err error
 	if s.wal, err = s.open(); err != nil {
 		return nil, fmt.Errorf("open Raft log in %s: %w", o.Dir, err)
 	}
@@ -287,7 +285,7 @@ func Held(o Options) (first, last uint64, err error) {
 		}
 		defer kv.Close()
 	}
-	log, err := openLog(o, noFaults, func() uint64 { return 0 }, false)
+	log, err := openLog(o, noFaults, func() uint64 { return 0 })
 	if err != nil {
 		return 0, 0, err
 	}

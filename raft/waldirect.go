@@ -8,9 +8,9 @@ import (
 )
 
 // direct writes a segment past the page cache, each write durable when it returns.
-// Where its blocks were written and synced before, as zeros, that takes half of the
-// time and of the CPU of a write and an fdatasync (measured on ext4); into holes it
-// saves the page cache's part.
+// Where its blocks were written before, as zeros, that takes half of the time and of
+// the CPU of a write and an fdatasync (measured on ext4); into holes it saves the
+// page cache's part.
 //
 // Of a block that is begun, what is in it is written again with what follows. A
 // power cut leaves each sector of it as it was or as it becomes, so bytes that
@@ -24,7 +24,8 @@ type direct struct {
 	file   vfs.File
 	cached io.ReaderAt // the same file through the page cache
 	size   int64       // of the segment
-	end    int64       // behind it are only zeros; unknown before the first write
+	begun  bool        // something was written; of the rest nothing counts before
+	end    int64       // behind it are only zeros
 	buf    *[]byte     // kept from write to write, one for all segments
 	last   []byte      // the block in which end lies, as it was written
 	broken bool
@@ -37,29 +38,29 @@ const directMost = 1 << 20
 // openDirect returns nil where it can't be done: by the file system, or for want
 // of a file handle, or the file is deleted. All goes through the page cache then,
 // and it is no reason to fail.
-func openDirect(of *walFile, size int64) *direct {
+func openDirect(of *walFile) *direct {
 	fsys, ok := of.fsys.(vfs.Directs)
-	if !ok || size%vfs.DirectBlock != 0 {
+	if !ok || of.size%vfs.DirectBlock != 0 {
 		return nil
 	}
 	f, err := fsys.OpenDirect(join(of.dir, of.name))
 	if err != nil {
 		return nil
 	}
-	return &direct{file: f, cached: of.File, size: size, end: unknown, buf: &of.spare.scratch, last: make([]byte, vfs.DirectBlock)}
+	return &direct{file: f, cached: of.File, size: of.size, buf: &of.life.scratch, last: make([]byte, vfs.DirectBlock)}
 }
 
-// write makes p durable at off, which is where the last write ended. done is
-// false, and nothing written, where it is to go the other way; where it is no
+// write makes p durable at off, which is where the last write ended, and zeros
+// behind it up to zeroed. done is false, and nothing written, where it is to go the other way; where it is no
 // append to what was zeros, or the file system can't, all does from then on.
-func (d *direct) write(p []byte, off int64) (done bool, err error) {
+func (d *direct) write(p []byte, off, zeroed int64) (done bool, err error) {
 	const block = vfs.DirectBlock
 	from, to := off/block*block, (off+int64(len(p))+block-1)/block*block
-	if d.end == unknown {
+	if !d.begun {
 		if _, err := d.cached.ReadAt(d.last[:off-from], from); err != nil {
 			return false, err
 		}
-		d.end = off
+		d.begun, d.end = true, off
 	}
 	if d.broken || off != d.end || to > d.size {
 		d.broken = true
@@ -70,9 +71,10 @@ func (d *direct) write(p []byte, off int64) (done bool, err error) {
 		copy(d.last, p[len(p)-int(d.end%block):])
 		return false, nil
 	}
-	n := int(to - from)
+	last := int(to-from) - block
+	n := int(max(to, (zeroed+block-1)/block*block) - from)
 	if len(*d.buf) < n {
-		*d.buf = vfs.Aligned(max(n, min(2*len(*d.buf), directMost)))
+		*d.buf = vfs.Aligned(max(n, min(2*len(*d.buf), directMost+zerosAhead)))
 	}
 	b := (*d.buf)[:n]
 	head := copy(b, d.last[:off-from])
@@ -89,7 +91,7 @@ func (d *direct) write(p []byte, off int64) (done bool, err error) {
 		return false, err
 	}
 	d.end = off + int64(len(p))
-	copy(d.last, b[n-block:])
+	copy(d.last, b[last:])
 	return true, nil
 }
 

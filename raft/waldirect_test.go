@@ -5,34 +5,26 @@ import (
 	"errors"
 	"math/rand/v2"
 	"path"
-	"sync/atomic"
 	"testing"
 
 	"github.com/qlogd/qlogd/internal/vfs"
 )
 
-// directOn opens a segment of zeros as the log does one that was a spare.
+// directOn makes a segment as a log does that goes past the page cache.
 func directOn(t *testing.T, fsys vfs.FS, name string, size int) *walFile {
 	t.Helper()
-	f, err := fsys.Create(name)
+	files := newWalFS(fsys)
+	files.life.directAfter = 0
+	f, err := files.Create(path.Dir(name), path.Base(name), uint64(size))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err = f.WriteAt(make([]byte, size), 0); err == nil {
-		err = f.Sync()
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	wf := &walFile{File: f, fsys: fsys, dir: path.Dir(name), name: path.Base(name), spare: &spare{size: int64(size), busy: true}}
-	wf.named.Store(true)
-	wf.goDirect(int64(size))
 	t.Cleanup(func() {
-		if err := wf.Close(); err != nil {
+		if err := f.Close(); err != nil {
 			t.Error(err)
 		}
 	})
-	return wf
+	return f.(*walFile)
 }
 
 // appendAll fills a segment with pieces of random length, the long ones longer
@@ -64,16 +56,13 @@ func TestDirectIsDurable(t *testing.T) {
 	const size = 4 << 20
 	disk := vfs.NewMem()
 	f := directOn(t, disk, "/x", size)
-	if err := disk.SyncDir("/"); err != nil {
-		t.Fatal(err)
-	}
 	n := 0
 	appendAll(t, f, size, func(want []byte) {
 		if n++; n%7 == 0 && !bytes.Equal(disk.Get("/x"), want) {
 			t.Fatalf("write %d: what was written is not what is there", n)
 		}
 	})
-	if f.direct.Load().broken {
+	if f.direct.broken {
 		t.Error("it fell back to the page cache")
 	}
 	if got := disk.CrashWith(vfs.LoseAll, rand.New(rand.NewPCG(1, 1))).Get("/x"); !bytes.Equal(got, disk.Get("/x")) {
@@ -85,7 +74,7 @@ func TestDirectIsDurable(t *testing.T) {
 func TestDirectOnDisk(t *testing.T) {
 	const size = 8 << 20
 	f := directOn(t, vfs.OS{}, t.TempDir()+"/x", size)
-	if f.direct.Load() == nil {
+	if f.direct == nil {
 		t.Skip("this file system can't")
 	}
 	got := make([]byte, size)
@@ -113,11 +102,8 @@ func TestDirectFallsBack(t *testing.T) {
 	const size = 1 << 20
 	disk := vfs.NewMem()
 	f := directOn(t, unable{disk}, "/x", size)
-	if err := disk.SyncDir("/"); err != nil {
-		t.Fatal(err)
-	}
 	appendAll(t, f, size, func([]byte) {})
-	if !f.direct.Load().broken {
+	if !f.direct.broken {
 		t.Error("it did not")
 	}
 	whole := disk.Get("/x")
@@ -147,120 +133,5 @@ func TestDirectFails(t *testing.T) {
 	}
 	if n, err := f.WriteAt([]byte{1, 2, 3}, 10); n != 0 || err == nil {
 		t.Errorf("%d bytes were written behind a file's end, %v", n, err)
-	}
-}
-
-// counting is a disk that counts the writes past the page cache.
-type counting struct {
-	*vfs.Mem
-	n *atomic.Int64
-}
-
-type countingFile struct {
-	vfs.File
-	n *atomic.Int64
-}
-
-func (c counting) OpenDirect(name string) (vfs.File, error) {
-	f, err := c.Mem.OpenDirect(name)
-	return countingFile{f, c.n}, err
-}
-
-func (c countingFile) WriteAt(p []byte, off int64) (int, error) {
-	c.n.Add(1)
-	return c.File.WriteAt(p, off)
-}
-
-// A start copies the log's end into a spare, if there is one, and goes on in that
-// past the page cache, too.
-func TestDirectAfterAStart(t *testing.T) {
-	const size = 1 << 20
-	disk := counting{vfs.NewMem(), &atomic.Int64{}}
-	index := uint64(0)
-	store := func(s *logStore) {
-		t.Helper()
-		index++
-		if err := s.StoreLog(entry(index, 10)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	s := openLogOn(t, disk, size)
-	for range size/zerosPay + 1 {
-		store(s)
-	}
-	s.spare.work.Wait()
-	if err := s.close(); err != nil || disk.Get(spareName) == nil {
-		t.Fatalf("%v, or there is no spare", err)
-	}
-	s = openLogOn(t, disk, size)
-	if s.spare.taken.Load() != 1 {
-		t.Fatal("the spare was not taken")
-	}
-	for range size/zerosPay + 1 {
-		store(s)
-	}
-	s.spare.work.Wait()
-	before := disk.n.Load()
-	for range 5 {
-		store(s)
-	}
-	if n := disk.n.Load() - before; n != 5 {
-		t.Errorf("%d of 5 entries were written past the page cache", n)
-	}
-	for i := range index {
-		if err := wantEntry(s, i+1, 10); err != nil {
-			t.Fatal(err)
-		}
-	}
-}
-
-// Where the segment before was full too soon for a spare to be wanted, the next one
-// is written past the page cache from its first byte on, into a hole.
-func TestDirectIntoAHole(t *testing.T) {
-	const size = 8 << 20
-	mem := vfs.NewMem()
-	for name, c := range map[string]struct {
-		fsys vfs.FS
-		dir  string
-	}{"memory": {mem, "/"}, "disk": {vfs.OS{}, t.TempDir()}} {
-		t.Run(name, func(t *testing.T) {
-			files := walFS{c.fsys, &spare{fsys: c.fsys, dir: c.dir, size: size}}
-			var made []*walFile
-			for i, busy := range []bool{false, false, true} {
-				files.spare.busy = busy
-				f, err := files.Create(c.dir, string(rune('a'+i)), size)
-				if err != nil {
-					t.Fatal(err)
-				}
-				defer f.Close()
-				made = append(made, f.(*walFile))
-			}
-			files.spare.busy = true // no zeros meanwhile
-			if made[0].direct.Load() != nil || made[2].direct.Load() != nil {
-				t.Error("what zeros may still be written into is written past the page cache")
-			}
-			f := made[1]
-			if f.direct.Load() == nil {
-				if c.fsys == mem {
-					t.Fatal("it is not written past the page cache")
-				}
-				t.Skip("this file system can't")
-			}
-			got, n := make([]byte, size), 0
-			appendAll(t, f, size, func(want []byte) {
-				if n++; n%7 != 0 && want[size-1] == 0 {
-					return
-				}
-				if _, err := f.ReadAt(got, 0); err != nil || !bytes.Equal(got, want) {
-					t.Fatalf("what was written is not what is read: %v", err)
-				}
-			})
-			if c.fsys == mem && !bytes.Equal(mem.CrashWith(vfs.LoseAll, rand.New(rand.NewPCG(1, 1))).Get("/b"), got) {
-				t.Error("a power cut took what was durable")
-			}
-			if f.direct.Load().broken {
-				t.Error("it fell back to the page cache")
-			}
-		})
 	}
 }

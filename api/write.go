@@ -131,7 +131,10 @@ func (q *request) actor() string {
 }
 
 // idempotency returns the request's identity, nil without an Idempotency-Key.
-func (q *request) idempotency() (*event.Request, error) {
+func (q *request) idempotency() (*event.Request, error) { return q.identity(nil) }
+
+// identity is idempotency of a request that brought messages, where they are given.
+func (q *request) identity(messages *batch) (*event.Request, error) {
 	v, ok := q.Header["Idempotency-Key"]
 	if !ok {
 		return nil, nil
@@ -144,10 +147,13 @@ func (q *request) idempotency() (*event.Request, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &event.Request{
-		Key:  requestKey(q.actor(), q.Method, q.URL.EscapedPath(), v[0]),
-		Body: bodyHash(q.URL.RawQuery, body),
-	}, nil
+	r := &event.Request{Key: requestKey(q.actor(), q.Method, q.URL.EscapedPath(), v[0])}
+	if messages != nil {
+		r.Body = messages.hash(q.URL.RawQuery)
+	} else {
+		r.Body = bodyHash(q.URL.RawQuery, body)
+	}
+	return r, nil
 }
 
 // requestKey is principal, method, path and Idempotency-Key as a hash. Its

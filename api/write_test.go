@@ -2,8 +2,11 @@ package api
 
 import (
 	"errors"
+	"fmt"
+	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -52,6 +55,101 @@ func TestIdempotencyKey(t *testing.T) {
 	}
 	if a := h.do("POST", "/v1/queues/q/messages", oneMessage, key).want(201); a.Header().Get("Idempotent-Replayed") != "true" {
 		t.Errorf("a repeat after the queue has gone: %s", a.Body)
+	}
+}
+
+// A produce is known again by all that its messages are to be, whatever wrote
+// them down.
+func TestIdempotencyOfMessages(t *testing.T) {
+	h := setup(t)
+	h.do("PUT", "/v1/queues/q", "").want(201)
+	const path = "/v1/queues/q/messages"
+	key := "Idempotency-Key: k"
+	message := func(more string) string { return `{"messages":[{"payload":1` + more + `},{"payload":2}]}` }
+	first := h.do("POST", path, message(""), key).want(201)
+	for _, same := range []string{message(""), ` {"messages": [{"priority":5, "payload":1, "delay_ms":0}, {"payload":2}]}`} {
+		if a := h.do("POST", path, same, key).want(201); a.Body.String() != first.Body.String() || a.Header().Get("Idempotent-Replayed") != "true" {
+			t.Errorf("%s: %s", same, a.Body)
+		}
+	}
+	for _, other := range []string{
+		`{"messages":[{"payload":1}]}`, `{"messages":[{"payload":2},{"payload":1}]}`, `{"messages":[{"payload":1},{"payload":2},{"payload":3}]}`,
+		message(`0`), message(`,"key":"a"`), message(`,"kind":"a"`), message(`,"priority":6`), message(`,"delay_ms":1`), message(`,"ttl_ms":1`),
+		message(`,"deliver_at":"` + time.Now().Add(time.Hour).Format(time.RFC3339) + `"`), message(`,"idempotency_key":"a"`),
+		message(`,"headers":{"a":"b"}`), message(`,"correlation_id":"a"`), `{"messages":[{"payload_base64":"MQ=="},{"payload":2}]}`,
+		`{"messages":[{"payload_base64":"MQ==","content_type":"a/b"},{"payload":2}]}`,
+	} {
+		if a := h.do("POST", path, other, key); a.Code != 422 || a.str("code") != "idempotency_key_reused" {
+			t.Errorf("%s: %d %s", other, a.Code, a.Body)
+		}
+	}
+}
+
+// Two batches that differ in any field that a request sets have different hashes.
+func TestBatchHash(t *testing.T) {
+	later := map[string]bool{"PayloadHash": true, "Seen": true, "SeenUntil": true} // by what the state holds
+	base := func() *batch { return &batch{msgs: make([]event.NewMessage, 2)} }
+	seen := map[event.Hash]string{base().hash(""): "nothing", base().hash("a=b"): "query"}
+	add := func(name string, b *batch) {
+		t.Helper()
+		h := b.hash("")
+		if old, ok := seen[h]; ok {
+			t.Errorf("%s has the hash of %s", name, old)
+		}
+		seen[h] = name
+	}
+	b := base()
+	b.imported = true
+	add("imported", b)
+	for i := range reflect.TypeFor[event.NewMessage]().NumField() {
+		name := reflect.TypeFor[event.NewMessage]().Field(i).Name
+		if later[name] {
+			continue
+		}
+		for at := range 2 {
+			b := base()
+			v := reflect.ValueOf(&b.msgs[at]).Elem().Field(i)
+			switch v.Kind() {
+			case reflect.String:
+				v.SetString("x")
+			case reflect.Int64:
+				v.SetInt(7)
+			case reflect.Uint8, reflect.Uint32:
+				v.SetUint(7)
+			case reflect.Array:
+				v.Index(0).SetUint(7)
+			case reflect.Struct: // the content, by its digest
+				v.Field(0).Index(0).SetUint(7)
+			default:
+				t.Fatalf("%s is a %s", name, v.Kind())
+			}
+			add(fmt.Sprint(name, " of message ", at), b)
+		}
+	}
+}
+
+// What was kept under the hash of a body, before all programs knew of another one,
+// is found by its repeat.
+func TestIdempotencyAcrossRules(t *testing.T) {
+	h := setup(t)
+	h.do("PUT", "/v1/queues/q", "").want(201)
+	const path = "/v1/queues/q/messages"
+	for _, rules := range []uint16{1, event.RulesOfReplay} {
+		h.rules.Store(uint32(rules))
+		key := fmt.Sprintf("Idempotency-Key: r%d", rules)
+		first := h.do("POST", path, oneMessage, key).want(201)
+		if c := h.commands[len(h.commands)-1]; c.Request.Body != bodyHash("", []byte(oneMessage)) {
+			t.Errorf("under rules %d a request is known by another hash than its body's", rules)
+		}
+		for _, now := range []uint16{rules, event.RulesOfContents} {
+			h.rules.Store(uint32(now))
+			if a := h.do("POST", path, oneMessage, key).want(201); a.Body.String() != first.Body.String() || a.Header().Get("Idempotent-Replayed") != "true" {
+				t.Errorf("repeated under rules %d: %s", now, a.Body)
+			}
+			if a := h.do("POST", path, `{"messages":[{"payload":2}]}`, key).want(422); a.str("code") != "idempotency_key_reused" {
+				t.Errorf("another one under rules %d: %s", now, a.Body)
+			}
+		}
 	}
 }
 

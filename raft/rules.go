@@ -49,6 +49,17 @@ func upgradeTo(rules uint16) *event.Command {
 	return &event.Command{Upgrade: &event.Upgrade{Rules: rules}}
 }
 
+// CommonRules returns the newest rules that all programs know which may be asked
+// next: those in force, which no other program goes on with; in a cluster of one
+// those that this one knows.
+func (r *Replica) CommonRules() uint16 {
+	inForce := r.fsm.progress().rules
+	if inForce < r.o.Rules && len(r.servers()) == 1 {
+		return r.o.Rules
+	}
+	return inForce
+}
+
 // knownRules returns the newest rules that every member, voter or not, has told
 // that it knows. One that can't be asked holds newer ones back, since it may
 // come back with the program that it had.

@@ -112,6 +112,9 @@ func TestUpgradeAlone(t *testing.T) {
 	if rules := n.m.Rules(); rules != 1 {
 		t.Fatalf("rules %d came into force by themselves", rules)
 	}
+	if rules := n.CommonRules(); rules != event.Rules {
+		t.Errorf("alone it goes by rules %d where no other program is asked", rules)
+	}
 	var first uint64
 	for _, name := range []string{"c", "d"} {
 		r, err := n.Propose(t.Context(), newerOf(name))
@@ -207,6 +210,9 @@ func TestNotAllKnow(t *testing.T) {
 		l.o.Net.Handle(callForwardNewer, l.forMembers(l.p.serveForwardNewer))
 		if l.m.Rules() != 2 {
 			t.Fatalf("rules %d are in force", l.m.Rules())
+		}
+		if rules := l.CommonRules(); rules != 2 {
+			t.Errorf("an older program may be asked next, and this one goes by rules %d", rules)
 		}
 		for i, n := range c.nodes {
 			if n.o.NodeID == "n3" {

@@ -774,12 +774,16 @@ func (r *reader) carry(it *CarryItem) {
 //	3  Replay, PurgeDead, Resurrect, tasks, Erase, webhooks, Define; imports and
 //	   a queue's push. Folding them: the dead letters' index, order by first
 //	   enqueue, source ids
+//	4  nothing is decided otherwise: Request.Body of a produce is of what was read
 const (
-	Rules = 3
+	Rules = 4
 	// RulesOfMarks are those that brought Mark.
 	RulesOfMarks = 2
 	// RulesOfReplay are those that brought Replay and what came with it.
 	RulesOfReplay = 3
+	// RulesOfContents are those under which all know of Request.Body as a hash of
+	// contents.
+	RulesOfContents = 4
 )
 
 // Entry is what Raft replicates: a group of commands and the leader's time.

@@ -208,7 +208,7 @@ func (s *Server) hookMessage(req *webhook.Request, m *webhook.Message) (event.Ne
 	if m.Mapped {
 		original = bytes.TrimSpace(req.Body)
 	}
-	msg, err := s.newMessageFrom(&in, payload, original)
+	msg, err := s.newMessageFrom(&in, payload, original, new([]byte))
 	return msg, payload, err
 }
 

@@ -40,7 +40,7 @@ func (s *Server) importMessages(q *request) error {
 		}
 		msgs[i] = m.NewMessage
 	}
-	b, err := s.newBatch(msgs)
+	b, err := s.newBatch(msgs, &q.memory().content)
 	if err != nil {
 		return err
 	}

@@ -71,7 +71,7 @@ func (s *Server) produce(q *request) error {
 	if p := batchSize("messages", len(msgs)); p != nil {
 		return p
 	}
-	b, err := s.newBatch(msgs)
+	b, err := s.newBatch(msgs, &q.memory().content)
 	if err != nil {
 		return err
 	}
@@ -192,8 +192,15 @@ func (q *request) metadata(names ...string) (*wire.NewMessage, error) {
 	return m, nil
 }
 
-// newBatch checks messages one by one.
-func (s *Server) newBatch(msgs []wire.NewMessage) (*batch, error) {
+// newBatch checks messages one by one. Their contents lie behind what is in room.
+func (s *Server) newBatch(msgs []wire.NewMessage, room *[]byte) (*batch, error) {
+	size := 0
+	for i := range msgs {
+		size += 128 + len(msgs[i].Payload) + len(msgs[i].PayloadBytes)
+	}
+	if cap(*room)-len(*room) < size {
+		*room = make([]byte, 0, size)
+	}
 	b := &batch{msgs: make([]event.NewMessage, len(msgs)), payloads: make([][]byte, len(msgs)), binary: make([]bool, len(msgs))}
 	for i := range msgs {
 		m := &msgs[i]
@@ -211,7 +218,7 @@ func (s *Server) newBatch(msgs []wire.NewMessage) (*batch, error) {
 			err = bad("payload", "messages[%d] needs a payload or a payload_base64", i)
 		}
 		if err == nil {
-			b.msgs[i], err = s.newMessage(m, b.payloads[i])
+			b.msgs[i], err = s.newMessageFrom(m, b.payloads[i], nil, room)
 		}
 		if err != nil {
 			return nil, err.(*event.Problem).At(i)
@@ -224,12 +231,12 @@ func (s *Server) newBatch(msgs []wire.NewMessage) (*batch, error) {
 // payload is JSON where m has one, else bytes. Problems are of field names
 // within the message.
 func (s *Server) newMessage(m *wire.NewMessage, payload []byte) (event.NewMessage, error) {
-	return s.newMessageFrom(m, payload, nil)
+	return s.newMessageFrom(m, payload, nil, new([]byte))
 }
 
 // newMessageFrom is newMessage with the body that the payload was made from, if
-// it was.
-func (s *Server) newMessageFrom(m *wire.NewMessage, payload, original []byte) (out event.NewMessage, err error) {
+// it was, and with the memory that its content is written into.
+func (s *Server) newMessageFrom(m *wire.NewMessage, payload, original []byte, room *[]byte) (out event.NewMessage, err error) {
 	if int64(len(payload)) > s.opts.MaxPayload {
 		return out, event.Problemf(codePayloadTooLarge, "payload", "the payload has %d bytes, more than %d", len(payload), s.opts.MaxPayload)
 	}
@@ -275,13 +282,13 @@ func (s *Server) newMessageFrom(m *wire.NewMessage, payload, original []byte) (o
 	if err != nil {
 		return out, err
 	}
+	content := event.Content{
+		Payload: payload, Binary: m.Payload == nil, ContentType: m.ContentType, Headers: headers, CorrelationID: m.CorrelationID,
+		Original: original,
+	}
 	out = event.NewMessage{
 		Key: m.Key, Kind: m.Kind, Priority: uint8(priority), DelayMS: m.DelayMS, DeliverAt: int64(m.DeliverAt), TTLMS: m.TTLMS,
-		Size: uint32(len(payload)),
-		Content: event.EncodeContent(&event.Content{
-			Payload: payload, Binary: m.Payload == nil, ContentType: m.ContentType, Headers: headers, CorrelationID: m.CorrelationID,
-			Original: original,
-		}),
+		Size: uint32(len(payload)), Content: content.EncodeIn(room),
 	}
 	if m.IdempotencyKey != "" {
 		out.DedupKey = hash(m.IdempotencyKey)

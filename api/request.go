@@ -208,6 +208,7 @@ func ulid(field, s string) (event.ID, error) {
 type memory struct {
 	body    bytes.Buffer // as sent
 	made    []byte       // what was decoded from it
+	content []byte       // what is written of it
 	out     []byte       // the answer
 	produce wire.ProduceRequest
 }
@@ -265,6 +266,9 @@ func (q *request) done() {
 	}
 	if cap(m.made) > keepMemory {
 		m.made = nil
+	}
+	if m.content = m.content[:0]; cap(m.content) > keepMemory {
+		m.content = nil
 	}
 	if cap(m.out) > keepMemory {
 		m.out = nil

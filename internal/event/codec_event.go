@@ -315,8 +315,17 @@ func DecodePolicy(b []byte) (*Policy, error) {
 
 // EncodeContent returns what users wrote as a blob: its bytes and their
 // SHA-256. A Content without anything in it is the zero Blob.
-func EncodeContent(c *Content) Blob {
-	w := newWriter(c.size())
+func EncodeContent(c *Content) Blob { return c.EncodeIn(new([]byte)) }
+
+// EncodeIn is EncodeContent into memory that the caller lends, behind what is in
+// it already, as long as there is room: the blob is valid as long as that is.
+func (c *Content) EncodeIn(room *[]byte) Blob {
+	size := 1 + c.size()
+	if cap(*room)-len(*room) < size {
+		*room = make([]byte, 0, size)
+	}
+	begin := len(*room)
+	w := &writer{buf: append(*room, Version)}
 	pos, outer := w.open()
 	w.bytes(1, c.Payload)
 	w.bool(2, c.Binary)
@@ -338,7 +347,9 @@ func EncodeContent(c *Content) Blob {
 		return Blob{}
 	}
 	w.close(pos, outer)
-	return Blob{Digest: sha256.Sum256(w.buf), Bytes: w.buf}
+	*room = w.buf
+	b := w.buf[begin:len(w.buf):len(w.buf)]
+	return Blob{Digest: sha256.Sum256(b), Bytes: b}
 }
 
 // size is what a content's bytes take at most, but for the version.

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
+	"slices"
 
 	"github.com/qlogd/qlogd/internal/event"
 )
@@ -35,6 +36,19 @@ func (w *encoder) room() {
 		w.flush()
 	}
 }
+
+// next returns the next n bytes of the buffer: the caller fills in all of them.
+func (w *encoder) next(n int) []byte {
+	l := len(w.buf)
+	w.buf = slices.Grow(w.buf, n)[:l+n]
+	return w.buf[l:]
+}
+
+// put… set the front of a piece and return the rest of it.
+func put16(b []byte, v [16]byte) []byte { copy(b, v[:]); return b[16:] }
+func put32(b []byte, v uint32) []byte   { binary.LittleEndian.PutUint32(b, v); return b[4:] }
+func put64(b []byte, v uint64) []byte   { binary.LittleEndian.PutUint64(b, v); return b[8:] }
+func putLink(b []byte, l link) []byte   { return put32(put32(b, uint32(l.prev)), uint32(l.next)) }
 
 func (w *encoder) u8(v uint8) { w.buf = append(w.buf, v) }
 
@@ -108,17 +122,30 @@ func (w *encoder) backlog(b *backlog, kinds []kindLists) {
 	w.room()
 }
 
+const messageLen = 16 + 2*8 + 8*4 + 3*8 + 4
+
+// message fills one piece of the buffer: a state is messages for the most part,
+// and to append them field by field costs three times as much.
 func (w *encoder) message(m *message) {
-	w.raw16(m.id)
-	w.u64(uint64(m.due), m.lastIndex)
-	w.u32(m.lastNum, m.size, m.attempt, m.backlog, uint32(m.lane), uint32(m.kind), uint32(m.lease), uint32(m.extra))
-	w.link(m.order)
-	w.link(m.kindOrder)
-	w.link(m.all)
-	w.u8(uint8(m.state))
-	w.u8(m.priority)
-	w.u8(uint8(m.place))
-	w.bool(m.returned)
+	b := (*[messageLen]byte)(w.next(messageLen))[:]
+	b = put16(b, m.id)
+	b = put64(b, uint64(m.due))
+	b = put64(b, m.lastIndex)
+	b = put32(b, m.lastNum)
+	b = put32(b, m.size)
+	b = put32(b, m.attempt)
+	b = put32(b, m.backlog)
+	b = put32(b, uint32(m.lane))
+	b = put32(b, uint32(m.kind))
+	b = put32(b, uint32(m.lease))
+	b = put32(b, uint32(m.extra))
+	b = putLink(b, m.order)
+	b = putLink(b, m.kindOrder)
+	b = putLink(b, m.all)
+	b[0], b[1], b[2], b[3] = uint8(m.state), m.priority, uint8(m.place), 0
+	if m.returned {
+		b[3] = 1
+	}
 }
 
 func (w *encoder) lease(l *lease) {

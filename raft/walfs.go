@@ -20,6 +20,7 @@ type walFS struct {
 type walLife struct {
 	syncs       int64  // of all segments; the writer's, as is scratch
 	directAfter int64  // directAfter; another in tests
+	mean        int64  // bytes of a write, of late
 	scratch     []byte // what direct writes are made of
 }
 
@@ -35,9 +36,12 @@ const directAfter = 1000
 // before has only data to write. Into new blocks (of a sparse or an fallocated
 // file) it also commits the file system's journal, which takes twice the time and
 // twice the CPU (measured on ext4: 64 KiB of zeros at a time gain nearly as much
-// for small entries as a file full of them, and for entries of more than 128 KiB
-// none gain anything).
-const zerosAhead = 128 << 10
+// for small entries as a file full of them). Where entries are so large
+// that no four fit, on average, zeros would cost as much as they save.
+const (
+	zerosAhead = 128 << 10
+	zerosFor   = zerosAhead / 4
+)
 
 var zeros [zerosAhead]byte
 
@@ -132,7 +136,8 @@ func (f *walFile) WriteAt(p []byte, off int64) (int, error) {
 	appends := off >= f.end
 	f.end = max(f.end, off+int64(len(p)))
 	zeroed := f.zeroed
-	if appends && len(p) <= zerosAhead && f.zeroed < f.end && f.end < f.size {
+	f.life.mean += (int64(len(p)) - f.life.mean) / 8
+	if appends && f.life.mean <= zerosFor && f.zeroed < f.end && f.end < f.size {
 		zeroed = min(f.end+zerosAhead, f.size)
 	}
 	if f.direct != nil {

@@ -109,9 +109,10 @@ func (f writingFile) WriteAt(p []byte, off int64) (int, error) {
 }
 
 // Before a sync needs new blocks, zeros are written into as many as it takes to
-// make that rare, and no further than the segment's end; behind a large entry none.
+// make that rare, and no further than the segment's end; where entries are large
+// none.
 func TestZerosAhead(t *testing.T) {
-	const size = 4 * zerosAhead
+	const size = 12 * zerosAhead
 	for name, directAfter := range map[string]int64{"cached": 1 << 40, "direct": 0} {
 		t.Run(name, func(t *testing.T) {
 			disk := newWriting()
@@ -150,14 +151,17 @@ func TestZerosAhead(t *testing.T) {
 			if grown != 1 || zeroed < zerosAhead || zeroed > zerosAhead+2*vfs.DirectBlock {
 				t.Errorf("new blocks up to %d were written at %d syncs", zeroed, grown)
 			}
-			write(zerosAhead + 1)
-			if zeroed > at+vfs.DirectBlock {
-				t.Errorf("zeros up to %d behind a large entry, which ends at %d", zeroed, at)
+			for range 8 {
+				write(zerosAhead)
 			}
+			if zeroed > at+vfs.DirectBlock {
+				t.Errorf("zeros up to %d behind large entries, which end at %d", zeroed, at)
+			}
+			grown = 0
 			for at+1000 <= size {
 				write(1000)
 			}
-			if grown > 4 || zeroed != size {
+			if grown > 40 || zeroed != size {
 				t.Errorf("new blocks up to %d, of %d, were written at %d syncs", zeroed, size, grown)
 			}
 			write(10_000) // raft-wal fills its last segment a little further

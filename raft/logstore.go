@@ -26,7 +26,7 @@ type logStore struct {
 	dir    string
 	list   func(dir string) ([]string, error)
 	open   func() (*wal.WAL, error) // opens, and mends, what is on disk
-	life   *walLife
+	life   *walLife                 // of its files; for tests
 	trash  *deleter
 	// deadline of a write. A disk that hangs under the leader would freeze the
 	// cluster: heartbeats go on, so nobody else is elected (hashicorp/raft #503,

@@ -50,9 +50,10 @@ func openDirect(of *walFile) *direct {
 	return &direct{file: f, cached: of.File, size: of.size, buf: &of.life.scratch, last: make([]byte, vfs.DirectBlock)}
 }
 
-// write makes p durable at off, which is where the last write ended, and zeros
-// behind it up to zeroed. done is false, and nothing written, where it is to go the other way; where it is no
-// append to what was zeros, or the file system can't, all does from then on.
+// write makes p durable at off, which is where the last write ended, with zeros
+// behind it up to zeroed, if that is further. done is false, and nothing written,
+// where it is to go the other way; where it is no append to what was zeros, or the
+// file system can't, all does from then on.
 func (d *direct) write(p []byte, off, zeroed int64) (done bool, err error) {
 	const block = vfs.DirectBlock
 	from, to := off/block*block, (off+int64(len(p))+block-1)/block*block

@@ -31,17 +31,14 @@ type walLife struct {
 // them.
 const directAfter = 1000
 
-// zerosAhead is how many zeros are written ahead of the log's end, in the same
-// write as the entry that gets there. An fdatasync into blocks that were written
+// zerosAhead is how many zeros are written ahead of the log's end, with the entry
+// that gets there, and synced with it. An fdatasync into blocks that were written
 // before has only data to write. Into new blocks (of a sparse or an fallocated
 // file) it also commits the file system's journal, which takes twice the time and
-// twice the CPU (measured on ext4: 64 KiB of zeros at a time gain nearly as much
-// for small entries as a file full of them). Where entries are so large
-// that no four fit, on average, zeros would cost as much as they save.
-const (
-	zerosAhead = 128 << 10
-	zerosFor   = zerosAhead / 4
-)
+// twice the CPU (measured on ext4: zeros at a time gain nearly as much for small
+// entries as a file full of them). Where entries are longer than that on average,
+// there are none: they would cost as much as they save.
+const zerosAhead = 256 << 10
 
 var zeros [zerosAhead]byte
 
@@ -135,9 +132,9 @@ type walFile struct {
 func (f *walFile) WriteAt(p []byte, off int64) (int, error) {
 	appends := off >= f.end
 	f.end = max(f.end, off+int64(len(p)))
-	zeroed := f.zeroed
+	var zeroed int64 // up to where zeros go with it; 0 none
 	f.life.mean += (int64(len(p)) - f.life.mean) / 8
-	if appends && f.life.mean <= zerosFor && f.zeroed < f.end && f.end < f.size {
+	if appends && f.life.mean <= zerosAhead && f.zeroed < f.end && f.end < f.size {
 		zeroed = min(f.end+zerosAhead, f.size)
 	}
 	if f.direct != nil {
@@ -146,17 +143,15 @@ func (f *walFile) WriteAt(p []byte, off int64) (int, error) {
 			return 0, err // not len(p): with that raft-wal takes io.EOF for a success
 		}
 		if done {
-			f.zeroed = zeroed
+			f.zeroed = max(f.zeroed, zeroed)
 			return len(p), nil
 		}
 	}
 	f.loose = true
 	n, err := f.File.WriteAt(p, off)
-	if err == nil && zeroed > f.zeroed {
+	if err == nil && zeroed > 0 {
 		f.zeroed = zeroed
-		if _, err := f.File.WriteAt(zeros[:zeroed-f.end], f.end); err != nil {
-			return 0, err
-		}
+		_, _ = f.File.WriteAt(zeros[:zeroed-f.end], f.end) // an aid: where it fails, holes are left
 	}
 	return n, err
 }
@@ -182,7 +177,9 @@ func (f *walFile) Sync() error {
 		f.loose = false
 		f.behind.Synced(f.File, f.end)
 		if f.direct == nil && f.end > 0 && f.life.syncs >= f.life.directAfter {
-			f.direct = openDirect(f)
+			if f.direct = openDirect(f); f.direct == nil {
+				f.life.directAfter = math.MaxInt64 // not asked again at each sync
+			}
 		}
 	}
 	if !f.named {

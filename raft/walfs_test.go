@@ -112,7 +112,7 @@ func (f writingFile) WriteAt(p []byte, off int64) (int, error) {
 // make that rare, and no further than the segment's end; where entries are large
 // none.
 func TestZerosAhead(t *testing.T) {
-	const size = 12 * zerosAhead
+	const size = 32 * zerosAhead
 	for name, directAfter := range map[string]int64{"cached": 1 << 40, "direct": 0} {
 		t.Run(name, func(t *testing.T) {
 			disk := newWriting()
@@ -148,11 +148,18 @@ func TestZerosAhead(t *testing.T) {
 			for at < zerosAhead {
 				write(1000)
 			}
+			written := int64(0)
+			for _, s := range slices.Concat(*disk.cached, *disk.direct) {
+				written += s.to - s.from
+			}
+			if most := zerosAhead/1000*2*vfs.DirectBlock + 2*zerosAhead; written > int64(most) {
+				t.Errorf("%d bytes were written for %d", written, at)
+			}
 			if grown != 1 || zeroed < zerosAhead || zeroed > zerosAhead+2*vfs.DirectBlock {
 				t.Errorf("new blocks up to %d were written at %d syncs", zeroed, grown)
 			}
 			for range 8 {
-				write(zerosAhead)
+				write(2*zerosAhead + 1000)
 			}
 			if zeroed > at+vfs.DirectBlock {
 				t.Errorf("zeros up to %d behind large entries, which end at %d", zeroed, at)

@@ -133,7 +133,7 @@ func (q *request) actor() string {
 // idempotency returns the request's identity, nil without an Idempotency-Key.
 func (q *request) idempotency() (*event.Request, error) { return q.identity(nil) }
 
-// identity is idempotency of a request that brought messages, where they are given.
+// identity is idempotency, by the messages that the body lists where they are given.
 func (q *request) identity(messages *batch) (*event.Request, error) {
 	v, ok := q.Header["Idempotency-Key"]
 	if !ok {
@@ -149,7 +149,7 @@ func (q *request) identity(messages *batch) (*event.Request, error) {
 	}
 	r := &event.Request{Key: requestKey(q.actor(), q.Method, q.URL.EscapedPath(), v[0])}
 	if messages != nil {
-		r.Body = messages.hash(q.URL.RawQuery)
+		r.Body = messages.hash(q.URL.RawQuery, len(body))
 	} else {
 		r.Body = bodyHash(q.URL.RawQuery, body)
 	}

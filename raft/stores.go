@@ -212,6 +212,7 @@ func openWAL(o Options, f faults, floor func() uint64) (*logStore, error) {
 	if s.wal, err = s.open(); err != nil {
 		return nil, fmt.Errorf("open Raft log in %s: %w", o.Dir, err)
 	}
+	files.life.work = 0 // that was mending
 	return s, nil
 }
 

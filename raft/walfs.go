@@ -18,17 +18,17 @@ type walFS struct {
 
 // walLife is what the segments of one log have in common, while it is open.
 type walLife struct {
-	syncs       int64  // of all segments; the writer's, as is scratch
+	work        int64  // of all segments, as directAfter counts it; the writer's, as is what follows
 	directAfter int64  // directAfter; another in tests
 	mean        int64  // bytes of a write, of late
 	scratch     []byte // what direct writes are made of
 }
 
-// directAfter is how many of a log's syncs are the usual call behind the usual
-// write, before it goes on past the page cache (direct). A busy node is there
-// within seconds, and with one that is not there is nothing to gain. Whoever
-// traces, delays or fails the syncs of a process, to see how it takes that, finds
-// them.
+// directAfter is how much of a log's work is done with the usual write and sync
+// calls before it goes on past the page cache (direct): a sync counts one, and so
+// do 16 KiB. A busy node is there within seconds, and with one that is not there is
+// nothing to gain. Whoever traces, delays or fails the syncs of a process, to see
+// how it takes that, finds them.
 const directAfter = 1000
 
 // zerosAhead is how many zeros are written ahead of the log's end, with the entry
@@ -64,7 +64,7 @@ func (w walFS) Create(dir, name string, size uint64) (waltypes.WritableFile, err
 		}
 	}
 	wf := w.file(f, dir, name, int64(size))
-	if w.life.syncs >= w.life.directAfter {
+	if w.life.work >= w.life.directAfter {
 		wf.direct = openDirect(wf)
 	}
 	return wf, nil
@@ -134,6 +134,7 @@ func (f *walFile) WriteAt(p []byte, off int64) (int, error) {
 	f.end = max(f.end, off+int64(len(p)))
 	var zeroed int64 // up to where zeros go with it; 0 none
 	f.life.mean += (int64(len(p)) - f.life.mean) / 8
+	f.life.work += int64(len(p)) / (16 << 10)
 	if appends && f.life.mean <= zerosAhead && f.zeroed < f.end && f.end < f.size {
 		zeroed = min(f.end+zerosAhead, f.size)
 	}
@@ -169,14 +170,14 @@ func (f *walFile) Close() error {
 // ready for direct, too, when it is time: the page cache then holds nothing of the
 // file that is not on disk. Else the kernel would report a failure.
 func (f *walFile) Sync() error {
-	f.life.syncs++
+	f.life.work++
 	if f.loose || !f.named {
 		if err := f.File.Sync(); err != nil {
 			return err
 		}
 		f.loose = false
 		f.behind.Synced(f.File, f.end)
-		if f.direct == nil && f.end > 0 && f.life.syncs >= f.life.directAfter {
+		if f.direct == nil && f.end > 0 && f.life.work >= f.life.directAfter {
 			if f.direct = openDirect(f); f.direct == nil {
 				f.life.directAfter = math.MaxInt64 // not asked again at each sync
 			}

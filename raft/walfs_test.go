@@ -191,13 +191,13 @@ func TestDirectAfter(t *testing.T) {
 	index := uint64(0)
 	for start := range 2 {
 		s := openLogOn(t, disk, size)
-		for s.life.syncs < directTestAfter {
+		for s.life.work < directTestAfter {
 			index++
 			if err := s.StoreLog(entry(index, 10)); err != nil {
 				t.Fatal(err)
 			}
 			if len(*disk.direct) > 0 {
-				t.Fatalf("start %d: past the page cache before sync %d", start, s.life.syncs)
+				t.Fatalf("start %d: past the page cache before sync %d", start, s.life.work)
 			}
 		}
 		*disk.cached = nil

@@ -1,9 +1,7 @@
 package api
 
 import (
-	"crypto/sha256"
 	"encoding/binary"
-	"errors"
 	"net/http"
 	"slices"
 	"strconv"
@@ -118,8 +116,7 @@ func (b *batch) hash(query string, body int) event.Hash {
 		buf = append(buf, m.Content.Digest[:]...)
 		str(m.SourceID)
 	}
-	h := sha256.Sum256(buf)
-	return event.Hash(h[:16])
+	return hashBytes(buf)
 }
 
 func batchSize(field string, n int) error {
@@ -195,17 +192,6 @@ func (q *request) metadata(names ...string) (*wire.NewMessage, error) {
 
 // newBatch checks messages one by one. Their contents lie behind what is in room.
 func (s *Server) newBatch(msgs []wire.NewMessage, room *[]byte) (*batch, error) {
-	size := 0
-	for i := range msgs {
-		m := &msgs[i]
-		size += 128 + len(m.Payload) + len(m.PayloadBytes) + len(m.ContentType) + len(m.CorrelationID)
-		for name, v := range m.Headers {
-			size += 16 + len(name) + len(v)
-		}
-	}
-	if cap(*room)-len(*room) < size {
-		*room = make([]byte, 0, size)
-	}
 	b := &batch{msgs: make([]event.NewMessage, len(msgs)), payloads: make([][]byte, len(msgs)), binary: make([]bool, len(msgs))}
 	for i := range msgs {
 		m := &msgs[i]
@@ -354,28 +340,28 @@ func (s *Server) enqueue(q *request, name string, b *batch) error {
 // under which they are decided.
 func (s *Server) enqueueBatch(q *request, name string, b *batch) (event.Result, error) {
 	if !b.list || q.Header["Idempotency-Key"] == nil {
-		return s.enqueueAs(q, name, b, nil)
+		return s.enqueueAs(q, name, b, false)
 	}
 	// The contents have digests: to hash the body, too, took a tenth of the CPU of
 	// produce in batches.
-	first, second := b, (*batch)(nil)
-	if s.deps.Rules == nil || s.deps.Rules() < event.RulesOfContents {
-		first, second = nil, b
-	}
-	res, err := s.enqueueAs(q, name, b, first)
-	var p *event.Problem
-	if errors.As(err, &p) && p.Code == event.CodeKeyReused && !p.Unknown {
+	byContents := s.deps.Rules != nil && s.deps.Rules() >= event.RulesOfContents
+	res, err := s.enqueueAs(q, name, b, byContents)
+	if p, ok := err.(*event.Problem); ok && p.Code == event.CodeKeyReused && !p.Unknown {
 		// The first one may have been kept under the other hash, by a program or in a
 		// state that knew no better. Nothing was done.
-		return s.enqueueAs(q, name, b, second)
+		return s.enqueueAs(q, name, b, !byContents)
 	}
 	return res, err
 }
 
-// enqueueAs is enqueueBatch of a request that is known again by its messages, or
-// where none are given by its body.
-func (s *Server) enqueueAs(q *request, name string, b, by *batch) (res event.Result, err error) {
-	req, err := q.identity(by)
+// enqueueAs is enqueueBatch of a request that is known again by its messages'
+// contents, or by its body.
+func (s *Server) enqueueAs(q *request, name string, b *batch, byContents bool) (res event.Result, err error) {
+	hash := q.bodyHash
+	if byContents {
+		hash = func(body []byte) event.Hash { return b.hash(q.URL.RawQuery, len(body)) }
+	}
+	req, err := q.identity(hash)
 	if err != nil {
 		return res, err
 	}
@@ -422,8 +408,7 @@ func (s *Server) fit(q *request, p *event.Produce, b *batch) error {
 	for i := range p.Messages {
 		p.Messages[i].PayloadHash = event.Hash{}
 		if v.Policy.DedupBy == event.DedupByContent && !p.Import {
-			h := sha256.Sum256(b.payloads[i])
-			p.Messages[i].PayloadHash = event.Hash(h[:16])
+			p.Messages[i].PayloadHash = hashBytes(b.payloads[i])
 		}
 	}
 	p.Revision = v.Revision

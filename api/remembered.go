@@ -1,8 +1,6 @@
 package api
 
 import (
-	"crypto/sha256"
-
 	"github.com/qlogd/qlogd/internal/event"
 )
 
@@ -63,8 +61,7 @@ func (s *Server) firstOf(q *event.QueueView, m *event.NewMessage, payload []byte
 	window := q.Policy.DedupWindowSeconds * 1000
 	hash := m.DedupKey
 	if q.Policy.DedupBy == event.DedupByContent {
-		h := sha256.Sum256(payload)
-		hash = event.Hash(h[:16])
+		hash = hashBytes(payload)
 	}
 	if window == 0 || hash.IsZero() || s.deps.Finder == nil {
 		return id, false, nil

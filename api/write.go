@@ -131,10 +131,10 @@ func (q *request) actor() string {
 }
 
 // idempotency returns the request's identity, nil without an Idempotency-Key.
-func (q *request) idempotency() (*event.Request, error) { return q.identity(nil) }
+func (q *request) idempotency() (*event.Request, error) { return q.identity(q.bodyHash) }
 
-// identity is idempotency, by the messages that the body lists where they are given.
-func (q *request) identity(messages *batch) (*event.Request, error) {
+// identity is idempotency with another hash of query and body.
+func (q *request) identity(hash func(body []byte) event.Hash) (*event.Request, error) {
 	v, ok := q.Header["Idempotency-Key"]
 	if !ok {
 		return nil, nil
@@ -147,13 +147,10 @@ func (q *request) identity(messages *batch) (*event.Request, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &event.Request{Key: requestKey(q.actor(), q.Method, q.URL.EscapedPath(), v[0])}
-	if messages != nil {
-		r.Body = messages.hash(q.URL.RawQuery, len(body))
-	} else {
-		r.Body = bodyHash(q.URL.RawQuery, body)
-	}
-	return r, nil
+	return &event.Request{
+		Key:  requestKey(q.actor(), q.Method, q.URL.EscapedPath(), v[0]),
+		Body: hash(body),
+	}, nil
 }
 
 // requestKey is principal, method, path and Idempotency-Key as a hash. Its
@@ -172,6 +169,8 @@ func keyPrefix(principal, key string) [8]byte {
 	return [8]byte(h[:8])
 }
 
+func (q *request) bodyHash(body []byte) event.Hash { return bodyHash(q.URL.RawQuery, body) }
+
 // bodyHash is hash(query, "\x00", body) without a copy of the body.
 func bodyHash(query string, body []byte) event.Hash {
 	h := sha256.New()
@@ -179,6 +178,12 @@ func bodyHash(query string, body []byte) event.Hash {
 	h.Write([]byte{0})
 	h.Write(body)
 	return event.Hash(h.Sum(nil)[:16])
+}
+
+// hashBytes is hash(b) without a copy of b.
+func hashBytes(b []byte) event.Hash {
+	h := sha256.Sum256(b)
+	return event.Hash(h[:16])
 }
 
 // hash returns the first half of the SHA-256 of the parts.

@@ -774,7 +774,7 @@ func (r *reader) carry(it *CarryItem) {
 //	3  Replay, PurgeDead, Resurrect, tasks, Erase, webhooks, Define; imports and
 //	   a queue's push. Folding them: the dead letters' index, order by first
 //	   enqueue, source ids
-//	4  nothing is decided otherwise: Request.Body of a produce is of what was read
+//	4  nothing is decided otherwise: Request.Body of a list of messages is of these
 const (
 	Rules = 4
 	// RulesOfMarks are those that brought Mark.

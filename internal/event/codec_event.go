@@ -318,11 +318,12 @@ func DecodePolicy(b []byte) (*Policy, error) {
 func EncodeContent(c *Content) Blob { return c.EncodeIn(new([]byte)) }
 
 // EncodeIn is EncodeContent into memory that the caller lends, behind what is in
-// it already, as long as there is room: the blob is valid as long as that is.
+// it already: the blob is valid as long as that is. Where there is no room for it,
+// room is twice as much from here on.
 func (c *Content) EncodeIn(room *[]byte) Blob {
 	size := 1 + c.size()
 	if cap(*room)-len(*room) < size {
-		*room = make([]byte, 0, size)
+		*room = make([]byte, 0, max(size, 2*cap(*room)))
 	}
 	begin := len(*room)
 	w := &writer{buf: append(*room, Version)}

@@ -9,17 +9,21 @@ import (
 
 // ahead are entries of a leader's that the log shows and that are still being
 // written: they are on their way to the others meanwhile, so that two disks work
-// at the same time (Ongaro, Consensus: Bridging Theory and Practice, 10.2.1).
+// at the same time (Ongaro, Consensus: Bridging Theory and Practice, 10.2.1). A
+// leader without others has Raft's goroutine free for what the entry before has to
+// become: else each second entry was applied only when the next was on disk, too.
 //
 // hashicorp/raft takes an entry for durable once it has stored it, and counts the
-// leader among those who have it. So whatever could be made of that waits for the
-// write here (logStore.settled):
+// leader among those who have it: of a leader without others it is committed then.
+// So whatever could be made of that waits for the write here (logStore.settled), or
+// does not look beyond it (logStore.onDisk):
 //
 //	what another node has acknowledged   transport.AppendEntries: one of them is needed
 //	                                     to commit, where there are others who vote
 //	what this node acknowledges          transport.settled, should another one lead by then
 //	what it stands for election with     transport.RequestVote
 //	what is applied                      fsm.ApplyBatch, likewise
+//	what is told to be committed         Replica.committed
 //
 // and so I1 and the order of the two logs hold as if it had been durable before.
 //
@@ -52,13 +56,18 @@ func (a *ahead) tellLocked() {
 // leader, and may be sent before it is written: where others vote, and all know
 // that it is done so (peerStatus.Ahead). To an older program what it was sent is
 // what this node has on disk, and it would take that for a directory that went
-// back should this node die now.
+// back should this node die now. To one without a vote, beside a leader that nobody
+// has to agree with, what is committed is (hadOnDisk). Where there is nobody else,
+// nobody is misled.
 func (r *Replica) leadsAhead() bool {
 	if !r.started.Load() || r.raft.State() != hraft.Leader {
 		return false
 	}
 	othersVote := false
 	servers := r.servers()
+	if len(servers) == 1 && servers[0].ID == r.id {
+		return true
+	}
 	r.table.mu.Lock()
 	defer r.table.mu.Unlock()
 	for _, s := range servers {
@@ -165,6 +174,17 @@ func (s *logStore) onDisk(index uint64) uint64 {
 		return first - 1
 	}
 	return index
+}
+
+// committed is up to where the log is committed, as far as this node may say so. Of
+// others' votes Raft's own word is, which may be ahead of this disk; alone it says
+// so of what is on its way to the disk.
+func (r *Replica) committed() uint64 {
+	commit := r.raft.CommitIndex()
+	if r.alone() {
+		return r.stores.log.onDisk(commit)
+	}
+	return commit
 }
 
 // settled returns when the entries up to an index are durable, as far as the log

@@ -243,8 +243,10 @@ func TestDeposedLeaderAcknowledgesWhatItHas(t *testing.T) {
 	}
 }
 
-// A leader that nobody has to agree with has written what it commits.
-func TestAloneNothingIsAhead(t *testing.T) {
+// A leader without others goes on while its disk is at work, and nothing comes of
+// what is not written: no answer, nothing applied, nothing told or read, and after
+// a crash nothing left.
+func TestAloneLeadsAhead(t *testing.T) {
 	g := newGate()
 	c := cluster(t, 1, func(o *Options) { o.BeforeStore, o.StoreDeadline = g.pass, time.Minute })
 	c.put("before")
@@ -252,24 +254,87 @@ func TestAloneNothingIsAhead(t *testing.T) {
 	was := l.raft.LastIndex()
 	open := g.close()
 	defer open()
-	answered := make(chan error, 1)
-	go func() {
-		_, err := l.Propose(context.Background(), put("more"))
+	answered := make(chan error, 3)
+	propose := func(name string) {
+		_, err := l.Propose(context.Background(), put(name))
 		answered <- err
-	}()
+	}
+	go propose("first")
 	<-g.came
+	go propose("second")
+	until(t, "Raft has both", func() bool { return l.raft.CommitIndex() == was+2 })
 	select {
 	case err := <-answered:
 		t.Fatalf("answered: %v", err)
 	case <-time.After(50 * time.Millisecond): // what is not to happen has had the time to
 	}
-	if got := l.raft.CommitIndex(); got > was {
-		t.Errorf("entry %d is committed, and written are those up to %d", got, l.onDisk())
+	if got := l.onDisk(); got != was {
+		t.Fatalf("on disk are entries up to %d, want %d", got, was)
+	}
+	if got := l.fsm.progress().index; got != was {
+		t.Errorf("applied are entries up to %d, on disk those up to %d", got, was)
+	}
+	if s, told := l.Status(), l.ownStatus(); s.CommitIndex != was || told.Commit != was {
+		t.Errorf("it tells that entries up to %d (others: %d) are committed, on disk are those up to %d", s.CommitIndex, told.Commit, was)
+	}
+	// Who reads waits for nothing: nobody was told of more.
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	if err := l.Barrier(ctx); err != nil {
+		t.Errorf("read: %v", err)
 	}
 	open()
-	if err := <-answered; err != nil {
-		t.Error(err)
+	for range 2 {
+		if err := <-answered; err != nil {
+			t.Error(err)
+		}
 	}
+	if got := l.onDisk(); got != was+2 {
+		t.Errorf("on disk are entries up to %d, want %d", got, was+2)
+	}
+
+	open = g.close()
+	defer open()
+	go propose("third")
+	<-g.came
+	dead := l.disk.CrashWith(vfs.LoseAll, rng(1))
+	open()
+	if err := <-answered; err == nil {
+		t.Error("what the disk lost was answered")
+	}
+	l.stop()
+	l.disk = dead
+	c.start(l)
+	c.put("after")
+	if got := l.m.names(); !slices.Equal(got, []string{"before", "first", "second", "after"}) {
+		t.Errorf("after the crash there are %v", got)
+	}
+}
+
+// With one beside it that has no vote it has written what it sends: to that one
+// what is committed is on its disk.
+func TestAloneBesideALearnerNothingIsAhead(t *testing.T) {
+	c := cluster(t, 1, nil)
+	c.put("before")
+	l := c.leader()
+	if !l.leadsAhead() {
+		t.Error("alone it does not store ahead")
+	}
+	n2 := c.fresh("n2")
+	answers(t, l.AddMember(t.Context(), Member{ID: "n2", RaftAddr: n2.addr}), "")
+	if l.leadsAhead() {
+		t.Error("with another one announced it stores ahead")
+	}
+	n2.contacts = []string{l.addr}
+	c.start(n2)
+	<-n2.joined
+	c.put("after")
+	if l.leadsAhead() {
+		t.Error("beside a learner it stores ahead")
+	}
+	c.level()
+	answers(t, l.RemoveMember(t.Context(), "n2", false), "")
+	until(t, "alone again it stores ahead", l.leadsAhead)
 }
 
 // Nor is anything ahead while a member has a program that does not know of it, or

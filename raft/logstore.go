@@ -44,7 +44,7 @@ type logStore struct {
 	applied func() uint64
 	before  func() // Options.BeforeStore
 	// leads tells whether what is stored are entries of this node's own as the
-	// leader, which others must have too before they count; nil: never.
+	// leader, which may be ahead; nil: never.
 	leads func() bool
 	ahead ahead
 	cache logCache
@@ -161,8 +161,8 @@ func (s *logStore) StoreLog(l *hraft.Log) error { return s.StoreLogs([]*hraft.Lo
 const storeAtOnce = 2<<20 - 64<<10
 
 // StoreLogs implements hraft.LogStore. The entries are durable when it returns,
-// or, of a leader among others, when settled says so; after a crash in the middle
-// the first ones may be.
+// or, of a leader that leads ahead, when settled says so; after a crash in the
+// middle the first ones may be.
 func (s *logStore) StoreLogs(logs []*hraft.Log) error {
 	if len(logs) == 0 {
 		return nil

@@ -61,6 +61,7 @@ type Client struct {
 	mu      sync.Mutex
 	closed  bool
 	senders sync.WaitGroup
+	sharing atomic.Int32 // how many senders there are, of all lanes
 
 	more []string // of WithEndpoints
 	err  error    // of an option

@@ -479,6 +479,71 @@ func TestLane(t *testing.T) {
 	})
 }
 
+// A crowd of 64 fills one request where what it costs the servers counts, and two
+// where one node has nothing else to do.
+func TestRequestsOfACrowd(t *testing.T) {
+	for name, c := range map[string]struct {
+		addr string
+		busy bool
+		want int
+	}{
+		"one node":                   {"http://nobody", false, 2},
+		"one node, and another lane": {"http://nobody", true, 1},
+		"several nodes":              {"http://nobody,http://nothing", false, 1},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			client, err := New(c.addr)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var mu sync.Mutex
+			under, most := 0, 0
+			send := func(_ context.Context, items []int) ([]int, error) {
+				mu.Lock()
+				under++
+				most = max(most, under)
+				mu.Unlock()
+				time.Sleep(10 * time.Millisecond)
+				mu.Lock()
+				under--
+				mu.Unlock()
+				return items, nil
+			}
+			other := &lane[int, int]{c: client, list: "others", send: func(_ context.Context, items []int) ([]int, error) {
+				time.Sleep(time.Second)
+				return items, nil
+			}}
+			if c.busy {
+				go other.do(t.Context(), 1, 1)
+				synctest.Wait()
+			}
+			l := &lane[int, int]{c: client, list: "numbers", send: send}
+			for i := range 64 {
+				go func() {
+					for range 20 {
+						if _, err := l.do(t.Context(), i, 1); err != nil {
+							t.Error(err)
+						}
+					}
+				}()
+			}
+			time.Sleep(55 * time.Millisecond) // who comes first leaves alone
+			mu.Lock()
+			most = under
+			mu.Unlock()
+			time.Sleep(2 * time.Second)
+			synctest.Wait()
+			if most != c.want {
+				t.Errorf("%s: %d requests at a time, not %d", name, most, c.want)
+			}
+			if n := client.sharing.Load(); n != 0 {
+				t.Errorf("%s: %d senders are left", name, n)
+			}
+			client.Close()
+		})
+	}
+}
+
 // What may have been committed is not sent again under another key, whatever a
 // repeat is answered.
 func TestWhatMayBeCommittedIsNotTakenApart(t *testing.T) {

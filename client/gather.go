@@ -20,10 +20,13 @@ const (
 
 // maxRequests is how many requests of one lane are under way at once. In a crowd
 // there is another one only if it is worthwhile, by its number of items: a request
-// costs three nodes as much CPU as some fifty messages.
+// costs three nodes as much CPU as some fifty messages. Where one node is asked,
+// and for nothing else, it has the time: while it is at one request's disk it
+// takes another.
 const (
-	maxRequests = 3
-	worthwhile  = 256
+	maxRequests     = 3
+	worthwhile      = 256
+	worthwhileAlone = 32
 )
 
 // lane gathers what many goroutines ask for one by one, such as to enqueue a
@@ -126,9 +129,15 @@ func (l *lane[I, O]) add(t *ticket[I, O]) error {
 			l.waiting, l.bytes = l.waiting[:len(l.waiting)-1], l.bytes-t.size
 			return ErrClosed
 		}
-		l.senders++
+		l.sends(1)
 	}
 	return nil
+}
+
+// sends counts senders. l.mu is held.
+func (l *lane[I, O]) sends(n int) {
+	l.senders += n
+	l.c.sharing.Add(int32(n))
 }
 
 // leave takes back an item whose caller does not wait any more. It returns nil
@@ -162,7 +171,11 @@ func (l *lane[I, O]) share() int {
 	if all <= maxRequests {
 		return 1
 	}
-	return max((all+maxRequests-1)/maxRequests, worthwhile)
+	least := worthwhile
+	if len(l.c.endpoints) == 1 && int(l.c.sharing.Load()) == l.senders {
+		least = worthwhileAlone
+	}
+	return max((all+maxRequests-1)/maxRequests, least)
 }
 
 // worth tells whether what waits is worth another request beside those under
@@ -228,7 +241,7 @@ func (l *lane[I, O]) take(tickets []*ticket[I, O], b *batch) []*ticket[I, O] {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(l.waiting) == 0 || l.senders > 1 && !l.worth() {
-		l.senders--
+		l.sends(-1)
 		return nil
 	}
 	now := len(l.waiting) + l.away
@@ -250,7 +263,7 @@ func (l *lane[I, O]) take(tickets []*ticket[I, O], b *batch) []*ticket[I, O] {
 	l.bytes -= size
 	l.away += n
 	if l.senders < maxRequests && l.worth() && l.c.start(l.run) {
-		l.senders++
+		l.sends(1)
 	}
 	return tickets
 }

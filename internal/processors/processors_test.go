@@ -111,7 +111,7 @@ func TestGovernor(t *testing.T) {
 		is("a burst out of the rest", 8, 2)
 		m.want(3)
 		time.Sleep(settle + 2*window)
-		is("less", 6, 3)
+		is("less", 5, 3)
 		m.want(0)
 		time.Sleep(2*settle + rest)
 		is("at rest again", 1, 4)

@@ -10,8 +10,8 @@ const (
 	full = 0.9
 	// More than this of what there is, and it waits for processors; less than this
 	// of fewer, and fewer will do. What lies between keeps a steady load where it is.
-	most  = 0.7
-	least = 0.55
+	most  = 0.75
+	least = 0.65
 	// settle is for how long fewer must have been enough.
 	settle = time.Second
 )

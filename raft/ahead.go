@@ -24,6 +24,7 @@ import (
 //	what it stands for election with     transport.RequestVote
 //	what is applied                      fsm.ApplyBatch, likewise
 //	what is told to be committed         Replica.committed
+//	what one is sent that was removed    transport.append: nobody is needed to commit it
 //
 // and so I1 and the order of the two logs hold as if it had been durable before.
 //

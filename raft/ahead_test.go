@@ -38,7 +38,8 @@ func (g *gate) pass() {
 	}
 }
 
-// close holds up what comes from now on, until open.
+// close holds up what comes from now on, until open. Closed twice, what came
+// before the second time is let through by the first open.
 func (g *gate) close() (open func()) {
 	shut := make(chan struct{})
 	g.mu.Lock()
@@ -46,7 +47,9 @@ func (g *gate) close() (open func()) {
 	g.mu.Unlock()
 	return sync.OnceFunc(func() {
 		g.mu.Lock()
-		g.shut = nil
+		if g.shut == shut {
+			g.shut = nil
+		}
 		g.mu.Unlock()
 		close(shut)
 	})
@@ -335,6 +338,70 @@ func TestAloneBesideALearnerNothingIsAhead(t *testing.T) {
 	c.level()
 	answers(t, l.RemoveMember(t.Context(), "n2", false), "")
 	until(t, "alone again it stores ahead", l.leadsAhead)
+}
+
+// One that is removed is sent, and told to be committed, nothing that is not on
+// the disk of the node that is alone without it: it would apply what nobody has
+// after a crash, and hold against that node that it went back.
+func TestRemovedNodeIsSentWhatIsOnDisk(t *testing.T) {
+	for _, voter := range []bool{false, true} {
+		t.Run(fmt.Sprint("voter ", voter), func(t *testing.T) {
+			g := newGate()
+			c := cluster(t, 1, func(o *Options) {
+				if o.NodeID == "n1" {
+					o.BeforeStore, o.StoreDeadline = g.pass, time.Minute
+				}
+			})
+			c.put("before")
+			l := c.get("n1")
+			n2 := c.fresh("n2")
+			answers(t, l.AddMember(t.Context(), Member{ID: "n2", RaftAddr: n2.addr, Voter: voter}), "")
+			n2.contacts = []string{l.addr}
+			c.start(n2)
+			<-n2.joined
+			if voter {
+				c.voting(2)
+				until(t, "n1 leads", func() bool {
+					return c.leader() == l || l.TransferLeadership(t.Context(), "n1") == nil && c.leader() == l
+				})
+			}
+			c.put("both")
+			c.level()
+
+			open := g.close()
+			defer open()
+			removed, answered := make(chan error, 1), make(chan error, 1)
+			go func() { removed <- l.RemoveMember(t.Context(), "n2", true) }()
+			<-g.came // the new configuration is being written
+			go func() {
+				_, err := l.Propose(context.Background(), put("alone"))
+				answered <- err
+			}()
+			until(t, "it waits for Raft's goroutine", func() bool {
+				l.p.mu.Lock()
+				defer l.p.mu.Unlock()
+				return l.p.flyN == 1
+			})
+			last := g.close()
+			defer last()
+			open()
+			<-g.came                          // it is being written
+			time.Sleep(50 * time.Millisecond) // what is not to happen has the time to
+			had := l.onDisk()
+			if head, _ := n2.m.Head(); n2.onDisk() > had || n2.raft.CommitIndex() > had || head > had {
+				t.Errorf("on the leader's disk are entries up to %d; the one removed has them up to %d, of which %d are committed and %d applied", had, n2.onDisk(), n2.raft.CommitIndex(), head)
+			}
+			if e := n2.evidence.get(l.id); e.AckIndex > had {
+				t.Errorf("on the leader's disk are entries up to %d; the one removed holds %d against it", had, e.AckIndex)
+			}
+			last()
+			for what, err := range map[string]error{"write": <-answered, "removal": <-removed} {
+				if err != nil {
+					t.Errorf("%s: %v", what, err)
+				}
+			}
+		})
+	}
 }
 
 // Nor is anything ahead while a member has a program that does not know of it, or

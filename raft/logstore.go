@@ -306,6 +306,7 @@ func (s *logStore) guard(what string, write func() error) error {
 	}
 	if err != nil {
 		s.broken.Store(true)
+		s.ahead.tell() // fatal may wait for who waits
 		err = fmt.Errorf("raft log: %s: %w", what, err)
 		s.fatal(err)
 		return err

@@ -385,7 +385,7 @@ func (p *proposer) run(stop <-chan struct{}) {
 		}
 		at := p.fsm.progress()
 		e := event.Entry{Rules: wants(at.rules, fl.group), Time: p.clock.stamp(at.clock), Commands: cmds}
-		// Blocks while Raft is busy with the entry before: meanwhile the next
+		// May block while Raft is busy with the entry before: meanwhile the next
 		// group gathers.
 		fl.future = p.apply(e.Encode())
 		p.retire <- fl // has room for all that may be under way

@@ -232,6 +232,14 @@ func (t *transport) append(id hraft.ServerID, addr hraft.ServerAddress, args *hr
 		return errExpected
 	}
 	trim(args)
+	// One that is just being removed by a node that is alone without it may still
+	// be sent what that has stored since (leadsAhead): when it is on disk.
+	if t.r.alone() {
+		if err := t.r.stores.log.settled(lastOf(args)); err != nil {
+			return err
+		}
+		args.LeaderCommitIndex = t.r.stores.log.onDisk(args.LeaderCommitIndex)
+	}
 	if err := t.net.ask(server{id, addr}, args, resp); err != nil {
 		return err
 	}

@@ -112,8 +112,9 @@ type Options struct {
 	// unknown to the clients.
 	OnFatal func(error)
 
-	// A checkpoint is written after so many entries, or bytes of them, or at
-	// this interval if anything was applied since the last.
+	// A checkpoint is written after so many entries, or bytes of them that are
+	// also as many as the last one has, or at this interval if anything was
+	// applied since.
 	SnapshotThreshold uint64        // default 100,000
 	SnapshotBytes     uint64        // default 256 MiB
 	SnapshotInterval  time.Duration // default 10 min; negative: never

@@ -323,7 +323,8 @@ func (r *Replica) applied(p progress) {
 		r.agreement.signal()
 	}
 	s := r.snapped.Load()
-	if p.entries-s.entries >= r.o.SnapshotThreshold || p.bytes-s.bytes >= r.o.SnapshotBytes {
+	newest, _ := r.stores.snaps.newest()
+	if r.o.snapshotDue(p.entries-s.entries, p.bytes-s.bytes, newest.Size) {
 		select {
 		case r.snapNow <- struct{}{}:
 		default:

@@ -138,6 +138,39 @@ func TestSnapshotByThreshold(t *testing.T) {
 	}
 }
 
+// By bytes a checkpoint is written after as many as the last one has, and never
+// before as many as are asked for.
+func TestSnapshotByBytes(t *testing.T) {
+	o := Options{SnapshotThreshold: 1000, SnapshotBytes: 100}
+	for _, c := range []struct {
+		entries, bytes uint64
+		newest         int64
+		want           bool
+	}{
+		{0, 99, 0, false},
+		{0, 100, 0, true},
+		{0, 100, 100, true},
+		{0, 100, 101, false},
+		{0, 101, 101, true},
+		{999, 0, 0, false},
+		{1000, 0, 101, true},
+	} {
+		if got := o.snapshotDue(c.entries, c.bytes, c.newest); got != c.want {
+			t.Errorf("%+v: %v", c, got)
+		}
+	}
+
+	o = on(vfs.NewMem())
+	o.SnapshotThreshold, o.SnapshotBytes = 1<<40, 100
+	n := boot(t, o)
+	for range 2 {
+		until := len(n.stores.snaps.metas()) + 1
+		for len(n.stores.snaps.metas()) < until {
+			n.put("more")
+		}
+	}
+}
+
 func TestManyProposersAreGrouped(t *testing.T) {
 	n := boot(t, on(vfs.NewMem()))
 	release := make(chan struct{})

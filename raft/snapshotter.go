@@ -7,6 +7,13 @@ import (
 	hraft "github.com/hashicorp/raft"
 )
 
+// snapshotDue tells whether enough entries, or bytes of them, were applied since the
+// last checkpoint, which has newest bytes. There must be as many: a large state is
+// not written more often than all that happens to it.
+func (o *Options) snapshotDue(entries, bytes uint64, newest int64) bool {
+	return entries >= o.SnapshotThreshold || bytes >= max(o.SnapshotBytes, uint64(newest))
+}
+
 // takeSnapshots writes a checkpoint when enough was applied since the last, or
 // when some time has passed with anything applied.
 func (r *Replica) takeSnapshots() {

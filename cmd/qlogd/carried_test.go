@@ -12,7 +12,8 @@ import (
 // What goes at once goes in an entry of its own behind; whoever was answered
 // finds it told all the same.
 func TestWhatGoesAtOnceIsToldBeforeTheAnswer(t *testing.T) {
-	_, c := testNode(t, filepath.Join(t.TempDir(), "data"))
+	n, c := testNode(t, filepath.Join(t.TempDir(), "data"))
+	defer stopNode(t, n)
 	ctx := t.Context()
 	last := func(id string) string {
 		t.Helper()

@@ -59,8 +59,8 @@ type Replica struct {
 
 	leads    chan bool // hashicorp/raft's notifications; it blocks until they are read
 	snapNow  chan struct{}
-	snapped  atomic.Pointer[progress] // when the newest checkpoint was begun
-	stop     chan struct{}            // closed: everything of ours ends
+	snapped  atomic.Pointer[snapped]
+	stop     chan struct{} // closed: everything of ours ends
 	stopOnce sync.Once
 	wg       sync.WaitGroup
 	reaped   chan struct{}
@@ -178,7 +178,7 @@ func (r *Replica) start() error {
 		return err
 	}
 	began := r.fsm.progress()
-	r.snapped.Store(&began)
+	r.snappedAt(began)
 	r.p = newProposer(r.o, r.fsm, r.clock, r.fatal, r.failed)
 	r.p.idle, r.p.awaited, r.p.landed.lacking = r.nudges.idle, r.awaited, r.behind
 	r.p.opening, r.p.rules = r.upgrade, r.knownRules
@@ -323,8 +323,7 @@ func (r *Replica) applied(p progress) {
 		r.agreement.signal()
 	}
 	s := r.snapped.Load()
-	newest, _ := r.stores.snaps.newest()
-	if r.o.snapshotDue(p.entries-s.entries, p.bytes-s.bytes, newest.Size) {
+	if r.o.snapshotDue(p.entries-s.entries, p.bytes-s.bytes, s.size) {
 		select {
 		case r.snapNow <- struct{}{}:
 		default:

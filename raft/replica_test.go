@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 
@@ -168,6 +169,21 @@ func TestSnapshotByBytes(t *testing.T) {
 		for len(n.stores.snaps.metas()) < until {
 			n.put("more")
 		}
+	}
+}
+
+// Entries are applied while an old checkpoint is being removed, which the store
+// lets nobody in for.
+func TestApplyDoesNotWaitForTheCheckpoints(t *testing.T) {
+	n := boot(t, on(vfs.NewMem()))
+	n.put("before")
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	n.stores.snaps.mu.Lock()
+	_, err := n.Propose(ctx, put("meanwhile"))
+	n.stores.snaps.mu.Unlock()
+	if err != nil {
+		t.Error(err)
 	}
 }
 

@@ -7,6 +7,20 @@ import (
 	hraft "github.com/hashicorp/raft"
 )
 
+// snapped is what the next checkpoint counts from. It is kept here, because to ask
+// the store may take as long as an old checkpoint is being removed, and entries are
+// applied meanwhile.
+type snapped struct {
+	entries, bytes uint64 // applied when the newest was begun
+	size           int64  // of it
+}
+
+// snappedAt notes where the Machine stood when the newest checkpoint was begun.
+func (r *Replica) snappedAt(p progress) {
+	newest, _ := r.stores.snaps.newest()
+	r.snapped.Store(&snapped{p.entries, p.bytes, newest.Size})
+}
+
 // snapshotDue tells whether enough entries, or bytes of them, were applied since the
 // last checkpoint, which has newest bytes. There must be as many: a large state is
 // not written more often than all that happens to it.
@@ -39,7 +53,7 @@ func (r *Replica) takeSnapshots() {
 		}
 		// Also after a failure: the next is tried after as much again, not at
 		// each entry.
-		r.snapped.Store(&p)
+		r.snappedAt(p)
 	}
 }
 

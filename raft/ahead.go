@@ -177,16 +177,10 @@ func (s *logStore) onDisk(index uint64) uint64 {
 	return index
 }
 
-// committed is up to where the log is committed, as far as this node may say so. Of
-// others' votes Raft's own word is, which may be ahead of this disk; alone it says
-// so of what is on its way to the disk.
-func (r *Replica) committed() uint64 {
-	commit := r.raft.CommitIndex()
-	if r.alone() {
-		return r.stores.log.onDisk(commit)
-	}
-	return commit
-}
+// committed is up to where the log is committed, as far as this node may say so:
+// Raft's own word may be ahead of the disk. That of a leader among others is not,
+// for their acknowledgements wait for it.
+func (r *Replica) committed() uint64 { return r.stores.log.onDisk(r.raft.CommitIndex()) }
 
 // settled returns when the entries up to an index are durable, as far as the log
 // has them. An error says that it cannot be known of them.

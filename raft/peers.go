@@ -230,7 +230,7 @@ func (r *Replica) ownStatus() peerStatus {
 	_, lacking := r.lacking.now()
 	return peerStatus{
 		ID: r.id, Term: r.raft.CurrentTerm(), Leads: r.leadsReady(), Held: !r.vouched(), Lacking: lacking, Full: r.full(), Ahead: true,
-		Last: r.raft.LastIndex(), Commit: r.stores.log.onDisk(r.raft.CommitIndex()), Applied: p.index, Head: p.head, Chain: p.chain,
+		Last: r.raft.LastIndex(), Commit: r.committed(), Applied: p.index, Head: p.head, Chain: p.chain,
 		Wall: r.o.Wall().UnixMilli(), Clock: r.clock.now(), Rules: r.o.Rules, Known: r.known(), Marks: r.agreement.tell(),
 	}
 }

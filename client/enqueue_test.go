@@ -479,6 +479,39 @@ func TestLane(t *testing.T) {
 	})
 }
 
+// atOnce counts how many are within at the same time.
+type atOnce struct {
+	mu        sync.Mutex
+	now, most int
+}
+
+// enter counts one more until leave.
+func (a *atOnce) enter() (leave func()) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.now++
+	a.most = max(a.most, a.now)
+	return func() {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		a.now--
+	}
+}
+
+// anew forgets who has left.
+func (a *atOnce) anew() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.most = a.now
+}
+
+// seen is how many there were at most.
+func (a *atOnce) seen() int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.most
+}
+
 // A crowd of 64 fills one request where what it costs the servers counts, and two
 // where one node has nothing else to do.
 func TestRequestsOfACrowd(t *testing.T) {
@@ -496,17 +529,10 @@ func TestRequestsOfACrowd(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			var mu sync.Mutex
-			under, most := 0, 0
+			var requests atOnce
 			send := func(_ context.Context, items []int) ([]int, error) {
-				mu.Lock()
-				under++
-				most = max(most, under)
-				mu.Unlock()
+				defer requests.enter()()
 				time.Sleep(10 * time.Millisecond)
-				mu.Lock()
-				under--
-				mu.Unlock()
 				return items, nil
 			}
 			other := &lane[int, int]{c: client, list: "others", send: func(_ context.Context, items []int) ([]int, error) {
@@ -528,12 +554,10 @@ func TestRequestsOfACrowd(t *testing.T) {
 				}()
 			}
 			time.Sleep(55 * time.Millisecond) // who comes first leaves alone
-			mu.Lock()
-			most = under
-			mu.Unlock()
+			requests.anew()
 			time.Sleep(2 * time.Second)
 			synctest.Wait()
-			if most != c.want {
+			if most := requests.seen(); most != c.want {
 				t.Errorf("%s: %d requests at a time, not %d", name, most, c.want)
 			}
 			if n := client.sharing.Load(); n != 0 {

@@ -266,24 +266,17 @@ func TestWorkerSharesRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const n = 5000
 		p := newPost(t, numbers(n)...)
-		var mu sync.Mutex
-		most, running := 0, 0
+		var running atOnce
 		stop := working(t, p, WorkerOptions{Concurrency: 8}, func(context.Context, *Message) error {
-			mu.Lock()
-			running++
-			most = max(most, running)
-			mu.Unlock()
+			defer running.enter()()
 			time.Sleep(100 * time.Microsecond)
-			mu.Lock()
-			running--
-			mu.Unlock()
 			return nil
 		})
 		time.Sleep(10 * time.Second)
 		if err := stop(); err != nil {
 			t.Error(err)
 		}
-		if len(p.log) != n || p.settles > n/20 || len(p.asked) > n/100 || most != 8 {
+		if most := running.seen(); len(p.log) != n || p.settles > n/20 || len(p.asked) > n/100 || most != 8 {
 			t.Errorf("%d settled in %d requests, leased in %d; %d at once", len(p.log), p.settles, len(p.asked), most)
 		}
 	})

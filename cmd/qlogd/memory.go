@@ -16,10 +16,12 @@ import (
 // of garbage, or as much as there is alive where that is more.
 //
 // It is garbage that the headroom is for, so it does not grow with what waits in
-// the queues; and it is bounded by a sixteenth of the machine's memory. GOGC in
+// the queues; and it is bounded by a sixteenth of the machine's memory. Nor is it
+// much: what is used over and over stays near the processor, and pages that the
+// machine has to give out anew cost more than a collection of so little. GOGC in
 // the environment turns it off; GOMEMLIMIT counts as ever.
 const (
-	headroomMost = 128 << 20
+	headroomMost = 64 << 20
 	headroomPart = 16
 )
 
@@ -92,7 +94,7 @@ func percentFor(live, headroom uint64) int {
 // is not known.
 func headroom(memory uint64) uint64 {
 	if memory == 0 {
-		return headroomMost / 4
+		return headroomMost / 2
 	}
 	return min(headroomMost, memory/headroomPart)
 }

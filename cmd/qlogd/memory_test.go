@@ -14,11 +14,11 @@ func TestHeadroom(t *testing.T) {
 		live, memory uint64
 		want         int
 	}{
-		{10 * mib, 64 << 30, 1280}, // little alive: as much garbage as the headroom
+		{10 * mib, 64 << 30, 640},  // little alive: as much garbage as the headroom
 		{128 * mib, 64 << 30, 100}, // as much
 		{4 << 30, 64 << 30, 100},   // more: the runtime's own measure
 		{16 * mib, 1 << 30, 400},   // a small machine
-		{0, 64 << 30, 3200},        // before the first collection: it comes at the headroom
+		{0, 64 << 30, 1600},        // before the first collection: it comes at the headroom
 		{1, 256 << 20, 400},        // where ten thousand percent would be 400 MiB
 		{0, 32 << 20, 100},         // the runtime's own measure at least
 		{16 * mib, 0, 200},         // not known

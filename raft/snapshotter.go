@@ -2,6 +2,7 @@ package raft
 
 import (
 	"errors"
+	"fmt"
 	"time"
 
 	hraft "github.com/hashicorp/raft"
@@ -57,10 +58,30 @@ func (r *Replica) takeSnapshots() {
 	}
 }
 
+// unapplied returns the index of a configuration that was committed, and not yet
+// applied, when a checkpoint was to be written: hashicorp/raft then writes none, and
+// has no type for that error. 0 is any other, or none.
+func unapplied(err error) (index uint64) {
+	if err != nil {
+		_, _ = fmt.Sscanf(err.Error(), "cannot take snapshot now, wait until the configuration entry at %d has been applied", &index)
+	}
+	return index
+}
+
 // Snapshot writes a checkpoint now and truncates the Raft log behind it. It is
 // no error if there is nothing new to write.
 func (r *Replica) Snapshot() error {
 	err := bound(r, r.raft.Snapshot()).Error()
+	if index := unapplied(err); index > 0 {
+		for wait := r.fsm.reached(index); wait != nil; wait = r.fsm.reached(index) {
+			select {
+			case <-wait:
+			case <-r.stop:
+				return err
+			}
+		}
+		err = bound(r, r.raft.Snapshot()).Error()
+	}
 	if !errors.Is(err, hraft.ErrNothingNewToSnapshot) {
 		return err
 	}

@@ -120,7 +120,7 @@ func (t *transport) take(rpc *hraft.RPC, heartbeat bool) error {
 	if err := t.refuse(rpc); err != nil {
 		return err
 	}
-	if heartbeat {
+	if heartbeat && t.changesNothing(rpc.Command.(*hraft.AppendEntriesRequest)) {
 		if handle := t.heartbeat.Load(); handle != nil {
 			(*handle)(*rpc)
 			return nil
@@ -146,6 +146,16 @@ func (t *transport) take(rpc *hraft.RPC, heartbeat bool) error {
 	case <-t.net.stop:
 		return hraft.ErrTransportShutdown
 	}
+}
+
+// changesNothing tells whether a heartbeat leaves this node a follower in the term
+// that it is in. Only then may it go past hashicorp/raft's main loop: one of a newer
+// term would else raise the term of a leader that does not know yet that it is
+// deposed, and is about to write an entry. That had the new leader's term and
+// perhaps the index of another entry of that leader: two logs that seem to agree and
+// do not.
+func (t *transport) changesNothing(a *hraft.AppendEntriesRequest) bool {
+	return a.Term <= t.r.raft.CurrentTerm() && t.r.raft.State() == hraft.Follower
 }
 
 // settled is called before a request that was taken is answered: what this node

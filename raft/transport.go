@@ -23,6 +23,7 @@ import (
 //	what others have promised is remembered     evidence: see vouch.go
 //	a follower that begins at a snapshot        adapt
 //	what is not on disk counts for nobody       settled: see ahead.go
+//	a leader's term changes on its own loop     changesNothing
 //	a node that was away is not left waiting    AppendEntries
 //
 // A node alone in its process has none of them: nobody comes.

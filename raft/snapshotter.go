@@ -73,12 +73,8 @@ func unapplied(err error) (index uint64) {
 func (r *Replica) Snapshot() error {
 	err := bound(r, r.raft.Snapshot()).Error()
 	if index := unapplied(err); index > 0 {
-		for wait := r.fsm.reached(index); wait != nil; wait = r.fsm.reached(index) {
-			select {
-			case <-wait:
-			case <-r.stop:
-				return err
-			}
+		if err := r.Landed(r.p.ctx, index); err != nil {
+			return err
 		}
 		err = bound(r, r.raft.Snapshot()).Error()
 	}

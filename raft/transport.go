@@ -129,6 +129,9 @@ func (t *transport) take(rpc *hraft.RPC, heartbeat bool) error {
 	}
 	switch a := rpc.Command.(type) {
 	case *hraft.AppendEntriesRequest:
+		if heartbeat {
+			break // says nothing of a log
+		}
 		if a.Term >= t.r.raft.CurrentTerm() { // else of a leader that is none any more
 			t.r.contact.heard(a.LeaderCommitIndex)
 		}

@@ -29,7 +29,7 @@ func TestDamagedBolt(t *testing.T) {
 	}{
 		"pages of the votes":        {votesFile, flipPages},
 		"pages of the log's":        {metaFile, flipPages},
-		"half of the votes":         {votesFile, func(b []byte) []byte { return b[:len(b)/2] }},
+		"the votes, cut":            {votesFile, func(b []byte) []byte { return b[:2*os.Getpagesize()] }},
 		"nothing of the log's file": {metaFile, func([]byte) []byte { return nil }},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -67,6 +67,7 @@ func openStores(o Options, f faults) (_ *stores, err error) {
 		}
 		s.votes = &votes{kv: s.kv, die: f.die}
 		term, err = s.votes.term()
+		s.votes.current.Store(term)
 		return err
 	}); err != nil {
 		return nil, fmt.Errorf("raft: %w", err)

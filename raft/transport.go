@@ -23,7 +23,7 @@ import (
 //	what others have promised is remembered     evidence: see vouch.go
 //	a follower that begins at a snapshot        adapt
 //	what is not on disk counts for nobody       settled: see ahead.go
-//	a leader's term changes on its own loop     changesNothing
+//	a term changes on the main loop alone       pass
 //	a node that was away is not left waiting    AppendEntries
 //
 // A node alone in its process has none of them: nobody comes.
@@ -121,11 +121,8 @@ func (t *transport) take(rpc *hraft.RPC, heartbeat bool) error {
 	if err := t.refuse(rpc); err != nil {
 		return err
 	}
-	if heartbeat && t.changesNothing(rpc.Command.(*hraft.AppendEntriesRequest)) {
-		if handle := t.heartbeat.Load(); handle != nil {
-			(*handle)(*rpc)
-			return nil
-		}
+	if heartbeat && t.pass(rpc) {
+		return nil
 	}
 	switch a := rpc.Command.(type) {
 	case *hraft.AppendEntriesRequest:
@@ -152,14 +149,23 @@ func (t *transport) take(rpc *hraft.RPC, heartbeat bool) error {
 	}
 }
 
-// changesNothing tells whether a heartbeat leaves this node a follower in the term
-// that it is in. Only then may it go past hashicorp/raft's main loop: one of a newer
-// term would else raise the term of a leader that does not know yet that it is
-// deposed, and is about to write an entry. That had the new leader's term and
-// perhaps the index of another entry of that leader: two logs that seem to agree and
-// do not.
-func (t *transport) changesNothing(a *hraft.AppendEntriesRequest) bool {
-	return a.Term <= t.r.raft.CurrentTerm() && t.r.raft.State() == hraft.Follower
+// pass takes a heartbeat past hashicorp/raft's main loop, where that leaves this
+// node a follower in the term that it is in. A newer term would else be raised on a
+// leader that does not know yet that it is deposed, and is about to write an entry:
+// that had the new leader's term and perhaps the index of another entry of that
+// leader, two logs that seem to agree and do not. And the term of a follower that
+// goes on to be a candidate, or has won, would be set back: it cannot raise its
+// term meanwhile.
+func (t *transport) pass(rpc *hraft.RPC) bool {
+	handle := t.heartbeat.Load()
+	term := rpc.Command.(*hraft.AppendEntriesRequest).Term
+	return handle != nil && t.r.stores.votes.during(term, func() bool {
+		if t.r.raft.CurrentTerm() != term || t.r.raft.State() != hraft.Follower {
+			return false
+		}
+		(*handle)(*rpc)
+		return true
+	})
 }
 
 // settled is called before a request that was taken is answered: what this node

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"sync"
+	"sync/atomic"
 
 	hraft "github.com/hashicorp/raft"
 )
@@ -50,6 +51,11 @@ type votes struct {
 	// held is the term of a vote whose candidate is still to come.
 	held   uint64
 	isHeld bool
+
+	// current is the current term, from before it is written on, and changes only
+	// where still is not held (during).
+	current atomic.Uint64
+	still   sync.RWMutex
 }
 
 var _ hraft.StableStore = (*votes)(nil)
@@ -112,6 +118,14 @@ func (v *votes) Set(key, value []byte) error {
 
 // SetUint64 implements hraft.StableStore.
 func (v *votes) SetUint64(key []byte, n uint64) error {
+	if string(key) == keyCurrentTerm {
+		if v.current.Load() == n {
+			return nil // perhaps of a heartbeat: during
+		}
+		v.still.Lock()
+		v.current.Store(n)
+		v.still.Unlock()
+	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if string(key) == keyLastVoteTerm {
@@ -119,6 +133,14 @@ func (v *votes) SetUint64(key []byte, n uint64) error {
 		return nil
 	}
 	return v.set(string(key), binary.BigEndian.AppendUint64(nil, n))
+}
+
+// during runs f, and returns what it says, if term is the current one: which then
+// nobody begins to change before f has returned. f may set the very same term.
+func (v *votes) during(term uint64, f func() bool) bool {
+	v.still.RLock()
+	defer v.still.RUnlock()
+	return v.current.Load() == term && f()
 }
 
 // vote returns the last whole vote. A term that is held back is none: until its

@@ -568,6 +568,68 @@ func TestRequestsOfACrowd(t *testing.T) {
 	}
 }
 
+// A few callers that come one behind the other's answer meet and share requests,
+// and one whose request hangs holds up none of the others.
+func TestAFewMeet(t *testing.T) {
+	const calls, each = 100, 10 * time.Millisecond
+	for name, c := range map[string]struct {
+		callers int
+		hangs   bool
+		most    time.Duration // for all calls
+	}{
+		"two":                    {2, false, calls * each * 5 / 4},
+		"three":                  {3, false, calls * each * 5 / 4},
+		"two beside a long call": {2, true, calls * each * 5 / 4},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			client, err := New("http://nobody,http://nothing")
+			if err != nil {
+				t.Fatal(err)
+			}
+			requests := 0
+			var mu sync.Mutex
+			l := &lane[int, int]{c: client, list: "numbers", send: func(_ context.Context, items []int) ([]int, error) {
+				mu.Lock()
+				requests++
+				mu.Unlock()
+				if slices.Contains(items, 0) {
+					time.Sleep(time.Minute)
+				}
+				time.Sleep(each)
+				return items, nil
+			}}
+			var wg sync.WaitGroup
+			if c.hangs {
+				wg.Go(func() { l.do(t.Context(), 0, 1) })
+				synctest.Wait()
+			}
+			began := time.Now()
+			var took time.Duration
+			for i := range c.callers {
+				wg.Go(func() {
+					time.Sleep(time.Duration(i) * each / 3)
+					for range calls {
+						if _, err := l.do(t.Context(), i+1, 1); err != nil {
+							t.Error(err)
+						}
+					}
+					mu.Lock()
+					defer mu.Unlock()
+					took = max(took, time.Since(began))
+				})
+			}
+			wg.Wait()
+			if took > c.most {
+				t.Errorf("%s: %v for what takes %v", name, took, calls*each)
+			}
+			if requests > calls*3/2 {
+				t.Errorf("%s: %d requests for %d calls of each", name, requests, calls)
+			}
+			client.Close()
+		})
+	}
+}
+
 // What may have been committed is not sent again under another key, whatever a
 // repeat is answered.
 func TestWhatMayBeCommittedIsNotTakenApart(t *testing.T) {

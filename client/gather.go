@@ -35,7 +35,9 @@ const (
 // A request leaves as soon as nothing is under way. While something is, the next
 // gather: another one leaves once they are their share of all that wait and are
 // under way, and at the latest when the last comes back. So a lone call waits for
-// nothing, and many calls fill requests by themselves, without a timer.
+// nothing, and many calls fill requests by themselves, without a timer. Of a few
+// each leaves at once if it comes by itself; where they come one behind the other's
+// answer, as often as they are answered, they meet, and then share each request.
 //
 // Requests under way at once are in no order. Within one, the items have the
 // order in which they came.
@@ -51,7 +53,12 @@ type lane[I, O any] struct {
 	bytes   int // of waiting
 	away    int // items under way
 	senders int // goroutines, each with one request
+	gathers int // of them, those that let items gather
 	crowd   int // how many items there were at once, of late
+	// meet gets a value when the sender that waits there for the others need not
+	// do so any more; nil: none waits.
+	meet chan struct{}
+	rush int // how many times none is to wait, since one did in vain
 }
 
 // ticket is one item and, in the end, its answer.
@@ -124,7 +131,11 @@ func (l *lane[I, O]) add(t *ticket[I, O]) error {
 	defer l.mu.Unlock()
 	l.waiting = append(l.waiting, t)
 	l.bytes += t.size
-	if l.senders == 0 || l.senders < maxRequests && l.worth() {
+	if l.meet != nil {
+		if !l.few() || l.bytes >= maxBytes {
+			l.met()
+		}
+	} else if l.senders == 0 || l.senders < maxRequests && l.worth() {
 		if !l.c.start(l.run) {
 			l.waiting, l.bytes = l.waiting[:len(l.waiting)-1], l.bytes-t.size
 			return ErrClosed
@@ -164,25 +175,30 @@ func (l *lane[I, O]) leave(t *ticket[I, O], ctx context.Context) error {
 	return ctx.Err()
 }
 
+// all is how many items there are at once.
+func (l *lane[I, O]) all() int { return max(l.crowd, len(l.waiting)+l.away) }
+
+// few tells whether they are so few that each may have a request.
+func (l *lane[I, O]) few() bool { return l.all() <= maxRequests }
+
 // share is how many items a request takes: all that there are make maxRequests
-// of them, or fewer that are worthwhile. A few have one each.
+// of them, or fewer that are worthwhile. A few go together if they wait together.
 func (l *lane[I, O]) share() int {
-	all := max(l.crowd, len(l.waiting)+l.away)
-	if all <= maxRequests {
-		return 1
+	if l.few() {
+		return maxItems
 	}
 	least := worthwhile
 	if len(l.c.endpoints) == 1 && int(l.c.sharing.Load()) == l.senders {
 		least = worthwhileAlone
 	}
-	return max((all+maxRequests-1)/maxRequests, least)
+	return min(max((l.all()+maxRequests-1)/maxRequests, least), maxItems)
 }
 
 // worth tells whether what waits is worth another request beside those under
 // way.
 func (l *lane[I, O]) worth() bool {
 	n := len(l.waiting)
-	return n > 0 && (n >= l.share() || n >= maxItems || l.bytes >= maxBytes)
+	return n > 0 && (l.gathers == 0 && l.few() || n >= l.share() || l.bytes >= maxBytes)
 }
 
 // run sends requests while there is something to send.
@@ -196,15 +212,16 @@ func (l *lane[I, O]) run() {
 			cancel()
 			return
 		}
-		n := len(tickets)
+		began, n := time.Now(), len(tickets)
 		items = l.ask(ctx, tickets, items)
 		cancel()
 		clear(tickets)
 		clear(items)
-		l.mu.Lock()
-		l.away -= n
-		l.mu.Unlock()
-		l.gather(n)
+		answered := time.Now()
+		l.gather(n, answered)
+		if !l.awaits(answered.Sub(began)) {
+			return
+		}
 	}
 }
 
@@ -212,21 +229,82 @@ func (l *lane[I, O]) run() {
 // next: what comes together costs the servers one entry. It yields until all have,
 // or for a few turns nobody did, and at most for gatherFor: in a busy program a
 // turn can be long.
-func (l *lane[I, O]) gather(n int) {
-	began := time.Now()
-	for before, idle := 0, 0; idle < gatherTurns && time.Since(began) < gatherFor; {
+func (l *lane[I, O]) gather(n int, began time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.away -= n
+	l.gathers++
+	defer func() { l.gathers-- }()
+	before := len(l.waiting)
+	for all, idle := before+n, 0; idle < gatherTurns && time.Since(began) < gatherFor; {
+		l.mu.Unlock()
 		runtime.Gosched()
 		l.mu.Lock()
-		now := len(l.waiting)
-		l.mu.Unlock()
-		switch {
-		case now >= n:
+		switch now := len(l.waiting); {
+		case now >= all:
 			return
 		case now == before:
 			idle++
 		default:
 			before, idle = now, 0
 		}
+	}
+}
+
+// awaits has what a few callers handed in behind their answers wait for those
+// whose answers are under way, so that they go on together: no longer than the
+// request took, for one that hangs holds nobody else, and rarely where nobody came.
+// It reports false where another sender waits: that one goes on.
+func (l *lane[I, O]) awaits(took time.Duration) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.meet != nil {
+		l.ends()
+		return false
+	}
+	before := len(l.waiting)
+	if before == 0 || !l.few() || l.senders == 1 {
+		return true
+	}
+	if l.rush > 0 {
+		l.rush--
+		return true
+	}
+	meet := make(chan struct{}, 1)
+	l.meet = meet
+	l.mu.Unlock()
+	patience := time.NewTimer(min(took, awaitsFor))
+	select {
+	case <-meet:
+	case <-patience.C:
+	}
+	patience.Stop()
+	l.mu.Lock()
+	l.meet = nil
+	if len(l.waiting) <= before {
+		l.rush = rushes
+	}
+	return true
+}
+
+const (
+	awaitsFor = 20 * time.Millisecond // for a request may be long because it was repeated
+	rushes    = 16
+)
+
+// ends counts a sender less. l.mu is held.
+func (l *lane[I, O]) ends() {
+	l.sends(-1)
+	if l.meet != nil && l.senders == 1 {
+		l.met()
+	}
+}
+
+// met ends a sender's wait for the others. l.mu is held.
+func (l *lane[I, O]) met() {
+	select {
+	case l.meet <- struct{}{}:
+	default:
 	}
 }
 
@@ -240,13 +318,13 @@ const (
 func (l *lane[I, O]) take(tickets []*ticket[I, O], b *batch) []*ticket[I, O] {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if len(l.waiting) == 0 || l.senders > 1 && !l.worth() {
-		l.sends(-1)
+	if len(l.waiting) == 0 || l.meet != nil || l.senders > 1 && !l.worth() {
+		l.ends()
 		return nil
 	}
 	now := len(l.waiting) + l.away
 	l.crowd = max(now, l.crowd-(l.crowd+7)/8)
-	most := min(l.share(), maxItems)
+	most := l.share()
 	size := 0
 	for _, t := range l.waiting {
 		if n := len(tickets); n > 0 && (n >= most || size+t.size > maxBytes) {

@@ -33,8 +33,6 @@ type fsm struct {
 
 	mu  sync.Mutex
 	now progress
-	// wait is closed and replaced when now.index rises; nil while nobody waits.
-	wait chan struct{}
 }
 
 // progress is where the Machine stands.
@@ -136,26 +134,8 @@ func (f *fsm) ApplyBatch(logs []*hraft.Log) []any {
 func (f *fsm) publish(p progress) {
 	f.mu.Lock()
 	f.now = p
-	if f.wait != nil {
-		close(f.wait)
-		f.wait = nil
-	}
 	f.mu.Unlock()
 	f.applied(p)
-}
-
-// reached returns nil if the entry at index was applied, else a channel that is
-// closed when something more has been.
-func (f *fsm) reached(index uint64) <-chan struct{} {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.now.index >= index {
-		return nil
-	}
-	if f.wait == nil {
-		f.wait = make(chan struct{})
-	}
-	return f.wait
 }
 
 // errCatchingUp is why a snapshot is refused for now.

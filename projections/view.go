@@ -1,6 +1,8 @@
 package projections
 
 import (
+	"math"
+	"slices"
 	"sort"
 
 	"github.com/qlogd/qlogd/internal/event"
@@ -121,35 +123,68 @@ func (s *State) viewMessage(h handle) event.MessageView {
 // Messages returns a queue's messages by id, at most f.Limit of those that the
 // filter takes (0: all), and whether there are more.
 func (s *State) Messages(name string, f event.MessageFilter) ([]event.MessageView, bool) {
+	var w Walk
+	w.Messages(s, name, f, math.MaxInt)
+	return w.Found, w.More
+}
+
+// Walk looks for messages in steps, between which the state may change: what
+// leaves its queue or comes into it meanwhile is found or is not. Its zero value is
+// ready for one search.
+type Walk struct {
+	Found []event.MessageView
+	More  bool // there are more than the filter's limit
+
+	past  event.ID   // all up to it were looked at
+	marks []event.ID // rising: those at which steps have ended
+}
+
+// Messages goes on with what State.Messages does, looking at no more than n
+// messages, and reports whether it is done.
+func (w *Walk) Messages(s *State, name string, f event.MessageFilter, n int) bool {
 	q, ok := s.queues[name]
 	if !ok {
-		return nil, false
+		return true
+	}
+	if w.past.Compare(f.After) < 0 {
+		w.past = f.After
+		w.marks = append(w.marks, f.After)
 	}
 	b := q.backlog
-	h := b.all.head
-	if f.After != (event.ID{}) {
-		if after, ok := s.byID.find(s, f.After); ok && s.messages.get(after).backlog == b.number {
-			h = s.messages.get(after).all.next
+	at := event.ID{} // of the one that was looked at last
+	for h := w.resume(s, b); h != 0; h = s.messages.get(h).all.next {
+		if n == 0 {
+			i, _ := slices.BinarySearchFunc(w.marks, at, event.ID.Compare)
+			w.marks = slices.Insert(w.marks, i, at)
+			return false
 		}
-	}
-	var out []event.MessageView
-	for ; h != 0; h = s.messages.get(h).all.next {
+		n--
 		m := s.messages.get(h)
-		if m.id.Compare(f.After) <= 0 || s.buried(m) {
+		if at = m.id; at.Compare(w.past) <= 0 {
 			continue
 		}
-		if f.State != event.StateNone && m.state != f.State {
-			continue
+		if !s.buried(m) && (f.State == event.StateNone || m.state == f.State) && (f.Key == nil || s.keyOf(m) == *f.Key) {
+			if w.More = f.Limit > 0 && len(w.Found) == f.Limit; w.More {
+				return true
+			}
+			w.Found = append(w.Found, s.viewMessage(h))
 		}
-		if f.Key != nil && s.keyOf(m) != *f.Key {
-			continue
-		}
-		if f.Limit > 0 && len(out) == f.Limit {
-			return out, true
-		}
-		out = append(out, s.viewMessage(h))
+		w.past = at
 	}
-	return out, false
+	return true
+}
+
+// resume returns what follows the newest mark that is still in a backlog, else the
+// first of all: what lies before may have to be passed once more.
+func (w *Walk) resume(s *State, b *backlog) handle {
+	for n := len(w.marks); n > 0; n-- {
+		if h, ok := s.byID.find(s, w.marks[n-1]); ok && s.messages.get(h).backlog == b.number {
+			w.marks = w.marks[:n]
+			return s.messages.get(h).all.next
+		}
+	}
+	w.marks = nil
+	return b.all.head
 }
 
 // All calls fn with every live message, in no order, until it returns false.

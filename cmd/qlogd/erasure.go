@@ -34,7 +34,7 @@ func (e *engine) newErasures() (*erasure.Node, error) {
 // eraser carries erasures out where this node leads.
 func (e *engine) eraser() *erasure.Carrier {
 	c := &erasure.Carrier{
-		Finder:  erasure.Finder{Log: e.log, State: e.machine.Machine},
+		Finder:  erasure.Finder{Log: e.log, State: e.machine},
 		Propose: e.replica.Propose,
 		Members: func() (out []string) {
 			for _, m := range e.replica.Members() {

@@ -27,7 +27,7 @@ func (e *engine) deps(source *replay.Source, registry *prometheus.Registry) api.
 		Eraser:   erasable{e},
 		Proposer: e.replica,
 		Barrier:  e.replica,
-		State:    liveReader{reader{e.machine.Machine}, e.replica},
+		State:    liveReader{reader{e.machine}, e.replica},
 		Log:      e.log,
 		LogErrors: api.LogErrors{
 			Gone: eventlog.ErrGone, Erased: eventlog.ErrErased, NotFound: eventlog.ErrNotFound, Range: eventlog.IsRange,

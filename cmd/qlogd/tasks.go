@@ -12,7 +12,7 @@ import (
 // newTasks makes what carries tasks out while this node leads.
 func (e *engine) newTasks() *task.Runner {
 	mover := dead.Mover{
-		Finder:  dead.Finder{State: e.machine.Machine, Contents: e.api.Contents},
+		Finder:  dead.Finder{State: e.machine, Contents: e.api.Contents},
 		Propose: task.InTurn(e.replica.Propose), Head: e.log.Head, Wait: e.log.Wait, Fits: e.api.Fits,
 	}
 	return task.New(task.Deps{

@@ -568,8 +568,8 @@ func TestRequestsOfACrowd(t *testing.T) {
 	}
 }
 
-// A few callers that come one behind the other's answer meet and share requests,
-// and one whose request hangs holds up none of the others.
+// Callers that come one behind the other's answer meet and share requests, and one
+// whose request hangs does not hold up the others.
 func TestAFewMeet(t *testing.T) {
 	const calls, each = 100, 10 * time.Millisecond
 	for name, c := range map[string]struct {
@@ -577,9 +577,12 @@ func TestAFewMeet(t *testing.T) {
 		hangs   bool
 		most    time.Duration // for all calls
 	}{
-		"two":                    {2, false, calls * each * 5 / 4},
-		"three":                  {3, false, calls * each * 5 / 4},
-		"two beside a long call": {2, true, calls * each * 5 / 4},
+		"two":                      {2, false, calls * each * 11 / 10},
+		"three":                    {3, false, calls * each * 11 / 10},
+		"one beside a long call":   {1, true, calls * each * 11 / 10},
+		"two beside a long call":   {2, true, calls * each * 11 / 10},
+		"three beside a long call": {3, true, calls*each*11/10 + strayAfter},
+		"many beside a long call":  {30, true, calls*each*11/10 + strayAfter},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			client, err := New("http://nobody,http://nothing")
@@ -628,6 +631,39 @@ func TestAFewMeet(t *testing.T) {
 			client.Close()
 		})
 	}
+}
+
+// Who comes by himself does not wait for those whom another caller waits for.
+func TestAnOutsiderDoesNotWait(t *testing.T) {
+	const each = 15 * time.Millisecond
+	synctest.Test(t, func(t *testing.T) {
+		client, err := New("http://nobody,http://nothing")
+		if err != nil {
+			t.Fatal(err)
+		}
+		l := &lane[int, int]{c: client, list: "numbers", send: func(_ context.Context, items []int) ([]int, error) {
+			if slices.Contains(items, 0) {
+				time.Sleep(time.Second)
+			}
+			time.Sleep(each)
+			return items, nil
+		}}
+		call := func(i int) {
+			if _, err := l.do(t.Context(), i, 1); err != nil {
+				t.Error(err)
+			}
+		}
+		go call(0)
+		synctest.Wait()
+		go func() { call(1); call(1) }() // behind its first answer it waits for the one above
+		time.Sleep(each + 2*time.Millisecond)
+		came := time.Now()
+		call(2)
+		if d := time.Since(came); d != each {
+			t.Errorf("answered after %v, not %v", d, each)
+		}
+		client.Close()
+	})
 }
 
 // What may have been committed is not sent again under another key, whatever a

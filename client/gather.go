@@ -35,9 +35,10 @@ const (
 // A request leaves as soon as nothing is under way. While something is, the next
 // gather: another one leaves once they are their share of all that wait and are
 // under way, and at the latest when the last comes back. So a lone call waits for
-// nothing, and many calls fill requests by themselves, without a timer. Of a few
+// nothing, and many calls fill requests by themselves, without a delay. Of a few
 // each leaves at once if it comes by itself; where they come one behind the other's
 // answer, as often as they are answered, they meet, and then share each request.
+// A request that takes long is a stray: the others do as if there were none.
 //
 // Requests under way at once are in no order. Within one, the items have the
 // order in which they came.
@@ -57,8 +58,15 @@ type lane[I, O any] struct {
 	crowd   int // how many items there were at once, of late
 	// meet gets a value when the sender that waits there for the others need not
 	// do so any more; nil: none waits.
-	meet chan struct{}
-	rush int // how many times none is to wait, since one did in vain
+	meet   chan struct{}
+	joined bool // somebody has come meanwhile behind his answer
+	rush   int  // how many times none is to wait, since one did in vain
+	vain   int  // how many times that was, the last time
+
+	requests int // under way
+	strays   int // of them, those that nobody waits for any more
+	strayed  int // how often there were new ones
+	late     *time.Timer
 }
 
 // ticket is one item and, in the end, its answer.
@@ -85,6 +93,7 @@ type answerer[O any] interface{ answered(out O, err error) }
 type batch struct {
 	callers int // guarded by lane.mu
 	cancel  context.CancelFunc
+	strayed int // lane.strayed when it left
 }
 
 // without counts n callers less. lane.mu is held.
@@ -132,24 +141,42 @@ func (l *lane[I, O]) add(t *ticket[I, O]) error {
 	l.waiting = append(l.waiting, t)
 	l.bytes += t.size
 	if l.meet != nil {
-		if !l.few() || l.bytes >= maxBytes {
+		l.joined = l.joined || l.gathers > 0
+		if l.gathers == 0 || !l.few() || l.bytes >= maxBytes {
 			l.met()
 		}
-	} else if l.senders == 0 || l.senders < maxRequests && l.worth() {
-		if !l.c.start(l.run) {
+	} else if l.counted() == 0 || l.worthAnother() {
+		if !l.start() {
 			l.waiting, l.bytes = l.waiting[:len(l.waiting)-1], l.bytes-t.size
 			return ErrClosed
 		}
-		l.sends(1)
 	}
 	return nil
+}
+
+// start starts a sender, unless the client is closed or there are very many.
+func (l *lane[I, O]) start() bool {
+	if l.senders >= maxRequests+maxStrays {
+		return true // one of them comes back
+	}
+	if !l.c.start(l.run) {
+		return false
+	}
+	l.sends(1)
+	return true
 }
 
 // sends counts senders. l.mu is held.
 func (l *lane[I, O]) sends(n int) {
 	l.senders += n
 	l.c.sharing.Add(int32(n))
+	if l.senders == 0 && l.late != nil {
+		l.late.Stop()
+	}
 }
+
+// counted is how many senders there are but for strays.
+func (l *lane[I, O]) counted() int { return l.senders - l.strays }
 
 // leave takes back an item whose caller does not wait any more. It returns nil
 // where the answer has come after all.
@@ -201,6 +228,9 @@ func (l *lane[I, O]) worth() bool {
 	return n > 0 && (l.gathers == 0 && l.few() || n >= l.share() || l.bytes >= maxBytes)
 }
 
+// worthAnother tells whether it is, and another one may be.
+func (l *lane[I, O]) worthAnother() bool { return l.counted() < maxRequests && l.worth() }
+
 // run sends requests while there is something to send.
 func (l *lane[I, O]) run() {
 	var tickets []*ticket[I, O]
@@ -219,7 +249,7 @@ func (l *lane[I, O]) run() {
 		clear(items)
 		answered := time.Now()
 		l.gather(n, answered)
-		if !l.awaits(answered.Sub(began)) {
+		if !l.awaits(b, answered.Sub(began)) {
 			return
 		}
 	}
@@ -251,19 +281,22 @@ func (l *lane[I, O]) gather(n int, began time.Time) {
 	}
 }
 
-// awaits has what a few callers handed in behind their answers wait for those
-// whose answers are under way, so that they go on together: no longer than the
-// request took, for one that hangs holds nobody else, and rarely where nobody came.
-// It reports false where another sender waits: that one goes on.
-func (l *lane[I, O]) awaits(took time.Duration) bool {
+// awaits has what a few callers handed in behind their answers, of b, wait for
+// those whose answers are under way, so that they go on together: no longer than the
+// request took, and rarely where nobody came. It reports false where another sender
+// waits: that one goes on.
+func (l *lane[I, O]) awaits(b *batch, took time.Duration) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.requests--
+	if b.strayed < l.strayed {
+		l.strays--
+	}
 	if l.meet != nil {
 		l.ends()
 		return false
 	}
-	before := len(l.waiting)
-	if before == 0 || !l.few() || l.senders == 1 {
+	if len(l.waiting) == 0 || !l.few() || l.counted() == 1 {
 		return true
 	}
 	if l.rush > 0 {
@@ -271,31 +304,67 @@ func (l *lane[I, O]) awaits(took time.Duration) bool {
 		return true
 	}
 	meet := make(chan struct{}, 1)
-	l.meet = meet
+	l.meet, l.joined = meet, false
 	l.mu.Unlock()
 	patience := time.NewTimer(min(took, awaitsFor))
+	inTime := true
 	select {
 	case <-meet:
 	case <-patience.C:
+		inTime = false
 	}
 	patience.Stop()
 	l.mu.Lock()
 	l.meet = nil
-	if len(l.waiting) <= before {
-		l.rush = rushes
+	if !inTime {
+		l.stray()
+	}
+	if l.joined {
+		l.vain = 0
+	} else {
+		l.vain = min(max(2*l.vain, minRush), maxRush)
+		l.rush = l.vain
 	}
 	return true
 }
 
 const (
-	awaitsFor = 20 * time.Millisecond // for a request may be long because it was repeated
-	rushes    = 16
+	awaitsFor        = 20 * time.Millisecond // for a request may be long because it was repeated
+	minRush, maxRush = 16, 1024
 )
+
+// strayAfter is how long a request may be under way until the others do not wait
+// for it any more; maxStrays bounds how many may be so.
+const (
+	strayAfter = 250 * time.Millisecond
+	maxStrays  = maxRequests
+)
+
+// stray has nobody wait any more for what is under way. l.mu is held.
+func (l *lane[I, O]) stray() {
+	l.strayed++
+	l.strays = l.requests
+}
+
+// overdue is called where no request has left for strayAfter.
+func (l *lane[I, O]) overdue() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.requests == l.strays {
+		return
+	}
+	l.stray()
+	if l.meet != nil {
+		l.met()
+	} else if len(l.waiting) > 0 {
+		l.start() // a closed client answers those who wait
+	}
+}
 
 // ends counts a sender less. l.mu is held.
 func (l *lane[I, O]) ends() {
 	l.sends(-1)
-	if l.meet != nil && l.senders == 1 {
+	if l.meet != nil && l.counted() == 1 {
 		l.met()
 	}
 }
@@ -318,7 +387,7 @@ const (
 func (l *lane[I, O]) take(tickets []*ticket[I, O], b *batch) []*ticket[I, O] {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if len(l.waiting) == 0 || l.meet != nil || l.senders > 1 && !l.worth() {
+	if len(l.waiting) == 0 || l.meet != nil || l.counted() > 1 && !l.worth() {
 		l.ends()
 		return nil
 	}
@@ -340,8 +409,15 @@ func (l *lane[I, O]) take(tickets []*ticket[I, O], b *batch) []*ticket[I, O] {
 	clear(l.waiting[len(l.waiting) : len(l.waiting)+n])
 	l.bytes -= size
 	l.away += n
-	if l.senders < maxRequests && l.worth() && l.c.start(l.run) {
-		l.sends(1)
+	l.requests++
+	b.strayed = l.strayed
+	if l.late == nil {
+		l.late = time.AfterFunc(strayAfter, l.overdue)
+	} else {
+		l.late.Reset(strayAfter)
+	}
+	if l.worthAnother() {
+		l.start()
 	}
 	return tickets
 }

@@ -224,7 +224,7 @@ func (r *Replica) start() error {
 	return nil
 }
 
-// newRaft is hraft.NewRaft, which panics where it cannot store the term.
+// newRaft is hraft.NewRaft, which panics where it cannot read an entry.
 func newRaft(c *hraft.Config, f *fsm, s *stores, t hraft.Transport) (_ *hraft.Raft, err error) {
 	defer func() {
 		if p := recover(); p != nil {

@@ -53,7 +53,8 @@ type votes struct {
 	isHeld bool
 
 	// current is the current term, from before it is written on, and changes only
-	// where still is not held (during).
+	// where still is not held (during). It is read without still by who holds that
+	// already: to ask for it twice would end in a deadlock with who waits to write.
 	current atomic.Uint64
 	still   sync.RWMutex
 }
@@ -120,7 +121,7 @@ func (v *votes) Set(key, value []byte) error {
 func (v *votes) SetUint64(key []byte, n uint64) error {
 	if string(key) == keyCurrentTerm {
 		if v.current.Load() == n {
-			return nil // perhaps of a heartbeat: during
+			return nil // it is on disk: else the main loop, which writes it, was not done
 		}
 		v.still.Lock()
 		v.current.Store(n)

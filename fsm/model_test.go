@@ -1127,7 +1127,7 @@ func (w *model) endQueue(b *bench, q *mqueue, v event.QueueView) {
 	if n := b.m.Leasable(q.name, nil); n != can {
 		w.fatal("%d of queue %q can be leased, the machine says %d", can, q.name, n)
 	}
-	ms, _ := b.m.Messages(q.name, event.MessageFilter{})
+	ms := b.messages(q.name)
 	if len(ms) != len(q.all) {
 		w.fatal("queue %q has %d messages, the machine says %d", q.name, len(q.all), len(ms))
 	}

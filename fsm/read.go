@@ -61,11 +61,6 @@ func (m *Machine) Message(id event.ID) (event.MessageView, bool) {
 	return view2(m, func(s *projections.State) (event.MessageView, bool) { return s.Message(id) })
 }
 
-// Messages returns a queue's messages by id, and whether there are more.
-func (m *Machine) Messages(queue string, f event.MessageFilter) ([]event.MessageView, bool) {
-	return view2(m, func(s *projections.State) ([]event.MessageView, bool) { return s.Messages(queue, f) })
-}
-
 // Dead returns the messages that died in a queue, by id, and whether there are
 // more. The queue need not be there any more.
 func (m *Machine) Dead(queue string, f event.DeadFilter) ([]event.MessageView, bool) {

@@ -369,12 +369,17 @@ func (b *bench) want(op event.SettleOp, text, status string) event.Settled {
 	return s
 }
 
+// messages returns a queue's messages by id.
+func (b *bench) messages(queue string) (ms []event.MessageView) {
+	b.m.View(func(s *projections.State) { ms, _ = s.Messages(queue, event.MessageFilter{}) })
+	return ms
+}
+
 // holds tells a queue's messages by id with their states.
 func (b *bench) holds(queue string) string {
 	b.t.Helper()
 	var out []string
-	ms, _ := b.m.Messages(queue, event.MessageFilter{})
-	for _, m := range ms {
+	for _, m := range b.messages(queue) {
 		s := b.names[m.ID] + ":" + m.State.String()
 		if m.Held {
 			s = b.names[m.ID] + ":held"

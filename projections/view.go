@@ -2,7 +2,6 @@ package projections
 
 import (
 	"math"
-	"slices"
 	"sort"
 
 	"github.com/qlogd/qlogd/internal/event"
@@ -154,8 +153,7 @@ func (w *Walk) Messages(s *State, name string, f event.MessageFilter, n int) boo
 	at := event.ID{} // of the one that was looked at last
 	for h := w.resume(s, b); h != 0; h = s.messages.get(h).all.next {
 		if n == 0 {
-			i, _ := slices.BinarySearchFunc(w.marks, at, event.ID.Compare)
-			w.marks = slices.Insert(w.marks, i, at)
+			w.marks = append(w.marks, at)
 			return false
 		}
 		n--

@@ -12,8 +12,9 @@ import (
 const lookedAtOnce = 4096
 
 // Messages returns a queue's messages by id, and whether there are more. A few among
-// millions are searched in steps: while the state is read nothing is applied, and
-// where there is one processor nobody else is served.
+// millions are searched in steps, between which the state goes on (projections.Walk):
+// while it is read nothing is applied, and where there is one processor nobody else
+// is served.
 func (m *Machine) Messages(queue string, f event.MessageFilter) ([]event.MessageView, bool) {
 	var w projections.Walk
 	for done := false; !done; runtime.Gosched() {

@@ -240,7 +240,9 @@ func (w *world) busy(steps int) {
 			commands = append(commands, &event.Command{PauseQueue: &event.PauseQueue{Name: "keyed", Paused: w.rng.IntN(2) == 0}})
 		case 2:
 			if all := w.m.Queues(); len(all) > 0 {
-				if ms, _ := w.m.Messages("plain", event.MessageFilter{Limit: 1}); len(ms) > 0 {
+				var ms []event.MessageView
+				w.m.View(func(s *projections.State) { ms, _ = s.Messages("plain", event.MessageFilter{Limit: 1}) })
+				if len(ms) > 0 {
 					commands = append(commands, &event.Command{Delete: &event.DeleteMessage{ID: ms[0].ID}})
 				}
 			}

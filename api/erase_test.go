@@ -24,7 +24,7 @@ func (nothingToErase) Spec(event.ID, string, string, string) []byte { return []b
 // eraser is the Eraser of a machine, as cmd makes one.
 type eraser struct{ m *machine }
 
-func (x eraser) finder() *erasure.Finder { return &erasure.Finder{Log: x.m.log, State: x.m.Machine} }
+func (x eraser) finder() *erasure.Finder { return &erasure.Finder{Log: x.m.log, State: x.m} }
 
 func (x eraser) count(ctx context.Context, id event.ID, out *Erasable) error {
 	found, err := x.finder().Message(ctx, id)

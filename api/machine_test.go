@@ -106,12 +106,13 @@ func (c counting) Append(b *event.Block) error {
 }
 
 // Messages implements State.
-func (m *machine) Messages(queue string, f event.MessageFilter) ([]event.MessageView, bool) {
-	if _, ok := m.Queue(queue); !ok {
-		return nil, false
-	}
-	out, _ := m.Machine.Messages(queue, f)
-	return out, true
+func (m *machine) Messages(queue string, f event.MessageFilter) (out []event.MessageView, ok bool) {
+	m.View(func(s *projections.State) {
+		if _, ok = s.Queue(queue); ok {
+			out, _ = s.Messages(queue, f)
+		}
+	})
+	return out, ok
 }
 
 func (m *machine) Barrier(ctx context.Context) error { return ctx.Err() }

@@ -12,19 +12,13 @@ import (
 // the newest block.
 func (n *node) fired(want int) int64 {
 	n.t.Helper()
-	for {
-		more := n.fsm.progress().index + 1
+	n.untilApplied(func() bool {
 		n.m.mu.Lock()
-		got := n.m.fired
-		n.m.mu.Unlock()
-		if got >= want {
-			ts := n.m.times()
-			return ts[len(ts)-1]
-		}
-		if err := n.Landed(n.t.Context(), more); err != nil {
-			n.t.Fatal(err)
-		}
-	}
+		defer n.m.mu.Unlock()
+		return n.m.fired >= want
+	})
+	ts := n.m.times()
+	return ts[len(ts)-1]
 }
 
 // In a bubble, time passes only when everything waits: an hour is an instant.

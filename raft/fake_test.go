@@ -333,6 +333,16 @@ type node struct {
 	died chan error
 }
 
+// untilApplied waits for something that entries bring about, looking behind each.
+func (n *node) untilApplied(ok func() bool) {
+	n.t.Helper()
+	for more := n.fsm.progress().index + 1; !ok(); more = n.fsm.progress().index + 1 {
+		if err := n.Landed(n.t.Context(), more); err != nil {
+			n.t.Fatal(err)
+		}
+	}
+}
+
 // on returns options for a node on a disk in memory.
 func on(fsys vfs.FS) Options {
 	return Options{

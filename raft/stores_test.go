@@ -392,15 +392,7 @@ func TestAddressIsCorrected(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.ready()
-	for {
-		more := n.fsm.progress().index + 1
-		if s := n.Status(); s.Servers[0].HTTPAddr == n.o.HTTPAddr {
-			return
-		}
-		if err := n.Landed(t.Context(), more); err != nil {
-			t.Fatal(err)
-		}
-	}
+	n.untilApplied(func() bool { return n.Status().Servers[0].HTTPAddr == n.o.HTTPAddr })
 }
 
 func mustLoad(t *testing.T, m kvMeta) (s waltypes.PersistentState) {

@@ -150,12 +150,12 @@ func (t *transport) take(rpc *hraft.RPC, heartbeat bool) error {
 }
 
 // pass takes a heartbeat past hashicorp/raft's main loop, where it is refused as one
-// of an older term, or leaves this node a follower in the term that it is in. A newer term would else be raised on a
-// leader that does not know yet that it is deposed, and is about to write an entry:
-// that had the new leader's term and perhaps the index of another entry of that
-// leader, two logs that seem to agree and do not. And the term of a follower that
-// goes on to be a candidate, or has won, would be set back: it cannot raise its
-// term meanwhile.
+// of an older term, or leaves this node a follower in the term that it is in. A newer
+// term would else be raised on a leader that does not know yet that it is deposed, and
+// is about to write an entry: that had the new leader's term and perhaps the index of
+// another entry of that leader, two logs that seem to agree and do not. And the term
+// of a follower that goes on to be a candidate, or has won, would be set back: it
+// cannot raise its term meanwhile.
 func (t *transport) pass(rpc *hraft.RPC) bool {
 	handle := t.heartbeat.Load()
 	if handle == nil {

@@ -31,9 +31,10 @@ share requests; workers with --take 1 are handlers of its Worker, which leases a
 and settles in shared requests; --workers 0 only produces.
 
 What is measured begins after --warmup. In the end every message must have been
-delivered and acked: one that was not is told, with exit code 1. The load is real:
-the messages are in the history of the server until it is let go of, and other
-queues wait for their turn.`,
+delivered and acked: one that was not is told, with exit code 1, when none came for
+45 s (what a server that died had given out comes again when its leases end). The
+load is real: the messages are in the history of the server until it is let go of,
+and other queues wait for their turn.`,
 		Example: `  qlogd bench
   qlogd bench --addr http://n1:7070,http://n2:7070,http://n3:7070 --producers 64 --batch 1 --workers 64 --take 1
   qlogd bench --rate 1000 --batch 1 --duration 30s

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -19,6 +20,7 @@ type fake struct {
 	inside   int64
 	keys     map[string]int
 	lose     int64 // every so many is lost; 0 none
+	late     bool  // what is lost comes when its lease has run out
 	repeat   int64 // every so many comes twice
 	n        atomic.Int64
 	fail     error
@@ -46,6 +48,14 @@ func (f fakeClient) Produce(_ context.Context, batch []Message) error {
 		f.produced++
 		n := f.n.Add(1)
 		if f.lose > 0 && n%f.lose == 0 {
+			if payload := bytes.Clone(m.Payload); f.late {
+				time.AfterFunc(30*time.Second, func() {
+					f.mu.Lock()
+					defer f.mu.Unlock()
+					f.waiting = append(f.waiting, payload)
+					f.signal()
+				})
+			}
 			continue
 		}
 		f.waiting = append(f.waiting, bytes.Clone(m.Payload))
@@ -142,6 +152,25 @@ func TestDuplicates(t *testing.T) {
 	// The very last repeat may come after all have been seen.
 	if r.Lost != 0 || r.Duplicates < 99 {
 		t.Errorf("%+v", r)
+	}
+}
+
+// TestLost sees that what never comes is told, and that what only comes again
+// when the lease of a delivery ends that nobody got, its server having died, is not.
+func TestLost(t *testing.T) {
+	for _, late := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			f := newFake()
+			f.lose, f.late = 10, late
+			want := int64(10)
+			if late {
+				want = 0
+			}
+			r, err := Run(t.Context(), f, Config{Producers: 1, Batch: 10, Workers: 2, Take: 10, Size: 64, Messages: 100})
+			if err != nil || r.Lost != want || r.TotalAcked != 100-want {
+				t.Errorf("%+v, %v; want %d lost", r, err, want)
+			}
+		})
 	}
 }
 

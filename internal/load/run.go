@@ -43,8 +43,10 @@ type Config struct {
 }
 
 // stuck is how long workers wait for a message that does not come until it
-// counts as lost.
-const stuck = 15 * time.Second
+// counts as lost. It is longer than the 30 s that a lease takes where nothing
+// else is said, here as in others: a message whose delivery was lost on its way,
+// with a server that died, comes again only then.
+const stuck = 45 * time.Second
 
 type run struct {
 	Config

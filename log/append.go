@@ -3,11 +3,19 @@ package log
 import (
 	"fmt"
 	"path"
+
+	"github.com/qlogd/qlogd/internal/vfs"
 )
 
-// syncEvery is how many bytes may be appended before a sync in the background:
-// it bounds how long the rotation, which waits for the disk, takes.
-const syncEvery = 2 << 20
+const (
+	// writeBackEvery is how many bytes may be appended before the system is told, in
+	// the background, to write them to the disk: few, so that the pages they take up
+	// in its cache are used again while the processor has them at hand.
+	writeBackEvery = 512 << 10
+	// syncEvery is how many there may be before a sync in the background: it bounds
+	// how long the rotation, which waits for the disk, takes.
+	syncEvery = 8 << 20
+)
 
 // chainStride is how many bytes of headers are hashed at once, at least.
 const chainStride = 4 << 10
@@ -74,10 +82,10 @@ func (l *Log) append(b *Block) (sealed bool, err error) {
 		l.lastID = b.Records[len(b.Records)-1].ID
 	}
 	l.publish(b, seg, raw, fresh, own)
-	l.unsynced += int64(len(buf))
-	if l.unsynced >= syncEvery {
-		l.unsynced = 0
-		err = l.syncSoon()
+	l.unasked += int64(len(buf))
+	if l.unasked >= writeBackEvery {
+		l.unasked = 0
+		err = l.writeBackSoon()
 	}
 	return fresh && len(l.segments) > 1, err
 }
@@ -138,7 +146,7 @@ func (l *Log) rotate(active *segment, first uint64) (*segment, error) {
 		return nil, fmt.Errorf("create segment %s: %w", seg.name, err)
 	}
 	l.files.pin(seg.name, file)
-	l.unsynced = 0
+	l.unasked = 0
 	return seg, nil
 }
 
@@ -223,7 +231,25 @@ func (l *Log) Sync() error {
 	return nil
 }
 
-func (l *Log) sync() error {
+func (l *Log) sync() error { return l.onActive(l.syncSegment) }
+
+// writeBack keeps the disk close behind what is appended, and now and then syncs.
+func (l *Log) writeBack() error {
+	err := l.onActive(func(seg *segment, file vfs.File, size int64) error {
+		if size-seg.synced >= syncEvery {
+			return l.syncSegment(seg, file, size)
+		}
+		return seg.behind.Written(file, size)
+	})
+	if err != nil {
+		return fmt.Errorf("write back event log: %w", err)
+	}
+	return nil
+}
+
+// onActive does the work on the active segment, whose blocks end at size, under
+// syncMu. An error of it breaks the log.
+func (l *Log) onActive(work func(seg *segment, file vfs.File, size int64) error) error {
 	l.syncMu.Lock()
 	defer l.syncMu.Unlock()
 	if err := l.usable(); err != nil {
@@ -246,19 +272,27 @@ func (l *Log) sync() error {
 		return err
 	}
 	defer done()
-	if err := file.Sync(); err != nil {
+	if err := work(seg, file.File, size); err != nil {
 		err = fmt.Errorf("segment %s: %w", seg.name, err)
 		l.fail(err)
 		return err
 	}
+	return nil
+}
+
+// syncSegment is called with l.syncMu held.
+func (l *Log) syncSegment(seg *segment, file vfs.File, size int64) error {
+	if err := file.Sync(); err != nil {
+		return err
+	}
+	seg.synced = size
 	// The newest blocks are in l.cache, and the others are read once, if at all.
-	seg.behind.Synced(file.File, size)
+	seg.behind.Synced(file, size)
 	if l.named == seg {
 		return nil
 	}
 	// After the bytes: a name must not lead to bytes that are not there.
 	if err := l.fs.SyncDir(l.dir); err != nil {
-		l.fail(err)
 		return err
 	}
 	l.named = seg

@@ -1,6 +1,8 @@
 package vfs
 
-// Behind takes what one writer appends to a file, and has synced, out of the
+import "errors"
+
+// Behind takes what one writer appends to a file, and the disk has, out of the
 // operating system's cache. What is written once and hardly ever read has no
 // business there: a control group counts it, and each page of it is a page of
 // memory that was not in use before, which a virtual machine may have to ask its
@@ -10,28 +12,71 @@ package vfs
 //
 // The zero value is at the beginning of a file.
 type Behind struct {
-	from, to int64 // what was let go of last
+	from, gone int64 // what was let go of last
+	asked      int64 // up to where bytes are on their way to the disk, or there
 }
 
 // behindStep is how many bytes are let go of at once, at least.
 const behindStep = 256 << 10
 
+// Written is told up to where the file was written, and lets the system write that
+// back now and not when it likes: the file's next Sync has little to do, and what it
+// was told the last time can be let go of. It waits for that, which by now is on the
+// disk or nearly. It makes nothing durable. It is an aid where it can't be done; but
+// an error is as a Sync's: nothing is known of what the disk holds.
+func (b *Behind) Written(f File, end int64) error {
+	end = whole(end)
+	c, ok := f.(cached)
+	if !ok || end-b.asked < behindStep {
+		return nil
+	}
+	if err := c.writeBack(b.asked, end); err != nil {
+		if errors.Is(err, errors.ErrUnsupported) {
+			return nil
+		}
+		return err
+	}
+	if b.asked > b.gone {
+		if err := c.writtenBack(b.gone, b.asked); err != nil {
+			return err
+		}
+		b.letGo(c, b.asked)
+	}
+	b.asked = end
+	return nil
+}
+
 // Synced is told up to where the file was synced. It is an aid: where it fails or
 // can't be done, the bytes stay where they are.
 func (b *Behind) Synced(f File, end int64) {
-	end = end / DirectBlock * DirectBlock // the page in which the next bytes go stays
-	if end-b.to < behindStep {
+	end = whole(end)
+	if end-b.gone < behindStep {
 		return
 	}
-	// The last step once more: the cache keeps what is not wholly in a step.
 	if c, ok := f.(cached); ok {
-		c.uncache(b.from, end)
+		b.letGo(c, end)
 	}
-	b.from, b.to = b.to, end
+	b.asked = max(b.asked, end)
 }
+
+// letGo takes all before end out of the cache. The last step once more: the cache
+// keeps what is not wholly in a step.
+func (b *Behind) letGo(c cached, end int64) {
+	c.uncache(b.from, end)
+	b.from, b.gone = b.gone, end
+}
+
+// whole is the end of the pages that are full: the next bytes go into the one behind.
+func whole(end int64) int64 { return end / DirectBlock * DirectBlock }
 
 // cached is a File of which an operating system has a cache.
 type cached interface {
-	// uncache takes bytes out of it that were synced.
+	// uncache takes bytes out of it that the disk has.
 	uncache(from, to int64)
+	// writeBack begins to write bytes to the disk. It fails with
+	// errors.ErrUnsupported where that can't be asked for.
+	writeBack(from, to int64) error
+	// writtenBack waits until that is done. What went wrong is told once, here or
+	// by a Sync.
+	writtenBack(from, to int64) error
 }

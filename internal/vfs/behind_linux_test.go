@@ -3,6 +3,7 @@ package vfs
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"path/filepath"
 	"slices"
 	"testing"
@@ -13,10 +14,27 @@ import (
 // recorder is a File that notes what is taken out of its cache.
 type recorder struct {
 	File
-	took [][2]int64
+	took  [][2]int64
+	calls []string // all of them
+	fail  string   // the call that fails, with err
+	err   error
 }
 
-func (r *recorder) uncache(from, to int64) { r.took = append(r.took, [2]int64{from, to}) }
+func (r *recorder) uncache(from, to int64) {
+	r.took = append(r.took, [2]int64{from, to})
+	_ = r.note("uncache", from, to)
+}
+func (r *recorder) writeBack(from, to int64) error   { return r.note("write", from, to) }
+func (r *recorder) writtenBack(from, to int64) error { return r.note("wait", from, to) }
+
+// note puts down a call with its range, in steps.
+func (r *recorder) note(call string, from, to int64) error {
+	r.calls = append(r.calls, fmt.Sprintf("%s %d-%d", call, from/behindStep, to/behindStep))
+	if call == r.fail {
+		return r.err
+	}
+	return nil
+}
 
 func TestBehind(t *testing.T) {
 	const step, page = behindStep, DirectBlock
@@ -33,6 +51,68 @@ func TestBehind(t *testing.T) {
 }
 
 type plain struct{ File }
+
+// TestWrittenBehind: each step is asked to be written, and let go of when the next
+// one is; what a sync has written is not asked for again.
+func TestWrittenBehind(t *testing.T) {
+	const step = behindStep
+	var r recorder
+	var b Behind
+	written := func(end int64) {
+		t.Helper()
+		if err := b.Written(&r, end); err != nil {
+			t.Fatal(err)
+		}
+	}
+	written(step - 1)
+	written(2*step + 1)
+	written(2*step + 2)
+	written(4 * step)
+	written(5 * step)
+	b.Synced(&r, 7*step)
+	written(8*step - 1)
+	written(9 * step)
+	written(11 * step)
+	want := []string{
+		"write 0-2",
+		"write 2-4", "wait 0-2", "uncache 0-2",
+		"write 4-5", "wait 2-4", "uncache 0-4",
+		"uncache 2-7",
+		"write 7-9",
+		"write 9-11", "wait 7-9", "uncache 4-9",
+	}
+	if !slices.Equal(r.calls, want) {
+		t.Errorf("got %q, want %q", r.calls, want)
+	}
+	if err := b.Written(plain{}, 99*step); err != nil {
+		t.Errorf("without a cache: %v", err)
+	}
+}
+
+// TestWrittenBehindFails: an error of the disk is told; where writing can't be
+// asked for, nothing is waited for or let go of until a sync.
+func TestWrittenBehindFails(t *testing.T) {
+	disk := errors.New("disk")
+	for _, call := range []string{"write", "wait"} {
+		r := recorder{fail: call, err: disk}
+		var b Behind
+		err := errors.Join(b.Written(&r, behindStep), b.Written(&r, 2*behindStep))
+		if !errors.Is(err, disk) {
+			t.Errorf("%s: %v", call, err)
+		}
+	}
+	r := recorder{fail: "write", err: fmt.Errorf("no such call: %w", errors.ErrUnsupported)}
+	var b Behind
+	for i := range int64(3) {
+		if err := b.Written(&r, (i+1)*behindStep); err != nil {
+			t.Error(err)
+		}
+	}
+	b.Synced(&r, 3*behindStep)
+	if want := []string{"write 0-1", "write 0-2", "write 0-3", "uncache 0-3"}; !slices.Equal(r.calls, want) {
+		t.Errorf("got %q, want %q", r.calls, want)
+	}
+}
 
 // TestBehindOnDisk looks whether the kernel still has what was let go of, and
 // that nothing of it is lost.
@@ -67,6 +147,11 @@ func TestBehindOnDisk(t *testing.T) {
 		t.Skip("this file system keeps nothing in the cache")
 	}
 	var b Behind
+	for _, end := range []int64{behindStep, 2 * behindStep, int64(len(data))} {
+		if err := b.Written(f, end); err != nil {
+			t.Fatal(err)
+		}
+	}
 	b.Synced(f, int64(len(data)))
 	if has(0) {
 		t.Skip("this file system keeps all in the cache")

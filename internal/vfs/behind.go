@@ -26,20 +26,20 @@ const behindStep = 256 << 10
 // an error is as a Sync's: nothing is known of what the disk holds.
 func (b *Behind) Written(f File, end int64) error {
 	end = whole(end)
-	c, ok := f.(cached)
+	c, ok := f.(Cached)
 	if !ok || end-b.asked < behindStep {
 		return nil
 	}
-	if err := c.writeBack(b.asked, end); err != nil {
-		if errors.Is(err, errors.ErrUnsupported) {
-			return nil
-		}
-		return err
+	err := c.WriteBack(b.asked, end)
+	if err == nil && b.asked > b.gone {
+		err = c.WrittenBack(b.gone, b.asked)
 	}
-	if b.asked > b.gone {
-		if err := c.writtenBack(b.gone, b.asked); err != nil {
-			return err
-		}
+	switch {
+	case errors.Is(err, ErrNotNow):
+		return nil
+	case err != nil:
+		return err
+	case b.asked > b.gone:
 		b.letGo(c, b.asked)
 	}
 	b.asked = end
@@ -53,7 +53,7 @@ func (b *Behind) Synced(f File, end int64) {
 	if end-b.gone < behindStep {
 		return
 	}
-	if c, ok := f.(cached); ok {
+	if c, ok := f.(Cached); ok {
 		b.letGo(c, end)
 	}
 	b.asked = max(b.asked, end)
@@ -61,22 +61,26 @@ func (b *Behind) Synced(f File, end int64) {
 
 // letGo takes all before end out of the cache. The last step once more: the cache
 // keeps what is not wholly in a step.
-func (b *Behind) letGo(c cached, end int64) {
-	c.uncache(b.from, end)
+func (b *Behind) letGo(c Cached, end int64) {
+	c.Uncache(b.from, end)
 	b.from, b.gone = b.gone, end
 }
 
 // whole is the end of the pages that are full: the next bytes go into the one behind.
 func whole(end int64) int64 { return end / DirectBlock * DirectBlock }
 
-// cached is a File of which an operating system has a cache.
-type cached interface {
-	// uncache takes bytes out of it that the disk has.
-	uncache(from, to int64)
-	// writeBack begins to write bytes to the disk. It fails with
-	// errors.ErrUnsupported where that can't be asked for.
-	writeBack(from, to int64) error
-	// writtenBack waits until that is done. What went wrong is told once, here or
+// Cached is a File of which an operating system has a cache.
+type Cached interface {
+	File
+	// Uncache takes bytes out of it that the disk has.
+	Uncache(from, to int64)
+	// WriteBack begins to write bytes to the disk.
+	WriteBack(from, to int64) error
+	// WrittenBack waits until that is done. What went wrong is told once, here or
 	// by a Sync.
-	writtenBack(from, to int64) error
+	WrittenBack(from, to int64) error
 }
+
+// ErrNotNow is what WriteBack and WrittenBack fail with where that can't be asked
+// for, and has done nothing.
+var ErrNotNow = errors.New("can't be written back")

@@ -8,7 +8,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func (f osFile) uncache(from, to int64) {
+var _ Cached = osFile{}
+
+// Uncache implements Cached.
+func (f osFile) Uncache(from, to int64) {
 	conn, err := f.SyscallConn()
 	if err != nil {
 		return
@@ -18,19 +21,24 @@ func (f osFile) uncache(from, to int64) {
 	})
 }
 
-func (f osFile) writeBack(from, to int64) error {
-	// Without flags it does nothing but look whether it could: any error behind
-	// that is the disk's.
-	if err := f.syncRange(from, to, 0); err != nil {
-		return fmt.Errorf("%w: %w", errors.ErrUnsupported, err)
+// WriteBack implements Cached. Where memory is short it is left to the system: what
+// went wrong with the disk, the file remembers, and a wait or a sync tells it.
+func (f osFile) WriteBack(from, to int64) error {
+	err := f.syncRange(from, to, unix.SYNC_FILE_RANGE_WRITE)
+	if errors.Is(err, unix.ENOMEM) {
+		return fmt.Errorf("%w: %w", ErrNotNow, err)
 	}
-	return f.syncRange(from, to, unix.SYNC_FILE_RANGE_WRITE)
+	return err
 }
 
-func (f osFile) writtenBack(from, to int64) error {
+// WrittenBack implements Cached.
+func (f osFile) WrittenBack(from, to int64) error {
 	return f.syncRange(from, to, unix.SYNC_FILE_RANGE_WAIT_BEFORE)
 }
 
+// syncRange is ErrNotNow where there is no such call (gVisor has a part of it), or
+// it is forbidden. No disk answers so: any other error may be one that the kernel
+// tells but once.
 func (f osFile) syncRange(from, to int64, flags int) error {
 	conn, err := f.SyscallConn()
 	if err != nil {
@@ -40,8 +48,12 @@ func (f osFile) syncRange(from, to int64, flags int) error {
 	if err := conn.Control(func(fd uintptr) { serr = unix.SyncFileRange(int(fd), from, to-from, flags) }); err != nil {
 		return err
 	}
-	if serr != nil {
-		return &os.PathError{Op: "sync_file_range", Path: f.Name(), Err: serr}
+	if serr == nil {
+		return nil
 	}
-	return nil
+	err = &os.PathError{Op: "sync_file_range", Path: f.Name(), Err: serr}
+	if serr == unix.ENOSYS || serr == unix.EPERM {
+		err = fmt.Errorf("%w: %w", ErrNotNow, err)
+	}
+	return err
 }

@@ -49,14 +49,16 @@ type proposer struct {
 	wg     sync.WaitGroup // those who carry groups
 	served sync.WaitGroup // those who wait for other nodes' commands
 
-	mu      sync.Mutex
-	q       queues
-	seq     uint64    // of the newest command
-	flying  []*flight // Invariant: what was proposed and not yet answered, in order
-	fly     [event.Classes]int
-	flyN    int // commands of flying
-	flyByte int
-	leader  bool
+	mu     sync.Mutex
+	q      queues
+	seq    uint64    // of the newest command
+	flying []*flight // Invariant: what was proposed and not yet answered, in order
+	// answering: an entry has left flying, and its callers are being answered.
+	answering bool
+	fly       [event.Classes]int
+	flyN      int // commands of flying
+	flyByte   int
+	leader    bool
 	// term counts this node's leaderships. An entry of one must be applied
 	// before reads are linearizable and snapshots possible: readyTerm says of
 	// which one was.
@@ -465,7 +467,7 @@ func (p *proposer) reap() {
 	for fl := range p.retire {
 		got := p.await(fl)
 		p.mu.Lock()
-		p.flying = p.flying[1:]
+		p.flying, p.answering = p.flying[1:], true
 		idle := len(p.flying) == 0
 		p.flyN -= len(fl.group)
 		p.flyByte -= fl.bytes
@@ -512,6 +514,12 @@ func (p *proposer) reap() {
 			}
 			d.deliver(a)
 		}
+		p.mu.Lock()
+		p.answering = false
+		if p.closing {
+			p.tellLocked()
+		}
+		p.mu.Unlock()
 	}
 }
 

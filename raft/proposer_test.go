@@ -334,3 +334,41 @@ func TestGathering(t *testing.T) {
 		}
 	}
 }
+
+// committed is the future of an entry that has been applied.
+type committed struct{ results }
+
+func (committed) Error() error    { return nil }
+func (c committed) Index() uint64 { return c.index }
+func (c committed) Response() any { return c.results }
+
+// TestDrainedIsAnswered: a node that ends lets its callers go when all is drained,
+// and by then they have their answers. Else a write that is committed would be told
+// as one whose outcome is unknown.
+func TestDrainedIsAnswered(t *testing.T) {
+	p := newFollower(t, Limits{}).proposer
+	held := make(chan struct{})
+	p.idle = func() { <-held } // before the answers
+	d := newPending(put("q"))
+	fl := &flight{group: []*pending{d}, future: committed{results{index: 7, results: []event.Result{{}}}}}
+	p.flying, p.flyN = []*flight{fl}, 1
+	p.retire <- fl
+	reaped := make(chan struct{})
+	go func() { p.reap(); close(reaped) }()
+	if !p.until(t.Context(), func() bool { return len(p.flying) == 0 }) {
+		t.Fatal("the entry stays under way")
+	}
+	p.close()
+	p.mu.Lock()
+	if p.drainedLocked() {
+		t.Error("drained before the answer")
+	}
+	p.mu.Unlock()
+	close(held)
+	p.drained(t.Context())
+	if len(d.done) != 1 {
+		t.Error("drained, and no answer")
+	}
+	close(p.retire)
+	<-reaped
+}

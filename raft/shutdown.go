@@ -195,17 +195,19 @@ func (p *proposer) close() {
 }
 
 // drained waits until nothing waits and nothing is under way, here or with the
-// leader. When ctx ends it refuses what still waits.
+// leader, and all have their answers. When ctx ends it refuses what still waits.
 func (p *proposer) drained(ctx context.Context) {
-	if p.until(ctx, func() bool {
-		n, _ := p.q.len()
-		return n == 0 && len(p.flying) == 0 && len(p.away.list) == 0 && p.away.landing == 0
-	}) {
+	if p.until(ctx, p.drainedLocked) {
 		return
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.emptyLocked()
+}
+
+func (p *proposer) drainedLocked() bool {
+	n, _ := p.q.len()
+	return n == 0 && len(p.flying) == 0 && !p.answering && len(p.away.list) == 0 && p.away.landing == 0
 }
 
 func (p *proposer) emptyLocked() {

@@ -225,13 +225,11 @@ func (l *Log) publish(b *Block, seg *segment, raw []byte, fresh, own bool) {
 // Sync makes everything durable that was appended before it was called. After
 // an error nothing is known of what the disk holds, and the log is broken.
 func (l *Log) Sync() error {
-	if err := l.sync(); err != nil {
+	if err := l.onActive(l.syncSegment); err != nil {
 		return fmt.Errorf("sync event log: %w", err)
 	}
 	return nil
 }
-
-func (l *Log) sync() error { return l.onActive(l.syncSegment) }
 
 // writeBack keeps the disk close behind what is appended, and now and then syncs.
 func (l *Log) writeBack() error {

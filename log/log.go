@@ -78,7 +78,7 @@ type Log struct {
 	chained []byte // scratch; guarded by writeMu
 	unasked int64  // bytes appended since writeBack was last asked for; guarded by writeMu
 
-	// syncMu serialises syncs. Taken before mu.
+	// syncMu serialises syncs and writing back. Taken before mu.
 	syncMu sync.Mutex
 	named  *segment // the newest segment whose name is known to be durable; guarded by syncMu
 

@@ -12,13 +12,7 @@ var _ Cached = osFile{}
 
 // Uncache implements Cached.
 func (f osFile) Uncache(from, to int64) {
-	conn, err := f.SyscallConn()
-	if err != nil {
-		return
-	}
-	_ = conn.Control(func(fd uintptr) {
-		_ = unix.Fadvise(int(fd), from, to-from, unix.FADV_DONTNEED)
-	})
+	_ = f.control(func(fd int) error { return unix.Fadvise(fd, from, to-from, unix.FADV_DONTNEED) })
 }
 
 // WriteBack implements Cached. Where memory is short it is left to the system: what
@@ -40,19 +34,12 @@ func (f osFile) WrittenBack(from, to int64) error {
 // it is forbidden. No disk answers so: any other error may be one that the kernel
 // tells but once.
 func (f osFile) syncRange(from, to int64, flags int) error {
-	conn, err := f.SyscallConn()
-	if err != nil {
-		return err
-	}
-	var serr error
-	if err := conn.Control(func(fd uintptr) { serr = unix.SyncFileRange(int(fd), from, to-from, flags) }); err != nil {
-		return err
-	}
-	if serr == nil {
+	err := f.control(func(fd int) error { return unix.SyncFileRange(fd, from, to-from, flags) })
+	if err == nil {
 		return nil
 	}
-	err = &os.PathError{Op: "sync_file_range", Path: f.Name(), Err: serr}
-	if serr == unix.ENOSYS || serr == unix.EPERM {
+	err = &os.PathError{Op: "sync_file_range", Path: f.Name(), Err: err}
+	if errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EPERM) {
 		err = fmt.Errorf("%w: %w", ErrNotNow, err)
 	}
 	return err

@@ -10,26 +10,29 @@ import (
 // that is needed to read them back), but not the times, which saves a journal
 // commit when the size is unchanged.
 func (f osFile) Sync() error {
-	conn, err := f.SyscallConn()
-	if err != nil {
-		return err
-	}
-	var serr error
-	err = conn.Control(func(fd uintptr) {
+	err := f.control(func(fd int) error {
 		for {
-			serr = syscall.Fdatasync(int(fd))
 			// Interrupted before it began: asking again is not retrying a
 			// failed sync.
-			if !errors.Is(serr, syscall.EINTR) {
-				return
+			if err := syscall.Fdatasync(fd); !errors.Is(err, syscall.EINTR) {
+				return err
 			}
 		}
 	})
-	if err == nil {
-		err = serr
-	}
 	if err != nil {
 		return &os.PathError{Op: "fdatasync", Path: f.Name(), Err: err}
 	}
 	return nil
+}
+
+// control makes a call on the file's descriptor, which stays its own meanwhile.
+func (f osFile) control(call func(fd int) error) error {
+	conn, err := f.SyscallConn()
+	if err != nil {
+		return err
+	}
+	if cerr := conn.Control(func(fd uintptr) { err = call(int(fd)) }); cerr != nil {
+		return cerr
+	}
+	return err
 }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/qlogd/qlogd/internal/peer"
+	"github.com/qlogd/qlogd/internal/ports"
 	"github.com/qlogd/qlogd/internal/vfs"
 )
 
@@ -72,14 +73,8 @@ func (c *nodes) members() (out []*member) {
 
 // fresh is a node with an empty disk and a port.
 func (c *nodes) fresh(name string) *member {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	addr := l.Addr().String()
-	l.Close()
 	m := &member{
-		name: name, inc: name + "-1", addr: addr, disk: vfs.NewMem(),
+		name: name, inc: name + "-1", addr: ports.Free(c.t), disk: vfs.NewMem(),
 		outs: make(chan Out, 4), offers: make(chan Offer, 1000), joined: make(chan struct{}, 100),
 	}
 	c.mu.Lock()

@@ -70,7 +70,8 @@ var house = map[string][]string{
 	"internal/load":              {},
 	"internal/load/qlogdload":    {"internal/load", "client", "api/wire"},
 	"internal/arch":              {},
-	"internal/cluster":           {"client", "api/wire"},
+	"internal/ports":             {},
+	"internal/cluster":           {"client", "api/wire", "internal/ports"},
 	"internal/cluster/crashtest": {"internal/cluster", "client", "api/wire"},
 }
 

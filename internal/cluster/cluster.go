@@ -3,8 +3,6 @@ package cluster
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
-	"net"
 	"net/http"
 	"path/filepath"
 	"strings"
@@ -13,6 +11,7 @@ import (
 	"time"
 
 	"github.com/qlogd/qlogd/client"
+	"github.com/qlogd/qlogd/internal/ports"
 )
 
 // Cluster is some nodes that form one. Their addresses stay over restarts.
@@ -44,7 +43,7 @@ func NewCluster(t testing.TB, opts Options) *Cluster {
 	c := &Cluster{t: t, opts: opts, dir: t.TempDir()}
 	raft := make([]string, opts.Nodes)
 	for i := range raft {
-		raft[i] = FreeAddr(t)
+		raft[i] = ports.Free(t)
 	}
 	c.join = raft
 	if opts.Cuts {
@@ -71,7 +70,7 @@ func (c *Cluster) add(raft string, flags ...string) *Node {
 	o := Options{
 		Flags: append(append([]string{}, c.opts.Flags...), "--node-id", fmt.Sprint("n", i+1)),
 		Env:   c.opts.Env, Bin: c.opts.Bin, NoVerify: c.opts.NoVerify,
-		Dir: filepath.Join(c.dir, fmt.Sprint("n", i+1)), HTTPAddr: FreeAddr(c.t), RaftAddr: raft,
+		Dir: filepath.Join(c.dir, fmt.Sprint("n", i+1)), HTTPAddr: ports.Free(c.t), RaftAddr: raft,
 	}
 	o.Flags = append(o.Flags, flags...)
 	if c.net != nil {
@@ -94,31 +93,9 @@ func (c *Cluster) Add(flags ...string) *Node {
 	if c.net != nil {
 		c.t.Fatal("a cluster whose lines can be cut does not grow")
 	}
-	raft := FreeAddr(c.t)
+	raft := ports.Free(c.t)
 	c.join = append(c.join, raft)
 	return c.add(raft, flags...)
-}
-
-// freeAddrs are those that FreeAddr gave away.
-var freeAddrs sync.Map
-
-// FreeAddr returns an address that nobody listens on, and that stays free while
-// the one who will is down: below the ports that outgoing connections are given.
-func FreeAddr(t testing.TB) string {
-	t.Helper()
-	for range 1000 {
-		addr := fmt.Sprintf("127.0.0.1:%d", 10_000+rand.IntN(22_000))
-		lis, err := net.Listen("tcp", addr)
-		if err != nil {
-			continue
-		}
-		_ = lis.Close()
-		if _, given := freeAddrs.LoadOrStore(addr, true); !given {
-			return addr
-		}
-	}
-	t.Fatal("no port is free")
-	return ""
 }
 
 // Join returns the Raft addresses at which the nodes reach one another.

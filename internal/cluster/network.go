@@ -6,6 +6,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/qlogd/qlogd/internal/ports"
 )
 
 // Network is the lines between the nodes. Before each node's Raft address
@@ -48,7 +50,7 @@ func newNetwork(t testing.TB, raft []string, pid func(int) int) *Network {
 	w := &Network{pid: pid, cut: map[line]bool{}, changed: make(chan struct{})}
 	for i, addr := range raft {
 		// Not a port that a stranger may have been looking for a moment ago.
-		lis, err := net.Listen("tcp", FreeAddr(t))
+		lis, err := net.Listen("tcp", ports.Free(t))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -21,6 +21,7 @@ import (
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/client"
 	"github.com/qlogd/qlogd/internal/cluster"
+	"github.com/qlogd/qlogd/internal/ports"
 )
 
 // sent is a request that a target got.
@@ -361,7 +362,7 @@ func TestPushGone(t *testing.T) {
 // more; when it is there again all goes on, and explain and metrics tell.
 func TestPushBreaker(t *testing.T) {
 	t.Parallel()
-	addr := cluster.FreeAddr(t)
+	addr := ports.Free(t)
 	n := pushNode(t)
 	cl := n.Client()
 	queue(t, cl, "q", fmt.Sprintf(`{"delivery":{"max_attempts":3,"initial_backoff_ms":10,"max_backoff_ms":10,"dead_letter_queue":"auto"},"push":{"url":"http://%s/","max_in_flight":2}}`, addr))

@@ -13,6 +13,7 @@ import (
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/client"
 	"github.com/qlogd/qlogd/internal/cluster"
+	"github.com/qlogd/qlogd/internal/ports"
 )
 
 // some puts n messages into the queue q and returns their ids.
@@ -174,7 +175,7 @@ func TestDuplicates(t *testing.T) {
 	cl := c.Client()
 	join := c.Join()
 	for name, n := range map[string]wire.NewNode{
-		"its id":           {ID: "n2", RaftAddr: cluster.FreeAddr(t)},
+		"its id":           {ID: "n2", RaftAddr: ports.Free(t)},
 		"its Raft address": {ID: "n9", RaftAddr: join[1]},
 	} {
 		if _, _, err := cl.AddNode(t.Context(), n); !errors.Is(err, client.ErrConflict) {
@@ -276,7 +277,7 @@ func TestInvited(t *testing.T) {
 			t.Fatalf("announced: %v, %v", created, err)
 		}
 	}
-	nowhere := cluster.FreeAddr(t)
+	nowhere := ports.Free(t)
 	second := c.Add("--join", nowhere)
 	announce(second, 1)
 	second.Restart()

@@ -264,10 +264,12 @@ func (l *Log) onActive(work func(seg *segment, file vfs.File, size int64) error)
 	if seg == nil {
 		return nil
 	}
-	// If the segment is sealed meanwhile, it was synced by that.
-	file, done, err := l.files.borrow(seg.name)
+	file, done, err := l.files.borrowPinned(seg.name)
 	if err != nil {
 		return err
+	}
+	if file == nil {
+		return nil // the segment was sealed meanwhile, and synced by that
 	}
 	defer done()
 	if err := work(seg, file.File, size); err != nil {

@@ -51,11 +51,30 @@ func (h *handles) borrow(name string) (f *handle, done func(), err error) {
 		f = &handle{File: file}
 		h.open[name] = f
 	}
-	h.tick++
-	f.users, f.used = f.users+1, h.tick
+	done = h.lendLocked(f)
 	// Only now: before it has a user, the file just opened is the idlest of all.
 	h.evict()
-	return f, func() { h.giveBack(f) }, nil
+	return f, done, nil
+}
+
+// borrowPinned is borrow for the active segment's file, and nil where the segment
+// is not the active one any more: it opens nothing.
+func (h *handles) borrowPinned(name string) (f *handle, done func(), err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.close {
+		return nil, nil, ErrClosed
+	}
+	if f = h.open[name]; f == nil || !f.pinned {
+		return nil, nil, nil
+	}
+	return f, h.lendLocked(f), nil
+}
+
+func (h *handles) lendLocked(f *handle) (done func()) {
+	h.tick++
+	f.users, f.used = f.users+1, h.tick
+	return func() { h.giveBack(f) }
 }
 
 func (h *handles) giveBack(f *handle) {

@@ -42,3 +42,40 @@ func TestMoreSegmentsThanOpenFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// The active segment's file is lent for as long as it is that, whoever reads the
+// sealed one: nothing is opened for a sync that sealing has done.
+func TestBorrowPinned(t *testing.T) {
+	fs := vfs.NewMem()
+	must(t, fs.MkdirAll("/log"))
+	f, err := fs.Create("/log/a")
+	must(t, err)
+	h := newHandles(fs, "/log")
+	none := func(when string) {
+		t.Helper()
+		if f, _, err := h.borrowPinned("a"); f != nil || err != nil {
+			t.Errorf("%s: %v, %v", when, f, err)
+		}
+	}
+	none("before it is pinned")
+	h.pin("a", f)
+	got, done, err := h.borrowPinned("a")
+	if err != nil || got.File != f {
+		t.Fatalf("%v, %v", got, err)
+	}
+	must(t, h.drop("a"))
+	none("when it is sealed")
+	if len(h.open) != 0 {
+		t.Errorf("%d files are open", len(h.open))
+	}
+	must(t, f.Sync()) // who has it still uses it
+	done()
+	_, done, err = h.borrow("a")
+	must(t, err)
+	none("when it is read")
+	done()
+	must(t, h.closeAll())
+	if _, _, err := h.borrowPinned("a"); err != ErrClosed {
+		t.Errorf("closed: %v", err)
+	}
+}

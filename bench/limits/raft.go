@@ -24,7 +24,9 @@ import (
 
 // Raft is hashicorp/raft on three processes over TCP, with raft-wal and a state
 // machine that does nothing. The leader's own process brings the commands, one a
-// Produce, and groups them into entries as qlogd's proposer does.
+// Produce, and groups them into entries within the bounds of qlogd's proposer: what
+// waits goes as soon as there is room. To let it wait for as much as is under way,
+// as qlogd does, is a fifth better for lone commands and worse for batches.
 func Raft() system.System {
 	return &children{
 		name: "limit-raft-3", durable: "the message is in the Raft log of a majority, after fsync there", n: 3,

@@ -34,10 +34,10 @@ install: ## qlogd into GOBIN
 
 .PHONY: test
 test: lint ## what CI runs: lint, and all tests with the race detector and a small sample of each campaign
-	CRASH_KILLS=$(CRASH_KILLS) go test -race -p 3 -timeout 15m ./internal/cluster/... ./raft ./cmd/qlogd ./... # the longest first; they wait as much as they work
-	go test -count=1 -timeout 15m -run '^TestSeeds$$' ./internal/sim # 200 seeds, for which the race detector is too slow
+	CRASH_KILLS=$(CRASH_KILLS) go test -race -p 3 -timeout 15m ./internal/simtest/cluster/... ./raft ./cmd/qlogd ./... # the longest first; they wait as much as they work
+	go test -count=1 -timeout 15m -run '^TestSeeds$$' ./internal/simtest/sim # 200 seeds, for which the race detector is too slow
 	cd bench && go test -race -timeout 10m ./...
-	cd internal/webhook/oracle && go vet . && go test -timeout 5m .
+	cd webhook/oracle && go vet . && go test -timeout 5m .
 	cd internal/cloudevents/oracle && go test -timeout 5m ./...
 
 .PHONY: lint
@@ -74,50 +74,50 @@ peers: ## install what bench/ compares with, from Debian's packages, and try eac
 .PHONY: crash
 crash: ## kill -9 the real server 200 times under load (CRASH_KILLS=n)
 	CRASH_KILLS=$(if $(filter-out file,$(origin CRASH_KILLS)),$(CRASH_KILLS),200) \
-	  go test -count=1 -v -timeout 4h -run '^TestCrash$$' ./internal/cluster/crashtest
+	  go test -count=1 -v -timeout 4h -run '^TestCrash$$' ./internal/simtest/cluster/crashtest
 
 .PHONY: chaos
 chaos: ## kill leaders, kill all, wipe, pause and cut off nodes of a real cluster under load (CHAOS_LEADER_KILLS=100 CHAOS_ALL_KILLS=20 …)
 	CHAOS_SECONDS=$(or $(CHAOS_SECONDS),0) CHAOS_LEADER_KILLS=$(or $(CHAOS_LEADER_KILLS),100) CHAOS_ALL_KILLS=$(or $(CHAOS_ALL_KILLS),20) \
 	  CHAOS_WIPES=$(or $(CHAOS_WIPES),10) CHAOS_PAUSES=$(or $(CHAOS_PAUSES),20) CHAOS_CUTS=$(or $(CHAOS_CUTS),20) \
 	  CHAOS_STOPS=$(or $(CHAOS_STOPS),10) CHAOS_TRANSFERS=$(or $(CHAOS_TRANSFERS),10) \
-	  go test -count=1 -v -timeout 4h -run '^TestChaos$$' ./internal/cluster/crashtest
+	  go test -count=1 -v -timeout 4h -run '^TestChaos$$' ./internal/simtest/cluster/crashtest
 
 .PHONY: failover
 failover: ## how long writes are away after 100 deaths of the leader, and while it stops in good order 20 times
 	FAILOVER_TIMED=1 FAILOVER_KILLS=$(or $(FAILOVER_KILLS),100) FAILOVER_STOPS=$(or $(FAILOVER_STOPS),20) \
-	  go test -count=1 -v -timeout 2h -run '^TestFailover$$' ./internal/cluster
+	  go test -count=1 -v -timeout 2h -run '^TestFailover$$' ./internal/simtest/cluster
 
 .PHONY: story
 story: ## 10,000 messages, every 7th killed, replayed by a task in their order; again with the leader killed meanwhile (STORY_MESSAGES=n)
-	STORY_MESSAGES=$(or $(STORY_MESSAGES),10000) go test -count=1 -v -timeout 1h -run '^TestDeadLetterStory$$' ./internal/cluster
+	STORY_MESSAGES=$(or $(STORY_MESSAGES),10000) go test -count=1 -v -timeout 1h -run '^TestDeadLetterStory$$' ./internal/simtest/cluster
 
 .PHONY: catchup
 catchup: ## a follower that missed 1,000,000 messages comes back while 5,000 a second are offered
 	CATCHUP_TIMED=1 CATCHUP_MESSAGES=$(or $(CATCHUP_MESSAGES),1000000) CATCHUP_RATE=$(or $(CATCHUP_RATE),5000) \
-	  go test -count=1 -v -timeout 2h -run '^TestCatchUp$$' ./internal/cluster
+	  go test -count=1 -v -timeout 2h -run '^TestCatchUp$$' ./internal/simtest/cluster
 
 .PHONY: history
 history: ## what a message's history and at= cost, against the log's size (HISTORY_MB="10 100 1000"), and a look-up against its segments
-	HISTORY_MB="$(or $(HISTORY_MB),10 100 1000)" go test -count=1 -v -timeout 1h -run '^TestCostAgainstLogSize$$' ./internal/replay
+	HISTORY_MB="$(or $(HISTORY_MB),10 100 1000)" go test -count=1 -v -timeout 1h -run '^TestCostAgainstLogSize$$' ./replay
 	go test -run '^$$' -bench LookUp -timeout 1h ./log
 
 .PHONY: erasure
 erasure: ## erase by id and by key on three nodes and one, nodes killed, wiped, away and new meanwhile; then search every file (ERASE_KILLS=n)
-	ERASE_KILLS=$(or $(ERASE_KILLS),20) go test -count=1 -v -timeout 1h -run '^TestErase' ./internal/cluster
+	ERASE_KILLS=$(or $(ERASE_KILLS),20) go test -count=1 -v -timeout 1h -run '^TestErase' ./internal/simtest/cluster
 
 .PHONY: webhooks
 webhooks: ## 10,000 signed webhooks through three nodes, a worker and the leader killed in the middle (WEBHOOKS=n)
 	WEBHOOKS=$(or $(WEBHOOKS),10000) WEBHOOKS_SECONDS=$(or $(WEBHOOKS_SECONDS),20) \
-	  go test -count=1 -v -timeout 30m -run '^TestWebhooks$$' ./internal/cluster
+	  go test -count=1 -v -timeout 30m -run '^TestWebhooks$$' ./internal/simtest/cluster
 
 .PHONY: powercut
 powercut: ## cut the power under the real server, on ext4 in a loop device (needs root; POWER_CUTS=30)
-	POWER_CUTS=$(POWER_CUTS) go test -count=1 -v -timeout 4h -run '^TestPowerCut$$' ./internal/cluster/crashtest
+	POWER_CUTS=$(POWER_CUTS) go test -count=1 -v -timeout 4h -run '^TestPowerCut$$' ./internal/simtest/cluster/crashtest
 
 .PHONY: sim
 sim: ## thousands of clusters in simulated time, each with partitions, crashes, restarts (SIM_SEEDS=2000, SIM_SEED=first)
-	SIM_SEEDS=$(SIM_SEEDS) go test -count=1 -v -timeout 8h -run '^TestSeeds$$' ./internal/sim
+	SIM_SEEDS=$(SIM_SEEDS) go test -count=1 -v -timeout 8h -run '^TestSeeds$$' ./internal/simtest/sim
 
 .PHONY: crashwalk
 crashwalk: ## let the power fail in every single write and sync of a whole node and of Raft's stores, with every kind of loss

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/event"
 )
 
 // access is who may call a route, where there is an auth file. Every route has

@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/event"
 )
 
 // A lease that has to wait for longer waits at the leader: that knows first what

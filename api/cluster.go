@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/qlogd/qlogd/api/wire"
-	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/event"
 )
 
 // snapshotTimeout is how long all nodes together may take to write a checkpoint.

@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/qlogd/qlogd/api/wire"
-	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/event"
 )
 
 // fakeCluster is a configuration in memory, led by n1.

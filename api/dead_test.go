@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/event"
 )
 
 func TestDeadListing(t *testing.T) {

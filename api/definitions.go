@@ -5,7 +5,7 @@ import (
 	"net/http"
 
 	"github.com/qlogd/qlogd/api/wire"
-	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/event"
 )
 
 // maxDefinitions bounds each of the two lists of one document.

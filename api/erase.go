@@ -8,7 +8,7 @@ import (
 	"strings"
 
 	"github.com/qlogd/qlogd/api/wire"
-	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/event"
 )
 
 // Eraser knows what there is to erase.

@@ -9,8 +9,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/qlogd/qlogd/api/wire"
+	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/internal/dead"
-	"github.com/qlogd/qlogd/internal/event"
 )
 
 // The codes of an explanation's reasons.

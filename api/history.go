@@ -5,7 +5,7 @@ import (
 	"net/http"
 
 	"github.com/qlogd/qlogd/api/wire"
-	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/event"
 )
 
 // messageHistory answers GET /v1/messages/{id}/history, following the message

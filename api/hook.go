@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/qlogd/qlogd/api/wire"
-	"github.com/qlogd/qlogd/internal/event"
-	"github.com/qlogd/qlogd/internal/webhook"
+	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/webhook"
 )
 
 // hookPath is where others' webhooks come in: open to everybody, for they prove

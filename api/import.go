@@ -4,7 +4,7 @@ import (
 	"net/http"
 
 	"github.com/qlogd/qlogd/api/wire"
-	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/event"
 )
 
 const maxSourceID = 256

@@ -1,7 +1,7 @@
 package api
 
 import (
-	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/event"
 )
 
 // forms tells how an instant is written.

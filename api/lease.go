@@ -14,8 +14,8 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/qlogd/qlogd/api/wire"
+	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/internal/coding"
-	"github.com/qlogd/qlogd/internal/event"
 )
 
 const defaultMax = 10 // max_messages left out

@@ -14,9 +14,9 @@ import (
 	"github.com/vmihailenco/msgpack/v5"
 
 	"github.com/qlogd/qlogd/api/wire"
+	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/internal/cloudevents"
 	"github.com/qlogd/qlogd/internal/coding"
-	"github.com/qlogd/qlogd/internal/event"
 )
 
 func packed(t testing.TB, v any) string {

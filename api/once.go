@@ -5,7 +5,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/event"
 )
 
 // How many answers to cluster calls a node keeps, and for how long.

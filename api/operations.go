@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/qlogd/qlogd/api/wire"
-	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/event"
 )
 
 // keepOperations is how many finished writes with an Idempotency-Key this node

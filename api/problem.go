@@ -10,7 +10,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/qlogd/qlogd/api/wire"
-	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/event"
 )
 
 // The codes that only HTTP knows; the others are internal/event's.

@@ -9,8 +9,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/qlogd/qlogd/api/wire"
+	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/internal/coding"
-	"github.com/qlogd/qlogd/internal/event"
 )
 
 // Limits of what users write beside the payload (contract.md section 3 has the

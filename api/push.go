@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/qlogd/qlogd/api/wire"
-	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/event"
 )
 
 // checkPush checks the push of a policy and returns what is kept of it.

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/qlogd/qlogd/api/wire"
-	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/event"
 )
 
 func queueNotFound(name string) *event.Problem {

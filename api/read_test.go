@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/event"
 )
 
 func TestReadsSayWhatTheyShow(t *testing.T) {

@@ -1,7 +1,7 @@
 package api
 
 import (
-	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/event"
 )
 
 // The state remembers the newest deduplication hashes and requests; older ones,

@@ -3,7 +3,7 @@ package api
 import (
 	"testing"
 
-	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/event"
 )
 
 // forgetful is a state that remembers nothing below floor: the log must be

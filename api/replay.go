@@ -8,8 +8,8 @@ import (
 	"slices"
 
 	"github.com/qlogd/qlogd/api/wire"
+	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/internal/dead"
-	"github.com/qlogd/qlogd/internal/event"
 )
 
 // Limits of a replay and a purge.

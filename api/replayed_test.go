@@ -4,7 +4,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/event"
 )
 
 // replaysGone are replays of which history has let go of all but the newest; the

@@ -14,8 +14,8 @@ import (
 	"time"
 
 	"github.com/qlogd/qlogd/api/wire"
+	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/internal/coding"
-	"github.com/qlogd/qlogd/internal/event"
 )
 
 // request is one request in hand.

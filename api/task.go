@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"github.com/qlogd/qlogd/api/wire"
+	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/internal/dead"
-	"github.com/qlogd/qlogd/internal/event"
 )
 
 func taskNotFound(id event.ID) *event.Problem {

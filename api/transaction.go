@@ -5,8 +5,8 @@ import (
 	"net/http"
 
 	"github.com/qlogd/qlogd/api/wire"
+	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/internal/coding"
-	"github.com/qlogd/qlogd/internal/event"
 )
 
 // transact answers POST /v1/transactions: settles and produces over any queues

@@ -5,7 +5,7 @@ import (
 	"strings"
 
 	"github.com/qlogd/qlogd/api/wire"
-	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/event"
 )
 
 // Unready answers while a node has nothing to serve from: before its cluster is

@@ -11,7 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/event"
 )
 
 // bench is waits over a number that stands for a queue's messages.

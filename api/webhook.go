@@ -10,8 +10,8 @@ import (
 	"sync"
 
 	"github.com/qlogd/qlogd/api/wire"
-	"github.com/qlogd/qlogd/internal/event"
-	"github.com/qlogd/qlogd/internal/webhook"
+	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/webhook"
 )
 
 // Secrets are the secrets that this node has.

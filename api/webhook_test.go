@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/qlogd/qlogd/api/wire"
-	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/event"
 )
 
 func (f *fake) putWebhook(c *event.PutWebhook, b *event.Block, res *event.Result) *event.Problem {

@@ -2,7 +2,7 @@ package api
 
 import (
 	"github.com/qlogd/qlogd/api/wire"
-	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/event"
 )
 
 // UpdatePolicy puts an update onto a policy, as PATCH does on a server without

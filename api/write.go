@@ -8,7 +8,7 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/event"
 )
 
 // How often a write is checked against a policy anew because the policy

@@ -18,7 +18,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"github.com/qlogd/qlogd/internal/cluster"
+	"github.com/qlogd/qlogd/internal/simtest/cluster"
 )
 
 func TestMain(m *testing.M) { cluster.Main(m) }

@@ -3,7 +3,7 @@ package fsm
 import (
 	"math/bits"
 
-	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/event"
 )
 
 // backoff returns the wait in ms after the n-th failure: the policy's schedule,

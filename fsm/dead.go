@@ -1,6 +1,6 @@
 package fsm
 
-import "github.com/qlogd/qlogd/internal/event"
+import "github.com/qlogd/qlogd/event"
 
 // purgeDead discards dead messages.
 func (d *decision) purgeDead(c *event.PurgeDead) event.Result {

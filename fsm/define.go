@@ -3,7 +3,7 @@ package fsm
 import (
 	"fmt"
 
-	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/event"
 )
 
 // plannedQueue is a queue of a Define as it is to be.

@@ -1,6 +1,6 @@
 package fsm
 
-import "github.com/qlogd/qlogd/internal/event"
+import "github.com/qlogd/qlogd/event"
 
 // erase tells of messages that what users wrote in them is to be overwritten, on
 // every node, and discards those that are live. One that left its queue since it

@@ -3,7 +3,7 @@ package fsm
 import (
 	"testing"
 
-	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/event"
 )
 
 func (b *bench) erasure() event.ID {

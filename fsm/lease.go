@@ -3,7 +3,7 @@ package fsm
 import (
 	"slices"
 
-	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/event"
 )
 
 // lease hands out up to Max messages of the queues, tried in their order. What

@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/event"
 )
 
 func perKey(set ...func(*event.Policy)) func(*event.Policy) {

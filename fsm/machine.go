@@ -8,7 +8,7 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/projections"
 )
 

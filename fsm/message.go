@@ -1,6 +1,6 @@
 package fsm
 
-import "github.com/qlogd/qlogd/internal/event"
+import "github.com/qlogd/qlogd/event"
 
 // deleteMessage takes a message out, whatever its state.
 func (d *decision) deleteMessage(c *event.DeleteMessage) event.Result {

@@ -4,7 +4,7 @@ import (
 	"bytes"
 	"slices"
 
-	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/event"
 	"pgregory.net/rapid"
 )
 

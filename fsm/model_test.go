@@ -7,7 +7,7 @@ import (
 	"sort"
 	"testing"
 
-	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/projections"
 	"pgregory.net/rapid"
 )

@@ -1,6 +1,6 @@
 package fsm
 
-import "github.com/qlogd/qlogd/internal/event"
+import "github.com/qlogd/qlogd/event"
 
 // retryFullMS is what a producer is told to wait when a queue is full.
 const retryFullMS = 1000

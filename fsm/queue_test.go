@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/event"
 )
 
 // The tests of this folder say the contract's sentences (contract.md sections

@@ -1,7 +1,7 @@
 package fsm
 
 import (
-	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/projections"
 )
 

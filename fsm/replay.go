@@ -4,7 +4,7 @@ import (
 	"cmp"
 	"slices"
 
-	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/event"
 )
 
 // replay moves dead messages back to work, each in one event. Where the target

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/projections"
 	"pgregory.net/rapid"
 )

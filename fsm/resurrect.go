@@ -1,6 +1,6 @@
 package fsm
 
-import "github.com/qlogd/qlogd/internal/event"
+import "github.com/qlogd/qlogd/event"
 
 // resurrect enqueues a message again that has left its queue. That it has, and
 // what it was, is read from the log by who proposes it; that it is not back

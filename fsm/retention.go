@@ -1,6 +1,6 @@
 package fsm
 
-import "github.com/qlogd/qlogd/internal/event"
+import "github.com/qlogd/qlogd/event"
 
 // carry writes the contents of live messages anew, so that the segments in
 // which they lay can go. What has moved or gone meanwhile is left alone.

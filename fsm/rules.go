@@ -1,6 +1,6 @@
 package fsm
 
-import "github.com/qlogd/qlogd/internal/event"
+import "github.com/qlogd/qlogd/event"
 
 // upgrade brings rules of deciding into force, for what follows in this entry
 // and in all after it (I19). Nothing ever brings older ones back.

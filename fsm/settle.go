@@ -1,6 +1,6 @@
 package fsm
 
-import "github.com/qlogd/qlogd/internal/event"
+import "github.com/qlogd/qlogd/event"
 
 // settle settles leases, each on its own.
 func (d *decision) settle(c *event.Settle) event.Result {

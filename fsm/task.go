@@ -1,6 +1,6 @@
 package fsm
 
-import "github.com/qlogd/qlogd/internal/event"
+import "github.com/qlogd/qlogd/event"
 
 // mostTasks bounds how many tasks run, or wait to, at a time.
 const mostTasks = 1000

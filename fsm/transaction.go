@@ -1,6 +1,6 @@
 package fsm
 
-import "github.com/qlogd/qlogd/internal/event"
+import "github.com/qlogd/qlogd/event"
 
 // transaction settles and produces, all of it or nothing: everything is
 // checked before the first event.

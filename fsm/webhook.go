@@ -3,7 +3,7 @@ package fsm
 import (
 	"bytes"
 
-	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/event"
 )
 
 // putWebhook makes a webhook or replaces its definition.

@@ -5,7 +5,7 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/event"
 )
 
 // Check walks the whole state and reports the first thing that contradicts its

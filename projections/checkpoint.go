@@ -6,7 +6,7 @@ import (
 	"math"
 	"sort"
 
-	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/event"
 )
 
 // stateVersion is the newest first byte of a written state. Version 2 holds the

@@ -7,7 +7,7 @@ import (
 	"io"
 	"slices"
 
-	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/event"
 )
 
 // encoder writes a state: little-endian fixed-size integers, byte strings with

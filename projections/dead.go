@@ -1,7 +1,7 @@
 package projections
 
 import (
-	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/event"
 )
 
 // grave holds messages that one event decided to be gone (a purge, a queue's

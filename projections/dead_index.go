@@ -3,7 +3,7 @@ package projections
 import (
 	"slices"
 
-	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/event"
 )
 
 // deadList holds those messages of a backlog that died in one queue, by id.

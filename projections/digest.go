@@ -6,7 +6,7 @@ import (
 	"math/bits"
 	"sort"
 
-	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/event"
 )
 
 // digest is a sum of hashes of the parts of a state: it does not depend on

@@ -1,6 +1,6 @@
 package projections
 
-import "github.com/qlogd/qlogd/internal/event"
+import "github.com/qlogd/qlogd/event"
 
 // Due is something that happens because its time has come, or because it was
 // decided before and is carried out now.

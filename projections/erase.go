@@ -1,6 +1,6 @@
 package projections
 
-import "github.com/qlogd/qlogd/internal/event"
+import "github.com/qlogd/qlogd/event"
 
 // erased folds that contents of earlier events are to be overwritten. The state
 // holds none of them, but a live message would be delivered without its payload:

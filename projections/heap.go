@@ -3,7 +3,7 @@ package projections
 import (
 	"math"
 
-	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/event"
 )
 
 // timer is something that comes due: a message by its id, or a backlog whose

@@ -3,7 +3,7 @@ package projections
 import (
 	"encoding/binary"
 
-	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/event"
 )
 
 // idTable finds elements of a slab by their ids: open addressing over handles

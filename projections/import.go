@@ -1,6 +1,6 @@
 package projections
 
-import "github.com/qlogd/qlogd/internal/event"
+import "github.com/qlogd/qlogd/event"
 
 // listSource lets a message, newer than all others, be found by its source id. Two
 // of a queue can have the same one, where one of them came back after the other

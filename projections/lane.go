@@ -1,6 +1,6 @@
 package projections
 
-import "github.com/qlogd/qlogd/internal/event"
+import "github.com/qlogd/qlogd/event"
 
 // lane is a partition: the messages of one key in one backlog. A fifo queue's
 // one lane has the key "". In an unordered queue a lane only keeps the key.

@@ -1,6 +1,6 @@
 package projections
 
-import "github.com/qlogd/qlogd/internal/event"
+import "github.com/qlogd/qlogd/event"
 
 // leased gives a message to a worker.
 func (s *State) leased(e *event.Event) {

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/event"
 )
 
 var update = flag.Bool("update", false, "write testdata/*.golden anew (the bytes are frozen: only with a new version byte)")

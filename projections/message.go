@@ -1,7 +1,7 @@
 package projections
 
 import (
-	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/event"
 )
 
 // message is a live message: about 100 bytes without pointers. What few

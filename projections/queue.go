@@ -3,7 +3,7 @@ package projections
 import (
 	"sort"
 
-	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/event"
 )
 
 // queue is one incarnation of a named queue.

@@ -1,6 +1,6 @@
 package projections
 
-import "github.com/qlogd/qlogd/internal/event"
+import "github.com/qlogd/qlogd/event"
 
 // rememberMost bounds what a table keeps in memory: about 100 MB.
 const rememberMost = 1 << 20

@@ -1,6 +1,6 @@
 package projections
 
-import "github.com/qlogd/qlogd/internal/event"
+import "github.com/qlogd/qlogd/event"
 
 // replayed moves a dead message back to work: out of its dead-letter queue and
 // into a queue under a new id in one event (I11).

@@ -1,6 +1,6 @@
 package projections
 
-import "github.com/qlogd/qlogd/internal/event"
+import "github.com/qlogd/qlogd/event"
 
 // resurrected brings a message that had left its queue into one again, under a
 // new id and with its content written anew, behind those that wait.

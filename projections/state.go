@@ -7,7 +7,7 @@ package projections
 import (
 	"fmt"
 
-	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/event"
 )
 
 // dueReadyPerEntry bounds how many scheduled messages become ready in one

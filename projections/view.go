@@ -4,7 +4,7 @@ import (
 	"math"
 	"sort"
 
-	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/event"
 )
 
 // Queue returns a queue as readers see it.

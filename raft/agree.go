@@ -12,7 +12,7 @@ import (
 
 	hraft "github.com/hashicorp/raft"
 
-	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/event"
 )
 
 // ErrDiverged is why a node ends whose event log or state differs from what a

@@ -9,7 +9,7 @@ import (
 
 	hraft "github.com/hashicorp/raft"
 
-	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/internal/vfs"
 )
 

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/qlogd/qlogd/internal/peer"
-	"github.com/qlogd/qlogd/internal/ports"
+	"github.com/qlogd/qlogd/internal/simtest/ports"
 	"github.com/qlogd/qlogd/internal/vfs"
 )
 

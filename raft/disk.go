@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/event"
 )
 
 // disk refuses writes before the disk is full: a Raft log that cannot be written

@@ -8,9 +8,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/internal/peer"
-	"github.com/qlogd/qlogd/internal/peer/memnet"
+	"github.com/qlogd/qlogd/internal/simtest/memnet"
 	"github.com/qlogd/qlogd/internal/vfs"
 )
 

@@ -4,7 +4,7 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/event"
 )
 
 // A node that lacks the log lets those go who wait for it: an answer of the

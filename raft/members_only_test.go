@@ -6,7 +6,7 @@ import (
 	"net"
 	"testing"
 
-	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/internal/peer"
 )
 

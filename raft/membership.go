@@ -14,7 +14,7 @@ import (
 
 	hraft "github.com/hashicorp/raft"
 
-	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/internal/peer"
 )
 

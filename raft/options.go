@@ -7,8 +7,8 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/internal/checkpoint"
-	"github.com/qlogd/qlogd/internal/event"
 	"github.com/qlogd/qlogd/internal/peer"
 	"github.com/qlogd/qlogd/internal/vfs"
 )

@@ -5,7 +5,7 @@ import (
 
 	hraft "github.com/hashicorp/raft"
 
-	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/event"
 )
 
 // The codes of contract.md section 3 that a replica answers with.

@@ -3,7 +3,7 @@ package raft
 import (
 	"time"
 
-	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/event"
 )
 
 // pending is one command between Propose and its answer.

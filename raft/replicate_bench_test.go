@@ -17,7 +17,7 @@ import (
 	hraft "github.com/hashicorp/raft"
 	wal "github.com/hashicorp/raft-wal"
 
-	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/internal/peer"
 	"github.com/qlogd/qlogd/internal/vfs"
 )

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/event"
 )
 
 // Rules of deciding come into force by a committed command (I19), so that a

@@ -10,7 +10,7 @@ import (
 	hraft "github.com/hashicorp/raft"
 	wal "github.com/hashicorp/raft-wal"
 
-	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/event"
 )
 
 // An erasure is done on a node when its Raft log has let go of the bytes too.

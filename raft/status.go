@@ -6,8 +6,8 @@ import (
 
 	hraft "github.com/hashicorp/raft"
 
+	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/internal/checkpoint"
-	"github.com/qlogd/qlogd/internal/event"
 )
 
 // Status is where a replica stands.

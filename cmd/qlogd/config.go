@@ -13,9 +13,9 @@ import (
 	"github.com/spf13/pflag"
 	"go.yaml.in/yaml/v3"
 
+	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/internal/archive"
-	"github.com/qlogd/qlogd/internal/event"
-	"github.com/qlogd/qlogd/internal/webhook"
+	"github.com/qlogd/qlogd/webhook"
 )
 
 // config is all that can be set of a server. Each field is a flag; the same

@@ -13,13 +13,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/internal/eventlog"
 	"github.com/qlogd/qlogd/internal/machine"
-	"github.com/qlogd/qlogd/internal/replay"
 	"github.com/qlogd/qlogd/internal/vfs"
 	"github.com/qlogd/qlogd/projections"
 	"github.com/qlogd/qlogd/raft"
+	"github.com/qlogd/qlogd/replay"
 )
 
 // stack is what stores and decides of a node, on a disk in memory: event log,

@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/event"
 )
 
 // discards warn of messages that died in a queue without a dead-letter queue.

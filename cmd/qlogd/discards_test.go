@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/event"
 )
 
 // Whoever loses a message for want of a dead-letter queue can read it in the

@@ -5,14 +5,14 @@ import (
 	"errors"
 
 	"github.com/qlogd/qlogd/api"
+	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/internal/archive"
 	"github.com/qlogd/qlogd/internal/datadir"
 	"github.com/qlogd/qlogd/internal/erasure"
-	"github.com/qlogd/qlogd/internal/event"
 	"github.com/qlogd/qlogd/internal/fetch"
-	"github.com/qlogd/qlogd/internal/replay"
 	"github.com/qlogd/qlogd/internal/vfs"
 	"github.com/qlogd/qlogd/log"
+	"github.com/qlogd/qlogd/replay"
 )
 
 // newErasures returns this node's part of erasures. It must be there before the

@@ -15,9 +15,9 @@ import (
 
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/client"
+	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/internal/datadir"
-	"github.com/qlogd/qlogd/internal/event"
-	"github.com/qlogd/qlogd/internal/replay"
+	"github.com/qlogd/qlogd/replay"
 )
 
 // call sends a request to a node and decodes the answer, which must be a

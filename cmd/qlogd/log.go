@@ -8,9 +8,9 @@ import (
 
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/client"
-	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/internal/eventlog"
-	"github.com/qlogd/qlogd/internal/replay"
+	"github.com/qlogd/qlogd/replay"
 )
 
 func (a *app) logCmd() *cobra.Command {

@@ -9,8 +9,8 @@ import (
 
 	"github.com/qlogd/qlogd/internal/archive"
 	"github.com/qlogd/qlogd/internal/datadir"
-	"github.com/qlogd/qlogd/internal/replay"
 	"github.com/qlogd/qlogd/internal/vfs"
+	"github.com/qlogd/qlogd/replay"
 )
 
 // openLog is a log that is read without a server: a data directory's, an

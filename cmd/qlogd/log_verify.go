@@ -13,8 +13,8 @@ import (
 
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/client"
-	"github.com/qlogd/qlogd/internal/event"
-	"github.com/qlogd/qlogd/internal/replay"
+	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/replay"
 )
 
 // headsLine is what comparing with heads has shown, with --output json.

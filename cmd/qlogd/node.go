@@ -19,7 +19,7 @@ import (
 	"github.com/qlogd/qlogd/internal/peer"
 	"github.com/qlogd/qlogd/internal/processors"
 	"github.com/qlogd/qlogd/internal/sock"
-	"github.com/qlogd/qlogd/internal/webhook"
+	"github.com/qlogd/qlogd/webhook"
 )
 
 // node is a running server: the listeners, the lock on the data directory, and

@@ -10,15 +10,15 @@ import (
 
 	"github.com/qlogd/qlogd/api"
 	"github.com/qlogd/qlogd/api/wire"
+	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/internal/erasure"
-	"github.com/qlogd/qlogd/internal/event"
 	"github.com/qlogd/qlogd/internal/eventlog"
 	"github.com/qlogd/qlogd/internal/processors"
 	"github.com/qlogd/qlogd/internal/push"
-	"github.com/qlogd/qlogd/internal/replay"
 	"github.com/qlogd/qlogd/internal/task"
 	"github.com/qlogd/qlogd/projections/store"
 	"github.com/qlogd/qlogd/raft"
+	"github.com/qlogd/qlogd/replay"
 )
 
 // deps hands the api what it stands on, each in the api's own words.

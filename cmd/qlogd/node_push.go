@@ -9,10 +9,10 @@ import (
 
 	"github.com/qlogd/qlogd/api"
 	"github.com/qlogd/qlogd/api/wire"
-	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/internal/eventlog"
 	"github.com/qlogd/qlogd/internal/push"
-	"github.com/qlogd/qlogd/internal/webhook"
+	"github.com/qlogd/qlogd/webhook"
 )
 
 // pushActor is who asks, in events, where the cluster delivers by itself.

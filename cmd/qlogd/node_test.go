@@ -17,8 +17,8 @@ import (
 
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/client"
-	"github.com/qlogd/qlogd/internal/event"
-	"github.com/qlogd/qlogd/internal/replay"
+	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/replay"
 )
 
 // testNode starts a node in this process and returns it with a client.

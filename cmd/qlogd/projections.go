@@ -15,8 +15,8 @@ import (
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/client"
 	"github.com/qlogd/qlogd/internal/datadir"
-	"github.com/qlogd/qlogd/internal/replay"
 	"github.com/qlogd/qlogd/projections/store"
+	"github.com/qlogd/qlogd/replay"
 )
 
 func (a *app) projectionsCmd() *cobra.Command {

@@ -1,6 +1,6 @@
 package main
 
-import "github.com/qlogd/qlogd/internal/event"
+import "github.com/qlogd/qlogd/event"
 
 // reader gives the api a state in its own words: its Messages says whether the
 // queue is there, the state's whether there are more.

@@ -8,9 +8,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/internal/eventlog"
-	"github.com/qlogd/qlogd/internal/replay"
+	"github.com/qlogd/qlogd/replay"
 )
 
 // replayer is one run of qlogd replay.

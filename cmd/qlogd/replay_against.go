@@ -9,9 +9,9 @@ import (
 
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/client"
-	"github.com/qlogd/qlogd/internal/event"
-	"github.com/qlogd/qlogd/internal/replay"
+	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/projections"
+	"github.com/qlogd/qlogd/replay"
 )
 
 // compareLine is the last line of --diff --against with --output json.

@@ -7,7 +7,7 @@ import (
 	"github.com/qlogd/qlogd/api"
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/internal/predicate"
-	"github.com/qlogd/qlogd/internal/replay"
+	"github.com/qlogd/qlogd/replay"
 )
 
 // bisectLine is the line of --bisect with --output json.

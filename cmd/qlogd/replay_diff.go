@@ -6,8 +6,8 @@ import (
 	"fmt"
 
 	"github.com/qlogd/qlogd/api/wire"
-	"github.com/qlogd/qlogd/internal/event"
-	"github.com/qlogd/qlogd/internal/replay"
+	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/replay"
 )
 
 // diffLine is a line of --diff with --output json. Of a queue, message_id is

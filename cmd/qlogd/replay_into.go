@@ -10,9 +10,9 @@ import (
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/internal/checkpoint"
 	"github.com/qlogd/qlogd/internal/datadir"
-	"github.com/qlogd/qlogd/internal/replay"
 	"github.com/qlogd/qlogd/internal/vfs"
 	"github.com/qlogd/qlogd/raft"
+	"github.com/qlogd/qlogd/replay"
 )
 
 type intoLine struct {

@@ -10,9 +10,9 @@ import (
 
 	"github.com/qlogd/qlogd/api"
 	"github.com/qlogd/qlogd/api/wire"
-	"github.com/qlogd/qlogd/internal/event"
-	"github.com/qlogd/qlogd/internal/replay"
+	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/projections"
+	"github.com/qlogd/qlogd/replay"
 )
 
 // eventLine and stateLine are the lines of --output json.

@@ -9,7 +9,7 @@ import (
 	"github.com/dustin/go-humanize"
 
 	"github.com/qlogd/qlogd/api/wire"
-	"github.com/qlogd/qlogd/internal/replay"
+	"github.com/qlogd/qlogd/replay"
 )
 
 // verified is the line of --verify with --output json.

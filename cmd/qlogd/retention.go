@@ -6,8 +6,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/internal/checkpoint"
-	"github.com/qlogd/qlogd/internal/event"
 	"github.com/qlogd/qlogd/internal/eventlog"
 	"github.com/qlogd/qlogd/log"
 	"github.com/qlogd/qlogd/projections"

@@ -3,8 +3,8 @@ package main
 import (
 	"errors"
 
+	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/internal/dead"
-	"github.com/qlogd/qlogd/internal/event"
 	"github.com/qlogd/qlogd/internal/eventlog"
 	"github.com/qlogd/qlogd/internal/task"
 )

@@ -16,7 +16,7 @@ import (
 
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/client"
-	"github.com/qlogd/qlogd/internal/webhook"
+	"github.com/qlogd/qlogd/webhook"
 )
 
 func (a *app) webhookCmd() *cobra.Command {

@@ -13,7 +13,7 @@ import (
 
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/client"
-	"github.com/qlogd/qlogd/internal/cluster"
+	"github.com/qlogd/qlogd/internal/simtest/cluster"
 )
 
 // A real worker of a real node: SIGTERM lets it finish what it has begun and give

@@ -3,7 +3,7 @@ package cloudevents
 import (
 	"strings"
 
-	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/event"
 )
 
 // prefix is what an attribute's name has before it as a header.

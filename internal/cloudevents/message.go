@@ -4,7 +4,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/event"
 )
 
 // timeFormat is how times that qlogd tells are written.

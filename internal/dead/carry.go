@@ -8,7 +8,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/event"
 )
 
 // Mover carries out what a Spec says, in as many entries as it takes. Each of its

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/event"
 )
 
 // Filter selects some of what died in a queue. What is empty selects all. It is

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/event"
 )
 
 // corpses are dead messages, by id; asked is how they were asked for.

@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/event"
 )
 
 func TestPattern(t *testing.T) {

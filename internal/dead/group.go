@@ -6,7 +6,7 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/event"
 )
 
 // Group is failures of the same kind.

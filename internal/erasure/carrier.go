@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/event"
 )
 
 // Carrier carries erasures out as far as one node can for all: see task.Carrier.

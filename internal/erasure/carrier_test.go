@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/internal/eventlog"
 	"github.com/qlogd/qlogd/internal/machine"
 	"github.com/qlogd/qlogd/internal/vfs"

@@ -7,7 +7,7 @@ import (
 	"iter"
 	"slices"
 
-	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/event"
 )
 
 // Finder finds what is to be erased: a message is all that it was, under all its

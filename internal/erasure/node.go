@@ -32,8 +32,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/internal/datadir"
-	"github.com/qlogd/qlogd/internal/event"
 	"github.com/qlogd/qlogd/internal/vfs"
 )
 

@@ -1,7 +1,7 @@
 package eventlog
 
 import (
-	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/event"
 )
 
 // Find returns the newest event with an alias (a deduplication hash, or that of

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/log"
 )
 

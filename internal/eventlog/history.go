@@ -5,7 +5,7 @@ import (
 	"errors"
 	"slices"
 
-	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/event"
 )
 
 // History returns every event of a message, each once and in the order of the

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/event"
 )
 
 // RangeError tells that an instant is not one of this log's, and what would be.

@@ -11,7 +11,7 @@ import (
 	"iter"
 	"slices"
 
-	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/log"
 )
 

@@ -14,14 +14,14 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/fsm"
 	"github.com/qlogd/qlogd/internal/checkpoint"
-	"github.com/qlogd/qlogd/internal/event"
 	"github.com/qlogd/qlogd/internal/eventlog"
 	"github.com/qlogd/qlogd/internal/peer"
-	"github.com/qlogd/qlogd/internal/replay"
 	"github.com/qlogd/qlogd/internal/vfs"
 	"github.com/qlogd/qlogd/projections"
+	"github.com/qlogd/qlogd/replay"
 )
 
 const cluster = "01HGW2N7Q0000000000000000A"

@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/qlogd/qlogd/internal/peer"
-	"github.com/qlogd/qlogd/internal/peer/memnet"
+	"github.com/qlogd/qlogd/internal/simtest/memnet"
 )
 
 // open makes a fresh node's end of the real inside network.

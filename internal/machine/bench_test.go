@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/internal/checkpoint"
-	"github.com/qlogd/qlogd/internal/event"
 	"github.com/qlogd/qlogd/internal/eventlog"
 	"github.com/qlogd/qlogd/internal/vfs"
 	"github.com/qlogd/qlogd/projections"

@@ -8,9 +8,9 @@ import (
 	"fmt"
 	"io"
 
+	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/fsm"
 	"github.com/qlogd/qlogd/internal/checkpoint"
-	"github.com/qlogd/qlogd/internal/event"
 	"github.com/qlogd/qlogd/internal/eventlog"
 	"github.com/qlogd/qlogd/projections"
 	"github.com/qlogd/qlogd/raft"

@@ -3,7 +3,7 @@ package machine
 import (
 	"runtime"
 
-	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/projections"
 )
 

@@ -4,7 +4,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/event"
 )
 
 // A search among more messages than are looked at in one go finds those that stay,

@@ -5,12 +5,12 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/internal/checkpoint"
-	"github.com/qlogd/qlogd/internal/event"
 	"github.com/qlogd/qlogd/internal/eventlog"
-	"github.com/qlogd/qlogd/internal/replay"
 	"github.com/qlogd/qlogd/projections"
 	"github.com/qlogd/qlogd/raft"
+	"github.com/qlogd/qlogd/replay"
 )
 
 // Recovered is what a start finds on disk: the event log, cut where a crash

@@ -7,7 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/qlogd/qlogd/internal/peer/memnet"
+	"github.com/qlogd/qlogd/internal/simtest/memnet"
 )
 
 // startIn makes a node on a network in memory. Its host is its name.

@@ -16,7 +16,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/qlogd/qlogd/internal/peer/memnet"
+	"github.com/qlogd/qlogd/internal/simtest/memnet"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")

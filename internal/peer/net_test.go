@@ -12,7 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/qlogd/qlogd/internal/peer/memnet"
+	"github.com/qlogd/qlogd/internal/simtest/memnet"
 )
 
 // TestStreamBreaks: whatever cuts a stream short, its reader sees an error and

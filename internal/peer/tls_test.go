@@ -22,7 +22,7 @@ import (
 	"time"
 
 	"github.com/qlogd/qlogd/internal/certs"
-	"github.com/qlogd/qlogd/internal/peer/memnet"
+	"github.com/qlogd/qlogd/internal/simtest/memnet"
 )
 
 // authority signs nodes' certificates.

@@ -5,8 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/fsm"
-	"github.com/qlogd/qlogd/internal/event"
 	"github.com/qlogd/qlogd/projections"
 )
 

@@ -13,9 +13,9 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 
+	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/internal/coding"
 	"github.com/qlogd/qlogd/internal/egress"
-	"github.com/qlogd/qlogd/internal/event"
 )
 
 const (

@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/internal/egress"
-	"github.com/qlogd/qlogd/internal/event"
 )
 
 func TestJudge(t *testing.T) {

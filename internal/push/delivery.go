@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/qlogd/qlogd/api/wire"
-	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/event"
 )
 
 // answerOf is the header of an enqueued answer that names the message.

@@ -24,8 +24,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/qlogd/qlogd/api/wire"
+	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/internal/egress"
-	"github.com/qlogd/qlogd/internal/event"
 )
 
 // Deps is what an Engine stands on.

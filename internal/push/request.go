@@ -7,9 +7,9 @@ import (
 	"time"
 
 	"github.com/qlogd/qlogd/api/wire"
+	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/internal/cloudevents"
 	"github.com/qlogd/qlogd/internal/egress"
-	"github.com/qlogd/qlogd/internal/event"
 	"github.com/qlogd/qlogd/internal/expression"
 )
 

@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/qlogd/qlogd/internal/webhook"
+	"github.com/qlogd/qlogd/webhook"
 )
 
 // maxKeys bounds how many signatures a request carries.

@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/qlogd/qlogd/api/wire"
-	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/event"
 )
 
 func TestCheck(t *testing.T) {

@@ -15,7 +15,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/event"
 )
 
 // Carrier carries out the tasks of one kind.

@@ -3,7 +3,7 @@ package whatif
 import (
 	"slices"
 
-	"github.com/qlogd/qlogd/internal/event"
+	"github.com/qlogd/qlogd/event"
 )
 
 // compare tells message by message where the play differs from reality.

@@ -4,10 +4,10 @@ import (
 	"context"
 	"slices"
 
+	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/fsm"
-	"github.com/qlogd/qlogd/internal/event"
-	"github.com/qlogd/qlogd/internal/replay"
 	"github.com/qlogd/qlogd/projections"
+	"github.com/qlogd/qlogd/replay"
 )
 
 // life is a message in one queue, in reality and as it is played. One that

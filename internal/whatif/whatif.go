@@ -42,8 +42,8 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/qlogd/qlogd/internal/event"
-	"github.com/qlogd/qlogd/internal/replay"
+	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/replay"
 )
 
 // Given, Decided and Unknown say in words what an answer rests on.

@@ -11,12 +11,12 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/fsm"
-	"github.com/qlogd/qlogd/internal/event"
 	"github.com/qlogd/qlogd/internal/eventlog"
-	"github.com/qlogd/qlogd/internal/replay"
 	"github.com/qlogd/qlogd/internal/vfs"
 	"github.com/qlogd/qlogd/projections"
+	"github.com/qlogd/qlogd/replay"
 )
 
 // world is a node without Raft, its clients, and a clock that only it moves.

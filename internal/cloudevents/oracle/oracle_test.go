@@ -18,8 +18,8 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 	"pgregory.net/rapid"
 
+	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/internal/cloudevents"
-	"github.com/qlogd/qlogd/internal/event"
 )
 
 // The SDK, as of 2.16, does not quote nor percent-encode the values of headers (HTTP

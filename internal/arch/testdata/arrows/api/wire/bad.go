@@ -3,5 +3,5 @@ package wire
 import (
 	_ "encoding/json"
 
-	_ "github.com/qlogd/qlogd/internal/event" // want: api/wire must not import internal/event
+	_ "github.com/qlogd/qlogd/event" // want: api/wire must not import event
 )

@@ -1,7 +1,7 @@
 package eventlog
 
 import (
-	_ "github.com/qlogd/qlogd/internal/event"
+	_ "github.com/qlogd/qlogd/event"
 	_ "github.com/qlogd/qlogd/log"
 	_ "github.com/qlogd/qlogd/projections" // want: internal/eventlog must not import projections
 )

@@ -1,0 +1,251 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/qlogd/qlogd/client"
+	"github.com/qlogd/qlogd/internal/simtest/ports"
+)
+
+// Cluster is some nodes that form one. Their addresses stay over restarts.
+type Cluster struct {
+	t     testing.TB
+	opts  Options
+	dir   string
+	nodes []*Node
+	net   *Network
+	join  []string // the Raft addresses at which the others reach each node
+}
+
+// StartCluster starts a cluster with the product's own timing and returns once
+// all nodes are ready.
+func StartCluster(t testing.TB, opts Options) *Cluster {
+	t.Helper()
+	c := NewCluster(t, opts)
+	c.LaunchAll()
+	c.WaitReady()
+	return c
+}
+
+// NewCluster prepares a cluster without starting it.
+func NewCluster(t testing.TB, opts Options) *Cluster {
+	t.Helper()
+	if opts.Nodes == 0 {
+		opts.Nodes = 3
+	}
+	c := &Cluster{t: t, opts: opts, dir: t.TempDir()}
+	raft := make([]string, opts.Nodes)
+	for i := range raft {
+		raft[i] = ports.Free(t)
+	}
+	c.join = raft
+	if opts.Cuts {
+		c.net = newNetwork(t, raft, c.pid)
+		c.join = c.net.addrs()
+	}
+	for i := range raft {
+		if opts.Nodes == 1 {
+			c.add(raft[i]) // one of its own, that may grow
+			continue
+		}
+		c.add(raft[i], "--bootstrap-expect", fmt.Sprint(opts.Nodes), "--join", strings.Join(c.join, ","))
+	}
+	if c.net != nil {
+		c.net.serve()
+	}
+	t.Cleanup(c.finish)
+	return c
+}
+
+// add prepares one more node.
+func (c *Cluster) add(raft string, flags ...string) *Node {
+	i := len(c.nodes)
+	o := Options{
+		Flags: append(append([]string{}, c.opts.Flags...), "--node-id", fmt.Sprint("n", i+1)),
+		Env:   c.opts.Env, Bin: c.opts.Bin, NoVerify: c.opts.NoVerify,
+		Dir: filepath.Join(c.dir, fmt.Sprint("n", i+1)), HTTPAddr: ports.Free(c.t), RaftAddr: raft,
+	}
+	o.Flags = append(o.Flags, flags...)
+	if c.net != nil {
+		o.Flags = append(o.Flags, "--raft-advertise", c.join[i])
+	}
+	if c.opts.PerNode != nil {
+		o.Flags, o.Env = append([]string{}, o.Flags...), append([]string{}, o.Env...)
+		c.opts.PerNode(i, &o)
+	}
+	n := New(c.t, o)
+	n.cluster, n.i, n.name = c, i, fmt.Sprint("n", i+1)
+	c.nodes = append(c.nodes, n)
+	return n
+}
+
+// Add prepares one more node, which asks the others to take it in when it is
+// started. Only a cluster without Cuts grows.
+func (c *Cluster) Add(flags ...string) *Node {
+	c.t.Helper()
+	if c.net != nil {
+		c.t.Fatal("a cluster whose lines can be cut does not grow")
+	}
+	raft := ports.Free(c.t)
+	c.join = append(c.join, raft)
+	return c.add(raft, flags...)
+}
+
+// Join returns the Raft addresses at which the nodes reach one another.
+func (c *Cluster) Join() []string { return c.join }
+
+// Nodes returns all nodes.
+func (c *Cluster) Nodes() []*Node { return c.nodes }
+
+// Node returns one of them, the first being 0.
+func (c *Cluster) Node(i int) *Node { return c.nodes[i] }
+
+// Network cuts and mends the lines between the nodes; nil without Options.Cuts.
+func (c *Cluster) Network() *Network { return c.net }
+
+func (c *Cluster) pid(i int) int {
+	if p := c.nodes[i].process(); p != nil && !p.ended() {
+		return p.cmd.Process.Pid
+	}
+	return 0
+}
+
+// Others returns the nodes but these.
+func (c *Cluster) Others(not ...*Node) []*Node {
+	var out []*Node
+	for _, n := range c.nodes {
+		if !contains(not, n) {
+			out = append(out, n)
+		}
+	}
+	return out
+}
+
+func contains(ns []*Node, n *Node) bool {
+	for _, m := range ns {
+		if m == n {
+			return true
+		}
+	}
+	return false
+}
+
+// each does something with some nodes at once.
+func each(ns []*Node, do func(*Node)) {
+	var wg sync.WaitGroup
+	for _, n := range ns {
+		wg.Go(func() { do(n) })
+	}
+	wg.Wait()
+}
+
+// LaunchAll starts every node that does not run, and waits for nothing.
+func (c *Cluster) LaunchAll() {
+	c.t.Helper()
+	for _, n := range c.nodes {
+		if !n.Running() {
+			n.Launch()
+		}
+	}
+}
+
+// Kill9All kills all nodes at once.
+func (c *Cluster) Kill9All() {
+	c.t.Helper()
+	each(c.running(), (*Node).Kill9)
+}
+
+// TermAll asks all nodes to stop at once, and expects exit code 0 of each.
+func (c *Cluster) TermAll() {
+	c.t.Helper()
+	each(c.running(), (*Node).Term)
+}
+
+func (c *Cluster) running() []*Node {
+	var out []*Node
+	for _, n := range c.nodes {
+		if n.Running() {
+			out = append(out, n)
+		}
+	}
+	return out
+}
+
+// WaitReady returns once all nodes that run are ready.
+func (c *Cluster) WaitReady() {
+	c.t.Helper()
+	errs := make([]error, len(c.nodes))
+	each(c.running(), func(n *Node) { errs[n.i] = n.WaitReady() })
+	for i, err := range errs {
+		if err != nil {
+			c.t.Fatalf("%s: %v", c.nodes[i].name, err)
+		}
+	}
+}
+
+// HTTP returns an HTTP client that finds the nodes under their names: http://n1.
+func (c *Cluster) HTTP() *http.Client { return &http.Client{Transport: byName{c}} }
+
+// Client returns a client of all nodes that leaves one that fails for the next.
+func (c *Cluster) Client(opts ...client.Option) *client.Client {
+	c.t.Helper()
+	return c.ClientFrom(c.nodes[0], opts...)
+}
+
+// ClientFrom is a Client whose first call goes to this node.
+func (c *Cluster) ClientFrom(first *Node, opts ...client.Option) *client.Client {
+	c.t.Helper()
+	names := []string{"http://" + first.name}
+	for _, n := range c.Others(first) {
+		names = append(names, "http://"+n.name)
+	}
+	cl, err := client.New(strings.Join(names, ","), append([]client.Option{client.WithHTTPClient(c.HTTP())}, opts...)...)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return cl
+}
+
+type byName struct{ c *Cluster }
+
+func (b byName) RoundTrip(req *http.Request) (*http.Response, error) {
+	for _, n := range b.c.nodes {
+		if n.name == req.URL.Host {
+			return told{n}.RoundTrip(req)
+		}
+	}
+	return nil, fmt.Errorf("there is no node %s", req.URL.Host)
+}
+
+func (b byName) CloseIdleConnections() {
+	for _, n := range b.c.nodes {
+		n.transport.CloseIdleConnections()
+	}
+}
+
+// pollEvery is how often a state of a node is looked at that it does not tell
+// by itself.
+const pollEvery = 20 * time.Millisecond
+
+// until looks again and again until look is content, or tells what was wrong
+// the last time.
+func until(ctx context.Context, look func() error) error {
+	for {
+		err := look()
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(pollEvery):
+		}
+	}
+}

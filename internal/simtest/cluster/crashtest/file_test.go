@@ -1,0 +1,45 @@
+package crashtest
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"io"
+	"os"
+	"testing"
+	"time"
+)
+
+// TestHistoryFile judges a history that a failed campaign left:
+//
+//	CRASH_HISTORY=/tmp/qlogd-history-1.jsonl go test -v -run TestHistoryFile ./internal/simtest/cluster/crashtest
+func TestHistoryFile(t *testing.T) {
+	path := os.Getenv("CRASH_HISTORY")
+	if path == "" {
+		t.Skip("CRASH_HISTORY names no history")
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	h := NewHistory()
+	for dec := json.NewDecoder(bufio.NewReader(f)); ; {
+		var op Op
+		if err := dec.Decode(&op); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		h.Add(op)
+	}
+	judge(t, h, false)
+	for _, queue := range []string{ordered, held} {
+		linear, undecided := CheckLinear(h.Ops(), queue, rulesOf()[queue], time.Minute)
+		for _, v := range linear {
+			t.Error(v)
+		}
+		t.Logf("%s: %d lanes could not be decided in time", queue, undecided)
+	}
+	tell(t, h)
+}

@@ -1,0 +1,100 @@
+package cluster_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/qlogd/qlogd/client"
+	"github.com/qlogd/qlogd/internal/simtest/cluster"
+)
+
+// TestFullDisk: the leader's disk is full. Writes are refused until a node leads
+// that has room, which is soon; reads and leases in hand go on; and once there is
+// room again all is as before, without a restart of anything.
+func TestFullDisk(t *testing.T) {
+	t.Parallel()
+	if os.Getuid() != 0 {
+		t.Skip("a file system of its own needs root")
+	}
+	disks := make([]string, 3)
+	for i := range disks {
+		disks[i] = filepath.Join(t.TempDir(), fmt.Sprint("disk", i))
+		if err := os.Mkdir(disks[i], 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if out, err := exec.Command("mount", "-t", "tmpfs", "-o", "size=512m", "none", disks[i]).CombinedOutput(); err != nil {
+			t.Skipf("no file system can be mounted here: %v %s", err, out)
+		}
+		t.Cleanup(func() { _ = exec.Command("umount", disks[i]).Run() })
+	}
+	c := cluster.StartCluster(t, cluster.Options{Nodes: 3, PerNode: func(i int, o *cluster.Options) { o.Dir = filepath.Join(disks[i], "data") }})
+	cl := c.Client()
+	queue(t, cl, "q", "")
+	ids := some(t, cl, 10)
+	held, err := cl.Lease(t.Context(), "q", client.LeaseOptions{Max: 1})
+	if err != nil || len(held) != 1 {
+		t.Fatalf("leased %v, %v", held, err)
+	}
+	leader := c.WaitLeader()
+	disk := filepath.Dir(leader.Dir())
+	var room syscall.Statfs_t
+	if err := syscall.Statfs(disk, &room); err != nil {
+		t.Fatal(err)
+	}
+	filler := filepath.Join(disk, "filler")
+	// What is left is for settling leases, which makes room.
+	if err := os.WriteFile(filler, make([]byte, int(room.Bavail)*int(room.Bsize)-100<<20), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	refused, done := 0, 0
+	once := c.ClientFrom(c.Others(leader)[0], client.WithRetry(client.Retry{Attempts: 1}))
+	for end := time.Now().Add(30 * time.Second); done < 10 && time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		got, err := once.Produce(t.Context(), "q", client.JSON("into a full disk"))
+		switch {
+		case err == nil:
+			done++
+			ids = append(ids, got[0].ID)
+		case errors.Is(err, client.ErrInsufficientStorage):
+			refused++
+		case errors.Is(err, client.ErrOutcomeUnknown) || errors.Is(err, client.ErrNoLeader):
+		default:
+			t.Errorf("a write while the leader's disk is full: %v", err)
+		}
+	}
+	t.Logf("%d writes were refused for want of room, %d done; %s led, %s leads", refused, done, leader.Name(), c.WaitLeader().Name())
+	if done == 0 {
+		t.Error("two nodes have room, and no write is done")
+	}
+	if _, err := cl.Queue(t.Context(), "q"); err != nil {
+		t.Errorf("a read: %v", err)
+	}
+	if _, err := cl.Ack(t.Context(), "q", held[0].LeaseID); err != nil {
+		t.Errorf("a lease in hand: %v", err)
+	}
+	if err := os.Remove(filler); err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		if got, err := once.Produce(t.Context(), "q", client.JSON("there is room again")); err == nil {
+			ids = append(ids, got[0].ID)
+			break
+		} else if time.Now().After(deadline) {
+			t.Fatalf("there is room again: %v", err)
+		}
+	}
+	for _, n := range c.Nodes() {
+		if !n.Running() {
+			t.Errorf("%s has ended: %s", n.Name(), lastLine(n.Log()))
+			n.Restart()
+		}
+	}
+	for _, n := range c.Nodes() {
+		has(t, n, ids)
+	}
+}

@@ -1,0 +1,148 @@
+package cluster_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/qlogd/qlogd/api/wire"
+	"github.com/qlogd/qlogd/client"
+	"github.com/qlogd/qlogd/internal/simtest/cluster"
+)
+
+// work keeps clients busy that repeat what fails, each beginning with another
+// node: some produce, some lease and ack. What they could not do is in tries.
+func work(t *testing.T, c *cluster.Cluster) (*background, *tries) {
+	t.Helper()
+	b, all := newBackground(t), newTries()
+	for _, n := range c.Nodes() {
+		cl := c.ClientFrom(n)
+		b.loop(5*time.Millisecond, func(context.Context) {
+			begun := time.Now()
+			_, err := cl.Produce(context.Background(), "busy", client.JSON(1))
+			err = named("produce", err)
+			all.add(begun, err)
+		})
+		worker := c.ClientFrom(n)
+		b.loop(5*time.Millisecond, func(context.Context) {
+			begun := time.Now()
+			got, err := worker.Lease(context.Background(), "busy", client.LeaseOptions{Max: 10, Wait: 200 * time.Millisecond})
+			err = named("lease", err)
+			if err == nil && len(got) > 0 {
+				ids := make([]string, len(got))
+				for i, m := range got {
+					ids[i] = m.LeaseID
+				}
+				results, ackErr := worker.Ack(context.Background(), "busy", ids...)
+				err = named("ack", ackErr)
+				for _, r := range results {
+					if r.Status != "acked" {
+						err = errors.Join(err, errors.New("a lease was "+r.Status))
+					}
+				}
+			}
+			all.add(begun, err)
+		})
+	}
+	return b, all
+}
+
+// named says which request failed, and when.
+func named(what string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s %s: %w", time.Now().UTC().Format("15:04:05.000"), what, err)
+}
+
+// roll stops and starts node after node under load, and returns what failed.
+func roll(t *testing.T, c *cluster.Cluster, between func(n *cluster.Node, last bool)) []error {
+	t.Helper()
+	cl := c.Client()
+	queue(t, cl, "busy", "")
+	queue(t, cl, "held", `{"delivery":{"lease_ms":3600000}}`)
+	b, all := work(t, c)
+	all.first(t, time.Now())
+	// The leader last, as an operator would; and one more time whoever leads then.
+	leader := c.WaitLeader()
+	for i, n := range append(c.Others(leader), leader) {
+		// A lease that is held while the node goes, whichever node gave it.
+		if _, err := n.Client().Produce(t.Context(), "held", client.JSON(i), client.JSON(i)); err != nil {
+			t.Fatal(err)
+		}
+		held, err := n.Client().Lease(t.Context(), "held", client.LeaseOptions{Max: 2})
+		if err != nil || len(held) != 2 {
+			t.Fatalf("leased %v, %v", held, err)
+		}
+		n.Term()
+		all.first(t, time.Now())
+		between(n, i == 2)
+		n.Restart()
+		all.first(t, time.Now())
+		for _, m := range held {
+			if _, err := cl.AckOne(t.Context(), m.LeaseID, wire.AckOne{}); err != nil {
+				t.Errorf("a lease that was held while %s was stopped: %v", n.Name(), err)
+			}
+		}
+	}
+	b.stop()
+	return all.errors()
+}
+
+// TestRollingRestart: the nodes are stopped and started one after the other, and
+// nobody who repeats notices.
+func TestRollingRestart(t *testing.T) {
+	t.Parallel()
+	c := cluster.StartCluster(t, cluster.Options{Nodes: 3})
+	for _, err := range roll(t, c, func(*cluster.Node, bool) {}) {
+		t.Error(err)
+	}
+}
+
+// TestRollingUpgrade: as long as a node runs the older program, the cluster
+// keeps to the rules that this one knows; and the two understand each other,
+// though the older one makes calls in another way.
+func TestRollingUpgrade(t *testing.T) {
+	t.Parallel()
+	webhook, refused := wire.WebhookDefinition{Queue: "busy"}, 0
+	older := cluster.BinaryWith(t, "-ldflags", "-X main.knowsRules=1 -X github.com/qlogd/qlogd/internal/peer.framesKnown=no")
+	c := cluster.StartCluster(t, cluster.Options{Nodes: 3, Bin: older})
+	changed := func() int {
+		list, err := c.Client().Events(t.Context(), client.EventQuery{From: "start", Type: "rules_changed"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(list.Events)
+	}
+	for _, err := range roll(t, c, func(n *cluster.Node, last bool) {
+		if n := changed(); n > 0 {
+			t.Fatalf("the rules have changed while an older program runs")
+		}
+		// Whoever leads, and whichever node is asked.
+		for _, other := range c.Others(n) {
+			_, _, err := other.Client(client.WithRetry(client.Retry{Attempts: 1})).PutWebhook(t.Context(), "w", webhook)
+			if e, ok := errors.AsType[*client.Error](err); !ok || e.Problem.Code != "conflict" && e.Problem.Code != "no_leader" || !e.Problem.Retryable {
+				t.Errorf("%s was asked for what an older program does not know: %v", other.Name(), err)
+			} else if e.Problem.Code == "conflict" {
+				refused++
+			}
+		}
+		n.Replace(cluster.Binary(t))
+	}) {
+		t.Error(err)
+	}
+	if refused == 0 {
+		t.Error("nobody said that not all nodes know what was asked for")
+	}
+	// That alone would bring them, or the leader does by itself.
+	if _, _, err := c.Client().PutWebhook(t.Context(), "w", webhook); err != nil {
+		t.Error(err)
+	}
+	for deadline := time.Now().Add(time.Minute); changed() == 0; time.Sleep(50 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("all nodes know the newer rules, and they don't come into force")
+		}
+	}
+}

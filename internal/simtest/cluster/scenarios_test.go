@@ -1,0 +1,421 @@
+package cluster_test
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/qlogd/qlogd/api/wire"
+	"github.com/qlogd/qlogd/client"
+	"github.com/qlogd/qlogd/internal/simtest/cluster"
+	"github.com/qlogd/qlogd/internal/simtest/ports"
+)
+
+// some puts n messages into the queue q and returns their ids.
+func some(t *testing.T, cl *client.Client, n int) []string {
+	t.Helper()
+	ids := make([]string, 0, n)
+	for i := range n {
+		got, err := cl.Produce(t.Context(), "q", client.JSON(i))
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids = append(ids, got[0].ID)
+	}
+	return ids
+}
+
+// has checks that a node shows all of these messages.
+func has(t *testing.T, n *cluster.Node, ids []string) {
+	t.Helper()
+	cl := n.Client()
+	for _, id := range ids {
+		if _, err := cl.Message(t.Context(), id); err != nil {
+			t.Errorf("%s: message %s: %v", n.Name(), id, err)
+		}
+	}
+}
+
+// ended waits until a program has ended by itself, with an error.
+func ended(t *testing.T, n *cluster.Node) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if err := n.Wait(ctx); err == nil || ctx.Err() != nil {
+		t.Fatalf("%s does not end by itself: %v\n%s", n.Name(), err, n.Log())
+	}
+}
+
+// TestWipedNode: a node whose directory was emptied has no vote until it has
+// caught up, even if the other that was up to date dies at that moment.
+func TestWipedNode(t *testing.T) {
+	t.Parallel()
+	c := cluster.StartCluster(t, cluster.Options{Nodes: 3})
+	cl := c.Client()
+	queue(t, cl, "q", "")
+	leader := c.WaitLeader()
+	others := c.Others(leader)
+	wiped, behind := others[0], others[1]
+	before := some(t, cl, 20)
+
+	// Two nodes have these; one of them forgets, the other dies.
+	behind.Kill9()
+	ids := some(t, leader.Client(), 20)
+	leader.Kill9()
+	wiped.Kill9()
+	wiped.Wipe()
+	wiped.Launch()
+	behind.Launch()
+	// The one that was behind and the one that forgot must not make a majority.
+	for end := time.Now().Add(8 * time.Second); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+		if l := c.Leader(); l != nil {
+			t.Fatalf("%s leads, without the only node that has what was acknowledged", l.Name())
+		}
+	}
+	leader.Launch()
+	c.WaitReady()
+	c.WaitVoters()
+	ids = append(append(before, ids...), some(t, cl, 5)...)
+	for _, n := range c.Nodes() {
+		has(t, n, ids)
+	}
+	// It has a vote again: with it, one may be away.
+	leader = c.WaitLeader()
+	leader.Kill9()
+	c.WaitLeader(leader)
+	some(t, cl, 1)
+	leader.Restart()
+}
+
+// TestOldCopy: a node whose directory was put back from a copy went back in
+// time; it comes back without a vote, catches up and gets it.
+func TestOldCopy(t *testing.T) {
+	t.Parallel()
+	c := cluster.StartCluster(t, cluster.Options{Nodes: 3, Flags: []string{"--checkpoint-entries", "20", "--checkpoint-interval", "1s"}})
+	cl := c.Client()
+	queue(t, cl, "q", "")
+	ids := some(t, cl, 10)
+	n := c.Follower()
+	n.Term()
+	copied := filepath.Join(t.TempDir(), "copy")
+	if err := os.CopyFS(copied, os.DirFS(n.Dir())); err != nil {
+		t.Fatal(err)
+	}
+	n.Restart()
+	ids = append(ids, some(t, cl, 100)...)
+	if err := c.WaitEqual(time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	n.Kill9()
+	n.Wipe()
+	if err := os.CopyFS(n.Dir(), os.DirFS(copied)); err != nil {
+		t.Fatal(err)
+	}
+	n.Restart()
+	c.WaitVoters()
+	ids = append(ids, some(t, cl, 5)...)
+	has(t, n, ids)
+	s, err := c.WaitLeader().Status(t.Context())
+	if err != nil || len(s.Nodes) != 3 {
+		t.Errorf("the cluster is %+v, %v", s, err)
+	}
+}
+
+// TestRemovedNode: a node that was taken out stays out, with its old directory;
+// with an empty one it is taken in anew.
+func TestRemovedNode(t *testing.T) {
+	t.Parallel()
+	c := cluster.StartCluster(t, cluster.Options{Nodes: 3})
+	cl := c.Client()
+	queue(t, cl, "q", "")
+	ids := some(t, cl, 5)
+	n := c.Follower()
+	n.Term()
+	if err := cl.RemoveNode(t.Context(), n.Name(), false); err != nil {
+		t.Fatal(err)
+	}
+	s, err := c.WaitLeader().Status(t.Context())
+	if err != nil || len(s.Nodes) != 2 {
+		t.Fatalf("the cluster is %+v, %v", s, err)
+	}
+	n.Launch()
+	ended(t, n)
+	if log := n.Log(); !strings.Contains(log, "removed") {
+		t.Errorf("it does not say that it was removed:\n%s", log)
+	}
+	some(t, cl, 3)
+	n.Wipe()
+	n.Restart()
+	c.WaitVoters()
+	has(t, n, ids)
+}
+
+// TestLastVoter: the last one that has a vote can't be taken out.
+func TestLastVoter(t *testing.T) {
+	t.Parallel()
+	c := cluster.StartCluster(t, cluster.Options{Nodes: 1})
+	cl := c.Client()
+	err := cl.RemoveNode(t.Context(), "n1", false)
+	if !errors.Is(err, client.ErrConflict) {
+		t.Errorf("%v", err)
+	}
+	queue(t, cl, "q", "")
+	some(t, cl, 1)
+}
+
+// TestDuplicates: an id or an address that another node has is refused.
+func TestDuplicates(t *testing.T) {
+	t.Parallel()
+	c := cluster.StartCluster(t, cluster.Options{Nodes: 3})
+	cl := c.Client()
+	join := c.Join()
+	for name, n := range map[string]wire.NewNode{
+		"its id":           {ID: "n2", RaftAddr: ports.Free(t)},
+		"its Raft address": {ID: "n9", RaftAddr: join[1]},
+	} {
+		if _, _, err := cl.AddNode(t.Context(), n); !errors.Is(err, client.ErrConflict) {
+			t.Errorf("a node with another's %s: %v", name, err)
+		}
+	}
+	// A process that calls itself n2 beside the one that does.
+	second := cluster.New(t, cluster.Options{NoVerify: true, Flags: []string{"--node-id", "n2", "--join", strings.Join(join, ",")}})
+	second.Launch()
+	ended(t, second)
+	if log := second.Log(); !strings.Contains(log, "n2") {
+		t.Errorf("it does not name the id:\n%s", log)
+	}
+	queue(t, cl, "q", "")
+	some(t, cl, 3)
+}
+
+// TestStranger: a data directory of another cluster is refused, and not harmed.
+func TestStranger(t *testing.T) {
+	t.Parallel()
+	other := cluster.StartCluster(t, cluster.Options{Nodes: 1})
+	queue(t, other.Client(), "q", "")
+	ids := some(t, other.Client(), 3)
+	other.Node(0).Term()
+
+	c := cluster.StartCluster(t, cluster.Options{Nodes: 3})
+	queue(t, c.Client(), "q", "")
+	n := c.Node(0) // of the same name as the stranger
+	n.Term()
+	aside := n.Dir() + "-aside"
+	if err := os.Rename(n.Dir(), aside); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.CopyFS(n.Dir(), os.DirFS(other.Node(0).Dir())); err != nil {
+		t.Fatal(err)
+	}
+	n.Launch()
+	ended(t, n)
+	t.Logf("it said: %s", lastLine(n.Log()))
+	some(t, c.Client(), 3)
+	n.Wipe()
+	if err := os.Rename(aside, n.Dir()); err != nil {
+		t.Fatal(err)
+	}
+	n.Restart()
+	other.Node(0).Restart()
+	has(t, other.Node(0), ids)
+}
+
+func lastLine(s string) string {
+	lines := strings.Split(strings.TrimSpace(s), "\n")
+	return lines[len(lines)-1]
+}
+
+// TestGrow: one node becomes three: one asks to be taken in (--join), the other
+// is taken in by POST /v1/cluster/nodes.
+func TestGrow(t *testing.T) {
+	t.Parallel()
+	c := cluster.StartCluster(t, cluster.Options{Nodes: 1, Flags: []string{"--checkpoint-entries", "50", "--checkpoint-interval", "1s"}})
+	cl := c.Node(0).Client()
+	queue(t, cl, "q", "")
+	ids := some(t, cl, 200)
+	if _, err := cl.Snapshot(t.Context()); err != nil {
+		t.Error(err)
+	}
+	second := c.Add("--join", c.Join()[0])
+	second.Restart()
+	c.WaitVoters()
+	has(t, second, ids)
+
+	third := c.Add("--join", c.Join()[0])
+	voter := true
+	if _, _, err := cl.AddNode(t.Context(), wire.NewNode{ID: third.Name(), RaftAddr: c.Join()[2], HTTPAddr: third.HTTPAddr(), Voter: &voter}); err != nil {
+		t.Logf("POST before the node is there: %v", err)
+	}
+	third.Restart()
+	c.WaitVoters()
+	ids = append(ids, some(t, cl, 5)...)
+	has(t, third, ids)
+	// Any of them may go now.
+	leader := c.WaitLeader()
+	leader.Kill9()
+	c.WaitLeader(leader)
+	some(t, c.Client(), 1)
+	leader.Restart()
+}
+
+// TestInvited: nodes whose own list leads nowhere are taken in once they are
+// announced: one before it runs, one while it waits, and is killed as it comes in.
+func TestInvited(t *testing.T) {
+	t.Parallel()
+	c := cluster.StartCluster(t, cluster.Options{Nodes: 1})
+	cl := c.Node(0).Client()
+	queue(t, cl, "q", "")
+	ids := some(t, cl, 20)
+	announce := func(n *cluster.Node, i int) {
+		t.Helper()
+		if _, created, err := cl.AddNode(t.Context(), wire.NewNode{ID: n.Name(), RaftAddr: c.Join()[i]}); err != nil || !created {
+			t.Fatalf("announced: %v, %v", created, err)
+		}
+	}
+	nowhere := ports.Free(t)
+	second := c.Add("--join", nowhere)
+	announce(second, 1)
+	second.Restart()
+	c.WaitVoters()
+	has(t, second, ids)
+
+	third := c.Add("--join", nowhere)
+	third.Launch()
+	says(t, third, "waiting for a cluster to join")
+	announce(third, 2)
+	says(t, third, "cluster found")
+	third.Kill9()
+	third.Restart()
+	c.WaitVoters()
+	has(t, third, ids)
+}
+
+// says waits until a node has logged something.
+func says(t *testing.T, n *cluster.Node, what string) {
+	t.Helper()
+	late := time.After(30 * time.Second)
+	for !strings.Contains(n.Log(), what) {
+		select {
+		case <-late:
+			t.Fatalf("%s did not say %q:\n%s", n.Name(), what, n.Log())
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// TestFormsOnce: nodes of which one comes much later, and which are killed while
+// they form, are one cluster.
+func TestFormsOnce(t *testing.T) {
+	t.Parallel()
+	c := cluster.NewCluster(t, cluster.Options{Nodes: 3})
+	c.Node(0).Launch()
+	c.Node(1).Launch()
+	for i := range 4 {
+		time.Sleep(time.Duration(100*i) * time.Millisecond)
+		c.Node(i % 2).Kill9()
+		c.Node(i % 2).Launch()
+	}
+	c.Node(2).Launch()
+	time.Sleep(150 * time.Millisecond)
+	c.Node(2).Kill9()
+	c.Node(2).Launch()
+	c.WaitReady()
+	c.WaitVoters()
+	ids := map[string]bool{}
+	for _, n := range c.Nodes() {
+		s, err := n.Status(t.Context())
+		if err != nil || len(s.Nodes) != 3 {
+			t.Fatalf("%s: %+v, %v", n.Name(), s, err)
+		}
+		ids[s.ClusterID] = true
+	}
+	if len(ids) != 1 {
+		t.Fatalf("there are %d clusters: %v", len(ids), ids)
+	}
+	// Again, from their directories.
+	c.Kill9All()
+	c.LaunchAll()
+	c.WaitReady()
+	s, err := c.Node(0).Status(t.Context())
+	if err != nil || !ids[s.ClusterID] {
+		t.Errorf("after a restart: %+v, %v", s, err)
+	}
+}
+
+// TestNoMajority: two of three are gone: writes and reads are refused in bounded
+// time with a clear word, stale reads go on; and all is well when one comes back.
+func TestNoMajority(t *testing.T) {
+	t.Parallel()
+	c := cluster.StartCluster(t, cluster.Options{Nodes: 3})
+	queue(t, c.Client(), "q", "")
+	ids := some(t, c.Client(), 3)
+	if err := c.WaitEqual(time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	n := c.Follower()
+	gone := c.Others(n)
+	for _, g := range gone {
+		g.Kill9()
+	}
+	once := n.Client(client.WithRetry(client.Retry{Attempts: 1}))
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	for name, do := range map[string]func() error{
+		"produce": func() error { _, err := once.Produce(ctx, "q", client.JSON(1)); return err },
+		"lease":   func() error { _, err := once.Lease(ctx, "q", client.LeaseOptions{}); return err },
+		"read":    func() error { _, err := once.Queue(ctx, "q"); return err },
+		"message": func() error { _, err := once.Message(ctx, ids[0]); return err },
+	} {
+		began := time.Now()
+		err := do()
+		if !errors.Is(err, client.ErrNoLeader) {
+			t.Errorf("%s: %v", name, err)
+		}
+		t.Logf("%s: %v after %s", name, err, time.Since(began).Round(time.Millisecond))
+	}
+	if _, err := once.Message(ctx, ids[0], client.Stale()); err != nil {
+		t.Errorf("a stale read: %v", err)
+	}
+	if status, body, err := n.Do(ctx, http.MethodGet, "/readyz", nil); err != nil || status != http.StatusServiceUnavailable {
+		t.Errorf("readyz: %d %s %v", status, body, err)
+	}
+	gone[0].Restart()
+	some(t, c.Client(), 1)
+	gone[1].Restart()
+}
+
+// TestCopiedNode: a copy of a node's directory beside that node, on another
+// address, is refused or has no say: there are never two of one node.
+func TestCopiedNode(t *testing.T) {
+	t.Parallel()
+	c := cluster.StartCluster(t, cluster.Options{Nodes: 3})
+	cl := c.Client()
+	queue(t, cl, "q", "")
+	ids := some(t, cl, 5)
+	n := c.Follower()
+	n.Term()
+	dir := filepath.Join(t.TempDir(), "copy")
+	if err := os.CopyFS(dir, os.DirFS(n.Dir())); err != nil {
+		t.Fatal(err)
+	}
+	n.Restart()
+	twin := cluster.New(t, cluster.Options{Dir: dir, NoVerify: true, Flags: []string{"--node-id", n.Name(), "--join", strings.Join(c.Join(), ",")}})
+	twin.Launch()
+	ids = append(ids, some(t, cl, 50)...)
+	c.WaitVoters()
+	for _, m := range c.Nodes() {
+		has(t, m, ids)
+	}
+	if twin.Running() {
+		status, body, err := twin.Do(t.Context(), http.MethodGet, "/readyz", nil)
+		t.Logf("the twin runs; readyz: %d %s %v", status, body, err)
+		twin.Kill9()
+	} else {
+		t.Logf("the twin ended: %s", lastLine(twin.Log()))
+	}
+}

@@ -1,0 +1,271 @@
+package cluster_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/qlogd/qlogd/api/wire"
+	"github.com/qlogd/qlogd/client"
+	"github.com/qlogd/qlogd/internal/simtest/cluster"
+)
+
+// TestDeadLetterStory is what dead letters are for: messages of many keys, a
+// fault that kills every 7th, the fault is mended, and what died is replayed by a
+// filter in its original order, by a task. In the end each key's messages have
+// been processed in their first order, none twice and none lost. Once more with
+// the leader killed while the task is at work.
+//
+//	STORY_MESSAGES: how many (10,000 under make story)
+func TestDeadLetterStory(t *testing.T) {
+	n := number(t, "STORY_MESSAGES", 1400)
+	c := cluster.StartCluster(t, cluster.Options{Nodes: 3})
+	// What waits behind a dead message dies with it, so that no younger message
+	// of its key goes before it: the order of a key is to hold from end to end.
+	t.Run("keys die with their first", func(t *testing.T) { newStory(t, c, "q1", "dead_letter_key", n).run(false) })
+	t.Run("and the leader", func(t *testing.T) { newStory(t, c, "q2", "dead_letter_key", n).run(true) })
+	// What waits lives on: what is replayed goes before what is younger.
+	t.Run("others wait", func(t *testing.T) { newStory(t, c, "q3", "skip", n).runPaused() })
+}
+
+type story struct {
+	*testing.T
+	c      *cluster.Cluster
+	cl     *client.Client
+	queue  string
+	n      int
+	keys   int
+	faulty atomic.Bool
+
+	mu  sync.Mutex
+	ids map[string]int // the messages, by each id that they had when they were leased
+}
+
+func newStory(t *testing.T, c *cluster.Cluster, name, onDead string, n int) *story {
+	s := &story{T: t, c: c, cl: c.Client(), queue: name, n: n, keys: 1 + n/50, ids: map[string]int{}}
+	queue(t, s.cl, name, fmt.Sprintf(`{"ordering":"per_key","delivery":{"dead_letter_queue":"auto","on_dead":%q,"lease_ms":5000,"max_attempts":50}}`, onDead))
+	for i := 0; i < n; i += 500 {
+		var batch []wire.NewMessage
+		for j := i; j < min(i+500, n); j++ {
+			m := client.JSON(j)
+			m.Key = fmt.Sprint("k", j%s.keys)
+			batch = append(batch, m)
+		}
+		if _, err := s.cl.Produce(t.Context(), name, batch...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return s
+}
+
+// work processes messages at all nodes until stop returns true.
+func (s *story) work(stop func() bool) {
+	var wg sync.WaitGroup
+	for _, n := range s.c.Nodes() {
+		cl := s.c.ClientFrom(n)
+		for range 2 {
+			wg.Go(func() {
+				for !stop() && !s.Failed() {
+					s.once(cl)
+				}
+			})
+		}
+	}
+	wg.Wait()
+}
+
+// once leases some messages and settles them: while the fault lasts every 7th
+// dies, but each once only.
+func (s *story) once(cl *client.Client) {
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	leased, err := cl.Lease(ctx, s.queue, client.LeaseOptions{Max: 20, Wait: 300 * time.Millisecond})
+	if err != nil {
+		time.Sleep(50 * time.Millisecond) // no leader: what was leased, if anything, runs out
+		return
+	}
+	for _, m := range leased {
+		var i int
+		if err := json.Unmarshal(m.Payload, &i); err != nil {
+			s.Error(err)
+			return
+		}
+		s.mu.Lock()
+		s.ids[m.ID] = i
+		s.mu.Unlock()
+		var out []wire.SettleResult
+		want := "acked"
+		if s.faulty.Load() && i%7 == 0 {
+			want = "dead_lettered"
+			out, err = cl.DeadLetter(ctx, s.queue, []wire.DeadLetterItem{{LeaseID: m.LeaseID, Error: fmt.Sprintf("division of %d by 0", i)}})
+		} else {
+			out, err = cl.Ack(ctx, s.queue, m.LeaseID)
+		}
+		switch {
+		case err != nil:
+			continue // of unknown outcome: the log tells in the end
+		case out[0].Status != want && out[0].Code != "lease_lost":
+			s.Errorf("message %d: %+v", i, out[0])
+		}
+	}
+}
+
+// quiet returns when a queue has nothing that can be leased or is leased.
+func (s *story) quiet(queue string) bool {
+	q, err := s.cl.Queue(s.Context(), queue)
+	if err != nil {
+		return false
+	}
+	return q.Stats.Depth+q.Stats.InFlight+q.Stats.Scheduled == 0
+}
+
+func (s *story) die() (dead int64) {
+	s.faulty.Store(true)
+	s.work(func() bool { return s.quiet(s.queue) })
+	q, err := s.cl.Queue(s.Context(), s.queue)
+	if err != nil {
+		s.Fatal(err)
+	}
+	s.faulty.Store(false)
+	return q.Stats.DeadLetteredTotal
+}
+
+// replay begins the replay of all that the fault killed.
+func (s *story) replay(dead int64) *wire.Task {
+	dry, _, err := s.cl.Replay(s.Context(), s.queue, wire.ReplayRequest{Filter: &wire.DeadFilter{}, DryRun: true})
+	if err != nil || dry.Replayed != dead {
+		s.Fatalf("a dry run tells %+v %v, %d died", dry, err, dead)
+	}
+	rate := max(dead/3, 1) // about 3 s
+	_, task, err := s.cl.Replay(s.Context(), s.queue, wire.ReplayRequest{Filter: &wire.DeadFilter{}, Order: "original", RatePerSecond: &rate})
+	if err != nil || task == nil {
+		s.Fatalf("no task: %v", err)
+	}
+	return task
+}
+
+func (s *story) run(killLeader bool) {
+	dead := s.die()
+	s.Logf("%d of %d died", dead, s.n)
+	if dead < int64(s.n/7) {
+		s.Fatalf("only %d of %d died", dead, s.n)
+	}
+	task := s.replay(dead)
+	var wg sync.WaitGroup
+	var replayed atomic.Bool
+	wg.Go(func() { // workers are at it while the task is
+		s.work(func() bool { return replayed.Load() && s.quiet(s.queue) || s.Context().Err() != nil })
+	})
+	if killLeader {
+		for {
+			t, err := s.cl.Task(s.Context(), task.ID)
+			if err != nil {
+				s.Fatal(err)
+			}
+			if t.Status != wire.TaskRunning {
+				s.Fatalf("the task is over before the leader is killed: %+v", t)
+			}
+			if t.Done > 0 {
+				break
+			}
+		}
+		leader := s.c.WaitLeader()
+		leader.Kill9()
+		s.Logf("killed %s", leader.Name())
+		defer func() { leader.Restart(); s.c.WaitVoters() }()
+	}
+	s.completed(task, dead)
+	replayed.Store(true)
+	wg.Wait()
+	s.check(0)
+}
+
+// runPaused replays while nothing is leased, so that what died and what waits
+// stand side by side.
+func (s *story) runPaused() {
+	s.faulty.Store(true)
+	// Some of each key die, and some of each key wait.
+	s.work(func() bool { return s.acked() >= s.n/2 })
+	if err := s.cl.PauseQueue(s.Context(), s.queue); err != nil {
+		s.Fatal(err)
+	}
+	for { // leases in hand
+		q, err := s.cl.Queue(s.Context(), s.queue)
+		if err == nil && q.Stats.InFlight == 0 {
+			break
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	s.faulty.Store(false)
+	q, err := s.cl.Queue(s.Context(), s.queue)
+	if err != nil {
+		s.Fatal(err)
+	}
+	dead := q.Stats.DeadLetteredTotal
+	if dead == 0 || q.Stats.Depth == 0 {
+		s.Fatalf("%d died, %d wait", dead, q.Stats.Depth)
+	}
+	s.completed(s.replay(dead), dead)
+	before := s.acked()
+	if err := s.cl.ResumeQueue(s.Context(), s.queue); err != nil {
+		s.Fatal(err)
+	}
+	s.work(func() bool { return s.quiet(s.queue) })
+	s.check(before)
+}
+
+func (s *story) completed(task *wire.Task, dead int64) {
+	t, err := s.cl.WaitTask(s.Context(), task.ID)
+	if err != nil {
+		s.Fatal(err)
+	}
+	if t.Status != wire.TaskCompleted || t.Done != dead || t.Skipped != 0 {
+		s.Fatalf("%+v, of %d", t, dead)
+	}
+	s.Logf("replayed %d in %s", t.Done, t.EndedAt.Time().Sub(t.CreatedAt.Time()))
+}
+
+func (s *story) acked() int {
+	q, err := s.cl.Queue(s.Context(), s.queue)
+	if err != nil {
+		s.Error(err)
+		return s.n
+	}
+	return int(q.Stats.AckedTotal)
+}
+
+// check holds what was processed, as the log tells it, against what was
+// enqueued: all, once each, and each key's in their order. Of the first before
+// messages, processed ahead of the replay, only the former is said.
+func (s *story) check(before int) {
+	if n := s.acked(); n != s.n || !s.quiet(s.queue) || !s.quiet(s.queue+".dlq") {
+		s.Errorf("%d of %d were processed", n, s.n)
+	}
+	times, last, at := map[int]int{}, map[int]int{}, 0
+	for e, err := range s.cl.AllEvents(s.Context(), client.EventQuery{Queue: s.queue, Type: "acked", From: "start", Limit: 1000}) {
+		if err != nil {
+			s.Fatal(err)
+		}
+		i, ok := s.ids[e.MessageID]
+		if !ok {
+			s.Fatalf("message %s was acked, but never leased", e.MessageID)
+		}
+		times[i]++
+		if at++; at <= before {
+			continue
+		}
+		if prev, ok := last[i%s.keys]; ok && prev > i {
+			s.Errorf("key %d: %d was processed after %d", i%s.keys, i, prev)
+		}
+		last[i%s.keys] = i
+	}
+	for i := range s.n {
+		if times[i] != 1 {
+			s.Errorf("message %d was processed %d times", i, times[i])
+		}
+	}
+}

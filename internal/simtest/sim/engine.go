@@ -1,0 +1,249 @@
+package sim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/internal/checkpoint"
+	"github.com/qlogd/qlogd/internal/eventlog"
+	"github.com/qlogd/qlogd/internal/fetch"
+	"github.com/qlogd/qlogd/internal/machine"
+	"github.com/qlogd/qlogd/raft"
+)
+
+const (
+	raftSegment = 16 << 10 // bytes
+	marksEvery  = 50       // entries
+)
+
+// engine is cmd's, below HTTP and without read models: what stands on a data
+// directory, from its opening to its closing.
+type engine struct {
+	l       *life
+	log     *eventlog.Log
+	machine *machine.Machine
+	replica *raft.Replica
+
+	background  context.Context
+	cancel      context.CancelFunc
+	work        sync.WaitGroup
+	lacking     raft.Offers
+	stopServing func()
+	stopping    atomic.Bool
+	stopped     chan struct{}
+
+	mu    sync.Mutex
+	gone  bool // guarded by mu: nobody enters any more
+	inUse sync.WaitGroup
+}
+
+// enter begins a request; leave ends it.
+func (e *engine) enter() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if !e.gone {
+		e.inUse.Add(1)
+	}
+	return !e.gone
+}
+
+func (e *engine) leave() { e.inUse.Done() }
+
+// retire waits until no request is in hand.
+func (e *engine) retire() {
+	e.mu.Lock()
+	e.gone = true
+	e.mu.Unlock()
+	e.inUse.Wait()
+}
+
+// open installs what was fetched and opens an engine.
+func (l *life) open() error {
+	installed, err := fetch.Install(l.fs, "/", l.logger)
+	if err != nil {
+		return fmt.Errorf("install what was fetched: %w", err)
+	}
+	if installed {
+		l.n.w.count("installed")
+		l.n.w.say(l.n, "what it had missed is in place")
+	}
+	e, err := openEngine(l)
+	if errors.Is(err, raft.ErrWentBack) {
+		l.n.w.count("lost its Raft store")
+		l.n.w.say(l.n, "%v", err)
+		if err := l.reincarnate(); err != nil {
+			return err
+		}
+		e, err = openEngine(l)
+	}
+	if err != nil {
+		return err
+	}
+	l.eng.Store(e)
+	return nil
+}
+
+func openEngine(l *life) (_ *engine, err error) {
+	w := l.n.w
+	e := &engine{l: l, lacking: make(raft.Offers, 1), stopped: make(chan struct{})}
+	e.background, e.cancel = context.WithCancel(l.alive)
+	defer func() {
+		if err != nil {
+			_ = e.close()
+		}
+	}()
+	ro := raft.Options{
+		NodeID: l.n.name, ClusterID: l.card.ClusterID, Incarnation: l.card.Incarnation,
+		Dir: raftDir, CheckpointDir: checkpointDir, FS: l.fs,
+		OpenKV: func(name string) (raft.KV, error) { return raft.FileKV(l.fs, name) },
+		Net:    l.peers, HTTPAddr: l.n.name + ":7070", Contacts: w.addrs(), Wall: l.n.wallNow, Logger: l.logger,
+		OnFatal: l.fail, OnLacking: e.lacking.Put, OnOut: l.outOfCluster, OnJoined: l.joined, Joined: l.card.Joined,
+		SnapshotThreshold: w.plan.Sizes.Checkpoint, SnapshotInterval: -1, TrailingLogs: w.plan.Sizes.Trailing, KeepCheckpoints: 2,
+		SegmentBytes: raftSegment, MarkEntries: marksEvery,
+		HeartbeatTimeout: w.o.Heartbeat, ElectionTimeout: w.o.Heartbeat, LeaderLeaseTimeout: w.o.Heartbeat / 2, CommitTimeout: w.o.Commit,
+		FreeBytes: func() (uint64, error) {
+			if l.n.full.Load() > 0 {
+				return 1 << 20, nil
+			}
+			return 1 << 40, nil
+		},
+		BeforeStore: func() {
+			if d := l.n.stall.Load(); d > 0 {
+				time.Sleep(time.Duration(d))
+			}
+		},
+		Limits: raft.Limits{Entries: 4},
+	}
+	for _, m := range l.card.Initial {
+		ro.Initial = append(ro.Initial, raft.Member{ID: m.ID, Incarnation: m.Incarnation, RaftAddr: m.RaftAddr, HTTPAddr: m.HTTPAddr, Voter: true})
+	}
+	for _, dir := range []string{logDir, raftDir, checkpointDir} {
+		if err := l.fs.MkdirAll(dir); err != nil {
+			return nil, err
+		}
+	}
+	found, err := machine.Recover(e.background, ro, logDir, l.card.LogSegmentBytes, l.logger)
+	if err != nil {
+		first, last, herr := raft.Held(ro)
+		metas, bad, merr := checkpoint.List(l.fs, checkpointDir)
+		w.say(l.n, "cannot recover: the Raft log holds %d to %d (%v), checkpoints are %v, bad %v (%v)", first, last, herr, names(metas), bad, merr)
+		w.saveDisk(l.n)
+		return nil, err
+	}
+	e.log = found.Log
+	e.machine = machine.New(found.State, e.log, machine.Options{})
+	ro.Machine = &bent{Machine: e.machine, n: l.n}
+	if e.replica, err = raft.Open(ro); err != nil {
+		return nil, err
+	}
+	w.plantIn(e)
+	e.stopServing = fetch.Serve(l.peers, fetch.Source{
+		ClusterID: l.card.ClusterID, FS: l.fs, DataDir: "/", Log: e.log, Snapshot: e.replica.Snapshot, Logger: l.logger,
+	})
+	e.work.Go(e.fetchLacking)
+	return e, nil
+}
+
+func names(metas []checkpoint.Meta) (out []string) {
+	for _, m := range metas {
+		out = append(out, fmt.Sprintf("%s (head %d)", m.Name(), m.HeadIndex))
+	}
+	return out
+}
+
+// bent is the machine on a computer that is slow now and then.
+type bent struct {
+	*machine.Machine
+	n *node
+}
+
+func (b *bent) Apply(index uint64, entry []byte) (res []event.Result, err error) {
+	if d := b.n.apply.Load(); d > 0 {
+		time.Sleep(time.Duration(d))
+	}
+	if b.n.w.o.Plant == OtherTime && b.n == b.n.w.nodes[1] && index > 100 {
+		if e, err := event.DecodeEntry(entry); err == nil {
+			e.Time++
+			entry = e.Encode()
+		}
+	}
+	return b.Machine.Apply(index, entry)
+}
+
+func (b *bent) SyncLog() error {
+	if b.n.w.o.Plant == NoLogSync {
+		return nil
+	}
+	return b.Machine.SyncLog()
+}
+
+// fetchLacking brings what this node lacks when the leader says so, and has it
+// installed.
+func (e *engine) fetchLacking() {
+	for {
+		var offer raft.Offer
+		select {
+		case offer = <-e.lacking:
+		case <-e.background.Done():
+			return
+		}
+		e.l.n.w.say(e.l.n, "lacks what leads to checkpoint %d", offer.Meta.Index)
+		err := fetch.Fetch(e.background, fetch.Options{
+			Net: e.l.peers, From: e.replica.Sources(offer), ClusterID: e.l.card.ClusterID, MinIndex: offer.Meta.Index,
+			FS: e.l.fs, DataDir: "/", Logger: e.l.logger,
+		})
+		switch {
+		case e.background.Err() != nil:
+			return
+		case errors.Is(err, fetch.ErrNothingLacking):
+			// It came by itself meanwhile.
+		case errors.Is(err, fetch.ErrDiffers) && !e.l.n.flipped.Load():
+			e.l.n.w.find("%s can't catch up: %v", e.l.n.name, err)
+		case err != nil:
+			e.l.n.w.say(e.l.n, "did not fetch it: %v", err)
+		default:
+			e.l.n.w.count("fetched")
+			e.l.ask(change{why: "installing what was fetched"})
+			return // the next engine goes on from there
+		}
+	}
+}
+
+// stop ends an engine when no request is in hand any more. A crash may come in
+// the middle of a clean stop: who comes second waits.
+func (e *engine) stop(ctx context.Context) error {
+	if !e.stopping.CompareAndSwap(false, true) {
+		<-e.stopped
+		return nil
+	}
+	defer close(e.stopped)
+	e.cancel()
+	e.work.Wait()
+	err := e.replica.Shutdown(ctx)
+	e.replica = nil
+	return errors.Join(err, e.close())
+}
+
+// close closes what is open, the last opened first.
+func (e *engine) close() error {
+	e.cancel()
+	e.work.Wait()
+	var errs []error
+	if e.replica != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		errs = append(errs, e.replica.Shutdown(ctx))
+		cancel()
+	}
+	if e.stopServing != nil {
+		e.stopServing()
+	}
+	if e.log != nil {
+		errs = append(errs, e.log.Close())
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,503 @@
+package sim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/internal/datadir"
+	"github.com/qlogd/qlogd/internal/peer"
+	"github.com/qlogd/qlogd/internal/simtest/cluster/crashtest"
+	"github.com/qlogd/qlogd/internal/simtest/memnet"
+	"github.com/qlogd/qlogd/internal/vfs"
+	"github.com/qlogd/qlogd/raft"
+)
+
+// Options of a run.
+type Options struct {
+	Seed    uint64
+	Steps   int // of the nemesis, at least; default 10
+	Clients int // default 4
+	Plant   Plant
+	// Plan, if set, is done in place of the seed's own.
+	Plan *Plan
+	// Heartbeat is Raft's heartbeat and election timeout, Commit how often an
+	// idle leader tells what is committed: each beat is work.
+	Heartbeat, Commit time.Duration
+	// Log takes what the nodes log, if set.
+	Log slog.Handler
+}
+
+// Plant is a fault that is put in, to see that it is found.
+type Plant string
+
+// The faults.
+const (
+	Nothing   Plant = ""
+	NoSync    Plant = "the Raft log is not synced"
+	NoLogSync Plant = "the event log is not synced before a checkpoint"
+	NoVouch   Plant = "everybody vouches for everybody"
+	NoBarrier Plant = "a node reads without asking the leader"
+	NoKey     Plant = "a repeat is another request"
+	OtherTime Plant = "a node decides at another time than the others"
+)
+
+// Report is what came of a run.
+type Report struct {
+	Plan     Plan
+	Ops      []crashtest.Op
+	Findings []string
+	Trace    []string
+	Counts   map[string]int
+	Took     time.Duration // of simulated time
+	// Mended is how long it took, once all was healed, until every node was ready
+	// and had its vote.
+	Mended time.Duration
+}
+
+// world is a run.
+type world struct {
+	o     Options
+	plan  Plan
+	net   *memnet.Network
+	nodes []*node
+	start time.Time
+	work  sync.WaitGroup
+	busy  atomic.Int64 // faults under way
+	halt  atomic.Bool  // the clients are to end
+	over  atomic.Bool  // all is
+	done  chan struct{}
+
+	mended time.Duration
+	last   atomic.Int64 // of tick
+	jitter atomic.Uint64
+	slow   [3]atomic.Int64 // ns more to and from a node
+
+	mu       sync.Mutex
+	ops      []crashtest.Op
+	findings []string
+	trace    []string
+	counts   map[string]int
+	copies   []backup
+}
+
+// backup is an old copy of a node's disk.
+type backup struct {
+	n    *node
+	disk *vfs.Mem
+}
+
+// Run does a run. It must be called in a bubble of testing/synctest of its own.
+func Run(o Options) *Report {
+	def(&o.Steps, 10)
+	def(&o.Clients, 4)
+	def(&o.Heartbeat, time.Second)
+	def(&o.Commit, 250*time.Millisecond)
+	w := &world{o: o, start: time.Now(), counts: map[string]int{}, done: make(chan struct{})}
+	if o.Plan != nil {
+		w.plan = *o.Plan
+		def(&w.plan.Sizes, sizes[0])
+	} else {
+		w.plan = NewPlan(o.Seed, o.Steps)
+	}
+	w.net = memnet.New(memnet.Options{Latency: w.latency})
+	for i := range 3 {
+		name := fmt.Sprintf("n%d", i+1)
+		w.nodes = append(w.nodes, &node{w: w, name: name, addr: name + ":7071", disk: vfs.NewMem()})
+	}
+	w.run()
+	w.over.Store(true)
+	close(w.done)
+	for _, n := range w.nodes {
+		n.mu.Lock()
+		l := n.life
+		n.wanted = false
+		n.mu.Unlock()
+		n.crash(l, false, nil)
+	}
+	w.work.Wait()
+	return &Report{Plan: w.plan, Ops: w.ops, Findings: w.findings, Trace: w.trace, Counts: w.counts, Took: time.Since(w.start), Mended: w.mended}
+}
+
+func def[T comparable](p *T, v T) {
+	var zero T
+	if *p == zero {
+		*p = v
+	}
+}
+
+func (w *world) addrs() (out []string) {
+	for _, n := range w.nodes {
+		out = append(out, n.addr)
+	}
+	return out
+}
+
+// tick is the history's clock: simulated time, and the order in which it was
+// asked for.
+func (w *world) tick() int64 {
+	for {
+		last := w.last.Load()
+		now := max(last+1, int64(time.Since(w.start)))
+		if w.last.CompareAndSwap(last, now) {
+			return now
+		}
+	}
+}
+
+// age counts the history's thirds: keys are of one of them.
+func (w *world) age() int64 { return int64(time.Since(w.start) / (15 * time.Second)) }
+
+// sleep lets time pass, and tells whether the run still goes on.
+func (w *world) sleep(d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-w.done:
+		return false
+	}
+}
+
+func (w *world) latency(from, to string) time.Duration {
+	// A walk over the golden ratio's multiples: as good as dice, and without a
+	// lock.
+	d := 200*time.Microsecond + time.Duration(w.jitter.Add(0x9E3779B97F4A7C15)>>44) // up to 1 ms
+	for i, n := range w.nodes {
+		if n.name == from || n.name == to {
+			d += time.Duration(w.slow[i].Load())
+		}
+	}
+	return d
+}
+
+func (w *world) note(ops ...crashtest.Op) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.ops = append(w.ops, ops...)
+}
+
+func (w *world) count(what string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.counts[what]++
+}
+
+func (w *world) tell(who, format string, args []any) string {
+	return fmt.Sprintf("%8.3fs %s ", time.Since(w.start).Seconds(), who) + fmt.Sprintf(format, args...)
+}
+
+// say writes down what happened.
+func (w *world) say(n *node, format string, args ...any) {
+	who := "  "
+	if n != nil {
+		who = n.name
+	}
+	line := w.tell(who, format, args)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.trace = append(w.trace, line)
+}
+
+// find writes down what must not be.
+func (w *world) find(format string, args ...any) {
+	line := w.tell("!!", format, args)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.trace = append(w.trace, line)
+	w.findings = append(w.findings, line)
+}
+
+// unreadable is told of an error in reading a node's own log.
+func (w *world) unreadable(e *engine, err error) error {
+	if e.l.alive.Err() == nil && !e.l.n.flipped.Load() && !e.l.mem.Crashed() && !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) {
+		w.find("%s cannot read what it shows: %v", e.l.n.name, err)
+	}
+	return err
+}
+
+// expected tells whether a process may end of that: what was done to it says so.
+func (w *world) expected(l *life, err error) bool {
+	at := int(l.failAt.Load())
+	switch {
+	case errors.Is(err, raft.ErrDiverged):
+		return false
+	case errors.Is(err, errDisk), l.n.flipped.Load():
+		return true
+	case at > 0 && l.mem.Ops() >= at:
+		return true // raft-wal's rotation fails in the background, and tells at the next write
+	}
+	return l.n.stalled.Load() && strings.Contains(err.Error(), "the disk did not answer within")
+}
+
+// saveDisk keeps the files of a node that cannot start, where somebody wants to
+// look into them (SIM_KEEP).
+func (w *world) saveDisk(n *node) {
+	dir := os.Getenv("SIM_KEEP")
+	if dir == "" {
+		return
+	}
+	for _, d := range []string{"/", logDir, raftDir, checkpointDir, "/" + datadir.IncomingDir} {
+		names, err := n.disk.List(d)
+		if err != nil {
+			continue
+		}
+		to := filepath.Join(dir, fmt.Sprint(w.o.Seed), n.name, d)
+		if err := os.MkdirAll(to, 0o755); err != nil {
+			w.say(n, "%v", err)
+		}
+		for _, name := range names {
+			if b := n.disk.Get(path.Join(d, name)); b != nil {
+				if err := os.WriteFile(filepath.Join(to, name), b, 0o644); err != nil {
+					w.say(n, "%v", err)
+				}
+			}
+		}
+	}
+}
+
+func (w *world) loggerOf(n *node) *slog.Logger {
+	if w.o.Log == nil {
+		return slog.New(slog.DiscardHandler)
+	}
+	return slog.New(w.o.Log).With("node", n.name)
+}
+
+// mendTime is how long it may take, once all is healed, until every node is ready
+// and has its vote. It is far beyond what is usual.
+const mendTime = 45 * time.Second
+
+// run is a run from the first start to the end.
+func (w *world) run() {
+	for _, n := range w.nodes {
+		n.start()
+	}
+	if !w.healthy(60 * time.Second) {
+		w.find("the cluster did not form: %s", w.illness())
+		return
+	}
+	if err := w.setup(); err != nil {
+		w.find("the queues were not made: %v", err)
+		return
+	}
+	var clients sync.WaitGroup
+	for i := range w.o.Clients {
+		clients.Go(func() {
+			c := &client{w: w, id: i, r: rand.New(rand.NewPCG(w.o.Seed, uint64(100+i)))}
+			c.work()
+		})
+	}
+	w.nemesis()
+	w.heal()
+	healed := time.Now()
+	well := w.healthy(mendTime)
+	w.mended = time.Since(healed)
+	if !well {
+		w.find("not healthy again %v after all was healed: %s", mendTime, w.illness())
+	} else if !w.progress(10 * time.Second) {
+		w.find("in 10 s of health no write was done")
+	}
+	w.halt.Store(true)
+	clients.Wait()
+	if len(w.findings) > 0 {
+		return // what follows would only say it again
+	}
+	r := rand.New(rand.NewPCG(w.o.Seed, 2))
+	w.cutAll(r, func() time.Duration { return 0 })
+	if !w.healthy(mendTime) {
+		w.find("not healthy %v after the power was back: %s", mendTime, w.illness())
+		return
+	}
+	if !w.cross(r, time.Now().Add(20*time.Second)) {
+		w.find("in 20 s of health no write was done")
+		return
+	}
+	if err := w.peek(w.nodes[r.IntN(3)]); err != nil {
+		w.find("%v", err)
+	}
+	w.drain()
+	if err := w.peek(w.nodes[r.IntN(3)]); err != nil {
+		w.find("%v", err)
+	}
+	w.judge()
+}
+
+func (w *world) setup() error {
+	for name, p := range policies() {
+		for try := 0; ; try++ {
+			op := w.call(-1, w.nodes[0], func(ctx context.Context, e *engine) error {
+				_, err := propose(ctx, e, &event.Command{PutQueue: &event.PutQueue{Name: name, Policy: p, DeadLetterAuto: name == flaky || name == held}})
+				return err
+			})
+			if op.Outcome == crashtest.OK {
+				break
+			}
+			if try > 20 {
+				return errors.New(op.Error)
+			}
+			w.sleep(200 * time.Millisecond)
+		}
+	}
+	return nil
+}
+
+// with calls fn with a node's engine, if it has one.
+func (n *node) with(fn func(e *engine)) bool {
+	l := n.now()
+	if l == nil {
+		return false
+	}
+	e := l.eng.Load()
+	if e == nil || !e.enter() {
+		return false
+	}
+	defer e.leave()
+	fn(e)
+	return true
+}
+
+// illness says why not every node is up, has a vote, and has applied what was
+// committed; "" if all is well.
+func (w *world) illness() string {
+	var why []string
+	say := func(n *node, format string, args ...any) {
+		why = append(why, n.name+": "+fmt.Sprintf(format, args...))
+	}
+	leaders := map[string]bool{}
+	lowest, highest := uint64(1<<63), uint64(0)
+	for _, n := range w.nodes {
+		up := n.with(func(e *engine) {
+			if ok, reasons := e.replica.Ready(); !ok {
+				say(n, "not ready: %s", strings.Join(reasons, "; "))
+				return
+			}
+			s := e.replica.Status()
+			leaders[s.LeaderID] = true
+			lowest, highest = min(lowest, s.AppliedIndex), max(highest, s.CommitIndex)
+			voters := 0
+			for _, m := range s.Servers {
+				for _, o := range w.nodes {
+					if l := o.now(); l != nil && m.ID == o.name && m.Votes && l.incarnation.Load() == m.Incarnation {
+						voters++
+					}
+				}
+			}
+			if voters != len(w.nodes) || len(s.Servers) != len(w.nodes) {
+				say(n, "%d of %d servers vote: %v", voters, len(s.Servers), s.Servers)
+			}
+		})
+		if !up {
+			say(n, "is not up")
+		}
+	}
+	if len(why) == 0 && len(leaders) != 1 {
+		why = append(why, fmt.Sprintf("they follow %v", leaders))
+	}
+	if len(why) == 0 && lowest+32 < highest {
+		why = append(why, fmt.Sprintf("one has applied %d of %d", lowest, highest))
+	}
+	return strings.Join(why, " | ")
+}
+
+// healthy waits until all is well.
+func (w *world) healthy(within time.Duration) bool {
+	for end := time.Now().Add(within); time.Now().Before(end); {
+		if w.illness() == "" {
+			return true
+		}
+		if !w.sleep(100 * time.Millisecond) {
+			return false
+		}
+	}
+	return false
+}
+
+// progress waits until a write is done.
+func (w *world) progress(within time.Duration) bool {
+	began := w.tick()
+	for end := time.Now().Add(within); time.Now().Before(end); {
+		w.mu.Lock()
+		for i := len(w.ops) - 1; i >= 0 && w.ops[i].Return > began; i-- {
+			if op := &w.ops[i]; op.Outcome == crashtest.OK && op.Invoke > began && op.Kind != crashtest.Get && op.Kind != crashtest.Stale {
+				w.mu.Unlock()
+				return true
+			}
+		}
+		w.mu.Unlock()
+		if !w.sleep(100 * time.Millisecond) {
+			return false
+		}
+	}
+	return false
+}
+
+// heal ends all that was done, and starts who is down.
+func (w *world) heal() {
+	w.say(nil, "all is healed")
+	w.net.HealAll()
+	for i, n := range w.nodes {
+		w.slow[i].Store(0)
+		n.apply.Store(0)
+		n.stall.Store(0)
+		n.full.Store(0)
+		n.start()
+	}
+}
+
+// plantIn puts the fault into a node.
+func (w *world) plantIn(e *engine) {
+	if w.o.Plant == NoVouch {
+		e.l.peers.Handle("raft.vouch", func(context.Context, peer.Identity, []byte) ([]byte, error) {
+			return []byte(`{"known":{"index":0,"servers":null}}`), nil
+		})
+	}
+}
+
+// drain works off all that is left.
+func (w *world) drain() {
+	end := time.Now().Add(120 * time.Second)
+	var wg sync.WaitGroup
+	for i := range w.nodes {
+		wg.Go(func() {
+			c := &client{w: w, id: 1000 + i, r: rand.New(rand.NewPCG(w.o.Seed, uint64(1000+i)))}
+			w.halt.Store(false)
+			for time.Now().Before(end) && !w.empty() {
+				c.mend()
+				for _, q := range worked {
+					if op := c.lease(q, 50); len(op.Found) > 0 {
+						c.settle(crashtest.Ack, q, op.Found)
+					}
+				}
+				w.sleep(ms(c.r, 50, 300))
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// empty tells whether nothing is left to work off.
+func (w *world) empty() bool {
+	empty := true
+	for _, n := range w.nodes {
+		if !n.with(func(e *engine) {
+			for _, q := range append(worked[:len(worked):len(worked)], fallen) {
+				v, _ := e.machine.Queue(q)
+				empty = empty && v.Stats.Ready+v.Stats.Scheduled+v.Stats.InFlight == 0
+			}
+		}) {
+			return false
+		}
+	}
+	return empty
+}

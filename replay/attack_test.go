@@ -1,0 +1,517 @@
+package replay
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/internal/eventlog"
+	"github.com/qlogd/qlogd/internal/vfs"
+)
+
+// attack is something done to a data directory by somebody who may write all
+// its files.
+type attack struct {
+	kind string // flip, cut, swap, rewrite
+	name string
+	do   func(v *victim)
+	// onlyHeads: nothing in the directory itself can tell, for it is what an
+	// honest node would have written. It is what exported heads are for.
+	onlyHeads bool
+}
+
+// victim is a copy of the directory, to be attacked.
+type victim struct {
+	t       *testing.T
+	dir     string
+	foreign string // another cluster's directory
+	blocks  []*event.Block
+	ends    map[uint64]end
+}
+
+// end is where a block ends in the log's files.
+type end struct {
+	segment string
+	offset  int64
+}
+
+func (v *victim) files(pattern string) []string {
+	v.t.Helper()
+	names, err := filepath.Glob(filepath.Join(v.dir, pattern))
+	if err != nil || len(names) == 0 {
+		v.t.Fatalf("no %s: %v", pattern, err)
+	}
+	return names
+}
+
+func (v *victim) seg(i int) string {
+	names := v.files("log/*.seg")
+	return names[(i+len(names))%len(names)]
+}
+
+func (v *victim) read(name string) []byte {
+	v.t.Helper()
+	b, err := os.ReadFile(name)
+	if err != nil {
+		v.t.Fatal(err)
+	}
+	return b
+}
+
+func (v *victim) write(name string, b []byte) {
+	v.t.Helper()
+	if err := os.WriteFile(name, b, 0o600); err != nil {
+		v.t.Fatal(err)
+	}
+}
+
+func (v *victim) remove(names ...string) {
+	v.t.Helper()
+	for _, name := range names {
+		if err := os.Remove(name); err != nil && !errors.Is(err, os.ErrNotExist) {
+			v.t.Fatal(err)
+		}
+	}
+}
+
+func side(seg string) string { return strings.TrimSuffix(seg, ".seg") + ".idx" }
+
+// swap exchanges what two files hold.
+func (v *victim) swap(a, b string) {
+	x, y := v.read(a), v.read(b)
+	v.write(a, y)
+	v.write(b, x)
+}
+
+// forget removes the checkpoints of indexes above one: who cuts a log does not
+// leave them.
+func (v *victim) forget(above uint64) {
+	for _, name := range v.files("checkpoints/*") {
+		var index uint64
+		if _, err := fmt.Sscanf(filepath.Base(name), "%d-", &index); err != nil {
+			v.t.Fatal(err)
+		}
+		if index > above {
+			v.remove(name)
+		}
+	}
+}
+
+// cutAfter cuts the log behind a block, leaving nothing that tells of more.
+func (v *victim) cutAfter(index uint64) {
+	at := v.ends[index]
+	for _, name := range v.files("log/*.seg") {
+		if filepath.Base(name) > at.segment {
+			v.remove(name, side(name))
+		}
+	}
+	name := filepath.Join(v.dir, "log", at.segment)
+	v.write(name, v.read(name)[:at.offset])
+	v.remove(side(name)) // it is the newest one now
+	v.forget(index)
+}
+
+// forge writes the log anew, as an honest node would have: change may return a
+// block in place of another, or none.
+func (v *victim) forge(change func(i int, b *event.Block) *event.Block) {
+	v.t.Helper()
+	dir := filepath.Join(v.dir, "log")
+	if err := os.RemoveAll(dir); err != nil {
+		v.t.Fatal(err)
+	}
+	l, err := eventlog.Open(eventlog.Options{FS: vfs.OS{}, Dir: dir, SegmentSize: 4 << 10})
+	if err != nil {
+		v.t.Fatal(err)
+	}
+	for i, b := range v.blocks {
+		c := *b
+		c.Events = slices.Clone(b.Events)
+		if forged := change(i, &c); forged != nil {
+			if err := l.Append(forged); err != nil {
+				v.t.Fatal(err)
+			}
+		}
+	}
+	if err := l.Close(); err != nil {
+		v.t.Fatal(err)
+	}
+	v.remove(v.files("checkpoints/*")...)
+}
+
+// rewriteContent changes what a user wrote in place, with its checksum.
+func (v *victim) rewriteContent(blob []byte) {
+	v.t.Helper()
+	table := crc32.MakeTable(crc32.Castagnoli)
+	for _, name := range v.files("log/*.seg") {
+		b := v.read(name)
+		i := bytes.Index(b, blob)
+		if i < 0 {
+			continue
+		}
+		b[i+len(blob)-2] ^= 1
+		binary.LittleEndian.PutUint32(b[i-4:], crc32.Checksum(b[i:i+len(blob)], table))
+		v.write(name, b)
+		return
+	}
+	v.t.Fatal("no such content")
+}
+
+// attacks is the table.
+func attacks(blocks []*event.Block, segments int) (all []attack) {
+	add := func(kind, name string, onlyHeads bool, do func(*victim)) {
+		all = append(all, attack{kind, name, do, onlyHeads})
+	}
+	// Flips: single bits, bytes, sectors, in every kind of file, spread evenly.
+	for _, pattern := range []string{"log/*.seg", "log/*.idx", "checkpoints/*"} {
+		for i := range 24 {
+			add("flip", fmt.Sprintf("bit %d of %s at %d/24", i%8, pattern, i), false, func(v *victim) {
+				names := v.files(pattern)
+				name := names[i%len(names)]
+				b := v.read(name)
+				b[len(b)*i/24] ^= 1 << (i % 8)
+				v.write(name, b)
+			})
+		}
+	}
+	for i := range 16 {
+		add("flip", fmt.Sprintf("segment header byte %d", i*11/2), false, func(v *victim) {
+			name := v.seg(i)
+			b := v.read(name)
+			b[i*11/2] ^= 0x81
+			v.write(name, b)
+		})
+		add("flip", fmt.Sprintf("zeros over 64 bytes of segment %d", i%segments), false, func(v *victim) {
+			name := v.seg(i)
+			b := v.read(name)
+			at := 88 + (len(b)-160)*i/16
+			clear(b[at : at+64])
+			v.write(name, b)
+		})
+	}
+	for i := range 8 {
+		b := blocks[len(blocks)*i/8]
+		for k := 0; k < len(b.Events); k++ {
+			if blob := b.Events[k].Content.Bytes; len(blob) > 4 {
+				add("flip", fmt.Sprintf("a payload at index %d with its checksum put right", b.Index), false, func(v *victim) { v.rewriteContent(blob) })
+				break
+			}
+		}
+	}
+
+	// Cuts.
+	for i := range segments {
+		add("cut", fmt.Sprintf("segment %d removed", i), false, func(v *victim) {
+			name := v.seg(i)
+			v.remove(name, side(name))
+		})
+		add("cut", fmt.Sprintf("segment %d empty", i), false, func(v *victim) { v.write(v.seg(i), nil) })
+		add("cut", fmt.Sprintf("segment %d cut in its middle", i), false, func(v *victim) {
+			name := v.seg(i)
+			v.write(name, v.read(name)[:len(v.read(name))/2])
+		})
+		add("cut", fmt.Sprintf("segments up to %d removed", i), false, func(v *victim) {
+			for _, name := range v.files("log/*.seg")[:i+1] {
+				v.remove(name, side(name))
+			}
+		})
+	}
+	for i := range 24 {
+		index := blocks[(len(blocks)-1)*i/24].Index
+		add("cut", fmt.Sprintf("tail behind index %d, with its checkpoints", index), true, func(v *victim) { v.cutAfter(index) })
+	}
+	add("cut", "all but the card", true, func(v *victim) {
+		v.remove(v.files("log/*")...)
+		v.remove(v.files("checkpoints/*")...)
+	})
+
+	// Swaps.
+	for i := range segments - 1 {
+		add("swap", fmt.Sprintf("segments %d and %d", i, i+1), false, func(v *victim) { v.swap(v.seg(i), v.seg(i+1)) })
+		add("swap", fmt.Sprintf("segment %d with another cluster's", i), false, func(v *victim) {
+			names, _ := filepath.Glob(filepath.Join(v.foreign, "log/*.seg"))
+			v.write(v.seg(i), v.read(names[i%len(names)]))
+		})
+		if i < segments-2 {
+			add("swap", fmt.Sprintf("side files %d and %d", i, i+1), false, func(v *victim) { v.swap(side(v.seg(i)), side(v.seg(i+1))) })
+		}
+	}
+	add("swap", "two checkpoints", false, func(v *victim) {
+		names := v.files("checkpoints/*")
+		v.swap(names[0], names[1])
+	})
+	add("swap", "a checkpoint with another cluster's", false, func(v *victim) {
+		names, _ := filepath.Glob(filepath.Join(v.foreign, "checkpoints/*"))
+		v.write(v.files("checkpoints/*")[0], v.read(names[0]))
+	})
+	for i := range 24 {
+		// Three neighbours in one segment: the two behind the first are exchanged.
+		k := (len(blocks) - 4) * i / 24
+		add("swap", fmt.Sprintf("blocks %d and %d", blocks[k+1].Index, blocks[k+2].Index), false, func(v *victim) {
+			for ; ; k++ {
+				a, b, c := v.ends[blocks[k].Index], v.ends[blocks[k+1].Index], v.ends[blocks[k+2].Index]
+				if a.segment == c.segment && c.offset < v.ends[blocks[k+3].Index].offset {
+					name := filepath.Join(v.dir, "log", a.segment)
+					was := v.read(name)
+					v.write(name, slices.Concat(was[:a.offset], was[b.offset:c.offset], was[a.offset:b.offset], was[c.offset:]))
+					return
+				}
+			}
+		})
+	}
+	add("swap", "all of the log with another cluster's", true, func(v *victim) {
+		for _, dir := range []string{"log", "checkpoints"} {
+			if err := errors.Join(os.RemoveAll(filepath.Join(v.dir, dir)), os.CopyFS(filepath.Join(v.dir, dir), os.DirFS(filepath.Join(v.foreign, dir)))); err != nil {
+				v.t.Fatal(err)
+			}
+		}
+	})
+
+	// Rewrites: by somebody who has qlogd's own code, and leaves no checkpoint
+	// that contradicts.
+	find := func(from int, is func(*event.Event) bool) (int, int) {
+		for n := range blocks {
+			i := (from + n) % len(blocks)
+			for k := range blocks[i].Events {
+				if is(&blocks[i].Events[k]) {
+					return i, k
+				}
+			}
+		}
+		return -1, -1
+	}
+	forgery := func(name string, onlyHeads bool, i int, change func(b *event.Block) *event.Block) {
+		add("rewrite", name, onlyHeads, func(v *victim) {
+			v.forge(func(n int, b *event.Block) *event.Block {
+				if n == i {
+					return change(b)
+				}
+				return b
+			})
+		})
+	}
+	enqueued := func(e *event.Event) bool { return e.Type == event.Enqueued }
+	leased := func(e *event.Event) bool { return e.Type == event.Leased }
+	for n := range 10 {
+		at := len(blocks) * n / 10
+		if i, k := find(at, enqueued); i >= 0 {
+			forgery(fmt.Sprintf("another payload at index %d", blocks[i].Index), true, i, func(b *event.Block) *event.Block {
+				b.Events[k].Content = event.EncodeContent(&event.Content{Payload: []byte(`"forged"`)})
+				return b
+			})
+			forgery(fmt.Sprintf("another kind at index %d", blocks[i].Index), true, i, func(b *event.Block) *event.Block {
+				b.Events[k].Kind = "forged"
+				return b
+			})
+		}
+		if i, k := find(at, leased); i >= 0 {
+			forgery(fmt.Sprintf("another worker at index %d", blocks[i].Index), true, i, func(b *event.Block) *event.Block {
+				b.Events[k].Worker = "somebody else"
+				return b
+			})
+		}
+		if i, k := find(at, func(e *event.Event) bool { return e.Actor == "" }); i >= 0 {
+			forgery(fmt.Sprintf("another actor at index %d", blocks[i].Index), true, i, func(b *event.Block) *event.Block {
+				b.Events[k].Actor = "somebody else"
+				return b
+			})
+		}
+		forgery(fmt.Sprintf("block %d left out", blocks[at].Index), false, at, func(*event.Block) *event.Block { return nil })
+	}
+	for i := range 6 {
+		add("rewrite", fmt.Sprintf("segment %d of a forged log", i), false, func(v *victim) {
+			was := map[string][]byte{}
+			for _, pattern := range []string{"log/*", "checkpoints/*"} {
+				for _, name := range v.files(pattern) {
+					was[name] = v.read(name)
+				}
+			}
+			v.forge(func(n int, b *event.Block) *event.Block {
+				if n == 0 {
+					b.Events[0].Actor = "somebody else"
+				}
+				return b
+			})
+			forged := v.read(v.seg(i))
+			name := v.seg(i)
+			for _, n := range slices.Concat(v.files("log/*")) {
+				v.remove(n)
+			}
+			for n, b := range was {
+				v.write(n, b)
+			}
+			v.write(name, forged)
+		})
+	}
+	return all
+}
+
+// Every attack on a log is seen: by verification, or, where the directory is
+// what an honest node would have left, by the heads that were kept elsewhere.
+func TestAttacks(t *testing.T) {
+	l := startLive(t, 21, 4<<10)
+	var heads []Head
+	keep := func() {
+		h, err := HeadAt(l.log, l.log.Head())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if h.Index != l.index || h.Time != l.clock {
+			t.Fatalf("%+v at index %d", h, l.index)
+		}
+		h.ClusterID = "" // the attacker has thought of the card
+		heads = append(heads, h)
+	}
+	for range 4 {
+		l.busy(30)
+		l.checkpoint()
+		keep()
+		l.busy(10)
+		keep()
+	}
+	segments := len(l.log.Raw().Segments())
+	var blocks []*event.Block
+	ends := map[uint64]end{}
+	next, done := l.log.Blocks(0)
+	for {
+		b, err := next(t.Context())
+		if err != nil {
+			break
+		}
+		blocks = append(blocks, b)
+		name, offset, err := l.log.Raw().Extent(b.Index)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ends[b.Index] = end{name, offset}
+	}
+	done()
+	if err := l.log.Close(); err != nil {
+		t.Fatal(err)
+	}
+	other := startLive(t, 22, 4<<10)
+	for range 4 {
+		other.busy(40)
+		other.checkpoint()
+	}
+	if err := other.log.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"honest"} {
+		if by := detect(t, l.dir, heads); by != "" {
+			t.Fatalf("%s: %s", name, by)
+		}
+	}
+
+	table := attacks(blocks, segments)
+	counts := map[string]int{}
+	parent := t.TempDir()
+	for i, a := range table {
+		dir := filepath.Join(parent, fmt.Sprint(i))
+		if err := os.CopyFS(dir, os.DirFS(l.dir)); err != nil {
+			t.Fatal(err)
+		}
+		a.do(&victim{t: t, dir: dir, foreign: other.dir, blocks: blocks, ends: ends})
+		by := detect(t, dir, heads)
+		switch {
+		case by == "":
+			t.Errorf("%s, %s: nobody noticed", a.kind, a.name)
+		case a.onlyHeads && by != "heads":
+			t.Errorf("%s, %s: %s noticed, which is more than can be", a.kind, a.name, by)
+		}
+		counts[a.kind+" by "+by]++
+		if err := os.RemoveAll(dir); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(table) < 200 {
+		t.Errorf("only %d attacks", len(table))
+	}
+	t.Logf("%d attacks on %d segments, %d blocks, with %d heads", len(table), segments, len(blocks), len(heads))
+	for _, k := range slices.Sorted(maps.Keys(counts)) {
+		t.Logf("%-18s %d", k, counts[k])
+	}
+}
+
+// detect reports who sees that something was done to a directory.
+func detect(t *testing.T, dir string, heads []Head) string {
+	t.Helper()
+	_, err := Verify(t.Context(), dir, nil)
+	if _, ok := errors.AsType[*Difference](err); ok {
+		return "verify"
+	}
+	if err != nil {
+		t.Fatalf("%s: not even a difference: %v", dir, err)
+	}
+	d, err := Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	r, err := d.Heads(t.Context(), heads)
+	if _, ok := errors.AsType[*Difference](err); ok {
+		return "heads"
+	}
+	if err != nil || r.Equal != len(heads) || r.Newest != heads[len(heads)-1].Index {
+		t.Fatalf("%s: %+v, %v", dir, r, err)
+	}
+	return ""
+}
+
+// What heads tell is told in words.
+func TestHeadsTellWhatWasDone(t *testing.T) {
+	l := startLive(t, 23, 4<<10)
+	l.busy(20)
+	first, _ := HeadAt(l.log, l.log.Head())
+	l.busy(20)
+	last, _ := HeadAt(l.log, l.log.Head())
+	if err := l.log.Sync(); err != nil {
+		t.Fatal(err)
+	}
+	d := l.open()
+	other := last
+	other.Chain[0] ^= 1
+	beyond := last
+	beyond.Index += 5
+	strange := first
+	strange.ClusterID = "somebody else's"
+	for want, heads := range map[string][]Head{
+		"":                               {last, first},
+		"history was rewritten between":  {first, other},
+		"history was rewritten before":   {other},
+		"tail was cut off":               {first, beyond},
+		"this is a foreign log":          {first, strange},
+		"two of the heads contradict":    {first, last, other},
+		"the log's tail was cut off, or": {beyond},
+	} {
+		_, err := d.Heads(t.Context(), heads)
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%q: %v", want, err)
+		}
+	}
+	// A copy goes on from where it was made.
+	target := filepath.Join(t.TempDir(), "then")
+	if _, err := d.Into(t.Context(), at(first.Index), target, seedless, nil); err != nil {
+		t.Fatal(err)
+	}
+	c, err := Open(target)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	first.ClusterID, last.ClusterID = d.Node.ClusterID, d.Node.ClusterID
+	if _, err := c.Heads(t.Context(), []Head{first}); err != nil {
+		t.Error(err)
+	}
+	if _, err := c.Heads(t.Context(), []Head{first, last}); err == nil || !strings.Contains(err.Error(), "a copy that was made at index") {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,84 @@
+package replay
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/qlogd/qlogd/event"
+)
+
+func TestCompareFindsWhereLogsPart(t *testing.T) {
+	l := startLive(t, 41, 8<<10)
+	l.busy(60)
+	l.checkpoint()
+	copied := filepath.Join(t.TempDir(), "copy")
+	l.busy(20)
+	if err := l.log.Sync(); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.CopyFS(copied, os.DirFS(l.dir)); err != nil {
+		t.Fatal(err)
+	}
+	common := l.index
+	now := event.Instant{Kind: event.InstantNow}
+	compare := func(a, b *Dir) (*Comparison, int) {
+		t.Helper()
+		n := 0
+		c, err := a.Compare(t.Context(), b, now, Filter{}, nil, func(*Change) error { n++; return nil })
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c, n
+	}
+	other, err := Open(copied)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c, n := compare(l.open(), other); !c.SameLog || !c.SameState || n != 0 || c.Index != common {
+		t.Errorf("%+v, %d", c, n)
+	}
+	other.Close()
+	// One goes on: what both have is still the same.
+	l.busy(20)
+	if err := l.log.Sync(); err != nil {
+		t.Fatal(err)
+	}
+	if other, err = Open(copied); err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	if c, _ := compare(l.open(), other); !c.SameLog || !c.SameState || c.Index != common {
+		t.Errorf("%+v", c)
+	}
+	// The other one goes on otherwise.
+	v := &victim{t: t, dir: copied}
+	next, done := other.Log.Blocks(0)
+	for {
+		b, err := next(t.Context())
+		if err != nil {
+			break
+		}
+		v.blocks = append(v.blocks, b)
+	}
+	done()
+	at := len(v.blocks) / 2
+	for len(v.blocks[at].Events) == 0 || v.blocks[at].Events[0].Type != event.Enqueued {
+		at++
+	}
+	v.forge(func(i int, b *event.Block) *event.Block {
+		if i == at {
+			b.Events[0].Kind = "forged"
+		}
+		return b
+	})
+	forged, err := Open(copied)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer forged.Close()
+	c, _ := compare(l.open(), forged)
+	if c.SameLog || c.Parted != v.blocks[at].Index || c.AgreeUpTo != c.Parted-1 {
+		t.Errorf("%+v, forged at %d", c, v.blocks[at].Index)
+	}
+}

@@ -1,0 +1,146 @@
+package replay
+
+import (
+	"cmp"
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/internal/eventlog"
+)
+
+// Head is the log up to a block, as somebody has kept it elsewhere. A hash
+// chain shows what was changed in the middle; only a head that was kept shows
+// that the end was cut off, or that all of it was written anew.
+type Head struct {
+	ClusterID string // "" unknown
+	Index     uint64
+	Chain     [32]byte
+	EventID   event.ID // the newest event up to there; zero where none is near
+	Time      int64    // the block's, Unix ms
+}
+
+// eventNear is how many blocks are looked through for an event: those of an
+// idle cluster are empty.
+const eventNear = 256
+
+// HeadAt returns the newest block up to index. eventlog.ErrGone where retention
+// has deleted it; index 0 is the empty log.
+func HeadAt(l *eventlog.Log, index uint64) (Head, error) {
+	if index == 0 || l.Head() == 0 {
+		return Head{}, nil
+	}
+	h := Head{}
+	for i, looked := min(index, l.Head()), 0; i > 0 && looked < eventNear; i-- {
+		b, err := l.Block(i)
+		if errors.Is(err, eventlog.ErrNotFound) {
+			continue // one of Raft's own
+		}
+		if errors.Is(err, eventlog.ErrGone) && h.Index > 0 {
+			break
+		}
+		if err != nil {
+			return Head{}, err
+		}
+		looked++
+		if h.Index == 0 {
+			h.Index, h.Chain, h.Time = b.Index, b.Chain, b.Time
+		}
+		if n := len(b.Events); n > 0 {
+			h.EventID = b.Events[n-1].ID
+			break
+		}
+	}
+	return h, nil
+}
+
+// HeadsReport is what holding heads against a log has shown.
+type HeadsReport struct {
+	Heads   int    // how many there were
+	Equal   int    // the log has these blocks, with these chains
+	Deleted int    // retention has deleted these: nothing can be said of them
+	Newest  uint64 // the index of the newest equal one; all up to there is as it was
+}
+
+// Heads holds heads that were kept elsewhere against this log. The first thing
+// that is wrong is a *Difference: in words, whether the log's end was cut off,
+// its history rewritten, or it is another one. It trusts the log's chain to be
+// that of its blocks: see Verify.
+func (d *Dir) Heads(ctx context.Context, heads []Head) (HeadsReport, error) {
+	r := HeadsReport{Heads: len(heads)}
+	heads = slices.Clone(heads)
+	slices.SortStableFunc(heads, func(a, b Head) int { return cmp.Compare(a.Index, b.Index) })
+	for i := 1; i < len(heads); i++ {
+		if a, b := heads[i-1], heads[i]; a.Index == b.Index && a.Chain != b.Chain {
+			return r, &Difference{Index: a.Index, Err: fmt.Errorf("two of the heads contradict each other: at index %d the one has chain %s, the other %s; they are of two histories", a.Index, short(a.Chain), short(b.Chain))}
+		}
+	}
+	cluster, forked := "", uint64(0)
+	if d.Node != nil {
+		cluster = d.Node.ClusterID
+		if f := d.Node.Fork; f != nil {
+			forked = f.Index
+		}
+	}
+	foreign := func(h *Head) bool {
+		if h.ClusterID == "" || cluster == "" || h.ClusterID == cluster {
+			return false
+		}
+		// A copy's log is the original's up to where it was made.
+		return d.Node.Fork == nil || h.ClusterID != d.Node.Fork.ClusterID
+	}
+	for i := range heads {
+		if err := ctx.Err(); err != nil {
+			return r, err
+		}
+		h := &heads[i]
+		if foreign(h) {
+			return r, &Difference{Index: h.Index, Err: fmt.Errorf("this is a foreign log: the head of index %d is of cluster %s, the log of cluster %s", h.Index, h.ClusterID, cluster)}
+		}
+		if forked > 0 && h.ClusterID == d.Node.Fork.ClusterID && h.Index > forked {
+			return r, &Difference{Index: forked + 1, Err: fmt.Errorf("the head of index %d is of cluster %s, of which this log is a copy that was made at index %d: what came later is not in it", h.Index, h.ClusterID, forked)}
+		}
+		if h.Index > d.Log.Head() {
+			at := ""
+			if h.Time > 0 {
+				at = ", written at " + eventlog.Stamp(h.Time)
+			}
+			return r, &Difference{Index: d.Log.Head() + 1, Err: fmt.Errorf("the log's tail was cut off, or this is an older copy: it ends at index %d, but there is a head of index %d%s", d.Log.Head(), h.Index, at)}
+		}
+		if h.Index == 0 {
+			r.Equal++ // of an empty log, which every log once was
+			continue
+		}
+		chain, err := d.Log.ChainAt(h.Index)
+		if errors.Is(err, eventlog.ErrGone) {
+			r.Deleted++
+			continue
+		}
+		if err != nil {
+			return r, difference(err)
+		}
+		if chain != h.Chain {
+			return r, &Difference{Index: r.Newest + 1, Err: d.rewritten(&r, h, chain)}
+		}
+		r.Equal++
+		r.Newest = h.Index
+	}
+	if r.Heads > 0 && r.Equal == 0 {
+		return r, fmt.Errorf("none of the %d heads could be held against the log: retention has deleted everything up to the newest of them, index %d; an archive may hold it", r.Heads, heads[len(heads)-1].Index)
+	}
+	return r, nil
+}
+
+// rewritten says what a head with another chain means.
+func (d *Dir) rewritten(r *HeadsReport, h *Head, chain [32]byte) error {
+	what := fmt.Sprintf("at index %d the head has chain %s, the log %s", h.Index, short(h.Chain), short(chain))
+	if r.Newest > 0 {
+		return fmt.Errorf("history was rewritten between index %d, up to which it is as it was, and index %d: %s", r.Newest+1, h.Index, what)
+	}
+	return fmt.Errorf("this is a foreign log, or its history was rewritten before index %d: %s, and no head before it agrees", h.Index, what)
+}
+
+func short(chain [32]byte) string { return hex.EncodeToString(chain[:8]) + "…" }

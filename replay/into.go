@@ -1,0 +1,229 @@
+package replay
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/internal/checkpoint"
+	"github.com/qlogd/qlogd/internal/datadir"
+	"github.com/qlogd/qlogd/internal/eventlog"
+)
+
+// Seed makes what Raft needs in a new data directory, so that it starts as the
+// one voter of a cluster whose log goes on behind a checkpoint: it writes the
+// checkpoint (meta's Raft fields are its to fill in) and the Raft store.
+type Seed func(dir string, node *datadir.Node, meta checkpoint.Meta, body io.WriterTo) error
+
+// Into writes a new data directory that holds the state as of an instant: the
+// log up to there unchanged, a checkpoint, a Raft store, and a node.json with a
+// new cluster id, whose clock goes on from that instant at the first start.
+//
+// target must not exist, or be empty, and not lie inside this directory. All is
+// written beside it and renamed at the end, so a crash leaves either nothing at
+// target or the whole.
+func (d *Dir) Into(ctx context.Context, to event.Instant, target string, seed Seed, progress func(done, total int64)) (*datadir.Node, error) {
+	if progress == nil {
+		progress = func(int64, int64) {}
+	}
+	target, err := d.checkTarget(target)
+	if err != nil {
+		return nil, err
+	}
+	index, err := d.Log.To(to)
+	if err != nil {
+		return nil, err
+	}
+	if index == 0 {
+		return nil, &eventlog.RangeError{What: "there is nothing before the first event to continue from", First: d.Log.First(), Head: d.Log.Head(), Clock: d.Log.Clock()}
+	}
+	state, _, err := d.stateAfter(ctx, index)
+	if err != nil {
+		return nil, err
+	}
+	chain, err := d.Log.ChainAt(index)
+	if err != nil {
+		return nil, err
+	}
+	node := d.forkNode(state.Index(), hex.EncodeToString(chain[:]), max(state.Clock(), instantTime(to)))
+
+	tmp := target + ".replay-tmp"
+	if err := os.RemoveAll(tmp); err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(tmp)
+	for _, dir := range []string{tmp, datadir.Path(tmp, datadir.LogDir), datadir.Path(tmp, datadir.CheckpointDir), datadir.Path(tmp, datadir.RaftDir)} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return nil, err
+		}
+	}
+	if err := d.copyLog(ctx, index, datadir.Path(tmp, datadir.LogDir), progress); err != nil {
+		return nil, err
+	}
+	frozen := state.Freeze()
+	defer frozen.Release()
+	meta := checkpoint.Meta{
+		Index: state.Index(), HeadIndex: state.Index(), Chain: chain, Clock: frozen.Clock(), Digest: frozen.Digest(),
+		ClusterID: node.ClusterID, CreatedAt: time.Now().UnixMilli(),
+	}
+	if err := seed(tmp, node, meta, frozen); err != nil {
+		return nil, err
+	}
+	if err := node.Write(tmp); err != nil {
+		return nil, err
+	}
+	// Names in log/ and the like were synced by whoever wrote them; these are
+	// the directory's own, and then its name.
+	for _, dir := range []string{datadir.Path(tmp, datadir.LogDir), datadir.Path(tmp, datadir.RaftDir), tmp} {
+		if err := datadir.SyncDir(dir); err != nil {
+			return nil, err
+		}
+	}
+	if err := os.Remove(target); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	if err := os.Rename(tmp, target); err != nil {
+		return nil, err
+	}
+	return node, datadir.SyncDir(filepath.Dir(target))
+}
+
+// ErrTarget is a target that must not be written to.
+var ErrTarget = errors.New("target")
+
+func (d *Dir) checkTarget(target string) (string, error) {
+	abs, err := filepath.Abs(target)
+	if err != nil {
+		return "", err
+	}
+	source, err := filepath.Abs(d.Path)
+	if err != nil {
+		return "", err
+	}
+	// A link would make inside look like outside.
+	if real, err := filepath.EvalSymlinks(source); err == nil {
+		source = real
+	}
+	parent, err := filepath.EvalSymlinks(filepath.Dir(abs))
+	if err != nil {
+		return "", fmt.Errorf("%w: %w", ErrTarget, err)
+	}
+	abs = filepath.Join(parent, filepath.Base(abs))
+	if abs == source || strings.HasPrefix(abs, source+string(filepath.Separator)) {
+		return "", fmt.Errorf("%w: %s lies inside the data directory %s", ErrTarget, target, d.Path)
+	}
+	if info, err := os.Lstat(abs); err == nil && !info.IsDir() {
+		return "", fmt.Errorf("%w: %s exists and is not a directory", ErrTarget, target)
+	}
+	if empty, err := datadir.Empty(abs); err != nil || !empty {
+		if err == nil {
+			err = fmt.Errorf("%s is not empty", target)
+		}
+		return "", fmt.Errorf("%w: %w", ErrTarget, err)
+	}
+	return abs, nil
+}
+
+// forkNode is the card of a copy: another cluster, so that it can never be
+// taken for this one, with nothing pushed from it.
+func (d *Dir) forkNode(index uint64, chain string, clock int64) *datadir.Node {
+	id := "replay"
+	segment := d.Log.Raw().SegmentSize()
+	origin := ""
+	if d.Node != nil {
+		id, origin = d.Node.NodeID, d.Node.ClusterID
+	}
+	n := datadir.NewNode(id, segment)
+	n.Fork = &datadir.Fork{
+		ClusterID: origin, Index: index, ChainHash: chain,
+		At: time.UnixMilli(clock).UTC(), MadeAt: n.CreatedAt, PushOff: true,
+	}
+	return n
+}
+
+func instantTime(at event.Instant) int64 {
+	if at.Kind == event.InstantTime {
+		return at.Time
+	}
+	return 0
+}
+
+// copyLog copies the segments up to index, byte for byte; the last one is cut
+// where the block at index ends. Side files go along for segments that stay
+// whole.
+func (d *Dir) copyLog(ctx context.Context, index uint64, target string, progress func(done, total int64)) error {
+	source := datadir.Path(d.Path, datadir.LogDir)
+	if _, err := d.FS.Stat(filepath.Join(source, "erasing.list")); err == nil {
+		return errors.New("contents are being erased from this log; start the node or wait for it to finish, then try again")
+	}
+	last, end, err := d.Log.Raw().Extent(index)
+	if err != nil {
+		return err
+	}
+	segments := d.Log.Raw().Segments()
+	var total, done int64
+	for _, s := range segments {
+		if s.Name == last {
+			total += end
+			break
+		}
+		total += s.Size
+	}
+	for _, s := range segments {
+		n := s.Size
+		if s.Name == last {
+			n = end
+		}
+		if err := d.copyFile(ctx, filepath.Join(source, s.Name), filepath.Join(target, s.Name), n, func(k int64) { done += k; progress(done, total) }); err != nil {
+			return err
+		}
+		if s.Name == last {
+			return nil
+		}
+		side := filepath.Join(source, s.SideFile)
+		if info, err := d.FS.Stat(side); err == nil {
+			if err := d.copyFile(ctx, side, filepath.Join(target, s.SideFile), info.Size, func(int64) {}); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// copyFile copies the first n bytes of a file, durably.
+func (d *Dir) copyFile(ctx context.Context, from, to string, n int64, progress func(int64)) error {
+	f, err := d.FS.OpenRead(from)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	in := io.NewSectionReader(f, 0, n)
+	out, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	defer out.Close()
+	for left := n; left > 0; {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		k, err := io.CopyN(out, in, min(left, 4<<20))
+		if err != nil {
+			return fmt.Errorf("copy %s: %w", from, err)
+		}
+		left -= k
+		progress(k)
+	}
+	if err := out.Sync(); err != nil {
+		return err
+	}
+	return out.Close()
+}

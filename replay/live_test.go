@@ -1,0 +1,170 @@
+package replay
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/fsm"
+	"github.com/qlogd/qlogd/internal/checkpoint"
+	"github.com/qlogd/qlogd/internal/datadir"
+	"github.com/qlogd/qlogd/internal/eventlog"
+	"github.com/qlogd/qlogd/internal/vfs"
+	"github.com/qlogd/qlogd/projections"
+)
+
+// seen is what was observed live after an entry.
+type seen struct {
+	index    uint64
+	clock    int64
+	digest   [16]byte
+	queues   []event.QueueView
+	messages map[string][]event.MessageView
+}
+
+// live is a node's data directory as a node writes it, without Raft.
+type live struct {
+	t       *testing.T
+	dir     string
+	log     *eventlog.Log
+	m       *fsm.Machine
+	index   uint64
+	clock   int64
+	rng     *rand.Rand
+	leases  []event.ID
+	history []seen
+}
+
+func startLive(t *testing.T, seed uint64, segmentSize int64) *live {
+	t.Helper()
+	l := &live{t: t, dir: filepath.Join(t.TempDir(), "data"), index: 2, clock: 1_700_000_000_000, rng: rand.New(rand.NewPCG(seed, 1))}
+	if err := os.MkdirAll(l.dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := datadir.NewNode("n1", segmentSize).Write(l.dir); err != nil {
+		t.Fatal(err)
+	}
+	var err error
+	l.log, err = eventlog.Open(eventlog.Options{FS: vfs.OS{}, Dir: datadir.Path(l.dir, datadir.LogDir), SegmentSize: segmentSize})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.log.Close() })
+	l.m = fsm.New(projections.New(), l.log, fsm.Options{})
+	return l
+}
+
+// do applies one entry, some milliseconds after the one before, and records
+// what a reader would see.
+func (l *live) do(commands ...*event.Command) []event.Result {
+	l.t.Helper()
+	l.index += 1 + uint64(l.rng.IntN(3)/2) // now and then an index is Raft's own
+	l.clock += int64(l.rng.IntN(400))
+	e := &event.Entry{Rules: event.Rules, Time: l.clock}
+	for _, c := range commands {
+		e.Commands = append(e.Commands, event.EncodeCommand(c))
+	}
+	results, err := l.m.Apply(l.index, e.Encode())
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	for _, r := range results {
+		for _, m := range r.Leased {
+			l.leases = append(l.leases, m.Lease)
+		}
+	}
+	l.m.View(func(s *projections.State) { l.history = append(l.history, observe(s)) })
+	return results
+}
+
+func observe(s *projections.State) seen {
+	o := seen{index: s.Index(), clock: s.Clock(), digest: s.Digest(), queues: s.Queues(), messages: map[string][]event.MessageView{}}
+	for _, q := range o.queues {
+		o.messages[q.Name], _ = s.Messages(q.Name, event.MessageFilter{})
+	}
+	return o
+}
+
+// checkpoint writes one of the state as it is.
+func (l *live) checkpoint() checkpoint.Meta {
+	l.t.Helper()
+	if err := l.log.Sync(); err != nil {
+		l.t.Fatal(err)
+	}
+	f := l.m.Freeze()
+	defer f.Release()
+	index, chain := l.log.Tip()
+	meta := checkpoint.Meta{Index: index, Term: 1, HeadIndex: index, Chain: chain, Clock: f.Clock(), Digest: f.Digest(), ClusterID: "c"}
+	if err := checkpoint.Write(vfs.OS{}, l.ckpts(), meta, f); err != nil {
+		l.t.Fatal(err)
+	}
+	return meta
+}
+
+func (l *live) ckpts() string {
+	dir := datadir.Path(l.dir, datadir.CheckpointDir)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		l.t.Fatal(err)
+	}
+	return dir
+}
+
+// busy makes a history with everything in it.
+func (l *live) busy(entries int) {
+	l.t.Helper()
+	jobs, keyed := event.DefaultPolicy(), event.DefaultPolicy()
+	jobs.MaxAttempts, jobs.InitialBackoffMS, jobs.LeaseMS = 2, 300, 2000
+	keyed.Ordering, keyed.OnRetry = event.PerKey, event.RetryHead
+	l.do(&event.Command{PutQueue: &event.PutQueue{Name: "jobs", Policy: jobs, DeadLetterAuto: true}},
+		&event.Command{PutQueue: &event.PutQueue{Name: "keyed", Policy: keyed}})
+	for i := range entries {
+		var commands []*event.Command
+		for range 1 + l.rng.IntN(3) {
+			commands = append(commands, l.random(i))
+		}
+		l.do(commands...)
+	}
+}
+
+func (l *live) random(i int) *event.Command {
+	queue := []string{"jobs", "keyed", "jobs.dlq"}[l.rng.IntN(3)]
+	switch l.rng.IntN(8) {
+	case 0, 1, 2:
+		p := &event.Produce{Queue: queue}
+		for k := range 1 + l.rng.IntN(4) {
+			p.Messages = append(p.Messages, event.NewMessage{
+				Key: fmt.Sprint("k", l.rng.IntN(5)), Priority: uint8(1 + l.rng.IntN(10)), DelayMS: int64(l.rng.IntN(3) / 2 * 1500), Size: 2,
+				Content: event.EncodeContent(&event.Content{Payload: fmt.Appendf(nil, `"%d-%d"`, i, k)}),
+			})
+		}
+		return &event.Command{Produce: p}
+	case 3, 4:
+		return &event.Command{Lease: &event.Lease{Queues: []string{queue}, Max: 1 + l.rng.IntN(3), Worker: "w"}}
+	case 5, 6:
+		if len(l.leases) > 0 {
+			id := l.leases[l.rng.IntN(len(l.leases))]
+			op := []event.SettleOp{event.OpAck, event.OpRetry, event.OpDeadLetter, event.OpExtend, event.OpRelease}[l.rng.IntN(5)]
+			return &event.Command{Settle: &event.Settle{Items: []event.SettleItem{{Op: op, Lease: id, DelayMS: -1,
+				Content: event.EncodeContent(&event.Content{Error: "no"})}}}}
+		}
+	}
+	if l.rng.IntN(10) == 0 {
+		return &event.Command{PurgeQueue: &event.PurgeQueue{Name: "jobs.dlq"}}
+	}
+	return &event.Command{PauseQueue: &event.PauseQueue{Name: "keyed", Paused: l.rng.IntN(2) == 0}}
+}
+
+func (l *live) open() *Dir {
+	l.t.Helper()
+	d, err := Open(l.dir)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	l.t.Cleanup(func() { d.Close() })
+	return d
+}
+
+func at(index uint64) event.Instant { return event.Instant{Kind: event.InstantIndex, Index: index} }

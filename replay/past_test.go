@@ -1,0 +1,51 @@
+package replay
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/internal/eventlog"
+	"github.com/qlogd/qlogd/internal/vfs"
+)
+
+// Past states are as large as the live one: they go when nobody asks any more.
+func TestPastLetsGo(t *testing.T) {
+	fs := vfs.NewMem()
+	if err := fs.MkdirAll("/log"); err != nil {
+		t.Fatal(err)
+	}
+	l, err := eventlog.Open(eventlog.Options{FS: fs, Dir: "/log"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	for i := uint64(1); i < 4; i++ {
+		if err := l.Append(&event.Block{Index: i, Time: int64(i)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	synctest.Test(t, func(t *testing.T) {
+		p := NewPast(&Source{Log: l, FS: fs, Checkpoints: "/checkpoints"}, 4, 2)
+		for i := uint64(1); i < 4; i++ {
+			s, err := p.At(t.Context(), event.Instant{Kind: event.InstantIndex, Index: i})
+			if err != nil || s.Index() != i {
+				t.Fatal(s, err)
+			}
+		}
+		kept := func() int {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			return len(p.known) + p.order.Len()
+		}
+		if n := kept(); n != 3+3 {
+			t.Fatalf("%d states are kept", n)
+		}
+		time.Sleep(2 * keepIdle) // the bubble's time
+		synctest.Wait()
+		if n := kept(); n != 0 {
+			t.Fatalf("%d states are kept", n)
+		}
+	})
+}

@@ -1,0 +1,475 @@
+package replay
+
+import (
+	"context"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/internal/checkpoint"
+	"github.com/qlogd/qlogd/internal/datadir"
+	"github.com/qlogd/qlogd/internal/vfs"
+	"github.com/qlogd/qlogd/projections"
+)
+
+func sameAs(t *testing.T, want seen, s *projections.State) {
+	t.Helper()
+	if d := cmp.Diff(want, observe(s), cmp.AllowUnexported(seen{})); d != "" {
+		t.Errorf("at index %d: %s", want.index, d)
+	}
+}
+
+func TestPastIsWhatWasSeenLive(t *testing.T) {
+	l := startLive(t, 1, 8<<10)
+	for range 6 {
+		l.busy(30)
+		l.checkpoint()
+	}
+	l.busy(20)
+	d := l.open()
+	past := NewPast(&d.Source, 3, 2)
+	for range 20 {
+		want := l.history[l.rng.IntN(len(l.history))]
+		state, cost, err := d.StateAt(t.Context(), at(want.index))
+		if err != nil {
+			t.Fatal(err)
+		}
+		sameAs(t, want, state)
+		if cost.Blocks > 60 {
+			t.Errorf("%d blocks folded from %d to %d: the checkpoints between were passed over: %v", cost.Blocks, cost.Checkpoint, want.index, cost.Skipped)
+		}
+		if state, err = past.At(t.Context(), at(want.index)); err != nil {
+			t.Fatal(err)
+		}
+		sameAs(t, want, state)
+	}
+	// Before the first event there is nothing.
+	state, _, err := d.StateAt(t.Context(), event.Instant{Kind: event.InstantStart})
+	if err != nil || len(state.Queues()) != 0 {
+		t.Errorf("at the start: %v, %v", state.Queues(), err)
+	}
+}
+
+func TestBetweenEntriesTheScheduledBecomeReady(t *testing.T) {
+	l := startLive(t, 2, 1<<20)
+	l.do(&event.Command{PutQueue: &event.PutQueue{Name: "q", Policy: event.DefaultPolicy()}})
+	l.do(&event.Command{Produce: &event.Produce{Queue: "q", Messages: []event.NewMessage{{Priority: 5, DelayMS: 5000}}}})
+	if err := l.log.Sync(); err != nil {
+		t.Fatal(err)
+	}
+	d := l.open()
+	for after, want := range map[int64]int64{4999: 0, 5000: 1} {
+		s, _, err := d.StateAt(t.Context(), event.Instant{Kind: event.InstantTime, Time: l.m.Clock() + after})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if q, _ := s.Queue("q"); q.Stats.Ready != want {
+			t.Errorf("%d ms later %d are ready, want %d", after, q.Stats.Ready, want)
+		}
+	}
+}
+
+func TestPastIsSharedAndCancellable(t *testing.T) {
+	l := startLive(t, 3, 1<<20)
+	l.busy(300)
+	d := l.open()
+	p := NewPast(&d.Source, 2, 1)
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := p.At(gone, at(l.index)); !errors.Is(err, context.Canceled) {
+		t.Fatalf("cancelled: %v", err)
+	}
+	var wg sync.WaitGroup
+	states := make([]*projections.State, 8)
+	for i := range states {
+		wg.Go(func() {
+			var err error
+			if states[i], err = p.At(t.Context(), at(l.index)); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	for _, s := range states {
+		if s != states[0] {
+			t.Fatal("the same instant was folded more than once")
+		}
+	}
+	for i := range 10 {
+		if _, err := p.At(t.Context(), at(l.history[i].index)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := p.order.Len(); n != 2 || len(p.known) != 2 {
+		t.Errorf("%d states are kept, want 2", n)
+	}
+}
+
+func TestVerify(t *testing.T) {
+	l := startLive(t, 4, 8<<10)
+	for range 4 {
+		l.busy(40)
+		l.checkpoint()
+	}
+	l.busy(10)
+	if err := l.log.Sync(); err != nil {
+		t.Fatal(err)
+	}
+	calls := 0
+	r, err := Verify(t.Context(), l.dir, func(done, total int64) { calls++ })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Checkpoints != 4 || r.Log.Head.Index != l.index || int(r.Folded) != len(l.history) || calls == 0 {
+		t.Errorf("%+v", r)
+	}
+	sameAs(t, l.history[len(l.history)-1], r.State)
+}
+
+func TestVerifyNamesEveryFlippedByte(t *testing.T) {
+	l := startLive(t, 5, 8<<10)
+	l.busy(60)
+	l.checkpoint()
+	l.busy(60)
+	l.checkpoint()
+	if err := l.log.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for _, pattern := range []string{"log/*.seg", "log/*.idx", "checkpoints/*"} {
+		files, _ := filepath.Glob(filepath.Join(l.dir, pattern))
+		if len(files) == 0 {
+			t.Fatalf("no %s", pattern)
+		}
+		for range 25 {
+			name := files[l.rng.IntN(len(files))]
+			b, err := os.ReadFile(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			i := l.rng.IntN(len(b))
+			bit := byte(1) << l.rng.IntN(8)
+			b[i] ^= bit
+			if err := os.WriteFile(name, b, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			_, err = Verify(t.Context(), l.dir, nil)
+			if d, ok := errors.AsType[*Difference](err); !ok || !strings.Contains(d.Error(), filepath.Base(name)) {
+				t.Errorf("byte %d of %s: %v", i, filepath.Base(name), err)
+			}
+			b[i] ^= bit
+			if err := os.WriteFile(name, b, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+// A checkpoint that is whole but of another state is found by the fold.
+func TestVerifyFindsAWrongCheckpoint(t *testing.T) {
+	l := startLive(t, 6, 1<<20)
+	l.busy(20)
+	wrong := projections.New()
+	f := wrong.Freeze()
+	index, chain := l.log.Tip()
+	meta := checkpoint.Meta{Index: index, Term: 1, HeadIndex: index, Chain: chain, Clock: l.m.Clock(), Digest: f.Digest(), ClusterID: "c"}
+	if err := checkpoint.Write(vfs.OS{}, l.ckpts(), meta, f); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.log.Sync(); err != nil {
+		t.Fatal(err)
+	}
+	_, err := Verify(t.Context(), l.dir, nil)
+	if d, ok := errors.AsType[*Difference](err); !ok || d.Index != index {
+		t.Errorf("%v", err)
+	}
+	// And it does not serve as a beginning: the log does.
+	state, cost, err := l.open().StateAt(t.Context(), at(index))
+	if err != nil || len(cost.Skipped) != 1 {
+		t.Fatalf("%v, %v", cost, err)
+	}
+	sameAs(t, l.history[len(l.history)-1], state)
+}
+
+func TestVerifyMissesTheEnd(t *testing.T) {
+	l := startLive(t, 7, 4<<10)
+	l.busy(60)
+	l.checkpoint()
+	if err := l.log.Close(); err != nil {
+		t.Fatal(err)
+	}
+	files, _ := filepath.Glob(filepath.Join(l.dir, "log/*.seg"))
+	if err := os.Remove(files[len(files)-1]); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Verify(t.Context(), l.dir, nil); err == nil {
+		t.Error("a missing last segment was not missed")
+	} else if _, ok := errors.AsType[*Difference](err); !ok {
+		t.Errorf("%v", err)
+	}
+}
+
+// A beginning that is gone without retention having said so was lost.
+func TestVerifyMissesTheBeginning(t *testing.T) {
+	l := startLive(t, 8, 4<<10)
+	for range 4 {
+		l.busy(30)
+		l.checkpoint()
+	}
+	if err := l.log.Close(); err != nil {
+		t.Fatal(err)
+	}
+	files, _ := filepath.Glob(filepath.Join(l.dir, "log/*.seg"))
+	for _, name := range files[:2] {
+		if err := errors.Join(os.Remove(name), os.Remove(strings.TrimSuffix(name, ".seg")+".idx")); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Verify(t.Context(), l.dir, nil); err == nil {
+			t.Error("a missing first segment was not missed")
+		} else if d, ok := errors.AsType[*Difference](err); !ok || d.Index != 1 || !strings.Contains(d.Error(), "beginning is missing") {
+			t.Errorf("%v", err)
+		}
+	}
+}
+
+// thinning is a live node's directory: a checkpoint is there when it is listed
+// and gone when it is read.
+type thinning struct {
+	vfs.FS
+	gone   string
+	opened int
+}
+
+func (f *thinning) OpenRead(name string) (vfs.File, error) {
+	if filepath.Base(name) == f.gone {
+		if f.opened++; f.opened > 1 {
+			return nil, fs.ErrNotExist
+		}
+	}
+	return f.FS.OpenRead(name)
+}
+
+func TestVerifyOfALiveNodeThatThinsItsCheckpoints(t *testing.T) {
+	l := startLive(t, 9, 4<<10)
+	for range 4 {
+		l.busy(30)
+		l.checkpoint()
+	}
+	if err := l.log.Close(); err != nil {
+		t.Fatal(err)
+	}
+	files, _ := filepath.Glob(filepath.Join(l.dir, "log/*.seg"))
+	if err := errors.Join(os.Remove(files[0]), os.Remove(strings.TrimSuffix(files[0], ".seg")+".idx")); err != nil {
+		t.Fatal(err)
+	}
+	ckpts, _ := filepath.Glob(filepath.Join(l.dir, "checkpoints/*.ckpt"))
+	r, err := verifyOn(t.Context(), vfs.OS{}, l.dir, l.index, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range ckpts {
+		f := &thinning{FS: vfs.OS{}, gone: filepath.Base(name)}
+		again, err := verifyOn(t.Context(), f, l.dir, l.index, nil)
+		if err != nil || f.opened < 2 || again.From < r.From {
+			t.Errorf("%s: opened %d times, from %d: %v", f.gone, f.opened, again.From, err)
+		}
+	}
+}
+
+func TestEventsAreThoseOfTheRange(t *testing.T) {
+	l := startLive(t, 8, 8<<10)
+	l.busy(80)
+	if err := l.log.Sync(); err != nil {
+		t.Fatal(err)
+	}
+	d := l.open()
+	from, to := l.history[20].index, l.history[50].index
+	var n, inQueue int
+	if _, _, err := d.Events(t.Context(), at(from), at(to), Filter{}, func(index uint64, e *event.Event) error {
+		if n++; index < from || index > to {
+			t.Errorf("index %d is not between %d and %d", index, from, to)
+		}
+		if e.Queue == "jobs" || e.ToQueue == "jobs" {
+			inQueue++
+		}
+		return nil
+	}); err != nil || n == 0 {
+		t.Fatal(n, err)
+	}
+	got := 0
+	if _, _, err := d.Events(t.Context(), at(from), at(to), Filter{Queue: "jobs"}, func(uint64, *event.Event) error { got++; return nil }); err != nil || got != inQueue {
+		t.Errorf("%d events of the queue, want %d; %v", got, inQueue, err)
+	}
+}
+
+func TestDiffLeadsFromOneStateToTheOther(t *testing.T) {
+	l := startLive(t, 9, 8<<10)
+	l.busy(120)
+	if err := l.log.Sync(); err != nil {
+		t.Fatal(err)
+	}
+	d := l.open()
+	for _, r := range [][2]int{{0, 119}, {10, 60}, {60, 60}, {100, 119}} {
+		before, after := l.history[r[0]], l.history[r[1]]
+		state := map[event.ID]event.State{}
+		for _, ms := range before.messages {
+			for _, m := range ms {
+				state[m.ID] = m.State
+			}
+		}
+		changes := 0
+		_, _, _, err := d.Diff(t.Context(), at(before.index), at(after.index), Filter{}, nil, func(c *Change) error {
+			changes++
+			if c.Message == (event.ID{}) {
+				return nil
+			}
+			if c.Before != nil && state[c.Message] != c.Before.State {
+				t.Errorf("%s was %s, not %s", c.Message, state[c.Message], c.Before.State)
+			}
+			state[c.Message] = c.After.State
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r[0] == r[1] && changes > 0 {
+			t.Errorf("%d changes between an instant and itself", changes)
+		}
+		for _, ms := range after.messages {
+			for _, m := range ms {
+				if state[m.ID] != m.State {
+					t.Errorf("%s leads to %s, but it is %s", m.ID, state[m.ID], m.State)
+				}
+				delete(state, m.ID)
+			}
+		}
+		for id, s := range state { // the rest has left
+			if s == event.StateReady || s == event.StateLeased || s == event.StateScheduled {
+				t.Errorf("%s is said to be %s, but it is gone", id, s)
+			}
+		}
+	}
+}
+
+// seedless writes the checkpoint and no Raft store: that is cmd's business.
+func seedless(dir string, node *datadir.Node, meta checkpoint.Meta, body io.WriterTo) error {
+	meta.Term, meta.ClusterID = 1, node.ClusterID
+	return checkpoint.Write(vfs.OS{}, datadir.Path(dir, datadir.CheckpointDir), meta, body)
+}
+
+func TestIntoHoldsWhatWasSeenLive(t *testing.T) {
+	l := startLive(t, 10, 8<<10)
+	for range 3 {
+		l.busy(40)
+		l.checkpoint()
+	}
+	l.busy(20)
+	if err := l.log.Sync(); err != nil {
+		t.Fatal(err)
+	}
+	d := l.open()
+	for i := range 10 {
+		want := l.history[l.rng.IntN(len(l.history))]
+		target := filepath.Join(t.TempDir(), "then")
+		node, err := d.Into(t.Context(), at(want.index), target, seedless, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if node.Fork.Index != want.index || node.Fork.At.UnixMilli() != want.clock || node.ClusterID == d.Node.ClusterID {
+			t.Errorf("%d: %+v", i, node.Fork)
+		}
+		r, err := Verify(t.Context(), target, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sameAs(t, want, r.State)
+		c, err := Open(target)
+		if err != nil {
+			t.Fatal(err)
+		}
+		state, cost, err := c.StateAt(t.Context(), event.Instant{Kind: event.InstantNow})
+		if err != nil || cost.Blocks != 0 {
+			t.Errorf("%+v, %v", cost, err)
+		}
+		sameAs(t, want, state)
+		c.Close()
+	}
+}
+
+func TestIntoRefusesAndLeavesNothing(t *testing.T) {
+	l := startLive(t, 11, 8<<10)
+	l.busy(10)
+	l.checkpoint()
+	d := l.open()
+	full := t.TempDir()
+	if err := os.WriteFile(filepath.Join(full, "mine"), []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, target := range map[string]string{
+		"not empty": full, "the source": l.dir, "inside": filepath.Join(l.dir, "copy"), "a file": filepath.Join(full, "mine"),
+	} {
+		if _, err := d.Into(t.Context(), at(l.index), target, seedless, nil); !errors.Is(err, ErrTarget) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	// A failure on the way leaves neither the target nor what lay beside it.
+	parent := t.TempDir()
+	broken := errors.New("no Raft today")
+	_, err := d.Into(t.Context(), at(l.index), filepath.Join(parent, "then"), func(string, *datadir.Node, checkpoint.Meta, io.WriterTo) error { return broken }, nil)
+	if !errors.Is(err, broken) {
+		t.Error(err)
+	}
+	if left, _ := os.ReadDir(parent); len(left) != 0 {
+		t.Errorf("left behind: %v", left)
+	}
+}
+
+func TestReadingTouchesNothing(t *testing.T) {
+	l := startLive(t, 12, 4<<10)
+	l.busy(60)
+	l.checkpoint()
+	if err := l.log.Close(); err != nil {
+		t.Fatal(err)
+	}
+	print := func() map[string]string {
+		out := map[string]string{}
+		_ = filepath.WalkDir(l.dir, func(path string, e os.DirEntry, err error) error {
+			if err != nil {
+				t.Fatal(err)
+			}
+			info, _ := e.Info()
+			b, _ := os.ReadFile(path)
+			out[path] = info.ModTime().String() + info.Mode().String() + string(b)
+			return nil
+		})
+		return out
+	}
+	before := print()
+	d, err := Open(l.dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := d.StateAt(t.Context(), at(l.history[30].index)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.Into(t.Context(), at(l.history[30].index), filepath.Join(t.TempDir(), "then"), seedless, nil); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.Log.History(t.Context(), l.leases[0]); err != nil {
+		t.Fatal(err)
+	}
+	d.Close()
+	if _, err := Verify(t.Context(), l.dir, nil); err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(before, print()); d != "" {
+		t.Error("something was touched")
+	}
+}

@@ -1,0 +1,272 @@
+package replay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"slices"
+
+	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/internal/checkpoint"
+	"github.com/qlogd/qlogd/internal/datadir"
+	"github.com/qlogd/qlogd/internal/eventlog"
+	"github.com/qlogd/qlogd/internal/vfs"
+	"github.com/qlogd/qlogd/log"
+	"github.com/qlogd/qlogd/projections"
+)
+
+// Difference is what verification found wrong: the first thing, at its place.
+type Difference struct {
+	// Index of the first block that is wrong, or that cannot be right; 0 where
+	// it is no block.
+	Index uint64
+	Err   error
+}
+
+func (d *Difference) Error() string { return d.Err.Error() }
+func (d *Difference) Unwrap() error { return d.Err }
+
+// Report is what a verification has seen.
+type Report struct {
+	Log         log.Report
+	Folded      uint64 // blocks
+	From        uint64 // index of the checkpoint that the fold started from; 0 the log's start
+	Checkpoints int    // compared and equal
+	State       *projections.State
+}
+
+// Verify reads every byte of the log and of the checkpoints, folds the log from
+// its start (or from the oldest checkpoint where retention has deleted the
+// start), and compares digest, chain and clock with every checkpoint. What is
+// wrong is a *Difference; any other error means that it could not be told.
+//
+// progress is called with the work done and the total, in bytes of the log, of
+// which each counts twice: read, and folded.
+func Verify(ctx context.Context, path string, progress func(done, total int64)) (*Report, error) {
+	node, err := datadir.ReadNode(path)
+	if err != nil && !errors.Is(err, datadir.ErrNoNode) {
+		return &Report{}, err
+	}
+	return VerifyAs(ctx, vfs.OS{}, path, node, progress)
+}
+
+// VerifyOn verifies a data directory on any file system.
+func VerifyOn(ctx context.Context, fsys vfs.FS, path string, progress func(done, total int64)) (*Report, error) {
+	return verifyOn(ctx, fsys, path, 0, progress)
+}
+
+// VerifyAs verifies a data directory on any file system; node is its card, nil
+// where it has none.
+func VerifyAs(ctx context.Context, fsys vfs.FS, path string, node *datadir.Node, progress func(done, total int64)) (*Report, error) {
+	forked := uint64(0)
+	if node != nil && node.Fork != nil {
+		forked = node.Fork.Index
+	}
+	return verifyOn(ctx, fsys, path, forked, progress)
+}
+
+// verifyOn: forked is the last index that the directory shares with the one it
+// was made of by Into.
+func verifyOn(ctx context.Context, fsys vfs.FS, path string, forked uint64, progress func(done, total int64)) (*Report, error) {
+	if progress == nil {
+		progress = func(int64, int64) {}
+	}
+	r := &Report{}
+	d := &Dir{Path: path}
+	d.FS, d.Checkpoints = fsys, datadir.Path(path, datadir.CheckpointDir)
+	var err error
+	// Before the log is looked at: a live node's may only be ahead of these.
+	if d.Metas, d.Bad, err = checkpoint.List(d.FS, d.Checkpoints); err != nil {
+		return r, err
+	}
+	for _, b := range d.Bad {
+		if !errors.Is(b.Err, fs.ErrNotExist) {
+			return r, &Difference{Err: fmt.Errorf("checkpoint %s: %w", b.Name, b.Err)}
+		}
+	}
+	var total int64
+	r.Log, err = log.Verify(ctx, d.logOptions(), 0, func(done, all int64) {
+		total = all
+		progress(done, 2*all)
+	})
+	if err != nil {
+		return r, difference(err)
+	}
+	if d.Log, err = eventlog.OpenReadOnly(d.logOptions()); err != nil {
+		return r, difference(err)
+	}
+	defer d.Log.Close()
+	return r, d.verifyFold(ctx, r, forked, func(bytes int64) { progress(total+bytes, 2*total) })
+}
+
+// difference makes damage a Difference, and leaves other errors.
+func difference(err error) error {
+	if c, ok := errors.AsType[*log.CorruptionError](err); ok {
+		return &Difference{Index: c.LastGood + 1, Err: err}
+	}
+	if c, ok := errors.AsType[*checkpoint.CorruptError](err); ok {
+		return &Difference{Err: c}
+	}
+	if c, ok := errors.AsType[*FoldError](err); ok {
+		return &Difference{Index: c.Index, Err: err}
+	}
+	return err
+}
+
+// verifyFold folds the log as far as Verify has read it, and stops at every
+// checkpoint on the way.
+func (d *Dir) verifyFold(ctx context.Context, r *Report, forked uint64, progress func(int64)) error {
+	metas := slices.Clone(d.Metas)
+	slices.Reverse(metas) // oldest first
+	state := projections.New()
+	head := r.Log.Head.Index
+	before, deleted := d.Log.DeletedBefore()
+	if deleted {
+		// What lies before the start that is kept can only be taken from a
+		// checkpoint; the first one from which the log goes on. A live node may
+		// thin it out under us, and then it has newer ones.
+		i, listed := 0, false
+		for {
+			i = slices.IndexFunc(metas, func(m checkpoint.Meta) bool { return m.HeadIndex >= before })
+			if i < 0 && !listed {
+				listed = true
+				all, _, err := checkpoint.List(d.FS, d.Checkpoints)
+				if err != nil {
+					return err
+				}
+				slices.Reverse(all)
+				metas = slices.DeleteFunc(all, func(m checkpoint.Meta) bool { return m.HeadIndex > head })
+				continue
+			}
+			if i < 0 {
+				return &Difference{Err: fmt.Errorf("history up to index %d was deleted, and no checkpoint holds the state there", before)}
+			}
+			var err error
+			if state, err = d.load(&metas[i]); err == nil {
+				break
+			}
+			if !errors.Is(err, fs.ErrNotExist) {
+				return &Difference{Err: err}
+			}
+			metas = slices.Delete(metas, i, i+1)
+		}
+		r.From = metas[i].HeadIndex
+	}
+	r.State = state
+	check := func(upTo uint64) error {
+		for len(metas) > 0 && metas[0].HeadIndex <= upTo {
+			if err := d.checkpointEqual(&metas[0], state); err != nil {
+				return err
+			}
+			if metas[0].HeadIndex >= r.From {
+				r.Checkpoints++
+			}
+			metas = metas[1:]
+		}
+		return nil
+	}
+	var bytes int64
+	next, done := d.Log.Blocks(state.Index() + 1)
+	defer done()
+	allowed := uint64(0) // a live node may have let go of more since the log was read
+	for {
+		b, err := next(ctx)
+		if err == nil && b.Index > head && deleted && before >= max(state.History(), allowed) {
+			for i := range b.Events {
+				if e := &b.Events[i]; e.Type == event.HistoryDeleted {
+					allowed = max(allowed, e.Before)
+				}
+			}
+			continue
+		}
+		if err == io.EOF || err == nil && b.Index > head {
+			break
+		}
+		if err != nil {
+			return difference(err)
+		}
+		// Checkpoints of the state before this block, which it is still in.
+		if err := check(b.Index - 1); err != nil {
+			return err
+		}
+		if err := FoldBlock(state, b); err != nil {
+			return difference(err)
+		}
+		r.Folded++
+		bytes += size(b)
+		progress(bytes)
+	}
+	if err := check(head); err != nil {
+		return err
+	}
+	// Retention tells in the log what it is about to delete. A copy may end
+	// before it was told.
+	if allowed = max(allowed, state.History()); deleted && before >= max(allowed, forked+1) {
+		return &Difference{Index: max(allowed, 1), Err: fmt.Errorf("the log begins behind index %d, but retention has let go only of what is before index %d: its beginning is missing", before, allowed)}
+	}
+	if len(metas) > 0 && metas[0].HeadIndex > head {
+		return &Difference{Index: head + 1, Err: fmt.Errorf("the log ends at index %d, before checkpoint %s, which is of index %d: its end is missing", head, metas[0].Name(), metas[0].HeadIndex)}
+	}
+	return nil
+}
+
+// checkpointEqual compares a checkpoint, every byte of it, with the state that
+// the fold has reached, and its chain with the log's.
+func (d *Dir) checkpointEqual(m *checkpoint.Meta, state *projections.State) error {
+	differ := func(format string, args ...any) error {
+		return &Difference{Index: m.HeadIndex, Err: fmt.Errorf("checkpoint %s at index %d: %w", m.Name(), m.HeadIndex, fmt.Errorf(format, args...))}
+	}
+	stored, err := d.load(m)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // a live node has thinned it out
+	}
+	if err != nil {
+		return &Difference{Index: m.HeadIndex, Err: err}
+	}
+	if m.HeadIndex < state.Index() {
+		return nil // older than where the fold started: whole, and that is all that can be said
+	}
+	chain, err := d.Log.ChainAt(m.HeadIndex)
+	if err != nil {
+		return difference(err)
+	}
+	switch {
+	case chain != m.Chain:
+		return differ("its chain is %x, the log's is %x", m.Chain, chain)
+	case state.Index() != m.HeadIndex:
+		return differ("the log has no block there (the newest before is %d)", state.Index())
+	case state.Clock() != m.Clock:
+		return differ("its clock is %d, the fold's is %d", m.Clock, state.Clock())
+	case state.Digest() != m.Digest:
+		return differ("its digest is %x, the fold's is %x%s", m.Digest, state.Digest(), firstDifference(stored, state))
+	}
+	return nil
+}
+
+// firstDifference names a message or queue in which two states differ.
+func firstDifference(a, b *projections.State) string {
+	for _, q := range b.Queues() {
+		if o, ok := a.Queue(q.Name); !ok || !sameQueue(&o, &q) {
+			return fmt.Sprintf(" (queue %s differs)", q.Name)
+		}
+	}
+	out := ""
+	b.All(func(m event.MessageView) bool {
+		if o, ok := a.Message(m.ID); !ok || !sameMessage(&o, &m) {
+			out = fmt.Sprintf(" (message %s in queue %s differs)", m.ID, m.Queue)
+		}
+		return out == ""
+	})
+	return out
+}
+
+// size is about what a block takes in the log.
+func size(b *event.Block) int64 {
+	n := int64(68)
+	for i := range b.Events {
+		n += 120 + int64(len(b.Events[i].Content.Bytes))
+	}
+	return n
+}

@@ -1,5 +1,3 @@
-// Package arch keeps the shape of the house: which folder may import which
-// (docs/architecture.md, "The house"), and that deciding and folding are pure
-// (I5). Both rules are tests, and testdata/ holds for each rule a file that it
-// must catch.
+// Package arch tests the structure of the repository: imports run one way
+// through the rooms, and deciding and folding are pure (I5).
 package arch

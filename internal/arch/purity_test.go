@@ -11,6 +11,7 @@ import (
 	"go/token"
 	"go/types"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -431,4 +432,52 @@ func isFloat(t types.Type) bool {
 func hasGo(dir string) bool {
 	names, _ := filepath.Glob(filepath.Join(dir, "*.go"))
 	return slices.ContainsFunc(names, func(n string) bool { return !strings.HasSuffix(n, "_test.go") })
+}
+
+// expect compares problems with the comments `// want: text` below root: each
+// must be met by a problem of that line which contains the text, and there must
+// be no other.
+func expect(t *testing.T, root string, problems []string) {
+	t.Helper()
+	left := slices.Clone(problems)
+	wants := 0
+	err := filepath.WalkDir(root, func(name string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || !strings.HasSuffix(name, ".go") {
+			return err
+		}
+		b, err := os.ReadFile(name)
+		if err != nil {
+			return err
+		}
+		rel, err := filepath.Rel(root, name)
+		if err != nil {
+			return err
+		}
+		for i, line := range strings.Split(string(b), "\n") {
+			_, want, ok := strings.Cut(line, "// want: ")
+			if !ok {
+				continue
+			}
+			wants++
+			prefix := fmt.Sprintf("%s:%d: ", filepath.ToSlash(rel), i+1)
+			at := slices.IndexFunc(left, func(p string) bool {
+				return strings.HasPrefix(p, prefix) && strings.Contains(p, want)
+			})
+			if at < 0 {
+				t.Errorf("%snot caught: %s", prefix, want)
+				continue
+			}
+			left = slices.Delete(left, at, at+1)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range left {
+		t.Errorf("caught what is right: %s", p)
+	}
+	if wants == 0 {
+		t.Fatal("no want comment below " + root)
+	}
 }

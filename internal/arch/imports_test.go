@@ -1,0 +1,161 @@
+package arch
+
+import (
+	"fmt"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/qlogd/qlogd/"
+
+// rooms lists the packages in the order of their imports: a package may import
+// only packages that are listed before it. Tests may import what they like.
+var rooms = []string{
+	"internal/coding", "internal/msgpackcheck", "internal/vfs", "internal/peer", "internal/forming",
+	"internal/processors", "internal/sock", "internal/certs", "internal/egress", "internal/load",
+	"deploy", "internal/arch", "internal/simtest/ports", "internal/simtest/memnet",
+	"api/wire", "client", "internal/load/qlogdload", "examples/worker",
+	"event",
+	"internal/checkpoint", "internal/datadir", "internal/expression", "internal/cloudevents",
+	"internal/dead", "internal/task", "internal/erasure",
+	"log/vfs", "log",
+	"internal/eventlog", "internal/archive", "internal/fetch",
+	"projections", "projections/store",
+	"fsm",
+	"raft",
+	"replay",
+	"internal/machine", "internal/predicate", "internal/whatif",
+	"webhook",
+	"internal/push",
+	"background",
+	"api",
+	"cmd/qlogd",
+	"internal/simtest/cluster", "internal/simtest/cluster/crashtest", "internal/simtest/sim",
+}
+
+// only restricts some packages further: to these packages of the module, and
+// for those in stdlibOnly to these and the standard library.
+var only = map[string][]string{
+	"api/wire":          {"internal/coding"},
+	"client":            {"api/wire"},
+	"event":             {"internal/msgpackcheck"},
+	"projections":       {"event"},
+	"projections/store": {"event", "projections"},
+	"fsm":               {"event", "log", "log/vfs", "projections"},
+	"webhook":           {"api/wire", "event", "internal/expression"},
+}
+
+// owners lists the packages that alone may import a third-party package.
+var owners = map[string][]string{
+	"github.com/hashicorp/raft":        {"raft"},
+	"github.com/hashicorp/raft-wal":    {"raft"},
+	"github.com/hashicorp/raft-boltdb": {"raft"},
+	"go.etcd.io/bbolt":                 {"raft", "projections/store"},
+	"github.com/spf13/cobra":           {"cmd/qlogd"},
+}
+
+// TestImports checks that imports run one way through the rooms.
+func TestImports(t *testing.T) {
+	checked := 0
+	err := filepath.WalkDir("../..", func(name string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() {
+			if name != "../.." && (d.Name() == "testdata" || d.Name()[0] == '.' || isModule(name)) {
+				return fs.SkipDir
+			}
+			return nil
+		}
+		if !strings.HasSuffix(name, ".go") || strings.HasSuffix(name, "_test.go") {
+			return nil
+		}
+		checked++
+		f, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.ImportsOnly)
+		if err != nil {
+			return err
+		}
+		room := strings.TrimPrefix(path.Dir(filepath.ToSlash(name)), "../../")
+		for _, i := range f.Imports {
+			imported, err := strconv.Unquote(i.Path.Value)
+			if err != nil {
+				return err
+			}
+			if why := checkImport(room, imported); why != "" {
+				t.Errorf("%s: %s", name, why)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if checked == 0 {
+		t.Fatal("no Go file found")
+	}
+}
+
+// TestCheckImport checks that the rules reject what they are there to reject.
+func TestCheckImport(t *testing.T) {
+	for _, c := range []struct {
+		room, imported string
+		forbidden      bool
+	}{
+		{"raft", module + "api", true},
+		{"fsm", module + "raft", true},
+		{"projections", module + "log", true},
+		{"client", module + "event", true},
+		{"client", "github.com/vmihailenco/msgpack/v5", true},
+		{"client", "github.com/go-json-experiment/json", false},
+		{"api", "github.com/hashicorp/raft", true},
+		{"api", module + "raft", false},
+		{"cmd/qlogd", module + "replay", false},
+		{"raft", "github.com/hashicorp/raft", false},
+		{"elsewhere", "fmt", true},
+	} {
+		if why := checkImport(c.room, c.imported); (why != "") != c.forbidden {
+			t.Errorf("%s imports %s: forbidden %v, got %q", c.room, c.imported, c.forbidden, why)
+		}
+	}
+}
+
+// checkImport returns why room must not import a package, or "".
+func checkImport(room, imported string) string {
+	at := slices.Index(rooms, room)
+	if at < 0 {
+		return fmt.Sprintf("package %s is not listed in rooms", room)
+	}
+	if to, ours := strings.CutPrefix(imported, module); ours {
+		allowed, restricted := only[room]
+		if !slices.Contains(rooms[:at], to) || restricted && !slices.Contains(allowed, to) {
+			return fmt.Sprintf("%s must not import %s", room, to)
+		}
+		return ""
+	}
+	for pkg, by := range owners {
+		if (imported == pkg || strings.HasPrefix(imported, pkg+"/")) && !slices.Contains(by, room) {
+			return fmt.Sprintf("%s must not import %s, only %v may", room, imported, by)
+		}
+	}
+	// Users of the client get the standard library and the JSON library, no more.
+	first, _, _ := strings.Cut(imported, "/")
+	if room == "client" && strings.Contains(first, ".") &&
+		!strings.HasPrefix(imported, "github.com/go-json-experiment/json") {
+		return fmt.Sprintf("client must not import %s", imported)
+	}
+	return ""
+}
+
+// isModule reports whether dir is the root of a module of its own.
+func isModule(dir string) bool {
+	_, err := os.Stat(filepath.Join(dir, "go.mod"))
+	return err == nil
+}

@@ -1,7 +1,0 @@
-package wire
-
-import (
-	_ "encoding/json"
-
-	_ "github.com/qlogd/qlogd/event" // want: api/wire must not import event
-)

@@ -1,1 +1,0 @@
-package helpers // want: folder helpers has no place in the house

@@ -38,7 +38,6 @@ type request struct {
 
 	mem    *memory // nil: none taken yet
 	read   bool    // the body is in mem
-	whole  bool    // nothing of it is still to come
 	query  url.Values
 	media  string // of the body, "" none told
 	params map[string]string
@@ -218,19 +217,6 @@ var memories = sync.Pool{New: func() any { return new(memory) }}
 // keepMemory bounds what of a request's memory is kept.
 const keepMemory = 1 << 20
 
-// brief reports whether a path's requests wait for nothing but their commit: no
-// more is gained by hearing that their client hangs up.
-func brief(path string) bool {
-	return msgpackRoutes[path] && !strings.HasSuffix(path, "/lease") || path == hookPath
-}
-
-// brief reports whether the request will be answered long before the time to
-// receive its body is over, so that it needs no other deadline.
-func (q *request) brief() bool {
-	return brief(q.path) &&
-		time.Since(q.begun)+2*q.s.opts.WriteTimeout+5*time.Second < q.s.opts.BodyTimeout
-}
-
 // unhurried lets the answer take longer than a body may: net/http watches for
 // the client hanging up, and would take the deadline for that.
 func (q *request) unhurried() { _ = http.NewResponseController(q.w).SetReadDeadline(time.Time{}) }
@@ -298,10 +284,7 @@ func (q *request) bytes(limit int64) ([]byte, error) {
 	var max *http.MaxBytesError
 	switch {
 	case err == nil:
-		q.whole = true
-		if !q.brief() {
-			q.unhurried()
-		}
+		q.unhurried()
 		return b.Bytes(), nil
 	case errors.As(err, &max):
 		return nil, tooLarge()

@@ -180,9 +180,6 @@ func (s *Server) serveAs(pattern string, metrics *routeMetrics, rule access, h h
 			// in the middle of a request. HTTP/2 says it with GOAWAY.
 			head.Set("Connection", "close")
 		}
-		if c := connOf(r); c != nil {
-			c.hear(!brief(path))
-		}
 		if r.ContentLength != 0 {
 			// Also where nobody reads the body: net/http drains it afterwards.
 			_ = http.NewResponseController(w).SetReadDeadline(begun.Add(s.opts.BodyTimeout))
@@ -201,9 +198,6 @@ func (s *Server) serveAs(pattern string, metrics *routeMetrics, rule access, h h
 			}
 			q.done()
 			metrics.request(q.status, time.Since(begun))
-			if q.status >= 400 {
-				q.linger()
-			}
 		}()
 		// Rights before all else: a stranger learns nothing, not even what is wrong
 		// with his request.

@@ -142,7 +142,6 @@ func HTTPServer(h http.Handler, opts Options, logger *slog.Logger) *http.Server 
 		WriteTimeout:   opts.BodyTimeout + event.MaxWaitMS*time.Millisecond + opts.WriteTimeout + 30*time.Second,
 		IdleTimeout:    2 * time.Minute,
 		MaxHeaderBytes: 16 << 10, // more: 431
-		ConnContext:    withConn,
 		ErrorLog:       slog.NewLogLogger(logger.Handler(), slog.LevelDebug),
 	}
 }
@@ -174,10 +173,31 @@ func (l *limited) Accept() (net.Conn, error) {
 			host = c.RemoteAddr().String()
 		}
 		if l.enter(host) {
-			return &conn{Conn: c, leave: sync.OnceFunc(func() { l.leave(host) }), wake: make(chan struct{}, 1)}, nil
+			return &limitedConn{Conn: c, leave: sync.OnceFunc(func() { l.leave(host) })}, nil
 		}
 		_ = c.Close()
 	}
+}
+
+// limitedConn leaves its listener's count when it is closed.
+type limitedConn struct {
+	net.Conn
+	leave func()
+}
+
+// Close implements net.Conn.
+func (c *limitedConn) Close() error {
+	defer c.leave()
+	return c.Conn.Close()
+}
+
+// CloseWrite sends the end of the response before the connection is closed:
+// net/http does so where it has not read the whole request.
+func (c *limitedConn) CloseWrite() error {
+	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
+		return half.CloseWrite()
+	}
+	return nil
 }
 
 func (l *limited) enter(host string) bool {

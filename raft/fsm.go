@@ -165,7 +165,7 @@ func (f *fsm) Snapshot() (hraft.FSMSnapshot, error) {
 	}
 	// Nothing is applied meanwhile: this is all that a checkpoint holds up.
 	f.o.Metrics.Observe("checkpoint_hold_seconds", time.Since(began).Seconds())
-	return &frozen{machine: f.o.Machine, state: state, head: head, chain: chain, fatal: f.fatal, heavy: f.o.Heavy, metrics: f.o.Metrics}, nil
+	return &frozen{machine: f.o.Machine, state: state, head: head, chain: chain, fatal: f.fatal, metrics: f.o.Metrics}, nil
 }
 
 // Restore implements hraft.FSM, for a snapshot that the leader sent. A failure
@@ -200,7 +200,6 @@ type frozen struct {
 	head    uint64
 	chain   [32]byte
 	fatal   func(error)
-	heavy   func() (over func())
 	metrics Metrics
 }
 
@@ -213,7 +212,6 @@ func (s *frozen) Persist(to hraft.SnapshotSink) error {
 	if !ok {
 		return fmt.Errorf("snapshot: not a sink of this store: %T", to)
 	}
-	defer s.heavy()()
 	began := time.Now()
 	if err := s.machine.SyncLog(); err != nil {
 		err = fmt.Errorf("sync the event log before a snapshot: %w", err)

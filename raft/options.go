@@ -104,9 +104,6 @@ type Options struct {
 	// OnLead is told each time that this node begins or ceases to lead. It must
 	// not block.
 	OnLead func(leads bool)
-	// Heavy is called before a checkpoint is written, which keeps a processor busy
-	// for long, and over when it is. nil: nobody wants to know.
-	Heavy func() (over func())
 	// OnFatal is told, once, why the replica cannot go on. It is expected to end
 	// the process without calling back: whatever was not answered until then is
 	// unknown to the clients.
@@ -204,9 +201,6 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	if o.BeforeStore == nil {
 		o.BeforeStore = func() {}
-	}
-	if o.Heavy == nil {
-		o.Heavy = func() func() { return func() {} }
 	}
 	if o.OnFatal == nil {
 		o.OnFatal = func(err error) { panic(err) }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"math"
-	"os"
 	"sync"
 	"time"
 
@@ -37,7 +36,7 @@ func newArchiver(e *engine, registry *prometheus.Registry) (*archiver, error) {
 		return a, nil
 	}
 	var err error
-	if a.store, err = archive.NewStore(e.c.Archive, os.Getenv); err != nil {
+	if a.store, err = archive.NewStore(e.c.Archive); err != nil {
 		return nil, err
 	}
 	a.failed = prometheus.NewCounter(prometheus.CounterOpts{Name: "qlogd_archive_failures_total", Help: "Looks at the archive that failed; meanwhile no history is deleted."})

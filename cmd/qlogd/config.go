@@ -83,7 +83,7 @@ func (c *config) flags(fs *pflag.FlagSet) {
 	fs.Int64Var(&c.LogSegmentBytes, "log-segment-bytes", 64<<20, "size of the event log's segments; of a new data directory only")
 	fs.Int64Var(&c.MaxPayloadBytes, "max-payload-bytes", 1<<20, "largest payload of one message")
 	fs.Int64Var(&c.MaxRequestBytes, "max-request-bytes", 16<<20, "largest body of one request")
-	fs.StringVar(&c.Archive, "archive", "", "keep sealed segments of the log in this directory or s3://bucket/prefix, the same on all nodes; retention waits for it")
+	fs.StringVar(&c.Archive, "archive", "", "keep sealed segments of the log in this directory, the same on all nodes; retention waits for it")
 	fs.DurationVar(&c.ArchiveInterval, "archive-interval", 30*time.Second, "how often it is looked whether there is something to archive")
 	fs.Uint64Var(&c.CheckpointEvery, "checkpoint-entries", 100_000, "take a checkpoint after so many entries")
 	fs.DurationVar(&c.CheckpointAge, "checkpoint-interval", 10*time.Minute, "take a checkpoint at this interval, if anything happened")
@@ -233,7 +233,7 @@ func (c *config) check() error {
 		return usagef("checkpoint-entries must be at least 1, checkpoint-interval at least 1s")
 	}
 	if c.Archive != "" {
-		if _, err := archive.NewStore(c.Archive, os.Getenv); err != nil {
+		if _, err := archive.NewStore(c.Archive); err != nil {
 			return usagef("%w", err)
 		}
 	}

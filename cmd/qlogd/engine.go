@@ -19,7 +19,6 @@ import (
 	"github.com/qlogd/qlogd/internal/fetch"
 	"github.com/qlogd/qlogd/internal/machine"
 	"github.com/qlogd/qlogd/internal/peer"
-	"github.com/qlogd/qlogd/internal/processors"
 	"github.com/qlogd/qlogd/internal/push"
 	"github.com/qlogd/qlogd/internal/vfs"
 	"github.com/qlogd/qlogd/projections/store"
@@ -31,7 +30,6 @@ import (
 // and opens it anew where what lies in the directory was exchanged under it.
 type engine struct {
 	c      *config
-	procs  *processors.Governor
 	logger *slog.Logger
 	card   *datadir.Node
 	peers  *peer.Net
@@ -67,7 +65,7 @@ type engine struct {
 func openEngine(n *node) (_ *engine, err error) {
 	c, card, logger := n.c, n.card, n.logger
 	e := &engine{
-		c: c, procs: n.procs, logger: logger, card: card, peers: n.peers,
+		c: c, logger: logger, card: card, peers: n.peers,
 		lacking: make(raft.Offers, 1), fail: n.fail, ask: n.ask,
 	}
 	e.background, e.cancel = context.WithCancel(context.Background())
@@ -82,7 +80,6 @@ func openEngine(n *node) (_ *engine, err error) {
 	if err := raft.RouteLibraryMetrics(sink); err != nil {
 		return nil, err
 	}
-	registerProcessors(registry, n.procs)
 	ro := e.raftOptions(sink)
 	ro.OnOut, ro.OnJoined, ro.Joined = n.outOfCluster, n.joined, card.Joined
 
@@ -205,7 +202,7 @@ func (e *engine) raftOptions(sink raft.Metrics) raft.Options {
 		NodeID: e.card.NodeID, ClusterID: e.card.ClusterID, Incarnation: e.card.Incarnation,
 		Dir: datadir.Path(c.DataDir, datadir.RaftDir), CheckpointDir: datadir.Path(c.DataDir, datadir.CheckpointDir),
 		FS: vfs.OS{}, Net: e.peers, HTTPAddr: self.HTTP, Contacts: c.Join, Wall: wall, Logger: e.logger, Metrics: sink,
-		OnFatal: e.fail, OnLacking: e.lacking.Put, Heavy: e.procs.Hold, Rules: rules(),
+		OnFatal: e.fail, OnLacking: e.lacking.Put, Rules: rules(),
 		SnapshotThreshold: c.CheckpointEvery, SnapshotInterval: c.CheckpointAge,
 		// Who wants checkpoints often wants the Raft log short behind them.
 		TrailingLogs: min(max(c.CheckpointEvery, 256), 4096),

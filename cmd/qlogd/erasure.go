@@ -124,9 +124,9 @@ func (a *archiver) past(ctx context.Context) (erasure.Reader, func(), error) {
 	}
 	d, err := replay.OpenOn(mounted, a.e.c.DataDir, a.e.card)
 	if err != nil {
-		return nil, func() {}, errors.Join(err, mounted.Close())
+		return nil, func() {}, err
 	}
-	return d.Log, func() { _ = errors.Join(d.Close(), mounted.Close()) }, nil // files that were only read
+	return d.Log, func() { _ = d.Close() }, nil // files that were only read
 }
 
 func logRefs(refs []event.Ref) []log.Ref {

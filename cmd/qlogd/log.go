@@ -19,7 +19,7 @@ func (a *app) logCmd() *cobra.Command {
 		Short: "Prove that the event log is what it was",
 		Example: `  qlogd log export-heads >> /elsewhere/heads.jsonl
   qlogd log verify --data-dir /var/lib/qlogd --heads /elsewhere/heads.jsonl
-  qlogd log archive --to s3://backup/qlogd
+  qlogd log archive --to /mnt/backup/qlogd
   qlogd log segments`,
 	}, a.exportHeadsCmd(), a.logVerifyCmd(), a.logSegmentsCmd(), a.logArchiveCmd())
 }
@@ -37,7 +37,7 @@ func (s *logSource) local() bool { return s.dataDir != "" || s.archive != "" }
 func (s *logSource) flags(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&s.dataDir, "data-dir", "", "read the log of this data directory")
 	cmd.Flags().StringVar(&s.reach.addr, "addr", "", "ask a running server (default $QLOGD_ADDR or "+defaultAddr+")")
-	cmd.Flags().StringVar(&s.archive, "archive", "", "read an archive, DIR or s3://bucket/prefix, alone or before --data-dir")
+	cmd.Flags().StringVar(&s.archive, "archive", "", "read an archive, DIR, alone or before --data-dir")
 	cmd.MarkFlagsMutuallyExclusive("data-dir", "addr")
 	cmd.MarkFlagsMutuallyExclusive("archive", "addr")
 	s.authFlags(cmd)
@@ -143,7 +143,6 @@ func (s *logSource) segments(ctx context.Context) (*wire.LogSegments, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer l.close()
 	d, err := l.dir()
 	if err != nil {
 		return nil, err

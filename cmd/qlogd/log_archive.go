@@ -32,7 +32,7 @@ func (a *app) logArchiveCmd() *cobra.Command {
 		Use:   "archive",
 		Short: "Copy the log's sealed segments to a directory or an object store",
 		Long: `Copies the sealed segments of a data directory's log, and a checkpoint now and
-then, to a directory or to a bucket that speaks the S3 API. What is there already is
+then, to a directory. What is there already is
 left alone, so a run that was stopped is simply started again. Each segment is checked
 before it is copied and read back afterwards; until then nobody sees it. The data
 directory may be a live node's; it is not touched.
@@ -43,12 +43,12 @@ Credentials of an object store come from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS
 the shared credentials file, or the machine's role; its address from ?endpoint= or
 AWS_ENDPOINT_URL, its region from ?region= or AWS_REGION.`,
 		Example: `  qlogd log archive --to /backup/qlogd
-  qlogd log archive --data-dir /var/lib/qlogd --to 's3://backup/qlogd?region=eu-central-1'
+  qlogd log archive --data-dir /var/lib/qlogd --to /mnt/backup/qlogd
   qlogd replay --archive /backup/qlogd --from start --to 2026-01-31T00:00:00Z`,
 		Args: args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if to == "" {
-				return usagef("--to is needed: DIR or s3://bucket/prefix")
+				return usagef("--to is needed: DIR")
 			}
 			if dataDir == "" {
 				if dataDir = a.getenv("QLOGD_DATA_DIR"); dataDir == "" {
@@ -60,14 +60,14 @@ AWS_ENDPOINT_URL, its region from ?region= or AWS_REGION.`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&dataDir, "data-dir", "", "data directory to read (default $QLOGD_DATA_DIR or ./qlogd-data)")
-	f.StringVar(&to, "to", "", "where to: DIR or s3://bucket/prefix")
+	f.StringVar(&to, "to", "", "where to: DIR")
 	f.BoolVar(&refresh, "refresh", false, "also replace segments of which contents were erased since")
 	a.outputFlag(cmd)
 	return cmd
 }
 
 func (a *app) archiveDir(ctx context.Context, dataDir, to string, refresh bool) error {
-	store, err := archive.NewStore(to, a.getenv)
+	store, err := archive.NewStore(to)
 	if err != nil {
 		return usagef("%w", err)
 	}

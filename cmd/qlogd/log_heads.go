@@ -120,7 +120,6 @@ func (x *headExporter) lookDir(ctx context.Context, last *wire.LogHead) (head, a
 	if err != nil {
 		return nil, nil, err
 	}
-	defer l.close()
 	d, err := l.dir()
 	if err != nil {
 		return nil, nil, err

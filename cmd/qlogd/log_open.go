@@ -20,7 +20,6 @@ type openLog struct {
 	path string
 	name string        // as its user named it
 	node *datadir.Node // nil: a copy without a card
-	done func() error  // nil: nothing to close
 }
 
 // archiveAlone is where an archive without a data directory seems to lie.
@@ -45,7 +44,7 @@ func (a *app) openLog(ctx context.Context, dataDir, archived string) (*openLog, 
 	if archived == "" {
 		return l, nil
 	}
-	store, err := archive.NewStore(archived, a.getenv)
+	store, err := archive.NewStore(archived)
 	if err != nil {
 		return nil, usagef("%w", err)
 	}
@@ -74,7 +73,7 @@ func (a *app) openLog(ctx context.Context, dataDir, archived string) (*openLog, 
 	if mounted.Missing != "" {
 		fmt.Fprintln(a.stderr, "qlogd:", mounted.Missing)
 	}
-	l.fs, l.done = mounted, mounted.Close
+	l.fs = mounted
 	return l, nil
 }
 
@@ -85,11 +84,4 @@ func (l *openLog) dir() (*replay.Dir, error) {
 		return nil, usagef("%w; name a node's data directory with --data-dir", err)
 	}
 	return d, err
-}
-
-// close gives back what was fetched of an archive.
-func (l *openLog) close() {
-	if l.done != nil {
-		_ = l.done() // files that were only read
-	}
 }

@@ -78,7 +78,6 @@ its word.`,
 			if err != nil {
 				return err
 			}
-			defer l.close()
 			r := &replayer{app: a, log: l}
 			if err := r.verifyDir(ctx); err != nil || heads == "" {
 				return err

@@ -45,7 +45,7 @@ func TestLostBeginningIsRefused(t *testing.T) {
 	if err := c2.load(fs, func(string) string { return "" }); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := startNode(c2, nil, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "first segments are lost") {
+	if _, err := startNode(c2, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "first segments are lost") {
 		t.Errorf("%v", err)
 	}
 }

@@ -17,8 +17,6 @@ import (
 	"github.com/qlogd/qlogd/internal/datadir"
 	"github.com/qlogd/qlogd/internal/egress"
 	"github.com/qlogd/qlogd/internal/peer"
-	"github.com/qlogd/qlogd/internal/processors"
-	"github.com/qlogd/qlogd/internal/sock"
 	"github.com/qlogd/qlogd/webhook"
 )
 
@@ -26,7 +24,6 @@ import (
 // the engine that stands on it.
 type node struct {
 	c      *config
-	procs  *processors.Governor // nil: nobody governs them
 	logger *slog.Logger
 	cardMu sync.Mutex    // held to change the card
 	card   *datadir.Node // who this directory is; see datadir
@@ -69,8 +66,8 @@ type node struct {
 //
 // It returns when the node serves, or where its cluster is yet to be formed or
 // found: then that goes on in the background.
-func startNode(c *config, procs *processors.Governor, logger *slog.Logger) (_ *node, err error) {
-	n := &node{c: c, procs: procs, logger: logger, broken: make(chan error, 8), again: make(chan change, 1)}
+func startNode(c *config, logger *slog.Logger) (_ *node, err error) {
+	n := &node{c: c, logger: logger, broken: make(chan error, 8), again: make(chan change, 1)}
 	n.background, n.cancel = context.WithCancel(context.Background())
 	n.egress = egress.New(egress.Options{AllowPrivate: c.PushAllowPrivate, UserAgent: "qlogd/" + build().Version})
 	n.forward = newForwarder(c)
@@ -188,7 +185,7 @@ const (
 // listen begins to serve HTTP.
 func (n *node) listen() error {
 	n.http = api.HTTPServer(http.HandlerFunc(n.serveHTTP), n.apiOptions(), n.logger)
-	l := api.Limit(sock.Listener(n.httpLis), maxConns, maxConnsPerIP)
+	l := api.Limit(n.httpLis, maxConns, maxConnsPerIP)
 	serve := func() error { return n.http.Serve(l) }
 	if n.certs != nil {
 		n.http.TLSConfig = n.certs.Server(false)

@@ -13,7 +13,6 @@ import (
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/internal/erasure"
 	"github.com/qlogd/qlogd/internal/eventlog"
-	"github.com/qlogd/qlogd/internal/processors"
 	"github.com/qlogd/qlogd/internal/push"
 	"github.com/qlogd/qlogd/internal/task"
 	"github.com/qlogd/qlogd/projections/store"
@@ -32,7 +31,7 @@ func (e *engine) deps(source *replay.Source, registry *prometheus.Registry) api.
 		LogErrors: api.LogErrors{
 			Gone: eventlog.ErrGone, Erased: eventlog.ErrErased, NotFound: eventlog.ErrNotFound, Range: eventlog.IsRange,
 		},
-		Past:       past{replay.NewPast(source, 4, 2), e.procs},
+		Past:       past{replay.NewPast(source, 4, 2)},
 		Proof:      proof{e},
 		Ready:      e.replica,
 		Rates:      rates{e.models, e.replica},
@@ -57,14 +56,11 @@ func (e *engine) deps(source *replay.Source, registry *prometheus.Registry) api.
 // past is replay.Past as the api's.
 type past struct {
 	*replay.Past
-	procs *processors.Governor
 }
 
 // At implements api.Past.
 func (p past) At(ctx context.Context, at event.Instant) (api.State, func(), error) {
-	release := p.procs.Hold() // it may have a great deal to fold
 	state, err := p.Past.At(ctx, at)
-	release()
 	if err != nil {
 		return nil, func() {}, err
 	}

@@ -15,7 +15,6 @@ import (
 	"github.com/qlogd/qlogd/internal/fetch"
 	"github.com/qlogd/qlogd/internal/forming"
 	"github.com/qlogd/qlogd/internal/peer"
-	"github.com/qlogd/qlogd/internal/sock"
 	"github.com/qlogd/qlogd/internal/vfs"
 	"github.com/qlogd/qlogd/raft"
 )
@@ -88,7 +87,6 @@ func (n *node) serveNothing(why string) *serving {
 
 // open installs what was fetched, opens an engine and lets it serve.
 func (n *node) open() error {
-	defer n.procs.Hold()()
 	// Before anything is opened: a crash may have come between the end of a
 	// transfer and its installation, or in the middle of that.
 	installed, err := fetch.Install(vfs.OS{}, n.c.DataDir, n.logger)
@@ -179,7 +177,7 @@ func (n *node) ask(c change) {
 
 // openPeers begins to listen for the other nodes.
 func (n *node) openPeers(l net.Listener) (*peer.Net, error) {
-	o := peer.Options{Listener: sock.Listener(l), Dial: dialNode, Logger: n.logger}
+	o := peer.Options{Listener: l, Dial: dialNode, Logger: n.logger}
 	if n.inside != nil {
 		o.Server, o.Client = n.inside.Server(true), n.inside.Client()
 	}
@@ -193,11 +191,7 @@ func (n *node) openPeers(l net.Listener) (*peer.Net, error) {
 
 // dialNode opens a connection to another node, as long as ctx allows.
 func dialNode(ctx context.Context, addr string) (net.Conn, error) {
-	c, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
-	if err != nil {
-		return nil, err
-	}
-	return sock.Wrap(c), nil
+	return new(net.Dialer).DialContext(ctx, "tcp", addr)
 }
 
 // identity is who this node is to the others.
@@ -369,7 +363,6 @@ func (e *engine) fetchLacking() {
 		}
 		from := e.replica.Sources(offer)
 		e.fetching.Lock()
-		release := e.procs.Hold()
 		err := fetch.Fetch(e.background, fetch.Options{
 			Net: e.peers, From: from, ClusterID: e.card.ClusterID,
 			// Not an older one, although the leader's log reaches back further:
@@ -378,7 +371,6 @@ func (e *engine) fetchLacking() {
 			FS:       vfs.OS{}, DataDir: e.c.DataDir, Logger: e.logger,
 			FreeBytes: func() (uint64, error) { return freeBytes(e.c.DataDir) },
 		})
-		release()
 		e.fetching.Unlock()
 		switch {
 		case e.background.Err() != nil:

@@ -34,7 +34,7 @@ func testNode(t *testing.T, dir string, args ...string) (*node, *client.Client) 
 	if err := c.load(fs, func(string) string { return "" }); err != nil {
 		t.Fatal(err)
 	}
-	n, err := startNode(c, nil, slog.New(slog.DiscardHandler))
+	n, err := startNode(c, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -285,7 +285,7 @@ func TestMetricsOfRaftAndTheAPIAreApart(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{`qlogd_commit_seconds_count{class="settle"} `, "qlogd_entry_seconds_count ", "qlogd_entry_commands_count ", "qlogd_processors "} {
+	for _, want := range []string{`qlogd_commit_seconds_count{class="settle"} `, "qlogd_entry_seconds_count ", "qlogd_entry_commands_count "} {
 		if !strings.Contains(string(b), "\n"+want) {
 			t.Errorf("/metrics lacks %s", want)
 		}

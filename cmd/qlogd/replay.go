@@ -74,7 +74,7 @@ With --output json every line is an object: {"event": …}, and last {"state": �
   qlogd replay --diff --data-dir n1 --against n2
   qlogd replay --diff --against http://127.0.0.1:7070
   qlogd replay --bisect "queue('jobs').dead_lettered_total >= 10"
-  qlogd replay --archive s3://backup/qlogd --from 2026-01-01T00:00:00Z --message 01J…
+  qlogd replay --archive /mnt/backup/qlogd --from 2026-01-01T00:00:00Z --message 01J…
   qlogd replay --to 01J… --into ./then && qlogd serve --data-dir ./then`,
 		Args: args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -91,7 +91,7 @@ With --output json every line is an object: {"event": …}, and last {"state": �
 	f.BoolVar(&r.verify, "verify", false, "check the log and the checkpoints")
 	f.BoolVar(&r.diff, "diff", false, "tell what changed between --from and --to")
 	f.StringVar(&r.into, "into", "", "write a new data directory with the state as of --to")
-	f.StringVar(&r.archive, "archive", "", "read an archive, DIR or s3://bucket/prefix, alone or before --data-dir")
+	f.StringVar(&r.archive, "archive", "", "read an archive, DIR, alone or before --data-dir")
 	f.StringVar(&r.whatIf, "what-if", "", "a YAML file of other policies: queues: {jobs: {delivery: {max_attempts: 3}}}; * is every other queue")
 	f.DurationVar(&r.tolerance, "tolerance", time.Second, "with --what-if: by how much times may differ")
 	f.StringVar(&r.against, "against", "", "with --diff: compare with another data directory, or with the server at http://…")
@@ -126,7 +126,6 @@ func (r *replayer) run(ctx context.Context, dirGiven bool) error {
 		if r.log, err = r.openLog(ctx, r.dataDir, r.archive); err != nil {
 			return err
 		}
-		defer r.log.close()
 		// A copy of the past lives behind the wall's time: so do its durations.
 		if r.log.node != nil && r.log.node.ClockOffsetMS != 0 {
 			if err := r.parse(); err != nil {

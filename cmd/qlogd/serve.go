@@ -14,7 +14,6 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/qlogd/qlogd/internal/processors"
 	"github.com/qlogd/qlogd/raft"
 )
 
@@ -138,11 +137,7 @@ func (a *app) serve(ctx context.Context, c *config, typed map[string]string) err
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
 	defer signal.Stop(signals)
 
-	tuneHeapProfile()
-	tuneCollector(a.getenv)
-	procs := processors.Start(a.getenv, logger)
-	defer procs.Stop()
-	n, err := startNode(c, procs, logger)
+	n, err := startNode(c, logger)
 	if err != nil {
 		return err
 	}

@@ -20,7 +20,7 @@ const module = "github.com/qlogd/qlogd/"
 // only packages that are listed before it. Tests may import what they like.
 var rooms = []string{
 	"internal/coding", "internal/msgpackcheck", "internal/vfs", "internal/peer", "internal/forming",
-	"internal/processors", "internal/sock", "internal/certs", "internal/egress", "internal/load",
+	"internal/certs", "internal/egress", "internal/load",
 	"deploy", "internal/arch", "internal/simtest/ports", "internal/simtest/memnet",
 	"api/wire", "client", "internal/load/qlogdload", "examples/worker",
 	"event",

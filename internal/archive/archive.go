@@ -1,7 +1,6 @@
 // Package archive keeps the sealed segments of an event log, and some
-// checkpoints, in a directory or an object store, for as long as anybody wants:
-// retention may then delete them from the data directories, and replay reads
-// them from here.
+// checkpoints, in a directory for as long as anybody wants: retention may then
+// delete them from the data directories, and replay reads them from here.
 //
 // An archive is a set of objects:
 //
@@ -50,7 +49,7 @@ type Store interface {
 	List(ctx context.Context, prefix string) ([]Object, error)
 	// Delete removes an object; that there is none is no error.
 	Delete(ctx context.Context, name string) error
-	// Local returns the file in which an object lies, "" where it is in none.
+	// Local returns the name of the file that holds an object.
 	Local(name string) string
 	// String names the store as its user did, without secrets.
 	String() string

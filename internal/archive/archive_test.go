@@ -102,7 +102,6 @@ func (w *world) read(base vfs.FS) (last uint64, fsys *FS) {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	w.t.Cleanup(func() { fsys.Close() })
 	o := log.Options{FS: fsys, Dir: path.Join(dir, "log")}
 	if _, err := log.Verify(w.t.Context(), o, 0, nil); err != nil {
 		w.t.Fatal(err)
@@ -134,10 +133,6 @@ func (w *world) read(base vfs.FS) (last uint64, fsys *FS) {
 
 func stores(t *testing.T, test func(t *testing.T, s Store)) {
 	t.Run("directory", func(t *testing.T) { test(t, NewDir(filepath.Join(t.TempDir(), "a", "b"))) })
-	t.Run("s3", func(t *testing.T) {
-		_, s := startBucket(t)
-		test(t, s)
-	})
 }
 
 func TestArchiveHasWhatIsSealed(t *testing.T) {
@@ -229,14 +224,7 @@ func TestStoppedAnywhere(t *testing.T) {
 		for _, how := range []string{"before", "after", "half", "flip"} {
 			for at := 2; ; at++ {
 				f := &failing{at: at, how: how, Store: s}
-				switch s := s.(type) {
-				case *Dir:
-					f.Store = NewDir(filepath.Join(s.path, fmt.Sprint(how, at)))
-				case *s3:
-					c := *s
-					c.prefix = fmt.Sprintf("%s%d/", how, at)
-					f.Store = &c
-				}
+				f.Store = NewDir(filepath.Join(s.(*Dir).path, fmt.Sprint(how, at)))
 				w.store = f
 				_, err := w.archive().Write(t.Context(), w.source())
 				if f.puts < at {
@@ -399,24 +387,29 @@ func TestAnotherHistoryIsRefused(t *testing.T) {
 }
 
 func TestDamagedArchiveIsNotServed(t *testing.T) {
-	b, s := startBucket(t)
-	w := begin(t, s)
+	dir := t.TempDir()
+	w := begin(t, NewDir(dir))
 	w.grow(3)
 	w.write()
-	for key, body := range b.objects {
-		if strings.HasSuffix(key, ".seg") {
-			body[rand.IntN(len(body)-8<<9)+8<<8] ^= 4
-			break
-		}
+	segments, err := filepath.Glob(filepath.Join(dir, "log", "*.seg"))
+	if err != nil || len(segments) == 0 {
+		t.Fatal(segments, err)
+	}
+	body, err := os.ReadFile(segments[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	body[rand.IntN(len(body)-8<<9)+8<<8] ^= 4
+	if err := os.WriteFile(segments[0], body, 0o600); err != nil {
+		t.Fatal(err)
 	}
 	a := w.archive()
 	fsys, err := a.Mount(t.Context(), nil, "x")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer fsys.Close()
 	_, err = log.Verify(t.Context(), log.Options{FS: fsys, Dir: "x/log"}, 0, nil)
-	if c, ok := errors.AsType[*CorruptError](err); !ok || !strings.Contains(c.Error(), ".seg") {
+	if c, ok := errors.AsType[*log.CorruptionError](err); !ok || !strings.Contains(c.Error(), ".seg") {
 		t.Errorf("%v", err)
 	}
 }
@@ -437,44 +430,6 @@ func TestDamagedLogIsNotArchived(t *testing.T) {
 	done, err := w.archive().Write(t.Context(), w.source())
 	if _, ok := errors.AsType[*log.CorruptionError](err); !ok || done.Segments != 1 {
 		t.Errorf("%+v, %v", done, err)
-	}
-}
-
-// Of a segment that is only looked at, little is fetched.
-func TestOnlyWhatIsReadIsFetched(t *testing.T) {
-	b, s := startBucket(t)
-	w := begin(t, s)
-	w.grow(6)
-	w.write()
-	a := w.archive()
-	b.gets = map[string]int{}
-	fsys, err := a.Mount(t.Context(), nil, "x")
-	if err != nil {
-		t.Fatal(err)
-	}
-	l, err := log.OpenReadOnly(log.Options{FS: fsys, Dir: "x/log"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	if _, err := l.Blocks(w.sealed()).Next(); err != nil {
-		t.Fatal(err)
-	}
-	segs := 0
-	for _, c := range fsys.fetched {
-		if strings.HasSuffix(c.object, ".seg") {
-			segs++
-		}
-	}
-	if segs > 1 {
-		t.Errorf("%d segments were fetched for the last block", segs)
-	}
-	cache := fsys.cache
-	if err := fsys.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := os.Stat(cache); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("%s is left: %v", cache, err)
 	}
 }
 
@@ -597,4 +552,19 @@ func TestLeftoversGoWithTheCard(t *testing.T) {
 			t.Errorf("still in %v", in)
 		}
 	})
+}
+
+func TestNewStore(t *testing.T) {
+	for _, name := range []string{"/a/b", "relative"} {
+		if _, err := NewStore(name); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for _, name := range []string{"", "gs://x", "s3://bucket/prefix", "s3://id:secret@bucket/x"} {
+		if _, err := NewStore(name); err == nil {
+			t.Errorf("%q was accepted", name)
+		} else if strings.Contains(err.Error(), "secret") {
+			t.Errorf("the error repeats the secret: %v", err)
+		}
+	}
 }

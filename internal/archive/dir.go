@@ -16,6 +16,19 @@ import (
 // Dir is a store in a directory, perhaps of a shared file system.
 type Dir struct{ path string }
 
+// NewStore returns the store that a user named: a directory. An object store is
+// reached by a mounted or synchronised directory.
+func NewStore(name string) (Store, error) {
+	if scheme, _, isURL := strings.Cut(name, "://"); isURL { // what follows may hold credentials
+		return nil, fmt.Errorf("archive: must be a directory, got a %.20s:// URL: "+
+			"mount or synchronise the object store and name that directory", scheme)
+	}
+	if name == "" {
+		return nil, errors.New("archive: must be a directory, got an empty name")
+	}
+	return NewDir(name), nil
+}
+
 // NewDir returns the store in a directory, which is made at the first Put.
 func NewDir(path string) *Dir { return &Dir{path} }
 

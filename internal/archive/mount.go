@@ -4,13 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
-	"os"
 	"path"
-	"path/filepath"
 	"slices"
-	"sync"
 
 	"github.com/qlogd/qlogd/internal/datadir"
 	"github.com/qlogd/qlogd/internal/vfs"
@@ -31,22 +27,12 @@ type FS struct {
 	// Missing tells of what lies in the archive and can't be used: history in
 	// between is missing. "" where there is none.
 	Missing string
-
-	cacheMu sync.RWMutex
-	cache   string // directory of objects that were fetched; "" none yet
-	fetched []*fetchedFile
-}
-
-// fetchedFile is an object that was fetched whole.
-type fetchedFile struct {
-	object string
-	*os.File
 }
 
 var _ vfs.FS = (*FS)(nil)
 
 // Mount shows an archive as a data directory at dir, together with the one that
-// base has there; base may be nil. The caller must Close it.
+// base has there; base may be nil.
 func (a *Archive) Mount(ctx context.Context, base vfs.FS, dir string) (*FS, error) {
 	f := &FS{ctx: ctx, archive: a, base: base, dir: dir, files: map[string]*bytesOf{}, names: map[string][]string{}}
 	logDir, ckptDir := datadir.Path(dir, datadir.LogDir), datadir.Path(dir, datadir.CheckpointDir)
@@ -149,22 +135,6 @@ func (f *FS) merge(dir string, names []string) {
 	f.names[dir] = slices.Compact(all)
 }
 
-// Close removes what was fetched.
-func (f *FS) Close() error {
-	f.cacheMu.Lock()
-	defer f.cacheMu.Unlock()
-	var errs []error
-	for _, c := range f.fetched {
-		errs = append(errs, c.Close())
-	}
-	f.fetched = nil
-	if f.cache != "" {
-		errs = append(errs, os.RemoveAll(f.cache))
-		f.cache = ""
-	}
-	return errors.Join(errs...)
-}
-
 func denied(op, name string) error { return &fs.PathError{Op: op, Path: name, Err: fs.ErrPermission} }
 
 // Create implements vfs.FS: never.
@@ -236,17 +206,15 @@ func (f *FS) OpenRead(name string) (vfs.File, error) {
 	case b == nil:
 		return f.base.OpenRead(name)
 	}
-	if local := f.archive.store.Local(b.Object); local != "" {
-		file, err := vfs.OS{}.OpenRead(local)
-		if err != nil {
-			return nil, err
-		}
-		if size, err := file.Size(); err != nil || size != b.Bytes {
-			return nil, errors.Join(err, file.Close(), &CorruptError{f.archive.String(), b.Object, fmt.Sprintf("it has %d bytes, its card says %d", size, b.Bytes)})
-		}
-		return archived{file}, nil
+	file, err := vfs.OS{}.OpenRead(f.archive.store.Local(b.Object))
+	if err != nil {
+		return nil, err
 	}
-	return &remote{fs: f, b: b}, nil
+	if size, err := file.Size(); err != nil || size != b.Bytes {
+		return nil, errors.Join(err, file.Close(), &CorruptError{f.archive.String(), b.Object,
+			fmt.Sprintf("it has %d bytes, its card says %d", size, b.Bytes)})
+	}
+	return archived{file}, nil
 }
 
 // archived is a file that nobody may write to.
@@ -255,124 +223,3 @@ type archived struct{ vfs.File }
 func (archived) WriteAt([]byte, int64) (int, error) { return 0, denied("write", "archive") }
 func (archived) Truncate(int64) error               { return denied("truncate", "archive") }
 func (archived) Sync() error                        { return nil }
-
-// remote is an object of a store that is not on this machine.
-type remote struct {
-	fs *FS
-	b  *bytesOf
-
-	headMu sync.Mutex
-	head   []byte // its first bytes, once they were asked for
-}
-
-// headBytes are read by themselves: of most segments only the header is looked
-// at, and it is not worth fetching all of one for that.
-const headBytes = 4 << 10
-
-// keepFetched is how many objects that were fetched whole are kept.
-const keepFetched = 8
-
-// ReadAt implements vfs.File.
-func (r *remote) ReadAt(p []byte, off int64) (int, error) {
-	switch {
-	case off >= r.b.Bytes:
-		return 0, io.EOF
-	case off+int64(len(p)) <= headBytes && r.b.Bytes > headBytes:
-		return r.readHead(p, off)
-	}
-	for {
-		n, ok, err := r.fs.readFetched(r.b, p, off)
-		if ok {
-			return n, err
-		}
-		if err := r.fs.fetch(r.b); err != nil {
-			return 0, err
-		}
-	}
-}
-
-func (r *remote) readHead(p []byte, off int64) (int, error) {
-	r.headMu.Lock()
-	defer r.headMu.Unlock()
-	if r.head == nil {
-		in, err := r.fs.archive.store.Get(r.fs.ctx, r.b.Object, 0, headBytes)
-		if err != nil {
-			return 0, err
-		}
-		head, err := io.ReadAll(in)
-		if err = errors.Join(err, in.Close()); err != nil {
-			return 0, err
-		}
-		if len(head) != headBytes {
-			return 0, &CorruptError{r.fs.archive.String(), r.b.Object, "it is shorter than its card says"}
-		}
-		r.head = head
-	}
-	return copy(p, r.head[off:]), nil
-}
-
-func (f *FS) readFetched(b *bytesOf, p []byte, off int64) (n int, ok bool, err error) {
-	f.cacheMu.RLock()
-	defer f.cacheMu.RUnlock()
-	for _, c := range f.fetched {
-		if c.object == b.Object {
-			n, err = c.ReadAt(p, off)
-			return n, true, err
-		}
-	}
-	return 0, false, nil
-}
-
-// fetch brings a whole object here and holds it against its card.
-func (f *FS) fetch(b *bytesOf) (err error) {
-	f.cacheMu.Lock()
-	defer f.cacheMu.Unlock()
-	if slices.ContainsFunc(f.fetched, func(c *fetchedFile) bool { return c.object == b.Object }) {
-		return nil
-	}
-	if f.cache == "" {
-		if f.cache, err = os.MkdirTemp("", "qlogd-archive-*"); err != nil {
-			return err
-		}
-	}
-	for len(f.fetched) >= keepFetched {
-		old := f.fetched[0]
-		f.fetched = f.fetched[1:]
-		if err := errors.Join(old.Close(), os.Remove(old.Name())); err != nil {
-			return err
-		}
-	}
-	in, err := f.archive.store.Get(f.ctx, b.Object, 0, -1)
-	if err != nil {
-		return err
-	}
-	defer in.Close()
-	out, err := os.Create(filepath.Join(f.cache, path.Base(b.Object)))
-	if err != nil {
-		return err
-	}
-	hash, n, err := sum(io.TeeReader(in, out))
-	if err == nil && (n != b.Bytes || hash != b.SHA256) {
-		err = &CorruptError{f.archive.String(), b.Object, fmt.Sprintf("it is %d bytes with SHA-256 %.16s…, its card says %d with %.16s…", n, hash, b.Bytes, b.SHA256)}
-	}
-	if err != nil {
-		return errors.Join(err, out.Close(), os.Remove(out.Name()))
-	}
-	f.fetched = append(f.fetched, &fetchedFile{b.Object, out})
-	return nil
-}
-
-// WriteAt implements vfs.File: never.
-func (r *remote) WriteAt([]byte, int64) (int, error) { return 0, denied("write", r.b.Object) }
-
-// Truncate implements vfs.File: never.
-func (r *remote) Truncate(int64) error { return denied("truncate", r.b.Object) }
-
-// Sync implements vfs.File.
-func (r *remote) Sync() error { return nil }
-
-// Close implements vfs.File.
-func (r *remote) Close() error { return nil }
-
-// Size implements vfs.File.
-func (r *remote) Size() (int64, error) { return r.b.Bytes, nil }

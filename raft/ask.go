@@ -69,7 +69,7 @@ func (r *Replica) HandleMembers(name string, h func(ctx context.Context, body []
 	r.o.Net.Handle(name, r.forMembers(func(ctx context.Context, from peer.Identity, body []byte) ([]byte, error) {
 		answer, err := h(ctx, body)
 		// What is answered may tell of entries that who asks waits for then.
-		r.awaited(from, r.fsm.progress().index)
+		r.commits.signal()
 		return answer, err
 	}))
 }

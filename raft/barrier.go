@@ -97,7 +97,7 @@ func (p *proposer) confirmedAlone(r *Replica) bool {
 	p.mu.Lock()
 	ready := p.leader && p.readyTerm == p.term
 	p.mu.Unlock()
-	return ready && r.alone() && r.raft.State() == hraft.Leader && r.fsm.progress().index >= r.committed()
+	return ready && r.alone() && r.raft.State() == hraft.Leader && r.fsm.progress().index >= r.raft.CommitIndex()
 }
 
 func (b *barriers) join() (*round, *event.Problem) {
@@ -212,7 +212,7 @@ func (r *Replica) confirmHere() (uint64, error) {
 	if r.fsm.progress().term != term {
 		return 0, errNotYet
 	}
-	index := r.stores.log.told(r.committed())
+	index := r.stores.log.told(r.raft.CommitIndex())
 	// Behind the look at the term: a node that follows in it leads in none.
 	if r.raft.State() != hraft.Leader {
 		return 0, errNotLeader
@@ -322,6 +322,6 @@ func (r *Replica) serveReadIndex(ctx context.Context, from peer.Identity, _ []by
 	if rd.err != nil || !rd.local {
 		return nil, no
 	}
-	r.awaited(from, rd.index)
+	r.commits.signal()
 	return binary.BigEndian.AppendUint64(nil, rd.index), nil
 }

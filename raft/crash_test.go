@@ -183,37 +183,17 @@ func TestFailAnywhere(t *testing.T) {
 	}
 }
 
-// Each write has a watchdog of its own, also while others are under way, and one
-// that was at rest knows whom it guards next.
-func TestWatchdog(t *testing.T) {
-	barked := make(chan error, 1)
-	s := &logStore{deadline: time.Hour, before: func() {}, fatal: func(err error) { barked <- err }}
-	nothing := func() error { return nil }
-	if err := s.guard("outer", func() error {
-		if s.idle.Load() != nil {
-			t.Error("the watchdog of a write is idle")
-		}
-		return s.guard("inner", nothing)
-	}); err != nil {
-		t.Fatal(err)
+// A write that does not end within the deadline breaks the log for good.
+func TestStoreDeadline(t *testing.T) {
+	failed := make(chan error, 1)
+	s := &logStore{deadline: time.Millisecond, before: func() {}, fatal: func(err error) { failed <- err }}
+	var why error
+	err := s.guard("store", func() error { why = <-failed; return nil })
+	if err != errBroken || !strings.Contains(fmt.Sprint(why), "store: the disk did not answer") {
+		t.Errorf("%v, fatal %v", err, why)
 	}
-	idle := s.idle.Load()
-	for range 3 {
-		if err := s.guard("next", nothing); err != nil || s.idle.Load() != idle {
-			t.Errorf("another watchdog, or %v", err)
-		}
-	}
-	s.deadline = time.Millisecond
-	var told error
-	err := s.guard("last", func() error { told = <-barked; return nil })
-	if err != errBroken || !strings.Contains(fmt.Sprint(told), ": last: the disk did not answer") {
-		t.Errorf("%v, and %v is told", err, told)
-	}
-	if s.idle.Load() != nil {
-		t.Error("one that has barked is idle")
-	}
-	if err := s.guard("more", nothing); err != errBroken {
-		t.Errorf("after it: %v", err)
+	if err := s.guard("more", func() error { return nil }); err != errBroken {
+		t.Errorf("a write after that: %v", err)
 	}
 }
 

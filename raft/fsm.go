@@ -25,8 +25,6 @@ type fsm struct {
 	marked func(index uint64, chain [32]byte, digest [16]byte)
 	// configured is called with each configuration that is known to be committed.
 	configured func(configuration)
-	// settled waits until the Raft log has the entries up to an index on disk.
-	settled func(index uint64) error
 
 	// Only hashicorp/raft's FSM goroutine uses these.
 	dead error // why nothing is applied any more
@@ -54,7 +52,7 @@ type progress struct {
 var _ hraft.BatchingFSM = (*fsm)(nil)
 
 func newFSM(o Options, snaps *snapshots, fatal func(error)) *fsm {
-	f := &fsm{o: o, snaps: snaps, fatal: fatal, configured: func(configuration) {}, settled: func(uint64) error { return nil }}
+	f := &fsm{o: o, snaps: snaps, fatal: fatal, configured: func(configuration) {}}
 	f.now = f.look(progress{})
 	return f
 }
@@ -88,11 +86,6 @@ func (f *fsm) Apply(l *hraft.Log) any { return f.ApplyBatch([]*hraft.Log{l})[0] 
 func (f *fsm) ApplyBatch(logs []*hraft.Log) []any {
 	out := make([]any, len(logs))
 	p := f.progress()
-	// A leader's commands are committed when it has them on disk. One that was
-	// deposed meanwhile may be told by the next that they are committed, before.
-	if err := f.settled(logs[len(logs)-1].Index); err != nil && f.dead == nil {
-		f.dead = err
-	}
 	for i, l := range logs {
 		if f.dead != nil {
 			out[i] = f.dead

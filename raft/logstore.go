@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
-	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -21,13 +20,10 @@ type logStore struct {
 	// are exchanged (anew) or closed.
 	walMu  sync.RWMutex
 	wal    *wal.WAL
-	raw    *rawEntries
 	closed bool // guarded by walMu
 	dir    string
 	list   func(dir string) ([]string, error)
 	open   func() (*wal.WAL, error) // opens, and mends, what is on disk
-	life   *walLife                 // of its files; for tests
-	trash  *deleter
 	// deadline of a write. A disk that hangs under the leader would freeze the
 	// cluster: heartbeats go on, so nobody else is elected (hashicorp/raft #503,
 	// #614). Past the deadline the process ends, and another node takes over.
@@ -39,15 +35,10 @@ type logStore struct {
 	// newest.
 	floor  func() uint64
 	broken atomic.Bool
-	idle   atomic.Pointer[watchdog] // for the next write; nil: in use, or none yet
 	// applied is up to where the Machine has applied the log; nil before it does.
 	applied func() uint64
 	before  func() // Options.BeforeStore
-	// leads tells whether what is stored are entries of this node's own as the
-	// leader, which may be ahead; nil: never.
-	leads func() bool
-	ahead ahead
-	cache logCache
+	cache   logCache
 
 	entries atomic.Uint64 // stored by this process
 	bytes   atomic.Uint64
@@ -84,9 +75,6 @@ func (s *logStore) FirstIndex() (uint64, error) {
 
 // LastIndex implements hraft.LogStore.
 func (s *logStore) LastIndex() (uint64, error) {
-	if last := s.ahead.last(); last > 0 {
-		return last, nil
-	}
 	s.walMu.RLock()
 	defer s.walMu.RUnlock()
 	return s.wal.LastIndex()
@@ -100,7 +88,7 @@ func (s *logStore) LastIndex() (uint64, error) {
 // An entry that cannot be read ends the process: hashicorp/raft would panic, and
 // a replica with a hole in its log must not go on in any case.
 func (s *logStore) GetLog(index uint64, l *hraft.Log) error {
-	if s.cache.get(index, l) || s.ahead.get(index, l) {
+	if s.cache.get(index, l) {
 		return nil
 	}
 	err := s.read(index, l)
@@ -141,6 +129,20 @@ func logSum(l *hraft.Log) uint32 {
 	return crc32.Update(crc32.Checksum(b[:], castagnoli), castagnoli, l.Data)
 }
 
+// sealLogs returns copies of entries with their checksums in Extensions.
+func sealLogs(logs []*hraft.Log) []*hraft.Log {
+	copies := make([]hraft.Log, len(logs))
+	sums := make([]byte, 0, 4*len(logs))
+	sealed := make([]*hraft.Log, len(logs))
+	for i, l := range logs {
+		copies[i] = *l
+		sums = binary.BigEndian.AppendUint32(sums, logSum(l))
+		copies[i].Extensions = sums[4*i : 4*i+4 : 4*i+4]
+		sealed[i] = &copies[i]
+	}
+	return sealed
+}
+
 // unseallog checks an entry against the sum in Extensions, which nothing else uses,
 // and takes it out.
 func unseallog(index uint64, l *hraft.Log) error {
@@ -160,9 +162,8 @@ func (s *logStore) StoreLog(l *hraft.Log) error { return s.StoreLogs([]*hraft.Lo
 // 8 MiB that came to 124 MB.
 const storeAtOnce = 2<<20 - 64<<10
 
-// StoreLogs implements hraft.LogStore. The entries are durable when it returns,
-// or, of a leader that leads ahead, when settled says so; after a crash in the
-// middle the first ones may be.
+// StoreLogs implements hraft.LogStore. The entries are durable when it returns
+// (I1); after a crash in the middle the first ones may be.
 func (s *logStore) StoreLogs(logs []*hraft.Log) error {
 	if len(logs) == 0 {
 		return nil
@@ -170,25 +171,17 @@ func (s *logStore) StoreLogs(logs []*hraft.Log) error {
 	if s.broken.Load() {
 		return errBroken
 	}
-	// Raft's own entries are rare, and a configuration changes who is needed.
-	own := func(l *hraft.Log) bool { return l.Type != hraft.LogCommand }
-	if s.leads != nil && !slices.ContainsFunc(logs, own) && s.leads() {
-		s.storeAhead(logs)
-	} else {
-		if err := s.settled(math.MaxUint64); err != nil {
-			return err
-		}
-		if err := s.write(logs); err != nil {
-			return err
-		}
+	if err := s.write(logs); err != nil {
+		return err
 	}
 	s.cache.put(logs)
 	s.noteSilent(logs)
 	return nil
 }
 
-// write makes entries durable.
+// write makes entries durable, each with its checksum in Extensions.
 func (s *logStore) write(logs []*hraft.Log) error {
+	logs = sealLogs(logs)
 	for len(logs) > 0 {
 		n, size := 1, len(logs[0].Data)
 		for n < len(logs) && size+len(logs[n].Data) <= storeAtOnce {
@@ -198,7 +191,7 @@ func (s *logStore) write(logs []*hraft.Log) error {
 		if err := s.guard("store entries", func() error {
 			s.walMu.RLock()
 			defer s.walMu.RUnlock()
-			return s.raw.store(s.wal, logs[:n])
+			return s.wal.StoreLogs(logs[:n])
 		}); err != nil {
 			return err
 		}
@@ -268,11 +261,6 @@ func (s *logStore) DeleteRange(from, to uint64) error {
 		s.die(fmt.Errorf("%w: the leader replaces the entries from index %d on, and those up to %d were applied here", ErrDiverged, from, s.applied()))
 		return errBroken
 	}
-	if to >= last || from > first {
-		if err := s.settled(math.MaxUint64); err != nil {
-			return err
-		}
-	}
 	s.cache.forget(from, to)
 	return s.guard(fmt.Sprintf("delete entries %d to %d", from, to), func() error {
 		s.walMu.RLock()
@@ -282,11 +270,9 @@ func (s *logStore) DeleteRange(from, to uint64) error {
 }
 
 func (s *logStore) close() error {
-	_ = s.settled(math.MaxUint64) // what failed was told
 	s.walMu.Lock()
 	defer s.walMu.Unlock()
 	s.closed = true
-	defer s.trash.wait()
 	return s.wal.Close()
 }
 
@@ -297,49 +283,21 @@ func (s *logStore) guard(what string, write func() error) error {
 	if s.broken.Load() {
 		return errBroken
 	}
-	dog := s.watch(what)
+	timer := time.AfterFunc(s.deadline, func() {
+		s.broken.Store(true)
+		s.fatal(fmt.Errorf("raft log: %s: the disk did not answer within %v", what, s.deadline))
+	})
 	s.before()
 	err := write()
-	late := !dog.timer.Stop()
-	if !late {
-		s.idle.Store(dog)
-	}
+	inTime := timer.Stop()
 	if err != nil {
 		s.broken.Store(true)
-		s.ahead.tell() // fatal may wait for who waits
 		err = fmt.Errorf("raft log: %s: %w", what, err)
 		s.fatal(err)
 		return err
 	}
-	if late || s.broken.Load() {
-		return errBroken // the end of the process is under way
+	if !inTime || s.broken.Load() {
+		return errBroken // the process is about to end
 	}
 	return nil
-}
-
-// watchdog ends the process where a write does not end in time. One that has
-// barked is not used again: its timer may be at work still.
-type watchdog struct {
-	s     *logStore
-	timer *time.Timer
-	what  string
-}
-
-// watch starts a watchdog: as a rule the one of the write before.
-func (s *logStore) watch(what string) *watchdog {
-	dog := s.idle.Swap(nil)
-	if dog == nil {
-		dog = &watchdog{s: s, what: what}
-		dog.timer = time.AfterFunc(s.deadline, dog.bark)
-		return dog
-	}
-	dog.what = what
-	dog.timer.Reset(s.deadline)
-	return dog
-}
-
-func (w *watchdog) bark() {
-	w.s.broken.Store(true)
-	w.s.ahead.tell()
-	w.s.fatal(fmt.Errorf("raft log: %s: the disk did not answer within %v", w.what, w.s.deadline))
 }

@@ -169,9 +169,6 @@ type walMetrics struct {
 var _ walmetrics.Collector = walMetrics{}
 
 func (w walMetrics) IncrementCounter(name string, delta uint64) {
-	if name == rawBytes {
-		return // rawEntries counts them
-	}
 	w.m.Count(w.name([]string{"raft_wal", name}), float64(delta))
 }
 

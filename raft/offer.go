@@ -169,7 +169,7 @@ func (r *Replica) judgeOffer(meta checkpoint.Meta) (string, error) {
 	// An entry of the same index and term is the same, and so is all before it.
 	var l hraft.Log
 	if err := r.stores.log.GetLog(meta.Index, &l); err == nil && l.Term == meta.Term {
-		return offerHave, r.stores.log.settled(meta.Index)
+		return offerHave, nil
 	}
 	if newest, ok := r.stores.snaps.newest(); ok && newest.Index >= meta.Index {
 		return offerHave, nil

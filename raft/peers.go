@@ -32,8 +32,7 @@ type peerStatus struct {
 	Leads   bool             `json:"leads,omitempty"` // and has applied an entry of its own term
 	Held    bool             `json:"held,omitempty"`  // takes no part in Raft yet
 	Lacking bool             `json:"lacking,omitempty"`
-	Full    bool             `json:"full,omitempty"`  // its disk takes no produce
-	Ahead   bool             `json:"ahead,omitempty"` // its program knows that a leader sends what it has not written yet
+	Full    bool             `json:"full,omitempty"` // its disk takes no produce
 	Last    uint64           `json:"last"`
 	Commit  uint64           `json:"commit"`
 	Applied uint64           `json:"applied"`
@@ -229,8 +228,8 @@ func (r *Replica) ownStatus() peerStatus {
 	p := r.fsm.progress()
 	_, lacking := r.lacking.now()
 	return peerStatus{
-		ID: r.id, Term: r.raft.CurrentTerm(), Leads: r.leadsReady(), Held: !r.vouched(), Lacking: lacking, Full: r.full(), Ahead: true,
-		Last: r.raft.LastIndex(), Commit: r.committed(), Applied: p.index, Head: p.head, Chain: p.chain,
+		ID: r.id, Term: r.raft.CurrentTerm(), Leads: r.leadsReady(), Held: !r.vouched(), Lacking: lacking, Full: r.full(),
+		Last: r.raft.LastIndex(), Commit: r.raft.CommitIndex(), Applied: p.index, Head: p.head, Chain: p.chain,
 		Wall: r.o.Wall().UnixMilli(), Clock: r.clock.now(), Rules: r.o.Rules, Known: r.known(), Marks: r.agreement.tell(),
 	}
 }

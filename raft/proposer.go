@@ -28,15 +28,14 @@ type proposer struct {
 	fsm     *fsm
 	fatal   func(error)
 	apply   func(data []byte) hraft.ApplyFuture
-	retire  chan *flight                // entries under way, in their order
-	wake    chan struct{}               // takes one: something changed that run may act upon
-	opening func() *event.Command       // what the first entry of a leadership is to carry; nil nothing
-	own     uint16                      // Options.Rules
-	rules   func() uint16               // the newest that all members know
-	gone    chan struct{}               // closed when no answer can come any more
-	failed  chan struct{}               // closed when the replica has failed
-	idle    func()                      // told that nothing is under way any more
-	awaited func(peer.Identity, uint64) // told of an entry with commands that another node waits for
+	retire  chan *flight          // entries under way, in their order
+	wake    chan struct{}         // takes one: something changed that run may act upon
+	opening func() *event.Command // what the first entry of a leadership is to carry; nil nothing
+	own     uint16                // Options.Rules
+	rules   func() uint16         // the newest that all members know
+	gone    chan struct{}         // closed when no answer can come any more
+	failed  chan struct{}         // closed when the replica has failed
+	idle    func()                // told that nothing is under way any more
 	landed  landings
 	along   func(command []byte) ([]*event.Command, func([]func(context.Context) (event.Result, error))) // Options.Along
 
@@ -95,7 +94,7 @@ func newProposer(o Options, f *fsm, c *clock, fatal func(error), failed chan str
 	p := &proposer{
 		limits: o.Limits, patient: o.LeaderWait, logger: o.Logger, metrics: o.Metrics, disk: newDisk(o), clock: c, fsm: f, fatal: fatal,
 		retire: make(chan *flight, o.Limits.Entries), wake: make(chan struct{}, 1),
-		gone: make(chan struct{}), failed: failed, idle: func() {}, awaited: func(peer.Identity, uint64) {}, along: o.Along,
+		gone: make(chan struct{}), failed: failed, idle: func() {}, along: o.Along,
 		target: func() (peer.Target, bool) { return peer.Target{}, false }, own: o.Rules, rules: func() uint16 { return o.Rules },
 	}
 	p.landed.fsm = f
@@ -496,11 +495,6 @@ func (p *proposer) reap() {
 			p.signal() // else there is nothing to do for run
 		}
 		p.mu.Unlock()
-		for i, d := range fl.group {
-			if got.problem == nil && d.batch != nil && (i == 0 || d.batch != fl.group[i-1].batch) {
-				p.awaited(d.batch.from, got.index)
-			}
-		}
 		if idle {
 			p.idle()
 		}

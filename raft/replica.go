@@ -74,7 +74,7 @@ type Replica struct {
 	lacking     lack                   // offer.go
 	contact     contacts               // age.go
 	apart       apart                  // apart.go
-	nudges      *nudges                // nudge.go
+	commits     *commitNotifier
 	asked       questions              // ask.go
 	confirmer   *confirmer             // confirm.go
 	leaderAddr  atomic.Value           // peers.go: LeaderHTTP
@@ -105,7 +105,7 @@ func Open(o Options) (_ *Replica, err error) {
 	r := &Replica{
 		o: o, clock: &clock{wall: o.Wall, offset: o.ClockOffset},
 		leads: make(chan bool, 8), snapNow: make(chan struct{}, 1), stop: make(chan struct{}), reaped: make(chan struct{}),
-		failed: make(chan struct{}), silent: make(chan struct{}), table: newTable(), nudges: newNudges(), confirmer: newConfirmer(), changing: make(chan struct{}, 1),
+		failed: make(chan struct{}), silent: make(chan struct{}), table: newTable(), commits: newCommitNotifier(), confirmer: newConfirmer(), changing: make(chan struct{}, 1),
 	}
 	var end context.CancelFunc
 	r.life, end = context.WithCancel(context.Background())
@@ -159,8 +159,6 @@ func (r *Replica) start() error {
 		p := r.fsm.progress()
 		return max(p.index, p.head)
 	}
-	r.stores.log.leads = r.leadsAhead
-	r.fsm.settled = r.stores.log.settled
 	r.fsm.applied, r.fsm.configured = r.applied, r.configured
 	joined, err := r.hasJoined()
 	if err != nil {
@@ -180,7 +178,7 @@ func (r *Replica) start() error {
 	began := r.fsm.progress()
 	r.snappedAt(began)
 	r.p = newProposer(r.o, r.fsm, r.clock, r.fatal, r.failed)
-	r.p.idle, r.p.awaited, r.p.landed.lacking = r.nudges.idle, r.awaited, r.behind
+	r.p.idle, r.p.landed.lacking = r.commits.signal, r.behind
 	r.p.opening, r.p.rules = r.upgrade, r.knownRules
 
 	conf := r.config()
@@ -215,7 +213,7 @@ func (r *Replica) start() error {
 	r.wg.Go(r.watchPeers)
 	r.wg.Go(r.tend)
 	if t, ok := r.trans.(*transport); ok {
-		r.wg.Go(func() { r.nudge(t) })
+		r.wg.Go(func() { r.notifyCommits(t) })
 	}
 	if !r.free.Load() {
 		r.wg.Go(func() { r.beVouched(shown) })

@@ -41,7 +41,7 @@ func (r *Replica) Status() Status {
 		NodeID: r.o.NodeID, ClusterID: r.o.ClusterID, Addr: string(r.trans.LocalAddr()),
 		State: r.raft.State().String(), Term: r.raft.CurrentTerm(),
 		LeaderID: string(leaderID), LeaderAddr: string(leaderAddr),
-		LastIndex: r.raft.LastIndex(), CommitIndex: r.committed(), AppliedIndex: p.index, Head: p.head,
+		LastIndex: r.raft.LastIndex(), CommitIndex: r.raft.CommitIndex(), AppliedIndex: p.index, Head: p.head,
 		Clock: r.clock.now(), Checkpoints: r.stores.snaps.metas(),
 	}
 	// 0 where the log is closed already: a status is asked for at any time.
@@ -76,7 +76,7 @@ func (r *Replica) Ready() (bool, []string) {
 	}
 	reasons = append(reasons, r.outside()...)
 	// Raft's own commit index goes no further than this node's log.
-	applied, commit := r.fsm.progress().index, max(r.committed(), r.contact.committed())
+	applied, commit := r.fsm.progress().index, max(r.raft.CommitIndex(), r.contact.committed())
 	switch addr, _ := r.raft.LeaderWithID(); {
 	case addr == "":
 		reasons = append(reasons, "no leader is known")

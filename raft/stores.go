@@ -12,8 +12,6 @@ import (
 	"github.com/hashicorp/raft-wal/metadb"
 	"github.com/hashicorp/raft-wal/segment"
 	waltypes "github.com/hashicorp/raft-wal/types"
-
-	"github.com/qlogd/qlogd/internal/vfs"
 )
 
 // The files in Options.Dir.
@@ -198,28 +196,20 @@ func openLog(o Options, f faults, floor func() uint64) (s *logStore, err error) 
 }
 
 func openWAL(o Options, f faults, floor func() uint64) (*logStore, error) {
-	// Zeros that earlier programs kept for the log to go on in.
-	for _, name := range []string{"segment.spare", "segment.spare" + vfs.TempSuffix} {
-		if err := o.FS.Remove(join(o.Dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return nil, fmt.Errorf("raft log: %w", err)
-		}
-	}
-	files, raw, trash := newWalFS(o.FS), &rawEntries{metrics: o.Metrics}, newDeleter(o)
+	files := walFS{o.FS}
 	s := &logStore{
-		dir: o.Dir, list: files.ListDir, open: func() (*wal.WAL, error) { return openFiles(o, files, raw, trash) }, raw: raw,
-		life: files.life, trash: trash, deadline: o.StoreDeadline, fatal: f.fatal, die: f.die, floor: floor, before: o.BeforeStore,
+		dir: o.Dir, list: files.ListDir, open: func() (*wal.WAL, error) { return openFiles(o, files) },
+		deadline: o.StoreDeadline, fatal: f.fatal, die: f.die, floor: floor, before: o.BeforeStore,
 	}
 	var err error
 	if s.wal, err = s.open(); err != nil {
 		return nil, fmt.Errorf("open Raft log in %s: %w", o.Dir, err)
 	}
-	files.life.work = 0 // that was mending
 	return s, nil
 }
 
 // openFiles mends and opens the Raft log's files.
-func openFiles(o Options, files walFS, raw *rawEntries, trash *deleter) (*wal.WAL, error) {
-	trash.wait() // mendLog deletes what is still there
+func openFiles(o Options, files walFS) (*wal.WAL, error) {
 	var meta waltypes.MetaStore = &metadb.BoltMetaDB{}
 	if o.OpenKV != nil {
 		kv, err := o.OpenKV(join(o.Dir, metaFile))
@@ -229,11 +219,11 @@ func openFiles(o Options, files walFS, raw *rawEntries, trash *deleter) (*wal.WA
 		meta = kvMeta{kv}
 	}
 	filer := segment.NewFiler(o.Dir, files)
-	if err := mendLog(o.Dir, meta, filer); err != nil {
+	if err := repairLog(o.Dir, meta, filer); err != nil {
 		return nil, errors.Join(err, meta.Close())
 	}
 	opts := []func(*wal.WAL){
-		wal.WithSegmentFiler(rawFiler{filer, raw, trash}),
+		wal.WithSegmentFiler(filer),
 		wal.WithMetaStore(meta),
 		wal.WithSegmentSize(o.SegmentBytes),
 		wal.WithLogger(hlog(o.Logger, "raft-wal")),

@@ -3,9 +3,9 @@ package raft
 import (
 	"errors"
 	"io"
-	"math"
 	"net"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -14,26 +14,26 @@ import (
 	"github.com/qlogd/qlogd/internal/peer"
 )
 
-// transport is what hashicorp/raft knows of the network: requests and answers,
-// with this package's guards on them:
+// transport is hashicorp/raft's NetworkTransport with this package's guards:
 //
-//	who did not prove itself says nothing       held: see vouch.go
+//	only admitted nodes take part               held: see vouch.go
 //	no bulk through the library                 InstallSnapshot: see offer.go
 //	no install over a longer log                refuse
-//	what others have promised is remembered     evidence: see vouch.go
+//	what others have acknowledged is recorded   evidence: see vouch.go
 //	a follower that begins at a snapshot        adapt
-//	what is not on disk counts for nobody       settled: see ahead.go
 //	a term changes on the main loop alone       pass
-//	a node that was away is not left waiting    AppendEntries
+//	no back-off after a node has returned       AppendEntries
 //
-// A node alone in its process has none of them: nobody comes.
+// A node that is alone in its process has none of them: it has no peers.
 type transport struct {
 	r         *Replica
-	net       *network
+	net       *hraft.NetworkTransport
 	local     hraft.ServerAddress
-	in        chan hraft.RPC // what others ask, for hashicorp/raft's main loop
+	in        chan hraft.RPC // for hashicorp/raft's main loop
 	heartbeat atomic.Pointer[func(hraft.RPC)]
-	malformed minutely
+	stop      chan struct{}
+	stopOnce  sync.Once
+	wg        sync.WaitGroup
 }
 
 var (
@@ -52,8 +52,22 @@ func newTransport(r *Replica) hraft.Transport {
 		_, t := hraft.NewInmemTransport(local)
 		return t
 	}
-	t := &transport{r: r, local: local, in: make(chan hraft.RPC)}
-	t.net = newNetwork(streams{r.o.Net.Raft()}, t.take, t.settled, t.refused)
+	t := &transport{r: r, local: local, in: make(chan hraft.RPC), stop: make(chan struct{})}
+	t.net = hraft.NewNetworkTransportWithConfig(&hraft.NetworkTransportConfig{
+		Stream: streams{r.o.Net.Raft()}, MaxPool: 3, Timeout: rpcTimeout,
+		Logger: hlog(r.o.Logger, "raft-net"), MsgpackUseNewTimeFormat: true,
+	})
+	t.net.SetHeartbeatHandler(func(rpc hraft.RPC) { t.take(rpc, true) })
+	t.wg.Go(func() {
+		for {
+			select {
+			case rpc := <-t.net.Consumer():
+				t.take(rpc, false)
+			case <-t.stop:
+				return
+			}
+		}
+	})
 	return t
 }
 
@@ -85,14 +99,14 @@ func dialled(id hraft.ServerID, addr hraft.ServerAddress) hraft.ServerAddress {
 	return hraft.ServerAddress(string(id) + " " + memberOf(id, addr).RaftAddr)
 }
 
-// Close implements hraft.WithClose.
-func (t *transport) Close() error { return t.net.close() }
-
-// refused tells of another node that sends what is no message of Raft.
-func (t *transport) refused(from string, err error) {
-	if t.malformed.due(time.Now()) {
-		t.r.o.Logger.Warn("closed another node's Raft connection", "node", from, "error", err)
-	}
+// Close implements hraft.WithClose. It closes all connections, in both directions.
+func (t *transport) Close() (err error) {
+	t.stopOnce.Do(func() {
+		close(t.stop)
+		err = t.net.Close()
+	})
+	t.wg.Wait()
+	return err
 }
 
 // LocalAddr implements hraft.Transport.
@@ -113,40 +127,62 @@ func (t *transport) DecodePeer(b []byte) hraft.ServerAddress {
 // Consumer implements hraft.Transport.
 func (t *transport) Consumer() <-chan hraft.RPC { return t.in }
 
-// take hands on what others ask: to hashicorp/raft's main loop, or a heartbeat
-// past it. Each connection has its own goroutine here, and what they look at may
-// have changed by the time that the main loop has the request: that is no news,
-// it may have been at work on another one, too.
-func (t *transport) take(rpc *hraft.RPC, heartbeat bool) error {
-	if err := t.refuse(rpc); err != nil {
-		return err
+// take passes a request on to hashicorp/raft's main loop, or handles a heartbeat
+// without it. What it looks at may have changed by the time the main loop has the
+// request: the main loop may have been at work on another one, too.
+func (t *transport) take(rpc hraft.RPC, heartbeat bool) {
+	if err := t.refuse(&rpc); err != nil {
+		reject(&rpc, err)
+		return
 	}
 	if heartbeat && t.pass(rpc) {
-		return nil
+		return
 	}
 	switch a := rpc.Command.(type) {
 	case *hraft.AppendEntriesRequest:
 		if heartbeat {
-			break // says nothing of a log
+			break // does not refer to the log
 		}
-		if a.Term >= t.r.raft.CurrentTerm() { // else of a leader that is none any more
+		if a.Term >= t.r.raft.CurrentTerm() { // else from a deposed leader
 			t.r.contact.heard(a.LeaderCommitIndex)
 		}
-		t.r.evidence.acked(hraft.ServerID(a.ID), a.Term, hadOnDisk(a))
+		t.r.evidence.acked(hraft.ServerID(a.ID), a.Term, lastOf(a))
 		t.adapt(a)
 	case *hraft.RequestVoteRequest:
-		// It has voted for itself. If that can't be written down it gets
-		// no vote from here.
+		// The candidate has voted for itself. If that can't be recorded it gets no
+		// vote from here.
 		if err := t.r.evidence.voted(hraft.ServerID(a.ID), a.Term); err != nil {
-			return err
+			reject(&rpc, err)
+			return
 		}
 	}
 	select {
-	case t.in <- *rpc:
-		return nil
-	case <-t.net.stop:
-		return hraft.ErrTransportShutdown
+	case t.in <- rpc:
+	case <-t.stop:
+		reject(&rpc, hraft.ErrTransportShutdown)
 	}
+}
+
+// reject answers a request with an error. The library encodes a response of the
+// request's type beside it.
+func reject(rpc *hraft.RPC, err error) {
+	var response any
+	switch rpc.Command.(type) {
+	case *hraft.AppendEntriesRequest:
+		response = &hraft.AppendEntriesResponse{}
+	case *hraft.RequestVoteRequest:
+		response = &hraft.RequestVoteResponse{}
+	case *hraft.RequestPreVoteRequest:
+		response = &hraft.RequestPreVoteResponse{}
+	case *hraft.InstallSnapshotRequest:
+		response = &hraft.InstallSnapshotResponse{}
+		if rpc.Reader != nil {
+			_, _ = io.Copy(io.Discard, rpc.Reader) // or it would be read as the next request
+		}
+	default:
+		response = &hraft.TimeoutNowResponse{}
+	}
+	rpc.Respond(response, err)
 }
 
 // pass takes a heartbeat past hashicorp/raft's main loop, where it is refused as one
@@ -156,33 +192,23 @@ func (t *transport) take(rpc *hraft.RPC, heartbeat bool) error {
 // another entry of that leader, two logs that seem to agree and do not. And the term
 // of a follower that goes on to be a candidate, or has won, would be set back: it
 // cannot raise its term meanwhile.
-func (t *transport) pass(rpc *hraft.RPC) bool {
+func (t *transport) pass(rpc hraft.RPC) bool {
 	handle := t.heartbeat.Load()
 	if handle == nil {
 		return false
 	}
 	term := rpc.Command.(*hraft.AppendEntriesRequest).Term
 	if term < t.r.raft.CurrentTerm() {
-		(*handle)(*rpc)
+		(*handle)(rpc)
 		return true
 	}
 	return t.r.stores.votes.during(term, func() bool {
 		if t.r.raft.CurrentTerm() != term || t.r.raft.State() != hraft.Follower {
 			return false
 		}
-		(*handle)(*rpc)
+		(*handle)(rpc)
 		return true
 	})
-}
-
-// settled is called before a request that was taken is answered: what this node
-// acknowledges is on its disk.
-func (t *transport) settled(command, response any) error {
-	resp, ok := response.(*hraft.AppendEntriesResponse)
-	if !ok || !resp.Success {
-		return nil
-	}
-	return t.r.stores.log.settled(lastOf(command.(*hraft.AppendEntriesRequest)))
 }
 
 // SetHeartbeatHandler implements hraft.Transport.
@@ -238,15 +264,10 @@ func (t *transport) adapt(a *hraft.AppendEntriesRequest) {
 // hashicorp/raft waits longer after each failure, up to ten seconds, also when
 // the other node is long back. So a request that cannot be sent is no failure
 // yet: it waits until that node answers again.
-//
-// And what that node has acknowledged counts when it is on disk here, too.
 func (t *transport) AppendEntries(id hraft.ServerID, addr hraft.ServerAddress, args *hraft.AppendEntriesRequest, resp *hraft.AppendEntriesResponse) error {
 	heartbeat := args.PrevLogEntry == 0 && args.LeaderCommitIndex == 0 && len(args.Entries) == 0
 	for {
 		err := t.append(id, addr, args, resp)
-		if err == nil && resp.Success {
-			return t.r.stores.log.settled(lastOf(args))
-		}
 		if err == nil || heartbeat || !t.r.awaitPeer(id, addr, args.Term) {
 			return err
 		}
@@ -259,22 +280,14 @@ func (t *transport) append(id hraft.ServerID, addr hraft.ServerAddress, args *hr
 		return errExpected
 	}
 	trim(args)
-	// One that is just being removed by a node that is alone without it may still
-	// be sent what that has stored since (leadsAhead): when it is on disk.
-	if t.r.alone() {
-		if err := t.r.stores.log.settled(lastOf(args)); err != nil {
-			return err
-		}
-		args.LeaderCommitIndex = t.r.stores.log.onDisk(args.LeaderCommitIndex)
-	}
-	if err := t.net.ask(server{id, addr}, args, resp); err != nil {
+	if err := t.net.AppendEntries(id, dialled(id, addr), args, resp); err != nil {
 		return err
 	}
 	if resp.Success {
 		last := lastOf(args)
 		t.r.evidence.acked(id, args.Term, last)
 		if last > 0 { // else a heartbeat, which says nothing of the log
-			t.r.nudges.took(id, last, args.LeaderCommitIndex, len(args.Entries) > 0)
+			t.r.commits.acked(id, last, args.LeaderCommitIndex, len(args.Entries) > 0)
 		}
 	}
 	return nil
@@ -319,16 +332,12 @@ func (t *transport) AppendEntriesPipeline(hraft.ServerID, hraft.ServerAddress) (
 }
 
 // RequestVote implements hraft.Transport. A vote counts only when it is known
-// here that it was given. It is asked for with what is on disk: what others are
-// sent of earlier terms is, too (hadOnDisk).
+// here that it was given.
 func (t *transport) RequestVote(id hraft.ServerID, addr hraft.ServerAddress, args *hraft.RequestVoteRequest, resp *hraft.RequestVoteResponse) error {
 	if !t.r.vouched() {
 		return errHeld
 	}
-	if err := t.r.stores.log.settled(math.MaxUint64); err != nil {
-		return err
-	}
-	if err := t.net.ask(server{id, addr}, args, resp); err != nil {
+	if err := t.net.RequestVote(id, dialled(id, addr), args, resp); err != nil {
 		return err
 	}
 	if resp.Granted {
@@ -342,12 +351,12 @@ func (t *transport) RequestPreVote(id hraft.ServerID, addr hraft.ServerAddress, 
 	if !t.r.vouched() {
 		return errHeld
 	}
-	return t.net.ask(server{id, addr}, args, resp)
+	return t.net.RequestPreVote(id, dialled(id, addr), args, resp)
 }
 
 // TimeoutNow implements hraft.Transport.
 func (t *transport) TimeoutNow(id hraft.ServerID, addr hraft.ServerAddress, args *hraft.TimeoutNowRequest, resp *hraft.TimeoutNowResponse) error {
-	return t.net.ask(server{id, addr}, args, resp)
+	return t.net.TimeoutNow(id, dialled(id, addr), args, resp)
 }
 
 // InstallSnapshot implements hraft.Transport.
@@ -359,7 +368,7 @@ func (t *transport) InstallSnapshot(id hraft.ServerID, addr hraft.ServerAddress,
 	if err != nil || !send {
 		return err
 	}
-	if err := t.net.install(server{id, addr}, args, resp, data); err != nil {
+	if err := t.net.InstallSnapshot(id, dialled(id, addr), args, resp, data); err != nil {
 		return err
 	}
 	if resp.Success {

@@ -26,8 +26,7 @@ import (
 // promise is what a server is known to have promised to this node.
 type promise struct {
 	// AckTerm and AckIndex: the newest entry that it acknowledged to this node
-	// as the leader of that term, or had on its own disk when it sent it to this
-	// node as such (hadOnDisk).
+	// as the leader of that term, or sent to this node as such.
 	AckTerm  uint64 `json:"ack_term,omitempty"`
 	AckIndex uint64 `json:"ack_index,omitempty"`
 	VoteTerm uint64 `json:"vote_term,omitempty"` // the newest in which it voted for this node, or stood

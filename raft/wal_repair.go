@@ -13,7 +13,7 @@ import (
 	waltypes "github.com/hashicorp/raft-wal/types"
 )
 
-// mendLog puts the Raft log's files right before raft-wal opens them, because
+// repairLog puts the Raft log's files right before raft-wal opens them, because
 // raft-wal v0.4.1 does not come back from every crash (found by walking one
 // through each of its writes, TestCrashAnywhere):
 //
@@ -29,7 +29,7 @@ import (
 //
 // The metadata is then written again in any case: after a kill the page cache
 // may show a transaction that is not on disk yet, and raft-wal would build on it.
-func mendLog(dir string, meta waltypes.MetaStore, filer *segment.Filer) error {
+func repairLog(dir string, meta waltypes.MetaStore, filer *segment.Filer) error {
 	state, err := meta.Load(dir)
 	if err != nil || len(state.Segments) == 0 {
 		return err // a new log
@@ -52,17 +52,17 @@ func mendLog(dir string, meta waltypes.MetaStore, filer *segment.Filer) error {
 	}
 	last := len(state.Segments) - 1
 	if tail := state.Segments[last]; tail.SealTime.IsZero() {
-		mended, err := mendTail(tail, &state.NextSegmentID, filer)
+		mended, err := repairTail(tail, &state.NextSegmentID, filer)
 		if err != nil {
-			return fmt.Errorf("mend segment %s: %w", segment.FileName(tail), err)
+			return fmt.Errorf("repair segment %s: %w", segment.FileName(tail), err)
 		}
 		state.Segments = append(state.Segments[:last:last], mended...)
 	}
 	return meta.CommitState(state)
 }
 
-// mendTail returns what takes the unsealed tail's place.
-func mendTail(tail waltypes.SegmentInfo, nextID *uint64, filer *segment.Filer) ([]waltypes.SegmentInfo, error) {
+// repairTail returns what takes the unsealed tail's place.
+func repairTail(tail waltypes.SegmentInfo, nextID *uint64, filer *segment.Filer) ([]waltypes.SegmentInfo, error) {
 	old, err := filer.RecoverTail(tail)
 	if errors.Is(err, fs.ErrNotExist) {
 		return []waltypes.SegmentInfo{tail}, nil // raft-wal makes it

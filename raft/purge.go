@@ -169,8 +169,7 @@ type holding struct {
 // others replaced these: all that were begun at one of them.
 func (s *logStore) holding(index uint64) (h holding, err error) {
 	// Whatever lies there by the name of a segment, also what raft-wal has
-	// forgotten, but for what is about to go.
-	s.trash.wait()
+	// forgotten.
 	names, err := s.list(s.dir)
 	if err != nil {
 		return h, err
@@ -214,14 +213,13 @@ func (s *logStore) sizeFrom(index uint64, limit int) (size int, err error) {
 // anew exchanges the newest file for one that has only what counts, and deletes
 // files that count no more. Nothing is read or stored meanwhile.
 func (s *logStore) anew() error {
-	s.trash.wait() // it may take longer than a write may
 	s.walMu.Lock()
 	defer s.walMu.Unlock()
 	if s.closed {
 		return wal.ErrClosed
 	}
 	return s.guard("write the log anew", func() error {
-		// From here on it is as after a kill: see mendLog.
+		// From here on it is as after a kill: see repairLog.
 		if err := s.wal.Close(); err != nil {
 			return err
 		}

@@ -7,15 +7,9 @@ import (
 	"github.com/qlogd/qlogd/internal/vfs"
 )
 
-const (
-	// writeBackEvery is how many bytes may be appended before the system is told, in
-	// the background, to write them to the disk: few, so that the pages they take up
-	// in its cache are used again while the processor has them at hand.
-	writeBackEvery = 512 << 10
-	// syncEvery is how many there may be before a sync in the background: it bounds
-	// how long the rotation, which waits for the disk, takes.
-	syncEvery = 8 << 20
-)
+// syncEvery is how many bytes may be appended before a sync in the background. It
+// bounds how long the rotation, which waits for the disk, takes.
+const syncEvery = 8 << 20
 
 // chainStride is how many bytes of headers are hashed at once, at least.
 const chainStride = 4 << 10
@@ -82,10 +76,10 @@ func (l *Log) append(b *Block) (sealed bool, err error) {
 		l.lastID = b.Records[len(b.Records)-1].ID
 	}
 	l.publish(b, seg, raw, fresh, own)
-	l.unasked += int64(len(buf))
-	if l.unasked >= writeBackEvery {
-		l.unasked = 0
-		err = l.writeBackSoon()
+	l.unsynced += int64(len(buf))
+	if l.unsynced >= syncEvery {
+		l.unsynced = 0
+		err = l.syncSoon()
 	}
 	return fresh && len(l.segments) > 1, err
 }
@@ -146,7 +140,7 @@ func (l *Log) rotate(active *segment, first uint64) (*segment, error) {
 		return nil, fmt.Errorf("create segment %s: %w", seg.name, err)
 	}
 	l.files.pin(seg.name, file)
-	l.unasked = 0
+	l.unsynced = 0
 	return seg, nil
 }
 
@@ -225,29 +219,14 @@ func (l *Log) publish(b *Block, seg *segment, raw []byte, fresh, own bool) {
 // Sync makes everything durable that was appended before it was called. After
 // an error nothing is known of what the disk holds, and the log is broken.
 func (l *Log) Sync() error {
-	if err := l.onActive(l.syncSegment); err != nil {
+	if err := l.syncActive(); err != nil {
 		return fmt.Errorf("sync event log: %w", err)
 	}
 	return nil
 }
 
-// writeBack keeps the disk close behind what is appended, and now and then syncs.
-func (l *Log) writeBack() error {
-	err := l.onActive(func(seg *segment, file vfs.File, size int64) error {
-		if size-seg.synced >= syncEvery {
-			return l.syncSegment(seg, file, size)
-		}
-		return seg.behind.Written(file, size)
-	})
-	if err != nil {
-		return fmt.Errorf("write back event log: %w", err)
-	}
-	return nil
-}
-
-// onActive does the work on the active segment, whose blocks end at size, under
-// syncMu. An error of it breaks the log.
-func (l *Log) onActive(work func(seg *segment, file vfs.File, size int64) error) error {
+// syncActive syncs the active segment under syncMu. An error breaks the log.
+func (l *Log) syncActive() error {
 	l.syncMu.Lock()
 	defer l.syncMu.Unlock()
 	if err := l.usable(); err != nil {
@@ -255,10 +234,8 @@ func (l *Log) onActive(work func(seg *segment, file vfs.File, size int64) error)
 	}
 	l.mu.RLock()
 	var seg *segment
-	var size int64
 	if n := len(l.segments); n > 0 {
 		seg = l.segments[n-1]
-		size = seg.size
 	}
 	l.mu.RUnlock()
 	if seg == nil {
@@ -272,7 +249,7 @@ func (l *Log) onActive(work func(seg *segment, file vfs.File, size int64) error)
 		return nil // the segment was sealed meanwhile, and synced by that
 	}
 	defer done()
-	if err := work(seg, file.File, size); err != nil {
+	if err := l.syncSegment(seg, file.File); err != nil {
 		err = fmt.Errorf("segment %s: %w", seg.name, err)
 		l.fail(err)
 		return err
@@ -281,13 +258,10 @@ func (l *Log) onActive(work func(seg *segment, file vfs.File, size int64) error)
 }
 
 // syncSegment is called with l.syncMu held.
-func (l *Log) syncSegment(seg *segment, file vfs.File, size int64) error {
+func (l *Log) syncSegment(seg *segment, file vfs.File) error {
 	if err := file.Sync(); err != nil {
 		return err
 	}
-	seg.synced = size
-	// The newest blocks are in l.cache, and the others are read once, if at all.
-	seg.behind.Synced(file, size)
 	if l.named == seg {
 		return nil
 	}

@@ -16,7 +16,7 @@ func (l *Log) startBackground() {
 		return
 	}
 	l.done.Add(2)
-	go l.loop(l.wantWriteBack, l.writeBack)
+	go l.loop(l.wantSync, l.Sync)
 	go l.loop(l.wantSide, l.buildSides)
 }
 
@@ -39,8 +39,8 @@ func (l *Log) loop(want <-chan struct{}, work func() error) {
 	}
 }
 
-func (l *Log) writeBackSoon() error { return l.soon(l.wantWriteBack, l.writeBack) }
-func (l *Log) buildSoon() error     { return l.soon(l.wantSide, l.buildSides) }
+func (l *Log) syncSoon() error  { return l.soon(l.wantSync, l.Sync) }
+func (l *Log) buildSoon() error { return l.soon(l.wantSide, l.buildSides) }
 
 func (l *Log) soon(want chan<- struct{}, work func() error) error {
 	if l.inline {

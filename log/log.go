@@ -70,13 +70,13 @@ type Log struct {
 	adminMu sync.Mutex
 
 	// writeMu serialises Append. Taken before syncMu.
-	writeMu sync.Mutex
-	lastID  [16]byte // newest record's ID; guarded by writeMu
-	buf     []byte   // scratch for blocks that are not cached; guarded by writeMu
-	offs    []uint32 // scratch; guarded by writeMu
-	sha     hash.Hash
-	chained []byte // scratch; guarded by writeMu
-	unasked int64  // bytes appended since writeBack was last asked for; guarded by writeMu
+	writeMu  sync.Mutex
+	lastID   [16]byte // newest record's ID; guarded by writeMu
+	buf      []byte   // scratch for blocks that are not cached; guarded by writeMu
+	offs     []uint32 // scratch; guarded by writeMu
+	sha      hash.Hash
+	chained  []byte // scratch; guarded by writeMu
+	unsynced int64  // bytes appended since the last sync was requested; guarded by writeMu
 
 	// syncMu serialises syncs and writing back. Taken before mu.
 	syncMu sync.Mutex
@@ -95,10 +95,10 @@ type Log struct {
 	broken   error         // the first failed write or sync
 	closed   bool
 
-	wantWriteBack chan struct{}
-	wantSide      chan struct{}
-	stop          chan struct{}
-	done          sync.WaitGroup
+	wantSync chan struct{}
+	wantSide chan struct{}
+	stop     chan struct{}
+	done     sync.WaitGroup
 }
 
 // segment is one file of the log.
@@ -117,10 +117,6 @@ type segment struct {
 	// nil; a reader finds the side file when it is first needed.
 	mem  *memIndex
 	side *sideIndex
-
-	// Guarded by Log.syncMu.
-	behind vfs.Behind
-	synced int64 // size up to which this process has synced
 
 	sideMu sync.Mutex // serialises a reader's finding of the side file
 }

@@ -52,7 +52,7 @@ func newLog(opts Options, readOnly bool) (*Log, error) {
 	l := &Log{
 		fs: opts.FS, dir: opts.Dir, readOnly: readOnly, inline: opts.inline, logger: opts.Logger,
 		segSize: opts.SegmentSize, sha: sha256.New(), cache: cache{limit: opts.CacheBytes},
-		wantWriteBack: make(chan struct{}, 1), wantSide: make(chan struct{}, 1), stop: make(chan struct{}),
+		wantSync: make(chan struct{}, 1), wantSide: make(chan struct{}, 1), stop: make(chan struct{}),
 	}
 	if l.fs == nil {
 		l.fs = vfs.OS{}

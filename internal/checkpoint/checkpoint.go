@@ -186,37 +186,18 @@ func Verify(fsys vfs.FS, dir, name string) (Meta, error) {
 	return meta, nil
 }
 
-// Remove deletes checkpoints. It is durable when Remove returns; the room of large
-// ones is given back in the background.
+// Remove deletes checkpoints, durably.
 func Remove(fsys vfs.FS, dir string, names ...string) error {
 	if len(names) == 0 {
 		return nil
 	}
-	// Held open: at once, one of ten million messages keeps the disk from the logs
-	// for a quarter of a second.
-	var held []vfs.File
 	for _, name := range names {
-		name = path.Join(dir, name)
-		if f, err := fsys.OpenReadWrite(name); err == nil {
-			held = append(held, f)
-		}
-		if err := fsys.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			closeAll(held)
+		err := fsys.Remove(path.Join(dir, name))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("remove checkpoint: %w", err)
 		}
 	}
-	if err := fsys.SyncDir(dir); err != nil {
-		closeAll(held) // whole: they may be there again after a power cut
-		return err
-	}
-	vfs.Release(held...)
-	return nil
-}
-
-func closeAll(files []vfs.File) {
-	for _, f := range files {
-		f.Close()
-	}
+	return fsys.SyncDir(dir)
 }
 
 // Clean removes what a crash left half written. Nobody may be writing.

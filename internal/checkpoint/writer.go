@@ -96,7 +96,6 @@ type Incoming struct {
 	f         vfs.File // nil once committed or aborted
 	size      int64
 	synced    int64
-	behind    vfs.Behind
 }
 
 // Receive opens a temporary file for the bytes of the checkpoint called name.
@@ -118,9 +117,7 @@ func (in *Incoming) Write(p []byte) (int, error) {
 	in.size += int64(n)
 	if err == nil && in.size-in.synced >= syncEvery {
 		in.synced = in.size
-		if err = in.f.Sync(); err == nil {
-			in.behind.Synced(in.f, in.synced)
-		}
+		err = in.f.Sync()
 	}
 	return n, err
 }

@@ -67,14 +67,6 @@ func (n *inode) sync() {
 	n.old, n.synced = nil, int64(len(n.data))
 }
 
-// syncRange makes the bytes in [from, to) durable, as far as they were there at
-// the last sync: of a file's size it says nothing. Both lie between two sectors.
-func (n *inode) syncRange(from, to int64) {
-	for s := from / sector; s*sector < min(to, n.synced/sector*sector); s++ {
-		delete(n.old, s)
-	}
-}
-
 // Loss says what a power cut leaves of a file's unsynced bytes.
 type Loss int
 

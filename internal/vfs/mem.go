@@ -181,15 +181,6 @@ func (m *Mem) OpenReadWrite(name string) (File, error) { return m.opened(m.open(
 // OpenRead implements FS.
 func (m *Mem) OpenRead(name string) (File, error) { return m.opened(m.open(name, false)) }
 
-// OpenDirect implements Directs.
-func (m *Mem) OpenDirect(name string) (File, error) {
-	f, err := m.open(name, true)
-	if err == nil {
-		f.direct = true
-	}
-	return m.opened(f, err)
-}
-
 // opened is for the interface, which must be nil where there is no file.
 func (m *Mem) opened(f *memFile, err error) (File, error) {
 	if err != nil {
@@ -345,7 +336,6 @@ type memFile struct {
 	n      *inode
 	name   string
 	write  bool
-	direct bool // of OpenDirect
 	closed bool
 }
 
@@ -385,11 +375,6 @@ func (f *memFile) WriteAt(p []byte, off int64) (int, error) {
 	if err := f.usable(true); err != nil {
 		return 0, err
 	}
-	if f.direct {
-		if err := aligned(p, off); err != nil {
-			return 0, err
-		}
-	}
 	crash, err := f.m.change()
 	if err != nil {
 		half := len(p) / 2
@@ -399,9 +384,6 @@ func (f *memFile) WriteAt(p []byte, off int64) (int, error) {
 	f.n.writeAt(p, off)
 	if crash {
 		return 0, ErrCrashed
-	}
-	if f.direct {
-		f.n.syncRange(off, off+int64(len(p)))
 	}
 	return len(p), nil
 }

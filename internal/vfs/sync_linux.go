@@ -6,33 +6,21 @@ import (
 	"syscall"
 )
 
-// Sync implements File with fdatasync: it flushes the bytes and the size (all
-// that is needed to read them back), but not the times, which saves a journal
-// commit when the size is unchanged.
+// Sync implements File with fdatasync. It flushes the bytes and the size but not
+// the times, which saves a journal commit when the size is unchanged.
 func (f osFile) Sync() error {
-	err := f.control(func(fd int) error {
-		for {
-			// Interrupted before it began: asking again is not retrying a
-			// failed sync.
-			if err := syscall.Fdatasync(fd); !errors.Is(err, syscall.EINTR) {
-				return err
-			}
-		}
-	})
-	if err != nil {
-		return &os.PathError{Op: "fdatasync", Path: f.Name(), Err: err}
-	}
-	return nil
-}
-
-// control makes a call on the file's descriptor, which stays its own meanwhile.
-func (f osFile) control(call func(fd int) error) error {
 	conn, err := f.SyscallConn()
 	if err != nil {
 		return err
 	}
-	if cerr := conn.Control(func(fd uintptr) { err = call(int(fd)) }); cerr != nil {
-		return cerr
+	cerr := conn.Control(func(fd uintptr) {
+		// A call that was interrupted has not begun: this does not retry a failed sync.
+		for err = syscall.EINTR; errors.Is(err, syscall.EINTR); {
+			err = syscall.Fdatasync(int(fd))
+		}
+	})
+	if err = errors.Join(cerr, err); err != nil {
+		return &os.PathError{Op: "fdatasync", Path: f.Name(), Err: err}
 	}
-	return err
+	return nil
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"slices"
 	"time"
 	"unicode/utf8"
 
@@ -190,7 +189,7 @@ func (x *explaining) live(v *event.MessageView) error {
 		x.pushed()
 		return nil
 	}
-	waiters := x.q.s.waiters(x.q.Context(), x.queue.Name, v.Kind)
+	waiters := x.q.s.clusterWaiters(x.q.Context(), x.queue.Name, v.Kind)
 	if waiters == 0 {
 		text := "it can be leased at once, but no worker asks for work from this queue now"
 		if v.Kind != "" {
@@ -310,8 +309,8 @@ const waitersWithin = time.Second
 
 // waiters counts the leases that wait for work of a queue and a kind, on all
 // nodes that answer.
-func (s *Server) waiters(ctx context.Context, queue, kind string) int64 {
-	n := s.waits.count(queue, kind)
+func (s *Server) clusterWaiters(ctx context.Context, queue, kind string) int64 {
+	n := s.waiters.count(queue, kind)
 	if s.deps.AskOthers == nil {
 		return n
 	}
@@ -337,29 +336,9 @@ func (s *Server) LocalWaiters(question []byte) []byte {
 	if wire.Unmarshal(question, &ask) != nil {
 		return nil
 	}
-	b, err := wire.Marshal(&answerWaiters{s.waits.count(ask.Queue, ask.Kind)})
+	b, err := wire.Marshal(&answerWaiters{s.waiters.count(ask.Queue, ask.Kind)})
 	if err != nil {
 		return nil
 	}
 	return b
-}
-
-// count returns how many leases wait here for work of a queue that take a kind.
-// Those that this node has wait at the leader are counted there.
-func (ws *waits) count(queue, kind string) int64 {
-	ws.mu.Lock()
-	defer ws.mu.Unlock()
-	takes := func(kinds []string) bool { return len(kinds) == 0 || slices.Contains(kinds, kind) }
-	n := 0
-	for _, l := range ws.lanes[queue] {
-		if takes(l.kinds) {
-			n += l.waiters.Len()
-		}
-	}
-	for w := range ws.losers[queue] {
-		if takes(w.kinds) {
-			n++
-		}
-	}
-	return int64(n)
 }

@@ -101,10 +101,10 @@ func TestExplainCountsWaiters(t *testing.T) {
 		defer close(done)
 		h.do("POST", "/v1/queues/q/lease", `{"wait_ms":20000,"kinds":["red"]}`)
 	}()
-	for h.s.waits.count("q", "red") == 0 {
+	for h.s.waiters.count("q", "red") == 0 {
 		time.Sleep(time.Millisecond)
 	}
-	if n := h.s.waiters(t.Context(), "q", "red"); n != 4 { // this node is asked twice
+	if n := h.s.clusterWaiters(t.Context(), "q", "red"); n != 4 { // this node is asked twice
 		t.Errorf("%d wait", n)
 	}
 	h.do("POST", "/v1/queues/q/messages", `{"messages":[{"payload":1,"kind":"blue"}]}`).want(201)

@@ -128,46 +128,32 @@ func (s *Server) lease(q *request, in *wire.LeaseRequest) error {
 	}
 	cmd := &event.Lease{Queues: in.Queues, Max: most, LeaseMS: in.LeaseMS, Worker: in.Worker, Kinds: in.Kinds}
 	may := func() error {
-		// It may have waited for a minute, and its token have been taken back.
+		// After a long wait the token may have been revoked.
 		if err := q.refused(s.rules[q.route]); err != nil {
 			return err
 		}
 		return q.mayLease(in.Queues)
 	}
 	var res event.Result
-	take := func(sent pendingWrite) (n int, err error) {
-		if sent == nil {
+	lease := func(pending pendingWrite) (n int, err error) {
+		if pending == nil {
 			if err := may(); err != nil {
 				return 0, err
 			}
 			res, err = s.proposeLease(q, cmd)
-		} else if res, err = s.seeLease(q, cmd, sent); !unknown(err) {
-			err = nil // it was not asked for: in line again
+		} else if res, err = s.awaitLease(q, cmd, pending); !unknown(err) {
+			err = nil // the produce was refused, not this call: it waits on
 		}
 		return len(res.Leased), err
 	}
-	w := newWaiter(in.Queues, in.Kinds, most)
-	w.ask = func() *event.Command {
+	w := newWaiter(in.Queues, in.Kinds, most, func() *event.Command {
 		if q.Context().Err() != nil || may() != nil {
 			return nil
 		}
 		return &event.Command{Actor: q.actor(), Lease: cmd}
-	}
-	wait := time.Duration(in.WaitMS) * time.Millisecond
-	call := waiting{ws: s.waits, w: w, drain: s.drain, fresh: func() error { return s.barrier(q.Context()) }, take: take}
-	if s.deps.AskLeader != nil {
-		call.away = func(ctx context.Context, wait time.Duration) (n int, ended bool, err error) {
-			res, ended, err = s.waitAtLeader(ctx, &event.Command{Actor: q.actor(), Lease: cmd}, wait)
-			if n = len(res.Leased); n > 0 {
-				if err = may(); err != nil {
-					s.releaseAll(res.Leased)
-					return 0, true, err
-				}
-			}
-			return n, ended, err
-		}
-	}
-	if err := call.lease(q.Context(), wait); err != nil {
+	})
+	poll := longPoll{waiters: s.waiters, w: w, drain: s.drain, fresh: s.barrier, lease: lease}
+	if err := poll.wait(q.Context(), time.Duration(in.WaitMS)*time.Millisecond); err != nil {
 		return err
 	}
 	if q.Context().Err() != nil && len(res.Leased) > 0 {
@@ -195,11 +181,11 @@ func (s *Server) proposeLease(q *request, cmd *event.Lease) (event.Result, error
 	return s.propose(ctx, &event.Command{Actor: q.actor(), Lease: cmd}, "")
 }
 
-// seeLease sees a lease to its end that was sent along with a produce.
-func (s *Server) seeLease(q *request, cmd *event.Lease, sent pendingWrite) (event.Result, error) {
+// awaitLease waits for the answer to a lease that went along with a produce.
+func (s *Server) awaitLease(q *request, cmd *event.Lease, pending pendingWrite) (event.Result, error) {
 	ctx, cancel := s.deadline(context.WithoutCancel(q.Context()))
 	defer cancel()
-	return s.track(ctx, &event.Command{Actor: q.actor(), Lease: cmd}, "", sent)
+	return s.track(ctx, &event.Command{Actor: q.actor(), Lease: cmd}, "", pending)
 }
 
 // unknown reports whether an error says that a write may still be committed.
@@ -208,83 +194,72 @@ func unknown(err error) bool {
 	return err != nil && (!errors.As(err, &p) || p.Unknown)
 }
 
-// sending are the leases that go along with a produce, and whose they are.
-type sending struct {
-	queues []string
-	to     []*waiter // told by tell, which must be called
-	leases []*event.Command
+// piggyback is the leases that go along with a produce, and their waiters.
+type piggyback struct {
+	waiters []*waiter // woken by wake, which must be called
+	leases  []*event.Command
 }
 
-// tell hands over what waits for the leases' answers.
-func (a *sending) tell(answers []pendingWrite) {
-	for i, w := range a.to {
-		w.sent = answers[i]
-		w.wake <- struct{}{}
+// wake hands each waiter the pending answer to its lease.
+func (p *piggyback) wake(answers []pendingWrite) {
+	for i, w := range p.waiters {
+		w.wake <- answers[i]
 	}
 }
 
-// sendLeases takes those out of line who wait here for what a command is about to
-// enqueue.
-func (s *Server) sendLeases(c *event.Command) (out sending) {
-	send := func(p *event.Produce) {
-		waiters := s.waits.send(p.Queue, func() (map[string]int, bool) { return s.brings(p) })
-		if len(waiters) > 0 {
-			out.queues = append(out.queues, p.Queue)
-		}
-		for _, w := range waiters {
-			if lease := w.ask(); lease != nil {
-				out.to, out.leases = append(out.to, w), append(out.leases, lease)
+// takeLeases takes the leases of waiters on this node along with a command that
+// produces.
+func (s *Server) takeLeases(c *event.Command) (out piggyback) {
+	take := func(p *event.Produce) {
+		for _, w := range s.waiters.take(p.Queue, func() map[string]int { return s.deliverable(p) }) {
+			if lease := w.command(); lease != nil {
+				out.waiters, out.leases = append(out.waiters, w), append(out.leases, lease)
 			} else {
-				w.wake <- struct{}{}
+				w.wake <- nil
 			}
 		}
 	}
 	switch {
 	case s.draining():
 	case c.Produce != nil:
-		send(c.Produce)
+		take(c.Produce)
 	case c.Transaction != nil:
 		for i := range c.Transaction.Produce {
-			send(&c.Transaction.Produce[i])
+			take(&c.Transaction.Produce[i])
 		}
 	}
 	return out
 }
 
-// brings returns how many messages of a produce can be leased at once, by kind,
-// as far as this node can tell: of a lane the first, if nothing is ahead of it,
-// which it is unsure of. It need not be right: a lease that finds nothing changes
-// nothing.
-func (s *Server) brings(p *event.Produce) (byKind map[string]int, unsure bool) {
+// deliverable returns how many messages of a produce can be leased at once, by
+// kind, as far as this node knows: of a partition only the first. It may be wrong:
+// a lease that finds nothing changes nothing.
+func (s *Server) deliverable(p *event.Produce) map[string]int {
 	q, ok := s.deps.State.Queue(p.Queue)
-	lanes := q.Policy.Ordering != event.Unordered
-	if !ok || q.Paused || q.Policy.Ordering == event.FIFO && q.Stats.Ready+q.Stats.InFlight > 0 {
-		return nil, false
+	ordering := q.Policy.Ordering
+	if !ok || q.Paused || ordering == event.FIFO && q.Stats.Ready+q.Stats.InFlight > 0 {
+		return nil
 	}
 	now := clock(s.deps.State)
-	byKind = map[string]int{}
-	var keys map[string]struct{}
+	byKind, keys := map[string]int{}, map[string]struct{}{}
 	for i := range p.Messages {
 		m := &p.Messages[i]
 		if m.DelayMS > 0 || m.DeliverAt > now {
 			continue
 		}
-		if lanes {
+		if ordering != event.Unordered {
 			key := m.Key
-			if q.Policy.Ordering == event.FIFO {
+			if ordering == event.FIFO {
 				key = ""
 			}
 			if _, ok := keys[key]; ok {
 				continue
 			}
-			if keys == nil {
-				keys = map[string]struct{}{}
-			}
 			keys[key] = struct{}{}
 		}
 		byKind[m.Kind]++
 	}
-	return byKind, lanes
+	return byKind
 }
 
 // releaseAll gives back what was leased to a client that has hung up. The

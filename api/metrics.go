@@ -73,7 +73,7 @@ func newMetrics(s *Server) *metrics {
 		m.classes[c] = m.commit.WithLabelValues(name)
 	}
 	waiting := prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "qlogd_lease_waiters", Help: "Leases that wait in line at this node, those of other nodes included."},
-		func() float64 { return float64(s.waits.waiting.Load()) })
+		func() float64 { return float64(s.waiters.parked.Load()) })
 	reg.MustRegister(m.leaseLost, m.commit, m.requests, m.seconds, m.hooks, waiting, m)
 	return m
 }

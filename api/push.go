@@ -139,7 +139,29 @@ func (s *Server) LeaseHere(ctx context.Context, c *event.Command, wait time.Dura
 	if s.draining() {
 		return nil, shuttingDown
 	}
-	res, err := s.leaseHere(ctx, c, wait)
+	var res event.Result
+	w := newWaiter(c.Lease.Queues, c.Lease.Kinds, c.Lease.Max, func() *event.Command {
+		if ctx.Err() != nil {
+			return nil
+		}
+		return c
+	})
+	poll := longPoll{waiters: s.waiters, w: w, drain: s.drain, fresh: s.barrier}
+	poll.lease = func(pending pendingWrite) (n int, err error) {
+		ctx, cancel := s.deadline(context.WithoutCancel(ctx))
+		defer cancel()
+		if pending == nil {
+			res, err = s.propose(ctx, c, "")
+		} else if res, err = s.track(ctx, c, "", pending); !unknown(err) {
+			err = nil
+		}
+		return len(res.Leased), err
+	}
+	err := poll.wait(ctx, wait)
+	if ctx.Err() != nil && len(res.Leased) > 0 {
+		s.releaseAll(res.Leased)
+		return nil, ctx.Err()
+	}
 	return res.Leased, err
 }
 

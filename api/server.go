@@ -26,7 +26,7 @@ type Server struct {
 	log     *slog.Logger
 	routes  *http.ServeMux
 	rules   map[string]access // by pattern
-	waits   *waits
+	waiters *waiters
 	schemas schemaCache
 	hooks   webhooks
 	ops     *tracker
@@ -56,17 +56,17 @@ func New(deps Deps, opts Options) *Server {
 	}
 	s.undrained, s.drainNow = context.WithCancel(context.Background())
 	s.drain = s.undrained.Done()
-	s.waits = newWaits(func(queue string, kinds []string) int { return deps.State.Leasable(queue, kinds) })
+	s.waiters = newWaiters(func(queue string, kinds []string) int { return deps.State.Leasable(queue, kinds) })
 	s.metrics = newMetrics(s)
 	s.openapi = openAPI(opts.Version)
 	s.routes = s.mux()
-	s.done.Go(func() { s.waits.run(s.closed) })
+	s.done.Go(func() { s.waiters.run(s.closed) })
 	return s
 }
 
 // Applied tells that an entry gave queues work that can be leased. It never
 // blocks and costs nothing while nobody waits; it may be called under locks.
-func (s *Server) Applied(queues []string) { s.waits.applied(queues) }
+func (s *Server) Applied(queues []string) { s.waiters.applied(queues) }
 
 // Count counts a block's events for /metrics.
 func (s *Server) Count(events []event.Event) { s.metrics.count(events) }

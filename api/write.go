@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 
 	"github.com/qlogd/qlogd/event"
@@ -67,19 +66,13 @@ func (q *request) nameLeader() {
 // their leases decided right behind it.
 func (s *Server) propose(ctx context.Context, c *event.Command, key string) (event.Result, error) {
 	return s.track(ctx, c, key, func(ctx context.Context) (event.Result, error) {
-		along := s.sendLeases(c)
-		if len(along.to) == 0 {
+		along := s.takeLeases(c)
+		if len(along.waiters) == 0 {
 			return s.deps.Proposer.Propose(ctx, c)
 		}
 		answers := s.deps.Proposer.Begin(c, along.leases)
-		along.tell(answers[1:])
-		res, err := answers[0](ctx)
-		if err != nil || !slices.ContainsFunc(res.Produced, func(p event.Produced) bool { return !p.Duplicate }) {
-			for _, queue := range along.queues {
-				s.waits.sentFor(queue, 0)
-			}
-		}
-		return res, err
+		along.wake(answers[1:])
+		return answers[0](ctx)
 	})
 }
 

@@ -417,19 +417,16 @@ func (p *proposer) serveGroup(ctx context.Context, from peer.Identity, body []by
 	}
 	list := make([]pending, len(group))
 	now := time.Now()
-	rides := p.ridesWith(group)
 
 	p.mu.Lock()
 	if p.ended {
 		p.mu.Unlock()
-		p.board(rides, false)
 		return b.allBack(), nil
 	}
 	p.served.Add(1)
 	defer p.served.Done()
 	if !p.leadsLocked() || p.handing > 0 || p.closing || p.fails > 0 || p.hasFailed() {
 		p.mu.Unlock()
-		p.board(rides, false)
 		return b.allBack(), nil
 	}
 	for i := range group {
@@ -446,12 +443,8 @@ func (p *proposer) serveGroup(ctx context.Context, from peer.Identity, body []by
 			d.deliver(answer{problem: why})
 		}
 	}
-	for _, r := range rides {
-		p.pushAllLocked(r.list, r.why)
-	}
 	p.changedLocked()
 	p.mu.Unlock()
-	p.board(rides, true)
 
 	select {
 	case <-b.done:
@@ -464,45 +457,6 @@ func (p *proposer) serveGroup(ctx context.Context, from peer.Identity, body []by
 		p.leave(list)
 	}
 	return b.encode(), nil
-}
-
-// ride is commands of this node that go along with one that another node brings:
-// Options.Along.
-type ride struct {
-	list  []*pending
-	why   []*event.Problem
-	begun func([]func(context.Context) (event.Result, error))
-}
-
-// ridesWith asks what is to go along with a group. A group that has leases itself
-// brings those of its own node for what it enqueues.
-func (p *proposer) ridesWith(group []event.Forwarded) (rides []ride) {
-	if p.along == nil || slices.ContainsFunc(group, func(f event.Forwarded) bool { return f.Class == event.ClassLease }) {
-		return nil
-	}
-	for i := range group {
-		if group[i].Class != event.ClassProduce {
-			continue
-		}
-		if cmds, begun := p.along(group[i].Data); len(cmds) > 0 {
-			r := ride{begun: begun}
-			r.list, r.why = p.admitAll(cmds)
-			rides = append(rides, r)
-		}
-	}
-	return rides
-}
-
-// board hands over what waits for the answers; in false where nothing was pushed.
-func (p *proposer) board(rides []ride, in bool) {
-	for _, r := range rides {
-		for i := range r.why {
-			if !in && r.why[i] == nil {
-				r.why[i] = noLeader()
-			}
-		}
-		r.begun(p.waits(r.list, r.why))
-	}
 }
 
 // maxWeight bounds what another node says of a command: a larger one goes alone

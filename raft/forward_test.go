@@ -686,62 +686,6 @@ func TestBeginTogether(t *testing.T) {
 	release()
 }
 
-// What goes along with another node's produce comes into the same entry, and is
-// told also where nothing of it was proposed.
-func TestAlong(t *testing.T) {
-	o := on(vfs.NewMem())
-	begun := make(chan []func(context.Context) (event.Result, error), 10)
-	asked := 0
-	o.Along = func(command []byte) ([]*event.Command, func([]func(context.Context) (event.Result, error))) {
-		c, err := event.DecodeCommand(command)
-		if asked++; err != nil || c.Produce == nil {
-			t.Errorf("asked with %+v, %v", c, err)
-		}
-		return []*event.Command{leaseOf("here")}, func(a []func(context.Context) (event.Result, error)) { begun <- a }
-	}
-	n := boot(t, o)
-	forward := func(list ...*event.Command) []event.Answer {
-		var group []event.Forwarded
-		for _, c := range list {
-			group = append(group, event.Forwarded{Class: c.Class(), Weight: 1, Data: event.EncodeCommand(c)})
-		}
-		b, err := n.p.serveForward(t.Context(), peer.Identity{Node: "n2"}, event.AppendGroup(nil, group))
-		if err != nil {
-			t.Fatal(err)
-		}
-		answers, err := event.DecodeAnswers(b, len(group))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return answers
-	}
-	last := func() []string { return n.m.blocks[len(n.m.blocks)-1].Names }
-
-	forward(put("s"), produceOf("p"))
-	if got, err := (<-begun)[0](t.Context()); err != nil || got.Count != 2 || !slices.Equal(last(), []string{"s", "p", "here"}) {
-		t.Errorf("%+v, %v: %v", got, err, last())
-	}
-	forward(produceOf("p"), leaseOf("there"))
-	if len(begun) != 0 || !slices.Equal(last(), []string{"p", "there"}) {
-		t.Errorf("a group with leases: %v", last())
-	}
-	n.p.mu.Lock()
-	n.p.handing++
-	n.p.mu.Unlock()
-	if a := forward(produceOf("p")); !a[0].Back {
-		t.Errorf("%+v", a)
-	}
-	if p := asProblem(t, second((<-begun)[0](t.Context()))); p.Unknown {
-		t.Errorf("%+v", p)
-	}
-	n.p.mu.Lock()
-	n.p.handing--
-	n.p.mu.Unlock()
-	if asked != 2 {
-		t.Errorf("asked %d times", asked)
-	}
-}
-
 func second(_ event.Result, err error) error { return err }
 
 // A question to the leader stays open as long as that leads.

@@ -1,7 +1,6 @@
 package raft
 
 import (
-	"context"
 	"errors"
 	"io"
 	"log/slog"
@@ -96,11 +95,6 @@ type Options struct {
 	// OnOut is told, once, that this directory is no member any more. It must
 	// not block, and Shutdown is expected to follow.
 	OnOut func(Out)
-	// Along is asked by the leader, for each produce that another node forwards,
-	// for commands to go along with it into the same entry (see Begin). begun is
-	// then called with what waits for their answers, also where they are not
-	// proposed. Neither may block. nil: none.
-	Along func(command []byte) (along []*event.Command, begun func(answers []func(context.Context) (event.Result, error)))
 	// OnLead is told each time that this node begins or ceases to lead. It must
 	// not block.
 	OnLead func(leads bool)

@@ -37,7 +37,6 @@ type proposer struct {
 	failed  chan struct{}         // closed when the replica has failed
 	idle    func()                // told that nothing is under way any more
 	landed  landings
-	along   func(command []byte) ([]*event.Command, func([]func(context.Context) (event.Result, error))) // Options.Along
 
 	// Of forwarding: who leads, where it is another node, and how to reach it;
 	// nil on a node without a network.
@@ -94,7 +93,7 @@ func newProposer(o Options, f *fsm, c *clock, fatal func(error), failed chan str
 	p := &proposer{
 		limits: o.Limits, patient: o.LeaderWait, logger: o.Logger, metrics: o.Metrics, disk: newDisk(o), clock: c, fsm: f, fatal: fatal,
 		retire: make(chan *flight, o.Limits.Entries), wake: make(chan struct{}, 1),
-		gone: make(chan struct{}), failed: failed, idle: func() {}, along: o.Along,
+		gone: make(chan struct{}), failed: failed, idle: func() {},
 		target: func() (peer.Target, bool) { return peer.Target{}, false }, own: o.Rules, rules: func() uint16 { return o.Rules },
 	}
 	p.landed.fsm = f

@@ -112,7 +112,7 @@ func openEngine(n *node) (_ *engine, err error) {
 		return nil, err
 	}
 	hooks.erasures = e.erasures
-	ro.Machine, ro.Along, ro.OnLead = e.machine, hooks.along, hooks.lead
+	ro.Machine, ro.OnLead = e.machine, hooks.lead
 	// Raft last of what writes: from here on entries are applied.
 	if e.replica, err = raft.Open(ro); err != nil {
 		return nil, err
@@ -156,7 +156,6 @@ func (e *engine) stop(ctx context.Context) error {
 	e.work.Wait()
 	e.peers.Handle(api.AskOperations, nil)
 	e.peers.Handle(api.AskWaiters, nil)
-	e.replica.HandleMembers(api.AskWait, nil)
 	e.replica.HandleMembers(api.AskPush, nil)
 	e.api.Close()
 	// Raft before the event log: it applies until it has stopped.

@@ -94,6 +94,5 @@ func (e *engine) answerOthers() {
 	e.peers.Handle(api.AskWaiters, func(_ context.Context, _ peer.Identity, body []byte) ([]byte, error) {
 		return e.api.LocalWaiters(body), nil
 	})
-	e.replica.HandleMembers(api.AskWait, e.api.WaitHere)
 	e.replica.HandleMembers(api.AskPush, e.api.PushHere)
 }

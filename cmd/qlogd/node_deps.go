@@ -194,13 +194,6 @@ func (h *hooks) touched(queues []string) {
 	}
 }
 
-func (h *hooks) along(command []byte) ([]*event.Command, func([]func(context.Context) (event.Result, error))) {
-	if s := h.api.Load(); s != nil {
-		return s.Along(command)
-	}
-	return nil, nil
-}
-
 func (h *hooks) count(events []event.Event) {
 	h.discards.count(events)
 	if p := h.push.Load(); p != nil {

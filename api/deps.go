@@ -216,9 +216,6 @@ type Deps struct {
 	Eraser     Eraser
 	// Age tells how old a stale read from this node is; false where nobody knows.
 	Age func() (time.Duration, bool)
-	// Rules is the newest version of the rules of deciding that all programs know
-	// which may be asked to repeat what this one writes; nil: the first.
-	Rules func() uint16
 	// Leader returns the HTTP address of the leader where that is another node,
 	// else "". It is called for each write.
 	Leader func() string

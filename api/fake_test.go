@@ -33,7 +33,6 @@ type fake struct {
 	messages map[event.ID]*event.MessageView
 	webhooks map[string]*event.WebhookView
 	kept     map[event.Hash]keptAnswer
-	rules    atomic.Uint32 // Deps.Rules
 	grown    chan struct{}
 	err      error // of Propose
 	stale    int   // produce answers stale_revision as often
@@ -108,7 +107,6 @@ func build(opts ...func(*Options)) *harness {
 			}
 			return f.ask(ctx, name, body)
 		},
-		Rules:    func() uint16 { return uint16(f.rules.Load()) },
 		Finder:   f,
 		Secrets:  &f.secrets,
 		Forward:  &f.target,
@@ -116,7 +114,6 @@ func build(opts ...func(*Options)) *harness {
 		Registry: prometheus.NewRegistry(),
 	}, o)
 	f.applied, f.count = s.Applied, s.Count
-	f.rules.Store(uint32(event.Rules))
 	return &harness{fake: f, cluster: c, s: s, h: s.Handler()}
 }
 

@@ -54,7 +54,7 @@ func onMachine(t *testing.T, opts ...func(*Options)) (*harness, *machine) {
 		fn(&o)
 	}
 	m.s = New(Deps{
-		Proposer: m, Barrier: m, State: m, Log: log, Ready: alwaysReady{}, Eraser: eraser{m}, Finder: log, Rules: m.Rules,
+		Proposer: m, Barrier: m, State: m, Log: log, Ready: alwaysReady{}, Eraser: eraser{m}, Finder: log,
 		LogErrors: LogErrors{Gone: eventlog.ErrGone, Erased: eventlog.ErrErased, NotFound: eventlog.ErrNotFound, Range: eventlog.IsRange},
 		Registry:  prometheus.NewRegistry(),
 	}, o)

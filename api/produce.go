@@ -342,16 +342,8 @@ func (s *Server) enqueueBatch(q *request, name string, b *batch) (event.Result, 
 	if !b.list || q.Header["Idempotency-Key"] == nil {
 		return s.enqueueAs(q, name, b, false)
 	}
-	// The contents have digests: to hash the body, too, took a tenth of the CPU of
-	// produce in batches.
-	byContents := s.deps.Rules != nil && s.deps.Rules() >= event.RulesOfContents
-	res, err := s.enqueueAs(q, name, b, byContents)
-	if p, ok := err.(*event.Problem); ok && p.Code == event.CodeKeyReused && !p.Unknown {
-		// The first one may have been kept under the other hash, by a program or in a
-		// state that knew no better. Nothing was done.
-		return s.enqueueAs(q, name, b, !byContents)
-	}
-	return res, err
+	// The contents have digests already: the body need not be hashed, too.
+	return s.enqueueAs(q, name, b, true)
 }
 
 // enqueueAs is enqueueBatch of a request that is known again by its messages'

@@ -271,7 +271,7 @@ func (p *longPoll) once(ctx context.Context) error {
 		if !slices.ContainsFunc(p.w.queues, func(q string) bool { return ws.leasable(q, p.w.kinds) > 0 }) {
 			return nil
 		}
-		_, err := p.lease(nil)
+		_, err := p.take(ctx, nil)
 		return err
 	}
 	_, err := p.take(ctx, <-p.w.wake)

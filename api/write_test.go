@@ -126,32 +126,6 @@ func TestBatchHash(t *testing.T) {
 	}
 }
 
-// What was kept under the one hash is found where the other one counts: an older
-// program kept it, or a node whose state was further, or that was alone.
-func TestIdempotencyAcrossRules(t *testing.T) {
-	h := setup(t)
-	h.do("PUT", "/v1/queues/q", "").want(201)
-	const path = "/v1/queues/q/messages"
-	all := []uint16{1, event.RulesOfReplay, event.RulesOfContents}
-	for _, rules := range all {
-		h.rules.Store(uint32(rules))
-		key := fmt.Sprintf("Idempotency-Key: r%d", rules)
-		first := h.do("POST", path, oneMessage, key).want(201)
-		if c := h.commands[len(h.commands)-1]; (c.Request.Body == bodyHash("", []byte(oneMessage))) != (rules < event.RulesOfContents) {
-			t.Errorf("by which hash a request is known under rules %d", rules)
-		}
-		for _, now := range all {
-			h.rules.Store(uint32(now))
-			if a := h.do("POST", path, oneMessage, key).want(201); a.Body.String() != first.Body.String() || a.Header().Get("Idempotent-Replayed") != "true" {
-				t.Errorf("repeated under rules %d: %s", now, a.Body)
-			}
-			if a := h.do("POST", path, `{"messages":[{"payload":2}]}`, key).want(422); a.str("code") != "idempotency_key_reused" {
-				t.Errorf("another one under rules %d: %s", now, a.Body)
-			}
-		}
-	}
-}
-
 // Where headers of a request go into its message they are no part of what it is
 // known by.
 func TestIdempotencyWithoutHeaders(t *testing.T) {

@@ -5,26 +5,10 @@ import (
 	"fmt"
 )
 
-// Rules is the newest version of the deciding rules that this program knows; it
-// knows all below too. An entry carries the one that was in force where it was
-// proposed, or that it brings into force: a node that does not know it stops.
-//
-//	1  the first
-//	2  Mark, Upgrade
-//	3  Replay, PurgeDead, Resurrect, tasks, Erase, webhooks, Define; imports and
-//	   a queue's push. Folding them: the dead letters' index, order by first
-//	   enqueue, source ids
-//	4  nothing is decided otherwise: Request.Body of a list of messages is of these
-const (
-	Rules = 4
-	// RulesOfMarks are those that brought Mark.
-	RulesOfMarks = 2
-	// RulesOfReplay are those that brought Replay and what came with it.
-	RulesOfReplay = 3
-	// RulesOfContents are those under which all know of Request.Body as a hash of
-	// contents.
-	RulesOfContents = 4
-)
+// Rules is the newest version of the rules of deciding that this binary knows. An
+// entry carries the version that was in force when it was proposed: a node that does
+// not know it stops there (I19).
+const Rules = 1
 
 // Entry is what Raft replicates: a group of commands and the leader's time.
 //

@@ -1,7 +1,5 @@
 package event
 
-import "slices"
-
 // Command is what a client asks, or the leader itself. Exactly one of the
 // pointers is set.
 type Command struct {
@@ -22,7 +20,6 @@ type Command struct {
 	Mark        *Mark
 	Upgrade     *Upgrade
 
-	// Those that want rules 3.
 	Replay        *Replay
 	PurgeDead     *PurgeDead
 	Resurrect     *Resurrect
@@ -32,22 +29,6 @@ type Command struct {
 	PutWebhook    *PutWebhook
 	DeleteWebhook *DeleteWebhook
 	Define        *Define
-}
-
-// WantsRules is the oldest version of the rules under which the command can be
-// decided.
-func (c *Command) WantsRules() uint16 {
-	switch {
-	case c.Replay != nil, c.PurgeDead != nil, c.Resurrect != nil, c.CreateTask != nil, c.UpdateTask != nil, c.Erase != nil,
-		c.PutWebhook != nil, c.DeleteWebhook != nil, c.Define != nil,
-		c.Produce != nil && c.Produce.Import,
-		c.Transaction != nil && slices.ContainsFunc(c.Transaction.Produce, func(p Produce) bool { return p.Import }),
-		c.PutQueue != nil && len(c.PutQueue.Policy.Push) > 0:
-		return RulesOfReplay
-	case c.Mark != nil:
-		return RulesOfMarks
-	}
-	return 1
 }
 
 // Class ranks commands under load: settles go before produce, produce before
@@ -212,7 +193,7 @@ type CarryItem struct {
 type Retain struct{ Before uint64 }
 
 // Mark changes nothing. It is an entry at which nodes compare: its answer has
-// the state's digest after the whole entry (Result.Digest). It wants rules 2.
+// the state's digest after the whole entry (Result.Digest).
 type Mark struct{}
 
 // Upgrade brings rules of deciding into force. It travels in an entry that

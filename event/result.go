@@ -27,14 +27,6 @@ func Problemf(code, field, format string, args ...any) *Problem {
 // At returns the problem at position i of a batch.
 func (p *Problem) At(i int) *Problem { q := *p; q.Index = i; return &q }
 
-// TooNew refuses a command that wants newer rules than can come into force now.
-// It may be repeated: rules come when the last node's program is exchanged.
-func TooNew(wants uint16) *Problem {
-	p := Problemf(CodeConflict, "", "this wants rules %d, and not all nodes run a program that knows them, or can be asked: exchange the programs of all, then repeat it", wants)
-	p.RetryAfterMS = 5000
-	return p
-}
-
 // The codes that deciding can answer with.
 const (
 	CodeInvalidArgument = "invalid_argument"

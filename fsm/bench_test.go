@@ -22,7 +22,7 @@ func (nowhere) Append(*event.Block) error { return nil }
 // filled returns a machine with messages waiting in one queue, spread over
 // keys, and the next index.
 func filled(b testing.TB, messages, keys int) (*Machine, uint64) {
-	m := New(projections.New(), nowhere{}, Options{})
+	m := New(projections.New(), nowhere{}, Options{Known: known})
 	p := event.DefaultPolicy()
 	p.DedupWindowSeconds = 0
 	if keys > 1 {

@@ -119,7 +119,7 @@ func TestDefineAllOrNone(t *testing.T) {
 	t.Run("a revision", func(t *testing.T) {
 		b := setup(t)
 		b.mustQueue("q", nil)
-		b.ok(b.upgrade(event.RulesOfReplay))
+		b.ok(b.upgrade(3))
 		q := def("q")
 		q.IfRevision = 7
 		b.wantProblem(b.define([]event.PutQueue{good, q}), event.CodeStaleRevision, "merged with revision 7 of the policy, now it is 1")

@@ -247,7 +247,7 @@ func TestRetention(t *testing.T) {
 // each finds its place without a walk past those that came before it.
 func TestManyComeBackAtOnce(t *testing.T) {
 	const n = 20_000
-	m := New(projections.New(), nowhere{}, Options{})
+	m := New(projections.New(), nowhere{}, Options{Known: known})
 	p := event.DefaultPolicy()
 	p.Ordering, p.OnRetry, p.DedupWindowSeconds, p.LeaseMS = event.FIFO, event.RetryHead, 0, event.MaxLeaseMS
 	index := uint64(1)

@@ -68,7 +68,7 @@ func (m *Machine) Apply(index uint64, data []byte) ([]event.Result, error) {
 	// Rules that are in force already count too: entries proposed before they
 	// were are decided by them all the same (I19).
 	if wants := max(entry.Rules, m.Rules()); wants > m.opts.Known {
-		return nil, fmt.Errorf("apply %d: the entry wants rules %d, this program knows %d: run a newer one", index, wants, m.opts.Known)
+		return nil, fmt.Errorf("entry %d requires rules version %d, this binary supports up to %d", index, wants, m.opts.Known)
 	}
 	commands := make([]*event.Command, len(entry.Commands))
 	for i, b := range entry.Commands {
@@ -160,10 +160,6 @@ func (d *decision) command(c *event.Command) event.Result {
 }
 
 func (d *decision) decide(c *event.Command) event.Result {
-	// Of rules 2 is only Mark, which changes nothing.
-	if wants := c.WantsRules(); wants > d.s.Rules() && wants > event.RulesOfMarks {
-		return problem(event.TooNew(wants))
-	}
 	switch {
 	case c.Produce != nil:
 		return d.produce(c.Produce)

@@ -453,8 +453,6 @@ func (w *model) command(c *event.Command, got event.Result) {
 func (w *model) decide(c *event.Command, got event.Result) {
 	w.t.Helper()
 	switch {
-	case c.WantsRules() >= event.RulesOfReplay && w.rules < event.RulesOfReplay:
-		w.problem(got, event.CodeConflict, -1)
 	case c.Replay != nil:
 		w.replay(c.Replay, got)
 	case c.PurgeDead != nil:
@@ -1356,10 +1354,9 @@ func (c *chaos) learn(rs []event.Result, bl *event.Block) {
 func TestModel(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		b, w := setup(rt), newModel(rt)
-		b.plain = true
 		c := &chaos{t: rt, m: b.m}
 		touched := map[string]bool{}
-		opts := Options{Touched: func(names []string) {
+		opts := Options{Known: known, Touched: func(names []string) {
 			for _, n := range names {
 				touched[n] = true
 			}
@@ -1368,7 +1365,7 @@ func TestModel(t *testing.T) {
 		leasable := map[string]bool{}
 		step := func(cs ...*event.Command) {
 			clear(touched)
-			b.wants = draw[uint16](c, "wants", 1, 1, event.Rules)
+			b.wants = draw[uint16](c, "wants", 1, 1, known)
 			w.wants = b.wants
 			rs := b.do(cs...)
 			bl := b.log.blocks[len(b.log.blocks)-1]
@@ -1397,7 +1394,7 @@ func TestModel(t *testing.T) {
 			step(&event.Command{PutQueue: &event.PutQueue{Name: name, Policy: p}})
 		}
 		if draw(c, "rules 3", true, true, true, false) {
-			b.wants, w.wants = event.Rules, event.Rules
+			b.wants, w.wants = known, known
 			cs := []*event.Command{{Upgrade: &event.Upgrade{Rules: event.Rules}}}
 			rs := b.do(cs...)
 			w.begin(b.last())

@@ -19,7 +19,6 @@ func TestRandomHistories(t *testing.T) {
 		if rapid.IntRange(0, 3).Draw(rt, "rules 3") > 0 {
 			b.ok(b.upgrade(event.Rules))
 		}
-		b.plain = true
 		c := &chaos{t: rt}
 		var leases []event.ID
 		var all []event.ID

@@ -55,7 +55,7 @@ func (r *replica) take(i int) {
 	case 0: // a restart from a checkpoint of now
 		if r.asOf == nil {
 			b := &bench{t: r.t, log: r.log, m: r.m}
-			r.m = New(b.load(r.m.Freeze()), r.log, Options{})
+			r.m = New(b.load(r.m.Freeze()), r.log, Options{Known: known})
 		}
 	case 1: // a checkpoint is begun
 		if r.asOf == nil {
@@ -73,7 +73,7 @@ func (r *replica) take(i int) {
 			for _, bl := range r.log.blocks {
 				s.Fold(bl)
 			}
-			r.m = New(s, r.log, Options{})
+			r.m = New(s, r.log, Options{Known: known})
 		}
 	}
 	if rapid.IntRange(0, 3).Draw(r.t, r.name+" folds") == 0 { // the block came from a peer
@@ -106,13 +106,12 @@ func (r *replica) take(i int) {
 func TestReplicas(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		lead := setup(rt)
-		lead.plain = true
 		c := &chaos{t: rt}
 		tells := map[uint64]string{}
 		var rs []*replica
 		for n := range 3 {
 			log := &memLog{}
-			rs = append(rs, &replica{t: rt, name: fmt.Sprint("replica ", n), log: log, m: New(projections.New(), log, Options{}), lead: lead, tells: tells})
+			rs = append(rs, &replica{t: rt, name: fmt.Sprint("replica ", n), log: log, m: New(projections.New(), log, Options{Known: known}), lead: lead, tells: tells})
 		}
 		for i := range rapid.IntRange(10, 60).Draw(rt, "entries") {
 			c.m = lead.m
@@ -125,7 +124,7 @@ func TestReplicas(t *testing.T) {
 			}
 			// A leader stamps what it has applied: behind an upgrade some more
 			// entries of the older rules come.
-			lead.wants = draw[uint16](c, "wants", 1, 1, event.Rules)
+			lead.wants = draw[uint16](c, "wants", 1, 1, known)
 			var cs []*event.Command
 			for range rapid.IntRange(0, 5).Draw(rt, "commands") {
 				switch rapid.IntRange(0, 12).Draw(rt, "which") {
@@ -199,9 +198,9 @@ func TestEmptyBlock(t *testing.T) {
 // TestNewerRules: a node that does not know the rules of an entry stops.
 func TestNewerRules(t *testing.T) {
 	b := setup(t)
-	e := event.Entry{Rules: event.Rules + 1, Time: epoch}
+	e := event.Entry{Rules: known + 1, Time: epoch}
 	_, err := b.m.Apply(1, e.Encode())
-	mustEqual(t, err, fmt.Sprintf("apply 1: the entry wants rules %d, this program knows %d: run a newer one", event.Rules+1, event.Rules))
+	mustEqual(t, err, fmt.Sprintf("entry 1 requires rules version %d, this binary supports up to %d", known+1, known))
 	if len(b.log.blocks) != 0 || b.m.Index() != 0 {
 		t.Fatal("it was applied all the same")
 	}
@@ -228,7 +227,7 @@ func TestLoadedStateWakesAlike(t *testing.T) {
 	b.put("q", msg("late", delay(10)))
 
 	other := &bench{t: t, log: &memLog{}, index: b.index, now: b.now, names: b.names, leases: map[string]event.ID{}, ids: b.ids}
-	other.m = New(b.load(b.m.Freeze()), other.log, Options{})
+	other.m = New(b.load(b.m.Freeze()), other.log, Options{Known: known})
 	b.tick(10)
 	other.tick(10)
 	mustEqual(t, b.stats("q").Ready, 1)

@@ -1,7 +1,6 @@
 package fsm
 
 import (
-	"bytes"
 	"testing"
 
 	"github.com/qlogd/qlogd/event"
@@ -86,23 +85,6 @@ func TestUpgrade(t *testing.T) {
 	b.refold()
 }
 
-// TestTooNew: under older rules a command that wants newer ones is refused, and
-// nothing else of it happens, not even its answer is kept; it can be repeated.
-func TestTooNew(t *testing.T) {
-	b := setup(t)
-	c := &event.Command{Request: &event.Request{Key: event.Hash{1}}, DeleteWebhook: &event.DeleteWebhook{Name: "w"}}
-	for _, brought := range []uint16{1, 2} {
-		b.wants = brought
-		r := b.do(&event.Command{Upgrade: &event.Upgrade{Rules: brought}}, c)[1]
-		b.wantProblem(r, event.CodeConflict, "this wants rules 3, and not all nodes run a program that knows them, or can be asked: exchange the programs of all, then repeat it")
-		if r.Problem.RetryAfterMS == 0 {
-			t.Error("it should be called retryable")
-		}
-		b.wantTells([]string{1: "", 2: "rules_changed"}[brought])
-	}
-	b.refold()
-}
-
 // TestKnown: a machine that knows less takes what is of the rules it knows, and
 // stops, changing nothing, at the entry that brings others; also where it comes
 // upon a state that is under others already.
@@ -121,98 +103,15 @@ func TestKnown(t *testing.T) {
 	}
 	b.wants = 2
 	b.ok(b.upgrade(2))
-	mustEqual(t, take(), "apply 2: the entry wants rules 2, this program knows 1: run a newer one")
+	mustEqual(t, take(), "entry 2 requires rules version 2, this binary supports up to 1")
 	mustEqual(t, old.Index(), 1)
 
 	old.state.Fold(b.last()) // a log from a peer, or of a newer program that ran before
 	b.wants = 1
 	b.tick(0)
-	mustEqual(t, take(), "apply 3: the entry wants rules 2, this program knows 1: run a newer one")
+	mustEqual(t, take(), "entry 3 requires rules version 2, this binary supports up to 1")
 	mustEqual(t, old.Index(), 2)
 
 	_, err := b.m.Apply(99, (&event.Entry{Time: epoch}).Encode())
 	mustEqual(t, err, "apply 99: the entry does not say which rules it wants")
-}
-
-// TestOldNodesTakeCheckpoints: until other rules are in force, a written state
-// has the bytes that it had before there were any.
-func TestOldNodesTakeCheckpoints(t *testing.T) {
-	b := setup(t)
-	first := func() byte {
-		f := b.m.Freeze()
-		defer f.Release()
-		var buf bytes.Buffer
-		if _, err := f.WriteTo(&buf); err != nil {
-			t.Fatal(err)
-		}
-		return buf.Bytes()[0]
-	}
-	b.mustQueue("q", nil)
-	mustEqual(t, first(), 1)
-	b.ok(b.upgrade(2))
-	mustEqual(t, first(), 2)
-	b.ok(b.upgrade(3))
-	mustEqual(t, first(), 3)
-}
-
-// TestUpgradeNodeByNode: of two machines the one with the older program keeps up
-// with the other, byte for byte, until newer rules are wanted; it stops there,
-// having changed nothing; and with the newer program it goes on from where it
-// stopped, by deciding or by folding, to the same.
-func TestUpgradeNodeByNode(t *testing.T) {
-	rapid.Check(t, func(rt *rapid.T) {
-		lead := setup(rt)
-		lead.plain = true
-		c := &chaos{t: rt}
-		log := &memLog{}
-		old := New(projections.New(), log, Options{Known: 1})
-		stopped := false
-		for range rapid.IntRange(5, 30).Draw(rt, "entries") {
-			c.m = lead.m
-			lead.now += draw[int64](c, "ms", 0, 1, 400, 1500)
-			lead.wants = lead.m.Rules()
-			cs := []*event.Command{c.admin(), c.command(), c.command()}
-			if lead.wants > 1 {
-				cs = append(cs, &event.Command{Mark: &event.Mark{}})
-			}
-			if draw(c, "upgrade", false, false, false, false, false, true) {
-				cs = append(cs, &event.Command{Upgrade: &event.Upgrade{Rules: 2}})
-				lead.wants = 2
-			}
-			for i, cmd := range cs { // only what a leader proposes under these rules
-				if cmd.WantsRules() > lead.wants || lead.wants == 1 && cmd.Upgrade != nil {
-					cs[i] = &event.Command{}
-				}
-			}
-			c.learn(lead.do(cs...), lead.last())
-			e := lead.entries[len(lead.entries)-1]
-			before := old.Index()
-			_, err := old.Apply(e.index, e.data)
-			if stopped = stopped || lead.wants > 1; stopped != (err != nil) {
-				rt.Fatalf("index %d wants rules %d: %v", e.index, lead.wants, err)
-			}
-			if stopped && old.Index() != before {
-				rt.Fatalf("it stopped, but is at %d, before at %d", old.Index(), before)
-			}
-			if !stopped && old.Digest() != lead.m.Digest() {
-				rt.Fatalf("index %d: another digest", e.index)
-			}
-		}
-		fresh := &bench{t: rt, log: log, m: old}
-		newer := New(fresh.load(old.Freeze()), log, Options{})
-		for i, e := range lead.entries {
-			if e.index <= newer.Index() {
-				continue
-			}
-			if rapid.Bool().Draw(rt, "fold") {
-				newer.state.Fold(lead.log.blocks[i])
-				_ = log.Append(lead.log.blocks[i])
-			} else if _, err := newer.Apply(e.index, e.data); err != nil {
-				rt.Fatal(err)
-			}
-			if newer.Digest() != lead.digests[i] || !bytes.Equal(blockBytes(log.blocks[i]), blockBytes(lead.log.blocks[i])) {
-				rt.Fatalf("index %d: the upgraded one differs", e.index)
-			}
-		}
-	})
 }

@@ -9,14 +9,8 @@ import (
 	"github.com/qlogd/qlogd/event"
 )
 
-// stateVersion is the newest first byte of a written state. Version 2 holds the
-// rules in force, version 3 what rules 3 brought. Under older rules the older
-// version is written, so that a node that is not upgraded yet can take a
-// checkpoint from one that is.
-const stateVersion = 3
-
-// versionUnder returns the version in which a state under these rules is written.
-func versionUnder(rules uint16) uint8 { return uint8(min(rules, stateVersion)) }
+// stateVersion is the first byte of a written state.
+const stateVersion = 1
 
 // Frozen is a state as it was at one instant, to be written beside the writer
 // who goes on. Release lets go of it; the caller serialises Freeze and Release
@@ -123,12 +117,9 @@ func (f *Frozen) Release() {
 
 // WriteTo writes the state's bytes (docs/formats-checkpoint.md, body).
 func (f *Frozen) WriteTo(out io.Writer) (int64, error) {
-	v := versionUnder(f.rules)
-	w := &encoder{out: out, version: v}
-	w.u8(v)
-	if v >= 2 {
-		w.u32(uint32(f.rules))
-	}
+	w := &encoder{out: out}
+	w.u8(stateVersion)
+	w.u32(uint32(f.rules))
 	w.u64(f.index, uint64(f.clock), uint64(f.next), f.history, f.sum.lo, f.sum.hi)
 	w.bytes(f.digest[:])
 	w.u32(uint32(len(f.queues)))
@@ -159,15 +150,13 @@ func (f *Frozen) WriteTo(out io.Writer) (int64, error) {
 	writeSlab(w, &f.kinds, func(k *kind) bool { return k.refs > 0 }, func(k *kind) { w.str(k.name); w.u32(k.refs) })
 	w.table(&f.dedup)
 	w.table(&f.answers)
-	if v >= 3 {
-		w.u32(uint32(len(f.webhooks)))
-		for _, h := range f.webhooks {
-			w.webhook(h)
-		}
-		w.u32(uint32(len(f.tasks)))
-		for i := range f.tasks {
-			w.task(&f.tasks[i])
-		}
+	w.u32(uint32(len(f.webhooks)))
+	for _, h := range f.webhooks {
+		w.webhook(h)
+	}
+	w.u32(uint32(len(f.tasks)))
+	for i := range f.tasks {
+		w.task(&f.tasks[i])
 	}
 	w.flush()
 	return w.n, w.err
@@ -176,19 +165,15 @@ func (f *Frozen) WriteTo(out io.Writer) (int64, error) {
 // Load reads a written state and builds anew what follows from it.
 func Load(in io.Reader) (s *State, err error) {
 	r := newDecoder(in)
-	v := r.u8()
-	if r.err == nil && (v == 0 || v > stateVersion) {
-		return nil, fmt.Errorf("load state: version %d is not this program's %d", v, stateVersion)
+	if v := r.u8(); r.err == nil && v != stateVersion {
+		return nil, fmt.Errorf("load state: format version %d, this binary supports %d", v, stateVersion)
 	}
-	r.version = v
 	s = New()
-	if v >= 2 {
-		rules := r.u32()
-		if r.err == nil && (rules < 2 || rules > math.MaxUint16 || versionUnder(uint16(rules)) != v) {
-			return nil, fmt.Errorf("load state: rules %d in version %d", rules, v)
-		}
-		s.rules = uint16(rules)
+	rules := r.u32()
+	if r.err == nil && (rules == 0 || rules > math.MaxUint16) {
+		return nil, fmt.Errorf("load state: rules version %d", rules)
 	}
+	s.rules = uint16(rules)
 	s.index, s.clock, s.next, s.history = r.u64(), int64(r.u64()), uint32(r.u64()), r.u64()
 	sum := digest{r.u64(), r.u64()}
 	var want [16]byte
@@ -211,13 +196,11 @@ func Load(in io.Reader) (s *State, err error) {
 	readSlab(r, &s.kinds.slab, func(k *kind) { k.name = r.str(); k.refs = r.u32() })
 	r.table(&s.dedup)
 	r.table(&s.answers)
-	if v >= 3 {
-		for n := r.u32(); n > 0 && r.err == nil; n-- {
-			r.webhook(s)
-		}
-		for n := r.u32(); n > 0 && r.err == nil; n-- {
-			r.task(s)
-		}
+	for n := r.u32(); n > 0 && r.err == nil; n-- {
+		r.webhook(s)
+	}
+	for n := r.u32(); n > 0 && r.err == nil; n-- {
+		r.task(s)
 	}
 	if r.err != nil {
 		return nil, fmt.Errorf("load state: %w", r.err)

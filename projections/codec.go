@@ -13,11 +13,10 @@ import (
 // encoder writes a state: little-endian fixed-size integers, byte strings with
 // a u32 length. After an error it writes nothing more.
 type encoder struct {
-	version uint8
-	out     io.Writer
-	buf     []byte
-	n       int64
-	err     error
+	out io.Writer
+	buf []byte
+	n   int64
+	err error
 }
 
 const flushAt = 64 << 10
@@ -163,17 +162,12 @@ func (w *encoder) extra(x *extra) {
 		w.u8(uint8(d.Reason))
 		w.u32(d.Attempts, d.ReplayCount)
 		w.u64(uint64(d.FailedAt), uint64(d.FirstEnqueuedAt))
-		if w.version >= 3 {
-			w.raw16(d.First)
-		}
+		w.raw16(d.First)
 	}
 	w.str(x.holds)
 	w.u32(x.holdsIn)
 	w.str(x.key)
 	w.str(x.sourceID)
-	if w.version < 3 {
-		return
-	}
 	w.bool(x.origin != nil)
 	if o := x.origin; o != nil {
 		w.raw16(o.First)
@@ -245,10 +239,9 @@ func writeSlab[T any](w *encoder, f *frozenSlab[T], used func(*T) bool, one func
 
 // decoder reads what encoder wrote; after an error everything is zero.
 type decoder struct {
-	version uint8
-	in      *bufio.Reader
-	tmp     [16]byte
-	err     error
+	in  *bufio.Reader
+	tmp [16]byte
+	err error
 }
 
 func newDecoder(in io.Reader) *decoder { return &decoder{in: bufio.NewReaderSize(in, flushAt)} }
@@ -369,14 +362,11 @@ func (r *decoder) extra(x *extra) {
 	if r.bool() {
 		d := &event.DeadView{Queue: r.str(), MessageID: r.raw16(), Reason: event.Reason(r.u8()), Attempts: r.u32(), ReplayCount: r.u32()}
 		d.FailedAt, d.FirstEnqueuedAt = int64(r.u64()), int64(r.u64())
-		d.First = d.MessageID // before version 3 nothing was ever brought back
-		if r.version >= 3 {
-			d.First = r.raw16()
-		}
+		d.First = r.raw16()
 		x.dead = d
 	}
 	x.holds, x.holdsIn, x.key, x.sourceID = r.str(), r.u32(), r.str(), r.str()
-	if r.version >= 3 && r.bool() {
+	if r.bool() {
 		x.origin = &origin{OriginView: event.OriginView{First: r.raw16(), From: r.raw16(), Replays: r.u32()}, behind: r.bool(), raised: r.bool()}
 	}
 }

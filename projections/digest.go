@@ -95,10 +95,10 @@ func (s *State) Digest() [16]byte {
 			u(uint64(h.dead))
 		}
 	}
-	for _, h := range s.sortedWebhooks() { // rules 3 brought them: without one it is as before
+	for _, h := range s.sortedWebhooks() {
 		b = h.appendDigest(b)
 	}
-	for _, t := range s.sortedTasks() { // likewise
+	for _, t := range s.sortedTasks() {
 		b = t.appendDigest(b)
 	}
 	sum := sha256.Sum256(b)

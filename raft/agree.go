@@ -272,11 +272,10 @@ func (r *Replica) agreed(others []peerView, asked map[hraft.ServerID]uint64) *ev
 	if c := r.upgrade(); c != nil {
 		return c
 	}
-	// Marks want rules 2; and one who is alone has nobody to compare with.
-	p := r.fsm.progress()
-	if p.rules < 2 || len(others) == 0 {
-		return nil
+	if len(others) == 0 {
+		return nil // there is nobody to compare with
 	}
+	p := r.fsm.progress()
 	newest, age := r.agreement.newest()
 	lacks := lacksMark(newest, others, asked)
 	if lacks || p.unmarked >= r.o.MarkEntries || p.unmarked > 0 && age >= r.o.MarkInterval {

@@ -150,11 +150,6 @@ func (m *fakeMachine) Apply(index uint64, entry []byte) ([]event.Result, error) 
 			out = append(out, event.Result{Index: index, Digest: [16]byte{1}})
 			continue
 		}
-		// As deciding does, in the entry's order.
-		if wants := cmd.WantsRules(); wants > max(m.rules, b.Rules, 1) {
-			out = append(out, event.Result{Index: index, Problem: event.TooNew(wants)})
-			continue
-		}
 		name := nameOf(cmd)
 		if name == "fail" {
 			return nil, errors.New("the fake fails")
@@ -309,11 +304,6 @@ func leaseOf(name string) *event.Command {
 
 func background(name string) *event.Command {
 	return &event.Command{Actor: name, Retain: &event.Retain{Before: 1}}
-}
-
-// newerOf is a command that wants rules 3.
-func newerOf(name string) *event.Command {
-	return &event.Command{Actor: name, PutWebhook: &event.PutWebhook{Name: name}}
 }
 
 func nameOf(c *event.Command) string {

@@ -26,13 +26,7 @@ import (
 // Nothing is proposed twice: a command goes back only if whoever had it says
 // that it never proposed it, and never will.
 
-const (
-	callForward = "raft.forward"
-	// callForwardNewer is of a group with commands that want newer rules than are
-	// in force. A leader whose program does not know them must not propose them:
-	// it has no such call, or refuses.
-	callForwardNewer = "raft.forward_newer"
-)
+const callForward = "raft.forward"
 
 const (
 	// maxConvoys is how many groups may be on their way at a time: enough that
@@ -52,7 +46,6 @@ const (
 // convoy is a group on its way to the leader.
 type convoy struct {
 	group   []*pending
-	newer   bool // callForwardNewer
 	bytes   int
 	classes [event.Classes]int
 	to      peer.Target
@@ -221,7 +214,7 @@ func (p *proposer) convoyLocked(now time.Time) (*convoy, time.Duration) {
 		return nil, never
 	}
 	group, bytes := p.q.group(p.limits)
-	c := &convoy{group: group, newer: wantsAbove(p.fsm.progress().rules, group), bytes: bytes, to: a.to, start: now}
+	c := &convoy{group: group, bytes: bytes, to: a.to, start: now}
 	for _, d := range group {
 		c.classes[d.class]++
 	}
@@ -246,11 +239,7 @@ func (p *proposer) carry(c *convoy) {
 	}
 	buf := frames.Get().(*[]byte)
 	*buf = event.AppendGroup(slices.Grow((*buf)[:0], event.GroupSize(group)), group)
-	call := callForward
-	if c.newer {
-		call = callForwardNewer
-	}
-	body, err := p.call(c.ctx, c.to, call, *buf)
+	body, err := p.call(c.ctx, c.to, callForward, *buf)
 	if err == nil && cap(*buf) <= 2*p.limits.GroupBytes {
 		frames.Put(buf) // after an error the network may still read it
 	}
@@ -287,17 +276,11 @@ func (p *proposer) returned(c *convoy, answers []event.Answer, err error) {
 		c.late.Stop()
 	}
 	now := time.Now()
-	// A leader with an older program, or one that is starting or about to end: what
-	// the older one can decide goes to it again.
-	old := c.newer && errors.As(err, &told) && told.Code == codeUnknownCall
-	rules := p.fsm.progress().rules
 	index, took := uint64(0), false
 	for i, d := range c.group {
 		switch {
 		case refusal != nil:
 			p.settleLocked(d, answer{problem: refusal})
-		case old && d.wants > rules:
-			p.settleLocked(d, answer{problem: event.TooNew(d.wants)})
 		case err != nil || answers[i].Back:
 			p.fly[d.class]--
 			back = append(back, d)
@@ -372,42 +355,17 @@ func tellsAll(r *event.Result) bool {
 		!slices.ContainsFunc(r.Settled, func(s event.Settled) bool { return s.Status == event.StatusRejected })
 }
 
-const (
-	// codeBadGroup is a peer.Error's: the group was not read, and nothing of it was
-	// proposed.
-	codeBadGroup = "bad_group"
-	// codeUnknownCall is internal/peer's own.
-	codeUnknownCall = "unknown_call"
-)
+// codeBadGroup is a peer.Error's: the group was not read, and nothing of it was
+// proposed.
+const codeBadGroup = "bad_group"
 
-// serveForward is the leader's side: it puts another node's commands in line
-// with its own and answers them together.
+// serveForward is the leader's side: it queues another node's commands with its own
+// and answers them together.
 func (p *proposer) serveForward(ctx context.Context, from peer.Identity, body []byte) ([]byte, error) {
-	return p.serveGroup(ctx, from, body, false)
-}
-
-// serveForwardNewer is serveForward for callForwardNewer. Only here does the
-// leader look into commands of others: until their rules are in force.
-func (p *proposer) serveForwardNewer(ctx context.Context, from peer.Identity, body []byte) ([]byte, error) {
-	return p.serveGroup(ctx, from, body, true)
-}
-
-func (p *proposer) serveGroup(ctx context.Context, from peer.Identity, body []byte, newer bool) ([]byte, error) {
 	// Several times what any group has: the other side's limits may be others.
 	group, err := event.DecodeGroup(body, 4*p.limits.GroupCommands, p.limits.CommandBytes)
 	if err != nil {
 		return nil, &peer.Error{Code: codeBadGroup, Detail: err.Error()}
-	}
-	wants := make([]uint16, len(group))
-	for i := range group {
-		if !newer {
-			break
-		}
-		if c, err := event.DecodeCommand(group[i].Data); err == nil {
-			wants[i] = c.WantsRules()
-		} else {
-			wants[i] = p.own + 1 // a newer program's: the group's sum was right
-		}
 	}
 	b := newBatch(len(group))
 	b.from = from
@@ -432,7 +390,7 @@ func (p *proposer) serveGroup(ctx context.Context, from peer.Identity, body []by
 	for i := range group {
 		f, d := &group[i], &list[i]
 		*d = pending{
-			data: f.Data, class: f.Class, weight: max(1, int(min(f.Weight, maxWeight))), kind: "forwarded", wants: wants[i],
+			data: f.Data, class: f.Class, weight: max(1, int(min(f.Weight, maxWeight))), kind: "forwarded",
 			since: now, batch: b, pos: i,
 		}
 		if why := refused[f.Class]; why != nil {
@@ -584,7 +542,6 @@ func (r *Replica) connect() {
 		return answer, err
 	}
 	n.Handle(callForward, r.forMembers(r.p.serveForward))
-	n.Handle(callForwardNewer, r.forMembers(r.p.serveForwardNewer))
 	n.Handle(callReadIndex, r.forMembers(r.serveReadIndex))
 }
 
@@ -618,7 +575,6 @@ func (r *Replica) forMembers(h peer.Handler) peer.Handler {
 func (r *Replica) disconnect() {
 	if n := r.o.Net; n != nil {
 		n.Handle(callForward, nil)
-		n.Handle(callForwardNewer, nil)
 		n.Handle(callReadIndex, nil)
 	}
 	r.p.cancel()

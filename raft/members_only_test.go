@@ -31,7 +31,7 @@ func TestStrangersForwardNothing(t *testing.T) {
 			}
 			defer n.Close()
 			group := event.AppendGroup(nil, []event.Forwarded{{Class: event.ClassProduce, Weight: 1, Data: event.EncodeCommand(put("stranger"))}})
-			for call, body := range map[string][]byte{callForward: group, callForwardNewer: group, callReadIndex: nil} {
+			for call, body := range map[string][]byte{callForward: group, callReadIndex: nil} {
 				_, _, err := n.Call(context.Background(), peer.Target{Addr: l.addr}, call, body)
 				if e, ok := errors.AsType[*peer.Error](err); !ok || e.Code != codeNoMember {
 					t.Errorf("%s: %v", call, err)

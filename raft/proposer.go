@@ -31,8 +31,6 @@ type proposer struct {
 	retire  chan *flight          // entries under way, in their order
 	wake    chan struct{}         // takes one: something changed that run may act upon
 	opening func() *event.Command // what the first entry of a leadership is to carry; nil nothing
-	own     uint16                // Options.Rules
-	rules   func() uint16         // the newest that all members know
 	gone    chan struct{}         // closed when no answer can come any more
 	failed  chan struct{}         // closed when the replica has failed
 	idle    func()                // told that nothing is under way any more
@@ -94,7 +92,7 @@ func newProposer(o Options, f *fsm, c *clock, fatal func(error), failed chan str
 		limits: o.Limits, patient: o.LeaderWait, logger: o.Logger, metrics: o.Metrics, disk: newDisk(o), clock: c, fsm: f, fatal: fatal,
 		retire: make(chan *flight, o.Limits.Entries), wake: make(chan struct{}, 1),
 		gone: make(chan struct{}), failed: failed, idle: func() {},
-		target: func() (peer.Target, bool) { return peer.Target{}, false }, own: o.Rules, rules: func() uint16 { return o.Rules },
+		target: func() (peer.Target, bool) { return peer.Target{}, false },
 	}
 	p.landed.fsm = f
 	p.away.ripe = map[*ripe]struct{}{}
@@ -384,7 +382,7 @@ func (p *proposer) run(stop <-chan struct{}) {
 			cmds[i] = d.data
 		}
 		at := p.fsm.progress()
-		e := event.Entry{Rules: wants(at.rules, fl.group), Time: p.clock.stamp(at.clock), Commands: cmds}
+		e := event.Entry{Rules: rulesOf(at.rules, fl.group), Time: p.clock.stamp(at.clock), Commands: cmds}
 		// May block while Raft is busy with the entry before: meanwhile the next
 		// group gathers.
 		fl.future = p.apply(e.Encode())
@@ -434,12 +432,6 @@ func (p *proposer) entryLocked() (*flight, time.Duration) {
 		}
 		if wait := p.tick.wait(p.fsm.progress(), p.clock.now()); wait > 0 {
 			return nil, wait
-		}
-	}
-	if len(group) > 0 {
-		if group, bytes = p.bringRulesLocked(group, bytes); len(group) == 0 && !p.first {
-			p.tellLocked()
-			return nil, 0 // more may wait
 		}
 	}
 	p.first = false

@@ -14,7 +14,6 @@ type pending struct {
 	kind   string
 	key    event.Hash // of its Idempotency-Key; zero none
 	rules  uint16     // that it brings into force: Upgrade
-	wants  uint16     // the oldest rules under which it can be decided
 	here   bool       // a leader's own business: never taken to another node
 	since  time.Time
 	// Where its answer goes: to the caller that waits here, or into the batch of
@@ -69,7 +68,6 @@ func newPending(c *event.Command) *pending {
 	if c.Upgrade != nil {
 		p.rules = c.Upgrade.Rules
 	}
-	p.wants = c.WantsRules()
 	p.here = c.Upgrade != nil || c.Mark != nil
 	return p
 }

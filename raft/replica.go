@@ -179,7 +179,7 @@ func (r *Replica) start() error {
 	r.snappedAt(began)
 	r.p = newProposer(r.o, r.fsm, r.clock, r.fatal, r.failed)
 	r.p.idle, r.p.landed.lacking = r.commits.signal, r.behind
-	r.p.opening, r.p.rules = r.upgrade, r.knownRules
+	r.p.opening = r.upgrade
 
 	conf := r.config()
 	r.trans = newTransport(r)

@@ -106,7 +106,7 @@ func openEngine(n *node) (_ *engine, err error) {
 	// made after Raft has begun to apply: so they look it up.
 	hooks := &hooks{discards: newDiscards(logger)}
 	e.machine = machine.New(found.State, e.log, machine.Options{
-		Options: fsm.Options{Touched: hooks.touched, Known: rules()}, Count: hooks.count,
+		Options: fsm.Options{Touched: hooks.touched}, Count: hooks.count,
 	})
 	if e.erasures, err = e.newErasures(); err != nil {
 		return nil, err
@@ -201,7 +201,7 @@ func (e *engine) raftOptions(sink raft.Metrics) raft.Options {
 		NodeID: e.card.NodeID, ClusterID: e.card.ClusterID, Incarnation: e.card.Incarnation,
 		Dir: datadir.Path(c.DataDir, datadir.RaftDir), CheckpointDir: datadir.Path(c.DataDir, datadir.CheckpointDir),
 		FS: vfs.OS{}, Net: e.peers, HTTPAddr: self.HTTP, Contacts: c.Join, Wall: wall, Logger: e.logger, Metrics: sink,
-		OnFatal: e.fail, OnLacking: e.lacking.Put, Rules: rules(),
+		OnFatal: e.fail, OnLacking: e.lacking.Put,
 		SnapshotThreshold: c.CheckpointEvery, SnapshotInterval: c.CheckpointAge,
 		// Who wants checkpoints often wants the Raft log short behind them.
 		TrailingLogs: min(max(c.CheckpointEvery, 256), 4096),

@@ -44,7 +44,6 @@ func (e *engine) deps(source *replay.Source, registry *prometheus.Registry) api.
 		Cluster:    clusterView{e.replica},
 		Push:       pushed{e},
 		Age:        e.replica.Age,
-		Rules:      e.replica.CommonRules,
 		Leader:     e.replica.LeaderHTTP,
 		AskOthers:  e.askOthers,
 		AskLeader:  e.replica.AskLeader,

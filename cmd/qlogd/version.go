@@ -4,11 +4,8 @@ import (
 	"fmt"
 	"runtime"
 	"runtime/debug"
-	"strconv"
 
 	"github.com/spf13/cobra"
-
-	"github.com/qlogd/qlogd/event"
 )
 
 // Set by the Makefile (-ldflags -X); without them the build information that
@@ -17,19 +14,7 @@ var (
 	version = ""
 	commit  = ""
 	date    = ""
-
-	// knowsRules lets a build say that it knows only older rules of deciding
-	// (-X main.knowsRules=1): with it a rolling upgrade is tried out.
-	knowsRules = ""
 )
-
-// rules is the newest version of the rules of deciding that this build knows.
-func rules() uint16 {
-	if n, err := strconv.ParseUint(knowsRules, 10, 16); err == nil && n > 0 {
-		return min(uint16(n), event.Rules)
-	}
-	return event.Rules
-}
 
 type buildInfo struct {
 	Version string `json:"version"`

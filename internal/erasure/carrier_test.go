@@ -51,7 +51,7 @@ func newWorld(t *testing.T, seed uint64) *world {
 	t.Cleanup(func() { w.log.Close() })
 	w.m = machine.New(projections.New(), w.log, machine.Options{Count: func(events []event.Event) { w.node.Count(events) }})
 	if w.node, err = NewNode(NodeOptions{
-		Log: w.log, FS: disk, DataDir: "/data", Self: func() string { return "n1/a" }, Rules: w.m.Rules, Tasks: w.m.Tasks,
+		Log: w.log, FS: disk, DataDir: "/data", Self: func() string { return "n1/a" }, Tasks: w.m.Tasks,
 		Fetched: func() error { return nil }, Shed: func(context.Context, uint64) error { return nil },
 		Propose: w.propose,
 	}); err != nil {

@@ -54,8 +54,6 @@ type NodeOptions struct {
 	DataDir string
 	// Self returns what this data directory is called among the cluster's members.
 	Self func() string
-	// Rules returns the version of the rules of deciding that is in force.
-	Rules func() uint16
 	// Tasks returns all tasks.
 	Tasks func() []event.TaskView
 	// Propose gets a command decided.
@@ -110,9 +108,6 @@ func NewNode(o NodeOptions) (*Node, error) {
 	}
 	head := o.Log.Head()
 	switch {
-	case !n.known && o.Rules() < event.RulesOfReplay:
-		// There was no erasure yet. Else a big log would be gone through for
-		// nothing when the program is upgraded.
 	case n.written < head:
 		n.from = n.written + 1
 	}

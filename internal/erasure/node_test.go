@@ -26,7 +26,6 @@ type teller struct {
 	node  *Node
 	last  map[event.ID]event.Ref
 	tasks []event.TaskView
-	rules uint16
 
 	index    uint64
 	shed     uint64
@@ -40,7 +39,7 @@ var errGivesUp = errors.New("the story ends")
 
 // open opens the log and the node, as after a start.
 func open(t testing.TB, disk *vfs.Mem) (*teller, error) {
-	s := &teller{t: t, disk: disk, last: map[event.ID]event.Ref{}, rules: event.RulesOfReplay}
+	s := &teller{t: t, disk: disk, last: map[event.ID]event.Ref{}}
 	if err := disk.MkdirAll("/data"); err != nil {
 		return nil, err
 	}
@@ -59,7 +58,7 @@ func open(t testing.TB, disk *vfs.Mem) (*teller, error) {
 	}
 	s.node, err = NewNode(NodeOptions{
 		Log: s.log, FS: disk, DataDir: "/data",
-		Self: func() string { return "n1/a" }, Rules: func() uint16 { return s.rules },
+		Self:    func() string { return "n1/a" },
 		Tasks:   func() []event.TaskView { return slices.Clone(s.tasks) },
 		Fetched: func() error { return nil },
 		Shed:    func(_ context.Context, upTo uint64) error { s.shed = upTo; return nil },
@@ -256,17 +255,6 @@ func TestNodeCatchesUp(t *testing.T) {
 		if files := in(t, disk, "second"); len(files) > 0 {
 			t.Errorf("still in %v", files)
 		}
-	}
-	// Under older rules there was no erasure: the log is not gone through.
-	_ = disk.Remove("/data/" + datadir.ErasedFile)
-	again()
-	s.rules = 2
-	if s.node, err = NewNode(s.node.o); err != nil || s.node.from != 0 {
-		t.Errorf("from %d, %v", s.node.from, err)
-	}
-	s.once()
-	if upTo, known, err := datadir.ReadErased(disk, "/data"); err != nil || !known || upTo == 0 {
-		t.Errorf("position %d, %v, %v", upTo, known, err)
 	}
 }
 

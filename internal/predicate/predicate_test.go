@@ -99,7 +99,6 @@ func TestDeadAndReplayed(t *testing.T) {
 			t.Errorf("%s: %t, %v", text, ok, err)
 		}
 	}
-	do(&event.Command{Upgrade: &event.Upgrade{Rules: event.RulesOfReplay}})
 	policy := event.DefaultPolicy()
 	do(&event.Command{PutQueue: &event.PutQueue{Name: "jobs", Policy: policy, DeadLetterAuto: true}})
 	first := do(&event.Command{Produce: &event.Produce{Queue: "jobs", Messages: []event.NewMessage{{Priority: 5}}}}).Produced[0].ID

@@ -42,11 +42,6 @@ func begin(t *testing.T, seed uint64) *world {
 // do applies one entry now.
 func (w *world) do(commands ...*event.Command) []event.Result {
 	w.t.Helper()
-	for _, c := range commands {
-		if wants := c.WantsRules(); wants > w.m.Rules() && c.Upgrade == nil {
-			w.do(&event.Command{Upgrade: &event.Upgrade{Rules: wants}})
-		}
-	}
 	w.index++
 	e := &event.Entry{Rules: event.Rules, Time: w.now}
 	for _, c := range commands {

@@ -15,28 +15,16 @@ import (
 // link is the connection over which all calls to one address go.
 type link struct {
 	mu      sync.Mutex
-	way     way
+	http    *http.ClientConn
 	conn    *conn
 	dialing *dialing
-}
-
-// way is how calls go over a connection: as frames where the other side knows
-// them, else over HTTP/2.
-type way interface {
-	// call makes one call, once.
-	call(ctx context.Context, name string, body []byte) ([]byte, error)
-	// usable tells whether it takes more calls, as far as known.
-	usable() bool
-	// retire lets what is under way finish, and takes no more.
-	retire()
-	close()
 }
 
 // dialing is a connection on its way. Who wants it waits for done.
 type dialing struct {
 	to   Target
 	done chan struct{}
-	way  way
+	http *http.ClientConn
 	conn *conn
 	err  error
 }
@@ -47,18 +35,18 @@ type dialing struct {
 // have seen: see NotSent. from is who answered, as far as known.
 func (n *Net) Call(ctx context.Context, to Target, name string, body []byte) (answer []byte, from Identity, err error) {
 	for again := false; ; again = true {
-		w, c, fresh, err := n.link(ctx, to)
+		cc, c, fresh, err := n.link(ctx, to)
 		if err != nil {
 			return nil, from, fmt.Errorf("call %s at %s: %w", name, to.Addr, err)
 		}
-		answer, err = w.call(ctx, name, body)
+		answer, err = n.callOn(ctx, cc, name, body)
 		if err == nil {
 			return answer, c.peer, nil
 		}
 		// The connection takes no more, having lived too long or been ended
 		// over there: the next one may.
 		if !again && !fresh && refusedByConn(ctx, err) {
-			n.retire(to.Addr, w)
+			n.retire(to.Addr, cc)
 			continue
 		}
 		return nil, c.peer, fmt.Errorf("call %s at %s: %w", name, to.Addr, err)
@@ -105,7 +93,7 @@ func (s *stream) Close() error {
 }
 
 // link returns a connection to the target, and whether it was made for this.
-func (n *Net) link(ctx context.Context, to Target) (w way, c *conn, fresh bool, err error) {
+func (n *Net) link(ctx context.Context, to Target) (cc *http.ClientConn, c *conn, fresh bool, err error) {
 	n.mu.Lock()
 	l := n.links[to.Addr]
 	if l == nil {
@@ -118,9 +106,9 @@ func (n *Net) link(ctx context.Context, to Target) (w way, c *conn, fresh bool, 
 			return nil, nil, false, &notSent{err}
 		}
 		l.mu.Lock()
-		if l.way != nil && l.way.usable() && fits(l.conn.peer, to) == nil {
+		if l.http != nil && l.http.Err() == nil && fits(l.conn.peer, to) == nil {
 			defer l.mu.Unlock()
-			return l.way, l.conn, false, nil
+			return l.http, l.conn, false, nil
 		}
 		d := l.dialing
 		if d == nil {
@@ -139,7 +127,7 @@ func (n *Net) link(ctx context.Context, to Target) (w way, c *conn, fresh bool, 
 			return nil, nil, false, &notSent{ctx.Err()}
 		}
 		if d.to == to {
-			return d.way, d.conn, true, d.err
+			return d.http, d.conn, true, d.err
 		}
 	}
 }
@@ -153,71 +141,45 @@ func refusedByConn(ctx context.Context, err error) bool {
 
 // retire lets a connection finish what is under way on it, and not be used for
 // more: it may have no number left for another stream, and not say so.
-func (n *Net) retire(addr string, w way) {
+func (n *Net) retire(addr string, cc *http.ClientConn) {
 	n.mu.Lock()
 	l := n.links[addr]
 	n.mu.Unlock()
 	l.mu.Lock()
-	if l.way == w {
-		l.way, l.conn = nil, nil
+	if l.http == cc {
+		l.http, l.conn = nil, nil
 	}
 	l.mu.Unlock()
-	w.retire()
+	closeIdle := func(cc *http.ClientConn) {
+		if cc.InFlight() == 0 {
+			cc.Close()
+		}
+	}
+	cc.SetStateHook(closeIdle)
+	closeIdle(cc)
 }
 
 // connect makes l's connection.
 func (n *Net) connect(l *link, d *dialing) {
 	c, err := n.dial(n.ctx, d.to, kindRPC)
-	var w way
+	var cc *http.ClientConn
 	if err == nil {
-		if w, err = n.newWay(c); err != nil {
+		if cc, err = n.newClientConn(c); err != nil {
 			err = &notSent{err}
 		}
 	}
-	d.way, d.conn, d.err = w, c, err
+	d.http, d.conn, d.err = cc, c, err
 	l.mu.Lock()
-	old := l.way
+	old := l.http
 	if err == nil {
-		l.way, l.conn = w, c
+		l.http, l.conn = cc, c
 	}
 	l.dialing = nil
 	l.mu.Unlock()
 	if err == nil && old != nil {
-		old.close() // dead, or to who was there before
+		old.Close() // dead, or to who was there before
 	}
 	close(d.done)
-}
-
-// newWay begins to speak what both sides know.
-func (n *Net) newWay(c *conn) (way, error) {
-	if c.frames {
-		return newCaller(n, c)
-	}
-	cc, err := n.newClientConn(c)
-	if err != nil {
-		return nil, err
-	}
-	return &httpWay{n, cc}, nil
-}
-
-// httpWay is HTTP/2.
-type httpWay struct {
-	n  *Net
-	cc *http.ClientConn
-}
-
-func (w *httpWay) usable() bool { return w.cc.Err() == nil }
-
-func (w *httpWay) close() { w.cc.Close() }
-
-func (w *httpWay) retire() {
-	over := func(cc *http.ClientConn) {
-		if cc.InFlight() == 0 {
-			cc.Close()
-		}
-	}
-	w.cc.SetStateHook(over)
-	over(w.cc)
 }
 
 type dialKey struct{}
@@ -248,9 +210,9 @@ func (n *Net) newClientConn(c *conn) (*http.ClientConn, error) {
 	return cc, nil
 }
 
-func (w *httpWay) call(ctx context.Context, name string, body []byte) ([]byte, error) {
-	n := w.n
-	resp, err := n.send(ctx, w.cc, callPath, name, body)
+// callOn makes one call, once.
+func (n *Net) callOn(ctx context.Context, cc *http.ClientConn, name string, body []byte) ([]byte, error) {
+	resp, err := n.send(ctx, cc, callPath, name, body)
 	if err != nil {
 		return nil, err
 	}

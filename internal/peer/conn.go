@@ -19,8 +19,6 @@ type conn struct {
 	bulk     bool
 	layer    *RaftLayer // guarded by net.mu
 	peer     Identity
-	frames   bool    // of one that was dialled: the other side takes frames
-	server   *server // guarded by net.mu
 	once     sync.Once
 }
 
@@ -45,21 +43,6 @@ func (c *conn) Close() error {
 		err = c.raw.Close()
 	})
 	return err
-}
-
-// resumed is a connection of which some was read already.
-type resumed struct {
-	net.Conn
-	head []byte
-}
-
-func (b *resumed) Read(p []byte) (int, error) {
-	if len(b.head) > 0 {
-		n := copy(p, b.head)
-		b.head = b.head[n:]
-		return n, nil
-	}
-	return b.Conn.Read(p)
 }
 
 // feed is a listener that is given its connections.

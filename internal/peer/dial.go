@@ -95,7 +95,6 @@ func (n *Net) introduce(ctx context.Context, c *conn, to Target, k kind) error {
 		return &Error{Code: "refused", Detail: a.reason}
 	}
 	c.peer = a.from
-	c.frames = k == kindRPC && a.reason == framesOffer && !n.o.NoFrames
 	if k == kindWho {
 		return nil
 	}

@@ -23,9 +23,7 @@ import (
 //	12   …  seven texts, of who connects:  12   …  six texts, of who answers:
 //	        cluster, node, incarnation,            cluster, node, incarnation,
 //	        raft, http; and of whom it             raft, http; and why it
-//	        looks for: node, incarnation           refused, or in a welcome of
-//	                                               rpc what is spoken beside
-//	                                               HTTP/2: "frames/1" or ""
+//	        looks for: node, incarnation           refused, or ""
 //
 // A text is its length (2 bytes) and that many bytes of UTF-8 without control
 // characters. The first twelve bytes mean the same in every version, so that

@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -20,10 +19,6 @@ const (
 	lastAnswers = 500 * time.Millisecond
 	lastBytes   = 50 * time.Millisecond
 )
-
-// framesKnown is set to "no" by tests that want the program of before (-ldflags
-// -X).
-var framesKnown string
 
 // Net is a node's end of the inside network. Its methods may be called from
 // any goroutine.
@@ -88,7 +83,6 @@ func New(o Options) (*Net, error) {
 	if o.MaxGreetingFrom == 0 {
 		o.MaxGreetingFrom = 32
 	}
-	o.NoFrames = o.NoFrames || framesKnown == "no"
 	if o.HandshakeTimeout == 0 {
 		o.HandshakeTimeout = 5 * time.Second
 	}
@@ -152,18 +146,6 @@ func (n *Net) Close() error {
 	case <-time.After(lastAnswers): // what is left is cut off
 	}
 	ctx, cancel := context.WithTimeout(n.ctx, lastBytes)
-	var said []<-chan struct{}
-	for _, c := range open {
-		if w := n.serverOf(c); w != nil {
-			said = append(said, w.leave())
-		}
-	}
-	for _, s := range said {
-		select {
-		case <-s:
-		case <-ctx.Done():
-		}
-	}
 	_ = n.server.Shutdown(ctx) // idle connections would linger for a second
 	cancel()
 	n.cancel()
@@ -176,12 +158,6 @@ func (n *Net) Close() error {
 		err = nil // closed before
 	}
 	return err
-}
-
-func (n *Net) serverOf(c *conn) *server {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return c.server
 }
 
 func (n *Net) isClosed() bool {
@@ -269,23 +245,11 @@ func (n *Net) greet(raw net.Conn) {
 		n.refusals.tell(n.logger, "refused a node", "node", h.from.Node, "incarnation", h.from.Incarnation, "cluster", h.from.Cluster, "from", remote, "error", err)
 		return
 	}
-	welcome := answer{from: self}
-	if h.kind == kindRPC && !n.o.NoFrames {
-		welcome.reason = framesOffer
-	}
-	frames := false
-	if err = n.reply(c, welcome); err == nil && welcome.reason != "" {
-		frames, err = takesFrames(c)
-	}
-	if err != nil {
+	if err := n.reply(c, answer{from: self}); err != nil {
 		c.Close()
 		return
 	}
 	raw.SetDeadline(time.Time{})
-	if frames {
-		n.serveFrames(c)
-		return
-	}
 	switch h.kind {
 	case kindRaft:
 		layer.deliver(c)
@@ -295,20 +259,6 @@ func (n *Net) greet(raw net.Conn) {
 	default:
 		c.Close()
 	}
-}
-
-// takesFrames tells whether who was offered frames begins with them. What else
-// it begins with is left to be read.
-func takesFrames(c *conn) (bool, error) {
-	b := make([]byte, len(framesPreface))
-	if _, err := io.ReadFull(c.Conn, b); err != nil {
-		return false, err
-	}
-	if string(b) == framesPreface {
-		return true, nil
-	}
-	c.Conn = &resumed{Conn: c.Conn, head: b}
-	return false, nil
 }
 
 // spawn runs f on a goroutine that Close waits for. False: Net is closed.

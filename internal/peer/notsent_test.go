@@ -464,11 +464,7 @@ func TestStopped(t *testing.T) {
 	}
 	t.Parallel()
 	cmd := exec.Command(os.Args[0], "-test.run=^TestStopped$", "-test.timeout=60s")
-	how := "frames"
-	if noFrames {
-		how = "http"
-	}
-	cmd.Env = append(os.Environ(), childNode+"="+how)
+	cmd.Env = append(os.Environ(), childNode+"=yes")
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)

@@ -5,9 +5,8 @@
 // the connections that pass there are two kinds:
 //
 //	raft  streams for package raft, one request at a time on each
-//	rpc   any number of calls beside each other on one connection, as frames of
-//	      our own or, with a node that does not know these, over HTTP/2; and
-//	      over HTTP/2 streams of bulk data on connections of their own
+//	rpc   calls over HTTP/2, any number at a time on one connection; bulk data
+//	      is streamed over connections of its own
 //
 // It does not know what is said: names and bytes; but for CallInvite, which two
 // of the packages that speak must read alike. It is a leaf of the house.
@@ -52,8 +51,6 @@ type Options struct {
 	// MaxGreeting bounds those that have not yet said who they are, all of them
 	// (default 256) and from one address (32).
 	MaxGreeting, MaxGreetingFrom int
-	// NoFrames leaves calls to HTTP/2, as nodes did before there were frames.
-	NoFrames bool
 	// HandshakeTimeout is how long a stranger may take to say who he is; 5 s.
 	HandshakeTimeout time.Duration
 }

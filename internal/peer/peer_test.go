@@ -3,11 +3,9 @@ package peer
 import (
 	"context"
 	"errors"
-	"flag"
 	"io"
 	"log/slog"
 	"net"
-	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -16,25 +14,10 @@ import (
 	"go.uber.org/goleak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(twice{m}) }
-
-// noFrames makes nodes that know no frames.
-var noFrames = os.Getenv(childNode) == "http"
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // childNode is the environment of a test that is a node in a process of its own.
 const childNode = "PEER_TEST_NODE"
-
-// twice runs all tests over frames and over HTTP/2.
-type twice struct{ m *testing.M }
-
-func (t twice) Run() int {
-	code := t.m.Run()
-	if os.Getenv(childNode) != "" || flag.Lookup("test.fuzz").Value.String() != "" || flag.Lookup("test.fuzzworker").Value.String() == "true" {
-		return code
-	}
-	noFrames = true
-	return max(code, t.m.Run())
-}
 
 // start makes a node n of cluster c on a port of its own.
 func start(t *testing.T, node string, set ...func(*Options)) *Net {
@@ -52,7 +35,6 @@ func startOn(t *testing.T, l net.Listener, node string, set ...func(*Options)) *
 		Listener: l,
 		Self:     Identity{Cluster: "c", Node: node, Incarnation: "i-" + node, Raft: l.Addr().String(), HTTP: "127.0.0.1:1"},
 		Logger:   slog.New(slog.NewTextHandler(t.Output(), nil)),
-		NoFrames: noFrames,
 	}
 	for _, f := range set {
 		f(&o)
@@ -190,7 +172,7 @@ func BenchmarkCall(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		if nodes[i], err = New(Options{Listener: l, NoFrames: noFrames}); err != nil {
+		if nodes[i], err = New(Options{Listener: l}); err != nil {
 			b.Fatal(err)
 		}
 		defer nodes[i].Close()

@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// A call that does not go as frames (frame.go) is one HTTP/2 request: POST /call/{name}, or /stream/{name} on a
+// A call is one HTTP/2 request: POST /call/{name}, or /stream/{name} on a
 // connection of its own. The body is the byte 'q' and what the caller gave: so
 // it is never empty, and without its last byte no handler is called (see
 // request in call.go). The answer is 200 and the handler's bytes, or one of

@@ -38,7 +38,7 @@ test: lint ## what CI runs: lint, and all tests with the race detector and a sma
 	go test -count=1 -timeout 15m -run '^TestSeeds$$' ./internal/simtest/sim # 200 seeds, for which the race detector is too slow
 	cd bench && go test -race -timeout 10m ./...
 	cd webhook/oracle && go vet . && go test -timeout 5m .
-	cd internal/cloudevents/oracle && go test -timeout 5m ./...
+	cd webhook/cloudevents/oracle && go test -timeout 5m ./...
 
 .PHONY: lint
 lint: ## gofmt, vet, staticcheck
@@ -47,7 +47,7 @@ lint: ## gofmt, vet, staticcheck
 	go vet ./...
 	$(TOOL) staticcheck ./...
 	cd bench && go vet ./... && go tool -modfile=../tools/go.mod staticcheck ./...
-	cd internal/cloudevents/oracle && go vet ./...
+	cd webhook/cloudevents/oracle && go vet ./...
 
 .PHONY: fuzz
 fuzz: ## every fuzz target for FUZZTIME (10m) each
@@ -121,7 +121,7 @@ sim: ## thousands of clusters in simulated time, each with partitions, crashes, 
 
 .PHONY: crashwalk
 crashwalk: ## let the power fail in every single write and sync of a whole node and of Raft's stores, with every kind of loss
-	QLOGD_CRASH=full go test -count=1 -v -timeout 4h -run '^(TestCrashAnywhere|TestFailAnywhere)$$' ./cmd/qlogd ./raft ./internal/fetch
+	QLOGD_CRASH=full go test -count=1 -v -timeout 4h -run '^(TestCrashAnywhere|TestFailAnywhere)$$' ./cmd/qlogd ./raft ./raft/fetch
 
 .PHONY: clean
 clean: ## what build and tests leave

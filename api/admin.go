@@ -6,8 +6,8 @@ import (
 	"strings"
 
 	"github.com/qlogd/qlogd/api/wire"
+	"github.com/qlogd/qlogd/background/dead"
 	"github.com/qlogd/qlogd/event"
-	"github.com/qlogd/qlogd/internal/dead"
 )
 
 // The shapes of the first design, under /admin. They do what the calls under /v1

@@ -8,8 +8,8 @@ import (
 
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/event"
-	"github.com/qlogd/qlogd/internal/cloudevents"
 	"github.com/qlogd/qlogd/internal/coding"
+	"github.com/qlogd/qlogd/webhook/cloudevents"
 )
 
 // isEvents reports whether the body is CloudEvents: one or a batch by its media

@@ -9,7 +9,7 @@ import (
 
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/event"
-	"github.com/qlogd/qlogd/internal/cloudevents"
+	"github.com/qlogd/qlogd/webhook/cloudevents"
 )
 
 const (

@@ -15,7 +15,7 @@ import (
 	"github.com/getkin/kin-openapi/routers"
 	"github.com/getkin/kin-openapi/routers/legacy"
 
-	"github.com/qlogd/qlogd/internal/cloudevents"
+	"github.com/qlogd/qlogd/webhook/cloudevents"
 )
 
 var document = sync.OnceValues(func() (routers.Router, error) {

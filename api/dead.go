@@ -10,8 +10,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/qlogd/qlogd/api/wire"
+	"github.com/qlogd/qlogd/background/dead"
 	"github.com/qlogd/qlogd/event"
-	"github.com/qlogd/qlogd/internal/dead"
 )
 
 // Replays lists what was replayed, behind the log.

@@ -6,9 +6,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/qlogd/qlogd/background/erasure"
 	"github.com/qlogd/qlogd/event"
-	"github.com/qlogd/qlogd/internal/erasure"
-	"github.com/qlogd/qlogd/internal/vfs"
+	"github.com/qlogd/qlogd/log/vfs"
 )
 
 // nothingToErase is the Eraser of a fake.

@@ -8,8 +8,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/qlogd/qlogd/api/wire"
+	"github.com/qlogd/qlogd/background/dead"
 	"github.com/qlogd/qlogd/event"
-	"github.com/qlogd/qlogd/internal/dead"
 )
 
 // The codes of an explanation's reasons.

@@ -15,8 +15,8 @@ import (
 
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/event"
-	"github.com/qlogd/qlogd/internal/cloudevents"
 	"github.com/qlogd/qlogd/internal/coding"
+	"github.com/qlogd/qlogd/webhook/cloudevents"
 )
 
 func packed(t testing.TB, v any) string {

@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"github.com/qlogd/qlogd/api/wire"
+	"github.com/qlogd/qlogd/background/dead"
 	"github.com/qlogd/qlogd/event"
-	"github.com/qlogd/qlogd/internal/dead"
 )
 
 func taskNotFound(id event.ID) *event.Problem {

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"path"
 
-	"github.com/qlogd/qlogd/internal/vfs"
+	"github.com/qlogd/qlogd/log/vfs"
 )
 
 // syncEvery is how many bytes may be appended before a sync in the background. It

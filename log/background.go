@@ -8,7 +8,7 @@ import (
 	"path"
 	"time"
 
-	"github.com/qlogd/qlogd/internal/vfs"
+	"github.com/qlogd/qlogd/log/vfs"
 )
 
 func (l *Log) startBackground() {

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/qlogd/qlogd/internal/vfs"
+	"github.com/qlogd/qlogd/log/vfs"
 )
 
 // TestContents: many at once are what each alone is, in any order, from the

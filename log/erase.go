@@ -7,7 +7,7 @@ import (
 	"path"
 	"slices"
 
-	"github.com/qlogd/qlogd/internal/vfs"
+	"github.com/qlogd/qlogd/log/vfs"
 )
 
 // An erasure overwrites in place, so a crash can leave a content half erased,

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/qlogd/qlogd/internal/vfs"
+	"github.com/qlogd/qlogd/log/vfs"
 )
 
 // piece is an extent of a segment whose bytes are checked by one checksum.

@@ -10,7 +10,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/qlogd/qlogd/internal/vfs"
+	"github.com/qlogd/qlogd/log/vfs"
 )
 
 func golden(t testing.TB, name string) []byte {

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/qlogd/qlogd/internal/vfs"
+	"github.com/qlogd/qlogd/log/vfs"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew (only for a new format version)")

@@ -5,7 +5,7 @@ import (
 	"path"
 	"sync"
 
-	"github.com/qlogd/qlogd/internal/vfs"
+	"github.com/qlogd/qlogd/log/vfs"
 )
 
 // maxIdle is how many files that nobody is reading stay open.

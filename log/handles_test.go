@@ -5,7 +5,7 @@ import (
 	"path"
 	"testing"
 
-	"github.com/qlogd/qlogd/internal/vfs"
+	"github.com/qlogd/qlogd/log/vfs"
 )
 
 // A log of many more segments than files may be open is written, read and

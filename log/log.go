@@ -20,7 +20,7 @@ import (
 	"log/slog"
 	"sync"
 
-	"github.com/qlogd/qlogd/internal/vfs"
+	"github.com/qlogd/qlogd/log/vfs"
 )
 
 // DefaultSegmentSize is the size of a segment, unless Options say otherwise.

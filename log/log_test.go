@@ -6,7 +6,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/qlogd/qlogd/internal/vfs"
+	"github.com/qlogd/qlogd/log/vfs"
 )
 
 // everyLookup asks a log for everything there is in blocks.

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/qlogd/qlogd/internal/vfs"
+	"github.com/qlogd/qlogd/log/vfs"
 )
 
 // TestBlocksInMemory: a reader gets the same blocks, whether the log still has

@@ -4,7 +4,7 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/qlogd/qlogd/internal/vfs"
+	"github.com/qlogd/qlogd/log/vfs"
 )
 
 // SegmentName returns the file name of the segment whose first block has this

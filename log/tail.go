@@ -6,7 +6,7 @@ import (
 	"path"
 	"strings"
 
-	"github.com/qlogd/qlogd/internal/vfs"
+	"github.com/qlogd/qlogd/log/vfs"
 )
 
 // newest reads the newest segment whole and judges what follows its last whole

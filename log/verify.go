@@ -9,7 +9,7 @@ import (
 	"io/fs"
 	"path"
 
-	"github.com/qlogd/qlogd/internal/vfs"
+	"github.com/qlogd/qlogd/log/vfs"
 )
 
 // Report is what Verify has seen.

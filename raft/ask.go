@@ -4,7 +4,7 @@ import (
 	"context"
 	"sync"
 
-	"github.com/qlogd/qlogd/internal/peer"
+	"github.com/qlogd/qlogd/raft/peer"
 )
 
 // questions are calls to the leader that may stay open for long: each ends when

@@ -11,7 +11,7 @@ import (
 	hraft "github.com/hashicorp/raft"
 
 	"github.com/qlogd/qlogd/event"
-	"github.com/qlogd/qlogd/internal/peer"
+	"github.com/qlogd/qlogd/raft/peer"
 )
 
 const callReadIndex = "raft.readindex"

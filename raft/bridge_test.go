@@ -14,7 +14,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	hashi "github.com/hashicorp/go-metrics"
 
-	"github.com/qlogd/qlogd/internal/vfs"
+	"github.com/qlogd/qlogd/log/vfs"
 )
 
 func TestHclogToSlog(t *testing.T) {

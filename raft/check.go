@@ -7,7 +7,7 @@ import (
 
 	hraft "github.com/hashicorp/raft"
 
-	"github.com/qlogd/qlogd/internal/checkpoint"
+	"github.com/qlogd/qlogd/log/checkpoint"
 )
 
 // check compares the stores with each other and with the event log before Raft

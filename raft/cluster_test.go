@@ -13,9 +13,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/qlogd/qlogd/internal/peer"
 	"github.com/qlogd/qlogd/internal/simtest/ports"
-	"github.com/qlogd/qlogd/internal/vfs"
+	"github.com/qlogd/qlogd/log/vfs"
+	"github.com/qlogd/qlogd/raft/peer"
 )
 
 // nodes are a cluster on loopback, each with a disk in memory and a port of its

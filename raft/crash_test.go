@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/qlogd/qlogd/internal/checkpoint"
-	"github.com/qlogd/qlogd/internal/vfs"
+	"github.com/qlogd/qlogd/log/checkpoint"
+	"github.com/qlogd/qlogd/log/vfs"
 )
 
 // story is the scenario that crashes are walked through: entries over several

@@ -9,9 +9,9 @@ import (
 	"time"
 
 	"github.com/qlogd/qlogd/event"
-	"github.com/qlogd/qlogd/internal/peer"
 	"github.com/qlogd/qlogd/internal/simtest/memnet"
-	"github.com/qlogd/qlogd/internal/vfs"
+	"github.com/qlogd/qlogd/log/vfs"
+	"github.com/qlogd/qlogd/raft/peer"
 )
 
 // together is a cluster in simulated time, on disks and a network in memory.

@@ -1,6 +1,6 @@
 package raft
 
-import "github.com/qlogd/qlogd/internal/checkpoint"
+import "github.com/qlogd/qlogd/log/checkpoint"
 
 // DropCheckpoints removes the checkpoints below index, but for the newest two:
 // the history that they begin has been deleted by retention.

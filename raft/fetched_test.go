@@ -8,10 +8,10 @@ import (
 
 	hraft "github.com/hashicorp/raft"
 
-	"github.com/qlogd/qlogd/internal/vfs"
+	"github.com/qlogd/qlogd/log/vfs"
 )
 
-// fetched puts on a disk what internal/fetch installs of another node's: the
+// fetched puts on a disk what raft/fetch installs of another node's: the
 // event log up to exactly the newest checkpoint's head, and that checkpoint.
 func fetched(t *testing.T, disk, from *vfs.Mem, n *node) {
 	t.Helper()

@@ -5,7 +5,7 @@ import (
 
 	waltypes "github.com/hashicorp/raft-wal/types"
 
-	"github.com/qlogd/qlogd/internal/vfs"
+	"github.com/qlogd/qlogd/log/vfs"
 )
 
 // walFS gives raft-wal its files from the file-system seam, so that a crash test

@@ -3,7 +3,7 @@ package raft
 import (
 	"testing"
 
-	"github.com/qlogd/qlogd/internal/vfs"
+	"github.com/qlogd/qlogd/log/vfs"
 )
 
 // openLogOn opens the Raft log alone on a disk.

@@ -14,8 +14,8 @@ import (
 	"time"
 
 	"github.com/qlogd/qlogd/event"
-	"github.com/qlogd/qlogd/internal/peer"
-	"github.com/qlogd/qlogd/internal/vfs"
+	"github.com/qlogd/qlogd/log/vfs"
+	"github.com/qlogd/qlogd/raft/peer"
 )
 
 // follower is the proposer of a node that does not lead, without Raft: the test

@@ -10,7 +10,7 @@ import (
 	hraft "github.com/hashicorp/raft"
 
 	"github.com/qlogd/qlogd/event"
-	"github.com/qlogd/qlogd/internal/checkpoint"
+	"github.com/qlogd/qlogd/log/checkpoint"
 )
 
 // fsm is what hashicorp/raft drives: it puts committed entries into the Machine

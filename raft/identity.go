@@ -6,7 +6,7 @@ import (
 
 	hraft "github.com/hashicorp/raft"
 
-	"github.com/qlogd/qlogd/internal/peer"
+	"github.com/qlogd/qlogd/raft/peer"
 )
 
 // Member is one node as the cluster's configuration names it.

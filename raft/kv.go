@@ -13,7 +13,7 @@ import (
 	waltypes "github.com/hashicorp/raft-wal/types"
 	"go.etcd.io/bbolt"
 
-	"github.com/qlogd/qlogd/internal/vfs"
+	"github.com/qlogd/qlogd/log/vfs"
 )
 
 // boltKV is raft-boltdb as a KV.

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/qlogd/qlogd/event"
-	"github.com/qlogd/qlogd/internal/peer"
+	"github.com/qlogd/qlogd/raft/peer"
 )
 
 // Who is no member forwards nothing and learns nothing: neither a node without a

@@ -11,8 +11,8 @@ import (
 
 	hraft "github.com/hashicorp/raft"
 
-	"github.com/qlogd/qlogd/internal/checkpoint"
-	"github.com/qlogd/qlogd/internal/peer"
+	"github.com/qlogd/qlogd/log/checkpoint"
+	"github.com/qlogd/qlogd/raft/peer"
 )
 
 // Offer is a leader's checkpoint, which this node needs and whose event log it

@@ -7,9 +7,9 @@ import (
 	"time"
 
 	"github.com/qlogd/qlogd/event"
-	"github.com/qlogd/qlogd/internal/checkpoint"
-	"github.com/qlogd/qlogd/internal/peer"
-	"github.com/qlogd/qlogd/internal/vfs"
+	"github.com/qlogd/qlogd/log/checkpoint"
+	"github.com/qlogd/qlogd/log/vfs"
+	"github.com/qlogd/qlogd/raft/peer"
 )
 
 // Machine is what a replica drives: the state and the event log, as one.

@@ -10,8 +10,8 @@ import (
 
 	hraft "github.com/hashicorp/raft"
 
-	"github.com/qlogd/qlogd/internal/checkpoint"
-	"github.com/qlogd/qlogd/internal/peer"
+	"github.com/qlogd/qlogd/log/checkpoint"
+	"github.com/qlogd/qlogd/raft/peer"
 )
 
 // Each second the members tell each other where they stand. Nothing that Raft

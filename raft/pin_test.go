@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/qlogd/qlogd/internal/checkpoint"
+	"github.com/qlogd/qlogd/log/checkpoint"
 )
 
 // TestPinKeepsTheEntryAtItsIndex: a node that has installed a checkpoint is sent

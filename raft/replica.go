@@ -41,7 +41,7 @@ import (
 	hraft "github.com/hashicorp/raft"
 
 	"github.com/qlogd/qlogd/event"
-	"github.com/qlogd/qlogd/internal/peer"
+	"github.com/qlogd/qlogd/raft/peer"
 )
 
 // Replica is one member of a Raft group.

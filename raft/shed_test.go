@@ -12,7 +12,7 @@ import (
 
 	hraft "github.com/hashicorp/raft"
 
-	"github.com/qlogd/qlogd/internal/vfs"
+	"github.com/qlogd/qlogd/log/vfs"
 )
 
 // holds returns the files of the Raft log in which some bytes are.

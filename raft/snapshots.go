@@ -10,7 +10,7 @@ import (
 
 	hraft "github.com/hashicorp/raft"
 
-	"github.com/qlogd/qlogd/internal/checkpoint"
+	"github.com/qlogd/qlogd/log/checkpoint"
 )
 
 // snapshots is Raft's SnapshotStore over the checkpoints: they are one copy.

@@ -7,7 +7,7 @@ import (
 	hraft "github.com/hashicorp/raft"
 
 	"github.com/qlogd/qlogd/event"
-	"github.com/qlogd/qlogd/internal/checkpoint"
+	"github.com/qlogd/qlogd/log/checkpoint"
 )
 
 // Status is where a replica stands.

@@ -13,8 +13,8 @@ import (
 	hraft "github.com/hashicorp/raft"
 	waltypes "github.com/hashicorp/raft-wal/types"
 
-	"github.com/qlogd/qlogd/internal/checkpoint"
-	"github.com/qlogd/qlogd/internal/vfs"
+	"github.com/qlogd/qlogd/log/checkpoint"
+	"github.com/qlogd/qlogd/log/vfs"
 )
 
 // used returns the disk of a node that has put names and ended, and the names.

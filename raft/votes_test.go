@@ -6,7 +6,7 @@ import (
 	"runtime"
 	"testing"
 
-	"github.com/qlogd/qlogd/internal/vfs"
+	"github.com/qlogd/qlogd/log/vfs"
 )
 
 // voteStore returns a StableStore on the disk.

@@ -6,11 +6,11 @@ import (
 	"io/fs"
 	"os"
 
-	"github.com/qlogd/qlogd/internal/checkpoint"
-	"github.com/qlogd/qlogd/internal/datadir"
-	"github.com/qlogd/qlogd/internal/eventlog"
-	"github.com/qlogd/qlogd/internal/vfs"
 	"github.com/qlogd/qlogd/log"
+	"github.com/qlogd/qlogd/log/checkpoint"
+	"github.com/qlogd/qlogd/log/datadir"
+	"github.com/qlogd/qlogd/log/eventlog"
+	"github.com/qlogd/qlogd/log/vfs"
 )
 
 // Dir is a data directory, opened without touching it: files are only opened

@@ -9,7 +9,7 @@ import (
 	"slices"
 
 	"github.com/qlogd/qlogd/event"
-	"github.com/qlogd/qlogd/internal/eventlog"
+	"github.com/qlogd/qlogd/log/eventlog"
 )
 
 // Head is the log up to a block, as somebody has kept it elsewhere. A hash

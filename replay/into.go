@@ -13,9 +13,9 @@ import (
 	"time"
 
 	"github.com/qlogd/qlogd/event"
-	"github.com/qlogd/qlogd/internal/checkpoint"
-	"github.com/qlogd/qlogd/internal/datadir"
-	"github.com/qlogd/qlogd/internal/eventlog"
+	"github.com/qlogd/qlogd/log/checkpoint"
+	"github.com/qlogd/qlogd/log/datadir"
+	"github.com/qlogd/qlogd/log/eventlog"
 )
 
 // Seed makes what Raft needs in a new data directory, so that it starts as the

@@ -9,7 +9,7 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/qlogd/qlogd/internal/expression"
+	"github.com/qlogd/qlogd/webhook/expression"
 )
 
 // Limits of a message's headers (contract.md section 3).

@@ -17,7 +17,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/qlogd/qlogd/api/wire"
-	"github.com/qlogd/qlogd/internal/expression"
+	"github.com/qlogd/qlogd/webhook/expression"
 )
 
 // Limits of a definition.

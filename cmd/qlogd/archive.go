@@ -9,7 +9,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/qlogd/qlogd/internal/archive"
+	"github.com/qlogd/qlogd/background/archive"
 	"github.com/qlogd/qlogd/log"
 )
 

@@ -13,8 +13,8 @@ import (
 	"github.com/spf13/pflag"
 	"go.yaml.in/yaml/v3"
 
+	"github.com/qlogd/qlogd/background/archive"
 	"github.com/qlogd/qlogd/event"
-	"github.com/qlogd/qlogd/internal/archive"
 	"github.com/qlogd/qlogd/webhook"
 )
 

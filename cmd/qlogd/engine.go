@@ -12,17 +12,17 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"github.com/qlogd/qlogd/api"
+	"github.com/qlogd/qlogd/background/erasure"
+	"github.com/qlogd/qlogd/background/push"
 	"github.com/qlogd/qlogd/fsm"
-	"github.com/qlogd/qlogd/internal/datadir"
-	"github.com/qlogd/qlogd/internal/erasure"
-	"github.com/qlogd/qlogd/internal/eventlog"
-	"github.com/qlogd/qlogd/internal/fetch"
 	"github.com/qlogd/qlogd/internal/machine"
-	"github.com/qlogd/qlogd/internal/peer"
-	"github.com/qlogd/qlogd/internal/push"
-	"github.com/qlogd/qlogd/internal/vfs"
+	"github.com/qlogd/qlogd/log/datadir"
+	"github.com/qlogd/qlogd/log/eventlog"
+	"github.com/qlogd/qlogd/log/vfs"
 	"github.com/qlogd/qlogd/projections/store"
 	"github.com/qlogd/qlogd/raft"
+	"github.com/qlogd/qlogd/raft/fetch"
+	"github.com/qlogd/qlogd/raft/peer"
 )
 
 // engine is all that stands on a data directory: the event log, the state that

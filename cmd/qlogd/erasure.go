@@ -5,13 +5,13 @@ import (
 	"errors"
 
 	"github.com/qlogd/qlogd/api"
+	"github.com/qlogd/qlogd/background/archive"
+	"github.com/qlogd/qlogd/background/erasure"
 	"github.com/qlogd/qlogd/event"
-	"github.com/qlogd/qlogd/internal/archive"
-	"github.com/qlogd/qlogd/internal/datadir"
-	"github.com/qlogd/qlogd/internal/erasure"
-	"github.com/qlogd/qlogd/internal/fetch"
-	"github.com/qlogd/qlogd/internal/vfs"
 	"github.com/qlogd/qlogd/log"
+	"github.com/qlogd/qlogd/log/datadir"
+	"github.com/qlogd/qlogd/log/vfs"
+	"github.com/qlogd/qlogd/raft/fetch"
 	"github.com/qlogd/qlogd/replay"
 )
 

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/qlogd/qlogd/api"
-	"github.com/qlogd/qlogd/internal/egress"
+	"github.com/qlogd/qlogd/webhook/egress"
 )
 
 // What is taken from a webhook's target. Who sent the webhook waits meanwhile,

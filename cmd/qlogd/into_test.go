@@ -16,7 +16,7 @@ import (
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/client"
 	"github.com/qlogd/qlogd/event"
-	"github.com/qlogd/qlogd/internal/datadir"
+	"github.com/qlogd/qlogd/log/datadir"
 	"github.com/qlogd/qlogd/replay"
 )
 

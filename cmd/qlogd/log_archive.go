@@ -8,7 +8,7 @@ import (
 	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
 
-	"github.com/qlogd/qlogd/internal/archive"
+	"github.com/qlogd/qlogd/background/archive"
 	"github.com/qlogd/qlogd/replay"
 )
 

@@ -7,9 +7,9 @@ import (
 	"io/fs"
 	"os"
 
-	"github.com/qlogd/qlogd/internal/archive"
-	"github.com/qlogd/qlogd/internal/datadir"
-	"github.com/qlogd/qlogd/internal/vfs"
+	"github.com/qlogd/qlogd/background/archive"
+	"github.com/qlogd/qlogd/log/datadir"
+	"github.com/qlogd/qlogd/log/vfs"
 	"github.com/qlogd/qlogd/replay"
 )
 

@@ -14,10 +14,10 @@ import (
 
 	"github.com/qlogd/qlogd/api"
 	"github.com/qlogd/qlogd/internal/certs"
-	"github.com/qlogd/qlogd/internal/datadir"
-	"github.com/qlogd/qlogd/internal/egress"
-	"github.com/qlogd/qlogd/internal/peer"
+	"github.com/qlogd/qlogd/log/datadir"
+	"github.com/qlogd/qlogd/raft/peer"
 	"github.com/qlogd/qlogd/webhook"
+	"github.com/qlogd/qlogd/webhook/egress"
 )
 
 // node is a running server: the listeners, the lock on the data directory, and

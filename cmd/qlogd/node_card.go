@@ -8,7 +8,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/qlogd/qlogd/internal/datadir"
+	"github.com/qlogd/qlogd/log/datadir"
 )
 
 // openCard reads node.json, or makes it where the directory is new. It refuses

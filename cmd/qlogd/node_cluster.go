@@ -11,8 +11,8 @@ import (
 
 	"github.com/qlogd/qlogd/api"
 	"github.com/qlogd/qlogd/api/wire"
-	"github.com/qlogd/qlogd/internal/peer"
 	"github.com/qlogd/qlogd/raft"
+	"github.com/qlogd/qlogd/raft/peer"
 )
 
 // clusterView is the replica's membership as the api's.

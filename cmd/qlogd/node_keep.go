@@ -11,12 +11,12 @@ import (
 	"time"
 
 	"github.com/qlogd/qlogd/api"
-	"github.com/qlogd/qlogd/internal/datadir"
-	"github.com/qlogd/qlogd/internal/fetch"
-	"github.com/qlogd/qlogd/internal/forming"
-	"github.com/qlogd/qlogd/internal/peer"
-	"github.com/qlogd/qlogd/internal/vfs"
+	"github.com/qlogd/qlogd/log/datadir"
+	"github.com/qlogd/qlogd/log/vfs"
 	"github.com/qlogd/qlogd/raft"
+	"github.com/qlogd/qlogd/raft/fetch"
+	"github.com/qlogd/qlogd/raft/forming"
+	"github.com/qlogd/qlogd/raft/peer"
 )
 
 // A node's engine is opened when its cluster is known, and anew where its data

@@ -9,9 +9,9 @@ import (
 
 	"github.com/qlogd/qlogd/api"
 	"github.com/qlogd/qlogd/api/wire"
+	"github.com/qlogd/qlogd/background/push"
 	"github.com/qlogd/qlogd/event"
-	"github.com/qlogd/qlogd/internal/eventlog"
-	"github.com/qlogd/qlogd/internal/push"
+	"github.com/qlogd/qlogd/log/eventlog"
 	"github.com/qlogd/qlogd/webhook"
 )
 

@@ -14,7 +14,7 @@ import (
 
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/client"
-	"github.com/qlogd/qlogd/internal/datadir"
+	"github.com/qlogd/qlogd/log/datadir"
 	"github.com/qlogd/qlogd/projections/store"
 	"github.com/qlogd/qlogd/replay"
 )

@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/qlogd/qlogd/event"
-	"github.com/qlogd/qlogd/internal/eventlog"
+	"github.com/qlogd/qlogd/log/eventlog"
 	"github.com/qlogd/qlogd/replay"
 )
 

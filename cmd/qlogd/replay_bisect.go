@@ -6,8 +6,8 @@ import (
 
 	"github.com/qlogd/qlogd/api"
 	"github.com/qlogd/qlogd/api/wire"
-	"github.com/qlogd/qlogd/internal/predicate"
 	"github.com/qlogd/qlogd/replay"
+	"github.com/qlogd/qlogd/replay/predicate"
 )
 
 // bisectLine is the line of --bisect with --output json.

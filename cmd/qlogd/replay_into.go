@@ -8,9 +8,9 @@ import (
 	"github.com/dustin/go-humanize"
 
 	"github.com/qlogd/qlogd/api/wire"
-	"github.com/qlogd/qlogd/internal/checkpoint"
-	"github.com/qlogd/qlogd/internal/datadir"
-	"github.com/qlogd/qlogd/internal/vfs"
+	"github.com/qlogd/qlogd/log/checkpoint"
+	"github.com/qlogd/qlogd/log/datadir"
+	"github.com/qlogd/qlogd/log/vfs"
 	"github.com/qlogd/qlogd/raft"
 	"github.com/qlogd/qlogd/replay"
 )

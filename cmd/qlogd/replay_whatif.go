@@ -14,7 +14,7 @@ import (
 	"github.com/qlogd/qlogd/api"
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/event"
-	"github.com/qlogd/qlogd/internal/whatif"
+	"github.com/qlogd/qlogd/replay/whatif"
 )
 
 // whatIfLine is a line of --what-if with --output json: a message whose life

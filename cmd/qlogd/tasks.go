@@ -3,10 +3,10 @@ package main
 import (
 	"errors"
 
+	"github.com/qlogd/qlogd/background/dead"
+	"github.com/qlogd/qlogd/background/task"
 	"github.com/qlogd/qlogd/event"
-	"github.com/qlogd/qlogd/internal/dead"
-	"github.com/qlogd/qlogd/internal/eventlog"
-	"github.com/qlogd/qlogd/internal/task"
+	"github.com/qlogd/qlogd/log/eventlog"
 )
 
 // newTasks makes what carries tasks out while this node leads.

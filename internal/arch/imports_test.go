@@ -19,22 +19,22 @@ const module = "github.com/qlogd/qlogd/"
 // rooms lists the packages in the order of their imports: a package may import
 // only packages that are listed before it. Tests may import what they like.
 var rooms = []string{
-	"internal/coding", "internal/msgpackcheck", "internal/vfs", "internal/peer", "internal/forming",
-	"internal/certs", "internal/egress", "internal/load",
+	"internal/coding", "internal/msgpackcheck", "log/vfs", "raft/peer", "raft/forming",
+	"internal/certs", "webhook/egress", "internal/load",
 	"deploy", "internal/arch", "internal/simtest/ports", "internal/simtest/memnet",
 	"api/wire", "client", "internal/load/qlogdload", "examples/worker",
 	"event",
-	"internal/checkpoint", "internal/datadir", "internal/expression", "internal/cloudevents",
-	"internal/dead", "internal/task", "internal/erasure",
-	"log/vfs", "log",
-	"internal/eventlog", "internal/archive", "internal/fetch",
+	"log/checkpoint", "log/datadir", "webhook/expression", "webhook/cloudevents",
+	"background/dead", "background/task", "background/erasure",
+	"log",
+	"log/eventlog", "background/archive", "raft/fetch",
 	"projections", "projections/store",
 	"fsm",
 	"raft",
 	"replay",
-	"internal/machine", "internal/predicate", "internal/whatif",
+	"internal/machine", "replay/predicate", "replay/whatif",
 	"webhook",
-	"internal/push",
+	"background/push",
 	"background",
 	"api",
 	"cmd/qlogd",
@@ -50,7 +50,7 @@ var only = map[string][]string{
 	"projections":       {"event"},
 	"projections/store": {"event", "projections"},
 	"fsm":               {"event", "log", "log/vfs", "projections"},
-	"webhook":           {"api/wire", "event", "internal/expression"},
+	"webhook":           {"api/wire", "event", "webhook/expression"},
 }
 
 // owners lists the packages that alone may import a third-party package.

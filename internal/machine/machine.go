@@ -10,8 +10,8 @@ import (
 
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/fsm"
-	"github.com/qlogd/qlogd/internal/checkpoint"
-	"github.com/qlogd/qlogd/internal/eventlog"
+	"github.com/qlogd/qlogd/log/checkpoint"
+	"github.com/qlogd/qlogd/log/eventlog"
 	"github.com/qlogd/qlogd/projections"
 	"github.com/qlogd/qlogd/raft"
 )

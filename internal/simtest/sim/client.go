@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/qlogd/qlogd/event"
-	"github.com/qlogd/qlogd/internal/eventlog"
 	"github.com/qlogd/qlogd/internal/simtest/cluster/crashtest"
+	"github.com/qlogd/qlogd/log/eventlog"
 )
 
 // The queues, as those of internal/cluster/crashtest.

@@ -7,9 +7,9 @@ import (
 	"path"
 	"time"
 
-	"github.com/qlogd/qlogd/internal/eventlog"
 	"github.com/qlogd/qlogd/internal/simtest/cluster/crashtest"
-	"github.com/qlogd/qlogd/internal/vfs"
+	"github.com/qlogd/qlogd/log/eventlog"
+	"github.com/qlogd/qlogd/log/vfs"
 	"github.com/qlogd/qlogd/projections"
 	"github.com/qlogd/qlogd/replay"
 )

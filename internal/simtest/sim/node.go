@@ -12,11 +12,11 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/qlogd/qlogd/internal/datadir"
-	"github.com/qlogd/qlogd/internal/forming"
-	"github.com/qlogd/qlogd/internal/peer"
-	"github.com/qlogd/qlogd/internal/vfs"
+	"github.com/qlogd/qlogd/log/datadir"
+	"github.com/qlogd/qlogd/log/vfs"
 	"github.com/qlogd/qlogd/raft"
+	"github.com/qlogd/qlogd/raft/forming"
+	"github.com/qlogd/qlogd/raft/peer"
 )
 
 // node is a machine: a disk, an address, and at most one process.

@@ -15,12 +15,12 @@ import (
 	"time"
 
 	"github.com/qlogd/qlogd/event"
-	"github.com/qlogd/qlogd/internal/datadir"
-	"github.com/qlogd/qlogd/internal/peer"
 	"github.com/qlogd/qlogd/internal/simtest/cluster/crashtest"
 	"github.com/qlogd/qlogd/internal/simtest/memnet"
-	"github.com/qlogd/qlogd/internal/vfs"
+	"github.com/qlogd/qlogd/log/datadir"
+	"github.com/qlogd/qlogd/log/vfs"
 	"github.com/qlogd/qlogd/raft"
+	"github.com/qlogd/qlogd/raft/peer"
 )
 
 // Options of a run.

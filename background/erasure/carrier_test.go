@@ -1,0 +1,468 @@
+package erasure
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/internal/machine"
+	"github.com/qlogd/qlogd/log/eventlog"
+	"github.com/qlogd/qlogd/log/vfs"
+	"github.com/qlogd/qlogd/projections"
+)
+
+func init() { lookForReports = time.Millisecond }
+
+// world is a node with the real deciding and folding, and no Raft.
+type world struct {
+	t    *testing.T
+	rng  *rand.Rand
+	disk *vfs.Mem
+	log  *eventlog.Log
+	m    *machine.Machine
+	node *Node
+
+	mu    sync.Mutex
+	index uint64
+	now   int64
+	// between, if set, is called before each proposal of an Erase: what others do.
+	between func()
+	texts   int
+	leases  []event.ID
+}
+
+func newWorld(t *testing.T, seed uint64) *world {
+	w := &world{t: t, rng: rand.New(rand.NewPCG(seed, 1)), index: 2, now: clock}
+	disk := vfs.NewMem()
+	w.disk = disk
+	if err := disk.MkdirAll("/data"); err != nil {
+		t.Fatal(err)
+	}
+	var err error
+	if w.log, err = eventlog.Open(eventlog.Options{FS: disk, Dir: "/data/log", SegmentSize: 16 << 10}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { w.log.Close() })
+	w.m = machine.New(projections.New(), w.log, machine.Options{Count: func(events []event.Event) { w.node.Count(events) }})
+	if w.node, err = NewNode(NodeOptions{
+		Log: w.log, FS: disk, DataDir: "/data", Self: func() string { return "n1/a" }, Tasks: w.m.Tasks,
+		Fetched: func() error { return nil }, Shed: func(context.Context, uint64) error { return nil },
+		Propose: w.propose,
+	}); err != nil {
+		t.Fatal(err)
+	}
+	for _, q := range []string{"a", "b"} {
+		p := event.DefaultPolicy()
+		p.Ordering, p.MaxAttempts, p.InitialBackoffMS = event.PerKey, 2, 0
+		w.do(&event.Command{PutQueue: &event.PutQueue{Name: q, Policy: p, DeadLetterAuto: true}})
+	}
+	return w
+}
+
+func (w *world) propose(_ context.Context, c *event.Command) (event.Result, error) {
+	if w.between != nil && c.Erase != nil {
+		between := w.between
+		w.between = nil
+		between()
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.index++
+	w.now += 10
+	e := event.Entry{Rules: event.Rules, Time: w.now}
+	if w.m.Rules() < event.Rules {
+		e.Commands = append(e.Commands, event.EncodeCommand(&event.Command{Upgrade: &event.Upgrade{Rules: event.Rules}}))
+	}
+	e.Commands = append(e.Commands, event.EncodeCommand(c))
+	rs, err := w.m.Apply(w.index, e.Encode())
+	if err != nil {
+		return event.Result{}, err
+	}
+	return rs[len(rs)-1], nil
+}
+
+func (w *world) do(c *event.Command) event.Result {
+	w.t.Helper()
+	r, err := w.propose(w.t.Context(), c)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return r
+}
+
+// text is one that is written once.
+func (w *world) text(c event.Content) event.Blob {
+	w.texts++
+	s := fmt.Sprintf("text-%d", w.texts)
+	switch {
+	case c.Error != "":
+		c.Error = s
+	case c.Result != nil:
+		c.Result = fmt.Appendf(nil, "%q", s)
+	default:
+		c.Payload = fmt.Appendf(nil, "%q", s)
+	}
+	return event.EncodeContent(&c)
+}
+
+func (w *world) some(of ...string) string { return of[w.rng.IntN(len(of))] }
+
+// live returns the messages of a queue.
+func (w *world) live(queue string) []event.MessageView {
+	views, _ := w.m.Messages(queue, event.MessageFilter{Limit: 1000})
+	return views
+}
+
+// step does something that clients do.
+func (w *world) step() {
+	queue := w.some("a", "b")
+	switch n := w.rng.IntN(21); {
+	case n < 5:
+		w.do(&event.Command{Produce: &event.Produce{Queue: queue, Messages: []event.NewMessage{
+			{Key: w.some("k", "l", ""), Priority: 5, Content: w.text(event.Content{})},
+		}}})
+	case n < 10:
+		r := w.do(&event.Command{Lease: &event.Lease{Queues: []string{queue}, Max: 2, LeaseMS: 300}})
+		for i := range r.Leased {
+			w.leases = append(w.leases, r.Leased[i].Lease)
+		}
+	case n < 15:
+		if len(w.leases) == 0 {
+			return
+		}
+		i := w.rng.IntN(len(w.leases))
+		it := event.SettleItem{Lease: w.leases[i], Op: event.OpRetry, Content: w.text(event.Content{Error: "x"})}
+		switch w.rng.IntN(3) {
+		case 0:
+			it.Op, it.Content = event.OpAck, w.text(event.Content{Result: []byte("x")})
+		case 1:
+			it.Op = event.OpDeadLetter
+		}
+		w.leases = slices.Delete(w.leases, i, i+1)
+		w.do(&event.Command{Settle: &event.Settle{Items: []event.SettleItem{it}}})
+	case n < 18:
+		dead := w.live(queue + ".dlq")
+		if len(dead) == 0 {
+			return
+		}
+		it := event.ReplayItem{ID: dead[w.rng.IntN(len(dead))].ID}
+		if w.rng.IntN(2) == 0 {
+			it.Edited, it.Content = true, w.text(event.Content{})
+		}
+		w.do(&event.Command{Replay: &event.Replay{Queue: queue, To: w.some("", "a", "b"), Order: event.OrderAppend, Items: []event.ReplayItem{it}}})
+	case n < 19:
+		live := w.live(queue)
+		if len(live) == 0 {
+			return
+		}
+		m := live[w.rng.IntN(len(live))]
+		e, err := w.log.Event(m.Content)
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		if !e.Content.IsZero() { // else it is erased: retention finds nothing to carry
+			w.do(&event.Command{Carry: &event.Carry{Items: []event.CarryItem{{ID: m.ID, From: m.Content, Content: e.Content}}}})
+		}
+	case n < 20:
+		w.resurrect()
+	default:
+		w.do(&event.Command{PurgeQueue: &event.PurgeQueue{Name: w.some("a.dlq", "b.dlq")}})
+	}
+}
+
+// resurrect brings a message back that has left its queue, perhaps one that was
+// brought back before.
+func (w *world) resurrect() {
+	var gone []event.Event
+	for b, err := range w.log.Follow(0) {
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		for _, e := range b.Events {
+			if _, live := w.m.Message(e.Subject); !live && (e.Type == event.Acked || e.Type == event.Discarded) {
+				gone = append(gone, e)
+			}
+		}
+	}
+	if len(gone) == 0 {
+		return
+	}
+	e := gone[w.rng.IntN(len(gone))]
+	history, err := w.log.History(w.t.Context(), e.Subject)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	last := e
+	for i := range history {
+		if history[i].Type == event.Erased {
+			return // there is nothing to bring back
+		}
+		if history[i].Subject == e.Subject {
+			last = history[i]
+		}
+	}
+	w.do(&event.Command{Resurrect: &event.Resurrect{
+		ID: e.Subject, Last: event.RefOf(last.ID), Queue: w.some("a", "b"), Key: w.some("k", "l"), Priority: 5, First: history[0].ID,
+		Content: w.text(event.Content{}),
+	}})
+}
+
+// families tells, by reading the whole log once, under which id each message
+// first came, and which keys and queues it had.
+func (w *world) families() (first map[event.ID]event.ID, key map[event.ID]string, in map[event.ID]map[string]bool) {
+	first, key, in = map[event.ID]event.ID{}, map[event.ID]string{}, map[event.ID]map[string]bool{}
+	for b, err := range w.log.Follow(0) {
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		for i := range b.Events {
+			switch e := &b.Events[i]; {
+			case e.Type == event.Enqueued:
+				first[e.ID], key[e.ID], in[e.ID] = e.ID, e.Key, map[string]bool{e.Queue: true}
+			case e.IsMove():
+				first[e.ID] = first[e.Subject]
+				in[first[e.ID]][e.ToQueue] = true
+			}
+		}
+	}
+	return first, key, in
+}
+
+// carry carries a task out to its end.
+func (w *world) carry(spec Spec) event.ID {
+	w.t.Helper()
+	r := w.do(&event.Command{CreateTask: &event.CreateTask{Kind: event.TaskErase, Content: event.EncodeContent(&event.Content{Spec: spec.Encode()})}})
+	task, _ := w.m.Task(r.ID)
+	c := &Carrier{Finder: Finder{Log: w.log, State: w.m}, Propose: w.propose, Members: func() []string { return []string{"n1/a"} }}
+	ctx, cancel := context.WithCancel(w.t.Context())
+	done := make(chan struct{})
+	go func() { w.node.Run(ctx); close(done) }()
+	_, err := c.Carry(ctx, task, spec.Encode())
+	cancel()
+	<-done
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return r.ID
+}
+
+// check compares every content of the log with whether it should be there.
+func (w *world) check(gone func(first event.ID) bool, what string) {
+	w.t.Helper()
+	first, _, _ := w.families()
+	n := 0
+	for b, err := range w.log.Follow(0) {
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		for i := range b.Events {
+			e := &b.Events[i]
+			if e.Content.Digest == [32]byte{} || e.Subject == (event.ID{}) {
+				continue
+			}
+			want := gone(first[e.Subject]) && e.Type != event.Erased
+			if e.Erased() != want {
+				w.t.Fatalf("%s: %s %s of %s: erased %v, not %v", what, e.Type, e.ID, e.Subject, e.Erased(), want)
+			}
+			if want {
+				n++
+			}
+		}
+	}
+	for _, q := range []string{"a", "b", "a.dlq", "b.dlq"} {
+		for _, m := range w.live(q) {
+			if gone(first[m.ID]) {
+				w.t.Errorf("%s: %s is still in %s", what, m.ID, q)
+			}
+		}
+	}
+	w.t.Logf("%s: %d contents are erased", what, n)
+}
+
+// TestErasesAMessageWhole erases messages out of random histories, by any of
+// their ids, and all of a key: all that they wrote goes, and nothing else. Others
+// go on with them in the very moment.
+func TestErasesAMessageWhole(t *testing.T) {
+	for seed := range uint64(40) {
+		w := newWorld(t, seed)
+		for range 150 {
+			w.step()
+		}
+		more := func() {
+			for range 20 {
+				w.step()
+			}
+		}
+		gone := map[event.ID]bool{}
+		first, _, _ := w.families()
+		var ids []event.ID
+		for id := range first {
+			ids = append(ids, id)
+		}
+		slices.SortFunc(ids, event.ID.Compare)
+		for range 3 {
+			id := ids[w.rng.IntN(len(ids))]
+			w.between = more
+			w.carry(Spec{Message: id.String(), Reason: "test"})
+			gone[first[id]] = true
+			w.check(func(f event.ID) bool { return gone[f] }, fmt.Sprintf("seed %d, message", seed))
+		}
+		_, key, in := w.families()
+		for f := range key {
+			if key[f] == "k" && in[f]["a"] {
+				gone[f] = true
+			}
+		}
+		before := w.index
+		w.between = more
+		w.carry(Spec{Queue: "a", Key: "k", Reason: "test"})
+		now, _, queues := w.families()
+		for id, f := range now { // one that came to the queue while it was at work may be erased, or not
+			if event.RefOf(id).Index > before && key[f] == "k" && queues[f]["a"] && !gone[f] && w.erased(f) {
+				gone[f] = true
+			}
+		}
+		w.check(func(f event.ID) bool { return gone[f] }, fmt.Sprintf("seed %d, key", seed))
+	}
+}
+
+// erased tells whether what a message was produced with is.
+func (w *world) erased(id event.ID) bool {
+	_, err := w.log.Content(event.RefOf(id))
+	return errors.Is(err, eventlog.ErrErased)
+}
+
+// What retention has deleted, and the archive has, is found there: all that a
+// message wrote is told to be erased, and nothing else.
+func TestErasesWhatOnlyTheArchiveHas(t *testing.T) {
+	for seed := range uint64(20) {
+		w := newWorld(t, seed)
+		for range 250 {
+			w.step()
+		}
+		if err := w.log.Sync(); err != nil {
+			t.Fatal(err)
+		}
+		past, err := eventlog.OpenReadOnly(eventlog.Options{FS: w.disk.Clone(), Dir: "/data/log"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer past.Close()
+		first, key, in := w.families()
+		segments := w.log.Raw().Segments()
+		if err := w.log.Raw().DeleteBefore(segments[len(segments)/2].First); err != nil {
+			t.Fatal(err)
+		}
+		if _, deleted := w.log.DeletedBefore(); !deleted {
+			t.Fatal("nothing was deleted")
+		}
+		spec := Spec{Queue: "a", Key: "k", Reason: "test"}
+		r := w.do(&event.Command{CreateTask: &event.CreateTask{Kind: event.TaskErase, Content: event.EncodeContent(&event.Content{Spec: spec.Encode()})}})
+		task, _ := w.m.Task(r.ID)
+		told := map[event.Ref]bool{}
+		c := &Carrier{
+			Finder: Finder{Log: w.log, State: w.m}, Propose: w.propose, Members: func() []string { return []string{"n1/a"} },
+			OpenPast: func(context.Context) (Reader, func(), error) { return past, func() {}, nil },
+			Archive: func(_ context.Context, refs []event.Ref) error {
+				for _, ref := range refs {
+					told[ref] = true
+				}
+				return nil
+			},
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { w.node.Run(ctx); close(done) }()
+		_, err = c.Carry(ctx, task, spec.Encode())
+		cancel()
+		<-done
+		if err != nil {
+			t.Fatal(err)
+		}
+		old := 0
+		for b, err := range past.Follow(0) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i := range b.Events {
+				e := &b.Events[i]
+				if e.Content.Digest == [32]byte{} || e.Subject == (event.ID{}) {
+					continue
+				}
+				f := first[e.Subject]
+				want := key[f] == "k" && in[f]["a"]
+				if told[event.RefOf(e.ID)] != want {
+					t.Fatalf("seed %d: %s %s of %s: told %v, not %v", seed, e.Type, e.ID, e.Subject, !want, want)
+				}
+				if want && b.Index < w.log.First() {
+					old++
+				}
+			}
+		}
+		t.Logf("seed %d: %d contents, %d of them only in the archive", seed, len(told), old)
+	}
+}
+
+// What a task is to do may have the message's text in it too.
+func TestErasesEditsInTasks(t *testing.T) {
+	w := newWorld(t, 1)
+	w.do(&event.Command{Produce: &event.Produce{Queue: "a", Messages: []event.NewMessage{{Priority: 5, Content: w.text(event.Content{})}}}})
+	r := w.do(&event.Command{Lease: &event.Lease{Queues: []string{"a"}, Max: 1, LeaseMS: 1000}})
+	w.do(&event.Command{Settle: &event.Settle{Items: []event.SettleItem{{Op: event.OpDeadLetter, Lease: r.Leased[0].Lease}}}})
+	dead := w.live("a.dlq")[0].ID
+	spec := func(id event.ID) event.ID {
+		return w.do(&event.Command{CreateTask: &event.CreateTask{Kind: event.TaskReplay, Queue: "a", Content: event.EncodeContent(&event.Content{
+			Spec: fmt.Appendf(nil, `{"message_ids":[%q],"edit":{%q:{"payload":"c2VjcmV0"}}}`, id, id),
+		})}}).ID
+	}
+	done, open, other := spec(dead), spec(dead), spec(r.Leased[0].Lease)
+	w.do(&event.Command{Replay: &event.Replay{Queue: "a", Task: done, Order: event.OrderAppend, Items: []event.ReplayItem{{ID: dead, Edited: true, Content: w.text(event.Content{})}}}})
+	w.do(&event.Command{UpdateTask: &event.UpdateTask{ID: done, Op: event.TaskOpComplete}})
+	w.carry(Spec{Message: dead.String(), Reason: "test"})
+	for _, c := range []struct {
+		task event.ID
+		gone bool
+	}{{done, true}, {open, true}, {other, false}} {
+		if w.erased(c.task) != c.gone {
+			t.Errorf("task %s: erased %v, not %v", c.task, !c.gone, c.gone)
+		}
+	}
+}
+
+// A task that another node has sealed meanwhile is not failed by one that was
+// about it, too.
+func TestCarriedTwiceAtOnce(t *testing.T) {
+	w := newWorld(t, 1)
+	for range 200 {
+		w.step()
+	}
+	first, _, _ := w.families()
+	var id event.ID
+	for _, f := range first {
+		id = f
+		break
+	}
+	spec := Spec{Message: id.String(), Reason: "test"}
+	r := w.do(&event.Command{CreateTask: &event.CreateTask{Kind: event.TaskErase, Content: event.EncodeContent(&event.Content{Spec: spec.Encode()})}})
+	task, _ := w.m.Task(r.ID)
+	w.between = func() { w.do(&event.Command{UpdateTask: &event.UpdateTask{ID: r.ID, Op: event.TaskOpSeal}}) }
+	c := &Carrier{Finder: Finder{Log: w.log, State: w.m}, Propose: w.propose, Members: func() []string { return nil }}
+	_, err := c.Carry(t.Context(), task, spec.Encode())
+	var p *event.Problem
+	if err == nil || errors.As(err, &p) {
+		t.Errorf("%v ends the task", err)
+	}
+	// Begun anew, it only waits.
+	task, _ = w.m.Task(r.ID)
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if _, err := c.Carry(ctx, task, spec.Encode()); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("%v", err)
+	}
+}

@@ -1,0 +1,94 @@
+package push
+
+import (
+	"errors"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/webhook/egress"
+)
+
+func TestJudge(t *testing.T) {
+	now := time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
+	header := func(kv ...string) http.Header {
+		h := http.Header{}
+		for i := 0; i < len(kv); i += 2 {
+			h.Set(kv[i], kv[i+1])
+		}
+		return h
+	}
+	for status, want := range map[int]verdict{
+		200: {op: event.OpAck, works: true}, 204: {op: event.OpAck, works: true}, 299: {op: event.OpAck, works: true},
+		410: {op: event.OpDeadLetter, works: true},
+		400: {op: event.OpRetry, delayMS: -1, works: true}, 409: {op: event.OpRetry, delayMS: -1, works: true}, 422: {op: event.OpRetry, delayMS: -1, works: true},
+		300: {op: event.OpRetry, delayMS: -1, down: true}, 302: {op: event.OpRetry, delayMS: -1, down: true}, 304: {op: event.OpRetry, delayMS: -1, down: true},
+		401: {op: event.OpRetry, delayMS: -1, down: true}, 404: {op: event.OpRetry, delayMS: -1, down: true}, 408: {op: event.OpRetry, delayMS: -1, down: true},
+		425: {op: event.OpRetry, delayMS: -1, down: true}, 429: {op: event.OpRetry, delayMS: -1, down: true},
+		500: {op: event.OpRetry, delayMS: -1, down: true}, 503: {op: event.OpRetry, delayMS: -1, down: true}, 599: {op: event.OpRetry, delayMS: -1, down: true},
+	} {
+		v := judge(&egress.Answer{Status: status, Header: header()}, nil, now)
+		if v.op != want.op || v.delayMS != want.delayMS && v.op == event.OpRetry || v.works != want.works || v.down != want.down || v.unreached {
+			t.Errorf("status %d: %+v", status, v)
+		}
+		if v.op != event.OpAck && !strings.HasPrefix(v.text, "status ") {
+			t.Errorf("status %d: text %q", status, v.text)
+		}
+	}
+	for after, want := range map[string]int64{
+		"7": 7000, " 7 ": 7000, "86400": 3600_000, "0": -1, "-1": -1, "soon": -1, "": -1, "1.5": -1, "99999999999": -1,
+		now.Add(90 * time.Second).Format(http.TimeFormat): 90_000, now.Add(-time.Minute).Format(http.TimeFormat): -1, now.Add(48 * time.Hour).Format(http.TimeFormat): 3600_000,
+	} {
+		for _, status := range []int{429, 503} {
+			if v := judge(&egress.Answer{Status: status, Header: header("Retry-After", after)}, nil, now); v.delayMS != want || want > 0 != (v.hold > 0) {
+				t.Errorf("%d with Retry-After %q: %d ms, want %d", status, after, v.delayMS, want)
+			}
+		}
+		if v := judge(&egress.Answer{Status: 500, Header: header("Retry-After", after)}, nil, now); v.delayMS != -1 {
+			t.Errorf("500 with Retry-After %q: %d ms", after, v.delayMS)
+		}
+	}
+	v := judge(nil, errors.New("connection\nreset"), now)
+	if v.op != event.OpRetry || v.delayMS != -1 || !v.down || v.unreached || v.text != "connection reset" {
+		t.Errorf("%+v", v)
+	}
+	v = judge(nil, egress.CheckURL("http://127.0.0.1/", false), now)
+	if v.op != event.OpRelease || !v.down || !v.unreached || !v.refused || !strings.HasPrefix(v.told, "target refused: ") {
+		t.Errorf("%+v", v)
+	}
+	// What the target wrote is told to who may read the queue, and no more of it
+	// than is useful.
+	long := judge(&egress.Answer{Status: 500, Header: header(), Body: []byte("secret\x00\r\n" + strings.Repeat("ä", 1000))}, nil, now)
+	if !strings.HasPrefix(long.text, "status 500 Internal Server Error: secret ä") || len(long.text) > 300 || strings.Contains(long.told, "secret") {
+		t.Errorf("%q, told %q", long.text, long.told)
+	}
+}
+
+func TestResult(t *testing.T) {
+	for _, c := range []struct{ media, body, result, answer string }{
+		{"application/json", `{ "a": 1 }`, `{"status":201,"answer":{"a":1}}`, `{"a":1}`},
+		{"application/problem+json; charset=utf-8", `[1]`, `{"status":201,"answer":[1]}`, `[1]`},
+		{"", `{"a":1}`, `{"status":201,"answer":{"a":1}}`, `{"a":1}`},
+		{"text/html", `1`, `{"status":201}`, ``},
+		{"application/json", `{"a":1,"a":2}`, `{"status":201}`, ``},
+		{"application/json", "\"\xff\"", `{"status":201}`, ``},
+		{"application/json", strings.Repeat("[", 64) + strings.Repeat("]", 64), `{"status":201,"answer":` + strings.Repeat("[", 64) + strings.Repeat("]", 64) + `}`, strings.Repeat("[", 64) + strings.Repeat("]", 64)},
+		{"application/json", strings.Repeat("[", 65) + strings.Repeat("]", 65), `{"status":201}`, ``},
+		{"application/json", ``, `{"status":201}`, ``},
+		{"application/json", `"` + strings.Repeat("x", maxResult) + `"`, `{"status":201}`, `"` + strings.Repeat("x", maxResult) + `"`},
+	} {
+		h := http.Header{}
+		if c.media != "" {
+			h.Set("Content-Type", c.media)
+		}
+		v := judge(&egress.Answer{Status: 201, Header: h, Body: []byte(c.body)}, nil, time.Now())
+		if string(v.result) != c.result || string(v.answer) != c.answer {
+			t.Errorf("%s %.40q: result %.60s, answer %.60s", c.media, c.body, v.result, v.answer)
+		}
+	}
+	if v := judge(&egress.Answer{Status: 200, Header: http.Header{}, Body: []byte(`{"a":1}`), Cut: true}, nil, time.Now()); v.answer != nil {
+		t.Errorf("an answer that was cut is JSON: %s", v.answer)
+	}
+}

@@ -1,0 +1,130 @@
+package push
+
+import (
+	"fmt"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/qlogd/qlogd/api/wire"
+	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/webhook/cloudevents"
+	"github.com/qlogd/qlogd/webhook/egress"
+	"github.com/qlogd/qlogd/webhook/expression"
+)
+
+// target is a queue's push, ready for use.
+type target struct {
+	wire.Push
+	input   *expression.Object // nil: the payload as it is
+	header  http.Header
+	timeout time.Duration
+	leaseMS int64
+}
+
+// The shortest and the longest lease that is taken. It is extended at a third of
+// it: each time is an entry, so it is not too short; and what this node had in
+// hand when it died waits for its end, so it is not longer than of use.
+const (
+	minLeaseMS = 3_000
+	maxLeaseMS = 15_000
+)
+
+// newTarget reads the push of a policy, as Check has left it.
+func newTarget(p *event.Policy) (*target, error) {
+	t := &target{header: http.Header{}, leaseMS: min(max(p.LeaseMS, minLeaseMS), maxLeaseMS)}
+	if err := wire.Decode(p.Push, &t.Push); err != nil {
+		return nil, err
+	}
+	var err error
+	if t.input, err = compile(t.Input); err != nil {
+		return nil, err
+	}
+	for name, v := range t.Headers {
+		t.header.Set(name, v)
+	}
+	t.timeout = time.Duration(t.TimeoutMS) * time.Millisecond
+	return t, nil
+}
+
+// request makes the request of a delivery. Its id, in Webhook-Id and in
+// Idempotency-Key, is that under which the message lives in its queue: the same
+// at each attempt, whoever delivers, so that a target can tell that it has done
+// it already. A replay is somebody's wish to have it done again, perhaps with
+// another payload: it has another id.
+func (t *target) request(m *event.LeasedMessage, c *event.Content, keys [][]byte, now time.Time, maxBody int) (egress.Request, error) {
+	r := egress.Request{URL: t.URL, Header: t.header.Clone(), Timeout: t.timeout}
+	media, body := "application/json", c.Payload
+	if c.Binary {
+		if media = c.ContentType; media == "" {
+			media = "application/octet-stream"
+		}
+	} else if len(body) == 0 {
+		body = []byte("null")
+	}
+	if t.input != nil {
+		vars, err := newVars(m, c)
+		if err != nil {
+			return r, err
+		}
+		if body, err = t.input.Eval(vars, maxBody); err != nil {
+			return r, fmt.Errorf("push.input: %w", err)
+		}
+		media = "application/json"
+	}
+	if t.Format != formatPayload {
+		e := cloudevents.Of(&m.MessageView, c)
+		e.Deliver(m.Lease, m.LeaseExpiresAt, m.Attempt, m.MaxAttempts)
+		if t.input != nil {
+			e.Data, e.Binary = body, false
+			delete(e.Attributes, "datacontenttype")
+		}
+		if t.Format == formatEvent {
+			media, body = cloudevents.TypeEvent, e.AppendJSON(nil)
+		} else {
+			var attributes []event.Header
+			attributes, media, body = e.Binding()
+			for _, a := range attributes {
+				r.Header.Set(a.Name, a.Value)
+			}
+		}
+	}
+	if media != "" && (r.Header.Get("Content-Type") == "" || t.Format != formatPayload) {
+		r.Header.Set("Content-Type", media)
+	}
+	for _, h := range c.Headers { // of W3C Trace Context, so that a trace goes on at the target
+		if h.Name == "traceparent" || h.Name == "tracestate" {
+			r.Header.Set(h.Name, h.Value)
+		}
+	}
+	id := m.ID.String()
+	r.Header.Set("Idempotency-Key", id)
+	r.Header.Set("Webhook-Id", id)
+	r.Header.Set("Webhook-Timestamp", strconv.FormatInt(now.Unix(), 10))
+	r.Header.Set("Qlogd-Queue", m.Queue)
+	r.Header.Set("Qlogd-Attempt", strconv.FormatUint(uint64(m.Attempt), 10))
+	if len(keys) > 0 {
+		r.Header.Set("Webhook-Signature", signature(keys, id, now, body))
+	}
+	r.Body = body
+	return r, nil
+}
+
+// newVars are what input's expressions are about. A payload of bytes is null.
+func newVars(m *event.LeasedMessage, c *event.Content) (expression.Vars, error) {
+	var payload any
+	if !c.Binary && len(c.Payload) > 0 {
+		var err error
+		if payload, err = expression.Value(c.Payload); err != nil {
+			return nil, fmt.Errorf("push.input: the payload: %w", err)
+		}
+	}
+	headers := make(map[string]string, len(c.Headers))
+	for _, h := range c.Headers {
+		headers[h.Name] = h.Value
+	}
+	return expression.Vars{
+		"payload": payload, "headers": headers, "id": m.ID.String(), "key": m.Key, "queue": m.Queue, "kind": m.Kind,
+		"attempt": int64(m.Attempt), "enqueued_at": time.UnixMilli(m.EnqueuedAt).UTC(),
+	}, nil
+}

@@ -1,0 +1,219 @@
+// Package checkpoint keeps the whole live state at one point of the log on
+// disk. A checkpoint is at the same time Raft's snapshot: there is one copy, in
+// the data directory's checkpoints/. raft writes them, replay reads them.
+//
+// The bytes are drawn in format.go and docs/formats-checkpoint.md.
+package checkpoint
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/qlogd/qlogd/log/vfs"
+)
+
+// Meta says what a checkpoint is of: a point of the Raft log, the point of the
+// event log that was reached there, and the digest of the state.
+type Meta struct {
+	Index uint64 // Raft's: the last entry that the state holds
+	Term  uint64 // of that entry
+
+	// Raft's configuration (who votes) at Index, in Raft's own encoding, and
+	// the index of the entry that brought it.
+	SnapshotVersion    uint16
+	Configuration      []byte
+	ConfigurationIndex uint64
+
+	// The event log: its newest block and the chain there.
+	//
+	// Invariant: HeadIndex <= Index. Entries in between are Raft's own.
+	HeadIndex uint64
+	Chain     [32]byte
+	Clock     int64    // the log's clock, Unix ms
+	Digest    [16]byte // of the state
+
+	ClusterID string
+	CreatedAt int64 // Unix ms, by the clock of the node that wrote it
+
+	// Size of the file; set by List, Open and Verify.
+	Size int64
+}
+
+// Name is the checkpoint's file name: by name they sort as by age.
+func (m *Meta) Name() string { return fmt.Sprintf("%020d-%020d%s", m.Index, m.Term, suffix) }
+
+const suffix = ".ckpt"
+
+// Bad is a file that is no usable checkpoint, and why.
+type Bad struct {
+	Name string
+	Err  error
+}
+
+// ErrCorrupt is what a CorruptError wraps.
+var ErrCorrupt = errors.New("checkpoint is corrupt")
+
+// CorruptError names the place of the first byte that cannot be trusted.
+type CorruptError struct {
+	Name   string
+	Offset int64 // of the part (head, chunk, trailer) that does not verify
+	Reason string
+}
+
+func (e *CorruptError) Error() string {
+	return fmt.Sprintf("checkpoint %s: offset %d: %s", e.Name, e.Offset, e.Reason)
+}
+
+func (e *CorruptError) Unwrap() error { return ErrCorrupt }
+
+// Write puts a checkpoint of body under meta's name, replacing one of the same
+// name. When it returns nil the file and its name are durable; on an error
+// nothing but perhaps a temporary file is left, which Clean removes.
+func Write(fsys vfs.FS, dir string, meta Meta, body io.WriterTo) error {
+	in, err := Receive(fsys, dir, meta.Name())
+	if err != nil {
+		return err
+	}
+	defer in.Abort()
+	w, err := NewWriter(in, meta)
+	if err != nil {
+		return err
+	}
+	if _, err := body.WriteTo(w); err != nil {
+		return fmt.Errorf("write checkpoint %s: %w", meta.Name(), err)
+	}
+	if err := w.Close(); err != nil {
+		return err
+	}
+	return in.commit()
+}
+
+// List returns the checkpoints in dir, newest first, and the files that are
+// none. It reads heads only: whether a body is whole is Verify's to say. A
+// missing directory holds no checkpoints.
+func List(fsys vfs.FS, dir string) ([]Meta, []Bad, error) {
+	names, err := fsys.List(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil, nil
+	}
+	if err != nil {
+		return nil, nil, fmt.Errorf("list checkpoints: %w", err)
+	}
+	var metas []Meta
+	var bad []Bad
+	for _, name := range names {
+		if !strings.HasSuffix(name, suffix) {
+			continue
+		}
+		meta, body, err := Open(fsys, dir, name)
+		if err != nil {
+			bad = append(bad, Bad{Name: name, Err: err})
+			continue
+		}
+		body.Close()
+		metas = append(metas, meta)
+	}
+	slices.SortFunc(metas, func(a, b Meta) int {
+		return cmp.Or(cmp.Compare(b.Index, a.Index), cmp.Compare(b.Term, a.Term))
+	})
+	return metas, bad, nil
+}
+
+// Open reads a checkpoint's head and returns a reader of its body, which
+// verifies each chunk before it hands out a byte of it. Only a reader that came
+// to io.EOF has read a whole checkpoint.
+func Open(fsys vfs.FS, dir, name string) (Meta, io.ReadCloser, error) {
+	f, size, err := openFile(fsys, dir, name)
+	if err != nil {
+		return Meta{}, nil, err
+	}
+	meta, body, err := NewReader(name, io.NewSectionReader(f, 0, size))
+	if err == nil && meta.Name() != name {
+		err = &CorruptError{Name: name, Reason: "the head is that of " + meta.Name()}
+	}
+	if err != nil {
+		f.Close()
+		return Meta{}, nil, err
+	}
+	meta.Size = size
+	return meta, readCloser{body, f}, nil
+}
+
+type readCloser struct {
+	io.Reader
+	io.Closer
+}
+
+// OpenRaw returns the file's bytes as they are, for sending elsewhere: NewReader
+// takes them there. They are not verified here.
+func OpenRaw(fsys vfs.FS, dir, name string) (io.ReadCloser, int64, error) {
+	f, size, err := openFile(fsys, dir, name)
+	if err != nil {
+		return nil, 0, err
+	}
+	return readCloser{io.NewSectionReader(f, 0, size), f}, size, nil
+}
+
+func openFile(fsys vfs.FS, dir, name string) (vfs.File, int64, error) {
+	f, err := fsys.OpenRead(path.Join(dir, name))
+	if err != nil {
+		return nil, 0, fmt.Errorf("open checkpoint: %w", err)
+	}
+	size, err := f.Size()
+	if err != nil {
+		f.Close()
+		return nil, 0, fmt.Errorf("checkpoint %s: %w", name, err)
+	}
+	return f, size, nil
+}
+
+// Verify reads a whole checkpoint and checks every byte of it.
+func Verify(fsys vfs.FS, dir, name string) (Meta, error) {
+	meta, body, err := Open(fsys, dir, name)
+	if err != nil {
+		return Meta{}, err
+	}
+	defer body.Close()
+	if _, err := io.Copy(io.Discard, body); err != nil {
+		return Meta{}, err
+	}
+	return meta, nil
+}
+
+// Remove deletes checkpoints, durably.
+func Remove(fsys vfs.FS, dir string, names ...string) error {
+	if len(names) == 0 {
+		return nil
+	}
+	for _, name := range names {
+		err := fsys.Remove(path.Join(dir, name))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("remove checkpoint: %w", err)
+		}
+	}
+	return fsys.SyncDir(dir)
+}
+
+// Clean removes what a crash left half written. Nobody may be writing.
+func Clean(fsys vfs.FS, dir string) error {
+	names, err := fsys.List(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("list checkpoints: %w", err)
+	}
+	var temps []string
+	for _, name := range names {
+		if strings.HasSuffix(name, suffix+vfs.TempSuffix) {
+			temps = append(temps, name)
+		}
+	}
+	return Remove(fsys, dir, temps...)
+}

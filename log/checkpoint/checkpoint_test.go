@@ -1,0 +1,323 @@
+package checkpoint
+
+import (
+	"bytes"
+	"encoding/hex"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/qlogd/qlogd/log/vfs"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+func meta(index uint64) Meta {
+	return Meta{
+		Index: index, Term: 3, SnapshotVersion: 1, Configuration: []byte("servers"), ConfigurationIndex: 1,
+		HeadIndex: index - 1, Chain: [32]byte{1, 2, 3}, Clock: 1_700_000_000_000, Digest: [16]byte{9, 8, 7},
+		ClusterID: "01HGW2N7Q0000000000000000A", CreatedAt: 1_700_000_000_123,
+	}
+}
+
+type text string
+
+func (s text) WriteTo(w io.Writer) (int64, error) {
+	n, err := io.WriteString(w, string(s))
+	return int64(n), err
+}
+
+// file returns a checkpoint's bytes.
+func file(t testing.TB, m Meta, body string) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	w, err := NewWriter(&b, m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.WriteString(w, body); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+// readAll reads a checkpoint's bytes back.
+func readAll(b []byte) (Meta, string, error) {
+	m, r, err := NewReader("test", bytes.NewReader(b))
+	if err != nil {
+		return m, "", err
+	}
+	body, err := io.ReadAll(r)
+	return m, string(body), err
+}
+
+func TestRoundTrip(t *testing.T) {
+	for _, size := range []int{0, 1, chunkLen - 1, chunkLen, chunkLen + 1, 3*chunkLen + 17} {
+		fsys := vfs.NewMem()
+		body := strings.Repeat("x", size)
+		want := meta(42)
+		if err := fsys.MkdirAll("/c"); err != nil {
+			t.Fatal(err)
+		}
+		if err := Write(fsys, "/c", want, text(body)); err != nil {
+			t.Fatal(err)
+		}
+		got, r, err := Open(fsys, "/c", want.Name())
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, err := io.ReadAll(r)
+		if err != nil || string(b) != body {
+			t.Errorf("%d bytes: %d came back, %v", size, len(b), err)
+		}
+		want.Size = int64(len(fsys.Get("/c/" + want.Name())))
+		if d := cmp.Diff(want, got); d != "" {
+			t.Error(d)
+		}
+		if err := r.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// The bytes are frozen: a later program must read this file.
+func TestGolden(t *testing.T) {
+	const name = "testdata/checkpoint-v1.hex"
+	b := file(t, meta(42), "the whole live state")
+	if *update {
+		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(name, []byte(hex.Dump(b)), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if hex.Dump(b) != string(want) {
+		t.Errorf("the format has changed; it takes a new version\n%s", cmp.Diff(string(want), hex.Dump(b)))
+	}
+}
+
+func TestNewerVersionIsRefused(t *testing.T) {
+	b := file(t, meta(1), "x")
+	b[9]++
+	if _, _, err := readAll(b); err == nil || !strings.Contains(err.Error(), "newer than this program's 1") {
+		t.Errorf("%v", err)
+	}
+}
+
+// Every flipped byte is found, and named at or before its offset; no byte of a
+// body that does not verify is handed out.
+func TestFlippedByte(t *testing.T) {
+	body := strings.Repeat("abcdefgh", 40)
+	good := file(t, meta(42), body)
+	for i := range good {
+		b := bytes.Clone(good)
+		b[i] ^= 0x40
+		_, got, err := readAll(b)
+		if err == nil {
+			t.Fatalf("byte %d: not found", i)
+		}
+		var c *CorruptError
+		if errors.As(err, &c) && c.Offset > int64(i) {
+			t.Errorf("byte %d: named at %d", i, c.Offset)
+		}
+		if !strings.HasPrefix(body, got) {
+			t.Errorf("byte %d: wrong bytes were handed out", i)
+		}
+	}
+	for n := range good {
+		if _, _, err := readAll(good[:n]); !errors.Is(err, ErrCorrupt) {
+			t.Fatalf("cut to %d bytes: %v", n, err)
+		}
+	}
+	if _, _, err := readAll(append(bytes.Clone(good), 0)); !errors.Is(err, ErrCorrupt) {
+		t.Errorf("a byte too many: %v", err)
+	}
+}
+
+// Chunks that are whole, but not in their place or of another file, are found.
+func TestChunksOutOfPlace(t *testing.T) {
+	body := strings.Repeat("a", chunkLen) + strings.Repeat("b", chunkLen) + "c"
+	b := file(t, meta(42), body)
+	head := len(file(t, meta(42), "")) - 8 - trailerLen
+	one := chunkLen + 8
+	swapped := slices.Concat(b[:head], b[head+one:head+2*one], b[head:head+one], b[head+2*one:])
+	lost := slices.Concat(b[:head+one], b[head+2*one:])
+	twice := slices.Concat(b[:head+one], b[head:])
+	foreign := slices.Concat(file(t, meta(43), "")[:head], b[head:])
+	for name, bad := range map[string][]byte{"swapped": swapped, "lost": lost, "twice": twice, "foreign": foreign} {
+		if _, _, err := readAll(bad); !errors.Is(err, ErrCorrupt) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestListNewestFirstAndBad(t *testing.T) {
+	fsys := vfs.NewMem()
+	if metas, bad, err := List(fsys, "/none"); metas != nil || bad != nil || err != nil {
+		t.Errorf("%v %v %v", metas, bad, err)
+	}
+	if err := fsys.MkdirAll("/c"); err != nil {
+		t.Fatal(err)
+	}
+	for _, i := range []uint64{5, 100, 20} {
+		if err := Write(fsys, "/c", meta(i), text("x")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	m := meta(7)
+	fsys.Put("/c/"+m.Name(), []byte("rubbish"))
+	m8 := meta(8)
+	m9 := meta(9)
+	fsys.Put("/c/"+m8.Name(), fsys.Get("/c/"+(&Meta{Index: 5, Term: 3}).Name())) // under a wrong name
+	fsys.Put("/c/"+m9.Name()+vfs.TempSuffix, []byte("half"))
+	metas, bad, err := List(fsys, "/c")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []uint64
+	for _, m := range metas {
+		got = append(got, m.Index)
+	}
+	if !slices.Equal(got, []uint64{100, 20, 5}) || len(bad) != 2 || bad[0].Name != m.Name() || bad[1].Name != m8.Name() {
+		t.Errorf("listed %v, bad %v", got, bad)
+	}
+	if err := Clean(fsys, "/c"); err != nil {
+		t.Fatal(err)
+	}
+	if fsys.Get("/c/"+m9.Name()+vfs.TempSuffix) != nil {
+		t.Error("a half written file stays")
+	}
+	if err := Remove(fsys, "/c", metas[0].Name(), "not there"); err != nil {
+		t.Error(err)
+	}
+	if _, _, err := Open(fsys, "/c", metas[0].Name()); err == nil {
+		t.Error("a removed one is there")
+	}
+	if _, err := Verify(fsys, "/c", metas[1].Name()); err != nil {
+		t.Error(err)
+	}
+}
+
+// A crash anywhere in Write leaves the old file of that name, the new one, or
+// none: never one that lists but does not verify.
+func TestWriteCrash(t *testing.T) {
+	m := meta(42)
+	for at := 1; ; at++ {
+		for loss := vfs.LoseAll; loss <= vfs.LoseRandom; loss++ {
+			fsys := vfs.NewMem()
+			if err := fsys.MkdirAll("/c"); err != nil {
+				t.Fatal(err)
+			}
+			if err := Write(fsys, "/c", m, text("old")); err != nil {
+				t.Fatal(err)
+			}
+			fsys.CrashAt(fsys.Ops() + at)
+			err := Write(fsys, "/c", m, text(strings.Repeat("new", 1000)))
+			if !fsys.Crashed() {
+				return
+			}
+			after := fsys.CrashWith(loss, rand.New(rand.NewPCG(uint64(at), 1)))
+			got, verr := Verify(after, "/c", m.Name())
+			if verr != nil {
+				t.Errorf("operation %d, loss %d: %v", at, loss, verr)
+			}
+			if err == nil && got.Size < 3000 {
+				t.Errorf("operation %d, loss %d: the new one was acknowledged, the old one is there", at, loss)
+			}
+		}
+	}
+}
+
+func TestWriteErrors(t *testing.T) {
+	m := meta(42)
+	for at := 1; ; at++ {
+		fsys := vfs.NewMem()
+		if err := fsys.MkdirAll("/c"); err != nil {
+			t.Fatal(err)
+		}
+		before := fsys.Ops()
+		fsys.FailAt(before+at, errors.New("EIO"))
+		err := Write(fsys, "/c", m, text("body"))
+		if fsys.Ops() < before+at {
+			return
+		}
+		if err == nil {
+			t.Errorf("operation %d failed, and Write did not say so", at)
+		}
+	}
+}
+
+func TestThin(t *testing.T) {
+	var metas []Meta
+	for i := uint64(1); i <= 500; i++ {
+		metas = append([]Meta{{Index: i * 100, HeadIndex: i * 100}}, metas...)
+		for _, g := range Thin(metas, Keep) {
+			metas = slices.DeleteFunc(metas, func(m Meta) bool { return m.Index == g.Index })
+		}
+		if len(metas) > Keep {
+			t.Fatalf("%d are kept", len(metas))
+		}
+		if metas[0].Index != i*100 || i > 1 && metas[1].Index != (i-1)*100 || metas[len(metas)-1].Index != 100 {
+			t.Fatalf("after %d: %v", i, indexes(metas))
+		}
+	}
+	// No hole is much larger than an even spread would have.
+	for i := 1; i < len(metas); i++ {
+		if hole := metas[i-1].HeadIndex - metas[i].HeadIndex; hole > 3*50_000/Keep {
+			t.Errorf("a hole of %d in %v", hole, indexes(metas))
+		}
+	}
+	if got := Thin(metas[:2], 0); len(got) != 0 {
+		t.Errorf("the newest two would go: %v", got)
+	}
+	if got := Thin(metas[:3], 2); len(got) != 1 || got[0].Index != metas[2].Index {
+		t.Errorf("of three: %v", got)
+	}
+}
+
+func indexes(metas []Meta) string {
+	var out []uint64
+	for _, m := range metas {
+		out = append(out, m.Index)
+	}
+	return fmt.Sprint(out)
+}
+
+// Whatever the bytes are, the reader ends without a panic, hands out little more
+// than it was given, and takes for whole only what a writer wrote.
+func FuzzReader(f *testing.F) {
+	f.Add(file(f, meta(42), "body"))
+	f.Add(file(f, Meta{}, ""))
+	f.Add(file(f, meta(1), strings.Repeat("y", 1000)))
+	f.Add([]byte(magic))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		m, body, err := readAll(b)
+		if len(body) > len(b) {
+			t.Fatalf("%d bytes of body in %d", len(body), len(b))
+		}
+		if err != nil {
+			return
+		}
+		m2, body2, err := readAll(file(t, m, body))
+		if err != nil || body2 != body || !cmp.Equal(m, m2) {
+			t.Fatalf("not the same again: %v", err)
+		}
+	})
+}

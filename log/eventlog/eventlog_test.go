@@ -1,0 +1,432 @@
+package eventlog
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"io"
+	"iter"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/log/vfs"
+)
+
+// story writes a log block by block, in words.
+type story struct {
+	t     *testing.T
+	fs    *vfs.Mem
+	log   *Log
+	index uint64
+	clock int64
+	last  map[event.ID]event.Ref
+}
+
+func begin(t *testing.T, o Options) *story {
+	t.Helper()
+	s := &story{t: t, fs: vfs.NewMem(), clock: 1_700_000_000_000, index: 2, last: map[event.ID]event.Ref{}}
+	o.FS, o.Dir = s.fs, "log"
+	var err error
+	if s.log, err = Open(o); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.log.Close() })
+	return s
+}
+
+// block appends one entry's events, a second after the one before, and gives
+// them ids and back-pointers as deciding does.
+func (s *story) block(events ...event.Event) []event.Event {
+	s.t.Helper()
+	s.index++
+	s.clock += 1000
+	b := &event.Block{Index: s.index, Time: s.clock, Events: events}
+	for i := range events {
+		e := &events[i]
+		e.ID = event.NewID(s.clock, s.index, uint32(i))
+		if e.Type == event.Enqueued {
+			e.Subject = e.ID
+		}
+		if e.Type == event.Leased {
+			e.Lease = e.ID
+		}
+		if e.Subject != (event.ID{}) {
+			e.Prev = s.last[e.Subject]
+			s.last[e.Subject] = event.RefOf(e.ID)
+		}
+		if e.IsMove() {
+			s.last[e.ID] = event.RefOf(e.ID)
+		}
+	}
+	if err := s.log.Append(b); err != nil {
+		s.t.Fatal(err)
+	}
+	return events
+}
+
+func (s *story) enqueue(queue, text string) event.ID {
+	s.t.Helper()
+	return s.block(event.Event{Type: event.Enqueued, Queue: queue, Content: event.EncodeContent(&event.Content{Payload: []byte(text)})})[0].ID
+}
+
+func (s *story) about(id event.ID, e event.Event) event.ID {
+	s.t.Helper()
+	e.Subject = id
+	return s.block(e)[0].ID
+}
+
+func types(events []event.Event) (out []string) {
+	for _, e := range events {
+		out = append(out, e.Type.String()+"@"+e.Queue)
+	}
+	return out
+}
+
+func TestRoundTrip(t *testing.T) {
+	s := begin(t, Options{})
+	policy := event.DefaultPolicy()
+	want := [][]event.Event{
+		s.block(event.Event{Type: event.QueueCreated, Queue: "a", Actor: "me", Policy: &policy, Number: 1}),
+		s.block(), // an entry that caused nothing
+		s.block(
+			event.Event{Type: event.Enqueued, Queue: "a", Key: "k", Priority: 5, Size: 2, Alias: event.Hash{1},
+				Content: event.EncodeContent(&event.Content{Payload: []byte("{}"), Headers: []event.Header{{Name: "h", Value: "v"}}})},
+			event.Event{Type: event.AnswerKept, Alias: event.Hash{2}, Body: event.Hash{3}, Until: 9}),
+	}
+	next, done := s.log.Blocks(0)
+	defer done()
+	for i, w := range want {
+		b, err := next(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(b.Events) == 0 {
+			b.Events = nil
+		}
+		if len(w) == 0 {
+			w = nil
+		}
+		if d := cmp.Diff(w, b.Events); d != "" {
+			t.Errorf("block %d: %s", i, d)
+		}
+		if c, err := s.log.ChainAt(b.Index); err != nil || c != b.Chain {
+			t.Errorf("chain at %d: %x, %v; the block has %x", b.Index, c, err, b.Chain)
+		}
+	}
+	if _, err := next(t.Context()); err != io.EOF {
+		t.Errorf("at the head: %v", err)
+	}
+	id := want[2][0].ID
+	c, err := s.log.Content(event.RefOf(id))
+	if err != nil || string(c.Payload) != "{}" || c.Headers[0].Value != "v" {
+		t.Errorf("content: %+v, %v", c, err)
+	}
+	if ref, ok, err := s.log.FindAlias(event.Hash{2}, 0); err != nil || !ok || ref != event.RefOf(want[2][1].ID) {
+		t.Errorf("alias: %v %v %v", ref, ok, err)
+	}
+	if _, err := s.log.Event(event.Ref{Index: 99}); !errors.Is(err, ErrNotFound) {
+		t.Errorf("beyond the head: %v", err)
+	}
+}
+
+// TestOutlines holds the outlines of a log against its blocks, while it is all in
+// memory and when it is all on the disk.
+func TestOutlines(t *testing.T) {
+	for _, cache := range []int64{1 << 20, 0} {
+		s := begin(t, Options{CacheBytes: cache})
+		policy := event.DefaultPolicy()
+		long := strings.Repeat("x", 40) // which event.Glance does not know
+		s.block(event.Event{Type: event.QueueCreated, Queue: "a", Actor: "me", Policy: &policy, Number: 1})
+		s.block()
+		for i := range 100 {
+			var events []event.Event
+			for j := range i % 17 {
+				e := event.Event{Type: event.Enqueued, Queue: []string{"a", "b", long}[i/3%3], Key: "k"}
+				switch (i*j + j) % 13 {
+				case 0:
+					e.Type = event.Leased
+				case 1:
+					e = event.Event{Type: event.DeadLettered, Queue: "a", Reason: event.ReasonExpired, ToQueue: "a.dead", Subject: event.ID{1}}
+				case 2:
+					e = event.Event{Type: event.AnswerKept, Alias: event.Hash{2}, Body: event.Hash{3}, Until: 9}
+				case 3:
+					e = event.Event{Type: event.HistoryDeleted, Before: 3}
+				}
+				if j%2 == 0 {
+					e.Content = event.EncodeContent(&event.Content{Payload: []byte(`"text"`)})
+				}
+				events = append(events, e)
+			}
+			s.block(events...)
+		}
+		whole := func(t event.Type) bool { return t == event.DeadLettered || t == event.AnswerKept }
+		next, stop := iter.Pull2(s.log.Outlines(4, whole))
+		defer stop()
+		for b, err := range s.log.Follow(4) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			o, err, ok := next()
+			if err != nil || !ok {
+				t.Fatal(err, ok)
+			}
+			if o.Index != b.Index || o.Time != b.Time || o.Chain != b.Chain {
+				t.Errorf("block %d: outline %d at %d with chain %x", b.Index, o.Index, o.Time, o.Chain)
+			}
+			events := b.Events
+			for _, r := range o.Runs {
+				for _, e := range events[:r.N] {
+					e.Content.Bytes = nil
+					if r.Type != e.Type || r.Queue != e.Queue || (r.Event == nil && whole(r.Type)) {
+						t.Errorf("block %d: %s of %q, want %s of %q", b.Index, r.Type, r.Queue, e.Type, e.Queue)
+					}
+					if r.Event != nil {
+						if d := cmp.Diff(&e, r.Event); d != "" {
+							t.Errorf("block %d: %s", b.Index, d)
+						}
+					}
+				}
+				events = events[r.N:]
+			}
+			if len(events) > 0 {
+				t.Errorf("block %d: %d events are missing", b.Index, len(events))
+			}
+		}
+		if _, _, ok := next(); ok {
+			t.Error("more outlines than blocks")
+		}
+	}
+}
+
+func TestErasedContentIsTold(t *testing.T) {
+	s := begin(t, Options{})
+	id := s.enqueue("a", `"secret"`)
+	if err := s.log.Raw().Erase([]logRef{{Index: event.RefOf(id).Index}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.log.Content(event.RefOf(id)); !errors.Is(err, ErrErased) {
+		t.Errorf("content: %v", err)
+	}
+	e, err := s.log.Event(event.RefOf(id))
+	if err != nil || !e.Erased() || e.Queue != "a" {
+		t.Errorf("event: %+v, %v", e, err)
+	}
+	if cs, err := s.log.Contents([]event.Ref{event.RefOf(id)}); err != nil || cs[0] != nil {
+		t.Errorf("contents: %v, %v", cs, err)
+	}
+}
+
+func TestHistoryFollowsMovesBothWays(t *testing.T) {
+	s := begin(t, Options{SegmentSize: 4 << 10}) // over several segments
+	other := s.enqueue("jobs", "1")
+	m := s.enqueue("jobs", "2")
+	lease := s.about(m, event.Event{Type: event.Leased, Queue: "jobs", Attempt: 1})
+	dead := s.about(m, event.Event{Type: event.DeadLettered, Queue: "jobs", ToQueue: "jobs.dlq", Lease: lease, Reason: event.ReasonRejected})
+	for range 40 {
+		s.enqueue("jobs", `"between"`)
+	}
+	lease2 := s.about(dead, event.Event{Type: event.Leased, Queue: "jobs.dlq", Attempt: 1})
+	s.about(dead, event.Event{Type: event.Released, Queue: "jobs.dlq", Lease: lease2})
+	back := s.about(dead, event.Event{Type: event.Replayed, Queue: "jobs.dlq", ToQueue: "jobs"})
+	s.about(back, event.Event{Type: event.Discarded, Queue: "jobs", Reason: event.ReasonDeleted})
+
+	want := []string{"enqueued@jobs", "leased@jobs", "dead_lettered@jobs", "leased@jobs.dlq", "released@jobs.dlq", "replayed@jobs.dlq", "discarded@jobs"}
+	for name, id := range map[string]event.ID{"first": m, "dead": dead, "replayed": back} {
+		got, err := s.log.History(t.Context(), id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d := cmp.Diff(want, types(got)); d != "" {
+			t.Errorf("by its %s id: %s", name, d)
+		}
+	}
+	if got, _ := s.log.History(t.Context(), other); len(got) != 1 {
+		t.Errorf("another message's: %v", types(got))
+	}
+	for _, id := range []event.ID{event.NewID(s.clock, 3, 77), event.NewID(s.clock, 9999, 0), {}} {
+		if got, err := s.log.History(t.Context(), id); err != nil || len(got) != 0 {
+			t.Errorf("never seen: %v, %v", types(got), err)
+		}
+	}
+	for l, want := range map[event.ID]event.Type{lease: event.DeadLettered, lease2: event.Released} {
+		e, err := s.log.EndOf(t.Context(), l)
+		if err != nil || e.Type != want {
+			t.Errorf("end of %s: %+v, %v", l, e, err)
+		}
+	}
+	open := s.about(s.enqueue("jobs", "3"), event.Event{Type: event.Leased, Queue: "jobs"})
+	if _, err := s.log.EndOf(t.Context(), open); !errors.Is(err, ErrNotFound) {
+		t.Errorf("an open lease ended: %v", err)
+	}
+	if _, err := s.log.EndOf(t.Context(), m); !errors.Is(err, ErrNotFound) {
+		t.Errorf("a message is no lease: %v", err)
+	}
+}
+
+// TestHistoryOfManySuccessors: whichever id is asked for, the whole family is
+// told, each event once and in the order of the log.
+func TestHistoryOfManySuccessors(t *testing.T) {
+	s := begin(t, Options{SegmentSize: 4 << 10})
+	var want []string
+	note := func(queue string, typ event.Type) { want = append(want, typ.String()+"@"+queue) }
+	told := func(id event.ID, e event.Event) event.ID {
+		s.enqueue("noise", `"between"`)
+		note(e.Queue, e.Type)
+		return s.about(id, e)
+	}
+	first := s.enqueue("jobs", "1")
+	note("jobs", event.Enqueued)
+	lease := told(first, event.Event{Type: event.Leased, Queue: "jobs"})
+	dead := told(first, event.Event{Type: event.DeadLettered, Queue: "jobs", ToQueue: "jobs.dlq", Lease: lease})
+	back := told(dead, event.Event{Type: event.Replayed, Queue: "jobs.dlq", ToQueue: "jobs"})
+	lease = told(back, event.Event{Type: event.Leased, Queue: "jobs"})
+	told(back, event.Event{Type: event.Acked, Queue: "jobs", Lease: lease})
+	again := told(back, event.Event{Type: event.Resurrected, Queue: "jobs", ToQueue: "jobs"})
+	lease = told(again, event.Event{Type: event.Leased, Queue: "jobs"})
+	other := told(back, event.Event{Type: event.Resurrected, Queue: "jobs", ToQueue: "other"}) // while the first one lives
+	told(again, event.Event{Type: event.Acked, Queue: "jobs", Lease: lease})
+	grave := told(other, event.Event{Type: event.DeadLettered, Queue: "other", ToQueue: "other.dlq"})
+	told(back, event.Event{Type: event.Erased})
+	told(grave, event.Event{Type: event.Discarded, Queue: "other.dlq"})
+	for _, id := range []event.ID{first, dead, back, again, other, grave} {
+		got, err := s.log.History(t.Context(), id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d := cmp.Diff(want, types(got)); d != "" {
+			t.Errorf("by %s: %s", id, d)
+		}
+		for i := 1; i < len(got); i++ {
+			if got[i-1].ID.Compare(got[i].ID) >= 0 {
+				t.Errorf("by %s: event %d is not behind the one before it", id, i)
+			}
+		}
+	}
+}
+
+func TestHistoryBeginsWhereRetentionCut(t *testing.T) {
+	s := begin(t, Options{SegmentSize: 2 << 10})
+	m := s.enqueue("jobs", "1")
+	for range 40 {
+		s.enqueue("jobs", `"between"`)
+	}
+	lease := s.about(m, event.Event{Type: event.Leased, Queue: "jobs"})
+	s.about(m, event.Event{Type: event.Acked, Queue: "jobs", Lease: lease})
+	if err := s.log.Raw().DeleteBefore(s.index - 1); err != nil {
+		t.Fatal(err)
+	}
+	if before, deleted := s.log.DeletedBefore(); !deleted || before < 3 {
+		t.Fatalf("nothing was deleted: %d", before)
+	}
+	got, err := s.log.History(t.Context(), m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff([]string{"leased@jobs", "acked@jobs"}, types(got)); d != "" {
+		t.Error(d)
+	}
+	for _, at := range []event.Instant{
+		{Kind: event.InstantIndex, Index: 3}, {Kind: event.InstantID, ID: m, Index: 3}, {Kind: event.InstantTime, Time: s.clock - 42_000},
+	} {
+		if _, err := s.log.To(at); !IsRange(err) || !errors.Is(err, ErrGone) {
+			t.Errorf("to %+v: %v", at, err)
+		}
+	}
+	if i, err := s.log.From(event.Instant{Kind: event.InstantStart}); err != nil || i != s.log.First() {
+		t.Errorf("from start: %d, %v", i, err)
+	}
+}
+
+func TestInstants(t *testing.T) {
+	s := begin(t, Options{})
+	s.index = 9
+	a := s.enqueue("q", "1") // 10, at +1 s
+	s.index = 14             // 11 to 14 are Raft's own
+	b := s.enqueue("q", "2") // 15, at +2 s
+	s.clock -= 1000
+	c := s.enqueue("q", "3") // 16, at +2 s as well
+	base := s.clock - 2000
+	at := func(ms int64) event.Instant { return event.Instant{Kind: event.InstantTime, Time: base + ms} }
+	index := func(i uint64) event.Instant { return event.Instant{Kind: event.InstantIndex, Index: i} }
+	id := func(id event.ID) event.Instant {
+		return event.Instant{Kind: event.InstantID, ID: id, Index: event.RefOf(id).Index}
+	}
+	for _, x := range []struct {
+		name     string
+		at       event.Instant
+		from, to uint64
+	}{
+		{"start", event.Instant{Kind: event.InstantStart}, 10, 0},
+		{"now", event.Instant{Kind: event.InstantNow}, 17, 16},
+		{"before all", at(0), 10, 9},
+		{"at the first", at(1000), 10, 14},
+		{"between", at(1500), 15, 14},
+		{"two in one millisecond", at(2000), 15, 16},
+		{"after all", at(5000), 17, 16},
+		{"index 0", index(0), 1, 0},
+		{"an index", index(15), 15, 15},
+		{"an index between", index(12), 12, 12},
+		{"the head", index(16), 16, 16},
+		{"an event", id(a), 10, 10},
+		{"the last event", id(c), 16, 16},
+	} {
+		from, err := s.log.From(x.at)
+		if err != nil || from != x.from {
+			t.Errorf("from %s: %d, %v; want %d", x.name, from, err, x.from)
+		}
+		to, err := s.log.To(x.at)
+		if err != nil || to != x.to {
+			t.Errorf("to %s: %d, %v; want %d", x.name, to, err, x.to)
+		}
+	}
+	stranger := event.NewID(event.ClockOf(b), 15, 9)
+	for name, at := range map[string]event.Instant{
+		"beyond": index(17), "another log's event": id(stranger),
+		"the future": {Kind: event.InstantTime, Time: time.Now().UnixMilli() + 3_600_000},
+	} {
+		for _, resolve := range []func(event.Instant) (uint64, error){s.log.From, s.log.To} {
+			if _, err := resolve(at); !IsRange(err) || errors.Is(err, ErrGone) {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+	}
+}
+
+func TestReadOnlyFollowsNothingAndWaitWakes(t *testing.T) {
+	s := begin(t, Options{})
+	s.enqueue("q", "1")
+	woken := make(chan error, 1)
+	head := s.log.Head()
+	go func() { woken <- s.log.Wait(context.Background(), head) }()
+	s.enqueue("q", "2")
+	if err := <-woken; err != nil {
+		t.Fatal(err)
+	}
+	if err := s.log.Sync(); err != nil {
+		t.Fatal(err)
+	}
+	ro, err := OpenReadOnly(Options{FS: s.fs, Dir: "log"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ro.Close()
+	if i, chain := ro.Tip(); i != s.index {
+		t.Errorf("head %d, chain %x", i, chain)
+	}
+	if err := ro.Append(&event.Block{Index: 99, Time: s.clock}); err == nil {
+		t.Error("a read-only log was written to")
+	}
+}
+
+func TestDigestIsTheContents(t *testing.T) {
+	s := begin(t, Options{})
+	id := s.enqueue("q", `"x"`)
+	e, err := s.log.Event(event.RefOf(id))
+	if err != nil || e.Content.Digest != sha256.Sum256(e.Content.Bytes) {
+		t.Errorf("%+v, %v", e, err)
+	}
+}

@@ -1,0 +1,317 @@
+package fetch
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"path"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/qlogd/qlogd/log/checkpoint"
+	"github.com/qlogd/qlogd/log/vfs"
+)
+
+// lagging is a node that lacks something, and the peer that has it.
+type lagging struct {
+	name string
+	net  *memNet
+	peer *node
+	meta checkpoint.Meta
+	disk *vfs.Mem // never written to: clones are
+}
+
+// laggings are the ways to lack something.
+func laggings(t testing.TB) []*lagging {
+	t.Helper()
+	var out []*lagging
+	for name, prepare := range map[string]func(n *node) *vfs.Mem{
+		"wiped": func(n *node) *vfs.Mem { n.grow(25); return vfs.NewMem() },
+		"behind": func(n *node) *vfs.Mem {
+			n.grow(12).checkpoint()
+			d := n.grow(3).copy()
+			n.grow(18)
+			return d
+		},
+		"gap": func(n *node) *vfs.Mem {
+			n.grow(12).checkpoint()
+			d := n.grow(3).copy()
+			n.grow(40).retain(3)
+			return d
+		},
+	} {
+		n := newNode(t, 5)
+		disk := prepare(n)
+		disk.Put("/projections.db", []byte("read models"))
+		l := &lagging{name: name, net: newNet(), peer: n, disk: disk, meta: n.checkpoint()}
+		n.grow(2)
+		n.serve(l.net, "a")
+		out = append(out, l)
+	}
+	return out
+}
+
+// bring does what a node does: open (which installs), fetch, open again.
+func (l *lagging) bring(disk vfs.FS) error {
+	if _, err := Install(disk, "/", nil); err != nil {
+		return err
+	}
+	err := Fetch(context.Background(), optionsOf(l.net, disk, l.meta.Index, "a"))
+	if err != nil && !errors.Is(err, ErrNothingLacking) {
+		return err
+	}
+	_, err = Install(disk, "/", nil)
+	return err
+}
+
+// snapshot returns all files of a disk but those of incoming/ and the side files,
+// which are made anew.
+func snapshot(t testing.TB, disk *vfs.Mem) map[string]string {
+	t.Helper()
+	out := map[string]string{}
+	for _, dir := range []string{"/", "/log", "/checkpoints"} {
+		for name, b := range files(t, disk, dir, "") {
+			if info, err := disk.Stat(path.Join(dir, name)); err == nil && !info.IsDir && !strings.HasSuffix(name, ".idx") {
+				out[path.Join(dir, name)] = b
+			}
+		}
+	}
+	return out
+}
+
+// A crash in each write, sync, creation, rename and removal of Fetch and of
+// Install leaves, after the Install of the next start, the old directory or the
+// new one; and in the end it is the new one.
+func TestCrashAnywhere(t *testing.T) {
+	step := 3
+	if os.Getenv("QLOGD_CRASH") == "full" {
+		step = 1
+	}
+	for _, l := range laggings(t) {
+		t.Run(l.name, func(t *testing.T) {
+			old := snapshot(t, l.disk)
+			whole := l.disk.Clone()
+			must(t, l.bring(whole))
+			must(t, sameAsSource(t, whole, l.peer, l.meta))
+			fresh := snapshot(t, whole)
+			if maps.Equal(old, fresh) {
+				t.Fatal("nothing was brought")
+			}
+			t.Logf("%d operations", whole.Ops())
+			for at := 1; at <= whole.Ops(); at += step {
+				for loss := vfs.LoseAll; loss <= vfs.LoseRandom; loss++ {
+					disk := l.disk.Clone()
+					disk.CrashAt(at)
+					err := l.bring(disk)
+					if !disk.Crashed() {
+						t.Fatalf("operation %d did not come", at)
+					}
+					if err == nil && at < whole.Ops() {
+						t.Fatalf("operation %d: the crash was not told", at)
+					}
+					after := disk.CrashWith(loss, rand.New(rand.NewPCG(uint64(at), uint64(loss))))
+					if err := l.afterCrash(t, after, old, fresh); err != nil {
+						t.Fatalf("crash at operation %d, loss %d: %v", at, loss, err)
+					}
+				}
+			}
+		})
+	}
+}
+
+func (l *lagging) afterCrash(t *testing.T, after *vfs.Mem, old, fresh map[string]string) error {
+	if _, err := Install(after, "/", nil); err != nil {
+		return fmt.Errorf("install: %w", err)
+	}
+	now := snapshot(t, after)
+	if !maps.Equal(now, old) && !maps.Equal(now, fresh) {
+		return fmt.Errorf("neither the old nor the new directory: %v", names(now))
+	}
+	if len(files(t, after, "/log", ".seg")) > 0 {
+		if err := verify(t, after); err != nil {
+			return fmt.Errorf("verify: %w", err)
+		}
+	}
+	if err := l.bring(after); err != nil {
+		return fmt.Errorf("again: %w", err)
+	}
+	if now := snapshot(t, after); !maps.Equal(now, fresh) {
+		return fmt.Errorf("not the new directory in the end: %v", names(now))
+	}
+	if names, err := after.List("/incoming"); !errors.Is(err, fs.ErrNotExist) && len(names) > 0 {
+		return fmt.Errorf("left behind: %v", names)
+	}
+	return verify(t, after)
+}
+
+func names(files map[string]string) (out []string) {
+	for name, b := range files {
+		out = append(out, fmt.Sprintf("%s (%d)", name, len(b)))
+	}
+	return out
+}
+
+// A crash in the Install that goes on after a crash.
+func TestCrashTwice(t *testing.T) {
+	for _, l := range laggings(t) {
+		whole := l.disk.Clone()
+		must(t, l.bring(whole))
+		fresh := snapshot(t, whole)
+		rng := rand.New(rand.NewPCG(1, 2))
+		for range 40 {
+			disk := l.disk.Clone()
+			for crashes := 0; ; crashes++ {
+				disk.CrashAt(disk.Ops() + 1 + rng.IntN(whole.Ops()/2))
+				if err := l.bring(disk); !disk.Crashed() {
+					must(t, err)
+					break
+				}
+				disk = disk.CrashWith(vfs.Loss(rng.IntN(4)), rng)
+				if crashes > 200 {
+					t.Fatal("it never comes to an end")
+				}
+			}
+			if now := snapshot(t, disk); !maps.Equal(now, fresh) {
+				t.Fatalf("%s: not the new directory in the end: %v", l.name, names(now))
+			}
+		}
+	}
+}
+
+// Whatever fails is told, and is made good by the next try. A full disk is one
+// of these: the node goes on, and what has come stays.
+func TestFailAnywhere(t *testing.T) {
+	for _, l := range laggings(t) {
+		whole := l.disk.Clone()
+		must(t, l.bring(whole))
+		fresh := snapshot(t, whole)
+		for at := 1; at <= whole.Ops(); at++ {
+			disk := l.disk.Clone()
+			disk.FailAt(at, syscall.ENOSPC)
+			err := l.bring(disk)
+			if err != nil && !errors.Is(err, syscall.ENOSPC) {
+				t.Fatalf("%s: operation %d: %v", l.name, at, err)
+			}
+			if err := l.bring(disk); err != nil {
+				t.Fatalf("%s: operation %d, again: %v", l.name, at, err)
+			}
+			if now := snapshot(t, disk); !maps.Equal(now, fresh) {
+				t.Fatalf("%s: operation %d: not the new directory in the end: %v", l.name, at, names(now))
+			}
+		}
+	}
+}
+
+// A byte that is flipped on its way is found, wherever it is: its source is
+// dropped, and another brings the rest.
+func TestFlippedByte(t *testing.T) {
+	step := int64(211)
+	if os.Getenv("QLOGD_CRASH") == "full" {
+		step = 1
+	}
+	for _, l := range laggings(t) {
+		l.peer.serve(l.net, "b")
+		l.peer.stop = nil
+		l.peer.serve(l.net, "a")
+		disk := l.disk.Clone()
+		must(t, l.bring(disk))
+		total, fresh := l.net.sent, snapshot(t, disk)
+		for at := int64(0); at < total; at += step {
+			seen := int64(0)
+			l.net.bend = func(s stream) stream {
+				if s.name == callManifest || s.addr != "a" {
+					return s
+				}
+				if i := at - seen; i >= 0 && i < int64(len(s.b)) {
+					s.b = bytes.Clone(s.b)
+					s.b[i] ^= 1 << (at % 8)
+				}
+				seen += int64(len(s.b))
+				return s
+			}
+			alone := l.disk.Clone()
+			if err := fetch(t, l.net, alone, l.meta.Index, "a"); !errors.Is(err, ErrWrong) {
+				t.Fatalf("%s: byte %d: %v", l.name, at, err)
+			}
+			if install(t, alone) {
+				t.Fatalf("%s: byte %d: installed", l.name, at)
+			}
+			seen = 0
+			disk := l.disk.Clone()
+			must(t, fetch(t, l.net, disk, l.meta.Index, "a", "b"))
+			if !install(t, disk) || !maps.Equal(snapshot(t, disk), fresh) {
+				t.Fatalf("%s: byte %d: not the new directory", l.name, at)
+			}
+		}
+		l.net.bend = nil
+	}
+}
+
+// What is wrong in a manifest never leads to a wrong directory.
+func TestFlippedManifest(t *testing.T) {
+	for _, l := range laggings(t) {
+		disk := l.disk.Clone()
+		must(t, l.bring(disk))
+		old, fresh := snapshot(t, l.disk), snapshot(t, disk)
+		for at, end := 0, false; !end; at += 3 {
+			l.net.bend = func(s stream) stream {
+				if s.name == callManifest {
+					if end = at >= len(s.b); !end {
+						s.b = bytes.Clone(s.b)
+						s.b[at] ^= 1 << (at % 3)
+					}
+				}
+				return s
+			}
+			disk := l.disk.Clone()
+			err := fetch(t, l.net, disk, l.meta.Index, "a")
+			if done := install(t, disk); done != (err == nil) {
+				t.Fatalf("%s: byte %d: installed: %v, %v", l.name, at, done, err)
+			}
+			if now := snapshot(t, disk); !maps.Equal(now, fresh) && !maps.Equal(now, old) {
+				t.Fatalf("%s: byte %d: neither the old nor the new directory", l.name, at)
+			}
+		}
+		l.net.bend = nil
+	}
+}
+
+// Streams that end too early, each at another byte: what came stays.
+func TestTruncatedStreams(t *testing.T) {
+	for _, l := range laggings(t) {
+		disk := l.disk.Clone()
+		must(t, l.bring(disk))
+		total, fresh := l.net.sent, snapshot(t, disk)
+		for _, err := range []error{nil, io.ErrUnexpectedEOF, errors.New("connection reset")} {
+			rng := rand.New(rand.NewPCG(3, 4))
+			l.net.sent = 0
+			cuts := int64(0)
+			l.net.bend = func(s stream) stream {
+				if s.name != callManifest && rng.IntN(4) > 0 && len(s.b) > 0 {
+					s.b, s.err = s.b[:rng.IntN(len(s.b))], err
+					cuts++
+				}
+				return s
+			}
+			disk := l.disk.Clone()
+			o := optionsOf(l.net, disk, l.meta.Index, "a")
+			o.Rounds = 1000
+			must(t, Fetch(t.Context(), o))
+			if !install(t, disk) || !maps.Equal(snapshot(t, disk), fresh) {
+				t.Fatalf("%s: not the new directory", l.name)
+			}
+			// Of what was cut a block, begun and not whole, is brought again.
+			if cuts == 0 || l.net.sent > total+cuts*4096 {
+				t.Errorf("%s: %d bytes came in %d pieces, %d are needed", l.name, l.net.sent, cuts, total)
+			}
+			l.net.bend = nil
+		}
+	}
+}

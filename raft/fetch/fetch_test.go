@@ -1,0 +1,96 @@
+package fetch
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/qlogd/qlogd/log/vfs"
+)
+
+// The whole way, from everything that a node may have to what its peer has.
+func TestFetchAndInstall(t *testing.T) {
+	for name, c := range map[string]struct {
+		// prepare makes the peer's history and returns what this node has.
+		prepare func(n *node) *vfs.Mem
+		replace bool
+		err     error
+		seed    uint64
+	}{
+		"wiped":                     {prepare: func(n *node) *vfs.Mem { n.grow(60); return vfs.NewMem() }, replace: false},
+		"wiped, the beginning gone": {prepare: func(n *node) *vfs.Mem { n.grow(60).retain(3); return vfs.NewMem() }, replace: true},
+		"behind in one segment":     {prepare: func(n *node) *vfs.Mem { d := n.grow(60).copy(); n.grow(1); return d }},
+		"behind by some":            {prepare: func(n *node) *vfs.Mem { n.grow(30).checkpoint(); d := n.copy(); n.grow(60); return d }},
+		"behind, the beginning gone": {prepare: func(n *node) *vfs.Mem {
+			n.grow(60).checkpoint()
+			d := n.copy()
+			n.grow(10).retain(4)
+			return d
+		}},
+		"a gap": {prepare: func(n *node) *vfs.Mem {
+			n.grow(30).checkpoint()
+			d := n.copy()
+			n.grow(80).retain(3)
+			return d
+		}, replace: true},
+		"equal": {prepare: func(n *node) *vfs.Mem { return n.grow(40).copy() }, err: ErrNothingLacking},
+		"of another history": {prepare: func(n *node) *vfs.Mem {
+			n.grow(60)
+			return newNode(n.t, 99).grow(30).copy()
+		}, err: ErrDiffers},
+		"longer, of another history": {prepare: func(n *node) *vfs.Mem {
+			n.grow(30)
+			return newNode(n.t, 99).grow(60).copy()
+		}, err: ErrDiffers},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t, 1)
+			disk := c.prepare(n)
+			disk.Put("/projections.db", []byte("read models"))
+			before := files(t, disk, "/log", "")
+			meta := n.checkpoint()
+			n.grow(5) // what lies behind the checkpoint is Raft's to bring
+			net := newNet()
+			n.serve(net, "a")
+			err := fetch(t, net, disk, meta.Index, "a")
+			if !errors.Is(err, c.err) {
+				t.Fatalf("fetch: %v, want %v", err, c.err)
+			}
+			if d := files(t, disk, "/log", ""); len(d) != len(before) {
+				t.Error("fetch has changed the log")
+			}
+			if install(t, disk) != (c.err == nil) {
+				t.Error("installed")
+			}
+			if c.err != nil {
+				return
+			}
+			if err := sameAsSource(t, disk, n, meta); err != nil {
+				t.Error(err)
+			}
+			if err := verify(t, disk); err != nil {
+				t.Error(err)
+			}
+			if gone := disk.Get("/projections.db") == nil; gone != c.replace {
+				t.Errorf("the read models are gone: %v", gone)
+			}
+			if install(t, disk) {
+				t.Error("installed twice")
+			}
+		})
+	}
+}
+
+// A node that has gone on further than the newest checkpoint lacks nothing.
+func TestAhead(t *testing.T) {
+	n := newNode(t, 2).grow(30)
+	meta := n.checkpoint()
+	disk := n.grow(20).copy()
+	net := newNet()
+	n.serve(net, "a")
+	if err := fetch(t, net, disk, meta.Index, "a"); !errors.Is(err, ErrNothingLacking) {
+		t.Error(err)
+	}
+	if net.sent > 0 {
+		t.Errorf("%d bytes were sent", net.sent)
+	}
+}

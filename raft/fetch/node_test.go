@@ -1,0 +1,366 @@
+package fetch
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"math/rand/v2"
+	"path"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/fsm"
+	"github.com/qlogd/qlogd/log/checkpoint"
+	"github.com/qlogd/qlogd/log/eventlog"
+	"github.com/qlogd/qlogd/log/vfs"
+	"github.com/qlogd/qlogd/projections"
+	"github.com/qlogd/qlogd/raft/peer"
+	"github.com/qlogd/qlogd/replay"
+)
+
+const cluster = "01HGW2N7Q0000000000000000A"
+
+// node is what a node without Raft has on its disk, under /.
+type node struct {
+	t     testing.TB
+	disk  *vfs.Mem
+	log   *eventlog.Log
+	m     *fsm.Machine
+	index uint64
+	clock int64
+	rng   *rand.Rand
+	stop  func()
+	lease []event.ID
+}
+
+const segmentBytes = 4 << 10
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// newNode makes a node whose history follows from the seed.
+func newNode(t testing.TB, seed uint64) *node {
+	t.Helper()
+	n := &node{t: t, disk: vfs.NewMem(), index: 2, clock: 1_700_000_000_000, rng: rand.New(rand.NewPCG(seed, 7))}
+	must(t, errors.Join(n.disk.MkdirAll("/log"), n.disk.MkdirAll("/checkpoints")))
+	n.open(projections.New())
+	return n
+}
+
+func (n *node) open(state *projections.State) {
+	n.t.Helper()
+	var err error
+	n.log, err = eventlog.Open(eventlog.Options{FS: n.disk, Dir: "/log", SegmentSize: segmentBytes})
+	must(n.t, err)
+	n.t.Cleanup(func() { n.log.Close() })
+	n.m = fsm.New(state, n.log, fsm.Options{})
+}
+
+// do applies one entry.
+func (n *node) do(commands ...*event.Command) {
+	n.t.Helper()
+	n.index += 1 + uint64(n.rng.IntN(3)/2)
+	n.clock += int64(n.rng.IntN(400))
+	e := &event.Entry{Rules: event.Rules, Time: n.clock}
+	for _, c := range commands {
+		e.Commands = append(e.Commands, event.EncodeCommand(c))
+	}
+	results, err := n.m.Apply(n.index, e.Encode())
+	must(n.t, err)
+	for _, r := range results {
+		if r.Problem != nil && r.Problem.Code != event.CodeLeaseLost {
+			n.t.Fatalf("entry %d: %v", n.index, r.Problem)
+		}
+		for _, m := range r.Leased {
+			n.lease = append(n.lease, m.Lease)
+		}
+	}
+}
+
+// grow makes a history.
+func (n *node) grow(entries int) *node {
+	n.t.Helper()
+	if n.log.Head() == 0 {
+		n.do(&event.Command{PutQueue: &event.PutQueue{Name: "q", Policy: event.DefaultPolicy(), DeadLetterAuto: true}})
+	}
+	for i := range entries {
+		p := &event.Produce{Queue: "q"}
+		for k := range 1 + n.rng.IntN(3) {
+			text := fmt.Sprintf(`"%d-%d %s"`, i, k, strings.Repeat("x", n.rng.IntN(200)))
+			p.Messages = append(p.Messages, event.NewMessage{Priority: 5, Size: uint32(len(text)), Content: event.EncodeContent(&event.Content{Payload: []byte(text)})})
+		}
+		commands := []*event.Command{{Produce: p}}
+		if n.rng.IntN(2) == 0 {
+			commands = append(commands, &event.Command{Lease: &event.Lease{Queues: []string{"q"}, Max: 2}})
+		}
+		if len(n.lease) > 0 && n.rng.IntN(2) == 0 {
+			id := n.lease[n.rng.IntN(len(n.lease))]
+			commands = append(commands, &event.Command{Settle: &event.Settle{Items: []event.SettleItem{{Op: event.OpAck, Lease: id}}}})
+		}
+		n.do(commands...)
+	}
+	return n
+}
+
+// checkpoint writes one of the state as it is.
+func (n *node) checkpoint() checkpoint.Meta {
+	n.t.Helper()
+	must(n.t, n.log.Sync())
+	f := n.m.Freeze()
+	defer f.Release()
+	index, chain := n.log.Tip()
+	meta := checkpoint.Meta{
+		Index: index + 1, Term: 2, SnapshotVersion: 1, Configuration: []byte("members"), ConfigurationIndex: 1,
+		HeadIndex: index, Chain: chain, Clock: f.Clock(), Digest: f.Digest(), ClusterID: cluster, CreatedAt: n.clock,
+	}
+	must(n.t, checkpoint.Write(n.disk, "/checkpoints", meta, f))
+	n.index = max(n.index, meta.Index)
+	return meta
+}
+
+// thin keeps only the newest checkpoints.
+func (n *node) thin(keep int) {
+	n.t.Helper()
+	metas, _, err := checkpoint.List(n.disk, "/checkpoints")
+	must(n.t, err)
+	for _, m := range metas[min(keep, len(metas)):] {
+		must(n.t, checkpoint.Remove(n.disk, "/checkpoints", m.Name()))
+	}
+}
+
+// letGo commits that the history before the last segments may go.
+func (n *node) letGo(segments int) (cut uint64) {
+	n.t.Helper()
+	all := n.log.Raw().Segments()
+	cut = all[max(len(all)-segments, 0)].First
+	carry := &event.Carry{}
+	n.m.View(func(st *projections.State) {
+		st.All(func(m event.MessageView) bool {
+			if m.Content.Index < cut+64 {
+				carry.Items = append(carry.Items, event.CarryItem{ID: m.ID, From: m.Content})
+			}
+			return true
+		})
+	})
+	for i := range carry.Items {
+		e, err := n.log.Event(carry.Items[i].From)
+		must(n.t, err)
+		carry.Items[i].Content = e.Content
+	}
+	n.index += 64 // what is needed is counted by so many indexes
+	n.do(&event.Command{Carry: carry})
+	n.do(&event.Command{Retain: &event.Retain{Before: cut}})
+	if got := n.m.History(); got != cut {
+		n.t.Fatalf("history is let go of before %d, not %d", got, cut)
+	}
+	must(n.t, n.log.Sync())
+	return cut
+}
+
+// retain lets history go and deletes it.
+func (n *node) retain(segments int) {
+	n.t.Helper()
+	must(n.t, n.log.Raw().DeleteBefore(n.letGo(segments)))
+}
+
+// at returns the node's disk, all of it synced, as a stopped node leaves it.
+func (n *node) copy() *vfs.Mem {
+	n.t.Helper()
+	must(n.t, n.log.Sync())
+	return n.disk.Clone()
+}
+
+// serve makes the node answer at addr.
+func (n *node) serve(net *memNet, addr string) *node {
+	n.t.Helper()
+	if n.stop != nil {
+		n.stop()
+	}
+	n.stop = Serve(net.at(addr), n.source())
+	return n
+}
+
+func (n *node) source() Source {
+	return Source{ClusterID: cluster, FS: n.disk, DataDir: "/", Log: n.log,
+		Snapshot: func() error { n.checkpoint(); return nil }, Logger: slog.New(slog.DiscardHandler)}
+}
+
+// memNet is a network in memory. It serves one request at a time, whole.
+type memNet struct {
+	mu      sync.Mutex
+	nodes   map[string]*memNode
+	sent    int64               // bytes in streams
+	streams []string            // what was streamed
+	before  func(name string)   // called before each request
+	bend    func(stream) stream // what happens to a stream on its way
+}
+
+// stream is an answer of a StreamHandler.
+type stream struct {
+	addr, name string
+	q          fileRequest
+	b          []byte
+	err        error // behind b
+}
+
+func newNet() *memNet { return &memNet{nodes: map[string]*memNode{}} }
+
+type memNode struct {
+	calls   map[string]peer.Handler
+	streams map[string]peer.StreamHandler
+}
+
+func (n *memNet) at(addr string) *memNode {
+	if n.nodes[addr] == nil {
+		n.nodes[addr] = &memNode{map[string]peer.Handler{}, map[string]peer.StreamHandler{}}
+	}
+	return n.nodes[addr]
+}
+
+func (n *memNode) Handle(name string, h peer.Handler)             { n.calls[name] = h }
+func (n *memNode) HandleStream(name string, h peer.StreamHandler) { n.streams[name] = h }
+
+var errNobody = errors.New("nobody is there")
+
+func (n *memNet) Call(ctx context.Context, to peer.Target, name string, body []byte) ([]byte, peer.Identity, error) {
+	if n.before != nil {
+		n.before(name)
+	}
+	h := n.at(to.Addr).calls[name]
+	if h == nil {
+		return nil, peer.Identity{}, errNobody
+	}
+	b, err := h(ctx, peer.Identity{}, body)
+	if err == nil && n.bend != nil {
+		s := n.bend(stream{addr: to.Addr, name: name, b: b})
+		b, err = s.b, s.err
+	}
+	return b, peer.Identity{}, err
+}
+
+func (n *memNet) Stream(ctx context.Context, to peer.Target, name string, body []byte) (io.ReadCloser, error) {
+	if n.before != nil {
+		n.before(name)
+	}
+	h := n.at(to.Addr).streams[name]
+	if h == nil {
+		return nil, errNobody
+	}
+	var b bytes.Buffer
+	err := h(ctx, peer.Identity{}, body, &b)
+	if err != nil && b.Len() == 0 {
+		return nil, err
+	}
+	s := stream{addr: to.Addr, name: name, b: b.Bytes(), err: err}
+	must := decode(body, &s.q, true)
+	if must != nil {
+		return nil, must
+	}
+	if n.bend != nil {
+		s = n.bend(s)
+	}
+	n.mu.Lock()
+	n.sent += int64(len(s.b))
+	n.streams = append(n.streams, s.q.Name)
+	n.mu.Unlock()
+	if s.err != nil {
+		return io.NopCloser(io.MultiReader(bytes.NewReader(s.b), errReader{s.err})), nil
+	}
+	return io.NopCloser(bytes.NewReader(s.b)), nil
+}
+
+type errReader struct{ err error }
+
+func (r errReader) Read([]byte) (int, error) { return 0, r.err }
+
+// fetch runs a Fetch to disk from the addresses.
+func fetch(t testing.TB, net Caller, disk vfs.FS, atLeast uint64, from ...string) error {
+	t.Helper()
+	return Fetch(context.Background(), optionsOf(net, disk, atLeast, from...))
+}
+
+func optionsOf(net Caller, disk vfs.FS, atLeast uint64, from ...string) Options {
+	o := Options{Net: net, ClusterID: cluster, MinIndex: atLeast, FS: disk, DataDir: "/", Rounds: 3, chunk: 1500, syncEvery: 3000,
+		Wait: func(ctx context.Context, _ int) error { return ctx.Err() }}
+	for _, a := range from {
+		o.From = append(o.From, peer.Target{Addr: a, Node: a})
+	}
+	return o
+}
+
+// files returns the files in a directory by name; a missing one has none.
+func files(t testing.TB, disk *vfs.Mem, dir string, suffix string) map[string]string {
+	t.Helper()
+	out := map[string]string{}
+	names, err := disk.List(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return out
+	}
+	must(t, err)
+	for _, name := range names {
+		if strings.HasSuffix(name, suffix) {
+			out[name] = string(disk.Get(path.Join(dir, name)))
+		}
+	}
+	return out
+}
+
+// sameAsSource tells what a directory lacks of being the source's as of a
+// checkpoint, from the index on at which the source's log begins.
+func sameAsSource(t testing.TB, disk *vfs.Mem, n *node, c checkpoint.Meta) error {
+	t.Helper()
+	segment, end, err := n.log.Raw().Extent(c.HeadIndex)
+	must(t, err)
+	have := files(t, disk, "/log", ".seg")
+	for name, b := range files(t, n.disk, "/log", ".seg") {
+		switch {
+		case name > segment:
+			if _, ok := have[name]; ok {
+				return fmt.Errorf("segment %s lies behind the checkpoint", name)
+			}
+			continue
+		case name == segment:
+			b = b[:end]
+		}
+		if have[name] != b {
+			return fmt.Errorf("segment %s: %d bytes, the source's has %d", name, len(have[name]), len(b))
+		}
+	}
+	for name := range have {
+		if name > segment {
+			return fmt.Errorf("segment %s lies behind the checkpoint", name)
+		}
+	}
+	name := "/checkpoints/" + c.Name()
+	if !bytes.Equal(disk.Get(name), n.disk.Get(name)) {
+		return fmt.Errorf("%s is another", name)
+	}
+	if names, err := disk.List("/incoming"); !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("incoming/ stays: %v, %v", names, err)
+	}
+	return nil
+}
+
+// verify runs the whole verification of qlogd replay --verify.
+func verify(t testing.TB, disk *vfs.Mem) error {
+	t.Helper()
+	_, err := replay.VerifyOn(t.Context(), disk, "/", nil)
+	return err
+}
+
+func install(t testing.TB, disk vfs.FS) bool {
+	t.Helper()
+	ok, err := Install(disk, "/", nil)
+	must(t, err)
+	return ok
+}

@@ -1,0 +1,509 @@
+package whatif
+
+import (
+	"container/heap"
+	"context"
+	"errors"
+	"io"
+	"math"
+
+	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/fsm"
+	"github.com/qlogd/qlogd/log/eventlog"
+)
+
+func isEOF(err error) bool { return errors.Is(err, io.EOF) }
+
+// demand is one worker that asks a queue for one message.
+type demand struct {
+	queue, kind, worker string
+	ms                  int64
+	done                bool // it has come
+	// Of one that comes after another message has made way.
+	base, lag int64
+	nth       int
+	order     event.ID // of the lease that it really was
+	// owner is the message that it is expected for. Where it gets another one,
+	// that one's worker is expected for this one.
+	owner *life
+}
+
+// action is what happens at a time of the play.
+type action struct {
+	at    int64
+	order event.ID // what happened first in reality goes first; zero is last
+	n     int      // and else what was planned first
+	given *given
+	ask   *demand
+	item  *event.SettleItem
+	life  *life // of item
+}
+
+type actions []action
+
+func (a actions) Len() int { return len(a) }
+func (a actions) Less(i, j int) bool {
+	x, y := &a[i], &a[j]
+	if x.at != y.at {
+		return x.at < y.at
+	}
+	if c := x.order.Compare(y.order); c != 0 {
+		return y.order == (event.ID{}) || x.order != (event.ID{}) && c < 0
+	}
+	return x.n < y.n
+}
+func (a actions) Swap(i, j int) { a[i], a[j] = a[j], a[i] }
+func (a *actions) Push(x any)   { *a = append(*a, x.(action)) }
+func (a *actions) Pop() any {
+	old := *a
+	x := old[len(old)-1]
+	*a = old[:len(old)-1]
+	return x
+}
+
+// stage is where the facts are played.
+type stage struct {
+	*facts
+	o       *Options
+	machine *fsm.Machine
+	index   uint64
+	clock   int64
+	plan    actions
+	planned int
+
+	byPlayID map[event.ID]*life
+	pending  *life // the next event that brings a message in is this one's
+	waiting  map[string][]*demand
+	touched  []string
+	dedup    map[event.Hash]seen
+	late     int64
+}
+
+type seen struct {
+	id    event.ID
+	until int64
+}
+
+func newStage(f *facts, o *Options) (*stage, error) {
+	s := &stage{
+		facts: f, o: o, index: f.start.Index(), clock: f.startClock,
+		byPlayID: map[event.ID]*life{}, waiting: map[string][]*demand{}, dedup: map[event.Hash]seen{},
+	}
+	s.machine = fsm.New(f.start, s, fsm.Options{Touched: func(q []string) { s.touched = append(s.touched, q...) }})
+	for i := range f.given {
+		g := &f.given[i]
+		s.at(action{at: g.at, order: g.order, given: g})
+	}
+	for _, q := range s.machine.Queues() {
+		if err := s.put(&event.PutQueue{Name: q.Name, Policy: q.Policy.Clone()}); err != nil {
+			return nil, err
+		}
+	}
+	for _, l := range f.lives {
+		if !l.existed {
+			continue
+		}
+		s.byPlayID[l.playID] = l
+		if m, ok := s.machine.Message(l.playID); ok && m.State != event.StateLeased {
+			s.available(l, max(m.Due, m.EnqueuedAt))
+		}
+	}
+	return s, nil
+}
+
+func (s *stage) at(a action) {
+	s.planned++
+	a.n = s.planned
+	heap.Push(&s.plan, a)
+}
+
+// play lets everything happen up to the last instant.
+func (s *stage) play(ctx context.Context) error {
+	for steps := 0; ; steps++ {
+		if steps%1024 == 0 {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			s.o.Progress(s.clock-s.startClock, max(s.endClock-s.startClock, 1))
+		}
+		due, isDue := s.machine.NextDue()
+		due = max(due, s.clock)
+		var err error
+		switch {
+		case len(s.plan) > 0 && (!isDue || s.plan[0].at < due) && s.plan[0].at <= s.endClock:
+			a := heap.Pop(&s.plan).(action)
+			err = s.act(&a)
+		case isDue && due <= s.endClock:
+			_, err = s.apply(due, nil)
+		default:
+			return nil
+		}
+		if err == nil {
+			err = s.serve()
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// apply lets the machine decide one command, or only what is due.
+func (s *stage) apply(at int64, c *event.Command) (event.Result, error) {
+	s.clock = max(s.clock, at)
+	s.index++
+	e := &event.Entry{Rules: max(event.Rules, s.machine.Rules()), Time: s.clock}
+	if c != nil {
+		e.Commands = [][]byte{event.EncodeCommand(c)}
+	}
+	results, err := s.machine.Apply(s.index, e.Encode())
+	if err != nil || c == nil {
+		return event.Result{}, err
+	}
+	return results[0], nil
+}
+
+// serve lets waiting workers have what has become ready.
+func (s *stage) serve() error {
+	for len(s.touched) > 0 {
+		queue := s.touched[0]
+		s.touched = s.touched[1:]
+		waiting := s.waiting[queue]
+		left := waiting[:0:0]
+		for i, d := range waiting {
+			if s.machine.Leasable(queue, nil) == 0 {
+				left = append(left, waiting[i:]...)
+				break
+			}
+			got, err := s.lease(d)
+			if err != nil {
+				return err
+			}
+			if !got {
+				left = append(left, d)
+			}
+		}
+		s.waiting[queue] = left
+	}
+	return nil
+}
+
+func (s *stage) act(a *action) error {
+	s.clock = max(s.clock, a.at)
+	switch {
+	case a.given != nil:
+		return s.give(a)
+	case a.ask != nil:
+		if a.ask.done {
+			return nil
+		}
+		a.ask.done = true
+		got, err := s.lease(a.ask)
+		if err == nil && !got {
+			s.waiting[a.ask.queue] = append(s.waiting[a.ask.queue], a.ask)
+		}
+		return err
+	}
+	r, err := s.apply(a.at, &event.Command{Settle: &event.Settle{Items: []event.SettleItem{*a.item}}})
+	if err == nil && len(r.Settled) == 1 && r.Settled[0].Status == event.StatusRejected {
+		s.late++
+	}
+	return err
+}
+
+// lease lets a worker ask; got is false where there was nothing for it.
+func (s *stage) lease(d *demand) (got bool, err error) {
+	// Workers are taken to be of the kind that they were.
+	c := &event.Lease{Queues: []string{d.queue}, Max: 1, LeaseMS: d.ms, Worker: d.worker}
+	if d.kind != "" {
+		c.Kinds = []string{d.kind}
+	}
+	if s.machine.Leasable(d.queue, c.Kinds) == 0 {
+		return false, nil
+	}
+	r, err := s.apply(s.clock, &event.Command{Lease: c})
+	if err != nil {
+		return false, err
+	}
+	for i := range r.Leased {
+		s.taken(d, &r.Leased[i])
+	}
+	return len(r.Leased) > 0, nil
+}
+
+// taken plans what the worker that got a message does with it.
+func (s *stage) taken(d *demand, m *event.LeasedMessage) {
+	l := s.byPlayID[m.ID]
+	if l == nil {
+		return // nothing is known of it
+	}
+	if d.owner != l {
+		d.owner.open = nil
+		if o := l.open; o != nil && !o.done {
+			o.owner, d.owner.open = d.owner, o
+		}
+	}
+	l.open = nil
+	k := l.taken
+	l.taken++
+	f := lease{end: event.OpAck, took: s.usual[l.queue], delay: -1}
+	switch n := len(l.leases); {
+	case k < n:
+		f = l.leases[k] // perhaps, as in reality, still at work at the last instant
+	case n > 0 && l.leases[n-1].known:
+		f = l.leases[n-1]
+		l.assumed = true
+	default:
+		l.assumed = true
+	}
+	for _, x := range f.extends {
+		s.at(action{at: s.clock + x.took, order: x.id, life: l, item: &event.SettleItem{Op: event.OpExtend, Lease: m.Lease, LeaseMS: x.ms}})
+	}
+	if f.end != 0 {
+		s.at(action{at: s.clock + f.took, order: f.endID, life: l, item: &event.SettleItem{Op: f.end, Lease: m.Lease, DelayMS: f.delay}})
+	}
+}
+
+// available plans the worker that comes for a message's next attempt, which is
+// possible from base on.
+func (s *stage) available(l *life, base int64) {
+	if len(l.leases) == 0 || l.taken >= len(l.leases) && l.taken <= l.returns {
+		return // in reality, too, it could be had, and nobody came
+	}
+	f := &l.leases[min(l.taken, len(l.leases)-1)]
+	d := &demand{queue: l.queue, kind: l.kind, worker: f.worker, ms: f.ms, base: base, lag: f.lag, nth: f.nth, order: f.id, owner: l}
+	l.open = d
+	s.at(action{at: base + max(f.total, 0), order: d.order, ask: d})
+	if p := f.after; p != nil && l.taken < len(l.leases) {
+		p.waiters = append(p.waiters, d)
+		s.letCome(p)
+	}
+}
+
+// give plays something that was done.
+func (s *stage) give(a *action) error {
+	g := a.given
+	switch {
+	case g.policy != nil:
+		return s.put(g.policy)
+	case g.replay != nil:
+		return s.replay(g)
+	case g.settle != 0:
+		_, err := s.apply(a.at, &event.Command{Settle: &event.Settle{Items: []event.SettleItem{
+			{Op: g.settle, Lease: g.lease, DelayMS: g.delay, LeaseMS: g.extend},
+		}}})
+		return err
+	case g.command.Produce != nil:
+		return s.produce(g.life, g.command)
+	case g.command.Delete != nil:
+		if g.life == nil || g.life.playID == (event.ID{}) {
+			return nil // it never came to be
+		}
+		_, err := s.apply(a.at, &event.Command{Actor: g.command.Actor, Delete: &event.DeleteMessage{ID: g.life.playID}})
+		return err // one that has gone before is no matter
+	}
+	_, err := s.apply(a.at, g.command)
+	return err
+}
+
+// put makes a queue or changes its policy, the other policy put onto it.
+func (s *stage) put(c *event.PutQueue) error {
+	p := c.Policy.Clone()
+	auto, err := s.o.Change(c.Name, &p)
+	if err != nil {
+		return err
+	}
+	if dlq := p.DeadLetterQueue; dlq != "" && !auto {
+		if _, ok := s.machine.Queue(dlq); !ok && dlq != c.Name {
+			// In reality it may have come later, or never.
+			if err := s.putDeadLetters(dlq, c.Name); err != nil {
+				return err
+			}
+		}
+	}
+	return s.set(c.Name, p, auto)
+}
+
+// set has a queue's policy decided.
+func (s *stage) set(name string, p event.Policy, auto bool) error {
+	r, err := s.apply(s.clock, &event.Command{PutQueue: &event.PutQueue{Name: name, Policy: p, DeadLetterAuto: auto}})
+	if err == nil && r.Problem != nil {
+		return usagef("queue %s can't have this policy at %s: %s", name, eventlog.Stamp(s.clock), r.Problem.Detail)
+	}
+	return err
+}
+
+// putDeadLetters makes a dead-letter queue on the way.
+func (s *stage) putDeadLetters(name, of string) error {
+	p := deadLetters()
+	auto, err := s.o.Change(name, &p)
+	if err != nil {
+		return err
+	}
+	// Two queues can name each other here: nothing would end that.
+	if auto || p.DeadLetterQueue != "" {
+		return usagef("queue %s can't have this policy at %s: dead_letter_queue '%s' cannot have its own dead_letter_queue", of, eventlog.Stamp(s.clock), name)
+	}
+	return s.set(name, p, false)
+}
+
+// deadLetters is the policy of a dead-letter queue that is made on the way.
+func deadLetters() event.Policy {
+	p := event.DefaultPolicy()
+	p.MaxAttempts = 0
+	return p
+}
+
+// produce enqueues a message.
+func (s *stage) produce(l *life, c *event.Command) error {
+	p := *c.Produce
+	p.Messages = append([]event.NewMessage(nil), p.Messages...)
+	p.Looked = math.MaxUint64 >> 8 // what the machine forgets is kept here
+	m := &p.Messages[0]
+	q, _ := s.machine.Queue(p.Queue)
+	p.Revision = q.Revision
+	hash := m.DedupKey
+	if !hash.IsZero() && q.Number > 0 {
+		hash = hash.Of(q.Number)
+		if before, ok := s.dedup[hash]; ok {
+			m.Seen, m.SeenUntil = before.id, before.until
+		}
+	}
+	s.pending = l
+	r, err := s.apply(s.clock, &event.Command{Actor: c.Actor, Produce: &p})
+	s.pending = nil
+	if err != nil {
+		return err
+	}
+	switch {
+	case r.Problem != nil:
+		l.play = append(l.play, Step{Time: s.clock, Refused: r.Problem.Code})
+	case r.Produced[0].Duplicate:
+		l.play = append(l.play, Step{Time: s.clock, Refused: string(Duplicate)})
+	case !hash.IsZero():
+		window := q.Policy.DedupWindowSeconds
+		if p.Import {
+			window = max(window, fsm.ImportWindowSeconds)
+		}
+		s.dedup[hash] = seen{r.Produced[0].ID, s.clock + window*1000}
+	}
+	return nil
+}
+
+// replay brings a dead message back or purges it, if it is dead in that queue,
+// and resurrects one, if it has left its queue for good.
+func (s *stage) replay(g *given) error {
+	e, of := g.replay, g.of
+	if of == nil || of.playID == (event.ID{}) {
+		return nil // it never came to be
+	}
+	c := &event.Command{Actor: e.Actor}
+	q, _ := s.machine.Queue(e.ToQueue)
+	switch e.Type {
+	case event.Discarded:
+		c.PurgeDead = &event.PurgeDead{Queue: e.DiedIn, IDs: []event.ID{of.playID}}
+	case event.Replayed:
+		c.Replay = &event.Replay{Queue: e.DiedIn, To: e.ToQueue, Order: e.Order, Revision: q.Revision, Items: []event.ReplayItem{
+			{ID: of.playID, Edited: e.Edited, Size: e.Size},
+		}}
+	case event.Resurrected:
+		if !of.gone {
+			return nil
+		}
+		c.Resurrect = &event.Resurrect{
+			ID: of.playID, Last: of.last, Queue: e.ToQueue, Revision: q.Revision, Key: e.Key, Kind: e.Kind, Priority: e.Priority,
+			Size: e.Size, Edited: e.Edited,
+		}
+	}
+	s.pending = g.life
+	r, err := s.apply(s.clock, c)
+	s.pending = nil
+	if err == nil && r.Problem != nil && g.life != nil {
+		g.life.play = append(g.life.play, Step{Time: s.clock, Refused: r.Problem.Code})
+	}
+	return err
+}
+
+// Append implements fsm.Log: it is told what was decided.
+func (s *stage) Append(b *event.Block) error {
+	for i := range b.Events {
+		s.decided(&b.Events[i])
+	}
+	return nil
+}
+
+func (s *stage) decided(e *event.Event) {
+	at := event.ClockOf(e.ID)
+	if e.Type == event.Enqueued && s.pending != nil {
+		s.pending.playID = e.ID
+		s.byPlayID[e.ID] = s.pending
+	}
+	if e.Type == event.Resurrected && s.pending != nil {
+		s.comesBack(s.pending, e, at)
+		return
+	}
+	l := s.byPlayID[e.Subject]
+	if l == nil {
+		return
+	}
+	l.last = event.RefOf(e.ID)
+	if step, ok := stepOf(e, at); ok {
+		step.Assumed = l.assumed
+		l.play = append(l.play, step)
+	}
+	if e.Type == event.Enqueued {
+		s.available(l, max(at, e.Due))
+	}
+	if due, ok := again(e, at); ok {
+		s.available(l, due)
+	}
+	if makesWay(e) {
+		l.freed = append(l.freed, at)
+		l.gone = l.gone || leaves(e.Type)
+		s.letCome(l)
+	}
+	switch {
+	case e.Type == event.Replayed && s.pending != nil:
+		s.comesBack(s.pending, e, at)
+		s.pending.assumed = s.pending.assumed || l.assumed
+	case e.IsMove():
+		n := l.next
+		if n == nil || n.queue != e.ToQueue || n.playID != (event.ID{}) {
+			n = &life{queue: e.ToQueue, key: l.key, kind: l.kind} // only the play has it
+		}
+		n.playID = e.ID
+		n.assumed = l.assumed
+		s.byPlayID[e.ID] = n
+		s.available(n, at)
+	}
+	if leaves(e.Type) {
+		delete(s.byPlayID, e.Subject)
+		if l.open != nil {
+			l.open.done = true // nobody comes for what is gone
+		}
+	}
+}
+
+// comesBack begins the life of a message that is brought back.
+func (s *stage) comesBack(n *life, e *event.Event, at int64) {
+	n.playID = e.ID
+	n.play = append(n.play, Step{Type: e.Type, Time: at})
+	s.byPlayID[e.ID] = n
+	s.available(n, at)
+}
+
+// letCome lets those come who come so long after this message made way, if it
+// has, or never will again.
+func (s *stage) letCome(l *life) {
+	left := l.waiters[:0]
+	for _, d := range l.waiters {
+		n := min(d.nth, len(l.freed))
+		switch {
+		case d.done:
+		case n == d.nth || l.gone && n > 0:
+			s.at(action{at: max(d.base, l.freed[n-1]) + d.lag, order: d.order, ask: d})
+		default:
+			left = append(left, d)
+		}
+	}
+	l.waiters = left
+}

@@ -8,7 +8,7 @@ import (
 )
 
 // fuzz holds a decoder to this: no panic, no memory out of proportion, and what
-// it takes comes out the same when written and read again; canonical bytes come
+// it accepts comes out the same when written and read again; canonical bytes come
 // out as they went in.
 func fuzz[T any](f *testing.F, golden string, decode func([]byte) (T, error), encode func(T) []byte) {
 	for _, b := range goldenBytes(f, golden) {
@@ -16,8 +16,8 @@ func fuzz[T any](f *testing.F, golden string, decode func([]byte) (T, error), en
 	}
 	f.Add([]byte{})
 	f.Add([]byte{Version, 0xdf, 0xff, 0xff, 0xff, 0xff})                                        // a map of 2^32 fields
-	f.Add([]byte{Version, 0x81, 0x04, 0xdd, 0xff, 0xff, 0xff, 0xff})                            // a list of 2^32
-	f.Add([]byte{Version, 0x81, 0x02, 0xdb, 0xff, 0xff, 0xff, 0xff, 'x'})                       // a string of 4 GiB
+	f.Add([]byte{Version, 0x81, 0xa1, 'd', 0xdd, 0xff, 0xff, 0xff, 0xff})                       // a list of 2^32
+	f.Add([]byte{Version, 0x81, 0xa1, 'b', 0xdb, 0xff, 0xff, 0xff, 0xff, 'x'})                  // a string of 4 GiB
 	f.Add([]byte{Version, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0, 0}) // an entry of 2^32 commands
 	f.Fuzz(func(t *testing.T, b []byte) {
 		var before, after runtime.MemStats

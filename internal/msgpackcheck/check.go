@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"sync"
 	"unicode/utf8"
 )
 
@@ -33,12 +34,24 @@ type checker struct {
 // valid UTF-8 in strings, with strings as the names of maps and no name twice in one map. No
 // length exceeds the bytes that follow it. The data of extensions is not looked into.
 func Check(b []byte) error {
-	var names [32][]byte
-	var open [8]container
-	c := checker{b: b, names: names[:0], open: open[:0]}
+	c := checkers.Get().(*checker)
+	c.b = b
+	err := c.check(len(b))
+	clear(c.names[:cap(c.names)])
+	clear(c.open[:cap(c.open)])
+	c.b, c.names, c.open = nil, c.names[:0], c.open[:0]
+	if cap(c.names) < 1000 {
+		checkers.Put(c)
+	}
+	return err
+}
+
+var checkers = sync.Pool{New: func() any { return &checker{} }}
+
+func (c *checker) check(size int) error {
 	for {
 		if err := c.value(); err != nil {
-			return fmt.Errorf("byte %d: %w", len(b)-len(c.b), err)
+			return fmt.Errorf("byte %d: %w", size-len(c.b), err)
 		}
 		for len(c.open) > 0 && c.open[len(c.open)-1].left == 0 {
 			c.names = c.names[:c.open[len(c.open)-1].names]

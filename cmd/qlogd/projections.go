@@ -9,7 +9,6 @@ import (
 	"os"
 	"time"
 
-	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
 
 	"github.com/qlogd/qlogd/api/wire"
@@ -22,12 +21,12 @@ import (
 func (a *app) projectionsCmd() *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "projections",
-		Short: "Check the read models, or count them anew",
+		Short: "Show how far the read models are, or rebuild them",
 		Long: `The read models (rates, totals, dead letters by reason, replayed dead letters,
 operations) are counted from the log and follow about a second behind it, in
 projections.db. Nothing is decided by them, and they can always be counted anew.`,
-		Example: "  qlogd projections check --data-dir ./qlogd-data\n  qlogd projections rebuild --addr http://127.0.0.1:7070",
-	}, a.projectionsRebuildCmd(), a.projectionsCheckCmd(), a.projectionsShowCmd())
+		Example: "  qlogd projections show\n  qlogd projections rebuild --addr http://127.0.0.1:7070",
+	}, a.projectionsRebuildCmd(), a.projectionsShowCmd())
 }
 
 // stoppedNode is a data directory that no server has open: it is locked while it
@@ -166,77 +165,6 @@ func (a *app) rebuildStopped(ctx context.Context, dataDir string) error {
 		return err
 	}
 	return a.tellProjections(&wire.Projections{Index: index, Time: wire.Time(clock), LogHead: src.Head()})
-}
-
-// checkLine is the answer of check with --output json.
-type checkLine struct {
-	Check checkBody `json:"check"`
-}
-
-type checkBody struct {
-	OK         bool   `json:"ok"`
-	Index      uint64 `json:"index"` // up to which the file counts
-	LogHead    uint64 `json:"log_head"`
-	Rows       int    `json:"rows"`
-	Partly     bool   `json:"partly"` // the log's beginning is deleted
-	Difference string `json:"difference,omitzero"`
-}
-
-func (a *app) projectionsCheckCmd() *cobra.Command {
-	var dataDir string
-	cmd := &cobra.Command{
-		Use:   "check",
-		Short: "Hold the read models against a fold of the log from scratch",
-		Long: `Counts the log of a stopped node from scratch, in a temporary file, and compares
-it row by row with the node's read models. A difference is named, exit code 3. Where
-retention has deleted the log's beginning, what was counted of it can't be counted
-again: such rows must then be at least what is left gives.`,
-		Example: "  qlogd projections check --data-dir ./qlogd-data",
-		Args:    args(cobra.NoArgs),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			n, err := a.stoppedNode(dataDir)
-			if err != nil {
-				return err
-			}
-			defer n.close()
-			src := followed{n.dir.Log}
-			bar := a.progress("counting", true)
-			c, err := store.Check(cmd.Context(), n.path, n.dir.Node.ClusterID, src, store.Options{}, func(index uint64) {
-				bar.set(int64(index), int64(src.Head()))
-			})
-			bar.done()
-			diff, different := errors.AsType[*store.Difference](err)
-			if err != nil && !different {
-				return err
-			}
-			body := checkBody{OK: !different, Index: c.Position, LogHead: src.Head(), Rows: c.Rows, Partly: c.Partly}
-			if different {
-				body.Difference = diff.Error()
-			}
-			if a.output == "json" {
-				if err := a.wire(checkLine{body}); err != nil {
-					return err
-				}
-			} else if !different {
-				text := "all of it"
-				if c.Partly {
-					text = "the log's beginning is deleted: what was counted of it is not compared"
-				}
-				if err := a.pairs("read models", n.path, [][]any{
-					{"counted to index", body.Index}, {"the log's end", body.LogHead}, {"rows compared", humanize.Comma(int64(body.Rows))}, {"equal to the fold", text},
-				}); err != nil {
-					return err
-				}
-			}
-			if different {
-				return &exitError{exitDifference, fmt.Errorf("the read models differ from the log: %w; \"qlogd projections rebuild\" counts them anew", diff)}
-			}
-			return nil
-		},
-	}
-	cmd.Flags().StringVar(&dataDir, "data-dir", "", "data directory of a stopped node (default $QLOGD_DATA_DIR or ./qlogd-data)")
-	a.outputFlag(cmd)
-	return cmd
 }
 
 func (a *app) projectionsShowCmd() *cobra.Command {

@@ -46,8 +46,6 @@ type Options struct {
 	// where thousands of queues are busy. All openings of a file use the same.
 	MaxRows int
 	Logger  *slog.Logger
-
-	scratch bool // the file is soon thrown away: nothing need be synced
 }
 
 // Store holds the read models of one node. Its methods may be called from any
@@ -147,7 +145,6 @@ func (s *Store) open() (err error) {
 	if err != nil {
 		return err
 	}
-	db.NoSync = s.opts.scratch
 	s.db, s.at = db, at
 	return nil
 }

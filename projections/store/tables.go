@@ -12,7 +12,7 @@ import (
 )
 
 // format is the version of the layout below. A file of another one is rebuilt.
-const format = 2
+const format = 1
 
 // The buckets and their keys. Numbers are big-endian, so that keys sort by
 // them; each value ends in a CRC-32C of key and value.

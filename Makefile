@@ -62,10 +62,6 @@ bench: build ## all Go benchmarks (BENCH=regexp, BENCHTIME=1s), then what each w
 compare: build ## qlogd beside other queue servers, in turns: all, or WORKS=produce3,http3 SYSTEMS=qlogd-3,nats-r3-always (COMPAREFLAGS="-rounds 3")
 	cd bench && go run . compare $(if $(WORKS),-works '$(WORKS)') $(if $(SYSTEMS),-systems '$(SYSTEMS)') $(COMPAREFLAGS)
 
-.PHONY: hooks
-hooks: build ## signed webhooks into one node and three, beside a bare net/http server, and how long until a worker has them (HOOKSFLAGS="-rounds 5")
-	cd bench && go run . hooks $(HOOKSFLAGS)
-
 .PHONY: peers
 peers: ## install what bench/ compares with, from Debian's packages, and try each one's driver out
 	bench/install-peers

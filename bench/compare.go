@@ -15,9 +15,9 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/qlogd/qlogd/bench/load"
 	"github.com/qlogd/qlogd/bench/measure"
 	"github.com/qlogd/qlogd/bench/system"
-	"github.com/qlogd/qlogd/internal/load"
 )
 
 // comparison is all that a run of compare found, as it is kept.
@@ -38,8 +38,7 @@ type settings struct {
 	Size    int           `json:"payload_bytes"`
 	Warmup  time.Duration `json:"warmup_ns"`
 	Slice   time.Duration `json:"slice_ns"`
-	Waiting int64         `json:"waiting_messages"`                // of memory, growth, stalls
-	Most    int64         `json:"most_waiting_messages,omitempty"` // of growth
+	Waiting int64         `json:"waiting_messages"` // of memory
 }
 
 type about struct {
@@ -53,10 +52,7 @@ type measured struct {
 	Name   string      `json:"name"`
 	Title  string      `json:"title"`
 	Config load.Config `json:"config"`
-	// Base is what the others are held against, number by number: the first; ""
-	// where qlogd is held against others by what the work is about.
-	Base string    `json:"base,omitempty"`
-	Runs []*sample `json:"runs"` // in the order in which they were done
+	Runs   []*sample   `json:"runs"` // in the order in which they were done
 }
 
 // sample is one system once.

@@ -1,15 +1,12 @@
-// Command bench measures queue servers from outside, qlogd and others alike: it
-// starts them on free ports and fresh directories, puts the same load on each in
-// turns, and keeps what it saw. docs/performance.md says how to read it.
+// Command bench measures queue servers from outside: it starts qlogd and others
+// on free ports with fresh directories, applies the same load to each in turns
+// and saves the results. docs/performance.md explains how to read them.
 //
 //	go run . compare                      everything, about an hour
 //	go run . compare -works produce3 -systems qlogd-3,nats-r3-always
-//	go run . report -svg targets.svg      tables and plots from the figures kept
-//	go run . profile produce3             what one work costs qlogd
-//	go run . growth                       the same work beside little and much
-//	go run . stalls                       the longest waits beside work behind
-//	go run . restart                      how long that takes, and verifying the log
-//	go run . hooks                        webhooks in, beside a bare net/http server
+//	go run . compare -works produce3 -systems qlogd-3,qlogd-3@/path/to/another/build
+//	go run . report                       tables of saved results
+//	go run . profile produce3             the cost of one workload on qlogd
 package main
 
 import (
@@ -26,7 +23,6 @@ var commands = []struct {
 	run  func(args []string) error
 }{
 	{"compare", compare}, {"report", report}, {"profile", profile},
-	{"growth", growth}, {"stalls", stalls}, {"restart", restart}, {"hooks", hooks},
 }
 
 func main() {

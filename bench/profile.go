@@ -13,8 +13,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/qlogd/qlogd/bench/load"
 	"github.com/qlogd/qlogd/bench/qlogd"
-	"github.com/qlogd/qlogd/internal/load"
 )
 
 // profile runs one work on qlogd alone and says what it costs, for those who make

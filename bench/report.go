@@ -13,13 +13,11 @@ import (
 	"time"
 )
 
-// report makes table and plot from what compare has kept.
+// report prints the tables of a saved comparison.
 func report(args []string) error {
 	fs := flag.NewFlagSet("report", flag.ContinueOnError)
-	in := fs.String("in", "results/compare.json", "what compare, growth, stalls or restart wrote")
-	md := fs.String("md", "", "write the tables to this file, Markdown; else to stdout")
-	svg := fs.String("svg", "", "write the plot of the targets, or of growth and stalls, to this file")
-	rates := fs.String("rates-svg", "", "write the plot of all rates to this file")
+	in := fs.String("in", "results/compare.json", "the results that compare saved")
+	md := fs.String("md", "", "write the Markdown tables to this file instead of stdout")
 	if err := fs.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
 			return nil
@@ -33,20 +31,6 @@ func report(args []string) error {
 	c := &comparison{}
 	if err := json.Unmarshal(b, c); err != nil {
 		return fmt.Errorf("%s: %w", *in, err)
-	}
-	if *svg != "" {
-		draw := c.plotTargets
-		if len(c.Systems) == 0 {
-			draw = c.plotGrowth
-		}
-		if err := draw(*svg); err != nil {
-			return err
-		}
-	}
-	if *rates != "" {
-		if err := c.plotRates(*rates); err != nil {
-			return err
-		}
 	}
 	if *md == "" {
 		return c.markdown(os.Stdout)
@@ -63,12 +47,8 @@ func (c *comparison) markdown(w io.Writer) error {
 	p := &printer{w: w}
 	p.f("%s, commit %s: %s, %d cores, %s, Linux %s, data on %s, %s.\n", c.Began.Format("2006-01-02"), c.Commit,
 		c.Machine.CPU, c.Machine.Cores, c.Machine.Memory, c.Machine.Kernel, c.Machine.Disk, c.Machine.Go)
-	fresh := ""
-	if len(c.Systems) > 0 {
-		fresh = " on fresh servers"
-	}
-	p.f("Payloads of %d random bytes; measured in turns, rounds: %d, each%s with %s of warm-up and %s measured. Median (lowest to highest); a ratio (×) is the median of those of two in the same round.\n\n",
-		c.Set.Size, c.Set.Rounds, fresh, c.Set.Warmup, c.Set.Slice)
+	p.f("Payloads of %d random bytes; measured in turns, rounds: %d, each on fresh servers with %s of warm-up and %s measured. Median (lowest to highest); a ratio (×) is the median of those of two in the same round.\n\n",
+		c.Set.Size, c.Set.Rounds, c.Set.Warmup, c.Set.Slice)
 
 	if v := c.verdicts(); len(v) > 0 {
 		reached, of := 0, 0
@@ -120,7 +100,7 @@ func (c *comparison) markdown(w io.Writer) error {
 		for _, k := range columns {
 			p.f(" %s |", metrics[k].title)
 		}
-		between := m.Base == "" && len(systems) > 1
+		between := len(systems) > 1
 		if between {
 			p.f(" %s, %s : it |", metrics[main].title, systems[0])
 			columns = append(columns, "")
@@ -184,11 +164,6 @@ func (m *measured) cell(system, metric, first, main string) string {
 		return "–"
 	case metric == rss:
 		out = fmt.Sprintf("%.0f MB", v.median/1e6)
-	}
-	if m.Base != "" && system != m.Base {
-		if r, ok := m.ratio(system, m.Base, metric); ok {
-			out = fmt.Sprintf("%s **×%s** (%s to %s)", short(v.median), short(r.median), short(r.min), short(r.max))
-		}
 	}
 	return out
 }

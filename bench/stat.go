@@ -159,14 +159,3 @@ func (v verdict) word() string {
 	}
 	return "**missed**"
 }
-
-// part is how far the target is reached: 1 or more if it is.
-func (v verdict) part() float64 {
-	switch {
-	case v.Most > 0:
-		return v.Most / max(v.our.median, 1)
-	case metrics[v.Metric].less:
-		return v.Ratio / v.ratio.median
-	}
-	return v.ratio.median / v.Ratio
-}

@@ -7,8 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/qlogd/qlogd/bench/load"
 	"github.com/qlogd/qlogd/bench/system"
-	"github.com/qlogd/qlogd/internal/load"
 )
 
 // work is one kind of load, on servers of so many nodes.
@@ -86,8 +86,7 @@ const (
 
 // order is that in which they are told.
 var order = []string{
-	rate, p50, p99, p999, serverCPU, ownCPU, calmCPU, produceP50, produceP99, produceP999, produceMax, takeP50, takeP99, ackP50, ackP99,
-	cycleP50, cycleP99, cycleP999, cycleMax, servesIn, endsIn, verifies, perSecond, verifyCPU, eachBytes, eachAtFirst, rss,
+	rate, p50, p99, p999, serverCPU, ownCPU, eachBytes, eachAtFirst, rss,
 }
 
 // metrics tells how each is written.
@@ -97,13 +96,6 @@ var metrics = map[string]struct {
 }{
 	rate: {"messages/s", false}, p50: {"p50, ms", true}, p99: {"p99, ms", true}, p999: {"p99.9, ms", true},
 	serverCPU: {"servers' CPU s/1,000", true}, ownCPU: {"generator's CPU s/1,000", true}, rss: {"RSS, bytes", true},
-	calmCPU: {"servers' CPU s/1,000, paced", true}, produceP50: {"produce p50, ms", true}, produceP99: {"produce p99, ms", true},
-	produceP999: {"produce p99.9, ms", true}, produceMax: {"produce longest, ms", true},
-	takeP50: {"lease p50, ms", true}, takeP99: {"lease p99, ms", true}, ackP50: {"ack p50, ms", true}, ackP99: {"ack p99, ms", true},
-	cycleP50: {"produce to ack p50, ms", true}, cycleP99: {"produce to ack p99, ms", true},
-	cycleP999: {"produce to ack p99.9, ms", true}, cycleMax: {"produce to ack longest, ms", true},
-	servesIn: {"serves again in, s", true}, endsIn: {"ends in, s", true},
-	verifies: {"takes, s", true}, perSecond: {"MB/s", false}, verifyCPU: {"CPU s", true},
 	eachBytes: {"RSS bytes a message", true}, eachAtFirst: {"… with caches that filled", true},
 }
 

@@ -7,8 +7,8 @@ import (
 	"sync"
 	"syscall"
 
+	"github.com/qlogd/qlogd/bench/load"
 	"github.com/qlogd/qlogd/bench/system"
-	"github.com/qlogd/qlogd/internal/load"
 )
 
 // Fsync is one file that all producers append to: what comes while one group is

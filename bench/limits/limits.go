@@ -16,8 +16,8 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/qlogd/qlogd/bench/load"
 	"github.com/qlogd/qlogd/bench/system"
-	"github.com/qlogd/qlogd/internal/load"
 )
 
 // All returns each limit.

@@ -18,8 +18,8 @@ import (
 	"github.com/hashicorp/raft"
 	wal "github.com/hashicorp/raft-wal"
 
+	"github.com/qlogd/qlogd/bench/load"
 	"github.com/qlogd/qlogd/bench/system"
-	"github.com/qlogd/qlogd/internal/load"
 )
 
 // Raft is hashicorp/raft on three processes over TCP, with raft-wal and a state

@@ -14,8 +14,8 @@ import (
 	"github.com/beanstalkd/go-beanstalk"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/qlogd/qlogd/bench/load"
 	"github.com/qlogd/qlogd/bench/system"
-	"github.com/qlogd/qlogd/internal/load"
 )
 
 // Beanstalkd is Debian's beanstalkd with a log that it syncs at each write (-f 0).

@@ -16,8 +16,8 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/qlogd/qlogd/bench/load"
 	"github.com/qlogd/qlogd/bench/system"
-	"github.com/qlogd/qlogd/internal/load"
 )
 
 // NATSOption changes how NATS is loaded.

@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/qlogd/qlogd/bench/load"
 	"github.com/qlogd/qlogd/bench/system"
-	"github.com/qlogd/qlogd/internal/load"
 )
 
 // TestPeers starts each peer, produces and takes some hundred messages, in

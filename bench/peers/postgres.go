@@ -15,8 +15,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/qlogd/qlogd/bench/load"
 	"github.com/qlogd/qlogd/bench/system"
-	"github.com/qlogd/qlogd/internal/load"
 )
 
 // PostgreSQL is a table that is worked off with SKIP LOCKED, in PostgreSQL 15 of

@@ -15,8 +15,8 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/qlogd/qlogd/bench/load"
 	"github.com/qlogd/qlogd/bench/system"
-	"github.com/qlogd/qlogd/internal/load"
 )
 
 // RabbitMQ is a quorum queue with as many replicas as there are nodes, one or

@@ -13,7 +13,7 @@ import (
 	"strings"
 	"sync/atomic"
 
-	"github.com/qlogd/qlogd/internal/load"
+	"github.com/qlogd/qlogd/bench/load"
 )
 
 // Plain returns a queue as plain HTTP clients see it: each has a connection of its

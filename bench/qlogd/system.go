@@ -8,8 +8,7 @@ import (
 	"strings"
 
 	"github.com/qlogd/qlogd/api/wire"
-	"github.com/qlogd/qlogd/internal/load"
-	"github.com/qlogd/qlogd/internal/load/qlogdload"
+	"github.com/qlogd/qlogd/bench/load"
 )
 
 // System is qlogd as it is compared with others.
@@ -81,7 +80,7 @@ func (s *System) Fresh(ctx context.Context) (load.Target, error) {
 	if s.PerKey {
 		policy.Ordering = wire.Some("per_key")
 	}
-	t, err := qlogdload.Make(ctx, c, name, policy)
+	t, err := Make(ctx, c, name, policy)
 	if err == nil && s.Plain {
 		return Plain(s.servers.URLs(), name), nil
 	}

@@ -3,7 +3,7 @@ package system
 import (
 	"context"
 
-	"github.com/qlogd/qlogd/internal/load"
+	"github.com/qlogd/qlogd/bench/load"
 )
 
 // Runner is a Target of a System that puts the load on itself, within its own

@@ -5,7 +5,7 @@ package system
 import (
 	"context"
 
-	"github.com/qlogd/qlogd/internal/load"
+	"github.com/qlogd/qlogd/bench/load"
 )
 
 // System is one queue server, or a cluster of them, in one setting. Its methods

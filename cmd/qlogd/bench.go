@@ -11,30 +11,30 @@ import (
 
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/client"
-	loadgen "github.com/qlogd/qlogd/internal/load"
-	"github.com/qlogd/qlogd/internal/load/qlogdload"
 )
 
 func (a *app) benchCmd() *cobra.Command {
-	b := &bencher{}
+	var load benchLoad
+	var queue string
 	cmd := &cobra.Command{
 		Use:   "bench",
-		Short: "Put load on a server and tell how fast it was",
-		Long: `Makes a queue of its own, produces random messages into it, takes and acks them,
-tells how fast that was, and deletes the queue again.
+		Short: "Measure the speed of a server under load",
+		Long: `Creates a queue, produces random messages into it, leases and acks them, reports
+rates and latencies, and deletes the queue.
 
-Without --rate, each producer sends its next batch when the last is durable: what
-the server can do. With --rate, batches go out at fixed times whether the last one
-is done or not, and latencies count from when they were due: what your users see at
-that rate. Producers with --batch 1 call the Go client's Enqueue, whose goroutines
-share requests; workers with --take 1 are handlers of its Worker, which leases ahead
-and settles in shared requests; --workers 0 only produces.
+Without --rate, each producer sends its next batch once the previous one is durable:
+the result is the server's capacity. With --rate, batches are sent at fixed times
+whether the previous one is done or not, and latencies count from the time a batch
+was due: the result is what users see at that rate. With --batch 1 producers call the
+Go client's Enqueue, which shares requests among goroutines; with --take 1 workers are
+handlers of its Worker, which leases ahead and settles in shared requests. With
+--workers 0 messages are only produced.
 
-What is measured begins after --warmup. In the end every message must have been
-delivered and acked: one that was not is told, with exit code 1, when none came for
-45 s (what a server that died had given out comes again when its leases end). The
-load is real: the messages are in the history of the server until it is let go of,
-and other queues wait for their turn.`,
+Measuring begins after --warmup. At the end every message must have been delivered
+and acked: a message that has not arrived after 45 s is reported as lost, with exit
+code 1. (Messages leased by a server that died are delivered again when their leases
+expire.) The load is real: its messages stay in the server's history until retention
+deletes them, and other queues share the server with it.`,
 		Example: `  qlogd bench
   qlogd bench --addr http://n1:7070,http://n2:7070,http://n3:7070 --producers 64 --batch 1 --workers 64 --take 1
   qlogd bench --rate 1000 --batch 1 --duration 30s
@@ -46,136 +46,148 @@ and other queues wait for their turn.`,
 			if err != nil {
 				return err
 			}
-			return told(b.run(cmd.Context(), a, c))
+			return told(a.bench(cmd.Context(), c, queue, load))
 		},
 	}
 	f := cmd.Flags()
-	f.IntVar(&b.Producers, "producers", 8, "how many produce at once")
-	f.IntVar(&b.Batch, "batch", 100, "messages of a request of a producer, 1 to 1000; 1: through Enqueue")
-	f.IntVar(&b.Workers, "workers", 8, "how many take and ack at once; 0: none, the messages stay until the end")
-	f.IntVar(&b.Take, "take", 100, "most messages that a worker takes at once, 1 to 1000; 1: through Worker")
-	f.IntVar(&b.Size, "size", 1024, fmt.Sprintf("bytes of a message, random ones; at least %d", loadgen.MinSize))
-	f.IntVar(&b.Keys, "keys", 0, "different ordering keys, in a queue that is per_key; 0: no keys, unordered")
-	f.Float64Var(&b.Rate, "rate", 0, "messages a second of all producers together; 0: as fast as they are taken")
-	f.DurationVar(&b.Duration, "duration", 10*time.Second, "how long it is measured")
-	f.DurationVar(&b.Warmup, "warmup", time.Second, "load before that")
-	f.Int64Var(&b.Messages, "messages", 0, "stop after so many messages, in place of --duration and --warmup")
-	f.StringVar(&b.queue, "queue", "", "name of the queue, which must not exist yet (default bench- and a random number)")
+	f.IntVar(&load.Producers, "producers", 8, "concurrent producers")
+	f.IntVar(&load.Batch, "batch", 100, "messages per produce request (1-1000); 1 uses Enqueue")
+	f.IntVar(&load.Workers, "workers", 8, "concurrent workers; 0 leaves the messages in the queue")
+	f.IntVar(&load.Take, "take", 100, "most messages per lease request (1-1000); 1 uses Worker")
+	f.IntVar(&load.Size, "size", 1024, fmt.Sprintf("payload size in bytes, at least %d", minBenchSize))
+	f.IntVar(&load.Keys, "keys", 0, "number of ordering keys, in a per_key queue (0 = no keys, unordered)")
+	f.Float64Var(&load.Rate, "rate", 0, "messages per second, all producers together (0 = as fast as possible)")
+	f.DurationVar(&load.Duration, "duration", 10*time.Second, "how long to measure")
+	f.DurationVar(&load.Warmup, "warmup", time.Second, "load before measuring begins")
+	f.Int64Var(&load.Messages, "messages", 0, "stop after this many messages, instead of --duration and --warmup")
+	f.StringVar(&queue, "queue", "", "name of the queue, which must not exist (default bench- and a random number)")
 	a.remoteFlags(cmd)
 	return cmd
 }
 
-type bencher struct {
-	loadgen.Config
-	queue string
-}
-
-// benched is what -o json prints.
+// benched is the output of bench with -o json.
 type benched struct {
-	Queue  string          `json:"queue"`
-	Load   loadgen.Config  `json:"load"`
-	Result *loadgen.Result `json:"result"`
+	Queue  string       `json:"queue"`
+	Load   benchLoad    `json:"load"`
+	Result *benchResult `json:"result"`
 }
 
-func (b *bencher) run(ctx context.Context, a *app, c *client.Client) (err error) {
-	if b.Messages > 0 {
-		b.Duration, b.Warmup = 0, 0
+// bench runs a load on a queue that it creates and deletes.
+func (a *app) bench(ctx context.Context, c *client.Client, queue string, load benchLoad) (err error) {
+	if load.Messages > 0 {
+		load.Duration, load.Warmup = 0, 0
 	}
-	if b.Producers == 0 {
-		return usagef("--producers must be at least 1")
-	}
-	if err := b.Check(); err != nil {
+	if err := load.check(); err != nil {
 		return usagef("%w", err)
 	}
-	if b.queue == "" {
-		b.queue = fmt.Sprintf("bench-%08x", rand.Uint32())
+	if load.Rate == 0 && load.Workers > 0 {
+		// Measure the whole cycle, not the growth of a backlog.
+		load.Backlog = max(10_000, 4*(load.Producers*load.Batch+load.Workers*load.Take))
 	}
-	if _, err := c.Queue(ctx, b.queue); err == nil {
-		return usagef("queue %s exists; name one that does not", b.queue)
+	if queue == "" {
+		queue = fmt.Sprintf("bench-%08x", rand.Uint32())
+	}
+	if _, err := c.Queue(ctx, queue); err == nil {
+		return usagef("queue %s exists; choose a name that does not", queue)
 	} else if !errors.Is(err, client.ErrQueueNotFound) {
 		return err
 	}
 	policy := wire.PolicyUpdate{Description: wire.Some("qlogd bench")}
-	if b.Keys > 0 {
+	if load.Keys > 0 {
 		policy.Ordering = wire.Some("per_key")
 	}
-	t, err := qlogdload.Make(ctx, c, b.queue, policy)
-	if err != nil {
+	if _, _, err := c.PutQueue(ctx, queue, policy); err != nil {
 		return err
 	}
 	defer func() {
-		// Also when it was interrupted.
+		// Even after an interrupt.
 		clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 		defer cancel()
-		if gone := c.DeleteQueue(clean, b.queue, true); gone != nil {
-			err = errors.Join(err, fmt.Errorf("queue %s was not deleted: %w", b.queue, gone))
+		if failed := c.DeleteQueue(clean, queue, true); failed != nil {
+			err = errors.Join(err, fmt.Errorf("queue %s was not deleted: %w", queue, failed))
 		}
 	}()
-
-	bar := a.progress("bench", b.Duration > 0)
-	ticking, stop := context.WithCancel(ctx)
-	ticked := make(chan struct{})
-	go func() {
-		defer close(ticked)
-		tick := time.NewTicker(200 * time.Millisecond)
-		defer tick.Stop()
-		for began := time.Now(); ticking.Err() == nil; {
-			bar.set(int64(time.Since(began)), int64(b.Warmup+b.Duration))
-			select {
-			case <-tick.C:
-			case <-ticking.Done():
-			}
-		}
-		bar.done()
-	}()
-	r, err := loadgen.Run(ctx, t, b.Config)
+	stop := a.benchProgress(ctx, load.Warmup+load.Duration)
+	r, err := load.run(ctx, c, queue)
 	stop()
-	<-ticked
 	if err != nil {
 		return err
 	}
-	return b.tell(a, r)
+	return a.printBench(benched{queue, load, r})
 }
 
-// tell prints what came of it, and fails where a message was lost.
-func (b *bencher) tell(a *app, r *loadgen.Result) error {
+// benchProgress shows the time that has passed until the returned function is
+// called. A load without a duration has no bar.
+func (a *app) benchProgress(ctx context.Context, d time.Duration) (stop func()) {
+	bar := a.progress("bench", d > 0)
+	ctx, cancel := context.WithCancel(ctx)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		defer bar.done()
+		tick := time.NewTicker(200 * time.Millisecond)
+		defer tick.Stop()
+		for began := time.Now(); ctx.Err() == nil; {
+			bar.set(int64(time.Since(began)), int64(d))
+			select {
+			case <-tick.C:
+			case <-ctx.Done():
+			}
+		}
+	}()
+	return func() {
+		cancel()
+		<-ended
+	}
+}
+
+// printBench prints a result. It fails if messages were lost.
+func (a *app) printBench(b benched) error {
+	r := b.Result
 	if a.output == "json" {
-		if err := a.json(benched{b.queue, b.Config, r}); err != nil {
+		if err := a.json(b); err != nil {
 			return err
 		}
 	} else {
-		ms := func(v float64) string { return fmt.Sprintf("%.2f", v) }
 		var rows [][]any
-		row := func(what string, rate float64, q loadgen.Quantiles) {
-			perSecond := "-"
+		row := func(what string, rate float64, q quantiles) {
+			if q.Count == 0 {
+				return
+			}
+			cells := []any{what, "-"}
 			if rate > 0 {
-				perSecond = fmt.Sprintf("%.0f", rate)
+				cells[1] = fmt.Sprintf("%.0f", rate)
 			}
-			switch {
-			case q.Count == 0:
-			case what == "ack" && b.Take == 1:
-				// The client's Worker settles behind the handlers' backs.
-				rows = append(rows, []any{what, perSecond, "-", "-", "-", "-", "-"})
-			default:
-				rows = append(rows, []any{what, perSecond, ms(q.P50), ms(q.P90), ms(q.P99), ms(q.P999), ms(q.Max)})
+			for _, v := range []float64{q.P50, q.P90, q.P99, q.P999, q.Max} {
+				if what == "ack" && b.Load.Take == 1 { // the Worker acks after the handler
+					cells = append(cells, "-")
+				} else {
+					cells = append(cells, fmt.Sprintf("%.2f", v))
+				}
 			}
+			rows = append(rows, cells)
 		}
 		row("produce", r.ProduceRate, r.Produce)
 		row("delivery", 0, r.Delivery)
 		row("ack", r.AckRate, r.Ack)
-		if err := a.table([]string{"what", "messages/s", "p50 ms", "p90 ms", "p99 ms", "p99.9 ms", "max ms"}, rows); err != nil {
+		header := []string{"what", "messages/s", "p50 ms", "p90 ms", "p99 ms", "p99.9 ms", "max ms"}
+		if err := a.table(header, rows); err != nil {
 			return err
 		}
 	}
-	fmt.Fprintf(a.stderr, "%s produced, %d acked in all; measured for %.1f s\n", plural(int(r.TotalProduced), "message", "messages"), r.TotalAcked, r.Seconds)
+	fmt.Fprintf(a.stderr, "%s produced, %d acked in total; measured for %.1f s\n",
+		plural(int(r.TotalProduced), "message", "messages"), r.TotalAcked, r.Seconds)
 	if r.Duplicates > 0 {
-		fmt.Fprintf(a.stderr, "%s delivered more than once: their leases ran out\n", plural(int(r.Duplicates), "message was", "messages were"))
+		fmt.Fprintf(a.stderr, "%s delivered more than once: leases expired\n",
+			plural(int(r.Duplicates), "message was", "messages were"))
 	}
 	if r.Late.P99 > 5 {
-		fmt.Fprintf(a.stderr, "the generator itself was late: p99 %.1f ms; the latencies count that in\n", r.Late.P99)
+		fmt.Fprintf(a.stderr, "the load generator itself was late (p99 %.1f ms); latencies include it\n",
+			r.Late.P99)
 	}
 	if r.Lost > 0 {
-		return &exitError{exitFailed, fmt.Errorf("%s not delivered", plural(int(r.Lost), "message was", "messages were"))}
+		lost := plural(int(r.Lost), "message was", "messages were")
+		return &exitError{exitFailed, fmt.Errorf("%s not delivered", lost)}
 	}
 	return nil
 }

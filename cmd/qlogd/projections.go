@@ -21,16 +21,15 @@ import (
 func (a *app) projectionsCmd() *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "projections",
-		Short: "Show how far the read models are, or rebuild them",
+		Short: "Show or rebuild the read models",
 		Long: `The read models (rates, totals, dead letters by reason, replayed dead letters,
-operations) are counted from the log and follow about a second behind it, in
-projections.db. Nothing is decided by them, and they can always be counted anew.`,
-		Example: "  qlogd projections show\n  qlogd projections rebuild --addr http://127.0.0.1:7070",
+operations) are computed from the log into projections.db, about a second behind it.
+No decision depends on them, and they can be rebuilt at any time.`,
+		Example: "  qlogd projections rebuild --addr http://127.0.0.1:7070",
 	}, a.projectionsRebuildCmd(), a.projectionsShowCmd())
 }
 
-// stoppedNode is a data directory that no server has open: it is locked while it
-// is looked at.
+// stoppedNode is the locked data directory of a node that does not run.
 type stoppedNode struct {
 	dir  *replay.Dir
 	lock *datadir.Lock
@@ -43,7 +42,7 @@ func (a *app) stoppedNode(dataDir string) (*stoppedNode, error) {
 			dataDir = "./qlogd-data"
 		}
 	}
-	// Acquire makes a directory that is missing: here it is a typing error.
+	// Acquire would create a missing directory.
 	if _, err := datadir.ReadNode(dataDir); errors.Is(err, datadir.ErrNoNode) {
 		return nil, usagef("%s is no node's data directory: it has no node.json", dataDir)
 	} else if err != nil {
@@ -52,7 +51,7 @@ func (a *app) stoppedNode(dataDir string) (*stoppedNode, error) {
 	s := &stoppedNode{path: datadir.Path(dataDir, datadir.ProjectionFile)}
 	var err error
 	if s.lock, err = datadir.Acquire(dataDir); err != nil {
-		return nil, fmt.Errorf("%w; of a running server use --addr", err)
+		return nil, fmt.Errorf("%w; use --addr for a running server", err)
 	}
 	if s.dir, err = replay.Open(dataDir); err != nil {
 		_ = s.lock.Release()
@@ -62,7 +61,7 @@ func (a *app) stoppedNode(dataDir string) (*stoppedNode, error) {
 }
 
 func (s *stoppedNode) close() {
-	_ = s.dir.Close() // it was only read
+	_ = s.dir.Close() // read only
 	_ = s.lock.Release()
 }
 
@@ -70,10 +69,11 @@ func (a *app) projectionsRebuildCmd() *cobra.Command {
 	var dataDir string
 	cmd := &cobra.Command{
 		Use:   "rebuild",
-		Short: "Throw the read models away and count them anew",
-		Long: `Counts a node's read models anew: of a stopped node in its data directory, of a
-running one with --addr, which does it in the background and is waited for. Until
-then it tells what it has counted so far. Each node has read models of its own.`,
+		Short: "Delete the read models and compute them again",
+		Long: `Rebuilds a node's read models from its log: those of a stopped node in its data
+directory, or those of a running one with --addr, in the background. The command waits
+for the end; until then the node's statistics are incomplete. Each node has its own
+read models.`,
 		Example: `  qlogd projections rebuild --data-dir ./qlogd-data
   qlogd projections rebuild --addr http://127.0.0.1:7070`,
 		Args: args(cobra.NoArgs),
@@ -85,14 +85,14 @@ then it tells what it has counted so far. Each node has read models of its own.`
 		},
 	}
 	cmd.Flags().StringVar(&dataDir, "data-dir", "", "data directory of a stopped node (default $QLOGD_DATA_DIR or ./qlogd-data)")
-	cmd.Flags().StringVar(&a.reach.addr, "addr", "", "ask the running server at this address instead")
+	cmd.Flags().StringVar(&a.reach.addr, "addr", "", "address of a running server")
 	cmd.MarkFlagsMutuallyExclusive("data-dir", "addr")
 	a.authFlags(cmd)
 	a.outputFlag(cmd)
 	return cmd
 }
 
-// rebuildRemote has a server count anew, and waits for it.
+// rebuildRemote asks a server to rebuild its read models and waits for the end.
 func (a *app) rebuildRemote(ctx context.Context) error {
 	c, err := a.server()
 	if err != nil {
@@ -102,7 +102,7 @@ func (a *app) rebuildRemote(ctx context.Context) error {
 	if err != nil {
 		return told(err)
 	}
-	bar := a.progress("counting", true)
+	bar := a.progress("rebuilding", true)
 	defer bar.done()
 	for head := p.LogHead; p.Index < head; {
 		bar.set(int64(p.Index), int64(head))
@@ -116,10 +116,10 @@ func (a *app) rebuildRemote(ctx context.Context) error {
 		}
 	}
 	bar.done()
-	return a.tellProjections(p)
+	return a.printProjections(p)
 }
 
-// rebuildStopped counts in the data directory itself.
+// rebuildStopped rebuilds the read models in a data directory.
 func (a *app) rebuildStopped(ctx context.Context, dataDir string) error {
 	n, err := a.stoppedNode(dataDir)
 	if err != nil {
@@ -138,7 +138,7 @@ func (a *app) rebuildStopped(ctx context.Context, dataDir string) error {
 	defer stop()
 	ended := make(chan error, 1)
 	go func() { ended <- models.Follow(counting, src) }()
-	bar := a.progress("counting", true)
+	bar := a.progress("rebuilding", true)
 	for err == nil {
 		wait, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
 		done := models.WaitFor(wait, src.Head()) == nil
@@ -149,7 +149,7 @@ func (a *app) rebuildStopped(ctx context.Context, dataDir string) error {
 			break
 		}
 		select {
-		case err = <-ended: // it goes on for ever unless the log or the disk fails
+		case err = <-ended: // returns only when the log or the disk fails
 		case <-ctx.Done():
 			err = ctx.Err()
 		default:
@@ -164,13 +164,13 @@ func (a *app) rebuildStopped(ctx context.Context, dataDir string) error {
 	if err := errors.Join(err, models.Close()); err != nil {
 		return err
 	}
-	return a.tellProjections(&wire.Projections{Index: index, Time: wire.Time(clock), LogHead: src.Head()})
+	return a.printProjections(&wire.Projections{Index: index, Time: wire.Time(clock), LogHead: src.Head()})
 }
 
 func (a *app) projectionsShowCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "show",
-		Short:   "Tell how far a server's read models have come",
+		Short:   "Show the position of a server's read models",
 		Example: "  qlogd projections show\n  qlogd projections show -o json",
 		Args:    args(cobra.NoArgs),
 		RunE: a.onServer(func(ctx context.Context, c *client.Client, _ []string) error {
@@ -178,16 +178,16 @@ func (a *app) projectionsShowCmd() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return a.tellProjections(p)
+			return a.printProjections(p)
 		}),
 	}
 	a.remoteFlags(cmd)
 	return cmd
 }
 
-func (a *app) tellProjections(p *wire.Projections) error {
+func (a *app) printProjections(p *wire.Projections) error {
 	if a.output == "json" {
 		return a.wire(p)
 	}
-	return a.pairs("read models", "", [][]any{{"counted to index", p.Index}, {"the log's clock there", a.when(p.Time)}, {"the log's end", p.LogHead}})
+	return a.pairs("read models", "", [][]any{{"index", p.Index}, {"time", a.when(p.Time)}, {"log head", p.LogHead}})
 }

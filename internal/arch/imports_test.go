@@ -20,9 +20,9 @@ const module = "github.com/qlogd/qlogd/"
 // only packages that are listed before it. Tests may import what they like.
 var rooms = []string{
 	"internal/coding", "internal/msgpackcheck", "log/vfs", "raft/peer", "raft/forming",
-	"internal/certs", "webhook/egress", "internal/load",
+	"internal/certs", "webhook/egress",
 	"deploy", "internal/arch", "internal/simtest/ports", "internal/simtest/memnet",
-	"api/wire", "client", "internal/load/qlogdload", "examples/worker",
+	"api/wire", "client", "examples/worker",
 	"event",
 	"log/checkpoint", "log/datadir", "webhook/expression", "webhook/cloudevents",
 	"background/dead", "background/task", "background/erasure",

@@ -1,4 +1,4 @@
-package qlogdload
+package qlogd
 
 import (
 	"context"
@@ -7,8 +7,8 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/qlogd/qlogd/bench/load"
 	"github.com/qlogd/qlogd/client"
-	"github.com/qlogd/qlogd/internal/load"
 )
 
 // handed is a message that a client.Worker's handler has in hand.

@@ -1,5 +1,4 @@
-// Package qlogdload puts load on a queue of qlogd, through the public client.
-package qlogdload
+package qlogd
 
 import (
 	"context"
@@ -8,8 +7,8 @@ import (
 	"time"
 
 	"github.com/qlogd/qlogd/api/wire"
+	"github.com/qlogd/qlogd/bench/load"
 	"github.com/qlogd/qlogd/client"
-	"github.com/qlogd/qlogd/internal/load"
 )
 
 // Target is a queue. Producers and workers share the client, which is to be one

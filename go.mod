@@ -32,6 +32,8 @@ require (
 	pgregory.net/rapid v1.3.0
 )
 
+require github.com/hashicorp/go-msgpack/v2 v2.1.5 // indirect
+
 require (
 	github.com/hashicorp/go-msgpack/v2 v2.1.5 // indirect
 	github.com/kr/pretty v0.3.1 // indirect

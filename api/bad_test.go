@@ -10,7 +10,7 @@ import (
 
 	"github.com/qlogd/qlogd/api/wire"
 
-	"github.com/qlogd/qlogd/internal/coding"
+	"github.com/qlogd/qlogd/internal/transcode"
 )
 
 const aULID = "01JABCDEFGHJKMNPQRSTVWXYZ0"
@@ -277,7 +277,7 @@ func TestEchoIsShort(t *testing.T) {
 func TestDeepBodyIsFlat(t *testing.T) {
 	body := bytes.Repeat([]byte("["), 8<<20)
 	if n := testing.AllocsPerRun(1, func() {
-		if !coding.TooDeep(body, coding.MaxDepth) {
+		if !transcode.TooDeep(body, transcode.MaxDepth) {
 			t.Fatal("not too deep")
 		}
 	}); n != 0 {

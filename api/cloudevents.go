@@ -8,7 +8,7 @@ import (
 
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/event"
-	"github.com/qlogd/qlogd/internal/coding"
+	"github.com/qlogd/qlogd/internal/transcode"
 	"github.com/qlogd/qlogd/webhook/cloudevents"
 )
 
@@ -85,8 +85,8 @@ func (q *request) readEvents() ([]*cloudevents.Event, error) {
 		return nil, eventProblem(err)
 	}
 	if e.Data != nil && !e.Binary {
-		if coding.TooDeep(body, coding.MaxDepth) {
-			return nil, event.Problemf(codeInvalidJSON, "data", "the body is nested deeper than %d", coding.MaxDepth)
+		if transcode.TooDeep(body, transcode.MaxDepth) {
+			return nil, event.Problemf(codeInvalidJSON, "data", "the body is nested deeper than %d", transcode.MaxDepth)
 		}
 		var v jsontext.Value
 		if err := wire.Decode(body, &v); err != nil {
@@ -151,7 +151,7 @@ func (q *request) eventsAccepted(single bool) string {
 // answerEvents writes leased messages as a batch of CloudEvents. What cannot be
 // read is left out, as in answerLeased.
 func (s *Server) answerEvents(q *request, leased []event.LeasedMessage, contents func(i int) (*event.Content, bool)) error {
-	b, n := append(q.out(64+1024*len(leased)), '['), 0
+	b, n := []byte{'['}, 0
 	for i := range leased {
 		m := &leased[i]
 		c, ok := contents(i)
@@ -184,15 +184,13 @@ func (q *request) answerEvent(media string, m *wire.Message, v *event.MessageVie
 	if v.State == event.StateLeased {
 		e.Deliver(v.Lease, v.LeaseExpiresAt, v.Attempt, 0)
 	}
-	b := q.out(1024 + int(v.Size))
 	if media == cloudevents.TypeBatch {
-		return q.sendEvents(media, append(e.AppendJSON(append(b, '[')), ']'))
+		return q.sendEvents(media, append(e.AppendJSON([]byte{'['}), ']'))
 	}
-	return q.sendEvents(media, e.AppendJSON(b))
+	return q.sendEvents(media, e.AppendJSON(nil))
 }
 
 func (q *request) sendEvents(media string, b []byte) error {
-	q.memory().out = b
 	q.send(http.StatusOK, media+"; charset=utf-8", b)
 	return nil
 }

@@ -188,12 +188,7 @@ func (s *Server) enqueueHooked(q *request, w *compiledWebhook, req *webhook.Requ
 
 // answerQueued writes a wire.Hooked.
 func (q *request) answerQueued(m *webhook.Message, id event.ID) error {
-	b := append(q.out(128), `{"ok":true,"queued":true`...)
-	if m.IdempotencyKey != "" {
-		b = appendString(append(b, `,"idempotency_key":`...), m.IdempotencyKey)
-	}
-	b = appendID(append(b, `,"message_id":"`...), id)
-	return q.sendAs(asJSON, http.StatusAccepted, append(b, `"}`...))
+	return q.answer(http.StatusAccepted, &wire.Hooked{OK: true, Queued: true, IdempotencyKey: m.IdempotencyKey, MessageID: id.String()})
 }
 
 // hookMessage encodes the message once.

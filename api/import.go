@@ -40,7 +40,7 @@ func (s *Server) importMessages(q *request) error {
 		}
 		msgs[i] = m.NewMessage
 	}
-	b, err := s.newBatch(msgs, &q.memory().content)
+	b, err := s.newBatch(msgs)
 	if err != nil {
 		return err
 	}

@@ -2,8 +2,6 @@ package api
 
 import (
 	"context"
-	"encoding/base64"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"net/http"
@@ -15,7 +13,6 @@ import (
 
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/event"
-	"github.com/qlogd/qlogd/internal/coding"
 )
 
 const defaultMax = 10 // max_messages left out
@@ -121,7 +118,7 @@ func (s *Server) lease(q *request, in *wire.LeaseRequest) error {
 			return err
 		}
 	}
-	q.done() // a long poll needs no body
+	q.body = nil // a long poll needs it no more
 	most := defaultMax
 	if in.MaxMessages != nil {
 		most = int(*in.MaxMessages)
@@ -293,18 +290,7 @@ func (s *Server) answerLeased(q *request, leased []event.LeasedMessage) error {
 			return s.leasedContent(&leased[i])
 		})
 	}
-	size := 64
-	for i := range leased {
-		size += 512 + int(leased[i].Size)
-	}
-	form := q.form()
-	b := q.out(size)
-	if form == asJSON {
-		b = append(b, `{"messages":[`...)
-	} else {
-		b = append(coding.AppendStr(coding.AppendMap(b, 1), "messages"), 0xdd, 0, 0, 0, 0) // how many is written in the end
-	}
-	list, n := len(b), 0
+	b, n := []byte(`{"messages":[`), 0
 	for i := range leased {
 		m := &leased[i]
 		var c *event.Content
@@ -315,29 +301,17 @@ func (s *Server) answerLeased(q *request, leased []event.LeasedMessage) error {
 		} else {
 			continue
 		}
-		n++
-		switch {
-		case form != asJSON:
-			b, err = s.packLeased(b, form, m, c)
-		default:
-			if n > 1 {
-				b = append(b, ',')
-			}
-			b, err = s.appendLeased(b, m, c)
+		if n++; n > 1 {
+			b = append(b, ',')
 		}
-		if err != nil {
+		if b, err = s.appendLeased(b, m, c); err != nil {
 			return err
 		}
 	}
 	if n == 0 && len(leased) > 0 {
 		return fmt.Errorf("no content of %d leased messages can be read", len(leased))
 	}
-	if form == asJSON {
-		b = append(b, "]}"...)
-	} else {
-		binary.BigEndian.PutUint32(b[list-4:], uint32(n))
-	}
-	return q.sendAs(form, http.StatusOK, b)
+	return q.answerJSON(http.StatusOK, append(b, "]}"...))
 }
 
 // leasedContent reads one content where they could not be read together. False:
@@ -351,82 +325,49 @@ func (s *Server) leasedContent(m *event.LeasedMessage) (*event.Content, bool) {
 	return c, err == nil
 }
 
-// appendLeased appends a wire.LeasedMessage.
+// appendLeased appends a wire.LeasedMessage; c is nil where the content was erased.
+// JSON that users gave is copied as it was given: marshalling would change its white
+// space.
 func (s *Server) appendLeased(b []byte, m *event.LeasedMessage, c *event.Content) ([]byte, error) {
-	b = append(b, `{"id":"`...)
-	b = appendID(b, m.ID)
-	b = append(b, `","lease_id":"`...)
-	b = appendID(b, m.Lease)
-	b = append(b, `","queue":"`...)
-	b = append(b, m.Queue...) // needs no quoting: names are plain
-	b = append(b, `","key":`...)
-	b = appendString(b, m.Key)
-	b = strconv.AppendUint(append(b, `,"attempt":`...), uint64(m.Attempt), 10)
-	b = strconv.AppendUint(append(b, `,"max_attempts":`...), uint64(m.MaxAttempts), 10)
-	b = strconv.AppendUint(append(b, `,"priority":`...), uint64(m.Priority), 10)
-	b = append(b, `,"kind":`...)
-	b = appendString(b, m.Kind)
-	b = append(b, `,"headers":{`...)
-	correlation := ""
-	if c != nil {
-		correlation = c.CorrelationID
-		for i, h := range c.Headers {
-			if i > 0 {
-				b = append(b, ',')
-			}
-			b = appendString(b, h.Name)
-			b = append(b, ':')
-			b = appendString(b, h.Value)
-		}
-	}
-	b = append(b, '}')
-	switch {
-	case c == nil:
-		b = append(b, `,"payload":null,"erased":true`...)
-	case c.Binary:
-		b = append(b, `,"payload_base64":"`...)
-		b = base64.StdEncoding.AppendEncode(b, c.Payload)
-		b = append(b, '"')
-		if c.ContentType != "" {
-			b = append(b, `,"content_type":`...)
-			b = appendString(b, c.ContentType)
-		}
-	case len(c.Payload) == 0:
-		b = append(b, `,"payload":null`...)
-	default:
-		b = append(append(b, `,"payload":`...), c.Payload...)
-	}
-	if c != nil && len(c.Original) > 0 {
-		b = append(append(b, `,"original":`...), c.Original...)
-	}
-	b = appendTime(append(b, `,"enqueued_at":`...), m.EnqueuedAt)
-	b = appendTime(append(b, `,"lease_expires_at":`...), m.LeaseExpiresAt)
-	b = append(b, `,"correlation_id":`...)
-	b = appendString(b, correlation)
-	b = append(b, `,"dead":`...)
-	if m.Dead == nil {
-		return append(b, "null}"...), nil
-	}
 	dead, err := s.deadOf(&m.MessageView)
 	if err != nil {
 		return nil, err
 	}
-	d, err := wire.Marshal(dead)
-	return append(append(b, d...), '}'), err
+	out := wire.LeasedMessage{
+		ID: m.ID.String(), LeaseID: m.Lease.String(), Queue: m.Queue, Key: m.Key,
+		Attempt: int64(m.Attempt), MaxAttempts: int64(m.MaxAttempts), Priority: int64(m.Priority), Kind: m.Kind,
+		Headers: map[string]string{}, EnqueuedAt: wire.Time(m.EnqueuedAt), LeaseExpiresAt: wire.Time(m.LeaseExpiresAt), Dead: dead,
+	}
+	b = append(b, '{')
+	switch {
+	case c == nil:
+		out.Erased = true
+		b = append(b, `"payload":null,`...)
+	case c.Binary:
+		out.PayloadBytes, out.ContentType = append(wire.Bytes{}, c.Payload...), c.ContentType
+	case len(c.Payload) == 0:
+		b = append(b, `"payload":null,`...)
+	default:
+		b = append(append(append(b, `"payload":`...), c.Payload...), ',')
+	}
+	if c != nil {
+		for _, h := range c.Headers {
+			out.Headers[h.Name] = h.Value
+		}
+		if len(c.Original) > 0 {
+			b = append(append(append(b, `"original":`...), c.Original...), ',')
+		}
+		out.CorrelationID = c.CorrelationID
+	}
+	text, err := wire.Marshal(&out)
+	if err != nil {
+		return nil, err
+	}
+	return append(b, text[1:]...), nil
 }
 
 // appendString appends a JSON string.
 func appendString(b []byte, s string) []byte {
 	b, _ = jsontext.AppendQuote(b, s) // an error is bad UTF-8, which is replaced
 	return b
-}
-
-// appendTime appends a time, Unix ms, or null.
-func appendTime(b []byte, ms int64) []byte {
-	if ms == 0 {
-		return append(b, "null"...)
-	}
-	b = append(b, '"')
-	b = wire.Time(ms).Append(b)
-	return append(b, '"')
 }

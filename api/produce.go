@@ -10,7 +10,6 @@ import (
 
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/event"
-	"github.com/qlogd/qlogd/internal/coding"
 )
 
 // Limits of what users write beside the payload (contract.md section 3 has the
@@ -48,8 +47,8 @@ func (s *Server) produce(q *request) error {
 		if err := q.allow(); err != nil {
 			return err
 		}
-		in := &q.memory().produce
-		if err := q.decode(in, true, false); err != nil {
+		var in wire.ProduceRequest
+		if err := q.decode(&in, true, false); err != nil {
 			return err
 		}
 		msgs = in.Messages
@@ -69,7 +68,7 @@ func (s *Server) produce(q *request) error {
 	if p := batchSize("messages", len(msgs)); p != nil {
 		return p
 	}
-	b, err := s.newBatch(msgs, &q.memory().content)
+	b, err := s.newBatch(msgs)
 	if err != nil {
 		return err
 	}
@@ -190,8 +189,9 @@ func (q *request) metadata(names ...string) (*wire.NewMessage, error) {
 	return m, nil
 }
 
-// newBatch checks messages one by one. Their contents lie behind what is in room.
-func (s *Server) newBatch(msgs []wire.NewMessage, room *[]byte) (*batch, error) {
+// newBatch checks messages one by one.
+func (s *Server) newBatch(msgs []wire.NewMessage) (*batch, error) {
+	room := new([]byte) // of the contents, which are encoded one behind the other
 	b := &batch{msgs: make([]event.NewMessage, len(msgs)), payloads: make([][]byte, len(msgs)), binary: make([]bool, len(msgs))}
 	for i := range msgs {
 		m := &msgs[i]
@@ -413,69 +413,30 @@ func (s *Server) answerProduced(q *request, produced []event.Produced) error {
 	if slices.ContainsFunc(produced, func(p event.Produced) bool { return !p.Duplicate }) {
 		status = http.StatusCreated
 	}
-	form := q.form()
-	b := q.out(16 + 64*len(produced))
-	if form == asJSON {
-		b = append(b, '{')
-	} else {
-		b = coding.AppendMap(b, 1)
-	}
-	b, err := s.appendAllProduced(b, q, form, produced)
+	out, err := s.producedAll(q, produced)
 	if err != nil {
 		return err
 	}
-	if form == asJSON {
-		b = append(b, '}')
-	}
-	return q.sendAs(form, status, b)
+	return q.answer(status, &wire.ProduceResponse{Messages: out})
 }
 
-// appendAllProduced appends the field messages.
-func (s *Server) appendAllProduced(b []byte, q *request, form form, produced []event.Produced) (_ []byte, err error) {
-	if form != asJSON {
-		b = coding.AppendArray(coding.AppendStr(b, "messages"), len(produced))
-		for i := range produced {
-			if b, err = s.packProduced(b, q, form, &produced[i]); err != nil {
-				return nil, err
-			}
-		}
-		return b, nil
-	}
-	b = append(b, `"messages":[`...)
+// producedAll says what became of each message of a request.
+func (s *Server) producedAll(q *request, produced []event.Produced) ([]wire.Produced, error) {
+	out := make([]wire.Produced, len(produced))
 	for i := range produced {
-		if i > 0 {
-			b = append(b, ',')
+		p := &produced[i]
+		out[i] = wire.Produced{ID: p.ID.String(), Status: wire.Enqueued}
+		if !p.Duplicate {
+			continue
 		}
-		if b, err = s.appendProduced(b, q, &produced[i]); err != nil {
+		state, result, err := s.fate(q.Context(), p.ID)
+		if err != nil {
 			return nil, err
 		}
+		out[i].Status, out[i].Result = wire.Duplicate, result
+		if state != event.StateNone {
+			out[i].State = state.String()
+		}
 	}
-	return append(b, ']'), nil
-}
-
-func (s *Server) appendProduced(b []byte, q *request, p *event.Produced) ([]byte, error) {
-	b = append(b, `{"id":"`...)
-	b = appendID(b, p.ID)
-	if !p.Duplicate {
-		return append(b, `","status":"enqueued"}`...), nil
-	}
-	b = append(b, `","status":"duplicate"`...)
-	state, result, err := s.fate(q.Context(), p.ID)
-	if err != nil {
-		return nil, err
-	}
-	if state != event.StateNone {
-		b = append(append(append(b, `,"state":"`...), state.String()...), '"')
-	}
-	if result != nil {
-		b = append(append(b, `,"result":`...), result...)
-	}
-	return append(b, '}'), nil
-}
-
-func appendID(b []byte, id event.ID) []byte {
-	n := len(b)
-	b = append(b, "00000000000000000000000000"...)
-	_ = id.MarshalTextTo(b[n:]) // the length is right
-	return b
+	return out, nil
 }

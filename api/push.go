@@ -186,7 +186,7 @@ func (s *Server) SettleHere(ctx context.Context, actor string, item event.Settle
 	if answer == nil {
 		return settled(s.propose(ctx, &event.Command{Actor: actor, Settle: &event.Settle{Items: []event.SettleItem{item}}}, ""))
 	}
-	batch, err := s.newBatch([]wire.NewMessage{*answer}, new([]byte))
+	batch, err := s.newBatch([]wire.NewMessage{*answer})
 	if err != nil {
 		return event.Settled{}, err
 	}

@@ -10,12 +10,11 @@ import (
 	"os"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/event"
-	"github.com/qlogd/qlogd/internal/coding"
+	"github.com/qlogd/qlogd/internal/transcode"
 )
 
 // request is one request in hand.
@@ -36,8 +35,7 @@ type request struct {
 	replayed bool         // the answer is the first one to this Idempotency-Key
 	errors   []wire.Wrong // told with a problem
 
-	mem    *memory // nil: none taken yet
-	read   bool    // the body is in mem
+	body   []byte // nil: not read yet
 	query  url.Values
 	media  string // of the body, "" none told
 	params map[string]string
@@ -203,70 +201,14 @@ func ulid(field, s string) (event.ID, error) {
 	return id, nil
 }
 
-// memory is what a request needs for a while. It is used again by others.
-type memory struct {
-	body    bytes.Buffer // as sent
-	made    []byte       // what was decoded from it
-	content []byte       // what is written of it
-	out     []byte       // the answer
-	produce wire.ProduceRequest
-}
-
-var memories = sync.Pool{New: func() any { return new(memory) }}
-
-// keepMemory bounds what of a request's memory is kept.
-const keepMemory = 1 << 20
-
 // unhurried lets the answer take longer than a body may: net/http watches for
 // the client hanging up, and would take the deadline for that.
 func (q *request) unhurried() { _ = http.NewResponseController(q.w).SetReadDeadline(time.Time{}) }
 
-// out returns memory for an answer of about n bytes; what it becomes is to be
-// given to sendAs.
-func (q *request) out(n int) []byte {
-	m := q.memory()
-	if cap(m.out) < n {
-		m.out = make([]byte, 0, n)
-	}
-	return m.out[:0]
-}
-
-// memory returns the request's memory, valid until done.
-func (q *request) memory() *memory {
-	if q.mem == nil {
-		q.mem = memories.Get().(*memory)
-	}
-	return q.mem
-}
-
-// done gives the request's memory back: nothing that was read from its body may
-// be used any more.
-func (q *request) done() {
-	m := q.mem
-	if m == nil {
-		return
-	}
-	q.mem, q.read = nil, false
-	if m.body.Cap() > keepMemory {
-		m.body = bytes.Buffer{}
-	}
-	if cap(m.made) > keepMemory {
-		m.made = nil
-	}
-	if m.content = m.content[:0]; cap(m.content) > keepMemory {
-		m.content = nil
-	}
-	if cap(m.out) > keepMemory {
-		m.out = nil
-	}
-	clear(m.produce.Messages)
-	memories.Put(m)
-}
-
-// bytes reads the body, of at most limit bytes. It is valid until done.
+// bytes reads the body, of at most limit bytes.
 func (q *request) bytes(limit int64) ([]byte, error) {
-	if q.read {
-		return q.mem.body.Bytes(), nil
+	if q.body != nil {
+		return q.body, nil
 	}
 	tooLarge := func() error {
 		return event.Problemf(codePayloadTooLarge, "", "the body is larger than %d bytes", limit)
@@ -274,18 +216,17 @@ func (q *request) bytes(limit int64) ([]byte, error) {
 	if q.ContentLength > limit {
 		return nil, tooLarge()
 	}
-	b := &q.memory().body
-	b.Reset()
+	b := &bytes.Buffer{}
 	if q.ContentLength > 0 {
 		b.Grow(int(min(q.ContentLength, 64<<10)) + bytes.MinRead) // no memory for what has not come yet
 	}
-	q.read = true
 	_, err := b.ReadFrom(http.MaxBytesReader(q.w, q.Body, limit))
 	var max *http.MaxBytesError
 	switch {
 	case err == nil:
 		q.unhurried()
-		return b.Bytes(), nil
+		q.body = b.Bytes()
+		return q.body, nil
 	case errors.As(err, &max):
 		return nil, tooLarge()
 	case errors.Is(err, os.ErrDeadlineExceeded):
@@ -333,16 +274,11 @@ func (q *request) decode(v any, msgpack, optional bool, also ...string) error {
 		}
 		return event.Problemf(q.syntaxCode(), "", "the body is empty")
 	}
-	msgpacked := isMsgpack(q.media)
-	if wire.DecodeRequest(b, v, msgpacked, &q.memory().made) {
-		return nil
-	}
-	// What is wrong with it, if anything, is told by those who know all of JSON.
-	if msgpacked {
+	if isMsgpack(q.media) {
 		return q.unpack(b, v)
 	}
-	if coding.TooDeep(b, coding.MaxDepth) {
-		return event.Problemf(q.syntaxCode(), "", "the body is nested deeper than %d", coding.MaxDepth)
+	if transcode.TooDeep(b, transcode.MaxDepth) {
+		return event.Problemf(q.syntaxCode(), "", "the body is nested deeper than %d", transcode.MaxDepth)
 	}
 	return decodeProblem(wire.Decode(b, v), q.syntaxCode())
 }
@@ -361,29 +297,27 @@ func (q *request) send(status int, media string, body []byte) {
 	q.setHead("Content-Length", strconv.Itoa(len(body)))
 	q.w.WriteHeader(status)
 	if q.Method != http.MethodHead {
-		// An error is the client's: it has hung up. HTTP/2 may still look at the
-		// body then.
-		if _, err := q.w.Write(body); err != nil && q.mem != nil {
-			q.mem.out = nil
-		}
+		_, _ = q.w.Write(body) // an error: the client has hung up
 	}
 }
 
-// answer writes v as JSON.
+// answer writes v as JSON, or as MessagePack where the client asks for that.
 func (q *request) answer(status int, v any) error {
 	b, err := wire.Marshal(v)
 	if err != nil {
 		return err
 	}
-	return q.sendAs(asJSON, status, b)
+	return q.answerJSON(status, b)
 }
 
-// sendAs writes an answer of the hot calls.
-func (q *request) sendAs(form form, status int, b []byte) error {
-	q.memory().out = b
+// answerJSON is answer for a value that is JSON already.
+func (q *request) answerJSON(status int, b []byte) (err error) {
 	media := typeJSON
-	if form != asJSON {
+	if q.wantsMsgpack() {
 		media = typeMsgpack
+		if b, err = transcode.FromJSON(b); err != nil {
+			return err
+		}
 	}
 	q.send(status, media, b)
 	return nil

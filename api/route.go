@@ -196,7 +196,6 @@ func (s *Server) serveAs(pattern string, metrics *routeMetrics, rule access, h h
 					panic(http.ErrAbortHandler) // half an answer must not look whole
 				}
 			}
-			q.done()
 			metrics.request(q.status, time.Since(begun))
 		}()
 		// Rights before all else: a stranger learns nothing, not even what is wrong

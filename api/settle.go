@@ -8,7 +8,6 @@ import (
 
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/event"
-	"github.com/qlogd/qlogd/internal/coding"
 )
 
 // settleKinds are the settle calls by the last part of their paths.
@@ -77,14 +76,7 @@ func (s *Server) settle(q *request, op event.SettleOp) error {
 	if err != nil {
 		return err
 	}
-	form := q.form()
-	b := q.out(24 + 96*len(settled))
-	if form == asJSON {
-		b = append(appendAllSettled(append(b, '{'), form, settled), '}')
-	} else {
-		b = appendAllSettled(coding.AppendMap(b, 1), form, settled)
-	}
-	return q.sendAs(form, http.StatusOK, b)
+	return q.answer(http.StatusOK, &wire.SettleResponse{Results: settledAll(settled)})
 }
 
 // settleOne answers POST /v1/leases/{lease_id}/ack and the like.
@@ -146,8 +138,7 @@ func (s *Server) settleOne(q *request, op event.SettleOp) error {
 	if settled[0].Status == event.StatusRejected {
 		return event.Problemf(event.CodeLeaseLost, "lease_id", "lease %s is not, or no longer, its message's current one", id)
 	}
-	form := q.form()
-	return q.sendAs(form, http.StatusOK, appendSettled(q.out(128), form, &settled[0]))
+	return q.answer(http.StatusOK, &settledAll(settled)[0])
 }
 
 // settleItems proposes a settle. What is rejected because it was done before is
@@ -218,60 +209,17 @@ func (s *Server) settledBefore(q *request, queue string, item *event.SettleItem,
 	return nil
 }
 
-// appendAllSettled appends the field results.
-func appendAllSettled(b []byte, form form, settled []event.Settled) []byte {
-	if form != asJSON {
-		b = coding.AppendArray(coding.AppendStr(b, "results"), len(settled))
-		for i := range settled {
-			b = appendSettled(b, form, &settled[i])
-		}
-		return b
-	}
-	b = append(b, `"results":[`...)
+// settledAll says what became of each lease of a request.
+func settledAll(settled []event.Settled) []wire.SettleResult {
+	out := make([]wire.SettleResult, len(settled))
 	for i := range settled {
-		if i > 0 {
-			b = append(b, ',')
+		t := &settled[i]
+		out[i] = wire.SettleResult{
+			LeaseID: t.Lease.String(), Status: t.Status, Code: t.Code,
+			NextAt: wire.Time(t.NextAt), LeaseExpiresAt: wire.Time(t.ExpiresAt),
 		}
-		b = appendSettled(b, form, &settled[i])
 	}
-	return append(b, ']')
-}
-
-// appendSettled appends a wire.SettleResult. Statuses and codes are plain words.
-func appendSettled(b []byte, form form, t *event.Settled) []byte {
-	if form != asJSON {
-		n := 2
-		for _, there := range [...]bool{t.Code != "", t.NextAt != 0, t.ExpiresAt != 0} {
-			if there {
-				n++
-			}
-		}
-		b = packID(coding.AppendStr(coding.AppendMap(b, n), "lease_id"), t.Lease)
-		b = coding.AppendStr(coding.AppendStr(b, "status"), t.Status)
-		if t.Code != "" {
-			b = coding.AppendStr(coding.AppendStr(b, "code"), t.Code)
-		}
-		if t.NextAt != 0 {
-			b = packTime(coding.AppendStr(b, "next_at"), t.NextAt)
-		}
-		if t.ExpiresAt != 0 {
-			b = packTime(coding.AppendStr(b, "lease_expires_at"), t.ExpiresAt)
-		}
-		return b
-	}
-	b = appendID(append(b, `{"lease_id":"`...), t.Lease)
-	b = append(append(b, `","status":"`...), t.Status...)
-	if t.Code != "" {
-		b = append(append(b, `","code":"`...), t.Code...)
-	}
-	b = append(b, '"')
-	if t.NextAt != 0 {
-		b = appendTime(append(b, `,"next_at":`...), t.NextAt)
-	}
-	if t.ExpiresAt != 0 {
-		b = appendTime(append(b, `,"lease_expires_at":`...), t.ExpiresAt)
-	}
-	return append(b, '}')
+	return out
 }
 
 // The items of requests, checked. field is the list's name, for problems; its

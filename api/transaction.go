@@ -6,7 +6,6 @@ import (
 
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/event"
-	"github.com/qlogd/qlogd/internal/coding"
 )
 
 // transact answers POST /v1/transactions: settles and produces over any queues
@@ -121,7 +120,7 @@ func (s *Server) produceBatches(produce []wire.TransactionProduce) (batches []*b
 		if err := batchSize(fmt.Sprintf("produce[%d].messages", i), len(p.Messages)); err != nil {
 			return nil, err
 		}
-		b, err := s.newBatch(p.Messages, new([]byte))
+		b, err := s.newBatch(p.Messages)
 		if err != nil {
 			return nil, inProduce(err.(*event.Problem), i)
 		}
@@ -269,19 +268,9 @@ func locateSettle(in *wire.TransactionRequest, err error) error {
 }
 
 func (s *Server) answerTransaction(q *request, res *event.Result) error {
-	form := q.form()
-	b := q.out(64 + 96*(len(res.Settled)+len(res.Produced)))
-	if form == asJSON {
-		b = append(appendAllSettled(append(b, '{'), form, res.Settled), ',')
-	} else {
-		b = appendAllSettled(coding.AppendMap(b, 2), form, res.Settled)
-	}
-	b, err := s.appendAllProduced(b, q, form, res.Produced)
+	messages, err := s.producedAll(q, res.Produced)
 	if err != nil {
 		return err
 	}
-	if form == asJSON {
-		b = append(b, '}')
-	}
-	return q.sendAs(form, http.StatusOK, b)
+	return q.answer(http.StatusOK, &wire.TransactionResponse{Results: settledAll(res.Settled), Messages: messages})
 }

@@ -43,15 +43,13 @@ type Client struct {
 	leader    atomic.Uint32 // the leader's index and 1; 0: not known
 	spread    bool          // all do
 
-	plain      bool         // speak JSON only
-	plainUntil atomic.Int64 // the same, Unix ns: a node is older
-	http       *http.Client
-	transport  *http.Transport // of its own; nil with WithHTTPClient
-	tls        *tls.Config
-	token      string
-	agent      string
-	retry      Retry
-	try        time.Duration // how long one try may go without an answer; 0 for ever
+	http      *http.Client
+	transport *http.Transport // of its own; nil with WithHTTPClient
+	tls       *tls.Config
+	token     string
+	agent     string
+	retry     Retry
+	try       time.Duration // how long one try may go without an answer; 0 for ever
 
 	// Shared requests: *lane by what they gather. The goroutines that send them
 	// live while there is something to send, and end with ctx.
@@ -99,11 +97,6 @@ func WithEndpoints(addrs ...string) Option {
 // share the work of a program's own batches. Without it calls stay with one node
 // while it does; Enqueue, Settle and Worker choose for each request in any case.
 func WithSpread() Option { return func(c *Client) { c.spread = true } }
-
-// WithJSON lets all requests and answers be JSON, for proxies and people that
-// look into them. By default messages and settlements are msgpack, which takes
-// less work, but for nodes that are too old for it.
-func WithJSON() Option { return func(c *Client) { c.plain = true } }
 
 // WithToken sends a bearer token. It is only as secret as the connection: off
 // this machine, use https.

@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
-	"path"
 	"strings"
 	"sync"
 	"testing"
@@ -39,7 +38,7 @@ func (f *fake) asked() []asked {
 }
 
 func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	b := asJSON(r)
+	b := bodyOf(r)
 	f.mu.Lock()
 	f.seen = append(f.seen, asked{r.URL.EscapedPath(), string(b), r.URL.Query(), r.Header.Clone()})
 	if len(f.answers) == 0 {
@@ -53,36 +52,8 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	answer(w)
 }
 
-// asJSON returns a request's body as JSON, whatever it was sent as, and as it is
-// where that can't be.
-func asJSON(r *http.Request) []byte {
+func bodyOf(r *http.Request) []byte {
 	b, _ := io.ReadAll(r.Body)
-	if r.Header.Get("Content-Type") != "application/msgpack" {
-		return b
-	}
-	var v any
-	switch path.Base(r.URL.Path) {
-	case "messages":
-		v = &wire.ProduceRequest{}
-	case "lease":
-		v = &wire.LeaseRequest{}
-	case "ack":
-		v = &wire.AckRequest{}
-	case "release":
-		v = &wire.ReleaseRequest{}
-	case "extend":
-		v = &wire.ExtendRequest{}
-	case "dead-letter":
-		v = &wire.DeadLetterRequest{}
-	case "retry":
-		v = &wire.RetryRequest{}
-	case "transactions":
-		v = &wire.TransactionRequest{}
-	}
-	if wire.DecodeMsgpack(b, v) != nil {
-		return b
-	}
-	b, _ = wire.Marshal(v)
 	return b
 }
 

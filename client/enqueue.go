@@ -34,7 +34,7 @@ func (c *Client) enqueueLane(queue string) *enqueueLane {
 	return &enqueueLane{c: c, list: "messages", send: func(ctx context.Context, messages []wire.NewMessage) ([]wire.Produced, error) {
 		var out wire.ProduceResponse
 		_, err := c.send(ctx, &call{
-			method: http.MethodPost, path: path, body: &wire.ProduceRequest{Messages: messages}, packed: true, query: url.Values{},
+			method: http.MethodPost, path: path, body: &wire.ProduceRequest{Messages: messages}, query: url.Values{},
 			spread: true, several: len(messages) > 1,
 		}, &out, nil)
 		return out.Messages, err

@@ -3,7 +3,12 @@ package client
 import (
 	"context"
 	"fmt"
+	"io"
 	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"path"
+	"strings"
 	"sync"
 	"testing"
 
@@ -13,8 +18,21 @@ import (
 // Nothing is left running of a worker that has run and a client that is closed.
 func TestNothingIsLeftAfterClose(t *testing.T) {
 	before := goleak.IgnoreCurrent()
-	q := newQuick(t, []byte("1"))
-	c, err := New(q.url())
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		switch path.Base(r.URL.Path) {
+		case "messages":
+			n := strings.Count(string(body), `"payload"`)
+			fmt.Fprintf(w, `{"messages":[%s]}`, strings.TrimSuffix(strings.Repeat(`{"id":"01A","status":"enqueued"},`, n), ","))
+		case "lease":
+			fmt.Fprint(w, `{"messages":[{"id":"01A","lease_id":"01B","queue":"q","payload":1}]}`)
+		default:
+			n := strings.Count(string(body), "01B")
+			fmt.Fprintf(w, `{"results":[%s]}`, strings.TrimSuffix(strings.Repeat(`{"lease_id":"01B","status":"retried"},`, n), ","))
+		}
+	}))
+	defer srv.Close()
+	c, err := New(srv.URL)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -41,6 +59,6 @@ func TestNothingIsLeftAfterClose(t *testing.T) {
 		t.Error(err)
 	}
 	c.Close()
-	q.ln.Close()
+	srv.Close()
 	goleak.VerifyNone(t, before)
 }

@@ -48,7 +48,7 @@ func (c *Client) LeaseFrom(ctx context.Context, queues []string, o LeaseOptions)
 
 func (c *Client) lease(ctx context.Context, path string, r wire.LeaseRequest) ([]wire.LeasedMessage, error) {
 	var out wire.LeaseResponse
-	_, err := c.send(ctx, &call{method: http.MethodPost, path: path, body: &r, packed: true, lease: true, query: url.Values{},
+	_, err := c.send(ctx, &call{method: http.MethodPost, path: path, body: &r, lease: true, query: url.Values{},
 		patience: time.Duration(r.WaitMS) * time.Millisecond}, &out, nil)
 	return out.Messages, err
 }

@@ -37,7 +37,7 @@ func (c *Client) Produce(ctx context.Context, queue string, messages ...wire.New
 func (c *Client) ProduceAll(ctx context.Context, queue string, messages []wire.NewMessage, opts ...CallOption) ([]wire.Produced, error) {
 	var out wire.ProduceResponse
 	_, err := c.send(ctx, &call{
-		method: http.MethodPost, path: queuePath(queue, "/messages"), body: &wire.ProduceRequest{Messages: messages}, packed: true, query: url.Values{},
+		method: http.MethodPost, path: queuePath(queue, "/messages"), body: &wire.ProduceRequest{Messages: messages}, query: url.Values{},
 	}, &out, opts)
 	return out.Messages, err
 }

@@ -40,7 +40,6 @@ type call struct {
 	method, path string
 	query        url.Values
 	body         any
-	packed       bool // body, a pointer, and the answer have msgpack
 	key          string
 	spread       bool          // begins at any endpoint, in turn
 	several      bool          // a shared request: where the queue is full a part may fit
@@ -64,12 +63,10 @@ func (c *Client) send(ctx context.Context, q *call, answer any, opts []CallOptio
 	if write && q.key == "" && !q.settle {
 		q.key = newKey()
 	}
-	packed := q.packed && !c.plain && time.Now().UnixNano() >= c.plainUntil.Load()
-	body, err := newPayload(q, packed)
+	body, err := newPayload(q)
 	if err != nil {
 		return 0, err
 	}
-	defer func() { body.release() }()
 	at := c.at.Load()
 	spread := q.spread || c.spread
 	if spread {
@@ -78,8 +75,7 @@ func (c *Client) send(ctx context.Context, q *call, answer any, opts []CallOptio
 	// Once an attempt may have been committed, a later one that surely was not
 	// says nothing about it: the call's outcome stays unknown.
 	unknown := false
-	older := false // a node that does not know our msgpack was met
-	asked := 0     // endpoints of this attempt
+	asked := 0 // endpoints of this attempt
 	for attempt := 1; ; {
 		if spread {
 			c.endpoints[at].busy.Add(1)
@@ -89,9 +85,6 @@ func (c *Client) send(ctx context.Context, q *call, answer any, opts []CallOptio
 			c.endpoints[at].busy.Add(-1)
 		}
 		if err == nil {
-			if older {
-				c.plainUntil.Store(time.Now().Add(plainFor).UnixNano())
-			}
 			return status, nil
 		}
 		var e *Error
@@ -110,18 +103,6 @@ func (c *Client) send(ctx context.Context, q *call, answer any, opts []CallOptio
 			again, leave = write, leave || write
 		case q.several && !unknown && errors.Is(e, ErrQueueFull):
 			again = false
-		case body != nil && body.packed && refusesMsgpack(e):
-			if unknown { // a key goes with one body: another node must take this one
-				again, leave = true, true
-				break
-			}
-			plain, err2 := newPayload(q, false)
-			if err2 != nil { // it was the call's own fault
-				return status, err
-			}
-			body.release()
-			body, older = plain, true
-			continue
 		}
 		if write && (!answered && !notSent(err) || answered && e.Problem.Outcome == wire.Unknown) {
 			unknown = true
@@ -168,17 +149,6 @@ func (c *Client) send(ctx context.Context, q *call, answer any, opts []CallOptio
 // under way.
 var ofItself = map[int]bool{
 	http.StatusUnauthorized: true, http.StatusForbidden: true, http.StatusRequestTimeout: true, http.StatusInsufficientStorage: true,
-}
-
-// plainFor is how long JSON is spoken once a node was met that is too old for our
-// msgpack, so that it is tried again soon after an upgrade.
-const plainFor = time.Minute
-
-// refusesMsgpack reports whether a node, or a proxy before it, does not take
-// what newPayload packed: before there were payloads as text it did not know
-// their extension type.
-func refusesMsgpack(e *Error) bool {
-	return e.Problem.Status == http.StatusUnsupportedMediaType || e.Problem.Code == "invalid_msgpack"
 }
 
 // unknownError adds to an error that the write may have been committed.

@@ -7,13 +7,9 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"slices"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
-
-	"github.com/qlogd/qlogd/api/wire"
 )
 
 // What a call does with each answer: how often it asks, how long it waits, and
@@ -186,62 +182,6 @@ func TestCallsGoToTheLeader(t *testing.T) {
 	}
 	if at != [3]int{1, 5, 0} {
 		t.Errorf("six calls at once go to %v", at)
-	}
-}
-
-// A node that is too old for the client's msgpack is spoken to in JSON, as are
-// all for a while; what is wrong with the request itself stays so.
-func TestMsgpackFallsBackToJSON(t *testing.T) {
-	types := func(f *fake) (out []string) {
-		for _, a := range f.asked() {
-			out = append(out, strings.TrimPrefix(a.header.Get("Content-Type"), "application/"))
-		}
-		return out
-	}
-	old := problemSays(400, "invalid_msgpack", "not_applied", false)
-	for name, first := range map[string]func(http.ResponseWriter){"no such type": problemSays(415, "unsupported_media_type", "not_applied", false), "no such extension": old} {
-		c, f, _ := setup(t, first, enqueued, enqueued, enqueued)
-		for range 2 {
-			if _, err := c.Produce(t.Context(), "q", JSON(1)); err != nil {
-				t.Error(name, err)
-			}
-		}
-		c.plainUntil.Store(1) // the time is over
-		if _, err := c.Produce(t.Context(), "q", JSON(1)); err != nil {
-			t.Error(name, err)
-		}
-		if got := types(f); !slices.Equal(got, []string{"msgpack", "json", "json", "msgpack"}) {
-			t.Errorf("%s: %v", name, got)
-		}
-	}
-	c, f, _ := setup(t, old, problemSays(400, "invalid_argument", "not_applied", false), enqueued)
-	if _, err := c.Produce(t.Context(), "q", JSON(1)); !errors.Is(err, ErrInvalidArgument) {
-		t.Error(err)
-	}
-	if _, err := c.Produce(t.Context(), "q", JSON(1)); err != nil {
-		t.Error(err)
-	}
-	if got := types(f); !slices.Equal(got, []string{"msgpack", "json", "msgpack"}) {
-		t.Error(got)
-	}
-	// A payload that is no JSON can't be sent as JSON either.
-	c, f, _ = setup(t, old)
-	if _, err := c.Produce(t.Context(), "q", wire.NewMessage{Payload: []byte("{")}); !errors.Is(err, code("invalid_msgpack")) || len(f.asked()) != 1 {
-		t.Error(err)
-	}
-	// A key goes with one body: what may have been carried out is not sent anew
-	// in another one.
-	c, all, _ := several(t, nil, answerList{hangup}, answerList{old}, answerList{enqueued})
-	if _, err := c.Produce(t.Context(), "q", JSON(1)); err != nil {
-		t.Error(err)
-	}
-	if a, b := all[0].asked(), all[2].asked(); len(b) != 1 || a[0].body != b[0].body || a[0].header.Get("Idempotency-Key") != b[0].header.Get("Idempotency-Key") {
-		t.Error("another body under the same key")
-	}
-	c, f, _ = setup(t, enqueued)
-	c.plain = true
-	if _, err := c.Produce(t.Context(), "q", Bytes([]byte{0, 1}, "image/png")); err != nil || f.asked()[0].body != `{"messages":[{"payload_base64":"AAE=","content_type":"image/png"}]}` {
-		t.Error(err, f.asked())
 	}
 }
 

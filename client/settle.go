@@ -26,7 +26,7 @@ func (c *Client) AckAll(ctx context.Context, queue string, r wire.AckRequest, op
 // one atomic step: where one lease is lost nothing happens (ErrLeaseLost).
 func (c *Client) AckAndProduce(ctx context.Context, queue string, r wire.AckRequest, opts ...CallOption) (*wire.TransactionResponse, error) {
 	out := &wire.TransactionResponse{}
-	_, err := c.send(ctx, &call{method: http.MethodPost, path: queuePath(queue, "/ack"), body: &r, packed: true, query: url.Values{}}, out, opts)
+	_, err := c.send(ctx, &call{method: http.MethodPost, path: queuePath(queue, "/ack"), body: &r, query: url.Values{}}, out, opts)
 	return out, err
 }
 
@@ -52,7 +52,7 @@ func (c *Client) Release(ctx context.Context, queue string, leases ...string) ([
 
 func (c *Client) settle(ctx context.Context, queue, verb string, body any, opts []CallOption) ([]wire.SettleResult, error) {
 	var out wire.SettleResponse
-	q := &call{method: http.MethodPost, path: queuePath(queue, "/"+verb), body: body, packed: body != nil, settle: true, query: url.Values{}}
+	q := &call{method: http.MethodPost, path: queuePath(queue, "/"+verb), body: body, settle: true, query: url.Values{}}
 	_, err := c.send(ctx, q, &out, opts)
 	return out.Results, err
 }
@@ -86,7 +86,7 @@ func (c *Client) ReleaseOne(ctx context.Context, lease string, opts ...CallOptio
 
 func (c *Client) settleOne(ctx context.Context, lease, verb string, body any, opts []CallOption) (*wire.SettleResult, error) {
 	out := &wire.SettleResult{}
-	q := &call{method: http.MethodPost, path: "/v1/leases/" + url.PathEscape(lease) + "/" + verb, body: body, packed: body != nil, settle: true, query: url.Values{}}
+	q := &call{method: http.MethodPost, path: "/v1/leases/" + url.PathEscape(lease) + "/" + verb, body: body, settle: true, query: url.Values{}}
 	_, err := c.send(ctx, q, out, opts)
 	return out, err
 }
@@ -95,6 +95,6 @@ func (c *Client) settleOne(ctx context.Context, lease, verb string, body any, op
 // one lease is lost nothing happens (ErrLeaseLost, with Field and Index).
 func (c *Client) Transaction(ctx context.Context, t wire.TransactionRequest, opts ...CallOption) (*wire.TransactionResponse, error) {
 	out := &wire.TransactionResponse{}
-	_, err := c.send(ctx, &call{method: http.MethodPost, path: "/v1/transactions", body: &t, packed: true, query: url.Values{}}, out, opts)
+	_, err := c.send(ctx, &call{method: http.MethodPost, path: "/v1/transactions", body: &t, query: url.Values{}}, out, opts)
 	return out, err
 }

@@ -91,7 +91,7 @@ func (c *Client) newSettleLane(k laneKey) *settleLane {
 	}
 	return &settleLane{c: c, list: list, send: func(ctx context.Context, s []Settlement) ([]wire.SettleResult, error) {
 		var out wire.SettleResponse
-		_, err := c.send(ctx, &call{method: http.MethodPost, path: path, body: body(s), packed: true, settle: true, query: url.Values{}, spread: true}, &out, nil)
+		_, err := c.send(ctx, &call{method: http.MethodPost, path: path, body: body(s), settle: true, query: url.Values{}, spread: true}, &out, nil)
 		return out.Results, err
 	}}
 }

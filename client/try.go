@@ -9,7 +9,6 @@ import (
 	"net/http/httptrace"
 	"net/url"
 	"strconv"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -18,7 +17,7 @@ import (
 
 // once sends the request one time, to one endpoint. wait is what the server
 // asked for.
-func (c *Client) once(ctx context.Context, at uint32, q *call, body *payload, answer any) (status int, wait time.Duration, err error) {
+func (c *Client) once(ctx context.Context, at uint32, q *call, body payload, answer any) (status int, wait time.Duration, err error) {
 	to := c.endpoints[at]
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -29,15 +28,7 @@ func (c *Client) once(ctx context.Context, at uint32, q *call, body *payload, an
 	}
 	var begun atomic.Bool
 	req, err := c.request(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
-		GotConn: func(httptrace.GotConnInfo) {
-			begun.Store(true)
-			body.connected()
-		},
-		WroteRequest: func(wrote httptrace.WroteRequestInfo) {
-			if wrote.Err == nil {
-				body.written()
-			}
-		},
+		GotConn: func(httptrace.GotConnInfo) { begun.Store(true) },
 	}), to.url, q, body)
 	if err != nil {
 		return 0, 0, err
@@ -69,11 +60,7 @@ func (c *Client) once(ctx context.Context, at uint32, q *call, body *payload, an
 	}
 	c.heard(at, resp.Header)
 	if answer != nil && len(b) > 0 {
-		decode := wire.Unmarshal
-		if strings.HasPrefix(resp.Header.Get("Content-Type"), "application/msgpack") {
-			decode = wire.DecodeMsgpack
-		}
-		if err := decode(b, answer); err != nil {
+		if err := wire.Unmarshal(b, answer); err != nil {
 			return resp.StatusCode, 0, wrongAnswer("%v", err)
 		}
 	}
@@ -105,7 +92,7 @@ func (r patientReader) Read(b []byte) (int, error) {
 	return r.Reader.Read(b)
 }
 
-func (c *Client) request(ctx context.Context, to *url.URL, q *call, body *payload) (*http.Request, error) {
+func (c *Client) request(ctx context.Context, to *url.URL, q *call, body payload) (*http.Request, error) {
 	u := *to
 	u.RawPath = u.EscapedPath() + q.path
 	path, err := url.PathUnescape(u.RawPath)
@@ -117,15 +104,12 @@ func (c *Client) request(ctx context.Context, to *url.URL, q *call, body *payloa
 	req := (&http.Request{Method: q.method, URL: &u, Host: u.Host, Header: h, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1}).WithContext(ctx)
 	h["Accept"] = typeJSON
 	if body != nil {
-		req.ContentLength = int64(len(body.b))
+		req.ContentLength = int64(len(body))
 		// net/http repeats by itself what it did not get to write on a
 		// connection that had been idle for too long.
 		req.GetBody = body.open
 		req.Body, _ = body.open()
 		h["Content-Type"] = typeJSON
-		if body.packed {
-			h["Content-Type"], h["Accept"] = typeMsgpack, acceptMsgpack
-		}
 	}
 	h["User-Agent"] = []string{c.agent}
 	if c.token != "" {
@@ -137,12 +121,8 @@ func (c *Client) request(ctx context.Context, to *url.URL, q *call, body *payloa
 	return req, nil
 }
 
-// Header values that are shared by requests, which don't change them.
-var (
-	typeJSON      = []string{"application/json"}
-	typeMsgpack   = []string{"application/msgpack"}
-	acceptMsgpack = []string{wire.AcceptMsgpack}
-)
+// typeJSON is shared by requests, which do not change it.
+var typeJSON = []string{"application/json"}
 
 // problem reads an error answer; what is not problem+json (a proxy's page)
 // becomes one.

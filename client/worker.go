@@ -188,7 +188,7 @@ func (r *run) ask(ctx context.Context, n int) ([]wire.LeasedMessage, error) {
 	}
 	var out wire.LeaseResponse
 	_, err := r.c.send(ctx, &call{
-		method: http.MethodPost, path: path, body: &req, packed: true, query: nil, lease: true, spread: true, patience: leaseWait,
+		method: http.MethodPost, path: path, body: &req, query: nil, lease: true, spread: true, patience: leaseWait,
 	}, &out, nil)
 	return out.Messages, err
 }

@@ -89,6 +89,15 @@ func (t *Time) UnmarshalJSONFrom(dec *jsontext.Decoder) error {
 	return &json.SemanticError{JSONKind: tok.Kind(), Err: errTime}
 }
 
+// parseTime reads an RFC 3339 time of the years 1970 to 9999.
+func parseTime(text string) (Time, bool) {
+	v, err := time.Parse(time.RFC3339Nano, text)
+	if err != nil || v.Year() < 1970 || v.Year() > 9999 || v.UnixMilli() < 0 {
+		return 0, false
+	}
+	return TimeOf(v), true
+}
+
 var errTime = fmt.Errorf("wants an RFC 3339 time such as 2026-01-31T12:00:00.000Z")
 
 // Opt is a field that can be left out, be null, or have a value. The zero Opt

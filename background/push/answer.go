@@ -14,7 +14,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/qlogd/qlogd/event"
-	"github.com/qlogd/qlogd/internal/coding"
+	"github.com/qlogd/qlogd/internal/transcode"
 	"github.com/qlogd/qlogd/webhook/egress"
 )
 
@@ -123,7 +123,7 @@ func jsonOf(a *egress.Answer) []byte {
 	if a.Cut || len(bytes.TrimSpace(a.Body)) == 0 {
 		return nil
 	}
-	if coding.TooDeep(a.Body, coding.MaxDepth) {
+	if transcode.TooDeep(a.Body, transcode.MaxDepth) {
 		return nil // nor would a produce of it be taken
 	}
 	v := jsontext.Value(bytes.Clone(a.Body))

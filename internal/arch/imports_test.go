@@ -19,7 +19,7 @@ const module = "github.com/qlogd/qlogd/"
 // rooms lists the packages in the order of their imports: a package may import
 // only packages that are listed before it. Tests may import what they like.
 var rooms = []string{
-	"internal/coding", "internal/msgpackcheck", "log/vfs", "raft/peer", "raft/forming",
+	"internal/msgpackcheck", "internal/transcode", "log/vfs", "raft/peer", "raft/forming",
 	"internal/certs", "webhook/egress",
 	"deploy", "internal/arch", "internal/simtest/ports", "internal/simtest/memnet",
 	"api/wire", "client", "examples/worker",
@@ -44,7 +44,7 @@ var rooms = []string{
 // only restricts some packages further: to these packages of the module, and
 // for those in stdlibOnly to these and the standard library.
 var only = map[string][]string{
-	"api/wire":          {"internal/coding"},
+	"api/wire":          {},
 	"client":            {"api/wire"},
 	"event":             {"internal/msgpackcheck"},
 	"projections":       {"event"},

@@ -17,14 +17,14 @@ import (
 	"cel.dev/cel-go/common/types/traits"
 	"github.com/go-json-experiment/json/jsontext"
 
-	"github.com/qlogd/qlogd/internal/coding"
+	"github.com/qlogd/qlogd/internal/transcode"
 )
 
 // ErrTooLarge is for JSON that would become larger than allowed.
 var ErrTooLarge = errors.New("what it gives is too large")
 
 // ErrTooDeep is for JSON that is nested too deep.
-var ErrTooDeep = fmt.Errorf("nested deeper than %d", coding.MaxDepth)
+var ErrTooDeep = fmt.Errorf("nested deeper than %d", transcode.MaxDepth)
 
 // Value reads JSON for expressions: map[string]any, []any, string, bool, nil,
 // int64, uint64 where it is whole and too large for that, else float64. A name
@@ -49,7 +49,7 @@ func Value(text []byte) (any, error) {
 
 // Check is Value for who only wants to know whether there is an error.
 func Check(text []byte) error {
-	if jsontext.Value(text).IsValid() && !coding.TooDeep(text, coding.MaxDepth) {
+	if jsontext.Value(text).IsValid() && !transcode.TooDeep(text, transcode.MaxDepth) {
 		return nil
 	}
 	_, err := Value(text)
@@ -84,7 +84,7 @@ func read(dec *jsontext.Decoder, depth int) (any, error) {
 		}
 		return f, nil
 	case '[':
-		if depth > coding.MaxDepth {
+		if depth > transcode.MaxDepth {
 			return nil, ErrTooDeep
 		}
 		list := []any{}
@@ -98,7 +98,7 @@ func read(dec *jsontext.Decoder, depth int) (any, error) {
 		_, err := dec.ReadToken()
 		return list, err
 	}
-	if depth > coding.MaxDepth {
+	if depth > transcode.MaxDepth {
 		return nil, ErrTooDeep
 	}
 	object := map[string]any{}
@@ -182,7 +182,7 @@ func (w *writer) text(s string) error {
 }
 
 func (w *writer) list(v traits.Lister, depth int) error {
-	if depth > coding.MaxDepth {
+	if depth > transcode.MaxDepth {
 		return ErrTooDeep
 	}
 	w.out = append(w.out, '[')
@@ -199,7 +199,7 @@ func (w *writer) list(v traits.Lister, depth int) error {
 }
 
 func (w *writer) object(v traits.Mapper, depth int) error {
-	if depth > coding.MaxDepth {
+	if depth > transcode.MaxDepth {
 		return ErrTooDeep
 	}
 	var keys []types.String

@@ -1,6 +1,6 @@
 // The specification's own SDK as a test's oracle: a module of its own, so that
 // qlogd's users do not get it.
-module github.com/qlogd/qlogd/internal/cloudevents/oracle
+module github.com/qlogd/qlogd/webhook/cloudevents/oracle
 
 go 1.26.0
 

@@ -1,0 +1,280 @@
+// Package transcode converts between MessagePack and JSON, so that both forms of a
+// request are validated by the same code, and bounds how deep JSON is nested.
+package transcode
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"strconv"
+
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/vmihailenco/msgpack/v5"
+	"github.com/vmihailenco/msgpack/v5/msgpcode"
+
+	"github.com/qlogd/qlogd/internal/msgpackcheck"
+)
+
+// MaxDepth is how deep arrays and objects may be nested.
+const MaxDepth = msgpackcheck.MaxDepth
+
+// jsonExt is the MessagePack extension type whose data is JSON text.
+const jsonExt = 74
+
+// ErrTooLarge is returned for a value whose JSON exceeds the limit.
+var ErrTooLarge = errors.New("too large as JSON")
+
+// ToJSON returns the JSON of one MessagePack value, which must be all of src, if it
+// takes at most about limit bytes. bin becomes a base64 string, and extension type 74
+// the JSON that it holds. Other extensions, NaN and infinities are errors.
+func ToJSON(src []byte, limit int) ([]byte, error) {
+	if err := msgpackcheck.Check(src); err != nil {
+		return nil, err
+	}
+	out := bytes.NewBuffer(make([]byte, 0, len(src)+len(src)/4+16))
+	enc := jsontext.NewEncoder(out, jsontext.AllowDuplicateNames(true)) // checked already
+	in := bytes.NewReader(src)
+	dec := msgpack.GetDecoder()
+	defer msgpack.PutDecoder(dec)
+	dec.Reset(in)
+	t := toJSON{in: in, dec: dec, enc: enc, limit: int64(limit)}
+	if err := t.value(); err != nil {
+		return nil, err
+	}
+	return bytes.TrimSuffix(out.Bytes(), []byte("\n")), nil
+}
+
+type toJSON struct {
+	in    *bytes.Reader
+	dec   *msgpack.Decoder
+	enc   *jsontext.Encoder
+	limit int64
+}
+
+// value converts the next value. It recurses at most MaxDepth deep: see Check.
+func (t *toJSON) value() error {
+	if t.enc.OutputOffset() > t.limit {
+		return ErrTooLarge
+	}
+	code, err := t.dec.PeekCode()
+	if err != nil {
+		return err
+	}
+	switch {
+	case code == msgpcode.Nil:
+		if err := t.dec.DecodeNil(); err != nil {
+			return err
+		}
+		return t.enc.WriteToken(jsontext.Null)
+	case code == msgpcode.True || code == msgpcode.False:
+		v, err := t.dec.DecodeBool()
+		if err != nil {
+			return err
+		}
+		return t.enc.WriteToken(jsontext.Bool(v))
+	case msgpcode.IsString(code):
+		v, err := t.dec.DecodeString()
+		if err != nil {
+			return err
+		}
+		return t.enc.WriteToken(jsontext.String(v))
+	case msgpcode.IsBin(code):
+		v, err := t.dec.DecodeBytes()
+		if err != nil {
+			return err
+		}
+		text := append(base64.StdEncoding.AppendEncode([]byte{'"'}, v), '"')
+		return t.enc.WriteValue(text)
+	case code == msgpcode.Float:
+		v, err := t.dec.DecodeFloat32()
+		if err != nil {
+			return err
+		}
+		return t.float(float64(v), 32)
+	case code == msgpcode.Double:
+		v, err := t.dec.DecodeFloat64()
+		if err != nil {
+			return err
+		}
+		return t.float(v, 64)
+	case code == msgpcode.Uint64:
+		v, err := t.dec.DecodeUint64()
+		if err != nil {
+			return err
+		}
+		return t.enc.WriteToken(jsontext.Uint(v))
+	case msgpcode.IsFixedNum(code) || code >= msgpcode.Uint8 && code <= msgpcode.Int64:
+		v, err := t.dec.DecodeInt64()
+		if err != nil {
+			return err
+		}
+		return t.enc.WriteToken(jsontext.Int(v))
+	case msgpcode.IsFixedArray(code) || code == msgpcode.Array16 || code == msgpcode.Array32:
+		return t.array()
+	case msgpcode.IsFixedMap(code) || code == msgpcode.Map16 || code == msgpcode.Map32:
+		return t.object()
+	}
+	return t.ext()
+}
+
+func (t *toJSON) float(v float64, bits int) error {
+	if math.IsNaN(v) || math.IsInf(v, 0) {
+		return errors.New("a number that is not finite has no JSON")
+	}
+	return t.enc.WriteValue(strconv.AppendFloat(nil, v, 'g', -1, bits))
+}
+
+func (t *toJSON) array() error {
+	n, err := t.dec.DecodeArrayLen()
+	if err != nil {
+		return err
+	}
+	if err := t.enc.WriteToken(jsontext.BeginArray); err != nil {
+		return err
+	}
+	for range n {
+		if err := t.value(); err != nil {
+			return err
+		}
+	}
+	return t.enc.WriteToken(jsontext.EndArray)
+}
+
+func (t *toJSON) object() error {
+	n, err := t.dec.DecodeMapLen()
+	if err != nil {
+		return err
+	}
+	if err := t.enc.WriteToken(jsontext.BeginObject); err != nil {
+		return err
+	}
+	for range n { // a name is a string: see Check
+		name, err := t.dec.DecodeString()
+		if err != nil {
+			return err
+		}
+		if err := t.enc.WriteToken(jsontext.String(name)); err != nil {
+			return err
+		}
+		if err := t.value(); err != nil {
+			return err
+		}
+	}
+	return t.enc.WriteToken(jsontext.EndObject)
+}
+
+func (t *toJSON) ext() error {
+	id, n, err := t.dec.DecodeExtHeader()
+	if err != nil {
+		return err
+	}
+	if id != jsonExt {
+		return fmt.Errorf("extension type %d has no JSON", id)
+	}
+	text := make([]byte, n)
+	if err := t.dec.ReadFull(text); err != nil {
+		return err
+	}
+	if TooDeep(text, MaxDepth) {
+		return fmt.Errorf("nested deeper than %d", MaxDepth)
+	}
+	if !jsontext.Value(text).IsValid() { // duplicate names and bad UTF-8 included
+		return fmt.Errorf("extension type %d does not hold JSON", jsonExt)
+	}
+	return t.enc.WriteValue(text)
+}
+
+// FromJSON returns the MessagePack of one JSON value. Whole numbers that fit become
+// integers, others float64.
+func FromJSON(src []byte) ([]byte, error) {
+	type container struct{ at, n int }
+	var open []container
+	out := bytes.NewBuffer(make([]byte, 0, len(src)))
+	enc := msgpack.GetEncoder()
+	defer msgpack.PutEncoder(enc)
+	enc.Reset(out)
+	enc.UseCompactInts(true)
+	dec := jsontext.NewDecoder(bytes.NewReader(src))
+	for {
+		tok, err := dec.ReadToken()
+		if errors.Is(err, io.EOF) {
+			return out.Bytes(), nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		kind := tok.Kind()
+		if kind == '}' || kind == ']' {
+			c := open[len(open)-1]
+			open = open[:len(open)-1]
+			if kind == '}' {
+				c.n /= 2
+			}
+			binary.BigEndian.PutUint32(out.Bytes()[c.at:], uint32(c.n))
+			continue
+		}
+		if len(open) > 0 {
+			open[len(open)-1].n++
+		}
+		switch kind {
+		case '{', '[':
+			code := msgpcode.Map32
+			if kind == '[' {
+				code = msgpcode.Array32
+			}
+			out.Write([]byte{code, 0, 0, 0, 0}) // the length follows at the end
+			open = append(open, container{at: out.Len() - 4})
+		case 'n':
+			err = enc.EncodeNil()
+		case 't', 'f':
+			err = enc.EncodeBool(kind == 't')
+		case '"':
+			err = enc.EncodeString(tok.String())
+		case '0':
+			err = number(enc, tok.String())
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+}
+
+func number(enc *msgpack.Encoder, s string) error {
+	if v, err := strconv.ParseInt(s, 10, 64); err == nil {
+		return enc.EncodeInt(v)
+	}
+	if v, err := strconv.ParseUint(s, 10, 64); err == nil {
+		return enc.EncodeUint(v)
+	}
+	v, _ := strconv.ParseFloat(s, 64)
+	return enc.EncodeFloat64(v)
+}
+
+// TooDeep reports whether JSON is nested deeper than most. It only counts brackets:
+// whether the text is JSON at all is for the decoder to find out.
+func TooDeep(b []byte, most int) bool {
+	depth, inString := 0, false
+	for i := 0; i < len(b); i++ {
+		switch c := b[i]; {
+		case inString:
+			if c == '\\' {
+				i++
+			} else if c == '"' {
+				inString = false
+			}
+		case c == '"':
+			inString = true
+		case c == '{' || c == '[':
+			if depth++; depth > most {
+				return true
+			}
+		case c == '}' || c == ']':
+			depth--
+		}
+	}
+	return false
+}

@@ -1,0 +1,82 @@
+package transcode
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/vmihailenco/msgpack/v5"
+)
+
+func TestToJSON(t *testing.T) {
+	for packed, want := range map[string]string{
+		"\xc0":                                 `null`,
+		"\xcf\xff\xff\xff\xff\xff\xff\xff\xff": `18446744073709551615`,
+		"\xff":                                 `-1`,
+		"\xca\x40\x20\x00\x00":                 `2.5`,
+		"\xc4\x02\x01\x02":                     `"AQI="`,
+		"\x81\xa1a\xc7\x05\x4a[1,2]":           `{"a":[1,2]}`,
+	} {
+		if got, err := ToJSON([]byte(packed), 1<<20); err != nil || string(got) != want {
+			t.Errorf("%x: %s, %v", packed, got, err)
+		}
+	}
+	for packed, want := range map[string]string{
+		"\xcb\x7f\xf0\x00\x00\x00\x00\x00\x00": "not finite",
+		"\xd4\x05\x00":                         "extension type 5",
+		"\xd4\x4a{":                            "does not hold JSON",
+		"\xc0\xc0":                             "after the end",
+		"\x82\xa1a\xc0\xa1a\xc0":               "twice",
+		strings.Repeat("\x91", 65) + "\xc0":    "nested deeper",
+		"\xdd\xff\xff\xff\xff":                 "unexpected end",
+	} {
+		if got, err := ToJSON([]byte(packed), 1<<20); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%x: %s, %v", packed, got, err)
+		}
+	}
+	if _, err := ToJSON(append([]byte("\xdc\x10\x00"), bytes.Repeat([]byte("\xa9123456789"), 4096)...), 1000); err != ErrTooLarge {
+		t.Error(err)
+	}
+}
+
+func TestTooDeep(t *testing.T) {
+	for text, want := range map[string]bool{"[[1]]": false, "[[[1]]]": true, `["[[[","\\"]`: false} {
+		if TooDeep([]byte(text), 2) != want {
+			t.Error(text)
+		}
+	}
+}
+
+// FuzzTranscode: what comes out is JSON, and comes back the same.
+func FuzzTranscode(f *testing.F) {
+	seed, err := msgpack.Marshal(map[string]any{"a": []any{1, "x", 2.5, nil, []byte{1}}})
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(seed)
+	f.Add([]byte("\xdf\x00\x00\x00\x01\xa1a\xca\x7f\x80\x00\x00"))
+	f.Add([]byte("\x81\xa1a\xc7\x05\x4a[1,2]"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		j, err := ToJSON(b, 1<<20)
+		if err != nil {
+			return
+		}
+		m, err := FromJSON(j)
+		if err != nil {
+			t.Fatalf("%s: %v", j, err)
+		}
+		again, err := ToJSON(m, 2<<20)
+		if err != nil || !bytes.Equal(canonical(t, j), canonical(t, again)) {
+			t.Fatalf("%s became %s: %v", j, again, err)
+		}
+	})
+}
+
+func canonical(t *testing.T, b []byte) []byte {
+	v := jsontext.Value(bytes.Clone(b))
+	if err := v.Canonicalize(); err != nil {
+		t.Fatalf("%s: %v", b, err)
+	}
+	return v
+}

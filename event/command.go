@@ -59,6 +59,72 @@ func (c *Command) Class() Class {
 	return ClassSettle
 }
 
+// Name returns the name of the command's type, as operations show it.
+func (c *Command) Name() string {
+	name, _ := c.describe()
+	return name
+}
+
+// Weight returns how many messages, leases or settles the command asks for.
+func (c *Command) Weight() int {
+	_, weight := c.describe()
+	return weight
+}
+
+func (c *Command) describe() (name string, weight int) {
+	switch {
+	case c.PutQueue != nil:
+		return "put_queue", 1
+	case c.DeleteQueue != nil:
+		return "delete_queue", 1
+	case c.PauseQueue != nil:
+		return "pause_queue", 1
+	case c.PurgeQueue != nil:
+		return "purge_queue", 1
+	case c.Produce != nil:
+		return "produce", len(c.Produce.Messages)
+	case c.Lease != nil:
+		return "lease", c.Lease.Max
+	case c.Settle != nil:
+		return "settle", len(c.Settle.Items)
+	case c.Transaction != nil:
+		n := len(c.Transaction.Settle)
+		for i := range c.Transaction.Produce {
+			n += len(c.Transaction.Produce[i].Messages)
+		}
+		return "transaction", n
+	case c.Delete != nil:
+		return "delete", 1
+	case c.Carry != nil:
+		return "carry", len(c.Carry.Items)
+	case c.Retain != nil:
+		return "retain", 1
+	case c.Mark != nil:
+		return "mark", 1
+	case c.Upgrade != nil:
+		return "upgrade", 1
+	case c.Replay != nil:
+		return "replay", len(c.Replay.Items)
+	case c.PurgeDead != nil:
+		return "purge_dead", len(c.PurgeDead.IDs)
+	case c.Resurrect != nil:
+		return "resurrect", 1
+	case c.CreateTask != nil:
+		return "create_task", 1
+	case c.UpdateTask != nil:
+		return "update_task", 1
+	case c.Erase != nil:
+		return "erase", len(c.Erase.Items)
+	case c.PutWebhook != nil:
+		return "put_webhook", 1
+	case c.DeleteWebhook != nil:
+		return "delete_webhook", 1
+	case c.Define != nil:
+		return "define", len(c.Define.Queues) + len(c.Define.Webhooks)
+	}
+	return "none", 1
+}
+
 // KeepAnswersMS is how long a write with an Idempotency-Key can be repeated.
 const KeepAnswersMS = 24 * 3600 * 1000
 

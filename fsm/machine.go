@@ -40,6 +40,9 @@ type Options struct {
 	// Touched, if set, is told after each entry the queues in which something
 	// became leasable. It must not block.
 	Touched func(queues []string)
+	// Count, if set, is called with the events of each block once it is appended. It must not
+	// keep them.
+	Count func([]event.Event)
 	// Known is the newest version of the rules that this machine takes; 0 is
 	// event.Rules. Less is for trying out how a newer version comes into force.
 	Known uint16
@@ -100,6 +103,9 @@ func (m *Machine) apply(index uint64, entry *event.Entry, commands []*event.Comm
 	d.mark(commands, results)
 	if err := m.log.Append(&d.block); err != nil {
 		return nil, nil, fmt.Errorf("apply %d: %w", index, err)
+	}
+	if m.opts.Count != nil && len(d.block.Events) > 0 {
+		m.opts.Count(d.block.Events)
 	}
 	if m.events = nil; cap(d.block.Events) <= keepEvents {
 		clear(d.block.Events) // they hold payloads

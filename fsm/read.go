@@ -129,3 +129,17 @@ func (m *Machine) DedupFloor() uint64 { return view(m, (*projections.State).Dedu
 
 // AnswerFloor: see DedupFloor.
 func (m *Machine) AnswerFloor() uint64 { return view(m, (*projections.State).AnswerFloor) }
+
+// searchStep is how many messages Messages looks at before the state may change: about a tenth
+// of a millisecond.
+const searchStep = 4096
+
+// Messages returns a queue's messages by id, and whether there are more. It searches in steps, so
+// that finding a few among millions does not delay Apply: it waits for one step at most.
+func (m *Machine) Messages(queue string, f event.MessageFilter) ([]event.MessageView, bool) {
+	var w projections.Walk
+	for done := false; !done; {
+		m.View(func(s *projections.State) { done = w.Messages(s, queue, f, searchStep) })
+	}
+	return w.Found, w.More
+}

@@ -224,7 +224,7 @@ type fakeFrozen struct {
 	clock int64
 }
 
-func (m *fakeMachine) Freeze() (Frozen, error) {
+func (m *fakeMachine) Freeze() (checkpoint.State, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	b, err := json.Marshal(m.blocks)

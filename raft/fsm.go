@@ -189,7 +189,7 @@ func (f *fsm) Restore(stream io.ReadCloser) error {
 // frozen is a snapshot to be written while Apply goes on.
 type frozen struct {
 	machine Machine
-	state   Frozen
+	state   checkpoint.State
 	head    uint64
 	chain   [32]byte
 	fatal   func(error)

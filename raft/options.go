@@ -15,7 +15,7 @@ import (
 // Machine is what a replica drives: the state and the event log, as one.
 //
 // Apply, Head, Freeze, Restore, NextDue, Clock and Rules are never called at the same
-// time; SyncLog and a Frozen's methods may be called beside any of them.
+// time; SyncLog and the methods of a checkpoint.State may be called beside any of them.
 type Machine interface {
 	// Apply executes an entry and returns one result for each of its commands.
 	// An index at or below the head was executed before: it is skipped, and the
@@ -27,7 +27,7 @@ type Machine interface {
 	SyncLog() error
 	// Freeze returns the state as of the last Apply, to be written while Apply
 	// goes on. It must take well below 10 ms.
-	Freeze() (Frozen, error)
+	Freeze() (checkpoint.State, error)
 	// Restore puts a checkpoint's state in place of this one. One that is at or
 	// below the head is verified against the chain there and otherwise ignored.
 	Restore(meta checkpoint.Meta, body io.Reader) error
@@ -37,14 +37,6 @@ type Machine interface {
 	Clock() int64
 	// Rules returns the version of the rules of deciding that is in force.
 	Rules() uint16
-}
-
-// Frozen is the state at one index. It stays as it is until Release.
-type Frozen interface {
-	io.WriterTo
-	Digest() [16]byte
-	Clock() int64
-	Release()
 }
 
 // Metrics takes what a replica, and the libraries under it, count. Names are in

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/qlogd/qlogd/event"
-	"github.com/qlogd/qlogd/internal/machine"
+	"github.com/qlogd/qlogd/fsm"
 	"github.com/qlogd/qlogd/log/eventlog"
 	"github.com/qlogd/qlogd/log/vfs"
 	"github.com/qlogd/qlogd/projections"
@@ -25,7 +25,7 @@ type world struct {
 	rng  *rand.Rand
 	disk *vfs.Mem
 	log  *eventlog.Log
-	m    *machine.Machine
+	m    *fsm.Replica
 	node *Node
 
 	mu    sync.Mutex
@@ -49,7 +49,7 @@ func newWorld(t *testing.T, seed uint64) *world {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { w.log.Close() })
-	w.m = machine.New(projections.New(), w.log, machine.Options{Count: func(events []event.Event) { w.node.Count(events) }})
+	w.m = fsm.NewReplica(projections.New(), w.log, fsm.Options{Count: func(events []event.Event) { w.node.Count(events) }})
 	if w.node, err = NewNode(NodeOptions{
 		Log: w.log, FS: disk, DataDir: "/data", Self: func() string { return "n1/a" }, Tasks: w.m.Tasks,
 		Fetched: func() error { return nil }, Shed: func(context.Context, uint64) error { return nil },

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/qlogd/qlogd/event"
-	"github.com/qlogd/qlogd/internal/machine"
+	"github.com/qlogd/qlogd/fsm"
 	"github.com/qlogd/qlogd/log/eventlog"
 	"github.com/qlogd/qlogd/log/vfs"
 	"github.com/qlogd/qlogd/projections"
@@ -26,7 +26,7 @@ import (
 // state, checkpoints, Raft log; built as startNode builds it.
 type stack struct {
 	log     *eventlog.Log
-	machine *machine.Machine
+	machine *fsm.Replica
 	replica *raft.Replica
 	ctx     context.Context   // ends when the replica can't go on, as the process would
 	seen    map[uint64]string // what each block held when it was appended
@@ -47,12 +47,19 @@ func openStack(disk vfs.FS) (*stack, error) {
 	if err := errors.Join(disk.MkdirAll("/raft"), disk.MkdirAll("/checkpoints"), disk.MkdirAll("/log")); err != nil {
 		return nil, err
 	}
-	found, err := machine.Recover(ctx, ro, "/log", 2048, slog.New(slog.DiscardHandler))
+	heldFrom, _, err := raft.Held(ro)
+	if err != nil {
+		return nil, err
+	}
+	found, err := replay.Recover(ctx, replay.Recovery{
+		FS: disk, LogDir: "/log", CheckpointDir: "/checkpoints", SegmentSize: 2048,
+		HeldFrom: heldFrom, Logger: slog.New(slog.DiscardHandler),
+	})
 	if err != nil {
 		return nil, err
 	}
 	s.log = found.Log
-	s.machine = machine.New(found.State, s.log, machine.Options{Log: s})
+	s.machine = fsm.NewReplica(found.State, recorder{s.log, s.seen}, fsm.Options{})
 	ro.Machine = s.machine
 	if s.replica, err = raft.Open(ro); err != nil {
 		s.log.Close()
@@ -61,12 +68,18 @@ func openStack(disk vfs.FS) (*stack, error) {
 	return s, nil
 }
 
-// Append implements fsm.Log: it remembers what was decided.
-func (s *stack) Append(b *event.Block) error {
-	if err := s.log.Append(b); err != nil {
+// recorder is an event log that records the blocks appended to it.
+type recorder struct {
+	*eventlog.Log
+	seen map[uint64]string
+}
+
+// Append implements fsm.Log.
+func (r recorder) Append(b *event.Block) error {
+	if err := r.Log.Append(b); err != nil {
 		return err
 	}
-	s.seen[b.Index] = sumBlock(b)
+	r.seen[b.Index] = sumBlock(b)
 	return nil
 }
 

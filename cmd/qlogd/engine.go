@@ -15,7 +15,6 @@ import (
 	"github.com/qlogd/qlogd/background/erasure"
 	"github.com/qlogd/qlogd/background/push"
 	"github.com/qlogd/qlogd/fsm"
-	"github.com/qlogd/qlogd/internal/machine"
 	"github.com/qlogd/qlogd/log/datadir"
 	"github.com/qlogd/qlogd/log/eventlog"
 	"github.com/qlogd/qlogd/log/vfs"
@@ -23,6 +22,7 @@ import (
 	"github.com/qlogd/qlogd/raft"
 	"github.com/qlogd/qlogd/raft/fetch"
 	"github.com/qlogd/qlogd/raft/peer"
+	"github.com/qlogd/qlogd/replay"
 )
 
 // engine is all that stands on a data directory: the event log, the state that
@@ -35,7 +35,7 @@ type engine struct {
 	peers  *peer.Net
 
 	log     *eventlog.Log
-	machine *machine.Machine
+	machine *fsm.Replica
 	replica *raft.Replica
 	models  *store.Store
 	api     *api.Server
@@ -84,7 +84,14 @@ func openEngine(n *node) (_ *engine, err error) {
 	ro.OnOut, ro.OnJoined, ro.Joined = n.outOfCluster, n.joined, card.Joined
 
 	// The event log and its fold before Raft, which goes on from them.
-	found, err := machine.Recover(e.background, ro, datadir.Path(c.DataDir, datadir.LogDir), card.LogSegmentBytes, logger)
+	heldFrom, _, err := raft.Held(ro)
+	if err != nil {
+		return nil, err
+	}
+	found, err := replay.Recover(e.background, replay.Recovery{
+		FS: ro.FS, LogDir: datadir.Path(c.DataDir, datadir.LogDir), CheckpointDir: ro.CheckpointDir,
+		SegmentSize: card.LogSegmentBytes, HeldFrom: heldFrom, Logger: logger,
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -105,9 +112,7 @@ func openEngine(n *node) (_ *engine, err error) {
 	// Machine, Raft and api know each other only by these hooks, and the api is
 	// made after Raft has begun to apply: so they look it up.
 	hooks := &hooks{discards: newDiscards(logger)}
-	e.machine = machine.New(found.State, e.log, machine.Options{
-		Options: fsm.Options{Touched: hooks.touched}, Count: hooks.count,
-	})
+	e.machine = fsm.NewReplica(found.State, e.log, fsm.Options{Touched: hooks.touched, Count: hooks.count})
 	if e.erasures, err = e.newErasures(); err != nil {
 		return nil, err
 	}

@@ -39,7 +39,7 @@ func (e *engine) deps(source *replay.Source, registry *prometheus.Registry) api.
 		Counts:     counts{e.models},
 		Operations: operations{e.models, e.log},
 		Replays:    replays{e.models},
-		Floors:     e.machine.Machine,
+		Floors:     e.machine,
 		Finder:     e.log,
 		Cluster:    clusterView{e.replica},
 		Push:       pushed{e},

@@ -32,7 +32,7 @@ var rooms = []string{
 	"fsm",
 	"raft",
 	"replay",
-	"internal/machine", "replay/predicate", "replay/whatif",
+	"replay/predicate", "replay/whatif",
 	"webhook",
 	"background/push",
 	"background",
@@ -49,7 +49,7 @@ var only = map[string][]string{
 	"event":             {"internal/msgpackcheck"},
 	"projections":       {"event"},
 	"projections/store": {"event", "projections"},
-	"fsm":               {"event", "log", "log/vfs", "projections"},
+	"fsm":               {"event", "log", "log/checkpoint", "log/eventlog", "log/vfs", "projections"},
 	"webhook":           {"api/wire", "event", "webhook/expression"},
 }
 

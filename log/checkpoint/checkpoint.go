@@ -18,6 +18,15 @@ import (
 	"github.com/qlogd/qlogd/log/vfs"
 )
 
+// State is the live state at one index, to be written while the node continues. It does not change
+// until Release.
+type State interface {
+	io.WriterTo
+	Digest() [16]byte
+	Clock() int64
+	Release()
+}
+
 // Meta says what a checkpoint is of: a point of the Raft log, the point of the
 // event log that was reached there, and the digest of the state.
 type Meta struct {

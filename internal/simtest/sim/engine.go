@@ -9,11 +9,12 @@ import (
 	"time"
 
 	"github.com/qlogd/qlogd/event"
-	"github.com/qlogd/qlogd/internal/machine"
+	"github.com/qlogd/qlogd/fsm"
 	"github.com/qlogd/qlogd/log/checkpoint"
 	"github.com/qlogd/qlogd/log/eventlog"
 	"github.com/qlogd/qlogd/raft"
 	"github.com/qlogd/qlogd/raft/fetch"
+	"github.com/qlogd/qlogd/replay"
 )
 
 const (
@@ -26,7 +27,7 @@ const (
 type engine struct {
 	l       *life
 	log     *eventlog.Log
-	machine *machine.Machine
+	machine *fsm.Replica
 	replica *raft.Replica
 
 	background  context.Context
@@ -127,7 +128,14 @@ func openEngine(l *life) (_ *engine, err error) {
 			return nil, err
 		}
 	}
-	found, err := machine.Recover(e.background, ro, logDir, l.card.LogSegmentBytes, l.logger)
+	heldFrom, _, err := raft.Held(ro)
+	if err != nil {
+		return nil, err
+	}
+	found, err := replay.Recover(e.background, replay.Recovery{
+		FS: ro.FS, LogDir: logDir, CheckpointDir: checkpointDir,
+		SegmentSize: l.card.LogSegmentBytes, HeldFrom: heldFrom, Logger: l.logger,
+	})
 	if err != nil {
 		first, last, herr := raft.Held(ro)
 		metas, bad, merr := checkpoint.List(l.fs, checkpointDir)
@@ -136,8 +144,8 @@ func openEngine(l *life) (_ *engine, err error) {
 		return nil, err
 	}
 	e.log = found.Log
-	e.machine = machine.New(found.State, e.log, machine.Options{})
-	ro.Machine = &bent{Machine: e.machine, n: l.n}
+	e.machine = fsm.NewReplica(found.State, e.log, fsm.Options{})
+	ro.Machine = &bent{Replica: e.machine, n: l.n}
 	if e.replica, err = raft.Open(ro); err != nil {
 		return nil, err
 	}
@@ -158,7 +166,7 @@ func names(metas []checkpoint.Meta) (out []string) {
 
 // bent is the machine on a computer that is slow now and then.
 type bent struct {
-	*machine.Machine
+	*fsm.Replica
 	n *node
 }
 
@@ -172,14 +180,14 @@ func (b *bent) Apply(index uint64, entry []byte) (res []event.Result, err error)
 			entry = e.Encode()
 		}
 	}
-	return b.Machine.Apply(index, entry)
+	return b.Replica.Apply(index, entry)
 }
 
 func (b *bent) SyncLog() error {
 	if b.n.w.o.Plant == NoLogSync {
 		return nil
 	}
-	return b.Machine.SyncLog()
+	return b.Replica.SyncLog()
 }
 
 // fetchLacking brings what this node lacks when the leader says so, and has it

@@ -1,4 +1,4 @@
-package machine
+package fsm_test
 
 import (
 	"encoding/hex"
@@ -8,22 +8,22 @@ import (
 	"testing"
 
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/fsm"
 	"github.com/qlogd/qlogd/log/eventlog"
 	"github.com/qlogd/qlogd/log/vfs"
 	"github.com/qlogd/qlogd/projections"
 )
 
-// TestSameHistory applies entries of all kinds and holds the chain of what was
-// decided and the digest of what it folds to against those of an earlier
-// program: nodes of two versions stand side by side, so a difference here is a
-// change of the rules, and wants a version of its own (I19).
+// TestSameHistory applies entries of all kinds and compares the chain and the digest of the state
+// with those of an earlier program. Nodes of two versions run side by side, so a difference means
+// that the rules changed and need a version of their own (I19).
 func TestSameHistory(t *testing.T) {
 	log, err := eventlog.Open(eventlog.Options{FS: vfs.OS{}, Dir: t.TempDir(), SegmentSize: 256 << 10, CacheBytes: 1 << 20, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer log.Close()
-	m := New(projections.New(), log, Options{})
+	m := fsm.New(projections.New(), log, fsm.Options{})
 	rng := rand.New(rand.NewPCG(1, 2))
 	some := func(of ...string) string { return of[rng.IntN(len(of))] }
 	hash := func(s string) (h event.Hash) { copy(h[:], s); return h }

@@ -1,4 +1,4 @@
-package machine
+package fsm_test
 
 import (
 	"sync"
@@ -12,7 +12,7 @@ import (
 func TestMessagesAreFoundInSteps(t *testing.T) {
 	m := newBench(t, plain())
 	var want, gone []event.ID
-	for range 3*lookedAtOnce/1000 + 1 {
+	for range 3*4096/1000 + 1 {
 		r := m.do(t, m.produce(1000, "q", func(i int) string {
 			if i == 500 {
 				return "few"

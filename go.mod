@@ -34,10 +34,7 @@ require (
 
 require github.com/hashicorp/go-msgpack/v2 v2.1.5 // indirect
 
-require (
-	github.com/hashicorp/go-msgpack/v2 v2.1.5 // indirect
-	github.com/kr/pretty v0.3.1 // indirect
-)
+require github.com/kr/pretty v0.3.1 // indirect
 
 require (
 	cel.dev/expr v0.25.1 // indirect

@@ -686,8 +686,6 @@ func TestBeginTogether(t *testing.T) {
 	release()
 }
 
-func second(_ event.Result, err error) error { return err }
-
 // A question to the leader stays open as long as that leads.
 func TestAskLeader(t *testing.T) {
 	c := cluster(t, 3, nil)

@@ -26,10 +26,6 @@ type Proposer interface {
 	// answer, to be called once. Where the first command is refused, the others
 	// are not proposed.
 	Begin(c *event.Command, along []*event.Command) []func(context.Context) (event.Result, error)
-	// Landed returns when the entry at an index is applied on this node, or with
-	// an *event.Problem when that will not be: the node lacks what leads there
-	// and fetches it, which ends what it serves from.
-	Landed(ctx context.Context, index uint64) error
 }
 
 // Barrier makes reads linearizable.

@@ -37,7 +37,6 @@ type fake struct {
 	err      error // of Propose
 	stale    int   // produce answers stale_revision as often
 	erased   bool  // all contents are
-	lacks    atomic.Bool
 	deleted  uint64
 	rebuilt  int
 	applied  func([]string)
@@ -200,14 +199,6 @@ func (f *fake) proposals() int {
 
 func (f *fake) Propose(ctx context.Context, c *event.Command) (event.Result, error) {
 	return f.Begin(c, nil)[0](ctx)
-}
-
-// Landed: all is here at once, but where the node lacks it.
-func (f *fake) Landed(ctx context.Context, _ uint64) error {
-	if f.lacks.Load() {
-		return &event.Problem{Code: codeNoLeader, Index: -1, RetryAfterMS: 1000, Detail: "this node fetches what it has missed; ask another one"}
-	}
-	return ctx.Err()
 }
 
 // Begin executes all in their order; nobody else's commands come between.

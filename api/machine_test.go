@@ -121,8 +121,6 @@ func (m *machine) Propose(ctx context.Context, c *event.Command) (event.Result, 
 	return m.Begin(c, nil)[0](ctx)
 }
 
-func (m *machine) Landed(ctx context.Context, _ uint64) error { return ctx.Err() }
-
 func (m *machine) Begin(c *event.Command, along []*event.Command) (answers []func(context.Context) (event.Result, error)) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -1,6 +1,10 @@
 package event
 
-import "fmt"
+import (
+	"slices"
+
+	"fmt"
+)
 
 // Problem is a user's mistake or a refusal: an answer, not an error. Code is
 // one of contract.md section 3.
@@ -73,6 +77,15 @@ type Result struct {
 
 	// Digest is the state's after the entry: Mark.
 	Digest [16]byte
+}
+
+// Complete reports whether the result is the whole answer: enqueued messages, or settled
+// leases. The rest is read from the log and the state: leased payloads, what a duplicate
+// or a repeated settle became, what a queue is now.
+func (r *Result) Complete() bool {
+	return r.Problem == nil && r.Kept.IsZero() && len(r.Produced)+len(r.Settled) > 0 && len(r.Leased) == 0 &&
+		!slices.ContainsFunc(r.Produced, func(p Produced) bool { return p.Duplicate }) &&
+		!slices.ContainsFunc(r.Settled, func(s Settled) bool { return s.Status == StatusRejected })
 }
 
 // Produced answers one NewMessage.

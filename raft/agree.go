@@ -253,7 +253,7 @@ func (r *Replica) agree() {
 		}
 		if c := r.agreed(others, asked); c != nil {
 			d := newPending(c)
-			if refused := r.p.enqueue(d); refused == nil {
+			if refused := r.b.enqueue(d); refused == nil {
 				done = d.done
 			}
 		}
@@ -263,10 +263,7 @@ func (r *Replica) agree() {
 // agreed returns the upgrade or the mark that the leader is to propose now, or
 // nil.
 func (r *Replica) agreed(others []peerView, asked map[hraft.ServerID]uint64) *event.Command {
-	r.p.mu.Lock()
-	leads := r.p.leader && r.p.readyTerm == r.p.term && !r.p.closing
-	r.p.mu.Unlock()
-	if !leads {
+	if l := r.b.leading(); !l.ready() || l.closing {
 		return nil
 	}
 	if c := r.upgrade(); c != nil {

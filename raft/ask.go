@@ -17,7 +17,7 @@ type questions struct {
 // AskLeader calls the leader where that is another node, and waits for its answer
 // as long as ctx allows and that node is known to lead.
 func (r *Replica) AskLeader(ctx context.Context, name string, body []byte) ([]byte, error) {
-	if r.p.call == nil {
+	if r.b.forward.call == nil {
 		return nil, errNotLeader
 	}
 	ctx, cancel := context.WithCancel(ctx)
@@ -25,7 +25,7 @@ func (r *Replica) AskLeader(ctx context.Context, name string, body []byte) ([]by
 	q := &question{cancel: cancel}
 	a := &r.asked
 	a.mu.Lock()
-	to, ok := r.p.target() // under the lock: a change after it finds the question
+	to, ok := r.b.forward.target() // under the lock: a change after it finds the question
 	if !ok {
 		a.mu.Unlock()
 		return nil, errNotLeader
@@ -36,7 +36,7 @@ func (r *Replica) AskLeader(ctx context.Context, name string, body []byte) ([]by
 	}
 	a.open[q] = struct{}{}
 	a.mu.Unlock()
-	answer, err := r.p.call(ctx, to, name, body)
+	answer, err := r.b.forward.call(ctx, to, name, body)
 	a.mu.Lock()
 	delete(a.open, q)
 	a.mu.Unlock()

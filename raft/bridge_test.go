@@ -100,14 +100,14 @@ func TestBarrierRounds(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	n.p.setLeader(false)
+	n.b.setLeader(false)
 	if p := asProblem(t, n.Barrier(context.Background())); p.Code != CodeNoLeader {
 		t.Errorf("%+v", p)
 	}
 	if p := n.refused(context.Background(), put("x")); p.Code != CodeNoLeader || p.Unknown {
 		t.Errorf("%+v", p)
 	}
-	n.p.setLeader(true)
+	n.b.setLeader(true)
 	n.ready()
 	if err := n.Barrier(context.Background()); err != nil {
 		t.Error(err)

@@ -218,7 +218,7 @@ func (r *Replica) keepAsking() {
 			return
 		}
 		again := r.askClocks()
-		r.p.signal() // time may have gone forward: something is due
+		r.b.signal() // time may have gone forward: something is due
 		if !again || !r.Leader() {
 			return
 		}

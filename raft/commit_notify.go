@@ -94,7 +94,7 @@ func (r *Replica) notifyCommits(t *transport) {
 		// or an older one, and then the followers reject the message.
 		term := r.raft.CurrentTerm()
 		p := r.fsm.progress()
-		if r.raft.State() != hraft.Leader || r.p.underWay() || p.term == 0 {
+		if r.raft.State() != hraft.Leader || r.b.inFlight() || p.term == 0 {
 			continue // the next entry carries it
 		}
 		for _, s := range r.servers() {
@@ -112,11 +112,4 @@ func (r *Replica) notifyCommits(t *transport) {
 			})
 		}
 	}
-}
-
-// underWay reports whether entries are being replicated.
-func (p *proposer) underWay() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return len(p.flying) > 0
 }

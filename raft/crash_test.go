@@ -55,9 +55,9 @@ func small(o Options) Options {
 // leads waits until the node leads, or has died.
 func (n *node) leads() bool {
 	for {
-		n.p.mu.Lock()
-		ok, changed := n.p.leader && n.p.readyTerm == n.p.term, n.p.watchLocked()
-		n.p.mu.Unlock()
+		n.b.mu.Lock()
+		ok, changed := n.b.lead.ready(), n.b.watchLocked()
+		n.b.mu.Unlock()
 		if ok {
 			return true
 		}

@@ -72,7 +72,7 @@ func (l *levels) get(free func() (uint64, error), now time.Time) uint64 {
 }
 
 // full tells whether this node's disk takes no produce.
-func (r *Replica) full() bool { return r.p.disk.refuses(event.ClassProduce) != nil }
+func (r *Replica) full() bool { return r.b.disk.refuses(event.ClassProduce) != nil }
 
 // makeRoom hands leadership to a voter whose disk has room, where this one's has
 // none: only the leader's disk decides what is refused.

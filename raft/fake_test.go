@@ -327,7 +327,7 @@ type node struct {
 func (n *node) untilApplied(ok func() bool) {
 	n.t.Helper()
 	for more := n.fsm.progress().index + 1; !ok(); more = n.fsm.progress().index + 1 {
-		if err := n.Landed(n.t.Context(), more); err != nil {
+		if err := n.waitApplied(n.t.Context(), more); err != nil {
 			n.t.Fatal(err)
 		}
 	}
@@ -377,9 +377,9 @@ func tryBoot(t testing.TB, o Options) (*node, error) {
 func (n *node) ready() {
 	n.t.Helper()
 	for {
-		n.p.mu.Lock()
-		ok, changed := n.p.leader && n.p.readyTerm == n.p.term, n.p.watchLocked()
-		n.p.mu.Unlock()
+		n.b.mu.Lock()
+		ok, changed := n.b.lead.ready(), n.b.watchLocked()
+		n.b.mu.Unlock()
 		if ok {
 			return
 		}

@@ -14,37 +14,54 @@ import (
 	"github.com/qlogd/qlogd/raft/peer"
 )
 
-// A node that is not the leader groups its own clients' commands as the leader
-// does and takes each group to the leader in one call. What becomes of a
-// command on the way:
+// A node that does not lead groups its own clients' commands as the leader does, and
+// forwards each group in one call. The fate of a command:
 //
-//	the call surely reached nobody, or the leader
-//	answers that it did not propose it             back to the front of its queue
-//	the leader answers                             its client is told, once the entry is applied here
-//	anything else                                  unknown
+//	the call certainly reached nobody, or the leader
+//	answers that it did not propose it              back to its place in the queue
+//	the leader answers                              answered once the entry is applied here
+//	anything else                                   unknown
 //
-// Nothing is proposed twice: a command goes back only if whoever had it says
-// that it never proposed it, and never will.
+// Nothing is proposed twice: a command goes back only if the leader answers that it
+// has not proposed it and never will.
 
 const callForward = "raft.forward"
 
 const (
-	// maxConvoys is how many groups may be on their way at a time: enough that
-	// the leader's disk does not wait for the network.
-	maxConvoys = 8
-	// maxHanging is how many times as many there are at most where leaders that
-	// are cut off follow each other.
-	maxHanging = 4
-	// lookAgain is how often a node without a leader looks for one although
-	// nobody told of one.
+	// maxForwards is how many batches may be on their way to one leader: enough that
+	// its disk does not wait for the network.
+	maxForwards = 8
+	// maxLeaders is for how many leaders batches may be on their way at most, where
+	// leaders that are cut off follow each other.
+	maxLeaders = 4
+	// lookAgain is how often a node without a leader looks for one.
 	lookAgain = 250 * time.Millisecond
-	// firstRetry doubles up to lastRetry while nobody takes what waits.
+	// firstRetry doubles up to lastRetry while no leader takes what waits.
 	firstRetry = 10 * time.Millisecond
 	lastRetry  = 200 * time.Millisecond
 )
 
-// convoy is a group on its way to the leader.
-type convoy struct {
+// forwarder is the batcher's way to another leader. The batcher's lock guards what is
+// below call.
+type forwarder struct {
+	ctx     context.Context // of the calls
+	cancel  context.CancelFunc
+	sending sync.WaitGroup
+	serving sync.WaitGroup // calls of other nodes
+	// target returns the leader, if it is another node.
+	target func() (peer.Target, bool)
+	call   func(ctx context.Context, to peer.Target, name string, body []byte) ([]byte, error) // nil: no network
+
+	batches   []*forwardBatch
+	bytes     int         // of batches
+	to        peer.Target // the leader, as last looked up
+	known     bool
+	answered  map[*answeredBatch]struct{} // waiting until their entries are applied here
+	answeredN int                         // commands of answered
+}
+
+// forwardBatch is a batch of commands in flight to the leader.
+type forwardBatch struct {
 	group   []*pending
 	bytes   int
 	classes [event.Classes]int
@@ -52,455 +69,383 @@ type convoy struct {
 	start   time.Time
 	ctx     context.Context
 	cancel  context.CancelFunc
-	late    *time.Timer // ends the call: the leader it went to is none any more
+	late    *time.Timer // cancels the call, because its target no longer leads
 }
 
-// convoys are those under way.
-type convoys struct {
-	list    []*convoy
-	bytes   int
-	to      peer.Target // the leader, as known
-	known   bool
-	ripe    map[*ripe]struct{} // groups answered by the leader and not yet applied here
-	landing int                // commands of those
+// answeredBatch is a batch that the leader has answered.
+type answeredBatch struct {
+	group   []*pending
+	results []event.Result
 }
 
-// flying counts what is on its way to the leader, of a class and of those before
-// it. What hangs with a leader of before does not hold up the way to the next.
-func (a *convoys) flying(top event.Class) (commands, bytes int) {
-	for _, c := range a.list {
-		if c.to != a.to {
+func newForwarder() *forwarder {
+	f := &forwarder{
+		target:   func() (peer.Target, bool) { return peer.Target{}, false },
+		answered: map[*answeredBatch]struct{}{},
+	}
+	f.ctx, f.cancel = context.WithCancel(context.Background())
+	return f
+}
+
+func (f *forwarder) idle() bool { return len(f.batches) == 0 && f.answeredN == 0 }
+
+// inFlight counts what is on its way to the leader of a class and of those before it.
+// What hangs with a former leader does not hold up the next.
+func (f *forwarder) inFlight(top event.Class) (commands, bytes int) {
+	for _, b := range f.batches {
+		if b.to != f.to {
 			continue
 		}
 		n := 0
-		for _, k := range c.classes[:top+1] {
+		for _, k := range b.classes[:top+1] {
 			n += k
 		}
 		if n > 0 {
 			commands += n
-			bytes += c.bytes
+			bytes += b.bytes
 		}
 	}
 	return commands, bytes
 }
 
-// movedLocked is for a change of leadership, here or elsewhere.
-func (p *proposer) movedLocked() {
-	p.fails, p.retryAt = 0, time.Time{}
-	p.lookLocked()
-	p.changedLocked()
+// movedLocked follows a change of leadership, here or elsewhere.
+func (b *batcher) movedLocked() {
+	b.lead.failures, b.lead.retryAt = 0, time.Time{}
+	b.lookLocked()
+	b.changedLocked()
 }
 
-// moved is told that another node leads, or that none is known any more.
-func (p *proposer) moved() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.movedLocked()
+// moved follows a change of leadership between other nodes.
+func (b *batcher) moved() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.movedLocked()
 }
 
-// lookLocked asks Raft who leads. A call to a node that does not any more may
-// hang as long as that is cut off: it gets as much time as a request gets to
-// find a leader.
-func (p *proposer) lookLocked() {
-	a := &p.away
-	a.to, a.known = p.target()
-	for _, c := range a.list {
-		if c.late == nil && !(a.known && a.to == c.to) {
-			c.late = time.AfterFunc(p.patient, func() { p.tooLate(c) })
+// lookLocked looks up the leader. A call to a former one may hang while that is cut
+// off: it gets as much time as a request gets to find a leader.
+func (b *batcher) lookLocked() {
+	f := b.forward
+	f.to, f.known = f.target()
+	for _, c := range f.batches {
+		if c.late == nil && !(f.known && f.to == c.to) {
+			c.late = time.AfterFunc(b.o.LeaderWait, func() {
+				b.mu.Lock()
+				defer b.mu.Unlock()
+				c.late = nil
+				if !(f.known && f.to == c.to) { // else it leads again
+					c.cancel()
+				}
+			})
 		}
 	}
 }
 
-func (p *proposer) tooLate(c *convoy) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	c.late = nil
-	if p.away.known && p.away.to == c.to {
-		return // it leads again
-	}
-	c.cancel()
-}
-
-// troubledLocked tells whether no leader takes what waits, as far as is known.
-func (p *proposer) troubledLocked() bool {
-	if p.fails > 0 || p.deposed || p.handing > 0 {
-		return true
-	}
-	return !p.leader && !(p.away.known && p.call != nil)
-}
-
-// expireLocked answers those who have waited too long for a leader, and returns
-// when the next one has.
-func (p *proposer) expireLocked(now time.Time) time.Duration {
-	if n, _ := p.q.len(); n == 0 || !p.troubledLocked() {
-		return never
-	}
-	// Time under load does not count: only that since a leader took something.
-	if end := p.good.Add(p.patient); now.Before(end) {
-		return end.Sub(now)
-	}
-	late, oldest := p.q.expire(now.Add(-p.patient))
-	for _, d := range late {
-		d.refuse(noLeader())
-	}
-	if len(late) > 0 {
-		p.metrics.Count("no_leader", float64(len(late)))
-		p.tellLocked()
-	}
-	if oldest.IsZero() {
-		return never
-	}
-	return oldest.Add(p.patient).Sub(now)
-}
-
-// tookLocked notes that a leader took something.
-func (p *proposer) tookLocked(now time.Time) {
-	p.fails, p.retryAt, p.good = 0, time.Time{}, now
-}
-
-// failedLocked notes that it did not, and puts the next try off.
-func (p *proposer) failedLocked(now time.Time) {
-	p.fails = min(p.fails+1, 30)
-	p.retryAt = now.Add(min(firstRetry<<min(p.fails-1, 10), lastRetry))
-}
-
-// requeueLocked lets wait again what surely was not proposed.
-func (p *proposer) requeueLocked(group []*pending) {
-	keep := group[:0:0]
-	for _, d := range group {
-		switch {
-		case d.gone:
-			d.state = settled
-		case p.ended:
-			d.state = settled
-			d.refuse(shuttingDown())
-		case d.batch != nil || d.here && !p.leadsLocked():
-			d.state = settled
-			d.refuse(noLeader())
-		default:
-			keep = append(keep, d)
-		}
-	}
-	p.q.restore(keep)
-}
-
-// convoyLocked makes the next group for the leader.
-func (p *proposer) convoyLocked(now time.Time) (*convoy, time.Duration) {
-	a := &p.away
-	if n, _ := p.q.len(); n == 0 || p.call == nil || p.ended {
+// forwardLocked makes the next batch for the leader.
+func (b *batcher) forwardLocked(now time.Time) (*forwardBatch, time.Duration) {
+	f, l := b.forward, b.o.Limits
+	if b.queues.n == 0 || f.call == nil || b.lead.ended {
 		return nil, never
 	}
-	if !a.known || p.fails > 0 {
-		p.lookLocked() // it may have moved to another address
+	if !f.known || b.lead.failures > 0 {
+		b.lookLocked() // its address may have changed
 	}
-	// Those that hang with a leader of before do not hold up the way to the next.
-	n, busy := 0, 0
-	for _, c := range a.list {
-		if c.to == a.to {
+	if !f.known {
+		return nil, lookAgain
+	}
+	n, bytes := 0, 0
+	for _, c := range f.batches {
+		if c.to == f.to {
 			n++
-			busy += c.bytes
+			bytes += c.bytes
 		}
 	}
 	switch {
-	case !a.known:
-		return nil, lookAgain
-	case p.fails > 0 && n > 0: // one at a time until a way is found
-		return nil, never
-	case n >= maxConvoys || busy >= p.limits.Bytes || len(a.list) >= maxHanging*maxConvoys || a.bytes >= maxHanging*p.limits.Bytes:
-		return nil, never
-	case a.landing >= p.limits.Waiting:
-		return nil, never
-	case p.gathersLocked():
+	case b.lead.failures > 0 && n > 0, // one at a time until a way is found
+		n >= maxForwards || bytes >= l.Bytes,
+		len(f.batches) >= maxLeaders*maxForwards || f.bytes >= maxLeaders*l.Bytes,
+		f.answeredN >= l.Waiting,
+		b.gathersLocked():
 		return nil, never
 	}
-	group, bytes := p.q.group(p.limits)
-	c := &convoy{group: group, bytes: bytes, to: a.to, start: now}
-	for _, d := range group {
+	c := &forwardBatch{to: f.to, start: now}
+	c.group, c.bytes = b.queues.group(l)
+	for _, d := range c.group {
 		c.classes[d.class]++
 	}
-	c.ctx, c.cancel = context.WithCancel(p.ctx)
-	a.list = append(a.list, c)
-	a.bytes += bytes
-	p.departLocked(group)
-	p.wg.Add(1)
+	c.ctx, c.cancel = context.WithCancel(f.ctx)
+	f.batches = append(f.batches, c)
+	f.bytes += c.bytes
+	b.departLocked(c.group)
+	f.sending.Add(1)
 	return c, 0
 }
 
-// frames are the buffers of calls.
-var frames = sync.Pool{New: func() any { return new([]byte) }}
-
-// carry takes a group to the leader.
-func (p *proposer) carry(c *convoy) {
-	defer p.wg.Done()
+// send forwards a batch to the leader.
+func (b *batcher) send(c *forwardBatch) {
+	defer b.forward.sending.Done()
 	defer c.cancel()
 	group := make([]event.Forwarded, len(c.group))
 	for i, d := range c.group {
 		group[i] = event.Forwarded{Class: d.class, Weight: uint32(d.weight), Data: d.data}
 	}
-	buf := frames.Get().(*[]byte)
-	*buf = event.AppendGroup(slices.Grow((*buf)[:0], event.GroupSize(group)), group)
-	body, err := p.call(c.ctx, c.to, callForward, *buf)
-	if err == nil && cap(*buf) <= 2*p.limits.GroupBytes {
-		frames.Put(buf) // after an error the network may still read it
-	}
+	body := event.AppendGroup(make([]byte, 0, event.GroupSize(group)), group)
+	body, err := b.forward.call(c.ctx, c.to, callForward, body)
 	var answers []event.Answer
 	if err == nil {
 		answers, err = event.DecodeAnswers(body, len(c.group))
 	}
-	p.metrics.Count("forwarded_groups", 1)
-	p.metrics.Count("forwarded_commands", float64(len(c.group)))
-	p.metrics.Observe("forward_seconds", time.Since(c.start).Seconds())
-	p.returned(c, answers, err)
+	m := b.o.Metrics
+	m.Count("forwarded_groups", 1)
+	m.Count("forwarded_commands", float64(len(c.group)))
+	m.Observe("forward_seconds", time.Since(c.start).Seconds())
+	b.returned(c, answers, err)
 }
 
-// returned sorts out what became of a group.
-func (p *proposer) returned(c *convoy, answers []event.Answer, err error) {
-	var told *peer.Error
-	var refusal *event.Problem
-	switch {
-	case err == nil, peer.NotSent(err):
-	case errors.As(err, &told) && told.Code == codeNoMember: // not yet, or no more
-	case errors.As(err, &told) && told.Code == codeBadGroup:
-		refusal = problem(CodeNoLeader, "the leader could not read the write; it was not proposed", false, 1000)
-		p.logger.Warn("the leader could not read what this node forwarded to it", "leader", c.to.Node, "error", err)
-	default:
-		refusal = problem(CodeNoLeader, "the connection to the leader failed while the write was under way; it may still be committed", true, 1000)
-		p.logger.Debug("a group was lost on its way to the leader", "leader", c.to.Node, "commands", len(c.group), "error", err)
-	}
-	var back []*pending
-	ripe := &ripe{p: p}
-	p.mu.Lock()
-	p.away.list = slices.DeleteFunc(p.away.list, func(o *convoy) bool { return o == c })
-	p.away.bytes -= c.bytes
+// returned settles a batch: err is the call's, answers the leader's.
+func (b *batcher) returned(c *forwardBatch, answers []event.Answer, err error) {
+	refusal, back := b.failure(c, err)
+	b.mu.Lock()
+	f := b.forward
+	f.batches = slices.DeleteFunc(f.batches, func(o *forwardBatch) bool { return o == c })
+	f.bytes -= c.bytes
 	if c.late != nil {
 		c.late.Stop()
 	}
-	now := time.Now()
+	var requeue []*pending
+	done := &answeredBatch{}
 	index, took := uint64(0), false
 	for i, d := range c.group {
 		switch {
 		case refusal != nil:
-			p.settleLocked(d, answer{problem: refusal})
-		case err != nil || answers[i].Back:
-			p.fly[d.class]--
-			back = append(back, d)
+			b.settleLocked(d, answer{problem: refusal})
+		case back || answers[i].Back:
+			b.flight.class[d.class]--
+			requeue = append(requeue, d)
 		case answers[i].Refusal != nil:
 			took = true
-			p.settleLocked(d, answer{problem: answers[i].Refusal})
+			b.settleLocked(d, answer{problem: answers[i].Refusal})
 		default:
 			took = true
 			index = max(index, answers[i].Result.Index)
-			ripe.group = append(ripe.group, d)
-			ripe.results = append(ripe.results, answers[i].Result)
+			done.group = append(done.group, d)
+			done.results = append(done.results, answers[i].Result)
 		}
 	}
 	switch {
 	case took:
-		p.tookLocked(now)
-	case !p.leader: // else it is of no account any more
-		p.failedLocked(now)
+		b.tookLocked(time.Now())
+	case !b.lead.leader: // else the way to another leader no longer matters
+		b.failedLocked(time.Now())
 	}
-	p.requeueLocked(back)
-	if len(ripe.group) > 0 {
-		p.away.ripe[ripe] = struct{}{}
-		p.away.landing += len(ripe.group)
+	b.requeueLocked(requeue)
+	if len(done.group) > 0 {
+		f.answered[done] = struct{}{}
+		f.answeredN += len(done.group)
 	}
-	p.changedLocked()
-	p.mu.Unlock()
-	if len(ripe.group) > 0 {
-		// The api reads payloads from this node's log, and a client that asks
-		// this node next shall find what it was told.
-		p.landed.at(index, ripe.fall)
+	b.changedLocked()
+	b.mu.Unlock()
+	if len(done.group) > 0 {
+		// The API reads payloads from this node's log, and a client that reads here
+		// next must find its write.
+		b.waiters.add(index, func(applied bool) { b.answerForwarded(done, applied) })
 	}
 }
 
-func (p *proposer) settleLocked(d *pending, a answer) {
-	p.fly[d.class]--
+// failure returns the problem that answers a whole batch, or whether it goes back to
+// the queues.
+func (b *batcher) failure(c *forwardBatch, err error) (refusal *event.Problem, back bool) {
+	var remote *peer.Error
+	switch {
+	case err == nil:
+		return nil, false
+	case peer.NotSent(err), errors.As(err, &remote) && remote.Code == codeNoMember:
+		return nil, true
+	case remote != nil && remote.Code == codeBadGroup:
+		b.o.Logger.Warn("leader could not decode forwarded commands", "leader", c.to.Node, "error", err)
+		return problem(CodeNoLeader, "the leader could not read the write; it was not proposed", false, 1000), false
+	}
+	b.o.Logger.Debug("forwarded batch lost", "leader", c.to.Node, "commands", len(c.group), "error", err)
+	return problem(CodeNoLeader, "the connection to the leader failed while the write was in flight; "+
+		"it may still be committed", true, 1000), false
+}
+
+func (b *batcher) settleLocked(d *pending, a answer) {
+	b.flight.class[d.class]--
 	d.state = settled
 	d.deliver(a)
 }
 
-// ripe is a group that the leader has answered, until it is applied here.
-type ripe struct {
-	p       *proposer
-	group   []*pending
-	results []event.Result
-}
-
-// fall answers. Most answers are made up with this node's own log and state:
-// where these will not come, its client can't be told what became of its write.
-func (r *ripe) fall(here bool) {
-	p := r.p
-	p.mu.Lock()
-	delete(p.away.ripe, r)
-	p.away.landing -= len(r.group)
-	p.rate.add(len(r.group), time.Now())
-	for i, d := range r.group {
-		a := answer{result: r.results[i]}
-		if !here && !tellsAll(&r.results[i]) {
-			a = answer{problem: problem(CodeNoLeader, "this node fetches what it has missed and can't tell the answer; ask another one, with the same Idempotency-Key", true, 1000)}
+// answerForwarded answers a batch whose entries are applied here or, if applied is
+// false, never will be. Most answers are completed from this node's own log and state:
+// without them, the outcome is unknown to its client.
+func (b *batcher) answerForwarded(done *answeredBatch, applied bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.forward.answered, done)
+	b.forward.answeredN -= len(done.group)
+	b.rate.add(len(done.group), time.Now())
+	for i, d := range done.group {
+		a := answer{result: done.results[i]}
+		if !applied && !done.results[i].Complete() {
+			a = answer{problem: problem(CodeNoLeader, "node is catching up with the leader and cannot complete "+
+				"the answer; retry on another node with the same Idempotency-Key", true, 1000)}
 		}
-		p.settleLocked(d, a)
+		b.settleLocked(d, a)
 	}
-	p.changedLocked()
-	p.mu.Unlock()
+	b.changedLocked()
 }
 
-// tellsAll reports whether a result is the whole answer: messages that were
-// enqueued, leases that were settled. What was leased, what a duplicate or a
-// repeated settle had become, what a queue is now: that is read here.
-func tellsAll(r *event.Result) bool {
-	return r.Problem == nil && r.Kept.IsZero() && len(r.Produced)+len(r.Settled) > 0 && len(r.Leased) == 0 &&
-		!slices.ContainsFunc(r.Produced, func(p event.Produced) bool { return p.Duplicate }) &&
-		!slices.ContainsFunc(r.Settled, func(s event.Settled) bool { return s.Status == event.StatusRejected })
-}
-
-// codeBadGroup is a peer.Error's: the group was not read, and nothing of it was
-// proposed.
+// codeBadGroup is the code of a peer.Error: the batch could not be decoded, and none of
+// it was proposed.
 const codeBadGroup = "bad_group"
+
+// maxWeight bounds the weight that another node claims: a heavier command travels
+// alone in any case.
+const maxWeight = 1 << 20
 
 // serveForward is the leader's side: it queues another node's commands with its own
 // and answers them together.
-func (p *proposer) serveForward(ctx context.Context, from peer.Identity, body []byte) ([]byte, error) {
-	// Several times what any group has: the other side's limits may be others.
-	group, err := event.DecodeGroup(body, 4*p.limits.GroupCommands, p.limits.CommandBytes)
+func (b *batcher) serveForward(ctx context.Context, from peer.Identity, body []byte) ([]byte, error) {
+	// Several times what any batch has: the other node's limits may differ.
+	group, err := event.DecodeGroup(body, 4*b.o.Limits.GroupCommands, b.o.Limits.CommandBytes)
 	if err != nil {
 		return nil, &peer.Error{Code: codeBadGroup, Detail: err.Error()}
 	}
-	b := newBatch(len(group))
-	b.from = from
-	var refused [event.Classes]*event.Problem
-	for c := range refused {
-		refused[c] = p.disk.refuses(event.Class(c))
+	s := newServed(len(group))
+	var full [event.Classes]*event.Problem
+	for c := range full {
+		full[c] = b.disk.refuses(event.Class(c))
 	}
 	list := make([]pending, len(group))
 	now := time.Now()
 
-	p.mu.Lock()
-	if p.ended {
-		p.mu.Unlock()
-		return b.allBack(), nil
+	b.mu.Lock()
+	l := &b.lead
+	if l.ended || !l.leads() || l.holds > 0 || l.closing || l.failures > 0 || b.hasFailed() {
+		b.mu.Unlock()
+		return s.allBack(), nil
 	}
-	p.served.Add(1)
-	defer p.served.Done()
-	if !p.leadsLocked() || p.handing > 0 || p.closing || p.fails > 0 || p.hasFailed() {
-		p.mu.Unlock()
-		return b.allBack(), nil
-	}
-	for i := range group {
-		f, d := &group[i], &list[i]
+	b.forward.serving.Add(1)
+	defer b.forward.serving.Done()
+	for i, f := range group {
+		d := &list[i]
 		*d = pending{
 			data: f.Data, class: f.Class, weight: max(1, int(min(f.Weight, maxWeight))), kind: "forwarded",
-			since: now, batch: b, pos: i,
+			since: now, batch: s, pos: i,
 		}
-		if why := refused[f.Class]; why != nil {
+		refused := full[f.Class]
+		if refused == nil {
+			refused = b.pushLocked(d)
+		}
+		if refused != nil {
 			d.state = settled
-			d.deliver(answer{problem: why})
-		} else if why := p.pushLocked(d); why != nil {
-			d.state = settled
-			d.deliver(answer{problem: why})
+			d.deliver(answer{problem: refused})
 		}
 	}
-	p.changedLocked()
-	p.mu.Unlock()
+	b.changedLocked()
+	b.mu.Unlock()
 
 	select {
-	case <-b.done:
+	case <-s.done:
 	case <-ctx.Done():
-		// Nobody waits for the answers any more: what was not proposed is not.
-		p.leave(list)
+		// Nobody waits for the answers any more: what was not proposed is dropped.
+		b.leave(list)
 		return nil, ctx.Err()
-	case <-p.gone:
-	case <-p.failed:
-		p.leave(list)
+	case <-b.gone:
+	case <-b.failed:
+		b.leave(list)
 	}
-	return b.encode(), nil
+	return s.encode(), nil
 }
 
-// maxWeight bounds what another node says of a command: a larger one goes alone
-// in any case.
-const maxWeight = 1 << 20
+func (b *batcher) hasFailed() bool {
+	select {
+	case <-b.failed:
+		return true
+	default:
+		return false
+	}
+}
 
-// leave takes out what still waits of a batch.
-func (p *proposer) leave(list []pending) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+// leave removes the waiting commands of a served batch.
+func (b *batcher) leave(list []pending) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	for i := range list {
 		d := &list[i]
 		switch d.state {
 		case waiting:
-			p.q.class[d.class].remove(d)
-			d.state = settled
+			b.queues.remove(d, settled)
 			d.refuse(nil)
 		case inFlight:
 			d.gone = true
 		}
 	}
-	p.changedLocked()
+	b.changedLocked()
 }
 
-// batch gathers the answers to another node's commands.
-type batch struct {
-	from peer.Identity
-	done chan struct{} // closed with the last one
+// served collects the answers to the commands of another node.
+type served struct {
+	done chan struct{} // closed with the last answer
 
 	mu      sync.Mutex
 	answers []event.Answer
-	have    []bool
-	left    int
-	sealed  bool // encoded: what comes later is not told
+	left    map[int]struct{} // positions without an answer; nil once encoded
 }
 
-func newBatch(n int) *batch {
-	return &batch{done: make(chan struct{}), answers: make([]event.Answer, n), have: make([]bool, n), left: n}
+func newServed(n int) *served {
+	s := &served{done: make(chan struct{}), answers: make([]event.Answer, n), left: make(map[int]struct{}, n)}
+	for i := range n {
+		s.left[i] = struct{}{}
+	}
+	return s
 }
 
-func (b *batch) deliver(i int, a answer) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.sealed || b.have[i] {
+func (s *served) deliver(i int, a answer) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.left == nil {
 		return
 	}
-	b.have[i] = true
 	switch {
 	case a.back:
-		b.answers[i].Back = true
+		s.answers[i].Back = true
 	case a.problem != nil:
-		b.answers[i].Refusal = a.problem
+		s.answers[i].Refusal = a.problem
 	default:
-		b.answers[i].Result = a.result
+		s.answers[i].Result = a.result
 	}
-	if b.left--; b.left == 0 {
-		close(b.done)
+	if delete(s.left, i); len(s.left) == 0 {
+		close(s.done)
 	}
 }
 
-// encode returns the answers. One that is not there is not known.
-func (b *batch) encode() []byte {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.sealed = true
-	for i := range b.answers {
-		if !b.have[i] {
-			b.answers[i].Refusal = problem(CodeShuttingDown, "the leader ended while the write was under way; it may still be committed", true, 1000)
-		}
+// encode returns the answers. The outcome of a command without one is unknown.
+func (s *served) encode() []byte {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range s.left {
+		s.answers[i].Refusal = problem(CodeShuttingDown,
+			"the leader ended while the write was in flight; it may still be committed", true, 1000)
 	}
-	return event.EncodeAnswers(b.answers)
+	s.left = nil
+	return event.EncodeAnswers(s.answers)
 }
 
-// allBack refuses a group whole.
-func (b *batch) allBack() []byte {
-	for i := range b.answers {
-		b.answers[i].Back = true
+// allBack returns a whole batch to its node.
+func (s *served) allBack() []byte {
+	for i := range s.answers {
+		s.answers[i].Back = true
 	}
-	return event.EncodeAnswers(b.answers)
+	return event.EncodeAnswers(s.answers)
 }
 
-// watchLeader tells of each change of who leads, until stop is closed.
+// watchLeader follows who leads until stop is closed.
 func (r *Replica) watchLeader() {
 	seen := make(chan hraft.Observation, 1)
-	// Not blocking: one that finds the channel full is lost, and the one in it
-	// makes us look at what is true by then.
+	// Not blocking: an observation that finds the channel full is dropped, and the one
+	// in it makes us look at the newest state.
 	o := hraft.NewObserver(seen, false, func(o *hraft.Observation) bool {
 		_, ok := o.Data.(hraft.LeaderObservation)
 		return ok
@@ -517,50 +462,63 @@ func (r *Replica) watchLeader() {
 	}
 }
 
-// moved is called when another node leads, or none is known any more, or what
-// is known of the others has changed in that.
+// moved follows a change of leadership between other nodes, and of what is known of
+// the leader.
 func (r *Replica) moved() {
 	leader, _ := r.otherLeader()
 	r.leaderAddr.Store(leader.HTTPAddr)
-	r.p.moved()
+	r.b.moved()
 	r.barriers.moved()
-	r.asked.moved(r.p.target)
+	r.asked.moved(r.b.forward.target)
 }
 
-// connect lets this node reach the leader, and be reached where it leads.
+// connect lets this node reach the leader, and be reached when it leads.
 func (r *Replica) connect() {
 	n := r.o.Net
 	if n == nil {
 		return
 	}
-	r.p.target = r.leaderTarget
-	r.p.call = func(ctx context.Context, to peer.Target, name string, body []byte) ([]byte, error) {
+	f := r.b.forward
+	f.target = r.leaderTarget
+	f.call = func(ctx context.Context, to peer.Target, name string, body []byte) ([]byte, error) {
 		answer, from, err := n.Call(ctx, to, name, body)
 		if err == nil && to.Node != "" && from.Node != to.Node {
 			err = fmt.Errorf("%s answered in place of %s", from.Node, to.Node)
 		}
 		return answer, err
 	}
-	n.Handle(callForward, r.forMembers(r.p.serveForward))
+	n.Handle(callForward, r.forMembers(r.b.serveForward))
 	n.Handle(callReadIndex, r.forMembers(r.serveReadIndex))
 }
 
-// codeNoMember is a peer.Error's: who asks is not of the cluster, or no member of
-// it as far as this node knows. Nothing was done.
+// disconnect is the inverse of connect. It returns when no call to the leader is open
+// any more.
+func (r *Replica) disconnect() {
+	if n := r.o.Net; n != nil {
+		n.Handle(callForward, nil)
+		n.Handle(callReadIndex, nil)
+	}
+	r.b.forward.cancel()
+	r.b.forward.sending.Wait()
+}
+
+// codeNoMember is the code of a peer.Error: the caller is not of the cluster, or not a
+// member of it as far as this node knows. Nothing was done.
 const codeNoMember = "no_member"
 
-// forCluster lets only nodes of this cluster call; they need not be members yet.
+// forCluster accepts calls only from nodes of this cluster; they need not be members.
 func (r *Replica) forCluster(h peer.Handler) peer.Handler {
 	return func(ctx context.Context, from peer.Identity, body []byte) ([]byte, error) {
 		if from.Cluster != r.o.ClusterID {
-			return nil, &peer.Error{Code: codeNoMember, Detail: fmt.Sprintf("node %q is of cluster %q, not of %q", from.Node, from.Cluster, r.o.ClusterID)}
+			detail := fmt.Sprintf("node %q is of cluster %q, not of %q", from.Node, from.Cluster, r.o.ClusterID)
+			return nil, &peer.Error{Code: codeNoMember, Detail: detail}
 		}
 		return h(ctx, from, body)
 	}
 }
 
-// forMembers lets only members call: what they forward was let in by their own
-// API, tokens and all.
+// forMembers accepts calls only from members: their own API has checked what they
+// forward, tokens included.
 func (r *Replica) forMembers(h peer.Handler) peer.Handler {
 	return r.forCluster(func(ctx context.Context, from peer.Identity, body []byte) ([]byte, error) {
 		if !r.member(serverID(from.Node, from.Incarnation)) && !r.member(serverID(from.Node, "")) {
@@ -568,15 +526,4 @@ func (r *Replica) forMembers(h peer.Handler) peer.Handler {
 		}
 		return h(ctx, from, body)
 	})
-}
-
-// disconnect is the inverse of connect. It returns when nothing of this node is
-// on its way to the leader any more.
-func (r *Replica) disconnect() {
-	if n := r.o.Net; n != nil {
-		n.Handle(callForward, nil)
-		n.Handle(callReadIndex, nil)
-	}
-	r.p.cancel()
-	r.p.wg.Wait()
 }

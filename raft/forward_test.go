@@ -18,10 +18,10 @@ import (
 	"github.com/qlogd/qlogd/raft/peer"
 )
 
-// follower is the proposer of a node that does not lead, without Raft: the test
+// follower is the batcher of a node that does not lead, without Raft: the test
 // says who leads, how far this node has applied, and what calls come to.
 type follower struct {
-	*proposer
+	*batcher
 	t testing.TB
 
 	mu    sync.Mutex
@@ -42,14 +42,14 @@ func newFollower(t testing.TB, l Limits) *follower {
 		t.Fatal(err)
 	}
 	fsm := newFSM(o, nil, func(error) {})
-	f := &follower{t: t, proposer: newProposer(o, fsm, &clock{wall: time.Now}, func(error) {}, make(chan struct{}))}
-	fsm.applied = func(p progress) { f.landed.reached(p.index) }
-	f.target = func() (peer.Target, bool) {
+	f := &follower{t: t, batcher: newBatcher(&o, fsm, &clock{wall: time.Now}, func(error) {}, make(chan struct{}))}
+	fsm.applied = func(p progress) { f.waiters.applied(p.index) }
+	f.forward.target = func() (peer.Target, bool) {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		return f.to, f.known
 	}
-	f.proposer.call = func(ctx context.Context, to peer.Target, name string, body []byte) ([]byte, error) {
+	f.forward.call = func(ctx context.Context, to peer.Target, name string, body []byte) ([]byte, error) {
 		f.mu.Lock()
 		f.calls++
 		call := f.call
@@ -65,8 +65,8 @@ func newFollower(t testing.TB, l Limits) *follower {
 	t.Cleanup(func() {
 		close(stop)
 		f.end()
-		f.cancel()
-		f.wg.Wait()
+		f.forward.cancel()
+		f.forward.sending.Wait()
 		<-ended
 		f.giveUp()
 	})
@@ -97,8 +97,8 @@ func (f *follower) apply(index uint64) {
 
 // look calls fn under the lock.
 func (f *follower) look(fn func()) {
-	f.proposer.mu.Lock()
-	defer f.proposer.mu.Unlock()
+	f.batcher.mu.Lock()
+	defer f.batcher.mu.Unlock()
 	fn()
 }
 
@@ -125,8 +125,8 @@ func (f *follower) async(ctx context.Context, c *event.Command) <-chan reply {
 }
 
 func (f *follower) count() uint64 {
-	f.proposer.mu.Lock()
-	defer f.proposer.mu.Unlock()
+	f.batcher.mu.Lock()
+	defer f.batcher.mu.Unlock()
 	return f.countLocked()
 }
 
@@ -135,7 +135,7 @@ func (f *follower) countLocked() uint64 { return f.seq }
 // toNode calls a real leader's handler.
 func toNode(n *node) func(context.Context, []byte) ([]byte, error) {
 	return func(ctx context.Context, body []byte) ([]byte, error) {
-		return n.p.serveForward(ctx, peer.Identity{Node: "n2"}, body)
+		return n.b.serveForward(ctx, peer.Identity{Node: "n2"}, body)
 	}
 }
 
@@ -145,7 +145,7 @@ func allBack(_ context.Context, body []byte) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return newBatch(len(group)).allBack(), nil
+	return newServed(len(group)).allBack(), nil
 }
 
 // unreached returns the error of a call that surely was not sent.
@@ -183,7 +183,7 @@ func TestForward(t *testing.T) {
 		all = append(all, f.async(t.Context(), put(fmt.Sprint(i))))
 	}
 	// All have been answered by the leader when nothing is on its way.
-	f.until(t.Context(), func() bool { return f.away.landing == len(all) })
+	f.until(t.Context(), func() bool { return f.forward.answeredN == len(all) })
 	for i, done := range all {
 		if len(done) > 0 {
 			t.Errorf("%d was answered before it was applied here", i)
@@ -205,8 +205,8 @@ func TestForward(t *testing.T) {
 		}
 	}
 	f.look(func() {
-		if f.away.landing != 0 || len(f.away.ripe) != 0 || f.away.bytes != 0 {
-			t.Errorf("left over: %+v", f.away)
+		if f.forward.answeredN != 0 || len(f.forward.answered) != 0 || f.forward.bytes != 0 {
+			t.Errorf("left over: %+v", f.forward)
 		}
 	})
 }
@@ -235,16 +235,17 @@ func TestForwardComesBack(t *testing.T) {
 				want = append(want, fmt.Sprint(i))
 				all = append(all, f.async(t.Context(), put(want[i])))
 			}
-			f.until(t.Context(), func() bool { return len(f.away.list) == maxConvoys })
+			f.until(t.Context(), func() bool { return len(f.forward.batches) == maxForwards })
 			close(gate)
-			f.until(t.Context(), func() bool { return f.fails >= maxConvoys })
+			f.until(t.Context(), func() bool { return f.lead.failures >= maxForwards })
 			var orders [][]string
 			f.until(t.Context(), func() bool { // nothing under way: look at the order
-				if len(f.away.list) > 0 {
+				if len(f.forward.batches) > 0 {
 					return false
 				}
 				var names []string
-				for d := f.q.class[event.ClassSettle].first; d != nil; d = d.next {
+				for e := f.queues.class[event.ClassSettle].Front(); e != nil; e = e.Next() {
+					d := e.Value.(*pending)
 					c, _ := event.DecodeCommand(d.data)
 					names = append(names, nameOf(c))
 				}
@@ -280,7 +281,7 @@ func TestForwardUnknown(t *testing.T) {
 		"no answer":     func(context.Context, []byte) ([]byte, error) { return nil, nil },
 		"fewer answers": func(context.Context, []byte) ([]byte, error) { return event.EncodeAnswers(nil), nil },
 		"the leader dies": func(context.Context, []byte) ([]byte, error) {
-			b := newBatch(1)
+			b := newServed(1)
 			return b.encode(), nil
 		},
 	} {
@@ -293,7 +294,7 @@ func TestForwardUnknown(t *testing.T) {
 			}
 			calls := f.called()
 			f.look(func() {
-				if n, _ := f.q.len(); n != 0 || calls != 1 {
+				if n, _ := f.queues.n, f.queues.bytes; n != 0 || calls != 1 {
 					t.Errorf("%d wait, %d calls", n, calls)
 				}
 			})
@@ -333,7 +334,7 @@ func TestWaitForALeader(t *testing.T) {
 							t.Errorf("%d: %+v", i, p)
 						}
 						// One on its way when its time is up comes back first.
-						if d := time.Since(began); d < f.patient || d > f.patient+lastRetry {
+						if d := time.Since(began); d < f.o.LeaderWait || d > f.o.LeaderWait+lastRetry {
 							t.Errorf("%d waited %v", i, d)
 						}
 					})
@@ -361,7 +362,7 @@ func TestALeaderComes(t *testing.T) {
 		if p := asProblem(t, (<-f.async(short, put("b"))).err); p.Code != CodeNoLeader || p.Unknown {
 			t.Errorf("%+v", p)
 		}
-		time.Sleep(f.patient - time.Second - time.Millisecond)
+		time.Sleep(f.o.LeaderWait - time.Second - time.Millisecond)
 		f.follow(toNode(n))
 		if got := <-done; got.err != nil {
 			t.Error(got.err)
@@ -379,14 +380,14 @@ func TestForwardToTheCutOff(t *testing.T) {
 		n := boot(t, on(vfs.NewMem()))
 		f := newFollower(t, Limits{GroupCommands: 1})
 		f.apply(1 << 40)
-		entered := make(chan struct{}, 2*maxConvoys)
+		entered := make(chan struct{}, 2*maxForwards)
 		f.follow(func(ctx context.Context, _ []byte) ([]byte, error) {
 			entered <- struct{}{}
 			<-ctx.Done()
 			return nil, ctx.Err()
 		})
 		var hang []<-chan reply
-		for range maxConvoys {
+		for range maxForwards {
 			hang = append(hang, f.async(t.Context(), put("hangs")))
 			<-entered
 		}
@@ -408,7 +409,7 @@ func TestForwardToTheCutOff(t *testing.T) {
 				t.Errorf("%+v", p)
 			}
 		}
-		if d := time.Since(began); d > f.patient {
+		if d := time.Since(began); d > f.o.LeaderWait {
 			t.Errorf("after %v", d)
 		}
 		// One that leads again in the meantime is not given up.
@@ -432,7 +433,7 @@ func TestForwardToTheCutOff(t *testing.T) {
 
 func TestForwardCancelled(t *testing.T) {
 	f := newFollower(t, Limits{GroupCommands: 1})
-	entered, gate := make(chan struct{}, maxConvoys), make(chan struct{})
+	entered, gate := make(chan struct{}, maxForwards), make(chan struct{})
 	f.follow(func(ctx context.Context, body []byte) ([]byte, error) {
 		entered <- struct{}{}
 		<-gate
@@ -449,7 +450,7 @@ func TestForwardCancelled(t *testing.T) {
 	n := boot(t, on(vfs.NewMem()))
 	f.lose()
 	close(gate)
-	f.until(t.Context(), func() bool { return len(f.away.list) == 0 })
+	f.until(t.Context(), func() bool { return len(f.forward.batches) == 0 })
 	f.apply(1 << 40)
 	f.follow(toNode(n))
 	if got := <-f.async(t.Context(), put("b")); got.err != nil {
@@ -462,14 +463,14 @@ func TestForwardCancelled(t *testing.T) {
 	f.apply(0)
 	ctx, cancel = context.WithCancel(t.Context())
 	landing := f.async(ctx, put("c"))
-	f.until(t.Context(), func() bool { return f.away.landing == 1 })
+	f.until(t.Context(), func() bool { return f.forward.answeredN == 1 })
 	cancel()
 	if p := asProblem(t, (<-landing).err); !p.Unknown {
 		t.Errorf("not applied here: %+v", p)
 	}
 	f.apply(1 << 40)
 	f.look(func() {
-		if l := f.away.landing; l != 0 {
+		if l := f.forward.answeredN; l != 0 {
 			t.Errorf("%d still land", l)
 		}
 	})
@@ -503,7 +504,7 @@ func TestServeForward(t *testing.T) {
 		t.Errorf("%+v", p)
 	}
 	f.look(func() {
-		if f.fails != 0 {
+		if f.lead.failures != 0 {
 			t.Error("a leader that is overloaded counts as one that is not there")
 		}
 	})
@@ -548,7 +549,7 @@ func TestServeForwardNoLonger(t *testing.T) {
 	serve := func(ctx context.Context) chan []byte {
 		done := make(chan []byte, 1)
 		go func() {
-			b, err := n.p.serveForward(ctx, peer.Identity{}, body)
+			b, err := n.b.serveForward(ctx, peer.Identity{}, body)
 			if err != nil && !errors.Is(err, context.Canceled) {
 				t.Error(err)
 			}
@@ -574,17 +575,17 @@ func TestServeForwardNoLonger(t *testing.T) {
 	}
 	waits := serve(t.Context())
 	n.waitFor(func(l Load) bool { return l.Waiting == 1 })
-	n.p.setLeader(false)
+	n.b.setLeader(false)
 	isBack("lost", <-waits)
 	isBack("not the leader", <-serve(t.Context()))
-	n.p.setLeader(true)
+	n.b.setLeader(true)
 	waits = serve(t.Context())
 	n.waitFor(func(l Load) bool { return l.Waiting == 1 })
-	giveUp := n.p.hold()
+	giveUp := n.b.hold()
 	isBack("handing over", <-waits)
 	isBack("handing over", <-serve(t.Context()))
 	giveUp()
-	n.p.close()
+	n.b.close()
 	isBack("shutting down", <-serve(t.Context()))
 	release()
 }
@@ -593,7 +594,7 @@ func TestServeForwardBadGroup(t *testing.T) {
 	n := boot(t, on(vfs.NewMem()))
 	good := event.AppendGroup(nil, []event.Forwarded{{Class: event.ClassSettle, Data: event.EncodeCommand(put("a"))}})
 	for _, b := range [][]byte{nil, {1, 2, 3}, good[:len(good)-1], append(bytes.Clone(good), 0)} {
-		_, err := n.p.serveForward(t.Context(), peer.Identity{}, b)
+		_, err := n.b.serveForward(t.Context(), peer.Identity{}, b)
 		var told *peer.Error
 		if !errors.As(err, &told) || told.Code != codeBadGroup {
 			t.Errorf("%x: %v", b, err)
@@ -624,7 +625,7 @@ func TestOverloadedWithoutALeader(t *testing.T) {
 
 // restore keeps the order in which commands came, whatever comes back when.
 func TestRestore(t *testing.T) {
-	var q fifo
+	var q queues
 	made := func(seqs ...uint64) (g []*pending) {
 		for _, s := range seqs {
 			g = append(g, &pending{seq: s, data: []byte{1}})
@@ -634,16 +635,12 @@ func TestRestore(t *testing.T) {
 	for _, g := range [][]*pending{made(7, 8), made(3, 5), nil, made(1, 4, 6, 9), made(2)} {
 		q.restore(g)
 	}
-	var got, back []uint64
-	for p := q.first; p != nil; p = p.next {
-		got = append(got, p.seq)
+	var got []uint64
+	for e := q.class[0].Front(); e != nil; e = e.Next() {
+		got = append(got, e.Value.(*pending).seq)
 	}
-	for p := q.last; p != nil; p = p.prev {
-		back = append(back, p.seq)
-	}
-	slices.Reverse(back)
-	if want := []uint64{1, 2, 3, 4, 5, 6, 7, 8, 9}; !slices.Equal(got, want) || !slices.Equal(back, want) || q.n != 9 || q.bytes != 9 {
-		t.Errorf("%v, %v, %d, %d", got, back, q.n, q.bytes)
+	if want := []uint64{1, 2, 3, 4, 5, 6, 7, 8, 9}; !slices.Equal(got, want) || q.n != 9 || q.bytes != 9 {
+		t.Errorf("%v, %d, %d", got, q.n, q.bytes)
 	}
 }
 
@@ -659,7 +656,7 @@ func TestBeginTogether(t *testing.T) {
 		before, _ := n.m.Head()
 		answers := begin(produceOf("p"), []*event.Command{leaseOf("l1"), leaseOf("l2")})
 		if name != "at the leader" {
-			f.until(t.Context(), func() bool { return f.away.landing == len(answers) })
+			f.until(t.Context(), func() bool { return f.forward.answeredN == len(answers) })
 			f.apply(before + 1)
 		}
 		for i, answer := range answers {

@@ -615,8 +615,8 @@ func (r *Replica) transfer(to string) error {
 func (r *Replica) unstick() {
 	began := time.Now()
 	for r.raft.State() == hraft.Leader {
-		barrier := bound(r, r.raft.Barrier(time.Second))
-		if !errors.Is(barrier.Error(), hraft.ErrLeadershipTransferInProgress) {
+		err := r.await(r.life, r.raft.Barrier(time.Second))
+		if !errors.Is(err, hraft.ErrLeadershipTransferInProgress) {
 			return
 		}
 		if time.Since(began) > transferSticks {

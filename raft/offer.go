@@ -141,7 +141,7 @@ func (r *Replica) takeOffer(_ context.Context, from peer.Identity, body []byte) 
 		}
 		if a.Is = is; is == offerLacking {
 			r.lacking.set(ask.Meta.HeadIndex, time.Now())
-			r.p.landed.strand()
+			r.b.waiters.releaseAll()
 			r.o.OnLacking(Offer{
 				From: peer.Target{Addr: from.Raft, Node: from.Node, Incarnation: from.Incarnation},
 				Meta: ask.Meta,

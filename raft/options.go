@@ -141,7 +141,7 @@ type Options struct {
 	BeforeStore func()
 }
 
-// Limits bound the proposer: overloaded is answered before memory grows.
+// Limits bound the batcher: overloaded is answered before memory grows.
 type Limits struct {
 	GroupBytes    int // of one entry, default 1 MiB; a larger lone command goes alone
 	GroupCommands int // of one entry, default 1024

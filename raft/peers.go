@@ -304,9 +304,8 @@ func (r *Replica) LeaderHTTP() string {
 
 // leadsReady tells whether this node leads and has applied an entry of its term.
 func (r *Replica) leadsReady() bool {
-	r.p.mu.Lock()
-	defer r.p.mu.Unlock()
-	return r.p.leader && r.p.readyTerm == r.p.term
+	l := r.b.leading()
+	return l.ready()
 }
 
 // leadsIn tells whether this node is the leader of a term.

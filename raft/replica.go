@@ -1,5 +1,5 @@
 // Package raft is one replica: hashicorp/raft (imported nowhere else) with its
-// stores and guards, the proposer that groups commands into entries, the clock
+// stores and guards, the batcher that groups commands into entries, the clock
 // that makes due things happen, and snapshots in the right order with the event
 // log. It drives a Machine and does not know what a message is.
 //
@@ -11,10 +11,10 @@
 //	nobody finds flipped bits                        votes, logStore.GetLog, checkpoint
 //	everything is applied again after a restart      fsm.ApplyBatch
 //	a snapshot is labelled below the state           fsm.Snapshot
-//	no snapshot until a command is applied           proposer.setLeader
+//	no snapshot until a command is applied           batcher.setLeader
 //	a Raft log that does not fit the snapshot        stores.check
 //	RestoreCommittedLogs wants another store         config
-//	unknown outcomes                                 outcome, proposer.returned
+//	unknown outcomes                                 outcome, batcher.returned
 //	pipelining can deadlock replication              AppendEntriesPipeline
 //	bulk under the library's deadline                transport.InstallSnapshot, offer
 //	a snapshot is installed over and over            transport.refuse, transport.adapt
@@ -53,7 +53,7 @@ type Replica struct {
 	stores    *stores
 	fsm       *fsm
 	clock     *clock
-	p         *proposer
+	b         *batcher
 	barriers  barriers
 	agreement *agreement
 
@@ -63,7 +63,6 @@ type Replica struct {
 	stop     chan struct{} // closed: everything of ours ends
 	stopOnce sync.Once
 	wg       sync.WaitGroup
-	reaped   chan struct{}
 
 	// What is about the other members; see the files named.
 	table       *table                 // peers.go
@@ -93,7 +92,6 @@ type Replica struct {
 	started atomic.Bool // raft is set
 	dead    atomic.Pointer[error]
 	failed  chan struct{} // closed with dead
-	silent  chan struct{} // closed when hashicorp/raft answers nobody any more: see bound
 }
 
 // Open starts a replica on what is on disk. The Machine must have recovered
@@ -104,8 +102,8 @@ func Open(o Options) (_ *Replica, err error) {
 	}
 	r := &Replica{
 		o: o, clock: &clock{wall: o.Wall, offset: o.ClockOffset},
-		leads: make(chan bool, 8), snapNow: make(chan struct{}, 1), stop: make(chan struct{}), reaped: make(chan struct{}),
-		failed: make(chan struct{}), silent: make(chan struct{}), table: newTable(), commits: newCommitNotifier(), confirmer: newConfirmer(), changing: make(chan struct{}, 1),
+		leads: make(chan bool, 8), snapNow: make(chan struct{}, 1), stop: make(chan struct{}),
+		failed: make(chan struct{}), table: newTable(), commits: newCommitNotifier(), confirmer: newConfirmer(), changing: make(chan struct{}, 1),
 	}
 	var end context.CancelFunc
 	r.life, end = context.WithCancel(context.Background())
@@ -177,9 +175,8 @@ func (r *Replica) start() error {
 	}
 	began := r.fsm.progress()
 	r.snappedAt(began)
-	r.p = newProposer(r.o, r.fsm, r.clock, r.fatal, r.failed)
-	r.p.idle, r.p.landed.lacking = r.commits.signal, r.behind
-	r.p.opening = r.upgrade
+	r.b = newBatcher(&r.o, r.fsm, r.clock, r.fatal, r.failed)
+	r.b.idle, r.b.waiters.lacking, r.b.opening = r.commits.signal, r.behind, r.upgrade
 
 	conf := r.config()
 	r.trans = newTransport(r)
@@ -190,8 +187,8 @@ func (r *Replica) start() error {
 	r.started.Store(true)
 	r.clock.open(began.clock, r.alone())
 	r.handle(true)
-	r.p.apply = func(data []byte) hraft.ApplyFuture {
-		return bound(r, r.raft.ApplyLog(hraft.Log{Data: data}, r.o.StoreDeadline))
+	r.b.apply = func(data []byte) hraft.ApplyFuture {
+		return r.raft.ApplyLog(hraft.Log{Data: data}, r.o.StoreDeadline)
 	}
 	if r.alone() {
 		// Nobody else can be leader: a heartbeat timeout that is lowered makes
@@ -206,7 +203,7 @@ func (r *Replica) start() error {
 	r.connect()
 	r.wg.Go(r.watchLeadership)
 	r.wg.Go(r.watchLeader)
-	r.wg.Go(func() { r.p.run(r.stop) })
+	r.wg.Go(func() { r.b.run(r.stop) })
 	r.wg.Go(r.takeSnapshots)
 	r.wg.Go(r.agree)
 	r.wg.Go(r.keepEvidence)
@@ -218,7 +215,6 @@ func (r *Replica) start() error {
 	if !r.free.Load() {
 		r.wg.Go(func() { r.beVouched(shown) })
 	}
-	go func() { r.p.reap(); close(r.reaped) }()
 	return nil
 }
 
@@ -285,7 +281,7 @@ func (r *Replica) Propose(ctx context.Context, c *event.Command) (event.Result, 
 	if refused := r.refuses(); refused != nil {
 		return event.Result{}, refused
 	}
-	return r.p.propose(ctx, c)
+	return r.b.propose(ctx, c)
 }
 
 // Begin is Propose in two steps, for a command and some that go along with it:
@@ -299,7 +295,7 @@ func (r *Replica) Begin(c *event.Command, along []*event.Command) []func(context
 			func(context.Context) (event.Result, error) { return event.Result{}, refused },
 		}, 1+len(along))
 	}
-	return r.p.begin(c, along)
+	return r.b.begin(c, along)
 }
 
 // refuses says why this node takes no write now; nil: it does.
@@ -315,8 +311,8 @@ func (r *Replica) refuses() *event.Problem {
 
 // applied is called by the FSM after each batch.
 func (r *Replica) applied(p progress) {
-	r.p.applied()
-	r.p.landed.reached(p.index)
+	r.b.applied()
+	r.b.waiters.applied(p.index)
 	if p.unmarked >= r.o.MarkEntries {
 		r.agreement.signal()
 	}
@@ -338,10 +334,10 @@ func (r *Replica) watchLeadership() {
 				r.leadTime()
 				r.wg.Go(r.correctAddress)
 			}
-			r.p.setLeader(leader)
+			r.b.setLeader(leader)
 			r.barriers.moved()
 			if r.o.OnLead != nil {
-				r.o.OnLead(leader) // after the proposer knows: who looks then sees it
+				r.o.OnLead(leader) // after the batcher knows: who looks then sees it
 			}
 		case <-r.stop:
 			return

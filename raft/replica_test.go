@@ -210,13 +210,13 @@ func inFlightOf(l Load) (n int) {
 	return n
 }
 
-// waitFor waits until the proposer's load is as wanted.
+// waitFor waits until the batcher's load is as wanted.
 func (n *node) waitFor(ok func(Load) bool) {
 	n.t.Helper()
 	for {
-		n.p.mu.Lock()
-		changed := n.p.watchLocked()
-		n.p.mu.Unlock()
+		n.b.mu.Lock()
+		changed := n.b.watchLocked()
+		n.b.mu.Unlock()
 		if ok(n.Load()) {
 			return
 		}

@@ -18,8 +18,8 @@ func (r *Replica) Shutdown(ctx context.Context) error {
 	if err := r.StepDown(ctx); err != nil {
 		r.o.Logger.Warn("leadership was not handed over before the end", "error", err)
 	}
-	r.p.close()
-	r.p.drained(ctx)
+	r.b.close()
+	r.b.drain(ctx)
 	var err error
 	r.stopOnce.Do(func() { err = r.end() })
 	return err
@@ -30,7 +30,7 @@ func (r *Replica) end() error {
 	r.barriers.mu.Lock()               // join looks at stop under this lock
 	close(r.stop)
 	r.barriers.mu.Unlock()
-	r.p.end()
+	r.b.end()
 	r.disconnect()
 	// Before Raft ends: nobody would answer VerifyLeader after it.
 	r.barriers.wg.Wait()
@@ -38,17 +38,8 @@ func (r *Replica) end() error {
 	closeTransport(r.trans) // Raft does it only at the first call, whose end fatal does not wait for
 	r.wg.Wait()
 	r.confirmer.wg.Wait() // its questions ended with the transport
-	close(r.p.retire)     // run, its one sender, has ended
-	r.p.giveUp()
-	select {
-	case <-r.reaped:
-	case <-time.After(100 * time.Millisecond):
-		// hashicorp/raft forgets the futures of entries that were committed, but
-		// not applied, when it was shut down. Their callers have been told.
-	}
-	close(r.silent)
-	<-r.reaped
-	r.p.served.Wait()
+	r.b.giveUp()
+	r.b.forward.serving.Wait()
 	errs = append(errs, r.stores.close())
 	return errors.Join(errs...)
 }
@@ -113,36 +104,25 @@ const quiesce = time.Second
 // handOver proposes nothing new, lets what is under way end, gives leadership
 // to another voter, and returns when this node does not lead any more.
 func (r *Replica) handOver(ctx context.Context, to peerView) error {
-	p := r.p
-	defer p.hold()()
+	b := r.b
+	defer b.hold()()
 	settled, cancel := context.WithTimeout(ctx, quiesce)
-	p.until(settled, func() bool { return len(p.flying) == 0 || !p.leader })
+	b.until(settled, func() bool { return len(b.flight.entries) == 0 || !b.lead.leader })
 	cancel()
 	r.yielding.Store(time.Now().Add(2 * r.o.ElectionTimeout).UnixNano())
-	done := make(chan error, 1)
-	go func() { // bounded by the election timeout
-		done <- bound(r, r.raft.LeadershipTransferToServer(to.serverID(), to.serverAddress())).Error()
-	}()
-	select {
-	case err := <-done:
-		if err != nil {
-			return fmt.Errorf("hand leadership over to %s: %w", to.ID, err)
-		}
-	case <-ctx.Done():
-		return fmt.Errorf("hand leadership over to %s: %w", to.ID, ctx.Err())
-	case <-r.failed:
-		return *r.dead.Load()
-	case <-r.stop:
-		return hraft.ErrRaftShutdown
+	// Its end is bounded by the election timeout.
+	transfer := r.raft.LeadershipTransferToServer(to.serverID(), to.serverAddress())
+	if err := r.await(ctx, transfer); err != nil {
+		return fmt.Errorf("transfer leadership to %s: %w", to.ID, err)
 	}
 	// The other one stands for election, and may still lose it.
 	won, cancel := context.WithTimeout(ctx, 2*r.o.ElectionTimeout)
 	defer cancel()
-	if !p.until(won, func() bool { return !p.leader }) {
+	if !b.until(won, func() bool { return !b.lead.leader }) {
 		return fmt.Errorf("hand leadership over to %s: it did not take it", to.ID)
 	}
 	// Not needed, but what is in hand then need not wait: a leader is known.
-	p.until(won, func() bool { return p.leader || p.away.known })
+	b.until(won, func() bool { return b.lead.leader || b.forward.known })
 	return nil
 }
 
@@ -152,90 +132,20 @@ func (r *Replica) handOver(ctx context.Context, to peerView) error {
 // (transport.AppendEntries), nothing could be written any more.
 func (r *Replica) yields() bool { return time.Now().UnixNano() < r.yielding.Load() }
 
-// hold lets nothing new be proposed here until the returned function is called.
-func (p *proposer) hold() (release func()) {
-	add := func(n int) {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		p.handing += n
-		p.sendBackLocked()
-		p.good = time.Now() // from here on what waits, waits for a leader
-		p.changedLocked()
-	}
-	add(1)
-	return func() { add(-1) }
-}
-
-// until waits for something of the proposer's, and tells whether it has come.
-// ok is called under the lock.
-func (p *proposer) until(ctx context.Context, ok func() bool) bool {
-	for {
-		p.mu.Lock()
-		yes, changed := ok(), p.watchLocked()
-		p.mu.Unlock()
-		if yes {
-			return true
-		}
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			return false
-		case <-p.failed:
-			return false
-		}
-	}
-}
-
-// close refuses new commands.
-func (p *proposer) close() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.closing = true
-	p.changedLocked()
-}
-
-// drained waits until nothing waits and nothing is under way, here or with the
-// leader, and all have their answers. When ctx ends it refuses what still waits.
-func (p *proposer) drained(ctx context.Context) {
-	if p.until(ctx, p.drainedLocked) {
-		return
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.emptyLocked()
-}
-
-func (p *proposer) drainedLocked() bool {
-	n, _ := p.q.len()
-	return n == 0 && len(p.flying) == 0 && !p.answering && len(p.away.list) == 0 && p.away.landing == 0
-}
-
-func (p *proposer) emptyLocked() {
-	for _, d := range p.q.drain(nil) {
-		d.refuse(shuttingDown())
-	}
-}
-
-func (p *proposer) hasFailed() bool {
+// await waits for a future of hashicorp/raft, which answers some of them never once it
+// has shut down, or until ctx ends. The goroutine that may stay behind holds the future
+// alone.
+func (r *Replica) await(ctx context.Context, f hraft.Future) error {
+	done := make(chan error, 1)
+	go func() { done <- f.Error() }()
 	select {
-	case <-p.failed:
-		return true
-	default:
-		return false
+	case err := <-done:
+		return err
+	case <-r.failed:
+		return *r.dead.Load()
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-r.stop:
+		return hraft.ErrRaftShutdown
 	}
-}
-
-// end lets nothing leave this node any more, and nothing of others in.
-func (p *proposer) end() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.ended = true
-}
-
-// giveUp lets everybody go who still waits for an answer.
-func (p *proposer) giveUp() {
-	p.mu.Lock()
-	p.emptyLocked()
-	p.mu.Unlock()
-	close(p.gone)
 }

@@ -71,12 +71,12 @@ func unapplied(err error) (index uint64) {
 // Snapshot writes a checkpoint now and truncates the Raft log behind it. It is
 // no error if there is nothing new to write.
 func (r *Replica) Snapshot() error {
-	err := bound(r, r.raft.Snapshot()).Error()
+	err := r.await(r.life, r.raft.Snapshot())
 	if index := unapplied(err); index > 0 {
-		if err := r.Landed(r.p.ctx, index); err != nil {
+		if err := r.waitApplied(r.b.forward.ctx, index); err != nil {
 			return err
 		}
-		err = bound(r, r.raft.Snapshot()).Error()
+		err = r.await(r.life, r.raft.Snapshot())
 	}
 	if !errors.Is(err, hraft.ErrNothingNewToSnapshot) {
 		return err

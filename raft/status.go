@@ -68,10 +68,8 @@ func (r *Replica) Ready() (bool, []string) {
 			reasons = append(reasons, why)
 		}
 	}
-	r.p.mu.Lock()
-	leader, ready, closing := r.p.leader, r.p.readyTerm == r.p.term, r.p.closing
-	r.p.mu.Unlock()
-	if closing {
+	lead := r.b.leading()
+	if lead.closing {
 		reasons = append(reasons, "shutting down")
 	}
 	reasons = append(reasons, r.outside()...)
@@ -80,11 +78,11 @@ func (r *Replica) Ready() (bool, []string) {
 	switch addr, _ := r.raft.LeaderWithID(); {
 	case addr == "":
 		reasons = append(reasons, "no leader is known")
-	case leader && !ready:
+	case lead.leader && !lead.ready():
 		reasons = append(reasons, fmt.Sprintf("the log is being applied: %d of %d", applied, r.raft.LastIndex()))
-	case !leader && r.contact.committed() == 0:
+	case !lead.leader && r.contact.committed() == 0:
 		reasons = append(reasons, "the leader has not told yet how far the log is committed")
-	case !leader && applied+maxLag < commit:
+	case !lead.leader && applied+maxLag < commit:
 		reasons = append(reasons, fmt.Sprintf("behind the leader: %d of %d", applied, commit))
 	}
 	return len(reasons) == 0, reasons
@@ -116,90 +114,90 @@ const maxLag = 64
 
 // Leader tells whether this node is the leader.
 func (r *Replica) Leader() bool {
-	r.p.mu.Lock()
-	defer r.p.mu.Unlock()
-	return r.p.leader
+	return r.b.leading().leader
 }
 
-// Load is what the proposer has in hand.
+// Load is the batcher's load.
 type Load struct {
 	Classes      [event.Classes]ClassLoad
 	Waiting      int // commands, of all classes
 	WaitingBytes int
-	Entries      int     // under way, and groups on their way to the leader
+	Entries      int     // in flight, and batches in flight to the leader
 	Utilization  float64 // of the room for waiting commands, 0 to 1
 	PerSecond    float64 // commands executed, lately
 }
 
-// ClassLoad is a part of it. Oldest is zero where nothing waits.
+// ClassLoad is the part of one class. Oldest is zero if none waits.
 type ClassLoad struct {
 	Waiting, InFlight int
 	Oldest            time.Time
 }
 
-// Load returns what the proposer has in hand.
+// Load returns the batcher's load.
 func (r *Replica) Load() Load {
-	p := r.p
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	l := Load{Entries: len(p.flying) + len(p.away.list), PerSecond: p.rate.perSecond}
-	l.Waiting, l.WaitingBytes = p.q.len()
-	l.Utilization = max(float64(l.Waiting)/float64(p.limits.Waiting), float64(l.WaitingBytes)/float64(p.limits.WaitingBytes))
-	for c := range l.Classes {
-		l.Classes[c] = ClassLoad{Waiting: p.q.class[c].n, InFlight: p.fly[c]}
-		if first := p.q.class[c].first; first != nil {
+	b := r.b
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	limits := b.o.Limits
+	l := Load{
+		Waiting: b.queues.n, WaitingBytes: b.queues.bytes, PerSecond: b.rate.perSecond,
+		Entries: len(b.flight.entries) + len(b.forward.batches),
+		Utilization: max(float64(b.queues.n)/float64(limits.Waiting),
+			float64(b.queues.bytes)/float64(limits.WaitingBytes)),
+	}
+	for c := range event.Classes {
+		l.Classes[c] = ClassLoad{Waiting: b.queues.class[c].Len(), InFlight: b.flight.class[c]}
+		if first := b.queues.first(c); first != nil {
 			l.Classes[c].Oldest = first.since
 		}
 	}
 	return l
 }
 
-// Pending is a write that was taken and is not answered yet.
+// Pending is a write that was accepted and is not answered yet.
 type Pending struct {
-	Key      event.Hash // of its Idempotency-Key; zero none
+	Key      event.Hash // of its Idempotency-Key; zero: none
 	Type     string
 	Class    event.Class
 	Since    time.Time
 	InFlight bool
-	Position int // among those that wait, from 1; 0 in flight
+	Position int // among the waiting writes, from 1; 0 in flight
 	WaitMS   int64
 }
 
-// Pending returns the writes with this Idempotency-Key (its hash) that are not
-// answered yet.
-func (r *Replica) Pending(key event.Hash) []Pending {
-	p := r.p
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	var out []Pending
+// Pending returns the unanswered writes with this Idempotency-Key (its hash). The node
+// that accepted a write reports it; the leader does not report forwarded ones.
+func (r *Replica) Pending(key event.Hash) (out []Pending) {
+	b := r.b
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	add := func(d *pending, position int) {
-		if d.key == key && !key.IsZero() { // others' commands have none here: who took them tells of them
+		if d.key == key && !key.IsZero() {
 			out = append(out, Pending{
 				Key: d.key, Type: d.kind, Class: d.class, Since: d.since,
-				InFlight: position == 0, Position: position, WaitMS: p.rate.wait(position),
+				InFlight: position == 0, Position: position, WaitMS: b.rate.wait(position),
 			})
 		}
 	}
-	for _, fl := range p.flying {
-		for _, d := range fl.group {
+	inFlight := func(group []*pending) {
+		for _, d := range group {
 			add(d, 0)
 		}
 	}
-	for _, c := range p.away.list {
-		for _, d := range c.group {
-			add(d, 0)
-		}
+	for _, e := range b.flight.entries {
+		inFlight(e.group)
 	}
-	for r := range p.away.ripe {
-		for _, d := range r.group {
-			add(d, 0)
-		}
+	for _, f := range b.forward.batches {
+		inFlight(f.group)
+	}
+	for f := range b.forward.answered {
+		inFlight(f.group)
 	}
 	n := 0
-	for c := range p.q.class {
-		for d := p.q.class[c].first; d != nil; d = d.next {
+	for c := range b.queues.class {
+		for e := b.queues.class[c].Front(); e != nil; e = e.Next() {
 			n++
-			add(d, n)
+			add(e.Value.(*pending), n)
 		}
 	}
 	return out

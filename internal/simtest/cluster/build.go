@@ -5,7 +5,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -101,16 +100,9 @@ func build(name string, args []string) (string, error) {
 	if raceEnabled && !plain {
 		args = append(args, "-race")
 	}
-	cmd := exec.Command("go", append(args, "./cmd/qlogd")...)
-	cmd.Dir = root()
+	cmd := exec.Command("go", append(args, "github.com/qlogd/qlogd/cmd/qlogd")...)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build the program: %w\n%s", err, out)
 	}
 	return bin, nil
-}
-
-// root is the module's folder.
-func root() string {
-	_, file, _, _ := runtime.Caller(0)
-	return filepath.Join(filepath.Dir(file), "..", "..")
 }

@@ -16,7 +16,7 @@ import (
 // whatever it is.
 func TestWebhooksGuide(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile("../../docs/webhooks.md")
+	text, err := os.ReadFile("../../../docs/webhooks.md")
 	if err != nil {
 		t.Fatal(err)
 	}

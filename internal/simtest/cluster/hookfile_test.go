@@ -18,7 +18,7 @@ import (
 // and GitHub send: the two webhooks of the first design.
 func TestWebhookExample(t *testing.T) {
 	n := cluster.Start(t, cluster.Options{Env: []string{"PAGERDUTY_WEBHOOK_SECRET=pd", "GITHUB_WEBHOOK_SECRET=gh"}})
-	const file = "../../examples/webhooks/qlogd.yaml"
+	const file = "../../../examples/webhooks/qlogd.yaml"
 	for _, args := range [][]string{{"apply", "-f", file, "--dry-run"}, {"apply", "-f", file}} {
 		out, err := n.Run(args...)
 		if err != nil || !strings.Contains(string(out), "4 ") {

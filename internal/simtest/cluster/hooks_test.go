@@ -40,7 +40,7 @@ type delivery struct {
 // deliveries are the bodies in testdata.
 func deliveries(t testing.TB) []delivery {
 	t.Helper()
-	f, err := os.Open("../../testdata/github-webhooks.jsonl.gz")
+	f, err := os.Open("../../../testdata/github-webhooks.jsonl.gz")
 	if err != nil {
 		t.Fatal(err)
 	}

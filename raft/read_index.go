@@ -54,7 +54,7 @@ type question struct {
 // that it still is after the call began; any other node asks it. Else the error
 // is an *event.Problem.
 func (r *Replica) Barrier(ctx context.Context) error {
-	if r.p.confirmedAlone(r) {
+	if r.confirmedAlone() {
 		return nil
 	}
 	if r.behind() {
@@ -93,11 +93,8 @@ func (r *Replica) Barrier(ctx context.Context) error {
 // confirmedAlone is the shortcut of a sole voter that has nothing to wait for:
 // nobody else can have become leader. hashicorp/raft would answer the same, but
 // only between two fsyncs.
-func (p *proposer) confirmedAlone(r *Replica) bool {
-	p.mu.Lock()
-	ready := p.leader && p.readyTerm == p.term
-	p.mu.Unlock()
-	return ready && r.alone() && r.raft.State() == hraft.Leader && r.fsm.progress().index >= r.raft.CommitIndex()
+func (r *Replica) confirmedAlone() bool {
+	return r.leadsReady() && r.alone() && r.raft.State() == hraft.Leader && r.fsm.progress().index >= r.raft.CommitIndex()
 }
 
 func (b *barriers) join() (*round, *event.Problem) {
@@ -137,7 +134,7 @@ func (b *barriers) run() {
 			continue
 		}
 		// A node that lags must not hold up the next round.
-		b.r.p.landed.at(rd.index, func(here bool) {
+		b.r.b.waiters.add(rd.index, func(here bool) {
 			rd.stranded = !here
 			close(rd.done)
 		})
@@ -153,16 +150,14 @@ var (
 // does or the round has taken as long as a request may wait for a leader.
 func (b *barriers) confirm() (index uint64, local bool, refused *event.Problem) {
 	r := b.r
-	ctx, cancel := context.WithTimeout(r.p.ctx, r.o.LeaderWait)
+	ctx, cancel := context.WithTimeout(r.b.forward.ctx, r.o.LeaderWait)
 	defer cancel()
 	retry := firstRetry
 	for {
 		turn := b.turns()
-		r.p.mu.Lock()
-		leads, changed := r.p.leader, r.p.watchLocked()
-		r.p.mu.Unlock()
+		lead, changed := r.b.view()
 		var err error
-		if leads {
+		if lead.leader {
 			if index, err = r.confirmHere(); err == nil {
 				return index, true, nil
 			}
@@ -231,28 +226,19 @@ func (r *Replica) verify(term uint64) error {
 	if t, ok := r.trans.(*transport); ok {
 		return r.confirm(t, term)
 	}
-	// Alone in its process. A replica that has failed would leave the question
-	// without an answer.
-	done := make(chan error, 1)
-	go func() { done <- bound(r, r.raft.VerifyLeader()).Error() }()
-	select {
-	case err := <-done:
-		return err
-	case <-r.failed:
-		return *r.dead.Load()
-	}
+	return r.await(r.life, r.raft.VerifyLeader()) // alone in its process
 }
 
 // ask asks the leader, where it is another node.
 func (b *barriers) ask(ctx context.Context) (uint64, error) {
 	r := b.r
-	if r.p.call == nil {
+	if r.b.forward.call == nil {
 		return 0, errNotLeader
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	b.mu.Lock()
-	to, ok := r.p.target() // under the lock: a change after it finds the question
+	to, ok := r.b.forward.target() // under the lock: a change after it finds the question
 	if ok {
 		b.asked = &question{to, cancel}
 	}
@@ -260,7 +246,7 @@ func (b *barriers) ask(ctx context.Context) (uint64, error) {
 	if !ok {
 		return 0, errNotLeader
 	}
-	body, err := r.p.call(ctx, to, callReadIndex, nil)
+	body, err := r.b.forward.call(ctx, to, callReadIndex, nil)
 	b.mu.Lock()
 	b.asked = nil
 	b.mu.Unlock()
@@ -295,7 +281,7 @@ func (b *barriers) moved() {
 	if b.asked == nil {
 		return
 	}
-	if to, ok := b.r.p.target(); !ok || to != b.asked.to {
+	if to, ok := b.r.b.forward.target(); !ok || to != b.asked.to {
 		b.asked.cancel()
 	}
 }
@@ -324,4 +310,133 @@ func (r *Replica) serveReadIndex(ctx context.Context, from peer.Identity, _ []by
 	}
 	r.commits.signal()
 	return binary.BigEndian.AppendUint64(nil, rd.index), nil
+}
+
+// confirmer lets the other voters say that this node still leads: with messages
+// that are sent after it was asked, to voters only. hashicorp/raft's
+// VerifyLeader takes any answer that comes in afterwards, also to a question
+// that is older than the read it is to confirm, and by the time that a slow
+// line brings it another node may have been elected and have acknowledged
+// writes. It also counts nodes that have no vote.
+type confirmer struct {
+	mu      sync.Mutex
+	asked   uint64 // rounds
+	of      map[hraft.ServerID]*confirming
+	changed chan struct{} // closed at the next answer
+	wg      sync.WaitGroup
+}
+
+// confirming is one voter. One question is on its way to it at a time: one that
+// hangs is not asked again and again.
+type confirming struct {
+	busy     bool
+	said     uint64 // the newest round that it has confirmed
+	answered uint64 // the newest that it has answered, or failed to
+}
+
+func newConfirmer() *confirmer {
+	return &confirmer{of: map[hraft.ServerID]*confirming{}, changed: make(chan struct{})}
+}
+
+var errNotConfirmed = errors.New("a majority of voters does not confirm that this node leads")
+
+// confirmTime is how long a majority may take; rpcTimeout bounds each question.
+const confirmTime = 2 * time.Second
+
+// confirm returns nil once a majority of voters has answered, to a message that
+// was sent after the call, that it knows no later term than this one.
+func (r *Replica) confirm(t *transport, term uint64) error {
+	c := r.confirmer
+	var others []hraft.Server
+	own := 0
+	for _, s := range r.servers() {
+		switch {
+		case s.Suffrage != hraft.Voter:
+		case s.ID == r.id:
+			own = 1
+		default:
+			others = append(others, s)
+		}
+	}
+	need := (len(others)+own)/2 + 1
+	c.mu.Lock()
+	c.asked++
+	round := c.asked
+	for _, s := range others {
+		v := c.of[s.ID]
+		if v == nil {
+			v = &confirming{}
+			c.of[s.ID] = v
+		}
+		if !v.busy {
+			v.busy = true
+			c.wg.Go(func() { r.question(t, s, v) })
+		}
+	}
+	c.mu.Unlock()
+	late := time.NewTimer(confirmTime)
+	defer late.Stop()
+	for {
+		c.mu.Lock()
+		said, left := own, 0
+		for _, s := range others {
+			switch v := c.of[s.ID]; {
+			case v.said >= round:
+				said++
+			case v.answered < round:
+				left++
+			}
+		}
+		changed := c.changed
+		c.mu.Unlock()
+		if said >= need {
+			return nil
+		}
+		if said+left < need || r.raft.CurrentTerm() != term {
+			return errNotConfirmed
+		}
+		select {
+		case <-changed:
+		case <-late.C:
+			return errNotConfirmed
+		case <-r.failed:
+			return *r.dead.Load()
+		case <-r.stop:
+			return hraft.ErrRaftShutdown
+		}
+	}
+}
+
+// question asks one voter until it has answered the newest round.
+func (r *Replica) question(t *transport, s hraft.Server, v *confirming) {
+	c := r.confirmer
+	for {
+		c.mu.Lock()
+		round := c.asked
+		if v.answered >= round {
+			v.busy = false
+			c.mu.Unlock()
+			return
+		}
+		c.mu.Unlock()
+		// A heartbeat as hashicorp/raft sends it: whoever knows no later term
+		// says yes.
+		term := r.raft.CurrentTerm()
+		yes := false
+		if r.raft.State() == hraft.Leader {
+			var resp hraft.AppendEntriesResponse
+			err := t.append(s.ID, s.Address, &hraft.AppendEntriesRequest{
+				RPCHeader: t.header(), Term: term,
+			}, &resp)
+			yes = err == nil && resp.Success && resp.Term == term
+		}
+		c.mu.Lock()
+		v.answered = round
+		if yes {
+			v.said = round
+		}
+		close(c.changed)
+		c.changed = make(chan struct{})
+		c.mu.Unlock()
+	}
 }

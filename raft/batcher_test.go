@@ -64,10 +64,10 @@ func TestNobodyStarves(t *testing.T) {
 	l := Limits{GroupBytes: 1 << 20, GroupCommands: 8, GroupWeight: 1 << 20}
 	var q queues
 	late := newPending(background("late"))
-	q.class[event.ClassBackground].push(late)
+	q.push(late)
 	for group := 1; ; group++ {
-		for q.class[event.ClassSettle].n < 16 {
-			q.class[event.ClassSettle].push(newPending(put("x")))
+		for q.class[event.ClassSettle].Len() < 16 {
+			q.push(newPending(put("x")))
 		}
 		g, _ := q.group(l)
 		if slices.Contains(g, late) {
@@ -84,10 +84,12 @@ func TestNobodyStarves(t *testing.T) {
 
 func TestGroupLimits(t *testing.T) {
 	l := Limits{GroupBytes: 1000, GroupCommands: 3, GroupWeight: 100}
-	sized := func(n, weight int) *pending { return &pending{data: make([]byte, n), weight: weight} }
+	sized := func(n, weight int) *pending {
+		return &pending{class: event.ClassProduce, data: make([]byte, n), weight: weight}
+	}
 	var q queues
 	for _, p := range []*pending{sized(5000, 1), sized(400, 1), sized(400, 1), sized(400, 1), sized(1, 1), sized(1, 1), sized(1, 1), sized(1, 90), sized(1, 20)} {
-		q.class[event.ClassProduce].push(p)
+		q.push(p)
 	}
 	// A larger one goes alone; then bytes, commands and weight are the limit.
 	for i, want := range []int{1, 2, 3, 2, 1} {
@@ -95,8 +97,8 @@ func TestGroupLimits(t *testing.T) {
 			t.Errorf("group %d has %d commands, not %d", i, len(g), want)
 		}
 	}
-	if n, bytes := q.len(); n != 0 || bytes != 0 {
-		t.Errorf("%d commands, %d bytes are left", n, bytes)
+	if q.n != 0 || q.bytes != 0 {
+		t.Errorf("%d commands, %d bytes are left", q.n, q.bytes)
 	}
 }
 
@@ -310,10 +312,10 @@ func TestGathering(t *testing.T) {
 	flying := func(want ...int) {
 		t.Helper()
 		until(t, fmt.Sprint("flights of ", want), func() bool {
-			n.p.mu.Lock()
-			defer n.p.mu.Unlock()
+			n.b.mu.Lock()
+			defer n.b.mu.Unlock()
 			var got []int
-			for _, fl := range n.p.flying {
+			for _, fl := range n.b.flight.entries {
 				got = append(got, len(fl.group))
 			}
 			return slices.Equal(got, want)
@@ -342,33 +344,26 @@ func (committed) Error() error    { return nil }
 func (c committed) Index() uint64 { return c.index }
 func (c committed) Response() any { return c.results }
 
-// TestDrainedIsAnswered: a node that ends lets its callers go when all is drained,
-// and by then they have their answers. Else a write that is committed would be told
-// as one whose outcome is unknown.
-func TestDrainedIsAnswered(t *testing.T) {
-	p := newFollower(t, Limits{}).proposer
-	held := make(chan struct{})
-	p.idle = func() { <-held } // before the answers
+// TestDrainAnswers: a node that shuts down ends only after its callers have their
+// answers. Otherwise the outcome of a committed write would be reported as unknown.
+func TestDrainAnswers(t *testing.T) {
+	b := newFollower(t, Limits{}).batcher
 	d := newPending(put("q"))
-	fl := &flight{group: []*pending{d}, future: committed{results{index: 7, results: []event.Result{{}}}}}
-	p.flying, p.flyN = []*flight{fl}, 1
-	p.retire <- fl
-	reaped := make(chan struct{})
-	go func() { p.reap(); close(reaped) }()
-	if !p.until(t.Context(), func() bool { return len(p.flying) == 0 }) {
-		t.Fatal("the entry stays under way")
-	}
-	p.close()
-	p.mu.Lock()
-	if p.drainedLocked() {
+	e := &entry{group: []*pending{d}}
+	complete := b.complete
+	e.complete.Store(&complete)
+	b.flight.entries = []*entry{e}
+	b.close()
+	drained := make(chan struct{})
+	go func() { b.drain(t.Context()); close(drained) }()
+	select {
+	case <-drained:
 		t.Error("drained before the answer")
+	default:
 	}
-	p.mu.Unlock()
-	close(held)
-	p.drained(t.Context())
+	e.await(committed{results{index: 7, results: []event.Result{{}}}})
+	<-drained
 	if len(d.done) != 1 {
-		t.Error("drained, and no answer")
+		t.Error("drained without an answer")
 	}
-	close(p.retire)
-	<-reaped
 }

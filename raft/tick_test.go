@@ -80,9 +80,9 @@ func TestDueBacklog(t *testing.T) {
 // A Machine whose due time never goes away must not fill the log as fast as the
 // disk allows.
 func TestDueIsNoBusyLoop(t *testing.T) {
-	var tk ticks
+	var tk ticker
 	p := progress{hasDue: true, due: 5}
-	for range tooOften {
+	for range sameDue {
 		if d := tk.wait(p, 10); d != 0 {
 			t.Fatalf("slowed down early: %v", d)
 		}

@@ -7,17 +7,18 @@ import (
 	"github.com/qlogd/qlogd/event"
 )
 
-// A node that lacks the log lets those go who wait for it: an answer of the
-// leader's that is whole is told; of the others it is not known here what they
-// come to.
-func TestStrand(t *testing.T) {
+// A node that lacks the log releases its waiters: complete answers of the leader are
+// delivered; the outcome of the others is unknown here.
+func TestReleaseAll(t *testing.T) {
 	lacking := false
-	p := &proposer{metrics: noMetrics{}, fsm: &fsm{}}
-	p.landed.fsm, p.landed.lacking = p.fsm, func() bool { return lacking }
+	f := &fsm{}
+	b := newBatcher(&Options{Metrics: noMetrics{}}, f, nil, nil, nil)
+	b.waiters.lacking = func() bool { return lacking }
 	wait := func(res event.Result) chan answer {
 		d := &pending{done: make(chan answer, 1)}
-		p.away.landing++
-		p.landed.at(9, (&ripe{p: p, group: []*pending{d}, results: []event.Result{res}}).fall)
+		b.forward.answeredN++
+		done := &answeredBatch{group: []*pending{d}, results: []event.Result{res}}
+		b.waiters.add(9, func(applied bool) { b.answerForwarded(done, applied) })
 		return d.done
 	}
 	enqueued := event.Result{Index: 9, Produced: make([]event.Produced, 1)}
@@ -30,12 +31,12 @@ func TestStrand(t *testing.T) {
 	} {
 		others = append(others, wait(r))
 	}
-	p.landed.reached(8)
+	b.waiters.applied(8)
 	if len(produced) != 0 {
-		t.Fatal("answered before its entry is here")
+		t.Fatal("answered before its entry is applied here")
 	}
 	lacking = true
-	p.landed.strand()
+	b.waiters.releaseAll()
 	if a := <-produced; a.problem != nil || a.result.Index != 9 {
 		t.Errorf("produced: %+v", a)
 	}
@@ -45,14 +46,14 @@ func TestStrand(t *testing.T) {
 		}
 	}
 	if a := <-wait(enqueued); a.problem != nil {
-		t.Errorf("one that comes later: %+v", a)
+		t.Errorf("added later: %+v", a)
 	}
-	r := &Replica{p: p}
+	r := &Replica{b: b}
 	var e *event.Problem
-	if err := r.Landed(t.Context(), 9); !errors.As(err, &e) || e.Code != CodeNoLeader {
-		t.Errorf("who waits for the entry itself is told %v", err)
+	if err := r.waitApplied(t.Context(), 9); !errors.As(err, &e) || e.Code != CodeNoLeader {
+		t.Errorf("waitApplied: %v", err)
 	}
-	if p.away.landing != 0 || p.landed.n.Load() != 0 {
-		t.Errorf("%d are still counted, %d wait", p.away.landing, p.landed.n.Load())
+	if b.forward.answeredN != 0 || len(b.waiters.list) != 0 {
+		t.Errorf("%d commands are still counted, %d wait", b.forward.answeredN, len(b.waiters.list))
 	}
 }

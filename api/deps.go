@@ -192,24 +192,26 @@ type Counts interface {
 // Deps is what the API stands on. Push, Rates, Load, Counts, Operations, Floors, Past, Proof,
 // Cluster, Age, Leader, AskOthers, AskLeader, Secrets, Forward and Registry may be nil.
 type Deps struct {
-	Proposer   Proposer
-	Barrier    Barrier
-	State      State
-	Log        Log
-	LogErrors  LogErrors
-	Past       Past
-	Proof      Proof
-	Ready      Readiness
-	Rates      Rates
-	Load       Load
-	Counts     Counts
-	Operations OperationsStore
-	Replays    Replays // nil: the log is read from its beginning
-	Floors     Floors
-	Finder     Finder // needed with Floors
-	Cluster    Cluster
-	Push       Push // nil: push is taken as it is, and nobody delivers
-	Eraser     Eraser
+	Proposer  Proposer
+	Barrier   Barrier
+	State     State
+	Log       Log
+	LogErrors LogErrors
+	Past      Past
+	Proof     Proof
+	Ready     Readiness
+	// EventCounts tells how many events of each type this node has applied; nil: nobody counts.
+	EventCounts func() [event.NumTypes]uint64
+	Rates       Rates
+	Load        Load
+	Counts      Counts
+	Operations  OperationsStore
+	Replays     Replays // nil: the log is read from its beginning
+	Floors      Floors
+	Finder      Finder // needed with Floors
+	Cluster     Cluster
+	Push        Push // nil: push is taken as it is, and nobody delivers
+	Eraser      Eraser
 	// Age tells how old a stale read from this node is; false where nobody knows.
 	Age func() (time.Duration, bool)
 	// Leader returns the HTTP address of the leader where that is another node,

@@ -68,7 +68,8 @@ func (m *machine) carrier() *erasure.Carrier {
 
 func (m *machine) erasures(dir string) erasure.NodeOptions {
 	return erasure.NodeOptions{
-		Log: m.log, FS: vfs.OS{}, DataDir: dir, Self: func() string { return "n1/a" }, Tasks: m.Tasks, Propose: m.Propose,
+		Log: m.log, FS: vfs.OS{}, DataDir: dir, Self: func() string { return "n1/a" }, Tasks: m.Tasks,
+		Erased: m.TakeErased, Propose: m.Propose,
 		Fetched: func() error { return nil }, Shed: func(context.Context, uint64) error { return nil },
 	}
 }

@@ -39,7 +39,6 @@ type fake struct {
 	deleted  uint64
 	rebuilt  int
 	applied  func([]string)
-	count    func([]event.Event)
 	before   func() // called by Propose
 	unready  []string
 	barrier  error
@@ -111,7 +110,7 @@ func build(opts ...func(*Options)) *harness {
 		Logger:   slog.New(slog.DiscardHandler),
 		Registry: prometheus.NewRegistry(),
 	}, o)
-	f.applied, f.count = s.Applied, s.Count
+	f.applied = s.Applied
 	return &harness{fake: f, cluster: c, s: s, h: s.Handler()}
 }
 
@@ -207,12 +206,8 @@ func (f *fake) Begin(c *event.Command, along []*event.Command) (answers []func(c
 	}
 	f.mu.Lock()
 	f.groups++
-	var events []event.Event
 	for _, c := range append([]*event.Command{c}, along...) {
-		res, b, err := f.execute(c)
-		if b != nil {
-			events = append(events, b.Events...)
-		}
+		res, _, err := f.execute(c)
 		answers = append(answers, func(context.Context) (event.Result, error) { return res, err })
 	}
 	var work []string
@@ -222,7 +217,6 @@ func (f *fake) Begin(c *event.Command, along []*event.Command) (answers []func(c
 	failed := f.err != nil
 	f.mu.Unlock()
 	if !failed {
-		f.count(events)
 		f.applied(work)
 	}
 	return answers

@@ -44,7 +44,7 @@ func (s *Server) hook(q *request) error {
 			outcome = codeInternal
 		}
 	}
-	s.metrics.hooks.WithLabelValues(w.Name, outcome).Inc()
+	s.metrics.hook(w.Name, outcome)
 	return err
 }
 

@@ -413,7 +413,7 @@ func TestHookIsCounted(t *testing.T) {
 	if strings.Contains(told, "nobody") {
 		t.Error("a stranger's name is a label")
 	}
-	h.s.Count([]event.Event{{Type: event.WebhookDeleted, Webhook: "gh"}})
+	h.do("DELETE", "/v1/webhooks/gh", "").want(204)
 	if told := h.do("GET", "/metrics", "").want(200).Body.String(); strings.Contains(told, `webhook="gh"`) {
 		t.Error("a deleted webhook is told of")
 	}

@@ -44,11 +44,7 @@ func onMachine(t *testing.T, opts ...func(*Options)) (*harness, *machine) {
 		t.Fatal(err)
 	}
 	m := &machine{log: log, now: time.Now().Add(-time.Hour).UnixMilli()}
-	m.Machine = fsm.New(projections.New(), counting{log, m}, fsm.Options{Touched: func(queues []string) {
-		if m.s != nil {
-			m.s.Applied(queues)
-		}
-	}})
+	m.Machine = fsm.New(projections.New(), log, fsm.Options{})
 	o := Options{HistoryRetention: 7 * 24 * time.Hour}
 	for _, fn := range opts {
 		fn(&o)
@@ -90,21 +86,6 @@ type alwaysReady struct{}
 
 func (alwaysReady) Ready() (bool, []string) { return true, nil }
 
-// counting tells the runner what was decided.
-type counting struct {
-	*eventlog.Log
-	m *machine
-}
-
-func (c counting) Append(b *event.Block) error {
-	err := c.Log.Append(b)
-	if c.m.runs != nil {
-		c.m.runs.Count(b.Events)
-		c.m.node.Count(b.Events)
-	}
-	return err
-}
-
 // Messages implements State.
 func (m *machine) Messages(queue string, f event.MessageFilter) (out []event.MessageView, ok bool) {
 	m.View(func(s *projections.State) {
@@ -137,6 +118,9 @@ func (m *machine) Begin(c *event.Command, along []*event.Command) (answers []fun
 	if err != nil {
 		panic(err)
 	}
+	m.s.Applied(m.TakeLeasable())
+	m.runs.Wake()
+	m.node.Wake()
 	for _, r := range results[first:] {
 		answers = append(answers, func(context.Context) (event.Result, error) { return r, nil })
 	}

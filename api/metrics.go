@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -26,13 +27,13 @@ const maxQueueSeries = 2000
 type metrics struct {
 	s         *Server
 	handler   http.Handler
-	events    [256]atomic.Uint64 // by event.Type
 	leaseLost prometheus.Counter
 	commit    *prometheus.HistogramVec
 	classes   [event.Classes]prometheus.Observer // of commit
 	requests  *prometheus.CounterVec
 	seconds   *prometheus.HistogramVec
 	hooks     *prometheus.CounterVec // by webhook and outcome
+	hookNames sync.Map               // webhooks that hooks has
 }
 
 var (
@@ -120,13 +121,10 @@ func (r *routeMetrics) request(status int, took time.Duration) {
 
 func (m *metrics) committed(took time.Duration, c event.Class) { m.classes[c].Observe(took.Seconds()) }
 
-func (m *metrics) count(events []event.Event) {
-	for i := range events {
-		m.events[events[i].Type].Add(1)
-		if events[i].Type == event.WebhookDeleted {
-			m.hooks.DeletePartialMatch(prometheus.Labels{"webhook": events[i].Webhook})
-		}
-	}
+// hook counts a request to a webhook.
+func (m *metrics) hook(name, outcome string) {
+	m.hookNames.Store(name, true)
+	m.hooks.WithLabelValues(name, outcome).Inc()
 }
 
 // Describe implements prometheus.Collector.
@@ -166,14 +164,23 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	if len(queues) > maxQueueSeries {
 		tell("_other", other)
 	}
-	for _, name := range event.Types() {
-		t, _ := event.ParseType(name)
-		ch <- prometheus.MustNewConstMetric(descEvents, prometheus.CounterValue, float64(m.events[t].Load()), name)
+	if m.s.deps.EventCounts != nil {
+		counts := m.s.deps.EventCounts()
+		for t := event.TypeNone + 1; t < event.NumTypes; t++ {
+			ch <- prometheus.MustNewConstMetric(descEvents, prometheus.CounterValue, float64(counts[t]), t.String())
+		}
 	}
 }
 
 func (m *metrics) serve(q *request) error {
 	q.status = http.StatusOK
+	m.hookNames.Range(func(name, _ any) bool {
+		if _, ok := m.s.deps.State.Webhook(name.(string)); !ok { // deleted
+			m.hookNames.Delete(name)
+			m.hooks.DeletePartialMatch(prometheus.Labels{"webhook": name.(string)})
+		}
+		return true
+	})
 	m.handler.ServeHTTP(q.w, q.Request)
 	return nil
 }

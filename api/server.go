@@ -64,12 +64,8 @@ func New(deps Deps, opts Options) *Server {
 	return s
 }
 
-// Applied tells that an entry gave queues work that can be leased. It never
-// blocks and costs nothing while nobody waits; it may be called under locks.
+// Applied wakes those who wait for messages of queues in which something became leasable.
 func (s *Server) Applied(queues []string) { s.waiters.applied(queues) }
-
-// Count counts a block's events for /metrics.
-func (s *Server) Count(events []event.Event) { s.metrics.count(events) }
 
 // Drain begins the end: /readyz says no, waiting leases answer empty, streams
 // end, new leases get 503 shutting_down. Other requests are still served.

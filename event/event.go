@@ -37,6 +37,9 @@ const (
 	WebhookCreated
 	WebhookUpdated
 	WebhookDeleted
+
+	// NumTypes bounds the types.
+	NumTypes
 )
 
 var typeNames = [...]string{

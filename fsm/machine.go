@@ -29,6 +29,7 @@ type Machine struct {
 	mu    sync.RWMutex
 	state *projections.State // guarded by mu
 
+	news   news          // guarded by mu
 	events []event.Event // the last block's, empty, for the next one; Apply's
 }
 
@@ -37,12 +38,6 @@ const keepEvents = 4096
 
 // Options of a machine.
 type Options struct {
-	// Touched, if set, is told after each entry the queues in which something
-	// became leasable. It must not block.
-	Touched func(queues []string)
-	// Count, if set, is called with the events of each block once it is appended. It must not
-	// keep them.
-	Count func([]event.Event)
 	// Known is the newest version of the rules that this machine takes; 0 is
 	// event.Rules. Less is for trying out how a newer version comes into force.
 	Known uint16
@@ -79,18 +74,14 @@ func (m *Machine) Apply(index uint64, data []byte) ([]event.Result, error) {
 			return nil, fmt.Errorf("apply %d: command %d: %w", index, i, err)
 		}
 	}
-	results, touched, err := m.apply(index, entry, commands)
-	if err == nil && len(touched) > 0 && m.opts.Touched != nil {
-		m.opts.Touched(touched)
-	}
-	return results, err
+	return m.apply(index, entry, commands)
 }
 
-func (m *Machine) apply(index uint64, entry *event.Entry, commands []*event.Command) ([]event.Result, []string, error) {
+func (m *Machine) apply(index uint64, entry *event.Entry, commands []*event.Command) ([]event.Result, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if index <= m.state.Index() {
-		return nil, nil, nil
+		return nil, nil
 	}
 	d := &decision{s: m.state, wants: entry.Rules, block: event.Block{Index: index, Time: entry.Time, Events: m.events}}
 	d.s.Begin(index, entry.Time)
@@ -102,16 +93,14 @@ func (m *Machine) apply(index uint64, entry *event.Entry, commands []*event.Comm
 	}
 	d.mark(commands, results)
 	if err := m.log.Append(&d.block); err != nil {
-		return nil, nil, fmt.Errorf("apply %d: %w", index, err)
+		return nil, fmt.Errorf("apply %d: %w", index, err)
 	}
-	if m.opts.Count != nil && len(d.block.Events) > 0 {
-		m.opts.Count(d.block.Events)
-	}
+	m.news.note(index, d.block.Events)
 	if m.events = nil; cap(d.block.Events) <= keepEvents {
 		clear(d.block.Events) // they hold payloads
 		m.events = d.block.Events[:0]
 	}
-	return results, d.s.TakeTouched(), nil
+	return results, nil
 }
 
 // decision is the making of one block: each event is folded as soon as it is

@@ -1356,18 +1356,16 @@ func TestModel(t *testing.T) {
 		b, w := setup(rt), newModel(rt)
 		c := &chaos{t: rt, m: b.m}
 		touched := map[string]bool{}
-		opts := Options{Known: known, Touched: func(names []string) {
-			for _, n := range names {
-				touched[n] = true
-			}
-		}}
-		b.m = New(projections.New(), b.log, opts)
+		b.m = New(projections.New(), b.log, Options{Known: known})
 		leasable := map[string]bool{}
 		step := func(cs ...*event.Command) {
 			clear(touched)
 			b.wants = draw[uint16](c, "wants", 1, 1, known)
 			w.wants = b.wants
 			rs := b.do(cs...)
+			for _, n := range b.m.TakeLeasable() {
+				touched[n] = true
+			}
 			bl := b.log.blocks[len(b.log.blocks)-1]
 			rt.Logf("entry %d at %d", bl.Index, bl.Time-epoch)
 			for i := range bl.Events {
@@ -1423,7 +1421,6 @@ func TestModel(t *testing.T) {
 			case 0:
 				if frozen == nil {
 					b.restart()
-					b.m.opts.Touched = opts.Touched
 				}
 			case 1:
 				if frozen == nil {
@@ -1432,7 +1429,6 @@ func TestModel(t *testing.T) {
 			case 2, 3:
 				if frozen != nil {
 					b.resume(frozen)
-					b.m.opts.Touched = opts.Touched
 					frozen = nil
 				}
 			}

@@ -87,9 +87,9 @@ type Options struct {
 	// OnOut is told, once, that this directory is no member any more. It must
 	// not block, and Shutdown is expected to follow.
 	OnOut func(Out)
-	// OnLead is told each time that this node begins or ceases to lead. It must
-	// not block.
-	OnLead func(leads bool)
+	// Changed is of capacity one, and is sent to after each batch that is applied, and
+	// when this node begins or ceases to lead. nil: nobody wants to know.
+	Changed chan struct{}
 	// OnFatal is told, once, why the replica cannot go on. It is expected to end
 	// the process without calling back: whatever was not answered until then is
 	// unknown to the clients.

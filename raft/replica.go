@@ -309,10 +309,19 @@ func (r *Replica) refuses() *event.Problem {
 	return nil
 }
 
+// signalChanged wakes the reader of Options.Changed.
+func (r *Replica) signalChanged() {
+	select {
+	case r.o.Changed <- struct{}{}:
+	default:
+	}
+}
+
 // applied is called by the FSM after each batch.
 func (r *Replica) applied(p progress) {
 	r.b.applied()
 	r.b.waiters.applied(p.index)
+	r.signalChanged()
 	if p.unmarked >= r.o.MarkEntries {
 		r.agreement.signal()
 	}
@@ -336,9 +345,7 @@ func (r *Replica) watchLeadership() {
 			}
 			r.b.setLeader(leader)
 			r.barriers.moved()
-			if r.o.OnLead != nil {
-				r.o.OnLead(leader) // after the batcher knows: who looks then sees it
-			}
+			r.signalChanged() // after the batcher knows: who looks then sees it
 		case <-r.stop:
 			return
 		}

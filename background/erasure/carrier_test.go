@@ -49,9 +49,9 @@ func newWorld(t *testing.T, seed uint64) *world {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { w.log.Close() })
-	w.m = fsm.NewReplica(projections.New(), w.log, fsm.Options{Count: func(events []event.Event) { w.node.Count(events) }})
+	w.m = fsm.NewReplica(projections.New(), w.log, fsm.Options{})
 	if w.node, err = NewNode(NodeOptions{
-		Log: w.log, FS: disk, DataDir: "/data", Self: func() string { return "n1/a" }, Tasks: w.m.Tasks,
+		Log: w.log, FS: disk, DataDir: "/data", Self: func() string { return "n1/a" }, Tasks: w.m.Tasks, Erased: w.m.TakeErased,
 		Fetched: func() error { return nil }, Shed: func(context.Context, uint64) error { return nil },
 		Propose: w.propose,
 	}); err != nil {
@@ -81,6 +81,7 @@ func (w *world) propose(_ context.Context, c *event.Command) (event.Result, erro
 	}
 	e.Commands = append(e.Commands, event.EncodeCommand(c))
 	rs, err := w.m.Apply(w.index, e.Encode())
+	w.node.Wake()
 	if err != nil {
 		return event.Result{}, err
 	}

@@ -29,7 +29,6 @@ import (
 	"iter"
 	"log/slog"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/qlogd/qlogd/event"
@@ -54,6 +53,9 @@ type NodeOptions struct {
 	DataDir string
 	// Self returns what this data directory is called among the cluster's members.
 	Self func() string
+	// Erased returns the first block with an `erased` event that it has not returned before,
+	// 0 for none, and the index up to which it knows (fsm.Machine.TakeErased).
+	Erased func() (first, upTo uint64)
 	// Tasks returns all tasks.
 	Tasks func() []event.TaskView
 	// Propose gets a command decided.
@@ -73,10 +75,9 @@ type Node struct {
 	o    NodeOptions
 	wake chan struct{}
 
-	mu   sync.Mutex
-	from uint64 // guarded by mu: index of the first block that may have erasures that are not carried out; 0 none
-	// written is what ErasedFile says. Run's alone.
-	written uint64
+	// Only Run uses these.
+	from    uint64 // the first block that may have erasures that are not carried out; 0: none
+	written uint64 // what ErasedFile says
 	known   bool
 }
 
@@ -95,8 +96,8 @@ const (
 	lookEvery = time.Minute
 )
 
-// NewNode returns a Node for a log that was recovered. Count must be told of all
-// blocks that are appended from now on.
+// NewNode returns a Node for a log that was recovered. Erased must know all blocks that are
+// appended from now on.
 func NewNode(o NodeOptions) (*Node, error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
@@ -107,32 +108,10 @@ func NewNode(o NodeOptions) (*Node, error) {
 		return nil, err
 	}
 	head := o.Log.Head()
-	switch {
-	case n.written < head:
+	if n.written < head {
 		n.from = n.written + 1
 	}
 	return n, nil
-}
-
-// Count is told the events of each block that was appended. It never blocks.
-func (n *Node) Count(events []event.Event) {
-	wake := false
-	for i := range events {
-		switch events[i].Type {
-		case event.Erased:
-			n.mu.Lock()
-			if at := event.RefOf(events[i].ID).Index; n.from == 0 || at < n.from {
-				n.from = at
-			}
-			n.mu.Unlock()
-			wake = true
-		case event.TaskSealed, event.TaskResumed:
-			wake = true
-		}
-	}
-	if wake {
-		n.Wake()
-	}
 }
 
 // Wake lets Run look anew.
@@ -196,23 +175,11 @@ func (n *Node) reported(t *event.TaskView) bool {
 
 // overwrite carries out the `erased` events of the log that are not yet.
 func (n *Node) overwrite(ctx context.Context) (err error) {
-	// Count was told of all blocks before the newest one, perhaps not yet of that.
-	done := n.o.Log.Head()
-	done -= min(done, 1)
-	n.mu.Lock()
+	first, head := n.o.Erased()
+	if n.from == 0 {
+		n.from = first
+	}
 	from := n.from
-	n.from = 0
-	n.mu.Unlock()
-	head := n.o.Log.Head()
-	defer func() {
-		if err != nil && from > 0 {
-			n.mu.Lock()
-			if n.from == 0 || from < n.from {
-				n.from = from
-			}
-			n.mu.Unlock()
-		}
-	}()
 	erased := 0
 	if from > 0 {
 		var refs []event.Ref
@@ -238,16 +205,17 @@ func (n *Node) overwrite(ctx context.Context) (err error) {
 			return err
 		}
 	}
+	n.from = 0
 	if erased > 0 {
 		n.o.Logger.Info("contents erased", "from", from, "up-to", head, "contents", erased)
 	}
-	if n.known && (done <= n.written || erased == 0 && from == 0 && done < n.written+writeEvery) {
+	if n.known && (head <= n.written || erased == 0 && from == 0 && head < n.written+writeEvery) {
 		return nil
 	}
-	if err := datadir.WriteErased(n.o.FS, n.o.DataDir, done); err != nil {
+	if err := datadir.WriteErased(n.o.FS, n.o.DataDir, head); err != nil {
 		return err
 	}
-	n.written, n.known = done, true
+	n.written, n.known = head, true
 	return nil
 }
 

@@ -28,6 +28,7 @@ type teller struct {
 	tasks []event.TaskView
 
 	index    uint64
+	erased   uint64 // the first block with an erased event that the node has not seen
 	shed     uint64
 	archived []event.Ref
 	reports  []string
@@ -58,8 +59,12 @@ func open(t testing.TB, disk *vfs.Mem) (*teller, error) {
 	}
 	s.node, err = NewNode(NodeOptions{
 		Log: s.log, FS: disk, DataDir: "/data",
-		Self:    func() string { return "n1/a" },
-		Tasks:   func() []event.TaskView { return slices.Clone(s.tasks) },
+		Self:  func() string { return "n1/a" },
+		Tasks: func() []event.TaskView { return slices.Clone(s.tasks) },
+		Erased: func() (first, upTo uint64) {
+			first, s.erased = s.erased, 0
+			return first, s.log.Head()
+		},
 		Fetched: func() error { return nil },
 		Shed:    func(_ context.Context, upTo uint64) error { s.shed = upTo; return nil },
 		Archive: func(_ context.Context, refs []event.Ref) error { s.archived = slices.Clone(refs); return nil },
@@ -109,7 +114,14 @@ func (s *teller) tell(events ...event.Event) ([]event.Event, error) {
 	if err := s.log.Append(b); err != nil {
 		return nil, err
 	}
-	s.node.Count(b.Events)
+	for i := range events {
+		if events[i].Type == event.Erased && s.erased == 0 {
+			s.erased = s.index
+		}
+	}
+	if len(events) > 0 {
+		s.node.Wake()
+	}
 	for i := range events {
 		s.note(&events[i])
 	}

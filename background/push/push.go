@@ -98,18 +98,6 @@ func (e *Engine) Wake() {
 	}
 }
 
-// Count wakes the engine where a block's events changed a queue's policy. It never
-// blocks and may be called under locks.
-func (e *Engine) Count(events []event.Event) {
-	for i := range events {
-		switch events[i].Type {
-		case event.QueueCreated, event.QueueUpdated, event.QueueDeleted:
-			e.Wake()
-			return
-		}
-	}
-}
-
 // againAfter is when it is tried anew after an error of this node's.
 const againAfter = time.Second
 

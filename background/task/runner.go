@@ -102,18 +102,6 @@ func (r *Runner) Wake() {
 	}
 }
 
-// Count wakes the runner where a block's events began or ended a task. It never
-// blocks and may be called under locks.
-func (r *Runner) Count(events []event.Event) {
-	for i := range events {
-		switch events[i].Type {
-		case event.TaskCreated, event.TaskCancelled, event.TaskResumed, event.TaskEnded:
-			r.Wake()
-			return
-		}
-	}
-}
-
 // Run works until ctx ends, and returns when nothing is in hand any more.
 func (r *Runner) Run(ctx context.Context) {
 	defer r.work.Wait()

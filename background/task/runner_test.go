@@ -35,7 +35,7 @@ func (w *world) add(kind event.TaskKind) event.ID {
 	defer w.mu.Unlock()
 	id := event.NewID(1000, uint64(len(w.tasks)+1), 0)
 	w.tasks = append([]event.TaskView{{ID: id, Kind: kind}}, w.tasks...)
-	w.r.Count([]event.Event{{Type: event.TaskCreated}})
+	w.r.Wake()
 	return id
 }
 
@@ -51,14 +51,14 @@ func (w *world) cancel(id event.ID) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.set(id, event.TaskIsCancelled)
-	w.r.Count([]event.Event{{Type: event.TaskCancelled}})
+	w.r.Wake()
 }
 
 func (w *world) resume(id event.ID) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.set(id, event.TaskRunning)
-	w.r.Count([]event.Event{{Type: event.TaskResumed}})
+	w.r.Wake()
 }
 
 func (w *world) propose(_ context.Context, c *event.Command) (event.Result, error) {
@@ -70,7 +70,7 @@ func (w *world) propose(_ context.Context, c *event.Command) (event.Result, erro
 	u := c.UpdateTask
 	w.ended = append(w.ended, *u)
 	w.set(u.ID, event.TaskCompleted)
-	w.r.Count([]event.Event{{Type: event.TaskEnded}})
+	w.r.Wake()
 	return event.Result{}, nil
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/qlogd/qlogd/api"
 	"github.com/qlogd/qlogd/background/erasure"
 	"github.com/qlogd/qlogd/background/push"
+	"github.com/qlogd/qlogd/background/task"
 	"github.com/qlogd/qlogd/fsm"
 	"github.com/qlogd/qlogd/log/datadir"
 	"github.com/qlogd/qlogd/log/eventlog"
@@ -40,6 +41,7 @@ type engine struct {
 	models  *store.Store
 	api     *api.Server
 	push    *push.Engine
+	tasks   *task.Runner
 
 	archiver *archiver
 	erasures *erasure.Node
@@ -109,15 +111,11 @@ func openEngine(n *node) (_ *engine, err error) {
 	if e.models, err = store.Open(datadir.Path(c.DataDir, datadir.ProjectionFile), card.ClusterID, store.Options{Logger: logger}); err != nil {
 		return nil, err
 	}
-	// Machine, Raft and api know each other only by these hooks, and the api is
-	// made after Raft has begun to apply: so they look it up.
-	hooks := &hooks{discards: newDiscards(logger)}
-	e.machine = fsm.NewReplica(found.State, e.log, fsm.Options{Touched: hooks.touched, Count: hooks.count})
+	e.machine = fsm.NewReplica(found.State, e.log, fsm.Options{})
 	if e.erasures, err = e.newErasures(); err != nil {
 		return nil, err
 	}
-	hooks.erasures = e.erasures
-	ro.Machine, ro.OnLead = e.machine, hooks.lead
+	ro.Machine, ro.Changed = e.machine, make(chan struct{}, 1)
 	// Raft last of what writes: from here on entries are applied.
 	if e.replica, err = raft.Open(ro); err != nil {
 		return nil, err
@@ -131,15 +129,13 @@ func openEngine(n *node) (_ *engine, err error) {
 	e.api = api.New(deps, n.apiOptions())
 	// It leases and settles as the api does, and is asked by it.
 	e.push = e.newPush(n, registry)
-	hooks.set(e.api, e.push)
 	e.answerOthers()
 	// Tasks after all that they stand on; what began before is looked for at once.
-	tasks := e.newTasks()
-	hooks.tasks.Store(tasks)
+	e.tasks = e.newTasks()
 
-	e.work.Go(func() { tasks.Run(e.background) })
+	e.work.Go(func() { e.observe(ro.Changed) })
+	e.work.Go(func() { e.tasks.Run(e.background) })
 	e.work.Go(func() { e.follow() })
-	e.work.Go(func() { hooks.discards.run(e.background) })
 	e.work.Go(func() { e.retain() })
 	e.work.Go(func() { e.archiver.run(e.background) })
 	e.push.Start()

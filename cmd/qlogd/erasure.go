@@ -19,7 +19,7 @@ import (
 // first entry is applied: it counts what is appended.
 func (e *engine) newErasures() (*erasure.Node, error) {
 	o := erasure.NodeOptions{
-		Log: e.log, FS: vfs.OS{}, DataDir: e.c.DataDir, Tasks: e.machine.Tasks, Logger: e.logger,
+		Log: e.log, FS: vfs.OS{}, DataDir: e.c.DataDir, Tasks: e.machine.Tasks, Erased: e.machine.TakeErased, Logger: e.logger,
 		Self:    func() string { return e.replica.Self() },
 		Propose: func(ctx context.Context, c *event.Command) (event.Result, error) { return e.replica.Propose(ctx, c) },
 		Shed:    func(ctx context.Context, upTo uint64) error { return e.replica.Shed(ctx, upTo) },

@@ -3,16 +3,12 @@ package main
 import (
 	"context"
 	"iter"
-	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/qlogd/qlogd/api"
 	"github.com/qlogd/qlogd/api/wire"
-	"github.com/qlogd/qlogd/background/erasure"
-	"github.com/qlogd/qlogd/background/push"
-	"github.com/qlogd/qlogd/background/task"
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/log/eventlog"
 	"github.com/qlogd/qlogd/projections/store"
@@ -31,24 +27,25 @@ func (e *engine) deps(source *replay.Source, registry *prometheus.Registry) api.
 		LogErrors: api.LogErrors{
 			Gone: eventlog.ErrGone, Erased: eventlog.ErrErased, NotFound: eventlog.ErrNotFound, Range: eventlog.IsRange,
 		},
-		Past:       past{replay.NewPast(source, 4, 2)},
-		Proof:      proof{e},
-		Ready:      e.replica,
-		Rates:      rates{e.models, e.replica},
-		Load:       load{e.replica},
-		Counts:     counts{e.models},
-		Operations: operations{e.models, e.log},
-		Replays:    replays{e.models},
-		Floors:     e.machine,
-		Finder:     e.log,
-		Cluster:    clusterView{e.replica},
-		Push:       pushed{e},
-		Age:        e.replica.Age,
-		Leader:     e.replica.LeaderHTTP,
-		AskOthers:  e.askOthers,
-		AskLeader:  e.replica.AskLeader,
-		Logger:     e.logger,
-		Registry:   registry,
+		Past:        past{replay.NewPast(source, 4, 2)},
+		Proof:       proof{e},
+		Ready:       e.replica,
+		EventCounts: e.machine.Counts,
+		Rates:       rates{e.models, e.replica},
+		Load:        load{e.replica},
+		Counts:      counts{e.models},
+		Operations:  operations{e.models, e.log},
+		Replays:     replays{e.models},
+		Floors:      e.machine,
+		Finder:      e.log,
+		Cluster:     clusterView{e.replica},
+		Push:        pushed{e},
+		Age:         e.replica.Age,
+		Leader:      e.replica.LeaderHTTP,
+		AskOthers:   e.askOthers,
+		AskLeader:   e.replica.AskLeader,
+		Logger:      e.logger,
+		Registry:    registry,
 	}
 }
 
@@ -162,47 +159,50 @@ func (f followed) Head() uint64 { return f.log.Head() }
 // Begins implements store.Source.
 func (f followed) Begins() (uint64, int64) { return f.log.Begins() }
 
-// hooks tell the api, and the operator, what was applied. Entries are applied before the api is
-// there: then nobody waits and nothing is to be counted.
-type hooks struct {
-	api      atomic.Pointer[api.Server]
-	push     atomic.Pointer[push.Engine]
-	tasks    atomic.Pointer[task.Runner]
-	discards *discards
-	erasures *erasure.Node
+// observe tells the api and what runs in the background of what was applied, and the operator of
+// messages that were discarded: a thousand that expire together are one line.
+func (e *engine) observe(changed <-chan struct{}) {
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	defer e.warnOfDiscarded()
+	leads := false
+	var queues, tasks, erasures uint64
+	for {
+		select {
+		case <-changed:
+		case <-tick.C:
+			e.warnOfDiscarded()
+			continue
+		case <-e.background.Done():
+			return
+		}
+		e.api.Applied(e.machine.TakeLeasable())
+		was := leads
+		leads = e.replica.Leader()
+		n := e.machine.Counts()
+		differs := func(seen *uint64, types ...event.Type) bool {
+			was := *seen
+			*seen = 0
+			for _, t := range types {
+				*seen += n[t]
+			}
+			return *seen != was
+		}
+		if differs(&queues, event.QueueCreated, event.QueueUpdated, event.QueueDeleted) || leads != was {
+			e.push.Wake()
+		}
+		if differs(&tasks, event.TaskCreated, event.TaskCancelled, event.TaskResumed, event.TaskEnded) || leads != was {
+			e.tasks.Wake()
+		}
+		if differs(&erasures, event.Erased, event.TaskSealed, event.TaskResumed) {
+			e.erasures.Wake()
+		}
+	}
 }
 
-func (h *hooks) set(s *api.Server, p *push.Engine) {
-	h.api.Store(s)
-	h.push.Store(p)
-}
-
-// lead tells that this node begins or ceases to lead.
-func (h *hooks) lead(bool) {
-	if p := h.push.Load(); p != nil {
-		p.Wake()
-	}
-	if r := h.tasks.Load(); r != nil {
-		r.Wake()
-	}
-}
-
-func (h *hooks) touched(queues []string) {
-	if s := h.api.Load(); s != nil {
-		s.Applied(queues)
-	}
-}
-
-func (h *hooks) count(events []event.Event) {
-	h.discards.count(events)
-	if p := h.push.Load(); p != nil {
-		p.Count(events)
-	}
-	if r := h.tasks.Load(); r != nil {
-		r.Count(events)
-	}
-	h.erasures.Count(events)
-	if s := h.api.Load(); s != nil {
-		s.Count(events)
+func (e *engine) warnOfDiscarded() {
+	for of, d := range e.machine.TakeDiscarded() {
+		e.logger.Warn("messages were discarded: their queue has no dead-letter queue",
+			"queue", of.Queue, "reason", of.Reason.String(), "count", d.Count, "last", d.Last)
 	}
 }

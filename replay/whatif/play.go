@@ -89,7 +89,7 @@ func newStage(f *facts, o *Options) (*stage, error) {
 		facts: f, o: o, index: f.start.Index(), clock: f.startClock,
 		byPlayID: map[event.ID]*life{}, waiting: map[string][]*demand{}, dedup: map[event.Hash]seen{},
 	}
-	s.machine = fsm.New(f.start, s, fsm.Options{Touched: func(q []string) { s.touched = append(s.touched, q...) }})
+	s.machine = fsm.New(f.start, s, fsm.Options{})
 	for i := range f.given {
 		g := &f.given[i]
 		s.at(action{at: g.at, order: g.order, given: g})
@@ -156,6 +156,7 @@ func (s *stage) apply(at int64, c *event.Command) (event.Result, error) {
 		e.Commands = [][]byte{event.EncodeCommand(c)}
 	}
 	results, err := s.machine.Apply(s.index, e.Encode())
+	s.touched = append(s.touched, s.machine.TakeLeasable()...)
 	if err != nil || c == nil {
 		return event.Result{}, err
 	}

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"testing"
+	"time"
 
 	"github.com/qlogd/qlogd/api/wire"
 )
@@ -49,7 +50,7 @@ func TestReplayShapes(t *testing.T) {
 	if _, err := c.Dead(t.Context(), "q", DeadQuery{DeadFilter: wire.DeadFilter{Key: &key, Error: "x"}, Limit: 3}); err != nil || sent != "GET /v1/queues/q/dead?error=x&key=&limit=3 " {
 		t.Fatalf("%q %v", sent, err)
 	}
-	if _, err := c.AwaitTask(t.Context(), "t", taskWait); err != nil || sent != "GET /v1/tasks/t?wait_ms=20000 " {
+	if _, err := c.AwaitTask(t.Context(), "t", 20*time.Second); err != nil || sent != "GET /v1/tasks/t?wait_ms=20000 " {
 		t.Fatalf("%q %v", sent, err)
 	}
 }

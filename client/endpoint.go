@@ -9,16 +9,14 @@ import (
 	"time"
 )
 
-// endpoint is one node and how it does.
+// endpoint is one node and its condition.
 type endpoint struct {
-	url *url.URL
-
-	// Where calls go round, the endpoint is passed over until then (Unix ns),
-	// longer each time that it fails again; one that does is 0.
-	away     atomic.Int64
-	failures atomic.Int32
-
-	busy atomic.Int32 // calls under way here, of those that may begin anywhere
+	url      *url.URL
+	busy     atomic.Int32 // requests being processed there
+	failures atomic.Int32 // in a row
+	// until is when an endpoint that failed is tried again (Unix ns), later after
+	// each further failure; 0 for one that works.
+	until atomic.Int64
 }
 
 // How long an endpoint that failed is passed over: the first time, and at most.
@@ -27,7 +25,7 @@ const (
 	awayMost  = 30 * time.Second
 )
 
-// newEndpoint reads one address; scheme is that of an address without.
+// newEndpoint reads one address; scheme is used for an address without one.
 func newEndpoint(addr, scheme string) (*endpoint, error) {
 	if !strings.Contains(addr, "://") {
 		addr = scheme + addr
@@ -43,47 +41,34 @@ func newEndpoint(addr, scheme string) (*endpoint, error) {
 	return &endpoint{url: u}, nil
 }
 
-// did notes that the endpoint answered.
-func (e *endpoint) did() {
-	if e.failures.Load() != 0 {
-		e.failures.Store(0)
-		e.away.Store(0)
-	}
-}
-
-// failed notes that it did not, or has no leader, or is about to end.
-func (e *endpoint) failed(now time.Time) {
-	n := e.failures.Add(1)
-	e.away.Store(now.Add(min(awayFirst<<min(n-1, 10), awayMost)).UnixNano())
+// succeeded notes that the endpoint answered.
+func (e *endpoint) succeeded() {
+	e.failures.Store(0)
+	e.until.Store(0)
 }
 
 // Addr returns the address of the node that the next call goes to.
 func (c *Client) Addr() string { return c.endpoints[c.at.Load()].url.String() }
 
-// leave lets calls begin with the endpoint after this one. Of several that fail
-// at one endpoint at once, one moves on.
+// leave notes that an endpoint failed and makes calls begin with the one after it.
+// If several calls fail there at once, one moves on.
 func (c *Client) leave(at uint32) {
-	c.endpoints[at].failed(time.Now())
-	c.at.CompareAndSwap(at, c.after(at))
+	e := c.endpoints[at]
+	away := min(awayFirst<<min(e.failures.Add(1)-1, 10), awayMost)
+	e.until.Store(time.Now().Add(away).UnixNano())
+	c.at.CompareAndSwap(at, (at+1)%uint32(len(c.endpoints)))
 }
 
-// after returns the endpoint that follows one.
-func (c *Client) after(at uint32) uint32 { return (at + 1) % uint32(len(c.endpoints)) }
-
-// atLeader is how many calls there are at the leader for one at each other node,
-// where many are under way: what goes to another node costs both of them more, but
-// a leader has the most to do already.
+// atLeader is how many calls go to the leader for one to each other node while many
+// are under way: the leader is the fastest, but has the most other work.
 const atLeader = 4
 
-// turn returns the endpoint for a call that may begin anywhere, but for those
-// that failed a short while ago: the leader for a lone call, which is answered
-// soonest there, and with many at once the one with the fewest, so that all nodes
-// share the work. Where no leader is known they take turns.
+// turn returns the endpoint for a call that may begin anywhere: the leader for a
+// lone call and, with many at once, the one with the fewest, so that all nodes share
+// the work. If no leader is known they take turns. Endpoints that failed a short
+// while ago are passed over.
 func (c *Client) turn() uint32 {
 	n := uint32(len(c.endpoints))
-	if n == 1 {
-		return 0
-	}
 	first := c.turns.Add(1) % n
 	leader := c.leader.Load() - 1
 	now := time.Now().UnixNano()
@@ -91,10 +76,9 @@ func (c *Client) turn() uint32 {
 	for i := range n {
 		at := (first + i) % n
 		e := c.endpoints[at]
-		if until := e.away.Load(); until != 0 {
-			// It may have recovered. One call finds out; the others pass on
-			// meanwhile, which swapping the time sees to.
-			if until <= now && e.away.CompareAndSwap(until, now+int64(awayFirst)) {
+		if until := e.until.Load(); until != 0 {
+			// It may have recovered. One call finds out while the others pass on.
+			if until <= now && e.until.CompareAndSwap(until, now+int64(awayFirst)) {
 				return at
 			}
 			continue
@@ -110,24 +94,20 @@ func (c *Client) turn() uint32 {
 	return best
 }
 
-// heard notes who leads, as the answer to a write tells.
-func (c *Client) heard(at uint32, h http.Header) {
-	if len(c.endpoints) == 1 || len(h["X-Qlogd-Index"]) == 0 {
+// noteLeader notes the leader that the answer to a write names. A node that names
+// nobody leads itself; the named one may have another address here.
+func (c *Client) noteLeader(at uint32, h http.Header) {
+	if h.Get("X-Qlogd-Index") == "" {
 		return
 	}
-	leader := at + 1 // who names nobody leads
-	if named := h["X-Qlogd-Leader"]; len(named) > 0 {
-		if leader = c.leader.Load(); leader > 0 && c.endpoints[leader-1].url.Host == named[0] {
-			return
-		}
-		leader = 0 // it may have another name there than here
+	leader := at + 1
+	if name := h.Get("X-Qlogd-Leader"); name != "" {
+		leader = 0
 		for i, e := range c.endpoints {
-			if e.url.Host == named[0] {
+			if e.url.Host == name {
 				leader = uint32(i) + 1
 			}
 		}
 	}
-	if c.leader.Load() != leader {
-		c.leader.Store(leader)
-	}
+	c.leader.Store(leader)
 }

@@ -1,16 +1,13 @@
 package client
 
 import (
-	"context"
 	"encoding/pem"
 	"errors"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -246,100 +243,3 @@ func TestTLS(t *testing.T) {
 		t.Error("an empty address")
 	}
 }
-
-// TestRollingRestart: three nodes are stopped and come again, one after the
-// other, while clients write, read and settle. None of them sees a failure.
-func TestRollingRestart(t *testing.T) {
-	var nodes [3]*restartable
-	var addrs []string
-	seen := &keys{byKey: map[string]int{}}
-	for i := range nodes {
-		nodes[i] = startNode(t, seen)
-		addrs = append(addrs, nodes[i].URL)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	var work sync.WaitGroup
-	done := make(chan struct{}, 1)
-	for range 4 {
-		work.Go(func() {
-			c, err := New(strings.Join(addrs, ","))
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			for ctx.Err() == nil {
-				if _, err := c.Produce(context.WithoutCancel(ctx), "q", JSON(1)); err != nil {
-					t.Error(err)
-				}
-				if _, err := c.Queue(context.WithoutCancel(ctx), "q"); err != nil {
-					t.Error(err)
-				}
-				select {
-				case done <- struct{}{}:
-				default:
-				}
-			}
-		})
-	}
-	for range 2 {
-		for _, n := range nodes {
-			n.stop()
-			for range 8 {
-				<-done // the others serve
-			}
-			n.start(t)
-		}
-	}
-	cancel()
-	work.Wait()
-	seen.mu.Lock()
-	defer seen.mu.Unlock()
-	if len(seen.byKey) == 0 {
-		t.Error("nothing was written")
-	}
-}
-
-// keys are what all nodes have executed, by Idempotency-Key.
-type keys struct {
-	mu    sync.Mutex
-	byKey map[string]int
-}
-
-// restartable is a node that can be stopped as by SIGTERM and started at the
-// same address.
-type restartable struct {
-	*httptest.Server
-	seen *keys
-	addr string
-}
-
-func startNode(t *testing.T, seen *keys) *restartable {
-	n := &restartable{seen: seen, addr: "127.0.0.1:0"}
-	n.start(t)
-	n.addr = n.Listener.Addr().String()
-	t.Cleanup(func() { n.stop() })
-	return n
-}
-
-func (n *restartable) start(t *testing.T) {
-	t.Helper()
-	l, err := net.Listen("tcp", n.addr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	n.Server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if key := r.Header.Get("Idempotency-Key"); key != "" {
-			n.seen.mu.Lock()
-			n.seen.byKey[key]++
-			n.seen.mu.Unlock()
-			enqueued(w)
-			return
-		}
-		says(200, `{"name":"q"}`)(w)
-	}))
-	_ = n.Listener.Close()
-	n.Listener = l
-	n.Start()
-}
-
-func (n *restartable) stop() { _ = n.Config.Shutdown(context.Background()) }

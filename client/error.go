@@ -74,8 +74,23 @@ func (outcomeUnknown) Error() string { return "outcome unknown" }
 // ErrClosed is what calls that share requests get once the client is closed.
 var ErrClosed = errors.New("the client is closed")
 
-// encodeError is a request that can't be written down, such as a payload that is
-// no JSON: it has not been sent.
+// unknownError adds to an error that the write may have been committed.
+type unknownError struct{ err error }
+
+func (e *unknownError) Error() string        { return "outcome unknown: " + e.err.Error() }
+func (e *unknownError) Unwrap() error        { return e.err }
+func (e *unknownError) Is(target error) bool { return target == ErrOutcomeUnknown }
+
+// unsentError is the failure of a request that never had a connection: no server
+// accepted it, or an untrusted one (TLS). After a connection was made, a dial error
+// is not it: net/http sends a request with an Idempotency-Key again by itself if the
+// connection breaks, and then reports only the failure of the second one.
+type unsentError struct{ error }
+
+func (e *unsentError) Unwrap() error { return e.error }
+
+// encodeError is a request that can't be encoded, such as a payload that is not
+// JSON: it has not been sent.
 type encodeError struct {
 	call string
 	err  error
@@ -84,8 +99,11 @@ type encodeError struct {
 func (e *encodeError) Error() string { return e.call + ": " + e.err.Error() }
 func (e *encodeError) Unwrap() error { return e.err }
 
-// wrongAnswer is an answer with success that can't be one: what was done is not
-// known.
+// wrongAnswer is an answer with success that can't be understood: the outcome is
+// unknown.
 func wrongAnswer(format string, args ...any) *Error {
-	return &Error{Problem: wire.Problem{Status: http.StatusOK, Code: "bad_answer", Outcome: wire.Unknown, Detail: "the server's answer is not understood: " + fmt.Sprintf(format, args...)}}
+	return &Error{Problem: wire.Problem{
+		Status: http.StatusOK, Code: "bad_answer", Outcome: wire.Unknown,
+		Detail: "the server's answer is not understood: " + fmt.Sprintf(format, args...),
+	}}
 }

@@ -2,14 +2,12 @@ package client
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"io"
 	"iter"
 	"net/http"
-	"net/url"
-	"strconv"
-	"strings"
 
 	"github.com/qlogd/qlogd/api/wire"
 )
@@ -24,28 +22,16 @@ type EventQuery struct {
 	Limit           int // of one page
 }
 
-func (q *EventQuery) values() url.Values {
-	v := url.Values{}
-	for name, s := range map[string]string{
-		"after": q.After, "from": q.From, "to": q.To,
-		"queue": q.Queue, "type": q.Type, "message_id": q.MessageID,
-	} {
-		if s != "" {
-			v.Set(name, s)
-		}
-	}
-	if q.Limit > 0 {
-		v.Set("limit", strconv.Itoa(q.Limit))
-	}
-	return v
+func (q *EventQuery) call() *call {
+	return newCall(get, "/v1/events", nil, "after", q.After, "from", q.From, "to", q.To,
+		"queue", q.Queue, "type", q.Type, "message_id", q.MessageID, "limit", q.Limit)
 }
 
-// Events returns one page of events. A client that polls with After set to the
-// last answer's NextCursor misses nothing and sees nothing twice.
-func (c *Client) Events(ctx context.Context, q EventQuery, opts ...CallOption) (*wire.EventList, error) {
-	out := &wire.EventList{}
-	_, err := c.send(ctx, &call{method: http.MethodGet, path: "/v1/events", query: q.values()}, out, opts)
-	return out, err
+// Events returns one page of events. A client that polls with After set to the last
+// answer's NextCursor misses nothing and sees nothing twice.
+func (c *Client) Events(ctx context.Context, q EventQuery,
+	opts ...CallOption) (*wire.EventList, error) {
+	return do[wire.EventList](ctx, c, q.call(), opts)
 }
 
 // AllEvents pages through all events that q selects, to the newest there is.
@@ -70,15 +56,14 @@ func (c *Client) AllEvents(ctx context.Context, q EventQuery) iter.Seq2[wire.Eve
 	}
 }
 
-// Follow yields events as they commit, from q.After or q.From, else from now.
-// It connects anew where the connection breaks, and misses nothing by it. It
-// ends with ctx, or where the caller stops, or with an error that repeating
-// does not heal.
+// Follow yields events as they commit, from q.After or q.From, else from now. It
+// connects again when the connection breaks, and misses nothing. It ends with ctx,
+// when the caller stops, or with an error that repeating does not heal.
 func (c *Client) Follow(ctx context.Context, q EventQuery) iter.Seq2[wire.Event, error] {
 	return func(yield func(wire.Event, error) bool) {
 		if q.After == "" && q.From == "" {
-			// A place must be known before the first connection, or what
-			// commits between two of them would be missed.
+			// The starting place must be known before the first connection, or events
+			// that commit between two connections would be missed.
 			probe := q
 			probe.From, probe.Limit = "now", 1
 			page, err := c.Events(ctx, probe)
@@ -86,28 +71,25 @@ func (c *Client) Follow(ctx context.Context, q EventQuery) iter.Seq2[wire.Event,
 				yield(wire.Event{}, err)
 				return
 			}
-			q.After = page.NextCursor
-			if q.After == "" {
+			if q.After = page.NextCursor; q.After == "" {
 				q.From = "start" // an empty log: all is new
 			}
 		}
 		for failures := 0; ctx.Err() == nil; {
-			stopped, n, err := c.stream(ctx, &q, yield)
+			stopped := false
+			err := c.stream(ctx, q, func(e wire.Event) bool {
+				failures, q.After, q.From = 0, e.EventID, ""
+				stopped = !yield(e, nil)
+				return !stopped
+			})
 			if stopped {
 				return
 			}
+			failures++
 			var e *Error
-			if errors.As(err, &e) && !e.Problem.Retryable {
+			final := errors.As(err, &e) && !e.Problem.Retryable
+			if final || err != nil && failures >= c.retry.Attempts && ctx.Err() == nil {
 				yield(wire.Event{}, err)
-				return
-			}
-			if n > 0 {
-				failures = 0
-			}
-			if failures++; failures >= c.retry.Attempts && err != nil {
-				if ctx.Err() == nil {
-					yield(wire.Event{}, err)
-				}
 				return
 			}
 			select {
@@ -118,21 +100,21 @@ func (c *Client) Follow(ctx context.Context, q EventQuery) iter.Seq2[wire.Event,
 	}
 }
 
-// stream reads one connection's events and moves q.After along.
-func (c *Client) stream(ctx context.Context, q *EventQuery, yield func(wire.Event, error) bool) (stopped bool, n int, err error) {
-	v := q.values()
-	v.Set("follow", "true")
-	v.Del("limit")
+// stream reads the events of one connection, until the end or until yield stops it.
+func (c *Client) stream(ctx context.Context, events EventQuery, yield func(wire.Event) bool) error {
+	events.Limit = 0
+	q := events.call()
+	q.query.Set("follow", "true")
 	at := c.at.Load()
-	req, err := c.request(ctx, c.endpoints[at].url, &call{method: http.MethodGet, path: "/v1/events", query: v}, nil)
+	req, err := c.request(ctx, c.endpoints[at], q, nil)
 	if err != nil {
-		return false, 0, err
+		return err
 	}
-	req.Header["Accept"] = []string{"application/x-ndjson"}
+	req.Header.Set("Accept", "application/x-ndjson")
 	resp, err := c.http.Do(req)
 	if err != nil {
 		c.leave(at)
-		return false, 0, err
+		return err
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode == http.StatusServiceUnavailable {
@@ -140,27 +122,26 @@ func (c *Client) stream(ctx context.Context, q *EventQuery, yield func(wire.Even
 	}
 	if resp.StatusCode != http.StatusOK {
 		b, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
-		return false, 0, problem(resp, b)
+		return problem(resp, b)
 	}
-	r := bufio.NewReaderSize(resp.Body, 64<<10)
+	r := bufio.NewReader(resp.Body)
 	for {
-		line, err := r.ReadString('\n')
-		if s := strings.TrimSpace(line); s != "" && err == nil {
-			var e wire.Event
-			if err := wire.Unmarshal([]byte(s), &e); err != nil {
-				return false, n, err
-			}
-			n++
-			q.After, q.From = e.EventID, ""
-			if !yield(e, nil) {
-				return true, n, nil
-			}
-		}
-		if err == io.EOF {
-			return false, n, nil
+		line, err := r.ReadBytes('\n')
+		if err == io.EOF { // a line without an end is an event cut short
+			return nil
 		}
 		if err != nil {
-			return false, n, err
+			return err
+		}
+		if line = bytes.TrimSpace(line); len(line) == 0 {
+			continue
+		}
+		var e wire.Event
+		if err := wire.Unmarshal(line, &e); err != nil {
+			return err
+		}
+		if !yield(e) {
+			return nil
 		}
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/qlogd/qlogd/api/wire"
 )
 
-// Message is a message in the hands of a Worker.
+// Message is a message that a Worker handles.
 type Message struct {
 	wire.LeasedMessage
 }
@@ -36,10 +36,10 @@ func (m *Message) Decode(v any) error {
 // try, as the queue's policy says, with the error's text. RetryAfter and
 // DeadLetter say otherwise. A panic is an error with the panic's text.
 //
-// The context ends when the lease is lost (its cause is ErrLeaseLost): somebody
-// else gets the message then, and what the handler returns changes nothing. It
-// also ends when the worker's grace is over (ErrStopping): then the message is
-// given back without counting the attempt, unless nil is returned.
+// The context ends when the lease is lost (its cause is ErrLeaseLost): then another
+// worker gets the message, and the handler's result changes nothing. It also ends when
+// the worker's grace is over (ErrStopping): then the message is given back without
+// counting the attempt, unless nil is returned.
 type Handler func(ctx context.Context, m *Message) error
 
 // Middleware wraps a Handler, such as to log, to measure or to trace.
@@ -104,8 +104,8 @@ func (e *panicError) Error() string { return fmt.Sprint("panic: ", e.value) }
 // maxError is how many bytes of an error the server keeps.
 const maxError = 64 << 10
 
-// settlement is what a handler's answer means for its lease. An error that
-// panics when it is asked for its text, such as a nil pointer, is one all the same.
+// settlement returns how a lease is settled after its handler returned err. An error
+// whose Error method panics, such as a nil pointer, is an error all the same.
 func settlement(lease string, err error, stopping bool) (s Settlement) {
 	s = Settlement{LeaseID: lease, Do: DoAck}
 	if err == nil {
@@ -113,7 +113,8 @@ func settlement(lease string, err error, stopping bool) (s Settlement) {
 	}
 	defer func() {
 		if v := recover(); v != nil {
-			s = Settlement{LeaseID: lease, Do: DoRetry, Error: strings.ToValidUTF8(fmt.Sprintf("%T, whose text is a panic: %v", err, v), "")}
+			text := fmt.Sprintf("%T, whose text is a panic: %v", err, v)
+			s = Settlement{LeaseID: lease, Do: DoRetry, Error: strings.ToValidUTF8(text, "")}
 		}
 	}()
 	if stopping {

@@ -1,34 +1,40 @@
 package client
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
+	"fmt"
+	"io"
 	mathrand "math/rand/v2"
 	"net/http"
+	"net/http/httptrace"
 	"net/url"
+	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/qlogd/qlogd/api/wire"
 )
 
-// maxAnswer bounds what is read of one answer: 1000 payloads of 1 MiB in
-// base64, and something for the rest.
+// maxAnswer limits how much of one answer is read: 1000 payloads of 1 MiB in base64,
+// and something for the rest.
 const maxAnswer = 2 << 30
 
-// retryAfterMost is how long a server's Retry-After is waited for at most.
+// retryAfterMost limits the wait that a server's Retry-After asks for.
 const retryAfterMost = 30 * time.Second
 
 // CallOption changes one call.
 type CallOption func(*call)
 
-// WithIdempotencyKey names a write, so that a program that died in the middle
-// can repeat it. Without it the client makes one up for each call.
+// WithIdempotencyKey names a write, so that a program that died in the middle can
+// repeat it. Without it the client makes one up for each call.
 func WithIdempotencyKey(key string) CallOption { return func(c *call) { c.key = key } }
 
-// At asks for the state at an instant in the past: an RFC 3339 time, an
-// event's id, index:N, a duration before now such as 15m, or start.
+// At asks for the state at an instant in the past: an RFC 3339 time, an event's id,
+// index:N, a duration before now such as 15m, or start.
 func At(instant string) CallOption { return func(c *call) { c.query.Set("at", instant) } }
 
 // Stale lets a read be answered from the node's own state, without asking the
@@ -41,16 +47,59 @@ type call struct {
 	query        url.Values
 	body         any
 	key          string
-	spread       bool          // begins at any endpoint, in turn
-	several      bool          // a shared request: where the queue is full a part may fit
-	lease        bool          // must not carry a key; repeated only where surely not applied
-	settle       bool          // needs no key: a repeated settle is answered as the first
-	patience     time.Duration // how long the server may take by the call's own will
-	done         code          // what a repeat answers where an earlier try was carried out; "" nothing
+	spread       bool          // begins at any endpoint
+	several      bool          // a shared request: if the queue is full a part may fit
+	lease        bool          // has no key; repeated only if surely not applied
+	settle       bool          // needs no key: a repeated settle gets the first answer
+	patience     time.Duration // how long the call itself asks the server to wait
+	done         code          // the answer to a repeat of a completed call; "" for none
 }
 
-func (c *Client) do(ctx context.Context, method, path string, body, answer any, opts ...CallOption) error {
-	_, err := c.send(ctx, &call{method: method, path: path, body: body, query: url.Values{}}, answer, opts)
+// newCall returns a call with query parameters: pairs of a name and a value, of
+// which "", 0, false and nil are left out.
+func newCall(method, path string, body any, params ...any) *call {
+	q := &call{method: method, path: path, body: body, query: url.Values{}}
+	for i := 0; i < len(params); i += 2 {
+		name := params[i].(string)
+		switch v := params[i+1].(type) {
+		case string:
+			if v != "" {
+				q.query.Set(name, v)
+			}
+		case *string:
+			if v != nil {
+				q.query.Set(name, *v)
+			}
+		case int:
+			if v > 0 {
+				q.query.Set(name, strconv.Itoa(v))
+			}
+		case bool:
+			if v {
+				q.query.Set(name, "true")
+			}
+		}
+	}
+	return q
+}
+
+// do sends a call and returns its answer, which is not nil even with an error.
+func do[T any](ctx context.Context, c *Client, q *call, opts []CallOption) (*T, error) {
+	out := new(T)
+	_, err := c.send(ctx, q, out, opts)
+	return out, err
+}
+
+// doCreate is do for a call that reports by its status whether it created something.
+func doCreate[T any](ctx context.Context, c *Client, q *call, opts []CallOption) (*T, bool, error) {
+	out := new(T)
+	status, err := c.send(ctx, q, out, opts)
+	return out, status == http.StatusCreated, err
+}
+
+// run sends a call whose answer has nothing in it.
+func (c *Client) run(ctx context.Context, q *call, opts []CallOption) error {
+	_, err := c.send(ctx, q, nil, opts)
 	return err
 }
 
@@ -63,64 +112,50 @@ func (c *Client) send(ctx context.Context, q *call, answer any, opts []CallOptio
 	if write && q.key == "" && !q.settle {
 		q.key = newKey()
 	}
-	body, err := newPayload(q)
-	if err != nil {
-		return 0, err
+	var body []byte
+	if q.body != nil {
+		var err error
+		if body, err = wire.Marshal(q.body); err != nil {
+			return 0, &encodeError{q.method + " " + q.path, err}
+		}
 	}
-	at := c.at.Load()
 	spread := q.spread || c.spread
+	at := c.at.Load()
 	if spread {
 		at = c.turn()
 	}
-	// Once an attempt may have been committed, a later one that surely was not
-	// says nothing about it: the call's outcome stays unknown.
+	// Once an attempt may have been committed, a later one that surely was not says
+	// nothing about it: the call's outcome stays unknown.
 	unknown := false
-	asked := 0 // endpoints of this attempt
+	asked := 0 // endpoints in this attempt
 	for attempt := 1; ; {
-		if spread {
-			c.endpoints[at].busy.Add(1)
-		}
 		status, wait, err := c.once(ctx, at, q, body, answer)
-		if spread {
-			c.endpoints[at].busy.Add(-1)
-		}
 		if err == nil {
 			return status, nil
 		}
-		var e *Error
-		answered := errors.As(err, &e)
-		if answered && unknown && q.done != "" && errors.Is(e, q.done) {
+		r := judge(q, write, status, err)
+		if r.answered != nil && unknown && q.done != "" && errors.Is(err, q.done) {
 			return status, nil
 		}
-		// A definite answer to a repeat under the same key is one about the
-		// first as well, unless it only says "not now", or is ofItself.
-		again := answered && (status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable) && e.Problem.Retryable
-		leave := !answered || status == http.StatusServiceUnavailable // this node does not do
-		switch {
-		case !answered:
-			again = !q.lease || notSent(err)
-		case e.Problem.Outcome == wire.Unknown && status >= http.StatusInternalServerError:
-			again, leave = write, leave || write
-		case q.several && !unknown && errors.Is(e, ErrQueueFull):
-			again = false
+		if q.several && !unknown && errors.Is(err, ErrQueueFull) {
+			r.again = false
 		}
-		if write && (!answered && !notSent(err) || answered && e.Problem.Outcome == wire.Unknown) {
-			unknown = true
-		}
-		if leave && ctx.Err() == nil {
-			if c.leave(at); spread {
-				at = c.after(at)
+		unknown = unknown || r.unknown
+		if r.leave && ctx.Err() == nil {
+			c.leave(at)
+			if spread {
+				at = (at + 1) % uint32(len(c.endpoints))
 			} else {
 				at = c.at.Load()
 			}
-			if asked++; again && asked < len(c.endpoints) {
+			if asked++; r.again && asked < len(c.endpoints) {
 				continue
 			}
 		}
-		if !again || attempt >= c.retry.Attempts || ctx.Err() != nil {
-			// What is refused now is taken apart and sent under other keys only
-			// where it surely was not committed before.
-			if unknown && (!answered || again || q.several || ofItself[status]) {
+		if !r.again || attempt >= c.retry.Attempts || ctx.Err() != nil {
+			// A shared request is taken apart and sent under other keys only if it
+			// surely was not committed before.
+			if unknown && (r.answered == nil || r.again || q.several || ofItself[status]) {
 				err = &unknownError{err}
 			}
 			return status, err
@@ -144,21 +179,44 @@ func (c *Client) send(ctx context.Context, q *call, answer any, opts []CallOptio
 	}
 }
 
-// ofItself are the refusals that a repeat may get whatever becomes of the first:
-// they come before its Idempotency-Key is looked at, or while the first is still
-// under way.
-var ofItself = map[int]bool{
-	http.StatusUnauthorized: true, http.StatusForbidden: true, http.StatusRequestTimeout: true, http.StatusInsufficientStorage: true,
+// verdict says what a failed try means for its call.
+type verdict struct {
+	answered *Error // nil: the server did not answer
+	again    bool   // it may be repeated
+	leave    bool   // this endpoint does not work
+	unknown  bool   // the write may have been committed
 }
 
-// unknownError adds to an error that the write may have been committed.
-type unknownError struct{ err error }
+// judge returns the verdict on one try of a call.
+//
+// A definite answer to a repeat under the same key is also one about the first try,
+// unless it only says "not now", or is ofItself.
+func judge(q *call, write bool, status int, err error) (v verdict) {
+	if !errors.As(err, &v.answered) {
+		unsent := errors.As(err, new(*unsentError))
+		return verdict{again: !q.lease || unsent, leave: true, unknown: write && !unsent}
+	}
+	p := &v.answered.Problem
+	v.leave = status == http.StatusServiceUnavailable
+	v.again = (v.leave || status == http.StatusTooManyRequests) && p.Retryable
+	if p.Outcome == wire.Unknown {
+		v.unknown = write
+		if status >= http.StatusInternalServerError {
+			v.again, v.leave = write, v.leave || write
+		}
+	}
+	return v
+}
 
-func (e *unknownError) Error() string        { return "outcome unknown: " + e.err.Error() }
-func (e *unknownError) Unwrap() error        { return e.err }
-func (e *unknownError) Is(target error) bool { return target == ErrOutcomeUnknown }
+// ofItself are the refusals that a repeat may get whatever the outcome of the first
+// try: they come before its Idempotency-Key is looked at, or while the first is still
+// being processed.
+var ofItself = map[int]bool{
+	http.StatusUnauthorized: true, http.StatusForbidden: true,
+	http.StatusRequestTimeout: true, http.StatusInsufficientStorage: true,
+}
 
-// backoff is exponential with full jitter.
+// backoff is exponential with jitter.
 func (c *Client) backoff(attempt int) time.Duration {
 	d := max(c.retry.Min, time.Millisecond) << min(attempt-1, 20)
 	if d > c.retry.Max && c.retry.Max > 0 {
@@ -167,26 +225,138 @@ func (c *Client) backoff(attempt int) time.Duration {
 	return d/2 + time.Duration(mathrand.Int64N(int64(d)/2+1))
 }
 
-// notSent reports whether a request surely never reached the server.
-func notSent(err error) bool {
-	var u *unsentError
-	return errors.As(err, &u)
-}
-
-// unsentError is the failure of a request that never had a connection: nobody
-// was there, or not who was to be there (TLS). One that had, and whose error is
-// the dialling's, is not it: net/http sends a request with an Idempotency-Key
-// again by itself where the connection breaks, and then tells only that the
-// second one found nobody.
-type unsentError struct{ error }
-
-func (e *unsentError) Unwrap() error { return e.error }
-
 func newKey() string {
 	var b [16]byte
 	_, _ = rand.Read(b[:]) // never fails (Go 1.24)
 	return hex.EncodeToString(b[:])
 }
 
-// queuePath is /v1/queues/{queue} and what follows.
-func queuePath(queue, rest string) string { return "/v1/queues/" + url.PathEscape(queue) + rest }
+// once sends the request one time, to one endpoint. It returns the wait that the
+// server asked for.
+func (c *Client) once(ctx context.Context, at uint32, q *call, body []byte,
+	answer any) (status int, wait time.Duration, err error) {
+	to := c.endpoints[at]
+	to.busy.Add(1)
+	defer to.busy.Add(-1)
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	alive := func() {}
+	if c.try > 0 && !q.query.Has("at") { // rebuilding a past state can take long
+		hangs := time.AfterFunc(c.try+q.patience, func() {
+			cancel(fmt.Errorf("%s does not answer", to.url.Host))
+		})
+		defer hangs.Stop()
+		alive = func() { hangs.Reset(c.try) }
+	}
+	var begun atomic.Bool
+	req, err := c.request(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+		GotConn: func(httptrace.GotConnInfo) { begun.Store(true) },
+	}), to, q, body)
+	if err != nil {
+		return 0, 0, err
+	}
+	resp, err := c.http.Do(req)
+	if err != nil {
+		if cause := context.Cause(ctx); cause != nil && !errors.Is(err, cause) {
+			err = fmt.Errorf("%w: %w", cause, err)
+		}
+		if !begun.Load() {
+			err = &unsentError{err}
+		}
+		return 0, 0, err
+	}
+	defer resp.Body.Close()
+	if resp.Close {
+		c.leave(at) // it closes its connections: it is about to end
+	}
+	b, err := io.ReadAll(io.LimitReader(patientReader{resp.Body, alive}, maxAnswer))
+	if err != nil {
+		return resp.StatusCode, 0, fmt.Errorf("%s %s: read the answer: %w", q.method, q.path, err)
+	}
+	if resp.StatusCode >= 300 {
+		e := problem(resp, b)
+		return resp.StatusCode, retryAfter(resp, &e.Problem), e
+	}
+	if !resp.Close {
+		to.succeeded()
+	}
+	c.noteLeader(at, resp.Header)
+	if answer != nil && len(b) > 0 {
+		if err := wire.Unmarshal(b, answer); err != nil {
+			return resp.StatusCode, 0, wrongAnswer("%v", err)
+		}
+	}
+	return resp.StatusCode, 0, nil
+}
+
+// patientReader calls alive with every read, as long as an answer arrives.
+type patientReader struct {
+	io.Reader
+	alive func()
+}
+
+func (r patientReader) Read(b []byte) (int, error) {
+	r.alive()
+	return r.Reader.Read(b)
+}
+
+func (c *Client) request(ctx context.Context, to *endpoint, q *call,
+	body []byte) (*http.Request, error) {
+	u := to.url.String() + q.path
+	if len(q.query) > 0 {
+		u += "?" + q.query.Encode()
+	}
+	var r io.Reader
+	if body != nil {
+		r = bytes.NewReader(body)
+	}
+	req, err := http.NewRequestWithContext(ctx, q.method, u, r)
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set("Accept", "application/json")
+	req.Header.Set("User-Agent", c.agent)
+	if body != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	if c.token != "" {
+		req.Header.Set("Authorization", "Bearer "+c.token)
+	}
+	if q.key != "" && !q.lease {
+		req.Header.Set("Idempotency-Key", q.key)
+	}
+	return req, nil
+}
+
+// problem reads an error answer; one that is not problem+json (a proxy's page)
+// becomes one.
+func problem(resp *http.Response, b []byte) *Error {
+	e := &Error{RequestID: resp.Header.Get("X-Request-Id")}
+	if wire.Unmarshal(b, &e.Problem) != nil || e.Problem.Code == "" {
+		e.Problem = wire.Problem{
+			Title:  http.StatusText(resp.StatusCode),
+			Code:   "http_" + strconv.Itoa(resp.StatusCode),
+			Detail: fmt.Sprintf("the server answered %s", resp.Status),
+			Retryable: resp.StatusCode == http.StatusTooManyRequests ||
+				resp.StatusCode == http.StatusServiceUnavailable,
+			Outcome: wire.Unknown,
+		}
+	}
+	e.Problem.Status = resp.StatusCode
+	return e
+}
+
+// retryAfter returns how long the server asks to wait, 0 if it does not say.
+func retryAfter(resp *http.Response, p *wire.Problem) time.Duration {
+	if p.RetryAfterMS > 0 {
+		return time.Duration(p.RetryAfterMS) * time.Millisecond
+	}
+	v := resp.Header.Get("Retry-After")
+	if s, err := strconv.Atoi(v); err == nil && s > 0 {
+		return time.Duration(min(s, 3600)) * time.Second
+	}
+	if t, err := http.ParseTime(v); err == nil { // a proxy's
+		return max(time.Until(t), 0)
+	}
+	return 0
+}

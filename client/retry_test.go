@@ -3,11 +3,7 @@ package client
 import (
 	"context"
 	"errors"
-	"io"
-	"net"
 	"net/http"
-	"net/http/httptest"
-	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -124,10 +120,10 @@ func TestCallsThatGoRound(t *testing.T) {
 	produce() // 2
 	produce() // 0
 	asks(2, 2, 3)
-	c.endpoints[1].away.Store(1) // its time is over
+	c.endpoints[1].until.Store(1) // its time is over
 	produce()
 	asks(2, 3, 3)
-	if c.endpoints[1].away.Load() != 0 || c.endpoints[1].failures.Load() != 0 {
+	if c.endpoints[1].until.Load() != 0 || c.endpoints[1].failures.Load() != 0 {
 		t.Error("it does again")
 	}
 }
@@ -183,41 +179,4 @@ func TestCallsGoToTheLeader(t *testing.T) {
 	if at != [3]int{1, 5, 0} {
 		t.Errorf("six calls at once go to %v", at)
 	}
-}
-
-// The head of a request goes out together with its body: a packet and a wake-up of
-// the server less.
-func TestRequestIsWrittenAtOnce(t *testing.T) {
-	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		_, _ = io.WriteString(w, `{"messages":[{"id":"01","status":"enqueued"}]}`)
-	}))
-	defer srv.Close()
-	var writes atomic.Int32
-	h := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
-		nc, err := new(net.Dialer).DialContext(ctx, network, addr)
-		return &writeCounter{nc, &writes}, err
-	}}}
-	defer h.CloseIdleConnections()
-	c, err := New(srv.URL, WithHTTPClient(h))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for range 3 {
-		if _, err := c.Produce(t.Context(), "q", JSON(1)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if n := writes.Load(); n != 3 {
-		t.Errorf("3 requests in %d writes", n)
-	}
-}
-
-type writeCounter struct {
-	net.Conn
-	n *atomic.Int32
-}
-
-func (c *writeCounter) Write(b []byte) (int, error) {
-	c.n.Add(1)
-	return c.Conn.Write(b)
 }

@@ -5,8 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/http"
+	"maps"
+	"runtime/debug"
 	"slices"
+	"strings"
+	"sync"
 	"time"
 
 	"github.com/qlogd/qlogd/api/wire"
@@ -17,15 +20,14 @@ type WorkerOptions struct {
 	// Concurrency is how many handlers run at once; 0 is 16.
 	Concurrency int
 
-	// Prefetch is how many messages at most wait in memory for a handler; 0 is
-	// 1000, less than 0 none. There are never more than what the handlers, as
-	// fast as they were of late, work off in a tenth of a second, so slow ones
-	// hoard nothing.
+	// Prefetch is how many messages at most wait in memory for a handler; 0 is 1000,
+	// less than 0 none. There are never more than the handlers, at their recent pace,
+	// finish in a tenth of a second, so slow ones hoard nothing.
 	Prefetch int
 
-	// Lease is how long a lease runs before it is extended, which happens by
-	// itself at a third of it as long as the message is in hand: so it is how
-	// long messages of a worker that dies are away. 0 is the queue's policy.
+	// Lease is how long a lease runs. It is extended at a third of that while the
+	// message is handled or waits for a handler, so it is how long the messages of a
+	// worker that dies are away. 0 is the queue's policy.
 	Lease time.Duration
 
 	// Grace is how long handlers may go on once Run's context has ended; 0 is
@@ -33,17 +35,17 @@ type WorkerOptions struct {
 	Grace time.Duration
 
 	Kinds      []string     // of messages; empty: all
-	Name       string       // who works, for people who look
+	Name       string       // the worker's name, for people who look
 	More       []string     // queues besides the first, tried in this order
 	Middleware []Middleware // the first is the outermost
 
-	// Logger is told what nobody else is: stacks of panics, leases that could
-	// not be had or settled. nil is slog.Default().
+	// Logger gets what is reported nowhere else: stacks of panics, failures to lease
+	// or to settle. nil is slog.Default().
 	Logger *slog.Logger
 }
 
-// Worker leases messages of a queue, has a Handler work on them, and settles them
-// by what it returns. Messages are leased ahead of need and many are settled in
+// Worker leases messages of a queue, calls a Handler for each, and settles it
+// according to the result. Messages are leased ahead of need and many are settled in
 // one request, so that it is about as fast as the handler allows.
 //
 //	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -59,7 +61,7 @@ type Worker struct {
 	opts    WorkerOptions
 }
 
-// What WorkerOptions leaves out, and how far ahead is leased.
+// Defaults of WorkerOptions, and how far ahead is leased.
 const (
 	defaultConcurrency = 16
 	defaultPrefetch    = 1000
@@ -99,96 +101,400 @@ func NewWorker(c *Client, queue string, h Handler, o WorkerOptions) *Worker {
 	return &Worker{c: c, queues: append([]string{queue}, o.More...), handler: h, opts: o}
 }
 
-// Run works until ctx ends, which is how to stop it: no more is leased then, what
-// waits in memory is given back at once, and running handlers may finish, for as
-// long as Grace allows. Then their contexts end, and what is still not done is
-// given back. It returns nil if all handlers have returned.
+// Run works until ctx ends, which is how to stop it: then no more is leased, messages
+// waiting in memory are given back at once, and running handlers may finish, for as
+// long as Grace allows. Then their contexts end, and unfinished messages are given
+// back. It returns nil if all handlers have returned.
 //
-// It returns an error early where the server refuses for good to lease to it,
-// such as ErrQueueNotFound or ErrForbidden. What passes, such as a cluster
-// without a leader, it waits for.
+// It returns an error early if the server refuses for good to lease to it, such as
+// ErrQueueNotFound or ErrForbidden. It waits while there is no leader and the like.
 func (w *Worker) Run(ctx context.Context) error {
 	r := &run{
-		w: w, c: w.c, log: w.opts.Logger, handlers: context.WithoutCancel(ctx),
-		work:  make(chan *job, w.opts.Concurrency+w.opts.Prefetch),
-		lists: map[time.Duration]*jobList{},
-		need:  make(chan struct{}, 1), keep: make(chan struct{}, 1), idle: make(chan struct{}, 1),
+		w: w, c: w.c, log: w.opts.Logger,
+		work: make(chan *job, w.opts.Concurrency+w.opts.Prefetch),
+		jobs: map[*job]struct{}{},
+		need: make(chan struct{}, 1), keep: make(chan struct{}, 1), idle: make(chan struct{}, 1),
 	}
-	keeperDone := make(chan struct{})
-	keeperEnd := make(chan struct{})
-	go func() {
-		r.keeper(keeperEnd)
-		close(keeperDone)
-	}()
+	r.ctx, r.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
+	for range w.opts.Concurrency {
+		go r.handle()
+	}
+	var keeper sync.WaitGroup
+	end := make(chan struct{})
+	keeper.Go(func() { r.keepLeases(end) })
 	err := r.fetch(ctx)
 
-	// Those who take from here on see that it stops, and give back.
-	r.stop()
-	for len(r.work) > 0 {
-		select {
-		case j := <-r.work:
-			r.giveBack(j)
-		default:
-		}
-	}
+	r.mu.Lock()
+	r.stopping = true // from here on, handle gives back
+	r.mu.Unlock()
 	close(r.work)
+	for j := range r.work {
+		r.giveBack(j)
+	}
 	if !r.waitFor(w.opts.Grace, r.handled) {
-		r.cancelHandlers(ErrStopping)
+		r.cancel(ErrStopping)
 		if !r.waitFor(heedFor, r.handled) {
-			n := r.abandon()
-			err = errors.Join(err, fmt.Errorf("%d handlers have not returned; their messages are given back", n))
+			err = errors.Join(err, fmt.Errorf(
+				"%d handlers have not returned; their messages are given back", r.abandon()))
 		}
 	}
-	if !r.waitFor(settleFor, r.settled) {
-		err = errors.Join(err, errors.New("not everything could be settled in time; leases run until they expire"))
+	if !r.waitFor(settleFor, func() bool { return r.settling == 0 }) {
+		err = errors.Join(err, errors.New(
+			"not everything could be settled in time; leases run until they expire"))
 	}
-	close(keeperEnd)
-	<-keeperDone
+	close(end)
+	keeper.Wait()
+	r.cancel(nil)
 	return err
 }
 
-// fetch leases while there is need, until ctx ends or the server refuses.
+// run is one Run of a Worker.
+type run struct {
+	w      *Worker
+	c      *Client
+	log    *slog.Logger
+	ctx    context.Context // parent of the handlers' contexts
+	cancel context.CancelCauseFunc
+	work   chan *job // leased and waiting for a handler; never full
+
+	need chan struct{} // there may be room for more
+	keep chan struct{} // there are new leases to extend
+	idle chan struct{} // counts have fallen while the worker stops
+
+	mu       sync.Mutex
+	stopping bool
+	jobs     map[*job]struct{} // waiting or handled: their leases are extended
+	waiting  int               // jobs in work
+	handling int               // jobs in a handler
+	settling int               // jobs whose settlement is not answered
+	pace     time.Duration     // a handler's recent time per message
+	lease    time.Duration     // of the newest message
+}
+
+// job is a leased message.
+type job struct {
+	Message
+	runs time.Duration // how long a lease is
+
+	// The rest is guarded by run.mu.
+	until  time.Time               // the end of the lease, as far as is known here
+	extend time.Time               // when to ask for more
+	over   bool                    // settled, or its lease is lost
+	cancel context.CancelCauseFunc // of the handler; nil before
+}
+
+// fetch leases while there is room, until ctx ends or the server refuses.
 func (r *run) fetch(ctx context.Context) error {
-	for failures := 0; ; {
-		n := r.room(ctx)
-		if n == 0 {
-			return nil
-		}
-		got, err := r.ask(ctx, n)
-		if ctx.Err() != nil {
-			r.took(got)
-			return nil
-		}
-		if err == nil {
-			failures = 0
-			r.took(got)
+	queue := r.w.queues[0]
+	for failures := 0; ctx.Err() == nil; {
+		n := r.room()
+		if n <= 0 {
+			select {
+			case <-ctx.Done():
+			case <-r.need:
+			}
 			continue
 		}
+		o := &r.w.opts
+		q := leaseCall(r.w.queues, LeaseOptions{Max: min(n, maxItems), Wait: leaseWait,
+			Lease: o.Lease, Worker: o.Name, Kinds: o.Kinds})
+		q.spread = true
+		out, err := do[wire.LeaseResponse](ctx, r.c, q, nil)
+		r.took(out.Messages)
+		if err == nil {
+			failures = 0
+			continue
+		}
+		if ctx.Err() != nil {
+			return nil
+		}
 		var e *Error
-		if errors.As(err, &e) && e.Problem.Status >= 400 && e.Problem.Status < 500 && !e.Problem.Retryable {
-			return fmt.Errorf("lease from %s: %w", r.w.queues[0], err)
+		if errors.As(err, &e) && e.Problem.Status >= 400 && e.Problem.Status < 500 &&
+			!e.Problem.Retryable {
+			return fmt.Errorf("lease from %s: %w", queue, err)
 		}
 		failures++
-		r.log.Warn("qlogd worker: nothing could be leased; trying again", "queue", r.w.queues[0], "error", err)
+		r.log.Warn("lease failed; trying again", "queue", queue, "error", err)
 		select {
 		case <-ctx.Done():
-			return nil
 		case <-r.c.sleep(r.c.backoff(failures)):
+		}
+	}
+	return nil
+}
+
+// room returns how many messages may be leased: for idle handlers, and to fill the
+// buffer again once half of it is gone.
+func (r *run) room() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.roomNow()
+}
+
+func (r *run) roomNow() int {
+	c, prefetch := r.w.opts.Concurrency, 0
+	if r.pace > 0 {
+		soon := int64(min(ahead, r.lease/3)) * int64(c) / int64(r.pace)
+		prefetch = int(min(soon, int64(r.w.opts.Prefetch)))
+	}
+	if r.waiting > prefetch/2 || r.waiting > 0 && prefetch == 0 || r.settling > 10*maxItems {
+		return 0
+	}
+	return c + prefetch - r.waiting - r.handling
+}
+
+// wake wakes the fetcher if there is room, or Run while it stops. r.mu is held.
+func (r *run) wake() {
+	if r.stopping {
+		signal(r.idle)
+	} else if r.roomNow() > 0 {
+		signal(r.need)
+	}
+}
+
+func signal(ch chan struct{}) {
+	select {
+	case ch <- struct{}{}:
+	default:
+	}
+}
+
+// took passes leased messages to the handlers.
+func (r *run) took(messages []wire.LeasedMessage) {
+	now := time.Now()
+	for _, m := range messages {
+		j := &job{Message: Message{m}, runs: leaseOf(&m, r.w.opts.Lease)}
+		j.until, j.extend = now.Add(j.runs), now.Add(j.runs/3)
+		r.mu.Lock()
+		r.jobs[j] = struct{}{}
+		r.lease = j.runs
+		r.waiting++
+		r.mu.Unlock()
+		r.work <- j
+	}
+	if len(messages) > 0 {
+		signal(r.keep)
+	}
+}
+
+// handle handles one message after the other.
+func (r *run) handle() {
+	for j := range r.work {
+		r.mu.Lock()
+		if r.stopping || j.over {
+			r.mu.Unlock()
+			r.giveBack(j)
+			continue
+		}
+		r.waiting--
+		r.handling++
+		ctx, cancel := context.WithCancelCause(r.ctx)
+		j.cancel = cancel
+		r.wake()
+		r.mu.Unlock()
+		r.do(ctx, j)
+	}
+}
+
+// do calls the handler and settles the message according to the result.
+func (r *run) do(ctx context.Context, j *job) {
+	began := time.Now()
+	returned := false
+	var err error
+	defer func() {
+		if v := recover(); v != nil {
+			err = &panicError{v}
+			r.log.Error("handler panicked; the message is given back for another try",
+				"queue", j.Queue, "message", j.ID, "panic", v, "stack", string(debug.Stack()))
+		} else if !returned { // runtime.Goexit
+			err = &panicError{"the handler has ended its goroutine"}
+			go r.handle()
+		}
+		stopping := context.Cause(ctx) == ErrStopping
+		r.mu.Lock()
+		took := max(time.Since(began), time.Microsecond)
+		if r.pace == 0 {
+			r.pace = took
+		}
+		r.pace += (took - r.pace) / 8
+		r.mu.Unlock()
+		j.cancel(nil)
+		r.settle(j, settlement(j.LeaseID, err, stopping), &r.handling)
+	}()
+	err = r.w.handler(ctx, &j.Message)
+	returned = true
+}
+
+// giveBack releases a message that was waiting for a handler.
+func (r *run) giveBack(j *job) {
+	r.settle(j, Settlement{LeaseID: j.LeaseID, Do: DoRelease}, &r.waiting)
+}
+
+// settle settles a job, unless it is over, without waiting for the answer. The job
+// leaves the count.
+func (r *run) settle(j *job, s Settlement, count *int) {
+	r.mu.Lock()
+	*count--
+	over := j.over
+	if !over {
+		j.over = true
+		r.settling++
+	}
+	delete(r.jobs, j)
+	r.wake()
+	r.mu.Unlock()
+	if over {
+		return
+	}
+	r.send(j, s, func(err error) {
+		if err != nil {
+			r.log.Warn("message not settled; it will be delivered again",
+				"queue", j.Queue, "message", j.ID, "settle", string(s.Do), "error", err)
+		}
+		r.mu.Lock()
+		r.settling--
+		r.wake()
+		r.mu.Unlock()
+	})
+}
+
+// send sends a settlement of a job in a shared request.
+func (r *run) send(j *job, s Settlement, then func(error)) {
+	r.c.settleLane(j.Queue, s.Do).add(&ticket[Settlement, wire.SettleResult]{
+		item: s, size: s.size(),
+		then: func(out wire.SettleResult, err error) {
+			if err == nil {
+				err = lost(&out)
+			}
+			then(err)
+		},
+	})
+}
+
+// abandon gives back the messages of handlers that have not returned, and returns
+// their number.
+func (r *run) abandon() int {
+	r.mu.Lock()
+	left, n := slices.Collect(maps.Keys(r.jobs)), r.handling
+	r.mu.Unlock()
+	for _, j := range left {
+		r.settle(j, Settlement{LeaseID: j.LeaseID, Do: DoRelease}, new(int))
+	}
+	return n
+}
+
+func (r *run) handled() bool { return r.handling == 0 && r.waiting == 0 }
+
+// waitFor waits until a condition holds, for at most d, and reports whether it does.
+func (r *run) waitFor(d time.Duration, holds func() bool) bool {
+	end := time.NewTimer(max(d, 0))
+	defer end.Stop()
+	for {
+		r.mu.Lock()
+		ok := holds()
+		r.mu.Unlock()
+		if ok {
+			return true
+		}
+		select {
+		case <-r.idle:
+		case <-end.C:
+			return false
 		}
 	}
 }
 
-func (r *run) ask(ctx context.Context, n int) ([]wire.LeasedMessage, error) {
-	o := &r.w.opts
-	q := LeaseOptions{Max: min(n, maxItems), Wait: leaseWait, Lease: o.Lease, Worker: o.Name, Kinds: o.Kinds}
-	req := q.request()
-	path := queuePath(r.w.queues[0], "/lease")
-	if len(r.w.queues) > 1 {
-		req.Queues, path = r.w.queues, "/v1/lease"
+// keepLeases extends leases at a third of their time, until end is closed.
+func (r *run) keepLeases(end <-chan struct{}) {
+	for {
+		var next <-chan time.Time
+		if wait := r.extendDue(time.Now()); wait > 0 {
+			next = time.After(wait)
+		}
+		select {
+		case <-next:
+		case <-r.keep:
+		case <-end:
+			return
+		}
 	}
-	var out wire.LeaseResponse
-	_, err := r.c.send(ctx, &call{
-		method: http.MethodPost, path: path, body: &req, query: nil, lease: true, spread: true, patience: leaseWait,
-	}, &out, nil)
-	return out.Messages, err
+}
+
+// extendDue extends the leases that are due and gives up those that have run out. It
+// returns the time until the next one is due, 0 if there are none.
+func (r *run) extendDue(now time.Time) (wait time.Duration) {
+	var due []*job
+	r.mu.Lock()
+	for j := range r.jobs {
+		if !j.extend.After(now) {
+			if !j.until.After(now) {
+				r.lose(j)
+				continue
+			}
+			j.extend = now.Add(j.runs / 3)
+			if j.extend.After(j.until) {
+				j.extend = j.until
+			}
+			due = append(due, j)
+		}
+		// Leases due shortly after each other are looked at together.
+		if d := max(j.extend.Sub(now), j.runs/30); wait == 0 || d < wait {
+			wait = d
+		}
+	}
+	r.mu.Unlock()
+	for _, j := range due {
+		r.send(j, Settlement{LeaseID: j.LeaseID, Do: DoExtend, Lease: j.runs}, func(err error) {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			_, held := r.jobs[j]
+			switch {
+			case err == nil:
+				j.until = now.Add(j.runs)
+			case held && (errors.Is(err, ErrLeaseLost) || errors.Is(err, ErrQueueNotFound)):
+				r.lose(j)
+			} // without an answer the lease runs out
+		})
+	}
+	return wait
+}
+
+// lose notes that a job's lease is gone. r.mu is held.
+func (r *run) lose(j *job) {
+	delete(r.jobs, j)
+	j.over = true
+	if j.cancel != nil {
+		j.cancel(ErrLeaseLost)
+	}
+}
+
+// leaseOf returns how long a message's lease runs. Its id contains its beginning by
+// the server's clock, as is its end, so the clock here does not matter.
+func leaseOf(m *wire.LeasedMessage, asked time.Duration) time.Duration {
+	if began, ok := ulidTime(m.LeaseID); ok {
+		d := time.Duration(int64(m.LeaseExpiresAt)-began) * time.Millisecond
+		if d > 0 && d <= 24*time.Hour {
+			return d
+		}
+	}
+	if asked > 0 {
+		return asked
+	}
+	return defaultLease
+}
+
+// ulidTime returns the time in a ULID, Unix ms: its first ten characters, in
+// Crockford's base 32.
+func ulidTime(id string) (ms int64, ok bool) {
+	if len(id) != 26 {
+		return 0, false
+	}
+	for i := range 10 {
+		n := strings.IndexByte("0123456789ABCDEFGHJKMNPQRSTVWXYZ", id[i])
+		if n < 0 {
+			return 0, false
+		}
+		ms = ms<<5 | int64(n)
+	}
+	return ms, true
 }

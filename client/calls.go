@@ -1,0 +1,439 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"iter"
+	"net/http"
+	"net/url"
+	"time"
+
+	"github.com/qlogd/qlogd/api/wire"
+)
+
+const (
+	get    = http.MethodGet
+	post   = http.MethodPost
+	put    = http.MethodPut
+	patch  = http.MethodPatch
+	remove = http.MethodDelete
+)
+
+func queuePath(queue, rest string) string { return "/v1/queues/" + url.PathEscape(queue) + rest }
+func messagePath(id, rest string) string  { return "/v1/messages/" + url.PathEscape(id) + rest }
+func taskPath(id, rest string) string     { return "/v1/tasks/" + url.PathEscape(id) + rest }
+func webhookPath(name string) string      { return "/v1/webhooks/" + url.PathEscape(name) }
+
+// PutQueue creates a queue, or replaces the policy of an existing one; created says
+// which. The zero update is the default policy.
+func (c *Client) PutQueue(ctx context.Context, name string, policy wire.PolicyUpdate,
+	opts ...CallOption) (q *wire.Queue, created bool, err error) {
+	return doCreate[wire.Queue](ctx, c, newCall(put, queuePath(name, ""), policy), opts)
+}
+
+// UpdateQueue changes the fields of a queue's policy that are set.
+func (c *Client) UpdateQueue(ctx context.Context, name string, policy wire.PolicyUpdate,
+	opts ...CallOption) (*wire.Queue, error) {
+	return do[wire.Queue](ctx, c, newCall(patch, queuePath(name, ""), policy), opts)
+}
+
+// Queue returns a queue with its policy and counts.
+func (c *Client) Queue(ctx context.Context, name string, opts ...CallOption) (*wire.Queue, error) {
+	return do[wire.Queue](ctx, c, newCall(get, queuePath(name, ""), nil), opts)
+}
+
+// QueueStats returns the statistics that the asked node keeps of a queue, going
+// back the given number of minutes; 0 is the server's default.
+func (c *Client) QueueStats(ctx context.Context, name string, minutes int,
+	opts ...CallOption) (*wire.QueueStats, error) {
+	q := newCall(get, queuePath(name, "/stats"), nil, "minutes", minutes)
+	return do[wire.QueueStats](ctx, c, q, opts)
+}
+
+// Queues returns all queues of a namespace; "" means of all namespaces.
+func (c *Client) Queues(ctx context.Context, namespace string,
+	opts ...CallOption) ([]wire.Queue, error) {
+	return pages(func(cursor string) ([]wire.Queue, string, error) {
+		q := newCall(get, "/v1/queues", nil, "namespace", namespace, "cursor", cursor)
+		page, err := do[wire.QueueList](ctx, c, q, opts)
+		return page.Queues, page.NextCursor, err
+	})
+}
+
+// DeleteQueue deletes a queue; with force, including its messages.
+func (c *Client) DeleteQueue(ctx context.Context, name string, force bool,
+	opts ...CallOption) error {
+	return c.run(ctx, newCall(remove, queuePath(name, ""), nil, "force", force), opts)
+}
+
+// PauseQueue stops leases from a queue; messages can still be produced.
+func (c *Client) PauseQueue(ctx context.Context, name string, opts ...CallOption) error {
+	return c.run(ctx, newCall(post, queuePath(name, "/pause"), nil), opts)
+}
+
+// ResumeQueue undoes PauseQueue.
+func (c *Client) ResumeQueue(ctx context.Context, name string, opts ...CallOption) error {
+	return c.run(ctx, newCall(post, queuePath(name, "/resume"), nil), opts)
+}
+
+// PurgeQueue discards all messages that are not leased and returns their number.
+func (c *Client) PurgeQueue(ctx context.Context, name string, opts ...CallOption) (int64, error) {
+	out, err := do[wire.Purged](ctx, c, newCall(post, queuePath(name, "/purge"), nil), opts)
+	return out.Purged, err
+}
+
+// Explain says why a message is or is not delivered: the named one or, with
+// messageID "", the first that waits under key, or in the queue if key is nil.
+func (c *Client) Explain(ctx context.Context, queue, messageID string, key *string,
+	opts ...CallOption) (*wire.Explanation, error) {
+	q := newCall(get, queuePath(queue, "/explain"), nil, "message_id", messageID, "key", key)
+	return do[wire.Explanation](ctx, c, q, opts)
+}
+
+// MessageQuery selects messages of a queue.
+type MessageQuery struct {
+	State string  // scheduled, ready, leased; "" for all
+	Key   *string // nil for all
+	Limit int     // per page; 0 is the server's default
+	After string  // NextCursor of the previous page
+}
+
+// Messages returns a page of a queue's messages, without any effect on them.
+func (c *Client) Messages(ctx context.Context, queue string, m MessageQuery,
+	opts ...CallOption) (*wire.MessageList, error) {
+	q := newCall(get, queuePath(queue, "/messages"), nil,
+		"state", m.State, "key", m.Key, "limit", m.Limit, "cursor", m.After)
+	return do[wire.MessageList](ctx, c, q, opts)
+}
+
+// Message returns a message with its payload and history, wherever it is.
+func (c *Client) Message(ctx context.Context, id string,
+	opts ...CallOption) (*wire.Message, error) {
+	return do[wire.Message](ctx, c, newCall(get, messagePath(id, ""), nil), opts)
+}
+
+// History returns every event of a message, oldest first, including those in
+// dead-letter queues and of replays.
+func (c *Client) History(ctx context.Context, id string,
+	opts ...CallOption) ([]wire.Event, error) {
+	out, err := do[wire.History](ctx, c, newCall(get, messagePath(id, "/history"), nil), opts)
+	return out.Events, err
+}
+
+// DeleteMessage removes a message from its queue.
+func (c *Client) DeleteMessage(ctx context.Context, id string, opts ...CallOption) error {
+	return c.run(ctx, newCall(remove, messagePath(id, ""), nil), opts)
+}
+
+// Resurrect enqueues an acked or discarded message again, while history keeps it.
+func (c *Client) Resurrect(ctx context.Context, id string, r wire.ResurrectRequest,
+	opts ...CallOption) (*wire.Resurrected, error) {
+	return do[wire.Resurrected](ctx, c, newCall(post, messagePath(id, "/resurrect"), r), opts)
+}
+
+// Edits returns what replays and resurrections changed in a message.
+func (c *Client) Edits(ctx context.Context, id string,
+	opts ...CallOption) ([]wire.MessageEdit, error) {
+	out, err := do[wire.Edits](ctx, c, newCall(get, messagePath(id, "/edits"), nil), opts)
+	return out.Edits, err
+}
+
+// Import enqueues messages of another system; one whose source id is already in the
+// queue is ignored.
+func (c *Client) Import(ctx context.Context, queue string, messages []wire.ImportMessage,
+	opts ...CallOption) (*wire.ImportResponse, error) {
+	q := newCall(post, queuePath(queue, "/messages/import"), &wire.ImportRequest{Messages: messages})
+	return do[wire.ImportResponse](ctx, c, q, opts)
+}
+
+// EraseMessage starts erasing the user data of a message, named by any id that it
+// has or had, on all nodes and in the archive; a live one is discarded. The reason
+// is kept. The returned task reports on which nodes the erasure is complete.
+func (c *Client) EraseMessage(ctx context.Context, id, reason string,
+	opts ...CallOption) (*wire.Task, error) {
+	q := newCall(post, messagePath(id, "/erase"), wire.EraseRequest{Reason: reason})
+	return do[wire.Task](ctx, c, q, opts)
+}
+
+// EraseKey starts erasing all messages of a key that were in a queue.
+func (c *Client) EraseKey(ctx context.Context, queue, key, reason string,
+	opts ...CallOption) (*wire.Task, error) {
+	q := newCall(post, queuePath(queue, "/erase"), wire.EraseKeyRequest{Key: key, Reason: reason})
+	return do[wire.Task](ctx, c, q, opts)
+}
+
+// ErasableMessage returns what EraseMessage would erase.
+func (c *Client) ErasableMessage(ctx context.Context, id string,
+	opts ...CallOption) (*wire.Erasable, error) {
+	q := newCall(post, messagePath(id, "/erase"), wire.EraseRequest{DryRun: true})
+	return do[wire.Erasable](ctx, c, q, opts)
+}
+
+// ErasableKey returns what EraseKey would erase. The node reads its whole log.
+func (c *Client) ErasableKey(ctx context.Context, queue, key string,
+	opts ...CallOption) (*wire.Erasable, error) {
+	q := newCall(post, queuePath(queue, "/erase"), wire.EraseKeyRequest{Key: key, DryRun: true})
+	return do[wire.Erasable](ctx, c, q, opts)
+}
+
+// DeadQuery selects dead messages of a queue.
+type DeadQuery struct {
+	wire.DeadFilter
+	State string // dead, or replayed; "" is dead
+	Limit int    // per page; 0 is the server's default
+	After string // NextCursor of the previous page
+}
+
+func (d *DeadQuery) call(path string) *call {
+	return newCall(get, path, nil, "reason", d.Reason, "error", d.Error, "from", d.From, "to", d.To,
+		"fingerprint", d.Fingerprint, "key", d.Key, "kind", d.Kind,
+		"state", d.State, "limit", d.Limit, "cursor", d.After)
+}
+
+// Dead returns a page of a queue's dead messages.
+func (c *Client) Dead(ctx context.Context, queue string, d DeadQuery,
+	opts ...CallOption) (*wire.DeadList, error) {
+	return do[wire.DeadList](ctx, c, d.call(queuePath(queue, "/dead")), opts)
+}
+
+// AllDead iterates over all dead messages that d selects.
+func (c *Client) AllDead(ctx context.Context, queue string, d DeadQuery,
+	opts ...CallOption) iter.Seq2[wire.Message, error] {
+	return func(yield func(wire.Message, error) bool) {
+		for {
+			page, err := c.Dead(ctx, queue, d, opts...)
+			if err != nil {
+				yield(wire.Message{}, err)
+				return
+			}
+			for _, m := range page.Dead {
+				if !yield(m, nil) {
+					return
+				}
+			}
+			if d.After = page.NextCursor; d.After == "" {
+				return
+			}
+		}
+	}
+}
+
+// DeadMessage returns a dead message of a queue, named by any id that it ever had.
+func (c *Client) DeadMessage(ctx context.Context, queue, id string,
+	opts ...CallOption) (*wire.Message, error) {
+	q := newCall(get, queuePath(queue, "/dead/"+url.PathEscape(id)), nil)
+	return do[wire.Message](ctx, c, q, opts)
+}
+
+// DeadGroups returns a queue's dead messages grouped by cause, the largest group
+// first.
+func (c *Client) DeadGroups(ctx context.Context, queue string, d DeadQuery,
+	opts ...CallOption) (*wire.DeadGroups, error) {
+	return do[wire.DeadGroups](ctx, c, d.call(queuePath(queue, "/dead/groups")), opts)
+}
+
+// DeleteDead discards one dead message.
+func (c *Client) DeleteDead(ctx context.Context, queue, id string, opts ...CallOption) error {
+	return c.run(ctx, newCall(remove, queuePath(queue, "/dead/"+url.PathEscape(id)), nil), opts)
+}
+
+// Replay moves dead messages back to work. Many are moved by a task: then task is
+// set, and done is nil.
+func (c *Client) Replay(ctx context.Context, queue string, r wire.ReplayRequest,
+	opts ...CallOption) (done *wire.Replayed, task *wire.Task, err error) {
+	return doOrTask[wire.Replayed](ctx, c, newCall(post, queuePath(queue, "/dead/replay"), r), opts)
+}
+
+// PurgeDead discards dead messages; for task see Replay.
+func (c *Client) PurgeDead(ctx context.Context, queue string, r wire.PurgeRequest,
+	opts ...CallOption) (done *wire.DeadPurged, task *wire.Task, err error) {
+	q := newCall(post, queuePath(queue, "/dead/purge"), r)
+	return doOrTask[wire.DeadPurged](ctx, c, q, opts)
+}
+
+// doOrTask sends a call that is answered with a T, or with the task that carries
+// it out.
+func doOrTask[T any](ctx context.Context, c *Client, q *call,
+	opts []CallOption) (*T, *wire.Task, error) {
+	var raw json.RawMessage
+	status, err := c.send(ctx, q, &raw, opts)
+	if err != nil {
+		return nil, nil, err
+	}
+	done, task := new(T), new(wire.Task)
+	if status == http.StatusAccepted {
+		done, err = nil, wire.Unmarshal(raw, task)
+	} else {
+		task, err = nil, wire.Unmarshal(raw, done)
+	}
+	if err != nil {
+		return nil, nil, wrongAnswer("%v", err)
+	}
+	return done, task, nil
+}
+
+// Tasks returns all tasks with a status, newest first; "" is any status.
+func (c *Client) Tasks(ctx context.Context, status string, opts ...CallOption) ([]wire.Task, error) {
+	return pages(func(cursor string) ([]wire.Task, string, error) {
+		q := newCall(get, "/v1/tasks", nil, "status", status, "cursor", cursor)
+		page, err := do[wire.TaskList](ctx, c, q, opts)
+		return page.Tasks, page.NextCursor, err
+	})
+}
+
+// Task returns the current state of a task.
+func (c *Client) Task(ctx context.Context, id string, opts ...CallOption) (*wire.Task, error) {
+	return c.AwaitTask(ctx, id, 0, opts...)
+}
+
+// WaitTask returns a task once it no longer runs.
+func (c *Client) WaitTask(ctx context.Context, id string, opts ...CallOption) (*wire.Task, error) {
+	for {
+		t, err := c.AwaitTask(ctx, id, 20*time.Second, opts...)
+		if err != nil || t.Status != wire.TaskRunning {
+			return t, err
+		}
+	}
+}
+
+// AwaitTask returns a task once it no longer runs, or after wait (at most a minute).
+func (c *Client) AwaitTask(ctx context.Context, id string, wait time.Duration,
+	opts ...CallOption) (*wire.Task, error) {
+	q := newCall(get, taskPath(id, ""), nil, "wait_ms", int(wait.Milliseconds()))
+	q.patience = wait
+	return do[wire.Task](ctx, c, q, opts)
+}
+
+// CancelTask cancels a task. What it has done so far stays done.
+func (c *Client) CancelTask(ctx context.Context, id string, opts ...CallOption) error {
+	return c.run(ctx, newCall(remove, taskPath(id, ""), nil), opts)
+}
+
+// ResumeTask continues a cancelled task.
+func (c *Client) ResumeTask(ctx context.Context, id string,
+	opts ...CallOption) (*wire.Task, error) {
+	return do[wire.Task](ctx, c, newCall(post, taskPath(id, "/resume"), nil), opts)
+}
+
+// PutWebhook creates a webhook, or replaces the definition of an existing one;
+// created says which.
+func (c *Client) PutWebhook(ctx context.Context, name string, d wire.WebhookDefinition,
+	opts ...CallOption) (w *wire.Webhook, created bool, err error) {
+	return doCreate[wire.Webhook](ctx, c, newCall(put, webhookPath(name), d), opts)
+}
+
+// Webhook returns a webhook's definition.
+func (c *Client) Webhook(ctx context.Context, name string,
+	opts ...CallOption) (*wire.Webhook, error) {
+	return do[wire.Webhook](ctx, c, newCall(get, webhookPath(name), nil), opts)
+}
+
+// Webhooks returns all webhooks, by name.
+func (c *Client) Webhooks(ctx context.Context, opts ...CallOption) ([]wire.Webhook, error) {
+	return pages(func(cursor string) ([]wire.Webhook, string, error) {
+		q := newCall(get, "/v1/webhooks", nil, "cursor", cursor)
+		page, err := do[wire.WebhookList](ctx, c, q, opts)
+		return page.Webhooks, page.NextCursor, err
+	})
+}
+
+// DeleteWebhook deletes a webhook.
+func (c *Client) DeleteWebhook(ctx context.Context, name string, opts ...CallOption) error {
+	return c.run(ctx, newCall(remove, webhookPath(name), nil), opts)
+}
+
+// Definitions returns all queues and webhooks, in the form that Define takes.
+func (c *Client) Definitions(ctx context.Context, opts ...CallOption) (*wire.Definitions, error) {
+	return do[wire.Definitions](ctx, c, newCall(get, "/v1/definitions", nil), opts)
+}
+
+// Define puts queues and webhooks, all or none, and returns the changes; with
+// dryRun the changes are only computed. All that is wrong with the request is in
+// wire.Problem.Errors of an *Error.
+func (c *Client) Define(ctx context.Context, d wire.DefinitionsRequest, dryRun bool,
+	opts ...CallOption) ([]wire.DefinitionChange, error) {
+	q := newCall(put, "/v1/definitions", d, "dry_run", dryRun)
+	out, err := do[wire.DefinitionChanges](ctx, c, q, opts)
+	return out.Changes, err
+}
+
+// Cluster returns the cluster as the asked node knows it, also without a leader.
+func (c *Client) Cluster(ctx context.Context, opts ...CallOption) (*wire.Cluster, error) {
+	return do[wire.Cluster](ctx, c, newCall(get, "/v1/cluster", nil), opts)
+}
+
+// AddNode adds a node to the cluster. created is false if it was a member with the
+// same data.
+func (c *Client) AddNode(ctx context.Context, n wire.NewNode,
+	opts ...CallOption) (node *wire.Node, created bool, err error) {
+	return doCreate[wire.Node](ctx, c, newCall(post, "/v1/cluster/nodes", n), opts)
+}
+
+// RemoveNode removes a node for ever; with force, also if the remaining voters have
+// no reachable majority.
+func (c *Client) RemoveNode(ctx context.Context, id string, force bool, opts ...CallOption) error {
+	q := newCall(remove, "/v1/cluster/nodes/"+url.PathEscape(id), nil, "force", force)
+	// After a lost answer the repeat may reach a node that does not know the key:
+	// it answers that there is no such node, so the removal is done.
+	q.done = ErrNodeNotFound
+	return c.run(ctx, q, opts)
+}
+
+// TransferLeadership makes a voter the leader or, for "", the most advanced one. It
+// returns the leader's id, "" if it is not known yet.
+func (c *Client) TransferLeadership(ctx context.Context, to string,
+	opts ...CallOption) (string, error) {
+	var in wire.TransferRequest
+	if to != "" {
+		in.To = &to
+	}
+	q := newCall(post, "/v1/cluster/transfer-leadership", in)
+	out, err := do[wire.Transferred](ctx, c, q, opts)
+	return out.LeaderID, err
+}
+
+// Snapshot makes every node take a checkpoint, and returns their indexes by node.
+func (c *Client) Snapshot(ctx context.Context, opts ...CallOption) (map[string]uint64, error) {
+	q := newCall(post, "/v1/cluster/snapshot", nil)
+	q.patience = time.Minute
+	out, err := do[wire.ClusterSnapshot](ctx, c, q, opts)
+	return out.Indexes, err
+}
+
+// LogHead returns the index and the chain of the event log's newest block, or with
+// At those of an instant. Kept elsewhere, they show whether the log was cut or
+// rewritten since.
+func (c *Client) LogHead(ctx context.Context, opts ...CallOption) (*wire.LogHead, error) {
+	return do[wire.LogHead](ctx, c, newCall(get, "/v1/log/head", nil), opts)
+}
+
+// LogSegments returns the files of the asked node's event log.
+func (c *Client) LogSegments(ctx context.Context, opts ...CallOption) (*wire.LogSegments, error) {
+	return do[wire.LogSegments](ctx, c, newCall(get, "/v1/log/segments", nil), opts)
+}
+
+// Projections returns the progress of the asked node's read models.
+func (c *Client) Projections(ctx context.Context, opts ...CallOption) (*wire.Projections, error) {
+	return do[wire.Projections](ctx, c, newCall(get, "/v1/projections", nil), opts)
+}
+
+// RebuildProjections makes the asked node rebuild its read models in the background.
+func (c *Client) RebuildProjections(ctx context.Context,
+	opts ...CallOption) (*wire.Projections, error) {
+	return do[wire.Projections](ctx, c, newCall(post, "/v1/projections/rebuild", nil), opts)
+}
+
+// pages collects the items of all pages that fetch returns, each with the cursor of
+// the next one.
+func pages[T any](fetch func(cursor string) ([]T, string, error)) (all []T, err error) {
+	for cursor := ""; ; {
+		items, next, err := fetch(cursor)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, items...)
+		if cursor = next; cursor == "" {
+			return all, nil
+		}
+	}
+}

@@ -1,0 +1,324 @@
+package client
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
+	"time"
+
+	"github.com/qlogd/qlogd/api/wire"
+)
+
+// JSON returns a message whose payload is v's JSON. It panics if v has none, which
+// is a programming error.
+func JSON(v any) wire.NewMessage {
+	b, err := wire.Marshal(v)
+	if err != nil {
+		panic(fmt.Sprintf("client: payload: %v", err))
+	}
+	return wire.NewMessage{Payload: b}
+}
+
+// Bytes returns a message whose payload is bytes of a content type.
+func Bytes(b []byte, contentType string) wire.NewMessage {
+	if b == nil {
+		b = []byte{} // an empty payload, not none
+	}
+	return wire.NewMessage{PayloadBytes: b, ContentType: contentType}
+}
+
+// Produce enqueues 1 to 1000 messages, all or none, and answers in their order.
+func (c *Client) Produce(ctx context.Context, queue string,
+	messages ...wire.NewMessage) ([]wire.Produced, error) {
+	return c.ProduceAll(ctx, queue, messages)
+}
+
+// ProduceAll is Produce with options.
+func (c *Client) ProduceAll(ctx context.Context, queue string, messages []wire.NewMessage,
+	opts ...CallOption) ([]wire.Produced, error) {
+	q := newCall(post, queuePath(queue, "/messages"), &wire.ProduceRequest{Messages: messages})
+	out, err := do[wire.ProduceResponse](ctx, c, q, opts)
+	return out.Messages, err
+}
+
+// Enqueue enqueues one message and returns when it is durable. It is meant for many
+// goroutines at once: their messages share requests, and each gets its own answer or
+// error. One call alone is as fast as Produce.
+//
+// Messages that one goroutine enqueues one after the other are in that order.
+// Messages that several goroutines enqueue at the same time are in none.
+//
+// If ctx ends first, the message is not enqueued if it had not been sent; else the
+// error is also ErrOutcomeUnknown. Give the message an IdempotencyKey if it will be
+// enqueued again then.
+func (c *Client) Enqueue(ctx context.Context, queue string,
+	m wire.NewMessage) (wire.Produced, error) {
+	return c.enqueueLane(queue).do(ctx, m, sizeOf(&m))
+}
+
+type enqueueLane = lane[wire.NewMessage, wire.Produced]
+
+func (c *Client) enqueueLane(queue string) *enqueueLane {
+	return laneOf(c, laneKey{queue, "enqueue"}, func() *enqueueLane {
+		return &enqueueLane{c: c, list: "messages",
+			send: func(ctx context.Context, messages []wire.NewMessage) ([]wire.Produced, error) {
+				q := newCall(post, queuePath(queue, "/messages"),
+					&wire.ProduceRequest{Messages: messages})
+				q.spread, q.several = true, len(messages) > 1
+				out, err := do[wire.ProduceResponse](ctx, c, q, nil)
+				return out.Messages, err
+			}}
+	})
+}
+
+// sizeOf estimates how many bytes a message takes in a request.
+func sizeOf(m *wire.NewMessage) int {
+	n := 64 + len(m.Payload) + len(m.PayloadBytes) + len(m.Key)
+	for k, v := range m.Headers {
+		n += len(k) + len(v) + 8
+	}
+	return n
+}
+
+// LeaseOptions says what to lease. The zero value takes up to 10 messages without
+// waiting, for as long as the queue's policy says.
+type LeaseOptions struct {
+	Max    int           // 1 to 1000; 0 is 10
+	Wait   time.Duration // how long to wait for a message; at most a minute
+	Lease  time.Duration // 100 ms to 12 h; 0 is the queue's policy
+	Worker string        // the caller's name, for people who look
+	Kinds  []string      // empty: all
+}
+
+// Lease takes messages from a queue; none came in time if it returns none.
+//
+// A lease is not repeated once it may have reached the server: messages it leased
+// stay undelivered until the lease runs out.
+func (c *Client) Lease(ctx context.Context, queue string,
+	o LeaseOptions) ([]wire.LeasedMessage, error) {
+	return c.LeaseFrom(ctx, []string{queue}, o)
+}
+
+// LeaseFrom is Lease from several queues, tried in their order.
+func (c *Client) LeaseFrom(ctx context.Context, queues []string,
+	o LeaseOptions) ([]wire.LeasedMessage, error) {
+	out, err := do[wire.LeaseResponse](ctx, c, leaseCall(queues, o), nil)
+	return out.Messages, err
+}
+
+// leaseCall returns a lease from one queue, or from several.
+func leaseCall(queues []string, o LeaseOptions) *call {
+	r := &wire.LeaseRequest{
+		WaitMS: o.Wait.Milliseconds(), LeaseMS: o.Lease.Milliseconds(),
+		Worker: o.Worker, Kinds: o.Kinds,
+	}
+	if o.Max > 0 {
+		n := int64(o.Max)
+		r.MaxMessages = &n
+	}
+	path := "/v1/lease"
+	if len(queues) == 1 {
+		path = queuePath(queues[0], "/lease")
+	} else {
+		r.Queues = queues
+	}
+	q := newCall(post, path, r)
+	q.lease, q.patience = true, o.Wait
+	return q
+}
+
+// Settle calls answer item by item and in order: look at each Status. In their
+// many-at-once form a lost lease is an item with status "rejected"; in the …One
+// form, which needs no queue, it is ErrLeaseLost.
+
+// Ack ends leases with success.
+func (c *Client) Ack(ctx context.Context, queue string,
+	leases ...string) ([]wire.SettleResult, error) {
+	return c.settle(ctx, queue, DoAck, &wire.AckRequest{LeaseIDs: leases}, nil)
+}
+
+// AckAll is Ack with a result (JSON, kept for duplicates of the messages).
+func (c *Client) AckAll(ctx context.Context, queue string, r wire.AckRequest,
+	opts ...CallOption) ([]wire.SettleResult, error) {
+	return c.settle(ctx, queue, DoAck, &r, opts)
+}
+
+// AckAndProduce acks leases and enqueues messages (r.Produce), into any queues, in
+// one atomic step: if one lease is lost nothing happens (ErrLeaseLost).
+func (c *Client) AckAndProduce(ctx context.Context, queue string, r wire.AckRequest,
+	opts ...CallOption) (*wire.TransactionResponse, error) {
+	return do[wire.TransactionResponse](ctx, c, newCall(post, queuePath(queue, "/ack"), &r), opts)
+}
+
+// Retry gives messages back for another try.
+func (c *Client) Retry(ctx context.Context, queue string, items []wire.RetryItem,
+	opts ...CallOption) ([]wire.SettleResult, error) {
+	return c.settle(ctx, queue, DoRetry, &wire.RetryRequest{Items: items}, opts)
+}
+
+// DeadLetter gives messages up.
+func (c *Client) DeadLetter(ctx context.Context, queue string, items []wire.DeadLetterItem,
+	opts ...CallOption) ([]wire.SettleResult, error) {
+	return c.settle(ctx, queue, DoDeadLetter, &wire.DeadLetterRequest{Items: items}, opts)
+}
+
+// Extend lets leases end later, counted from now.
+func (c *Client) Extend(ctx context.Context, queue string, items []wire.ExtendItem,
+	opts ...CallOption) ([]wire.SettleResult, error) {
+	return c.settle(ctx, queue, DoExtend, &wire.ExtendRequest{Items: items}, opts)
+}
+
+// Release gives messages back at once, without counting the attempt.
+func (c *Client) Release(ctx context.Context, queue string,
+	leases ...string) ([]wire.SettleResult, error) {
+	return c.settle(ctx, queue, DoRelease, &wire.ReleaseRequest{LeaseIDs: leases}, nil)
+}
+
+func (c *Client) settle(ctx context.Context, queue string, verb Verb, body any,
+	opts []CallOption) ([]wire.SettleResult, error) {
+	q := newCall(post, queuePath(queue, "/"+string(verb)), body)
+	q.settle = true
+	out, err := do[wire.SettleResponse](ctx, c, q, opts)
+	return out.Results, err
+}
+
+// AckOne ends a lease with success.
+func (c *Client) AckOne(ctx context.Context, lease string, r wire.AckOne,
+	opts ...CallOption) (*wire.SettleResult, error) {
+	return c.settleOne(ctx, lease, DoAck, &r, opts)
+}
+
+// RetryOne gives a message back for another try.
+func (c *Client) RetryOne(ctx context.Context, lease string, r wire.RetryOne,
+	opts ...CallOption) (*wire.SettleResult, error) {
+	return c.settleOne(ctx, lease, DoRetry, &r, opts)
+}
+
+// DeadLetterOne gives a message up.
+func (c *Client) DeadLetterOne(ctx context.Context, lease string, r wire.DeadLetterOne,
+	opts ...CallOption) (*wire.SettleResult, error) {
+	return c.settleOne(ctx, lease, DoDeadLetter, &r, opts)
+}
+
+// ExtendOne lets a lease end later.
+func (c *Client) ExtendOne(ctx context.Context, lease string, r wire.ExtendOne,
+	opts ...CallOption) (*wire.SettleResult, error) {
+	return c.settleOne(ctx, lease, DoExtend, &r, opts)
+}
+
+// ReleaseOne gives a message back at once.
+func (c *Client) ReleaseOne(ctx context.Context, lease string,
+	opts ...CallOption) (*wire.SettleResult, error) {
+	return c.settleOne(ctx, lease, DoRelease, nil, opts)
+}
+
+func (c *Client) settleOne(ctx context.Context, lease string, verb Verb, body any,
+	opts []CallOption) (*wire.SettleResult, error) {
+	q := newCall(post, "/v1/leases/"+url.PathEscape(lease)+"/"+string(verb), body)
+	q.settle = true
+	return do[wire.SettleResult](ctx, c, q, opts)
+}
+
+// Transaction settles and produces in one atomic step over any queues: if one lease
+// is lost nothing happens (ErrLeaseLost, with Field and Index).
+func (c *Client) Transaction(ctx context.Context, t wire.TransactionRequest,
+	opts ...CallOption) (*wire.TransactionResponse, error) {
+	return do[wire.TransactionResponse](ctx, c, newCall(post, "/v1/transactions", &t), opts)
+}
+
+// Settlement says how one lease ends.
+type Settlement struct {
+	LeaseID string
+	Do      Verb
+	Error   string         // DoRetry, DoDeadLetter: why, at most 64 KiB
+	Delay   *time.Duration // DoRetry: until the next try; nil is the policy's backoff
+	Lease   time.Duration  // DoExtend: from now; 0 is the policy's
+}
+
+// Verb is a way to settle a lease.
+type Verb string
+
+// The ways to settle a lease. DoExtend settles nothing: it lets the lease end later.
+const (
+	DoAck        Verb = "ack"
+	DoRetry      Verb = "retry"
+	DoDeadLetter Verb = "dead-letter"
+	DoExtend     Verb = "extend"
+	DoRelease    Verb = "release"
+)
+
+// Settle settles one lease of a queue. It is meant for many goroutines at once: their
+// settlements share requests, as messages do in Enqueue, and each gets its own
+// answer. A lost lease is ErrLeaseLost.
+func (c *Client) Settle(ctx context.Context, queue string,
+	s Settlement) (wire.SettleResult, error) {
+	out, err := c.settleLane(queue, s.Do).do(ctx, s, s.size())
+	if err == nil {
+		err = lost(&out)
+	}
+	return out, err
+}
+
+// lost returns the error of a settlement that was rejected.
+func lost(r *wire.SettleResult) error {
+	if r.Status != "rejected" {
+		return nil
+	}
+	return &Error{Problem: wire.Problem{
+		Status: http.StatusConflict, Code: r.Code, Title: "The lease is lost",
+		Outcome: wire.NotApplied,
+		Detail:  "lease " + r.LeaseID + " is not, or no longer, its message's current one",
+	}}
+}
+
+func (s *Settlement) size() int { return 64 + len(s.Error) }
+
+type settleLane = lane[Settlement, wire.SettleResult]
+
+func (c *Client) settleLane(queue string, verb Verb) *settleLane {
+	if verb == DoDeadLetter {
+		verb = DoRetry // whose items can say either
+	}
+	return laneOf(c, laneKey{queue, verb}, func() *settleLane {
+		l := &settleLane{c: c, list: "items",
+			send: func(ctx context.Context, s []Settlement) ([]wire.SettleResult, error) {
+				q := newCall(post, queuePath(queue, "/"+string(verb)), settleBody(verb, s))
+				q.settle, q.spread = true, true
+				out, err := do[wire.SettleResponse](ctx, c, q, nil)
+				return out.Results, err
+			}}
+		if verb == DoAck || verb == DoRelease {
+			l.list = "lease_ids"
+		}
+		return l
+	})
+}
+
+// settleBody returns the request of settlements that share a verb.
+func settleBody(verb Verb, all []Settlement) any {
+	var leases []string
+	var retries []wire.RetryItem
+	var extends []wire.ExtendItem
+	for _, s := range all {
+		leases = append(leases, s.LeaseID)
+		extends = append(extends, wire.ExtendItem{LeaseID: s.LeaseID, LeaseMS: s.Lease.Milliseconds()})
+		it := wire.RetryItem{LeaseID: s.LeaseID, Error: s.Error}
+		if s.Do == DoDeadLetter {
+			it.Retryable = new(bool)
+		} else if s.Delay != nil {
+			ms := s.Delay.Milliseconds()
+			it.DelayMS = &ms
+		}
+		retries = append(retries, it)
+	}
+	switch verb {
+	case DoAck:
+		return &wire.AckRequest{LeaseIDs: leases}
+	case DoRelease:
+		return &wire.ReleaseRequest{LeaseIDs: leases}
+	case DoExtend:
+		return &wire.ExtendRequest{Items: extends}
+	}
+	return &wire.RetryRequest{Items: retries}
+}

@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/qlogd/qlogd/api/wire"
@@ -15,115 +16,79 @@ import (
 
 // adminQueues answers GET /admin/queues?tenant_id=.
 func (s *Server) adminQueues(q *request) error {
-	if err := q.allow("tenant_id"); err != nil {
-		return err
-	}
-	if err := q.fresh(); err != nil {
-		return err
+	in := q.read("tenant_id")
+	in.fresh()
+	if in.err != nil {
+		return in.err
 	}
 	st := s.deps.State
 	tenant, filtered := q.query.Get("tenant_id"), q.query.Has("tenant_id")
 	out := wire.AdminQueues{Queues: []wire.AdminQueue{}}
-	views := st.Queues()
-	for i := range views {
-		v := &views[i]
+	for _, v := range st.Queues() {
 		if filtered && v.Policy.Namespace != tenant || !q.sees(v.Name) {
 			continue
 		}
+		stats := s.queueOf(&v, st).Stats
 		a := wire.AdminQueue{
-			Name: v.Name, Depth: v.Stats.Ready, InFlight: v.Stats.InFlight, DLQSize: st.DeadCount(v.Name),
+			Name: v.Name, Depth: stats.Depth, InFlight: stats.InFlight, DLQSize: st.DeadCount(v.Name),
+			OldestMessageAgeSeconds: stats.OldestMessageAgeSeconds,
 		}
-		if v.Stats.Oldest > 0 {
-			a.OldestMessageAgeSeconds = max(0, clock(st)-v.Stats.Oldest) / 1000
-		}
-		if s.deps.Rates != nil {
-			a.MessagesPerMinute, _ = s.deps.Rates.MessagesPerMinute(v.Name)
+		if stats.MessagesPerMinute != nil {
+			a.MessagesPerMinute = *stats.MessagesPerMinute
 		}
 		out.Queues = append(out.Queues, a)
 	}
 	return q.answer(http.StatusOK, &out)
 }
 
-// adminDead answers GET /admin/queues/{queue}/dlq with all that died in a queue:
-// the newest first, as who looks for what has just gone wrong wants it.
+// adminDead answers GET /admin/queues/{queue}/dlq with all that died in a queue, the newest
+// first.
 func (s *Server) adminDead(q *request) error {
-	name, err := q.queue()
-	if err != nil {
-		return err
-	}
-	if err := q.allow("limit"); err != nil {
-		return err
-	}
-	limit, err := q.number("limit", 1000, 1, 10_000)
-	if err != nil {
-		return err
-	}
-	if err := q.fresh(); err != nil {
-		return err
-	}
-	st := s.deps.State
-	if err := died(st, name); err != nil {
-		return err
-	}
-	letters, err := s.newestDead(q.Context(), name, int(limit))
-	if err != nil {
-		return err
+	in := q.read("limit")
+	name, limit := in.queue(), in.limit(1000, 10_000)
+	in.fresh()
+	in.do(func() error { return died(s.deps.State, name) })
+	letters := get(in, func() ([]dead.Letter, error) { return s.newestDead(q.Context(), name, limit) })
+	if in.err != nil {
+		return in.err
 	}
 	out := wire.AdminDeadLetters{DeadLetters: []wire.AdminDeadLetter{}}
-	for len(letters) > 0 {
-		n := min(len(letters), 256) // payloads are read so many at a time
-		told, err := s.letters(letters[:n])
+	for chunk := range slices.Chunk(letters, 256) { // payloads are read a chunk at a time
+		messages, err := s.letters(chunk)
 		if err != nil {
 			return err
 		}
-		for i := range told {
-			m := &told[i]
+		for i := range messages {
+			m := &messages[i]
 			out.DeadLetters = append(out.DeadLetters, wire.AdminDeadLetter{
-				ID: m.ID, FailedAt: letters[i].Dead.FailedAt / 1000, Error: m.Dead.Error, Attempts: m.Dead.Attempts, Preview: preview(m),
+				ID: m.ID, FailedAt: chunk[i].Dead.FailedAt / 1000, Error: m.Dead.Error, Attempts: m.Dead.Attempts, Preview: preview(m),
 			})
 		}
-		letters = letters[n:]
 	}
 	return q.answer(http.StatusOK, &out)
 }
 
 // newestDead returns the newest of what died in a queue, the newest first.
 func (s *Server) newestDead(ctx context.Context, queue string, limit int) ([]dead.Letter, error) {
-	var ring []dead.Letter // the last limit ones
-	at := 0
+	var out []dead.Letter
 	_, err := s.finder(s.deps.State).Select(ctx, queue, &dead.Filter{}, dead.Between{}, 0, func(l *dead.Letter) bool {
-		if len(ring) < limit {
-			ring = append(ring, *l)
-		} else {
-			ring[at] = *l
-			at = (at + 1) % limit
+		if out = append(out, *l); len(out) == 2*limit {
+			out = slices.Delete(out, 0, limit)
 		}
 		return true
 	})
 	if err != nil {
 		return nil, err
 	}
-	out := make([]dead.Letter, 0, len(ring))
-	views := make([]event.MessageView, 0, len(ring))
-	for i := range ring {
-		l := ring[(at+len(ring)-1-i)%len(ring)]
-		out, views = append(out, l), append(views, l.MessageView)
-	}
-	texts, err := s.finder(s.deps.State).Errors(views)
-	if err != nil {
-		return nil, err
-	}
-	for i := range out {
-		out[i].Error = texts[i]
-	}
-	return out, nil
+	out = out[max(0, len(out)-limit):]
+	slices.Reverse(out)
+	return out, s.fillErrors(out)
 }
 
 // previewed is how many characters of a payload are shown.
 const previewed = 200
 
-// preview is the beginning of a payload: as it is, of bytes what can be read of
-// them.
+// preview is the beginning of a payload.
 func preview(m *wire.Message) string {
 	s := string(m.Payload)
 	if m.PayloadBytes != nil {

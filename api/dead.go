@@ -1,11 +1,13 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
+	"regexp"
 	"time"
 	"unicode/utf8"
 
@@ -18,7 +20,7 @@ import (
 type Replays interface {
 	// Replayed returns the ids of the events by which messages that had died in a
 	// queue were replayed, above after, rising, at most limit; upTo is the index up
-	// to which none is missing. History may have let go of the events.
+	// to which none is missing. Retention may have deleted the events.
 	Replayed(queue string, after event.ID, limit int) (ids []event.ID, upTo uint64, err error)
 }
 
@@ -34,66 +36,52 @@ func (s *Server) finder(st State) *dead.Finder {
 // filterParams are the query parameters of a filter of dead letters.
 var filterParams = []string{"reason", "error", "key", "kind", "from", "to", "fingerprint"}
 
-// deadQuery reads a filter from the query.
-func (q *request) deadQuery() (*dead.Filter, error) {
-	f := wire.DeadFilter{
-		Reason: q.query.Get("reason"), Error: q.query.Get("error"), From: q.query.Get("from"), To: q.query.Get("to"),
-		Fingerprint: q.query.Get("fingerprint"),
-	}
-	text := func(name string) *string {
-		if !q.query.Has(name) {
-			return nil
-		}
-		v := q.query.Get(name)
-		return &v
-	}
-	f.Key, f.Kind = text("key"), text("kind")
+// deadFilter reads a filter from the query.
+func (p *params) deadFilter() (f *dead.Filter) {
+	query := p.q.query
 	for _, name := range filterParams {
-		if v := q.query.Get(name); !utf8.ValidString(v) {
-			return nil, bad(name, "%s must be UTF-8", name)
-		} else if v == "" && q.query.Has(name) && name != "key" && name != "kind" && name != "error" {
-			return nil, bad(name, "%s must not be empty", name)
+		if v := query.Get(name); !utf8.ValidString(v) {
+			p.refuse(name, "%s must be UTF-8", name)
+		} else if v == "" && query.Has(name) && name != "key" && name != "kind" && name != "error" {
+			p.refuse(name, "%s must not be empty", name)
 		}
 	}
-	return q.deadFilter(&f, "")
+	in := wire.DeadFilter{
+		Reason: query.Get("reason"), Error: query.Get("error"), From: query.Get("from"), To: query.Get("to"),
+		Fingerprint: query.Get("fingerprint"), Key: p.text("key", event.MaxKeyBytes), Kind: p.text("kind", maxKind),
+	}
+	return get(p, func() (*dead.Filter, error) { return p.q.deadFilter(&in, "") })
 }
 
-// deadFilter checks a filter; in goes before the names of its fields.
+// deadFilter checks a filter; prefix goes before the names of its fields.
 func (q *request) deadFilter(in *wire.DeadFilter, prefix string) (*dead.Filter, error) {
 	f := &dead.Filter{Reason: in.Reason, Error: in.Error, Key: in.Key, Kind: in.Kind, Fingerprint: in.Fingerprint}
 	if _, ok := dead.ParseReason(in.Reason); !ok {
 		return nil, bad(prefix+"reason", "%sreason must be max_attempts, expired, rejected or key_dead, not %s", prefix, echo(in.Reason))
 	}
-	if err := within(prefix+"error", in.Error, 1024); err != nil {
-		return nil, err
-	}
+	var key, kind string
 	if in.Key != nil {
-		if err := within(prefix+"key", *in.Key, event.MaxKeyBytes); err != nil {
-			return nil, err
-		}
+		key = *in.Key
 	}
 	if in.Kind != nil {
-		if err := within(prefix+"kind", *in.Kind, maxKind); err != nil {
-			return nil, err
-		}
+		kind = *in.Kind
 	}
-	if n := len(in.Fingerprint); n != 0 && (n != 12 || !isHex(in.Fingerprint)) {
-		return nil, bad(prefix+"fingerprint", "%sfingerprint must be 12 hex digits, as dead/groups tells them, not %s", prefix, echo(in.Fingerprint))
+	err := cmp.Or(within(prefix+"error", in.Error, 1024), within(prefix+"key", key, event.MaxKeyBytes), within(prefix+"kind", kind, maxKind))
+	if err != nil {
+		return nil, err
+	}
+	if in.Fingerprint != "" && !fingerprint.MatchString(in.Fingerprint) {
+		return nil, bad(prefix+"fingerprint", "%sfingerprint must be 12 hex digits, as in dead/groups, not %s", prefix, echo(in.Fingerprint))
 	}
 	if in.From != "" {
-		at, err := q.instantOf(prefix+"from", in.From)
+		at, err := q.instant(prefix+"from", in.From)
 		if err != nil {
 			return nil, err
 		}
-		switch at.Kind {
-		case event.InstantTime, event.InstantNow:
-			f.From = at.Time
-		case event.InstantIndex, event.InstantID:
-			f.FromIndex = at.Index
-		}
+		f.From, f.FromIndex = at.Time, at.Index
 	}
 	if in.To != "" {
-		at, err := q.instantOf(prefix+"to", in.To)
+		at, err := q.instant(prefix+"to", in.To)
 		if err != nil {
 			return nil, err
 		}
@@ -101,7 +89,7 @@ func (q *request) deadFilter(in *wire.DeadFilter, prefix string) (*dead.Filter, 
 		case event.InstantTime, event.InstantNow:
 			f.To = max(at.Time, 1)
 		case event.InstantStart:
-			f.To = 1 // nothing was there
+			f.To = 1 // nothing had died yet
 		case event.InstantIndex, event.InstantID:
 			f.ToIndex = max(at.Index, 1)
 		}
@@ -109,14 +97,7 @@ func (q *request) deadFilter(in *wire.DeadFilter, prefix string) (*dead.Filter, 
 	return f, nil
 }
 
-func isHex(s string) bool {
-	for i := range len(s) {
-		if c := s[i]; (c < '0' || c > '9') && (c < 'a' || c > 'f') {
-			return false
-		}
-	}
-	return true
-}
+var fingerprint = regexp.MustCompile(`^[0-9a-f]{12}$`)
 
 // died refuses a queue in which nothing died and that is not there. Where
 // messages died in one that was deleted since, they can still be seen.
@@ -129,45 +110,24 @@ func died(st State, name string) error {
 
 // listDead answers GET /v1/queues/{queue}/dead.
 func (s *Server) listDead(q *request) error {
-	name, err := q.queue()
-	if err != nil {
-		return err
-	}
-	if err := q.allow(append([]string{"state", "limit", "cursor", "at", "consistency"}, filterParams...)...); err != nil {
-		return err
-	}
-	limit, err := q.number("limit", 100, 1, 1000)
-	if err != nil {
-		return err
-	}
-	var after event.ID
-	if q.query.Has("cursor") {
-		if after, err = ulid("cursor", q.query.Get("cursor")); err != nil {
-			return err
-		}
-	}
-	state := q.query.Get("state")
-	if q.query.Has("state") && state != "dead" && state != "replayed" {
-		return bad("state", "state must be dead or replayed")
-	}
+	in := q.read(append([]string{"state", "limit", "cursor", "at", "consistency"}, filterParams...)...)
+	defer in.done()
+	name, limit, after := in.queue(), in.limit(100, 1000), in.id("cursor")
+	state := in.choice("state", "dead", "replayed")
 	if state == "replayed" && q.query.Has("at") {
-		return bad("at", "at goes with state=dead")
+		in.refuse("at", "at goes with state=dead")
 	}
-	f, err := q.deadQuery()
-	if err != nil {
-		return err
+	f, st := in.deadFilter(), in.state()
+	if in.err != nil {
+		return in.err
 	}
-	st, release, err := q.state()
-	if err != nil {
-		return err
-	}
-	defer release()
-	out := wire.DeadList{}
+	var out wire.DeadList
+	var err error
 	if state == "replayed" {
-		// Its queue may be gone for long: history keeps it all the same.
-		out.Dead, out.NextCursor, err = s.replayedMessages(q.Context(), name, f, after, int(limit))
+		// History has them even if the queue was deleted long ago.
+		out.Dead, out.NextCursor, err = s.replayedMessages(q.Context(), name, f, after, limit)
 	} else if err = died(st, name); err == nil {
-		out.Dead, out.NextCursor, err = s.deadMessages(q.Context(), st, name, f, after, int(limit))
+		out.Dead, out.NextCursor, err = s.deadMessages(q.Context(), st, name, f, after, limit)
 	}
 	if err != nil {
 		return err
@@ -202,7 +162,7 @@ func (s *Server) deadMessages(ctx context.Context, st State, queue string, f *de
 	return out, cursor, err
 }
 
-// letters returns dead messages as they are told.
+// letters returns the views of dead messages.
 func (s *Server) letters(letters []dead.Letter) ([]wire.Message, error) {
 	refs := make([]event.Ref, len(letters))
 	for i := range letters {
@@ -241,7 +201,7 @@ func (s *Server) replayedMessages(ctx context.Context, queue string, f *dead.Fil
 	return out, cursor, err
 }
 
-// fits is dead.Filter's for a message that is not dead any more. index is that
+// fits reports whether a filter selects a message that is not dead any more. index is that
 // of the entry in which it died.
 func fits(f *dead.Filter, m *wire.Message, index uint64) bool {
 	d := m.Dead
@@ -257,8 +217,8 @@ func fits(f *dead.Filter, m *wire.Message, index uint64) bool {
 	return dead.Fingerprint(r, dead.Pattern(d.Error)) == f.Fingerprint
 }
 
-// replayedMessage tells a message that was replayed by this event: as it was
-// when it was dead, and what became of it. Nil where its history is gone.
+// replayedMessage returns the message that was replayed by this event, as it was when it was
+// dead, and what became of it. Nil where its history is gone.
 func (s *Server) replayedMessage(ctx context.Context, e *event.Event) (*wire.Message, error) {
 	history, err := s.deps.Log.History(ctx, e.Subject)
 	if err != nil {
@@ -313,7 +273,7 @@ func (s *Server) replayedEvents(ctx context.Context, queue string, after event.I
 			break
 		}
 	}
-	// What the read model has not come to yet.
+	// What the read model does not have yet.
 	next, done := s.deps.Log.Blocks(max(upTo+1, event.RefOf(after).Index))
 	defer done()
 	for {
@@ -338,30 +298,14 @@ func (s *Server) replayedEvents(ctx context.Context, queue string, after event.I
 
 // deadGroups answers GET /v1/queues/{queue}/dead/groups.
 func (s *Server) deadGroups(q *request) error {
-	name, err := q.queue()
-	if err != nil {
-		return err
+	in := q.read(append([]string{"limit", "at", "consistency"}, filterParams...)...)
+	defer in.done()
+	name, limit, f, st := in.queue(), in.limit(100, 1000), in.deadFilter(), in.state()
+	in.do(func() error { return died(st, name) })
+	if in.err != nil {
+		return in.err
 	}
-	if err := q.allow(append([]string{"limit", "at", "consistency"}, filterParams...)...); err != nil {
-		return err
-	}
-	limit, err := q.number("limit", 100, 1, 1000)
-	if err != nil {
-		return err
-	}
-	f, err := q.deadQuery()
-	if err != nil {
-		return err
-	}
-	st, release, err := q.state()
-	if err != nil {
-		return err
-	}
-	defer release()
-	if err := died(st, name); err != nil {
-		return err
-	}
-	groups, total, err := s.finder(st).Groups(q.Context(), name, f, int(limit))
+	groups, total, err := s.finder(st).Groups(q.Context(), name, f, limit)
 	if err != nil {
 		return err
 	}
@@ -380,50 +324,60 @@ func (s *Server) deadGroups(q *request) error {
 }
 
 // getDead answers GET /v1/queues/{queue}/dead/{message_id}: by any id that the
-// message ever had; one that was replayed is told as the listing does.
+// message ever had; one that was replayed is answered as in the listing.
 func (s *Server) getDead(q *request) error {
-	name, err := q.queue()
-	if err != nil {
-		return err
-	}
-	id, err := ulid("message_id", q.PathValue("message_id"))
-	if err != nil {
-		return err
-	}
-	if err := q.allow("consistency"); err != nil {
-		return err
-	}
-	if err := q.fresh(); err != nil {
-		return err
+	in := q.read("consistency")
+	name, id := in.queue(), in.pathID("message_id")
+	in.fresh()
+	if in.err != nil {
+		return in.err
 	}
 	v, was, err := s.deadNow(q, name, id)
 	if err != nil {
 		return err
 	}
 	if v == nil {
-		if e, err := s.deps.Log.Event(event.RefOf(was.replayed)); err == nil && e.ID == was.replayed {
-			m, err := s.replayedMessage(q.Context(), e)
-			if err == nil && m != nil {
-				err = q.answer(http.StatusOK, m)
-			}
-			if m != nil || err != nil {
-				return err
-			}
+		e, err := s.deps.Log.Event(event.RefOf(was.replayed))
+		if err != nil || e.ID != was.replayed {
+			return was.problem("message_id", name, id)
 		}
-		return was.problem("message_id", name, id)
+		m, err := s.replayedMessage(q.Context(), e)
+		if err != nil {
+			return err
+		}
+		if m == nil {
+			return was.problem("message_id", name, id)
+		}
+		return q.answer(http.StatusOK, m)
 	}
-	texts, err := s.finder(s.deps.State).Errors([]event.MessageView{*v})
-	if err != nil {
+	letters := []dead.Letter{{MessageView: *v}}
+	if err := s.fillErrors(letters); err != nil {
 		return err
 	}
-	out, err := s.letters([]dead.Letter{{MessageView: *v, Error: texts[0]}})
+	out, err := s.letters(letters)
 	if err != nil {
 		return err
 	}
 	return q.answer(http.StatusOK, &out[0])
 }
 
-// became is what became of a message that is not dead (any more) in a queue.
+// fillErrors reads the error texts of dead letters.
+func (s *Server) fillErrors(letters []dead.Letter) error {
+	views := make([]event.MessageView, len(letters))
+	for i := range letters {
+		views[i] = letters[i].MessageView
+	}
+	texts, err := s.finder(s.deps.State).Errors(views)
+	if err != nil {
+		return err
+	}
+	for i := range letters {
+		letters[i].Error = texts[i]
+	}
+	return nil
+}
+
+// became describes what became of a message that is not dead (any more) in a queue.
 type became struct {
 	replayed event.ID // when it had died there last, and was replayed; zero: it was not
 	text     string

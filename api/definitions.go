@@ -3,6 +3,7 @@ package api
 import (
 	"fmt"
 	"net/http"
+	"slices"
 
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/event"
@@ -14,14 +15,12 @@ const maxDefinitions = 1000
 // getDefinitions answers GET /v1/definitions?at=&consistency=: all queues and
 // webhooks as PUT takes them.
 func (s *Server) getDefinitions(q *request) error {
-	if err := q.allow("at", "consistency"); err != nil {
-		return err
+	in := q.read("at", "consistency")
+	defer in.done()
+	st := in.state()
+	if in.err != nil {
+		return in.err
 	}
-	st, release, err := q.state()
-	if err != nil {
-		return err
-	}
-	defer release()
 	out := wire.Definitions{Queues: []wire.DefinedQueue{}, Webhooks: []wire.DefinedWebhook{}}
 	for _, v := range st.Queues() {
 		out.Queues = append(out.Queues, wire.DefinedQueue{Name: v.Name, Policy: policyOf(&v.Policy)})
@@ -37,82 +36,67 @@ func (s *Server) getDefinitions(q *request) error {
 }
 
 // putDefinitions answers PUT /v1/definitions?dry_run=: puts the queues and
-// webhooks that the body names, all or none, in one entry. What it does not name
-// stays as it is.
+// webhooks in the body, all or none, in one entry. Others stay as they are.
 func (s *Server) putDefinitions(q *request) error {
-	if err := q.allow("dry_run"); err != nil {
-		return err
+	var body wire.DefinitionsRequest
+	in := q.read("dry_run")
+	dry := in.flag("dry_run")
+	in.body(&body)
+	if n := max(len(body.Queues), len(body.Webhooks)); n > maxDefinitions {
+		in.refuse("", "a document has at most %d queues and %d webhooks", maxDefinitions, maxDefinitions)
 	}
-	dry, err := q.flag("dry_run")
-	if err != nil {
-		return err
+	in.barrier()
+	if in.err != nil {
+		return in.err
 	}
-	var in wire.DefinitionsRequest
-	if err := q.decode(&in, false, false); err != nil {
-		return err
-	}
-	if n := max(len(in.Queues), len(in.Webhooks)); n > maxDefinitions {
-		return bad("", "a document has at most %d queues and %d webhooks", maxDefinitions, maxDefinitions)
-	}
-	req, err := q.idempotency()
-	if err != nil {
-		return err
-	}
-	for range maxStale {
-		if err := s.barrier(q.Context()); err != nil {
-			return err
+	keyed := q.Header["Idempotency-Key"] != nil
+	var p *plan
+	var refused error
+	res, err := q.proposeFresh("", "a queue or webhook", func() (c *event.Command, err error) {
+		if p, err = s.plan(&body, s.deps.State); err != nil {
+			return nil, err
 		}
-		plan, err := s.plan(&in, s.deps.State)
-		if err != nil {
-			return err
-		}
-		refused := plan.refused(q)
-		// Whether a request with a key was carried out before is found in deciding: what
+		// Only the state machine knows whether a request with a key was executed before: what
 		// is wrong with it now may have been right then.
-		if refused != nil && (dry || req == nil || plan.mistaken) {
-			return refused
+		if refused = p.refused(q); refused != nil && (dry || !keyed || p.mistaken) {
+			return nil, refused
 		}
-		if dry || req == nil && !plan.changes() {
+		if dry || !keyed && !p.changes() {
 			q.tellIndex()
-			return q.answer(http.StatusOK, plan.answer())
+			return nil, nil
 		}
-		res, err := q.propose(&event.Command{Request: req, Define: &plan.define})
-		if isStale(err) {
-			continue
-		}
-		if err != nil {
-			if p, ok := err.(*event.Problem); ok && !p.Unknown && refused != nil && p.Code != event.CodeKeyReused {
-				return refused
-			}
+		return &event.Command{Define: &p.define}, nil
+	})
+	if problem, ok := err.(*event.Problem); ok && refused != nil && !problem.Unknown && problem.Code != event.CodeKeyReused {
+		return refused
+	}
+	if err != nil {
+		return err
+	}
+	if q.replayed {
+		// The answer is what it changed the first time, as far as that is known.
+		if p, err = s.planOf(q, &body, res.Index); err != nil {
 			return err
 		}
-		if q.replayed {
-			// What it changed when it was first done is told, as far as it is known.
-			if plan, err = s.planOf(q, &in, res.Index); err != nil {
-				return err
-			}
-		}
-		return q.answer(http.StatusOK, plan.answer())
 	}
-	return event.Problemf(event.CodeConflict, "", "queues and webhooks keep changing; try again")
+	return q.answer(http.StatusOK, &wire.DefinitionChanges{Changes: p.effect})
 }
 
 // planOf is the plan of a request as it was when it became the entry of this
 // index.
 func (s *Server) planOf(q *request, in *wire.DefinitionsRequest, index uint64) (*plan, error) {
-	if s.deps.Past == nil || index == 0 {
-		return s.plan(in, s.deps.State)
+	if s.deps.Past != nil && index > 0 {
+		st, release, err := s.deps.Past.At(q.Context(), event.Instant{Kind: event.InstantIndex, Index: index - 1})
+		if err == nil {
+			defer release()
+			return s.plan(in, st)
+		}
 	}
-	st, release, err := s.deps.Past.At(q.Context(), event.Instant{Kind: event.InstantIndex, Index: index - 1})
-	if err != nil {
-		return s.plan(in, s.deps.State)
-	}
-	defer release()
-	return s.plan(in, st)
+	return s.plan(in, s.deps.State)
 }
 
-// refused is the problem of a plan that can't be carried out: it has all that is
-// wrong with it, and nothing of it is done.
+// refused is the problem of a plan that cannot be carried out, with everything that is wrong
+// with it.
 func (p *plan) refused(q *request) error {
 	if len(p.wrong) == 0 {
 		return nil
@@ -133,17 +117,5 @@ func (p *plan) refused(q *request) error {
 }
 
 func (p *plan) changes() bool {
-	for _, c := range p.told {
-		if c.Action != wire.ActionUnchanged {
-			return true
-		}
-	}
-	return false
-}
-
-func (p *plan) answer() *wire.DefinitionChanges {
-	if p.told == nil {
-		p.told = []wire.DefinitionChange{}
-	}
-	return &wire.DefinitionChanges{Changes: p.told}
+	return slices.ContainsFunc(p.effect, func(c wire.DefinitionChange) bool { return c.Action != wire.ActionUnchanged })
 }

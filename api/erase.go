@@ -19,10 +19,10 @@ type Eraser interface {
 	// may read the whole log.
 	Key(ctx context.Context, queue, key string) (Erasable, error)
 	// Members returns the members of the cluster by the names under which they
-	// report (event.TaskNode): a node's id, and behind a slash more about which of
-	// its data directories it is.
+	// report (event.TaskNode): a node's id, a slash, and which of its data
+	// directories it is.
 	Members() []string
-	// Spec returns what a task is told to do (event.Content.Spec): to erase a
+	// Spec returns a task's instructions (event.Content.Spec): to erase a
 	// message or, for a zero id, a key.
 	Spec(id event.ID, queue, key, reason string) []byte
 }
@@ -33,8 +33,8 @@ type Erasable struct {
 	IDs                      []event.ID // of some of the messages, one each
 }
 
-// erasedOn tells where an erasure is carried out: on which of the members, or,
-// once it has ended, on which nodes it was.
+// erasedOn returns the members that carry out an erasure, or, once it has ended, the nodes
+// that did.
 func (s *Server) erasedOn(t *event.TaskView) []wire.TaskNode {
 	at := map[string]int64{}
 	var names []string
@@ -48,19 +48,19 @@ func (s *Server) erasedOn(t *event.TaskView) []wire.TaskNode {
 	out := []wire.TaskNode{}
 	for _, name := range names {
 		node, _, _ := strings.Cut(name, "/")
-		told := wire.TaskNode{Node: node, Complete: at[name] > 0, At: wire.Time(at[name])}
-		// A directory that was wiped meanwhile is the same node to whoever asks.
+		n := wire.TaskNode{Node: node, Complete: at[name] > 0, At: wire.Time(at[name])}
+		// A directory that was wiped meanwhile is the same node to a user.
 		if i := slices.IndexFunc(out, func(n wire.TaskNode) bool { return n.Node == node }); i >= 0 {
-			out[i] = told
+			out[i] = n
 		} else {
-			out = append(out, told)
+			out = append(out, n)
 		}
 	}
 	slices.SortFunc(out, func(a, b wire.TaskNode) int { return strings.Compare(a.Node, b.Node) })
 	return out
 }
 
-// Limits of what an operator says.
+// Limits of an erasure's request and answer.
 const (
 	maxReason = 1024
 	// eraseNames is how many messages a dry run names.
@@ -69,89 +69,68 @@ const (
 
 // eraseMessage answers POST /v1/messages/{id}/erase.
 func (s *Server) eraseMessage(q *request) error {
-	id, err := q.messageID()
-	if err != nil {
-		return err
-	}
-	if err := q.allow(); err != nil {
-		return err
-	}
-	var in wire.EraseRequest
-	if err := q.decode(&in, false, false); err != nil {
-		return err
-	}
-	if err := eraseReason(in.Reason, in.DryRun); err != nil {
-		return err
-	}
-	if err := s.barrier(q.Context()); err != nil {
-		return err
-	}
-	is, err := s.deps.Eraser.Message(q.Context(), id)
-	if err != nil {
-		return err
+	var body wire.EraseRequest
+	in := q.read()
+	id := in.pathID("id")
+	in.body(&body)
+	in.do(func() error { return eraseReason(body.Reason, body.DryRun) })
+	in.barrier()
+	is := get(in, func() (Erasable, error) { return s.deps.Eraser.Message(q.Context(), id) })
+	if in.err != nil {
+		return in.err
 	}
 	if is.Messages == 0 {
-		// Since the first answer history may have let go of it.
-		if again, err := q.mayRepeat(); err != nil || !again || in.DryRun {
+		// Retention may have deleted it since the first answer.
+		if again, err := q.mayRepeat(); err != nil || !again || body.DryRun {
 			return cmp.Or(err, error(messageNotFound(id)))
 		}
 	}
-	if in.DryRun {
+	if body.DryRun {
 		return q.erasable(is)
 	}
-	return q.erase("", is.Messages, s.deps.Eraser.Spec(id, "", "", in.Reason))
+	return q.erase("", is.Messages, s.deps.Eraser.Spec(id, "", "", body.Reason))
 }
 
 // eraseKey answers POST /v1/queues/{queue}/erase.
 func (s *Server) eraseKey(q *request) error {
-	name, err := q.queue()
-	if err != nil {
-		return err
+	var body wire.EraseKeyRequest
+	in := q.read()
+	name := in.queue()
+	in.body(&body)
+	if body.Key == "" {
+		in.refuse("key", "key is needed: 1 to %d bytes", event.MaxKeyBytes)
 	}
-	if err := q.allow(); err != nil {
-		return err
+	in.do(func() error { return within("key", body.Key, event.MaxKeyBytes) })
+	in.do(func() error { return eraseReason(body.Reason, body.DryRun) })
+	in.barrier()
+	if in.err != nil {
+		return in.err
 	}
-	var in wire.EraseKeyRequest
-	if err := q.decode(&in, false, false); err != nil {
-		return err
-	}
-	if in.Key == "" {
-		return bad("key", "key is needed: 1 to %d bytes", event.MaxKeyBytes)
-	}
-	if err := within("key", in.Key, event.MaxKeyBytes); err != nil {
-		return err
-	}
-	if err := eraseReason(in.Reason, in.DryRun); err != nil {
-		return err
-	}
-	if err := s.barrier(q.Context()); err != nil {
-		return err
-	}
-	// Of a queue that was deleted there may be messages in the log.
-	_, there := s.deps.State.Queue(name)
+	_, exists := s.deps.State.Queue(name)
 	again := false
-	if !there && !in.DryRun {
+	if !exists && !body.DryRun {
+		var err error
 		if again, err = q.mayRepeat(); err != nil {
 			return err
 		}
 	}
-	if in.DryRun || !there && !again {
-		is, err := s.deps.Eraser.Key(q.Context(), name, in.Key)
+	if body.DryRun || !exists && !again {
+		// The log may have messages of a queue that was deleted.
+		is, err := s.deps.Eraser.Key(q.Context(), name, body.Key)
 		if err != nil {
 			return err
 		}
-		if !there && is.Messages == 0 {
+		if !exists && is.Messages == 0 {
 			return queueNotFound(name)
 		}
-		if in.DryRun {
+		if body.DryRun {
 			return q.erasable(is)
 		}
 	}
-	return q.erase(name, 0, s.deps.Eraser.Spec(event.ID{}, name, in.Key, in.Reason))
+	return q.erase(name, 0, s.deps.Eraser.Spec(event.ID{}, name, body.Key, body.Reason))
 }
 
-// eraseReason refuses an erasure without a reason: it is all that is left to tell
-// why something is not there.
+// eraseReason refuses an erasure without a reason: nothing else is left to explain the gap.
 func eraseReason(reason string, dry bool) error {
 	if reason == "" && !dry {
 		return bad("reason", "reason is needed: 1 to %d bytes, which are kept", maxReason)

@@ -12,9 +12,8 @@ import (
 	"github.com/qlogd/qlogd/event"
 )
 
-// EventOf returns an event as people read it. Payloads are not part of it; an
-// error text is, which is why the event's content is looked at where its type
-// can have one.
+// EventOf returns an event's view: without payloads, but with an error text where the type
+// has one.
 func EventOf(e *event.Event) wire.Event {
 	out := wire.Event{
 		EventID: e.ID.String(), Type: e.Type.String(), Time: wire.Time(event.ClockOf(e.ID)), Index: event.RefOf(e.ID).Index,
@@ -49,7 +48,7 @@ func EventOf(e *event.Event) wire.Event {
 	case event.Erased:
 		out.Count = int64(len(e.Refs))
 	case event.Resurrected:
-		out.Count = 0 // how often it was replayed: GET /v1/messages/{id} tells
+		out.Count = 0 // the number of replays, which is in GET /v1/messages/{id}
 	}
 	if e.IsMove() {
 		out.NewMessageID = e.ID.String()
@@ -97,7 +96,7 @@ type eventQuery struct {
 	queue   string
 	typ     event.Type
 	message event.ID
-	sees    func(*event.Event) bool // what the token may read
+	sees    func(*event.Event) bool // whether the token may read it
 }
 
 func (f *eventQuery) matches(e *event.Event) bool {
@@ -133,7 +132,7 @@ func (s *Server) events(q *request) error {
 		return err
 	}
 	if last.IsZero() && f.from > 1 {
-		// Nothing was there to name: the place before from is the cursor.
+		// There was no event to name: the place before from is the cursor.
 		last = event.NewID(max(s.deps.State.Clock(), 0), f.from-1, event.MaxNumber)
 	}
 	out.NextCursor = last.String()
@@ -180,89 +179,75 @@ func (s *Server) scan(ctx context.Context, f *eventQuery, last *event.ID, fn fun
 
 // eventQuery reads the parameters.
 func (q *request) eventQuery() (*eventQuery, error) {
-	if err := q.allow("after", "from", "to", "queue", "type", "message_id", "limit", "follow", "consistency"); err != nil {
-		return nil, err
-	}
-	f := &eventQuery{sees: q.seesEvent}
-	var err error
-	if f.follow, err = q.flag("follow"); err != nil {
-		return nil, err
-	}
-	limit, err := q.number("limit", 100, 1, 1000)
-	if err != nil {
-		return nil, err
-	}
-	f.limit = int(limit)
+	in := q.read("after", "from", "to", "queue", "type", "message_id", "limit", "follow", "consistency")
+	f := &eventQuery{sees: q.seesEvent, follow: in.flag("follow"), limit: in.limit(100, 1000), message: in.id("message_id"), queue: q.query.Get("queue")}
 	if f.follow && !q.query.Has("limit") {
 		f.limit = 0
 	}
-	if f.queue = q.query.Get("queue"); q.query.Has("queue") && !event.ValidName(f.queue) {
-		return nil, bad("queue", "queue must match ^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")
+	if q.query.Has("queue") && !event.ValidName(f.queue) {
+		in.refuse("queue", "queue must match ^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")
 	}
 	if f.queue != "" {
-		if err := q.may(roleRead, f.queue); err != nil {
-			return nil, err
-		}
+		in.do(func() error { return q.may(roleRead, f.queue) })
 	}
 	if q.query.Has("type") {
 		var ok bool
 		if f.typ, ok = event.ParseType(q.query.Get("type")); !ok {
-			return nil, bad("type", "type must be an event type such as enqueued or acked, not %s", echo(q.query.Get("type")))
+			in.refuse("type", "type must be an event type such as enqueued or acked, not %s", echo(q.query.Get("type")))
 		}
 	}
-	if q.query.Has("message_id") {
-		if f.message, err = ulid("message_id", q.query.Get("message_id")); err != nil {
-			return nil, err
-		}
-	}
+	in.fresh()
+	in.do(func() error { return q.eventRange(f) })
+	return f, in.err
+}
+
+// eventRange reads where to begin and end. after goes before from.
+func (q *request) eventRange(f *eventQuery) (err error) {
+	log := q.s.deps.Log
 	after := q.query.Get("after")
 	if v := q.Header.Get("Last-Event-ID"); v != "" && (q.accepts(func(m string) bool { return m == typeSSE }) || f.follow) {
 		after = v // an EventSource that reconnects sends its first query again
-	} else if q.query.Has("after") && q.query.Has("from") {
-		return nil, bad("from", "from and after exclude each other")
 	}
-	if err := q.fresh(); err != nil {
-		return nil, err
-	}
-	log := q.s.deps.Log
 	switch {
 	case after != "" || q.query.Has("after"):
 		if f.after, err = ulid("after", after); err != nil {
-			return nil, err
+			return err
 		}
 		f.from = event.RefOf(f.after).Index
 		if head := log.Head(); f.from > head {
-			return nil, bad("after", "after is beyond the end of the log, index:%d", head)
+			return bad("after", "after is beyond the end of the log, index:%d", head)
 		}
 		if before, deleted := log.DeletedBefore(); deleted && !f.after.IsZero() &&
 			f.after.Compare(event.NewID(event.ClockOf(f.after), before, event.MaxNumber)) < 0 {
-			return nil, &event.Problem{Code: event.CodeHistoryExpired, Field: "after", Index: -1, Detail: "events after that one have been deleted by retention"}
+			return event.Problemf(event.CodeHistoryExpired, "after", "events after that one have been deleted by retention")
 		}
 	case q.query.Has("from"):
-		at, err := q.instant("from")
-		if err != nil {
-			return nil, err
-		}
-		if f.from, err = log.From(at); err != nil {
-			return nil, q.rangeProblem("from", err)
+		if f.from, err = q.indexOf("from", log.From); err != nil {
+			return err
 		}
 	case f.follow:
 		f.from = log.Head() + 1
 	default:
 		f.from = 1 // or the first that is kept
 	}
-	if !f.message.IsZero() { // nothing of a message lies before the event that made it
+	if !f.message.IsZero() { // a message has no events before the one that created it
 		f.from = max(f.from, min(event.RefOf(f.message).Index, log.Head()+1))
 	}
-	if q.query.Has("to") {
-		at, err := q.instant("to")
-		if err != nil {
-			return nil, err
-		}
-		f.bounded = true
-		if f.to, err = log.To(at); err != nil {
-			return nil, q.rangeProblem("to", err)
-		}
+	if f.bounded = q.query.Has("to"); f.bounded {
+		f.to, err = q.indexOf("to", log.To)
 	}
-	return f, nil
+	return err
+}
+
+// indexOf resolves a parameter that is an instant to an index of the log.
+func (q *request) indexOf(name string, resolve func(event.Instant) (uint64, error)) (uint64, error) {
+	at, err := q.instant(name, q.query.Get(name))
+	if err != nil {
+		return 0, err
+	}
+	index, err := resolve(at)
+	if err != nil {
+		return 0, q.rangeProblem(name, err)
+	}
+	return index, nil
 }

@@ -4,8 +4,8 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"strconv"
 	"time"
-	"unicode/utf8"
 
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/background/dead"
@@ -31,31 +31,14 @@ const heldShown = 10
 // or the first that waits under a key, or in all of the queue, is or is not
 // being delivered.
 func (s *Server) explain(q *request) error {
-	name, err := q.queue()
-	if err != nil {
-		return err
+	in := q.read("key", "message_id", "consistency")
+	name, id, key := in.queue(), in.id("message_id"), in.text("key", event.MaxKeyBytes)
+	if key != nil && q.query.Has("message_id") {
+		in.refuse("key", "key and message_id exclude each other")
 	}
-	if err := q.allow("key", "message_id", "consistency"); err != nil {
-		return err
-	}
-	if q.query.Has("key") && q.query.Has("message_id") {
-		return bad("key", "key and message_id exclude each other")
-	}
-	var id event.ID
-	if q.query.Has("message_id") {
-		if id, err = ulid("message_id", q.query.Get("message_id")); err != nil {
-			return err
-		}
-	}
-	key := q.query.Get("key")
-	if err := within("key", key, event.MaxKeyBytes); err != nil {
-		return err
-	}
-	if !utf8.ValidString(key) {
-		return bad("key", "key must be UTF-8")
-	}
-	if err := q.fresh(); err != nil {
-		return err
+	in.fresh()
+	if in.err != nil {
+		return in.err
 	}
 	queue, ok := s.deps.State.Queue(name)
 	if !ok {
@@ -65,15 +48,13 @@ func (s *Server) explain(q *request) error {
 	if queue.Paused {
 		x.because(wire.Reason{Code: whyPaused, Text: "the queue is paused: nothing is leased from it until POST /v1/queues/" + name + "/resume"})
 	}
-	switch {
-	case !id.IsZero():
+	var err error
+	if !id.IsZero() {
 		x.out.MessageID = new(id.String())
 		err = x.message(id)
-	case q.query.Has("key"):
-		x.out.Key = &key
-		err = x.key(&key)
-	default:
-		err = x.key(nil)
+	} else {
+		x.out.Key = key
+		err = x.key(key)
 	}
 	if err != nil {
 		return err
@@ -95,7 +76,7 @@ func (x *explaining) message(id event.ID) error {
 	s := x.q.s
 	v, ok := s.deps.State.Message(id)
 	if !ok || v.Queue != x.queue.Name || v.State == event.StateDiscarded || v.State == event.StateDeadLettered {
-		_, was, err := s.deadNow(x.q, "", id) // which names no queue: what became of it in any
+		_, was, err := s.deadNow(x.q, "", id) // what became of it in any queue
 		if err != nil {
 			return err
 		}
@@ -115,21 +96,17 @@ func (x *explaining) key(key *string) error {
 		of = fmt.Sprintf("with key %s in queue %s", echo(*key), x.queue.Name)
 	}
 	if x.queue.Policy.Ordering == event.FIFO || key != nil && x.queue.Policy.Ordering == event.PerKey {
-		lane, ok := st.Lane(x.queue.Name, laneKey(x.queue, key))
-		if ok {
-			next := lane.Leased
-			if next == nil {
-				next = lane.Head
-			}
-			if next != nil {
-				return x.first(next)
-			}
-			if lane.HeldBy > 0 {
-				return x.held(laneKey(x.queue, key), &lane)
-			}
+		lane, _ := st.Lane(x.queue.Name, laneKey(x.queue, key))
+		switch {
+		case lane.Leased != nil:
+			return x.first(lane.Leased)
+		case lane.Head != nil:
+			return x.first(lane.Head)
+		case lane.HeldBy > 0:
+			return x.held(laneKey(x.queue, key), &lane)
 		}
 	}
-	// What waits for its time is in no partition, and an unordered queue has none.
+	// A scheduled message is in no partition, and an unordered queue has none.
 	for _, state := range []event.State{event.StateReady, event.StateScheduled, event.StateLeased} {
 		if found, _ := st.Messages(x.queue.Name, event.MessageFilter{State: state, Key: key, Limit: 1}); len(found) > 0 {
 			return x.first(&found[0])
@@ -190,43 +167,39 @@ func (x *explaining) live(v *event.MessageView) error {
 		return nil
 	}
 	waiters := x.q.s.clusterWaiters(x.q.Context(), x.queue.Name, v.Kind)
+	r := wire.Reason{Code: whyReady, Waiters: &waiters, Text: fmt.Sprintf("it can be leased at once, and %d leases wait for work: it is about to be delivered", waiters)}
 	if waiters == 0 {
-		text := "it can be leased at once, but no worker asks for work from this queue now"
+		r.Code, r.Text = whyNoWorker, "it can be leased at once, but no worker asks for work from this queue now"
 		if v.Kind != "" {
-			text += fmt.Sprintf(", none that takes kind %s", echo(v.Kind))
+			r.Text += fmt.Sprintf(", none that takes kind %s", echo(v.Kind))
 		}
-		x.because(wire.Reason{Code: whyNoWorker, Waiters: &waiters, Text: text})
-		return nil
 	}
-	x.because(wire.Reason{Code: whyReady, Waiters: &waiters, Text: fmt.Sprintf("it can be leased at once, and %d leases wait for work: it is about to be delivered", waiters)})
+	x.because(r)
 	return nil
 }
 
-// pushed tells why the cluster does not push what it could lease, or that it
+// pushed explains why the cluster does not push what could be leased, or that it
 // does.
 func (x *explaining) pushed() {
+	r := wire.Reason{Code: whyReady, Text: "it can be leased at once, and the cluster pushes this queue's messages: it is about to be delivered"}
 	if p := x.q.s.PushReason(x.q.Context(), x.queue); p != nil {
-		text := p.Detail
+		r = wire.Reason{Code: p.Code, Text: p.Detail, Until: p.NextProbe}
 		if p.LastError != "" {
-			text += ": " + p.LastError
+			r.Text += ": " + p.LastError
 		}
-		x.because(wire.Reason{Code: p.Code, Text: text, Until: p.NextProbe})
-		return
 	}
-	x.because(wire.Reason{Code: whyReady, Text: "it can be leased at once, and the cluster pushes this queue's messages: it is about to be delivered"})
+	x.because(r)
 }
 
-// leased tells of the lease that a message has.
+// leased describes a message's lease.
 func (x *explaining) leased(v *event.MessageView) wire.Reason {
 	r := wire.Reason{Code: whyLeased, MessageID: v.ID.String(), State: v.State.String(), LeaseID: v.Lease.String(), Until: wire.Time(v.LeaseExpiresAt)}
-	if e, err := x.q.s.deps.Log.Event(event.RefOf(v.Lease)); err == nil { // else the worker's name is gone with the history
-		r.Worker = e.Worker
-	}
 	who := "a worker"
-	if r.Worker != "" {
+	if e, err := x.q.s.deps.Log.Event(event.RefOf(v.Lease)); err == nil && e.Worker != "" { // else it is gone with the history
+		r.Worker = e.Worker
 		who = "worker " + echo(r.Worker)
 	}
-	r.Text = fmt.Sprintf("%s works on it (attempt %d) and has until %s to say what became of it", who, v.Attempt, r.Until)
+	r.Text = fmt.Sprintf("%s works on it (attempt %d) and has until %s to settle it", who, v.Attempt, r.Until)
 	return r
 }
 
@@ -239,7 +212,7 @@ func scheduled(v *event.MessageView) wire.Reason {
 	return r
 }
 
-// behind tells of a message that goes before this one.
+// behind describes a message that goes before this one.
 func (x *explaining) behind(ahead *event.MessageView) {
 	r := wire.Reason{Code: whyBehind, MessageID: ahead.ID.String(), State: ahead.State.String()}
 	r.Text = fmt.Sprintf("message %s of the same key goes before it", ahead.ID)
@@ -260,8 +233,8 @@ func (x *explaining) behind(ahead *event.MessageView) {
 	x.because(r)
 }
 
-// held tells of the dead messages that hold a key: of those of it that died since
-// it is held, and are not resolved.
+// held describes the dead messages that hold a key: those of it that died since it is held,
+// and are not resolved.
 func (x *explaining) held(key string, lane *event.LaneView) error {
 	f := dead.Filter{FromIndex: event.RefOf(lane.Since).Index}
 	if x.queue.Policy.Ordering == event.PerKey {
@@ -282,17 +255,17 @@ func (x *explaining) held(key string, lane *event.LaneView) error {
 		r.MessageIDs = append(r.MessageIDs, lane.Since.String())
 	}
 	r.MessageID = r.MessageIDs[0]
-	what := "the dead message " + r.MessageID + " holds"
+	holds := "the dead message " + r.MessageID + " holds"
 	if lane.HeldBy > 1 {
-		what = fmt.Sprintf("%d dead messages, the first of them %s, hold", lane.HeldBy, r.MessageID)
+		holds = fmt.Sprintf("%d dead messages, the first of them %s, hold", lane.HeldBy, r.MessageID)
 	}
-	r.Text = what + " its key (on_dead is hold_key): it goes on when they are replayed or purged"
+	r.Text = holds + " its key (on_dead is hold_key): it goes on when they are replayed or purged"
 	x.because(r)
 	return nil
 }
 
-// AskWaiters is the name of the question that LocalWaiters answers: how many
-// leases wait for work of a queue.
+// AskWaiters asks another node for the number of leases that wait for a queue's messages;
+// LocalWaiters answers.
 const AskWaiters = "api.waiters"
 
 type askWaiters struct {
@@ -300,45 +273,34 @@ type askWaiters struct {
 	Kind  string `json:"kind"`
 }
 
-type answerWaiters struct {
-	Waiters int64 `json:"waiters"`
-}
-
-// waitersWithin is how long the other nodes are asked for theirs.
+// waitersWithin bounds the time for the other nodes' answers.
 const waitersWithin = time.Second
 
-// waiters counts the leases that wait for work of a queue and a kind, on all
+// clusterWaiters counts the leases that wait for messages of a queue and a kind, on all
 // nodes that answer.
 func (s *Server) clusterWaiters(ctx context.Context, queue, kind string) int64 {
 	n := s.waiters.count(queue, kind)
-	if s.deps.AskOthers == nil {
-		return n
-	}
 	question, err := wire.Marshal(&askWaiters{queue, kind})
-	if err != nil {
+	if err != nil || s.deps.AskOthers == nil {
 		return n
 	}
 	ctx, cancel := context.WithTimeout(ctx, waitersWithin)
 	defer cancel()
 	for _, b := range s.deps.AskOthers(ctx, AskWaiters, question) {
-		var a answerWaiters
-		if wire.Unmarshal(b, &a) == nil {
-			n += a.Waiters
+		var waiters int64
+		if wire.Unmarshal(b, &waiters) == nil {
+			n += waiters
 		}
 	}
 	return n
 }
 
-// LocalWaiters answers another node's AskWaiters. Nil where the question is not
-// understood.
+// LocalWaiters answers another node's AskWaiters, with nil where it does not understand the
+// question.
 func (s *Server) LocalWaiters(question []byte) []byte {
 	var ask askWaiters
 	if wire.Unmarshal(question, &ask) != nil {
 		return nil
 	}
-	b, err := wire.Marshal(&answerWaiters{s.waiters.count(ask.Queue, ask.Kind)})
-	if err != nil {
-		return nil
-	}
-	return b
+	return strconv.AppendInt(nil, s.waiters.count(ask.Queue, ask.Kind), 10)
 }

@@ -26,27 +26,23 @@ func (s *Server) messageHistory(q *request) error {
 	return q.answer(http.StatusOK, &wire.History{Events: eventsOf(q.visible(history))})
 }
 
-// pathHistory returns the history of the message that the path names, none where
-// it never was.
+// pathHistory returns the history of the message in the path, none where there never was one.
 func (s *Server) pathHistory(q *request) (id event.ID, history []event.Event, err error) {
-	if id, err = q.messageID(); err != nil {
-		return id, nil, err
-	}
-	if err := q.allow("consistency"); err != nil {
-		return id, nil, err
-	}
-	if err := q.fresh(); err != nil {
-		return id, nil, err
+	in := q.read("consistency")
+	id = in.pathID("id")
+	in.fresh()
+	if in.err != nil {
+		return id, nil, in.err
 	}
 	history, err = s.deps.Log.History(q.Context(), id)
 	return id, history, err
 }
 
-// life is what history tells of one message id.
+// life is one message id in history.
 type life struct {
 	id       event.ID
 	born     *event.Event // how it came into its queue
-	last     *event.Event // the newest that said where it stands
+	last     *event.Event // the newest that set its state
 	payload  *event.Event // where its payload is
 	set      *event.Event // where its key, kind and priority were set
 	attempts uint32
@@ -56,10 +52,9 @@ type life struct {
 	replays  int64          // up to this id
 }
 
-// lifeOf picks one message out of a history that follows it through moves, back
-// and forth; nil where it is not in it. What it has of its own and what it has
-// from the ids before it is told apart from what its other successors, and
-// those of the ids before it, have.
+// lifeOf picks one message id out of a history that follows moves back and forth; nil where
+// it is not in it. It takes the events of this id and of the ids before it, not those of
+// other successors of these ids.
 func lifeOf(history []event.Event, id event.ID) *life {
 	l := &life{id: id, first: id}
 	at := map[event.ID]*event.Event{}
@@ -116,8 +111,8 @@ func lifeOf(history []event.Event, id event.ID) *life {
 	return l
 }
 
-// inherit takes over what an event by which the message came into a queue, under
-// this id or an earlier one, has set.
+// inherit takes over what an event that brought the message into a queue, under this id or
+// an earlier one, has set.
 func (l *life) inherit(e *event.Event) {
 	switch e.Type {
 	case event.Enqueued, event.Resurrected:
@@ -129,8 +124,8 @@ func (l *life) inherit(e *event.Event) {
 	}
 }
 
-// standing reports whether an event of a message says where it stands: not one
-// that is told of it when it has long left, or that only moves its content.
+// standing reports whether an event sets its message's state: not one that comes when the
+// message has left, or that only moves its content.
 func standing(t event.Type) bool {
 	return t != event.Resurrected && t != event.Erased && t != event.ContentCarried
 }
@@ -177,7 +172,7 @@ func (l *life) size() int64 {
 	return 0
 }
 
-// origin tells that a message was brought back; nil of one that never was.
+// origin describes how a message was brought back; nil for one that never was.
 func (l *life) origin() *wire.Origin {
 	if l.born == nil || l.born.Type == event.Enqueued || l.born.Type == event.DeadLettered {
 		return nil
@@ -247,7 +242,7 @@ func (s *Server) eventContent(e *event.Event) (*event.Content, error) {
 	return event.DecodeContent(e.Content.Bytes)
 }
 
-// attemptsOf tells each lease in a history and how it ended, oldest first.
+// attemptsOf returns each lease in a history and how it ended, oldest first.
 func attemptsOf(history []event.Event) []wire.Attempt {
 	var out []wire.Attempt
 	place := map[event.ID]int{} // in out, by lease
@@ -270,13 +265,13 @@ func attemptsOf(history []event.Event) []wire.Attempt {
 		a.EndedAt, a.Outcome, a.Reason = wire.Time(at), e.Type.String(), reasonOf(e)
 		took := at - int64(a.LeasedAt)
 		a.DurationMS = &took
-		told := EventOf(e)
-		a.Error, a.Erased = told.Error, told.Erased
+		view := EventOf(e)
+		a.Error, a.Erased = view.Error, view.Erased
 	}
 	return out
 }
 
-// fate tells what became of a message, following it through moves, the newest
+// fate returns what became of a message, following it through moves, the newest
 // where there are several: in a dead-letter queue it is dead_lettered, replayed
 // and acked it is acked. None where its history is gone.
 func (s *Server) fate(ctx context.Context, id event.ID) (event.State, []byte, error) {
@@ -310,8 +305,8 @@ func (s *Server) fate(ctx context.Context, id event.ID) (event.State, []byte, er
 	}
 }
 
-// fateOf is a live message's: a dead one's is that it died, however it stands
-// in its dead-letter queue.
+// fateOf is a live message's fate: a dead one's is that it died, whatever its state in the
+// dead-letter queue.
 func fateOf(v *event.MessageView) event.State {
 	if v.Dead != nil {
 		return event.StateDeadLettered

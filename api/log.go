@@ -7,8 +7,7 @@ import (
 	"github.com/qlogd/qlogd/event"
 )
 
-// Proof shows the event log to those who want to hold it against what they
-// keep elsewhere.
+// Proof shows the event log to clients that compare it with a copy of their own.
 type Proof interface {
 	// HeadAt returns the newest block up to an index of the log, 0 in an empty
 	// one. Errors are as LogErrors says.
@@ -19,21 +18,14 @@ type Proof interface {
 
 // logHead answers GET /v1/log/head?at=: the newest block's index and chain.
 func (s *Server) logHead(q *request) error {
-	if err := q.allow("consistency", "at"); err != nil {
-		return err
-	}
-	if err := q.fresh(); err != nil {
-		return err
-	}
-	if s.deps.Proof == nil {
+	in := q.read("consistency", "at")
+	in.fresh()
+	at := in.instant("at")
+	switch {
+	case in.err != nil:
+		return in.err
+	case s.deps.Proof == nil:
 		return &problemNotFound
-	}
-	at := event.Instant{Kind: event.InstantNow}
-	if q.query.Has("at") {
-		var err error
-		if at, err = q.instant("at"); err != nil {
-			return err
-		}
 	}
 	index, err := s.deps.Log.To(at)
 	if err != nil {
@@ -48,13 +40,12 @@ func (s *Server) logHead(q *request) error {
 
 // logSegments answers GET /v1/log/segments.
 func (s *Server) logSegments(q *request) error {
-	if err := q.allow("consistency"); err != nil {
-		return err
-	}
-	if err := q.fresh(); err != nil {
-		return err
-	}
-	if s.deps.Proof == nil {
+	in := q.read("consistency")
+	in.fresh()
+	switch {
+	case in.err != nil:
+		return in.err
+	case s.deps.Proof == nil:
 		return &problemNotFound
 	}
 	out := s.deps.Proof.LogSegments()
@@ -62,4 +53,36 @@ func (s *Server) logSegments(q *request) error {
 		out.Segments = []wire.LogSegment{}
 	}
 	return q.answer(http.StatusOK, &out)
+}
+
+// forms describes how an instant is written.
+const forms = "an RFC 3339 time, an event's ULID, index:N, a duration before now such as 15m, start or now"
+
+// instant reads an instant in the past.
+func (q *request) instant(name, value string) (event.Instant, error) {
+	now := clock(q.s.deps.State)
+	at, err := event.ParseInstant(value, now)
+	if err != nil {
+		return at, bad(name, "%s must be %s", name, forms)
+	}
+	switch at.Kind {
+	case event.InstantTime:
+		if at.Time > now {
+			return at, bad(name, "%s is in the future; it must be %s", name, forms)
+		}
+		at.Time = max(at.Time, 0)
+	case event.InstantIndex, event.InstantID:
+		if head := q.s.deps.Log.Head(); at.Index > head {
+			return at, bad(name, "%s is beyond the end of the log, index:%d; it must be %s", name, head, forms)
+		}
+	}
+	return at, nil
+}
+
+// rangeProblem names the parameter in the Log's error about an instant.
+func (q *request) rangeProblem(name string, err error) error {
+	if !q.s.gone(err) && q.s.isRange(err) {
+		return bad(name, "%s: %s", name, clip(err.Error(), 300))
+	}
+	return err
 }

@@ -13,48 +13,21 @@ import (
 // peekMessages answers GET /v1/queues/{queue}/messages?state=&key=&at=&limit=&cursor=
 // without any effect.
 func (s *Server) peekMessages(q *request) error {
-	name, err := q.queue()
-	if err != nil {
-		return err
+	in := q.read("state", "key", "at", "limit", "cursor", "consistency")
+	defer in.done()
+	name, limit := in.queue(), in.limit(100, 1000)
+	f := event.MessageFilter{Limit: limit + 1, Key: in.text("key", event.MaxKeyBytes), After: in.id("cursor")}
+	f.State, _ = event.ParseState(in.choice("state", "scheduled", "ready", "leased"))
+	st := in.state()
+	if in.err != nil {
+		return in.err
 	}
-	if err := q.allow("state", "key", "at", "limit", "cursor", "consistency"); err != nil {
-		return err
-	}
-	limit, err := q.number("limit", 100, 1, 1000)
-	if err != nil {
-		return err
-	}
-	f := event.MessageFilter{Limit: int(limit) + 1}
-	if q.query.Has("state") {
-		st, ok := event.ParseState(q.query.Get("state"))
-		if !ok || st > event.StateLeased {
-			return bad("state", "state must be scheduled, ready or leased")
-		}
-		f.State = st
-	}
-	if q.query.Has("key") {
-		key := q.query.Get("key")
-		if err := within("key", key, event.MaxKeyBytes); err != nil {
-			return err
-		}
-		f.Key = &key
-	}
-	if q.query.Has("cursor") {
-		if f.After, err = ulid("cursor", q.query.Get("cursor")); err != nil {
-			return err
-		}
-	}
-	st, release, err := q.state()
-	if err != nil {
-		return err
-	}
-	defer release()
 	views, ok := st.Messages(name, f)
 	if !ok {
 		return queueNotFound(name)
 	}
 	var out wire.MessageList
-	if len(views) > int(limit) {
+	if len(views) > limit {
 		views = views[:limit]
 		out.NextCursor = views[limit-1].ID.String()
 	}
@@ -76,17 +49,11 @@ func (s *Server) peekMessages(q *request) error {
 	return q.answer(http.StatusOK, &out)
 }
 
-// Contents reads contents; one that was erased, or taken by retention, is nil.
+// Contents reads contents; one that was erased, or deleted by retention, is nil.
 func (s *Server) Contents(refs []event.Ref) ([]*event.Content, error) {
-	if len(refs) == 0 {
-		return nil, nil
-	}
 	out, err := s.deps.Log.Contents(refs)
-	if err == nil {
-		return out, nil
-	}
-	if !s.erased(err) && !s.gone(err) {
-		return nil, err
+	if err == nil || !s.erased(err) && !s.gone(err) {
+		return out, err
 	}
 	out = make([]*event.Content, len(refs))
 	for i, ref := range refs {
@@ -97,7 +64,7 @@ func (s *Server) Contents(refs []event.Ref) ([]*event.Content, error) {
 	return out, nil
 }
 
-// content reads one content, nil where it was erased or taken by retention.
+// content reads one content, nil where it was erased or deleted by retention.
 func (s *Server) content(ref event.Ref) (*event.Content, error) {
 	if ref.IsZero() {
 		return &event.Content{}, nil
@@ -109,7 +76,7 @@ func (s *Server) content(ref event.Ref) (*event.Content, error) {
 	return c, err
 }
 
-// messageOf returns a live message as it is told.
+// messageOf returns a live message's view.
 func messageOf(v *event.MessageView, c *event.Content) wire.Message {
 	m := wire.Message{
 		ID: v.ID.String(), Queue: v.Queue, State: v.State.String(), Held: v.Held, Key: v.Key, Kind: v.Kind,
@@ -152,8 +119,7 @@ func setContent(m *wire.Message, c *event.Content) {
 	}
 }
 
-// deadOf tells where a dead message came from. The error text is the content
-// of the event that moved it, whose id is the message's own.
+// deadOf returns where a dead message came from, nil for another one.
 func (s *Server) deadOf(v *event.MessageView) (*wire.Dead, error) {
 	if v.Dead == nil {
 		return nil, nil
@@ -185,21 +151,14 @@ func messageNotFound(id event.ID) *event.Problem {
 	return event.Problemf(event.CodeMessageNotFound, "id", "message %s does not exist", id)
 }
 
-// messageID reads the path's id.
-func (q *request) messageID() (event.ID, error) { return ulid("id", q.PathValue("id")) }
-
-// getMessage answers GET /v1/messages/{id}: a live message, or one that has
-// left its queue as its history tells it.
+// getMessage answers GET /v1/messages/{id}: a live message, or from its history one that has
+// left its queue.
 func (s *Server) getMessage(q *request) error {
-	id, err := q.messageID()
-	if err != nil {
-		return err
-	}
-	if err := q.allow("consistency"); err != nil {
-		return err
-	}
-	if err := q.fresh(); err != nil {
-		return err
+	in := q.read("consistency")
+	id := in.pathID("id")
+	in.fresh()
+	if in.err != nil {
+		return in.err
 	}
 	v, live := s.deps.State.Message(id)
 	history, err := s.deps.Log.History(q.Context(), id)
@@ -239,8 +198,8 @@ func (s *Server) getMessage(q *request) error {
 	return q.answer(http.StatusOK, &m)
 }
 
-// noMessage tells that a message does not exist: to a token that may not read
-// all queues in the same words as that it is in another one.
+// noMessage is the error for a message that does not exist: for a token that may not read
+// all queues the same as for one in a queue that it may not read.
 func (q *request) noMessage(id event.ID) error {
 	if err := q.mayRead(id, ""); err != nil {
 		return err
@@ -265,24 +224,15 @@ func (q *request) visible(history []event.Event) []event.Event {
 	return slices.DeleteFunc(slices.Clone(history), func(e event.Event) bool { return !q.seesEvent(&e) })
 }
 
-// deleteMessage takes a message out, whatever its state.
+// deleteMessage removes a message, whatever its state.
 func (s *Server) deleteMessage(q *request) error {
-	id, err := q.messageID()
-	if err != nil {
-		return err
+	in := q.read()
+	id := in.pathID("id")
+	if in.err == nil && q.Header["Idempotency-Key"] == nil {
+		_, in.err = currently(s, q, id, s.deps.State.Message, messageNotFound)
 	}
-	if err := q.allow(); err != nil {
-		return err
-	}
-	if q.Header["Idempotency-Key"] == nil {
-		if _, ok := s.deps.State.Message(id); !ok {
-			if err := s.barrier(q.Context()); err != nil {
-				return err
-			}
-			if _, ok := s.deps.State.Message(id); !ok {
-				return messageNotFound(id)
-			}
-		}
+	if in.err != nil {
+		return in.err
 	}
 	if _, err := q.propose(&event.Command{Delete: &event.DeleteMessage{ID: id}}); err != nil {
 		return err

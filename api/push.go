@@ -9,54 +9,46 @@ import (
 	"github.com/qlogd/qlogd/event"
 )
 
-// checkPush checks the push of a policy and returns what is kept of it.
-func (s *Server) checkPush(queue string, p *wire.Push) ([]byte, error) {
-	if p.AnswerTo != "" && p.AnswerTo == queue {
-		return nil, bad("push.answer_to", "push.answer_to must be another queue: answers would be delivered, and answered, for ever")
-	}
-	if s.deps.Push != nil {
-		if err := s.deps.Push.Check(p); err != nil {
-			return nil, err
-		}
-	}
-	return wire.Marshal(p)
-}
-
-// answerToExists refuses a policy whose answers go to a queue that is not there,
+// answerToExists refuses a policy whose answers go to a queue that does not exist,
 // or come back.
 func (s *Server) answerToExists(q *request, name string, p *event.Policy) error {
 	to := AnswerTo(p)
 	if to == "" || to == name {
 		return nil
 	}
-	_, err := s.current(q, to)
-	if missing, ok := err.(*event.Problem); ok && missing.Code == event.CodeQueueNotFound {
-		return bad("push.answer_to", "push.answer_to %s does not exist; create it first", echo(to))
+	if _, err := s.current(q, to); err != nil {
+		if missing, ok := err.(*event.Problem); !ok || missing.Code != event.CodeQueueNotFound {
+			return err
+		}
 	}
-	if err != nil {
-		return err
-	}
-	return answersEnd(name, p, func(name string) *event.Policy {
+	w := checkAnswerTo(name, p, func(name string) *event.Policy {
 		if v, ok := s.deps.State.Queue(name); ok {
 			return &v.Policy
 		}
 		return nil
 	})
+	if w != nil {
+		return w
+	}
+	return nil
 }
 
-// answersEnd refuses the policy of a queue whose answers are delivered, and the
-// answers to them, until they come back to it. policy returns those of the other
-// queues, nil where there is none. Two that are set at the same time may still
+// checkAnswerTo refuses the policy of a queue whose answers go to a queue that does not exist,
+// or are delivered, and the answers to them, until they come back to it. policy returns those
+// of the other queues, nil where there is none. Two that are set at the same time may still
 // make a circle: they are checked before they are proposed.
-func answersEnd(name string, p *event.Policy, policy func(string) *event.Policy) error {
+func checkAnswerTo(name string, p *event.Policy, policy func(string) *event.Policy) *event.Problem {
+	const field = "push.answer_to"
 	first, seen := AnswerTo(p), map[string]bool{}
-	for to := first; to != "" && !seen[to]; {
+	for to := first; to != "" && to != name && !seen[to]; {
 		seen[to] = true
-		if p = policy(to); p == nil {
+		if p = policy(to); p == nil && to == first {
+			return bad(field, "push.answer_to '%s' does not exist; create it first", to)
+		} else if p == nil {
 			return nil
 		}
 		if to = AnswerTo(p); to == name {
-			return bad("push.answer_to", "push.answer_to %s has its answers delivered, and those come back to %s: that would go on for ever", echo(first), echo(name))
+			return bad(field, "push.answer_to %s has its answers delivered, and those come back to %s: that would go on for ever", echo(first), echo(name))
 		}
 	}
 	return nil

@@ -17,53 +17,40 @@ func queueNotFound(name string) *event.Problem {
 
 // listQueues answers GET /v1/queues?namespace=&limit=&cursor=&at=&consistency=.
 func (s *Server) listQueues(q *request) error {
-	if err := q.allow("namespace", "limit", "cursor", "at", "consistency"); err != nil {
-		return err
-	}
-	limit, err := q.number("limit", 1000, 1, 1000)
-	if err != nil {
-		return err
-	}
-	after := q.query.Get("cursor")
+	in := q.read("namespace", "limit", "cursor", "at", "consistency")
+	defer in.done()
+	limit, after := in.limit(1000, 1000), q.query.Get("cursor")
 	if q.query.Has("cursor") && !event.ValidName(after) {
-		return bad("cursor", "cursor must be the next_cursor of an answer")
+		in.refuse("cursor", "cursor must be the next_cursor of an answer")
 	}
-	st, release, err := q.state()
-	if err != nil {
-		return err
+	st := in.state()
+	if in.err != nil {
+		return in.err
 	}
-	defer release()
+	namespace, filtered := q.query.Get("namespace"), q.query.Has("namespace")
 	views := st.Queues()
 	views = views[sort.Search(len(views), func(i int) bool { return views[i].Name > after }):]
+	views, more := firstN(views, limit, func(v *event.QueueView) bool {
+		return (!filtered || v.Policy.Namespace == namespace) && q.sees(v.Name)
+	})
 	out := wire.QueueList{Queues: []wire.Queue{}}
-	namespace, filtered := q.query.Get("namespace"), q.query.Has("namespace")
 	for i := range views {
-		if filtered && views[i].Policy.Namespace != namespace || !q.sees(views[i].Name) {
-			continue
-		}
-		if len(out.Queues) == int(limit) {
-			out.NextCursor = out.Queues[limit-1].Name
-			break
-		}
 		out.Queues = append(out.Queues, s.queueOf(&views[i], st))
+	}
+	if more {
+		out.NextCursor = views[limit-1].Name
 	}
 	return q.answer(http.StatusOK, &out)
 }
 
 // getQueue answers GET /v1/queues/{queue}?at=&consistency=.
 func (s *Server) getQueue(q *request) error {
-	name, err := q.queue()
-	if err != nil {
-		return err
+	in := q.read("at", "consistency")
+	defer in.done()
+	name, st := in.queue(), in.state()
+	if in.err != nil {
+		return in.err
 	}
-	if err := q.allow("at", "consistency"); err != nil {
-		return err
-	}
-	st, release, err := q.state()
-	if err != nil {
-		return err
-	}
-	defer release()
 	v, ok := st.Queue(name)
 	if !ok {
 		return queueNotFound(name)
@@ -72,7 +59,7 @@ func (s *Server) getQueue(q *request) error {
 	return q.answer(http.StatusOK, &out)
 }
 
-// putQueue makes a queue (201) or replaces its policy (200).
+// putQueue creates a queue (201) or replaces its policy (200).
 func (s *Server) putQueue(q *request) error {
 	name, u, err := q.policyUpdate()
 	if err != nil {
@@ -100,35 +87,23 @@ func (s *Server) patchQueue(q *request) error {
 	if err != nil {
 		return err
 	}
-	req, err := q.idempotency()
-	if err != nil {
-		return err
-	}
-	for range maxStale {
+	res, err := q.proposeFresh("queue", "the policy of queue "+echo(name), func() (*event.Command, error) {
 		v, err := s.current(q, name)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		p := v.Policy.Clone()
 		auto, err := s.updatePolicy(name, &p, &u)
 		if err == nil && u.Push.Set {
 			err = s.answerToExists(q, name, &p)
 		}
-		if err != nil {
-			return err
-		}
-		res, err := q.propose(&event.Command{Request: req, PutQueue: &event.PutQueue{
-			Name: name, Policy: p, IfRevision: v.Revision, DeadLetterAuto: auto,
-		}})
-		if isStale(err) {
-			continue
-		}
-		if err != nil {
-			return err
-		}
-		return q.answerQueue(name, &res)
+		put := &event.PutQueue{Name: name, Policy: p, IfRevision: v.Revision, DeadLetterAuto: auto}
+		return &event.Command{PutQueue: put}, err
+	})
+	if err != nil {
+		return err
 	}
-	return event.Problemf(event.CodeConflict, "queue", "the policy of %s keeps changing; try again", echo(name))
+	return q.answerQueue(name, &res)
 }
 
 func isStale(err error) bool {
@@ -141,35 +116,31 @@ func (s *Server) current(q *request, name string) (event.QueueView, error) {
 	return currently(s, q, name, s.deps.State.Queue, queueNotFound)
 }
 
-// currently returns what has a name as it is now: where this node does not know
-// it, it asks whether it is behind before it says so.
-func currently[T any](s *Server, q *request, name string, look func(string) (T, bool), missing func(string) *event.Problem) (T, error) {
-	v, ok := look(name)
+// currently looks up key in the live state. Where this node does not find it, it catches up
+// with the cluster before it answers that there is none.
+func currently[K, V any](s *Server, q *request, key K, look func(K) (V, bool), missing func(K) *event.Problem) (V, error) {
+	v, ok := look(key)
 	if ok {
 		return v, nil
 	}
 	if err := s.barrier(q.Context()); err != nil {
 		return v, err
 	}
-	if v, ok = look(name); !ok {
-		return v, missing(name)
+	if v, ok = look(key); !ok {
+		return v, missing(key)
 	}
 	return v, nil
 }
 
 func (q *request) policyUpdate() (name string, u wire.PolicyUpdate, err error) {
-	if name, err = q.queue(); err != nil {
-		return
-	}
-	if err = q.allow(); err != nil {
-		return
-	}
-	err = q.decode(&u, false, true, "application/merge-patch+json")
-	return
+	in := q.read()
+	name = in.queue()
+	in.do(func() error { return q.decode(&u, false, true, "application/merge-patch+json") })
+	return name, u, in.err
 }
 
-// answerQueue answers PUT and PATCH with the queue. To a repeated request it
-// tells the queue as it was when that was first done, as far as it is known.
+// answerQueue answers PUT and PATCH with the queue: to a repeated request with the queue as it
+// was after the first one, as far as that is known.
 func (q *request) answerQueue(name string, res *event.Result) error {
 	status := http.StatusOK
 	if res.Created {
@@ -194,19 +165,11 @@ func (q *request) answerQueue(name string, res *event.Result) error {
 
 // deleteQueue answers DELETE /v1/queues/{queue}?force=.
 func (s *Server) deleteQueue(q *request) error {
-	name, err := q.queue()
-	if err != nil {
-		return err
-	}
-	if err := q.allow("force"); err != nil {
-		return err
-	}
-	force, err := q.flag("force")
-	if err != nil {
-		return err
-	}
-	if err := q.exists(name); err != nil {
-		return err
+	in := q.read("force")
+	name, force := in.queue(), in.flag("force")
+	in.do(func() error { return q.exists(name) })
+	if in.err != nil {
+		return in.err
 	}
 	res, err := q.propose(&event.Command{DeleteQueue: &event.DeleteQueue{Name: name, Force: force}})
 	if err != nil {
@@ -216,7 +179,7 @@ func (s *Server) deleteQueue(q *request) error {
 	return q.noContent()
 }
 
-// exists refuses a write to a queue that is not there, so that it leaves no
+// exists refuses a write to a queue that does not exist, so that it leaves no
 // entry. A request with an Idempotency-Key goes on: it may be a repeated one,
 // whose queue has gone since.
 func (q *request) exists(name string) error {
@@ -239,7 +202,7 @@ func (s *Server) pauseQueue(q *request, paused bool) error {
 	return q.answer(http.StatusOK, &wire.Paused{Paused: paused})
 }
 
-// purgeQueue takes out all but leased messages.
+// purgeQueue removes all but leased messages.
 func (s *Server) purgeQueue(q *request) error {
 	name, err := q.bare()
 	if err != nil {
@@ -253,16 +216,16 @@ func (s *Server) purgeQueue(q *request) error {
 	return q.answer(http.StatusOK, &wire.Purged{Purged: res.Count})
 }
 
-// How many messages that go at once the next entry tells, and how long an answer
-// waits for it.
+// carriedPerEntry is how many messages that leave at once one entry records, carriedWithin
+// how long an answer waits for these entries.
 const (
 	carriedPerEntry = 1024
 	carriedWithin   = time.Second
 )
 
-// carriedOut waits until the log tells of each message that a purge or a
-// deletion took out, so that a history that is asked for next holds its end.
-// They are gone in any case: it is not worth an error.
+// carriedOut waits until the log has the end of each message that a purge or a
+// deletion removed, so that a history that is read next has it too. The messages
+// are gone in any case, so a timeout is no error.
 func (q *request) carriedOut(res event.Result) {
 	if res.Count <= 0 || q.replayed {
 		return
@@ -272,8 +235,8 @@ func (q *request) carriedOut(res event.Result) {
 	_ = q.s.deps.Log.Wait(ctx, res.Index+uint64(res.Count-1)/carriedPerEntry)
 }
 
-// keyFollowed is carriedOut for leases whose messages died: what waits in their
-// partition goes along in the next entry, where the policy says so.
+// keyFollowed is carriedOut for leases whose messages died: where the policy says so, the
+// messages behind them in their partition die in the next entry.
 func (q *request) keyFollowed(res event.Result) {
 	if q.replayed || !slices.ContainsFunc(res.Settled, func(t event.Settled) bool {
 		return t.Status == event.StatusDeadLettered || t.Status == event.StatusDiscarded
@@ -290,19 +253,13 @@ func (q *request) keyFollowed(res event.Result) {
 	}
 }
 
-// bare reads a request for a queue that needs no body: none, or {}.
+// bare reads a request about a queue that has no body.
 func (q *request) bare() (string, error) {
-	name, err := q.queue()
-	if err != nil {
-		return "", err
-	}
-	if err := q.allow(); err != nil {
-		return "", err
-	}
-	if err := q.decode(&struct{}{}, false, true); err != nil {
-		return "", err
-	}
-	return name, q.exists(name)
+	in := q.read()
+	name := in.queue()
+	in.noBody()
+	in.do(func() error { return q.exists(name) })
+	return name, in.err
 }
 
 func (q *request) noContent() error {
@@ -311,8 +268,7 @@ func (q *request) noContent() error {
 	return nil
 }
 
-// queueOf returns a queue as it is told. Ages are counted at the state's
-// instant.
+// queueOf returns a queue's view. Ages are counted at the state's instant.
 func (s *Server) queueOf(v *event.QueueView, st State) wire.Queue {
 	t := &v.Stats
 	out := wire.Queue{
@@ -323,11 +279,10 @@ func (s *Server) queueOf(v *event.QueueView, st State) wire.Queue {
 			EnqueuedTotal: t.Enqueued, AckedTotal: t.Acked, DeadLetteredTotal: t.DeadLettered, Partitions: t.Partitions,
 		},
 	}
-	_, past := st.(*pastState)
 	if t.Oldest > 0 {
 		out.Stats.OldestMessageAgeSeconds = max(0, clock(st)-t.Oldest) / 1000
 	}
-	if !past && s.deps.Rates != nil {
+	if _, past := st.(*pastState); !past && s.deps.Rates != nil {
 		if r, ok := s.deps.Rates.MessagesPerMinute(v.Name); ok {
 			out.Stats.MessagesPerMinute = &r
 		}
@@ -335,9 +290,8 @@ func (s *Server) queueOf(v *event.QueueView, st State) wire.Queue {
 	return out
 }
 
-// clock returns a state's instant: now for the live one, which stands still
-// while nothing happens. A live state may say itself what now is (Now): a copy
-// of the past lives behind the wall's time.
+// clock returns a state's instant: now for the live one, which does not change while nothing
+// happens. A live state may have its own clock (Now): simulated time is not the wall's.
 func clock(st State) int64 {
 	switch s := st.(type) {
 	case *pastState:
@@ -354,8 +308,7 @@ type pastState struct {
 	at int64 // Unix ms
 }
 
-// state returns the state that a read asks for: the past one of at=, else the
-// live one.
+// state returns the state to read from: the past one of at=, else the live one.
 func (q *request) state() (State, func(), error) {
 	if err := q.fresh(); err != nil {
 		return nil, nil, err
@@ -364,7 +317,7 @@ func (q *request) state() (State, func(), error) {
 	if !q.query.Has("at") {
 		return q.s.deps.State, live, nil
 	}
-	at, err := q.instant("at")
+	at, err := q.instant("at", q.query.Get("at"))
 	if err != nil {
 		return nil, nil, err
 	}

@@ -634,23 +634,3 @@ func (m *movement) tellDry() error {
 	}
 	return m.q.answer(http.StatusOK, &out)
 }
-
-// accepted answers with a task that was begun, as it was then: a repeated request
-// gets the first answer, however far the task has come.
-func (q *request) accepted(id event.ID) error {
-	// From the log: of those that have ended the state keeps not many.
-	e, err := q.s.deps.Log.Event(event.RefOf(id))
-	if err != nil {
-		return err
-	}
-	at := event.ClockOf(id)
-	t := event.TaskView{
-		ID: id, Kind: e.TaskKind, Status: event.TaskRunning, Queue: e.Queue, Actor: e.Actor, CreatedAt: at, UpdatedAt: at, Total: e.Count,
-	}
-	out, err := q.s.taskOf(&t)
-	if err != nil {
-		return err
-	}
-	q.w.Header().Set("Location", "/v1/tasks/"+out.ID)
-	return q.answer(http.StatusAccepted, &out)
-}

@@ -4,8 +4,6 @@ import (
 	"cmp"
 	"net/http"
 
-	"github.com/go-json-experiment/json/jsontext"
-
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/background/dead"
 	"github.com/qlogd/qlogd/event"
@@ -14,64 +12,43 @@ import (
 // resurrect answers POST /v1/messages/{id}/resurrect: what was acked or
 // discarded is enqueued again, from the log, while history keeps it.
 func (s *Server) resurrect(q *request) error {
-	id, err := q.messageID()
-	if err != nil {
-		return err
-	}
-	if err := q.allow(); err != nil {
-		return err
-	}
-	var in wire.ResurrectRequest
-	if err := q.decode(&in, false, true); err != nil {
-		return err
-	}
-	if in.Queue != "" && !event.ValidName(in.Queue) {
-		return bad("queue", "queue must match ^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$; it was %s", echo(in.Queue))
+	var body wire.ResurrectRequest
+	in := q.read()
+	id := in.pathID("id")
+	in.optionalBody(&body)
+	if body.Queue != "" && !event.ValidName(body.Queue) {
+		in.refuse("queue", "queue must match ^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$; it was %s", echo(body.Queue))
 	}
 	var edit *dead.Edit
-	if in.Edit != nil {
-		if edit, err = s.newEdit("edit", in.Edit); err != nil {
-			return err
-		}
+	if body.Edit != nil {
+		edit = get(in, func() (*dead.Edit, error) { return s.newEdit("edit", body.Edit) })
 	}
-	req, err := q.idempotency()
+	in.barrier()
+	if in.err != nil {
+		return in.err
+	}
+	var c *event.Resurrect
+	res, err := q.proposeFresh("queue", "the policy of the queue", func() (*event.Command, error) {
+		var content *event.Content
+		var err error
+		if c, content, err = s.buried(q, id, edit); err != nil {
+			return nil, err
+		}
+		c.Queue = cmp.Or(body.Queue, c.Queue)
+		v, err := s.current(q, c.Queue)
+		if err != nil {
+			if q.Header["Idempotency-Key"] == nil {
+				return nil, err
+			}
+			v = event.QueueView{} // the state machine knows whether it was done before
+		}
+		c.Revision = v.Revision
+		return &event.Command{Resurrect: c}, s.Fits(&v, content)
+	})
 	if err != nil {
 		return err
 	}
-	if err := s.barrier(q.Context()); err != nil {
-		return err
-	}
-	for range maxStale {
-		c, content, err := s.buried(q, id, edit)
-		if err != nil {
-			return err
-		}
-		c.Queue = cmp.Or(in.Queue, c.Queue)
-		v, err := s.current(q, c.Queue)
-		if err != nil {
-			if req == nil {
-				return err
-			}
-			v = event.QueueView{} // deciding knows whether it was done before
-		}
-		if err := s.Fits(&v, content); err != nil {
-			return err
-		}
-		c.Revision = v.Revision
-		res, err := q.propose(&event.Command{Request: req, Resurrect: c})
-		if isStale(err) {
-			q.unhurried()
-			if err := s.barrier(q.Context()); err != nil {
-				return err
-			}
-			continue
-		}
-		if err != nil {
-			return err
-		}
-		return q.answer(http.StatusCreated, &wire.Resurrected{MessageID: c.ID.String(), NewMessageID: res.ID.String(), Queue: c.Queue})
-	}
-	return event.Problemf(event.CodeConflict, "queue", "the policy of the queue keeps changing; try again")
+	return q.answer(http.StatusCreated, &wire.Resurrected{MessageID: c.ID.String(), NewMessageID: res.ID.String(), Queue: c.Queue})
 }
 
 // buried reads from the log what a message was that has left its queue.
@@ -108,7 +85,7 @@ func (s *Server) buried(q *request, id event.ID, edit *dead.Edit) (*event.Resurr
 			if again, err := q.mayRepeat(); err != nil {
 				return nil, nil, err
 			} else if again {
-				break // deciding has the answer
+				break // the state machine has the answer
 			}
 			return nil, nil, event.Problemf(event.CodeConflict, "id", "message %s was resurrected and is in queue %s as %s, %s", id, v.Queue, v.ID, v.State)
 		}
@@ -189,16 +166,16 @@ func (s *Server) messageEdits(q *request) error {
 		if !e.Edited || !q.seesEvent(e) {
 			continue
 		}
-		told, err := s.editOf(history[:i], e)
+		edit, err := s.editOf(history[:i], e)
 		if err != nil {
 			return err
 		}
-		out.Edits = append(out.Edits, told)
+		out.Edits = append(out.Edits, edit)
 	}
 	return q.answer(http.StatusOK, &out)
 }
 
-// editOf tells one edit; before is the history before it.
+// editOf returns one edit; before is the history before it.
 func (s *Server) editOf(before []event.Event, e *event.Event) (wire.MessageEdit, error) {
 	out := wire.MessageEdit{
 		EventID: e.ID.String(), Type: e.Type.String(), Time: wire.Time(event.ClockOf(e.ID)), Actor: e.Actor,
@@ -222,7 +199,7 @@ func (s *Server) editOf(before []event.Event, e *event.Event) (wire.MessageEdit,
 	case old == nil || after == nil:
 		out.Note = "what was there has been erased"
 	default:
-		out.Changes, err = changes(out.Before, out.After)
+		out.Changes, err = changes(*out.Before, *out.After)
 	}
 	return out, err
 }
@@ -236,22 +213,17 @@ func writtenOf(c *event.Content) *wire.Written {
 	return &wire.Written{Payload: m.Payload, PayloadBytes: m.PayloadBytes, ContentType: m.ContentType, Headers: m.Headers}
 }
 
-// changes tells what makes the one of the other. Bytes are told as a whole.
-func changes(before, after *wire.Written) ([]wire.Change, error) {
-	doc := func(w *wire.Written) (jsontext.Value, error) {
-		d := *w
-		if d.PayloadBytes != nil {
-			d.Payload = nil
+// changes returns what turns before into after. Bytes are replaced as a whole.
+func changes(before, after wire.Written) ([]wire.Change, error) {
+	for _, w := range []*wire.Written{&before, &after} {
+		if w.PayloadBytes != nil {
+			w.Payload = nil
 		}
-		return wire.Marshal(&d)
 	}
-	a, err := doc(before)
-	if err != nil {
+	a, err := wire.Marshal(&before)
+	b, err2 := wire.Marshal(&after)
+	if err := cmp.Or(err, err2); err != nil {
 		return nil, err
 	}
-	b, err := doc(after)
-	if err != nil {
-		return nil, err
-	}
-	return difference(a, b)
+	return jsonPatch(a, b), nil
 }

@@ -8,40 +8,33 @@ import (
 	"github.com/qlogd/qlogd/api/wire"
 )
 
-// rebuildTimeout bounds the throwing away; counting anew goes on behind.
+// rebuildTimeout bounds clearing the read models; they are counted again in the background.
 const rebuildTimeout = 10 * time.Second
 
 // queueStats answers GET /v1/queues/{queue}/stats?minutes=&consistency=.
 func (s *Server) queueStats(q *request) error {
-	name, err := q.queue()
-	if err != nil {
-		return err
-	}
-	if err := q.allow("minutes", "consistency"); err != nil {
-		return err
-	}
-	minutes, err := q.number("minutes", 60, 1, 24*60)
-	if err != nil {
-		return err
-	}
+	in := q.read("minutes", "consistency")
+	name, minutes := in.queue(), in.number("minutes", 60, 1, 24*60)
+	in.fresh()
 	counts := s.deps.Counts
-	if counts == nil {
+	switch {
+	case in.err != nil:
+		return in.err
+	case counts == nil:
 		return &problemNotFound
-	}
-	if err := q.fresh(); err != nil {
-		return err
 	}
 	v, ok := s.deps.State.Queue(name)
 	if !ok {
 		return queueNotFound(name)
 	}
-	told := s.queueOf(&v, s.deps.State)
+	queue := s.queueOf(&v, s.deps.State)
 	out := wire.QueueStats{
-		Queue: name, MessagesPerMinute: told.Stats.MessagesPerMinute, OldestMessageAgeSeconds: told.Stats.OldestMessageAgeSeconds,
+		Queue: name, MessagesPerMinute: queue.Stats.MessagesPerMinute, OldestMessageAgeSeconds: queue.Stats.OldestMessageAgeSeconds,
 		DeadByReason: map[string]uint64{},
 	}
-	// The position first: what is told counts at least up to there.
+	// The position first: the numbers include at least everything up to there.
 	out.Index, _ = counts.Position()
+	var err error
 	if out.Totals, err = counts.QueueTotals(name); err != nil {
 		return err
 	}
@@ -80,23 +73,22 @@ func (s *Server) projectionsNow() wire.Projections {
 	return wire.Projections{Index: index, Time: wire.Time(clock), LogHead: s.deps.Log.Head()}
 }
 
-// rebuildProjections answers POST /v1/projections/rebuild: 202, and what is
-// counted begins anew.
+// rebuildProjections answers POST /v1/projections/rebuild with 202 and counts again in the
+// background.
 func (s *Server) rebuildProjections(q *request) error {
-	if err := q.allow(); err != nil {
-		return err
-	}
-	if err := q.decode(&struct{}{}, false, true); err != nil {
-		return err
-	}
-	if s.deps.Counts == nil {
+	in := q.read()
+	in.noBody()
+	switch {
+	case in.err != nil:
+		return in.err
+	case s.deps.Counts == nil:
 		return &problemNotFound
 	}
 	return q.change("rebuild read models", rebuildTimeout, func(context.Context) (int, any, error) {
 		if err := s.deps.Counts.Rebuild(); err != nil {
 			return 0, nil, err
 		}
-		s.log.Info("read models are counted anew", "actor", q.actor(), "request_id", q.id)
+		s.log.Info("rebuilding read models", "actor", q.actor(), "request_id", q.id)
 		return http.StatusAccepted, s.projectionsNow(), nil
 	})
 }

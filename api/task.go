@@ -16,46 +16,26 @@ func taskNotFound(id event.ID) *event.Problem {
 
 // listTasks answers GET /v1/tasks?status=&limit=&cursor=, the newest first.
 func (s *Server) listTasks(q *request) error {
-	if err := q.allow("status", "limit", "cursor", "consistency"); err != nil {
-		return err
+	in := q.read("status", "limit", "cursor", "consistency")
+	limit, before := in.limit(100, 1000), in.id("cursor")
+	status := in.choice("status", wire.TaskRunning, wire.TaskCancelled, wire.TaskCompleted, wire.TaskFailed)
+	in.fresh()
+	if in.err != nil {
+		return in.err
 	}
-	limit, err := q.number("limit", 100, 1, 1000)
-	if err != nil {
-		return err
-	}
-	status := q.query.Get("status")
-	switch status {
-	case wire.TaskRunning, wire.TaskCancelled, wire.TaskCompleted, wire.TaskFailed:
-	default:
-		if q.query.Has("status") {
-			return bad("status", "status must be running, cancelled, completed or failed, not %s", echo(status))
-		}
-	}
-	var before event.ID
-	if q.query.Has("cursor") {
-		if before, err = ulid("cursor", q.query.Get("cursor")); err != nil {
-			return err
-		}
-	}
-	if err := q.fresh(); err != nil {
-		return err
-	}
+	tasks, more := firstN(s.deps.State.Tasks(), limit, func(t *event.TaskView) bool {
+		return (before.IsZero() || t.ID.Compare(before) < 0) && (status == "" || t.Status.String() == status) && q.seesTask(t)
+	})
 	out := wire.TaskList{Tasks: []wire.Task{}}
-	tasks := s.deps.State.Tasks()
 	for i := range tasks {
-		t := &tasks[i]
-		if !before.IsZero() && t.ID.Compare(before) >= 0 || status != "" && t.Status.String() != status || !q.seesTask(t) {
-			continue
-		}
-		if len(out.Tasks) == int(limit) {
-			out.NextCursor = out.Tasks[limit-1].ID
-			break
-		}
-		told, err := s.taskOf(t)
+		t, err := s.taskOf(&tasks[i])
 		if err != nil {
 			return err
 		}
-		out.Tasks = append(out.Tasks, told)
+		out.Tasks = append(out.Tasks, t)
+	}
+	if more {
+		out.NextCursor = out.Tasks[limit-1].ID
 	}
 	return q.answer(http.StatusOK, &out)
 }
@@ -69,26 +49,18 @@ func (q *request) seesTask(t *event.TaskView) bool {
 // getTask answers GET /v1/tasks/{id}?wait_ms=: with wait_ms, not before the task
 // has ended, if it does within that time.
 func (s *Server) getTask(q *request) error {
-	id, err := ulid("id", q.PathValue("id"))
-	if err != nil {
-		return err
-	}
-	if err := q.allow("wait_ms", "consistency"); err != nil {
-		return err
-	}
-	wait, err := q.number("wait_ms", 0, 0, event.MaxWaitMS)
-	if err != nil {
-		return err
-	}
-	if err := q.fresh(); err != nil {
-		return err
+	in := q.read("wait_ms", "consistency")
+	id, wait := in.pathID("id"), in.number("wait_ms", 0, 0, event.MaxWaitMS)
+	in.fresh()
+	if in.err != nil {
+		return in.err
 	}
 	ctx, cancel := context.WithTimeout(q.Context(), time.Duration(wait)*time.Millisecond)
 	defer cancel()
 	stop := context.AfterFunc(s.undrained, cancel)
 	defer stop()
 	for {
-		head := s.deps.Log.Head() // before looking
+		head := s.deps.Log.Head() // before the state is read
 		t, ok := s.deps.State.Task(id)
 		if !ok || !q.seesTask(&t) {
 			return taskNotFound(id)
@@ -99,21 +71,21 @@ func (s *Server) getTask(q *request) error {
 		if err := q.Context().Err(); err != nil {
 			return err
 		}
-		out, err := s.taskOf(&t)
-		if err != nil {
-			return err
-		}
-		return q.answer(http.StatusOK, &out)
+		return q.answerTask(http.StatusOK, &t)
 	}
+}
+
+func (q *request) answerTask(status int, t *event.TaskView) error {
+	out, err := q.s.taskOf(t)
+	if err != nil {
+		return err
+	}
+	return q.answer(status, &out)
 }
 
 // cancelTask answers DELETE /v1/tasks/{id}. What it has done so far stays done.
 func (s *Server) cancelTask(q *request) error {
-	id, err := q.task(event.TaskOpCancel)
-	if err != nil {
-		return err
-	}
-	if _, err := q.propose(&event.Command{UpdateTask: &event.UpdateTask{ID: id, Op: event.TaskOpCancel}}); err != nil {
+	if _, err := q.updateTask(event.TaskOpCancel, "cancelled"); err != nil {
 		return err
 	}
 	return q.noContent()
@@ -121,57 +93,40 @@ func (s *Server) cancelTask(q *request) error {
 
 // resumeTask answers POST /v1/tasks/{id}/resume.
 func (s *Server) resumeTask(q *request) error {
-	id, err := q.task(event.TaskOpResume)
+	id, err := q.updateTask(event.TaskOpResume, "resumed")
 	if err != nil {
-		return err
-	}
-	if err := q.decode(&struct{}{}, false, true); err != nil {
-		return err
-	}
-	if _, err := q.propose(&event.Command{UpdateTask: &event.UpdateTask{ID: id, Op: event.TaskOpResume}}); err != nil {
 		return err
 	}
 	t, ok := s.deps.State.Task(id)
 	if !ok {
 		return taskNotFound(id)
 	}
-	out, err := s.taskOf(&t)
-	if err != nil {
-		return err
-	}
-	return q.answer(http.StatusOK, &out)
+	return q.answerTask(http.StatusOK, &t)
 }
 
-// task reads which task is to be changed, and refuses what can't be, so that it
-// leaves no entry; one that ended meanwhile is refused by deciding.
-func (q *request) task(op event.TaskOp) (event.ID, error) {
-	id, err := ulid("id", q.PathValue("id"))
+// updateTask changes the task in the path. It refuses what cannot be done, so that this leaves
+// no entry; the state machine refuses it for a task that ends meanwhile.
+func (q *request) updateTask(op event.TaskOp, done string) (event.ID, error) {
+	in := q.read()
+	id := in.pathID("id")
+	if op == event.TaskOpResume {
+		in.noBody()
+	}
+	if in.err != nil {
+		return id, in.err
+	}
+	t, err := currently(q.s, q, id, q.s.deps.State.Task, taskNotFound)
 	if err != nil {
 		return id, err
-	}
-	if err := q.allow(); err != nil {
-		return id, err
-	}
-	t, ok := q.s.deps.State.Task(id)
-	if !ok {
-		if err := q.s.barrier(q.Context()); err != nil {
-			return id, err
-		}
-		if t, ok = q.s.deps.State.Task(id); !ok {
-			return id, taskNotFound(id)
-		}
 	}
 	if (t.Status == event.TaskCompleted || t.Status == event.TaskFailed) && q.Header["Idempotency-Key"] == nil {
-		verb := "cancelled"
-		if op == event.TaskOpResume {
-			verb = "resumed"
-		}
-		return id, event.Problemf(event.CodeConflict, "id", "task %s has %s at %s: it can't be %s", id, t.Status, wire.Time(t.EndedAt), verb)
+		return id, event.Problemf(event.CodeConflict, "id", "task %s has %s at %s: it can't be %s", id, t.Status, wire.Time(t.EndedAt), done)
 	}
-	return id, nil
+	_, err = q.propose(&event.Command{UpdateTask: &event.UpdateTask{ID: id, Op: op}})
+	return id, err
 }
 
-// taskOf returns a task as it is told.
+// taskOf returns a task's view.
 func (s *Server) taskOf(t *event.TaskView) (wire.Task, error) {
 	id := t.ID.String()
 	out := wire.Task{
@@ -179,10 +134,10 @@ func (s *Server) taskOf(t *event.TaskView) (wire.Task, error) {
 		Total: t.Total, Done: t.Done, Skipped: t.Skipped, Actor: t.Actor,
 		CreatedAt: wire.Time(t.CreatedAt), UpdatedAt: wire.Time(t.UpdatedAt), EndedAt: wire.Time(t.EndedAt), Nodes: []wire.TaskNode{},
 	}
-	if t.Kind == event.TaskErase {
+	switch t.Kind {
+	case event.TaskErase:
 		out.Nodes = s.erasedOn(t)
-	}
-	if t.Kind == event.TaskReplay {
+	case event.TaskReplay:
 		c, err := s.content(event.RefOf(t.ID))
 		if err != nil {
 			return out, err
@@ -207,4 +162,19 @@ func (s *Server) taskOf(t *event.TaskView) (wire.Task, error) {
 		}
 	}
 	return out, nil
+}
+
+// accepted answers with a task that was begun, as it was then: a repeated request
+// gets the first answer, however far the task has come.
+func (q *request) accepted(id event.ID) error {
+	// From the log: the state keeps only some of those that have ended.
+	e, err := q.s.deps.Log.Event(event.RefOf(id))
+	if err != nil {
+		return err
+	}
+	at := event.ClockOf(id)
+	q.w.Header().Set("Location", "/v1/tasks/"+id.String())
+	return q.answerTask(http.StatusAccepted, &event.TaskView{
+		ID: id, Kind: e.TaskKind, Status: event.TaskRunning, Queue: e.Queue, Actor: e.Actor, CreatedAt: at, UpdatedAt: at, Total: e.Count,
+	})
 }

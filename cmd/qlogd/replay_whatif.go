@@ -119,7 +119,7 @@ func parseOther(name string, b []byte) (*otherPolicies, error) {
 			return nil, usagef("%s: queue %s: %w", name, queue, err)
 		}
 		probe := event.DefaultPolicy()
-		if _, err := api.UpdatePolicy("what-if", &probe, u); err != nil {
+		if _, err := api.UpdatePolicy("what-if", &probe, u, 0); err != nil {
 			return nil, usagef("%s: queue %s: %w", name, queue, err)
 		}
 		p.byName[queue] = u
@@ -136,7 +136,7 @@ func (p *otherPolicies) change(queue string, policy *event.Policy) (bool, error)
 		}
 	}
 	p.used[queue] = true
-	return api.UpdatePolicy(queue, policy, u)
+	return api.UpdatePolicy(queue, policy, u, 0)
 }
 
 // tellWhatIf plays the log under another policy and tells what would have been.

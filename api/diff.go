@@ -1,0 +1,118 @@
+package api
+
+import (
+	"bytes"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/qlogd/qlogd/api/wire"
+)
+
+// maxChanges bounds a JSON Patch; a longer one is given as one replacement.
+const maxChanges = 1000
+
+var null = jsontext.Value("null")
+
+// pointer escapes a name for a JSON pointer.
+var pointer = strings.NewReplacer("~", "~0", "/", "~1")
+
+// change is one place in which two JSON values differ; nil where there is no value.
+type change struct {
+	path          []string
+	before, after jsontext.Value
+}
+
+// compare returns the differences between two JSON values, at most maxChanges+1: objects are
+// compared member by member in the order of their names, lists element by element if lists is
+// set. Elements that only before has come last first, so that they can be removed in order.
+func compare(before, after jsontext.Value, lists bool) (out []change) {
+	var walk func(path []string, a, b jsontext.Value)
+	walk = func(path []string, a, b jsontext.Value) {
+		var x, y map[string]jsontext.Value
+		var xs, ys []jsontext.Value
+		switch {
+		case len(out) > maxChanges:
+		case a.Kind() == '{' && b.Kind() == '{' && wire.Unmarshal(a, &x) == nil && wire.Unmarshal(b, &y) == nil:
+			names := maps.Clone(x)
+			maps.Copy(names, y)
+			for _, name := range slices.Sorted(maps.Keys(names)) {
+				walk(append(slices.Clone(path), name), x[name], y[name])
+			}
+		case lists && a.Kind() == '[' && b.Kind() == '[' && wire.Unmarshal(a, &xs) == nil && wire.Unmarshal(b, &ys) == nil:
+			at := func(i int) []string { return append(slices.Clone(path), strconv.Itoa(i)) }
+			both := min(len(xs), len(ys))
+			for i := range both {
+				walk(at(i), xs[i], ys[i])
+			}
+			for i := len(xs) - 1; i >= both; i-- {
+				walk(at(i), xs[i], nil)
+			}
+			for i := both; i < len(ys); i++ {
+				walk(at(i), nil, ys[i])
+			}
+		case !equalJSON(a, b):
+			out = append(out, change{path, a.Clone(), b.Clone()})
+		}
+	}
+	walk(nil, before, after)
+	return out
+}
+
+// equalJSON reports whether two values mean the same; numbers are compared as they are
+// written. nil, a value that is missing, is not null.
+func equalJSON(a, b jsontext.Value) bool {
+	if a == nil || b == nil {
+		return a == nil && b == nil
+	}
+	as := []jsontext.Options{jsontext.CanonicalizeRawInts(false), jsontext.CanonicalizeRawFloats(false)}
+	a, b = a.Clone(), b.Clone()
+	_, _ = a.Canonicalize(as...), b.Canonicalize(as...) // both are valid
+	return bytes.Equal(a, b)
+}
+
+// jsonPatch returns the operations of JSON Patch (RFC 6902) that turn before into after, with
+// the old values.
+func jsonPatch(before, after jsontext.Value) []wire.Change {
+	found := compare(before, after, true)
+	if len(found) > maxChanges {
+		found = []change{{nil, before, after}}
+	}
+	out := []wire.Change{}
+	for _, c := range found {
+		path := ""
+		for _, name := range c.path {
+			path += "/" + pointer.Replace(name)
+		}
+		op := "replace"
+		switch {
+		case c.before == nil:
+			op = "add"
+		case c.after == nil:
+			op = "remove"
+		}
+		out = append(out, wire.Change{Op: op, Path: path, Value: c.after, Old: c.before})
+	}
+	return out
+}
+
+// differences returns the members in which two JSON objects differ. A missing member is null.
+func differences(before, after jsontext.Value) []wire.Difference {
+	out := []wire.Difference{}
+	for _, c := range compare(before, after, false) {
+		d := wire.Difference{Path: strings.Join(c.path, "."), Before: null, After: null}
+		if c.before != nil {
+			d.Before = c.before
+		}
+		if c.after != nil {
+			d.After = c.after
+		}
+		if !equalJSON(d.Before, d.After) {
+			out = append(out, d)
+		}
+	}
+	return out
+}

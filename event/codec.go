@@ -205,27 +205,6 @@ func DecodeHeader(b []byte, e *Event) error {
 	return nil
 }
 
-// Glance returns the type of an event and the name of its queue, which is a part of b, from how
-// the header of most events of messages begins. ok is false for any other header.
-func Glance(b []byte) (t Type, queue []byte, ok bool) {
-	// Version, a map of up to 15 fields or of more, "a": the type, "b": a short string.
-	at := 2
-	if len(b) > 1 && b[1] == 0xde {
-		at = 4
-	}
-	if len(b) < at+6 || b[0] != Version || at == 2 && b[1]&0xf0 != 0x80 ||
-		string(b[at:at+2]) != "\xa1a" || int(b[at+2]) >= len(typeNames) ||
-		string(b[at+3:at+5]) != "\xa1b" || b[at+5]&0xe0 != 0xa0 {
-		return 0, nil, false
-	}
-	start := at + 6
-	end := start + int(b[at+5]&0x1f)
-	if end > len(b) {
-		return 0, nil, false
-	}
-	return Type(b[at+2]), b[start:end], true
-}
-
 // EncodePolicy returns a policy's bytes outside an event, as a checkpoint has them.
 func EncodePolicy(p *Policy) []byte { return appendEncoded(nil, p) }
 

@@ -267,24 +267,6 @@ type Block struct {
 	Chain  [32]byte // set by the log
 }
 
-// Outline is a block for those who want little of most events.
-type Outline struct {
-	Index uint64
-	Time  int64
-	Chain [32]byte
-	Runs  []Run // the block's events, in their order
-}
-
-// Run is a number of events in a row that are of one type and queue.
-type Run struct {
-	Type  Type
-	Queue string
-	N     uint64
-	// Event is the event itself, without its content's bytes, where it is wanted (or
-	// was dear to tell apart); N is 1 then. nil: not wanted.
-	Event *Event
-}
-
 // Content is all that users wrote in one event.
 type Content struct {
 	Payload       []byte // JSON, or bytes if Binary

@@ -2,7 +2,6 @@ package event
 
 import (
 	"bytes"
-	"fmt"
 	"runtime"
 	"testing"
 )
@@ -49,34 +48,8 @@ func FuzzDecodeHeader(f *testing.F) {
 		if err := DecodeHeader(b, e); err != nil {
 			return nil, err
 		}
-		if typ, queue, ok := Glance(b); ok && (typ != e.Type || string(queue) != e.Queue) {
-			panic(fmt.Sprintf("%x: a glance gives %s of %q, decoding %s of %q", b, typ, queue, e.Type, e.Queue))
-		}
 		return e, nil
 	}, EncodeHeader)
-}
-
-// TestGlance glances at every header that is frozen: at least those of what
-// happens to messages are known by it.
-func TestGlance(t *testing.T) {
-	for _, b := range goldenBytes(t, "headers") {
-		var e Event
-		if err := DecodeHeader(b, &e); err != nil {
-			t.Fatal(err)
-		}
-		typ, queue, ok := Glance(b)
-		if ok != (e.Queue != "" && len(e.Queue) < 32) {
-			t.Errorf("%s of %q: ok %v", e.Type, e.Queue, ok)
-		}
-		if ok && (typ != e.Type || string(queue) != e.Queue) {
-			t.Errorf("a glance gives %s of %q, decoding %s of %q", typ, queue, e.Type, e.Queue)
-		}
-		for n := range b {
-			if _, queue, ok := Glance(b[:n]); ok && string(queue) != e.Queue {
-				t.Errorf("cut to %d bytes: %q", n, queue)
-			}
-		}
-	}
 }
 
 func FuzzDecodeContent(f *testing.F) {

@@ -1,8 +1,12 @@
 package log
 
 import (
+	"crypto/sha256"
+	"errors"
 	"fmt"
+	"io/fs"
 	"path"
+	"sync"
 
 	"github.com/qlogd/qlogd/log/vfs"
 )
@@ -11,8 +15,55 @@ import (
 // bounds how long the rotation, which waits for the disk, takes.
 const syncEvery = 8 << 20
 
-// chainStride is how many bytes of headers are hashed at once, at least.
-const chainStride = 4 << 10
+// writer is what a log that is open for writing has besides.
+type writer struct {
+	inline bool
+
+	// adminMu serialises what changes segments other than at their end:
+	// retention and erasure. Taken before writeMu and sideMu.
+	adminMu sync.Mutex
+	// sideMu serialises the writing of side files with their removal. Taken
+	// before writeMu.
+	sideMu sync.Mutex
+
+	// writeMu serialises Append. Taken before syncMu.
+	writeMu  sync.Mutex
+	lastID   [16]byte // newest record's ID; guarded by writeMu
+	unsynced int64    // bytes appended since the last sync was requested; guarded by writeMu
+
+	// syncMu serialises syncs and guards the file. Taken before Log.mu.
+	syncMu sync.Mutex
+	file   vfs.File // the active segment's; nil: there is none, or it is being sealed
+	named  bool     // its name is known to be durable
+
+	wantSync chan struct{}
+	wantSide chan struct{}
+	stop     chan struct{}
+	done     sync.WaitGroup
+}
+
+func (w *writer) close() error {
+	close(w.stop)
+	w.done.Wait()
+	// Nobody may be in the middle of a write when the file goes.
+	w.adminMu.Lock()
+	defer w.adminMu.Unlock()
+	w.writeMu.Lock()
+	defer w.writeMu.Unlock()
+	return w.setFile(nil)
+}
+
+// setFile puts another file in the place of the active segment's, which it
+// closes.
+func (w *writer) setFile(file vfs.File) (err error) {
+	w.syncMu.Lock()
+	defer w.syncMu.Unlock()
+	if w.file != nil {
+		err = w.file.Close()
+	}
+	w.file, w.named = file, false
+	return err
+}
 
 // Append adds a block behind the head and sets b.Chain. Readers see it at once;
 // it is durable only after Sync. It waits for the disk only where a segment is
@@ -21,20 +72,35 @@ const chainStride = 4 << 10
 // An error of b itself leaves the log as it was; an error of the disk breaks it
 // for good.
 func (l *Log) Append(b *Block) error {
-	l.writeMu.Lock()
-	sealed, err := l.append(b)
-	l.writeMu.Unlock()
-	if err == nil && sealed {
-		err = l.buildSoon()
-	}
-	if err != nil {
+	if err := l.append(b); err != nil {
 		return fmt.Errorf("append block %d: %w", b.Index, err)
 	}
 	return nil
 }
 
-// append tells whether it has sealed a segment.
-func (l *Log) append(b *Block) (sealed bool, err error) {
+func (l *Log) append(b *Block) error {
+	if err := l.usable(); err != nil {
+		return err
+	}
+	w := l.w
+	w.writeMu.Lock()
+	sealed, err := l.write(b)
+	full := w.unsynced >= syncEvery
+	if full {
+		w.unsynced = 0
+	}
+	w.writeMu.Unlock()
+	if err == nil && full {
+		err = w.soon(w.wantSync, l.Sync)
+	}
+	if err == nil && sealed {
+		err = w.soon(w.wantSide, l.writeSides)
+	}
+	return err
+}
+
+// write reports whether it has sealed a segment.
+func (l *Log) write(b *Block) (sealed bool, err error) {
 	if err := l.usable(); err != nil {
 		return false, err
 	}
@@ -49,39 +115,27 @@ func (l *Log) append(b *Block) (sealed bool, err error) {
 	}
 	fresh := seg == nil || seg.size+size > l.segSize
 	if fresh {
+		sealed = seg != nil
 		if seg, err = l.rotate(seg, b.Index); err != nil {
 			l.fail(err)
 			return false, err
 		}
 	}
-	buf, own := l.encode(b, seg, size, fresh)
-	file, done, err := l.files.borrow(seg.name)
-	if err != nil {
-		return false, err
-	}
-	defer done()
+	buf, offs := l.encode(b, seg, size, fresh)
 	off := seg.size
 	if fresh {
 		// Header and first block in one write: a segment without a block is
 		// only ever left by a crash.
 		off = 0
 	}
-	if _, err := file.WriteAt(buf, off); err != nil {
+	if _, err := l.w.file.WriteAt(buf, off); err != nil {
 		err = fmt.Errorf("write segment %s: %w", seg.name, err)
 		l.fail(err)
 		return false, err
 	}
-	raw := buf[int64(len(buf))-size:]
-	if len(b.Records) > 0 {
-		l.lastID = b.Records[len(b.Records)-1].ID
-	}
-	l.publish(b, seg, raw, fresh, own)
-	l.unsynced += int64(len(buf))
-	if l.unsynced >= syncEvery {
-		l.unsynced = 0
-		err = l.syncSoon()
-	}
-	return fresh && len(l.segments) > 1, err
+	l.publish(b, seg, buf[int64(len(buf))-size:], offs, fresh)
+	l.w.unsynced += int64(len(buf))
+	return sealed, nil
 }
 
 // check returns the size of b on disk, or what is wrong with it.
@@ -89,14 +143,15 @@ func (l *Log) check(b *Block) (int64, error) {
 	if b.Index <= l.head.Index {
 		return 0, fmt.Errorf("the log's head is at %d already", l.head.Index)
 	}
-	size, last := int64(blockSize+trailerSize), l.lastID
+	size, last := int64(blockSize+trailerSize), l.w.lastID
 	for i := range b.Records {
 		r := &b.Records[i]
 		switch {
 		case !risesTo(last, r.ID):
 			return 0, fmt.Errorf("record %d: id %x does not rise above %x", i, r.ID, last)
 		case len(r.Header) > maxHeader:
-			return 0, fmt.Errorf("record %d: header of %d bytes, at most %d", i, len(r.Header), maxHeader)
+			return 0, fmt.Errorf(
+				"record %d: header of %d bytes, at most %d", i, len(r.Header), maxHeader)
 		case r.Content == nil && r.Digest != [32]byte{}:
 			return 0, fmt.Errorf("record %d: a digest without a content", i)
 		case r.Content != nil && r.Digest == [32]byte{}:
@@ -126,43 +181,27 @@ func (l *Log) rotate(active *segment, first uint64) (*segment, error) {
 		if err := l.Sync(); err != nil {
 			return nil, err
 		}
-		// The handle is open for writing; readers open their own.
-		if err := l.files.drop(active.name); err != nil {
+		if err := l.w.setFile(nil); err != nil {
 			return nil, fmt.Errorf("close segment %s: %w", active.name, err)
 		}
 	}
-	seg := &segment{header: header, name: segmentName(first), size: headerSize, mem: newMemIndex()}
-	if active != nil {
-		seg.mem = active.mem.like()
-	}
+	seg := &segment{header: header, name: segmentName(first), size: headerSize, index: newMemIndex()}
 	file, err := l.fs.Create(path.Join(l.dir, seg.name))
 	if err != nil {
 		return nil, fmt.Errorf("create segment %s: %w", seg.name, err)
 	}
-	l.files.pin(seg.name, file)
-	l.unsynced = 0
-	return seg, nil
+	l.w.unsynced = 0
+	return seg, l.w.setFile(file)
 }
 
-// encode returns the bytes to write and sets b.Chain. Where they are to be
-// cached they are a slice of their own, otherwise l.buf.
-func (l *Log) encode(b *Block, seg *segment, size int64, fresh bool) (buf []byte, own bool) {
-	total := size
+// encode returns the bytes to write and where in the block its records begin,
+// and sets b.Chain.
+func (l *Log) encode(b *Block, seg *segment, size int64, fresh bool) (buf []byte, offs []uint32) {
 	if fresh {
-		total += headerSize
-	}
-	own = l.cache.wants(total) && len(b.Records) > 0
-	if own {
-		buf = make([]byte, 0, total)
-	} else {
-		if int64(cap(l.buf)) < total {
-			l.buf = make([]byte, 0, total+total/4)
-		}
-		buf = l.buf[:0]
-	}
-	if fresh {
-		buf = buf[:headerSize]
+		buf = make([]byte, headerSize, headerSize+size)
 		seg.salt = seg.header.put(buf)
+	} else {
+		buf = make([]byte, 0, size)
 	}
 	start := len(buf)
 	h := blockHeader{
@@ -171,104 +210,228 @@ func (l *Log) encode(b *Block, seg *segment, size int64, fresh bool) (buf []byte
 	}
 	buf = buf[:start+blockSize]
 	h.put(buf[start:], seg.salt)
-	l.sha.Reset()
-	l.sha.Write(l.head.Chain[:])
-	l.sha.Write(buf[start : start+28])
-	l.offs = l.offs[:0]
-	chained := l.chained[:0]
+	sha := sha256.New()
+	sha.Write(l.head.Chain[:])
+	sha.Write(buf[start : start+28])
+	offs = make([]uint32, len(b.Records))
 	for i := range b.Records {
 		at, end := len(buf), 0
-		l.offs = append(l.offs, uint32(at-start))
+		offs[i] = uint32(at - start)
 		buf, end = appendRecord(buf, &b.Records[i])
-		// Many headers at a time: a hash takes long strides.
-		if chained = append(chained, buf[at:end]...); len(chained) > chainStride {
-			l.sha.Write(chained)
-			chained = chained[:0]
-		}
+		sha.Write(buf[at:end])
 	}
-	l.sha.Write(chained)
-	l.chained = chained
+	sha.Sum(b.Chain[:0])
 	at := len(buf)
 	buf = buf[:at+trailerSize]
-	l.sha.Sum(b.Chain[:0])
 	putTrailer(buf[at:], b.Chain, seg.salt)
-	return buf, own
+	return buf, offs
 }
 
-// publish lets readers see the block. Its bytes are kept for them where they
-// are a slice of their own.
-func (l *Log) publish(b *Block, seg *segment, raw []byte, fresh, own bool) {
+// publish lets readers see the block.
+func (l *Log) publish(b *Block, seg *segment, raw []byte, offs []uint32, fresh bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	off := seg.size
-	seg.size += int64(len(raw))
-	seg.last, seg.chain = b.Index, b.Chain
+	before := l.clock
 	l.clock = max(l.clock, b.Time)
-	seg.clock = l.clock
-	seg.mem.add(b, l.clock, off, int64(len(raw)), l.offs)
+	seg.index.(*memIndex).add(b, before, l.clock, seg.size, offs)
+	seg.size += int64(len(raw))
+	seg.last, seg.chain, seg.clock = b.Index, b.Chain, l.clock
+	if n := len(b.Records); n > 0 {
+		seg.lastID = b.Records[n-1].ID
+		l.w.lastID = seg.lastID
+	}
 	if fresh {
 		l.segments = append(l.segments, seg)
 	}
 	l.head = Head{b.Index, b.Chain}
-	if own {
-		l.cache.add(b.Index, seg, off, raw, l.offs)
-	}
+	l.cache.add(cached{b.Index, raw, offs})
 	l.wake()
 }
 
 // Sync makes everything durable that was appended before it was called. After
 // an error nothing is known of what the disk holds, and the log is broken.
 func (l *Log) Sync() error {
-	if err := l.syncActive(); err != nil {
+	if err := l.sync(); err != nil {
 		return fmt.Errorf("sync event log: %w", err)
 	}
 	return nil
 }
 
-// syncActive syncs the active segment under syncMu. An error breaks the log.
-func (l *Log) syncActive() error {
-	l.syncMu.Lock()
-	defer l.syncMu.Unlock()
+func (l *Log) sync() error {
 	if err := l.usable(); err != nil {
 		return err
 	}
-	l.mu.RLock()
-	var seg *segment
-	if n := len(l.segments); n > 0 {
-		seg = l.segments[n-1]
-	}
-	l.mu.RUnlock()
-	if seg == nil {
-		return nil
-	}
-	file, done, err := l.files.borrowPinned(seg.name)
-	if err != nil {
+	w := l.w
+	w.syncMu.Lock()
+	defer w.syncMu.Unlock()
+	if err := l.usable(); err != nil {
 		return err
 	}
-	if file == nil {
-		return nil // the segment was sealed meanwhile, and synced by that
+	if w.file == nil {
+		return nil // there is none, or it was sealed meanwhile, and synced before
 	}
-	defer done()
-	if err := l.syncSegment(seg, file.File); err != nil {
-		err = fmt.Errorf("segment %s: %w", seg.name, err)
+	err := w.file.Sync()
+	if err == nil && !w.named {
+		// After the bytes: a name must not lead to bytes that are not there.
+		err = l.fs.SyncDir(l.dir)
+	}
+	if err != nil {
 		l.fail(err)
 		return err
+	}
+	w.named = true
+	return nil
+}
+
+func (l *Log) startBackground() {
+	w := l.w
+	if w.inline {
+		return
+	}
+	w.done.Go(func() { l.loop(w.wantSync, l.Sync) })
+	w.done.Go(func() { l.loop(w.wantSide, l.writeSides) })
+}
+
+// loop does the work each time it is wanted, until Close. An error has broken
+// the log, which the next Append returns too; but that may take a while.
+func (l *Log) loop(want <-chan struct{}, work func() error) {
+	for {
+		select {
+		case <-l.w.stop:
+			return
+		case <-want:
+			if err := work(); err != nil {
+				if !errors.Is(err, ErrClosed) && !errors.Is(err, ErrBroken) {
+					l.logger.Error("event log is broken", "error", err)
+				}
+				return
+			}
+		}
+	}
+}
+
+func (w *writer) soon(want chan<- struct{}, work func() error) error {
+	if w.inline {
+		return work()
+	}
+	select {
+	case want <- struct{}{}:
+	default: // it is wanted already
 	}
 	return nil
 }
 
-// syncSegment is called with l.syncMu held.
-func (l *Log) syncSegment(seg *segment, file vfs.File) error {
-	if err := file.Sync(); err != nil {
-		return err
+// writeSides writes the side files that sealed segments lack.
+func (l *Log) writeSides() error {
+	for {
+		if more, err := l.writeSide(); !more || err != nil {
+			return err
+		}
 	}
-	if l.named == seg {
-		return nil
+}
+
+func (l *Log) writeSide() (more bool, err error) {
+	// Retention must not remove the segment in the middle of this.
+	l.w.sideMu.Lock()
+	defer l.w.sideMu.Unlock()
+	if l.usable() != nil {
+		return false, nil
 	}
-	// After the bytes: a name must not lead to bytes that are not there.
+	var seg *segment
+	var mem *memIndex
+	l.mu.RLock()
+	for _, s := range l.segments[:max(len(l.segments)-1, 0)] {
+		if m, ok := s.index.(*memIndex); ok {
+			seg, mem = s, m // a sealed segment does not change any more
+			break
+		}
+	}
+	l.mu.RUnlock()
+	if seg == nil {
+		return false, nil
+	}
+	name := sideName(seg.header.first)
+	b := encodeSide(seg, mem)
+	err = vfs.WriteFile(l.fs, path.Join(l.dir, name), b)
+	l.files.forget(name)
+	var side *sideFile
+	if err == nil {
+		side, err = openSide(segmentFile{l, name, seg.header.first}, int64(len(b)), name)
+	}
+	if err != nil {
+		err = fmt.Errorf("write side file of segment %s: %w", seg.name, err)
+		l.fail(err)
+		return false, err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	seg.index = side
+	return true, nil
+}
+
+// DeleteBefore deletes the segments in which every block has an index below
+// index. The active segment stays, and the first one that stays has in its
+// header the chain that the rest continues. After a crash some may be deleted
+// and some not, from the oldest on; asked again, it goes on.
+func (l *Log) DeleteBefore(index uint64) error {
+	if err := l.usable(); err != nil {
+		return fmt.Errorf("delete blocks before %d: %w", index, err)
+	}
+	l.w.adminMu.Lock()
+	defer l.w.adminMu.Unlock()
+	for {
+		more, err := l.deleteFirst(index)
+		if err != nil {
+			return fmt.Errorf("delete blocks before %d: %w", index, err)
+		}
+		if !more {
+			return nil
+		}
+	}
+}
+
+func (l *Log) deleteFirst(index uint64) (bool, error) {
+	if err := l.usable(); err != nil {
+		return false, err
+	}
+	// Before anything goes: the chain head that stays must be durable.
+	if !l.deletable(index) {
+		return false, nil
+	}
+	if err := l.Sync(); err != nil {
+		return false, err
+	}
+	// Its side file may be being written.
+	l.w.sideMu.Lock()
+	defer l.w.sideMu.Unlock()
+	l.w.writeMu.Lock()
+	l.mu.Lock()
+	seg := l.segments[0]
+	// A new slice: readers hold the old one.
+	l.segments = append([]*segment(nil), l.segments[1:]...)
+	l.mu.Unlock()
+	l.w.writeMu.Unlock()
+	// The side file first: without its segment it would be a leftover.
+	for _, name := range []string{sideName(seg.header.first), seg.name} {
+		l.files.forget(name)
+		err := l.fs.Remove(path.Join(l.dir, name))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			l.fail(err)
+			return false, err
+		}
+	}
+	// One at a time: names may be lost in any order, and a gap in the middle
+	// would be corruption.
 	if err := l.fs.SyncDir(l.dir); err != nil {
-		return err
+		l.fail(err)
+		return false, err
 	}
-	l.named = seg
-	return nil
+	return true, nil
+}
+
+// deletable tells whether the first segment may go.
+func (l *Log) deletable(index uint64) bool {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	return len(l.segments) > 1 && l.segments[0].last < index
 }

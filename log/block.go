@@ -147,6 +147,7 @@ type scan struct {
 	last   uint64 // index of the block before
 	clock  int64
 	chain  [32]byte
+	lastID [16]byte
 	blocks int
 
 	// Records of the block that next has returned.
@@ -195,6 +196,9 @@ func (s *scan) next() (*damage, error) {
 	s.block.Chain, s.size = chain, h.size()
 	s.off += s.size
 	s.last, s.chain, s.clock = h.index, chain, max(s.clock, h.time)
+	if n := len(s.block.Records); n > 0 {
+		s.lastID = s.block.Records[n-1].ID
+	}
 	s.blocks++
 	return nil, nil
 }
@@ -208,18 +212,27 @@ func (s *scan) corrupt(d *damage) error {
 func (s *scan) index() (*memIndex, *damage, error) {
 	mem := newMemIndex()
 	for {
-		d, err := s.next()
+		d, err := s.nextInto(mem)
 		if err == io.EOF {
 			return mem, nil, nil
 		}
 		if d != nil || err != nil {
 			return mem, d, err
 		}
-		mem.add(&s.block, s.clock, s.off-s.size, s.size, s.offs)
 	}
+}
+
+// nextInto is next, and indexes the block.
+func (s *scan) nextInto(mem *memIndex) (*damage, error) {
+	before := s.clock
+	d, err := s.next()
+	if d == nil && err == nil {
+		mem.add(&s.block, before, s.clock, s.off-s.size, s.offs)
+	}
+	return d, err
 }
 
 // end sets what the blocks so far say of the segment.
 func (s *scan) end(seg *segment) {
-	seg.size, seg.last, seg.chain, seg.clock = s.off, s.last, s.chain, s.clock
+	seg.size, seg.last, seg.chain, seg.clock, seg.lastID = s.off, s.last, s.chain, s.clock, s.lastID
 }

@@ -1,6 +1,7 @@
 package log
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -49,8 +50,11 @@ func (l *Log) Erase(refs []Ref) error {
 }
 
 func (l *Log) erase(refs []Ref) error {
-	l.adminMu.Lock()
-	defer l.adminMu.Unlock()
+	if err := l.usable(); err != nil {
+		return err
+	}
+	l.w.adminMu.Lock()
+	defer l.w.adminMu.Unlock()
 	// What is erased must be durable first: Open relies on finding it.
 	if err := l.Sync(); err != nil {
 		return err
@@ -86,25 +90,15 @@ func (l *Log) erase(refs []Ref) error {
 
 // erasureOf returns what is to be overwritten for a record, if anything.
 func (l *Log) erasureOf(ref Ref) (e erasure, ok bool, err error) {
-	l.mu.RLock()
-	i, err := l.segmentFor(ref.Index)
-	if err != nil {
-		l.mu.RUnlock()
-		return e, false, err
-	}
-	seg, size := l.segments[i], l.segments[i].size
-	l.mu.RUnlock()
-	c, done, err := l.cursor(seg, size)
+	c, err := l.at(ref.Index)
 	if err != nil {
 		return e, false, err
 	}
-	defer done()
 	off, _, err := c.record(ref)
 	if err != nil {
 		return e, false, err
 	}
-	var r Record
-	lay, err := c.recordHeader(off, &r)
+	lay, err := c.recordHeader(off)
 	if err != nil || lay.flags&flagContent == 0 {
 		return e, false, err
 	}
@@ -112,14 +106,14 @@ func (l *Log) erasureOf(ref Ref) (e erasure, ok bool, err error) {
 	if err != nil {
 		return e, false, c.failed(off, err)
 	}
-	e = erasure{first: seg.header.first, off: off + lay.headerEnd, n: int64(len(body)) - 4}
+	e = erasure{first: c.seg.header.first, off: off + lay.headerEnd, n: int64(len(body)) - 4}
 	// A content that is wrong may be erased too: it is lost anyway.
 	return e, checkContent(body) != contentErased, nil
 }
 
 // overwrite carries a list out and removes it.
 func (l *Log) overwrite(list []erasure) error {
-	slices.SortFunc(list, func(a, b erasure) int { return int(min(max(int64(a.first-b.first), -1), 1)) })
+	slices.SortFunc(list, func(a, b erasure) int { return cmp.Compare(a.first, b.first) })
 	var f vfs.File
 	// Each segment once, and synced before the list goes.
 	finish := func() error {
@@ -180,16 +174,12 @@ func (l *Log) finishErasure() error {
 // checkErasure checks that the segment is what the list was written for.
 func (l *Log) checkErasure(e erasure) error {
 	seg := &segment{name: segmentName(e.first), header: segmentHeader{first: e.first}}
-	f, done, err := l.files.borrow(seg.name)
+	size, err := l.files.size(seg.name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
-	} else if err != nil {
-		return err
 	}
-	defer done()
-	size, err := f.Size()
 	if err == nil {
-		err = loadHeader(f, size, seg)
+		err = loadHeader(l.file(seg), size, seg)
 	}
 	if err == nil && (e.off < headerSize || e.off+4+e.n > size) {
 		err = &CorruptionError{Segment: seg.name, Offset: size, Reason: "a content to be erased is not there"}
@@ -239,7 +229,7 @@ func readErasures(fsys vfs.FS, dir string) ([]erasure, error) {
 // beingErased tells whether a content (its checksum at off) that was found
 // wrong is, or was meanwhile, overwritten by an erasure.
 func (l *Log) beingErased(seg *segment, off, n int64) bool {
-	if l.readOnly {
+	if l.w == nil {
 		list, err := readErasures(l.fs, l.dir)
 		if err == nil && slices.Contains(list, erasure{seg.header.first, off, n}) {
 			return true
@@ -247,17 +237,10 @@ func (l *Log) beingErased(seg *segment, off, n int64) bool {
 	} else {
 		// Wait for an erasure at work. Open has none, and has finished an
 		// interrupted one before it reads.
-		l.adminMu.Lock()
-		defer l.adminMu.Unlock()
+		l.w.adminMu.Lock()
+		defer l.w.adminMu.Unlock()
 	}
-	f, done, err := l.borrow(seg)
-	if err != nil {
-		return false
-	}
-	defer done()
 	b := make([]byte, 4+n)
-	if _, err := readFull(f, b, off); err != nil {
-		return false
-	}
-	return checkContent(b) == contentErased
+	_, err := readFull(l.file(seg), b, off)
+	return err == nil && checkContent(b) == contentErased
 }

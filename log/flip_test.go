@@ -3,6 +3,8 @@ package log
 import (
 	"bytes"
 	"context"
+	"fmt"
+	"io"
 	"path"
 	"slices"
 	"strings"
@@ -20,17 +22,20 @@ type extent struct {
 // extents returns a segment's blocks as extents.
 func extents(l *Log, i int) []extent {
 	s := l.Segments()[i]
-	mem, _, err := l.scanSealed(l.segments[i])
-	if err != nil {
-		panic(err)
-	}
 	out := []extent{{0, headerSize, s.PrevIndex}}
-	prev := s.PrevIndex
-	for _, b := range mem.blocks {
-		out = append(out, extent{int64(b.off), int64(b.end), prev})
-		prev = b.index
+	seg := l.segments[i]
+	scan := newScan(l.file(seg), s.Size, seg.name, seg.header, seg.salt)
+	for {
+		from, prev := scan.off, scan.last
+		d, err := scan.next()
+		if err == io.EOF {
+			return out
+		}
+		if d != nil || err != nil {
+			panic(fmt.Sprint(d, err))
+		}
+		out = append(out, extent{from, scan.off, prev})
 	}
-	return out
 }
 
 // TestEveryFlippedByte flips each byte of each file: one bit, the highest bit,

@@ -63,12 +63,8 @@ import (
 	"hash/crc32"
 )
 
-// formatVersion is the newest version of segments and erasure lists that this
-// program knows, and the one it writes; sideVersion that of side files.
-const (
-	formatVersion = 1
-	sideVersion   = 2
-)
+// formatVersion is the version of all files of the log.
+const formatVersion = 1
 
 const (
 	segmentMagic  = "qlogdseg"

@@ -16,7 +16,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash"
 	"log/slog"
 	"sync"
 
@@ -56,49 +55,23 @@ type Options struct {
 // from different goroutines, but the order of Appends is the caller's business;
 // all that reads may run at any time from any number of goroutines.
 type Log struct {
-	fs       vfs.FS
-	dir      string
-	readOnly bool
-	inline   bool
-	logger   *slog.Logger
-	segSize  int64
-	files    *handles
-	tail     *Tail // what Open found behind the last whole block
-
-	// adminMu serialises what changes segments other than at their end:
-	// retention and erasure. Taken before writeMu and buildMu.
-	adminMu sync.Mutex
-
-	// writeMu serialises Append. Taken before syncMu.
-	writeMu  sync.Mutex
-	lastID   [16]byte // newest record's ID; guarded by writeMu
-	buf      []byte   // scratch for blocks that are not cached; guarded by writeMu
-	offs     []uint32 // scratch; guarded by writeMu
-	sha      hash.Hash
-	chained  []byte // scratch; guarded by writeMu
-	unsynced int64  // bytes appended since the last sync was requested; guarded by writeMu
-
-	// syncMu serialises syncs and writing back. Taken before mu.
-	syncMu sync.Mutex
-	named  *segment // the newest segment whose name is known to be durable; guarded by syncMu
-
-	// buildMu serialises the writing of side files with their removal. Taken
-	// before writeMu.
-	buildMu sync.Mutex
+	fs      vfs.FS
+	dir     string
+	logger  *slog.Logger
+	segSize int64
+	files   *fileCache
+	tail    *Tail      // what Open found behind the last whole block
+	loadMu  sync.Mutex // serialises a reader's finding of side files
+	w       *writer    // nil: open for reading only
 
 	mu       sync.RWMutex
-	segments []*segment // by first index; the last one is active. Changed with writeMu too
+	segments []*segment // by first index; the last one is active. Changed with writer.writeMu too
 	head     Head
 	clock    int64 // running maximum of the blocks' times
 	cache    cache
 	changed  chan struct{} // closed at the next Append; nil when nobody waits
 	broken   error         // the first failed write or sync
 	closed   bool
-
-	wantSync chan struct{}
-	wantSide chan struct{}
-	stop     chan struct{}
-	done     sync.WaitGroup
 }
 
 // segment is one file of the log.
@@ -108,17 +81,15 @@ type segment struct {
 	name   string // file name, without the directory
 
 	// Guarded by Log.mu while the segment is active, constant afterwards.
-	size  int64  // where the last whole block ends
-	last  uint64 // index of the last block; Invariant: there is one
-	chain [32]byte
-	clock int64
+	size   int64  // where the last whole block ends
+	last   uint64 // index of the last block; Invariant: there is one
+	chain  [32]byte
+	clock  int64
+	lastID [16]byte // newest record's; zeros: no record, or a reader's without side file
 
-	// Guarded by Log.mu. Invariant: of a writer's segments at least one is not
-	// nil; a reader finds the side file when it is first needed.
-	mem  *memIndex
-	side *sideIndex
-
-	sideMu sync.Mutex // serialises a reader's finding of the side file
+	// Guarded by Log.mu. Invariant: a writer's segments have one; a reader loads
+	// it when it is first needed.
+	index index
 }
 
 // Errors of use. What is wrong on the disk is a *CorruptionError or a *VersionError.
@@ -130,7 +101,7 @@ var (
 	// ErrDeleted is returned for what retention has deleted.
 	ErrDeleted = errors.New("deleted by retention")
 	// ErrBroken is returned for every write after a write or sync has failed:
-	// what the disk holds is unknown, and only opening the log anew finds out.
+	// what the disk holds is unknown until the log is opened again.
 	ErrBroken = errors.New("event log is broken by an earlier error")
 )
 
@@ -168,7 +139,7 @@ func (l *Log) First() uint64 {
 // SegmentSize returns the size at which segments are rotated.
 func (l *Log) SegmentSize() int64 { return l.segSize }
 
-// SegmentInfo tells of one segment.
+// SegmentInfo describes one segment.
 type SegmentInfo struct {
 	Name      string // file name in the log's directory
 	SideFile  string
@@ -199,7 +170,7 @@ func (l *Log) Segments() []SegmentInfo {
 	return infos
 }
 
-// Tail tells of bytes behind the last whole block.
+// Tail describes bytes behind the last whole block.
 type Tail struct {
 	Segment  string // file name
 	Offset   int64  // where the last whole block ends
@@ -226,7 +197,7 @@ func (l *Log) Wait(ctx context.Context, index uint64) error {
 			return ErrClosed
 		case l.broken != nil:
 			l.mu.Unlock()
-			return l.brokenError()
+			return fmt.Errorf("%w: %w", ErrBroken, l.broken)
 		}
 		if l.changed == nil {
 			l.changed = make(chan struct{})
@@ -259,18 +230,12 @@ func (l *Log) fail(err error) {
 	}
 }
 
-func (l *Log) brokenError() error {
-	l.mu.RLock()
-	defer l.mu.RUnlock()
-	return fmt.Errorf("%w: %w", ErrBroken, l.broken)
-}
-
 // usable returns why the log cannot be written, or nil.
 func (l *Log) usable() error {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
 	switch {
-	case l.readOnly:
+	case l.w == nil:
 		return ErrReadOnly
 	case l.closed:
 		return ErrClosed
@@ -284,7 +249,7 @@ func (l *Log) usable() error {
 // files. Readers fail afterwards.
 func (l *Log) Close() error {
 	var err error
-	if !l.readOnly && l.usable() == nil {
+	if l.usable() == nil {
 		err = l.Sync()
 	}
 	l.mu.Lock()
@@ -295,18 +260,12 @@ func (l *Log) Close() error {
 	l.closed = true
 	l.wake()
 	l.mu.Unlock()
-	close(l.stop)
-	l.done.Wait()
-	// Nobody may be in the middle of a write when the files go.
-	l.adminMu.Lock()
-	defer l.adminMu.Unlock()
-	l.writeMu.Lock()
-	defer l.writeMu.Unlock()
-	l.syncMu.Lock()
-	defer l.syncMu.Unlock()
-	if cerr := l.files.closeAll(); err == nil {
-		err = cerr
+	if l.w != nil {
+		if cerr := l.w.close(); err == nil {
+			err = cerr
+		}
 	}
+	l.files.close()
 	if err != nil {
 		return fmt.Errorf("close event log: %w", err)
 	}

@@ -48,7 +48,7 @@ func everyLookup(t *testing.T, l *Log, blocks []*Block) {
 		sameBlocks(t, readAll(t, l, b.Index), blocks[i:])
 	}
 	for subject, want := range subjects {
-		got, ok, err := l.Last(subject)
+		got, ok, err := l.LastSince(subject, 0)
 		must(t, err)
 		if subject == [16]byte{} {
 			want = Ref{}
@@ -70,7 +70,7 @@ func everyLookup(t *testing.T, l *Log, blocks []*Block) {
 			t.Fatalf("alias %q after its last record: %v %v", alias, got, err)
 		}
 	}
-	if _, ok, err := l.Last(key("nobody")); ok || err != nil {
+	if _, ok, err := l.LastSince(key("nobody"), 0); ok || err != nil {
 		t.Fatalf("a subject that is not there: %v %v", ok, err)
 	}
 	if _, ok, err := l.SeekTime(clock + 1); ok || err != nil {

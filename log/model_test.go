@@ -250,7 +250,7 @@ func TestConcurrent(t *testing.T) {
 				return err
 			}
 			s := key("subject %d", rng.IntN(50))
-			if _, _, err := l.Last(s); err != nil {
+			if _, _, err := l.LastSince(s, 0); err != nil {
 				return err
 			}
 			if _, _, err := l.SeekTime(int64(1000 + 10*ref.Index)); err != nil && !errors.Is(err, ErrDeleted) {

@@ -2,26 +2,64 @@ package log
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
-	"io/fs"
+	"slices"
 	"sort"
 )
 
-// segmentFor returns the position of the segment in which index lies. Called
-// with l.mu held.
-func (l *Log) segmentFor(index uint64) (int, error) {
-	i := sort.Search(len(l.segments), func(i int) bool { return l.segments[i].header.first > index }) - 1
-	if i < 0 {
-		if len(l.segments) > 0 && index <= l.segments[0].header.prevIndex && index > 0 {
-			return 0, ErrDeleted
-		}
-		return 0, ErrNotFound
+// cache holds the newest blocks' bytes, first in, first out, up to a bound: what
+// is leased is most often what came last. Guarded by Log.mu.
+type cache struct {
+	limit, used int64
+	blocks      []cached // by index
+}
+
+// cached is a whole block and where its records begin in it. Nobody may change it.
+type cached struct {
+	index uint64
+	raw   []byte
+	offs  []uint32
+}
+
+func (c *cache) add(b cached) {
+	c.blocks = append(c.blocks, b)
+	for c.used += int64(len(b.raw)); c.used > c.limit; c.blocks = c.blocks[1:] {
+		c.used -= int64(len(c.blocks[0].raw))
+		c.blocks[0] = cached{}
 	}
-	if index > l.segments[i].last {
-		return 0, ErrNotFound
+}
+
+func (c *cache) find(index uint64) (int, bool) {
+	return slices.BinarySearchFunc(c.blocks, index, func(b cached, index uint64) int {
+		return cmp.Compare(b.index, index)
+	})
+}
+
+// drop forgets a block.
+func (c *cache) drop(index uint64) {
+	if i, ok := c.find(index); ok {
+		c.used -= int64(len(c.blocks[i].raw))
+		c.blocks = slices.Delete(c.blocks, i, i+1)
 	}
-	return i, nil
+}
+
+// record returns a record's bytes, or nil.
+func (c *cache) record(ref Ref) []byte {
+	i, ok := c.find(ref.Index)
+	if !ok || ref.Number >= uint32(len(c.blocks[i].offs)) {
+		return nil
+	}
+	at := c.blocks[i].raw[c.blocks[i].offs[ref.Number]:]
+	n := le.Uint32(at)
+	return at[:n:n]
+}
+
+// before returns the position of the last segment that begins at or before
+// index, or -1. Called with l.mu held.
+func (l *Log) before(index uint64) int {
+	return sort.Search(len(l.segments), func(i int) bool { return l.segments[i].header.first > index }) - 1
 }
 
 // Record reads one record. It returns ErrNotFound, ErrDeleted, or a
@@ -37,12 +75,6 @@ func (l *Log) Record(ref Ref) (Record, error) {
 // Content reads one record's content: nil if it has none. Of an erased content
 // only the length is true. The bytes must not be changed.
 func (l *Log) Content(ref Ref) (content []byte, erased bool, err error) {
-	l.mu.RLock()
-	raw := l.cache.record(ref)
-	l.mu.RUnlock()
-	if raw != nil {
-		return contentOf(raw), false, nil
-	}
 	r, err := l.record(ref)
 	if err != nil {
 		return nil, false, fmt.Errorf("read content of record %s: %w", ref, err)
@@ -50,183 +82,42 @@ func (l *Log) Content(ref Ref) (content []byte, erased bool, err error) {
 	return r.Content, r.Erased, nil
 }
 
-// contentOf returns a cached record's content. Its bytes were made by Append and
-// never left memory.
-func contentOf(raw []byte) []byte {
-	lay := parseLayout(raw)
-	if lay.flags&flagContent == 0 {
-		return nil
-	}
-	return raw[lay.headerEnd+4:]
-}
-
-// Contents is Content of several records: fn gets each one's place in refs, its
-// content and whether that was erased, in the order of refs. Records that follow
-// one another in a segment cost less than one by one. An error ends it.
-func (l *Log) Contents(refs []Ref, fn func(i int, content []byte, erased bool) error) error {
-	var w walk
-	defer w.end()
-	var few [128][]byte
-	raws := l.cached(few[:0], refs)
-	for i, ref := range refs {
-		if raw := raws[i]; raw != nil {
-			if err := fn(i, contentOf(raw), false); err != nil {
-				return err
-			}
-			continue
-		}
-		content, erased, ok, err := w.content(l, ref)
-		if err == nil && !ok {
-			content, erased, err = l.Content(ref)
-		} else if err != nil {
-			err = fmt.Errorf("read content of record %s: %w", ref, err)
-		}
-		if err == nil {
-			err = fn(i, content, erased)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// cached appends the records that are in memory to raws, nil for another: all in
-// one go, since who leases wants the newest, and Append waits for the lock.
-func (l *Log) cached(raws [][]byte, refs []Ref) [][]byte {
-	l.mu.RLock()
-	defer l.mu.RUnlock()
-	var b cached
-	for i, ref := range refs {
-		if i == 0 || ref.Index != refs[i-1].Index {
-			b = l.cache.blocks[ref.Index]
-		}
-		raws = append(raws, b.record(ref.Number))
-	}
-	return raws
-}
-
-// walk reads records of sealed segments in a row: the cursor stays where the
-// record before has ended.
-type walk struct {
-	c    *cursor
-	done func()
-	last Ref   // Invariant: next is where the record behind it begins, or the block's trailer
-	next int64 // 0 = nowhere
-}
-
-func (w *walk) end() {
-	if w.c != nil {
-		w.done()
-		w.c, w.next = nil, 0
-	}
-}
-
-// near is how many records are rather skipped than looked up.
-const near = 16
-
-// content reads a record's content; not ok for one that is not in a sealed
-// segment.
-func (w *walk) content(l *Log, ref Ref) (content []byte, erased, ok bool, err error) {
-	l.mu.RLock()
-	i, err := l.segmentFor(ref.Index)
-	if err != nil || l.segments[i].mem != nil || l.cache.record(ref) != nil {
-		l.mu.RUnlock()
-		return nil, false, false, nil // Content says why
-	}
-	seg, size := l.segments[i], l.segments[i].size
-	l.mu.RUnlock()
-	if w.c == nil || w.c.seg != seg {
-		w.end()
-		if w.c, w.done, err = l.cursor(seg, size); err != nil {
-			w.c = nil
-			return nil, false, true, err
-		}
-	}
-	off, n, beside := w.beside(ref)
-	w.next = 0
-	if !beside {
-		if off, n, err = w.c.record(ref); err != nil {
-			return nil, false, true, err
-		}
-	}
-	raw, err := w.c.win.at(off, n)
-	if err != nil {
-		return nil, false, true, w.c.failed(off, err)
-	}
-	r, err := l.parseRecord(seg, ref, bytes.Clone(raw), off)
-	if err == nil {
-		w.last, w.next = ref, off+n
-	}
-	return r.Content, r.Erased, true, err
-}
-
-// beside returns the extent of a record that stands a little behind the one
-// before. Where anything is odd it is not ok: the long way tells what.
-func (w *walk) beside(ref Ref) (off, size int64, ok bool) {
-	gap := int64(ref.Number) - int64(w.last.Number) - 1
-	if w.next == 0 || ref.Index != w.last.Index || gap < 0 || gap > near {
-		return 0, 0, false
-	}
-	off, err := w.c.skip(w.next, uint32(gap))
-	if err != nil {
-		return 0, 0, false
-	}
-	var r Record
-	lay, err := w.c.recordHeader(off, &r)
-	return off, lay.size, err == nil
-}
-
 func (l *Log) record(ref Ref) (Record, error) {
 	l.mu.RLock()
-	if raw := l.cache.record(ref); raw != nil {
-		l.mu.RUnlock()
+	raw := l.cache.record(ref)
+	l.mu.RUnlock()
+	if raw != nil {
 		return l.parseRecord(nil, ref, raw, 0)
 	}
-	i, err := l.segmentFor(ref.Index)
-	if err != nil {
-		l.mu.RUnlock()
-		return Record{}, err
-	}
-	seg, size := l.segments[i], l.segments[i].size
-	if seg.mem != nil {
-		off, n, ok := seg.mem.record(ref)
-		l.mu.RUnlock()
-		if !ok {
-			return Record{}, ErrNotFound
-		}
-		return l.readRecord(seg, ref, off, n)
-	}
-	l.mu.RUnlock()
-	c, done, err := l.cursor(seg, size)
+	c, err := l.at(ref.Index)
 	if err != nil {
 		return Record{}, err
 	}
-	defer done()
 	off, n, err := c.record(ref)
 	if err != nil {
 		return Record{}, err
 	}
-	// Most often the window has it already.
-	raw, err := c.win.at(off, n)
-	if err != nil {
+	if raw, err = c.win.at(off, n); err != nil {
 		return Record{}, c.failed(off, err)
 	}
-	return l.parseRecord(seg, ref, bytes.Clone(raw), off)
+	return l.parseRecord(c.seg, ref, bytes.Clone(raw), off)
 }
 
-// readRecord reads a record whose extent is known.
-func (l *Log) readRecord(seg *segment, ref Ref, off, n int64) (Record, error) {
-	f, done, err := l.borrow(seg)
-	if err != nil {
-		return Record{}, err
+// at returns a cursor over the segment in which index lies.
+func (l *Log) at(index uint64) (*cursor, error) {
+	l.mu.RLock()
+	i := l.before(index)
+	switch {
+	case i < 0 && len(l.segments) > 0 && index <= l.segments[0].header.prevIndex && index > 0:
+		l.mu.RUnlock()
+		return nil, ErrDeleted
+	case i < 0 || index > l.segments[i].last:
+		l.mu.RUnlock()
+		return nil, ErrNotFound
 	}
-	defer done()
-	raw := make([]byte, n)
-	if _, err := readFull(f, raw, off); err != nil {
-		return Record{}, fmt.Errorf("segment %s, offset %d: %w", seg.name, off, err)
-	}
-	return l.parseRecord(seg, ref, raw, off)
+	seg, size := l.segments[i], l.segments[i].size
+	l.mu.RUnlock()
+	return l.cursor(seg, size)
 }
 
 // parseRecord checks and parses a whole record.
@@ -261,16 +152,6 @@ func (l *Log) parseRecord(seg *segment, ref Ref, raw []byte, off int64) (r Recor
 	return r, nil
 }
 
-// borrow returns a segment's file. A segment that retention has deleted
-// meanwhile is ErrDeleted.
-func (l *Log) borrow(seg *segment) (*handle, func(), error) {
-	f, done, err := l.files.borrow(seg.name)
-	if errors.Is(err, fs.ErrNotExist) && l.First() > seg.header.first {
-		return nil, nil, ErrDeleted
-	}
-	return f, done, err
-}
-
 // ChainAt returns the chain after the last block with an index up to index. It
 // costs a few reads. Past the head it returns ErrNotFound.
 func (l *Log) ChainAt(index uint64) ([32]byte, error) {
@@ -281,39 +162,310 @@ func (l *Log) ChainAt(index uint64) ([32]byte, error) {
 	return chain, nil
 }
 
-func (l *Log) chainAt(index uint64) ([32]byte, error) {
+func (l *Log) chainAt(index uint64) (chain [32]byte, err error) {
 	l.mu.RLock()
-	if index >= l.head.Index {
-		defer l.mu.RUnlock()
-		if index > l.head.Index {
-			return [32]byte{}, ErrNotFound
+	switch i := l.before(index); {
+	case index > l.head.Index:
+		err = ErrNotFound
+	case index == l.head.Index:
+		chain = l.head.Chain
+	case i < 0 && index < l.segments[0].header.prevIndex:
+		err = ErrDeleted
+	case i < 0:
+		chain = l.segments[0].header.prevChain
+	case index >= l.segments[i].last:
+		chain = l.segments[i].chain
+	default:
+		l.mu.RUnlock()
+		c, err := l.at(index)
+		if err != nil {
+			return chain, err
 		}
-		return l.head.Chain, nil
-	}
-	// The last segment that begins at or before index, or the chain before the first.
-	i := sort.Search(len(l.segments), func(i int) bool { return l.segments[i].header.first > index }) - 1
-	if i < 0 {
-		defer l.mu.RUnlock()
-		h := l.segments[0].header
-		if index < h.prevIndex {
-			return [32]byte{}, ErrDeleted
+		off, err := c.block(index + 1)
+		if err != nil {
+			return chain, err
 		}
-		return h.prevChain, nil
-	}
-	seg, last, size := l.segments[i], l.segments[i].last, l.segments[i].size
-	if index >= last {
-		defer l.mu.RUnlock()
-		return seg.chain, nil
+		return c.chainBefore(off)
 	}
 	l.mu.RUnlock()
-	c, done, err := l.cursor(seg, size)
-	if err != nil {
-		return [32]byte{}, err
+	return chain, err
+}
+
+// Extent returns the segment in which the newest block up to index lies, and
+// the offset at which that block ends: what a copy of the log up to index takes
+// of its last segment. Without such a block it returns ErrNotFound.
+func (l *Log) Extent(index uint64) (name string, end int64, err error) {
+	l.mu.RLock()
+	i := l.before(index)
+	if i < 0 {
+		l.mu.RUnlock()
+		return "", 0, fmt.Errorf("extent up to %d: %w", index, ErrNotFound)
 	}
-	defer done()
-	off, err := c.block(index + 1)
-	if err != nil {
-		return [32]byte{}, err
+	seg, last, size := l.segments[i], l.segments[i].last, l.segments[i].size
+	l.mu.RUnlock()
+	if index >= last {
+		return seg.name, size, nil
 	}
-	return c.chainBefore(off)
+	c, err := l.cursor(seg, size)
+	if err == nil {
+		end, err = c.block(index + 1)
+	}
+	if err != nil {
+		return "", 0, fmt.Errorf("extent up to %d: %w", index, err)
+	}
+	return seg.name, end, nil
+}
+
+// LastSince returns the newest record of a subject at an index >= from; older
+// segments are not asked.
+func (l *Log) LastSince(subject [16]byte, from uint64) (Ref, bool, error) {
+	ref, ok, err := l.newest(tableSubjects, subject, from)
+	if err != nil {
+		return Ref{}, false, fmt.Errorf("last record of subject %x: %w", subject, err)
+	}
+	return ref, ok, nil
+}
+
+// FindAlias returns the newest record with this alias at an index >= from.
+func (l *Log) FindAlias(alias [16]byte, from uint64) (Ref, bool, error) {
+	ref, ok, err := l.newest(tableAliases, alias, from)
+	if err != nil {
+		return Ref{}, false, fmt.Errorf("find alias %x: %w", alias, err)
+	}
+	return ref, ok, nil
+}
+
+// newest asks the segments, newest first.
+func (l *Log) newest(table int, key [16]byte, from uint64) (Ref, bool, error) {
+	if key == [16]byte{} {
+		return Ref{}, false, nil
+	}
+	l.mu.RLock()
+	segments := l.segments // elements are never changed in place
+	head := l.head.Index
+	l.mu.RUnlock()
+	for i := len(segments) - 1; i >= 0; i-- {
+		seg := segments[i]
+		if i < len(segments)-1 && seg.last < from || head < from {
+			break
+		}
+		idx, err := l.indexOf(seg)
+		var ref Ref
+		ok := false
+		if err == nil {
+			ref, ok, err = idx.newest(table, key)
+		}
+		switch {
+		case err != nil && l.First() > seg.header.first:
+			return Ref{}, false, nil // retention was faster
+		case err != nil:
+			return Ref{}, false, err
+		case ok:
+			return ref, ref.Index >= from, nil
+		}
+	}
+	return Ref{}, false, nil
+}
+
+// SeekTime returns the index of the first block at which the log's clock (the
+// maximum of all times so far) has reached ms, or false if the clock is behind.
+// Where retention has deleted that block, it is the first one held.
+func (l *Log) SeekTime(ms int64) (index uint64, ok bool, err error) {
+	l.mu.RLock()
+	if len(l.segments) == 0 || l.clock < ms {
+		l.mu.RUnlock()
+		return 0, false, nil
+	}
+	// The last segment before which the clock was behind.
+	i := max(0, sort.Search(len(l.segments), func(i int) bool { return l.segments[i].header.clock >= ms })-1)
+	seg, size := l.segments[i], l.segments[i].size
+	l.mu.RUnlock()
+	if seg.header.clock >= ms && seg.header.prevIndex != 0 {
+		return seg.header.first, true, nil
+	}
+	c, err := l.cursor(seg, size)
+	if err == nil {
+		index, err = c.clock(ms)
+	}
+	if err != nil {
+		return 0, false, fmt.Errorf("seek time %d: %w", ms, err)
+	}
+	return index, true, nil
+}
+
+// cursor finds places in one segment, from the nearest mark of its index on.
+type cursor struct {
+	seg   *segment
+	index index
+	win   window
+}
+
+// cursor returns a cursor over the first size bytes of a segment.
+func (l *Log) cursor(seg *segment, size int64) (*cursor, error) {
+	idx, err := l.indexOf(seg)
+	if err != nil {
+		return nil, err
+	}
+	return &cursor{seg: seg, index: idx, win: window{r: l.file(seg), limit: size, chunk: 2 * markGap}}, nil
+}
+
+// failed returns what an error of reading at off means: bytes that must be there.
+func (c *cursor) failed(off int64, err error) error {
+	if errors.Is(err, errShort) {
+		return c.corrupt(off, "the segment ends too early")
+	}
+	return fmt.Errorf("segment %s, offset %d: %w", c.seg.name, off, err)
+}
+
+func (c *cursor) corrupt(off int64, reason string) error {
+	return &CorruptionError{Segment: c.seg.name, Offset: off, LastGood: c.seg.header.prevIndex, Reason: reason}
+}
+
+// blockHeader reads the block header at off.
+func (c *cursor) blockHeader(off int64) (blockHeader, error) {
+	b, err := c.win.at(off, blockSize)
+	if err != nil {
+		return blockHeader{}, c.failed(off, err)
+	}
+	h, reason := parseBlockHeader(b, c.seg.salt)
+	if reason != "" {
+		return h, c.corrupt(off, reason)
+	}
+	return h, nil
+}
+
+// recordHeader reads the extent of the record at off and checks its header.
+func (c *cursor) recordHeader(off int64) (layout, error) {
+	b, err := c.win.at(off, recordMinimum)
+	if err != nil {
+		return layout{}, c.failed(off, err)
+	}
+	lay := parseLayout(b)
+	if !lay.ok {
+		return lay, c.corrupt(off, "wrong record header")
+	}
+	if b, err = c.win.at(off, lay.headerEnd); err != nil {
+		return lay, c.failed(off, err)
+	}
+	if reason := parseRecordHeader(b, lay, &Record{}); reason != "" {
+		return lay, c.corrupt(off, reason)
+	}
+	return lay, nil
+}
+
+// skip returns the offset behind n records.
+func (c *cursor) skip(off int64, n uint32) (int64, error) {
+	for range n {
+		lay, err := c.recordHeader(off)
+		if err != nil {
+			return 0, err
+		}
+		off += lay.size
+	}
+	return off, nil
+}
+
+// begin returns the first block header at or behind the last mark for which
+// before is true.
+func (c *cursor) begin(before func(mark) bool) (int64, error) {
+	m, ok, err := c.index.nearest(before)
+	switch {
+	case err != nil:
+		return 0, err
+	case !ok:
+		return headerSize, nil
+	case m.number == 0:
+		return int64(m.off), nil
+	case m.count < m.number:
+		return 0, c.corrupt(int64(m.off), "impossible mark in the side file")
+	}
+	off, err := c.skip(int64(m.off), m.count-m.number)
+	return off + trailerSize, err
+}
+
+// record returns a record's extent.
+func (c *cursor) record(ref Ref) (off, size int64, err error) {
+	m, ok, err := c.index.nearest(func(m mark) bool { return !ref.Before(m.ref()) })
+	switch {
+	case err != nil:
+		return 0, 0, err
+	case ok && m.index == ref.Index && m.number > 0:
+		if ref.Number >= m.count {
+			return 0, 0, ErrNotFound
+		}
+		off, err = c.skip(int64(m.off), ref.Number-m.number)
+	default:
+		if off, err = c.block(ref.Index); err != nil {
+			return 0, 0, err
+		}
+		if off == c.win.limit {
+			return 0, 0, ErrNotFound
+		}
+		var h blockHeader
+		if h, err = c.blockHeader(off); err != nil {
+			return 0, 0, err
+		}
+		if h.index != ref.Index || ref.Number >= h.count {
+			return 0, 0, ErrNotFound
+		}
+		off, err = c.skip(off+blockSize, ref.Number)
+	}
+	if err != nil {
+		return 0, 0, err
+	}
+	lay, err := c.recordHeader(off)
+	return off, lay.size, err
+}
+
+// block returns the offset of the first block with an index >= index, or the
+// segment's end.
+func (c *cursor) block(index uint64) (int64, error) {
+	off, err := c.begin(func(m mark) bool { return !Ref{Index: index}.Before(m.ref()) })
+	if err != nil {
+		return 0, err
+	}
+	return c.walk(off, func(h blockHeader) bool { return h.index >= index })
+}
+
+// walk returns the offset of the first block from off on for which found is true,
+// or the segment's end.
+func (c *cursor) walk(off int64, found func(blockHeader) bool) (int64, error) {
+	for off < c.win.limit {
+		h, err := c.blockHeader(off)
+		if err != nil || found(h) {
+			return off, err
+		}
+		off += h.size()
+	}
+	return off, nil
+}
+
+// clock returns the index of the first block at which the log's clock is >= ms.
+func (c *cursor) clock(ms int64) (index uint64, err error) {
+	off, err := c.begin(func(m mark) bool { return m.clock < ms })
+	if err != nil {
+		return 0, err
+	}
+	// At the mark the clock is below ms, so only later blocks' times count.
+	off, err = c.walk(off, func(h blockHeader) bool { index = h.index; return h.time >= ms })
+	if err == nil && off >= c.win.limit {
+		err = ErrNotFound
+	}
+	return index, err
+}
+
+// chainBefore returns the chain before the block at off.
+func (c *cursor) chainBefore(off int64) ([32]byte, error) {
+	if off == headerSize {
+		return c.seg.header.prevChain, nil
+	}
+	b, err := c.win.at(off-trailerSize, trailerSize)
+	if err != nil {
+		return [32]byte{}, c.failed(off-trailerSize, err)
+	}
+	chain, ok := parseTrailer(b, c.seg.salt)
+	if !ok {
+		return chain, c.corrupt(off-trailerSize, "wrong checksum of the chain")
+	}
+	return chain, nil
 }

@@ -177,3 +177,6 @@ func isMark(b []byte) bool {
 	}
 	return true
 }
+
+// risesTo reports whether id may follow last.
+func risesTo(last, id [16]byte) bool { return bytes.Compare(last[:], id[:]) < 0 }

@@ -1,7 +1,6 @@
 package log
 
 import (
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
@@ -50,9 +49,14 @@ var errMoved = errors.New("a segment went away")
 
 func newLog(opts Options, readOnly bool) (*Log, error) {
 	l := &Log{
-		fs: opts.FS, dir: opts.Dir, readOnly: readOnly, inline: opts.inline, logger: opts.Logger,
-		segSize: opts.SegmentSize, sha: sha256.New(), cache: cache{limit: opts.CacheBytes},
-		wantSync: make(chan struct{}, 1), wantSide: make(chan struct{}, 1), stop: make(chan struct{}),
+		fs: opts.FS, dir: opts.Dir, logger: opts.Logger,
+		segSize: opts.SegmentSize, cache: cache{limit: opts.CacheBytes},
+	}
+	if !readOnly {
+		l.w = &writer{
+			inline: opts.inline, wantSync: make(chan struct{}, 1), wantSide: make(chan struct{}, 1),
+			stop: make(chan struct{}),
+		}
 	}
 	if l.fs == nil {
 		l.fs = vfs.OS{}
@@ -66,8 +70,9 @@ func newLog(opts Options, readOnly bool) (*Log, error) {
 	if l.segSize < 0 || l.segSize > maxSegment {
 		return nil, fmt.Errorf("segment size %d is not in 1..%d", l.segSize, maxSegment)
 	}
-	l.files = newHandles(l.fs, l.dir)
-	return l, nil
+	var err error
+	l.files, err = newFileCache(l.fs, l.dir)
+	return l, err
 }
 
 func open(opts Options, readOnly bool) (_ *Log, err error) {
@@ -77,7 +82,10 @@ func open(opts Options, readOnly bool) (_ *Log, err error) {
 	}
 	defer func() {
 		if err != nil {
-			_ = l.files.closeAll() // the first error is what counts
+			l.files.close()
+			if l.w != nil {
+				_ = l.w.setFile(nil) // the first error is what counts
+			}
 		}
 	}()
 	r := &recovery{Log: l, opts: opts}
@@ -97,7 +105,7 @@ func open(opts Options, readOnly bool) (_ *Log, err error) {
 			return nil, err
 		}
 		l.startBackground()
-		if err := l.buildSoon(); err != nil {
+		if err := l.w.soon(l.w.wantSide, l.writeSides); err != nil {
 			return nil, err
 		}
 	}
@@ -170,17 +178,14 @@ func (r *recovery) read() (err error) {
 
 // load reads and checks the header of segment i and how it continues the one
 // before.
-func (r *recovery) load(i int) (f *handle, done func(), size int64, err error) {
+func (r *recovery) load(i int) (size int64, err error) {
 	seg := r.segments[i]
-	f, done, err = r.files.borrow(seg.name)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil, 0, errMoved
-	} else if err != nil {
-		return nil, nil, 0, err
-	}
-	size, err = f.Size()
+	size, err = r.files.size(seg.name)
 	if err == nil {
-		err = loadHeader(f, size, seg)
+		err = loadHeader(r.file(seg), size, seg)
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return 0, errMoved
 	}
 	if err == nil && i > 0 {
 		err = r.segments[i-1].continuedBy(seg)
@@ -189,10 +194,8 @@ func (r *recovery) load(i int) (f *handle, done func(), size int64, err error) {
 		if c, ok := errors.AsType[*CorruptionError](err); ok && i > 0 {
 			c.LastGood = r.segments[i-1].last
 		}
-		done()
-		return nil, nil, size, err
 	}
-	return f, done, size, nil
+	return size, err
 }
 
 // loadHeader reads a segment's header.
@@ -241,32 +244,28 @@ func (s *segment) continuedBy(next *segment) error {
 // sealed checks a segment that is not the newest: its header, and its end as
 // the side file tells it, or, without one, by reading it whole.
 func (r *recovery) sealed(i int) error {
-	_, done, size, err := r.load(i)
+	size, err := r.load(i)
 	if err != nil {
 		return err
 	}
-	done()
 	seg := r.segments[i]
-	side, err := r.findSide(seg, size)
+	side, err := r.loadSide(seg, size)
 	if err != nil {
 		return err
 	}
 	if side != nil {
-		seg.side, seg.size = side, size
-		seg.last, seg.chain, seg.clock = side.last, side.chain, side.clock
+		seg.index, seg.size = side, size
+		seg.last, seg.chain, seg.clock, seg.lastID = side.last, side.chain, side.clock, side.lastID
 		return nil
 	}
-	if r.readOnly && i+2 < len(r.segments) {
+	if r.w == nil && i+2 < len(r.segments) {
 		// The next segment's header says how this one ends: its side file is
 		// only made if it is asked for.
 		next := &segment{name: r.segments[i+1].name, header: r.segments[i+1].header}
-		if nf, ndone, err := r.files.borrow(next.name); err == nil {
-			defer ndone()
-			if nsize, err := nf.Size(); err == nil && loadHeader(nf, nsize, next) == nil {
-				seg.size, seg.last = size, next.header.prevIndex
-				seg.chain, seg.clock = next.header.prevChain, next.header.clock
-				return nil
-			}
+		if nsize, err := r.files.size(next.name); err == nil && loadHeader(r.file(next), nsize, next) == nil {
+			seg.size, seg.last = size, next.header.prevIndex
+			seg.chain, seg.clock = next.header.prevChain, next.header.clock
+			return nil
 		}
 	}
 	mem, s, err := r.scanSealed(seg)
@@ -274,6 +273,27 @@ func (r *recovery) sealed(i int) error {
 		return err
 	}
 	s.end(seg)
-	seg.mem = mem
+	seg.index = mem
 	return nil
+}
+
+// scanSealed reads a sealed segment whole and checks it.
+func (l *Log) scanSealed(seg *segment) (*memIndex, *scan, error) {
+	size, err := l.files.size(seg.name)
+	if err != nil {
+		return nil, nil, err
+	}
+	s := newScan(l.file(seg), size, seg.name, seg.header, seg.salt)
+	s.erasing = func(off, n int64) bool { return l.beingErased(seg, off, n) }
+	mem, d, err := s.index()
+	if err == nil && d == nil && s.blocks == 0 {
+		d = &damage{from: headerSize, reason: "a sealed segment without a block"}
+	}
+	switch {
+	case err != nil:
+		return nil, nil, fmt.Errorf("read segment %s: %w", seg.name, err)
+	case d != nil:
+		return nil, nil, s.corrupt(d)
+	}
+	return mem, s, nil
 }

@@ -64,15 +64,11 @@ func scanSegment(ctx context.Context, fsys vfs.FS, dir, name string, limit int64
 	if err != nil {
 		return out, err
 	}
-	defer l.files.closeAll()
+	defer l.files.close()
 	seg := &segment{name: name, header: segmentHeader{first: first}}
 	l.segments = []*segment{seg}
-	f, done, err := l.files.borrow(name)
-	if err != nil {
-		return out, err
-	}
-	defer done()
-	size, err := f.Size()
+	f := l.file(seg)
+	size, err := l.files.size(name)
 	if err != nil {
 		return out, err
 	}

@@ -1,16 +1,16 @@
 package log
 
-// The bytes of a side file, format version 2: what is looked up in a sealed
-// segment, computed from the segment alone and made anew when missing or
-// wrong. testdata/v2.idx holds an example.
+// The bytes of a side file, format version 1: what is looked up in a sealed
+// segment, computed from the segment alone and made again when missing or wrong.
+// testdata/v1.idx holds an example.
 //
 //	side file  %020d.idx, named as its segment
-//	┌──────────────┬─────────────┬──────────────────────────────────┬─────────┐
-//	│ header 144 B │ directories │ pages: sparse, subjects, aliases │ filters │
-//	└──────────────┴─────────────┴──────────────────────────────────┴─────────┘
+//	┌──────────────┬───────────────────────────────────┐
+//	│ header 132 B │ pages: marks, subjects, aliases   │
+//	└──────────────┴───────────────────────────────────┘
 //
 //	header
-//	  0  8  magic "qlogdidx"
+//	  0  8  magic "qlogside"
 //	  8  4  format version
 //	 12  4  checksum of the 12 bytes before
 //	 16  8  size of the segment file
@@ -18,281 +18,195 @@ package log
 //	 32  8  last index
 //	 40  8  the log's clock at the last block
 //	 48 32  chain at the last block
-//	 80 16  first id, zeros = no record
-//	 96 16  last id
-//	112  4  number of blocks
-//	116  4  number of records
-//	120  4  sparse entries
-//	124  4  subjects
-//	128  4  aliases
-//	132  4  the segment's salt
-//	136  4  checksum of the directories
-//	140  4  checksum of bytes 16..140
+//	 80 16  last id, zeros = no record
+//	 96  4  the segment's salt
+//	100 24  entries of each table, 8 each
+//	124  4  zeros
+//	128  4  checksum of bytes 16..128
 //
-//	Each table is a row of pages of 4096 bytes (the last one as long as needed):
-//	whole entries, then a checksum. The directory of a table has its pages'
-//	first keys: index 8, number 4, clock 8 (sparse), hash 8 (subjects, aliases).
+//	Each table is a row of pages of 146 entries (the last one may have fewer),
+//	each with a checksum behind it. An entry has 28 bytes.
 //
-//	sparse entry, 28 bytes: index 8, clock 8, number 4, count 4, offset 4; one
-//	  about each 16 KiB. Number 0 is a block's header, clock the one before it;
-//	  number n is a record (clock that of its block).
-//	key entry, 24 bytes: hash 8, index 8, number 4, offset 4; sorted; the newest
-//	  record of the segment with a subject or an alias that has this hash.
-//
-//	filters: sidefilter.go. Version 1 ends before them, and is the same otherwise;
-//	so who has read a file of version 1 can go on when it is remade under him.
+//	mark: index 8, clock 8, number 4, count 4, offset 4; one about each 4 KiB.
+//	  Number 0 is a block's header, clock the one before it; number n is a record
+//	  (clock that of its block).
+//	key: key 16, index 8, number 4; sorted by key; the newest record of the
+//	  segment with this subject or alias.
 
 import (
+	"bytes"
 	"fmt"
 	"io"
+	"sort"
 )
 
 const (
-	sideMagic      = "qlogdidx"
-	sideHeaderSize = 144
-	pageSize       = 4096
-	sparseSize     = 28
-	keyedSize      = 24
-	sparseDirSize  = 20
-	keyedDirSize   = 8
+	sideMagic      = "qlogside"
+	sideHeaderSize = 132
+	entrySize      = 28
+	pageEntries    = 146
+	pageSize       = pageEntries*entrySize + 4
+
+	tableMarks = tables // behind the tables of keys in sideFile.tables
 )
 
-// sideHeader is what is told of a sealed segment as a whole.
-type sideHeader struct {
-	version      uint32
-	size         int64
-	first, last  uint64
-	clock        int64
-	chain        [32]byte
-	firstID      [16]byte
-	lastID       [16]byte
-	blocks       uint32
-	records      uint32
-	counts       [3]uint32 // entries of each table
-	salt, dirCRC uint32
+// sideFile answers from a side file, whose pages it reads as needed.
+type sideFile struct {
+	r           io.ReaderAt
+	name        string
+	size        int64
+	first, last uint64
+	clock       int64
+	chain       [32]byte
+	lastID      [16]byte
+	salt        uint32
+	tables      [tables + 1]pages
 }
 
-// The tables.
-const (
-	tableSparse = iota
-	tableSubjects
-	tableAliases
-)
+// pages is a table of a side file.
+type pages struct{ off, entries int64 }
 
-var (
-	entrySizes = [3]int{sparseSize, keyedSize, keyedSize}
-	dirSizes   = [3]int{sparseDirSize, keyedDirSize, keyedDirSize}
-)
-
-func perPage(table int) int { return (pageSize - 4) / entrySizes[table] }
-
-func pageCount(table int, entries uint32) int {
-	return (int(entries) + perPage(table) - 1) / perPage(table)
-}
-
-// tableSize is the length of a table's pages together.
-func tableSize(table int, entries uint32) int64 {
-	return int64(entries)*int64(entrySizes[table]) + gaps(table, entries)
-}
-
-// gaps is what a table's pages hold besides entries.
-func gaps(table int, entries uint32) int64 {
-	pages := int64(pageCount(table, entries))
-	if pages == 0 {
-		return 0
-	}
-	return (pages-1)*int64(pageSize-perPage(table)*entrySizes[table]) + 4
-}
-
-func (h *sideHeader) dirsSize() int {
-	n := 0
-	for t, count := range h.counts {
-		n += pageCount(t, count) * dirSizes[t]
-	}
-	return n
-}
-
-func (h *sideHeader) put(b []byte) {
-	putPreamble(b, sideMagic, h.version)
-	le.PutUint64(b[16:], uint64(h.size))
-	le.PutUint64(b[24:], h.first)
-	le.PutUint64(b[32:], h.last)
-	le.PutUint64(b[40:], uint64(h.clock))
-	copy(b[48:], h.chain[:])
-	copy(b[80:], h.firstID[:])
-	copy(b[96:], h.lastID[:])
-	le.PutUint32(b[112:], h.blocks)
-	le.PutUint32(b[116:], h.records)
-	for t, count := range h.counts {
-		le.PutUint32(b[120+4*t:], count)
-	}
-	le.PutUint32(b[132:], h.salt)
-	le.PutUint32(b[136:], h.dirCRC)
-	le.PutUint32(b[140:], crc(b[16:140]))
-}
-
-func parseSideHeader(b []byte, file string) (h sideHeader, err error) {
-	if err := checkPreamble(b, sideMagic, file, sideVersion); err != nil {
-		return h, err
-	}
-	h.version = le.Uint32(b[8:])
-	if crc(b[16:140]) != le.Uint32(b[140:]) {
-		return h, fmt.Errorf("wrong checksum of the side file's header")
-	}
-	h.size = int64(le.Uint64(b[16:]))
-	h.first = le.Uint64(b[24:])
-	h.last = le.Uint64(b[32:])
-	h.clock = int64(le.Uint64(b[40:]))
-	copy(h.chain[:], b[48:])
-	copy(h.firstID[:], b[80:])
-	copy(h.lastID[:], b[96:])
-	h.blocks = le.Uint32(b[112:])
-	h.records = le.Uint32(b[116:])
-	for t := range h.counts {
-		h.counts[t] = le.Uint32(b[120+4*t:])
-	}
-	h.salt = le.Uint32(b[132:])
-	h.dirCRC = le.Uint32(b[136:])
-	return h, nil
-}
+func (p pages) count() int64 { return (p.entries + pageEntries - 1) / pageEntries }
+func (p pages) end() int64   { return p.off + p.entries*entrySize + p.count()*4 }
 
 // encodeSide returns the side file of a segment.
 func encodeSide(s *segment, m *memIndex) []byte {
-	b, hashes := encodeTables(s, m, sideVersion)
-	return appendFilters(b, hashes)
-}
-
-// encodeTables returns all of a side file of a version but the filters, and the
-// hashes of each table's keys.
-func encodeTables(s *segment, m *memIndex, version uint32) ([]byte, [3][]uint64) {
-	sp := m.sparseEntries(s.header.clock)
-	keys := [3][]keyed{tableSubjects: m.keyedEntries(tableSubjects), tableAliases: m.keyedEntries(tableAliases)}
-	var hashes [3][]uint64
-	h := sideHeader{
-		version: version, size: s.size, first: s.header.first, last: s.last, clock: s.clock, chain: s.chain,
-		firstID: m.firstID, lastID: m.lastID,
-		blocks: uint32(len(m.blocks)), records: uint32(len(m.records)),
-		counts: [3]uint32{uint32(len(sp)), uint32(len(keys[tableSubjects])), uint32(len(keys[tableAliases]))},
-		salt:   s.salt,
-	}
-	total := int64(sideHeaderSize + h.dirsSize())
-	for t, count := range h.counts {
-		total += tableSize(t, count)
-	}
-	dirs := make([]byte, 0, h.dirsSize())
-	b := make([]byte, sideHeaderSize+h.dirsSize(), total)
-	b = appendPages(b, tableSparse, len(sp), func(b []byte, i int) []byte {
-		e := sp[i]
-		if i%perPage(tableSparse) == 0 {
-			dirs = le.AppendUint64(dirs, e.index)
-			dirs = le.AppendUint32(dirs, e.number)
-			dirs = le.AppendUint64(dirs, uint64(e.clock))
-		}
-		b = le.AppendUint64(b, e.index)
-		b = le.AppendUint64(b, uint64(e.clock))
-		b = le.AppendUint32(b, e.number)
-		b = le.AppendUint32(b, e.count)
-		return le.AppendUint32(b, e.off)
+	b := make([]byte, sideHeaderSize)
+	putPreamble(b, sideMagic, formatVersion)
+	le.PutUint64(b[16:], uint64(s.size))
+	le.PutUint64(b[24:], s.header.first)
+	le.PutUint64(b[32:], s.last)
+	le.PutUint64(b[40:], uint64(s.clock))
+	copy(b[48:], s.chain[:])
+	copy(b[80:], s.lastID[:])
+	le.PutUint32(b[96:], s.salt)
+	le.PutUint64(b[100:], uint64(len(m.marks)))
+	le.PutUint64(b[108:], uint64(len(m.keys[tableSubjects])))
+	le.PutUint64(b[116:], uint64(len(m.keys[tableAliases])))
+	le.PutUint32(b[128:], crc(b[16:128]))
+	b = appendPages(b, m.marks, func(b []byte, k mark) []byte {
+		b = le.AppendUint64(b, k.index)
+		b = le.AppendUint64(b, uint64(k.clock))
+		b = le.AppendUint32(b, k.number)
+		b = le.AppendUint32(b, k.count)
+		return le.AppendUint32(b, k.off)
 	})
-	for _, t := range []int{tableSubjects, tableAliases} {
-		hashes[t] = make([]uint64, 0, len(keys[t]))
-		b = appendPages(b, t, len(keys[t]), func(b []byte, i int) []byte {
-			e := keys[t][i]
-			hashes[t] = append(hashes[t], e.hash)
-			if i%perPage(t) == 0 {
-				dirs = le.AppendUint64(dirs, e.hash)
-			}
-			b = le.AppendUint64(b, e.hash)
-			b = le.AppendUint64(b, e.index)
-			b = le.AppendUint32(b, e.number)
-			return le.AppendUint32(b, e.off)
+	for t := range m.keys {
+		b = appendPages(b, m.sorted(t), func(b []byte, key [16]byte) []byte {
+			ref := m.keys[t][key]
+			b = le.AppendUint64(append(b, key[:]...), ref.Index)
+			return le.AppendUint32(b, ref.Number)
 		})
-	}
-	h.dirCRC = crc(dirs)
-	h.put(b)
-	copy(b[sideHeaderSize:], dirs)
-	return b, hashes
-}
-
-func appendPages(b []byte, table, entries int, put func(b []byte, i int) []byte) []byte {
-	for i := 0; i < entries; i += perPage(table) {
-		start := len(b)
-		end := min(i+perPage(table), entries)
-		for j := i; j < end; j++ {
-			b = put(b, j)
-		}
-		if end < entries {
-			// All pages but the last have the full size.
-			b = append(b, make([]byte, pageSize-4-(len(b)-start))...)
-		}
-		b = le.AppendUint32(b, crc(b[start:]))
 	}
 	return b
 }
 
-// sideIndex answers from a side file. Header and directories are in memory,
-// pages are read as needed, and a filter with the first question to it.
-type sideIndex struct {
-	sideHeader
-	file    func() (io.ReaderAt, func(), error) // borrows the file
-	name    string
-	dirs    [3][]byte
-	base    [3]int64 // offset of each table
-	filters [3]sideFilter
-	stays   bool // of an older version, and can't be made anew; guarded by Log.buildMu
+func appendPages[T any](b []byte, entries []T, put func([]byte, T) []byte) []byte {
+	start := len(b)
+	for i, e := range entries {
+		b = put(b, e)
+		if (i+1)%pageEntries == 0 || i == len(entries)-1 {
+			b = le.AppendUint32(b, crc(b[start:]))
+			start = len(b)
+		}
+	}
+	return b
 }
 
-// loadSide reads a side file's header and directories, of a file of this size.
-func loadSide(r io.ReaderAt, fileSize int64, name string) (*sideIndex, error) {
-	// One read does for most: a full segment's directories are about 3 KiB.
-	b := make([]byte, min(fileSize, pageSize))
-	if len(b) < sideHeaderSize {
-		return nil, fmt.Errorf("side file of %d bytes", fileSize)
+// openSide reads the header of a side file of this size.
+func openSide(r io.ReaderAt, size int64, name string) (*sideFile, error) {
+	b := make([]byte, sideHeaderSize)
+	if size < sideHeaderSize {
+		return nil, fmt.Errorf("side file of %d bytes", size)
 	}
 	if _, err := readFull(r, b, 0); err != nil {
 		return nil, err
 	}
-	h, err := parseSideHeader(b, name)
-	if err != nil {
+	if err := checkPreamble(b, sideMagic, name, formatVersion); err != nil {
 		return nil, err
 	}
-	s := &sideIndex{sideHeader: h, name: name}
-	off := int64(sideHeaderSize + h.dirsSize())
-	for t, count := range h.counts {
-		s.base[t] = off
-		off += tableSize(t, count)
+	if crc(b[16:128]) != le.Uint32(b[128:]) {
+		return nil, fmt.Errorf("wrong checksum of the side file's header")
 	}
-	if h.version >= 2 {
-		if off, err = s.loadFilters(r, off, fileSize); err != nil {
-			return nil, err
+	s := &sideFile{
+		r: r, name: name, size: int64(le.Uint64(b[16:])), first: le.Uint64(b[24:]), last: le.Uint64(b[32:]),
+		clock: int64(le.Uint64(b[40:])), chain: [32]byte(b[48:]), lastID: [16]byte(b[80:]), salt: le.Uint32(b[96:]),
+	}
+	off := int64(sideHeaderSize)
+	for i, t := range []int{tableMarks, tableSubjects, tableAliases} {
+		n := le.Uint64(b[100+8*i:])
+		if n > uint64(size) {
+			return nil, fmt.Errorf("a table of %d entries in a side file of %d bytes", n, size)
 		}
+		s.tables[t] = pages{off, int64(n)}
+		off = s.tables[t].end()
 	}
-	if off != fileSize {
-		return nil, fmt.Errorf("side file of %d bytes, want %d", fileSize, off)
-	}
-	// After that check: no header can ask for more memory than there is file.
-	dirs := make([]byte, h.dirsSize())
-	if _, err := readFull(r, dirs, sideHeaderSize); err != nil {
-		return nil, err
-	}
-	if crc(dirs) != h.dirCRC {
-		return nil, fmt.Errorf("wrong checksum of the side file's directories")
-	}
-	for t, count := range h.counts {
-		n := pageCount(t, count) * dirSizes[t]
-		s.dirs[t], dirs = dirs[:n:n], dirs[n:]
+	if off != size {
+		return nil, fmt.Errorf("side file of %d bytes, want %d", size, off)
 	}
 	return s, nil
 }
 
-// readFull is ReadAt for bytes that must be there.
-func readFull(r io.ReaderAt, b []byte, off int64) (int, error) {
-	n, err := r.ReadAt(b, off)
-	if n == len(b) {
-		return n, nil
+// lastEntry returns a table's last entry for which before is true, which it must be
+// for a beginning of the entries only; nil if it is for none.
+func (s *sideFile) lastEntry(t pages, before func(entry []byte) bool) (entry []byte, err error) {
+	var page []byte
+	// The first page that does not begin before; what is looked for lies in the one
+	// before that.
+	p := sort.Search(int(t.count()), func(i int) bool {
+		if err != nil {
+			return true
+		}
+		var b []byte
+		if b, err = s.page(t, int64(i)); err != nil || !before(b[:entrySize]) {
+			return true
+		}
+		page = b // the last one kept is the last that begins before
+		return false
+	})
+	if err != nil || p == 0 {
+		return nil, err
 	}
-	if err == io.EOF {
-		err = io.ErrUnexpectedEOF
+	n := sort.Search(len(page)/entrySize, func(i int) bool { return !before(page[i*entrySize:][:entrySize]) }) - 1
+	return page[n*entrySize:][:entrySize], nil
+}
+
+// page returns the entries of a page.
+func (s *sideFile) page(t pages, i int64) ([]byte, error) {
+	n := min(pageEntries, t.entries-i*pageEntries) * entrySize
+	off := t.off + i*pageSize
+	b := make([]byte, n+4)
+	if _, err := readFull(s.r, b, off); err != nil {
+		return nil, fmt.Errorf("read side file %s: %w", s.name, err)
 	}
-	return n, err
+	if crc(b[:n]) != le.Uint32(b[n:]) {
+		return nil, &CorruptionError{
+			Segment: s.name, Offset: off, LastGood: s.last,
+			Reason: "wrong checksum of a side file's page (remove the file, it is made again)",
+		}
+	}
+	return b[:n], nil
+}
+
+func (s *sideFile) nearest(before func(mark) bool) (m mark, ok bool, err error) {
+	e, err := s.lastEntry(s.tables[tableMarks], func(e []byte) bool { return before(parseMark(e)) })
+	if e == nil || err != nil {
+		return mark{}, false, err
+	}
+	return parseMark(e), true, nil
+}
+
+func parseMark(b []byte) mark {
+	return mark{
+		index: le.Uint64(b), clock: int64(le.Uint64(b[8:])),
+		number: le.Uint32(b[16:]), count: le.Uint32(b[20:]), off: le.Uint32(b[24:]),
+	}
+}
+
+func (s *sideFile) newest(table int, key [16]byte) (ref Ref, ok bool, err error) {
+	e, err := s.lastEntry(s.tables[table], func(e []byte) bool { return bytes.Compare(e[:16], key[:]) <= 0 })
+	if e == nil || err != nil || [16]byte(e) != key {
+		return Ref{}, false, err
+	}
+	return Ref{le.Uint64(e[16:]), le.Uint32(e[24:])}, true, nil
 }

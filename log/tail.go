@@ -14,13 +14,13 @@ import (
 func (r *recovery) newest() error {
 	i := len(r.segments) - 1
 	seg := r.segments[i]
-	f, done, size, err := r.load(i)
+	size, err := r.load(i)
 	if c, ok := errors.AsType[*CorruptionError](err); ok && c.Segment == seg.name && seg.salt == 0 {
 		return r.headless(seg, size, c)
 	} else if err != nil {
 		return err
 	}
-	defer done()
+	f := r.file(seg)
 	s := newScan(f, size, seg.name, seg.header, seg.salt)
 	s.erasing = func(off, n int64) bool { return r.beingErased(seg, off, n) }
 	mem, d, err := s.index()
@@ -50,7 +50,7 @@ func (r *recovery) newest() error {
 		return r.drop()
 	}
 	s.end(seg)
-	seg.mem = mem
+	seg.index = mem
 	return nil
 }
 
@@ -74,7 +74,7 @@ func (r *recovery) cut(j *judge, d *damage, behind bool, name string, off int64,
 			e.Reason += "; whole blocks follow"
 			return e
 		}
-	case !held && !r.readOnly:
+	case !held && r.w != nil:
 		e.Reason += "; the Raft log does not hold the entry any more"
 		return e
 	}
@@ -84,11 +84,7 @@ func (r *recovery) cut(j *judge, d *damage, behind bool, name string, off int64,
 
 // headless judges the newest segment when its header is wrong.
 func (r *recovery) headless(seg *segment, size int64, wrong *CorruptionError) error {
-	f, done, err := r.files.borrow(seg.name)
-	if err != nil {
-		return err
-	}
-	defer done()
+	f := r.file(seg)
 	b := make([]byte, min(size, headerSize))
 	if _, err := readFull(f, b, 0); err != nil {
 		return err
@@ -144,7 +140,7 @@ func (r *recovery) drop() error {
 		return nil
 	}
 	seg := r.segments[n-1]
-	if seg.mem != nil {
+	if _, ok := seg.index.(*memIndex); ok {
 		return nil
 	}
 	// It was sealed, so it was synced: whatever is wrong in it is corruption.
@@ -153,7 +149,7 @@ func (r *recovery) drop() error {
 		return err
 	}
 	s.end(seg)
-	seg.mem, seg.side = mem, nil
+	seg.index = mem
 	return nil
 }
 
@@ -168,9 +164,7 @@ func (r *recovery) apply() error {
 	changed := false
 	remove := func(name string) error {
 		changed = true
-		if err := r.files.drop(name); err != nil {
-			return err
-		}
+		r.files.forget(name)
 		return r.fs.Remove(path.Join(r.dir, name))
 	}
 	if r.dropped != nil {
@@ -205,14 +199,13 @@ func (r *recovery) apply() error {
 
 // reopen opens the active segment for writing and cuts it where it ends.
 func (r *recovery) reopen(seg *segment) error {
-	if err := r.files.drop(seg.name); err != nil {
-		return err
-	}
 	f, err := r.fs.OpenReadWrite(path.Join(r.dir, seg.name))
 	if err != nil {
 		return err
 	}
-	r.files.pin(seg.name, f)
+	if err := r.w.setFile(f); err != nil {
+		return err
+	}
 	size, err := f.Size()
 	if err != nil {
 		return err
@@ -227,12 +220,8 @@ func (r *recovery) reopen(seg *segment) error {
 			return fmt.Errorf("sync segment %s: %w", seg.name, err)
 		}
 	}
-	for i := len(r.segments) - 1; i >= 0 && r.lastID == [16]byte{}; i-- {
-		if s := r.segments[i]; s.mem != nil {
-			r.lastID = s.mem.lastID
-		} else {
-			r.lastID = s.side.lastID
-		}
+	for i := len(r.segments) - 1; i >= 0 && r.w.lastID == [16]byte{}; i-- {
+		r.w.lastID = r.segments[i].lastID
 	}
 	return nil
 }

@@ -1,6 +1,7 @@
 package log
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -39,7 +40,7 @@ func Verify(ctx context.Context, opts Options, from uint64, progress func(done, 
 	if err != nil {
 		return Report{}, fmt.Errorf("verify event log: %w", err)
 	}
-	defer l.files.closeAll()
+	defer l.files.close()
 	v := &verifier{recovery: recovery{Log: l, opts: opts}, ctx: ctx, progress: progress}
 	if progress == nil {
 		v.progress = func(int64, int64) {}
@@ -104,15 +105,15 @@ func (v *verifier) run(from uint64) error {
 
 func (v *verifier) segment(i int, newest bool) error {
 	seg := v.segments[i]
-	f, done, size, err := v.load(i)
+	size, err := v.load(i)
 	if c, ok := errors.AsType[*CorruptionError](err); ok && newest && seg.salt == 0 {
 		err = v.headless(seg, size, c)
 		v.report.Tail = v.tail
 	}
-	if err != nil || f == nil {
+	if err != nil || seg.salt == 0 {
 		return err
 	}
-	defer done()
+	f := v.file(seg)
 	s := newScan(f, size, seg.name, seg.header, seg.salt)
 	s.erasing = func(off, n int64) bool { return v.beingErased(seg, off, n) }
 	mem, d, err := v.blocks(s, func() {})
@@ -151,7 +152,7 @@ func (v *verifier) blocks(s *scan, right func()) (*memIndex, *damage, error) {
 		if err := v.ctx.Err(); err != nil {
 			return nil, nil, err
 		}
-		d, err := s.next()
+		d, err := s.nextInto(mem)
 		if err == io.EOF {
 			return mem, nil, nil
 		} else if err != nil {
@@ -159,7 +160,6 @@ func (v *verifier) blocks(s *scan, right func()) (*memIndex, *damage, error) {
 		} else if d != nil {
 			return mem, d, nil
 		}
-		mem.add(&s.block, s.clock, s.off-s.size, s.size, s.offs)
 		r := &v.report
 		for i := range s.block.Records {
 			rec := &s.block.Records[i]
@@ -198,15 +198,16 @@ func (v *verifier) side(seg *segment, mem *memIndex) error {
 	} else if err != nil {
 		return err
 	}
-	if len(got) >= preambleSize {
-		if err := checkPreamble(got, sideMagic, name, sideVersion); err != nil {
-			if _, ok := errors.AsType[*VersionError](err); ok {
-				return err
-			}
+	want := encodeSide(seg, mem)
+	if !bytes.Equal(got, want) {
+		at := 0
+		for at < min(len(got), len(want)) && got[at] == want[at] {
+			at++
 		}
-	}
-	if off, reason := checkSide(got, seg, mem); reason != "" {
-		return &CorruptionError{Segment: name, Offset: off, LastGood: seg.last, Reason: reason + " (remove it, it is made anew)"}
+		return &CorruptionError{
+			Segment: name, Offset: int64(at), LastGood: seg.last,
+			Reason: "the side file does not agree with its segment (remove it, it is made again)",
+		}
 	}
 	v.report.SideFiles++
 	return nil

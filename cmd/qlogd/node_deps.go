@@ -139,10 +139,8 @@ func (e *engine) follow() {
 // followed is the event log as the read models want it.
 type followed struct{ log *eventlog.Log }
 
-// Outlines implements store.Source.
-func (f followed) Outlines(from uint64, whole func(event.Type) bool) iter.Seq2[*event.Outline, error] {
-	return f.log.Outlines(from, whole)
-}
+// Follow implements store.Source.
+func (f followed) Follow(from uint64) iter.Seq2[*event.Block, error] { return f.log.Follow(from) }
 
 // Wait implements store.Source: at least this index, where the log's own waits
 // for one above.

@@ -36,51 +36,6 @@ func fromRecord(r *log.Record, e *event.Event) error {
 	return nil
 }
 
-// outliner turns blocks into outlines, one in the place of another.
-type outliner struct {
-	event.Outline
-	whole  func(event.Type) bool
-	events []event.Event     // what Runs point to
-	names  map[string]string // of queues
-}
-
-func (out *outliner) outline(o *log.Outline) error {
-	out.Index, out.Time, out.Chain = o.Index, o.Time, o.Chain
-	out.Runs, out.events = out.Runs[:0], out.events[:0]
-	last := &event.Run{}
-	for i := range o.Len() {
-		t, queue, ok := event.Glance(o.Header(i))
-		if ok && last.N > 0 && last.Event == nil && t == last.Type && string(queue) == last.Queue {
-			last.N++
-			continue
-		}
-		run := event.Run{Type: t, Queue: out.name(queue), N: 1}
-		if !ok || out.whole(t) {
-			// Those before stay where they are, also when this needs more room.
-			out.events = append(out.events, event.Event{Queue: run.Queue})
-			run.Event = &out.events[len(out.events)-1]
-			r := o.Record(i)
-			if err := fromRecord(&r, run.Event); err != nil {
-				return fmt.Errorf("block %d: %w", o.Index, err)
-			}
-			run.Type, run.Queue = run.Event.Type, run.Event.Queue
-		}
-		out.Runs = append(out.Runs, run)
-		last = &out.Runs[len(out.Runs)-1]
-	}
-	return nil
-}
-
-// name returns a queue's name without a new string for one that came before.
-func (out *outliner) name(b []byte) string {
-	s, ok := out.names[string(b)]
-	if !ok {
-		s = string(b)
-		out.names[s] = s
-	}
-	return s
-}
-
 // fromBlock turns a log's block into the shared words.
 func fromBlock(b *log.Block) (*event.Block, error) {
 	out := &event.Block{}

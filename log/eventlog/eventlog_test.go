@@ -5,8 +5,6 @@ import (
 	"crypto/sha256"
 	"errors"
 	"io"
-	"iter"
-	"strings"
 	"testing"
 	"time"
 
@@ -130,75 +128,6 @@ func TestRoundTrip(t *testing.T) {
 	}
 	if _, err := s.log.Event(event.Ref{Index: 99}); !errors.Is(err, ErrNotFound) {
 		t.Errorf("beyond the head: %v", err)
-	}
-}
-
-// TestOutlines holds the outlines of a log against its blocks, while it is all in
-// memory and when it is all on the disk.
-func TestOutlines(t *testing.T) {
-	for _, cache := range []int64{1 << 20, 0} {
-		s := begin(t, Options{CacheBytes: cache})
-		policy := event.DefaultPolicy()
-		long := strings.Repeat("x", 40) // which event.Glance does not know
-		s.block(event.Event{Type: event.QueueCreated, Queue: "a", Actor: "me", Policy: &policy, Number: 1})
-		s.block()
-		for i := range 100 {
-			var events []event.Event
-			for j := range i % 17 {
-				e := event.Event{Type: event.Enqueued, Queue: []string{"a", "b", long}[i/3%3], Key: "k"}
-				switch (i*j + j) % 13 {
-				case 0:
-					e.Type = event.Leased
-				case 1:
-					e = event.Event{Type: event.DeadLettered, Queue: "a", Reason: event.ReasonExpired, ToQueue: "a.dead", Subject: event.ID{1}}
-				case 2:
-					e = event.Event{Type: event.AnswerKept, Alias: event.Hash{2}, Body: event.Hash{3}, Until: 9}
-				case 3:
-					e = event.Event{Type: event.HistoryDeleted, Before: 3}
-				}
-				if j%2 == 0 {
-					e.Content = event.EncodeContent(&event.Content{Payload: []byte(`"text"`)})
-				}
-				events = append(events, e)
-			}
-			s.block(events...)
-		}
-		whole := func(t event.Type) bool { return t == event.DeadLettered || t == event.AnswerKept }
-		next, stop := iter.Pull2(s.log.Outlines(4, whole))
-		defer stop()
-		for b, err := range s.log.Follow(4) {
-			if err != nil {
-				t.Fatal(err)
-			}
-			o, err, ok := next()
-			if err != nil || !ok {
-				t.Fatal(err, ok)
-			}
-			if o.Index != b.Index || o.Time != b.Time || o.Chain != b.Chain {
-				t.Errorf("block %d: outline %d at %d with chain %x", b.Index, o.Index, o.Time, o.Chain)
-			}
-			events := b.Events
-			for _, r := range o.Runs {
-				for _, e := range events[:r.N] {
-					e.Content.Bytes = nil
-					if r.Type != e.Type || r.Queue != e.Queue || (r.Event == nil && whole(r.Type)) {
-						t.Errorf("block %d: %s of %q, want %s of %q", b.Index, r.Type, r.Queue, e.Type, e.Queue)
-					}
-					if r.Event != nil {
-						if d := cmp.Diff(&e, r.Event); d != "" {
-							t.Errorf("block %d: %s", b.Index, d)
-						}
-					}
-				}
-				events = events[r.N:]
-			}
-			if len(events) > 0 {
-				t.Errorf("block %d: %d events are missing", b.Index, len(events))
-			}
-		}
-		if _, _, ok := next(); ok {
-			t.Error("more outlines than blocks")
-		}
 	}
 }
 

@@ -149,33 +149,18 @@ func (l *Log) Blocks(from uint64) (next func(context.Context) (*event.Block, err
 func (l *Log) Follow(from uint64) iter.Seq2[*event.Block, error] {
 	return func(yield func(*event.Block, error) bool) {
 		out := &event.Block{}
-		pull(l.raw.Blocks(from).Next, func(b *log.Block) error { return intoBlock(b, out) }, out, yield)
-	}
-}
-
-// pull yields out for all that next returns, each put into it.
-func pull[B, T any](next func() (B, error), into func(*B) error, out *T, yield func(*T, error) bool) {
-	var b B
-	for {
-		var err error
-		if b, err = next(); err == io.EOF {
-			return
+		for r := l.raw.Blocks(from); ; {
+			b, err := r.Next()
+			if err == io.EOF {
+				return
+			}
+			if err == nil {
+				err = intoBlock(&b, out)
+			}
+			if !yield(out, err) || err != nil {
+				return
+			}
 		}
-		if err == nil {
-			err = into(&b)
-		}
-		if !yield(out, err) || err != nil {
-			return
-		}
-	}
-}
-
-// Outlines is Follow for those who want little of most events: it yields whole,
-// but for their contents, only those of a type for which whole is true.
-func (l *Log) Outlines(from uint64, whole func(event.Type) bool) iter.Seq2[*event.Outline, error] {
-	return func(yield func(*event.Outline, error) bool) {
-		out := outliner{whole: whole, names: map[string]string{}}
-		pull(l.raw.Blocks(from).Outline, out.outline, &out.Outline, yield)
 	}
 }
 
@@ -227,23 +212,12 @@ func (l *Log) Content(ref event.Ref) (*event.Content, error) {
 // that was erased.
 func (l *Log) Contents(refs []event.Ref) ([]*event.Content, error) {
 	out := make([]*event.Content, len(refs))
-	contents := make([]event.Content, len(refs))
-	places := make([]log.Ref, len(refs))
 	for i, ref := range refs {
-		places[i] = log.Ref(ref)
-	}
-	err := l.raw.Contents(places, func(i int, b []byte, erased bool) error {
-		if erased {
-			return nil
+		c, err := l.Content(ref)
+		if err != nil && !errors.Is(err, ErrErased) {
+			return nil, err
 		}
-		out[i] = &contents[i]
-		if err := out[i].Decode(b); err != nil {
-			return fmt.Errorf("content of %d/%d: %w", refs[i].Index, refs[i].Number, err)
-		}
-		return nil
-	})
-	if err != nil {
-		return nil, err
+		out[i] = c
 	}
 	return out, nil
 }

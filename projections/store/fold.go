@@ -22,8 +22,6 @@ func (c *Counts) numbers() []uint64 {
 	return []uint64{c.Enqueued, c.Leased, c.Acked, c.Retried, c.LeaseExpired, c.DeadLettered, c.Discarded, c.Replayed}
 }
 
-func (c *Counts) none() bool { return *c == Counts{} }
-
 func countsOf(n []uint64) Counts {
 	return Counts{n[0], n[1], n[2], n[3], n[4], n[5], n[6], n[7]}
 }
@@ -101,14 +99,6 @@ type batch struct {
 	replayed   []replayedRow
 	before     uint64 // history below is deleted; 0: no more than before the batch
 	operations []Operation
-
-	// The counts of the event before: most are of its queue and time.
-	at     slot
-	counts *Counts
-	sec    slot
-	inSec  uint64 // not in seconds yet
-	typ    typeSlot
-	ofTyp  uint64 // not in ofQueue yet
 }
 
 func newBatch(from state, maxRows int) *batch {
@@ -119,62 +109,43 @@ func newBatch(from state, maxRows int) *batch {
 }
 
 // add counts a block.
-func (b *batch) add(k *event.Outline) {
+func (b *batch) add(k *event.Block) {
 	b.position, b.chain = k.Index, k.Chain
 	b.clock = max(b.clock, k.Time)
-	for i := range k.Runs {
-		b.run(&k.Runs[i])
+	for i := range k.Events {
+		b.count(&k.Events[i])
 	}
 }
 
-// whole tells the types of events of which more is wanted than type and queue.
-func whole(t event.Type) bool {
-	switch t {
-	case event.DeadLettered, event.Replayed, event.HistoryDeleted, event.AnswerKept:
-		return true
+func (b *batch) count(e *event.Event) {
+	b.events++
+	b.totals[e.Type]++
+	at := slot{uint64(b.clock) / minuteMS, e.Queue}
+	counts := b.minutes[at]
+	if counts == nil {
+		counts = &Counts{}
 	}
-	return false
-}
-
-func (b *batch) run(r *event.Run) {
-	b.events += int(r.N)
-	b.totals[r.Type] += r.N
-	if at := (slot{uint64(b.clock) / minuteMS, r.Queue}); b.counts == nil || at != b.at {
-		if b.at, b.counts = at, b.minutes[at]; b.counts == nil {
-			b.counts = &Counts{}
-		}
+	if n := counts.field(e.Type); n != nil {
+		*n++
+		b.minutes[at] = counts
 	}
-	if n := b.counts.field(r.Type); n != nil {
-		if b.counts.none() {
-			b.minutes[b.at] = b.counts
-		}
-		*n += r.N
+	if e.Queue != "" {
+		b.ofQueue[typeSlot{e.Queue, e.Type}]++
 	}
-	if r.Queue != "" {
-		if at := (typeSlot{r.Queue, r.Type}); at != b.typ {
-			b.endType()
-			b.typ = at
-		}
-		b.ofTyp += r.N
-	}
-	switch e := r.Event; r.Type {
+	switch e.Type {
 	case event.Enqueued:
-		if at := (slot{uint64(b.clock) / secondMS, r.Queue}); at != b.sec {
-			b.endSecond()
-			b.sec = at
-		}
-		b.inSec += r.N
+		b.seconds[slot{uint64(b.clock) / secondMS, e.Queue}]++
 	case event.DeadLettered:
 		b.dead[deadSlot{e.Queue, e.Reason}]++
 	case event.Replayed:
-		b.replayed = append(b.replayed, replayedRow{e.DiedIn, Replayed{ID: e.ID, DeadID: e.Subject, Queue: e.Queue, ToQueue: e.ToQueue}})
+		replayed := Replayed{ID: e.ID, DeadID: e.Subject, Queue: e.Queue, ToQueue: e.ToQueue}
+		b.replayed = append(b.replayed, replayedRow{e.DiedIn, replayed})
 	case event.HistoryDeleted:
 		b.before = max(b.before, e.Before)
 	case event.QueueDeleted:
-		b.endType()
-		b.gone[r.Queue] = true
-		maps.DeleteFunc(b.dead, func(s deadSlot, _ uint64) bool { return s.queue == r.Queue })
-		maps.DeleteFunc(b.ofQueue, func(s typeSlot, _ uint64) bool { return s.queue == r.Queue })
+		b.gone[e.Queue] = true
+		maps.DeleteFunc(b.dead, func(s deadSlot, _ uint64) bool { return s.queue == e.Queue })
+		maps.DeleteFunc(b.ofQueue, func(s typeSlot, _ uint64) bool { return s.queue == e.Queue })
 	case event.AnswerKept:
 		b.events += operationWeight - 1
 		b.operations = append(b.operations, Operation{
@@ -183,27 +154,9 @@ func (b *batch) run(r *event.Run) {
 	}
 }
 
-// endSecond notes what was counted of the second and queue before.
-func (b *batch) endSecond() {
-	if b.inSec > 0 {
-		b.seconds[b.sec] += b.inSec
-	}
-	b.inSec = 0
-}
-
-// endType notes what was counted of the queue and type before.
-func (b *batch) endType() {
-	if b.ofTyp > 0 {
-		b.ofQueue[b.typ] += b.ofTyp
-	}
-	b.ofTyp = 0
-}
-
 // write brings the file from the state that the batch started at to the one
 // that it ends at.
 func (b *batch) write(tx *bolt.Tx) error {
-	b.endSecond()
-	b.endType()
 	// In the order of the keys: bbolt splits a page that grows only when the
 	// transaction ends, and until then an insert costs what lies behind it.
 	minutes := tx.Bucket(bucketMinutes)

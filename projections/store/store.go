@@ -20,10 +20,10 @@ import (
 
 // Source is the event log as far as the read models need it.
 type Source interface {
-	// Outlines yields the log's blocks with an index of from or above, in order,
-	// to the end that the log has when it is reached, with the events of those
-	// types whole for which whole is true. A block is valid until the next one.
-	Outlines(from uint64, whole func(event.Type) bool) iter.Seq2[*event.Outline, error]
+	// Follow yields the log's blocks with an index of from or above, in order, to
+	// the end that the log has when it is reached. A block is valid until the next
+	// one.
+	Follow(from uint64) iter.Seq2[*event.Block, error]
 	// Wait returns nil as soon as the log holds a block with an index of at
 	// least this, or the context's error.
 	Wait(ctx context.Context, index uint64) error
@@ -325,7 +325,7 @@ func (s *Store) compare(src Source) error {
 	if head := src.Head(); head < at.position {
 		return fmt.Errorf("%w: its position %d lies beyond the log's end %d", errCorrupt, at.position, head)
 	}
-	for b, err := range src.Outlines(at.position, whole) {
+	for b, err := range src.Follow(at.position) {
 		if err != nil {
 			return fmt.Errorf("read models: read block %d: %w", at.position, err)
 		}
@@ -360,7 +360,7 @@ func (s *Store) catchUp(ctx context.Context, src Source, b *batch, file int) (mo
 
 // read counts blocks until the log ends, or the batch is full (more).
 func (b *batch) read(ctx context.Context, src Source, maxEvents int) (more bool, err error) {
-	for k, err := range src.Outlines(b.position+1, whole) {
+	for k, err := range src.Follow(b.position + 1) {
 		if err != nil {
 			return false, fmt.Errorf("read models: read block after %d: %w", b.position, err)
 		}

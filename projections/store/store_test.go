@@ -49,8 +49,8 @@ func (l *memLog) append(b ...*event.Block) {
 	l.grown = make(chan struct{})
 }
 
-func (l *memLog) Outlines(from uint64, whole func(event.Type) bool) iter.Seq2[*event.Outline, error] {
-	return func(yield func(*event.Outline, error) bool) {
+func (l *memLog) Follow(from uint64) iter.Seq2[*event.Block, error] {
+	return func(yield func(*event.Block, error) bool) {
 		for i := 0; ; i++ {
 			l.mu.Lock()
 			if l.fail != nil || i >= len(l.blocks) {
@@ -63,27 +63,11 @@ func (l *memLog) Outlines(from uint64, whole func(event.Type) bool) iter.Seq2[*e
 			}
 			b := l.blocks[i]
 			l.mu.Unlock()
-			if b.Index >= from && !yield(outline(b, whole), nil) {
+			if b.Index >= from && !yield(b, nil) {
 				return
 			}
 		}
 	}
-}
-
-func outline(b *event.Block, whole func(event.Type) bool) *event.Outline {
-	o := &event.Outline{Index: b.Index, Time: b.Time, Chain: b.Chain}
-	for i := range b.Events {
-		e := &b.Events[i]
-		switch n := len(o.Runs); {
-		case whole(e.Type):
-			o.Runs = append(o.Runs, event.Run{Type: e.Type, Queue: e.Queue, N: 1, Event: e})
-		case n > 0 && o.Runs[n-1].Type == e.Type && o.Runs[n-1].Queue == e.Queue:
-			o.Runs[n-1].N++
-		default:
-			o.Runs = append(o.Runs, event.Run{Type: e.Type, Queue: e.Queue, N: 1})
-		}
-	}
-	return o
 }
 
 func (l *memLog) Head() uint64 {

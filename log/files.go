@@ -1,0 +1,162 @@
+package log
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"path"
+	"sync"
+
+	lru "github.com/hashicorp/golang-lru/v2"
+
+	"github.com/qlogd/qlogd/log/vfs"
+)
+
+// maxOpen is how many files stay open for reading: a log of 100 GB has
+// thousands, of which few are wanted at a time.
+const maxOpen = 256
+
+// fileCache reads a directory's files and keeps the last ones open.
+type fileCache struct {
+	fs  vfs.FS
+	dir string
+
+	mu     sync.Mutex
+	open   *lru.Cache[string, *openFile]
+	closed bool
+}
+
+type openFile struct {
+	vfs.File
+	mu     sync.RWMutex // held for reading while the file is being read
+	closed bool
+}
+
+func newFileCache(fsys vfs.FS, dir string) (*fileCache, error) {
+	open, err := lru.NewWithEvict(maxOpen, func(_ string, f *openFile) {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.closed = true
+		_ = f.Close() // it was only read
+	})
+	return &fileCache{fs: fsys, dir: dir, open: open}, err
+}
+
+func (s *fileCache) get(name string) (*openFile, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil, ErrClosed
+	}
+	if f, ok := s.open.Get(name); ok {
+		return f, nil
+	}
+	file, err := s.fs.OpenRead(path.Join(s.dir, name))
+	if err != nil {
+		return nil, err
+	}
+	f := &openFile{File: file}
+	s.open.Add(name, f)
+	return f, nil
+}
+
+func (s *fileCache) readAt(name string, b []byte, off int64) (int, error) {
+	for {
+		f, err := s.get(name)
+		if err != nil {
+			return 0, err
+		}
+		f.mu.RLock()
+		if f.closed { // to make room, since get
+			f.mu.RUnlock()
+			continue
+		}
+		n, err := f.ReadAt(b, off)
+		f.mu.RUnlock()
+		return n, err
+	}
+}
+
+// forget closes a file that was removed or replaced.
+func (s *fileCache) forget(name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.open.Remove(name)
+}
+
+func (s *fileCache) size(name string) (int64, error) {
+	info, err := s.fs.Stat(path.Join(s.dir, name))
+	return info.Size, err
+}
+
+func (s *fileCache) close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
+	s.open.Purge()
+}
+
+// segmentFile is a file of the segment that begins at first. Where retention has
+// removed it, reading it returns ErrDeleted.
+type segmentFile struct {
+	l     *Log
+	name  string
+	first uint64
+}
+
+func (f segmentFile) ReadAt(b []byte, off int64) (int, error) {
+	n, err := f.l.files.readAt(f.name, b, off)
+	if errors.Is(err, fs.ErrNotExist) && f.l.First() > f.first {
+		err = ErrDeleted
+	}
+	return n, err
+}
+
+func (l *Log) file(seg *segment) segmentFile { return segmentFile{l, seg.name, seg.header.first} }
+
+// readFull is ReadAt for bytes that must be there.
+func readFull(r io.ReaderAt, b []byte, off int64) (int, error) {
+	n, err := r.ReadAt(b, off)
+	if n == len(b) {
+		return n, nil
+	}
+	if err == io.EOF {
+		err = io.ErrUnexpectedEOF
+	}
+	return n, err
+}
+
+// window reads a file in large pieces.
+type window struct {
+	r     io.ReaderAt
+	limit int64 // nothing past it is read
+	chunk int64 // how much is read at once, at least
+	fresh bool  // pieces handed out stay as they are
+	buf   []byte
+	off   int64 // of buf
+}
+
+// errShort is returned for bytes past the limit.
+var errShort = fmt.Errorf("the file ends here: %w", io.ErrUnexpectedEOF)
+
+// at returns n bytes at off. They are valid until the next call, or for ever
+// with fresh.
+func (w *window) at(off, n int64) ([]byte, error) {
+	if off+n > w.limit {
+		return nil, errShort
+	}
+	if off < w.off || off+n > w.off+int64(len(w.buf)) {
+		want := min(max(n, w.chunk), w.limit-off)
+		if w.fresh || int64(cap(w.buf)) < want {
+			w.buf = make([]byte, want)
+		}
+		w.buf, w.off = w.buf[:want], off
+		if _, err := readFull(w.r, w.buf, off); err != nil {
+			w.buf = nil
+			return nil, err
+		}
+	}
+	from := off - w.off
+	return w.buf[from : from+n : from+n], nil
+}

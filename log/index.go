@@ -1,0 +1,168 @@
+package log
+
+import (
+	"bytes"
+	"errors"
+	"maps"
+	"slices"
+	"sort"
+	"sync"
+)
+
+// index finds places in one segment: in memory for the active one, and for a
+// sealed one in its side file.
+type index interface {
+	// nearest returns the last mark for which before is true; before must be
+	// true for a beginning of the marks only.
+	nearest(before func(mark) bool) (m mark, ok bool, err error)
+	// newest returns the newest record with a key.
+	newest(table int, key [16]byte) (ref Ref, ok bool, err error)
+}
+
+// mark says where a block begins (number 0), or a later record of a block.
+type mark struct {
+	index uint64
+	// clock is the log's clock before the block for number 0, and at the block
+	// otherwise. Invariant: rises with the marks.
+	clock  int64
+	number uint32
+	count  uint32 // records in the block
+	off    uint32
+}
+
+func (m mark) ref() Ref { return Ref{m.index, m.number} }
+
+// markGap is the distance between two marks, but for records that are longer.
+const markGap = 4 << 10
+
+// The tables of keys.
+const (
+	tableSubjects = iota
+	tableAliases
+	tables
+)
+
+// memIndex is a segment's index in memory: of the active one, of a sealed one
+// until its side file is written, and of one being scanned.
+type memIndex struct {
+	mu    sync.RWMutex
+	marks []mark
+	next  int64 // the next mark is at this offset or behind it
+	keys  [tables]map[[16]byte]Ref
+}
+
+func newMemIndex() *memIndex {
+	return &memIndex{keys: [tables]map[[16]byte]Ref{{}, {}}}
+}
+
+// add takes in a block at off whose records begin at offs (from the start of the
+// block). The log's clock was before, and is now after.
+func (m *memIndex) add(b *Block, before, after, off int64, offs []uint32) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	count := uint32(len(b.Records))
+	m.mark(mark{index: b.Index, clock: before, count: count, off: uint32(off)})
+	for i := range b.Records {
+		r, n := &b.Records[i], uint32(i)
+		if n > 0 {
+			at := uint32(off) + offs[i]
+			m.mark(mark{index: b.Index, clock: after, number: n, count: count, off: at})
+		}
+		for t, key := range [tables][16]byte{r.Subject, r.Alias} {
+			if key != [16]byte{} {
+				m.keys[t][key] = Ref{b.Index, n}
+			}
+		}
+	}
+}
+
+func (m *memIndex) mark(k mark) {
+	if int64(k.off) >= m.next {
+		m.marks = append(m.marks, k)
+		m.next = int64(k.off) + markGap
+	}
+}
+
+func (m *memIndex) nearest(before func(mark) bool) (mark, bool, error) {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	i := sort.Search(len(m.marks), func(i int) bool { return !before(m.marks[i]) }) - 1
+	if i < 0 {
+		return mark{}, false, nil
+	}
+	return m.marks[i], true, nil
+}
+
+func (m *memIndex) newest(table int, key [16]byte) (Ref, bool, error) {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	ref, ok := m.keys[table][key]
+	return ref, ok, nil
+}
+
+// sorted returns a table's keys in order.
+func (m *memIndex) sorted(table int) [][16]byte {
+	return slices.SortedFunc(maps.Keys(m.keys[table]), func(a, b [16]byte) int {
+		return bytes.Compare(a[:], b[:])
+	})
+}
+
+// indexOf returns a segment's index.
+func (l *Log) indexOf(seg *segment) (index, error) {
+	l.mu.RLock()
+	idx := seg.index
+	l.mu.RUnlock()
+	if idx != nil {
+		return idx, nil
+	}
+	// Only a reader gets here: a writer has them all from Open on.
+	l.loadMu.Lock()
+	defer l.loadMu.Unlock()
+	if seg.index != nil {
+		return seg.index, nil
+	}
+	side, err := l.loadSide(seg, seg.size)
+	if err != nil {
+		return nil, err
+	}
+	if idx = side; side == nil {
+		mem, s, err := l.scanSealed(seg)
+		if err != nil {
+			return nil, err
+		}
+		if s.last != seg.last || s.chain != seg.chain {
+			return nil, &CorruptionError{
+				Segment: seg.name, Offset: s.off, LastGood: s.last,
+				Reason: "the next segment continues another block",
+			}
+		}
+		idx = mem
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	seg.index = idx
+	return idx, nil
+}
+
+// loadSide loads a segment's side file. It returns nil for one that is missing
+// or wrong.
+func (l *Log) loadSide(seg *segment, size int64) (*sideFile, error) {
+	name := sideName(seg.header.first)
+	fileSize, err := l.files.size(name)
+	var s *sideFile
+	if err == nil {
+		s, err = openSide(segmentFile{l, name, seg.header.first}, fileSize, name)
+	}
+	if err == nil && (s.first != seg.header.first || s.salt != seg.salt || s.size != size) {
+		err = errors.New("it belongs to another segment")
+	}
+	switch {
+	case errors.Is(err, ErrClosed), errors.Is(err, ErrDeleted):
+		return nil, err
+	case err != nil:
+		l.logger.Warn("side file is missing or wrong and is made again", "file", name, "error", err)
+		l.files.forget(name)
+		return nil, nil
+	}
+	return s, nil
+}

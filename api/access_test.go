@@ -139,6 +139,7 @@ var routeCalls = []routeCall{
 	{"GET /healthz", "/healthz", "", "open"},
 	{"GET /readyz", "/readyz", "", "open"},
 	{"GET /metrics", "/metrics", "", "read!"},
+	{"GET /problems/{code}", "/problems/queue_full", "", "open"},
 	{"GET /openapi.json", "/openapi.json", "", "open"},
 	{"GET /docs", "/docs", "", "open"},
 	{"/", "/nowhere", "", "known"},

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/base64"
 	"fmt"
+	"html"
 	"net/http/httptest"
 	"strings"
 	"testing"
@@ -290,4 +291,20 @@ func TestDeepBodyIsFlat(t *testing.T) {
 	h.do("PUT", "/v1/queues/q", "").want(201)
 	h.do("POST", "/v1/queues/q/messages", `{"messages":[{"payload":`+ok+`}]}`).want(201)
 	h.do("POST", "/v1/queues/q/messages", `{"messages":[{"payload":[`+ok+`]}]}`).want(400)
+}
+
+// TestProblemPages: a problem's type is a page of the node that explains it.
+func TestProblemPages(t *testing.T) {
+	h := setup(t)
+	a := h.do("GET", "/v1/queues/none", "").want(404)
+	if a.str("type") != "/problems/queue_not_found" {
+		t.Errorf("%s", a.Body)
+	}
+	for code, st := range statuses {
+		a := h.do("GET", "/problems/"+code, "").want(200)
+		if !strings.Contains(a.Body.String(), html.EscapeString(st.title)) || st.advice == "" {
+			t.Errorf("%s: %s", code, a.Body)
+		}
+	}
+	h.do("GET", "/problems/none", "").want(404)
 }

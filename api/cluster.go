@@ -2,11 +2,13 @@ package api
 
 import (
 	"context"
+	"maps"
 	"net"
 	"net/http"
 	"regexp"
 	"slices"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/qlogd/qlogd/api/wire"
@@ -151,8 +153,8 @@ func (s *Server) snapshot(q *request) error {
 }
 
 // change carries out a change of the cluster, once for each Idempotency-Key
-// that comes to this node, and answers. Once begun it is seen to its end, also
-// where the client hangs up.
+// that comes to this node, and answers. Once begun it is completed, also where the
+// client hangs up.
 func (q *request) change(what string, within time.Duration, do func(context.Context) (int, any, error)) error {
 	if q.s.deps.Cluster == nil {
 		return &problemNotFound
@@ -177,30 +179,29 @@ func (q *request) change(what string, within time.Duration, do func(context.Cont
 			case <-q.Context().Done():
 				return q.Context().Err()
 			}
-			if !c.none {
+			if c.status != 0 {
 				q.w.Header().Set("Idempotent-Replayed", "true")
 				return q.answerChange(c.status, c.answer)
 			}
 		}
 	}
-	ended := false
-	end := func(status int, answer any, err error) {
-		if ended = true; mine != nil {
-			q.s.once.end(mine, status, answer, err)
+	status, answer, err := func() (status int, answer any, err error) {
+		if mine != nil {
+			defer func() { // also after a panic, or others would wait for ever
+				if err != nil {
+					status = 0
+				}
+				q.s.once.end(req.Key, mine, status, answer)
+			}()
 		}
-	}
-	defer func() {
-		if !ended { // a panic: who waits for this one must not wait for ever
-			end(0, nil, context.Canceled)
-		}
+		return do(ctx)
 	}()
-	status, answer, err := do(ctx)
-	end(status, answer, err)
+	attrs := []any{"what", what, "path", q.URL.Path, "actor", q.actor(), "request_id", q.id}
 	if err != nil {
-		q.s.log.Warn("cluster not changed", "what", what, "path", q.URL.Path, "actor", q.actor(), "request_id", q.id, "error", err)
+		q.s.log.Warn("cluster not changed", append(attrs, "error", err)...)
 		return err
 	}
-	q.s.log.Info("cluster changed", "what", what, "path", q.URL.Path, "actor", q.actor(), "request_id", q.id)
+	q.s.log.Info("cluster changed", attrs...)
 	return q.answerChange(status, answer)
 }
 
@@ -232,4 +233,58 @@ func hostPort(field, v string) error {
 		return bad(field, "%s must be an address that the other nodes reach, not %s", field, echo(v))
 	}
 	return nil
+}
+
+// Number of answers to cluster calls that a node keeps, and for how long.
+const (
+	keepOnce    = 1000
+	keepOnceFor = event.KeepAnswersMS * time.Millisecond
+)
+
+// onceOnly keeps the answers to cluster calls with an Idempotency-Key. These
+// calls change Raft's configuration and no state, so no entry could keep the answer:
+// each node remembers in memory the calls that it received itself. That is safe,
+// because each such call names the state that it wants: executing it twice has the
+// same effect as once.
+type onceOnly struct {
+	mu    sync.Mutex
+	calls map[event.Hash]*onceCall
+}
+
+// onceCall is one call.
+type onceCall struct {
+	body  event.Hash
+	begun time.Time
+	done  chan struct{} // closed once status and answer are set
+
+	status int // 0: it failed, so the next one tries again
+	answer any // nil: no content
+}
+
+// begin returns the call that came under this key before, or a new one with
+// first set, which must be ended.
+func (o *onceOnly) begin(r *event.Request) (c *onceCall, first bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if c := o.calls[r.Key]; c != nil && time.Since(c.begun) < keepOnceFor {
+		return c, false
+	}
+	if len(o.calls) >= keepOnce {
+		older := func(a, b event.Hash) int { return o.calls[a].begun.Compare(o.calls[b].begun) }
+		delete(o.calls, slices.MinFunc(slices.Collect(maps.Keys(o.calls)), older))
+	}
+	c = &onceCall{body: r.Body, begun: time.Now(), done: make(chan struct{})}
+	o.calls[r.Key] = c
+	return c, true
+}
+
+// end records the answer; a failed call, status 0, is forgotten.
+func (o *onceOnly) end(key event.Hash, c *onceCall, status int, answer any) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	c.status, c.answer = status, answer
+	if status == 0 && o.calls[key] == c {
+		delete(o.calls, key)
+	}
+	close(c.done)
 }

@@ -3,12 +3,14 @@ package api
 import (
 	"net/http"
 	"slices"
+	"strings"
 
 	"github.com/qlogd/qlogd/api/wire"
+	"github.com/qlogd/qlogd/event"
 )
 
-// healthz says that the process is alive.
-func (s *Server) healthz(q *request) error {
+// healthz answers GET /healthz: the process is alive.
+func (q *request) healthz() error {
 	return q.answer(http.StatusOK, &wire.Health{Status: "ok"})
 }
 
@@ -17,7 +19,7 @@ func (q *request) notReady(reasons []string) error {
 	return q.answer(http.StatusServiceUnavailable, &wire.Health{Status: "not_ready", Reasons: reasons})
 }
 
-// readyz says whether this node should get requests, and if not, why.
+// readyz answers GET /readyz: whether this node should get requests, and if not, why.
 func (s *Server) readyz(q *request) error {
 	ok, reasons := true, []string(nil)
 	if s.deps.Ready != nil {
@@ -26,11 +28,35 @@ func (s *Server) readyz(q *request) error {
 	if s.draining() {
 		ok, reasons = false, append([]string{"shutting down"}, reasons...)
 	}
+	// Without a secret some webhooks are refused and some queues not delivered. All
+	// else is served, so that one wrong definition does not take every node out of
+	// service.
+	secrets := append(s.secretsMissing(), s.pushUnready()...)
 	if !ok {
-		return q.notReady(slices.Concat(reasons, s.secretsMissing(), s.pushUnready()))
+		return q.notReady(slices.Concat(reasons, secrets))
 	}
-	// Without a secret some webhooks are turned away, and some queues not
-	// delivered; all else is served, so that one wrong definition does not take
-	// every node out of service.
-	return q.answer(http.StatusOK, &wire.Health{Status: "ready", Reasons: append(s.secretsMissing(), s.pushUnready()...)})
+	return q.answer(http.StatusOK, &wire.Health{Status: "ready", Reasons: secrets})
+}
+
+// Unready returns a handler for a node that cannot serve yet: before its cluster is
+// formed, and while its state is replaced. The node is alive and not ready, for the
+// given reasons; every other request is answered with 503.
+func Unready(reasons func() []string) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		q := newRequest(nil, w, r, "")
+		var err error
+		if code, ok := strings.CutPrefix(r.URL.Path, "/problems/"); ok {
+			err = q.problemPage(code)
+		} else if r.URL.Path == "/healthz" {
+			err = q.healthz()
+		} else if r.URL.Path == "/readyz" {
+			err = q.notReady(reasons())
+		} else {
+			err = &event.Problem{Code: codeNoLeader, Index: -1, RetryAfterMS: 1000,
+				Detail: "this node does not serve yet: " + strings.Join(reasons(), "; ")}
+		}
+		if p, ok := err.(*event.Problem); ok {
+			q.fail(p)
+		}
+	})
 }

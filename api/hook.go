@@ -214,7 +214,7 @@ func (s *Server) proposeHooked(q *request, w *compiledWebhook, p *event.Produce)
 	defer cancel()
 	res, err := s.propose(ctx, &event.Command{Actor: "webhook:" + w.Name, Produce: p}, "")
 	if err == nil {
-		q.setHead("X-Qlogd-Index", strconv.FormatUint(res.Index, 10))
+		q.w.Header().Set("X-Qlogd-Index", strconv.FormatUint(res.Index, 10))
 	}
 	return res, err
 }

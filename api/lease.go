@@ -9,8 +9,6 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/go-json-experiment/json/jsontext"
-
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/event"
 )
@@ -158,7 +156,7 @@ func (s *Server) lease(q *request, in *wire.LeaseRequest) error {
 		return q.Context().Err()
 	}
 	if res.Index != 0 {
-		q.setHead("X-Qlogd-Index", strconv.FormatUint(res.Index, 10))
+		q.w.Header().Set("X-Qlogd-Index", strconv.FormatUint(res.Index, 10))
 		q.nameLeader()
 	}
 	return s.answerLeased(q, res.Leased)
@@ -364,10 +362,4 @@ func (s *Server) appendLeased(b []byte, m *event.LeasedMessage, c *event.Content
 		return nil, err
 	}
 	return append(b, text[1:]...), nil
-}
-
-// appendString appends a JSON string.
-func appendString(b []byte, s string) []byte {
-	b, _ = jsontext.AppendQuote(b, s) // an error is bad UTF-8, which is replaced
-	return b
 }

@@ -1,35 +1,29 @@
 package api
 
 import (
-	"cmp"
-	"maps"
 	"net/http"
-	"slices"
 	"strconv"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
-	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/event"
 )
 
-// maxQueueSeries bounds how many queues /metrics tells one by one; the others
-// are summed up as _other, a name that no queue can have.
+// maxQueueSeries bounds the queues with series of their own; the others are summed up
+// as _other, a name that no queue can have.
 const maxQueueSeries = 2000
 
 // metrics are the API's own and, at each scrape, the queues' states. Labels are
-// routes, codes, types and names of queues and webhooks, never what a client made up.
+// routes, codes, types and names of queues and webhooks, never a client's free text.
 type metrics struct {
 	s         *Server
 	handler   http.Handler
 	leaseLost prometheus.Counter
 	commit    *prometheus.HistogramVec
-	classes   [event.Classes]prometheus.Observer // of commit
 	requests  *prometheus.CounterVec
 	seconds   *prometheus.HistogramVec
 	hooks     *prometheus.CounterVec // by webhook and outcome
@@ -64,62 +58,31 @@ func newMetrics(s *Server) *metrics {
 			Buckets: prometheus.ExponentialBuckets(0.0005, 2, 15),
 		}, []string{"class"}),
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "qlogd_http_requests_total", Help: "HTTP requests."}, []string{"method", "route", "status"}),
-		hooks:    prometheus.NewCounterVec(prometheus.CounterOpts{Name: "qlogd_webhook_requests_total", Help: "Requests to /hook/{name} that this node answered, by what became of them."}, []string{"webhook", "outcome"}),
+		hooks:    prometheus.NewCounterVec(prometheus.CounterOpts{Name: "qlogd_webhook_requests_total", Help: "Requests to /hook/{name} answered by this node, by outcome."}, []string{"webhook", "outcome"}),
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "qlogd_http_request_seconds", Help: "Time to answer HTTP requests, waits included.",
 			Buckets: prometheus.ExponentialBuckets(0.0005, 4, 9),
 		}, []string{"method", "route"}),
 	}
-	for c, name := range classNames {
-		m.classes[c] = m.commit.WithLabelValues(name)
-	}
-	waiting := prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "qlogd_lease_waiters", Help: "Leases that wait in line at this node, those of other nodes included."},
+	waiting := prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "qlogd_lease_waiters", Help: "Lease requests that wait on this node."},
 		func() float64 { return float64(s.waiters.parked.Load()) })
 	reg.MustRegister(m.leaseLost, m.commit, m.requests, m.seconds, m.hooks, waiting, m)
 	return m
 }
 
-// routeMetrics are a route's, looked up once each.
-type routeMetrics struct {
-	m             *metrics
-	method, route string
-	seconds       atomic.Pointer[prometheus.Observer]
-	requests      atomic.Pointer[map[int]prometheus.Counter] // by status; never changed, but exchanged
-}
-
-// route returns a route's metrics. Method and route are the pattern's, so there
+// request records an answered request. method and route are the pattern's, so there
 // are as many series as routes.
-func (m *metrics) route(method, route string) *routeMetrics {
+func (m *metrics) request(method, route string, status int, took time.Duration) {
 	if route == "" {
 		method, route = "", "other"
 	}
-	return &routeMetrics{m: m, method: method, route: route}
+	m.seconds.WithLabelValues(method, route).Observe(took.Seconds())
+	m.requests.WithLabelValues(method, route, strconv.Itoa(status)).Inc()
 }
 
-// request notes an answered request.
-func (r *routeMetrics) request(status int, took time.Duration) {
-	seconds := r.seconds.Load()
-	if seconds == nil {
-		o := r.m.seconds.WithLabelValues(r.method, r.route)
-		seconds = &o
-		r.seconds.Store(seconds)
-	}
-	(*seconds).Observe(took.Seconds())
-	for {
-		known := r.requests.Load()
-		if known != nil && (*known)[status] != nil {
-			(*known)[status].Inc()
-			return
-		}
-		more := map[int]prometheus.Counter{status: r.m.requests.WithLabelValues(r.method, r.route, strconv.Itoa(status))}
-		if known != nil {
-			maps.Copy(more, *known)
-		}
-		r.requests.CompareAndSwap(known, &more)
-	}
+func (m *metrics) committed(took time.Duration, c event.Class) {
+	m.commit.WithLabelValues(classNames[c]).Observe(took.Seconds())
 }
-
-func (m *metrics) committed(took time.Duration, c event.Class) { m.classes[c].Observe(took.Seconds()) }
 
 // hook counts a request to a webhook.
 func (m *metrics) hook(name, outcome string) {
@@ -140,7 +103,7 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	now := clock(st)
 	queues := st.Queues()
 	type row struct{ depth, inFlight, scheduled, dead, oldest int64 }
-	tell := func(name string, r row) {
+	emit := func(name string, r row) {
 		for _, v := range []struct {
 			d *prometheus.Desc
 			v int64
@@ -156,13 +119,13 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 			r.oldest = max(0, now-v.Stats.Oldest) / 1000
 		}
 		if i < maxQueueSeries {
-			tell(v.Name, r)
+			emit(v.Name, r)
 			continue
 		}
 		other = row{other.depth + r.depth, other.inFlight + r.inFlight, other.scheduled + r.scheduled, other.dead + r.dead, max(other.oldest, r.oldest)}
 	}
 	if len(queues) > maxQueueSeries {
-		tell("_other", other)
+		emit("_other", other)
 	}
 	if m.s.deps.EventCounts != nil {
 		counts := m.s.deps.EventCounts()
@@ -183,10 +146,4 @@ func (m *metrics) serve(q *request) error {
 	})
 	m.handler.ServeHTTP(q.w, q.Request)
 	return nil
-}
-
-func sortStats(v []wire.OperationStat) {
-	slices.SortFunc(v, func(a, b wire.OperationStat) int {
-		return cmp.Or(cmp.Compare(a.Type, b.Type), cmp.Compare(a.Priority, b.Priority), cmp.Compare(a.Status, b.Status))
-	})
 }

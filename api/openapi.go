@@ -1,12 +1,9 @@
 package api
 
 import (
-	"bytes"
 	_ "embed"
 	"fmt"
 	"net/http"
-	"strconv"
-	"sync"
 
 	"github.com/go-json-experiment/json"
 	"go.yaml.in/yaml/v3"
@@ -18,29 +15,22 @@ var openAPIYAML []byte
 //go:embed docs.html
 var docsPage []byte
 
-// openAPIText is the API's description as JSON, for a program without a name.
-var openAPIText = sync.OnceValue(func() []byte {
+// openAPI returns the API's description as JSON, with the program's version.
+func openAPI(version string) []byte {
 	var doc map[string]any
 	if err := yaml.Unmarshal(openAPIYAML, &doc); err != nil {
 		panic(fmt.Sprintf("api: openapi.yaml: %v", err)) // embedded, and tested
 	}
-	doc["info"].(map[string]any)["version"] = versionMark
+	doc["info"].(map[string]any)["version"] = version
 	b, err := json.Marshal(doc, json.Deterministic(true))
 	if err != nil {
 		panic(fmt.Sprintf("api: openapi.yaml: %v", err))
 	}
 	return b
-})
-
-const versionMark = "@version@"
-
-// openAPI returns the API's description as JSON, with the program's version.
-func openAPI(version string) []byte {
-	return bytes.Replace(openAPIText(), []byte(strconv.Quote(versionMark)), appendString(nil, version), 1)
 }
 
 func (s *Server) serveOpenAPI(q *request) error {
-	q.send(http.StatusOK, typeJSON, s.openapi)
+	q.send(http.StatusOK, typeJSON, s.openapi())
 	return nil
 }
 

@@ -13,46 +13,44 @@ import (
 	"github.com/qlogd/qlogd/event"
 )
 
-// keepOperations is how many finished writes with an Idempotency-Key this node
-// remembers; older ones are in the OperationsStore.
+// keepOperations is the number of finished writes with an Idempotency-Key that this
+// node remembers; older ones are in the OperationsStore.
 const keepOperations = 10_000
 
-// tracker knows what becomes of this node's writes. It is asked twice for every
-// write: what is written without an Idempotency-Key leaves no more than sums.
+// tracker records this node's writes. Of a write without an Idempotency-Key only
+// sums are kept once it is finished.
 type tracker struct {
-	mu          sync.Mutex
-	next        uint64
-	first, last *operation                // pending, oldest first
-	waiting     int                       // how many these are
-	done        []*operation              // with an Idempotency-Key and finished: a ring
-	oldest      int                       // where it begins, once it is full
-	byKey       map[operationKey]keyChain // with an Idempotency-Key
-	stats       [operationKinds][event.Classes][2]stat
-	latency     [event.Classes]float64 // ms, moving average
-	free        []*operation           // to be used again
+	mu      sync.Mutex
+	next    uint64
+	pending map[*operation]struct{}
+	done    []*operation // with an Idempotency-Key and finished: a ring
+	oldest  int          // index in done, once it is full
+	byKey   map[operationKey][]*operation
+	stats   map[statKey]*stat
+	latency [event.Classes]float64 // ms, moving average
 }
 
 // operation is one write. Fields after begun are guarded by the tracker.
 type operation struct {
 	seq    uint64
 	key    operationKey // zero: it had none
-	kind   kind
+	kind   string
 	class  event.Class
 	begun  time.Time
 	ended  time.Time
 	status string
 	err    string
 	index  uint64
-
-	before, after *operation // while pending
-	newer         *operation // of the same key
 }
 
-// keyChain are the writes of one key, oldest first.
-type keyChain struct{ first, last *operation }
-
-// operationKey is an Idempotency-Key and whose it is.
+// operationKey is an Idempotency-Key and the actor who sent it.
 type operationKey struct{ actor, key string }
+
+type statKey struct {
+	kind   string
+	class  event.Class
+	status string
+}
 
 type stat struct {
 	count          int64
@@ -60,169 +58,112 @@ type stat struct {
 	latency        time.Duration // sum
 }
 
-// Which of a kind's two stats is which.
-const (
-	completed = iota
-	failed
-)
+func (st *stat) add(begun time.Time, took time.Duration) {
+	if st.count == 0 || begun.Before(st.oldest) {
+		st.oldest = begun
+	}
+	if begun.After(st.newest) {
+		st.newest = begun
+	}
+	st.count++
+	st.latency += took
+}
 
-var statusNames = [2]string{"completed", "failed"}
+// Statuses of an operation.
+const (
+	opPending   = "pending"
+	opCompleted = "completed"
+	opFailed    = "failed"
+)
 
 var classNames = [event.Classes]string{"settle", "produce", "lease", "background"}
 
-// kind is what a command does.
-type kind uint8
-
-const (
-	kindOther kind = iota
-	kindPutQueue
-	kindDeleteQueue
-	kindPauseQueue
-	kindResumeQueue
-	kindPurgeQueue
-	kindProduce
-	kindLease
-	kindSettle
-	kindTransaction
-	kindDeleteMessage
-	operationKinds
-)
-
-var kindNames = [operationKinds]string{"other", "put_queue", "delete_queue", "pause_queue", "resume_queue", "purge_queue",
-	"produce", "lease", "settle", "transaction", "delete_message"}
-
-func newTracker() *tracker { return &tracker{byKey: map[operationKey]keyChain{}} }
-
-func commandKind(c *event.Command) kind {
-	switch {
-	case c.PutQueue != nil:
-		return kindPutQueue
-	case c.DeleteQueue != nil:
-		return kindDeleteQueue
-	case c.PauseQueue != nil && c.PauseQueue.Paused:
-		return kindPauseQueue
-	case c.PauseQueue != nil:
-		return kindResumeQueue
-	case c.PurgeQueue != nil:
-		return kindPurgeQueue
-	case c.Produce != nil:
-		return kindProduce
-	case c.Lease != nil:
-		return kindLease
-	case c.Settle != nil:
-		return kindSettle
-	case c.Transaction != nil:
-		return kindTransaction
-	case c.Delete != nil:
-		return kindDeleteMessage
+func newTracker() *tracker {
+	return &tracker{
+		pending: map[*operation]struct{}{}, byKey: map[operationKey][]*operation{}, stats: map[statKey]*stat{},
 	}
-	return kindOther
 }
 
-// begin notes a write; key is its Idempotency-Key, "" none. It must be ended,
-// and not be used after that.
+// commandKind names what a command does.
+func commandKind(c *event.Command) string {
+	switch {
+	case c.PutQueue != nil:
+		return "put_queue"
+	case c.DeleteQueue != nil:
+		return "delete_queue"
+	case c.PauseQueue != nil && c.PauseQueue.Paused:
+		return "pause_queue"
+	case c.PauseQueue != nil:
+		return "resume_queue"
+	case c.PurgeQueue != nil:
+		return "purge_queue"
+	case c.Produce != nil:
+		return "produce"
+	case c.Lease != nil:
+		return "lease"
+	case c.Settle != nil:
+		return "settle"
+	case c.Transaction != nil:
+		return "transaction"
+	case c.Delete != nil:
+		return "delete_message"
+	}
+	return "other"
+}
+
+// begin records a write, which must be ended; key is its Idempotency-Key, "" none.
 func (t *tracker) begin(key string, c *event.Command) *operation {
-	now := time.Now()
+	op := &operation{kind: commandKind(c), class: c.Class(), begun: time.Now(), status: opPending}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	var op *operation
-	if n := len(t.free); n > 0 {
-		op, t.free = t.free[n-1], t.free[:n-1]
-	} else {
-		op = new(operation)
-	}
 	t.next++
-	*op = operation{seq: t.next, kind: commandKind(c), class: c.Class(), begun: now, status: "pending", before: t.last}
-	if t.last != nil {
-		t.last.after = op
-	} else {
-		t.first = op
-	}
-	t.last = op
-	t.waiting++
+	op.seq = t.next
+	t.pending[op] = struct{}{}
 	if key != "" {
 		op.key = operationKey{c.Actor, key}
-		ch := t.byKey[op.key]
-		if ch.last != nil {
-			ch.last.newer = op
-		} else {
-			ch.first = op
-		}
-		ch.last = op
-		t.byKey[op.key] = ch
+		t.byKey[op.key] = append(t.byKey[op.key], op)
 	}
 	return op
 }
 
-// end notes how a write ended and returns how long it took.
+// end records how a write ended and returns how long it took.
 func (t *tracker) end(op *operation, index uint64, err error) time.Duration {
 	now := time.Now()
 	took := now.Sub(op.begun)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if op.before != nil {
-		op.before.after = op.after
-	} else {
-		t.first = op.after
-	}
-	if op.after != nil {
-		op.after.before = op.before
-	} else {
-		t.last = op.before
-	}
-	op.before, op.after = nil, nil
-	t.waiting--
-	how := completed
+	delete(t.pending, op)
+	op.ended, op.index, op.status = now, index, opCompleted
 	if err != nil {
-		how, op.err = failed, codeInternal
+		op.status, op.err = opFailed, codeInternal
 		var p *event.Problem
 		if errors.As(err, &p) {
 			op.err = p.Code
 		}
 	}
-	op.ended, op.index, op.status = now, index, statusNames[how]
 	t.latency[op.class] += (float64(took.Microseconds())/1000 - t.latency[op.class]) / 16
-	st := &t.stats[op.kind][op.class][how]
-	if st.count == 0 {
-		st.oldest = op.begun
+	k := statKey{op.kind, op.class, op.status}
+	if t.stats[k] == nil {
+		t.stats[k] = &stat{}
 	}
-	st.count++
-	st.newest = op.begun
-	st.latency += took
-	if op.key.key == "" {
-		if len(t.free) < 1000 {
-			t.free = append(t.free, op)
-		}
-		return took
-	}
-	if len(t.done) < keepOperations {
+	t.stats[k].add(op.begun, took)
+	switch {
+	case op.key.key == "":
+	case len(t.done) < keepOperations:
 		t.done = append(t.done, op)
-		return took
+	default:
+		t.forget(t.done[t.oldest])
+		t.done[t.oldest] = op
+		t.oldest = (t.oldest + 1) % keepOperations
 	}
-	t.forget(t.done[t.oldest])
-	t.done[t.oldest] = op
-	t.oldest = (t.oldest + 1) % keepOperations
 	return took
 }
 
-// forget takes a write out of its key's.
 func (t *tracker) forget(op *operation) {
-	ch := t.byKey[op.key]
-	if ch.first == op {
-		if ch.first = op.newer; ch.first == nil {
-			delete(t.byKey, op.key)
-			return
-		}
-	} else {
-		prev := ch.first
-		for prev.newer != op {
-			prev = prev.newer
-		}
-		if prev.newer = op.newer; op.newer == nil {
-			ch.last = prev
-		}
+	left := slices.DeleteFunc(t.byKey[op.key], func(o *operation) bool { return o == op })
+	if t.byKey[op.key] = left; len(left) == 0 {
+		delete(t.byKey, op.key)
 	}
-	t.byKey[op.key] = ch
 }
 
 // find returns the writes of a key, oldest first.
@@ -230,12 +171,12 @@ func (t *tracker) find(key operationKey) []wire.Operation {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	out := []wire.Operation{}
-	for op := t.byKey[key].first; op != nil; op = op.newer {
+	for _, op := range t.byKey[key] {
 		o := wire.Operation{
-			Key: key.key, Type: kindNames[op.kind], Status: op.status, Priority: classNames[op.class],
+			Key: key.key, Type: op.kind, Status: op.status, Priority: classNames[op.class],
 			CreatedAt: wire.TimeOf(op.begun), Error: unlessZero(op.err), Index: unlessZero(op.index),
 		}
-		if op.ended.IsZero() {
+		if op.status == opPending {
 			o.Position, o.EstimatedWaitMS = t.ahead(op)
 		} else {
 			ms := op.ended.Sub(op.begun).Milliseconds()
@@ -246,7 +187,7 @@ func (t *tracker) find(key operationKey) []wire.Operation {
 	return out
 }
 
-// unlessZero is null in an answer where there is nothing to tell.
+// unlessZero returns a pointer to v, nil for the zero value.
 func unlessZero[T comparable](v T) *T {
 	if v == *new(T) {
 		return nil
@@ -254,11 +195,11 @@ func unlessZero[T comparable](v T) *T {
 	return &v
 }
 
-// ahead tells how many of this node's writes go before a pending one, and how
-// long it will wait as of now.
+// ahead returns the number of this node's writes that go before a pending one, and an
+// estimate of its remaining wait in ms.
 func (t *tracker) ahead(op *operation) (position, wait *int64) {
 	var n int64
-	for o := t.first; o != nil; o = o.after {
+	for o := range t.pending {
 		if o.class < op.class || o.class == op.class && o.seq < op.seq {
 			n++
 		}
@@ -267,31 +208,70 @@ func (t *tracker) ahead(op *operation) (position, wait *int64) {
 	return &n, &left
 }
 
-// operations answers GET /v1/operations/{idempotency_key}: what this node
-// knows, and what the other nodes were asked to write themselves.
+// summary returns the sums of all writes since the node started.
+func (t *tracker) summary() wire.OperationStats {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	waiting := int64(len(t.pending))
+	out := wire.OperationStats{
+		Stats: []wire.OperationStat{}, SystemHealth: wire.SystemHealth{Waiting: waiting, QueueDepth: waiting},
+	}
+	add := func(k statKey, st *stat) {
+		o := wire.OperationStat{
+			Type: k.kind, Priority: classNames[k.class], Status: k.status, Count: st.count,
+			Oldest: wire.TimeOf(st.oldest), Newest: wire.TimeOf(st.newest),
+		}
+		if k.status != opPending {
+			avg := float64(st.latency.Microseconds()) / 1000 / float64(st.count)
+			o.AvgLatencyMS = &avg
+		}
+		out.Stats = append(out.Stats, o)
+	}
+	pending := map[statKey]*stat{}
+	for op := range t.pending {
+		k := statKey{op.kind, op.class, opPending}
+		if pending[k] == nil {
+			pending[k] = &stat{}
+		}
+		pending[k].add(op.begun, 0)
+	}
+	for k, st := range pending {
+		add(k, st)
+	}
+	for k, st := range t.stats {
+		add(k, st)
+	}
+	slices.SortFunc(out.Stats, func(a, b wire.OperationStat) int {
+		return cmp.Or(cmp.Compare(a.Type, b.Type), cmp.Compare(a.Priority, b.Priority), cmp.Compare(a.Status, b.Status))
+	})
+	return out
+}
+
+// localOnly checks the query of a call that only answers from the node's own memory.
+func (q *request) localOnly() error {
+	if err := q.allow("consistency"); err != nil {
+		return err
+	}
+	_, err := q.stale()
+	return err
+}
+
+// operations answers GET /v1/operations/{idempotency_key}: from this node's memory, the
+// other nodes', and the answers that the log keeps.
 func (s *Server) operations(q *request) error {
 	key := operationKey{q.actor(), q.PathValue("idempotency_key")}
 	if !visible(key.key, 255) {
 		return bad("idempotency_key", "idempotency_key must be 1 to 255 visible ASCII characters")
 	}
-	if err := q.allow("consistency"); err != nil {
-		return err
-	}
-	if _, err := q.stale(); err != nil {
+	if err := q.localOnly(); err != nil {
 		return err
 	}
 	q.tellIndex()
 	// The others first: what is pending there may complete meanwhile, and must
 	// not be missed in between.
-	out := wire.OperationList{Operations: append(s.othersOperations(q.Context(), key), s.ops.find(key)...)}
-	slices.SortStableFunc(out.Operations, func(a, b wire.Operation) int { return cmp.Compare(a.CreatedAt, b.CreatedAt) })
+	all := append(s.othersOperations(q.Context(), key), s.ops.find(key)...)
+	slices.SortStableFunc(all, func(a, b wire.Operation) int { return cmp.Compare(a.CreatedAt, b.CreatedAt) })
 	if s.deps.Operations != nil {
-		known := map[uint64]bool{}
-		for _, o := range out.Operations {
-			if o.Index != nil {
-				known[*o.Index] = true
-			}
-		}
 		kept, err := s.deps.Operations.Operations(keyPrefix(key.actor, key.key))
 		if err != nil {
 			return err
@@ -302,20 +282,20 @@ func (s *Server) operations(q *request) error {
 			if err != nil {
 				return err
 			}
-			if !known[*o.Index] {
+			known := func(a wire.Operation) bool { return a.Index != nil && *a.Index == *o.Index }
+			if !slices.ContainsFunc(all, known) {
 				old = append(old, o)
 			}
 		}
-		out.Operations = append(old, out.Operations...)
+		all = append(old, all...)
 	}
-	return q.answer(http.StatusOK, &out)
+	return q.answer(http.StatusOK, &wire.OperationList{Operations: all})
 }
 
 // AskOperations is the name of the question that LocalOperations answers.
 const AskOperations = "api.operations"
 
-// othersWithin is how long the other nodes' word about a write is waited for:
-// one that is away must not hold up the answer.
+// othersWithin bounds the wait for the other nodes' answers.
 const othersWithin = time.Second
 
 // askOperations is that question.
@@ -324,8 +304,8 @@ type askOperations struct {
 	Key   string `json:"key"`
 }
 
-// LocalOperations answers another node's AskOperations: what became of the
-// writes that this node was asked for. Nil where the question is not understood.
+// LocalOperations answers another node's AskOperations with the writes that this node
+// received. It returns nil for a question that it does not understand.
 func (s *Server) LocalOperations(question []byte) []byte {
 	var ask askOperations
 	if wire.Unmarshal(question, &ask) != nil {
@@ -353,7 +333,7 @@ func (s *Server) othersOperations(ctx context.Context, key operationKey) []wire.
 	for _, b := range s.deps.AskOthers(ctx, AskOperations, question) {
 		var l wire.OperationList
 		if err := wire.Unmarshal(b, &l); err != nil {
-			s.log.Warn("another node's word about its writes is not understood", "error", err)
+			s.log.Warn("cannot decode another node's operations", "error", err)
 			continue
 		}
 		out = append(out, l.Operations...)
@@ -361,11 +341,11 @@ func (s *Server) othersOperations(ctx context.Context, key operationKey) []wire.
 	return out
 }
 
-// keptOperation tells a write from the answer that the log keeps to it.
+// keptOperation describes a write by the answer that the log keeps.
 func (s *Server) keptOperation(key string, e *event.Event) (wire.Operation, error) {
 	at, index := wire.Time(event.ClockOf(e.ID)), event.RefOf(e.ID).Index
 	o := wire.Operation{
-		Key: key, Type: "write", Status: "completed", Priority: classNames[event.ClassSettle],
+		Key: key, Type: "write", Status: opCompleted, Priority: classNames[event.ClassSettle],
 		CreatedAt: at, ProcessedAt: at, Index: &index,
 	}
 	c, err := s.eventContent(e)
@@ -387,13 +367,9 @@ func (s *Server) keptOperation(key string, e *event.Event) (wire.Operation, erro
 	return o, nil
 }
 
-// operationStats answers GET /v1/operations/stats: this node's writes since it
-// started.
+// operationStats answers GET /v1/operations/stats: this node's writes since it started.
 func (s *Server) operationStats(q *request) error {
-	if err := q.allow("consistency"); err != nil {
-		return err
-	}
-	if _, err := q.stale(); err != nil {
+	if err := q.localOnly(); err != nil {
 		return err
 	}
 	out := s.ops.summary()
@@ -401,44 +377,4 @@ func (s *Server) operationStats(q *request) error {
 		out.SystemHealth.Utilization, out.SystemHealth.QueueDepth = s.deps.Load.Load()
 	}
 	return q.answer(http.StatusOK, &out)
-}
-
-func (t *tracker) summary() wire.OperationStats {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	out := wire.OperationStats{Stats: []wire.OperationStat{}}
-	out.SystemHealth.Waiting = int64(t.waiting)
-	out.SystemHealth.QueueDepth = int64(t.waiting)
-	tell := func(k kind, c event.Class, status string, st *stat) {
-		if st.count == 0 {
-			return
-		}
-		o := wire.OperationStat{
-			Type: kindNames[k], Priority: classNames[c], Status: status, Count: st.count,
-			Oldest: wire.TimeOf(st.oldest), Newest: wire.TimeOf(st.newest),
-		}
-		if status != "pending" {
-			avg := float64(st.latency.Microseconds()) / 1000 / float64(st.count)
-			o.AvgLatencyMS = &avg
-		}
-		out.Stats = append(out.Stats, o)
-	}
-	var pending [operationKinds][event.Classes]stat
-	for op := t.first; op != nil; op = op.after {
-		st := &pending[op.kind][op.class]
-		if st.count++; st.count == 1 {
-			st.oldest = op.begun
-		}
-		st.newest = op.begun
-	}
-	for k := range operationKinds {
-		for c := range event.Classes {
-			tell(k, c, "pending", &pending[k][c])
-			for how, status := range statusNames {
-				tell(k, c, status, &t.stats[k][c][how])
-			}
-		}
-	}
-	sortStats(out.Stats)
-	return out
 }

@@ -38,7 +38,7 @@ func (h *harness) proposed(fn func()) (groups int, kinds string) {
 	defer h.mu.Unlock()
 	var all []string
 	for _, c := range h.commands[n:] {
-		all = append(all, kindNames[commandKind(c)])
+		all = append(all, commandKind(c))
 	}
 	return h.groups - g, strings.Join(all, " ")
 }

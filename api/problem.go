@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"errors"
+	"html"
 	"net/http"
 	"strconv"
 	"strings"
@@ -13,7 +14,7 @@ import (
 	"github.com/qlogd/qlogd/event"
 )
 
-// The codes that only HTTP knows; the others are internal/event's.
+// The codes that only HTTP knows; the others are event's.
 const (
 	codeInvalidJSON      = "invalid_json"
 	codeInvalidMsgpack   = "invalid_msgpack"
@@ -37,46 +38,99 @@ const (
 	codeTargetTimeout    = "target_timeout"
 )
 
-// status is what a code means in HTTP.
+// status describes a code in HTTP.
 type status struct {
 	status    int
 	title     string
 	retryable bool
+	advice    string // on its page: the cause, and the remedy
 }
 
 var statuses = map[string]status{
-	codeInvalidJSON:           {400, "The body is not valid JSON", false},
-	codeInvalidMsgpack:        {400, "The body is not valid msgpack", false},
-	event.CodeInvalidArgument: {400, "An argument is not valid", false},
-	codeSchemaMismatch:        {400, "A message does not fit the queue's schema", false},
-	codeUnauthenticated:       {401, "Who are you?", false},
-	codeInvalidSignature:      {401, "The signature is missing or wrong", false},
-	codeStaleTimestamp:        {401, "The signed time is too far from now", false},
-	codeForbidden:             {403, "Not allowed", false},
-	codeIPNotAllowed:          {403, "Not from this address", false},
-	event.CodeQueueNotFound:   {404, "No such queue", false},
-	event.CodeMessageNotFound: {404, "No such message", false},
-	event.CodeWebhookNotFound: {404, "No such webhook", false},
-	codeNodeNotFound:          {404, "No such node", false},
-	codeNotFound:              {404, "Not found", false},
-	codeMethodNotAllowed:      {405, "Method not allowed", false},
-	codeRequestTimeout:        {408, "The body took too long", true},
-	event.CodeLeaseLost:       {409, "The lease is no longer the message's current one", false},
-	event.CodeQueueInUse:      {409, "The queue is in use", false},
-	event.CodeConflict:        {409, "That conflicts with the current state", false},
-	event.CodeHistoryExpired:  {410, "That part of the history has been deleted", false},
-	codePayloadTooLarge:       {413, "Too large", false},
-	codeUnsupportedMedia:      {415, "Unsupported media type", false},
-	event.CodeKeyReused:       {422, "The Idempotency-Key was used for another request", false},
-	event.CodeQueueFull:       {429, "The queue is full", true},
-	"overloaded":              {429, "The server is overloaded", true},
-	codeInternal:              {500, "Internal error", false},
-	codeTargetFailed:          {502, "The target could not be reached", true},
-	codeNoLeader:              {503, "No leader", true},
-	codeShuttingDown:          {503, "Shutting down", true},
-	codeSecretMissing:         {503, "A secret is missing", true},
-	codeTargetTimeout:         {504, "The target did not answer in time", true},
-	"insufficient_storage":    {507, "The disk is full", true},
+	codeInvalidJSON: {400, "The body is not valid JSON", false,
+		"The body has a syntax error, invalid UTF-8, a duplicate name, data after its end, or " +
+			"nests deeper than 64. The detail names the byte. Correct the body."},
+	codeInvalidMsgpack: {400, "The body is not valid msgpack", false,
+		"The body is not one well-formed MessagePack value, or nests deeper than 64. Correct the " +
+			"body, or send JSON."},
+	event.CodeInvalidArgument: {400, "An argument is not valid", false,
+		"A field, parameter or header is unknown, of a wrong type or out of range. The members " +
+			"field and index say which. Correct it."},
+	codeSchemaMismatch: {400, "A message does not fit the queue's schema", false,
+		"The payload violates the message_schema of the queue. The detail has the failing path. " +
+			"Correct the payload, or change the schema."},
+	codeUnauthenticated: {401, "Who are you?", false,
+		"The request has no valid token. Send Authorization: Bearer TOKEN with a token from the " +
+			"node's auth file."},
+	codeInvalidSignature: {401, "The signature is missing or wrong", false,
+		"The signature does not match the body. Use the same secret and scheme as the webhook's " +
+			"definition."},
+	codeStaleTimestamp: {401, "The signed time is too far from now", false,
+		"The signed time differs from the node's by more than max_age_seconds. Check both clocks, " +
+			"and sign each attempt again."},
+	codeForbidden: {403, "Not allowed", false,
+		"The token is valid but lacks the role on this queue. Use another token, or extend its " +
+			"entry in the auth file."},
+	codeIPNotAllowed: {403, "Not from this address", false,
+		"The sender's address is not in allow_ips of the webhook. Behind a proxy, set --trusted- " +
+			"proxies."},
+	event.CodeQueueNotFound: {404, "No such queue", false,
+		"The queue does not exist. Check its name, or create it with PUT /v1/queues/{queue}."},
+	event.CodeMessageNotFound: {404, "No such message", false,
+		"No message, or no dead message, has this id. Check the id; history retention may have " +
+			"deleted it."},
+	event.CodeWebhookNotFound: {404, "No such webhook", false,
+		"The webhook does not exist. Check its name, or create it with PUT /v1/webhooks/{name}."},
+	codeNodeNotFound: {404, "No such node", false,
+		"No node of the cluster has this id. GET /v1/cluster lists them."},
+	codeNotFound: {404, "Not found", false,
+		"Nothing is at this path. /docs lists all paths."},
+	codeMethodNotAllowed: {405, "Method not allowed", false,
+		"The path exists, but not with this method. The Allow header lists its methods."},
+	codeRequestTimeout: {408, "The body took too long", true,
+		"The body did not arrive in time. Send it again, faster or in smaller parts."},
+	event.CodeLeaseLost: {409, "The lease is no longer the message's current one", false,
+		"The lease expired, or the message was settled or removed. The message may be delivered " +
+			"again: stop working on it. Extend leases earlier, or set a longer lease_ms."},
+	event.CodeQueueInUse: {409, "The queue is in use", false,
+		"The queue holds messages, or is another queue's dead-letter queue. Empty it or use " +
+			"force=true; change the other queue first."},
+	event.CodeConflict: {409, "That conflicts with the current state", false,
+		"The change does not fit the current state. Read it again and decide anew."},
+	event.CodeHistoryExpired: {410, "That part of the history has been deleted", false,
+		"History retention has deleted the events of that instant. Ask for a later one."},
+	codePayloadTooLarge: {413, "Too large", false,
+		"A payload or the whole request exceeds the node's limit. Send less, or raise --max- " +
+			"payload-bytes or --max-request-bytes."},
+	codeUnsupportedMedia: {415, "Unsupported media type", false,
+		"The Content-Type or Content-Encoding is not supported here. Send application/json, with " +
+			"curl: --json."},
+	event.CodeKeyReused: {422, "The Idempotency-Key was used for another request", false,
+		"A request with another body used this Idempotency-Key in the last 24 hours. Use a new " +
+			"key for each new request."},
+	event.CodeQueueFull: {429, "The queue is full", true,
+		"The queue has reached max_depth or max_bytes. Try again after retry_after_ms; add " +
+			"workers, or raise the limit."},
+	"overloaded": {429, "The server is overloaded", true,
+		"The node has more writes than it can commit. Try again after retry_after_ms."},
+	codeInternal: {500, "Internal error", false,
+		"The node failed to handle the request. Its log has the cause under the request_id."},
+	codeTargetFailed: {502, "The target could not be reached", true,
+		"The webhook's target could not be reached or gave no usable answer. The node's log has " +
+			"the cause under the request_id."},
+	codeNoLeader: {503, "No leader", true,
+		"The cluster has no leader, or did not answer in time. Try again, also at another node; " +
+			"with the outcome unknown, repeat the same Idempotency-Key."},
+	codeShuttingDown: {503, "Shutting down", true,
+		"The node is shutting down. Try another node."},
+	codeSecretMissing: {503, "A secret is missing", true,
+		"The node lacks a secret that the webhook's definition names. Its /readyz lists the " +
+			"missing secrets."},
+	codeTargetTimeout: {504, "The target did not answer in time", true,
+		"The webhook's target may have received the request. Try again if it can handle a repeat."},
+	"insufficient_storage": {507, "The disk is full", true,
+		"The node's disk is nearly full, so it refuses writes. Free disk space, or let history " +
+			"retention delete more."},
 }
 
 // bad returns a 400 invalid_argument about a field.
@@ -84,8 +138,7 @@ func bad(field, format string, args ...any) *event.Problem {
 	return event.Problemf(event.CodeInvalidArgument, field, format, args...)
 }
 
-// problem makes any error an answer. A nil problem means that there is nobody
-// to answer: the client has hung up.
+// problem returns the problem to answer an error with, nil if the client has hung up.
 func (s *Server) problem(q *request, err error) *event.Problem {
 	var p *event.Problem
 	switch {
@@ -103,23 +156,31 @@ func (s *Server) problem(q *request, err error) *event.Problem {
 		return bad("", "%s", clip(err.Error(), 300))
 	}
 	s.log.Error("request failed", "request_id", q.id, "route", q.route, "error", err)
-	return &event.Problem{Code: codeInternal, Index: -1, Detail: "the server failed; its log tells more under this request's id", Unknown: q.write}
+	return &event.Problem{Code: codeInternal, Index: -1, Detail: "the server failed; its log has the cause under this request's id", Unknown: q.write}
 }
 
-func (s *Server) gone(err error) bool {
-	return s.deps.LogErrors.Gone != nil && errors.Is(err, s.deps.LogErrors.Gone)
-}
+func (s *Server) gone(err error) bool { return errors.Is(err, s.deps.LogErrors.Gone) }
 
-func (s *Server) erased(err error) bool {
-	return s.deps.LogErrors.Erased != nil && errors.Is(err, s.deps.LogErrors.Erased)
-}
+func (s *Server) erased(err error) bool { return errors.Is(err, s.deps.LogErrors.Erased) }
 
-func (s *Server) notFound(err error) bool {
-	return s.deps.LogErrors.NotFound != nil && errors.Is(err, s.deps.LogErrors.NotFound)
-}
+func (s *Server) notFound(err error) bool { return errors.Is(err, s.deps.LogErrors.NotFound) }
 
 func (s *Server) isRange(err error) bool {
 	return s.deps.LogErrors.Range != nil && s.deps.LogErrors.Range(err)
+}
+
+// problemPage answers GET /problems/{code}, to which a problem's type refers.
+func (q *request) problemPage(code string) error {
+	st, ok := statuses[code]
+	if !ok {
+		return &problemNotFound
+	}
+	page := "<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\"><title>" + code + "</title>\n<h1>" +
+		html.EscapeString(st.title) + "</h1>\n<p><code>" + code + "</code>, HTTP status " + strconv.Itoa(st.status) +
+		".</p>\n<p>" + html.EscapeString(st.advice) + "</p>\n"
+	q.w.Header().Set("Content-Security-Policy", "default-src 'none'")
+	q.send(http.StatusOK, "text/html; charset=utf-8", []byte(page))
+	return nil
 }
 
 // fail answers with a problem.
@@ -132,7 +193,7 @@ func (q *request) fail(p *event.Problem) {
 		st.status, st.retryable = http.StatusServiceUnavailable, true
 	}
 	out := wire.Problem{
-		Type: "https://qlogd.dev/problems/" + p.Code, Title: st.title, Status: st.status, Detail: p.Detail,
+		Type: "/problems/" + p.Code, Title: st.title, Status: st.status, Detail: p.Detail,
 		Code: p.Code, Retryable: st.retryable || p.Unknown || p.RetryAfterMS > 0, Field: p.Field, RetryAfterMS: p.RetryAfterMS, RequestID: q.id,
 	}
 	out.Errors = q.errors
@@ -164,8 +225,8 @@ func (q *request) fail(p *event.Problem) {
 	q.send(st.status, "application/problem+json", b)
 }
 
-// echo shortens what a client sent, so that it can be told in a problem: at
-// most 64 characters, and nothing that would move a terminal's cursor.
+// echo quotes a client's text for a problem: at most 64 characters, and nothing that
+// would move a terminal's cursor.
 func echo(s string) string { return strconv.Quote(clip(s, 60)) }
 
 // clip cuts s to n bytes at a character, replacing what cannot be printed.

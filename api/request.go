@@ -17,7 +17,7 @@ import (
 	"github.com/qlogd/qlogd/internal/transcode"
 )
 
-// request is one request in hand.
+// request is one HTTP request and the state of its answer.
 type request struct {
 	*http.Request
 	s     *Server
@@ -28,42 +28,46 @@ type request struct {
 	write bool
 	who   *principal // nil: there is no auth file, everybody may do everything
 
-	begun    time.Time
-	heads    [8]string    // values of the answer's headers
-	set      int          // how many these are
-	status   int          // answered with; 0 not yet
+	status   int          // of the answer; 0: not answered yet
 	replayed bool         // the answer is the first one to this Idempotency-Key
-	errors   []wire.Wrong // told with a problem
+	errors   []wire.Wrong // sent with a problem
 
 	body   []byte // nil: not read yet
 	query  url.Values
-	media  string // of the body, "" none told
+	media  string // of the body, "" if not given
 	params map[string]string
 }
 
-// Media types that are taken and given.
+// Media types of bodies.
 const (
 	typeJSON    = "application/json"
 	typeMsgpack = "application/msgpack"
 )
+
+// newRequest begins a request and its answer's headers. s is nil before the node can
+// serve.
+func newRequest(s *Server, w http.ResponseWriter, r *http.Request, pattern string) *request {
+	_, path, _ := strings.Cut(pattern, " ")
+	q := &request{Request: r, s: s, w: w, route: pattern, path: path, id: requestID(r)}
+	q.write = r.Method != http.MethodGet && r.Method != http.MethodHead &&
+		(strings.HasPrefix(r.URL.Path, "/v1/") || strings.HasPrefix(r.URL.Path, "/admin/"))
+	w.Header().Set("X-Request-Id", q.id)
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	w.Header().Set("Cache-Control", "no-store")
+	return q
+}
 
 // check refuses what no route takes.
 func (q *request) check() error {
 	if enc := first(q.Header["Content-Encoding"]); enc != "" && !strings.EqualFold(enc, "identity") {
 		return event.Problemf(codeUnsupportedMedia, "Content-Encoding", "Content-Encoding %s is not taken; send the body as it is", echo(enc))
 	}
-	switch ct := q.Header["Content-Type"]; {
-	case len(ct) == 1 && plainTypes[ct[0]]:
-		q.media = ct[0]
-	case len(ct) > 0 && ct[0] != "":
+	if ct := q.Header["Content-Type"]; len(ct) > 0 && ct[0] != "" {
 		media, params, err := mime.ParseMediaType(ct[0])
 		if err != nil || len(ct) > 1 || len(ct[0]) > 256 {
 			return event.Problemf(codeUnsupportedMedia, "Content-Type", "Content-Type %s cannot be understood", echo(ct[0]))
 		}
 		q.media, q.params = media, params
-	}
-	if q.URL.RawQuery == "" {
-		return nil
 	}
 	var err error
 	if q.query, err = url.ParseQuery(q.URL.RawQuery); err != nil {
@@ -72,9 +76,6 @@ func (q *request) check() error {
 	return nil
 }
 
-// plainTypes are media types that need no parsing.
-var plainTypes = map[string]bool{typeJSON: true, typeMsgpack: true, "application/octet-stream": true, "text/plain": true}
-
 func first(v []string) string {
 	if len(v) == 0 {
 		return ""
@@ -82,19 +83,8 @@ func first(v []string) string {
 	return v[0]
 }
 
-// setHead sets a header of the answer; name must be canonical.
-func (q *request) setHead(name, v string) {
-	if q.set == len(q.heads) {
-		q.w.Header()[name] = []string{v}
-		return
-	}
-	q.heads[q.set] = v
-	q.set++
-	q.w.Header()[name] = q.heads[q.set-1 : q.set : q.set]
-}
-
-// allow refuses query parameters that the route does not know, so that a typing
-// error is seen, and ones that come twice.
+// allow refuses query parameters that the route does not know, and ones that come
+// twice. A name that ends in a dot allows all names that begin with it.
 func (q *request) allow(names ...string) error {
 next:
 	for name, values := range q.query {
@@ -149,7 +139,7 @@ func (q *request) stale() (bool, error) {
 }
 
 // fresh waits until a read is linearizable, unless consistency=stale; then it
-// tells how old the answer is.
+// reports the age of the answer.
 func (q *request) fresh() error {
 	stale, err := q.stale()
 	if err != nil {
@@ -166,13 +156,13 @@ func (q *request) fresh() error {
 	return nil
 }
 
-// tellIndex says which entries the answer is sure to show. It must be called
-// before the state is read: what is read later may show more, never less.
+// tellIndex sets X-Qlogd-Applied-Index: the answer shows all entries up to there. It
+// must be called before the state is read, which may then show more, never less.
 func (q *request) tellIndex() {
 	q.w.Header().Set("X-Qlogd-Applied-Index", strconv.FormatUint(q.s.deps.State.Index(), 10))
 }
 
-// tellAge says by how much the answer may be behind.
+// tellAge sets X-Qlogd-Age-Ms: by how much the answer may be behind.
 func (q *request) tellAge() {
 	age := "unknown"
 	if q.s.deps.Age != nil {
@@ -201,8 +191,8 @@ func ulid(field, s string) (event.ID, error) {
 	return id, nil
 }
 
-// unhurried lets the answer take longer than a body may: net/http watches for
-// the client hanging up, and would take the deadline for that.
+// unhurried clears the deadline of the body: net/http watches for the client hanging
+// up while the answer is computed, and would mistake the deadline for that.
 func (q *request) unhurried() { _ = http.NewResponseController(q.w).SetReadDeadline(time.Time{}) }
 
 // bytes reads the body, of at most limit bytes.
@@ -293,8 +283,8 @@ func (q *request) syntaxCode() string {
 // send writes an answer.
 func (q *request) send(status int, media string, body []byte) {
 	q.status = status
-	q.setHead("Content-Type", media)
-	q.setHead("Content-Length", strconv.Itoa(len(body)))
+	q.w.Header().Set("Content-Type", media)
+	q.w.Header().Set("Content-Length", strconv.Itoa(len(body)))
 	q.w.WriteHeader(status)
 	if q.Method != http.MethodHead {
 		_, _ = q.w.Write(body) // an error: the client has hung up

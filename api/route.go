@@ -1,21 +1,22 @@
 package api
 
 import (
+	"crypto/rand"
 	"fmt"
-	"math/rand/v2"
 	"net/http"
 	"net/url"
 	"runtime/debug"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/qlogd/qlogd/event"
 )
 
-// handler answers a request, or returns the error that is to be told.
+// handler answers a request, or returns an error to answer with.
 type handler func(q *request) error
 
-// mux has every route, and who may call it. A route whose method changes
-// something is a write: its problems tell the outcome.
+// mux returns every route with its access rule.
 func (s *Server) mux() *http.ServeMux {
 	m := http.NewServeMux()
 	add := func(pattern string, rule access, h handler) {
@@ -80,8 +81,7 @@ func (s *Server) mux() *http.ServeMux {
 	add("GET /v1/events", access{roleRead, somehow}, s.events)
 	add("GET /v1/log/head", access{roleRead, somehow}, s.logHead)
 	add("GET /v1/log/segments", access{roleRead, somehow}, s.logSegments)
-	// Both tell of no queue: the one only what the token itself did, the other
-	// numbers.
+	// Neither is about a queue: one has the token's own writes, the other numbers.
 	add("GET /v1/operations/{idempotency_key}", access{on: known}, s.operations)
 	add("GET /v1/operations/stats", access{roleRead, somehow}, s.operationStats)
 
@@ -99,13 +99,14 @@ func (s *Server) mux() *http.ServeMux {
 	add("POST /v1/cluster/transfer-leadership", admin, s.transferLeadership)
 	add("POST /v1/cluster/snapshot", admin, s.snapshot)
 
-	add("GET /healthz", free, s.healthz)
+	add("GET /healthz", free, (*request).healthz)
 	add("GET /readyz", free, s.readyz)
 	metrics := access{roleRead, anywhere} // they name all queues
 	if s.opts.OpenMetrics {
 		metrics = free
 	}
 	add("GET /metrics", metrics, s.metrics.serve)
+	add("GET /problems/{code}", free, func(q *request) error { return q.problemPage(q.PathValue("code")) })
 	add("GET /openapi.json", free, s.serveOpenAPI)
 	add("GET /docs", free, s.serveDocs)
 	add("/", access{on: known}, s.noRoute)
@@ -114,71 +115,53 @@ func (s *Server) mux() *http.ServeMux {
 
 // Handler returns the whole API.
 func (s *Server) Handler() http.Handler {
-	unclean := s.metrics.route("", "")
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		// ServeMux would redirect what is not a clean path; a queue's name that
-		// is empty or made of dots is a mistake to be told.
-		if field, ok := cleanPath(r.URL); !ok {
-			s.serveAs("", unclean, access{on: known}, func(*request) error {
-				if field != "" {
-					return bad(field, "%s must match ^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$", field)
-				}
-				return s.noRoute(nil)
-			}).ServeHTTP(w, r)
+		// ServeMux would redirect a path that is not clean; a queue name that is empty
+		// or made of dots is a mistake to report.
+		field, ok := cleanPath(r.URL)
+		if ok {
+			s.routes.ServeHTTP(w, r)
 			return
 		}
-		s.routes.ServeHTTP(w, r)
+		s.serve("", access{on: known}, func(*request) error {
+			if field == "" {
+				return &problemNotFound
+			}
+			return bad(field, "%s must match ^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$", field)
+		}).ServeHTTP(w, r)
 	})
 }
 
 // cleanPath reports whether the path has neither empty nor dot segments, nor
-// control characters; field names what such a segment stands for.
+// control characters; field names the parameter in the place of such a segment.
 func cleanPath(u *url.URL) (field string, ok bool) {
-	for i := range len(u.Path) {
-		if u.Path[i] < 0x20 || u.Path[i] == 0x7f {
-			if strings.HasPrefix(u.Path, "/v1/queues/") {
-				return "queue", false
-			}
-			return "path", false
+	control := func(r rune) bool { return r < 0x20 || r == 0x7f }
+	if strings.ContainsFunc(u.Path, control) {
+		if strings.HasPrefix(u.Path, "/v1/queues/") {
+			return "queue", false
 		}
+		return "path", false
 	}
 	p := u.EscapedPath()
-	if !strings.Contains(p, "//") && !strings.Contains(p, "/.") && (len(p) < 2 || p[len(p)-1] != '/') {
-		return "", true
-	}
 	segments := strings.Split(p, "/")[1:]
-	for i, seg := range segments {
-		if seg == "" || seg == "." || seg == ".." {
-			if i == 2 && segments[0] == "v1" && segments[1] == "queues" {
-				return "queue", false
-			}
-			return "", p == "/"
-		}
+	i := slices.IndexFunc(segments, func(s string) bool { return s == "" || s == "." || s == ".." })
+	if i == 2 && segments[0] == "v1" && segments[1] == "queues" {
+		return "queue", false
 	}
-	return "", true
+	return "", i < 0 || p == "/"
 }
 
-// serve is around every handler: request id, panics, rights, encodings,
-// problems, metrics.
+// serve wraps a handler: request id, panics, rights, encodings, problems, metrics.
 func (s *Server) serve(pattern string, rule access, h handler) http.Handler {
 	method, path, _ := strings.Cut(pattern, " ")
-	return s.serveAs(pattern, s.metrics.route(method, path), rule, h)
-}
-
-func (s *Server) serveAs(pattern string, metrics *routeMetrics, rule access, h handler) http.Handler {
-	_, path, _ := strings.Cut(pattern, " ")
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		begun := time.Now()
 		s.begun.Add(1)
-		q := &request{Request: r, s: s, w: w, route: pattern, path: path, id: requestID(r), begun: begun}
-		q.write = r.Method != http.MethodGet && r.Method != http.MethodHead && (strings.HasPrefix(r.URL.Path, "/v1/") || strings.HasPrefix(r.URL.Path, "/admin/"))
-		head := w.Header()
-		q.setHead("X-Request-Id", q.id)
-		head["X-Content-Type-Options"], head["Cache-Control"] = nosniff, noStore
+		q := newRequest(s, w, r, pattern)
 		if r.ProtoMajor == 1 && s.draining() {
-			// So that its client goes elsewhere before the listener closes, and not
-			// in the middle of a request. HTTP/2 says it with GOAWAY.
-			head.Set("Connection", "close")
+			// So that the client reconnects elsewhere before the listener closes, and not
+			// in the middle of a request. HTTP/2 has GOAWAY for this.
+			w.Header().Set("Connection", "close")
 		}
 		if r.ContentLength != 0 {
 			// Also where nobody reads the body: net/http drains it afterwards.
@@ -190,16 +173,15 @@ func (s *Server) serveAs(pattern string, metrics *routeMetrics, rule access, h h
 					panic(v)
 				}
 				s.log.Error("panic", "request_id", q.id, "route", pattern, "panic", fmt.Sprint(v), "stack", string(debug.Stack()))
-				if q.status == 0 {
-					q.fail(s.problem(q, fmt.Errorf("panic")))
-				} else {
+				if q.status != 0 {
 					panic(http.ErrAbortHandler) // half an answer must not look whole
 				}
+				q.fail(s.problem(q, fmt.Errorf("panic")))
 			}
-			metrics.request(q.status, time.Since(begun))
+			s.metrics.request(method, path, q.status, time.Since(begun))
 		}()
-		// Rights before all else: a stranger learns nothing, not even what is wrong
-		// with his request.
+		// Rights before all else: a stranger learns nothing, not even that the request
+		// is malformed.
 		err := q.refused(rule)
 		if err == nil {
 			err = q.check()
@@ -211,20 +193,14 @@ func (s *Server) serveAs(pattern string, metrics *routeMetrics, rule access, h h
 			if p := s.problem(q, err); p != nil {
 				q.fail(p)
 			} else {
-				q.status = 499 // hung up: nobody hears it
+				q.status = 499 // the client hung up
 			}
 		}
 	})
 }
 
-// Values that every answer has.
-var nosniff, noStore = []string{"nosniff"}, []string{"no-store"}
-
-// noRoute tells 404 from 405.
+// noRoute distinguishes 404 from 405.
 func (s *Server) noRoute(q *request) error {
-	if q == nil {
-		return &problemNotFound
-	}
 	var allow []string
 	for _, m := range []string{"GET", "PUT", "POST", "PATCH", "DELETE"} {
 		probe := &http.Request{Method: m, URL: q.URL, Host: q.Host}
@@ -239,9 +215,7 @@ func (s *Server) noRoute(q *request) error {
 		allow = append(allow, "HEAD")
 	}
 	q.w.Header().Set("Allow", strings.Join(allow, ", "))
-	p := *bad("", "%s is not among the methods of this path: %s", echo(q.Method), strings.Join(allow, ", "))
-	p.Code = codeMethodNotAllowed
-	return &p
+	return event.Problemf(codeMethodNotAllowed, "", "%s is not among the methods of this path: %s", echo(q.Method), strings.Join(allow, ", "))
 }
 
 // requestID returns the client's X-Request-Id if it is well-formed (1 to 128
@@ -250,27 +224,11 @@ func requestID(r *http.Request) string {
 	if v := r.Header["X-Request-Id"]; len(v) == 1 && visible(v[0], 128) {
 		return v[0]
 	}
-	// Not a secret, so it need not be hard to guess, only new.
-	var b [26]byte
-	for i, n, bits := 0, uint64(0), 0; i < len(b); i++ {
-		if bits < 5 {
-			n, bits = rand.Uint64(), 64
-		}
-		b[i] = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"[n&31]
-		n, bits = n>>5, bits-5
-	}
-	return string(b[:])
+	return rand.Text()
 }
 
 // visible reports whether v is 1 to n visible ASCII characters.
 func visible(v string, n int) bool {
-	if v == "" || len(v) > n {
-		return false
-	}
-	for i := range len(v) {
-		if v[i] <= 0x20 || v[i] >= 0x7f {
-			return false
-		}
-	}
-	return true
+	hidden := func(r rune) bool { return r <= 0x20 || r >= 0x7f }
+	return v != "" && len(v) <= n && !strings.ContainsFunc(v, hidden)
 }

@@ -1,9 +1,9 @@
 // Package api is qlogd's HTTP interface: routes, limits, problems. It decides
-// nothing: it checks what a client sent, hands a command to the Proposer, and
-// tells the answer; reads go to the state and the event log.
+// nothing: it checks requests, proposes commands and returns their results; reads go
+// to the state and the event log.
 //
-// Invariant: what is refused here never reaches the Proposer, so that bad
-// input leaves no entry in the log.
+// Invariant: a request refused here never reaches the Proposer, so bad input leaves no
+// entry in the log.
 package api
 
 import (
@@ -18,8 +18,7 @@ import (
 	"github.com/qlogd/qlogd/event"
 )
 
-// Server answers HTTP. It is made by New, used by many goroutines, and ended
-// by Drain and Close.
+// Server serves the HTTP API. It is created by New and ended by Drain and Close.
 type Server struct {
 	deps    Deps
 	opts    Options
@@ -30,9 +29,9 @@ type Server struct {
 	schemas schemaCache
 	hooks   webhooks
 	ops     *tracker
-	once    *onceOnly
+	once    onceOnly
 	metrics *metrics
-	openapi []byte // JSON
+	openapi func() []byte // JSON, made when first asked for
 
 	begun     atomic.Uint64   // requests
 	undrained context.Context // ended by Drain
@@ -52,54 +51,47 @@ func New(deps Deps, opts Options) *Server {
 	s := &Server{
 		deps: deps, opts: opts, log: deps.Logger,
 		closed: make(chan struct{}),
-		rules:  map[string]access{}, ops: newTracker(), once: newOnceOnly(),
+		rules:  map[string]access{}, ops: newTracker(), once: onceOnly{calls: map[event.Hash]*onceCall{}},
 	}
 	s.undrained, s.drainNow = context.WithCancel(context.Background())
 	s.drain = s.undrained.Done()
 	s.waiters = newWaiters(func(queue string, kinds []string) int { return deps.State.Leasable(queue, kinds) })
 	s.metrics = newMetrics(s)
-	s.openapi = openAPI(opts.Version)
+	s.openapi = sync.OnceValue(func() []byte { return openAPI(opts.Version) })
 	s.routes = s.mux()
 	s.done.Go(func() { s.waiters.run(s.closed) })
 	return s
 }
 
-// Applied wakes those who wait for messages of queues in which something became leasable.
+// Applied reports queues in which something became leasable.
 func (s *Server) Applied(queues []string) { s.waiters.applied(queues) }
 
-// Drain begins the end: /readyz says no, waiting leases answer empty, streams
+// Drain begins the shutdown: /readyz is not ready, waiting leases answer empty, streams
 // end, new leases get 503 shutting_down. Other requests are still served.
 func (s *Server) Drain() { s.drainNow() }
 
-// How long nothing must have come until a server that drains is quiet, and how
-// long that is waited for.
+// A server that drains is quiet after quietFor without a request; it waits for that
+// at most quietWithin.
 const (
 	quietFor    = 100 * time.Millisecond
 	quietWithin = 500 * time.Millisecond
 )
 
-// Quiesce waits, after Drain, until clients have gone elsewhere: no request has
-// come for a moment. Call it before the http.Server's Shutdown, which closes
-// connections that are idle at that instant: a request that is just on its way on
-// one of them, or waits to be accepted, would be lost, and its client not know
-// whether it was done. Clients that stay are waited for half a second.
+// Quiesce waits, after Drain, until no request has come for a moment. Call it before
+// the http.Server's Shutdown, which closes connections that are idle at that instant:
+// a request on its way on one of them would be lost, and its client would not know
+// whether it was executed.
 func (s *Server) Quiesce(ctx context.Context) {
-	end := time.NewTimer(quietWithin)
-	defer end.Stop()
-	for seen := s.begun.Load(); ; {
-		quiet := time.NewTimer(quietFor)
+	ctx, cancel := context.WithTimeout(ctx, quietWithin)
+	defer cancel()
+	for before, seen := uint64(0), s.begun.Load()+1; seen != before; {
+		before = s.begun.Load()
 		select {
-		case <-quiet.C:
-		case <-end.C:
-			return
+		case <-time.After(quietFor):
 		case <-ctx.Done():
 			return
 		}
-		now := s.begun.Load()
-		if now == seen {
-			return
-		}
-		seen = now
+		seen = s.begun.Load()
 	}
 }
 
@@ -110,17 +102,10 @@ func (s *Server) Close() {
 	s.done.Wait()
 }
 
-func (s *Server) draining() bool {
-	select {
-	case <-s.drain:
-		return true
-	default:
-		return false
-	}
-}
+func (s *Server) draining() bool { return s.undrained.Err() != nil }
 
-// HTTPServer returns an http.Server with the timeouts of one that faces
-// strangers. HTTP/1.1 and HTTP/2, also without TLS (prior knowledge), are taken.
+// HTTPServer returns an http.Server with timeouts fit for untrusted clients. It speaks
+// HTTP/1.1 and HTTP/2, also without TLS (prior knowledge).
 // The handler may change from one Server's to another's with the same Options.
 func HTTPServer(h http.Handler, opts Options, logger *slog.Logger) *http.Server {
 	opts.defaults()
@@ -142,9 +127,8 @@ func HTTPServer(h http.Handler, opts Options, logger *slog.Logger) *http.Server 
 	}
 }
 
-// Limit bounds how many connections a listener has open, in all and from one
-// address; one too many is closed at once, so that the others are served on.
-// 0 is no bound.
+// Limit bounds the open connections of a listener, in all and from one address; one
+// too many is closed at once. 0 is no bound.
 func Limit(l net.Listener, total, perIP int) net.Listener {
 	return &limited{Listener: l, total: total, perIP: perIP, from: map[string]int{}}
 }

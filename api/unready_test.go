@@ -17,6 +17,7 @@ func TestUnready(t *testing.T) {
 		{"GET", "/healthz", 200, `"ok"`},
 		{"GET", "/readyz", 503, "waiting for 1 more of 3 nodes"},
 		{"POST", "/v1/queues/q/messages", 503, `"outcome":"not_applied"`},
+		{"GET", "/problems/no_leader", 200, "Try again"},
 		{"GET", "/v1/queues", 503, `"code":"no_leader"`},
 	} {
 		w := httptest.NewRecorder()

@@ -1,7 +1,7 @@
 package api
 
 import (
-	"container/list"
+	"cmp"
 	"context"
 	"slices"
 	"strings"
@@ -44,7 +44,7 @@ type waiters struct {
 // line is the waiters of one queue that accept the same kinds.
 type line struct {
 	kinds   []string
-	waiters list.List // of *waiter, by place
+	waiters []*waiter // by place
 	claims  int       // messages that woken waiters may lease
 }
 
@@ -53,20 +53,19 @@ type line struct {
 type waiter struct {
 	queues []string
 	kinds  []string
-	sig    string
+	sig    string // of kinds
 	most   int
 	// command returns the lease to take along with a produce, or nil if the client
 	// has gone. Another goroutine calls it, while the waiter's own is parked.
 	command func() *event.Command
 
-	place uint64 // arrival order; kept when the waiter parks again
-	at    []*list.Element
+	place  uint64 // arrival order; kept when the waiter parks again
+	parked bool
 	// wake receives nil when there may be work, or the pending answer of a lease
 	// that went along with a produce.
-	wake    chan pendingWrite
-	claimed *line // nil: none
-	claim   int
-	queue   string // of the claim
+	wake  chan pendingWrite
+	claim int
+	queue string // of the claim
 }
 
 // pendingWrite waits for the answer to a command. It is called once.
@@ -80,13 +79,10 @@ func newWaiters(leasable func(string, []string) int) *waiters {
 }
 
 func newWaiter(queues, kinds []string, most int, command func() *event.Command) *waiter {
-	w := &waiter{queues: queues, kinds: kinds, most: most, command: command, wake: make(chan pendingWrite, 1)}
-	if len(kinds) > 0 {
-		sorted := slices.Clone(kinds)
-		slices.Sort(sorted)
-		w.sig = strings.Join(slices.Compact(sorted), "\x00")
+	return &waiter{
+		queues: queues, kinds: kinds, most: most, command: command, wake: make(chan pendingWrite, 1),
+		sig: strings.Join(slices.Compact(slices.Sorted(slices.Values(kinds))), "\x00"),
 	}
-	return w
 }
 
 // applied marks queues that may have work. It never blocks.
@@ -146,52 +142,42 @@ type longPoll struct {
 	lease func(pendingWrite) (int, error)
 }
 
-// wait leases at once, or waits for work.
+// wait leases as soon as there is work for the waiter, until it gets some, wait is
+// over, or the server drains; neither of the latter is an error. An empty answer
+// is given only after fresh: this node may be behind.
 func (p *longPoll) wait(ctx context.Context, wait time.Duration) error {
 	if wait <= 0 {
 		return p.once(ctx)
 	}
-	return p.run(ctx, wait)
-}
-
-// run leases as soon as there is work for the waiter, until it gets some, wait is
-// over, or the server drains; neither of the latter is an error. An empty answer
-// is given only after fresh: this node may be behind.
-func (p *longPoll) run(ctx context.Context, wait time.Duration) error {
 	end := time.NewTimer(wait)
 	defer end.Stop()
-	check := time.NewTimer(min(wait, checkAfter))
-	defer check.Stop()
 	checked := make(chan error, 1)
+	check := time.AfterFunc(min(wait, checkAfter), func() { checked <- p.fresh(ctx) })
+	defer check.Stop()
 	isFresh, over := false, false
-	for losses := 0; ; {
+	losses := 0 // empty leases in a row
+	for {
 		p.waiters.park(p.w)
 		began := time.Now()
 		var err error
 		for parked := true; parked; {
 			select {
 			case answer := <-p.w.wake:
+				if time.Since(began) > maxPause {
+					losses = 0
+				}
 				n, err := p.take(ctx, answer)
 				if err != nil || n > 0 || over {
 					return err
 				}
-				parked = false
-				if time.Since(began) > maxPause {
-					losses = 0
-				}
 				if answer == nil { // another worker was faster
 					losses++
 				}
-				continue
-			case <-check.C:
-				check.Stop()
-				go func() { checked <- p.fresh(ctx) }()
+				parked = false
 				continue
 			case err = <-checked:
-				isFresh = err == nil
-				if isFresh && !over {
-					// What was applied may not have been marked yet.
-					p.waiters.retry(p.w)
+				if isFresh = err == nil; isFresh && !over {
+					p.waiters.retry(p.w) // what was applied may not have been marked yet
 					continue
 				}
 			case <-end.C:
@@ -204,10 +190,31 @@ func (p *longPoll) run(ctx context.Context, wait time.Duration) error {
 			}
 			return p.leave(ctx, err)
 		}
-		if !p.pause(ctx, losses) {
+		if losses > 1 {
+			select {
+			case <-time.After(min(time.Millisecond<<min(losses, 10), maxPause)):
+			case <-p.drain:
+			case <-ctx.Done():
+			}
+		}
+		if ctx.Err() != nil {
 			return ctx.Err()
 		}
 	}
+}
+
+// once leases without waiting, if there is work as far as a fresh state tells.
+func (p *longPoll) once(ctx context.Context) error {
+	work := func() bool {
+		return slices.ContainsFunc(p.w.queues, func(q string) bool { return p.waiters.leasable(q, p.w.kinds) > 0 })
+	}
+	if !work() {
+		if err := p.fresh(ctx); err != nil || !work() {
+			return err
+		}
+	}
+	_, err := p.take(ctx, nil)
+	return err
 }
 
 // leave ends a call that was parked. A waiter that was woken meanwhile, or finds
@@ -241,43 +248,6 @@ func (p *longPoll) take(ctx context.Context, answer pendingWrite) (n int, err er
 	return n, err
 }
 
-// pause waits a little after the second empty lease in a row and later ones. It returns false when the client has
-// gone.
-func (p *longPoll) pause(ctx context.Context, losses int) bool {
-	if losses < 2 {
-		return ctx.Err() == nil
-	}
-	t := time.NewTimer(min(time.Millisecond<<min(losses, 10), maxPause))
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-p.drain:
-	case <-ctx.Done():
-		return false
-	}
-	return true
-}
-
-// once leases without waiting.
-func (p *longPoll) once(ctx context.Context) error {
-	ws := p.waiters
-	ws.park(p.w)
-	if ws.remove(p.w) { // not woken
-		if err := p.fresh(ctx); err != nil {
-			return err
-		}
-		// Other waiters may have claimed all there is, and not use it: a caller that
-		// does not wait asks the log itself.
-		if !slices.ContainsFunc(p.w.queues, func(q string) bool { return ws.leasable(q, p.w.kinds) > 0 }) {
-			return nil
-		}
-		_, err := p.take(ctx, nil)
-		return err
-	}
-	_, err := p.take(ctx, <-p.w.wake)
-	return err
-}
-
 // park puts w into its queues' lines and dispatches them.
 func (ws *waiters) park(w *waiter) {
 	ws.mu.Lock()
@@ -287,9 +257,16 @@ func (ws *waiters) park(w *waiter) {
 		w.place = ws.next
 	}
 	ws.parked.Add(1) // before leasable is asked: see applied
-	w.at = w.at[:0]
+	w.parked = true
 	for _, q := range w.queues {
-		w.at = append(w.at, ws.line(q, w).insert(w))
+		if ws.lines[q] == nil {
+			ws.lines[q] = map[string]*line{}
+		}
+		if ws.lines[q][w.sig] == nil {
+			ws.lines[q][w.sig] = &line{kinds: w.kinds}
+		}
+		l := ws.lines[q][w.sig]
+		l.waiters = slices.Insert(l.waiters, l.position(w), w)
 	}
 	ws.dispatchAll(w)
 }
@@ -303,10 +280,9 @@ func (ws *waiters) retry(w *waiter) {
 
 func (ws *waiters) dispatchAll(w *waiter) {
 	for _, q := range w.queues {
-		if len(w.at) == 0 {
-			return
+		if w.parked {
+			ws.dispatch(q)
 		}
-		ws.dispatch(q)
 	}
 }
 
@@ -314,7 +290,7 @@ func (ws *waiters) dispatchAll(w *waiter) {
 func (ws *waiters) remove(w *waiter) bool {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
-	if len(w.at) == 0 {
+	if !w.parked {
 		return false
 	}
 	ws.unpark(w)
@@ -325,45 +301,30 @@ func (ws *waiters) remove(w *waiter) bool {
 func (ws *waiters) done(w *waiter) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
-	l := w.claimed
-	if l == nil {
+	if w.claim == 0 {
 		return
 	}
-	w.claimed = nil
-	l.claims -= w.claim
-	ws.tidy(w.queue, w.sig, l)
+	ws.lines[w.queue][w.sig].claims -= w.claim
+	w.claim = 0
+	ws.tidy(w.queue, w.sig)
 	ws.dispatch(w.queue)
 }
 
-// dispatch wakes the oldest waiters of a queue for what can be leased. ws.mu is
-// held.
+// dispatch wakes the oldest waiters of each line of a queue for what they can lease.
+// ws.mu is held.
 func (ws *waiters) dispatch(queue string) {
-	room := map[*line]int{}
-	for {
-		var oldest *line
-		for _, l := range ws.lines[queue] {
-			left, counted := room[l]
-			if l.waiters.Len() == 0 || counted && left <= 0 {
-				continue
-			}
-			if oldest == nil || l.head().place < oldest.head().place {
-				oldest = l
-			}
-		}
-		if oldest == nil {
-			return
-		}
-		left, counted := room[oldest]
-		if !counted {
-			room[oldest] = ws.leasable(queue, oldest.kinds) - oldest.claims
+	for _, l := range ws.lines[queue] {
+		if len(l.waiters) == 0 {
 			continue
 		}
-		w := oldest.head()
-		w.claimed, w.queue, w.claim = oldest, queue, min(w.most, left)
-		oldest.claims += w.claim
-		room[oldest] = left - w.claim
-		ws.unpark(w)
-		w.wake <- nil
+		for left := ws.leasable(queue, l.kinds) - l.claims; left > 0 && len(l.waiters) > 0; {
+			w := l.waiters[0]
+			w.queue, w.claim = queue, min(w.most, left)
+			l.claims += w.claim
+			left -= w.claim
+			ws.unpark(w)
+			w.wake <- nil
+		}
 	}
 }
 
@@ -379,20 +340,18 @@ func (ws *waiters) take(queue string, adds func() map[string]int) (out []*waiter
 		return nil
 	}
 	for left := adds(); ; {
-		var oldest *line
+		var oldest *waiter
 		for _, l := range ws.lines[queue] {
-			if l.waiters.Len() > 0 && (oldest == nil || l.head().place < oldest.head().place) &&
-				hasKind(left, l.kinds) {
-				oldest = l
+			if len(l.waiters) > 0 && (oldest == nil || l.waiters[0].place < oldest.place) && hasKind(left, l.kinds) {
+				oldest = l.waiters[0]
 			}
 		}
 		if oldest == nil {
 			return out
 		}
-		w := oldest.head()
-		subtract(left, w.kinds, w.most)
-		ws.unpark(w)
-		out = append(out, w)
+		subtract(left, oldest.kinds, oldest.most)
+		ws.unpark(oldest)
+		out = append(out, oldest)
 	}
 }
 
@@ -424,7 +383,7 @@ func (ws *waiters) count(queue, kind string) int64 {
 	n := 0
 	for _, l := range ws.lines[queue] {
 		if len(l.kinds) == 0 || slices.Contains(l.kinds, kind) {
-			n += l.waiters.Len()
+			n += len(l.waiters)
 		}
 	}
 	return int64(n)
@@ -432,32 +391,19 @@ func (ws *waiters) count(queue, kind string) int64 {
 
 // unpark takes w out of its lines. ws.mu is held.
 func (ws *waiters) unpark(w *waiter) {
-	for i, q := range w.queues {
-		l := ws.lines[q][w.sig]
-		l.waiters.Remove(w.at[i])
-		ws.tidy(q, w.sig, l)
-	}
-	w.at = w.at[:0]
+	w.parked = false
 	ws.parked.Add(-1)
-}
-
-func (ws *waiters) line(queue string, w *waiter) *line {
-	lines := ws.lines[queue]
-	if lines == nil {
-		lines = map[string]*line{}
-		ws.lines[queue] = lines
+	for _, q := range w.queues {
+		l := ws.lines[q][w.sig]
+		i := l.position(w)
+		l.waiters = slices.Delete(l.waiters, i, i+1)
+		ws.tidy(q, w.sig)
 	}
-	l := lines[w.sig]
-	if l == nil {
-		l = &line{kinds: w.kinds}
-		lines[w.sig] = l
-	}
-	return l
 }
 
 // tidy drops a line that nobody uses.
-func (ws *waiters) tidy(queue, sig string, l *line) {
-	if l.waiters.Len() > 0 || l.claims > 0 || ws.lines[queue][sig] != l {
+func (ws *waiters) tidy(queue, sig string) {
+	if l := ws.lines[queue][sig]; len(l.waiters) > 0 || l.claims > 0 {
 		return
 	}
 	if delete(ws.lines[queue], sig); len(ws.lines[queue]) == 0 {
@@ -465,14 +411,8 @@ func (ws *waiters) tidy(queue, sig string, l *line) {
 	}
 }
 
-func (l *line) head() *waiter { return l.waiters.Front().Value.(*waiter) }
-
-// insert puts w behind the waiters that came before it.
-func (l *line) insert(w *waiter) *list.Element {
-	for e := l.waiters.Back(); e != nil; e = e.Prev() {
-		if e.Value.(*waiter).place < w.place {
-			return l.waiters.InsertAfter(w, e)
-		}
-	}
-	return l.waiters.PushFront(w)
+// position returns the index of w in the line, or where it belongs.
+func (l *line) position(w *waiter) int {
+	i, _ := slices.BinarySearchFunc(l.waiters, w.place, func(o *waiter, place uint64) int { return cmp.Compare(o.place, place) })
+	return i
 }

@@ -159,7 +159,7 @@ func TestUnusedClaimWakesTheNext(t *testing.T) {
 		b, _ := s.wait("b", "q", 10, time.Hour, nil)
 		s.put("q", 4)
 		synctest.Wait()
-		if len(first.at) > 0 || s.got() != "" {
+		if first.parked || s.got() != "" {
 			t.Fatalf("took %s", s.got())
 		}
 		s.done(first)

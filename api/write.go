@@ -47,7 +47,7 @@ func (q *request) propose(c *event.Command) (event.Result, error) {
 	if !res.Kept.IsZero() {
 		return q.kept(res.Kept)
 	}
-	q.setHead("X-Qlogd-Index", strconv.FormatUint(res.Index, 10))
+	q.w.Header().Set("X-Qlogd-Index", strconv.FormatUint(res.Index, 10))
 	q.nameLeader()
 	return res, nil
 }
@@ -57,7 +57,7 @@ func (q *request) propose(c *event.Command) (event.Result, error) {
 func (q *request) nameLeader() {
 	if leader := q.s.deps.Leader; leader != nil {
 		if addr := leader(); addr != "" {
-			q.setHead("X-Qlogd-Leader", addr)
+			q.w.Header().Set("X-Qlogd-Leader", addr)
 		}
 	}
 }
@@ -111,7 +111,7 @@ func (q *request) kept(ref event.Ref) (event.Result, error) {
 	}
 	q.replayed = true
 	q.w.Header().Set("Idempotent-Replayed", "true")
-	q.setHead("X-Qlogd-Index", strconv.FormatUint(res.Index, 10))
+	q.w.Header().Set("X-Qlogd-Index", strconv.FormatUint(res.Index, 10))
 	return *res, nil
 }
 

@@ -186,8 +186,8 @@ func TestTrackerIsBounded(t *testing.T) {
 	for range keepOperations + 100 {
 		tr.end(tr.begin("k", &event.Command{Produce: &event.Produce{}}), 1, nil)
 	}
-	if n := len(tr.find(operationKey{"", "k"})); n != keepOperations || tr.waiting != 0 {
-		t.Errorf("%d kept, %d pending", n, tr.waiting)
+	if n := len(tr.find(operationKey{"", "k"})); n != keepOperations || len(tr.pending) != 0 {
+		t.Errorf("%d kept, %d pending", n, len(tr.pending))
 	}
 }
 

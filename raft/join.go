@@ -5,8 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	hraft "github.com/hashicorp/raft"
@@ -38,7 +36,6 @@ func (r *Replica) tend() {
 	defer t.Stop()
 	ready := map[hraft.ServerID]time.Time{}
 	var told minutely
-	var inviting inviting
 	for {
 		if r.member(r.id) && r.vouched() {
 			if r.admitted() {
@@ -53,7 +50,6 @@ func (r *Replica) tend() {
 			if r.leadsReady() {
 				r.promote(ready)
 				r.makeRoom()
-				r.inviteOthers(&inviting)
 			} else {
 				clear(ready)
 				r.correctAddress()
@@ -129,9 +125,6 @@ func (v *votes) hasJoined(id hraft.ServerID) (bool, error) {
 // in; "" if it is.
 func (r *Replica) askToJoin() (why string, heals bool) {
 	var addrs []string
-	if to := r.invitedTo.Load(); to != nil {
-		addrs = append(addrs, *to)
-	}
 	addrs = append(addrs, r.o.Contacts...)
 	for _, s := range r.servers() {
 		addrs = append(addrs, memberOf(s.ID, s.Address).RaftAddr)
@@ -230,61 +223,4 @@ func (r *Replica) takeIn(ctx context.Context, m Member) (heals bool, err error) 
 	err = r.admit(m, false)
 	var p *event.Problem
 	return !errors.As(err, &p), err
-}
-
-// inviting is what a leader keeps of its invitations.
-type inviting struct {
-	last time.Time
-	busy atomic.Bool
-	told minutely
-}
-
-const inviteEvery = 2 * time.Second
-
-// inviteOthers tells members without a vote that do not answer as members where
-// the cluster is: they were announced, or taken in before they belonged to any, and
-// what they were started with (--join) may lead nowhere.
-func (r *Replica) inviteOthers(i *inviting) {
-	if time.Since(i.last) < inviteEvery || !i.busy.CompareAndSwap(false, true) {
-		return
-	}
-	i.last = time.Now()
-	var out []Member
-	for _, v := range r.peers() {
-		if !v.Votes && !v.Reachable {
-			out = append(out, v.Member)
-		}
-	}
-	r.wg.Go(func() {
-		defer i.busy.Store(false)
-		var wg sync.WaitGroup
-		defer wg.Wait()
-		for _, m := range out {
-			wg.Go(func() { r.invite(m, &i.told) })
-		}
-	})
-}
-
-func (r *Replica) invite(m Member, told *minutely) {
-	ctx, cancel := r.within(askWithin)
-	defer cancel()
-	body, err := json.Marshal(peer.Invitation{Node: m.ID, Raft: m.RaftAddr})
-	if err == nil {
-		// In whatever incarnation: it asks to be taken in as what it is.
-		_, _, err = r.o.Net.Call(ctx, peer.Target{Addr: m.RaftAddr, Node: m.ID}, peer.CallInvite, body)
-	}
-	// One that does not run yet, or starts, is nothing to tell of.
-	if e, refused := errors.AsType[*peer.Error](err); refused && e.Code != "unknown_call" && told.due(time.Now()) {
-		r.o.Logger.Warn("a node that is expected does not come", "node", m.ID, "raft_addr", m.RaftAddr, "why", err)
-	}
-}
-
-// hearInvitation is peer.CallInvite at a node that belongs to this cluster already
-// and may not know how to ask it to be taken in.
-func (r *Replica) hearInvitation(_ context.Context, from peer.Identity, body []byte) ([]byte, error) {
-	if err := peer.TakeInvitation(r.o.Net.Self(), from, body); err != nil {
-		return nil, err
-	}
-	r.invitedTo.Store(&from.Raft)
-	return nil, nil
 }

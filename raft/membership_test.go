@@ -48,21 +48,6 @@ func (c *nodes) join(name string) *member {
 	return m
 }
 
-// TestInvited: a node that was announced and has nobody to ask is told by the
-// leader whom.
-func TestInvited(t *testing.T) {
-	c := cluster(t, 1, nil)
-	c.put("alone")
-	n2 := c.fresh("n2")
-	answers(t, c.leader().AddMember(t.Context(), Member{ID: "n2", RaftAddr: n2.addr, Voter: true}), "")
-	n2.contacts = []string{"127.0.0.1:1"} // nobody is there
-	c.start(n2)
-	until(t, "n2 has joined", func() bool { return len(n2.joined) > 0 })
-	c.voting(2)
-	c.put("two")
-	c.level()
-}
-
 func TestOneNodeGrowsToThreeAndBack(t *testing.T) {
 	ctx := context.Background()
 	c := cluster(t, 1, nil)

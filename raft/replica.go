@@ -81,7 +81,6 @@ type Replica struct {
 	joined      atomic.Bool            // join.go: the configuration has had this server
 	told        atomic.Bool            // join.go: OnJoined was called
 	join        atomic.Pointer[string] // join.go: why it is not in; nil: it is
-	invitedTo   atomic.Pointer[string] // join.go: Raft address of a leader that expects it; nil: none has said so
 	changing    chan struct{}          // membership.go: holds one while the configuration is changed
 	yielding    atomic.Int64           // shutdown.go: see yields
 	life        context.Context        // ends with stop
@@ -404,7 +403,6 @@ func (r *Replica) handle(on bool) {
 	}
 	for name, h := range map[string]peer.Handler{
 		rpcStatus: r.tellStatus, rpcVouch: r.vouchFor, rpcOffer: r.takeOffer, rpcJoin: r.letJoin, rpcAdmin: r.answerAdmin,
-		peer.CallInvite: r.hearInvitation,
 	} {
 		if on {
 			h = r.forCluster(h)

@@ -91,9 +91,8 @@ func (a *app) clusterAddCmd() *cobra.Command {
 		Long: `Takes a node into the cluster: one with a data directory that belongs to no cluster
 yet, started with --join and without --bootstrap-expect (without either it forms a
 cluster of its own), whose --node-id is NODE and which the others reach at RAFT_ADDR
-(HOST:PORT, its --raft-addr or --raft-advertise). If it runs it is told where the
-cluster is, also where its own --join leads nowhere; else it is announced, and taken
-in when it comes. It catches up in the background and then gets its vote. A node that
+(HOST:PORT, its --raft-addr or --raft-advertise). If it does not run
+yet it is announced, and taken in when it comes. It catches up in the background and then gets its vote. A node that
 is in with the same data already stays in, and its vote is as told: a copy without
 one gets it, with --non-voter a voter loses it.`,
 		Example: `  qlogd cluster add n4 10.0.0.4:7071

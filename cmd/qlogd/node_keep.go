@@ -221,11 +221,7 @@ func (n *node) form(ctx context.Context) error {
 			return n.card.Write(n.c.DataDir)
 		},
 	})
-	if err != nil {
-		return err
-	}
-	n.logger.Info("the cluster is known", "cluster", n.card.ClusterID, "formed", len(n.card.Initial) > 0)
-	return nil
+	return err
 }
 
 // tellFormed answers nodes that still look for the cluster that this one is of.

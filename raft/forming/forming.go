@@ -1,78 +1,49 @@
 // Package forming decides, at a node's first start, whether it forms a new
-// cluster with others or joins one that is there.
+// cluster with the others of its list or joins one that exists.
 //
-// Each node is given the same two things: how many are to form the cluster, and
-// the addresses of all of them. What must never happen is that two clusters
-// come of it, since both would take writes.
+// # The rule
 //
-// # How
-//
-// A node without a cluster (fresh) asks every address again and again who is
-// there, until one of these is true:
-//
-//   - One of them belongs to a cluster: then so will this node. If it is in that
-//     cluster's first configuration, in this incarnation, it takes that over (it
-//     died, or was away, when the others were told). Else it asks to be taken
-//     in: Found. A node that was wiped has a new incarnation, and so joins.
-//   - All addresses answer, all are fresh, and with this node they are exactly
-//     as many as expected. The one with the lowest id coordinates: it proposes a
-//     configuration and a cluster id; each of the others pledges itself to that
-//     one proposal, for pledgeTime, if it sees the very same nodes at the
-//     addresses that it was given itself. When all have pledged, the coordinator
-//     writes to its disk that the cluster is formed. That moment decides. The
-//     others learn of it by asking on, write it down, and are formed too.
+// A node without a cluster (fresh) asks every address of its list in rounds. If
+// any of them has a cluster, this node belongs to it: as one of its first
+// members if the first configuration has it in this incarnation, else as one
+// that asks to be taken in. Otherwise it forms the cluster if, within a single
+// round, all others have answered that they are fresh, that they were given the
+// same list, and that they have seen the very same table of members that this
+// node held when the round began. A table is the list with what each node there
+// said of itself: id, incarnation, addresses. There is no coordinator, and no
+// timeout after which a node goes on without the others.
 //
 // # Why there is never a second cluster
 //
-// Whether the cluster is formed is decided by one durable write on one disk. Who
-// wrote it says so to everybody who asks, for life.
+// Cluster id and configuration are a function of the table, so two nodes that
+// hold the same table write the same bytes. Let A form from table T, and B later
+// from T'. In B's last round A answered that it is fresh and holds T'. If that
+// was during A's last round, A held T: so T = T'. If it was before, then B, in
+// that round of A's, answered T during its own last round, for the whole of
+// which it held T': so T = T'. If it was after A had formed, A has been wiped in
+// between, and its T is gone with it. And a node that has formed, or joined, says so to everybody for life.
 //
-//   - Nothing is formed without a fresh answer from every address on the list, so
-//     neither without the coordinator of an earlier cluster: it answers that it
-//     is formed, or, while it is down, nobody forms anything. Where it was wiped,
-//     nobody was told before that, or else he who was told answers for it.
-//   - A node has room for one promise: its own proposal or a pledge to another.
-//     A coordinator whose write failed does not know what is on its disk: it
-//     neither proposes nor pledges again before it has been started anew.
-//   - A pledge is in memory only. A member that forgets it in a crash can pledge
-//     itself elsewhere, but all that is proposed needs the coordinator's own
-//     pledge, and the coordinator does not forget what it wrote.
-//   - Being told is only a hint to ask. What a node takes over is the answer of
-//     one that lives, to a question put after its own last pledge: a message
-//     that was under way while its sender was wiped changes nothing.
-//
-// # Invitations
-//
-// A node that only joins (it forms nothing, ever) also asks where a cluster's
-// leader says that it is expected, once for each time that it is told so; its own
-// list goes first. It belongs to that cluster if who is asked there belongs to it.
-// A node that may form a cluster takes no invitation: who is on its list, and
-// nobody else, is part of what is said above.
-//
-// The price: all nodes must be there once. A cluster can't be formed by two of
-// three; it can go on with them afterwards.
+// The price: all nodes must be up at the same time once.
 package forming
 
 import (
+	"cmp"
 	"context"
-	"crypto/rand"
+	"crypto/sha256"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
+	"slices"
+	"strings"
+	"sync"
 	"time"
 
 	"github.com/oklog/ulid/v2"
 
 	"github.com/qlogd/qlogd/raft/peer"
 )
-
-// Net is what forming needs of the inside network; *peer.Net is one.
-type Net interface {
-	Self() peer.Identity
-	SetSelf(peer.Identity)
-	Handle(name string, h peer.Handler)
-	Call(ctx context.Context, to peer.Target, name string, body []byte) ([]byte, peer.Identity, error)
-}
 
 // Member is one node of a cluster's first configuration.
 type Member struct {
@@ -86,53 +57,70 @@ type Member struct {
 type Options struct {
 	// Net speaks for this node: its Self has node, incarnation (durable already)
 	// and the addresses at which others reach it, and no cluster yet.
-	Net Net
+	Net *peer.Net
 	// Expect is how many nodes form the cluster; 0 or 1 with Join: never form,
 	// only join; 1 without Join: form alone.
 	Expect int
 	// Join are the raft addresses of the nodes that form the cluster, the same
-	// list on each of them; this node's own may be among them or not. For a node
-	// that only joins: of one or more nodes of the cluster.
+	// list on each of them; this node adds its own. For a node that only joins:
+	// of one or more nodes of the cluster.
 	Join []string
 	// Save makes the decision durable. It is called at most once, and must not
 	// return nil before it would survive a power cut. When it fails, Decide
 	// does, and what is on disk is for the next start to find out.
 	Save   func(Result) error
 	Logger *slog.Logger
-	// NewCluster makes a cluster's id; nil: a random ULID.
-	NewCluster func() string
 }
 
-// Result is what was decided.
+// Result is the decision.
 type Result struct {
 	Cluster string
 	// Initial is the cluster's first configuration, which has this node in it,
-	// ordered by id; nil where the cluster was found.
+	// ordered by id; nil where the node has yet to be taken in.
 	Initial []Member
-	// Contacts are addresses of nodes of a cluster that was found.
-	Contacts []string
 }
 
-// Formed tells a cluster that this node forms with others from one that it
-// found and has yet to be taken into.
-func (r Result) Formed() bool { return len(r.Initial) > 0 }
-
-// Times of the protocol. They make it quick or patient, not safe.
 const (
-	shortTick  = 200 * time.Millisecond // between two rounds of asking
-	longTick   = 2 * time.Second        // where nothing changes
-	minTick    = 20 * time.Millisecond  // however much is told
-	askTime    = 2 * time.Second        // for one answer
-	nudgeTime  = time.Second
-	pledgeTime = 5 * time.Second
-	tellEvery  = 10 * time.Second // progress, in the log
+	callState = "forming.state"
+
+	tick     = 200 * time.Millisecond // between two rounds
+	askTime  = 2 * time.Second        // for one answer
+	logEvery = 10 * time.Second       // without news
 )
 
+// state is the answer to forming.state. The handshake says who answers.
+type state struct {
+	Cluster string   `json:"cluster,omitempty"` // "" fresh
+	Initial []Member `json:"initial,omitempty"` // the first configuration, if it has it
+	Expect  int      `json:"expect,omitempty"`  // of a fresh one, as the next two
+	List    []string `json:"list,omitempty"`
+	Table   []Member `json:"table,omitempty"` // all of the list, as last seen; nil: not all
+}
+
+// answer is what one address of the list said.
+type answer struct {
+	addr string
+	who  peer.Identity
+	state
+	err error
+}
+
+// node is one that decides, or has decided.
+type node struct {
+	Options
+	self   peer.Identity
+	others []string // of the list, but this node
+
+	mu       sync.Mutex
+	deciding bool // Save has begun
+	says     state
+}
+
 // Decide returns once this node belongs to a cluster: after Save has made that
-// durable and Net's Self names it. It may take as long as the others do to
-// come up; it tells in the log whom it waits for. It must be called only while
-// the data directory has no cluster id, and answers others on Net from then on
-// as Serve does.
+// durable and Net's Self names it. It takes as long as the others do to come
+// up; the log says for whom it waits. It must be called only while the data
+// directory has no cluster id, and answers others on Net from then on as Serve
+// does.
 //
 // An error other than ctx's is a mistake in the settings, which waiting does
 // not mend, or a failed Save.
@@ -140,166 +128,244 @@ func Decide(ctx context.Context, o Options) (Result, error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	if o.NewCluster == nil {
-		o.NewCluster = func() string { return ulid.MustNew(ulid.Now(), rand.Reader).String() }
+	n := &node{Options: o, self: o.Net.Self(), says: state{Expect: o.Expect}}
+	if err := n.readList(); err != nil {
+		return Result{}, err
 	}
-	s := newSeat(o)
-	addrs, err := plan(o.Net.Self(), o.Expect, o.Join)
+	o.Net.Handle(callState, n.answer)
+	r, err := n.decide(ctx)
+	if err == nil {
+		err = n.settle(r)
+	}
 	if err != nil {
+		o.Net.Handle(callState, nil)
 		return Result{}, err
 	}
-	if len(addrs) == 0 {
-		r := Result{Cluster: o.NewCluster(), Initial: []Member{memberOf(o.Net.Self())}}
-		s.serve()
-		return r, s.settle(r)
-	}
-	s.serve()
-	if err := s.wait(ctx, addrs); err != nil {
-		if s.decided() == nil {
-			s.retire()
-		}
-		return Result{}, err
-	}
-	return *s.decided(), nil
+	return r, nil
 }
 
 // Serve answers nodes that still decide, for one that has decided: those of its
-// cluster's first configuration that were not told are told so. initial is nil
-// where this node was not there when the cluster was formed.
-func Serve(n Net, cluster string, initial []Member) {
-	s := newSeat(Options{Net: n})
-	s.result = &Result{Cluster: cluster, Initial: initial}
-	s.serve()
+// cluster's first configuration that do not know it yet learn it so. initial is
+// nil where this node was not there when the cluster was formed.
+func Serve(p *peer.Net, cluster string, initial []Member) {
+	n := &node{says: state{Cluster: cluster, Initial: initial}}
+	p.Handle(callState, n.answer)
 }
 
-// wait asks in rounds until something is decided.
-func (s *seat) wait(ctx context.Context, addrs []string) error {
-	tick, last := shortTick, ""
-	var told time.Time
+// answer is forming.state.
+func (n *node) answer(context.Context, peer.Identity, []byte) ([]byte, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.deciding {
+		return nil, &peer.Error{Code: "deciding", Detail: "it is writing its decision"}
+	}
+	return json.Marshal(n.says)
+}
+
+// readList refuses settings that can't work and finds whom to ask: nobody where
+// the node forms a cluster alone.
+func (n *node) readList() error {
+	if n.self.Cluster != "" {
+		return fmt.Errorf("forming: this node belongs to cluster %s already", n.self.Cluster)
+	}
+	if n.Expect <= 1 && len(n.Join) == 0 {
+		return nil
+	}
+	for _, a := range n.Join {
+		if _, _, err := net.SplitHostPort(a); err != nil {
+			return fmt.Errorf("join: %w", err)
+		}
+		if a != n.self.Raft {
+			n.others = append(n.others, a)
+		}
+	}
+	slices.Sort(n.others)
+	n.others = slices.Compact(n.others)
+	if n.Expect <= 1 && len(n.others) == 0 {
+		return fmt.Errorf("join names only this node itself (%s): it must have the address of at least one node of the cluster", n.self.Raft)
+	}
+	n.says.List = append(slices.Clone(n.others), n.self.Raft)
+	slices.Sort(n.says.List)
+	if n.Expect > 1 && len(n.says.List) != n.Expect {
+		return fmt.Errorf("bootstrap-expect is %d, but join names %d nodes, this one (%s) among them: %s; "+
+			"it must name all that form the cluster, by their raft-advertise; to join one leave bootstrap-expect out",
+			n.Expect, len(n.says.List), n.self.Raft, strings.Join(n.says.List, ", "))
+	}
+	return nil
+}
+
+// decide asks in rounds until the answers decide.
+func (n *node) decide(ctx context.Context) (Result, error) {
+	if len(n.others) == 0 {
+		return resultOf([]Member{memberOf(n.self)}), nil
+	}
+	timer := time.NewTicker(tick)
+	defer timer.Stop()
+	var said string
+	var last time.Time
 	for {
-		began := time.Now()
-		says, err := s.round(ctx, addrs)
-		if err == nil && ctx.Err() == nil && s.decided() == nil {
-			err = s.follow(ctx)
+		answers := n.ask(ctx)
+		if err := ctx.Err(); err != nil {
+			return Result{}, fmt.Errorf("forming: %w", err)
 		}
+		r, waits, err := n.judge(answers)
+		if r.Cluster != "" || err != nil {
+			return r, err
+		}
+		if waits != said || time.Since(last) >= logEvery {
+			n.Logger.Info("waiting for the cluster", "why", waits)
+			said, last = waits, time.Now()
+		}
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+		}
+	}
+}
+
+// ask puts the question to all addresses at once.
+func (n *node) ask(ctx context.Context) []answer {
+	ctx, cancel := context.WithTimeout(ctx, askTime)
+	defer cancel()
+	out := make([]answer, len(n.others))
+	var wg sync.WaitGroup
+	for i, addr := range n.others {
+		wg.Go(func() {
+			a := answer{addr: addr}
+			var body []byte
+			body, a.who, a.err = n.Net.Call(ctx, peer.Target{Addr: addr}, callState, nil)
+			if a.err == nil {
+				a.err = json.Unmarshal(body, &a.state)
+			}
+			out[i] = a
+		})
+	}
+	wg.Wait()
+	return out
+}
+
+// judge says what follows from a round's answers: a cluster, or else for what
+// this node waits. A table that differs from the one held is held from now on,
+// and decides in a later round.
+func (n *node) judge(answers []answer) (r Result, waits string, err error) {
+	var lacking []string
+	table := []Member{memberOf(n.self)}
+	for _, a := range answers {
 		switch {
-		case s.decided() != nil:
-			return nil
-		case ctx.Err() != nil:
-			return fmt.Errorf("forming: %w", ctx.Err())
-		case err != nil:
-			return err
+		case a.err != nil:
+			lacking = append(lacking, a.addr+" "+reason(a.err))
+			continue
+		case a.who.Node == n.self.Node && a.who.Incarnation == n.self.Incarnation:
+			lacking = append(lacking, a.addr+" is this node itself: raft-advertise should be the same")
+			continue
+		case a.who.Node == n.self.Node:
+			return r, "", fmt.Errorf("there is a node %s already at %s, with another data directory: give each node an id of its own (node-id)", n.self.Node, a.addr)
+		case a.Cluster != "" && r.Cluster != "" && a.Cluster != r.Cluster:
+			return Result{}, "", fmt.Errorf("join names nodes of two clusters: %s and, at %s, %s", r.Cluster, a.addr, a.Cluster)
+		case a.Cluster != "":
+			r.Cluster = a.Cluster
+			if slices.ContainsFunc(a.Initial, func(m Member) bool {
+				return m.ID == n.self.Node && m.Incarnation == n.self.Incarnation
+			}) {
+				r.Initial = a.Initial
+			}
+		case n.Expect <= 1:
+			lacking = append(lacking, fmt.Sprintf("%s (%s) belongs to none yet", a.addr, a.who.Node))
 		}
-		if time.Since(told) >= tellEvery {
-			s.o.Logger.Info(says)
-			told = time.Now()
+		table = append(table, memberOf(a.who))
+	}
+	slices.SortFunc(table, func(a, b Member) int { return cmp.Compare(a.ID, b.ID) })
+	if r.Cluster != "" {
+		return r, "", nil
+	}
+	if len(lacking) > 0 {
+		waits = strings.Join(lacking, ", ")
+		table = nil
+	} else if waits = n.conflict(answers); waits != "" {
+		table = nil
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if table == nil || !slices.Equal(table, n.says.Table) {
+		n.says.Table = table
+		return r, cmp.Or(waits, "all are there; whether they see the same is asked next"), nil
+	}
+	for _, a := range answers {
+		if !slices.Equal(a.Table, table) {
+			return r, fmt.Sprintf("%s (%s) does not see the same nodes yet", a.addr, a.who.Node), nil
 		}
-		if says != last {
-			tick, last = shortTick, says
-		} else {
-			tick = min(tick*3/2, longTick)
+	}
+	return resultOf(table), "", nil
+}
+
+// conflict says what keeps fresh nodes from forming a cluster with this one, or
+// "": things that their operator can mend while this node waits.
+func (n *node) conflict(answers []answer) string {
+	ids := map[string]string{}
+	for _, a := range answers {
+		switch {
+		case a.Expect <= 1:
+			return fmt.Sprintf("%s (%s) does not form a cluster: start it with bootstrap-expect %d, as this one", a.addr, a.who.Node, n.Expect)
+		case a.Expect != n.Expect:
+			return fmt.Sprintf("%s (%s) expects %d nodes, this one %d: bootstrap-expect must be the same on each", a.addr, a.who.Node, a.Expect, n.Expect)
+		case !slices.Equal(a.List, n.says.List):
+			return fmt.Sprintf("%s (%s) was given another list: join is %s there, %s here", a.addr, a.who.Node, strings.Join(a.List, ", "), strings.Join(n.says.List, ", "))
+		case a.who.Raft != a.addr:
+			return fmt.Sprintf("%s (%s) wants to be reached at %s: join must name it so", a.addr, a.who.Node, a.who.Raft)
+		case ids[a.who.Node] != "":
+			return fmt.Sprintf("%s and %s are both called %s: give each node an id of its own (node-id)", ids[a.who.Node], a.addr, a.who.Node)
 		}
-		if s.sleep(ctx, began, tick) {
-			tick = shortTick
-		}
+		ids[a.who.Node] = a.addr
 	}
+	return ""
 }
 
-// sleep returns tick after began, or earlier where there is news, and then true.
-func (s *seat) sleep(ctx context.Context, began time.Time, tick time.Duration) bool {
-	floor := time.NewTimer(time.Until(began.Add(minTick)))
-	defer floor.Stop()
-	rest := time.NewTimer(time.Until(began.Add(tick)))
-	defer rest.Stop()
-	select {
-	case <-floor.C:
-	case <-ctx.Done():
-		return false
+// settle makes r durable and then known. The order is the point: nobody hears
+// of a cluster that a power cut could undo.
+func (n *node) settle(r Result) error {
+	n.mu.Lock()
+	n.deciding = true
+	n.mu.Unlock()
+	if err := n.Save(r); err != nil {
+		return fmt.Errorf("write down that this node belongs to cluster %s: %w", r.Cluster, err)
 	}
-	select {
-	case <-s.news:
-		return true
-	case <-rest.C:
-	case <-ctx.Done():
-	}
-	return false
+	n.self.Cluster = r.Cluster
+	n.Net.SetSelf(n.self)
+	n.mu.Lock()
+	n.deciding, n.says = false, state{Cluster: r.Cluster, Initial: r.Initial}
+	n.mu.Unlock()
+	n.Logger.Info("the cluster is known", "cluster", r.Cluster, "first", r.Initial != nil)
+	return nil
 }
 
-// round asks everybody once and does what follows from it. It returns, in
-// words, what is waited for.
-func (s *seat) round(ctx context.Context, addrs []string) (string, error) {
-	since := s.pledges()
-	v, err := judge(s.o.Net.Self(), s.o.Expect, s.ask(ctx, addrs))
-	s.see(v.all)
-	switch {
-	case err != nil || ctx.Err() != nil:
-		return "", err
-	case v.cluster != "":
-		return s.adopt(since, Result{Cluster: v.cluster, Initial: v.initial, Contacts: v.contacts})
-	case v.all != nil && v.all[0].Incarnation == s.o.Net.Self().Incarnation:
-		return s.propose(ctx, v.all)
-	}
-	return v.waits, nil
-}
-
-// follow asks where this node was last invited to, if it was.
-func (s *seat) follow(ctx context.Context) error {
-	since := s.pledges()
-	to, ok := s.invited()
-	if !ok {
-		return nil
-	}
-	self := s.o.Net.Self()
-	a := s.askOne(ctx, to.Raft)
-	if a.err != nil || a.Cluster != to.Cluster || a.who.Node == self.Node {
-		s.o.Logger.Warn("not followed an invitation", "cluster", to.Cluster, "of", to.Node, "at", to.Raft, "answers", a.who.Node, "its cluster", a.Cluster, "error", a.err)
-		return nil
-	}
-	v, err := found(self, []answer{a})
-	if err == nil {
-		_, err = s.adopt(since, Result{Cluster: v.cluster, Initial: v.initial, Contacts: v.contacts})
-	}
-	return err
-}
-
-// adopt takes over what a node of a cluster answered. since is how many pledges
-// had been given when it was asked.
-func (s *seat) adopt(since uint64, r Result) (string, error) {
-	if len(r.Initial) > 0 {
-		r.Contacts = nil
-	}
-	if !s.begin(since) {
-		s.wake()
-		return "asking again: a pledge was given meanwhile", nil
-	}
-	return "", s.settle(r)
-}
-
-// propose tries to form the cluster with all, of which this node is the first.
-func (s *seat) propose(ctx context.Context, all []Member) (string, error) {
-	p := proposal{Cluster: s.o.NewCluster(), Initial: all}
-	if !s.promise(p) {
-		return fmt.Sprintf("all %d nodes are there; this one is pledged to another proposal for at most %s", len(all), pledgeTime), nil
-	}
-	began := time.Now()
-	err := s.collect(ctx, p)
-	if err == nil && time.Since(began) >= pledgeTime {
-		err = errors.New("the pledges took too long")
-	}
-	if err == nil {
-		err = ctx.Err()
-	}
+// resultOf is the cluster that a table makes: the same on each node that holds it.
+func resultOf(table []Member) Result {
+	b, err := json.Marshal(table)
 	if err != nil {
-		s.withdraw()
-		return fmt.Sprintf("all %d nodes are there, but not all agree yet: %v", len(all), err), nil
+		panic(err) // strings
 	}
-	if err := s.settle(Result{Cluster: p.Cluster, Initial: all}); err != nil {
-		return "", err
-	}
-	s.nudge(ctx, all)
-	return "", nil
+	sum := sha256.Sum256(b)
+	return Result{Cluster: ulid.ULID(sum[:16]).String(), Initial: table}
 }
 
 func memberOf(i peer.Identity) Member {
 	return Member{ID: i.Node, Incarnation: i.Incarnation, RaftAddr: i.Raft, HTTPAddr: i.HTTP}
+}
+
+// reason says in a few words why an address has not answered.
+func reason(err error) string {
+	if said, ok := errors.AsType[*peer.Error](err); ok {
+		if said.Code == "unknown_call" {
+			return "is starting"
+		}
+		return "refuses: " + said.Detail
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		return "does not answer"
+	}
+	// Where and how is known; what remains is why: "connection refused".
+	for inner := errors.Unwrap(err); inner != nil; inner = errors.Unwrap(inner) {
+		err = inner
+	}
+	return fmt.Sprintf("does not answer (%v)", err)
 }

@@ -2,45 +2,227 @@ package forming
 
 import (
 	"context"
-	"encoding/json"
+	"errors"
 	"fmt"
+	"log/slog"
+	"math/rand/v2"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/qlogd/qlogd/internal/simtest/memnet"
 	"github.com/qlogd/qlogd/raft/peer"
 )
 
-func (w *world) clusters() (out []string) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for _, m := range w.machines {
-		if m.saved != nil && !slices.Contains(out, m.saved.Cluster) {
-			out = append(out, m.saved.Cluster)
-		}
-	}
-	return out
+// world is some machines and the network between them, in one synctest bubble.
+type world struct {
+	t        *testing.T
+	net      *memnet.Network
+	machines []*machine
+	rngMu    sync.Mutex
+	rng      *rand.Rand
+	mu       sync.Mutex
+	logged   strings.Builder
+	// saving, if set, is called before and after each write of a decision.
+	saving func(m *machine, done bool)
 }
 
-// formed checks that all belong to one cluster and have its first
-// configuration.
-func (w *world) formed() {
-	w.t.Helper()
+// machine is one node: its settings, its disk, and the process that runs on it.
+type machine struct {
+	w           *world
+	id, addr    string
+	expect      int
+	join        []string
+	disks       int // incarnations
+	saved       *Result
+	cancel      func() // ends the process; nil: none runs
+	ended       func() // waits for its end
+	err         error
+	incarnation string
+}
+
+// newWorld has n machines that are to form a cluster.
+func newWorld(t *testing.T, seed uint64, n int) *world {
+	w := &world{t: t, rng: rand.New(rand.NewPCG(seed, 1))}
+	w.net = memnet.New(memnet.Options{Latency: func(string, string) time.Duration { return w.roll(50 * time.Millisecond) }})
+	var join []string
+	for i := range n {
+		join = append(join, fmt.Sprintf("n%d:7071", i+1))
+	}
+	for i, addr := range join {
+		w.machines = append(w.machines, &machine{w: w, id: fmt.Sprintf("n%d", i+1), addr: addr, expect: n, join: join})
+	}
 	for _, m := range w.machines {
-		if m.saved == nil || !m.saved.Formed() || len(m.saved.Initial) != len(w.machines) || m.saved.Contacts != nil {
-			w.t.Errorf("%s: %+v", m.id, m.saved)
+		m.wipe()
+	}
+	return w
+}
+
+func (w *world) roll(most time.Duration) time.Duration {
+	w.rngMu.Lock()
+	defer w.rngMu.Unlock()
+	return time.Duration(w.rng.Int64N(int64(most)))
+}
+
+func (w *world) Write(p []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.logged.Write(p)
+}
+
+func (m *machine) wipe() {
+	m.disks++
+	m.incarnation, m.saved = fmt.Sprintf("%s.%d", m.id, m.disks), nil
+}
+
+// start runs the node as cmd does: Decide where it has no cluster, else Serve.
+func (m *machine) start() {
+	w := m.w
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if m.cancel != nil {
+		return
+	}
+	l, err := w.net.Listen(m.addr)
+	if err != nil {
+		w.t.Error(err)
+		return
+	}
+	self := peer.Identity{Node: m.id, Incarnation: m.incarnation, Raft: m.addr}
+	if m.saved != nil {
+		self.Cluster = m.saved.Cluster
+	}
+	p, err := peer.New(peer.Options{Listener: l, Dial: w.net.Dialer(m.id), Self: self})
+	if err != nil {
+		w.t.Error(err)
+		return
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	m.cancel, m.ended = cancel, func() { p.Close(); <-done }
+	if m.saved != nil {
+		Serve(p, m.saved.Cluster, m.saved.Initial)
+		close(done)
+		return
+	}
+	go func() {
+		defer close(done)
+		_, err := Decide(ctx, Options{
+			Net: p, Expect: m.expect, Join: m.join, Logger: slog.New(slog.NewTextHandler(w, nil)),
+			Save: func(r Result) error { return m.save(ctx, r) },
+		})
+		w.mu.Lock()
+		m.err = err
+		w.mu.Unlock()
+	}()
+}
+
+func (m *machine) save(ctx context.Context, r Result) error {
+	if m.w.saving != nil {
+		m.w.saving(m, false)
+	}
+	m.w.mu.Lock()
+	if ctx.Err() != nil {
+		m.w.mu.Unlock()
+		return ctx.Err()
+	}
+	m.saved = &r
+	m.w.mu.Unlock()
+	m.w.one()
+	if m.w.saving != nil {
+		m.w.saving(m, true)
+	}
+	return nil
+}
+
+// kill ends the process, and the disk with it if wiped.
+func (m *machine) kill(wipe bool) {
+	m.w.mu.Lock()
+	ended := func() {}
+	if m.cancel != nil {
+		m.cancel()
+		m.w.net.Crash(m.id)
+		m.cancel, ended = nil, m.ended
+	}
+	if wipe {
+		m.wipe()
+	}
+	m.w.mu.Unlock()
+	ended()
+}
+
+// one checks that all that have a cluster have the same one, and the same first
+// configuration.
+func (w *world) one() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var first *Result
+	for _, m := range w.machines {
+		switch {
+		case m.saved == nil:
+		case first == nil:
+			first = m.saved
+		case m.saved.Cluster != first.Cluster:
+			w.t.Errorf("two clusters: %+v and %+v", first, m.saved)
+		case m.saved.Initial != nil && first.Initial != nil && !slices.Equal(m.saved.Initial, first.Initial):
+			w.t.Errorf("two configurations: %+v and %+v", first, m.saved)
+		case first.Initial == nil:
+			first = m.saved
 		}
 	}
-	if c := w.clusters(); len(c) != 1 {
-		w.t.Errorf("clusters %v", c)
+}
+
+// await waits until all have a cluster, and ends.
+func (w *world) await() {
+	w.t.Helper()
+	late := time.Now().Add(time.Minute)
+	for !w.all() && time.Now().Before(late) {
+		time.Sleep(10 * time.Millisecond)
 	}
+	if !w.all() {
+		w.t.Errorf("not all have a cluster:\n%s", w.logged.String())
+	}
+	w.one()
+	w.end()
+}
+
+func (w *world) all() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return !slices.ContainsFunc(w.machines, func(m *machine) bool { return m.saved == nil })
+}
+
+func (w *world) end() {
+	w.net.HealAll()
+	for _, m := range w.machines {
+		m.kill(false)
+	}
+}
+
+// says waits until a log line has all the words.
+func (w *world) says(words ...string) {
+	w.t.Helper()
+	late := time.Now().Add(time.Minute)
+	for time.Now().Before(late) {
+		w.mu.Lock()
+		text := w.logged.String()
+		w.mu.Unlock()
+		for line := range strings.Lines(text) {
+			if !slices.ContainsFunc(words, func(s string) bool { return !strings.Contains(line, s) }) {
+				return
+			}
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	w.t.Errorf("nobody says %q:\n%s", words, w.logged.String())
 }
 
 func TestEveryOrderOfStarts(t *testing.T) {
-	for _, order := range [][]int{{0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {1, 2, 0}, {2, 0, 1}, {2, 1, 0}} {
-		for _, apart := range []time.Duration{0, 300 * time.Millisecond, 7 * time.Second, 5 * time.Minute} {
+	for _, order := range [][]int{{0, 1, 2}, {1, 2, 0}, {2, 1, 0}} {
+		for _, apart := range []time.Duration{0, 300 * time.Millisecond, 5 * time.Minute} {
 			synctest.Test(t, func(t *testing.T) {
 				w := newWorld(t, 1, 3)
 				for _, i := range order {
@@ -49,107 +231,105 @@ func TestEveryOrderOfStarts(t *testing.T) {
 				}
 				began := time.Now()
 				w.await()
-				if took := time.Since(began); took > 5*time.Second { // virtual: one tick, and three round trips
+				if took := time.Since(began); took > 5*time.Second {
 					t.Errorf("order %v, %s apart: took %s after the last start", order, apart, took)
 				}
-				w.formed()
+				for _, m := range w.machines {
+					if len(m.saved.Initial) != 3 {
+						t.Errorf("%s: %+v", m.id, m.saved)
+					}
+				}
 			})
 		}
 	}
 }
 
-func TestStartsAtOnce(t *testing.T) {
-	for seed := range uint64(100) {
-		synctest.Test(t, func(t *testing.T) {
-			w := newWorld(t, seed, 3+2*int(seed%2))
-			for _, m := range w.machines {
-				time.AfterFunc(w.while(time.Second), m.start)
-			}
-			w.await()
-			w.formed()
-		})
-	}
-}
-
-// TestCrashAtEveryStep lets each machine die at each single step of the forming,
-// with and without its disk, and come back later.
-func TestCrashAtEveryStep(t *testing.T) {
-	steps := 0
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 1, 3)
-		for _, m := range w.machines {
-			m.start()
-		}
-		w.await()
-		steps = w.steps
-	})
-	if steps < 30 {
-		t.Fatalf("only %d steps", steps)
-	}
-	for at := 1; at <= steps; at++ {
-		for _, wipe := range []bool{false, true} {
-			for victim := range 3 {
-				for _, away := range []time.Duration{10 * time.Millisecond, 20 * time.Second} {
-					synctest.Test(t, func(t *testing.T) {
-						w := newWorld(t, 1, 3)
-						w.step = func(n int, _ string, _ ...*machine) {
-							if n == at {
-								m := w.machines[victim]
-								m.stop(wipe)
-								time.AfterFunc(away, m.start)
+// TestWipedBetween: of three nodes one is wiped after another has formed the
+// cluster, and before the third has; with and without a network between the
+// wiped one and the one that has formed. It joins, and is none of the first.
+func TestWipedBetween(t *testing.T) {
+	for seed := range uint64(20) {
+		for _, apart := range []bool{false, true} {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, seed, 3)
+				var once sync.Once
+				var victim *machine
+				wiped := make(chan struct{})
+				w.saving = func(m *machine, done bool) {
+					if done {
+						once.Do(func() {
+							victim = w.machines[(slices.Index(w.machines, m)+1)%3]
+							if apart {
+								w.net.CutBoth(m.id, victim.id)
 							}
-						}
-						for _, m := range w.machines {
-							m.start()
-						}
-						w.await()
-						if t.Failed() {
-							t.Fatalf("step %d, n%d, wiped %v, away %s", at, victim+1, wipe, away)
-						}
-					})
+							go func() {
+								victim.kill(true)
+								victim.start()
+								close(wiped)
+							}()
+						})
+					}
 				}
-			}
+				for _, m := range w.machines {
+					m.start()
+				}
+				<-wiped
+				if apart {
+					time.Sleep(30 * time.Second)
+					w.one()
+					w.net.HealAll()
+				}
+				w.await()
+				if victim.saved != nil && victim.saved.Initial != nil {
+					t.Errorf("wiped, and one of the first: %+v", victim.saved)
+				}
+			})
 		}
 	}
 }
 
-// TestStorm kills, wipes and cuts off at random for a while; then all comes
-// back. At no time are there two clusters, and in the end there is one.
+// TestStorm kills, wipes and cuts off at random for a while, also around the
+// writes of decisions; then all comes back. At no time are there two clusters,
+// and in the end there is one.
 func TestStorm(t *testing.T) {
-	for seed := range uint64(120) {
+	for seed := range uint64(80) {
 		synctest.Test(t, func(t *testing.T) {
 			w := newWorld(t, seed, 3)
-			if seed%2 == 1 {
-				w.latency = 1500 * time.Millisecond // answers outlive those who gave them
+			until := time.Now().Add(20 * time.Second)
+			var wg sync.WaitGroup
+			hit := func(m *machine) {
+				wipe, away := w.roll(3) == 0, w.roll(4*time.Second)
+				wg.Go(func() {
+					m.kill(wipe)
+					time.Sleep(away)
+					m.start()
+				})
 			}
-			rare := 5 + w.roll(60)
-			until := time.Now().Add(30 * time.Second)
-			w.step = func(_ int, _ string, parts ...*machine) {
-				m := parts[w.roll(len(parts))]
-				if w.roll(rare) == 0 && time.Now().Before(until) && m.running() != nil {
-					m.stop(w.roll(3) == 0)
-					time.AfterFunc(w.while(8*time.Second), m.start)
+			w.saving = func(m *machine, done bool) {
+				if time.Now().Before(until) && w.roll(2) == 0 {
+					hit(w.machines[w.roll(3)])
+					time.Sleep(w.roll(300 * time.Millisecond))
 				}
 			}
 			for _, m := range w.machines {
-				time.AfterFunc(w.while(time.Second), m.start)
+				m.start()
 			}
-			// One way at a time is cut.
 			for time.Now().Before(until) {
-				a, b := w.machines[w.roll(3)], w.machines[w.roll(3)]
-				w.mu.Lock()
-				clear(w.cut)
-				w.cut[[2]*machine{a, b}] = a != b
-				w.mu.Unlock()
-				time.Sleep(time.Second)
+				time.Sleep(w.roll(2 * time.Second))
+				w.net.HealAll()
+				if a, b := w.machines[w.roll(3)], w.machines[w.roll(3)]; a != b && w.roll(2) == 0 {
+					w.net.Cut(a.id, b.id)
+				}
+				if w.roll(3) == 0 {
+					hit(w.machines[w.roll(3)])
+				}
 			}
-			w.mu.Lock()
-			clear(w.cut)
-			w.mu.Unlock()
+			wg.Wait()
+			w.net.HealAll()
+			for _, m := range w.machines {
+				m.start()
+			}
 			w.await()
-			if c := w.clusters(); len(c) != 1 {
-				t.Errorf("clusters %v", c)
-			}
 			if t.Failed() {
 				t.Fatalf("seed %d", seed)
 			}
@@ -157,273 +337,142 @@ func TestStorm(t *testing.T) {
 	}
 }
 
-// TestMixedLists: nodes whose lists differ, though they should not, form no two
-// clusters that share a node's consent: each forms only what its own list says.
-func TestMixedLists(t *testing.T) {
-	formed := 0
-	for seed := range uint64(100) {
-		synctest.Test(t, func(t *testing.T) {
-			w := newWorld(t, seed, 5)
-			all := w.machines[0].join
-			// Any two lists of three of five share a node.
-			for _, m := range w.machines {
-				m.expect, m.join = 3, nil
-				for _, i := range w.rng.Perm(5)[:3] {
-					m.join = append(m.join, all[i])
+// TestFailedWrite: a node that does not know whether it has formed answers
+// nobody that it is fresh.
+func TestFailedWrite(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1, 2)
+		l, err := w.net.Listen("n1:7071")
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, err := peer.New(peer.Options{Listener: l, Dial: w.net.Dialer("n1"), Self: peer.Identity{Node: "n1", Incarnation: "i1", Raft: "n1:7071"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer p.Close()
+		broken := errors.New("input/output error")
+		w.machines[1].start()
+		_, err = Decide(t.Context(), Options{Net: p, Expect: 2, Join: w.machines[0].join, Save: func(Result) error {
+			_, _, err := p.Call(t.Context(), peer.Target{Addr: "n1:7071"}, callState, nil)
+			if err == nil || !strings.Contains(err.Error(), "deciding") {
+				t.Errorf("while it writes: %v", err)
+			}
+			return broken
+		}})
+		if !errors.Is(err, broken) || p.Self().Cluster != "" {
+			t.Errorf("%v; is %+v", err, p.Self())
+		}
+		w.end()
+	})
+}
+
+// TestSettings: what keeps nodes from forming a cluster, in words, and settings
+// that are refused at once.
+func TestSettings(t *testing.T) {
+	three := []string{"n1:7071", "n2:7071", "n3:7071"}
+	for name, c := range map[string]struct {
+		change func(ms []*machine)
+		says   []string // in one line of the log
+		err    string   // of the first machine
+	}{
+		"expect": {change: func(ms []*machine) { ms[1].expect, ms[1].join = 2, three[:2] }, says: []string{"n2:7071 (n2) expects 2 nodes, this one 3"}},
+		"lists": {
+			change: func(ms []*machine) { ms[1].join = []string{"n1:7071", "n2:7071", "n4:7071"} },
+			says:   []string{"n2:7071 (n2) was given another list: join is n1:7071, n2:7071, n4:7071 there, n1:7071, n2:7071, n3:7071 here"},
+		},
+		"joiner":       {change: func(ms []*machine) { ms[2].expect = 0 }, says: []string{"n3:7071 (n3) does not form a cluster", "bootstrap-expect 3"}},
+		"only joiners": {change: func(ms []*machine) { ms[0].expect, ms[1].expect, ms[2].expect = 0, 0, 0 }, says: []string{"n2:7071 (n2) belongs to none yet"}},
+		"own name":     {change: func(ms []*machine) { ms[1].id = "n1" }, err: "there is a node n1 already at n2:7071"},
+		"too few":      {change: func(ms []*machine) { ms[0].join = three[:2] }, err: "bootstrap-expect is 3, but join names 2 nodes"},
+		"too many":     {change: func(ms []*machine) { ms[0].join = append(slices.Clone(three), "n4:7071") }, err: "bootstrap-expect is 3, but join names 4 nodes"},
+		"nobody":       {change: func(ms []*machine) { ms[0].join = nil }, err: "bootstrap-expect is 3, but join names 1 nodes"},
+		"only itself":  {change: func(ms []*machine) { ms[0].join, ms[0].expect = three[:1], 1 }, err: "join names only this node itself"},
+		"no address":   {change: func(ms []*machine) { ms[0].join = []string{"n2"} }, err: "join: address n2: missing port"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, 1, 3)
+				c.change(w.machines)
+				for _, m := range w.machines {
+					m.start()
 				}
-			}
-			// Some agree, or nothing would ever be formed.
-			for i, some := 0, w.rng.Perm(5)[:3]; i < 3; i++ {
-				w.machines[some[i]].join = []string{all[some[0]], all[some[1]], all[some[2]]}
-			}
-			w.step = func(_ int, _ string, parts ...*machine) {
-				m := parts[w.roll(len(parts))]
-				if w.roll(25) == 0 && m.running() != nil {
-					m.stop(false)
-					time.AfterFunc(time.Second, m.start)
+				if c.says != nil {
+					w.says(c.says...)
+				} else {
+					time.Sleep(10 * time.Second)
+					if err := w.machines[0].err; err == nil || !strings.Contains(err.Error(), c.err) {
+						t.Errorf("%v, want %q", err, c.err)
+					}
 				}
-			}
-			for _, m := range w.machines {
-				time.AfterFunc(w.while(time.Second), m.start)
-			}
-			time.Sleep(40 * time.Second)
-			w.end()
-			formed += len(w.clusters())
+				for _, m := range w.machines {
+					if m.saved != nil {
+						t.Errorf("%s formed %+v", m.id, m.saved)
+					}
+				}
+				w.end()
+			})
 		})
 	}
-	if formed < 50 {
-		t.Errorf("only %d of 100 formed a cluster", formed)
-	}
 }
 
-func (m *machine) running() *proc {
-	m.w.mu.Lock()
-	defer m.w.mu.Unlock()
-	return m.proc
-}
-
-func (m *machine) said() []string {
-	m.w.mu.Lock()
-	defer m.w.mu.Unlock()
-	return slices.Clone(m.proc.told)
-}
-
-func (m *machine) has() string {
-	m.w.mu.Lock()
-	defer m.w.mu.Unlock()
-	if m.saved == nil {
-		return ""
-	}
-	return m.saved.Cluster
-}
-
-func (w *world) count() int {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.steps
-}
-
-// TestWiped: a wiped node finds its cluster and does not form another, also
-// where all the others are down at first.
-func TestWiped(t *testing.T) {
+// TestLeavesItselfOut: a list without the own address is the same list; and one
+// node alone needs none.
+func TestLeavesItselfOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 1, 3)
-		for _, m := range w.machines {
-			m.start()
-		}
-		for !w.settled() {
-			time.Sleep(time.Second)
-		}
-		for _, m := range w.machines {
-			m.stop(m.id == "n1") // the one that formed the cluster
-		}
-		n1 := w.machines[0]
-		n1.start()
-		time.Sleep(10 * time.Minute)
-		if c := n1.has(); c != "" {
-			t.Fatalf("alone it decided %s", c)
-		}
-		w.machines[1].start()
-		w.machines[2].start()
-		w.await()
-		if c := w.clusters(); len(c) != 1 {
-			t.Errorf("clusters %v", c)
-		}
-		if n1.saved.Formed() || len(n1.saved.Contacts) == 0 {
-			t.Errorf("n1: %+v", n1.saved)
-		}
-	})
-}
-
-// TestJoinNeverForms: nodes that are only to join wait until there is a cluster.
-func TestJoinNeverForms(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 1, 0)
-		join := []string{"10.0.0.1:7071", "10.0.0.2:7071", "10.0.0.3:7071"}
-		for i, addr := range join {
-			w.add(fmt.Sprintf("n%d", i+1), addr, 0, join).start()
-		}
-		time.Sleep(time.Hour)
-		if c := w.clusters(); len(c) != 0 {
-			t.Fatalf("clusters %v", c)
-		}
-		if told := w.machines[0].said(); len(told) < 300 || len(told) > 400 || !strings.Contains(told[0], "waiting for a cluster to join: ") {
-			t.Errorf("told %d times, first %q", len(told), told[:1])
-		}
-		alone := w.machines[2]
-		alone.stop(true)
-		alone.expect, alone.join = 1, nil
-		alone.start()
-		w.await()
-		for _, m := range w.machines {
-			if m.saved.Formed() != (m == alone) || m.saved.Cluster != alone.saved.Cluster {
-				t.Errorf("%s: %+v", m.id, m.saved)
-			}
-		}
-		if got := alone.saved.Initial; len(got) != 1 || got[0] != (Member{"n3", alone.incarnation, "10.0.0.3:7071", "10.0.0.3:7070"}) {
-			t.Errorf("alone: %+v", got)
-		}
-	})
-}
-
-// TestFourth: one more than expected is not part of the forming, and joins.
-func TestFourth(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 1, 3)
-		fourth := w.add("n0", "10.0.0.4:7071", 3, w.machines[0].join)
-		fourth.start()
-		for _, m := range w.machines {
+		for i, m := range w.machines {
+			m.join = slices.Delete(slices.Clone(m.join), i, i+1)
 			m.start()
 		}
 		w.await()
-		if fourth.saved.Formed() || len(w.clusters()) != 1 {
-			t.Errorf("%+v of %v", fourth.saved, w.clusters())
-		}
+		alone := newWorld(t, 1, 1)
+		alone.machines[0].join = nil
+		alone.machines[0].start()
+		alone.await()
 	})
 }
 
-// TestCanceled: a node that is told to end while it waits does so, and leaves
-// nothing decided.
-func TestCanceled(t *testing.T) {
+// TestFinds: who only joins, and who is wiped, finds the cluster at one address
+// of several, and waits where there are two clusters' addresses.
+func TestFinds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 1, 3)
-		m := w.machines[0]
-		m.start()
-		time.Sleep(time.Minute)
-		p := m.running()
-		p.m.cancel()
-		w.wg.Wait()
-		if m.err == nil || !strings.Contains(m.err.Error(), context.Canceled.Error()) || m.saved != nil {
-			t.Errorf("%v, %+v", m.err, m.saved)
-		}
-		for name, h := range p.handlers {
-			if h != nil {
-				t.Errorf("%s is still answered", name)
+		w := newWorld(t, 1, 4)
+		for i, m := range w.machines {
+			m.expect, m.join = 1, nil
+			if i == 2 {
+				m.join = []string{"n4:7071", "n1:7071"} // n4 does not run
 			}
 		}
-		w.end()
-	})
-}
-
-// TestProgress: it says whom it waits for, at once and every ten seconds, and
-// does not ask all the time.
-func TestProgress(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 1, 3)
 		w.machines[0].start()
+		time.Sleep(time.Second)
+		w.machines[2].start()
+		time.Sleep(time.Minute)
+		if got := w.machines[2].saved; got == nil || got.Initial != nil || got.Cluster != w.machines[0].saved.Cluster {
+			t.Errorf("joins %+v", got)
+		}
+		w.machines[1].saved = &Result{Cluster: "other"}
 		w.machines[1].start()
-		time.Sleep(time.Minute)
-		told := w.machines[0].said()
-		if len(told) != 6 {
-			t.Errorf("told %d times in a minute", len(told))
-		}
-		if got, want := told[len(told)-1], "waiting for 1 more of 3 nodes: 10.0.0.3:7071 does not answer (connection refused)"; got != want {
-			t.Errorf("got %q, want %q", got, want)
-		}
-		before := w.count()
-		time.Sleep(time.Minute)
-		if calls := (w.count() - before) / 4; calls > 2*60 {
-			t.Errorf("%d calls in a minute", calls)
+		w.machines[3].join = []string{"n1:7071", "n2:7071"}
+		w.machines[3].start()
+		time.Sleep(10 * time.Second)
+		if err := w.machines[3].err; err == nil || !strings.Contains(err.Error(), "nodes of two clusters") {
+			t.Errorf("%v", err)
 		}
 		w.end()
 	})
 }
 
-// invite is what the cluster's leader on m tells the node at an address.
-func (m *machine) invite(addr string, i peer.Invitation) error {
-	body, err := json.Marshal(i)
-	if err == nil {
-		_, _, err = m.running().Call(context.Background(), peer.Target{Addr: addr}, peer.CallInvite, body)
+// TestSameNames: two others with one name never make a table. Each of them ends
+// when it hears of the other, so it takes a moment's chance to see both.
+func TestSameNames(t *testing.T) {
+	list := []string{"a:1", "b:1", "c:1"}
+	n := &node{Options: Options{Expect: 3}, says: state{List: list}}
+	var answers []answer
+	for _, addr := range list[1:] {
+		answers = append(answers, answer{addr: addr, who: peer.Identity{Node: "n2", Raft: addr}, state: state{Expect: 3, List: list}})
 	}
-	return err
-}
-
-// TestInvited: a node whose list leads nowhere joins the cluster that invites it
-// by its name and address, and no other; and none that may form one.
-func TestInvited(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 1, 0)
-		lead := w.add("n1", "10.0.0.1:7071", 1, nil)
-		joins := w.add("n2", "10.0.0.2:7071", 0, []string{"10.0.0.9:7071"})
-		forms := w.add("n3", "10.0.0.3:7071", 2, []string{"10.0.0.9:7071"})
-		for _, m := range w.machines {
-			m.start()
-		}
-		time.Sleep(time.Minute)
-		for what, c := range map[string]struct {
-			at   *machine
-			i    peer.Invitation
-			want string
-		}{
-			"another's name": {joins, peer.Invitation{Node: "n3", Raft: joins.addr}, "this is node n2, and n3 is expected"},
-			"another place":  {joins, peer.Invitation{Node: "n2", Raft: "10.0.0.7:7071"}, "expected at 10.0.0.7:7071"},
-			"may form one":   {forms, peer.Invitation{Node: "n3", Raft: forms.addr}, "without bootstrap-expect"},
-		} {
-			if err := lead.invite(c.at.addr, c.i); err == nil || !strings.Contains(err.Error(), c.want) {
-				t.Errorf("%s: %v", what, err)
-			}
-		}
-		if err := forms.invite(joins.addr, peer.Invitation{Node: "n2", Raft: joins.addr}); err == nil || !strings.Contains(err.Error(), "not an invitation") {
-			t.Errorf("from a node without a cluster: %v", err)
-		}
-		time.Sleep(time.Minute)
-		if joins.has() != "" || forms.has() != "" {
-			t.Fatalf("n2 is of %q, n3 of %q", joins.has(), forms.has())
-		}
-		// Where who invites is gone before it is asked, nothing follows from it.
-		w.mu.Lock()
-		w.cut[[2]*machine{joins, lead}] = true
-		w.mu.Unlock()
-		mine := peer.Invitation{Node: "n2", Raft: joins.addr}
-		if err := lead.invite(joins.addr, mine); err != nil {
-			t.Fatal(err)
-		}
-		time.Sleep(time.Minute)
-		if c := joins.has(); c != "" {
-			t.Fatalf("n2 is of %q on a word alone", c)
-		}
-		w.mu.Lock()
-		clear(w.cut)
-		w.mu.Unlock()
-		if err := lead.invite(joins.addr, mine); err != nil {
-			t.Fatal(err)
-		}
-		time.Sleep(5 * time.Second)
-		if joins.has() != lead.has() || joins.saved.Formed() || !slices.Equal(joins.saved.Contacts, []string{lead.addr}) {
-			t.Errorf("n2: %+v", joins.saved)
-		}
-		if err := lead.invite(joins.addr, mine); err != nil {
-			t.Errorf("again: %v", err)
-		}
-		// One that was formed goes nowhere else.
-		p := lead.running()
-		p.mu.Lock()
-		hear := p.handlers[peer.CallInvite]
-		p.mu.Unlock()
-		_, err := hear(t.Context(), peer.Identity{Cluster: "other", Node: "n4", Raft: "10.0.0.4:7071"}, []byte(`{"node":"n1","raft":"10.0.0.1:7071"}`))
-		if err == nil || !strings.Contains(err.Error(), "belongs to cluster") {
-			t.Errorf("a formed one: %v", err)
-		}
-		w.end()
-	})
+	if got := n.conflict(answers); !strings.Contains(got, "b:1 and c:1 are both called n2") {
+		t.Error(got)
+	}
 }

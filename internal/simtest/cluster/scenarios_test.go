@@ -263,51 +263,6 @@ func TestGrow(t *testing.T) {
 	leader.Restart()
 }
 
-// TestInvited: nodes whose own list leads nowhere are taken in once they are
-// announced: one before it runs, one while it waits, and is killed as it comes in.
-func TestInvited(t *testing.T) {
-	t.Parallel()
-	c := cluster.StartCluster(t, cluster.Options{Nodes: 1})
-	cl := c.Node(0).Client()
-	queue(t, cl, "q", "")
-	ids := some(t, cl, 20)
-	announce := func(n *cluster.Node, i int) {
-		t.Helper()
-		if _, created, err := cl.AddNode(t.Context(), wire.NewNode{ID: n.Name(), RaftAddr: c.Join()[i]}); err != nil || !created {
-			t.Fatalf("announced: %v, %v", created, err)
-		}
-	}
-	nowhere := ports.Free(t)
-	second := c.Add("--join", nowhere)
-	announce(second, 1)
-	second.Restart()
-	c.WaitVoters()
-	has(t, second, ids)
-
-	third := c.Add("--join", nowhere)
-	third.Launch()
-	says(t, third, "waiting for a cluster to join")
-	announce(third, 2)
-	says(t, third, "cluster found")
-	third.Kill9()
-	third.Restart()
-	c.WaitVoters()
-	has(t, third, ids)
-}
-
-// says waits until a node has logged something.
-func says(t *testing.T, n *cluster.Node, what string) {
-	t.Helper()
-	late := time.After(30 * time.Second)
-	for !strings.Contains(n.Log(), what) {
-		select {
-		case <-late:
-			t.Fatalf("%s did not say %q:\n%s", n.Name(), what, n.Log())
-		case <-time.After(20 * time.Millisecond):
-		}
-	}
-}
-
 // TestFormsOnce: nodes of which one comes much later, and which are killed while
 // they form, are one cluster.
 func TestFormsOnce(t *testing.T) {

@@ -107,7 +107,7 @@ func preview(m *wire.Message) string {
 
 // adminReplay answers POST /admin/queues/{queue}/dlq/{message_id}/replay.
 func (s *Server) adminReplay(q *request) error {
-	to, err := s.moveOne(q, event.TaskReplay, q.PathValue("message_id"))
+	to, err := s.moveOne(q, event.TaskReplay)
 	if err != nil {
 		return err
 	}
@@ -116,7 +116,7 @@ func (s *Server) adminReplay(q *request) error {
 
 // adminPurge answers DELETE /admin/queues/{queue}/dlq/{message_id}.
 func (s *Server) adminPurge(q *request) error {
-	if _, err := s.moveOne(q, event.TaskPurge, q.PathValue("message_id")); err != nil {
+	if _, err := s.moveOne(q, event.TaskPurge); err != nil {
 		return err
 	}
 	return q.answer(http.StatusOK, &wire.AdminDone{OK: true})

@@ -89,15 +89,10 @@ type PurgeRequest struct {
 
 // DeadPurged answers it.
 type DeadPurged struct {
-	DryRun   bool            `json:"dry_run,omitzero"`
-	Purged   int64           `json:"purged"`
-	Count    *int64          `json:"count,omitzero"`
-	Messages []PurgedMessage `json:"messages"`
-	Sample   []Message       `json:"sample,omitzero"`
-	Skipped  []Skipped       `json:"skipped"`
-}
-
-// PurgedMessage is one that was purged.
-type PurgedMessage struct {
-	MessageID string `json:"message_id"`
+	DryRun   bool              `json:"dry_run,omitzero"`
+	Purged   int64             `json:"purged"`
+	Count    *int64            `json:"count,omitzero"`
+	Messages []ReplayedMessage `json:"messages"`
+	Sample   []Message         `json:"sample,omitzero"`
+	Skipped  []Skipped         `json:"skipped"`
 }

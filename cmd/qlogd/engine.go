@@ -201,7 +201,7 @@ func (e *engine) raftOptions(sink raft.Metrics) raft.Options {
 	ro := raft.Options{
 		NodeID: e.card.NodeID, ClusterID: e.card.ClusterID, Incarnation: e.card.Incarnation,
 		Dir: datadir.Path(c.DataDir, datadir.RaftDir), CheckpointDir: datadir.Path(c.DataDir, datadir.CheckpointDir),
-		FS: vfs.OS{}, Net: e.peers, HTTPAddr: self.HTTP, Contacts: c.Join, Wall: wall, Logger: e.logger, Metrics: sink,
+		FS: vfs.OS{}, Net: e.peers, HTTPAddr: self.HTTP, Contacts: c.Join, Wall: time.Now, Logger: e.logger, Metrics: sink,
 		OnFatal: e.fail, OnLacking: e.lacking.Put,
 		SnapshotThreshold: c.CheckpointEvery, SnapshotInterval: c.CheckpointAge,
 		// Who wants checkpoints often wants the Raft log short behind them.

@@ -5,43 +5,21 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"sync"
 	"testing"
 )
 
-// scratch is this process's folder for what all its tests share.
-var scratch struct {
-	once sync.Once
-	dir  string
-	err  error
-}
-
-func scratchDir() (string, error) {
-	scratch.once.Do(func() { scratch.dir, scratch.err = os.MkdirTemp("", "qlogd-test-") })
-	return scratch.dir, scratch.err
-}
+// scratch makes this process's folder for what all its tests share.
+var scratch = sync.OnceValues(func() (string, error) { return os.MkdirTemp("", "qlogd-test-") })
 
 // Main is the TestMain of packages that run the program; it clears away what
 // their tests shared.
 func Main(m *testing.M) {
 	code := m.Run()
-	if scratch.dir != "" {
-		_ = os.RemoveAll(scratch.dir)
+	if dir, err := scratch(); err == nil {
+		_ = os.RemoveAll(dir)
 	}
 	os.Exit(code)
-}
-
-// binaries are the programs that were built, by how.
-var binaries struct {
-	sync.Mutex
-	built map[string]*program
-}
-
-type program struct {
-	once sync.Once
-	path string
-	err  error
 }
 
 // Binary returns the path of the program, building it at the first call: with
@@ -56,30 +34,11 @@ func Binary(t testing.TB) string {
 		}
 		return path
 	}
-	return BinaryWith(t)
-}
-
-// BinaryWith returns the path of a program that is built with these arguments
-// of go build besides, such as -tags or -ldflags.
-func BinaryWith(t testing.TB, args ...string) string {
-	t.Helper()
-	how := strings.Join(args, " ")
-	binaries.Lock()
-	if binaries.built == nil {
-		binaries.built = map[string]*program{}
+	path, err := built()
+	if err != nil {
+		t.Fatal(err)
 	}
-	b := binaries.built[how]
-	if b == nil {
-		b = &program{}
-		binaries.built[how] = b
-	}
-	number := len(binaries.built)
-	binaries.Unlock()
-	b.once.Do(func() { b.path, b.err = build(fmt.Sprintf("qlogd-%d", number), args) })
-	if b.err != nil {
-		t.Fatal(b.err)
-	}
-	return b.path
+	return path
 }
 
 // Plain lets the program be built without the race detector, which slows it down
@@ -90,13 +49,13 @@ func Plain() { plain = true }
 
 var plain bool
 
-func build(name string, args []string) (string, error) {
-	dir, err := scratchDir()
+var built = sync.OnceValues(func() (string, error) {
+	dir, err := scratch()
 	if err != nil {
 		return "", err
 	}
-	bin := filepath.Join(dir, name)
-	args = append([]string{"build", "-o", bin}, args...)
+	bin := filepath.Join(dir, "qlogd")
+	args := []string{"build", "-o", bin}
 	if raceEnabled && !plain {
 		args = append(args, "-race")
 	}
@@ -105,4 +64,4 @@ func build(name string, args []string) (string, error) {
 		return "", fmt.Errorf("build the program: %w\n%s", err, out)
 	}
 	return bin, nil
-}
+})

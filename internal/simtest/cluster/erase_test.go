@@ -2,7 +2,6 @@ package cluster_test
 
 import (
 	"bytes"
-	"context"
 	"crypto/rand"
 	"encoding/json"
 	"errors"
@@ -510,38 +509,6 @@ func TestEraseOnNodesThatCome(t *testing.T) {
 	})
 	e.nowhere()
 	e.verified()
-}
-
-// TestEraseAlone: a single node, idle and busy.
-func TestEraseAlone(t *testing.T) {
-	t.Parallel()
-	for _, busy := range []bool{false, true} {
-		e := erasing(t, 1)
-		one := e.whole("k1", e.gone)
-		e.whole("other", e.stay)
-		e.thereBefore()
-		e.archived()
-		if busy {
-			b := newBackground(t)
-			cl := e.c.Client()
-			b.loop(0, func(context.Context) { fill(t, cl, "noise", 100) })
-			defer b.stop()
-		}
-		task := e.begin("/v1/messages/"+one+"/erase", `{"reason":"request 4711"}`)
-		began := time.Now()
-		done := e.completed(task.ID)
-		t.Logf("busy %v: took %s", busy, time.Since(began).Round(time.Millisecond))
-		if len(done.Nodes) != 1 || done.Done == 0 {
-			t.Errorf("%+v", done)
-		}
-		e.nowhere()
-		e.told(one, "request 4711")
-		// It stays so over a restart, which copies the Raft log's end.
-		e.c.Node(0).Kill9()
-		e.c.Node(0).Restart()
-		e.nowhere()
-		e.verified()
-	}
 }
 
 // waitFor looks until look is content.

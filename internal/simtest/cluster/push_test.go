@@ -11,7 +11,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -21,7 +20,6 @@ import (
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/client"
 	"github.com/qlogd/qlogd/internal/simtest/cluster"
-	"github.com/qlogd/qlogd/internal/simtest/ports"
 )
 
 // sent is a request that a target got.
@@ -155,16 +153,6 @@ func within(t *testing.T, d time.Duration, what string, look func() bool) {
 			t.Fatalf("not within %s: %s", d, what)
 		}
 	}
-}
-
-// explain asks a node why a queue's messages are not delivered.
-func explain(t *testing.T, n *cluster.Node, queue string) string {
-	t.Helper()
-	status, b, err := n.Do(t.Context(), http.MethodGet, "/v1/queues/"+queue+"/explain?key=", nil)
-	if err != nil || status != http.StatusOK {
-		t.Errorf("explain: %d, %v", status, err)
-	}
-	return string(b)
 }
 
 // keyed produces n messages for each key, in turns, and returns their ids in order.
@@ -333,204 +321,6 @@ func TestPushSigns(t *testing.T) {
 	}
 }
 
-// TestPushGone: 410 dead-letters at once; a message that can't be mapped, too.
-func TestPushGone(t *testing.T) {
-	t.Parallel()
-	s := newSink(t, func(_ http.ResponseWriter, r *sent, _ int) int {
-		if r.n == 1 {
-			return http.StatusGone
-		}
-		return http.StatusNoContent
-	})
-	cl := pushNode(t).Client()
-	queue(t, cl, "q", fmt.Sprintf(`{"ordering":"fifo","delivery":{"dead_letter_queue":"auto"},"push":{"url":%q,"input":{"n":"payload.n"}}}`, s.srv.URL))
-	for _, v := range []any{map[string]int{"n": 1}, map[string]int{"m": 2}, map[string]int{"n": 3}} {
-		if _, err := cl.Produce(t.Context(), "q", client.JSON(v)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	within(t, 10*time.Second, "two are dead, one is acked", func() bool {
-		q, err := cl.Queue(t.Context(), "q")
-		return err == nil && q.Stats.DeadLetteredTotal == 2 && q.Stats.AckedTotal == 1
-	})
-	if all := s.all(); len(all) != 2 {
-		t.Errorf("%d requests", len(all))
-	}
-}
-
-// TestPushBreaker: a target that can't be reached costs a few attempts and no
-// more; when it is there again all goes on, and explain and metrics tell.
-func TestPushBreaker(t *testing.T) {
-	t.Parallel()
-	addr := ports.Free(t)
-	n := pushNode(t)
-	cl := n.Client()
-	queue(t, cl, "q", fmt.Sprintf(`{"delivery":{"max_attempts":3,"initial_backoff_ms":10,"max_backoff_ms":10,"dead_letter_queue":"auto"},"push":{"url":"http://%s/","max_in_flight":2}}`, addr))
-	for i := range 20 {
-		if _, err := cl.Produce(t.Context(), "q", client.JSON(map[string]int{"n": i})); err != nil {
-			t.Fatal(err)
-		}
-	}
-	metric := func(want string) func() bool {
-		return func() bool {
-			_, b, err := n.Do(t.Context(), http.MethodGet, "/metrics", nil)
-			return err == nil && strings.Contains(string(b), want)
-		}
-	}
-	within(t, 10*time.Second, "the breaker opens", metric(`qlogd_push_breaker_open{queue="q"} 1`))
-	time.Sleep(1500 * time.Millisecond) // over the first probe
-	q, err := cl.Queue(t.Context(), "q")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if q.Stats.DeadLetteredTotal > 2 || q.Stats.Depth+q.Stats.Scheduled+q.Stats.InFlight < 18 {
-		t.Errorf("while the target was down: %+v", q.Stats)
-	}
-	if why := explain(t, n, "q"); !strings.Contains(why, "push_target_down") || !strings.Contains(why, "refused") {
-		t.Errorf("explain: %s", why)
-	}
-	lis, err := net.Listen("tcp", addr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := newSink(t, nil)
-	back := &http.Server{Handler: s}
-	go func() { _ = back.Serve(lis) }()
-	defer back.Close()
-	within(t, 20*time.Second, "the rest is delivered", func() bool { return int64(s.done())+q.Stats.DeadLetteredTotal == 20 })
-	within(t, 5*time.Second, "the breaker closes", metric(`qlogd_push_breaker_open{queue="q"} 0`))
-	if !metric(`qlogd_push_deliveries_total{outcome="acked",queue="q"} `)() {
-		t.Error("deliveries are not counted")
-	}
-}
-
-// TestPushLimits: no more at a time, and no more a second, than the policy says.
-func TestPushLimits(t *testing.T) {
-	t.Parallel()
-	s := newSink(t, func(http.ResponseWriter, *sent, int) int {
-		time.Sleep(50 * time.Millisecond)
-		return http.StatusOK
-	})
-	cl := pushNode(t).Client()
-	push := func(name, more string) {
-		queue(t, cl, name, fmt.Sprintf(`{"push":{"url":%q%s}}`, s.srv.URL, more))
-		var all []wire.NewMessage
-		for i := range 40 {
-			all = append(all, client.JSON(map[string]int{"n": i}))
-		}
-		if _, err := cl.ProduceAll(t.Context(), name, all); err != nil {
-			t.Fatal(err)
-		}
-	}
-	push("flight", `,"max_in_flight":3`)
-	within(t, 20*time.Second, "all are delivered", func() bool { return s.done() == 40 })
-	if s.top != 3 {
-		t.Errorf("%d at a time, want 3", s.top)
-	}
-	began := time.Now()
-	push("rate", `,"rate_per_second":20,"max_in_flight":100`)
-	within(t, 20*time.Second, "all are delivered", func() bool { return s.done() == 80 })
-	if took := time.Since(began); took < 1900*time.Millisecond || took > 6*time.Second {
-		t.Errorf("40 at 20 a second took %s", took)
-	}
-	all := s.all()[40:]
-	for i := range all {
-		n := 0
-		for j := i; j < len(all) && all[j].at.Sub(all[i].at) < time.Second; j++ {
-			n++
-		}
-		if n > 22 {
-			t.Errorf("%d within a second", n)
-			break
-		}
-	}
-}
-
-// TestPushSecretMissing: without its secret nothing is leased.
-func TestPushSecretMissing(t *testing.T) {
-	t.Parallel()
-	s := newSink(t, nil)
-	n := pushNode(t)
-	cl := n.Client()
-	queue(t, cl, "q", fmt.Sprintf(`{"push":{"url":%q,"secret_env":"NOBODY_SET_THIS"}}`, s.srv.URL))
-	if _, err := cl.Produce(t.Context(), "q", client.JSON(1)); err != nil {
-		t.Fatal(err)
-	}
-	within(t, 5*time.Second, "readyz says so", func() bool {
-		_, b, err := n.Do(t.Context(), http.MethodGet, "/readyz", nil)
-		return err == nil && strings.Contains(string(b), "NOBODY_SET_THIS")
-	})
-	q, err := cl.Queue(t.Context(), "q")
-	if err != nil || q.Stats.Depth != 1 || len(s.all()) > 0 {
-		t.Errorf("%+v, %v", q, err)
-	}
-	if why := explain(t, n, "q"); !strings.Contains(why, "push_secret_missing") || !strings.Contains(why, "NOBODY_SET_THIS") {
-		t.Errorf("explain: %s", why)
-	}
-	// Others can still lease.
-	if got, err := cl.Lease(t.Context(), "q", client.LeaseOptions{}); err != nil || len(got) != 1 {
-		t.Errorf("%v, %v", got, err)
-	}
-}
-
-// TestPushAnswers: what a target answers goes into another queue, in the entry of
-// the ack.
-func TestPushAnswers(t *testing.T) {
-	t.Parallel()
-	s := newSink(t, func(w http.ResponseWriter, r *sent, _ int) int {
-		w.Header().Set("Content-Type", "application/json; charset=utf-8")
-		_, _ = fmt.Fprintf(w, `{"of": %d}`, r.n)
-		return -http.StatusOK
-	})
-	cl := pushNode(t).Client()
-	policy := fmt.Sprintf(`{"ordering":"per_key","push":{"url":%q,"answer_to":"answers"}}`, s.srv.URL)
-	var p wire.PolicyUpdate
-	if err := wire.Unmarshal([]byte(policy), &p); err != nil {
-		t.Fatal(err)
-	}
-	if _, _, err := cl.PutQueue(t.Context(), "q", p); err == nil || !strings.Contains(err.Error(), "push.answer_to") {
-		t.Errorf("a queue that is not there was taken: %v", err)
-	}
-	queue(t, cl, "answers", `{"ordering":"per_key"}`)
-	queue(t, cl, "q", policy)
-	ids := keyed(t, cl, "q", 3, 4)
-	var answers []wire.LeasedMessage
-	within(t, 10*time.Second, "all are answered", func() bool {
-		got, err := cl.Lease(t.Context(), "answers", client.LeaseOptions{Max: 100})
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, m := range got {
-			if _, err := cl.Ack(t.Context(), "answers", m.LeaseID); err != nil {
-				t.Fatal(err)
-			}
-		}
-		answers = append(answers, got...)
-		return len(answers) >= len(ids)
-	})
-	of := map[string]wire.LeasedMessage{}
-	for _, a := range answers {
-		of[a.Headers["answer-of"]] = a
-	}
-	for i, id := range ids {
-		a := of[id]
-		if want := fmt.Sprintf(`{"of":%d}`, i/3); string(a.Payload) != want || a.Key != fmt.Sprint("k", i%3) {
-			t.Errorf("message %d: answer %s of key %q, want %s", i, a.Payload, a.Key, want)
-		}
-		h, err := cl.History(t.Context(), id)
-		if err != nil {
-			t.Fatal(err)
-		}
-		enqueued, err := cl.History(t.Context(), a.ID)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if last := h[len(h)-1]; last.Type != "acked" || last.Index != enqueued[0].Index {
-			t.Errorf("acked in entry %d, answered in entry %d", last.Index, enqueued[0].Index)
-		}
-	}
-}
-
 // TestPushTerm: a node that is told to end gives back what it has not sent, waits
 // for what is on its way, and the next start delivers the rest.
 func TestPushTerm(t *testing.T) {
@@ -560,51 +350,6 @@ func TestPushTerm(t *testing.T) {
 	delivered(t, s, ids)
 	if got := len(s.all()); got != len(ids) {
 		t.Errorf("%d requests for %d messages", got, len(ids))
-	}
-}
-
-// TestPushTermHang: a target that does not answer holds no node up, and its
-// message no key: it is given back.
-func TestPushTermHang(t *testing.T) {
-	t.Parallel()
-	s := newSink(t, func(_ http.ResponseWriter, r *sent, seen int) int {
-		if seen == 1 {
-			<-r.gone
-			return 0
-		}
-		return http.StatusOK
-	})
-	n := pushNode(t)
-	cl := n.Client()
-	queue(t, cl, "q", fmt.Sprintf(`{"ordering":"fifo","push":{"url":%q}}`, s.srv.URL))
-	got, err := cl.Produce(t.Context(), "q", client.JSON(1))
-	if err != nil {
-		t.Fatal(err)
-	}
-	within(t, 5*time.Second, "it is on its way", func() bool { return len(s.all()) == 1 })
-	began := time.Now()
-	n.Term()
-	if took := time.Since(began); took > 9*time.Second {
-		t.Errorf("it took %s to end", took)
-	}
-	n.Restart()
-	within(t, 5*time.Second, "it is delivered", func() bool { return s.done() == 1 })
-	// The ack is committed a moment after the target has answered.
-	var types string
-	within(t, 5*time.Second, "it is acked", func() bool {
-		h, err := cl.History(t.Context(), got[0].ID)
-		if err != nil {
-			t.Fatal(err)
-		}
-		var all []string
-		for _, e := range h {
-			all = append(all, e.Type)
-		}
-		types = strings.Join(all, " ")
-		return strings.HasSuffix(types, " acked")
-	})
-	if want := "enqueued leased lease_extended released leased acked"; types != want && types != strings.Replace(want, " lease_extended", "", 1) {
-		t.Errorf("%v, want %s", types, want)
 	}
 }
 
@@ -643,72 +388,6 @@ func TestPushFailover(t *testing.T) {
 		return err == nil && q.Stats.AckedTotal == int64(len(ids))
 	})
 	t.Logf("%d requests for %d messages", len(s.all()), len(ids))
-}
-
-// TestPushTransfer: a leader that hands over ends what it has begun and gives back
-// what it has not: nothing waits for a lease to run out, and nothing is sent twice.
-func TestPushTransfer(t *testing.T) {
-	t.Parallel()
-	s := newSink(t, func(http.ResponseWriter, *sent, int) int {
-		time.Sleep(20 * time.Millisecond)
-		return http.StatusOK
-	})
-	c := cluster.StartCluster(t, cluster.Options{Nodes: 3, Flags: []string{"--push-allow-private"}})
-	cl := c.Client()
-	queue(t, cl, "q", fmt.Sprintf(`{"ordering":"per_key","push":{"url":%q,"max_in_flight":4}}`, s.srv.URL))
-	ids := keyed(t, cl, "q", 6, 50)
-	for range 3 {
-		before := s.done()
-		within(t, 20*time.Second, "it goes on", func() bool { return s.done() > before+20 })
-		if _, err := cl.TransferLeadership(t.Context(), ""); err != nil {
-			t.Fatal(err)
-		}
-	}
-	within(t, 30*time.Second, "all are delivered", func() bool { return s.done() == len(ids) })
-	delivered(t, s, ids)
-	if got := len(s.all()); got != len(ids) {
-		t.Errorf("%d requests for %d messages", got, len(ids))
-	}
-}
-
-// TestPushOff: a copy of the past delivers nothing, to nobody, and says why.
-func TestPushOff(t *testing.T) {
-	t.Parallel()
-	s := newSink(t, nil)
-	n := pushNode(t)
-	cl := n.Client()
-	queue(t, cl, "q", fmt.Sprintf(`{"push":{"url":%q}}`, s.srv.URL))
-	if err := cl.PauseQueue(t.Context(), "q"); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := cl.Produce(t.Context(), "q", client.JSON(1)); err != nil {
-		t.Fatal(err)
-	}
-	n.Term()
-	then := filepath.Join(t.TempDir(), "then")
-	if out, err := n.Run("replay", "--data-dir", n.Dir(), "--into", then); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
-	copied := cluster.Start(t, cluster.Options{Dir: then, Flags: []string{"--push-allow-private"}})
-	if err := copied.Client().ResumeQueue(t.Context(), "q"); err != nil {
-		t.Fatal(err)
-	}
-	n.Restart()
-	if err := cl.ResumeQueue(t.Context(), "q"); err != nil {
-		t.Fatal(err)
-	}
-	within(t, 10*time.Second, "the original delivers", func() bool { return s.done() == 1 })
-	time.Sleep(300 * time.Millisecond)
-	if got := len(s.all()); got != 1 {
-		t.Errorf("%d requests: the copy delivers, too", got)
-	}
-	if why := explain(t, copied, "q"); !strings.Contains(why, "push_off") {
-		t.Errorf("explain: %s", why)
-	}
-	q, err := copied.Client().Queue(t.Context(), "q")
-	if err != nil || q.Stats.Depth != 1 {
-		t.Errorf("%+v, %v", q, err)
-	}
 }
 
 // TestPushPrivate: without the flag no policy can point inside, and one that does

@@ -13,7 +13,6 @@ import (
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/client"
 	"github.com/qlogd/qlogd/internal/simtest/cluster"
-	"github.com/qlogd/qlogd/internal/simtest/ports"
 )
 
 // some puts n messages into the queue q and returns their ids.
@@ -153,44 +152,6 @@ func TestRemovedNode(t *testing.T) {
 	n.Restart()
 	c.WaitVoters()
 	has(t, n, ids)
-}
-
-// TestLastVoter: the last one that has a vote can't be taken out.
-func TestLastVoter(t *testing.T) {
-	t.Parallel()
-	c := cluster.StartCluster(t, cluster.Options{Nodes: 1})
-	cl := c.Client()
-	err := cl.RemoveNode(t.Context(), "n1", false)
-	if !errors.Is(err, client.ErrConflict) {
-		t.Errorf("%v", err)
-	}
-	queue(t, cl, "q", "")
-	some(t, cl, 1)
-}
-
-// TestDuplicates: an id or an address that another node has is refused.
-func TestDuplicates(t *testing.T) {
-	t.Parallel()
-	c := cluster.StartCluster(t, cluster.Options{Nodes: 3})
-	cl := c.Client()
-	join := c.Join()
-	for name, n := range map[string]wire.NewNode{
-		"its id":           {ID: "n2", RaftAddr: ports.Free(t)},
-		"its Raft address": {ID: "n9", RaftAddr: join[1]},
-	} {
-		if _, _, err := cl.AddNode(t.Context(), n); !errors.Is(err, client.ErrConflict) {
-			t.Errorf("a node with another's %s: %v", name, err)
-		}
-	}
-	// A process that calls itself n2 beside the one that does.
-	second := cluster.New(t, cluster.Options{NoVerify: true, Flags: []string{"--node-id", "n2", "--join", strings.Join(join, ",")}})
-	second.Launch()
-	ended(t, second)
-	if log := second.Log(); !strings.Contains(log, "n2") {
-		t.Errorf("it does not name the id:\n%s", log)
-	}
-	queue(t, cl, "q", "")
-	some(t, cl, 3)
 }
 
 // TestStranger: a data directory of another cluster is refused, and not harmed.
@@ -342,35 +303,4 @@ func TestNoMajority(t *testing.T) {
 	gone[0].Restart()
 	some(t, c.Client(), 1)
 	gone[1].Restart()
-}
-
-// TestCopiedNode: a copy of a node's directory beside that node, on another
-// address, is refused or has no say: there are never two of one node.
-func TestCopiedNode(t *testing.T) {
-	t.Parallel()
-	c := cluster.StartCluster(t, cluster.Options{Nodes: 3})
-	cl := c.Client()
-	queue(t, cl, "q", "")
-	ids := some(t, cl, 5)
-	n := c.Follower()
-	n.Term()
-	dir := filepath.Join(t.TempDir(), "copy")
-	if err := os.CopyFS(dir, os.DirFS(n.Dir())); err != nil {
-		t.Fatal(err)
-	}
-	n.Restart()
-	twin := cluster.New(t, cluster.Options{Dir: dir, NoVerify: true, Flags: []string{"--node-id", n.Name(), "--join", strings.Join(c.Join(), ",")}})
-	twin.Launch()
-	ids = append(ids, some(t, cl, 50)...)
-	c.WaitVoters()
-	for _, m := range c.Nodes() {
-		has(t, m, ids)
-	}
-	if twin.Running() {
-		status, body, err := twin.Do(t.Context(), http.MethodGet, "/readyz", nil)
-		t.Logf("the twin runs; readyz: %d %s %v", status, body, err)
-		twin.Kill9()
-	} else {
-		t.Logf("the twin ended: %s", lastLine(twin.Log()))
-	}
 }

@@ -3,8 +3,6 @@ package cluster_test
 import (
 	"context"
 	"fmt"
-	"io"
-	"strings"
 	"testing"
 	"time"
 
@@ -75,70 +73,6 @@ func TestWaitersOutliveTheLeader(t *testing.T) {
 			leader.Restart()
 		}
 		c.WaitVoters()
-	}
-}
-
-// TestOneEntryAMessage: wherever a message is produced and wherever somebody waits
-// for it, it is enqueued and leased in one entry, and nobody else leases in vain.
-func TestOneEntryAMessage(t *testing.T) {
-	t.Parallel()
-	c := cluster.StartCluster(t, cluster.Options{Nodes: 3})
-	queue(t, c.Client(), "q", "")
-	leader := c.WaitLeader()
-	followers := c.Others(leader)
-	const rounds = 5
-	for name, at := range map[string][2]*cluster.Node{
-		"at the leader":           {leader, leader},
-		"to another node":         {leader, followers[0]},
-		"from another node":       {followers[0], leader},
-		"at another node":         {followers[0], followers[0]},
-		"from another to a third": {followers[0], followers[1]},
-	} {
-		for i := range rounds {
-			var produced, leased cluster.Answer
-			got := make(chan error, 1)
-			go func() {
-				m, err := at[1].Client().Lease(cluster.WithAnswer(t.Context(), &leased), "q", client.LeaseOptions{Max: 1, Wait: 30 * time.Second})
-				if err == nil && len(m) != 1 {
-					err = fmt.Errorf("%d messages", len(m))
-				}
-				if err == nil {
-					_, err = at[1].Client().Ack(t.Context(), "q", m[0].LeaseID)
-				}
-				got <- err
-			}()
-			waitsAtLeader(t, leader)
-			if _, err := at[0].Client().Produce(cluster.WithAnswer(t.Context(), &produced), "q", client.JSON(fmt.Sprint(name, i))); err != nil {
-				t.Fatal(err)
-			}
-			if err := <-got; err != nil {
-				t.Fatalf("%s: %v", name, err)
-			}
-			if produced.Index != leased.Index {
-				t.Errorf("%s: enqueued in entry %d, leased in %d", name, produced.Index, leased.Index)
-			}
-		}
-	}
-}
-
-// waitsAtLeader returns once a lease waits in the leader's line, be it another
-// node's.
-func waitsAtLeader(t *testing.T, leader *cluster.Node) {
-	t.Helper()
-	for {
-		resp, err := leader.HTTP().Get(leader.URL() + "/metrics")
-		if err != nil {
-			t.Fatal(err)
-		}
-		b, err := io.ReadAll(resp.Body)
-		resp.Body.Close()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if strings.Contains(string(b), "\nqlogd_lease_waiters 1\n") {
-			return
-		}
-		time.Sleep(time.Millisecond)
 	}
 }
 

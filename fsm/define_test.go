@@ -1,7 +1,6 @@
 package fsm
 
 import (
-	"strings"
 	"testing"
 
 	"github.com/qlogd/qlogd/event"
@@ -22,62 +21,6 @@ func (b *bench) define(queues []event.PutQueue, hooks ...*event.PutWebhook) even
 		c.Webhooks = append(c.Webhooks, *h)
 	}
 	return b.one(&event.Command{Define: c})
-}
-
-// queues tells the queues and their dead-letter queues.
-func (b *bench) queues() string {
-	b.t.Helper()
-	var out []string
-	for _, q := range b.m.Queues() {
-		s := q.Name
-		if q.Policy.DeadLetterQueue != "" {
-			s += ">" + q.Policy.DeadLetterQueue
-		}
-		out = append(out, s)
-	}
-	return strings.Join(out, " ")
-}
-
-func TestDefine(t *testing.T) {
-	b := setup(t)
-	all := []event.PutQueue{def("a", dlq("dead")), auto(def("b")), def("c", dlq("b.dlq")), def("dead"), auto(def("e")), def("e.dlq", tries(7))}
-	hooks := []*event.PutWebhook{hook("w", "b.dlq", "{}"), hook("v", "a", "{}"), hook("u", "", "{}")}
-	r := b.ok(b.define(all, hooks...))
-	mustEqual(t, r.Count, 10)
-	mustEqual(t, b.queues(), "a>dead b>b.dlq b.dlq c>b.dlq dead e>e.dlq e.dlq")
-	mustEqual(t, b.hooks(), "u> {}, v>a {}, w>b.dlq {}")
-	mustEqual(t, b.q("e.dlq").Policy.MaxAttempts, 7)
-	mustEqual(t, b.q("b.dlq").Policy.MaxAttempts, 0)
-	named := map[string]bool{}
-	for _, e := range b.last().Events {
-		if e.Type != event.QueueCreated {
-			continue
-		}
-		if to := e.Policy.DeadLetterQueue; to != "" && !named[to] {
-			t.Errorf("%s is made before %s", e.Queue, to)
-		}
-		named[e.Queue] = true
-	}
-	mustEqual(t, b.ok(b.define(all, hooks...)).Count, 0)
-	b.wantTells("") // the same again changes nothing
-	all[0].Policy.LeaseMS = 500
-	hooks[1].Queue = "b"
-	mustEqual(t, b.ok(b.define(all, hooks...)).Count, 2)
-	b.wantTells("queue_updated, webhook_updated")
-	b.refold()
-}
-
-// TestDefineTurnsRolesAround: what is checked is how it will be, not how it is.
-func TestDefineTurnsRolesAround(t *testing.T) {
-	b := setup(t)
-	b.ok(b.define([]event.PutQueue{def("a", dlq("b")), def("b")}))
-	b.wantProblem(b.define([]event.PutQueue{def("b", dlq("c")), def("c")}), event.CodeInvalidArgument, "queue 'b' is a dead_letter_queue and cannot have its own dead_letter_queue")
-	b.ok(b.define([]event.PutQueue{def("b", dlq("a")), def("a")}))
-	mustEqual(t, b.queues(), "a b>a")
-	b.ok(b.define([]event.PutQueue{def("a"), def("b"), def("c", dlq("b"))}))
-	b.ok(b.drop("a", false)) // nobody is counted as its user any more
-	b.wantProblem(b.drop("b", false), event.CodeQueueInUse, "")
-	b.refold()
 }
 
 // TestDefineAllOrNone: one that is refused says which, and nothing is done.

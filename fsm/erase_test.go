@@ -75,49 +75,6 @@ func TestErase(t *testing.T) {
 	b.refold()
 }
 
-// TestEraseAgain: an item that is not as it was seen is passed over; so is one
-// that was decided to be gone, until that is carried out.
-func TestEraseAgain(t *testing.T) {
-	b := setup(t)
-	b.mustQueue("q", nil)
-	b.fill("q", "acked", "purged")
-	task := b.erasure()
-	acked, purged := b.item("acked"), b.item("purged")
-	b.wantTake("q", 1, "acked")
-	b.want(event.OpAck, "acked", event.StatusAcked)
-	mustEqual(t, b.ok(b.erase(task, acked)).Count, 0)
-	b.wantTells("")
-	mustEqual(t, b.ok(b.erase(task, b.item("acked"))).Count, 1)
-	rs := b.do(
-		&event.Command{PurgeQueue: &event.PurgeQueue{Name: "q"}},
-		&event.Command{Erase: &event.Erase{Task: task, Items: []event.EraseItem{purged}}},
-	)
-	mustEqual(t, rs[1].Count, 0)
-	b.wantTells("queue_purged")
-	mustEqual(t, b.ok(b.erase(task, b.item("purged"))).Count, 0) // it was there when it was looked at
-	b.wantTells("discarded purged purged")
-	mustEqual(t, b.ok(b.erase(task, b.item("purged"))).Count, 1)
-	b.wantTells("erased purged")
-	b.refold()
-}
-
-// TestEraseBroughtBack: one that was resurrected since it was looked at is passed
-// over, so that its events stay one chain; looked at again, it is erased.
-func TestEraseBroughtBack(t *testing.T) {
-	b := setup(t)
-	b.mustQueue("q", nil)
-	b.fill("q", "a")
-	b.ok(b.remove("a"))
-	task, was := b.erasure(), b.item("a")
-	b.ok(b.one(&event.Command{Resurrect: &event.Resurrect{ID: was.ID, Last: was.Last, Queue: "q", Priority: 5, Content: msg("a").Content}}))
-	mustEqual(t, b.ok(b.erase(task, was)).Count, 0)
-	b.wantTells("")
-	was.Last = event.RefOf(b.log.events()[len(b.log.events())-1].ID)
-	mustEqual(t, b.ok(b.erase(task, was)).Count, 1)
-	mustEqual(t, b.last().Events[0].Prev, was.Last)
-	b.refold()
-}
-
 // TestEraseRefuses: only an erasure that runs and is not sealed tells anything.
 func TestEraseRefuses(t *testing.T) {
 	b := setup(t)
@@ -140,18 +97,4 @@ func TestEraseRefuses(t *testing.T) {
 	task := update(update(b.erasure(), event.TaskOpCancel), event.TaskOpResume)
 	b.wantProblem(b.erase(task, make([]event.EraseItem, event.MaxBatch+1)...), event.CodeInvalidArgument, "items must be at most 1000")
 	mustEqual(t, b.ok(b.erase(task, b.item("a"))).Count, 1)
-}
-
-// TestEraseHeld: what held its key lets it go on when it is erased.
-func TestEraseHeld(t *testing.T) {
-	b := setup(t)
-	b.mustQueue("dead", nil)
-	b.mustQueue("q", with(ordering(event.PerKey), dlq("dead"), onDead(event.DeadHoldKey)))
-	b.fillKeys("q", "a1", "a2")
-	b.wantTake("q", 1, "a1")
-	b.want(event.OpDeadLetter, "a1", event.StatusDeadLettered)
-	b.wantTake("q", 1, "")
-	b.ok(b.erase(b.erasure(), b.item("a1")))
-	b.wantTake("q", 1, "a2")
-	b.refold()
 }

@@ -28,7 +28,7 @@ func TestSameHistory(t *testing.T) {
 	some := func(of ...string) string { return of[rng.IntN(len(of))] }
 	hash := func(s string) (h event.Hash) { copy(h[:], s); return h }
 	var leases, ids []event.ID
-	now := int64(epoch)
+	now := int64(1_750_000_000_000)
 	message := func() event.NewMessage {
 		c := event.Content{Payload: make([]byte, rng.IntN(300)), Binary: rng.IntN(2) == 0, CorrelationID: some("", "c")}
 		for i := range c.Payload {

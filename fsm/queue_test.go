@@ -27,24 +27,6 @@ func with(fs ...func(*event.Policy)) func(*event.Policy) {
 	}
 }
 
-func TestQueueIsMadeThenReplaced(t *testing.T) {
-	b := setup(t)
-	if r := b.queue("q", nil); !r.Created || r.Index != 1 {
-		t.Fatalf("%+v", r)
-	}
-	b.tick(10)
-	if r := b.queue("q", func(p *event.Policy) { p.LeaseMS = 500 }); r.Created || r.Problem != nil {
-		t.Fatalf("%+v", r)
-	}
-	q := b.q("q")
-	mustEqual(t, q.Policy.LeaseMS, 500)
-	mustEqual(t, q.Revision, 3)
-	mustEqual(t, q.UpdatedAt-q.CreatedAt, 10)
-	b.mustQueue("q", func(p *event.Policy) { p.LeaseMS = 500 })
-	b.wantTells("") // the same policy again is no event
-	mustEqual(t, b.q("q").Revision, 3)
-}
-
 func TestPolicyRefusals(t *testing.T) {
 	const bad = event.CodeInvalidArgument
 	for _, c := range []struct {
@@ -97,106 +79,13 @@ func TestAutoDeadLetterQueue(t *testing.T) {
 		mustEqual(t, b.q("q").Policy.DeadLetterQueue, "q.dlq")
 		mustEqual(t, b.q("q.dlq").Policy.Namespace, "team")
 	})
-	t.Run("uses one that is there", func(t *testing.T) {
-		b := setup(t)
-		b.mustQueue("q.dlq", nil)
-		b.ok(auto(b, "q"))
-		b.wantTells("queue_created")
-	})
-	t.Run("refuses one that has its own", func(t *testing.T) {
-		b := setup(t)
-		b.mustQueue("d", nil)
-		b.mustQueue("q.dlq", dlq("d"))
-		b.wantProblem(auto(b, "q"), event.CodeInvalidArgument, "dead_letter_queue 'q.dlq' cannot have its own dead_letter_queue")
-	})
 	t.Run("refuses a name that gets too long", func(t *testing.T) {
 		b := setup(t)
 		b.wantProblem(auto(b, strings.Repeat("q", 126)), event.CodeInvalidArgument, "")
 	})
 }
 
-func TestOrderingCantChangeWhileItHoldsMessages(t *testing.T) {
-	for _, state := range []string{"ready", "scheduled", "leased"} {
-		t.Run(state, func(t *testing.T) {
-			b := setup(t)
-			b.mustQueue("q", nil)
-			switch state {
-			case "scheduled":
-				b.put("q", msg("a", delay(1000)))
-			case "leased":
-				b.fill("q", "a")
-				b.wantTake("q", 1, "a")
-			default:
-				b.fill("q", "a")
-			}
-			b.wantProblem(b.queue("q", ordering(event.FIFO)), event.CodeConflict, "ordering can't change while the queue holds messages")
-			b.ok(b.remove("a"))
-			b.mustQueue("q", ordering(event.FIFO))
-			b.fill("q", "b", "c")
-			b.wantTake("q", 5, "b")
-		})
-	}
-	t.Run("what is purged is not held", func(t *testing.T) {
-		b := setup(t)
-		b.mustQueue("q", nil)
-		b.fill("q", "a")
-		rs := b.do(
-			&event.Command{PurgeQueue: &event.PurgeQueue{Name: "q"}},
-			&event.Command{PutQueue: &event.PutQueue{Name: "q", Policy: event.Policy{Ordering: event.PerKey, LeaseMS: 100, BackoffMultiplier: event.Million}}},
-		)
-		b.ok(rs[1])
-	})
-}
-
-func TestMergeAgainstAnOlderRevision(t *testing.T) {
-	b := setup(t)
-	b.mustQueue("q", nil)
-	r := b.one(&event.Command{PutQueue: &event.PutQueue{Name: "q", Policy: event.DefaultPolicy(), IfRevision: 7}})
-	b.wantProblem(r, event.CodeStaleRevision, "")
-	r = b.one(&event.Command{PutQueue: &event.PutQueue{Name: "none", Policy: event.DefaultPolicy(), IfRevision: 1}})
-	b.wantProblem(r, event.CodeStaleRevision, "")
-}
-
 func TestDeleteQueue(t *testing.T) {
-	t.Run("an empty one", func(t *testing.T) {
-		b := setup(t)
-		b.mustQueue("q", nil)
-		b.ok(b.drop("q", false))
-		if _, ok := b.m.Queue("q"); ok {
-			t.Fatal("it is still there")
-		}
-		b.wantProblem(b.drop("q", false), event.CodeQueueNotFound, `queue "q" does not exist`)
-	})
-	t.Run("one that holds messages needs force", func(t *testing.T) {
-		b := setup(t)
-		b.mustQueue("q", nil)
-		b.fill("q", "a")
-		b.wantProblem(b.drop("q", false), event.CodeQueueInUse, `queue "q" holds 1 messages; force=true deletes it with them`)
-		b.ok(b.drop("q", true))
-		b.tick(0)
-		b.wantTells("discarded a queue_deleted")
-	})
-	t.Run("one that another names needs force, which unnames it", func(t *testing.T) {
-		b := setup(t)
-		b.mustQueue("dead", nil)
-		b.mustQueue("q", with(dlq("dead"), ordering(event.PerKey), func(p *event.Policy) { p.OnDead = event.DeadHoldKey }))
-		b.wantProblem(b.drop("dead", false), event.CodeQueueInUse, `queue "dead" is the dead_letter_queue of 1 others; force=true deletes it all the same`)
-		b.ok(b.drop("dead", true))
-		b.wantTells("queue_updated, queue_deleted")
-		mustEqual(t, b.q("q").Policy.DeadLetterQueue, "")
-		mustEqual(t, b.q("q").Policy.OnDead, event.DeadSkip)
-	})
-	t.Run("a new one of the name starts afresh", func(t *testing.T) {
-		b := setup(t)
-		b.mustQueue("q", nil)
-		b.put("q", msg("a", dedup("d")))
-		b.ok(b.drop("q", true))
-		b.mustQueue("q", nil)
-		mustEqual(t, b.stats("q"), event.Stats{})
-		if r := b.produce("q", msg("a", dedup("d"))); r.Produced[0].Duplicate {
-			t.Fatal("the deleted queue's messages are remembered")
-		}
-	})
 	t.Run("is at once, for leases too, and carried out in bounded entries", func(t *testing.T) {
 		b := setup(t)
 		b.mustQueue("q", nil)
@@ -225,44 +114,7 @@ func TestDeleteQueue(t *testing.T) {
 	})
 }
 
-func TestPause(t *testing.T) {
-	b := setup(t)
-	b.mustQueue("q", nil)
-	b.fill("q", "a", "b")
-	b.wantTake("q", 1, "a")
-	b.pause("q", true)
-	b.wantTells("queue_paused")
-	b.wantTake("q", 1, "") // leases stop
-	b.fill("q", "c")       // produce goes on
-	b.want(event.OpAck, "a", event.StatusAcked)
-	b.pause("q", true)
-	b.wantTells("") // it was
-	mustEqual(t, b.m.Leasable("q", nil), 0)
-	b.pause("q", false)
-	b.wantTells("queue_resumed")
-	b.wantTake("q", 5, "b c")
-	b.wantProblem(b.one(&event.Command{PauseQueue: &event.PauseQueue{Name: "x"}}), event.CodeQueueNotFound, "")
-}
-
 func TestPurge(t *testing.T) {
-	t.Run("all but leased messages", func(t *testing.T) {
-		b := setup(t)
-		b.mustQueue("q", ordering(event.PerKey))
-		b.fillKeys("q", "a1", "a2", "b1")
-		b.put("q", msg("later", delay(1000)))
-		b.wantTake("q", 1, "a1")
-		mustEqual(t, b.purge("q"), 3)
-		b.wantTells("queue_purged")
-		b.wantHolds("q", "a1:leased") // at once
-		b.fillKeys("q", "a3")
-		b.wantHolds("q", "a1:leased a3:held") // the survivor keeps its partition
-		b.want(event.OpRetry, "a1", event.StatusRetried)
-		b.tick(1000)
-		b.wantTake("q", 5, "a1")
-		b.want(event.OpAck, "a1", event.StatusAcked)
-		b.wantTake("q", 5, "a3")
-		mustEqual(t, b.stats("q").Discarded, 3)
-	})
 	t.Run("in bounded entries", func(t *testing.T) {
 		b := setup(t)
 		b.mustQueue("q", nil)
@@ -282,25 +134,6 @@ func TestPurge(t *testing.T) {
 		mustEqual(t, b.stats("q").Discarded, 2001)
 		b.refold()
 	})
-	t.Run("of nothing", func(t *testing.T) {
-		b := setup(t)
-		b.mustQueue("q", nil)
-		mustEqual(t, b.purge("q"), 0)
-		b.wantTells("")
-	})
-}
-
-func TestStats(t *testing.T) {
-	b := setup(t)
-	b.mustQueue("q", ordering(event.PerKey))
-	b.fillKeys("q", "a1", "a2", "b1", "b2")
-	b.put("q", msg("c1", key("c"), delay(500)))
-	b.tick(100)
-	b.wantTake("q", 1, "a1")
-	// depth is all that is ready, held ones included: a2 and b2 wait behind others.
-	mustEqual(t, b.stats("q"), event.Stats{Ready: 3, Held: 2, Scheduled: 1, InFlight: 1, Bytes: 10, Oldest: epoch, Partitions: 3, Enqueued: 5})
-	b.want(event.OpAck, "a1", event.StatusAcked)
-	mustEqual(t, b.stats("q"), event.Stats{Ready: 3, Held: 1, Scheduled: 1, Bytes: 8, Oldest: epoch, Partitions: 3, Enqueued: 5, Acked: 1})
 }
 
 // many enqueues n equal messages.

@@ -2,12 +2,10 @@ package fsm
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 
 	"github.com/qlogd/qlogd/event"
-	"github.com/qlogd/qlogd/projections"
 	"pgregory.net/rapid"
 )
 
@@ -110,46 +108,6 @@ func TestReplayPlaces(t *testing.T) {
 			b.refold()
 		})
 	}
-}
-
-// TestReplayKeepsItsPlace: one that is released, retried or whose lease runs out
-// comes back by the id under which it was first enqueued.
-func TestReplayKeepsItsPlace(t *testing.T) {
-	for _, op := range []event.SettleOp{event.OpRelease, event.OpRetry} {
-		b := setup(t)
-		b.mustQueue("dead", nil)
-		b.mustQueue("q", perKey(dlq("dead"), func(p *event.Policy) { p.InitialBackoffMS = 0 }))
-		b.fillKeys("q", "a1", "a2", "a3", "a4", "a5")
-		b.kill("q", "a1", "a2")
-		b.wantTake("q", 1, "a3") // is being worked on when the others come back
-		b.ok(b.replay("q", nil, "a2"))
-		b.on(op, "a3")
-		b.wantTake("q", 1, "a2")
-		b.ok(b.replay("q", nil, "a1"))
-		b.on(op, "a2")
-		b.restart()
-		mustEqual(t, b.drain("q"), "a1 a2 a3 a4 a5")
-	}
-}
-
-func TestReplayDeep(t *testing.T) {
-	b := setup(t)
-	b.mustQueue("dead", nil)
-	b.mustQueue("other", perKey())
-	b.mustQueue("q", perKey(dlq("dead")))
-	b.fillKeys("q", "a1", "a2", "a3", "a4", "a5")
-	b.fillKeys("other", "a6")
-	b.kill("q", "a1", "a2", "a3", "a4")
-	to := func(r *event.Replay) { r.To = "other" }
-	b.fillKeys("other", "a7")
-	b.ok(b.replay("q", to, "a1", "a4"))
-	b.ok(b.replay("q", to, "a3"))
-	b.ok(b.replay("q", to, "a2"))
-	mustEqual(t, b.stats("other").ReplayedIn, 4)
-	mustEqual(t, b.stats("dead").Replayed, 4)
-	b.restart()
-	mustEqual(t, b.drain("other"), "a1 a2 a3 a4 a6 a7")
-	b.refold()
 }
 
 // TestReplayTells: what a replayed message is, in its event and its view, and when
@@ -264,35 +222,6 @@ func TestReplayRefusals(t *testing.T) {
 		b.ok(b.replay("q", nil, "a"))
 		b.wantHolds("q", "a:ready")
 	})
-}
-
-// TestReplayGoesOn: a key that a dead message holds goes on when the last one is
-// resolved, with the replayed one first.
-func TestReplayGoesOn(t *testing.T) {
-	b := setup(t)
-	b.mustQueue("dead", nil)
-	b.mustQueue("q", perKey(dlq("dead"), onDead(event.DeadHoldKey)))
-	b.put("q", msg("a1", key("a")), msg("a2", key("a"), ttl(1000)), msg("a3", key("a")))
-	b.kill("q", "a1")
-	b.tick(1000) // a2 grows too old while it waits: it holds the key too
-	v, ok := b.m.Lane("q", "a")
-	mustEqual(t, []any{ok, v.Waiting, v.HeldBy, v.Since, b.names[v.Head.ID], v.Leased == nil}, []any{true, 1, 2, b.newest("a1"), "a3", true})
-	b.ok(b.replay("q", nil, "a1"))
-	b.wantTake("q", 1, "")
-	b.ok(b.one(&event.Command{PurgeDead: &event.PurgeDead{Queue: "q", IDs: []event.ID{b.newest("a2")}}}))
-	e := b.last().Events[0]
-	mustEqual(t, []any{e.Type, e.Reason, e.DiedIn, e.Queue}, []any{event.Discarded, event.ReasonPurged, "q", "dead"})
-	b.wantTake("q", 1, "a1")
-	v, _ = b.m.Lane("q", "a")
-	mustEqual(t, []any{v.HeldBy, b.names[v.Leased.ID]}, []any{0, "a1"})
-	b.want(event.OpAck, "a1", event.StatusAcked)
-	mustEqual(t, b.drain("q"), "a3")
-	for _, key := range []string{"a", "b"} {
-		if v, ok := b.m.Lane("q", key); ok {
-			t.Fatalf("there is no partition %q: %+v", key, v)
-		}
-	}
-	b.refold()
 }
 
 // TestDeadAreFound: filters, pages, and what a purge of the dead-letter queue
@@ -470,92 +399,6 @@ func TestReplayedOrder(t *testing.T) {
 	})
 }
 
-// BenchmarkReplay replays so many messages of one key in chunks, while so many
-// younger ones wait: the cost of one must not grow with either.
-func BenchmarkReplay(b *testing.B) {
-	for _, c := range []struct {
-		dead, older, younger int
-		order                event.Order
-		ordering             event.Ordering
-	}{
-		{1000, 0, 1000, event.OrderOriginal, event.PerKey},
-		{10_000, 0, 1000, event.OrderOriginal, event.PerKey},
-		{10_000, 0, 100_000, event.OrderOriginal, event.PerKey},
-		{10_000, 1000, 1000, event.OrderOriginal, event.PerKey}, // behind older ones that wait
-		{10_000, 0, 1000, event.OrderHead, event.PerKey},
-		{10_000, 0, 1000, event.OrderAppend, event.PerKey},
-		{10_000, 0, 1000, event.OrderOriginal, event.Unordered},
-	} {
-		b.Run(fmt.Sprintf("%s/%s/dead=%d/older=%d/younger=%d", c.ordering, orderName(c.order), c.dead, c.older, c.younger), func(b *testing.B) {
-			for b.Loop() {
-				b.StopTimer()
-				m, index, dead := deadOnes(b, c.ordering, c.older, c.dead, c.younger)
-				b.StartTimer()
-				for chunk := range slices.Chunk(dead, 500) {
-					r := &event.Replay{Queue: "q", To: "to", Order: c.order}
-					for _, id := range chunk {
-						r.Items = append(r.Items, event.ReplayItem{ID: id})
-					}
-					apply(b, m, index, &event.Command{Replay: r})
-					index++
-				}
-			}
-			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*c.dead), "ns/message")
-		})
-	}
-}
-
-func orderName(o event.Order) string {
-	return [...]string{"default", "original", "append", "head"}[o]
-}
-
-// deadOnes returns a machine with dead messages of queue q, all of one key, and a
-// queue "to" in which older and younger ones of that key wait.
-func deadOnes(b testing.TB, o event.Ordering, older, dead, younger int) (*Machine, uint64, []event.ID) {
-	m := New(projections.New(), nowhere{}, Options{Known: known})
-	index := uint64(0)
-	do := func(c *event.Command) event.Result { index++; return apply(b, m, index, c) }
-	do(&event.Command{Upgrade: &event.Upgrade{Rules: event.Rules}})
-	p := event.DefaultPolicy()
-	do(&event.Command{PutQueue: &event.PutQueue{Name: "dead", Policy: p}})
-	p.Ordering = o
-	do(&event.Command{PutQueue: &event.PutQueue{Name: "to", Policy: p}})
-	p.Ordering, p.DeadLetterQueue = event.Unordered, "dead"
-	do(&event.Command{PutQueue: &event.PutQueue{Name: "q", Policy: p}})
-	put := func(queue string, n int) {
-		for n > 0 {
-			c := &event.Produce{Queue: queue}
-			for ; n > 0 && len(c.Messages) < 1000; n-- {
-				c.Messages = append(c.Messages, event.NewMessage{Priority: 5, Size: 10, Key: "k"})
-			}
-			do(&event.Command{Produce: c})
-		}
-	}
-	put("to", older)
-	put("q", dead)
-	put("to", younger)
-	for {
-		r := do(&event.Command{Lease: &event.Lease{Queues: []string{"q"}, Max: 1000}})
-		if len(r.Leased) == 0 {
-			break
-		}
-		s := &event.Settle{}
-		for _, l := range r.Leased {
-			s.Items = append(s.Items, event.SettleItem{Op: event.OpDeadLetter, Lease: l.Lease})
-		}
-		do(&event.Command{Settle: s})
-	}
-	ms, _ := m.Dead("q", event.DeadFilter{})
-	if len(ms) != dead {
-		b.Fatalf("%d are dead, not %d", len(ms), dead)
-	}
-	ids := make([]event.ID, len(ms))
-	for i := range ms {
-		ids[i] = ms[i].ID
-	}
-	return m, index + 1, ids
-}
-
 // TestReplayDeepInAnUnorderedQueue: near either end a replayed message finds its
 // place by the time of its first enqueue; where that would take too long to look
 // for, those that are replayed come before all others, in their order.
@@ -606,4 +449,53 @@ func TestReplayDeepInAnUnorderedQueue(t *testing.T) {
 	mustEqual(t, at, map[string]int{"front": 0, "deep1": 1, "deep2": 2, "end": 3008})
 	b.one(&event.Command{Settle: &event.Settle{Items: held[:10]}})
 	mustEqual(t, b.take("to", 10), "front deep1 deep2 x x x x x x x") // they keep their place
+}
+
+func TestReplayDeep(t *testing.T) {
+	b := setup(t)
+	b.mustQueue("dead", nil)
+	b.mustQueue("other", perKey())
+	b.mustQueue("q", perKey(dlq("dead")))
+	b.fillKeys("q", "a1", "a2", "a3", "a4", "a5")
+	b.fillKeys("other", "a6")
+	b.kill("q", "a1", "a2", "a3", "a4")
+	to := func(r *event.Replay) { r.To = "other" }
+	b.fillKeys("other", "a7")
+	b.ok(b.replay("q", to, "a1", "a4"))
+	b.ok(b.replay("q", to, "a3"))
+	b.ok(b.replay("q", to, "a2"))
+	mustEqual(t, b.stats("other").ReplayedIn, 4)
+	mustEqual(t, b.stats("dead").Replayed, 4)
+	b.restart()
+	mustEqual(t, b.drain("other"), "a1 a2 a3 a4 a6 a7")
+	b.refold()
+}
+
+// TestReplayGoesOn: a key that a dead message holds goes on when the last one is
+// resolved, with the replayed one first.
+func TestReplayGoesOn(t *testing.T) {
+	b := setup(t)
+	b.mustQueue("dead", nil)
+	b.mustQueue("q", perKey(dlq("dead"), onDead(event.DeadHoldKey)))
+	b.put("q", msg("a1", key("a")), msg("a2", key("a"), ttl(1000)), msg("a3", key("a")))
+	b.kill("q", "a1")
+	b.tick(1000) // a2 grows too old while it waits: it holds the key too
+	v, ok := b.m.Lane("q", "a")
+	mustEqual(t, []any{ok, v.Waiting, v.HeldBy, v.Since, b.names[v.Head.ID], v.Leased == nil}, []any{true, 1, 2, b.newest("a1"), "a3", true})
+	b.ok(b.replay("q", nil, "a1"))
+	b.wantTake("q", 1, "")
+	b.ok(b.one(&event.Command{PurgeDead: &event.PurgeDead{Queue: "q", IDs: []event.ID{b.newest("a2")}}}))
+	e := b.last().Events[0]
+	mustEqual(t, []any{e.Type, e.Reason, e.DiedIn, e.Queue}, []any{event.Discarded, event.ReasonPurged, "q", "dead"})
+	b.wantTake("q", 1, "a1")
+	v, _ = b.m.Lane("q", "a")
+	mustEqual(t, []any{v.HeldBy, b.names[v.Leased.ID]}, []any{0, "a1"})
+	b.want(event.OpAck, "a1", event.StatusAcked)
+	mustEqual(t, b.drain("q"), "a3")
+	for _, key := range []string{"a", "b"} {
+		if v, ok := b.m.Lane("q", key); ok {
+			t.Fatalf("there is no partition %q: %+v", key, v)
+		}
+	}
+	b.refold()
 }

@@ -46,22 +46,6 @@ func TestResurrect(t *testing.T) {
 	b.refold()
 }
 
-func TestResurrectRefusals(t *testing.T) {
-	b := setup(t)
-	b.ok(b.upgrade(event.Rules))
-	b.mustQueue("q", func(p *event.Policy) { p.MaxDepth = 1 })
-	b.fill("q", "a")
-	b.purge("q")
-	r := b.resurrect("a", nil) // what was decided before is carried out first
-	b.wantTells("discarded a purged, resurrected a")
-	b.ok(r)
-	b.wantProblem(b.resurrect("a", func(r *event.Resurrect) { r.ID = event.NewID(1, 1, 1) }), event.CodeQueueFull, "")
-	b.wantProblem(b.resurrect("a", func(r *event.Resurrect) { r.Queue = "none" }), event.CodeQueueNotFound, "")
-	b.wantProblem(b.resurrect("a", func(r *event.Resurrect) { r.Priority = 0 }), event.CodeInvalidArgument, "")
-	b.mustQueue("s", func(p *event.Policy) { p.MessageSchema = []byte(`{}`) })
-	b.wantProblem(b.resurrect("a", func(r *event.Resurrect) { r.Queue = "s" }), event.CodeStaleRevision, "")
-}
-
 // TestEraseAfterResurrect: an erasure that was prepared before a message was
 // resurrected would leave the chain of its events in a fork; it looks again.
 func TestEraseAfterResurrect(t *testing.T) {

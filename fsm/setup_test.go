@@ -212,13 +212,6 @@ func (b *bench) q(name string) event.QueueView {
 	return q
 }
 
-func ids(ms []event.LeasedMessage) (out []event.ID) {
-	for _, m := range ms {
-		out = append(out, m.ID)
-	}
-	return out
-}
-
 // load writes a frozen state, releases it and loads what was written.
 func (b *bench) load(f *Frozen) *projections.State {
 	b.t.Helper()

@@ -16,11 +16,6 @@ func (b *bench) hook(name, queue, definition string) event.Result {
 	return b.one(&event.Command{PutWebhook: hook(name, queue, definition)})
 }
 
-func (b *bench) unhook(name string) event.Result {
-	b.t.Helper()
-	return b.one(&event.Command{DeleteWebhook: &event.DeleteWebhook{Name: name}})
-}
-
 // hooks tells the webhooks: name, queue and definition.
 func (b *bench) hooks() string {
 	b.t.Helper()
@@ -32,41 +27,6 @@ func (b *bench) hooks() string {
 		}
 	}
 	return strings.Join(out, ", ")
-}
-
-func TestWebhookIsMadeThenReplaced(t *testing.T) {
-	b := setup(t)
-	b.mustQueue("q", nil)
-	r := b.ok(b.hook("w", "q", `{"a":1}`))
-	b.wantTells("webhook_created")
-	if !r.Created {
-		t.Error("it was made")
-	}
-	b.tick(10)
-	for _, definition := range []string{`{"a":2}`, `{"a":2}`} {
-		if r := b.ok(b.hook("w", "q", definition)); r.Created {
-			t.Error("it was there")
-		}
-	}
-	b.wantTells("") // the same again is no event
-	w, ok := b.m.Webhook("w")
-	mustEqual(t, ok, true)
-	mustEqual(t, w.Revision, 4)
-	mustEqual(t, w.UpdatedAt-w.CreatedAt, 10)
-	b.ok(b.hook("w", "", `{"a":2}`)) // only the queue is another
-	b.wantTells("webhook_updated")
-	b.ok(b.hook("a", "", `{}`))
-	mustEqual(t, b.hooks(), `a> {}, w> {"a":2}`)
-	b.restart()
-	mustEqual(t, b.hooks(), `a> {}, w> {"a":2}`)
-	b.ok(b.unhook("w"))
-	b.wantTells("webhook_deleted")
-	mustEqual(t, b.hooks(), `a> {}`)
-	b.wantProblem(b.unhook("w"), event.CodeWebhookNotFound, `webhook "w" does not exist`)
-	if r := b.ok(b.hook("w", "q", `{}`)); !r.Created {
-		t.Error("it was deleted, and is made anew")
-	}
-	b.refold()
 }
 
 func TestWebhookRefusals(t *testing.T) {
@@ -87,24 +47,6 @@ func TestWebhookRefusals(t *testing.T) {
 			mustEqual(t, b.hooks(), "")
 		})
 	}
-}
-
-// TestQueueOfAWebhook: it is not deleted by mistake; by force it is, and the
-// webhook stays and finds the next queue of that name.
-func TestQueueOfAWebhook(t *testing.T) {
-	b := setup(t)
-	b.mustQueue("q", nil)
-	b.ok(b.hook("w", "q", "{}"))
-	b.wantProblem(b.drop("q", false), event.CodeQueueInUse, `queue "q" gets the messages of webhook "w"; force=true deletes it all the same`)
-	b.wantTells("")
-	b.ok(b.drop("q", true))
-	b.wantTells("queue_deleted")
-	mustEqual(t, b.hooks(), "w>q {}")
-	b.restart()
-	b.mustQueue("q", nil)
-	b.ok(b.hook("w", "", "{}"))
-	b.ok(b.drop("q", false))
-	b.refold()
 }
 
 // TestWebhooksCount: what differs in a webhook alone is another digest.

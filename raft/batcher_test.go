@@ -338,11 +338,11 @@ func TestGathering(t *testing.T) {
 }
 
 // committed is the future of an entry that has been applied.
-type committed struct{ results }
+type applied struct{ results }
 
-func (committed) Error() error    { return nil }
-func (c committed) Index() uint64 { return c.index }
-func (c committed) Response() any { return c.results }
+func (applied) Error() error    { return nil }
+func (c applied) Index() uint64 { return c.index }
+func (c applied) Response() any { return c.results }
 
 // TestDrainAnswers: a node that shuts down ends only after its callers have their
 // answers. Otherwise the outcome of a committed write would be reported as unknown.
@@ -361,7 +361,7 @@ func TestDrainAnswers(t *testing.T) {
 		t.Error("drained before the answer")
 	default:
 	}
-	e.await(committed{results{index: 7, results: []event.Result{{}}}})
+	e.await(applied{results{index: 7, results: []event.Result{{}}}})
 	<-drained
 	if len(d.done) != 1 {
 		t.Error("drained without an answer")

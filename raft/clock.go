@@ -184,7 +184,7 @@ func (r *Replica) Clock() int64 {
 // listen takes over the leader's time from what it told last.
 func (r *Replica) listen() {
 	var from *peerView
-	views := r.peers()
+	views := r.remotes()
 	for i := range views {
 		v := &views[i]
 		if v.Status.Leads && !v.Seen.IsZero() && (from == nil || v.Status.Term > from.Status.Term) {
@@ -203,7 +203,7 @@ func (r *Replica) leadTime() {
 	r.clock.lead(r.fsm.progress().clock, r.alone())
 	r.askPeers()
 	if r.askClocks() {
-		r.wg.Go(r.keepAsking)
+		r.run.wg.Go(r.keepAsking)
 	}
 }
 
@@ -214,7 +214,7 @@ func (r *Replica) keepAsking() {
 	for {
 		select {
 		case <-t.C:
-		case <-r.stop:
+		case <-r.run.stop:
 			return
 		}
 		again := r.askClocks()
@@ -233,7 +233,7 @@ func (r *Replica) askClocks() (again bool) {
 			voters++
 		}
 	}
-	return r.clock.agree(wallsSince(r.peers(), r.clock.leadsSince()), voters)
+	return r.clock.agree(wallsSince(r.remotes(), r.clock.leadsSince()), voters)
 }
 
 // leadsSince returns when this node became leader.
@@ -256,4 +256,41 @@ func wallsSince(views []peerView, since time.Time) (walls []int64) {
 		}
 	}
 	return walls
+}
+
+// ticker decides when an empty entry is proposed, so that due work happens although
+// no client asks for anything.
+type ticker struct {
+	due  int64
+	same int   // entries in a row with this due time
+	last int64 // log time of the last tick, ms
+}
+
+// Much can be due at one millisecond and is done in bounded parts, one entry each.
+// But a due time that stays the same for sameDue entries is a defect of the Machine,
+// and must not fill the log as fast as the disk allows.
+const (
+	sameDue  = 20_000
+	slowTick = 100 // ms
+)
+
+const never = time.Hour
+
+// wait returns 0 if an empty entry must be proposed now, else for how long not.
+func (t *ticker) wait(p progress, now int64) time.Duration {
+	if !p.hasDue || p.due-now >= never.Milliseconds() {
+		return never
+	}
+	if p.due > now {
+		return time.Duration(p.due-now) * time.Millisecond
+	}
+	if p.due != t.due {
+		t.due, t.same = p.due, 0
+	}
+	if t.same >= sameDue && now-t.last < slowTick {
+		return time.Duration(slowTick-(now-t.last)) * time.Millisecond
+	}
+	t.same++
+	t.last = now
+	return 0
 }

@@ -82,12 +82,12 @@ func (n *commitNotifier) end(id hraft.ServerID) {
 
 // notifyCommits runs until the replica stops.
 func (r *Replica) notifyCommits(t *transport) {
-	n := r.commits
+	n := r.peers.commits
 	defer n.wg.Wait()
 	for {
 		select {
 		case <-n.wake:
-		case <-r.stop:
+		case <-r.run.stop:
 			return
 		}
 		// The term before the state: if this node still leads, the term is its own

@@ -63,7 +63,7 @@ func (n *node) leads() bool {
 		}
 		select {
 		case <-changed:
-		case <-n.failed:
+		case <-n.run.failed:
 			return false
 		}
 	}

@@ -80,10 +80,10 @@ func (r *Replica) makeRoom() {
 	if !r.full() {
 		return
 	}
-	for _, v := range r.peers() {
+	for _, v := range r.remotes() {
 		if v.Votes && !v.Status.Full && v.level() {
 			r.o.Logger.Warn("the disk is nearly full; handing leadership over to a node with room", "to", v.ID)
-			ctx, cancel := context.WithTimeout(r.life, transferSticks)
+			ctx, cancel := context.WithTimeout(r.run.ctx, transferSticks)
 			err := r.TransferLeadership(ctx, v.ID)
 			cancel()
 			if err != nil {

@@ -103,7 +103,7 @@ func (c *together) leader() *node {
 	c.until("a leader that all know", func() bool {
 		l = nil
 		for _, n := range c.nodes {
-			if n.dead.Load() == nil && n.leadsReady() {
+			if n.run.dead.Load() == nil && n.leadsReady() {
 				l = n
 			}
 		}
@@ -124,7 +124,7 @@ func (c *together) follower() *node {
 	c.t.Helper()
 	l := c.leader()
 	for _, n := range c.nodes {
-		if n != l && n.dead.Load() == nil {
+		if n != l && n.run.dead.Load() == nil {
 			return n
 		}
 	}
@@ -142,7 +142,7 @@ func bent(n *node) {
 // wantEnd waits until exactly this node has ended because it differs.
 func (c *together) wantEnd(bad *node) {
 	c.t.Helper()
-	c.until("the node that differs ends", func() bool { return bad.dead.Load() != nil })
+	c.until("the node that differs ends", func() bool { return bad.run.dead.Load() != nil })
 	if err := <-bad.died; !errors.Is(err, ErrDiverged) {
 		c.t.Fatal(err)
 	}
@@ -153,7 +153,7 @@ func (c *together) wantEnd(bad *node) {
 		if n == bad {
 			continue
 		}
-		if err := n.dead.Load(); err != nil {
+		if err := n.run.dead.Load(); err != nil {
 			c.t.Fatalf("%s ended, too: %v", n.o.NodeID, *err)
 		}
 		c.until("the others are ready", func() bool { ok, _ := n.Ready(); return ok })
@@ -167,7 +167,7 @@ func TestOneThatDiffersEnds(t *testing.T) {
 				c.leader().put("a")
 				time.Sleep(30 * time.Second)
 				for _, n := range c.nodes {
-					if ok, why := n.Ready(); !ok || n.agreement.own.newest() == 0 {
+					if ok, why := n.Ready(); !ok || n.consistency.agreement.own.newest() == 0 {
 						t.Fatalf("%s: %v", n.o.NodeID, why)
 					}
 				}
@@ -209,14 +209,14 @@ func TestTwoThatDifferAreNotReady(t *testing.T) {
 		for _, n := range c.nodes {
 			c.until("it is not ready", func() bool { ok, _ := n.Ready(); return !ok })
 			_, why := n.Ready()
-			if len(why) != 1 || why[0] != n.agreement.undecided() {
+			if len(why) != 1 || why[0] != n.consistency.agreement.undecided() {
 				t.Errorf("%s: %q", n.o.NodeID, why)
 			}
 		}
 		time.Sleep(30 * time.Second)
 		c.leader().put("b")
 		for _, n := range c.nodes {
-			if n.dead.Load() != nil {
+			if n.run.dead.Load() != nil {
 				t.Errorf("%s ended", n.o.NodeID)
 			}
 		}
@@ -330,7 +330,7 @@ func TestTransferToOneThatHasDied(t *testing.T) {
 			t.Errorf("nothing was written for %v", d)
 		}
 		time.Sleep(30 * time.Second)
-		if err := l.dead.Load(); err != nil {
+		if err := l.run.dead.Load(); err != nil {
 			t.Errorf("the leader ended: %v", *err)
 		}
 	})

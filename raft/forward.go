@@ -456,7 +456,7 @@ func (r *Replica) watchLeader() {
 		r.moved()
 		select {
 		case <-seen:
-		case <-r.stop:
+		case <-r.run.stop:
 			return
 		}
 	}
@@ -466,10 +466,10 @@ func (r *Replica) watchLeader() {
 // the leader.
 func (r *Replica) moved() {
 	leader, _ := r.otherLeader()
-	r.leaderAddr.Store(leader.HTTPAddr)
+	r.peers.leaderAddr.Store(leader.HTTPAddr)
 	r.b.moved()
 	r.barriers.moved()
-	r.asked.moved(r.b.forward.target)
+	r.peers.asked.moved(r.b.forward.target)
 }
 
 // connect lets this node reach the leader, and be reached when it leads.

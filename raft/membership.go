@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -62,7 +63,7 @@ func conflict(field, format string, args ...any) *event.Problem {
 // knows them. It asks nobody.
 func (r *Replica) Members() []MemberStatus {
 	views := map[hraft.ServerID]peerView{}
-	for _, v := range r.peers() {
+	for _, v := range r.remotes() {
 		views[v.serverID()] = v
 	}
 	_, leader := r.raft.LeaderWithID()
@@ -189,7 +190,7 @@ func (r *Replica) ask(ctx context.Context, q adminAsk) error {
 		case <-time.After(50 * time.Millisecond):
 		case <-ctx.Done():
 			return problem(CodeNoLeader, "the request ended before a leader was found", false, 1000)
-		case <-r.stop:
+		case <-r.run.stop:
 			return shuttingDown()
 		}
 	}
@@ -234,7 +235,7 @@ func (r *Replica) findLeader(ctx context.Context) (to peer.Target, here bool, er
 			err = problem(CodeNoLeader, "no leader is known; nothing was changed", false, 1000)
 		case <-ctx.Done():
 			err = problem(CodeNoLeader, "the request ended before a leader was known; nothing was changed", false, 1000)
-		case <-r.stop:
+		case <-r.run.stop:
 			err = shuttingDown()
 		}
 		look.Stop()
@@ -245,7 +246,7 @@ func (r *Replica) findLeader(ctx context.Context) (to peer.Target, here bool, er
 // saysItLeads returns the member that has said so lately, of the newest term.
 func (r *Replica) saysItLeads() (to peer.Target, ok bool) {
 	var term uint64
-	for _, v := range r.peers() {
+	for _, v := range r.remotes() {
 		if v.Reachable && v.Status.Leads && v.Status.Term > term {
 			to, ok, term = v.target(), true, v.Status.Term
 		}
@@ -280,11 +281,11 @@ func (r *Replica) administer(ctx context.Context, q adminAsk) adminAnswer {
 	}
 	// One at a time: each looks at the configuration first.
 	select {
-	case r.changing <- struct{}{}:
-		defer func() { <-r.changing }()
+	case r.membership.changing <- struct{}{}:
+		defer func() { <-r.membership.changing }()
 	case <-ctx.Done():
 		return adminAnswer{Problem: problem(CodeNoLeader, "the request ended while another change was under way", false, 1000)}
-	case <-r.stop:
+	case <-r.run.stop:
 		return adminAnswer{Problem: shuttingDown()}
 	}
 	var err error
@@ -572,7 +573,7 @@ const transferSticks = 10 * time.Second
 // transfer hands leadership over.
 func (r *Replica) transfer(to string) error {
 	var pick *peerView
-	for _, v := range r.peers() {
+	for _, v := range r.remotes() {
 		if to != "" && v.ID != to {
 			continue
 		}
@@ -615,7 +616,7 @@ func (r *Replica) transfer(to string) error {
 func (r *Replica) unstick() {
 	began := time.Now()
 	for r.raft.State() == hraft.Leader {
-		err := r.await(r.life, r.raft.Barrier(time.Second))
+		err := r.await(r.run.ctx, r.raft.Barrier(time.Second))
 		if !errors.Is(err, hraft.ErrLeadershipTransferInProgress) {
 			return
 		}
@@ -625,7 +626,7 @@ func (r *Replica) unstick() {
 		}
 		select {
 		case <-time.After(100 * time.Millisecond):
-		case <-r.stop:
+		case <-r.run.stop:
 			return
 		}
 	}
@@ -634,7 +635,7 @@ func (r *Replica) unstick() {
 // promote lets vote who is to, and has caught up. It takes two of its statuses:
 // whoever is only just up to date is not ready yet.
 func (r *Replica) promote(ready map[hraft.ServerID]time.Time) {
-	for _, v := range r.peers() {
+	for _, v := range r.remotes() {
 		if !v.Voter || v.Votes || !v.level() || v.Status.Applied == 0 {
 			delete(ready, v.serverID())
 			continue
@@ -645,15 +646,312 @@ func (r *Replica) promote(ready map[hraft.ServerID]time.Time) {
 		}
 		delete(ready, v.serverID())
 		select {
-		case r.changing <- struct{}{}:
+		case r.membership.changing <- struct{}{}:
 		default:
 			continue // next time
 		}
 		r.o.Logger.Info("a node has caught up and votes from now on", "node", v.ID, "incarnation", v.Incarnation)
 		err := r.raft.AddVoter(v.serverID(), v.serverAddress(), 0, time.Second).Error()
-		<-r.changing
+		<-r.membership.changing
 		if err != nil {
 			r.o.Logger.Warn("a node could not be promoted", "node", v.ID, "error", err)
 		}
 	}
+}
+
+const rpcJoin = "raft.join"
+
+type joinAsk struct {
+	Member Member `json:"member"`
+}
+
+type joinAnswer struct {
+	In      bool           `json:"in,omitempty"`
+	Leader  string         `json:"leader,omitempty"` // raft address of whom to ask instead
+	Problem *event.Problem `json:"problem,omitempty"`
+	// Healing: the refusal may pass by itself.
+	Healing bool `json:"healing,omitempty"`
+}
+
+// tend does what is due now and then beside Raft.
+func (r *Replica) tend() {
+	if r.o.Net == nil {
+		return
+	}
+	t := time.NewTicker(500 * time.Millisecond)
+	defer t.Stop()
+	ready := map[hraft.ServerID]time.Time{}
+	var told minutely
+	for {
+		if r.member(r.id) && r.vouched() {
+			if r.admitted() {
+				r.membership.join.Store(nil)
+				r.noteJoined()
+			}
+			keep := map[hraft.ServerID]bool{}
+			for _, s := range r.servers() {
+				keep[s.ID] = true
+			}
+			r.rollback.evidence.forget(keep)
+			if r.leadsReady() {
+				r.promote(ready)
+				r.makeRoom()
+			} else {
+				clear(ready)
+				r.correctAddress()
+			}
+		}
+		// Also where the newest configuration has it, as long as that is not known
+		// to be committed: the leader that took it in may have failed.
+		if !r.admitted() && !r.membership.joined.Load() && r.rollback.outed.Load() == 0 {
+			why, heals := r.askToJoin()
+			r.membership.join.Store(&why)
+			if why != "" && told.due(time.Now()) {
+				if heals {
+					r.o.Logger.Info("this node is not in the cluster yet", "why", why)
+				} else {
+					r.o.Logger.Error("the cluster does not take this node in", "why", why)
+				}
+			}
+		}
+		select {
+		case <-t.C:
+		case <-r.run.stop:
+			return
+		}
+	}
+}
+
+const keyJoined = "Joined"
+
+// noteJoined remembers that the configuration has had this server: one that is
+// in none after that was removed, and does not ask to come back.
+func (r *Replica) noteJoined() {
+	if r.membership.told.CompareAndSwap(false, true) {
+		r.o.OnJoined()
+	}
+	if r.membership.joined.Load() {
+		return
+	}
+	if err := r.stores.votes.remember(keyJoined, []byte(r.id)); err != nil {
+		r.fatal(err)
+		return
+	}
+	r.membership.joined.Store(true)
+}
+
+// admitted tells whether a configuration that is known to be committed has this
+// server.
+func (r *Replica) admitted() bool {
+	r.conf.mu.Lock()
+	defer r.conf.mu.Unlock()
+	_, in := r.conf.newest.find(r.id)
+	return in
+}
+
+// hasJoined reads it. The first configuration needs no commit: it was decided
+// when the cluster was formed.
+func (r *Replica) hasJoined() (bool, error) {
+	first := configuration{Servers: configurationOf(r.o.Initial).Servers}
+	if _, in := first.find(r.id); in || r.admitted() || r.o.Joined {
+		return true, nil
+	}
+	return r.stores.votes.hasJoined(r.id)
+}
+
+func (v *votes) hasJoined(id hraft.ServerID) (bool, error) {
+	b, err := v.get(keyJoined)
+	if errors.Is(err, errNotFound) {
+		return false, nil
+	}
+	return string(b) == string(id), err
+}
+
+// askToJoin asks whoever may know the leader, and returns why this node is not
+// in; "" if it is.
+func (r *Replica) askToJoin() (why string, heals bool) {
+	var addrs []string
+	addrs = append(addrs, r.o.Contacts...)
+	for _, s := range r.servers() {
+		addrs = append(addrs, memberOf(s.ID, s.Address).RaftAddr)
+	}
+	for _, s := range r.known().Servers {
+		addrs = append(addrs, memberOf(s.ID, s.Address).RaftAddr)
+	}
+	self := r.self()
+	why, heals = "no contact is known: start it with --join", false
+	asked := map[string]bool{self.RaftAddr: true}
+	for len(addrs) > 0 {
+		addr := addrs[0]
+		addrs = addrs[1:]
+		if asked[addr] || addr == "" {
+			continue
+		}
+		asked[addr] = true
+		ctx, cancel := r.within(5 * time.Second)
+		var a joinAnswer
+		err := r.call(ctx, peer.Target{Addr: addr}, rpcJoin, joinAsk{self}, &a)
+		cancel()
+		switch {
+		case err != nil:
+			why, heals = fmt.Sprintf("%s did not answer: %v", addr, err), true
+		case a.In:
+			return "waiting for the leader's first entries", true
+		case a.Problem != nil && a.Problem.Field == fieldTwin:
+			// One of the two must not go on: they would vote twice.
+			r.fatal(a.Problem)
+			return a.Problem.Detail, false
+		case a.Problem != nil:
+			return a.Problem.Detail, a.Healing
+		case a.Leader != "":
+			addrs = append([]string{a.Leader}, addrs...)
+			why, heals = "the leader at "+a.Leader+" did not answer", true
+		default:
+			why, heals = fmt.Sprintf("%s knows no leader", addr), true
+		}
+		if r.run.ctx.Err() != nil {
+			return "shutting down", true
+		}
+	}
+	return why, heals
+}
+
+// letJoin answers a node that asks to be taken in.
+func (r *Replica) letJoin(ctx context.Context, from peer.Identity, body []byte) ([]byte, error) {
+	var ask joinAsk
+	if err := json.Unmarshal(body, &ask); err != nil {
+		return nil, err
+	}
+	if !r.leadsReady() {
+		var a joinAnswer
+		if to, ok := r.leaderTarget(); ok {
+			a.Leader = to.Addr
+		}
+		return json.Marshal(a)
+	}
+	m := ask.Member
+	m.ID, m.Incarnation = from.Node, from.Incarnation // what the handshake says
+	heals, err := r.takeIn(ctx, m)
+	a := joinAnswer{In: err == nil, Healing: heals}
+	if err != nil {
+		adm := adminAnswerOf(err)
+		if a.Problem = adm.Problem; adm.Elsewhere {
+			a.Problem = problem(CodeNoLeader, "leadership is moving", false, 1000)
+			a.Healing = true
+		}
+	}
+	return json.Marshal(a)
+}
+
+// takeIn takes in a node that asks for it.
+func (r *Replica) takeIn(ctx context.Context, m Member) (heals bool, err error) {
+	if p := m.check(); p != nil {
+		return false, p
+	}
+	// Who asks must be where it says: the other one under its name, if it is
+	// at that address, is then nowhere any more.
+	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
+	defer cancel()
+	who, err := r.o.Net.Hello(ctx, m.RaftAddr)
+	if err != nil {
+		return true, conflict("raft_addr", "the leader does not reach %s: %v", m.RaftAddr, err)
+	}
+	if who.Node != m.ID || who.Incarnation != m.Incarnation {
+		return true, conflict("raft_addr", "at %s is node %s with another data directory", m.RaftAddr, who.Node)
+	}
+	select {
+	case r.membership.changing <- struct{}{}:
+		defer func() { <-r.membership.changing }()
+	case <-ctx.Done():
+		return true, problem(CodeNoLeader, "another change is under way", false, 1000)
+	}
+	m.Voter = true // unless it was announced as one that does not
+	err = r.admit(m, false)
+	var p *event.Problem
+	return !errors.As(err, &p), err
+}
+
+// Member is one node as the cluster's configuration names it.
+//
+// Its incarnation is part of Raft's server id: a data directory that was wiped,
+// or put back from an old copy, is another server, which has no vote. What else
+// must be known of a member on every node is part of Raft's server address,
+// which is replicated and opaque to hashicorp/raft.
+type Member struct {
+	ID          string
+	Incarnation string // "" only of clusters of one that are older than incarnations
+	RaftAddr    string // host:port
+	HTTPAddr    string // host:port; "" unknown
+	// Voter tells whether it is to vote; whether it does already is the
+	// configuration's to say.
+	Voter bool
+}
+
+func (m Member) serverID() hraft.ServerID { return serverID(m.ID, m.Incarnation) }
+
+// Server is what the member is called in the configuration: its id and its
+// incarnation.
+func (m Member) Server() string { return string(m.serverID()) }
+
+func serverID(node, incarnation string) hraft.ServerID {
+	if incarnation == "" {
+		return hraft.ServerID(node)
+	}
+	return hraft.ServerID(node + "/" + incarnation)
+}
+
+func (m Member) serverAddress() hraft.ServerAddress {
+	q := url.Values{}
+	if m.HTTPAddr != "" {
+		q.Set("http", m.HTTPAddr)
+	}
+	if !m.Voter {
+		q.Set("voter", "false")
+	}
+	if len(q) == 0 {
+		return hraft.ServerAddress(m.RaftAddr)
+	}
+	return hraft.ServerAddress(m.RaftAddr + "?" + q.Encode())
+}
+
+// memberOf is the inverse of serverID and serverAddress.
+func memberOf(id hraft.ServerID, addr hraft.ServerAddress) Member {
+	m := Member{Voter: true}
+	m.ID, m.Incarnation, _ = strings.Cut(string(id), "/")
+	var query string
+	m.RaftAddr, query, _ = strings.Cut(string(addr), "?")
+	if q, err := url.ParseQuery(query); err == nil {
+		m.HTTPAddr, m.Voter = q.Get("http"), q.Get("voter") != "false"
+	}
+	return m
+}
+
+// configuration is one of the cluster's, as its nodes tell it to each other.
+type configuration struct {
+	Index   uint64         `json:"index"` // of its entry; 0: none is known
+	Servers []hraft.Server `json:"servers"`
+}
+
+func (c configuration) find(id hraft.ServerID) (hraft.Server, bool) {
+	for _, s := range c.Servers {
+		if s.ID == id {
+			return s, true
+		}
+	}
+	return hraft.Server{}, false
+}
+
+// jury returns the voters but for one server, and how many of them make up a
+// majority together with it, whether it votes already or not.
+func (c configuration) jury(but hraft.ServerID) (others []Member, need int) {
+	for _, s := range c.Servers {
+		if s.Suffrage == hraft.Voter && s.ID != but {
+			others = append(others, memberOf(s.ID, s.Address))
+		}
+	}
+	return others, (len(others) + 1) / 2
+}
+
+func (m Member) target() peer.Target {
+	return peer.Target{Addr: m.RaftAddr, Node: m.ID, Incarnation: m.Incarnation}
 }

@@ -53,7 +53,7 @@ func TestFollowersRememberEachOther(t *testing.T) {
 	}
 	c.goesBack(back, 20, func() {
 		until(t, "the other one has heard", func() bool {
-			return other.evidence.get(back.id).Commit >= other.fsm.progress().index
+			return other.rollback.evidence.get(back.id).Commit >= other.fsm.progress().index
 		})
 		c.isolate(l.name, true)
 	})

@@ -103,18 +103,18 @@ func (t *table) lastSeen(id hraft.ServerID) time.Time {
 }
 
 // peers returns what is known of each other member, in the configuration's order.
-func (r *Replica) peers() []peerView {
+func (r *Replica) remotes() []peerView {
 	servers := r.servers()
 	now := time.Now()
-	r.table.mu.Lock()
-	defer r.table.mu.Unlock()
+	r.peers.table.mu.Lock()
+	defer r.peers.table.mu.Unlock()
 	var out []peerView
 	for _, s := range servers {
 		if s.ID == r.id {
 			continue
 		}
 		v := peerView{Member: memberOf(s.ID, s.Address), Votes: s.Suffrage == hraft.Voter}
-		if e := r.table.seen[s.ID]; e != nil && !e.at.IsZero() {
+		if e := r.peers.table.seen[s.ID]; e != nil && !e.at.IsZero() {
 			v.Seen, v.Status, v.Offset, v.Asked = e.at, e.status, e.offset, e.commit
 			v.Reachable = now.Sub(e.at) < reachableFor
 		}
@@ -126,7 +126,7 @@ func (r *Replica) peers() []peerView {
 // askPeers asks all members now, rather than within a second.
 func (r *Replica) askPeers() {
 	select {
-	case r.table.round <- struct{}{}:
+	case r.peers.table.round <- struct{}{}:
 	default:
 	}
 }
@@ -141,17 +141,17 @@ func (r *Replica) watchPeers() {
 	var asking sync.WaitGroup
 	defer asking.Wait()
 	for {
-		r.table.keep(r.servers())
+		r.peers.table.keep(r.servers())
 		for _, s := range r.servers() {
-			if s.ID == r.id || r.expected(s.ID) || !r.table.begin(s.ID) {
+			if s.ID == r.id || r.expected(s.ID) || !r.peers.table.begin(s.ID) {
 				continue
 			}
 			asking.Go(func() { r.askStatus(s) })
 		}
 		select {
 		case <-t.C:
-		case <-r.table.round:
-		case <-r.stop:
+		case <-r.peers.table.round:
+		case <-r.run.stop:
 			return
 		}
 	}
@@ -193,23 +193,23 @@ func (r *Replica) askStatus(s hraft.Server) {
 	err := r.call(ctx, memberOf(s.ID, s.Address).target(), rpcStatus, own, &a)
 	now := time.Now()
 	rtt := now.Sub(began)
-	r.table.mu.Lock()
-	e := r.table.seen[s.ID]
+	r.peers.table.mu.Lock()
+	e := r.peers.table.seen[s.ID]
 	if e == nil {
 		e = &seen{}
-		r.table.seen[s.ID] = e
+		r.peers.table.seen[s.ID] = e
 	}
 	e.asking = false
 	if err == nil {
 		e.status, e.at, e.commit = a, now, own.Commit
 		// Its clock was read about halfway.
 		e.offset = a.Wall - wall.Add(rtt/2).UnixMilli()
-		close(r.table.changed)
-		r.table.changed = make(chan struct{})
+		close(r.peers.table.changed)
+		r.peers.table.changed = make(chan struct{})
 	}
-	r.table.mu.Unlock()
+	r.peers.table.mu.Unlock()
 	if err == nil {
-		r.agreement.signal()
+		r.consistency.agreement.signal()
 		r.heardOf(a)
 	}
 }
@@ -230,13 +230,13 @@ func (r *Replica) ownStatus() peerStatus {
 	return peerStatus{
 		ID: r.id, Term: r.raft.CurrentTerm(), Leads: r.leadsReady(), Held: !r.vouched(), Lacking: lacking, Full: r.full(),
 		Last: r.raft.LastIndex(), Commit: r.raft.CommitIndex(), Applied: p.index, Head: p.head, Chain: p.chain,
-		Wall: r.o.Wall().UnixMilli(), Clock: r.clock.now(), Rules: r.o.Rules, Known: r.known(), Marks: r.agreement.tell(),
+		Wall: r.o.Wall().UnixMilli(), Clock: r.clock.now(), Rules: r.o.Rules, Known: r.known(), Marks: r.consistency.agreement.tell(),
 	}
 }
 
 // heardOf looks for what shows that this directory is out of its cluster.
 func (r *Replica) heardOf(s peerStatus) {
-	r.evidence.toldCommit(s.ID, max(s.Commit, s.Applied))
+	r.rollback.evidence.toldCommit(s.ID, max(s.Commit, s.Applied))
 	if !r.vouched() {
 		return
 	}
@@ -245,7 +245,7 @@ func (r *Replica) heardOf(s peerStatus) {
 		r.out(WentBack, why)
 		return
 	}
-	if _, in := s.Known.find(r.id); !in && s.Leads && r.joined.Load() && s.Known.Index >= r.known().Index {
+	if _, in := s.Known.find(r.id); !in && s.Leads && r.membership.joined.Load() && s.Known.Index >= r.known().Index {
 		r.out(Removed, fmt.Sprintf("the configuration of entry %d, told by its leader %s, has this node no more", s.Known.Index, s.ID))
 		return
 	}
@@ -263,7 +263,7 @@ func (r *Replica) heardOf(s peerStatus) {
 // are forgotten with the server, and the members that it knows may all have been
 // replaced since.
 func (r *Replica) replaced(c configuration) string {
-	if _, in := c.find(r.id); in || !r.joined.Load() || c.Index <= r.known().Index {
+	if _, in := c.find(r.id); in || !r.membership.joined.Load() || c.Index <= r.known().Index {
 		return ""
 	}
 	for _, s := range c.Servers {
@@ -298,7 +298,7 @@ func (r *Replica) otherLeader() (Member, bool) {
 // LeaderHTTP returns the HTTP address of the leader where that is another node, as
 // the members know it; "" where this node leads, or none is known.
 func (r *Replica) LeaderHTTP() string {
-	addr, _ := r.leaderAddr.Load().(string)
+	addr, _ := r.peers.leaderAddr.Load().(string)
 	return addr
 }
 
@@ -329,9 +329,9 @@ func (r *Replica) leadsOn(id hraft.ServerID, addr hraft.ServerAddress, term uint
 		case <-timer.C:
 			return true
 		case <-look.C:
-		case <-r.stop:
+		case <-r.run.stop:
 			return false
-		case <-r.failed:
+		case <-r.run.failed:
 			return false
 		}
 	}
@@ -347,18 +347,18 @@ func (r *Replica) awaitPeer(id hraft.ServerID, addr hraft.ServerAddress, term ui
 	since := time.Now()
 	r.askPeers()
 	for {
-		changed := r.table.watch()
-		if r.table.lastSeen(id).After(since) {
+		changed := r.peers.table.watch()
+		if r.peers.table.lastSeen(id).After(since) {
 			return r.leadsIn(term) && r.at(id, addr)
 		}
 		look := time.NewTimer(50 * time.Millisecond)
 		select {
 		case <-changed:
 		case <-look.C:
-		case <-r.stop:
+		case <-r.run.stop:
 			look.Stop()
 			return false
-		case <-r.failed:
+		case <-r.run.failed:
 			look.Stop()
 			return false
 		}

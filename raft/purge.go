@@ -53,7 +53,7 @@ func (r *Replica) Shed(ctx context.Context, upTo uint64) error {
 		case <-time.After(shedAgain):
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-r.stop:
+		case <-r.run.stop:
 			return shuttingDown()
 		}
 	}

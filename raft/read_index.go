@@ -76,9 +76,9 @@ func (r *Replica) Barrier(ctx context.Context) error {
 		default:
 		}
 		return problem(CodeNoLeader, "the request ended before leadership was confirmed", false, 1000)
-	case <-r.failed:
+	case <-r.run.failed:
 		return problem(CodeNoLeader, "this node has failed and is about to end", false, 1000)
-	case <-r.stop:
+	case <-r.run.stop:
 		return problem(CodeShuttingDown, "the node is shutting down", false, 1000)
 	}
 	if rd.err != nil { // never a nil *Problem in an error
@@ -101,7 +101,7 @@ func (b *barriers) join() (*round, *event.Problem) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	select {
-	case <-b.r.stop:
+	case <-b.r.run.stop:
 		return nil, problem(CodeShuttingDown, "the node is shutting down", false, 1000)
 	default:
 	}
@@ -175,14 +175,14 @@ func (b *barriers) confirm() (index uint64, local bool, refused *event.Problem) 
 		case <-timer.C:
 			retry = min(2*retry, lastRetry)
 		case <-ctx.Done():
-		case <-r.failed:
-		case <-r.stop:
+		case <-r.run.failed:
+		case <-r.run.stop:
 		}
 		timer.Stop()
 		select {
-		case <-r.failed:
+		case <-r.run.failed:
 			return 0, false, problem(CodeNoLeader, "this node has failed and is about to end", false, 1000)
-		case <-r.stop:
+		case <-r.run.stop:
 			return 0, false, problem(CodeShuttingDown, "the node is shutting down", false, 1000)
 		case <-ctx.Done():
 			return 0, false, problem(CodeNoLeader, "no leader is known that confirms what was committed", false, 1000)
@@ -226,7 +226,7 @@ func (r *Replica) verify(term uint64) error {
 	if t, ok := r.trans.(*transport); ok {
 		return r.confirm(t, term)
 	}
-	return r.await(r.life, r.raft.VerifyLeader()) // alone in its process
+	return r.await(r.run.ctx, r.raft.VerifyLeader()) // alone in its process
 }
 
 // ask asks the leader, where it is another node.
@@ -300,7 +300,7 @@ func (r *Replica) serveReadIndex(ctx context.Context, from peer.Identity, _ []by
 	case <-rd.known:
 	case <-ctx.Done():
 		return nil, ctx.Err()
-	case <-r.stop:
+	case <-r.run.stop:
 		return nil, no
 	}
 	// What this node was told by another leader is right, too; but who asks
@@ -308,7 +308,7 @@ func (r *Replica) serveReadIndex(ctx context.Context, from peer.Identity, _ []by
 	if rd.err != nil || !rd.local {
 		return nil, no
 	}
-	r.commits.signal()
+	r.peers.commits.signal()
 	return binary.BigEndian.AppendUint64(nil, rd.index), nil
 }
 
@@ -399,9 +399,9 @@ func (r *Replica) confirm(t *transport, term uint64) error {
 		case <-changed:
 		case <-late.C:
 			return errNotConfirmed
-		case <-r.failed:
-			return *r.dead.Load()
-		case <-r.stop:
+		case <-r.run.failed:
+			return *r.run.dead.Load()
+		case <-r.run.stop:
 			return hraft.ErrRaftShutdown
 		}
 	}
@@ -439,4 +439,71 @@ func (r *Replica) question(t *transport, s hraft.Server, v *confirming) {
 		c.changed = make(chan struct{})
 		c.mu.Unlock()
 	}
+}
+
+// questions are calls to the leader that may stay open for long: each ends when
+// another node leads, or none that is known.
+type questions struct {
+	mu   sync.Mutex
+	open map[*question]struct{}
+}
+
+// AskLeader calls the leader where that is another node, and waits for its answer
+// as long as ctx allows and that node is known to lead.
+func (r *Replica) AskLeader(ctx context.Context, name string, body []byte) ([]byte, error) {
+	if r.b.forward.call == nil {
+		return nil, errNotLeader
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	q := &question{cancel: cancel}
+	a := &r.peers.asked
+	a.mu.Lock()
+	to, ok := r.b.forward.target() // under the lock: a change after it finds the question
+	if !ok {
+		a.mu.Unlock()
+		return nil, errNotLeader
+	}
+	q.to = to
+	if a.open == nil {
+		a.open = map[*question]struct{}{}
+	}
+	a.open[q] = struct{}{}
+	a.mu.Unlock()
+	answer, err := r.b.forward.call(ctx, to, name, body)
+	a.mu.Lock()
+	delete(a.open, q)
+	a.mu.Unlock()
+	return answer, err
+}
+
+// moved ends the questions to others than who leads: to all where that is this
+// node, or not known.
+func (a *questions) moved(target func() (peer.Target, bool)) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	to, ok := target()
+	for q := range a.open {
+		if !ok || q.to != to {
+			q.cancel()
+		}
+	}
+}
+
+// HandleMembers answers the calls of that name that members of the cluster make;
+// nil: nobody does any more.
+func (r *Replica) HandleMembers(name string, h func(ctx context.Context, body []byte) ([]byte, error)) {
+	if r.o.Net == nil {
+		return
+	}
+	if h == nil {
+		r.o.Net.Handle(name, nil)
+		return
+	}
+	r.o.Net.Handle(name, r.forMembers(func(ctx context.Context, from peer.Identity, body []byte) ([]byte, error) {
+		answer, err := h(ctx, body)
+		// What is answered may tell of entries that who asks waits for then.
+		r.peers.commits.signal()
+		return answer, err
+	}))
 }

@@ -46,51 +46,82 @@ import (
 
 // Replica is one member of a Raft group.
 type Replica struct {
-	o         Options
-	raft      *hraft.Raft
-	id        hraft.ServerID // this node's, of the configuration
-	trans     hraft.Transport
-	stores    *stores
-	fsm       *fsm
-	clock     *clock
-	b         *batcher
-	barriers  barriers
-	agreement *agreement
+	o      Options
+	id     hraft.ServerID // this node's, in the configuration
+	raft   *hraft.Raft
+	trans  hraft.Transport
+	stores *stores
+	fsm    *fsm
+	clock  *clock
+	b      *batcher
 
-	leads    chan bool // hashicorp/raft's notifications; it blocks until they are read
-	snapNow  chan struct{}
-	snapped  atomic.Pointer[snapped]
-	stop     chan struct{} // closed: everything of ours ends
-	stopOnce sync.Once
-	wg       sync.WaitGroup
+	barriers    barriers
+	confirmer   *confirmer
+	peers       peers
+	membership  membership
+	rollback    rollback
+	consistency consistency
+	lacking     lack // catchup.go
+	checkpoints checkpoints
+	conf        committed
+	run         lifecycle
+}
 
-	// What is about the other members; see the files named.
-	table       *table                 // peers.go
-	evidence    *evidence              // vouch.go
-	free        atomic.Bool            // vouch.go: takes part in Raft
-	holding     atomic.Pointer[string] // vouch.go: why it does not
-	outed       atomic.Int32           // vouch.go: an Out
-	lacking     lack                   // offer.go
-	contact     contacts               // age.go
-	apart       apart                  // apart.go
-	commits     *commitNotifier
-	asked       questions              // ask.go
-	confirmer   *confirmer             // confirm.go
-	leaderAddr  atomic.Value           // peers.go: LeaderHTTP
-	unaddressed atomic.Bool            // that its address is not taken was told
-	joined      atomic.Bool            // join.go: the configuration has had this server
-	told        atomic.Bool            // join.go: OnJoined was called
-	join        atomic.Pointer[string] // join.go: why it is not in; nil: it is
-	changing    chan struct{}          // membership.go: holds one while the configuration is changed
-	yielding    atomic.Int64           // shutdown.go: see yields
-	life        context.Context        // ends with stop
-
-	confMu sync.Mutex
-	conf   configuration // see known
-
-	started atomic.Bool // raft is set
+// lifecycle is how a replica starts, fails and stops.
+type lifecycle struct {
+	leads   chan bool // hashicorp/raft's notifications; it blocks until they are read
+	started atomic.Bool
 	dead    atomic.Pointer[error]
 	failed  chan struct{} // closed with dead
+	stop    chan struct{} // closed: every goroutine of ours ends
+	once    sync.Once
+	ctx     context.Context // ends with stop
+	wg      sync.WaitGroup
+}
+
+// peers is what this node knows of the other members: status.go, peers.go.
+type peers struct {
+	table      *table
+	contact    contacts
+	leaderAddr atomic.Value // LeaderHTTP
+	asked      questions
+	commits    *commitNotifier
+}
+
+// membership is this node's own place in the configuration: membership.go.
+type membership struct {
+	joined      atomic.Bool            // the configuration has had this server
+	told        atomic.Bool            // OnJoined was called
+	join        atomic.Pointer[string] // why it is not a member; nil: it is
+	unaddressed atomic.Bool            // a failure to change its address was logged
+	changing    chan struct{}          // of capacity one: held while the configuration changes
+	yielding    atomic.Int64           // until when a transfer may be in progress, Unix ns
+}
+
+// rollback is what proves that this directory did not go back in time: rollback.go.
+type rollback struct {
+	evidence *evidence
+	free     atomic.Bool            // this node takes part in Raft
+	holding  atomic.Pointer[string] // why it does not
+	outed    atomic.Int32           // an Out
+}
+
+// consistency compares this node's log and state with the others': consistency.go.
+type consistency struct {
+	agreement *agreement
+	apart     apart
+}
+
+// checkpoints is when the next checkpoint is written: snapshot.go.
+type checkpoints struct {
+	snapNow chan struct{}
+	snapped atomic.Pointer[snapped]
+}
+
+// committed is the newest configuration that is known to be committed: see known.
+type committed struct {
+	mu     sync.Mutex
+	newest configuration
 }
 
 // Open starts a replica on what is on disk. The Machine must have recovered
@@ -100,19 +131,21 @@ func Open(o Options) (_ *Replica, err error) {
 		return nil, err
 	}
 	r := &Replica{
-		o: o, clock: &clock{wall: o.Wall, offset: o.ClockOffset},
-		leads: make(chan bool, 8), snapNow: make(chan struct{}, 1), stop: make(chan struct{}),
-		failed: make(chan struct{}), table: newTable(), commits: newCommitNotifier(), confirmer: newConfirmer(), changing: make(chan struct{}, 1),
+		o: o, clock: &clock{wall: o.Wall, offset: o.ClockOffset}, confirmer: newConfirmer(),
+		run: lifecycle{leads: make(chan bool, 8), stop: make(chan struct{}), failed: make(chan struct{})},
 	}
+	r.peers.table, r.peers.commits = newTable(), newCommitNotifier()
+	r.membership.changing = make(chan struct{}, 1)
+	r.checkpoints.snapNow = make(chan struct{}, 1)
+	r.consistency.agreement = newAgreement()
+	r.barriers.r = r
 	var end context.CancelFunc
-	r.life, end = context.WithCancel(context.Background())
+	r.run.ctx, end = context.WithCancel(context.Background())
 	defer func() {
 		if err != nil {
 			end()
 		}
 	}()
-	r.barriers.r = r
-	r.agreement = newAgreement()
 	if r.stores, err = openStores(o, faults{r.fatal, r.die}); err != nil {
 		return nil, err
 	}
@@ -124,8 +157,8 @@ func Open(o Options) (_ *Replica, err error) {
 	if err = r.start(); err != nil {
 		return nil, err
 	}
-	r.wg.Go(func() {
-		<-r.stop
+	r.run.wg.Go(func() {
+		<-r.run.stop
 		r.handle(false)
 		end()
 	})
@@ -144,14 +177,14 @@ func (r *Replica) start() error {
 	}
 	r.id = r.stores.idOf(r.self())
 	if newest, ok := r.stores.snaps.newest(); ok {
-		r.conf = configuration{newest.ConfigurationIndex, hraft.DecodeConfiguration(newest.Configuration).Servers}
+		r.conf.newest = configuration{newest.ConfigurationIndex, hraft.DecodeConfiguration(newest.Configuration).Servers}
 	}
 	var err error
-	if r.evidence, err = openEvidence(r.stores.votes); err != nil {
+	if r.rollback.evidence, err = openEvidence(r.stores.votes); err != nil {
 		return err
 	}
 	r.fsm = newFSM(r.o, r.stores.snaps, r.fatal)
-	r.fsm.marked = r.agreement.note
+	r.fsm.marked = r.consistency.agreement.note
 	r.stores.log.applied = func() uint64 {
 		p := r.fsm.progress()
 		return max(p.index, p.head)
@@ -161,21 +194,21 @@ func (r *Replica) start() error {
 	if err != nil {
 		return err
 	}
-	r.joined.Store(joined)
+	r.membership.joined.Store(joined)
 	shown, err := r.shown()
 	if err != nil {
 		return err
 	}
 	// Before anybody can ask anything of it.
 	others, _ := r.known().jury(r.id)
-	r.free.Store(r.o.Net == nil || len(others) == 0)
+	r.rollback.free.Store(r.o.Net == nil || len(others) == 0)
 	if err := r.askContacts(shown); err != nil {
 		return err
 	}
 	began := r.fsm.progress()
 	r.snappedAt(began)
-	r.b = newBatcher(&r.o, r.fsm, r.clock, r.fatal, r.failed)
-	r.b.idle, r.b.waiters.lacking, r.b.opening = r.commits.signal, r.behind, r.upgrade
+	r.b = newBatcher(&r.o, r.fsm, r.clock, r.fatal, r.run.failed)
+	r.b.idle, r.b.waiters.lacking, r.b.opening = r.peers.commits.signal, r.behind, r.upgrade
 
 	conf := r.config()
 	r.trans = newTransport(r)
@@ -183,7 +216,7 @@ func (r *Replica) start() error {
 		closeTransport(r.trans)
 		return fmt.Errorf("start Raft: %w", err)
 	}
-	r.started.Store(true)
+	r.run.started.Store(true)
 	r.clock.open(began.clock, r.alone())
 	r.handle(true)
 	r.b.apply = func(data []byte) hraft.ApplyFuture {
@@ -200,19 +233,19 @@ func (r *Replica) start() error {
 		}
 	}
 	r.connect()
-	r.wg.Go(r.watchLeadership)
-	r.wg.Go(r.watchLeader)
-	r.wg.Go(func() { r.b.run(r.stop) })
-	r.wg.Go(r.takeSnapshots)
-	r.wg.Go(r.agree)
-	r.wg.Go(r.keepEvidence)
-	r.wg.Go(r.watchPeers)
-	r.wg.Go(r.tend)
+	r.run.wg.Go(r.watchLeadership)
+	r.run.wg.Go(r.watchLeader)
+	r.run.wg.Go(func() { r.b.run(r.run.stop) })
+	r.run.wg.Go(r.takeSnapshots)
+	r.run.wg.Go(r.agree)
+	r.run.wg.Go(r.keepEvidence)
+	r.run.wg.Go(r.watchPeers)
+	r.run.wg.Go(r.tend)
 	if t, ok := r.trans.(*transport); ok {
-		r.wg.Go(func() { r.notifyCommits(t) })
+		r.run.wg.Go(func() { r.notifyCommits(t) })
 	}
-	if !r.free.Load() {
-		r.wg.Go(func() { r.beVouched(shown) })
+	if !r.rollback.free.Load() {
+		r.run.wg.Go(func() { r.beVouched(shown) })
 	}
 	return nil
 }
@@ -231,7 +264,7 @@ func (r *Replica) config() *hraft.Config {
 	c := hraft.DefaultConfig()
 	c.LocalID = r.id
 	c.Logger = hlog(r.o.Logger, "raft")
-	c.NotifyCh = r.leads
+	c.NotifyCh = r.run.leads
 	// One millisecond more than wanted: see start.
 	c.HeartbeatTimeout = r.o.HeartbeatTimeout + time.Millisecond
 	c.ElectionTimeout = r.o.ElectionTimeout + time.Millisecond
@@ -254,12 +287,12 @@ func (r *Replica) config() *hraft.Config {
 // fatal ends this replica's part: what is on disk, or the state, can no longer
 // be trusted. The first call counts.
 func (r *Replica) fatal(err error) {
-	if !r.dead.CompareAndSwap(nil, &err) {
+	if !r.run.dead.CompareAndSwap(nil, &err) {
 		return
 	}
-	close(r.failed)
+	close(r.run.failed)
 	r.o.Logger.Error("the replica cannot go on", "error", err)
-	if r.started.Load() {
+	if r.run.started.Load() {
 		r.raft.Shutdown() // no more votes, no more answers; it does not wait
 	}
 	r.o.OnFatal(err)
@@ -269,7 +302,7 @@ func (r *Replica) fatal(err error) {
 // it ends here instead, so that OnFatal decides how the process does.
 func (r *Replica) die(err error) {
 	r.fatal(err)
-	if r.started.Load() {
+	if r.run.started.Load() {
 		runtime.Goexit()
 	}
 }
@@ -299,7 +332,7 @@ func (r *Replica) Begin(c *event.Command, along []*event.Command) []func(context
 
 // refuses says why this node takes no write now; nil: it does.
 func (r *Replica) refuses() *event.Problem {
-	if r.dead.Load() != nil {
+	if r.run.dead.Load() != nil {
 		return problem(CodeNoLeader, "this node has failed and is about to end; the write was not proposed", false, 1000)
 	}
 	if r.behind() {
@@ -322,12 +355,12 @@ func (r *Replica) applied(p progress) {
 	r.b.waiters.applied(p.index)
 	r.signalChanged()
 	if p.unmarked >= r.o.MarkEntries {
-		r.agreement.signal()
+		r.consistency.agreement.signal()
 	}
-	s := r.snapped.Load()
+	s := r.checkpoints.snapped.Load()
 	if r.o.snapshotDue(p.entries-s.entries, p.bytes-s.bytes, s.size) {
 		select {
-		case r.snapNow <- struct{}{}:
+		case r.checkpoints.snapNow <- struct{}{}:
 		default:
 		}
 	}
@@ -337,15 +370,15 @@ func (r *Replica) applied(p progress) {
 func (r *Replica) watchLeadership() {
 	for {
 		select {
-		case leader := <-r.leads:
+		case leader := <-r.run.leads:
 			if leader {
 				r.leadTime()
-				r.wg.Go(r.correctAddress)
+				r.run.wg.Go(r.correctAddress)
 			}
 			r.b.setLeader(leader)
 			r.barriers.moved()
-			r.signalChanged() // after the batcher knows: who looks then sees it
-		case <-r.stop:
+			r.signalChanged() // after the batcher knows: readers then see it
+		case <-r.run.stop:
 			return
 		}
 	}
@@ -390,7 +423,7 @@ func (r *Replica) correctAddress() {
 			r.fatal(p)
 			return
 		}
-		if err != nil && !r.unaddressed.Swap(true) {
+		if err != nil && !r.membership.unaddressed.Swap(true) {
 			r.o.Logger.Warn("this node's new addresses are not known to the cluster yet; trying on", "error", err)
 		}
 	}
@@ -431,19 +464,19 @@ func (r *Replica) shown() (v vouchAsk, err error) {
 // the start's end is applied it is the newest on disk, committed or not.
 func (r *Replica) known() configuration {
 	applied := r.fsm.progress().index
-	r.confMu.Lock()
-	defer r.confMu.Unlock()
-	if disk := r.stores.known; disk.Index > r.conf.Index && applied < disk.Index {
+	r.conf.mu.Lock()
+	defer r.conf.mu.Unlock()
+	if disk := r.stores.known; disk.Index > r.conf.newest.Index && applied < disk.Index {
 		return disk
 	}
-	return r.conf
+	return r.conf.newest
 }
 
 // configured is called with committed configurations, in their order.
 func (r *Replica) configured(c configuration) {
-	r.confMu.Lock()
-	defer r.confMu.Unlock()
-	r.conf = c
+	r.conf.mu.Lock()
+	defer r.conf.mu.Unlock()
+	r.conf.newest = c
 }
 
 func (r *Replica) servers() []hraft.Server {

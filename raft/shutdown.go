@@ -21,14 +21,14 @@ func (r *Replica) Shutdown(ctx context.Context) error {
 	r.b.close()
 	r.b.drain(ctx)
 	var err error
-	r.stopOnce.Do(func() { err = r.end() })
+	r.run.once.Do(func() { err = r.end() })
 	return err
 }
 
 func (r *Replica) end() error {
 	r.stores.snaps.stopped.Store(true) // a checkpoint under way is given up
 	r.barriers.mu.Lock()               // join looks at stop under this lock
-	close(r.stop)
+	close(r.run.stop)
 	r.barriers.mu.Unlock()
 	r.b.end()
 	r.disconnect()
@@ -36,7 +36,7 @@ func (r *Replica) end() error {
 	r.barriers.wg.Wait()
 	errs := []error{r.raft.Shutdown().Error()}
 	closeTransport(r.trans) // Raft does it only at the first call, whose end fatal does not wait for
-	r.wg.Wait()
+	r.run.wg.Wait()
 	r.confirmer.wg.Wait() // its questions ended with the transport
 	r.b.giveUp()
 	r.b.forward.serving.Wait()
@@ -61,7 +61,7 @@ func (r *Replica) StepDown(ctx context.Context) error {
 			return nil
 		}
 		errs = append(errs, err)
-		r.wg.Go(r.unstick)
+		r.run.wg.Go(r.unstick)
 	}
 	if !r.canHandOver() || r.alone() {
 		return nil
@@ -73,9 +73,9 @@ func (r *Replica) StepDown(ctx context.Context) error {
 // hashicorp/raft's question without an answer.
 func (r *Replica) canHandOver() bool {
 	select {
-	case <-r.stop:
+	case <-r.run.stop:
 		return false
-	case <-r.failed:
+	case <-r.run.failed:
 		return false
 	default:
 		return r.Leader()
@@ -84,7 +84,7 @@ func (r *Replica) canHandOver() bool {
 
 // successors are the other voters, whoever can take over soonest first.
 func (r *Replica) successors() []peerView {
-	all := slices.DeleteFunc(r.peers(), func(v peerView) bool { return !v.Votes || v.Status.Held })
+	all := slices.DeleteFunc(r.remotes(), func(v peerView) bool { return !v.Votes || v.Status.Held })
 	slices.SortStableFunc(all, func(a, b peerView) int {
 		if a.Reachable != b.Reachable { // lately; in the first second nobody is
 			if a.Reachable {
@@ -109,7 +109,7 @@ func (r *Replica) handOver(ctx context.Context, to peerView) error {
 	settled, cancel := context.WithTimeout(ctx, quiesce)
 	b.until(settled, func() bool { return len(b.flight.entries) == 0 || !b.lead.leader })
 	cancel()
-	r.yielding.Store(time.Now().Add(2 * r.o.ElectionTimeout).UnixNano())
+	r.membership.yielding.Store(time.Now().Add(2 * r.o.ElectionTimeout).UnixNano())
 	// Its end is bounded by the election timeout.
 	transfer := r.raft.LeadershipTransferToServer(to.serverID(), to.serverAddress())
 	if err := r.await(ctx, transfer); err != nil {
@@ -130,7 +130,7 @@ func (r *Replica) handOver(ctx context.Context, to peerView) error {
 // has the other one brought up to date first, and waits for whoever replicates to
 // it, without an end: if that one stood waiting for a node that has just died
 // (transport.AppendEntries), nothing could be written any more.
-func (r *Replica) yields() bool { return time.Now().UnixNano() < r.yielding.Load() }
+func (r *Replica) yields() bool { return time.Now().UnixNano() < r.membership.yielding.Load() }
 
 // await waits for a future of hashicorp/raft, which answers some of them never once it
 // has shut down, or until ctx ends. The goroutine that may stay behind holds the future
@@ -141,11 +141,11 @@ func (r *Replica) await(ctx context.Context, f hraft.Future) error {
 	select {
 	case err := <-done:
 		return err
-	case <-r.failed:
-		return *r.dead.Load()
+	case <-r.run.failed:
+		return *r.run.dead.Load()
 	case <-ctx.Done():
 		return ctx.Err()
-	case <-r.stop:
+	case <-r.run.stop:
 		return hraft.ErrRaftShutdown
 	}
 }

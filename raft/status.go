@@ -2,6 +2,7 @@ package raft
 
 import (
 	"fmt"
+	"sync"
 	"time"
 
 	hraft "github.com/hashicorp/raft"
@@ -50,7 +51,7 @@ func (r *Replica) Status() Status {
 	for _, m := range r.servers() {
 		s.Servers = append(s.Servers, Server{Member: memberOf(m.ID, m.Address), Votes: m.Suffrage == hraft.Voter})
 	}
-	if err := r.dead.Load(); err != nil {
+	if err := r.run.dead.Load(); err != nil {
 		s.Fatal = *err
 	}
 	return s
@@ -60,10 +61,10 @@ func (r *Replica) Status() Status {
 // committed before is applied here. If not, it says why.
 func (r *Replica) Ready() (bool, []string) {
 	var reasons []string
-	if err := r.dead.Load(); err != nil {
+	if err := r.run.dead.Load(); err != nil {
 		reasons = append(reasons, "failed: "+(*err).Error())
 	}
-	for _, why := range []string{r.agreement.undecided(), r.apart.reason()} {
+	for _, why := range []string{r.consistency.agreement.undecided(), r.consistency.apart.reason()} {
 		if why != "" {
 			reasons = append(reasons, why)
 		}
@@ -74,13 +75,13 @@ func (r *Replica) Ready() (bool, []string) {
 	}
 	reasons = append(reasons, r.outside()...)
 	// Raft's own commit index goes no further than this node's log.
-	applied, commit := r.fsm.progress().index, max(r.raft.CommitIndex(), r.contact.committed())
+	applied, commit := r.fsm.progress().index, max(r.raft.CommitIndex(), r.peers.contact.committed())
 	switch addr, _ := r.raft.LeaderWithID(); {
 	case addr == "":
 		reasons = append(reasons, "no leader is known")
 	case lead.leader && !lead.ready():
 		reasons = append(reasons, fmt.Sprintf("the log is being applied: %d of %d", applied, r.raft.LastIndex()))
-	case !lead.leader && r.contact.committed() == 0:
+	case !lead.leader && r.peers.contact.committed() == 0:
 		reasons = append(reasons, "the leader has not told yet how far the log is committed")
 	case !lead.leader && applied+maxLag < commit:
 		reasons = append(reasons, fmt.Sprintf("behind the leader: %d of %d", applied, commit))
@@ -90,13 +91,13 @@ func (r *Replica) Ready() (bool, []string) {
 
 // outside returns why this node is no part of its cluster, or not yet.
 func (r *Replica) outside() (reasons []string) {
-	if why := r.holding.Load(); why != nil && *why != "" && !r.vouched() {
+	if why := r.rollback.holding.Load(); why != nil && *why != "" && !r.vouched() {
 		reasons = append(reasons, *why)
 	}
 	if r.o.Net == nil {
 		return reasons
 	}
-	if why := r.join.Load(); !r.member(r.id) {
+	if why := r.membership.join.Load(); !r.member(r.id) {
 		detail := ""
 		if why != nil {
 			detail = ": " + *why
@@ -201,4 +202,85 @@ func (r *Replica) Pending(key event.Hash) (out []Pending) {
 		}
 	}
 	return out
+}
+
+// contacts remember when the leader told how far it had committed, so that a
+// read of this node's own state can say how old it is.
+type contacts struct {
+	mu  sync.Mutex
+	all []contact // oldest first
+}
+
+type contact struct {
+	at     time.Time
+	commit uint64
+}
+
+const (
+	contactsKept  = 64
+	contactsApart = 100 * time.Millisecond
+)
+
+// heard keeps the newest contact, and older ones somewhat apart.
+func (c *contacts) heard(commit uint64) {
+	if commit == 0 {
+		return // a heartbeat tells nothing of it
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := contact{time.Now(), commit}
+	if n := len(c.all); n > 1 && c.all[n-1].at.Sub(c.all[n-2].at) < contactsApart {
+		c.all[n-1] = now
+		return
+	}
+	if len(c.all) == contactsKept {
+		c.all = append(c.all[:0], c.all[1:]...)
+	}
+	c.all = append(c.all, now)
+}
+
+// committed returns how far the leader had committed when it last told; 0 where
+// none has since the start.
+func (c *contacts) committed() uint64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.all) == 0 {
+		return 0
+	}
+	return c.all[len(c.all)-1].commit
+}
+
+// upTo returns the newest contact at which nothing was committed that is not
+// applied here.
+func (c *contacts) upTo(applied uint64) (time.Time, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for i := len(c.all) - 1; i >= 0; i-- {
+		if c.all[i].commit <= applied {
+			return c.all[i].at, true
+		}
+	}
+	return time.Time{}, false
+}
+
+// Age tells how old the state of this node is at most: what it lacks was
+// committed within that time. false: nobody knows.
+func (r *Replica) Age() (time.Duration, bool) {
+	if r.leadsReady() {
+		return 0, true
+	}
+	p := r.fsm.progress()
+	if at, ok := r.peers.contact.upTo(p.index); ok {
+		return time.Since(at), true
+	}
+	// Further behind than contacts reach back: by how much the log's time has
+	// gone on at the leader.
+	_, id := r.raft.LeaderWithID()
+	for _, v := range r.remotes() {
+		if v.serverID() == hraft.ServerID(id) && !v.Seen.IsZero() && v.Status.Clock > 0 && p.clock > 0 {
+			there := v.Status.Clock + time.Since(v.Seen).Milliseconds()
+			return time.Duration(max(0, there-p.clock)) * time.Millisecond, true
+		}
+	}
+	return 0, false
 }

@@ -144,14 +144,14 @@ func (t *transport) take(rpc hraft.RPC, heartbeat bool) {
 			break // does not refer to the log
 		}
 		if a.Term >= t.r.raft.CurrentTerm() { // else from a deposed leader
-			t.r.contact.heard(a.LeaderCommitIndex)
+			t.r.peers.contact.heard(a.LeaderCommitIndex)
 		}
-		t.r.evidence.acked(hraft.ServerID(a.ID), a.Term, lastOf(a))
+		t.r.rollback.evidence.acked(hraft.ServerID(a.ID), a.Term, lastOf(a))
 		t.adapt(a)
 	case *hraft.RequestVoteRequest:
 		// The candidate has voted for itself. If that can't be recorded it gets no
 		// vote from here.
-		if err := t.r.evidence.voted(hraft.ServerID(a.ID), a.Term); err != nil {
+		if err := t.r.rollback.evidence.voted(hraft.ServerID(a.ID), a.Term); err != nil {
 			reject(&rpc, err)
 			return
 		}
@@ -285,9 +285,9 @@ func (t *transport) append(id hraft.ServerID, addr hraft.ServerAddress, args *hr
 	}
 	if resp.Success {
 		last := lastOf(args)
-		t.r.evidence.acked(id, args.Term, last)
+		t.r.rollback.evidence.acked(id, args.Term, last)
 		if last > 0 { // else a heartbeat, which says nothing of the log
-			t.r.commits.acked(id, last, args.LeaderCommitIndex, len(args.Entries) > 0)
+			t.r.peers.commits.acked(id, last, args.LeaderCommitIndex, len(args.Entries) > 0)
 		}
 	}
 	return nil
@@ -341,7 +341,7 @@ func (t *transport) RequestVote(id hraft.ServerID, addr hraft.ServerAddress, arg
 		return err
 	}
 	if resp.Granted {
-		return t.r.evidence.voted(id, args.Term)
+		return t.r.rollback.evidence.voted(id, args.Term)
 	}
 	return nil
 }
@@ -372,7 +372,7 @@ func (t *transport) InstallSnapshot(id hraft.ServerID, addr hraft.ServerAddress,
 		return err
 	}
 	if resp.Success {
-		t.r.evidence.acked(id, args.Term, args.LastLogIndex)
+		t.r.rollback.evidence.acked(id, args.Term, args.LastLogIndex)
 	}
 	return nil
 }

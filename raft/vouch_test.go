@@ -54,9 +54,9 @@ func TestOldCopyIsFoundOut(t *testing.T) {
 	c.level()
 	l = c.leader()
 	until(t, "what was acknowledged is written down", func() bool {
-		l.evidence.mu.Lock()
-		defer l.evidence.mu.Unlock()
-		return !l.evidence.dirty && l.evidence.of[back.id].AckIndex >= back.raft.LastIndex()
+		l.rollback.evidence.mu.Lock()
+		defer l.rollback.evidence.mu.Unlock()
+		return !l.rollback.evidence.dirty && l.rollback.evidence.of[back.id].AckIndex >= back.raft.LastIndex()
 	})
 	back.stop()
 	l.stop() // also one that was restarted remembers

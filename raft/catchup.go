@@ -99,7 +99,7 @@ func (r *Replica) offer(id hraft.ServerID, addr hraft.ServerAddress, args *hraft
 			// What the checkpoint covers is durable there, so this is what the
 			// library would hear after it had sent it.
 			resp.Term, resp.Success = args.Term, true
-			r.evidence.acked(id, args.Term, args.LastLogIndex)
+			r.rollback.evidence.acked(id, args.Term, args.LastLogIndex)
 			return false, nil
 		default:
 			r.stores.snaps.pin(string(id), meta, time.Now())

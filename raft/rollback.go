@@ -170,10 +170,10 @@ func (r *Replica) keepEvidence() {
 	for {
 		select {
 		case <-t.C:
-		case <-r.stop:
+		case <-r.run.stop:
 			return // end flushes once more
 		}
-		if err := r.evidence.flush(); err != nil {
+		if err := r.rollback.evidence.flush(); err != nil {
 			r.fatal(err)
 			return
 		}
@@ -181,7 +181,7 @@ func (r *Replica) keepEvidence() {
 }
 
 // vouched tells whether this node takes part in Raft.
-func (r *Replica) vouched() bool { return r.started.Load() && r.free.Load() }
+func (r *Replica) vouched() bool { return r.run.started.Load() && r.rollback.free.Load() }
 
 const rpcVouch = "raft.vouch"
 
@@ -209,7 +209,7 @@ func (r *Replica) vouchFor(_ context.Context, from peer.Identity, body []byte) (
 	if ask.ID != serverID(from.Node, from.Incarnation) && ask.ID != serverID(from.Node, "") {
 		return nil, fmt.Errorf("node %s asks for %s", from.Node, ask.ID)
 	}
-	a := vouchAnswer{Known: r.known(), Objection: r.evidence.get(ask.ID).broken(ask.Term, ask.Last)}
+	a := vouchAnswer{Known: r.known(), Objection: r.rollback.evidence.get(ask.ID).broken(ask.Term, ask.Last)}
 	if a.Objection != "" {
 		r.o.Logger.Warn("a node has come back with an older data directory", "node", from.Node, "incarnation", from.Incarnation, "why", a.Objection)
 	}
@@ -258,12 +258,12 @@ func (r *Replica) beVouched(ask vouchAsk) {
 		elsewhere = r.contactsBut(others)
 		select {
 		case <-time.After(200 * time.Millisecond):
-		case <-r.stop:
+		case <-r.run.stop:
 			return
 		}
 	}
 	r.setHolding("")
-	r.free.Store(true)
+	r.rollback.free.Store(true)
 }
 
 // askContacts is for a node that is alone as far as its directory knows: nobody
@@ -353,19 +353,19 @@ func (r *Replica) askJury(others []Member, fine map[hraft.ServerID]bool, ask vou
 // out tells, once, that this directory is no member any more. From then on the
 // replica only waits for its end.
 func (r *Replica) out(why Out, detail string) {
-	if !r.outed.CompareAndSwap(0, int32(why)) {
+	if !r.rollback.outed.CompareAndSwap(0, int32(why)) {
 		return
 	}
-	r.free.Store(false)
+	r.rollback.free.Store(false)
 	r.setHolding(why.String() + ": " + detail)
 	r.o.Logger.Error("this directory is no member of the cluster any more", "why", why.String(), "detail", detail)
 	r.o.OnOut(why)
 }
 
 // setHolding keeps why this node takes no part in Raft, for Ready.
-func (r *Replica) setHolding(why string) { r.holding.Store(&why) }
+func (r *Replica) setHolding(why string) { r.rollback.holding.Store(&why) }
 
 // within is a context that also ends with the replica.
 func (r *Replica) within(d time.Duration) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(r.life, d)
+	return context.WithTimeout(r.run.ctx, d)
 }

@@ -571,6 +571,7 @@ func (b *batcher) refusedLocked(e *entry, deposed bool, now time.Time) {
 		} else {
 			// A transfer can fail, and hashicorp/raft does not notify of that.
 			b.failedLocked(now)
+			b.lead.first = true
 		}
 	}
 	b.requeueLocked(e.group)
@@ -657,6 +658,15 @@ func (b *batcher) hold() (release func()) {
 	return func() { add(-1) }
 }
 
+// probe proposes an entry even if no command waits, and returns the instant before.
+func (b *batcher) probe() time.Time {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.lead.first = true
+	b.changedLocked()
+	return time.Now()
+}
+
 // close refuses new commands.
 func (b *batcher) close() {
 	b.mu.Lock()
@@ -690,6 +700,23 @@ func (b *batcher) end() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.lead.ended = true
+}
+
+// settle waits until no entry is in flight, or ctx ends.
+func (b *batcher) settle(ctx context.Context) {
+	for {
+		b.mu.Lock()
+		n, changed := len(b.flight.entries), b.watchLocked()
+		b.mu.Unlock()
+		if n == 0 {
+			return
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 // giveUp answers everybody who still waits. Raft has shut down before.

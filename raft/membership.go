@@ -604,31 +604,19 @@ func (r *Replica) transfer(to string) error {
 	if err == nil {
 		return nil
 	}
-	go r.unstick()
-	if errors.Is(err, hraft.ErrNotLeader) {
-		return err
-	}
+	r.run.wg.Go(r.unstick)
 	return problem(CodeNoLeader, fmt.Sprintf("leadership was not handed over: %v", err), true, 1000)
 }
 
-// unstick watches, after a transfer that failed, that hashicorp/raft takes
-// entries again.
+// unstick watches, after a transfer that failed, that hashicorp/raft accepts entries
+// again: its transfer may never end, and it refuses every entry meanwhile.
 func (r *Replica) unstick() {
-	began := time.Now()
-	for r.raft.State() == hraft.Leader {
-		err := r.await(r.run.ctx, r.raft.Barrier(time.Second))
-		if !errors.Is(err, hraft.ErrLeadershipTransferInProgress) {
-			return
-		}
-		if time.Since(began) > transferSticks {
-			r.fatal(fmt.Errorf("a transfer of leadership has not ended for %v, and nothing can be written meanwhile", transferSticks))
-			return
-		}
-		select {
-		case <-time.After(100 * time.Millisecond):
-		case <-r.run.stop:
-			return
-		}
+	began := r.b.probe()
+	ctx, cancel := context.WithTimeout(r.run.ctx, transferSticks)
+	defer cancel()
+	accepts := func() bool { return !r.b.lead.leader || r.b.lead.took.After(began) }
+	if !r.b.until(ctx, accepts) && r.run.ctx.Err() == nil {
+		r.fatal(fmt.Errorf("leadership transfer has not ended for %v and blocks all writes", transferSticks))
 	}
 }
 

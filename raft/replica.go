@@ -293,7 +293,7 @@ func (r *Replica) fatal(err error) {
 	close(r.run.failed)
 	r.o.Logger.Error("the replica cannot go on", "error", err)
 	if r.run.started.Load() {
-		r.raft.Shutdown() // no more votes, no more answers; it does not wait
+		closeTransport(r.trans) // no more votes, no more responses
 	}
 	r.o.OnFatal(err)
 }

@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"slices"
 	"time"
-
-	hraft "github.com/hashicorp/raft"
 )
 
 // Shutdown gives leadership away, takes nothing new, waits until what was taken
@@ -26,23 +24,31 @@ func (r *Replica) Shutdown(ctx context.Context) error {
 }
 
 func (r *Replica) end() error {
-	r.stores.snaps.stopped.Store(true) // a checkpoint under way is given up
-	r.barriers.mu.Lock()               // join looks at stop under this lock
+	r.stores.snaps.stopped.Store(true) // a checkpoint in progress is given up
+	r.barriers.mu.Lock()               // join reads stop under this lock
 	close(r.run.stop)
 	r.barriers.mu.Unlock()
 	r.b.end()
 	r.disconnect()
 	// Before Raft ends: nobody would answer VerifyLeader after it.
 	r.barriers.wg.Wait()
+	// hashicorp/raft forgets the futures of entries that are committed but not applied
+	// when it shuts down. So nothing commits any more, and what has is applied first.
+	closeTransport(r.trans)
+	settled, cancel := context.WithTimeout(context.Background(), settleTime)
+	r.b.settle(settled)
+	cancel()
 	errs := []error{r.raft.Shutdown().Error()}
-	closeTransport(r.trans) // Raft does it only at the first call, whose end fatal does not wait for
 	r.run.wg.Wait()
-	r.confirmer.wg.Wait() // its questions ended with the transport
+	r.confirmer.wg.Wait() // its requests ended with the transport
 	r.b.giveUp()
 	r.b.forward.serving.Wait()
 	errs = append(errs, r.stores.close())
 	return errors.Join(errs...)
 }
+
+// settleTime is how long committed entries may take to be applied at the end.
+const settleTime = 100 * time.Millisecond
 
 // StepDown hands leadership over to another voter, if this node has it and there
 // is one. Until Shutdown this node goes on taking requests, as one that does not
@@ -109,17 +115,15 @@ func (r *Replica) handOver(ctx context.Context, to peerView) error {
 	settled, cancel := context.WithTimeout(ctx, quiesce)
 	b.until(settled, func() bool { return len(b.flight.entries) == 0 || !b.lead.leader })
 	cancel()
-	r.membership.yielding.Store(time.Now().Add(2 * r.o.ElectionTimeout).UnixNano())
-	// Its end is bounded by the election timeout.
-	transfer := r.raft.LeadershipTransferToServer(to.serverID(), to.serverAddress())
-	if err := r.await(ctx, transfer); err != nil {
-		return fmt.Errorf("transfer leadership to %s: %w", to.ID, err)
-	}
-	// The other one stands for election, and may still lose it.
-	won, cancel := context.WithTimeout(ctx, 2*r.o.ElectionTimeout)
+	r.membership.yielding.Store(time.Now().Add(3 * r.o.ElectionTimeout).UnixNano())
+	// Its future is not awaited: hashicorp/raft does not complete it in every case.
+	r.raft.LeadershipTransferToServer(to.serverID(), to.serverAddress())
+	// The library's attempt ends within an election timeout; then the other node stands
+	// for election, and may still lose it.
+	won, cancel := context.WithTimeout(ctx, 3*r.o.ElectionTimeout)
 	defer cancel()
 	if !b.until(won, func() bool { return !b.lead.leader }) {
-		return fmt.Errorf("hand leadership over to %s: it did not take it", to.ID)
+		return fmt.Errorf("transfer leadership to %s: it did not take over", to.ID)
 	}
 	// Not needed, but what is in hand then need not wait: a leader is known.
 	b.until(won, func() bool { return b.lead.leader || b.forward.known })
@@ -131,21 +135,3 @@ func (r *Replica) handOver(ctx context.Context, to peerView) error {
 // it, without an end: if that one stood waiting for a node that has just died
 // (transport.AppendEntries), nothing could be written any more.
 func (r *Replica) yields() bool { return time.Now().UnixNano() < r.membership.yielding.Load() }
-
-// await waits for a future of hashicorp/raft, which answers some of them never once it
-// has shut down, or until ctx ends. The goroutine that may stay behind holds the future
-// alone.
-func (r *Replica) await(ctx context.Context, f hraft.Future) error {
-	done := make(chan error, 1)
-	go func() { done <- f.Error() }()
-	select {
-	case err := <-done:
-		return err
-	case <-r.run.failed:
-		return *r.run.dead.Load()
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-r.run.stop:
-		return hraft.ErrRaftShutdown
-	}
-}

@@ -316,12 +316,12 @@ func unapplied(err error) (index uint64) {
 // Snapshot writes a checkpoint now and truncates the Raft log behind it. It is
 // no error if there is nothing new to write.
 func (r *Replica) Snapshot() error {
-	err := r.await(r.run.ctx, r.raft.Snapshot())
+	err := r.raft.Snapshot().Error()
 	if index := unapplied(err); index > 0 {
 		if err := r.waitApplied(r.b.forward.ctx, index); err != nil {
 			return err
 		}
-		err = r.await(r.run.ctx, r.raft.Snapshot())
+		err = r.raft.Snapshot().Error()
 	}
 	if !errors.Is(err, hraft.ErrNothingNewToSnapshot) {
 		return err

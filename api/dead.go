@@ -16,14 +16,6 @@ import (
 	"github.com/qlogd/qlogd/event"
 )
 
-// Replays lists what was replayed, behind the log.
-type Replays interface {
-	// Replayed returns the ids of the events by which messages that had died in a
-	// queue were replayed, above after, rising, at most limit; upTo is the index up
-	// to which none is missing. Retention may have deleted the events.
-	Replayed(queue string, after event.ID, limit int) (ids []event.ID, upTo uint64, err error)
-}
-
 // listWithin is how long a listing reads error texts until it answers with what
 // it has found so far, and where to go on.
 const listWithin = 10 * time.Second
@@ -111,7 +103,6 @@ func died(st State, name string) error {
 // listDead answers GET /v1/queues/{queue}/dead.
 func (s *Server) listDead(q *request) error {
 	in := q.read(append([]string{"state", "limit", "cursor", "at", "consistency"}, filterParams...)...)
-	defer in.done()
 	name, limit, after := in.queue(), in.limit(100, 1000), in.id("cursor")
 	state := in.choice("state", "dead", "replayed")
 	if state == "replayed" && q.query.Has("at") {
@@ -248,13 +239,14 @@ func (s *Server) replayedMessage(ctx context.Context, e *event.Event) (*wire.Mes
 func (s *Server) replayedEvents(ctx context.Context, queue string, after event.ID, fn func(e *event.Event) (bool, error)) error {
 	const page = 200
 	var upTo uint64
-	for s.deps.Replays != nil {
-		ids, known, err := s.deps.Replays.Replayed(queue, after, page)
+	for s.deps.Models != nil {
+		upTo, _ = s.deps.Models.Position() // before looking: what comes meanwhile is more
+		found, err := s.deps.Models.Replayed(queue, after, page)
 		if err != nil {
 			return err
 		}
-		upTo = known
-		for _, after = range ids {
+		for i := range found {
+			after = found[i].ID
 			e, err := s.deps.Log.Event(event.RefOf(after))
 			if err != nil && (s.gone(err) || s.notFound(err)) {
 				continue
@@ -269,7 +261,7 @@ func (s *Server) replayedEvents(ctx context.Context, queue string, after event.I
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if len(ids) < page {
+		if len(found) < page {
 			break
 		}
 	}
@@ -299,7 +291,6 @@ func (s *Server) replayedEvents(ctx context.Context, queue string, after event.I
 // deadGroups answers GET /v1/queues/{queue}/dead/groups.
 func (s *Server) deadGroups(q *request) error {
 	in := q.read(append([]string{"limit", "at", "consistency"}, filterParams...)...)
-	defer in.done()
 	name, limit, f, st := in.queue(), in.limit(100, 1000), in.deadFilter(), in.state()
 	in.do(func() error { return died(st, name) })
 	if in.err != nil {

@@ -16,7 +16,6 @@ const maxDefinitions = 1000
 // webhooks as PUT takes them.
 func (s *Server) getDefinitions(q *request) error {
 	in := q.read("at", "consistency")
-	defer in.done()
 	st := in.state()
 	if in.err != nil {
 		return in.err
@@ -86,9 +85,8 @@ func (s *Server) putDefinitions(q *request) error {
 // index.
 func (s *Server) planOf(q *request, in *wire.DefinitionsRequest, index uint64) (*plan, error) {
 	if s.deps.Past != nil && index > 0 {
-		st, release, err := s.deps.Past.At(q.Context(), event.Instant{Kind: event.InstantIndex, Index: index - 1})
+		st, err := s.deps.Past(q.Context(), event.Instant{Kind: event.InstantIndex, Index: index - 1})
 		if err == nil {
-			defer release()
 			return s.plan(in, st)
 		}
 	}

@@ -10,10 +10,12 @@ import (
 
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/projections/store"
+	"github.com/qlogd/qlogd/raft"
 )
 
-// Proposer gets commands decided.
-type Proposer interface {
+// Node is the replica under a Server; *raft.Replica is one.
+type Node interface {
 	// Propose returns when the command is committed and applied on this node,
 	// so that the answer can be read from here. An error is an *event.Problem
 	// (no_leader, overloaded, shutting_down, insufficient_storage); its Unknown
@@ -26,13 +28,28 @@ type Proposer interface {
 	// answer, to be called once. Where the first command is refused, the others
 	// are not proposed.
 	Begin(c *event.Command, along []*event.Command) []func(context.Context) (event.Result, error)
-}
-
-// Barrier makes reads linearizable.
-type Barrier interface {
 	// Barrier returns when this node has applied all that was committed before
 	// the call.
 	Barrier(ctx context.Context) error
+	// Ready says whether this node can serve, and if not, why.
+	Ready() (ok bool, reasons []string)
+	// Load says how full the proposer is.
+	Load() raft.Load
+	// Clock is the log's time at this instant, Unix ms: it goes on while nothing
+	// happens, and in a copy of the past lies behind the wall's.
+	Clock() int64
+	// Age says how old a stale read from this node is; false where nobody knows.
+	Age() (time.Duration, bool)
+	// LeaderHTTP returns the HTTP address of the leader where that is another
+	// node, else "". It is called for each write.
+	LeaderHTTP() string
+	// AskLeader puts a question to the leader where that is another node, and
+	// waits for the answer as long as it leads; else it is an error. What answers
+	// is the leader's Server: the name is one of the Ask constants.
+	AskLeader(ctx context.Context, name string, body []byte) ([]byte, error)
+	// AskOthers puts a question to all other nodes and returns the answers of
+	// those that gave one in time.
+	AskOthers(ctx context.Context, name string, body []byte) [][]byte
 }
 
 // State is the live state, or a past one.
@@ -42,9 +59,9 @@ type State interface {
 	Webhook(name string) (event.WebhookView, bool)
 	Webhooks() []event.WebhookView // sorted by name
 	Message(id event.ID) (event.MessageView, bool)
-	// Messages returns live messages in the order of their ids; false where
-	// there is no such queue.
-	Messages(queue string, f event.MessageFilter) ([]event.MessageView, bool)
+	// Messages returns live messages in the order of their ids, and whether there
+	// are more.
+	Messages(queue string, f event.MessageFilter) (views []event.MessageView, more bool)
 	// Leasable returns how many messages of these kinds (none: all) a lease
 	// could take now, 0 for a paused or missing queue. It may stop counting at
 	// some bound. It is called often and under a lock: it must be cheap and
@@ -64,13 +81,18 @@ type State interface {
 	Index() uint64
 }
 
-// Now is what a live State may have beside: the log's time at this instant,
-// Unix ms, which goes on while nothing happens and need not be this machine's.
-type Now interface {
-	Now() int64
+// Live is the live state: *fsm.Machine is one.
+type Live interface {
+	State
+	// The floors say from which index on the state remembers deduplication
+	// hashes and requests; below, the log must be asked. 0: it remembers all.
+	DedupFloor() uint64
+	AnswerFloor() uint64
+	// Counts returns how many events of each type this node has applied.
+	Counts() [event.NumTypes]uint64
 }
 
-// Log reads the event log.
+// Log reads the event log: *eventlog.Log is one.
 type Log interface {
 	Event(ref event.Ref) (*event.Event, error)
 	Content(ref event.Ref) (*event.Content, error)
@@ -79,8 +101,12 @@ type Log interface {
 	// History returns all events of a message, through moves both ways, oldest
 	// first; none where it never was.
 	History(ctx context.Context, id event.ID) ([]event.Event, error)
+	// Find returns the newest event with an alias at index from or later, or nil.
+	Find(alias event.Hash, from uint64) (*event.Event, error)
 	// EndOf returns the event that ended a lease.
 	EndOf(ctx context.Context, lease event.ID) (*event.Event, error)
+	// Block returns the block at an index.
+	Block(index uint64) (*event.Block, error)
 	// Blocks reads from an index on, or from the first one after it that is
 	// kept; next returns io.EOF at the head.
 	Blocks(from uint64) (next func(context.Context) (*event.Block, error), closeBlocks func())
@@ -91,53 +117,9 @@ type Log interface {
 	// Wait returns when the head is above index.
 	Wait(ctx context.Context, index uint64) error
 	// From and To resolve instants to the first and the last index of a range;
-	// an instant that is not of this log is an error for which
-	// LogErrors.Range is true.
+	// an instant that is not of this log is an error of eventlog.IsRange.
 	From(at event.Instant) (uint64, error)
 	To(at event.Instant) (uint64, error)
-}
-
-// LogErrors are what the Log's errors are (errors.Is); a nil one never
-// happens.
-type LogErrors struct {
-	Gone     error // deleted by retention
-	Erased   error // content erased
-	NotFound error
-	// Range reports whether an error says that an instant is not one of the
-	// log's: a user's mistake, whose text may be told.
-	Range func(error) bool
-}
-
-// Past gives the state as it was.
-type Past interface {
-	// At returns the state after the whole entry that the instant falls on.
-	// release is called once, also when nothing was read. Errors are an
-	// *event.Problem or as LogErrors says.
-	At(ctx context.Context, at event.Instant) (state State, release func(), err error)
-}
-
-// Readiness says whether this node can serve.
-type Readiness interface {
-	Ready() (ok bool, reasons []string)
-}
-
-// Rates are the per-minute rates that follow behind the log.
-type Rates interface {
-	MessagesPerMinute(queue string) (float64, bool)
-}
-
-// Load tells how full the proposer is.
-type Load interface {
-	// Load returns the share of its room that is taken, 0 to 1, and how many
-	// commands wait.
-	Load() (utilization float64, depth int64)
-}
-
-// OperationsStore finds writes that were executed long ago, on any node.
-type OperationsStore interface {
-	// Operations returns the answer_kept events whose Alias begins with prefix
-	// (8 bytes: the Idempotency-Key's half of it, see requestKey), oldest first.
-	Operations(prefix [8]byte) ([]event.Event, error)
 }
 
 // Cluster shows the cluster and changes it. Errors are an *event.Problem
@@ -173,62 +155,48 @@ type Push interface {
 	Unready() []string
 }
 
-// Counts are the read models of queues, which follow about a second behind the
-// log and can be counted anew from it.
-type Counts interface {
+// Models are the read models, which follow about a second behind the log and can
+// be counted again from it: *store.Store is one.
+type Models interface {
+	// MessagesPerMinute returns a queue's rate as of now, Unix ms.
+	MessagesPerMinute(queue string, now int64) (int64, error)
 	// QueueTotals returns a queue's events by type, and DeadLetters its dead ones
 	// by reason, since it was made.
 	QueueTotals(queue string) (map[string]uint64, error)
 	DeadLetters(queue string) (map[event.Reason]uint64, error)
 	// Minutes returns those that begin from from to before to (Unix ms), oldest
 	// first, without those in which nothing happened. A day is kept.
-	Minutes(queue string, from, to int64) ([]wire.Minute, error)
+	Minutes(queue string, from, to int64) ([]store.Minute, error)
+	// Replayed returns the replays of what had died in a queue, above after,
+	// rising, at most limit. History may have deleted the events.
+	Replayed(queue string, after event.ID, limit int) ([]store.Replayed, error)
+	// OperationsWith returns the writes whose request key begins with prefix
+	// (8 bytes: the Idempotency-Key's half of it, see requestKey).
+	OperationsWith(prefix []byte) ([]store.Operation, error)
 	// Position returns the index up to which is counted, and the log's clock there.
 	Position() (index uint64, clock int64)
-	// Rebuild throws all of it away; it is counted anew in the background.
+	// Rebuild throws all of it away; it is counted again in the background.
 	Rebuild() error
 }
 
-// Deps is what the API stands on. Push, Rates, Load, Counts, Operations, Floors, Past, Proof,
-// Cluster, Age, Leader, AskOthers, AskLeader, Secrets, Forward and Registry may be nil.
+// Deps is what a Server runs on. Models, Past, Proof, Cluster, Push, Secrets, Forward, Logger and
+// Registry may be nil.
 type Deps struct {
-	Proposer  Proposer
-	Barrier   Barrier
-	State     State
-	Log       Log
-	LogErrors LogErrors
-	Past      Past
-	Proof     Proof
-	Ready     Readiness
-	// EventCounts tells how many events of each type this node has applied; nil: nobody counts.
-	EventCounts func() [event.NumTypes]uint64
-	Rates       Rates
-	Load        Load
-	Counts      Counts
-	Operations  OperationsStore
-	Replays     Replays // nil: the log is read from its beginning
-	Floors      Floors
-	Finder      Finder // needed with Floors
-	Cluster     Cluster
-	Push        Push // nil: push is taken as it is, and nobody delivers
-	Eraser      Eraser
-	// Age tells how old a stale read from this node is; false where nobody knows.
-	Age func() (time.Duration, bool)
-	// Leader returns the HTTP address of the leader where that is another node,
-	// else "". It is called for each write.
-	Leader func() string
-	// AskOthers puts a question to all other nodes and returns the answers of
-	// those that gave one in time. What answers is the other nodes' Server: the
-	// name is one of the Ask constants.
-	AskOthers func(ctx context.Context, name string, body []byte) [][]byte
-	// AskLeader puts a question to the leader where that is another node, and
-	// waits for the answer as long as it leads; else it is an error. What answers
-	// is the leader's Server: the name is one of the Ask constants.
-	AskLeader func(ctx context.Context, name string, body []byte) ([]byte, error)
-	Secrets   Secrets   // nil: webhooks that are signed are turned away
-	Forward   Forwarder // nil: webhooks have no targets
-	Logger    *slog.Logger
-	Registry  *prometheus.Registry // nil: an own one
+	Node   Node
+	State  Live
+	Log    Log
+	Models Models
+	// Past returns the state after the whole entry that an instant falls on.
+	// Errors are an *event.Problem or as the log's.
+	Past     func(ctx context.Context, at event.Instant) (State, error)
+	Proof    Proof
+	Cluster  Cluster
+	Push     Push // nil: push is taken as it is, and nobody delivers
+	Eraser   Eraser
+	Secrets  Secrets   // nil: webhooks that are signed are turned away
+	Forward  Forwarder // nil: webhooks have no targets
+	Logger   *slog.Logger
+	Registry *prometheus.Registry // nil: an own one
 }
 
 // Options are the API's limits. The zero value has the defaults.

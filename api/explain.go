@@ -281,12 +281,12 @@ const waitersWithin = time.Second
 func (s *Server) clusterWaiters(ctx context.Context, queue, kind string) int64 {
 	n := s.waiters.count(queue, kind)
 	question, err := wire.Marshal(&askWaiters{queue, kind})
-	if err != nil || s.deps.AskOthers == nil {
+	if err != nil {
 		return n
 	}
 	ctx, cancel := context.WithTimeout(ctx, waitersWithin)
 	defer cancel()
-	for _, b := range s.deps.AskOthers(ctx, AskWaiters, question) {
+	for _, b := range s.deps.Node.AskOthers(ctx, AskWaiters, question) {
 		var waiters int64
 		if wire.Unmarshal(b, &waiters) == nil {
 			n += waiters

@@ -90,7 +90,7 @@ func TestExplain(t *testing.T) {
 func TestExplainCountsWaiters(t *testing.T) {
 	h, _ := onMachine(t)
 	h.do("PUT", "/v1/queues/q", "").want(201)
-	h.s.deps.AskOthers = func(_ context.Context, name string, body []byte) [][]byte {
+	h.node.askOthers = func(_ context.Context, name string, body []byte) [][]byte {
 		if name != AskWaiters {
 			t.Errorf("asked %s", name)
 		}

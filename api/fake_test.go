@@ -17,8 +17,10 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/log/eventlog"
+	"github.com/qlogd/qlogd/projections/store"
+	"github.com/qlogd/qlogd/raft"
 )
 
 // fake is a backend in memory: a naive unordered queue, just enough to see
@@ -40,10 +42,7 @@ type fake struct {
 	rebuilt  int
 	applied  func([]string)
 	before   func() // called by Propose
-	unready  []string
 	barrier  error
-	age      func() (time.Duration, bool)
-	ask      func(context.Context, string, []byte) [][]byte
 	secrets  fakeSecrets
 	target   fakeTarget
 }
@@ -53,11 +52,44 @@ type keptAnswer struct {
 	ref  event.Ref
 }
 
-var (
-	errGone     = errors.New("gone")
-	errErased   = errors.New("erased")
-	errNotFound = errors.New("not found")
-)
+// fakeNode is the Node of a cluster of one, unless a test says what others answer.
+type fakeNode struct {
+	proposer
+	unready   []string
+	age       func() (time.Duration, bool)
+	leader    string
+	askLeader func(context.Context, string, []byte) ([]byte, error)
+	askOthers func(context.Context, string, []byte) [][]byte
+}
+
+type proposer interface {
+	Propose(context.Context, *event.Command) (event.Result, error)
+	Begin(*event.Command, []*event.Command) []func(context.Context) (event.Result, error)
+	Barrier(context.Context) error
+}
+
+func (n *fakeNode) Ready() (bool, []string) { return len(n.unready) == 0, n.unready }
+func (n *fakeNode) Load() raft.Load         { return raft.Load{} }
+func (n *fakeNode) Clock() int64            { return time.Now().UnixMilli() }
+func (n *fakeNode) LeaderHTTP() string      { return n.leader }
+
+func (n *fakeNode) Age() (time.Duration, bool) {
+	if n.age == nil {
+		return 0, false
+	}
+	return n.age()
+}
+
+func (n *fakeNode) AskLeader(ctx context.Context, name string, body []byte) ([]byte, error) {
+	return n.askLeader(ctx, name, body)
+}
+
+func (n *fakeNode) AskOthers(ctx context.Context, name string, body []byte) [][]byte {
+	if n.askOthers == nil {
+		return nil
+	}
+	return n.askOthers(ctx, name, body)
+}
 
 func newFake() *fake {
 	return &fake{queues: map[string]*event.QueueView{}, messages: map[event.ID]*event.MessageView{}, webhooks: map[string]*event.WebhookView{}, kept: map[event.Hash]keptAnswer{}, grown: make(chan struct{})}
@@ -68,6 +100,7 @@ type harness struct {
 	*testing.T
 	*fake
 	cluster *fakeCluster
+	node    *fakeNode
 	s       *Server
 	h       http.Handler
 }
@@ -88,30 +121,17 @@ func build(opts ...func(*Options)) *harness {
 		fn(&o)
 	}
 	c := newFakeCluster()
+	n := &fakeNode{proposer: f}
 	s := New(Deps{
-		Eraser:  nothingToErase{},
-		Cluster: c, Proposer: f, Barrier: f, State: f, Log: f, Past: f, Ready: f, Counts: f,
-		LogErrors: LogErrors{Gone: errGone, Erased: errErased, NotFound: errNotFound, Range: func(error) bool { return false }},
-		Age: func() (time.Duration, bool) {
-			if f.age == nil {
-				return 0, false
-			}
-			return f.age()
-		},
-		AskOthers: func(ctx context.Context, name string, body []byte) [][]byte {
-			if f.ask == nil {
-				return nil
-			}
-			return f.ask(ctx, name, body)
-		},
-		Finder:   f,
+		Node: n, State: f, Log: f, Models: f, Cluster: c, Eraser: nothingToErase{},
+		Past:     func(context.Context, event.Instant) (State, error) { return f, nil },
 		Secrets:  &f.secrets,
 		Forward:  &f.target,
 		Logger:   slog.New(slog.DiscardHandler),
 		Registry: prometheus.NewRegistry(),
 	}, o)
 	f.applied = s.Applied
-	return &harness{fake: f, cluster: c, s: s, h: s.Handler()}
+	return &harness{fake: f, cluster: c, node: n, s: s, h: s.Handler()}
 }
 
 // forget empties the fake.
@@ -561,11 +581,11 @@ func (f *fake) Content(ref event.Ref) (*event.Content, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.erased {
-		return nil, errErased
+		return nil, eventlog.ErrErased
 	}
 	e := f.event(ref)
 	if e == nil {
-		return nil, errNotFound
+		return nil, eventlog.ErrNotFound
 	}
 	return event.DecodeContent(e.Content.Bytes)
 }
@@ -605,7 +625,7 @@ func (f *fake) EndOf(_ context.Context, lease event.ID) (*event.Event, error) {
 			}
 		}
 	}
-	return nil, errNotFound
+	return nil, eventlog.ErrNotFound
 }
 
 func (f *fake) Blocks(from uint64) (func(context.Context) (*event.Block, error), func()) {
@@ -647,11 +667,11 @@ func (f *fake) DeadLetters(string) (map[event.Reason]uint64, error) {
 	return map[event.Reason]uint64{event.ReasonRejected: 2}, nil
 }
 
-func (f *fake) Minutes(_ string, from, to int64) ([]wire.Minute, error) {
+func (f *fake) Minutes(_ string, from, to int64) ([]store.Minute, error) {
 	if to-from > 3_600_001 {
 		return nil, nil
 	}
-	return []wire.Minute{{Start: wire.Time(to / 60_000 * 60_000), Enqueued: 1}}, nil
+	return []store.Minute{{Start: to / 60_000 * 60_000, Counts: store.Counts{Enqueued: 1}}}, nil
 }
 
 func (f *fake) Position() (uint64, int64) { return f.Head(), 60_000 }
@@ -696,9 +716,24 @@ func (f *fake) To(at event.Instant) (uint64, error) {
 	return f.Head(), nil
 }
 
-func (f *fake) At(context.Context, event.Instant) (State, func(), error) { return f, func() {}, nil }
+func (f *fake) Block(index uint64) (*event.Block, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if index == 0 || index > uint64(len(f.blocks)) {
+		return nil, eventlog.ErrNotFound
+	}
+	return &f.blocks[index-1], nil
+}
 
-func (f *fake) Ready() (bool, []string) { return len(f.unready) == 0, f.unready }
+func (f *fake) DedupFloor() uint64                 { return 0 }
+func (f *fake) AnswerFloor() uint64                { return 0 }
+func (f *fake) Counts() (n [event.NumTypes]uint64) { return n }
+
+func (f *fake) MessagesPerMinute(string, int64) (int64, error) { return 0, errors.New("not counted") }
+
+func (f *fake) OperationsWith([]byte) ([]store.Operation, error) { return nil, nil }
+
+func (f *fake) Replayed(string, event.ID, int) ([]store.Replayed, error) { return nil, nil }
 
 func (f *fake) Event(ref event.Ref) (*event.Event, error) {
 	f.mu.Lock()
@@ -706,7 +741,7 @@ func (f *fake) Event(ref event.Ref) (*event.Event, error) {
 	if e := f.event(ref); e != nil {
 		return e, nil
 	}
-	return nil, errNotFound
+	return nil, eventlog.ErrNotFound
 }
 
 // Nothing dies in a fake, and it has no tasks: see machine_test.go for a server

@@ -21,10 +21,7 @@ func (q *request) notReady(reasons []string) error {
 
 // readyz answers GET /readyz: whether this node should get requests, and if not, why.
 func (s *Server) readyz(q *request) error {
-	ok, reasons := true, []string(nil)
-	if s.deps.Ready != nil {
-		ok, reasons = s.deps.Ready.Ready()
-	}
+	ok, reasons := s.deps.Node.Ready()
 	if s.draining() {
 		ok, reasons = false, append([]string{"shutting down"}, reasons...)
 	}

@@ -271,7 +271,7 @@ func TestHookSecretMissing(t *testing.T) {
 	if a := h.hook("gh", "52.1.1.1", opened, signed(opened)).want(503); a.Header().Get("Retry-After") != "60" {
 		t.Error(a.Header())
 	}
-	h.unready = []string{"no leader"}
+	h.node.unready = []string{"no leader"}
 	if a := h.do("GET", "/readyz", "").want(503); !strings.Contains(a.Body.String(), "no leader") || !strings.Contains(a.Body.String(), "secret_missing") {
 		t.Error(a.Body)
 	}

@@ -235,7 +235,7 @@ func (s *Server) deliverable(p *event.Produce) map[string]int {
 	if !ok || q.Paused || ordering == event.FIFO && q.Stats.Ready+q.Stats.InFlight > 0 {
 		return nil
 	}
-	now := clock(s.deps.State)
+	now := s.clock(s.deps.State)
 	byKind, keys := map[string]int{}, map[string]struct{}{}
 	for i := range p.Messages {
 		m := &p.Messages[i]

@@ -10,7 +10,7 @@ import (
 // Proof shows the event log to clients that compare it with a copy of their own.
 type Proof interface {
 	// HeadAt returns the newest block up to an index of the log, 0 in an empty
-	// one. Errors are as LogErrors says.
+	// one. Errors are as the log's.
 	HeadAt(index uint64) (wire.LogHead, error)
 	// LogSegments returns the log's files, oldest first.
 	LogSegments() wire.LogSegments
@@ -60,7 +60,7 @@ const forms = "an RFC 3339 time, an event's ULID, index:N, a duration before now
 
 // instant reads an instant in the past.
 func (q *request) instant(name, value string) (event.Instant, error) {
-	now := clock(q.s.deps.State)
+	now := q.s.clock(q.s.deps.State)
 	at, err := event.ParseInstant(value, now)
 	if err != nil {
 		return at, bad(name, "%s must be %s", name, forms)

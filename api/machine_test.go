@@ -49,10 +49,9 @@ func onMachine(t *testing.T, opts ...func(*Options)) (*harness, *machine) {
 	for _, fn := range opts {
 		fn(&o)
 	}
+	node := &fakeNode{proposer: m}
 	m.s = New(Deps{
-		Proposer: m, Barrier: m, State: m, Log: log, Ready: alwaysReady{}, Eraser: eraser{m}, Finder: log,
-		LogErrors: LogErrors{Gone: eventlog.ErrGone, Erased: eventlog.ErrErased, NotFound: eventlog.ErrNotFound, Range: eventlog.IsRange},
-		Registry:  prometheus.NewRegistry(),
+		Node: node, State: m, Log: log, Eraser: eraser{m}, Registry: prometheus.NewRegistry(),
 	}, o)
 	mover := dead.Mover{
 		Finder: dead.Finder{State: m.Machine, Contents: m.s.Contents}, Propose: m.Propose, Head: log.Head, Wait: log.Wait, Fits: m.s.Fits,
@@ -69,7 +68,7 @@ func onMachine(t *testing.T, opts ...func(*Options)) (*harness, *machine) {
 	erased := make(chan struct{})
 	go func() { m.runs.Run(ctx); close(ended) }()
 	go func() { m.node.Run(ctx); close(erased) }()
-	h := &harness{T: t, s: m.s, h: m.s.Handler()}
+	h := &harness{T: t, node: node, s: m.s, h: m.s.Handler()}
 	t.Cleanup(func() {
 		cancel()
 		<-ended
@@ -80,20 +79,6 @@ func onMachine(t *testing.T, opts ...func(*Options)) (*harness, *machine) {
 		}
 	})
 	return h, m
-}
-
-type alwaysReady struct{}
-
-func (alwaysReady) Ready() (bool, []string) { return true, nil }
-
-// Messages implements State.
-func (m *machine) Messages(queue string, f event.MessageFilter) (out []event.MessageView, ok bool) {
-	m.View(func(s *projections.State) {
-		if _, ok = s.Queue(queue); ok {
-			out, _ = s.Messages(queue, f)
-		}
-	})
-	return out, ok
 }
 
 func (m *machine) Barrier(ctx context.Context) error { return ctx.Err() }

@@ -14,7 +14,6 @@ import (
 // without any effect.
 func (s *Server) peekMessages(q *request) error {
 	in := q.read("state", "key", "at", "limit", "cursor", "consistency")
-	defer in.done()
 	name, limit := in.queue(), in.limit(100, 1000)
 	f := event.MessageFilter{Limit: limit + 1, Key: in.text("key", event.MaxKeyBytes), After: in.id("cursor")}
 	f.State, _ = event.ParseState(in.choice("state", "scheduled", "ready", "leased"))
@@ -22,10 +21,10 @@ func (s *Server) peekMessages(q *request) error {
 	if in.err != nil {
 		return in.err
 	}
-	views, ok := st.Messages(name, f)
-	if !ok {
+	if _, ok := st.Queue(name); !ok {
 		return queueNotFound(name)
 	}
+	views, _ := st.Messages(name, f)
 	var out wire.MessageList
 	if len(views) > limit {
 		views = views[:limit]

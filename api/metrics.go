@@ -100,7 +100,7 @@ func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
 // Collect implements prometheus.Collector.
 func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	st := m.s.deps.State
-	now := clock(st)
+	now := m.s.clock(st)
 	queues := st.Queues()
 	type row struct{ depth, inFlight, scheduled, dead, oldest int64 }
 	emit := func(name string, r row) {
@@ -127,11 +127,9 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	if len(queues) > maxQueueSeries {
 		emit("_other", other)
 	}
-	if m.s.deps.EventCounts != nil {
-		counts := m.s.deps.EventCounts()
-		for t := event.TypeNone + 1; t < event.NumTypes; t++ {
-			ch <- prometheus.MustNewConstMetric(descEvents, prometheus.CounterValue, float64(counts[t]), t.String())
-		}
+	counts := m.s.deps.State.Counts()
+	for t := event.TypeNone + 1; t < event.NumTypes; t++ {
+		ch <- prometheus.MustNewConstMetric(descEvents, prometheus.CounterValue, float64(counts[t]), t.String())
 	}
 }
 

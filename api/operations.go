@@ -11,6 +11,7 @@ import (
 
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/projections/store"
 )
 
 // keepOperations is the number of finished writes with an Idempotency-Key that this
@@ -271,8 +272,8 @@ func (s *Server) operations(q *request) error {
 	// not be missed in between.
 	all := append(s.othersOperations(q.Context(), key), s.ops.find(key)...)
 	slices.SortStableFunc(all, func(a, b wire.Operation) int { return cmp.Compare(a.CreatedAt, b.CreatedAt) })
-	if s.deps.Operations != nil {
-		kept, err := s.deps.Operations.Operations(keyPrefix(key.actor, key.key))
+	if s.deps.Models != nil {
+		kept, err := s.keptOperations(keyPrefix(key.actor, key.key))
 		if err != nil {
 			return err
 		}
@@ -321,16 +322,13 @@ func (s *Server) LocalOperations(question []byte) []byte {
 // othersOperations asks the other nodes.
 func (s *Server) othersOperations(ctx context.Context, key operationKey) []wire.Operation {
 	out := []wire.Operation{}
-	if s.deps.AskOthers == nil {
-		return out
-	}
 	question, err := wire.Marshal(&askOperations{key.actor, key.key})
 	if err != nil {
 		return out
 	}
 	ctx, cancel := context.WithTimeout(ctx, othersWithin)
 	defer cancel()
-	for _, b := range s.deps.AskOthers(ctx, AskOperations, question) {
+	for _, b := range s.deps.Node.AskOthers(ctx, AskOperations, question) {
 		var l wire.OperationList
 		if err := wire.Unmarshal(b, &l); err != nil {
 			s.log.Warn("cannot decode another node's operations", "error", err)
@@ -339,6 +337,31 @@ func (s *Server) othersOperations(ctx context.Context, key operationKey) []wire.
 		out = append(out, l.Operations...)
 	}
 	return out
+}
+
+// keptOperations returns the answer_kept events whose Alias begins with prefix, oldest first: the
+// read models know in which entries, the log holds them.
+func (s *Server) keptOperations(prefix [8]byte) (out []event.Event, err error) {
+	found, err := s.deps.Models.OperationsWith(prefix[:])
+	if err != nil {
+		return nil, err
+	}
+	slices.SortFunc(found, func(a, b store.Operation) int { return cmp.Compare(a.Index, b.Index) })
+	for _, f := range found {
+		b, err := s.deps.Log.Block(f.Index)
+		if err != nil && (s.gone(err) || s.notFound(err)) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		for i := range b.Events {
+			if e := &b.Events[i]; e.Type == event.AnswerKept && e.Alias == f.Key {
+				out = append(out, *e)
+			}
+		}
+	}
+	return out, nil
 }
 
 // keptOperation describes a write by the answer that the log keeps.
@@ -373,8 +396,7 @@ func (s *Server) operationStats(q *request) error {
 		return err
 	}
 	out := s.ops.summary()
-	if s.deps.Load != nil {
-		out.SystemHealth.Utilization, out.SystemHealth.QueueDepth = s.deps.Load.Load()
-	}
+	load := s.deps.Node.Load()
+	out.SystemHealth.Utilization, out.SystemHealth.QueueDepth = load.Utilization, int64(load.Waiting)
 	return q.answer(http.StatusOK, &out)
 }

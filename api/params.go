@@ -11,18 +11,14 @@ import (
 // params reads the parts of a request. The first error sticks and later reads return zero
 // values, so that a handler checks err once, when it has read everything.
 type params struct {
-	q       *request
-	err     error
-	release func() // of a past state
+	q   *request
+	err error
 }
 
 // read begins to read a request whose query may have these parameters.
 func (q *request) read(query ...string) *params {
-	return &params{q: q, err: q.allow(query...), release: func() {}}
+	return &params{q: q, err: q.allow(query...)}
 }
-
-// done releases the state that was read.
-func (p *params) done() { p.release() }
 
 // get calls read unless an earlier read failed.
 func get[T any](p *params, read func() (T, error)) (v T) {
@@ -124,15 +120,12 @@ func (p *params) barrier() {
 	p.do(func() error { return p.q.s.barrier(p.q.Context()) })
 }
 
-// state returns the state to read from: the past one of at=, else the live one. done releases it.
+// state returns the state to read from: the past one of at=, else the live one.
 func (p *params) state() (st State) {
 	p.do(func() (err error) {
-		st, p.release, err = p.q.state()
+		st, err = p.q.state()
 		return err
 	})
-	if p.release == nil {
-		p.release = func() {}
-	}
 	return st
 }
 

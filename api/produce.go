@@ -265,7 +265,7 @@ func (s *Server) newMessageFrom(m *wire.NewMessage, payload, original []byte, ro
 		if m.DelayMS != 0 {
 			return out, bad("deliver_at", "deliver_at and delay_ms exclude each other")
 		}
-		if int64(m.DeliverAt)-clock(s.deps.State) > event.MaxDelayMS {
+		if int64(m.DeliverAt)-s.clock(s.deps.State) > event.MaxDelayMS {
 			return out, bad("deliver_at", "deliver_at must be at most 10 years from now")
 		}
 	}

@@ -107,10 +107,10 @@ func (s *Server) PushReason(ctx context.Context, v *event.QueueView) *wire.PushR
 	if s.deps.Push == nil || len(v.Policy.Push) == 0 {
 		return nil
 	}
-	if s.deps.AskLeader != nil && s.deps.Leader != nil && s.deps.Leader() != "" {
+	if s.deps.Node.LeaderHTTP() != "" {
 		ctx, cancel := context.WithTimeout(ctx, pushReasonTime)
 		defer cancel()
-		b, err := s.deps.AskLeader(ctx, AskPush, []byte(v.Name))
+		b, err := s.deps.Node.AskLeader(ctx, AskPush, []byte(v.Name))
 		if err != nil || len(b) == 0 {
 			return nil
 		}

@@ -212,8 +212,8 @@ func TestPushReason(t *testing.T) {
 	leader := setup(t)
 	leader.s.deps.Push = pushes{down}
 	h.s.deps.Push = pushes{}
-	h.s.deps.Leader = func() string { return "elsewhere" }
-	h.s.deps.AskLeader = func(ctx context.Context, name string, body []byte) ([]byte, error) {
+	h.node.leader = "elsewhere"
+	h.node.askLeader = func(ctx context.Context, name string, body []byte) ([]byte, error) {
 		if name != AskPush || string(body) != "q" {
 			t.Errorf("asked %s %q", name, body)
 		}

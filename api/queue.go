@@ -18,7 +18,6 @@ func queueNotFound(name string) *event.Problem {
 // listQueues answers GET /v1/queues?namespace=&limit=&cursor=&at=&consistency=.
 func (s *Server) listQueues(q *request) error {
 	in := q.read("namespace", "limit", "cursor", "at", "consistency")
-	defer in.done()
 	limit, after := in.limit(1000, 1000), q.query.Get("cursor")
 	if q.query.Has("cursor") && !event.ValidName(after) {
 		in.refuse("cursor", "cursor must be the next_cursor of an answer")
@@ -46,7 +45,6 @@ func (s *Server) listQueues(q *request) error {
 // getQueue answers GET /v1/queues/{queue}?at=&consistency=.
 func (s *Server) getQueue(q *request) error {
 	in := q.read("at", "consistency")
-	defer in.done()
 	name, st := in.queue(), in.state()
 	if in.err != nil {
 		return in.err
@@ -146,14 +144,7 @@ func (q *request) answerQueue(name string, res *event.Result) error {
 	if res.Created {
 		status = http.StatusCreated
 	}
-	st := q.s.deps.State
-	if q.replayed && q.s.deps.Past != nil {
-		past, release, err := q.s.deps.Past.At(q.Context(), event.Instant{Kind: event.InstantIndex, Index: res.Index})
-		if err == nil {
-			defer release()
-			st = past
-		}
-	}
+	st := q.after(res)
 	v, ok := st.Queue(name)
 	if !ok {
 		v.Name = name // deleted since
@@ -280,26 +271,36 @@ func (s *Server) queueOf(v *event.QueueView, st State) wire.Queue {
 		},
 	}
 	if t.Oldest > 0 {
-		out.Stats.OldestMessageAgeSeconds = max(0, clock(st)-t.Oldest) / 1000
+		out.Stats.OldestMessageAgeSeconds = max(0, s.clock(st)-t.Oldest) / 1000
 	}
-	if _, past := st.(*pastState); !past && s.deps.Rates != nil {
-		if r, ok := s.deps.Rates.MessagesPerMinute(v.Name); ok {
-			out.Stats.MessagesPerMinute = &r
+	if _, past := st.(*pastState); !past && s.deps.Models != nil {
+		if n, err := s.deps.Models.MessagesPerMinute(v.Name, s.deps.Node.Clock()); err == nil {
+			rate := float64(n)
+			out.Stats.MessagesPerMinute = &rate
 		}
 	}
 	return out
 }
 
-// clock returns a state's instant: now for the live one, which does not change while nothing
-// happens. A live state may have its own clock (Now): simulated time is not the wall's.
-func clock(st State) int64 {
-	switch s := st.(type) {
-	case *pastState:
-		return s.at
-	case Now:
-		return s.Now()
+// clock returns a state's instant: of the live one the time now, which goes on while nothing
+// happens.
+func (s *Server) clock(st State) int64 {
+	if p, ok := st.(*pastState); ok {
+		return p.at
 	}
-	return max(st.Clock(), time.Now().UnixMilli())
+	return max(st.Clock(), s.deps.Node.Clock())
+}
+
+// after returns the state that answers a write: to a repeated request the one after the first, as
+// far as that is known.
+func (q *request) after(res *event.Result) State {
+	if q.replayed && q.s.deps.Past != nil {
+		past, err := q.s.deps.Past(q.Context(), event.Instant{Kind: event.InstantIndex, Index: res.Index})
+		if err == nil {
+			return past
+		}
+	}
+	return q.s.deps.State
 }
 
 // pastState is a State as of an instant.
@@ -309,31 +310,30 @@ type pastState struct {
 }
 
 // state returns the state to read from: the past one of at=, else the live one.
-func (q *request) state() (State, func(), error) {
+func (q *request) state() (State, error) {
 	if err := q.fresh(); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	live := func() {}
 	if !q.query.Has("at") {
-		return q.s.deps.State, live, nil
+		return q.s.deps.State, nil
 	}
 	at, err := q.instant("at", q.query.Get("at"))
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	if at.Kind == event.InstantNow { // a past that is just over: rates are null here too
-		return &pastState{State: q.s.deps.State, at: clock(q.s.deps.State)}, live, nil
+		return &pastState{State: q.s.deps.State, at: q.s.clock(q.s.deps.State)}, nil
 	}
 	if q.s.deps.Past == nil {
-		return nil, nil, bad("at", "this server keeps no past")
+		return nil, bad("at", "this server keeps no past")
 	}
-	st, release, err := q.s.deps.Past.At(q.Context(), at)
+	st, err := q.s.deps.Past(q.Context(), at)
 	if err != nil {
-		return nil, nil, q.rangeProblem("at", err)
+		return nil, q.rangeProblem("at", err)
 	}
 	p := &pastState{State: st, at: st.Clock()}
 	if at.Kind == event.InstantTime {
 		p.at = max(p.at, at.Time)
 	}
-	return p, release, nil
+	return p, nil
 }

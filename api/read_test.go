@@ -23,7 +23,7 @@ func TestReadsSayWhatTheyShow(t *testing.T) {
 			t.Errorf("%s, stale: %v", path, a.Header())
 		}
 	}
-	h.fake.age = func() (time.Duration, bool) { return 1500 * time.Millisecond, true }
+	h.node.age = func() (time.Duration, bool) { return 1500 * time.Millisecond, true }
 	if a := h.do("GET", "/v1/queues?consistency=stale", "").want(200); a.Header().Get("X-Qlogd-Age-Ms") != "1500" {
 		t.Errorf("%v", a.Header())
 	}
@@ -49,7 +49,7 @@ func TestReadsSayWhatTheyShow(t *testing.T) {
 
 func TestReadyz(t *testing.T) {
 	h := setup(t)
-	h.fake.unready = []string{"no leader is known"}
+	h.node.unready = []string{"no leader is known"}
 	a := h.do("GET", "/readyz", "").want(503)
 	if a.str("reasons.0") != "no leader is known" || a.Header().Get("Retry-After") == "" {
 		t.Errorf("%v %s", a.Header(), a.Body)
@@ -63,7 +63,7 @@ func TestReadyz(t *testing.T) {
 // What another node was asked to write is told too, also while it is pending.
 func TestOperationsOfOthers(t *testing.T) {
 	h, other := setup(t), setup(t)
-	h.fake.ask = func(_ context.Context, name string, body []byte) [][]byte {
+	h.node.askOthers = func(_ context.Context, name string, body []byte) [][]byte {
 		if name != AskOperations {
 			t.Errorf("asked %s", name)
 		}

@@ -9,24 +9,10 @@ import (
 // is asked, and the command says up to where: deciding turns one back that
 // looked too short (event.CodeStaleRevision).
 
-// Floors tell from which index on the state remembers; below, the log must be
-// asked. 0: the state remembers all.
-type Floors interface {
-	DedupFloor() uint64
-	AnswerFloor() uint64
-}
-
-// Finder finds old events by their second key.
-type Finder interface {
-	// Find returns the newest event with an alias at index from or later, or
-	// nil.
-	Find(alias event.Hash, from uint64) (*event.Event, error)
-}
-
 // lookForDuplicates asks the log for messages of the same hashes as p's.
 func (s *Server) lookForDuplicates(p *event.Produce, q *event.QueueView) error {
 	window := dedupWindow(p, q)
-	if window == 0 || s.deps.Floors == nil || s.deps.Floors.DedupFloor() == 0 {
+	if window == 0 || s.deps.State.DedupFloor() == 0 {
 		return nil
 	}
 	p.Looked = s.deps.Log.Head()
@@ -44,7 +30,7 @@ func (s *Server) lookForDuplicates(p *event.Produce, q *event.QueueView) error {
 		if hash.IsZero() {
 			continue
 		}
-		e, err := s.deps.Finder.Find(hash.Of(q.Number), from)
+		e, err := s.deps.Log.Find(hash.Of(q.Number), from)
 		if err != nil {
 			return err
 		}
@@ -63,15 +49,15 @@ func (s *Server) firstOf(q *event.QueueView, m *event.NewMessage, payload []byte
 	if q.Policy.DedupBy == event.DedupByContent {
 		hash = hashBytes(payload)
 	}
-	if window == 0 || hash.IsZero() || s.deps.Finder == nil {
+	if window == 0 || hash.IsZero() {
 		return id, false, nil
 	}
 	from, err := s.since(window)
 	if err != nil {
 		return id, false, err
 	}
-	e, err := s.deps.Finder.Find(hash.Of(q.Number), from)
-	if err != nil || e == nil || e.Type != event.Enqueued || e.Until <= clock(s.deps.State) {
+	e, err := s.deps.Log.Find(hash.Of(q.Number), from)
+	if err != nil || e == nil || e.Type != event.Enqueued || e.Until <= s.clock(s.deps.State) {
 		return id, false, err
 	}
 	return e.ID, true, nil
@@ -80,7 +66,7 @@ func (s *Server) firstOf(q *event.QueueView, m *event.NewMessage, payload []byte
 // since returns the index from which on what is younger than age, in ms, lies in
 // the log: 0, all that is kept, where history does not go back so far.
 func (s *Server) since(age int64) (uint64, error) {
-	from, err := s.deps.Log.From(event.Instant{Kind: event.InstantTime, Time: clock(s.deps.State) - age})
+	from, err := s.deps.Log.From(event.Instant{Kind: event.InstantTime, Time: s.clock(s.deps.State) - age})
 	if err != nil && s.gone(err) {
 		return 0, nil
 	}
@@ -90,7 +76,7 @@ func (s *Server) since(age int64) (uint64, error) {
 // lookForAnswer asks the log for an earlier answer to a request. Where there is
 // one, ref leads to it; else r says up to where was looked.
 func (s *Server) lookForAnswer(r *event.Request) (ref event.Ref, err error) {
-	if s.deps.Floors == nil || s.deps.Floors.AnswerFloor() == 0 {
+	if s.deps.State.AnswerFloor() == 0 {
 		return event.Ref{}, nil
 	}
 	r.Looked = s.deps.Log.Head()
@@ -98,8 +84,8 @@ func (s *Server) lookForAnswer(r *event.Request) (ref event.Ref, err error) {
 	if err != nil {
 		return event.Ref{}, err
 	}
-	e, err := s.deps.Finder.Find(r.Key, from)
-	if err != nil || e == nil || e.Type != event.AnswerKept || e.Until <= clock(s.deps.State) {
+	e, err := s.deps.Log.Find(r.Key, from)
+	if err != nil || e == nil || e.Type != event.AnswerKept || e.Until <= s.clock(s.deps.State) {
 		return event.Ref{}, err
 	}
 	if e.Body != r.Body {
@@ -110,7 +96,7 @@ func (s *Server) lookForAnswer(r *event.Request) (ref event.Ref, err error) {
 
 // lookedShort reports whether a request was looked for too short.
 func (s *Server) lookedShort(r *event.Request) bool {
-	return r != nil && s.deps.Floors != nil && r.Looked < s.deps.Floors.AnswerFloor()
+	return r != nil && r.Looked < s.deps.State.AnswerFloor()
 }
 
 // mayRepeat reports whether the request may be a repeated one: it came with an
@@ -126,7 +112,7 @@ func (q *request) mayRepeat() (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	e, err := q.s.deps.Finder.Find(r.Key, from)
+	e, err := q.s.deps.Log.Find(r.Key, from)
 	return e != nil && e.Type == event.AnswerKept, err
 }
 

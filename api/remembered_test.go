@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/log/eventlog"
 )
 
 // forgetful is a state that remembers nothing below floor: the log must be
@@ -20,7 +21,7 @@ func (f *forgetful) AnswerFloor() uint64 { return f.floor }
 
 func (f *forgetful) From(at event.Instant) (uint64, error) {
 	if f.gone && at.Kind == event.InstantTime {
-		return 0, errGone
+		return 0, eventlog.ErrGone
 	}
 	return f.fake.From(at)
 }
@@ -47,7 +48,7 @@ func TestAskTheLogForWhatTheStateForgot(t *testing.T) {
 			id := h.do("POST", "/v1/queues/q/messages", body, "Idempotency-Key: k").want(201).str("messages.0.id")
 			h.fake.kept = map[event.Hash]keptAnswer{} // forgotten
 			f := &forgetful{fake: h.fake, floor: 9, gone: gone}
-			h.s.deps.Floors, h.s.deps.Finder, h.s.deps.Log = f, f, f
+			h.s.deps.State, h.s.deps.Log = f, f
 			before := h.proposals()
 			again := h.do("POST", "/v1/queues/q/messages", body, "Idempotency-Key: k").want(201)
 			if again.str("messages.0.id") != id || again.Header().Get("Idempotent-Replayed") != "true" || h.proposals() != before {
@@ -82,4 +83,4 @@ func TestAnswerThatHistoryNoLongerHolds(t *testing.T) {
 
 type cutLog struct{ *fake }
 
-func (cutLog) Content(event.Ref) (*event.Content, error) { return nil, errGone }
+func (cutLog) Content(event.Ref) (*event.Content, error) { return nil, eventlog.ErrGone }

@@ -165,10 +165,8 @@ func (q *request) tellIndex() {
 // tellAge sets X-Qlogd-Age-Ms: by how much the answer may be behind.
 func (q *request) tellAge() {
 	age := "unknown"
-	if q.s.deps.Age != nil {
-		if d, ok := q.s.deps.Age(); ok {
-			age = strconv.FormatInt(max(d, 0).Milliseconds(), 10)
-		}
+	if d, ok := q.s.deps.Node.Age(); ok {
+		age = strconv.FormatInt(max(d, 0).Milliseconds(), 10)
 	}
 	q.w.Header().Set("X-Qlogd-Age-Ms", age)
 }

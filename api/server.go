@@ -204,5 +204,5 @@ func (l *limited) leave(host string) {
 func (s *Server) barrier(ctx context.Context) error {
 	ctx, cancel := s.deadline(ctx)
 	defer cancel()
-	return s.deps.Barrier.Barrier(ctx)
+	return s.deps.Node.Barrier(ctx)
 }

@@ -16,7 +16,7 @@ func (s *Server) queueStats(q *request) error {
 	in := q.read("minutes", "consistency")
 	name, minutes := in.queue(), in.number("minutes", 60, 1, 24*60)
 	in.fresh()
-	counts := s.deps.Counts
+	counts := s.deps.Models
 	switch {
 	case in.err != nil:
 		return in.err
@@ -45,12 +45,18 @@ func (s *Server) queueStats(q *request) error {
 	for reason, n := range dead {
 		out.DeadByReason[reason.String()] = n
 	}
-	now := clock(s.deps.State)
-	if out.Minutes, err = counts.Minutes(name, now-minutes*60_000, now+1); err != nil {
+	now := s.clock(s.deps.State)
+	counted, err := counts.Minutes(name, now-minutes*60_000, now+1)
+	if err != nil {
 		return err
 	}
-	if out.Minutes == nil {
-		out.Minutes = []wire.Minute{}
+	out.Minutes = make([]wire.Minute, len(counted))
+	for i := range counted {
+		m := &counted[i]
+		out.Minutes[i] = wire.Minute{
+			Start: wire.Time(m.Start), Enqueued: m.Enqueued, Leased: m.Leased, Acked: m.Acked, Retried: m.Retried,
+			LeaseExpired: m.LeaseExpired, DeadLettered: m.DeadLettered, Discarded: m.Discarded, Replayed: m.Replayed,
+		}
 	}
 	return q.answer(http.StatusOK, &out)
 }
@@ -60,7 +66,7 @@ func (s *Server) projections(q *request) error {
 	if err := q.allow(); err != nil {
 		return err
 	}
-	if s.deps.Counts == nil {
+	if s.deps.Models == nil {
 		return &problemNotFound
 	}
 	out := s.projectionsNow()
@@ -69,7 +75,7 @@ func (s *Server) projections(q *request) error {
 
 func (s *Server) projectionsNow() wire.Projections {
 	// The head last: it is never behind what is counted.
-	index, clock := s.deps.Counts.Position()
+	index, clock := s.deps.Models.Position()
 	return wire.Projections{Index: index, Time: wire.Time(clock), LogHead: s.deps.Log.Head()}
 }
 
@@ -81,11 +87,11 @@ func (s *Server) rebuildProjections(q *request) error {
 	switch {
 	case in.err != nil:
 		return in.err
-	case s.deps.Counts == nil:
+	case s.deps.Models == nil:
 		return &problemNotFound
 	}
 	return q.change("rebuild read models", rebuildTimeout, func(context.Context) (int, any, error) {
-		if err := s.deps.Counts.Rebuild(); err != nil {
+		if err := s.deps.Models.Rebuild(); err != nil {
 			return 0, nil, err
 		}
 		s.log.Info("rebuilding read models", "actor", q.actor(), "request_id", q.id)

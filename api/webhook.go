@@ -164,14 +164,7 @@ func (s *Server) putWebhook(q *request) error {
 // webhookAfter returns a webhook as it was after a write of it, as far as that
 // is known.
 func (q *request) webhookAfter(name string, res *event.Result) (event.WebhookView, bool) {
-	if q.replayed && q.s.deps.Past != nil {
-		past, release, err := q.s.deps.Past.At(q.Context(), event.Instant{Kind: event.InstantIndex, Index: res.Index})
-		if err == nil {
-			defer release()
-			return past.Webhook(name)
-		}
-	}
-	return q.s.deps.State.Webhook(name)
+	return q.after(res).Webhook(name)
 }
 
 // checkWebhook checks all of a definition but whether its queue exists, and

@@ -55,10 +55,8 @@ func (q *request) propose(c *event.Command) (event.Result, error) {
 // nameLeader tells a client which node took its write in the end, where that is
 // another one: it may go there next time, or not.
 func (q *request) nameLeader() {
-	if leader := q.s.deps.Leader; leader != nil {
-		if addr := leader(); addr != "" {
-			q.w.Header().Set("X-Qlogd-Leader", addr)
-		}
+	if addr := q.s.deps.Node.LeaderHTTP(); addr != "" {
+		q.w.Header().Set("X-Qlogd-Leader", addr)
 	}
 }
 
@@ -68,9 +66,9 @@ func (s *Server) propose(ctx context.Context, c *event.Command, key string) (eve
 	return s.track(ctx, c, key, func(ctx context.Context) (event.Result, error) {
 		along := s.takeLeases(c)
 		if len(along.waiters) == 0 {
-			return s.deps.Proposer.Propose(ctx, c)
+			return s.deps.Node.Propose(ctx, c)
 		}
-		answers := s.deps.Proposer.Begin(c, along.leases)
+		answers := s.deps.Node.Begin(c, along.leases)
 		along.wake(answers[1:])
 		return answers[0](ctx)
 	})

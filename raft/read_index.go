@@ -477,6 +477,38 @@ func (r *Replica) AskLeader(ctx context.Context, name string, body []byte) ([]by
 	return answer, err
 }
 
+// othersTime bounds how long other nodes may take to answer AskOthers.
+const othersTime = time.Second
+
+// AskOthers calls all other members that can be reached, and returns the answers of those that
+// gave one in time.
+func (r *Replica) AskOthers(ctx context.Context, name string, body []byte) (answers [][]byte) {
+	if r.o.Net == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, othersTime)
+	defer cancel()
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	for _, m := range r.Members() {
+		if m.ID == r.o.NodeID || !m.Reachable {
+			continue
+		}
+		wg.Go(func() {
+			to := peer.Target{Addr: m.RaftAddr, Node: m.ID, Incarnation: m.Incarnation}
+			b, _, err := r.o.Net.Call(ctx, to, name, body)
+			if err != nil {
+				return // its part is missing; the caller cannot do better
+			}
+			mu.Lock()
+			answers = append(answers, b)
+			mu.Unlock()
+		})
+	}
+	wg.Wait()
+	return answers
+}
+
 // moved ends the questions to others than who leads: to all where that is this
 // node, or not known.
 func (a *questions) moved(target func() (peer.Target, bool)) {

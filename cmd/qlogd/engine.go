@@ -124,9 +124,7 @@ func openEngine(n *node) (_ *engine, err error) {
 	e.stopServing = fetch.Serve(e.peers, fetch.Source{
 		ClusterID: card.ClusterID, FS: vfs.OS{}, DataDir: c.DataDir, Log: e.log, Snapshot: e.snapshot, Logger: logger,
 	})
-	deps := e.deps(found.Past, registry)
-	deps.Secrets, deps.Forward = n.hooked, n.forward
-	e.api = api.New(deps, n.apiOptions())
+	e.api = api.New(e.deps(n, found.Past, registry), n.apiOptions())
 	// It leases and settles as the api does, and is asked by it.
 	e.push = e.newPush(n, registry)
 	e.answerOthers()

@@ -6,8 +6,6 @@ import (
 	"encoding/hex"
 	"slices"
 	"strings"
-	"sync"
-	"time"
 
 	"github.com/qlogd/qlogd/api"
 	"github.com/qlogd/qlogd/api/wire"
@@ -57,33 +55,6 @@ func (v clusterView) Transfer(ctx context.Context, to string) error {
 // Snapshot implements api.Cluster.
 func (v clusterView) Snapshot(ctx context.Context) (map[string]uint64, error) {
 	return v.SnapshotAll(ctx)
-}
-
-// askTime is how long another node may take to answer a question of the api's.
-const askTime = time.Second
-
-// askOthers puts a question to all other nodes.
-func (e *engine) askOthers(ctx context.Context, name string, body []byte) (answers [][]byte) {
-	ctx, cancel := context.WithTimeout(ctx, askTime)
-	defer cancel()
-	var mu sync.Mutex
-	var wg sync.WaitGroup
-	for _, m := range e.replica.Members() {
-		if m.ID == e.card.NodeID || !m.Reachable {
-			continue
-		}
-		wg.Go(func() {
-			b, _, err := e.peers.Call(ctx, peer.Target{Addr: m.RaftAddr, Node: m.ID, Incarnation: m.Incarnation}, name, body)
-			if err != nil {
-				return // its part is missing; the caller can't do better
-			}
-			mu.Lock()
-			answers = append(answers, b)
-			mu.Unlock()
-		})
-	}
-	wg.Wait()
-	return answers
 }
 
 // answerOthers answers their questions.

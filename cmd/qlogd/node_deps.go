@@ -8,111 +8,20 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/qlogd/qlogd/api"
-	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/log/eventlog"
-	"github.com/qlogd/qlogd/projections/store"
-	"github.com/qlogd/qlogd/raft"
 	"github.com/qlogd/qlogd/replay"
 )
 
-// deps hands the api what it stands on, each in the api's own words.
-func (e *engine) deps(source *replay.Source, registry *prometheus.Registry) api.Deps {
+// deps is what the api runs on.
+func (e *engine) deps(n *node, source *replay.Source, registry *prometheus.Registry) api.Deps {
+	past := replay.NewPast(source, 4, 2)
 	return api.Deps{
-		Eraser:   erasable{e},
-		Proposer: e.replica,
-		Barrier:  e.replica,
-		State:    liveReader{reader{e.machine}, e.replica},
-		Log:      e.log,
-		LogErrors: api.LogErrors{
-			Gone: eventlog.ErrGone, Erased: eventlog.ErrErased, NotFound: eventlog.ErrNotFound, Range: eventlog.IsRange,
-		},
-		Past:        past{replay.NewPast(source, 4, 2)},
-		Proof:       proof{e},
-		Ready:       e.replica,
-		EventCounts: e.machine.Counts,
-		Rates:       rates{e.models, e.replica},
-		Load:        load{e.replica},
-		Counts:      counts{e.models},
-		Operations:  operations{e.models, e.log},
-		Replays:     replays{e.models},
-		Floors:      e.machine,
-		Finder:      e.log,
-		Cluster:     clusterView{e.replica},
-		Push:        pushed{e},
-		Age:         e.replica.Age,
-		Leader:      e.replica.LeaderHTTP,
-		AskOthers:   e.askOthers,
-		AskLeader:   e.replica.AskLeader,
-		Logger:      e.logger,
-		Registry:    registry,
+		Node: e.replica, State: e.machine, Log: e.log, Models: e.models,
+		Past:  func(ctx context.Context, at event.Instant) (api.State, error) { return past.At(ctx, at) },
+		Proof: proof{e}, Cluster: clusterView{e.replica}, Push: pushed{e}, Eraser: erasable{e},
+		Secrets: n.hooked, Forward: n.forward, Logger: e.logger, Registry: registry,
 	}
-}
-
-// past is replay.Past as the api's.
-type past struct {
-	*replay.Past
-}
-
-// At implements api.Past.
-func (p past) At(ctx context.Context, at event.Instant) (api.State, func(), error) {
-	state, err := p.Past.At(ctx, at)
-	if err != nil {
-		return nil, func() {}, err
-	}
-	return reader{state}, func() {}, nil
-}
-
-// rates are the read models' as the api's.
-type rates struct {
-	models *store.Store
-	clock  interface{ Clock() int64 }
-}
-
-// MessagesPerMinute implements api.Rates.
-func (r rates) MessagesPerMinute(queue string) (float64, bool) {
-	n, err := r.models.MessagesPerMinute(queue, r.clock.Clock())
-	return float64(n), err == nil
-}
-
-// counts are the read models that tell of a queue.
-type counts struct{ *store.Store }
-
-// Minutes implements api.Counts.
-func (c counts) Minutes(queue string, from, to int64) ([]wire.Minute, error) {
-	minutes, err := c.Store.Minutes(queue, from, to)
-	out := make([]wire.Minute, len(minutes))
-	for i := range minutes {
-		m := &minutes[i]
-		out[i] = wire.Minute{
-			Start: wire.Time(m.Start), Enqueued: m.Enqueued, Leased: m.Leased, Acked: m.Acked, Retried: m.Retried,
-			LeaseExpired: m.LeaseExpired, DeadLettered: m.DeadLettered, Discarded: m.Discarded, Replayed: m.Replayed,
-		}
-	}
-	return out, err
-}
-
-// replays are the read models' as the api's.
-type replays struct{ models *store.Store }
-
-// Replayed implements api.Replays.
-func (r replays) Replayed(queue string, after event.ID, limit int) ([]event.ID, uint64, error) {
-	upTo, _ := r.models.Position() // before looking: what comes meanwhile is more
-	found, err := r.models.Replayed(queue, after, limit)
-	ids := make([]event.ID, len(found))
-	for i := range found {
-		ids[i] = found[i].ID
-	}
-	return ids, upTo, err
-}
-
-// load is the replica's as the api's.
-type load struct{ *raft.Replica }
-
-// Load implements api.Load.
-func (l load) Load() (float64, int64) {
-	v := l.Replica.Load()
-	return v.Utilization, int64(v.Waiting)
 }
 
 // followAgain is when it is tried anew after the read models could not go on.

@@ -5,12 +5,10 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
 
-	armon "github.com/armon/go-metrics"
 	"github.com/hashicorp/go-hclog"
 	hashi "github.com/hashicorp/go-metrics"
 
@@ -29,16 +27,13 @@ func TestHclogToSlog(t *testing.T) {
 	h.Warn("failed to contact", "servers", hclog.Fmt("%d of %d", 1, 3), "error", errors.New("refused"))
 	h.Info("news")
 	h.Trace("too much")
-	h.Named("sub").StandardLogger(nil).Print("a line\n")
+	h.Named("sub").Info("a line")
 	want := `level=WARN msg="failed to contact" from=raft peer=n2 servers="1 of 3" error=refused
 level=DEBUG msg=news from=raft peer=n2
 level=DEBUG msg="a line" from=raft peer=n2
 `
 	if b.String() != want {
 		t.Errorf("%s", b.String())
-	}
-	if !h.IsWarn() || h.IsTrace() || h.GetLevel() != hclog.Info || h.Name() != "raft" || !slices.Equal(h.ImpliedArgs(), []any{"peer", "n2"}) {
-		t.Error("levels, name or arguments are wrong")
 	}
 }
 
@@ -68,10 +63,9 @@ func TestMetricsAreForwarded(t *testing.T) {
 	n.put("a")
 	n.down()
 	hashi.IncrCounterWithLabels([]string{"raft", "some", "thing"}, 1, []hashi.Label{{Name: "peer_id", Value: "n2"}})
-	armon.AddSample([]string{"raft", "boltdb", "logSize"}, 1)
 	rec.mu.Lock()
 	defer rec.mu.Unlock()
-	for _, want := range []string{"raft_apply", "raft_fsm_apply_batch", "raft_wal_log_appends", "raft_wal_log_entry_bytes_written", "raft_boltdb_log_size", "raft_some_thing peer_id n2", "entry_seconds", "entry_commands"} {
+	for _, want := range []string{"raft_apply", "raft_fsm_apply_batch", "raft_wal_log_appends", "raft_wal_log_entry_bytes_written", "raft_some_thing peer_id n2", "entry_seconds", "entry_commands"} {
 		if rec.got[want] == 0 {
 			t.Errorf("%s is missing in %v", want, rec.got)
 		}

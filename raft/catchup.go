@@ -205,7 +205,7 @@ type lack struct {
 	mu   sync.Mutex
 	upTo uint64
 	at   time.Time
-	told minutely // that an offer can't be taken
+	told throttle // that an offer can't be taken
 }
 
 func (l *lack) set(upTo uint64, at time.Time) {

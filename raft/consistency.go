@@ -335,7 +335,7 @@ func digestOf(results []event.Result) (digest [16]byte, ok bool) {
 type apart struct {
 	mu   sync.Mutex
 	of   map[hraft.ServerID]string
-	told minutely
+	told throttle
 }
 
 // compareLogs holds a status against this node's event log (I18).

@@ -19,7 +19,7 @@ type disk struct {
 	level   levels
 	node    string
 	logger  *slog.Logger
-	told    minutely
+	told    throttle
 }
 
 // refuses returns insufficient_storage for a class that must not write now.

@@ -3,32 +3,29 @@ package raft
 import (
 	"context"
 	"fmt"
-	"io"
-	stdlog "log"
 	"log/slog"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
 )
 
-// hlogger is an hclog.Logger that writes to slog.
+// hlogger is the part of an hclog.Logger that hashicorp/raft uses, on slog.
 type hlogger struct {
-	logger *slog.Logger
-	name   string
-	args   []any
-	told   *tolds
+	hclog.Logger // of the rest: logs nothing
+	logger       *slog.Logger
+	repeated     *repeated
 }
-
-var _ hclog.Logger = (*hlogger)(nil)
 
 func hlog(logger *slog.Logger, name string) hclog.Logger {
-	return &hlogger{logger: logger.With("from", name), name: name, told: &tolds{at: map[string]*minutely{}}}
+	return &hlogger{
+		Logger: hclog.NewNullLogger(), logger: logger.With("from", name),
+		repeated: &repeated{at: map[string]*throttle{}},
+	}
 }
 
-// slogLevel ranks a library's levels one below ours: what it tells as news
-// (a snapshot began) is detail to an operator of qlogd; warnings stay.
+// slogLevel ranks a library's levels one below ours: its news (a snapshot began) is
+// detail to an operator of qlogd. Warnings stay.
 func slogLevel(l hclog.Level) slog.Level {
 	switch l {
 	case hclog.Error:
@@ -60,9 +57,8 @@ func plain(args []any) []any {
 	return out
 }
 
-// routine is what hashicorp/raft calls an error and what happens whenever a node
-// is stopped, started or away, at each try. That a node cannot be reached it
-// tells once more, as "failed to contact".
+// routine are the errors that hashicorp/raft logs at each attempt whenever a node stops,
+// starts or is away. It logs an unreachable node once more, as "failed to contact".
 var routine = map[string]bool{
 	"failed to heartbeat to": true, "failed to appendEntries to": true, "failed to send snapshot to": true,
 	"failed to decode incoming command": true, "failed to get previous log": true,
@@ -70,8 +66,8 @@ var routine = map[string]bool{
 	"failed to flush response": true,
 }
 
-// again is what it tells at each try of a node that is cut off: once a minute
-// will do.
+// again are the messages that it repeats while a node is cut off. They are logged once
+// a minute.
 var again = map[string]bool{
 	"Election timeout reached, restarting election": true, "rejecting pre-vote request since we have a leader": true,
 	"rejecting vote request since we have a leader": true, "heartbeat timeout reached, starting election": true,
@@ -79,27 +75,26 @@ var again = map[string]bool{
 	"pre-vote campaign failed, waiting for election timeout": true,
 }
 
-// tolds remembers when each of these was told; loggers that are made of one
-// another share it.
-type tolds struct {
+// repeated throttles each message; loggers derived from one another share it.
+type repeated struct {
 	mu sync.Mutex
-	at map[string]*minutely
+	at map[string]*throttle
 }
 
-func (t *tolds) due(msg string) bool {
-	t.mu.Lock()
-	m := t.at[msg]
-	if m == nil {
-		m = &minutely{}
-		t.at[msg] = m
+func (r *repeated) due(msg string) bool {
+	r.mu.Lock()
+	t := r.at[msg]
+	if t == nil {
+		t = &throttle{}
+		r.at[msg] = t
 	}
-	t.mu.Unlock()
-	return m.due(time.Now())
+	r.mu.Unlock()
+	return t.due(time.Now())
 }
 
 func (h *hlogger) Log(level hclog.Level, msg string, args ...any) {
 	l := slogLevel(level)
-	if routine[msg] || again[msg] && !h.told.due(msg) {
+	if routine[msg] || again[msg] && !h.repeated.due(msg) {
 		l = slog.LevelDebug
 	}
 	if !h.logger.Enabled(context.Background(), l) {
@@ -114,67 +109,25 @@ func (h *hlogger) Info(msg string, args ...any)  { h.Log(hclog.Info, msg, args..
 func (h *hlogger) Warn(msg string, args ...any)  { h.Log(hclog.Warn, msg, args...) }
 func (h *hlogger) Error(msg string, args ...any) { h.Log(hclog.Error, msg, args...) }
 
-func (h *hlogger) is(l hclog.Level) bool {
-	return h.logger.Enabled(context.Background(), slogLevel(l))
-}
-func (h *hlogger) IsTrace() bool { return h.is(hclog.Trace) }
-func (h *hlogger) IsDebug() bool { return h.is(hclog.Debug) }
-func (h *hlogger) IsInfo() bool  { return h.is(hclog.Info) }
-func (h *hlogger) IsWarn() bool  { return h.is(hclog.Warn) }
-func (h *hlogger) IsError() bool { return h.is(hclog.Error) }
-
-func (h *hlogger) ImpliedArgs() []any { return h.args }
-func (h *hlogger) Name() string       { return h.name }
-
 func (h *hlogger) With(args ...any) hclog.Logger {
-	return &hlogger{logger: h.logger.With(plain(args)...), name: h.name, told: h.told, args: append(h.args[:len(h.args):len(h.args)], args...)}
+	return &hlogger{Logger: h.Logger, logger: h.logger.With(plain(args)...), repeated: h.repeated}
 }
 
-func (h *hlogger) Named(name string) hclog.Logger {
-	return &hlogger{logger: h.logger, name: h.name + "." + name, told: h.told, args: h.args}
-}
+func (h *hlogger) Named(string) hclog.Logger      { return h }
+func (h *hlogger) ResetNamed(string) hclog.Logger { return h }
 
-func (h *hlogger) ResetNamed(name string) hclog.Logger {
-	return &hlogger{logger: h.logger, name: name, told: h.told, args: h.args}
-}
-
-// SetLevel does nothing: the level is slog's.
-func (h *hlogger) SetLevel(hclog.Level) {}
-
-func (h *hlogger) GetLevel() hclog.Level {
-	for _, l := range []hclog.Level{hclog.Trace, hclog.Debug, hclog.Info, hclog.Warn} {
-		if h.is(l) {
-			return l
-		}
-	}
-	return hclog.Error
-}
-
-func (h *hlogger) StandardLogger(opts *hclog.StandardLoggerOptions) *stdlog.Logger {
-	return stdlog.New(h.StandardWriter(opts), "", 0)
-}
-
-func (h *hlogger) StandardWriter(*hclog.StandardLoggerOptions) io.Writer { return hlogWriter{h} }
-
-type hlogWriter struct{ h *hlogger }
-
-func (w hlogWriter) Write(p []byte) (int, error) {
-	w.h.Info(strings.TrimSpace(string(p)))
-	return len(p), nil
-}
-
-// minutely lets something be told once a minute.
-type minutely struct {
+// throttle reports whether at least a minute has passed since due last returned true.
+type throttle struct {
 	mu sync.Mutex
 	at time.Time
 }
 
-func (m *minutely) due(now time.Time) bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if !m.at.IsZero() && now.Sub(m.at) < time.Minute {
+func (t *throttle) due(now time.Time) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.at.IsZero() && now.Sub(t.at) < time.Minute {
 		return false
 	}
-	m.at = now
+	t.at = now
 	return true
 }

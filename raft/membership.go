@@ -669,7 +669,7 @@ func (r *Replica) tend() {
 	t := time.NewTicker(500 * time.Millisecond)
 	defer t.Stop()
 	ready := map[hraft.ServerID]time.Time{}
-	var told minutely
+	var told throttle
 	for {
 		if r.member(r.id) && r.vouched() {
 			if r.admitted() {

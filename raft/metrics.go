@@ -1,12 +1,10 @@
 package raft
 
 import (
-	"maps"
 	"strings"
-	"sync/atomic"
+	"sync"
 	"unicode"
 
-	armon "github.com/armon/go-metrics"
 	hashi "github.com/hashicorp/go-metrics"
 	walmetrics "github.com/hashicorp/raft-wal/metrics"
 )
@@ -17,161 +15,82 @@ func (noMetrics) Count(string, float64, ...string)   {}
 func (noMetrics) Gauge(string, float64, ...string)   {}
 func (noMetrics) Observe(string, float64, ...string) {}
 
-// RouteLibraryMetrics sends what hashicorp/raft and raft-boltdb report to m.
-// Both know only a global each, so this is the process's choice and not a
-// replica's: cmd calls it once.
+// RouteLibraryMetrics sends what hashicorp/raft reports to m. The library knows one
+// global sink, so this is the process's choice and not a replica's.
 func RouteLibraryMetrics(m Metrics) error {
-	hc := hashi.DefaultConfig("")
-	hc.EnableHostname, hc.EnableRuntimeMetrics = false, false
-	if _, err := hashi.NewGlobal(hc, hashiSink{m, newNamer()}); err != nil {
-		return err
-	}
-	// raft-boltdb v2.3.0 still reports to the package's former home.
-	ac := armon.DefaultConfig("")
-	ac.EnableHostname, ac.EnableRuntimeMetrics = false, false
-	_, err := armon.NewGlobal(ac, armonSink{m, newNamer()})
+	c := hashi.DefaultConfig("")
+	c.EnableHostname, c.EnableRuntimeMetrics = false, false
+	_, err := hashi.NewGlobal(c, hashiSink{m})
 	return err
 }
 
-// namer remembers what name has made: the libraries tell a dozen things of each
-// entry, and some fifty in all.
-type namer struct {
-	// known is by the key's parts, a dot behind each. The map is never written
-	// to: a new name replaces it.
-	known atomic.Pointer[map[string]string]
-}
-
-// maxNames bounds them: there may be a name with something that varies in it.
-const maxNames = 1000
-
-func (n *namer) name(key []string) string {
-	var room [96]byte
-	b := room[:0]
-	for _, k := range key {
-		b = append(append(b, k...), '.')
+// metricName makes raft.fsm.applyBatch into raft_fsm_apply_batch. It is called a dozen
+// times for each entry with some fifty names, so the results are kept.
+func metricName(key []string) string {
+	joined := strings.Join(key, "_")
+	if made, ok := metricNames.Load(joined); ok {
+		return made.(string)
 	}
-	for {
-		old := n.known.Load()
-		if made, ok := (*old)[string(b)]; ok {
-			return made
-		}
-		made := name(key)
-		if len(*old) >= maxNames {
-			return made
-		}
-		known := maps.Clone(*old)
-		known[string(b)] = made
-		if n.known.CompareAndSwap(old, &known) {
-			return made
-		}
-	}
-}
-
-func newNamer() *namer {
-	n := &namer{}
-	n.known.Store(&map[string]string{})
-	return n
-}
-
-// name makes raft.fsm.applyBatch into raft_fsm_apply_batch.
-func name(key []string) string {
 	var b strings.Builder
-	for i, k := range key {
-		if i > 0 {
-			b.WriteByte('_')
-		}
-		for j, r := range k {
-			switch {
-			case unicode.IsUpper(r):
-				if j > 0 {
-					b.WriteByte('_')
-				}
-				b.WriteRune(unicode.ToLower(r))
-			case unicode.IsLetter(r), unicode.IsDigit(r):
-				b.WriteRune(r)
-			default:
+	for i, r := range joined {
+		switch {
+		case unicode.IsUpper(r):
+			if i > 0 && joined[i-1] != '_' {
 				b.WriteByte('_')
 			}
+			b.WriteRune(unicode.ToLower(r))
+		case unicode.IsLetter(r), unicode.IsDigit(r):
+			b.WriteRune(r)
+		default:
+			b.WriteByte('_')
 		}
 	}
+	metricNames.Store(joined, b.String())
 	return b.String()
 }
 
-type hashiSink struct {
-	m Metrics
-	*namer
-}
+var metricNames sync.Map // of string to string
+
+// hashiSink passes hashicorp/raft's metrics on.
+type hashiSink struct{ m Metrics }
 
 var _ hashi.MetricSink = hashiSink{}
 
-func (s hashiSink) labels(labels []hashi.Label) []string {
+func (hashiSink) labels(labels []hashi.Label) []string {
 	var out []string
 	for _, l := range labels {
-		out = append(out, s.name([]string{l.Name}), l.Value)
+		out = append(out, metricName([]string{l.Name}), l.Value)
 	}
 	return out
 }
 
 func (s hashiSink) EmitKey([]string, float32)                 {}
-func (s hashiSink) SetGauge(key []string, v float32)          { s.m.Gauge(s.name(key), float64(v)) }
-func (s hashiSink) IncrCounter(key []string, v float32)       { s.m.Count(s.name(key), float64(v)) }
-func (s hashiSink) AddSample(key []string, v float32)         { s.m.Observe(s.name(key), float64(v)) }
-func (s hashiSink) SetPrecisionGauge(key []string, v float64) { s.m.Gauge(s.name(key), v) }
+func (s hashiSink) SetGauge(key []string, v float32)          { s.SetPrecisionGauge(key, float64(v)) }
+func (s hashiSink) SetPrecisionGauge(key []string, v float64) { s.m.Gauge(metricName(key), v) }
+func (s hashiSink) IncrCounter(key []string, v float32)       { s.IncrCounterWithLabels(key, v, nil) }
+func (s hashiSink) AddSample(key []string, v float32)         { s.AddSampleWithLabels(key, v, nil) }
 func (s hashiSink) SetGaugeWithLabels(key []string, v float32, l []hashi.Label) {
-	s.m.Gauge(s.name(key), float64(v), s.labels(l)...)
+	s.SetPrecisionGaugeWithLabels(key, float64(v), l)
 }
 func (s hashiSink) SetPrecisionGaugeWithLabels(key []string, v float64, l []hashi.Label) {
-	s.m.Gauge(s.name(key), v, s.labels(l)...)
+	s.m.Gauge(metricName(key), v, s.labels(l)...)
 }
 func (s hashiSink) IncrCounterWithLabels(key []string, v float32, l []hashi.Label) {
-	s.m.Count(s.name(key), float64(v), s.labels(l)...)
+	s.m.Count(metricName(key), float64(v), s.labels(l)...)
 }
 func (s hashiSink) AddSampleWithLabels(key []string, v float32, l []hashi.Label) {
-	s.m.Observe(s.name(key), float64(v), s.labels(l)...)
+	s.m.Observe(metricName(key), float64(v), s.labels(l)...)
 }
 
-// armonSink is hashiSink for the package's former home.
-type armonSink struct {
-	m Metrics
-	*namer
-}
-
-var _ armon.MetricSink = armonSink{}
-
-func (s armonSink) labels(labels []armon.Label) []string {
-	var out []string
-	for _, l := range labels {
-		out = append(out, s.name([]string{l.Name}), l.Value)
-	}
-	return out
-}
-
-func (s armonSink) EmitKey([]string, float32)           {}
-func (s armonSink) SetGauge(key []string, v float32)    { s.m.Gauge(s.name(key), float64(v)) }
-func (s armonSink) IncrCounter(key []string, v float32) { s.m.Count(s.name(key), float64(v)) }
-func (s armonSink) AddSample(key []string, v float32)   { s.m.Observe(s.name(key), float64(v)) }
-func (s armonSink) SetGaugeWithLabels(key []string, v float32, l []armon.Label) {
-	s.m.Gauge(s.name(key), float64(v), s.labels(l)...)
-}
-func (s armonSink) IncrCounterWithLabels(key []string, v float32, l []armon.Label) {
-	s.m.Count(s.name(key), float64(v), s.labels(l)...)
-}
-func (s armonSink) AddSampleWithLabels(key []string, v float32, l []armon.Label) {
-	s.m.Observe(s.name(key), float64(v), s.labels(l)...)
-}
-
-// walMetrics is raft-wal's collector: the one library that takes it by argument.
-type walMetrics struct {
-	m Metrics
-	*namer
-}
+// walMetrics is raft-wal's collector.
+type walMetrics struct{ m Metrics }
 
 var _ walmetrics.Collector = walMetrics{}
 
 func (w walMetrics) IncrementCounter(name string, delta uint64) {
-	w.m.Count(w.name([]string{"raft_wal", name}), float64(delta))
+	w.m.Count(metricName([]string{"raft_wal", name}), float64(delta))
 }
 
 func (w walMetrics) SetGauge(name string, v uint64) {
-	w.m.Gauge(w.name([]string{"raft_wal", name}), float64(v))
+	w.m.Gauge(metricName([]string{"raft_wal", name}), float64(v))
 }

@@ -231,7 +231,7 @@ func openFiles(o Options, files walFS) (*wal.WAL, error) {
 		wal.WithMetaStore(meta),
 		wal.WithSegmentSize(o.SegmentBytes),
 		wal.WithLogger(hlog(o.Logger, "raft-wal")),
-		wal.WithMetricsCollector(walMetrics{o.Metrics, newNamer()}),
+		wal.WithMetricsCollector(walMetrics{o.Metrics}),
 	}
 	// Its type of options has no name outside.
 	w, err := wal.Open(o.Dir, func(w *wal.WAL) {

@@ -32,18 +32,17 @@ func (q *request) eventBatch() (*batch, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &batch{msgs: make([]event.NewMessage, len(events)), payloads: make([][]byte, len(events)), binary: make([]bool, len(events))}
+	b := &batch{}
 	for i, e := range events {
 		m := *given
-		b.payloads[i], b.binary[i] = e.Payload(), e.Binary
-		if b.msgs[i], err = q.eventMessage(&m, e); err == nil {
-			continue
-		}
-		var p *event.Problem
-		if q.media == cloudevents.TypeBatch && errors.As(err, &p) {
+		msg, err := q.eventMessage(&m, e)
+		if p, ok := err.(*event.Problem); ok && q.media == cloudevents.TypeBatch {
 			return nil, p.At(i)
 		}
-		return nil, err
+		if err != nil {
+			return nil, err
+		}
+		b.append(msg, e.Payload(), e.Binary)
 	}
 	return b, nil
 }
@@ -126,7 +125,7 @@ func (q *request) eventMessage(m *wire.NewMessage, e *cloudevents.Event) (event.
 	if v := first(q.Header["Traceparent"]); v != "" && m.Headers["traceparent"] == "" && visible(v, event.MaxHeaderValue) {
 		m.Headers["traceparent"] = v
 	}
-	out, err := q.s.newMessage(m, e.Payload())
+	out, err := q.s.newMessage(m, e.Payload(), nil)
 	if err == nil && m.IdempotencyKey == "" {
 		// 0xff is in no idempotency_key, for that is UTF-8.
 		out.DedupKey = hash("\xffcloudevent\x00", e.Get("source"), "\x00", e.Get("id"))
@@ -148,20 +147,15 @@ func (q *request) eventsAccepted(single bool) string {
 	return media
 }
 
-// answerEvents writes leased messages as a batch of CloudEvents. What cannot be
-// read is left out, as in answerLeased.
-func (s *Server) answerEvents(q *request, leased []event.LeasedMessage, contents func(i int) (*event.Content, bool)) error {
-	b, n := []byte{'['}, 0
+// answerEvents writes leased messages as a batch of CloudEvents.
+func (q *request) answerEvents(leased []event.LeasedMessage, contents []*event.Content) error {
+	b := []byte{'['}
 	for i := range leased {
 		m := &leased[i]
-		c, ok := contents(i)
-		if !ok {
-			continue
-		}
-		if n++; n > 1 {
+		if i > 0 {
 			b = append(b, ',')
 		}
-		e := cloudevents.Of(&m.MessageView, c)
+		e := cloudevents.Of(&m.MessageView, contents[i])
 		e.Deliver(m.Lease, m.LeaseExpiresAt, m.Attempt, m.MaxAttempts)
 		b = e.AppendJSON(b)
 	}

@@ -172,7 +172,7 @@ func (q *request) change(what string, within time.Duration, do func(context.Cont
 		case first:
 			mine = c
 		case c.body != req.Body:
-			return event.Problemf(event.CodeKeyReused, "Idempotency-Key", "this Idempotency-Key came with another request before")
+			return keyReused
 		default:
 			select {
 			case <-c.done:

@@ -203,7 +203,7 @@ func (s *Server) hookMessage(req *webhook.Request, m *webhook.Message) (event.Ne
 	if m.Mapped {
 		original = bytes.TrimSpace(req.Body)
 	}
-	msg, err := s.newMessageFrom(&in, payload, original, new([]byte))
+	msg, err := s.newMessage(&in, payload, original)
 	return msg, payload, err
 }
 

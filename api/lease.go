@@ -1,12 +1,12 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net/http"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/qlogd/qlogd/api/wire"
@@ -58,11 +58,11 @@ func (s *Server) leaseMany(q *request) error {
 // mayLease refuses unless the token may consume from all these queues.
 func (q *request) mayLease(queues []string) error {
 	for i, name := range queues {
-		if err := q.may(roleConsume, name); err != nil {
+		if p, ok := q.may(roleConsume, name).(*event.Problem); ok {
 			if len(queues) > 1 {
-				return err.(*event.Problem).At(i)
+				return p.At(i)
 			}
-			return err
+			return p
 		}
 	}
 	return nil
@@ -82,12 +82,6 @@ func (q *request) leaseRequest(in *wire.LeaseRequest) error {
 	if in.WaitMS < 0 || in.WaitMS > event.MaxWaitMS {
 		return bad("wait_ms", "wait_ms must be from 0 to %d, not %d", event.MaxWaitMS, in.WaitMS)
 	}
-	if err := leaseMS("lease_ms", in.LeaseMS); err != nil {
-		return err
-	}
-	if err := within("worker", in.Worker, maxWorker); err != nil {
-		return err
-	}
 	if len(in.Kinds) > maxKinds {
 		return bad("kinds", "kinds must be at most %d, not %d", maxKinds, len(in.Kinds))
 	}
@@ -96,7 +90,7 @@ func (q *request) leaseRequest(in *wire.LeaseRequest) error {
 			return bad("kinds", "kinds[%d] must be at most %d bytes", i, maxKind).At(i)
 		}
 	}
-	return nil
+	return cmp.Or(leaseMS("lease_ms", in.LeaseMS), within("worker", in.Worker, maxWorker))
 }
 
 func leaseMS(field string, v int64) error {
@@ -106,81 +100,69 @@ func leaseMS(field string, v int64) error {
 	return nil
 }
 
-// lease waits for work, proposes a lease, and answers with what it got.
+// lease waits for work, proposes a lease, and answers with its messages.
 func (s *Server) lease(q *request, in *wire.LeaseRequest) error {
-	if s.draining() {
-		return shuttingDown
-	}
 	for _, name := range in.Queues {
 		if _, err := s.current(q, name); err != nil {
 			return err
 		}
 	}
-	q.body = nil // a long poll needs it no more
+	q.body = nil // not needed during a long poll
 	most := defaultMax
 	if in.MaxMessages != nil {
 		most = int(*in.MaxMessages)
 	}
-	cmd := &event.Lease{Queues: in.Queues, Max: most, LeaseMS: in.LeaseMS, Worker: in.Worker, Kinds: in.Kinds}
-	may := func() error {
+	c := &event.Command{Actor: q.actor(), Lease: &event.Lease{
+		Queues: in.Queues, Max: most, LeaseMS: in.LeaseMS, Worker: in.Worker, Kinds: in.Kinds,
+	}}
+	res, err := s.leaseWhile(q.Context(), c, time.Duration(in.WaitMS)*time.Millisecond, func() error {
 		// After a long wait the token may have been revoked.
-		if err := q.refused(s.rules[q.route]); err != nil {
-			return err
-		}
-		return q.mayLease(in.Queues)
-	}
-	var res event.Result
-	lease := func(pending pendingWrite) (n int, err error) {
-		if pending == nil {
-			if err := may(); err != nil {
-				return 0, err
-			}
-			res, err = s.proposeLease(q, cmd)
-		} else if res, err = s.awaitLease(q, cmd, pending); !unknown(err) {
-			err = nil // the produce was refused, not this call: it waits on
-		}
-		return len(res.Leased), err
-	}
-	w := newWaiter(in.Queues, in.Kinds, most, func() *event.Command {
-		if q.Context().Err() != nil || may() != nil {
-			return nil
-		}
-		return &event.Command{Actor: q.actor(), Lease: cmd}
+		return cmp.Or(q.refused(s.rules[q.route]), q.mayLease(in.Queues))
 	})
-	poll := longPoll{waiters: s.waiters, w: w, drain: s.drain, fresh: s.barrier, lease: lease}
-	if err := poll.wait(q.Context(), time.Duration(in.WaitMS)*time.Millisecond); err != nil {
+	if err != nil {
 		return err
 	}
-	if q.Context().Err() != nil && len(res.Leased) > 0 {
-		s.releaseAll(res.Leased)
-		return q.Context().Err()
-	}
 	if res.Index != 0 {
-		q.w.Header().Set("X-Qlogd-Index", strconv.FormatUint(res.Index, 10))
-		q.nameLeader()
+		q.committed(&res)
 	}
 	return s.answerLeased(q, res.Leased)
 }
 
 var shuttingDown = &event.Problem{Code: codeShuttingDown, Index: -1, RetryAfterMS: 2000, Detail: "this node is shutting down; ask another one"}
 
-// proposeLease proposes a lease for a client that is still there. Once it is
-// proposed it is seen to its end, whatever the client does: what it leased for
-// nobody must be given back.
-func (s *Server) proposeLease(q *request, cmd *event.Lease) (event.Result, error) {
-	if err := q.Context().Err(); err != nil {
-		return event.Result{}, err
+// leaseWhile waits for work and leases it for a client that is there while ctx lasts.
+// may is asked before each proposal.
+func (s *Server) leaseWhile(ctx context.Context, c *event.Command, wait time.Duration, may func() error) (res event.Result, err error) {
+	if s.draining() {
+		return res, shuttingDown
 	}
-	ctx, cancel := s.deadline(context.WithoutCancel(q.Context()))
-	defer cancel()
-	return s.propose(ctx, &event.Command{Actor: q.actor(), Lease: cmd}, "")
-}
-
-// awaitLease waits for the answer to a lease that went along with a produce.
-func (s *Server) awaitLease(q *request, cmd *event.Lease, pending pendingWrite) (event.Result, error) {
-	ctx, cancel := s.deadline(context.WithoutCancel(q.Context()))
-	defer cancel()
-	return s.track(ctx, &event.Command{Actor: q.actor(), Lease: cmd}, "", pending)
+	w := newWaiter(c.Lease.Queues, c.Lease.Kinds, c.Lease.Max, func() *event.Command {
+		if ctx.Err() != nil || may() != nil {
+			return nil
+		}
+		return c
+	})
+	poll := longPoll{waiters: s.waiters, w: w, drain: s.drain, fresh: s.barrier}
+	poll.lease = func(pending pendingWrite) (n int, err error) {
+		// A proposal is awaited whatever the client does: messages leased for nobody
+		// must be released.
+		ctx, cancel := s.deadline(context.WithoutCancel(ctx))
+		defer cancel()
+		if pending != nil {
+			if res, err = s.track(ctx, c, "", pending); !unknown(err) {
+				err = nil // the produce was refused, not this call: it waits on
+			}
+		} else if err = may(); err == nil {
+			res, err = s.propose(ctx, c, "")
+		}
+		return len(res.Leased), err
+	}
+	err = poll.wait(ctx, wait)
+	if ctx.Err() != nil && len(res.Leased) > 0 {
+		s.releaseAll(res.Leased)
+		return event.Result{}, ctx.Err()
+	}
+	return res, err
 }
 
 // unknown reports whether an error says that a write may still be committed.
@@ -189,13 +171,14 @@ func unknown(err error) bool {
 	return err != nil && (!errors.As(err, &p) || p.Unknown)
 }
 
-// piggyback is the leases that go along with a produce, and their waiters.
+// piggyback is the leases that go along with a produce, and their waiters, which wake
+// must wake.
 type piggyback struct {
-	waiters []*waiter // woken by wake, which must be called
+	waiters []*waiter
 	leases  []*event.Command
 }
 
-// wake hands each waiter the pending answer to its lease.
+// wake passes each waiter the pending answer to its lease.
 func (p *piggyback) wake(answers []pendingWrite) {
 	for i, w := range p.waiters {
 		w.wake <- answers[i]
@@ -226,9 +209,9 @@ func (s *Server) takeLeases(c *event.Command) (out piggyback) {
 	return out
 }
 
-// deliverable returns how many messages of a produce can be leased at once, by
-// kind, as far as this node knows: of a partition only the first. It may be wrong:
-// a lease that finds nothing changes nothing.
+// deliverable counts the messages of a produce that can be leased at once, by kind, as
+// far as this node knows: of a partition only the first. An error is harmless: a lease
+// that finds nothing changes nothing.
 func (s *Server) deliverable(p *event.Produce) map[string]int {
 	q, ok := s.deps.State.Queue(p.Queue)
 	ordering := q.Policy.Ordering
@@ -236,29 +219,27 @@ func (s *Server) deliverable(p *event.Produce) map[string]int {
 		return nil
 	}
 	now := s.clock(s.deps.State)
-	byKind, keys := map[string]int{}, map[string]struct{}{}
+	byKind, lanes := map[string]int{}, map[string]bool{}
 	for i := range p.Messages {
 		m := &p.Messages[i]
 		if m.DelayMS > 0 || m.DeliverAt > now {
 			continue
 		}
-		if ordering != event.Unordered {
-			key := m.Key
-			if ordering == event.FIFO {
-				key = ""
-			}
-			if _, ok := keys[key]; ok {
-				continue
-			}
-			keys[key] = struct{}{}
+		lane := m.Key
+		if ordering == event.FIFO {
+			lane = ""
 		}
+		if ordering != event.Unordered && lanes[lane] {
+			continue
+		}
+		lanes[lane] = true
 		byKind[m.Kind]++
 	}
 	return byKind
 }
 
-// releaseAll gives back what was leased to a client that has hung up. The
-// attempts are not counted.
+// releaseAll releases the leases of a client that has hung up. The attempts are not
+// counted.
 func (s *Server) releaseAll(leased []event.LeasedMessage) {
 	items := make([]event.SettleItem, len(leased))
 	for i := range leased {
@@ -267,60 +248,47 @@ func (s *Server) releaseAll(leased []event.LeasedMessage) {
 	ctx, cancel := s.deadline(context.Background())
 	defer cancel()
 	if _, err := s.propose(ctx, &event.Command{Settle: &event.Settle{Items: items}}, ""); err != nil {
-		s.log.Warn("leases of a client that hung up run until they expire", "leases", len(items), "error", err)
+		s.log.Warn("could not release the leases of a client that hung up", "leases", len(items), "error", err)
 	}
 }
 
-// answerLeased writes the leased messages. Payloads are copied from the log as
-// they were given.
+// answerLeased writes the leased messages. One whose content cannot be read is left out:
+// its lease expires, and in the end it is dead-lettered.
 func (s *Server) answerLeased(q *request, leased []event.LeasedMessage) error {
-	refs := make([]event.Ref, 0, len(leased))
+	refs := make([]event.Ref, len(leased))
 	for i := range leased {
-		refs = append(refs, leased[i].Content)
+		refs[i] = leased[i].Content
 	}
 	contents, err := s.Contents(refs)
-	broken := err != nil
-	if q.eventsAccepted(false) != "" {
-		return s.answerEvents(q, leased, func(i int) (*event.Content, bool) {
-			if !broken {
-				return contents[i], true
+	if err != nil { // read them one by one
+		readable := make([]event.LeasedMessage, 0, len(leased))
+		contents = contents[:0]
+		for i := range leased {
+			c, err := s.content(leased[i].Content)
+			if err != nil {
+				s.log.Error("cannot read a leased message's content", "message", leased[i].ID, "queue", leased[i].Queue, "error", err)
+				continue
 			}
-			return s.leasedContent(&leased[i])
-		})
-	}
-	b, n := []byte(`{"messages":[`), 0
-	for i := range leased {
-		m := &leased[i]
-		var c *event.Content
-		if !broken {
-			c = contents[i]
-		} else if got, ok := s.leasedContent(m); ok {
-			c = got
-		} else {
-			continue
+			readable, contents = append(readable, leased[i]), append(contents, c)
 		}
-		if n++; n > 1 {
+		if len(readable) == 0 && len(leased) > 0 {
+			return fmt.Errorf("no content of %d leased messages can be read", len(leased))
+		}
+		leased = readable
+	}
+	if q.eventsAccepted(false) != "" {
+		return q.answerEvents(leased, contents)
+	}
+	b := []byte(`{"messages":[`)
+	for i := range leased {
+		if i > 0 {
 			b = append(b, ',')
 		}
-		if b, err = s.appendLeased(b, m, c); err != nil {
+		if b, err = s.appendLeased(b, &leased[i], contents[i]); err != nil {
 			return err
 		}
 	}
-	if n == 0 && len(leased) > 0 {
-		return fmt.Errorf("no content of %d leased messages can be read", len(leased))
-	}
 	return q.answerJSON(http.StatusOK, append(b, "]}"...))
-}
-
-// leasedContent reads one content where they could not be read together. False:
-// it can't be. The others are served; the lease of this one runs out, and in the
-// end it is dead-lettered.
-func (s *Server) leasedContent(m *event.LeasedMessage) (*event.Content, bool) {
-	c, err := s.content(m.Content)
-	if err != nil {
-		s.log.Error("a leased message's content cannot be read", "message", m.ID, "queue", m.Queue, "error", err)
-	}
-	return c, err == nil
 }
 
 // appendLeased appends a wire.LeasedMessage; c is nil where the content was erased.

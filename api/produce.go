@@ -1,7 +1,6 @@
 package api
 
 import (
-	"encoding/binary"
 	"net/http"
 	"slices"
 	"strconv"
@@ -12,8 +11,7 @@ import (
 	"github.com/qlogd/qlogd/event"
 )
 
-// Limits of what users write beside the payload (contract.md section 3 has the
-// others).
+// Limits of a message's fields; package event has the others.
 const (
 	maxKind          = 128
 	maxCorrelationID = 256
@@ -25,97 +23,84 @@ const (
 	maxQueues        = 100
 )
 
-// produce answers POST /v1/queues/{queue}/messages: a JSON or msgpack batch,
+// produce answers POST /v1/queues/{queue}/messages: a JSON or msgpack batch, CloudEvents,
 // or one payload with its metadata in the query.
 func (s *Server) produce(q *request) error {
 	name, err := q.queue()
 	if err != nil {
 		return err
 	}
-	var msgs []wire.NewMessage
-	switch {
-	case isForm(q.media):
-		return event.Problemf(codeUnsupportedMedia, "Content-Type",
-			"Content-Type %s is a form's, most likely sent for want of another; name the payload's own type, or application/json with messages", q.media)
-	case q.isEvents():
-		b, err := q.eventBatch()
-		if err != nil {
-			return err
-		}
-		return s.enqueue(q, name, b)
-	case q.media == "" || q.media == typeJSON || isMsgpack(q.media):
-		if err := q.allow(); err != nil {
-			return err
-		}
-		var in wire.ProduceRequest
-		if err := q.decode(&in, true, false); err != nil {
-			return err
-		}
-		msgs = in.Messages
-	default:
-		m, payload, err := q.rawMessage()
-		if err != nil {
-			return err
-		}
-		nm, err := s.newMessage(m, payload)
-		if err != nil {
-			p := *err.(*event.Problem)
-			p.Index = -1
-			return &p
-		}
-		return s.enqueue(q, name, &batch{msgs: []event.NewMessage{nm}, payloads: [][]byte{payload}, binary: []bool{true}})
-	}
-	if p := batchSize("messages", len(msgs)); p != nil {
-		return p
-	}
-	b, err := s.newBatch(msgs)
+	b, err := s.produced(q)
 	if err != nil {
 		return err
 	}
-	b.list = true
-	return s.enqueue(q, name, b)
+	res, err := s.enqueue(q, name, b)
+	if err != nil {
+		return err
+	}
+	status := http.StatusOK
+	if slices.ContainsFunc(res.Produced, func(p event.Produced) bool { return !p.Duplicate }) {
+		status = http.StatusCreated
+	}
+	out, err := s.producedAll(q, res.Produced)
+	if err != nil {
+		return err
+	}
+	return q.answer(status, &wire.ProduceResponse{Messages: out})
 }
 
-func isForm(media string) bool {
-	return media == "application/x-www-form-urlencoded" || strings.HasPrefix(media, "multipart/")
+// produced reads the messages of a produce call.
+func (s *Server) produced(q *request) (*batch, error) {
+	switch {
+	case q.media == "application/x-www-form-urlencoded" || strings.HasPrefix(q.media, "multipart/"):
+		return nil, event.Problemf(codeUnsupportedMedia, "Content-Type",
+			"Content-Type %s is a form's, probably a client's default; use curl --json, or name the payload's own type", q.media)
+	case q.isEvents():
+		return q.eventBatch()
+	case q.media == "" || q.media == typeJSON || isMsgpack(q.media):
+		if err := q.allow(); err != nil {
+			return nil, err
+		}
+		var in wire.ProduceRequest
+		if err := q.decode(&in, true, false); err != nil {
+			return nil, err
+		}
+		if err := batchSize("messages", len(in.Messages)); err != nil {
+			return nil, err
+		}
+		return s.newBatch(in.Messages)
+	}
+	m, payload, err := q.rawMessage()
+	if err != nil {
+		return nil, err
+	}
+	b := &batch{}
+	if p, ok := s.add(b, m, payload, true).(*event.Problem); ok {
+		return nil, p.At(-1)
+	}
+	return b, nil
 }
 
-// batch is what is enqueued together into one queue. payloads are the
-// messages', for what is to be checked against the queue.
+// batch is messages to enqueue together into one queue, with their payloads, which fit
+// checks against the queue.
 type batch struct {
 	msgs     []event.NewMessage
 	payloads [][]byte
 	binary   []bool
 	imported bool // they have source ids
-	// list: the body is a list of messages, and none of the request's headers went
-	// into them.
-	list bool
 }
 
-// hash is of a query, of all that these messages are to be, by the digests of
-// their contents, and of how many bytes of a body say so. Requests of the same hash
-// ask for the same. It is quicker than a hash of the body.
-func (b *batch) hash(query string, body int) event.Hash {
-	buf := make([]byte, 0, 32+len(query)+96*len(b.msgs))
-	str := func(s string) { buf = append(binary.AppendUvarint(buf, uint64(len(s))), s...) }
-	num := func(v int64) { buf = binary.AppendVarint(buf, v) }
-	str("messages")
-	str(query)
-	num(int64(body))
-	for i := range b.msgs {
-		m := &b.msgs[i]
-		str(m.Key)
-		str(m.Kind)
-		num(int64(m.Priority))
-		num(m.DelayMS)
-		num(m.DeliverAt)
-		num(m.TTLMS)
-		buf = append(buf, m.DedupKey[:]...)
-		num(int64(m.Size))
-		buf = append(buf, m.Content.Digest[:]...)
-		str(m.SourceID)
+func (b *batch) append(m event.NewMessage, payload []byte, binary bool) {
+	b.msgs, b.payloads, b.binary = append(b.msgs, m), append(b.payloads, payload), append(b.binary, binary)
+}
+
+// add checks a message and appends it.
+func (s *Server) add(b *batch, m *wire.NewMessage, payload []byte, binary bool) error {
+	msg, err := s.newMessage(m, payload, nil)
+	if err == nil {
+		b.append(msg, payload, binary)
 	}
-	return hashBytes(buf)
+	return err
 }
 
 func batchSize(field string, n int) error {
@@ -153,15 +138,12 @@ func (q *request) metadata(names ...string) (*wire.NewMessage, error) {
 	if err := q.allow(names...); err != nil {
 		return nil, err
 	}
-	m := &wire.NewMessage{
-		Key: q.query.Get("key"), Kind: q.query.Get("kind"), CorrelationID: q.query.Get("correlation_id"),
-		IdempotencyKey: q.query.Get("idempotency_key"),
-	}
-	for _, p := range [...]struct{ name, v string }{
-		{"key", m.Key}, {"kind", m.Kind}, {"correlation_id", m.CorrelationID}, {"idempotency_key", m.IdempotencyKey},
+	m := &wire.NewMessage{}
+	for name, v := range map[string]*string{
+		"key": &m.Key, "kind": &m.Kind, "correlation_id": &m.CorrelationID, "idempotency_key": &m.IdempotencyKey,
 	} {
-		if !utf8.ValidString(p.v) {
-			return nil, bad(p.name, "%s must be UTF-8", p.name)
+		if *v = q.query.Get(name); !utf8.ValidString(*v) {
+			return nil, bad(name, "%s must be UTF-8", name)
 		}
 	}
 	if q.query.Has("idempotency_key") && m.IdempotencyKey == "" {
@@ -191,8 +173,7 @@ func (q *request) metadata(names ...string) (*wire.NewMessage, error) {
 
 // newBatch checks messages one by one.
 func (s *Server) newBatch(msgs []wire.NewMessage) (*batch, error) {
-	room := new([]byte) // of the contents, which are encoded one behind the other
-	b := &batch{msgs: make([]event.NewMessage, len(msgs)), payloads: make([][]byte, len(msgs)), binary: make([]bool, len(msgs))}
+	b := &batch{}
 	for i := range msgs {
 		m := &msgs[i]
 		var err error
@@ -202,14 +183,11 @@ func (s *Server) newBatch(msgs []wire.NewMessage) (*batch, error) {
 		case m.Payload != nil && m.ContentType != "":
 			err = bad("content_type", "messages[%d].content_type goes with payload_base64", i)
 		case m.Payload != nil:
-			b.payloads[i] = m.Payload
+			err = s.add(b, m, m.Payload, false)
 		case m.PayloadBytes != nil:
-			b.payloads[i], b.binary[i] = m.PayloadBytes, true
+			err = s.add(b, m, m.PayloadBytes, true)
 		default:
 			err = bad("payload", "messages[%d] needs a payload or a payload_base64", i)
-		}
-		if err == nil {
-			b.msgs[i], err = s.newMessageFrom(m, b.payloads[i], nil, room)
 		}
 		if err != nil {
 			return nil, err.(*event.Problem).At(i)
@@ -218,30 +196,23 @@ func (s *Server) newBatch(msgs []wire.NewMessage) (*batch, error) {
 	return b, nil
 }
 
-// newMessage checks one message and encodes what the user wrote, once. The
-// payload is JSON where m has one, else bytes. Problems are of field names
-// within the message.
-func (s *Server) newMessage(m *wire.NewMessage, payload []byte) (event.NewMessage, error) {
-	return s.newMessageFrom(m, payload, nil, new([]byte))
-}
-
-// newMessageFrom is newMessage with the body that the payload was made from, if
-// it was, and with the memory that its content is written into.
-func (s *Server) newMessageFrom(m *wire.NewMessage, payload, original []byte, room *[]byte) (out event.NewMessage, err error) {
+// newMessage checks one message and encodes its content, once. The payload is JSON where
+// m has one, else bytes; original is the body that it was mapped from, if it was.
+// Problems name fields within the message.
+func (s *Server) newMessage(m *wire.NewMessage, payload, original []byte) (out event.NewMessage, err error) {
 	if int64(len(payload)) > s.opts.MaxPayload {
 		return out, event.Problemf(codePayloadTooLarge, "payload", "the payload has %d bytes, more than %d", len(payload), s.opts.MaxPayload)
 	}
-	if err := within("key", m.Key, event.MaxKeyBytes); err != nil {
-		return out, err
-	}
-	if err := within("kind", m.Kind, maxKind); err != nil {
-		return out, err
-	}
-	if err := within("correlation_id", m.CorrelationID, maxCorrelationID); err != nil {
-		return out, err
-	}
-	if err := within("idempotency_key", m.IdempotencyKey, maxMessageKey); err != nil {
-		return out, err
+	for _, f := range [...]struct {
+		name, v string
+		most    int
+	}{
+		{"key", m.Key, event.MaxKeyBytes}, {"kind", m.Kind, maxKind},
+		{"correlation_id", m.CorrelationID, maxCorrelationID}, {"idempotency_key", m.IdempotencyKey, maxMessageKey},
+	} {
+		if err := within(f.name, f.v, f.most); err != nil {
+			return out, err
+		}
 	}
 	if len(m.ContentType) > maxContentType || !printable(m.ContentType) {
 		return out, bad("content_type", "content_type must be a media type of at most %d bytes", maxContentType)
@@ -274,12 +245,12 @@ func (s *Server) newMessageFrom(m *wire.NewMessage, payload, original []byte, ro
 		return out, err
 	}
 	content := event.Content{
-		Payload: payload, Binary: m.Payload == nil, ContentType: m.ContentType, Headers: headers, CorrelationID: m.CorrelationID,
-		Original: original,
+		Payload: payload, Binary: m.Payload == nil, ContentType: m.ContentType, Headers: headers,
+		CorrelationID: m.CorrelationID, Original: original,
 	}
 	out = event.NewMessage{
 		Key: m.Key, Kind: m.Kind, Priority: uint8(priority), DelayMS: m.DelayMS, DeliverAt: int64(m.DeliverAt), TTLMS: m.TTLMS,
-		Size: uint32(len(payload)), Content: content.EncodeIn(room),
+		Size: uint32(len(payload)), Content: event.EncodeContent(&content),
 	}
 	if m.IdempotencyKey != "" {
 		out.DedupKey = hash(m.IdempotencyKey)
@@ -327,57 +298,16 @@ func messageHeaders(m map[string]string) ([]event.Header, error) {
 	return out, nil
 }
 
-// enqueue proposes messages and answers produce.
-func (s *Server) enqueue(q *request, name string, b *batch) error {
-	res, err := s.enqueueBatch(q, name, b)
-	if err != nil {
-		return err
-	}
-	return s.answerProduced(q, res.Produced)
+// enqueue proposes messages that were checked against the queue's policy.
+func (s *Server) enqueue(q *request, name string, b *batch) (event.Result, error) {
+	return q.proposeFresh("queue", "the policy of queue "+echo(name), func() (*event.Command, error) {
+		p := &event.Produce{Queue: name, AutoCreate: s.opts.AutoCreateQueues, Messages: b.msgs, Import: b.imported}
+		return &event.Command{Produce: p}, s.fit(q, p, b)
+	})
 }
 
-// enqueueBatch proposes messages, until they were checked against the policy
-// under which they are decided.
-func (s *Server) enqueueBatch(q *request, name string, b *batch) (event.Result, error) {
-	if !b.list || q.Header["Idempotency-Key"] == nil {
-		return s.enqueueAs(q, name, b, false)
-	}
-	// The contents have digests already: the body need not be hashed, too.
-	return s.enqueueAs(q, name, b, true)
-}
-
-// enqueueAs is enqueueBatch of a request that is known again by its messages'
-// contents, or by its body.
-func (s *Server) enqueueAs(q *request, name string, b *batch, byContents bool) (res event.Result, err error) {
-	hash := q.bodyHash
-	if byContents {
-		hash = func(body []byte) event.Hash { return b.hash(q.URL.RawQuery, len(body)) }
-	}
-	req, err := q.identity(hash)
-	if err != nil {
-		return res, err
-	}
-	for range maxStale {
-		p := event.Produce{Queue: name, AutoCreate: s.opts.AutoCreateQueues, Messages: b.msgs, Import: b.imported}
-		if err := s.fit(q, &p, b); err != nil {
-			return res, err
-		}
-		res, err := q.propose(&event.Command{Request: req, Produce: &p})
-		if isStale(err) {
-			q.unhurried()
-			if err := s.barrier(q.Context()); err != nil {
-				return res, err
-			}
-			continue
-		}
-		return res, err
-	}
-	return res, event.Problemf(event.CodeConflict, "queue", "the policy of %s keeps changing; try again", echo(name))
-}
-
-// fit checks messages against their queue as this node knows it, and stamps
-// the command with the policy's revision: deciding refuses it if that is no
-// longer the one.
+// fit checks messages against their queue as this node knows it, and sets the policy's
+// revision in the command: deciding refuses another one.
 func (s *Server) fit(q *request, p *event.Produce, b *batch) error {
 	v, err := s.current(q, p.Queue)
 	if err != nil {
@@ -407,20 +337,7 @@ func (s *Server) fit(q *request, p *event.Produce, b *batch) error {
 	return s.lookForDuplicates(p, &v)
 }
 
-// answerProduced tells the ids; 200 where nothing is new, else 201.
-func (s *Server) answerProduced(q *request, produced []event.Produced) error {
-	status := http.StatusOK
-	if slices.ContainsFunc(produced, func(p event.Produced) bool { return !p.Duplicate }) {
-		status = http.StatusCreated
-	}
-	out, err := s.producedAll(q, produced)
-	if err != nil {
-		return err
-	}
-	return q.answer(status, &wire.ProduceResponse{Messages: out})
-}
-
-// producedAll says what became of each message of a request.
+// producedAll returns the outcome of each message of a request.
 func (s *Server) producedAll(q *request, produced []event.Produced) ([]wire.Produced, error) {
 	out := make([]wire.Produced, len(produced))
 	for i := range produced {
@@ -439,4 +356,63 @@ func (s *Server) producedAll(q *request, produced []event.Produced) ([]wire.Prod
 		}
 	}
 	return out, nil
+}
+
+const maxSourceID = 256
+
+// importWindow is the least time, ms, for which a source id is known after its message
+// has left the queue.
+const importWindow = 24 * 3600 * 1000
+
+// importMessages answers POST /v1/queues/{queue}/messages/import.
+func (s *Server) importMessages(q *request) error {
+	in := q.read()
+	name := in.queue()
+	var body wire.ImportRequest
+	in.body(&body)
+	in.do(func() error { return batchSize("messages", len(body.Messages)) })
+	if in.err != nil {
+		return in.err
+	}
+	msgs := make([]wire.NewMessage, len(body.Messages))
+	for i := range body.Messages {
+		m := &body.Messages[i]
+		switch n := len(m.SourceID); {
+		case n < 1 || n > maxSourceID:
+			return bad("source_id", "source_id must have 1 to %d bytes, not %d", maxSourceID, n).At(i)
+		case m.IdempotencyKey != "":
+			return bad("idempotency_key", "idempotency_key does not go with an import: source_id identifies the message").At(i)
+		}
+		msgs[i] = m.NewMessage
+	}
+	b, err := s.newBatch(msgs)
+	if err != nil {
+		return err
+	}
+	b.imported = true
+	for i := range body.Messages {
+		b.msgs[i].SourceID = body.Messages[i].SourceID
+		// No text begins with this byte, so no idempotency_key has the same hash.
+		b.msgs[i].DedupKey = hash("\xffsource_id\x00", body.Messages[i].SourceID)
+	}
+	res, err := s.enqueue(q, name, b)
+	if err != nil {
+		return err
+	}
+	out := wire.ImportResponse{Messages: make([]wire.Imported, len(res.Produced))}
+	for i, p := range res.Produced {
+		m := wire.Imported{SourceID: body.Messages[i].SourceID, ID: p.ID.String(), Status: wire.Enqueued}
+		if p.Duplicate {
+			m.Status = wire.Duplicate
+			out.Ignored++
+		} else {
+			out.Imported++
+		}
+		out.Messages[i] = m
+	}
+	status := http.StatusCreated
+	if out.Imported == 0 {
+		status = http.StatusOK
+	}
+	return q.answer(status, &out)
 }

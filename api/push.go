@@ -123,37 +123,11 @@ func (s *Server) PushReason(ctx context.Context, v *event.QueueView) *wire.PushR
 	return s.deps.Push.Reason(v.Name)
 }
 
-// LeaseHere leases for the node itself: it waits in line as a client's long poll
-// does, and what is produced here takes its lease along. What is leased when ctx
-// has ended is given back. An error may say that the outcome is unknown: what was
-// leased then runs out.
+// LeaseHere leases for the node itself, as a client's long poll does. Messages leased
+// when ctx has ended are released. An error may say that the outcome is unknown: such
+// leases expire.
 func (s *Server) LeaseHere(ctx context.Context, c *event.Command, wait time.Duration) ([]event.LeasedMessage, error) {
-	if s.draining() {
-		return nil, shuttingDown
-	}
-	var res event.Result
-	w := newWaiter(c.Lease.Queues, c.Lease.Kinds, c.Lease.Max, func() *event.Command {
-		if ctx.Err() != nil {
-			return nil
-		}
-		return c
-	})
-	poll := longPoll{waiters: s.waiters, w: w, drain: s.drain, fresh: s.barrier}
-	poll.lease = func(pending pendingWrite) (n int, err error) {
-		ctx, cancel := s.deadline(context.WithoutCancel(ctx))
-		defer cancel()
-		if pending == nil {
-			res, err = s.propose(ctx, c, "")
-		} else if res, err = s.track(ctx, c, "", pending); !unknown(err) {
-			err = nil
-		}
-		return len(res.Leased), err
-	}
-	err := poll.wait(ctx, wait)
-	if ctx.Err() != nil && len(res.Leased) > 0 {
-		s.releaseAll(res.Leased)
-		return nil, ctx.Err()
-	}
+	res, err := s.leaseWhile(ctx, c, wait, func() error { return nil })
 	return res.Leased, err
 }
 

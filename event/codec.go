@@ -181,10 +181,7 @@ func (p *Policy) known() error {
 
 // EncodeHeader returns the header of an event's record: everything but what the record itself
 // carries (id, subject, back-pointer, alias, content).
-func EncodeHeader(e *Event) []byte { return AppendHeader(nil, e) }
-
-// AppendHeader appends what EncodeHeader returns to b.
-func AppendHeader(b []byte, e *Event) []byte { return appendEncoded(b, e) }
+func EncodeHeader(e *Event) []byte { return appendEncoded(nil, e) }
 
 // DecodeHeader fills an event from its record's header. If the event is of the queue that
 // e.Queue names already, the name's memory is shared.

@@ -377,7 +377,7 @@ func TestAttacks(t *testing.T) {
 		l.busy(10)
 		keep()
 	}
-	segments := len(l.log.Raw().Segments())
+	segments := len(l.log.Segments())
 	var blocks []*event.Block
 	ends := map[uint64]end{}
 	next, done := l.log.Blocks(0)
@@ -387,7 +387,7 @@ func TestAttacks(t *testing.T) {
 			break
 		}
 		blocks = append(blocks, b)
-		name, offset, err := l.log.Raw().Extent(b.Index)
+		name, offset, err := l.log.Extent(b.Index)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -74,7 +74,7 @@ func grow(t *testing.T, bytes int64) *grown {
 	g.traveller = g.apply(&event.Command{Produce: &event.Produce{Queue: "travels", Messages: []event.NewMessage{{Priority: 5}}}}).Produced[0].ID
 	body := strings.Repeat("x", 1000)
 	size := func() (n int64) {
-		for _, s := range g.log.Raw().Segments() {
+		for _, s := range g.log.Segments() {
 			n += s.Size
 		}
 		return n
@@ -183,7 +183,7 @@ func TestCostAgainstLogSize(t *testing.T) {
 				}
 				return d.Round(100 * time.Microsecond).String()
 			}
-			t.Logf("| %d MB | %d | %d | %s / %s | %s | %s | %s | %s / %s | %d |", mb, len(d.Log.Raw().Segments()), g.events,
+			t.Logf("| %d MB | %d | %d | %s / %s | %s | %s | %s | %s / %s | %d |", mb, len(d.Log.Segments()), g.events,
 				short(r50), short(r99), short(t50), short(n50), short(cold), short(p50), short(pMax), most)
 			if most > growCheckpoints {
 				t.Errorf("%d blocks were folded, a checkpoint lies behind each %d entries", most, growCheckpoints)

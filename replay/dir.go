@@ -75,4 +75,4 @@ func (d *Dir) Close() error { return d.Log.Close() }
 
 // Tail tells of a torn tail or a block that is still being written; nil where
 // there is none.
-func (d *Dir) Tail() *log.Tail { return d.Log.Raw().Tail() }
+func (d *Dir) Tail() *log.Tail { return d.Log.Tail() }

@@ -16,6 +16,7 @@ import (
 	"github.com/qlogd/qlogd/log/checkpoint"
 	"github.com/qlogd/qlogd/log/datadir"
 	"github.com/qlogd/qlogd/log/eventlog"
+	"github.com/qlogd/qlogd/log/vfs"
 )
 
 // Seed makes what Raft needs in a new data directory, so that it starts as the
@@ -83,7 +84,7 @@ func (d *Dir) Into(ctx context.Context, to event.Instant, target string, seed Se
 	// Names in log/ and the like were synced by whoever wrote them; these are
 	// the directory's own, and then its name.
 	for _, dir := range []string{datadir.Path(tmp, datadir.LogDir), datadir.Path(tmp, datadir.RaftDir), tmp} {
-		if err := datadir.SyncDir(dir); err != nil {
+		if err := (vfs.OS{}).SyncDir(dir); err != nil {
 			return nil, err
 		}
 	}
@@ -93,7 +94,7 @@ func (d *Dir) Into(ctx context.Context, to event.Instant, target string, seed Se
 	if err := os.Rename(tmp, target); err != nil {
 		return nil, err
 	}
-	return node, datadir.SyncDir(filepath.Dir(target))
+	return node, (vfs.OS{}).SyncDir(filepath.Dir(target))
 }
 
 // ErrTarget is a target that must not be written to.
@@ -136,7 +137,7 @@ func (d *Dir) checkTarget(target string) (string, error) {
 // taken for this one, with nothing pushed from it.
 func (d *Dir) forkNode(index uint64, chain string, clock int64) *datadir.Node {
 	id := "replay"
-	segment := d.Log.Raw().SegmentSize()
+	segment := d.Log.SegmentSize()
 	origin := ""
 	if d.Node != nil {
 		id, origin = d.Node.NodeID, d.Node.ClusterID
@@ -164,11 +165,11 @@ func (d *Dir) copyLog(ctx context.Context, index uint64, target string, progress
 	if _, err := d.FS.Stat(filepath.Join(source, "erasing.list")); err == nil {
 		return errors.New("contents are being erased from this log; start the node or wait for it to finish, then try again")
 	}
-	last, end, err := d.Log.Raw().Extent(index)
+	last, end, err := d.Log.Extent(index)
 	if err != nil {
 		return err
 	}
-	segments := d.Log.Raw().Segments()
+	segments := d.Log.Segments()
 	var total, done int64
 	for _, s := range segments {
 		if s.Name == last {

@@ -356,8 +356,8 @@ func TestErasesWhatOnlyTheArchiveHas(t *testing.T) {
 		}
 		defer past.Close()
 		first, key, in := w.families()
-		segments := w.log.Raw().Segments()
-		if err := w.log.Raw().DeleteBefore(segments[len(segments)/2].First); err != nil {
+		segments := w.log.Segments()
+		if err := w.log.DeleteBefore(segments[len(segments)/2].First); err != nil {
 			t.Fatal(err)
 		}
 		if _, deleted := w.log.DeletedBefore(); !deleted {

@@ -106,7 +106,7 @@ func (a *archiver) run(ctx context.Context) {
 
 func (a *archiver) open(ctx context.Context) (*archive.Archive, error) {
 	if a.e.replica.Leader() {
-		return archive.OpenFor(ctx, a.store, a.e.card.ClusterID, a.e.log.Raw().SegmentSize())
+		return archive.OpenFor(ctx, a.store, a.e.card.ClusterID, a.e.log.SegmentSize())
 	}
 	return archive.Open(ctx, a.store)
 }
@@ -130,7 +130,7 @@ func (a *archiver) once(ctx context.Context, arch *archive.Archive) error {
 		if err != nil {
 			return err
 		}
-		since, upTo = archived(e.log.Raw().Segments(), there)
+		since, upTo = archived(e.log.Segments(), there)
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -178,7 +178,7 @@ func tale(disk vfs.FS) (acked map[uint64]string) {
 
 // retire lets old history go as the server's retention does.
 func retire(s *stack, do func(*event.Command) *event.Result) {
-	segs := s.log.Raw().Segments()
+	segs := s.log.Segments()
 	if len(segs) < 3 {
 		return
 	}
@@ -203,7 +203,7 @@ func retire(s *stack, do func(*event.Command) *event.Result) {
 		return // nothing may go that the log has not let go of
 	}
 	if metas := s.replica.Status().Checkpoints; len(metas) > 1 && s.log.Sync() == nil {
-		_ = s.log.Raw().DeleteBefore(min(cut, metas[len(metas)-1].HeadIndex+1))
+		_ = s.log.DeleteBefore(min(cut, metas[len(metas)-1].HeadIndex+1))
 	}
 }
 

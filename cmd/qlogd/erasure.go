@@ -72,7 +72,7 @@ func (a *archiver) source() archive.Source {
 	e := a.e
 	return archive.Source{
 		FS: vfs.OS{}, LogDir: datadir.Path(e.c.DataDir, datadir.LogDir), Checkpoints: datadir.Path(e.c.DataDir, datadir.CheckpointDir),
-		Segments: e.log.Raw().Segments(), Logger: e.logger,
+		Segments: e.log.Segments(), Logger: e.logger,
 	}
 }
 

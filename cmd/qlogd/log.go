@@ -86,7 +86,7 @@ func (p proof) LogSegments() wire.LogSegments {
 
 func segmentsOf(l *eventlog.Log, cluster, node string) wire.LogSegments {
 	out := wire.LogSegments{ClusterID: cluster, NodeID: node, Segments: []wire.LogSegment{}}
-	for _, s := range l.Raw().Segments() {
+	for _, s := range l.Segments() {
 		out.Segments = append(out.Segments, wire.LogSegment{
 			Name: s.Name, FirstIndex: s.First, LastIndex: s.Last, Bytes: s.Size,
 			PreviousIndex: s.PrevIndex, PreviousChainHash: hex.EncodeToString(s.PrevChain[:]),

@@ -83,7 +83,7 @@ func (a *app) archiveDir(ctx context.Context, dataDir, to string, refresh bool) 
 		return err
 	}
 	defer d.Close()
-	arch, err := archive.OpenFor(ctx, store, l.node.ClusterID, d.Log.Raw().SegmentSize())
+	arch, err := archive.OpenFor(ctx, store, l.node.ClusterID, d.Log.SegmentSize())
 	if err != nil {
 		return err
 	}
@@ -108,5 +108,5 @@ func (a *app) archiveDir(ctx context.Context, dataDir, to string, refresh bool) 
 
 // sourceOf is a data directory as an archive's source.
 func sourceOf(d *replay.Dir) archive.Source {
-	return archive.Source{FS: d.FS, LogDir: d.LogDir(), Checkpoints: d.Checkpoints, Segments: d.Log.Raw().Segments()}
+	return archive.Source{FS: d.FS, LogDir: d.LogDir(), Checkpoints: d.Checkpoints, Segments: d.Log.Segments()}
 }

@@ -126,7 +126,7 @@ func (x *headExporter) lookDir(ctx context.Context, last *wire.LogHead) (head, a
 	}
 	defer d.Close()
 	if x.all && last == nil {
-		for _, s := range d.Log.Raw().Segments() {
+		for _, s := range d.Log.Segments() {
 			if !s.Sealed {
 				break
 			}

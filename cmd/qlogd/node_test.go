@@ -107,7 +107,7 @@ func TestRetentionLetsGoOfWhatNobodyNeeds(t *testing.T) {
 	}
 	if n.engine().log.First() <= first {
 		cut, ok, err := n.engine().planCut(n.engine().replica.Status().Checkpoints, time.Millisecond)
-		t.Fatalf("the log still begins at %d (head %d, %d segments); history %d, the plan %d %v %v", first, n.engine().log.Head(), len(n.engine().log.Raw().Segments()), n.engine().machine.History(), cut, ok, err)
+		t.Fatalf("the log still begins at %d (head %d, %d segments); history %d, the plan %d %v %v", first, n.engine().log.Head(), len(n.engine().log.Segments()), n.engine().machine.History(), cut, ok, err)
 	}
 	m := must[*wire.Message](t)(c.Message(ctx, old))
 	if string(m.Payload) != `"kept"` || m.State != "ready" {

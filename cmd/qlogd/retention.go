@@ -68,7 +68,7 @@ func (e *engine) retainOnce(ctx context.Context, retention time.Duration) error 
 // segment behind the newest checkpoint that is older than the retention.
 func (e *engine) planCut(metas []checkpoint.Meta, retention time.Duration) (uint64, bool, error) {
 	horizon := e.replica.Clock() - retention.Milliseconds()
-	index, ok, err := e.log.Raw().SeekTime(horizon)
+	index, ok, err := e.log.SeekTime(horizon)
 	if err != nil {
 		return 0, false, err
 	}
@@ -80,7 +80,7 @@ func (e *engine) planCut(metas []checkpoint.Meta, retention time.Duration) (uint
 		return 0, false, nil
 	}
 	var cut uint64
-	for i, s := range e.log.Raw().Segments() {
+	for i, s := range e.log.Segments() {
 		if i > 0 && s.First <= metas[base].HeadIndex+1 {
 			cut = s.First
 		}
@@ -181,7 +181,7 @@ func (e *engine) needed(m *event.MessageView) (event.Blob, error) {
 func (e *engine) deleteHistory(metas []checkpoint.Meta) error {
 	// What is to be archived stays until it is.
 	history := min(e.machine.History(), e.archiver.keepFrom())
-	segments := e.log.Raw().Segments()
+	segments := e.log.Segments()
 	if history == 0 || len(segments) < 2 || segments[0].Last >= history {
 		return nil
 	}
@@ -201,7 +201,7 @@ func (e *engine) deleteHistory(metas []checkpoint.Meta) error {
 	if err := e.log.Sync(); err != nil {
 		return err
 	}
-	if err := e.log.Raw().DeleteBefore(before); err != nil {
+	if err := e.log.DeleteBefore(before); err != nil {
 		return err
 	}
 	if first := e.log.First(); first > old {

@@ -7,12 +7,14 @@ package checkpoint
 
 import (
 	"cmp"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/qlogd/qlogd/log/vfs"
@@ -51,13 +53,33 @@ type Meta struct {
 	CreatedAt int64 // Unix ms, by the clock of the node that wrote it
 
 	// Size of the file; set by List, Open and Verify.
-	Size int64
+	Size int64 `msgpack:"-"`
 }
 
 // Name is the checkpoint's file name: by name they sort as by age.
 func (m *Meta) Name() string { return fmt.Sprintf("%020d-%020d%s", m.Index, m.Term, suffix) }
 
 const suffix = ".ckpt"
+
+// ParseName is the inverse of Meta.Name. ok is false for whatever is not exactly
+// a checkpoint's name.
+func ParseName(name string) (index, term uint64, ok bool) {
+	const digits = 20
+	rest, ok := strings.CutSuffix(name, suffix)
+	if !ok || len(rest) != 2*digits+1 {
+		return 0, 0, false
+	}
+	index, err := strconv.ParseUint(rest[:digits], 10, 64)
+	if err != nil {
+		return 0, 0, false
+	}
+	if term, err = strconv.ParseUint(rest[digits+1:], 10, 64); err != nil {
+		return 0, 0, false
+	}
+	// Signs and other ways to write a number do not come back as they were.
+	m := Meta{Index: index, Term: term}
+	return index, term, m.Name() == name
+}
 
 // Bad is a file that is no usable checkpoint, and why.
 type Bad struct {
@@ -225,4 +247,138 @@ func Clean(fsys vfs.FS, dir string) error {
 		}
 	}
 	return Remove(fsys, dir, temps...)
+}
+
+// syncEvery bounds what one fsync has to write: a checkpoint is written beside
+// the logs, and theirs wait behind it, and with them whoever appends.
+const syncEvery = 1 << 20
+
+// Incoming is a checkpoint file on its way: it has a temporary name until it is
+// whole.
+type Incoming struct {
+	fsys      vfs.FS
+	dir, name string
+	f         vfs.File // nil once committed or aborted
+	size      int64
+	synced    int64
+}
+
+// Receive opens a temporary file for the bytes of the checkpoint called name.
+func Receive(fsys vfs.FS, dir, name string) (*Incoming, error) {
+	temp := path.Join(dir, name+vfs.TempSuffix)
+	if err := fsys.Remove(temp); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("checkpoint %s: %w", name, err)
+	}
+	f, err := fsys.Create(temp)
+	if err != nil {
+		return nil, fmt.Errorf("checkpoint %s: %w", name, err)
+	}
+	return &Incoming{fsys: fsys, dir: dir, name: name, f: f}, nil
+}
+
+// Write adds to the file.
+func (in *Incoming) Write(p []byte) (int, error) {
+	n, err := in.f.WriteAt(p, in.size)
+	in.size += int64(n)
+	if err == nil && in.size-in.synced >= syncEvery {
+		in.synced = in.size
+		err = in.f.Sync()
+	}
+	return n, err
+}
+
+// Commit verifies what was received and puts it in place, durably. What does
+// not verify is removed.
+func (in *Incoming) Commit() error {
+	meta, r, err := NewReader(in.name, io.NewSectionReader(in.f, 0, in.size))
+	if err == nil && meta.Name() != in.name {
+		err = &CorruptError{Name: in.name, Reason: "the head is that of " + meta.Name()}
+	}
+	if err == nil {
+		_, err = io.Copy(io.Discard, r)
+	}
+	if err != nil {
+		in.Abort()
+		return err
+	}
+	return in.commit()
+}
+
+func (in *Incoming) commit() error {
+	f := in.f
+	in.f = nil
+	err := f.Sync()
+	if cerr := f.Close(); err == nil {
+		err = cerr
+	}
+	temp := path.Join(in.dir, in.name+vfs.TempSuffix)
+	if err == nil {
+		// After the fsync: the name must never lead to bytes that are not there.
+		err = in.fsys.Rename(temp, path.Join(in.dir, in.name))
+	}
+	if err == nil {
+		// Before anyone is told: Raft truncates its log on the strength of it.
+		err = in.fsys.SyncDir(in.dir)
+	}
+	if err != nil {
+		return fmt.Errorf("checkpoint %s: %w", in.name, err)
+	}
+	return nil
+}
+
+// Abort drops the file. After Commit it does nothing.
+func (in *Incoming) Abort() {
+	if in.f == nil {
+		return
+	}
+	in.f.Close()
+	in.f = nil
+	// Best effort: Clean removes what is left.
+	_ = in.fsys.Remove(path.Join(in.dir, in.name+vfs.TempSuffix))
+}
+
+// Keep is how many checkpoints are kept at most.
+const Keep = 16
+
+// Thin picks the checkpoints that may go, so that at most keep stay: always the
+// newest two (a start must survive the loss of one) and the oldest, and of the
+// others those that lie most evenly over the log, so that a fold of the past
+// (replay --from, at=) finds one near wherever it starts. metas is newest first,
+// as List returns them.
+//
+// Each time one more has been written, the one goes whose going leaves the
+// smallest hole. That keeps an even spread by itself: the history of which were
+// kept need not be stored.
+func Thin(metas []Meta, keep int) []Meta {
+	keep = max(keep, 2)
+	left := append([]Meta(nil), metas...)
+	var gone []Meta
+	for len(left) > keep {
+		// The oldest is always kept while there is a middle to choose from.
+		at, hole := len(left)-1, uint64(0)
+		for i := 2; i < len(left)-1; i++ {
+			if h := left[i-1].HeadIndex - left[i+1].HeadIndex; at == len(left)-1 || h < hole {
+				at, hole = i, h
+			}
+		}
+		gone = append(gone, left[at])
+		left = append(left[:at], left[at+1:]...)
+	}
+	return gone
+}
+
+// Chain is an event log's chain as nodes tell it to each other: in JSON it is 64
+// hex digits.
+type Chain [32]byte
+
+// MarshalText implements encoding.TextMarshaler.
+func (c Chain) MarshalText() ([]byte, error) { return hex.AppendEncode(nil, c[:]), nil }
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (c *Chain) UnmarshalText(b []byte) error {
+	if len(b) != 2*len(c) {
+		return fmt.Errorf("a chain of %d digits, not %d", len(b), 2*len(c))
+	}
+	_, err := hex.Decode(c[:], b)
+	return err
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/qlogd/qlogd/log/vfs"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew")
+var update = flag.Bool("update", false, "write the golden files")
 
 func meta(index uint64) Meta {
 	return Meta{
@@ -113,10 +113,10 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-func TestNewerVersionIsRefused(t *testing.T) {
+func TestAnotherVersionIsRefused(t *testing.T) {
 	b := file(t, meta(1), "x")
 	b[9]++
-	if _, _, err := readAll(b); err == nil || !strings.Contains(err.Error(), "newer than this program's 1") {
+	if _, _, err := readAll(b); err == nil || !strings.Contains(err.Error(), "this program reads only 1") {
 		t.Errorf("%v", err)
 	}
 }

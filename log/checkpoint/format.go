@@ -1,36 +1,34 @@
 package checkpoint
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"hash/crc32"
 	"io"
+
+	"github.com/vmihailenco/msgpack/v5"
 )
 
 // A checkpoint file, all numbers big-endian, all sums CRC-32C:
 //
-//	head     magic "qlogckpt" · version u16 · meta length u32 · meta · sum u32
+//	head     magic "qlogchkp" · version u16 · meta length u32 · meta · sum u32
 //	         (the sum is over all of the head before it)
 //	chunk    length u32 (1 to 1 MiB) · sum u32 · bytes
 //	…        (a chunk's sum goes on from the sum of the part before it, over its
 //	         length and its bytes: a chunk that is lost, repeated or out of
 //	         place does not verify, and neither does one from another file)
-//	trailer  length u32 = 0 · sum u32 · chunks u64 · body length u64 · "tpkcgolq"
+//	trailer  length u32 = 0 · sum u32 · chunks u64 · body length u64 · "pkhcgolq"
 //	         (the sum goes on as a chunk's does, over the zero length, chunks
 //	         and body length; nothing may follow)
 //
-// meta, version 1:
-//
-//	index u64 · term u64 · snapshot version u16 · configuration index u64 ·
-//	event log's head u64 · chain 32 bytes · clock i64 · digest 16 bytes ·
-//	created i64 · cluster id u16 + bytes · configuration u32 + bytes
+// meta is a Meta in MessagePack.
 const (
-	magic    = "qlogckpt"
-	endMagic = "tpkcgolq"
+	magic    = "qlogchkp"
+	endMagic = "pkhcgolq"
 
-	// Version of the format that this program writes. It reads this and all
-	// earlier ones.
+	// Version of the format.
 	Version = 1
 
 	headLen  = len(magic) + 2 + 4
@@ -52,72 +50,25 @@ func sum(crc uint32, parts ...[]byte) uint32 {
 }
 
 func appendHead(m *Meta) ([]byte, error) {
-	if len(m.ClusterID) > 1<<16-1 || len(m.Configuration) > maxMeta/2 {
-		return nil, errors.New("checkpoint: cluster id or configuration is too long")
+	meta, err := msgpack.Marshal(m)
+	if err != nil || len(meta) > maxMeta {
+		return nil, fmt.Errorf("checkpoint: a head of %d bytes: %w", len(meta), err)
 	}
-	be := binary.BigEndian
-	var b []byte
-	b = be.AppendUint64(b, m.Index)
-	b = be.AppendUint64(b, m.Term)
-	b = be.AppendUint16(b, m.SnapshotVersion)
-	b = be.AppendUint64(b, m.ConfigurationIndex)
-	b = be.AppendUint64(b, m.HeadIndex)
-	b = append(b, m.Chain[:]...)
-	b = be.AppendUint64(b, uint64(m.Clock))
-	b = append(b, m.Digest[:]...)
-	b = be.AppendUint64(b, uint64(m.CreatedAt))
-	b = be.AppendUint16(b, uint16(len(m.ClusterID)))
-	b = append(b, m.ClusterID...)
-	b = be.AppendUint32(b, uint32(len(m.Configuration)))
-	b = append(b, m.Configuration...)
-
 	head := append([]byte(magic), 0, Version)
-	head = be.AppendUint32(head, uint32(len(b)))
-	head = append(head, b...)
-	return be.AppendUint32(head, sum(0, head)), nil
+	head = binary.BigEndian.AppendUint32(head, uint32(len(meta)))
+	head = append(head, meta...)
+	return binary.BigEndian.AppendUint32(head, sum(0, head)), nil
 }
-
-// fields takes fixed-size fields from the front of a byte slice.
-type fields struct {
-	b   []byte
-	bad bool
-}
-
-func (f *fields) take(n int) []byte {
-	if n > len(f.b) {
-		f.bad = true
-		return make([]byte, n)
-	}
-	b := f.b[:n]
-	f.b = f.b[n:]
-	return b
-}
-
-func (f *fields) u16() uint16 { return binary.BigEndian.Uint16(f.take(2)) }
-func (f *fields) u32() uint32 { return binary.BigEndian.Uint32(f.take(4)) }
-func (f *fields) u64() uint64 { return binary.BigEndian.Uint64(f.take(8)) }
 
 func parseMeta(b []byte) (m Meta, err error) {
-	f := fields{b: b}
-	m.Index = f.u64()
-	m.Term = f.u64()
-	m.SnapshotVersion = f.u16()
-	m.ConfigurationIndex = f.u64()
-	m.HeadIndex = f.u64()
-	copy(m.Chain[:], f.take(32))
-	m.Clock = int64(f.u64())
-	copy(m.Digest[:], f.take(16))
-	m.CreatedAt = int64(f.u64())
-	m.ClusterID = string(f.take(int(f.u16())))
-	n := f.u32()
-	if f.bad || int64(n) > int64(len(f.b)) {
-		return Meta{}, errors.New("the head is cut")
+	r := bytes.NewReader(b)
+	dec := msgpack.NewDecoder(r)
+	dec.DisallowUnknownFields(true)
+	if err := dec.Decode(&m); err != nil {
+		return Meta{}, fmt.Errorf("the head cannot be decoded: %w", err)
 	}
-	if n > 0 {
-		m.Configuration = append([]byte(nil), f.take(int(n))...)
-	}
-	if len(f.b) != 0 {
-		return Meta{}, fmt.Errorf("%d bytes too many in the head", len(f.b))
+	if r.Len() > 0 {
+		return Meta{}, fmt.Errorf("%d bytes too many in the head", r.Len())
 	}
 	return m, nil
 }
@@ -134,8 +85,8 @@ func NewReader(name string, r io.Reader) (Meta, io.Reader, error) {
 	if string(head[:len(magic)]) != magic {
 		return Meta{}, nil, b.corrupt("not a checkpoint")
 	}
-	if v := binary.BigEndian.Uint16(head[len(magic):]); v == 0 || v > Version {
-		return Meta{}, nil, fmt.Errorf("checkpoint %s: format version %d is newer than this program's %d", name, v, Version)
+	if v := binary.BigEndian.Uint16(head[len(magic):]); v != Version {
+		return Meta{}, nil, fmt.Errorf("checkpoint %s: format version %d, this program reads only %d", name, v, Version)
 	}
 	n := binary.BigEndian.Uint32(head[len(magic)+2:])
 	if n > maxMeta {
@@ -233,14 +184,14 @@ func (b *body) trailer(head [8]byte) error {
 	if err := b.full(t, "the trailer is cut"); err != nil {
 		return err
 	}
-	f := fields{b: t}
+	be := binary.BigEndian
 	crc := sum(b.crc, head[:4], t[:16])
 	switch {
-	case binary.BigEndian.Uint32(head[4:]) != crc:
+	case be.Uint32(head[4:]) != crc:
 		return b.corrupt("the trailer does not match its checksum")
-	case f.u64() != b.chunks || f.u64() != b.length:
+	case be.Uint64(t) != b.chunks || be.Uint64(t[8:]) != b.length:
 		return b.corrupt("the trailer counts other chunks")
-	case string(f.b) != endMagic:
+	case string(t[16:]) != endMagic:
 		return b.corrupt("the end mark is wrong")
 	}
 	b.offset += int64(8 + trailerLen)
@@ -251,4 +202,77 @@ func (b *body) trailer(head [8]byte) error {
 		return fmt.Errorf("read checkpoint %s: %w", b.name, err)
 	}
 	return io.EOF
+}
+
+// Writer writes a checkpoint's bytes: the head at once, then the body in
+// chunks, the trailer at Close. It does not close what it writes to.
+type Writer struct {
+	w      io.Writer
+	buf    []byte // a chunk's head and what is gathered for it
+	crc    uint32
+	chunks uint64
+	length uint64
+	err    error
+}
+
+// NewWriter writes meta's head to w.
+func NewWriter(w io.Writer, meta Meta) (*Writer, error) {
+	head, err := appendHead(&meta)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := w.Write(head); err != nil {
+		return nil, fmt.Errorf("write checkpoint: %w", err)
+	}
+	crc := binary.BigEndian.Uint32(head[len(head)-4:])
+	return &Writer{w: w, crc: crc, buf: make([]byte, 8, 4096)}, nil
+}
+
+// Write adds to the body.
+func (w *Writer) Write(p []byte) (n int, err error) {
+	for len(p) > 0 && w.err == nil {
+		k := min(len(p), 8+chunkLen-len(w.buf))
+		w.buf = append(w.buf, p[:k]...)
+		p, n = p[k:], n+k
+		if len(w.buf) == 8+chunkLen {
+			w.flush()
+		}
+	}
+	return n, w.err
+}
+
+func (w *Writer) flush() {
+	data := w.buf[8:]
+	if len(data) == 0 || w.err != nil {
+		return
+	}
+	binary.BigEndian.PutUint32(w.buf, uint32(len(data)))
+	w.crc = sum(w.crc, w.buf[:4], data)
+	binary.BigEndian.PutUint32(w.buf[4:], w.crc)
+	if _, err := w.w.Write(w.buf); err != nil {
+		w.err = fmt.Errorf("write checkpoint: %w", err)
+	}
+	w.chunks++
+	w.length += uint64(len(data))
+	w.buf = w.buf[:8]
+}
+
+// Close writes the last chunk and the trailer: without it there is no whole
+// checkpoint.
+func (w *Writer) Close() error {
+	w.flush()
+	if w.err != nil {
+		return w.err
+	}
+	t := make([]byte, 8, 8+trailerLen)
+	t = binary.BigEndian.AppendUint64(t, w.chunks)
+	t = binary.BigEndian.AppendUint64(t, w.length)
+	binary.BigEndian.PutUint32(t[4:], sum(w.crc, t[:4], t[8:]))
+	t = append(t, endMagic...)
+	_, err := w.w.Write(t)
+	w.err = errors.New("checkpoint: closed")
+	if err != nil {
+		return fmt.Errorf("write checkpoint: %w", err)
+	}
+	return nil
 }

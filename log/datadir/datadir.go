@@ -11,6 +11,7 @@
 package datadir
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -19,6 +20,8 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+
+	"github.com/qlogd/qlogd/log/vfs"
 )
 
 // The names in a data directory.
@@ -27,6 +30,7 @@ const (
 	CheckpointDir  = "checkpoints"
 	RaftDir        = "raft"
 	ProjectionFile = "projections.db"
+	IncomingDir    = "incoming" // what raft/fetch brings, until the next opening puts it in place
 	NodeFile       = "node.json"
 	lockFile       = "lock"
 )
@@ -41,8 +45,10 @@ type Lock struct{ f *os.File }
 // to or that is reached through a link, and locks it against a second process.
 // The lock goes with the process, however it ends.
 func Acquire(dir string) (*Lock, error) {
-	if err := makeDir(dir); err != nil {
-		return nil, fmt.Errorf("data directory: %w", err)
+	if _, err := os.Lstat(dir); err != nil { // a link that leads nowhere is refused below
+		if err := (vfs.OS{}).MkdirAll(filepath.Clean(dir)); err != nil {
+			return nil, fmt.Errorf("data directory: %w", err)
+		}
 	}
 	if err := checkDir(dir); err != nil {
 		return nil, err
@@ -64,28 +70,10 @@ func Acquire(dir string) (*Lock, error) {
 		}
 		return nil, fmt.Errorf("lock data directory %s: %w", dir, err)
 	}
-	// For whoever comes second; the lock itself is the flock.
+	// For the one that comes second; the lock itself is the flock.
 	_ = f.Truncate(0)
 	_, _ = f.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0)
 	return &Lock{f}, nil
-}
-
-// makeDir makes dir and what is missing above it, each name durable: or a power
-// cut could take a directory with all that was promised in it.
-func makeDir(dir string) error {
-	if _, err := os.Lstat(dir); err == nil {
-		return nil
-	}
-	parent := filepath.Dir(filepath.Clean(dir))
-	if parent != dir {
-		if err := makeDir(parent); err != nil {
-			return err
-		}
-	}
-	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-		return err
-	}
-	return SyncDir(parent)
 }
 
 // Release gives the directory free.
@@ -134,4 +122,50 @@ func Empty(dir string) (bool, error) {
 		return true, nil
 	}
 	return len(names) == 0, err
+}
+
+// ErasedFile says up to which index of the event log this directory has carried
+// out what `erased` events say. It is derived: where it is missing, or says less
+// than is true, the log is gone through again from there, and what was erased
+// before is passed over.
+//
+// Invariant: every content that an event up to that index names as erased is
+// overwritten in this directory's event log. So it is put back when older
+// segments are put in place.
+const ErasedFile = "erased.json"
+
+const erasedFormat = 1
+
+type erased struct {
+	Format    int    `json:"format"`
+	UpToIndex uint64 `json:"up_to_index"`
+}
+
+// ReadErased returns what a directory's ErasedFile says; not known where there is
+// none that this program can read.
+func ReadErased(fsys vfs.FS, dir string) (upTo uint64, known bool, err error) {
+	b, err := vfs.ReadFile(fsys, Path(dir, ErasedFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return 0, false, nil
+	}
+	if err != nil {
+		return 0, false, err
+	}
+	var e erased
+	if json.Unmarshal(b, &e) != nil || e.Format != erasedFormat {
+		return 0, false, nil
+	}
+	return e.UpToIndex, true, nil
+}
+
+// WriteErased writes it, durably.
+func WriteErased(fsys vfs.FS, dir string, upTo uint64) error {
+	b, err := json.Marshal(erased{erasedFormat, upTo})
+	if err == nil {
+		err = vfs.WriteFile(fsys, Path(dir, ErasedFile), append(b, '\n'))
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", ErasedFile, err)
+	}
+	return nil
 }

@@ -13,12 +13,11 @@ import (
 	"github.com/oklog/ulid/v2"
 
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/log/vfs"
 )
 
-// Format is the newest version of a data directory that this program knows,
-// and the one that it makes. 2 has the incarnation; a directory of format 1 is
-// read, and becomes one of format 2 when its card is written again.
-const Format = 2
+// Format is the version of a data directory.
+const Format = 1
 
 // Node is node.json: who this data directory is.
 type Node struct {
@@ -26,8 +25,7 @@ type Node struct {
 	NodeID string `json:"node_id"`
 	// Incarnation tells this directory from another one of the same node: one
 	// that was wiped, or put back from an old copy, has another. It is made with
-	// the directory, before anybody is told of it. "" only where the directory
-	// is older than incarnations.
+	// the directory, before anybody hears of it.
 	Incarnation string `json:"incarnation"`
 	// ClusterID is "" until a new directory's cluster is formed or found.
 	ClusterID string    `json:"cluster_id"`
@@ -94,7 +92,7 @@ func (n *Node) Blank() bool { return n.ClusterID == "" }
 // HasOthers reports whether the node's cluster was formed with others, or was
 // there when it came.
 func (n *Node) HasOthers() bool {
-	return len(n.Initial) > 1 || len(n.Initial) == 0 && n.Incarnation != "" && !n.Blank()
+	return len(n.Initial) > 1 || len(n.Initial) == 0 && !n.Blank()
 }
 
 // PushOff reports whether nothing may be pushed to anyone from this directory:
@@ -129,23 +127,20 @@ func ReadNode(dir string) (*Node, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The version alone first: a newer file may have anything else in it.
-	var v struct {
-		Format int `json:"format"`
-	}
-	if err := json.Unmarshal(b, &v); err != nil {
+	// The version alone first: a file of another one may have anything else in it.
+	n := &Node{}
+	if err := json.Unmarshal(b, &struct {
+		Format *int `json:"format"`
+	}{&n.Format}); err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
-	if v.Format > Format {
-		return nil, fmt.Errorf("data directory %s has format %d, newer than this program's %d: a newer qlogd has written it", dir, v.Format, Format)
+	if n.Format > Format {
+		return nil, fmt.Errorf("data directory %s has format %d, newer than this program's %d: a newer qlogd has written it",
+			dir, n.Format, Format)
 	}
-	n := &Node{}
 	dec := json.NewDecoder(bytes.NewReader(b))
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(n); err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
-	}
-	if err := n.upgrade(); err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	if err := n.check(); err != nil {
@@ -154,38 +149,18 @@ func ReadNode(dir string) (*Node, error) {
 	return n, nil
 }
 
-// upgrade makes of a card of format 1 what it means in this one: a cluster of
-// one, whose configuration names the node without an incarnation.
-func (n *Node) upgrade() error {
-	if n.Format != 1 {
-		return nil
-	}
-	if n.Incarnation != "" || n.Initial != nil || n.Joined {
-		return errors.New("format 1 has no incarnation, initial or joined")
-	}
-	if n.ClusterID == "" {
-		return errors.New("cluster_id must be set in format 1")
-	}
-	n.Initial = []Member{{ID: n.NodeID}}
-	return nil
-}
-
 // check refuses what no version of this program writes.
 func (n *Node) check() error {
 	switch {
-	case n.Format < 1 || n.NodeID == "":
-		return errors.New("format and node_id must be set")
+	case n.Format != Format || n.NodeID == "" || n.Incarnation == "":
+		return errors.New("format, node_id and incarnation must be set (the directory of an older, unreleased qlogd cannot be read)")
 	case !event.ValidNode(n.NodeID):
 		return fmt.Errorf("node_id %.80q must match %s", n.NodeID, event.NodeNames)
-	case n.Blank() && n.Incarnation == "":
-		return errors.New("cluster_id or incarnation must be set")
 	case n.Blank() && (len(n.Initial) > 0 || n.Joined || n.Fork != nil):
 		return errors.New("initial, joined and fork need a cluster_id")
 	}
-	if n.Incarnation != "" {
-		if _, err := ulid.ParseStrict(n.Incarnation); err != nil {
-			return fmt.Errorf("incarnation %.64q: %w", n.Incarnation, err)
-		}
+	if _, err := ulid.ParseStrict(n.Incarnation); err != nil {
+		return fmt.Errorf("incarnation %.64q: %w", n.Incarnation, err)
 	}
 	seen, self := map[string]bool{}, false
 	for i, m := range n.Initial {
@@ -201,49 +176,19 @@ func (n *Node) check() error {
 	return nil
 }
 
-// Write replaces dir's node.json atomically, and durably, by one of the newest
-// format: written beside, synced, renamed. When it fails the old one is there,
-// or the new one: read it again before going on.
+// Write replaces dir's node.json atomically, and durably. When it fails the old
+// one is there, or the new one: read it again before going on.
 func (n *Node) Write(dir string) error {
-	n.Format = Format
-	path := Path(dir, NodeFile)
-	if err := n.check(); err != nil {
-		return fmt.Errorf("write %s: %w", path, err)
+	err := n.check()
+	var b []byte
+	if err == nil {
+		b, err = json.MarshalIndent(n, "", "  ")
 	}
-	b, err := json.MarshalIndent(n, "", "  ")
+	if err == nil {
+		err = vfs.WriteFile(vfs.OS{}, Path(dir, NodeFile), append(b, '\n'))
+	}
 	if err != nil {
-		return err
+		return fmt.Errorf("write %s: %w", Path(dir, NodeFile), err)
 	}
-	tmp := path + ".tmp"
-	if err := writeSynced(tmp, append(b, '\n')); err != nil {
-		return fmt.Errorf("write %s: %w", path, err)
-	}
-	if err := os.Rename(tmp, path); err != nil {
-		return err
-	}
-	return SyncDir(dir)
-}
-
-func writeSynced(path string, b []byte) error {
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	if _, err = f.Write(b); err == nil {
-		err = f.Sync()
-	}
-	if cerr := f.Close(); err == nil {
-		err = cerr
-	}
-	return err
-}
-
-// SyncDir makes the names in dir durable.
-func SyncDir(dir string) error {
-	f, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	return f.Sync()
+	return nil
 }

@@ -19,15 +19,6 @@ func put(t *testing.T, text string) string {
 	return dir
 }
 
-func golden(t *testing.T, name string) string {
-	t.Helper()
-	b, err := os.ReadFile("testdata/" + name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(b)
-}
-
 func read(t *testing.T, dir string) *Node {
 	t.Helper()
 	n, err := ReadNode(dir)
@@ -55,53 +46,30 @@ func TestNodeCard(t *testing.T) {
 	}
 }
 
-// TestNodeGolden: what an older version wrote is read for ever, and what this
-// one writes does not change by accident.
+// TestNodeGolden: the bytes of the card are frozen.
 func TestNodeGolden(t *testing.T) {
-	made := time.Date(2026, 11, 13, 10, 0, 0, 123e6, time.UTC)
-	v2 := &Node{
-		Format: 2, NodeID: "n1", Incarnation: "01K9Z3T1V0BBBBBBBBBBBBBBBB", ClusterID: "01K9Z3T1V0M9Q4S2J7C8D5E6F0", CreatedAt: made,
+	want := &Node{
+		Format: 1, NodeID: "n1", Incarnation: "01K9Z3T1V0BBBBBBBBBBBBBBBB", ClusterID: "01K9Z3T1V0M9Q4S2J7C8D5E6F0",
+		CreatedAt: time.Date(2026, 11, 13, 10, 0, 0, 123e6, time.UTC),
 		Initial: []Member{
 			{"n1", "01K9Z3T1V0BBBBBBBBBBBBBBBB", "10.0.0.1:7071", "10.0.0.1:7070"},
 			{"n2", "01K9Z3T1V0CCCCCCCCCCCCCCCC", "10.0.0.2:7071", ""},
 		},
 		Joined: true, LogSegmentBytes: 64 << 20,
 	}
-	text := golden(t, "node.v2.json")
-	dir := put(t, text)
-	if got := read(t, dir); !reflect.DeepEqual(got, v2) {
-		t.Errorf("format 2: got %+v; want %+v", got, v2)
-	}
-	if err := v2.Write(dir); err != nil {
+	text, err := os.ReadFile("testdata/node.v1.json")
+	if err != nil {
 		t.Fatal(err)
 	}
-	if got, _ := os.ReadFile(Path(dir, NodeFile)); string(got) != text {
-		t.Errorf("format 2 is written as\n%s\nnot as\n%s", got, text)
-	}
-
-	dir = put(t, golden(t, "node.v1.json"))
-	v1 := read(t, dir)
-	want := &Node{
-		Format: 1, NodeID: "n1", ClusterID: "01K9Z3T1V0M9Q4S2J7C8D5E6F0", CreatedAt: made, Initial: []Member{{ID: "n1"}},
-		LogSegmentBytes: 64 << 20, ClockOffsetMS: -86400000,
-		Fork: &Fork{
-			ClusterID: "01K9Z3T1V0AAAAAAAAAAAAAAAA", Index: 4711, ChainHash: "00ff", At: time.Date(2026, 11, 12, 10, 0, 0, 0, time.UTC),
-			MadeAt: made, Started: true, PushOff: true,
-		},
-	}
-	if !reflect.DeepEqual(v1, want) {
-		t.Errorf("format 1: got %+v; want %+v", v1, want)
-	}
-	if b, _ := os.ReadFile(Path(dir, NodeFile)); string(b) != golden(t, "node.v1.json") {
-		t.Error("reading changed the file")
-	}
-	// It becomes format 2 when it is written, and means the same.
-	if err := v1.Write(dir); err != nil {
-		t.Fatal(err)
-	}
-	want.Format = 2
+	dir := put(t, string(text))
 	if got := read(t, dir); !reflect.DeepEqual(got, want) {
-		t.Errorf("format 1 written anew: got %+v; want %+v", got, want)
+		t.Errorf("got %+v; want %+v", got, want)
+	}
+	if err := want.Write(dir); err != nil {
+		t.Fatal(err)
+	}
+	if got, _ := os.ReadFile(Path(dir, NodeFile)); string(got) != string(text) {
+		t.Errorf("written as\n%s\nnot as\n%s", got, text)
 	}
 }
 
@@ -127,23 +95,22 @@ func TestNodeIsStrict(t *testing.T) {
 		self = `{"id":"a","incarnation":"01K9Z3T1V0BBBBBBBBBBBBBBBB"}`
 	)
 	for _, c := range []struct{ name, text, want string }{
-		{"newer", `{"format":3,"whatever":true}`, "newer than this program's 2"},
-		{"unknown", `{"format":2,"node_id":"a","cluster_id":"b","typo":1}`, "typo"},
+		{"another format", `{"format":2,"whatever":true}`, "newer than this program's 1"},
+		{"unknown", `{"format":1,"node_id":"a","cluster_id":"b","typo":1}`, "typo"},
 		{"empty", `{"format":1}`, "must be set"},
 		{"no format", `{"node_id":"a","cluster_id":"b"}`, "must be set"},
 		{"torn", `{"format":1`, "unexpected end"},
-		{"no cluster in 1", `{"format":1,"node_id":"a"}`, "cluster_id must be set"},
-		{"incarnation in 1", `{"format":1,"node_id":"a","cluster_id":"b",` + inc + `}`, "format 1 has no incarnation"},
-		{"nameless", `{"format":2,"cluster_id":"b",` + inc + `}`, "node_id must be set"},
-		{"nobody", `{"format":2,"node_id":"a"}`, "cluster_id or incarnation"},
-		{"no ulid", `{"format":2,"node_id":"a","incarnation":"x"}`, "incarnation"},
-		{"joined nothing", `{"format":2,"node_id":"a","joined":true,` + inc + `}`, "need a cluster_id"},
-		{"formed nothing", `{"format":2,"node_id":"a","initial":[` + self + `],` + inc + `}`, "need a cluster_id"},
-		{"not in it", `{"format":2,"node_id":"a","cluster_id":"b","initial":[{"id":"b"}],` + inc + `}`, "does not have this node"},
-		{"another incarnation in it", `{"format":2,"node_id":"a","cluster_id":"b","initial":[{"id":"a"}],` + inc + `}`, "does not have this node"},
-		{"called what no node may be", `{"format":2,"node_id":"a b","cluster_id":"b",` + inc + `}`, "must match"},
-		{"one in it called so", `{"format":2,"node_id":"a","cluster_id":"b","initial":[` + self + `,{"id":"b/c"}],` + inc + `}`, "initial[1]"},
-		{"twice in it", `{"format":2,"node_id":"a","cluster_id":"b","initial":[` + self + `,{"id":"a"}],` + inc + `}`, "initial[1]"},
+		{"without incarnation", `{"format":1,"node_id":"a","cluster_id":"b"}`, "older, unreleased qlogd"},
+		{"nameless", `{"format":1,"cluster_id":"b",` + inc + `}`, "must be set"},
+		{"nobody", `{"format":1,"node_id":"a"}`, "must be set"},
+		{"no ulid", `{"format":1,"node_id":"a","incarnation":"x"}`, "incarnation"},
+		{"joined nothing", `{"format":1,"node_id":"a","joined":true,` + inc + `}`, "need a cluster_id"},
+		{"formed nothing", `{"format":1,"node_id":"a","initial":[` + self + `],` + inc + `}`, "need a cluster_id"},
+		{"not in it", `{"format":1,"node_id":"a","cluster_id":"b","initial":[{"id":"b"}],` + inc + `}`, "does not have this node"},
+		{"another incarnation in it", `{"format":1,"node_id":"a","cluster_id":"b","initial":[{"id":"a"}],` + inc + `}`, "does not have this node"},
+		{"called what no node may be", `{"format":1,"node_id":"a b","cluster_id":"b",` + inc + `}`, "must match"},
+		{"one in it called so", `{"format":1,"node_id":"a","cluster_id":"b","initial":[` + self + `,{"id":"b/c"}],` + inc + `}`, "initial[1]"},
+		{"twice in it", `{"format":1,"node_id":"a","cluster_id":"b","initial":[` + self + `,{"id":"a"}],` + inc + `}`, "initial[1]"},
 	} {
 		if _, err := ReadNode(put(t, c.text)); err == nil {
 			t.Errorf("%s: taken", c.name)

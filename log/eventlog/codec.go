@@ -11,15 +11,13 @@ import (
 // record turns an event into the bytes that the log keeps. Id, subject, alias,
 // back-pointer and content have places of their own in a record, so that the
 // log can index and erase without knowing what an event is; the rest is the
-// header, which is appended to b. r is empty before.
-func record(b []byte, r *log.Record, e *event.Event) []byte {
-	from := len(b)
-	b = event.AppendHeader(b, e)
-	r.ID, r.Subject, r.Alias, r.Prev, r.Header = e.ID, e.Subject, e.Alias, log.Ref(e.Prev), b[from:]
+// header.
+func record(e *event.Event) log.Record {
+	r := log.Record{ID: e.ID, Subject: e.Subject, Alias: e.Alias, Prev: log.Ref(e.Prev), Header: event.EncodeHeader(e)}
 	if !e.Content.IsZero() {
 		r.Digest, r.Content = e.Content.Digest, e.Content.Bytes
 	}
-	return b
+	return r
 }
 
 // fromRecord is the inverse of record, into an empty event, or one that may have

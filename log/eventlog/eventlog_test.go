@@ -123,7 +123,7 @@ func TestRoundTrip(t *testing.T) {
 	if err != nil || string(c.Payload) != "{}" || c.Headers[0].Value != "v" {
 		t.Errorf("content: %+v, %v", c, err)
 	}
-	if ref, ok, err := s.log.FindAlias(event.Hash{2}, 0); err != nil || !ok || ref != event.RefOf(want[2][1].ID) {
+	if ref, ok, err := s.log.FindAlias(event.Hash{2}, 0); err != nil || !ok || event.Ref(ref) != event.RefOf(want[2][1].ID) {
 		t.Errorf("alias: %v %v %v", ref, ok, err)
 	}
 	if _, err := s.log.Event(event.Ref{Index: 99}); !errors.Is(err, ErrNotFound) {
@@ -134,7 +134,7 @@ func TestRoundTrip(t *testing.T) {
 func TestErasedContentIsTold(t *testing.T) {
 	s := begin(t, Options{})
 	id := s.enqueue("a", `"secret"`)
-	if err := s.log.Raw().Erase([]logRef{{Index: event.RefOf(id).Index}}); err != nil {
+	if err := s.log.Erase([]event.Ref{{Index: event.RefOf(id).Index}}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := s.log.Content(event.RefOf(id)); !errors.Is(err, ErrErased) {
@@ -245,7 +245,7 @@ func TestHistoryBeginsWhereRetentionCut(t *testing.T) {
 	}
 	lease := s.about(m, event.Event{Type: event.Leased, Queue: "jobs"})
 	s.about(m, event.Event{Type: event.Acked, Queue: "jobs", Lease: lease})
-	if err := s.log.Raw().DeleteBefore(s.index - 1); err != nil {
+	if err := s.log.DeleteBefore(s.index - 1); err != nil {
 		t.Fatal(err)
 	}
 	if before, deleted := s.log.DeletedBefore(); !deleted || before < 3 {

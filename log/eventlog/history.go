@@ -78,7 +78,7 @@ func (l *Log) walk(ctx context.Context, subject event.ID, fn func(*event.Event) 
 	if subject == (event.ID{}) {
 		return nil
 	}
-	last, ok, err := l.raw.LastSince(subject, event.RefOf(subject).Index)
+	last, ok, err := l.LastSince(subject, event.RefOf(subject).Index)
 	if err != nil || !ok {
 		return err
 	}
@@ -137,4 +137,14 @@ func endsLease(t event.Type) bool {
 		return true
 	}
 	return false
+}
+
+// Find returns the newest event with an alias (a deduplication hash, or that of
+// a request) at index from or later; nil if there is none.
+func (l *Log) Find(alias event.Hash, from uint64) (*event.Event, error) {
+	ref, ok, err := l.FindAlias(alias, from)
+	if err != nil || !ok {
+		return nil, err
+	}
+	return l.Event(event.Ref(ref))
 }

@@ -101,7 +101,7 @@ func (l *Log) seek(ms int64) (uint64, bool, error) {
 	if err := l.checkTime(ms); err != nil {
 		return 0, false, err
 	}
-	i, ok, err := l.raw.SeekTime(ms)
+	i, ok, err := l.SeekTime(ms)
 	if err != nil || !ok {
 		return 0, false, err
 	}

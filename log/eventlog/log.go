@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"iter"
-	"slices"
 
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/log"
@@ -30,13 +29,7 @@ type Options = log.Options
 
 // Log is an open event log. Append and Sync are for one goroutine, the reading
 // methods for any number at any time.
-type Log struct {
-	raw *log.Log
-
-	// Append's, for the next block.
-	records []log.Record
-	headers []byte
-}
+type Log struct{ *log.Log }
 
 // Open opens the log in o.Dir for writing, makes it where there is none, and
 // cuts a torn tail that the Raft log can feed again (see log.Open).
@@ -45,7 +38,7 @@ func Open(o Options) (*Log, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Log{raw: raw}, nil
+	return &Log{raw}, nil
 }
 
 // OpenReadOnly opens the log in o.Dir without ever touching it, also one that
@@ -55,57 +48,28 @@ func OpenReadOnly(o Options) (*Log, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Log{raw: raw}, nil
+	return &Log{raw}, nil
 }
-
-// Raw returns the log beneath, for what has no word: its segments and its tail.
-func (l *Log) Raw() *log.Log { return l.raw }
-
-// Close closes the log. What was appended is synced first.
-func (l *Log) Close() error { return l.raw.Close() }
 
 // Append adds a block and sets its chain. It is durable after Sync.
 func (l *Log) Append(b *event.Block) error {
-	raw := log.Block{Index: b.Index, Time: b.Time, Records: slices.Grow(l.records[:0], len(b.Events))[:len(b.Events)]}
-	headers := l.headers[:0]
+	raw := log.Block{Index: b.Index, Time: b.Time, Records: make([]log.Record, len(b.Events))}
 	for i := range b.Events {
-		headers = record(headers, &raw.Records[i], &b.Events[i])
+		raw.Records[i] = record(&b.Events[i])
 	}
-	err := l.raw.Append(&raw)
+	err := l.Log.Append(&raw)
 	b.Chain = raw.Chain
-	clear(raw.Records) // they hold contents
-	if l.records, l.headers = raw.Records, headers; len(raw.Records) > keepRecords {
-		l.records, l.headers = nil, nil
-	}
 	return err
 }
 
-// keepRecords bounds the memory that is kept for the next block.
-const keepRecords = 4096
-
-// Sync makes durable what was appended before it was called.
-func (l *Log) Sync() error { return l.raw.Sync() }
-
 // Head returns the index of the newest block, 0 in an empty log.
-func (l *Log) Head() uint64 { return l.raw.Head().Index }
+func (l *Log) Head() uint64 { return l.Log.Head().Index }
 
 // Tip returns the newest block's index and chain.
 func (l *Log) Tip() (index uint64, chain [32]byte) {
-	h := l.raw.Head()
+	h := l.Log.Head()
 	return h.Index, h.Chain
 }
-
-// First returns the lowest index kept, 0 in an empty log.
-func (l *Log) First() uint64 { return l.raw.First() }
-
-// Clock returns the log's clock: the maximum of all stamps, Unix ms.
-func (l *Log) Clock() int64 { return l.raw.Clock() }
-
-// ChainAt returns the chain after the last block up to index.
-func (l *Log) ChainAt(index uint64) ([32]byte, error) { return l.raw.ChainAt(index) }
-
-// Wait returns nil once the head is above index, or the context's error.
-func (l *Log) Wait(ctx context.Context, index uint64) error { return l.raw.Wait(ctx, index) }
 
 // DeletedBefore reports whether retention has deleted the log's beginning, and
 // the index of the newest block that is gone.
@@ -117,7 +81,7 @@ func (l *Log) DeletedBefore() (index uint64, deleted bool) {
 // Begins returns the index of the newest block that retention has deleted, and
 // the log's clock there; zeros where none is.
 func (l *Log) Begins() (index uint64, clock int64) {
-	s := l.raw.Segments()
+	s := l.Segments()
 	if len(s) == 0 {
 		return 0, 0
 	}
@@ -128,7 +92,7 @@ func (l *Log) Begins() (index uint64, clock int64) {
 // and is kept. next returns io.EOF at the head, and after more was appended the
 // next block; a reader that retention overtakes gets ErrGone.
 func (l *Log) Blocks(from uint64) (next func(context.Context) (*event.Block, error), closeBlocks func()) {
-	r := l.raw.Blocks(from)
+	r := l.Log.Blocks(from)
 	return func(ctx context.Context) (*event.Block, error) {
 		if err := ctx.Err(); err != nil {
 			return nil, err
@@ -149,7 +113,7 @@ func (l *Log) Blocks(from uint64) (next func(context.Context) (*event.Block, err
 func (l *Log) Follow(from uint64) iter.Seq2[*event.Block, error] {
 	return func(yield func(*event.Block, error) bool) {
 		out := &event.Block{}
-		for r := l.raw.Blocks(from); ; {
+		for r := l.Log.Blocks(from); ; {
 			b, err := r.Next()
 			if err == io.EOF {
 				return
@@ -170,7 +134,7 @@ func (l *Log) Block(index uint64) (*event.Block, error) {
 	if before, deleted := l.DeletedBefore(); deleted && index <= before {
 		return nil, fmt.Errorf("block %d: %w", index, ErrGone)
 	}
-	b, err := l.raw.Blocks(index).Next()
+	b, err := l.Log.Blocks(index).Next()
 	if err == io.EOF || err == nil && b.Index != index {
 		return nil, fmt.Errorf("block %d: %w", index, ErrNotFound)
 	}
@@ -183,7 +147,7 @@ func (l *Log) Block(index uint64) (*event.Block, error) {
 // Event returns one event. The content of an erased one has a digest but no
 // bytes.
 func (l *Log) Event(ref event.Ref) (*event.Event, error) {
-	r, err := l.raw.Record(log.Ref(ref))
+	r, err := l.Record(log.Ref(ref))
 	if err != nil {
 		return nil, err
 	}
@@ -194,7 +158,7 @@ func (l *Log) Event(ref event.Ref) (*event.Event, error) {
 // Content returns what users wrote in an event; an empty one where they wrote
 // nothing.
 func (l *Log) Content(ref event.Ref) (*event.Content, error) {
-	b, erased, err := l.raw.Content(log.Ref(ref))
+	b, erased, err := l.Log.Content(log.Ref(ref))
 	if err != nil {
 		return nil, err
 	}
@@ -230,11 +194,5 @@ func (l *Log) Erase(refs []event.Ref) error {
 	for i, ref := range refs {
 		places[i] = log.Ref(ref)
 	}
-	return l.raw.Erase(places)
-}
-
-// FindAlias returns the newest event with this alias at an index >= from.
-func (l *Log) FindAlias(alias event.Hash, from uint64) (event.Ref, bool, error) {
-	ref, ok, err := l.raw.FindAlias(alias, from)
-	return event.Ref(ref), ok, err
+	return l.Log.Erase(places)
 }

@@ -141,7 +141,7 @@ func (n *node) thin(keep int) {
 // letGo commits that the history before the last segments may go.
 func (n *node) letGo(segments int) (cut uint64) {
 	n.t.Helper()
-	all := n.log.Raw().Segments()
+	all := n.log.Segments()
 	cut = all[max(len(all)-segments, 0)].First
 	carry := &event.Carry{}
 	n.m.View(func(st *projections.State) {
@@ -170,7 +170,7 @@ func (n *node) letGo(segments int) (cut uint64) {
 // retain lets history go and deletes it.
 func (n *node) retain(segments int) {
 	n.t.Helper()
-	must(n.t, n.log.Raw().DeleteBefore(n.letGo(segments)))
+	must(n.t, n.log.DeleteBefore(n.letGo(segments)))
 }
 
 // at returns the node's disk, all of it synced, as a stopped node leaves it.
@@ -319,7 +319,7 @@ func files(t testing.TB, disk *vfs.Mem, dir string, suffix string) map[string]st
 // checkpoint, from the index on at which the source's log begins.
 func sameAsSource(t testing.TB, disk *vfs.Mem, n *node, c checkpoint.Meta) error {
 	t.Helper()
-	segment, end, err := n.log.Raw().Extent(c.HeadIndex)
+	segment, end, err := n.log.Extent(c.HeadIndex)
 	must(t, err)
 	have := files(t, disk, "/log", ".seg")
 	for name, b := range files(t, n.disk, "/log", ".seg") {

@@ -251,13 +251,13 @@ func (s *server) manifestOf(c *checkpoint.Meta) (*Manifest, error) {
 		Name: c.Name(), Size: c.Size, Index: c.Index, Term: c.Term, HeadIndex: c.HeadIndex, Chain: checkpoint.Chain(c.Chain),
 	}}
 	if c.HeadIndex > 0 {
-		name, end, err := s.Log.Raw().Extent(c.HeadIndex)
+		name, end, err := s.Log.Extent(c.HeadIndex)
 		if errors.Is(err, log.ErrNotFound) {
 			return nil, fail(codeNone, "the event log begins behind checkpoint %s", m.Checkpoint.Name)
 		} else if err != nil {
 			return nil, err
 		}
-		segments := s.Log.Raw().Segments()
+		segments := s.Log.Segments()
 		i := slices.IndexFunc(segments, func(i log.SegmentInfo) bool { return i.Name == name })
 		if i < 0 {
 			return nil, errMoved
@@ -321,7 +321,7 @@ func (s *server) segment(ctx context.Context, _ peer.Identity, body []byte, w io
 		if _, ok := log.ParseSegmentName(q.Name); !ok {
 			return nil, fail(codeInvalid, "%.64q is no segment", q.Name)
 		}
-		segments := s.Log.Raw().Segments()
+		segments := s.Log.Segments()
 		i := slices.IndexFunc(segments, func(i log.SegmentInfo) bool { return i.Name == q.Name })
 		if i < 0 {
 			return nil, fail(codeGone, "segment %s is not held", q.Name)

@@ -72,7 +72,7 @@ func TestResumeTransfersOnlyWhatIsMissing(t *testing.T) {
 	disk := vfs.NewMem()
 	// A cancelled context in the middle of each stream, and a new process.
 	whole := int64(len(n.disk.Get("/checkpoints/" + first.Name())))
-	for _, s := range n.log.Raw().Segments() {
+	for _, s := range n.log.Segments() {
 		whole += s.Size
 	}
 	for i := 0; ; i++ {
@@ -118,7 +118,7 @@ func TestResumeTransfersOnlyWhatIsMissing(t *testing.T) {
 	}
 	// One that is too old is made newer: only what is behind its end comes.
 	size := func() (n64 int64) {
-		for _, s := range n.log.Raw().Segments() {
+		for _, s := range n.log.Segments() {
 			n64 += s.Size
 		}
 		return n64
@@ -302,8 +302,8 @@ func TestServeRefuses(t *testing.T) {
 	meta := n.checkpoint()
 	mem := newNet()
 	n.serve(mem, "a")
-	name := n.log.Raw().Segments()[0].Name
-	size := n.log.Raw().Segments()[0].Size
+	name := n.log.Segments()[0].Name
+	size := n.log.Segments()[0].Size
 	ask := func(what string, q fileRequest) string {
 		_, err := mem.Stream(t.Context(), peer.Target{Addr: "a"}, what, encode(q))
 		e, _ := errors.AsType[*peer.Error](err)

@@ -87,11 +87,11 @@ func sameLogs(a, b *vfs.Mem) error {
 	}
 	defer y.Close()
 	common := min(x.Head(), y.Head())
-	last, end, err := x.Raw().Extent(common)
+	last, end, err := x.Extent(common)
 	if err != nil {
 		return fmt.Errorf("block %d: %w", common, err)
 	}
-	for _, s := range x.Raw().Segments() {
+	for _, s := range x.Segments() {
 		p, q := a.Get(path.Join(logDir, s.Name)), b.Get(path.Join(logDir, s.Name))
 		if s.Name == last {
 			p, q = p[:min(end, int64(len(p)))], q[:min(end, int64(len(q)))]

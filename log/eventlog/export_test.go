@@ -1,5 +1,0 @@
-package eventlog
-
-import "github.com/qlogd/qlogd/log"
-
-type logRef = log.Ref

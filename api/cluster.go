@@ -18,9 +18,9 @@ import (
 // snapshotTimeout is how long all nodes together may take to write a checkpoint.
 const snapshotTimeout = 60 * time.Second
 
-// cluster answers GET /v1/cluster. It is what this node knows, so that it can
-// be asked when there is no leader; with consistency=linearizable it is what
-// this node knows once it has caught up.
+// cluster answers GET /v1/cluster with this node's own knowledge, so that it works
+// without a leader; with consistency=linearizable after it has caught up. Nodes that it
+// has not heard from lately are asked first.
 func (s *Server) cluster(q *request) error {
 	if err := q.allow("consistency"); err != nil {
 		return err
@@ -38,6 +38,7 @@ func (s *Server) cluster(q *request) error {
 	if s.deps.Cluster == nil {
 		return &problemNotFound
 	}
+	s.deps.Cluster.Refresh(q.Context())
 	v := s.deps.Cluster.View()
 	if v.Nodes == nil {
 		v.Nodes = []wire.Node{}

@@ -14,15 +14,22 @@ import (
 
 // fakeCluster is a configuration in memory, led by n1.
 type fakeCluster struct {
-	mu    sync.Mutex
-	nodes map[string]wire.Node
-	calls int
-	err   error
-	enter func() // called by Add, unlocked
+	mu        sync.Mutex
+	nodes     map[string]wire.Node
+	calls     int
+	refreshed int
+	err       error
+	enter     func() // called by Add, unlocked
 }
 
 func newFakeCluster() *fakeCluster {
 	return &fakeCluster{nodes: map[string]wire.Node{"n1": {ID: "n1", RaftAddr: "h1:1", HTTPAddr: "h1:2", Voter: true, Leader: true, Reachable: true, AppliedIndex: 7, LogHead: 7, ChainHash: "ab"}}}
+}
+
+func (c *fakeCluster) Refresh(context.Context) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.refreshed++
 }
 
 func (c *fakeCluster) View() wire.Cluster {
@@ -95,7 +102,9 @@ func TestCluster(t *testing.T) {
 	if a.str("leader_id") != "n1" || a.get("term") != 3.0 || a.str("nodes.0.chain_hash") != "ab" || a.get("nodes.0.log_head") != 7.0 {
 		t.Errorf("%s", a.Body)
 	}
-	h.do("GET", "/v1/cluster?consistency=linearizable", "").want(200)
+	if h.do("GET", "/v1/cluster?consistency=linearizable", "").want(200); c.refreshed != 2 {
+		t.Errorf("asked the nodes %d times", c.refreshed)
+	}
 	if a = h.do("POST", "/v1/cluster/nodes", n2).want(201); a.str("id") != "n2" || a.get("voter") != true {
 		t.Errorf("%s", a.Body)
 	}

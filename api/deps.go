@@ -126,6 +126,9 @@ type Log interface {
 // (no_leader, conflict, node_not_found, invalid_argument); its Unknown says that
 // the change may still come.
 type Cluster interface {
+	// Refresh asks the nodes that have not answered for a moment, and returns when
+	// they have, or soon.
+	Refresh(ctx context.Context)
 	// View returns what this node knows now, nodes by id. It asks nobody and
 	// works without a leader.
 	View() wire.Cluster

@@ -24,7 +24,8 @@ type MemberStatus struct {
 	Member
 	Votes        bool // is a voter of the configuration; else it may be on its way
 	Leader       bool
-	Reachable    bool // has answered lately
+	Reachable    bool      // has answered lately
+	Seen         time.Time // of its last answer; zero: never
 	AppliedIndex uint64
 	LogHead      uint64 // index of the event log's newest block
 	Chain        [32]byte
@@ -73,12 +74,34 @@ func (r *Replica) Members() []MemberStatus {
 		if s.ID == r.id {
 			p := r.fsm.progress()
 			m.Reachable, m.AppliedIndex, m.LogHead, m.Chain = true, p.index, p.head, p.chain
+			m.Seen = time.Now()
 		} else if v := views[s.ID]; !v.Seen.IsZero() {
 			m.Reachable, m.AppliedIndex, m.LogHead, m.Chain = v.Reachable, v.Status.Applied, v.Status.Head, v.Status.Chain
+			m.Seen = v.Seen
 		}
 		out = append(out, m)
 	}
 	return out
+}
+
+// RefreshMembers asks the other members that have not answered for a moment, and returns
+// when each has, or ctx ends.
+func (r *Replica) RefreshMembers(ctx context.Context) {
+	const recent = 200 * time.Millisecond
+	began := time.Now()
+	for {
+		changed := r.peers.table.watch()
+		old := func(s hraft.Server) bool { return s.ID != r.id && began.Sub(r.peers.table.lastSeen(s.ID)) > recent }
+		if !slices.ContainsFunc(r.servers(), old) {
+			return
+		}
+		r.askPeers()
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 const rpcAdmin = "raft.admin"

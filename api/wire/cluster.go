@@ -17,7 +17,8 @@ type Node struct {
 	HTTPAddr     string `json:"http_addr"` // "" where it is not known
 	Voter        bool   `json:"voter"`     // it has a vote now
 	Leader       bool   `json:"leader"`
-	Reachable    bool   `json:"reachable"`
+	Reachable    bool   `json:"reachable"` // it has answered within the last second
+	AgeMS        *int64 `json:"age_ms"`    // age of what is known of it, 0 for the node that answers; null: never heard from
 	AppliedIndex uint64 `json:"applied_index"`
 	LogHead      uint64 `json:"log_head"`   // index of the event log's newest block
 	ChainHash    string `json:"chain_hash"` // that block's chain, 64 hex digits; "" not known yet

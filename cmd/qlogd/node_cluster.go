@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/qlogd/qlogd/api"
 	"github.com/qlogd/qlogd/api/wire"
@@ -13,10 +14,20 @@ import (
 	"github.com/qlogd/qlogd/raft/peer"
 )
 
+// reachableFor is how long a member counts as reachable after its last answer.
+const reachableFor = time.Second
+
 // clusterView is the replica's membership as the api's.
 type clusterView struct{ *raft.Replica }
 
 var _ api.Cluster = clusterView{}
+
+// Refresh implements api.Cluster.
+func (v clusterView) Refresh(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, 500*time.Millisecond)
+	defer cancel()
+	v.RefreshMembers(ctx)
+}
 
 // View implements api.Cluster.
 func (v clusterView) View() wire.Cluster {
@@ -26,7 +37,12 @@ func (v clusterView) View() wire.Cluster {
 	for _, m := range v.Members() {
 		n := wire.Node{
 			ID: m.ID, RaftAddr: m.RaftAddr, HTTPAddr: m.HTTPAddr, Voter: m.Votes, Leader: m.Leader,
-			Reachable: m.Reachable, AppliedIndex: m.AppliedIndex, LogHead: m.LogHead,
+			AppliedIndex: m.AppliedIndex, LogHead: m.LogHead,
+		}
+		if !m.Seen.IsZero() {
+			age := time.Since(m.Seen)
+			ms := age.Milliseconds()
+			n.Reachable, n.AgeMS = age < reachableFor, &ms
 		}
 		if m.LogHead > 0 {
 			n.ChainHash = hex.EncodeToString(m.Chain[:])

@@ -12,10 +12,9 @@ import (
 	"github.com/qlogd/qlogd/event"
 )
 
-// A schema comes from a client, and so does what it is put to: it may refer to
-// itself in ways that take for ever, or break the library. So compiling and
-// validating happen within a budget of evaluated subschemas, with panics caught
-// and without any reference to the outside.
+// A schema and the payloads come from clients: a schema may refer to itself in ways that take
+// for ever, or break the library. So compiling and validating have a budget of evaluated
+// subschemas, panics are caught, and nothing is loaded from elsewhere.
 
 // errBudget ends a validation that takes too many steps.
 var errBudget = errors.New("takes too many steps to check")
@@ -122,14 +121,12 @@ func nodes(v any) int {
 	return n
 }
 
-// validate checks one JSON payload; where is the failing path in it.
+// validate checks one JSON payload: why it does not match, "" if it does, and where in it.
 func (sc *schema) validate(payload []byte) (where, why string, err error) {
 	defer func() {
-		if v := recover(); v != nil {
-			if v == errBudget {
-				where, why, err = "", errBudget.Error(), nil
-				return
-			}
+		if v := recover(); v == errBudget {
+			where, why, err = "", errBudget.Error(), nil
+		} else if v != nil {
 			where, why, err = "", "", fmt.Errorf("message_schema: %v", v)
 		}
 	}()
@@ -143,22 +140,20 @@ func (sc *schema) validate(payload []byte) (where, why string, err error) {
 	}
 	err = sc.compiled.Validate(doc)
 	var ve *jsonschema.ValidationError
-	if errors.As(err, &ve) {
-		for len(ve.Causes) > 0 {
-			ve = ve.Causes[0]
-		}
-		for _, tok := range ve.InstanceLocation {
-			where += "/" + strings.NewReplacer("~", "~0", "/", "~1").Replace(tok)
-		}
-		why = ve.Error()
-		if i := strings.LastIndex(why, ": "); i >= 0 && strings.HasPrefix(why, "jsonschema") {
-			if j := strings.Index(why, "\n"); j >= 0 {
-				why = strings.TrimLeft(why[j:], "\n- ")
-			}
-		}
-		return where, why, nil
+	if !errors.As(err, &ve) {
+		return "", "", err
 	}
-	return "", "", err
+	for len(ve.Causes) > 0 {
+		ve = ve.Causes[0]
+	}
+	for _, tok := range ve.InstanceLocation {
+		where += "/" + pointer.Replace(tok)
+	}
+	why = ve.Error()
+	if head, rest, ok := strings.Cut(why, "\n"); ok && strings.HasPrefix(head, "jsonschema") {
+		why = strings.TrimLeft(rest, "\n- ")
+	}
+	return where, why, nil
 }
 
 // checkSchema refuses a schema that cannot be used.
@@ -167,35 +162,44 @@ func checkSchema(field string, text []byte) error {
 		return bad(field, "%s must be at most %d bytes", field, event.MaxSchema)
 	}
 	if _, err := compileSchema(text); err != nil {
-		return bad(field, "%s is not a JSON Schema (2020-12): %s", field, clip(schemaError(err), 200))
+		why := strings.Join(strings.Fields(strings.ReplaceAll(err.Error(), schemaURL, "")), " ")
+		return bad(field, "%s is not a JSON Schema (2020-12): %s", field, clip(why, 200))
 	}
 	return nil
 }
 
-func schemaError(err error) string {
-	s := strings.ReplaceAll(err.Error(), schemaURL, "")
-	return strings.Join(strings.Fields(s), " ")
-}
-
-// schemaCache keeps compiled schemas, by queue and revision.
+// schemaCache keeps the compiled message_schema of each queue.
 type schemaCache struct {
 	mu     sync.Mutex
-	queues map[string]*schemaPool
+	queues map[string]*lazySchema
 }
 
-type schemaPool struct {
-	revision uint64
+// lazySchema is compiled when it is first used.
+type lazySchema struct {
+	revision uint64 // of the queue's policy
 	text     []byte
-	pool     sync.Pool
+
+	mu       sync.Mutex // a schema serves one validation at a time
+	compiled *schema
 }
 
-// check validates payloads against the queue's schema. index is the position
-// of the one that does not fit.
+// check validates payloads against the queue's message_schema, if it has one. payloads returns
+// them one by one; a mismatch has its index.
 func (c *schemaCache) check(v *event.QueueView, payloads func(i int) (payload []byte, binary, ok bool)) error {
 	if len(v.Policy.MessageSchema) == 0 {
 		return nil
 	}
-	return c.pool(v).check("the queue's message_schema", payloads)
+	c.mu.Lock()
+	l := c.queues[v.Name]
+	if l == nil || l.revision != v.Revision {
+		if c.queues == nil || len(c.queues) > 10_000 {
+			c.queues = map[string]*lazySchema{} // drops those of deleted queues
+		}
+		l = &lazySchema{revision: v.Revision, text: bytes.Clone(v.Policy.MessageSchema)}
+		c.queues[v.Name] = l
+	}
+	c.mu.Unlock()
+	return l.check("the queue's message_schema", payloads)
 }
 
 // one is one JSON payload to check.
@@ -203,16 +207,15 @@ func one(payload []byte) func(int) ([]byte, bool, bool) {
 	return func(i int) ([]byte, bool, bool) { return payload, false, i == 0 }
 }
 
-// check validates payloads; what says whose schema it is.
-func (p *schemaPool) check(what string, payloads func(i int) (payload []byte, binary, ok bool)) error {
-	sc, _ := p.pool.Get().(*schema)
-	if sc == nil {
-		var err error
-		if sc, err = compileSchema(p.text); err != nil {
+// check validates payloads; what names the schema in errors.
+func (l *lazySchema) check(what string, payloads func(i int) (payload []byte, binary, ok bool)) (err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.compiled == nil {
+		if l.compiled, err = compileSchema(l.text); err != nil {
 			return fmt.Errorf("%s: %w", what, err)
 		}
 	}
-	defer p.pool.Put(sc)
 	for i := 0; ; i++ {
 		payload, binary, ok := payloads(i)
 		if !ok {
@@ -220,28 +223,13 @@ func (p *schemaPool) check(what string, payloads func(i int) (payload []byte, bi
 		}
 		where, why := "", "is not JSON"
 		if !binary {
-			var err error
-			if where, why, err = sc.validate(payload); err != nil {
+			if where, why, err = l.compiled.validate(payload); err != nil {
 				return err
 			}
 		}
 		if why != "" {
 			field := "payload" + clip(where, 100)
-			return event.Problemf(codeSchemaMismatch, field, "%s does not fit %s: %s", field, what, clip(why, 200)).At(i)
+			return event.Problemf(codeSchemaMismatch, field, "%s does not match %s: %s", field, what, clip(why, 200)).At(i)
 		}
 	}
-}
-
-func (c *schemaCache) pool(v *event.QueueView) *schemaPool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	p := c.queues[v.Name]
-	if p == nil || p.revision != v.Revision {
-		if c.queues == nil || len(c.queues) > 10_000 {
-			c.queues = map[string]*schemaPool{} // queues that are gone go with the others
-		}
-		p = &schemaPool{revision: v.Revision, text: bytes.Clone(v.Policy.MessageSchema)}
-		c.queues[v.Name] = p
-	}
-	return p
 }

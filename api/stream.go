@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"time"
 
@@ -15,56 +16,35 @@ const (
 	typeSSE    = "text/event-stream"
 )
 
-// streamWriteTimeout is how long a client may take to make room for what is
-// sent to it, before the stream ends. It holds no memory here: the stream reads
-// the log at the client's pace.
+// streamWriteTimeout is how long a client may take to accept a write before the
+// stream ends. It holds no memory here: the stream reads the log at the client's pace.
 const streamWriteTimeout = 30 * time.Second
 
-// stream tells events as NDJSON or server-sent events: those of the range, and
+// stream sends events as NDJSON or server-sent events: those of the range, and
 // with follow those that commit from then on, until the client hangs up or the
-// server drains. One that follows is not begun then: it would end at once, and
-// its client ask again without a pause.
+// server drains. A draining server begins no stream that follows: it would end at
+// once, and its client reconnect without a pause.
 func (s *Server) stream(q *request, f *eventQuery, media string) error {
-	drain := s.drain
-	switch {
-	case !f.follow:
-		drain = nil // a list is served to its end: cut off it would look whole
-	case s.draining():
+	if f.follow && s.draining() {
 		return shuttingDown
 	}
 	ctx, cancel := context.WithCancel(q.Context())
 	defer cancel()
-	w := &eventWriter{q: q, rc: http.NewResponseController(q.w), sse: media == typeSSE}
-	stop := make(chan struct{})
-	defer close(stop)
-	go func() {
-		select {
-		case <-drain:
+	w := &eventWriter{q: q, rc: http.NewResponseController(q.w), media: media}
+	if f.follow { // another list is served to its end: cut off it would look whole
+		stop := context.AfterFunc(s.undrained, func() {
 			cancel()
-			_ = w.rc.SetWriteDeadline(time.Now().Add(time.Second)) // one that does not read must not hold up the end
-		case <-stop:
-		}
-	}()
-	defer func() { _ = w.rc.SetWriteDeadline(time.Now().Add(streamWriteTimeout)) }() // for the end of the answer
-	started := false
-	start := func() {
-		if !started {
-			started = true
-			q.status = http.StatusOK
-			q.w.Header().Set("Content-Type", media)
-			q.w.WriteHeader(q.status)
-		}
-	}
-	if f.follow {
-		start()
-		if err := w.flush(); err != nil {
+			_ = w.rc.SetWriteDeadline(time.Now().Add(time.Second)) // a slow client must not hold up the end
+		})
+		defer stop()
+		if w.flush() != nil {
 			return nil
 		}
 	}
+	defer w.deadline() // for the end of the answer
 	last, sent := f.after, 0
 	for {
 		err := s.scan(ctx, f, &last, func(e *event.Event) (bool, error) {
-			start()
 			if f.matches(e) {
 				sent++
 				if err := w.event(e); err != nil {
@@ -74,45 +54,39 @@ func (s *Server) stream(q *request, f *eventQuery, media string) error {
 			return f.limit == 0 || sent < f.limit, nil
 		})
 		if err == nil {
-			start()
 			err = w.flush()
 		}
 		switch {
-		case err != nil && !started:
+		case err != nil && !w.started:
 			return err
-		case err != nil:
-			if ctx.Err() == nil && !errors.Is(err, errWrite) {
-				// Half a stream must not look whole.
-				s.log.Error("event stream ends", "request_id", q.id, "error", err)
-				panic(http.ErrAbortHandler)
-			}
-			return nil
-		case !f.follow || f.bounded && f.from > f.to || f.limit > 0 && sent >= f.limit:
+		case err != nil && ctx.Err() == nil && !errors.Is(err, errWrite):
+			s.log.Error("event stream failed", "request_id", q.id, "error", err)
+			panic(http.ErrAbortHandler) // half a stream must not look whole
+		case err != nil, !f.follow, f.bounded && f.from > f.to, f.limit > 0 && sent >= f.limit:
 			return nil
 		}
-		if !s.awaitMore(ctx, f.from-1, w) || q.refused(s.rules[q.route]) != nil {
-			return nil // over, or its token no longer counts
+		if !s.awaitMore(ctx, f.from-1, w) {
+			return nil
 		}
 	}
 }
 
-// awaitMore waits until the log's head is above index, with heartbeats; false
-// where the stream is over.
+// awaitMore waits until the log's head is above index, with heartbeats. It returns false when
+// the stream is over, or its token no longer valid.
 func (s *Server) awaitMore(ctx context.Context, index uint64, w *eventWriter) bool {
 	for {
 		beat, cancel := context.WithTimeout(ctx, s.opts.Heartbeat)
 		err := s.deps.Log.Wait(beat, index)
 		cancel()
 		switch {
-		case ctx.Err() != nil:
+		case ctx.Err() != nil || w.q.refused(s.rules[w.q.route]) != nil:
 			return false
 		case err == nil:
 			return true
 		case !errors.Is(err, context.DeadlineExceeded):
-			s.log.Error("event stream ends", "error", err)
+			s.log.Error("event stream failed", "request_id", w.q.id, "error", err)
 			return false
-		}
-		if w.q.refused(s.rules[w.q.route]) != nil || w.heartbeat() != nil {
+		case w.heartbeat() != nil:
 			return false
 		}
 	}
@@ -122,10 +96,10 @@ var errWrite = errors.New("the client does not read")
 
 // eventWriter writes events to one client.
 type eventWriter struct {
-	q   *request
-	rc  *http.ResponseController
-	sse bool
-	buf []byte
+	q       *request
+	rc      *http.ResponseController
+	media   string
+	started bool // the header is written
 }
 
 func (w *eventWriter) event(e *event.Event) error {
@@ -134,46 +108,49 @@ func (w *eventWriter) event(e *event.Event) error {
 	if err != nil {
 		return err
 	}
-	w.buf = w.buf[:0]
-	if w.sse {
-		w.buf = append(w.buf, "id: "...)
-		w.buf = append(w.buf, out.EventID...)
-		w.buf = append(w.buf, "\nevent: "...)
-		w.buf = append(w.buf, out.Type...)
-		w.buf = append(w.buf, "\ndata: "...)
+	if w.media == typeSSE {
+		return w.write(fmt.Sprintf("id: %s\nevent: %s\ndata: %s\n\n", out.EventID, out.Type, b))
 	}
-	w.buf = append(append(w.buf, b...), '\n')
-	if w.sse {
-		w.buf = append(w.buf, '\n')
-	}
-	return w.write()
+	return w.write(string(b) + "\n")
 }
 
 func (w *eventWriter) heartbeat() error {
-	w.buf = append(w.buf[:0], '\n') // NDJSON: an empty line
-	if w.sse {
-		w.buf = append(w.buf[:0], ":\n\n"...)
+	beat := "\n" // NDJSON: an empty line
+	if w.media == typeSSE {
+		beat = ":\n\n"
 	}
-	if err := w.write(); err != nil {
+	if err := w.write(beat); err != nil {
 		return err
 	}
 	return w.flush()
 }
 
-func (w *eventWriter) write() error {
-	_ = w.rc.SetWriteDeadline(time.Now().Add(streamWriteTimeout))
-	if _, err := w.q.w.Write(w.buf); err != nil {
+func (w *eventWriter) deadline() { _ = w.rc.SetWriteDeadline(time.Now().Add(streamWriteTimeout)) }
+
+func (w *eventWriter) start() {
+	w.deadline()
+	if !w.started {
+		w.started = true
+		w.q.status = http.StatusOK
+		w.q.w.Header().Set("Content-Type", w.media)
+		w.q.w.WriteHeader(http.StatusOK)
+	}
+}
+
+func (w *eventWriter) write(text string) error {
+	w.start()
+	if _, err := w.q.w.Write([]byte(text)); err != nil {
 		return errWrite
 	}
 	return nil
 }
 
 func (w *eventWriter) flush() error {
-	_ = w.rc.SetWriteDeadline(time.Now().Add(streamWriteTimeout))
+	w.start()
 	if err := w.rc.Flush(); err != nil && !errors.Is(err, http.ErrNotSupported) {
 		return errWrite
 	}
-	// The next heartbeat may come later than this deadline, so it goes.
+	// The next heartbeat may come later than this deadline, so it is removed.
 	_ = w.rc.SetWriteDeadline(time.Time{})
 	return nil
 }

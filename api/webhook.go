@@ -240,7 +240,7 @@ type compiledWebhook struct {
 	*webhook.Webhook
 	revision uint64
 	created  int64 // with the revision: another one of the same name is another one
-	schema   *schemaPool
+	schema   *lazySchema
 }
 
 // of returns a webhook compiled.
@@ -257,7 +257,7 @@ func (c *webhooks) of(v *event.WebhookView) (*compiledWebhook, error) {
 	}
 	w = &compiledWebhook{Webhook: p, revision: v.Revision, created: v.CreatedAt}
 	if len(p.Definition.PayloadSchema) > 0 {
-		w.schema = &schemaPool{text: p.Definition.PayloadSchema}
+		w.schema = &lazySchema{text: p.Definition.PayloadSchema}
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()

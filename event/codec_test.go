@@ -210,13 +210,13 @@ func TestUnknownFields(t *testing.T) {
 		return DecodeHeader([]byte("\x01"+fields), &Event{})
 	}
 	for fields, want := range map[string]string{
-		"\x82\xa1a\x0b\xa1~\x01":        `event header: unknown, repeated or misplaced field '~'`,
-		"\x82\xa1b\xa1q\xa1a\x01":       `event header: unknown, repeated or misplaced field 'a'`,
+		"\x82\xa1a\x0b\xa1~\x01":        `unknown field "~"`,
+		"\x82\xa1b\xa1q\xa1a\x01":       "not encoded as this program does",
 		"\x82\xa1a\x0b\xa1a\x0b":        `name "a" appears twice`,
-		"\x81\xa1a\x7f":                 "event header: field a: 127 is out of range",
-		"\x81\xa1f\xcd\x01\x00":         "event header: field f: 256 is out of range",
+		"\x81\xa1a\x7f":                 "event header: event type 127 is not known",
+		"\x81\xa1f\xcd\x01\x00":         "not encoded as this program does",
 		"\x81\xa1b\xa1\xff":             "a string is not UTF-8",
-		"\x81\xa1l\xc4\x01\x00":         "event header: field l: 1 bytes, want 16",
+		"\x81\xa1l\xc4\x01\x00":         "event header: ulid: bad data size",
 		"\x81\xa1y\x81\xa1x\x01":        `unknown field "x"`,
 		"\x81\xa1y\x81\xa8Ordering\x07": "policy with an unknown ordering",
 	} {
@@ -299,6 +299,17 @@ func TestNames(t *testing.T) {
 	for s, want := range map[string]bool{"n1": true, "Host-1.b_c": true, strings.Repeat("x", 64): true, strings.Repeat("x", 65): false, "n1/01K9": false, "n1?voter=true": false} {
 		if ValidNode(s) != want {
 			t.Errorf("a node called %q: taken %v", s, !want)
+		}
+	}
+}
+
+func TestCommandNames(t *testing.T) {
+	for want, c := range map[string]*Command{
+		"none": {}, "put_queue": {PutQueue: &PutQueue{}}, "delete": {Delete: &DeleteMessage{}},
+		"purge_dead": {Request: &Request{}, PurgeDead: &PurgeDead{}},
+	} {
+		if got := c.Name(); got != want {
+			t.Errorf("%s is called %s", want, got)
 		}
 	}
 }

@@ -1,5 +1,11 @@
 package event
 
+import (
+	"reflect"
+	"regexp"
+	"strings"
+)
+
 // Command is what a client asks, or the leader itself. Exactly one of the
 // pointers is set.
 type Command struct {
@@ -59,70 +65,54 @@ func (c *Command) Class() Class {
 	return ClassSettle
 }
 
-// Name returns the name of the command's type, as operations show it.
+// Name returns the name of the command's type, as operations show it: put_queue.
 func (c *Command) Name() string {
-	name, _ := c.describe()
-	return name
+	v := reflect.ValueOf(c).Elem()
+	for i, f := range commandFields {
+		if p := v.Field(f.index); p.Kind() == reflect.Pointer && !p.IsNil() && f.name != "Request" {
+			return commandNames[i]
+		}
+	}
+	return "none"
 }
+
+var upper = regexp.MustCompile("([a-z])([A-Z])")
+
+// commandNames are the names of commandFields in snake case.
+var commandNames = func() (out []string) {
+	for _, f := range commandFields {
+		out = append(out, strings.ToLower(upper.ReplaceAllString(f.name, "${1}_$2")))
+	}
+	return out
+}()
 
 // Weight returns how many messages, leases or settles the command asks for.
 func (c *Command) Weight() int {
-	_, weight := c.describe()
-	return weight
-}
-
-func (c *Command) describe() (name string, weight int) {
 	switch {
-	case c.PutQueue != nil:
-		return "put_queue", 1
-	case c.DeleteQueue != nil:
-		return "delete_queue", 1
-	case c.PauseQueue != nil:
-		return "pause_queue", 1
-	case c.PurgeQueue != nil:
-		return "purge_queue", 1
 	case c.Produce != nil:
-		return "produce", len(c.Produce.Messages)
+		return len(c.Produce.Messages)
 	case c.Lease != nil:
-		return "lease", c.Lease.Max
+		return c.Lease.Max
 	case c.Settle != nil:
-		return "settle", len(c.Settle.Items)
+		return len(c.Settle.Items)
 	case c.Transaction != nil:
 		n := len(c.Transaction.Settle)
 		for i := range c.Transaction.Produce {
 			n += len(c.Transaction.Produce[i].Messages)
 		}
-		return "transaction", n
-	case c.Delete != nil:
-		return "delete", 1
+		return n
 	case c.Carry != nil:
-		return "carry", len(c.Carry.Items)
-	case c.Retain != nil:
-		return "retain", 1
-	case c.Mark != nil:
-		return "mark", 1
-	case c.Upgrade != nil:
-		return "upgrade", 1
+		return len(c.Carry.Items)
 	case c.Replay != nil:
-		return "replay", len(c.Replay.Items)
+		return len(c.Replay.Items)
 	case c.PurgeDead != nil:
-		return "purge_dead", len(c.PurgeDead.IDs)
-	case c.Resurrect != nil:
-		return "resurrect", 1
-	case c.CreateTask != nil:
-		return "create_task", 1
-	case c.UpdateTask != nil:
-		return "update_task", 1
+		return len(c.PurgeDead.IDs)
 	case c.Erase != nil:
-		return "erase", len(c.Erase.Items)
-	case c.PutWebhook != nil:
-		return "put_webhook", 1
-	case c.DeleteWebhook != nil:
-		return "delete_webhook", 1
+		return len(c.Erase.Items)
 	case c.Define != nil:
-		return "define", len(c.Define.Queues) + len(c.Define.Webhooks)
+		return len(c.Define.Queues) + len(c.Define.Webhooks)
 	}
-	return "none", 1
+	return 1
 }
 
 // KeepAnswersMS is how long a write with an Idempotency-Key can be repeated.
@@ -184,19 +174,19 @@ type Produce struct {
 
 // NewMessage is one message to enqueue. Durations are milliseconds.
 type NewMessage struct {
-	Key         string
-	Kind        string
-	Priority    uint8 // 1 to 10
-	DelayMS     int64
-	DeliverAt   int64 // Unix ms; 0 none
-	TTLMS       int64
-	DedupKey    Hash // of idempotency_key; zero none
-	PayloadHash Hash // of the payload, set where the queue deduplicates by content
-	Size        uint32
-	Content     Blob
-	Seen        ID    // a message of the same hash in the log; zero none
-	SeenUntil   int64 // end of its window, Unix ms
-	SourceID    string
+	Key         string `msgpack:"a"`
+	Kind        string `msgpack:"b"`
+	Priority    uint8  `msgpack:"c"` // 1 to 10
+	DelayMS     int64  `msgpack:"d"`
+	DeliverAt   int64  `msgpack:"e"` // Unix ms; 0 none
+	TTLMS       int64  `msgpack:"f"`
+	DedupKey    Hash   `msgpack:"g"` // of idempotency_key; zero none
+	PayloadHash Hash   `msgpack:"h"` // of the payload, set where the queue deduplicates by content
+	Size        uint32 `msgpack:"i"`
+	Content     Blob   `msgpack:"j"`
+	Seen        ID     `msgpack:"k"` // a message of the same hash in the log; zero none
+	SeenUntil   int64  `msgpack:"l"` // end of its window, Unix ms
+	SourceID    string `msgpack:"m"`
 }
 
 // Lease takes up to Max messages from queues, tried in their order.
@@ -222,11 +212,11 @@ const (
 
 // SettleItem settles one lease.
 type SettleItem struct {
-	Op      SettleOp
-	Lease   ID
-	DelayMS int64 // OpRetry: -1 the policy's backoff
-	LeaseMS int64 // OpExtend: 0 the policy's
-	Content Blob  // Error of a retry or dead-letter, Result of an ack
+	Op      SettleOp `msgpack:"a"`
+	Lease   ID       `msgpack:"b"`
+	DelayMS int64    `msgpack:"c"` // OpRetry: -1 the policy's backoff
+	LeaseMS int64    `msgpack:"d"` // OpExtend: 0 the policy's
+	Content Blob     `msgpack:"e"` // Error of a retry or dead-letter, Result of an ack
 }
 
 // Settle settles leases, each on its own.

@@ -70,10 +70,13 @@ var routine = map[string]bool{
 // a minute.
 var again = map[string]bool{
 	"Election timeout reached, restarting election": true, "rejecting pre-vote request since we have a leader": true,
-	"rejecting vote request since we have a leader": true, "heartbeat timeout reached, starting election": true,
+	"rejecting vote request since we have a leader": true, electionStarts: true,
 	"failed to contact": true, "failed to contact quorum of nodes, stepping down": true,
 	"pre-vote campaign failed, waiting for election timeout": true,
 }
+
+// electionStarts comes with the last leader's address and id.
+const electionStarts = "heartbeat timeout reached, starting election"
 
 // repeated throttles each message; loggers derived from one another share it.
 type repeated struct {
@@ -96,6 +99,9 @@ func (h *hlogger) Log(level hclog.Level, msg string, args ...any) {
 	l := slogLevel(level)
 	if routine[msg] || again[msg] && !h.repeated.due(msg) {
 		l = slog.LevelDebug
+	}
+	if msg == electionStarts && len(args) == 4 && fmt.Sprint(args[3]) == "" && l == slog.LevelWarn {
+		l = slog.LevelInfo // no leader was known before: a node has started
 	}
 	if !h.logger.Enabled(context.Background(), l) {
 		return // before plain renders anything

@@ -15,6 +15,7 @@ import (
 	"github.com/qlogd/qlogd/background/erasure"
 	"github.com/qlogd/qlogd/background/push"
 	"github.com/qlogd/qlogd/background/task"
+	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/fsm"
 	"github.com/qlogd/qlogd/log/datadir"
 	"github.com/qlogd/qlogd/log/eventlog"
@@ -26,9 +27,8 @@ import (
 	"github.com/qlogd/qlogd/replay"
 )
 
-// engine is all that stands on a data directory: the event log, the state that
-// it folds to, Raft, the read models, and the API over them. A node opens one,
-// and opens it anew where what lies in the directory was exchanged under it.
+// engine is everything on a data directory: the event log, the state that it folds to, Raft, the
+// read models, and the API on top. A node opens it again when the directory was exchanged.
 type engine struct {
 	c      *config
 	logger *slog.Logger
@@ -47,23 +47,20 @@ type engine struct {
 	erasures *erasure.Node
 	fetching sync.Mutex // held while something is fetched
 
-	// background ends with cancel; work is what runs in it.
+	// work runs until background ends.
 	background context.Context
 	cancel     context.CancelFunc
 	work       sync.WaitGroup
 
-	// lacking takes the leader's newest offer of what this node has missed.
-	lacking raft.Offers
-	// stopServing ends what other nodes are sent of the files.
-	stopServing func()
+	lacking     raft.Offers // the leader's newest offer of what this node lacks
+	stopServing func()      // ends what other nodes are sent of the files
 
-	fail func(error)  // the node can't go on
-	ask  func(change) // the engine is to be opened anew
+	fail func(error)  // ends the node
+	ask  func(change) // requests that the engine is opened again
 }
 
-// openEngine opens what is on disk. The order matters, and each line says why
-// it stands where it does. Whatever fails, what was opened before is closed
-// again, and nothing on disk has been harmed.
+// openEngine opens what is on disk. On an error everything that was opened is closed, and nothing
+// on disk has been harmed.
 func openEngine(n *node) (_ *engine, err error) {
 	c, card, logger := n.c, n.card, n.logger
 	e := &engine{
@@ -73,12 +70,13 @@ func openEngine(n *node) (_ *engine, err error) {
 	e.background, e.cancel = context.WithCancel(context.Background())
 	defer func() {
 		if err != nil {
-			_ = e.close() // the first error is what counts
+			_ = e.close() // the first error counts
 		}
 	}()
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	sink := newMetrics(registry)
+	registry.MustRegister(collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	sink := &metrics{registry: registry}
 	if err := raft.RouteLibraryMetrics(sink); err != nil {
 		return nil, err
 	}
@@ -98,64 +96,203 @@ func openEngine(n *node) (_ *engine, err error) {
 		return nil, err
 	}
 	e.log = found.Log
-	// Retention tells in the log what it deletes, and syncs that, before it does;
-	// a copy may end before it was told.
-	if before, deleted := e.log.DeletedBefore(); deleted && before >= found.State.History() && (card.Fork == nil || before > card.Fork.Index) {
-		return nil, fmt.Errorf("the event log begins behind index %d, but retention has let go only of what is before index %d: its first segments are lost; put the whole directory back from a backup", before, found.State.History())
+	if err := e.checkBeginning(found.State.History()); err != nil {
+		return nil, err
 	}
-
 	if e.archiver, err = newArchiver(e, registry); err != nil {
 		return nil, err
 	}
-	// The read models follow behind the log and stand in nobody's way.
-	if e.models, err = store.Open(datadir.Path(c.DataDir, datadir.ProjectionFile), card.ClusterID, store.Options{Logger: logger}); err != nil {
+	models := datadir.Path(c.DataDir, datadir.ProjectionFile)
+	if e.models, err = store.Open(models, card.ClusterID, store.Options{Logger: logger}); err != nil {
 		return nil, err
 	}
 	e.machine = fsm.NewReplica(found.State, e.log, fsm.Options{})
 	if e.erasures, err = e.newErasures(); err != nil {
 		return nil, err
 	}
+	// Raft last of all that writes: from here on entries are applied.
 	ro.Machine, ro.Changed = e.machine, make(chan struct{}, 1)
-	// Raft last of what writes: from here on entries are applied.
 	if e.replica, err = raft.Open(ro); err != nil {
 		return nil, err
 	}
-	// What the others may ask for of files is served when a checkpoint can be taken.
 	e.stopServing = fetch.Serve(e.peers, fetch.Source{
-		ClusterID: card.ClusterID, FS: vfs.OS{}, DataDir: c.DataDir, Log: e.log, Snapshot: e.snapshot, Logger: logger,
+		ClusterID: card.ClusterID, FS: vfs.OS{}, DataDir: c.DataDir, Log: e.log,
+		Snapshot: e.replica.Snapshot, Logger: logger,
 	})
-	e.api = api.New(e.deps(n, found.Past, registry), n.apiOptions())
-	// It leases and settles as the api does, and is asked by it.
 	e.push = e.newPush(n, registry)
-	e.answerOthers()
-	// Tasks after all that they stand on; what began before is looked for at once.
+	past := replay.NewPast(found.Past, 4, 2)
+	e.api = api.New(api.Deps{
+		Node: e.replica, State: e.machine, Log: e.log, Models: e.models,
+		Past: func(ctx context.Context, at event.Instant) (api.State, error) {
+			return past.At(ctx, at)
+		},
+		Proof: proof{e}, Cluster: clusterView{e.replica}, Push: e.push, Eraser: erasable{e},
+		Secrets: n.hooked, Forward: n.forward, Logger: e.logger, Registry: registry,
+	}, n.apiOptions())
+	e.answerOthers(true)
 	e.tasks = e.newTasks()
 
-	e.work.Go(func() { e.observe(ro.Changed) })
-	e.work.Go(func() { e.tasks.Run(e.background) })
-	e.work.Go(func() { e.follow() })
-	e.work.Go(func() { e.retain() })
-	e.work.Go(func() { e.archiver.run(e.background) })
+	for _, run := range []func(context.Context){
+		e.tasks.Run, e.archiver.run, e.erasures.Run,
+		func(ctx context.Context) { e.observe(ctx, ro.Changed) },
+		func(context.Context) { e.follow() },
+		func(context.Context) { e.retain() },
+		func(context.Context) { e.fetchLacking() },
+	} {
+		e.work.Go(func() { run(e.background) })
+	}
 	e.push.Start()
-	e.work.Go(func() { e.erasures.Run(e.background) })
-	e.work.Go(e.fetchLacking)
 	return e, nil
 }
 
-// snapshot takes a checkpoint for a node that needs one.
-func (e *engine) snapshot() error { return e.replica.Snapshot() }
+// checkBeginning refuses a log whose first segments were lost, not deleted by retention: its live
+// messages would have no payload. Retention writes to the log what it deletes, and syncs that,
+// before it does; a copy may end before that.
+func (e *engine) checkBeginning(history uint64) error {
+	before, deleted := e.log.DeletedBefore()
+	if !deleted || before < history || e.card.Fork != nil && before <= e.card.Fork.Index {
+		return nil
+	}
+	return fmt.Errorf("the event log begins behind index %d, but retention has deleted only what is before index %d: "+
+		"its first segments are lost; put the whole directory back from a backup", before, history)
+}
 
-// stop ends an engine in the opposite order, when no request is in hand any
-// more. ctx bounds how long Raft may take.
+func (e *engine) raftOptions(sink raft.Metrics) raft.Options {
+	c, self := e.c, e.peers.Self()
+	ro := raft.Options{
+		NodeID: e.card.NodeID, ClusterID: e.card.ClusterID, Incarnation: e.card.Incarnation,
+		Dir:           datadir.Path(c.DataDir, datadir.RaftDir),
+		CheckpointDir: datadir.Path(c.DataDir, datadir.CheckpointDir),
+		FS:            vfs.OS{}, Net: e.peers, HTTPAddr: self.HTTP, Contacts: c.Join, Wall: time.Now,
+		Logger: e.logger, Metrics: sink, OnFatal: e.fail, OnLacking: e.lacking.Put,
+		SnapshotThreshold: c.CheckpointEvery, SnapshotInterval: c.CheckpointAge,
+		// Frequent checkpoints are often wanted for a short Raft log behind them.
+		TrailingLogs: min(max(c.CheckpointEvery, 256), 4096),
+		ClockOffset:  e.card.ClockOffsetMS,
+		FreeBytes:    func() (uint64, error) { return freeBytes(c.DataDir) },
+	}
+	for _, m := range e.card.Initial {
+		member := raft.Member{
+			ID: m.ID, Incarnation: m.Incarnation, RaftAddr: m.RaftAddr, HTTPAddr: m.HTTPAddr, Voter: true,
+		}
+		if member.RaftAddr == "" { // a cluster of one, whose address nobody else had to know
+			member.RaftAddr, member.HTTPAddr = self.Raft, self.HTTP
+		}
+		ro.Initial = append(ro.Initial, member)
+	}
+	return ro
+}
+
+// answerOthers begins or ends to answer the questions of other nodes' APIs.
+func (e *engine) answerOthers(on bool) {
+	for name, answer := range map[string]func(context.Context, []byte) ([]byte, error){
+		api.AskOperations: func(_ context.Context, b []byte) ([]byte, error) { return e.api.LocalOperations(b), nil },
+		api.AskWaiters:    func(_ context.Context, b []byte) ([]byte, error) { return e.api.LocalWaiters(b), nil },
+		api.AskPush:       e.api.PushHere,
+	} {
+		if !on {
+			answer = nil
+		}
+		e.replica.HandleMembers(name, answer)
+	}
+}
+
+// observe wakes the goroutines that what was applied concerns, and logs discarded messages: a
+// thousand that expire together are one line.
+func (e *engine) observe(ctx context.Context, changed <-chan struct{}) {
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	defer e.warnOfDiscarded()
+	leads := false
+	var queues, tasks, erasures uint64
+	for {
+		select {
+		case <-changed:
+		case <-tick.C:
+			e.warnOfDiscarded()
+			continue
+		case <-ctx.Done():
+			return
+		}
+		e.api.Applied(e.machine.TakeLeasable())
+		was := leads
+		leads = e.replica.Leader()
+		counts := e.machine.Counts()
+		differs := func(seen *uint64, types ...event.Type) bool {
+			was := *seen
+			*seen = 0
+			for _, t := range types {
+				*seen += counts[t]
+			}
+			return *seen != was
+		}
+		if differs(&queues, event.QueueCreated, event.QueueUpdated, event.QueueDeleted) || leads != was {
+			e.push.Wake()
+		}
+		if differs(&tasks, event.TaskCreated, event.TaskCancelled, event.TaskResumed, event.TaskEnded) || leads != was {
+			e.tasks.Wake()
+		}
+		if differs(&erasures, event.Erased, event.TaskSealed, event.TaskResumed) {
+			e.erasures.Wake()
+		}
+	}
+}
+
+func (e *engine) warnOfDiscarded() {
+	for of, d := range e.machine.TakeDiscarded() {
+		e.logger.Warn("messages were discarded: their queue has no dead-letter queue",
+			"queue", of.Queue, "reason", of.Reason.String(), "count", d.Count, "last", d.Last)
+	}
+}
+
+// followAgain is the time between tries after the read models could not go on.
+const followAgain = 10 * time.Second
+
+// follow lets the read models follow the log. They can be rebuilt, so an error of theirs (a full
+// disk) stops nothing else.
+func (e *engine) follow() {
+	for {
+		err := e.models.Follow(e.background, followed{e.log})
+		if e.background.Err() != nil {
+			return
+		}
+		e.logger.Error("projection store stopped, retrying", "error", err, "in", followAgain)
+		select {
+		case <-time.After(followAgain):
+		case <-e.background.Done():
+			return
+		}
+	}
+}
+
+// followed is the event log for the read models, whose Wait is for at least an index: the log's own
+// is for one above.
+type followed struct{ *eventlog.Log }
+
+// Wait implements store.Source.
+func (f followed) Wait(ctx context.Context, index uint64) error {
+	if index == 0 {
+		return ctx.Err()
+	}
+	return f.Log.Wait(ctx, index-1)
+}
+
+// keepForRaft is left of a stop's time when deliveries are given up: for their messages to be given
+// back, and for Raft.
+const keepForRaft = 3 * time.Second
+
+// stop ends an engine in the opposite order, after the last request. ctx bounds how long deliveries
+// and Raft may take.
 func (e *engine) stop(ctx context.Context) error {
-	// What was delivered is settled while there is somebody to settle it with.
-	e.stopPush(ctx)
-	// Nobody asks the state, the log or Raft any more, but for what runs behind.
+	deliver, cancel := ctx, context.CancelFunc(func() {})
+	if end, ok := ctx.Deadline(); ok {
+		deliver, cancel = context.WithDeadline(ctx, end.Add(-keepForRaft))
+	}
+	e.push.Stop(deliver)
+	cancel()
 	e.cancel()
 	e.work.Wait()
-	e.peers.Handle(api.AskOperations, nil)
-	e.peers.Handle(api.AskWaiters, nil)
-	e.replica.HandleMembers(api.AskPush, nil)
+	e.answerOthers(false)
 	e.api.Close()
 	// Raft before the event log: it applies until it has stopped.
 	err := e.replica.Shutdown(ctx)
@@ -166,58 +303,27 @@ func (e *engine) stop(ctx context.Context) error {
 // close closes what is open, the last opened first.
 func (e *engine) close() error {
 	e.cancel()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
 	var errs []error
 	if e.push != nil {
-		ended, cancel := context.WithCancel(context.Background())
-		cancel()
-		e.push.Stop(ended)
+		e.push.Stop(e.background) // at once: background has ended
 	}
 	if e.api != nil {
 		e.api.Close()
 	}
 	e.work.Wait()
 	if e.replica != nil {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		errs = append(errs, e.replica.Shutdown(ctx))
-		cancel()
 	}
-	// Before the log is closed: it is read from there.
-	if e.stopServing != nil {
+	if e.stopServing != nil { // before the log is closed: it is read from there
 		e.stopServing()
 	}
 	if e.models != nil {
 		errs = append(errs, e.models.Close())
 	}
 	if e.log != nil {
-		errs = append(errs, e.log.Close()) // syncs: the next start has nothing to heal
+		errs = append(errs, e.log.Close()) // syncs: the next start has nothing to repair
 	}
 	return errors.Join(errs...)
-}
-
-func (e *engine) raftOptions(sink raft.Metrics) raft.Options {
-	c, self := e.c, e.peers.Self()
-	ro := raft.Options{
-		NodeID: e.card.NodeID, ClusterID: e.card.ClusterID, Incarnation: e.card.Incarnation,
-		Dir: datadir.Path(c.DataDir, datadir.RaftDir), CheckpointDir: datadir.Path(c.DataDir, datadir.CheckpointDir),
-		FS: vfs.OS{}, Net: e.peers, HTTPAddr: self.HTTP, Contacts: c.Join, Wall: time.Now, Logger: e.logger, Metrics: sink,
-		OnFatal: e.fail, OnLacking: e.lacking.Put,
-		SnapshotThreshold: c.CheckpointEvery, SnapshotInterval: c.CheckpointAge,
-		// Who wants checkpoints often wants the Raft log short behind them.
-		TrailingLogs: min(max(c.CheckpointEvery, 256), 4096),
-		ClockOffset:  e.card.ClockOffsetMS,
-		FreeBytes:    func() (uint64, error) { return freeBytes(c.DataDir) },
-	}
-	for _, m := range e.card.Initial {
-		member := raft.Member{ID: m.ID, Incarnation: m.Incarnation, RaftAddr: m.RaftAddr, HTTPAddr: m.HTTPAddr, Voter: true}
-		if member.RaftAddr == "" { // a cluster of one, made where nobody else had to know
-			member.RaftAddr, member.HTTPAddr = self.Raft, self.HTTP
-		}
-		ro.Initial = append(ro.Initial, member)
-	}
-	if e.card.Incarnation == "" {
-		// Older than incarnations: such a directory is of a cluster of one, and
-		// may have been left half made.
-		ro.Initial = []raft.Member{{ID: e.card.NodeID, RaftAddr: self.Raft, HTTPAddr: self.HTTP, Voter: true}}
-	}
-	return ro
 }

@@ -63,7 +63,7 @@ func othersGoOn(t *testing.T, c *cluster.Cluster, messages, rate int, timed bool
 		t.Fatal(err)
 	}
 	t.Logf("%s has all after %s", n.Name(), time.Since(began).Round(time.Millisecond))
-	if !strings.Contains(n.Log(), "what this node had missed is in place") {
+	if !strings.Contains(n.Log(), "installed checkpoint and missing log segments") {
 		t.Error("it had nothing fetched: what it had missed was too little to be away from the Raft log")
 	}
 	if share := l.window(t, "while it comes back"); timed && share < 0.75 {

@@ -1,0 +1,464 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/pprof"
+	"os"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/qlogd/qlogd/api"
+	"github.com/qlogd/qlogd/internal/certs"
+	"github.com/qlogd/qlogd/log/datadir"
+	"github.com/qlogd/qlogd/log/vfs"
+	"github.com/qlogd/qlogd/raft"
+	"github.com/qlogd/qlogd/raft/fetch"
+	"github.com/qlogd/qlogd/raft/peer"
+	"github.com/qlogd/qlogd/webhook"
+	"github.com/qlogd/qlogd/webhook/egress"
+)
+
+// node is a running server: the listeners, the lock on the data directory, and the engine on it.
+type node struct {
+	c      *config
+	logger *slog.Logger
+	cardMu sync.Mutex    // held to change the card
+	card   *datadir.Node // the identity of this directory
+
+	lock    *datadir.Lock
+	http    *http.Server
+	httpLis net.Listener
+	admin   *http.Server
+	peers   *peer.Net
+	auth    *api.Auth      // nil: everybody may do everything
+	certs   *certs.Keeper  // of the API; nil: no TLS
+	inside  *certs.Keeper  // of the connections between nodes; nil: no TLS
+	egress  *egress.Client // sends to addresses that users gave
+	forward *forwarder     // sends webhooks to their targets
+	hooked  *webhook.Secrets
+
+	friends  int       // join addresses at which this cluster has answered; only meet uses it
+	stranger sync.Once // logs that another cluster has answered
+
+	// now answers requests: the engine's API, or a handler that refuses them.
+	now atomic.Pointer[serving]
+	// again takes requests to open the engine again. The goroutine that keeping ends does it.
+	again   chan change
+	keeping context.CancelFunc
+	kept    sync.WaitGroup
+
+	// work is what runs until background ends.
+	background context.Context
+	cancel     context.CancelFunc
+	work       sync.WaitGroup
+
+	// broken takes the reason for which the node cannot go on.
+	broken chan error
+}
+
+// startNode starts a node, and returns when it serves or, if its cluster is still to be formed or
+// found, when it has begun to look for it. On an error everything that was opened is closed, and
+// nothing on disk has been harmed.
+func startNode(c *config, logger *slog.Logger) (_ *node, err error) {
+	n := &node{c: c, logger: logger, broken: make(chan error, 8), again: make(chan change, 1)}
+	n.background, n.cancel = context.WithCancel(context.Background())
+	n.egress = egress.New(egress.Options{
+		AllowPrivate: c.PushAllowPrivate, UserAgent: "qlogd/" + build().Version,
+	})
+	n.forward = newForwarder(c)
+	defer func() {
+		if err != nil {
+			_ = n.close() // the first error counts
+		}
+	}()
+	// Files and addresses first: a mistake in them must be found before anything is made on disk.
+	if err := n.readSecrets(); err != nil {
+		return nil, err
+	}
+	if n.httpLis, err = net.Listen("tcp", c.HTTPAddr); err != nil {
+		return nil, fmt.Errorf("http-addr: %w", err)
+	}
+	raftLis, err := net.Listen("tcp", c.RaftAddr)
+	if err != nil {
+		return nil, fmt.Errorf("raft-addr: %w", err)
+	}
+	defer func() {
+		if n.peers == nil {
+			err = errors.Join(err, raftLis.Close())
+		}
+	}()
+	// The lock before anything in the directory is read: a second process must not see what the
+	// first is writing.
+	if n.lock, err = datadir.Acquire(c.DataDir); err != nil {
+		return nil, err
+	}
+	if n.card, err = openCard(c, logger); err != nil {
+		return nil, err
+	}
+	if n.peers, err = n.openPeers(raftLis); err != nil {
+		return nil, err
+	}
+	if n.card.Blank() {
+		n.serveNothing("the cluster is not formed yet")
+	} else {
+		n.answerFormed()
+		if err := n.open(); err != nil {
+			return nil, err
+		}
+		left, err := n.meet(n.background, c.Join)
+		if err != nil {
+			return nil, strangerError(err)
+		}
+		n.work.Go(func() { n.meetOthers(left) })
+	}
+	// After the engine is open: nobody is answered before all of a formed cluster's node is there.
+	n.listen()
+	if err := n.serveAdmin(); err != nil {
+		return nil, err
+	}
+	keeping, stop := context.WithCancel(context.Background())
+	n.keeping = stop
+	n.kept.Go(func() { n.keep(keeping) })
+	return n, nil
+}
+
+// readSecrets reads certificates and tokens.
+func (n *node) readSecrets() (err error) {
+	c := n.c
+	if c.AuthFile != "" {
+		if n.auth, err = api.LoadAuth(c.AuthFile); err != nil {
+			return usagef("auth-file: %w", err)
+		}
+	}
+	if c.TLSCert != "" {
+		if n.certs, err = certs.Load(c.TLSCert, c.TLSKey, ""); err != nil {
+			return usagef("tls-cert: %w", err)
+		}
+		n.certs.Logger = n.logger
+	}
+	if c.RaftTLSCert != "" {
+		if n.inside, err = certs.Load(c.RaftTLSCert, c.RaftTLSKey, c.RaftTLSCA); err != nil {
+			return usagef("raft-tls-cert: %w", err)
+		}
+		n.inside.Logger = n.logger
+	}
+	if n.hooked, err = webhook.NewSecrets(os.Getenv, c.SecretsDir); err != nil {
+		return usagef("secrets-dir: %w", err)
+	}
+	return nil
+}
+
+// reloadSecrets reads them again, and calls done for each setting. What has a mistake stays as it
+// was.
+func (n *node) reloadSecrets(done func(setting string, err error)) {
+	if n.auth != nil {
+		done("auth-file", n.auth.Reload())
+	}
+	if n.certs != nil {
+		done("tls-cert", n.certs.Reload())
+	}
+	if n.inside != nil {
+		done("raft-tls-cert", n.inside.Reload())
+	}
+	if n.hooked.Reload(); n.c.SecretsDir != "" {
+		done("secrets-dir", nil) // each file is read when it is needed
+	}
+}
+
+const (
+	maxConns      = 20_000
+	maxConnsPerIP = 10_000
+)
+
+// listen begins to serve HTTP.
+func (n *node) listen() {
+	n.http = api.HTTPServer(http.HandlerFunc(n.serveHTTP), n.apiOptions(), n.logger)
+	l := api.Limit(n.httpLis, maxConns, maxConnsPerIP)
+	serve := func() error { return n.http.Serve(l) }
+	if n.certs != nil {
+		n.http.TLSConfig = n.certs.Server(false)
+		serve = func() error { return n.http.ServeTLS(l, "", "") }
+	}
+	n.work.Go(func() {
+		if err := serve(); !errors.Is(err, http.ErrServerClosed) {
+			n.fail(fmt.Errorf("http: %w", err))
+		}
+	})
+}
+
+// serveAdmin serves pprof and POST /debug/free on an address of its own, if one is set: never where
+// clients are.
+func (n *node) serveAdmin() error {
+	if n.c.AdminAddr == "" {
+		return nil
+	}
+	l, err := net.Listen("tcp", n.c.AdminAddr)
+	if err != nil {
+		return fmt.Errorf("admin-addr: %w", err)
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("/debug/pprof/", pprof.Index)
+	mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
+	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
+	mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
+	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
+	// Returns free memory to the system: what is resident afterwards the node needs.
+	mux.HandleFunc("POST /debug/free", func(w http.ResponseWriter, _ *http.Request) {
+		debug.FreeOSMemory()
+		w.WriteHeader(http.StatusNoContent)
+	})
+	n.admin = &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}
+	n.logger.Info("serving profiles", "admin", l.Addr().String())
+	n.work.Go(func() {
+		if err := n.admin.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+			n.logger.Error("admin listener failed", "error", err)
+		}
+	})
+	return nil
+}
+
+// stop ends a node in the opposite order. ctx bounds how long requests may take; an unanswered one
+// then has an unknown outcome, as after a crash.
+func (n *node) stop(ctx context.Context) error {
+	n.keeping() // the engine is not exchanged any more
+	n.kept.Wait()
+	e := n.engine()
+	if e != nil {
+		// No new leases, /readyz says no, long polls and streams end: otherwise Shutdown would wait
+		// a minute for them.
+		e.api.Drain()
+		e.push.Drain()
+		// Leadership before the requests have ended: what comes meanwhile is forwarded to the next
+		// leader, and nobody waits for an election.
+		if err := e.replica.StepDown(ctx); err != nil {
+			n.logger.Warn("leadership was not handed over", "error", err)
+		}
+		// Clients go elsewhere meanwhile: a request on its way on a connection that is closed would
+		// be lost, with an unknown outcome.
+		e.api.Quiesce(ctx)
+	}
+	// Requests end while Raft can still commit them.
+	err := n.http.Shutdown(ctx)
+	if err != nil {
+		err = errors.Join(fmt.Errorf("requests were cut off: %w", err), n.http.Close())
+	}
+	if n.admin != nil {
+		err = errors.Join(err, n.admin.Close()) // its listener is part of the work
+	}
+	n.cancel()
+	n.work.Wait()
+	if e != nil {
+		n.now.Store(nil)
+		err = errors.Join(err, e.stop(ctx))
+	}
+	return errors.Join(err, n.close())
+}
+
+// close closes what is open, the lock last: until then nobody else may look.
+func (n *node) close() error {
+	n.cancel()
+	if n.keeping != nil {
+		n.keeping()
+	}
+	n.kept.Wait()
+	var errs []error
+	if n.http != nil {
+		errs = append(errs, n.http.Close())
+	} else if n.httpLis != nil {
+		errs = append(errs, n.httpLis.Close())
+	}
+	if n.admin != nil {
+		errs = append(errs, n.admin.Close())
+	}
+	n.work.Wait()
+	if e := n.engine(); e != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		errs = append(errs, e.stop(ctx))
+		cancel()
+	}
+	if n.peers != nil {
+		errs = append(errs, n.peers.Close())
+	}
+	n.egress.Close()
+	n.forward.client.Close()
+	if n.hooked != nil {
+		errs = append(errs, n.hooked.Close())
+	}
+	if n.lock != nil {
+		errs = append(errs, n.lock.Release())
+	}
+	return errors.Join(errs...)
+}
+
+// fail ends the node; the first reason counts.
+func (n *node) fail(err error) {
+	select {
+	case n.broken <- err:
+	default:
+	}
+}
+
+func (n *node) apiOptions() api.Options {
+	proxies, _ := n.c.proxies() // checked by load
+	return api.Options{
+		MaxPayload: n.c.MaxPayloadBytes, MaxRequest: n.c.MaxRequestBytes,
+		HistoryRetention: n.c.HistoryRetention, AutoCreateQueues: n.c.AutoCreateQueues,
+		Auth: n.auth, OpenMetrics: n.c.OpenMetrics, Version: build().Version, TrustedProxies: proxies,
+	}
+}
+
+// serving answers requests until it is retired.
+type serving struct {
+	*engine // nil: there is none
+	handler http.Handler
+
+	mu   sync.RWMutex // held for reading by requests
+	gone bool         // guarded by mu
+}
+
+func (s *serving) enter() bool {
+	s.mu.RLock()
+	if s.gone {
+		s.mu.RUnlock()
+	}
+	return !s.gone
+}
+
+// retire returns when all requests have ended. None enters after it.
+func (s *serving) retire() {
+	s.mu.Lock()
+	s.gone = true
+	s.mu.Unlock()
+}
+
+func (n *node) serveHTTP(w http.ResponseWriter, r *http.Request) {
+	for {
+		if s := n.now.Load(); s.enter() {
+			defer s.mu.RUnlock()
+			s.handler.ServeHTTP(w, r)
+			return
+		}
+	}
+}
+
+// serveNothing answers requests while there is no engine.
+func (n *node) serveNothing(why string) *serving {
+	return n.now.Swap(&serving{handler: api.Unready(func() []string { return []string{why} })})
+}
+
+// engine returns the one that serves now, nil if there is none.
+func (n *node) engine() *engine {
+	if s := n.now.Load(); s != nil {
+		return s.engine
+	}
+	return nil
+}
+
+// ready reports whether the node can serve, and if not, why.
+func (n *node) ready() (bool, []string) {
+	if e := n.engine(); e != nil {
+		return e.replica.Ready()
+	}
+	return false, []string{"there is nothing to serve from yet"}
+}
+
+// open installs what was fetched, opens an engine and lets it serve.
+func (n *node) open() error {
+	// A crash may have come between the end of a transfer and its installation, or in the middle
+	// of that.
+	installed, err := fetch.Install(vfs.OS{}, n.c.DataDir, n.logger)
+	if err != nil {
+		return fmt.Errorf("install what was fetched: %w", err)
+	}
+	if installed {
+		n.logger.Info("installed checkpoint and missing log segments")
+	}
+	e, err := openEngine(n)
+	if errors.Is(err, raft.ErrWentBack) {
+		n.logger.Error("the Raft store has lost what this node had promised", "error", err)
+		if err := n.reincarnate(); err != nil {
+			return err
+		}
+		e, err = openEngine(n)
+	}
+	if err != nil {
+		return err
+	}
+	n.now.Store(&serving{engine: e, handler: e.api.Handler()})
+	return nil
+}
+
+// change is why the engine is opened again, and what is done to the directory while it is closed:
+// after a fetch, and when the directory must go on as another member (raft.WentBack).
+type change struct {
+	why string
+	do  func() error
+}
+
+// ask requests that the engine is opened again. A second request while one waits is the same one.
+func (n *node) ask(c change) {
+	select {
+	case n.again <- c:
+	default:
+	}
+}
+
+// keep forms or finds the cluster if that is still to be done, and opens the engine again when it
+// is asked to.
+func (n *node) keep(ctx context.Context) {
+	if n.card.Blank() {
+		err := n.form(ctx)
+		if err == nil {
+			err = n.open()
+		}
+		if err != nil {
+			if ctx.Err() == nil {
+				n.fail(err)
+			}
+			return
+		}
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case c := <-n.again:
+			if err := n.reopen(c); err != nil {
+				n.fail(fmt.Errorf("%s: %w", c.why, err))
+				return
+			}
+		}
+	}
+}
+
+// reopen exchanges the engine. Open requests end before; new ones are asked to try again.
+func (n *node) reopen(c change) error {
+	n.logger.Info("reopening the data directory", "why", c.why)
+	began := time.Now()
+	old := n.serveNothing(c.why)
+	old.api.Drain()
+	old.retire()
+	ctx, cancel := context.WithTimeout(context.Background(), drainTime)
+	defer cancel()
+	if err := old.stop(ctx); err != nil {
+		// As after a crash: the start repairs it.
+		n.logger.Warn("the data directory was not closed in order", "error", err)
+	}
+	if c.do != nil {
+		if err := c.do(); err != nil {
+			return err
+		}
+	}
+	if err := n.open(); err != nil {
+		return err
+	}
+	n.logger.Info("reopened", "took", time.Since(began).Round(time.Millisecond))
+	return nil
+}

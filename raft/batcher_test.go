@@ -202,29 +202,6 @@ func TestOutcomes(t *testing.T) {
 	}
 }
 
-func TestPending(t *testing.T) {
-	n, release := stuck(t, Limits{})
-	key := event.Hash{1}
-	c := put("a")
-	c.Request = &event.Request{Key: key}
-	n.async(context.Background(), put("before"))
-	n.waitFor(func(l Load) bool { return l.Waiting == 1 })
-	done := n.async(context.Background(), c)
-	n.waitFor(func(l Load) bool { return l.Waiting == 2 })
-	got := n.Pending(key)
-	if len(got) != 1 || got[0].Position != 2 || got[0].InFlight || got[0].Type != "put_queue" {
-		t.Errorf("%+v", got)
-	}
-	if got := n.Pending(event.Hash{}); got != nil {
-		t.Errorf("without a key: %+v", got)
-	}
-	release()
-	<-done
-	if got := n.Pending(key); got != nil {
-		t.Errorf("answered: %+v", got)
-	}
-}
-
 func TestDiskNearlyFull(t *testing.T) {
 	free := uint64(1000)
 	o := on(vfs.NewMem())

@@ -331,7 +331,7 @@ func (b *batcher) serveForward(ctx context.Context, from peer.Identity, body []b
 	for i, f := range group {
 		d := &list[i]
 		*d = pending{
-			data: f.Data, class: f.Class, weight: max(1, int(min(f.Weight, maxWeight))), kind: "forwarded",
+			data: f.Data, class: f.Class, weight: max(1, int(min(f.Weight, maxWeight))),
 			since: now, batch: s, pos: i,
 		}
 		refused := full[f.Class]
@@ -469,7 +469,6 @@ func (r *Replica) moved() {
 	r.peers.leaderAddr.Store(leader.HTTPAddr)
 	r.b.moved()
 	r.barriers.moved()
-	r.peers.asked.moved(r.b.forward.target)
 }
 
 // connect lets this node reach the leader, and be reached when it leads.

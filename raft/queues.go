@@ -11,11 +11,9 @@ import (
 type pending struct {
 	data   []byte
 	class  event.Class
-	weight int // messages, leases or settles that it asks for
-	kind   string
-	key    event.Hash // of its Idempotency-Key; zero: none
-	rules  uint16     // that it brings into force: Upgrade
-	local  bool       // proposed by the leader for itself, never forwarded
+	weight int    // messages, leases or settles that it asks for
+	rules  uint16 // that it brings into force: Upgrade
+	local  bool   // proposed by the leader for itself, never forwarded
 	since  time.Time
 
 	// The answer goes to the caller waiting on done or, if another node forwarded
@@ -47,11 +45,8 @@ type answer struct {
 
 func newPending(c *event.Command) *pending {
 	d := &pending{
-		data: event.EncodeCommand(c), class: c.Class(), weight: c.Weight(), kind: c.Name(),
+		data: event.EncodeCommand(c), class: c.Class(), weight: c.Weight(),
 		local: c.Upgrade != nil || c.Mark != nil, since: time.Now(), done: make(chan answer, 1),
-	}
-	if c.Request != nil {
-		d.key = c.Request.Key
 	}
 	if c.Upgrade != nil {
 		d.rules = c.Upgrade.Rules

@@ -312,91 +312,59 @@ func (r *Replica) serveReadIndex(ctx context.Context, from peer.Identity, _ []by
 	return binary.BigEndian.AppendUint64(nil, rd.index), nil
 }
 
-// confirmer lets the other voters say that this node still leads: with messages
-// that are sent after it was asked, to voters only. hashicorp/raft's
-// VerifyLeader takes any answer that comes in afterwards, also to a question
-// that is older than the read it is to confirm, and by the time that a slow
-// line brings it another node may have been elected and have acknowledged
-// writes. It also counts nodes that have no vote.
+// confirmer confirms this node's leadership with heartbeats to the other voters, sent
+// after it was asked. hashicorp/raft's VerifyLeader accepts any response that arrives
+// afterwards, also to a request older than the read; by the time that a slow line delivers
+// it, another node may have been elected and have acknowledged writes. It also counts
+// nodes that have no vote.
 type confirmer struct {
-	mu      sync.Mutex
-	asked   uint64 // rounds
-	of      map[hraft.ServerID]*confirming
-	changed chan struct{} // closed at the next answer
-	wg      sync.WaitGroup
-}
-
-// confirming is one voter. One question is on its way to it at a time: one that
-// hangs is not asked again and again.
-type confirming struct {
-	busy     bool
-	said     uint64 // the newest round that it has confirmed
-	answered uint64 // the newest that it has answered, or failed to
-}
-
-func newConfirmer() *confirmer {
-	return &confirmer{of: map[hraft.ServerID]*confirming{}, changed: make(chan struct{})}
+	mu   sync.Mutex
+	busy map[hraft.ServerID]bool // one request to a voter at a time
+	wg   sync.WaitGroup
 }
 
 var errNotConfirmed = errors.New("a majority of voters does not confirm that this node leads")
 
-// confirmTime is how long a majority may take; rpcTimeout bounds each question.
+// confirmTime is how long a majority may take; rpcTimeout bounds each request.
 const confirmTime = 2 * time.Second
 
-// confirm returns nil once a majority of voters has answered, to a message that
-// was sent after the call, that it knows no later term than this one.
+// confirm returns nil once a majority of voters has responded, to a request that was sent
+// after the call, that it knows no later term than this one.
 func (r *Replica) confirm(t *transport, term uint64) error {
-	c := r.confirmer
-	var others []hraft.Server
-	own := 0
+	responses := make(chan bool)
+	done := make(chan struct{})
+	defer close(done)
+	voters, yes, asked := 0, 0, 0
 	for _, s := range r.servers() {
-		switch {
-		case s.Suffrage != hraft.Voter:
-		case s.ID == r.id:
-			own = 1
-		default:
-			others = append(others, s)
+		if s.Suffrage != hraft.Voter {
+			continue
+		}
+		voters++
+		if s.ID == r.id {
+			yes++
+		} else if r.confirmer.begin(s.ID) {
+			asked++
+			r.confirmer.wg.Go(func() {
+				ok := r.heartbeat(t, s, term)
+				r.confirmer.end(s.ID)
+				select {
+				case responses <- ok:
+				case <-done:
+				}
+			})
 		}
 	}
-	need := (len(others)+own)/2 + 1
-	c.mu.Lock()
-	c.asked++
-	round := c.asked
-	for _, s := range others {
-		v := c.of[s.ID]
-		if v == nil {
-			v = &confirming{}
-			c.of[s.ID] = v
-		}
-		if !v.busy {
-			v.busy = true
-			c.wg.Go(func() { r.question(t, s, v) })
-		}
-	}
-	c.mu.Unlock()
 	late := time.NewTimer(confirmTime)
 	defer late.Stop()
-	for {
-		c.mu.Lock()
-		said, left := own, 0
-		for _, s := range others {
-			switch v := c.of[s.ID]; {
-			case v.said >= round:
-				said++
-			case v.answered < round:
-				left++
-			}
-		}
-		changed := c.changed
-		c.mu.Unlock()
-		if said >= need {
-			return nil
-		}
-		if said+left < need || r.raft.CurrentTerm() != term {
+	for need := voters/2 + 1; yes < need; asked-- {
+		if yes+asked < need {
 			return errNotConfirmed
 		}
 		select {
-		case <-changed:
+		case ok := <-responses:
+			if ok {
+				yes++
+			}
 		case <-late.C:
 			return errNotConfirmed
 		case <-r.run.failed:
@@ -405,121 +373,46 @@ func (r *Replica) confirm(t *transport, term uint64) error {
 			return hraft.ErrRaftShutdown
 		}
 	}
+	return nil
 }
 
-// question asks one voter until it has answered the newest round.
-func (r *Replica) question(t *transport, s hraft.Server, v *confirming) {
-	c := r.confirmer
-	for {
-		c.mu.Lock()
-		round := c.asked
-		if v.answered >= round {
-			v.busy = false
-			c.mu.Unlock()
-			return
-		}
-		c.mu.Unlock()
-		// A heartbeat as hashicorp/raft sends it: whoever knows no later term
-		// says yes.
-		term := r.raft.CurrentTerm()
-		yes := false
-		if r.raft.State() == hraft.Leader {
-			var resp hraft.AppendEntriesResponse
-			err := t.append(s.ID, s.Address, &hraft.AppendEntriesRequest{
-				RPCHeader: t.header(), Term: term,
-			}, &resp)
-			yes = err == nil && resp.Success && resp.Term == term
-		}
-		c.mu.Lock()
-		v.answered = round
-		if yes {
-			v.said = round
-		}
-		close(c.changed)
-		c.changed = make(chan struct{})
-		c.mu.Unlock()
+// heartbeat reports whether a voter knows no later term.
+func (r *Replica) heartbeat(t *transport, s hraft.Server, term uint64) bool {
+	if !r.leadsIn(term) {
+		return false
 	}
+	var resp hraft.AppendEntriesResponse
+	err := t.append(s.ID, s.Address, &hraft.AppendEntriesRequest{RPCHeader: t.header(), Term: term}, &resp)
+	return err == nil && resp.Success && resp.Term == term
 }
 
-// questions are calls to the leader that may stay open for long: each ends when
-// another node leads, or none that is known.
-type questions struct {
-	mu   sync.Mutex
-	open map[*question]struct{}
+func (c *confirmer) begin(id hraft.ServerID) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.busy[id] {
+		return false
+	}
+	c.busy[id] = true
+	return true
 }
 
-// AskLeader calls the leader where that is another node, and waits for its answer
-// as long as ctx allows and that node is known to lead.
+func (c *confirmer) end(id hraft.ServerID) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.busy, id)
+}
+
+// AskLeader calls the leader if it is another node.
 func (r *Replica) AskLeader(ctx context.Context, name string, body []byte) ([]byte, error) {
-	if r.b.forward.call == nil {
+	f := r.b.forward
+	if f.call == nil {
 		return nil, errNotLeader
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	q := &question{cancel: cancel}
-	a := &r.peers.asked
-	a.mu.Lock()
-	to, ok := r.b.forward.target() // under the lock: a change after it finds the question
+	to, ok := f.target()
 	if !ok {
-		a.mu.Unlock()
 		return nil, errNotLeader
 	}
-	q.to = to
-	if a.open == nil {
-		a.open = map[*question]struct{}{}
-	}
-	a.open[q] = struct{}{}
-	a.mu.Unlock()
-	answer, err := r.b.forward.call(ctx, to, name, body)
-	a.mu.Lock()
-	delete(a.open, q)
-	a.mu.Unlock()
-	return answer, err
-}
-
-// othersTime bounds how long other nodes may take to answer AskOthers.
-const othersTime = time.Second
-
-// AskOthers calls all other members that can be reached, and returns the answers of those that
-// gave one in time.
-func (r *Replica) AskOthers(ctx context.Context, name string, body []byte) (answers [][]byte) {
-	if r.o.Net == nil {
-		return nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, othersTime)
-	defer cancel()
-	var mu sync.Mutex
-	var wg sync.WaitGroup
-	for _, m := range r.Members() {
-		if m.ID == r.o.NodeID || !m.Reachable {
-			continue
-		}
-		wg.Go(func() {
-			to := peer.Target{Addr: m.RaftAddr, Node: m.ID, Incarnation: m.Incarnation}
-			b, _, err := r.o.Net.Call(ctx, to, name, body)
-			if err != nil {
-				return // its part is missing; the caller cannot do better
-			}
-			mu.Lock()
-			answers = append(answers, b)
-			mu.Unlock()
-		})
-	}
-	wg.Wait()
-	return answers
-}
-
-// moved ends the questions to others than who leads: to all where that is this
-// node, or not known.
-func (a *questions) moved(target func() (peer.Target, bool)) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	to, ok := target()
-	for q := range a.open {
-		if !ok || q.to != to {
-			q.cancel()
-		}
-	}
+	return f.call(ctx, to, name, body)
 }
 
 // HandleMembers answers the calls of that name that members of the cluster make;

@@ -84,7 +84,6 @@ type peers struct {
 	table      *table
 	contact    contacts
 	leaderAddr atomic.Value // LeaderHTTP
-	asked      questions
 	commits    *commitNotifier
 }
 
@@ -131,7 +130,7 @@ func Open(o Options) (_ *Replica, err error) {
 		return nil, err
 	}
 	r := &Replica{
-		o: o, clock: &clock{wall: o.Wall, offset: o.ClockOffset}, confirmer: newConfirmer(),
+		o: o, clock: &clock{wall: o.Wall, offset: o.ClockOffset}, confirmer: &confirmer{busy: map[hraft.ServerID]bool{}},
 		run: lifecycle{leads: make(chan bool, 8), stop: make(chan struct{}), failed: make(chan struct{})},
 	}
 	r.peers.table, r.peers.commits = newTable(), newCommitNotifier()

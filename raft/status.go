@@ -155,55 +155,6 @@ func (r *Replica) Load() Load {
 	return l
 }
 
-// Pending is a write that was accepted and is not answered yet.
-type Pending struct {
-	Key      event.Hash // of its Idempotency-Key; zero: none
-	Type     string
-	Class    event.Class
-	Since    time.Time
-	InFlight bool
-	Position int // among the waiting writes, from 1; 0 in flight
-	WaitMS   int64
-}
-
-// Pending returns the unanswered writes with this Idempotency-Key (its hash). The node
-// that accepted a write reports it; the leader does not report forwarded ones.
-func (r *Replica) Pending(key event.Hash) (out []Pending) {
-	b := r.b
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	add := func(d *pending, position int) {
-		if d.key == key && !key.IsZero() {
-			out = append(out, Pending{
-				Key: d.key, Type: d.kind, Class: d.class, Since: d.since,
-				InFlight: position == 0, Position: position, WaitMS: b.rate.wait(position),
-			})
-		}
-	}
-	inFlight := func(group []*pending) {
-		for _, d := range group {
-			add(d, 0)
-		}
-	}
-	for _, e := range b.flight.entries {
-		inFlight(e.group)
-	}
-	for _, f := range b.forward.batches {
-		inFlight(f.group)
-	}
-	for f := range b.forward.answered {
-		inFlight(f.group)
-	}
-	n := 0
-	for c := range b.queues.class {
-		for e := b.queues.class[c].Front(); e != nil; e = e.Next() {
-			n++
-			add(e.Value.(*pending), n)
-		}
-	}
-	return out
-}
-
 // contacts remember when the leader told how far it had committed, so that a
 // read of this node's own state can say how old it is.
 type contacts struct {

@@ -415,6 +415,37 @@ func (r *Replica) AskLeader(ctx context.Context, name string, body []byte) ([]by
 	return f.call(ctx, to, name, body)
 }
 
+// othersTime bounds how long other nodes may take to answer AskOthers.
+const othersTime = time.Second
+
+// AskOthers calls all other members that can be reached, and returns the answers of
+// those that gave one in time.
+func (r *Replica) AskOthers(ctx context.Context, name string, body []byte) (answers [][]byte) {
+	if r.o.Net == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, othersTime)
+	defer cancel()
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	for _, m := range r.Members() {
+		if m.ID == r.o.NodeID || !m.Reachable {
+			continue
+		}
+		wg.Go(func() {
+			b, _, err := r.o.Net.Call(ctx, m.target(), name, body)
+			if err != nil {
+				return // its part is missing; the caller cannot do better
+			}
+			mu.Lock()
+			answers = append(answers, b)
+			mu.Unlock()
+		})
+	}
+	wg.Wait()
+	return answers
+}
+
 // HandleMembers answers the calls of that name that members of the cluster make;
 // nil: nobody does any more.
 func (r *Replica) HandleMembers(name string, h func(ctx context.Context, body []byte) ([]byte, error)) {

@@ -456,6 +456,7 @@ func TestFinds(t *testing.T) {
 		w.machines[3].join = []string{"n1:7071", "n2:7071"}
 		w.machines[3].start()
 		time.Sleep(10 * time.Second)
+		synctest.Wait() // for what start wrote
 		if err := w.machines[3].err; err == nil || !strings.Contains(err.Error(), "nodes of two clusters") {
 			t.Errorf("%v", err)
 		}

@@ -96,3 +96,155 @@ type DeadPurged struct {
 	Sample   []Message         `json:"sample,omitzero"`
 	Skipped  []Skipped         `json:"skipped"`
 }
+
+// ResurrectRequest is the body of POST /v1/messages/{id}/resurrect; it may be
+// empty.
+type ResurrectRequest struct {
+	Queue string      `json:"queue,omitzero"` // "": where it was, or had died
+	Edit  *ReplayEdit `json:"edit,omitzero"`
+}
+
+// Resurrected answers it.
+type Resurrected struct {
+	MessageID    string `json:"message_id"` // under which it had left
+	NewMessageID string `json:"new_message_id"`
+	Queue        string `json:"queue"`
+}
+
+// Edits answers GET /v1/messages/{id}/edits, oldest first.
+type Edits struct {
+	Edits []MessageEdit `json:"edits"`
+}
+
+// MessageEdit is one change of a message's content, by a replay or a
+// resurrection.
+type MessageEdit struct {
+	EventID      string   `json:"event_id"`
+	Type         string   `json:"type"` // replayed, resurrected
+	Time         Time     `json:"time"`
+	Actor        string   `json:"actor"`
+	MessageID    string   `json:"message_id"` // before
+	NewMessageID string   `json:"new_message_id"`
+	Before       *Written `json:"before"`        // null: erased, or gone with the history
+	After        *Written `json:"after"`         // null: erased
+	Changes      []Change `json:"changes"`       // from before to after; of objects payload and headers
+	Note         string   `json:"note,omitzero"` // why there are no changes to tell
+}
+
+// Written is what a message's edit can change.
+type Written struct {
+	Payload      jsontext.Value    `json:"payload,omitzero"`
+	PayloadBytes Bytes             `json:"payload_base64,omitzero"`
+	ContentType  string            `json:"content_type,omitzero"`
+	Headers      map[string]string `json:"headers"`
+}
+
+// Change is an operation of JSON Patch (RFC 6902), and what was there before.
+// Applied in their order to {"payload": …, "headers": …} they make the one of the
+// other.
+type Change struct {
+	Op    string         `json:"op"` // add, remove, replace
+	Path  string         `json:"path"`
+	Value jsontext.Value `json:"value,omitzero"`
+	Old   jsontext.Value `json:"old,omitzero"`
+}
+
+// EraseRequest asks that what users wrote in a message is erased everywhere.
+type EraseRequest struct {
+	Reason string `json:"reason"` // kept; needed unless DryRun is set
+	DryRun bool   `json:"dry_run"`
+}
+
+// EraseKeyRequest asks that of all messages of a key that were in a queue.
+type EraseKeyRequest struct {
+	Key    string `json:"key"`
+	Reason string `json:"reason"`
+	DryRun bool   `json:"dry_run"`
+}
+
+// Erasable answers a dry run: what an erasure would be about.
+type Erasable struct {
+	DryRun   bool  `json:"dry_run"`
+	Messages int64 `json:"messages"` // each is all that it was, through dead-letter queues, replays and resurrections
+	Live     int64 `json:"live"`     // ids that are in a queue now, and would be discarded
+	Contents int64 `json:"contents"` // of events, that would be overwritten
+	// MessageIDs are the first of their ids, one for each message.
+	MessageIDs []string `json:"message_ids"`
+}
+
+// Task is what takes many entries: a large replay or purge, an erasure.
+type Task struct {
+	ID            string     `json:"id"`
+	TaskID        string     `json:"task_id"` // the same
+	Type          string     `json:"type"`    // replay, purge, erase
+	Queue         string     `json:"queue"`   // "" none
+	Status        string     `json:"status"`  // running, cancelled, completed, failed
+	Total         int64      `json:"total"`   // about how many messages, when it began
+	Done          int64      `json:"done"`
+	Skipped       int64      `json:"skipped"`
+	RatePerSecond *int64     `json:"rate_per_second"` // null: as fast as it goes
+	Actor         string     `json:"actor"`
+	CreatedAt     Time       `json:"created_at"`
+	UpdatedAt     Time       `json:"updated_at"`
+	EndedAt       Time       `json:"ended_at"`
+	Error         string     `json:"error"` // of a failed one
+	Nodes         []TaskNode `json:"nodes"` // an erasure: the members, and which of them have carried it out
+}
+
+// TaskNode is a node that has carried an erasure out, or is to.
+type TaskNode struct {
+	Node     string `json:"node"`
+	Complete bool   `json:"complete"`
+	At       Time   `json:"at"` // null: not yet
+}
+
+// TaskList answers GET /v1/tasks, the newest first.
+type TaskList struct {
+	Tasks      []Task `json:"tasks"`
+	NextCursor string `json:"next_cursor,omitzero"`
+}
+
+// Statuses of a task.
+const (
+	TaskRunning   = "running"
+	TaskCancelled = "cancelled"
+	TaskCompleted = "completed"
+	TaskFailed    = "failed"
+)
+
+// The shapes of the first design, under /admin.
+
+// AdminQueues answers GET /admin/queues.
+type AdminQueues struct {
+	Queues []AdminQueue `json:"queues"`
+}
+
+// AdminQueue is a queue there.
+type AdminQueue struct {
+	Name                    string  `json:"name"`
+	Depth                   int64   `json:"depth"`
+	InFlight                int64   `json:"in_flight"`
+	OldestMessageAgeSeconds int64   `json:"oldest_message_age_seconds"`
+	MessagesPerMinute       float64 `json:"messages_per_minute"`
+	DLQSize                 int64   `json:"dlq_size"` // what died in it and is not resolved
+}
+
+// AdminDeadLetters answers GET /admin/queues/{queue}/dlq.
+type AdminDeadLetters struct {
+	DeadLetters []AdminDeadLetter `json:"dead_letters"`
+}
+
+// AdminDeadLetter is a dead message there.
+type AdminDeadLetter struct {
+	ID       string `json:"id"`
+	FailedAt int64  `json:"failed_at"` // Unix seconds
+	Error    string `json:"error"`
+	Attempts int64  `json:"attempts"`
+	Preview  string `json:"preview"` // the first 200 characters of the payload
+}
+
+// AdminDone answers POST /admin/queues/{queue}/dlq/{id}/replay, and DELETE.
+type AdminDone struct {
+	OK           bool   `json:"ok"`
+	NewMessageID string `json:"new_message_id,omitzero"`
+}

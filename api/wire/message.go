@@ -2,6 +2,234 @@ package wire
 
 import "github.com/go-json-experiment/json/jsontext"
 
+// ProduceRequest is the body of POST /v1/queues/{queue}/messages.
+type ProduceRequest struct {
+	Messages []NewMessage `json:"messages"`
+}
+
+// NewMessage is a message to enqueue: either Payload (any JSON) or
+// PayloadBytes, with their ContentType.
+type NewMessage struct {
+	Payload        jsontext.Value    `json:"payload,omitzero"`
+	PayloadBytes   Bytes             `json:"payload_base64,omitzero"`
+	ContentType    string            `json:"content_type,omitzero"` // of PayloadBytes
+	Key            string            `json:"key,omitzero"`
+	Priority       *int64            `json:"priority,omitzero"` // 1 to 10, 5 if left out
+	Headers        map[string]string `json:"headers,omitzero"`
+	IdempotencyKey string            `json:"idempotency_key,omitzero"`
+	DelayMS        int64             `json:"delay_ms,omitzero"`
+	DeliverAt      Time              `json:"deliver_at,omitzero"` // in place of delay_ms
+	TTLMS          int64             `json:"ttl_ms,omitzero"`
+	Kind           string            `json:"kind,omitzero"`
+	CorrelationID  string            `json:"correlation_id,omitzero"`
+}
+
+// ProduceResponse answers produce, in the order of the request.
+type ProduceResponse struct {
+	Messages []Produced `json:"messages"`
+}
+
+// Produced answers one message. State and Result are set for a duplicate: what
+// became of the first one.
+type Produced struct {
+	ID     string         `json:"id"`
+	Status string         `json:"status"` // enqueued, duplicate
+	Queue  string         `json:"queue,omitzero"`
+	State  string         `json:"state,omitzero"`
+	Result jsontext.Value `json:"result,omitzero"`
+}
+
+// Statuses of a produced message.
+const (
+	Enqueued  = "enqueued"
+	Duplicate = "duplicate"
+)
+
+// ImportRequest is the body of POST /v1/queues/{queue}/messages/import.
+type ImportRequest struct {
+	Messages []ImportMessage `json:"messages"`
+}
+
+// ImportMessage is a message from another system, which knows it by SourceID.
+// One whose SourceID is in the queue already is ignored.
+type ImportMessage struct {
+	NewMessage
+	SourceID string `json:"source_id"`
+}
+
+// ImportResponse answers it, in the order of the request.
+type ImportResponse struct {
+	Imported int64      `json:"imported"`
+	Ignored  int64      `json:"ignored"`
+	Messages []Imported `json:"messages"`
+}
+
+// Imported answers one message. ID is that of the message with this source id,
+// imported now or before.
+type Imported struct {
+	SourceID string `json:"source_id"`
+	ID       string `json:"id"`
+	Status   string `json:"status"` // enqueued, duplicate
+}
+
+// LeaseRequest is the body of POST /v1/queues/{queue}/lease and, with Queues,
+// of POST /v1/lease.
+type LeaseRequest struct {
+	Queues      []string `json:"queues,omitzero"`       // tried in this order
+	MaxMessages *int64   `json:"max_messages,omitzero"` // 1 to 1000, 10 if left out
+	WaitMS      int64    `json:"wait_ms,omitzero"`      // how long to wait while there is nothing
+	LeaseMS     int64    `json:"lease_ms,omitzero"`     // 0: the queue's policy
+	Worker      string   `json:"worker,omitzero"`
+	Kinds       []string `json:"kinds,omitzero"` // empty: all
+}
+
+// LeaseResponse answers a lease; it is empty when nothing came in time.
+type LeaseResponse struct {
+	Messages []LeasedMessage `json:"messages"`
+}
+
+// LeasedMessage is a message and the right to process it. Exactly one of
+// Payload and PayloadBytes is there.
+type LeasedMessage struct {
+	ID             string            `json:"id"`
+	LeaseID        string            `json:"lease_id"` // grows with time: a fencing token
+	Queue          string            `json:"queue"`
+	Key            string            `json:"key"`
+	Attempt        int64             `json:"attempt"`
+	MaxAttempts    int64             `json:"max_attempts"` // 0: no limit
+	Priority       int64             `json:"priority"`
+	Kind           string            `json:"kind"`
+	Headers        map[string]string `json:"headers"`
+	Payload        jsontext.Value    `json:"payload,omitzero"`
+	PayloadBytes   Bytes             `json:"payload_base64,omitzero"`
+	ContentType    string            `json:"content_type,omitzero"`
+	Original       jsontext.Value    `json:"original,omitzero"` // the body that a webhook mapped the payload from
+	Erased         bool              `json:"erased,omitzero"`   // what users wrote in it was erased: the payload is null
+	EnqueuedAt     Time              `json:"enqueued_at"`
+	LeaseExpiresAt Time              `json:"lease_expires_at"`
+	CorrelationID  string            `json:"correlation_id"`
+	Dead           *Dead             `json:"dead"`
+}
+
+// Dead tells where a dead message came from and why.
+type Dead struct {
+	Queue           string `json:"queue"`
+	MessageID       string `json:"message_id"`
+	Reason          string `json:"reason"` // max_attempts, expired, rejected, key_dead
+	Error           string `json:"error"`
+	Attempts        int64  `json:"attempts"`
+	FailedAt        Time   `json:"failed_at"`
+	FirstEnqueuedAt Time   `json:"first_enqueued_at"`
+	ReplayCount     int64  `json:"replay_count"`
+}
+
+// AckRequest is the body of POST /v1/queues/{queue}/ack. Result is kept for
+// duplicates of the messages. With Produce it is all or nothing, and answered by
+// a TransactionResponse.
+type AckRequest struct {
+	LeaseIDs []string             `json:"lease_ids"`
+	Result   jsontext.Value       `json:"result,omitzero"`
+	Produce  []TransactionProduce `json:"produce,omitzero"`
+}
+
+// RetryRequest is the body of POST /v1/queues/{queue}/retry.
+type RetryRequest struct {
+	Items []RetryItem `json:"items"`
+}
+
+// RetryItem gives a message back for another try.
+type RetryItem struct {
+	LeaseID   string `json:"lease_id"`
+	Error     string `json:"error,omitzero"`
+	DelayMS   *int64 `json:"delay_ms,omitzero"`  // null: the policy's backoff
+	Retryable *bool  `json:"retryable,omitzero"` // false: as dead-letter
+}
+
+// DeadLetterRequest is the body of POST /v1/queues/{queue}/dead-letter.
+type DeadLetterRequest struct {
+	Items []DeadLetterItem `json:"items"`
+}
+
+// DeadLetterItem gives a message up.
+type DeadLetterItem struct {
+	LeaseID string `json:"lease_id"`
+	Error   string `json:"error,omitzero"`
+}
+
+// ExtendRequest is the body of POST /v1/queues/{queue}/extend.
+type ExtendRequest struct {
+	Items []ExtendItem `json:"items"`
+}
+
+// ExtendItem lets a lease end later: LeaseMS from now.
+type ExtendItem struct {
+	LeaseID string `json:"lease_id"`
+	LeaseMS int64  `json:"lease_ms,omitzero"` // 0: the policy's
+}
+
+// ReleaseRequest is the body of POST /v1/queues/{queue}/release.
+type ReleaseRequest struct {
+	LeaseIDs []string `json:"lease_ids"`
+}
+
+// Bodies of POST /v1/leases/{lease_id}/…; all fields are optional, as is the
+// body.
+type (
+	AckOne struct {
+		Result  jsontext.Value       `json:"result,omitzero"`
+		Produce []TransactionProduce `json:"produce,omitzero"` // answered by a TransactionResponse
+	}
+	RetryOne struct {
+		Error     string `json:"error,omitzero"`
+		DelayMS   *int64 `json:"delay_ms,omitzero"`
+		Retryable *bool  `json:"retryable,omitzero"`
+	}
+	DeadLetterOne struct {
+		Error string `json:"error,omitzero"`
+	}
+	ExtendOne struct {
+		LeaseMS int64 `json:"lease_ms,omitzero"`
+	}
+	ReleaseOne struct{}
+)
+
+// SettleResponse answers a settle, in the order of the request.
+type SettleResponse struct {
+	Results []SettleResult `json:"results"`
+}
+
+// SettleResult answers for one lease.
+type SettleResult struct {
+	LeaseID        string `json:"lease_id"`
+	Status         string `json:"status"`                    // acked, retried, dead_lettered, discarded, extended, released, rejected
+	Code           string `json:"code,omitzero"`             // rejected: lease_lost
+	NextAt         Time   `json:"next_at,omitzero"`          // retried
+	LeaseExpiresAt Time   `json:"lease_expires_at,omitzero"` // extended
+}
+
+// TransactionRequest is the body of POST /v1/transactions: all of it or
+// nothing.
+type TransactionRequest struct {
+	Ack        []string             `json:"ack,omitzero"` // lease ids
+	Retry      []RetryItem          `json:"retry,omitzero"`
+	DeadLetter []DeadLetterItem     `json:"dead_letter,omitzero"`
+	Extend     []ExtendItem         `json:"extend,omitzero"`
+	Produce    []TransactionProduce `json:"produce,omitzero"`
+}
+
+// TransactionProduce enqueues messages into one queue.
+type TransactionProduce struct {
+	Queue    string       `json:"queue"`
+	Messages []NewMessage `json:"messages"`
+}
+
+// TransactionResponse answers a transaction: results in the order ack, retry,
+// dead_letter, extend; messages in the order of produce.
+type TransactionResponse struct {
+	Results  []SettleResult `json:"results"`
+	Messages []Produced     `json:"messages"`
+}
+
 // Message is a message as a reader sees it, without any effect on it. A
 // message that has left its queue has its last state.
 type Message struct {

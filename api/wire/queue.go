@@ -135,3 +135,151 @@ type Paused struct {
 type Purged struct {
 	Purged int64 `json:"purged"`
 }
+
+// Push lets the cluster itself deliver a queue's messages: it leases them and
+// sends each to URL by POST.
+type Push struct {
+	URL           string            `json:"url"`
+	Headers       map[string]string `json:"headers,omitzero"`
+	TimeoutMS     int64             `json:"timeout_ms"`           // of a request with its answer; 0: 30 s
+	MaxInFlight   int64             `json:"max_in_flight"`        // requests at a time; 0: 10
+	RatePerSecond float64           `json:"rate_per_second"`      // 0: no limit
+	Format        string            `json:"format"`               // payload (also ""), cloudevents, cloudevents_binary
+	Input         map[string]string `json:"input,omitzero"`       // the body's fields, as CEL expressions; none: the payload
+	SecretEnv     Strings           `json:"secret_env,omitzero"`  // environment variables, and files below --secrets-dir, of the
+	SecretFile    Strings           `json:"secret_file,omitzero"` // node: the secrets to sign with
+	AnswerTo      string            `json:"answer_to,omitzero"`   // the queue that JSON answers go to
+}
+
+// PushReason says why a queue's push does not deliver.
+type PushReason struct {
+	Code      string `json:"code"` // push_target_down, push_secret_missing, push_answer_queue_missing, push_off, push_policy_unknown
+	Detail    string `json:"detail"`
+	LastError string `json:"last_error,omitzero"` // push_target_down
+	Failures  int64  `json:"failures,omitzero"`   // in a row
+	NextProbe Time   `json:"next_probe,omitzero"`
+}
+
+// QueueStats answers GET /v1/queues/{queue}/stats: what is counted of a queue by
+// the node that is asked, about a second behind its log.
+type QueueStats struct {
+	Queue                   string            `json:"queue"`
+	Index                   uint64            `json:"index"`               // up to which is counted
+	MessagesPerMinute       *float64          `json:"messages_per_minute"` // null: not known
+	OldestMessageAgeSeconds int64             `json:"oldest_message_age_seconds"`
+	Totals                  map[string]uint64 `json:"totals"`         // events by type, since the queue was made
+	DeadByReason            map[string]uint64 `json:"dead_by_reason"` // messages that died in it, since then
+	Minutes                 []Minute          `json:"minutes"`        // oldest first, those in which something happened
+}
+
+// Minute is what happened in a queue during one minute.
+type Minute struct {
+	Start        Time   `json:"start"`
+	Enqueued     uint64 `json:"enqueued"`
+	Leased       uint64 `json:"leased"`
+	Acked        uint64 `json:"acked"`
+	Retried      uint64 `json:"retried"`
+	LeaseExpired uint64 `json:"lease_expired"`
+	DeadLettered uint64 `json:"dead_lettered"`
+	Discarded    uint64 `json:"discarded"`
+	Replayed     uint64 `json:"replayed"` // out of it: it is a dead-letter queue
+}
+
+// Projections answers GET /v1/projections and POST /v1/projections/rebuild: how
+// far the read models of the node that is asked have come.
+type Projections struct {
+	Index   uint64 `json:"index"` // up to which is counted
+	Time    Time   `json:"time"`  // the log's clock there; null at its start
+	LogHead uint64 `json:"log_head"`
+}
+
+// Explanation answers GET /v1/queues/{queue}/explain: why a message, or what
+// waits under a key, is or is not being delivered.
+type Explanation struct {
+	Queue       string   `json:"queue"`
+	Key         *string  `json:"key"`        // null: the message is not there, and nobody asked for a key
+	MessageID   *string  `json:"message_id"` // the one that was asked for, or the first that waits; null: none does
+	Deliverable bool     `json:"deliverable"`
+	Reasons     []Reason `json:"reasons"` // what decides comes first
+}
+
+// Reason is one of them. Which fields are set depends on Code.
+type Reason struct {
+	Code       string   `json:"code"` // queue_paused, held_by_dead, behind_message, leased, scheduled, no_waiting_worker, not_in_queue, ready, …
+	Text       string   `json:"text"` // for people
+	MessageID  string   `json:"message_id,omitzero"`
+	MessageIDs []string `json:"message_ids,omitzero"`
+	State      string   `json:"state,omitzero"`
+	Queue      string   `json:"queue,omitzero"`
+	LeaseID    string   `json:"lease_id,omitzero"`
+	Worker     string   `json:"worker,omitzero"`
+	Until      Time     `json:"until,omitzero"`
+	Ahead      *int64   `json:"ahead,omitzero"`   // messages that go before it
+	Waiters    *int64   `json:"waiters,omitzero"` // leases that wait for work, on all nodes that answered
+}
+
+// DefinitionsRequest is the body of PUT /v1/definitions: the queues and webhooks
+// that there are to be, in any order. Each element is a QueueDefinition or a
+// DefinedWebhook. They are read one by one, so that all that
+// is wrong can be told.
+type DefinitionsRequest struct {
+	Queues   []jsontext.Value `json:"queues,omitzero"`
+	Webhooks []jsontext.Value `json:"webhooks,omitzero"`
+}
+
+// QueueDefinition is a queue that there is to be: a field of its policy that is
+// left out has its default.
+type QueueDefinition struct {
+	Name            string      `json:"name"`
+	DeadLetterQueue Opt[string] `json:"dead_letter_queue,omitzero"` // or delivery.dead_letter_queue
+	PolicyUpdate
+}
+
+// DefinedQueue is a queue as GET /v1/definitions tells it.
+type DefinedQueue struct {
+	Name string `json:"name"`
+	Policy
+}
+
+// Definitions answers GET /v1/definitions, sorted by name.
+type Definitions struct {
+	Queues   []DefinedQueue   `json:"queues"`
+	Webhooks []DefinedWebhook `json:"webhooks"`
+}
+
+// DefinedWebhook is a webhook as PUT and GET /v1/definitions have it.
+type DefinedWebhook struct {
+	Name string `json:"name"`
+	WebhookDefinition
+}
+
+// DefinitionChanges answers PUT /v1/definitions: what became of each queue and
+// webhook named, or, with dry_run, what would.
+type DefinitionChanges struct {
+	Changes []DefinitionChange `json:"changes"`
+}
+
+// DefinitionChange tells of one queue or webhook.
+type DefinitionChange struct {
+	Kind   string       `json:"kind"` // queue, webhook
+	Name   string       `json:"name"`
+	Action string       `json:"action"` // create, update, unchanged
+	Diff   []Difference `json:"diff"`   // create: of what has not its default
+}
+
+// What is defined, and what becomes of it.
+const (
+	KindQueue   = "queue"
+	KindWebhook = "webhook"
+
+	ActionCreate    = "create"
+	ActionUpdate    = "update"
+	ActionUnchanged = "unchanged"
+)
+
+// Difference is a field that changes. null is none.
+type Difference struct {
+	Path   string         `json:"path"` // delivery.max_attempts
+	Before jsontext.Value `json:"before"`
+	After  jsontext.Value `json:"after"`
+}

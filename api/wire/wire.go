@@ -7,7 +7,8 @@
 package wire
 
 import (
-	"fmt"
+	"encoding/base64"
+	"errors"
 	"time"
 
 	"github.com/go-json-experiment/json"
@@ -31,35 +32,7 @@ func (t Time) String() string {
 	if t == 0 {
 		return ""
 	}
-	return string(t.Append(nil))
-}
-
-// Append appends the instant as it is written. It does what time's AppendFormat
-// does, which finds its way through TimeFormat each time: each message that is
-// leased has two.
-func (t Time) Append(b []byte) []byte {
-	at := t.Time()
-	year, month, day := at.Date()
-	if year < 0 || year > 9999 {
-		return at.AppendFormat(b, TimeFormat)
-	}
-	hour, minute, second := at.Clock()
-	n := len(b)
-	b = append(b, TimeFormat...)
-	put := func(from, to, v int) {
-		for i := to - 1; i >= from; i-- {
-			b[n+i] = byte('0' + v%10)
-			v /= 10
-		}
-	}
-	put(0, 4, year)
-	put(5, 7, int(month))
-	put(8, 10, day)
-	put(11, 13, hour)
-	put(14, 16, minute)
-	put(17, 19, second)
-	put(20, 23, at.Nanosecond()/int(time.Millisecond))
-	return b
+	return t.Time().Format(TimeFormat)
 }
 
 // MarshalJSONTo writes the time, or null.
@@ -81,24 +54,16 @@ func (t *Time) UnmarshalJSONFrom(dec *jsontext.Decoder) error {
 		*t = 0
 		return nil
 	case '"':
-		if v, ok := parseTime(tok.String()); ok {
-			*t = v
+		v, err := time.Parse(time.RFC3339Nano, tok.String())
+		if err == nil && v.UnixMilli() >= 0 && v.Year() <= 9999 {
+			*t = TimeOf(v)
 			return nil
 		}
 	}
 	return &json.SemanticError{JSONKind: tok.Kind(), Err: errTime}
 }
 
-// parseTime reads an RFC 3339 time of the years 1970 to 9999.
-func parseTime(text string) (Time, bool) {
-	v, err := time.Parse(time.RFC3339Nano, text)
-	if err != nil || v.Year() < 1970 || v.Year() > 9999 || v.UnixMilli() < 0 {
-		return 0, false
-	}
-	return TimeOf(v), true
-}
-
-var errTime = fmt.Errorf("wants an RFC 3339 time such as 2026-01-31T12:00:00.000Z")
+var errTime = errors.New("wants an RFC 3339 time such as 2026-01-31T12:00:00.000Z")
 
 // Opt is a field that can be left out, be null, or have a value. The zero Opt
 // is left out.
@@ -156,3 +121,43 @@ func Unmarshal(b []byte, v any) error { return json.Unmarshal(b, v) }
 func Decode(b []byte, v any) error { return json.Unmarshal(b, v, strict) }
 
 var strict = json.RejectUnknownMembers(true)
+
+// Bytes is a payload that is no JSON: a base64 string in JSON.
+// nil is left out, or null.
+type Bytes []byte
+
+// IsZero reports whether there is nothing, not even an empty payload.
+func (b Bytes) IsZero() bool { return b == nil }
+
+// MarshalJSONTo writes base64 (RFC 4648 section 4, padded), or null.
+func (b Bytes) MarshalJSONTo(enc *jsontext.Encoder) error {
+	if b == nil {
+		return enc.WriteToken(jsontext.Null)
+	}
+	return enc.WriteToken(jsontext.String(base64.StdEncoding.EncodeToString(b)))
+}
+
+// UnmarshalJSONFrom reads base64, padded or not, or null.
+func (b *Bytes) UnmarshalJSONFrom(dec *jsontext.Decoder) error {
+	tok, err := dec.ReadToken()
+	if err != nil {
+		return err
+	}
+	*b = nil
+	switch tok.Kind() {
+	case 'n':
+		return nil
+	case '"':
+		text := tok.String()
+		if *b, err = base64.StdEncoding.DecodeString(text); err != nil {
+			*b, err = base64.RawStdEncoding.DecodeString(text)
+		}
+		if err == nil {
+			return nil
+		}
+	}
+	return &json.SemanticError{JSONKind: tok.Kind(), Err: ErrBase64}
+}
+
+// ErrBase64 is for a text that is not base64.
+var ErrBase64 = errors.New("must be base64 (RFC 4648 section 4)")

@@ -4,14 +4,13 @@ package transcode
 
 import (
 	"bytes"
-	"encoding/base64"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"strconv"
 
+	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/vmihailenco/msgpack/v5"
 	"github.com/vmihailenco/msgpack/v5/msgpcode"
@@ -35,13 +34,12 @@ func ToJSON(src []byte, limit int) ([]byte, error) {
 	if err := msgpackcheck.Check(src); err != nil {
 		return nil, err
 	}
-	out := bytes.NewBuffer(make([]byte, 0, len(src)+len(src)/4+16))
-	enc := jsontext.NewEncoder(out, jsontext.AllowDuplicateNames(true)) // checked already
-	in := bytes.NewReader(src)
+	var out bytes.Buffer
+	enc := jsontext.NewEncoder(&out, jsontext.AllowDuplicateNames(true)) // checked already
 	dec := msgpack.GetDecoder()
 	defer msgpack.PutDecoder(dec)
-	dec.Reset(in)
-	t := toJSON{in: in, dec: dec, enc: enc, limit: int64(limit)}
+	dec.Reset(bytes.NewReader(src))
+	t := toJSON{dec: dec, enc: enc, limit: int64(limit)}
 	if err := t.value(); err != nil {
 		return nil, err
 	}
@@ -49,7 +47,6 @@ func ToJSON(src []byte, limit int) ([]byte, error) {
 }
 
 type toJSON struct {
-	in    *bytes.Reader
 	dec   *msgpack.Decoder
 	enc   *jsontext.Encoder
 	limit int64
@@ -61,110 +58,40 @@ func (t *toJSON) value() error {
 		return ErrTooLarge
 	}
 	code, err := t.dec.PeekCode()
+	switch {
+	case err != nil:
+		return err
+	case msgpcode.IsFixedArray(code) || code == msgpcode.Array16 || code == msgpcode.Array32:
+		n, err := t.dec.DecodeArrayLen()
+		return t.items(err, n, jsontext.BeginArray, jsontext.EndArray)
+	case msgpcode.IsFixedMap(code) || code == msgpcode.Map16 || code == msgpcode.Map32:
+		n, err := t.dec.DecodeMapLen()
+		return t.items(err, 2*n, jsontext.BeginObject, jsontext.EndObject)
+	case msgpcode.IsExt(code):
+		return t.ext()
+	}
+	v, err := t.dec.DecodeInterface()
 	if err != nil {
 		return err
 	}
-	switch {
-	case code == msgpcode.Nil:
-		if err := t.dec.DecodeNil(); err != nil {
-			return err
-		}
-		return t.enc.WriteToken(jsontext.Null)
-	case code == msgpcode.True || code == msgpcode.False:
-		v, err := t.dec.DecodeBool()
-		if err != nil {
-			return err
-		}
-		return t.enc.WriteToken(jsontext.Bool(v))
-	case msgpcode.IsString(code):
-		v, err := t.dec.DecodeString()
-		if err != nil {
-			return err
-		}
-		return t.enc.WriteToken(jsontext.String(v))
-	case msgpcode.IsBin(code):
-		v, err := t.dec.DecodeBytes()
-		if err != nil {
-			return err
-		}
-		text := append(base64.StdEncoding.AppendEncode([]byte{'"'}, v), '"')
-		return t.enc.WriteValue(text)
-	case code == msgpcode.Float:
-		v, err := t.dec.DecodeFloat32()
-		if err != nil {
-			return err
-		}
-		return t.float(float64(v), 32)
-	case code == msgpcode.Double:
-		v, err := t.dec.DecodeFloat64()
-		if err != nil {
-			return err
-		}
-		return t.float(v, 64)
-	case code == msgpcode.Uint64:
-		v, err := t.dec.DecodeUint64()
-		if err != nil {
-			return err
-		}
-		return t.enc.WriteToken(jsontext.Uint(v))
-	case msgpcode.IsFixedNum(code) || code >= msgpcode.Uint8 && code <= msgpcode.Int64:
-		v, err := t.dec.DecodeInt64()
-		if err != nil {
-			return err
-		}
-		return t.enc.WriteToken(jsontext.Int(v))
-	case msgpcode.IsFixedArray(code) || code == msgpcode.Array16 || code == msgpcode.Array32:
-		return t.array()
-	case msgpcode.IsFixedMap(code) || code == msgpcode.Map16 || code == msgpcode.Map32:
-		return t.object()
-	}
-	return t.ext()
-}
-
-func (t *toJSON) float(v float64, bits int) error {
-	if math.IsNaN(v) || math.IsInf(v, 0) {
+	if err := json.MarshalEncode(t.enc, v); err != nil { // of scalars only NaN and infinities fail
 		return errors.New("a number that is not finite has no JSON")
 	}
-	return t.enc.WriteValue(strconv.AppendFloat(nil, v, 'g', -1, bits))
+	return nil
 }
 
-func (t *toJSON) array() error {
-	n, err := t.dec.DecodeArrayLen()
+// items converts an array or the names and values of a map.
+func (t *toJSON) items(err error, n int, begin, end jsontext.Token) error {
+	if err == nil {
+		err = t.enc.WriteToken(begin)
+	}
+	for i := 0; i < n && err == nil; i++ {
+		err = t.value()
+	}
 	if err != nil {
 		return err
 	}
-	if err := t.enc.WriteToken(jsontext.BeginArray); err != nil {
-		return err
-	}
-	for range n {
-		if err := t.value(); err != nil {
-			return err
-		}
-	}
-	return t.enc.WriteToken(jsontext.EndArray)
-}
-
-func (t *toJSON) object() error {
-	n, err := t.dec.DecodeMapLen()
-	if err != nil {
-		return err
-	}
-	if err := t.enc.WriteToken(jsontext.BeginObject); err != nil {
-		return err
-	}
-	for range n { // a name is a string: see Check
-		name, err := t.dec.DecodeString()
-		if err != nil {
-			return err
-		}
-		if err := t.enc.WriteToken(jsontext.String(name)); err != nil {
-			return err
-		}
-		if err := t.value(); err != nil {
-			return err
-		}
-	}
-	return t.enc.WriteToken(jsontext.EndObject)
+	return t.enc.WriteToken(end)
 }
 
 func (t *toJSON) ext() error {

@@ -25,7 +25,7 @@ func TestCompareFindsWhereLogsPart(t *testing.T) {
 	compare := func(a, b *Dir) (*Comparison, int) {
 		t.Helper()
 		n := 0
-		c, err := a.Compare(t.Context(), b, now, Filter{}, nil, func(*Change) error { n++; return nil })
+		c, err := a.Compare(t.Context(), b, now, Filter{}, func(*Change) error { n++; return nil })
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -2,9 +2,12 @@ package replay
 
 import (
 	"context"
+	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/log/eventlog"
 	"github.com/qlogd/qlogd/projections"
 )
 
@@ -15,6 +18,7 @@ type Change struct {
 	Message event.ID
 
 	QueueBefore, QueueAfter *event.QueueView
+	ClockBefore, ClockAfter int64 // of a queue: the log's clock at both instants
 	Before, After           *Fate
 }
 
@@ -24,26 +28,23 @@ type Fate struct {
 	Left *event.Event // the event with which it left its queue; nil while it is live
 }
 
-// Diff tells what changed between two instants: queues by name, then messages
-// in the order in which they came. Also a message that came and went in between
-// is told (from nothing to how it left). clocks, if not nil, is told the log's
-// clock at both before the first change.
-func (s *Source) Diff(ctx context.Context, from, to event.Instant, f Filter, clocks func(before, after int64), fn func(*Change) error) (before, after *projections.State, cost Cost, err error) {
-	if before, cost, err = s.StateAt(ctx, from); err != nil {
-		return nil, nil, cost, err
+// Diff calls fn with what changed between two instants: queues by name, then
+// messages in the order in which they came. A message that came and went in
+// between changed from nothing to how it left.
+func (s *Source) Diff(ctx context.Context, from, to event.Instant, f Filter, fn func(*Change) error) (Cost, error) {
+	before, cost, err := s.StateAt(ctx, from)
+	if err != nil {
+		return cost, err
 	}
-	var c Cost
-	if after, c, err = s.StateAt(ctx, to); err != nil {
-		return nil, nil, cost, err
-	}
+	after, c, err := s.StateAt(ctx, to)
 	cost.Blocks, cost.Events = cost.Blocks+c.Blocks, cost.Events+c.Events
-	if clocks != nil {
-		clocks(before.Clock(), after.Clock())
+	if err == nil {
+		err = diffQueues(before, after, f, fn)
 	}
-	if err := diffQueues(before, after, f, fn); err != nil {
-		return before, after, cost, err
+	if err == nil {
+		err = s.diffMessages(ctx, before, after, f, fn)
 	}
-	return before, after, cost, s.diffMessages(ctx, before, after, f, fn)
+	return cost, err
 }
 
 func diffQueues(before, after *projections.State, f Filter, fn func(*Change) error) error {
@@ -53,16 +54,11 @@ func diffQueues(before, after *projections.State, f Filter, fn func(*Change) err
 			names[q.Name] = true
 		}
 	}
-	sorted := make([]string, 0, len(names))
-	for n := range names {
-		sorted = append(sorted, n)
-	}
-	slices.Sort(sorted)
-	for _, name := range sorted {
+	for _, name := range slices.Sorted(maps.Keys(names)) {
 		if f.Queue != "" && f.Queue != name {
 			continue
 		}
-		c := &Change{Queue: name}
+		c := &Change{Queue: name, ClockBefore: before.Clock(), ClockAfter: after.Clock()}
 		if q, ok := before.Queue(name); ok {
 			c.QueueBefore = &q
 		}
@@ -117,12 +113,7 @@ func (s *Source) diffMessages(ctx context.Context, before, after *projections.St
 		add(m.ID, m.Queue)
 		return true
 	})
-	sorted := make([]event.ID, 0, len(ids))
-	for id := range ids {
-		sorted = append(sorted, id)
-	}
-	slices.SortFunc(sorted, event.ID.Compare)
-	for _, id := range sorted {
+	for _, id := range slices.SortedFunc(maps.Keys(ids), event.ID.Compare) {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
@@ -138,15 +129,15 @@ func (s *Source) diffMessages(ctx context.Context, before, after *projections.St
 				c.After.MessageView = view
 			}
 		}
-		if err := c.tell(fn); err != nil {
+		if err := c.report(fn); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// tell calls fn with a message's change, if it is one.
-func (c *Change) tell(fn func(*Change) error) error {
+// report calls fn with a message's change, if it is one.
+func (c *Change) report(fn func(*Change) error) error {
 	if c.Before == nil && c.After == nil || c.Before != nil && c.After != nil && sameMessage(&c.Before.MessageView, &c.After.MessageView) {
 		return nil
 	}
@@ -186,4 +177,144 @@ func fateIn(s *projections.State, id event.ID) *Fate {
 func sameMessage(a, b *event.MessageView) bool {
 	return a.State == b.State && a.Held == b.Held && a.Attempt == b.Attempt && a.Due == b.Due &&
 		a.Lease == b.Lease && a.LeaseExpiresAt == b.LeaseExpiresAt && a.Queue == b.Queue
+}
+
+// Comparison is the result of comparing two nodes' data directories.
+type Comparison struct {
+	Index uint64 // of the newest block that both may have: what was compared
+	// SameLog: the chains agree there, and so everything before.
+	SameLog bool
+	// Parted is the index of the first block in which the logs differ, or that
+	// only one of them has, 0 with SameLog. AgreeUpTo is the newest index at
+	// which their chains agree.
+	Parted, AgreeUpTo uint64
+	SameState         bool
+	// Changes are how many queues and messages differ.
+	Changes int
+}
+
+// Compare compares two nodes' logs, and the states that they lead to, at the
+// newest index that both have, or at another one that both have. fn is called
+// with each queue and each message that differs, this directory's as before, the
+// other's as after. It trusts the logs' chains
+// to be those of their blocks: see Verify.
+func (d *Dir) Compare(ctx context.Context, other *Dir, at event.Instant, f Filter, fn func(*Change) error) (*Comparison, error) {
+	c := &Comparison{Index: min(d.Log.Head(), other.Log.Head())}
+	if at.Kind != event.InstantNow {
+		index, err := d.Log.To(at)
+		if err != nil {
+			return nil, err
+		}
+		c.Index = min(c.Index, index)
+	}
+	same, err := sameChain(d.Log, other.Log, c.Index)
+	if err != nil {
+		return nil, err
+	}
+	c.SameLog, c.AgreeUpTo = same, c.Index
+	if !same {
+		if err := c.part(d.Log, other.Log); err != nil {
+			return nil, err
+		}
+	}
+	a, _, err := d.stateAfter(ctx, c.Index)
+	if err != nil {
+		return nil, err
+	}
+	b, _, err := other.stateAfter(ctx, c.Index)
+	if err != nil {
+		return nil, err
+	}
+	c.SameState = a.Digest() == b.Digest() && a.Clock() == b.Clock()
+	count := func(x *Change) error {
+		c.Changes++
+		return fn(x)
+	}
+	if err := diffQueues(a, b, f, count); err != nil {
+		return nil, err
+	}
+	return c, diffStates(ctx, a, b, f, count)
+}
+
+func sameChain(a, b *eventlog.Log, index uint64) (bool, error) {
+	if index == 0 {
+		return true, nil
+	}
+	x, err := a.ChainAt(index)
+	if err != nil {
+		return false, err
+	}
+	y, err := b.ChainAt(index)
+	return x == y, err
+}
+
+// part finds where two logs part: below that the chains agree, from there on
+// they don't.
+func (c *Comparison) part(a, b *eventlog.Log) error {
+	// The lowest index at which both still know their chain.
+	low := uint64(0)
+	for _, l := range []*eventlog.Log{a, b} {
+		if before, deleted := l.DeletedBefore(); deleted {
+			low = max(low, before)
+		}
+	}
+	same, err := sameChain(a, b, low)
+	if err != nil {
+		return err
+	}
+	if !same {
+		return fmt.Errorf("the logs differ at index %d already, before which retention has deleted the history of at least one", low)
+	}
+	high := c.Index // they differ there
+	for low+1 < high {
+		middle := low + (high-low)/2
+		if same, err = sameChain(a, b, middle); err != nil {
+			return err
+		}
+		if same {
+			low = middle
+		} else {
+			high = middle
+		}
+	}
+	c.AgreeUpTo, c.Parted = low, high
+	return nil
+}
+
+// diffStates calls fn with each live message that differs between two states.
+func diffStates(ctx context.Context, a, b *projections.State, f Filter, fn func(*Change) error) error {
+	ids := map[event.ID]bool{}
+	for _, s := range []*projections.State{a, b} {
+		s.All(func(m event.MessageView) bool {
+			if (f.Queue == "" || m.Queue == f.Queue) && (f.Message == (event.ID{}) || m.ID == f.Message) {
+				ids[m.ID] = true
+			}
+			return true
+		})
+	}
+	for _, id := range slices.SortedFunc(maps.Keys(ids), event.ID.Compare) {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		c := &Change{Message: id, Before: fateIn(a, id), After: fateIn(b, id)}
+		if err := c.report(fn); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// InMotion returns the messages and queues that entries in a range are about:
+// what cannot be compared with something that was seen somewhere in it.
+func (s *Source) InMotion(ctx context.Context, from, to uint64) (messages map[event.ID]bool, queues map[string]bool, err error) {
+	messages, queues = map[event.ID]bool{}, map[string]bool{}
+	err = s.blocks(ctx, from, to, func(b *event.Block) error {
+		for i := range b.Events {
+			e := &b.Events[i]
+			messages[e.Subject], messages[e.ID] = true, true
+			queues[e.Queue], queues[e.ToQueue] = true, true
+		}
+		return nil
+	})
+	return messages, queues, err
 }

@@ -16,8 +16,8 @@ import (
 	"github.com/qlogd/qlogd/projections"
 )
 
-// seen is what was observed live after an entry.
-type seen struct {
+// observed is what was observed live after an entry.
+type observed struct {
 	index    uint64
 	clock    int64
 	digest   [16]byte
@@ -35,7 +35,7 @@ type live struct {
 	clock   int64
 	rng     *rand.Rand
 	leases  []event.ID
-	history []seen
+	history []observed
 }
 
 func startLive(t *testing.T, seed uint64, segmentSize int64) *live {
@@ -80,8 +80,8 @@ func (l *live) do(commands ...*event.Command) []event.Result {
 	return results
 }
 
-func observe(s *projections.State) seen {
-	o := seen{index: s.Index(), clock: s.Clock(), digest: s.Digest(), queues: s.Queues(), messages: map[string][]event.MessageView{}}
+func observe(s *projections.State) observed {
+	o := observed{index: s.Index(), clock: s.Clock(), digest: s.Digest(), queues: s.Queues(), messages: map[string][]event.MessageView{}}
 	for _, q := range o.queues {
 		o.messages[q.Name], _ = s.Messages(q.Name, event.MessageFilter{})
 	}

@@ -1,8 +1,9 @@
 package replay
 
 import (
-	"container/list"
 	"context"
+	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -10,25 +11,25 @@ import (
 	"github.com/qlogd/qlogd/projections"
 )
 
-// Past serves past states of a live log to many readers: the last few are kept,
-// and few are folded at once. A state, once folded, is only read.
+// keepIdle is how long past states are kept after the last request: each is as
+// large as the live one was.
+const keepIdle = time.Minute
+
+// Past serves past states of a live log to many readers: it keeps the few that
+// were used last, and folds only a few at once. A state is not changed after it
+// was folded.
 type Past struct {
 	source  *Source
 	keep    int
-	folding chan struct{} // holds one token for each fold under way
+	folding chan struct{} // holds one token for each fold in progress
 
 	mu    sync.Mutex
-	known map[pastKey]*list.Element // of *pastState
-	order *list.List                // most recently used first
-	idle  *time.Timer               // lets all go when nobody has asked for a while
+	known []*pastState // most recently used first
+	idle  *time.Timer  // forgets all states
 }
 
-// keepIdle is how long past states are kept after the last was asked for: each
-// is as large as the live one was.
-const keepIdle = time.Minute
-
-// pastKey is what a state depends on: the last entry, and how far the clock
-// went on behind it (0: not).
+// pastKey is what a state depends on: the last entry, and how far the clock went
+// on after it (0: not).
 type pastKey struct {
 	index uint64
 	clock int64
@@ -42,10 +43,10 @@ type pastState struct {
 	err   error
 }
 
-// NewPast returns a Past that keeps so many states and folds so many at once.
+// NewPast returns a Past that keeps at most keep states and runs at most folds
+// folds at once.
 func NewPast(source *Source, keep, folds int) *Past {
-	return &Past{source: source, keep: max(keep, 1), folding: make(chan struct{}, max(folds, 1)),
-		known: map[pastKey]*list.Element{}, order: list.New()}
+	return &Past{source: source, keep: max(keep, 1), folding: make(chan struct{}, max(folds, 1))}
 }
 
 // At returns the state after the whole entry that an instant falls on. It must
@@ -60,82 +61,63 @@ func (p *Past) At(ctx context.Context, at event.Instant) (*projections.State, er
 		key.clock = at.Time
 	}
 	for {
-		entry, mine := p.entry(key)
+		s, mine := p.entry(key)
 		if mine {
-			p.fold(ctx, entry)
+			p.fold(ctx, s)
 		}
 		select {
-		case <-entry.done:
+		case <-s.done:
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		}
-		// Whoever folded may have hung up; that says nothing to the others.
-		if entry.err != nil && !mine && ctx.Err() == nil && (entry.err == context.Canceled || entry.err == context.DeadlineExceeded) {
-			continue
+		// That the request which folded was cancelled does not concern the others.
+		cancelled := errors.Is(s.err, context.Canceled) || errors.Is(s.err, context.DeadlineExceeded)
+		if mine || !cancelled || ctx.Err() != nil {
+			return s.state, s.err
 		}
-		return entry.state, entry.err
 	}
 }
 
-// entry returns the key's state, and whether the caller is to fold it.
+// entry returns the key's state, and whether the caller has to fold it.
 func (p *Past) entry(key pastKey) (s *pastState, mine bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.idle == nil {
-		p.idle = time.AfterFunc(keepIdle, p.letGo)
+		p.idle = time.AfterFunc(keepIdle, func() { p.forget(func(*pastState) bool { return true }) })
 	} else {
 		p.idle.Reset(keepIdle)
 	}
-	if el, ok := p.known[key]; ok {
-		p.order.MoveToFront(el)
-		return el.Value.(*pastState), false
+	i := slices.IndexFunc(p.known, func(s *pastState) bool { return s.key == key })
+	if mine = i < 0; mine {
+		s = &pastState{key: key, done: make(chan struct{})}
+	} else {
+		s = p.known[i]
+		p.known = slices.Delete(p.known, i, i+1)
 	}
-	s = &pastState{key: key, done: make(chan struct{})}
-	p.known[key] = p.order.PushFront(s)
-	for p.order.Len() > p.keep {
-		// One that is still being folded is only forgotten: its folder and
-		// those who wait for it hold it.
-		p.forget(p.order.Back())
-	}
-	return s, true
+	// A forgotten state is still used by those who fold it or wait for it.
+	p.known = slices.Insert(p.known, 0, s)
+	p.known = slices.Delete(p.known, min(p.keep, len(p.known)), len(p.known))
+	return s, mine
 }
 
-// letGo forgets all states; who reads one, or folds one, holds it.
-func (p *Past) letGo() {
+func (p *Past) forget(which func(*pastState) bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for p.order.Len() > 0 {
-		p.forget(p.order.Back())
-	}
-}
-
-func (p *Past) forget(el *list.Element) {
-	s := el.Value.(*pastState)
-	p.order.Remove(el)
-	if p.known[s.key] == el {
-		delete(p.known, s.key)
-	}
+	p.known = slices.DeleteFunc(p.known, which)
 }
 
 func (p *Past) fold(ctx context.Context, s *pastState) {
-	defer func() {
-		if s.err != nil {
-			p.mu.Lock()
-			if el, ok := p.known[s.key]; ok && el.Value.(*pastState) == s {
-				p.forget(el)
-			}
-			p.mu.Unlock()
-		}
-		close(s.done)
-	}()
+	defer close(s.done)
 	select {
 	case p.folding <- struct{}{}:
-		defer func() { <-p.folding }()
+		s.state, _, s.err = p.source.stateAfter(ctx, s.key.index)
+		<-p.folding
 	case <-ctx.Done():
 		s.err = ctx.Err()
-		return
 	}
-	if s.state, _, s.err = p.source.stateAfter(ctx, s.key.index); s.err == nil && s.key.clock > 0 {
+	if s.err != nil {
+		p.forget(func(other *pastState) bool { return other == s })
+	} else if s.key.clock > 0 {
 		s.state.Advance(s.key.clock)
 	}
 }

@@ -20,9 +20,9 @@ import (
 	"github.com/qlogd/qlogd/projections"
 )
 
-func sameAs(t *testing.T, want seen, s *projections.State) {
+func sameAs(t *testing.T, want observed, s *projections.State) {
 	t.Helper()
-	if d := cmp.Diff(want, observe(s), cmp.AllowUnexported(seen{})); d != "" {
+	if d := cmp.Diff(want, observe(s), cmp.AllowUnexported(observed{})); d != "" {
 		t.Errorf("at index %d: %s", want.index, d)
 	}
 }
@@ -108,7 +108,7 @@ func TestPastIsSharedAndCancellable(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if n := p.order.Len(); n != 2 || len(p.known) != 2 {
+	if n := len(p.known); n != 2 {
 		t.Errorf("%d states are kept, want 2", n)
 	}
 }
@@ -124,7 +124,7 @@ func TestVerify(t *testing.T) {
 		t.Fatal(err)
 	}
 	calls := 0
-	r, err := Verify(t.Context(), l.dir, func(done, total int64) { calls++ })
+	r, err := verifyDir(t, l.dir, func(done, total int64) { calls++ })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -160,7 +160,7 @@ func TestVerifyNamesEveryFlippedByte(t *testing.T) {
 			if err := os.WriteFile(name, b, 0o600); err != nil {
 				t.Fatal(err)
 			}
-			_, err = Verify(t.Context(), l.dir, nil)
+			_, err = verifyDir(t, l.dir, nil)
 			if d, ok := errors.AsType[*Difference](err); !ok || !strings.Contains(d.Error(), filepath.Base(name)) {
 				t.Errorf("byte %d of %s: %v", i, filepath.Base(name), err)
 			}
@@ -186,7 +186,7 @@ func TestVerifyFindsAWrongCheckpoint(t *testing.T) {
 	if err := l.log.Sync(); err != nil {
 		t.Fatal(err)
 	}
-	_, err := Verify(t.Context(), l.dir, nil)
+	_, err := verifyDir(t, l.dir, nil)
 	if d, ok := errors.AsType[*Difference](err); !ok || d.Index != index {
 		t.Errorf("%v", err)
 	}
@@ -209,7 +209,7 @@ func TestVerifyMissesTheEnd(t *testing.T) {
 	if err := os.Remove(files[len(files)-1]); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Verify(t.Context(), l.dir, nil); err == nil {
+	if _, err := verifyDir(t, l.dir, nil); err == nil {
 		t.Error("a missing last segment was not missed")
 	} else if _, ok := errors.AsType[*Difference](err); !ok {
 		t.Errorf("%v", err)
@@ -231,7 +231,7 @@ func TestVerifyMissesTheBeginning(t *testing.T) {
 		if err := errors.Join(os.Remove(name), os.Remove(strings.TrimSuffix(name, ".seg")+".idx")); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := Verify(t.Context(), l.dir, nil); err == nil {
+		if _, err := verifyDir(t, l.dir, nil); err == nil {
 			t.Error("a missing first segment was not missed")
 		} else if d, ok := errors.AsType[*Difference](err); !ok || d.Index != 1 || !strings.Contains(d.Error(), "beginning is missing") {
 			t.Errorf("%v", err)
@@ -270,13 +270,14 @@ func TestVerifyOfALiveNodeThatThinsItsCheckpoints(t *testing.T) {
 		t.Fatal(err)
 	}
 	ckpts, _ := filepath.Glob(filepath.Join(l.dir, "checkpoints/*.ckpt"))
-	r, err := verifyOn(t.Context(), vfs.OS{}, l.dir, l.index, nil)
+	node := &datadir.Node{Fork: &datadir.Fork{Index: l.index}}
+	r, err := Verify(t.Context(), vfs.OS{}, l.dir, node, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range ckpts {
 		f := &thinning{FS: vfs.OS{}, gone: filepath.Base(name)}
-		again, err := verifyOn(t.Context(), f, l.dir, l.index, nil)
+		again, err := Verify(t.Context(), f, l.dir, node, nil)
 		if err != nil || f.opened < 2 || again.From < r.From {
 			t.Errorf("%s: opened %d times, from %d: %v", f.gone, f.opened, again.From, err)
 		}
@@ -325,7 +326,7 @@ func TestDiffLeadsFromOneStateToTheOther(t *testing.T) {
 			}
 		}
 		changes := 0
-		_, _, _, err := d.Diff(t.Context(), at(before.index), at(after.index), Filter{}, nil, func(c *Change) error {
+		_, err := d.Diff(t.Context(), at(before.index), at(after.index), Filter{}, func(c *Change) error {
 			changes++
 			if c.Message == (event.ID{}) {
 				return nil
@@ -385,7 +386,7 @@ func TestIntoHoldsWhatWasSeenLive(t *testing.T) {
 		if node.Fork.Index != want.index || node.Fork.At.UnixMilli() != want.clock || node.ClusterID == d.Node.ClusterID {
 			t.Errorf("%d: %+v", i, node.Fork)
 		}
-		r, err := Verify(t.Context(), target, nil)
+		r, err := verifyDir(t, target, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -466,10 +467,20 @@ func TestReadingTouchesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	d.Close()
-	if _, err := Verify(t.Context(), l.dir, nil); err != nil {
+	if _, err := verifyDir(t, l.dir, nil); err != nil {
 		t.Fatal(err)
 	}
 	if d := cmp.Diff(before, print()); d != "" {
 		t.Error("something was touched")
 	}
+}
+
+// verifyDir verifies a data directory with its card.
+func verifyDir(t *testing.T, dir string, progress func(done, total int64)) (*Report, error) {
+	t.Helper()
+	node, err := datadir.ReadNode(dir)
+	if err != nil && !errors.Is(err, datadir.ErrNoNode) {
+		t.Fatal(err)
+	}
+	return Verify(t.Context(), vfs.OS{}, dir, node, progress)
 }

@@ -1,6 +1,7 @@
-// Package replay tells the past from the event log: the state at an instant,
-// the events in between, what changed, whether all of it is true. It reads and
-// never touches, be it a live node's log, a stopped one's directory or a copy.
+// Package replay answers questions about the past from files alone: the state at
+// an instant, the events in between, what changed, and whether all of it is true.
+// It never writes to the log that it reads, be it a live node's, a stopped one's
+// or a copy.
 package replay
 
 import (
@@ -9,9 +10,12 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"os"
 
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/log"
 	"github.com/qlogd/qlogd/log/checkpoint"
+	"github.com/qlogd/qlogd/log/datadir"
 	"github.com/qlogd/qlogd/log/eventlog"
 	"github.com/qlogd/qlogd/log/vfs"
 	"github.com/qlogd/qlogd/projections"
@@ -24,7 +28,7 @@ type Source struct {
 	Checkpoints string // directory; "" is none
 }
 
-// Cost tells what a state took to rebuild.
+// Cost is the work of rebuilding a state.
 type Cost struct {
 	Checkpoint uint64 // index of the checkpoint it started from; 0 the log's start
 	Blocks     uint64
@@ -50,7 +54,7 @@ func (s *Source) StateAt(ctx context.Context, at event.Instant) (*projections.St
 	return state, cost, nil
 }
 
-// Earliest returns the first instant of which the state can be told: the log's
+// Earliest returns the first instant whose state can be rebuilt: the log's
 // start, or, where retention has deleted that, the oldest checkpoint's.
 func (s *Source) Earliest() (event.Instant, error) {
 	before, deleted := s.Log.DeletedBefore()
@@ -66,10 +70,13 @@ func (s *Source) Earliest() (event.Instant, error) {
 			return event.Instant{Kind: event.InstantIndex, Index: metas[i].HeadIndex}, nil
 		}
 	}
-	return event.Instant{}, &eventlog.RangeError{
-		What:  fmt.Sprintf("history up to index:%d has been deleted by retention, and no checkpoint holds the state there", before),
-		First: s.Log.First(), Head: s.Log.Head(), Clock: s.Log.Clock(), Expired: true,
-	}
+	return event.Instant{}, s.expired(
+		"history up to index:%d has been deleted by retention, and no checkpoint holds the state there", before)
+}
+
+func (s *Source) expired(format string, args ...any) error {
+	return &eventlog.RangeError{What: fmt.Sprintf(format, args...),
+		First: s.Log.First(), Head: s.Log.Head(), Clock: s.Log.Clock(), Expired: true}
 }
 
 // stateAfter folds the state after the last block up to index to.
@@ -113,10 +120,8 @@ func (s *Source) base(to uint64) (*projections.State, Cost, error) {
 		}
 	}
 	if before, deleted := s.Log.DeletedBefore(); deleted && to > 0 {
-		return nil, cost, &eventlog.RangeError{
-			What:  fmt.Sprintf("the state at index:%d cannot be rebuilt: history up to index:%d has been deleted by retention, and no checkpoint lies between", to, before),
-			First: s.Log.First(), Head: s.Log.Head(), Clock: s.Log.Clock(), Expired: true,
-		}
+		return nil, cost, s.expired("the state at index:%d cannot be rebuilt: history up to index:%d "+
+			"has been deleted by retention, and no checkpoint lies between", to, before)
 	}
 	return projections.New(), cost, nil
 }
@@ -145,16 +150,9 @@ func LoadState(meta *checkpoint.Meta, body io.Reader) (*projections.State, error
 		}
 		return nil, fmt.Errorf("checkpoint %s: %w", meta.Name(), err)
 	}
-	switch {
-	case state.Index() != meta.HeadIndex:
-		err = fmt.Errorf("its state is of index %d, its head says %d", state.Index(), meta.HeadIndex)
-	case state.Clock() != meta.Clock:
-		err = fmt.Errorf("its state's clock is %d, its head says %d", state.Clock(), meta.Clock)
-	case state.Digest() != meta.Digest:
-		err = fmt.Errorf("its state's digest is %x, its head says %x", state.Digest(), meta.Digest)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("checkpoint %s: %w", meta.Name(), err)
+	if state.Index() != meta.HeadIndex || state.Clock() != meta.Clock || state.Digest() != meta.Digest {
+		return nil, fmt.Errorf("checkpoint %s: its state is of index %d, clock %d, digest %x; its head says %d, %d, %x",
+			meta.Name(), state.Index(), state.Clock(), state.Digest(), meta.HeadIndex, meta.Clock, meta.Digest)
 	}
 	return state, nil
 }
@@ -217,3 +215,116 @@ func (s *Source) blocks(ctx context.Context, from, to uint64, fn func(*event.Blo
 		}
 	}
 }
+
+// Filter selects events; its zero value takes all.
+type Filter struct {
+	Queue   string   // the event's own, or the one that a message moved to
+	Message event.ID // through dead-letter queues and replays
+}
+
+// takes reports whether the filter takes an event, Message left aside: a
+// message's events are found by its history.
+func (f *Filter) takes(e *event.Event) bool {
+	return f.Queue == "" || e.Queue == f.Queue || e.ToQueue == f.Queue
+}
+
+// Events calls fn with the events between two instants, both inclusive, in the
+// log's order, and returns the indexes that the instants stand for.
+func (s *Source) Events(ctx context.Context, from, to event.Instant, f Filter, fn func(index uint64, e *event.Event) error) (first, last uint64, err error) {
+	if first, err = s.Log.From(from); err != nil {
+		return 0, 0, err
+	}
+	if last, err = s.Log.To(to); err != nil {
+		return 0, 0, err
+	}
+	if f.Message != (event.ID{}) {
+		events, err := s.Log.History(ctx, f.Message)
+		if err != nil {
+			return first, last, err
+		}
+		for i := range events {
+			index := event.RefOf(events[i].ID).Index
+			if index >= first && index <= last && f.takes(&events[i]) {
+				if err := fn(index, &events[i]); err != nil {
+					return first, last, err
+				}
+			}
+		}
+		return first, last, nil
+	}
+	err = s.blocks(ctx, first, last, func(b *event.Block) error {
+		for i := range b.Events {
+			if f.takes(&b.Events[i]) {
+				if err := fn(b.Index, &b.Events[i]); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	})
+	return first, last, err
+}
+
+// Dir is a data directory, opened without touching it: files are only opened
+// for reading, nothing is locked.
+type Dir struct {
+	Source
+	Path string
+	Node *datadir.Node // nil where node.json is missing (a copy of log/ alone)
+	// Metas are the checkpoints that were there before the log was opened, so
+	// that none of a live node is newer than what the log holds.
+	Metas []checkpoint.Meta
+	Bad   []checkpoint.Bad
+}
+
+// Open opens the data directory at path. Damage in the log's last segment that
+// shows only when all of it is read is not searched for here: Verify does.
+func Open(path string) (*Dir, error) {
+	if info, err := os.Stat(path); err != nil {
+		return nil, fmt.Errorf("data directory: %w", err)
+	} else if !info.IsDir() {
+		return nil, fmt.Errorf("data directory %s is not a directory", path)
+	}
+	node, err := datadir.ReadNode(path)
+	if err != nil && !errors.Is(err, datadir.ErrNoNode) {
+		return nil, err
+	}
+	return OpenOn(vfs.OS{}, path, node)
+}
+
+// OpenOn opens the data directory that any file system has at path, with its
+// card, if there is one.
+func OpenOn(fsys vfs.FS, path string, node *datadir.Node) (*Dir, error) {
+	d := &Dir{Path: path, Node: node}
+	d.FS = fsys
+	d.Checkpoints = datadir.Path(path, datadir.CheckpointDir)
+	if _, err := fsys.Stat(datadir.Path(path, datadir.LogDir)); errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("%s is no data directory: it has no %s/", path, datadir.LogDir)
+	}
+	var err error
+	if d.Metas, d.Bad, err = checkpoint.List(d.FS, d.Checkpoints); err != nil {
+		return nil, err
+	}
+	if d.Log, err = eventlog.OpenReadOnly(d.logOptions()); err != nil {
+		return nil, err
+	}
+	return d, nil
+}
+
+// LogDir is where the log's files are.
+func (d *Dir) LogDir() string { return datadir.Path(d.Path, datadir.LogDir) }
+
+func (d *Dir) logOptions() log.Options {
+	o := log.Options{FS: d.FS, Dir: d.LogDir()}
+	if len(d.Metas) > 0 {
+		o.Durable = d.Metas[0].HeadIndex
+	}
+	return o
+}
+
+// Close closes the files.
+func (d *Dir) Close() error { return d.Log.Close() }
+
+// Tail describes a torn tail or a block that is still being written; nil if
+// there is none.
+func (d *Dir) Tail() *log.Tail { return d.Log.Tail() }

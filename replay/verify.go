@@ -39,42 +39,18 @@ type Report struct {
 
 // Verify reads every byte of the log and of the checkpoints, folds the log from
 // its start (or from the oldest checkpoint where retention has deleted the
-// start), and compares digest, chain and clock with every checkpoint. What is
-// wrong is a *Difference; any other error means that it could not be told.
+// start), and compares digest, chain and clock with every checkpoint. The first
+// thing wrong is a *Difference; any other error means that verification failed.
 //
-// progress is called with the work done and the total, in bytes of the log, of
-// which each counts twice: read, and folded.
-func Verify(ctx context.Context, path string, progress func(done, total int64)) (*Report, error) {
-	node, err := datadir.ReadNode(path)
-	if err != nil && !errors.Is(err, datadir.ErrNoNode) {
-		return &Report{}, err
-	}
-	return VerifyAs(ctx, vfs.OS{}, path, node, progress)
-}
-
-// VerifyOn verifies a data directory on any file system.
-func VerifyOn(ctx context.Context, fsys vfs.FS, path string, progress func(done, total int64)) (*Report, error) {
-	return verifyOn(ctx, fsys, path, 0, progress)
-}
-
-// VerifyAs verifies a data directory on any file system; node is its card, nil
-// where it has none.
-func VerifyAs(ctx context.Context, fsys vfs.FS, path string, node *datadir.Node, progress func(done, total int64)) (*Report, error) {
-	forked := uint64(0)
-	if node != nil && node.Fork != nil {
-		forked = node.Fork.Index
-	}
-	return verifyOn(ctx, fsys, path, forked, progress)
-}
-
-// verifyOn: forked is the last index that the directory shares with the one it
-// was made of by Into.
-func verifyOn(ctx context.Context, fsys vfs.FS, path string, forked uint64, progress func(done, total int64)) (*Report, error) {
+// node is the directory's card, nil if it has none. progress is called with the
+// work done and the total, in bytes of the log, each counted twice: read and folded.
+func Verify(ctx context.Context, fsys vfs.FS, path string, node *datadir.Node,
+	progress func(done, total int64)) (*Report, error) {
 	if progress == nil {
 		progress = func(int64, int64) {}
 	}
 	r := &Report{}
-	d := &Dir{Path: path}
+	d := &Dir{Path: path, Node: node}
 	d.FS, d.Checkpoints = fsys, datadir.Path(path, datadir.CheckpointDir)
 	var err error
 	// Before the log is looked at: a live node's may only be ahead of these.
@@ -98,7 +74,7 @@ func verifyOn(ctx context.Context, fsys vfs.FS, path string, forked uint64, prog
 		return r, difference(err)
 	}
 	defer d.Log.Close()
-	return r, d.verifyFold(ctx, r, forked, func(bytes int64) { progress(total+bytes, 2*total) })
+	return r, d.verifyFold(ctx, r, func(bytes int64) { progress(total+bytes, 2*total) })
 }
 
 // difference makes damage a Difference, and leaves other errors.
@@ -117,42 +93,18 @@ func difference(err error) error {
 
 // verifyFold folds the log as far as Verify has read it, and stops at every
 // checkpoint on the way.
-func (d *Dir) verifyFold(ctx context.Context, r *Report, forked uint64, progress func(int64)) error {
+func (d *Dir) verifyFold(ctx context.Context, r *Report, progress func(int64)) error {
 	metas := slices.Clone(d.Metas)
 	slices.Reverse(metas) // oldest first
 	state := projections.New()
 	head := r.Log.Head.Index
 	before, deleted := d.Log.DeletedBefore()
 	if deleted {
-		// What lies before the start that is kept can only be taken from a
-		// checkpoint; the first one from which the log goes on. A live node may
-		// thin it out under us, and then it has newer ones.
-		i, listed := 0, false
-		for {
-			i = slices.IndexFunc(metas, func(m checkpoint.Meta) bool { return m.HeadIndex >= before })
-			if i < 0 && !listed {
-				listed = true
-				all, _, err := checkpoint.List(d.FS, d.Checkpoints)
-				if err != nil {
-					return err
-				}
-				slices.Reverse(all)
-				metas = slices.DeleteFunc(all, func(m checkpoint.Meta) bool { return m.HeadIndex > head })
-				continue
-			}
-			if i < 0 {
-				return &Difference{Err: fmt.Errorf("history up to index %d was deleted, and no checkpoint holds the state there", before)}
-			}
-			var err error
-			if state, err = d.load(&metas[i]); err == nil {
-				break
-			}
-			if !errors.Is(err, fs.ErrNotExist) {
-				return &Difference{Err: err}
-			}
-			metas = slices.Delete(metas, i, i+1)
+		var err error
+		if state, metas, err = d.oldest(metas, before, head); err != nil {
+			return err
 		}
-		r.From = metas[i].HeadIndex
+		r.From = state.Index()
 	}
 	r.State = state
 	check := func(upTo uint64) error {
@@ -170,7 +122,7 @@ func (d *Dir) verifyFold(ctx context.Context, r *Report, forked uint64, progress
 	var bytes int64
 	next, done := d.Log.Blocks(state.Index() + 1)
 	defer done()
-	allowed := uint64(0) // a live node may have let go of more since the log was read
+	allowed := uint64(0) // a live node may have deleted more since the log was read
 	for {
 		b, err := next(ctx)
 		if err == nil && b.Index > head && deleted && before >= max(state.History(), allowed) {
@@ -201,15 +153,49 @@ func (d *Dir) verifyFold(ctx context.Context, r *Report, forked uint64, progress
 	if err := check(head); err != nil {
 		return err
 	}
-	// Retention tells in the log what it is about to delete. A copy may end
-	// before it was told.
+	// Retention announces in the log what it deletes. A copy may end before the
+	// announcement.
+	forked := uint64(0) // the last index that a copy shares with its original
+	if d.Node != nil && d.Node.Fork != nil {
+		forked = d.Node.Fork.Index
+	}
 	if allowed = max(allowed, state.History()); deleted && before >= max(allowed, forked+1) {
-		return &Difference{Index: max(allowed, 1), Err: fmt.Errorf("the log begins behind index %d, but retention has let go only of what is before index %d: its beginning is missing", before, allowed)}
+		return &Difference{Index: max(allowed, 1), Err: fmt.Errorf("the log begins behind index %d, but retention has deleted only what is before index %d: its beginning is missing", before, allowed)}
 	}
 	if len(metas) > 0 && metas[0].HeadIndex > head {
 		return &Difference{Index: head + 1, Err: fmt.Errorf("the log ends at index %d, before checkpoint %s, which is of index %d: its end is missing", head, metas[0].Name(), metas[0].HeadIndex)}
 	}
 	return nil
+}
+
+// oldest returns the state of the first checkpoint from which a log goes on whose
+// start is deleted, and the checkpoints from there on. A live node may delete it
+// meanwhile, and then has newer ones.
+func (d *Dir) oldest(metas []checkpoint.Meta, before, head uint64) (*projections.State, []checkpoint.Meta, error) {
+	for listed := false; ; {
+		i := slices.IndexFunc(metas, func(m checkpoint.Meta) bool { return m.HeadIndex >= before })
+		if i < 0 && listed {
+			return nil, nil, &Difference{Err: fmt.Errorf("history up to index %d was deleted, and no checkpoint holds the state there", before)}
+		}
+		if i < 0 {
+			listed = true
+			all, _, err := checkpoint.List(d.FS, d.Checkpoints)
+			if err != nil {
+				return nil, nil, err
+			}
+			slices.Reverse(all)
+			metas = slices.DeleteFunc(all, func(m checkpoint.Meta) bool { return m.HeadIndex > head })
+			continue
+		}
+		state, err := d.load(&metas[i])
+		if err == nil {
+			return state, metas, nil
+		}
+		if !errors.Is(err, fs.ErrNotExist) {
+			return nil, nil, &Difference{Err: err}
+		}
+		metas = slices.Delete(metas, i, i+1)
+	}
 }
 
 // checkpointEqual compares a checkpoint, every byte of it, with the state that
@@ -226,7 +212,7 @@ func (d *Dir) checkpointEqual(m *checkpoint.Meta, state *projections.State) erro
 		return &Difference{Index: m.HeadIndex, Err: err}
 	}
 	if m.HeadIndex < state.Index() {
-		return nil // older than where the fold started: whole, and that is all that can be said
+		return nil // older than where the fold started: only its wholeness can be checked
 	}
 	chain, err := d.Log.ChainAt(m.HeadIndex)
 	if err != nil {

@@ -16,10 +16,19 @@ import (
 func (a *app) benchCmd() *cobra.Command {
 	var load benchLoad
 	var queue string
-	cmd := &cobra.Command{
-		Use:   "bench",
-		Short: "Measure the speed of a server under load",
-		Long: `Creates a queue, produces random messages into it, leases and acks them, reports
+	cmd := a.local("bench", "Measure the speed of a server under load", `  qlogd bench
+  qlogd bench --addr http://n1:7070,http://n2:7070,http://n3:7070 --producers 64 --batch 1 --workers 64 --take 1
+  qlogd bench --rate 1000 --batch 1 --duration 30s
+  qlogd bench --workers 0 --size 10000 -o json | jq .result.produce_per_second
+  qlogd bench --keys 100000 --take 10`, exactly(0),
+		func(ctx context.Context, _ []string) error {
+			c, err := a.server(client.WithSpread())
+			if err != nil {
+				return err
+			}
+			return refusal(a.bench(ctx, c, queue, load))
+		})
+	cmd.Long = `Creates a queue, produces random messages into it, leases and acks them, reports
 rates and latencies, and deletes the queue.
 
 Without --rate, each producer sends its next batch once the previous one is durable:
@@ -34,21 +43,9 @@ Measuring begins after --warmup. At the end every message must have been deliver
 and acked: a message that has not arrived after 45 s is reported as lost, with exit
 code 1. (Messages leased by a server that died are delivered again when their leases
 expire.) The load is real: its messages stay in the server's history until retention
-deletes them, and other queues share the server with it.`,
-		Example: `  qlogd bench
-  qlogd bench --addr http://n1:7070,http://n2:7070,http://n3:7070 --producers 64 --batch 1 --workers 64 --take 1
-  qlogd bench --rate 1000 --batch 1 --duration 30s
-  qlogd bench --workers 0 --size 10000 -o json | jq .result.produce_per_second
-  qlogd bench --keys 100000 --take 10`,
-		Args: args(cobra.NoArgs),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := a.server(client.WithSpread())
-			if err != nil {
-				return err
-			}
-			return told(a.bench(cmd.Context(), c, queue, load))
-		},
-	}
+deletes them, and other queues share the server with it.`
+	a.addrFlags(cmd)
+	a.authFlags(cmd)
 	f := cmd.Flags()
 	f.IntVar(&load.Producers, "producers", 8, "concurrent producers")
 	f.IntVar(&load.Batch, "batch", 100, "messages per produce request (1-1000); 1 uses Enqueue")
@@ -61,7 +58,6 @@ deletes them, and other queues share the server with it.`,
 	f.DurationVar(&load.Warmup, "warmup", time.Second, "load before measuring begins")
 	f.Int64Var(&load.Messages, "messages", 0, "stop after this many messages, instead of --duration and --warmup")
 	f.StringVar(&queue, "queue", "", "name of the queue, which must not exist (default bench- and a random number)")
-	a.remoteFlags(cmd)
 	return cmd
 }
 
@@ -176,7 +172,7 @@ func (a *app) printBench(b benched) error {
 		}
 	}
 	fmt.Fprintf(a.stderr, "%s produced, %d acked in total; measured for %.1f s\n",
-		plural(int(r.TotalProduced), "message", "messages"), r.TotalAcked, r.Seconds)
+		messages(r.TotalProduced), r.TotalAcked, r.Seconds)
 	if r.Duplicates > 0 {
 		fmt.Fprintf(a.stderr, "%s delivered more than once: leases expired\n",
 			plural(int(r.Duplicates), "message was", "messages were"))

@@ -1,15 +1,27 @@
 package main
 
 import (
+	"cmp"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
 	"fmt"
-	"maps"
-	"slices"
+	"io"
+	"io/fs"
+	"log/slog"
+	"net/http"
+	"os"
+	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/client"
+	"github.com/qlogd/qlogd/log/datadir"
+	"github.com/qlogd/qlogd/projections/store"
+	"github.com/qlogd/qlogd/replay"
 )
 
 func (a *app) clusterCmd() *cobra.Command {
@@ -23,16 +35,9 @@ func (a *app) clusterCmd() *cobra.Command {
 }
 
 func (a *app) clusterListCmd() *cobra.Command {
-	cmd := &cobra.Command{
-		Use:     "list",
-		Aliases: []string{"ls", "show"},
-		Short:   "List the nodes as the one that is asked knows them",
-		Long: `Lists the nodes as the one that is asked knows them, also while there is no leader.
-HEAD and CHAIN are the newest block of a node's event log: at the same head all
-nodes have the same chain.`,
-		Example: "  qlogd cluster list\n  qlogd cluster list -o json | jq -r .leader_id",
-		Args:    args(cobra.NoArgs),
-		RunE: a.onServer(func(ctx context.Context, c *client.Client, _ []string) error {
+	cmd := a.remote("list", "List the nodes as the asked one knows them",
+		"  qlogd cluster list\n  qlogd cluster list -o json | jq -r .leader_id", exactly(0),
+		func(ctx context.Context, c *client.Client, _ []string) error {
 			v, err := c.Cluster(ctx)
 			if err != nil {
 				return err
@@ -40,138 +45,103 @@ nodes have the same chain.`,
 			if a.output == "json" {
 				return a.wire(v)
 			}
-			rows := make([][]any, 0, len(v.Nodes))
-			for i := range v.Nodes {
-				rows = append(rows, nodeRow(&v.Nodes[i], v.NodeID))
-			}
-			leader := v.LeaderID
-			if leader == "" {
-				leader = "none known"
-			}
-			fmt.Fprintf(a.stderr, "cluster %s, leader %s, term %d, asked %s\n", v.ClusterID, leader, v.Term, v.NodeID)
-			return a.table(nodeHeader(), rows)
-		}),
-	}
-	a.remoteFlags(cmd)
+			fmt.Fprintf(a.stderr, "cluster %s, leader %s, term %d, asked %s\n",
+				v.ClusterID, cmp.Or(v.LeaderID, "none known"), v.Term, v.NodeID)
+			return list(a, v.Nodes, "node,role,reachable,raft,http,applied,head,chain", func(n *wire.Node) []any {
+				role, reachable := "non-voter", "no"
+				if n.Voter {
+					role = "voter"
+				}
+				if n.Leader {
+					role = "leader"
+				}
+				if n.Reachable || n.ID == v.NodeID {
+					reachable = "yes"
+				}
+				return []any{n.ID, role, reachable, n.RaftAddr, cmp.Or(n.HTTPAddr, "-"), n.AppliedIndex,
+					n.LogHead, cmp.Or(n.ChainHash[:min(len(n.ChainHash), 12)], "-")}
+			})
+		})
+	cmd.Aliases = []string{"ls", "show"}
+	cmd.Long = `Lists the nodes as the asked one knows them, also while there is no leader.
+HEAD and CHAIN are the newest block of a node's event log: at the same head all
+nodes have the same chain.`
 	return cmd
-}
-
-func nodeHeader() []string {
-	return []string{"node", "role", "reachable", "raft", "http", "applied", "head", "chain"}
-}
-
-// nodeRow is a node in a table; asked is the one that answers.
-func nodeRow(n *wire.Node, asked string) []any {
-	role := "non-voter"
-	switch {
-	case n.Leader:
-		role = "leader"
-	case n.Voter:
-		role = "voter"
-	}
-	dash := func(s string) string {
-		if s == "" {
-			return "-"
-		}
-		return s
-	}
-	reachable := "no"
-	if n.Reachable || n.ID == asked {
-		reachable = "yes"
-	}
-	return []any{n.ID, role, reachable, n.RaftAddr, dash(n.HTTPAddr), n.AppliedIndex, n.LogHead, dash(n.ChainHash[:min(len(n.ChainHash), 12)])}
 }
 
 func (a *app) clusterAddCmd() *cobra.Command {
 	var n wire.NewNode
 	var nonVoter bool
-	cmd := &cobra.Command{
-		Use:   "add NODE RAFT_ADDR",
-		Short: "Take a node in",
-		Long: `Takes a node into the cluster: one with a data directory that belongs to no cluster
-yet, started with --join and without --bootstrap-expect (without either it forms a
-cluster of its own), whose --node-id is NODE and which the others reach at RAFT_ADDR
-(HOST:PORT, its --raft-addr or --raft-advertise). If it does not run
-yet it is announced, and taken in when it comes. It catches up in the background and then gets its vote. A node that
-is in with the same data already stays in, and its vote is as told: a copy without
-one gets it, with --non-voter a voter loses it.`,
-		Example: `  qlogd cluster add n4 10.0.0.4:7071
-  qlogd cluster add copy 10.0.0.9:7071 --http-addr 10.0.0.9:7070 --non-voter`,
-		Args: args(cobra.ExactArgs(2)),
-		RunE: a.onServer(func(ctx context.Context, c *client.Client, argv []string) error {
+	cmd := a.remote("add NODE RAFT_ADDR", "Add a node", `  qlogd cluster add n4 10.0.0.4:7071
+  qlogd cluster add copy 10.0.0.9:7071 --http-addr 10.0.0.9:7070 --non-voter`, exactly(2),
+		func(ctx context.Context, c *client.Client, argv []string) error {
 			n.ID, n.RaftAddr = argv[0], argv[1]
 			if nonVoter {
-				no := false
-				n.Voter = &no
+				n.Voter = new(bool)
 			}
 			node, created, err := c.AddNode(ctx, n)
 			if err != nil {
 				return err
 			}
-			if a.output == "json" {
-				return a.wire(node)
-			}
-			what := " added"
+			what := "added"
 			switch {
 			case created:
 			case nonVoter:
-				what = " is in already, without a vote"
+				what = "is in already, without a vote"
 			case node.Voter:
-				what = " is in already"
+				what = "is in already"
 			default:
-				what = " is in already; it gets its vote once it has caught up"
+				what = "is in already; it gets its vote once it has caught up"
 			}
-			fmt.Fprintln(a.stdout, node.ID+what)
-			return nil
-		}),
-	}
+			return a.say(node, "%s %s", node.ID, what)
+		})
+	cmd.Long = `Adds a node to the cluster: one with a data directory that belongs to no cluster
+yet, started with --join and without --bootstrap-expect (without either it forms a
+cluster of its own), whose --node-id is NODE and which the others reach at RAFT_ADDR
+(HOST:PORT, its --raft-addr or --raft-advertise). If it does not run yet, it is
+announced, and admitted when it comes. It catches up in the background and then gets its vote. A node
+that is in with the same data already stays in, and its vote changes as given here: a
+copy without one gets it, with --non-voter a voter loses it.`
 	cmd.Flags().StringVar(&n.HTTPAddr, "http-addr", "", "address of its HTTP API (default: what the node itself says)")
 	cmd.Flags().BoolVar(&nonVoter, "non-voter", false, "a copy without a vote")
-	a.remoteFlags(cmd)
 	return cmd
 }
 
 func (a *app) clusterRemoveCmd() *cobra.Command {
-	d := &destroyer{}
 	var force bool
-	cmd := &cobra.Command{
-		Use:     "remove NODE",
-		Aliases: []string{"rm"},
-		Short:   "Take a node out, for ever",
-		Long: `Takes a node out of the cluster. Its data directory can't come back: to take the
-machine in again, start it with an empty one. Without --force a node is not removed
-where the voters left would have no majority that can be reached; the last voter
-never is.`,
-		Example: "  qlogd cluster remove n2 --dry-run\n  qlogd cluster remove n2 --yes\n  qlogd cluster remove n2 --yes --force",
-		Args:    args(cobra.ExactArgs(1)),
-		RunE: a.onServer(func(ctx context.Context, c *client.Client, argv []string) error {
+	cmd := a.destroyFlags(a.remote("remove NODE", "Take a node out, for ever",
+		"  qlogd cluster remove n2 --dry-run\n  qlogd cluster remove n2 --yes\n"+
+			"  qlogd cluster remove n2 --yes --force", exactly(1),
+		func(ctx context.Context, c *client.Client, argv []string) error {
 			what := "remove node " + argv[0] + " from the cluster for ever"
-			if d.dryRun {
-				return a.wouldRemove(ctx, c, argv[0], what)
+			if a.dryRun {
+				left, err := remaining(ctx, c, argv[0])
+				if err != nil {
+					return err
+				}
+				what += "; " + left
 			}
-			if err := d.confirm(a, what); err != nil {
-				return err
-			}
-			if err := c.RemoveNode(ctx, argv[0], force); err != nil {
-				return err
-			}
-			if a.output != "json" {
-				fmt.Fprintln(a.stdout, argv[0], "removed")
-			}
-			return nil
-		}),
-	}
-	cmd.Flags().BoolVar(&force, "force", false, "also where the voters left are no majority that can be reached")
-	d.flags(cmd)
-	a.remoteFlags(cmd)
+			return a.destroy(what, func() error {
+				if err := c.RemoveNode(ctx, argv[0], force); err != nil {
+					return err
+				}
+				return a.say(nil, "%s removed", argv[0])
+			})
+		}))
+	cmd.Aliases = []string{"rm"}
+	cmd.Long = `Takes a node out of the cluster. Its data directory can't come back: to take the
+machine in again, start it with an empty one. Without --force a node is not removed
+if the remaining voters would have no majority that can be reached; the last voter
+never is.`
+	cmd.Flags().BoolVar(&force, "force", false, "also if the remaining voters are no majority that can be reached")
 	return cmd
 }
 
-// wouldRemove tells what a removal would leave.
-func (a *app) wouldRemove(ctx context.Context, c *client.Client, id, what string) error {
+// remaining describes the voters that a removal would leave.
+func remaining(ctx context.Context, c *client.Client, id string) (string, error) {
 	v, err := c.Cluster(ctx)
 	if err != nil {
-		return err
+		return "", err
 	}
 	found, voters, reachable := false, 0, 0
 	for _, n := range v.Nodes {
@@ -185,48 +155,27 @@ func (a *app) wouldRemove(ctx context.Context, c *client.Client, id, what string
 		}
 	}
 	if !found {
-		return fmt.Errorf("there is no node %.64q in the cluster", id)
+		return "", fmt.Errorf("there is no node %.64q in the cluster", id)
 	}
-	fmt.Fprintf(a.stdout, "would %s; %s left, %d within reach\n", what, plural(voters, "voter", "voters"), reachable)
-	return nil
+	return fmt.Sprintf("%s left, %d within reach", plural(voters, "voter", "voters"), reachable), nil
 }
 
 func (a *app) clusterTransferCmd() *cobra.Command {
-	cmd := &cobra.Command{
-		Use:     "transfer [NODE]",
-		Short:   "Hand leadership over, to a voter or to the one that is furthest",
-		Example: "  qlogd cluster transfer\n  qlogd cluster transfer n2",
-		Args:    args(cobra.MaximumNArgs(1)),
-		RunE: a.onServer(func(ctx context.Context, c *client.Client, argv []string) error {
-			to := ""
-			if len(argv) > 0 {
-				to = argv[0]
-			}
-			leader, err := c.TransferLeadership(ctx, to)
+	return a.remote("transfer [NODE]", "Hand leadership over, to a voter or to the most up-to-date one",
+		"  qlogd cluster transfer\n  qlogd cluster transfer n2", args(cobra.MaximumNArgs(1)),
+		func(ctx context.Context, c *client.Client, argv []string) error {
+			leader, err := c.TransferLeadership(ctx, strings.Join(argv, ""))
 			if err != nil {
 				return err
 			}
-			if a.output == "json" {
-				return a.wire(wire.Transferred{LeaderID: leader})
-			}
-			if leader == "" {
-				leader = "not known yet"
-			}
-			fmt.Fprintln(a.stdout, "leader:", leader)
-			return nil
-		}),
-	}
-	a.remoteFlags(cmd)
-	return cmd
+			return a.say(wire.Transferred{LeaderID: leader}, "leader: %s", cmp.Or(leader, "not known yet"))
+		})
 }
 
 func (a *app) clusterSnapshotCmd() *cobra.Command {
-	cmd := &cobra.Command{
-		Use:     "snapshot",
-		Short:   "Let every node take a checkpoint",
-		Example: "  qlogd cluster snapshot\n  qlogd cluster snapshot -o json",
-		Args:    args(cobra.NoArgs),
-		RunE: a.onServer(func(ctx context.Context, c *client.Client, _ []string) error {
+	return a.remote("snapshot", "Let every node take a checkpoint",
+		"  qlogd cluster snapshot\n  qlogd cluster snapshot -o json", exactly(0),
+		func(ctx context.Context, c *client.Client, _ []string) error {
 			indexes, err := c.Snapshot(ctx)
 			if err != nil {
 				return err
@@ -234,13 +183,239 @@ func (a *app) clusterSnapshotCmd() *cobra.Command {
 			if a.output == "json" {
 				return a.wire(wire.ClusterSnapshot{Indexes: indexes})
 			}
-			var rows [][]any
-			for _, id := range slices.Sorted(maps.Keys(indexes)) {
-				rows = append(rows, []any{id, indexes[id]})
+			return list(a, sortedKeys(indexes), "node,checkpoint", func(id *string) []any {
+				return []any{*id, indexes[*id]}
+			})
+		})
+}
+
+// readyCmd serves places without curl: a container's health check, and scripts
+// that wait for a node.
+func (a *app) readyCmd() *cobra.Command {
+	var wait time.Duration
+	cmd := &cobra.Command{
+		Use:   "ready",
+		Short: "Ask whether nodes can serve",
+		Long: `Asks GET /readyz of each node that --addr names, and fails (exit code 1) if one
+says no or does not answer. It needs no token. With --wait it asks again until all
+say yes, for at most that long.`,
+		Example: `  qlogd ready
+  qlogd ready --addr 127.0.0.1:7070,127.0.0.1:7080 --wait 30s`,
+		Args: exactly(0),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, urls, err := a.plainClient(5 * time.Second)
+			if err != nil {
+				return err
 			}
-			return a.table([]string{"node", "checkpoint"}, rows)
-		}),
+			for _, url := range urls {
+				if err := awaitReady(cmd.Context(), c, url+"/readyz", a.started.Add(wait)); err != nil {
+					return fmt.Errorf("%s is not ready: %w", url, err)
+				}
+			}
+			_, err = fmt.Fprintln(a.stdout, "ready")
+			return err
+		},
 	}
-	a.remoteFlags(cmd)
+	cmd.Flags().DurationVar(&wait, "wait", 0, "how long to wait until all are ready")
+	a.addrFlags(cmd)
+	a.caFlag(cmd)
 	return cmd
+}
+
+// plainClient returns an HTTP client for paths without authentication, and the
+// nodes' URLs.
+func (a *app) plainClient(timeout time.Duration) (*http.Client, []string, error) {
+	r := a.reach
+	a.fromEnv(&r.addr, "QLOGD_ADDR", defaultAddr)
+	a.fromEnv(&r.caCert, "QLOGD_CA_CERT", "")
+	t := &http.Transport{DisableKeepAlives: true}
+	scheme := "http://"
+	if r.caCert != "" {
+		pem, err := os.ReadFile(r.caCert)
+		if err != nil {
+			return nil, nil, usagef("ca-cert: %w", err)
+		}
+		pool := x509.NewCertPool()
+		if !pool.AppendCertsFromPEM(pem) {
+			return nil, nil, usagef("ca-cert: %s has no certificate", r.caCert)
+		}
+		t.TLSClientConfig = &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}
+		scheme = "https://"
+	}
+	urls := strings.Split(r.addr, ",")
+	for i, addr := range urls {
+		if urls[i] = strings.TrimSuffix(strings.TrimSpace(addr), "/"); !strings.Contains(urls[i], "://") {
+			urls[i] = scheme + urls[i]
+		}
+	}
+	return &http.Client{Transport: t, Timeout: timeout}, urls, nil
+}
+
+// awaitReady asks until the answer is yes, and returns the last refusal at the
+// deadline.
+func awaitReady(ctx context.Context, c *http.Client, url string, deadline time.Time) error {
+	for {
+		err := askReady(ctx, c, url)
+		if err == nil || ctx.Err() != nil || !time.Now().Before(deadline) {
+			return err
+		}
+		pause(ctx, min(100*time.Millisecond, time.Until(deadline)))
+	}
+}
+
+func askReady(ctx context.Context, c *http.Client, url string) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return usagef("addr: %w", err)
+	}
+	resp, err := c.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(io.LimitReader(resp.Body, 64<<10))
+	if resp.StatusCode == http.StatusOK {
+		return err
+	}
+	var h wire.Health
+	if err := wire.Unmarshal(b, &h); err == nil && len(h.Reasons) > 0 {
+		return errors.New(strings.Join(h.Reasons, "; "))
+	}
+	return fmt.Errorf("it answers %s", resp.Status)
+}
+
+func (a *app) projectionsCmd() *cobra.Command {
+	return group(&cobra.Command{
+		Use:   "projections",
+		Short: "Show or rebuild the read models",
+		Long: `The read models (rates, totals, dead letters by reason, replayed dead letters,
+operations) are computed from the log into projections.db, about a second behind it.
+No decision depends on them, and they can be rebuilt at any time.`,
+		Example: "  qlogd projections rebuild --addr http://127.0.0.1:7070",
+	}, a.projectionsRebuildCmd(), a.projectionsShowCmd())
+}
+
+func (a *app) projectionsShowCmd() *cobra.Command {
+	return a.remote("show", "Show the position of a server's read models",
+		"  qlogd projections show\n  qlogd projections show -o json", exactly(0),
+		func(ctx context.Context, c *client.Client, _ []string) error {
+			return a.projections(c.Projections(ctx))
+		})
+}
+
+func (a *app) projections(p *wire.Projections, err error) error {
+	if err != nil {
+		return err
+	}
+	return a.show(p, "read models", "", [][]any{
+		{"index", p.Index}, {"time", a.when(p.Time)}, {"log head", p.LogHead},
+	})
+}
+
+func (a *app) projectionsRebuildCmd() *cobra.Command {
+	var dataDir string
+	cmd := a.local("rebuild", "Delete the read models and compute them again",
+		`  qlogd projections rebuild --data-dir ./qlogd-data
+  qlogd projections rebuild --addr http://127.0.0.1:7070`, exactly(0),
+		func(ctx context.Context, _ []string) error {
+			if a.reach.addr == "" {
+				a.fromEnv(&dataDir, "QLOGD_DATA_DIR", defaultDataDir)
+				return a.rebuildStopped(ctx, dataDir)
+			}
+			c, err := a.server()
+			if err != nil {
+				return err
+			}
+			return refusal(a.rebuildRemote(ctx, c))
+		})
+	cmd.Long = `Rebuilds a node's read models from its log: those of a stopped node in its data
+directory, or those of a running one with --addr, in the background. The command waits
+for the end; until then the node's statistics are incomplete. Each node has its own
+read models.`
+	cmd.Flags().StringVar(&dataDir, "data-dir", "",
+		"data directory of a stopped node (default $QLOGD_DATA_DIR or "+defaultDataDir+")")
+	cmd.Flags().StringVar(&a.reach.addr, "addr", "", "address of a running server")
+	cmd.MarkFlagsMutuallyExclusive("data-dir", "addr")
+	a.authFlags(cmd)
+	return cmd
+}
+
+// rebuildRemote asks a server to rebuild its read models and waits for the end.
+func (a *app) rebuildRemote(ctx context.Context, c *client.Client) error {
+	p, err := c.RebuildProjections(ctx)
+	if err != nil {
+		return err
+	}
+	bar := a.progress("rebuilding", true)
+	for head := p.LogHead; p.Index < head; {
+		bar.set(int64(p.Index), int64(head))
+		pause(ctx, 200*time.Millisecond)
+		if p, err = c.Projections(ctx); err != nil {
+			break
+		}
+	}
+	bar.done()
+	return a.projections(p, err)
+}
+
+// rebuildStopped rebuilds the read models in the data directory of a node that
+// does not run.
+func (a *app) rebuildStopped(ctx context.Context, dataDir string) error {
+	// Acquire would create a missing directory.
+	if _, err := datadir.ReadNode(dataDir); errors.Is(err, datadir.ErrNoNode) {
+		return usagef("%s is no node's data directory: it has no node.json", dataDir)
+	} else if err != nil {
+		return err
+	}
+	lock, err := datadir.Acquire(dataDir)
+	if err != nil {
+		return fmt.Errorf("%w; use --addr for a running server", err)
+	}
+	defer lock.Release() //nolint:errcheck // read only
+	dir, err := replay.Open(dataDir)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	path := datadir.Path(dataDir, datadir.ProjectionFile)
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	models, err := store.Open(path, dir.Node.ClusterID,
+		store.Options{Interval: -1, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		return err
+	}
+	src := followed{dir.Log}
+	following, stop := context.WithCancel(ctx)
+	defer stop()
+	ended := make(chan error, 1)
+	go func() { ended <- models.Follow(following, src) }()
+	bar := a.progress("rebuilding", true)
+	for err == nil {
+		wait, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
+		done := models.WaitFor(wait, src.Head()) == nil
+		cancel()
+		index, _ := models.Position()
+		bar.set(int64(index), int64(src.Head()))
+		if done {
+			break
+		}
+		select {
+		case err = <-ended: // the log or the disk has failed
+		case <-ctx.Done():
+			err = ctx.Err()
+		default:
+		}
+	}
+	bar.done()
+	index, clock := models.Position()
+	stop()
+	if err == nil {
+		<-ended
+	}
+	if err := errors.Join(err, models.Close()); err != nil {
+		return err
+	}
+	return a.projections(&wire.Projections{Index: index, Time: wire.Time(clock), LogHead: src.Head()}, nil)
 }

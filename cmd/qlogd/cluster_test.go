@@ -107,6 +107,7 @@ func TestHowCommandsReachTheServer(t *testing.T) {
 	srv := httptest.NewServer(canned{
 		"GET /v1/queues":                                    `200 {"queues":[]}`,
 		"GET /v1/queues?at=index%3A3":                       `200 {"queues":[]}`,
+		"GET /v1/log/head?at=index%3A3":                     `200 {"index":3}`,
 		"GET /v1/events?from=start&limit=1000&to=index%3A3": `200 {"events":[],"next_cursor":"00000000000000000000000000"}`,
 	})
 	defer srv.Close()

@@ -272,7 +272,7 @@ func crashAt(t *testing.T, at int, loss vfs.Loss) {
 			fail("the acknowledged entry %d is not in the log as it was", index)
 		}
 	}
-	if report, err := replay.VerifyOn(context.Background(), after, "/", nil); err != nil {
+	if report, err := replay.Verify(context.Background(), after, "/", nil, nil); err != nil {
 		fail("verify: %v, %+v", err, report)
 	}
 	s.machine.View(func(st *projections.State) {

@@ -2,10 +2,10 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"os"
+	"time"
 
-	"github.com/go-json-experiment/json/jsontext"
 	"github.com/spf13/cobra"
 
 	"github.com/qlogd/qlogd/api/wire"
@@ -22,10 +22,12 @@ func (a *app) deadCmd() *cobra.Command {
 	}, a.deadListCmd(), a.deadGroupsCmd(), a.deadShowCmd(), a.deadReplayCmd(), a.deadPurgeCmd())
 }
 
-// deadFilter is what selects dead letters on the command line.
+// deadFilter selects dead letters on the command line.
 type deadFilter struct {
 	reason, error, key, kind, from, to, fingerprint string
-	cmd                                             *cobra.Command
+
+	all bool // of a command that moves them: no filter at all
+	cmd *cobra.Command
 }
 
 func (f *deadFilter) flags(cmd *cobra.Command) {
@@ -35,174 +37,27 @@ func (f *deadFilter) flags(cmd *cobra.Command) {
 	fl.StringVar(&f.error, "error", "", "part of the error text, in any case")
 	fl.StringVar(&f.key, "key", "", "its ordering key")
 	fl.StringVar(&f.kind, "kind", "", "its kind")
-	fl.StringVar(&f.from, "from", "", "it died at that instant or later: an RFC 3339 time, an event's id, index:N, 15m, start")
+	fl.StringVar(&f.from, "from", "", "it died at that instant or later: "+instantHelp)
 	fl.StringVar(&f.to, "to", "", "it died at that instant or earlier")
 	fl.StringVar(&f.fingerprint, "fingerprint", "", "of a group of qlogd dead groups")
 }
 
-// wire returns the filter, and whether any flag of it was given.
-func (f *deadFilter) wire() (out wire.DeadFilter, given bool) {
-	out = wire.DeadFilter{Reason: f.reason, Error: f.error, From: f.from, To: f.to, Fingerprint: f.fingerprint}
+// wire returns the filter.
+func (f *deadFilter) wire() wire.DeadFilter {
+	out := wire.DeadFilter{Reason: f.reason, Error: f.error, From: f.from, To: f.to, Fingerprint: f.fingerprint}
 	if f.cmd.Flags().Changed("key") {
 		out.Key = &f.key
 	}
 	if f.cmd.Flags().Changed("kind") {
 		out.Kind = &f.kind
 	}
-	return out, out != (wire.DeadFilter{})
+	return out
 }
 
-func (a *app) deadListCmd() *cobra.Command {
-	f := &deadFilter{}
-	var (
-		replayed bool
-		limit    int
-	)
-	cmd := &cobra.Command{
-		Use:     "list QUEUE",
-		Aliases: []string{"ls"},
-		Short:   "List what died in a queue",
-		Long:    "Lists the messages that died in a queue, whatever dead-letter queue they are in, by the time of their death; with --replayed those that were replayed, and what became of them.",
-		Example: "  qlogd dead list jobs --from 1h\n  qlogd dead list jobs --error 'connection refused' -o json | jq -r .id\n  qlogd dead list jobs --replayed",
-		Args:    args(cobra.ExactArgs(1)),
-		RunE: a.onServer(func(ctx context.Context, c *client.Client, argv []string) error {
-			if limit < 1 {
-				return usagef("--limit must be at least 1")
-			}
-			q := client.DeadQuery{Limit: min(limit, 500)}
-			q.DeadFilter, _ = f.wire()
-			if replayed {
-				q.State = "replayed"
-			}
-			var rows [][]any
-			n := 0
-			for m, err := range c.AllDead(ctx, argv[0], q) {
-				if err != nil {
-					return err
-				}
-				if a.output == "json" {
-					if err := a.wire(m); err != nil {
-						return err
-					}
-				} else {
-					rows = append(rows, a.deadRow(&m, replayed))
-				}
-				if n++; n == limit {
-					break
-				}
-			}
-			if a.output == "json" {
-				return nil
-			}
-			header := []string{"message", "failed", "reason", "attempts", "replays", "key", "error"}
-			if replayed {
-				header = []string{"message", "failed", "replayed", "as", "result", "key", "error"}
-			}
-			return a.table(header, rows)
-		}),
-	}
-	f.flags(cmd)
-	cmd.Flags().BoolVar(&replayed, "replayed", false, "those that were replayed, as long as history keeps them")
-	cmd.Flags().IntVar(&limit, "limit", 100, "most messages")
-	a.remoteFlags(cmd)
-	return cmd
-}
-
-func (a *app) deadRow(m *wire.Message, replayed bool) []any {
-	d := m.Dead
-	if d == nil {
-		d = &wire.Dead{}
-	}
-	if replayed {
-		return []any{m.ID, a.when(d.FailedAt), a.when(m.ReplayedAt), m.NewMessageID, m.ReplayResult, short(m.Key, 32), short(d.Error, 80)}
-	}
-	return []any{m.ID, a.when(d.FailedAt), d.Reason, d.Attempts, d.ReplayCount, short(m.Key, 32), short(d.Error, 80)}
-}
-
-func (a *app) deadGroupsCmd() *cobra.Command {
-	f := &deadFilter{}
-	var limit int
-	cmd := &cobra.Command{
-		Use:     "groups QUEUE",
-		Short:   "Tell what went wrong in a queue, and how often",
-		Long:    "Groups what died in a queue by its error without what differs from one failure to the next: numbers, ids, addresses, times, what is quoted. The largest group comes first.",
-		Example: "  qlogd dead groups jobs\n  qlogd dead groups jobs --from 1h -o json | jq -r '.fingerprint + \" \" + .pattern'",
-		Args:    args(cobra.ExactArgs(1)),
-		RunE: a.onServer(func(ctx context.Context, c *client.Client, argv []string) error {
-			q := client.DeadQuery{Limit: limit}
-			q.DeadFilter, _ = f.wire()
-			out, err := c.DeadGroups(ctx, argv[0], q)
-			if err != nil {
-				return err
-			}
-			var rows [][]any
-			for _, g := range out.Groups {
-				if a.output == "json" {
-					if err := a.wire(g); err != nil {
-						return err
-					}
-				}
-				rows = append(rows, []any{g.Count, g.Fingerprint, g.Reason, a.when(g.FirstFailedAt), a.when(g.LastFailedAt), short(g.Error, 100)})
-			}
-			if a.output == "json" {
-				return nil
-			}
-			return a.table([]string{"count", "fingerprint", "reason", "first", "last", "newest error"}, rows)
-		}),
-	}
-	f.flags(cmd)
-	cmd.Flags().IntVar(&limit, "limit", 100, "most groups")
-	a.remoteFlags(cmd)
-	return cmd
-}
-
-func (a *app) deadShowCmd() *cobra.Command {
-	cmd := &cobra.Command{
-		Use:     "show QUEUE ID",
-		Short:   "Show a dead message, by any id that it ever had",
-		Example: "  qlogd dead show jobs 01J…\n  qlogd dead show jobs 01J… -o json | jq .payload",
-		Args:    args(cobra.ExactArgs(2)),
-		RunE: a.onServer(func(ctx context.Context, c *client.Client, argv []string) error {
-			m, err := c.DeadMessage(ctx, argv[0], argv[1])
-			if err != nil {
-				return err
-			}
-			if a.output == "json" {
-				return a.wire(m)
-			}
-			d := m.Dead
-			rows := [][]any{
-				{"died in", d.Queue + " as " + d.MessageID}, {"failed", a.when(d.FailedAt)}, {"reason", d.Reason}, {"attempts", d.Attempts},
-				{"first enqueued", a.when(d.FirstEnqueuedAt)}, {"replays", d.ReplayCount}, {"now in", m.Queue + ", " + m.State},
-				{"key", short(m.Key, 80)}, {"kind", m.Kind},
-			}
-			if m.ReplayedAt != 0 {
-				rows = append(rows, []any{"replayed", a.when(m.ReplayedAt) + " as " + m.NewMessageID}, []any{"which is", m.ReplayResult})
-			}
-			rows = append(rows, []any{"error", short(d.Error, 2000)}, []any{"payload", short(payloadText(m.Payload, m.PayloadBytes, m.ContentType), 2000)})
-			return a.pairs("dead message", m.ID, rows)
-		}),
-	}
-	a.remoteFlags(cmd)
-	return cmd
-}
-
-// chosen is which dead letters a command is about.
-type chosen struct {
-	deadFilter
-	all bool
-	destroyer
-}
-
-func (f *chosen) flags(cmd *cobra.Command) {
-	f.deadFilter.flags(cmd)
-	cmd.Flags().BoolVar(&f.all, "all", false, "all that died in the queue")
-	f.destroyer.flags(cmd)
-}
-
-// read returns either ids or a filter: to select all has to be said.
-func (f *chosen) read(ids []string) ([]string, *wire.DeadFilter, error) {
-	filter, given := f.wire()
+// chosen returns either ids or a filter. To select all, the user has to say so.
+func (f *deadFilter) chosen(ids []string) ([]string, *wire.DeadFilter, error) {
+	filter := f.wire()
+	given := filter != (wire.DeadFilter{})
 	switch {
 	case len(ids) > 0 && (given || f.all):
 		return nil, nil, usagef("either message ids or a filter, not both")
@@ -216,38 +71,135 @@ func (f *chosen) read(ids []string) ([]string, *wire.DeadFilter, error) {
 	return nil, &filter, nil
 }
 
+const deadHeader = "message,failed,reason,attempts,replays,key,error"
+
+func (a *app) deadRow(m *wire.Message) []any {
+	d := m.Dead
+	if d == nil {
+		d = &wire.Dead{}
+	}
+	return []any{m.ID, a.when(d.FailedAt), d.Reason, d.Attempts, d.ReplayCount, short(m.Key, 32), short(d.Error, 80)}
+}
+
+func (a *app) replayedRow(m *wire.Message) []any {
+	d := m.Dead
+	if d == nil {
+		d = &wire.Dead{}
+	}
+	return []any{m.ID, a.when(d.FailedAt), a.when(m.ReplayedAt), m.NewMessageID, m.ReplayResult,
+		short(m.Key, 32), short(d.Error, 80)}
+}
+
+func (a *app) deadListCmd() *cobra.Command {
+	f := &deadFilter{}
+	var replayed bool
+	var limit int
+	cmd := a.remote("list QUEUE", "List what died in a queue", `  qlogd dead list jobs --from 1h
+  qlogd dead list jobs --error 'connection refused' -o json | jq -r .id
+  qlogd dead list jobs --replayed`, exactly(1),
+		func(ctx context.Context, c *client.Client, argv []string) error {
+			if limit < 1 {
+				return usagef("--limit must be at least 1")
+			}
+			q := client.DeadQuery{DeadFilter: f.wire(), Limit: min(limit, 500)}
+			header, row := deadHeader, a.deadRow
+			if replayed {
+				q.State = "replayed"
+				header, row = "message,failed,replayed,as,result,key,error", a.replayedRow
+			}
+			var dead []wire.Message
+			for m, err := range c.AllDead(ctx, argv[0], q) {
+				if err != nil {
+					return err
+				}
+				if dead = append(dead, m); len(dead) == limit {
+					break
+				}
+			}
+			return list(a, dead, header, row)
+		})
+	cmd.Aliases = []string{"ls"}
+	cmd.Long = `Lists the messages that died in a queue, whatever dead-letter queue they are in, by the
+time of their death; with --replayed those that were replayed, and what became of them.`
+	f.flags(cmd)
+	cmd.Flags().BoolVar(&replayed, "replayed", false, "those that were replayed, as long as history keeps them")
+	cmd.Flags().IntVar(&limit, "limit", 100, "most messages")
+	return cmd
+}
+
+func (a *app) deadGroupsCmd() *cobra.Command {
+	f := &deadFilter{}
+	var limit int
+	cmd := a.remote("groups QUEUE", "Show what went wrong in a queue, and how often",
+		"  qlogd dead groups jobs\n"+
+			"  qlogd dead groups jobs --from 1h -o json | jq -r '.fingerprint + \" \" + .pattern'", exactly(1),
+		func(ctx context.Context, c *client.Client, argv []string) error {
+			out, err := c.DeadGroups(ctx, argv[0], client.DeadQuery{DeadFilter: f.wire(), Limit: limit})
+			if err != nil {
+				return err
+			}
+			return list(a, out.Groups, "count,fingerprint,reason,first,last,newest error", func(g *wire.DeadGroup) []any {
+				return []any{g.Count, g.Fingerprint, g.Reason, a.when(g.FirstFailedAt), a.when(g.LastFailedAt),
+					short(g.Error, 100)}
+			})
+		})
+	cmd.Long = `Groups what died in a queue by its error, leaving out the parts that differ from one failure
+to the next: numbers, ids, addresses, times, quoted text. The largest group comes first.`
+	f.flags(cmd)
+	cmd.Flags().IntVar(&limit, "limit", 100, "most groups")
+	return cmd
+}
+
+func (a *app) deadShowCmd() *cobra.Command {
+	return a.remote("show QUEUE ID", "Show a dead message, by any id that it ever had",
+		"  qlogd dead show jobs 01J…\n  qlogd dead show jobs 01J… -o json | jq .payload", exactly(2),
+		func(ctx context.Context, c *client.Client, argv []string) error {
+			m, err := c.DeadMessage(ctx, argv[0], argv[1])
+			if err != nil {
+				return err
+			}
+			d := m.Dead
+			rows := [][]any{
+				{"died in", d.Queue + " as " + d.MessageID}, {"failed", a.when(d.FailedAt)},
+				{"reason", d.Reason}, {"attempts", d.Attempts},
+				{"first enqueued", a.when(d.FirstEnqueuedAt)}, {"replays", d.ReplayCount},
+				{"now in", m.Queue + ", " + m.State}, {"key", short(m.Key, 80)}, {"kind", m.Kind},
+			}
+			if m.ReplayedAt != 0 {
+				rows = append(rows, []any{"replayed", a.when(m.ReplayedAt) + " as " + m.NewMessageID},
+					[]any{"which is", m.ReplayResult})
+			}
+			payload := payloadText(m.Payload, m.PayloadBytes, m.ContentType)
+			rows = append(rows, []any{"error", short(d.Error, 2000)}, []any{"payload", short(payload, 2000)})
+			return a.show(m, "dead message", m.ID, rows)
+		})
+}
+
 func (a *app) deadReplayCmd() *cobra.Command {
-	f := &chosen{}
+	f := &deadFilter{}
 	var (
 		r          wire.ReplayRequest
 		rate, most int64
 		edit       string
 		wait       bool
 	)
-	cmd := &cobra.Command{
-		Use:   "replay QUEUE [ID…]",
-		Short: "Move dead messages back to work",
-		Long: `Moves messages that died in a queue back to work: those named, by any id that
-they ever had, or those that a filter selects. More than 1000, or what takes longer
-than a second by --rate, is done by a task: its id is printed, and --wait waits for
-its end (ctrl-C leaves the task at work).`,
-		Example: `  qlogd dead replay jobs --error timeout --dry-run
+	cmd := a.remote("replay QUEUE [ID…]", "Move dead messages back to work",
+		`  qlogd dead replay jobs --error timeout --dry-run
   qlogd dead replay jobs --fingerprint 1f0c2a9d4e7b --rate 50 --wait --yes
   qlogd dead replay jobs 01J… --payload '{"fixed":true}' --yes
-  qlogd dead replay jobs --all --to jobs-again --yes`,
-		Args: args(cobra.MinimumNArgs(1)),
-		RunE: a.onServer(func(ctx context.Context, c *client.Client, argv []string) (err error) {
-			queue := argv[0]
-			if r.MessageIDs, r.Filter, err = f.read(argv[1:]); err != nil {
+  qlogd dead replay jobs --all --to jobs-again --yes`, args(cobra.MinimumNArgs(1)),
+		func(ctx context.Context, c *client.Client, argv []string) (err error) {
+			if r.MessageIDs, r.Filter, err = f.chosen(argv[1:]); err != nil {
 				return err
 			}
-			if f.cmd.Flags().Changed("rate") {
+			changed := f.cmd.Flags().Changed
+			if changed("rate") {
 				r.RatePerSecond = &rate
 			}
-			if f.cmd.Flags().Changed("max-replays") {
+			if changed("max-replays") {
 				r.MaxReplays = &most
 			}
-			if f.cmd.Flags().Changed("payload") {
+			if changed("payload") {
 				if len(r.MessageIDs) != 1 {
 					return usagef("--payload goes with one message id")
 				}
@@ -257,105 +209,100 @@ its end (ctrl-C leaves the task at work).`,
 				}
 				r.Edit = map[string]wire.ReplayEdit{r.MessageIDs[0]: {Payload: v}}
 			}
-			dry := r
-			dry.DryRun = true
-			if f.dryRun || !f.yes && terminal(a.stdin) {
-				would, _, err := c.Replay(ctx, queue, dry)
-				if err != nil {
-					return err
-				}
-				if f.dryRun {
-					return a.dryReplay(would)
-				}
-				if err := f.confirm(a, "replay "+plural(int(would.Replayed), "message", "messages")+" that died in "+queue); err != nil {
-					return err
-				}
-			} else if err := f.confirm(a, "replay dead messages of "+queue); err != nil {
-				return err
-			}
-			done, task, err := c.Replay(ctx, queue, r)
-			if err != nil {
-				return err
-			}
-			if task != nil {
-				return a.begun(ctx, c, task, wait)
-			}
-			if a.output == "json" {
-				return a.wire(done)
-			}
-			rows := make([][]any, 0, len(done.Messages))
-			for _, m := range done.Messages {
-				rows = append(rows, []any{m.MessageID, m.NewMessageID})
-			}
-			if len(rows) > 0 {
-				if err := a.table([]string{"message", "new message"}, rows); err != nil {
-					return err
-				}
-			}
-			fmt.Fprintln(a.stderr, plural(int(done.Replayed), "message", "messages")+" replayed")
-			return a.passedOver(done.Skipped)
-		}),
-	}
+			return a.replayDead(ctx, c, argv[0], r, wait)
+		})
+	cmd.Long = `Moves messages that died in a queue back to work: the named ones, by any id that
+they ever had, or those that a filter selects. More than 1000, or what takes longer
+than a second by --rate, is done by a task: its id is printed, and --wait waits for
+its end (ctrl-C leaves the task at work).`
 	f.flags(cmd)
 	fl := cmd.Flags()
+	fl.BoolVar(&f.all, "all", false, "all that died in the queue")
 	fl.StringVar(&r.Order, "order", "", "original (the default of fifo and per_key), append, or head")
 	fl.StringVar(&r.To, "to-queue", "", "into another queue than the one in which they died")
-	fl.Int64Var(&rate, "rate", 0, "so many a second, 1 to 10000")
-	fl.Int64Var(&most, "max-replays", 100, "pass over what was replayed so often; 0 is no limit")
+	fl.Int64Var(&rate, "rate", 0, "messages a second, 1 to 10000")
+	fl.Int64Var(&most, "max-replays", 100, "skip messages that were replayed this often; 0 is no limit")
 	fl.StringVar(&edit, "payload", "", "JSON, or @FILE, in place of the message's own; that stays in the log")
 	fl.BoolVar(&wait, "wait", false, "wait for the end of a task")
-	a.remoteFlags(cmd)
-	return cmd
+	return a.destroyFlags(cmd)
 }
 
-func (a *app) dryReplay(would *wire.Replayed) error {
+func (a *app) replayDead(ctx context.Context, c *client.Client, queue string, r wire.ReplayRequest, wait bool) error {
+	what := "replay dead messages of " + queue
+	if a.dryRun || !a.yes && terminal(a.stdin) {
+		dry := r
+		dry.DryRun = true
+		would, _, err := c.Replay(ctx, queue, dry)
+		if err != nil {
+			return err
+		}
+		what = "replay " + messages(would.Replayed)
+		if a.dryRun {
+			return a.wouldMove(would, what, would.Sample, would.Skipped)
+		}
+		what += " that died in " + queue
+	}
+	if err := a.confirmed(what); err != nil {
+		return err
+	}
+	done, task, err := c.Replay(ctx, queue, r)
+	if err != nil {
+		return err
+	}
+	if task != nil {
+		return a.begun(ctx, c, task, wait)
+	}
 	if a.output == "json" {
-		return a.wire(would)
+		return a.wire(done)
 	}
-	fmt.Fprintln(a.stdout, "would replay", plural(int(would.Replayed), "message", "messages"))
-	return a.drySample(would.Sample, would.Skipped)
-}
-
-// drySample prints what a dry run has found.
-func (a *app) drySample(sample []wire.Message, skipped []wire.Skipped) error {
-	var rows [][]any
-	for i := range sample {
-		rows = append(rows, a.deadRow(&sample[i], false))
-	}
-	if len(rows) > 0 {
-		if err := a.table([]string{"message", "failed", "reason", "attempts", "replays", "key", "error"}, rows); err != nil {
+	if len(done.Messages) > 0 {
+		err := list(a, done.Messages, "message,new message", func(m *wire.ReplayedMessage) []any {
+			return []any{m.MessageID, m.NewMessageID}
+		})
+		if err != nil {
 			return err
 		}
 	}
-	return a.passedOver(skipped)
-}
-
-// passedOver tells on stderr what was passed over, by reason.
-func (a *app) passedOver(skipped []wire.Skipped) error {
-	n, order := map[string]int{}, []string{}
-	for _, s := range skipped {
-		if n[s.Code]++; n[s.Code] == 1 {
-			order = append(order, s.Code)
-		}
-	}
-	for _, code := range order {
-		fmt.Fprintf(a.stderr, "%s passed over: %s\n", plural(n[code], "message", "messages"), code)
-	}
+	fmt.Fprintln(a.stderr, messages(done.Replayed)+" replayed")
+	a.skipped(done.Skipped)
 	return nil
 }
 
+// wouldMove prints what a dry run of a replay or a purge has found.
+func (a *app) wouldMove(would any, what string, sample []wire.Message, skipped []wire.Skipped) error {
+	if err := a.say(would, "would %s", what); err != nil || a.output == "json" {
+		return err
+	}
+	if len(sample) > 0 {
+		if err := list(a, sample, deadHeader, a.deadRow); err != nil {
+			return err
+		}
+	}
+	a.skipped(skipped)
+	return nil
+}
+
+// skipped prints on stderr how many messages were passed over, by reason.
+func (a *app) skipped(skipped []wire.Skipped) {
+	n := map[string]int{}
+	for _, s := range skipped {
+		n[s.Code]++
+	}
+	for _, code := range sortedKeys(n) {
+		fmt.Fprintf(a.stderr, "%s passed over: %s\n", messages(n[code]), code)
+	}
+}
+
 func (a *app) deadPurgeCmd() *cobra.Command {
-	f := &chosen{}
+	f := &deadFilter{}
 	wait := false
-	cmd := &cobra.Command{
-		Use:     "purge QUEUE [ID…]",
-		Short:   "Discard dead messages",
-		Example: "  qlogd dead purge jobs --to 7d --dry-run\n  qlogd dead purge jobs 01J… --yes\n  qlogd dead purge jobs --all --yes --wait",
-		Args:    args(cobra.MinimumNArgs(1)),
-		RunE: a.onServer(func(ctx context.Context, c *client.Client, argv []string) (err error) {
+	cmd := a.remote("purge QUEUE [ID…]", "Discard dead messages", `  qlogd dead purge jobs --to 7d --dry-run
+  qlogd dead purge jobs 01J… --yes
+  qlogd dead purge jobs --all --yes --wait`, args(cobra.MinimumNArgs(1)),
+		func(ctx context.Context, c *client.Client, argv []string) (err error) {
 			queue := argv[0]
 			var r wire.PurgeRequest
-			if r.MessageIDs, r.Filter, err = f.read(argv[1:]); err != nil {
+			if r.MessageIDs, r.Filter, err = f.chosen(argv[1:]); err != nil {
 				return err
 			}
 			dry := r
@@ -364,15 +311,11 @@ func (a *app) deadPurgeCmd() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			what := "purge " + plural(int(would.Purged), "message", "messages") + " that died in " + queue
-			if f.dryRun {
-				if a.output == "json" {
-					return a.wire(would)
-				}
-				fmt.Fprintln(a.stdout, "would", what)
-				return a.drySample(would.Sample, would.Skipped)
+			what := "purge " + messages(would.Purged) + " that died in " + queue
+			if a.dryRun {
+				return a.wouldMove(would, what, would.Sample, would.Skipped)
 			}
-			if err := f.confirm(a, what); err != nil {
+			if err := a.confirmed(what); err != nil {
 				return err
 			}
 			done, task, err := c.PurgeDead(ctx, queue, r)
@@ -382,43 +325,144 @@ func (a *app) deadPurgeCmd() *cobra.Command {
 			if task != nil {
 				return a.begun(ctx, c, task, wait)
 			}
-			if a.output == "json" {
-				return a.wire(done)
+			err = a.say(done, "%s purged", messages(done.Purged))
+			if a.output != "json" {
+				a.skipped(done.Skipped)
 			}
-			fmt.Fprintln(a.stdout, plural(int(done.Purged), "message", "messages")+" purged")
-			return a.passedOver(done.Skipped)
-		}),
-	}
+			return err
+		})
 	f.flags(cmd)
+	cmd.Flags().BoolVar(&f.all, "all", false, "all that died in the queue")
 	cmd.Flags().BoolVar(&wait, "wait", false, "wait for the end of a task")
-	a.remoteFlags(cmd)
-	return cmd
+	return a.destroyFlags(cmd)
 }
 
-// begun tells of a task that has begun, and waits for its end if asked to.
+// begun prints a task that has begun, and waits for its end if asked to.
 func (a *app) begun(ctx context.Context, c *client.Client, t *wire.Task, wait bool) error {
 	if wait {
 		return a.watchTask(ctx, c, t.ID)
 	}
-	if a.output == "json" {
-		return a.wire(t)
+	if a.output != "json" {
+		fmt.Fprintf(a.stderr, "task %s does it: qlogd task watch %s\n", t.ID, t.ID)
 	}
-	fmt.Fprintf(a.stderr, "task %s does it: qlogd task watch %s\n", t.ID, t.ID)
-	fmt.Fprintln(a.stdout, t.ID)
-	return nil
+	return a.say(t, "%s", t.ID)
 }
 
-// readValue returns a flag's JSON, or that of the file which @FILE names.
-func readValue(flag, v string) (jsontext.Value, error) {
-	if len(v) > 1 && v[0] == '@' {
-		b, err := os.ReadFile(v[1:])
-		if err != nil {
-			return nil, usagef("--%s: %w", flag, err)
+func (a *app) taskCmd() *cobra.Command {
+	return group(&cobra.Command{
+		Use:     "task",
+		Aliases: []string{"tasks"},
+		Short:   "Watch, cancel and resume large replays, purges and erasures",
+		Example: "  qlogd task list --status running\n  qlogd task watch 01J…",
+	}, a.taskListCmd(), a.taskGetCmd(), a.taskWatchCmd(), a.taskCancelCmd(), a.taskResumeCmd())
+}
+
+func (a *app) taskListCmd() *cobra.Command {
+	var status string
+	cmd := a.remote("list", "List tasks, the newest first",
+		"  qlogd task list\n  qlogd task list --status running -o json | jq -r .id", exactly(0),
+		func(ctx context.Context, c *client.Client, _ []string) error {
+			tasks, err := c.Tasks(ctx, status)
+			if err != nil {
+				return err
+			}
+			return list(a, tasks, "task,type,queue,status,done,of,skipped,created,ended", func(t *wire.Task) []any {
+				return []any{t.ID, t.Type, t.Queue, t.Status, t.Done, t.Total, t.Skipped,
+					a.when(t.CreatedAt), a.when(t.EndedAt)}
+			})
+		})
+	cmd.Aliases = []string{"ls"}
+	cmd.Flags().StringVar(&status, "status", "", "running, cancelled, completed or failed")
+	return cmd
+}
+
+func (a *app) task(t *wire.Task, err error) error {
+	if err != nil {
+		return err
+	}
+	rows := [][]any{
+		{"type", t.Type}, {"queue", t.Queue}, {"status", t.Status},
+		{"done", fmt.Sprintf("%d of about %d", t.Done, t.Total)}, {"skipped", t.Skipped}, {"actor", t.Actor},
+		{"created", a.when(t.CreatedAt)}, {"updated", a.when(t.UpdatedAt)}, {"ended", a.when(t.EndedAt)},
+	}
+	if t.RatePerSecond != nil {
+		rows = append(rows, []any{"rate", fmt.Sprintf("%d a second", *t.RatePerSecond)})
+	}
+	rows = append(rows, []any{"error", optional(short(t.Error, 200))})
+	for _, n := range t.Nodes {
+		if n.Complete {
+			rows = append(rows, []any{"carried out by", n.Node + " " + a.when(n.At)})
+		} else {
+			rows = append(rows, []any{"waits for", n.Node})
 		}
-		v = string(b)
 	}
-	if !jsontext.Value(v).IsValid() {
-		return nil, usagef(`--%s is not JSON: %.64q (a text is written '"text"')`, flag, v)
+	return a.show(t, "task", t.ID, rows)
+}
+
+func (a *app) taskGetCmd() *cobra.Command {
+	cmd := a.remote("get ID", "Show a task", "  qlogd task get 01J…\n  qlogd task get 01J… -o json | jq .status",
+		exactly(1), func(ctx context.Context, c *client.Client, argv []string) error {
+			return a.task(c.Task(ctx, argv[0]))
+		})
+	cmd.Aliases = []string{"show"}
+	return cmd
+}
+
+func (a *app) taskWatchCmd() *cobra.Command {
+	cmd := a.remote("watch ID", "Wait for a task's end, and show its progress", "  qlogd task watch 01J…",
+		exactly(1), func(ctx context.Context, c *client.Client, argv []string) error {
+			return a.watchTask(ctx, c, argv[0])
+		})
+	cmd.Long = `Waits until a task has ended or was cancelled, and shows its progress on stderr. Exit code 0
+if it was completed, else 1. ctrl-C leaves the task at work.`
+	return cmd
+}
+
+func (a *app) watchTask(ctx context.Context, c *client.Client, id string) error {
+	printed := int64(-1)
+	for {
+		t, err := c.AwaitTask(ctx, id, 2*time.Second)
+		if err != nil {
+			return err
+		}
+		if t.Status == wire.TaskRunning {
+			if t.Done != printed {
+				printed = t.Done
+				fmt.Fprintf(a.stderr, "%d of about %d\n", t.Done, t.Total)
+			}
+			continue
+		}
+		switch err := a.task(t, nil); {
+		case err != nil || t.Status == wire.TaskCompleted:
+			return err
+		case t.Error != "":
+			return errors.New("the task has failed: " + t.Error)
+		}
+		return errors.New("the task is " + t.Status)
 	}
-	return jsontext.Value(v), nil
+}
+
+func (a *app) taskCancelCmd() *cobra.Command {
+	return a.destroyFlags(a.remote("cancel ID", "Cancel a task; what it has done so far stays done",
+		"  qlogd task cancel 01J… --yes", exactly(1),
+		func(ctx context.Context, c *client.Client, argv []string) error {
+			t, err := c.Task(ctx, argv[0])
+			if err != nil {
+				return err
+			}
+			what := fmt.Sprintf("cancel the %s of %s after %d of about %d", t.Type, t.Queue, t.Done, t.Total)
+			return a.destroy(what, func() error {
+				if err := c.CancelTask(ctx, argv[0]); err != nil {
+					return err
+				}
+				return a.say(nil, "%s cancelled", argv[0])
+			})
+		}))
+}
+
+func (a *app) taskResumeCmd() *cobra.Command {
+	return a.remote("resume ID", "Let a cancelled task go on with what is left", "  qlogd task resume 01J…",
+		exactly(1), func(ctx context.Context, c *client.Client, argv []string) error {
+			return a.task(c.ResumeTask(ctx, argv[0]))
+		})
 }

@@ -2,20 +2,130 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"regexp"
 	"strconv"
 	"strings"
+	"unicode"
 
 	"github.com/go-json-experiment/json/jsontext"
+	"github.com/spf13/cobra"
 	"go.yaml.in/yaml/v3"
 
 	"github.com/qlogd/qlogd/api/wire"
+	"github.com/qlogd/qlogd/client"
 )
 
-// defined is one queue or webhook of a file, and where it stands.
+func (a *app) applyCmd() *cobra.Command {
+	var files []string
+	var dry bool
+	cmd := a.local("apply -f FILE...", "Make queues and webhooks be as files say",
+		`  qlogd apply -f qlogd.yaml
+  qlogd apply -f queues.yaml -f webhooks.yaml --dry-run
+  qlogd export definitions | qlogd apply --addr http://other:7070 -f -`, exactly(0),
+		func(ctx context.Context, _ []string) error {
+			if len(files) == 0 {
+				return usagef("apply needs a file: -f FILE, or -f - for stdin")
+			}
+			var d definitions
+			for _, name := range files {
+				b, err := a.readInput(name)
+				if err != nil {
+					return err
+				}
+				if err := d.read(name, b); err != nil {
+					return usagef("%w", err)
+				}
+			}
+			req, err := d.request()
+			if err != nil {
+				return usagef("%w", err)
+			}
+			c, err := a.server()
+			if err != nil {
+				return err
+			}
+			changes, err := c.Define(ctx, req, dry)
+			if err != nil {
+				return refusal(d.refused(err))
+			}
+			return a.changes(changes, dry)
+		})
+	cmd.Long = `Reads queues and webhooks from YAML files and puts them, all or none, in any
+order. Fields that a file leaves out of a queue get their defaults; queues and webhooks
+that no file names stay as they are. Every mistake is reported with its line.`
+	cmd.Flags().StringArrayVarP(&files, "file", "f", nil,
+		"a YAML or JSON file with queues and webhooks; - is stdin; may be given several times")
+	cmd.Flags().BoolVar(&dry, "dry-run", false, "show what would change, and change nothing")
+	a.addrFlags(cmd)
+	a.authFlags(cmd)
+	return cmd
+}
+
+// refused makes one error of all that the server found wrong.
+func (d *definitions) refused(err error) error {
+	var e *client.Error
+	if !errors.As(err, &e) {
+		return err
+	}
+	wrong := e.Problem.Errors
+	if len(wrong) == 0 && elementRE.MatchString(e.Problem.Field) {
+		wrong = []wire.Wrong{{Field: e.Problem.Field, Detail: e.Problem.Detail}}
+	}
+	if len(wrong) == 0 {
+		return err
+	}
+	lines := make([]string, len(wrong))
+	for i, w := range wrong {
+		lines[i] = d.mistake(w)
+	}
+	code := exitFailed
+	if errors.Is(err, client.ErrInvalidArgument) {
+		code = exitUsage
+	}
+	return &exitError{code, errors.New("nothing was changed:\n" + strings.Join(lines, "\n"))}
+}
+
+// changes prints what changed, or would.
+func (a *app) changes(changes []wire.DefinitionChange, dry bool) error {
+	counts := map[string]int{}
+	var rows [][]any
+	for _, c := range changes {
+		counts[c.Action]++
+		if len(c.Diff) == 0 {
+			rows = append(rows, []any{c.Action, c.Kind, c.Name, "-", "-", "-"})
+		}
+		for _, d := range c.Diff {
+			rows = append(rows, []any{c.Action, c.Kind, c.Name, d.Path, shown(d.Before), shown(d.After)})
+		}
+	}
+	var err error
+	if a.output == "json" {
+		err = list(a, changes, "", nil)
+	} else {
+		err = a.table([]string{"action", "kind", "name", "field", "before", "after"}, rows)
+	}
+	created, updated := "created", "updated"
+	if dry {
+		created, updated = "to create", "to update"
+	}
+	fmt.Fprintf(a.stderr, "%d %s, %d %s, %d unchanged\n", counts[wire.ActionCreate], created,
+		counts[wire.ActionUpdate], updated, counts[wire.ActionUnchanged])
+	return err
+}
+
+// shown is a field's value in a table.
+func shown(v jsontext.Value) string {
+	if v.Kind() == 'n' || len(v) == 0 {
+		return "-"
+	}
+	return short(string(v), 80)
+}
+
+// defined is one queue or webhook of a file, and where it is.
 type defined struct {
 	file string
 	node *yaml.Node
@@ -25,7 +135,7 @@ type defined struct {
 type definitions struct{ queues, webhooks []defined }
 
 // read adds the documents of a file, YAML or JSON: each a mapping with queues and
-// webhooks. What is wrong is told with its line.
+// webhooks. Errors name the line.
 func (d *definitions) read(file string, text []byte) error {
 	if v := jsontext.Value(text); v.Kind() == '{' && v.IsValid() {
 		// Nearly all JSON is YAML, and a few texts are not.
@@ -56,7 +166,7 @@ func (d *definitions) read(file string, text []byte) error {
 
 func (d *definitions) document(file string, root *yaml.Node) error {
 	if root.Kind != yaml.MappingNode {
-		return at(file, root, "a document must be a mapping with queues and webhooks")
+		return lineError(file, root, "a document must be a mapping with queues and webhooks")
 	}
 	for i := 0; i+1 < len(root.Content); i += 2 {
 		key, value := root.Content[i], resolve(root.Content[i+1])
@@ -67,18 +177,18 @@ func (d *definitions) document(file string, root *yaml.Node) error {
 		case "webhooks":
 			to = &d.webhooks
 		default:
-			return at(file, key, "unknown key %.64q: a document has queues and webhooks", key.Value)
+			return lineError(file, key, "unknown key %.64q: a document has queues and webhooks", key.Value)
 		}
 		for j := range i / 2 {
 			if root.Content[2*j].Value == key.Value {
-				return at(file, key, "%s stands here twice", key.Value)
+				return lineError(file, key, "%s is here twice", key.Value)
 			}
 		}
 		if value.Tag == "!!null" {
 			continue
 		}
 		if value.Kind != yaml.SequenceNode {
-			return at(file, value, "%s must be a list", key.Value)
+			return lineError(file, value, "%s must be a list", key.Value)
 		}
 		for _, n := range value.Content {
 			*to = append(*to, defined{file, resolve(n)})
@@ -87,7 +197,7 @@ func (d *definitions) document(file string, root *yaml.Node) error {
 	return nil
 }
 
-func at(file string, n *yaml.Node, format string, args ...any) error {
+func lineError(file string, n *yaml.Node, format string, args ...any) error {
 	return fmt.Errorf("%s:%d: %s", file, n.Line, fmt.Sprintf(format, args...))
 }
 
@@ -122,7 +232,7 @@ const maxNodes = 1 << 20
 // appendJSON appends a YAML value as JSON.
 func appendJSON(b []byte, in defined, n *yaml.Node, left *int) ([]byte, error) {
 	if *left--; *left < 0 {
-		return nil, at(in.file, n, "the file is too large, or its aliases make it so")
+		return nil, lineError(in.file, n, "the file is too large, or its aliases make it so")
 	}
 	var err error
 	switch n = resolve(n); n.Kind {
@@ -133,18 +243,18 @@ func appendJSON(b []byte, in defined, n *yaml.Node, left *int) ([]byte, error) {
 			key := resolve(n.Content[i])
 			switch {
 			case key.Kind != yaml.ScalarNode:
-				return nil, at(in.file, key, "a key must be a text")
+				return nil, lineError(in.file, key, "a key must be a text")
 			case key.Tag == "!!merge":
-				return nil, at(in.file, key, "<< is not taken: write the fields out, or use an alias for a whole value")
+				return nil, lineError(in.file, key, "<< is not supported: write the fields out, or use an alias for a whole value")
 			case seen[key.Value]:
-				return nil, at(in.file, key, "%.64q stands here twice", key.Value)
+				return nil, lineError(in.file, key, "%.64q is here twice", key.Value)
 			}
 			seen[key.Value] = true
 			if i > 0 {
 				b = append(b, ',')
 			}
 			if b, err = jsontext.AppendQuote(b, key.Value); err != nil {
-				return nil, at(in.file, key, "a key must be UTF-8")
+				return nil, lineError(in.file, key, "a key must be UTF-8")
 			}
 			if b, err = appendJSON(append(b, ':'), in, n.Content[i+1], left); err != nil {
 				return nil, err
@@ -173,12 +283,12 @@ func appendScalar(b []byte, in defined, n *yaml.Node) ([]byte, error) {
 	case "!!bool":
 		var v bool
 		if err := n.Decode(&v); err != nil {
-			return nil, at(in.file, n, "%.64q is not true or false", n.Value)
+			return nil, lineError(in.file, n, "%.64q is not true or false", n.Value)
 		}
 		return strconv.AppendBool(b, v), nil
 	case "!!int", "!!float":
 		if v := jsontext.Value(n.Value); v.Kind() == '0' && v.IsValid() {
-			return append(b, v...), nil // as it stands there, however large or precise
+			return append(b, v...), nil // as written, however large or precise
 		}
 		var i int64
 		var f float64
@@ -188,21 +298,21 @@ func appendScalar(b []byte, in defined, n *yaml.Node) ([]byte, error) {
 		if err := n.Decode(&f); err == nil && f-f == 0 {
 			return strconv.AppendFloat(b, f, 'g', -1, 64), nil
 		}
-		return nil, at(in.file, n, "%.64q is not a number that can be used", n.Value)
+		return nil, lineError(in.file, n, "%.64q is not a number that can be used", n.Value)
 	case "!!str", "!!timestamp": // a date is what it looks like
 		b, err := jsontext.AppendQuote(b, n.Value)
 		if err != nil {
-			return nil, at(in.file, n, "a text must be UTF-8")
+			return nil, lineError(in.file, n, "a text must be UTF-8")
 		}
 		return b, nil
 	}
-	return nil, at(in.file, n, "a value of type %.64s is not taken", n.Tag)
+	return nil, lineError(in.file, n, "a value of type %.64s is not supported", n.Tag)
 }
 
 var elementRE = regexp.MustCompile(`^(queues|webhooks)\[(\d+)\]\.?(.*)$`)
 
-// tell says what the server found wrong, with the line it stands at.
-func (d *definitions) tell(w wire.Wrong) string {
+// mistake formats what the server found wrong, with its line.
+func (d *definitions) mistake(w wire.Wrong) string {
 	m := elementRE.FindStringSubmatch(w.Field)
 	if m == nil {
 		return w.Detail
@@ -230,12 +340,11 @@ func lineOf(n *yaml.Node, path string) int {
 		var part string
 		part, path, _ = strings.Cut(path, ".")
 		name, index, _ := strings.Cut(part, "[")
-		n = resolve(n)
-		key := keyOf(n, name)
+		key, value := findKey(resolve(n), name)
 		if key == nil {
 			return line
 		}
-		line, n = key.Line, find(n, name)
+		line, n = key.Line, value
 		if i, err := strconv.Atoi(strings.TrimSuffix(index, "]")); err == nil && n.Kind == yaml.SequenceNode && i < len(n.Content) {
 			n = resolve(n.Content[i])
 			line = n.Line
@@ -246,25 +355,176 @@ func lineOf(n *yaml.Node, path string) int {
 
 // find returns a mapping's value, nil where there is none.
 func find(n *yaml.Node, name string) *yaml.Node {
-	if n.Kind != yaml.MappingNode {
-		return nil
-	}
-	for i := 0; i+1 < len(n.Content); i += 2 {
-		if n.Content[i].Value == name {
-			return resolve(n.Content[i+1])
-		}
-	}
-	return nil
+	_, value := findKey(n, name)
+	return value
 }
 
-func keyOf(n *yaml.Node, name string) *yaml.Node {
-	if n.Kind != yaml.MappingNode {
-		return nil
-	}
-	for i := 0; i+1 < len(n.Content); i += 2 {
-		if n.Content[i].Value == name {
-			return n.Content[i]
+// findKey returns a mapping's key and value, nil where there is none.
+func findKey(n *yaml.Node, name string) (key, value *yaml.Node) {
+	if n.Kind == yaml.MappingNode {
+		for i := 0; i+1 < len(n.Content); i += 2 {
+			if n.Content[i].Value == name {
+				return n.Content[i], resolve(n.Content[i+1])
+			}
 		}
 	}
-	return nil
+	return nil, nil
+}
+
+func (a *app) exportCmd() *cobra.Command {
+	output, instant := "yaml", ""
+	cmd := &cobra.Command{
+		Use:   "definitions",
+		Short: "Print all queues and webhooks as apply takes them",
+		Long:  "Prints all queues with their whole policies, and all webhooks. Applied again, it changes nothing.",
+		Example: `  qlogd export definitions > qlogd.yaml
+  qlogd export definitions --at 2026-01-31T12:00:00Z
+  qlogd export definitions -o json | jq -r '.queues[].name'`,
+		Args: exactly(0),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := a.server()
+			if err != nil {
+				return err
+			}
+			d, err := c.Definitions(cmd.Context(), atOption(instant)...)
+			if err != nil {
+				return refusal(err)
+			}
+			if output == "json" {
+				return a.wire(d)
+			}
+			return writeDefinitions(a.stdout, d)
+		},
+	}
+	a.addrFlags(cmd)
+	a.authFlags(cmd)
+	cmd.Flags().StringVar(&instant, "at", "", "as it was then: "+instantHelp)
+	choiceFlag(cmd, &output, "yaml", "json")
+	return group(&cobra.Command{
+		Use:     "export",
+		Short:   "Print what is defined",
+		Example: "  qlogd export definitions > qlogd.yaml",
+	}, cmd)
+}
+
+// writeDefinitions writes definitions as YAML. What is not set is left out, and a
+// queue's dead-letter queue is beside delivery.
+func writeDefinitions(w io.Writer, d *wire.Definitions) error {
+	b, err := wire.Marshal(d)
+	if err != nil {
+		return err
+	}
+	root, err := toYAML(b)
+	if err != nil {
+		return err
+	}
+	if queues := find(root, "queues"); queues != nil {
+		for _, q := range queues.Content {
+			tidyQueue(q)
+		}
+	}
+	enc := yaml.NewEncoder(w)
+	enc.SetIndent(2)
+	if err := enc.Encode(root); err != nil {
+		return err
+	}
+	return enc.Close()
+}
+
+func tidyQueue(q *yaml.Node) {
+	delivery := find(q, "delivery")
+	dlq := find(delivery, "dead_letter_queue")
+	drop(delivery, func(name string, v *yaml.Node) bool { return v.Tag == "!!null" || name == "dead_letter_queue" })
+	drop(q, func(_ string, v *yaml.Node) bool {
+		return v.Tag == "!!null" || v.Kind == yaml.ScalarNode && v.Value == ""
+	})
+	if dlq != nil && dlq.Tag != "!!null" {
+		key := &yaml.Node{}
+		key.SetString("dead_letter_queue")
+		q.Content = append(q.Content, key, dlq)
+	}
+}
+
+// drop takes members out of a mapping.
+func drop(n *yaml.Node, unwanted func(name string, v *yaml.Node) bool) {
+	kept := n.Content[:0]
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		if !unwanted(n.Content[i].Value, n.Content[i+1]) {
+			kept = append(kept, n.Content[i], n.Content[i+1])
+		}
+	}
+	n.Content = kept
+}
+
+// toYAML makes JSON YAML, in its order, with the lines that it had.
+func toYAML(b []byte) (*yaml.Node, error) {
+	r := jsonReader{dec: jsontext.NewDecoder(bytes.NewBuffer(b)), text: b, line: 1}
+	n, err := r.value()
+	if err != nil {
+		return nil, err
+	}
+	if _, err := r.dec.ReadToken(); !errors.Is(err, io.EOF) {
+		return nil, errors.New("something follows the JSON")
+	}
+	return n, nil
+}
+
+type jsonReader struct {
+	dec  *jsontext.Decoder
+	text []byte // all of it
+	at   int64  // up to where lines were counted
+	line int
+}
+
+func (r *jsonReader) value() (*yaml.Node, error) {
+	tok, err := r.dec.ReadToken()
+	if err != nil {
+		return nil, err
+	}
+	to := r.dec.InputOffset()
+	r.line += bytes.Count(r.text[r.at:to], []byte("\n"))
+	r.at = to
+	n := &yaml.Node{Kind: yaml.ScalarNode, Line: r.line}
+	switch kind := tok.Kind(); kind {
+	case 'n':
+		n.Tag, n.Value = "!!null", "null"
+	case 't', 'f':
+		n.Tag, n.Value = "!!bool", tok.String()
+	case '0':
+		n.Value = tok.String() // its tag is what it looks like
+	case '"':
+		if n.SetString(tok.String()); n.Style == yaml.LiteralStyle && !plainLines(n.Value) {
+			n.Style = yaml.DoubleQuotedStyle
+		}
+	case '{', '[':
+		n.Kind = yaml.MappingNode
+		if kind == '[' {
+			n.Kind = yaml.SequenceNode
+		}
+		for r.dec.PeekKind() != kind+2 { // } and ]
+			e, err := r.value()
+			if err != nil {
+				return nil, err
+			}
+			n.Content = append(n.Content, e)
+		}
+		if len(n.Content) == 0 {
+			n.Style = yaml.FlowStyle
+		}
+		if _, err := r.dec.ReadToken(); err != nil {
+			return nil, err
+		}
+	}
+	return n, nil
+}
+
+// plainLines reports whether a text can be a block: YAML's readers disagree on texts
+// with spaces or control characters at odd places.
+func plainLines(s string) bool {
+	for line := range strings.SplitSeq(strings.TrimSuffix(s, "\n"), "\n") {
+		if line == "" || strings.TrimRight(line, " ") != line || strings.ContainsFunc(line, func(r rune) bool { return !unicode.IsPrint(r) }) {
+			return false
+		}
+	}
+	return s[0] != ' '
 }

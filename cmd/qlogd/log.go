@@ -1,22 +1,35 @@
 package main
 
 import (
+	"bufio"
+	"bytes"
 	"context"
 	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"time"
 
+	"github.com/dustin/go-humanize"
+	"github.com/go-json-experiment/json"
 	"github.com/spf13/cobra"
 
 	"github.com/qlogd/qlogd/api/wire"
+	"github.com/qlogd/qlogd/background/archive"
 	"github.com/qlogd/qlogd/client"
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/log/datadir"
 	"github.com/qlogd/qlogd/log/eventlog"
+	"github.com/qlogd/qlogd/log/vfs"
 	"github.com/qlogd/qlogd/replay"
 )
 
 func (a *app) logCmd() *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "log",
-		Short: "Prove that the event log is what it was",
+		Short: "Prove that the event log is unchanged",
 		Example: `  qlogd log export-heads >> /elsewhere/heads.jsonl
   qlogd log verify --data-dir /var/lib/qlogd --heads /elsewhere/heads.jsonl
   qlogd log archive --to /mnt/backup/qlogd
@@ -24,16 +37,86 @@ func (a *app) logCmd() *cobra.Command {
 	}, a.exportHeadsCmd(), a.logVerifyCmd(), a.logSegmentsCmd(), a.logArchiveCmd())
 }
 
-// logSource is where a log is read from: a directory, an archive or a server.
+// openLog is a log that is read without a server: a data directory's, an
+// archive's, or an archive's before a data directory's.
+type openLog struct {
+	fs   vfs.FS
+	path string
+	name string        // for people
+	node *datadir.Node // nil: a copy without a card
+}
+
+// openLog opens a data directory, an archive, or both; one of them is not empty.
+func (a *app) openLog(ctx context.Context, dataDir, archived string) (*openLog, error) {
+	l := &openLog{fs: vfs.OS{}, path: dataDir, name: dataDir}
+	if dataDir != "" {
+		if info, err := os.Stat(dataDir); errors.Is(err, fs.ErrNotExist) {
+			return nil, usagef("data directory: %w; name a node's data directory with --data-dir", err)
+		} else if err != nil {
+			return nil, fmt.Errorf("data directory: %w", err)
+		} else if !info.IsDir() {
+			return nil, fmt.Errorf("data directory %s is not a directory", dataDir)
+		}
+		var err error
+		if l.node, err = datadir.ReadNode(dataDir); err != nil && !errors.Is(err, datadir.ErrNoNode) {
+			return nil, err
+		}
+	}
+	if archived == "" {
+		return l, nil
+	}
+	store, err := archive.NewStore(archived)
+	if err != nil {
+		return nil, usagef("%w", err)
+	}
+	arch, err := archive.Open(ctx, store)
+	if errors.Is(err, archive.ErrNone) {
+		return nil, usagef("%w", err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	base := l.fs
+	if dataDir == "" {
+		base, l.path, l.name = nil, "archive:", arch.String()
+		l.node = &datadir.Node{ClusterID: arch.ClusterID(), NodeID: "archive"}
+	} else {
+		l.name += " behind " + arch.String()
+		if n := l.node; n != nil && n.ClusterID != arch.ClusterID() &&
+			(n.Fork == nil || n.Fork.ClusterID != arch.ClusterID()) {
+			return nil, usagef("the archive is of cluster %s, the data directory of cluster %s",
+				arch.ClusterID(), n.ClusterID)
+		}
+	}
+	mounted, err := arch.Mount(ctx, base, l.path)
+	if err != nil {
+		return nil, err
+	}
+	if mounted.Missing != "" {
+		fmt.Fprintln(a.stderr, "qlogd:", mounted.Missing)
+	}
+	l.fs = mounted
+	return l, nil
+}
+
+// dir opens the log for reading its events and states.
+func (l *openLog) dir() (*replay.Dir, error) {
+	d, err := replay.OpenOn(l.fs, l.path, l.node)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, usagef("%w; name a node's data directory with --data-dir", err)
+	}
+	return d, err
+}
+
+// logSource is where a command reads a log: a directory, an archive or a server.
 type logSource struct {
 	*app
 	dataDir, archive string
 }
 
-// local reports whether the log is read here, and not by asking a server.
+// local reports whether the log is read from files.
 func (s *logSource) local() bool { return s.dataDir != "" || s.archive != "" }
 
-// flags gives a command the choice of a log.
 func (s *logSource) flags(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&s.dataDir, "data-dir", "", "read the log of this data directory")
 	cmd.Flags().StringVar(&s.reach.addr, "addr", "", "ask a running server (default $QLOGD_ADDR or "+defaultAddr+")")
@@ -43,9 +126,26 @@ func (s *logSource) flags(cmd *cobra.Command) {
 	s.authFlags(cmd)
 }
 
-// headOf is a head as it is told.
+// open opens the log's files.
+func (s *logSource) open(ctx context.Context) (*replay.Dir, error) {
+	l, err := s.openLog(ctx, s.dataDir, s.archive)
+	if err != nil {
+		return nil, err
+	}
+	return l.dir()
+}
+
+// identity returns the cluster and node of a directory, "" where unknown.
+func identity(d *replay.Dir) (cluster, node string) {
+	if d.Node != nil {
+		cluster, node = d.Node.ClusterID, d.Node.NodeID
+	}
+	return cluster, node
+}
+
 func headOf(h replay.Head, cluster, node string) wire.LogHead {
-	out := wire.LogHead{ClusterID: cluster, NodeID: node, Index: h.Index, ChainHash: hex.EncodeToString(h.Chain[:]), Time: wire.Time(h.Time)}
+	out := wire.LogHead{ClusterID: cluster, NodeID: node, Index: h.Index,
+		ChainHash: hex.EncodeToString(h.Chain[:]), Time: wire.Time(h.Time)}
 	if h.EventID != (event.ID{}) {
 		out.EventID = h.EventID.String()
 	}
@@ -53,16 +153,11 @@ func headOf(h replay.Head, cluster, node string) wire.LogHead {
 }
 
 // dirHead is the head of a data directory up to an index.
-func dirHead(d *replay.Dir, index uint64) (wire.LogHead, error) {
+func dirHead(d *replay.Dir, index uint64) (*wire.LogHead, error) {
 	h, err := replay.HeadAt(d.Log, index)
-	if err != nil {
-		return wire.LogHead{}, err
-	}
-	cluster, node := "", ""
-	if d.Node != nil {
-		cluster, node = d.Node.ClusterID, d.Node.NodeID
-	}
-	return headOf(h, cluster, node), nil
+	cluster, node := identity(d)
+	out := headOf(h, cluster, node)
+	return &out, err
 }
 
 // proof shows the running node's log.
@@ -98,21 +193,17 @@ func segmentsOf(l *eventlog.Log, cluster, node string) wire.LogSegments {
 
 func (a *app) logSegmentsCmd() *cobra.Command {
 	s := &logSource{app: a}
-	cmd := &cobra.Command{
-		Use:     "segments",
-		Short:   "List the files of the event log",
-		Example: "  qlogd log segments\n  qlogd log segments --data-dir ./qlogd-data -o json",
-		Args:    args(cobra.NoArgs),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			out, err := s.segments(cmd.Context())
+	cmd := a.local("segments", "List the files of the event log",
+		"  qlogd log segments\n  qlogd log segments --data-dir ./qlogd-data -o json", exactly(0),
+		func(ctx context.Context, _ []string) error {
+			out, err := s.segments(ctx)
 			if err != nil {
 				return err
 			}
 			if a.output == "json" {
 				return a.wire(out)
 			}
-			rows := make([][]any, 0, len(out.Segments))
-			for _, g := range out.Segments {
+			return list(a, out.Segments, "segment,first,last,bytes,state,last time,chain", func(g *wire.LogSegment) []any {
 				state := "open"
 				if g.Sealed {
 					state = "sealed"
@@ -120,13 +211,10 @@ func (a *app) logSegmentsCmd() *cobra.Command {
 				if g.Archived {
 					state = "archived"
 				}
-				rows = append(rows, []any{g.Name, g.FirstIndex, g.LastIndex, g.Bytes, state, g.LastTime.String(), g.ChainHash[:16] + "…"})
-			}
-			return a.table([]string{"segment", "first", "last", "bytes", "state", "last time", "chain"}, rows)
-		},
-	}
+				return []any{g.Name, g.FirstIndex, g.LastIndex, g.Bytes, state, g.LastTime.String(), g.ChainHash[:16] + "…"}
+			})
+		})
 	s.flags(cmd)
-	a.outputFlag(cmd)
 	return cmd
 }
 
@@ -137,21 +225,410 @@ func (s *logSource) segments(ctx context.Context) (*wire.LogSegments, error) {
 			return nil, err
 		}
 		out, err := c.LogSegments(ctx, client.Stale())
-		return out, told(err)
+		return out, refusal(err)
 	}
-	l, err := s.openLog(ctx, s.dataDir, s.archive)
-	if err != nil {
-		return nil, err
-	}
-	d, err := l.dir()
+	d, err := s.open(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer d.Close()
-	cluster, node := "", ""
-	if d.Node != nil {
-		cluster, node = d.Node.ClusterID, d.Node.NodeID
-	}
+	cluster, node := identity(d)
 	out := segmentsOf(d.Log, cluster, node)
 	return &out, nil
+}
+
+// archivedLine is the output of log archive with -o json.
+type archivedLine struct {
+	Archive archivedBody `json:"archive"`
+}
+
+type archivedBody struct {
+	To          string `json:"to"`
+	Segments    int    `json:"segments"`  // written now
+	Refreshed   int    `json:"refreshed"` // replaced because contents were erased
+	Checkpoints int    `json:"checkpoints"`
+	Bytes       int64  `json:"bytes"`
+	UpToIndex   uint64 `json:"up_to_index"`
+}
+
+func (a *app) logArchiveCmd() *cobra.Command {
+	var dataDir, to string
+	var refresh bool
+	cmd := a.local("archive", "Copy the log's sealed segments to a directory", `  qlogd log archive --to /backup/qlogd
+  qlogd log archive --data-dir /var/lib/qlogd --to /mnt/backup/qlogd
+  qlogd replay --archive /backup/qlogd --from start --to 2026-01-31T00:00:00Z`, exactly(0),
+		func(ctx context.Context, _ []string) error {
+			if to == "" {
+				return usagef("--to is needed: DIR")
+			}
+			a.fromEnv(&dataDir, "QLOGD_DATA_DIR", defaultDataDir)
+			return a.archiveDir(ctx, dataDir, to, refresh)
+		})
+	cmd.Long = `Copies the sealed segments of a data directory's log, and a checkpoint now and
+then, to a directory. Files that are there already stay as they are, so an interrupted
+run is simply started again. Each segment is checked before it is copied and read back
+afterwards; until then nobody sees it. The data directory may be a live node's; it is
+not touched.
+
+A server can do the same by itself: qlogd serve --archive.`
+	f := cmd.Flags()
+	f.StringVar(&dataDir, "data-dir", "", "data directory to read (default $QLOGD_DATA_DIR or "+defaultDataDir+")")
+	f.StringVar(&to, "to", "", "where to: DIR")
+	f.BoolVar(&refresh, "refresh", false, "also replace segments of which contents were erased since")
+	return cmd
+}
+
+func (a *app) archiveDir(ctx context.Context, dataDir, to string, refresh bool) error {
+	store, err := archive.NewStore(to)
+	if err != nil {
+		return usagef("%w", err)
+	}
+	l, err := a.openLog(ctx, dataDir, "")
+	if err != nil {
+		return err
+	}
+	if l.node == nil || l.node.Blank() {
+		return fmt.Errorf("%s does not say of which cluster it is (node.json)", dataDir)
+	}
+	d, err := l.dir()
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	arch, err := archive.OpenFor(ctx, store, l.node.ClusterID, d.Log.SegmentSize())
+	if err != nil {
+		return err
+	}
+	src := sourceOf(d)
+	src.RefreshErased = refresh
+	src.Logger = slog.New(slog.NewTextHandler(a.stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	bar := a.progress("archiving", true)
+	src.Progress = bar.set
+	w, err := arch.Write(ctx, src)
+	bar.done()
+	if err != nil {
+		return err
+	}
+	return a.say(archivedLine{archivedBody{arch.String(), w.Segments, w.Refreshed, w.Checkpoints, w.Bytes, w.UpTo}},
+		"%s and %s (%s) archived to %s; it has all up to index:%d",
+		plural(w.Segments+w.Refreshed, "segment", "segments"), plural(w.Checkpoints, "checkpoint", "checkpoints"),
+		humanize.IBytes(uint64(w.Bytes)), arch, w.UpTo)
+}
+
+// sourceOf is a data directory as an archive's source.
+func sourceOf(d *replay.Dir) archive.Source {
+	return archive.Source{FS: d.FS, LogDir: d.LogDir(), Checkpoints: d.Checkpoints, Segments: d.Log.Segments()}
+}
+
+// headExporter is one run of qlogd log export-heads.
+type headExporter struct {
+	logSource
+	all, follow bool
+	every       time.Duration
+}
+
+func (a *app) exportHeadsCmd() *cobra.Command {
+	x := &headExporter{logSource: logSource{app: a}}
+	cmd := &cobra.Command{
+		Use:   "export-heads",
+		Short: "Write the chain's head, to be kept elsewhere",
+		Long: `Writes the newest block's index and chain as a line of JSON. Append it to a file that
+those who can write the log cannot write. If the log is later changed or cut off before
+a head, "qlogd log verify --heads" finds it.
+
+With --follow a line is written at every interval in which something happened. Each
+time the log is also compared with the head before: a difference is reported, with exit
+code 3.`,
+		Example: `  qlogd log export-heads >> /elsewhere/heads.jsonl
+  qlogd log export-heads --follow --every 1m | ssh witness 'cat >> heads.jsonl'
+  qlogd log export-heads --data-dir /backup/qlogd --all`,
+		Args: exactly(0),
+		RunE: func(cmd *cobra.Command, _ []string) error { return x.run(cmd.Context()) },
+	}
+	x.flags(cmd)
+	f := cmd.Flags()
+	f.BoolVar(&x.all, "all", false, "of a data directory: also a head for the end of each sealed segment")
+	f.BoolVar(&x.follow, "follow", false, "stay, and write a head whenever there is a new one")
+	f.DurationVar(&x.every, "every", time.Minute, "with --follow: interval between two looks")
+	return cmd
+}
+
+func (x *headExporter) run(ctx context.Context) error {
+	if x.every < 100*time.Millisecond {
+		return usagef("--every must be at least 100ms")
+	}
+	if x.all && !x.local() {
+		return usagef("--all wants --data-dir or --archive")
+	}
+	look := x.lookDir
+	if !x.local() {
+		c, err := x.server()
+		if err != nil {
+			return err
+		}
+		look = func(ctx context.Context, last *wire.LogHead) (*wire.LogHead, *wire.LogHead, error) {
+			return lookServer(ctx, c, last)
+		}
+	}
+	var last *wire.LogHead
+	for {
+		head, again, err := look(ctx, last)
+		switch {
+		case err != nil && (!x.follow || last == nil):
+			return refusal(err)
+		case err != nil:
+			if ctx.Err() == nil {
+				fmt.Fprintln(x.stderr, "qlogd:", err, "(trying again)")
+			}
+		default:
+			if err := stillHolds(last, head, again); err != nil {
+				return err
+			}
+			if last == nil || head.Index > last.Index {
+				if err := x.wire(head); err != nil {
+					return err
+				}
+				last = head
+			}
+		}
+		if !x.follow || ctx.Err() != nil {
+			return nil
+		}
+		pause(ctx, x.every)
+	}
+}
+
+// stillHolds compares a head written before with the log's head, and with what
+// the log has where the old head was: nil if retention has deleted it.
+func stillHolds(before, head, now *wire.LogHead) (err error) {
+	switch {
+	case before == nil:
+		return nil
+	case head.ClusterID != before.ClusterID:
+		err = fmt.Errorf("this is a foreign log: it is of cluster %s, the head before was of cluster %s",
+			head.ClusterID, before.ClusterID)
+	case head.Index < before.Index:
+		err = fmt.Errorf("the log's tail was cut off: it ended at index %d, and now at %d", before.Index, head.Index)
+	case now != nil && now.ChainHash != before.ChainHash:
+		err = fmt.Errorf("history was rewritten up to index %d: the chain was %.16s… there, and now is %.16s…",
+			before.Index, before.ChainHash, now.ChainHash)
+	default:
+		return nil
+	}
+	return &exitError{exitDifference, err}
+}
+
+// lookDir returns a directory's head, and what it has where the last head was.
+func (x *headExporter) lookDir(ctx context.Context, last *wire.LogHead) (head, again *wire.LogHead, err error) {
+	d, err := x.open(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer d.Close()
+	if x.all && last == nil {
+		for _, s := range d.Log.Segments() {
+			if !s.Sealed {
+				break
+			}
+			h, err := dirHead(d, s.Last)
+			if err == nil {
+				err = x.wire(h)
+			}
+			if err != nil {
+				return nil, nil, err
+			}
+		}
+	}
+	head, err = dirHead(d, d.Log.Head())
+	if err != nil || last == nil || last.Index > head.Index || last.Index < d.Log.First() {
+		return head, nil, err
+	}
+	again, err = dirHead(d, last.Index)
+	return head, again, err
+}
+
+// lookServer does the same with a running server.
+func lookServer(ctx context.Context, c *client.Client, last *wire.LogHead) (head, again *wire.LogHead, err error) {
+	if head, err = c.LogHead(ctx); err != nil || last == nil || last.Index > head.Index {
+		return head, nil, err
+	}
+	again, err = serverHead(ctx, c, last.Index)
+	return head, again, err
+}
+
+// serverHead returns a server's head at an index, nil if retention has deleted it.
+func serverHead(ctx context.Context, c *client.Client, index uint64) (*wire.LogHead, error) {
+	h, err := c.LogHead(ctx, client.At(fmt.Sprintf("index:%d", index)))
+	if errors.Is(err, client.ErrHistoryExpired) {
+		return nil, nil
+	}
+	return h, err
+}
+
+// headsLine is the result of comparing with heads, with --output json.
+type headsLine struct {
+	Heads headsBody `json:"heads"`
+}
+
+type headsBody struct {
+	OK          bool   `json:"ok"`
+	Heads       int    `json:"heads"`
+	Equal       int    `json:"equal"`
+	Deleted     int    `json:"deleted"` // by retention: they cannot be compared
+	NewestEqual uint64 `json:"newest_equal_index"`
+	WrongIndex  uint64 `json:"wrong_index,omitzero"`
+	Difference  string `json:"difference,omitzero"`
+}
+
+func (a *app) logVerifyCmd() *cobra.Command {
+	s := &logSource{app: a}
+	var heads string
+	cmd := a.local("verify", "Check the log, and compare it with heads that were kept elsewhere",
+		`  qlogd log verify --data-dir /backup/qlogd --heads heads.jsonl
+  ssh witness cat heads.jsonl | qlogd log verify --data-dir ./qlogd-data --heads -
+  qlogd log verify --addr http://127.0.0.1:7070 --heads heads.jsonl`, exactly(0),
+		func(ctx context.Context, _ []string) error {
+			var kept []replay.Head
+			if heads != "" {
+				b, err := a.readInput(heads)
+				if err != nil {
+					return err
+				}
+				if kept, err = parseHeads(heads, b); err != nil {
+					return err
+				}
+			}
+			if s.reach.addr != "" {
+				if heads == "" {
+					return usagef("--addr wants --heads: only a data directory can be checked by itself")
+				}
+				report, err := s.serverHeads(ctx, kept)
+				return s.printHeads(report, err)
+			}
+			if !s.local() {
+				a.fromEnv(&s.dataDir, "QLOGD_DATA_DIR", defaultDataDir)
+			}
+			l, err := s.openLog(ctx, s.dataDir, s.archive)
+			if err != nil {
+				return err
+			}
+			if err := a.verifyDir(ctx, l); err != nil || heads == "" {
+				return err
+			}
+			d, err := l.dir()
+			if err != nil {
+				return err
+			}
+			defer d.Close()
+			report, err := d.Heads(ctx, kept)
+			return s.printHeads(report, err)
+		})
+	cmd.Long = `Checks a data directory as "qlogd replay --verify" does: every checksum, the hash
+chain, the fold, every checkpoint. With --heads it is also compared with heads that
+"qlogd log export-heads" has written: only these show that the log's tail was cut
+off, that all of its history was rewritten, or that it is another log. A difference is
+explained, with exit code 3.
+
+With --addr a running server is only asked for its chain at the heads' indexes, and
+believed.`
+	s.flags(cmd)
+	cmd.Flags().StringVar(&heads, "heads", "", "a file of heads, one JSON line each (- is stdin)")
+	return cmd
+}
+
+// parseHeads reads what export-heads has written.
+func parseHeads(name string, b []byte) ([]replay.Head, error) {
+	var out []replay.Head
+	sc := bufio.NewScanner(bytes.NewReader(b))
+	sc.Buffer(nil, 1<<20)
+	for line := 1; sc.Scan(); line++ {
+		text := bytes.TrimSpace(sc.Bytes())
+		if len(text) == 0 {
+			continue
+		}
+		var w wire.LogHead
+		if err := json.Unmarshal(text, &w); err != nil {
+			return nil, usagef("%s:%d: not a head: %w", name, line, err)
+		}
+		chain, err := hex.DecodeString(w.ChainHash)
+		if err != nil || len(chain) != 32 {
+			return nil, usagef("%s:%d: not a head: chain_hash must be 64 hex digits", name, line)
+		}
+		h := replay.Head{ClusterID: w.ClusterID, Index: w.Index, Chain: [32]byte(chain), Time: int64(w.Time)}
+		if w.EventID != "" {
+			if h.EventID, err = event.ParseID(w.EventID); err != nil {
+				return nil, usagef("%s:%d: not a head: event_id is %w", name, line, err)
+			}
+		}
+		out = append(out, h)
+	}
+	if err := sc.Err(); err != nil {
+		return nil, usagef("%s: %w", name, err)
+	}
+	if len(out) == 0 {
+		return nil, usagef("%s has no heads", name)
+	}
+	return out, nil
+}
+
+// serverHeads compares heads with a running server's chain.
+func (s *logSource) serverHeads(ctx context.Context, heads []replay.Head) (r replay.HeadsReport, err error) {
+	r.Heads = len(heads)
+	c, err := s.server()
+	if err != nil {
+		return r, err
+	}
+	now, err := c.LogHead(ctx)
+	if err != nil {
+		return r, refusal(err)
+	}
+	for i := range heads {
+		kept := headOf(heads[i], heads[i].ClusterID, "")
+		if kept.ClusterID == "" {
+			kept.ClusterID = now.ClusterID
+		}
+		var there *wire.LogHead
+		if kept.Index <= now.Index {
+			if there, err = serverHead(ctx, c, kept.Index); err != nil {
+				return r, refusal(err)
+			}
+			if there == nil {
+				r.Deleted++
+				continue
+			}
+		}
+		if err := stillHolds(&kept, now, there); err != nil {
+			return r, &replay.Difference{Index: r.Newest + 1, Err: err}
+		}
+		r.Equal, r.Newest = r.Equal+1, max(r.Newest, kept.Index)
+	}
+	if r.Equal == 0 {
+		return r, fmt.Errorf("none of the %d heads could be compared with the log: retention has deleted all of them", r.Heads)
+	}
+	return r, nil
+}
+
+// printHeads prints the result of comparing.
+func (s *logSource) printHeads(r replay.HeadsReport, err error) error {
+	diff, different := errors.AsType[*replay.Difference](err)
+	if err != nil && !different {
+		return err
+	}
+	body := headsBody{OK: !different, Heads: r.Heads, Equal: r.Equal, Deleted: r.Deleted, NewestEqual: r.Newest}
+	if different {
+		body.WrongIndex, body.Difference = diff.Index, diff.Error()
+	}
+	text := fmt.Sprintf("%s: %d agree, the newest at index:%d", plural(r.Heads, "head", "heads"), r.Equal, r.Newest)
+	if r.Deleted > 0 {
+		text += fmt.Sprintf("; %d are of history that retention has deleted", r.Deleted)
+	}
+	if s.output == "json" || !different {
+		if err := s.say(headsLine{body}, "%s", text); err != nil {
+			return err
+		}
+	}
+	if different {
+		return &exitError{exitDifference, fmt.Errorf("the heads show a difference: %w", diff)}
+	}
+	return nil
 }

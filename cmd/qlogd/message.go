@@ -2,13 +2,19 @@ package main
 
 import (
 	"context"
+	"encoding/base64"
 	"fmt"
+	"iter"
+	"os"
+	"strings"
 	"time"
 
+	"github.com/go-json-experiment/json/jsontext"
 	"github.com/spf13/cobra"
 
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/client"
+	"github.com/qlogd/qlogd/event"
 )
 
 func (a *app) messageCmd() *cobra.Command {
@@ -17,28 +23,26 @@ func (a *app) messageCmd() *cobra.Command {
 		Aliases: []string{"messages"},
 		Short:   "Look at single messages, or take one out",
 		Example: "  qlogd message show 01J…\n  qlogd message history 01J…\n  qlogd message list jobs --state leased",
-	}, a.messageShowCmd(), a.messageHistoryCmd(), a.messageListCmd(), a.messageDeleteCmd(), a.messageResurrectCmd(), a.messageEditsCmd(),
-		a.messageEraseCmd())
+	}, a.messageShowCmd(), a.messageHistoryCmd(), a.messageListCmd(), a.messageDeleteCmd(),
+		a.messageResurrectCmd(), a.messageEditsCmd(), a.messageEraseCmd())
 }
 
 func (a *app) messageShowCmd() *cobra.Command {
-	cmd := &cobra.Command{
-		Use:     "show ID",
-		Short:   "Show a message with its payload and history",
-		Example: "  qlogd message show 01J…\n  qlogd message show 01J… -o json | jq .payload",
-		Args:    args(cobra.ExactArgs(1)),
-		RunE: a.onServer(func(ctx context.Context, c *client.Client, argv []string) error {
+	return a.remote("show ID", "Show a message with its payload and history",
+		"  qlogd message show 01J…\n  qlogd message show 01J… -o json | jq .payload", exactly(1),
+		func(ctx context.Context, c *client.Client, argv []string) error {
 			m, err := c.Message(ctx, argv[0])
 			if err != nil {
 				return err
 			}
-			if a.output == "json" {
-				return a.wire(m)
-			}
 			payload := payloadText(m.Payload, m.PayloadBytes, m.ContentType)
+			if m.Erased {
+				payload = "(erased, or deleted by retention)"
+			}
 			rows := [][]any{
-				{"queue", m.Queue}, {"state", m.State}, {"held", m.Held}, {"key", short(m.Key, 80)}, {"kind", m.Kind},
-				{"priority", m.Priority}, {"attempt", m.Attempt}, {"enqueued", a.when(m.EnqueuedAt)},
+				{"queue", m.Queue}, {"state", m.State}, {"held", m.Held}, {"key", short(m.Key, 80)},
+				{"kind", m.Kind}, {"priority", m.Priority}, {"attempt", m.Attempt},
+				{"enqueued", a.when(m.EnqueuedAt)},
 			}
 			if m.AvailableAt != 0 {
 				rows = append(rows, []any{"available", a.when(m.AvailableAt)})
@@ -50,180 +54,298 @@ func (a *app) messageShowCmd() *cobra.Command {
 				rows = append(rows, []any{"moved to", m.MovedTo.Queue + " as " + m.MovedTo.MessageID})
 			}
 			if m.Dead != nil {
-				rows = append(rows, []any{"dead from", m.Dead.Queue + " (" + m.Dead.Reason + ")"}, []any{"error", short(m.Dead.Error, 80)})
+				rows = append(rows, []any{"dead from", m.Dead.Queue + " (" + m.Dead.Reason + ")"},
+					[]any{"error", short(m.Dead.Error, 80)})
 			}
 			for _, r := range m.ResurrectedAs {
 				rows = append(rows, []any{"resurrected", "in " + r.Queue + " as " + r.MessageID})
 			}
 			if o := m.Origin; o != nil {
-				rows = append(rows, []any{"came from", o.FromMessageID}, []any{"first", o.FirstMessageID}, []any{"replays", o.Replays})
-			}
-			if m.Erased {
-				payload = "(erased, or deleted by retention)"
+				rows = append(rows, []any{"came from", o.FromMessageID}, []any{"first", o.FirstMessageID},
+					[]any{"replays", o.Replays})
 			}
 			rows = append(rows, []any{"payload", short(payload, 200)})
-			if err := a.pairs("message", m.ID, rows); err != nil {
+			if err := a.show(m, "message", m.ID, rows); err != nil || a.output == "json" {
 				return err
 			}
 			fmt.Fprintln(a.stdout)
 			if len(m.Attempts) > 0 {
-				if err := a.attemptTable(m.Attempts); err != nil {
+				header := "attempt,queue,leased,took,worker,outcome,error"
+				if err := list(a, m.Attempts, header, attemptRow); err != nil {
 					return err
 				}
 				fmt.Fprintln(a.stdout)
 			}
-			return a.eventTable(m.History)
-		}),
+			return list(a, m.History, eventHeader, eventRow)
+		})
+}
+
+func attemptRow(t *wire.Attempt) []any {
+	took, outcome, text := "", t.Outcome, short(t.Error, 80)
+	if t.DurationMS != nil {
+		took = (time.Duration(*t.DurationMS) * time.Millisecond).String()
 	}
-	a.remoteFlags(cmd)
-	return cmd
+	if t.Reason != "" {
+		outcome += " (" + t.Reason + ")"
+	}
+	if t.Erased {
+		text = "(erased)"
+	}
+	return []any{t.Attempt, t.Queue, t.LeasedAt.String(), took, t.Worker, outcome, text}
 }
 
 func (a *app) messageHistoryCmd() *cobra.Command {
-	cmd := &cobra.Command{
-		Use:     "history ID",
-		Short:   "Tell every event of a message, through dead-letter queues and replays",
-		Example: "  qlogd message history 01J…\n  qlogd message history 01J… -o json | jq -r .type",
-		Args:    args(cobra.ExactArgs(1)),
-		RunE: a.onServer(func(ctx context.Context, c *client.Client, argv []string) error {
+	return a.remote("history ID", "Show every event of a message, through dead-letter queues and replays",
+		"  qlogd message history 01J…\n  qlogd message history 01J… -o json | jq -r .type", exactly(1),
+		func(ctx context.Context, c *client.Client, argv []string) error {
 			events, err := c.History(ctx, argv[0])
 			if err != nil {
 				return err
 			}
-			if a.output != "json" {
-				return a.eventTable(events)
-			}
-			for _, e := range events {
-				if err := a.wire(e); err != nil {
-					return err
-				}
-			}
-			return nil
-		}),
-	}
-	a.remoteFlags(cmd)
-	return cmd
+			return list(a, events, eventHeader, eventRow)
+		})
 }
 
 func (a *app) messageListCmd() *cobra.Command {
 	var (
-		q     client.MessageQuery
-		key   string
-		at    string
-		limit int
-		byKey func() bool // the empty key is one too
+		q       client.MessageQuery
+		key, at string
+		limit   int
+		cmd     *cobra.Command
 	)
-	cmd := &cobra.Command{
-		Use:     "list QUEUE",
-		Aliases: []string{"ls", "peek"},
-		Short:   "Peek at the messages of a queue, without any effect on them",
-		Example: "  qlogd message list jobs --state scheduled\n  qlogd message list jobs --key customer-42 --at 1h -o json",
-		Args:    args(cobra.ExactArgs(1)),
-		RunE: a.onServer(func(ctx context.Context, c *client.Client, argv []string) error {
-			if byKey() {
+	cmd = a.remote("list QUEUE", "Peek at the messages of a queue, without any effect on them",
+		"  qlogd message list jobs --state scheduled\n"+
+			"  qlogd message list jobs --key customer-42 --at 1h -o json", exactly(1),
+		func(ctx context.Context, c *client.Client, argv []string) error {
+			if cmd.Flags().Changed("key") { // the empty key is one too
 				q.Key = &key
 			}
-			var rows [][]any
-			for n := 0; n < limit; {
-				q.Limit = min(limit-n, 100)
+			var all []wire.Message
+			for len(all) < limit {
+				q.Limit = min(limit-len(all), 100)
 				page, err := c.Messages(ctx, argv[0], q, atOption(at)...)
 				if err != nil {
 					return err
 				}
-				for _, m := range page.Messages {
-					if a.output == "json" {
-						if err := a.wire(m); err != nil {
-							return err
-						}
-					}
-					state := m.State
-					if m.Held {
-						state += " (held)"
-					}
-					rows = append(rows, []any{m.ID, state, short(m.Key, 32), m.Priority, m.Attempt, a.when(m.EnqueuedAt), short(string(m.Payload), 60)})
-				}
-				n += len(page.Messages)
+				all = append(all, page.Messages...)
 				if q.After = page.NextCursor; q.After == "" || len(page.Messages) == 0 {
 					break
 				}
 			}
-			if a.output == "json" {
-				return nil
-			}
-			return a.table([]string{"message", "state", "key", "priority", "attempt", "enqueued", "payload"}, rows)
-		}),
-	}
-	byKey = func() bool { return cmd.Flags().Changed("key") }
-	cmd.Flags().StringVar(&q.State, "state", "", "scheduled, ready or leased")
-	cmd.Flags().StringVar(&key, "key", "", "only messages with this key")
-	cmd.Flags().StringVar(&at, "at", "", "as it was then: an RFC 3339 time, an event's id, index:N, 15m, start")
-	cmd.Flags().IntVar(&limit, "limit", 100, "most messages")
-	a.remoteFlags(cmd)
+			return list(a, all, "message,state,key,priority,attempt,enqueued,payload", func(m *wire.Message) []any {
+				state := m.State
+				if m.Held {
+					state += " (held)"
+				}
+				return []any{m.ID, state, short(m.Key, 32), m.Priority, m.Attempt, a.when(m.EnqueuedAt),
+					short(string(m.Payload), 60)}
+			})
+		})
+	cmd.Aliases = []string{"ls", "peek"}
+	f := cmd.Flags()
+	f.StringVar(&q.State, "state", "", "scheduled, ready or leased")
+	f.StringVar(&key, "key", "", "only messages with this key")
+	f.StringVar(&at, "at", "", "as it was then: "+instantHelp)
+	f.IntVar(&limit, "limit", 100, "most messages")
 	return cmd
 }
 
 func (a *app) messageDeleteCmd() *cobra.Command {
-	d := &destroyer{}
-	cmd := &cobra.Command{
-		Use:     "delete ID",
-		Aliases: []string{"rm"},
-		Short:   "Take a message out of its queue",
-		Example: "  qlogd message delete 01J… --yes",
-		Args:    args(cobra.ExactArgs(1)),
-		RunE: a.onServer(func(ctx context.Context, c *client.Client, argv []string) error {
+	cmd := a.destroyFlags(a.remote("delete ID", "Take a message out of its queue",
+		"  qlogd message delete 01J… --yes", exactly(1),
+		func(ctx context.Context, c *client.Client, argv []string) error {
 			m, err := c.Message(ctx, argv[0])
 			if err != nil {
 				return err
 			}
 			what := fmt.Sprintf("delete message %s (%s) from %s", m.ID, m.State, m.Queue)
-			if d.dryRun {
-				fmt.Fprintln(a.stdout, "would", what)
-				return nil
-			}
-			if err := d.confirm(a, what); err != nil {
-				return err
-			}
-			if err := c.DeleteMessage(ctx, argv[0]); err != nil {
-				return err
-			}
-			if a.output != "json" {
-				fmt.Fprintln(a.stdout, m.ID, "deleted")
-			}
-			return nil
-		}),
-	}
-	d.flags(cmd)
-	a.remoteFlags(cmd)
+			return a.destroy(what, func() error {
+				if err := c.DeleteMessage(ctx, argv[0]); err != nil {
+					return err
+				}
+				return a.say(nil, "%s deleted", m.ID)
+			})
+		}))
+	cmd.Aliases = []string{"rm"}
 	return cmd
 }
 
-// attemptTable prints a message's attempts.
-func (a *app) attemptTable(attempts []wire.Attempt) error {
-	rows := make([][]any, 0, len(attempts))
-	for i := range attempts {
-		t := &attempts[i]
-		took := ""
-		if t.DurationMS != nil {
-			took = (time.Duration(*t.DurationMS) * time.Millisecond).String()
-		}
-		outcome := t.Outcome
-		if t.Reason != "" {
-			outcome += " (" + t.Reason + ")"
-		}
-		text := short(t.Error, 80)
-		if t.Erased {
-			text = "(erased)"
-		}
-		rows = append(rows, []any{t.Attempt, t.Queue, t.LeasedAt.String(), took, t.Worker, outcome, text})
-	}
-	return a.table([]string{"attempt", "queue", "leased", "took", "worker", "outcome", "error"}, rows)
+func (a *app) messageResurrectCmd() *cobra.Command {
+	var r wire.ResurrectRequest
+	var payload string
+	var cmd *cobra.Command
+	cmd = a.remote("resurrect ID", "Enqueue a message again that was acked or discarded",
+		"  qlogd message resurrect 01J…\n"+
+			"  qlogd message resurrect 01J… --queue jobs-again --payload '{\"fixed\":true}'", exactly(1),
+		func(ctx context.Context, c *client.Client, argv []string) error {
+			if cmd.Flags().Changed("payload") {
+				v, err := readValue("payload", payload)
+				if err != nil {
+					return err
+				}
+				r.Edit = &wire.ReplayEdit{Payload: v}
+			}
+			out, err := c.Resurrect(ctx, argv[0], r)
+			if err != nil {
+				return err
+			}
+			return a.say(out, "%s is in %s as %s", out.MessageID, out.Queue, out.NewMessageID)
+		})
+	cmd.Long = "Enqueues a message again that was acked or discarded, from the log, as long as history keeps\n" +
+		"it. It gets a new id, and its history goes on."
+	cmd.Flags().StringVar(&r.Queue, "queue", "", "into this queue rather than the one that it was in, or had died in")
+	cmd.Flags().StringVar(&payload, "payload", "", "JSON, or @FILE, in place of the message's own")
+	return cmd
 }
 
-// eventTable prints events as a table.
-func (a *app) eventTable(events []wire.Event) error {
-	rows := make([][]any, 0, len(events))
-	for i := range events {
-		rows = append(rows, a.eventRow(&events[i]))
+// readValue returns a flag's JSON, or that of the file which @FILE names.
+func readValue(flag, v string) (jsontext.Value, error) {
+	if len(v) > 1 && v[0] == '@' {
+		b, err := os.ReadFile(v[1:])
+		if err != nil {
+			return nil, usagef("--%s: %w", flag, err)
+		}
+		v = string(b)
 	}
-	return a.table(eventHeader(), rows)
+	if !jsontext.Value(v).IsValid() {
+		return nil, usagef(`--%s is not JSON: %.64q (a text is written '"text"')`, flag, v)
+	}
+	return jsontext.Value(v), nil
+}
+
+func (a *app) messageEditsCmd() *cobra.Command {
+	cmd := a.remote("edits ID", "Show what replays and resurrections changed in a message",
+		"  qlogd message edits 01J…\n  qlogd message edits 01J… -o json | jq .changes", exactly(1),
+		func(ctx context.Context, c *client.Client, argv []string) error {
+			edits, err := c.Edits(ctx, argv[0])
+			if err != nil {
+				return err
+			}
+			if a.output == "json" {
+				return list(a, edits, "", nil)
+			}
+			var rows [][]any
+			for _, e := range edits {
+				if e.Note != "" {
+					rows = append(rows, []any{a.when(e.Time), e.Type, e.NewMessageID, "-", "", "", e.Note})
+				}
+				for _, c := range e.Changes {
+					rows = append(rows, []any{a.when(e.Time), e.Type, e.NewMessageID, c.Op, c.Path,
+						short(string(c.Old), 60), short(string(c.Value), 60)})
+				}
+			}
+			return a.table([]string{"time", "by", "new message", "op", "path", "before", "after"}, rows)
+		})
+	cmd.Aliases = []string{"diff"}
+	return cmd
+}
+
+// payloadText is a payload as it is printed.
+func payloadText(v jsontext.Value, b wire.Bytes, contentType string) string {
+	if b != nil {
+		return "(" + contentType + ") " + base64.StdEncoding.EncodeToString(b)
+	}
+	return string(v)
+}
+
+const eventHeader = "time,index,event,type,queue,message,what"
+
+func eventRow(e *wire.Event) []any {
+	return []any{e.Time.String(), e.Index, e.EventID, e.Type, e.Queue, e.MessageID, short(eventText(e), 100)}
+}
+
+// eventText is a summary of an event's fields in a line.
+func eventText(e *wire.Event) string {
+	var s []string
+	add := func(set bool, format string, v ...any) {
+		if set {
+			s = append(s, fmt.Sprintf(format, v...))
+		}
+	}
+	add(e.Key != "", "key %s", e.Key)
+	add(e.Attempt > 0, "attempt %d", e.Attempt)
+	add(e.Worker != "", "by %s", e.Worker)
+	add(e.LeaseExpiresAt != 0, "until %s", e.LeaseExpiresAt)
+	add(e.DeliverAt != 0, "deliver at %s", e.DeliverAt)
+	add(e.NextAt != 0, "next at %s", e.NextAt)
+	add(e.Reason != "", "%s", e.Reason)
+	add(e.ToQueue != "", "to %s as %s", e.ToQueue, e.NewMessageID)
+	add(e.DiedIn != "", "died in %s", e.DiedIn)
+	add(e.Order != "", "order %s", e.Order)
+	add(e.Edited, "edited")
+	add(e.SourceID != "", "source id %q", e.SourceID)
+	add(e.TaskID != "", "task %s", strings.TrimSpace(e.TaskKind+" "+e.TaskID))
+	add(e.Node != "", "on node %s", e.Node)
+	add(e.Failed, "failed")
+	add(e.Error != "", "%q", e.Error)
+	add(e.Why != "", "because %q", e.Why)
+	erased := e.Type == event.Erased.String()
+	add(e.Count > 0 && erased, "%d contents", e.Count)
+	add(e.Count > 0 && !erased, "%d messages", e.Count)
+	add(e.BeforeIndex > 0, "before index:%d", e.BeforeIndex)
+	add(e.Rules > 0, "rules %d", e.Rules)
+	add(e.Erased, "content erased")
+	add(e.Actor != "", "asked by %s", e.Actor)
+	return strings.Join(s, ", ")
+}
+
+func (a *app) eventsCmd() *cobra.Command {
+	var (
+		q      client.EventQuery
+		follow bool
+		limit  int
+	)
+	cmd := a.remote("events", "Show what happened, and what happens", `  qlogd events --from 15m
+  qlogd events --follow -o json | jq -c 'select(.type == "dead_lettered")'
+  qlogd events --message 01J…
+  qlogd events --queue jobs --type enqueued --from start`, exactly(0),
+		func(ctx context.Context, c *client.Client, _ []string) error {
+			var events iter.Seq2[wire.Event, error]
+			if follow {
+				events = c.Follow(ctx, q)
+			} else {
+				q.Limit = 1000
+				if limit > 0 {
+					q.Limit = min(limit, 1000)
+				}
+				events = c.AllEvents(ctx, q)
+			}
+			var rows [][]any
+			n := 0
+			for e, err := range events {
+				switch {
+				case err != nil:
+					return err
+				case a.output == "json":
+					err = a.wire(e)
+				case follow: // a stream has no columns
+					_, err = fmt.Fprintln(a.stdout, e.Time.String(), e.Index, e.Type, e.Queue, e.MessageID,
+						short(eventText(&e), 160))
+				default:
+					rows = append(rows, eventRow(&e))
+				}
+				if err != nil {
+					return err
+				}
+				if n++; limit > 0 && n == limit {
+					break
+				}
+			}
+			if a.output == "json" || follow {
+				return nil
+			}
+			return a.table(strings.Split(eventHeader, ","), rows)
+		})
+	cmd.Long = "Prints events from the server's log, oldest first. With --follow it goes on with new ones as\n" +
+		"they commit, from now on or from where --from or --after say."
+	f := cmd.Flags()
+	f.BoolVar(&follow, "follow", false, "stay, and print new events as they commit")
+	f.StringVar(&q.After, "after", "", "only events after this one")
+	f.StringVar(&q.From, "from", "", "from this instant on: "+instantHelp)
+	f.StringVar(&q.To, "to", "", "up to this instant")
+	f.StringVar(&q.Queue, "queue", "", "only of this queue")
+	f.StringVar(&q.Type, "type", "", "only of this type, such as enqueued")
+	f.StringVar(&q.MessageID, "message", "", "only of this message")
+	f.IntVar(&limit, "limit", 0, "most events; 0 all there are")
+	return cmd
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/client"
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/log/vfs"
 	"github.com/qlogd/qlogd/replay"
 )
 
@@ -127,7 +128,7 @@ func TestRetentionLetsGoOfWhatNobodyNeeds(t *testing.T) {
 	if code := run(ctx, []string{"replay", "--data-dir", dir, "--to", "start", "-o", "json"}, nil, &said, &complaint); code != 0 || !strings.Contains(said.String(), `"queues":{}`) {
 		t.Errorf("nothing, before the first event: %d, %s%s", code, &said, &complaint)
 	}
-	report, err := replay.Verify(ctx, dir, nil)
+	report, err := replay.Verify(ctx, vfs.OS{}, dir, nil, nil)
 	if err != nil || report.Checkpoints == 0 || report.From == 0 {
 		t.Fatalf("%+v, %v", report, err)
 	}

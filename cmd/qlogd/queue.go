@@ -2,9 +2,14 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"reflect"
+	"strconv"
+	"strings"
 
 	"github.com/dustin/go-humanize"
+	"github.com/go-json-experiment/json/jsontext"
 	"github.com/spf13/cobra"
 
 	"github.com/qlogd/qlogd/api/wire"
@@ -17,78 +22,51 @@ func (a *app) queueCmd() *cobra.Command {
 		Aliases: []string{"queues"},
 		Short:   "List, show and change queues",
 		Example: "  qlogd queue list\n  qlogd queue create jobs --ordering per_key --dead-letter-queue auto",
-	}, a.queueListCmd(), a.queueShowCmd(), a.queueStatsCmd(), a.queueCreateCmd(), a.queueUpdateCmd(), a.queueDeleteCmd(),
-		a.queuePauseCmd(true), a.queuePauseCmd(false), a.queuePurgeCmd(), a.queueEraseCmd(), a.queueExplainCmd())
+	}, a.queueListCmd(), a.queueShowCmd(), a.queueStatsCmd(), a.queueCreateCmd(), a.queueUpdateCmd(),
+		a.queueDeleteCmd(), a.queuePauseCmd(true), a.queuePauseCmd(false), a.queuePurgeCmd(),
+		a.queueEraseCmd(), a.queueExplainCmd())
 }
 
 func (a *app) queueListCmd() *cobra.Command {
 	var namespace, at string
-	cmd := &cobra.Command{
-		Use:     "list",
-		Aliases: []string{"ls"},
-		Short:   "List queues with what is in them",
-		Example: "  qlogd queue list\n  qlogd queue list --at 15m\n  qlogd queue list -o json | jq .name",
-		Args:    args(cobra.NoArgs),
-		RunE: a.onServer(func(ctx context.Context, c *client.Client, _ []string) error {
+	cmd := a.remote("list", "List queues with their counts",
+		"  qlogd queue list\n  qlogd queue list --at 15m\n  qlogd queue list -o json | jq .name", exactly(0),
+		func(ctx context.Context, c *client.Client, _ []string) error {
 			queues, err := c.Queues(ctx, namespace, atOption(at)...)
 			if err != nil {
 				return err
 			}
-			rows := make([][]any, 0, len(queues))
-			for _, q := range queues {
-				if a.output == "json" {
-					if err := a.wire(q); err != nil {
-						return err
+			return list(a, queues, "queue,ordering,state,depth,scheduled,in flight,bytes,enqueued,acked,dead",
+				func(q *wire.Queue) []any {
+					state := "running"
+					if q.Paused {
+						state = "paused"
 					}
-				}
-				state := "running"
-				if q.Paused {
-					state = "paused"
-				}
-				rows = append(rows, []any{q.Name, q.Ordering, state, q.Stats.Depth, q.Stats.Scheduled, q.Stats.InFlight, humanize.IBytes(uint64(q.Stats.Bytes)), q.Stats.EnqueuedTotal, q.Stats.AckedTotal, q.Stats.DeadLetteredTotal})
-			}
-			if a.output == "json" {
-				return nil
-			}
-			return a.table([]string{"queue", "ordering", "state", "depth", "scheduled", "in flight", "bytes", "enqueued", "acked", "dead"}, rows)
-		}),
-	}
+					s := &q.Stats
+					return []any{q.Name, q.Ordering, state, s.Depth, s.Scheduled, s.InFlight,
+						humanize.IBytes(uint64(s.Bytes)), s.EnqueuedTotal, s.AckedTotal, s.DeadLetteredTotal}
+				})
+		})
+	cmd.Aliases = []string{"ls"}
 	cmd.Flags().StringVar(&namespace, "namespace", "", "only queues of this namespace")
-	cmd.Flags().StringVar(&at, "at", "", "as it was then: an RFC 3339 time, an event's id, index:N, 15m, start")
-	a.remoteFlags(cmd)
+	cmd.Flags().StringVar(&at, "at", "", "as it was then: "+instantHelp)
 	return cmd
-}
-
-func atOption(at string) []client.CallOption {
-	if at == "" {
-		return nil
-	}
-	return []client.CallOption{client.At(at)}
 }
 
 func (a *app) queueShowCmd() *cobra.Command {
 	var at string
-	cmd := &cobra.Command{
-		Use:     "show QUEUE",
-		Short:   "Show a queue's policy and counts",
-		Example: "  qlogd queue show jobs\n  qlogd queue show jobs --at 2026-01-31T12:00:00Z -o json",
-		Args:    args(cobra.ExactArgs(1)),
-		RunE: a.onServer(func(ctx context.Context, c *client.Client, argv []string) error {
-			q, err := c.Queue(ctx, argv[0], atOption(at)...)
-			if err != nil {
-				return err
-			}
-			return a.queue(q)
-		}),
-	}
-	cmd.Flags().StringVar(&at, "at", "", "as it was then: an RFC 3339 time, an event's id, index:N, 15m, start")
-	a.remoteFlags(cmd)
+	cmd := a.remote("show QUEUE", "Show a queue's policy and counts",
+		"  qlogd queue show jobs\n  qlogd queue show jobs --at 2026-01-31T12:00:00Z -o json", exactly(1),
+		func(ctx context.Context, c *client.Client, argv []string) error {
+			return a.queue(c.Queue(ctx, argv[0], atOption(at)...))
+		})
+	cmd.Flags().StringVar(&at, "at", "", "as it was then: "+instantHelp)
 	return cmd
 }
 
-func (a *app) queue(q *wire.Queue) error {
-	if a.output == "json" {
-		return a.wire(q)
+func (a *app) queue(q *wire.Queue, err error) error {
+	if err != nil {
+		return err
 	}
 	dlq, schema := "-", "none"
 	if q.Delivery.DeadLetterQueue != nil {
@@ -104,67 +82,92 @@ func (a *app) queue(q *wire.Queue) error {
 		return fmt.Sprint(n, unit)
 	}
 	s := q.Stats
-	return a.pairs("queue", q.Name, [][]any{
-		{"ordering", q.Ordering}, {"paused", q.Paused}, {"created", a.when(q.CreatedAt)}, {"updated", a.when(q.UpdatedAt)},
-		{"depth", fmt.Sprintf("%d (%d held)", s.Depth, s.Held)}, {"scheduled", s.Scheduled}, {"in flight", s.InFlight},
-		{"bytes", humanize.IBytes(uint64(s.Bytes))}, {"oldest", fmt.Sprintf("%d s", s.OldestMessageAgeSeconds)}, {"partitions", s.Partitions},
+	return a.show(q, "queue", q.Name, [][]any{
+		{"ordering", q.Ordering}, {"paused", q.Paused},
+		{"created", a.when(q.CreatedAt)}, {"updated", a.when(q.UpdatedAt)},
+		{"depth", fmt.Sprintf("%d (%d held)", s.Depth, s.Held)}, {"scheduled", s.Scheduled},
+		{"in flight", s.InFlight}, {"bytes", humanize.IBytes(uint64(s.Bytes))},
+		{"oldest", fmt.Sprintf("%d s", s.OldestMessageAgeSeconds)}, {"partitions", s.Partitions},
 		{"enqueued", s.EnqueuedTotal}, {"acked", s.AckedTotal}, {"dead-lettered", s.DeadLetteredTotal},
-		{"lease", fmt.Sprintf("%d ms", q.Delivery.LeaseMS)}, {"attempts", unlimited(q.Delivery.MaxAttempts, "")},
+		{"lease", fmt.Sprintf("%d ms", q.Delivery.LeaseMS)},
+		{"attempts", unlimited(q.Delivery.MaxAttempts, "")},
 		{"on retry", q.Delivery.OnRetry}, {"on dead", q.Delivery.OnDead}, {"dead-letter queue", dlq},
-		{"max age", unlimited(q.Retention.MaxAgeSeconds, " s")}, {"max depth", unlimited(q.Retention.MaxDepth, "")}, {"max bytes", unlimited(q.Retention.MaxBytes, "")},
-		{"deduplication", fmt.Sprintf("%d s by %s", q.Deduplication.WindowSeconds, q.Deduplication.By)}, {"schema", schema},
-		{"namespace", q.Namespace}, {"description", short(q.Description, 80)},
+		{"max age", unlimited(q.Retention.MaxAgeSeconds, " s")},
+		{"max depth", unlimited(q.Retention.MaxDepth, "")},
+		{"max bytes", unlimited(q.Retention.MaxBytes, "")},
+		{"deduplication", fmt.Sprintf("%d s by %s", q.Deduplication.WindowSeconds, q.Deduplication.By)},
+		{"schema", schema}, {"namespace", q.Namespace}, {"description", short(q.Description, 80)},
 	})
+}
+
+func (a *app) queueStatsCmd() *cobra.Command {
+	var minutes int
+	cmd := a.remote("stats QUEUE", "Show a queue's totals, deaths by reason, and the last minutes",
+		"  qlogd queue stats jobs\n  qlogd queue stats jobs --minutes 1440 -o json | jq .minutes", exactly(1),
+		func(ctx context.Context, c *client.Client, argv []string) error {
+			s, err := c.QueueStats(ctx, argv[0], minutes)
+			if err != nil {
+				return err
+			}
+			rate := "not known"
+			if s.MessagesPerMinute != nil {
+				rate = fmt.Sprint(*s.MessagesPerMinute)
+			}
+			rows := [][]any{{"counted to index", s.Index}, {"messages a minute", rate},
+				{"oldest message, seconds", s.OldestMessageAgeSeconds}}
+			for _, t := range sortedKeys(s.Totals) {
+				rows = append(rows, []any{t, s.Totals[t]})
+			}
+			for _, r := range sortedKeys(s.DeadByReason) {
+				rows = append(rows, []any{"dead: " + r, s.DeadByReason[r]})
+			}
+			err = a.show(s, "queue", s.Queue, rows)
+			if err != nil || a.output == "json" || len(s.Minutes) == 0 {
+				return err
+			}
+			fmt.Fprintln(a.stdout)
+			return list(a, s.Minutes,
+				"minute,enqueued,leased,acked,retried,lease expired,dead,discarded,replayed",
+				func(m *wire.Minute) []any {
+					return []any{m.Start.String(), m.Enqueued, m.Leased, m.Acked, m.Retried,
+						m.LeaseExpired, m.DeadLettered, m.Discarded, m.Replayed}
+				})
+		})
+	cmd.Flags().IntVar(&minutes, "minutes", 0, "how many minutes back, up to 1440 (default 60)")
+	return cmd
 }
 
 func (a *app) queueCreateCmd() *cobra.Command {
 	p := &policyFlags{}
-	cmd := &cobra.Command{
-		Use:   "create QUEUE",
-		Short: "Make a queue, or replace its policy",
-		Long:  "Makes a queue. Where it exists its policy is replaced: what no flag names has its default again (update changes single fields).",
-		Example: `  qlogd queue create jobs
+	cmd := a.remote("create QUEUE", "Make a queue, or replace its policy", `  qlogd queue create jobs
   qlogd queue create orders --ordering per_key --max-attempts 8 --dead-letter-queue auto
-  qlogd queue create jobs --policy policy.json`,
-		Args: args(cobra.ExactArgs(1)),
-		RunE: a.onServer(func(ctx context.Context, c *client.Client, argv []string) error {
+  qlogd queue create jobs --policy policy.json`, exactly(1),
+		func(ctx context.Context, c *client.Client, argv []string) error {
 			u, err := p.update(a)
 			if err != nil {
 				return err
 			}
 			q, _, err := c.PutQueue(ctx, argv[0], *u)
-			if err != nil {
-				return err
-			}
-			return a.queue(q)
-		}),
-	}
+			return a.queue(q, err)
+		})
+	cmd.Long = "Makes a queue. If it exists, its policy is replaced: fields that no flag names get their\n" +
+		"defaults again (update changes single fields)."
 	p.flags(cmd)
-	a.remoteFlags(cmd)
 	return cmd
 }
 
 func (a *app) queueUpdateCmd() *cobra.Command {
 	p := &policyFlags{}
-	cmd := &cobra.Command{
-		Use:     "update QUEUE",
-		Short:   "Change single fields of a queue's policy",
-		Example: "  qlogd queue update jobs --lease-ms 60000\n  qlogd queue update jobs --dead-letter-queue ''",
-		Args:    args(cobra.ExactArgs(1)),
-		RunE: a.onServer(func(ctx context.Context, c *client.Client, argv []string) error {
+	cmd := a.remote("update QUEUE", "Change single fields of a queue's policy",
+		"  qlogd queue update jobs --lease-ms 60000\n  qlogd queue update jobs --dead-letter-queue ''",
+		exactly(1), func(ctx context.Context, c *client.Client, argv []string) error {
 			u, err := p.update(a)
 			if err != nil {
 				return err
 			}
-			q, err := c.UpdateQueue(ctx, argv[0], *u)
-			if err != nil {
-				return err
-			}
-			return a.queue(q)
-		}),
-	}
+			return a.queue(c.UpdateQueue(ctx, argv[0], *u))
+		})
 	p.flags(cmd)
-	a.remoteFlags(cmd)
 	return cmd
 }
 
@@ -173,12 +176,8 @@ func (a *app) queuePauseCmd(pause bool) *cobra.Command {
 	if pause {
 		verb, what = "pause", "Stop leases; produce goes on"
 	}
-	cmd := &cobra.Command{
-		Use:     verb + " QUEUE",
-		Short:   what,
-		Example: "  qlogd queue " + verb + " jobs",
-		Args:    args(cobra.ExactArgs(1)),
-		RunE: a.onServer(func(ctx context.Context, c *client.Client, argv []string) error {
+	return a.remote(verb+" QUEUE", what, "  qlogd queue "+verb+" jobs", exactly(1),
+		func(ctx context.Context, c *client.Client, argv []string) error {
 			do := c.ResumeQueue
 			if pause {
 				do = c.PauseQueue
@@ -186,13 +185,302 @@ func (a *app) queuePauseCmd(pause bool) *cobra.Command {
 			if err := do(ctx, argv[0]); err != nil {
 				return err
 			}
-			if a.output == "json" {
-				return a.wire(wire.Paused{Paused: pause})
+			return a.say(wire.Paused{Paused: pause}, "%s %sd", argv[0], verb)
+		})
+}
+
+func (a *app) queueDeleteCmd() *cobra.Command {
+	var force bool
+	cmd := a.destroyFlags(a.remote("delete QUEUE", "Delete a queue",
+		"  qlogd queue delete jobs --dry-run\n  qlogd queue delete jobs --yes --force", exactly(1),
+		func(ctx context.Context, c *client.Client, argv []string) error {
+			q, err := c.Queue(ctx, argv[0])
+			if err != nil {
+				return err
 			}
-			fmt.Fprintf(a.stdout, "%s %sd\n", argv[0], verb)
-			return nil
-		}),
-	}
-	a.remoteFlags(cmd)
+			n := q.Stats.Depth + q.Stats.Scheduled + q.Stats.InFlight
+			what := fmt.Sprintf("delete queue %s with %s", argv[0], messages(n))
+			if a.dryRun && n > 0 && !force {
+				what += " (refused without --force)"
+			}
+			return a.destroy(what, func() error {
+				if err := c.DeleteQueue(ctx, argv[0], force); err != nil {
+					return err
+				}
+				return a.say(nil, "%s deleted", argv[0])
+			})
+		}))
+	cmd.Aliases = []string{"rm"}
+	cmd.Long = "Deletes a queue. With --force also one that holds messages, which are discarded with it."
+	cmd.Flags().BoolVar(&force, "force", false, "with all the messages that it holds")
 	return cmd
+}
+
+func (a *app) queuePurgeCmd() *cobra.Command {
+	return a.destroyFlags(a.remote("purge QUEUE", "Discard all messages of a queue but leased ones",
+		"  qlogd queue purge jobs --dry-run\n  qlogd queue purge jobs --yes", exactly(1),
+		func(ctx context.Context, c *client.Client, argv []string) error {
+			q, err := c.Queue(ctx, argv[0])
+			if err != nil {
+				return err
+			}
+			n := q.Stats.Depth + q.Stats.Scheduled
+			return a.destroy(fmt.Sprintf("purge %s from %s", messages(n), argv[0]), func() error {
+				n, err := c.PurgeQueue(ctx, argv[0])
+				if err != nil {
+					return err
+				}
+				return a.say(wire.Purged{Purged: n}, "%s purged", messages(n))
+			})
+		}))
+}
+
+func (a *app) queueExplainCmd() *cobra.Command {
+	var key, message string
+	var cmd *cobra.Command
+	cmd = a.remote("explain QUEUE", "Explain why a message is, or is not, being delivered",
+		"  qlogd queue explain jobs\n  qlogd queue explain jobs --key customer-42\n"+
+			"  qlogd queue explain jobs --message 01J… -o json | jq -r '.reasons[].code'", exactly(1),
+		func(ctx context.Context, c *client.Client, argv []string) error {
+			var k *string
+			if cmd.Flags().Changed("key") { // the empty key is one too
+				k = &key
+			}
+			x, err := c.Explain(ctx, argv[0], message, k)
+			if err != nil {
+				return err
+			}
+			what, can := "nothing", "is not delivered now"
+			if x.MessageID != nil {
+				what = "message " + *x.MessageID
+			}
+			if x.Deliverable {
+				can = "can be delivered now"
+			}
+			text := fmt.Sprintf("%s of %s %s:", what, x.Queue, can)
+			for _, r := range x.Reasons {
+				text += fmt.Sprintf("\n  %s: %s", r.Code, short(r.Text, 400))
+			}
+			return a.say(x, "%s", text)
+		})
+	cmd.Long = "Explains why a message is or is not being delivered: the named one, or the first that waits\n" +
+		"under a key, or in the whole queue. Exit code 0 whatever the reason."
+	cmd.Flags().StringVar(&key, "key", "", "an ordering key")
+	cmd.Flags().StringVar(&message, "message", "", "a message's id")
+	cmd.MarkFlagsMutuallyExclusive("key", "message")
+	return cmd
+}
+
+// eraseLong is the common part of the help of both erase commands.
+const eraseLong = `Overwrites what users wrote (payload, header values, error texts, results, edits) in
+the event logs of all nodes and in the archive, and discards the Raft logs that hold it.
+A message is erased with all its copies: in dead-letter queues, replayed, resurrected.
+Live messages are discarded. Erasing can't be undone.
+
+Ids, keys, kinds, names, sizes and times stay, and so does the reason, which is needed:
+history shows who erased, when and why.
+
+It goes on as a task, which is complete when every member of the cluster has done it.`
+
+func (a *app) messageEraseCmd() *cobra.Command {
+	var reason string
+	cmd := a.destroyFlags(a.remote("erase ID", "Erase the content of a message everywhere and for good",
+		"  qlogd message erase 01J… --reason 'request 4711' --dry-run\n"+
+			"  qlogd message erase 01J… --reason 'request 4711' --yes", exactly(1),
+		func(ctx context.Context, c *client.Client, argv []string) error {
+			return a.erase(reason, "message "+argv[0],
+				func() (*wire.Erasable, error) { return c.ErasableMessage(ctx, argv[0]) },
+				func() (*wire.Task, error) { return c.EraseMessage(ctx, argv[0], reason) })
+		}))
+	cmd.Long = eraseLong
+	cmd.Flags().StringVar(&reason, "reason", "", "why; it is kept")
+	return cmd
+}
+
+func (a *app) queueEraseCmd() *cobra.Command {
+	var key, reason string
+	cmd := a.destroyFlags(a.remote("erase QUEUE --key KEY",
+		"Erase the content of all messages of a key, everywhere and for good",
+		"  qlogd queue erase jobs --key customer-42 --reason 'request 4711' --dry-run\n"+
+			"  qlogd queue erase jobs --key customer-42 --reason 'request 4711' --yes", exactly(1),
+		func(ctx context.Context, c *client.Client, argv []string) error {
+			if key == "" {
+				return usagef("--key is needed")
+			}
+			what := fmt.Sprintf("all messages of key %q that were in queue %s", short(key, 64), argv[0])
+			return a.erase(reason, what,
+				func() (*wire.Erasable, error) { return c.ErasableKey(ctx, argv[0], key) },
+				func() (*wire.Task, error) { return c.EraseKey(ctx, argv[0], key, reason) })
+		}))
+	cmd.Long = eraseLong + "\n\nMessages that are enqueued after the command was given are not erased."
+	cmd.Flags().StringVar(&key, "key", "", "the key")
+	cmd.Flags().StringVar(&reason, "reason", "", "why; it is kept")
+	return cmd
+}
+
+// erase counts what would be erased, asks, and begins the task.
+func (a *app) erase(reason, what string, look func() (*wire.Erasable, error), do func() (*wire.Task, error)) error {
+	if reason == "" && !a.dryRun {
+		return usagef("--reason is needed: it is kept, and explains later why something is not there")
+	}
+	if a.dryRun || !a.yes {
+		is, err := look()
+		if err != nil {
+			return err
+		}
+		if a.dryRun && a.output == "json" {
+			return a.wire(is)
+		}
+		are := "are"
+		if is.Live == 1 {
+			are = "is"
+		}
+		what = fmt.Sprintf("erase %s: %s in %s, of which %d %s live and discarded", what,
+			plural(is.Contents, "content", "contents"), messages(is.Messages), is.Live, are)
+	}
+	return a.destroy(what, func() error {
+		t, err := do()
+		if err != nil {
+			return err
+		}
+		return a.say(t, "erasing as task %s; qlogd task get %s shows on which nodes it is complete", t.ID, t.ID)
+	})
+}
+
+// policyFlags are a policy on the command line: a JSON file, and flags that
+// change single fields of it.
+type policyFlags struct {
+	file, schema string
+	text         map[string]*string
+	changed      func(flag string) bool
+}
+
+// policyFields are the flags, named like the policy's fields.
+var policyFields = []struct{ name, usage string }{
+	{"ordering", "unordered, fifo or per_key"},
+	{"max-age-seconds", "messages not acked by then leave; 0 no limit"},
+	{"max-depth", "most messages in the queue; 0 no limit"},
+	{"max-bytes", "most bytes in the queue; 0 no limit"},
+	{"lease-ms", "how long a lease is by default"},
+	{"max-attempts", "deliveries in all; 0 no limit"},
+	{"initial-backoff-ms", "wait after the first failure"},
+	{"backoff-multiplier", "how much longer each wait is than the one before"},
+	{"max-backoff-ms", "longest wait"},
+	{"backoff-jitter", "share by which waits are spread, 0 to 1"},
+	{"backoff-schedule-ms", "waits in place of a computed backoff: 1000,5000,60000"},
+	{"on-retry", "block, head or tail (fifo, per_key)"},
+	{"on-dead", "skip, hold_key or dead_letter_key (fifo, per_key)"},
+	{"dead-letter-queue", "where dead messages go; auto makes QUEUE.dlq, '' is none"},
+	{"deduplication-window-seconds", "how long a message's idempotency key is known"},
+	{"deduplication-by", "key or content"},
+	{"namespace", "the queue's namespace"},
+	{"description", "for people"},
+}
+
+func (p *policyFlags) flags(cmd *cobra.Command) {
+	p.text, p.changed = map[string]*string{}, cmd.Flags().Changed
+	for _, f := range policyFields {
+		p.text[f.name] = cmd.Flags().String(f.name, "", f.usage)
+	}
+	cmd.Flags().StringVar(&p.file, "policy", "", "a JSON file with the policy (- is stdin)")
+	cmd.Flags().StringVar(&p.schema, "message-schema", "",
+		"a file with a JSON Schema that messages must fit; '' removes it")
+}
+
+// setFlags sets the fields whose flags were given.
+func setFlags[T any](p *policyFlags, what string, parse func(string) (wire.Opt[T], error),
+	fields map[string]*wire.Opt[T]) (err error) {
+	for _, name := range sortedKeys(fields) {
+		if p.changed(name) && err == nil {
+			if *fields[name], err = parse(*p.text[name]); err != nil {
+				err = usagef("--%s: %.64q is not %s", name, *p.text[name], what)
+			}
+		}
+	}
+	return err
+}
+
+// update builds the request: the file's fields, then the flags'.
+func (p *policyFlags) update(a *app) (*wire.PolicyUpdate, error) {
+	u := &wire.PolicyUpdate{}
+	if p.file != "" {
+		b, err := a.readInput(p.file)
+		if err != nil {
+			return nil, err
+		}
+		if err := wire.Decode(b, u); err != nil {
+			return nil, usagef("%s: %w", p.file, err)
+		}
+	}
+	r, d, w := &u.Retention.Value, &u.Delivery.Value, &u.Deduplication.Value
+	before := *d
+	text := func(s string) (wire.Opt[string], error) { return wire.Some(s), nil }
+	integer := func(s string) (wire.Opt[int64], error) {
+		n, err := strconv.ParseInt(s, 10, 64)
+		return wire.Some(n), err
+	}
+	float := func(s string) (wire.Opt[float64], error) {
+		n, err := strconv.ParseFloat(s, 64)
+		return wire.Some(n), err
+	}
+	dlq := func(s string) (wire.Opt[string], error) {
+		if s == "" {
+			return wire.Null[string](), nil
+		}
+		return wire.Some(s), nil
+	}
+	err := errors.Join(
+		setFlags(p, "a text", text, map[string]*wire.Opt[string]{
+			"ordering": &u.Ordering, "on-retry": &d.OnRetry, "on-dead": &d.OnDead,
+			"deduplication-by": &w.By, "namespace": &u.Namespace, "description": &u.Description,
+		}),
+		setFlags(p, "a name", dlq, map[string]*wire.Opt[string]{"dead-letter-queue": &d.DeadLetterQueue}),
+		setFlags(p, "a whole number", integer, map[string]*wire.Opt[int64]{
+			"max-age-seconds": &r.MaxAgeSeconds, "max-depth": &r.MaxDepth, "max-bytes": &r.MaxBytes,
+			"lease-ms": &d.LeaseMS, "max-attempts": &d.MaxAttempts,
+			"initial-backoff-ms": &d.InitialBackoffMS, "max-backoff-ms": &d.MaxBackoffMS,
+			"deduplication-window-seconds": &w.WindowSeconds,
+		}),
+		setFlags(p, "a number", float, map[string]*wire.Opt[float64]{
+			"backoff-multiplier": &d.BackoffMultiplier, "backoff-jitter": &d.BackoffJitter,
+		}),
+		setFlags(p, "a list of whole numbers", wholeNumbers, map[string]*wire.Opt[[]int64]{
+			"backoff-schedule-ms": &d.BackoffScheduleMS,
+		}))
+	if err != nil {
+		return nil, err
+	}
+	if p.changed("message-schema") {
+		u.MessageSchema = wire.Null[jsontext.Value]()
+		if p.schema != "" {
+			b, err := a.readInput(p.schema)
+			if err != nil {
+				return nil, err
+			}
+			if !jsontext.Value(b).IsValid() {
+				return nil, usagef("%s is not JSON", p.schema)
+			}
+			u.MessageSchema = wire.Some(jsontext.Value(b))
+		}
+	}
+	u.Retention.Set = u.Retention.Set || *r != wire.RetentionUpdate{}
+	u.Deduplication.Set = u.Deduplication.Set || *w != wire.DeduplicationUpdate{}
+	u.Delivery.Set = u.Delivery.Set || !reflect.DeepEqual(*d, before)
+	return u, nil
+}
+
+// wholeNumbers parses a list separated by commas; an empty one is null.
+func wholeNumbers(s string) (wire.Opt[[]int64], error) {
+	var list []int64
+	for _, s := range strings.FieldsFunc(s, func(r rune) bool { return r == ',' }) {
+		n, err := strconv.ParseInt(strings.TrimSpace(s), 10, 64)
+		if err != nil {
+			return wire.Opt[[]int64]{}, err
+		}
+		list = append(list, n)
+	}
+	if len(list) == 0 {
+		return wire.Null[[]int64](), nil
+	}
+	return wire.Some(list), nil
 }

@@ -1,13 +1,21 @@
 package main
 
 import (
+	"bufio"
+	"cmp"
 	"context"
+	"encoding/hex"
 	"errors"
 	"fmt"
+	"iter"
 	"time"
 
+	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
 
+	"github.com/qlogd/qlogd/api"
+	"github.com/qlogd/qlogd/api/wire"
+	"github.com/qlogd/qlogd/client"
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/log/eventlog"
 	"github.com/qlogd/qlogd/replay"
@@ -16,57 +24,23 @@ import (
 // replayer is one run of qlogd replay.
 type replayer struct {
 	*app
-	dataDir      string
-	fromText     string
-	toText       string
-	message      string
-	verify, diff bool
-	into         string
-	archive      string
-	whatIf       string
-	against      string
-	bisect       string
-	exhaustive   bool
-	tolerance    time.Duration
+	dataDir, archive         string
+	fromText, toText         string
+	message                  string
+	verify, diff, exhaustive bool
+	into, whatIf             string
+	against, bisect          string
+	tolerance                time.Duration
 
 	log      *openLog
 	from, to event.Instant
 	filter   replay.Filter
+	printed  int // events
 }
 
 func (a *app) replayCmd() *cobra.Command {
 	r := &replayer{app: a}
-	cmd := &cobra.Command{
-		Use:   "replay",
-		Short: "Rebuild the past from the log",
-		Long: `Rebuilds the past from a node's event log: tells every event between two
-instants and the state that they lead to. It needs no running server: it reads a
-data directory, of a stopped node, of a live one, or a copy, and never touches it.
-
-An instant is an RFC 3339 time, an event's id, index:N, a duration before now
-such as 15m, start, or now. Both ends are inclusive.
-
-  --verify  checks every checksum and the hash chain, folds the whole log, and
-            compares with every checkpoint. A difference is named, exit code 3.
-  --diff    tells what changed between the two instants, queue by queue and
-            message by message; with --against what is different in another
-            node's data directory, or in the live state of a running server
-            (exit code 3 if anything is).
-  --bisect  finds the first event between the two instants after which a CEL
-            predicate over the state holds, such as queue('jobs').depth > 100.
-  --into    writes a new data directory with the state as of --to, which
-            "qlogd serve --data-dir" opens as a node of its own: the log up to
-            there unchanged, time going on from that instant.
-
-  --what-if plays the log between the two instants under another policy: what
-            producers, workers and operators did is given, the rest is decided
-            anew. Tells each message whose life would have been another, from
-            where on, and sums up; and what can't be known.
-  --archive reads sealed segments from an archive (qlogd log archive), alone or,
-            with --data-dir, before what the directory still holds.
-
-With --output json every line is an object: {"event": …}, and last {"state": …}.`,
-		Example: `  qlogd replay --from 15m
+	cmd := a.local("replay", "Rebuild the past from the log", `  qlogd replay --from 15m
   qlogd replay --from start --to 2026-01-31T12:00:00Z --queue jobs
   qlogd replay --message 01J… -o json | jq .event.type
   qlogd replay --data-dir /backup/qlogd --verify
@@ -75,43 +49,70 @@ With --output json every line is an object: {"event": …}, and last {"state": �
   qlogd replay --diff --against http://127.0.0.1:7070
   qlogd replay --bisect "queue('jobs').dead_lettered_total >= 10"
   qlogd replay --archive /mnt/backup/qlogd --from 2026-01-01T00:00:00Z --message 01J…
-  qlogd replay --to 01J… --into ./then && qlogd serve --data-dir ./then`,
-		Args: args(cobra.NoArgs),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return r.run(cmd.Context(), cmd.Flags().Changed("data-dir"))
-		},
-	}
+  qlogd replay --to 01J… --into ./then && qlogd serve --data-dir ./then`, exactly(0),
+		func(ctx context.Context, _ []string) error {
+			// Buffered, but also after an error output ends with a whole line.
+			buffered := *a
+			out := bufio.NewWriterSize(a.stdout, 64<<10)
+			buffered.stdout, r.app = out, &buffered
+			return errors.Join(r.run(ctx, !terminal(a.stdout)), out.Flush())
+		})
+	cmd.Long = `Rebuilds the past from a node's event log: prints every event between two
+instants and the state that they lead to. It needs no running server: it reads a
+data directory, of a stopped node, of a live one, or a copy, and never changes it.
+
+An instant is an RFC 3339 time, an event's id, index:N, a duration before now
+such as 15m, start, or now. Both ends are inclusive.
+
+  --verify  checks every checksum and the hash chain, folds the whole log, and
+            compares with every checkpoint. A difference is named, exit code 3.
+  --diff    prints what changed between the two instants, queue by queue and
+            message by message; with --against the differences from another
+            node's data directory, or from the live state of a running server
+            (exit code 3 if there are any).
+  --bisect  finds the first event between the two instants after which a CEL
+            predicate over the state holds, such as queue('jobs').depth > 100.
+  --into    writes a new data directory with the state as of --to, which
+            "qlogd serve --data-dir" opens as a node of its own: the log up to
+            there unchanged, time going on from that instant.
+  --what-if plays the log between the two instants under another policy: what
+            producers, workers and operators did is given, the rest is decided
+            again. Prints each message with another life, from where on, a
+            summary, and what can't be known.
+  --archive reads sealed segments from an archive (qlogd log archive), alone or,
+            with --data-dir, before what the directory still holds.
+
+With --output json every line is an object: {"event": …}, and last {"state": …}.`
 	f := cmd.Flags()
-	f.StringVar(&r.dataDir, "data-dir", "", "data directory to read (default $QLOGD_DATA_DIR or ./qlogd-data)")
+	f.StringVar(&r.dataDir, "data-dir", "",
+		"data directory to read (default $QLOGD_DATA_DIR or "+defaultDataDir+")")
 	f.StringVar(&a.reach.addr, "addr", "", "ask a running server at this address instead")
 	f.StringVar(&r.fromText, "from", "start", "first instant")
 	f.StringVar(&r.toText, "to", "now", "last instant")
 	f.StringVar(&r.filter.Queue, "queue", "", "only this queue")
 	f.StringVar(&r.message, "message", "", "only this message, through dead-letter queues and replays")
 	f.BoolVar(&r.verify, "verify", false, "check the log and the checkpoints")
-	f.BoolVar(&r.diff, "diff", false, "tell what changed between --from and --to")
+	f.BoolVar(&r.diff, "diff", false, "print what changed between --from and --to")
 	f.StringVar(&r.into, "into", "", "write a new data directory with the state as of --to")
 	f.StringVar(&r.archive, "archive", "", "read an archive, DIR, alone or before --data-dir")
-	f.StringVar(&r.whatIf, "what-if", "", "a YAML file of other policies: queues: {jobs: {delivery: {max_attempts: 3}}}; * is every other queue")
+	f.StringVar(&r.whatIf, "what-if", "",
+		"a YAML file of other policies: queues: {jobs: {delivery: {max_attempts: 3}}}; * is every other queue")
 	f.DurationVar(&r.tolerance, "tolerance", time.Second, "with --what-if: by how much times may differ")
-	f.StringVar(&r.against, "against", "", "with --diff: compare with another data directory, or with the server at http://…")
+	f.StringVar(&r.against, "against", "",
+		"with --diff: compare with another data directory, or with the server at http://…")
 	f.StringVar(&r.bisect, "bisect", "", "find the first event after which this CEL predicate holds")
-	f.BoolVar(&r.exhaustive, "exhaustive", false, "with --bisect: look at every entry, for a predicate that comes and goes")
+	f.BoolVar(&r.exhaustive, "exhaustive", false,
+		"with --bisect: look at every entry, for a predicate that comes and goes")
 	cmd.MarkFlagsMutuallyExclusive("verify", "diff", "into", "what-if", "bisect")
 	cmd.MarkFlagsMutuallyExclusive("data-dir", "addr")
 	cmd.MarkFlagsMutuallyExclusive("archive", "addr")
 	a.authFlags(cmd)
-	a.outputFlag(cmd)
 	return cmd
 }
 
-func (r *replayer) run(ctx context.Context, dirGiven bool) error {
-	if r.reach.addr == "" && r.archive == "" && !dirGiven {
-		if r.dataDir = r.getenv("QLOGD_DATA_DIR"); r.dataDir == "" {
-			r.dataDir = "./qlogd-data"
-		}
-	}
-	// What is wrong with the words is told before anything is opened.
+// run does what the flags say; bar shows progress also while lines are printed.
+func (r *replayer) run(ctx context.Context, bar bool) error {
+	// The command line is checked before anything is opened.
 	if err := r.parse(); err != nil {
 		return err
 	}
@@ -120,51 +121,58 @@ func (r *replayer) run(ctx context.Context, dirGiven bool) error {
 		return usagef("--against goes with --diff")
 	case r.exhaustive && r.bisect == "":
 		return usagef("--exhaustive goes with --bisect")
-	}
-	if r.reach.addr == "" {
-		var err error
-		if r.log, err = r.openLog(ctx, r.dataDir, r.archive); err != nil {
-			return err
-		}
-		// A copy of the past lives behind the wall's time: so do its durations.
-		if r.log.node != nil && r.log.node.ClockOffsetMS != 0 {
-			if err := r.parse(); err != nil {
-				return err
-			}
-		}
-	}
-	if r.reach.addr != "" {
-		if r.verify || r.diff || r.into != "" || r.whatIf != "" || r.bisect != "" {
-			return usagef("--verify, --diff, --bisect, --into and --what-if read a data directory: give --data-dir in place of --addr")
-		}
+	case r.reach.addr != "" && (r.verify || r.diff || r.into != "" || r.whatIf != "" || r.bisect != ""):
+		return usagef("--verify, --diff, --bisect, --into and --what-if read a data directory: " +
+			"give --data-dir in place of --addr")
+	case r.reach.addr != "":
 		return r.remote(ctx)
 	}
-	if r.verify {
-		return r.verifyDir(ctx)
+	if r.archive == "" {
+		r.fromEnv(&r.dataDir, "QLOGD_DATA_DIR", defaultDataDir)
 	}
-	if r.whatIf != "" {
-		return r.tellWhatIf(ctx)
+	var err error
+	if r.log, err = r.openLog(ctx, r.dataDir, r.archive); err != nil {
+		return err
+	}
+	// The clock of a copy of the past is behind the wall clock, and so are its durations.
+	if r.log.node != nil && r.log.node.ClockOffsetMS != 0 {
+		if err := r.parse(); err != nil {
+			return err
+		}
+	}
+	if r.verify {
+		return r.verifyDir(ctx, r.log)
 	}
 	d, err := r.log.dir()
 	if err != nil {
 		return err
 	}
 	defer d.Close()
-	r.tellTail(d)
+	// A torn tail is no error: a live node is writing it, or a crash tore an
+	// entry that Raft applies again.
+	if t := d.Tail(); t != nil {
+		fmt.Fprintf(r.stderr, "qlogd: the log's tail is torn or still being written: "+
+			"%s after offset %d of %s (%s); read is all up to index:%d\n",
+			plural(t.Bytes, "byte", "bytes"), t.Offset, t.Segment, t.Reason, t.LastGood)
+	}
 	if err := r.order(d.Log); err != nil {
 		return err
 	}
 	switch {
+	case r.whatIf != "":
+		err = r.playWhatIf(ctx, d)
 	case r.against != "":
-		return instantError(r.tellAgainst(ctx, d))
+		err = r.compare(ctx, d)
 	case r.bisect != "":
-		return instantError(r.tellBisect(ctx, d))
+		err = r.search(ctx, d)
 	case r.diff:
-		return instantError(r.tellDiff(ctx, d))
+		err = r.changes(ctx, d)
 	case r.into != "":
-		return instantError(r.copyInto(ctx, d))
+		err = r.copyInto(ctx, d)
+	default:
+		err = r.events(ctx, d, bar)
 	}
-	return instantError(r.tell(ctx, d))
+	return instantError(err)
 }
 
 func (r *replayer) parse() (err error) {
@@ -199,8 +207,8 @@ func (r *replayer) order(log *eventlog.Log) error {
 	if err != nil {
 		return instantError(fmt.Errorf("--to: %w", err))
 	}
-	// A time at which nothing was yet to come is no mistake; one that lies
-	// after --to is, as is an entry that does.
+	// A time before which nothing happened is no mistake; one after --to is,
+	// and so is an entry after it.
 	timed := r.from.Kind == event.InstantTime
 	after := first > last && (r.from.Kind == event.InstantIndex || r.from.Kind == event.InstantID) ||
 		timed && r.to.Kind == event.InstantTime && r.from.Time > r.to.Time ||
@@ -211,7 +219,7 @@ func (r *replayer) order(log *eventlog.Log) error {
 	return nil
 }
 
-// instantError makes an instant that is none of the log's the user's mistake.
+// instantError makes an instant outside the log a usage error.
 func instantError(err error) error {
 	if eventlog.IsRange(err) || errors.Is(err, replay.ErrTarget) {
 		return usagef("%w", err)
@@ -219,11 +227,212 @@ func instantError(err error) error {
 	return err
 }
 
-// tellTail tells of what follows the log's last whole block: no error, for a
-// live node is writing it, or a crash tore an entry that Raft applies again.
-func (r *replayer) tellTail(d *replay.Dir) {
-	if t := d.Tail(); t != nil {
-		fmt.Fprintf(r.stderr, "qlogd: the log's tail is torn or still being written: %s after offset %d of %s (%s); told is all up to index:%d\n",
-			plural(int(t.Bytes), "byte", "bytes"), t.Offset, t.Segment, t.Reason, t.LastGood)
+// eventLine and stateLine are the lines of --output json.
+type eventLine struct {
+	Event wire.Event `json:"event"`
+}
+
+type stateLine struct {
+	State stateBody `json:"state"`
+}
+
+type stateBody struct {
+	At        wire.Time             `json:"at"`
+	Index     uint64                `json:"index"`
+	ChainHash string                `json:"chain_hash"`
+	Queues    map[string]wire.Stats `json:"queues"`
+}
+
+// events prints every event between the two instants, and the state at the last.
+func (r *replayer) events(ctx context.Context, d *replay.Dir, bar bool) error {
+	reading := r.progress("reading", bar)
+	_, last, err := d.Events(ctx, r.from, r.to, r.filter, func(index uint64, e *event.Event) error {
+		reading.set(int64(index), int64(d.Log.Head()))
+		return r.event(api.EventOf(e))
+	})
+	reading.done()
+	if err != nil {
+		return err
 	}
+	state, cost, err := d.StateAt(ctx, r.to)
+	if err != nil {
+		return err
+	}
+	for _, err := range cost.Skipped {
+		fmt.Fprintln(r.stderr, "qlogd: skipped:", err)
+	}
+	var chain [32]byte // that of the empty log is zero, also if retention has deleted the start
+	if last > 0 {
+		if chain, err = d.Log.ChainAt(last); err != nil {
+			return err
+		}
+	}
+	clock := state.Clock()
+	if r.to.Kind == event.InstantTime {
+		clock = max(clock, r.to.Time)
+	}
+	body := stateBody{wire.Time(clock), state.Index(), hex.EncodeToString(chain[:]), map[string]wire.Stats{}}
+	for _, q := range state.Queues() {
+		if r.filter.Queue == "" || r.filter.Queue == q.Name {
+			body.Queues[q.Name] = statsOf(&q.Stats, clock)
+		}
+	}
+	if r.output != "json" {
+		from := "the start"
+		if cost.Checkpoint > 0 {
+			from = fmt.Sprintf("the checkpoint at index:%d", cost.Checkpoint)
+		}
+		fmt.Fprintf(r.stderr, "state folded from %s: %s, %s\n", from,
+			plural(int64(cost.Blocks), "block", "blocks"), plural(int64(cost.Events), "event", "events"))
+	}
+	return r.state(&body)
+}
+
+// statsOf is a queue's counts at an instant; rates are not known in the past.
+func statsOf(t *event.Stats, clock int64) wire.Stats {
+	s := wire.Stats{
+		Depth: t.Ready, Held: t.Held, Scheduled: t.Scheduled, InFlight: t.InFlight, Bytes: t.Bytes,
+		EnqueuedTotal: t.Enqueued, AckedTotal: t.Acked, DeadLetteredTotal: t.DeadLettered, Partitions: t.Partitions,
+	}
+	if t.Oldest > 0 {
+		s.OldestMessageAgeSeconds = max(0, clock-t.Oldest) / 1000
+	}
+	return s
+}
+
+// event prints one event. Its columns are fixed: a log is too long to wait for
+// the widths of a table.
+func (r *replayer) event(e wire.Event) error {
+	if r.output == "json" {
+		return r.wire(eventLine{e})
+	}
+	if r.printed == 0 {
+		fmt.Fprintf(r.stdout, "%-24s  %-8s  %-15s  %-20s  %-26s  %s\n",
+			"TIME", "INDEX", "TYPE", "QUEUE", "MESSAGE", "WHAT")
+	}
+	r.printed++
+	_, err := fmt.Fprintf(r.stdout, "%-24s  %-8d  %-15s  %-20s  %-26s  %s\n",
+		e.Time, e.Index, e.Type, e.Queue, e.MessageID, short(eventText(&e), 160))
+	return err
+}
+
+// state prints the state at the end of a replay.
+func (r *replayer) state(body *stateBody) error {
+	if r.output == "json" {
+		return r.wire(stateLine{*body})
+	}
+	if r.printed > 0 {
+		fmt.Fprintln(r.stdout)
+	}
+	text := fmt.Sprintf("%s, state at %s", plural(r.printed, "event", "events"), body.At)
+	if body.Index > 0 {
+		text += fmt.Sprintf(" (index:%d, chain %.16s…)", body.Index, body.ChainHash)
+	}
+	fmt.Fprintln(r.stdout, text)
+	if len(body.Queues) == 0 {
+		_, err := fmt.Fprintln(r.stdout, "no queues")
+		return err
+	}
+	return list(r.app, sortedKeys(body.Queues), "queue,depth,held,scheduled,in flight,bytes,enqueued,acked,dead",
+		func(name *string) []any {
+			s := body.Queues[*name]
+			return []any{*name, s.Depth, s.Held, s.Scheduled, s.InFlight, humanize.IBytes(uint64(s.Bytes)),
+				s.EnqueuedTotal, s.AckedTotal, s.DeadLetteredTotal}
+		})
+}
+
+// remote prints the past by asking a running server: its events, and its queues
+// as they were.
+func (r *replayer) remote(ctx context.Context) error {
+	c, err := r.server()
+	if err != nil {
+		return err
+	}
+	if err = r.askPast(ctx, c); errors.Is(err, client.ErrHistoryExpired) {
+		return usagef("%w", err)
+	}
+	return refusal(err)
+}
+
+func (r *replayer) askPast(ctx context.Context, c *client.Client) error {
+	// All questions are about the same instant: now and durations move on.
+	from, to := r.fromText, r.toText
+	if r.from.Kind == event.InstantTime {
+		from = wire.Time(r.from.Time).String()
+	}
+	if r.to.Kind == event.InstantTime {
+		to = wire.Time(r.to.Time).String()
+	}
+	head, err := c.LogHead(ctx, client.At(to))
+	if err != nil {
+		return err
+	}
+	last := r.to
+	if r.to.Kind == event.InstantNow {
+		to, last = "start", event.Instant{Kind: event.InstantStart}
+		if head.Index > 0 {
+			to, last = fmt.Sprintf("index:%d", head.Index), event.Instant{Kind: event.InstantIndex, Index: head.Index}
+		}
+	}
+	events := c.AllEvents(ctx, client.EventQuery{From: from, To: to, Queue: r.filter.Queue, Limit: 1000})
+	if r.message != "" {
+		events = r.history(ctx, c, last)
+	}
+	for e, err := range events {
+		if err == nil {
+			err = r.event(e)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	queues, err := c.Queues(ctx, "", client.At(to))
+	if err != nil {
+		return err
+	}
+	body := stateBody{head.Time, head.Index, head.ChainHash, map[string]wire.Stats{}}
+	if r.to.Kind == event.InstantTime {
+		body.At = max(body.At, wire.Time(r.to.Time))
+	}
+	for _, q := range queues {
+		if r.filter.Queue == "" || r.filter.Queue == q.Name {
+			body.Queues[q.Name] = q.Stats
+		}
+	}
+	return r.state(&body)
+}
+
+// history returns a message's events between the two instants, through
+// dead-letter queues, replays and resurrections.
+func (r *replayer) history(ctx context.Context, c *client.Client, last event.Instant) iter.Seq2[wire.Event, error] {
+	return func(yield func(wire.Event, error) bool) {
+		events, err := c.History(ctx, r.message)
+		if errors.Is(err, client.ErrMessageNotFound) {
+			return
+		}
+		if err != nil {
+			yield(wire.Event{}, err)
+			return
+		}
+		for _, e := range events {
+			inQueue := r.filter.Queue == "" || e.Queue == r.filter.Queue || e.ToQueue == r.filter.Queue
+			if inQueue && compareInstant(&e, r.from) >= 0 && compareInstant(&e, last) <= 0 && !yield(e, nil) {
+				return
+			}
+		}
+	}
+}
+
+// compareInstant compares an event with an instant: negative before, positive
+// after it.
+func compareInstant(e *wire.Event, at event.Instant) int {
+	switch at.Kind {
+	case event.InstantStart:
+		return 1
+	case event.InstantNow:
+		return -1
+	case event.InstantTime:
+		return cmp.Compare(int64(e.Time), at.Time)
+	}
+	return cmp.Compare(e.Index, at.Index)
 }

@@ -1,17 +1,95 @@
 package main
 
 import (
-	"bufio"
+	"cmp"
 	"context"
+	"encoding/hex"
+	"errors"
 	"fmt"
+	"io"
+	"strings"
 
+	"github.com/dustin/go-humanize"
+
+	"github.com/qlogd/qlogd/api"
 	"github.com/qlogd/qlogd/api/wire"
+	"github.com/qlogd/qlogd/client"
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/log/checkpoint"
+	"github.com/qlogd/qlogd/log/datadir"
+	"github.com/qlogd/qlogd/log/vfs"
+	"github.com/qlogd/qlogd/projections"
+	"github.com/qlogd/qlogd/raft"
 	"github.com/qlogd/qlogd/replay"
 )
 
+// verified is the line of --verify with --output json.
+type verified struct {
+	Verify verifyBody `json:"verify"`
+}
+
+type verifyBody struct {
+	OK          bool   `json:"ok"`
+	Index       uint64 `json:"index"`
+	ChainHash   string `json:"chain_hash"`
+	First       uint64 `json:"first_index"`
+	Segments    int    `json:"segments"`
+	Blocks      int64  `json:"blocks"`
+	Events      int64  `json:"events"`
+	Erased      int64  `json:"erased"`
+	Bytes       int64  `json:"bytes"`
+	Checkpoints int    `json:"checkpoints"`
+	TornBytes   int64  `json:"torn_bytes,omitzero"`
+	// Of a difference: the first block that is wrong, and how.
+	WrongIndex uint64 `json:"wrong_index,omitzero"`
+	Difference string `json:"difference,omitzero"`
+}
+
+// verifyDir checks the whole of a data directory.
+func (a *app) verifyDir(ctx context.Context, log *openLog) error {
+	bar := a.progress("verifying", true)
+	report, err := replay.Verify(ctx, log.fs, log.path, log.node, bar.set)
+	bar.done()
+	diff, different := errors.AsType[*replay.Difference](err)
+	if err != nil && !different {
+		return err
+	}
+	l := report.Log
+	body := verifyBody{
+		OK: !different, Index: l.Head.Index, ChainHash: hex.EncodeToString(l.Head.Chain[:]), First: l.First,
+		Segments: l.Segments, Blocks: l.Blocks, Events: l.Records, Erased: l.Erased, Bytes: l.Bytes,
+		Checkpoints: report.Checkpoints,
+	}
+	if t := l.Tail; t != nil {
+		body.TornBytes = t.Bytes
+		fmt.Fprintf(a.stderr, "qlogd: the log's tail is torn or still being written: "+
+			"%s after offset %d of %s (%s); this is no difference\n",
+			plural(t.Bytes, "byte", "bytes"), t.Offset, t.Segment, t.Reason)
+	}
+	if !different {
+		return a.show(verified{body}, "verified", log.name, [][]any{
+			{"indexes", fmt.Sprintf("%d to %d", l.First, l.Head.Index)}, {"chain", body.ChainHash},
+			{"segments", l.Segments}, {"blocks", humanize.Comma(l.Blocks)}, {"events", humanize.Comma(l.Records)},
+			{"bytes", humanize.IBytes(uint64(l.Bytes))}, {"erased contents", l.Erased},
+			{"checkpoints", fmt.Sprintf("%d, all equal to the fold", report.Checkpoints)},
+			{"log's clock", wire.Time(report.State.Clock()).String()},
+		})
+	}
+	body.WrongIndex, body.Difference = diff.Index, diff.Error()
+	if a.output == "json" {
+		if err := a.wire(verified{body}); err != nil {
+			return err
+		}
+	}
+	where := ""
+	if diff.Index > 0 {
+		where = fmt.Sprintf(" (first wrong: index:%d)", diff.Index)
+	}
+	return &exitError{exitDifference, fmt.Errorf("verification found a difference%s: %w", where, diff)}
+}
+
 // diffLine is a line of --diff with --output json. Of a queue, message_id is
-// left out and before and after are its counts; of a message, what it is.
+// left out, and before and after are queueSides; of a message, messageSides.
 type diffLine struct {
 	Diff diffBody `json:"diff"`
 }
@@ -44,55 +122,48 @@ type messageSide struct {
 	NewMessageID   string    `json:"new_message_id,omitzero"`
 }
 
-// tellDiff prints what changed between the two instants.
-func (r *replayer) tellDiff(ctx context.Context, d *replay.Dir) error {
-	out := bufio.NewWriterSize(r.stdout, 64<<10)
-	printer := *r.app
-	printer.stdout = out
+// changes prints what changed between the two instants.
+func (r *replayer) changes(ctx context.Context, d *replay.Dir) error {
 	var queues, messages int
 	bar := r.progress("folding", true)
-	var beforeClock, afterClock int64
-	_, _, cost, err := d.Diff(ctx, r.from, r.to, r.filter, func(before, after int64) { beforeClock, afterClock = before, after; bar.done() }, func(c *replay.Change) error {
+	cost, err := d.Diff(ctx, r.from, r.to, r.filter, func(c *replay.Change) error {
+		bar.done()
 		if c.Message != (event.ID{}) {
 			messages++
 		} else {
 			queues++
 		}
-		return r.change(&printer, c, beforeClock, afterClock)
+		return r.change(c)
 	})
 	bar.done()
-	if err != nil {
+	if err != nil || r.output == "json" {
 		return err
 	}
-	if r.output != "json" {
-		fmt.Fprintf(out, "%s and %s changed\n", plural(queues, "queue", "queues"), plural(messages, "message", "messages"))
-		fmt.Fprintf(r.stderr, "%s folded\n", plural(int(cost.Blocks), "block", "blocks"))
-	}
-	return out.Flush()
+	fmt.Fprintf(r.stdout, "%s and %s changed\n",
+		plural(queues, "queue", "queues"), plural(messages, "message", "messages"))
+	fmt.Fprintf(r.stderr, "%s folded\n", plural(int64(cost.Blocks), "block", "blocks"))
+	return nil
 }
 
 // change prints a queue or a message that differs.
-func (r *replayer) change(out *app, c *replay.Change, beforeClock, afterClock int64) error {
+func (r *replayer) change(c *replay.Change) error {
 	body := diffBody{Queue: c.Queue}
 	if c.Message != (event.ID{}) {
 		body.MessageID = c.Message.String()
 		body.Before, body.After = messageSideOf(c.Before), messageSideOf(c.After)
 	} else {
-		body.Before, body.After = queueSideOf(c.QueueBefore, beforeClock), queueSideOf(c.QueueAfter, afterClock)
+		body.Before, body.After = queueSideOf(c.QueueBefore, c.ClockBefore), queueSideOf(c.QueueAfter, c.ClockAfter)
 	}
-	return r.line(out, body)
+	return r.difference(body)
 }
 
-// line prints one difference.
-func (r *replayer) line(out *app, body diffBody) error {
+// difference prints one line of a diff.
+func (r *replayer) difference(body diffBody) error {
 	if r.output == "json" {
-		return out.wire(diffLine{body})
+		return r.wire(diffLine{body})
 	}
-	what := "queue"
-	if body.MessageID != "" {
-		what = body.MessageID
-	}
-	_, err := fmt.Fprintf(out.stdout, "%-20s  %-26s  %s → %s\n", body.Queue, what, sideText(body.Before), sideText(body.After))
+	_, err := fmt.Fprintf(r.stdout, "%-20s  %-26s  %s → %s\n",
+		body.Queue, cmp.Or(body.MessageID, "queue"), sideText(body.Before), sideText(body.After))
 	return err
 }
 
@@ -100,7 +171,7 @@ func queueSideOf(q *event.QueueView, clock int64) any {
 	if q == nil {
 		return nil
 	}
-	return queueSide{Paused: q.Paused, CreatedAt: wire.Time(q.CreatedAt), UpdatedAt: wire.Time(q.UpdatedAt), Stats: statsOf(&q.Stats, clock)}
+	return queueSide{q.Paused, wire.Time(q.CreatedAt), wire.Time(q.UpdatedAt), statsOf(&q.Stats, clock)}
 }
 
 func messageSideOf(f *replay.Fate) any {
@@ -115,8 +186,7 @@ func messageSideOf(f *replay.Fate) any {
 		s.LeaseID, s.LeaseExpiresAt = f.Lease.String(), wire.Time(f.LeaseExpiresAt)
 	}
 	if e := f.Left; e != nil {
-		s.LeftAt = wire.Time(event.ClockOf(e.ID))
-		s.Reason = e.Reason.String()
+		s.LeftAt, s.Reason = wire.Time(event.ClockOf(e.ID)), e.Reason.String()
 		if e.ToQueue != "" {
 			s.ToQueue, s.NewMessageID = e.ToQueue, e.ID.String()
 		}
@@ -128,7 +198,8 @@ func sideText(v any) string {
 	switch s := v.(type) {
 	case queueSide:
 		t := s.Stats
-		text := fmt.Sprintf("depth %d, scheduled %d, in flight %d, enqueued %d, acked %d, dead %d", t.Depth, t.Scheduled, t.InFlight, t.EnqueuedTotal, t.AckedTotal, t.DeadLetteredTotal)
+		text := fmt.Sprintf("depth %d, scheduled %d, in flight %d, enqueued %d, acked %d, dead %d",
+			t.Depth, t.Scheduled, t.InFlight, t.EnqueuedTotal, t.AckedTotal, t.DeadLetteredTotal)
 		if s.Paused {
 			text += ", paused"
 		}
@@ -150,4 +221,339 @@ func sideText(v any) string {
 		return text
 	}
 	return "nothing"
+}
+
+// compareLine is the last line of --diff --against with --output json.
+type compareLine struct {
+	Compare compareBody `json:"compare"`
+}
+
+type compareBody struct {
+	Index     uint64 `json:"index"` // at which was compared
+	SameLog   bool   `json:"same_log"`
+	AgreeUpTo uint64 `json:"agree_up_to_index"`
+	Parted    uint64 `json:"first_different_index,omitzero"`
+	SameState bool   `json:"same_state"`
+	Changes   int    `json:"differences"`
+	InMotion  int    `json:"in_motion,omitzero"` // of a live state: changed while it was compared
+	Head      uint64 `json:"log_head"`
+	OtherHead uint64 `json:"other_log_head"`
+}
+
+// compare compares the log with another node's, or with a live state.
+func (r *replayer) compare(ctx context.Context, d *replay.Dir) error {
+	against := r.againstDir
+	if strings.HasPrefix(r.against, "http://") || strings.HasPrefix(r.against, "https://") {
+		against = r.againstLive
+	}
+	body, err := against(ctx, d)
+	if err != nil {
+		return err
+	}
+	text := "the logs are the same"
+	if !body.SameLog {
+		text = fmt.Sprintf("the logs agree up to index:%d and part at index:%d", body.AgreeUpTo, body.Parted)
+	}
+	text += fmt.Sprintf("; compared at index:%d (%d here, %d there): %s", body.Index, body.Head, body.OtherHead,
+		plural(body.Changes, "difference", "differences"))
+	if body.InMotion > 0 {
+		text += fmt.Sprintf(", %d changed meanwhile and left out", body.InMotion)
+	}
+	if err := r.say(compareLine{body}, "%s", text); err != nil {
+		return err
+	}
+	if !body.SameLog || !body.SameState {
+		return &exitError{exitDifference, fmt.Errorf("%s differs from %s", r.log.name, r.against)}
+	}
+	return nil
+}
+
+func (r *replayer) againstDir(ctx context.Context, d *replay.Dir) (body compareBody, err error) {
+	l, err := r.openLog(ctx, r.against, "")
+	if err != nil {
+		return body, err
+	}
+	other, err := l.dir()
+	if err != nil {
+		return body, err
+	}
+	defer other.Close()
+	c, err := d.Compare(ctx, other, r.to, r.filter, r.change)
+	if err != nil {
+		return body, err
+	}
+	return compareBody{
+		Index: c.Index, SameLog: c.SameLog, AgreeUpTo: c.AgreeUpTo, Parted: c.Parted, SameState: c.SameState,
+		Changes: c.Changes, Head: d.Log.Head(), OtherHead: other.Log.Head(),
+	}, nil
+}
+
+// liveState is what a server said of its queues and messages, between two heads
+// of its log.
+type liveState struct {
+	before, after *wire.LogHead
+	queues        map[string]*wire.Queue
+	messages      map[event.ID]*wire.Message
+}
+
+func askLive(ctx context.Context, c *client.Client) (s liveState, err error) {
+	s.queues, s.messages = map[string]*wire.Queue{}, map[event.ID]*wire.Message{}
+	if s.before, err = c.LogHead(ctx); err != nil {
+		return s, err
+	}
+	queues, err := c.Queues(ctx, "")
+	if err != nil {
+		return s, err
+	}
+	for i := range queues {
+		s.queues[queues[i].Name] = &queues[i]
+		for q := (client.MessageQuery{Limit: 1000}); ; {
+			page, err := c.Messages(ctx, queues[i].Name, q)
+			if err != nil {
+				return s, err
+			}
+			for _, m := range page.Messages {
+				id, err := event.ParseID(m.ID)
+				if err != nil {
+					return s, err
+				}
+				s.messages[id] = &m
+			}
+			if q.After = page.NextCursor; q.After == "" {
+				break
+			}
+		}
+	}
+	s.after, err = c.LogHead(ctx)
+	return s, err
+}
+
+// againstLive compares the fold of the log with a running server's answers.
+// The directory must be that of a node that runs. Whatever changed between the
+// first answer and the last is left out.
+func (r *replayer) againstLive(ctx context.Context, _ *replay.Dir) (body compareBody, err error) {
+	a := *r.app
+	a.reach.addr = r.against
+	c, err := a.server()
+	if err != nil {
+		return body, err
+	}
+	live, err := askLive(ctx, c)
+	if err != nil {
+		return body, refusal(err)
+	}
+	d, err := r.log.dir() // opened again: the directory went on, too
+	if err != nil {
+		return body, err
+	}
+	defer d.Close()
+	index := live.after.Index
+	body = compareBody{Index: index, Head: d.Log.Head(), OtherHead: index, AgreeUpTo: index}
+	if body.Head < index {
+		return body, usagef("the log ends at index:%d, the server is at index:%d already: "+
+			"give the data directory of a node of its cluster that runs", body.Head, index)
+	}
+	chain, err := d.Log.ChainAt(index)
+	if err != nil {
+		return body, err
+	}
+	if body.SameLog = hex.EncodeToString(chain[:]) == live.after.ChainHash; !body.SameLog {
+		body.AgreeUpTo, body.Parted = 0, index
+		fmt.Fprintf(r.stderr, "qlogd: at index:%d the chain is %x… here and %.16s… there: another cluster's, or rewritten\n",
+			index, chain[:8], live.after.ChainHash)
+		return body, nil
+	}
+	moving, movingQueues, err := d.InMotion(ctx, live.before.Index+1, index)
+	if err != nil {
+		return body, err
+	}
+	state, _, err := d.StateAt(ctx, event.Instant{Kind: event.InstantIndex, Index: index})
+	if err != nil {
+		return body, err
+	}
+	body.InMotion = len(moving)
+	lines := r.liveQueues(state, live.queues, movingQueues)
+	lines = append(lines, r.liveMessages(state, live.messages, moving, movingQueues)...)
+	for _, line := range lines {
+		if err := r.difference(line); err != nil {
+			return body, err
+		}
+	}
+	body.Changes, body.SameState = len(lines), len(lines) == 0
+	return body, nil
+}
+
+// liveQueues returns the queues that differ between the fold and a server.
+func (r *replayer) liveQueues(state *projections.State, live map[string]*wire.Queue, moving map[string]bool) (out []diffBody) {
+	names := map[string]bool{}
+	for name := range live {
+		names[name] = true
+	}
+	for _, q := range state.Queues() {
+		names[q.Name] = true
+	}
+	for _, name := range sortedKeys(names) {
+		if moving[name] || r.filter.Queue != "" && r.filter.Queue != name {
+			continue
+		}
+		line := diffBody{Queue: name}
+		var a, b queueSide
+		if q, ok := state.Queue(name); ok {
+			line.Before = queueSideOf(&q, state.Clock())
+			a = line.Before.(queueSide)
+		}
+		if q := live[name]; q != nil {
+			b = queueSide{q.Paused, q.CreatedAt, q.UpdatedAt, q.Stats}
+			line.After = b
+		}
+		for _, s := range []*wire.Stats{&a.Stats, &b.Stats} { // ages and rates are of the moment
+			s.OldestMessageAgeSeconds, s.MessagesPerMinute = 0, nil
+		}
+		if (line.Before == nil) != (line.After == nil) || a.Stats != b.Stats || a.Paused != b.Paused {
+			out = append(out, line)
+		}
+	}
+	return out
+}
+
+// liveMessages returns the messages that differ between the fold and a server.
+func (r *replayer) liveMessages(state *projections.State, live map[event.ID]*wire.Message,
+	moving map[event.ID]bool, movingQueues map[string]bool) (out []diffBody) {
+	ids := map[string]event.ID{}
+	for id := range live {
+		ids[id.String()] = id
+	}
+	state.All(func(m event.MessageView) bool {
+		ids[m.ID.String()] = m.ID
+		return true
+	})
+	for _, text := range sortedKeys(ids) {
+		id := ids[text]
+		if moving[id] || r.filter.Message != (event.ID{}) && r.filter.Message != id {
+			continue
+		}
+		line := diffBody{MessageID: text}
+		var a, b messageSide
+		if m, ok := state.Message(id); ok {
+			line.Queue, line.Before = m.Queue, messageSideOf(&replay.Fate{MessageView: m})
+			a = line.Before.(messageSide)
+		}
+		if m := live[id]; m != nil {
+			b = messageSide{State: m.State, Held: m.Held, Key: m.Key, Attempt: uint32(m.Attempt),
+				LeaseID: m.LeaseID, LeaseExpiresAt: m.LeaseExpiresAt}
+			if m.State == event.StateScheduled.String() {
+				b.AvailableAt = m.AvailableAt
+			}
+			line.Queue, line.After = m.Queue, b
+		}
+		if movingQueues[line.Queue] { // messages are held and come due with their queue
+			a.Held, b.Held = false, false
+		}
+		same := line.Before != nil && line.After != nil && a == b
+		if !same && (r.filter.Queue == "" || r.filter.Queue == line.Queue) {
+			out = append(out, line)
+		}
+	}
+	return out
+}
+
+// bisectLine is the line of --bisect with --output json.
+type bisectLine struct {
+	Bisect bisectBody `json:"bisect"`
+}
+
+type bisectBody struct {
+	Found       bool        `json:"found"`
+	Already     bool        `json:"already"` // it held at --from
+	Index       uint64      `json:"index,omitzero"`
+	Time        wire.Time   `json:"time"`
+	Event       *wire.Event `json:"event"` // null if only time passed
+	Checkpoints int         `json:"checkpoints"`
+	Blocks      uint64      `json:"blocks"`
+	Asked       int         `json:"asked"`
+}
+
+// search finds the first event after which a predicate holds.
+func (r *replayer) search(ctx context.Context, d *replay.Dir) error {
+	p, err := replay.CompilePredicate(r.bisect)
+	if err != nil {
+		return usagef("--bisect: %w\nit can be about\n\n%s", err, replay.PredicateHelp)
+	}
+	bar := r.progress("searching", true)
+	t, err := d.Bisect(ctx, r.from, r.to, p, r.exhaustive, bar.set)
+	bar.done()
+	if err != nil {
+		return err
+	}
+	body := bisectBody{
+		Found: t.Found, Already: t.Already, Index: t.Index, Time: wire.Time(t.Clock),
+		Checkpoints: t.Cost.Checkpoints, Blocks: t.Cost.Blocks, Asked: t.Cost.Asked,
+	}
+	what := "by the passing of time alone"
+	if t.Event != nil {
+		e := api.EventOf(t.Event)
+		body.Event = &e
+		what = fmt.Sprintf("with %s %s of %s %s %s", e.Type, e.EventID, e.Queue, e.MessageID, short(eventText(&e), 160))
+	}
+	if t.Already {
+		what = "which is --from: it holds from the beginning on"
+	}
+	if r.output == "json" || t.Found {
+		if err := r.say(bisectLine{body}, "holds after index:%d at %s, %s", t.Index, body.Time, what); err != nil {
+			return err
+		}
+	}
+	if r.output != "json" && t.Found {
+		fmt.Fprintf(r.stderr, "%s examined, %s folded, asked %s\n",
+			plural(t.Cost.Checkpoints, "checkpoint", "checkpoints"),
+			plural(int64(t.Cost.Blocks), "block", "blocks"), plural(t.Cost.Asked, "time", "times"))
+	}
+	if t.Found {
+		return nil
+	}
+	hint := ""
+	if !r.exhaustive {
+		hint = "; it may have held in between: --exhaustive looks at every entry"
+	}
+	return errors.New("the predicate does not hold at --to" + hint)
+}
+
+// intoLine is the line of --into with --output json.
+type intoLine struct {
+	Into intoBody `json:"into"`
+}
+
+type intoBody struct {
+	DataDir   string    `json:"data_dir"`
+	ClusterID string    `json:"cluster_id"`
+	At        wire.Time `json:"at"`
+	Index     uint64    `json:"index"`
+	ChainHash string    `json:"chain_hash"`
+}
+
+// copyInto writes a new data directory that holds the state as of --to.
+func (r *replayer) copyInto(ctx context.Context, d *replay.Dir) error {
+	bar := r.progress("copying", true)
+	var copied int64
+	node, err := d.Into(ctx, r.to, r.into, seed, func(done, total int64) {
+		copied = done
+		bar.set(done, total)
+	})
+	bar.done()
+	if err != nil {
+		return err
+	}
+	f := node.Fork
+	return r.say(intoLine{intoBody{r.into, node.ClusterID, wire.TimeOf(f.At), f.Index, f.ChainHash}},
+		"%s holds the state at %s (index:%d, chain %.16s…), %s of log, as cluster %s\n"+
+			"serve it beside the other node: qlogd serve --data-dir %s --http-addr 127.0.0.1:8070 --raft-addr 127.0.0.1:8071",
+		r.into, wire.TimeOf(f.At), f.Index, f.ChainHash, humanize.IBytes(uint64(copied)), node.ClusterID, r.into)
+}
+
+// seed gives a new data directory its Raft store: replay does not know Raft.
+func seed(dir string, node *datadir.Node, meta checkpoint.Meta, body io.WriterTo) error {
+	return raft.Seed(raft.Options{
+		NodeID: node.NodeID, ClusterID: node.ClusterID, Incarnation: node.Incarnation, FS: vfs.OS{},
+		Dir: datadir.Path(dir, datadir.RaftDir), CheckpointDir: datadir.Path(dir, datadir.CheckpointDir),
+	}, meta, body)
 }

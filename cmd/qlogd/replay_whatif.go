@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -14,7 +13,7 @@ import (
 	"github.com/qlogd/qlogd/api"
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/event"
-	"github.com/qlogd/qlogd/replay/whatif"
+	"github.com/qlogd/qlogd/replay"
 )
 
 // whatIfLine is a line of --what-if with --output json: a message whose life
@@ -33,8 +32,7 @@ type whatIfBody struct {
 	Then      whatEnd   `json:"what_if"`
 }
 
-// whatFirst is the first step that is another; null where there is none on one
-// side.
+// whatFirst is the first step that is another; null on a side without one.
 type whatFirst struct {
 	Step int       `json:"step"` // from 0
 	Real *whatStep `json:"real"`
@@ -92,7 +90,7 @@ type otherPolicies struct {
 }
 
 // parseOther reads the file: "queues", and below it the fields of a policy that
-// are another, by the queue's name or * for all others.
+// differ, by the queue's name or * for all others.
 func parseOther(name string, b []byte) (*otherPolicies, error) {
 	var file struct {
 		Queues map[string]any `yaml:"queues"`
@@ -110,16 +108,16 @@ func parseOther(name string, b []byte) (*otherPolicies, error) {
 		if queue != "*" && !event.ValidName(queue) {
 			return nil, usagef("%s: %.64q can't be a queue's name", name, queue)
 		}
-		j, err := json.Marshal(fields)
-		if err != nil {
-			return nil, usagef("%s: queue %s: %w", name, queue, err)
-		}
 		u := &wire.PolicyUpdate{}
-		if err := wire.Decode(j, u); err != nil {
-			return nil, usagef("%s: queue %s: %w", name, queue, err)
+		j, err := json.Marshal(fields)
+		if err == nil {
+			err = wire.Decode(j, u)
 		}
-		probe := event.DefaultPolicy()
-		if _, err := api.UpdatePolicy("what-if", &probe, u, 0); err != nil {
+		if err == nil {
+			probe := event.DefaultPolicy()
+			_, err = api.UpdatePolicy("what-if", &probe, u, 0)
+		}
+		if err != nil {
 			return nil, usagef("%s: queue %s: %w", name, queue, err)
 		}
 		p.byName[queue] = u
@@ -127,7 +125,7 @@ func parseOther(name string, b []byte) (*otherPolicies, error) {
 	return p, nil
 }
 
-// change implements whatif.Options.Change.
+// change implements replay.WhatIfOptions.Change.
 func (p *otherPolicies) change(queue string, policy *event.Policy) (bool, error) {
 	u := p.byName[queue]
 	if u == nil {
@@ -139,8 +137,8 @@ func (p *otherPolicies) change(queue string, policy *event.Policy) (bool, error)
 	return api.UpdatePolicy(queue, policy, u, 0)
 }
 
-// tellWhatIf plays the log under another policy and tells what would have been.
-func (r *replayer) tellWhatIf(ctx context.Context) error {
+// playWhatIf plays the log under another policy and prints the differences.
+func (r *replayer) playWhatIf(ctx context.Context, d *replay.Dir) error {
 	b, err := r.readInput(r.whatIf)
 	if err != nil {
 		return err
@@ -149,67 +147,52 @@ func (r *replayer) tellWhatIf(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	d, err := r.log.dir()
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	r.tellTail(d)
-	if err := r.order(d.Log); err != nil {
-		return err
-	}
-	out := bufio.NewWriterSize(r.stdout, 64<<10)
-	printer := *r.app
-	printer.stdout = out
 	bar := r.progress("playing", true)
-	s, err := whatif.Run(ctx, &d.Source, whatif.Options{
-		From: r.from, To: r.to, Change: other.change, Filter: r.filter, ToleranceMS: r.tolerance.Milliseconds(), Progress: bar.set,
-		Tell: func(x *whatif.Difference) error { bar.done(); return printer.difference(x) },
+	s, err := replay.WhatIf(ctx, &d.Source, replay.WhatIfOptions{
+		From: r.from, To: r.to, Change: other.change, Filter: r.filter, ToleranceMS: r.tolerance.Milliseconds(),
+		Progress: bar.set,
+		Diverged: func(x *replay.Divergence) error {
+			bar.done()
+			return r.divergence(x)
+		},
 	})
 	bar.done()
-	if _, ok := errors.AsType[*whatif.UsageError](err); ok {
+	if _, ok := errors.AsType[*replay.UsageError](err); ok {
 		return usagef("%w", err)
 	}
 	if p, ok := errors.AsType[*event.Problem](err); ok {
 		return usagef("%s: %s", r.whatIf, p.Detail)
 	}
 	if err != nil {
-		return instantError(err)
+		return err
 	}
 	for name := range other.byName {
 		if name != "*" && !other.used[name] {
 			return usagef("%s: there was no queue %s between --from and --to", r.whatIf, name)
 		}
 	}
-	if err := printer.whatSummary(s); err != nil {
-		return err
-	}
-	return out.Flush()
+	return r.whatSummary(s)
 }
 
-func (a *app) difference(x *whatif.Difference) error {
+func (r *replayer) divergence(x *replay.Divergence) error {
 	body := whatIfBody{
 		Queue: x.Queue, MessageID: x.Message.String(), Key: x.Key, Effect: string(x.Effect),
 		First: whatFirst{x.At, whatStepOf(x.Real), whatStepOf(x.WhatIf)},
 		Real:  whatEndOf(&x.RealEnd), Then: whatEndOf(&x.WhatIfEnd),
 	}
-	if a.output == "json" {
-		return a.wire(whatIfLine{body})
-	}
 	assumed := ""
 	if body.Then.Assumed {
 		assumed = " (assumed)"
 	}
-	_, err := fmt.Fprintf(a.stdout, "%-20s  %s  %-13s  %s → %s%s; first: %s → %s\n", body.Queue, body.MessageID, body.Effect,
-		body.Real.text(), body.Then.text(), assumed, body.First.Real.text(), body.First.Then.text())
-	return err
+	return r.say(whatIfLine{body}, "%-20s  %s  %-13s  %s → %s%s; first: %s → %s", body.Queue, body.MessageID,
+		body.Effect, body.Real.text(), body.Then.text(), assumed, body.First.Real.text(), body.First.Then.text())
 }
 
-func whatStepOf(s *whatif.Step) *whatStep {
+func whatStepOf(s *replay.Step) *whatStep {
 	if s == nil {
 		return nil
 	}
-	out := &whatStep{Type: s.Type.String(), Time: wire.Time(s.Time), Attempt: s.Attempt, Reason: s.Reason.String(), ToQueue: s.ToQueue, Assumed: s.Assumed}
+	out := &whatStep{s.Type.String(), wire.Time(s.Time), s.Attempt, s.Reason.String(), s.ToQueue, "", s.Assumed}
 	if s.Refused != "" {
 		out.Type, out.Code = "refused", s.Refused
 	}
@@ -232,8 +215,8 @@ func (s *whatStep) text() string {
 	return text + " at " + s.Time.String()
 }
 
-func whatEndOf(e *whatif.End) whatEnd {
-	return whatEnd{State: e.State, Reason: e.Reason.String(), Time: wire.Time(e.Time), Attempts: e.Attempts, Assumed: e.Assumed}
+func whatEndOf(e *replay.End) whatEnd {
+	return whatEnd{e.State, e.Reason.String(), wire.Time(e.Time), e.Attempts, e.Assumed}
 }
 
 func (e *whatEnd) text() string {
@@ -241,63 +224,59 @@ func (e *whatEnd) text() string {
 	if e.Reason != "" {
 		text += " (" + e.Reason + ")"
 	}
-	return text + fmt.Sprintf(" after %s", plural(int(e.Attempts), "attempt", "attempts"))
+	return text + " after " + plural(int64(e.Attempts), "attempt", "attempts")
 }
 
-func countsOf(c *whatif.Counts) whatCounts {
-	out := whatCounts{Messages: c.Messages, Same: c.Same, Assumed: c.Assumed, Effects: map[string]int64{}, DelayP50: c.DelayMedianMS, DelayMax: c.DelayMaxMS}
-	for _, e := range whatif.Effects {
+func countsOf(c *replay.Counts) whatCounts {
+	out := whatCounts{c.Messages, c.Same, c.Assumed, map[string]int64{}, c.DelayMedianMS, c.DelayMaxMS}
+	for _, e := range replay.Effects {
 		out.Effects[string(e)] = c.Effects[e]
 	}
 	return out
 }
 
-func (a *app) whatSummary(s *whatif.Summary) error {
+func (r *replayer) whatSummary(s *replay.WhatIfSummary) error {
 	body := whatSummary{
-		FirstIndex: s.FirstIndex, LastIndex: s.LastIndex, All: countsOf(&s.All), Queues: map[string]whatCounts{},
-		LateSettles: s.LateSettles, Waiting: s.Unserved, Unneeded: s.Unneeded, Given: whatif.Given, Decided: whatif.Decided, Unknown: whatif.Unknown,
+		s.FirstIndex, s.LastIndex, countsOf(&s.All), map[string]whatCounts{}, s.LateSettles, s.Unserved, s.Unneeded,
+		replay.Given, replay.Decided, replay.Unknown,
 	}
 	for name, c := range s.Queues {
 		body.Queues[name] = countsOf(c)
 	}
-	if a.output == "json" {
-		return a.wire(whatSummaryLine{body})
+	if r.output == "json" {
+		return r.wire(whatSummaryLine{body})
 	}
 	header := []string{"queue", "messages", "same"}
-	for _, e := range whatif.Effects {
+	for _, e := range replay.Effects {
 		header = append(header, strings.ReplaceAll(string(e), "_", " "))
 	}
 	header = append(header, "assumed", "delay median", "delay max")
-	row := func(name string, c *whatCounts) []any {
+	row := func(name string, c whatCounts) []any {
 		out := []any{name, c.Messages, c.Same}
-		for _, e := range whatif.Effects {
+		for _, e := range replay.Effects {
 			out = append(out, c.Effects[string(e)])
 		}
 		return append(out, c.Assumed, time.Duration(c.DelayP50)*time.Millisecond, time.Duration(c.DelayMax)*time.Millisecond)
 	}
 	var rows [][]any
 	for _, name := range sortedKeys(body.Queues) {
-		c := body.Queues[name]
-		rows = append(rows, row(name, &c))
+		rows = append(rows, row(name, body.Queues[name]))
 	}
-	rows = append(rows, row("all", &body.All))
-	if err := a.table(header, rows); err != nil {
+	if err := r.table(header, append(rows, row("all", body.All))); err != nil {
 		return err
 	}
 	if s.LateSettles > 0 {
-		fmt.Fprintf(a.stdout, "%s would have come too late\n", plural(int(s.LateSettles), "settle", "settles"))
+		fmt.Fprintf(r.stdout, "%s would have come too late\n", plural(s.LateSettles, "settle", "settles"))
 	}
 	if s.Unneeded > 0 {
-		fmt.Fprintf(a.stdout, "%s would have found nothing to bring back\n", plural(int(s.Unneeded), "replay or resurrection", "replays and resurrections"))
+		fmt.Fprintf(r.stdout, "%s would have found nothing to bring back\n",
+			plural(s.Unneeded, "replay or resurrection", "replays and resurrections"))
 	}
 	for _, part := range []struct {
 		title string
 		lines []string
-	}{{"given", whatif.Given}, {"decided anew", whatif.Decided}, {"can't be known", whatif.Unknown}} {
-		fmt.Fprintf(a.stdout, "%s:\n", part.title)
-		for _, line := range part.lines {
-			fmt.Fprintf(a.stdout, "  - %s\n", line)
-		}
+	}{{"given", replay.Given}, {"decided again", replay.Decided}, {"can't be known", replay.Unknown}} {
+		fmt.Fprintf(r.stdout, "%s:\n  - %s\n", part.title, strings.Join(part.lines, "\n  - "))
 	}
 	return nil
 }

@@ -30,37 +30,20 @@ func (a *app) webhookCmd() *cobra.Command {
 }
 
 func (a *app) webhookListCmd() *cobra.Command {
-	cmd := &cobra.Command{
-		Use:     "list",
-		Aliases: []string{"ls"},
-		Short:   "List webhooks",
-		Example: "  qlogd webhook list\n  qlogd webhook list -o json | jq .name",
-		Args:    args(cobra.NoArgs),
-		RunE: a.onServer(func(ctx context.Context, c *client.Client, _ []string) error {
+	cmd := a.remote("list", "List webhooks", "  qlogd webhook list\n  qlogd webhook list -o json | jq .name",
+		exactly(0), func(ctx context.Context, c *client.Client, _ []string) error {
 			webhooks, err := c.Webhooks(ctx)
 			if err != nil {
 				return err
 			}
-			rows := make([][]any, 0, len(webhooks))
-			for _, w := range webhooks {
-				if a.output == "json" {
-					if err := a.wire(w); err != nil {
-						return err
-					}
-				}
-				rows = append(rows, []any{w.Name, goesTo(&w), signedBy(&w), cmp.Or(w.Filter, "-"), cmp.Or(w.IdempotencyKey, "-"), a.when(w.UpdatedAt)})
-			}
-			if a.output == "json" {
-				return nil
-			}
-			return a.table([]string{"name", "to", "signed", "filter", "idempotency key", "updated"}, rows)
-		}),
-	}
-	a.remoteFlags(cmd)
+			return list(a, webhooks, "name,to,signed,filter,idempotency key,updated", func(w *wire.Webhook) []any {
+				return []any{w.Name, cmp.Or(w.Queue, w.Target), signedBy(w), cmp.Or(w.Filter, "-"),
+					cmp.Or(w.IdempotencyKey, "-"), a.when(w.UpdatedAt)}
+			})
+		})
+	cmd.Aliases = []string{"ls"}
 	return cmd
 }
-
-func goesTo(w *wire.Webhook) string { return cmp.Or(w.Queue, w.Target) }
 
 func signedBy(w *wire.Webhook) string {
 	if w.VerifyHMAC == nil {
@@ -70,43 +53,32 @@ func signedBy(w *wire.Webhook) string {
 }
 
 func (a *app) webhookGetCmd() *cobra.Command {
-	cmd := &cobra.Command{
-		Use:     "get WEBHOOK",
-		Aliases: []string{"show"},
-		Short:   "Show a webhook's definition",
-		Example: "  qlogd webhook get github\n  qlogd webhook get github -o json",
-		Args:    args(cobra.ExactArgs(1)),
-		RunE: a.onServer(func(ctx context.Context, c *client.Client, argv []string) error {
-			w, err := c.Webhook(ctx, argv[0])
-			if err != nil {
-				return err
-			}
-			return a.webhook(w)
-		}),
-	}
-	a.remoteFlags(cmd)
+	cmd := a.remote("get WEBHOOK", "Show a webhook's definition",
+		"  qlogd webhook get github\n  qlogd webhook get github -o json", exactly(1),
+		func(ctx context.Context, c *client.Client, argv []string) error {
+			return a.webhook(c.Webhook(ctx, argv[0]))
+		})
+	cmd.Aliases = []string{"show"}
 	return cmd
 }
 
-func (a *app) webhook(w *wire.Webhook) error {
-	if a.output == "json" {
-		return a.wire(w)
+func (a *app) webhook(w *wire.Webhook, err error) error {
+	if err != nil {
+		return err
 	}
-	rows := [][]any{{"to", goesTo(w)}, {"signed", signedBy(w)}}
+	rows := [][]any{{"to", cmp.Or(w.Queue, w.Target)}, {"signed", signedBy(w)}}
 	if v := w.VerifyHMAC; v != nil {
-		for _, f := range [...]struct{ name, v string }{
-			{"header", v.Header}, {"prefix", v.Prefix}, {"secret from environment", strings.Join(v.SecretEnv, ", ")}, {"secret from file", strings.Join(v.SecretFile, ", ")},
-		} {
-			if f.v != "" {
-				rows = append(rows, []any{f.name, f.v})
-			}
-		}
+		rows = append(rows, []any{"header", optional(v.Header)}, []any{"prefix", optional(v.Prefix)},
+			[]any{"secret from environment", optional(strings.Join(v.SecretEnv, ", "))},
+			[]any{"secret from file", optional(strings.Join(v.SecretFile, ", "))})
 		if w.MaxAgeSeconds != nil {
 			rows = append(rows, []any{"signed time may be off by", fmt.Sprintf("%d s", *w.MaxAgeSeconds)})
 		}
 	}
-	rows = append(rows, []any{"from", cmp.Or(strings.Join(w.AllowIPs, ", "), "anywhere")}, []any{"filter", cmp.Or(w.Filter, "-")},
-		[]any{"idempotency key", cmp.Or(w.IdempotencyKey, "-")}, []any{"key", cmp.Or(w.Key, "-")}, []any{"kind", cmp.Or(w.Kind, "-")}, []any{"priority", cmp.Or(string(w.Priority), "-")})
+	rows = append(rows, []any{"from", cmp.Or(strings.Join(w.AllowIPs, ", "), "anywhere")},
+		[]any{"filter", cmp.Or(w.Filter, "-")}, []any{"idempotency key", cmp.Or(w.IdempotencyKey, "-")},
+		[]any{"key", cmp.Or(w.Key, "-")}, []any{"kind", cmp.Or(w.Kind, "-")},
+		[]any{"priority", cmp.Or(string(w.Priority), "-")})
 	if len(w.PayloadSchema) > 0 {
 		rows = append(rows, []any{"schema", "set"})
 	}
@@ -116,7 +88,7 @@ func (a *app) webhook(w *wire.Webhook) error {
 		}
 	}
 	rows = append(rows, []any{"created", a.when(w.CreatedAt)}, []any{"updated", a.when(w.UpdatedAt)})
-	return a.pairs("webhook", w.Name, rows)
+	return a.show(w, "webhook", w.Name, rows)
 }
 
 // webhookFlags are a definition on the command line: a JSON file, and flags that
@@ -138,13 +110,13 @@ func (f *webhookFlags) flags(cmd *cobra.Command) {
 	fs.StringVar(&f.d.Queue, "queue", "", "queue that messages go to")
 	fs.StringVar(&f.d.Target, "target", "", "URL to forward to at once, in place of a queue")
 	fs.StringVar(&f.verify.Scheme, "scheme", "", "how requests are signed: github, pagerduty, stripe, standard, slack, shopify, generic")
-	fs.StringVar(&f.verify.Header, "header", "", "header that has the signature, where it is not the scheme's usual one")
-	fs.StringVar(&f.verify.Prefix, "prefix", "", "what stands before a generic signature")
+	fs.StringVar(&f.verify.Header, "header", "", "header that has the signature, if not the scheme's usual one")
+	fs.StringVar(&f.verify.Prefix, "prefix", "", "prefix of a generic signature")
 	fs.StringSliceVar(&f.env, "secret-env", nil, "environment variable of the servers that has the secret; several while it is rotated")
 	fs.StringSliceVar(&f.files, "secret-file", nil, "file below the servers' --secrets-dir that has the secret")
 	fs.Int64Var(&f.maxAge, "max-age-seconds", webhook.DefaultMaxAgeSeconds, "how far a signed time may be off; 0 no limit")
 	fs.StringSliceVar(&f.d.AllowIPs, "allow-ips", nil, "addresses and networks that may send")
-	fs.StringVar(&f.d.Filter, "filter", "", "expression: what is not true is dropped")
+	fs.StringVar(&f.d.Filter, "filter", "", "expression: drop webhooks for which it is not true")
 	fs.StringVar(&f.d.IdempotencyKey, "idempotency-key", "", "expression: a webhook with the same key is a duplicate")
 	fs.StringVar(&f.d.Key, "key", "", "expression: the messages' ordering key")
 	fs.StringVar(&f.d.Kind, "kind", "", "expression: the messages' kind")
@@ -176,7 +148,24 @@ func (f *webhookFlags) definition(a *app) (*wire.WebhookDefinition, error) {
 			*v.to = *v.from
 		}
 	}
-	f.setVerify(d)
+	verify := []struct {
+		flag string
+		set  func(v *wire.VerifyHMAC)
+	}{
+		{"scheme", func(v *wire.VerifyHMAC) { v.Scheme = f.verify.Scheme }},
+		{"header", func(v *wire.VerifyHMAC) { v.Header = f.verify.Header }},
+		{"prefix", func(v *wire.VerifyHMAC) { v.Prefix = f.verify.Prefix }},
+		{"secret-env", func(v *wire.VerifyHMAC) { v.SecretEnv = f.env }},
+		{"secret-file", func(v *wire.VerifyHMAC) { v.SecretFile = f.files }},
+	}
+	for _, v := range verify {
+		if f.changed(v.flag) {
+			if d.VerifyHMAC == nil {
+				d.VerifyHMAC = &wire.VerifyHMAC{}
+			}
+			v.set(d.VerifyHMAC)
+		}
+	}
 	if f.changed("max-age-seconds") {
 		d.MaxAgeSeconds = &f.maxAge
 	}
@@ -214,118 +203,71 @@ func (f *webhookFlags) definition(a *app) (*wire.WebhookDefinition, error) {
 	return d, nil
 }
 
-func (f *webhookFlags) setVerify(d *wire.WebhookDefinition) {
-	for _, flag := range []string{"scheme", "header", "prefix", "secret-env", "secret-file"} {
-		if !f.changed(flag) {
-			continue
-		}
-		if d.VerifyHMAC == nil {
-			d.VerifyHMAC = &wire.VerifyHMAC{}
-		}
-		switch v := d.VerifyHMAC; flag {
-		case "scheme":
-			v.Scheme = f.verify.Scheme
-		case "header":
-			v.Header = f.verify.Header
-		case "prefix":
-			v.Prefix = f.verify.Prefix
-		case "secret-env":
-			v.SecretEnv = f.env
-		case "secret-file":
-			v.SecretFile = f.files
-		}
-	}
-}
-
 func (a *app) webhookPutCmd() *cobra.Command {
 	f := &webhookFlags{}
-	cmd := &cobra.Command{
-		Use:   "put WEBHOOK",
-		Short: "Make a webhook, or replace its definition",
-		Long: `Makes a webhook: what is POSTed to /hook/WEBHOOK becomes a message. Where it exists
-its definition is replaced whole.
-
-Expressions are CEL over payload (the body), headers, source_ip, received_at and
-webhook (the name). A secret is never given here: the definition names where each
-server finds it.`,
-		Example: `  qlogd webhook put github --queue jobs --scheme github --secret-env GITHUB_WEBHOOK_SECRET \
+	cmd := a.remote("put WEBHOOK", "Make a webhook, or replace its definition",
+		`  qlogd webhook put github --queue jobs --scheme github --secret-env GITHUB_WEBHOOK_SECRET \
     --idempotency-key "headers['x-github-delivery']" --kind "headers['x-github-event']"
-  qlogd webhook put pagerduty --definition pagerduty.json`,
-		Args: args(cobra.ExactArgs(1)),
-		RunE: a.onServer(func(ctx context.Context, c *client.Client, argv []string) error {
+  qlogd webhook put pagerduty --definition pagerduty.json`, exactly(1),
+		func(ctx context.Context, c *client.Client, argv []string) error {
 			d, err := f.definition(a)
 			if err != nil {
 				return err
 			}
 			w, _, err := c.PutWebhook(ctx, argv[0], *d)
-			if err != nil {
-				return err
-			}
-			return a.webhook(w)
-		}),
-	}
+			return a.webhook(w, err)
+		})
+	cmd.Long = `Makes a webhook: a body POSTed to /hook/WEBHOOK becomes a message. If the webhook
+exists, its whole definition is replaced.
+
+Expressions are CEL over payload (the body), headers, source_ip, received_at and
+webhook (the name). A secret is never given here: the definition names where each
+server finds it.`
 	f.flags(cmd)
-	a.remoteFlags(cmd)
 	return cmd
 }
 
 func (a *app) webhookDeleteCmd() *cobra.Command {
-	d := &destroyer{}
-	cmd := &cobra.Command{
-		Use:     "delete WEBHOOK",
-		Aliases: []string{"rm"},
-		Short:   "Delete a webhook; its messages stay",
-		Example: "  qlogd webhook delete github --yes",
-		Args:    args(cobra.ExactArgs(1)),
-		RunE: a.onServer(func(ctx context.Context, c *client.Client, argv []string) error {
+	cmd := a.destroyFlags(a.remote("delete WEBHOOK", "Delete a webhook; its messages stay",
+		"  qlogd webhook delete github --yes", exactly(1),
+		func(ctx context.Context, c *client.Client, argv []string) error {
 			if _, err := c.Webhook(ctx, argv[0]); err != nil {
 				return err
 			}
-			what := "delete webhook " + argv[0]
-			if d.dryRun {
-				fmt.Fprintln(a.stdout, "would", what)
-				return nil
-			}
-			if err := d.confirm(a, what); err != nil {
-				return err
-			}
-			if err := c.DeleteWebhook(ctx, argv[0]); err != nil {
-				return err
-			}
-			if a.output != "json" {
-				fmt.Fprintln(a.stderr, "deleted")
-			}
-			return nil
-		}),
-	}
-	d.flags(cmd)
-	a.remoteFlags(cmd)
+			return a.destroy("delete webhook "+argv[0], func() error {
+				if err := c.DeleteWebhook(ctx, argv[0]); err != nil {
+					return err
+				}
+				return a.say(nil, "%s deleted", argv[0])
+			})
+		}))
+	cmd.Aliases = []string{"rm"}
 	return cmd
 }
 
 func (a *app) webhookTestCmd() *cobra.Command {
 	var env, file string
 	var headers []string
-	cmd := &cobra.Command{
-		Use:   "test WEBHOOK [BODY]",
-		Short: "Sign a body as the sender would, and send it",
-		Long: `Asks for the webhook's definition, signs the body as its sender would, sends it to
-/hook/WEBHOOK and tells the answer. The secret is taken from this command's own
-environment: the variable that the definition names, or --secret-env. Without BODY
-it is read from --file or stdin. It fails (1) where the server refuses it.`,
-		Example: `  GITHUB_WEBHOOK_SECRET=… qlogd webhook test github '{"action":"opened","issue":{"number":1}}' --header 'X-GitHub-Event: issues'
-  qlogd webhook test pagerduty --file event.json --secret-env MY_SECRET`,
-		Args: args(cobra.RangeArgs(1, 2)),
-		RunE: a.onServer(func(ctx context.Context, c *client.Client, argv []string) error {
+	cmd := a.remote("test WEBHOOK [BODY]", "Sign a body as the sender would, and send it",
+		`  GITHUB_WEBHOOK_SECRET=… qlogd webhook test github '{"action":"opened"}' --header 'X-GitHub-Event: issues'
+  qlogd webhook test pagerduty --file event.json --secret-env MY_SECRET`, args(cobra.RangeArgs(1, 2)),
+		func(ctx context.Context, c *client.Client, argv []string) error {
 			w, err := c.Webhook(ctx, argv[0])
 			if err != nil {
 				return err
 			}
-			body, err := a.hookBody(argv[1:], file)
-			if err != nil {
-				return err
+			var body []byte
+			switch {
+			case len(argv) == 2 && file != "":
+				return usagef("the body is given twice")
+			case len(argv) == 2:
+				body = []byte(argv[1])
+			default:
+				if body, err = a.readInput(cmp.Or(file, "-")); err != nil {
+					return err
+				}
 			}
-			req, err := a.signedRequest(ctx, w, body, env)
+			header, err := a.signature(w, body, env)
 			if err != nil {
 				return err
 			}
@@ -334,32 +276,23 @@ it is read from --file or stdin. It fails (1) where the server refuses it.`,
 				if !ok {
 					return usagef("header: %.64q must be 'Name: value'", line)
 				}
-				req.Header.Set(strings.TrimSpace(name), strings.TrimSpace(v))
+				header.Set(strings.TrimSpace(name), strings.TrimSpace(v))
 			}
-			return a.sendHook(req)
-		}),
-	}
-	cmd.Flags().StringVar(&env, "secret-env", "", "environment variable of this command that has the secret (default: the definition's)")
+			return a.sendHook(ctx, w.Name, header, body)
+		})
+	cmd.Long = `Asks for the webhook's definition, signs the body as its sender would, sends it to
+/hook/WEBHOOK and prints the answer. The secret is taken from this command's own
+environment: the variable that the definition names, or --secret-env. Without BODY
+it is read from --file or stdin. It fails (1) if the server refuses it.`
+	cmd.Flags().StringVar(&env, "secret-env", "",
+		"environment variable of this command that has the secret (default: the definition's)")
 	cmd.Flags().StringVar(&file, "file", "", "read the body from this file (- is stdin)")
 	cmd.Flags().StringArrayVarP(&headers, "header", "H", nil, "'Name: value' to send along; once for each")
-	a.remoteFlags(cmd)
 	return cmd
 }
 
-func (a *app) hookBody(argv []string, file string) ([]byte, error) {
-	switch {
-	case len(argv) == 1 && file != "":
-		return nil, usagef("the body is given twice")
-	case len(argv) == 1:
-		return []byte(argv[0]), nil
-	case file == "":
-		file = "-"
-	}
-	return a.readInput(file)
-}
-
-// signedRequest is what the sender of a webhook would send.
-func (a *app) signedRequest(ctx context.Context, w *wire.Webhook, body []byte, env string) (*http.Request, error) {
+// signature returns the headers that the sender of a webhook would send.
+func (a *app) signature(w *wire.Webhook, body []byte, env string) (http.Header, error) {
 	hook, err := webhook.Compile(w.Name, &w.WebhookDefinition)
 	if err != nil {
 		return nil, err
@@ -380,38 +313,31 @@ func (a *app) signedRequest(ctx context.Context, w *wire.Webhook, body []byte, e
 	if err != nil {
 		return nil, usagef("secret-env: %w", err)
 	}
-	addr := cmp.Or(strings.Split(a.reach.addr, ",")[0], cmp.Or(strings.Split(a.getenv("QLOGD_ADDR"), ",")[0], defaultAddr))
-	_, scheme, err := a.plainClient()
-	if err != nil {
-		return nil, err
-	}
-	if addr = strings.TrimSuffix(strings.TrimSpace(addr), "/"); !strings.Contains(addr, "://") {
-		addr = scheme + addr
-	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, addr+"/hook/"+w.Name, bytes.NewReader(body))
-	if err != nil {
-		return nil, usagef("addr: %w", err)
-	}
-	req.Header.Set("Content-Type", "application/json")
-	req.Header.Set("User-Agent", "qlogd-cli/"+build().Version)
+	header := http.Header{}
+	header.Set("Content-Type", "application/json")
+	header.Set("User-Agent", "qlogd-cli/"+build().Version)
 	for name, v := range signature {
-		req.Header.Set(name, v)
+		header.Set(name, v)
 	}
-	return req, nil
+	return header, nil
 }
 
-// sendHook sends the request and tells the answer, whatever it is.
-func (a *app) sendHook(req *http.Request) error {
-	c, _, err := a.plainClient()
+// sendHook sends a body to a webhook and prints the answer, whatever it is.
+func (a *app) sendHook(ctx context.Context, name string, header http.Header, body []byte) error {
+	c, urls, err := a.plainClient(forwardTimeout + 5*time.Second) // a target may be slow
 	if err != nil {
 		return err
 	}
-	c.Timeout = forwardTimeout + 5*time.Second // a target may take its time
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, urls[0]+"/hook/"+name, bytes.NewReader(body))
+	if err != nil {
+		return usagef("addr: %w", err)
+	}
+	req.Header = header
 	resp, err := c.Do(req)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = resp.Body.Close() }()
+	defer resp.Body.Close()
 	b, err := io.ReadAll(io.LimitReader(resp.Body, maxForwardAnswer))
 	if err != nil {
 		return err
@@ -423,7 +349,7 @@ func (a *app) sendHook(req *http.Request) error {
 		fmt.Fprintln(a.stdout, string(bytes.TrimSpace(b)))
 	}
 	if resp.StatusCode >= 300 {
-		return &exitError{exitFailed, fmt.Errorf("the webhook was answered %s", resp.Status)}
+		return fmt.Errorf("the webhook was answered %s", resp.Status)
 	}
 	return nil
 }

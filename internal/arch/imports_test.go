@@ -32,7 +32,6 @@ var rooms = []string{
 	"fsm",
 	"raft",
 	"replay",
-	"replay/predicate", "replay/whatif",
 	"webhook",
 	"background/push",
 	"background",

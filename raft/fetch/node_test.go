@@ -354,7 +354,7 @@ func sameAsSource(t testing.TB, disk *vfs.Mem, n *node, c checkpoint.Meta) error
 // verify runs the whole verification of qlogd replay --verify.
 func verify(t testing.TB, disk *vfs.Mem) error {
 	t.Helper()
-	_, err := replay.VerifyOn(t.Context(), disk, "/", nil)
+	_, err := replay.Verify(t.Context(), disk, "/", nil, nil)
 	return err
 }
 

@@ -60,7 +60,7 @@ func (w *world) judge() {
 		n.stop()
 	}
 	for i, n := range w.nodes {
-		if _, err := replay.VerifyOn(context.Background(), n.disk, "/", nil); err != nil {
+		if _, err := replay.Verify(context.Background(), n.disk, "/", nil, nil); err != nil {
 			w.find("%s does not pass verification: %v", n.name, err)
 		}
 		if i > 0 {

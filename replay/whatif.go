@@ -1,52 +1,13 @@
-// Package whatif tells what would have happened under another policy. It takes
-// what producers, workers and operators did out of an event log as given, and
-// lets the real state machine (fsm) decide the rest anew.
-//
-// # What is given
-//
-//   - Producers: every message that was accepted, when it came, and how: its
-//     key, kind, priority, size, delay, ttl, idempotency key.
-//   - Operators: queues made, changed, paused, purged, deleted; messages taken
-//     out; dead letters replayed and purged, as far as they would have been dead;
-//     messages resurrected. What was brought back is told of like what was
-//     produced.
-//   - Workers, attempt by attempt of each message: how soon after the message
-//     could be had a worker took it, for how long it asked, and what became of
-//     it after how long: acked, failed (with a wait of the worker's own, if it
-//     named one), dead-lettered, given back, extended, or silence.
-//
-// # What is decided anew
-//
-// Which message a worker gets, when leases run out, waits between attempts, the
-// last attempt, dead letters and where they go, expiry, order and blocking
-// within keys, limits of depth and bytes, duplicates: all that fsm decides.
-//
-// # How
-//
-// The log is read once for the facts, and then they are played in the order of
-// time against an fsm.Machine that begins with the state at the first instant.
-// Each attempt that becomes possible brings, after the same time as in reality,
-// one worker who asks the queue; the machine says which message it gets. Who
-// gets none stays, and takes what comes first. A message that waited behind
-// another one of its key was taken so long after that one had gone, and is again.
-// So with the policies as they were the same things happen at the same times:
-// that is tested.
-//
-// # What can't be known
-//
-// See Unknown. Attempts that reality never came to are assumed to end as the
-// message's last one did; what rests on such an assumption is marked.
-package whatif
+package replay
 
 import (
 	"context"
 	"fmt"
 
 	"github.com/qlogd/qlogd/event"
-	"github.com/qlogd/qlogd/replay"
 )
 
-// Given, Decided and Unknown say in words what an answer rests on.
+// Given, Decided and Unknown say in words what the answer of WhatIf rests on.
 var (
 	Given = []string{
 		"which messages were accepted, when, and with what: key, kind, priority, size, delay, ttl, idempotency key",
@@ -70,20 +31,20 @@ var (
 	}
 )
 
-// Options of a run.
-type Options struct {
+// WhatIfOptions are the options of WhatIf.
+type WhatIfOptions struct {
 	From, To event.Instant
 	// Change puts the other policy onto a queue's; auto is true where the queue
 	// is to get a dead-letter queue of its own. It is asked for every policy that
 	// a queue ever had.
 	Change func(queue string, p *event.Policy) (auto bool, err error)
-	Filter replay.Filter // of what is told; everything is played
-	// ToleranceMS is by how much times may differ without being told.
+	Filter Filter // of what is reported; everything is played
+	// ToleranceMS is by how much times may differ without being reported.
 	ToleranceMS int64
-	// Tell is called with each message whose life would have been another, in
+	// Diverged is called with each message whose life would have been another, in
 	// the order in which they came.
-	Tell func(*Difference) error
-	// Progress, if not nil, is told how much of how much is played.
+	Diverged func(*Divergence) error
+	// Progress, if not nil, is called with how much of how much is played.
 	Progress func(done, total int64)
 }
 
@@ -100,8 +61,8 @@ type Step struct {
 	Refused string
 }
 
-// Difference is a message whose life would have been another.
-type Difference struct {
+// Divergence is a message whose life would have been another.
+type Divergence struct {
 	Message event.ID
 	Queue   string
 	Key     string
@@ -138,7 +99,7 @@ const (
 	Otherwise    Effect = "otherwise" // another way to the same end at the same time
 )
 
-// Effects in the order in which they are told.
+// Effects in the order in which they are printed.
 var Effects = []Effect{Refused, Duplicate, DeadLettered, Discarded, Spared, Delayed, Sooner, Otherwise}
 
 // Counts are of one queue or of all.
@@ -153,8 +114,8 @@ type Counts struct {
 	delays []int64
 }
 
-// Summary is what a run has shown.
-type Summary struct {
+// WhatIfSummary is the result of WhatIf.
+type WhatIfSummary struct {
 	FirstIndex, LastIndex uint64
 	All                   Counts
 	Queues                map[string]*Counts
@@ -171,8 +132,22 @@ func (e *UsageError) Unwrap() error { return e.Err }
 
 func usagef(format string, args ...any) error { return &UsageError{fmt.Errorf(format, args...)} }
 
-// Run plays the log between two instants under another policy.
-func Run(ctx context.Context, src *replay.Source, o Options) (*Summary, error) {
+// WhatIf plays the log between two instants under another policy. It takes what
+// producers, workers and operators did as given (Given), and lets the real state
+// machine decide the rest again (Decided).
+//
+// The log is read once for the facts, and then they are played in the order of
+// time against an fsm.Machine that begins with the state at the first instant.
+// Each attempt that becomes possible brings, after the same time as in reality,
+// one worker who asks the queue; the machine decides which message it gets. A
+// worker that gets none stays, and takes the next message. A message that waited
+// behind another one of its key was leased some time after that one had gone, and
+// is again. So with the policies as they were the same things happen at the same
+// times.
+//
+// Attempts that were not made in reality are assumed to end as the message's last
+// one did; everything that rests on such an assumption is marked.
+func WhatIf(ctx context.Context, src *Source, o WhatIfOptions) (*WhatIfSummary, error) {
 	if o.Progress == nil {
 		o.Progress = func(int64, int64) {}
 	}

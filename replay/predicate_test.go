@@ -1,4 +1,4 @@
-package predicate
+package replay
 
 import (
 	"fmt"
@@ -15,12 +15,12 @@ type nowhere struct{}
 func (nowhere) Append(*event.Block) error { return nil }
 
 // state has a queue jobs with three messages, the first of them leased.
-func state(t *testing.T) (*projections.State, event.ID) {
+func jobs(t *testing.T) (*projections.State, event.ID) {
 	t.Helper()
-	return stateOf(t, 3)
+	return jobsState(t, 3)
 }
 
-func stateOf(t *testing.T, messages int) (*projections.State, event.ID) {
+func jobsState(t *testing.T, messages int) (*projections.State, event.ID) {
 	t.Helper()
 	s := projections.New()
 	m := fsm.New(s, nowhere{}, fsm.Options{})
@@ -43,7 +43,7 @@ func stateOf(t *testing.T, messages int) (*projections.State, event.ID) {
 }
 
 func TestPredicates(t *testing.T) {
-	s, id := state(t)
+	s, id := jobs(t)
 	for text, want := range map[string]bool{
 		`queue('jobs').depth == 2 && queue('jobs').in_flight == 1`:          true,
 		`queue('nobody').exists`:                                            false,
@@ -62,12 +62,12 @@ func TestPredicates(t *testing.T) {
 		`message('` + id.String() + `').enqueued_at < time`:                                    true,
 		`queue('jobs').oldest_message_age_seconds >= 1`:                                        true,
 	} {
-		p, err := Compile(text)
+		p, err := CompilePredicate(text)
 		if err != nil {
 			t.Errorf("%s: %v", text, err)
 			continue
 		}
-		if got, err := p.Holds(s); err != nil || got != want {
+		if got, err := p(s); err != nil || got != want {
 			t.Errorf("%s: %t, %v", text, got, err)
 		}
 	}
@@ -91,11 +91,11 @@ func TestDeadAndReplayed(t *testing.T) {
 	}
 	holds := func(text string) {
 		t.Helper()
-		p, err := Compile(text)
+		p, err := CompilePredicate(text)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if ok, err := p.Holds(s); !ok || err != nil {
+		if ok, err := p(s); !ok || err != nil {
 			t.Errorf("%s: %t, %v", text, ok, err)
 		}
 	}
@@ -122,24 +122,24 @@ func TestWrongPredicatesAreToldWithTheirPlace(t *testing.T) {
 		``:                               "Syntax error",
 		strings.Repeat("true && ", 2000): "at most 8192 are taken",
 	} {
-		if _, err := Compile(text); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := CompilePredicate(text); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", text, err)
 		}
 	}
 }
 
 func TestWhatFailsWhileAsking(t *testing.T) {
-	s, _ := state(t)
+	s, _ := jobs(t)
 	for text, want := range map[string]string{
 		`message('x').exists`:      "not a ULID",
 		`1 / (index - index) == 1`: "division by zero",
 		`[1,2,3,4,5,6,7,8,9,10].all(a, [1,2,3,4,5,6,7,8,9,10].all(b, [1,2,3,4,5,6,7,8,9,10].all(c, [1,2,3,4,5,6,7,8,9,10].all(d, [1,2,3,4,5,6,7,8,9,10].all(e, [1,2,3,4,5,6,7,8,9,10].all(f, a+b+c+d+e+f+index > 0))))))`: "costs too much",
 	} {
-		p, err := Compile(text)
+		p, err := CompilePredicate(text)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := p.Holds(s); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := p(s); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", text, err)
 		}
 	}
@@ -147,17 +147,17 @@ func TestWhatFailsWhileAsking(t *testing.T) {
 
 // A list of messages costs what it takes to make it, each time that it is made.
 func TestListsWithinListsCost(t *testing.T) {
-	s, _ := stateOf(t, 1000)
+	s, _ := jobsState(t, 1000)
 	for text, fine := range map[string]bool{
 		`messages('jobs').all(m, m.priority == 5)`:                 true,
 		`messages('jobs').all(m, messages('jobs').size() == 1000)`: false,
 		`messages('jobs').all(m, messages('nobody').size() == 0)`:  true,
 	} {
-		p, err := Compile(text)
+		p, err := CompilePredicate(text)
 		if err != nil {
 			t.Fatal(err)
 		}
-		ok, err := p.Holds(s)
+		ok, err := p(s)
 		if fine && (err != nil || !ok) || !fine && (err == nil || !strings.Contains(err.Error(), "costs too much")) {
 			t.Errorf("%s: %v, %v", text, ok, err)
 		}

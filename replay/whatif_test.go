@@ -1,4 +1,4 @@
-package whatif
+package replay
 
 import (
 	"cmp"
@@ -16,7 +16,6 @@ import (
 	"github.com/qlogd/qlogd/log/eventlog"
 	"github.com/qlogd/qlogd/log/vfs"
 	"github.com/qlogd/qlogd/projections"
-	"github.com/qlogd/qlogd/replay"
 )
 
 // world is a node without Raft, its clients, and a clock that only it moves.
@@ -117,7 +116,7 @@ func (w *world) try(queue string, ms int64, op event.SettleOp) event.ID {
 	return id
 }
 
-func (w *world) run(o Options) (*Summary, map[event.ID]*Difference) {
+func (w *world) run(o WhatIfOptions) (*WhatIfSummary, map[event.ID]*Divergence) {
 	w.t.Helper()
 	if o.To == (event.Instant{}) {
 		o.To = event.Instant{Kind: event.InstantNow}
@@ -125,12 +124,12 @@ func (w *world) run(o Options) (*Summary, map[event.ID]*Difference) {
 	if o.Change == nil {
 		o.Change = func(string, *event.Policy) (bool, error) { return false, nil }
 	}
-	told := map[event.ID]*Difference{}
-	o.Tell = func(d *Difference) error {
+	told := map[event.ID]*Divergence{}
+	o.Diverged = func(d *Divergence) error {
 		told[d.Message] = d
 		return nil
 	}
-	s, err := Run(w.t.Context(), &replay.Source{Log: w.log}, o)
+	s, err := WhatIf(w.t.Context(), &Source{Log: w.log}, o)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -258,11 +257,11 @@ func TestNothingIsOtherwiseUnderTheSamePolicy(t *testing.T) {
 	for seed := range uint64(12) {
 		w := begin(t, seed)
 		w.busy(400)
-		s, told := w.run(Options{})
+		s, told := w.run(WhatIfOptions{})
 		if s.All.Same != s.All.Messages || s.All.Messages < 200 || len(told) > 0 {
 			t.Errorf("seed %d: %d of %d are the same", seed, s.All.Same, s.All.Messages)
 			// The first ones are the causes of the rest.
-			when := func(d *Difference) int64 {
+			when := func(d *Divergence) int64 {
 				at := int64(math.MaxInt64)
 				for _, s := range []*Step{d.Real, d.WhatIf} {
 					if s != nil {
@@ -271,14 +270,14 @@ func TestNothingIsOtherwiseUnderTheSamePolicy(t *testing.T) {
 				}
 				return at
 			}
-			all := slices.SortedFunc(maps.Values(told), func(a, b *Difference) int { return cmp.Compare(when(a), when(b)) })
+			all := slices.SortedFunc(maps.Values(told), func(a, b *Divergence) int { return cmp.Compare(when(a), when(b)) })
 			for _, d := range all[:min(len(all), 3)] {
 				t.Logf("%s in %s key %s at %d: %+v, %+v", d.Message, d.Queue, d.Key, d.At, d.Real, d.WhatIf)
 			}
 		}
 		// And from the middle on.
 		middle := event.Instant{Kind: event.InstantIndex, Index: w.index / 2}
-		if s, _ := w.run(Options{From: middle}); s.All.Same != s.All.Messages || s.All.Messages < 50 {
+		if s, _ := w.run(WhatIfOptions{From: middle}); s.All.Same != s.All.Messages || s.All.Messages < 50 {
 			t.Errorf("seed %d from the middle: %d of %d are the same", seed, s.All.Same, s.All.Messages)
 		}
 	}
@@ -295,7 +294,7 @@ func TestFewerAttemptsDeadLetter(t *testing.T) {
 	w.try("jobs", 100, event.OpAck)
 	b := w.produce("jobs", event.NewMessage{})
 	w.try("jobs", 50, event.OpAck)
-	s, told := w.run(Options{Change: change("jobs", func(p *event.Policy) { p.MaxAttempts = 2 })})
+	s, told := w.run(WhatIfOptions{Change: change("jobs", func(p *event.Policy) { p.MaxAttempts = 2 })})
 	d := told[a]
 	if d == nil || d.Effect != DeadLettered || d.At != 4 || d.Real.Type != event.Retried || d.WhatIf.Type != event.DeadLettered || d.WhatIf.Reason != event.ReasonMaxAttempts || d.WhatIfEnd.Assumed {
 		t.Errorf("%+v", d)
@@ -314,12 +313,12 @@ func TestMoreAttemptsSpare(t *testing.T) {
 	w.try("jobs", 100, event.OpRetry) // dead
 	w.pass(60_000)
 	w.do()
-	s, told := w.run(Options{Change: change("jobs", func(p *event.Policy) { p.MaxAttempts = 3 })})
+	s, told := w.run(WhatIfOptions{Change: change("jobs", func(p *event.Policy) { p.MaxAttempts = 3 })})
 	// The third is taken to fail like the second: dead all the same, but later.
 	if d := told[a]; d == nil || d.Effect != Delayed || !d.WhatIfEnd.Assumed || d.WhatIfEnd.State != "dead_lettered" || s.All.Assumed != 1 {
 		t.Errorf("%+v", d)
 	}
-	if _, told = w.run(Options{Change: change("jobs", func(p *event.Policy) { p.MaxAttempts = 0 })}); told[a] == nil || told[a].Effect != Spared {
+	if _, told = w.run(WhatIfOptions{Change: change("jobs", func(p *event.Policy) { p.MaxAttempts = 0 })}); told[a] == nil || told[a].Effect != Spared {
 		t.Errorf("%+v", told[a])
 	}
 }
@@ -333,11 +332,11 @@ func TestLongerWaitsDelay(t *testing.T) {
 	w.try("jobs", 100, event.OpAck)
 	w.pass(60_000)
 	w.do()
-	s, told := w.run(Options{ToleranceMS: 1000, Change: change("jobs", func(p *event.Policy) { p.BackoffScheduleMS = []int64{30_000} })})
+	s, told := w.run(WhatIfOptions{ToleranceMS: 1000, Change: change("jobs", func(p *event.Policy) { p.BackoffScheduleMS = []int64{30_000} })})
 	if d := told[a]; d == nil || d.Effect != Delayed || d.Real.Type != event.Leased || s.All.DelayMedianMS != 29_000 {
 		t.Errorf("%+v, %+v", d, s.All)
 	}
-	if _, told = w.run(Options{ToleranceMS: 500, Change: change("jobs", func(p *event.Policy) { p.BackoffScheduleMS = []int64{0} })}); told[a] == nil || told[a].Effect != Sooner {
+	if _, told = w.run(WhatIfOptions{ToleranceMS: 500, Change: change("jobs", func(p *event.Policy) { p.BackoffScheduleMS = []int64{0} })}); told[a] == nil || told[a].Effect != Sooner {
 		t.Errorf("%+v", told[a])
 	}
 	// What the worker itself asked for stays.
@@ -346,7 +345,7 @@ func TestLongerWaitsDelay(t *testing.T) {
 	w.do(&event.Command{Settle: &event.Settle{Items: []event.SettleItem{{Op: event.OpRetry, Lease: lease, DelayMS: 77}}}})
 	w.pass(77)
 	w.try("jobs", 1, event.OpAck)
-	if _, told = w.run(Options{Change: change("jobs", func(p *event.Policy) { p.BackoffScheduleMS = []int64{30_000} })}); told[b] != nil {
+	if _, told = w.run(WhatIfOptions{Change: change("jobs", func(p *event.Policy) { p.BackoffScheduleMS = []int64{30_000} })}); told[b] != nil {
 		t.Errorf("%+v", told[b])
 	}
 }
@@ -358,7 +357,7 @@ func TestFullQueuesRefuse(t *testing.T) {
 	b := w.produce("jobs", event.NewMessage{})
 	w.try("jobs", 100, event.OpAck)
 	c := w.produce("jobs", event.NewMessage{})
-	s, told := w.run(Options{Change: change("jobs", func(p *event.Policy) { p.MaxDepth = 1 })})
+	s, told := w.run(WhatIfOptions{Change: change("jobs", func(p *event.Policy) { p.MaxDepth = 1 })})
 	if told[a] != nil || told[b] == nil || told[b].Effect != Refused || told[b].WhatIf.Refused != event.CodeQueueFull || told[c] != nil {
 		t.Errorf("%+v %+v %+v", told[a], told[b], told[c])
 	}
@@ -374,7 +373,7 @@ func TestWindowsMakeDuplicates(t *testing.T) {
 	a := w.produce("jobs", event.NewMessage{DedupKey: key})
 	w.pass(5000)
 	b := w.produce("jobs", event.NewMessage{DedupKey: key})
-	_, told := w.run(Options{Change: change("jobs", func(p *event.Policy) { p.DedupWindowSeconds = 60 })})
+	_, told := w.run(WhatIfOptions{Change: change("jobs", func(p *event.Policy) { p.DedupWindowSeconds = 60 })})
 	if told[a] != nil || told[b] == nil || told[b].Effect != Duplicate {
 		t.Errorf("%+v %+v", told[a], told[b])
 	}
@@ -389,7 +388,7 @@ func TestLeasesShorterThanTheWork(t *testing.T) {
 	w.try("jobs", 20_000, event.OpAck)
 	w.pass(60_000)
 	w.do()
-	s, told := w.run(Options{Change: change("jobs", func(p *event.Policy) { p.LeaseMS = 10_000 })})
+	s, told := w.run(WhatIfOptions{Change: change("jobs", func(p *event.Policy) { p.LeaseMS = 10_000 })})
 	if d := told[a]; d == nil || d.Effect != Discarded || d.WhatIf.Type != event.LeaseExpired || !d.WhatIfEnd.Assumed || s.LateSettles != 2 {
 		t.Errorf("%+v, %+v", d, s)
 	}
@@ -406,7 +405,7 @@ func TestOnRetryHeadLetsOthersGo(t *testing.T) {
 	w.try("jobs", 100, event.OpAck)
 	w.pass(5)
 	w.try("jobs", 100, event.OpAck)
-	_, told := w.run(Options{ToleranceMS: 1000, Change: change("jobs", func(p *event.Policy) { p.OnRetry = event.RetryHead })})
+	_, told := w.run(WhatIfOptions{ToleranceMS: 1000, Change: change("jobs", func(p *event.Policy) { p.OnRetry = event.RetryHead })})
 	if d := told[b]; d == nil || d.Effect != Sooner || d.RealEnd.Time-d.WhatIfEnd.Time < 49_000 {
 		t.Errorf("%+v", d)
 	}
@@ -453,12 +452,12 @@ func TestReplaysArePlayed(t *testing.T) {
 	w.pass(60_000)
 	w.do()
 
-	s, told := w.run(Options{})
+	s, told := w.run(WhatIfOptions{})
 	if s.All.Messages != 3 || s.All.Same != 3 || s.Unneeded != 0 || len(told) != 0 {
 		t.Errorf("as it was: %+v", s)
 	}
 	// One attempt less: what was replayed would have died again.
-	s, told = w.run(Options{Change: change("jobs", func(p *event.Policy) { p.MaxAttempts = 1 })})
+	s, told = w.run(WhatIfOptions{Change: change("jobs", func(p *event.Policy) { p.MaxAttempts = 1 })})
 	if d := told[back]; d == nil || d.Effect != DeadLettered || d.At != 2 || d.RealEnd.State != "acked" || d.Queue != "jobs" {
 		t.Errorf("one attempt less: %+v", d)
 	}
@@ -466,12 +465,12 @@ func TestReplaysArePlayed(t *testing.T) {
 		t.Errorf("one attempt less: %+v, %+v", told[b], s)
 	}
 	// Any number of attempts: nothing to replay.
-	s, told = w.run(Options{Change: change("jobs", func(p *event.Policy) { p.MaxAttempts = 0 })})
+	s, told = w.run(WhatIfOptions{Change: change("jobs", func(p *event.Policy) { p.MaxAttempts = 0 })})
 	if told[a] == nil || told[a].Effect != Spared || told[back] != nil || s.Unneeded != 1 || s.All.Messages != 2 {
 		t.Errorf("no limit: %+v, %+v, %+v", told[a], told[back], s)
 	}
 	// Where the queue would have been full, a replay is refused.
-	s, told = w.run(Options{Change: change("jobs", func(p *event.Policy) { p.MaxBytes = 5 })})
+	s, told = w.run(WhatIfOptions{Change: change("jobs", func(p *event.Policy) { p.MaxBytes = 5 })})
 	if s.All.Effects[Refused] != 2 { // a and b, with 10 bytes each; nothing to replay then
 		t.Errorf("full: %+v", s)
 	}
@@ -512,11 +511,11 @@ func TestResurrectionsAndImportsArePlayed(t *testing.T) {
 	}
 	w.pass(60_000)
 	w.do()
-	s, told := w.run(Options{})
+	s, told := w.run(WhatIfOptions{})
 	if s.All.Messages != 3 || s.All.Same != 3 || s.Unneeded != 0 || len(told) != 0 {
 		t.Errorf("as it was: %+v", s)
 	}
-	s, told = w.run(Options{Change: change("jobs", func(p *event.Policy) { p.MaxAttempts = 3 })})
+	s, told = w.run(WhatIfOptions{Change: change("jobs", func(p *event.Policy) { p.MaxAttempts = 3 })})
 	// The third try is taken to fail like the second: it is discarded later.
 	if told[a] == nil || told[a].Effect != Delayed {
 		t.Errorf("one attempt more: %+v", told[a])
@@ -524,7 +523,7 @@ func TestResurrectionsAndImportsArePlayed(t *testing.T) {
 	if told[back] != nil && told[back].Effect == Refused || s.All.Messages+s.Unneeded != 3 {
 		t.Errorf("one attempt more: %+v, %+v", told[back], s)
 	}
-	s, _ = w.run(Options{Change: change("jobs", func(p *event.Policy) { p.MaxAttempts = 0 })})
+	s, _ = w.run(WhatIfOptions{Change: change("jobs", func(p *event.Policy) { p.MaxAttempts = 0 })})
 	if s.Unneeded != 1 || s.All.Messages != 2 {
 		t.Errorf("no limit: %+v", s)
 	}
@@ -534,7 +533,7 @@ func TestWhatCantBePlayedIsTold(t *testing.T) {
 	w := begin(t, 1)
 	w.queue("jobs", func(p *event.Policy) {})
 	w.produce("jobs", event.NewMessage{})
-	_, err := Run(t.Context(), &replay.Source{Log: w.log}, Options{
+	_, err := WhatIf(t.Context(), &Source{Log: w.log}, WhatIfOptions{
 		From: event.Instant{Kind: event.InstantNow}, To: event.Instant{Kind: event.InstantNow},
 		Change: change("jobs", func(p *event.Policy) { p.Ordering = event.FIFO }),
 	})
@@ -542,7 +541,7 @@ func TestWhatCantBePlayedIsTold(t *testing.T) {
 		t.Error(err)
 	}
 	// A dead-letter queue that there never was is made.
-	s, _ := w.run(Options{Change: change("jobs", func(p *event.Policy) { p.DeadLetterQueue = "graveyard" })})
+	s, _ := w.run(WhatIfOptions{Change: change("jobs", func(p *event.Policy) { p.DeadLetterQueue = "graveyard" })})
 	if s.All.Same != 1 {
 		t.Errorf("%+v", s.All)
 	}
@@ -552,7 +551,7 @@ func TestQueuesThatNameEachOtherAreRefused(t *testing.T) {
 	w := begin(t, 1)
 	w.queue("a", func(*event.Policy) {})
 	w.queue("b", func(*event.Policy) {})
-	_, err := Run(t.Context(), &replay.Source{Log: w.log}, Options{
+	_, err := WhatIf(t.Context(), &Source{Log: w.log}, WhatIfOptions{
 		To: event.Instant{Kind: event.InstantNow},
 		Change: func(queue string, p *event.Policy) (bool, error) {
 			p.DeadLetterQueue = map[string]string{"a": "b", "b": "a"}[queue]

@@ -1,6 +1,4 @@
-// Package predicate asks questions about a state in CEL, the language that
-// policies and webhooks speak: queue('jobs').depth > 100.
-package predicate
+package replay
 
 import (
 	"errors"
@@ -19,9 +17,9 @@ import (
 	"github.com/qlogd/qlogd/projections"
 )
 
-// Queue is a queue as an expression sees it. Of one that is not there, exists
+// queueFacts is a queue as an expression sees it. Of one that is not there, exists
 // is false and all else zero.
-type Queue struct {
+type queueFacts struct {
 	Name       string `cel:"name"`
 	Exists     bool   `cel:"exists"`
 	Paused     bool   `cel:"paused"`
@@ -45,9 +43,9 @@ type Queue struct {
 	Resurrected  int64 `cel:"resurrected_total"`
 }
 
-// Message is a live message as an expression sees it. Of one that is not there
+// messageFacts is a live message as an expression sees it. Of one that is not there
 // (any more), exists is false, state "" and all else zero.
-type Message struct {
+type messageFacts struct {
 	ID          string    `cel:"id"`
 	Exists      bool      `cel:"exists"`
 	Queue       string    `cel:"queue"`
@@ -72,16 +70,15 @@ const (
 	maxCost       = 1_000_000
 )
 
-// Predicate is an expression that was checked. It is not for use by several
-// goroutines.
-type Predicate struct {
+// predicate is a checked expression. It is not for use by several goroutines.
+type predicate struct {
 	program cel.Program
 	adapter types.Adapter
 	state   *projections.State // while it is asked
 }
 
-// Help tells what an expression can be about.
-const Help = `index                 the Raft index of the newest entry
+// PredicateHelp lists what an expression can be about.
+const PredicateHelp = `index                 the Raft index of the newest entry
 time                  the log's clock, a timestamp
 queue('q')            a queue: name, exists, paused, depth, held, scheduled,
                       in_flight, bytes, oldest_message_age_seconds, partitions,
@@ -94,15 +91,17 @@ message('01…')        a live message: id, exists, queue, key, kind, state, hel
                       dead_reason, dead_queue, replays, first_id
 messages('q')         all live messages of a queue`
 
-// Compile checks an expression. Its errors tell the place.
-func Compile(text string) (*Predicate, error) {
+// CompilePredicate makes a predicate of a CEL expression over a state, such as
+// queue('jobs').depth > 100. Its errors name the place. The predicate is not for
+// use by several goroutines.
+func CompilePredicate(text string) (Predicate, error) {
 	if len(text) > maxExpression {
 		return nil, fmt.Errorf("the predicate has %d bytes, at most %d are taken", len(text), maxExpression)
 	}
-	p := &Predicate{}
-	queue, message := cel.ObjectType("predicate.Queue"), cel.ObjectType("predicate.Message")
+	p := &predicate{}
+	queue, message := cel.ObjectType("replay.queueFacts"), cel.ObjectType("replay.messageFacts")
 	env, err := cel.NewEnv(
-		ext.NativeTypes(reflect.TypeFor[Queue](), reflect.TypeFor[Message](), ext.ParseStructTag("cel")),
+		ext.NativeTypes(reflect.TypeFor[queueFacts](), reflect.TypeFor[messageFacts](), ext.ParseStructTag("cel")),
 		cel.Variable("index", cel.IntType),
 		cel.Variable("time", cel.TimestampType),
 		cel.Variable("queues", cel.MapType(cel.StringType, queue)),
@@ -122,7 +121,7 @@ func Compile(text string) (*Predicate, error) {
 	}
 	p.adapter = env.CELTypeAdapter()
 	p.program, err = env.Program(ast, cel.CostLimit(maxCost), cel.CostTracking(costs{}), cel.EvalOptions(cel.OptOptimize))
-	return p, err
+	return p.holds, err
 }
 
 // costs has messages() cost as much as it makes: it can be named within another.
@@ -139,9 +138,9 @@ func (costs) CallCost(_, overload string, _ []ref.Val, result ref.Val) *uint64 {
 	return &cost
 }
 
-// Holds reports whether the predicate is true of a state. Asking for a queue by
+// holds reports whether the predicate is true of a state. Asking for a queue by
 // queues['q'] that is not there is no error: then it does not hold.
-func (p *Predicate) Holds(s *projections.State) (bool, error) {
+func (p *predicate) holds(s *projections.State) (bool, error) {
 	p.state = s
 	defer func() { p.state = nil }()
 	out, _, err := p.program.Eval(map[string]any{
@@ -165,29 +164,29 @@ func (p *Predicate) Holds(s *projections.State) (bool, error) {
 	return holds, nil
 }
 
-func (p *Predicate) all() map[string]*Queue {
-	out := map[string]*Queue{}
+func (p *predicate) all() map[string]*queueFacts {
+	out := map[string]*queueFacts{}
 	for _, q := range p.state.Queues() {
 		out[q.Name] = queueOf(&q, p.state)
 	}
 	return out
 }
 
-func (p *Predicate) queue(name ref.Val) ref.Val {
+func (p *predicate) queue(name ref.Val) ref.Val {
 	if p.state == nil {
 		return types.NewErr("no state")
 	}
 	q, ok := p.state.Queue(string(name.(types.String)))
 	if !ok {
 		gone := string(name.(types.String))
-		return p.adapter.NativeToValue(&Queue{Name: gone, Dead: p.state.DeadCount(gone)}) // they outlive it
+		return p.adapter.NativeToValue(&queueFacts{Name: gone, Dead: p.state.DeadCount(gone)}) // they outlive it
 	}
 	return p.adapter.NativeToValue(queueOf(&q, p.state))
 }
 
-func queueOf(q *event.QueueView, s *projections.State) *Queue {
+func queueOf(q *event.QueueView, s *projections.State) *queueFacts {
 	t, clock := &q.Stats, s.Clock()
-	out := &Queue{
+	out := &queueFacts{
 		Name: q.Name, Exists: true, Paused: q.Paused, Depth: t.Ready, Held: t.Held, Scheduled: t.Scheduled, InFlight: t.InFlight,
 		Bytes: t.Bytes, Partitions: t.Partitions, Enqueued: t.Enqueued, Acked: t.Acked, DeadLettered: t.DeadLettered,
 		Discarded: t.Discarded, Replayed: t.Replayed, ReplayedIn: t.ReplayedIn, DeadIn: t.DeadIn,
@@ -199,7 +198,7 @@ func queueOf(q *event.QueueView, s *projections.State) *Queue {
 	return out
 }
 
-func (p *Predicate) message(text ref.Val) ref.Val {
+func (p *predicate) message(text ref.Val) ref.Val {
 	if p.state == nil {
 		return types.NewErr("no state")
 	}
@@ -209,12 +208,12 @@ func (p *Predicate) message(text ref.Val) ref.Val {
 	}
 	m, ok := p.state.Message(id)
 	if !ok {
-		return p.adapter.NativeToValue(&Message{ID: id.String()})
+		return p.adapter.NativeToValue(&messageFacts{ID: id.String()})
 	}
 	return p.adapter.NativeToValue(messageOf(&m))
 }
 
-func (p *Predicate) messages(queue ref.Val) ref.Val {
+func (p *predicate) messages(queue ref.Val) ref.Val {
 	if p.state == nil {
 		return types.NewErr("no state")
 	}
@@ -222,15 +221,15 @@ func (p *Predicate) messages(queue ref.Val) ref.Val {
 	if more {
 		return types.NewErr("queue %s has more than %d messages, too many to look at each", queue, maxCost)
 	}
-	out := make([]*Message, len(views))
+	out := make([]*messageFacts, len(views))
 	for i := range views {
 		out[i] = messageOf(&views[i])
 	}
 	return p.adapter.NativeToValue(out)
 }
 
-func messageOf(m *event.MessageView) *Message {
-	out := &Message{
+func messageOf(m *event.MessageView) *messageFacts {
+	out := &messageFacts{
 		ID: m.ID.String(), Exists: true, Queue: m.Queue, Key: m.Key, Kind: m.Kind, State: m.State.String(), Held: m.Held,
 		Priority: int64(m.Priority), Attempt: int64(m.Attempt), Size: int64(m.Size),
 		EnqueuedAt: time.UnixMilli(m.EnqueuedAt).UTC(), AvailableAt: time.UnixMilli(m.Due).UTC(), FirstID: m.ID.String(),

@@ -1,13 +1,14 @@
-package whatif
+package replay
 
 import (
 	"context"
+	"errors"
+	"io"
 	"slices"
 
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/fsm"
 	"github.com/qlogd/qlogd/projections"
-	"github.com/qlogd/qlogd/replay"
 )
 
 // life is a message in one queue, in reality and as it is played. One that
@@ -77,7 +78,7 @@ type given struct {
 	delay   int64           //
 	extend  int64           //
 	policy  *event.PutQueue // the real one
-	replay  *event.Event    // of a replay, a purge, a resurrection: what was told of it
+	replay  *event.Event    // of a replay, a purge, a resurrection: its event
 	of      *life           // of these: the message that it was done to
 }
 
@@ -116,7 +117,7 @@ type gatherer struct {
 	took   map[string][]int64
 }
 
-func gather(ctx context.Context, src *replay.Source, o *Options) (*facts, error) {
+func gather(ctx context.Context, src *Source, o *WhatIfOptions) (*facts, error) {
 	g := &gatherer{
 		facts:  &facts{byID: map[event.ID]*life{}, usual: map[string]int64{}},
 		queues: map[string]*queueNow{}, lanes: map[laneKey]madeWay{}, open: map[event.ID]*life{}, took: map[string][]int64{},
@@ -148,7 +149,7 @@ func gather(ctx context.Context, src *replay.Source, o *Options) (*facts, error)
 	for {
 		b, err := next(ctx)
 		if err != nil {
-			if isEOF(err) {
+			if errors.Is(err, io.EOF) {
 				break
 			}
 			return nil, err
@@ -172,7 +173,7 @@ func gather(ctx context.Context, src *replay.Source, o *Options) (*facts, error)
 }
 
 // beginning is the instant of the state before the first event that is played.
-func beginning(src *replay.Source, from event.Instant) (event.Instant, error) {
+func beginning(src *Source, from event.Instant) (event.Instant, error) {
 	if from.Kind == event.InstantStart {
 		return src.Earliest()
 	}
@@ -412,7 +413,7 @@ func stepOf(e *event.Event, at int64) (Step, bool) {
 	case event.LeaseExtended, event.ContentCarried:
 		return Step{}, false // heartbeats, and the log's own
 	case event.Resurrected, event.Erased:
-		return Step{}, false // told of what has left its queue long ago
+		return Step{}, false // of a message that has left its queue long ago
 	}
 	return Step{Type: e.Type, Time: at, Attempt: e.Attempt, Reason: e.Reason, ToQueue: e.ToQueue}, true
 }
@@ -440,9 +441,4 @@ func makesWay(e *event.Event) bool {
 		return e.Place == event.PlaceHead || e.Place == event.PlaceTail
 	}
 	return leaves(e.Type)
-}
-
-// leaves reports whether a message leaves its queue with an event.
-func leaves(t event.Type) bool {
-	return t == event.Acked || t == event.DeadLettered || t == event.Discarded || t == event.Replayed
 }

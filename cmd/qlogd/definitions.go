@@ -245,7 +245,7 @@ func appendJSON(b []byte, in defined, n *yaml.Node, left *int) ([]byte, error) {
 			case key.Kind != yaml.ScalarNode:
 				return nil, lineError(in.file, key, "a key must be a text")
 			case key.Tag == "!!merge":
-				return nil, lineError(in.file, key, "<< is not supported: write the fields out, or use an alias for a whole value")
+				return nil, lineError(in.file, key, "<< is not taken: write the fields out, or use an alias for a whole value")
 			case seen[key.Value]:
 				return nil, lineError(in.file, key, "%.64q is here twice", key.Value)
 			}

@@ -4,8 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/netip"
 	"os"
+	"strconv"
 	"strings"
 	"time"
 
@@ -61,8 +63,8 @@ type config struct {
 	SecretsDir     string
 	TrustedProxies []string
 
-	// file is where the settings came from; insecureEnv is the second of the
-	// two words that it takes to serve strangers without authentication.
+	// file is where the settings came from; insecureEnv is the second of the two
+	// confirmations needed to serve strangers without authentication.
 	file        string
 	insecureEnv bool
 }
@@ -87,18 +89,18 @@ func (c *config) flags(fs *pflag.FlagSet) {
 	fs.DurationVar(&c.ArchiveInterval, "archive-interval", 30*time.Second, "how often it is looked whether there is something to archive")
 	fs.Uint64Var(&c.CheckpointEvery, "checkpoint-entries", 100_000, "take a checkpoint after so many entries")
 	fs.DurationVar(&c.CheckpointAge, "checkpoint-interval", 10*time.Minute, "take a checkpoint at this interval, if anything happened")
-	fs.StringVar(&c.LogLevel, "log-level", "info", "debug, info, warn or error; read anew on SIGHUP")
+	fs.StringVar(&c.LogLevel, "log-level", "info", "debug, info, warn or error; reloaded on SIGHUP")
 	fs.StringVar(&c.LogFormat, "log-format", "text", "text or json")
 	fs.StringVar(&c.AdminAddr, "admin-addr", "", "address for pprof; none if empty")
 	fs.BoolVar(&c.Insecure, "insecure", false, "serve beyond loopback without authentication; QLOGD_INSECURE=1 must say so too")
-	fs.StringVar(&c.AuthFile, "auth-file", "", "YAML file of tokens and their rights; read anew on SIGHUP (default: no authentication)")
+	fs.StringVar(&c.AuthFile, "auth-file", "", "YAML file of tokens and their rights; reloaded on SIGHUP (default: no authentication)")
 	fs.BoolVar(&c.OpenMetrics, "open-metrics", false, "with auth-file: /metrics needs no token")
-	fs.StringVar(&c.TLSCert, "tls-cert", "", "PEM certificate of the HTTP API; read anew when it changes")
+	fs.StringVar(&c.TLSCert, "tls-cert", "", "PEM certificate of the HTTP API; reloaded when it changes")
 	fs.StringVar(&c.TLSKey, "tls-key", "", "its PEM key")
-	fs.StringVar(&c.RaftTLSCert, "raft-tls-cert", "", "PEM certificate of this node for the other nodes; read anew when it changes")
+	fs.StringVar(&c.RaftTLSCert, "raft-tls-cert", "", "PEM certificate of this node for the other nodes; reloaded when it changes")
 	fs.StringVar(&c.RaftTLSKey, "raft-tls-key", "", "its PEM key")
 	fs.StringVar(&c.RaftTLSCA, "raft-tls-ca", "", "PEM certificates of the authority that signs the nodes' certificates")
-	fs.StringVar(&c.SecretsDir, "secrets-dir", "", "folder of files with webhooks' secrets (secret_file); they are read again when they change")
+	fs.StringVar(&c.SecretsDir, "secrets-dir", "", "folder of files with webhooks' secrets (secret_file); reloaded when they change")
 	fs.StringSliceVar(&c.TrustedProxies, "trusted-proxies", nil, "addresses and networks (CIDR) of proxies whose X-Forwarded-For is believed")
 	fs.StringVar(&c.file, "config", "", "read settings from this YAML file")
 }
@@ -115,7 +117,7 @@ func (c *config) load(fs *pflag.FlagSet, getenv func(string) string) error {
 	fs.VisitAll(func(f *pflag.Flag) {
 		name := envName(f.Name)
 		v := getenv(name)
-		// insecure is told twice on purpose: one does not stand in for the other.
+		// insecure is confirmed twice on purpose: one does not replace the other.
 		if v == "" || typed[f.Name] || f.Name == "insecure" || f.Name == "help" || envErr != nil {
 			return
 		}
@@ -192,59 +194,57 @@ func (c *config) readFile(fs *pflag.FlagSet, typed map[string]bool) error {
 	return nil
 }
 
-// check refuses what can't work, before anything is touched.
+// check refuses settings that cannot work, before anything on disk is touched.
 func (c *config) check() error {
-	if c.BootstrapExpect < 1 {
-		return usagef("bootstrap-expect must be at least 1")
+	raftTLS := 0 // settings of the three
+	for _, f := range []string{c.RaftTLSCert, c.RaftTLSKey, c.RaftTLSCA} {
+		if f != "" {
+			raftTLS++
+		}
 	}
-	if c.BootstrapExpect > 1 && len(c.Join) == 0 {
-		return usagef("bootstrap-expect %d needs join: the raft addresses of the %d nodes, the same list on each", c.BootstrapExpect, c.BootstrapExpect)
+	for _, r := range []struct {
+		bad  bool
+		text string
+	}{
+		{c.BootstrapExpect < 1, "bootstrap-expect must be at least 1"},
+		{c.BootstrapExpect > 1 && len(c.Join) == 0, fmt.Sprintf("bootstrap-expect %d needs join: "+
+			"the raft addresses of the %[1]d nodes, the same list on each", c.BootstrapExpect)},
+		{(c.TLSCert == "") != (c.TLSKey == ""), "tls-cert and tls-key belong together"},
+		{raftTLS%3 != 0, "raft-tls-cert, raft-tls-key and raft-tls-ca belong together: " +
+			"the nodes know each other by certificates of one authority"},
+		{c.DataDir == "", "data-dir must not be empty"},
+		{c.LogFormat != "text" && c.LogFormat != "json",
+			fmt.Sprintf("log-format must be text or json, not %.64q", c.LogFormat)},
+		{c.HistoryRetention < 0, "history-retention must not be negative"},
+		{c.LogSegmentBytes < 64<<10 || c.LogSegmentBytes > 4<<30,
+			fmt.Sprintf("log-segment-bytes must be from %d to %d", 64<<10, 4<<30)},
+		{c.MaxPayloadBytes < 1 || c.MaxRequestBytes < c.MaxPayloadBytes,
+			"max-payload-bytes must be at least 1, max-request-bytes at least as much"},
+		{c.MaxRequestBytes > 256<<20, fmt.Sprintf("max-request-bytes must be at most %d", 256<<20)},
+		{c.CheckpointEvery < 1 || c.CheckpointAge < time.Second,
+			"checkpoint-entries must be at least 1, checkpoint-interval at least 1s"},
+		{c.ArchiveInterval < 100*time.Millisecond, "archive-interval must be at least 100ms"},
+		{c.NodeID != "" && !event.ValidNode(c.NodeID), "node-id must match " + event.NodeNames},
+	} {
+		if r.bad {
+			return usagef("%s", r.text)
+		}
 	}
 	for _, a := range c.Join {
 		if err := hostPort(a); err != nil {
 			return usagef("join: %w", err)
 		}
 	}
-	if err := c.checkTLS(); err != nil {
-		return err
-	}
-	if c.DataDir == "" {
-		return usagef("data-dir must not be empty")
-	}
 	if _, err := parseLevel(c.LogLevel); err != nil {
 		return err
-	}
-	if c.LogFormat != "text" && c.LogFormat != "json" {
-		return usagef("log-format must be text or json, not %.64q", c.LogFormat)
-	}
-	if c.HistoryRetention < 0 {
-		return usagef("history-retention must not be negative")
-	}
-	if c.LogSegmentBytes < 64<<10 || c.LogSegmentBytes > 4<<30 {
-		return usagef("log-segment-bytes must be from %d to %d", 64<<10, 4<<30)
-	}
-	if c.MaxPayloadBytes < 1 || c.MaxRequestBytes < c.MaxPayloadBytes {
-		return usagef("max-payload-bytes must be at least 1, max-request-bytes at least as much")
-	}
-	if c.MaxRequestBytes > 256<<20 {
-		return usagef("max-request-bytes must be at most %d", 256<<20)
-	}
-	if c.CheckpointEvery < 1 || c.CheckpointAge < time.Second {
-		return usagef("checkpoint-entries must be at least 1, checkpoint-interval at least 1s")
 	}
 	if c.Archive != "" {
 		if _, err := archive.NewStore(c.Archive); err != nil {
 			return usagef("%w", err)
 		}
 	}
-	if c.ArchiveInterval < 100*time.Millisecond {
-		return usagef("archive-interval must be at least 100ms")
-	}
 	if _, err := c.proxies(); err != nil {
 		return err
-	}
-	if c.NodeID != "" && !event.ValidNode(c.NodeID) {
-		return usagef("node-id must match %s", event.NodeNames)
 	}
 	return c.checkAddresses()
 }
@@ -264,24 +264,15 @@ func (c *config) proxies() (out []netip.Prefix, err error) {
 	return out, nil
 }
 
-// checkTLS refuses halves.
-func (c *config) checkTLS() error {
-	if (c.TLSCert == "") != (c.TLSKey == "") {
-		return usagef("tls-cert and tls-key belong together")
-	}
-	if n := len(c.RaftTLSCert) * len(c.RaftTLSKey) * len(c.RaftTLSCA); n == 0 && c.RaftTLSCert+c.RaftTLSKey+c.RaftTLSCA != "" {
-		return usagef("raft-tls-cert, raft-tls-key and raft-tls-ca belong together: the nodes know each other by certificates of one authority")
-	}
-	return nil
-}
-
-// listeners are the addresses that are listened at, each with what keeps
-// strangers from it.
+// listeners are the addresses that are listened at, and their protection from strangers.
 func (c *config) listeners() []listener {
 	return []listener{
-		{"http-addr", c.HTTPAddr, c.HTTPAdvertise, c.AuthFile != "", "authentication (auth-file)", "whoever reaches it can read and change everything"},
-		{"raft-addr", c.RaftAddr, c.RaftAdvertise, c.RaftTLSCert != "", "TLS (raft-tls-cert, raft-tls-key, raft-tls-ca)", "whoever reaches it can pass for a node of the cluster, and change everything"},
-		{"admin-addr", c.AdminAddr, "", false, "authentication", "whoever reaches it can read this process's memory"},
+		{"http-addr", c.HTTPAddr, c.HTTPAdvertise, c.AuthFile != "", "authentication (auth-file)",
+			"whoever reaches it can read and change everything"},
+		{"raft-addr", c.RaftAddr, c.RaftAdvertise, c.RaftTLSCert != "", "TLS (raft-tls-cert, raft-tls-key, raft-tls-ca)",
+			"whoever reaches it can pass for a node of the cluster, and change everything"},
+		{"admin-addr", c.AdminAddr, "", false, "authentication",
+			"whoever reaches it can read this process's memory"},
 	}
 }
 
@@ -312,17 +303,18 @@ func (c *config) checkAddresses() error {
 			}
 		}
 		if l.name == "raft-addr" && unspecified(advertised) {
-			return usagef("raft-addr %s is every address of this host; say with raft-advertise at which one the other nodes reach it", l.addr)
+			return usagef("raft-addr %s is every address of this host; "+
+				"raft-advertise must be the one at which the other nodes reach it", l.addr)
 		}
 	}
 	return nil
 }
 
-// warning is what an operator should know of how a listener is reached.
+// warning is a danger of which the operator should know.
 type warning struct{ name, addr, text string }
 
-// exposed lists what is open to strangers, as far as that was not refused: it
-// may be meant, and is told at each start.
+// exposed lists the listeners that are open to strangers and were not refused: it may be intended,
+// and is logged at each start.
 func (c *config) exposed() (out []warning) {
 	for _, l := range c.listeners() {
 		loopback, err := isLoopback(l.addr)
@@ -334,15 +326,57 @@ func (c *config) exposed() (out []warning) {
 		case !loopback && !l.guarded:
 			text = "served beyond this machine without " + l.guard + ": " + l.danger
 		case !loopback && l.name == "http-addr" && c.TLSCert == "":
-			text = "served beyond this machine without TLS (tls-cert, tls-key): tokens and messages go over the network in clear text"
+			text = "served beyond this machine without TLS (tls-cert, tls-key): " +
+				"tokens and messages go over the network in clear text"
 		case loopback && l.name == "raft-addr" && c.AuthFile != "" && !l.guarded:
-			text = "the port for nodes has no TLS (raft-tls-cert, raft-tls-key, raft-tls-ca): whoever is on this machine can pass for a node there, and needs no token of auth-file"
+			text = "the port for nodes has no TLS (raft-tls-cert, raft-tls-key, raft-tls-ca): " +
+				"whoever is on this machine can pass for a node there, and needs no token of auth-file"
 		}
 		if text != "" {
 			out = append(out, warning{l.name, l.addr, text})
 		}
 	}
 	return out
+}
+
+// isLoopback reports whether only this machine reaches an address. Of names only localhost counts:
+// others can change.
+func isLoopback(addr string) (bool, error) {
+	host, _, err := net.SplitHostPort(addr)
+	if err != nil {
+		return false, fmt.Errorf("%.64q: wants HOST:PORT", addr)
+	}
+	ip, err := netip.ParseAddr(host)
+	return host == "localhost" || err == nil && ip.IsLoopback(), nil
+}
+
+// hostPort refuses an address that another node could not dial.
+func hostPort(addr string) error {
+	host, port, err := net.SplitHostPort(addr)
+	if n, perr := strconv.Atoi(port); err != nil || host == "" || perr != nil || n < 1 || n > 65535 {
+		return fmt.Errorf("%.64q: wants HOST:PORT", addr)
+	}
+	return nil
+}
+
+// unspecified reports whether an address means all of the host's.
+func unspecified(addr string) bool {
+	host, _, err := net.SplitHostPort(addr)
+	if err != nil || host == "" {
+		return true
+	}
+	ip, err := netip.ParseAddr(host)
+	return err == nil && ip.IsUnspecified()
+}
+
+// defaultNodeID makes a node's name from the host's.
+func defaultNodeID() string {
+	host, _ := os.Hostname()
+	host, _, _ = strings.Cut(host, ".")
+	if event.ValidNode(host) {
+		return host
+	}
+	return "n1"
 }
 
 func envName(flag string) string {
@@ -373,7 +407,7 @@ func (a *app) configCmd() *cobra.Command {
 	check := &cobra.Command{
 		Use:   "check",
 		Short: "Check the server's settings without starting it",
-		Long:  "Reads flags, environment and file as serve does, and tells the first thing that is wrong, with its line.",
+		Long:  "Reads flags, environment and file as serve does, and prints the first mistake, with its line.",
 		Example: `  qlogd config check --config qlogd.yaml
   QLOGD_HTTP_ADDR=127.0.0.1:8080 qlogd config check`,
 		Args: args(cobra.NoArgs),

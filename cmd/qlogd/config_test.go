@@ -1,18 +1,9 @@
 package main
 
 import (
-	"crypto/ed25519"
-	"crypto/rand"
-	"crypto/x509"
-	"encoding/pem"
-	"log/slog"
-	"math/big"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/spf13/pflag"
 )
@@ -82,37 +73,5 @@ func TestReload(t *testing.T) {
 		if !slices.Equal(again.Join, c.Join) || again.LogLevel != c.LogLevel || again.BootstrapExpect != c.BootstrapExpect || again.HistoryRetention != c.HistoryRetention {
 			t.Errorf("%s: read anew: %+v, want %+v", args, again, c)
 		}
-	}
-}
-
-// TestCertificatesAreToldOfInTheLog: what becomes of changed files is logged as
-// everything else is.
-func TestCertificatesAreToldOfInTheLog(t *testing.T) {
-	dir := t.TempDir()
-	cert, key := filepath.Join(dir, "cert"), filepath.Join(dir, "key")
-	pub, secret, err := ed25519.GenerateKey(rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	is := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour)}
-	der, err := x509.CreateCertificate(rand.Reader, is, is, pub, secret)
-	if err != nil {
-		t.Fatal(err)
-	}
-	pkcs8, err := x509.MarshalPKCS8PrivateKey(secret)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, b := range map[string]*pem.Block{cert: {Type: "CERTIFICATE", Bytes: der}, key: {Type: "PRIVATE KEY", Bytes: pkcs8}} {
-		if err := os.WriteFile(name, pem.EncodeToMemory(b), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	n := &node{logger: slog.New(slog.DiscardHandler), c: &config{TLSCert: cert, TLSKey: key, RaftTLSCert: cert, RaftTLSKey: key, RaftTLSCA: cert}}
-	if err := n.readSecrets(); err != nil {
-		t.Fatal(err)
-	}
-	if n.certs.Logger != n.logger || n.inside.Logger != n.logger {
-		t.Error("changed certificates are told of elsewhere than in the node's log")
 	}
 }

@@ -81,7 +81,7 @@ func (s *served) start(ts *testscript.TestScript, args []string) {
 			s.mu.Lock()
 			s.log.WriteString(sc.Text() + "\n")
 			s.mu.Unlock()
-			if strings.Contains(sc.Text(), `msg="settings read anew"`) || strings.Contains(sc.Text(), `msg="not all settings could be read anew`) {
+			if strings.Contains(sc.Text(), `msg="settings reloaded"`) || strings.Contains(sc.Text(), `msg="not all settings could be reloaded`) {
 				s.read <- sc.Text()
 			}
 			if _, rest, ok := strings.Cut(sc.Text(), "msg=serving http="); ok {

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
+	"net"
 	"os"
 	"os/signal"
 	"strings"
@@ -32,9 +34,9 @@ environment, which beats the file.
 Three nodes are a cluster: start each with the same --bootstrap-expect 3 and the
 same --join list. A node with --join alone joins the cluster that it finds there.
 
-SIGTERM drains: no new leases, leadership is handed over, requests in hand end,
-then it exits with 0. A second signal ends it at once. SIGHUP reads the log
-level, the tokens and the certificates anew.`,
+SIGTERM drains: no new leases, leadership is handed over, open requests end, then
+it exits with 0. A second signal ends it at once. SIGHUP reloads the log level,
+the tokens and the certificates.`,
 		Example: `  qlogd serve
   qlogd serve --data-dir /var/lib/qlogd --http-addr 127.0.0.1:8080 --log-format json
   qlogd serve --config qlogd.yaml
@@ -54,8 +56,8 @@ level, the tokens and the certificates anew.`,
 	return cmd
 }
 
-// typedFlags remembers what the command line said, for a later reading of the
-// environment and the file beneath it.
+// typedFlags returns what the command line said, for a later reload of the environment and the file
+// beneath it.
 func typedFlags(fs *pflag.FlagSet) map[string]string {
 	typed := map[string]string{}
 	fs.Visit(func(f *pflag.Flag) {
@@ -67,8 +69,7 @@ func typedFlags(fs *pflag.FlagSet) map[string]string {
 	return typed
 }
 
-// reload reads the settings anew. Only those that can change while it runs are
-// used; a mistake leaves all as it was.
+// reload reads the settings again. A mistake leaves everything as it was.
 func (a *app) reload(typed map[string]string) (*config, error) {
 	c := &config{}
 	fs := pflag.NewFlagSet("serve", pflag.ContinueOnError)
@@ -81,14 +82,11 @@ func (a *app) reload(typed map[string]string) (*config, error) {
 			return nil, err
 		}
 	}
-	if err := c.load(fs, a.getenv); err != nil {
-		return nil, err
-	}
-	return c, nil
+	return c, c.load(fs, a.getenv)
 }
 
-// reread is what SIGHUP does: each setting that can change is read anew or, where
-// there is a mistake, stays as it was. One line of the log says which.
+// reread is what SIGHUP does: each setting that can change is read again or, on a mistake, stays as
+// it was. One line of the log says which.
 func (a *app) reread(n *node, typed map[string]string, level *slog.LevelVar) {
 	var read, kept []string
 	var errs []error
@@ -106,33 +104,37 @@ func (a *app) reread(n *node, typed map[string]string, level *slog.LevelVar) {
 	}
 	note("log-level", err)
 	n.reloadSecrets(note)
-	// Told before a higher level would swallow it.
+	// Before the new level, which might hide it.
 	if len(errs) > 0 {
-		n.logger.Error("not all settings could be read anew, the old ones stay", "old", kept, "new", read, "error", errors.Join(errs...))
+		n.logger.Error("not all settings could be reloaded", "old", kept, "new", read, "error", errors.Join(errs...))
 	} else {
-		n.logger.Info("settings read anew", "settings", read, "log-level", next)
+		n.logger.Info("settings reloaded", "settings", read, "log-level", next)
 	}
 	level.Set(next)
 }
 
-// drainTime is how long requests in hand may take once it is told to end.
-const drainTime = 8 * time.Second
+// newLogger returns a logger whose level can be changed while it runs.
+func newLogger(w io.Writer, format string, level *slog.LevelVar) *slog.Logger {
+	o := &slog.HandlerOptions{Level: level}
+	if format == "json" {
+		return slog.New(slog.NewJSONHandler(w, o))
+	}
+	return slog.New(slog.NewTextHandler(w, o))
+}
 
-// serve runs a node until a signal, the context, or something that it can't go
-// on from.
+// serve runs a node until a signal, the end of the context, or a failure that it cannot go on from.
 func (a *app) serve(ctx context.Context, c *config, typed map[string]string) error {
-	level := &slog.LevelVar{}
 	l, err := parseLevel(c.LogLevel)
 	if err != nil {
 		return err
 	}
+	level := &slog.LevelVar{}
 	level.Set(l)
 	logger := newLogger(a.stderr, c.LogFormat, level)
 	for _, w := range c.exposed() {
 		logger.Warn(w.text, w.name, w.addr)
 	}
-
-	// Before anything is started: a signal that comes meanwhile is not lost.
+	// Before anything is started, so that no signal is lost.
 	signals := make(chan os.Signal, 4)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
 	defer signal.Stop(signals)
@@ -145,39 +147,43 @@ func (a *app) serve(ctx context.Context, c *config, typed map[string]string) err
 	for {
 		select {
 		case <-ctx.Done():
-			return a.drain(n, signals, "told to")
+			return a.drain(n, signals, "context ended")
 		case err := <-n.broken:
-			// What is on disk, or the state, can't be trusted to go on from:
-			// nothing is written any more, the next start finds out.
-			sdNotify(a.getenv, "STOPPING=1")
-			err = fmt.Errorf("this node can't go on: %w", err)
+			// The files, or the state, cannot be trusted to go on from: nothing is written any
+			// more, and the next start checks them.
+			a.sdNotify("STOPPING=1")
+			err = fmt.Errorf("this node cannot go on: %w", err)
 			if ee, ok := errors.AsType[*exitError](err); ok {
 				return &exitError{ee.code, err}
 			}
 			if errors.Is(err, raft.ErrDiverged) {
-				return &exitError{exitDiverged, fmt.Errorf("%w; keep its data directory to look into it, and start it with an empty one", err)}
+				return &exitError{exitDiverged, fmt.Errorf("%w; keep its data directory for examination, "+
+					"and start it with an empty one", err)}
 			}
 			return err
 		case s := <-signals:
 			if s != syscall.SIGHUP {
 				return a.drain(n, signals, s.String())
 			}
-			sdNotify(a.getenv, "RELOADING=1")
+			a.sdNotify("RELOADING=1")
 			a.reread(n, typed, level)
-			sdNotify(a.getenv, "READY=1")
+			a.sdNotify("READY=1")
 		}
 	}
 }
 
+const (
+	drainTime  = 8 * time.Second        // for open requests after the signal to end
+	sameSignal = 250 * time.Millisecond // in which a second signal is the first one again
+)
+
 // drain ends a node in good order; a second signal ends it at once.
 func (a *app) drain(n *node, signals <-chan os.Signal, why string) error {
 	n.logger.Info("draining", "why", why)
-	sdNotify(a.getenv, "STOPPING=1")
+	a.sdNotify("STOPPING=1")
 	ctx, cancel := context.WithTimeout(context.Background(), drainTime)
 	defer cancel()
-	// One wish to end can arrive twice: timeout(1) signals the process and then
-	// its group.
-	began := time.Now()
+	began := time.Now() // timeout(1) signals the process and then its group
 	done := make(chan error, 1)
 	go func() { done <- n.stop(ctx) }()
 	for {
@@ -189,14 +195,14 @@ func (a *app) drain(n *node, signals <-chan os.Signal, why string) error {
 			n.logger.Info("stopped")
 			return nil
 		case s := <-signals:
-			if s != syscall.SIGHUP && time.Since(began) > 250*time.Millisecond {
-				return errors.New("ended at once by a second signal; what was in hand has an unknown outcome")
+			if s != syscall.SIGHUP && time.Since(began) > sameSignal {
+				return errors.New("ended at once by a second signal; open requests have an unknown outcome")
 			}
 		}
 	}
 }
 
-// announce says that the node serves, once it does.
+// announce logs that the node serves, once it does, and notifies systemd.
 func (n *node) announce(a *app) {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
@@ -219,5 +225,22 @@ func (n *node) announce(a *app) {
 	self := n.peers.Self()
 	n.logger.Info("serving", "http", n.httpLis.Addr().String(), "raft", self.Raft,
 		"node", self.Node, "cluster", self.Cluster, "data-dir", n.c.DataDir, "version", build().Version)
-	sdNotify(a.getenv, "READY=1")
+	a.sdNotify("READY=1")
+}
+
+// sdNotify reports the server's state to systemd (Type=notify), if it runs under it.
+func (a *app) sdNotify(state string) {
+	name := a.getenv("NOTIFY_SOCKET")
+	if name == "" {
+		return
+	}
+	if name[0] == '@' {
+		name = "\x00" + name[1:] // the abstract name space
+	}
+	conn, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: name, Net: "unixgram"})
+	if err != nil {
+		return
+	}
+	defer conn.Close()
+	_, _ = conn.Write([]byte(state))
 }

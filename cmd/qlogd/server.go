@@ -138,16 +138,14 @@ func (n *node) readSecrets() (err error) {
 		}
 	}
 	if c.TLSCert != "" {
-		if n.certs, err = certs.Load(c.TLSCert, c.TLSKey, ""); err != nil {
+		if n.certs, err = certs.Load(c.TLSCert, c.TLSKey, "", n.logger); err != nil {
 			return usagef("tls-cert: %w", err)
 		}
-		n.certs.Logger = n.logger
 	}
 	if c.RaftTLSCert != "" {
-		if n.inside, err = certs.Load(c.RaftTLSCert, c.RaftTLSKey, c.RaftTLSCA); err != nil {
+		if n.inside, err = certs.Load(c.RaftTLSCert, c.RaftTLSKey, c.RaftTLSCA, n.logger); err != nil {
 			return usagef("raft-tls-cert: %w", err)
 		}
-		n.inside.Logger = n.logger
 	}
 	if n.hooked, err = webhook.NewSecrets(os.Getenv, c.SecretsDir); err != nil {
 		return usagef("secrets-dir: %w", err)

@@ -1,10 +1,4 @@
-// Package certs keeps certificates that change while the program runs.
-//
-// A Keeper has a certificate with its key, and perhaps the authority that the
-// others' certificates are signed by. Its configurations ask it at each
-// handshake, and it looks at its files then: what is renewed on disk counts for
-// the next connection, without a restart. A file that is broken, or not yet
-// whole, changes nothing.
+// Package certs reads certificates again when their files change, without a restart.
 package certs
 
 import (
@@ -18,86 +12,68 @@ import (
 	"time"
 )
 
-// every is how often the files are looked at, at most.
+// every is the least time between two looks at the files.
 const every = time.Second
 
-// Keeper has the newest good certificates of its files. Its methods may be
-// called from any goroutine.
+// Keeper has the newest good certificates of its files, at which it looks at each handshake. A file
+// that is broken, or not yet whole, changes nothing. Its methods may be called from any goroutine.
 type Keeper struct {
-	// Logger is told once of each new state of the files that is broken. It
-	// must be set before the first handshake; nil: slog.Default.
-	Logger *slog.Logger
-
-	files [3]string // certificate, key, authority ("": none)
-	now   func() time.Time
+	cert, key, ca string
+	logger        *slog.Logger
+	now           func() time.Time
 
 	mu     sync.Mutex
 	pair   *tls.Certificate
 	roots  *x509.CertPool // nil without an authority
 	looked time.Time
-	seen   stamps // what the files were when they were read last, well or not
+	seen   string // the files' times and sizes when they were read last, well or not
 }
 
-// stamps tell whether files have changed.
-type stamps [3]struct {
-	mod  time.Time
-	size int64
-}
-
-// Load reads the PEM files of a certificate (the node's own first, then those
-// between it and the authority), of its key, and of the authority's
-// certificates. Without the last, "", there is neither a mutual server nor a
-// client.
-func Load(cert, key, ca string) (*Keeper, error) {
-	k := &Keeper{files: [3]string{cert, key, ca}, now: time.Now}
+// Load reads the PEM files of a certificate (the node's own first, then those between it and the
+// authority), of its key, and of the authority's certificates. Without the last, "", nobody passes
+// a mutual server or a client. The logger gets one line for each change of the files.
+func Load(cert, key, ca string, logger *slog.Logger) (*Keeper, error) {
+	k := &Keeper{cert: cert, key: key, ca: ca, logger: logger, now: time.Now}
 	if err := k.Reload(); err != nil {
 		return nil, err
 	}
 	return k, nil
 }
 
-// Reload reads the files now. If they are broken, what was read before stays in
-// use.
+// Reload reads the files now. If they are broken, what was read before stays in use.
 func (k *Keeper) Reload() error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	seen, err := k.stat()
-	if err != nil {
-		return err
-	}
-	return k.read(seen)
+	return k.read(k.stat())
 }
 
-func (k *Keeper) stat() (s stamps, err error) {
-	for i, f := range k.files {
-		if f == "" {
-			continue
+// stat returns the files' times and sizes: where a file is missing, that is a state too.
+func (k *Keeper) stat() (seen string) {
+	for _, f := range []string{k.cert, k.key, k.ca} {
+		if st, err := os.Stat(f); err == nil {
+			seen += fmt.Sprint(st.ModTime().UnixNano(), " ", st.Size())
 		}
-		st, err := os.Stat(f)
-		if err != nil {
-			return s, fmt.Errorf("certificates: %w", err)
-		}
-		s[i].mod, s[i].size = st.ModTime(), st.Size()
+		seen += ";"
 	}
-	return s, nil
+	return seen
 }
 
 // read replaces what is kept, all or nothing.
-func (k *Keeper) read(seen stamps) error {
+func (k *Keeper) read(seen string) error {
 	k.seen, k.looked = seen, k.now()
-	pair, err := tls.LoadX509KeyPair(k.files[0], k.files[1])
+	pair, err := tls.LoadX509KeyPair(k.cert, k.key)
 	if err != nil {
-		return fmt.Errorf("certificates: %s with %s: %w", k.files[0], k.files[1], err)
+		return fmt.Errorf("certificates: %s with %s: %w", k.cert, k.key, err)
 	}
 	var roots *x509.CertPool
-	if ca := k.files[2]; ca != "" {
-		b, err := os.ReadFile(ca)
+	if k.ca != "" {
+		b, err := os.ReadFile(k.ca)
 		if err != nil {
 			return fmt.Errorf("certificates: %w", err)
 		}
 		roots = x509.NewCertPool()
 		if !roots.AppendCertsFromPEM(b) {
-			return fmt.Errorf("certificates: %s has no certificate of an authority", ca)
+			return fmt.Errorf("certificates: %s has no certificate of an authority", k.ca)
 		}
 	}
 	k.pair, k.roots = &pair, roots
@@ -108,63 +84,53 @@ func (k *Keeper) read(seen stamps) error {
 func (k *Keeper) newest() (*tls.Certificate, *x509.CertPool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if since := k.now().Sub(k.looked); since >= every || since < 0 {
-		k.looked = k.now()
-		seen, err := k.stat()
-		if err != nil {
-			seen = stamps{} // one is gone: that is a state too
-		}
-		if seen != k.seen {
-			k.seen = seen
-			if err == nil {
-				err = k.read(seen)
-			}
-			if err != nil {
-				k.logger().Error("cannot use changed certificates, those from before stay in use", "error", err)
-			} else {
-				k.logger().Info("use changed certificates", "certificate", k.files[0], "until", k.pair.Leaf.NotAfter)
-			}
+	if since := k.now().Sub(k.looked); since >= 0 && since < every {
+		return k.pair, k.roots
+	}
+	k.looked = k.now()
+	if seen := k.stat(); seen != k.seen {
+		if err := k.read(seen); err != nil {
+			k.logger.Error("cannot use changed certificates, those from before stay in use", "error", err)
+		} else {
+			k.logger.Info("use changed certificates", "certificate", k.cert, "until", k.pair.Leaf.NotAfter)
 		}
 	}
 	return k.pair, k.roots
 }
 
-func (k *Keeper) logger() *slog.Logger {
-	if k.Logger != nil {
-		return k.Logger
-	}
-	return slog.Default()
-}
+var errNoAuthority = errors.New("certificates: no authority is given to verify others by")
 
-// Server is for who accepts connections. Mutual: who connects must have a
-// certificate of the authority, and speak TLS 1.3; otherwise anybody may
-// connect, with 1.2 or later.
+// Server returns the configuration of a server. Mutual: clients must have a certificate of the
+// authority, and use TLS 1.3; otherwise anybody may connect, with 1.2 or later.
 func (k *Keeper) Server(mutual bool) *tls.Config {
-	c := &tls.Config{
-		MinVersion: tls.VersionTLS12,
-		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
-			pair, _ := k.newest()
-			return pair, nil
+	if !mutual {
+		return &tls.Config{
+			MinVersion: tls.VersionTLS12,
+			GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+				pair, _ := k.newest()
+				return pair, nil
+			},
+		}
+	}
+	return &tls.Config{
+		MinVersion: tls.VersionTLS13,
+		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
+			pair, roots := k.newest()
+			if roots == nil {
+				return nil, errNoAuthority
+			}
+			return &tls.Config{
+				MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{*pair},
+				ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: roots, SessionTicketsDisabled: true,
+			}, nil
 		},
 	}
-	if mutual {
-		c.MinVersion = tls.VersionTLS13
-		// Verified below, by the authority that is the newest then and not by
-		// one that is fixed here.
-		c.ClientAuth = tls.RequireAnyClientCert
-		c.VerifyConnection = func(s tls.ConnectionState) error {
-			return k.verify(s, "", x509.ExtKeyUsageClientAuth)
-		}
-		c.SessionTicketsDisabled = true
-	}
-	return c
 }
 
-// Client is for who connects: with the own certificate, to who has one of the
-// authority for the host that was dialled. crypto/tls does not tell the check
-// that host where it is an IP address: then who dials has to, by putting
-// ServerName into the state that it hands to VerifyConnection. Without, no
-// connection to an IP address comes about.
+// Client returns the configuration of a client with the own certificate, for servers that have one
+// of the authority for the dialled host. crypto/tls does not pass that host on to the check if it
+// is an IP address: the dialler puts it into the ServerName of the state that it hands to
+// VerifyConnection. Otherwise no connection to an IP address succeeds.
 func (k *Keeper) Client() *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13,
@@ -172,35 +138,27 @@ func (k *Keeper) Client() *tls.Config {
 			pair, _ := k.newest()
 			return pair, nil
 		},
-		// Verified below, as for Server.
+		// Verified below, by the newest authority and not by one that is fixed here.
 		InsecureSkipVerify: true,
 		VerifyConnection: func(s tls.ConnectionState) error {
+			_, roots := k.newest()
+			if roots == nil {
+				return errNoAuthority
+			}
 			if s.ServerName == "" {
 				return errors.New("certificates: the name of the other side is not known")
 			}
-			return k.verify(s, s.ServerName, x509.ExtKeyUsageServerAuth)
+			between := x509.NewCertPool()
+			for _, c := range s.PeerCertificates[1:] {
+				between.AddCert(c)
+			}
+			_, err := s.PeerCertificates[0].Verify(x509.VerifyOptions{
+				Roots: roots, Intermediates: between, DNSName: s.ServerName,
+			})
+			if err != nil {
+				return &tls.CertificateVerificationError{UnverifiedCertificates: s.PeerCertificates, Err: err}
+			}
+			return nil
 		},
 	}
-}
-
-// verify does what crypto/tls would do with fixed roots.
-func (k *Keeper) verify(s tls.ConnectionState, name string, usage x509.ExtKeyUsage) error {
-	_, roots := k.newest()
-	if roots == nil {
-		return errors.New("certificates: no authority is given to verify others by")
-	}
-	if len(s.PeerCertificates) == 0 {
-		return errors.New("certificates: the other side has none")
-	}
-	between := x509.NewCertPool()
-	for _, c := range s.PeerCertificates[1:] {
-		between.AddCert(c)
-	}
-	_, err := s.PeerCertificates[0].Verify(x509.VerifyOptions{
-		Roots: roots, Intermediates: between, DNSName: name, CurrentTime: k.now(), KeyUsages: []x509.ExtKeyUsage{usage},
-	})
-	if err != nil {
-		return &tls.CertificateVerificationError{UnverifiedCertificates: s.PeerCertificates, Err: err}
-	}
-	return nil
 }

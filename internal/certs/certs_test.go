@@ -118,11 +118,10 @@ func keeper(t *testing.T, by *authority, name string, trust *authority, set ...f
 	c, key := by.node(name, set...)
 	f.put(t, c, key)
 	write(t, f.ca, "CERTIFICATE", trust.cert.Raw)
-	k, err := Load(f.cert, f.key, f.ca)
+	k, err := Load(f.cert, f.key, f.ca, slog.New(slog.NewTextHandler(t.Output(), nil)))
 	if err != nil {
 		t.Fatal(err)
 	}
-	k.Logger = slog.New(slog.NewTextHandler(t.Output(), nil))
 	return k, f
 }
 
@@ -238,7 +237,7 @@ func TestRotation(t *testing.T) {
 	sk.now = func() time.Time { return clock }
 	ck.now = sk.now
 	var logged bytes.Buffer
-	sk.Logger = slog.New(slog.NewTextHandler(&logged, nil))
+	sk.logger = slog.New(slog.NewTextHandler(&logged, nil))
 	server, client := sk.Server(true), named(ck.Client(), "n1")
 	good := func(want int64) {
 		t.Helper()
@@ -330,7 +329,7 @@ func TestLoad(t *testing.T) {
 		{"of two pairs", other.cert, other.key, f.ca, "does not match"},
 		{"authority is a key", f.cert, f.key, f.key, "no certificate of an authority"},
 	} {
-		k, err := Load(c.cert, c.key, c.ca)
+		k, err := Load(c.cert, c.key, c.ca, slog.New(slog.DiscardHandler))
 		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
 			t.Errorf("%s: %v", c.name, err)
 		}

@@ -244,7 +244,7 @@ func TestCloudEventsOut(t *testing.T) {
 	}
 	id = h.do("POST", "/v1/queues/q/messages?kind=%07", "x", "Content-Type: text/plain; charset=utf-8").want(201).str("messages.0.id")
 	h.leaseEvent().has(map[string]any{"0.id": id, "0.type": "qlogd.message", "0.datacontenttype": "text/plain; charset=utf-8", "0.data_base64": "eA=="})
-	h.fake.erased = true
+	h.log.erased = true
 	h.do("GET", "/v1/messages/"+id, "", "Accept: "+cloudevents.TypeEvent).want(200).has(map[string]any{"id": id, "erased": true, "data": nil, "data_base64": nil})
 	// Somebody who takes anything gets qlogd's own JSON.
 	h.do("GET", "/v1/messages/"+id, "", "Accept: */*, application/json").want(200).has(map[string]any{"state": "leased"})

@@ -5,32 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
-
-	"github.com/qlogd/qlogd/event"
 )
-
-func (f *fake) define(c *event.Define, b *event.Block) *event.Problem {
-	for i := range c.Queues {
-		put := &c.Queues[i]
-		v := f.queues[put.Name]
-		if r := put.IfRevision; r != 0 && (v == nil || r != v.Revision) || f.stale > 0 {
-			f.stale--
-			return event.Problemf(event.CodeStaleRevision, "", "stale")
-		}
-	}
-	for i := range c.Queues {
-		put := c.Queues[i]
-		put.IfRevision = 0
-		f.decide(&event.Command{PutQueue: &put}, b, &event.Result{})
-		if dlq := put.Policy.DeadLetterQueue; put.DeadLetterAuto && f.queues[dlq] == nil {
-			f.decide(&event.Command{PutQueue: &event.PutQueue{Name: dlq, Policy: event.DefaultPolicy()}}, b, &event.Result{})
-		}
-	}
-	for i := range c.Webhooks {
-		f.putWebhook(&c.Webhooks[i], b, &event.Result{})
-	}
-	return nil
-}
 
 const someDefinitions = `{
 	"webhooks": [{"name": "github", "queue": "in", "filter": "payload.action == 'opened'", "map_to": {"input": {"title": "payload.issue.title"}}}],
@@ -170,7 +145,7 @@ func TestDefinitionsKey(t *testing.T) {
 	h.define(`{"queues":[{"name":"b"}]}`, key).want(422)
 	// What was done is answered, even where it could not be done any more.
 	h.define(`{"webhooks":[{"name":"w","queue":"a"}]}`, "Idempotency-Key: w").want(200)
-	h.do("DELETE", "/v1/queues/a", "").want(204)
+	h.do("DELETE", "/v1/queues/a?force=true", "").want(204)
 	h.define(`{"webhooks":[{"name":"w","queue":"a"}]}`, "Idempotency-Key: w").want(200)
 	n := h.proposals()
 	h.define(`{"queues":[{"name":"_"}]}`, "Idempotency-Key: new").want(400)

@@ -76,12 +76,12 @@ func TestPollingMissesNothing(t *testing.T) {
 	}
 	h.do("GET", "/v1/events?to=start", "").want(200)
 
-	h.fake.deleted = 5
+	h.log.deleted = 5
 	if a = h.do("GET", "/v1/events?after="+first, "").want(410); a.str("code") != "history_expired" {
 		t.Errorf("%s", a.Body)
 	}
 	h.do("GET", "/v1/events?after=00000000000000000000000000", "").want(200)
-	h.fake.deleted = 0
+	h.log.deleted = 0
 	// after goes before from.
 	both := h.do("GET", "/v1/events?after="+first+"&from=start", "").want(200)
 	if both.str("events.0.event_id") <= first {

@@ -327,7 +327,7 @@ func TestHookOnce(t *testing.T) {
 	for code := range got {
 		count[code]++
 	}
-	if count[202] != 1 || count[200] != 19 || len(h.messages) != 1 {
+	if count[202] != 1 || count[200] != 19 || len(h.do("GET", "/v1/events?type=enqueued", "").want(200).get("events").([]any)) != 1 {
 		t.Error(count)
 	}
 }

@@ -12,7 +12,7 @@ import (
 type fakeProof struct{ *fake }
 
 func (p fakeProof) HeadAt(index uint64) (wire.LogHead, error) {
-	if index <= p.deleted && index > 0 {
+	if index <= p.log.deleted && index > 0 {
 		return wire.LogHead{}, eventlog.ErrGone
 	}
 	return wire.LogHead{ClusterID: "c", NodeID: "n1", Index: index, ChainHash: strings.Repeat("0", 64), Time: 1_700_000_000_000}, nil
@@ -28,8 +28,8 @@ func TestLogHeadAndSegments(t *testing.T) {
 	h.s.deps.Proof = fakeProof{h.fake}
 	h.do("PUT", "/v1/queues/q", "{}").want(201)
 	h.produceN("q", 2)
-	if got := h.do("GET", "/v1/log/head", "").want(200).get("index"); got != float64(3) || h.Head() != 3 {
-		t.Errorf("index %v, the log's head is %d", got, h.Head())
+	if got := h.do("GET", "/v1/log/head", "").want(200).get("index"); got != float64(3) || h.log.Head() != 3 {
+		t.Errorf("index %v, the log's head is %d", got, h.log.Head())
 	}
 	if got := h.do("GET", "/v1/log/head?at=start", "").want(200).get("index"); got != float64(0) {
 		t.Errorf("at the start: %v", got)
@@ -39,7 +39,7 @@ func TestLogHeadAndSegments(t *testing.T) {
 			t.Errorf("%s: %s", wrong, code)
 		}
 	}
-	h.deleted = 2
+	h.log.deleted = 2
 	if code := h.do("GET", "/v1/log/head?at=index:1", "").want(410).str("code"); code != "history_expired" {
 		t.Errorf("deleted: %s", code)
 	}

@@ -22,29 +22,33 @@ import (
 )
 
 // machine is a backend that decides, appends and folds as a node does: a state
-// machine and an event log, with nothing but Raft left out. Time stands still
-// unless a test moves it.
+// machine and an event log, with nothing but Raft left out.
 type machine struct {
 	*fsm.Machine
 	log  *eventlog.Log
 	s    *Server
-	runs *task.Runner
+	runs *task.Runner  // nil: no tasks
 	node *erasure.Node // carries erasures out
 
 	mu    sync.Mutex
 	index uint64
-	now   int64
+	now   int64 // 0: by the clock; else time passes only when a test says so
 }
 
-// onMachine is a harness on the real thing, with a runner of tasks.
+func newMachine(s *Server) *machine {
+	log, err := eventlog.Open(eventlog.Options{FS: vfs.NewMem(), Dir: "log", SegmentSize: 1 << 20, CacheBytes: 1 << 20, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		panic(err)
+	}
+	return &machine{Machine: fsm.New(projections.New(), log, fsm.Options{}), log: log, s: s}
+}
+
+// onMachine is a harness with a runner of tasks, whose time stops.
 func onMachine(t *testing.T, opts ...func(*Options)) (*harness, *machine) {
 	t.Helper()
-	log, err := eventlog.Open(eventlog.Options{FS: vfs.OS{}, Dir: t.TempDir(), SegmentSize: 1 << 20, CacheBytes: 1 << 20, Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	m := &machine{log: log, now: time.Now().Add(-time.Hour).UnixMilli()}
-	m.Machine = fsm.New(projections.New(), log, fsm.Options{})
+	m := newMachine(nil)
+	m.now = time.Now().Add(-time.Hour).UnixMilli()
+	log := m.log
 	o := Options{HistoryRetention: 7 * 24 * time.Hour}
 	for _, fn := range opts {
 		fn(&o)
@@ -60,6 +64,7 @@ func onMachine(t *testing.T, opts ...func(*Options)) (*harness, *machine) {
 		Propose: m.Propose, Barrier: m.Barrier, Tasks: m.Tasks, Content: log.Content, Leader: func() bool { return true },
 		Carriers: map[event.TaskKind]task.Carrier{event.TaskReplay: &dead.Replays{Mover: mover}, event.TaskPurge: &dead.Purges{Mover: mover}, event.TaskErase: m.carrier()},
 	})
+	var err error
 	if m.node, err = erasure.NewNode(m.erasures(t.TempDir())); err != nil {
 		t.Fatal(err)
 	}
@@ -92,6 +97,9 @@ func (m *machine) Begin(c *event.Command, along []*event.Command) (answers []fun
 	defer m.mu.Unlock()
 	m.index++
 	e := event.Entry{Rules: event.Rules, Time: m.now}
+	if m.now == 0 {
+		e.Time = time.Now().UnixMilli()
+	}
 	if m.Rules() < event.Rules {
 		e.Commands = append(e.Commands, event.EncodeCommand(&event.Command{Upgrade: &event.Upgrade{Rules: event.Rules}}))
 	}
@@ -104,8 +112,10 @@ func (m *machine) Begin(c *event.Command, along []*event.Command) (answers []fun
 		panic(err)
 	}
 	m.s.Applied(m.TakeLeasable())
-	m.runs.Wake()
-	m.node.Wake()
+	if m.runs != nil {
+		m.runs.Wake()
+		m.node.Wake()
+	}
 	for _, r := range results[first:] {
 		answers = append(answers, func(context.Context) (event.Result, error) { return r, nil })
 	}

@@ -100,7 +100,7 @@ func FuzzBody(f *testing.F) {
 		"POST /v1/queues/q/messages " + cloudevents.TypeEvent, "POST /v1/queues/q/messages " + cloudevents.TypeBatch,
 	}
 	shared := build()
-	f.Cleanup(shared.s.Close)
+	f.Cleanup(shared.close)
 	f.Fuzz(func(t *testing.T, body []byte, call uint8, pack bool) {
 		if strings.Contains(string(body), "wait_ms") {
 			t.Skip("would wait")

@@ -10,33 +10,30 @@ import (
 // forgetful is a state that remembers nothing below floor: the log must be
 // asked, as far back as from.
 type forgetful struct {
-	*fake
+	Live
 	floor uint64
-	gone  bool // history does not go back so far
-	from  []uint64
 }
 
 func (f *forgetful) DedupFloor() uint64  { return f.floor }
 func (f *forgetful) AnswerFloor() uint64 { return f.floor }
 
-func (f *forgetful) From(at event.Instant) (uint64, error) {
-	if f.gone && at.Kind == event.InstantTime {
-		return 0, eventlog.ErrGone
-	}
-	return f.fake.From(at)
+// asked is a log that records from where it is searched.
+type asked struct {
+	*fakeLog
+	gone bool // history does not go back so far
+	from []uint64
 }
 
-func (f *forgetful) Find(alias event.Hash, from uint64) (*event.Event, error) {
-	f.from = append(f.from, from)
-	for i := len(f.blocks) - 1; i >= 0; i-- {
-		for _, e := range f.blocks[i].Events {
-			if e.Alias == alias {
-				e.Until = 1 << 60
-				return &e, nil
-			}
-		}
+func (l *asked) From(at event.Instant) (uint64, error) {
+	if l.gone && at.Kind == event.InstantTime {
+		return 0, eventlog.ErrGone
 	}
-	return nil, nil
+	return l.fakeLog.From(at)
+}
+
+func (l *asked) Find(alias event.Hash, from uint64) (*event.Event, error) {
+	l.from = append(l.from, from)
+	return l.fakeLog.Find(alias, from)
 }
 
 func TestAskTheLogForWhatTheStateForgot(t *testing.T) {
@@ -46,9 +43,8 @@ func TestAskTheLogForWhatTheStateForgot(t *testing.T) {
 			h.do("PUT", "/v1/queues/q", "").want(201)
 			body := `{"messages":[{"payload":1}]}`
 			id := h.do("POST", "/v1/queues/q/messages", body, "Idempotency-Key: k").want(201).str("messages.0.id")
-			h.fake.kept = map[event.Hash]keptAnswer{} // forgotten
-			f := &forgetful{fake: h.fake, floor: 9, gone: gone}
-			h.s.deps.State, h.s.deps.Log = f, f
+			log := &asked{fakeLog: h.log, gone: gone}
+			h.s.deps.State, h.s.deps.Log = &forgetful{h.fake, 9}, log
 			before := h.proposals()
 			again := h.do("POST", "/v1/queues/q/messages", body, "Idempotency-Key: k").want(201)
 			if again.str("messages.0.id") != id || again.Header().Get("Idempotent-Replayed") != "true" || h.proposals() != before {
@@ -61,7 +57,7 @@ func TestAskTheLogForWhatTheStateForgot(t *testing.T) {
 			if p.Looked == 0 {
 				t.Errorf("the command does not say up to where was looked: %+v", p)
 			}
-			for _, from := range f.from {
+			for _, from := range log.from {
 				if gone != (from == 0) {
 					t.Errorf("looked from %d on", from)
 				}
@@ -75,12 +71,12 @@ func TestAskTheLogForWhatTheStateForgot(t *testing.T) {
 func TestAnswerThatHistoryNoLongerHolds(t *testing.T) {
 	h := setup(t)
 	h.do("PUT", "/v1/queues/q", "", "Idempotency-Key: k").want(201)
-	h.s.deps.Log = cutLog{h.fake}
+	h.s.deps.Log = cutLog{h.log}
 	if a := h.do("PUT", "/v1/queues/q", "", "Idempotency-Key: k").want(410); a.str("outcome") != "unknown" {
 		t.Errorf("%s", a.Body)
 	}
 }
 
-type cutLog struct{ *fake }
+type cutLog struct{ *fakeLog }
 
 func (cutLog) Content(event.Ref) (*event.Content, error) { return nil, eventlog.ErrGone }

@@ -26,7 +26,7 @@ func TestStory(t *testing.T) {
 	if len(id) != 26 || a.str("messages.1.status") != "enqueued" {
 		t.Fatalf("%s", a.Body)
 	}
-	h.do("POST", "/v1/queues/a/messages?key=r&priority=1&header.X-A=b", "raw \x00 bytes", "Content-Type: text/plain; charset=latin1").want(201)
+	h.do("POST", "/v1/queues/a/messages?key=r&priority=9&header.X-A=b", "raw \x00 bytes", "Content-Type: text/plain; charset=latin1").want(201)
 
 	a = h.do("POST", "/v1/queues/a/lease", `{"max_messages":3,"worker":"w"}`).want(200)
 	if !strings.Contains(a.Body.String(), `"payload":{"a" : [1, 2.50]}`) {

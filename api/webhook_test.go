@@ -5,71 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"sort"
 	"strings"
 	"testing"
 
 	"github.com/qlogd/qlogd/api/wire"
-	"github.com/qlogd/qlogd/event"
 )
-
-func (f *fake) putWebhook(c *event.PutWebhook, b *event.Block, res *event.Result) *event.Problem {
-	if c.Queue != "" && f.queues[c.Queue] == nil {
-		return event.Problemf(event.CodeInvalidArgument, "queue", "queue %q does not exist", c.Queue)
-	}
-	v := f.webhooks[c.Name]
-	if v == nil {
-		v = &event.WebhookView{Name: c.Name, CreatedAt: b.Time}
-		f.webhooks[c.Name] = v
-		res.Created = true
-	}
-	v.Queue, v.Definition, v.Revision, v.UpdatedAt = c.Queue, c.Definition, b.Index, b.Time
-	return nil
-}
-
-func (f *fake) deleteWebhook(c *event.DeleteWebhook) *event.Problem {
-	if f.webhooks[c.Name] == nil {
-		return event.Problemf(event.CodeWebhookNotFound, "name", "no")
-	}
-	delete(f.webhooks, c.Name)
-	return nil
-}
-
-func (f *fake) Webhook(name string) (event.WebhookView, bool) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	v := f.webhooks[name]
-	if v == nil {
-		return event.WebhookView{}, false
-	}
-	return *v, true
-}
-
-func (f *fake) Webhooks() []event.WebhookView {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	var out []event.WebhookView
-	for _, v := range f.webhooks {
-		out = append(out, *v)
-	}
-	sort.Slice(out, func(i, j int) bool { return out[i].Name < out[j].Name })
-	return out
-}
-
-// Find implements Finder. The fake's events have hashes that are of no queue.
-func (f *fake) Find(alias event.Hash, from uint64) (*event.Event, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for i := len(f.blocks) - 1; i >= 0 && f.blocks[i].Index >= from; i-- {
-		for j := range f.blocks[i].Events {
-			if e := f.blocks[i].Events[j]; e.Type == event.Enqueued && e.Alias.Of(0) == alias {
-				e.Until = 1 << 60
-				return &e, nil
-			}
-		}
-	}
-	return nil, nil
-}
 
 // fakeSecrets are by the name of their environment variable.
 type fakeSecrets map[string][]string

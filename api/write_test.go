@@ -49,7 +49,7 @@ func TestIdempotencyKey(t *testing.T) {
 		h.do("POST", "/v1/queues/q/purge", "", key).want(200)
 		h.do("DELETE", "/v1/queues/q", "", key).want(204)
 	}
-	if h.queues["q"] != nil {
+	if _, ok := h.Queue("q"); ok {
 		t.Error("not deleted")
 	}
 	if a := h.do("POST", "/v1/queues/q/messages", oneMessage, key).want(201); a.Header().Get("Idempotent-Replayed") != "true" {
@@ -195,7 +195,7 @@ func TestErasedContent(t *testing.T) {
 	h := setup(t)
 	h.do("PUT", "/v1/queues/q", "").want(201)
 	h.do("POST", "/v1/queues/q/messages", oneMessage).want(201)
-	h.fake.erased = true
+	h.log.erased = true
 	if a := h.do("GET", "/v1/queues/q/messages", "").want(200); a.get("messages.0.erased") != true {
 		t.Errorf("%s", a.Body)
 	}

@@ -1,26 +1,21 @@
-// Package fetch brings to a node what it lacks: one that was away for so long
-// that the leader's Raft log begins behind its own end, or one that was wiped.
+// Package fetch brings to a node the part of the event log that it lacks: to one
+// that was away for so long that the leader's Raft log begins behind its own end,
+// or that was wiped. The bulk never goes through hashicorp/raft, whose main loop
+// would stand still for as long as it takes.
 //
-// It has three parts:
-//
-//	Serve    answers what others ask for, from the running node's files
-//	Fetch    brings a checkpoint and the event log up to exactly that checkpoint
-//	         into <data>/incoming, beside the running node; it verifies every
-//	         byte, and can be broken off anywhere and begun again
-//	Install  puts what is whole in place, before anything is opened
-//
-// So the bulk never goes through hashicorp/raft, whose main loop would stand
-// still, under a deadline, for as long as it takes (design.md section 5). In the
-// end the directory is as if the node had written the checkpoint itself: its
-// event log ends at the checkpoint's head, and Raft goes on behind it.
+// Serve answers other nodes from the running node's files. Fetch brings a
+// checkpoint, and the event log up to exactly that checkpoint, into
+// <data>/incoming beside the running node. Install puts them in place before
+// anything is opened; then the directory is as if the node had written the
+// checkpoint itself, and Raft goes on behind it.
 //
 // What is trusted: that the chain of hashes in the fetched segments, which goes
-// on from the local log's, ends in the checkpoint's chain. What does not is
-// fetched anew, from another node.
+// on from the local log's, ends in the checkpoint's chain.
 package fetch
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -41,7 +36,7 @@ import (
 // Caller is the part of *peer.Net that Fetch needs.
 type Caller interface {
 	Call(ctx context.Context, to peer.Target, name string, body []byte) ([]byte, peer.Identity, error)
-	Stream(ctx context.Context, to peer.Target, name string, body []byte) (io.ReadCloser, error)
+	Get(ctx context.Context, target peer.Target, path string, from, to int64) (io.ReadCloser, error)
 }
 
 // Options say what to bring, from where.
@@ -56,26 +51,18 @@ type Options struct {
 	FS       vfs.FS
 	DataDir  string
 	Logger   *slog.Logger // nil = silent
-	// Progress, if set, is told the bytes that are there and all that are needed.
-	// Both may grow when a newer checkpoint is found.
-	Progress func(done, total int64)
-	// FreeBytes, if set, is asked before anything is transferred: ReserveBytes
-	// (default 256 MiB) must be left in the end.
-	FreeBytes    func() (uint64, error)
-	ReserveBytes uint64
-	// Rounds is how often all nodes are asked in vain, one after the other, before
-	// Fetch gives up; default 6. A round that brought something does not count.
-	// What was brought stays for the next Fetch.
-	Rounds int
-	// Wait is what passes between two rounds, by default 1 s to 30 s.
-	Wait func(ctx context.Context, round int) error
-	// Idle is how long a stream may bring nothing; default 30 s.
-	Idle time.Duration
-
-	// How much is written at once, how much between two fsyncs, and how much is
-	// worth another manifest: tests want many.
-	chunk, syncEvery, another int64
+	// FreeBytes, if set, is asked before anything is transferred: 256 MiB must be
+	// left in the end.
+	FreeBytes func() (uint64, error)
 }
+
+const (
+	reserveBytes = 256 << 20
+	chunkBytes   = 256 << 10        // written at once
+	syncBytes    = 16 << 20         // between two fsyncs: each holds up the node's own
+	idleTime     = 30 * time.Second // without a byte
+	logEvery     = 10 * time.Second
+)
 
 // Errors of Fetch. Others are of the network, the disk, or of a source.
 var (
@@ -87,154 +74,65 @@ var (
 	ErrDiffers = errors.New("the event log is of another history")
 	// ErrNoSpace: the disk is too full for what is lacking.
 	ErrNoSpace = errors.New("the disk is too full")
-	// ErrWrong: a node has sent what does not verify. It is not asked again by
-	// this Fetch.
+	// ErrWrong: a node has sent what does not verify.
 	ErrWrong = errors.New("what was sent is wrong")
 	// ErrInstall: what was brought before is half in place; Install comes first.
 	ErrInstall = errors.New("an installation is under way")
 )
 
-// Fetch brings what is lacking into <data>/incoming. When it returns nil a READY
-// is there, and Install will put it in place. Whatever else it returns, what has
-// come so far stays and is gone on from by the next Fetch. There must be one at
-// a time for a directory, of which the engine may be open.
+type fetcher struct {
+	Options
+	dir    string
+	logged time.Time
+}
+
+// Fetch brings what is lacking into <data>/incoming, asking each node once. When
+// it returns nil a READY is there, and Install will put it in place. After an
+// error the files that have come stay, and the next Fetch goes on from them.
+// There must be one at a time for a directory, of which the engine may be open.
 func Fetch(ctx context.Context, o Options) error {
-	if o.FS == nil {
-		o.FS = vfs.OS{}
-	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	if o.Progress == nil {
-		o.Progress = func(int64, int64) {}
-	}
-	if o.ReserveBytes == 0 {
-		o.ReserveBytes = 256 << 20
-	}
-	if o.Rounds == 0 {
-		o.Rounds = 6
-	}
-	if o.Wait == nil {
-		o.Wait = backoff
-	}
-	if o.Idle == 0 {
-		o.Idle = 30 * time.Second
-	}
-	if o.chunk == 0 {
-		o.chunk = chunk
-	}
-	if o.syncEvery == 0 {
-		// What one fsync has to write holds up the node's own.
-		o.syncEvery = 16 << 20
-	}
-	if o.another == 0 {
-		// What comes in meanwhile is worth asking again: the checkpoint is then
-		// newer, and the leader's Raft log need not reach back so far.
-		o.another = 64 << 20
-	}
-	f := &fetcher{Options: o, dir: path.Join(o.DataDir, datadir.IncomingDir), dropped: map[peer.Target]error{}, whole: map[string]verified{}}
+	f := &fetcher{Options: o, dir: path.Join(o.DataDir, datadir.IncomingDir)}
 	if err := f.run(ctx); err != nil {
 		return fmt.Errorf("fetch: %w", err)
 	}
 	return nil
 }
 
-func backoff(ctx context.Context, round int) error {
-	t := time.NewTimer(min(time.Second<<min(round, 5), 30*time.Second))
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-type fetcher struct {
-	Options
-	dir     string
-	dropped map[peer.Target]error // who sent what is wrong, or is of another history
-	brought int64                 // bytes that came over the network
-	done    int64                 // bytes of the plan that are there
-	total   int64
-	tenths  int64 // of them, as was last told
-	// whole are the segments that this Fetch has verified: for a newer manifest
-	// they need not be read again.
-	whole map[string]verified
-}
-
-// verified is a segment's file that is right up to its end.
-type verified struct {
-	log.SegmentInfo
-	end  log.End
-	side bool // its side file is there too
-}
-
 func (f *fetcher) run(ctx context.Context) error {
 	if is, err := f.isReady(); is || err != nil {
 		return err
 	}
-	f.From = distinct(f.From)
-	if len(f.From) == 0 {
-		return errors.New("there is nobody to ask")
-	}
-	for round := 0; ; round++ {
-		before := f.brought
-		var errs []error
-		noRoom := false
-		for _, to := range f.From {
-			if f.dropped[to] != nil {
-				continue
-			}
-			err := f.from(ctx, to)
-			if err == nil || ctx.Err() != nil || errors.Is(err, ErrNothingLacking) || errors.Is(err, ErrInstall) {
-				return err
-			}
-			f.Logger.Warn("fetching what this node lacks was broken off", "from", to.Node, "addr", to.Addr, "error", err)
-			errs = append(errs, fmt.Errorf("from %s at %s: %w", to.Node, to.Addr, err))
-			if errors.Is(err, ErrWrong) || errors.Is(err, ErrDiffers) {
-				f.dropped[to] = errs[len(errs)-1]
-			}
-			if noRoom = full(err); noRoom {
-				break // from whomever it comes
-			}
-		}
-		if len(f.dropped) == len(f.From) {
-			errs = errs[:0]
-			for _, to := range f.From {
-				errs = append(errs, f.dropped[to])
-			}
-			return errors.Join(errs...)
-		}
-		if f.brought > before && !noRoom {
-			round = 0
-		}
-		if round+1 >= f.Rounds {
-			return errors.Join(errs...)
-		}
-		if err := f.Wait(ctx, round); err != nil {
+	var differ, others []error
+	for _, to := range f.From {
+		err := f.from(ctx, to)
+		if err == nil || ctx.Err() != nil || errors.Is(err, ErrNothingLacking) {
 			return err
 		}
-	}
-}
-
-// distinct leaves out who is named again.
-func distinct(all []peer.Target) (out []peer.Target) {
-	for _, t := range all {
-		if !slices.Contains(out, t) {
-			out = append(out, t)
+		f.Logger.Warn("fetching was broken off", "from", to.Node, "addr", to.Addr, "error", err)
+		err = fmt.Errorf("from %s at %s: %w", to.Node, to.Addr, err)
+		if errors.Is(err, ErrDiffers) {
+			differ = append(differ, err)
+		} else {
+			others = append(others, err)
+		}
+		if errors.Is(err, ErrNoSpace) || errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
+			break // wherever it comes from
 		}
 	}
-	return out
+	switch {
+	case len(others) > 0: // not all have said that this log is another
+		return errors.Join(others...)
+	case len(differ) > 0:
+		return errors.Join(differ...)
+	}
+	return errors.New("there is nobody to ask")
 }
 
-// full tells of a disk without room.
-func full(err error) bool {
-	return errors.Is(err, ErrNoSpace) || errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
-}
-
-// isReady tells whether there is a READY that still serves. One that does not is
-// removed: what it lists serves the next one.
+// isReady reports whether there is a READY that still serves. One that does not
+// is removed: the files that it lists serve the next one.
 func (f *fetcher) isReady() (bool, error) {
 	if _, err := f.FS.Stat(path.Join(f.dir, installFile)); err == nil {
 		return false, ErrInstall
@@ -252,67 +150,49 @@ func (f *fetcher) isReady() (bool, error) {
 		return false, err
 	}
 	// Before anything else changes here, durably: READY vouches for all files.
-	return false, f.remove(readyFile)
+	return false, drop(f.FS, f.dir, readyFile)
 }
-
-func (f *fetcher) remove(names ...string) error {
-	if len(names) == 0 {
-		return nil
-	}
-	for _, name := range names {
-		if err := f.FS.Remove(path.Join(f.dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
-	}
-	return f.FS.SyncDir(f.dir)
-}
-
-// maxManifests is how often a node is asked for a newer manifest, when it has let
-// go of what the old one lists, or when bringing it took long.
-const maxManifests = 8
 
 // from brings everything from one node.
 func (f *fetcher) from(ctx context.Context, to peer.Target) error {
-	var had string
-	for range maxManifests {
-		before := f.brought
-		p, err := f.plan(ctx, to)
+	p, err := f.plan(ctx, to)
+	if err != nil {
+		return err
+	}
+	// The oldest first: each is verified from the end of the one before.
+	for i := range p.Segments {
+		s := &p.Segments[i]
+		err := f.file(ctx, to, datadir.LogDir, s.Name, s.Size, func() error {
+			return f.verifySegment(ctx, p, i)
+		})
 		if err != nil {
 			return err
 		}
-		gone := func(err error) bool {
-			e, ok := errors.AsType[*peer.Error](err)
-			return ok && (e.Code == codeGone || e.Code == codeInvalid)
-		}
-		if err := f.segments(ctx, to, p); gone(err) {
-			continue
-		} else if err != nil {
-			return err
-		}
-		if name := p.Checkpoint.Name; name != had && f.brought-before >= f.another {
-			had = name
-			continue
-		}
-		if err := f.checkpoint(ctx, to, p); gone(err) {
-			continue
-		} else if err != nil {
-			return err
-		}
-		return f.ready(p)
 	}
-	return errors.New("the node let go of what it listed again and again")
+	c := &p.Checkpoint
+	if err := f.file(ctx, to, datadir.CheckpointDir, c.Name, c.Size, func() error { return f.verifyCheckpoint(c) }); err != nil {
+		return err
+	}
+	// Last of all, and durably. The names that READY vouches for come before its own.
+	if err := f.FS.SyncDir(f.dir); err != nil {
+		return err
+	}
+	if err := vfs.WriteFile(f.FS, path.Join(f.dir, readyFile), p.encode()); err != nil {
+		return err
+	}
+	f.Logger.Info("fetched", "checkpoint", c.Name, "segments", len(p.Segments), "replace", p.Replace)
+	return nil
 }
 
-// plan is what is to be brought for one manifest.
+// plan is the files to bring for one manifest.
 type plan struct {
 	ready
-	after *log.End        //  what the first segment continues; nil: nothing that is here
-	begun log.SegmentInfo // what the local log has of the first segment; or zero
+	after *log.End // the local block that the first segment continues; nil: none
 }
 
-// plan asks for a manifest and compares it with what is here.
+// plan asks for a manifest and compares it with the local log.
 func (f *fetcher) plan(ctx context.Context, to peer.Target) (*plan, error) {
-	local, segmentSize, err := f.localLog()
+	local, segmentSize, err := localLog(f.FS, f.DataDir)
 	if err != nil {
 		return nil, err
 	}
@@ -326,9 +206,6 @@ func (f *fetcher) plan(ctx context.Context, to peer.Target) (*plan, error) {
 	}
 	p := &plan{ready: ready{Manifest: *m}}
 	p.Asked = nil
-	differs := func(index uint64, here, there [32]byte) error {
-		return fmt.Errorf("%w: at index %d its chain is %x, the other node's %x", ErrDiffers, index, here, there)
-	}
 	switch {
 	case head.Last >= m.Checkpoint.HeadIndex:
 		return nil, f.reaches(m)
@@ -338,29 +215,28 @@ func (f *fetcher) plan(ctx context.Context, to peer.Target) (*plan, error) {
 	case m.PrevIndex == head.Last && m.PrevChain != checkpoint.Chain(head.Chain):
 		return nil, differs(head.Last, head.Chain, m.PrevChain)
 	case m.PrevIndex < head.Last && m.Asked == nil:
-		return nil, fmt.Errorf("the other node does not tell its chain at index %d", head.Last)
+		return nil, fmt.Errorf("the other node does not hold its chain at index %d", head.Last)
 	case m.PrevIndex < head.Last && *m.Asked != checkpoint.Chain(head.Chain):
 		return nil, differs(head.Last, head.Chain, *m.Asked)
 	}
 	if !p.Replace {
-		// What is here stays, as far as it is whole: a chain stands for all that
-		// came before it.
+		// Local segments stay as far as they are whole: a chain stands for all
+		// that came before it. One that is not is brought whole.
 		for len(p.Segments) > 0 && p.Segments[0].Last <= head.Last {
 			p.PrevIndex, p.PrevChain = p.Segments[0].Last, p.Segments[0].Chain
 			p.Segments = p.Segments[1:]
 		}
+		begins := head.Last == 0
 		for _, s := range local {
-			switch {
-			case s.First == p.Segments[0].First:
-				if s.PrevIndex != p.PrevIndex || checkpoint.Chain(s.PrevChain) != p.PrevChain {
-					return nil, differs(s.PrevIndex, s.PrevChain, p.PrevChain)
+			begins = begins || s.First == p.Segments[0].First && s.PrevIndex == p.PrevIndex
+			if s.Last == p.PrevIndex {
+				if s.Chain != p.PrevChain {
+					return nil, differs(s.Last, s.Chain, p.PrevChain)
 				}
-				p.begun = s
-			case s.Last == p.PrevIndex:
 				p.after = &log.End{Index: s.Last, Chain: s.Chain, Clock: s.Clock, SegmentSize: segmentSize}
 			}
 		}
-		if p.begun.Name == "" && p.after == nil && head.Last > 0 {
+		if !begins && p.after == nil {
 			return nil, fmt.Errorf("%w: the other node's segment %s begins inside of one", ErrDiffers, p.Segments[0].Name)
 		}
 	}
@@ -370,16 +246,15 @@ func (f *fetcher) plan(ctx context.Context, to peer.Target) (*plan, error) {
 	if err := f.prepare(p); err != nil {
 		return nil, err
 	}
-	f.Logger.Info("fetching what this node lacks", "from", to.Node, "addr", to.Addr, "checkpoint", p.Checkpoint.Name,
-		"segments", len(p.Segments), "replace", p.Replace, "bytes", f.total, "there", f.done)
+	f.Logger.Info("fetching", "from", to.Node, "addr", to.Addr, "checkpoint", p.Checkpoint.Name, "segments", len(p.Segments), "replace", p.Replace)
 	return p, nil
 }
 
-// localLog looks at the local log, which may be open.
-func (f *fetcher) localLog() ([]log.SegmentInfo, int64, error) {
-	return localLog(f.FS, f.DataDir)
+func differs(index uint64, here, there [32]byte) error {
+	return fmt.Errorf("%w: at index %d its chain is %x, the other node's %x", ErrDiffers, index, here, there)
 }
 
+// localLog looks at the local log, which may be open.
 func localLog(fsys vfs.FS, dataDir string) ([]log.SegmentInfo, int64, error) {
 	l, err := log.OpenReadOnly(log.Options{FS: fsys, Dir: path.Join(dataDir, datadir.LogDir)})
 	if errors.Is(err, fs.ErrNotExist) {
@@ -391,8 +266,7 @@ func localLog(fsys vfs.FS, dataDir string) ([]log.SegmentInfo, int64, error) {
 	return l.Segments(), l.SegmentSize(), nil
 }
 
-// reaches says what to make of a manifest that the local log reaches, or goes
-// beyond.
+// reaches is the error of a manifest whose end the local log has.
 func (f *fetcher) reaches(m *Manifest) error {
 	l, err := log.OpenReadOnly(log.Options{FS: f.FS, Dir: path.Join(f.DataDir, datadir.LogDir)})
 	if errors.Is(err, fs.ErrNotExist) {
@@ -403,22 +277,23 @@ func (f *fetcher) reaches(m *Manifest) error {
 	defer l.Close()
 	chain, err := l.ChainAt(m.Checkpoint.HeadIndex)
 	if err == nil && chain != m.Checkpoint.Chain {
-		return fmt.Errorf("%w: at index %d its chain is %x, the other node's %x", ErrDiffers, m.Checkpoint.HeadIndex, chain, m.Checkpoint.Chain)
+		return differs(m.Checkpoint.HeadIndex, chain, m.Checkpoint.Chain)
 	}
 	return ErrNothingLacking
 }
 
 func (f *fetcher) manifest(ctx context.Context, to peer.Target, asked uint64) (*Manifest, error) {
-	q := encode(manifestRequest{Cluster: f.ClusterID, MinIndex: f.MinIndex, Asked: asked})
-	b, _, err := f.Net.Call(ctx, to, callManifest, q)
+	b, _, err := f.Net.Call(ctx, to, callManifest, encode(manifestRequest{Cluster: f.ClusterID, MinIndex: f.MinIndex, Asked: asked}))
 	if err != nil {
 		return nil, err
 	}
-	m, err := decodeManifest(b)
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrWrong, err)
+	m := &Manifest{}
+	if err = json.Unmarshal(b, m); err == nil {
+		err = m.check()
 	}
 	switch {
+	case err != nil:
+		return nil, fmt.Errorf("%w: manifest: %w", ErrWrong, err)
 	case m.Cluster != f.ClusterID:
 		return nil, fmt.Errorf("%w: a manifest of cluster %q", ErrWrong, m.Cluster)
 	case m.Checkpoint.Index < f.MinIndex:
@@ -427,8 +302,8 @@ func (f *fetcher) manifest(ctx context.Context, to peer.Target, asked uint64) (*
 	return m, nil
 }
 
-// prepare removes what the plan has no use for, and looks whether the rest has
-// room.
+// prepare removes files that the plan has no use for, and looks whether the rest
+// has room.
 func (f *fetcher) prepare(p *plan) error {
 	if err := f.FS.MkdirAll(f.dir); err != nil {
 		return err
@@ -438,105 +313,217 @@ func (f *fetcher) prepare(p *plan) error {
 		return err
 	}
 	want := map[string]int64{p.Checkpoint.Name: p.Checkpoint.Size}
-	for i, s := range p.Segments {
-		want[s.Name] = s.Size
-		if i < len(p.Segments)-1 {
-			want[log.SideFileName(s.First)] = 0
-		}
+	for _, s := range p.Segments {
+		want[s.Name], want[log.SideFileName(s.First)] = s.Size, 0
+	}
+	delete(want, log.SideFileName(p.Segments[len(p.Segments)-1].First)) // it will not be sealed
+	need := int64(reserveBytes)
+	for _, size := range want {
+		need += size
 	}
 	var useless []string
-	f.done, f.total = 0, 0
-	for _, size := range want {
-		f.total += size
-	}
 	for _, name := range names {
 		size, ok := want[name]
 		if !ok {
 			useless = append(useless, name)
-			continue
-		}
-		info, err := f.FS.Stat(path.Join(f.dir, name))
-		if err != nil {
+		} else if info, err := f.FS.Stat(path.Join(f.dir, name)); err != nil {
 			return err
+		} else {
+			need -= min(size, info.Size)
 		}
-		f.done += min(size, info.Size)
 	}
-	if err := f.remove(useless...); err != nil {
+	if err := drop(f.FS, f.dir, useless...); err != nil || f.FreeBytes == nil {
 		return err
-	}
-	f.tenths = 0
-	f.count(0)
-	if f.FreeBytes == nil {
-		return nil
 	}
 	free, err := f.FreeBytes()
 	if err != nil {
 		return fmt.Errorf("free space: %w", err)
 	}
-	if need := uint64(f.total-f.done) + f.ReserveBytes; need > free {
-		return fmt.Errorf("%w: %d bytes are needed (%d of them to stay free), %d are free", ErrNoSpace, need, f.ReserveBytes, free)
+	if uint64(need) > free {
+		return fmt.Errorf("%w: %d bytes are needed (%d of them to stay free), %d are free", ErrNoSpace, need, reserveBytes, free)
 	}
 	return nil
 }
 
-// ready tells, last of all and durably, that everything is there.
-func (f *fetcher) ready(p *plan) error {
-	b, err := p.encode()
-	if err != nil {
-		return err
-	}
-	// The names that READY vouches for come before its own.
-	if err := f.FS.SyncDir(f.dir); err != nil {
-		return err
-	}
-	if err := vfs.WriteFile(f.FS, path.Join(f.dir, readyFile), b); err != nil {
-		return err
-	}
-	f.Logger.Info("what this node lacked is there", "checkpoint", p.Checkpoint.Name, "segments", len(p.Segments), "replace", p.Replace, "bytes", f.total, "transferred", f.brought)
-	return nil
-}
-
-// checkpoint brings and verifies the checkpoint.
-func (f *fetcher) checkpoint(ctx context.Context, to peer.Target, p *plan) error {
-	c := &p.Checkpoint
-	// Two nodes' checkpoints of one name are not the same bytes, so what was there
-	// before may not fit; then it is brought whole.
-	for resumed := true; ; resumed = false {
-		file, size, err := f.open(c.Name)
+// file brings one file and verifies it. Bytes that are there from an earlier time,
+// and are not right, are brought again.
+func (f *fetcher) file(ctx context.Context, to peer.Target, dir, name string, size int64, verify func() error) error {
+	for {
+		had, err := f.download(ctx, to, dir, name, size)
 		if err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		if err = verify(); err == nil || !errors.Is(err, ErrWrong) {
 			return err
 		}
-		if size > c.Size || !resumed {
-			f.count(-min(size, c.Size))
-			if size, err = 0, file.Truncate(0); err != nil {
-				return errors.Join(err, file.Close())
-			}
+		if derr := drop(f.FS, f.dir, name); derr != nil || had == 0 {
+			return errors.Join(err, derr)
 		}
-		had := size > 0
-		err = f.stream(ctx, to, streamCheckpoint, fileRequest{Name: c.Name, From: size}, file, size, c.Size)
-		if err == nil {
-			err = f.sync(file)
-		}
-		if err = errors.Join(err, file.Close()); err != nil {
-			return err
-		}
-		meta, err := checkpoint.Verify(f.FS, f.dir, c.Name)
-		if err == nil && (meta.ClusterID != f.ClusterID || meta.HeadIndex != c.HeadIndex || meta.Chain != c.Chain) {
-			err = fmt.Errorf("%w: checkpoint %s is of cluster %q, index %d, chain %x; the event log of %q, %d, %x", checkpoint.ErrCorrupt,
-				c.Name, meta.ClusterID, meta.HeadIndex, meta.Chain, f.ClusterID, c.HeadIndex, c.Chain)
-		}
-		if err == nil {
-			return nil
-		}
-		if _, ok := errors.AsType[*fs.PathError](err); ok {
-			return err // this node's disk
-		}
-		if had {
-			continue
-		}
-		// Or of a version that this program does not know; another node may have
-		// one that it does.
-		f.count(-c.Size)
-		return errors.Join(fmt.Errorf("%w: %w", ErrWrong, err), f.remove(c.Name))
 	}
+}
+
+// download completes a file and makes it durable. It returns how many bytes were
+// there before.
+func (f *fetcher) download(ctx context.Context, target peer.Target, dir, name string, size int64) (had int64, err error) {
+	file, err := f.FS.OpenReadWrite(path.Join(f.dir, name))
+	if errors.Is(err, fs.ErrNotExist) {
+		file, err = f.FS.Create(path.Join(f.dir, name))
+	}
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, file.Close()) }()
+	if had, err = file.Size(); err != nil {
+		return 0, err
+	}
+	if had > size {
+		// Of a newer checkpoint's manifest: this one ends earlier.
+		if err := file.Truncate(size); err != nil {
+			return had, err
+		}
+	}
+	had = min(had, size)
+	if had < size {
+		err = f.copy(ctx, target, "/"+dir+"/"+name, file, had, size)
+	}
+	if err == nil {
+		// Also where nothing was added: after a kill it may be in the page cache only.
+		err = f.sync(file)
+	}
+	return had, err
+}
+
+// sync makes a file's bytes durable. After an error nobody knows which of them
+// are, and a second sync would not say: they are thrown away.
+func (f *fetcher) sync(file vfs.File) error {
+	err := file.Sync()
+	if err != nil {
+		err = errors.Join(err, file.Truncate(0))
+	}
+	return err
+}
+
+// copy brings the bytes from..to of a file.
+func (f *fetcher) copy(ctx context.Context, target peer.Target, name string, file vfs.File, from, to int64) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	idle := time.AfterFunc(idleTime, func() { cancel(fmt.Errorf("nothing has come for %v", idleTime)) })
+	defer idle.Stop()
+	in, err := f.Net.Get(ctx, target, name, from, to)
+	if err != nil {
+		return errors.Join(err, context.Cause(ctx))
+	}
+	defer in.Close()
+	buf := make([]byte, min(chunkBytes, to-from))
+	for off, synced := from, from; off < to; {
+		n, err := io.ReadFull(in, buf[:min(int64(len(buf)), to-off)])
+		if n > 0 {
+			idle.Reset(idleTime)
+			if _, err := file.WriteAt(buf[:n], off); err != nil {
+				return err
+			}
+			off += int64(n)
+		}
+		if err != nil {
+			return errors.Join(fmt.Errorf("at %d of %d bytes: %w", off, to, err), context.Cause(ctx))
+		}
+		if off-synced >= syncBytes {
+			if err := f.sync(file); err != nil {
+				return err
+			}
+			synced = off
+		}
+		if time.Since(f.logged) >= logEvery {
+			f.logged = time.Now()
+			f.Logger.Info("fetching", "file", name, "bytes", off, "of", to)
+		}
+	}
+	return nil
+}
+
+func damaged(err error) bool {
+	_, ok := errors.AsType[*log.CorruptionError](err)
+	return ok
+}
+
+// verifySegment verifies one of the plan's segments, and writes the side file of
+// one that will be sealed, so that nobody waits for it when the log is opened.
+func (f *fetcher) verifySegment(ctx context.Context, p *plan, i int) error {
+	s := &p.Segments[i]
+	found, err := log.ScanSegment(ctx, f.FS, f.dir, s.Name, s.Size, p.after)
+	switch {
+	case damaged(err):
+		return fmt.Errorf("%w: %w", ErrWrong, err)
+	case err != nil:
+		return err
+	case p.after == nil && (found.PrevIndex != p.PrevIndex || checkpoint.Chain(found.PrevChain) != p.PrevChain):
+		return fmt.Errorf("%w: segment %s continues index %d, chain %x, not %d, %x", ErrWrong, s.Name, found.PrevIndex, found.PrevChain, p.PrevIndex, p.PrevChain)
+	case found.Size != s.Size || found.Last != s.Last || checkpoint.Chain(found.Chain) != s.Chain:
+		return fmt.Errorf("%w: segment %s has %d bytes up to index %d, chain %x, not %d, %d, %x", ErrWrong, s.Name, found.Size, found.Last, found.Chain, s.Size, s.Last, s.Chain)
+	}
+	p.after = &found.End
+	if i == len(p.Segments)-1 {
+		return nil
+	}
+	return vfs.WriteFile(f.FS, path.Join(f.dir, log.SideFileName(s.First)), found.Side)
+}
+
+func (f *fetcher) verifyCheckpoint(c *Checkpoint) error {
+	meta, err := checkpoint.Verify(f.FS, f.dir, c.Name)
+	if _, ok := errors.AsType[*fs.PathError](err); ok {
+		return err // this node's disk
+	}
+	if err == nil && (meta.ClusterID != f.ClusterID || meta.HeadIndex != c.HeadIndex || meta.Chain != c.Chain) {
+		err = fmt.Errorf("checkpoint %s is of cluster %q, index %d, chain %x; the event log of %q, %d, %x",
+			c.Name, meta.ClusterID, meta.HeadIndex, meta.Chain, f.ClusterID, c.HeadIndex, c.Chain)
+	}
+	if err != nil {
+		// It may also be of a version that this program does not know; another
+		// node may have one that it does.
+		return fmt.Errorf("%w: %w", ErrWrong, err)
+	}
+	return nil
+}
+
+// drop removes files, durably. Those that are not there are removed already.
+func drop(fsys vfs.FS, dir string, names ...string) error {
+	gone := false
+	for _, name := range names {
+		err := fsys.Remove(path.Join(dir, name))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		gone = gone || err == nil
+	}
+	if !gone {
+		return nil
+	}
+	return fsys.SyncDir(dir)
+}
+
+// Discard removes fetched files that are not in place: an aid for the next Fetch,
+// which may hold contents that were erased since. Neither Fetch nor Install may
+// run beside it.
+func Discard(fsys vfs.FS, dataDir string) error {
+	dir := path.Join(dataDir, datadir.IncomingDir)
+	names, err := fsys.List(dir)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+	case slices.Contains(names, installFile):
+		err = ErrInstall
+	default:
+		// READY first: without it nothing else counts.
+		if err = drop(fsys, dir, readyFile); err == nil {
+			err = drop(fsys, dir, names...)
+		}
+		if err == nil {
+			err = drop(fsys, dataDir, datadir.IncomingDir)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("discard fetched files: %w", err)
+	}
+	return nil
 }

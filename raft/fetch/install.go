@@ -59,7 +59,7 @@ func (i *installer) run() (bool, error) {
 		}
 		if !ok {
 			// What READY lists may serve the next Fetch; READY itself does not.
-			return false, i.drop(i.dir, readyFile)
+			return false, drop(i.FS, i.dir, readyFile)
 		}
 		// From here on there is no way back: the next step changes what is there.
 		if err := i.Rename(path.Join(i.dir, readyFile), path.Join(i.dir, installFile)); err != nil {
@@ -247,7 +247,7 @@ func (i *installer) clear() error {
 			old = append(old, name)
 		}
 	}
-	return i.drop(i.log, old...)
+	return drop(i.FS, i.log, old...)
 }
 
 // forget removes what stood on a log that was replaced: checkpoints from before
@@ -266,10 +266,10 @@ func (i *installer) forget() error {
 			old = append(old, metas[n].Name())
 		}
 	}
-	if err := i.drop(i.ckpts, old...); err != nil {
+	if err := drop(i.FS, i.ckpts, old...); err != nil {
 		return err
 	}
-	return i.drop(i.dataDir, datadir.ProjectionFile)
+	return drop(i.FS, i.dataDir, datadir.ProjectionFile)
 }
 
 // end removes incoming/, INSTALL last of what is in it.
@@ -279,17 +279,17 @@ func (i *installer) end() error {
 		return err
 	}
 	names = slices.DeleteFunc(names, func(name string) bool { return name == installFile })
-	if err := i.drop(i.dir, names...); err != nil {
+	if err := drop(i.FS, i.dir, names...); err != nil {
 		return err
 	}
 	// Both directories that files were moved between, before nobody remembers.
 	if err := i.SyncDir(i.dir); err != nil {
 		return err
 	}
-	if err := i.drop(i.dir, installFile); err != nil {
+	if err := drop(i.FS, i.dir, installFile); err != nil {
 		return err
 	}
-	return i.drop(i.dataDir, datadir.IncomingDir)
+	return drop(i.FS, i.dataDir, datadir.IncomingDir)
 }
 
 // move moves a file of incoming/ to where it belongs, in the place of an older one.
@@ -310,49 +310,6 @@ func (i *installer) moveWhole(name, to string, size int64) error {
 	return err
 }
 
-// drop removes files, durably. Those that are not there are removed already.
-func (i *installer) drop(dir string, names ...string) error {
-	gone := false
-	for _, name := range names {
-		err := i.Remove(path.Join(dir, name))
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
-		gone = gone || err == nil
-	}
-	if !gone {
-		return nil
-	}
-	return i.SyncDir(dir)
-}
-
-// Discard removes what was fetched and is not in place: an aid for the next Fetch,
-// which may hold contents that were erased since. Neither Fetch nor Install may
-// run beside it.
-func Discard(fsys vfs.FS, dataDir string) error {
-	i := &installer{FS: fsys, dataDir: dataDir, dir: path.Join(dataDir, datadir.IncomingDir)}
-	names, err := i.List(i.dir)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return nil
-	case err != nil:
-	case slices.Contains(names, installFile):
-		err = ErrInstall
-	default:
-		// READY first: without it nothing else counts.
-		if err = i.drop(i.dir, readyFile); err == nil {
-			err = i.drop(i.dir, names...)
-		}
-		if err == nil {
-			err = i.drop(i.dataDir, datadir.IncomingDir)
-		}
-	}
-	if err != nil {
-		return fmt.Errorf("discard what was fetched: %w", err)
-	}
-	return nil
-}
-
 // tidy removes from an incoming/ without READY what no Fetch can use.
 func (i *installer) tidy(names []string) error {
 	var useless []string
@@ -364,8 +321,8 @@ func (i *installer) tidy(names []string) error {
 			useless = append(useless, name)
 		}
 	}
-	if err := i.drop(i.dir, useless...); err != nil || len(useless) < len(names) {
+	if err := drop(i.FS, i.dir, useless...); err != nil || len(useless) < len(names) {
 		return err
 	}
-	return i.drop(i.dataDir, datadir.IncomingDir)
+	return drop(i.FS, i.dataDir, datadir.IncomingDir)
 }

@@ -1,14 +1,17 @@
 package fetch
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
+	"hash/crc32"
+	"io/fs"
+	"path"
+	"strings"
 
 	"github.com/qlogd/qlogd/log"
 	"github.com/qlogd/qlogd/log/checkpoint"
+	"github.com/qlogd/qlogd/log/vfs"
 )
 
 // Checkpoint is the one that a manifest leads up to.
@@ -21,7 +24,7 @@ type Checkpoint struct {
 	Chain     checkpoint.Chain `json:"chain"`
 }
 
-// Segment is one file of the log, cut where the manifest's checkpoint stands.
+// Segment is one file of the log, the newest cut at the manifest's checkpoint.
 type Segment struct {
 	Name  string           `json:"name"`
 	First uint64           `json:"first"`
@@ -44,45 +47,12 @@ type Manifest struct {
 	Asked *checkpoint.Chain `json:"asked,omitempty"`
 }
 
+// Sizes of files beyond any that qlogd writes, and the smallest segment.
 const (
-	// maxManifest bounds a manifest's bytes before they are decoded: a hundred
-	// thousand segments.
-	maxManifest = 24 << 20
-	// Sizes of files beyond any that qlogd writes.
 	maxSegmentBytes    = 4 << 30
 	maxCheckpointBytes = 1 << 40
 	minSegmentBytes    = 88 + 68 // header, and a block without records
 )
-
-// decodeManifest reads what another node has sent. Fields that this program does
-// not know are a newer one's.
-func decodeManifest(b []byte) (*Manifest, error) {
-	m := &Manifest{}
-	if err := decode(b, m, false); err != nil {
-		return nil, fmt.Errorf("manifest: %w", err)
-	}
-	if err := m.check(); err != nil {
-		return nil, fmt.Errorf("manifest: %w", err)
-	}
-	return m, nil
-}
-
-func decode(b []byte, v any, strict bool) error {
-	if len(b) > maxManifest {
-		return fmt.Errorf("%d bytes are too many", len(b))
-	}
-	d := json.NewDecoder(bytes.NewReader(b))
-	if strict {
-		d.DisallowUnknownFields()
-	}
-	if err := d.Decode(v); err != nil {
-		return err
-	}
-	if _, err := d.Token(); err != io.EOF {
-		return errors.New("bytes behind the end")
-	}
-	return nil
-}
 
 // check holds a manifest against itself: names are what their numbers say, and
 // each thing continues the one before.
@@ -121,4 +91,97 @@ func (m *Manifest) check() error {
 		return fmt.Errorf("the segments end at index %d, chain %x; checkpoint %s is of index %d, chain %x", last, chain, c.Name, c.HeadIndex, c.Chain)
 	}
 	return nil
+}
+
+// The names in incoming/, besides the segments, side files and the checkpoint,
+// which have the names that they get where they belong.
+const (
+	// readyFile is written last: all that it lists is there, whole, verified and
+	// durable. An opening of the directory may put it in place, or leave it.
+	readyFile = "READY"
+	// installFile is readyFile under the name that it has once the first file is
+	// about to be moved: from then on there is no way but forward.
+	installFile = "INSTALL"
+)
+
+// ready is the content of READY and INSTALL: a line with the CRC-32C of the rest,
+// in hex, and then this as JSON.
+type ready struct {
+	Format int `json:"format"`
+	// Manifest lists the segments that are in incoming/, and no others; PrevIndex
+	// and PrevChain are of the block before the first of them.
+	Manifest
+	// Replace: the local log ends before PrevIndex, and goes. Otherwise its
+	// segments before the first one stay.
+	Replace bool `json:"replace"`
+}
+
+const readyFormat = 1
+
+// errNotReady is of a file that says nothing: not a READY, or a damaged one.
+var errNotReady = errors.New("not a usable " + readyFile)
+
+func checksum(body string) string {
+	return fmt.Sprintf("%08x", crc32.Checksum([]byte(body), crc32.MakeTable(crc32.Castagnoli)))
+}
+
+func (r *ready) encode() []byte {
+	r.Format = readyFormat
+	b := encode(r)
+	return []byte(checksum(string(b)) + "\n" + string(b))
+}
+
+// encode is the JSON of v, which are numbers and strings.
+func encode(v any) []byte {
+	b, err := json.Marshal(v)
+	if err != nil {
+		panic(err)
+	}
+	return b
+}
+
+func decodeReady(b []byte) (*ready, error) {
+	sum, body, ok := strings.Cut(string(b), "\n")
+	if !ok || sum != checksum(body) {
+		return nil, fmt.Errorf("%w: wrong checksum", errNotReady)
+	}
+	r := &ready{}
+	if err := json.Unmarshal([]byte(body), r); err != nil {
+		return nil, fmt.Errorf("%w: %w", errNotReady, err)
+	}
+	if r.Format > readyFormat {
+		return nil, fmt.Errorf("incoming files: format version %d is newer than this program's %d", r.Format, readyFormat)
+	}
+	if err := r.check(); err != nil {
+		return nil, fmt.Errorf("%w: %w", errNotReady, err)
+	}
+	return r, nil
+}
+
+// readReady returns the content of the file called name in dir; fs.ErrNotExist
+// where there is none.
+func readReady(fsys vfs.FS, dir, name string) (*ready, error) {
+	b, err := vfs.ReadFile(fsys, path.Join(dir, name))
+	if err != nil {
+		return nil, err
+	}
+	return decodeReady(b)
+}
+
+// there reports whether all files are there with their full sizes.
+func (r *ready) there(fsys vfs.FS, dir string) (bool, error) {
+	for _, s := range r.Segments {
+		if ok, err := hasSize(fsys, path.Join(dir, s.Name), s.Size); !ok {
+			return false, err
+		}
+	}
+	return hasSize(fsys, path.Join(dir, r.Checkpoint.Name), r.Checkpoint.Size)
+}
+
+func hasSize(fsys vfs.FS, name string, size int64) (bool, error) {
+	info, err := fsys.Stat(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return err == nil && info.Size == size, err
 }

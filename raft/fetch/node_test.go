@@ -9,10 +9,12 @@ import (
 	"io/fs"
 	"log/slog"
 	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
 	"path"
 	"strings"
-	"sync"
 	"testing"
+	"testing/iotest"
 
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/fsm"
@@ -197,18 +199,14 @@ func (n *node) source() Source {
 
 // memNet is a network in memory. It serves one request at a time, whole.
 type memNet struct {
-	mu      sync.Mutex
-	nodes   map[string]*memNode
-	sent    int64               // bytes in streams
-	streams []string            // what was streamed
-	before  func(name string)   // called before each request
-	bend    func(stream) stream // what happens to a stream on its way
+	nodes map[string]*memNode
+	sent  int64               // bytes of files
+	files []string            // what was sent
+	bend  func(answer) answer // what happens to an answer on its way
 }
 
-// stream is an answer of a StreamHandler.
-type stream struct {
-	addr, name string
-	q          fileRequest
+type answer struct {
+	addr, name string // name is callManifest, or a file's path
 	b          []byte
 	err        error // behind b
 }
@@ -216,72 +214,58 @@ type stream struct {
 func newNet() *memNet { return &memNet{nodes: map[string]*memNode{}} }
 
 type memNode struct {
-	calls   map[string]peer.Handler
-	streams map[string]peer.StreamHandler
+	calls map[string]peer.Handler
+	files http.Handler
 }
 
 func (n *memNet) at(addr string) *memNode {
 	if n.nodes[addr] == nil {
-		n.nodes[addr] = &memNode{map[string]peer.Handler{}, map[string]peer.StreamHandler{}}
+		n.nodes[addr] = &memNode{calls: map[string]peer.Handler{}}
 	}
 	return n.nodes[addr]
 }
 
-func (n *memNode) Handle(name string, h peer.Handler)             { n.calls[name] = h }
-func (n *memNode) HandleStream(name string, h peer.StreamHandler) { n.streams[name] = h }
+func (n *memNode) Handle(name string, h peer.Handler) { n.calls[name] = h }
+func (n *memNode) HandleFiles(h http.Handler)         { n.files = h }
 
 var errNobody = errors.New("nobody is there")
 
 func (n *memNet) Call(ctx context.Context, to peer.Target, name string, body []byte) ([]byte, peer.Identity, error) {
-	if n.before != nil {
-		n.before(name)
-	}
 	h := n.at(to.Addr).calls[name]
 	if h == nil {
 		return nil, peer.Identity{}, errNobody
 	}
 	b, err := h(ctx, peer.Identity{}, body)
 	if err == nil && n.bend != nil {
-		s := n.bend(stream{addr: to.Addr, name: name, b: b})
+		s := n.bend(answer{addr: to.Addr, name: name, b: b})
 		b, err = s.b, s.err
 	}
 	return b, peer.Identity{}, err
 }
 
-func (n *memNet) Stream(ctx context.Context, to peer.Target, name string, body []byte) (io.ReadCloser, error) {
-	if n.before != nil {
-		n.before(name)
-	}
-	h := n.at(to.Addr).streams[name]
+func (n *memNet) Get(ctx context.Context, target peer.Target, name string, from, to int64) (io.ReadCloser, error) {
+	h := n.at(target.Addr).files
 	if h == nil {
 		return nil, errNobody
 	}
-	var b bytes.Buffer
-	err := h(ctx, peer.Identity{}, body, &b)
-	if err != nil && b.Len() == 0 {
-		return nil, err
+	r := httptest.NewRequestWithContext(ctx, http.MethodGet, name, nil)
+	r.Header.Set("Range", fmt.Sprintf("bytes=%d-%d", from, to-1))
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	if w.Code != http.StatusPartialContent || int64(w.Body.Len()) != to-from {
+		return nil, fmt.Errorf("status %d, %d bytes", w.Code, w.Body.Len())
 	}
-	s := stream{addr: to.Addr, name: name, b: b.Bytes(), err: err}
-	must := decode(body, &s.q, true)
-	if must != nil {
-		return nil, must
-	}
+	s := answer{addr: target.Addr, name: name, b: w.Body.Bytes()}
 	if n.bend != nil {
 		s = n.bend(s)
 	}
-	n.mu.Lock()
 	n.sent += int64(len(s.b))
-	n.streams = append(n.streams, s.q.Name)
-	n.mu.Unlock()
+	n.files = append(n.files, name)
 	if s.err != nil {
-		return io.NopCloser(io.MultiReader(bytes.NewReader(s.b), errReader{s.err})), nil
+		return io.NopCloser(io.MultiReader(bytes.NewReader(s.b), iotest.ErrReader(s.err))), nil
 	}
 	return io.NopCloser(bytes.NewReader(s.b)), nil
 }
-
-type errReader struct{ err error }
-
-func (r errReader) Read([]byte) (int, error) { return 0, r.err }
 
 // fetch runs a Fetch to disk from the addresses.
 func fetch(t testing.TB, net Caller, disk vfs.FS, atLeast uint64, from ...string) error {
@@ -290,8 +274,7 @@ func fetch(t testing.TB, net Caller, disk vfs.FS, atLeast uint64, from ...string
 }
 
 func optionsOf(net Caller, disk vfs.FS, atLeast uint64, from ...string) Options {
-	o := Options{Net: net, ClusterID: cluster, MinIndex: atLeast, FS: disk, DataDir: "/", Rounds: 3, chunk: 1500, syncEvery: 3000,
-		Wait: func(ctx context.Context, _ int) error { return ctx.Err() }}
+	o := Options{Net: net, ClusterID: cluster, MinIndex: atLeast, FS: disk, DataDir: "/"}
 	for _, a := range from {
 		o.From = append(o.From, peer.Target{Addr: a, Node: a})
 	}

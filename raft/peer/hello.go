@@ -1,213 +1,275 @@
 package peer
 
 import (
-	"bytes"
+	"context"
+	"crypto/tls"
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"net"
+	"strings"
+	"time"
 	"unicode"
-	"unicode/utf8"
 )
 
-// What is said first on every connection, inside TLS if there is any. Who
-// connects sends a hello, the other side one answer; after a welcome the
-// connection belongs to its kind. All numbers are little-endian.
-//
-//	hello                                  answer
-//	 0   8  magic  89 "qlogd" 0d 0a         0   8  the same magic
-//	 8   1  version, 1                      8   1  version, 1
-//	 9   1  kind: 1 raft 2 rpc 3 bulk       9   1  verdict: 1 welcome 2 refused
-//	        4 who (answered, then closed)
-//	10   2  length of what follows         10   2  length of what follows
-//	12   …  seven texts, of who connects:  12   …  six texts, of who answers:
-//	        cluster, node, incarnation,            cluster, node, incarnation,
-//	        raft, http; and of whom it             raft, http; and why it
-//	        looks for: node, incarnation           refused, or ""
-//
-// A text is its length (2 bytes) and that many bytes of UTF-8 without control
-// characters. The first twelve bytes mean the same in every version, so that
-// another version can be refused in words.
+// Each side begins with magic, the version (1 byte), a length (2 bytes,
+// little-endian) and that many bytes of JSON: a hello of the side that connects,
+// an answer of the other. These first bytes mean the same in every version, so
+// that another version can be refused in words.
 const (
-	magic   = "\x89qlogd\r\n"
-	version = 1
-
-	headSize = len(magic) + 4
-	// maxHello bounds a whole hello or answer, head included.
+	magic    = "\x89qlogd\r\n"
+	version  = 1
+	headSize = len(magic) + 3
 	maxHello = 4 << 10
-	// maxReason bounds what is told about a refusal.
-	maxReason = 1 << 10
 )
 
-type kind byte
+type kind string
 
 const (
-	kindRaft kind = 1 + iota
-	kindRPC
-	kindBulk
-	kindWho
+	kindRaft kind = "raft"
+	kindRPC  kind = "rpc" // HTTP/2
+	kindWho  kind = "who" // answered, then closed
 )
-
-const (
-	verdictWelcome = 1 + iota
-	verdictRefused
-)
-
-// errStranger is what comes of bytes that no qlogd sends.
-var errStranger = errors.New("not a node of qlogd")
 
 type hello struct {
-	kind   kind
-	from   Identity
-	target Target // without the address
+	Kind kind     `json:"kind"`
+	From Identity `json:"from"`
+	// Node and Incarnation are whom it looks for; "" any.
+	Node        string `json:"node"`
+	Incarnation string `json:"incarnation"`
 }
 
 type answer struct {
-	refused bool
-	from    Identity
-	reason  string
+	From    Identity `json:"from"`
+	Refused string   `json:"refused,omitempty"` // why; "" welcome
 }
 
-func (h hello) encode() ([]byte, error) {
-	return encode(byte(h.kind), append(h.from.texts(), h.target.Node, h.target.Incarnation))
-}
-
-func (a answer) encode() ([]byte, error) {
-	verdict := byte(verdictWelcome)
-	if a.refused {
-		verdict = verdictRefused
-	}
-	return encode(verdict, append(a.from.texts(), clip(a.reason)))
-}
-
-func (i Identity) texts() []string {
-	return []string{i.Cluster, i.Node, i.Incarnation, i.Raft, i.HTTP}
-}
-
-func identity(t []string) Identity {
-	return Identity{Cluster: t[0], Node: t[1], Incarnation: t[2], Raft: t[3], HTTP: t[4]}
-}
-
-func readHello(r io.Reader) (hello, error) {
-	what, t, err := read(r, 7)
-	if err != nil {
-		return hello{}, fmt.Errorf("hello: %w", err)
-	}
-	if k := kind(what); k < kindRaft || k > kindWho {
-		return hello{}, fmt.Errorf("hello: kind %d is not known", what)
-	}
-	return hello{kind: kind(what), from: identity(t), target: Target{Node: t[5], Incarnation: t[6]}}, nil
-}
-
-func readAnswer(r io.Reader) (answer, error) {
-	what, t, err := read(r, 6)
-	if err != nil {
-		return answer{}, fmt.Errorf("answer: %w", err)
-	}
-	if what != verdictWelcome && what != verdictRefused {
-		return answer{}, fmt.Errorf("answer: verdict %d is not known", what)
-	}
-	return answer{refused: what == verdictRefused, from: identity(t), reason: t[5]}, nil
-}
-
-func encode(what byte, texts []string) ([]byte, error) {
-	b := append(make([]byte, 0, 256), magic...)
-	b = append(b, version, what, 0, 0)
-	for _, t := range texts {
-		if err := proper(t); err != nil {
-			return nil, err
+func (i Identity) check() error {
+	for _, t := range []string{i.Cluster, i.Node, i.Incarnation, i.Raft, i.HTTP} {
+		if strings.ContainsFunc(t, unicode.IsControl) {
+			return errors.New("identity with control characters")
 		}
-		if len(b)+2+len(t) > maxHello {
-			return nil, fmt.Errorf("identity of more than %d bytes", maxHello)
-		}
-		b = binary.LittleEndian.AppendUint16(b, uint16(len(t)))
-		b = append(b, t...)
 	}
-	binary.LittleEndian.PutUint16(b[headSize-2:], uint16(len(b)-headSize))
-	return b, nil
+	return nil
 }
 
-// versionError is told to the other side, where it can be read.
+func write(w io.Writer, v any) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	if len(b) > maxHello {
+		return fmt.Errorf("identity of more than %d bytes", maxHello)
+	}
+	head := append([]byte(magic), version)
+	head = binary.LittleEndian.AppendUint16(head, uint16(len(b)))
+	_, err = w.Write(append(head, b...))
+	return err
+}
+
+var errStranger = errors.New("not a node of qlogd")
+
+// versionError is answered to the other side, where it can be read.
 type versionError byte
 
 func (v versionError) Error() string {
 	return fmt.Sprintf("protocol version %d is not known here, only %d", byte(v), version)
 }
 
-// read reads one hello or answer of n texts. It reads not a byte more, and
-// holds at most maxHello of them.
-func read(r io.Reader, n int) (what byte, texts []string, err error) {
+// read reads one hello or answer, and not a byte more.
+func read(r io.Reader, v any) error {
 	head := make([]byte, headSize)
-	// Byte by byte as they come: a stranger is recognised by his first.
-	for have := 0; have < len(head); {
-		k, err := r.Read(head[have:])
-		have += k
-		m := min(have, len(magic))
-		if !bytes.Equal(head[:m], []byte(magic)[:m]) {
-			return 0, nil, errStranger
-		}
-		if err != nil && have < len(head) {
-			if err == io.EOF {
-				err = io.ErrUnexpectedEOF
-			}
-			return 0, nil, err
-		}
+	if _, err := io.ReadFull(r, head); err != nil {
+		return err
+	}
+	if string(head[:len(magic)]) != magic {
+		return errStranger
 	}
 	if v := head[len(magic)]; v != version {
-		return 0, nil, versionError(v)
+		return versionError(v)
 	}
 	size := int(binary.LittleEndian.Uint16(head[headSize-2:]))
-	if size > maxHello-headSize {
-		return 0, nil, fmt.Errorf("%d bytes announced, more than %d", size, maxHello-headSize)
+	if size > maxHello {
+		return fmt.Errorf("%d bytes announced, more than %d", size, maxHello)
 	}
 	b := make([]byte, size)
 	if _, err := io.ReadFull(r, b); err != nil {
-		if err == io.EOF {
-			err = io.ErrUnexpectedEOF
-		}
-		return 0, nil, err
+		return err
 	}
-	for i := range n {
-		if len(b) < 2 || len(b)-2 < int(binary.LittleEndian.Uint16(b)) {
-			return 0, nil, fmt.Errorf("text %d of %d is cut off", i+1, n)
-		}
-		end := 2 + int(binary.LittleEndian.Uint16(b))
-		t := string(b[2:end])
-		if err := proper(t); err != nil {
-			return 0, nil, err
-		}
-		texts, b = append(texts, t), b[end:]
-	}
-	if len(b) > 0 {
-		return 0, nil, fmt.Errorf("%d bytes after the last text", len(b))
-	}
-	return head[len(magic)+1], texts, nil
+	return json.Unmarshal(b, v)
 }
 
-// proper tells whether a text can be shown to people as it is.
-func proper(t string) error {
-	if !utf8.ValidString(t) {
-		return errors.New("text is not UTF-8")
-	}
-	for _, r := range t {
-		if unicode.IsControl(r) {
-			return errors.New("text with control characters")
+// dial opens a connection that has passed the handshake. All its errors are
+// notSent: whatever they are, nothing was asked yet.
+func (n *Net) dial(ctx context.Context, to Target, k kind) (*conn, error) {
+	c, err := n.connect(ctx, to, k)
+	if err != nil {
+		if n.ctx.Err() != nil {
+			err = net.ErrClosed
 		}
+		return nil, &notSent{err}
+	}
+	return c, nil
+}
+
+func (n *Net) connect(ctx context.Context, to Target, k kind) (*conn, error) {
+	dctx, cancel := context.WithTimeout(ctx, dialTimeout)
+	defer cancel()
+	raw, err := n.o.Dial(dctx, to.Addr)
+	if err != nil {
+		return nil, outer(ctx, err)
+	}
+	c := &conn{Conn: raw, raw: raw, net: n}
+	if err := n.enter(c); err != nil {
+		raw.Close()
+		return nil, err
+	}
+	raw.SetDeadline(time.Now().Add(dialTimeout))
+	stop := context.AfterFunc(ctx, func() { raw.SetDeadline(time.Unix(1, 0)) })
+	err = n.introduce(ctx, c, to, k)
+	if !stop() && err == nil {
+		err = ctx.Err()
+	}
+	if err != nil {
+		c.Close()
+		return nil, outer(ctx, err)
+	}
+	raw.SetDeadline(time.Time{})
+	return c, nil
+}
+
+// outer says that it was the caller's context, if it was.
+func outer(ctx context.Context, err error) error {
+	if c := ctx.Err(); c != nil && !errors.Is(err, c) {
+		return fmt.Errorf("%w (%v)", c, err)
+	}
+	return err
+}
+
+// introduce does the handshake at the side that connects.
+func (n *Net) introduce(ctx context.Context, c *conn, to Target, k kind) error {
+	if n.o.Client != nil {
+		t := tls.Client(c.raw, clientConfig(n.o.Client, to.Addr))
+		if err := t.HandshakeContext(ctx); err != nil {
+			return fmt.Errorf("TLS: %w", err)
+		}
+		c.Conn = t
+	}
+	self := n.Self() // after enter: see conns
+	if err := write(c.Conn, hello{Kind: k, From: self, Node: to.Node, Incarnation: to.Incarnation}); err != nil {
+		return err
+	}
+	var a answer
+	if err := read(c.Conn, &a); err != nil {
+		return fmt.Errorf("answer: %w", err)
+	}
+	if a.Refused != "" {
+		return &Error{Code: "refused", Detail: a.Refused}
+	}
+	c.peer = a.From
+	err := a.From.check()
+	if err == nil && k != kindWho {
+		// It should have seen these itself.
+		if err = fits(a.From, to); err == nil {
+			err = together(self, a.From, k)
+		}
+	}
+	if err != nil {
+		return &Error{Code: "refused", Detail: err.Error()}
 	}
 	return nil
 }
 
-// clip makes a proper text of at most maxReason bytes of s.
-func clip(s string) string {
-	var b []byte
-	for _, r := range s {
-		if unicode.IsControl(r) {
-			r = ' '
+// clientConfig is base for the host of addr, whose name the certificate must
+// have. crypto/tls gives VerifyConnection the name that it sent, and it sends
+// none for an IP address; base's own check must know it too.
+func clientConfig(base *tls.Config, addr string) *tls.Config {
+	c := base.Clone()
+	if c.ServerName == "" {
+		host, _, err := net.SplitHostPort(addr)
+		if err != nil {
+			host = addr
 		}
-		if len(b)+utf8.RuneLen(r) > maxReason {
-			break
-		}
-		b = utf8.AppendRune(b, r)
+		c.ServerName = host
 	}
-	return string(b)
+	if verify := base.VerifyConnection; verify != nil {
+		c.VerifyConnection = func(s tls.ConnectionState) error {
+			s.ServerName = c.ServerName
+			return verify(s)
+		}
+	}
+	return c
+}
+
+// Hello asks who is at addr, also of another cluster.
+func (n *Net) Hello(ctx context.Context, addr string) (Identity, error) {
+	c, err := n.dial(ctx, Target{Addr: addr}, kindWho)
+	if err != nil {
+		return Identity{}, fmt.Errorf("ask who is at %s: %w", addr, err)
+	}
+	defer c.Close()
+	return c.peer, nil
+}
+
+// listen reads the hello of a connection that came in.
+func (n *Net) listen(c *conn) (h hello, err error) {
+	if n.o.Server != nil {
+		t := tls.Server(c.raw, n.o.Server)
+		if err := t.HandshakeContext(n.ctx); err != nil {
+			return h, fmt.Errorf("TLS: %w", err)
+		}
+		c.Conn = t
+	}
+	if err = read(c.Conn, &h); err == nil {
+		err = h.From.check()
+	}
+	if v, ok := errors.AsType[versionError](err); ok {
+		_ = write(c.Conn, answer{Refused: v.Error()})
+	}
+	return h, err
+}
+
+// judge says why a node is not let in, or nil.
+func (n *Net) judge(h hello) (self Identity, layer *RaftLayer, err error) {
+	n.mu.Lock()
+	self, layer = n.self, n.raft
+	n.mu.Unlock()
+	switch h.Kind {
+	case kindWho:
+		return self, nil, nil
+	case kindRPC, kindRaft:
+	default:
+		return self, nil, fmt.Errorf("a connection of kind %q is not known here", h.Kind)
+	}
+	if err = fits(self, Target{Node: h.Node, Incarnation: h.Incarnation}); err == nil {
+		err = together(self, h.From, h.Kind)
+	}
+	if err == nil && h.Kind == kindRaft && layer == nil {
+		err = errors.New("no replica runs here yet")
+	}
+	return self, layer, err
+}
+
+// fits says why a node is not the one looked for, or nil.
+func fits(i Identity, t Target) error {
+	if t.Node != "" && t.Node != i.Node {
+		return fmt.Errorf("this is node %q, not %q", i.Node, t.Node)
+	}
+	if t.Incarnation != "" && t.Incarnation != i.Incarnation {
+		return fmt.Errorf("node %q is here with another data directory: incarnation %q, not %q", i.Node, i.Incarnation, t.Incarnation)
+	}
+	return nil
+}
+
+// together says why two nodes may not speak, as far as clusters go.
+func together(self, other Identity, k kind) error {
+	switch {
+	case self.Cluster != "" && other.Cluster != "" && self.Cluster != other.Cluster:
+		return fmt.Errorf("node %q belongs to cluster %q, node %q to %q", self.Node, self.Cluster, other.Node, other.Cluster)
+	case k == kindRaft && (self.Cluster == "" || other.Cluster == ""):
+		return errors.New("no Raft between nodes that do not both belong to a cluster")
+	}
+	return nil
 }

@@ -2,7 +2,6 @@ package peer
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -13,18 +12,18 @@ import (
 	"time"
 )
 
-// Close waits so long for calls in hand to be answered, and for the answers to
+// Close waits this long for running calls to be answered, and for the answers to
 // be on their way.
 const (
 	lastAnswers = 500 * time.Millisecond
 	lastBytes   = 50 * time.Millisecond
 )
 
-// Net is a node's end of the inside network. Its methods may be called from
-// any goroutine.
+// Net is a node's end of the network between nodes. Its methods may be called
+// from any goroutine.
 type Net struct {
 	o       Options
-	logger  *slog.Logger
+	maxCall int64
 	ctx     context.Context // ends with Close
 	cancel  context.CancelFunc
 	wg      sync.WaitGroup
@@ -33,27 +32,24 @@ type Net struct {
 	client  *http.Transport
 	calls   *feed // connections for server
 
-	strangers, refusals told
+	strangers, refusals minutely
 
 	mu       sync.Mutex
 	closed   bool
 	self     Identity
 	handlers map[string]Handler
-	streams  map[string]StreamHandler
+	files    http.Handler
 	raft     *RaftLayer
 	// conns are all that are open, in both directions, from before their
-	// handshake on. Invariant: one whose handshake told an older self than
+	// handshake on. Invariant: one whose handshake named an older self than
 	// self is not in it.
 	conns    map[*conn]struct{}
-	accepted int // of conns: of others, and let in
-	// greeting are those of conns that have come and not yet been let in, the
-	// oldest first.
-	greeting []*conn
-	links    map[string]*link
+	accepted int     // of conns: of others, and let in
+	greeting []*conn // of conns: of others, and not yet let in; the oldest first
 }
 
-// New starts to accept connections at once: to those that come before Handle
-// or Raft was called it says that there is nothing yet.
+// New starts to accept connections at once: those that come before Handle or
+// Raft was called are refused.
 func New(o Options) (*Net, error) {
 	if o.Listener == nil {
 		return nil, errors.New("peer: no listener")
@@ -61,42 +57,25 @@ func New(o Options) (*Net, error) {
 	if (o.Server == nil) != (o.Client == nil) {
 		return nil, errors.New("peer: TLS on one side only")
 	}
-	if _, err := (hello{from: o.Self}).encode(); err != nil {
+	if err := o.Self.check(); err != nil {
 		return nil, fmt.Errorf("peer: %w", err)
 	}
 	if o.Dial == nil {
-		d := &net.Dialer{Timeout: dialTimeout}
-		o.Dial = func(ctx context.Context, addr string) (net.Conn, error) { return d.DialContext(ctx, "tcp", addr) }
+		o.Dial = func(ctx context.Context, addr string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "tcp", addr)
+		}
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	if o.MaxCall == 0 {
-		o.MaxCall = 80 << 20
-	}
-	if o.MaxConns == 0 {
-		o.MaxConns = 1024
-	}
-	if o.MaxGreeting == 0 {
-		o.MaxGreeting = 256
-	}
-	if o.MaxGreetingFrom == 0 {
-		o.MaxGreetingFrom = 32
-	}
-	if o.HandshakeTimeout == 0 {
-		o.HandshakeTimeout = 5 * time.Second
-	}
 	n := &Net{
-		o: o, logger: o.Logger, self: o.Self,
-		handlers: map[string]Handler{}, streams: map[string]StreamHandler{},
-		conns: map[*conn]struct{}{}, links: map[string]*link{},
-		calls: newFeed(o.Listener.Addr()),
+		o: o, self: o.Self, maxCall: maxCall, handlers: map[string]Handler{},
+		conns: map[*conn]struct{}{}, calls: newFeed(o.Listener.Addr()),
 	}
 	n.ctx, n.cancel = context.WithCancel(context.Background())
-	n.server = newServer(n)
-	n.client = newTransport()
+	n.server, n.client = n.newServer(), n.newTransport()
 	n.wg.Go(n.accept)
-	n.wg.Go(func() { n.server.Serve(n.calls) })
+	n.wg.Go(func() { _ = n.server.Serve(n.calls) })
 	return n, nil
 }
 
@@ -114,14 +93,27 @@ func (n *Net) Self() Identity {
 // otherwise are closed, and what is under way on them fails.
 func (n *Net) SetSelf(i Identity) {
 	n.mu.Lock()
-	if n.self == i {
-		n.mu.Unlock()
-		return
-	}
+	changed := n.self != i
 	n.self = i
-	open := n.drain()
 	n.mu.Unlock()
-	closeAll(open)
+	if changed {
+		n.closeConns(func(*conn) bool { return true })
+	}
+}
+
+// closeConns closes the connections that are open now and for which f holds.
+func (n *Net) closeConns(f func(*conn) bool) {
+	n.mu.Lock()
+	var open []*conn
+	for c := range n.conns {
+		if f(c) {
+			open = append(open, c)
+		}
+	}
+	n.mu.Unlock()
+	for _, c := range open {
+		c.Close()
+	}
 }
 
 // Close closes the listener and all connections, and returns when all
@@ -131,7 +123,6 @@ func (n *Net) Close() error {
 	n.mu.Lock()
 	n.closed = true
 	layer := n.raft
-	open := n.drain()
 	n.mu.Unlock()
 	err := n.o.Listener.Close()
 	if layer != nil {
@@ -149,9 +140,10 @@ func (n *Net) Close() error {
 	_ = n.server.Shutdown(ctx) // idle connections would linger for a second
 	cancel()
 	n.cancel()
-	closeAll(open)
+	n.closeConns(func(*conn) bool { return true })
 	n.calls.Close()
 	n.server.Close()
+	n.client.CloseIdleConnections()
 	n.wg.Wait()
 	n.running.Wait()
 	if errors.Is(err, net.ErrClosed) {
@@ -160,119 +152,68 @@ func (n *Net) Close() error {
 	return err
 }
 
-func (n *Net) isClosed() bool {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return n.closed
-}
-
-// drain takes all connections out. The caller holds mu, and closes them
-// without it.
-func (n *Net) drain() []*conn {
-	var open []*conn
-	for c := range n.conns {
-		open = append(open, c)
-	}
-	return open
-}
-
-func closeAll(open []*conn) {
-	for _, c := range open {
-		c.Close()
-	}
-}
-
-// accept lets in who comes, until Close.
+// accept lets others in, until Close.
 func (n *Net) accept() {
-	for wait := time.Duration(0); ; {
+	for {
 		c, err := n.o.Listener.Accept()
 		if err == nil {
-			wait = 0
 			n.wg.Go(func() { n.greet(c) })
 			continue
 		}
-		if n.isClosed() {
+		n.mu.Lock()
+		closed := n.closed
+		n.mu.Unlock()
+		if closed {
 			return
 		}
-		// Out of file descriptors, say: whoever is in can still be served.
-		wait = min(max(2*wait, 5*time.Millisecond), time.Second)
-		n.strangers.tell(n.logger, "cannot accept a connection from another node", "error", err)
+		// Out of file descriptors, say: those who are in can still be served.
+		n.strangers.warn(n.o.Logger, "cannot accept a connection from another node", "error", err)
 		select {
 		case <-n.ctx.Done():
-			return
-		case <-time.After(wait):
+		case <-time.After(100 * time.Millisecond):
 		}
 	}
 }
 
-// greet does the handshake with who comes, and hands the connection on.
+// greet does the handshake with a connection that came in, and hands it on.
 func (n *Net) greet(raw net.Conn) {
-	remote := raw.RemoteAddr().String()
-	c := &conn{Conn: raw, raw: raw, net: n, host: remote}
-	if host, _, err := net.SplitHostPort(remote); err == nil {
-		c.host = host
-	}
-	crowded, err := n.meet(c)
-	if err != nil {
+	c := &conn{Conn: raw, raw: raw, net: n, incoming: true}
+	if n.enter(c) != nil {
 		raw.Close()
 		return
 	}
-	if crowded != nil {
-		crowded.Close() // its own greet tells
-	}
-	raw.SetDeadline(time.Now().Add(n.o.HandshakeTimeout))
+	raw.SetDeadline(time.Now().Add(greetTimeout))
 	h, err := n.listen(c)
 	if err != nil {
-		// Some can be told why.
-		if v := versionError(0); errors.As(err, &v) {
-			n.reply(c, answer{refused: true, reason: v.Error()})
-		}
 		c.Close()
-		if c.crowded.Load() {
-			err = errors.New("others came after it, and it had not said who it is")
-		}
-		n.strangers.tell(n.logger, "turned away who connected to the port for nodes", "from", remote, "error", err)
+		n.strangers.warn(n.o.Logger, "connection of a stranger refused", "from", raw.RemoteAddr(), "error", err)
 		return
 	}
-	c.peer = h.from
+	c.peer = h.From
 	self, layer, err := n.judge(h)
-	if err == nil && h.kind != kindWho { // who only asks is gone at once
+	if err == nil && h.Kind != kindWho {
 		err = n.letIn(c)
 	}
+	a := answer{From: self}
 	if err != nil {
-		n.reply(c, answer{refused: true, from: self, reason: err.Error()})
-		c.Close()
-		n.refusals.tell(n.logger, "refused a node", "node", h.from.Node, "incarnation", h.from.Incarnation, "cluster", h.from.Cluster, "from", remote, "error", err)
-		return
+		a.Refused = err.Error()
+		n.refusals.warn(n.o.Logger, "node refused", "node", h.From.Node, "incarnation", h.From.Incarnation,
+			"cluster", h.From.Cluster, "from", raw.RemoteAddr(), "error", err)
 	}
-	if err := n.reply(c, answer{from: self}); err != nil {
+	if werr := write(c.Conn, a); werr != nil || err != nil || h.Kind == kindWho {
 		c.Close()
 		return
 	}
 	raw.SetDeadline(time.Time{})
-	switch h.kind {
-	case kindRaft:
+	if h.Kind == kindRaft {
 		layer.deliver(c)
-	case kindRPC, kindBulk:
-		c.bulk = h.kind == kindBulk
+	} else {
 		n.calls.deliver(c)
-	default:
-		c.Close()
 	}
 }
 
-// spawn runs f on a goroutine that Close waits for. False: Net is closed.
-func (n *Net) spawn(f func()) bool {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.closed {
-		return false
-	}
-	n.wg.Go(f)
-	return true
-}
-
-// enter counts a connection among the open ones.
+// enter counts a connection among the open ones. Strangers take no room from
+// nodes: where there are too many, the oldest of them gives way.
 func (n *Net) enter(c *conn) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -280,46 +221,15 @@ func (n *Net) enter(c *conn) error {
 		return net.ErrClosed
 	}
 	n.conns[c] = struct{}{}
-	return nil
-}
-
-// meet counts a connection among those that are in their handshake. They take
-// no room from nodes: where they are too many, or too many of them from one
-// address, the oldest of them gives way, which the caller is to close. So who
-// holds connections open without a word keeps no node out, which says at once
-// who it is.
-func (n *Net) meet(c *conn) (crowded *conn, err error) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.closed {
-		return nil, net.ErrClosed
-	}
-	n.conns[c] = struct{}{}
-	if len(n.greeting) >= n.o.MaxGreeting {
-		crowded = n.greeting[0]
-	}
-	same := 0
-	for _, o := range slices.Backward(n.greeting) {
-		if o.host != c.host {
-			continue
-		}
-		if same++; same >= n.o.MaxGreetingFrom {
-			crowded = o
-		}
-	}
-	if crowded != nil {
-		crowded.crowded.Store(true)
-		n.greeted(crowded)
+	if !c.incoming {
+		return nil
 	}
 	n.greeting = append(n.greeting, c)
-	return crowded, nil
-}
-
-// greeted takes a connection out of those in their handshake. n.mu is held.
-func (n *Net) greeted(c *conn) {
-	if i := slices.Index(n.greeting, c); i >= 0 {
-		n.greeting = slices.Delete(n.greeting, i, i+1)
+	if len(n.greeting) > maxGreeting {
+		n.greeting[0].raw.Close() // its greet does the rest
+		n.greeting = n.greeting[1:]
 	}
+	return nil
 }
 
 // letIn counts a connection among those of nodes, after its handshake.
@@ -329,7 +239,7 @@ func (n *Net) letIn(c *conn) error {
 	if _, in := n.conns[c]; !in {
 		return net.ErrClosed // meanwhile
 	}
-	if n.accepted >= n.o.MaxConns {
+	if n.accepted >= maxConns {
 		return fmt.Errorf("%d connections are open, no more are let in", n.accepted)
 	}
 	n.greeted(c)
@@ -338,65 +248,97 @@ func (n *Net) letIn(c *conn) error {
 	return nil
 }
 
-// listen reads the hello of who connected.
-func (n *Net) listen(c *conn) (hello, error) {
-	if n.o.Server != nil {
-		t := tls.Server(c.raw, n.o.Server)
-		if err := t.HandshakeContext(n.ctx); err != nil {
-			return hello{}, fmt.Errorf("TLS: %w", err)
-		}
-		c.Conn = t
-	}
-	return readHello(c.Conn)
+// greeted takes a connection out of those in their handshake. mu is held.
+func (n *Net) greeted(c *conn) {
+	n.greeting = slices.DeleteFunc(n.greeting, func(o *conn) bool { return o == c })
 }
 
-func (n *Net) reply(c *conn, a answer) error {
-	b, err := a.encode()
-	if err != nil {
-		return err
-	}
-	_, err = c.Conn.Write(b)
+// conn is a connection that Net knows of. It is not a *tls.Conn even where
+// there is TLS below: net/http must see plain HTTP/2, as its handshake is not
+// the first thing said.
+type conn struct {
+	net.Conn // TLS, or raw itself
+	raw      net.Conn
+	net      *Net
+	incoming bool
+	accepted bool       // by letIn; guarded by net.mu
+	layer    *RaftLayer // guarded by net.mu
+	peer     Identity
+	once     sync.Once
+}
+
+// Close closes at once, also where TLS would first say goodbye to a peer that
+// does not listen. The protocols above have ends of their own.
+func (c *conn) Close() error {
+	err := net.ErrClosed
+	c.once.Do(func() {
+		n := c.net
+		n.mu.Lock()
+		delete(n.conns, c)
+		n.greeted(c)
+		if c.accepted {
+			n.accepted--
+		}
+		n.mu.Unlock()
+		err = c.raw.Close()
+	})
 	return err
 }
 
-// judge says why a node is not let in, or nil.
-func (n *Net) judge(h hello) (self Identity, layer *RaftLayer, err error) {
-	n.mu.Lock()
-	self, layer = n.self, n.raft
-	n.mu.Unlock()
-	if h.kind == kindWho {
-		return self, nil, nil
-	}
-	if err := fits(self, h.target); err != nil {
-		return self, nil, err
-	}
-	if err := together(self, h.from, h.kind); err != nil {
-		return self, nil, err
-	}
-	if h.kind == kindRaft && layer == nil {
-		return self, nil, errors.New("no replica runs here yet")
-	}
-	return self, layer, nil
+// feed is a listener that is given its connections.
+type feed struct {
+	addr net.Addr
+	c    chan net.Conn
+	done chan struct{}
+	once sync.Once
 }
 
-// fits tells whether a node is the one looked for.
-func fits(i Identity, t Target) error {
-	if t.Node != "" && t.Node != i.Node {
-		return fmt.Errorf("this is node %q, not %q", i.Node, t.Node)
+func newFeed(addr net.Addr) *feed {
+	return &feed{addr: addr, c: make(chan net.Conn), done: make(chan struct{})}
+}
+
+func (f *feed) deliver(c net.Conn) {
+	select {
+	case f.c <- c:
+	case <-f.done:
+		c.Close()
 	}
-	if t.Incarnation != "" && t.Incarnation != i.Incarnation {
-		return fmt.Errorf("node %q is here with another data directory: incarnation %q, not %q", i.Node, i.Incarnation, t.Incarnation)
+}
+
+// Accept implements net.Listener.
+func (f *feed) Accept() (net.Conn, error) {
+	select {
+	case c := <-f.c:
+		return c, nil
+	case <-f.done:
+		return nil, net.ErrClosed
 	}
+}
+
+// Close implements net.Listener.
+func (f *feed) Close() error {
+	f.once.Do(func() { close(f.done) })
 	return nil
 }
 
-// together tells whether two nodes may speak, as far as clusters go.
-func together(self, other Identity, k kind) error {
-	switch {
-	case self.Cluster != "" && other.Cluster != "" && self.Cluster != other.Cluster:
-		return fmt.Errorf("node %q belongs to cluster %q, node %q to %q", self.Node, self.Cluster, other.Node, other.Cluster)
-	case k == kindRaft && (self.Cluster == "" || other.Cluster == ""):
-		return errors.New("no Raft between nodes that do not both belong to a cluster")
+// Addr implements net.Listener.
+func (f *feed) Addr() net.Addr { return f.addr }
+
+// minutely is a warning that is logged at most once a minute, with the number of
+// times there was cause for it since: nobody who can connect must be able to
+// fill the disk.
+type minutely struct {
+	mu    sync.Mutex
+	last  time.Time
+	count int
+}
+
+func (m *minutely) warn(logger *slog.Logger, msg string, args ...any) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.count++
+	if now := time.Now(); m.last.IsZero() || now.Sub(m.last) >= time.Minute {
+		logger.Warn(msg, append(args, "times", m.count)...)
+		m.last, m.count = now, 0
 	}
-	return nil
 }

@@ -1,13 +1,19 @@
 package peer
 
 import (
+	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
+	"math/rand/v2"
 	"net"
+	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,136 +21,272 @@ import (
 	"github.com/qlogd/qlogd/internal/simtest/memnet"
 )
 
-// TestStreamBreaks: whatever cuts a stream short, its reader sees an error and
-// not an end.
-func TestStreamBreaks(t *testing.T) {
-	a, b := start(t, "a"), start(t, "b")
-	b.HandleStream("early", func(context.Context, Identity, []byte, io.Writer) error {
-		return &Error{Code: "no", Detail: "because"}
-	})
-	b.HandleStream("late", func(_ context.Context, _ Identity, _ []byte, w io.Writer) error {
-		if _, err := w.Write(make([]byte, 100_000)); err != nil {
-			return err
+// startIn makes a node on a network in memory. Its host is its name.
+func startIn(t *testing.T, m *memnet.Network, node string, set ...func(*Options)) *Net {
+	t.Helper()
+	l, err := m.Listen(node + ":7071")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return startOn(t, l, node, append(set, func(o *Options) { o.Dial = m.Dialer(node) })...)
+}
+
+// TestPartition runs nodes in simulated time: a partition is noticed in seconds,
+// by calls without a deadline too.
+func TestPartition(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := memnet.New(memnet.Options{Latency: func(string, string) time.Duration { return time.Millisecond }})
+		a, b := startIn(t, m, "a"), startIn(t, m, "b")
+		b.Handle("echo", echo)
+		b.Handle("wait", func(ctx context.Context, _ Identity, _ []byte) ([]byte, error) {
+			<-ctx.Done()
+			return nil, ctx.Err()
+		})
+		if got, _, err := a.Call(t.Context(), at(b), "echo", []byte("x")); err != nil || string(got) != "a:x" {
+			t.Fatalf("%q, %v", got, err)
 		}
-		return errors.New("disk gone")
-	})
-	b.HandleStream("panic", func(_ context.Context, _ Identity, _ []byte, w io.Writer) error {
-		w.Write(make([]byte, 100_000))
-		panic("a bug")
-	})
-	ended := make(chan error, 10)
-	b.HandleStream("endless", func(ctx context.Context, _ Identity, _ []byte, w io.Writer) error {
-		for {
-			if _, err := w.Write(make([]byte, 10_000)); err != nil {
-				<-ctx.Done()
-				ended <- err
-				return err
+		time.Sleep(time.Hour) // idle connections stay
+		for _, cut := range []func(){
+			func() { m.CutBoth("a", "b") },
+			func() { m.Cut("a", "b") },
+			func() { m.Cut("b", "a") },
+		} {
+			// One is under way when the line is cut, one comes then.
+			waiting := make(chan error)
+			go func() {
+				_, _, err := a.Call(t.Context(), at(b), "wait", nil)
+				waiting <- err
+			}()
+			synctest.Wait()
+			time.Sleep(time.Minute)
+			start := time.Now()
+			cut()
+			if err := <-waiting; err == nil || NotSent(err) {
+				t.Errorf("call under way: %v", err)
+			}
+			if d := time.Since(start); d > 5*time.Second {
+				t.Errorf("noticed after %v", d)
+			}
+			start = time.Now()
+			if _, _, err := a.Call(t.Context(), at(b), "echo", nil); !NotSent(err) || !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("call through a cut: %v", err)
+			}
+			if d := time.Since(start); d > 5*time.Second {
+				t.Errorf("gave up after %v", d)
+			}
+			m.HealAll()
+			if _, _, err := a.Call(t.Context(), at(b), "echo", nil); err != nil {
+				t.Errorf("after healing: %v", err)
 			}
 		}
 	})
-	b.HandleStream("empty", func(context.Context, Identity, []byte, io.Writer) error { return nil })
-
-	var e *Error
-	if _, err := a.Stream(t.Context(), at(b), "early", nil); !errors.As(err, &e) || e.Code != "no" || NotSent(err) {
-		t.Errorf("early: %v", err)
-	}
-	if _, err := a.Stream(t.Context(), at(b), "none", nil); !errors.As(err, &e) || e.Code != "unknown_call" || !NotSent(err) {
-		t.Errorf("none: %v", err)
-	}
-	open := func(ctx context.Context, name string) io.ReadCloser {
-		t.Helper()
-		r, err := a.Stream(ctx, at(b), name, nil)
-		if err != nil {
-			t.Fatalf("%s: %v", name, err)
-		}
-		t.Cleanup(func() { r.Close() })
-		return r
-	}
-	for name, size := range map[string]int64{"late": 100_000, "panic": 100_000, "empty": 0} {
-		n, err := io.Copy(io.Discard, open(t.Context(), name))
-		if n > size || (err == nil) != (name == "empty") {
-			t.Errorf("%s: %d bytes, %v", name, n, err)
-		}
-	}
-	part := make([]byte, 100)
-	ctx, cancel := context.WithCancel(t.Context())
-	r := open(ctx, "endless")
-	io.ReadFull(r, part)
-	cancel()
-	if _, err := io.Copy(io.Discard, r); err == nil {
-		t.Error("an end after the context's")
-	}
-	<-ended
-	r = open(t.Context(), "endless")
-	io.ReadFull(r, part)
-	r.Close()
-	<-ended
-	r = open(t.Context(), "endless")
-	io.ReadFull(r, part)
-	b.SetSelf(Identity{Cluster: "c", Node: "b"})
-	if _, err := io.Copy(io.Discard, r); err == nil {
-		t.Error("an end after the connection's")
-	}
-	<-ended
-	r = open(t.Context(), "endless")
-	io.ReadFull(r, part)
-	b.Close()
-	if _, err := io.Copy(io.Discard, r); err == nil {
-		t.Error("an end after the node's")
-	}
-	<-ended
 }
 
-// TestStreamsOwnConnection: a stream that nobody reads holds up no call.
-func TestStreamsOwnConnection(t *testing.T) {
-	l := &counting{Listener: listen(t)}
-	a, b := start(t, "a"), startOn(t, l, "b")
-	b.Handle("echo", echo)
-	b.HandleStream("much", func(_ context.Context, _ Identity, _ []byte, w io.Writer) error {
-		_, err := w.Write(make([]byte, 20<<20))
-		return err
+// TestNotSent: what surely reached no handler.
+func TestNotSent(t *testing.T) {
+	t.Parallel()
+	a, b := start(t, "a"), start(t, "b")
+	a.maxCall, b.maxCall = 1<<20, 1<<19
+	var ran atomic.Int64
+	b.Handle("echo", func(ctx context.Context, from Identity, body []byte) ([]byte, error) {
+		ran.Add(1)
+		return echo(ctx, from, body)
 	})
-	for range 3 {
-		r, err := a.Stream(t.Context(), at(b), "much", nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer r.Close()
-		if _, _, err := a.Call(t.Context(), at(b), "echo", make([]byte, 1<<20)); err != nil {
-			t.Error(err)
-		}
+	// Nobody listens on port 1; one that was free a moment ago may be another
+	// test's by now.
+	const nobody = "127.0.0.1:1"
+	deaf, err := net.Listen("tcp", "127.0.0.1:0") // takes connections and says nothing
+	if err != nil {
+		t.Fatal(err)
 	}
-	if n := l.n.Load(); n != 4 {
-		t.Errorf("%d connections", n)
+	defer deaf.Close()
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, c := range []struct {
+		name string
+		ctx  context.Context
+		to   Target
+		body int
+		want string
+	}{
+		{"nobody there", t.Context(), Target{Addr: nobody}, 1, "connection refused"},
+		{"no address", t.Context(), Target{Addr: "nonsense"}, 1, "missing port"},
+		{"no address at all", t.Context(), Target{}, 1, "missing address"},
+		{"nobody answers", t.Context(), Target{Addr: deaf.Addr().String()}, 1, "timeout"},
+		{"refused", t.Context(), Target{Addr: b.Addr(), Node: "x"}, 1, "refused"},
+		{"context ended", gone, at(b), 1, "context canceled"},
+		{"too large here", t.Context(), at(b), 1<<20 + 1, "too_large"},
+		{"too large there", t.Context(), at(b), 1 << 20, "too_large"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			_, _, err := a.Call(c.ctx, c.to, "echo", make([]byte, c.body))
+			if !NotSent(err) || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("call: %v; want %q", err, c.want)
+			}
+		})
+	}
+	if n := ran.Load(); n != 0 {
+		t.Errorf("the handler ran %d times", n)
+	}
+	if NotSent(nil) || NotSent(errors.New("x")) || NotSent(&Error{Code: "refused"}) {
+		t.Error("not sent: what is not known to be")
 	}
 }
 
-// TestStreamPartition: the reader of a stream whose source is gone learns it.
-func TestStreamPartition(t *testing.T) {
+// TestContextBeforeConnection: who gives up while a connection is being made
+// sent nothing, and the connection serves those that stay.
+func TestContextBeforeConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := memnet.New(memnet.Options{})
 		a, b := startIn(t, m, "a"), startIn(t, m, "b")
-		b.HandleStream("slow", func(ctx context.Context, _ Identity, _ []byte, w io.Writer) error {
-			for ctx.Err() == nil {
-				w.Write(make([]byte, 5000))
-				time.Sleep(time.Minute) // there is nothing to tell, that is no fault
-			}
-			return ctx.Err()
-		})
-		r, err := a.Stream(t.Context(), at(b), "slow", nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer r.Close()
-		if _, err := io.ReadFull(r, make([]byte, 20_000)); err != nil {
-			t.Fatal(err)
-		}
-		begin := time.Now()
+		b.Handle("echo", echo)
 		m.Cut("b", "a")
-		if _, err := io.Copy(io.Discard, r); err == nil || time.Since(begin) > 10*time.Second {
-			t.Errorf("%v after %v", err, time.Since(begin))
+		patient := make(chan error)
+		go func() {
+			_, _, err := a.Call(t.Context(), at(b), "echo", nil)
+			patient <- err
+		}()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, _, err := a.Call(ctx, at(b), "echo", nil); !NotSent(err) || !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("impatient: %v", err)
+		}
+		m.HealAll()
+		if err := <-patient; err != nil {
+			t.Errorf("patient: %v", err)
 		}
 	})
+}
+
+// TestContextEnds: the handler is told that nobody waits, and the caller that it
+// is not known what it did.
+func TestContextEnds(t *testing.T) {
+	a, b := start(t, "a"), start(t, "b")
+	in, out := make(chan struct{}), make(chan error, 1)
+	b.Handle("wait", func(ctx context.Context, _ Identity, _ []byte) ([]byte, error) {
+		in <- struct{}{}
+		<-ctx.Done()
+		out <- ctx.Err()
+		return nil, ctx.Err()
+	})
+	b.Handle("echo", echo)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() {
+		_, _, err := a.Call(ctx, at(b), "wait", nil)
+		done <- err
+	}()
+	<-in
+	cancel()
+	if err := <-done; !errors.Is(err, context.Canceled) || NotSent(err) {
+		t.Errorf("caller: %v", err)
+	}
+	if err := <-out; !errors.Is(err, context.Canceled) {
+		t.Errorf("handler: %v", err)
+	}
+	if _, _, err := a.Call(t.Context(), at(b), "echo", nil); err != nil {
+		t.Errorf("the next call: %v", err)
+	}
+}
+
+// TestNeverTwice makes calls through connections that break at any moment, and
+// compares what the callers were told with what was done.
+func TestNeverTwice(t *testing.T) {
+	for seed := range uint64(20) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) { synctest.Test(t, func(t *testing.T) { neverTwice(t, seed) }) })
+	}
+}
+
+func neverTwice(t *testing.T, seed uint64) {
+	rnd := rand.New(rand.NewPCG(seed, 1))
+	var mu sync.Mutex
+	pick := func(n int) int {
+		mu.Lock()
+		defer mu.Unlock()
+		return rnd.IntN(n)
+	}
+	m := memnet.New(memnet.Options{
+		Latency: func(string, string) time.Duration { return time.Duration(pick(3000)) * time.Microsecond },
+	})
+	a := startIn(t, m, "a")
+	var ran [400]atomic.Int64
+	b := startIn(t, m, "b")
+	serve := func(b *Net) {
+		b.Handle("do", func(ctx context.Context, _ Identity, body []byte) ([]byte, error) {
+			ran[binary.LittleEndian.Uint32(body)].Add(1)
+			time.Sleep(time.Duration(pick(3)) * time.Millisecond)
+			return body[:4], nil
+		})
+	}
+	serve(b)
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		for i := 0; ; i++ {
+			select {
+			case <-stop:
+				return
+			case <-time.After(time.Duration(pick(40)) * time.Millisecond):
+			}
+			switch pick(5) {
+			case 0:
+				b.SetSelf(Identity{Cluster: "c", Node: "b", Incarnation: fmt.Sprint(i)})
+			case 1:
+				a.SetSelf(Identity{Cluster: "c", Node: "a", Incarnation: fmt.Sprint(i)})
+			case 2:
+				m.Crash("b")
+				b.Close()
+				b = startIn(t, m, "b")
+				serve(b)
+			case 3:
+				m.CutBoth("a", "b")
+				time.Sleep(time.Duration(pick(40)*pick(40)) * time.Millisecond)
+				m.HealAll()
+			case 4:
+				b.Handle("do", nil)
+				time.Sleep(time.Duration(pick(5)) * time.Millisecond)
+				serve(b)
+			}
+		}
+	}()
+	var wg sync.WaitGroup
+	var ok, unknown, unsent atomic.Int64
+	for w := range 8 {
+		wg.Go(func() {
+			for i := w; i < len(ran); i += 8 {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Duration(1+pick(100))*time.Millisecond)
+				body := binary.LittleEndian.AppendUint32(nil, uint32(i))
+				body = append(body, make([]byte, pick(20000))...)
+				got, _, err := a.Call(ctx, Target{Addr: "b:7071"}, "do", body)
+				cancel()
+				switch {
+				case err == nil:
+					ok.Add(1)
+					if n := ran[i].Load(); n != 1 || !bytes.Equal(got, body[:4]) {
+						t.Errorf("call %d answered %x, done %d times", i, got, n)
+					}
+				case NotSent(err):
+					unsent.Add(1)
+					time.Sleep(time.Millisecond) // then it would have been
+					if n := ran[i].Load(); n != 0 {
+						t.Errorf("call %d not sent (%v), done %d times", i, err, n)
+					}
+				default:
+					unknown.Add(1)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	close(stop)
+	<-stopped
+	time.Sleep(time.Minute)
+	for i := range ran {
+		if n := ran[i].Load(); n > 1 {
+			t.Errorf("call %d was done %d times", i, n)
+		}
+	}
+	t.Logf("%d answered, %d unknown, %d not sent", ok.Load(), unknown.Load(), unsent.Load())
 }
 
 // TestSetSelf: what was said under another name is over.
@@ -243,7 +385,7 @@ func TestClose(t *testing.T) {
 	}
 	for what, f := range map[string]func() error{
 		"call":   func() error { _, _, err := b.Call(t.Context(), at(a), "x", nil); return err },
-		"stream": func() error { _, err := b.Stream(t.Context(), at(a), "x", nil); return err },
+		"get":    func() error { _, err := b.Get(t.Context(), at(a), "/x", 0, 1); return err },
 		"hello":  func() error { _, err := b.Hello(t.Context(), a.Addr()); return err },
 		"raft":   func() error { _, err := b.Raft().Dial(at(a), time.Minute); return err },
 		"accept": func() error { _, err := b.Raft().Accept(); return err },
@@ -270,7 +412,7 @@ func TestRaftLayers(t *testing.T) {
 		if far, err = b.raft.Accept(); err != nil {
 			t.Fatal(err)
 		}
-		if n, f := near.(*conn).Peer(), far.(*conn).Peer(); n != b.Self() || f != a.Self() {
+		if n, f := near.(*conn).peer, far.(*conn).peer; n != b.Self() || f != a.Self() {
 			t.Errorf("between %+v and %+v", f, n)
 		}
 		return near, far
@@ -305,37 +447,208 @@ func TestRaftLayers(t *testing.T) {
 	}
 }
 
-// TestHandlers: they come, are replaced and go while calls come in.
-func TestHandlers(t *testing.T) {
+// TestStrangers: those that speak something else are gone, in words where they
+// can be read, and do not fill the disk with messages.
+func TestStrangers(t *testing.T) {
 	var logged lockedBuffer
-	a, b := start(t, "a"), start(t, "b", func(o *Options) { o.Logger = slog.New(slog.NewTextHandler(&logged, nil)) })
-	say := func(s string) Handler {
-		return func(context.Context, Identity, []byte) ([]byte, error) { return []byte(s), nil }
+	n := start(t, "a", func(o *Options) { o.Logger = slog.New(slog.NewTextHandler(&logged, nil)) })
+	var hi bytes.Buffer
+	if err := write(&hi, hello{Kind: kindRPC, From: Identity{Node: "x"}}); err != nil {
+		t.Fatal(err)
 	}
-	for _, s := range []string{"one", "two"} {
-		b.Handle("say", say(s))
-		if got, _, err := a.Call(t.Context(), at(b), "say", nil); err != nil || string(got) != s {
-			t.Errorf("%q, %v", got, err)
+	set := func(at int, b ...byte) []byte {
+		c := bytes.Clone(hi.Bytes())
+		copy(c[at:], b)
+		return c
+	}
+	for name, c := range map[string]struct {
+		b    []byte
+		says string // in an answer; "" nothing is answered
+	}{
+		"HTTP":          {[]byte("GET / HTTP/1.1\r\nHost: x\r\n\r\n"), ""},
+		"TLS":           {[]byte("\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"), ""},
+		"too long":      {set(headSize-2, 0xff, 0xff), ""},
+		"no JSON":       {set(headSize, 'x'), ""},
+		"newer version": {set(len(magic), 2), "protocol version 2 is not known here, only 1"},
+		"unknown kind":  {bytes.Replace(hi.Bytes(), []byte("rpc"), []byte("cpr"), 1), `kind "cpr" is not known`},
+		"control":       {bytes.Replace(set(headSize-2, byte(hi.Len()-headSize+5)), []byte(`"x"`), []byte(`"x\u000a"`), 1)[:hi.Len()+5], ""},
+	} {
+		c2, err := net.Dial("tcp", n.Addr())
+		if err != nil {
+			t.Fatal(err)
 		}
+		if _, err := c2.Write(c.b); err != nil {
+			t.Fatal(err)
+		}
+		// No timeout: the other side must end it.
+		got, _ := io.ReadAll(c2)
+		var a answer
+		if c.says == "" && len(got) > 0 || c.says != "" && (read(bytes.NewReader(got), &a) != nil || !strings.Contains(a.Refused, c.says)) {
+			t.Errorf("%s: answered with %q", name, got)
+		}
+		c2.Close()
 	}
-	b.Handle("say", nil)
-	if _, _, err := a.Call(t.Context(), at(b), "say", nil); !NotSent(err) {
-		t.Errorf("removed: %v", err)
+	if got := strings.Count(logged.String(), "connection of a stranger refused"); got != 1 {
+		t.Errorf("logged %d times:\n%s", got, logged.String())
 	}
-	b.Handle("käse/../& ?%41", say("odd"))
-	if got, _, err := a.Call(t.Context(), at(b), "käse/../& ?%41", nil); err != nil || string(got) != "odd" {
-		t.Errorf("odd name: %q, %v", got, err)
+}
+
+// TestSlowStrangers: those that connect and say nothing, or half of it, are gone
+// after a while, or when there are too many; a node that comes meanwhile is let in.
+func TestSlowStrangers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := memnet.New(memnet.Options{})
+		n, b := startIn(t, m, "a"), startIn(t, m, "b")
+		n.Handle("echo", echo)
+		begin := time.Now()
+		ended := make(chan time.Duration, maxGreeting+10)
+		for range cap(ended) {
+			c, err := m.Dialer("s")(t.Context(), n.Addr())
+			if err != nil {
+				t.Fatal(err)
+			}
+			go func() {
+				_, _ = c.Write([]byte(magic[:3]))
+				_, _ = io.ReadAll(c)
+				c.Close()
+				ended <- time.Since(begin)
+			}()
+			synctest.Wait()
+		}
+		if _, _, err := b.Call(t.Context(), at(n), "echo", nil); err != nil {
+			t.Errorf("call while strangers say nothing: %v", err)
+		}
+		atOnce := 0
+		for range cap(ended) {
+			if d := <-ended; d == 0 {
+				atOnce++
+			} else if d != greetTimeout {
+				t.Errorf("gone after %v", d)
+			}
+		}
+		if atOnce != 11 { // the node takes a place too
+			t.Errorf("%d gave way", atOnce)
+		}
+	})
+}
+
+// TestRefused goes through the rules of the handshake.
+func TestRefused(t *testing.T) {
+	is := func(f func(i *Identity)) func(*Options) { return func(o *Options) { f(&o.Self) } }
+	cluster := func(c string) func(*Options) { return is(func(i *Identity) { i.Cluster = c }) }
+	for _, c := range []struct {
+		name             string
+		from, to         func(*Options)
+		target           Target
+		rpc, raft, hello string // what is said, "" is success
+	}{
+		{name: "same cluster"},
+		{name: "by name", target: Target{Node: "b", Incarnation: "i-b"}},
+		{name: "other cluster", from: cluster("d"), rpc: `belongs to cluster "c"`, raft: `belongs to cluster "c"`},
+		{name: "from none", from: cluster(""), raft: "do not both belong"},
+		{name: "to none", to: cluster(""), raft: "do not both belong"},
+		{name: "both none", from: cluster(""), to: cluster(""), raft: "do not both belong"},
+		{name: "other node", target: Target{Node: "x"}, rpc: `this is node "b", not "x"`, raft: `this is node "b"`},
+		{name: "other incarnation", target: Target{Node: "b", Incarnation: "i-x"}, rpc: `"i-b", not "i-x"`, raft: "another data directory"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var a, b *Net
+			if c.from == nil {
+				c.from = func(*Options) {}
+			}
+			if c.to == nil {
+				c.to = func(*Options) {}
+			}
+			a, b = start(t, "a", c.from), start(t, "b", c.to)
+			b.Handle("echo", echo)
+			b.Raft()
+			c.target.Addr = b.Addr()
+			check := func(what, want string, err error) {
+				t.Helper()
+				if want == "" {
+					if err != nil {
+						t.Errorf("%s: %v", what, err)
+					}
+					return
+				}
+				var e *Error
+				if !NotSent(err) || !errors.As(err, &e) || e.Code != "refused" || !strings.Contains(e.Detail, want) {
+					t.Errorf("%s: %v; want %q", what, err, want)
+				}
+			}
+			_, _, err := a.Call(t.Context(), c.target, "echo", nil)
+			check("call", c.rpc, err)
+			conn, err := a.Raft().Dial(c.target, time.Minute)
+			check("raft", c.raft, err)
+			if err == nil {
+				conn.Close()
+			}
+			id, err := a.Hello(t.Context(), b.Addr())
+			check("hello", "", err)
+			if id != b.Self() {
+				t.Errorf("hello: %+v", id)
+			}
+		})
 	}
-	b.HandleStream("say", func(context.Context, Identity, []byte, io.Writer) error { return nil })
-	if _, _, err := a.Call(t.Context(), at(b), "say", nil); !NotSent(err) {
-		t.Errorf("a stream is no call: %v", err)
+	t.Run("no replica", func(t *testing.T) {
+		a, b := start(t, "a"), start(t, "b")
+		if _, err := a.Raft().Dial(at(b), time.Minute); !NotSent(err) || !strings.Contains(err.Error(), "no replica") {
+			t.Error(err)
+		}
+	})
+}
+
+// TestGet: a file comes as far as it was asked for; what is cut short is an
+// error, and a reader that reads nothing holds up no call.
+func TestGet(t *testing.T) {
+	a, b := start(t, "a"), start(t, "b")
+	b.Handle("echo", echo)
+	content := bytes.Repeat([]byte("0123456789"), 1<<20)
+	b.HandleFiles(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/whole":
+			http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(content))
+		case "/cut":
+			w.Header().Set("Content-Length", "100")
+			w.WriteHeader(http.StatusPartialContent)
+			_, _ = w.Write(content[:50])
+			panic(http.ErrAbortHandler)
+		default:
+			http.Error(w, "no such file", http.StatusGone)
+		}
+	}))
+	get := func(path string, from, to int64) ([]byte, error) {
+		r, err := a.Get(t.Context(), at(b), path, from, to)
+		if err != nil {
+			return nil, err
+		}
+		defer r.Close()
+		return io.ReadAll(r)
 	}
-	b.Handle("panic", func(context.Context, Identity, []byte) ([]byte, error) { panic("a bug") })
-	if _, _, err := a.Call(t.Context(), at(b), "panic", nil); err == nil || NotSent(err) {
-		t.Errorf("panic: %v", err)
+	if got, err := get("/whole", 5, 5_000_000); err != nil || !bytes.Equal(got, content[5:5_000_000]) {
+		t.Errorf("%d bytes, %v", len(got), err)
 	}
-	b.Close() // HTTP/2 tells of it after it has answered
-	if !strings.Contains(logged.String(), "a bug") {
-		t.Errorf("a panic went unseen:\n%s", logged.String())
+	if _, err := get("/whole", 0, int64(len(content))+1); err == nil {
+		t.Error("more than there is")
+	}
+	if _, err := get("/cut", 0, 100); err == nil {
+		t.Error("cut short, and no error")
+	}
+	if _, err := get("/other", 0, 100); err == nil || !strings.Contains(err.Error(), "no such file") {
+		t.Error(err)
+	}
+	for range 3 {
+		r, err := a.Get(t.Context(), at(b), "/whole", 0, int64(len(content)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer r.Close()
+	}
+	if _, _, err := a.Call(t.Context(), at(b), "echo", make([]byte, 1<<20)); err != nil {
+		t.Error(err)
+	}
+	b.HandleFiles(nil)
+	if _, err := get("/whole", 0, 1); err == nil || !strings.Contains(err.Error(), "404") {
+		t.Error(err)
 	}
 }

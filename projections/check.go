@@ -11,11 +11,11 @@ import (
 // Check walks the whole state and reports the first thing that contradicts its
 // invariants (I7, I8, I9). `qlogd replay --verify` and the tests call it.
 func (s *State) Check() error {
-	if s.messages.live != s.byID.n {
-		return fmt.Errorf("check: %d messages, %d ids", s.messages.live, s.byID.n)
+	if s.messages.live != len(s.byID) {
+		return fmt.Errorf("check: %d messages, %d ids", s.messages.live, len(s.byID))
 	}
-	if s.leases.live != s.byLease.n {
-		return fmt.Errorf("check: %d leases, %d lease ids", s.leases.live, s.byLease.n)
+	if s.leases.live != len(s.byLease) {
+		return fmt.Errorf("check: %d leases, %d lease ids", s.leases.live, len(s.byLease))
 	}
 	var sum digest
 	counts := map[uint32]*tally{}
@@ -27,7 +27,7 @@ func (s *State) Check() error {
 		if m.state == event.StateNone {
 			continue
 		}
-		if found, _ := s.byID.find(s, m.id); found != h {
+		if found, _ := s.byID[m.id]; found != h {
 			return fmt.Errorf("check: message %s is not found by its id", m.id)
 		}
 		if m.id.Compare(s.lastID) > 0 {
@@ -60,23 +60,14 @@ func (s *State) Check() error {
 	if err := s.checkOrigins(); err != nil {
 		return err
 	}
-	for _, h := range []*heap{&s.waiting, &s.deadlines} {
+	for _, h := range []*timers{&s.waiting, &s.deadlines} {
 		for i, t := range h.items {
-			if *s.peekPosition(t) != uint32(i+1) {
+			if s.peekPosition(t) != uint32(i+1) {
 				return fmt.Errorf("check: timer %d does not know its place", i)
 			}
-			if i > 0 && s.before(t, h.items[(i-1)/4]) {
+			if i > 0 && s.before(t, h.items[(i-1)/2]) {
 				return fmt.Errorf("check: timer %d is before its parent", i)
 			}
-		}
-	}
-	for x := s.turns.head; x != 0; x = s.leases.get(x).turn.next {
-		l := s.leases.get(x)
-		if s.messages.get(l.message).timer != inTurn {
-			return fmt.Errorf("check: lease %s does not know that it runs out in turn", l.id)
-		}
-		if l.turn.prev != 0 && s.before(s.leaseTimer(x), s.leaseTimer(l.turn.prev)) {
-			return fmt.Errorf("check: lease %s runs out before its turn", l.id)
 		}
 	}
 	return nil
@@ -100,14 +91,15 @@ func (c *tally) add(m *message, buried bool) {
 	}
 }
 
-func (s *State) peekPosition(t timer) *uint32 {
+// peekPosition is position for reading only.
+func (s *State) peekPosition(t timer) uint32 {
 	switch t.kind {
 	case timerWait:
-		return &s.messages.get(t.h).timer
+		return s.messages.get(t.h).timer
 	case timerExpiry:
-		return &s.extras.get(s.messages.get(t.h).extra).timer
+		return s.extras.get(s.messages.get(t.h).extra).timer
 	default:
-		return &s.backlogs[uint32(t.h)].timer
+		return s.backlogs[uint32(t.h)].timer
 	}
 }
 
@@ -121,7 +113,7 @@ func (s *State) checkMessage(h handle, m *message) error {
 		if m.lease == 0 || s.leases.get(m.lease).message != h {
 			return fmt.Errorf("check: message %s is leased without a lease", m.id)
 		}
-		if found, _ := s.byLease.find(s, s.leases.get(m.lease).id); found != m.lease {
+		if found, _ := s.byLease[s.leases.get(m.lease).id]; found != m.lease {
 			return fmt.Errorf("check: message %s is leased without a lease", m.id)
 		}
 		if m.timer == 0 && !s.buried(m) {

@@ -1,19 +1,24 @@
 package projections
 
 import (
+	"bufio"
+	"crypto/sha256"
 	"fmt"
 	"io"
-	"math"
+	"maps"
+	"slices"
 	"sort"
+
+	"github.com/vmihailenco/msgpack/v5"
 
 	"github.com/qlogd/qlogd/event"
 )
 
-// stateVersion is the first byte of a written state.
+// stateVersion is the first value of a written state.
 const stateVersion = 1
 
 // Frozen is a state as it was at one instant, to be written beside the writer
-// who goes on. Release lets go of it; the caller serialises Freeze and Release
+// who goes on. Release gives it up; the caller serialises Freeze and Release
 // with folding.
 type Frozen struct {
 	s        *State
@@ -24,12 +29,9 @@ type Frozen struct {
 	history  uint64
 	rules    uint16
 	sum      digest
-	queues   []queue
-	held     [][]heldBy
-	usable   []bool
-	backlogs []backlog
-	kindsOf  [][]kindLists
-	graves   []grave
+	queues   []frozenQueue
+	backlogs []frozenBacklog
+	graves   []frozenGrave
 	messages frozenSlab[message]
 	leases   frozenSlab[lease]
 	extras   frozenSlab[extra]
@@ -37,8 +39,14 @@ type Frozen struct {
 	kinds    frozenSlab[kind]
 	dedup    frozenTable
 	answers  frozenTable
-	webhooks []*webhook
+	webhooks []webhook
 	tasks    []task
+}
+
+type frozenQueue struct {
+	queue
+	usable bool
+	held   []heldBy
 }
 
 type heldBy struct {
@@ -46,9 +54,20 @@ type heldBy struct {
 	hold
 }
 
+type frozenBacklog struct {
+	backlog
+	owner uint32 // number of its queue
+	kinds []kindLists
+}
+
 type kindLists struct {
 	kind  handle
 	lists [event.MaxPriority + 1]list
+}
+
+type frozenGrave struct {
+	grave
+	number uint32 // of the deleted queue; 0 none
 }
 
 // Freeze copies what is small and marks the rest to be copied on the next
@@ -58,44 +77,42 @@ func (s *State) Freeze() *Frozen {
 		s: s, index: s.index, clock: s.clock, digest: s.Digest(), next: s.next, history: s.history, rules: s.rules, sum: s.sum,
 		messages: s.messages.freeze(), leases: s.leases.freeze(), extras: s.extras.freeze(), lanes: s.lanes.freeze(),
 		kinds: s.kinds.slab.freeze(), dedup: s.dedup.freeze(), answers: s.answers.freeze(),
-		webhooks: s.sortedWebhooks(),
 	}
 	for _, n := range sortedNumbers(s.numbers) {
 		q := s.numbers[n]
-		f.queues = append(f.queues, *q)
-		f.usable = append(f.usable, s.queues[q.name] == q)
-		var held []heldBy
+		fq := frozenQueue{queue: *q, usable: s.queues[q.name] == q}
 		for _, k := range heldKeys(q) {
-			held = append(held, heldBy{k, q.held[k]})
+			fq.held = append(fq.held, heldBy{k, q.held[k]})
 		}
-		f.held = append(f.held, held)
+		f.queues = append(f.queues, fq)
 	}
 	for _, n := range sortedNumbers(s.backlogs) {
 		b := s.backlogs[n]
-		f.backlogs = append(f.backlogs, *b)
-		var kl []kindLists
+		fb := frozenBacklog{backlog: *b, owner: b.queue.number}
 		for k, l := range b.byKind { // order does not matter: sorted below
-			kl = append(kl, kindLists{k, *l})
+			fb.kinds = append(fb.kinds, kindLists{k, *l})
 		}
-		sort.Slice(kl, func(i, j int) bool { return kl[i].kind < kl[j].kind })
-		f.kindsOf = append(f.kindsOf, kl)
+		sort.Slice(fb.kinds, func(i, j int) bool { return fb.kinds[i].kind < fb.kinds[j].kind })
+		f.backlogs = append(f.backlogs, fb)
+	}
+	for _, g := range s.graves {
+		fg := frozenGrave{grave: *g}
+		if g.deleted != nil {
+			fg.number = g.deleted.number
+		}
+		f.graves = append(f.graves, fg)
+	}
+	for _, h := range s.sortedWebhooks() {
+		f.webhooks = append(f.webhooks, *h)
 	}
 	for _, t := range s.sortedTasks() {
 		f.tasks = append(f.tasks, *t)
-	}
-	for _, g := range s.graves {
-		f.graves = append(f.graves, *g)
 	}
 	return f
 }
 
 func sortedNumbers[T any](m map[uint32]T) []uint32 {
-	out := make([]uint32, 0, len(m))
-	for n := range m { // order does not matter: sorted below
-		out = append(out, n)
-	}
-	sort.Slice(out, func(i, j int) bool { return out[i] < out[j] })
-	return out
+	return slices.Sorted(maps.Keys(m))
 }
 
 // Index, Clock and Digest are the frozen state's.
@@ -117,107 +134,89 @@ func (f *Frozen) Release() {
 
 // WriteTo writes the state's bytes (docs/formats-checkpoint.md, body).
 func (f *Frozen) WriteTo(out io.Writer) (int64, error) {
-	w := &encoder{out: out}
-	w.u8(stateVersion)
-	w.u32(uint32(f.rules))
-	w.u64(f.index, uint64(f.clock), uint64(f.next), f.history, f.sum.lo, f.sum.hi)
-	w.bytes(f.digest[:])
-	w.u32(uint32(len(f.queues)))
-	for i := range f.queues {
-		w.queue(&f.queues[i], f.usable[i], f.held[i])
+	n := &counter{w: out}
+	w := bufio.NewWriterSize(n, 64<<10)
+	c := &coder{enc: msgpack.NewEncoder(w)}
+	c.enc.UseCompactInts(true)
+	c.image(f, &State{})
+	if c.err == nil {
+		c.err = w.Flush()
 	}
-	w.u32(uint32(len(f.backlogs)))
-	for i := range f.backlogs {
-		w.backlog(&f.backlogs[i], f.kindsOf[i])
-	}
-	w.u32(uint32(len(f.graves)))
-	for i := range f.graves {
-		g := &f.graves[i]
-		w.u8(uint8(g.reason))
-		w.str(g.queue)
-		w.u32(g.backlog, uint32(g.lane))
-		w.str(g.to)
-		n := uint32(0)
-		if g.deleted != nil {
-			n = g.deleted.number
-		}
-		w.u32(n)
-	}
-	writeSlab(w, &f.messages, func(m *message) bool { return m.state != event.StateNone }, w.message)
-	writeSlab(w, &f.leases, func(l *lease) bool { return l.id != event.ID{} }, w.lease)
-	writeSlab(w, &f.extras, func(x *extra) bool { return x.used }, w.extra)
-	writeSlab(w, &f.lanes, func(l *lane) bool { return l.used }, w.lane)
-	writeSlab(w, &f.kinds, func(k *kind) bool { return k.refs > 0 }, func(k *kind) { w.str(k.name); w.u32(k.refs) })
-	w.table(&f.dedup)
-	w.table(&f.answers)
-	w.u32(uint32(len(f.webhooks)))
-	for _, h := range f.webhooks {
-		w.webhook(h)
-	}
-	w.u32(uint32(len(f.tasks)))
-	for i := range f.tasks {
-		w.task(&f.tasks[i])
-	}
-	w.flush()
-	return w.n, w.err
+	return n.n, c.err
 }
 
-// Load reads a written state and builds anew what follows from it.
+// Load reads a written state and builds what follows from it.
 func Load(in io.Reader) (s *State, err error) {
-	r := newDecoder(in)
-	if v := r.u8(); r.err == nil && v != stateVersion {
-		return nil, fmt.Errorf("load state: format version %d, this binary supports %d", v, stateVersion)
-	}
+	f := &Frozen{rules: 1}
 	s = New()
-	rules := r.u32()
-	if r.err == nil && (rules == 0 || rules > math.MaxUint16) {
-		return nil, fmt.Errorf("load state: rules version %d", rules)
+	c := &coder{dec: msgpack.NewDecoder(bufio.NewReaderSize(in, 64<<10))}
+	if c.image(f, s); c.err != nil {
+		return nil, fmt.Errorf("load state: %w", c.err)
 	}
-	s.rules = uint16(rules)
-	s.index, s.clock, s.next, s.history = r.u64(), int64(r.u64()), uint32(r.u64()), r.u64()
-	sum := digest{r.u64(), r.u64()}
-	var want [16]byte
-	copy(want[:], r.bytes())
-	for n := r.u32(); n > 0 && r.err == nil; n-- {
-		r.queue(s)
-	}
-	for n := r.u32(); n > 0 && r.err == nil; n-- {
-		r.backlog(s)
-	}
-	for n := r.u32(); n > 0 && r.err == nil; n-- {
-		g := &grave{reason: event.Reason(r.u8()), queue: r.str(), backlog: r.u32(), lane: handle(r.u32()), to: r.str()}
-		g.deleted = s.numbers[r.u32()]
-		s.graves = append(s.graves, g)
-	}
-	readSlab(r, &s.messages, r.message)
-	readSlab(r, &s.leases, r.lease)
-	readSlab(r, &s.extras, r.extra)
-	readSlab(r, &s.lanes, r.lane)
-	readSlab(r, &s.kinds.slab, func(k *kind) { k.name = r.str(); k.refs = r.u32() })
-	r.table(&s.dedup)
-	r.table(&s.answers)
-	for n := r.u32(); n > 0 && r.err == nil; n-- {
-		r.webhook(s)
-	}
-	for n := r.u32(); n > 0 && r.err == nil; n-- {
-		r.task(s)
-	}
-	if r.err != nil {
-		return nil, fmt.Errorf("load state: %w", r.err)
+	if err := s.thawed(f); err != nil {
+		return nil, fmt.Errorf("load state: %w", err)
 	}
 	defer func() {
 		// The bytes passed their checksum, so a handle that leads nowhere is a
-		// fault of the program that wrote them; still an error tells more than
+		// fault of the program that wrote them; still an error says more than
 		// a crash.
 		if p := recover(); p != nil {
 			s, err = nil, fmt.Errorf("load state: inconsistent: %v", p)
 		}
 	}()
 	s.reindex()
-	if s.sum != sum || s.Digest() != want {
-		return nil, fmt.Errorf("load state: digest at index %d is %x, %x was written", s.index, s.Digest(), want)
+	if s.sum != f.sum || s.Digest() != f.digest {
+		return nil, fmt.Errorf("load state: digest at index %d is %x, %x was written", s.index, s.Digest(), f.digest)
 	}
 	return s, nil
+}
+
+// thawed takes over all that was read beside the slabs.
+func (s *State) thawed(f *Frozen) error {
+	s.rules, s.index, s.clock, s.next, s.history = f.rules, f.index, f.clock, f.next, f.history
+	for i := range f.queues {
+		q := &f.queues[i].queue
+		q.held = map[string]hold{}
+		for _, h := range f.queues[i].held {
+			q.held[h.key] = h.hold
+		}
+		s.numbers[q.number], s.backlogs[q.backlog.number] = q, q.backlog
+		if f.queues[i].usable {
+			s.queues[q.name] = q
+		}
+	}
+	for i := range f.backlogs {
+		from := &f.backlogs[i]
+		b, ok := s.backlogs[from.number]
+		if !ok {
+			b = &backlog{}
+			s.backlogs[from.number] = b
+		}
+		*b = from.backlog
+		if b.queue, ok = s.numbers[from.owner]; !ok {
+			return fmt.Errorf("backlog %d: queue %d is not there", b.number, from.owner)
+		}
+		b.index()
+		for _, k := range from.kinds {
+			*b.kindLists(k.kind) = k.lists
+		}
+	}
+	for i := range f.graves {
+		g := &f.graves[i].grave
+		g.deleted = s.numbers[f.graves[i].number]
+		s.graves = append(s.graves, g)
+	}
+	s.dedup.head, s.dedup.tail, s.dedup.floor = f.dedup.head, f.dedup.tail, f.dedup.floor
+	s.answers.head, s.answers.tail, s.answers.floor = f.answers.head, f.answers.tail, f.answers.floor
+	for i := range f.webhooks {
+		h := &f.webhooks[i]
+		h.sum = sha256.Sum256(h.definition)
+		s.webhooks[h.name] = h
+	}
+	for i := range f.tasks {
+		s.tasks[f.tasks[i].ID] = &f.tasks[i]
+	}
+	return nil
 }
 
 // reindex builds what a written state leaves out: maps, heaps, counts and
@@ -247,7 +246,7 @@ func (s *State) reindex() {
 		if m.state == event.StateNone {
 			continue
 		}
-		s.byID.add(s, h)
+		s.byID[m.id] = h
 		if m.extra != 0 {
 			x := s.extras.get(m.extra)
 			if x.dead != nil {
@@ -277,7 +276,7 @@ func (s *State) reindex() {
 		case event.StateLeased:
 			l := s.leases.mut(m.lease)
 			l.message = h
-			s.byLease.add(s, m.lease)
+			s.byLease[l.id] = m.lease
 			s.deadlines.items = append(s.deadlines.items, timer{at: l.expires, h: h, kind: timerWait})
 		}
 	}
@@ -286,8 +285,8 @@ func (s *State) reindex() {
 	for _, h := range s.byAge(imported) {
 		s.listSource(s.backlogs[s.messages.get(h).backlog], h)
 	}
-	s.waiting.rebuild(s)
-	s.deadlines.rebuild(s)
+	s.waiting.rebuild()
+	s.deadlines.rebuild()
 	for h := handle(1); h <= s.messages.used; h++ {
 		if m := s.messages.get(h); m.state == event.StateScheduled || m.state == event.StateReady {
 			s.armExpiry(h)

@@ -1,195 +1,211 @@
 package projections
 
 import (
-	"bufio"
-	"encoding/binary"
 	"fmt"
 	"io"
-	"slices"
+
+	"github.com/vmihailenco/msgpack/v5"
 
 	"github.com/qlogd/qlogd/event"
 )
 
-// encoder writes a state: little-endian fixed-size integers, byte strings with
-// a u32 length. After an error it writes nothing more.
-type encoder struct {
-	out io.Writer
-	buf []byte
-	n   int64
+// coder writes a state as a row of MessagePack values, or reads one: what it is
+// asked to do with a part's fields is the same for both. After an error it does
+// nothing more.
+type coder struct {
+	enc *msgpack.Encoder // nil: it reads
+	dec *msgpack.Decoder
 	err error
 }
 
-const flushAt = 64 << 10
+func (c *coder) reads() bool { return c.enc == nil }
 
-func (w *encoder) flush() {
-	if w.err == nil && len(w.buf) > 0 {
-		n, err := w.out.Write(w.buf)
-		w.n += int64(n)
-		w.err = err
-	}
-	w.buf = w.buf[:0]
-}
-
-func (w *encoder) room() {
-	if len(w.buf) >= flushAt {
-		w.flush()
-	}
-}
-
-// next returns the next n bytes of the buffer: the caller fills in all of them.
-func (w *encoder) next(n int) []byte {
-	l := len(w.buf)
-	w.buf = slices.Grow(w.buf, n)[:l+n]
-	return w.buf[l:]
-}
-
-// put… set the front of a piece and return the rest of it.
-func put16(b []byte, v [16]byte) []byte { copy(b, v[:]); return b[16:] }
-func put32(b []byte, v uint32) []byte   { binary.LittleEndian.PutUint32(b, v); return b[4:] }
-func put64(b []byte, v uint64) []byte   { binary.LittleEndian.PutUint64(b, v); return b[8:] }
-func putLink(b []byte, l link) []byte   { return put32(put32(b, uint32(l.prev)), uint32(l.next)) }
-
-func (w *encoder) u8(v uint8) { w.buf = append(w.buf, v) }
-
-func (w *encoder) bool(v bool) {
-	if v {
-		w.u8(1)
-	} else {
-		w.u8(0)
-	}
-}
-
-func (w *encoder) u32(vs ...uint32) {
-	for _, v := range vs {
-		w.buf = binary.LittleEndian.AppendUint32(w.buf, v)
-	}
-}
-
-func (w *encoder) u64(vs ...uint64) {
-	for _, v := range vs {
-		w.buf = binary.LittleEndian.AppendUint64(w.buf, v)
-	}
-}
-
-func (w *encoder) raw16(id [16]byte) { w.buf = append(w.buf, id[:]...) }
-
-func (w *encoder) bytes(b []byte) { w.u32(uint32(len(b))); w.buf = append(w.buf, b...) }
-func (w *encoder) str(s string)   { w.u32(uint32(len(s))); w.buf = append(w.buf, s...) }
-func (w *encoder) link(l link)    { w.u32(uint32(l.prev), uint32(l.next)) }
-func (w *encoder) list(l list)    { w.u32(uint32(l.head), uint32(l.tail), l.n) }
-func (w *encoder) ref(r event.Ref) {
-	w.u64(r.Index)
-	w.u32(r.Number)
-}
-
-func (w *encoder) queue(q *queue, usable bool, held []heldBy) {
-	w.str(q.name)
-	w.u32(q.number, q.backlog.number)
-	w.bytes(event.EncodePolicy(q.policy))
-	w.u64(q.revision, uint64(q.created), uint64(q.updated))
-	w.bool(q.paused)
-	w.bool(usable)
-	for _, c := range q.counters() {
-		w.u64(uint64(*c))
-	}
-	w.u32(uint32(len(held)))
-	for _, h := range held {
-		w.str(h.key)
-		w.raw16(h.since)
-		w.u32(h.dead)
-	}
-	w.room()
-}
-
-func (w *encoder) backlog(b *backlog, kinds []kindLists) {
-	w.u32(b.number, b.queue.number)
-	w.u8(uint8(b.ordering))
-	w.bool(b.grave)
-	w.list(b.all)
-	w.list(b.inFlight)
-	for _, l := range b.byPrio {
-		w.list(l)
-	}
-	w.u32(uint32(len(kinds)))
-	for _, k := range kinds {
-		w.u32(uint32(k.kind))
-		for _, l := range k.lists {
-			w.list(l)
+func (c *coder) do(fields ...any) {
+	for _, f := range fields {
+		if c.err != nil {
+			return
+		}
+		switch v := f.(type) {
+		case *uint8:
+			number(c, v)
+		case *uint16:
+			number(c, v)
+		case *uint32:
+			number(c, v)
+		case *uint64:
+			number(c, v)
+		case *int64:
+			number(c, v)
+		case *handle:
+			number(c, v)
+		case *event.State:
+			number(c, v)
+		case *event.Place:
+			number(c, v)
+		case *event.Ordering:
+			number(c, v)
+		case *event.Reason:
+			number(c, v)
+		case *event.TaskKind:
+			number(c, v)
+		case *event.TaskStatus:
+			number(c, v)
+		case *event.ID:
+			c.raw(v[:])
+		case *event.Hash:
+			c.raw(v[:])
+		case *event.Ref:
+			c.do(&v.Index, &v.Number)
+		case *link:
+			c.do(&v.prev, &v.next)
+		case *list:
+			c.do(&v.head, &v.tail, &v.n)
+		default:
+			if c.reads() {
+				c.err = c.dec.Decode(v)
+			} else {
+				c.err = c.enc.Encode(v)
+			}
 		}
 	}
-	w.u64(uint64(b.ready), uint64(b.scheduled), uint64(b.bytes))
-	w.room()
 }
 
-const messageLen = 16 + 2*8 + 8*4 + 3*8 + 4
+func number[T ~uint8 | ~uint16 | ~uint32 | ~uint64 | ~int64](c *coder, v *T) {
+	if !c.reads() {
+		c.err = c.enc.EncodeUint(uint64(*v))
+		return
+	}
+	n, err := c.dec.DecodeUint64()
+	if *v = T(n); err == nil && uint64(*v) != n {
+		err = fmt.Errorf("the number %d is too large", n)
+	}
+	c.err = err
+}
 
-// message fills one piece of the buffer: a state is messages for the most part,
-// and to append them field by field costs three times as much.
-func (w *encoder) message(m *message) {
-	b := (*[messageLen]byte)(w.next(messageLen))[:]
-	b = put16(b, m.id)
-	b = put64(b, uint64(m.due))
-	b = put64(b, m.lastIndex)
-	b = put32(b, m.lastNum)
-	b = put32(b, m.size)
-	b = put32(b, m.attempt)
-	b = put32(b, m.backlog)
-	b = put32(b, uint32(m.lane))
-	b = put32(b, uint32(m.kind))
-	b = put32(b, uint32(m.lease))
-	b = put32(b, uint32(m.extra))
-	b = putLink(b, m.order)
-	b = putLink(b, m.kindOrder)
-	b = putLink(b, m.all)
-	b[0], b[1], b[2], b[3] = uint8(m.state), m.priority, uint8(m.place), 0
-	if m.returned {
-		b[3] = 1
+// raw does 16 bytes.
+func (c *coder) raw(b []byte) {
+	if !c.reads() {
+		c.err = c.enc.EncodeBytes(b)
+		return
+	}
+	n, err := c.dec.DecodeBytesLen()
+	if err == nil && n != len(b) {
+		err = fmt.Errorf("%d bytes instead of %d", n, len(b))
+	}
+	if err == nil {
+		err = c.dec.ReadFull(b)
+	}
+	c.err = err
+}
+
+// several does a list, whose elements are read one by one.
+func several[T any](c *coder, l *[]T, one func(*T)) {
+	n := uint32(len(*l))
+	c.do(&n)
+	for i := range int(n) {
+		if c.err != nil {
+			return
+		}
+		if c.reads() {
+			*l = append(*l, *new(T))
+		}
+		one(&(*l)[i])
 	}
 }
 
-func (w *encoder) lease(l *lease) {
-	w.raw16(l.id)
-	w.u64(uint64(l.expires))
-}
-
-func (w *encoder) extra(x *extra) {
-	w.u64(uint64(x.expires))
-	w.ref(x.content)
-	w.bool(x.dead != nil)
-	if d := x.dead; d != nil {
-		w.str(d.Queue)
-		w.raw16(d.MessageID)
-		w.u8(uint8(d.Reason))
-		w.u32(d.Attempts, d.ReplayCount)
-		w.u64(uint64(d.FailedAt), uint64(d.FirstEnqueuedAt))
-		w.raw16(d.First)
+// elements does a slab's elements: from is written, or into read.
+func elements[T any](c *coder, from *frozenSlab[T], into *slab[T], used func(*T) bool, one func(*T)) {
+	var n handle
+	if !c.reads() {
+		n = from.used
 	}
-	w.str(x.holds)
-	w.u32(x.holdsIn)
-	w.str(x.key)
-	w.str(x.sourceID)
-	w.bool(x.origin != nil)
-	if o := x.origin; o != nil {
-		w.raw16(o.First)
-		w.raw16(o.From)
-		w.u32(o.Replays)
-		w.bool(o.behind)
-		w.bool(o.raised)
+	c.do(&n)
+	for h := handle(1); h <= n && h != 0 && c.err == nil; h++ {
+		var x *T
+		there := false
+		if !c.reads() {
+			x = from.get(h)
+			there = used(x)
+		}
+		c.do(&there)
+		if c.reads() {
+			if int(h>>chunkBits) >= len(into.chunks) {
+				into.grow()
+			}
+			into.used = h
+			x = into.get(h)
+		}
+		if there {
+			one(x)
+		}
 	}
 }
 
-func (w *encoder) lane(l *lane) {
-	w.str(l.key)
-	w.u32(l.backlog, l.refs)
-	w.list(l.waiting)
-	w.u32(l.ready)
-	w.u64(uint64(l.bytes))
-	w.u32(uint32(l.leased))
-	w.link(l.order)
-	w.link(l.kindOrder)
-	w.u8(l.listed)
-	w.u32(uint32(l.kind))
-	w.bool(l.grave)
+func (c *coder) queue(q *queue, usable *bool, held *[]heldBy) {
+	c.do(&q.name, &q.number, &q.backlog.number, usable, &q.revision, &q.created, &q.updated, &q.paused)
+	var policy []byte
+	if !c.reads() {
+		policy = event.EncodePolicy(q.policy)
+	}
+	c.do(&policy)
+	if c.reads() && c.err == nil {
+		if q.policy, c.err = event.DecodePolicy(policy); c.err != nil {
+			c.err = fmt.Errorf("queue %q: %w", q.name, c.err)
+		}
+	}
+	for _, n := range q.counters() {
+		c.do(n)
+	}
+	several(c, held, func(h *heldBy) { c.do(&h.key, &h.since, &h.dead) })
+}
+
+func (c *coder) backlog(b *backlog, owner *uint32, kinds *[]kindLists) {
+	c.do(&b.number, owner, &b.ordering, &b.grave, &b.all, &b.inFlight)
+	for i := range b.byPrio {
+		c.do(&b.byPrio[i])
+	}
+	several(c, kinds, func(k *kindLists) {
+		c.do(&k.kind)
+		for i := range k.lists {
+			c.do(&k.lists[i])
+		}
+	})
+	c.do(&b.ready, &b.scheduled, &b.bytes)
+}
+
+func (c *coder) message(m *message) {
+	c.do(&m.id, &m.due, &m.lastIndex, &m.lastNum, &m.size, &m.attempt, &m.backlog, &m.lane, &m.kind, &m.lease, &m.extra,
+		&m.order, &m.kindOrder, &m.all, &m.state, &m.priority, &m.place, &m.returned)
+}
+
+func (c *coder) extra(x *extra) {
+	dead, back := x.dead != nil, x.origin != nil
+	c.do(&x.expires, &x.content, &x.holds, &x.holdsIn, &x.key, &x.sourceID, &dead, &back)
+	if c.reads() {
+		x.used = true
+	}
+	if dead {
+		if c.reads() {
+			x.dead = &event.DeadView{}
+		}
+		d := x.dead
+		c.do(&d.Queue, &d.MessageID, &d.Reason, &d.Attempts, &d.ReplayCount, &d.FailedAt, &d.FirstEnqueuedAt, &d.First)
+	}
+	if back {
+		if c.reads() {
+			x.origin = &origin{}
+		}
+		o := x.origin
+		c.do(&o.First, &o.From, &o.Replays, &o.behind, &o.raised)
+	}
+}
+
+func (c *coder) lane(l *lane) {
+	if c.reads() {
+		l.used = true
+	}
+	c.do(&l.key, &l.backlog, &l.refs, &l.waiting, &l.ready, &l.bytes, &l.leased, &l.order, &l.kindOrder,
+		&l.listed, &l.kind, &l.grave)
 }
 
 // frozenTable is a table as it was at one instant.
@@ -203,191 +219,72 @@ func (t *table) freeze() frozenTable {
 	return frozenTable{t.slab.freeze(), t.head, t.tail, t.floor}
 }
 
-func (w *encoder) table(f *frozenTable) {
-	w.u32(uint32(f.head), uint32(f.tail))
-	w.u64(f.floor)
-	writeSlab(w, &f.slab, func(r *remembered) bool { return r.used }, func(r *remembered) {
-		w.raw16(r.key)
-		w.raw16(r.id)
-		w.raw16(r.body)
-		w.u64(uint64(r.until))
-		w.u32(uint32(r.next))
+func (c *coder) table(f *frozenTable, into *slab[remembered]) {
+	c.do(&f.head, &f.tail, &f.floor)
+	elements(c, &f.slab, into, func(r *remembered) bool { return r.used }, func(r *remembered) {
+		if c.reads() {
+			r.used = true
+		}
+		c.do(&r.key, &r.id, &r.body, &r.until, &r.next)
 	})
 }
 
-func (r *decoder) table(t *table) {
-	t.head, t.tail, t.floor = r.handle(), r.handle(), r.u64()
-	readSlab(r, &t.slab, func(x *remembered) {
-		*x = remembered{key: r.raw16(), id: r.raw16(), body: r.raw16(), until: int64(r.u64()), next: r.handle(), used: true}
+func (c *coder) webhook(h *webhook) {
+	c.do(&h.name, &h.queue, &h.definition, &h.revision, &h.created, &h.updated)
+}
+
+func (c *coder) task(t *task) {
+	c.do(&t.ID, &t.Kind, &t.Status, &t.Sealed, &t.Queue, &t.Actor, &t.CreatedAt, &t.UpdatedAt, &t.EndedAt,
+		&t.Total, &t.Done, &t.Skipped, &t.End, &t.last)
+	several(c, &t.Nodes, func(n *event.TaskNode) { c.do(&n.Node, &n.At) })
+}
+
+// image does all that is written of a state: f, with into for the slabs that are
+// read.
+func (c *coder) image(f *Frozen, into *State) {
+	version, rules := uint8(stateVersion), f.rules
+	c.do(&version, &rules)
+	switch {
+	case c.err != nil:
+		return
+	case version != stateVersion:
+		c.err = fmt.Errorf("format version %d, this binary supports %d", version, stateVersion)
+		return
+	case rules == 0:
+		c.err = fmt.Errorf("rules version %d", rules)
+		return
+	}
+	f.rules = rules
+	c.do(&f.index, &f.clock, &f.next, &f.history, &f.sum.lo, &f.sum.hi, (*event.Hash)(&f.digest))
+	several(c, &f.queues, func(q *frozenQueue) {
+		if c.reads() {
+			q.backlog = &backlog{} // filled in by its own record
+		}
+		c.queue(&q.queue, &q.usable, &q.held)
 	})
+	several(c, &f.backlogs, func(b *frozenBacklog) { c.backlog(&b.backlog, &b.owner, &b.kinds) })
+	several(c, &f.graves, func(g *frozenGrave) {
+		c.do((*uint8)(&g.reason), &g.queue, &g.backlog, &g.lane, &g.to, &g.number)
+	})
+	elements(c, &f.messages, &into.messages, func(m *message) bool { return m.state != event.StateNone }, c.message)
+	elements(c, &f.leases, &into.leases, func(l *lease) bool { return l.id != event.ID{} }, func(l *lease) { c.do(&l.id, &l.expires) })
+	elements(c, &f.extras, &into.extras, func(x *extra) bool { return x.used }, c.extra)
+	elements(c, &f.lanes, &into.lanes, func(l *lane) bool { return l.used }, c.lane)
+	elements(c, &f.kinds, &into.kinds.slab, func(k *kind) bool { return k.refs > 0 }, func(k *kind) { c.do(&k.name, &k.refs) })
+	c.table(&f.dedup, &into.dedup.slab)
+	c.table(&f.answers, &into.answers.slab)
+	several(c, &f.webhooks, c.webhook)
+	several(c, &f.tasks, c.task)
 }
 
-// writeSlab writes a slab's elements, a zero byte for each free one.
-func writeSlab[T any](w *encoder, f *frozenSlab[T], used func(*T) bool, one func(*T)) {
-	w.u32(uint32(f.used))
-	for h := handle(1); h <= f.used; h++ {
-		x := f.get(h)
-		if !used(x) {
-			w.u8(0)
-			continue
-		}
-		w.u8(1)
-		one(x)
-		w.room()
-	}
+// counter counts what is written to w.
+type counter struct {
+	w io.Writer
+	n int64
 }
 
-// decoder reads what encoder wrote; after an error everything is zero.
-type decoder struct {
-	in  *bufio.Reader
-	tmp [16]byte
-	err error
-}
-
-func newDecoder(in io.Reader) *decoder { return &decoder{in: bufio.NewReaderSize(in, flushAt)} }
-
-func (r *decoder) read(b []byte) []byte {
-	if r.err == nil {
-		if _, err := io.ReadFull(r.in, b); err != nil {
-			r.err = err
-		}
-	}
-	if r.err != nil {
-		clear(b)
-	}
-	return b
-}
-
-func (r *decoder) u8() uint8   { return r.read(r.tmp[:1])[0] }
-func (r *decoder) bool() bool  { return r.u8() != 0 }
-func (r *decoder) u32() uint32 { return binary.LittleEndian.Uint32(r.read(r.tmp[:4])) }
-func (r *decoder) u64() uint64 { return binary.LittleEndian.Uint64(r.read(r.tmp[:8])) }
-func (r *decoder) raw16() (id [16]byte) {
-	copy(id[:], r.read(r.tmp[:16]))
-	return id
-}
-
-// longest is more than any byte string of a state.
-const longest = 16 << 20
-
-func (r *decoder) bytes() []byte {
-	n := r.u32()
-	if n > longest {
-		r.fail("a string of %d bytes", n)
-	}
-	if r.err != nil || n == 0 {
-		return nil
-	}
-	return r.read(make([]byte, n))
-}
-
-func (r *decoder) fail(format string, args ...any) {
-	if r.err == nil {
-		r.err = fmt.Errorf(format, args...)
-	}
-}
-
-func (r *decoder) str() string    { return string(r.bytes()) }
-func (r *decoder) handle() handle { return handle(r.u32()) }
-func (r *decoder) link() link     { return link{r.handle(), r.handle()} }
-func (r *decoder) list() list     { return list{head: r.handle(), tail: r.handle(), n: r.u32()} }
-func (r *decoder) ref() event.Ref { return event.Ref{Index: r.u64(), Number: r.u32()} }
-
-func (r *decoder) queue(s *State) {
-	q := &queue{name: r.str(), number: r.u32(), held: map[string]hold{}}
-	q.backlog = &backlog{number: r.u32()} // filled in by its own record
-	policy, err := event.DecodePolicy(r.bytes())
-	if err != nil {
-		r.fail("queue %q: %v", q.name, err)
-		return
-	}
-	q.policy = policy
-	q.revision, q.created, q.updated = r.u64(), int64(r.u64()), int64(r.u64())
-	q.paused = r.bool()
-	usable := r.bool()
-	for _, c := range q.counters() {
-		*c = int64(r.u64())
-	}
-	for n := r.u32(); n > 0 && r.err == nil; n-- {
-		k := r.str()
-		q.held[k] = hold{since: r.raw16(), dead: r.u32()}
-	}
-	s.numbers[q.number] = q
-	s.backlogs[q.backlog.number] = q.backlog
-	if usable {
-		s.queues[q.name] = q
-	}
-}
-
-func (r *decoder) backlog(s *State) {
-	number, owner := r.u32(), r.u32()
-	b, ok := s.backlogs[number]
-	if !ok {
-		b = &backlog{number: number}
-		s.backlogs[number] = b
-	}
-	if b.queue, ok = s.numbers[owner]; !ok {
-		r.fail("backlog %d: queue %d is not there", number, owner)
-		return
-	}
-	b.index()
-	b.ordering, b.grave = event.Ordering(r.u8()), r.bool()
-	b.all, b.inFlight = r.list(), r.list()
-	for i := range b.byPrio {
-		b.byPrio[i] = r.list()
-	}
-	for n := r.u32(); n > 0 && r.err == nil; n-- {
-		l := b.kindLists(r.handle())
-		for i := range l {
-			l[i] = r.list()
-		}
-	}
-	b.ready, b.scheduled, b.bytes = int64(r.u64()), int64(r.u64()), int64(r.u64())
-}
-
-func (r *decoder) message(m *message) {
-	m.id = r.raw16()
-	m.due, m.lastIndex = int64(r.u64()), r.u64()
-	m.lastNum, m.size, m.attempt, m.backlog = r.u32(), r.u32(), r.u32(), r.u32()
-	m.lane, m.kind, m.lease, m.extra = r.handle(), r.handle(), r.handle(), r.handle()
-	m.order, m.kindOrder, m.all = r.link(), r.link(), r.link()
-	m.state, m.priority, m.place, m.returned = event.State(r.u8()), r.u8(), event.Place(r.u8()), r.bool()
-}
-
-func (r *decoder) lease(l *lease) { l.id, l.expires = r.raw16(), int64(r.u64()) }
-
-func (r *decoder) extra(x *extra) {
-	x.used = true
-	x.expires, x.content = int64(r.u64()), r.ref()
-	if r.bool() {
-		d := &event.DeadView{Queue: r.str(), MessageID: r.raw16(), Reason: event.Reason(r.u8()), Attempts: r.u32(), ReplayCount: r.u32()}
-		d.FailedAt, d.FirstEnqueuedAt = int64(r.u64()), int64(r.u64())
-		d.First = r.raw16()
-		x.dead = d
-	}
-	x.holds, x.holdsIn, x.key, x.sourceID = r.str(), r.u32(), r.str(), r.str()
-	if r.bool() {
-		x.origin = &origin{OriginView: event.OriginView{First: r.raw16(), From: r.raw16(), Replays: r.u32()}, behind: r.bool(), raised: r.bool()}
-	}
-}
-
-func (r *decoder) lane(l *lane) {
-	l.used = true
-	l.key, l.backlog, l.refs = r.str(), r.u32(), r.u32()
-	l.waiting, l.ready, l.bytes, l.leased = r.list(), r.u32(), int64(r.u64()), r.handle()
-	l.order, l.kindOrder = r.link(), r.link()
-	l.listed, l.kind, l.grave = r.u8(), r.handle(), r.bool()
-}
-
-func readSlab[T any](r *decoder, s *slab[T], one func(*T)) {
-	n := r.u32()
-	for h := handle(1); h <= handle(n) && r.err == nil; h++ {
-		if int(h>>chunkBits) >= len(s.chunks) {
-			s.grow()
-		}
-		s.used = h
-		if r.u8() != 0 {
-			one(s.get(h))
-		}
-	}
+func (c *counter) Write(b []byte) (int, error) {
+	n, err := c.w.Write(b)
+	c.n += int64(n)
+	return n, err
 }

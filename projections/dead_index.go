@@ -119,7 +119,7 @@ func (s *State) Dead(queue string, f event.DeadFilter) (out []event.MessageView,
 	var heads []handle // of the lists, most often one
 	for _, b := range s.died[queue] {
 		h := b.dead[queue].head
-		if after, ok := s.byID.find(s, f.After); ok && s.diedIn(after, queue) && s.messages.get(after).backlog == b.number {
+		if after, ok := s.byID[f.After]; ok && s.diedIn(after, queue) && s.messages.get(after).backlog == b.number {
 			h = s.nextDead(after)
 		}
 		if h != 0 {

@@ -25,10 +25,10 @@ const (
 // (due, id). What needs no event is dealt with on the way.
 func (s *State) Overdue() (Due, bool) {
 	for {
-		t, ok := s.deadline()
-		if !ok || t.at > s.clock {
+		if len(s.deadlines.items) == 0 || s.deadlines.items[0].at > s.clock {
 			return Due{}, false
 		}
+		t := s.deadlines.items[0]
 		if t.kind == timerAge {
 			b := s.backlogs[uint32(t.h)]
 			m := s.messages.get(b.cursor)
@@ -43,13 +43,13 @@ func (s *State) Overdue() (Due, bool) {
 		case s.buried(m) && t.kind == timerWait:
 			s.disarmLease(t.h)
 		case s.buried(m):
-			s.deadlines.removeAt(s, 0)
+			s.deadlines.removeAt(0)
 		case t.kind == timerWait:
 			return Due{Kind: DueLease, Message: s.viewMessage(t.h)}, true
 		case m.state == event.StateLeased:
-			s.deadlines.removeAt(s, 0) // never while leased; its lease's end sets it again
+			s.deadlines.removeAt(0) // never while leased; its lease's end sets it again
 		case s.expiresAt(m) > s.clock || s.expiresAt(m) == 0:
-			s.deadlines.removeAt(s, 0) // the policy has changed
+			s.deadlines.removeAt(0) // the policy has changed
 			s.armExpiry(t.h)
 		default:
 			return Due{Kind: DueExpiry, Message: s.viewMessage(t.h)}, true
@@ -76,8 +76,8 @@ func (s *State) NextDue() (int64, bool) {
 	if len(s.waiting.items) > 0 {
 		at, ok = s.waiting.items[0].at, true
 	}
-	if t, due := s.deadline(); due && (!ok || t.at < at) {
-		at, ok = t.at, true
+	if len(s.deadlines.items) > 0 && (!ok || s.deadlines.items[0].at < at) {
+		at, ok = s.deadlines.items[0].at, true
 	}
 	return at, ok
 }

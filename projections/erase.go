@@ -6,7 +6,7 @@ import "github.com/qlogd/qlogd/event"
 // holds none of them, but a live message would be delivered without its payload:
 // it was discarded before.
 func (s *State) erased(e *event.Event) {
-	if _, ok := s.byID.find(s, e.Subject); ok {
+	if _, ok := s.byID[e.Subject]; ok {
 		s.impossible(e, "message %s is still in a queue", e.Subject)
 	}
 }

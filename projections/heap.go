@@ -1,7 +1,7 @@
 package projections
 
 import (
-	"math"
+	"container/heap"
 
 	"github.com/qlogd/qlogd/event"
 )
@@ -22,11 +22,56 @@ const (
 	timerAge                     // a backlog's oldest unexamined message
 )
 
-// heap orders timers by (at, id): what is due happens in that order (I10).
+// timers orders timers by (at, id): what is due happens in that order (I10).
 // Each element knows its position, so any can be removed.
-type heap struct{ items []timer }
+type timers struct {
+	s     *State
+	items []timer
+}
 
-// id is what ties are broken by.
+// Len implements heap.Interface.
+func (h *timers) Len() int { return len(h.items) }
+
+// Less implements heap.Interface.
+func (h *timers) Less(i, j int) bool { return h.s.before(h.items[i], h.items[j]) }
+
+// Swap implements heap.Interface.
+func (h *timers) Swap(i, j int) {
+	h.items[i], h.items[j] = h.items[j], h.items[i]
+	h.place(i)
+	h.place(j)
+}
+
+// Push implements heap.Interface.
+func (h *timers) Push(t any) {
+	h.items = append(h.items, t.(timer))
+	h.place(len(h.items) - 1)
+}
+
+// Pop implements heap.Interface.
+func (h *timers) Pop() any {
+	last := len(h.items) - 1
+	t := h.items[last]
+	h.items = h.items[:last]
+	*h.s.position(t) = 0
+	return t
+}
+
+func (h *timers) place(i int) { *h.s.position(h.items[i]) = uint32(i + 1) }
+
+func (h *timers) push(t timer) { heap.Push(h, t) }
+
+func (h *timers) removeAt(i int) { heap.Remove(h, i) }
+
+// rebuild orders items that were put in without order (a loaded state).
+func (h *timers) rebuild() {
+	for i := range h.items {
+		h.place(i)
+	}
+	heap.Init(h)
+}
+
+// timerID is what ties are broken by.
 func (s *State) timerID(t timer) event.ID {
 	if t.kind == timerAge {
 		b := s.backlogs[uint32(t.h)]
@@ -61,112 +106,14 @@ func (s *State) position(t timer) *uint32 {
 	}
 }
 
-// inTurn is the position of a lease's timer that is in no heap.
-const inTurn = math.MaxUint32
-
-// leaseTimer is the timer of a lease's end.
-func (s *State) leaseTimer(x handle) timer {
-	l := s.leases.get(x)
-	return timer{at: l.expires, h: l.message, kind: timerWait}
-}
-
-// armLease sets the timer of a lease's end. Nearly all run out in the order in
-// which they were taken: a list of these costs less than a heap.
-func (s *State) armLease(x handle) {
-	t := s.leaseTimer(x)
-	if last := s.turns.tail; last != 0 && s.before(t, s.leaseTimer(last)) {
-		s.deadlines.push(s, t)
-		return
-	}
-	insert[leaseTurn](s, &s.turns, x, 0)
-	*s.position(t) = inTurn
+// armLease sets the timer of a lease's end.
+func (s *State) armLease(h handle) {
+	s.deadlines.push(timer{at: s.leases.get(s.messages.get(h).lease).expires, h: h, kind: timerWait})
 }
 
 // disarmLease takes back the timer of a leased message, if it has one.
 func (s *State) disarmLease(h handle) {
-	m := s.messages.mut(h)
-	switch m.timer {
-	case 0:
-	case inTurn:
-		remove[leaseTurn](s, &s.turns, m.lease)
-		m.timer = 0
-	default:
-		s.deadlines.removeAt(s, int(m.timer)-1)
-	}
-}
-
-// deadline returns the first of deadlines and turns.
-func (s *State) deadline() (t timer, ok bool) {
-	if len(s.deadlines.items) > 0 {
-		t, ok = s.deadlines.items[0], true
-	}
-	if x := s.turns.head; x != 0 {
-		if l := s.leaseTimer(x); !ok || s.before(l, t) {
-			t, ok = l, true
-		}
-	}
-	return t, ok
-}
-
-func (h *heap) push(s *State, t timer) {
-	h.items = append(h.items, t)
-	h.up(s, len(h.items)-1)
-}
-
-func (h *heap) removeAt(s *State, i int) {
-	last := len(h.items) - 1
-	*s.position(h.items[i]) = 0
-	moved := h.items[last]
-	h.items = h.items[:last]
-	if i == last {
-		return
-	}
-	h.items[i] = moved
-	if i > 0 && s.before(moved, h.items[(i-1)/4]) {
-		h.up(s, i)
-	} else {
-		h.down(s, i)
-	}
-}
-
-func (h *heap) up(s *State, i int) {
-	t := h.items[i]
-	for i > 0 {
-		p := (i - 1) / 4
-		if !s.before(t, h.items[p]) {
-			break
-		}
-		h.items[i] = h.items[p]
-		*s.position(h.items[i]) = uint32(i + 1)
-		i = p
-	}
-	h.items[i] = t
-	*s.position(t) = uint32(i + 1)
-}
-
-func (h *heap) down(s *State, i int) {
-	t := h.items[i]
-	for {
-		best := -1
-		for c := 4*i + 1; c <= 4*i+4 && c < len(h.items); c++ {
-			if best < 0 || s.before(h.items[c], h.items[best]) {
-				best = c
-			}
-		}
-		if best < 0 || !s.before(h.items[best], t) {
-			break
-		}
-		h.items[i] = h.items[best]
-		*s.position(h.items[i]) = uint32(i + 1)
-		i = best
-	}
-	h.items[i] = t
-	*s.position(t) = uint32(i + 1)
-}
-
-// rebuild orders items that were put in without order (a loaded state).
-func (h *heap) rebuild(s *State) {
-	for i := len(h.items) - 1; i >= 0; i-- {
-		h.down(s, i)
+	if m := s.messages.get(h); m.timer != 0 {
+		s.deadlines.removeAt(int(m.timer) - 1)
 	}
 }

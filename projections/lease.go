@@ -17,13 +17,13 @@ func (s *State) leased(e *event.Event) {
 	x, l := s.leases.alloc()
 	*l = lease{id: e.ID, expires: e.LeaseExpires, message: h}
 	m.lease = x
-	s.byLease.add(s, x)
+	s.byLease[e.ID] = x
 	insert[messageOrder](s, &b.inFlight, h, 0)
 	if b.ordering != event.Unordered {
 		s.lanes.mut(m.lane).leased = h
 		s.refresh(b, m.lane)
 	}
-	s.armLease(x)
+	s.armLease(h)
 	s.close(h)
 }
 
@@ -43,7 +43,7 @@ func (s *State) leaseExtended(e *event.Event) {
 	s.disarmLease(h)
 	s.leases.mut(m.lease).expires = e.LeaseExpires
 	m.setLast(event.RefOf(e.ID))
-	s.armLease(m.lease)
+	s.armLease(h)
 	s.close(h)
 }
 
@@ -52,7 +52,7 @@ func (s *State) endLease(h handle) {
 	m := s.messages.mut(h)
 	b := s.backlogs[m.backlog]
 	s.disarmLease(h)
-	s.byLease.remove(s, m.lease)
+	delete(s.byLease, s.leases.get(m.lease).id)
 	s.leases.release(m.lease)
 	m.lease = 0
 	remove[messageOrder](s, &b.inFlight, h)
@@ -96,9 +96,9 @@ func (s *State) armExpiry(h handle) {
 		return
 	}
 	if x := s.extraOf(h); x.timer != 0 {
-		s.deadlines.removeAt(s, int(x.timer)-1)
+		s.deadlines.removeAt(int(x.timer) - 1)
 	}
-	s.deadlines.push(s, timer{at: at, h: h, kind: timerExpiry})
+	s.deadlines.push(timer{at: at, h: h, kind: timerExpiry})
 }
 
 // ageEnd is when the queue's max_age_seconds ends a message; 0 never.

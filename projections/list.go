@@ -22,7 +22,6 @@ type (
 	deadOrder    struct{} // those of a backlog that died in one queue, by id
 	laneOrder    struct{} // partitions whose head can be leased, of one priority
 	laneKind     struct{} // the same, of one priority and kind
-	leaseTurn    struct{} // leases, as they run out
 )
 
 func (messageOrder) link(s *State, h handle) *link { return &s.messages.mut(h).order }
@@ -33,7 +32,6 @@ func (deadOrder) link(s *State, h handle) *link {
 }
 func (laneOrder) link(s *State, h handle) *link { return &s.lanes.mut(h).order }
 func (laneKind) link(s *State, h handle) *link  { return &s.lanes.mut(h).kindOrder }
-func (leaseTurn) link(s *State, h handle) *link { return &s.leases.mut(h).turn }
 
 // insert puts h before at, or at the end if at is 0.
 func insert[L links](s *State, l *list, h, at handle) {

@@ -217,7 +217,7 @@ func TestLoadRefuses(t *testing.T) {
 	b := written(t, newestState())
 	load := func(b []byte) error { _, err := Load(bytes.NewReader(b)); return err }
 	if err := load(append([]byte{stateVersion + 1}, b[1:]...)); err == nil || err.Error() != fmt.Sprintf("load state: format version %d, this binary supports %d", stateVersion+1, stateVersion) {
-		t.Errorf("a newer version: %v", err)
+		t.Errorf("another version: %v", err)
 	}
 	for n := 0; n < len(b); n += 1 + n%7 {
 		if err := load(b[:n]); err == nil || !strings.HasPrefix(err.Error(), "load state: ") {

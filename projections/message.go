@@ -18,7 +18,7 @@ type message struct {
 	kind      handle
 	lease     handle
 	extra     handle
-	timer     uint32 // position of its timerWait, plus one, or inTurn
+	timer     uint32 // position of its timerWait, plus one
 	order     link   // in its partition, or among an unordered queue's ready ones
 	kindOrder link
 	all       link // Invariant: a backlog's all list rises by id
@@ -57,7 +57,6 @@ type lease struct {
 	id      event.ID
 	expires int64
 	message handle
-	turn    link // among those that run out in turn
 }
 
 func (m *message) last() event.Ref     { return event.Ref{Index: m.lastIndex, Number: m.lastNum} }
@@ -101,7 +100,7 @@ func (s *State) subject(e *event.Event) handle {
 	h := s.near
 	if h == 0 || s.messages.get(h).id != e.Subject {
 		var ok bool
-		if h, ok = s.byID.find(s, e.Subject); !ok {
+		if h, ok = s.byID[e.Subject]; !ok {
 			s.impossible(e, "message %s is not there", e.Subject)
 		}
 	}
@@ -115,7 +114,7 @@ func (s *State) add(e *event.Event, b *backlog, key, kind string) (handle, *mess
 	// Ids rise, so this is a comparison: to look for an id that is not there
 	// costs more than to put it in.
 	if e.ID.Compare(s.lastID) <= 0 {
-		if _, ok := s.byID.find(s, e.ID); ok {
+		if _, ok := s.byID[e.ID]; ok {
 			s.impossible(e, "message %s is there already", e.ID)
 		}
 	} else {
@@ -130,7 +129,7 @@ func (s *State) add(e *event.Event, b *backlog, key, kind string) (handle, *mess
 	if key != laneKey(b, key) {
 		s.extraOf(h).key = key
 	}
-	s.byID.add(s, h)
+	s.byID[e.ID] = h
 	insert[messageAll](s, &b.all, h, 0)
 	return h, m
 }
@@ -171,12 +170,12 @@ func (s *State) schedule(h handle, due int64, place event.Place) {
 	if place == event.PlaceBlock {
 		s.intoLane(b, h, inFront)
 	}
-	s.waiting.push(s, timer{at: due, h: h, kind: timerWait})
+	s.waiting.push(timer{at: due, h: h, kind: timerWait})
 }
 
 // becomeReady lets a scheduled message that is due take its place.
 func (s *State) becomeReady(h handle) {
-	s.waiting.removeAt(s, int(s.messages.get(h).timer)-1)
+	s.waiting.removeAt(int(s.messages.get(h).timer) - 1)
 	m := s.open(h)
 	if s.buried(m) {
 		m.due = 0 // dealt with: a loaded state must not count it among the due ones again (I5)
@@ -231,7 +230,7 @@ func (s *State) unready(h handle) {
 	gone := s.buried(m) // its counts and its queue's lists went with the grave
 	inLane := b.ordering != event.Unordered && (m.state == event.StateReady || m.place == event.PlaceBlock)
 	if m.timer != 0 {
-		s.waiting.removeAt(s, int(m.timer)-1)
+		s.waiting.removeAt(int(m.timer) - 1)
 	}
 	switch {
 	case gone:
@@ -271,7 +270,7 @@ func (s *State) drop(h handle) {
 		}
 		s.lower(h, x.origin)
 		if x.timer != 0 {
-			s.deadlines.removeAt(s, int(x.timer)-1)
+			s.deadlines.removeAt(int(x.timer) - 1)
 		}
 		if x.holdsIn != 0 {
 			s.releaseKey(x.holdsIn, x.holds, m.id)
@@ -282,7 +281,7 @@ func (s *State) drop(h handle) {
 		s.setCursor(b, m.all.next)
 	}
 	remove[messageAll](s, &b.all, h)
-	s.byID.remove(s, h)
+	delete(s.byID, m.id)
 	if s.near == h {
 		s.near = 0
 	}

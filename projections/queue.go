@@ -237,11 +237,11 @@ func (s *State) queueDeleted(e *event.Event) {
 // setCursor moves a backlog's age cursor and sets its timer anew.
 func (s *State) setCursor(b *backlog, h handle) {
 	if b.timer != 0 {
-		s.deadlines.removeAt(s, int(b.timer)-1)
+		s.deadlines.removeAt(int(b.timer) - 1)
 	}
 	b.cursor = h
 	if h != 0 && !b.grave && b.queue.policy.MaxAgeSeconds > 0 {
 		at := s.messages.get(h).created() + b.queue.policy.MaxAgeSeconds*1000
-		s.deadlines.push(s, timer{at: at, h: handle(b.number), kind: timerAge})
+		s.deadlines.push(timer{at: at, h: handle(b.number), kind: timerAge})
 	}
 }

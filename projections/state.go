@@ -39,14 +39,13 @@ type State struct {
 	lanes    slab[lane]
 	kinds    kindTable
 
-	byID    idTable[messageID]
-	byLease idTable[leaseID]
-	lastID  event.ID // Invariant: no live message has a higher one
-	near    handle   // a guess at the next event's message, 0 none: what stood behind the last one's, for leases are taken and settled in a row. It may be free by now, or another's
+	byID    map[event.ID]handle
+	byLease map[event.ID]handle // leases by their ids
+	lastID  event.ID            // Invariant: no live message has a higher one
+	near    handle              // a guess at the next event's message, 0 none: what stood behind the last one's, for leases are taken and settled in a row. It may be free by now, or another's
 
-	waiting   heap // scheduled messages
-	deadlines heap // leases that are not among turns, messages' ends, backlogs' ages
-	turns     list // leases that run out in turn. Invariant: ordered as deadlines is
+	waiting   timers // scheduled messages
+	deadlines timers // leases' and messages' ends, backlogs' ages
 
 	dedup    table
 	answers  table
@@ -64,6 +63,8 @@ func New() *State {
 		queues: map[string]*queue{}, numbers: map[uint32]*queue{}, backlogs: map[uint32]*backlog{}, users: map[string]int{},
 		webhooks: map[string]*webhook{}, died: map[string][]*backlog{}, raised: map[event.ID]handle{}, tasks: map[event.ID]*task{}, contents: map[uint64]int64{},
 	}
+	s.waiting.s, s.deadlines.s = s, s
+	s.byID, s.byLease = map[event.ID]handle{}, map[event.ID]handle{}
 	s.kinds.byName = map[string]handle{}
 	s.dedup, s.answers = newTable(), newTable()
 	return s

@@ -162,34 +162,3 @@ func (t *task) appendDigest(b []byte) []byte {
 	}
 	return b
 }
-
-func (w *encoder) task(t *task) {
-	w.raw16(t.ID)
-	w.u8(uint8(t.Kind))
-	w.u8(uint8(t.Status))
-	w.bool(t.Sealed)
-	w.str(t.Queue)
-	w.str(t.Actor)
-	w.u64(uint64(t.CreatedAt), uint64(t.UpdatedAt), uint64(t.EndedAt), uint64(t.Total), uint64(t.Done), uint64(t.Skipped))
-	w.ref(t.End)
-	w.ref(t.last)
-	w.u32(uint32(len(t.Nodes)))
-	for _, n := range t.Nodes {
-		w.str(n.Node)
-		w.u64(uint64(n.At))
-	}
-	w.room()
-}
-
-func (r *decoder) task(s *State) {
-	t := &task{}
-	t.ID, t.Kind, t.Status, t.Sealed = r.raw16(), event.TaskKind(r.u8()), event.TaskStatus(r.u8()), r.bool()
-	t.Queue, t.Actor = r.str(), r.str()
-	t.CreatedAt, t.UpdatedAt, t.EndedAt = int64(r.u64()), int64(r.u64()), int64(r.u64())
-	t.Total, t.Done, t.Skipped = int64(r.u64()), int64(r.u64()), int64(r.u64())
-	t.End, t.last = r.ref(), r.ref()
-	for n := r.u32(); n > 0 && r.err == nil; n-- {
-		t.Nodes = append(t.Nodes, event.TaskNode{Node: r.str(), At: int64(r.u64())})
-	}
-	s.tasks[t.ID] = t
-}

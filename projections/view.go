@@ -80,7 +80,7 @@ func (s *State) lookQueue(q *queue) event.QueueView {
 // Message returns a live message. One that was decided to be gone (purged, its
 // queue deleted, its key dead) reads as discarded or dead-lettered.
 func (s *State) Message(id event.ID) (event.MessageView, bool) {
-	h, ok := s.byID.find(s, id)
+	h, ok := s.byID[id]
 	if !ok {
 		return event.MessageView{}, false
 	}
@@ -176,7 +176,7 @@ func (w *Walk) Messages(s *State, name string, f event.MessageFilter, n int) boo
 // first of all: what lies before may have to be passed once more.
 func (w *Walk) resume(s *State, b *backlog) handle {
 	for n := len(w.marks); n > 0; n-- {
-		if h, ok := s.byID.find(s, w.marks[n-1]); ok && s.messages.get(h).backlog == b.number {
+		if h, ok := s.byID[w.marks[n-1]]; ok && s.messages.get(h).backlog == b.number {
 			w.marks = w.marks[:n]
 			return s.messages.get(h).all.next
 		}
@@ -285,7 +285,7 @@ func (s *State) headMessage(b *backlog, h handle) handle {
 func (s *State) ByLease(id event.ID) (event.MessageView, bool) {
 	h := s.near
 	if h == 0 || s.messages.get(h).lease == 0 || s.leases.get(s.messages.get(h).lease).id != id {
-		x, ok := s.byLease.find(s, id)
+		x, ok := s.byLease[id]
 		if !ok {
 			return event.MessageView{}, false
 		}
@@ -300,7 +300,7 @@ func (s *State) ByLease(id event.ID) (event.MessageView, bool) {
 // WaitsBehind reports whether other messages wait in the partition of a
 // message.
 func (s *State) WaitsBehind(id event.ID) bool {
-	h, _ := s.byID.find(s, id)
+	h, _ := s.byID[id]
 	m := s.messages.get(h)
 	lh := s.partitionOf(m)
 	if lh == 0 || s.backlogs[m.backlog].ordering == event.Unordered {

@@ -83,17 +83,3 @@ func (h *webhook) appendDigest(b []byte) []byte {
 	}
 	return b
 }
-
-func (w *encoder) webhook(h *webhook) {
-	w.str(h.name)
-	w.str(h.queue)
-	w.bytes(h.definition)
-	w.u64(h.revision, uint64(h.created), uint64(h.updated))
-	w.room()
-}
-
-func (r *decoder) webhook(s *State) {
-	h := &webhook{name: r.str(), queue: r.str(), definition: r.bytes(), revision: r.u64(), created: int64(r.u64()), updated: int64(r.u64())}
-	h.sum = sha256.Sum256(h.definition)
-	s.webhooks[h.name] = h
-}

@@ -2,36 +2,32 @@ package api
 
 import (
 	"crypto/sha256"
-	"errors"
-	"io"
 	"strings"
 	"time"
 
 	"github.com/qlogd/qlogd/event"
 )
 
-// access is who may call a route, where there is an auth file. Every route has
-// one: mux takes none without.
+// access is a route's rule where there is an auth file: the role that the token needs,
+// and on which queues.
 type access struct {
-	role role // what the token must be allowed
+	role role
 	on   where
 }
 
-// where says on which queues.
 type where uint8
 
 const (
 	nobody   where = iota // no rule: a route that was forgotten is closed
 	open                  // everybody, without a token
-	known                 // any token; the handler asks for what its parts need
-	somehow               // the role; the handler asks for each queue, or shows those alone that match
-	onPath                // the role on the queue that the path names
+	known                 // any token; the handler checks the parts of the request
+	somehow               // the role; the handler checks each queue, or shows only matching ones
+	onPath                // the role on the queue in the path
 	anywhere              // the role on all queues
 )
 
-// refused checks the request's token against its route's rule. It sets q.who.
-// Nothing of what is there is looked at before: the answer is the same for a
-// queue that exists and one that does not.
+// refused checks the request's token against its route's rule. It sets q.who. It runs
+// before the state is read: the answer is the same whether a queue exists or not.
 func (q *request) refused(rule access) error {
 	auth := q.s.opts.Auth
 	if auth == nil || rule.on == open {
@@ -57,12 +53,12 @@ func (q *request) refused(rule access) error {
 	return nil
 }
 
-// identify finds out who asks. Called again, it is who the token stands for by
-// then: tokens are taken back and run out while a request waits.
+// identify sets q.who from the token. Tokens are revoked and expire while a request
+// waits, so it is called again then.
 func (q *request) identify() error {
 	h := q.Header["Authorization"]
 	if len(h) == 0 {
-		return q.unauthenticated("", "this server wants a token: Authorization: Bearer TOKEN")
+		return q.unauthenticated("", "this server requires a token: Authorization: Bearer TOKEN")
 	}
 	scheme, token, _ := strings.Cut(h[0], " ")
 	if len(h) > 1 || !strings.EqualFold(scheme, "Bearer") || !visible(token, maxToken) {
@@ -71,7 +67,7 @@ func (q *request) identify() error {
 	p := q.s.opts.Auth.find(sha256.Sum256([]byte(token)))
 	switch {
 	case p == nil:
-		return q.unauthenticated("invalid_token", "the token is not known here, or has been taken back")
+		return q.unauthenticated("invalid_token", "the token is not known here, or was revoked")
 	case !p.expires.IsZero() && !time.Now().Before(p.expires):
 		return q.unauthenticated("invalid_token", "the token has expired")
 	}
@@ -91,7 +87,7 @@ func (q *request) unauthenticated(why, detail string) error {
 }
 
 func (q *request) forbidden(r role) error {
-	return event.Problemf(codeForbidden, "Authorization", "the token of %s has not the right to %s that this needs", echo(q.who.name), r)
+	return event.Problemf(codeForbidden, "Authorization", "the token of %s lacks the role %s that this needs", echo(q.who.name), r)
 }
 
 // may refuses unless the token has a role on a queue.
@@ -105,8 +101,8 @@ func (q *request) may(r role, queue string) error {
 // sees reports whether the token may read a queue.
 func (q *request) sees(queue string) bool { return q.who == nil || q.who.may(roleRead, queue) }
 
-// seesEvent reports whether the token may read an event: one of its queues', a
-// move into one included. What is of no queue is for those who may read all.
+// seesEvent reports whether the token may read an event: of one of its queues, or a move
+// into one. Events of no queue need the role on all queues.
 func (q *request) seesEvent(e *event.Event) bool {
 	if q.who == nil || q.who.mayAll(roleRead) {
 		return true
@@ -115,10 +111,9 @@ func (q *request) seesEvent(e *event.Event) bool {
 }
 
 // maySettle refuses unless the token may consume from the queues of all these
-// leases. There is no race in asking before: a lease is of the queue that it was
-// given in, which its event in the log says, for ever; a message that goes to
-// another queue has ended it. A lease that nobody knows is refused like one of
-// another queue, so that nobody learns which there are.
+// leases. There is no race in checking first: a lease belongs for ever to the queue that
+// its event in the log names; a message that moves to another queue has ended it. An
+// unknown lease is refused like one of another queue, so that nobody learns which exist.
 func (q *request) maySettle(items []event.SettleItem) error {
 	if q.who == nil || q.who.mayAll(roleConsume) {
 		return nil
@@ -131,42 +126,33 @@ func (q *request) maySettle(items []event.SettleItem) error {
 		}
 		if queue == "" || !q.who.may(roleConsume, queue) {
 			return event.Problemf(codeForbidden, "Authorization",
-				"the token of %s may not settle lease %s, or the log no longer holds its beginning (POST /v1/queues/{queue}/ack and the like don't need it)", echo(q.who.name), items[i].Lease)
+				"the token of %s may not settle lease %s, or the log no longer has its beginning (POST /v1/queues/{queue}/ack and the like do not need it)", echo(q.who.name), items[i].Lease)
 		}
 	}
 	return nil
 }
 
-// leaseQueue returns the queue that a lease was given in, "" where the log does
-// not know it (any more). last is the block of the call before.
+// leaseQueue returns the queue of a lease, "" where the log does not have it (any more).
+// last is the block of the previous call.
 func (q *request) leaseQueue(lease event.ID, last **event.Block) (string, error) {
 	log, index := q.s.deps.Log, event.RefOf(lease).Index
 	if index > log.Head() { // this node may be behind
-		if err := q.s.barrier(q.Context()); err != nil {
+		if err := q.s.barrier(q.Context()); err != nil || index > log.Head() {
 			return "", err
-		}
-		if index > log.Head() {
-			return "", nil
 		}
 	}
 	if *last == nil || (*last).Index != index {
-		next, done := log.Blocks(index)
-		defer done()
-		b, err := next(q.Context())
+		b, err := log.Block(index)
+		if err != nil && (q.s.gone(err) || q.s.notFound(err)) {
+			return "", nil
+		}
 		if err != nil {
-			if q.s.gone(err) || q.s.notFound(err) || errors.Is(err, io.EOF) {
-				err = nil
-			}
 			return "", err
 		}
 		*last = b
 	}
-	b := *last
-	if b.Index != index { // it is gone, and this is the first that is kept
-		return "", nil
-	}
-	for i := range b.Events {
-		if e := &b.Events[i]; e.ID == lease && e.Type == event.Leased {
+	for i := range (*last).Events {
+		if e := &(*last).Events[i]; e.ID == lease && e.Type == event.Leased {
 			return e.Queue, nil
 		}
 	}

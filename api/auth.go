@@ -77,9 +77,9 @@ func (p *principal) mayAll(r role) bool {
 	return p.roles&roleAdmin != 0 || p.roles&r != 0 && p.all
 }
 
-// Auth knows the tokens of an auth file. Of a token the file has no more than
-// the SHA-256: whoever reads the file can't use it. That is enough (no salt, no
-// slow hash) because tokens are 256 random bits and not chosen by people.
+// Auth has the tokens of an auth file. The file has only their SHA-256, so a reader of
+// the file cannot use them. That is enough (no salt, no slow hash) because tokens are
+// 256 random bits and not chosen by people.
 type Auth struct {
 	path   string
 	tokens atomic.Pointer[map[[sha256.Size]byte]*principal]
@@ -94,16 +94,15 @@ func LoadAuth(file string) (*Auth, error) {
 	return a, nil
 }
 
-// Reload reads the file anew. A mistake in it leaves all as it was. Requests
-// that wait (long polls, streams) are held against the new tokens before they
-// are given anything more.
+// Reload reads the file again. A mistake in it changes nothing. Waiting requests (long
+// polls, streams) are checked against the new tokens before they get anything more.
 func (a *Auth) Reload() error {
 	info, err := os.Stat(a.path)
 	if err != nil {
 		return fmt.Errorf("auth file: %w", err)
 	}
 	if info.Mode().Perm()&0o002 != 0 {
-		return fmt.Errorf("auth file %s can be written to by everybody (mode %04o): whoever does has all rights", a.path, info.Mode().Perm())
+		return fmt.Errorf("auth file %s can be written to by everybody (mode %04o)", a.path, info.Mode().Perm())
 	}
 	b, err := os.ReadFile(a.path)
 	if err != nil {
@@ -120,18 +119,17 @@ func (a *Auth) Reload() error {
 // Tokens returns how many there are, expired ones included.
 func (a *Auth) Tokens() int { return len(*a.tokens.Load()) }
 
-// CheckAuth tells what is wrong with an auth file's text: "LINE: what".
+// CheckAuth returns the first mistake in an auth file's text, as "LINE: text".
 func CheckAuth(text []byte) error {
 	_, err := parseAuth(text)
 	return err
 }
 
-// find returns whom a token stands for, nil nobody.
+// find returns a token's principal, nil if there is none.
 //
-// It is looked up by its SHA-256. How long that takes depends on the hash of
-// what was sent, which nobody can steer towards a hash in the file without
-// finding preimages: so the time tells nothing, and the last word is a
-// comparison in constant time.
+// It is looked up by its SHA-256. The time that takes depends on the hash of the token
+// sent, which nobody can steer towards a hash in the file without finding preimages, so
+// it discloses nothing; the final comparison takes constant time.
 func (a *Auth) find(sum [sha256.Size]byte) *principal {
 	p := (*a.tokens.Load())[sum]
 	if p == nil || subtle.ConstantTimeCompare(p.sum[:], sum[:]) != 1 {
@@ -153,147 +151,134 @@ func NewToken() (token, sum string) {
 	return token, hex.EncodeToString(h[:])
 }
 
+// tokenEntry is an entry of an auth file. Its fields are nodes, for their lines.
+type tokenEntry struct {
+	Name    yaml.Node `yaml:"name"`
+	SHA256  yaml.Node `yaml:"sha256"`
+	Roles   yaml.Node `yaml:"roles"`
+	Queues  yaml.Node `yaml:"queues"`
+	Expires yaml.Node `yaml:"expires"`
+}
+
 // parseAuth reads a list of tokens. Errors begin with the line.
 func parseAuth(b []byte) (map[[sha256.Size]byte]*principal, error) {
-	var doc, second yaml.Node
+	var entries []tokenEntry
 	dec := yaml.NewDecoder(bytes.NewReader(b))
-	err := dec.Decode(&doc)
+	dec.KnownFields(true)
+	err := dec.Decode(&entries)
 	if err == nil {
+		var second yaml.Node
 		if err = dec.Decode(&second); err == nil {
-			return nil, at(&second, "", "the file must be one list: what comes after --- would not count")
+			return nil, fmt.Errorf("%d: the file must be one list: what comes after --- would not count", second.Line)
 		}
 	}
 	if !errors.Is(err, io.EOF) {
-		var line int
-		msg := strings.TrimPrefix(err.Error(), "yaml: ")
-		if n, _ := fmt.Sscanf(msg, "line %d:", &line); n == 1 {
-			_, msg, _ = strings.Cut(msg, ": ")
-		}
-		return nil, fmt.Errorf("%d: %s", max(line, 1), msg)
+		return nil, yamlError(err)
+	}
+	if len(entries) == 0 {
+		return nil, errors.New("1: there are no tokens: everybody would be refused")
 	}
 	out := map[[sha256.Size]byte]*principal{}
-	const none = "there are no tokens: everybody would be refused"
-	if len(doc.Content) == 0 {
-		return nil, errors.New("1: " + none)
-	}
-	list := resolve(doc.Content[0])
-	if list.Kind != yaml.SequenceNode {
-		return nil, at(list, "", "the file must be a list of tokens: \"- name: …\"")
-	}
-	if len(list.Content) == 0 {
-		return nil, at(list, "", none)
-	}
-	for i, n := range list.Content {
-		p, err := parseToken(fmt.Sprintf("tokens[%d]", i), resolve(n))
-		if err != nil {
-			return nil, err
+	for i := range entries {
+		f := tokenFields{entry: &entries[i], name: fmt.Sprintf("tokens[%d]", i)}
+		p := f.principal()
+		if f.err == nil && out[p.sum] != nil {
+			f.refuse(&f.entry.SHA256, "sha256", "is the same as that of an entry above")
 		}
-		if out[p.sum] != nil {
-			return nil, at(n, fmt.Sprintf("tokens[%d].sha256", i), "is the same as that of an entry above")
+		if f.err != nil {
+			return nil, f.err
 		}
 		out[p.sum] = p
 	}
 	return out, nil
 }
 
-// resolve follows a YAML alias.
-func resolve(n *yaml.Node) *yaml.Node {
-	if n.Kind == yaml.AliasNode {
-		return n.Alias
+// yamlError begins an error of the yaml package with its line.
+func yamlError(err error) error {
+	msg := strings.TrimPrefix(err.Error(), "yaml: ")
+	var all *yaml.TypeError
+	if errors.As(err, &all) {
+		msg = all.Errors[0]
+	}
+	msg = strings.NewReplacer(" in type api.tokenEntry", "", "into api.tokenEntry", "into an entry",
+		"into []api.tokenEntry", "into a list of entries (- name: …)").Replace(msg)
+	line := 1
+	if n, _ := fmt.Sscanf(msg, "line %d:", &line); n == 1 {
+		_, msg, _ = strings.Cut(msg, ": ")
+	}
+	return fmt.Errorf("%d: %s", line, msg)
+}
+
+// tokenFields checks an entry and keeps the first error.
+type tokenFields struct {
+	entry *tokenEntry
+	name  string // tokens[0]
+	err   error
+}
+
+func (f *tokenFields) refuse(n *yaml.Node, field, format string, args ...any) {
+	if f.err == nil {
+		f.err = fmt.Errorf("%d: %s.%s %s", n.Line, f.name, field, fmt.Sprintf(format, args...))
+	}
+}
+
+// principal returns the entry's principal, unless there is an error.
+func (f *tokenFields) principal() *principal {
+	e, p := f.entry, &principal{}
+	var sum, expires string
+	if e.Name.Decode(&p.name) != nil || !event.ValidName(p.name) {
+		f.refuse(f.at(&e.Name), "name", "must match ^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")
+	}
+	_ = e.SHA256.Decode(&sum)
+	b, err := hex.DecodeString(sum)
+	if err != nil || len(b) != sha256.Size {
+		f.refuse(f.at(&e.SHA256), "sha256", "must be the SHA-256 of the token, 64 hex digits; see qlogd token new")
+	}
+	copy(p.sum[:], b)
+	for _, name := range f.list(&e.Roles, "roles", "admin, produce, consume, read") {
+		if roleNames[name] == 0 {
+			f.refuse(&e.Roles, "roles", "has %s, which is none of admin, produce, consume, read", echo(name))
+		}
+		p.roles |= roleNames[name]
+	}
+	if !e.Queues.IsZero() {
+		p.queues = f.list(&e.Queues, "queues", "patterns such as 'orders.*'")
+	}
+	for _, pattern := range p.queues {
+		if _, err := path.Match(pattern, ""); err != nil || pattern == "" {
+			f.refuse(&e.Queues, "queues", "has %s, which is no pattern: * is any characters, ? one, [a-z] one of these", echo(pattern))
+		}
+		p.all = p.all || strings.Trim(pattern, "*") == ""
+	}
+	if !e.Expires.IsZero() {
+		_ = e.Expires.Decode(&expires)
+		if p.expires, err = time.Parse(time.RFC3339, expires); err != nil {
+			f.refuse(&e.Expires, "expires", "must be an RFC 3339 time such as 2027-01-31T00:00:00Z")
+		}
+	}
+	switch admin := p.roles&roleAdmin != 0; {
+	case admin && len(p.queues) > 0:
+		f.refuse(&e.Queues, "queues", "does not go with the role admin, which has all queues")
+	case !admin && len(p.queues) == 0:
+		f.refuse(f.at(&e.Queues), "queues", "is missing: name patterns such as 'orders.*', or '*' for all")
+	}
+	return p
+}
+
+// list reads a list of names.
+func (f *tokenFields) list(n *yaml.Node, field, of string) (out []string) {
+	if n.Decode(&out) != nil || len(out) == 0 {
+		f.refuse(f.at(n), field, "must be a list of %s", of)
+	}
+	return out
+}
+
+// at returns the node, or a neighbour if the field is missing.
+func (f *tokenFields) at(n *yaml.Node) *yaml.Node {
+	for _, other := range []*yaml.Node{n, &f.entry.Name, &f.entry.SHA256, &f.entry.Roles, &f.entry.Queues} {
+		if other.Line > 0 {
+			return other
+		}
 	}
 	return n
-}
-
-func at(n *yaml.Node, field, format string, args ...any) error {
-	what := fmt.Sprintf(format, args...)
-	if field != "" {
-		what = field + " " + what
-	}
-	return fmt.Errorf("%d: %s", n.Line, what)
-}
-
-// parseToken reads one entry.
-func parseToken(name string, n *yaml.Node) (*principal, error) {
-	if n.Kind != yaml.MappingNode {
-		return nil, at(n, name, "must have the fields name, sha256, roles, queues and, if it is to end, expires")
-	}
-	p := &principal{}
-	seen := map[string]*yaml.Node{}
-	for i := 0; i+1 < len(n.Content); i += 2 {
-		key, v := n.Content[i], resolve(n.Content[i+1])
-		field := name + "." + clip(key.Value, 40)
-		if seen[key.Value] != nil {
-			return nil, at(key, field, "is set twice")
-		}
-		seen[key.Value] = v
-		var err error
-		switch key.Value {
-		case "name":
-			if p.name = v.Value; v.Kind != yaml.ScalarNode || !event.ValidName(v.Value) {
-				err = at(v, field, "must match ^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")
-			}
-		case "sha256":
-			sum, derr := hex.DecodeString(v.Value)
-			if derr != nil || len(sum) != sha256.Size {
-				err = at(v, field, "must be the SHA-256 of the token, 64 hex digits; see qlogd token new")
-			}
-			copy(p.sum[:], sum)
-		case "roles":
-			err = p.parseRoles(field, v)
-		case "queues":
-			err = p.parseQueues(field, v)
-		case "expires":
-			if p.expires, err = time.Parse(time.RFC3339, v.Value); err != nil {
-				err = at(v, field, "must be an RFC 3339 time such as 2027-01-31T00:00:00Z")
-			}
-		default:
-			err = at(key, field, "is no field of a token: name, sha256, roles, queues, expires")
-		}
-		if err != nil {
-			return nil, err
-		}
-	}
-	for _, field := range []string{"name", "sha256", "roles"} {
-		if seen[field] == nil {
-			return nil, at(n, name+"."+field, "is missing")
-		}
-	}
-	switch {
-	case p.roles&roleAdmin != 0 && seen["queues"] != nil:
-		return nil, at(seen["queues"], name+".queues", "does not go with the role admin, which has all queues")
-	case p.roles&roleAdmin == 0 && len(p.queues) == 0:
-		return nil, at(n, name+".queues", "is missing: name patterns such as 'orders.*', or '*' for all")
-	}
-	return p, nil
-}
-
-func (p *principal) parseRoles(field string, v *yaml.Node) error {
-	if v.Kind != yaml.SequenceNode || len(v.Content) == 0 {
-		return at(v, field, "must be a list of admin, produce, consume, read")
-	}
-	for _, n := range v.Content {
-		r, ok := roleNames[resolve(n).Value]
-		if !ok {
-			return at(n, field, "has %s, which is none of admin, produce, consume, read", echo(resolve(n).Value))
-		}
-		p.roles |= r
-	}
-	return nil
-}
-
-func (p *principal) parseQueues(field string, v *yaml.Node) error {
-	if v.Kind != yaml.SequenceNode || len(v.Content) == 0 {
-		return at(v, field, "must be a list of patterns such as 'orders.*'")
-	}
-	for _, n := range v.Content {
-		s := resolve(n)
-		if _, err := path.Match(s.Value, ""); err != nil || s.Kind != yaml.ScalarNode || s.Value == "" {
-			return at(n, field, "has %s, which is no pattern: * is any characters, ? one, [a-z] one of these", echo(s.Value))
-		}
-		if strings.Trim(s.Value, "*") == "" {
-			p.all = true
-		}
-		p.queues = append(p.queues, s.Value)
-	}
-	return nil
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/qlogd/qlogd/event"
 )
 
-// decodeProblem tells what is wrong with a body: syntaxCode where it is not
-// JSON at all, invalid_argument where it is JSON but not what was asked for.
+// decodeProblem describes a decoding error: syntaxCode for malformed text,
+// invalid_argument for JSON of another shape.
 func decodeProblem(err error, syntaxCode string) error {
 	if err == nil {
 		return nil
@@ -40,71 +40,49 @@ func decodeProblem(err error, syntaxCode string) error {
 	return &event.Problem{Code: syntaxCode, Index: -1, Detail: clip(err.Error(), 120)}
 }
 
-// expected tells what should have been there.
+// expected describes the value that should have been there.
 func expected(e *json.SemanticError) string {
+	t := e.GoType
+	for t != nil && t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
 	want := "a value of another type"
-	if e.Err != nil && e.GoType == reflect.TypeFor[wire.Time]() {
+	if t != nil {
+		if w, ok := wants[t.Kind()]; ok {
+			want = w
+		}
+	}
+	switch {
+	case t == reflect.TypeFor[wire.Time]() && e.Err != nil:
 		return e.Err.Error()
-	}
-	if e.GoType == reflect.TypeFor[wire.Bytes]() {
-		if e.JSONKind == '"' {
-			return e.Err.Error()
-		}
-		return "must be a string, not " + kindName(e.JSONKind)
-	}
-	if t := e.GoType; t != nil {
-		for t.Kind() == reflect.Pointer {
-			t = t.Elem()
-		}
-		switch t.Kind() {
-		case reflect.Int64, reflect.Int, reflect.Uint64:
-			want = "a whole number"
-		case reflect.Float64:
-			want = "a number"
-		case reflect.String:
-			want = "a string"
-		case reflect.Bool:
-			want = "true or false"
-		case reflect.Slice:
-			want = "a list"
-		case reflect.Struct, reflect.Map:
-			want = "an object"
-		}
-		if t.Kind() == reflect.Int64 && t == reflect.TypeFor[wire.Time]() {
-			want = "an RFC 3339 time"
-		}
+	case t == reflect.TypeFor[wire.Bytes]() && e.JSONKind == '"':
+		return e.Err.Error()
+	case t == reflect.TypeFor[wire.Bytes]():
+		want = "a string"
 	}
 	if e.JSONKind == '0' && len(e.JSONValue) > 0 {
 		return "must be " + want + " in range, not " + clip(string(e.JSONValue), 40)
 	}
-	if e.JSONKind != 0 {
-		return "must be " + want + ", not " + kindName(e.JSONKind)
+	if kind, ok := kindNames[e.JSONKind]; ok {
+		return "must be " + want + ", not " + kind
 	}
 	return "must be " + want
 }
 
-func kindName(k jsontext.Kind) string {
-	switch k {
-	case 'n':
-		return "null"
-	case 't', 'f':
-		return "a boolean"
-	case '"':
-		return "a string"
-	case '0':
-		return "a number"
-	case '{', '}':
-		return "an object"
-	case '[', ']':
-		return "a list"
-	}
-	return "that"
+var wants = map[reflect.Kind]string{
+	reflect.Int64: "a whole number", reflect.Int: "a whole number", reflect.Uint64: "a whole number",
+	reflect.Float64: "a number", reflect.String: "a string", reflect.Bool: "true or false",
+	reflect.Slice: "a list", reflect.Struct: "an object", reflect.Map: "an object",
 }
 
-// locate makes a JSON pointer a path for people (messages[3].priority), and
-// takes the position in the batch out of it (field priority, index 3). For a
-// list of values the list is the field (lease_ids, index 3); in a transaction
-// the list is part of it (retry.delay_ms, index 3).
+var kindNames = map[jsontext.Kind]string{
+	'n': "null", 't': "a boolean", 'f': "a boolean", '"': "a string", '0': "a number",
+	'{': "an object", '}': "an object", '[': "a list", ']': "a list",
+}
+
+// locate returns a JSON pointer as a path (messages[3].priority), and the field and
+// index of a problem (priority, 3). For a list of values the list is the field
+// (lease_ids, 3); in a transaction it is part of it (retry.delay_ms, 3).
 func locate(p jsontext.Pointer) (full, field string, index int) {
 	index = -1
 	var names []string
@@ -131,7 +109,7 @@ func locate(p jsontext.Pointer) (full, field string, index int) {
 	return clip(full, 120), clip(strings.Join(names, "."), 120), index
 }
 
-// batches are the lists whose positions are told as index.
+// batches are the lists whose positions are a problem's index.
 var batches = map[string]bool{
 	"messages": true, "items": true, "lease_ids": true, "ack": true, "retry": true, "dead_letter": true,
 	"extend": true, "queues": true, "kinds": true,

@@ -93,11 +93,6 @@ catchup: ## a follower that missed 1,000,000 messages comes back while 5,000 a s
 	CATCHUP_TIMED=1 CATCHUP_MESSAGES=$(or $(CATCHUP_MESSAGES),1000000) CATCHUP_RATE=$(or $(CATCHUP_RATE),5000) \
 	  go test -count=1 -v -timeout 2h -run '^TestCatchUp$$' ./internal/simtest/cluster
 
-.PHONY: history
-history: ## what a message's history and at= cost, against the log's size (HISTORY_MB="10 100 1000"), and a look-up against its segments
-	HISTORY_MB="$(or $(HISTORY_MB),10 100 1000)" go test -count=1 -v -timeout 1h -run '^TestCostAgainstLogSize$$' ./replay
-	go test -run '^$$' -bench LookUp -timeout 1h ./log
-
 .PHONY: erasure
 erasure: ## erase by id and by key on three nodes and one, nodes killed, wiped, away and new meanwhile; then search every file (ERASE_KILLS=n)
 	ERASE_KILLS=$(or $(ERASE_KILLS),20) go test -count=1 -v -timeout 1h -run '^TestErase' ./internal/simtest/cluster

@@ -179,18 +179,20 @@ func sameMessage(a, b *event.MessageView) bool {
 		a.Lease == b.Lease && a.LeaseExpiresAt == b.LeaseExpiresAt && a.Queue == b.Queue
 }
 
-// Comparison is the result of comparing two nodes' data directories.
+// Comparison is the result of comparing a data directory with another node's.
 type Comparison struct {
-	Index uint64 // of the newest block that both may have: what was compared
+	Index uint64 `json:"index"` // of the newest block that both may have: compared was there
 	// SameLog: the chains agree there, and so everything before.
-	SameLog bool
-	// Parted is the index of the first block in which the logs differ, or that
-	// only one of them has, 0 with SameLog. AgreeUpTo is the newest index at
-	// which their chains agree.
-	Parted, AgreeUpTo uint64
-	SameState         bool
-	// Changes are how many queues and messages differ.
-	Changes int
+	SameLog bool `json:"same_log"`
+	// AgreeUpTo is the newest index at which the chains agree; Parted is that of
+	// the first block in which the logs differ, 0 with SameLog.
+	AgreeUpTo uint64 `json:"agree_up_to_index"`
+	Parted    uint64 `json:"first_different_index,omitzero"`
+	SameState bool   `json:"same_state"`
+	Changes   int    `json:"differences"`        // queues and messages that differ
+	InMotion  int    `json:"in_motion,omitzero"` // of a live state: changed while it was compared
+	Head      uint64 `json:"log_head"`
+	OtherHead uint64 `json:"other_log_head"`
 }
 
 // Compare compares two nodes' logs, and the states that they lead to, at the
@@ -199,7 +201,8 @@ type Comparison struct {
 // other's as after. It trusts the logs' chains
 // to be those of their blocks: see Verify.
 func (d *Dir) Compare(ctx context.Context, other *Dir, at event.Instant, f Filter, fn func(*Change) error) (*Comparison, error) {
-	c := &Comparison{Index: min(d.Log.Head(), other.Log.Head())}
+	c := &Comparison{Head: d.Log.Head(), OtherHead: other.Log.Head()}
+	c.Index = min(c.Head, c.OtherHead)
 	if at.Kind != event.InstantNow {
 		index, err := d.Log.To(at)
 		if err != nil {

@@ -12,9 +12,9 @@ import (
 	"github.com/qlogd/qlogd/log/eventlog"
 )
 
-// Head is the log up to a block, as somebody has kept it elsewhere. A hash
-// chain shows what was changed in the middle; only a head that was kept shows
-// that the end was cut off, or that all of it was written anew.
+// Head is the log up to a block, kept elsewhere. A hash chain shows changes in
+// the middle; only a head shows that the end was cut off, or that all of the log
+// was rewritten.
 type Head struct {
 	ClusterID string // "" unknown
 	Index     uint64
@@ -23,8 +23,8 @@ type Head struct {
 	Time      int64    // the block's, Unix ms
 }
 
-// eventNear is how many blocks are looked through for an event: those of an
-// idle cluster are empty.
+// eventNear is how many blocks are searched for an event: those of an idle
+// cluster are empty.
 const eventNear = 256
 
 // HeadAt returns the newest block up to index. eventlog.ErrGone where retention
@@ -57,17 +57,17 @@ func HeadAt(l *eventlog.Log, index uint64) (Head, error) {
 	return h, nil
 }
 
-// HeadsReport is what holding heads against a log has shown.
+// HeadsReport is the result of comparing heads with a log.
 type HeadsReport struct {
-	Heads   int    // how many there were
-	Equal   int    // the log has these blocks, with these chains
-	Deleted int    // retention has deleted these: nothing can be said of them
-	Newest  uint64 // the index of the newest equal one; all up to there is as it was
+	Heads   int    `json:"heads"`              // how many there were
+	Equal   int    `json:"equal"`              // the log has these blocks, with these chains
+	Deleted int    `json:"deleted"`            // by retention: they cannot be compared
+	Newest  uint64 `json:"newest_equal_index"` // everything up to there is unchanged
 }
 
-// Heads holds heads that were kept elsewhere against this log. The first thing
-// that is wrong is a *Difference: in words, whether the log's end was cut off,
-// its history rewritten, or it is another one. It trusts the log's chain to be
+// Heads compares heads that were kept elsewhere with this log. The first thing
+// wrong is a *Difference, which says whether the log's end was cut off, its
+// history was rewritten, or it is another log. It trusts the log's chain to be
 // that of its blocks: see Verify.
 func (d *Dir) Heads(ctx context.Context, heads []Head) (HeadsReport, error) {
 	r := HeadsReport{Heads: len(heads)}
@@ -129,7 +129,7 @@ func (d *Dir) Heads(ctx context.Context, heads []Head) (HeadsReport, error) {
 		r.Newest = h.Index
 	}
 	if r.Heads > 0 && r.Equal == 0 {
-		return r, fmt.Errorf("none of the %d heads could be held against the log: retention has deleted everything up to the newest of them, index %d; an archive may hold it", r.Heads, heads[len(heads)-1].Index)
+		return r, fmt.Errorf("none of the %d heads could be compared with the log: retention has deleted everything up to the newest of them, index %d; an archive may hold it", r.Heads, heads[len(heads)-1].Index)
 	}
 	return r, nil
 }

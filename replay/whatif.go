@@ -7,21 +7,21 @@ import (
 	"github.com/qlogd/qlogd/event"
 )
 
-// Given, Decided and Unknown say in words what the answer of WhatIf rests on.
+// What the answer of WhatIf rests on.
 var (
-	Given = []string{
+	givenFacts = []string{
 		"which messages were accepted, when, and with what: key, kind, priority, size, delay, ttl, idempotency key",
 		"what operators did: queues made, changed, paused, purged and deleted, messages taken out, dead letters replayed and purged, messages resurrected",
 		"how long after a message could be had a worker took it, attempt by attempt, and for how long it asked",
 		"what became of each attempt and after how long: acked, failed, dead-lettered, given back, extended, or silence",
 	}
-	Decided = []string{
+	decidedAgain = []string{
 		"which message a worker gets, and what waits behind what",
 		"when leases run out, how long the waits between attempts are, which attempt is the last",
 		"what is dead-lettered or discarded, why, and where it goes",
 		"what expires, what is refused because a queue is full, what is a duplicate",
 	}
-	Unknown = []string{
+	unknownFacts = []string{
 		"what was refused in reality (full queues, duplicates, schemas) is not in the log, and so not played: more might have been accepted",
 		"a worker whose settle came too late looks like one that went silent, and a call of several messages like several calls",
 		"waiting workers leave no trace: one is taken to come after a message as late as it really did",
@@ -104,24 +104,37 @@ var Effects = []Effect{Refused, Duplicate, DeadLettered, Discarded, Spared, Dela
 
 // Counts are of one queue or of all.
 type Counts struct {
-	Messages int64
-	Same     int64
-	Effects  map[Effect]int64
-	Assumed  int64 // messages of which something is assumed
-	// By how long those that end the same way end later (negative: sooner).
-	DelayMedianMS, DelayMaxMS int64
+	Messages int64            `json:"messages"`
+	Same     int64            `json:"same"`
+	Assumed  int64            `json:"assumed"` // messages of which something is assumed
+	Effects  map[Effect]int64 `json:"effects"`
+	// By how long messages that end the same way end later (negative: sooner).
+	DelayMedianMS int64 `json:"delay_median_ms"`
+	DelayMaxMS    int64 `json:"delay_max_ms"`
 
 	delays []int64
 }
 
+func newCounts() *Counts {
+	c := &Counts{Effects: map[Effect]int64{}}
+	for _, e := range Effects {
+		c.Effects[e] = 0
+	}
+	return c
+}
+
 // WhatIfSummary is the result of WhatIf.
 type WhatIfSummary struct {
-	FirstIndex, LastIndex uint64
-	All                   Counts
-	Queues                map[string]*Counts
-	LateSettles           int64 // workers that would have come too late
-	Unserved              int64 // workers that would still be waiting for a message at the end
-	Unneeded              int64 // replays and resurrections of what would not have died, or left, then
+	FirstIndex  uint64             `json:"first_index"`
+	LastIndex   uint64             `json:"last_index"`
+	All         *Counts            `json:"all"`
+	Queues      map[string]*Counts `json:"queues"`
+	LateSettles int64              `json:"late_settles"`       // of workers that would have come too late
+	Unserved    int64              `json:"waiting_workers"`    // at the end
+	Unneeded    int64              `json:"replays_not_needed"` // and resurrections not needed
+	Given       []string           `json:"given"`
+	Decided     []string           `json:"decided"`
+	Unknown     []string           `json:"unknown"`
 }
 
 // UsageError is a what-if that can't be played.
@@ -133,8 +146,8 @@ func (e *UsageError) Unwrap() error { return e.Err }
 func usagef(format string, args ...any) error { return &UsageError{fmt.Errorf(format, args...)} }
 
 // WhatIf plays the log between two instants under another policy. It takes what
-// producers, workers and operators did as given (Given), and lets the real state
-// machine decide the rest again (Decided).
+// producers, workers and operators did as given, and lets the real state
+// machine decide the rest again.
 //
 // The log is read once for the facts, and then they are played in the order of
 // time against an fsm.Machine that begins with the state at the first instant.

@@ -508,8 +508,8 @@ func (s *stage) letCome(l *life) {
 
 // compare finds message by message where the play differs from reality.
 func (s *stage) compare() (*WhatIfSummary, error) {
-	out := &WhatIfSummary{FirstIndex: s.first, LastIndex: s.last, Queues: map[string]*Counts{}, LateSettles: s.late}
-	out.All.Effects = map[Effect]int64{}
+	out := &WhatIfSummary{FirstIndex: s.first, LastIndex: s.last, All: newCounts(), Queues: map[string]*Counts{},
+		LateSettles: s.late, Given: givenFacts, Decided: decidedAgain, Unknown: unknownFacts}
 	for _, w := range s.waiting {
 		out.Unserved += int64(len(w))
 	}
@@ -524,11 +524,11 @@ func (s *stage) compare() (*WhatIfSummary, error) {
 		}
 		q := out.Queues[l.queue]
 		if q == nil {
-			q = &Counts{Effects: map[Effect]int64{}}
+			q = newCounts()
 			out.Queues[l.queue] = q
 		}
 		d, delay, same := s.difference(l)
-		for _, c := range []*Counts{&out.All, q} {
+		for _, c := range []*Counts{out.All, q} {
 			c.Messages++
 			if l.assumed {
 				c.Assumed++

@@ -471,13 +471,10 @@ type headsLine struct {
 }
 
 type headsBody struct {
-	OK          bool   `json:"ok"`
-	Heads       int    `json:"heads"`
-	Equal       int    `json:"equal"`
-	Deleted     int    `json:"deleted"` // by retention: they cannot be compared
-	NewestEqual uint64 `json:"newest_equal_index"`
-	WrongIndex  uint64 `json:"wrong_index,omitzero"`
-	Difference  string `json:"difference,omitzero"`
+	OK bool `json:"ok"`
+	replay.HeadsReport
+	WrongIndex uint64 `json:"wrong_index,omitzero"`
+	Difference string `json:"difference,omitzero"`
 }
 
 func (a *app) logVerifyCmd() *cobra.Command {
@@ -614,7 +611,7 @@ func (s *logSource) printHeads(r replay.HeadsReport, err error) error {
 	if err != nil && !different {
 		return err
 	}
-	body := headsBody{OK: !different, Heads: r.Heads, Equal: r.Equal, Deleted: r.Deleted, NewestEqual: r.Newest}
+	body := headsBody{OK: !different, HeadsReport: r}
 	if different {
 		body.WrongIndex, body.Difference = diff.Index, diff.Error()
 	}

@@ -225,19 +225,7 @@ func sideText(v any) string {
 
 // compareLine is the last line of --diff --against with --output json.
 type compareLine struct {
-	Compare compareBody `json:"compare"`
-}
-
-type compareBody struct {
-	Index     uint64 `json:"index"` // at which was compared
-	SameLog   bool   `json:"same_log"`
-	AgreeUpTo uint64 `json:"agree_up_to_index"`
-	Parted    uint64 `json:"first_different_index,omitzero"`
-	SameState bool   `json:"same_state"`
-	Changes   int    `json:"differences"`
-	InMotion  int    `json:"in_motion,omitzero"` // of a live state: changed while it was compared
-	Head      uint64 `json:"log_head"`
-	OtherHead uint64 `json:"other_log_head"`
+	Compare *replay.Comparison `json:"compare"`
 }
 
 // compare compares the log with another node's, or with a live state.
@@ -268,24 +256,17 @@ func (r *replayer) compare(ctx context.Context, d *replay.Dir) error {
 	return nil
 }
 
-func (r *replayer) againstDir(ctx context.Context, d *replay.Dir) (body compareBody, err error) {
+func (r *replayer) againstDir(ctx context.Context, d *replay.Dir) (*replay.Comparison, error) {
 	l, err := r.openLog(ctx, r.against, "")
 	if err != nil {
-		return body, err
+		return nil, err
 	}
 	other, err := l.dir()
 	if err != nil {
-		return body, err
+		return nil, err
 	}
 	defer other.Close()
-	c, err := d.Compare(ctx, other, r.to, r.filter, r.change)
-	if err != nil {
-		return body, err
-	}
-	return compareBody{
-		Index: c.Index, SameLog: c.SameLog, AgreeUpTo: c.AgreeUpTo, Parted: c.Parted, SameState: c.SameState,
-		Changes: c.Changes, Head: d.Log.Head(), OtherHead: other.Log.Head(),
-	}, nil
+	return d.Compare(ctx, other, r.to, r.filter, r.change)
 }
 
 // liveState is what a server said of its queues and messages, between two heads
@@ -331,31 +312,31 @@ func askLive(ctx context.Context, c *client.Client) (s liveState, err error) {
 // againstLive compares the fold of the log with a running server's answers.
 // The directory must be that of a node that runs. Whatever changed between the
 // first answer and the last is left out.
-func (r *replayer) againstLive(ctx context.Context, _ *replay.Dir) (body compareBody, err error) {
+func (r *replayer) againstLive(ctx context.Context, _ *replay.Dir) (*replay.Comparison, error) {
 	a := *r.app
 	a.reach.addr = r.against
 	c, err := a.server()
 	if err != nil {
-		return body, err
+		return nil, err
 	}
 	live, err := askLive(ctx, c)
 	if err != nil {
-		return body, refusal(err)
+		return nil, refusal(err)
 	}
 	d, err := r.log.dir() // opened again: the directory went on, too
 	if err != nil {
-		return body, err
+		return nil, err
 	}
 	defer d.Close()
 	index := live.after.Index
-	body = compareBody{Index: index, Head: d.Log.Head(), OtherHead: index, AgreeUpTo: index}
+	body := &replay.Comparison{Index: index, Head: d.Log.Head(), OtherHead: index, AgreeUpTo: index}
 	if body.Head < index {
-		return body, usagef("the log ends at index:%d, the server is at index:%d already: "+
+		return nil, usagef("the log ends at index:%d, the server is at index:%d already: "+
 			"give the data directory of a node of its cluster that runs", body.Head, index)
 	}
 	chain, err := d.Log.ChainAt(index)
 	if err != nil {
-		return body, err
+		return nil, err
 	}
 	if body.SameLog = hex.EncodeToString(chain[:]) == live.after.ChainHash; !body.SameLog {
 		body.AgreeUpTo, body.Parted = 0, index
@@ -365,18 +346,18 @@ func (r *replayer) againstLive(ctx context.Context, _ *replay.Dir) (body compare
 	}
 	moving, movingQueues, err := d.InMotion(ctx, live.before.Index+1, index)
 	if err != nil {
-		return body, err
+		return nil, err
 	}
 	state, _, err := d.StateAt(ctx, event.Instant{Kind: event.InstantIndex, Index: index})
 	if err != nil {
-		return body, err
+		return nil, err
 	}
 	body.InMotion = len(moving)
 	lines := r.liveQueues(state, live.queues, movingQueues)
 	lines = append(lines, r.liveMessages(state, live.messages, moving, movingQueues)...)
 	for _, line := range lines {
 		if err := r.difference(line); err != nil {
-			return body, err
+			return nil, err
 		}
 	}
 	body.Changes, body.SameState = len(lines), len(lines) == 0

@@ -58,29 +58,7 @@ type whatEnd struct {
 }
 
 type whatSummaryLine struct {
-	Summary whatSummary `json:"summary"`
-}
-
-type whatSummary struct {
-	FirstIndex  uint64                `json:"first_index"`
-	LastIndex   uint64                `json:"last_index"`
-	All         whatCounts            `json:"all"`
-	Queues      map[string]whatCounts `json:"queues"`
-	LateSettles int64                 `json:"late_settles"`    // of workers that would have come too late
-	Waiting     int64                 `json:"waiting_workers"` // at the end
-	Unneeded    int64                 `json:"replays_not_needed"`
-	Given       []string              `json:"given"`
-	Decided     []string              `json:"decided"`
-	Unknown     []string              `json:"unknown"`
-}
-
-type whatCounts struct {
-	Messages int64            `json:"messages"`
-	Same     int64            `json:"same"`
-	Assumed  int64            `json:"assumed"`
-	Effects  map[string]int64 `json:"effects"`
-	DelayP50 int64            `json:"delay_median_ms"` // of those that end the same way
-	DelayMax int64            `json:"delay_max_ms"`
+	Summary *replay.WhatIfSummary `json:"summary"`
 }
 
 // otherPolicies is the file of --what-if.
@@ -227,42 +205,28 @@ func (e *whatEnd) text() string {
 	return text + " after " + plural(int64(e.Attempts), "attempt", "attempts")
 }
 
-func countsOf(c *replay.Counts) whatCounts {
-	out := whatCounts{c.Messages, c.Same, c.Assumed, map[string]int64{}, c.DelayMedianMS, c.DelayMaxMS}
-	for _, e := range replay.Effects {
-		out.Effects[string(e)] = c.Effects[e]
-	}
-	return out
-}
-
 func (r *replayer) whatSummary(s *replay.WhatIfSummary) error {
-	body := whatSummary{
-		s.FirstIndex, s.LastIndex, countsOf(&s.All), map[string]whatCounts{}, s.LateSettles, s.Unserved, s.Unneeded,
-		replay.Given, replay.Decided, replay.Unknown,
-	}
-	for name, c := range s.Queues {
-		body.Queues[name] = countsOf(c)
-	}
 	if r.output == "json" {
-		return r.wire(whatSummaryLine{body})
+		return r.wire(whatSummaryLine{s})
 	}
 	header := []string{"queue", "messages", "same"}
 	for _, e := range replay.Effects {
 		header = append(header, strings.ReplaceAll(string(e), "_", " "))
 	}
 	header = append(header, "assumed", "delay median", "delay max")
-	row := func(name string, c whatCounts) []any {
+	row := func(name string, c *replay.Counts) []any {
 		out := []any{name, c.Messages, c.Same}
 		for _, e := range replay.Effects {
-			out = append(out, c.Effects[string(e)])
+			out = append(out, c.Effects[e])
 		}
-		return append(out, c.Assumed, time.Duration(c.DelayP50)*time.Millisecond, time.Duration(c.DelayMax)*time.Millisecond)
+		return append(out, c.Assumed,
+			time.Duration(c.DelayMedianMS)*time.Millisecond, time.Duration(c.DelayMaxMS)*time.Millisecond)
 	}
 	var rows [][]any
-	for _, name := range sortedKeys(body.Queues) {
-		rows = append(rows, row(name, body.Queues[name]))
+	for _, name := range sortedKeys(s.Queues) {
+		rows = append(rows, row(name, s.Queues[name]))
 	}
-	if err := r.table(header, append(rows, row("all", body.All))); err != nil {
+	if err := r.table(header, append(rows, row("all", s.All))); err != nil {
 		return err
 	}
 	if s.LateSettles > 0 {
@@ -275,7 +239,7 @@ func (r *replayer) whatSummary(s *replay.WhatIfSummary) error {
 	for _, part := range []struct {
 		title string
 		lines []string
-	}{{"given", replay.Given}, {"decided again", replay.Decided}, {"can't be known", replay.Unknown}} {
+	}{{"given", s.Given}, {"decided again", s.Decided}, {"can't be known", s.Unknown}} {
 		fmt.Fprintf(r.stdout, "%s:\n  - %s\n", part.title, strings.Join(part.lines, "\n  - "))
 	}
 	return nil

@@ -9,13 +9,13 @@ import (
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/internal/transcode"
-	"github.com/qlogd/qlogd/webhook/cloudevents"
+	"github.com/qlogd/qlogd/webhook"
 )
 
 // isEvents reports whether the body is CloudEvents: one or a batch by its media
 // type, or one whose attributes are headers.
 func (q *request) isEvents() bool {
-	return q.media == cloudevents.TypeEvent || q.media == cloudevents.TypeBatch || cloudevents.IsBinding(q.Header)
+	return q.media == webhook.CloudEventType || q.media == webhook.CloudBatchType || webhook.IsCloudEvent(q.Header)
 }
 
 // eventBatch reads CloudEvents as messages. What an event does not say itself is
@@ -25,7 +25,7 @@ func (q *request) eventBatch() (*batch, error) {
 	if err != nil {
 		return nil, err
 	}
-	if q.media == cloudevents.TypeBatch && given.IdempotencyKey != "" {
+	if q.media == webhook.CloudBatchType && given.IdempotencyKey != "" {
 		return nil, bad("idempotency_key", "idempotency_key goes with one event; in a batch their source and id tell them apart")
 	}
 	events, err := q.readEvents()
@@ -36,7 +36,7 @@ func (q *request) eventBatch() (*batch, error) {
 	for i, e := range events {
 		m := *given
 		msg, err := q.eventMessage(&m, e)
-		if p, ok := err.(*event.Problem); ok && q.media == cloudevents.TypeBatch {
+		if p, ok := err.(*event.Problem); ok && q.media == webhook.CloudBatchType {
 			return nil, p.At(i)
 		}
 		if err != nil {
@@ -48,26 +48,26 @@ func (q *request) eventBatch() (*batch, error) {
 }
 
 // readEvents reads the body as it says what it is.
-func (q *request) readEvents() ([]*cloudevents.Event, error) {
+func (q *request) readEvents() ([]*webhook.CloudEvent, error) {
 	switch q.media {
-	case cloudevents.TypeEvent:
+	case webhook.CloudEventType:
 		var members map[string]jsontext.Value
-		if err := q.decode(&members, false, false, cloudevents.TypeEvent); err != nil {
+		if err := q.decode(&members, false, false, webhook.CloudEventType); err != nil {
 			return nil, err
 		}
-		e, err := cloudevents.FromJSON(members)
-		return []*cloudevents.Event{e}, eventProblem(err)
-	case cloudevents.TypeBatch:
+		e, err := webhook.CloudEventFromJSON(members)
+		return []*webhook.CloudEvent{e}, eventProblem(err)
+	case webhook.CloudBatchType:
 		var list []map[string]jsontext.Value
-		if err := q.decode(&list, false, false, cloudevents.TypeBatch); err != nil {
+		if err := q.decode(&list, false, false, webhook.CloudBatchType); err != nil {
 			return nil, err
 		}
 		if err := batchSize("events", len(list)); err != nil {
 			return nil, err
 		}
-		out := make([]*cloudevents.Event, len(list))
+		out := make([]*webhook.CloudEvent, len(list))
 		for i, members := range list {
-			e, err := cloudevents.FromJSON(members)
+			e, err := webhook.CloudEventFromJSON(members)
 			if err != nil {
 				return nil, eventProblem(err).(*event.Problem).At(i)
 			}
@@ -79,7 +79,7 @@ func (q *request) readEvents() ([]*cloudevents.Event, error) {
 	if err != nil {
 		return nil, err
 	}
-	e, err := cloudevents.FromBinding(q.Header, body)
+	e, err := webhook.CloudEventFromHeaders(q.Header, body)
 	if err != nil {
 		return nil, eventProblem(err)
 	}
@@ -92,12 +92,12 @@ func (q *request) readEvents() ([]*cloudevents.Event, error) {
 			return nil, decodeProblem(err, codeInvalidJSON)
 		}
 	}
-	return []*cloudevents.Event{e}, nil
+	return []*webhook.CloudEvent{e}, nil
 }
 
 // eventProblem tells what is wrong with an event; its field is the attribute.
 func eventProblem(err error) error {
-	var e *cloudevents.Error
+	var e *webhook.EventError
 	if !errors.As(err, &e) {
 		return err
 	}
@@ -107,7 +107,7 @@ func eventProblem(err error) error {
 // eventMessage makes an event a message. Events of one source and id are the
 // same (CloudEvents 1.0, section 3.1.1), unless the query has a key of its own
 // for them.
-func (q *request) eventMessage(m *wire.NewMessage, e *cloudevents.Event) (event.NewMessage, error) {
+func (q *request) eventMessage(m *wire.NewMessage, e *webhook.CloudEvent) (event.NewMessage, error) {
 	if e.Binary {
 		m.PayloadBytes, m.ContentType = e.Data, e.Get("datacontenttype")
 	} else {
@@ -134,12 +134,12 @@ func (q *request) eventMessage(m *wire.NewMessage, e *cloudevents.Event) (event.
 }
 
 // eventsAccepted says as what the client wants messages, if as CloudEvents:
-// cloudevents.TypeBatch or, where the route tells a single one, TypeEvent; else
+// webhook.CloudBatchType or, where the route tells a single one, TypeEvent; else
 // "".
 func (q *request) eventsAccepted(single bool) string {
 	media := ""
 	q.accepts(func(m string) bool {
-		if m == cloudevents.TypeBatch || single && m == cloudevents.TypeEvent {
+		if m == webhook.CloudBatchType || single && m == webhook.CloudEventType {
 			media = m
 		}
 		return media != ""
@@ -155,11 +155,11 @@ func (q *request) answerEvents(leased []event.LeasedMessage, contents []*event.C
 		if i > 0 {
 			b = append(b, ',')
 		}
-		e := cloudevents.Of(&m.MessageView, contents[i])
+		e := webhook.CloudEventOf(&m.MessageView, contents[i])
 		e.Deliver(m.Lease, m.LeaseExpiresAt, m.Attempt, m.MaxAttempts)
 		b = e.AppendJSON(b)
 	}
-	return q.sendEvents(cloudevents.TypeBatch, append(b, ']'))
+	return q.sendEvents(webhook.CloudBatchType, append(b, ']'))
 }
 
 // answerEvent writes one message as a CloudEvent, or as a batch of one.
@@ -174,11 +174,11 @@ func (q *request) answerEvent(media string, m *wire.Message, v *event.MessageVie
 			c.Headers = append(c.Headers, event.Header{Name: name, Value: value})
 		}
 	}
-	e := cloudevents.Of(v, c)
+	e := webhook.CloudEventOf(v, c)
 	if v.State == event.StateLeased {
 		e.Deliver(v.Lease, v.LeaseExpiresAt, v.Attempt, 0)
 	}
-	if media == cloudevents.TypeBatch {
+	if media == webhook.CloudBatchType {
 		return q.sendEvents(media, append(e.AppendJSON([]byte{'['}), ']'))
 	}
 	return q.sendEvents(media, e.AppendJSON(nil))

@@ -9,20 +9,20 @@ import (
 
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/event"
-	"github.com/qlogd/qlogd/webhook/cloudevents"
+	"github.com/qlogd/qlogd/webhook"
 )
 
 const (
-	ceType  = "Content-Type: " + cloudevents.TypeEvent
-	ceBatch = "Content-Type: " + cloudevents.TypeBatch
-	ceWant  = "Accept: " + cloudevents.TypeBatch
+	ceType  = "Content-Type: " + webhook.CloudEventType
+	ceBatch = "Content-Type: " + webhook.CloudBatchType
+	ceWant  = "Accept: " + webhook.CloudBatchType
 )
 
 // leaseEvent leases one message as a CloudEvent.
 func (h *harness) leaseEvent() answer {
 	h.Helper()
 	a := h.do("POST", "/v1/queues/q/lease", `{"max_messages":1}`, ceWant).want(200)
-	if ct := a.Header().Get("Content-Type"); ct != cloudevents.TypeBatch+"; charset=utf-8" {
+	if ct := a.Header().Get("Content-Type"); ct != webhook.CloudBatchType+"; charset=utf-8" {
 		h.Errorf("Content-Type %s", ct)
 	}
 	return a
@@ -65,7 +65,7 @@ func TestCloudEventsIn(t *testing.T) {
 			if !strings.Contains(a.Body.String(), `"payload":{"c":21.50}`) {
 				t.Errorf("the payload is not as it came: %s", a.Body)
 			}
-			a = h.do("GET", "/v1/messages/"+id, "", "Accept: "+cloudevents.TypeEvent).want(200)
+			a = h.do("GET", "/v1/messages/"+id, "", "Accept: "+webhook.CloudEventType).want(200)
 			a.has(map[string]any{"id": "A1", "messageid": id, "data.c": 21.5, "leaseid": nil})
 			a = h.leaseEvent()
 			a.has(map[string]any{
@@ -123,7 +123,7 @@ func TestCloudEventsData(t *testing.T) {
 			body, headers := c.how()
 			id := h.do("POST", "/v1/queues/q/messages", body, headers...).want(201).str("messages.0.id")
 			h.do("GET", "/v1/messages/"+id, "").want(200).has(c.want)
-			if got := h.do("GET", "/v1/messages/"+id, "", "Accept: "+cloudevents.TypeEvent).want(200).Body.String(); !strings.HasSuffix(got, c.out) {
+			if got := h.do("GET", "/v1/messages/"+id, "", "Accept: "+webhook.CloudEventType).want(200).Body.String(); !strings.HasSuffix(got, c.out) {
 				t.Errorf("told as %s, want it to end in %s", got, c.out)
 			}
 		})
@@ -245,7 +245,7 @@ func TestCloudEventsOut(t *testing.T) {
 	id = h.do("POST", "/v1/queues/q/messages?kind=%07", "x", "Content-Type: text/plain; charset=utf-8").want(201).str("messages.0.id")
 	h.leaseEvent().has(map[string]any{"0.id": id, "0.type": "qlogd.message", "0.datacontenttype": "text/plain; charset=utf-8", "0.data_base64": "eA=="})
 	h.log.erased = true
-	h.do("GET", "/v1/messages/"+id, "", "Accept: "+cloudevents.TypeEvent).want(200).has(map[string]any{"id": id, "erased": true, "data": nil, "data_base64": nil})
+	h.do("GET", "/v1/messages/"+id, "", "Accept: "+webhook.CloudEventType).want(200).has(map[string]any{"id": id, "erased": true, "data": nil, "data_base64": nil})
 	// Somebody who takes anything gets qlogd's own JSON.
 	h.do("GET", "/v1/messages/"+id, "", "Accept: */*, application/json").want(200).has(map[string]any{"state": "leased"})
 }
@@ -261,10 +261,10 @@ func FuzzCloudEventsOf(f *testing.F) {
 		m := &event.MessageView{ID: event.NewID(1, 2, 3), Queue: queue, Kind: kind, Key: key, Priority: 5, EnqueuedAt: 1}
 		c := &event.Content{Payload: payload, Binary: binary, ContentType: contentType, CorrelationID: correlation, Headers: []event.Header{
 			{Name: header, Value: value}, {Name: "ce-source", Value: value}, {Name: "ce-type", Value: "t"}, {Name: "ce-id", Value: "1"}, {Name: "ce-specversion", Value: "1.0"}}}
-		e := cloudevents.Of(m, c)
+		e := webhook.CloudEventOf(m, c)
 		e.Deliver(m.ID, 5, 1, 5)
 		members := membersOf(t, e.AppendJSON(nil))
-		got, err := cloudevents.FromJSON(members)
+		got, err := webhook.CloudEventFromJSON(members)
 		if err != nil {
 			t.Fatalf("%s: %v", e.AppendJSON(nil), err)
 		}
@@ -279,7 +279,7 @@ func FuzzCloudEventsOf(f *testing.F) {
 		if ct != "" {
 			headers["Content-Type"] = []string{ct}
 		}
-		got, err = cloudevents.FromBinding(headers, body)
+		got, err = webhook.CloudEventFromHeaders(headers, body)
 		if err != nil {
 			t.Fatalf("%v: %v", headers, err)
 		}

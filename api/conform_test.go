@@ -15,7 +15,7 @@ import (
 	"github.com/getkin/kin-openapi/routers"
 	"github.com/getkin/kin-openapi/routers/legacy"
 
-	"github.com/qlogd/qlogd/webhook/cloudevents"
+	"github.com/qlogd/qlogd/webhook"
 )
 
 var document = sync.OnceValues(func() (routers.Router, error) {
@@ -102,7 +102,7 @@ func conform(t *testing.T, r *http.Request) func(*httptest.ResponseRecorder) {
 			probe.Header.Set("Content-Type", ct)
 		}
 		// The document can't say that ce-NAME headers make any body a payload.
-		raw := ct != typeJSON && ct != cloudevents.TypeEvent && ct != cloudevents.TypeBatch || cloudevents.IsBinding(r.Header)
+		raw := ct != typeJSON && ct != webhook.CloudEventType && ct != webhook.CloudBatchType || webhook.IsCloudEvent(r.Header)
 		in.Options = &openapi3filter.Options{ExcludeRequestBody: raw, ExcludeRequestQueryParams: raw && len(body) > 0, ExcludeResponseBody: r.Method == http.MethodHead}
 		if w.Code < 300 {
 			probe.Body = io.NopCloser(bytes.NewReader(body))
@@ -112,7 +112,7 @@ func conform(t *testing.T, r *http.Request) func(*httptest.ResponseRecorder) {
 		}
 		out := &openapi3filter.ResponseValidationInput{RequestValidationInput: in, Status: w.Code, Header: w.Header(), Options: in.Options}
 		switch media, _, _ := bytes.Cut([]byte(w.Header().Get("Content-Type")), []byte(";")); string(media) {
-		case typeJSON, "application/problem+json", cloudevents.TypeEvent, cloudevents.TypeBatch:
+		case typeJSON, "application/problem+json", webhook.CloudEventType, webhook.CloudBatchType:
 			out.SetBodyBytes(w.Body.Bytes())
 		default:
 			in.Options.ExcludeResponseBody = true

@@ -8,7 +8,7 @@ import (
 
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/internal/transcode"
-	"github.com/qlogd/qlogd/webhook/cloudevents"
+	"github.com/qlogd/qlogd/webhook"
 )
 
 func packed(t testing.TB, v any) string {
@@ -97,7 +97,7 @@ func FuzzBody(f *testing.F) {
 		"POST /v1/queues/q/ack", "POST /v1/queues/q/retry", "POST /v1/queues/q/dead-letter", "POST /v1/queues/q/extend",
 		"POST /v1/queues/q/release", "POST /v1/leases/" + aULID + "/ack", "POST /v1/leases/" + aULID + "/retry", "POST /v1/transactions",
 		"POST /v1/queues/q/purge", "PUT /v1/definitions",
-		"POST /v1/queues/q/messages " + cloudevents.TypeEvent, "POST /v1/queues/q/messages " + cloudevents.TypeBatch,
+		"POST /v1/queues/q/messages " + webhook.CloudEventType, "POST /v1/queues/q/messages " + webhook.CloudBatchType,
 	}
 	shared := build()
 	f.Cleanup(shared.close)

@@ -8,8 +8,6 @@ import (
 	"strings"
 	"time"
 	"unicode/utf8"
-
-	"github.com/qlogd/qlogd/webhook/expression"
 )
 
 // Limits of a message's headers (contract.md section 3).
@@ -50,23 +48,12 @@ func (e *EvalError) Unwrap() error { return e.Err }
 // ErrBody is for a body that is not JSON.
 var ErrBody = errors.New("the body is not JSON")
 
-// Check reads a body as the expressions see it: an error is ErrBody (wrapped).
-// Without any expression the payload is nil.
+// Check reads a body for the expressions. An error is ErrBody (wrapped).
 func (w *Webhook) Check(body []byte) (payload any, err error) {
-	if w.evaluates() {
-		payload, err = expression.Value(body)
-	} else {
-		err = expression.Check(body)
-	}
-	if err != nil {
+	if payload, err = ParseJSON(body); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrBody, err)
 	}
 	return payload, nil
-}
-
-// evaluates reports whether the definition has any expression.
-func (w *Webhook) evaluates() bool {
-	return w.filter != nil || w.idempotency != nil || w.key != nil || w.kind != nil || w.priority != nil || w.mapTo != nil
 }
 
 // Message evaluates the definition's expressions over a request, whose body Check
@@ -74,17 +61,14 @@ func (w *Webhook) evaluates() bool {
 // body that lacks what the filter asks for is not meant: a GitHub webhook begins
 // with a ping, which has no action. Any other expression that fails is told.
 func (w *Webhook) Message(r *Request, payload any, limit int) (m Message, err error) {
-	if !w.evaluates() {
-		return Message{Priority: w.fixed, Payload: r.Body}, nil
-	}
-	vars := expression.Vars{
+	vars := Vars{
 		"payload": payload, "headers": r.Headers, "source_ip": r.Source.String(),
 		"received_at": r.ReceivedAt.UTC(), "webhook": w.Name,
 	}
 	if w.filter != nil {
 		pass, err := w.filter.Bool(vars)
 		switch {
-		case errors.Is(err, expression.ErrMissing), err == nil && !pass:
+		case errors.Is(err, errMissing), err == nil && !pass:
 			return Message{Filtered: true}, nil
 		case err != nil:
 			return m, &EvalError{"filter", err}
@@ -92,7 +76,7 @@ func (w *Webhook) Message(r *Request, payload any, limit int) (m Message, err er
 	}
 	for _, f := range [...]struct {
 		name    string
-		program *expression.Program
+		program *Program
 		to      *string
 	}{{"idempotency_key", w.idempotency, &m.IdempotencyKey}, {"key", w.key, &m.Key}, {"kind", w.kind, &m.Kind}} {
 		if f.program == nil {
@@ -120,9 +104,9 @@ func (w *Webhook) Message(r *Request, payload any, limit int) (m Message, err er
 	m.Mapped = true
 	if m.Payload, err = w.mapTo.Eval(vars, limit); err != nil {
 		field := "map_to.input"
-		var wrong *expression.EvalError
+		var wrong *EvalError
 		if errors.As(err, &wrong) {
-			field, err = field+"."+wrong.Field, wrong.Err
+			field, err = strings.TrimSuffix(field+"."+wrong.Field, "."), wrong.Err
 		}
 		return m, &EvalError{field, err}
 	}

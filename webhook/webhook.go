@@ -1,6 +1,6 @@
-// Package webhook knows what a webhook's definition means: who may send, how a
-// request is signed, and which message its body becomes. It knows nothing of
-// HTTP servers, queues or the log.
+// Package webhook has the rules for HTTP that strangers send and receive: a webhook's
+// definition with its signatures, secrets and CEL expressions, CloudEvents, and a client
+// for addresses that users gave. It knows nothing of queues or the log.
 package webhook
 
 import (
@@ -14,10 +14,10 @@ import (
 	"sync"
 	"time"
 
+	"cel.dev/cel-go/cel"
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/qlogd/qlogd/api/wire"
-	"github.com/qlogd/qlogd/webhook/expression"
 )
 
 // Limits of a definition.
@@ -50,20 +50,17 @@ type Webhook struct {
 	networks []netip.Prefix
 	maxAge   time.Duration // 0 no limit
 
-	filter, idempotency, key, kind, priority *expression.Program // nil: none
-	fixed                                    uint8               // priority, 0: none or an expression
-	mapTo                                    *expression.Object
+	filter, idempotency, key, kind, priority *Program // nil: none
+	fixed                                    uint8    // priority, 0: none or an expression
+	mapTo                                    *Object
 }
 
-// variables are what a webhook's expressions can be about.
-var env = sync.OnceValues(func() (*expression.Env, error) {
-	return expression.New(
-		expression.Variable{Name: "payload", Type: expression.JSON},
-		expression.Variable{Name: "headers", Type: expression.Strings},
-		expression.Variable{Name: "source_ip", Type: expression.String},
-		expression.Variable{Name: "received_at", Type: expression.Timestamp},
-		expression.Variable{Name: "webhook", Type: expression.String},
-	)
+// env compiles a webhook's expressions.
+var env = sync.OnceValues(func() (*Env, error) {
+	return NewEnv(map[string]*cel.Type{
+		"payload": JSON, "headers": Strings, "source_ip": String, "received_at": Timestamp,
+		"webhook": String,
+	})
 })
 
 // Compile checks a definition. Whether its queue exists, its target may be
@@ -173,13 +170,13 @@ func (w *Webhook) compile() error {
 	for _, f := range [...]struct {
 		name  string
 		text  string
-		gives expression.Type
-		to    **expression.Program
+		gives *cel.Type
+		to    **Program
 	}{
-		{"filter", d.Filter, expression.Bool, &w.filter},
-		{"idempotency_key", d.IdempotencyKey, expression.String, &w.idempotency},
-		{"key", d.Key, expression.String, &w.key},
-		{"kind", d.Kind, expression.String, &w.kind},
+		{"filter", d.Filter, Bool, &w.filter},
+		{"idempotency_key", d.IdempotencyKey, String, &w.idempotency},
+		{"key", d.Key, String, &w.key},
+		{"kind", d.Kind, String, &w.kind},
 	} {
 		if f.text == "" {
 			continue
@@ -201,7 +198,7 @@ func (w *Webhook) compile() error {
 		return bad("map_to.input", "must have an expression for each field of the message's payload")
 	}
 	w.mapTo, err = env.CompileObject(d.MapTo.Input)
-	var wrong *expression.Error
+	var wrong *ExprError
 	if errors.As(err, &wrong) {
 		field := "map_to.input"
 		if wrong.Field != "" {
@@ -215,7 +212,7 @@ func (w *Webhook) compile() error {
 func isNull(v jsontext.Value) bool { return len(v) == 0 || v.Kind() == 'n' }
 
 // compilePriority reads a number, or an expression that gives one.
-func (w *Webhook) compilePriority(env *expression.Env) error {
+func (w *Webhook) compilePriority(env *Env) error {
 	v := w.Definition.Priority
 	const want = "must be a whole number from 1 to 10, or an expression that gives one"
 	switch {
@@ -232,7 +229,7 @@ func (w *Webhook) compilePriority(env *expression.Env) error {
 		if err != nil {
 			return bad("priority", want)
 		}
-		if w.priority, err = env.Compile(string(text), expression.Int); err != nil {
+		if w.priority, err = env.Compile(string(text), Int); err != nil {
 			return bad("priority", "is not an expression that can be used: %v", err)
 		}
 	default:

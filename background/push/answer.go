@@ -15,7 +15,7 @@ import (
 
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/internal/transcode"
-	"github.com/qlogd/qlogd/webhook/egress"
+	"github.com/qlogd/qlogd/webhook"
 )
 
 const (
@@ -48,11 +48,11 @@ type verdict struct {
 // target. All else is tried again too, and is the target's failure: it can't be
 // reached, breaks off, is too slow, is another one (redirects, 401, 403, 404,
 // 405) or can't now.
-func judge(a *egress.Answer, err error, now time.Time) verdict {
+func judge(a *webhook.Answer, err error, now time.Time) verdict {
 	v := verdict{op: event.OpRetry, delayMS: -1}
 	if err != nil {
-		var refused *egress.Error
-		v.unreached = egress.Unsent(err)
+		var refused *webhook.RefusedError
+		v.unreached = webhook.Unsent(err)
 		if errors.As(err, &refused) { // by this node's rules: no message of the queue can go there
 			v.op, v.refused = event.OpRelease, true
 			v.text = "target refused: " + err.Error()
@@ -113,7 +113,7 @@ func retryAfter(v string, now time.Time) time.Duration {
 }
 
 // jsonOf returns an answer's body in a compact form if it is JSON, nil if not.
-func jsonOf(a *egress.Answer) []byte {
+func jsonOf(a *webhook.Answer) []byte {
 	if ct := a.Header.Get("Content-Type"); ct != "" {
 		media, _, err := mime.ParseMediaType(ct)
 		if err != nil || media != "application/json" && !strings.HasSuffix(media, "+json") {

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/qlogd/qlogd/event"
-	"github.com/qlogd/qlogd/webhook/egress"
+	"github.com/qlogd/qlogd/webhook"
 )
 
 func TestJudge(t *testing.T) {
@@ -29,7 +29,7 @@ func TestJudge(t *testing.T) {
 		425: {op: event.OpRetry, delayMS: -1, down: true}, 429: {op: event.OpRetry, delayMS: -1, down: true},
 		500: {op: event.OpRetry, delayMS: -1, down: true}, 503: {op: event.OpRetry, delayMS: -1, down: true}, 599: {op: event.OpRetry, delayMS: -1, down: true},
 	} {
-		v := judge(&egress.Answer{Status: status, Header: header()}, nil, now)
+		v := judge(&webhook.Answer{Status: status, Header: header()}, nil, now)
 		if v.op != want.op || v.delayMS != want.delayMS && v.op == event.OpRetry || v.works != want.works || v.down != want.down || v.unreached {
 			t.Errorf("status %d: %+v", status, v)
 		}
@@ -42,11 +42,11 @@ func TestJudge(t *testing.T) {
 		now.Add(90 * time.Second).Format(http.TimeFormat): 90_000, now.Add(-time.Minute).Format(http.TimeFormat): -1, now.Add(48 * time.Hour).Format(http.TimeFormat): 3600_000,
 	} {
 		for _, status := range []int{429, 503} {
-			if v := judge(&egress.Answer{Status: status, Header: header("Retry-After", after)}, nil, now); v.delayMS != want || want > 0 != (v.hold > 0) {
+			if v := judge(&webhook.Answer{Status: status, Header: header("Retry-After", after)}, nil, now); v.delayMS != want || want > 0 != (v.hold > 0) {
 				t.Errorf("%d with Retry-After %q: %d ms, want %d", status, after, v.delayMS, want)
 			}
 		}
-		if v := judge(&egress.Answer{Status: 500, Header: header("Retry-After", after)}, nil, now); v.delayMS != -1 {
+		if v := judge(&webhook.Answer{Status: 500, Header: header("Retry-After", after)}, nil, now); v.delayMS != -1 {
 			t.Errorf("500 with Retry-After %q: %d ms", after, v.delayMS)
 		}
 	}
@@ -54,13 +54,13 @@ func TestJudge(t *testing.T) {
 	if v.op != event.OpRetry || v.delayMS != -1 || !v.down || v.unreached || v.text != "connection reset" {
 		t.Errorf("%+v", v)
 	}
-	v = judge(nil, egress.CheckURL("http://127.0.0.1/", false), now)
+	v = judge(nil, webhook.CheckURL("http://127.0.0.1/", false), now)
 	if v.op != event.OpRelease || !v.down || !v.unreached || !v.refused || !strings.HasPrefix(v.told, "target refused: ") {
 		t.Errorf("%+v", v)
 	}
 	// What the target wrote is told to who may read the queue, and no more of it
 	// than is useful.
-	long := judge(&egress.Answer{Status: 500, Header: header(), Body: []byte("secret\x00\r\n" + strings.Repeat("ä", 1000))}, nil, now)
+	long := judge(&webhook.Answer{Status: 500, Header: header(), Body: []byte("secret\x00\r\n" + strings.Repeat("ä", 1000))}, nil, now)
 	if !strings.HasPrefix(long.text, "status 500 Internal Server Error: secret ä") || len(long.text) > 300 || strings.Contains(long.told, "secret") {
 		t.Errorf("%q, told %q", long.text, long.told)
 	}
@@ -83,12 +83,12 @@ func TestResult(t *testing.T) {
 		if c.media != "" {
 			h.Set("Content-Type", c.media)
 		}
-		v := judge(&egress.Answer{Status: 201, Header: h, Body: []byte(c.body)}, nil, time.Now())
+		v := judge(&webhook.Answer{Status: 201, Header: h, Body: []byte(c.body)}, nil, time.Now())
 		if string(v.result) != c.result || string(v.answer) != c.answer {
 			t.Errorf("%s %.40q: result %.60s, answer %.60s", c.media, c.body, v.result, v.answer)
 		}
 	}
-	if v := judge(&egress.Answer{Status: 200, Header: http.Header{}, Body: []byte(`{"a":1}`), Cut: true}, nil, time.Now()); v.answer != nil {
+	if v := judge(&webhook.Answer{Status: 200, Header: http.Header{}, Body: []byte(`{"a":1}`), Cut: true}, nil, time.Now()); v.answer != nil {
 		t.Errorf("an answer that was cut is JSON: %s", v.answer)
 	}
 }

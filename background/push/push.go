@@ -25,7 +25,7 @@ import (
 
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/event"
-	"github.com/qlogd/qlogd/webhook/egress"
+	"github.com/qlogd/qlogd/webhook"
 )
 
 // Deps is what an Engine stands on.
@@ -48,7 +48,7 @@ type Deps struct {
 	// Secrets finds secrets on this node, and says which of them it lacks.
 	Secrets func(env, files []string) (secrets, missing []string)
 
-	Client     *egress.Client
+	Client     *webhook.Client
 	MaxPayload int64  // of a message: bounds bodies, and answers that are enqueued
 	Worker     string // who leases
 	// Off is why nothing is delivered from this node; "": it is.

@@ -8,15 +8,13 @@ import (
 
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/event"
-	"github.com/qlogd/qlogd/webhook/cloudevents"
-	"github.com/qlogd/qlogd/webhook/egress"
-	"github.com/qlogd/qlogd/webhook/expression"
+	"github.com/qlogd/qlogd/webhook"
 )
 
 // target is a queue's push, ready for use.
 type target struct {
 	wire.Push
-	input   *expression.Object // nil: the payload as it is
+	input   *webhook.Object // nil: the payload as it is
 	header  http.Header
 	timeout time.Duration
 	leaseMS int64
@@ -52,8 +50,8 @@ func newTarget(p *event.Policy) (*target, error) {
 // at each attempt, whoever delivers, so that a target can tell that it has done
 // it already. A replay is somebody's wish to have it done again, perhaps with
 // another payload: it has another id.
-func (t *target) request(m *event.LeasedMessage, c *event.Content, keys [][]byte, now time.Time, maxBody int) (egress.Request, error) {
-	r := egress.Request{URL: t.URL, Header: t.header.Clone(), Timeout: t.timeout}
+func (t *target) request(m *event.LeasedMessage, c *event.Content, keys [][]byte, now time.Time, maxBody int) (webhook.Outgoing, error) {
+	r := webhook.Outgoing{URL: t.URL, Header: t.header.Clone(), Timeout: t.timeout}
 	media, body := "application/json", c.Payload
 	if c.Binary {
 		if media = c.ContentType; media == "" {
@@ -73,14 +71,14 @@ func (t *target) request(m *event.LeasedMessage, c *event.Content, keys [][]byte
 		media = "application/json"
 	}
 	if t.Format != formatPayload {
-		e := cloudevents.Of(&m.MessageView, c)
+		e := webhook.CloudEventOf(&m.MessageView, c)
 		e.Deliver(m.Lease, m.LeaseExpiresAt, m.Attempt, m.MaxAttempts)
 		if t.input != nil {
 			e.Data, e.Binary = body, false
 			delete(e.Attributes, "datacontenttype")
 		}
 		if t.Format == formatEvent {
-			media, body = cloudevents.TypeEvent, e.AppendJSON(nil)
+			media, body = webhook.CloudEventType, e.AppendJSON(nil)
 		} else {
 			var attributes []event.Header
 			attributes, media, body = e.Binding()
@@ -111,11 +109,11 @@ func (t *target) request(m *event.LeasedMessage, c *event.Content, keys [][]byte
 }
 
 // newVars are what input's expressions are about. A payload of bytes is null.
-func newVars(m *event.LeasedMessage, c *event.Content) (expression.Vars, error) {
+func newVars(m *event.LeasedMessage, c *event.Content) (webhook.Vars, error) {
 	var payload any
 	if !c.Binary && len(c.Payload) > 0 {
 		var err error
-		if payload, err = expression.Value(c.Payload); err != nil {
+		if payload, err = webhook.ParseJSON(c.Payload); err != nil {
 			return nil, fmt.Errorf("push.input: the payload: %w", err)
 		}
 	}
@@ -123,7 +121,7 @@ func newVars(m *event.LeasedMessage, c *event.Content) (expression.Vars, error) 
 	for _, h := range c.Headers {
 		headers[h.Name] = h.Value
 	}
-	return expression.Vars{
+	return webhook.Vars{
 		"payload": payload, "headers": headers, "id": m.ID.String(), "key": m.Key, "queue": m.Queue, "kind": m.Kind,
 		"attempt": int64(m.Attempt), "enqueued_at": time.UnixMilli(m.EnqueuedAt).UTC(),
 	}, nil

@@ -11,10 +11,11 @@ import (
 	"strings"
 	"sync"
 
+	"cel.dev/cel-go/cel"
+
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/event"
-	"github.com/qlogd/qlogd/webhook/egress"
-	"github.com/qlogd/qlogd/webhook/expression"
+	"github.com/qlogd/qlogd/webhook"
 )
 
 // The formats of a request.
@@ -41,23 +42,18 @@ var envName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,127}$`)
 var ownHeaders = []string{"Idempotency-Key", "Webhook-Id", "Webhook-Timestamp", "Webhook-Signature"}
 
 // env compiles what input has to say. Its variables are what newVars sets.
-var env = sync.OnceValues(func() (*expression.Env, error) {
-	return expression.New(
-		expression.Variable{Name: "payload", Type: expression.JSON},
-		expression.Variable{Name: "headers", Type: expression.Strings},
-		expression.Variable{Name: "id", Type: expression.String},
-		expression.Variable{Name: "key", Type: expression.String},
-		expression.Variable{Name: "queue", Type: expression.String},
-		expression.Variable{Name: "kind", Type: expression.String},
-		expression.Variable{Name: "attempt", Type: expression.Int},
-		expression.Variable{Name: "enqueued_at", Type: expression.Timestamp},
-	)
+var env = sync.OnceValues(func() (*webhook.Env, error) {
+	return webhook.NewEnv(map[string]*cel.Type{
+		"payload": webhook.JSON, "headers": webhook.Strings, "id": webhook.String,
+		"key": webhook.String, "queue": webhook.String, "kind": webhook.String,
+		"attempt": webhook.Int, "enqueued_at": webhook.Timestamp,
+	})
 })
 
 // Check returns an *event.Problem, with a field that begins with "push", unless
 // p can be delivered by; it puts the defaults into what was left out.
 func Check(p *wire.Push, allowPrivate bool) error {
-	if err := egress.CheckURL(p.URL, allowPrivate); err != nil {
+	if err := webhook.CheckURL(p.URL, allowPrivate); err != nil {
 		return bad("url", "%v", err)
 	}
 	if p.TimeoutMS == 0 {
@@ -91,7 +87,7 @@ func Check(p *wire.Push, allowPrivate bool) error {
 		}
 	}
 	for _, name := range p.SecretFile {
-		if name == "" || len(name) > 256 || !filepath.IsLocal(name) || !egress.ValidHeader("x", name) {
+		if name == "" || len(name) > 256 || !filepath.IsLocal(name) || !webhook.ValidHeader("x", name) {
 			return bad("secret_file", "must be a path below the server's --secrets-dir, without .. and not absolute")
 		}
 	}
@@ -113,13 +109,13 @@ func checkHeaders(headers map[string]string) error {
 	for _, name := range slices.Sorted(maps.Keys(headers)) {
 		canonical := http.CanonicalHeaderKey(name)
 		switch v := headers[name]; {
-		case len(name) > event.MaxHeaderName || !egress.ValidHeader(name, ""):
+		case len(name) > event.MaxHeaderName || !webhook.ValidHeader(name, ""):
 			return bad("headers", "has the name %.64q, which is none of a header (1 to %d characters of a token)", name, event.MaxHeaderName)
-		case len(v) > event.MaxHeaderValue || !egress.ValidHeader(name, v):
+		case len(v) > event.MaxHeaderValue || !webhook.ValidHeader(name, v):
 			return bad("headers", "has a value of %.64q that must be at most %d bytes without control characters", name, event.MaxHeaderValue)
 		case seen[canonical]:
 			return bad("headers", "has %.64q twice", canonical)
-		case egress.ReservedHeader(name), slices.Contains(ownHeaders, canonical):
+		case webhook.ReservedHeader(name), slices.Contains(ownHeaders, canonical):
 			return bad("headers", "must not have %.64q: the delivery sets it", name)
 		}
 		seen[canonical] = true
@@ -128,7 +124,7 @@ func checkHeaders(headers map[string]string) error {
 }
 
 // compile compiles the mapping, nil where there is none.
-func compile(input map[string]string) (*expression.Object, error) {
+func compile(input map[string]string) (*webhook.Object, error) {
 	if input == nil {
 		return nil, nil
 	}
@@ -137,7 +133,7 @@ func compile(input map[string]string) (*expression.Object, error) {
 		return nil, err
 	}
 	o, err := e.CompileObject(input)
-	var wrong *expression.Error
+	var wrong *webhook.ExprError
 	if errors.As(err, &wrong) {
 		field := "input"
 		if wrong.Field != "" {

@@ -21,7 +21,6 @@ import (
 	"github.com/qlogd/qlogd/log/eventlog"
 	"github.com/qlogd/qlogd/raft"
 	"github.com/qlogd/qlogd/webhook"
-	"github.com/qlogd/qlogd/webhook/egress"
 )
 
 // reachableFor is how long a member counts as reachable after its last answer.
@@ -135,10 +134,10 @@ const (
 )
 
 // forwarder sends webhooks to their targets, for the api.
-type forwarder struct{ client *egress.Client }
+type forwarder struct{ client *webhook.Client }
 
 func newForwarder(c *config) *forwarder {
-	return &forwarder{egress.New(egress.Options{
+	return &forwarder{webhook.NewClient(webhook.ClientOptions{
 		AllowPrivate: c.PushAllowPrivate, Timeout: 2 * forwardTimeout, MaxAnswer: maxForwardAnswer,
 		UserAgent: "qlogd/" + build().Version,
 	})}
@@ -146,15 +145,15 @@ func newForwarder(c *config) *forwarder {
 
 // CheckTarget implements api.Forwarder.
 func (f *forwarder) CheckTarget(url string) error {
-	return egress.CheckURL(url, f.client.AllowPrivate())
+	return webhook.CheckURL(url, f.client.AllowPrivate())
 }
 
 // Forward implements api.Forwarder.
 func (f *forwarder) Forward(ctx context.Context, url string, header http.Header, body []byte) (*api.Forwarded, error) {
 	ctx, cancel := context.WithTimeout(ctx, forwardTimeout)
 	defer cancel()
-	a, err := f.client.Do(ctx, egress.Request{URL: url, Header: header, Body: body})
-	if egress.Unsent(err) {
+	a, err := f.client.Do(ctx, webhook.Outgoing{URL: url, Header: header, Body: body})
+	if webhook.Unsent(err) {
 		return nil, fmt.Errorf("%w: %w", api.ErrNotForwarded, err)
 	}
 	if err != nil {

@@ -22,7 +22,6 @@ import (
 	"github.com/qlogd/qlogd/raft/fetch"
 	"github.com/qlogd/qlogd/raft/peer"
 	"github.com/qlogd/qlogd/webhook"
-	"github.com/qlogd/qlogd/webhook/egress"
 )
 
 // node is a running server: the listeners, the lock on the data directory, and the engine on it.
@@ -37,11 +36,11 @@ type node struct {
 	httpLis net.Listener
 	admin   *http.Server
 	peers   *peer.Net
-	auth    *api.Auth      // nil: everybody may do everything
-	certs   *certs.Keeper  // of the API; nil: no TLS
-	inside  *certs.Keeper  // of the connections between nodes; nil: no TLS
-	egress  *egress.Client // sends to addresses that users gave
-	forward *forwarder     // sends webhooks to their targets
+	auth    *api.Auth       // nil: everybody may do everything
+	certs   *certs.Keeper   // of the API; nil: no TLS
+	inside  *certs.Keeper   // of the connections between nodes; nil: no TLS
+	egress  *webhook.Client // sends to addresses that users gave
+	forward *forwarder      // sends webhooks to their targets
 	hooked  *webhook.Secrets
 
 	friends  int       // join addresses at which this cluster has answered; only meet uses it
@@ -69,7 +68,7 @@ type node struct {
 func startNode(c *config, logger *slog.Logger) (_ *node, err error) {
 	n := &node{c: c, logger: logger, broken: make(chan error, 8), again: make(chan change, 1)}
 	n.background, n.cancel = context.WithCancel(context.Background())
-	n.egress = egress.New(egress.Options{
+	n.egress = webhook.NewClient(webhook.ClientOptions{
 		AllowPrivate: c.PushAllowPrivate, UserAgent: "qlogd/" + build().Version,
 	})
 	n.forward = newForwarder(c)

@@ -20,11 +20,11 @@ const module = "github.com/qlogd/qlogd/"
 // only packages that are listed before it. Tests may import what they like.
 var rooms = []string{
 	"internal/msgpackcheck", "internal/transcode", "log/vfs", "raft/peer", "raft/forming",
-	"internal/certs", "webhook/egress",
+	"internal/certs",
 	"deploy", "internal/arch", "internal/simtest/ports", "internal/simtest/memnet",
 	"api/wire", "client", "examples/worker",
 	"event",
-	"log/checkpoint", "log/datadir", "webhook/expression", "webhook/cloudevents",
+	"log/checkpoint", "log/datadir",
 	"background/dead", "background/task", "background/erasure",
 	"log",
 	"log/eventlog", "background/archive", "raft/fetch",
@@ -49,7 +49,7 @@ var only = map[string][]string{
 	"projections":       {"event"},
 	"projections/store": {"event", "projections"},
 	"fsm":               {"event", "log", "log/checkpoint", "log/eventlog", "log/vfs", "projections"},
-	"webhook":           {"api/wire", "event", "webhook/expression"},
+	"webhook":           {"api/wire", "event", "internal/transcode"},
 }
 
 // owners lists the packages that alone may import a third-party package.

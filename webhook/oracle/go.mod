@@ -1,10 +1,10 @@
-// The libraries of those who sign, as oracles for internal/webhook: a module of
+// The libraries of those who sign, as oracles for webhook: a module of
 // its own, so that nobody who uses qlogd gets them.
-module github.com/qlogd/qlogd/internal/webhook/oracle
+module github.com/qlogd/qlogd/webhook/oracle
 
 go 1.26.0
 
-replace github.com/qlogd/qlogd => ../../..
+replace github.com/qlogd/qlogd => ../..
 
 require (
 	github.com/PagerDuty/go-pagerduty v1.8.0
@@ -23,7 +23,10 @@ require (
 	github.com/go-json-experiment/json v0.0.0-20260820222146-c27c302e5fc3 // indirect
 	github.com/google/go-querystring v1.1.0 // indirect
 	github.com/gorilla/websocket v1.5.3 // indirect
+	github.com/oklog/ulid/v2 v2.1.2 // indirect
 	github.com/shopspring/decimal v1.3.1 // indirect
+	github.com/vmihailenco/msgpack/v5 v5.4.1 // indirect
+	github.com/vmihailenco/tagparser/v2 v2.0.0 // indirect
 	go.yaml.in/yaml/v3 v3.0.6 // indirect
 	golang.org/x/exp v0.0.0-20240823005443-9b4947da3948 // indirect
 	golang.org/x/text v0.42.0 // indirect

@@ -1,4 +1,4 @@
-// Package oracle holds internal/webhook against the libraries of those who sign:
+// Package oracle holds webhook against the libraries of those who sign:
 // what the one says of a request the other has to say too.
 package oracle
 

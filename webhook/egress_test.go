@@ -1,4 +1,4 @@
-package egress
+package webhook
 
 import (
 	"bufio"
@@ -105,7 +105,7 @@ func TestAttemptsAtSave(t *testing.T) {
 	for _, raw := range attempts {
 		raw = strings.Replace(raw, "PORT", "7070", 1)
 		err := CheckURL(raw, false)
-		var refused *Error
+		var refused *RefusedError
 		if !errors.As(err, &refused) {
 			t.Errorf("%s: taken (%v)", raw, err)
 			continue
@@ -121,12 +121,12 @@ func TestAttemptsAtSave(t *testing.T) {
 // resolver or net/http make of it.
 func TestAttemptsAtDial(t *testing.T) {
 	port, seen := listen(t)
-	c := New(Options{Timeout: 2 * time.Second, Resolver: resolver(t, func(string) []string { return []string{"127.0.0.1", "::1"} })})
+	c := NewClient(ClientOptions{Timeout: 2 * time.Second, Resolver: resolver(t, func(string) []string { return []string{"127.0.0.1", "::1"} })})
 	defer c.Close()
 	for _, raw := range attempts {
 		raw = strings.Replace(raw, "PORT", port, 1)
-		var refused *Error
-		if a, err := c.Do(t.Context(), Request{URL: raw}); !errors.As(err, &refused) {
+		var refused *RefusedError
+		if a, err := c.Do(t.Context(), Outgoing{URL: raw}); !errors.As(err, &refused) {
 			t.Errorf("%s: %v, %v", raw, a, err)
 		}
 		req, err := http.NewRequest(http.MethodPost, raw, nil)
@@ -159,14 +159,14 @@ func TestNamesThatStandForThisMachine(t *testing.T) {
 		"unspecified":     func() []string { return []string{"0.0.0.0"} },
 		"embedded, NAT64": func() []string { return []string{"64:ff9b::7f00:1"} },
 	} {
-		c := New(Options{Timeout: 2 * time.Second, Resolver: resolver(t, func(string) []string { return addrs() })})
+		c := NewClient(ClientOptions{Timeout: 2 * time.Second, Resolver: resolver(t, func(string) []string { return addrs() })})
 		target := "http://hooks.example.com:" + port + "/"
 		if err := CheckURL(target, false); err != nil {
 			t.Fatal(err)
 		}
 		for range 2 {
-			_, err := c.Do(t.Context(), Request{URL: target})
-			var refused *Error
+			_, err := c.Do(t.Context(), Outgoing{URL: target})
+			var refused *RefusedError
 			if !errors.As(err, &refused) {
 				t.Errorf("%s: %v", name, err)
 			}
@@ -183,8 +183,8 @@ func TestRedirect(t *testing.T) {
 	inner, seen := listen(t)
 	for _, to := range []string{"http://169.254.169.254/latest/meta-data/", "http://127.0.0.1:" + inner + "/"} {
 		srv := httptest.NewServer(http.RedirectHandler(to, http.StatusTemporaryRedirect))
-		c := New(Options{AllowPrivate: true})
-		a, err := c.Do(t.Context(), Request{URL: srv.URL})
+		c := NewClient(ClientOptions{AllowPrivate: true})
+		a, err := c.Do(t.Context(), Outgoing{URL: srv.URL})
 		if err != nil || a.Status != http.StatusTemporaryRedirect || a.Header.Get("Location") != to {
 			t.Errorf("%v, %v", a, err)
 		}
@@ -202,10 +202,10 @@ func TestNoProxy(t *testing.T) {
 	t.Setenv("HTTP_PROXY", "http://127.0.0.1:"+port)
 	t.Setenv("http_proxy", "http://127.0.0.1:"+port)
 	t.Setenv("ALL_PROXY", "http://127.0.0.1:"+port)
-	c := New(Options{Timeout: 2 * time.Second, Resolver: resolver(t, func(string) []string { return []string{"10.9.9.9"} })})
+	c := NewClient(ClientOptions{Timeout: 2 * time.Second, Resolver: resolver(t, func(string) []string { return []string{"10.9.9.9"} })})
 	defer c.Close()
-	_, err := c.Do(t.Context(), Request{URL: "http://hooks.example.com/"})
-	var refused *Error
+	_, err := c.Do(t.Context(), Outgoing{URL: "http://hooks.example.com/"})
+	var refused *RefusedError
 	if !errors.As(err, &refused) || seen.Load() > 0 {
 		t.Fatalf("%v, %d connections", err, seen.Load())
 	}
@@ -282,32 +282,32 @@ func TestDo(t *testing.T) {
 	}))
 	defer srv.Close()
 	defer close(hang)
-	c := New(Options{AllowPrivate: true, Timeout: 300 * time.Millisecond, MaxAnswer: 1000})
+	c := NewClient(ClientOptions{AllowPrivate: true, Timeout: 300 * time.Millisecond, MaxAnswer: 1000})
 	defer c.Close()
-	a, err := c.Do(t.Context(), Request{URL: srv.URL + "/echo", Body: []byte("hello"), Header: http.Header{"x-own": {"1"}, "Host": {"elsewhere"}, "Content-Length": {"3"}}})
+	a, err := c.Do(t.Context(), Outgoing{URL: srv.URL + "/echo", Body: []byte("hello"), Header: http.Header{"x-own": {"1"}, "Host": {"elsewhere"}, "Content-Length": {"3"}}})
 	if err != nil || a.Status != http.StatusTeapot || string(a.Body) != "hello" || a.Cut {
 		t.Fatalf("%+v, %v", a, err)
 	}
 	if got, want := a.Header.Get("X-Got"), "POST 1 qlogd "+strings.TrimPrefix(srv.URL, "http://"); got != want {
 		t.Errorf("sent %q, want %q", got, want)
 	}
-	if a, err = c.Do(t.Context(), Request{URL: srv.URL + "/large"}); err != nil || len(a.Body) != 1000 || !a.Cut {
+	if a, err = c.Do(t.Context(), Outgoing{URL: srv.URL + "/large"}); err != nil || len(a.Body) != 1000 || !a.Cut {
 		t.Errorf("%v, %v", a, err)
 	}
 	for _, path := range []string{"/hang", "/drip"} {
 		began := time.Now()
-		if _, err = c.Do(t.Context(), Request{URL: srv.URL + path + "?secret=1"}); err == nil || time.Since(began) > 5*time.Second || strings.Contains(err.Error(), "secret") {
+		if _, err = c.Do(t.Context(), Outgoing{URL: srv.URL + path + "?secret=1"}); err == nil || time.Since(began) > 5*time.Second || strings.Contains(err.Error(), "secret") {
 			t.Errorf("%s: %v after %s", path, err, time.Since(began))
 		}
 	}
 	for _, path := range []string{"/break", "/headers"} {
-		if a, err = c.Do(t.Context(), Request{URL: srv.URL + path + "?secret=1"}); err == nil || strings.Contains(err.Error(), "secret") {
+		if a, err = c.Do(t.Context(), Outgoing{URL: srv.URL + path + "?secret=1"}); err == nil || strings.Contains(err.Error(), "secret") {
 			t.Errorf("%s: %v, %v", path, a, err)
 		}
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err = c.Do(ctx, Request{URL: srv.URL + "/echo"}); !errors.Is(err, context.Canceled) {
+	if _, err = c.Do(ctx, Outgoing{URL: srv.URL + "/echo"}); !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
 }
@@ -330,10 +330,10 @@ func TestNotHTTP(t *testing.T) {
 			_ = c.Close()
 		}
 	}()
-	c := New(Options{AllowPrivate: true, Timeout: 10 * time.Second})
+	c := NewClient(ClientOptions{AllowPrivate: true, Timeout: 10 * time.Second})
 	defer c.Close()
 	for range 4 {
-		a, err := c.Do(t.Context(), Request{URL: "http://" + l.Addr().String()})
+		a, err := c.Do(t.Context(), Outgoing{URL: "http://" + l.Addr().String()})
 		if err == nil || strings.Contains(err.Error(), "hunter2") || Unsent(err) {
 			t.Errorf("%+v, %v", a, err)
 		}
@@ -341,31 +341,31 @@ func TestNotHTTP(t *testing.T) {
 }
 
 // TestTLS: a certificate of nobody we know, or of another host, ends it.
-func TestTLS(t *testing.T) {
+func TestClientTLS(t *testing.T) {
 	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	srv.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelInfo)
 	srv.StartTLS()
 	defer srv.Close()
-	c := New(Options{AllowPrivate: true})
-	if _, err := c.Do(t.Context(), Request{URL: srv.URL}); err == nil {
+	c := NewClient(ClientOptions{AllowPrivate: true})
+	if _, err := c.Do(t.Context(), Outgoing{URL: srv.URL}); err == nil {
 		t.Error("a certificate that nobody signed was taken")
 	}
 	pool := x509.NewCertPool()
 	pool.AddCert(srv.Certificate())
-	known := New(Options{AllowPrivate: true, TLS: &tls.Config{RootCAs: pool}})
+	known := NewClient(ClientOptions{AllowPrivate: true, TLS: &tls.Config{RootCAs: pool}})
 	defer known.Close()
-	if a, err := known.Do(t.Context(), Request{URL: srv.URL}); err != nil || a.Status != 200 {
+	if a, err := known.Do(t.Context(), Outgoing{URL: srv.URL}); err != nil || a.Status != 200 {
 		t.Errorf("%v, %v", a, err)
 	}
-	other := New(Options{AllowPrivate: true, TLS: &tls.Config{RootCAs: pool}, Resolver: resolver(t, func(string) []string { return []string{"127.0.0.1"} })})
+	other := NewClient(ClientOptions{AllowPrivate: true, TLS: &tls.Config{RootCAs: pool}, Resolver: resolver(t, func(string) []string { return []string{"127.0.0.1"} })})
 	defer other.Close()
 	_, port, _ := net.SplitHostPort(srv.Listener.Addr().String())
-	if _, err := other.Do(t.Context(), Request{URL: "https://other.test:" + port}); err == nil {
+	if _, err := other.Do(t.Context(), Outgoing{URL: "https://other.test:" + port}); err == nil {
 		t.Error("a certificate of another host was taken")
 	}
 }
 
-func TestHeaders(t *testing.T) {
+func TestHeadersThatCanBeGiven(t *testing.T) {
 	for _, name := range []string{"host", "Content-length", "TRANSFER-ENCODING", "connection"} {
 		if !ReservedHeader(name) {
 			t.Errorf("%s can be given", name)

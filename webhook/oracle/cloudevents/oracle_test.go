@@ -1,4 +1,4 @@
-// Package oracle holds webhook/cloudevents against the SDK of CloudEvents: what
+// Package oracle holds CloudEvents of package webhook against the SDK of CloudEvents: what
 // the one writes the other reads, in each of the three ways.
 package oracle
 
@@ -19,7 +19,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/qlogd/qlogd/event"
-	"github.com/qlogd/qlogd/webhook/cloudevents"
+	"github.com/qlogd/qlogd/webhook"
 )
 
 // The SDK, as of 2.16, does not quote nor percent-encode the values of headers (HTTP
@@ -64,7 +64,7 @@ func must(t rapid.TB, err error) {
 }
 
 // same fails unless ours has the attributes and the data of theirs.
-func same(t rapid.TB, ours *cloudevents.Event, theirs *sdk.Event) {
+func same(t rapid.TB, ours *webhook.CloudEvent, theirs *sdk.Event) {
 	t.Helper()
 	want := map[string]string{"specversion": theirs.SpecVersion(), "id": theirs.ID(), "source": theirs.Source(), "type": theirs.Type(),
 		"subject": theirs.Subject(), "dataschema": theirs.DataSchema(), "datacontenttype": theirs.DataContentType()}
@@ -107,7 +107,7 @@ func equal(a, b any) bool {
 }
 
 // read is what the API does with a request.
-func read(t rapid.TB, r *http.Request) []*cloudevents.Event {
+func read(t rapid.TB, r *http.Request) []*webhook.CloudEvent {
 	t.Helper()
 	var body []byte
 	var err error
@@ -118,22 +118,22 @@ func read(t rapid.TB, r *http.Request) []*cloudevents.Event {
 	media, _, _ := strings.Cut(r.Header.Get("Content-Type"), ";")
 	var list []map[string]jsontext.Value
 	switch {
-	case media == cloudevents.TypeBatch:
+	case media == webhook.CloudBatchType:
 		must(t, json.Unmarshal(body, &list))
-	case media == cloudevents.TypeEvent:
+	case media == webhook.CloudEventType:
 		list = make([]map[string]jsontext.Value, 1)
 		must(t, json.Unmarshal(body, &list[0]))
 	default:
-		if !cloudevents.IsBinding(r.Header) {
+		if !webhook.IsCloudEvent(r.Header) {
 			t.Fatalf("not seen as an event: %v", r.Header)
 		}
-		e, err := cloudevents.FromBinding(r.Header, body)
+		e, err := webhook.CloudEventFromHeaders(r.Header, body)
 		must(t, err)
-		return []*cloudevents.Event{e}
+		return []*webhook.CloudEvent{e}
 	}
-	out := make([]*cloudevents.Event, len(list))
+	out := make([]*webhook.CloudEvent, len(list))
 	for i := range list {
-		out[i], err = cloudevents.FromJSON(list[i])
+		out[i], err = webhook.CloudEventFromJSON(list[i])
 		must(t, err)
 	}
 	return out
@@ -178,7 +178,7 @@ func TestWritten(t *testing.T) {
 				c.Headers = append(c.Headers, event.Header{Name: name, Value: v})
 			}
 		}
-		out := cloudevents.Of(&event.MessageView{ID: event.NewID(1, 2, 3), Queue: "q", Kind: rapid.String().Draw(t, "kind"), Key: rapid.String().Draw(t, "key"), Priority: 5, EnqueuedAt: 1e12}, c)
+		out := webhook.CloudEventOf(&event.MessageView{ID: event.NewID(1, 2, 3), Queue: "q", Kind: rapid.String().Draw(t, "kind"), Key: rapid.String().Draw(t, "key"), Priority: 5, EnqueuedAt: 1e12}, c)
 		out.Deliver(event.NewID(1, 2, 4), 2e12, 3, 5)
 
 		var back sdk.Event
@@ -204,7 +204,7 @@ func TestWritten(t *testing.T) {
 	})
 }
 
-func likeTheSDK(t rapid.TB, ours *cloudevents.Event, theirs *sdk.Event) {
+func likeTheSDK(t rapid.TB, ours *webhook.CloudEvent, theirs *sdk.Event) {
 	t.Helper()
 	for name, v := range map[string]string{"id": theirs.ID(), "source": theirs.Source(), "type": theirs.Type(), "subject": theirs.Subject(), "datacontenttype": theirs.DataContentType()} {
 		if ours.Get(name) != v {

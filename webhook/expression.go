@@ -1,0 +1,447 @@
+package webhook
+
+import (
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+
+	"cel.dev/cel-go/cel"
+	"cel.dev/cel-go/common/types"
+	"cel.dev/cel-go/common/types/ref"
+	"cel.dev/cel-go/common/types/traits"
+	"cel.dev/cel-go/ext"
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/qlogd/qlogd/internal/transcode"
+)
+
+// CEL expressions that users give to webhooks and to a queue's push: filters, keys and
+// mappings over JSON. The author of an expression is trusted to some degree, the sender
+// of the JSON is not. So an expression is limited in size when it is compiled and in
+// cost whenever it is evaluated, and so are the strings and the JSON that it makes.
+
+// Limits of one expression. A unit of cost is about the cost of reading a field, or of
+// looking through ten bytes; a million take about a tenth of a second.
+const (
+	maxExpression = 8 << 10
+	maxCost       = 1_000_000
+	maxFields     = 256     // of an Object
+	maxText       = 4 << 20 // the longest string that one call may make
+)
+
+// The types of variables and results.
+var (
+	JSON      = cel.DynType // any JSON, as ParseJSON returns it
+	Bool      = cel.BoolType
+	String    = cel.StringType
+	Int       = cel.IntType
+	Timestamp = cel.TimestampType
+	Strings   = cel.MapType(cel.StringType, cel.StringType)
+)
+
+// Vars are the values of an Env's variables.
+type Vars map[string]any
+
+// Env compiles expressions over some variables. It is safe for concurrent use.
+type Env struct{ env *cel.Env }
+
+// NewEnv returns an Env. Besides CEL's own functions its expressions have those on
+// strings (join, split, replace, lowerAscii, …), base64, cel.bind, and optional fields:
+// payload.?title.orValue('none').
+func NewEnv(vars map[string]*cel.Type) (*Env, error) {
+	opts := []cel.EnvOption{
+		cel.OptionalTypes(), ext.Bindings(), ext.Encoders(), ext.Strings(),
+		cel.CrossTypeNumericComparisons(true), cel.DefaultUTCTimeZone(true),
+		cel.RegexProgramSizeLimit(1000),
+	}
+	opts = append(opts, boundedStrings()...)
+	for name, t := range vars {
+		opts = append(opts, cel.Variable(name, t))
+	}
+	env, err := cel.NewEnv(opts...)
+	if err != nil {
+		return nil, fmt.Errorf("expressions: %w", err)
+	}
+	return &Env{env}, nil
+}
+
+// boundedStrings replaces the two functions on strings whose result grows with the
+// product of their arguments. The cost of a call counts only after it, when a payload of
+// one megabyte could have taken all memory.
+func boundedStrings() []cel.EnvOption {
+	text, list := cel.StringType, cel.ListType(cel.StringType)
+	str := func(v ref.Val) string { return string(v.(types.String)) }
+	// Each error is a new one: CEL writes into it where it happened.
+	tooLong := func() ref.Val {
+		return types.NewErr("a string would become longer than %d bytes", maxText)
+	}
+	join := func(v ref.Val, sep string) ref.Val {
+		var parts []string
+		size := 0
+		for it := v.(traits.Lister).Iterator(); it.HasNext() == types.True; {
+			s, ok := it.Next().(types.String)
+			if !ok {
+				return types.NewErr("join is of strings")
+			}
+			if size += len(s) + len(sep); size > maxText {
+				return tooLong()
+			}
+			parts = append(parts, string(s))
+		}
+		return types.String(strings.Join(parts, sep))
+	}
+	replace := func(a ...ref.Val) ref.Val {
+		s, from, to, n := str(a[0]), str(a[1]), str(a[2]), -1
+		found := strings.Count(s, from)
+		if len(a) > 3 {
+			if n = int(a[3].(types.Int)); n >= 0 {
+				found = min(found, n)
+			}
+		}
+		if len(s)+found*(len(to)-len(from)) > maxText {
+			return tooLong()
+		}
+		return types.String(strings.Replace(s, from, to, n))
+	}
+	return []cel.EnvOption{
+		cel.Function("join",
+			cel.MemberOverload("list_join", []*cel.Type{list}, text,
+				cel.UnaryBinding(func(v ref.Val) ref.Val { return join(v, "") })),
+			cel.MemberOverload("list_join_string", []*cel.Type{list, text}, text,
+				cel.BinaryBinding(func(v, sep ref.Val) ref.Val { return join(v, str(sep)) }))),
+		cel.Function("replace",
+			cel.MemberOverload("string_replace_string_string", []*cel.Type{text, text, text}, text,
+				cel.FunctionBinding(replace)),
+			cel.MemberOverload("string_replace_string_string_int",
+				[]*cel.Type{text, text, text, cel.IntType}, text, cel.FunctionBinding(replace))),
+	}
+}
+
+// ExprError says why an expression was refused when it was compiled.
+type ExprError struct {
+	Field        string // of an Object: whose expression it is; else ""
+	Line, Column int    // from 1; 0 if it is about the whole expression
+	Text         string
+}
+
+func (e *ExprError) Error() string {
+	if e.Line == 0 {
+		return e.Text
+	}
+	return fmt.Sprintf("line %d, column %d: %s", e.Line, e.Column, e.Text)
+}
+
+// Program is a compiled expression. It is safe for concurrent use.
+type Program struct{ program cel.Program }
+
+// Compile checks an expression's syntax and types. gives is the type of its result:
+// JSON, Bool, String or Int. An error is an *ExprError.
+func (e *Env) Compile(text string, gives *cel.Type) (*Program, error) {
+	if strings.TrimSpace(text) == "" {
+		return nil, &ExprError{Text: "is empty"}
+	}
+	if len(text) > maxExpression {
+		return nil, &ExprError{Text: fmt.Sprintf("has %d bytes, at most %d are taken",
+			len(text), maxExpression)}
+	}
+	ast, issues := e.env.Compile(text)
+	if list := issues.Errors(); len(list) > 0 {
+		at := list[0].Location
+		return nil, &ExprError{Line: max(at.Line(), 1), Column: max(at.Column(), 0) + 1,
+			Text: clip(list[0].Message)}
+	}
+	if err := issues.Err(); err != nil {
+		return nil, &ExprError{Text: clip(err.Error())}
+	}
+	t := ast.OutputType()
+	if gives != JSON && !t.IsExactType(cel.DynType) && !t.IsExactType(gives) {
+		return nil, &ExprError{Text: fmt.Sprintf("must give %s, this gives %s%s",
+			typeNames[gives], t, typeHints[gives])}
+	}
+	// OptOptimize compiles constant patterns and builds constant lists once.
+	p, err := e.env.Program(ast, cel.CostLimit(maxCost), cel.EvalOptions(cel.OptOptimize))
+	if err != nil {
+		return nil, &ExprError{Text: clip(err.Error())}
+	}
+	return &Program{p}, nil
+}
+
+var typeNames = map[*cel.Type]string{
+	Bool: "true or false", String: "a string", Int: "a whole number",
+}
+
+var typeHints = map[*cel.Type]string{String: "; string(…) makes one"}
+
+// Bool evaluates an expression that gives true or false.
+func (p *Program) Bool(vars Vars) (bool, error) {
+	v, err := p.eval(vars)
+	if err != nil {
+		return false, err
+	}
+	b, ok := v.(types.Bool)
+	if !ok {
+		return false, wrongType(Bool, v)
+	}
+	return bool(b), nil
+}
+
+// Text evaluates an expression that gives a string. A number is not taken: whether 1 and
+// 1.0 are the same would depend on how the JSON was written.
+func (p *Program) Text(vars Vars) (string, error) {
+	v, err := p.eval(vars)
+	if err != nil {
+		return "", err
+	}
+	s, ok := v.(types.String)
+	if !ok {
+		return "", wrongType(String, v)
+	}
+	return string(s), nil
+}
+
+// Int evaluates an expression that gives a whole number.
+func (p *Program) Int(vars Vars) (int64, error) {
+	v, err := p.eval(vars)
+	if err != nil {
+		return 0, err
+	}
+	switch n := v.(type) {
+	case types.Int:
+		return int64(n), nil
+	case types.Double: // a whole number as some JSON writers write it: 5.0
+		if i := int64(n); float64(i) == float64(n) {
+			return i, nil
+		}
+	}
+	return 0, wrongType(Int, v)
+}
+
+func (p *Program) eval(vars Vars) (ref.Val, error) {
+	v, _, err := p.program.Eval(map[string]any(vars))
+	if err == nil {
+		return v, nil
+	}
+	text := clip(err.Error())
+	if strings.Contains(text, "cost limit exceeded") {
+		return nil, fmt.Errorf("it takes more than %d steps", maxCost)
+	}
+	if strings.HasPrefix(text, "no such key") {
+		return nil, missing(text)
+	}
+	return nil, errors.New(text)
+}
+
+// errMissing is the error (errors.Is) of an evaluation that names a member that an
+// object lacks.
+var errMissing = errors.New("no such member")
+
+type missing string
+
+func (m missing) Error() string        { return string(m) }
+func (m missing) Is(target error) bool { return target == errMissing }
+
+func wrongType(want *cel.Type, v ref.Val) error {
+	return fmt.Errorf("it must give %s, and gave %s%s", typeNames[want], kindOf(v), typeHints[want])
+}
+
+// kindOf names a value's type for people.
+func kindOf(v ref.Val) string {
+	switch v.(type) {
+	case types.Null:
+		return "null"
+	case types.Bool:
+		return "a boolean"
+	case types.Int, types.Uint, types.Double:
+		return "a number"
+	case types.String:
+		return "a string"
+	case *types.Optional:
+		return "an optional value (orValue(…) ends it)"
+	}
+	return "a " + v.Type().TypeName()
+}
+
+// clip keeps an error short and printable: CEL's may contain a part of the JSON.
+func clip(s string) string {
+	runes := []rune(s)
+	for i, r := range runes {
+		if !unicode.IsPrint(r) {
+			runes[i] = ' '
+		}
+	}
+	if len(runes) > 160 {
+		runes = append(runes[:160], '…')
+	}
+	return string(runes)
+}
+
+// Object makes a JSON object, each field by an expression of its own.
+type Object struct{ fields map[string]*Program }
+
+// CompileObject compiles the expressions of an object's fields. An error is an
+// *ExprError with the name of the field.
+func (e *Env) CompileObject(fields map[string]string) (*Object, error) {
+	if len(fields) > maxFields {
+		return nil, &ExprError{Text: fmt.Sprintf("has %d fields, at most %d are taken",
+			len(fields), maxFields)}
+	}
+	o := &Object{map[string]*Program{}}
+	for _, name := range slices.Sorted(maps.Keys(fields)) { // the same error each time
+		p, err := e.Compile(fields[name], JSON)
+		if err != nil {
+			err.(*ExprError).Field = name
+			return nil, err
+		}
+		o.fields[name] = p
+	}
+	return o, nil
+}
+
+// ErrTooLarge is for JSON that would become larger than allowed, errTooDeep for JSON
+// that is nested too deep.
+var (
+	ErrTooLarge = errors.New("what it gives is too large")
+	errTooDeep  = fmt.Errorf("nested deeper than %d", transcode.MaxDepth)
+)
+
+// Eval returns the object as JSON of at most limit bytes, its fields sorted by name. A
+// field whose expression gives optional.none() is left out. Bytes become base64,
+// timestamps RFC 3339, durations seconds ("3.5s"). An error is an *EvalError, or
+// ErrTooLarge.
+func (o *Object) Eval(vars Vars, limit int) ([]byte, error) {
+	out := map[string]any{}
+	c := converter{left: limit}
+	for _, name := range slices.Sorted(maps.Keys(o.fields)) {
+		v, err := o.fields[name].eval(vars)
+		if none, ok := v.(*types.Optional); ok && !none.HasValue() {
+			continue
+		}
+		if err == nil {
+			out[name], err = c.native(v, 1)
+		}
+		if errors.Is(err, ErrTooLarge) {
+			return nil, err
+		}
+		if err != nil {
+			return nil, &EvalError{name, err}
+		}
+	}
+	b, err := json.Marshal(out, json.Deterministic(true))
+	if err != nil {
+		return nil, &EvalError{"", errors.New("it gives a string that is not UTF-8")}
+	}
+	if len(b) > limit {
+		return nil, ErrTooLarge
+	}
+	return b, nil
+}
+
+// converter converts the values of expressions to Go's, as long as the JSON of the
+// result can have at most the number of bytes that are left.
+type converter struct{ left int }
+
+func (c *converter) native(v ref.Val, depth int) (any, error) {
+	c.left--
+	if s, ok := v.(types.String); ok {
+		c.left -= len(s)
+	}
+	if c.left < 0 {
+		return nil, ErrTooLarge
+	}
+	switch v := v.(type) {
+	case types.Null:
+		return nil, nil
+	case types.Bool, types.Int, types.Uint, types.String:
+		return v.Value(), nil
+	case types.Double:
+		if math.IsNaN(float64(v)) || math.IsInf(float64(v), 0) {
+			return nil, errors.New("it gives a number that JSON does not have (infinite, or none)")
+		}
+		return float64(v), nil
+	case types.Bytes:
+		c.left -= len(v)
+		return base64.StdEncoding.EncodeToString(v), nil
+	case types.Timestamp:
+		return v.UTC().Format(time.RFC3339Nano), nil
+	case types.Duration:
+		return strconv.FormatFloat(v.Seconds(), 'f', -1, 64) + "s", nil
+	case *types.Optional:
+		if !v.HasValue() {
+			return nil, nil
+		}
+		return c.native(v.GetValue(), depth)
+	}
+	if depth > transcode.MaxDepth {
+		return nil, errTooDeep
+	}
+	switch v := v.(type) {
+	case traits.Mapper:
+		out := map[string]any{}
+		for it := v.Iterator(); it.HasNext() == types.True; {
+			key, ok := it.Next().(types.String)
+			if !ok {
+				return nil, errors.New(
+					"it gives a map with a key that is not a string, which JSON does not have")
+			}
+			c.left -= len(key)
+			var err error
+			if out[string(key)], err = c.native(v.Get(key), depth+1); err != nil {
+				return nil, err
+			}
+		}
+		return out, nil
+	case traits.Lister:
+		out := []any{}
+		for it := v.Iterator(); it.HasNext() == types.True; {
+			item, err := c.native(it.Next(), depth+1)
+			if err != nil {
+				return nil, err
+			}
+			out = append(out, item)
+		}
+		return out, nil
+	}
+	return nil, fmt.Errorf("it gives %s, which JSON does not have", kindOf(v))
+}
+
+// ParseJSON reads JSON for expressions: map[string]any, []any, string, bool, nil, int64,
+// uint64 for a whole number that is too large for that, else float64; so that
+// string(payload.number) is the number as it was written. A name twice in an object, bad
+// UTF-8 and anything after the value are errors.
+func ParseJSON(text []byte) (v any, err error) {
+	if transcode.TooDeep(text, transcode.MaxDepth) {
+		return nil, errTooDeep
+	}
+	return v, json.Unmarshal(text, &v, json.WithUnmarshalers(json.UnmarshalFromFunc(readNumber)))
+}
+
+func readNumber(dec *jsontext.Decoder, to *any) error {
+	if dec.PeekKind() != '0' {
+		return errors.ErrUnsupported // the usual way
+	}
+	number, err := dec.ReadValue()
+	if err != nil {
+		return err
+	}
+	text := string(number)
+	if n, err := strconv.ParseInt(text, 10, 64); err == nil {
+		*to = n
+	} else if n, err := strconv.ParseUint(text, 10, 64); err == nil {
+		*to = n
+	} else {
+		f, err := strconv.ParseFloat(text, 64)
+		if err != nil { // out of range
+			f = math.Copysign(math.MaxFloat64, f)
+		}
+		*to = f
+	}
+	return nil
+}

@@ -2,11 +2,11 @@ package api
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
 	"net/netip"
-	"strconv"
 	"time"
 
 	"github.com/qlogd/qlogd/api/wire"
@@ -14,22 +14,39 @@ import (
 	"github.com/qlogd/qlogd/webhook"
 )
 
-// hookPath is where others' webhooks come in: open to everybody, for they prove
-// themselves by a signature.
+// hookPath is where webhooks come in: open to everybody, because a signature proves the
+// sender.
 const hookPath = "/hook/{name}"
 
-// maxForwarded is how much of a target's answer is told.
+// maxForwarded bounds the target's answer that is passed on.
 const maxForwarded = 1 << 20
 
-// hook answers POST /hook/{name}. The order of what is checked is the contract's
-// (section 9), and more than courtesy: nothing of a definition is told, and next
-// to nothing spent, before the sender has shown that it has the secret.
+// Outcomes of a request, for metrics; others are a problem's code.
+const (
+	outcomeQueued    = "queued"
+	outcomeFiltered  = "filtered"
+	outcomeDuplicate = "duplicate"
+	outcomeForwarded = "forwarded"
+	outcomeGone      = "client_gone"
+)
+
+// hook answers POST /hook/{name}. The order of the checks is the contract's
+// (section 9) and matters: nothing of a definition is disclosed, and next to nothing
+// spent, before the sender has proved that it has the secret.
 func (s *Server) hook(q *request) error {
 	q.write = true
 	at := time.Now()
-	w, err := s.hooked(q)
+	name := q.PathValue("name")
+	if !event.ValidName(name) {
+		return webhookNotFound(name)
+	}
+	v, err := s.currentWebhook(q, name)
 	if err != nil {
-		return err // of a name that may be anybody's: not counted by it
+		return err // an arbitrary name is not counted
+	}
+	w, err := s.hooks.of(&v)
+	if err != nil {
+		return err
 	}
 	outcome, err := s.take(q, w, at)
 	if err != nil {
@@ -47,15 +64,6 @@ func (s *Server) hook(q *request) error {
 	s.metrics.hook(w.Name, outcome)
 	return err
 }
-
-// What became of a request, for metrics; else it is a problem's code.
-const (
-	outcomeQueued    = "queued"
-	outcomeFiltered  = "filtered"
-	outcomeDuplicate = "duplicate"
-	outcomeForwarded = "forwarded"
-	outcomeGone      = "client_gone"
-)
 
 // take checks a request, and answers it unless there is an error.
 func (s *Server) take(q *request, w *compiledWebhook, at time.Time) (outcome string, err error) {
@@ -89,21 +97,7 @@ func (s *Server) take(q *request, w *compiledWebhook, at time.Time) (outcome str
 	return s.enqueueHooked(q, w, &req, &m)
 }
 
-// hooked returns the webhook that the path names.
-func (s *Server) hooked(q *request) (*compiledWebhook, error) {
-	name := q.PathValue("name")
-	if !event.ValidName(name) {
-		return nil, webhookNotFound(name)
-	}
-	v, err := s.currentWebhook(q, name)
-	if err != nil {
-		return nil, err
-	}
-	return s.hooks.of(&v)
-}
-
-// source is the address that a request came from, behind the proxies that are
-// trusted.
+// source returns the address that a request came from, behind trusted proxies.
 func (q *request) source() netip.Addr {
 	remote, err := netip.ParseAddrPort(q.RemoteAddr)
 	if err != nil {
@@ -112,7 +106,7 @@ func (q *request) source() netip.Addr {
 	return webhook.Source(remote.Addr(), q.Header["X-Forwarded-For"], q.s.opts.TrustedProxies)
 }
 
-// verified reads the body and checks its signature. The body is valid until done.
+// verified reads the body and checks its signature.
 func (s *Server) verified(q *request, w *compiledWebhook, at time.Time) ([]byte, error) {
 	var secrets []string
 	if w.Signed() {
@@ -141,7 +135,7 @@ func (s *Server) verified(q *request, w *compiledWebhook, at time.Time) ([]byte,
 	return body, nil
 }
 
-// notJSON refuses a body, with what to do about the mistake that most make.
+// notJSON refuses a body, with the remedy for the most common mistake.
 func (q *request) notJSON(err error) error {
 	detail := clip(err.Error(), 200)
 	if q.media == "application/x-www-form-urlencoded" {
@@ -150,49 +144,12 @@ func (q *request) notJSON(err error) error {
 	return event.Problemf(codeInvalidJSON, "", "%s", detail)
 }
 
-// enqueueHooked makes the message. A duplicate is answered as one even where the
-// payload would be refused or the queue is full: its sender has been served.
+// enqueueHooked enqueues the message. A duplicate is answered as one even if its
+// payload would be refused now: its sender has been served.
 func (s *Server) enqueueHooked(q *request, w *compiledWebhook, req *webhook.Request, m *webhook.Message) (outcome string, err error) {
-	msg, payload, err := s.hookMessage(req, m)
-	if err != nil {
-		return "", err
-	}
-	b := &batch{msgs: []event.NewMessage{msg}, payloads: [][]byte{payload}, binary: []bool{false}}
-	refused := s.fitsSchema(w, req.Body)
-	for range maxStale {
-		p := event.Produce{Queue: w.Definition.Queue, Messages: b.msgs}
-		if refused == nil {
-			refused = s.fit(q, &p, b)
-		}
-		if refused != nil {
-			return outcomeDuplicate, s.orDuplicate(q, w, m, &msg, refused)
-		}
-		res, err := s.proposeHooked(q, w, &p)
-		if isStale(err) {
-			q.unhurried()
-			if err := s.barrier(q.Context()); err != nil {
-				return "", err
-			}
-			continue
-		}
-		if err != nil {
-			return "", hookRefusal(err)
-		}
-		if first := res.Produced[0]; first.Duplicate {
-			return outcomeDuplicate, s.answerDuplicate(q, m, first.ID)
-		}
-		return outcomeQueued, q.answerQueued(m, res.Produced[0].ID)
-	}
-	return "", event.Problemf(event.CodeConflict, "queue", "the policy of %s keeps changing; try again", echo(w.Definition.Queue))
-}
-
-// answerQueued writes a wire.Hooked.
-func (q *request) answerQueued(m *webhook.Message, id event.ID) error {
-	return q.answer(http.StatusAccepted, &wire.Hooked{OK: true, Queued: true, IdempotencyKey: m.IdempotencyKey, MessageID: id.String()})
-}
-
-// hookMessage encodes the message once.
-func (s *Server) hookMessage(req *webhook.Request, m *webhook.Message) (event.NewMessage, []byte, error) {
+	// The request's Idempotency-Key is meant for the webhook, not for this API.
+	q.Header.Del("Idempotency-Key")
+	q.who = &principal{name: "webhook:" + w.Name}
 	payload := bytes.TrimSpace(m.Payload)
 	in := wire.NewMessage{Payload: payload, Key: m.Key, Kind: m.Kind, IdempotencyKey: m.IdempotencyKey, Headers: req.Headers}
 	if m.Priority > 0 {
@@ -204,32 +161,39 @@ func (s *Server) hookMessage(req *webhook.Request, m *webhook.Message) (event.Ne
 		original = bytes.TrimSpace(req.Body)
 	}
 	msg, err := s.newMessage(&in, payload, original)
-	return msg, payload, err
-}
-
-// proposeHooked gets the message enqueued. The request's own Idempotency-Key, if
-// it has one, is its sender's business with the webhook, not with this API.
-func (s *Server) proposeHooked(q *request, w *compiledWebhook, p *event.Produce) (event.Result, error) {
-	ctx, cancel := s.deadline(q.Context())
-	defer cancel()
-	res, err := s.propose(ctx, &event.Command{Actor: "webhook:" + w.Name, Produce: p}, "")
-	if err == nil {
-		q.w.Header().Set("X-Qlogd-Index", strconv.FormatUint(res.Index, 10))
+	if err != nil {
+		return "", err
 	}
-	return res, err
-}
-
-// hookRefusal is a refusal as the sender of a webhook has to hear it: what it
-// can't help, an operator can, so it is to try again.
-func hookRefusal(err error) error {
-	p, ok := err.(*event.Problem)
-	if !ok || p.Code != event.CodeQueueNotFound {
-		return err
+	b := &batch{noCreate: true}
+	b.append(msg, payload, false)
+	var res event.Result
+	if err = s.fitsSchema(w, req.Body); err == nil {
+		res, err = s.enqueue(q, w.Definition.Queue, b)
 	}
-	out := *p
-	out.Field, out.RetryAfterMS = "", 60_000
-	out.Detail = "the webhook's queue is gone; it takes nothing until it names another one, or that is made again"
-	return &out
+	if p, ok := err.(*event.Problem); ok && p.Code == codeSchemaMismatch {
+		id, found, lerr := s.firstHooked(q, w, m, &msg)
+		if lerr == nil && found {
+			return outcomeDuplicate, s.answerDuplicate(q, m, id)
+		}
+		return "", cmp.Or(lerr, error(p.At(-1)))
+	}
+	if p, ok := err.(*event.Problem); ok && p.Code == event.CodeQueueNotFound {
+		// The sender cannot help it, but an operator can: let it try again.
+		out := *p
+		out.Field, out.RetryAfterMS = "", 60_000
+		out.Detail = "the webhook's queue is gone; the webhook accepts nothing until the queue exists again, or it names another one"
+		return "", &out
+	}
+	if err != nil {
+		return "", err
+	}
+	id := res.Produced[0].ID
+	if res.Produced[0].Duplicate {
+		return outcomeDuplicate, s.answerDuplicate(q, m, id)
+	}
+	return outcomeQueued, q.answer(http.StatusAccepted, &wire.Hooked{
+		OK: true, Queued: true, IdempotencyKey: m.IdempotencyKey, MessageID: id.String(),
+	})
 }
 
 // fitsSchema checks the body against the webhook's own schema.
@@ -240,30 +204,18 @@ func (s *Server) fitsSchema(w *compiledWebhook, body []byte) error {
 	return w.schema.check("the webhook's payload_schema", one(body))
 }
 
-// orDuplicate answers what was refused, unless its first message was taken
-// before. Only what is refused costs this look; else deciding looks.
-func (s *Server) orDuplicate(q *request, w *compiledWebhook, m *webhook.Message, msg *event.NewMessage, refused error) error {
-	if p, ok := refused.(*event.Problem); !ok || p.Code != codeSchemaMismatch {
-		return hookRefusal(refused)
-	}
+// firstHooked returns the message of which a refused one is a duplicate. Only refused
+// requests cost this search; for others deciding finds duplicates.
+func (s *Server) firstHooked(q *request, w *compiledWebhook, m *webhook.Message, msg *event.NewMessage) (event.ID, bool, error) {
 	q.unhurried()
 	if err := s.barrier(q.Context()); err != nil {
-		return err
+		return event.ID{}, false, err
 	}
 	v, ok := s.deps.State.Queue(w.Definition.Queue)
 	if !ok {
-		return hookRefusal(queueNotFound(w.Definition.Queue))
+		return event.ID{}, false, nil
 	}
-	id, found, err := s.firstOf(&v, msg, m.Payload)
-	if err != nil {
-		return err
-	}
-	if found {
-		return s.answerDuplicate(q, m, id)
-	}
-	p := *refused.(*event.Problem)
-	p.Index = -1 // of one
-	return &p
+	return s.firstOf(&v, msg, m.Payload)
 }
 
 func (s *Server) answerDuplicate(q *request, m *webhook.Message, id event.ID) error {
@@ -279,7 +231,7 @@ func (s *Server) answerDuplicate(q *request, m *webhook.Message, id event.ID) er
 	return q.answer(http.StatusOK, &out)
 }
 
-// forward sends a webhook on at once, and answers what its target answers.
+// forward sends a webhook on at once, and passes the target's answer on.
 func (s *Server) forward(q *request, w *compiledWebhook, req *webhook.Request, m *webhook.Message) error {
 	if err := s.fitsSchema(w, req.Body); err != nil {
 		return err
@@ -299,22 +251,22 @@ func (s *Server) forward(q *request, w *compiledWebhook, req *webhook.Request, m
 	a, err := s.deps.Forward.Forward(q.Context(), w.Definition.Target, header, bytes.TrimSpace(m.Payload))
 	switch {
 	case err != nil && errors.Is(err, ErrNotForwarded):
-		s.log.Warn("a webhook's target could not be reached", "webhook", w.Name, "request_id", q.id, "error", err)
-		return event.Problemf(codeTargetFailed, "", "the webhook's target could not be reached; the server's log tells more under this request's id")
+		s.log.Warn("webhook target unreachable", "webhook", w.Name, "request_id", q.id, "error", err)
+		return event.Problemf(codeTargetFailed, "", "the webhook's target could not be reached; the server's log has the cause under this request's id")
 	case err != nil && errors.Is(err, context.DeadlineExceeded):
-		return perhaps(codeTargetTimeout, "the webhook's target did not answer in time; it may have had the request")
+		return perhaps(codeTargetTimeout, "the webhook's target did not answer in time; it may have received the request")
 	case err != nil && q.Context().Err() != nil:
 		return err
 	case err != nil:
-		s.log.Warn("a webhook's target gave no answer", "webhook", w.Name, "request_id", q.id, "error", err)
-		return perhaps(codeTargetFailed, "the webhook's target gave no answer, and may have had the request; the server's log tells more under this request's id")
+		s.log.Warn("webhook target gave no answer", "webhook", w.Name, "request_id", q.id, "error", err)
+		return perhaps(codeTargetFailed, "the webhook's target gave no answer, and may have received the request; the server's log has the cause under this request's id")
 	case a.Cut:
 		return perhaps(codeTargetFailed, "the webhook's target answered more than %d bytes", maxForwarded)
 	case a.Status < 200 || a.Status > 599:
 		return perhaps(codeTargetFailed, "the webhook's target answered status %d", a.Status)
 	}
-	// It is the target's, under this server's address: a browser is to take it for
-	// no page of this server's, which may call the API.
+	// A browser must not treat the target's answer as a page of this server, which could
+	// call the API.
 	q.w.Header().Set("Content-Security-Policy", "default-src 'none'; sandbox")
 	media := a.ContentType
 	if media == "" || len(media) > maxContentType || !printable(media) {
@@ -329,15 +281,15 @@ func (s *Server) forward(q *request, w *compiledWebhook, req *webhook.Request, m
 	return nil
 }
 
-// perhaps is a problem after which the target may have done what was asked.
+// perhaps returns a problem of unknown outcome: the target may have acted.
 func perhaps(code, format string, args ...any) error {
 	p := event.Problemf(code, "", format, args...)
 	p.Unknown = true
 	return p
 }
 
-// hookStatus is what a code means at /hook, where that is something else: who
-// sends webhooks tries again after a 503.
+// hookStatus reports whether a code is a 503 at /hook, after which senders of webhooks
+// try again.
 func hookStatus(path, code string) bool {
 	return path == hookPath && (code == event.CodeQueueFull || code == event.CodeQueueNotFound)
 }

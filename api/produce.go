@@ -88,6 +88,7 @@ type batch struct {
 	payloads [][]byte
 	binary   []bool
 	imported bool // they have source ids
+	noCreate bool // their queue is not created automatically
 }
 
 func (b *batch) append(m event.NewMessage, payload []byte, binary bool) {
@@ -301,7 +302,7 @@ func messageHeaders(m map[string]string) ([]event.Header, error) {
 // enqueue proposes messages that were checked against the queue's policy.
 func (s *Server) enqueue(q *request, name string, b *batch) (event.Result, error) {
 	return q.proposeFresh("queue", "the policy of queue "+echo(name), func() (*event.Command, error) {
-		p := &event.Produce{Queue: name, AutoCreate: s.opts.AutoCreateQueues, Messages: b.msgs, Import: b.imported}
+		p := &event.Produce{Queue: name, AutoCreate: s.opts.AutoCreateQueues && !b.noCreate, Messages: b.msgs, Import: b.imported}
 		return &event.Command{Produce: p}, s.fit(q, p, b)
 	})
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"sort"
 	"strings"
 	"sync"
 
@@ -16,22 +15,21 @@ import (
 
 // Secrets are the secrets that this node has.
 type Secrets interface {
-	// Of returns those that a definition names; an error tells what is missing
-	// where there is none, and never a secret.
+	// Of returns those that a definition names. An error names a missing one, and
+	// never contains a secret.
 	Of(v *wire.VerifyHMAC) ([]string, error)
-	// Missing says which of them this node lacks.
+	// Missing names those that this node lacks.
 	Missing(v *wire.VerifyHMAC) []string
 }
 
 // Forwarder sends to the targets of webhooks.
 type Forwarder interface {
-	// CheckTarget says what is wrong with a URL that nothing may be sent to; its
-	// text goes behind the field's name.
+	// CheckTarget returns an error for a URL that nothing may be sent to; its text
+	// follows the field's name.
 	CheckTarget(url string) error
-	// Forward POSTs a body and returns the answer, whatever its status. Errors
-	// are the network's, or that the target is not one to be reached: nothing of
-	// the URL is in them. An error after which the target surely has not had the
-	// request is an ErrNotForwarded.
+	// Forward POSTs a body and returns the answer, whatever its status. Errors do not
+	// contain the URL; they wrap ErrNotForwarded if the target has certainly not
+	// received the request.
 	Forward(ctx context.Context, url string, header http.Header, body []byte) (*Forwarded, error)
 }
 
@@ -51,38 +49,27 @@ func webhookNotFound(name string) *event.Problem {
 	return event.Problemf(event.CodeWebhookNotFound, "name", "webhook %s does not exist", echo(name))
 }
 
-// webhookName returns the webhook that the path names.
-func (q *request) webhookName() (string, error) {
-	name := q.PathValue("name")
+// webhookName returns the webhook in the path.
+func (p *params) webhookName() string {
+	name := p.q.PathValue("name")
 	if !event.ValidName(name) {
-		return "", bad("name", "name must match ^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$; it was %s", echo(name))
+		p.refuse("name", "name must match ^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$; it was %s", echo(name))
 	}
-	return name, nil
+	return name
 }
 
 // listWebhooks answers GET /v1/webhooks?limit=&cursor=&consistency=.
 func (s *Server) listWebhooks(q *request) error {
-	if err := q.allow("limit", "cursor", "consistency"); err != nil {
-		return err
-	}
-	limit, err := q.number("limit", 1000, 1, 1000)
-	if err != nil {
-		return err
-	}
-	after := q.query.Get("cursor")
+	in := q.read("limit", "cursor", "consistency")
+	limit, after := in.limit(1000, 1000), q.query.Get("cursor")
 	if q.query.Has("cursor") && !event.ValidName(after) {
-		return bad("cursor", "cursor must be the next_cursor of an answer")
+		in.refuse("cursor", "cursor must be the next_cursor of an answer")
 	}
-	if err := q.fresh(); err != nil {
-		return err
+	if in.fresh(); in.err != nil {
+		return in.err
 	}
-	views := s.deps.State.Webhooks()
-	views = views[sort.Search(len(views), func(i int) bool { return views[i].Name > after }):]
+	views, more := firstN(s.deps.State.Webhooks(), limit, func(v *event.WebhookView) bool { return v.Name > after })
 	out := wire.WebhookList{Webhooks: []wire.Webhook{}}
-	if len(views) > int(limit) {
-		views = views[:limit]
-		out.NextCursor = views[limit-1].Name
-	}
 	for i := range views {
 		w, err := webhookOf(&views[i])
 		if err != nil {
@@ -90,33 +77,27 @@ func (s *Server) listWebhooks(q *request) error {
 		}
 		out.Webhooks = append(out.Webhooks, *w)
 	}
+	if more {
+		out.NextCursor = views[limit-1].Name
+	}
 	return q.answer(http.StatusOK, &out)
 }
 
 // getWebhook answers GET /v1/webhooks/{name}?consistency=.
 func (s *Server) getWebhook(q *request) error {
-	name, err := q.webhookName()
-	if err != nil {
-		return err
-	}
-	if err := q.allow("consistency"); err != nil {
-		return err
-	}
-	if err := q.fresh(); err != nil {
-		return err
+	in := q.read("consistency")
+	name := in.webhookName()
+	if in.fresh(); in.err != nil {
+		return in.err
 	}
 	v, ok := s.deps.State.Webhook(name)
 	if !ok {
 		return webhookNotFound(name)
 	}
-	w, err := webhookOf(&v)
-	if err != nil {
-		return err
-	}
-	return q.answer(http.StatusOK, w)
+	return q.answerWebhook(http.StatusOK, &v)
 }
 
-// webhookOf returns a webhook as it is told.
+// webhookOf returns a webhook as the API shows it.
 func webhookOf(v *event.WebhookView) (*wire.Webhook, error) {
 	w := &wire.Webhook{Name: v.Name, CreatedAt: wire.Time(v.CreatedAt), UpdatedAt: wire.Time(v.UpdatedAt)}
 	if err := wire.Unmarshal(v.Definition, &w.WebhookDefinition); err != nil {
@@ -125,22 +106,24 @@ func webhookOf(v *event.WebhookView) (*wire.Webhook, error) {
 	return w, nil
 }
 
-// putWebhook makes a webhook (201) or replaces its definition (200).
+func (q *request) answerWebhook(status int, v *event.WebhookView) error {
+	w, err := webhookOf(v)
+	if err != nil {
+		return err
+	}
+	return q.answer(status, w)
+}
+
+// putWebhook answers PUT /v1/webhooks/{name}: it creates a webhook (201) or replaces its
+// definition (200).
 func (s *Server) putWebhook(q *request) error {
-	name, err := q.webhookName()
-	if err != nil {
-		return err
-	}
-	if err := q.allow(); err != nil {
-		return err
-	}
+	in := q.read()
+	name := in.webhookName()
 	var d wire.WebhookDefinition
-	if err := q.decode(&d, false, false); err != nil {
-		return err
-	}
-	text, err := s.checkWebhook(name, &d)
-	if err != nil {
-		return err
+	in.body(&d)
+	text := get(in, func() ([]byte, error) { return s.checkWebhook(name, &d) })
+	if in.err != nil {
+		return in.err
 	}
 	res, err := q.propose(&event.Command{PutWebhook: &event.PutWebhook{Name: name, Queue: d.Queue, Definition: text}})
 	if err != nil {
@@ -150,25 +133,15 @@ func (s *Server) putWebhook(q *request) error {
 	if res.Created {
 		status = http.StatusCreated
 	}
-	v, ok := q.webhookAfter(name, &res)
+	v, ok := q.after(&res).Webhook(name)
 	if !ok || string(v.Definition) != string(text) {
-		v.Name, v.Definition = name, text // changed since: what this call made of it
+		v.Name, v.Definition = name, text // changed since: answer with this call's definition
 	}
-	out, err := webhookOf(&v)
-	if err != nil {
-		return err
-	}
-	return q.answer(status, out)
+	return q.answerWebhook(status, &v)
 }
 
-// webhookAfter returns a webhook as it was after a write of it, as far as that
-// is known.
-func (q *request) webhookAfter(name string, res *event.Result) (event.WebhookView, bool) {
-	return q.after(res).Webhook(name)
-}
-
-// checkWebhook checks all of a definition but whether its queue exists, and
-// returns it as it is stored. An error is an *event.Problem about a field.
+// checkWebhook checks a definition, except for the existence of its queue, and returns
+// it as it is stored. An error is an *event.Problem about a field.
 func (s *Server) checkWebhook(name string, d *wire.WebhookDefinition) (text []byte, err error) {
 	if d.Queue != "" && !event.ValidName(d.Queue) {
 		return nil, bad("queue", "queue must match ^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$; it was %s", echo(d.Queue))
@@ -205,19 +178,16 @@ func (s *Server) checkWebhook(name string, d *wire.WebhookDefinition) (text []by
 
 // deleteWebhook answers DELETE /v1/webhooks/{name}.
 func (s *Server) deleteWebhook(q *request) error {
-	name, err := q.webhookName()
-	if err != nil {
-		return err
-	}
-	if err := q.allow(); err != nil {
-		return err
-	}
-	// So that what is refused leaves no entry; one with an Idempotency-Key may
-	// have been carried out before.
-	if q.Header["Idempotency-Key"] == nil {
-		if _, err := s.currentWebhook(q, name); err != nil {
+	in := q.read()
+	name := in.webhookName()
+	if q.Header["Idempotency-Key"] == nil { // else it may have been executed before
+		in.do(func() error {
+			_, err := s.currentWebhook(q, name)
 			return err
-		}
+		})
+	}
+	if in.err != nil {
+		return in.err
 	}
 	if _, err := q.propose(&event.Command{DeleteWebhook: &event.DeleteWebhook{Name: name}}); err != nil {
 		return err
@@ -239,7 +209,7 @@ type webhooks struct {
 type compiledWebhook struct {
 	*webhook.Webhook
 	revision uint64
-	created  int64 // with the revision: another one of the same name is another one
+	created  int64 // distinguishes it from a deleted webhook of the same name
 	schema   *lazySchema
 }
 
@@ -268,7 +238,7 @@ func (c *webhooks) of(v *event.WebhookView) (*compiledWebhook, error) {
 	return w, nil
 }
 
-// secretsMissing says which secrets of webhooks this node lacks.
+// secretsMissing names the secrets of webhooks that this node lacks.
 func (s *Server) secretsMissing() (reasons []string) {
 	if s.deps.Secrets == nil {
 		return nil

@@ -50,15 +50,12 @@ func (s *Server) putDefinitions(q *request) error {
 	}
 	keyed := q.Header["Idempotency-Key"] != nil
 	var p *plan
-	var refused error
 	res, err := q.proposeFresh("", "a queue or webhook", func() (c *event.Command, err error) {
 		if p, err = s.plan(&body, s.deps.State); err != nil {
 			return nil, err
 		}
-		// Only the state machine knows whether a request with a key was executed before: what
-		// is wrong with it now may have been right then.
-		if refused = p.refused(q); refused != nil && (dry || !keyed || p.mistaken) {
-			return nil, refused
+		if err := p.refused(q); err != nil {
+			return nil, err
 		}
 		if dry || !keyed && !p.changes() {
 			q.tellIndex()
@@ -66,9 +63,6 @@ func (s *Server) putDefinitions(q *request) error {
 		}
 		return &event.Command{Define: &p.define}, nil
 	})
-	if problem, ok := err.(*event.Problem); ok && refused != nil && !problem.Unknown && problem.Code != event.CodeKeyReused {
-		return refused
-	}
 	if err != nil {
 		return err
 	}

@@ -1,7 +1,6 @@
 package api
 
 import (
-	"cmp"
 	"context"
 	"net/http"
 	"slices"
@@ -75,20 +74,16 @@ func (s *Server) eraseMessage(q *request) error {
 	in.body(&body)
 	in.do(func() error { return eraseReason(body.Reason, body.DryRun) })
 	in.barrier()
-	is := get(in, func() (Erasable, error) { return s.deps.Eraser.Message(q.Context(), id) })
 	if in.err != nil {
 		return in.err
 	}
-	if is.Messages == 0 {
-		// Retention may have deleted it since the first answer.
-		if again, err := q.mayRepeat(); err != nil || !again || body.DryRun {
-			return cmp.Or(err, error(messageNotFound(id)))
+	return q.erase("", body.DryRun, s.deps.Eraser.Spec(id, "", "", body.Reason), func() (Erasable, error) {
+		is, err := s.deps.Eraser.Message(q.Context(), id)
+		if err == nil && is.Messages == 0 {
+			err = messageNotFound(id)
 		}
-	}
-	if body.DryRun {
-		return q.erasable(is)
-	}
-	return q.erase("", is.Messages, s.deps.Eraser.Spec(id, "", "", body.Reason))
+		return is, err
+	})
 }
 
 // eraseKey answers POST /v1/queues/{queue}/erase.
@@ -106,28 +101,19 @@ func (s *Server) eraseKey(q *request) error {
 	if in.err != nil {
 		return in.err
 	}
-	_, exists := s.deps.State.Queue(name)
-	again := false
-	if !exists && !body.DryRun {
-		var err error
-		if again, err = q.mayRepeat(); err != nil {
-			return err
+	return q.erase(name, body.DryRun, s.deps.Eraser.Spec(event.ID{}, name, body.Key, body.Reason), func() (is Erasable, err error) {
+		_, exists := s.deps.State.Queue(name)
+		if !exists || body.DryRun { // the log may have messages of a queue that was deleted
+			is, err = s.deps.Eraser.Key(q.Context(), name, body.Key)
 		}
-	}
-	if body.DryRun || !exists && !again {
-		// The log may have messages of a queue that was deleted.
-		is, err := s.deps.Eraser.Key(q.Context(), name, body.Key)
-		if err != nil {
-			return err
+		if err == nil && !exists && is.Messages == 0 {
+			err = queueNotFound(name)
 		}
-		if !exists && is.Messages == 0 {
-			return queueNotFound(name)
+		if !body.DryRun {
+			is.Messages = 0 // unknown
 		}
-		if body.DryRun {
-			return q.erasable(is)
-		}
-	}
-	return q.erase(name, 0, s.deps.Eraser.Spec(event.ID{}, name, body.Key, body.Reason))
+		return is, err
+	})
 }
 
 // eraseReason refuses an erasure without a reason: nothing else is left to explain the gap.
@@ -138,19 +124,25 @@ func eraseReason(reason string, dry bool) error {
 	return within("reason", reason, maxReason)
 }
 
-func (q *request) erasable(is Erasable) error {
-	out := wire.Erasable{DryRun: true, Messages: is.Messages, Live: is.Live, Contents: is.Contents, MessageIDs: []string{}}
-	for _, id := range is.IDs[:min(len(is.IDs), eraseNames)] {
-		out.MessageIDs = append(out.MessageIDs, id.String())
+// erase begins the task, or answers a dry run with what look finds.
+func (q *request) erase(queue string, dry bool, spec []byte, look func() (Erasable, error)) error {
+	if dry {
+		is, err := look()
+		if err != nil {
+			return err
+		}
+		out := wire.Erasable{DryRun: true, Messages: is.Messages, Live: is.Live, Contents: is.Contents, MessageIDs: []string{}}
+		for _, id := range is.IDs[:min(len(is.IDs), eraseNames)] {
+			out.MessageIDs = append(out.MessageIDs, id.String())
+		}
+		return q.answer(http.StatusOK, &out)
 	}
-	return q.answer(http.StatusOK, &out)
-}
-
-// erase begins the task.
-func (q *request) erase(queue string, total int64, spec []byte) error {
-	res, err := q.propose(&event.Command{CreateTask: &event.CreateTask{
-		Kind: event.TaskErase, Queue: queue, Total: total, Content: event.EncodeContent(&event.Content{Spec: spec}),
-	}})
+	res, err := q.proposeFresh("", "", func() (*event.Command, error) {
+		is, err := look()
+		return &event.Command{CreateTask: &event.CreateTask{
+			Kind: event.TaskErase, Queue: queue, Total: is.Messages, Content: event.EncodeContent(&event.Content{Spec: spec}),
+		}}, err
+	})
 	if err != nil {
 		return err
 	}

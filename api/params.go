@@ -144,12 +144,16 @@ func firstN[T any](list []T, n int, keep func(*T) bool) (out []T, more bool) {
 }
 
 // proposeFresh proposes the command that build returns, nil for none. Where a queue's policy
-// changed since build read it, it builds again. field and what name the policy in the error.
+// changed since build read it, it builds again. field and what name the policy in the error. Where
+// build refuses a repeated request, the result is the first one.
 func (q *request) proposeFresh(field, what string, build func() (*event.Command, error)) (res event.Result, err error) {
 	for range maxStale {
 		c, err := build()
-		if c == nil || err != nil {
-			return res, err
+		if err != nil {
+			return q.orFirst(err)
+		}
+		if c == nil {
+			return res, nil
 		}
 		if res, err = q.propose(c); !isStale(err) {
 			return res, err

@@ -15,12 +15,11 @@ import (
 // plan is what definitions mean in a state: the command that puts them, what it
 // changes, and what is wrong. The state machine checks the command again.
 type plan struct {
-	s        *Server
-	st       State
-	define   event.Define
-	effect   []wire.DefinitionChange
-	wrong    []*event.Problem // Field is a path in the document: queues[1].delivery.on_dead
-	mistaken bool             // something is wrong with the document itself, in any state
+	s      *Server
+	st     State
+	define event.Define
+	effect []wire.DefinitionChange
+	wrong  []*event.Problem // Field is a path in the document: queues[1].delivery.on_dead
 
 	will  map[string]*event.Policy // policies of the queues in the document, and of new auto ones
 	users map[string]string        // in the end: dead-letter queue to a queue that uses it
@@ -85,7 +84,6 @@ func (p *plan) element(list string, i int, name string, raw jsontext.Value, chec
 	}
 	for _, w := range found {
 		p.fault(list, i, w)
-		p.mistaken = true
 	}
 	if list == "queues" && len(found) > 0 {
 		p.bad[i] = true

@@ -37,7 +37,6 @@ type movement struct {
 	edits  map[event.ID]bool // whose message was not selected yet
 	order  event.Order       // of a replay
 	target *event.QueueView  // of a replay; nil: it does not exist
-	again  bool              // see repeats
 
 	found   []dead.Letter  // the first maxAtOnce+1; all that are named
 	total   int64          // how many were found in all
@@ -49,22 +48,26 @@ type movement struct {
 // replayDead answers POST /v1/queues/{queue}/dead/replay.
 func (s *Server) replayDead(q *request) error {
 	var body wire.ReplayRequest
-	in, m := q.movement(event.TaskReplay, &body, false)
-	m.dry = body.DryRun
-	in.do(func() error { return m.replayRequest(&body) })
-	in.do(func() error { return m.choose(body.MessageIDs, body.Filter) })
-	in.do(m.execute)
-	return in.err
+	m, err := q.movement(event.TaskReplay, &body, false)
+	if err != nil {
+		return err
+	}
+	return m.execute(body.DryRun, func() error {
+		if err := m.replayRequest(&body); err != nil {
+			return err
+		}
+		return m.choose(body.MessageIDs, body.Filter)
+	})
 }
 
 // purgeDead answers POST /v1/queues/{queue}/dead/purge.
 func (s *Server) purgeDead(q *request) error {
 	var body wire.PurgeRequest
-	in, m := q.movement(event.TaskPurge, &body, false)
-	m.dry = body.DryRun
-	in.do(func() error { return m.choose(body.MessageIDs, body.Filter) })
-	in.do(m.execute)
-	return in.err
+	m, err := q.movement(event.TaskPurge, &body, false)
+	if err != nil {
+		return err
+	}
+	return m.execute(body.DryRun, func() error { return m.choose(body.MessageIDs, body.Filter) })
 }
 
 // deleteDead answers DELETE /v1/queues/{queue}/dead/{message_id}.
@@ -78,18 +81,20 @@ func (s *Server) deleteDead(q *request) error {
 // moveOne replays or purges the message in the path.
 func (s *Server) moveOne(q *request, kind event.TaskKind) (to event.ID, err error) {
 	id := q.PathValue("message_id")
-	in, m := q.movement(kind, &struct{}{}, true)
+	m, err := q.movement(kind, &struct{}{}, true)
+	if err != nil {
+		return to, err
+	}
 	m.spec.MaxReplays = defaultReplays
-	in.do(func() error { return m.choose([]string{id}, nil) })
-	res := get(in, m.atOnce)
+	res, err := m.result(func() error { return m.choose([]string{id}, nil) })
 	var p *event.Problem
-	if errors.As(in.err, &p) && (p.Field == "message_ids" || p.Index >= 0) {
+	if errors.As(err, &p) && (p.Field == "message_ids" || p.Index >= 0) {
 		one := *p
 		one.Field, one.Index = "message_id", -1
 		return to, &one
 	}
-	if in.err != nil {
-		return to, in.err
+	if err != nil {
+		return to, err
 	}
 	for _, moved := range res.Moved {
 		switch moved.Code {
@@ -105,23 +110,12 @@ func (s *Server) moveOne(q *request, kind event.TaskKind) (to event.ID, err erro
 }
 
 // movement begins a replay or a purge.
-func (q *request) movement(kind event.TaskKind, body any, optional bool) (*params, *movement) {
+func (q *request) movement(kind event.TaskKind, body any, optional bool) (*movement, error) {
 	in := q.read()
 	m := &movement{q: q, queue: in.queue(), kind: kind, index: map[event.ID]int{}}
 	in.barrier() // this node's state is searched: it must not be behind
 	in.do(func() error { return q.decode(body, false, optional) })
-	return in, m
-}
-
-// repeats reports whether the request is a repeated one: then its messages may be gone because
-// of the first one, and the state machine has the answer. It must be called after the state was
-// read, so that what that shows of an earlier request is in the log.
-func (m *movement) repeats() bool {
-	if !m.again && !m.dry {
-		again, err := m.q.mayRepeat()
-		m.again = again || err != nil // then the state machine reports the error
-	}
-	return m.again
+	return m, in.err
 }
 
 // replayRequest checks what only a replay has.
@@ -150,7 +144,7 @@ func (m *movement) replayRequest(in *wire.ReplayRequest) error {
 	if in.To != m.queue {
 		m.spec.To = in.To
 	}
-	if err := m.look(); err != nil && !m.repeats() {
+	if err := m.look(); err != nil {
 		return err
 	}
 	if len(in.Edit) > maxEdits {
@@ -227,8 +221,6 @@ func (m *movement) edit(id string, in *wire.ReplayEdit) error {
 	switch {
 	case err != nil:
 		return err
-	case v == nil && m.repeats():
-		return nil
 	case v == nil:
 		return was.problem("edit", m.queue, asked)
 	case m.spec.Edit[v.ID] != nil:
@@ -252,7 +244,7 @@ func (m *movement) choose(named []string, filter *wire.DeadFilter) (err error) {
 	default:
 		err = m.byName(named)
 	}
-	if err == nil && len(m.edits) > 0 && !m.repeats() {
+	if err == nil && len(m.edits) > 0 {
 		id := slices.SortedFunc(maps.Keys(m.edits), event.ID.Compare)[0]
 		return bad("edit", "edit names message %s, which is not among those to be replayed", id)
 	}
@@ -268,7 +260,7 @@ func (m *movement) byName(named []string) error {
 		}
 		m.named = append(m.named, id)
 	}
-	if err := died(m.q.s.deps.State, m.queue); err != nil && m.kind == event.TaskReplay && m.target == nil && !m.repeats() {
+	if err := died(m.q.s.deps.State, m.queue); err != nil && m.kind == event.TaskReplay && m.target == nil {
 		return err
 	}
 	for i, id := range m.named {
@@ -276,11 +268,8 @@ func (m *movement) byName(named []string) error {
 		if err != nil {
 			return err
 		}
-		if v == nil && !m.repeats() {
+		if v == nil {
 			return was.problem("message_ids", m.queue, id).At(i)
-		}
-		if v == nil { // as it is: the state machine has the answer
-			v = &event.MessageView{ID: id, Dead: &event.DeadView{First: id}}
 		}
 		if _, twice := m.index[v.ID]; twice {
 			continue // named by two of its ids
@@ -300,7 +289,7 @@ func (m *movement) bySelection(filter *wire.DeadFilter) (err error) {
 		return err
 	}
 	st := m.q.s.deps.State
-	if err := died(st, m.queue); err != nil && !m.repeats() {
+	if err := died(st, m.queue); err != nil {
 		return err
 	}
 	var failed error
@@ -351,9 +340,6 @@ func (m *movement) skip(id event.ID, code string) {
 func (m *movement) item(v *event.MessageView) (item event.ReplayItem, fits bool, err error) {
 	item.ID = v.ID
 	edit := m.spec.Edit[v.ID]
-	if v.State == event.StateNone { // not found: a repeated request (byName)
-		return item, true, nil
-	}
 	if m.target == nil || edit == nil && (m.spec.To == "" || len(m.target.Policy.MessageSchema) == 0) {
 		return item, true, nil
 	}
@@ -397,19 +383,38 @@ func (s *Server) Fits(v *event.QueueView, c *event.Content) error {
 	return err
 }
 
-// execute does it, at once or by a task, and answers.
-func (m *movement) execute() error {
-	switch {
-	case m.dry:
+// execute does what choose selects, or for a dry run finds out what would be done, and
+// answers.
+func (m *movement) execute(dry bool, choose func() error) error {
+	if m.dry = dry; dry {
+		if err := choose(); err != nil {
+			return err
+		}
 		return m.answerDry()
-	case m.total > maxAtOnce || m.spec.Rate > 0 && m.total > m.spec.Rate:
-		return m.byTask()
 	}
-	res, err := m.atOnce()
+	res, err := m.result(choose)
 	if err != nil {
 		return err
 	}
 	return m.answer(&res)
+}
+
+// result does what choose selects, at once or by a task. Of a repeated request it is the first
+// result, whose effect may be that nothing is left to choose.
+func (m *movement) result(choose func() error) (res event.Result, err error) {
+	if err = choose(); err != nil {
+		return m.q.orFirst(err)
+	}
+	if m.total <= maxAtOnce && (m.spec.Rate == 0 || m.total <= m.spec.Rate) {
+		return m.atOnce()
+	}
+	spec, err := m.spec.Encode()
+	if err != nil {
+		return res, err
+	}
+	return m.q.propose(&event.Command{CreateTask: &event.CreateTask{
+		Kind: m.kind, Queue: m.queue, Total: m.total, Content: event.EncodeContent(&event.Content{Spec: spec}),
+	}})
 }
 
 // answer answers with what was done, at once or by a task: a repeated request as
@@ -465,15 +470,13 @@ func (m *movement) send(r *wire.Replayed) error {
 // atOnce proposes all of it in one entry; nothing to do leaves no entry.
 func (m *movement) atOnce() (event.Result, error) {
 	var c *event.Command
-	built := false
 	keyed := m.q.Header["Idempotency-Key"] != nil
 	res, err := m.q.proposeFresh("to", "the policy of queue "+echo(m.to()), func() (_ *event.Command, err error) {
-		if built { // its policy changed
-			if err := m.look(); err != nil && !m.repeats() {
+		if m.kind == event.TaskReplay && m.target != nil { // as it is now
+			if err := m.look(); err != nil {
 				return nil, err
 			}
 		}
-		built = true
 		c = &event.Command{}
 		if m.kind == event.TaskPurge {
 			c.PurgeDead = &event.PurgeDead{Queue: m.queue, Strict: m.named != nil}
@@ -537,24 +540,4 @@ func (m *movement) refused(c *event.Command, err error) error {
 		return p.At(at)
 	}
 	return was.problem("message_ids", m.queue, m.named[at]).At(at)
-}
-
-// byTask begins a task.
-func (m *movement) byTask() error {
-	if m.kind == event.TaskReplay && m.target == nil {
-		if err := m.look(); err != nil {
-			return err
-		}
-	}
-	spec, err := m.spec.Encode()
-	if err != nil {
-		return err
-	}
-	res, err := m.q.propose(&event.Command{CreateTask: &event.CreateTask{
-		Kind: m.kind, Queue: m.queue, Total: m.total, Content: event.EncodeContent(&event.Content{Spec: spec}),
-	}})
-	if err != nil {
-		return err
-	}
-	return m.answer(&res)
 }

@@ -27,20 +27,15 @@ func (s *Server) resurrect(q *request) error {
 	if in.err != nil {
 		return in.err
 	}
-	var c *event.Resurrect
 	res, err := q.proposeFresh("queue", "the policy of the queue", func() (*event.Command, error) {
-		var content *event.Content
-		var err error
-		if c, content, err = s.buried(q, id, edit); err != nil {
+		c, content, err := s.buried(q, id, edit)
+		if err != nil {
 			return nil, err
 		}
 		c.Queue = cmp.Or(body.Queue, c.Queue)
 		v, err := s.current(q, c.Queue)
 		if err != nil {
-			if q.Header["Idempotency-Key"] == nil {
-				return nil, err
-			}
-			v = event.QueueView{} // the state machine knows whether it was done before
+			return nil, err
 		}
 		c.Revision = v.Revision
 		return &event.Command{Resurrect: c}, s.Fits(&v, content)
@@ -48,7 +43,11 @@ func (s *Server) resurrect(q *request) error {
 	if err != nil {
 		return err
 	}
-	return q.answer(http.StatusCreated, &wire.Resurrected{MessageID: c.ID.String(), NewMessageID: res.ID.String(), Queue: c.Queue})
+	e, err := s.deps.Log.Event(event.RefOf(res.ID))
+	if err != nil {
+		return err
+	}
+	return q.answer(http.StatusCreated, &wire.Resurrected{MessageID: e.Subject.String(), NewMessageID: res.ID.String(), Queue: e.ToQueue})
 }
 
 // buried reads from the log what a message was that has left its queue.
@@ -82,11 +81,6 @@ func (s *Server) buried(q *request, id event.ID, edit *dead.Edit) (*event.Resurr
 	}
 	for _, e := range l.again {
 		if v, ok := s.liveAs(history, e.ID); ok {
-			if again, err := q.mayRepeat(); err != nil {
-				return nil, nil, err
-			} else if again {
-				break // the state machine has the answer
-			}
 			return nil, nil, event.Problemf(event.CodeConflict, "id", "message %s was resurrected and is in queue %s as %s, %s", id, v.Queue, v.ID, v.State)
 		}
 	}

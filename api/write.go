@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -280,14 +281,23 @@ func (s *Server) lookedShort(r *event.Request) bool {
 	return r != nil && r.Looked < s.deps.State.AnswerFloor()
 }
 
-// mayRepeat reports whether an answer is kept under the request's Idempotency-Key. Such a
-// request may proceed where its object is gone. Call it after the look at the state: the
-// effect of a request and its answer are one entry.
-func (q *request) mayRepeat() (bool, error) {
+// orFirst is called with a refusal that depends on the state. If the request repeats an earlier
+// one, which may have caused that itself, it returns the first result instead. It must be called
+// after the state was read: the effect of a request and its answer are one entry.
+func (q *request) orFirst(refusal error) (event.Result, error) {
+	if p, ok := refusal.(*event.Problem); !ok || p.Unknown {
+		return event.Result{}, refusal
+	}
 	r, err := q.idempotency()
 	if r == nil || err != nil {
-		return false, err
+		return event.Result{}, cmp.Or(err, refusal)
 	}
 	e, err := q.s.find(r.Key, event.KeepAnswersMS, event.AnswerKept)
-	return e != nil, err
+	switch {
+	case e == nil || err != nil:
+		return event.Result{}, cmp.Or(err, refusal)
+	case e.Body != r.Body:
+		return event.Result{}, keyReused
+	}
+	return q.kept(event.RefOf(e.ID))
 }

@@ -3,7 +3,6 @@ package store
 import (
 	"bytes"
 	"cmp"
-	"encoding/binary"
 	"maps"
 	"slices"
 	"strings"
@@ -18,37 +17,13 @@ type Counts struct {
 	Enqueued, Leased, Acked, Retried, LeaseExpired, DeadLettered, Discarded, Replayed uint64
 }
 
-func (c *Counts) numbers() []uint64 {
-	return []uint64{c.Enqueued, c.Leased, c.Acked, c.Retried, c.LeaseExpired, c.DeadLettered, c.Discarded, c.Replayed}
-}
-
-func countsOf(n []uint64) Counts {
-	return Counts{n[0], n[1], n[2], n[3], n[4], n[5], n[6], n[7]}
-}
-
-const countsLen = 8
-
-// field is what an event of this type counts as, or nil.
-func (c *Counts) field(t event.Type) *uint64 {
-	switch t {
-	case event.Enqueued:
-		return &c.Enqueued
-	case event.Leased:
-		return &c.Leased
-	case event.Acked:
-		return &c.Acked
-	case event.Retried:
-		return &c.Retried
-	case event.LeaseExpired:
-		return &c.LeaseExpired
-	case event.DeadLettered:
-		return &c.DeadLettered
-	case event.Discarded:
-		return &c.Discarded
-	case event.Replayed:
-		return &c.Replayed
+// fields are the counts by the types of events that they count.
+func (c *Counts) fields() map[event.Type]*uint64 {
+	return map[event.Type]*uint64{
+		event.Enqueued: &c.Enqueued, event.Leased: &c.Leased, event.Acked: &c.Acked, event.Retried: &c.Retried,
+		event.LeaseExpired: &c.LeaseExpired, event.DeadLettered: &c.DeadLettered, event.Discarded: &c.Discarded,
+		event.Replayed: &c.Replayed,
 	}
-	return nil
 }
 
 // What is kept, by the log's clock.
@@ -63,55 +38,48 @@ const (
 // operationWeight is how many events an operation counts as in a batch.
 const operationWeight = 10
 
+// slot is a queue's part of a second or minute.
 type slot struct {
-	at    uint64
+	at    int64
 	queue string
 }
 
-func (s slot) compare(t slot) int {
-	return cmp.Or(cmp.Compare(s.at, t.at), strings.Compare(s.queue, t.queue))
-}
-
-type deadSlot struct {
-	queue  string
-	reason event.Reason
-}
-
-type typeSlot struct {
+// kind is a type of events, or a reason of dying, of a queue.
+type kind struct {
 	queue string
-	typ   event.Type
+	what  byte
 }
 
 // batch is what some blocks add to the file.
 type batch struct {
-	state          // after them
-	from    uint64 // position where it begins
-	maxRows uint64
-	events  int
-	minutes map[slot]*Counts
-	seconds map[slot]uint64
-	totals  [256]uint64 // by type
-	ofQueue map[typeSlot]uint64
-	dead    map[deadSlot]uint64
+	state                // after them
+	from          uint64 // position where it begins
+	db            *bolt.DB
+	maxRows       int
+	events        int
+	minutes       map[slot]map[event.Type]uint64
+	seconds       map[slot]uint64
+	ofQueue, dead map[kind]uint64
 	// gone are queues deleted in the batch: what was counted of them before goes;
 	// b.ofQueue and b.dead hold what came after.
 	gone       map[string]bool
-	replayed   []replayedRow
-	before     uint64 // history below is deleted; 0: no more than before the batch
+	replayed   map[string][]Replayed // by the queue in which they had died
+	before     uint64                // history below is deleted; 0: no more than before the batch
 	operations []Operation
 }
 
 func newBatch(from state, maxRows int) *batch {
 	return &batch{
-		state: from, from: from.position, maxRows: uint64(maxRows), minutes: map[slot]*Counts{}, seconds: map[slot]uint64{},
-		ofQueue: map[typeSlot]uint64{}, dead: map[deadSlot]uint64{}, gone: map[string]bool{},
+		state: from, from: from.Position, maxRows: maxRows,
+		minutes: map[slot]map[event.Type]uint64{}, seconds: map[slot]uint64{},
+		ofQueue: map[kind]uint64{}, dead: map[kind]uint64{}, gone: map[string]bool{}, replayed: map[string][]Replayed{},
 	}
 }
 
 // add counts a block.
 func (b *batch) add(k *event.Block) {
-	b.position, b.chain = k.Index, k.Chain
-	b.clock = max(b.clock, k.Time)
+	b.Position, b.Chain = k.Index, k.Chain
+	b.Clock = max(b.Clock, k.Time)
 	for i := range k.Events {
 		b.count(&k.Events[i])
 	}
@@ -119,37 +87,36 @@ func (b *batch) add(k *event.Block) {
 
 func (b *batch) count(e *event.Event) {
 	b.events++
-	b.totals[e.Type]++
-	at := slot{uint64(b.clock) / minuteMS, e.Queue}
-	counts := b.minutes[at]
-	if counts == nil {
-		counts = &Counts{}
-	}
-	if n := counts.field(e.Type); n != nil {
-		*n++
-		b.minutes[at] = counts
+	switch e.Type {
+	case event.Enqueued, event.Leased, event.Acked, event.Retried, event.LeaseExpired, event.DeadLettered, event.Discarded, event.Replayed:
+		at := slot{b.Clock / minuteMS, e.Queue}
+		if b.minutes[at] == nil {
+			b.minutes[at] = map[event.Type]uint64{}
+		}
+		b.minutes[at][e.Type]++
 	}
 	if e.Queue != "" {
-		b.ofQueue[typeSlot{e.Queue, e.Type}]++
+		b.ofQueue[kind{e.Queue, byte(e.Type)}]++
 	}
 	switch e.Type {
 	case event.Enqueued:
-		b.seconds[slot{uint64(b.clock) / secondMS, e.Queue}]++
+		b.seconds[slot{b.Clock / secondMS, e.Queue}]++
 	case event.DeadLettered:
-		b.dead[deadSlot{e.Queue, e.Reason}]++
+		b.dead[kind{e.Queue, byte(e.Reason)}]++
 	case event.Replayed:
-		replayed := Replayed{ID: e.ID, DeadID: e.Subject, Queue: e.Queue, ToQueue: e.ToQueue}
-		b.replayed = append(b.replayed, replayedRow{e.DiedIn, replayed})
+		r := Replayed{ID: e.ID, DeadID: e.Subject, Queue: e.Queue, ToQueue: e.ToQueue}
+		b.replayed[e.DiedIn] = append(b.replayed[e.DiedIn], r)
 	case event.HistoryDeleted:
 		b.before = max(b.before, e.Before)
 	case event.QueueDeleted:
 		b.gone[e.Queue] = true
-		maps.DeleteFunc(b.dead, func(s deadSlot, _ uint64) bool { return s.queue == e.Queue })
-		maps.DeleteFunc(b.ofQueue, func(s typeSlot, _ uint64) bool { return s.queue == e.Queue })
+		of := func(k kind, _ uint64) bool { return k.queue == e.Queue }
+		maps.DeleteFunc(b.dead, of)
+		maps.DeleteFunc(b.ofQueue, of)
 	case event.AnswerKept:
 		b.events += operationWeight - 1
 		b.operations = append(b.operations, Operation{
-			Key: e.Alias, Index: b.position, Type: e.Kind, Time: b.clock, until: e.Until,
+			Key: e.Alias, Index: b.Position, Type: e.Kind, Time: b.Clock, until: e.Until,
 		})
 	}
 }
@@ -157,70 +124,75 @@ func (b *batch) count(e *event.Event) {
 // write brings the file from the state that the batch started at to the one
 // that it ends at.
 func (b *batch) write(tx *bolt.Tx) error {
-	// In the order of the keys: bbolt splits a page that grows only when the
-	// transaction ends, and until then an insert costs what lies behind it.
-	minutes := tx.Bucket(bucketMinutes)
-	for _, at := range slices.SortedFunc(maps.Keys(b.minutes), slot.compare) {
-		isNew, err := add(minutes, timeKey(at.at, at.queue), b.minutes[at].numbers())
-		if err != nil {
-			return err
-		}
-		if isNew {
-			b.rows++
-		}
+	if err := b.writeTimes(tx); err != nil {
+		return err
 	}
-	for _, at := range slices.SortedFunc(maps.Keys(b.seconds), slot.compare) {
-		if _, err := add(tx.Bucket(bucketSeconds), timeKey(at.at, at.queue), []uint64{b.seconds[at]}); err != nil {
-			return err
-		}
-	}
-	for t, n := range b.totals {
-		if n == 0 {
-			continue
-		}
-		if _, err := add(tx.Bucket(bucketTotals), []byte{byte(t)}, []uint64{n}); err != nil {
-			return err
-		}
-	}
-	dead, ofQueue := tx.Bucket(bucketDead), tx.Bucket(bucketOfQueue)
+	dead, ofQueues := tx.Bucket(bucketDead), tx.Bucket(bucketOfQueue)
 	for queue := range b.gone {
-		prefix := append([]byte(queue), 0)
-		for _, bucket := range []*bolt.Bucket{dead, ofQueue} {
+		prefix := ofQueue(queue)
+		for _, bucket := range []*bolt.Bucket{dead, ofQueues} {
 			if _, err := deleteWhile(bucket, prefix, func(k []byte) bool { return bytes.HasPrefix(k, prefix) }); err != nil {
 				return err
 			}
 		}
 	}
-	for s, n := range b.ofQueue {
-		if _, err := add(ofQueue, ofQueueKey(s.queue, s.typ), []uint64{n}); err != nil {
-			return err
+	for bucket, counted := range map[*bolt.Bucket]map[kind]uint64{ofQueues: b.ofQueue, dead: b.dead} {
+		for k, n := range counted {
+			if err := increase(bucket, ofQueue(k.queue, k.what), n); err != nil {
+				return err
+			}
 		}
 	}
-	for s, n := range b.dead {
-		if _, err := add(dead, deadKey(s.queue, s.reason), []uint64{n}); err != nil {
-			return err
-		}
-	}
-	for i := range b.operations {
-		o := &b.operations[i]
+	for _, o := range b.operations {
 		key := operationKey(o.Key, o.Index)
-		if err := put(tx.Bucket(bucketOperations), key, o.encode()); err != nil {
+		if err := put(tx.Bucket(bucketOperations), key, o); err != nil {
 			return err
 		}
-		if err := put(tx.Bucket(bucketUntil), untilKey(o.until, key), nil); err != nil {
+		if err := put(tx.Bucket(bucketUntil), timeKey(o.until, string(key)), nil); err != nil {
 			return err
 		}
 	}
-	for i := range b.replayed {
-		r := &b.replayed[i]
-		if err := put(tx.Bucket(bucketReplayed), replayedKey(r.diedIn, r.ID), r.encode()); err != nil {
-			return err
+	for queue, rows := range b.replayed {
+		for _, r := range rows {
+			if err := put(tx.Bucket(bucketReplayed), ofQueue(queue, r.ID[:]...), r); err != nil {
+				return err
+			}
 		}
 	}
 	if err := b.forget(tx); err != nil {
 		return err
 	}
-	return put(tx.Bucket(bucketMeta), keyState, b.encode())
+	return put(tx.Bucket(bucketMeta), keyState, b.state)
+}
+
+func (b *batch) writeTimes(tx *bolt.Tx) error {
+	// In the order of the keys: bbolt splits a page that grows only when the
+	// transaction ends, and until then an insert costs what lies behind it.
+	inOrder := func(a, b slot) int { return cmp.Or(cmp.Compare(a.at, b.at), strings.Compare(a.queue, b.queue)) }
+	minutes := tx.Bucket(bucketMinutes)
+	for _, at := range slices.SortedFunc(maps.Keys(b.minutes), inOrder) {
+		key := timeKey(at.at, at.queue)
+		counts, found, err := get[Counts](minutes, key)
+		if err != nil {
+			return err
+		}
+		if !found {
+			b.Rows++
+		}
+		fields := counts.fields()
+		for t, n := range b.minutes[at] {
+			*fields[t] += n
+		}
+		if err := put(minutes, key, counts); err != nil {
+			return err
+		}
+	}
+	for _, at := range slices.SortedFunc(maps.Keys(b.seconds), inOrder) {
+		if err := increase(tx.Bucket(bucketSeconds), timeKey(at.at, at.queue), b.seconds[at]); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // forget drops what is too old at the batch's end. It depends on the state
@@ -228,85 +200,69 @@ func (b *batch) write(tx *bolt.Tx) error {
 // what one batch drops a later one would have dropped too.
 func (b *batch) forget(tx *bolt.Tx) error {
 	before := func(limit int64) func([]byte) bool {
-		return func(k []byte) bool { return int64(binary.BigEndian.Uint64(k)) < limit }
+		return func(k []byte) bool { return timeOf(k) < limit }
 	}
 	minutes := tx.Bucket(bucketMinutes)
-	n, err := deleteWhile(minutes, nil, before(b.clock/minuteMS-keptMinutes))
-	if err != nil {
-		return err
-	}
-	b.rows -= uint64(n)
-	for b.rows > b.maxRows {
-		// A whole minute, the oldest, but never the one that still grows.
-		k, _ := minutes.Cursor().First()
-		if k == nil || int64(binary.BigEndian.Uint64(k)) >= b.clock/minuteMS {
-			break
-		}
-		oldest := slices.Clone(k[:8])
-		n, err := deleteWhile(minutes, oldest, func(k []byte) bool { return bytes.HasPrefix(k, oldest) })
+	keep := b.Clock/minuteMS - keptMinutes
+	for {
+		n, err := deleteWhile(minutes, nil, before(keep))
 		if err != nil {
 			return err
 		}
-		b.rows -= uint64(n)
+		b.Rows -= n
+		// Too many: a whole minute, the oldest, but never the one that still grows.
+		k, _ := minutes.Cursor().First()
+		if b.Rows <= b.maxRows || k == nil || timeOf(k) >= b.Clock/minuteMS {
+			break
+		}
+		keep = timeOf(k) + 1
 	}
-	if _, err := deleteWhile(tx.Bucket(bucketSeconds), nil, before(b.clock/secondMS-keptSeconds)); err != nil {
+	if _, err := deleteWhile(tx.Bucket(bucketSeconds), nil, before(b.Clock/secondMS-keptSeconds)); err != nil {
 		return err
 	}
 	if err := b.trim(tx.Bucket(bucketReplayed)); err != nil {
 		return err
 	}
-	// The index first is read, then both go.
-	operations := tx.Bucket(bucketOperations)
-	_, err = deleteEach(tx.Bucket(bucketUntil), nil, before(b.clock), func(k []byte) error {
-		if len(k) != 8+24 {
-			return errCorrupt
-		}
-		return operations.Delete(k[8:])
-	})
+	_, err := deleteWhile(tx.Bucket(bucketUntil), nil, before(b.Clock), tx.Bucket(bucketOperations))
 	return err
 }
 
 // trim drops the replays of which the log need not know any more. Within a queue
-// they stand in the order of the log: so each queue's beginning is looked at.
+// they lie in the order of the log: so each queue's beginning is looked at.
 func (b *batch) trim(replayed *bolt.Bucket) error {
 	if b.before == 0 {
 		return nil
 	}
 	for k, _ := replayed.Cursor().First(); k != nil; {
-		queue, _, err := parseReplayedKey(k)
-		if err != nil {
-			return err
+		if len(k) < 17 {
+			return errCorrupt
 		}
-		prefix := append([]byte(queue), 0)
+		prefix := slices.Clone(k[:len(k)-16])
 		if _, err := deleteWhile(replayed, prefix, func(k []byte) bool {
 			return bytes.HasPrefix(k, prefix) && event.RefOf(event.ID(k[len(k)-16:])).Index < b.before
 		}); err != nil {
 			return err
 		}
-		k, _ = replayed.Cursor().Seek(append([]byte(queue), 1))
+		prefix[len(prefix)-1] = 1
+		k, _ = replayed.Cursor().Seek(prefix)
 	}
 	return nil
 }
 
-// deleteWhile deletes the keys from one on as long as match says so.
-func deleteWhile(b *bolt.Bucket, from []byte, match func([]byte) bool) (int, error) {
-	return deleteEach(b, from, match, func([]byte) error { return nil })
-}
-
-func deleteEach(b *bolt.Bucket, from []byte, match func([]byte) bool, also func([]byte) error) (int, error) {
+// deleteWhile deletes the keys from one on as long as match says so, and what
+// lies under them, without the time before it, in other buckets.
+func deleteWhile(b *bolt.Bucket, from []byte, match func([]byte) bool, also ...*bolt.Bucket) (int, error) {
 	// Collected first: a bbolt cursor may skip keys when it deletes under way.
 	var keys [][]byte
 	c := b.Cursor()
-	k, _ := c.First()
-	if from != nil {
-		k, _ = c.Seek(from)
-	}
-	for ; k != nil && match(k); k, _ = c.Next() {
+	for k, _ := c.Seek(from); k != nil && match(k); k, _ = c.Next() {
 		keys = append(keys, slices.Clone(k))
 	}
 	for _, k := range keys {
-		if err := also(k); err != nil {
-			return 0, err
+		for _, o := range also {
+			if err := o.Delete(k[8:]); err != nil {
+				return 0, err
+			}
 		}
 		if err := b.Delete(k); err != nil {
 			return 0, err

@@ -1,3 +1,37 @@
+// Package store keeps the read models: what follows from the event log, is not
+// needed to decide anything, and is dear to count anew for each question. They
+// live in one bbolt file, <data>/projections.db:
+//
+//	rates        events of each queue by minute, and enqueued by second
+//	totals       events of each queue by type
+//	dead letters of each queue by reason
+//	replayed     dead messages that were replayed, by the queue in which they died
+//	operations   which requests with an Idempotency-Key were carried out
+//
+// A Store follows the log behind the write path, on any node, at a position of
+// its own, about one bbolt transaction a second. What it answers is therefore
+// up to about a second old; Position tells how old.
+//
+// # The one invariant
+//
+// What the file holds at a position is the fold of the log up to there: however
+// the blocks were cut into batches and wherever the process died in between
+// (I13). So position and counts change in the same transaction, and what is
+// dropped for its age is dropped by the log's clock.
+//
+// # When the file is wrong
+//
+// It can always be counted anew, so nothing about it stops a node. It is thrown
+// away and rebuilt from the log when it doesn't open, when a value's checksum
+// is wrong (bbolt itself does not notice flipped bits), when it belongs to
+// another cluster or another version of this format, and when its position lies
+// beyond the log's end or has another chain than the log has there. After a
+// rebuild the counts cover the history that the log still holds.
+//
+// Transactions are synced although the file is expendable: without it, a power
+// cut could leave new roots over old pages, which opens and counts wrongly, and
+// two fsyncs a second off the write path cost less than a rebuild after each
+// unclean stop.
 package store
 
 import (
@@ -10,6 +44,7 @@ import (
 	"os"
 	"runtime/debug"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	bolt "go.etcd.io/bbolt"
@@ -58,13 +93,12 @@ type Store struct {
 	// mu is held for reading by whoever is inside a transaction, and for
 	// writing while the file is exchanged or at changes.
 	mu      sync.RWMutex
-	db      *bolt.DB      // nil after Close
+	db      *bolt.DB      // nil after Close; another one after Rebuild
 	at      state         // what the file holds
-	file    int           // which one it is: rises when it is begun anew
-	changed chan struct{} // closed and replaced when at.position rises
+	changed chan struct{} // closed and replaced when at.Position rises
 
-	damaged chan struct{} // has one element once a reader met damage
-	again   chan struct{} // has one element once Rebuild has begun a new file
+	damaged atomic.Bool   // a reader met damage
+	wake    chan struct{} // has one element once Follow must look again: damage, or a new file
 }
 
 // waitForFile is how long another process that has the file open is waited for.
@@ -86,13 +120,13 @@ func Open(path, cluster string, opts Options) (*Store, error) {
 	if opts.Logger == nil {
 		opts.Logger = slog.New(slog.DiscardHandler)
 	}
-	s := &Store{path: path, cluster: cluster, opts: opts, damaged: make(chan struct{}, 1), again: make(chan struct{}, 1), changed: make(chan struct{})}
+	s := &Store{path: path, cluster: cluster, opts: opts, wake: make(chan struct{}, 1), changed: make(chan struct{})}
 	err := s.open()
-	if err == nil && s.at.cluster != cluster {
-		err = fmt.Errorf("%w: it is cluster %.64q's", errCorrupt, s.at.cluster)
+	if err == nil && s.at.Cluster != cluster {
+		err = fmt.Errorf("%w: it is cluster %.64q's", errCorrupt, s.at.Cluster)
 	}
 	if errors.Is(err, errCorrupt) {
-		opts.Logger.Warn("read models are counted anew", "file", path, "reason", err)
+		opts.Logger.Warn("read models are counted again", "file", path, "reason", err)
 		err = s.begin()
 	}
 	if err != nil {
@@ -123,7 +157,7 @@ func (s *Store) open() (err error) {
 	}
 	var at state
 	err = guard(func() error {
-		return db.Update(func(tx *bolt.Tx) error {
+		return db.Update(func(tx *bolt.Tx) (err error) {
 			fresh := tx.Bucket(bucketMeta) == nil
 			for _, name := range buckets {
 				if _, err := tx.CreateBucketIfNotExists(name); err != nil {
@@ -131,14 +165,10 @@ func (s *Store) open() (err error) {
 				}
 			}
 			if fresh {
-				at = state{cluster: s.cluster}
-				return put(tx.Bucket(bucketMeta), keyState, at.encode())
+				at = state{Format: format, Cluster: s.cluster}
+				return put(tx.Bucket(bucketMeta), keyState, at)
 			}
-			v, err := get(tx.Bucket(bucketMeta), keyState)
-			if err != nil {
-				return err
-			}
-			at, err = decodeState(v)
+			at, err = stateOf(tx)
 			return err
 		})
 	})
@@ -156,7 +186,6 @@ func (s *Store) begin() error {
 		_ = guard(s.db.Close) // its content is of no use any more
 		s.db = nil
 	}
-	s.file++
 	if err := os.Remove(s.path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
@@ -168,7 +197,7 @@ func (s *Store) begin() error {
 func (s *Store) WaitFor(ctx context.Context, index uint64) error {
 	for {
 		s.mu.RLock()
-		at, changed := s.at.position, s.changed
+		at, changed := s.at.Position, s.changed
 		s.mu.RUnlock()
 		if at >= index {
 			return nil
@@ -192,10 +221,7 @@ func (s *Store) Rebuild() error {
 	if err := s.begin(); err != nil {
 		return err
 	}
-	select {
-	case s.again <- struct{}{}:
-	default:
-	}
+	s.look()
 	return nil
 }
 
@@ -217,97 +243,73 @@ func (s *Store) Close() error {
 // ctx's, or that of a log or a disk that can't be read or written. The node can
 // go on without it: the read models then stay as old as they are.
 func (s *Store) Follow(ctx context.Context, src Source) error {
-	if err := s.heal(s.compare(src)); err != nil {
-		return err
-	}
-	for more := true; ; {
-		b, file := s.next(src)
-		if !more {
-			if err := s.rest(ctx, src, b); err != nil {
+	err := s.compare(src)
+	for {
+		if s.damaged.Swap(false) {
+			err = errCorrupt
+		}
+		if err := s.heal(err); err != nil {
+			return err
+		}
+		var more bool
+		switch more, err = s.catchUp(ctx, src); {
+		case errors.Is(err, errCorrupt): // it may be damaged again
+			s.pause(ctx)
+		case err == nil && !more:
+			if err := s.rest(ctx, src); err != nil {
 				return err
 			}
-			select {
-			case <-s.damaged:
-				if err := s.heal(errCorrupt); err != nil {
-					return err
-				}
-				more = true
-				continue
-			default:
-			}
 		}
-		var err error
-		if more, err = s.catchUp(ctx, src, b, file); err != nil {
-			if err = s.heal(err); err != nil {
-				return err
-			}
-			continue // with a pause: it may be damaged again
-		}
-		s.mu.RLock()
-		more = more || s.file != file // begun anew meanwhile
-		s.mu.RUnlock()
 	}
 }
 
-// readAhead is how many times an interval the blocks that have come are read: as
-// long as the log has them in memory, however fast they come.
-const readAhead = 8
-
-// rest returns when there is something to count and the interval is over, or
-// when a reader met damage. What comes during the interval is counted in b.
-func (s *Store) rest(ctx context.Context, src Source, b *batch) error {
+// pause lets the interval pass.
+func (s *Store) pause(ctx context.Context) {
 	if s.opts.Interval > 0 {
-		ticker := time.NewTicker(max(s.opts.Interval/readAhead, 1))
-		defer ticker.Stop()
-		for range readAhead {
-			select {
-			case <-ticker.C:
-			case <-ctx.Done():
-				return ctx.Err()
-			}
-			if more, err := b.read(ctx, src, s.opts.MaxEvents); more || err != nil {
-				return nil // catchUp sees it, too
-			}
+		select {
+		case <-time.After(s.opts.Interval):
+		case <-ctx.Done():
 		}
 	}
-	if b.position > b.from {
-		return nil
-	}
+}
+
+// rest returns when there is something to count and the interval is over, or at
+// once when Follow must look again.
+func (s *Store) rest(ctx context.Context, src Source) error {
 	wait, cancel := context.WithCancel(ctx)
 	defer cancel()
 	done := make(chan struct{})
 	defer close(done)
 	go func() {
 		select {
-		case <-s.damaged:
-			s.tell() // for Follow to find
-			cancel()
-		case <-s.again:
+		case <-s.wake:
 			cancel()
 		case <-done:
 		}
 	}()
+	s.pause(wait)
 	index, _ := s.Position()
 	err := src.Wait(wait, index+1)
-	if ctx.Err() != nil {
-		return ctx.Err()
-	}
 	if wait.Err() != nil {
-		return nil
+		return ctx.Err()
 	}
 	return err
 }
 
-// heal begins anew after damage; other errors it returns.
+// look lets Follow look again.
+func (s *Store) look() {
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+// heal throws a damaged file away; other errors it returns.
 func (s *Store) heal(err error) error {
 	if !errors.Is(err, errCorrupt) {
 		return err
 	}
-	s.opts.Logger.Warn("read models are counted anew", "file", s.path, "reason", err)
-	select {
-	case <-s.damaged: // told by a reader of the same damage
-	default:
-	}
+	s.opts.Logger.Warn("read models are counted again", "file", s.path, "reason", err)
 	if err := s.Rebuild(); err != nil {
 		return fmt.Errorf("read models %s: %w", s.path, err)
 	}
@@ -319,50 +321,45 @@ func (s *Store) compare(src Source) error {
 	s.mu.RLock()
 	at := s.at
 	s.mu.RUnlock()
-	if at.position == 0 {
+	if at.Position == 0 {
 		return nil
 	}
-	if head := src.Head(); head < at.position {
-		return fmt.Errorf("%w: its position %d lies beyond the log's end %d", errCorrupt, at.position, head)
+	if head := src.Head(); head < at.Position {
+		return fmt.Errorf("%w: its position %d lies beyond the log's end %d", errCorrupt, at.Position, head)
 	}
-	for b, err := range src.Follow(at.position) {
+	for b, err := range src.Follow(at.Position) {
 		if err != nil {
-			return fmt.Errorf("read models: read block %d: %w", at.position, err)
+			return fmt.Errorf("read models: read block %d: %w", at.Position, err)
 		}
 		// Retention may have taken the block itself, nothing else may.
-		if b.Index == at.position && b.Chain != at.chain {
-			return fmt.Errorf("%w: block %d has another chain in the log", errCorrupt, at.position)
+		if b.Index == at.Position && b.Chain != at.Chain {
+			return fmt.Errorf("%w: block %d has another chain in the log", errCorrupt, at.Position)
 		}
 		break
 	}
 	return nil
 }
 
-// next returns a batch that begins where the file ends, and which file that is.
-func (s *Store) next(src Source) (*batch, int) {
+// catchUp counts a batch, and reports whether the log may hold more already.
+func (s *Store) catchUp(ctx context.Context, src Source) (more bool, err error) {
 	s.mu.RLock()
-	defer s.mu.RUnlock()
 	b := newBatch(s.at, s.opts.MaxRows)
-	if b.position == 0 {
-		_, b.clock = src.Begins()
+	b.db = s.db
+	s.mu.RUnlock()
+	if b.Position == 0 {
+		_, b.Clock = src.Begins()
 	}
-	return b, s.file
-}
-
-// catchUp reads a batch to its end, brings it into its file, and reports whether the
-// log may hold more already.
-func (s *Store) catchUp(ctx context.Context, src Source, b *batch, file int) (more bool, err error) {
-	if more, err = b.read(ctx, src, s.opts.MaxEvents); err != nil || b.position == b.from {
+	if more, err = b.read(ctx, src, s.opts.MaxEvents); err != nil || b.Position == b.from {
 		return false, err
 	}
-	return more, s.commit(b, file)
+	return more, s.commit(b)
 }
 
 // read counts blocks until the log ends, or the batch is full (more).
 func (b *batch) read(ctx context.Context, src Source, maxEvents int) (more bool, err error) {
-	for k, err := range src.Follow(b.position + 1) {
+	for k, err := range src.Follow(b.Position + 1) {
 		if err != nil {
-			return false, fmt.Errorf("read models: read block after %d: %w", b.position, err)
+			return false, fmt.Errorf("read models: read block after %d: %w", b.Position, err)
 		}
 		if ctx.Err() != nil {
 			return false, ctx.Err()
@@ -377,34 +374,40 @@ func (b *batch) read(ctx context.Context, src Source, maxEvents int) (more bool,
 
 // commit brings a batch into the file that it was begun from; into another one,
 // made meanwhile by Rebuild, it must not come.
-func (s *Store) commit(b *batch, file int) error {
+func (s *Store) commit(b *batch) error {
 	s.mu.RLock()
-	db := s.db
-	if db == nil || s.file != file {
+	if s.db == nil || s.db != b.db {
 		defer s.mu.RUnlock()
-		if db == nil {
+		if s.db == nil {
 			return errClosed
 		}
 		return nil
 	}
-	err := guard(func() error { return db.Update(b.write) })
+	err := guard(func() error { return b.db.Update(b.write) })
 	s.mu.RUnlock()
 	if err != nil {
-		return fmt.Errorf("read models: count up to block %d: %w", b.position, err)
+		return fmt.Errorf("read models: count up to block %d: %w", b.Position, err)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.file != file {
-		return nil
+	if s.db == b.db {
+		s.at = b.state
+		close(s.changed)
+		s.changed = make(chan struct{})
 	}
-	s.at = b.state
-	close(s.changed)
-	s.changed = make(chan struct{})
 	return nil
 }
 
+func stateOf(tx *bolt.Tx) (state, error) {
+	at, _, err := get[state](tx.Bucket(bucketMeta), keyState)
+	if err == nil && at.Format != format {
+		err = fmt.Errorf("%w: format %d is not this program's %d", errCorrupt, at.Format, format)
+	}
+	return at, err
+}
+
 // view runs fn in a transaction for reading. Damage that it meets makes Follow
-// begin anew.
+// begin again.
 func (s *Store) view(fn func(*bolt.Tx, *state) error) error {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -414,11 +417,7 @@ func (s *Store) view(fn func(*bolt.Tx, *state) error) error {
 	err := guard(func() error {
 		return s.db.View(func(tx *bolt.Tx) error {
 			// Not s.at: a transaction may just have been committed.
-			v, err := get(tx.Bucket(bucketMeta), keyState)
-			if err != nil {
-				return err
-			}
-			at, err := decodeState(v)
+			at, err := stateOf(tx)
 			if err != nil {
 				return err
 			}
@@ -426,17 +425,10 @@ func (s *Store) view(fn func(*bolt.Tx, *state) error) error {
 		})
 	})
 	if errors.Is(err, errCorrupt) {
-		s.tell()
+		s.damaged.Store(true)
+		s.look()
 	}
 	return err
-}
-
-// tell wakes Follow up to begin anew.
-func (s *Store) tell() {
-	select {
-	case s.damaged <- struct{}{}:
-	default:
-	}
 }
 
 // guard runs fn and turns what bbolt does on damaged pages (it panics, or

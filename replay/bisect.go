@@ -26,9 +26,9 @@ type Turn struct {
 	Cost  BisectCost
 }
 
-// BisectCost tells what a search took.
+// BisectCost is the work of a search.
 type BisectCost struct {
-	Checkpoints int    // looked at
+	Checkpoints int    // loaded
 	Blocks      uint64 // folded
 	Asked       int    // how often the predicate was asked
 }
@@ -36,12 +36,11 @@ type BisectCost struct {
 // Bisect finds the first event between two instants after which a predicate
 // holds. An entry is atomic: only states after a whole entry count.
 //
-// It halves the checkpoints in between, as long as there are any, and then goes
-// through the entries between two of them one by one. So for a predicate that
-// holds, and again does not, and again does, it finds one of the places where it
-// begins to; with every entry looked at (exhaustive) the first. A predicate that
-// does not hold at the last instant is then not found, unless exhaustive. From
-// the start is from the earliest state that can be told.
+// It halves the checkpoints in between, and then looks at the entries between two
+// of them one by one. Of a predicate that begins to hold several times it finds
+// one of these places, and nothing if it does not hold at the last instant;
+// exhaustive looks at every entry and finds the first. InstantStart is the
+// earliest state that can be rebuilt.
 func (s *Source) Bisect(ctx context.Context, from, to event.Instant, holds Predicate, exhaustive bool, progress func(done, total int64)) (*Turn, error) {
 	if progress == nil {
 		progress = func(int64, int64) {}
@@ -138,7 +137,7 @@ func (s *Source) halve(ctx context.Context, low *projections.State, last uint64,
 			if !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, checkpoint.ErrCorrupt) {
 				return nil, 0, err
 			}
-			metas = slices.Delete(metas, i, i+1) // the others serve
+			metas = slices.Delete(metas, i, i+1) // the others will do
 			continue
 		}
 		cost.Checkpoints++
@@ -160,11 +159,7 @@ func (s *Source) halve(ctx context.Context, low *projections.State, last uint64,
 // within finds the event of the entry at t.Index from which on the predicate
 // holds until the entry's end.
 func (s *Source) within(ctx context.Context, t *Turn, begin uint64, ask Predicate) (err error) {
-	before := t.Index - 1
-	if before < begin {
-		before = begin
-	}
-	state, cost, err := s.stateAfter(ctx, before)
+	state, cost, err := s.stateAfter(ctx, max(t.Index-1, begin))
 	if err != nil {
 		return err
 	}

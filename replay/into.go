@@ -19,18 +19,18 @@ import (
 	"github.com/qlogd/qlogd/log/vfs"
 )
 
-// Seed makes what Raft needs in a new data directory, so that it starts as the
-// one voter of a cluster whose log goes on behind a checkpoint: it writes the
-// checkpoint (meta's Raft fields are its to fill in) and the Raft store.
+// Seed writes the checkpoint, with meta's Raft fields filled in, and the Raft
+// store of a new data directory: the one voter of a cluster whose log goes on
+// after that checkpoint.
 type Seed func(dir string, node *datadir.Node, meta checkpoint.Meta, body io.WriterTo) error
 
 // Into writes a new data directory that holds the state as of an instant: the
 // log up to there unchanged, a checkpoint, a Raft store, and a node.json with a
 // new cluster id, whose clock goes on from that instant at the first start.
 //
-// target must not exist, or be empty, and not lie inside this directory. All is
-// written beside it and renamed at the end, so a crash leaves either nothing at
-// target or the whole.
+// target must not exist, or be empty, and not lie inside this directory. It is
+// written under another name and renamed at the end, so a crash leaves nothing at
+// target, or all of it.
 func (d *Dir) Into(ctx context.Context, to event.Instant, target string, seed Seed, progress func(done, total int64)) (*datadir.Node, error) {
 	if progress == nil {
 		progress = func(int64, int64) {}
@@ -54,7 +54,11 @@ func (d *Dir) Into(ctx context.Context, to event.Instant, target string, seed Se
 	if err != nil {
 		return nil, err
 	}
-	node := d.forkNode(state.Index(), hex.EncodeToString(chain[:]), max(state.Clock(), instantTime(to)))
+	clock := state.Clock()
+	if to.Kind == event.InstantTime {
+		clock = max(clock, to.Time)
+	}
+	node := d.forkNode(state.Index(), hex.EncodeToString(chain[:]), clock)
 
 	tmp := target + ".replay-tmp"
 	if err := os.RemoveAll(tmp); err != nil {
@@ -81,8 +85,7 @@ func (d *Dir) Into(ctx context.Context, to event.Instant, target string, seed Se
 	if err := node.Write(tmp); err != nil {
 		return nil, err
 	}
-	// Names in log/ and the like were synced by whoever wrote them; these are
-	// the directory's own, and then its name.
+	// The names in the directories, and then the directory's own.
 	for _, dir := range []string{datadir.Path(tmp, datadir.LogDir), datadir.Path(tmp, datadir.RaftDir), tmp} {
 		if err := (vfs.OS{}).SyncDir(dir); err != nil {
 			return nil, err
@@ -133,16 +136,14 @@ func (d *Dir) checkTarget(target string) (string, error) {
 	return abs, nil
 }
 
-// forkNode is the card of a copy: another cluster, so that it can never be
-// taken for this one, with nothing pushed from it.
+// forkNode is the card of a copy: of a new cluster, so that the copy can't be
+// mistaken for the original, with push disabled.
 func (d *Dir) forkNode(index uint64, chain string, clock int64) *datadir.Node {
-	id := "replay"
-	segment := d.Log.SegmentSize()
-	origin := ""
+	id, origin := "replay", ""
 	if d.Node != nil {
 		id, origin = d.Node.NodeID, d.Node.ClusterID
 	}
-	n := datadir.NewNode(id, segment)
+	n := datadir.NewNode(id, d.Log.SegmentSize())
 	n.Fork = &datadir.Fork{
 		ClusterID: origin, Index: index, ChainHash: chain,
 		At: time.UnixMilli(clock).UTC(), MadeAt: n.CreatedAt, PushOff: true,
@@ -150,18 +151,10 @@ func (d *Dir) forkNode(index uint64, chain string, clock int64) *datadir.Node {
 	return n
 }
 
-func instantTime(at event.Instant) int64 {
-	if at.Kind == event.InstantTime {
-		return at.Time
-	}
-	return 0
-}
-
 // copyLog copies the segments up to index, byte for byte; the last one is cut
-// where the block at index ends. Side files go along for segments that stay
-// whole.
+// where the block at index ends. Segments that stay whole keep their side files.
 func (d *Dir) copyLog(ctx context.Context, index uint64, target string, progress func(done, total int64)) error {
-	source := datadir.Path(d.Path, datadir.LogDir)
+	source := d.LogDir()
 	if _, err := d.FS.Stat(filepath.Join(source, "erasing.list")); err == nil {
 		return errors.New("contents are being erased from this log; start the node or wait for it to finish, then try again")
 	}
@@ -169,59 +162,52 @@ func (d *Dir) copyLog(ctx context.Context, index uint64, target string, progress
 	if err != nil {
 		return err
 	}
-	segments := d.Log.Segments()
+	type file struct {
+		name string
+		size int64
+	}
+	var files []file
 	var total, done int64
-	for _, s := range segments {
+	for _, s := range d.Log.Segments() {
 		if s.Name == last {
+			files = append(files, file{s.Name, end})
 			total += end
 			break
 		}
+		files = append(files, file{s.Name, s.Size})
 		total += s.Size
+		if info, err := d.FS.Stat(filepath.Join(source, s.SideFile)); err == nil {
+			files = append(files, file{s.SideFile, info.Size})
+			total += info.Size
+		}
 	}
-	for _, s := range segments {
-		n := s.Size
-		if s.Name == last {
-			n = end
+	for _, f := range files {
+		if err := d.copyFile(ctx, filepath.Join(source, f.name), filepath.Join(target, f.name), f.size); err != nil {
+			return fmt.Errorf("copy %s: %w", f.name, err)
 		}
-		if err := d.copyFile(ctx, filepath.Join(source, s.Name), filepath.Join(target, s.Name), n, func(k int64) { done += k; progress(done, total) }); err != nil {
-			return err
-		}
-		if s.Name == last {
-			return nil
-		}
-		side := filepath.Join(source, s.SideFile)
-		if info, err := d.FS.Stat(side); err == nil {
-			if err := d.copyFile(ctx, side, filepath.Join(target, s.SideFile), info.Size, func(int64) {}); err != nil {
-				return err
-			}
-		}
+		done += f.size
+		progress(done, total)
 	}
 	return nil
 }
 
 // copyFile copies the first n bytes of a file, durably.
-func (d *Dir) copyFile(ctx context.Context, from, to string, n int64, progress func(int64)) error {
-	f, err := d.FS.OpenRead(from)
+func (d *Dir) copyFile(ctx context.Context, from, to string, n int64) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	in, err := d.FS.OpenRead(from)
 	if err != nil {
 		return err
 	}
-	defer f.Close()
-	in := io.NewSectionReader(f, 0, n)
+	defer in.Close()
 	out, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
 	}
 	defer out.Close()
-	for left := n; left > 0; {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		k, err := io.CopyN(out, in, min(left, 4<<20))
-		if err != nil {
-			return fmt.Errorf("copy %s: %w", from, err)
-		}
-		left -= k
-		progress(k)
+	if _, err := io.CopyN(out, io.NewSectionReader(in, 0, n), n); err != nil {
+		return err
 	}
 	if err := out.Sync(); err != nil {
 		return err

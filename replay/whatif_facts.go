@@ -73,10 +73,6 @@ type given struct {
 	order   event.ID // of the event: what was first stays first
 	command *event.Command
 	life    *life           // of a produce, or of what is done to a message
-	settle  event.SettleOp  // of a lease from before the first instant
-	lease   event.ID        //
-	delay   int64           //
-	extend  int64           //
 	policy  *event.PutQueue // the real one
 	replay  *event.Event    // of a replay, a purge, a resurrection: its event
 	of      *life           // of these: the message that it was done to
@@ -189,6 +185,11 @@ func (g *gatherer) give(e *event.Event, v given) {
 	g.given = append(g.given, v)
 }
 
+// settle gives a settle of a lease from before the first instant.
+func (g *gatherer) settle(e *event.Event, item event.SettleItem) {
+	g.give(e, given{command: &event.Command{Settle: &event.Settle{Items: []event.SettleItem{item}}}})
+}
+
 // event takes the facts out of one event.
 func (g *gatherer) event(e *event.Event) {
 	at := event.ClockOf(e.ID)
@@ -226,7 +227,7 @@ func (g *gatherer) event(e *event.Event) {
 		if f := g.leaseOf(e.Lease); f != nil {
 			f.extends = append(f.extends, extend{at - f.at, ms, e.ID})
 		} else if l != nil {
-			g.give(e, given{life: l, settle: event.OpExtend, lease: e.Lease, extend: ms})
+			g.settle(e, event.SettleItem{Op: event.OpExtend, Lease: e.Lease, LeaseMS: ms})
 		}
 	case event.Acked:
 		g.ended(l, e, at, event.OpAck, 0)
@@ -380,7 +381,7 @@ func (g *gatherer) ended(l *life, e *event.Event, at int64, op event.SettleOp, d
 	f := g.leaseOf(e.Lease)
 	if f == nil {
 		if op != 0 {
-			g.give(e, given{life: l, settle: op, lease: e.Lease, delay: delay})
+			g.settle(e, event.SettleItem{Op: op, Lease: e.Lease, DelayMS: delay})
 		}
 		return
 	}

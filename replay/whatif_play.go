@@ -285,11 +285,6 @@ func (s *stage) give(a *action) error {
 		return s.put(g.policy)
 	case g.replay != nil:
 		return s.replay(g)
-	case g.settle != 0:
-		_, err := s.apply(a.at, &event.Command{Settle: &event.Settle{Items: []event.SettleItem{
-			{Op: g.settle, Lease: g.lease, DelayMS: g.delay, LeaseMS: g.extend},
-		}}})
-		return err
 	case g.command.Produce != nil:
 		return s.produce(g.life, g.command)
 	case g.command.Delete != nil:

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -15,10 +16,13 @@ import (
 	"time"
 
 	"github.com/dustin/go-humanize"
+	jsonv2 "github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/jedib0t/go-pretty/v6/text"
 	"github.com/schollz/progressbar/v3"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"golang.org/x/term"
 
 	"github.com/qlogd/qlogd/api/wire"
@@ -261,6 +265,89 @@ func (a *app) readInput(name string) ([]byte, error) {
 	return b, nil
 }
 
+// document is a JSON object made of a file and of flags that set members of it.
+type document map[string]jsontext.Value
+
+// readDocument reads a file, strictly as a T; the name "" is an empty object.
+func readDocument[T any](a *app, file string) (document, error) {
+	d := document{}
+	if file == "" {
+		return d, nil
+	}
+	b, err := a.readInput(file)
+	if err == nil {
+		if err = wire.Decode(b, new(T)); err == nil {
+			err = jsonv2.Unmarshal(b, &d)
+		}
+		if err != nil {
+			err = usagef("%s: %w", file, err)
+		}
+	}
+	return d, err
+}
+
+// set sets the member at a path.
+func (d document) set(v any, path ...string) error {
+	if len(path) > 1 {
+		inner := document{}
+		if d[path[0]].Kind() == '{' {
+			if err := jsonv2.Unmarshal(d[path[0]], &inner); err != nil {
+				return err
+			}
+		}
+		if err := inner.set(v, path[1:]...); err != nil {
+			return err
+		}
+		v = inner
+	}
+	b, err := jsonv2.Marshal(v)
+	d[path[0]] = b
+	return err
+}
+
+// setFlags sets the members, at paths such as delivery.lease_ms, whose flags were given.
+func (d document) setFlags(flags *pflag.FlagSet, paths map[string]string) (err error) {
+	flags.Visit(func(f *pflag.Flag) {
+		path, ok := paths[f.Name]
+		if !ok || err != nil {
+			return
+		}
+		var v any = f.Value.String()
+		if list, ok := f.Value.(pflag.SliceValue); ok {
+			v = list.GetSlice()
+		} else if t := f.Value.Type(); t == "int64" || t == "float64" {
+			v = jsontext.Value(f.Value.String())
+		}
+		err = d.set(v, strings.Split(path, ".")...)
+	})
+	return err
+}
+
+// setFile sets a member to the JSON in a file.
+func (a *app) setFile(d document, member, file string) error {
+	b, err := a.readInput(file)
+	if err != nil {
+		return err
+	}
+	v := jsontext.Value(bytes.TrimSpace(b))
+	if !v.IsValid() {
+		return usagef("%s is not JSON", file)
+	}
+	return d.set(v, member)
+}
+
+// decode reads the document as a request.
+func (d document) decode(v any) error {
+	b, err := jsonv2.Marshal(d)
+	if err == nil {
+		err = wire.Decode(b, v)
+	}
+	if err != nil {
+		return usagef("%w", err)
+	}
+	return nil
+}
+
 // json writes one value as one line.
 func (a *app) json(v any) error {
 	enc := json.NewEncoder(a.stdout)
@@ -317,13 +404,8 @@ func (a *app) show(v any, what, name string, rows [][]any) error {
 	return writeTable(a.stdout, []string{strings.ToUpper(what), name}, rows)
 }
 
-// optional returns nil, so that show leaves it out, where text is empty.
-func optional(text string) any {
-	if text == "" {
-		return nil
-	}
-	return text
-}
+// optional returns nil, so that show leaves it out, if text is empty.
+func optional(text string) any { return orNull(text, text) }
 
 // table writes rows under a header. Without a terminal there are no borders
 // and nothing is cut, so that awk and grep find what they look for.

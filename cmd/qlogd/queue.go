@@ -2,15 +2,13 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"reflect"
-	"strconv"
 	"strings"
 
 	"github.com/dustin/go-humanize"
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/client"
@@ -147,7 +145,7 @@ func (a *app) queueCreateCmd() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			q, _, err := c.PutQueue(ctx, argv[0], *u)
+			q, _, err := c.PutQueue(ctx, argv[0], u)
 			return a.queue(q, err)
 		})
 	cmd.Long = "Makes a queue. If it exists, its policy is replaced: fields that no flag names get their\n" +
@@ -165,7 +163,7 @@ func (a *app) queueUpdateCmd() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return a.queue(c.UpdateQueue(ctx, argv[0], *u))
+			return a.queue(c.UpdateQueue(ctx, argv[0], u))
 		})
 	p.flags(cmd)
 	return cmd
@@ -350,137 +348,79 @@ func (a *app) erase(reason, what string, look func() (*wire.Erasable, error), do
 // policyFlags are a policy on the command line: a JSON file, and flags that
 // change single fields of it.
 type policyFlags struct {
-	file, schema string
-	text         map[string]*string
-	changed      func(flag string) bool
+	*pflag.FlagSet
+	file, schema, dlq, schedule string
 }
 
-// policyFields are the flags, named like the policy's fields.
-var policyFields = []struct{ name, usage string }{
-	{"ordering", "unordered, fifo or per_key"},
-	{"max-age-seconds", "messages not acked by then leave; 0 no limit"},
-	{"max-depth", "most messages in the queue; 0 no limit"},
-	{"max-bytes", "most bytes in the queue; 0 no limit"},
-	{"lease-ms", "how long a lease is by default"},
-	{"max-attempts", "deliveries in all; 0 no limit"},
-	{"initial-backoff-ms", "wait after the first failure"},
-	{"backoff-multiplier", "how much longer each wait is than the one before"},
-	{"max-backoff-ms", "longest wait"},
-	{"backoff-jitter", "share by which waits are spread, 0 to 1"},
-	{"backoff-schedule-ms", "waits in place of a computed backoff: 1000,5000,60000"},
-	{"on-retry", "block, head or tail (fifo, per_key)"},
-	{"on-dead", "skip, hold_key or dead_letter_key (fifo, per_key)"},
-	{"dead-letter-queue", "where dead messages go; auto makes QUEUE.dlq, '' is none"},
-	{"deduplication-window-seconds", "how long a message's idempotency key is known"},
-	{"deduplication-by", "key or content"},
-	{"namespace", "the queue's namespace"},
-	{"description", "for people"},
+// policyPaths are the fields of a policy that flags set.
+var policyPaths = map[string]string{
+	"ordering": "ordering", "namespace": "namespace", "description": "description",
+	"max-age-seconds": "retention.max_age_seconds", "max-depth": "retention.max_depth",
+	"max-bytes": "retention.max_bytes", "lease-ms": "delivery.lease_ms",
+	"max-attempts": "delivery.max_attempts", "initial-backoff-ms": "delivery.initial_backoff_ms",
+	"backoff-multiplier": "delivery.backoff_multiplier", "max-backoff-ms": "delivery.max_backoff_ms",
+	"backoff-jitter": "delivery.backoff_jitter", "on-retry": "delivery.on_retry",
+	"on-dead": "delivery.on_dead", "deduplication-window-seconds": "deduplication.window_seconds",
+	"deduplication-by": "deduplication.by",
 }
 
 func (p *policyFlags) flags(cmd *cobra.Command) {
-	p.text, p.changed = map[string]*string{}, cmd.Flags().Changed
-	for _, f := range policyFields {
-		p.text[f.name] = cmd.Flags().String(f.name, "", f.usage)
-	}
-	cmd.Flags().StringVar(&p.file, "policy", "", "a JSON file with the policy (- is stdin)")
-	cmd.Flags().StringVar(&p.schema, "message-schema", "",
-		"a file with a JSON Schema that messages must fit; '' removes it")
-}
-
-// setFlags sets the fields whose flags were given.
-func setFlags[T any](p *policyFlags, what string, parse func(string) (wire.Opt[T], error),
-	fields map[string]*wire.Opt[T]) (err error) {
-	for _, name := range sortedKeys(fields) {
-		if p.changed(name) && err == nil {
-			if *fields[name], err = parse(*p.text[name]); err != nil {
-				err = usagef("--%s: %.64q is not %s", name, *p.text[name], what)
-			}
-		}
-	}
-	return err
+	p.FlagSet = cmd.Flags()
+	p.String("ordering", "", "unordered, fifo or per_key")
+	p.Int64("max-age-seconds", 0, "messages not acked by then leave; 0 no limit")
+	p.Int64("max-depth", 0, "most messages in the queue; 0 no limit")
+	p.Int64("max-bytes", 0, "most bytes in the queue; 0 no limit")
+	p.Int64("lease-ms", 0, "how long a lease is by default")
+	p.Int64("max-attempts", 0, "deliveries in all; 0 no limit")
+	p.Int64("initial-backoff-ms", 0, "wait after the first failure")
+	p.Float64("backoff-multiplier", 0, "how much longer each wait is than the one before")
+	p.Int64("max-backoff-ms", 0, "longest wait")
+	p.Float64("backoff-jitter", 0, "share by which waits are spread, 0 to 1")
+	p.StringVar(&p.schedule, "backoff-schedule-ms", "", "waits in place of a computed backoff: 1000,5000,60000")
+	p.String("on-retry", "", "block, head or tail (fifo, per_key)")
+	p.String("on-dead", "", "skip, hold_key or dead_letter_key (fifo, per_key)")
+	p.StringVar(&p.dlq, "dead-letter-queue", "", "where dead messages go; auto makes QUEUE.dlq, '' is none")
+	p.Int64("deduplication-window-seconds", 0, "how long a message's idempotency key is known")
+	p.String("deduplication-by", "", "key or content")
+	p.String("namespace", "", "the queue's namespace")
+	p.String("description", "", "for people")
+	p.StringVar(&p.file, "policy", "", "a JSON file with the policy (- is stdin)")
+	p.StringVar(&p.schema, "message-schema", "", "a file with a JSON Schema that messages must fit; '' removes it")
 }
 
 // update builds the request: the file's fields, then the flags'.
-func (p *policyFlags) update(a *app) (*wire.PolicyUpdate, error) {
-	u := &wire.PolicyUpdate{}
-	if p.file != "" {
-		b, err := a.readInput(p.file)
-		if err != nil {
-			return nil, err
+func (p *policyFlags) update(a *app) (u wire.PolicyUpdate, err error) {
+	d, err := readDocument[wire.PolicyUpdate](a, p.file)
+	if err == nil {
+		err = d.setFlags(p.FlagSet, policyPaths)
+	}
+	if p.Changed("dead-letter-queue") && err == nil {
+		err = d.set(orNull(p.dlq, p.dlq), "delivery", "dead_letter_queue")
+	}
+	if p.Changed("backoff-schedule-ms") && err == nil {
+		list := jsontext.Value("[" + strings.Trim(p.schedule, ", ") + "]")
+		if !list.IsValid() {
+			return u, usagef("--backoff-schedule-ms: %.64q is no list of whole numbers", p.schedule)
 		}
-		if err := wire.Decode(b, u); err != nil {
-			return nil, usagef("%s: %w", p.file, err)
-		}
+		err = d.set(orNull(p.schedule, list), "delivery", "backoff_schedule_ms")
 	}
-	r, d, w := &u.Retention.Value, &u.Delivery.Value, &u.Deduplication.Value
-	before := *d
-	text := func(s string) (wire.Opt[string], error) { return wire.Some(s), nil }
-	integer := func(s string) (wire.Opt[int64], error) {
-		n, err := strconv.ParseInt(s, 10, 64)
-		return wire.Some(n), err
+	switch {
+	case err != nil:
+	case p.schema != "":
+		err = a.setFile(d, "message_schema", p.schema)
+	case p.Changed("message-schema"):
+		err = d.set(nil, "message_schema")
 	}
-	float := func(s string) (wire.Opt[float64], error) {
-		n, err := strconv.ParseFloat(s, 64)
-		return wire.Some(n), err
+	if err == nil {
+		err = d.decode(&u)
 	}
-	dlq := func(s string) (wire.Opt[string], error) {
-		if s == "" {
-			return wire.Null[string](), nil
-		}
-		return wire.Some(s), nil
-	}
-	err := errors.Join(
-		setFlags(p, "a text", text, map[string]*wire.Opt[string]{
-			"ordering": &u.Ordering, "on-retry": &d.OnRetry, "on-dead": &d.OnDead,
-			"deduplication-by": &w.By, "namespace": &u.Namespace, "description": &u.Description,
-		}),
-		setFlags(p, "a name", dlq, map[string]*wire.Opt[string]{"dead-letter-queue": &d.DeadLetterQueue}),
-		setFlags(p, "a whole number", integer, map[string]*wire.Opt[int64]{
-			"max-age-seconds": &r.MaxAgeSeconds, "max-depth": &r.MaxDepth, "max-bytes": &r.MaxBytes,
-			"lease-ms": &d.LeaseMS, "max-attempts": &d.MaxAttempts,
-			"initial-backoff-ms": &d.InitialBackoffMS, "max-backoff-ms": &d.MaxBackoffMS,
-			"deduplication-window-seconds": &w.WindowSeconds,
-		}),
-		setFlags(p, "a number", float, map[string]*wire.Opt[float64]{
-			"backoff-multiplier": &d.BackoffMultiplier, "backoff-jitter": &d.BackoffJitter,
-		}),
-		setFlags(p, "a list of whole numbers", wholeNumbers, map[string]*wire.Opt[[]int64]{
-			"backoff-schedule-ms": &d.BackoffScheduleMS,
-		}))
-	if err != nil {
-		return nil, err
-	}
-	if p.changed("message-schema") {
-		u.MessageSchema = wire.Null[jsontext.Value]()
-		if p.schema != "" {
-			b, err := a.readInput(p.schema)
-			if err != nil {
-				return nil, err
-			}
-			if !jsontext.Value(b).IsValid() {
-				return nil, usagef("%s is not JSON", p.schema)
-			}
-			u.MessageSchema = wire.Some(jsontext.Value(b))
-		}
-	}
-	u.Retention.Set = u.Retention.Set || *r != wire.RetentionUpdate{}
-	u.Deduplication.Set = u.Deduplication.Set || *w != wire.DeduplicationUpdate{}
-	u.Delivery.Set = u.Delivery.Set || !reflect.DeepEqual(*d, before)
-	return u, nil
+	return u, err
 }
 
-// wholeNumbers parses a list separated by commas; an empty one is null.
-func wholeNumbers(s string) (wire.Opt[[]int64], error) {
-	var list []int64
-	for _, s := range strings.FieldsFunc(s, func(r rune) bool { return r == ',' }) {
-		n, err := strconv.ParseInt(strings.TrimSpace(s), 10, 64)
-		if err != nil {
-			return wire.Opt[[]int64]{}, err
-		}
-		list = append(list, n)
+// orNull returns v, or null if text is empty.
+func orNull(text string, v any) any {
+	if text == "" {
+		return nil
 	}
-	if len(list) == 0 {
-		return wire.Null[[]int64](), nil
-	}
-	return wire.Some(list), nil
+	return v
 }

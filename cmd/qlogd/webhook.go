@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -11,8 +12,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/go-json-experiment/json/jsontext"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/client"
@@ -94,113 +95,67 @@ func (a *app) webhook(w *wire.Webhook, err error) error {
 // webhookFlags are a definition on the command line: a JSON file, and flags that
 // set single fields of it.
 type webhookFlags struct {
+	*pflag.FlagSet
 	file, schema, priority string
-	maxAge                 int64
 	mapTo                  []string
-	d                      wire.WebhookDefinition
-	verify                 wire.VerifyHMAC
-	env, files             []string
-	changed                func(string) bool
+}
+
+// webhookPaths are the fields of a definition that flags set.
+var webhookPaths = map[string]string{
+	"queue": "queue", "target": "target", "filter": "filter", "idempotency-key": "idempotency_key",
+	"key": "key", "kind": "kind", "max-age-seconds": "max_age_seconds", "allow-ips": "allow_ips",
+	"scheme": "verify_hmac.scheme", "header": "verify_hmac.header", "prefix": "verify_hmac.prefix",
+	"secret-env": "verify_hmac.secret_env", "secret-file": "verify_hmac.secret_file",
 }
 
 func (f *webhookFlags) flags(cmd *cobra.Command) {
-	fs := cmd.Flags()
-	f.changed = fs.Changed
-	fs.StringVar(&f.file, "definition", "", "a JSON file with the definition (- is stdin)")
-	fs.StringVar(&f.d.Queue, "queue", "", "queue that messages go to")
-	fs.StringVar(&f.d.Target, "target", "", "URL to forward to at once, in place of a queue")
-	fs.StringVar(&f.verify.Scheme, "scheme", "", "how requests are signed: github, pagerduty, stripe, standard, slack, shopify, generic")
-	fs.StringVar(&f.verify.Header, "header", "", "header that has the signature, if not the scheme's usual one")
-	fs.StringVar(&f.verify.Prefix, "prefix", "", "prefix of a generic signature")
-	fs.StringSliceVar(&f.env, "secret-env", nil, "environment variable of the servers that has the secret; several while it is rotated")
-	fs.StringSliceVar(&f.files, "secret-file", nil, "file below the servers' --secrets-dir that has the secret")
-	fs.Int64Var(&f.maxAge, "max-age-seconds", webhook.DefaultMaxAgeSeconds, "how far a signed time may be off; 0 no limit")
-	fs.StringSliceVar(&f.d.AllowIPs, "allow-ips", nil, "addresses and networks that may send")
-	fs.StringVar(&f.d.Filter, "filter", "", "expression: drop webhooks for which it is not true")
-	fs.StringVar(&f.d.IdempotencyKey, "idempotency-key", "", "expression: a webhook with the same key is a duplicate")
-	fs.StringVar(&f.d.Key, "key", "", "expression: the messages' ordering key")
-	fs.StringVar(&f.d.Kind, "kind", "", "expression: the messages' kind")
-	fs.StringVar(&f.priority, "priority", "", "1 to 10, or an expression")
-	fs.StringVar(&f.schema, "payload-schema", "", "a file with a JSON Schema that bodies must fit")
-	fs.StringArrayVar(&f.mapTo, "map", nil, "FIELD=EXPRESSION of the messages' payload; once for each field")
+	f.FlagSet = cmd.Flags()
+	f.StringVar(&f.file, "definition", "", "a JSON file with the definition (- is stdin)")
+	f.String("queue", "", "queue that messages go to")
+	f.String("target", "", "URL to forward to at once, in place of a queue")
+	f.String("scheme", "", "how requests are signed: github, pagerduty, stripe, standard, slack, shopify, generic")
+	f.String("header", "", "header that has the signature, if not the scheme's usual one")
+	f.String("prefix", "", "prefix of a generic signature")
+	f.StringSlice("secret-env", nil, "environment variable of the servers that has the secret; several while it is rotated")
+	f.StringSlice("secret-file", nil, "file below the servers' --secrets-dir that has the secret")
+	f.Int64("max-age-seconds", webhook.DefaultMaxAgeSeconds, "how far a signed time may be off; 0 no limit")
+	f.StringSlice("allow-ips", nil, "addresses and networks that may send")
+	f.String("filter", "", "expression: drop webhooks for which it is not true")
+	f.String("idempotency-key", "", "expression: a webhook with the same key is a duplicate")
+	f.String("key", "", "expression: the messages' ordering key")
+	f.String("kind", "", "expression: the messages' kind")
+	f.StringVar(&f.priority, "priority", "", "1 to 10, or an expression")
+	f.StringVar(&f.schema, "payload-schema", "", "a file with a JSON Schema that bodies must fit")
+	f.StringArrayVar(&f.mapTo, "map", nil, "FIELD=EXPRESSION of the messages' payload; once for each field")
 }
 
 // definition builds the request: the file's fields, then the flags'.
-func (f *webhookFlags) definition(a *app) (*wire.WebhookDefinition, error) {
-	d := &wire.WebhookDefinition{}
-	if f.file != "" {
-		b, err := a.readInput(f.file)
-		if err != nil {
-			return nil, err
-		}
-		if err := wire.Decode(b, d); err != nil {
-			return nil, usagef("definition: %w", err)
-		}
+func (f *webhookFlags) definition(a *app) (out wire.WebhookDefinition, err error) {
+	d, err := readDocument[wire.WebhookDefinition](a, f.file)
+	if err == nil {
+		err = d.setFlags(f.FlagSet, webhookPaths)
 	}
-	for _, v := range []struct {
-		flag     string
-		from, to *string
-	}{
-		{"queue", &f.d.Queue, &d.Queue}, {"target", &f.d.Target, &d.Target}, {"filter", &f.d.Filter, &d.Filter},
-		{"idempotency-key", &f.d.IdempotencyKey, &d.IdempotencyKey}, {"key", &f.d.Key, &d.Key}, {"kind", &f.d.Kind, &d.Kind},
-	} {
-		if f.changed(v.flag) {
-			*v.to = *v.from
+	if f.Changed("priority") && err == nil {
+		var v any = f.priority // an expression
+		if n, err := strconv.Atoi(f.priority); err == nil {
+			v = n
 		}
+		err = d.set(v, "priority")
 	}
-	verify := []struct {
-		flag string
-		set  func(v *wire.VerifyHMAC)
-	}{
-		{"scheme", func(v *wire.VerifyHMAC) { v.Scheme = f.verify.Scheme }},
-		{"header", func(v *wire.VerifyHMAC) { v.Header = f.verify.Header }},
-		{"prefix", func(v *wire.VerifyHMAC) { v.Prefix = f.verify.Prefix }},
-		{"secret-env", func(v *wire.VerifyHMAC) { v.SecretEnv = f.env }},
-		{"secret-file", func(v *wire.VerifyHMAC) { v.SecretFile = f.files }},
-	}
-	for _, v := range verify {
-		if f.changed(v.flag) {
-			if d.VerifyHMAC == nil {
-				d.VerifyHMAC = &wire.VerifyHMAC{}
-			}
-			v.set(d.VerifyHMAC)
-		}
-	}
-	if f.changed("max-age-seconds") {
-		d.MaxAgeSeconds = &f.maxAge
-	}
-	if f.changed("allow-ips") {
-		d.AllowIPs = f.d.AllowIPs
-	}
-	if f.changed("priority") {
-		d.Priority = jsontext.Value(f.priority)
-		if _, err := strconv.Atoi(f.priority); err != nil {
-			d.Priority, _ = jsontext.AppendQuote(nil, f.priority) // an expression
-		}
-	}
-	if f.schema != "" {
-		b, err := a.readInput(f.schema)
-		if err != nil {
-			return nil, err
-		}
-		if d.PayloadSchema = jsontext.Value(bytes.TrimSpace(b)); !d.PayloadSchema.IsValid() {
-			return nil, usagef("payload-schema: %s is not JSON", f.schema)
-		}
+	if f.schema != "" && err == nil {
+		err = a.setFile(d, "payload_schema", f.schema)
 	}
 	for _, text := range f.mapTo {
 		name, expr, ok := strings.Cut(text, "=")
 		if !ok || name == "" {
-			return nil, usagef("map: %.64q must be FIELD=EXPRESSION", text)
+			return out, usagef("map: %.64q must be FIELD=EXPRESSION", text)
 		}
-		if d.MapTo == nil {
-			d.MapTo = &wire.MapTo{}
-		}
-		if d.MapTo.Input == nil {
-			d.MapTo.Input = map[string]string{}
-		}
-		d.MapTo.Input[name] = expr
+		err = errors.Join(err, d.set(expr, "map_to", "input", name))
 	}
-	return d, nil
+	if err == nil {
+		err = d.decode(&out)
+	}
+	return out, err
 }
 
 func (a *app) webhookPutCmd() *cobra.Command {
@@ -214,7 +169,7 @@ func (a *app) webhookPutCmd() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			w, _, err := c.PutWebhook(ctx, argv[0], *d)
+			w, _, err := c.PutWebhook(ctx, argv[0], d)
 			return a.webhook(w, err)
 		})
 	cmd.Long = `Makes a webhook: a body POSTed to /hook/WEBHOOK becomes a message. If the webhook

@@ -1,26 +1,20 @@
-// Package archive keeps the sealed segments of an event log, and some
-// checkpoints, in a directory for as long as anybody wants: retention may then
-// delete them from the data directories, and replay reads them from here.
+// Package archive keeps the sealed segments of an event log, and some checkpoints, in a directory:
+// retention may then delete them from the data directories, and replay reads them from here.
 //
-// An archive is a set of objects:
+//	archive.json                      the cluster it is of
+//	log/<first index>.seg, .idx       a segment, as in a data directory
+//	log/<first index>.json            its card: the segment is there, whole
+//	checkpoints/<name>.ckpt, .json    a checkpoint and its card
 //
-//	archive.json                          which cluster's it is
-//	log/<first index>.json                a card: one sealed segment is there, whole
-//	log/<first index>-<hash>.seg, .idx    its bytes, named by what they are
-//	checkpoints/<name>.json               a card: one checkpoint is there, whole
-//	checkpoints/<name>-<hash>.ckpt        its bytes
-//
-// A segment's bytes are written first, read back and compared with their
-// SHA-256; only then its card is written, at once. So what has a card is whole,
-// and what has none is not there: a crash in between leaves bytes that the next
-// run finds, checks and takes, and no reader ever sees. Two writers do no harm:
+// A file is written beside, synced, renamed, read back and compared with its SHA-256; only then is
+// its card written. What has no card is not there: the next run replaces it. Two writers do no harm:
 // all nodes' segments are the same, but for erased contents.
 package archive
 
 import (
 	"bytes"
-	"cmp"
 	"context"
+	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -31,41 +25,20 @@ import (
 	"path"
 	"slices"
 	"strings"
-	"sync"
 
 	"github.com/qlogd/qlogd/log"
+	"github.com/qlogd/qlogd/log/checkpoint"
+	"github.com/qlogd/qlogd/log/vfs"
 )
 
-// Store keeps objects by name. Names have the parts log/ and checkpoints/ at
-// most.
-type Store interface {
-	// Put writes an object. Until it is whole, readers see the object that was
-	// there before, or none. When it returns nil the object is durable.
-	Put(ctx context.Context, name string, r io.Reader, size int64) error
-	// Get reads an object from an offset, n bytes of it or, for n < 0, to its
-	// end. fs.ErrNotExist where there is none.
-	Get(ctx context.Context, name string, off, n int64) (io.ReadCloser, error)
-	// List returns the objects whose names begin with prefix, by name.
-	List(ctx context.Context, prefix string) ([]Object, error)
-	// Delete removes an object; that there is none is no error.
-	Delete(ctx context.Context, name string) error
-	// Local returns the name of the file that holds an object.
-	Local(name string) string
-	// String names the store as its user did, without secrets.
-	String() string
-}
-
-// Object is what List tells of one.
-type Object struct {
-	Name string
-	Size int64
-}
-
-// Format is the newest version of an archive that this program knows, and the
-// one that it makes.
+// Format is the version of archives that this program reads and writes.
 const Format = 1
 
-const aboutName = "archive.json"
+const (
+	aboutName        = "archive.json"
+	logFolder        = "log"
+	checkpointFolder = "checkpoints"
+)
 
 // about is archive.json.
 type about struct {
@@ -74,225 +47,154 @@ type about struct {
 	SegmentBytes int64  `json:"segment_bytes"`
 }
 
-// bytesOf says which object holds some bytes, and what they are.
-type bytesOf struct {
-	Object string `json:"object"`
-	Bytes  int64  `json:"bytes"`
-	SHA256 string `json:"sha256"`
-}
-
 // card says that a segment is there, or a checkpoint.
 type card struct {
 	Format int    `json:"format"`
-	Name   string `json:"name"` // of the file in a data directory
-	bytesOf
+	Name   string `json:"name"` // of the file beside it
+	Bytes  int64  `json:"bytes"`
+	SHA256 string `json:"sha256"`
 	// Of a segment.
-	First     uint64   `json:"first_index,omitempty"`
-	Last      uint64   `json:"last_index,omitempty"`
-	PrevIndex uint64   `json:"previous_index,omitempty"`
-	PrevChain string   `json:"previous_chain_hash,omitempty"`
-	Chain     string   `json:"chain_hash,omitempty"`
-	ClockMS   int64    `json:"clock_ms,omitempty"`
-	Erased    int64    `json:"erased,omitempty"` // contents that were erased when it was written
-	Side      *bytesOf `json:"side_file,omitempty"`
+	First     uint64 `json:"first_index,omitempty"`
+	Last      uint64 `json:"last_index,omitempty"`
+	PrevIndex uint64 `json:"previous_index,omitempty"`
+	PrevChain string `json:"previous_chain_hash,omitempty"`
+	Chain     string `json:"chain_hash,omitempty"`
+	ClockMS   int64  `json:"clock_ms,omitempty"`
 	// Of a checkpoint.
 	HeadIndex uint64 `json:"head_index,omitempty"`
 }
 
-// Archive is an archive that was opened. Its methods may be called from any
-// goroutine.
+// Archive is an archive that was opened. Its methods may be called from any goroutine.
 type Archive struct {
-	store Store
+	fs    vfs.FS
+	dir   string
 	about about
-
-	mu    sync.Mutex
-	cards map[string]*card // by object name; a card that was read is not read again
 }
 
-// Errors of archives that are not what is wanted.
 var (
-	// ErrNone is returned where there is no archive yet.
+	// ErrNone is returned if there is no archive yet.
 	ErrNone = errors.New("there is no archive")
-	// ErrOther is returned for an archive of another cluster or of another
-	// history of it.
+	// ErrOther is returned for an archive of another cluster or of another history of it.
 	ErrOther = errors.New("the archive is of another history")
 )
 
-// CorruptError names an object that is not what its card says.
+// CorruptError names a file that is not what its card says.
 type CorruptError struct {
-	Store, Object, Reason string
+	Archive, File, Reason string
 }
 
 func (e *CorruptError) Error() string {
-	return fmt.Sprintf("archive %s: object %s: %s", e.Store, e.Object, e.Reason)
+	return fmt.Sprintf("archive %s: %s: %s", e.Archive, e.File, e.Reason)
+}
+
+// CheckDir refuses a name that is no directory's. An object store is reached by a mounted or
+// synchronised directory.
+func CheckDir(name string) error {
+	if scheme, _, isURL := strings.Cut(name, "://"); isURL { // what follows may hold credentials
+		return fmt.Errorf("archive: must be a directory, got a %.20s:// URL: "+
+			"mount or synchronise the object store and name that directory", scheme)
+	}
+	if name == "" {
+		return errors.New("archive: must be a directory, got an empty name")
+	}
+	return nil
 }
 
 // Open opens an archive that exists.
-func Open(ctx context.Context, store Store) (*Archive, error) {
-	a := &Archive{store: store, cards: map[string]*card{}}
-	b, err := a.readAll(ctx, aboutName)
+func Open(fsys vfs.FS, dir string) (*Archive, error) {
+	a := &Archive{fs: fsys, dir: dir}
+	b, err := vfs.ReadFile(fsys, path.Join(dir, aboutName))
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("%w at %s", ErrNone, store)
+		return nil, fmt.Errorf("%w at %s", ErrNone, dir)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("archive %s: %w", store, err)
+		return nil, fmt.Errorf("archive %s: %w", dir, err)
 	}
 	if err := json.Unmarshal(b, &a.about); err != nil {
-		return nil, &CorruptError{store.String(), aboutName, err.Error()}
+		return nil, &CorruptError{dir, aboutName, err.Error()}
 	}
-	if err := a.known(aboutName, a.about.Format); err != nil {
-		return nil, err
-	}
-	return a, nil
+	return a, a.checkFormat(aboutName, a.about.Format)
 }
 
-// OpenFor opens a cluster's archive, and makes it where there is none.
-func OpenFor(ctx context.Context, store Store, clusterID string, segmentBytes int64) (*Archive, error) {
-	a, err := Open(ctx, store)
+// OpenFor opens a cluster's archive, and makes it if there is none.
+func OpenFor(fsys vfs.FS, dir, clusterID string, segmentBytes int64) (*Archive, error) {
+	a, err := Open(fsys, dir)
 	if errors.Is(err, ErrNone) {
 		b, merr := json.Marshal(about{Format: Format, ClusterID: clusterID, SegmentBytes: segmentBytes})
 		if merr != nil {
 			return nil, merr
 		}
-		if err := store.Put(ctx, aboutName, bytes.NewReader(b), int64(len(b))); err != nil {
-			return nil, fmt.Errorf("archive %s: %w", store, err)
+		a = &Archive{fs: fsys, dir: dir}
+		if _, err := a.put(context.Background(), aboutName, bytes.NewReader(b)); err != nil {
+			return nil, err
 		}
-		a, err = Open(ctx, store)
+		a, err = Open(fsys, dir)
 	}
 	if err != nil {
 		return nil, err
 	}
 	if a.about.ClusterID != clusterID {
-		return nil, fmt.Errorf("%w: %s is of cluster %s, not %s", ErrOther, store, a.about.ClusterID, clusterID)
+		return nil, fmt.Errorf("%w: %s is of cluster %s, not %s", ErrOther, dir, a.about.ClusterID, clusterID)
 	}
 	return a, nil
 }
 
-// ClusterID returns whose archive it is.
+// ClusterID returns the cluster that the archive is of.
 func (a *Archive) ClusterID() string { return a.about.ClusterID }
 
-func (a *Archive) String() string { return a.store.String() }
+func (a *Archive) String() string { return a.dir }
 
-func (a *Archive) known(name string, format int) error {
+func (a *Archive) checkFormat(name string, format int) error {
 	if format > Format {
-		return fmt.Errorf("archive %s: %s has format %d, this program knows %d: run a newer one", a.store, name, format, Format)
+		return fmt.Errorf("archive %s: %s has format %d, this program knows %d: run a newer one", a.dir, name, format, Format)
 	}
 	return nil
 }
 
-func (a *Archive) readAll(ctx context.Context, name string) ([]byte, error) {
-	r, err := a.store.Get(ctx, name, 0, -1)
-	if err != nil {
-		return nil, err
+// cards returns the cards in a folder, by name: those of segments by first index.
+func (a *Archive) cards(folder string) (out []*card, err error) {
+	names, err := a.fs.List(path.Join(a.dir, folder))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("archive %s: %w", a.dir, err)
 	}
-	defer r.Close()
-	return io.ReadAll(r)
-}
-
-// reading bounds how many cards are read at once.
-const reading = 16
-
-// list returns the cards in a folder, by name.
-func (a *Archive) list(ctx context.Context, folder string) ([]*card, error) {
-	objects, err := a.store.List(ctx, folder+"/")
-	if err != nil {
-		return nil, fmt.Errorf("archive %s: %w", a.store, err)
-	}
-	var names []string
-	for _, o := range objects {
-		if strings.HasSuffix(o.Name, ".json") {
-			names = append(names, o.Name)
+	for _, name := range names {
+		if !strings.HasSuffix(name, ".json") {
+			continue
 		}
-	}
-	out := make([]*card, len(names))
-	errs := make([]error, len(names))
-	var work sync.WaitGroup
-	room := make(chan struct{}, reading)
-	for i, name := range names {
-		room <- struct{}{}
-		work.Go(func() {
-			defer func() { <-room }()
-			out[i], errs[i] = a.card(ctx, name)
-		})
-	}
-	work.Wait()
-	return slices.DeleteFunc(out, func(c *card) bool { return c == nil }), errors.Join(errs...)
-}
-
-// card reads a card; nil where it went away meanwhile.
-func (a *Archive) card(ctx context.Context, name string) (*card, error) {
-	a.mu.Lock()
-	c := a.cards[name]
-	a.mu.Unlock()
-	if c != nil {
-		return c, nil
-	}
-	b, err := a.readAll(ctx, name)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("archive %s: %w", a.store, err)
-	}
-	c = &card{}
-	if err := json.Unmarshal(b, c); err != nil {
-		return nil, &CorruptError{a.store.String(), name, err.Error()}
-	}
-	if err := a.known(name, c.Format); err != nil {
-		return nil, err
-	}
-	// A card only names what lies beside it.
-	if cardName(path.Dir(name), c.Name) != name || path.Dir(c.Object) != path.Dir(name) || c.Side != nil && path.Dir(c.Side.Object) != path.Dir(name) {
-		return nil, &CorruptError{a.store.String(), name, "the card is that of " + c.Name}
-	}
-	a.mu.Lock()
-	a.cards[name] = c
-	a.mu.Unlock()
-	return c, nil
-}
-
-// segments returns the cards of all segments, by first index.
-func (a *Archive) segments(ctx context.Context) ([]*card, error) {
-	cards, err := a.list(ctx, logFolder)
-	if err != nil {
-		return nil, err
-	}
-	slices.SortFunc(cards, func(x, y *card) int { return cmp.Compare(x.First, y.First) })
-	return cards, nil
-}
-
-// Segments tells of the segments that are there, oldest first.
-func (a *Archive) Segments(ctx context.Context) ([]log.SegmentInfo, error) {
-	cards, err := a.segments(ctx)
-	if err != nil {
-		return nil, err
-	}
-	out := make([]log.SegmentInfo, len(cards))
-	for i, c := range cards {
-		out[i] = log.SegmentInfo{
-			Name: c.Name, SideFile: log.SideFileName(c.First), First: c.First, Last: c.Last, Size: c.Bytes,
-			PrevIndex: c.PrevIndex, PrevChain: unhex(c.PrevChain), Chain: unhex(c.Chain), Clock: c.ClockMS, Sealed: true,
+		b, err := vfs.ReadFile(a.fs, path.Join(a.dir, folder, name))
+		if err != nil {
+			return nil, fmt.Errorf("archive %s: %w", a.dir, err)
 		}
+		c := &card{}
+		if err := json.Unmarshal(b, c); err != nil {
+			return nil, &CorruptError{a.dir, folder + "/" + name, err.Error()}
+		}
+		if err := a.checkFormat(name, c.Format); err != nil {
+			return nil, err
+		}
+		if cardName(c.Name) != name {
+			return nil, &CorruptError{a.dir, folder + "/" + name, "the card is that of " + c.Name}
+		}
+		out = append(out, c)
 	}
 	return out, nil
 }
 
-const (
-	logFolder        = "log"
-	checkpointFolder = "checkpoints"
-)
+// cardName returns the file that says that another is there.
+func cardName(file string) string { return strings.TrimSuffix(file, path.Ext(file)) + ".json" }
 
-// cardName is the object that says that a file is there.
-func cardName(folder, file string) string {
-	return folder + "/" + strings.TrimSuffix(file, path.Ext(file)) + ".json"
-}
-
-// objectName is the object that holds a file's bytes. It is named by what they
-// are, so that another version (contents were erased) never takes the place of
-// one that a card still names.
-func objectName(folder, file, sum string) string {
-	ext := path.Ext(file)
-	return folder + "/" + strings.TrimSuffix(file, ext) + "-" + sum[:16] + ext
+// Segments returns the segments that are there, oldest first.
+func (a *Archive) Segments() ([]log.SegmentInfo, error) {
+	cards, err := a.cards(logFolder)
+	out := make([]log.SegmentInfo, len(cards))
+	for i, c := range cards {
+		out[i] = log.SegmentInfo{
+			Name: c.Name, SideFile: log.SideFileName(c.First), First: c.First, Last: c.Last, Size: c.Bytes,
+			PrevIndex: c.PrevIndex, PrevChain: unhex(c.PrevChain), Chain: unhex(c.Chain), Clock: c.ClockMS,
+			Sealed: true,
+		}
+	}
+	return out, err
 }
 
 func hexOf(chain [32]byte) string { return hex.EncodeToString(chain[:]) }
@@ -304,9 +206,353 @@ func unhex(s string) (chain [32]byte) {
 	return chain
 }
 
-// sum returns the SHA-256 of what r has, and how much it is.
-func sum(r io.Reader) (string, int64, error) {
+// tempMark is in the names of files that are not finished.
+const tempMark = ".tmp-"
+
+// put writes a file durably and reads it back. It returns the SHA-256 of the bytes. Until it is
+// whole, readers see the file that was there before, or none. What earlier runs have left unfinished
+// of it is removed: should another writer be at it, its put fails and is tried again.
+func (a *Archive) put(ctx context.Context, name string, r io.Reader) (sum string, err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("archive %s: write %s: %w", a.dir, name, err)
+		}
+	}()
+	target := path.Join(a.dir, name)
+	dir := path.Dir(target)
+	if err := a.fs.MkdirAll(dir); err != nil {
+		return "", err
+	}
+	names, err := a.fs.List(dir)
+	if err != nil {
+		return "", err
+	}
+	for _, old := range names {
+		if strings.HasPrefix(old, path.Base(name)+tempMark) {
+			if err := a.fs.Remove(path.Join(dir, old)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return "", err
+			}
+		}
+	}
+	temp := target + tempMark + rand.Text()
+	f, err := a.fs.Create(temp)
+	if err != nil {
+		return "", err
+	}
 	h := sha256.New()
-	n, err := io.Copy(h, r)
-	return hex.EncodeToString(h.Sum(nil)), n, err
+	_, err = io.Copy(io.NewOffsetWriter(f, 0), io.TeeReader(&cancelled{ctx, r}, h))
+	if err == nil {
+		err = f.Sync() // before the rename: a name must never lead to bytes that are not there
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
+		return "", errors.Join(err, a.fs.Remove(temp))
+	}
+	if err := a.fs.Rename(temp, target); err != nil {
+		return "", err
+	}
+	if err := a.fs.SyncDir(dir); err != nil {
+		return "", err
+	}
+	sum = hex.EncodeToString(h.Sum(nil))
+	back, err := sumOf(ctx, a.fs, target, -1)
+	if err == nil && back != sum {
+		err = &CorruptError{a.dir, name, "read back, it has another SHA-256"}
+	}
+	return sum, err
+}
+
+// sumOf returns the SHA-256 of the first n bytes of a file, for n < 0 of all.
+func sumOf(ctx context.Context, fsys vfs.FS, name string, n int64) (string, error) {
+	f, err := fsys.OpenRead(name)
+	if err != nil {
+		return "", err
+	}
+	if n < 0 {
+		n, err = f.Size()
+	}
+	h := sha256.New()
+	if err == nil {
+		_, err = io.Copy(h, &cancelled{ctx, io.NewSectionReader(f, 0, n)})
+	}
+	return hex.EncodeToString(h.Sum(nil)), errors.Join(err, f.Close())
+}
+
+// cancelled reads until its context ends.
+type cancelled struct {
+	ctx context.Context
+	r   io.Reader
+}
+
+func (c *cancelled) Read(p []byte) (int, error) {
+	if err := c.ctx.Err(); err != nil {
+		return 0, err
+	}
+	return c.r.Read(p)
+}
+
+func (a *Archive) putCard(ctx context.Context, folder string, c *card) error {
+	b, err := json.Marshal(c)
+	if err == nil {
+		_, err = a.put(ctx, path.Join(folder, cardName(c.Name)), bytes.NewReader(b))
+	}
+	return err
+}
+
+// Source is the log that is archived.
+type Source struct {
+	FS            vfs.FS
+	LogDir        string
+	Checkpoints   string // directory
+	Segments      []log.SegmentInfo
+	RefreshErased bool // look also whether contents of what is there were erased since
+}
+
+// Written is what a run has done.
+type Written struct {
+	Segments    int    // new ones
+	Refreshed   int    // written again: contents were erased
+	Checkpoints int    // new ones
+	Bytes       int64  // of all these
+	UpTo        uint64 // last index up to which every sealed segment of the log is in the archive; 0 none
+}
+
+// Write copies the sealed segments of a log that the archive lacks, oldest first. What it did stays
+// done if it fails or is stopped: the next run goes on. Every byte of a segment is checked before it
+// is written, and read back afterwards. progress, if not nil, is called with the bytes of segments
+// done and in all.
+func (a *Archive) Write(ctx context.Context, src Source, progress func(done, total int64)) (w Written, err error) {
+	cards, err := a.cards(logFolder)
+	if err != nil {
+		return w, err
+	}
+	byFirst, byLast := map[uint64]*card{}, map[uint64]*card{}
+	for _, c := range cards {
+		byFirst[c.First], byLast[c.Last] = c, c
+	}
+	var done, total int64
+	for _, s := range src.Segments {
+		if s.Sealed {
+			total += s.Size
+		}
+	}
+	for i := range src.Segments {
+		s := &src.Segments[i]
+		if !s.Sealed {
+			break
+		}
+		c, before := byFirst[s.First], byLast[s.PrevIndex]
+		switch {
+		case c == nil && before != nil && before.Chain != hexOf(s.PrevChain):
+			return w, fmt.Errorf("%w: segment %s does not continue the archive's %s", ErrOther, s.Name, before.Name)
+		case c == nil:
+			if c, err = a.putSegment(ctx, &src, s); err != nil {
+				return w, err
+			}
+			byLast[c.Last] = c
+			w.Segments++
+			w.Bytes += c.Bytes
+		case c.Chain != hexOf(s.Chain) || c.Last != s.Last:
+			return w, fmt.Errorf("%w: its segment %s ends at index %d with chain %.16s…, the log's at index %d with chain %.16s…",
+				ErrOther, s.Name, c.Last, c.Chain, s.Last, hexOf(s.Chain))
+		case src.RefreshErased:
+			fresh, err := a.refresh(ctx, &src, s, c)
+			if err != nil {
+				return w, err
+			}
+			if fresh {
+				w.Refreshed++
+				w.Bytes += s.Size
+			}
+		}
+		w.UpTo = s.Last
+		if done += s.Size; progress != nil {
+			progress(done, total)
+		}
+	}
+	return w, a.writeCheckpoints(ctx, &src, &w)
+}
+
+// putSegment checks a segment and writes it.
+func (a *Archive) putSegment(ctx context.Context, src *Source, s *log.SegmentInfo) (*card, error) {
+	// All of it, now: damage here must not look like something that was kept.
+	scanned, err := log.ScanSegment(ctx, src.FS, src.LogDir, s.Name, s.Size, nil)
+	if err != nil {
+		return nil, err
+	}
+	if scanned.Chain != s.Chain || scanned.Last != s.Last || scanned.PrevChain != s.PrevChain {
+		return nil, fmt.Errorf("archive segment %s: its file is not the one that the log knows", s.Name)
+	}
+	if _, err := a.put(ctx, path.Join(logFolder, s.SideFile), bytes.NewReader(scanned.Side)); err != nil {
+		return nil, err
+	}
+	f, err := src.FS.OpenRead(path.Join(src.LogDir, s.Name))
+	if err != nil {
+		return nil, err
+	}
+	sum, err := a.put(ctx, path.Join(logFolder, s.Name), io.NewSectionReader(f, 0, s.Size))
+	if err = errors.Join(err, f.Close()); err != nil {
+		return nil, err
+	}
+	c := &card{
+		Format: Format, Name: s.Name, Bytes: s.Size, SHA256: sum, First: s.First, Last: s.Last,
+		PrevIndex: s.PrevIndex, PrevChain: hexOf(s.PrevChain), Chain: hexOf(s.Chain), ClockMS: s.Clock,
+	}
+	return c, a.putCard(ctx, logFolder, c)
+}
+
+// refresh writes a segment again if its bytes are others than the archive's: contents were erased,
+// the chain is the same. It reports whether it did.
+func (a *Archive) refresh(ctx context.Context, src *Source, s *log.SegmentInfo, c *card) (bool, error) {
+	if hexOf(s.Chain) != c.Chain || s.Last != c.Last {
+		return false, fmt.Errorf("%w: its segment %s is another one than the log's", ErrOther, s.Name)
+	}
+	now, err := sumOf(ctx, src.FS, path.Join(src.LogDir, s.Name), s.Size)
+	if err != nil || now == c.SHA256 {
+		return false, err
+	}
+	_, err = a.putSegment(ctx, src, s)
+	return err == nil, err
+}
+
+// Refresh brings the archive's copies of those segments up to date in which contents were erased,
+// and returns how many it wrote. What only one of archive and log has is left alone.
+func (a *Archive) Refresh(ctx context.Context, src Source, erased []log.Ref) (n int, err error) {
+	return a.eachOf(erased, func(c *card) (bool, error) {
+		i := slices.IndexFunc(src.Segments, func(s log.SegmentInfo) bool { return s.First == c.First && s.Sealed })
+		if i < 0 {
+			return false, nil
+		}
+		return a.refresh(ctx, &src, &src.Segments[i], c)
+	})
+}
+
+// Erase overwrites contents in segments that only the archive has, since the log begins with what
+// src has, and returns how many segments it wrote. One at a time is read into memory.
+func (a *Archive) Erase(ctx context.Context, src Source, erased []log.Ref) (n int, err error) {
+	return a.eachOf(erased, func(c *card) (bool, error) {
+		if len(src.Segments) > 0 && c.First >= src.Segments[0].First {
+			return false, nil
+		}
+		return a.eraseIn(ctx, c, erased)
+	})
+}
+
+// eachOf calls fn with the segments in which some records lie, oldest first, and counts those for
+// which it is true.
+func (a *Archive) eachOf(refs []log.Ref, fn func(*card) (bool, error)) (n int, err error) {
+	cards, err := a.cards(logFolder)
+	if err != nil {
+		return 0, err
+	}
+	for _, c := range cards {
+		if !slices.ContainsFunc(refs, c.has) {
+			continue
+		}
+		did, err := fn(c)
+		if err != nil {
+			return n, fmt.Errorf("archive %s: erase in segment %s: %w", a.dir, c.Name, err)
+		}
+		if did {
+			n++
+		}
+	}
+	return n, nil
+}
+
+func (c *card) has(r log.Ref) bool { return r.Index >= c.First && r.Index <= c.Last }
+
+// eraseIn makes a log of one archived segment, erases in it, and archives that. In memory: the bytes
+// must not be written anywhere else meanwhile.
+func (a *Archive) eraseIn(ctx context.Context, c *card, refs []log.Ref) (bool, error) {
+	b, err := vfs.ReadFile(a.fs, path.Join(a.dir, logFolder, c.Name))
+	if err != nil {
+		return false, err
+	}
+	const dir = "/log"
+	disk := vfs.NewMem()
+	if err := disk.MkdirAll(dir); err != nil {
+		return false, err
+	}
+	disk.Put(path.Join(dir, c.Name), b)
+	l, err := log.Open(log.Options{FS: disk, Dir: dir, SegmentSize: a.about.SegmentBytes, Durable: c.Last})
+	if err != nil {
+		return false, err
+	}
+	err = l.Erase(slices.DeleteFunc(slices.Clone(refs), func(r log.Ref) bool { return !c.has(r) }))
+	segments := l.Segments()
+	if err = errors.Join(err, l.Close()); err != nil {
+		return false, err
+	}
+	if len(segments) != 1 || hexOf(segments[0].Chain) != c.Chain {
+		return false, &CorruptError{a.dir, c.Name, "it is not what its card says"}
+	}
+	s := &segments[0]
+	s.Name, s.SideFile = c.Name, log.SideFileName(c.First)
+	return a.refresh(ctx, &Source{FS: disk, LogDir: dir}, s, c)
+}
+
+// checkpointStep is how many segments have a checkpoint, so that a state is near every instant.
+const checkpointStep = 8
+
+// writeCheckpoints copies the checkpoint from which the archive can be folded, if the log's
+// beginning was gone before it could be archived, and one for every few segments.
+func (a *Archive) writeCheckpoints(ctx context.Context, src *Source, w *Written) error {
+	metas, _, err := checkpoint.List(src.FS, src.Checkpoints)
+	if err != nil || len(metas) == 0 || w.UpTo == 0 {
+		return err
+	}
+	there, err := a.cards(checkpointFolder)
+	if err != nil {
+		return err
+	}
+	segments, err := a.cards(logFolder)
+	if err != nil {
+		return err
+	}
+	newest := uint64(0)
+	for _, c := range there {
+		newest = max(newest, c.HeadIndex)
+	}
+	for _, m := range slices.Backward(metas) { // oldest first
+		if m.HeadIndex > w.UpTo || m.HeadIndex <= newest && len(there) > 0 {
+			continue
+		}
+		between := 0
+		for _, s := range segments {
+			if s.Last > newest && s.Last <= m.HeadIndex {
+				between++
+			}
+		}
+		first := segments[0].PrevIndex
+		if needed := first > 0 && newest == 0 && m.HeadIndex >= first; !needed && between < checkpointStep {
+			continue
+		}
+		size, err := a.putCheckpoint(ctx, src, &m)
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, checkpoint.ErrCorrupt) {
+			continue // deleted meanwhile, or damaged: another one will do
+		}
+		if err != nil {
+			return err
+		}
+		w.Checkpoints++
+		w.Bytes += size
+		newest = m.HeadIndex
+	}
+	return nil
+}
+
+func (a *Archive) putCheckpoint(ctx context.Context, src *Source, m *checkpoint.Meta) (size int64, err error) {
+	if _, err := checkpoint.Verify(src.FS, src.Checkpoints, m.Name()); err != nil {
+		return 0, err
+	}
+	r, size, err := checkpoint.OpenRaw(src.FS, src.Checkpoints, m.Name())
+	if err != nil {
+		return 0, err
+	}
+	sum, err := a.put(ctx, path.Join(checkpointFolder, m.Name()), r)
+	if err = errors.Join(err, r.Close()); err != nil {
+		return 0, err
+	}
+	c := &card{Format: Format, Name: m.Name(), Bytes: size, SHA256: sum, HeadIndex: m.HeadIndex}
+	return size, a.putCard(ctx, checkpointFolder, c)
 }

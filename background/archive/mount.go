@@ -13,36 +13,48 @@ import (
 	"github.com/qlogd/qlogd/log/vfs"
 )
 
-// FS is a data directory in which, besides its own files, those of an archive
-// lie: for reading only. What both have is read from the directory, but for a
-// segment that the directory has only begun.
+// FS is a data directory that also has the files of an archive, for reading only. What both have is
+// read from the directory, but for a segment that the directory has only begun.
 type FS struct {
-	ctx     context.Context
 	archive *Archive
-	base    vfs.FS // nil: there is only the archive
-	dir     string
-	files   map[string]*bytesOf // by path, those that the archive serves
-	names   map[string][]string // by directory
+	base    vfs.FS            // nil: there is only the archive
+	files   map[string]string // by path: that of a file in the archive
 
-	// Missing tells of what lies in the archive and can't be used: history in
-	// between is missing. "" where there is none.
+	// Missing names the history that the archive has and that cannot be used, because some after it
+	// is missing; "" if there is none.
 	Missing string
 }
 
 var _ vfs.FS = (*FS)(nil)
 
-// Mount shows an archive as a data directory at dir, together with the one that
-// base has there; base may be nil.
+// Mount shows an archive as a data directory at dir, together with the one that base has there; base
+// may be nil.
 func (a *Archive) Mount(ctx context.Context, base vfs.FS, dir string) (*FS, error) {
-	f := &FS{ctx: ctx, archive: a, base: base, dir: dir, files: map[string]*bytesOf{}, names: map[string][]string{}}
-	logDir, ckptDir := datadir.Path(dir, datadir.LogDir), datadir.Path(dir, datadir.CheckpointDir)
-	if err := f.mountLog(logDir); err != nil {
+	f := &FS{archive: a, base: base, files: map[string]string{}}
+	if err := f.mountLog(ctx, datadir.Path(dir, datadir.LogDir)); err != nil {
 		return nil, err
 	}
-	return f, f.mountCheckpoints(ckptDir)
+	checkpoints := datadir.Path(dir, datadir.CheckpointDir)
+	own, err := f.own(checkpoints)
+	if err != nil {
+		return nil, err
+	}
+	cards, err := a.cards(checkpointFolder)
+	if err != nil {
+		return nil, err
+	}
+	for _, c := range cards {
+		if !slices.Contains(own, c.Name) {
+			if err := f.add(checkpoints, checkpointFolder, c); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return f, nil
 }
 
-func (f *FS) baseNames(dir string) ([]string, error) {
+// own returns the names in a directory of base.
+func (f *FS) own(dir string) ([]string, error) {
 	if f.base == nil {
 		return nil, nil
 	}
@@ -53,13 +65,13 @@ func (f *FS) baseNames(dir string) ([]string, error) {
 	return names, err
 }
 
-func (f *FS) mountLog(dir string) error {
+func (f *FS) mountLog(ctx context.Context, dir string) error {
 	// The directory first: what retention deletes afterwards was archived before.
-	names, err := f.baseNames(dir)
+	names, err := f.own(dir)
 	if err != nil {
 		return err
 	}
-	cards, err := f.archive.segments(f.ctx)
+	cards, err := f.archive.cards(logFolder)
 	if err != nil {
 		return err
 	}
@@ -69,70 +81,97 @@ func (f *FS) mountLog(dir string) error {
 			own = append(own, first)
 		}
 	}
-	// From the newest one back, for as long as each continues the one before.
-	next := uint64(0) // first index that the row begins with; 0: nothing yet
+	// From the newest one back, as long as each continues the one before.
+	next := uint64(0) // first index of the row; 0: nothing yet
 	prev := uint64(0) // the block that it continues
 	if len(own) > 0 {
-		// Only its header is wanted: that it has no block is no matter.
-		s, err := log.ScanSegment(f.ctx, f.base, dir, log.SegmentName(own[0]), log.SegmentHeaderSize, nil)
+		// Only its header is wanted: that it has no block does not matter.
+		s, err := log.ScanSegment(ctx, f.base, dir, log.SegmentName(own[0]), log.SegmentHeaderSize, nil)
 		if s.First != own[0] {
 			return err // retention was faster, or it is damaged
 		}
 		next, prev = own[0], s.PrevIndex
-		if prev == 0 {
-			cards = slices.DeleteFunc(slices.Clone(cards), func(c *card) bool { return c.First < own[0] }) // it is the log's beginning
-		}
 	}
-	for i := len(cards) - 1; i >= 0; i-- {
-		c := cards[i]
+	for _, c := range slices.Backward(cards) {
 		switch {
 		case slices.Contains(own, c.First) && c.First != own[len(own)-1]:
 			continue // the directory has it, whole
 		case len(own) > 0 && c.First >= own[0]:
 			// Its newest one, which it may have only begun, or what came after.
+		case len(own) > 0 && prev == 0:
+			return nil // the directory has the log's beginning
 		case prev > 0 && c.Last != prev:
-			f.Missing = fmt.Sprintf("archive %s: between index %d, where segment %s ends, and index %d history is missing; what lies before is left out", f.archive, c.Last, c.Name, next)
-			f.merge(dir, names)
+			f.Missing = fmt.Sprintf("archive %s: between index %d, where segment %s ends, and index %d history is missing; "+
+				"what lies before is left out", f.archive, c.Last, c.Name, next)
 			return nil
 		default:
 			next, prev = c.First, c.PrevIndex
 		}
-		f.add(dir, c.Name, &c.bytesOf)
-		if c.Side != nil {
-			f.add(dir, log.SideFileName(c.First), c.Side)
+		if err := f.add(dir, logFolder, c); err != nil {
+			return err
 		}
+		f.files[path.Join(dir, log.SideFileName(c.First))] = path.Join(f.archive.dir, logFolder, log.SideFileName(c.First))
 	}
-	f.merge(dir, names)
 	return nil
 }
 
-func (f *FS) mountCheckpoints(dir string) error {
-	names, err := f.baseNames(dir)
-	if err != nil {
+// add shows a file of the archive in a directory.
+func (f *FS) add(dir, folder string, c *card) error {
+	name := path.Join(f.archive.dir, folder, c.Name)
+	if info, err := f.archive.fs.Stat(name); err != nil {
 		return err
+	} else if info.Size != c.Bytes {
+		return &CorruptError{f.archive.dir, c.Name, fmt.Sprintf("it has %d bytes, its card says %d", info.Size, c.Bytes)}
 	}
-	cards, err := f.archive.list(f.ctx, checkpointFolder)
-	if err != nil {
-		return err
-	}
-	for _, c := range cards {
-		if !slices.Contains(names, c.Name) {
-			f.add(dir, c.Name, &c.bytesOf)
-		}
-	}
-	f.merge(dir, names)
+	f.files[path.Join(dir, c.Name)] = name
 	return nil
 }
 
-func (f *FS) add(dir, name string, b *bytesOf) {
-	f.files[path.Join(dir, name)] = b
-	f.names[dir] = append(f.names[dir], name)
+// List implements vfs.FS. A live node goes on, so base is asked again.
+func (f *FS) List(dir string) ([]string, error) {
+	names, err := f.own(dir)
+	if err != nil {
+		return nil, err
+	}
+	for name := range f.files {
+		if path.Dir(name) == path.Clean(dir) {
+			names = append(names, path.Base(name))
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names), nil
 }
 
-func (f *FS) merge(dir string, names []string) {
-	all := append(f.names[dir], names...)
-	slices.Sort(all)
-	f.names[dir] = slices.Compact(all)
+// at returns where a file is read.
+func (f *FS) at(name string) (vfs.FS, string, error) {
+	if archived, ok := f.files[path.Clean(name)]; ok {
+		return f.archive.fs, archived, nil
+	}
+	if f.base == nil {
+		return nil, "", &fs.PathError{Op: "open", Path: name, Err: fs.ErrNotExist}
+	}
+	return f.base, name, nil
+}
+
+// Stat implements vfs.FS.
+func (f *FS) Stat(name string) (vfs.Info, error) {
+	fsys, at, err := f.at(name)
+	if err != nil {
+		if names, _ := f.List(name); len(names) > 0 {
+			return vfs.Info{IsDir: true, Mode: fs.ModeDir | 0o500}, nil
+		}
+		return vfs.Info{}, err
+	}
+	return fsys.Stat(at)
+}
+
+// OpenRead implements vfs.FS.
+func (f *FS) OpenRead(name string) (vfs.File, error) {
+	fsys, at, err := f.at(name)
+	if err != nil {
+		return nil, err
+	}
+	return fsys.OpenRead(at)
 }
 
 func denied(op, name string) error { return &fs.PathError{Op: op, Path: name, Err: fs.ErrPermission} }
@@ -154,72 +193,3 @@ func (f *FS) MkdirAll(name string) error { return denied("mkdir", name) }
 
 // SyncDir implements vfs.FS: never.
 func (f *FS) SyncDir(name string) error { return denied("sync", name) }
-
-// List implements vfs.FS.
-func (f *FS) List(dir string) ([]string, error) {
-	names, ok := f.names[dir]
-	if ok && f.base != nil {
-		// A live node goes on.
-		own, err := f.base.List(dir)
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return nil, err
-		}
-		var archived []string
-		for _, name := range names {
-			if f.files[path.Join(dir, name)] != nil {
-				archived = append(archived, name)
-			}
-		}
-		own = append(own, archived...)
-		slices.Sort(own)
-		return slices.Compact(own), nil
-	}
-	if ok {
-		return names, nil
-	}
-	if f.base != nil {
-		return f.base.List(dir)
-	}
-	return nil, &fs.PathError{Op: "list", Path: dir, Err: fs.ErrNotExist}
-}
-
-// Stat implements vfs.FS.
-func (f *FS) Stat(name string) (vfs.Info, error) {
-	if b := f.files[name]; b != nil {
-		return vfs.Info{Size: b.Bytes, Mode: 0o400}, nil
-	}
-	if _, ok := f.names[name]; ok {
-		return vfs.Info{IsDir: true, Mode: fs.ModeDir | 0o500}, nil
-	}
-	if f.base != nil {
-		return f.base.Stat(name)
-	}
-	return vfs.Info{}, &fs.PathError{Op: "stat", Path: name, Err: fs.ErrNotExist}
-}
-
-// OpenRead implements vfs.FS.
-func (f *FS) OpenRead(name string) (vfs.File, error) {
-	b := f.files[name]
-	switch {
-	case b == nil && f.base == nil:
-		return nil, &fs.PathError{Op: "open", Path: name, Err: fs.ErrNotExist}
-	case b == nil:
-		return f.base.OpenRead(name)
-	}
-	file, err := vfs.OS{}.OpenRead(f.archive.store.Local(b.Object))
-	if err != nil {
-		return nil, err
-	}
-	if size, err := file.Size(); err != nil || size != b.Bytes {
-		return nil, errors.Join(err, file.Close(), &CorruptError{f.archive.String(), b.Object,
-			fmt.Sprintf("it has %d bytes, its card says %d", size, b.Bytes)})
-	}
-	return archived{file}, nil
-}
-
-// archived is a file that nobody may write to.
-type archived struct{ vfs.File }
-
-func (archived) WriteAt([]byte, int64) (int, error) { return 0, denied("write", "archive") }
-func (archived) Truncate(int64) error               { return denied("truncate", "archive") }
-func (archived) Sync() error                        { return nil }

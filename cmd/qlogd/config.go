@@ -239,7 +239,7 @@ func (c *config) check() error {
 		return err
 	}
 	if c.Archive != "" {
-		if _, err := archive.NewStore(c.Archive); err != nil {
+		if err := archive.CheckDir(c.Archive); err != nil {
 			return usagef("%w", err)
 		}
 	}

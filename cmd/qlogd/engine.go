@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"github.com/qlogd/qlogd/api"
+	"github.com/qlogd/qlogd/background/archive"
 	"github.com/qlogd/qlogd/background/erasure"
 	"github.com/qlogd/qlogd/background/push"
 	"github.com/qlogd/qlogd/background/task"
@@ -43,7 +44,7 @@ type engine struct {
 	push    *push.Engine
 	tasks   *task.Runner
 
-	archiver *archiver
+	archiver *archive.Archiver
 	erasures *erasure.Node
 	fetching sync.Mutex // held while something is fetched
 
@@ -99,9 +100,11 @@ func openEngine(n *node) (_ *engine, err error) {
 	if err := e.checkBeginning(found.State.History()); err != nil {
 		return nil, err
 	}
-	if e.archiver, err = newArchiver(e, registry); err != nil {
-		return nil, err
-	}
+	e.archiver = archive.NewArchiver(archive.ArchiverOptions{
+		Archive: c.Archive, DataDir: c.DataDir, ClusterID: card.ClusterID, SegmentBytes: e.log.SegmentSize(),
+		Segments: e.log.Segments, Leader: func() bool { return e.replica.Leader() }, Every: c.ArchiveInterval,
+		Registry: registry, Logger: logger,
+	})
 	models := datadir.Path(c.DataDir, datadir.ProjectionFile)
 	if e.models, err = store.Open(models, card.ClusterID, store.Options{Logger: logger}); err != nil {
 		return nil, err
@@ -133,7 +136,7 @@ func openEngine(n *node) (_ *engine, err error) {
 	e.tasks = e.newTasks()
 
 	for _, run := range []func(context.Context){
-		e.tasks.Run, e.archiver.run, e.erasures.Run,
+		e.tasks.Run, e.archiver.Run, e.erasures.Run,
 		func(ctx context.Context) { e.observe(ctx, ro.Changed) },
 		func(context.Context) { e.follow() },
 		func(context.Context) { e.retain() },

@@ -5,11 +5,9 @@ import (
 	"errors"
 
 	"github.com/qlogd/qlogd/api"
-	"github.com/qlogd/qlogd/background/archive"
 	"github.com/qlogd/qlogd/background/erasure"
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/log"
-	"github.com/qlogd/qlogd/log/datadir"
 	"github.com/qlogd/qlogd/log/vfs"
 	"github.com/qlogd/qlogd/raft/fetch"
 	"github.com/qlogd/qlogd/replay"
@@ -25,8 +23,8 @@ func (e *engine) newErasures() (*erasure.Node, error) {
 		Shed:    func(ctx context.Context, upTo uint64) error { return e.replica.Shed(ctx, upTo) },
 		Fetched: e.discardFetched,
 	}
-	if e.archiver.store != nil {
-		o.Archive = e.archiver.refresh
+	if e.archiver != nil {
+		o.Archive = func(ctx context.Context, refs []event.Ref) error { return e.archiver.Refresh(ctx, logRefs(refs)) }
 	}
 	return erasure.NewNode(o)
 }
@@ -43,8 +41,9 @@ func (e *engine) eraser() *erasure.Carrier {
 			return out
 		},
 	}
-	if e.archiver.store != nil {
-		c.OpenPast, c.Archive = e.archiver.past, e.archiver.erase
+	if e.archiver != nil {
+		c.OpenPast = e.openPast
+		c.Archive = func(ctx context.Context, refs []event.Ref) error { return e.archiver.Erase(ctx, logRefs(refs)) }
 	}
 	return c
 }
@@ -58,71 +57,20 @@ func (e *engine) discardFetched() error {
 	return fetch.Discard(vfs.OS{}, e.c.DataDir)
 }
 
-// openToErase opens the archive anew, with the source to write from; nil where there is
-// none yet.
-func (a *archiver) openToErase(ctx context.Context) (*archive.Archive, archive.Source, error) {
-	arch, err := archive.Open(ctx, a.store)
-	if errors.Is(err, archive.ErrNone) {
-		err = nil
-	}
-	return arch, a.source(), err
-}
-
-func (a *archiver) source() archive.Source {
-	e := a.e
-	return archive.Source{
-		FS: vfs.OS{}, LogDir: datadir.Path(e.c.DataDir, datadir.LogDir), Checkpoints: datadir.Path(e.c.DataDir, datadir.CheckpointDir),
-		Segments: e.log.Segments(), Logger: e.logger,
-	}
-}
-
-// refresh brings the archive's copies of this node's segments up to date, in which
-// contents were erased.
-func (a *archiver) refresh(ctx context.Context, refs []event.Ref) error {
-	// What is being archived now may have been read before it was erased.
-	a.writing.Lock()
-	defer a.writing.Unlock()
-	arch, src, err := a.openToErase(ctx)
-	if arch == nil || err != nil {
-		return err
-	}
-	_, err = arch.Refresh(ctx, src, logRefs(refs))
-	return err
-}
-
-// erase erases in segments that only the archive has.
-func (a *archiver) erase(ctx context.Context, refs []event.Ref) error {
-	a.writing.Lock()
-	defer a.writing.Unlock()
-	arch, src, err := a.openToErase(ctx)
-	if arch == nil || err != nil {
-		return err
-	}
-	n, err := arch.Erase(ctx, src, logRefs(refs))
-	if n > 0 {
-		a.e.logger.Info("contents erased in segments that only the archive has", "archive", arch, "segments", n)
-	}
-	return err
-}
-
-// past opens the log as it is with the archive before it; nil where the archive
-// goes back no further.
-func (a *archiver) past(ctx context.Context) (erasure.Reader, func(), error) {
-	if _, deleted := a.e.log.DeletedBefore(); !deleted {
+// openPast opens the log as it is with the archive before it; nil if the archive goes back no
+// further.
+func (e *engine) openPast(ctx context.Context) (erasure.Reader, func(), error) {
+	if _, deleted := e.log.DeletedBefore(); !deleted {
 		return nil, func() {}, nil
 	}
-	arch, _, err := a.openToErase(ctx)
-	if arch == nil || err != nil {
-		return nil, func() {}, err
-	}
-	mounted, err := arch.Mount(ctx, vfs.OS{}, a.e.c.DataDir)
-	if err != nil {
+	mounted, err := e.archiver.Mount(ctx)
+	if mounted == nil || err != nil {
 		return nil, func() {}, err
 	}
 	if mounted.Missing != "" {
-		a.e.logger.Warn(mounted.Missing)
+		e.logger.Warn(mounted.Missing)
 	}
-	d, err := replay.OpenOn(mounted, a.e.c.DataDir, a.e.card)
+	d, err := replay.OpenOn(mounted, e.c.DataDir, e.card)
 	if err != nil {
 		return nil, func() {}, err
 	}

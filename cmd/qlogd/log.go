@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"log/slog"
 	"os"
 	"time"
 
@@ -65,11 +64,10 @@ func (a *app) openLog(ctx context.Context, dataDir, archived string) (*openLog, 
 	if archived == "" {
 		return l, nil
 	}
-	store, err := archive.NewStore(archived)
-	if err != nil {
+	if err := archive.CheckDir(archived); err != nil {
 		return nil, usagef("%w", err)
 	}
-	arch, err := archive.Open(ctx, store)
+	arch, err := archive.Open(vfs.OS{}, archived)
 	if errors.Is(err, archive.ErrNone) {
 		return nil, usagef("%w", err)
 	}
@@ -174,7 +172,7 @@ func (p proof) LogSegments() wire.LogSegments {
 	out := segmentsOf(p.log, p.card.ClusterID, p.card.NodeID)
 	for i := range out.Segments {
 		s := &out.Segments[i]
-		s.Archived = s.Sealed && p.archiver.has(s.LastIndex)
+		s.Archived = s.Sealed && p.archiver.Has(s.LastIndex)
 	}
 	return out
 }
@@ -279,8 +277,7 @@ A server can do the same by itself: qlogd serve --archive.`
 }
 
 func (a *app) archiveDir(ctx context.Context, dataDir, to string, refresh bool) error {
-	store, err := archive.NewStore(to)
-	if err != nil {
+	if err := archive.CheckDir(to); err != nil {
 		return usagef("%w", err)
 	}
 	l, err := a.openLog(ctx, dataDir, "")
@@ -295,16 +292,14 @@ func (a *app) archiveDir(ctx context.Context, dataDir, to string, refresh bool) 
 		return err
 	}
 	defer d.Close()
-	arch, err := archive.OpenFor(ctx, store, l.node.ClusterID, d.Log.SegmentSize())
+	arch, err := archive.OpenFor(vfs.OS{}, to, l.node.ClusterID, d.Log.SegmentSize())
 	if err != nil {
 		return err
 	}
 	src := sourceOf(d)
 	src.RefreshErased = refresh
-	src.Logger = slog.New(slog.NewTextHandler(a.stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	bar := a.progress("archiving", true)
-	src.Progress = bar.set
-	w, err := arch.Write(ctx, src)
+	w, err := arch.Write(ctx, src, bar.set)
 	bar.done()
 	if err != nil {
 		return err

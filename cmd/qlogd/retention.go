@@ -180,7 +180,7 @@ func (e *engine) needed(m *event.MessageView) (event.Blob, error) {
 // that they may go.
 func (e *engine) deleteHistory(metas []checkpoint.Meta) error {
 	// What is to be archived stays until it is.
-	history := min(e.machine.History(), e.archiver.keepFrom())
+	history := min(e.machine.History(), e.archiver.KeepFrom())
 	segments := e.log.Segments()
 	if history == 0 || len(segments) < 2 || segments[0].Last >= history {
 		return nil

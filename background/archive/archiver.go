@@ -1,0 +1,214 @@
+package archive
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"math"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/qlogd/qlogd/log"
+	"github.com/qlogd/qlogd/log/datadir"
+	"github.com/qlogd/qlogd/log/vfs"
+)
+
+// ArchiverOptions are what an Archiver runs on.
+type ArchiverOptions struct {
+	Archive, DataDir string // directories
+	ClusterID        string
+	SegmentBytes     int64
+	Segments         func() []log.SegmentInfo // the log's
+	Leader           func() bool
+	Every            time.Duration
+	Registry         *prometheus.Registry
+	Logger           *slog.Logger
+}
+
+// Archiver copies sealed segments to the archive while a node runs: the leader writes, the others
+// look what is there, for no node may delete what is not. A nil Archiver is that of a node without
+// an archive.
+type Archiver struct {
+	o      ArchiverOptions
+	failed prometheus.Counter
+
+	writing sync.Mutex // held while something is written to the archive
+
+	mu    sync.Mutex
+	since uint64 // guarded by mu: the archive begins behind this index
+	upTo  uint64 // guarded by mu: all sealed segments from there up to this index are in it
+}
+
+// NewArchiver returns an Archiver; nil if the options name no archive.
+func NewArchiver(o ArchiverOptions) *Archiver {
+	if o.Archive == "" {
+		return nil
+	}
+	a := &Archiver{o: o, failed: prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "qlogd_archive_failures_total",
+		Help: "Looks at the archive that failed; meanwhile no history is deleted.",
+	})}
+	o.Registry.MustRegister(a.failed, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "qlogd_archive_index",
+		Help: "All sealed segments up to this index are in the archive, as far as this node knows.",
+	}, func() float64 { return float64(a.KeepFrom() - 1) }))
+	return a
+}
+
+// KeepFrom returns the first index that is not in the archive, and so must stay.
+func (a *Archiver) KeepFrom() uint64 {
+	if a == nil {
+		return math.MaxUint64
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.upTo + 1
+}
+
+// Has reports whether the segment that ends at an index is in the archive.
+func (a *Archiver) Has(last uint64) bool {
+	if a == nil {
+		return false
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return last > a.since && last <= a.upTo
+}
+
+// Run archives until ctx ends.
+func (a *Archiver) Run(ctx context.Context) {
+	if a == nil {
+		return
+	}
+	tick := time.NewTicker(a.o.Every)
+	defer tick.Stop()
+	logged := ""
+	for {
+		err := a.once(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err == nil || errors.Is(err, ErrNone): // a follower, before the leader has begun
+			logged = ""
+		default:
+			a.failed.Inc()
+			if err.Error() != logged { // once while it stays the same
+				logged = err.Error()
+				a.o.Logger.Warn("log was not archived, nothing of it is deleted; retrying",
+					"archive", a.o.Archive, "error", err)
+			}
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (a *Archiver) once(ctx context.Context) error {
+	var since, upTo uint64
+	if a.o.Leader() {
+		arch, err := OpenFor(vfs.OS{}, a.o.Archive, a.o.ClusterID, a.o.SegmentBytes)
+		if err != nil {
+			return err
+		}
+		a.writing.Lock()
+		w, err := arch.Write(ctx, a.source(), nil)
+		a.writing.Unlock()
+		if w.Segments > 0 {
+			a.o.Logger.Info("log archived", "archive", arch, "segments", w.Segments,
+				"checkpoints", w.Checkpoints, "bytes", w.Bytes, "up-to", w.UpTo)
+		}
+		if err != nil {
+			return err
+		}
+		upTo = w.UpTo
+	} else {
+		arch, err := Open(vfs.OS{}, a.o.Archive)
+		if err != nil {
+			return err
+		}
+		there, err := arch.Segments()
+		if err != nil {
+			return err
+		}
+		since, upTo = archived(a.o.Segments(), there)
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.since, a.upTo = since, max(a.upTo, upTo)
+	return nil
+}
+
+// archived returns the index behind which an archive begins, and the one up to which it has all of a
+// log's sealed segments. What a log has before the archive's beginning the leader had deleted before
+// there was one: nobody will ever archive it, so it is not waited for.
+func archived(mine, there []log.SegmentInfo) (since, upTo uint64) {
+	chains := map[[32]byte]bool{}
+	for _, s := range there {
+		chains[s.Chain] = true
+	}
+	if len(there) > 0 {
+		since = there[0].PrevIndex
+	}
+	for _, s := range mine {
+		if !s.Sealed || s.Last > since && !chains[s.Chain] {
+			break
+		}
+		upTo = s.Last
+	}
+	return since, upTo
+}
+
+func (a *Archiver) source() Source {
+	return Source{
+		FS: vfs.OS{}, LogDir: datadir.Path(a.o.DataDir, datadir.LogDir),
+		Checkpoints: datadir.Path(a.o.DataDir, datadir.CheckpointDir), Segments: a.o.Segments(),
+	}
+}
+
+// Refresh brings the archive's copies of this node's segments up to date, in which contents were
+// erased.
+func (a *Archiver) Refresh(ctx context.Context, refs []log.Ref) error {
+	_, err := a.erase(func(arch *Archive) (int, error) { return arch.Refresh(ctx, a.source(), refs) })
+	return err
+}
+
+// Erase erases in segments that only the archive has.
+func (a *Archiver) Erase(ctx context.Context, refs []log.Ref) error {
+	n, err := a.erase(func(arch *Archive) (int, error) { return arch.Erase(ctx, a.source(), refs) })
+	if n > 0 {
+		a.o.Logger.Info("contents erased in segments that only the archive has",
+			"archive", a.o.Archive, "segments", n)
+	}
+	return err
+}
+
+// erase waits for a copy that may have been read before the erasure.
+func (a *Archiver) erase(do func(*Archive) (int, error)) (int, error) {
+	a.writing.Lock()
+	defer a.writing.Unlock()
+	arch, err := Open(vfs.OS{}, a.o.Archive)
+	if errors.Is(err, ErrNone) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	return do(arch)
+}
+
+// Mount opens the archive together with the data directory; nil if there is none yet.
+func (a *Archiver) Mount(ctx context.Context) (*FS, error) {
+	arch, err := Open(vfs.OS{}, a.o.Archive)
+	if errors.Is(err, ErrNone) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return arch.Mount(ctx, vfs.OS{}, a.o.DataDir)
+}

@@ -100,31 +100,6 @@ func setup(t *testing.T, answers ...func(http.ResponseWriter)) (*Client, *fake, 
 
 const produced = `{"messages":[{"id":"01A","status":"enqueued"}]}`
 
-func TestAnUnknownOutcomeIsRepeatedUnderTheSameKey(t *testing.T) {
-	c, f, _ := setup(t, hangup, problemSays(503, "no_leader", "unknown", true), says(201, produced))
-	out, err := c.Produce(t.Context(), "jobs", JSON(1))
-	if err != nil || len(out) != 1 || out[0].ID != "01A" {
-		t.Fatalf("%+v, %v", out, err)
-	}
-	keys := map[string]bool{}
-	for _, r := range f.asked() {
-		keys[r.header.Get("Idempotency-Key")] = true
-	}
-	if len(f.asked()) != 3 || len(keys) != 1 || keys[""] {
-		t.Errorf("%d requests under keys %v", len(f.asked()), keys)
-	}
-}
-
-func TestRetryAfterIsHonoured(t *testing.T) {
-	c, _, waits := setup(t, problemSays(429, "queue_full", "not_applied", true, "Retry-After", "3"), says(201, produced))
-	if _, err := c.Produce(t.Context(), "jobs", JSON(1)); err != nil {
-		t.Fatal(err)
-	}
-	if w := (*waits)[0]; w < 3*time.Second || w > 4*time.Second {
-		t.Errorf("waited %s", w)
-	}
-}
-
 func TestOutcomeUnknownIsTold(t *testing.T) {
 	c, _, _ := setup(t, hangup, hangup)
 	c.retry.Attempts = 2
@@ -141,23 +116,6 @@ func TestOutcomeUnknownIsTold(t *testing.T) {
 	c.retry.Attempts = 2
 	if _, err := c.Produce(t.Context(), "jobs", JSON(1)); !errors.Is(err, ErrOutcomeUnknown) || !errors.Is(err, ErrNoLeader) {
 		t.Errorf("%v", err)
-	}
-}
-
-func TestALeaseIsNotRepeatedOnceItMayHaveArrived(t *testing.T) {
-	c, f, _ := setup(t, hangup)
-	if _, err := c.Lease(t.Context(), "jobs", LeaseOptions{}); err == nil || len(f.asked()) != 1 {
-		t.Errorf("%d requests, %v", len(f.asked()), err)
-	}
-	if f.asked()[0].header.Get("Idempotency-Key") != "" {
-		t.Error("a lease takes no key")
-	}
-	c, f, _ = setup(t, problemSays(503, "no_leader", "not_applied", true), says(200, `{"messages":[]}`))
-	if _, err := c.Lease(t.Context(), "jobs", LeaseOptions{Max: 3, Wait: time.Second}); err != nil || len(f.asked()) != 2 {
-		t.Errorf("%d requests, %v", len(f.asked()), err)
-	}
-	if f.asked()[0].body != `{"max_messages":3,"wait_ms":1000}` {
-		t.Error(f.asked()[0].body)
 	}
 }
 

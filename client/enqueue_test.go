@@ -309,51 +309,6 @@ func TestADeadlineEndsItsOwnWait(t *testing.T) {
 	}
 }
 
-// An unknown outcome is repeated under the same key, with the same messages.
-func TestASharedRequestIsRepeatedUnderItsKey(t *testing.T) {
-	c, f, _ := setup(t, hangup, problemSays(503, "no_leader", "unknown", true), says(201, produced))
-	if out, err := c.Enqueue(t.Context(), "q", JSON(1)); err != nil || out.ID != "01A" {
-		t.Fatal(err)
-	}
-	a := f.asked()
-	for i := range a {
-		if a[i].body != a[0].body || a[i].header.Get("Idempotency-Key") != a[0].header.Get("Idempotency-Key") {
-			t.Errorf("request %d differs", i)
-		}
-	}
-	if len(a) != 3 {
-		t.Errorf("%d requests", len(a))
-	}
-}
-
-// The messages of one goroutine are in its order, whatever the others do.
-func TestEnqueueKeepsAGoroutinesOrder(t *testing.T) {
-	s, c := newShared(t, false, nil)
-	const goroutines, each = 20, 20
-	var wg sync.WaitGroup
-	for g := range goroutines {
-		wg.Go(func() {
-			for i := range each {
-				if _, err := c.Enqueue(t.Context(), "q", JSON(fmt.Sprint(g, " ", i))); err != nil {
-					t.Error(err)
-				}
-			}
-		})
-	}
-	wg.Wait()
-	close(s.got)
-	next := map[string]int{}
-	for all := range s.got {
-		for _, v := range all {
-			g, i, _ := strings.Cut(strings.Trim(v, `"`), " ")
-			if fmt.Sprint(next[g]) != i {
-				t.Fatalf("goroutine %s: %s, not %d", g, i, next[g])
-			}
-			next[g]++
-		}
-	}
-}
-
 func TestCloseEndsWhatIsUnderWay(t *testing.T) {
 	s, c := newShared(t, true, nil)
 	gone := make(chan error)

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"net/http"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -47,81 +46,6 @@ func ended(t *testing.T, n *cluster.Node) {
 	defer cancel()
 	if err := n.Wait(ctx); err == nil || ctx.Err() != nil {
 		t.Fatalf("%s does not end by itself: %v\n%s", n.Name(), err, n.Log())
-	}
-}
-
-// TestWipedNode: a node whose directory was emptied has no vote until it has
-// caught up, even if the other that was up to date dies at that moment.
-func TestWipedNode(t *testing.T) {
-	t.Parallel()
-	c := cluster.StartCluster(t, cluster.Options{Nodes: 3})
-	cl := c.Client()
-	queue(t, cl, "q", "")
-	leader := c.WaitLeader()
-	others := c.Others(leader)
-	wiped, behind := others[0], others[1]
-	before := some(t, cl, 20)
-
-	// Two nodes have these; one of them forgets, the other dies.
-	behind.Kill9()
-	ids := some(t, leader.Client(), 20)
-	leader.Kill9()
-	wiped.Kill9()
-	wiped.Wipe()
-	wiped.Launch()
-	behind.Launch()
-	// The one that was behind and the one that forgot must not make a majority.
-	for end := time.Now().Add(8 * time.Second); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
-		if l := c.Leader(); l != nil {
-			t.Fatalf("%s leads, without the only node that has what was acknowledged", l.Name())
-		}
-	}
-	leader.Launch()
-	c.WaitReady()
-	c.WaitVoters()
-	ids = append(append(before, ids...), some(t, cl, 5)...)
-	for _, n := range c.Nodes() {
-		has(t, n, ids)
-	}
-	// It has a vote again: with it, one may be away.
-	leader = c.WaitLeader()
-	leader.Kill9()
-	c.WaitLeader(leader)
-	some(t, cl, 1)
-	leader.Restart()
-}
-
-// TestOldCopy: a node whose directory was put back from a copy went back in
-// time; it comes back without a vote, catches up and gets it.
-func TestOldCopy(t *testing.T) {
-	t.Parallel()
-	c := cluster.StartCluster(t, cluster.Options{Nodes: 3, Flags: []string{"--checkpoint-entries", "20", "--checkpoint-interval", "1s"}})
-	cl := c.Client()
-	queue(t, cl, "q", "")
-	ids := some(t, cl, 10)
-	n := c.Follower()
-	n.Term()
-	copied := filepath.Join(t.TempDir(), "copy")
-	if err := os.CopyFS(copied, os.DirFS(n.Dir())); err != nil {
-		t.Fatal(err)
-	}
-	n.Restart()
-	ids = append(ids, some(t, cl, 100)...)
-	if err := c.WaitEqual(time.Minute); err != nil {
-		t.Fatal(err)
-	}
-	n.Kill9()
-	n.Wipe()
-	if err := os.CopyFS(n.Dir(), os.DirFS(copied)); err != nil {
-		t.Fatal(err)
-	}
-	n.Restart()
-	c.WaitVoters()
-	ids = append(ids, some(t, cl, 5)...)
-	has(t, n, ids)
-	s, err := c.WaitLeader().Status(t.Context())
-	if err != nil || len(s.Nodes) != 3 {
-		t.Errorf("the cluster is %+v, %v", s, err)
 	}
 }
 

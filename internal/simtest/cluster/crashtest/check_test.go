@@ -1,7 +1,6 @@
 package crashtest
 
 import (
-	"fmt"
 	"slices"
 	"testing"
 
@@ -313,58 +312,5 @@ func TestPlantedMistakes(t *testing.T) {
 				t.Errorf("not noticed as %q; found %v", c.rule, found)
 			}
 		})
-	}
-}
-
-// TestUnknownIsAllowed: what may have happened is allowed, both ways.
-func TestUnknownIsAllowed(t *testing.T) {
-	for i, gone := range []bool{true, false} {
-		t.Run(fmt.Sprint(i), func(t *testing.T) {
-			s := good()
-			s.produce("pool", "", "z")
-			l := s.lease("pool", "", "z", 1)
-			s.settle(Ack, "z", l, "").Outcome = Unknown
-			if gone {
-				s.peek("pool")
-			} else {
-				s.peek("pool", s.shown("z", ""))
-				s.now += 200
-				s.settle(Ack, "z", s.lease("pool", "", "z", 2), "acked")
-				s.peek("pool")
-			}
-			for _, v := range Check(s.ops, testRules) {
-				t.Error(v)
-			}
-		})
-	}
-}
-
-// TestStaleIsAllowed: a stale read may be behind, also behind another node's,
-// and begin anew with the node.
-func TestStaleIsAllowed(t *testing.T) {
-	s := good()
-	s.produce("pool", "", "z")
-	s.get(Stale, "pool", "", "z", absent).Node = "n1"
-	s.get(Stale, "pool", "", "z", "ready").Node = "n1"
-	s.get(Stale, "pool", "", "z", absent).Node = "n2"
-	s.get(Stale, "pool", "", "z", absent).Node = "n1"
-	s.last(Stale).Life = 2
-	s.settle(Ack, "z", s.lease("pool", "", "z", 1), "acked")
-	s.get(Stale, "pool", "", "z", "leased").Node = "n2"
-	for _, v := range Check(s.ops, testRules) {
-		t.Error(v)
-	}
-}
-
-// TestRepeatedEntry: a repeat may be told the entry of the attempt that was done.
-func TestRepeatedEntry(t *testing.T) {
-	s := good()
-	s.produce("pool", "", "y").Outcome = Unknown
-	s.produce("pool", "", "z").Index = 8
-	s.produce("pool", "", "y").Index = 7
-	for _, v := range Check(s.ops, testRules) {
-		if v.Rule == Index {
-			t.Error(v)
-		}
 	}
 }

@@ -73,27 +73,3 @@ func TestNotLinear(t *testing.T) {
 		})
 	}
 }
-
-func TestUnknownIsLinear(t *testing.T) {
-	s := good()
-	s.produce("q", "l", "y").Outcome = Unknown // done
-	s.produce("q", "l", "z").Outcome = Unknown // not done
-	s.crash()
-	s.peek("q", s.shown("y", "l"))
-	l := s.lease("q", "l", "y", 1)
-	s.settle(Ack, "y", l, "").Outcome = Unknown // not done
-	s.crash()
-	s.peek("q", s.shown("y", "l"))
-	s.now += 1000
-	s.settle(Ack, "y", s.lease("q", "l", "y", 2), "").Outcome = Unknown // done, behind a read
-	s.get(Get, "q", "l", "y", "leased")
-	s.get(Get, "q", "l", "y", "acked")
-	s.crash()
-	s.peek("q")
-	s.produce("q", "l", "x").Outcome = Unknown // done much later: no crash ended it
-	s.peek("q")
-	s.settle(Ack, "x", s.lease("q", "l", "x", 1), "acked")
-	if v, undecided := CheckLinear(s.ops, "q", testRules["q"], time.Minute); len(v) > 0 || undecided > 0 {
-		t.Error(v, undecided)
-	}
-}

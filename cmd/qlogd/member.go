@@ -113,7 +113,7 @@ func (n *node) openPeers(l net.Listener) (*peer.Net, error) {
 		o.Self.HTTP = n.httpLis.Addr().String()
 	}
 	if n.inside != nil {
-		o.Server, o.Client = n.inside.Server(true), n.inside.Client()
+		o.Server, o.Client = n.inside.Server(true), n.inside.Client
 	}
 	p, err := peer.New(o)
 	if err != nil {

@@ -151,7 +151,11 @@ func outer(ctx context.Context, err error) error {
 // introduce does the handshake at the side that connects.
 func (n *Net) introduce(ctx context.Context, c *conn, to Target, k kind) error {
 	if n.o.Client != nil {
-		t := tls.Client(c.raw, clientConfig(n.o.Client, to.Addr))
+		host, _, err := net.SplitHostPort(to.Addr)
+		if err != nil {
+			return err
+		}
+		t := tls.Client(c.raw, n.o.Client(host))
 		if err := t.HandshakeContext(ctx); err != nil {
 			return fmt.Errorf("TLS: %w", err)
 		}
@@ -180,27 +184,6 @@ func (n *Net) introduce(ctx context.Context, c *conn, to Target, k kind) error {
 		return &Error{Code: "refused", Detail: err.Error()}
 	}
 	return nil
-}
-
-// clientConfig is base for the host of addr, whose name the certificate must
-// have. crypto/tls gives VerifyConnection the name that it sent, and it sends
-// none for an IP address; base's own check must know it too.
-func clientConfig(base *tls.Config, addr string) *tls.Config {
-	c := base.Clone()
-	if c.ServerName == "" {
-		host, _, err := net.SplitHostPort(addr)
-		if err != nil {
-			host = addr
-		}
-		c.ServerName = host
-	}
-	if verify := base.VerifyConnection; verify != nil {
-		c.VerifyConnection = func(s tls.ConnectionState) error {
-			s.ServerName = c.ServerName
-			return verify(s)
-		}
-	}
-	return c
 }
 
 // Hello asks who is at addr, also of another cluster.

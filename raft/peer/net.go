@@ -185,8 +185,8 @@ func (n *Net) greet(raw net.Conn) {
 	raw.SetDeadline(time.Now().Add(greetTimeout))
 	h, err := n.listen(c)
 	if err != nil {
-		c.Close()
 		n.strangers.warn(n.o.Logger, "connection of a stranger refused", "from", raw.RemoteAddr(), "error", err)
+		c.Close()
 		return
 	}
 	c.peer = h.From

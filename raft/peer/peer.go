@@ -33,10 +33,12 @@ type Options struct {
 	Listener net.Listener
 	// Dial opens a plain connection; nil: TCP.
 	Dial func(ctx context.Context, addr string) (net.Conn, error)
-	// Server and Client are set together: mutual TLS on every connection.
-	Server, Client *tls.Config
-	Self           Identity
-	Logger         *slog.Logger
+	// Server, and Client for a connection to a host, are set together: mutual TLS
+	// on every connection.
+	Server *tls.Config
+	Client func(host string) *tls.Config
+	Self   Identity
+	Logger *slog.Logger
 }
 
 // Bounds that keep strangers, and nodes that hang, from taking all there is.

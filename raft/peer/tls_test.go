@@ -87,7 +87,7 @@ func (a *authority) with(t *testing.T, trust *authority, names ...string) func(*
 	if err != nil {
 		t.Fatal(err)
 	}
-	return func(o *Options) { o.Server, o.Client = k.Server(true), k.Client() }
+	return func(o *Options) { o.Server, o.Client = k.Server(true), k.Client }
 }
 
 // TestTLS: everything goes as without, but only among those that have

@@ -1,9 +1,7 @@
 package fsm
 
 import (
-	"bytes"
 	"fmt"
-	"io"
 	"runtime"
 	"testing"
 
@@ -78,33 +76,4 @@ func BenchmarkCycle(b *testing.B) {
 			}
 		})
 	}
-}
-
-// BenchmarkCheckpoint writes and loads 1,000,000 messages.
-func BenchmarkCheckpoint(b *testing.B) {
-	m, _ := filled(b, 1_000_000, 1000)
-	var buf bytes.Buffer
-	f := m.Freeze()
-	if _, err := f.WriteTo(&buf); err != nil {
-		b.Fatal(err)
-	}
-	f.Release()
-	b.Run("write", func(b *testing.B) {
-		for b.Loop() {
-			f := m.Freeze()
-			if _, err := f.WriteTo(io.Discard); err != nil {
-				b.Fatal(err)
-			}
-			f.Release()
-		}
-		b.SetBytes(int64(buf.Len()))
-	})
-	b.Run("load", func(b *testing.B) {
-		for b.Loop() {
-			if _, err := projections.Load(bytes.NewReader(buf.Bytes())); err != nil {
-				b.Fatal(err)
-			}
-		}
-		b.SetBytes(int64(buf.Len()))
-	})
 }

@@ -14,33 +14,6 @@ func tries(n uint32) func(*event.Policy) {
 	return func(p *event.Policy) { p.MaxAttempts = n }
 }
 
-func TestADeadMessageTellsWhereItCameFrom(t *testing.T) {
-	b := setup(t)
-	b.mustQueue("dead", nil)
-	b.mustQueue("q", with(dlq("dead"), func(p *event.Policy) { p.InitialBackoffMS = 0 }))
-	b.put("q", msg("a", key("k"), kindOf("red"), prio(2)))
-	was := b.ids["a"][0]
-	b.wantTake("q", 1, "a")
-	b.want(event.OpRetry, "a", event.StatusRetried)
-	b.tick(50)
-	b.wantTake("q", 1, "a")
-	lease := b.leases["a"]
-	text := event.EncodeContent(&event.Content{Error: "no such card"})
-	r := b.one(&event.Command{Settle: &event.Settle{Items: []event.SettleItem{{Op: event.OpDeadLetter, Lease: lease, Content: text}}}})
-	mustEqual(t, r.Settled[0].Status, event.StatusDeadLettered)
-	e := b.last().Events[0]
-	mustEqual(t, e.Subject, was)
-	mustEqual(t, e.Lease, lease)
-	mustEqual(t, string(e.Content.Bytes), string(text.Bytes)) // the error is the event's content
-	b.restart()
-	l := b.lease("dead", 1)[0]
-	mustEqual(t, l.ID, e.ID) // its id is new
-	mustEqual(t, l.Attempt, 1)
-	mustEqual(t, []any{l.Key, l.Kind, l.Priority}, []any{"k", "red", 2})
-	mustEqual(t, *l.Dead, event.DeadView{Queue: "q", MessageID: was, Reason: event.ReasonRejected, Attempts: 2, FailedAt: epoch + 50, FirstEnqueuedAt: epoch, First: was})
-	mustEqual(t, l.Content, event.RefOf(was)) // the payload stays where it was written
-}
-
 func TestDeadLetterKey(t *testing.T) {
 	t.Run("in bounded entries", func(t *testing.T) {
 		b := setup(t)

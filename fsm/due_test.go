@@ -67,26 +67,6 @@ func TestManyLeasesAtOnce(t *testing.T) {
 	mustEqual(t, b.stats("q").Scheduled, 3000)
 }
 
-// TestManyWakeAtOnce: more than one entry wakes at most.
-func TestManyWakeAtOnce(t *testing.T) {
-	b := setup(t)
-	b.mustQueue("q", nil)
-	for range 5 {
-		b.many("q", 1000, delay(1000))
-	}
-	b.tick(1000)
-	if n := b.stats("q").Ready; n != 4096 {
-		t.Fatalf("%d woke", n)
-	}
-	if due, ok := b.m.NextDue(); !ok || due > b.now {
-		t.Fatal("the leader is not told to go on")
-	}
-	b.restart()
-	b.tick(0)
-	mustEqual(t, b.stats("q").Ready, 5000)
-	b.refold()
-}
-
 func TestTheClockDoesNotGoBack(t *testing.T) {
 	b := setup(t)
 	b.mustQueue("q", nil)

@@ -23,19 +23,3 @@ func TestRoundRobinAmongEquals(t *testing.T) {
 	}
 	mustEqual(t, strings.Join(got, " "), "a1 b1 c1 a2 b2 a3")
 }
-
-func TestLeaseIDsGrow(t *testing.T) {
-	b := setup(t)
-	b.mustQueue("q", func(p *event.Policy) { p.InitialBackoffMS = 0; p.MaxAttempts = 0 })
-	b.fill("q", "a", "b")
-	last := event.ID{}
-	for range 5 {
-		for _, l := range b.lease("q", 10) {
-			if l.Lease.Compare(last) <= 0 {
-				t.Fatalf("%s after %s", l.Lease, last)
-			}
-			last = l.Lease
-			b.settle(event.OpRetry, l.Lease)
-		}
-	}
-}

@@ -110,42 +110,6 @@ func TestReplayPlaces(t *testing.T) {
 	}
 }
 
-// TestReplayTells: what a replayed message is, in its event and its view, and when
-// it dies again.
-func TestReplayTells(t *testing.T) {
-	b := setup(t)
-	b.mustQueue("dead", nil)
-	b.mustQueue("q", perKey(dlq("dead")))
-	b.put("q", msg("a1", key("a"), kindOf("red"), prio(2), ttl(60_000)))
-	b.tick(10)
-	b.kill("q", "a1")
-	first, dead := b.ids["a1"][0], b.ids["a1"][1]
-	b.tick(10)
-	r := b.ok(b.one(&event.Command{Actor: "ops", Replay: &event.Replay{Queue: "q", Items: []event.ReplayItem{
-		{ID: dead, Edited: true, Size: 7, Content: event.EncodeContent(&event.Content{Payload: []byte("another"), CorrelationID: "c"})},
-	}}}))
-	e := b.last().Events[len(b.last().Events)-1]
-	mustEqual(t, []any{e.Type, e.Subject, e.Queue, e.ToQueue, e.DiedIn, e.Order, e.Edited, e.Size, e.Actor}, []any{event.Replayed, dead, "dead", "q", "q", event.OrderOriginal, true, 7, "ops"})
-	b.restart()
-	m, _ := b.m.Message(r.Moved[0].To)
-	if m.Dead != nil || m.Origin == nil || *m.Origin != (event.OriginView{First: first, From: dead, Replays: 1}) {
-		t.Fatalf("%+v", m)
-	}
-	mustEqual(t, []any{m.Key, m.Kind, m.Priority, m.Size, m.Attempt, m.Expires, m.Content}, []any{"a", "red", 2, 7, 0, 0, event.RefOf(e.ID)})
-	b.kill("q", "a1")
-	ms, more := b.m.Dead("q", event.DeadFilter{})
-	mustEqual(t, len(ms), 1)
-	mustEqual(t, more, false)
-	d := ms[0].Dead
-	mustEqual(t, []any{d.First, d.FirstEnqueuedAt, d.ReplayCount, d.MessageID, ms[0].Content}, []any{first, epoch, 1, r.Moved[0].To, event.RefOf(e.ID)})
-
-	mustEqual(t, codes(b.ok(b.replay("q", func(r *event.Replay) { r.MaxReplays = 1 }, "a1"))), event.SkipMaxReplays)
-	mustEqual(t, codes(b.ok(b.replay("q", func(r *event.Replay) { r.MaxReplays = 2 }, "a1"))), "moved")
-	m, _ = b.m.Message(b.newest("a1"))
-	mustEqual(t, m.Origin.Replays, 2)
-	b.refold()
-}
-
 func TestReplayRefusals(t *testing.T) {
 	start := func(t *testing.T) *bench {
 		b := setup(t)
@@ -399,6 +363,26 @@ func TestReplayedOrder(t *testing.T) {
 	})
 }
 
+func TestReplayDeep(t *testing.T) {
+	b := setup(t)
+	b.mustQueue("dead", nil)
+	b.mustQueue("other", perKey())
+	b.mustQueue("q", perKey(dlq("dead")))
+	b.fillKeys("q", "a1", "a2", "a3", "a4", "a5")
+	b.fillKeys("other", "a6")
+	b.kill("q", "a1", "a2", "a3", "a4")
+	to := func(r *event.Replay) { r.To = "other" }
+	b.fillKeys("other", "a7")
+	b.ok(b.replay("q", to, "a1", "a4"))
+	b.ok(b.replay("q", to, "a3"))
+	b.ok(b.replay("q", to, "a2"))
+	mustEqual(t, b.stats("other").ReplayedIn, 4)
+	mustEqual(t, b.stats("dead").Replayed, 4)
+	b.restart()
+	mustEqual(t, b.drain("other"), "a1 a2 a3 a4 a6 a7")
+	b.refold()
+}
+
 // TestReplayDeepInAnUnorderedQueue: near either end a replayed message finds its
 // place by the time of its first enqueue; where that would take too long to look
 // for, those that are replayed come before all others, in their order.
@@ -449,53 +433,4 @@ func TestReplayDeepInAnUnorderedQueue(t *testing.T) {
 	mustEqual(t, at, map[string]int{"front": 0, "deep1": 1, "deep2": 2, "end": 3008})
 	b.one(&event.Command{Settle: &event.Settle{Items: held[:10]}})
 	mustEqual(t, b.take("to", 10), "front deep1 deep2 x x x x x x x") // they keep their place
-}
-
-func TestReplayDeep(t *testing.T) {
-	b := setup(t)
-	b.mustQueue("dead", nil)
-	b.mustQueue("other", perKey())
-	b.mustQueue("q", perKey(dlq("dead")))
-	b.fillKeys("q", "a1", "a2", "a3", "a4", "a5")
-	b.fillKeys("other", "a6")
-	b.kill("q", "a1", "a2", "a3", "a4")
-	to := func(r *event.Replay) { r.To = "other" }
-	b.fillKeys("other", "a7")
-	b.ok(b.replay("q", to, "a1", "a4"))
-	b.ok(b.replay("q", to, "a3"))
-	b.ok(b.replay("q", to, "a2"))
-	mustEqual(t, b.stats("other").ReplayedIn, 4)
-	mustEqual(t, b.stats("dead").Replayed, 4)
-	b.restart()
-	mustEqual(t, b.drain("other"), "a1 a2 a3 a4 a6 a7")
-	b.refold()
-}
-
-// TestReplayGoesOn: a key that a dead message holds goes on when the last one is
-// resolved, with the replayed one first.
-func TestReplayGoesOn(t *testing.T) {
-	b := setup(t)
-	b.mustQueue("dead", nil)
-	b.mustQueue("q", perKey(dlq("dead"), onDead(event.DeadHoldKey)))
-	b.put("q", msg("a1", key("a")), msg("a2", key("a"), ttl(1000)), msg("a3", key("a")))
-	b.kill("q", "a1")
-	b.tick(1000) // a2 grows too old while it waits: it holds the key too
-	v, ok := b.m.Lane("q", "a")
-	mustEqual(t, []any{ok, v.Waiting, v.HeldBy, v.Since, b.names[v.Head.ID], v.Leased == nil}, []any{true, 1, 2, b.newest("a1"), "a3", true})
-	b.ok(b.replay("q", nil, "a1"))
-	b.wantTake("q", 1, "")
-	b.ok(b.one(&event.Command{PurgeDead: &event.PurgeDead{Queue: "q", IDs: []event.ID{b.newest("a2")}}}))
-	e := b.last().Events[0]
-	mustEqual(t, []any{e.Type, e.Reason, e.DiedIn, e.Queue}, []any{event.Discarded, event.ReasonPurged, "q", "dead"})
-	b.wantTake("q", 1, "a1")
-	v, _ = b.m.Lane("q", "a")
-	mustEqual(t, []any{v.HeldBy, b.names[v.Leased.ID]}, []any{0, "a1"})
-	b.want(event.OpAck, "a1", event.StatusAcked)
-	mustEqual(t, b.drain("q"), "a3")
-	for _, key := range []string{"a", "b"} {
-		if v, ok := b.m.Lane("q", key); ok {
-			t.Fatalf("there is no partition %q: %+v", key, v)
-		}
-	}
-	b.refold()
 }

@@ -17,35 +17,6 @@ func (b *bench) resurrect(text string, set func(r *event.Resurrect)) event.Resul
 	return b.one(&event.Command{Actor: "ops", Resurrect: r})
 }
 
-func TestResurrect(t *testing.T) {
-	b := setup(t)
-	b.mustQueue("dead", nil)
-	b.mustQueue("q", dlq("dead"))
-	b.fill("q", "a", "b")
-	b.wantProblem(b.resurrect("a", nil), event.CodeConflict, "")
-	b.wantTake("q", 1, "a")
-	b.want(event.OpAck, "a", event.StatusAcked)
-	old := b.newest("a")
-	r := b.ok(b.resurrect("a", func(r *event.Resurrect) { r.Replays = 2 }))
-	e := b.last().Events[0]
-	if e.Type == event.RulesChanged {
-		e = b.last().Events[1]
-	}
-	mustEqual(t, []any{e.Type, e.Subject, e.Prev, e.ToQueue, e.ID, e.Actor, e.First}, []any{event.Resurrected, old, event.Ref{Index: 7}, "q", r.ID, "ops", old})
-	again := func(r *event.Resurrect) { r.ID = old }
-	b.wantProblem(b.resurrect("a", again), event.CodeConflict, "message "+old.String()+" was resurrected and is in a queue as "+r.ID.String())
-	b.restart()
-	b.wantProblem(b.resurrect("a", again), event.CodeConflict, "")
-	m, _ := b.m.Message(r.ID)
-	mustEqual(t, *m.Origin, event.OriginView{First: old, From: old, Replays: 2})
-	mustEqual(t, []any{m.Key, m.Kind, m.Priority, m.Size, m.Content}, []any{"k", "red", 3, 2, event.RefOf(r.ID)})
-	mustEqual(t, b.stats("q").Resurrected, 1)
-	b.kill("q", "a")
-	ms, _ := b.m.Dead("q", event.DeadFilter{})
-	mustEqual(t, []any{ms[0].Dead.First, ms[0].Dead.ReplayCount}, []any{old, 2})
-	b.refold()
-}
-
 // TestEraseAfterResurrect: an erasure that was prepared before a message was
 // resurrected would leave the chain of its events in a fork; it looks again.
 func TestEraseAfterResurrect(t *testing.T) {

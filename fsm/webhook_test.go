@@ -48,20 +48,3 @@ func TestWebhookRefusals(t *testing.T) {
 		})
 	}
 }
-
-// TestWebhooksCount: what differs in a webhook alone is another digest.
-func TestWebhooksCount(t *testing.T) {
-	with := func(name, queue, definition string) [16]byte {
-		b := setup(t)
-		b.mustQueue("q", nil)
-		b.ok(b.hook(name, queue, definition))
-		return b.m.Digest()
-	}
-	seen := map[[16]byte]bool{}
-	for _, d := range [][16]byte{with("w", "q", "{}"), with("v", "q", "{}"), with("w", "", "{}"), with("w", "q", "{ }")} {
-		if seen[d] {
-			t.Error("two states have one digest")
-		}
-		seen[d] = true
-	}
-}

@@ -2,7 +2,6 @@ package log
 
 import (
 	"context"
-	"io"
 	"slices"
 	"testing"
 
@@ -129,20 +128,5 @@ func TestWriteAndReadBack(t *testing.T) {
 			blocks, head = append(blocks, b), Head{b.Index, b.Chain}
 			check(l)
 		})
-	}
-}
-
-func TestReaderFollows(t *testing.T) {
-	l := mustOpen(t, options(vfs.NewMem()))
-	r := l.Blocks(0)
-	for i := range 30 {
-		if _, err := r.Next(); err != io.EOF {
-			t.Fatalf("at the head: %v", err)
-		}
-		want := story(i)
-		appendAll(t, l, want)
-		got, err := r.Next()
-		must(t, err)
-		sameBlocks(t, []*Block{&got}, []*Block{want})
 	}
 }

@@ -119,136 +119,6 @@ func TestReaderWithoutSideFiles(t *testing.T) {
 	}
 }
 
-func TestRetention(t *testing.T) {
-	disk, blocks := written(t, 60)
-	l := mustOpen(t, options(disk))
-	segments := l.Segments()
-	follower := l.Blocks(0)
-	b, err := follower.Next()
-	must(t, err)
-	sameBlocks(t, []*Block{&b}, blocks[:1])
-
-	must(t, l.DeleteBefore(segments[0].Last)) // its last block is still wanted
-	if l.First() != 1 {
-		t.Fatal("too much was deleted")
-	}
-	must(t, l.DeleteBefore(segments[2].Last))
-	if l.First() != segments[2].First {
-		t.Fatalf("first %d, want %d", l.First(), segments[2].First)
-	}
-	if _, err := follower.Next(); err == nil || !errors.Is(err, ErrDeleted) {
-		// What it had read ahead it may still return, but never a gap.
-		for err == nil {
-			b, err = follower.Next()
-		}
-		if !errors.Is(err, ErrDeleted) {
-			t.Fatal(err)
-		}
-	}
-	from := slices.IndexFunc(blocks, func(b *Block) bool { return b.Index == segments[2].First })
-	check := func(l *Log) {
-		t.Helper()
-		sameBlocks(t, readAll(t, l, 0), blocks[from:])
-		if _, err := l.Record(Ref{1, 0}); !errors.Is(err, ErrDeleted) {
-			t.Fatal(err)
-		}
-		chain, err := l.ChainAt(segments[1].Last)
-		must(t, err)
-		if chain != segments[1].Chain {
-			t.Fatal("the chain before the first kept segment is lost")
-		}
-		if _, err := l.ChainAt(segments[1].First); !errors.Is(err, ErrDeleted) {
-			t.Fatal(err)
-		}
-		if index, ok, err := l.SeekTime(0); index != segments[2].First || !ok || err != nil {
-			t.Fatal(index, ok, err)
-		}
-	}
-	check(l)
-	must(t, l.Close())
-	l = mustOpen(t, options(disk))
-	check(l)
-	_, err = Verify(context.Background(), options(disk), 0, nil)
-	must(t, err)
-	must(t, l.DeleteBefore(1<<60))
-	if s := l.Segments(); len(s) != 1 || s[0].Last != l.Head().Index {
-		t.Fatalf("%+v", s)
-	}
-	appendAll(t, l, story(60))
-	must(t, l.Close())
-	mustOpen(t, options(disk))
-}
-
-func TestErase(t *testing.T) {
-	disk, blocks := written(t, 40)
-	opts := options(disk)
-	opts.CacheBytes = 1 << 20
-	l := mustOpen(t, opts)
-	b := block(100, rec("short", "x"), rec("none", "-"), rec("empty", ""), rec("mark", "[erased]"))
-	appendAll(t, l, b)
-	blocks = append(blocks, b)
-	refs := []Ref{{1, 0}, {6, 0}, {100, 0}, {100, 1}, {100, 2}}
-	must(t, l.Erase(refs))
-	must(t, l.Erase(refs))
-	check := func(l *Log) {
-		t.Helper()
-		sameBlocks(t, readAll(t, l, 0), blocks)
-		for _, b := range readAll(t, l, 0) {
-			for n, r := range b.Records {
-				ref := Ref{b.Index, uint32(n)}
-				want := slices.Contains(refs, ref) && r.Content != nil
-				got, err := l.Record(ref)
-				must(t, err)
-				content, erased, err := l.Content(ref)
-				must(t, err)
-				if r.Erased != want || got.Erased != want || erased != want {
-					t.Fatalf("record %s: erased %v %v %v, want %v", ref, r.Erased, got.Erased, erased, want)
-				}
-				if want && !bytes.Equal(content, []byte("[erased][erased][erased][erased][erased][erased][erased][erased][erased][erased][erased]")[:len(content)]) {
-					t.Fatalf("record %s: %q", ref, content)
-				}
-			}
-		}
-	}
-	check(l)
-	if err := l.Erase([]Ref{{3, 77}}); !errors.Is(err, ErrNotFound) {
-		t.Fatal(err)
-	}
-	must(t, l.Close())
-	report, err := Verify(context.Background(), opts, 0, nil)
-	must(t, err)
-	if report.Erased != 4 || report.SideFiles != report.Segments-1 {
-		t.Fatalf("%+v", report)
-	}
-	check(mustOpen(t, opts))
-}
-
-// TestErasureFlipped: one flipped byte in or around an erased content is told.
-func TestErasureFlipped(t *testing.T) {
-	for _, content := range []string{"", "x", "[erased]", "abcdefghijk"} {
-		disk := vfs.NewMem()
-		opts := options(disk)
-		opts.SegmentSize = 300
-		l := mustOpen(t, opts)
-		appendAll(t, l, block(1, rec("a", content)), block(2, rec("b", strings.Repeat("y", 200))))
-		must(t, l.Erase([]Ref{{1, 0}}))
-		must(t, l.Close())
-		name := path.Join(dir, segmentName(1))
-		data := disk.Get(name)
-		for off := range data {
-			for bit := range 8 {
-				bad := bytes.Clone(data)
-				bad[off] ^= 1 << bit
-				disk.Put(name, bad)
-				_, err := Verify(context.Background(), opts, 0, nil)
-				if c := corruption(t, err); c.Segment != segmentName(1) {
-					t.Fatal(c)
-				}
-			}
-		}
-	}
-}
-
 // TestMissingSegment: a gap in the middle, and a log that ends too early.
 func TestMissingSegment(t *testing.T) {
 	disk, blocks := written(t, 60)
@@ -356,29 +226,6 @@ func TestWait(t *testing.T) {
 	}
 }
 
-func TestVerifyFromAndProgress(t *testing.T) {
-	disk, blocks := written(t, 60)
-	l := mustOpen(t, options(disk))
-	segments := l.Segments()
-	must(t, l.Close())
-	var last, total int64
-	report, err := Verify(context.Background(), options(disk), segments[2].First+1, func(done, all int64) {
-		if done <= last {
-			t.Fatalf("progress went from %d to %d", last, done)
-		}
-		last, total = done, all
-	})
-	must(t, err)
-	if report.First != segments[2].First || report.Last != blocks[59].Index || last > total {
-		t.Fatalf("%+v, %d of %d", report, last, total)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	cancel()
-	if _, err := Verify(ctx, options(disk), 0, nil); !errors.Is(err, context.Canceled) {
-		t.Fatal(err)
-	}
-}
-
 // TestManySubjects fills tables of several pages, and finds every key.
 func TestManySubjects(t *testing.T) {
 	opts := options(vfs.NewMem())
@@ -429,4 +276,48 @@ func TestManySubjects(t *testing.T) {
 			}
 		}
 	}
+}
+
+func TestErase(t *testing.T) {
+	disk, blocks := written(t, 40)
+	opts := options(disk)
+	opts.CacheBytes = 1 << 20
+	l := mustOpen(t, opts)
+	b := block(100, rec("short", "x"), rec("none", "-"), rec("empty", ""), rec("mark", "[erased]"))
+	appendAll(t, l, b)
+	blocks = append(blocks, b)
+	refs := []Ref{{1, 0}, {6, 0}, {100, 0}, {100, 1}, {100, 2}}
+	must(t, l.Erase(refs))
+	must(t, l.Erase(refs))
+	check := func(l *Log) {
+		t.Helper()
+		sameBlocks(t, readAll(t, l, 0), blocks)
+		for _, b := range readAll(t, l, 0) {
+			for n, r := range b.Records {
+				ref := Ref{b.Index, uint32(n)}
+				want := slices.Contains(refs, ref) && r.Content != nil
+				got, err := l.Record(ref)
+				must(t, err)
+				content, erased, err := l.Content(ref)
+				must(t, err)
+				if r.Erased != want || got.Erased != want || erased != want {
+					t.Fatalf("record %s: erased %v %v %v, want %v", ref, r.Erased, got.Erased, erased, want)
+				}
+				if want && !bytes.Equal(content, []byte("[erased][erased][erased][erased][erased][erased][erased][erased][erased][erased][erased]")[:len(content)]) {
+					t.Fatalf("record %s: %q", ref, content)
+				}
+			}
+		}
+	}
+	check(l)
+	if err := l.Erase([]Ref{{3, 77}}); !errors.Is(err, ErrNotFound) {
+		t.Fatal(err)
+	}
+	must(t, l.Close())
+	report, err := Verify(context.Background(), opts, 0, nil)
+	must(t, err)
+	if report.Erased != 4 || report.SideFiles != report.Segments-1 {
+		t.Fatalf("%+v", report)
+	}
+	check(mustOpen(t, opts))
 }

@@ -1,8 +1,6 @@
 package eventlog
 
 import (
-	"context"
-	"crypto/sha256"
 	"errors"
 	"io"
 	"testing"
@@ -322,40 +320,5 @@ func TestInstants(t *testing.T) {
 				t.Errorf("%s: %v", name, err)
 			}
 		}
-	}
-}
-
-func TestReadOnlyFollowsNothingAndWaitWakes(t *testing.T) {
-	s := begin(t, Options{})
-	s.enqueue("q", "1")
-	woken := make(chan error, 1)
-	head := s.log.Head()
-	go func() { woken <- s.log.Wait(context.Background(), head) }()
-	s.enqueue("q", "2")
-	if err := <-woken; err != nil {
-		t.Fatal(err)
-	}
-	if err := s.log.Sync(); err != nil {
-		t.Fatal(err)
-	}
-	ro, err := OpenReadOnly(Options{FS: s.fs, Dir: "log"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ro.Close()
-	if i, chain := ro.Tip(); i != s.index {
-		t.Errorf("head %d, chain %x", i, chain)
-	}
-	if err := ro.Append(&event.Block{Index: 99, Time: s.clock}); err == nil {
-		t.Error("a read-only log was written to")
-	}
-}
-
-func TestDigestIsTheContents(t *testing.T) {
-	s := begin(t, Options{})
-	id := s.enqueue("q", `"x"`)
-	e, err := s.log.Event(event.RefOf(id))
-	if err != nil || e.Content.Digest != sha256.Sum256(e.Content.Bytes) {
-		t.Errorf("%+v, %v", e, err)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/qlogd/qlogd/api/wire"
+	"github.com/qlogd/qlogd/background/erasure"
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/projections/store"
 	"github.com/qlogd/qlogd/raft"
@@ -195,7 +196,7 @@ type Deps struct {
 	Proof    Proof
 	Cluster  Cluster
 	Push     Push // nil: push is taken as it is, and nobody delivers
-	Eraser   Eraser
+	Eraser   *erasure.Carrier
 	Secrets  Secrets   // nil: webhooks that are signed are turned away
 	Forward  Forwarder // nil: webhooks have no targets
 	Logger   *slog.Logger

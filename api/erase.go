@@ -1,36 +1,14 @@
 package api
 
 import (
-	"context"
 	"net/http"
 	"slices"
 	"strings"
 
 	"github.com/qlogd/qlogd/api/wire"
+	"github.com/qlogd/qlogd/background/erasure"
 	"github.com/qlogd/qlogd/event"
 )
-
-// Eraser knows what there is to erase.
-type Eraser interface {
-	// Message counts what there is of a message, by any id that it has or had.
-	Message(ctx context.Context, id event.ID) (Erasable, error)
-	// Key counts what there is of all messages of a key that were in a queue. It
-	// may read the whole log.
-	Key(ctx context.Context, queue, key string) (Erasable, error)
-	// Members returns the members of the cluster by the names under which they
-	// report (event.TaskNode): a node's id, a slash, and which of its data
-	// directories it is.
-	Members() []string
-	// Spec returns a task's instructions (event.Content.Spec): to erase a
-	// message or, for a zero id, a key.
-	Spec(id event.ID, queue, key, reason string) []byte
-}
-
-// Erasable is what there is to erase.
-type Erasable struct {
-	Messages, Live, Contents int64
-	IDs                      []event.ID // of some of the messages, one each
-}
 
 // erasedOn returns the members that carry out an erasure, or, once it has ended, the nodes
 // that did.
@@ -59,12 +37,8 @@ func (s *Server) erasedOn(t *event.TaskView) []wire.TaskNode {
 	return out
 }
 
-// Limits of an erasure's request and answer.
-const (
-	maxReason = 1024
-	// eraseNames is how many messages a dry run names.
-	eraseNames = 100
-)
+// maxReason bounds the reason of an erasure.
+const maxReason = 1024
 
 // eraseMessage answers POST /v1/messages/{id}/erase.
 func (s *Server) eraseMessage(q *request) error {
@@ -77,13 +51,7 @@ func (s *Server) eraseMessage(q *request) error {
 	if in.err != nil {
 		return in.err
 	}
-	return q.erase("", body.DryRun, s.deps.Eraser.Spec(id, "", "", body.Reason), func() (Erasable, error) {
-		is, err := s.deps.Eraser.Message(q.Context(), id)
-		if err == nil && is.Messages == 0 {
-			err = messageNotFound(id)
-		}
-		return is, err
-	})
+	return q.erase(&erasure.Spec{Message: id.String(), Reason: body.Reason}, body.DryRun)
 }
 
 // eraseKey answers POST /v1/queues/{queue}/erase.
@@ -101,19 +69,7 @@ func (s *Server) eraseKey(q *request) error {
 	if in.err != nil {
 		return in.err
 	}
-	return q.erase(name, body.DryRun, s.deps.Eraser.Spec(event.ID{}, name, body.Key, body.Reason), func() (is Erasable, err error) {
-		_, exists := s.deps.State.Queue(name)
-		if !exists || body.DryRun { // the log may have messages of a queue that was deleted
-			is, err = s.deps.Eraser.Key(q.Context(), name, body.Key)
-		}
-		if err == nil && !exists && is.Messages == 0 {
-			err = queueNotFound(name)
-		}
-		if !body.DryRun {
-			is.Messages = 0 // unknown
-		}
-		return is, err
-	})
+	return q.erase(&erasure.Spec{Queue: name, Key: body.Key, Reason: body.Reason}, body.DryRun)
 }
 
 // eraseReason refuses an erasure without a reason: nothing else is left to explain the gap.
@@ -124,27 +80,45 @@ func eraseReason(reason string, dry bool) error {
 	return within("reason", reason, maxReason)
 }
 
-// erase begins the task, or answers a dry run with what look finds.
-func (q *request) erase(queue string, dry bool, spec []byte, look func() (Erasable, error)) error {
-	if dry {
-		is, err := look()
-		if err != nil {
-			return err
+// erase begins a task, or counts what it would erase.
+func (q *request) erase(spec *erasure.Spec, dry bool) error {
+	var is erasure.Count
+	res, err := q.proposeFresh("", "", func() (_ *event.Command, err error) {
+		_, exists := q.s.deps.State.Queue(spec.Queue)
+		if !exists || dry { // to count a key is expensive
+			if is, err = q.s.deps.Eraser.Count(q.Context(), spec); err != nil {
+				return nil, err
+			}
+			if !exists && is.Messages == 0 {
+				return nil, nothingToErase(spec)
+			}
 		}
-		out := wire.Erasable{DryRun: true, Messages: is.Messages, Live: is.Live, Contents: is.Contents, MessageIDs: []string{}}
-		for _, id := range is.IDs[:min(len(is.IDs), eraseNames)] {
-			out.MessageIDs = append(out.MessageIDs, id.String())
+		if dry {
+			return nil, nil
 		}
-		return q.answer(http.StatusOK, &out)
-	}
-	res, err := q.proposeFresh("", "", func() (*event.Command, error) {
-		is, err := look()
-		return &event.Command{CreateTask: &event.CreateTask{
-			Kind: event.TaskErase, Queue: queue, Total: is.Messages, Content: event.EncodeContent(&event.Content{Spec: spec}),
-		}}, err
+		c := &event.CreateTask{Kind: event.TaskErase, Queue: spec.Queue, Content: event.EncodeContent(&event.Content{Spec: spec.Encode()})}
+		if spec.Message != "" {
+			c.Total = is.Messages
+		}
+		return &event.Command{CreateTask: c}, nil
 	})
 	if err != nil {
 		return err
 	}
-	return q.accepted(res.ID)
+	if !dry {
+		return q.accepted(res.ID)
+	}
+	out := wire.Erasable{DryRun: true, Messages: is.Messages, Live: is.Live, Contents: is.Contents, MessageIDs: []string{}}
+	for _, id := range is.IDs {
+		out.MessageIDs = append(out.MessageIDs, id.String())
+	}
+	return q.answer(http.StatusOK, &out)
+}
+
+func nothingToErase(spec *erasure.Spec) *event.Problem {
+	if spec.Message != "" {
+		id, _ := event.ParseID(spec.Message)
+		return messageNotFound(id)
+	}
+	return queueNotFound(spec.Queue)
 }

@@ -7,63 +7,14 @@ import (
 	"testing"
 
 	"github.com/qlogd/qlogd/background/erasure"
-	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/log/vfs"
 )
 
-// nothingToErase is the Eraser of a fake.
-type nothingToErase struct{}
-
-func (nothingToErase) Message(context.Context, event.ID) (Erasable, error) { return Erasable{}, nil }
-func (nothingToErase) Key(context.Context, string, string) (Erasable, error) {
-	return Erasable{}, nil
-}
-func (nothingToErase) Members() []string                            { return nil }
-func (nothingToErase) Spec(event.ID, string, string, string) []byte { return []byte("{}") }
-
-// eraser is the Eraser of a machine, as cmd makes one.
-type eraser struct{ m *machine }
-
-func (x eraser) finder() *erasure.Finder { return &erasure.Finder{Log: x.m.log, State: x.m} }
-
-func (x eraser) count(ctx context.Context, id event.ID, out *Erasable) error {
-	found, err := x.finder().Message(ctx, id)
-	if err != nil || len(found.IDs) == 0 {
-		return err
-	}
-	out.Messages++
-	out.IDs = append(out.IDs, found.IDs[0])
-	for _, it := range found.Items {
-		out.Contents += int64(len(it.Refs))
-		if it.Last.IsZero() {
-			out.Live++
-		}
-	}
-	return nil
-}
-
-func (x eraser) Message(ctx context.Context, id event.ID) (out Erasable, err error) {
-	return out, x.count(ctx, id, &out)
-}
-
-func (x eraser) Key(ctx context.Context, queue, key string) (out Erasable, err error) {
-	all := event.ID(slices.Repeat([]byte{0xff}, 16))
-	return out, x.finder().Key(ctx, queue, key, all, func(id event.ID) error { return x.count(ctx, id, &out) })
-}
-
-func (x eraser) Members() []string { return []string{"n1/a", "n2/b"} }
-
-func (x eraser) Spec(id event.ID, queue, key, reason string) []byte {
-	s := erasure.Spec{Queue: queue, Key: key, Reason: reason}
-	if !id.IsZero() {
-		s.Message = id.String()
-	}
-	return s.Encode()
-}
-
 // carrier carries erasures out for a cluster of the one node that there is.
 func (m *machine) carrier() *erasure.Carrier {
-	return &erasure.Carrier{Finder: *eraser{m}.finder(), Propose: m.Propose, Members: func() []string { return []string{"n1/a"} }}
+	return &erasure.Carrier{
+		Finder: erasure.Finder{Log: m.log, State: m}, Propose: m.Propose, Members: func() []string { return []string{"n1/a"} },
+	}
 }
 
 func (m *machine) erasures(dir string) erasure.NodeOptions {

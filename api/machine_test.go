@@ -55,7 +55,7 @@ func onMachine(t *testing.T, opts ...func(*Options)) (*harness, *machine) {
 	}
 	node := &fakeNode{proposer: m}
 	m.s = New(Deps{
-		Node: node, State: m, Log: log, Eraser: eraser{m}, Registry: prometheus.NewRegistry(),
+		Node: node, State: m, Log: log, Eraser: m.carrier(), Registry: prometheus.NewRegistry(),
 	}, o)
 	mover := dead.Mover{
 		Finder: dead.Finder{State: m.Machine, Contents: m.s.Contents}, Propose: m.Propose, Head: log.Head, Wait: log.Wait, Fits: m.s.Fits,

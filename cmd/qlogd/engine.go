@@ -129,7 +129,7 @@ func openEngine(n *node) (_ *engine, err error) {
 		Past: func(ctx context.Context, at event.Instant) (api.State, error) {
 			return past.At(ctx, at)
 		},
-		Proof: proof{e}, Cluster: clusterView{e.replica}, Push: e.push, Eraser: erasable{e},
+		Proof: proof{e}, Cluster: clusterView{e.replica}, Push: e.push, Eraser: e.eraser(),
 		Secrets: n.hooked, Forward: n.forward, Logger: e.logger, Registry: registry,
 	}, n.apiOptions())
 	e.answerOthers(true)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 
-	"github.com/qlogd/qlogd/api"
 	"github.com/qlogd/qlogd/background/erasure"
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/log"
@@ -83,74 +82,4 @@ func logRefs(refs []event.Ref) []log.Ref {
 		out[i] = log.Ref(r)
 	}
 	return out
-}
-
-// erasable is what the api asks of erasures.
-type erasable struct{ e *engine }
-
-// counted is how many ids are told.
-const counted = 100
-
-// Message implements api.Eraser.
-func (x erasable) Message(ctx context.Context, id event.ID) (out api.Erasable, err error) {
-	c := x.e.eraser()
-	err = x.count(ctx, &c.Finder, id, &out)
-	if err != nil || out.Messages > 0 || c.OpenPast == nil {
-		return out, err
-	}
-	past, done, err := c.OpenPast(ctx)
-	if err != nil {
-		return out, err
-	}
-	defer done()
-	c.Past = past
-	return out, x.count(ctx, &c.Finder, id, &out)
-}
-
-// Key implements api.Eraser.
-func (x erasable) Key(ctx context.Context, queue, key string) (out api.Erasable, err error) {
-	c := x.e.eraser()
-	if c.OpenPast != nil {
-		past, done, err := c.OpenPast(ctx)
-		if err != nil {
-			return out, err
-		}
-		defer done()
-		c.Past = past
-	}
-	all := event.ID{}
-	for i := range all {
-		all[i] = 0xff
-	}
-	return out, c.Key(ctx, queue, key, all, func(id event.ID) error { return x.count(ctx, &c.Finder, id, &out) })
-}
-
-func (x erasable) count(ctx context.Context, f *erasure.Finder, id event.ID, out *api.Erasable) error {
-	found, err := f.Message(ctx, id)
-	if err != nil || len(found.IDs) == 0 {
-		return err
-	}
-	out.Messages++
-	if len(out.IDs) < counted {
-		out.IDs = append(out.IDs, found.IDs[0])
-	}
-	for _, it := range found.Items {
-		out.Contents += int64(len(it.Refs))
-		if it.Last.IsZero() {
-			out.Live++
-		}
-	}
-	return nil
-}
-
-// Members implements api.Eraser.
-func (x erasable) Members() []string { return x.e.eraser().Members() }
-
-// Spec implements api.Eraser.
-func (x erasable) Spec(id event.ID, queue, key, reason string) []byte {
-	s := erasure.Spec{Queue: queue, Key: key, Reason: reason}
-	if !id.IsZero() {
-		s.Message = id.String()
-	}
-	return s.Encode()
 }

@@ -6,15 +6,15 @@ import (
 	"github.com/qlogd/qlogd/event"
 )
 
-// plannedQueue is a queue of a Define as it is to be.
+// plannedQueue is a queue of a Define as it will be.
 type plannedQueue struct {
 	put    *event.PutQueue
 	policy event.Policy
-	auto   bool // put names none, and its dead-letter queue is to be made with it
+	auto   bool // put names none, and its dead-letter queue is made with it
 }
 
 // define puts queues and webhooks, all or none. They are checked against what
-// there will be: one may name another that stands behind it, or that takes its
+// there will be: one may name another that comes behind it, or that takes its
 // place only now.
 func (d *decision) define(c *event.Define) event.Result {
 	plan, p := d.planQueues(c.Queues)
@@ -38,7 +38,7 @@ func (d *decision) define(c *event.Define) event.Result {
 		w := &c.Webhooks[i]
 		p := d.checkWebhook(w, func(name string) bool { return will[name] != nil || d.hasQueue(name) })
 		if p == nil && seen[w.Name] {
-			p = event.Problemf(event.CodeInvalidArgument, "name", "name '%s' stands there twice", w.Name)
+			p = event.Problemf(event.CodeInvalidArgument, "name", "name '%s' is given twice", w.Name)
 		}
 		if p != nil {
 			return problem(within(p, "webhooks", i))
@@ -69,7 +69,7 @@ func (d *decision) planQueues(puts []event.PutQueue) ([]plannedQueue, *event.Pro
 			p = event.Problemf(event.CodeInvalidArgument, "name", "name must match %s", event.Names)
 		}
 		if _, twice := at[c.Name]; p == nil && twice {
-			p = event.Problemf(event.CodeInvalidArgument, "name", "name '%s' stands there twice", c.Name)
+			p = event.Problemf(event.CodeInvalidArgument, "name", "name '%s' is given twice", c.Name)
 		}
 		if p != nil {
 			return nil, within(p, "queues", i)

@@ -102,7 +102,7 @@ func (d *decision) die(m *event.MessageView, reason event.Reason, lease event.ID
 	return e.ToQueue
 }
 
-// carryOut tells of a message that was decided to be gone.
+// carryOut emits the event of a message that was decided to be gone.
 func (d *decision) carryOut(it projections.Due) {
 	m := &it.Message
 	e := event.Event{Type: event.Discarded, Subject: m.ID, Prev: m.Last, Queue: it.Queue, Lease: m.Lease, Attempt: m.Attempt, Reason: it.Reason}

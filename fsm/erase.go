@@ -2,17 +2,17 @@ package fsm
 
 import "github.com/qlogd/qlogd/event"
 
-// erase tells of messages that what users wrote in them is to be overwritten, on
+// erase emits, of messages, that what users wrote in them must be overwritten, on
 // every node, and discards those that are live. One that left its queue since it
 // was looked at is passed over, and so is one that was brought back since, or was
 // decided to be gone and is still to be carried out: they have events that the
-// command does not know, and whoever carries out the task looks again.
+// command does not know, and the task looks again.
 func (d *decision) erase(c *event.Erase) event.Result {
 	if len(c.Items) > event.MaxBatch {
 		return problem(event.Problemf(event.CodeInvalidArgument, "items", "items must be at most %d", event.MaxBatch))
 	}
-	// All that it erases must be told before it is sealed: nodes carry out what
-	// was told by then.
+	// All that it erases must be in events before it is sealed: nodes carry out what
+	// events said by then.
 	if t, ok := d.s.Task(c.Task); !ok || t.Kind != event.TaskErase || t.Status != event.TaskRunning || t.Sealed {
 		return problem(event.Problemf(event.CodeConflict, "task", "task %s is no erasure that runs and is not sealed", c.Task))
 	}

@@ -205,7 +205,7 @@ func (d *decision) decide(c *event.Command) event.Result {
 func problem(p *event.Problem) event.Result { return event.Result{Problem: p} }
 
 // stale turns a command back that was prepared against what is no longer so;
-// the node that took the request prepares it anew.
+// the node that took the request prepares it again.
 func stale(format string, args ...any) *event.Problem {
 	return event.Problemf(event.CodeStaleRevision, "", format, args...)
 }

@@ -2,7 +2,7 @@ package fsm
 
 import "github.com/qlogd/qlogd/event"
 
-// retryFullMS is what a producer is told to wait when a queue is full.
+// retryFullMS is what a producer should wait when a queue is full.
 const retryFullMS = 1000
 
 // produce enqueues messages, all of them or none.
@@ -44,7 +44,7 @@ func (d *decision) plan(c *event.Produce, loads map[string]load) ([]planned, *ev
 	var first map[event.Hash]int
 	for i := range c.Messages {
 		m := &c.Messages[i]
-		if m.Priority < event.MinPriority || m.Priority > event.MaxPriority { // whoever let it through: no entry may stop the replicas
+		if m.Priority < event.MinPriority || m.Priority > event.MaxPriority { // wherever it came through: no entry may stop the replicas
 			return nil, event.Problemf(event.CodeInvalidArgument, "priority", "priority must be from %d to %d", event.MinPriority, event.MaxPriority).At(i)
 		}
 		plan[i].of = -1

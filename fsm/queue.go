@@ -32,7 +32,7 @@ func (d *decision) putQueue(c *event.PutQueue) event.Result {
 	return event.Result{Created: !exists}
 }
 
-// checkQueue returns the policy that a queue is to have, or what is wrong with
+// checkQueue returns the policy that a queue would have, or what is wrong with
 // it by itself.
 func (d *decision) checkQueue(c *event.PutQueue) (event.Policy, *event.Problem) {
 	policy := c.Policy.Clone()
@@ -60,11 +60,11 @@ func (d *decision) checkOrdering(name string, o event.Ordering) *event.Problem {
 func autoDLQ(of *event.Policy) *event.Policy {
 	dlq := event.DefaultPolicy()
 	dlq.Namespace = of.Namespace
-	dlq.MaxAttempts = 0 // whoever looks into it five times must not empty it
+	dlq.MaxAttempts = 0 // looking into it five times must not empty it
 	return &dlq
 }
 
-// setQueue makes a queue or replaces its policy, and tells whether that changed
+// setQueue makes a queue or replaces its policy, and reports whether that changed
 // anything.
 func (d *decision) setQueue(name string, policy *event.Policy) bool {
 	was := d.s.Policy(name)

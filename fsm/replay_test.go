@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	"github.com/qlogd/qlogd/event"
-	"pgregory.net/rapid"
 )
 
 // kill leases messages of a queue, which must be these, and lets them die.
@@ -247,120 +246,6 @@ func TestDeadAreFound(t *testing.T) {
 	b.tick(0)
 	mustEqual(t, find(event.DeadFilter{}), "a e")
 	b.refold()
-}
-
-// TestReplayedOrder: whatever dies, is replayed, released, retried or runs out
-// meanwhile, each key's messages are delivered in their first order: none that is
-// acked comes before one of its key that was ready before it, none is lost, none
-// is acked twice.
-func TestReplayedOrder(t *testing.T) {
-	rapid.Check(t, func(rt *rapid.T) {
-		b := setup(rt)
-		b.ok(b.upgrade(event.Rules))
-		b.mustQueue("dead", nil)
-		fifo := rapid.Bool().Draw(rt, "fifo")
-		b.mustQueue("q", with(perKey(dlq("dead")), func(p *event.Policy) {
-			if fifo {
-				p.Ordering = event.FIFO
-			}
-			p.MaxAttempts, p.LeaseMS = 0, 1000
-			p.InitialBackoffMS = rapid.SampledFrom([]int64{0, 300}).Draw(rt, "backoff")
-			p.OnRetry = rapid.SampledFrom([]event.OnRetry{event.RetryBlock, event.RetryHead}).Draw(rt, "on_retry")
-			p.OnDead = rapid.SampledFrom([]event.OnDead{event.DeadSkip, event.DeadHoldKey}).Draw(rt, "on_dead")
-		}))
-		lane := func(text string) string {
-			if fifo {
-				return ""
-			}
-			return text[:1]
-		}
-		var made, leased []string
-		acked := map[string]bool{}
-		n := 0
-		dead := func() (out []event.ReplayItem) {
-			ms, _ := b.m.Dead("q", event.DeadFilter{})
-			for _, m := range ms {
-				if rapid.Bool().Draw(rt, "replayed") {
-					out = append(out, event.ReplayItem{ID: m.ID})
-				}
-			}
-			return rapid.Permutation(out).Draw(rt, "asked for")
-		}
-		// ready tells which messages can stand in a partition now: neither acked,
-		// dead, nor waiting for their time.
-		ready := func(text string) bool {
-			m, ok := b.m.Message(b.newest(text))
-			return ok && m.Queue == "q" && m.State == event.StateReady
-		}
-		lease := func() {
-			before := map[string]bool{}
-			for _, s := range made {
-				before[s] = ready(s)
-			}
-			for _, m := range b.lease("q", 3) {
-				text := b.names[m.ID]
-				leased = append(leased, text)
-				for _, s := range made {
-					if s != text && before[s] && lane(s) == lane(text) && b.ids[s][0].Compare(b.ids[text][0]) < 0 {
-						rt.Fatalf("index %d: %s was leased before %s", b.index, text, s)
-					}
-				}
-			}
-		}
-		for range rapid.IntRange(5, 60).Draw(rt, "steps") {
-			b.now += rapid.SampledFrom([]int64{0, 0, 10, 300, 1100}).Draw(rt, "ms")
-			switch rapid.IntRange(0, 7).Draw(rt, "step") {
-			case 0, 1:
-				n++
-				made = append(made, fmt.Sprintf("%s%d", rapid.SampledFrom([]string{"a", "b"}).Draw(rt, "key"), n))
-				b.fillKeys("q", made[len(made)-1])
-			case 2, 3:
-				b.tick(0)
-				lease()
-			case 4, 5:
-				if len(leased) > 0 {
-					s := rapid.SampledFrom(leased).Draw(rt, "which")
-					op := rapid.SampledFrom([]event.SettleOp{event.OpAck, event.OpRetry, event.OpRelease, event.OpDeadLetter, event.OpDeadLetter}).Draw(rt, "op")
-					if b.on(op, s).Status == event.StatusAcked {
-						if acked[s] {
-							rt.Fatalf("%s was acked twice", s)
-						}
-						acked[s] = true
-					}
-				}
-			case 6:
-				b.ok(b.one(&event.Command{Replay: &event.Replay{Queue: "q", Items: dead()}}))
-			case 7:
-				b.restart()
-			}
-		}
-		// All come back in the end, and are done in order.
-		ms, _ := b.m.Dead("q", event.DeadFilter{})
-		all := &event.Replay{Queue: "q"}
-		for _, m := range ms {
-			all.Items = append(all.Items, event.ReplayItem{ID: m.ID})
-		}
-		b.ok(b.one(&event.Command{Replay: all}))
-		b.quiet()
-		last := map[string]event.ID{}
-		for s := b.take("q", 1); s != ""; s = b.take("q", 1) {
-			if id := b.ids[s][0]; id.Compare(last[lane(s)]) <= 0 {
-				rt.Fatalf("%s came behind a younger one of its key", s)
-			} else {
-				last[lane(s)] = id
-			}
-			if b.want(event.OpAck, s, event.StatusAcked); acked[s] {
-				rt.Fatalf("%s was acked twice", s)
-			}
-			acked[s] = true
-		}
-		for _, s := range made {
-			if !acked[s] {
-				rt.Fatalf("%s is lost", s)
-			}
-		}
-		b.refold()
-	})
 }
 
 func TestReplayDeep(t *testing.T) {

@@ -43,7 +43,7 @@ func (r *Replica) SyncLog() error { return r.log.Sync() }
 func (r *Replica) Freeze() (checkpoint.State, error) { return r.Machine.Freeze(), nil }
 
 // Restore verifies a checkpoint against the event log. It never replaces the state: a node that
-// lacks what a checkpoint stands for fetches segments and checkpoint, and opens them again.
+// lacks what a checkpoint covers fetches segments and checkpoint, and opens them again.
 func (r *Replica) Restore(meta checkpoint.Meta, _ io.Reader) error {
 	if head, _ := r.log.Tip(); meta.HeadIndex > head {
 		return fmt.Errorf("checkpoint %s is of index %d, event log ends at %d: segments are missing",

@@ -2,7 +2,7 @@ package fsm
 
 import "github.com/qlogd/qlogd/event"
 
-// carry writes the contents of live messages anew, so that the segments in
+// carry writes the contents of live messages again, so that the segments in
 // which they lay can go. What has moved or gone meanwhile is left alone.
 func (d *decision) carry(c *event.Carry) event.Result {
 	var n int64
@@ -18,7 +18,7 @@ func (d *decision) carry(c *event.Carry) event.Result {
 	return event.Result{Count: n}
 }
 
-// retain lets go of history below an index, never of what a live message needs.
+// retain gives up history below an index, never of what a live message needs.
 func (d *decision) retain(c *event.Retain) event.Result {
 	if needed := d.s.Needed(); c.Before > needed {
 		return problem(event.Problemf(event.CodeConflict, "before", "a live message needs history from index %d on, not %d", needed, c.Before))

@@ -5,7 +5,7 @@ import "github.com/qlogd/qlogd/event"
 // mostTasks bounds how many tasks run, or wait to, at a time.
 const mostTasks = 1000
 
-// createTask begins what takes many entries. What it is to do is for who carries
+// createTask begins what takes many entries. Its description is for the one who carries
 // it out; the answer is its id.
 func (d *decision) createTask(c *event.CreateTask) event.Result {
 	if c.Kind == event.TaskNone || c.Kind > event.TaskErase {
@@ -21,7 +21,7 @@ func (d *decision) createTask(c *event.CreateTask) event.Result {
 }
 
 // updateTask changes a task. What would change nothing any more does nothing, so
-// that whoever carries it out may say so twice.
+// that it may be reported twice.
 func (d *decision) updateTask(c *event.UpdateTask) event.Result {
 	t, ok := d.s.Task(c.ID)
 	if !ok {
@@ -32,7 +32,7 @@ func (d *decision) updateTask(c *event.UpdateTask) event.Result {
 	switch c.Op {
 	case event.TaskOpCancel:
 		if t.Sealed && running {
-			return problem(event.Problemf(event.CodeConflict, "id", "task %s can't be cancelled any more: what it erases has been told, and the nodes are about it", t.ID))
+			return problem(event.Problemf(event.CodeConflict, "id", "task %s can't be cancelled any more: the nodes are erasing already", t.ID))
 		}
 		if t.Status == event.TaskCompleted || t.Status == event.TaskFailed {
 			return problem(event.Problemf(event.CodeConflict, "id", "task %s is %s: it can't be cancelled", t.ID, t.Status))
@@ -76,7 +76,7 @@ func (d *decision) updateTask(c *event.UpdateTask) event.Result {
 	return event.Result{}
 }
 
-// runs reports whether what a task proposes is to be done: not once it was
+// runs reports whether what a task proposes may be done: not once it was
 // cancelled or ended (I21). What nobody's task proposes is.
 func (d *decision) runs(task event.ID) bool {
 	if task == (event.ID{}) {

@@ -18,7 +18,7 @@ func (d *decision) putWebhook(c *event.PutWebhook) event.Result {
 
 func (d *decision) hasQueue(name string) bool { return d.s.Policy(name) != nil }
 
-// checkWebhook says what is wrong with a webhook; hasQueue tells of the queues
+// checkWebhook says what is wrong with a webhook; hasQueue knows the queues
 // that there are when it is set.
 func (d *decision) checkWebhook(c *event.PutWebhook, hasQueue func(string) bool) *event.Problem {
 	switch {
@@ -32,7 +32,7 @@ func (d *decision) checkWebhook(c *event.PutWebhook, hasQueue func(string) bool)
 	return nil
 }
 
-// setWebhook does what was checked, and tells whether that changed anything.
+// setWebhook does what was checked, and reports whether that changed anything.
 func (d *decision) setWebhook(c *event.PutWebhook) bool {
 	e := event.Event{Type: event.WebhookCreated, Webhook: c.Name, Queue: c.Queue, Definition: c.Definition}
 	if was, ok := d.s.Webhook(c.Name); ok {

@@ -429,7 +429,7 @@ func (l *Log) deleteFirst(index uint64) (bool, error) {
 	return true, nil
 }
 
-// deletable tells whether the first segment may go.
+// deletable reports whether the first segment may go.
 func (l *Log) deletable(index uint64) bool {
 	l.mu.RLock()
 	defer l.mu.RUnlock()

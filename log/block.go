@@ -39,11 +39,11 @@ func readBlock(w *window, off int64, salt uint32) (raw []byte, h blockHeader, d 
 	return raw, h, nil, err
 }
 
-// visitor is told of a block's parts by walkBlock. Each may be nil.
+// visitor gets a block's parts from walkBlock. Each may be nil.
 type visitor struct {
 	// record gets each record, with its content, and its offset in the block.
 	record func(r *Record, off int) error
-	// erasing tells whether a content (with its checksum) that is wrong is one
+	// erasing reports whether a content (with its checksum) that is wrong is one
 	// that an erasure has not finished with; it then counts as erased.
 	erasing func(off, size int64) bool
 	// damaged gets everything that is wrong, where possible more than the
@@ -55,7 +55,7 @@ type visitor struct {
 // It returns the chain in the trailer and the first thing that is wrong.
 // With sha it computes the chain from prev and compares.
 func walkBlock(raw []byte, h blockHeader, off int64, salt uint32, sha hash.Hash, prev [32]byte, v visitor) (chain [32]byte, first *damage, err error) {
-	// report returns true if the walk is to end.
+	// report returns true if the walk must end.
 	report := func(d *damage) bool {
 		if first == nil {
 			first = d

@@ -12,7 +12,7 @@ import (
 )
 
 // An erasure overwrites in place, so a crash can leave a content half erased,
-// which is damage like any other. Therefore what is to be erased is first
+// which is damage like any other. Therefore the contents to erase are first
 // written down, in a file that Open finishes with before it looks at anything.
 //
 //	erasing.list
@@ -37,7 +37,7 @@ type erasure struct {
 }
 
 // Erase overwrites the contents of these records, durably, by a fixed mark. The
-// chain still verifies, and readers tell that the content was erased. Records
+// chain still verifies, and readers see that the content was erased. Records
 // without content, erased before or deleted by retention are passed over, so it
 // can be asked for again. A crash in the middle is finished by Open.
 //
@@ -88,7 +88,7 @@ func (l *Log) erase(refs []Ref) error {
 	return nil
 }
 
-// erasureOf returns what is to be overwritten for a record, if anything.
+// erasureOf returns the bytes to overwrite for a record, if anything.
 func (l *Log) erasureOf(ref Ref) (e erasure, ok bool, err error) {
 	c, err := l.at(ref.Index)
 	if err != nil {
@@ -226,7 +226,7 @@ func readErasures(fsys vfs.FS, dir string) ([]erasure, error) {
 	return list, nil
 }
 
-// beingErased tells whether a content (its checksum at off) that was found
+// beingErased reports whether a content (its checksum at off) that was found
 // wrong is, or was meanwhile, overwritten by an erasure.
 func (l *Log) beingErased(seg *segment, off, n int64) bool {
 	if l.w == nil {

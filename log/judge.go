@@ -63,7 +63,7 @@ func (j *judge) find(off int64, is func(off int64) (bool, error)) (int64, bool, 
 	return 0, false, nil
 }
 
-// begins tells whether a good block header is at off.
+// begins reports whether a good block header is at off.
 func (j *judge) begins(off int64) (bool, error) {
 	b, err := j.win.at(off, blockSize)
 	if errors.Is(err, errShort) {
@@ -75,7 +75,7 @@ func (j *judge) begins(off int64) (bool, error) {
 	return ok, nil
 }
 
-// whole tells whether a block is at off whose checksums all hold. (Its chain
+// whole reports whether a block is at off whose checksums all hold. (Its chain
 // cannot be checked: what it continues is missing.)
 func (j *judge) whole(off int64) (bool, error) {
 	ok, err := j.begins(off)
@@ -95,7 +95,7 @@ func (j *judge) whole(off int64) (bool, error) {
 	return d == nil, err
 }
 
-// behind tells whether a whole block lies behind the damaged one at off.
+// behind reports whether a whole block lies behind the damaged one at off.
 func (j *judge) behind(off int64) (bool, error) {
 	from := off + 1
 	if b, err := j.win.at(off, blockSize); err == nil {
@@ -109,7 +109,7 @@ func (j *judge) behind(off int64) (bool, error) {
 	return ok, err
 }
 
-// lost tells whether a piece is wrong because of a lost sector: whether it
+// lost reports whether a piece is wrong because of a lost sector: whether it
 // reaches into one that is zeros, from where the block begins on. Where the block
 // begins with a sector's last byte, or the file ends behind its first, that is
 // one zero byte; it could have flipped to zero, too, but then as well nothing is
@@ -128,7 +128,7 @@ func (j *judge) lost(d *damage, block int64) (bool, error) {
 	return false, nil
 }
 
-// onlyLost tells whether everything that is wrong from the block at off to the
+// onlyLost reports whether everything that is wrong from the block at off to the
 // end of the file is lost sectors.
 func (j *judge) onlyLost(off int64) (bool, error) {
 	for off < j.win.limit {

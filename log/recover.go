@@ -13,7 +13,7 @@ import (
 
 // Open opens a log for writing, or makes an empty one. Sealed segments are
 // checked by their headers and side files, the last one is read whole. What
-// follows the last whole block is cut or refused, as judge.go says; Tail tells
+// follows the last whole block is cut or refused, as judge.go says; Tail says
 // what was cut. Whatever is refused is left as it is.
 //
 // Only one process may have a log open for writing; the caller sees to that.
@@ -28,7 +28,7 @@ func Open(opts Options) (*Log, error) {
 // OpenReadOnly opens a log that exists for reading: a copy, that of a stopped
 // node, or one that is being appended to (of which it sees what was there at
 // this moment). It never writes. What follows the last whole block is left
-// out, and told by Tail.
+// out, and described by Tail.
 func OpenReadOnly(opts Options) (*Log, error) {
 	var l *Log
 	var err error
@@ -242,7 +242,7 @@ func (s *segment) continuedBy(next *segment) error {
 }
 
 // sealed checks a segment that is not the newest: its header, and its end as
-// the side file tells it, or, without one, by reading it whole.
+// the side file says, or, without one, by reading it whole.
 func (r *recovery) sealed(i int) error {
 	size, err := r.load(i)
 	if err != nil {

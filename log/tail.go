@@ -91,7 +91,7 @@ func (r *recovery) headless(seg *segment, size int64, wrong *CorruptionError) er
 	}
 	j := judge{win: window{r: f, limit: size, chunk: 1 << 20}, after: wrong.LastGood}
 	if len(b) == headerSize {
-		// The salt is the header's checksum: as it stands there, as it would be,
+		// The salt is the header's checksum: as it is there, as it would be,
 		// and as what we know says.
 		known := segmentHeader{segSize: r.segSize, first: seg.header.first}
 		if n := len(r.segments); n > 1 {

@@ -9,10 +9,10 @@ type Ref struct {
 	Number uint32
 }
 
-// IsZero tells whether r is none.
+// IsZero reports whether r is none.
 func (r Ref) IsZero() bool { return r == Ref{} }
 
-// Before tells whether r lies before o in the log.
+// Before reports whether r lies before o in the log.
 func (r Ref) Before(o Ref) bool {
 	return r.Index < o.Index || r.Index == o.Index && r.Number < o.Number
 }

@@ -202,7 +202,7 @@ func (s *State) checkLane(b *backlog, lh handle) error {
 		m := s.messages.get(h)
 		placed = placed || h == l.placed
 		if l.placed != 0 && !placed && !m.returned && s.ahead(s.messages.get(l.placed), m) {
-			return fmt.Errorf("check: lane %q of queue %q: message %s stands before %s, which was put behind all that come before it", l.key, b.queue.name, m.id, s.messages.get(l.placed).id)
+			return fmt.Errorf("check: lane %q of queue %q: message %s is before %s, which was put behind all that come before it", l.key, b.queue.name, m.id, s.messages.get(l.placed).id)
 		}
 		if m.state == event.StateReady {
 			ready++
@@ -224,7 +224,7 @@ func (s *State) checkLane(b *backlog, lh handle) error {
 	return nil
 }
 
-// checkFront checks that those that came back to the front of a list stand there,
+// checkFront checks that those that came back to the front of a list are there,
 // in their order, and that the list knows the last of them.
 func (s *State) checkFront(b *backlog, l *list, of func(*message) link) error {
 	front := handle(0)
@@ -235,7 +235,7 @@ func (s *State) checkFront(b *backlog, l *list, of func(*message) link) error {
 		}
 		prev := of(m).prev
 		if prev != front || prev != 0 && !s.ahead(s.messages.get(prev), m) {
-			return fmt.Errorf("check: queue %q: message %s came back and stands in the wrong place", b.queue.name, m.id)
+			return fmt.Errorf("check: queue %q: message %s came back and is in the wrong place", b.queue.name, m.id)
 		}
 		front = h
 	}

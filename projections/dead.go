@@ -82,8 +82,8 @@ func (s *State) nextBuried() (handle, *grave) {
 	return 0, nil
 }
 
-// sweep lets go of graves that are empty, from the first on. It is part of
-// every entry, so that it happens at the same index whoever folds.
+// sweep gives up graves that are empty, from the first on. It is part of
+// every entry, so that it happens at the same index on every node.
 func (s *State) sweep() {
 	for len(s.graves) > 0 {
 		g := s.graves[0]

@@ -79,7 +79,7 @@ func (b *backlog) buryDead(lh handle) {
 	}
 }
 
-// reindexDead builds the lists anew from all dead messages.
+// reindexDead builds the lists again from all dead messages.
 func (s *State) reindexDead(dead []handle) {
 	for _, h := range s.byAge(dead) {
 		m := s.messages.get(h)

@@ -11,7 +11,7 @@ import (
 
 // digest is a sum of hashes of the parts of a state: it does not depend on
 // their order, and one part can be taken out and put back changed, so it is
-// kept while folding instead of computed. It tells two states apart that came
+// kept while folding instead of computed. It distinguishes two states that came
 // apart by a fault; it is no defence against someone who forges one (the
 // chain is).
 type digest struct{ lo, hi uint64 }
@@ -42,7 +42,7 @@ func hashWords(id [16]byte, a, b uint64) digest {
 }
 
 // hashMessage covers what can change of a message; the rest follows from its
-// id. Its newest event stands for all that the event said.
+// id. Its newest event represents all that the event said.
 func (s *State) hashMessage(m *message) digest {
 	w := uint64(m.state) | uint64(m.attempt)<<8 | uint64(m.lastNum)<<40
 	d := hashWords(m.id, m.lastIndex, w)

@@ -6,7 +6,7 @@ import "github.com/qlogd/qlogd/event"
 // one lane has the key "". In an unordered queue a lane only keeps the key.
 //
 // Invariant (I9): at most one message of a lane is leased at a time, and a
-// lane stands in the ready lists exactly when its head is ready, nothing of it
+// lane is in the ready lists exactly when its head is ready, nothing of it
 // is leased and no dead message holds its key.
 type lane struct {
 	key       string
@@ -19,8 +19,8 @@ type lane struct {
 	leased    handle
 	order     link
 	kindOrder link
-	listed    uint8  // the priority under which it stands in the ready lists, 0 if it does not
-	kind      handle // the kind under which it stands there
+	listed    uint8  // the priority under which it is in the ready lists, 0 if it does not
+	kind      handle // the kind under which it is there
 	used      bool
 	grave     bool // all that waits here follows a dead message (dead_letter_key)
 }
@@ -50,7 +50,7 @@ func (s *State) takeLane(b *backlog, key string) handle {
 	return h
 }
 
-// giveLane lets go of a lane; the last one ends it.
+// giveLane gives up a lane; the last one ends it.
 func (s *State) giveLane(b *backlog, h handle) {
 	if h == 0 {
 		return

@@ -72,7 +72,7 @@ func remove[L links](s *State, l *list, h handle) {
 		l.tail = me.prev
 	}
 	if l.front == h {
-		l.front = me.prev // those that came back stand before all others
+		l.front = me.prev // those that came back are before all others
 	}
 	*me = link{}
 	l.n--

@@ -5,7 +5,7 @@ import (
 )
 
 // message is a live message: about 100 bytes without pointers. What few
-// messages need stands in an extra, what only leased ones need in a lease.
+// messages need lies in an extra, what only leased ones need in a lease.
 type message struct {
 	id        event.ID
 	due       int64  // scheduled: when it becomes ready; else since when it was
@@ -206,11 +206,11 @@ func (s *State) ready(h handle, place event.Place) {
 		m.due = s.clock // available from now on; one that was due, or is released, keeps its time
 	}
 	m.place = place
-	s.stand(h, to)
+	s.enter(h, to)
 }
 
-// stand makes a message ready, at its place among those that wait.
-func (s *State) stand(h handle, to where) {
+// enter makes a message ready, at its place among those that wait.
+func (s *State) enter(h handle, to where) {
 	m := s.messages.mut(h)
 	b := s.backlogs[m.backlog]
 	m.state = event.StateReady

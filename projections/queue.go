@@ -139,7 +139,7 @@ func (s *State) queueUpdated(e *event.Event) {
 		q.held = map[string]hold{} // the lanes are others now
 	}
 	q.policy, q.revision, q.updated = e.Policy, s.index, s.clock
-	s.setCursor(q.backlog, q.backlog.all.head) // the age may be another now: look at all anew
+	s.setCursor(q.backlog, q.backlog.all.head) // the age may be another now: look at all again
 	if q.policy.OnDead != event.DeadHoldKey {
 		s.releaseAll(q)
 	}
@@ -234,7 +234,7 @@ func (s *State) queueDeleted(e *event.Event) {
 	s.bury(q, &grave{reason: event.ReasonQueueDeleted, queue: q.name, deleted: q})
 }
 
-// setCursor moves a backlog's age cursor and sets its timer anew.
+// setCursor moves a backlog's age cursor and sets its timer again.
 func (s *State) setCursor(b *backlog, h handle) {
 	if b.timer != 0 {
 		s.deadlines.removeAt(int(b.timer) - 1)

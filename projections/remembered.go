@@ -5,7 +5,7 @@ import "github.com/qlogd/qlogd/event"
 // rememberMost bounds what a table keeps in memory: about 100 MB.
 const rememberMost = 1 << 20
 
-// evictPerEntry bounds how many old entries one new one lets go of.
+// evictPerEntry bounds how many old entries one new one pushes out.
 const evictPerEntry = 4
 
 // remembered is an event that must be found again by a key until its time is
@@ -19,8 +19,8 @@ type remembered struct {
 	used  bool
 }
 
-// table keeps the newest of what is to be remembered, in log order. What it
-// had to let go of before its time lies in the log below floor: who asks for a
+// table keeps the newest of what must be remembered, in log order. What it
+// had to give up before its time lies in the log below floor: one who asks for a
 // key must have looked there, up to floor at least (design.md section 4).
 type table struct {
 	slab  slab[remembered]

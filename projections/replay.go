@@ -59,5 +59,5 @@ func (s *State) take(h handle, o event.Order) {
 	case event.OrderHead:
 		to = inFront
 	}
-	s.stand(h, to)
+	s.enter(h, to)
 }

@@ -3,7 +3,7 @@ package projections
 import "github.com/qlogd/qlogd/event"
 
 // resurrected brings a message that had left its queue into one again, under a
-// new id and with its content written anew, behind those that wait.
+// new id and with its content written again, behind those that wait.
 func (s *State) resurrected(e *event.Event) {
 	q, ok := s.queues[e.ToQueue]
 	if !ok {

@@ -83,7 +83,7 @@ func (s *State) Rules() uint16 { return s.rules }
 func (s *State) History() uint64 { return s.history }
 
 // Fold folds a whole block. It cannot fail: an impossible event is a panic
-// that tells both sides.
+// that names both sides.
 func (s *State) Fold(b *event.Block) {
 	s.Begin(b.Index, b.Time)
 	for i := range b.Events {

@@ -8,13 +8,13 @@ import (
 )
 
 const (
-	// keepTaskMS is how long a task is kept after its end, for whoever asks what
+	// keepTaskMS is how long a task is kept after its end, for those who ask what
 	// became of it, and keepTasks how many of those at most.
 	keepTaskMS = 7 * 24 * 3600 * 1000
 	keepTasks  = 1000
 )
 
-// task is work that takes many entries. What it is to do is the content of the
+// task is work that takes many entries. Its description is the content of the
 // event that created it, which stays while it runs.
 type task struct {
 	event.TaskView
@@ -82,13 +82,13 @@ func (s *State) endTask(t *task, status event.TaskStatus) {
 	}
 }
 
-// forgetTask lets go of the task that ended first.
+// forgetTask gives up the task that ended first.
 func (s *State) forgetTask() {
 	delete(s.tasks, s.ended[0].ID)
 	s.ended = s.ended[1:]
 }
 
-// forgetTasks lets go of those that ended long ago.
+// forgetTasks gives up those that ended long ago.
 func (s *State) forgetTasks() {
 	for len(s.ended) > 0 && s.ended[0].EndedAt+keepTaskMS <= s.clock {
 		s.forgetTask()
@@ -109,7 +109,7 @@ func (s *State) taskDid(e *event.Event) {
 	}
 }
 
-// reindexTasks finds the ended ones anew, and what the others need of the log.
+// reindexTasks finds the ended ones again, and what the others need of the log.
 func (s *State) reindexTasks() {
 	for _, t := range s.sortedTasks() {
 		if t.ended() {
@@ -153,7 +153,7 @@ func (s *State) Tasks() []event.TaskView {
 func (s *State) RunningTasks() int { return len(s.tasks) - len(s.ended) }
 
 // appendDigest appends what the state's digest covers of a task. Its newest event
-// stands for what it said.
+// represents what it said.
 func (t *task) appendDigest(b []byte) []byte {
 	b = append(b, t.ID[:]...)
 	b = append(b, byte(t.Kind), byte(t.Status), byte(len(t.Nodes)))

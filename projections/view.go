@@ -199,7 +199,7 @@ func (s *State) All(fn func(event.MessageView) bool) {
 // Behind returns live messages whose content lies below an index of the log,
 // looking at no more than n of the state's places from one on (0: the first);
 // more says whether there are further ones, from at on. What moves meanwhile can
-// be passed over: Needed tells.
+// be passed over: see Needed.
 func (s *State) Behind(index uint64, from uint32, n int) (found []event.MessageView, at uint32, more bool) {
 	h := max(handle(from), 1)
 	for end := h + handle(n); h <= s.messages.used && h < end; h++ {

@@ -250,7 +250,7 @@ func Clean(fsys vfs.FS, dir string) error {
 }
 
 // syncEvery bounds what one fsync has to write: a checkpoint is written beside
-// the logs, and theirs wait behind it, and with them whoever appends.
+// the logs, and theirs wait behind it, and with them those who append.
 const syncEvery = 1 << 20
 
 // Incoming is a checkpoint file on its way: it has a temporary name until it is
@@ -317,7 +317,7 @@ func (in *Incoming) commit() error {
 		err = in.fsys.Rename(temp, path.Join(in.dir, in.name))
 	}
 	if err == nil {
-		// Before anyone is told: Raft truncates its log on the strength of it.
+		// Before anyone hears of it: Raft truncates its log on the strength of it.
 		err = in.fsys.SyncDir(in.dir)
 	}
 	if err != nil {
@@ -367,7 +367,7 @@ func Thin(metas []Meta, keep int) []Meta {
 	return gone
 }
 
-// Chain is an event log's chain as nodes tell it to each other: in JSON it is 64
+// Chain is an event log's chain as nodes send it to each other: in JSON it is 64
 // hex digits.
 type Chain [32]byte
 

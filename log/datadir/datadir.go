@@ -4,8 +4,8 @@
 //	log/            the event log: *.seg and their side files
 //	checkpoints/    the live state at some indexes
 //	raft/           Raft's own log, votes and snapshots
-//	projections.db  read models; can be deleted and is built anew
-//	erased.json     up to where erasures were carried out here; made anew if missing
+//	projections.db  read models; can be deleted and is built again
+//	erased.json     up to where erasures were carried out here; made again if missing
 //	node.json       format version; node, incarnation and cluster id
 //	lock            held by the process that serves from it
 package datadir

@@ -23,7 +23,7 @@ const Format = 1
 type Node struct {
 	Format int    `json:"format"`
 	NodeID string `json:"node_id"`
-	// Incarnation tells this directory from another one of the same node: one
+	// Incarnation distinguishes this directory from another one of the same node: one
 	// that was wiped, or put back from an old copy, has another. It is made with
 	// the directory, before anybody hears of it.
 	Incarnation string `json:"incarnation"`
@@ -43,7 +43,7 @@ type Node struct {
 	// old state lives on from that instant, so that its leases run on as if
 	// nothing had passed.
 	ClockOffsetMS int64 `json:"clock_offset_ms,omitempty"`
-	// Fork, if set, tells what this directory was made of by replay --into.
+	// Fork, if set, says what this directory was made of by replay --into.
 	Fork *Fork `json:"fork,omitempty"`
 }
 
@@ -55,7 +55,7 @@ type Member struct {
 	HTTPAddr    string `json:"http_addr"` // host:port; "" unknown
 }
 
-// Fork tells which past a data directory continues.
+// Fork says which past a data directory continues.
 type Fork struct {
 	ClusterID string    `json:"cluster_id"`
 	Index     uint64    `json:"index"`
@@ -77,7 +77,7 @@ func NewNode(nodeID string, segmentBytes int64) *Node {
 }
 
 // NewBlank returns the card of a new node that is yet to form a cluster or to
-// find one. It must be written before others are told of it: they may promise
+// find one. It must be written before others hear of it: they may promise
 // something to this incarnation, so a crash must not change it.
 func NewBlank(nodeID string, segmentBytes int64) *Node {
 	return &Node{
@@ -102,7 +102,7 @@ func (n *Node) PushOff() bool { return n.Fork != nil && n.Fork.PushOff }
 
 // NewIncarnation makes the directory another member of the same cluster, one
 // that has promised nothing: for one whose Raft log is older than what it once
-// told the others. The first configuration goes, since this incarnation was not
+// promised the others. The first configuration goes, since this incarnation was not
 // in it and must never begin the cluster with it.
 func (n *Node) NewIncarnation() {
 	n.Incarnation, n.Initial, n.Joined = newID(), nil, false

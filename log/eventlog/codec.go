@@ -22,7 +22,7 @@ func record(e *event.Event) log.Record {
 
 // fromRecord is the inverse of record, into an empty event, or one that may have
 // the name of a queue already (event.DecodeHeader). An erased content leaves its digest and
-// no bytes: Event.Erased tells.
+// no bytes: see Event.Erased.
 func fromRecord(r *log.Record, e *event.Event) error {
 	if err := event.DecodeHeader(r.Header, e); err != nil {
 		return fmt.Errorf("event %s: %w", event.ID(r.ID), err)

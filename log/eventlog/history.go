@@ -9,7 +9,7 @@ import (
 )
 
 // History returns every event of a message, each once and in the order of the
-// log, wherever in its life the id stands: it is followed back through the moves
+// log, wherever in its life the id was used: it is followed back through the moves
 // that it came from and forth through all that it took. For an id never seen it
 // is empty.
 //

@@ -8,7 +8,7 @@ import (
 	"github.com/qlogd/qlogd/event"
 )
 
-// RangeError tells that an instant is not one of this log's, and what would be.
+// RangeError says that an instant is not one of this log's, and what would be.
 type RangeError struct {
 	What        string // what is wrong with it
 	First, Head uint64 // the indexes that the log holds
@@ -26,7 +26,7 @@ func (e *RangeError) Error() string {
 // Is makes a deleted instant an ErrGone.
 func (e *RangeError) Is(target error) bool { return e.Expired && target == ErrGone }
 
-// IsRange reports whether an error tells of an instant that is none of the
+// IsRange reports whether an error is about an instant that is none of the
 // log's.
 func IsRange(err error) bool {
 	var r *RangeError

@@ -82,14 +82,14 @@ func (m *Mem) FailAt(n int, err error) {
 	m.faults[n] = err
 }
 
-// Crashed tells whether the crash has come.
+// Crashed reports whether the crash has come.
 func (m *Mem) Crashed() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.crashed
 }
 
-// change counts a changing operation and tells what is to become of it:
+// change counts a changing operation and says what becomes of it:
 // crash: do it without making anything durable, then return ErrCrashed.
 func (m *Mem) change() (crash bool, err error) {
 	if m.crashed {

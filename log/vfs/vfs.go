@@ -36,7 +36,7 @@ type FS interface {
 	SyncDir(dir string) error
 }
 
-// Info is what Stat tells of a file.
+// Info is what Stat says of a file.
 type Info struct {
 	Size  int64
 	IsDir bool

@@ -115,60 +115,6 @@ func TestOSRefusesLinks(t *testing.T) {
 	}
 }
 
-func TestMemLosesWhatWasNotSynced(t *testing.T) {
-	m := NewMem()
-	must(t, m.MkdirAll("d"))
-	f, err := m.Create("d/f")
-	must(t, err)
-	_, err = f.WriteAt([]byte("kept"), 0)
-	must(t, err)
-	must(t, f.Sync())
-	if got := m.Clone().CrashWith(LoseAll, rng(1)).Get("d/f"); got == nil {
-		t.Fatal("a clone is durable")
-	}
-	must(t, m.SyncDir("d"))
-	_, err = f.WriteAt([]byte("lost"), 4)
-	must(t, err)
-	_, err = m.Create("d/g")
-	must(t, err)
-	after := m.CrashWith(LoseAll, rng(1))
-	if got := after.Get("d/f"); string(got) != "kept" {
-		t.Fatalf("after the crash: %q", got)
-	}
-	if after.Get("d/g") != nil {
-		t.Fatal("an unsynced name is there")
-	}
-	_, err = f.WriteAt(nil, 0)
-	wantIs(t, err, ErrCrashed)
-}
-
-func TestMemFaults(t *testing.T) {
-	m := NewMem()
-	f, err := m.Create("f") // 1
-	must(t, err)
-	boom := errors.New("boom")
-	m.FailAt(2, boom)
-	m.FailAt(3, boom)
-	n, err := f.WriteAt([]byte("abcd"), 0)
-	wantIs(t, err, boom)
-	if n != 2 || string(m.Get("f")) != "ab" {
-		t.Fatalf("wrote %d, %q", n, m.Get("f"))
-	}
-	wantIs(t, f.Sync(), boom)
-	m.CrashAt(4)
-	wantIs(t, f.Sync(), ErrCrashed)
-	wantIs(t, m.SyncDir("/"), ErrCrashed)
-	if _, err := f.ReadAt(make([]byte, 1), 0); !errors.Is(err, ErrCrashed) {
-		t.Fatal(err)
-	}
-	if m.Ops() != 4 || !m.Crashed() {
-		t.Fatalf("%d operations, crashed %v", m.Ops(), m.Crashed())
-	}
-	if got := m.CrashWith(LoseAll, rng(1)).Get("f"); got != nil {
-		t.Fatalf("the name was never synced: %q", got)
-	}
-}
-
 // TestMemRename shows that a rename is lost or kept as one.
 func TestMemRename(t *testing.T) {
 	for seed := range uint64(50) {

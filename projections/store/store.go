@@ -1,5 +1,5 @@
 // Package store keeps the read models: what follows from the event log, is not
-// needed to decide anything, and is dear to count anew for each question. They
+// needed to decide anything, and is dear to count again for each question. They
 // live in one bbolt file, <data>/projections.db:
 //
 //	rates        events of each queue by minute, and enqueued by second
@@ -10,7 +10,7 @@
 //
 // A Store follows the log behind the write path, on any node, at a position of
 // its own, about one bbolt transaction a second. What it answers is therefore
-// up to about a second old; Position tells how old.
+// up to about a second old; Position says how old.
 //
 // # The one invariant
 //
@@ -21,7 +21,7 @@
 //
 // # When the file is wrong
 //
-// It can always be counted anew, so nothing about it stops a node. It is thrown
+// It can always be counted again, so nothing about it stops a node. It is thrown
 // away and rebuilt from the log when it doesn't open, when a value's checksum
 // is wrong (bbolt itself does not notice flipped bits), when it belongs to
 // another cluster or another version of this format, and when its position lies
@@ -90,7 +90,7 @@ type Store struct {
 	cluster string
 	opts    Options
 
-	// mu is held for reading by whoever is inside a transaction, and for
+	// mu is held for reading inside a transaction, and for
 	// writing while the file is exchanged or at changes.
 	mu      sync.RWMutex
 	db      *bolt.DB      // nil after Close; another one after Rebuild
@@ -179,7 +179,7 @@ func (s *Store) open() (err error) {
 	return nil
 }
 
-// begin throws the file away and starts an empty one. Whoever calls it holds mu
+// begin throws the file away and starts an empty one. The caller holds mu
 // or has not shared s yet.
 func (s *Store) begin() error {
 	if s.db != nil {
@@ -210,8 +210,8 @@ func (s *Store) WaitFor(ctx context.Context, index uint64) error {
 	}
 }
 
-// Rebuild throws away what is counted; Follow counts the log anew, at once. Until
-// it has come to the log's end, what is told is that of the log's beginning.
+// Rebuild throws away what is counted; Follow counts the log again, at once. Until
+// it has come to the log's end, the answers are those of the log's beginning.
 func (s *Store) Rebuild() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -537,25 +537,6 @@ func TestReplayed(t *testing.T) {
 	same(t, s, src.blocks)
 }
 
-// TestQueueTotals: a queue's events are counted since it was made.
-func TestQueueTotals(t *testing.T) {
-	src := newLog(
-		block(5, start, 0, append(enqueued("a", 3), event.Event{Type: event.QueueDeleted, Queue: "a"}, event.Event{Type: event.QueueCreated, Queue: "a"},
-			event.Event{Type: event.Enqueued, Queue: "a"}, event.Event{Type: event.Enqueued, Queue: "ab"})...),
-		block(6, start, 0, event.Event{Type: event.Resurrected, Queue: "a"}),
-	)
-	s := openStore(t, filepath.Join(t.TempDir(), "p.db"), Options{})
-	defer s.Close()
-	catchUp(t, s, src)
-	got, err := s.QueueTotals("a")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if d := cmp.Diff(map[string]uint64{"queue_created": 1, "enqueued": 1, "resurrected": 1}, got); d != "" {
-		t.Error(d)
-	}
-}
-
 // TestMinutesAreBounded: more queues than there is room for push out the
 // oldest minutes, and the bookkeeping stays right.
 func TestMinutesAreBounded(t *testing.T) {
@@ -694,33 +675,6 @@ func TestFlippedBit(t *testing.T) {
 	waitFor(t, s, 1)
 	src.append(block(2, start, 0, enqueued("needle-in-the-file", 1)...))
 	waitFor(t, s, 2)
-	stop()
-	if err := <-done; !errors.Is(err, context.Canceled) {
-		t.Fatal(err)
-	}
-	same(t, s, src.blocks)
-}
-
-// TestFollow: it counts what comes, also from several readers' view, and
-// stops with its context.
-func TestFollow(t *testing.T) {
-	s := openStore(t, filepath.Join(t.TempDir(), "p.db"), Options{})
-	defer s.Close()
-	src := newLog()
-	ctx, stop := context.WithCancel(context.Background())
-	defer stop()
-	done := make(chan error, 1)
-	go func() { done <- s.Follow(ctx, src) }()
-	for i := range uint64(50) {
-		src.append(block(i+1, start+int64(i)*500, 0, enqueued("a", int(i%3))...))
-		if i%10 == 0 {
-			waitFor(t, s, i+1)
-			if _, err := s.MessagesPerMinute("a", 0); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	waitFor(t, s, 50)
 	stop()
 	if err := <-done; !errors.Is(err, context.Canceled) {
 		t.Fatal(err)

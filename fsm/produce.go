@@ -39,58 +39,27 @@ func (d *decision) plan(c *event.Produce, loads map[string]load) ([]planned, *ev
 	} else if c.Revision != q.Revision && (len(policy.MessageSchema) > 0 || policy.DedupBy == event.DedupByContent && !c.Import) {
 		return nil, stale("checked against revision %d of the policy, now it is %d", c.Revision, q.Revision)
 	}
+	number := q.Number
+	if !ok {
+		number = d.s.NextNumber()
+	}
 	plan := make([]planned, len(c.Messages))
 	var add load
-	var first map[event.Hash]int
+	first := map[event.Hash]int{}
 	for i := range c.Messages {
-		m := &c.Messages[i]
-		if m.Priority < event.MinPriority || m.Priority > event.MaxPriority { // wherever it came through: no entry may stop the replicas
-			return nil, event.Problemf(event.CodeInvalidArgument, "priority", "priority must be from %d to %d", event.MinPriority, event.MaxPriority).At(i)
+		p, problem := d.planOne(c, i, number, &policy)
+		if problem != nil {
+			return nil, problem
 		}
-		plan[i].of = -1
-		hash := m.DedupKey
-		switch {
-		case c.Import && (m.SourceID == "" || hash.IsZero()):
-			return nil, event.Problemf(event.CodeInvalidArgument, "source_id", "source_id must be set").At(i)
-		case c.Import:
-			// One that is in the queue is known for as long as it is, whatever
-			// the window.
-			if id, ok := d.s.Source(c.Queue, m.SourceID); ok {
-				plan[i].id, plan[i].dup = id, true
-				continue
-			}
-		case policy.DedupBy == event.DedupByContent:
-			hash = m.PayloadHash
+		if of, ok := first[p.hash]; ok && !p.dup {
+			p.of, p.dup = of, true
+		} else if !p.dup && !p.hash.IsZero() {
+			first[p.hash] = i
 		}
-		if dedupWindow(c, &policy) > 0 && !hash.IsZero() {
-			number := q.Number
-			if !ok {
-				number = d.s.NextNumber()
-			}
-			hash = hash.Of(number)
-			plan[i].hash = hash
-			if id, ok := d.s.Duplicate(hash); ok {
-				plan[i].id, plan[i].dup = id, true
-				continue
-			}
-			if floor := d.s.DedupFloor(); c.Looked < floor {
-				return nil, stale("the log was asked for duplicates up to index %d, it must be to %d", c.Looked, floor)
-			}
-			if m.Seen != (event.ID{}) && m.SeenUntil > d.s.Clock() {
-				plan[i].id, plan[i].dup = m.Seen, true
-				continue
-			}
-			if of, ok := first[hash]; ok {
-				plan[i].of, plan[i].dup = of, true
-				continue
-			}
-			if first == nil {
-				first = map[event.Hash]int{}
-			}
-			first[hash] = i
+		if plan[i] = p; !p.dup {
+			add.count++
+			add.bytes += int64(c.Messages[i].Size)
 		}
-		add.count++
-		add.bytes += int64(m.Size)
 	}
 	if add.count == 0 {
 		return plan, nil
@@ -104,6 +73,44 @@ func (d *decision) plan(c *event.Produce, loads map[string]load) ([]planned, *ev
 	}
 	q.Name = c.Queue // it may not be there yet
 	return plan, room(&q, &policy, add)
+}
+
+// planOne plans the message at i of a produce to the queue of this number, without
+// regard to those beside it.
+func (d *decision) planOne(c *event.Produce, i int, number uint32, policy *event.Policy) (planned, *event.Problem) {
+	m, p := &c.Messages[i], planned{of: -1}
+	if m.Priority < event.MinPriority || m.Priority > event.MaxPriority {
+		// Wherever it came through: no entry may stop the replicas.
+		return p, event.Problemf(event.CodeInvalidArgument, "priority",
+			"priority must be from %d to %d", event.MinPriority, event.MaxPriority).At(i)
+	}
+	hash := m.DedupKey
+	switch {
+	case c.Import && (m.SourceID == "" || hash.IsZero()):
+		return p, event.Problemf(event.CodeInvalidArgument, "source_id", "source_id must be set").At(i)
+	case c.Import:
+		// One that is in the queue is known for as long as it is, whatever the
+		// window.
+		if p.id, p.dup = d.s.Source(c.Queue, m.SourceID); p.dup {
+			return p, nil
+		}
+	case policy.DedupBy == event.DedupByContent:
+		hash = m.PayloadHash
+	}
+	if dedupWindow(c, policy) <= 0 || hash.IsZero() {
+		return p, nil
+	}
+	p.hash = hash.Of(number)
+	if p.id, p.dup = d.s.Duplicate(p.hash); p.dup {
+		return p, nil
+	}
+	if floor := d.s.DedupFloor(); c.Looked < floor {
+		return p, stale("the log was asked for duplicates up to index %d, it must be to %d", c.Looked, floor)
+	}
+	if m.Seen != (event.ID{}) && m.SeenUntil > d.s.Clock() {
+		p.id, p.dup = m.Seen, true
+	}
+	return p, nil
 }
 
 // room checks that more fits into a queue.

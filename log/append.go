@@ -71,14 +71,8 @@ func (w *writer) setFile(file vfs.File) (err error) {
 //
 // An error of b itself leaves the log as it was; an error of the disk breaks it
 // for good.
-func (l *Log) Append(b *Block) error {
-	if err := l.append(b); err != nil {
-		return fmt.Errorf("append block %d: %w", b.Index, err)
-	}
-	return nil
-}
-
-func (l *Log) append(b *Block) error {
+func (l *Log) Append(b *Block) (err error) {
+	defer wrap(&err, "append block %d", b.Index)
 	if err := l.usable(); err != nil {
 		return err
 	}
@@ -250,14 +244,8 @@ func (l *Log) publish(b *Block, seg *segment, raw []byte, offs []uint32, fresh b
 
 // Sync makes everything durable that was appended before it was called. After
 // an error nothing is known of what the disk holds, and the log is broken.
-func (l *Log) Sync() error {
-	if err := l.sync(); err != nil {
-		return fmt.Errorf("sync event log: %w", err)
-	}
-	return nil
-}
-
-func (l *Log) sync() error {
+func (l *Log) Sync() (err error) {
+	defer wrap(&err, "sync event log")
 	if err := l.usable(); err != nil {
 		return err
 	}
@@ -270,7 +258,7 @@ func (l *Log) sync() error {
 	if w.file == nil {
 		return nil // there is none, or it was sealed meanwhile, and synced before
 	}
-	err := w.file.Sync()
+	err = w.file.Sync()
 	if err == nil && !w.named {
 		// After the bytes: a name must not lead to bytes that are not there.
 		err = l.fs.SyncDir(l.dir)
@@ -373,19 +361,16 @@ func (l *Log) writeSide() (more bool, err error) {
 // index. The active segment stays, and the first one that stays has in its
 // header the chain that the rest continues. After a crash some may be deleted
 // and some not, from the oldest on; asked again, it goes on.
-func (l *Log) DeleteBefore(index uint64) error {
+func (l *Log) DeleteBefore(index uint64) (err error) {
+	defer wrap(&err, "delete blocks before %d", index)
 	if err := l.usable(); err != nil {
-		return fmt.Errorf("delete blocks before %d: %w", index, err)
+		return err
 	}
 	l.w.adminMu.Lock()
 	defer l.w.adminMu.Unlock()
 	for {
-		more, err := l.deleteFirst(index)
-		if err != nil {
-			return fmt.Errorf("delete blocks before %d: %w", index, err)
-		}
-		if !more {
-			return nil
+		if more, err := l.deleteFirst(index); !more || err != nil {
+			return err
 		}
 	}
 }

@@ -15,7 +15,6 @@ type damage struct {
 	from, to int64
 	reason   string
 	final    bool
-	content  bool // the piece is a content with its checksum
 }
 
 // readBlock reads the block at off whole: its bytes, or what is wrong with its
@@ -49,6 +48,22 @@ type visitor struct {
 	// damaged gets everything that is wrong, where possible more than the
 	// first; walking goes on while it returns true. nil = stop at the first.
 	damaged func(d *damage) bool
+}
+
+// content sets a record's content from its bytes at off, checksum first, and
+// returns what is wrong with them.
+func (v *visitor) content(r *Record, body []byte, off int64) *damage {
+	r.Content = body[4:len(body):len(body)]
+	switch checkContent(body) {
+	case contentErased:
+		r.Erased = true
+	case contentWrong:
+		if v.erasing == nil || !v.erasing(off, int64(len(r.Content))) {
+			return &damage{from: off, to: off + int64(len(body)), reason: "wrong checksum of the content"}
+		}
+		r.Erased = true
+	}
+	return nil
 }
 
 // walkBlock checks the bytes of a whole block at off and hands out its records.
@@ -91,23 +106,8 @@ func walkBlock(raw []byte, h blockHeader, off int64, salt uint32, sha hash.Hash,
 			sha.Write(raw[at : at+l.headerEnd])
 		}
 		if l.flags&flagContent != 0 {
-			body := raw[at+l.headerEnd : at+l.size]
-			r.Content = body[4:len(body):len(body)]
-			switch checkContent(body) {
-			case contentErased:
-				r.Erased = true
-			case contentWrong:
-				if v.erasing != nil && v.erasing(off+at+l.headerEnd, int64(len(r.Content))) {
-					r.Erased = true
-					break
-				}
-				d := &damage{
-					from: off + at + l.headerEnd, to: off + at + l.size,
-					reason: "wrong checksum of the content", content: true,
-				}
-				if report(d) {
-					return chain, first, nil
-				}
+			if d := v.content(&r, raw[at+l.headerEnd:at+l.size], off+at+l.headerEnd); d != nil && report(d) {
+				return chain, first, nil
 			}
 		}
 		if first == nil && v.record != nil {
@@ -157,11 +157,13 @@ type scan struct {
 	erasing func(off, size int64) bool
 }
 
-// newScan begins at a segment's first block. The file ends, for us, at limit.
-func newScan(r io.ReaderAt, limit int64, file string, h segmentHeader, salt uint32) *scan {
+// scan begins at the first block of a segment, whose file ends, for us, at limit.
+func (l *Log) scan(seg *segment, limit int64) *scan {
+	h := seg.header
 	return &scan{
-		win: window{r: r, limit: limit, chunk: 1 << 20}, file: file, salt: salt, sha: sha256.New(), header: h,
+		win: window{r: l.file(seg), limit: limit, chunk: 1 << 20}, file: seg.name, salt: seg.salt, sha: sha256.New(), header: h,
 		off: headerSize, last: h.prevIndex, clock: h.clock, chain: h.prevChain,
+		erasing: func(off, n int64) bool { return l.beingErased(seg, off, n) },
 	}
 }
 
@@ -208,28 +210,30 @@ func (s *scan) corrupt(d *damage) error {
 	return &CorruptionError{Segment: s.file, Offset: d.from, LastGood: s.last, Reason: d.reason}
 }
 
-// index goes through all blocks and indexes them, up to the end or to damage.
-func (s *scan) index() (*memIndex, *damage, error) {
+// index goes through all blocks and indexes them, up to the end or to damage. each
+// (if not nil) is called behind each block.
+func (s *scan) index(each func() error) (*memIndex, *damage, error) {
 	mem := newMemIndex()
 	for {
-		d, err := s.nextInto(mem)
-		if err == io.EOF {
+		before := s.clock
+		d, err := s.next()
+		switch {
+		case err == io.EOF && s.blocks == 0:
+			return mem, &damage{from: headerSize, to: headerSize, reason: "a segment without a block"}, nil
+		case err == io.EOF:
 			return mem, nil, nil
+		case err != nil:
+			return mem, nil, fmt.Errorf("read segment %s: %w", s.file, err)
+		case d != nil:
+			return mem, d, nil
 		}
-		if d != nil || err != nil {
-			return mem, d, err
-		}
-	}
-}
-
-// nextInto is next, and indexes the block.
-func (s *scan) nextInto(mem *memIndex) (*damage, error) {
-	before := s.clock
-	d, err := s.next()
-	if d == nil && err == nil {
 		mem.add(&s.block, before, s.clock, s.off-s.size, s.offs)
+		if each != nil {
+			if err := each(); err != nil {
+				return mem, nil, err
+			}
+		}
 	}
-	return d, err
 }
 
 // end sets what the blocks so far say of the segment.

@@ -42,14 +42,8 @@ type erasure struct {
 // can be asked for again. A crash in the middle is finished by Open.
 //
 // Readers may still hold a content that they have read before.
-func (l *Log) Erase(refs []Ref) error {
-	if err := l.erase(refs); err != nil {
-		return fmt.Errorf("erase contents: %w", err)
-	}
-	return nil
-}
-
-func (l *Log) erase(refs []Ref) error {
+func (l *Log) Erase(refs []Ref) (err error) {
+	defer wrap(&err, "erase contents")
 	if err := l.usable(); err != nil {
 		return err
 	}
@@ -72,7 +66,7 @@ func (l *Log) erase(refs []Ref) error {
 	if len(list) == 0 {
 		return nil
 	}
-	err := vfs.WriteFile(l.fs, path.Join(l.dir, eraseList), encodeErasures(list))
+	err = vfs.WriteFile(l.fs, path.Join(l.dir, eraseList), encodeErasures(list))
 	if err == nil {
 		err = l.overwrite(list)
 	}

@@ -24,7 +24,7 @@ func extents(l *Log, i int) []extent {
 	s := l.Segments()[i]
 	out := []extent{{0, headerSize, s.PrevIndex}}
 	seg := l.segments[i]
-	scan := newScan(l.file(seg), s.Size, seg.name, seg.header, seg.salt)
+	scan := l.scan(seg, s.Size)
 	for {
 		from, prev := scan.off, scan.last
 		d, err := scan.next()

@@ -56,6 +56,13 @@ func (c *cache) record(ref Ref) []byte {
 	return at[:n:n]
 }
 
+// wrap adds to an error what was being done.
+func wrap(err *error, format string, args ...any) {
+	if *err != nil {
+		*err = fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), *err)
+	}
+}
+
 // before returns the position of the last segment that begins at or before
 // index, or -1. Called with l.mu held.
 func (l *Log) before(index uint64) int {
@@ -64,22 +71,17 @@ func (l *Log) before(index uint64) int {
 
 // Record reads one record. It returns ErrNotFound, ErrDeleted, or a
 // *CorruptionError if its bytes are wrong.
-func (l *Log) Record(ref Ref) (Record, error) {
-	r, err := l.record(ref)
-	if err != nil {
-		return Record{}, fmt.Errorf("read record %s: %w", ref, err)
-	}
-	return r, nil
+func (l *Log) Record(ref Ref) (r Record, err error) {
+	defer wrap(&err, "read record %s", ref)
+	return l.record(ref)
 }
 
 // Content reads one record's content: nil if it has none. Of an erased content
 // only the length is true. The bytes must not be changed.
 func (l *Log) Content(ref Ref) (content []byte, erased bool, err error) {
+	defer wrap(&err, "read content of record %s", ref)
 	r, err := l.record(ref)
-	if err != nil {
-		return nil, false, fmt.Errorf("read content of record %s: %w", ref, err)
-	}
-	return r.Content, r.Erased, nil
+	return r.Content, r.Erased, err
 }
 
 func (l *Log) record(ref Ref) (Record, error) {
@@ -138,31 +140,17 @@ func (l *Log) parseRecord(seg *segment, ref Ref, raw []byte, off int64) (r Recor
 	if lay.flags&flagContent == 0 {
 		return r, nil
 	}
-	body := raw[lay.headerEnd:]
-	r.Content = body[4:len(body):len(body)]
-	switch checkContent(body) {
-	case contentErased:
-		r.Erased = true
-	case contentWrong:
-		if !l.beingErased(seg, off+lay.headerEnd, int64(len(r.Content))) {
-			return wrong(off+lay.headerEnd, "wrong checksum of the content")
-		}
-		r.Erased = true
+	v := visitor{erasing: func(off, n int64) bool { return l.beingErased(seg, off, n) }}
+	if d := v.content(&r, raw[lay.headerEnd:], off+lay.headerEnd); d != nil {
+		return wrong(d.from, d.reason)
 	}
 	return r, nil
 }
 
 // ChainAt returns the chain after the last block with an index up to index. It
 // costs a few reads. Past the head it returns ErrNotFound.
-func (l *Log) ChainAt(index uint64) ([32]byte, error) {
-	chain, err := l.chainAt(index)
-	if err != nil {
-		return chain, fmt.Errorf("chain at %d: %w", index, err)
-	}
-	return chain, nil
-}
-
-func (l *Log) chainAt(index uint64) (chain [32]byte, err error) {
+func (l *Log) ChainAt(index uint64) (chain [32]byte, err error) {
+	defer wrap(&err, "chain at %d", index)
 	l.mu.RLock()
 	switch i := l.before(index); {
 	case index > l.head.Index:
@@ -195,11 +183,12 @@ func (l *Log) chainAt(index uint64) (chain [32]byte, err error) {
 // the offset at which that block ends: what a copy of the log up to index takes
 // of its last segment. Without such a block it returns ErrNotFound.
 func (l *Log) Extent(index uint64) (name string, end int64, err error) {
+	defer wrap(&err, "extent up to %d", index)
 	l.mu.RLock()
 	i := l.before(index)
 	if i < 0 {
 		l.mu.RUnlock()
-		return "", 0, fmt.Errorf("extent up to %d: %w", index, ErrNotFound)
+		return "", 0, ErrNotFound
 	}
 	seg, last, size := l.segments[i], l.segments[i].last, l.segments[i].size
 	l.mu.RUnlock()
@@ -207,32 +196,24 @@ func (l *Log) Extent(index uint64) (name string, end int64, err error) {
 		return seg.name, size, nil
 	}
 	c, err := l.cursor(seg, size)
-	if err == nil {
-		end, err = c.block(index + 1)
-	}
 	if err != nil {
-		return "", 0, fmt.Errorf("extent up to %d: %w", index, err)
+		return "", 0, err
 	}
-	return seg.name, end, nil
+	end, err = c.block(index + 1)
+	return seg.name, end, err
 }
 
 // LastSince returns the newest record of a subject at an index >= from; older
 // segments are not asked.
-func (l *Log) LastSince(subject [16]byte, from uint64) (Ref, bool, error) {
-	ref, ok, err := l.newest(tableSubjects, subject, from)
-	if err != nil {
-		return Ref{}, false, fmt.Errorf("last record of subject %x: %w", subject, err)
-	}
-	return ref, ok, nil
+func (l *Log) LastSince(subject [16]byte, from uint64) (ref Ref, ok bool, err error) {
+	defer wrap(&err, "last record of subject %x", subject)
+	return l.newest(tableSubjects, subject, from)
 }
 
 // FindAlias returns the newest record with this alias at an index >= from.
-func (l *Log) FindAlias(alias [16]byte, from uint64) (Ref, bool, error) {
-	ref, ok, err := l.newest(tableAliases, alias, from)
-	if err != nil {
-		return Ref{}, false, fmt.Errorf("find alias %x: %w", alias, err)
-	}
-	return ref, ok, nil
+func (l *Log) FindAlias(alias [16]byte, from uint64) (ref Ref, ok bool, err error) {
+	defer wrap(&err, "find alias %x", alias)
+	return l.newest(tableAliases, alias, from)
 }
 
 // newest asks the segments, newest first.
@@ -271,6 +252,7 @@ func (l *Log) newest(table int, key [16]byte, from uint64) (Ref, bool, error) {
 // maximum of all times so far) has reached ms, or false if the clock is behind.
 // Where retention has deleted that block, it is the first one held.
 func (l *Log) SeekTime(ms int64) (index uint64, ok bool, err error) {
+	defer wrap(&err, "seek time %d", ms)
 	l.mu.RLock()
 	if len(l.segments) == 0 || l.clock < ms {
 		l.mu.RUnlock()
@@ -287,10 +269,7 @@ func (l *Log) SeekTime(ms int64) (index uint64, ok bool, err error) {
 	if err == nil {
 		index, err = c.clock(ms)
 	}
-	if err != nil {
-		return 0, false, fmt.Errorf("seek time %d: %w", ms, err)
-	}
-	return index, true, nil
+	return index, err == nil, err
 }
 
 // cursor finds places in one segment, from the nearest mark of its index on.

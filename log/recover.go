@@ -17,31 +17,24 @@ import (
 // what was cut. Whatever is refused is left as it is.
 //
 // Only one process may have a log open for writing; the caller sees to that.
-func Open(opts Options) (*Log, error) {
-	l, err := open(opts, false)
-	if err != nil {
-		return nil, fmt.Errorf("open event log %s: %w", opts.Dir, err)
-	}
-	return l, nil
+func Open(opts Options) (l *Log, err error) {
+	defer wrap(&err, "open event log %s", opts.Dir)
+	return open(opts, false)
 }
 
 // OpenReadOnly opens a log that exists for reading: a copy, that of a stopped
 // node, or one that is being appended to (of which it sees what was there at
 // this moment). It never writes. What follows the last whole block is left
 // out, and described by Tail.
-func OpenReadOnly(opts Options) (*Log, error) {
-	var l *Log
-	var err error
+func OpenReadOnly(opts Options) (l *Log, err error) {
+	defer wrap(&err, "open event log %s", opts.Dir)
 	// Retention and rotation may go on under our feet: look again.
 	for range 5 {
 		if l, err = open(opts, true); !errors.Is(err, errMoved) {
 			break
 		}
 	}
-	if err != nil {
-		return nil, fmt.Errorf("open event log %s: %w", opts.Dir, err)
-	}
-	return l, nil
+	return l, err
 }
 
 // errMoved is returned where a file went away between listing and opening.
@@ -283,17 +276,10 @@ func (l *Log) scanSealed(seg *segment) (*memIndex, *scan, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	s := newScan(l.file(seg), size, seg.name, seg.header, seg.salt)
-	s.erasing = func(off, n int64) bool { return l.beingErased(seg, off, n) }
-	mem, d, err := s.index()
-	if err == nil && d == nil && s.blocks == 0 {
-		d = &damage{from: headerSize, reason: "a sealed segment without a block"}
+	s := l.scan(seg, size)
+	mem, d, err := s.index(nil)
+	if err == nil && d != nil {
+		err = s.corrupt(d)
 	}
-	switch {
-	case err != nil:
-		return nil, nil, fmt.Errorf("read segment %s: %w", seg.name, err)
-	case d != nil:
-		return nil, nil, s.corrupt(d)
-	}
-	return mem, s, nil
+	return mem, s, err
 }

@@ -47,15 +47,10 @@ const SegmentHeaderSize = headerSize
 // digests, the chain, and that the segment continues after, if that is not nil.
 // The first thing that is wrong is returned as a *CorruptionError, together with
 // how far the file is right: what precedes Size can be kept. It never writes.
-func ScanSegment(ctx context.Context, fsys vfs.FS, dir, name string, limit int64, after *End) (ScannedSegment, error) {
-	s, err := scanSegment(ctx, fsys, dir, name, limit, after)
-	if err != nil {
-		return s, fmt.Errorf("scan segment %s: %w", name, err)
-	}
-	return s, nil
-}
-
-func scanSegment(ctx context.Context, fsys vfs.FS, dir, name string, limit int64, after *End) (out ScannedSegment, err error) {
+func ScanSegment(
+	ctx context.Context, fsys vfs.FS, dir, name string, limit int64, after *End,
+) (out ScannedSegment, err error) {
+	defer wrap(&err, "scan segment %s", name)
 	first, ok := ParseSegmentName(name)
 	if !ok {
 		return out, fmt.Errorf("%q is no segment's name", name)
@@ -67,7 +62,6 @@ func scanSegment(ctx context.Context, fsys vfs.FS, dir, name string, limit int64
 	defer l.files.close()
 	seg := &segment{name: name, header: segmentHeader{first: first}}
 	l.segments = []*segment{seg}
-	f := l.file(seg)
 	size, err := l.files.size(name)
 	if err != nil {
 		return out, err
@@ -75,7 +69,7 @@ func scanSegment(ctx context.Context, fsys vfs.FS, dir, name string, limit int64
 	if limit >= 0 {
 		size = min(size, limit)
 	}
-	if err := loadHeader(f, size, seg); err != nil {
+	if err := loadHeader(l.file(seg), size, seg); err != nil {
 		return out, err
 	}
 	if after != nil {
@@ -84,14 +78,16 @@ func scanSegment(ctx context.Context, fsys vfs.FS, dir, name string, limit int64
 			return out, err
 		}
 	}
-	s := newScan(f, size, name, seg.header, seg.salt)
+	s := l.scan(seg, size)
 	v := &verifier{recovery: recovery{Log: l}, ctx: ctx, progress: func(int64, int64) {}}
-	s.erasing = func(off, n int64) bool { return l.beingErased(seg, off, n) }
 	good := *s // where the last block that is right in everything ends
-	mem, d, err := v.blocks(s, func() { good = *s })
-	if err == nil && d == nil && s.blocks == 0 {
-		d = &damage{from: headerSize, to: headerSize, reason: "a segment without a block"}
-	}
+	mem, d, err := s.index(func() error {
+		err := v.block(s)
+		if err == nil {
+			good = *s
+		}
+		return err
+	})
 	good.end(seg)
 	h := seg.header
 	out.SegmentInfo = SegmentInfo{

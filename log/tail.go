@@ -20,31 +20,13 @@ func (r *recovery) newest() error {
 	} else if err != nil {
 		return err
 	}
-	f := r.file(seg)
-	s := newScan(f, size, seg.name, seg.header, seg.salt)
-	s.erasing = func(off, n int64) bool { return r.beingErased(seg, off, n) }
-	mem, d, err := s.index()
+	s := r.scan(seg, size)
+	mem, d, err := s.index(nil)
+	if err == nil && d != nil {
+		err = r.torn(s, d)
+	}
 	if err != nil {
-		return fmt.Errorf("read segment %s: %w", seg.name, err)
-	}
-	if d == nil && s.blocks == 0 {
-		// A header alone: nothing of the first block is there.
-		d = &damage{from: headerSize, to: headerSize, reason: "a segment without a block"}
-	}
-	if d != nil {
-		if d.final {
-			return s.corrupt(d)
-		}
-		j := judge{
-			win: window{r: f, limit: size, chunk: 1 << 20}, salts: []uint32{seg.salt}, after: s.last,
-		}
-		behind, err := j.behind(s.off)
-		if err != nil {
-			return fmt.Errorf("read segment %s: %w", seg.name, err)
-		}
-		if err := r.cut(&j, d, behind, seg.name, s.off, s.last, size); err != nil {
-			return err
-		}
+		return err
 	}
 	if s.blocks == 0 {
 		return r.drop()
@@ -52,6 +34,21 @@ func (r *recovery) newest() error {
 	s.end(seg)
 	seg.index = mem
 	return nil
+}
+
+// torn judges what lies from the damage on that a scan of the newest segment has
+// found.
+func (r *recovery) torn(s *scan, d *damage) error {
+	if d.final {
+		return s.corrupt(d)
+	}
+	win := window{r: s.win.r, limit: s.win.limit, chunk: 1 << 20}
+	j := judge{win: win, salts: []uint32{s.salt}, after: s.last}
+	behind, err := j.behind(s.off)
+	if err != nil {
+		return fmt.Errorf("read segment %s: %w", s.file, err)
+	}
+	return r.cut(&j, d, behind, s.file, s.off, s.last, win.limit)
 }
 
 // cut notes the tail of a file from off on, or says why it must stay.

@@ -6,7 +6,6 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"path"
 
@@ -113,29 +112,17 @@ func (v *verifier) segment(i int, newest bool) error {
 	if err != nil || seg.salt == 0 {
 		return err
 	}
-	f := v.file(seg)
-	s := newScan(f, size, seg.name, seg.header, seg.salt)
-	s.erasing = func(off, n int64) bool { return v.beingErased(seg, off, n) }
-	mem, d, err := v.blocks(s, func() {})
-	if err != nil {
-		return err
-	}
-	if d == nil && s.blocks == 0 {
-		d = &damage{from: headerSize, to: headerSize, reason: "a segment without a block"}
-	}
-	if d != nil {
-		if !newest || d.final {
+	s := v.scan(seg, size)
+	mem, d, err := s.index(func() error { return v.block(s) })
+	if err == nil && d != nil {
+		if !newest {
 			return s.corrupt(d)
 		}
-		j := judge{win: window{r: f, limit: size, chunk: 1 << 20}, salts: []uint32{seg.salt}, after: s.last}
-		behind, err := j.behind(s.off)
-		if err != nil {
-			return err
-		}
-		if err := v.cut(&j, d, behind, seg.name, s.off, s.last, size); err != nil {
-			return err
-		}
+		err = v.torn(s, d)
 		v.report.Tail = v.tail
+	}
+	if err != nil {
+		return err
 	}
 	s.end(seg)
 	v.report.Segments++
@@ -145,47 +132,36 @@ func (v *verifier) segment(i int, newest bool) error {
 	return v.side(seg, mem)
 }
 
-// blocks goes through a segment's blocks and calls right behind each that is.
-func (v *verifier) blocks(s *scan, right func()) (*memIndex, *damage, error) {
-	mem := newMemIndex()
-	for {
-		if err := v.ctx.Err(); err != nil {
-			return nil, nil, err
-		}
-		d, err := s.nextInto(mem)
-		if err == io.EOF {
-			return mem, nil, nil
-		} else if err != nil {
-			return nil, nil, fmt.Errorf("segment %s, offset %d: %w", s.file, s.off, err)
-		} else if d != nil {
-			return mem, d, nil
-		}
-		r := &v.report
-		for i := range s.block.Records {
-			rec := &s.block.Records[i]
-			switch {
-			case rec.Erased:
-				r.Erased++
-			case rec.Content != nil:
-				if sha256.Sum256(rec.Content) != rec.Digest {
-					return nil, nil, &CorruptionError{
-						Segment: s.file, Offset: s.off - s.size + int64(s.offs[i]), LastGood: r.Last,
-						Reason: fmt.Sprintf("the content of record %d/%d does not agree with its digest", s.block.Index, i),
-					}
-				}
-				r.Contents++
-			}
-		}
-		if r.First == 0 {
-			r.First = s.block.Index
-		}
-		r.Last, r.Head = s.block.Index, Head{s.block.Index, s.block.Chain}
-		r.Blocks++
-		r.Records += int64(len(s.block.Records))
-		r.Bytes += s.size
-		v.progress(r.Bytes, v.total)
-		right()
+// block checks the contents of the block that a scan has just read, and reports it.
+func (v *verifier) block(s *scan) error {
+	if err := v.ctx.Err(); err != nil {
+		return err
 	}
+	r := &v.report
+	for i := range s.block.Records {
+		rec := &s.block.Records[i]
+		switch {
+		case rec.Erased:
+			r.Erased++
+		case rec.Content != nil:
+			if sha256.Sum256(rec.Content) != rec.Digest {
+				return &CorruptionError{
+					Segment: s.file, Offset: s.off - s.size + int64(s.offs[i]), LastGood: r.Last,
+					Reason: fmt.Sprintf("the content of record %d/%d does not agree with its digest", s.block.Index, i),
+				}
+			}
+			r.Contents++
+		}
+	}
+	if r.First == 0 {
+		r.First = s.block.Index
+	}
+	r.Last, r.Head = s.block.Index, Head{s.block.Index, s.block.Chain}
+	r.Blocks++
+	r.Records += int64(len(s.block.Records))
+	r.Bytes += s.size
+	v.progress(r.Bytes, v.total)
+	return nil
 }
 
 // side compares a sealed segment's side file with what it should be. A missing

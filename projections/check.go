@@ -245,25 +245,28 @@ func (s *State) checkFront(b *backlog, l *list, of func(*message) link) error {
 	return nil
 }
 
-// checkDead checks the lists of what died against the messages.
-func (s *State) checkDead() error {
-	type of struct {
-		backlog uint32
-		queue   string
-	}
-	type found struct {
-		n, gone uint32
-		lanes   map[handle]uint32
-	}
-	want := map[of]*found{}
+// deadIn names the messages of a backlog that died in a queue.
+type deadIn struct {
+	backlog uint32
+	queue   string
+}
+
+// deadFound is what the messages themselves say of a deadList.
+type deadFound struct {
+	n, gone uint32
+	lanes   map[handle]uint32
+}
+
+func (s *State) findDead() map[deadIn]*deadFound {
+	want := map[deadIn]*deadFound{}
 	for h := handle(1); h <= s.messages.used; h++ {
 		m := s.messages.get(h)
 		if m.state == event.StateNone || m.extra == 0 || s.extras.get(m.extra).dead == nil {
 			continue
 		}
-		k := of{m.backlog, s.extras.get(m.extra).dead.Queue}
+		k := deadIn{m.backlog, s.extras.get(m.extra).dead.Queue}
 		if want[k] == nil {
-			want[k] = &found{lanes: map[handle]uint32{}}
+			want[k] = &deadFound{lanes: map[handle]uint32{}}
 		}
 		want[k].n++
 		b := s.backlogs[m.backlog]
@@ -276,12 +279,18 @@ func (s *State) checkDead() error {
 			want[k].lanes[m.lane]++
 		}
 	}
+	return want
+}
+
+// checkDead checks the lists of what died against the messages.
+func (s *State) checkDead() error {
+	want := s.findDead()
 	lists := 0
 	for _, n := range sortedNumbers(s.backlogs) {
 		b := s.backlogs[n]
 		for name, l := range b.dead { // order does not matter: any contradiction will do
 			lists++
-			w := want[of{n, name}]
+			w := want[deadIn{n, name}]
 			if w == nil || w.n != l.n || !b.grave && (w.gone != l.gone || !maps.Equal(w.lanes, l.lanes)) {
 				return fmt.Errorf("check: backlog %d lists %d messages that died in %q, %d gone, partitions %v; its messages give %+v", n, l.n, name, l.gone, l.lanes, w)
 			}

@@ -56,6 +56,8 @@ func (c *coder) do(fields ...any) {
 			c.raw(v[:])
 		case *event.Ref:
 			c.do(&v.Index, &v.Number)
+		case *bool:
+			c.flag(v)
 		case *link:
 			c.do(&v.prev, &v.next)
 		case *list:
@@ -80,6 +82,14 @@ func number[T ~uint8 | ~uint16 | ~uint32 | ~uint64 | ~int64](c *coder, v *T) {
 		err = fmt.Errorf("the number %d is too large", n)
 	}
 	c.err = err
+}
+
+func (c *coder) flag(v *bool) {
+	if c.reads() {
+		*v, c.err = c.dec.DecodeBool()
+	} else {
+		c.err = c.enc.EncodeBool(*v)
+	}
 }
 
 // raw does 16 bytes.
@@ -127,7 +137,7 @@ func elements[T any](c *coder, from *frozenSlab[T], into *slab[T], used func(*T)
 			x = from.get(h)
 			there = used(x)
 		}
-		c.do(&there)
+		c.flag(&there)
 		if c.reads() {
 			if int(h>>chunkBits) >= len(into.chunks) {
 				into.grow()

@@ -103,7 +103,21 @@ func (m *Mem) change() (crash bool, err error) {
 	return false, m.faults[m.ops]
 }
 
-func result(crash bool) error {
+// do carries out a changing operation, unless check refuses it. act is given
+// whether the crash comes in it: then it must make nothing durable.
+func (m *Mem) do(op, name string, check func() error, act func(crash bool)) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.crashed {
+		if err := check(); err != nil {
+			return err
+		}
+	}
+	crash, err := m.change()
+	if err != nil {
+		return fmt.Errorf("%s %s: %w", op, name, err)
+	}
+	act(crash)
 	if crash {
 		return ErrCrashed
 	}
@@ -138,22 +152,18 @@ func (op nameOp) applyTo(names map[string]*inode) {
 // Create implements FS.
 func (m *Mem) Create(name string) (File, error) {
 	name = clean(name)
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.names[name] != nil && !m.crashed {
-		return nil, &fs.PathError{Op: "create", Path: name, Err: fs.ErrExist}
-	}
-	if !m.isDir(path.Dir(name)) && !m.crashed {
-		return nil, notExist("create", name)
-	}
-	crash, err := m.change()
-	if err != nil {
-		return nil, fmt.Errorf("create %s: %w", name, err)
-	}
 	n := &inode{}
-	m.apply(nameOp{to: name, node: n})
-	if crash {
-		return nil, ErrCrashed
+	err := m.do("create", name, func() error {
+		if m.names[name] != nil {
+			return &fs.PathError{Op: "create", Path: name, Err: fs.ErrExist}
+		}
+		if !m.isDir(path.Dir(name)) {
+			return notExist("create", name)
+		}
+		return nil
+	}, func(bool) { m.apply(nameOp{to: name, node: n}) })
+	if err != nil {
+		return nil, err
 	}
 	return &memFile{m: m, n: n, name: name, write: true}, nil
 }
@@ -231,99 +241,82 @@ func (m *Mem) Stat(name string) (Info, error) {
 // Remove implements FS.
 func (m *Mem) Remove(name string) error {
 	name = clean(name)
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	n := m.names[name]
-	if n == nil && !m.crashed {
-		return notExist("remove", name)
-	}
-	if n != nil && n.dir {
+	return m.do("remove", name, func() error {
+		n := m.names[name]
+		if n == nil {
+			return notExist("remove", name)
+		}
 		for other := range m.names {
-			if strings.HasPrefix(other, name+"/") {
+			if n.dir && strings.HasPrefix(other, name+"/") {
 				return &fs.PathError{Op: "remove", Path: name, Err: errors.New("directory not empty")}
 			}
 		}
-	}
-	crash, err := m.change()
-	if err != nil {
-		return fmt.Errorf("remove %s: %w", name, err)
-	}
-	m.apply(nameOp{from: name, node: n})
-	return result(crash)
+		return nil
+	}, func(bool) { m.apply(nameOp{from: name, node: m.names[name]}) })
 }
 
 // Rename implements FS. Directories cannot be renamed.
 func (m *Mem) Rename(oldName, newName string) error {
 	oldName, newName = clean(oldName), clean(newName)
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	n := m.names[oldName]
-	if !m.crashed {
+	return m.do("rename", oldName, func() error {
+		n := m.names[oldName]
 		if n == nil || !m.isDir(path.Dir(newName)) {
 			return notExist("rename", oldName)
 		}
 		if n.dir || m.isDir(newName) {
 			return &fs.PathError{Op: "rename", Path: oldName, Err: errors.New("is a directory")}
 		}
-	}
-	crash, err := m.change()
-	if err != nil {
-		return fmt.Errorf("rename %s: %w", oldName, err)
-	}
-	if oldName != newName {
-		m.apply(nameOp{from: oldName, to: newName, node: n})
-	}
-	return result(crash)
+		return nil
+	}, func(bool) {
+		if oldName != newName {
+			m.apply(nameOp{from: oldName, to: newName, node: m.names[oldName]})
+		}
+	})
 }
 
 // MkdirAll implements FS.
 func (m *Mem) MkdirAll(dir string) error {
 	dir = clean(dir)
 	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.isDir(dir) && !m.crashed {
+	there := m.isDir(dir) && !m.crashed
+	m.mu.Unlock()
+	if there {
 		return nil
 	}
-	crash, err := m.change()
-	if err != nil {
-		return fmt.Errorf("mkdir %s: %w", dir, err)
-	}
-	for d := dir; d != "/"; d = path.Dir(d) {
-		if n := m.names[d]; n != nil {
-			if !n.dir {
+	return m.do("mkdir", dir, func() error {
+		for d := dir; d != "/"; d = path.Dir(d) {
+			if n := m.names[d]; n != nil && !n.dir {
 				return &fs.PathError{Op: "mkdir", Path: d, Err: errors.New("not a directory")}
 			}
-			continue
 		}
-		n := &inode{dir: true}
-		m.names[d], m.durable[d] = n, n
-	}
-	return result(crash)
+		return nil
+	}, func(bool) {
+		for d := dir; d != "/"; d = path.Dir(d) {
+			if m.names[d] == nil {
+				n := &inode{dir: true}
+				m.names[d], m.durable[d] = n, n
+			}
+		}
+	})
 }
 
 // SyncDir implements FS.
 func (m *Mem) SyncDir(dir string) error {
 	dir = clean(dir)
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if !m.isDir(dir) && !m.crashed {
-		return notExist("sync directory", dir)
-	}
-	crash, err := m.change()
-	if err != nil {
-		return fmt.Errorf("sync directory %s: %w", dir, err)
-	}
-	if crash {
-		return ErrCrashed
-	}
-	m.pending = slices.DeleteFunc(m.pending, func(op nameOp) bool {
-		if op.in(dir) {
+	return m.do("sync directory", dir, func() error {
+		if !m.isDir(dir) {
+			return notExist("sync directory", dir)
+		}
+		return nil
+	}, func(crash bool) {
+		m.pending = slices.DeleteFunc(m.pending, func(op nameOp) bool {
+			if crash || !op.in(dir) {
+				return false
+			}
 			op.applyTo(m.durable)
 			return true
-		}
-		return false
+		})
 	})
-	return nil
 }
 
 func (op nameOp) in(dir string) bool {
@@ -390,35 +383,16 @@ func (f *memFile) WriteAt(p []byte, off int64) (int, error) {
 
 // Truncate implements File.
 func (f *memFile) Truncate(size int64) error {
-	f.m.mu.Lock()
-	defer f.m.mu.Unlock()
-	if err := f.usable(true); err != nil {
-		return err
-	}
-	crash, err := f.m.change()
-	if err != nil {
-		return fmt.Errorf("truncate %s: %w", f.name, err)
-	}
-	f.n.truncate(size)
-	return result(crash)
+	return f.m.do("truncate", f.name, func() error { return f.usable(true) }, func(bool) { f.n.truncate(size) })
 }
 
 // Sync implements File.
 func (f *memFile) Sync() error {
-	f.m.mu.Lock()
-	defer f.m.mu.Unlock()
-	if err := f.usable(false); err != nil {
-		return err
-	}
-	crash, err := f.m.change()
-	if err != nil {
-		return fmt.Errorf("sync %s: %w", f.name, err)
-	}
-	if crash {
-		return ErrCrashed
-	}
-	f.n.sync()
-	return nil
+	return f.m.do("sync", f.name, func() error { return f.usable(false) }, func(crash bool) {
+		if !crash {
+			f.n.sync()
+		}
+	})
 }
 
 // Size implements File.

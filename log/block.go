@@ -90,7 +90,8 @@ func walkBlock(raw []byte, h blockHeader, off int64, salt uint32, sha hash.Hash,
 		}
 		if !l.ok || at+l.size > end {
 			// Its extent is not known, nor where the next one begins.
-			if report(&damage{from: off + at, to: off + min(at+recordMinimum, end), reason: "wrong record header"}) {
+			if report(&damage{from: off + at, to: off + min(at+recordMinimum, end),
+				reason: "wrong record header"}) {
 				return chain, first, nil
 			}
 			at = end
@@ -106,7 +107,8 @@ func walkBlock(raw []byte, h blockHeader, off int64, salt uint32, sha hash.Hash,
 			sha.Write(raw[at : at+l.headerEnd])
 		}
 		if l.flags&flagContent != 0 {
-			if d := v.content(&r, raw[at+l.headerEnd:at+l.size], off+at+l.headerEnd); d != nil && report(d) {
+			if d := v.content(&r, raw[at+l.headerEnd:at+l.size], off+at+l.headerEnd); d != nil &&
+				report(d) {
 				return chain, first, nil
 			}
 		}
@@ -118,18 +120,21 @@ func walkBlock(raw []byte, h blockHeader, off int64, salt uint32, sha hash.Hash,
 		at += l.size
 	}
 	if at != end && first == nil {
-		report(&damage{from: off + at, to: off + end, reason: "bytes behind the last record", final: true})
+		report(&damage{from: off + at, to: off + end, reason: "bytes behind the last record",
+			final: true})
 		return chain, first, nil
 	}
 	chain, ok := parseTrailer(raw[end:], salt)
 	if !ok {
-		report(&damage{from: off + end, to: off + end + trailerSize, reason: "wrong checksum of the chain"})
+		report(&damage{from: off + end, to: off + end + trailerSize,
+			reason: "wrong checksum of the chain"})
 		return chain, first, nil
 	}
 	if sha != nil && first == nil {
 		var sum [sha256.Size]byte
 		if sha.Sum(sum[:0]); sum != chain {
-			report(&damage{from: off, to: off + h.size(), reason: "the block does not continue the chain", final: true})
+			report(&damage{from: off, to: off + h.size(), reason: "the block does not continue the chain",
+				final: true})
 		}
 	}
 	return chain, first, nil
@@ -161,7 +166,8 @@ type scan struct {
 func (l *Log) scan(seg *segment, limit int64) *scan {
 	h := seg.header
 	return &scan{
-		win: window{r: l.file(seg), limit: limit, chunk: 1 << 20}, file: seg.name, salt: seg.salt, sha: sha256.New(), header: h,
+		win: window{r: l.file(seg), limit: limit, chunk: 1 << 20}, file: seg.name, salt: seg.salt,
+		sha: sha256.New(), header: h,
 		off: headerSize, last: h.prevIndex, clock: h.clock, chain: h.prevChain,
 		erasing: func(off, n int64) bool { return l.beingErased(seg, off, n) },
 	}
@@ -219,7 +225,8 @@ func (s *scan) index(each func() error) (*memIndex, *damage, error) {
 		d, err := s.next()
 		switch {
 		case err == io.EOF && s.blocks == 0:
-			return mem, &damage{from: headerSize, to: headerSize, reason: "a segment without a block"}, nil
+			return mem, &damage{from: headerSize, to: headerSize, reason: "a segment without a block"},
+				nil
 		case err == io.EOF:
 			return mem, nil, nil
 		case err != nil:

@@ -176,7 +176,8 @@ func (l *Log) checkErasure(e erasure) error {
 		err = loadHeader(l.file(seg), size, seg)
 	}
 	if err == nil && (e.off < headerSize || e.off+4+e.n > size) {
-		err = &CorruptionError{Segment: seg.name, Offset: size, Reason: "a content to be erased is not there"}
+		err = &CorruptionError{Segment: seg.name, Offset: size,
+			Reason: "a content to be erased is not there"}
 	}
 	return err
 }

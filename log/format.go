@@ -168,7 +168,8 @@ func parseSegmentHeader(b []byte, file string) (h segmentHeader, salt uint32, er
 	case h.segSize <= 0 || h.segSize > maxSegment:
 		return h, 0, fmt.Errorf("segment size %d", h.segSize)
 	case h.first <= h.prevIndex:
-		return h, 0, fmt.Errorf("first index %d is not past the one before it, %d", h.first, h.prevIndex)
+		return h, 0, fmt.Errorf("first index %d is not past the one before it, %d", h.first,
+			h.prevIndex)
 	}
 	return h, salt, nil
 }
@@ -204,7 +205,8 @@ func parseBlockHeader(b []byte, salt uint32) (h blockHeader, reason string) {
 	h.count = le.Uint32(b[8:])
 	h.index = le.Uint64(b[12:])
 	h.time = int64(le.Uint64(b[20:]))
-	if int64(h.length) > maxBlock || int64(h.count)*recordMinimum > int64(h.length) || h.count == 0 && h.length != 0 {
+	if int64(h.length) > maxBlock || int64(h.count)*recordMinimum > int64(h.length) || h.count == 0 &&
+		h.length != 0 {
 		return h, "impossible block header"
 	}
 	return h, ""

@@ -162,14 +162,15 @@ func (j *judge) onlyLost(off int64) (bool, error) {
 		}
 		raw = bytes.Clone(raw) // lost reads elsewhere
 		all := true
-		_, _, err = walkBlock(raw, h, off, salt, nil, [32]byte{}, visitor{damaged: func(d *damage) bool {
-			lost, lerr := j.lost(d, off)
-			if lerr != nil {
-				err = lerr
-			}
-			all = all && lost && !d.final
-			return all
-		}})
+		_, _, err = walkBlock(raw, h, off, salt, nil, [32]byte{},
+			visitor{damaged: func(d *damage) bool {
+				lost, lerr := j.lost(d, off)
+				if lerr != nil {
+					err = lerr
+				}
+				all = all && lost && !d.final
+				return all
+			}})
 		if !all || err != nil {
 			return false, err
 		}

@@ -66,7 +66,8 @@ func wrap(err *error, format string, args ...any) {
 // before returns the position of the last segment that begins at or before
 // index, or -1. Called with l.mu held.
 func (l *Log) before(index uint64) int {
-	return sort.Search(len(l.segments), func(i int) bool { return l.segments[i].header.first > index }) - 1
+	return sort.Search(len(l.segments),
+		func(i int) bool { return l.segments[i].header.first > index }) - 1
 }
 
 // Record reads one record. It returns ErrNotFound, ErrDeleted, or a
@@ -125,7 +126,8 @@ func (l *Log) at(index uint64) (*cursor, error) {
 // parseRecord checks and parses a whole record.
 func (l *Log) parseRecord(seg *segment, ref Ref, raw []byte, off int64) (r Record, err error) {
 	wrong := func(off int64, reason string) (Record, error) {
-		return Record{}, &CorruptionError{Segment: seg.name, Offset: off, LastGood: ref.Index - 1, Reason: reason}
+		return Record{}, &CorruptionError{Segment: seg.name, Offset: off, LastGood: ref.Index - 1,
+			Reason: reason}
 	}
 	lay := layout{}
 	if len(raw) >= recordMinimum {
@@ -259,7 +261,8 @@ func (l *Log) SeekTime(ms int64) (index uint64, ok bool, err error) {
 		return 0, false, nil
 	}
 	// The last segment before which the clock was behind.
-	i := max(0, sort.Search(len(l.segments), func(i int) bool { return l.segments[i].header.clock >= ms })-1)
+	i := max(0, sort.Search(len(l.segments),
+		func(i int) bool { return l.segments[i].header.clock >= ms })-1)
 	seg, size := l.segments[i], l.segments[i].size
 	l.mu.RUnlock()
 	if seg.header.clock >= ms && seg.header.prevIndex != 0 {
@@ -285,7 +288,8 @@ func (l *Log) cursor(seg *segment, size int64) (*cursor, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &cursor{seg: seg, index: idx, win: window{r: l.file(seg), limit: size, chunk: 2 * markGap}}, nil
+	return &cursor{seg: seg, index: idx, win: window{r: l.file(seg), limit: size,
+		chunk: 2 * markGap}}, nil
 }
 
 // failed returns what an error of reading at off means: bytes that must be there.
@@ -297,7 +301,8 @@ func (c *cursor) failed(off int64, err error) error {
 }
 
 func (c *cursor) corrupt(off int64, reason string) error {
-	return &CorruptionError{Segment: c.seg.name, Offset: off, LastGood: c.seg.header.prevIndex, Reason: reason}
+	return &CorruptionError{Segment: c.seg.name, Offset: off, LastGood: c.seg.header.prevIndex,
+		Reason: reason}
 }
 
 // blockHeader reads the block header at off.

@@ -229,7 +229,8 @@ func (s *segment) continuedBy(next *segment) error {
 		return &CorruptionError{Segment: next.name, LastGood: s.last, Reason: fmt.Sprintf(
 			"the segment continues index %d, but the one before it ends at %d", h.prevIndex, s.last)}
 	case h.prevChain != s.chain || h.clock != s.clock || h.segSize != s.header.segSize:
-		return &CorruptionError{Segment: next.name, LastGood: s.last, Reason: "the segment does not continue the one before it"}
+		return &CorruptionError{Segment: next.name, LastGood: s.last,
+			Reason: "the segment does not continue the one before it"}
 	}
 	return nil
 }
@@ -255,7 +256,8 @@ func (r *recovery) sealed(i int) error {
 		// The next segment's header says how this one ends: its side file is
 		// only made if it is asked for.
 		next := &segment{name: r.segments[i+1].name, header: r.segments[i+1].header}
-		if nsize, err := r.files.size(next.name); err == nil && loadHeader(r.file(next), nsize, next) == nil {
+		if nsize, err := r.files.size(next.name); err == nil && loadHeader(r.file(next), nsize,
+			next) == nil {
 			seg.size, seg.last = size, next.header.prevIndex
 			seg.chain, seg.clock = next.header.prevChain, next.header.clock
 			return nil

@@ -73,7 +73,8 @@ func ScanSegment(
 		return out, err
 	}
 	if after != nil {
-		prev := &segment{last: after.Index, chain: after.Chain, clock: after.Clock, header: segmentHeader{segSize: after.SegmentSize}}
+		prev := &segment{last: after.Index, chain: after.Chain, clock: after.Clock,
+			header: segmentHeader{segSize: after.SegmentSize}}
 		if err := prev.continuedBy(seg); err != nil {
 			return out, err
 		}
@@ -92,7 +93,8 @@ func ScanSegment(
 	h := seg.header
 	out.SegmentInfo = SegmentInfo{
 		Name: name, SideFile: sideName(first), First: first, Last: seg.last, Size: seg.size,
-		PrevIndex: h.prevIndex, PrevChain: h.prevChain, PrevClock: h.clock, Chain: seg.chain, Clock: seg.clock,
+		PrevIndex: h.prevIndex, PrevChain: h.prevChain, PrevClock: h.clock, Chain: seg.chain,
+		Clock: seg.clock,
 	}
 	out.End = End{Index: seg.last, Chain: seg.chain, Clock: seg.clock, SegmentSize: h.segSize}
 	out.Blocks = good.blocks

@@ -129,8 +129,10 @@ func openSide(r io.ReaderAt, size int64, name string) (*sideFile, error) {
 		return nil, fmt.Errorf("wrong checksum of the side file's header")
 	}
 	s := &sideFile{
-		r: r, name: name, size: int64(le.Uint64(b[16:])), first: le.Uint64(b[24:]), last: le.Uint64(b[32:]),
-		clock: int64(le.Uint64(b[40:])), chain: [32]byte(b[48:]), lastID: [16]byte(b[80:]), salt: le.Uint32(b[96:]),
+		r: r, name: name, size: int64(le.Uint64(b[16:])), first: le.Uint64(b[24:]),
+		last:  le.Uint64(b[32:]),
+		clock: int64(le.Uint64(b[40:])), chain: [32]byte(b[48:]), lastID: [16]byte(b[80:]),
+		salt: le.Uint32(b[96:]),
 	}
 	off := int64(sideHeaderSize)
 	for i, t := range []int{tableMarks, tableSubjects, tableAliases} {
@@ -167,7 +169,8 @@ func (s *sideFile) lastEntry(t pages, before func(entry []byte) bool) (entry []b
 	if err != nil || p == 0 {
 		return nil, err
 	}
-	n := sort.Search(len(page)/entrySize, func(i int) bool { return !before(page[i*entrySize:][:entrySize]) }) - 1
+	n := sort.Search(len(page)/entrySize,
+		func(i int) bool { return !before(page[i*entrySize:][:entrySize]) }) - 1
 	return page[n*entrySize:][:entrySize], nil
 }
 
@@ -204,7 +207,10 @@ func parseMark(b []byte) mark {
 }
 
 func (s *sideFile) newest(table int, key [16]byte) (ref Ref, ok bool, err error) {
-	e, err := s.lastEntry(s.tables[table], func(e []byte) bool { return bytes.Compare(e[:16], key[:]) <= 0 })
+	e, err := s.lastEntry(s.tables[table], func(e []byte) bool {
+		return bytes.Compare(e[:16],
+			key[:]) <= 0
+	})
 	if e == nil || err != nil || [16]byte(e) != key {
 		return Ref{}, false, err
 	}

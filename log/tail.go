@@ -75,7 +75,8 @@ func (r *recovery) cut(j *judge, d *damage, behind bool, name string, off int64,
 		e.Reason += "; the Raft log does not hold the entry any more"
 		return e
 	}
-	r.tail = &Tail{Segment: name, Offset: off, Bytes: size - off, LastGood: lastGood, Reason: d.reason}
+	r.tail = &Tail{Segment: name, Offset: off, Bytes: size - off, LastGood: lastGood,
+		Reason: d.reason}
 	return nil
 }
 
@@ -132,7 +133,8 @@ func (r *recovery) drop() error {
 	if n == 0 {
 		if h := r.dropped.header; h.prevIndex != 0 {
 			// Retention deletes nothing before this segment is durable.
-			return &CorruptionError{Segment: r.dropped.name, Offset: headerSize, LastGood: h.prevIndex, Reason: "the only segment has no whole block"}
+			return &CorruptionError{Segment: r.dropped.name, Offset: headerSize, LastGood: h.prevIndex,
+				Reason: "the only segment has no whole block"}
 		}
 		return nil
 	}

@@ -93,7 +93,8 @@ func (v *verifier) run(from uint64) error {
 		}
 	}
 	if v.report.Head.Index < v.opts.Durable {
-		e := &CorruptionError{Segment: v.dir, LastGood: v.report.Head.Index, Reason: fmt.Sprintf("the log was durable up to index %d", v.opts.Durable)}
+		e := &CorruptionError{Segment: v.dir, LastGood: v.report.Head.Index,
+			Reason: fmt.Sprintf("the log was durable up to index %d", v.opts.Durable)}
 		if n := len(all); n > 0 {
 			e.Segment, e.Offset = all[n-1].name, all[n-1].size
 		}
@@ -147,7 +148,8 @@ func (v *verifier) block(s *scan) error {
 			if sha256.Sum256(rec.Content) != rec.Digest {
 				return &CorruptionError{
 					Segment: s.file, Offset: s.off - s.size + int64(s.offs[i]), LastGood: r.Last,
-					Reason: fmt.Sprintf("the content of record %d/%d does not agree with its digest", s.block.Index, i),
+					Reason: fmt.Sprintf("the content of record %d/%d does not agree with its digest",
+						s.block.Index, i),
 				}
 			}
 			r.Contents++

@@ -131,12 +131,14 @@ func (s *State) checkMessage(h handle, m *message) error {
 
 func (s *State) checkBacklog(b *backlog, c *tally) error {
 	if n := int64(b.all.n); n != c.all {
-		return fmt.Errorf("check: backlog %d of %q lists %d messages, %d name it", b.number, b.queue.name, n, c.all)
+		return fmt.Errorf("check: backlog %d of %q lists %d messages, %d name it", b.number,
+			b.queue.name, n, c.all)
 	}
 	last := event.ID{}
 	for h := b.all.head; h != 0; h = s.messages.get(h).all.next {
 		if id := s.messages.get(h).id; id.Compare(last) <= 0 {
-			return fmt.Errorf("check: backlog %d of %q: message %s after %s", b.number, b.queue.name, id, last)
+			return fmt.Errorf("check: backlog %d of %q: message %s after %s", b.number, b.queue.name, id,
+				last)
 		} else {
 			last = id
 		}
@@ -144,7 +146,8 @@ func (s *State) checkBacklog(b *backlog, c *tally) error {
 	if b.grave {
 		return nil
 	}
-	if b.ready != c.ready || b.scheduled != c.scheduled || int64(b.inFlight.n) != c.leased || b.bytes != c.bytes {
+	if b.ready != c.ready || b.scheduled != c.scheduled || int64(b.inFlight.n) != c.leased ||
+		b.bytes != c.bytes {
 		return fmt.Errorf("check: backlog %d of %q counts ready %d, scheduled %d, leased %d, bytes %d; its messages %+v",
 			b.number, b.queue.name, b.ready, b.scheduled, b.inFlight.n, b.bytes, *c)
 	}
@@ -153,7 +156,8 @@ func (s *State) checkBacklog(b *backlog, c *tally) error {
 		in := q.enqueued + q.deadIn + q.replayedIn + q.imported + q.resurrected
 		out := q.acked + q.deadLettered + q.discarded + q.replayed
 		if in != out+b.held() {
-			return fmt.Errorf("check: queue %q took in %d, let go %d and holds %d", q.name, in, out, b.held())
+			return fmt.Errorf("check: queue %q took in %d, let go %d and holds %d", q.name, in, out,
+				b.held())
 		}
 	}
 	if b.ordering == event.Unordered {
@@ -193,7 +197,8 @@ func (s *State) checkLane(b *backlog, lh handle) error {
 		leasable = !held && s.messages.get(l.waiting.head).state == event.StateReady
 	}
 	if leasable != (l.listed != 0) {
-		return fmt.Errorf("check: lane %q of queue %q: leasable %v, listed %d", l.key, b.queue.name, leasable, l.listed)
+		return fmt.Errorf("check: lane %q of queue %q: leasable %v, listed %d", l.key, b.queue.name,
+			leasable, l.listed)
 	}
 	var ready uint32
 	var bytes int64
@@ -213,13 +218,15 @@ func (s *State) checkLane(b *backlog, lh handle) error {
 		}
 	}
 	if !placed {
-		return fmt.Errorf("check: lane %q of queue %q names message %s, which does not wait in it", l.key, b.queue.name, s.messages.get(l.placed).id)
+		return fmt.Errorf("check: lane %q of queue %q names message %s, which does not wait in it",
+			l.key, b.queue.name, s.messages.get(l.placed).id)
 	}
 	if err := s.checkFront(b, &l.waiting, orderLink); err != nil {
 		return err
 	}
 	if ready != l.ready || bytes != l.bytes {
-		return fmt.Errorf("check: lane %q of queue %q counts ready %d, bytes %d, holds %d, %d", l.key, b.queue.name, l.ready, l.bytes, ready, bytes)
+		return fmt.Errorf("check: lane %q of queue %q counts ready %d, bytes %d, holds %d, %d", l.key,
+			b.queue.name, l.ready, l.bytes, ready, bytes)
 	}
 	return nil
 }
@@ -235,7 +242,8 @@ func (s *State) checkFront(b *backlog, l *list, of func(*message) link) error {
 		}
 		prev := of(m).prev
 		if prev != front || prev != 0 && !s.ahead(s.messages.get(prev), m) {
-			return fmt.Errorf("check: queue %q: message %s came back and is in the wrong place", b.queue.name, m.id)
+			return fmt.Errorf("check: queue %q: message %s came back and is in the wrong place",
+				b.queue.name, m.id)
 		}
 		front = h
 	}
@@ -270,7 +278,8 @@ func (s *State) findDead() map[deadIn]*deadFound {
 		}
 		want[k].n++
 		b := s.backlogs[m.backlog]
-		waits := m.state == event.StateReady || m.state == event.StateScheduled && m.place == event.PlaceBlock
+		waits := m.state == event.StateReady || m.state == event.StateScheduled &&
+			m.place == event.PlaceBlock
 		switch {
 		case b.ordering == event.Unordered || !waits:
 		case s.lanes.get(m.lane).grave:
@@ -303,7 +312,8 @@ func (s *State) checkDead() error {
 				last = m.id
 			}
 			if slices.Contains(s.died[name], b) == b.grave {
-				return fmt.Errorf("check: backlog %d is found from queue %q, or is not, the wrong way", n, name)
+				return fmt.Errorf("check: backlog %d is found from queue %q, or is not, the wrong way", n,
+					name)
 			}
 		}
 	}
@@ -313,7 +323,8 @@ func (s *State) checkDead() error {
 	for name, l := range s.died { // order does not matter: any contradiction will do
 		for _, b := range l {
 			if b.dead[name] == nil {
-				return fmt.Errorf("check: queue %q names backlog %d, which has nothing of it", name, b.number)
+				return fmt.Errorf("check: queue %q names backlog %d, which has nothing of it", name,
+					b.number)
 			}
 		}
 	}
@@ -357,7 +368,8 @@ func (s *State) checkOrigins() error {
 		}
 		if o := x.origin; o != nil && o.raised {
 			if raised++; s.raised[o.From] != h {
-				return fmt.Errorf("check: message %s is not found by %s, which it was resurrected from", m.id, o.From)
+				return fmt.Errorf("check: message %s is not found by %s, which it was resurrected from",
+					m.id, o.From)
 			}
 		}
 	}
@@ -368,7 +380,8 @@ func (s *State) checkOrigins() error {
 		for id, h := range s.backlogs[n].sources { // order does not matter: any contradiction will do
 			for last := (event.ID{}); h != 0; h = s.extras.get(s.messages.get(h).extra).sourceNext {
 				m := s.messages.get(h)
-				if sources--; m.backlog != n || s.extras.get(m.extra).sourceID != id || m.id.Compare(last) <= 0 {
+				if sources--; m.backlog != n || s.extras.get(m.extra).sourceID != id ||
+					m.id.Compare(last) <= 0 {
 					return fmt.Errorf("check: message %s is found by source id %q of backlog %d, the wrong way", m.id, id, n)
 				}
 				last = m.id

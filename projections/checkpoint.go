@@ -74,8 +74,10 @@ type frozenGrave struct {
 // write, chunk by chunk: its cost is one pointer for 256 messages.
 func (s *State) Freeze() *Frozen {
 	f := &Frozen{
-		s: s, index: s.index, clock: s.clock, digest: s.Digest(), next: s.next, history: s.history, rules: s.rules, sum: s.sum,
-		messages: s.messages.freeze(), leases: s.leases.freeze(), extras: s.extras.freeze(), lanes: s.lanes.freeze(),
+		s: s, index: s.index, clock: s.clock, digest: s.Digest(), next: s.next, history: s.history,
+		rules: s.rules, sum: s.sum,
+		messages: s.messages.freeze(), leases: s.leases.freeze(), extras: s.extras.freeze(),
+		lanes: s.lanes.freeze(),
 		kinds: s.kinds.slab.freeze(), dedup: s.dedup.freeze(), answers: s.answers.freeze(),
 	}
 	for _, n := range sortedNumbers(s.numbers) {
@@ -166,7 +168,8 @@ func Load(in io.Reader) (s *State, err error) {
 	}()
 	s.reindex()
 	if s.sum != f.sum || s.Digest() != f.digest {
-		return nil, fmt.Errorf("load state: digest at index %d is %x, %x was written", s.index, s.Digest(), f.digest)
+		return nil, fmt.Errorf("load state: digest at index %d is %x, %x was written", s.index,
+			s.Digest(), f.digest)
 	}
 	return s, nil
 }

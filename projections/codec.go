@@ -152,7 +152,8 @@ func elements[T any](c *coder, from *frozenSlab[T], into *slab[T], used func(*T)
 }
 
 func (c *coder) queue(q *queue, usable *bool, held *[]heldBy) {
-	c.do(&q.name, &q.number, &q.backlog.number, usable, &q.revision, &q.created, &q.updated, &q.paused)
+	c.do(&q.name, &q.number, &q.backlog.number, usable, &q.revision, &q.created, &q.updated,
+		&q.paused)
 	var policy []byte
 	if !c.reads() {
 		policy = event.EncodePolicy(q.policy)
@@ -184,7 +185,8 @@ func (c *coder) backlog(b *backlog, owner *uint32, kinds *[]kindLists) {
 }
 
 func (c *coder) message(m *message) {
-	c.do(&m.id, &m.due, &m.lastIndex, &m.lastNum, &m.size, &m.attempt, &m.backlog, &m.lane, &m.kind, &m.lease, &m.extra,
+	c.do(&m.id, &m.due, &m.lastIndex, &m.lastNum, &m.size, &m.attempt, &m.backlog, &m.lane, &m.kind,
+		&m.lease, &m.extra,
 		&m.order, &m.kindOrder, &m.all, &m.state, &m.priority, &m.place, &m.returned)
 }
 
@@ -199,7 +201,8 @@ func (c *coder) extra(x *extra) {
 			x.dead = &event.DeadView{}
 		}
 		d := x.dead
-		c.do(&d.Queue, &d.MessageID, &d.Reason, &d.Attempts, &d.ReplayCount, &d.FailedAt, &d.FirstEnqueuedAt, &d.First)
+		c.do(&d.Queue, &d.MessageID, &d.Reason, &d.Attempts, &d.ReplayCount, &d.FailedAt,
+			&d.FirstEnqueuedAt, &d.First)
 	}
 	if back {
 		if c.reads() {
@@ -214,7 +217,8 @@ func (c *coder) lane(l *lane) {
 	if c.reads() {
 		l.used = true
 	}
-	c.do(&l.key, &l.backlog, &l.refs, &l.waiting, &l.ready, &l.bytes, &l.leased, &l.order, &l.kindOrder,
+	c.do(&l.key, &l.backlog, &l.refs, &l.waiting, &l.ready, &l.bytes, &l.leased, &l.order,
+		&l.kindOrder,
 		&l.listed, &l.kind, &l.grave)
 }
 
@@ -244,7 +248,8 @@ func (c *coder) webhook(h *webhook) {
 }
 
 func (c *coder) task(t *task) {
-	c.do(&t.ID, &t.Kind, &t.Status, &t.Sealed, &t.Queue, &t.Actor, &t.CreatedAt, &t.UpdatedAt, &t.EndedAt,
+	c.do(&t.ID, &t.Kind, &t.Status, &t.Sealed, &t.Queue, &t.Actor, &t.CreatedAt, &t.UpdatedAt,
+		&t.EndedAt,
 		&t.Total, &t.Done, &t.Skipped, &t.End, &t.last)
 	several(c, &t.Nodes, func(n *event.TaskNode) { c.do(&n.Node, &n.At) })
 }
@@ -276,11 +281,14 @@ func (c *coder) image(f *Frozen, into *State) {
 	several(c, &f.graves, func(g *frozenGrave) {
 		c.do((*uint8)(&g.reason), &g.queue, &g.backlog, &g.lane, &g.to, &g.number)
 	})
-	elements(c, &f.messages, &into.messages, func(m *message) bool { return m.state != event.StateNone }, c.message)
-	elements(c, &f.leases, &into.leases, func(l *lease) bool { return l.id != event.ID{} }, func(l *lease) { c.do(&l.id, &l.expires) })
+	elements(c, &f.messages, &into.messages,
+		func(m *message) bool { return m.state != event.StateNone }, c.message)
+	elements(c, &f.leases, &into.leases, func(l *lease) bool { return l.id != event.ID{} },
+		func(l *lease) { c.do(&l.id, &l.expires) })
 	elements(c, &f.extras, &into.extras, func(x *extra) bool { return x.used }, c.extra)
 	elements(c, &f.lanes, &into.lanes, func(l *lane) bool { return l.used }, c.lane)
-	elements(c, &f.kinds, &into.kinds.slab, func(k *kind) bool { return k.refs > 0 }, func(k *kind) { c.do(&k.name, &k.refs) })
+	elements(c, &f.kinds, &into.kinds.slab, func(k *kind) bool { return k.refs > 0 },
+		func(k *kind) { c.do(&k.name, &k.refs) })
 	c.table(&f.dedup, &into.dedup.slab)
 	c.table(&f.answers, &into.answers.slab)
 	several(c, &f.webhooks, c.webhook)

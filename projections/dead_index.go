@@ -85,7 +85,8 @@ func (s *State) reindexDead(dead []handle) {
 		m := s.messages.get(h)
 		b := s.backlogs[m.backlog]
 		s.listDead(b, h)
-		switch waits := m.state == event.StateReady || m.state == event.StateScheduled && m.place == event.PlaceBlock; {
+		switch waits := m.state == event.StateReady || m.state == event.StateScheduled &&
+			m.place == event.PlaceBlock; {
 		case b.ordering == event.Unordered || !waits:
 		case s.lanes.get(m.lane).grave:
 			b.dead[s.extras.get(m.extra).dead.Queue].gone++
@@ -97,7 +98,10 @@ func (s *State) reindexDead(dead []handle) {
 
 // byAge sorts messages by id.
 func (s *State) byAge(ms []handle) []handle {
-	slices.SortFunc(ms, func(a, b handle) int { return s.messages.get(a).id.Compare(s.messages.get(b).id) })
+	slices.SortFunc(ms, func(a,
+		b handle) int {
+		return s.messages.get(a).id.Compare(s.messages.get(b).id)
+	})
 	return ms
 }
 
@@ -119,7 +123,8 @@ func (s *State) Dead(queue string, f event.DeadFilter) (out []event.MessageView,
 	var heads []handle // of the lists, most often one
 	for _, b := range s.died[queue] {
 		h := b.dead[queue].head
-		if after, ok := s.byID[f.After]; ok && s.diedIn(after, queue) && s.messages.get(after).backlog == b.number {
+		if after, ok := s.byID[f.After]; ok && s.diedIn(after, queue) &&
+			s.messages.get(after).backlog == b.number {
 			h = s.nextDead(after)
 		}
 		if h != 0 {

@@ -70,7 +70,8 @@ func (s *State) Digest() [16]byte {
 		}
 	}
 	u(s.index, uint64(s.clock), uint64(s.next), s.history, uint64(len(s.byID)))
-	u(s.dedup.floor, s.answers.floor, s.sum.lo, s.sum.hi, s.dedup.sum.lo, s.dedup.sum.hi, s.answers.sum.lo, s.answers.sum.hi)
+	u(s.dedup.floor, s.answers.floor, s.sum.lo, s.sum.hi, s.dedup.sum.lo, s.dedup.sum.hi,
+		s.answers.sum.lo, s.answers.sum.hi)
 	if s.rules > 1 { // else as before there were others: checkpoints hold that digest
 		u(uint64(s.rules))
 	}

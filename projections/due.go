@@ -63,7 +63,8 @@ func (s *State) Buried() (Due, bool) {
 	if g == nil {
 		return Due{}, false
 	}
-	return Due{Kind: DueBuried, Message: s.viewMessage(h), Reason: g.reason, Queue: g.queue, To: g.to}, true
+	return Due{Kind: DueBuried, Message: s.viewMessage(h), Reason: g.reason, Queue: g.queue,
+		To: g.to}, true
 }
 
 // NextDue returns when something happens by itself next, Unix ms: at once if

@@ -9,11 +9,13 @@ import "github.com/qlogd/qlogd/event"
 // lane is in the ready lists exactly when its head is ready, nothing of it
 // is leased and no dead message holds its key.
 type lane struct {
-	key       string
-	backlog   uint32
-	refs      uint32 // messages of this lane, in whatever state
-	waiting   list
-	placed    handle // the last that was put among those that did not come back (byOrder), 0 none. Invariant: none before it there comes after it in order
+	key     string
+	backlog uint32
+	refs    uint32 // messages of this lane, in whatever state
+	waiting list
+	// the last that was put among those that did not come back (byOrder), 0 none. Invariant: none
+	// before it there comes after it in order
+	placed    handle
 	ready     uint32 // how many of waiting are ready (the others: a head that blocks until its time)
 	bytes     int64  // of waiting
 	leased    handle

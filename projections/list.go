@@ -7,7 +7,8 @@ type link struct{ prev, next handle }
 type list struct {
 	head, tail handle
 	n          uint32
-	front      handle // of messages that wait: the last of those that came back to the front (message.returned)
+	// of messages that wait: the last of those that came back to the front (message.returned)
+	front handle
 }
 
 // links finds the link of an element, to be written.
@@ -16,7 +17,8 @@ type links interface {
 }
 
 type (
-	messageOrder struct{} // a partition's messages, or an unordered queue's ready ones of one priority
+	// a partition's messages, or an unordered queue's ready ones of one priority
+	messageOrder struct{}
 	messageKind  struct{} // an unordered queue's ready ones of one priority and kind
 	messageAll   struct{} // all of a backlog, by id
 	deadOrder    struct{} // those of a backlog that died in one queue, by id

@@ -48,7 +48,8 @@ type extra struct {
 // origin is where a message that was brought back came from.
 type origin struct {
 	event.OriginView
-	behind bool // it came behind those that waited: its place is its own id's, not that of its first one
+	// it came behind those that waited: its place is its own id's, not that of its first one
+	behind bool
 	raised bool // it was resurrected
 }
 
@@ -228,7 +229,8 @@ func (s *State) unready(h handle) {
 	m := s.messages.mut(h)
 	b := s.backlogs[m.backlog]
 	gone := s.buried(m) // its counts and its queue's lists went with the grave
-	inLane := b.ordering != event.Unordered && (m.state == event.StateReady || m.place == event.PlaceBlock)
+	inLane := b.ordering != event.Unordered && (m.state == event.StateReady ||
+		m.place == event.PlaceBlock)
 	if m.timer != 0 {
 		s.waiting.removeAt(int(m.timer) - 1)
 	}

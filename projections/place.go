@@ -6,9 +6,10 @@ import "github.com/qlogd/qlogd/event"
 type where uint8
 
 const (
-	behind  where = iota // behind all
-	inFront              // before all that did not come back to the front, in the order of those that did
-	byOrder              // a replayed one: before the first that comes after it in the original order
+	behind where = iota // behind all
+	// before all that did not come back to the front, in the order of those that did
+	inFront
+	byOrder // a replayed one: before the first that comes after it in the original order
 )
 
 // orderOf is the id by which a message keeps its place among others (I20): that under

@@ -19,8 +19,9 @@ func (s *State) replayed(e *event.Event) {
 	key, kind := s.keyOf(m), s.kinds.name(m.kind)
 	content, size, priority := s.contentOf(m), m.size, m.priority
 	from := &origin{
-		OriginView: event.OriginView{First: was.dead.First, From: m.id, Replays: was.dead.ReplayCount + 1},
-		behind:     e.Order == event.OrderAppend,
+		OriginView: event.OriginView{First: was.dead.First, From: m.id,
+			Replays: was.dead.ReplayCount + 1},
+		behind: e.Order == event.OrderAppend,
 	}
 	s.extras.mut(m.extra).holdsIn = 0 // it takes its place first, and then its key goes on
 	b.queue.replayed++

@@ -15,7 +15,8 @@ func (s *State) resurrected(e *event.Event) {
 	h, m := s.add(e, q.backlog, e.Key, e.Kind)
 	m.priority, m.size = e.Priority, e.Size
 	s.extraOf(h).origin = &origin{
-		OriginView: event.OriginView{First: e.First, From: e.Subject, Replays: uint32(e.Count)}, behind: true, raised: true,
+		OriginView: event.OriginView{First: e.First, From: e.Subject, Replays: uint32(e.Count)},
+		behind:     true, raised: true,
 	}
 	s.raised[e.Subject] = h
 	q.resurrected++

@@ -21,17 +21,19 @@ type State struct {
 	clock int64  // Invariant: the maximum of the stamps so far; never goes back (I10)
 	rules uint16 // of deciding, in force. Invariant: only rises, and by an event (I19)
 
-	queues   map[string]*queue     // by name: those that can be used
-	numbers  map[uint32]*queue     // by number: also deleted ones that are not carried out yet
-	backlogs map[uint32]*backlog   // by number
-	next     uint32                // last number given to a queue or a backlog
-	graves   []*grave              // decided to be gone, carried out in this order
-	users    map[string]int        // queues that name a queue as their dead-letter queue
-	died     map[string][]*backlog // where messages lie that died in the queue of this name. Invariant: those with a deadList of it that are not decided to be gone
-	raised   map[event.ID]handle   // live messages by the id that they were resurrected from
-	webhooks map[string]*webhook   // by name
-	tasks    map[event.ID]*task    // those that run, and the newest that ended
-	ended    []*task               // in the order in which they ended
+	queues   map[string]*queue   // by name: those that can be used
+	numbers  map[uint32]*queue   // by number: also deleted ones that are not carried out yet
+	backlogs map[uint32]*backlog // by number
+	next     uint32              // last number given to a queue or a backlog
+	graves   []*grave            // decided to be gone, carried out in this order
+	users    map[string]int      // queues that name a queue as their dead-letter queue
+	// where messages lie that died in the queue of this name. Invariant: those with a deadList of it
+	// that are not decided to be gone
+	died     map[string][]*backlog
+	raised   map[event.ID]handle // live messages by the id that they were resurrected from
+	webhooks map[string]*webhook // by name
+	tasks    map[event.ID]*task  // those that run, and the newest that ended
+	ended    []*task             // in the order in which they ended
 
 	messages slab[message]
 	leases   slab[lease]
@@ -42,15 +44,18 @@ type State struct {
 	byID    map[event.ID]handle
 	byLease map[event.ID]handle // leases by their ids
 	lastID  event.ID            // Invariant: no live message has a higher one
-	near    handle              // a guess at the next event's message, 0 none: what stood behind the last one's, for leases are taken and settled in a row. It may be free by now, or another's
+	// a guess at the next event's message, 0 none: what stood behind the last one's, for leases are
+	// taken and settled in a row. It may be free by now, or another's
+	near handle
 
 	waiting   timers // scheduled messages
 	deadlines timers // leases' and messages' ends, backlogs' ages
 
-	dedup    table
-	answers  table
-	contents map[uint64]int64 // live messages by the bucket of log indexes in which their content lies
-	history  uint64           // history below may be gone
+	dedup   table
+	answers table
+	// live messages by the bucket of log indexes in which their content lies
+	contents map[uint64]int64
+	history  uint64 // history below may be gone
 
 	sum     digest // of all live messages, independent of order
 	touched []*queue
@@ -60,8 +65,10 @@ type State struct {
 func New() *State {
 	s := &State{
 		rules:  1,
-		queues: map[string]*queue{}, numbers: map[uint32]*queue{}, backlogs: map[uint32]*backlog{}, users: map[string]int{},
-		webhooks: map[string]*webhook{}, died: map[string][]*backlog{}, raised: map[event.ID]handle{}, tasks: map[event.ID]*task{}, contents: map[uint64]int64{},
+		queues: map[string]*queue{}, numbers: map[uint32]*queue{}, backlogs: map[uint32]*backlog{},
+		users:    map[string]int{},
+		webhooks: map[string]*webhook{}, died: map[string][]*backlog{}, raised: map[event.ID]handle{},
+		tasks: map[event.ID]*task{}, contents: map[uint64]int64{},
 	}
 	s.waiting.s, s.deadlines.s = s, s
 	s.byID, s.byLease = map[event.ID]handle{}, map[event.ID]handle{}
@@ -106,7 +113,8 @@ func (s *State) Begin(index uint64, time int64) {
 func (s *State) Advance(clock int64) {
 	s.clock = max(s.clock, clock)
 	s.forgetTasks()
-	for n := 0; n < dueReadyPerEntry && len(s.waiting.items) > 0 && s.waiting.items[0].at <= s.clock; n++ {
+	for n := 0; n < dueReadyPerEntry && len(s.waiting.items) > 0 &&
+		s.waiting.items[0].at <= s.clock; n++ {
 		s.becomeReady(s.waiting.items[0].h)
 	}
 }
@@ -142,7 +150,8 @@ func (s *State) Apply(e *event.Event) {
 		s.resurrected(e)
 	case event.TaskCreated:
 		s.taskCreated(e)
-	case event.TaskCancelled, event.TaskResumed, event.TaskSealed, event.TaskReported, event.TaskEnded:
+	case event.TaskCancelled, event.TaskResumed, event.TaskSealed, event.TaskReported,
+		event.TaskEnded:
 		s.taskChanged(e)
 	case event.AnswerKept:
 		s.answerKept(e)
@@ -178,7 +187,8 @@ func (s *State) rulesChanged(e *event.Event) {
 // impossible ends the program: the log says something that the state rules
 // out, so one of the two is wrong and going on would spread it.
 func (s *State) impossible(e *event.Event, format string, args ...any) {
-	panic(fmt.Sprintf("fold: %s event %s at index %d: %s", e.Type, e.ID, s.index, fmt.Sprintf(format, args...)))
+	panic(fmt.Sprintf("fold: %s event %s at index %d: %s", e.Type, e.ID, s.index, fmt.Sprintf(format,
+		args...)))
 }
 
 // TakeTouched returns the queues in which something became leasable since the

@@ -39,7 +39,8 @@ func (s *State) mustTask(e *event.Event, status event.TaskStatus) *task {
 func (s *State) taskCreated(e *event.Event) {
 	s.tasks[e.ID] = &task{
 		TaskView: event.TaskView{
-			ID: e.ID, Kind: e.TaskKind, Queue: e.Queue, Actor: e.Actor, CreatedAt: s.clock, UpdatedAt: s.clock, Total: e.Count,
+			ID: e.ID, Kind: e.TaskKind, Queue: e.Queue, Actor: e.Actor, CreatedAt: s.clock,
+			UpdatedAt: s.clock, Total: e.Count,
 		},
 		last: event.RefOf(e.ID),
 	}
@@ -157,7 +158,8 @@ func (s *State) RunningTasks() int { return len(s.tasks) - len(s.ended) }
 func (t *task) appendDigest(b []byte) []byte {
 	b = append(b, t.ID[:]...)
 	b = append(b, byte(t.Kind), byte(t.Status), byte(len(t.Nodes)))
-	for _, v := range []uint64{t.last.Index, uint64(t.last.Number), uint64(t.UpdatedAt), uint64(t.EndedAt), uint64(t.Done)} {
+	for _, v := range []uint64{t.last.Index, uint64(t.last.Number), uint64(t.UpdatedAt),
+		uint64(t.EndedAt), uint64(t.Done)} {
 		b = binary.LittleEndian.AppendUint64(b, v)
 	}
 	return b

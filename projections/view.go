@@ -64,8 +64,9 @@ func (s *State) lookQueue(q *queue) event.QueueView {
 		Stats: event.Stats{
 			Ready: b.ready, Scheduled: b.scheduled, InFlight: int64(b.inFlight.n), Bytes: b.bytes,
 			Partitions: int64(len(b.lanes)),
-			Enqueued:   q.enqueued, DeadIn: q.deadIn, ReplayedIn: q.replayedIn, Imported: q.imported, Resurrected: q.resurrected,
-			Acked: q.acked, DeadLettered: q.deadLettered, Discarded: q.discarded, Replayed: q.replayed,
+			Enqueued:   q.enqueued, DeadIn: q.deadIn, ReplayedIn: q.replayedIn, Imported: q.imported,
+			Resurrected: q.resurrected,
+			Acked:       q.acked, DeadLettered: q.deadLettered, Discarded: q.discarded, Replayed: q.replayed,
 		},
 	}
 	if b.ordering != event.Unordered {
@@ -161,7 +162,8 @@ func (w *Walk) Messages(s *State, name string, f event.MessageFilter, n int) boo
 		if at = m.id; at.Compare(w.past) <= 0 {
 			continue
 		}
-		if !s.buried(m) && (f.State == event.StateNone || m.state == f.State) && (f.Key == nil || s.keyOf(m) == *f.Key) {
+		if !s.buried(m) && (f.State == event.StateNone || m.state == f.State) && (f.Key == nil ||
+			s.keyOf(m) == *f.Key) {
 			if w.More = f.Limit > 0 && len(w.Found) == f.Limit; w.More {
 				return true
 			}
@@ -203,7 +205,8 @@ func (s *State) All(fn func(event.MessageView) bool) {
 func (s *State) Behind(index uint64, from uint32, n int) (found []event.MessageView, at uint32, more bool) {
 	h := max(handle(from), 1)
 	for end := h + handle(n); h <= s.messages.used && h < end; h++ {
-		if m := s.messages.get(h); m.state != event.StateNone && !s.buried(m) && s.contentOf(m).Index < index {
+		if m := s.messages.get(h); m.state != event.StateNone && !s.buried(m) &&
+			s.contentOf(m).Index < index {
 			found = append(found, s.viewMessage(h))
 		}
 	}
@@ -307,7 +310,8 @@ func (s *State) WaitsBehind(id event.ID) bool {
 		return false
 	}
 	n := s.lanes.get(lh).waiting.n
-	if m.state == event.StateReady || (m.state == event.StateScheduled && m.place == event.PlaceBlock) {
+	if m.state == event.StateReady || (m.state == event.StateScheduled &&
+		m.place == event.PlaceBlock) {
 		n--
 	}
 	return n > 0

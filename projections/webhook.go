@@ -26,7 +26,8 @@ func (s *State) webhookPut(e *event.Event) {
 		s.impossible(e, "webhook %q is there: %v", e.Webhook, ok)
 	}
 	// Not in place: a frozen state reads what was.
-	h := &webhook{name: e.Webhook, queue: e.Queue, definition: e.Definition, sum: sha256.Sum256(e.Definition), revision: s.index, created: s.clock, updated: s.clock}
+	h := &webhook{name: e.Webhook, queue: e.Queue, definition: e.Definition,
+		sum: sha256.Sum256(e.Definition), revision: s.index, created: s.clock, updated: s.clock}
 	if ok {
 		h.created = was.created
 	}
@@ -60,7 +61,8 @@ func (s *State) Webhooks() []event.WebhookView {
 
 func (h *webhook) view() event.WebhookView {
 	return event.WebhookView{
-		Name: h.name, Queue: h.queue, Definition: h.definition, Revision: h.revision, CreatedAt: h.created, UpdatedAt: h.updated,
+		Name: h.name, Queue: h.queue, Definition: h.definition, Revision: h.revision,
+		CreatedAt: h.created, UpdatedAt: h.updated,
 	}
 }
 

@@ -90,9 +90,11 @@ func checkDir(dir string) error {
 	case !info.IsDir():
 		return fmt.Errorf("data directory %s is not a directory", dir)
 	case info.Mode().Perm()&0o022 != 0:
-		return fmt.Errorf("data directory %s can be written to by others (mode %04o); chmod 700 it", dir, info.Mode().Perm())
+		return fmt.Errorf("data directory %s can be written to by others (mode %04o); chmod 700 it",
+			dir, info.Mode().Perm())
 	}
-	if st, ok := info.Sys().(*syscall.Stat_t); ok && int(st.Uid) != os.Geteuid() && os.Geteuid() != 0 {
+	if st, ok := info.Sys().(*syscall.Stat_t); ok && int(st.Uid) != os.Geteuid() &&
+		os.Geteuid() != 0 {
 		return fmt.Errorf("data directory %s belongs to another user (uid %d)", dir, st.Uid)
 	}
 	return nil

@@ -51,8 +51,9 @@ type Node struct {
 type Member struct {
 	ID          string `json:"id"`
 	Incarnation string `json:"incarnation"`
-	RaftAddr    string `json:"raft_addr"` // host:port at which the others reach it; "" of one that was made alone
-	HTTPAddr    string `json:"http_addr"` // host:port; "" unknown
+	// host:port at which the others reach it; "" of one that was made alone
+	RaftAddr string `json:"raft_addr"`
+	HTTPAddr string `json:"http_addr"` // host:port; "" unknown
 }
 
 // Fork says which past a data directory continues.
@@ -135,8 +136,8 @@ func ReadNode(dir string) (*Node, error) {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	if n.Format > Format {
-		return nil, fmt.Errorf("data directory %s has format %d, newer than this program's %d: a newer qlogd has written it",
-			dir, n.Format, Format)
+		return nil, fmt.Errorf("data directory %s has format %d, newer than this program's %d: "+
+			"a newer qlogd has written it", dir, n.Format, Format)
 	}
 	dec := json.NewDecoder(bytes.NewReader(b))
 	dec.DisallowUnknownFields()
@@ -165,7 +166,8 @@ func (n *Node) check() error {
 	seen, self := map[string]bool{}, false
 	for i, m := range n.Initial {
 		if !event.ValidNode(m.ID) || seen[m.ID] {
-			return fmt.Errorf("initial[%d]: id %.80q is there twice, or none: it must match %s", i, m.ID, event.NodeNames)
+			return fmt.Errorf("initial[%d]: id %.80q is there twice, or none: it must match %s", i, m.ID,
+				event.NodeNames)
 		}
 		seen[m.ID] = true
 		self = self || m.ID == n.NodeID && m.Incarnation == n.Incarnation

@@ -13,7 +13,8 @@ import (
 // log can index and erase without knowing what an event is; the rest is the
 // header.
 func record(e *event.Event) log.Record {
-	r := log.Record{ID: e.ID, Subject: e.Subject, Alias: e.Alias, Prev: log.Ref(e.Prev), Header: event.EncodeHeader(e)}
+	r := log.Record{ID: e.ID, Subject: e.Subject, Alias: e.Alias, Prev: log.Ref(e.Prev),
+		Header: event.EncodeHeader(e)}
 	if !e.Content.IsZero() {
 		r.Digest, r.Content = e.Content.Digest, e.Content.Bytes
 	}

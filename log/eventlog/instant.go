@@ -20,7 +20,8 @@ func (e *RangeError) Error() string {
 	if e.Head == 0 {
 		return e.What + ": the log is empty"
 	}
-	return fmt.Sprintf("%s: the log holds index:%d to index:%d (%s)", e.What, e.First, e.Head, Stamp(e.Clock))
+	return fmt.Sprintf("%s: the log holds index:%d to index:%d (%s)", e.What, e.First, e.Head,
+		Stamp(e.Clock))
 }
 
 // Is makes a deleted instant an ErrGone.
@@ -108,7 +109,8 @@ func (l *Log) seek(ms int64) (uint64, bool, error) {
 	// Where the first block kept has reached ms already, one of those that are
 	// gone may have been the first to do so.
 	if _, deleted := l.DeletedBefore(); deleted && i == l.First() {
-		return 0, false, l.rangeError("what happened at "+Stamp(ms)+" has been deleted by retention", true)
+		return 0, false, l.rangeError("what happened at "+Stamp(ms)+" has been deleted by retention",
+			true)
 	}
 	return i, true, nil
 }
@@ -144,5 +146,6 @@ func (l *Log) checkIndex(at event.Instant) error {
 }
 
 func (l *Log) rangeError(what string, expired bool) error {
-	return &RangeError{What: what, First: l.First(), Head: l.Head(), Clock: l.Clock(), Expired: expired}
+	return &RangeError{What: what, First: l.First(), Head: l.Head(), Clock: l.Clock(),
+		Expired: expired}
 }

@@ -383,7 +383,8 @@ func (f *memFile) WriteAt(p []byte, off int64) (int, error) {
 
 // Truncate implements File.
 func (f *memFile) Truncate(size int64) error {
-	return f.m.do("truncate", f.name, func() error { return f.usable(true) }, func(bool) { f.n.truncate(size) })
+	return f.m.do("truncate", f.name, func() error { return f.usable(true) },
+		func(bool) { f.n.truncate(size) })
 }
 
 // Sync implements File.

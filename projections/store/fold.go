@@ -20,9 +20,11 @@ type Counts struct {
 // fields are the counts by the types of events that they count.
 func (c *Counts) fields() map[event.Type]*uint64 {
 	return map[event.Type]*uint64{
-		event.Enqueued: &c.Enqueued, event.Leased: &c.Leased, event.Acked: &c.Acked, event.Retried: &c.Retried,
-		event.LeaseExpired: &c.LeaseExpired, event.DeadLettered: &c.DeadLettered, event.Discarded: &c.Discarded,
-		event.Replayed: &c.Replayed,
+		event.Enqueued: &c.Enqueued, event.Leased: &c.Leased, event.Acked: &c.Acked,
+		event.Retried:      &c.Retried,
+		event.LeaseExpired: &c.LeaseExpired, event.DeadLettered: &c.DeadLettered,
+		event.Discarded: &c.Discarded,
+		event.Replayed:  &c.Replayed,
 	}
 }
 
@@ -72,7 +74,8 @@ func newBatch(from state, maxRows int) *batch {
 	return &batch{
 		state: from, from: from.Position, maxRows: maxRows,
 		minutes: map[slot]map[event.Type]uint64{}, seconds: map[slot]uint64{},
-		ofQueue: map[kind]uint64{}, dead: map[kind]uint64{}, gone: map[string]bool{}, replayed: map[string][]Replayed{},
+		ofQueue: map[kind]uint64{}, dead: map[kind]uint64{}, gone: map[string]bool{},
+		replayed: map[string][]Replayed{},
 	}
 }
 
@@ -88,7 +91,8 @@ func (b *batch) add(k *event.Block) {
 func (b *batch) count(e *event.Event) {
 	b.events++
 	switch e.Type {
-	case event.Enqueued, event.Leased, event.Acked, event.Retried, event.LeaseExpired, event.DeadLettered, event.Discarded, event.Replayed:
+	case event.Enqueued, event.Leased, event.Acked, event.Retried, event.LeaseExpired,
+		event.DeadLettered, event.Discarded, event.Replayed:
 		at := slot{b.Clock / minuteMS, e.Queue}
 		if b.minutes[at] == nil {
 			b.minutes[at] = map[event.Type]uint64{}
@@ -131,7 +135,10 @@ func (b *batch) write(tx *bolt.Tx) error {
 	for queue := range b.gone {
 		prefix := ofQueue(queue)
 		for _, bucket := range []*bolt.Bucket{dead, ofQueues} {
-			if _, err := deleteWhile(bucket, prefix, func(k []byte) bool { return bytes.HasPrefix(k, prefix) }); err != nil {
+			if _, err := deleteWhile(bucket, prefix, func(k []byte) bool {
+				return bytes.HasPrefix(k,
+					prefix)
+			}); err != nil {
 				return err
 			}
 		}
@@ -168,7 +175,10 @@ func (b *batch) write(tx *bolt.Tx) error {
 func (b *batch) writeTimes(tx *bolt.Tx) error {
 	// In the order of the keys: bbolt splits a page that grows only when the
 	// transaction ends, and until then an insert costs what lies behind it.
-	inOrder := func(a, b slot) int { return cmp.Or(cmp.Compare(a.at, b.at), strings.Compare(a.queue, b.queue)) }
+	inOrder := func(a, b slot) int {
+		return cmp.Or(cmp.Compare(a.at, b.at), strings.Compare(a.queue,
+			b.queue))
+	}
 	minutes := tx.Bucket(bucketMinutes)
 	for _, at := range slices.SortedFunc(maps.Keys(b.minutes), inOrder) {
 		key := timeKey(at.at, at.queue)
@@ -188,7 +198,8 @@ func (b *batch) writeTimes(tx *bolt.Tx) error {
 		}
 	}
 	for _, at := range slices.SortedFunc(maps.Keys(b.seconds), inOrder) {
-		if err := increase(tx.Bucket(bucketSeconds), timeKey(at.at, at.queue), b.seconds[at]); err != nil {
+		if err := increase(tx.Bucket(bucketSeconds), timeKey(at.at, at.queue),
+			b.seconds[at]); err != nil {
 			return err
 		}
 	}
@@ -217,7 +228,8 @@ func (b *batch) forget(tx *bolt.Tx) error {
 		}
 		keep = timeOf(k) + 1
 	}
-	if _, err := deleteWhile(tx.Bucket(bucketSeconds), nil, before(b.Clock/secondMS-keptSeconds)); err != nil {
+	if _, err := deleteWhile(tx.Bucket(bucketSeconds), nil,
+		before(b.Clock/secondMS-keptSeconds)); err != nil {
 		return err
 	}
 	if err := b.trim(tx.Bucket(bucketReplayed)); err != nil {

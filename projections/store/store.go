@@ -120,7 +120,8 @@ func Open(path, cluster string, opts Options) (*Store, error) {
 	if opts.Logger == nil {
 		opts.Logger = slog.New(slog.DiscardHandler)
 	}
-	s := &Store{path: path, cluster: cluster, opts: opts, wake: make(chan struct{}, 1), changed: make(chan struct{})}
+	s := &Store{path: path, cluster: cluster, opts: opts, wake: make(chan struct{}, 1),
+		changed: make(chan struct{})}
 	err := s.open()
 	if err == nil && s.at.Cluster != cluster {
 		err = fmt.Errorf("%w: it is cluster %.64q's", errCorrupt, s.at.Cluster)
@@ -145,7 +146,8 @@ func (s *Store) open() (err error) {
 		}
 	}()
 	err = guard(func() (err error) {
-		db, err = bolt.Open(s.path, 0o600, &bolt.Options{Timeout: waitForFile, FreelistType: bolt.FreelistMapType})
+		db, err = bolt.Open(s.path, 0o600, &bolt.Options{Timeout: waitForFile,
+			FreelistType: bolt.FreelistMapType})
 		var path *fs.PathError
 		if err != nil && !errors.Is(err, berrors.ErrTimeout) && !errors.As(err, &path) {
 			return fmt.Errorf("%w: %v", errCorrupt, err)
@@ -325,7 +327,8 @@ func (s *Store) compare(src Source) error {
 		return nil
 	}
 	if head := src.Head(); head < at.Position {
-		return fmt.Errorf("%w: its position %d lies beyond the log's end %d", errCorrupt, at.Position, head)
+		return fmt.Errorf("%w: its position %d lies beyond the log's end %d", errCorrupt, at.Position,
+			head)
 	}
 	for b, err := range src.Follow(at.Position) {
 		if err != nil {

@@ -38,7 +38,8 @@ var (
 	bucketUntil      = []byte("until")
 
 	buckets = [][]byte{
-		bucketMeta, bucketMinutes, bucketSeconds, bucketOfQueue, bucketDead, bucketReplayed, bucketOperations, bucketUntil,
+		bucketMeta, bucketMinutes, bucketSeconds, bucketOfQueue, bucketDead, bucketReplayed,
+		bucketOperations, bucketUntil,
 	}
 	keyState  = []byte("state")
 	checksums = crc32.MakeTable(crc32.Castagnoli)

@@ -59,9 +59,6 @@ func ParseType(s string) (Type, bool) {
 	return v, ok && v != 0
 }
 
-// Types lists the names of all event types in the order of their numbers.
-func Types() []string { return append([]string(nil), typeNames[1:]...) }
-
 func nameOf[T ~uint8](names []string, v T) string {
 	if int(v) < len(names) {
 		return names[v]

@@ -279,16 +279,16 @@ func (s *Store) pause(ctx context.Context) {
 // once when Follow must look again.
 func (s *Store) rest(ctx context.Context, src Source) error {
 	wait, cancel := context.WithCancel(ctx)
+	var watch sync.WaitGroup
+	defer watch.Wait()
 	defer cancel()
-	done := make(chan struct{})
-	defer close(done)
-	go func() {
+	watch.Go(func() {
 		select {
 		case <-s.wake:
 			cancel()
-		case <-done:
+		case <-wait.Done():
 		}
-	}()
+	})
 	s.pause(wait)
 	index, _ := s.Position()
 	err := src.Wait(wait, index+1)

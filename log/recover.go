@@ -6,6 +6,7 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
+	"strconv"
 	"strings"
 
 	"github.com/qlogd/qlogd/log/vfs"
@@ -116,18 +117,8 @@ type recovery struct {
 
 // firstIndex returns the index in a segment's or side file's name.
 func firstIndex(name, suffix string) (uint64, bool) {
-	digits, ok := strings.CutSuffix(name, suffix)
-	if !ok || len(digits) != 20 {
-		return 0, false
-	}
-	var n uint64
-	for _, c := range []byte(digits) {
-		if c < '0' || c > '9' || n > (1<<64-1)/10 {
-			return 0, false
-		}
-		n = n*10 + uint64(c-'0')
-	}
-	return n, true
+	n, err := strconv.ParseUint(strings.TrimSuffix(name, suffix), 10, 64)
+	return n, err == nil && name == fmt.Sprintf("%020d%s", n, suffix)
 }
 
 func (r *recovery) read() (err error) {

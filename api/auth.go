@@ -200,11 +200,14 @@ func yamlError(err error) error {
 	if errors.As(err, &all) {
 		msg = all.Errors[0]
 	}
-	msg = strings.NewReplacer(" in type api.tokenEntry", "", "into api.tokenEntry", "into an entry",
+	msg = strings.NewReplacer("into api.tokenEntry", "into an entry",
 		"into []api.tokenEntry", "into a list of entries (- name: …)").Replace(msg)
 	line := 1
 	if n, _ := fmt.Sscanf(msg, "line %d:", &line); n == 1 {
 		_, msg, _ = strings.Cut(msg, ": ")
+	}
+	if field, ok := strings.CutSuffix(msg, " not found in type api.tokenEntry"); ok {
+		msg = "unknown " + field // "field NAME not found" reads as if it were missing
 	}
 	return fmt.Errorf("%d: %s", line, msg)
 }

@@ -24,7 +24,7 @@ func TestAuthFileMistakes(t *testing.T) {
 		{"syntax", "- name: [\n", ":"},
 		{"no list", "tokens: []\n", "1: cannot unmarshal !!map into a list of entries"},
 		{"no entry", "- x\n", "1: cannot unmarshal !!str `x` into an entry"},
-		{"unknown field", "- name: x\n  rolles: [read]\n", "2: field rolles not found"},
+		{"unknown field", "- name: x\n  rolles: [read]\n", "2: unknown field rolles"},
 		{"field twice", "- name: x\n  name: y\n", "2: mapping key \"name\" already defined"},
 		{"name", "- name: 'a b'\n", "1: tokens[0].name must match"},
 		{"sum", "- name: x\n  sha256: abc\n", "2: tokens[0].sha256 must be"},

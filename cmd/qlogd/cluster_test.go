@@ -31,9 +31,9 @@ func (c canned) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 const threeNodes = `{"cluster_id":"C","node_id":"n1","leader_id":"n2","term":4,"nodes":[` +
-	`{"id":"n1","raft_addr":"h1:1","http_addr":"h1:2","voter":true,"leader":false,"reachable":false,"applied_index":9,"log_head":8,"chain_hash":"0123456789abcdef"},` +
-	`{"id":"n2","raft_addr":"h2:1","http_addr":"","voter":true,"leader":true,"reachable":true,"applied_index":9,"log_head":8,"chain_hash":"0123456789abcdef"},` +
-	`{"id":"n3","raft_addr":"h3:1","http_addr":"h3:2","voter":false,"leader":false,"reachable":false,"applied_index":0,"log_head":0,"chain_hash":""}]}`
+	`{"id":"n1","raft_addr":"h1:1","http_addr":"h1:2","voter":true,"leader":false,"reachable":false,"age_ms":null,"applied_index":9,"log_head":8,"chain_hash":"0123456789abcdef"},` +
+	`{"id":"n2","raft_addr":"h2:1","http_addr":"","voter":true,"leader":true,"reachable":true,"age_ms":0,"applied_index":9,"log_head":8,"chain_hash":"0123456789abcdef"},` +
+	`{"id":"n3","raft_addr":"h3:1","http_addr":"h3:2","voter":false,"leader":false,"reachable":false,"age_ms":null,"applied_index":0,"log_head":0,"chain_hash":""}]}`
 
 func TestClusterCommands(t *testing.T) {
 	srv := httptest.NewServer(canned{
@@ -73,7 +73,7 @@ func TestClusterCommands(t *testing.T) {
 		{"add n2 h2:1", 0, "n2 is in already\n", ""},
 		{"add n3 h3:1", 0, "n3 is in already; it gets its vote once it has caught up\n", ""},
 		{"add n3 h3:1 --non-voter", 0, "n3 is in already, without a vote\n", ""},
-		{"add n5 h5:1 --http-addr h5:2 --non-voter -o json", 0, `{"id":"n5","raft_addr":"","http_addr":"","voter":false,"leader":false,"reachable":false,"applied_index":0,"log_head":0,"chain_hash":""}` + "\n", ""},
+		{"add n5 h5:1 --http-addr h5:2 --non-voter -o json", 0, `{"id":"n5","raft_addr":"","http_addr":"","voter":false,"leader":false,"reachable":false,"age_ms":null,"applied_index":0,"log_head":0,"chain_hash":""}` + "\n", ""},
 		{"add n6 h2:1", 1, "", "n2 has that address (409 conflict)"},
 		{"remove n3 --yes", 0, "n3 removed\n", ""},
 		{"rm n3 -y --force", 0, "n3 removed\n", ""},

@@ -52,14 +52,14 @@ func (q *request) readEvents() ([]*webhook.CloudEvent, error) {
 	switch q.media {
 	case webhook.CloudEventType:
 		var members map[string]jsontext.Value
-		if err := q.decode(&members, false, false, webhook.CloudEventType); err != nil {
+		if err := q.decode(&members, false, webhook.CloudEventType); err != nil {
 			return nil, err
 		}
 		e, err := webhook.CloudEventFromJSON(members)
 		return []*webhook.CloudEvent{e}, eventProblem(err)
 	case webhook.CloudBatchType:
 		var list []map[string]jsontext.Value
-		if err := q.decode(&list, false, false, webhook.CloudBatchType); err != nil {
+		if err := q.decode(&list, false, webhook.CloudBatchType); err != nil {
 			return nil, err
 		}
 		if err := batchSize("events", len(list)); err != nil {

@@ -22,17 +22,14 @@ const snapshotTimeout = 60 * time.Second
 // without a leader; with consistency=linearizable after it has caught up. Nodes that it
 // has not heard from lately are asked first.
 func (s *Server) cluster(q *request) error {
-	if err := q.allow("consistency"); err != nil {
-		return err
-	}
-	if stale, err := q.stale(); err != nil {
-		return err
-	} else if !stale && q.query.Has("consistency") {
-		if err := s.barrier(q.Context()); err != nil {
-			return err
-		}
+	q.read("consistency")
+	if !q.stale() && q.query.Has("consistency") {
+		q.barrier()
 	} else {
 		q.tellAge()
+	}
+	if q.err != nil {
+		return q.err
 	}
 	q.tellIndex()
 	if s.deps.Cluster == nil {
@@ -63,7 +60,7 @@ func (s *Server) addNode(q *request) error {
 	if err := q.allow(); err != nil {
 		return err
 	}
-	if err := q.decode(&in, false, false); err != nil {
+	if err := q.decode(&in, false); err != nil {
 		return err
 	}
 	if err := nodeName("id", in.ID); err != nil {
@@ -100,12 +97,9 @@ func (s *Server) removeNode(q *request) error {
 	if err := nodeName("id", id); err != nil {
 		return err
 	}
-	if err := q.allow("force"); err != nil {
-		return err
-	}
-	force, err := q.flag("force")
-	if err != nil {
-		return err
+	force := q.read("force").flag("force")
+	if q.err != nil {
+		return q.err
 	}
 	return q.change("remove node", s.opts.WriteTimeout, func(ctx context.Context) (int, any, error) {
 		return http.StatusNoContent, nil, s.deps.Cluster.Remove(ctx, id, force)
@@ -118,7 +112,7 @@ func (s *Server) transferLeadership(q *request) error {
 	if err := q.allow(); err != nil {
 		return err
 	}
-	if err := q.decode(&in, false, true); err != nil {
+	if err := q.decode(&in, true); err != nil {
 		return err
 	}
 	to := ""
@@ -141,7 +135,7 @@ func (s *Server) snapshot(q *request) error {
 	if err := q.allow(); err != nil {
 		return err
 	}
-	if err := q.decode(&struct{}{}, false, true); err != nil {
+	if err := q.decode(&struct{}{}, true); err != nil {
 		return err
 	}
 	return q.change("snapshot", snapshotTimeout, func(ctx context.Context) (int, any, error) {

@@ -28,21 +28,21 @@ func (s *Server) finder(st State) *dead.Finder {
 // filterParams are the query parameters of a filter of dead letters.
 var filterParams = []string{"reason", "error", "key", "kind", "from", "to", "fingerprint"}
 
-// deadFilter reads a filter from the query.
-func (p *params) deadFilter() (f *dead.Filter) {
-	query := p.q.query
+// queryFilter reads a filter from the query.
+func (q *request) queryFilter() (f *dead.Filter) {
+	query := q.query
 	for _, name := range filterParams {
 		if v := query.Get(name); !utf8.ValidString(v) {
-			p.refuse(name, "%s must be UTF-8", name)
+			q.refuse(name, "%s must be UTF-8", name)
 		} else if v == "" && query.Has(name) && name != "key" && name != "kind" && name != "error" {
-			p.refuse(name, "%s must not be empty", name)
+			q.refuse(name, "%s must not be empty", name)
 		}
 	}
 	in := wire.DeadFilter{
 		Reason: query.Get("reason"), Error: query.Get("error"), From: query.Get("from"), To: query.Get("to"),
-		Fingerprint: query.Get("fingerprint"), Key: p.text("key", event.MaxKeyBytes), Kind: p.text("kind", maxKind),
+		Fingerprint: query.Get("fingerprint"), Key: q.text("key", event.MaxKeyBytes), Kind: q.text("kind", maxKind),
 	}
-	return get(p, func() (*dead.Filter, error) { return p.q.deadFilter(&in, "") })
+	return get(q, func() (*dead.Filter, error) { return q.deadFilter(&in, "") })
 }
 
 // deadFilter checks a filter; prefix goes before the names of its fields.
@@ -66,14 +66,14 @@ func (q *request) deadFilter(in *wire.DeadFilter, prefix string) (*dead.Filter, 
 		return nil, bad(prefix+"fingerprint", "%sfingerprint must be 12 hex digits, as in dead/groups, not %s", prefix, echo(in.Fingerprint))
 	}
 	if in.From != "" {
-		at, err := q.instant(prefix+"from", in.From)
+		at, err := q.parseInstant(prefix+"from", in.From)
 		if err != nil {
 			return nil, err
 		}
 		f.From, f.FromIndex = at.Time, at.Index
 	}
 	if in.To != "" {
-		at, err := q.instant(prefix+"to", in.To)
+		at, err := q.parseInstant(prefix+"to", in.To)
 		if err != nil {
 			return nil, err
 		}
@@ -103,12 +103,12 @@ func died(st State, name string) error {
 // listDead answers GET /v1/queues/{queue}/dead.
 func (s *Server) listDead(q *request) error {
 	in := q.read(append([]string{"state", "limit", "cursor", "at", "consistency"}, filterParams...)...)
-	name, limit, after := in.queue(), in.limit(100, 1000), in.id("cursor")
+	name, limit, after := in.queue(), in.limit(100, 1000), in.queryID("cursor")
 	state := in.choice("state", "dead", "replayed")
 	if state == "replayed" && q.query.Has("at") {
 		in.refuse("at", "at goes with state=dead")
 	}
-	f, st := in.deadFilter(), in.state()
+	f, st := in.queryFilter(), in.state()
 	if in.err != nil {
 		return in.err
 	}
@@ -291,7 +291,7 @@ func (s *Server) replayedEvents(ctx context.Context, queue string, after event.I
 // deadGroups answers GET /v1/queues/{queue}/dead/groups.
 func (s *Server) deadGroups(q *request) error {
 	in := q.read(append([]string{"limit", "at", "consistency"}, filterParams...)...)
-	name, limit, f, st := in.queue(), in.limit(100, 1000), in.deadFilter(), in.state()
+	name, limit, f, st := in.queue(), in.limit(100, 1000), in.queryFilter(), in.state()
 	in.do(func() error { return died(st, name) })
 	if in.err != nil {
 		return in.err

@@ -180,7 +180,7 @@ func (s *Server) scan(ctx context.Context, f *eventQuery, last *event.ID, fn fun
 // eventQuery reads the parameters.
 func (q *request) eventQuery() (*eventQuery, error) {
 	in := q.read("after", "from", "to", "queue", "type", "message_id", "limit", "follow", "consistency")
-	f := &eventQuery{sees: q.seesEvent, follow: in.flag("follow"), limit: in.limit(100, 1000), message: in.id("message_id"), queue: q.query.Get("queue")}
+	f := &eventQuery{sees: q.seesEvent, follow: in.flag("follow"), limit: in.limit(100, 1000), message: in.queryID("message_id"), queue: q.query.Get("queue")}
 	if f.follow && !q.query.Has("limit") {
 		f.limit = 0
 	}
@@ -241,7 +241,7 @@ func (q *request) eventRange(f *eventQuery) (err error) {
 
 // indexOf resolves a parameter that is an instant to an index of the log.
 func (q *request) indexOf(name string, resolve func(event.Instant) (uint64, error)) (uint64, error) {
-	at, err := q.instant(name, q.query.Get(name))
+	at, err := q.parseInstant(name, q.query.Get(name))
 	if err != nil {
 		return 0, err
 	}

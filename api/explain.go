@@ -32,7 +32,7 @@ const heldShown = 10
 // being delivered.
 func (s *Server) explain(q *request) error {
 	in := q.read("key", "message_id", "consistency")
-	name, id, key := in.queue(), in.id("message_id"), in.text("key", event.MaxKeyBytes)
+	name, id, key := in.queue(), in.queryID("message_id"), in.text("key", event.MaxKeyBytes)
 	if key != nil && q.query.Has("message_id") {
 		in.refuse("key", "key and message_id exclude each other")
 	}

@@ -17,9 +17,9 @@ const defaultMax = 10 // max_messages left out
 
 // leaseOne answers POST /v1/queues/{queue}/lease.
 func (s *Server) leaseOne(q *request) error {
-	name, err := q.queue()
-	if err != nil {
-		return err
+	name := q.queue()
+	if q.err != nil {
+		return q.err
 	}
 	var in wire.LeaseRequest
 	if err := q.leaseRequest(&in); err != nil {
@@ -73,7 +73,7 @@ func (q *request) leaseRequest(in *wire.LeaseRequest) error {
 	if err := q.allow(); err != nil {
 		return err
 	}
-	if err := q.decode(in, true, true); err != nil {
+	if err := q.decode(in, true); err != nil {
 		return err
 	}
 	if n := in.MaxMessages; n != nil && (*n < 1 || *n > event.MaxBatch) {
@@ -107,7 +107,7 @@ func (s *Server) lease(q *request, in *wire.LeaseRequest) error {
 			return err
 		}
 	}
-	q.body = nil // not needed during a long poll
+	q.raw = nil // not needed during a long poll
 	most := defaultMax
 	if in.MaxMessages != nil {
 		most = int(*in.MaxMessages)

@@ -58,8 +58,8 @@ func (s *Server) logSegments(q *request) error {
 // forms describes how an instant is written.
 const forms = "an RFC 3339 time, an event's ULID, index:N, a duration before now such as 15m, start or now"
 
-// instant reads an instant in the past.
-func (q *request) instant(name, value string) (event.Instant, error) {
+// parseInstant reads an instant in the past.
+func (q *request) parseInstant(name, value string) (event.Instant, error) {
 	now := q.s.clock(q.s.deps.State)
 	at, err := event.ParseInstant(value, now)
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 func (s *Server) peekMessages(q *request) error {
 	in := q.read("state", "key", "at", "limit", "cursor", "consistency")
 	name, limit := in.queue(), in.limit(100, 1000)
-	f := event.MessageFilter{Limit: limit + 1, Key: in.text("key", event.MaxKeyBytes), After: in.id("cursor")}
+	f := event.MessageFilter{Limit: limit + 1, Key: in.text("key", event.MaxKeyBytes), After: in.queryID("cursor")}
 	f.State, _ = event.ParseState(in.choice("state", "scheduled", "ready", "leased"))
 	st := in.state()
 	if in.err != nil {

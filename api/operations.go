@@ -250,11 +250,8 @@ func (t *tracker) summary() wire.OperationStats {
 
 // localOnly checks the query of a call that only answers from the node's own memory.
 func (q *request) localOnly() error {
-	if err := q.allow("consistency"); err != nil {
-		return err
-	}
-	_, err := q.stale()
-	return err
+	q.read("consistency").stale()
+	return q.err
 }
 
 // operations answers GET /v1/operations/{idempotency_key}: from this node's memory, the

@@ -2,131 +2,214 @@ package api
 
 import (
 	"slices"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 
 	"github.com/qlogd/qlogd/event"
 )
 
-// params reads the parts of a request. The first error sticks and later reads return zero
-// values, so that a handler checks err once, when it has read everything.
-type params struct {
-	q   *request
-	err error
-}
+// A handler reads the parts of its request one after the other. The first error is kept in err;
+// later reads return zero values, commit proposes nothing, and answer returns it. So a handler
+// checks err only where it would use a zero value otherwise.
 
 // read begins to read a request whose query may have these parameters.
-func (q *request) read(query ...string) *params {
-	return &params{q: q, err: q.allow(query...)}
+func (q *request) read(query ...string) *request {
+	q.do(func() error { return q.allow(query...) })
+	return q
 }
 
 // get calls read unless an earlier read failed.
-func get[T any](p *params, read func() (T, error)) (v T) {
-	if p.err == nil {
-		v, p.err = read()
+func get[T any](q *request, read func() (T, error)) (v T) {
+	if q.err == nil {
+		v, q.err = read()
 	}
 	return v
 }
 
-// do is get for what returns only an error.
-func (p *params) do(f func() error) {
-	if p.err == nil {
-		p.err = f()
+// do is get for a function that returns only an error.
+func (q *request) do(f func() error) {
+	if q.err == nil {
+		q.err = f()
 	}
 }
 
 // refuse records an invalid argument.
-func (p *params) refuse(field, format string, args ...any) {
-	if p.err == nil {
-		p.err = bad(field, format, args...)
+func (q *request) refuse(field, format string, args ...any) {
+	if q.err == nil {
+		q.err = bad(field, format, args...)
 	}
+}
+
+// allow refuses query parameters that the route does not know, and ones that occur twice. A name
+// that ends in a dot allows all names that begin with it.
+func (q *request) allow(names ...string) error {
+	for name, values := range q.query {
+		known := slices.ContainsFunc(names, func(n string) bool {
+			return n == name || strings.HasSuffix(n, ".") && strings.HasPrefix(name, n) && name != n
+		})
+		switch {
+		case !known:
+			return bad(clip(name, 60), "unknown query parameter %s", echo(name))
+		case len(values) > 1:
+			return bad(name, "query parameter %s was given %d times", echo(name), len(values))
+		}
+	}
+	return nil
+}
+
+// validName refuses what cannot be the name of a queue or webhook.
+func validName(field, name string) error {
+	if !event.ValidName(name) {
+		return bad(field, "%s must match %s; it was %s", field, event.Names, echo(name))
+	}
+	return nil
+}
+
+// pathName returns the name of a queue or webhook in the path.
+func (q *request) pathName(param string) string {
+	name := q.PathValue(param)
+	q.do(func() error { return validName(param, name) })
+	return name
 }
 
 // queue returns the queue in the path.
-func (p *params) queue() string { return get(p, p.q.queue) }
+func (q *request) queue() string { return q.pathName("queue") }
 
-// pathID returns an id in the path.
-func (p *params) pathID(name string) event.ID {
-	return get(p, func() (event.ID, error) { return ulid(name, p.q.PathValue(name)) })
+// nameCursor returns the cursor of a list that is sorted by name, "" where it is absent.
+func (q *request) nameCursor() string {
+	after := q.query.Get("cursor")
+	if q.query.Has("cursor") && !event.ValidName(after) {
+		q.refuse("cursor", "cursor must be the next_cursor of an answer")
+	}
+	return after
 }
 
-// id returns an id in the query, zero where it is absent.
-func (p *params) id(name string) (id event.ID) {
-	if !p.q.query.Has(name) {
+// ulid reads an id.
+func ulid(field, s string) (event.ID, error) {
+	id, err := event.ParseID(s)
+	if err != nil {
+		return id, bad(field, "%s must be a ULID, 26 characters; it was %s", field, echo(s))
+	}
+	return id, nil
+}
+
+// pathID returns an id in the path.
+func (q *request) pathID(name string) event.ID {
+	return get(q, func() (event.ID, error) { return ulid(name, q.PathValue(name)) })
+}
+
+// queryID returns an id in the query, zero where it is absent.
+func (q *request) queryID(name string) (id event.ID) {
+	if !q.query.Has(name) {
 		return id
 	}
-	return get(p, func() (event.ID, error) { return ulid(name, p.q.query.Get(name)) })
+	return get(q, func() (event.ID, error) { return ulid(name, q.query.Get(name)) })
 }
 
 // text returns text in the query of at most limit bytes, nil where it is absent.
-func (p *params) text(name string, limit int) *string {
-	if !p.q.query.Has(name) {
+func (q *request) text(name string, limit int) *string {
+	if !q.query.Has(name) {
 		return nil
 	}
-	v := p.q.query.Get(name)
+	v := q.query.Get(name)
 	if !utf8.ValidString(v) {
-		p.refuse(name, "%s must be UTF-8", name)
+		q.refuse(name, "%s must be UTF-8", name)
 	}
-	p.do(func() error { return within(name, v, limit) })
+	q.do(func() error { return within(name, v, limit) })
 	return &v
 }
 
 // choice returns a parameter that has one of these values, "" where it is absent.
-func (p *params) choice(name string, values ...string) string {
-	v := p.q.query.Get(name)
-	if p.q.query.Has(name) && !slices.Contains(values, v) {
+func (q *request) choice(name string, values ...string) string {
+	v := q.query.Get(name)
+	if q.query.Has(name) && !slices.Contains(values, v) {
 		last := len(values) - 1
-		p.refuse(name, "%s must be %s or %s, not %s", name, strings.Join(values[:last], ", "), values[last], echo(v))
+		q.refuse(name, "%s must be %s or %s, not %s",
+			name, strings.Join(values[:last], ", "), values[last], echo(v))
 	}
 	return v
 }
 
-func (p *params) number(name string, def, lo, hi int64) int64 {
-	return get(p, func() (int64, error) { return p.q.number(name, def, lo, hi) })
+// flag reads a parameter that is true or false.
+func (q *request) flag(name string) bool { return q.choice(name, "true", "false") == "true" }
+
+// number reads a parameter that is a whole number from lo to hi, def where it is absent.
+func (q *request) number(name string, def, lo, hi int64) int64 {
+	if !q.query.Has(name) {
+		return def
+	}
+	n, err := strconv.ParseInt(q.query.Get(name), 10, 64)
+	if err != nil || n < lo || n > hi {
+		q.refuse(name, "%s must be a whole number from %d to %d", name, lo, hi)
+		return def
+	}
+	return n
 }
 
-func (p *params) limit(def, most int64) int { return int(p.number("limit", def, 1, most)) }
-
-func (p *params) flag(name string) bool {
-	return get(p, func() (bool, error) { return p.q.flag(name) })
-}
+func (q *request) limit(def, most int64) int { return int(q.number("limit", def, 1, most)) }
 
 // instant returns an instant in the past, now where the parameter is absent.
-func (p *params) instant(name string) event.Instant {
-	if !p.q.query.Has(name) {
+func (q *request) instant(name string) event.Instant {
+	if !q.query.Has(name) {
 		return event.Instant{Kind: event.InstantNow}
 	}
-	return get(p, func() (event.Instant, error) { return p.q.instant(name, p.q.query.Get(name)) })
+	return get(q, func() (event.Instant, error) { return q.parseInstant(name, q.query.Get(name)) })
 }
 
 // body decodes the body.
-func (p *params) body(v any) {
-	p.do(func() error { return p.q.decode(v, false, false) })
-}
+func (q *request) body(v any) { q.do(func() error { return q.decode(v, false) }) }
 
 // optionalBody decodes the body if there is one.
-func (p *params) optionalBody(v any) {
-	p.do(func() error { return p.q.decode(v, false, true) })
-}
+func (q *request) optionalBody(v any) { q.do(func() error { return q.decode(v, true) }) }
 
 // noBody accepts no body, or {}.
-func (p *params) noBody() { p.optionalBody(&struct{}{}) }
-
-// fresh waits until a read is linearizable, unless the request accepts stale ones.
-func (p *params) fresh() { p.do(p.q.fresh) }
+func (q *request) noBody() { q.optionalBody(&struct{}{}) }
 
 // barrier waits until this node has applied everything that was committed before.
-func (p *params) barrier() {
-	p.do(func() error { return p.q.s.barrier(p.q.Context()) })
+func (q *request) barrier() { q.do(func() error { return q.s.barrier(q.Context()) }) }
+
+// stale reports whether the request accepts a stale answer.
+func (q *request) stale() bool {
+	return q.choice("consistency", "linearizable", "stale") == "stale"
+}
+
+// fresh waits until a read is linearizable, unless consistency=stale; then it reports the age of
+// the answer.
+func (q *request) fresh() {
+	if q.stale() {
+		q.tellAge()
+	} else {
+		q.barrier()
+	}
+	if q.err == nil {
+		q.tellIndex()
+	}
+}
+
+// tellIndex sets X-Qlogd-Applied-Index: the answer shows all entries up to there. It must be
+// called before the state is read, which may then show more, never less.
+func (q *request) tellIndex() {
+	q.w.Header().Set("X-Qlogd-Applied-Index", strconv.FormatUint(q.s.deps.State.Index(), 10))
+}
+
+// tellAge sets X-Qlogd-Age-Ms: by how much the answer may be behind.
+func (q *request) tellAge() {
+	age := "unknown"
+	if d, ok := q.s.deps.Node.Age(); ok {
+		age = strconv.FormatInt(max(d, 0).Milliseconds(), 10)
+	}
+	q.w.Header().Set("X-Qlogd-Age-Ms", age)
 }
 
 // state returns the state to read from: the past one of at=, else the live one.
-func (p *params) state() (st State) {
-	p.do(func() (err error) {
-		st, err = p.q.state()
-		return err
-	})
-	return st
+func (q *request) state() State {
+	q.fresh()
+	if !q.query.Has("at") {
+		return q.s.deps.State
+	}
+	at := q.instant("at")
+	return get(q, func() (State, error) { return q.s.past(q, at) })
 }
 
 // firstN returns the first n values that keep accepts, and whether there are more.
@@ -141,27 +224,4 @@ func firstN[T any](list []T, n int, keep func(*T) bool) (out []T, more bool) {
 		out = append(out, list[i])
 	}
 	return out, false
-}
-
-// proposeFresh proposes the command that build returns, nil for none. Where a queue's policy
-// changed since build read it, it builds again. field and what name the policy in the error. Where
-// build refuses a repeated request, the result is the first one.
-func (q *request) proposeFresh(field, what string, build func() (*event.Command, error)) (res event.Result, err error) {
-	for range maxStale {
-		c, err := build()
-		if err != nil {
-			return q.orFirst(err)
-		}
-		if c == nil {
-			return res, nil
-		}
-		if res, err = q.propose(c); !isStale(err) {
-			return res, err
-		}
-		q.unhurried()
-		if err := q.s.barrier(q.Context()); err != nil {
-			return res, err
-		}
-	}
-	return res, event.Problemf(event.CodeConflict, field, "%s changed concurrently; retry", what)
 }

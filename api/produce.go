@@ -26,9 +26,9 @@ const (
 // produce answers POST /v1/queues/{queue}/messages: a JSON or msgpack batch, CloudEvents,
 // or one payload with its metadata in the query.
 func (s *Server) produce(q *request) error {
-	name, err := q.queue()
-	if err != nil {
-		return err
+	name := q.queue()
+	if q.err != nil {
+		return q.err
 	}
 	b, err := s.produced(q)
 	if err != nil {
@@ -62,7 +62,7 @@ func (s *Server) produced(q *request) (*batch, error) {
 			return nil, err
 		}
 		var in wire.ProduceRequest
-		if err := q.decode(&in, true, false); err != nil {
+		if err := q.decode(&in, false); err != nil {
 			return nil, err
 		}
 		if err := batchSize("messages", len(in.Messages)); err != nil {
@@ -150,19 +150,13 @@ func (q *request) metadata(names ...string) (*wire.NewMessage, error) {
 	if q.query.Has("idempotency_key") && m.IdempotencyKey == "" {
 		return nil, bad("idempotency_key", "idempotency_key must not be empty")
 	}
-	var err error
 	if q.query.Has("priority") {
-		n, err := q.number("priority", 0, event.MinPriority, event.MaxPriority)
-		if err != nil {
-			return nil, err
-		}
-		m.Priority = &n
+		m.Priority = new(q.number("priority", 0, event.MinPriority, event.MaxPriority))
 	}
-	if m.DelayMS, err = q.number("delay_ms", 0, 0, event.MaxDelayMS); err != nil {
-		return nil, err
-	}
-	if m.TTLMS, err = q.number("ttl_ms", 0, 0, event.MaxDelayMS); err != nil {
-		return nil, err
+	m.DelayMS = q.number("delay_ms", 0, 0, event.MaxDelayMS)
+	m.TTLMS = q.number("ttl_ms", 0, 0, event.MaxDelayMS)
+	if q.err != nil {
+		return nil, q.err
 	}
 	if v := q.query.Get("deliver_at"); q.query.Has("deliver_at") {
 		if err := wire.Decode([]byte(strconv.Quote(clip(v, 64))), &m.DeliverAt); err != nil {

@@ -18,10 +18,7 @@ func queueNotFound(name string) *event.Problem {
 // listQueues answers GET /v1/queues?namespace=&limit=&cursor=&at=&consistency=.
 func (s *Server) listQueues(q *request) error {
 	in := q.read("namespace", "limit", "cursor", "at", "consistency")
-	limit, after := in.limit(1000, 1000), q.query.Get("cursor")
-	if q.query.Has("cursor") && !event.ValidName(after) {
-		in.refuse("cursor", "cursor must be the next_cursor of an answer")
-	}
+	limit, after := in.limit(1000, 1000), in.nameCursor()
 	st := in.state()
 	if in.err != nil {
 		return in.err
@@ -133,7 +130,7 @@ func currently[K, V any](s *Server, q *request, key K, look func(K) (V, bool), m
 func (q *request) policyUpdate() (name string, u wire.PolicyUpdate, err error) {
 	in := q.read()
 	name = in.queue()
-	in.do(func() error { return q.decode(&u, false, true, "application/merge-patch+json") })
+	in.do(func() error { return q.decode(&u, true, "application/merge-patch+json") })
 	return name, u, in.err
 }
 
@@ -309,25 +306,15 @@ type pastState struct {
 	at int64 // Unix ms
 }
 
-// state returns the state to read from: the past one of at=, else the live one.
-func (q *request) state() (State, error) {
-	if err := q.fresh(); err != nil {
-		return nil, err
-	}
-	if !q.query.Has("at") {
-		return q.s.deps.State, nil
-	}
-	at, err := q.instant("at", q.query.Get("at"))
-	if err != nil {
-		return nil, err
-	}
+// past returns the state of an instant.
+func (s *Server) past(q *request, at event.Instant) (State, error) {
 	if at.Kind == event.InstantNow { // a past that is just over: rates are null here too
-		return &pastState{State: q.s.deps.State, at: q.s.clock(q.s.deps.State)}, nil
+		return &pastState{State: s.deps.State, at: s.clock(s.deps.State)}, nil
 	}
-	if q.s.deps.Past == nil {
+	if s.deps.Past == nil {
 		return nil, bad("at", "this server keeps no past")
 	}
-	st, err := q.s.deps.Past(q.Context(), at)
+	st, err := s.deps.Past(q.Context(), at)
 	if err != nil {
 		return nil, q.rangeProblem("at", err)
 	}

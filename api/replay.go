@@ -114,7 +114,7 @@ func (q *request) movement(kind event.TaskKind, body any, optional bool) (*movem
 	in := q.read()
 	m := &movement{q: q, queue: in.queue(), kind: kind, index: map[event.ID]int{}}
 	in.barrier() // this node's state is searched: it must not be behind
-	in.do(func() error { return q.decode(body, false, optional) })
+	in.do(func() error { return q.decode(body, optional) })
 	return m, in.err
 }
 

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -28,14 +29,15 @@ type request struct {
 	write bool
 	who   *principal // nil: there is no auth file, everybody may do everything
 
+	err      error        // of reading the request; see params.go
 	status   int          // of the answer; 0: not answered yet
 	replayed bool         // the answer is the first one to this Idempotency-Key
 	errors   []wire.Wrong // sent with a problem
 
-	body   []byte // nil: not read yet
-	query  url.Values
-	media  string // of the body, "" if not given
-	params map[string]string
+	raw     []byte // the body; nil: not read yet
+	query   url.Values
+	media   string // of the body, "" if not given
+	charset string
 }
 
 // Media types of bodies.
@@ -67,7 +69,7 @@ func (q *request) check() error {
 		if err != nil || len(ct) > 1 || len(ct[0]) > 256 {
 			return event.Problemf(codeUnsupportedMedia, "Content-Type", "Content-Type %s cannot be understood", echo(ct[0]))
 		}
-		q.media, q.params = media, params
+		q.media, q.charset = media, params["charset"]
 	}
 	var err error
 	if q.query, err = url.ParseQuery(q.URL.RawQuery); err != nil {
@@ -83,120 +85,14 @@ func first(v []string) string {
 	return v[0]
 }
 
-// allow refuses query parameters that the route does not know, and ones that come
-// twice. A name that ends in a dot allows all names that begin with it.
-func (q *request) allow(names ...string) error {
-next:
-	for name, values := range q.query {
-		for _, n := range names {
-			if n == name || strings.HasSuffix(n, ".") && strings.HasPrefix(name, n) && len(name) > len(n) {
-				if len(values) > 1 {
-					return bad(name, "query parameter %s was given %d times", echo(name), len(values))
-				}
-				continue next
-			}
-		}
-		return bad(clip(name, 60), "unknown query parameter %s", echo(name))
-	}
-	return nil
-}
-
-// number reads a query parameter that is a whole number.
-func (q *request) number(name string, def, lo, hi int64) (int64, error) {
-	v, ok := q.query[name]
-	if !ok {
-		return def, nil
-	}
-	n, err := strconv.ParseInt(v[0], 10, 64)
-	if err != nil || n < lo || n > hi {
-		return 0, bad(name, "%s must be a whole number from %d to %d", name, lo, hi)
-	}
-	return n, nil
-}
-
-// flag reads a query parameter that is true or false.
-func (q *request) flag(name string) (bool, error) {
-	switch v := q.query.Get(name); {
-	case v == "true":
-		return true, nil
-	case v == "false" || v == "" && !q.query.Has(name):
-		return false, nil
-	default:
-		return false, bad(name, "%s must be true or false", name)
-	}
-}
-
-// stale reads the consistency that is asked for.
-func (q *request) stale() (bool, error) {
-	switch v := q.query.Get("consistency"); {
-	case v == "stale":
-		return true, nil
-	case v == "linearizable" || v == "" && !q.query.Has("consistency"):
-		return false, nil
-	default:
-		return false, bad("consistency", "consistency must be linearizable or stale")
-	}
-}
-
-// fresh waits until a read is linearizable, unless consistency=stale; then it
-// reports the age of the answer.
-func (q *request) fresh() error {
-	stale, err := q.stale()
-	if err != nil {
-		return err
-	}
-	if !stale {
-		if err := q.s.barrier(q.Context()); err != nil {
-			return err
-		}
-	} else {
-		q.tellAge()
-	}
-	q.tellIndex()
-	return nil
-}
-
-// tellIndex sets X-Qlogd-Applied-Index: the answer shows all entries up to there. It
-// must be called before the state is read, which may then show more, never less.
-func (q *request) tellIndex() {
-	q.w.Header().Set("X-Qlogd-Applied-Index", strconv.FormatUint(q.s.deps.State.Index(), 10))
-}
-
-// tellAge sets X-Qlogd-Age-Ms: by how much the answer may be behind.
-func (q *request) tellAge() {
-	age := "unknown"
-	if d, ok := q.s.deps.Node.Age(); ok {
-		age = strconv.FormatInt(max(d, 0).Milliseconds(), 10)
-	}
-	q.w.Header().Set("X-Qlogd-Age-Ms", age)
-}
-
-// queue returns the queue that the path names.
-func (q *request) queue() (string, error) {
-	name := q.PathValue("queue")
-	if !event.ValidName(name) {
-		return "", bad("queue", "queue must match ^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$; it was %s", echo(name))
-	}
-	return name, nil
-}
-
-// ulid reads an id.
-func ulid(field, s string) (event.ID, error) {
-	id, err := event.ParseID(s)
-	if err != nil {
-		return id, bad(field, "%s must be a ULID, 26 characters; it was %s", field, echo(s))
-	}
-	return id, nil
-}
-
 // unhurried clears the deadline of the body: net/http watches for the client hanging
 // up while the answer is computed, and would mistake the deadline for that.
 func (q *request) unhurried() { _ = http.NewResponseController(q.w).SetReadDeadline(time.Time{}) }
 
 // bytes reads the body, of at most limit bytes.
 func (q *request) bytes(limit int64) ([]byte, error) {
-	if q.body != nil {
-		return q.body, nil
+	if q.raw != nil {
+		return q.raw, nil
 	}
 	tooLarge := func() error {
 		return event.Problemf(codePayloadTooLarge, "", "the body is larger than %d bytes", limit)
@@ -213,8 +109,8 @@ func (q *request) bytes(limit int64) ([]byte, error) {
 	switch {
 	case err == nil:
 		q.unhurried()
-		q.body = b.Bytes()
-		return q.body, nil
+		q.raw = b.Bytes()
+		return q.raw, nil
 	case errors.As(err, &max):
 		return nil, tooLarge()
 	case errors.Is(err, os.ErrDeadlineExceeded):
@@ -225,57 +121,59 @@ func (q *request) bytes(limit int64) ([]byte, error) {
 	return nil, event.Problemf(codeInvalidJSON, "", "the body could not be read")
 }
 
-// text reads a body that is JSON or, where the route takes it, msgpack. An empty
-// one is nil.
-func (q *request) text(msgpack bool, also ...string) ([]byte, error) {
-	ok := q.media == "" || q.media == typeJSON || msgpack && isMsgpack(q.media)
-	for _, m := range also {
-		ok = ok || q.media == m
-	}
-	if cs := q.params["charset"]; !ok || cs != "" && !strings.EqualFold(cs, "utf-8") {
+// document reads a body that is JSON or, where the route accepts it, MessagePack or one of these
+// other media types. An empty one is nil.
+func (q *request) document(also ...string) ([]byte, error) {
+	packed := q.packed()
+	ok := q.media == "" || q.media == typeJSON || packed && isMsgpack(q.media) ||
+		slices.Contains(also, q.media)
+	if !ok || q.charset != "" && !strings.EqualFold(q.charset, "utf-8") {
 		want := typeJSON
-		if msgpack {
+		if packed {
 			want += " or " + typeMsgpack
 		}
 		return nil, event.Problemf(codeUnsupportedMedia, "Content-Type", "Content-Type must be %s", want)
 	}
 	b, err := q.bytes(q.s.opts.MaxRequest)
-	if err != nil {
-		return nil, err
+	if err == nil && !isMsgpack(q.media) && len(bytes.Trim(b, " \t\r\n")) == 0 {
+		b = nil
 	}
-	if !isMsgpack(q.media) && len(bytes.Trim(b, " \t\r\n")) == 0 {
-		return nil, nil
-	}
-	return b, nil
+	return b, err
 }
 
-// decode reads the body into v, strictly. An empty body is left to the zero
-// value where optional, else refused.
-func (q *request) decode(v any, msgpack, optional bool, also ...string) error {
-	b, err := q.text(msgpack, also...)
-	if err != nil {
+// decode reads the body into v, strictly. An empty body leaves v as it is where optional, else it
+// is refused.
+func (q *request) decode(v any, optional bool, also ...string) error {
+	b, err := q.document(also...)
+	if err != nil || len(b) == 0 && optional {
 		return err
 	}
+	code := codeInvalidJSON
+	if isMsgpack(q.media) {
+		code = codeInvalidMsgpack
+	}
 	if len(b) == 0 {
-		if optional {
-			return nil
-		}
-		return event.Problemf(q.syntaxCode(), "", "the body is empty")
+		return event.Problemf(code, "", "the body is empty")
 	}
 	if isMsgpack(q.media) {
-		return q.unpack(b, v)
+		limit := int(2 * q.s.opts.MaxRequest)
+		b, err = transcode.ToJSON(b, limit)
+		if errors.Is(err, transcode.ErrTooLarge) {
+			return event.Problemf(codePayloadTooLarge, "", "the body is larger than %d bytes as JSON", limit)
+		}
+		if err != nil {
+			return event.Problemf(code, "", "%s", err)
+		}
 	}
-	if transcode.TooDeep(b, transcode.MaxDepth) {
-		return event.Problemf(q.syntaxCode(), "", "the body is nested deeper than %d", transcode.MaxDepth)
-	}
-	return decodeProblem(wire.Decode(b, v), q.syntaxCode())
+	return decodeStrict(b, v, code)
 }
 
-func (q *request) syntaxCode() string {
-	if isMsgpack(q.media) {
-		return codeInvalidMsgpack
+// decodeStrict decodes JSON into v; code is that of a syntax error.
+func decodeStrict(b []byte, v any, code string) error {
+	if transcode.TooDeep(b, transcode.MaxDepth) {
+		return event.Problemf(code, "", "the body is nested deeper than %d", transcode.MaxDepth)
 	}
-	return codeInvalidJSON
+	return decodeProblem(wire.Decode(b, v), code)
 }
 
 // send writes an answer.
@@ -289,8 +187,12 @@ func (q *request) send(status int, media string, body []byte) {
 	}
 }
 
-// answer writes v as JSON, or as MessagePack where the client asks for that.
+// answer writes v as JSON, or as MessagePack where the client asks for that, unless reading the
+// request failed.
 func (q *request) answer(status int, v any) error {
+	if q.err != nil {
+		return q.err
+	}
 	b, err := wire.Marshal(v)
 	if err != nil {
 		return err

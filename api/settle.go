@@ -32,9 +32,9 @@ type place struct {
 // settle answers POST /v1/queues/{queue}/ack and the like: many leases, each
 // answered on its own.
 func (s *Server) settle(q *request, op event.SettleOp) error {
-	name, err := q.queue()
-	if err != nil {
-		return err
+	name := q.queue()
+	if q.err != nil {
+		return q.err
 	}
 	in, produce, err := q.settleRequest(op, "")
 	if err != nil {
@@ -139,11 +139,11 @@ func (q *request) settleRequest(op event.SettleOp, one string) (in settles, prod
 // path, which many converts.
 func settleBody[Many, One any](q *request, one string, many func(One) Many) (in Many, err error) {
 	if one == "" {
-		err = q.decode(&in, true, false)
+		err = q.decode(&in, false)
 		return in, err
 	}
 	var body One
-	err = q.decode(&body, true, true)
+	err = q.decode(&body, true)
 	return many(body), err
 }
 
@@ -318,7 +318,7 @@ func (s *Server) transact(q *request) error {
 		return err
 	}
 	var body wire.TransactionRequest
-	if err := q.decode(&body, true, false); err != nil {
+	if err := q.decode(&body, false); err != nil {
 		return err
 	}
 	n := len(body.Ack) + len(body.Retry) + len(body.DeadLetter) + len(body.Extend) + messagesIn(body.Produce)

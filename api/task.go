@@ -17,7 +17,7 @@ func taskNotFound(id event.ID) *event.Problem {
 // listTasks answers GET /v1/tasks?status=&limit=&cursor=, the newest first.
 func (s *Server) listTasks(q *request) error {
 	in := q.read("status", "limit", "cursor", "consistency")
-	limit, before := in.limit(100, 1000), in.id("cursor")
+	limit, before := in.limit(100, 1000), in.queryID("cursor")
 	status := in.choice("status", wire.TaskRunning, wire.TaskCancelled, wire.TaskCompleted, wire.TaskFailed)
 	in.fresh()
 	if in.err != nil {

@@ -49,22 +49,10 @@ func webhookNotFound(name string) *event.Problem {
 	return event.Problemf(event.CodeWebhookNotFound, "name", "webhook %s does not exist", echo(name))
 }
 
-// webhookName returns the webhook in the path.
-func (p *params) webhookName() string {
-	name := p.q.PathValue("name")
-	if !event.ValidName(name) {
-		p.refuse("name", "name must match ^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$; it was %s", echo(name))
-	}
-	return name
-}
-
 // listWebhooks answers GET /v1/webhooks?limit=&cursor=&consistency=.
 func (s *Server) listWebhooks(q *request) error {
 	in := q.read("limit", "cursor", "consistency")
-	limit, after := in.limit(1000, 1000), q.query.Get("cursor")
-	if q.query.Has("cursor") && !event.ValidName(after) {
-		in.refuse("cursor", "cursor must be the next_cursor of an answer")
-	}
+	limit, after := in.limit(1000, 1000), in.nameCursor()
 	if in.fresh(); in.err != nil {
 		return in.err
 	}
@@ -86,7 +74,7 @@ func (s *Server) listWebhooks(q *request) error {
 // getWebhook answers GET /v1/webhooks/{name}?consistency=.
 func (s *Server) getWebhook(q *request) error {
 	in := q.read("consistency")
-	name := in.webhookName()
+	name := in.pathName("name")
 	if in.fresh(); in.err != nil {
 		return in.err
 	}
@@ -118,7 +106,7 @@ func (q *request) answerWebhook(status int, v *event.WebhookView) error {
 // definition (200).
 func (s *Server) putWebhook(q *request) error {
 	in := q.read()
-	name := in.webhookName()
+	name := in.pathName("name")
 	var d wire.WebhookDefinition
 	in.body(&d)
 	text := get(in, func() ([]byte, error) { return s.checkWebhook(name, &d) })
@@ -179,7 +167,7 @@ func (s *Server) checkWebhook(name string, d *wire.WebhookDefinition) (text []by
 // deleteWebhook answers DELETE /v1/webhooks/{name}.
 func (s *Server) deleteWebhook(q *request) error {
 	in := q.read()
-	name := in.webhookName()
+	name := in.pathName("name")
 	if q.Header["Idempotency-Key"] == nil { // else it may have been executed before
 		in.do(func() error {
 			_, err := s.currentWebhook(q, name)

@@ -301,3 +301,31 @@ func (q *request) orFirst(refusal error) (event.Result, error) {
 	}
 	return q.kept(event.RefOf(e.ID))
 }
+
+// commit is propose unless reading the request failed.
+func (q *request) commit(c *event.Command) event.Result {
+	return get(q, func() (event.Result, error) { return q.propose(c) })
+}
+
+// proposeFresh proposes the command that build returns, nil for none. Where a queue's policy
+// changed since build read it, it builds again. field and what name the policy in the error. Where
+// build refuses a repeated request, the result is the first one.
+func (q *request) proposeFresh(field, what string, build func() (*event.Command, error)) (res event.Result, err error) {
+	for range maxStale {
+		c, err := build()
+		if err != nil {
+			return q.orFirst(err)
+		}
+		if c == nil {
+			return res, nil
+		}
+		if res, err = q.propose(c); !isStale(err) {
+			return res, err
+		}
+		q.unhurried()
+		if err := q.s.barrier(q.Context()); err != nil {
+			return res, err
+		}
+	}
+	return res, event.Problemf(event.CodeConflict, field, "%s changed concurrently; retry", what)
+}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/qlogd/qlogd/internal/simtest/ports"
+	"github.com/qlogd/qlogd/log/datadir"
 	"github.com/qlogd/qlogd/log/vfs"
 	"github.com/qlogd/qlogd/raft/peer"
 )
@@ -38,7 +39,7 @@ type member struct {
 	addr      string
 	net       *peer.Net
 	disk      *vfs.Mem
-	initial   []Member
+	initial   []datadir.Member
 	contacts  []string
 	outs      chan Out
 	offers    chan Offer
@@ -49,10 +50,10 @@ type member struct {
 func cluster(t testing.TB, n int, set func(*Options)) *nodes {
 	t.Helper()
 	c := &nodes{t: t, set: set, all: map[string]*member{}, cut: map[string]bool{}}
-	var initial []Member
+	var initial []datadir.Member
 	for i := range n {
 		m := c.fresh(fmt.Sprintf("n%d", i+1))
-		initial = append(initial, Member{ID: m.name, Incarnation: m.inc, RaftAddr: m.addr, Voter: true})
+		initial = append(initial, datadir.Member{ID: m.name, Incarnation: m.inc, RaftAddr: m.addr})
 	}
 	for _, m := range c.members() {
 		m.initial = initial

@@ -28,7 +28,7 @@ func TestAnswersOnASlowLineConfirmNothing(t *testing.T) {
 	c.slow = map[string]time.Duration{l.name: 700 * time.Millisecond}
 	c.mu.Unlock()
 	// Heartbeats whose answers are under way when the other one is elected.
-	go func() { _ = l.raft.LeadershipTransferToServer(next.id, next.self().serverAddress()).Error() }()
+	go func() { _ = l.raft.LeadershipTransferToServer(next.id, next.o.self().serverAddress()).Error() }()
 	until(t, "the other one leads", func() bool { return next.raft.State() == hraft.Leader })
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()

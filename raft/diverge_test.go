@@ -10,6 +10,7 @@ import (
 
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/internal/simtest/memnet"
+	"github.com/qlogd/qlogd/log/datadir"
 	"github.com/qlogd/qlogd/log/vfs"
 	"github.com/qlogd/qlogd/raft/peer"
 )
@@ -27,10 +28,10 @@ func inBubble(t *testing.T, n int, set func(i int, o *Options), test func(c *tog
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		c := &together{t: t, net: memnet.New(memnet.Options{Latency: func(string, string) time.Duration { return time.Millisecond }})}
-		var initial []Member
+		var initial []datadir.Member
 		for i := range n {
 			id := fmt.Sprintf("n%d", i+1)
-			initial = append(initial, Member{ID: id, Incarnation: "of-" + id, RaftAddr: id + ":7071", Voter: true})
+			initial = append(initial, datadir.Member{ID: id, Incarnation: "of-" + id, RaftAddr: id + ":7071"})
 		}
 		for i, m := range initial {
 			o := on(vfs.NewMem())

@@ -18,6 +18,7 @@ import (
 
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/log/checkpoint"
+	"github.com/qlogd/qlogd/log/datadir"
 	"github.com/qlogd/qlogd/log/vfs"
 )
 
@@ -338,7 +339,7 @@ func on(fsys vfs.FS) Options {
 	return Options{
 		NodeID: "n1", ClusterID: "c1", Dir: "/raft", CheckpointDir: "/checkpoints", FS: fsys,
 		OpenKV:  func(name string) (KV, error) { return FileKV(fsys, name) },
-		Initial: []Member{{ID: "n1", RaftAddr: "n1", Voter: true}}, SnapshotInterval: -1, SegmentBytes: 16 << 10,
+		Initial: []datadir.Member{{ID: "n1"}}, SnapshotInterval: -1, SegmentBytes: 16 << 10,
 		HeartbeatTimeout: 200 * time.Millisecond,
 	}
 }

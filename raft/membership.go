@@ -371,7 +371,7 @@ func (r *Replica) add(ctx context.Context, m Member) error {
 	if r.o.Net == nil {
 		return conflict("", "this node has no port for others")
 	}
-	if m.ID == r.o.NodeID && m.RaftAddr == r.self().RaftAddr {
+	if m.ID == r.o.NodeID && m.RaftAddr == r.o.self().RaftAddr {
 		if m.Voter {
 			return nil // it is this one, and it leads
 		}
@@ -763,7 +763,7 @@ func (r *Replica) admitted() bool {
 // hasJoined reads it. The first configuration needs no commit: it was decided
 // when the cluster was formed.
 func (r *Replica) hasJoined() (bool, error) {
-	first := configuration{Servers: configurationOf(r.o.Initial).Servers}
+	first := r.o.first()
 	if _, in := first.find(r.id); in || r.admitted() || r.o.Joined {
 		return true, nil
 	}
@@ -789,7 +789,7 @@ func (r *Replica) askToJoin() (why string, heals bool) {
 	for _, s := range r.known().Servers {
 		addrs = append(addrs, memberOf(s.ID, s.Address).RaftAddr)
 	}
-	self := r.self()
+	self := r.o.self()
 	why, heals = "no contact is known: start it with --join", false
 	asked := map[string]bool{self.RaftAddr: true}
 	for len(addrs) > 0 {
@@ -899,6 +899,11 @@ type Member struct {
 }
 
 func (m Member) serverID() hraft.ServerID { return serverID(m.ID, m.Incarnation) }
+
+// voter is the member as a voter of a configuration.
+func (m Member) voter() hraft.Server {
+	return hraft.Server{Suffrage: hraft.Voter, ID: m.serverID(), Address: m.serverAddress()}
+}
 
 // Server is what the member is called in the configuration: its id and its
 // incarnation.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/log/checkpoint"
+	"github.com/qlogd/qlogd/log/datadir"
 	"github.com/qlogd/qlogd/log/vfs"
 	"github.com/qlogd/qlogd/raft/peer"
 )
@@ -70,7 +71,7 @@ type Options struct {
 	// Initial is the first configuration of a new cluster, the same on all of
 	// its nodes. Where there is a cluster on disk it does nothing; nil: none is
 	// made here.
-	Initial []Member
+	Initial []datadir.Member
 	// Joined tells that OnJoined has been called for this incarnation before: who
 	// is in no configuration then was removed, and does not ask to come back.
 	Joined bool

@@ -174,7 +174,7 @@ func (r *Replica) start() error {
 	if err := checkRules(r.o); err != nil { // after check, which may restore a checkpoint
 		return err
 	}
-	r.id = r.stores.idOf(r.self())
+	r.id = r.stores.idOf(r.o.self())
 	if newest, ok := r.stores.snaps.newest(); ok {
 		r.conf.newest = configuration{newest.ConfigurationIndex, hraft.DecodeConfiguration(newest.Configuration).Servers}
 	}
@@ -386,17 +386,6 @@ func (r *Replica) watchLeadership() {
 // Self is what the configuration calls this node: see Member.Server.
 func (r *Replica) Self() string { return string(r.id) }
 
-// self is this node as it would have the configuration name it.
-func (r *Replica) self() Member {
-	m := Member{ID: r.o.NodeID, Incarnation: r.o.Incarnation, RaftAddr: r.o.NodeID, HTTPAddr: r.o.HTTPAddr, Voter: true}
-	if n := r.o.Net; n != nil {
-		if m.RaftAddr = n.Self().Raft; m.RaftAddr == "" {
-			m.RaftAddr = n.Addr()
-		}
-	}
-	return m
-}
-
 // correctAddress puts this node's addresses into the configuration where it
 // listens elsewhere than last time (serve --raft-addr, --http-addr).
 func (r *Replica) correctAddress() {
@@ -404,7 +393,7 @@ func (r *Replica) correctAddress() {
 		if s.ID != r.id {
 			continue
 		}
-		want, self := memberOf(s.ID, s.Address), r.self()
+		want, self := memberOf(s.ID, s.Address), r.o.self()
 		if self.HTTPAddr != "" {
 			want.HTTPAddr = self.HTTPAddr
 		}

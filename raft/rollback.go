@@ -291,7 +291,7 @@ func (r *Replica) askContacts(ask vouchAsk) error {
 // those where one of the members is.
 func (r *Replica) contactsBut(members []Member) (out []Member) {
 	for _, addr := range r.o.Contacts {
-		if addr != r.self().RaftAddr && !slices.ContainsFunc(members, func(m Member) bool { return m.RaftAddr == addr }) {
+		if addr != r.o.self().RaftAddr && !slices.ContainsFunc(members, func(m Member) bool { return m.RaftAddr == addr }) {
 			out = append(out, Member{RaftAddr: addr})
 		}
 	}

@@ -6,7 +6,6 @@ import (
 	"io"
 	"io/fs"
 	"runtime/debug"
-	"slices"
 	"strings"
 
 	hraft "github.com/hashicorp/raft"
@@ -136,7 +135,7 @@ var ErrWentBack = errors.New("the Raft store has lost what this node promised to
 func (s *stores) lost(o Options, head uint64, what string) error {
 	self := serverID(o.NodeID, o.Incarnation)
 	newest, _ := s.snaps.newest()
-	confs := []configuration{s.known, {Servers: configurationOf(o.Initial).Servers}}
+	confs := []configuration{s.known, o.first()}
 	if len(newest.Configuration) > 0 {
 		confs = append(confs, configuration{Servers: hraft.DecodeConfiguration(newest.Configuration).Servers})
 	}
@@ -326,11 +325,11 @@ func Seed(o Options, meta checkpoint.Meta, body io.WriterTo) (err error) {
 		return err
 	}
 	// Where it is reached is corrected at its first start.
-	sole := []Member{{ID: o.NodeID, Incarnation: o.Incarnation, RaftAddr: o.NodeID, Voter: true}}
+	sole := hraft.Configuration{Servers: []hraft.Server{o.self().voter()}}
 	// As if one leader had brought the log up to its head and left it there.
 	meta.Index, meta.Term = meta.HeadIndex, 1
 	meta.SnapshotVersion = 1
-	meta.Configuration, meta.ConfigurationIndex = hraft.EncodeConfiguration(configurationOf(sole)), meta.HeadIndex
+	meta.Configuration, meta.ConfigurationIndex = hraft.EncodeConfiguration(sole), meta.HeadIndex
 	meta.ClusterID = o.ClusterID
 	if err := checkpoint.Write(o.FS, o.CheckpointDir, meta, body); err != nil {
 		return err
@@ -465,18 +464,9 @@ func (s *stores) bootstrap(o Options) error {
 	if len(o.Initial) == 0 {
 		return nil
 	}
-	self := serverID(o.NodeID, o.Incarnation)
-	initial := slices.Clone(o.Initial)
-	slices.SortFunc(initial, func(a, b Member) int { return strings.Compare(a.ID, b.ID) })
-	in := false
-	for i, m := range initial {
-		in = in || m.serverID() == self
-		if m.RaftAddr == "" {
-			initial[i].RaftAddr = m.ID // of one that was made alone: corrected at its start
-		}
-	}
-	if !in {
-		return fmt.Errorf("the cluster's first configuration does not have this node, %s", self)
+	conf, self := o.first(), o.self()
+	if _, in := conf.find(self.serverID()); !in {
+		return fmt.Errorf("the cluster's first configuration does not have this node, %s", self.serverID())
 	}
 	last, err := s.log.LastIndex()
 	if err != nil {
@@ -498,20 +488,7 @@ func (s *stores) bootstrap(o Options) error {
 	}
 	return s.log.StoreLog(&hraft.Log{
 		Index: 1, Term: 1, Type: hraft.LogConfiguration,
-		Data: hraft.EncodeConfiguration(configurationOf(initial)),
+		Data: hraft.EncodeConfiguration(hraft.Configuration{Servers: conf.Servers}),
 		// AppendedAt stays zero: it would differ from node to node.
 	})
-}
-
-// configurationOf has the members that are to vote as voters at once.
-func configurationOf(members []Member) hraft.Configuration {
-	var c hraft.Configuration
-	for _, m := range members {
-		s := hraft.Server{Suffrage: hraft.Nonvoter, ID: m.serverID(), Address: m.serverAddress()}
-		if m.Voter {
-			s.Suffrage = hraft.Voter
-		}
-		c.Servers = append(c.Servers, s)
-	}
-	return c
 }

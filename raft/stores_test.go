@@ -152,9 +152,10 @@ func TestLogOfAnotherTermIsEmptied(t *testing.T) {
 	frozen, _ := m.Freeze()
 	head, chain := m.Head()
 	// A checkpoint at the log's last index, of a later term.
+	o := on(disk)
 	err := checkpoint.Write(disk, "/checkpoints", checkpoint.Meta{
 		Index: last, Term: 99, SnapshotVersion: 1, HeadIndex: head, Chain: chain, Digest: frozen.Digest(),
-		Configuration: hraft.EncodeConfiguration(configurationOf(on(disk).Initial)), ConfigurationIndex: 1, ClusterID: "c1",
+		Configuration: hraft.EncodeConfiguration(hraft.Configuration{Servers: o.first().Servers}), ConfigurationIndex: 1, ClusterID: "c1",
 	}, frozen)
 	if err != nil {
 		t.Fatal(err)

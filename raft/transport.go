@@ -47,7 +47,7 @@ var (
 const rpcTimeout = 10 * time.Second
 
 func newTransport(r *Replica) hraft.Transport {
-	local := r.self().serverAddress()
+	local := r.o.self().serverAddress()
 	if r.o.Net == nil {
 		_, t := hraft.NewInmemTransport(local)
 		return t

@@ -15,6 +15,7 @@ import (
 
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/fsm"
+	"github.com/qlogd/qlogd/log/datadir"
 	"github.com/qlogd/qlogd/log/eventlog"
 	"github.com/qlogd/qlogd/log/vfs"
 	"github.com/qlogd/qlogd/projections"
@@ -38,7 +39,7 @@ func openStack(disk vfs.FS) (*stack, error) {
 	s := &stack{ctx: ctx, seen: map[uint64]string{}}
 	ro := raft.Options{
 		NodeID: "n1", ClusterID: "c1", Dir: "/raft", CheckpointDir: "/checkpoints", FS: disk,
-		Initial:          []raft.Member{{ID: "n1", RaftAddr: "n1", Voter: true}},
+		Initial:          []datadir.Member{{ID: "n1"}},
 		OpenKV:           func(name string) (raft.KV, error) { return raft.FileKV(disk, name) },
 		OnFatal:          func(error) { die() },
 		SnapshotInterval: -1, SnapshotThreshold: 1 << 40, TrailingLogs: 1, KeepCheckpoints: 2, SegmentBytes: 4096,

@@ -161,29 +161,19 @@ func (e *engine) checkBeginning(history uint64) error {
 }
 
 func (e *engine) raftOptions(sink raft.Metrics) raft.Options {
-	c, self := e.c, e.peers.Self()
-	ro := raft.Options{
+	c := e.c
+	return raft.Options{
 		NodeID: e.card.NodeID, ClusterID: e.card.ClusterID, Incarnation: e.card.Incarnation,
 		Dir:           datadir.Path(c.DataDir, datadir.RaftDir),
 		CheckpointDir: datadir.Path(c.DataDir, datadir.CheckpointDir),
-		FS:            vfs.OS{}, Net: e.peers, HTTPAddr: self.HTTP, Contacts: c.Join, Wall: time.Now,
+		FS:            vfs.OS{}, Net: e.peers, HTTPAddr: e.peers.Self().HTTP, Contacts: c.Join, Wall: time.Now,
 		Logger: e.logger, Metrics: sink, OnFatal: e.fail, OnLacking: e.lacking.Put,
 		SnapshotThreshold: c.CheckpointEvery, SnapshotInterval: c.CheckpointAge,
 		// Frequent checkpoints are often wanted for a short Raft log behind them.
 		TrailingLogs: min(max(c.CheckpointEvery, 256), 4096),
-		ClockOffset:  e.card.ClockOffsetMS,
-		FreeBytes:    func() (uint64, error) { return freeBytes(c.DataDir) },
+		ClockOffset:  e.card.ClockOffsetMS, Initial: e.card.Initial,
+		FreeBytes: func() (uint64, error) { return freeBytes(c.DataDir) },
 	}
-	for _, m := range e.card.Initial {
-		member := raft.Member{
-			ID: m.ID, Incarnation: m.Incarnation, RaftAddr: m.RaftAddr, HTTPAddr: m.HTTPAddr, Voter: true,
-		}
-		if member.RaftAddr == "" { // a cluster of one, whose address nobody else had to know
-			member.RaftAddr, member.HTTPAddr = self.Raft, self.HTTP
-		}
-		ro.Initial = append(ro.Initial, member)
-	}
-	return ro
 }
 
 // answerOthers begins or ends to answer the questions of other nodes' APIs.

@@ -16,7 +16,6 @@ import (
 	"github.com/qlogd/qlogd/log/vfs"
 	"github.com/qlogd/qlogd/raft"
 	"github.com/qlogd/qlogd/raft/fetch"
-	"github.com/qlogd/qlogd/raft/forming"
 	"github.com/qlogd/qlogd/raft/peer"
 )
 
@@ -120,30 +119,6 @@ func (n *node) openPeers(l net.Listener) (*peer.Net, error) {
 		return nil, fmt.Errorf("raft-addr: %w", err)
 	}
 	return p, nil
-}
-
-// form forms a cluster with the others, or finds one to join.
-func (n *node) form(ctx context.Context) error {
-	_, err := forming.Decide(ctx, forming.Options{
-		Net: n.peers, Expect: n.c.BootstrapExpect, Join: n.c.Join, Logger: n.logger,
-		Save: func(r forming.Result) error {
-			n.card.ClusterID = r.Cluster
-			for _, m := range r.Initial {
-				n.card.Initial = append(n.card.Initial, datadir.Member(m))
-			}
-			return n.card.Write(n.c.DataDir)
-		},
-	})
-	return err
-}
-
-// answerFormed answers nodes that still look for the cluster of this one.
-func (n *node) answerFormed() {
-	var initial []forming.Member
-	for _, m := range n.card.Initial {
-		initial = append(initial, forming.Member(m))
-	}
-	forming.Serve(n.peers, n.card.ClusterID, initial)
 }
 
 // A data directory of another cluster must not serve in the place of one of this one: its clients

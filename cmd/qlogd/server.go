@@ -107,7 +107,7 @@ func startNode(c *config, logger *slog.Logger) (_ *node, err error) {
 	if n.card.Blank() {
 		n.serveNothing("the cluster is not formed yet")
 	} else {
-		n.answerFormed()
+		raft.AnswerBootstrap(n.peers, n.card)
 		if err := n.open(); err != nil {
 			return nil, err
 		}
@@ -411,7 +411,10 @@ func (n *node) ask(c change) {
 // is asked to.
 func (n *node) keep(ctx context.Context) {
 	if n.card.Blank() {
-		err := n.form(ctx)
+		err := raft.Bootstrap(ctx, raft.BootstrapOptions{
+			Net: n.peers, Card: n.card, Expect: n.c.BootstrapExpect, Join: n.c.Join, Logger: n.logger,
+			Save: func() error { return n.card.Write(n.c.DataDir) },
+		})
 		if err == nil {
 			err = n.open()
 		}

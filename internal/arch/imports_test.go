@@ -19,7 +19,7 @@ const module = "github.com/qlogd/qlogd/"
 // rooms lists the packages in the order of their imports: a package may import
 // only packages that are listed before it. Tests may import what they like.
 var rooms = []string{
-	"internal/msgpackcheck", "internal/transcode", "log/vfs", "raft/peer", "raft/forming",
+	"internal/msgpackcheck", "internal/transcode", "log/vfs", "raft/peer",
 	"internal/certs",
 	"deploy", "internal/arch", "internal/simtest/ports", "internal/simtest/memnet",
 	"api/wire", "client", "examples/worker",

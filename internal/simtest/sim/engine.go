@@ -118,10 +118,8 @@ func openEngine(l *life) (_ *engine, err error) {
 				time.Sleep(time.Duration(d))
 			}
 		},
-		Limits: raft.Limits{Entries: 4},
-	}
-	for _, m := range l.card.Initial {
-		ro.Initial = append(ro.Initial, raft.Member{ID: m.ID, Incarnation: m.Incarnation, RaftAddr: m.RaftAddr, HTTPAddr: m.HTTPAddr, Voter: true})
+		Limits:  raft.Limits{Entries: 4},
+		Initial: l.card.Initial,
 	}
 	for _, dir := range []string{logDir, raftDir, checkpointDir} {
 		if err := l.fs.MkdirAll(dir); err != nil {

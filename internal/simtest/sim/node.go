@@ -15,7 +15,6 @@ import (
 	"github.com/qlogd/qlogd/log/datadir"
 	"github.com/qlogd/qlogd/log/vfs"
 	"github.com/qlogd/qlogd/raft"
-	"github.com/qlogd/qlogd/raft/forming"
 	"github.com/qlogd/qlogd/raft/peer"
 )
 
@@ -139,11 +138,7 @@ func (l *life) run(keeping context.Context, listener net.Listener) (err error) {
 	}
 	context.AfterFunc(l.alive, func() { l.peers.Close() })
 	if !l.card.Blank() {
-		var initial []forming.Member
-		for _, m := range l.card.Initial {
-			initial = append(initial, forming.Member(m))
-		}
-		forming.Serve(l.peers, l.card.ClusterID, initial)
+		raft.AnswerBootstrap(l.peers, l.card)
 		if err := l.open(); err != nil {
 			return err
 		}
@@ -169,7 +164,10 @@ func (l *life) dial(ctx context.Context, addr string) (net.Conn, error) {
 // engine anew when it is asked to.
 func (l *life) keep(ctx context.Context) {
 	if l.card.Blank() {
-		err := l.form(ctx)
+		err := raft.Bootstrap(ctx, raft.BootstrapOptions{
+			Net: l.peers, Card: l.card, Expect: len(l.n.w.nodes), Join: l.n.w.addrs(), Logger: l.logger,
+			Save: func() error { return writeCard(l.fs, l.card) },
+		})
 		if err == nil {
 			err = l.open()
 		}
@@ -191,20 +189,6 @@ func (l *life) keep(ctx context.Context) {
 			}
 		}
 	}
-}
-
-func (l *life) form(ctx context.Context) error {
-	_, err := forming.Decide(ctx, forming.Options{
-		Net: l.peers, Expect: len(l.n.w.nodes), Join: l.n.w.addrs(), Logger: l.logger,
-		Save: func(r forming.Result) error {
-			l.card.ClusterID = r.Cluster
-			for _, m := range r.Initial {
-				l.card.Initial = append(l.card.Initial, datadir.Member(m))
-			}
-			return writeCard(l.fs, l.card)
-		},
-	})
-	return err
 }
 
 // drainTime is cmd's.

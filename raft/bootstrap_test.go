@@ -1,4 +1,4 @@
-package forming
+package raft
 
 import (
 	"context"
@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/qlogd/qlogd/internal/simtest/memnet"
+	"github.com/qlogd/qlogd/log/datadir"
 	"github.com/qlogd/qlogd/raft/peer"
 )
 
@@ -36,10 +37,10 @@ type machine struct {
 	id, addr    string
 	expect      int
 	join        []string
-	disks       int // incarnations
-	saved       *Result
-	cancel      func() // ends the process; nil: none runs
-	ended       func() // waits for its end
+	disks       int           // incarnations
+	saved       *datadir.Node // nil: it has no cluster
+	cancel      func()        // ends the process; nil: none runs
+	ended       func()        // waits for its end
 	err         error
 	incarnation string
 }
@@ -78,7 +79,7 @@ func (m *machine) wipe() {
 	m.incarnation, m.saved = fmt.Sprintf("%s.%d", m.id, m.disks), nil
 }
 
-// start runs the node as cmd does: Decide where it has no cluster, else Serve.
+// start runs the node as cmd does.
 func (m *machine) start() {
 	w := m.w
 	w.mu.Lock()
@@ -93,7 +94,7 @@ func (m *machine) start() {
 	}
 	self := peer.Identity{Node: m.id, Incarnation: m.incarnation, Raft: m.addr}
 	if m.saved != nil {
-		self.Cluster = m.saved.Cluster
+		self.Cluster = m.saved.ClusterID
 	}
 	p, err := peer.New(peer.Options{Listener: l, Dial: w.net.Dialer(m.id), Self: self})
 	if err != nil {
@@ -104,15 +105,16 @@ func (m *machine) start() {
 	done := make(chan struct{})
 	m.cancel, m.ended = cancel, func() { p.Close(); <-done }
 	if m.saved != nil {
-		Serve(p, m.saved.Cluster, m.saved.Initial)
+		AnswerBootstrap(p, m.saved)
 		close(done)
 		return
 	}
 	go func() {
 		defer close(done)
-		_, err := Decide(ctx, Options{
-			Net: p, Expect: m.expect, Join: m.join, Logger: slog.New(slog.NewTextHandler(w, nil)),
-			Save: func(r Result) error { return m.save(ctx, r) },
+		card := &datadir.Node{}
+		err := Bootstrap(ctx, BootstrapOptions{
+			Net: p, Card: card, Expect: m.expect, Join: m.join, Logger: slog.New(slog.NewTextHandler(w, nil)),
+			Save: func() error { return m.save(ctx, card) },
 		})
 		w.mu.Lock()
 		m.err = err
@@ -120,7 +122,7 @@ func (m *machine) start() {
 	}()
 }
 
-func (m *machine) save(ctx context.Context, r Result) error {
+func (m *machine) save(ctx context.Context, card *datadir.Node) error {
 	if m.w.saving != nil {
 		m.w.saving(m, false)
 	}
@@ -129,7 +131,7 @@ func (m *machine) save(ctx context.Context, r Result) error {
 		m.w.mu.Unlock()
 		return ctx.Err()
 	}
-	m.saved = &r
+	m.saved = card
 	m.w.mu.Unlock()
 	m.w.one()
 	if m.w.saving != nil {
@@ -159,13 +161,13 @@ func (m *machine) kill(wipe bool) {
 func (w *world) one() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	var first *Result
+	var first *datadir.Node
 	for _, m := range w.machines {
 		switch {
 		case m.saved == nil:
 		case first == nil:
 			first = m.saved
-		case m.saved.Cluster != first.Cluster:
+		case m.saved.ClusterID != first.ClusterID:
 			w.t.Errorf("two clusters: %+v and %+v", first, m.saved)
 		case m.saved.Initial != nil && first.Initial != nil && !slices.Equal(m.saved.Initial, first.Initial):
 			w.t.Errorf("two configurations: %+v and %+v", first, m.saved)
@@ -353,8 +355,8 @@ func TestFailedWrite(t *testing.T) {
 		defer p.Close()
 		broken := errors.New("input/output error")
 		w.machines[1].start()
-		_, err = Decide(t.Context(), Options{Net: p, Expect: 2, Join: w.machines[0].join, Save: func(Result) error {
-			_, _, err := p.Call(t.Context(), peer.Target{Addr: "n1:7071"}, callState, nil)
+		err = Bootstrap(t.Context(), BootstrapOptions{Net: p, Card: &datadir.Node{}, Expect: 2, Join: w.machines[0].join, Logger: slog.New(slog.DiscardHandler), Save: func() error {
+			_, _, err := p.Call(t.Context(), peer.Target{Addr: "n1:7071"}, rpcBootstrap, nil)
 			if err == nil || !strings.Contains(err.Error(), "deciding") {
 				t.Errorf("while it writes: %v", err)
 			}
@@ -451,10 +453,10 @@ func TestFinds(t *testing.T) {
 		w.mu.Lock()
 		got := w.machines[2].saved
 		w.mu.Unlock()
-		if got == nil || got.Initial != nil || got.Cluster != w.machines[0].saved.Cluster {
+		if got == nil || got.Initial != nil || got.ClusterID != w.machines[0].saved.ClusterID {
 			t.Errorf("joins %+v", got)
 		}
-		w.machines[1].saved = &Result{Cluster: "other"}
+		w.machines[1].saved = &datadir.Node{ClusterID: "other"}
 		w.machines[1].start()
 		w.machines[3].join = []string{"n1:7071", "n2:7071"}
 		w.machines[3].start()
@@ -473,12 +475,16 @@ func TestFinds(t *testing.T) {
 // when it hears of the other, so it takes a moment's chance to see both.
 func TestSameNames(t *testing.T) {
 	list := []string{"a:1", "b:1", "c:1"}
-	n := &node{Options: Options{Expect: 3}, says: state{List: list}}
-	var answers []answer
+	b := &bootstrap{BootstrapOptions: BootstrapOptions{Card: &datadir.Node{}, Expect: 3}, list: list}
+	b.table.Store(&[]datadir.Member{})
+	var answers []bootAnswer
 	for _, addr := range list[1:] {
-		answers = append(answers, answer{addr: addr, who: peer.Identity{Node: "n2", Raft: addr}, state: state{Expect: 3, List: list}})
+		answers = append(answers, bootAnswer{
+			addr: addr, who: peer.Identity{Node: "n2", Raft: addr}, bootState: bootState{Expect: 3, List: list},
+		})
 	}
-	if got := n.conflict(answers); !strings.Contains(got, "b:1 and c:1 are both called n2") {
-		t.Error(got)
+	waits, err := b.judge(answers)
+	if err != nil || !strings.Contains(waits, "c:1 (n2) has the id of b:1") || b.Card.ClusterID != "" {
+		t.Errorf("%q, %v", waits, err)
 	}
 }

@@ -266,8 +266,7 @@ func (s *Server) replayedEvents(ctx context.Context, queue string, after event.I
 		}
 	}
 	// What the read model does not have yet.
-	next, done := s.deps.Log.Blocks(max(upTo+1, event.RefOf(after).Index))
-	defer done()
+	next := s.deps.Log.Blocks(max(upTo+1, event.RefOf(after).Index))
 	for {
 		b, err := next(ctx)
 		if errors.Is(err, io.EOF) {

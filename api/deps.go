@@ -93,7 +93,7 @@ type Live interface {
 	Counts() [event.NumTypes]uint64
 }
 
-// Log reads the event log: *eventlog.Log is one.
+// Log reads the event log: *log.Log is one.
 type Log interface {
 	Event(ref event.Ref) (*event.Event, error)
 	Content(ref event.Ref) (*event.Content, error)
@@ -110,7 +110,7 @@ type Log interface {
 	Block(index uint64) (*event.Block, error)
 	// Blocks reads from an index on, or from the first one after it that is
 	// kept; next returns io.EOF at the head.
-	Blocks(from uint64) (next func(context.Context) (*event.Block, error), closeBlocks func())
+	Blocks(from uint64) (next func(context.Context) (*event.Block, error))
 	Head() uint64
 	// DeletedBefore reports whether retention has deleted the log's beginning,
 	// and the index of the newest block that is gone.
@@ -118,7 +118,7 @@ type Log interface {
 	// Wait returns when the head is above index.
 	Wait(ctx context.Context, index uint64) error
 	// From and To resolve instants to the first and the last index of a range;
-	// an instant that is not of this log is an error of eventlog.IsRange.
+	// an instant that is not of this log is an error of log.IsRange.
 	From(at event.Instant) (uint64, error)
 	To(at event.Instant) (uint64, error)
 }

@@ -146,8 +146,7 @@ func (s *Server) scan(ctx context.Context, f *eventQuery, last *event.ID, fn fun
 	if f.bounded && f.from > f.to {
 		return nil
 	}
-	next, closeBlocks := s.deps.Log.Blocks(f.from)
-	defer closeBlocks()
+	next := s.deps.Log.Blocks(f.from)
 	for {
 		b, err := next(ctx)
 		if errors.Is(err, io.EOF) {

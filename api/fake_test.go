@@ -15,7 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/qlogd/qlogd/event"
-	"github.com/qlogd/qlogd/log/eventlog"
+	"github.com/qlogd/qlogd/log"
 	"github.com/qlogd/qlogd/projections/store"
 	"github.com/qlogd/qlogd/raft"
 )
@@ -40,21 +40,21 @@ type fake struct {
 
 // fakeLog is a log whose contents may be erased, and its beginning deleted.
 type fakeLog struct {
-	*eventlog.Log
+	*log.Log
 	erased  bool
 	deleted uint64
 }
 
 func (l *fakeLog) Content(ref event.Ref) (*event.Content, error) {
 	if l.erased {
-		return nil, eventlog.ErrErased
+		return nil, log.ErrErased
 	}
 	return l.Log.Content(ref)
 }
 
 func (l *fakeLog) Contents(refs []event.Ref) ([]*event.Content, error) {
 	if l.erased {
-		return nil, eventlog.ErrErased
+		return nil, log.ErrErased
 	}
 	return l.Log.Contents(refs)
 }

@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/qlogd/qlogd/api/wire"
-	"github.com/qlogd/qlogd/log/eventlog"
+	"github.com/qlogd/qlogd/log"
 )
 
 // fakeProof is a log of one segment.
@@ -13,7 +13,7 @@ type fakeProof struct{ *fake }
 
 func (p fakeProof) HeadAt(index uint64) (wire.LogHead, error) {
 	if index <= p.log.deleted && index > 0 {
-		return wire.LogHead{}, eventlog.ErrGone
+		return wire.LogHead{}, log.ErrGone
 	}
 	return wire.LogHead{ClusterID: "c", NodeID: "n1", Index: index, ChainHash: strings.Repeat("0", 64), Time: 1_700_000_000_000}, nil
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/qlogd/qlogd/background/task"
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/fsm"
-	"github.com/qlogd/qlogd/log/eventlog"
+	"github.com/qlogd/qlogd/log"
 	"github.com/qlogd/qlogd/log/vfs"
 	"github.com/qlogd/qlogd/projections"
 )
@@ -25,7 +25,7 @@ import (
 // machine and an event log, with nothing but Raft left out.
 type machine struct {
 	*fsm.Machine
-	log  *eventlog.Log
+	log  *log.Log
 	s    *Server
 	runs *task.Runner  // nil: no tasks
 	node *erasure.Node // carries erasures out
@@ -36,7 +36,7 @@ type machine struct {
 }
 
 func newMachine(s *Server) *machine {
-	log, err := eventlog.Open(eventlog.Options{FS: vfs.NewMem(), Dir: "log", SegmentSize: 1 << 20, CacheBytes: 1 << 20, Logger: slog.New(slog.DiscardHandler)})
+	log, err := log.Open(log.Options{FS: vfs.NewMem(), Dir: "log", SegmentSize: 1 << 20, CacheBytes: 1 << 20, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		panic(err)
 	}

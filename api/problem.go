@@ -12,7 +12,7 @@ import (
 
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/event"
-	"github.com/qlogd/qlogd/log/eventlog"
+	"github.com/qlogd/qlogd/log"
 )
 
 // The codes that only HTTP knows; the others are event's.
@@ -160,13 +160,13 @@ func (s *Server) problem(q *request, err error) *event.Problem {
 	return &event.Problem{Code: codeInternal, Index: -1, Detail: "the server failed; its log has the cause under this request's id", Unknown: q.write}
 }
 
-func (s *Server) gone(err error) bool { return errors.Is(err, eventlog.ErrGone) }
+func (s *Server) gone(err error) bool { return errors.Is(err, log.ErrGone) }
 
-func (s *Server) erased(err error) bool { return errors.Is(err, eventlog.ErrErased) }
+func (s *Server) erased(err error) bool { return errors.Is(err, log.ErrErased) }
 
-func (s *Server) notFound(err error) bool { return errors.Is(err, eventlog.ErrNotFound) }
+func (s *Server) notFound(err error) bool { return errors.Is(err, log.ErrNotFound) }
 
-func (s *Server) isRange(err error) bool { return eventlog.IsRange(err) }
+func (s *Server) isRange(err error) bool { return log.IsRange(err) }
 
 // problemPage answers GET /problems/{code}, to which a problem's type refers.
 func (q *request) problemPage(code string) error {

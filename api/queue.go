@@ -233,8 +233,7 @@ func (q *request) keyFollowed(res event.Result) {
 	}
 	ctx, cancel := context.WithTimeout(q.Context(), carriedWithin)
 	defer cancel()
-	next, done := q.s.deps.Log.Blocks(res.Index)
-	defer done()
+	next := q.s.deps.Log.Blocks(res.Index)
 	b, err := next(ctx)
 	if err == nil && b.Index == res.Index && slices.ContainsFunc(b.Events, func(e event.Event) bool { return e.TakesKey }) {
 		_ = q.s.deps.Log.Wait(ctx, res.Index)

@@ -4,7 +4,7 @@ import (
 	"testing"
 
 	"github.com/qlogd/qlogd/event"
-	"github.com/qlogd/qlogd/log/eventlog"
+	"github.com/qlogd/qlogd/log"
 )
 
 // forgetful is a state that remembers nothing below floor: the log must be
@@ -26,7 +26,7 @@ type asked struct {
 
 func (l *asked) From(at event.Instant) (uint64, error) {
 	if l.gone && at.Kind == event.InstantTime {
-		return 0, eventlog.ErrGone
+		return 0, log.ErrGone
 	}
 	return l.fakeLog.From(at)
 }
@@ -79,4 +79,4 @@ func TestAnswerThatHistoryNoLongerHolds(t *testing.T) {
 
 type cutLog struct{ *fakeLog }
 
-func (cutLog) Content(event.Ref) (*event.Content, error) { return nil, eventlog.ErrGone }
+func (cutLog) Content(event.Ref) (*event.Content, error) { return nil, log.ErrGone }

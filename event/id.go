@@ -61,6 +61,8 @@ type Ref struct {
 // IsZero reports whether r is none.
 func (r Ref) IsZero() bool { return r == Ref{} }
 
+func (r Ref) String() string { return fmt.Sprintf("%d/%d", r.Index, r.Number) }
+
 // Compare orders by place in the log.
 func (r Ref) Compare(o Ref) int {
 	return cmp.Or(cmp.Compare(r.Index, o.Index), cmp.Compare(r.Number, o.Number))

@@ -5,19 +5,19 @@ import (
 	"fmt"
 	"io"
 
+	"github.com/qlogd/qlogd/log"
 	"github.com/qlogd/qlogd/log/checkpoint"
-	"github.com/qlogd/qlogd/log/eventlog"
 	"github.com/qlogd/qlogd/projections"
 )
 
-// EventLog is a node's event log (eventlog.Log).
+// EventLog is a node's event log (log.Log).
 type EventLog interface {
 	Log
 	// Tip returns the newest block's index and the chain there.
 	Tip() (index uint64, chain [32]byte)
 	// Sync makes all that was appended durable.
 	Sync() error
-	// ChainAt returns the chain at an index up to the tip, or eventlog.ErrGone where history
+	// ChainAt returns the chain at an index up to the tip, or log.ErrGone where history
 	// is deleted.
 	ChainAt(index uint64) ([32]byte, error)
 }
@@ -64,7 +64,7 @@ func (r *Replica) Restore(meta checkpoint.Meta, _ io.Reader) error {
 // is deleted.
 func (r *Replica) ChainAt(index uint64) (chain [32]byte, known bool, err error) {
 	chain, err = r.log.ChainAt(index)
-	if errors.Is(err, eventlog.ErrGone) {
+	if errors.Is(err, log.ErrGone) {
 		return chain, false, nil
 	}
 	return chain, err == nil, err

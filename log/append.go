@@ -8,6 +8,7 @@ import (
 	"path"
 	"sync"
 
+	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/log/vfs"
 )
 
@@ -71,7 +72,17 @@ func (w *writer) setFile(file vfs.File) (err error) {
 //
 // An error of b itself leaves the log as it was; an error of the disk breaks it
 // for good.
-func (l *Log) Append(b *Block) (err error) {
+func (l *Log) Append(b *event.Block) error {
+	raw := rawBlock{Index: b.Index, Time: b.Time, Records: make([]record, len(b.Events))}
+	for i := range b.Events {
+		raw.Records[i] = toRecord(&b.Events[i])
+	}
+	err := l.append(&raw)
+	b.Chain = raw.Chain
+	return err
+}
+
+func (l *Log) append(b *rawBlock) (err error) {
 	defer wrap(&err, "append block %d", b.Index)
 	if err := l.usable(); err != nil {
 		return err
@@ -94,7 +105,7 @@ func (l *Log) Append(b *Block) (err error) {
 }
 
 // write reports whether it has sealed a segment.
-func (l *Log) write(b *Block) (sealed bool, err error) {
+func (l *Log) write(b *rawBlock) (sealed bool, err error) {
 	if err := l.usable(); err != nil {
 		return false, err
 	}
@@ -133,9 +144,9 @@ func (l *Log) write(b *Block) (sealed bool, err error) {
 }
 
 // check returns the size of b on disk, or what is wrong with it.
-func (l *Log) check(b *Block) (int64, error) {
-	if b.Index <= l.head.Index {
-		return 0, fmt.Errorf("the log's head is at %d already", l.head.Index)
+func (l *Log) check(b *rawBlock) (int64, error) {
+	if b.Index <= l.head {
+		return 0, fmt.Errorf("the log's head is at %d already", l.head)
 	}
 	size, last := int64(blockSize+trailerSize), l.w.lastID
 	for i := range b.Records {
@@ -166,7 +177,7 @@ func (l *Log) check(b *Block) (int64, error) {
 func (l *Log) rotate(active *segment, first uint64) (*segment, error) {
 	header := segmentHeader{
 		segSize: l.segSize, first: first,
-		prevIndex: l.head.Index, prevChain: l.head.Chain, clock: l.clock,
+		prevIndex: l.head, prevChain: l.chain, clock: l.clock,
 	}
 	if active != nil {
 		// Everything before must be durable before a later segment can exist:
@@ -190,7 +201,7 @@ func (l *Log) rotate(active *segment, first uint64) (*segment, error) {
 
 // encode returns the bytes to write and where in the block its records begin,
 // and sets b.Chain.
-func (l *Log) encode(b *Block, seg *segment, size int64, fresh bool) (buf []byte, offs []uint32) {
+func (l *Log) encode(b *rawBlock, seg *segment, size int64, fresh bool) (buf []byte, offs []uint32) {
 	if fresh {
 		buf = make([]byte, headerSize, headerSize+size)
 		seg.salt = seg.header.put(buf)
@@ -205,7 +216,7 @@ func (l *Log) encode(b *Block, seg *segment, size int64, fresh bool) (buf []byte
 	buf = buf[:start+blockSize]
 	h.put(buf[start:], seg.salt)
 	sha := sha256.New()
-	sha.Write(l.head.Chain[:])
+	sha.Write(l.chain[:])
 	sha.Write(buf[start : start+28])
 	offs = make([]uint32, len(b.Records))
 	for i := range b.Records {
@@ -222,7 +233,7 @@ func (l *Log) encode(b *Block, seg *segment, size int64, fresh bool) (buf []byte
 }
 
 // publish lets readers see the block.
-func (l *Log) publish(b *Block, seg *segment, raw []byte, offs []uint32, fresh bool) {
+func (l *Log) publish(b *rawBlock, seg *segment, raw []byte, offs []uint32, fresh bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	before := l.clock
@@ -237,7 +248,7 @@ func (l *Log) publish(b *Block, seg *segment, raw []byte, offs []uint32, fresh b
 	if fresh {
 		l.segments = append(l.segments, seg)
 	}
-	l.head = Head{b.Index, b.Chain}
+	l.head, l.chain = b.Index, b.Chain
 	l.cache.add(cached{b.Index, raw, offs})
 	l.wake()
 }

@@ -15,17 +15,17 @@ func benchLog(b *testing.B, n int, opts Options) *Log {
 	must(b, err)
 	b.Cleanup(func() { l.Close() })
 	for i := range n {
-		must(b, l.Append(benchBlock(uint64(i+1))))
+		must(b, l.append(benchBlock(uint64(i+1))))
 	}
 	return l
 }
 
-func benchBlock(index uint64) *Block {
+func benchBlock(index uint64) *rawBlock {
 	content := []byte(strings.Repeat("x", 1024))
-	rs := make([]Record, 64)
+	rs := make([]record, 64)
 	digest := sha256.Sum256(content)
 	for n := range rs {
-		rs[n] = Record{Header: content[:80], Content: content, Digest: digest, Subject: key("%d %d", index, n)}
+		rs[n] = record{Header: content[:80], Content: content, Digest: digest, Subject: key("%d %d", index, n)}
 	}
 	return block(index, rs...)
 }
@@ -39,7 +39,7 @@ func BenchmarkAppend(b *testing.B) {
 		for n := range blk.Records {
 			le16(blk.Records[n].ID[:], i, n)
 		}
-		must(b, l.Append(blk))
+		must(b, l.append(blk))
 	}
 }
 
@@ -51,17 +51,17 @@ func BenchmarkLookUp(b *testing.B) {
 		l := benchLog(b, segments*15, Options{SegmentSize: size, inline: true})
 		b.Run(fmt.Sprintf("segments=%d/oldest", segments), func(b *testing.B) {
 			for b.Loop() {
-				ref, ok, err := l.LastSince(key("1 3"), 0)
+				ref, ok, err := l.newest(tableSubjects, key("1 3"), 0)
 				if !ok || err != nil {
 					b.Fatal(ok, err)
 				}
-				_, err = l.Record(ref)
+				_, err = l.record(ref)
 				must(b, err)
 			}
 		})
 		b.Run(fmt.Sprintf("segments=%d/missing", segments), func(b *testing.B) {
 			for i := 0; b.Loop(); i++ {
-				if _, ok, err := l.LastSince(key("2 no %d", i), 0); ok || err != nil {
+				if _, ok, err := l.newest(tableSubjects, key("2 no %d", i), 0); ok || err != nil {
 					b.Fatal(ok, err)
 				}
 			}

@@ -41,7 +41,7 @@ func readBlock(w *window, off int64, salt uint32) (raw []byte, h blockHeader, d 
 // visitor gets a block's parts from walkBlock. Each may be nil.
 type visitor struct {
 	// record gets each record, with its content, and its offset in the block.
-	record func(r *Record, off int) error
+	record func(r *record, off int) error
 	// erasing reports whether a content (with its checksum) that is wrong is one
 	// that an erasure has not finished with; it then counts as erased.
 	erasing func(off, size int64) bool
@@ -52,7 +52,7 @@ type visitor struct {
 
 // content sets a record's content from its bytes at off, checksum first, and
 // returns what is wrong with them.
-func (v *visitor) content(r *Record, body []byte, off int64) *damage {
+func (v *visitor) content(r *record, body []byte, off int64) *damage {
 	r.Content = body[4:len(body):len(body)]
 	switch checkContent(body) {
 	case contentErased:
@@ -97,7 +97,7 @@ func walkBlock(raw []byte, h blockHeader, off int64, salt uint32, sha hash.Hash,
 			at = end
 			break
 		}
-		var r Record
+		var r record
 		if reason := parseRecordHeader(raw[at:], l, &r); reason != "" {
 			if report(&damage{from: off + at, to: off + at + l.headerEnd, reason: reason}) {
 				return chain, first, nil
@@ -156,7 +156,7 @@ type scan struct {
 	blocks int
 
 	// Records of the block that next has returned.
-	block   Block
+	block   rawBlock
 	offs    []uint32
 	size    int64
 	erasing func(off, size int64) bool
@@ -188,11 +188,11 @@ func (s *scan) next() (*damage, error) {
 		reason := fmt.Sprintf("block %d follows block %d", h.index, s.last)
 		return &damage{from: s.off, to: s.off + blockSize, reason: reason, final: true}, nil
 	}
-	s.block = Block{Index: h.index, Time: h.time, Records: s.block.Records[:0]}
+	s.block = rawBlock{Index: h.index, Time: h.time, Records: s.block.Records[:0]}
 	s.offs = s.offs[:0]
 	chain, d, err := walkBlock(raw, h, s.off, s.salt, s.sha, s.chain, visitor{
 		erasing: s.erasing,
-		record: func(r *Record, off int) error {
+		record: func(r *record, off int) error {
 			s.block.Records = append(s.block.Records, *r)
 			s.offs = append(s.offs, uint32(off))
 			return nil

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/log/vfs"
 )
 
@@ -17,11 +18,11 @@ import (
 type teller struct {
 	disk     *vfs.Mem
 	log      *Log
-	appended []*Block
+	appended []*rawBlock
 	durable  uint64 // head at the last Sync that returned
 	deleted  uint64 // DeleteBefore was called with this
-	erasing  map[Ref]bool
-	erased   map[Ref]bool // by an Erase that returned
+	erasing  map[event.Ref]bool
+	erased   map[event.Ref]bool // by an Erase that returned
 }
 
 var errGivesUp = errors.New("the scenario ends")
@@ -50,12 +51,12 @@ func (s *teller) append(n int) {
 	for range n {
 		b := story(len(s.appended))
 		s.appended = append(s.appended, b) // even a failing Append may leave it
-		s.do(s.log.Append(b))
+		s.do(s.log.append(b))
 	}
 }
 
 func (s *teller) sync() {
-	head := s.log.Head().Index
+	head := s.log.Head()
 	s.do(s.log.Sync())
 	s.durable = head
 }
@@ -65,7 +66,7 @@ func (s *teller) deleteBefore(index uint64) {
 	s.do(s.log.DeleteBefore(index))
 }
 
-func (s *teller) erase(refs ...Ref) {
+func (s *teller) erase(refs ...event.Ref) {
 	for _, ref := range refs {
 		s.erasing[ref] = true
 	}
@@ -76,7 +77,7 @@ func (s *teller) erase(refs ...Ref) {
 }
 
 func (s *teller) close() {
-	head := s.log.Head().Index
+	head := s.log.Head()
 	s.do(s.log.Close())
 	s.durable = head
 }
@@ -90,7 +91,7 @@ func scenario(s *teller) {
 	s.append(14)
 	s.sync()
 	s.append(9)
-	s.erase(Ref{1, 0}, Ref{15, 0}, Ref{18, 0}, Ref{s.log.Head().Index, 0}, Ref{1, 0})
+	s.erase(event.Ref{Index: 1, Number: 0}, event.Ref{Index: 15, Number: 0}, event.Ref{Index: 18, Number: 0}, event.Ref{Index: s.log.Head(), Number: 0}, event.Ref{Index: 1, Number: 0})
 	s.append(6)
 	s.deleteBefore(12)
 	s.append(4)
@@ -111,14 +112,14 @@ func allButActive(s *teller) {
 		for len(s.log.Segments()) < n+2 {
 			s.append(1)
 		}
-		s.deleteBefore(s.log.Head().Index)
+		s.deleteBefore(s.log.Head())
 	}
 }
 
 var scenarios = map[string]func(*teller){"everything": scenario, "all but active": allButActive}
 
 func play(disk *vfs.Mem, scenario func(*teller)) (s *teller, err error) {
-	s = &teller{disk: disk, erasing: map[Ref]bool{}, erased: map[Ref]bool{}}
+	s = &teller{disk: disk, erasing: map[event.Ref]bool{}, erased: map[event.Ref]bool{}}
 	defer func() {
 		if r := recover(); r != nil {
 			e, ok := r.(error)
@@ -172,7 +173,7 @@ func crashAt(t *testing.T, scenario func(*teller), whole *teller, n int, seed ui
 // afterCrash recovers and returns what is wrong.
 func (s *teller) afterCrash(whole *teller) string {
 	opts := s.options()
-	head := Head{}
+	head := uint64(0)
 	if _, err := s.disk.List(dir); err == nil {
 		r, err := OpenReadOnly(opts)
 		if err != nil {
@@ -194,13 +195,13 @@ func (s *teller) afterCrash(whole *teller) string {
 	}
 	// Raft feeds what is missing again, and a later crash changes nothing.
 	for i, b := range whole.appended {
-		if b.Index > l.Head().Index {
-			if err := l.Append(story(i)); err != nil {
+		if b.Index > l.Head() {
+			if err := l.append(story(i)); err != nil {
 				return err.Error()
 			}
 		}
 	}
-	var refs []Ref
+	var refs []event.Ref
 	for ref := range whole.erased {
 		refs = append(refs, ref)
 	}
@@ -222,14 +223,14 @@ func (s *teller) afterCrash(whole *teller) string {
 
 // holds checks a recovered log against what was promised.
 func (s *teller) holds(l *Log) string {
-	if l.Head().Index < s.durable {
-		return fmt.Sprintf("head %d, but %d was durable", l.Head().Index, s.durable)
+	if l.Head() < s.durable {
+		return fmt.Sprintf("head %d, but %d was durable", l.Head(), s.durable)
 	}
 	report, err := Verify(context.Background(), options(s.disk), 0, nil)
 	if err != nil {
 		return err.Error()
 	}
-	if report.Tail != nil || report.Head != l.Head() {
+	if report.Tail != nil || (tip{report.Last, report.Chain}) != tipOf(l) {
 		return fmt.Sprintf("after recovery: %+v", report)
 	}
 	got, err := tryReadAll(l, 0)
@@ -249,13 +250,13 @@ func (s *teller) holds(l *Log) string {
 			return msg
 		}
 		for n, r := range b.Records {
-			ref := Ref{b.Index, uint32(n)}
+			ref := event.Ref{Index: b.Index, Number: uint32(n)}
 			if r.Erased && !s.erasing[ref] || !r.Erased && s.erased[ref] && r.Content != nil {
 				return fmt.Sprintf("record %s: erased %v", ref, r.Erased)
 			}
 		}
 	}
-	if l.Head().Index == 0 && s.durable > 0 {
+	if l.Head() == 0 && s.durable > 0 {
 		return "the log is empty"
 	}
 	return ""
@@ -318,14 +319,14 @@ func TestBrokenLogSaysSo(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, err := range map[string]error{
-		"append": l.Append(story(1)), "sync": l.Sync(), "delete": l.DeleteBefore(9), "erase": l.Erase([]Ref{{1, 0}}),
+		"append": l.append(story(1)), "sync": l.Sync(), "delete": l.DeleteBefore(9), "erase": l.Erase([]event.Ref{{Index: 1, Number: 0}}),
 		"wait": l.Wait(context.Background(), 5),
 	} {
 		if !errors.Is(err, ErrBroken) && name != "delete" || name == "delete" && !errors.Is(err, boom) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	sameBlocks(t, readAll(t, l, 0), []*Block{func() *Block { b := story(0); b.Chain = l.Head().Chain; return b }()})
+	sameBlocks(t, readAll(t, l, 0), []*rawBlock{func() *rawBlock { b := story(0); b.Chain = tipOf(l).chain; return b }()})
 }
 
 // TestAnySectorLost loses sectors of tails whose blocks begin anywhere in them,
@@ -338,7 +339,7 @@ func TestAnySectorLost(t *testing.T) {
 		n := 3 + r.IntN(30)
 		synced, durable := r.IntN(n), uint64(0)
 		for i := range n {
-			var records []Record
+			var records []record
 			for range r.IntN(4) {
 				records = append(records, rec("m", strings.Repeat("x", r.IntN(300))))
 			}

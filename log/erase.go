@@ -8,6 +8,7 @@ import (
 	"path"
 	"slices"
 
+	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/log/vfs"
 )
 
@@ -42,7 +43,7 @@ type erasure struct {
 // can be asked for again. A crash in the middle is finished by Open.
 //
 // Readers may still hold a content that they have read before.
-func (l *Log) Erase(refs []Ref) (err error) {
+func (l *Log) Erase(refs []event.Ref) (err error) {
 	defer wrap(&err, "erase contents")
 	if err := l.usable(); err != nil {
 		return err
@@ -56,7 +57,7 @@ func (l *Log) Erase(refs []Ref) (err error) {
 	var list []erasure
 	for _, ref := range refs {
 		e, ok, err := l.erasureOf(ref)
-		if err != nil && !errors.Is(err, ErrDeleted) {
+		if err != nil && !errors.Is(err, ErrGone) {
 			return fmt.Errorf("record %s: %w", ref, err)
 		}
 		if ok {
@@ -83,7 +84,7 @@ func (l *Log) Erase(refs []Ref) (err error) {
 }
 
 // erasureOf returns the bytes to overwrite for a record, if anything.
-func (l *Log) erasureOf(ref Ref) (e erasure, ok bool, err error) {
+func (l *Log) erasureOf(ref event.Ref) (e erasure, ok bool, err error) {
 	c, err := l.at(ref.Index)
 	if err != nil {
 		return e, false, err

@@ -98,7 +98,7 @@ func (s *fileCache) close() {
 }
 
 // segmentFile is a file of the segment that begins at first. Where retention has
-// removed it, reading it returns ErrDeleted.
+// removed it, reading it returns ErrGone.
 type segmentFile struct {
 	l     *Log
 	name  string
@@ -108,7 +108,7 @@ type segmentFile struct {
 func (f segmentFile) ReadAt(b []byte, off int64) (int, error) {
 	n, err := f.l.files.readAt(f.name, b, off)
 	if errors.Is(err, fs.ErrNotExist) && f.l.First() > f.first {
-		err = ErrDeleted
+		err = ErrGone
 	}
 	return n, err
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/log/vfs"
 )
 
@@ -99,7 +100,7 @@ func checkVerify(t *testing.T, disk *vfs.Mem, name string, off int64, parts []ex
 }
 
 // checkOpen: what is opened is never wrong, and what is refused is untouched.
-func checkOpen(t *testing.T, disk *vfs.Mem, name string, blocks []*Block, i int, lastBlock, newest bool) {
+func checkOpen(t *testing.T, disk *vfs.Mem, name string, blocks []*rawBlock, i int, lastBlock, newest bool) {
 	before := disk.Clone()
 	head := blocks[len(blocks)-1].Index
 	for _, change := range []func(*Options){func(o *Options) { o.HeldFrom = 0 }, func(o *Options) { o.Durable = head }} {
@@ -147,7 +148,7 @@ func checkOpen(t *testing.T, disk *vfs.Mem, name string, blocks []*Block, i int,
 	}
 	for _, b := range want {
 		for n, w := range b.Records {
-			r, err := l.Record(Ref{b.Index, uint32(n)})
+			r, err := l.record(event.Ref{Index: b.Index, Number: uint32(n)})
 			if err == nil {
 				if diff := diffRecord(r, w); diff != "" {
 					t.Error(diff)
@@ -159,15 +160,15 @@ func checkOpen(t *testing.T, disk *vfs.Mem, name string, blocks []*Block, i int,
 
 // tail appends blocks to a synced log without syncing, and returns the disk as
 // a program sees it, and where each of them lies in the newest segment.
-func unsynced(t *testing.T, records int) (*vfs.Mem, []*Block, []extent, string) {
+func unsynced(t *testing.T, records int) (*vfs.Mem, []*rawBlock, []extent, string) {
 	t.Helper()
 	disk := vfs.NewMem()
 	opts := options(disk)
 	opts.SegmentSize = 1 << 20
 	l := mustOpen(t, opts)
-	var blocks []*Block
+	var blocks []*rawBlock
 	for i := range 6 {
-		var rs []Record
+		var rs []record
 		for n := range records {
 			rs = append(rs, rec("x", strings.Repeat(string(rune('a'+n)), 300)))
 		}
@@ -218,8 +219,8 @@ func TestLostSectors(t *testing.T) {
 			for n < 5 && ext[n].to <= max(a*diskSector, ext[2].from) {
 				n++
 			}
-			if l.Head().Index != uint64(n) || l.Tail() == nil {
-				t.Fatalf("sectors %d and %d: head %d, want %d", a, b, l.Head().Index, n)
+			if l.Head() != uint64(n) || l.Tail() == nil {
+				t.Fatalf("sectors %d and %d: head %d, want %d", a, b, l.Head(), n)
 			}
 			sameBlocks(t, readAll(t, l, 0), blocks[:n])
 			must(t, l.Close())

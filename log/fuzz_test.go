@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/log/vfs"
 )
 
@@ -44,11 +45,11 @@ func explained(t *testing.T, err error) {
 // readEverything asks for whatever can be asked: the answer is right or an
 // error that names the place.
 func readEverything(t *testing.T, l *Log) {
-	r := l.Blocks(0)
+	r := l.blocks(0)
 	for {
-		b, err := r.Next()
+		b, err := r.next()
 		if err == io.EOF {
-			if b := l.Head().Index; r.from != b+1 && b != 0 {
+			if b := l.Head(); r.from != b+1 && b != 0 {
 				t.Fatalf("the head is at %d, reading ended before %d", b, r.from)
 			}
 			return
@@ -58,8 +59,8 @@ func readEverything(t *testing.T, l *Log) {
 			return
 		}
 		for n, want := range b.Records {
-			ref := Ref{b.Index, uint32(n)}
-			got, err := l.Record(ref)
+			ref := event.Ref{Index: b.Index, Number: uint32(n)}
+			got, err := l.record(ref)
 			if err == nil {
 				if diff := diffRecord(got, want); diff != "" {
 					t.Fatalf("record %s: %s", ref, diff)
@@ -67,9 +68,9 @@ func readEverything(t *testing.T, l *Log) {
 			} else if !errors.Is(err, ErrNotFound) { // a made up side file
 				explained(t, err)
 			}
-			for _, find := range []func() (Ref, bool, error){
-				func() (Ref, bool, error) { return l.LastSince(want.Subject, 0) },
-				func() (Ref, bool, error) { return l.FindAlias(want.Alias, 0) },
+			for _, find := range []func() (event.Ref, bool, error){
+				func() (event.Ref, bool, error) { return l.newest(tableSubjects, want.Subject, 0) },
+				func() (event.Ref, bool, error) { return l.newest(tableAliases, want.Alias, 0) },
 			} {
 				if _, _, err := find(); err != nil {
 					explained(t, err)
@@ -184,12 +185,12 @@ func FuzzOpen(f *testing.F) {
 		}
 		defer l.Close()
 		readEverything(t, l)
-		next := l.Head().Index + 1
+		next := l.Head() + 1
 		b := block(next, rec("goes on", "x"))
 		for i := range b.Records[0].ID {
 			b.Records[0].ID[i] = 0xff
 		}
-		if err := l.Append(b); err != nil || next == 0 {
+		if err := l.append(b); err != nil || next == 0 {
 			return // an id that cannot rise any more
 		}
 		must(t, l.Close())
@@ -198,8 +199,8 @@ func FuzzOpen(f *testing.F) {
 			t.Fatalf("opened, closed, and not opened again: %v", err)
 		}
 		defer l.Close()
-		if l.Tail() != nil || l.Head().Index != next {
-			t.Fatalf("head %d, want %d; tail %+v", l.Head().Index, next, l.Tail())
+		if l.Tail() != nil || l.Head() != next {
+			t.Fatalf("head %d, want %d; tail %+v", l.Head(), next, l.Tail())
 		}
 	})
 }
@@ -226,7 +227,7 @@ func FuzzRecord(f *testing.F) {
 	f.Add([]byte("id"), []byte("subject"), []byte("alias"), uint64(7), uint32(1), []byte("header"), []byte("content"), true)
 	f.Add([]byte{}, []byte{}, []byte{}, uint64(0), uint32(0), []byte{}, []byte{}, false)
 	f.Fuzz(func(t *testing.T, id, subject, alias []byte, index uint64, number uint32, header, content []byte, has bool) {
-		want := Record{Prev: Ref{index, number}, Header: header}
+		want := record{Prev: event.Ref{Index: index, Number: number}, Header: header}
 		copy(want.ID[:], id)
 		copy(want.Subject[:], subject)
 		copy(want.Alias[:], alias)
@@ -243,7 +244,7 @@ func FuzzRecord(f *testing.F) {
 		if !lay.ok || lay.size != int64(len(b)) || lay.headerEnd != int64(end-6) {
 			t.Fatalf("%+v", lay)
 		}
-		var got Record
+		var got record
 		if reason := parseRecordHeader(b, lay, &got); reason != "" {
 			t.Fatal(reason)
 		}

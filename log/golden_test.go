@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/log/vfs"
 )
 
@@ -25,13 +26,13 @@ func goldenDisk(t testing.TB) *vfs.Mem {
 	alias := rec("second", "-")
 	alias.Alias = key("an alias")
 	prev := rec("first", "")
-	prev.Prev = Ref{1, 0}
+	prev.Prev = event.Ref{Index: 1, Number: 0}
 	gone := rec("third", "to be erased")
-	bare := Record{}
+	bare := record{}
 	appendAll(t, l, block(1, first, alias), block(2), block(5, prev, gone, bare), block(6, rec("fourth", strings.Repeat("x", 300))))
-	e, _, err := l.erasureOf(Ref{5, 1})
+	e, _, err := l.erasureOf(event.Ref{Index: 5, Number: 1})
 	must(t, err)
-	must(t, l.Erase([]Ref{{5, 1}}))
+	must(t, l.Erase([]event.Ref{{Index: 5, Number: 1}}))
 	must(t, l.Close())
 	// As if the crash had come before the list was removed.
 	disk.Put(dir+"/"+eraseList, encodeErasures([]erasure{e}))
@@ -83,12 +84,12 @@ func TestGoldenLogIsRead(t *testing.T) {
 	l, err := OpenReadOnly(Options{FS: disk, Dir: dir})
 	must(t, err)
 	defer l.Close()
-	content, erased, err := l.Content(Ref{5, 1})
+	content, erased, err := contentOf(l, event.Ref{Index: 5, Number: 1})
 	must(t, err)
 	if string(content) != "[erased][era" || !erased {
 		t.Fatalf("%q, %v", content, erased)
 	}
-	if ref, ok, err := l.LastSince(key("first"), 0); err != nil || !ok || ref != (Ref{5, 0}) {
+	if ref, ok, err := l.newest(tableSubjects, key("first"), 0); err != nil || !ok || ref != (event.Ref{Index: 5, Number: 0}) {
 		t.Fatalf("%v %v %v", ref, ok, err)
 	}
 }

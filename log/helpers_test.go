@@ -10,6 +10,7 @@ import (
 	"path"
 	"testing"
 
+	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/log/vfs"
 )
 
@@ -24,8 +25,8 @@ func key(format string, args ...any) (k [16]byte) {
 }
 
 // rec is a record of a subject, with a content unless that is "-".
-func rec(subject, content string) Record {
-	r := Record{Subject: key("%s", subject), Header: []byte("header of " + subject)}
+func rec(subject, content string) record {
+	r := record{Subject: key("%s", subject), Header: []byte("header of " + subject)}
 	if content != "-" {
 		r.Content = []byte(content)
 		r.Digest = sha256.Sum256(r.Content)
@@ -34,8 +35,8 @@ func rec(subject, content string) Record {
 }
 
 // block is the block with this index and these records, whose ids it makes.
-func block(index uint64, records ...Record) *Block {
-	b := &Block{Index: index, Time: int64(1000 + 10*index), Records: records}
+func block(index uint64, records ...record) *rawBlock {
+	b := &rawBlock{Index: index, Time: int64(1000 + 10*index), Records: records}
 	for i := range b.Records {
 		le16(b.Records[i].ID[:], index, i)
 	}
@@ -53,9 +54,9 @@ func le16(id []byte, index uint64, number int) {
 
 // story is block index of a log that is the same in every test: some blocks
 // are empty, some indexes are missing, contents differ in length.
-func story(i int) *Block {
+func story(i int) *rawBlock {
 	index := uint64(i + i/7 + 1)
-	var records []Record
+	var records []record
 	rng := testRand(uint64(i))
 	if i%5 != 4 {
 		for n := range 1 + i%3 {
@@ -68,7 +69,7 @@ func story(i int) *Block {
 				r = rec(fmt.Sprintf("message %d", (i+n)%11), string(c))
 			}
 			if i > 0 && n == 0 {
-				r.Prev = Ref{uint64(i), uint32(n)}
+				r.Prev = event.Ref{Index: uint64(i), Number: uint32(n)}
 			}
 			if i%4 == 0 {
 				r.Alias = key("alias %d", i%8+n)
@@ -103,20 +104,20 @@ func must(t testing.TB, err error) {
 	}
 }
 
-func appendAll(t testing.TB, l *Log, blocks ...*Block) {
+func appendAll(t testing.TB, l *Log, blocks ...*rawBlock) {
 	t.Helper()
 	for _, b := range blocks {
-		must(t, l.Append(b))
+		must(t, l.append(b))
 	}
 }
 
 // written returns a disk with a synced log of n blocks of the story, and the
 // blocks.
-func written(t testing.TB, n int) (*vfs.Mem, []*Block) {
+func written(t testing.TB, n int) (*vfs.Mem, []*rawBlock) {
 	t.Helper()
 	disk := vfs.NewMem()
 	l := mustOpen(t, options(disk))
-	var blocks []*Block
+	var blocks []*rawBlock
 	for i := range n {
 		blocks = append(blocks, story(i))
 	}
@@ -126,17 +127,17 @@ func written(t testing.TB, n int) (*vfs.Mem, []*Block) {
 }
 
 // readAll returns all blocks from an index on.
-func readAll(t testing.TB, l *Log, from uint64) []*Block {
+func readAll(t testing.TB, l *Log, from uint64) []*rawBlock {
 	t.Helper()
 	blocks, err := tryReadAll(l, from)
 	must(t, err)
 	return blocks
 }
 
-func tryReadAll(l *Log, from uint64) ([]*Block, error) {
-	var blocks []*Block
-	for r := l.Blocks(from); ; {
-		b, err := r.Next()
+func tryReadAll(l *Log, from uint64) ([]*rawBlock, error) {
+	var blocks []*rawBlock
+	for r := l.blocks(from); ; {
+		b, err := r.next()
 		if err == io.EOF {
 			return blocks, nil
 		} else if err != nil {
@@ -147,7 +148,7 @@ func tryReadAll(l *Log, from uint64) ([]*Block, error) {
 }
 
 // sameBlocks fails unless got is want.
-func sameBlocks(t testing.TB, got, want []*Block) {
+func sameBlocks(t testing.TB, got, want []*rawBlock) {
 	t.Helper()
 	for i := range min(len(got), len(want)) {
 		if diff := diffBlock(got[i], want[i]); diff != "" {
@@ -159,7 +160,7 @@ func sameBlocks(t testing.TB, got, want []*Block) {
 	}
 }
 
-func diffBlock(got, want *Block) string {
+func diffBlock(got, want *rawBlock) string {
 	if got.Index != want.Index || got.Time != want.Time || got.Chain != want.Chain || len(got.Records) != len(want.Records) {
 		return fmt.Sprintf("got %+v, want %+v", got, want)
 	}
@@ -171,7 +172,7 @@ func diffBlock(got, want *Block) string {
 	return ""
 }
 
-func diffRecord(g, w Record) string {
+func diffRecord(g, w record) string {
 	same := g.ID == w.ID && g.Subject == w.Subject && g.Alias == w.Alias && g.Prev == w.Prev && g.Digest == w.Digest &&
 		bytes.Equal(g.Header, w.Header) && (g.Content == nil) == (w.Content == nil) && len(g.Content) == len(w.Content) &&
 		(g.Erased || bytes.Equal(g.Content, w.Content))
@@ -209,6 +210,23 @@ func newestSegment(t testing.TB, fs vfs.FS) string {
 		}
 	}
 	return newest
+}
+
+// tip is the newest block's index and chain.
+type tip struct {
+	index uint64
+	chain [32]byte
+}
+
+func tipOf(l *Log) (t tip) {
+	t.index, t.chain = l.Tip()
+	return t
+}
+
+// contentOf returns a record's content, and whether it was erased.
+func contentOf(l *Log, ref event.Ref) (content []byte, erased bool, err error) {
+	r, err := l.record(ref)
+	return r.Content, r.Erased, err
 }
 
 func errorsIs(err, want error) bool { return errors.Is(err, want) }

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"sort"
 	"sync"
+
+	"github.com/qlogd/qlogd/event"
 )
 
 // index finds places in one segment: in memory for the active one, and for a
@@ -16,7 +18,7 @@ type index interface {
 	// true for a beginning of the marks only.
 	nearest(before func(mark) bool) (m mark, ok bool, err error)
 	// newest returns the newest record with a key.
-	newest(table int, key [16]byte) (ref Ref, ok bool, err error)
+	newest(table int, key [16]byte) (ref event.Ref, ok bool, err error)
 }
 
 // mark says where a block begins (number 0), or a later record of a block.
@@ -30,7 +32,7 @@ type mark struct {
 	off    uint32
 }
 
-func (m mark) ref() Ref { return Ref{m.index, m.number} }
+func (m mark) ref() event.Ref { return event.Ref{Index: m.index, Number: m.number} }
 
 // markGap is the distance between two marks, but for records that are longer.
 const markGap = 4 << 10
@@ -48,16 +50,16 @@ type memIndex struct {
 	mu    sync.RWMutex
 	marks []mark
 	next  int64 // the next mark is at this offset or behind it
-	keys  [tables]map[[16]byte]Ref
+	keys  [tables]map[[16]byte]event.Ref
 }
 
 func newMemIndex() *memIndex {
-	return &memIndex{keys: [tables]map[[16]byte]Ref{{}, {}}}
+	return &memIndex{keys: [tables]map[[16]byte]event.Ref{{}, {}}}
 }
 
 // add takes in a block at off whose records begin at offs (from the start of the
 // block). The log's clock was before, and is now after.
-func (m *memIndex) add(b *Block, before, after, off int64, offs []uint32) {
+func (m *memIndex) add(b *rawBlock, before, after, off int64, offs []uint32) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	count := uint32(len(b.Records))
@@ -70,7 +72,7 @@ func (m *memIndex) add(b *Block, before, after, off int64, offs []uint32) {
 		}
 		for t, key := range [tables][16]byte{r.Subject, r.Alias} {
 			if key != [16]byte{} {
-				m.keys[t][key] = Ref{b.Index, n}
+				m.keys[t][key] = event.Ref{Index: b.Index, Number: n}
 			}
 		}
 	}
@@ -93,7 +95,7 @@ func (m *memIndex) nearest(before func(mark) bool) (mark, bool, error) {
 	return m.marks[i], true, nil
 }
 
-func (m *memIndex) newest(table int, key [16]byte) (Ref, bool, error) {
+func (m *memIndex) newest(table int, key [16]byte) (event.Ref, bool, error) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	ref, ok := m.keys[table][key]
@@ -157,7 +159,7 @@ func (l *Log) loadSide(seg *segment, size int64) (*sideFile, error) {
 		err = errors.New("it belongs to another segment")
 	}
 	switch {
-	case errors.Is(err, ErrClosed), errors.Is(err, ErrDeleted):
+	case errors.Is(err, ErrClosed), errors.Is(err, ErrGone):
 		return nil, err
 	case err != nil:
 		l.logger.Warn("side file is missing or wrong and is made again", "file", name, "error", err)

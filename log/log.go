@@ -1,11 +1,11 @@
-// Package log is the event log: what happened, on disk, once and for ever.
+// Package log is the event log: durable, append-only and hash-chained.
 //
-// A log is a row of blocks, one for each command entry of the Raft log that was
-// applied, and a block is a row of records. The log does not know what a record
-// means: for it a record is a header (bytes), a content (bytes, erasable), an
-// id that rises, and two opaque keys to find it by. Blocks are chained by
-// SHA-256, lie in segments of equal size, and are byte for byte the same on
-// every node. docs/formats.md draws the bytes, format.go writes them.
+// A log is a sequence of blocks, one for each command entry of the Raft log that
+// was applied; a block is the events that the entry caused. On disk an event is
+// a record: a header (bytes), a content (bytes, erasable), an id that rises, and
+// two keys to find it by; only event.go and history.go know what is in it. Blocks
+// are chained by SHA-256, lie in segments of equal size, and are byte for byte
+// the same on every node. docs/formats.md draws the bytes, format.go writes them.
 //
 // Append does not wait for the disk. What was appended since the last Sync can
 // be lost by a power cut; Open then cuts the log at its last whole block, and
@@ -34,11 +34,11 @@ type Options struct {
 	SegmentSize int64
 	// HeldFrom is the lowest index from which on every block can be made again:
 	// the first index that the Raft log holds or, where a checkpoint covers
-	// all entries before that, the checkpoint's Head().Index + 1 (Raft's own
+	// all entries before that, the checkpoint's head + 1 (Raft's own
 	// entries lie between). 0 = nothing can. Only what can be made again is
 	// ever cut.
 	HeldFrom uint64
-	// Durable is the Head().Index of a moment at which Sync had returned (the
+	// Durable is the Head of a moment at which Sync had returned (the
 	// newest checkpoint's): a log that is damaged or ends before it is corrupt.
 	Durable uint64
 	// CacheBytes bounds the newest blocks that are kept in memory for Content;
@@ -66,8 +66,9 @@ type Log struct {
 
 	mu       sync.RWMutex
 	segments []*segment // by first index; the last one is active. Changed with writer.writeMu too
-	head     Head
-	clock    int64 // running maximum of the blocks' times
+	head     uint64     // index of the newest block; 0 = none
+	chain    [32]byte   // there
+	clock    int64      // running maximum of the blocks' times
 	cache    cache
 	changed  chan struct{} // closed at the next Append; nil when nobody waits
 	broken   error         // the first failed write or sync
@@ -96,27 +97,47 @@ type segment struct {
 var (
 	ErrClosed   = errors.New("event log is closed")
 	ErrReadOnly = errors.New("event log is open for reading only")
-	// ErrNotFound is returned for a Ref at which there is no record.
-	ErrNotFound = errors.New("no such record")
-	// ErrDeleted is returned for what retention has deleted.
-	ErrDeleted = errors.New("deleted by retention")
+	// ErrNotFound is returned for a place at which there is no event.
+	ErrNotFound = errors.New("no such event")
+	// ErrGone is returned for what retention has deleted.
+	ErrGone = errors.New("deleted by retention")
+	// ErrErased is returned for a content that was erased on request.
+	ErrErased = errors.New("content was erased")
 	// ErrBroken is returned for every write after a write or sync has failed:
 	// what the disk holds is unknown until the log is opened again.
 	ErrBroken = errors.New("event log is broken by an earlier error")
 )
 
-// Head is the newest block: its index and the chain up to it. The zero value
-// is that of an empty log.
-type Head struct {
-	Index uint64
-	Chain [32]byte
+// Head returns the index of the newest block, 0 in an empty log.
+func (l *Log) Head() uint64 {
+	index, _ := l.Tip()
+	return index
 }
 
-// Head returns the newest block's index and chain.
-func (l *Log) Head() Head {
+// Tip returns the newest block's index and chain.
+func (l *Log) Tip() (index uint64, chain [32]byte) {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
-	return l.head
+	return l.head, l.chain
+}
+
+// Begins returns the index of the newest block that retention has deleted, and
+// the log's clock there; zeros where none is.
+func (l *Log) Begins() (index uint64, clock int64) {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	if len(l.segments) == 0 {
+		return 0, 0
+	}
+	h := l.segments[0].header
+	return h.prevIndex, h.clock
+}
+
+// DeletedBefore reports whether retention has deleted the log's beginning, and
+// the index of the newest block that is gone.
+func (l *Log) DeletedBefore() (index uint64, deleted bool) {
+	index, _ = l.Begins()
+	return index, index > 0
 }
 
 // Clock returns the log's clock: the maximum of all blocks' times.
@@ -189,7 +210,7 @@ func (l *Log) Wait(ctx context.Context, index uint64) error {
 	for {
 		l.mu.Lock()
 		switch {
-		case l.head.Index > index:
+		case l.head > index:
 			l.mu.Unlock()
 			return nil
 		case l.closed:

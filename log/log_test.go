@@ -5,30 +5,31 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/log/vfs"
 )
 
 // everyLookup asks a log for everything there is in blocks.
-func everyLookup(t *testing.T, l *Log, blocks []*Block) {
+func everyLookup(t *testing.T, l *Log, blocks []*rawBlock) {
 	t.Helper()
-	subjects, aliases := map[[16]byte]Ref{}, map[[16]byte]Ref{}
+	subjects, aliases := map[[16]byte]event.Ref{}, map[[16]byte]event.Ref{}
 	clock := int64(0)
 	for i, b := range blocks {
 		for n, want := range b.Records {
-			ref := Ref{b.Index, uint32(n)}
-			got, err := l.Record(ref)
+			ref := event.Ref{Index: b.Index, Number: uint32(n)}
+			got, err := l.record(ref)
 			must(t, err)
 			if diff := diffRecord(got, want); diff != "" {
 				t.Fatalf("record %s: %s", ref, diff)
 			}
-			content, erased, err := l.Content(ref)
+			content, erased, err := contentOf(l, ref)
 			must(t, err)
 			if !slices.Equal(content, want.Content) || (content == nil) != (want.Content == nil) || erased {
 				t.Fatalf("content %s: %q, %v", ref, content, erased)
 			}
 			subjects[want.Subject], aliases[want.Alias] = ref, ref
 		}
-		if _, err := l.Record(Ref{b.Index, uint32(len(b.Records))}); !isErr(err, ErrNotFound) {
+		if _, err := l.record(event.Ref{Index: b.Index, Number: uint32(len(b.Records))}); !isErr(err, ErrNotFound) {
 			t.Fatalf("past the last record of block %d: %v", b.Index, err)
 		}
 		chain, err := l.ChainAt(b.Index)
@@ -47,12 +48,12 @@ func everyLookup(t *testing.T, l *Log, blocks []*Block) {
 		sameBlocks(t, readAll(t, l, b.Index), blocks[i:])
 	}
 	for subject, want := range subjects {
-		got, ok, err := l.LastSince(subject, 0)
+		got, ok, err := l.newest(tableSubjects, subject, 0)
 		must(t, err)
 		if subject == [16]byte{} {
-			want = Ref{}
+			want = event.Ref{}
 		}
-		if got != want || ok != (want != Ref{}) {
+		if got != want || ok != (want != event.Ref{}) {
 			t.Fatalf("last of %q: %v %v, want %v", subject, got, ok, want)
 		}
 	}
@@ -60,16 +61,16 @@ func everyLookup(t *testing.T, l *Log, blocks []*Block) {
 		if alias == [16]byte{} {
 			continue
 		}
-		got, ok, err := l.FindAlias(alias, want.Index)
+		got, ok, err := l.newest(tableAliases, alias, want.Index)
 		must(t, err)
 		if got != want || !ok {
 			t.Fatalf("alias %q: %v %v, want %v", alias, got, ok, want)
 		}
-		if got, ok, err := l.FindAlias(alias, want.Index+1); ok || err != nil {
+		if got, ok, err := l.newest(tableAliases, alias, want.Index+1); ok || err != nil {
 			t.Fatalf("alias %q after its last record: %v %v", alias, got, err)
 		}
 	}
-	if _, ok, err := l.LastSince(key("nobody"), 0); ok || err != nil {
+	if _, ok, err := l.newest(tableSubjects, key("nobody"), 0); ok || err != nil {
 		t.Fatalf("a subject that is not there: %v %v", ok, err)
 	}
 	if _, ok, err := l.SeekTime(clock + 1); ok || err != nil {
@@ -86,7 +87,7 @@ func TestWriteAndReadBack(t *testing.T) {
 			opts := options(disk)
 			opts.CacheBytes = cached
 			l := mustOpen(t, opts)
-			var blocks []*Block
+			var blocks []*rawBlock
 			for i := range 60 {
 				b := story(i)
 				appendAll(t, l, b)
@@ -95,11 +96,11 @@ func TestWriteAndReadBack(t *testing.T) {
 			if n := len(l.Segments()); n < 5 {
 				t.Fatalf("only %d segments", n)
 			}
-			head := Head{blocks[59].Index, blocks[59].Chain}
+			head := tip{blocks[59].Index, blocks[59].Chain}
 			check := func(l *Log) {
 				t.Helper()
 				everyLookup(t, l, blocks)
-				if l.Head() != head || l.First() != 1 || l.Clock() != blocks[len(blocks)-1].Time || l.SegmentSize() != 1000 {
+				if tipOf(l) != head || l.First() != 1 || l.Clock() != blocks[len(blocks)-1].Time || l.SegmentSize() != 1000 {
 					t.Fatalf("head %v, first %d, clock %d", l.Head(), l.First(), l.Clock())
 				}
 			}
@@ -113,7 +114,7 @@ func TestWriteAndReadBack(t *testing.T) {
 			must(t, r.Close())
 			report, err := Verify(context.Background(), opts, 0, nil)
 			must(t, err)
-			if report.Head != head || report.Blocks != 60 || report.Tail != nil || report.SideFiles != report.Segments-1 {
+			if (tip{report.Last, report.Chain}) != head || report.Blocks != 60 || report.Tail != nil || report.SideFiles != report.Segments-1 {
 				t.Fatalf("report %+v", report)
 			}
 			if disk.Ops() != ops {
@@ -125,7 +126,7 @@ func TestWriteAndReadBack(t *testing.T) {
 			check(l)
 			b := story(60)
 			appendAll(t, l, b)
-			blocks, head = append(blocks, b), Head{b.Index, b.Chain}
+			blocks, head = append(blocks, b), tip{b.Index, b.Chain}
 			check(l)
 		})
 	}

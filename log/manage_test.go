@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/log/vfs"
 )
 
@@ -28,7 +29,7 @@ func TestAppendRefuses(t *testing.T) {
 	sameID.Records[1].ID = sameID.Records[0].ID
 	oldID := block(6, rec("a", "-"))
 	le16(oldID.Records[0].ID[:], 5, 1)
-	for want, b := range map[string]*Block{
+	for want, b := range map[string]*rawBlock{
 		"append block 5: the log's head is at 5 already": block(5),
 		"append block 4: the log's head is at 5 already": block(4),
 		"append block 6: record 1: id":                   sameID,
@@ -36,9 +37,9 @@ func TestAppendRefuses(t *testing.T) {
 		"a content without a digest":                     block(6, noDigest),
 		"a digest without a content":                     block(6, noContent),
 		"erased before it was written":                   block(6, erased),
-		"header of 16777216 bytes, at most 16777215":     block(6, Record{Header: make([]byte, 1<<24)}),
+		"header of 16777216 bytes, at most 16777215":     block(6, record{Header: make([]byte, 1<<24)}),
 	} {
-		if err := l.Append(b); err == nil || !strings.Contains(err.Error(), want) {
+		if err := l.append(b); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %q", err, want)
 		}
 	}
@@ -55,20 +56,20 @@ func TestEmptyLog(t *testing.T) {
 	}
 	for range 2 {
 		l := mustOpen(t, options(disk))
-		if l.Head() != (Head{}) || l.First() != 0 || len(l.Segments()) != 0 || l.Tail() != nil {
+		if l.Head() != 0 || l.First() != 0 || len(l.Segments()) != 0 || l.Tail() != nil {
 			t.Fatalf("head %v", l.Head())
 		}
-		if _, err := l.Blocks(0).Next(); err != io.EOF {
+		if _, err := l.blocks(0).next(); err != io.EOF {
 			t.Fatal(err)
 		}
-		if _, err := l.Record(Ref{1, 0}); !errors.Is(err, ErrNotFound) {
+		if _, err := l.record(event.Ref{Index: 1, Number: 0}); !errors.Is(err, ErrNotFound) {
 			t.Fatal(err)
 		}
 		must(t, l.Sync())
 		must(t, l.DeleteBefore(10))
 		must(t, l.Close())
 		must(t, l.Close())
-		if err := l.Append(block(1)); !errors.Is(err, ErrClosed) {
+		if err := l.append(block(1)); !errors.Is(err, ErrClosed) {
 			t.Fatal(err)
 		}
 	}
@@ -86,7 +87,7 @@ func TestReadOnlyRefusesToWrite(t *testing.T) {
 	must(t, err)
 	defer l.Close()
 	for name, err := range map[string]error{
-		"append": l.Append(block(99)), "sync": l.Sync(), "delete": l.DeleteBefore(9), "erase": l.Erase([]Ref{{1, 0}}),
+		"append": l.append(block(99)), "sync": l.Sync(), "delete": l.DeleteBefore(9), "erase": l.Erase([]event.Ref{{Index: 1, Number: 0}}),
 	} {
 		if !errors.Is(err, ErrReadOnly) {
 			t.Errorf("%s: %v", name, err)
@@ -144,7 +145,7 @@ func TestMissingSegment(t *testing.T) {
 	_, err := Open(opts)
 	corruption(t, err)
 	opts.Durable = segments[len(segments)-2].Last
-	sameBlocks(t, readAll(t, mustOpen(t, opts), 0), blocks[:slices.IndexFunc(blocks, func(b *Block) bool { return b.Index == opts.Durable })+1])
+	sameBlocks(t, readAll(t, mustOpen(t, opts), 0), blocks[:slices.IndexFunc(blocks, func(b *rawBlock) bool { return b.Index == opts.Durable })+1])
 }
 
 // TestNewestSegmentTorn: what a crash can leave of a file that was just made.
@@ -153,7 +154,7 @@ func TestNewestSegmentTorn(t *testing.T) {
 	name := newestSegment(t, disk)
 	data := disk.Get(name)
 	first, _ := firstIndex(path.Base(name), ".seg")
-	n := slices.IndexFunc(blocks, func(b *Block) bool { return b.Index == first })
+	n := slices.IndexFunc(blocks, func(b *rawBlock) bool { return b.Index == first })
 	size := int(blockSize + trailerSize)
 	for i := range blocks[n].Records {
 		size += int(recordSize(&blocks[n].Records[i]))
@@ -169,14 +170,14 @@ func TestNewestSegmentTorn(t *testing.T) {
 			r, err := OpenReadOnly(Options{FS: d, Dir: dir})
 			must(t, err)
 			tail := r.Tail()
-			if tail == nil || r.Head().Index != first-1 && r.Head().Index != blocks[n-1].Index {
-				t.Fatalf("cut at %d: tail %v, head %d", cut, tail, r.Head().Index)
+			if tail == nil || r.Head() != first-1 && r.Head() != blocks[n-1].Index {
+				t.Fatalf("cut at %d: tail %v, head %d", cut, tail, r.Head())
 			}
 			must(t, r.Close())
 			_, err = Open(Options{FS: d, Dir: dir})
 			corruption(t, err)
 			l := mustOpen(t, options(d))
-			if l.Head() != (Head{blocks[n-1].Index, blocks[n-1].Chain}) {
+			if tipOf(l) != (tip{blocks[n-1].Index, blocks[n-1].Chain}) {
 				t.Fatalf("cut at %d: head %v", cut, l.Head())
 			}
 			for i := n; i < 60; i++ {
@@ -231,47 +232,47 @@ func TestManySubjects(t *testing.T) {
 	opts := options(vfs.NewMem())
 	opts.SegmentSize = 400 << 10
 	l := mustOpen(t, opts)
-	last := map[[16]byte]Ref{}
+	last := map[[16]byte]event.Ref{}
 	for i := range uint64(60) {
-		var rs []Record
+		var rs []record
 		for n := range 100 {
 			r := rec(fmt.Sprintf("subject %d", (int(i)*31+n*7)%3000), strings.Repeat("z", n))
 			r.Alias = key("alias %d", i*100+uint64(n))
 			rs = append(rs, r)
-			last[r.Subject] = Ref{i + 1, uint32(n)}
+			last[r.Subject] = event.Ref{Index: i + 1, Number: uint32(n)}
 		}
 		if i == 30 {
 			rs[50] = rec("large", strings.Repeat("big", 20<<10))
 			for s, r := range last {
-				if r == (Ref{31, 50}) {
+				if r == (event.Ref{Index: 31, Number: 50}) {
 					delete(last, s)
 				}
 			}
-			last[key("large")] = Ref{31, 50}
+			last[key("large")] = event.Ref{Index: 31, Number: 50}
 		}
 		b := block(i+1, rs...)
 		appendAll(t, l, b)
 		for n := range rs {
-			last[rs[n].Subject] = Ref{i + 1, uint32(n)}
+			last[rs[n].Subject] = event.Ref{Index: i + 1, Number: uint32(n)}
 		}
 	}
 	if side, ok := l.segments[0].index.(*sideFile); len(l.Segments()) < 3 || !ok || side.tables[tableSubjects].count() < 3 {
 		t.Fatalf("%d segments, %+v", len(l.Segments()), side)
 	}
 	for s, want := range last {
-		if got, ok, err := l.LastSince(s, 0); got != want || !ok || err != nil {
+		if got, ok, err := l.newest(tableSubjects, s, 0); got != want || !ok || err != nil {
 			t.Fatalf("%q: %v %v %v, want %v", s, got, ok, err, want)
 		}
 	}
 	for i := range uint64(60) {
 		for n := range uint32(100) {
-			want := Ref{i + 1, n}
-			r, err := l.Record(want)
+			want := event.Ref{Index: i + 1, Number: n}
+			r, err := l.record(want)
 			must(t, err)
 			if i == 30 && n == 50 {
 				continue
 			}
-			if got, ok, err := l.FindAlias(r.Alias, 0); got != want || !ok || err != nil {
+			if got, ok, err := l.newest(tableAliases, r.Alias, 0); got != want || !ok || err != nil {
 				t.Fatalf("%v: %v %v %v", want, got, ok, err)
 			}
 		}
@@ -286,7 +287,7 @@ func TestErase(t *testing.T) {
 	b := block(100, rec("short", "x"), rec("none", "-"), rec("empty", ""), rec("mark", "[erased]"))
 	appendAll(t, l, b)
 	blocks = append(blocks, b)
-	refs := []Ref{{1, 0}, {6, 0}, {100, 0}, {100, 1}, {100, 2}}
+	refs := []event.Ref{{Index: 1, Number: 0}, {Index: 6, Number: 0}, {Index: 100, Number: 0}, {Index: 100, Number: 1}, {Index: 100, Number: 2}}
 	must(t, l.Erase(refs))
 	must(t, l.Erase(refs))
 	check := func(l *Log) {
@@ -294,11 +295,11 @@ func TestErase(t *testing.T) {
 		sameBlocks(t, readAll(t, l, 0), blocks)
 		for _, b := range readAll(t, l, 0) {
 			for n, r := range b.Records {
-				ref := Ref{b.Index, uint32(n)}
+				ref := event.Ref{Index: b.Index, Number: uint32(n)}
 				want := slices.Contains(refs, ref) && r.Content != nil
-				got, err := l.Record(ref)
+				got, err := l.record(ref)
 				must(t, err)
-				content, erased, err := l.Content(ref)
+				content, erased, err := contentOf(l, ref)
 				must(t, err)
 				if r.Erased != want || got.Erased != want || erased != want {
 					t.Fatalf("record %s: erased %v %v %v, want %v", ref, r.Erased, got.Erased, erased, want)
@@ -310,7 +311,7 @@ func TestErase(t *testing.T) {
 		}
 	}
 	check(l)
-	if err := l.Erase([]Ref{{3, 77}}); !errors.Is(err, ErrNotFound) {
+	if err := l.Erase([]event.Ref{{Index: 3, Number: 77}}); !errors.Is(err, ErrNotFound) {
 		t.Fatal(err)
 	}
 	must(t, l.Close())

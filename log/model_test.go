@@ -8,6 +8,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/log/vfs"
 	"pgregory.net/rapid"
 )
@@ -17,9 +18,9 @@ type model struct {
 	disk    *vfs.Mem
 	log     *Log
 	opts    Options
-	blocks  []*Block // all that were ever appended and not lost
+	blocks  []*rawBlock // all that were ever appended and not lost
 	durable uint64
-	erased  map[Ref]bool
+	erased  map[event.Ref]bool
 	ids     int
 }
 
@@ -30,19 +31,19 @@ func (m *model) open(rt *rapid.T) {
 		rt.Fatal(err)
 	}
 	m.log = l
-	if l.Head().Index < m.durable {
-		rt.Fatalf("head %d, durable %d", l.Head().Index, m.durable)
+	if l.Head() < m.durable {
+		rt.Fatalf("head %d, durable %d", l.Head(), m.durable)
 	}
-	for len(m.blocks) > 0 && m.blocks[len(m.blocks)-1].Index > l.Head().Index {
+	for len(m.blocks) > 0 && m.blocks[len(m.blocks)-1].Index > l.Head() {
 		m.blocks = m.blocks[:len(m.blocks)-1]
 	}
 }
 
 func (m *model) append(rt *rapid.T) {
-	index := m.log.Head().Index + rapid.Uint64Range(1, 3).Draw(rt, "gap")
-	b := &Block{Index: index, Time: rapid.Int64Range(0, 500).Draw(rt, "time") + int64(len(m.blocks))*10}
+	index := m.log.Head() + rapid.Uint64Range(1, 3).Draw(rt, "gap")
+	b := &rawBlock{Index: index, Time: rapid.Int64Range(0, 500).Draw(rt, "time") + int64(len(m.blocks))*10}
 	for range rapid.IntRange(0, 5).Draw(rt, "records") {
-		r := Record{Header: rapid.SliceOfN(rapid.Byte(), 0, 20).Draw(rt, "header")}
+		r := record{Header: rapid.SliceOfN(rapid.Byte(), 0, 20).Draw(rt, "header")}
 		m.ids++
 		le16(r.ID[:], uint64(m.ids), 0)
 		if n := rapid.IntRange(0, 12).Draw(rt, "subject"); n > 0 {
@@ -57,7 +58,7 @@ func (m *model) append(rt *rapid.T) {
 		}
 		b.Records = append(b.Records, r)
 	}
-	if err := m.log.Append(b); err != nil {
+	if err := m.log.append(b); err != nil {
 		rt.Fatal(err)
 	}
 	m.blocks = append(m.blocks, b)
@@ -67,12 +68,12 @@ func (m *model) sync(rt *rapid.T) {
 	if err := m.log.Sync(); err != nil {
 		rt.Fatal(err)
 	}
-	m.durable = m.log.Head().Index
+	m.durable = m.log.Head()
 }
 
 // held are the model's blocks that retention has left.
-func (m *model) held() []*Block {
-	i := slices.IndexFunc(m.blocks, func(b *Block) bool { return b.Index >= m.log.First() })
+func (m *model) held() []*rawBlock {
+	i := slices.IndexFunc(m.blocks, func(b *rawBlock) bool { return b.Index >= m.log.First() })
 	if i < 0 || m.log.First() == 0 {
 		return nil
 	}
@@ -93,7 +94,7 @@ func (m *model) check(rt *rapid.T) {
 			rt.Fatalf("block %d: %s", want[i].Index, diff)
 		}
 		for n, r := range got[i].Records {
-			if ref := (Ref{got[i].Index, uint32(n)}); r.Erased != m.erased[ref] {
+			if ref := (event.Ref{Index: got[i].Index, Number: uint32(n)}); r.Erased != m.erased[ref] {
 				rt.Fatalf("record %s: erased %v", ref, r.Erased)
 			}
 		}
@@ -101,25 +102,25 @@ func (m *model) check(rt *rapid.T) {
 	m.checkLookups(rt, want)
 }
 
-func (m *model) checkLookups(rt *rapid.T, held []*Block) {
+func (m *model) checkLookups(rt *rapid.T, held []*rawBlock) {
 	for n := range 14 {
 		subject, alias := key("subject %d", n), key("alias %d", n)
-		from := rapid.Uint64Range(0, m.log.Head().Index+1).Draw(rt, "from")
-		var lastSubject, lastAlias Ref
+		from := rapid.Uint64Range(0, m.log.Head()+1).Draw(rt, "from")
+		var lastSubject, lastAlias event.Ref
 		for _, b := range held {
 			for i, r := range b.Records {
 				if b.Index >= from && r.Subject == subject {
-					lastSubject = Ref{b.Index, uint32(i)}
+					lastSubject = event.Ref{Index: b.Index, Number: uint32(i)}
 				}
 				if b.Index >= from && r.Alias == alias {
-					lastAlias = Ref{b.Index, uint32(i)}
+					lastAlias = event.Ref{Index: b.Index, Number: uint32(i)}
 				}
 			}
 		}
-		if got, ok, err := m.log.LastSince(subject, from); got != lastSubject && ok || ok != !lastSubject.IsZero() || err != nil {
+		if got, ok, err := m.log.newest(tableSubjects, subject, from); got != lastSubject && ok || ok != !lastSubject.IsZero() || err != nil {
 			rt.Fatalf("last of subject %d since %d: %v %v %v, want %v", n, from, got, ok, err, lastSubject)
 		}
-		if got, ok, err := m.log.FindAlias(alias, from); got != lastAlias && ok || ok != !lastAlias.IsZero() || err != nil {
+		if got, ok, err := m.log.newest(tableAliases, alias, from); got != lastAlias && ok || ok != !lastAlias.IsZero() || err != nil {
 			rt.Fatalf("alias %d since %d: %v %v %v, want %v", n, from, got, ok, err, lastAlias)
 		}
 	}
@@ -142,8 +143,8 @@ func (m *model) checkLookups(rt *rapid.T, held []*Block) {
 		rt.Fatalf("chain at %d: %v", held[at].Index, err)
 	}
 	for n, w := range held[at].Records {
-		ref := Ref{held[at].Index, uint32(n)}
-		if r, err := m.log.Record(ref); err != nil || diffRecord(r, w) != "" || r.Erased != m.erased[ref] {
+		ref := event.Ref{Index: held[at].Index, Number: uint32(n)}
+		if r, err := m.log.record(ref); err != nil || diffRecord(r, w) != "" || r.Erased != m.erased[ref] {
 			rt.Fatalf("record %s: %v, %v", ref, r, err)
 		}
 	}
@@ -153,7 +154,7 @@ func (m *model) checkLookups(rt *rapid.T, held []*Block) {
 func TestModel(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
-		m := &model{disk: vfs.NewMem(), erased: map[Ref]bool{}}
+		m := &model{disk: vfs.NewMem(), erased: map[event.Ref]bool{}}
 		m.opts = Options{
 			Dir: dir, inline: true,
 			SegmentSize: rapid.SampledFrom([]int64{1, 600, 5000, 40000}).Draw(rt, "segment size"),
@@ -170,13 +171,13 @@ func TestModel(t *testing.T) {
 				if err := m.log.Close(); err != nil {
 					rt.Fatal(err)
 				}
-				m.durable = m.log.Head().Index
+				m.durable = m.log.Head()
 				m.open(rt)
 			case 10:
 				m.disk = m.disk.Crash(testRand(rapid.Uint64().Draw(rt, "seed")))
 				m.open(rt)
 			case 11:
-				index := rapid.Uint64Range(0, m.log.Head().Index+1).Draw(rt, "before")
+				index := rapid.Uint64Range(0, m.log.Head()+1).Draw(rt, "before")
 				first := m.log.First()
 				if err := m.log.DeleteBefore(index); err != nil {
 					rt.Fatal(err)
@@ -185,16 +186,16 @@ func TestModel(t *testing.T) {
 					rt.Fatalf("the segment from %d is still there", s[0].First)
 				}
 				if m.log.First() != first {
-					m.durable = m.log.Head().Index // before anything goes, all is synced
+					m.durable = m.log.Head() // before anything goes, all is synced
 				}
 			case 12:
-				var refs []Ref
+				var refs []event.Ref
 				for _, b := range m.held() {
 					for n, r := range b.Records {
 						if rapid.IntRange(0, 9).Draw(rt, "erase") == 0 {
-							refs = append(refs, Ref{b.Index, uint32(n)})
+							refs = append(refs, event.Ref{Index: b.Index, Number: uint32(n)})
 							if r.Content != nil {
-								m.erased[Ref{b.Index, uint32(n)}] = true
+								m.erased[event.Ref{Index: b.Index, Number: uint32(n)}] = true
 							}
 						}
 					}
@@ -202,7 +203,7 @@ func TestModel(t *testing.T) {
 				if err := m.log.Erase(refs); err != nil {
 					rt.Fatal(err)
 				}
-				m.durable = m.log.Head().Index
+				m.durable = m.log.Head()
 			case 13:
 				m.check(rt)
 			}
@@ -212,7 +213,7 @@ func TestModel(t *testing.T) {
 			rt.Fatal(err)
 		}
 		report, err := Verify(context.Background(), Options{FS: m.disk, Dir: dir}, 0, nil)
-		if err != nil || report.Head != m.log.Head() {
+		if err != nil || (tip{report.Last, report.Chain}) != tipOf(m.log) {
 			rt.Fatal(report, err)
 		}
 	})
@@ -237,26 +238,26 @@ func TestConcurrent(t *testing.T) {
 	}
 	run(func() error {
 		rng := testRand(1)
-		for l.Head().Index < last {
-			head := l.Head().Index
+		for l.Head() < last {
+			head := l.Head()
 			if head == 0 {
 				continue
 			}
-			ref := Ref{1 + rng.Uint64N(head), uint32(rng.IntN(4))}
-			if _, _, err := l.Content(ref); err != nil && !errors.Is(err, ErrDeleted) {
+			ref := event.Ref{Index: 1 + rng.Uint64N(head), Number: uint32(rng.IntN(4))}
+			if _, _, err := contentOf(l, ref); err != nil && !errors.Is(err, ErrGone) {
 				return err
 			}
-			if _, err := l.Record(ref); err != nil && !errors.Is(err, ErrDeleted) {
+			if _, err := l.record(ref); err != nil && !errors.Is(err, ErrGone) {
 				return err
 			}
 			s := key("subject %d", rng.IntN(50))
-			if _, _, err := l.LastSince(s, 0); err != nil {
+			if _, _, err := l.newest(tableSubjects, s, 0); err != nil {
 				return err
 			}
-			if _, _, err := l.SeekTime(int64(1000 + 10*ref.Index)); err != nil && !errors.Is(err, ErrDeleted) {
+			if _, _, err := l.SeekTime(int64(1000 + 10*ref.Index)); err != nil && !errors.Is(err, ErrGone) {
 				return err
 			}
-			if _, err := l.ChainAt(ref.Index); err != nil && !errors.Is(err, ErrDeleted) {
+			if _, err := l.ChainAt(ref.Index); err != nil && !errors.Is(err, ErrGone) {
 				return err
 			}
 			l.Segments()
@@ -264,7 +265,7 @@ func TestConcurrent(t *testing.T) {
 		return nil
 	})
 	run(func() error {
-		for l.Head().Index < last {
+		for l.Head() < last {
 			if err := l.Sync(); err != nil {
 				return err
 			}
@@ -276,7 +277,7 @@ func TestConcurrent(t *testing.T) {
 			if err := l.Wait(ctx, i); err != nil {
 				return err
 			}
-			if err := l.Erase([]Ref{{i, 0}, {i - 1, 1}, {i - 20, 2}}); err != nil {
+			if err := l.Erase([]event.Ref{{Index: i, Number: 0}, {Index: i - 1, Number: 1}, {Index: i - 20, Number: 2}}); err != nil {
 				return err
 			}
 			if err := l.DeleteBefore(i - 40); err != nil {
@@ -295,11 +296,11 @@ func TestConcurrent(t *testing.T) {
 		return nil
 	})
 	for i := range uint64(last) {
-		var rs []Record
+		var rs []record
 		for n := range 4 {
 			rs = append(rs, rec(fmt.Sprintf("subject %d", (i+uint64(n)*7)%50), fmt.Sprintf("content %d of %d, and some more to fill it up", n, i)))
 		}
-		must(t, l.Append(block(i+1, rs...)))
+		must(t, l.append(block(i+1, rs...)))
 	}
 	for range readers {
 		must(t, <-errs)
@@ -312,12 +313,12 @@ func TestConcurrent(t *testing.T) {
 
 // follow reads up to a block, waiting for each.
 func follow(ctx context.Context, l *Log, last uint64) error {
-	r := l.Blocks(0)
+	r := l.blocks(0)
 	seen := uint64(0)
 	for seen < last {
-		b, err := r.Next()
-		if errors.Is(err, ErrDeleted) {
-			r = l.Blocks(0) // retention was faster
+		b, err := r.next()
+		if errors.Is(err, ErrGone) {
+			r = l.blocks(0) // retention was faster
 			continue
 		}
 		if err != nil {

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"slices"
 	"sort"
+
+	"github.com/qlogd/qlogd/event"
 )
 
 // cache holds the newest blocks' bytes, first in, first out, up to a bound: what
@@ -46,7 +48,7 @@ func (c *cache) drop(index uint64) {
 }
 
 // record returns a record's bytes, or nil.
-func (c *cache) record(ref Ref) []byte {
+func (c *cache) record(ref event.Ref) []byte {
 	i, ok := c.find(ref.Index)
 	if !ok || ref.Number >= uint32(len(c.blocks[i].offs)) {
 		return nil
@@ -70,22 +72,7 @@ func (l *Log) before(index uint64) int {
 		func(i int) bool { return l.segments[i].header.first > index }) - 1
 }
 
-// Record reads one record. It returns ErrNotFound, ErrDeleted, or a
-// *CorruptionError if its bytes are wrong.
-func (l *Log) Record(ref Ref) (r Record, err error) {
-	defer wrap(&err, "read record %s", ref)
-	return l.record(ref)
-}
-
-// Content reads one record's content: nil if it has none. Of an erased content
-// only the length is true. The bytes must not be changed.
-func (l *Log) Content(ref Ref) (content []byte, erased bool, err error) {
-	defer wrap(&err, "read content of record %s", ref)
-	r, err := l.record(ref)
-	return r.Content, r.Erased, err
-}
-
-func (l *Log) record(ref Ref) (Record, error) {
+func (l *Log) record(ref event.Ref) (record, error) {
 	l.mu.RLock()
 	raw := l.cache.record(ref)
 	l.mu.RUnlock()
@@ -94,14 +81,14 @@ func (l *Log) record(ref Ref) (Record, error) {
 	}
 	c, err := l.at(ref.Index)
 	if err != nil {
-		return Record{}, err
+		return record{}, err
 	}
 	off, n, err := c.record(ref)
 	if err != nil {
-		return Record{}, err
+		return record{}, err
 	}
 	if raw, err = c.win.at(off, n); err != nil {
-		return Record{}, c.failed(off, err)
+		return record{}, c.failed(off, err)
 	}
 	return l.parseRecord(c.seg, ref, bytes.Clone(raw), off)
 }
@@ -113,7 +100,7 @@ func (l *Log) at(index uint64) (*cursor, error) {
 	switch {
 	case i < 0 && len(l.segments) > 0 && index <= l.segments[0].header.prevIndex && index > 0:
 		l.mu.RUnlock()
-		return nil, ErrDeleted
+		return nil, ErrGone
 	case i < 0 || index > l.segments[i].last:
 		l.mu.RUnlock()
 		return nil, ErrNotFound
@@ -124,9 +111,9 @@ func (l *Log) at(index uint64) (*cursor, error) {
 }
 
 // parseRecord checks and parses a whole record.
-func (l *Log) parseRecord(seg *segment, ref Ref, raw []byte, off int64) (r Record, err error) {
-	wrong := func(off int64, reason string) (Record, error) {
-		return Record{}, &CorruptionError{Segment: seg.name, Offset: off, LastGood: ref.Index - 1,
+func (l *Log) parseRecord(seg *segment, ref event.Ref, raw []byte, off int64) (r record, err error) {
+	wrong := func(off int64, reason string) (record, error) {
+		return record{}, &CorruptionError{Segment: seg.name, Offset: off, LastGood: ref.Index - 1,
 			Reason: reason}
 	}
 	lay := layout{}
@@ -155,12 +142,12 @@ func (l *Log) ChainAt(index uint64) (chain [32]byte, err error) {
 	defer wrap(&err, "chain at %d", index)
 	l.mu.RLock()
 	switch i := l.before(index); {
-	case index > l.head.Index:
+	case index > l.head:
 		err = ErrNotFound
-	case index == l.head.Index:
-		chain = l.head.Chain
+	case index == l.head:
+		chain = l.chain
 	case i < 0 && index < l.segments[0].header.prevIndex:
-		err = ErrDeleted
+		err = ErrGone
 	case i < 0:
 		chain = l.segments[0].header.prevChain
 	case index >= l.segments[i].last:
@@ -205,27 +192,15 @@ func (l *Log) Extent(index uint64) (name string, end int64, err error) {
 	return seg.name, end, err
 }
 
-// LastSince returns the newest record of a subject at an index >= from; older
-// segments are not asked.
-func (l *Log) LastSince(subject [16]byte, from uint64) (ref Ref, ok bool, err error) {
-	defer wrap(&err, "last record of subject %x", subject)
-	return l.newest(tableSubjects, subject, from)
-}
-
-// FindAlias returns the newest record with this alias at an index >= from.
-func (l *Log) FindAlias(alias [16]byte, from uint64) (ref Ref, ok bool, err error) {
-	defer wrap(&err, "find alias %x", alias)
-	return l.newest(tableAliases, alias, from)
-}
-
-// newest asks the segments, newest first.
-func (l *Log) newest(table int, key [16]byte, from uint64) (Ref, bool, error) {
+// newest returns the newest record with a key at an index >= from; older segments
+// are not read.
+func (l *Log) newest(table int, key [16]byte, from uint64) (event.Ref, bool, error) {
 	if key == [16]byte{} {
-		return Ref{}, false, nil
+		return event.Ref{}, false, nil
 	}
 	l.mu.RLock()
 	segments := l.segments // elements are never changed in place
-	head := l.head.Index
+	head := l.head
 	l.mu.RUnlock()
 	for i := len(segments) - 1; i >= 0; i-- {
 		seg := segments[i]
@@ -233,21 +208,21 @@ func (l *Log) newest(table int, key [16]byte, from uint64) (Ref, bool, error) {
 			break
 		}
 		idx, err := l.indexOf(seg)
-		var ref Ref
+		var ref event.Ref
 		ok := false
 		if err == nil {
 			ref, ok, err = idx.newest(table, key)
 		}
 		switch {
 		case err != nil && l.First() > seg.header.first:
-			return Ref{}, false, nil // retention was faster
+			return event.Ref{}, false, nil // retention was faster
 		case err != nil:
-			return Ref{}, false, err
+			return event.Ref{}, false, err
 		case ok:
 			return ref, ref.Index >= from, nil
 		}
 	}
-	return Ref{}, false, nil
+	return event.Ref{}, false, nil
 }
 
 // SeekTime returns the index of the first block at which the log's clock (the
@@ -331,7 +306,7 @@ func (c *cursor) recordHeader(off int64) (layout, error) {
 	if b, err = c.win.at(off, lay.headerEnd); err != nil {
 		return lay, c.failed(off, err)
 	}
-	if reason := parseRecordHeader(b, lay, &Record{}); reason != "" {
+	if reason := parseRecordHeader(b, lay, &record{}); reason != "" {
 		return lay, c.corrupt(off, reason)
 	}
 	return lay, nil
@@ -368,8 +343,8 @@ func (c *cursor) begin(before func(mark) bool) (int64, error) {
 }
 
 // record returns a record's extent.
-func (c *cursor) record(ref Ref) (off, size int64, err error) {
-	m, ok, err := c.index.nearest(func(m mark) bool { return !ref.Before(m.ref()) })
+func (c *cursor) record(ref event.Ref) (off, size int64, err error) {
+	m, ok, err := c.index.nearest(func(m mark) bool { return ref.Compare(m.ref()) >= 0 })
 	switch {
 	case err != nil:
 		return 0, 0, err
@@ -404,7 +379,7 @@ func (c *cursor) record(ref Ref) (off, size int64, err error) {
 // block returns the offset of the first block with an index >= index, or the
 // segment's end.
 func (c *cursor) block(index uint64) (int64, error) {
-	off, err := c.begin(func(m mark) bool { return !Ref{Index: index}.Before(m.ref()) })
+	off, err := c.begin(func(m mark) bool { return m.index < index || m.index == index && m.number == 0 })
 	if err != nil {
 		return 0, err
 	}

@@ -8,13 +8,13 @@ import (
 	"sort"
 )
 
-// readChunk is how much a Reader reads at once.
+// readChunk is how much a reader reads at once.
 const readChunk = 256 << 10
 
-// Reader goes through the log's blocks in order and checks each: all checksums
+// reader goes through the log's blocks in order and checks each: all checksums
 // and the chain (not the contents' digests: Verify does). It is not for use by
 // several goroutines, and needs no closing.
-type Reader struct {
+type reader struct {
 	l    *Log
 	from uint64 // the next block has an index >= from
 	seen bool   // a block was returned; Invariant: from is its index + 1
@@ -27,20 +27,20 @@ type Reader struct {
 	sha   hash.Hash
 }
 
-// Blocks returns a reader from the first block on that has an index >= from and
+// blocks returns a reader from the first block on that has an index >= from and
 // is still held.
-func (l *Log) Blocks(from uint64) *Reader {
-	return &Reader{l: l, from: from, sha: sha256.New()}
+func (l *Log) blocks(from uint64) *reader {
+	return &reader{l: l, from: from, sha: sha256.New()}
 }
 
-// Next returns the next block, whose slices stay as they are. At the head it
+// next returns the next block, whose slices stay as they are. At the head it
 // returns io.EOF, and after more was appended the next block. A reader which
-// retention has overtaken gets ErrDeleted.
-func (r *Reader) Next() (Block, error) {
+// retention has overtaken gets ErrGone.
+func (r *reader) next() (rawBlock, error) {
 	if r.err != nil {
-		return Block{}, r.err
+		return rawBlock{}, r.err
 	}
-	b, err := r.next()
+	b, err := r.read()
 	if err != nil && err != io.EOF {
 		// For good: what is behind damage is never read.
 		err = fmt.Errorf("read block %d: %w", r.from, err)
@@ -49,11 +49,11 @@ func (r *Reader) Next() (Block, error) {
 	return b, err
 }
 
-func (r *Reader) next() (Block, error) {
+func (r *reader) read() (rawBlock, error) {
 	for {
 		if r.seg == nil {
 			if err := r.find(); err != nil {
-				return Block{}, err
+				return rawBlock{}, err
 			}
 		}
 		r.l.mu.RLock()
@@ -62,18 +62,18 @@ func (r *Reader) next() (Block, error) {
 		r.l.mu.RUnlock()
 		switch {
 		case closed:
-			return Block{}, ErrClosed
+			return rawBlock{}, ErrClosed
 		case r.off < limit:
-			return r.read(limit)
+			return r.block(limit)
 		case active:
-			return Block{}, io.EOF
+			return rawBlock{}, io.EOF
 		}
 		r.seg = nil
 	}
 }
 
 // find goes to the block to be read next.
-func (r *Reader) find() error {
+func (r *reader) find() error {
 	l := r.l
 	l.mu.RLock()
 	i := sort.Search(len(l.segments), func(i int) bool { return l.segments[i].last >= r.from })
@@ -84,7 +84,7 @@ func (r *Reader) find() error {
 	seg, size := l.segments[i], l.segments[i].size
 	l.mu.RUnlock()
 	if r.seen && r.from <= seg.header.prevIndex {
-		return ErrDeleted
+		return ErrGone
 	}
 	off, chain := int64(headerSize), seg.header.prevChain
 	if r.from > seg.header.first {
@@ -104,28 +104,28 @@ func (r *Reader) find() error {
 	return nil
 }
 
-// read returns the block at r.off.
-func (r *Reader) read(limit int64) (Block, error) {
+// block returns the block at r.off.
+func (r *reader) block(limit int64) (rawBlock, error) {
 	r.win.limit = limit
 	raw, h, d, err := readBlock(&r.win, r.off, r.seg.salt)
 	if err != nil {
-		return Block{}, err
+		return rawBlock{}, err
 	}
-	b := Block{Index: h.index, Time: h.time}
+	b := rawBlock{Index: h.index, Time: h.time}
 	if d == nil {
 		if h.count > 0 {
-			b.Records = make([]Record, 0, h.count)
+			b.Records = make([]record, 0, h.count)
 		}
 		b.Chain, d, err = walkBlock(raw, h, r.off, r.seg.salt, r.sha, r.chain, visitor{
-			record:  func(rec *Record, _ int) error { b.Records = append(b.Records, *rec); return nil },
+			record:  func(rec *record, _ int) error { b.Records = append(b.Records, *rec); return nil },
 			erasing: func(off, n int64) bool { return r.l.beingErased(r.seg, off, n) },
 		})
 		if err != nil {
-			return Block{}, err
+			return rawBlock{}, err
 		}
 	}
 	if d != nil {
-		return Block{}, &CorruptionError{
+		return rawBlock{}, &CorruptionError{
 			Segment: r.seg.name, Offset: d.from, LastGood: max(r.from, 1) - 1, Reason: d.reason,
 		}
 	}

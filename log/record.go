@@ -3,10 +3,12 @@ package log
 import (
 	"bytes"
 	"hash/crc32"
+
+	"github.com/qlogd/qlogd/event"
 )
 
 // recordSize is the length of r on disk.
-func recordSize(r *Record) int64 {
+func recordSize(r *record) int64 {
 	n := recordHeaderSize(r)
 	if r.Content != nil {
 		n += 4 + int64(len(r.Content))
@@ -15,7 +17,7 @@ func recordSize(r *Record) int64 {
 }
 
 // recordHeaderSize is where r's header ends: all of it that the chain covers.
-func recordHeaderSize(r *Record) int64 {
+func recordHeaderSize(r *record) int64 {
 	n := int64(recordMinimum + len(r.Header))
 	if r.Subject != [16]byte{} {
 		n += 16
@@ -33,7 +35,7 @@ func recordHeaderSize(r *Record) int64 {
 }
 
 // appendRecord writes r to b and returns where in b its header ends.
-func appendRecord(b []byte, r *Record) (out []byte, headerEnd int) {
+func appendRecord(b []byte, r *record) (out []byte, headerEnd int) {
 	start := len(b)
 	flags := uint32(0)
 	b = le.AppendUint32(b, uint32(recordSize(r)))
@@ -99,7 +101,7 @@ func parseLayout(b []byte) layout {
 
 // parseRecordHeader reads a record up to the end of its header, which must all
 // be in b; the record's slices lie in b. reason is "" when it is right.
-func parseRecordHeader(b []byte, l layout, r *Record) (reason string) {
+func parseRecordHeader(b []byte, l layout, r *record) (reason string) {
 	head := b[:l.headerEnd]
 	if recordCRC(head) != le.Uint32(head[4:]) {
 		return "wrong checksum of the record header"
@@ -108,8 +110,8 @@ func parseRecordHeader(b []byte, l layout, r *Record) (reason string) {
 }
 
 // parseRecord is parseRecordHeader of a header that is known to be right.
-func parseRecord(head []byte, l layout, r *Record) (reason string) {
-	*r = Record{}
+func parseRecord(head []byte, l layout, r *record) (reason string) {
+	*r = record{}
 	copy(r.ID[:], head[12:])
 	rest := head[recordMinimum:]
 	if l.flags&flagSubject != 0 {
@@ -119,7 +121,7 @@ func parseRecord(head []byte, l layout, r *Record) (reason string) {
 		rest = rest[copy(r.Alias[:], rest):]
 	}
 	if l.flags&flagPrev != 0 {
-		r.Prev = Ref{le.Uint64(rest), le.Uint32(rest[8:])}
+		r.Prev = event.Ref{Index: le.Uint64(rest), Number: le.Uint32(rest[8:])}
 		rest = rest[12:]
 	}
 	if l.flags&flagContent != 0 {

@@ -143,12 +143,12 @@ func (r *recovery) read() (err error) {
 	}
 	if n := len(r.segments); n > 0 {
 		last := r.segments[n-1]
-		r.head, r.clock = Head{last.last, last.chain}, last.clock
+		r.head, r.chain, r.clock = last.last, last.chain, last.clock
 		r.segSize = last.header.segSize
 	}
-	if r.head.Index < r.opts.Durable {
-		e := &CorruptionError{LastGood: r.head.Index, Reason: fmt.Sprintf(
-			"the log ends at index %d, but was durable up to %d", r.head.Index, r.opts.Durable)}
+	if r.head < r.opts.Durable {
+		e := &CorruptionError{LastGood: r.head, Reason: fmt.Sprintf(
+			"the log ends at index %d, but was durable up to %d", r.head, r.opts.Durable)}
 		if n := len(r.segments); n > 0 {
 			e.Segment, e.Offset = r.segments[n-1].name, r.segments[n-1].size
 		}

@@ -38,6 +38,8 @@ import (
 	"fmt"
 	"io"
 	"sort"
+
+	"github.com/qlogd/qlogd/event"
 )
 
 const (
@@ -206,13 +208,13 @@ func parseMark(b []byte) mark {
 	}
 }
 
-func (s *sideFile) newest(table int, key [16]byte) (ref Ref, ok bool, err error) {
+func (s *sideFile) newest(table int, key [16]byte) (ref event.Ref, ok bool, err error) {
 	e, err := s.lastEntry(s.tables[table], func(e []byte) bool {
 		return bytes.Compare(e[:16],
 			key[:]) <= 0
 	})
 	if e == nil || err != nil || [16]byte(e) != key {
-		return Ref{}, false, err
+		return event.Ref{}, false, err
 	}
-	return Ref{le.Uint64(e[16:]), le.Uint32(e[24:])}, true, nil
+	return event.Ref{Index: le.Uint64(e[16:]), Number: le.Uint32(e[24:])}, true, nil
 }

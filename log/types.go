@@ -1,33 +1,18 @@
 package log
 
-import "fmt"
+import (
+	"fmt"
 
-// Ref says where a record lies: in the block with this index, at this
-// position. The zero Ref is none.
-type Ref struct {
-	Index  uint64
-	Number uint32
-}
+	"github.com/qlogd/qlogd/event"
+)
 
-// IsZero reports whether r is none.
-func (r Ref) IsZero() bool { return r == Ref{} }
-
-// Before reports whether r lies before o in the log.
-func (r Ref) Before(o Ref) bool {
-	return r.Index < o.Index || r.Index == o.Index && r.Number < o.Number
-}
-
-func (r Ref) String() string { return fmt.Sprintf("%d/%d", r.Index, r.Number) }
-
-// Record is one event.
-//
-// The slices of a record that was read belong to the log and must not be
-// changed; they stay as they are for as long as they are kept.
-type Record struct {
-	ID      [16]byte // a ULID; opaque, but Append wants it to rise strictly
-	Subject [16]byte // a key to find the record by (Last); zero = none
-	Alias   [16]byte // another key to find it by (FindAlias); zero = none
-	Prev    Ref      // the subject's record before this one; zero = none
+// record is one event as the log keeps it. The slices of a record that was read belong to the log
+// and must not be changed; they stay valid for as long as they are kept.
+type record struct {
+	ID      [16]byte  // a ULID; opaque, but append wants it to rise strictly
+	Subject [16]byte  // a key to find the record by; zero = none
+	Alias   [16]byte  // another key to find it by; zero = none
+	Prev    event.Ref // the subject's record before this one; zero = none
 	// Digest is the SHA-256 of Content, made by the caller; zero without content.
 	Digest [32]byte
 	Header []byte
@@ -37,13 +22,13 @@ type Record struct {
 	Erased  bool // set by readers
 }
 
-// Block is what one entry of the Raft log has left.
-type Block struct {
+// rawBlock is what one entry of the Raft log has left.
+type rawBlock struct {
 	Index   uint64
 	Time    int64 // the entry's stamp, Unix milliseconds
-	Records []Record
+	Records []record
 	// Chain is SHA-256 over the chain before and this block's headers; set by
-	// Append and by readers.
+	// append and by readers.
 	Chain [32]byte
 }
 

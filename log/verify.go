@@ -14,8 +14,8 @@ import (
 
 // Report is what Verify has seen.
 type Report struct {
-	First, Last uint64 // indexes of the first and last block
-	Head        Head   // of the last block
+	First, Last uint64   // indexes of the first and last block
+	Chain       [32]byte // at the last block
 	Segments    int
 	SideFiles   int // compared with their segments
 	Blocks      int64
@@ -92,8 +92,8 @@ func (v *verifier) run(from uint64) error {
 			return err
 		}
 	}
-	if v.report.Head.Index < v.opts.Durable {
-		e := &CorruptionError{Segment: v.dir, LastGood: v.report.Head.Index,
+	if v.report.Last < v.opts.Durable {
+		e := &CorruptionError{Segment: v.dir, LastGood: v.report.Last,
 			Reason: fmt.Sprintf("the log was durable up to index %d", v.opts.Durable)}
 		if n := len(all); n > 0 {
 			e.Segment, e.Offset = all[n-1].name, all[n-1].size
@@ -158,7 +158,7 @@ func (v *verifier) block(s *scan) error {
 	if r.First == 0 {
 		r.First = s.block.Index
 	}
-	r.Last, r.Head = s.block.Index, Head{s.block.Index, s.block.Chain}
+	r.Last, r.Chain = s.block.Index, s.block.Chain
 	r.Blocks++
 	r.Records += int64(len(s.block.Records))
 	r.Bytes += s.size

@@ -14,7 +14,7 @@ import (
 	"testing"
 
 	"github.com/qlogd/qlogd/event"
-	"github.com/qlogd/qlogd/log/eventlog"
+	"github.com/qlogd/qlogd/log"
 	"github.com/qlogd/qlogd/log/vfs"
 )
 
@@ -128,7 +128,7 @@ func (v *victim) forge(change func(i int, b *event.Block) *event.Block) {
 	if err := os.RemoveAll(dir); err != nil {
 		v.t.Fatal(err)
 	}
-	l, err := eventlog.Open(eventlog.Options{FS: vfs.OS{}, Dir: dir, SegmentSize: 4 << 10})
+	l, err := log.Open(log.Options{FS: vfs.OS{}, Dir: dir, SegmentSize: 4 << 10})
 	if err != nil {
 		v.t.Fatal(err)
 	}
@@ -380,7 +380,7 @@ func TestAttacks(t *testing.T) {
 	segments := len(l.log.Segments())
 	var blocks []*event.Block
 	ends := map[uint64]end{}
-	next, done := l.log.Blocks(0)
+	next := l.log.Blocks(0)
 	for {
 		b, err := next(t.Context())
 		if err != nil {
@@ -393,7 +393,6 @@ func TestAttacks(t *testing.T) {
 		}
 		ends[b.Index] = end{name, offset}
 	}
-	done()
 	if err := l.log.Close(); err != nil {
 		t.Fatal(err)
 	}

@@ -53,7 +53,7 @@ func TestCompareFindsWhereLogsPart(t *testing.T) {
 	}
 	// The other one goes on otherwise.
 	v := &victim{t: t, dir: copied}
-	next, done := other.Log.Blocks(0)
+	next := other.Log.Blocks(0)
 	for {
 		b, err := next(t.Context())
 		if err != nil {
@@ -61,7 +61,6 @@ func TestCompareFindsWhereLogsPart(t *testing.T) {
 		}
 		v.blocks = append(v.blocks, b)
 	}
-	done()
 	at := len(v.blocks) / 2
 	for len(v.blocks[at].Events) == 0 || v.blocks[at].Events[0].Type != event.Enqueued {
 		at++

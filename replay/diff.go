@@ -7,7 +7,7 @@ import (
 	"slices"
 
 	"github.com/qlogd/qlogd/event"
-	"github.com/qlogd/qlogd/log/eventlog"
+	"github.com/qlogd/qlogd/log"
 	"github.com/qlogd/qlogd/projections"
 )
 
@@ -239,7 +239,7 @@ func (d *Dir) Compare(ctx context.Context, other *Dir, at event.Instant, f Filte
 	return c, diffStates(ctx, a, b, f, count)
 }
 
-func sameChain(a, b *eventlog.Log, index uint64) (bool, error) {
+func sameChain(a, b *log.Log, index uint64) (bool, error) {
 	if index == 0 {
 		return true, nil
 	}
@@ -253,10 +253,10 @@ func sameChain(a, b *eventlog.Log, index uint64) (bool, error) {
 
 // part finds where two logs part: below that the chains agree, from there on
 // they don't.
-func (c *Comparison) part(a, b *eventlog.Log) error {
+func (c *Comparison) part(a, b *log.Log) error {
 	// The lowest index at which both still know their chain.
 	low := uint64(0)
-	for _, l := range []*eventlog.Log{a, b} {
+	for _, l := range []*log.Log{a, b} {
 		if before, deleted := l.DeletedBefore(); deleted {
 			low = max(low, before)
 		}

@@ -9,7 +9,7 @@ import (
 	"slices"
 
 	"github.com/qlogd/qlogd/event"
-	"github.com/qlogd/qlogd/log/eventlog"
+	"github.com/qlogd/qlogd/log"
 )
 
 // Head is the log up to a block, kept elsewhere. A hash chain shows changes in
@@ -27,19 +27,19 @@ type Head struct {
 // cluster are empty.
 const eventNear = 256
 
-// HeadAt returns the newest block up to index. eventlog.ErrGone where retention
+// HeadAt returns the newest block up to index. log.ErrGone where retention
 // has deleted it; index 0 is the empty log.
-func HeadAt(l *eventlog.Log, index uint64) (Head, error) {
+func HeadAt(l *log.Log, index uint64) (Head, error) {
 	if index == 0 || l.Head() == 0 {
 		return Head{}, nil
 	}
 	h := Head{}
 	for i, looked := min(index, l.Head()), 0; i > 0 && looked < eventNear; i-- {
 		b, err := l.Block(i)
-		if errors.Is(err, eventlog.ErrNotFound) {
+		if errors.Is(err, log.ErrNotFound) {
 			continue // one of Raft's own
 		}
-		if errors.Is(err, eventlog.ErrGone) && h.Index > 0 {
+		if errors.Is(err, log.ErrGone) && h.Index > 0 {
 			break
 		}
 		if err != nil {
@@ -106,7 +106,7 @@ func (d *Dir) Heads(ctx context.Context, heads []Head) (HeadsReport, error) {
 		if h.Index > d.Log.Head() {
 			at := ""
 			if h.Time > 0 {
-				at = ", written at " + eventlog.Stamp(h.Time)
+				at = ", written at " + log.Stamp(h.Time)
 			}
 			return r, &Difference{Index: d.Log.Head() + 1, Err: fmt.Errorf("the log's tail was cut off, or this is an older copy: it ends at index %d, but there is a head of index %d%s", d.Log.Head(), h.Index, at)}
 		}
@@ -115,7 +115,7 @@ func (d *Dir) Heads(ctx context.Context, heads []Head) (HeadsReport, error) {
 			continue
 		}
 		chain, err := d.Log.ChainAt(h.Index)
-		if errors.Is(err, eventlog.ErrGone) {
+		if errors.Is(err, log.ErrGone) {
 			r.Deleted++
 			continue
 		}

@@ -13,9 +13,9 @@ import (
 	"time"
 
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/log"
 	"github.com/qlogd/qlogd/log/checkpoint"
 	"github.com/qlogd/qlogd/log/datadir"
-	"github.com/qlogd/qlogd/log/eventlog"
 	"github.com/qlogd/qlogd/log/vfs"
 )
 
@@ -44,7 +44,7 @@ func (d *Dir) Into(ctx context.Context, to event.Instant, target string, seed Se
 		return nil, err
 	}
 	if index == 0 {
-		return nil, &eventlog.RangeError{What: "there is nothing before the first event to continue from", First: d.Log.First(), Head: d.Log.Head(), Clock: d.Log.Clock()}
+		return nil, &log.RangeError{What: "there is nothing before the first event to continue from", First: d.Log.First(), Head: d.Log.Head(), Clock: d.Log.Clock()}
 	}
 	state, _, err := d.stateAfter(ctx, index)
 	if err != nil {

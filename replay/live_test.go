@@ -9,9 +9,9 @@ import (
 
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/fsm"
+	"github.com/qlogd/qlogd/log"
 	"github.com/qlogd/qlogd/log/checkpoint"
 	"github.com/qlogd/qlogd/log/datadir"
-	"github.com/qlogd/qlogd/log/eventlog"
 	"github.com/qlogd/qlogd/log/vfs"
 	"github.com/qlogd/qlogd/projections"
 )
@@ -29,7 +29,7 @@ type observed struct {
 type live struct {
 	t       *testing.T
 	dir     string
-	log     *eventlog.Log
+	log     *log.Log
 	m       *fsm.Machine
 	index   uint64
 	clock   int64
@@ -48,7 +48,7 @@ func startLive(t *testing.T, seed uint64, segmentSize int64) *live {
 		t.Fatal(err)
 	}
 	var err error
-	l.log, err = eventlog.Open(eventlog.Options{FS: vfs.OS{}, Dir: datadir.Path(l.dir, datadir.LogDir), SegmentSize: segmentSize})
+	l.log, err = log.Open(log.Options{FS: vfs.OS{}, Dir: datadir.Path(l.dir, datadir.LogDir), SegmentSize: segmentSize})
 	if err != nil {
 		t.Fatal(err)
 	}

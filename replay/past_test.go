@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/qlogd/qlogd/event"
-	"github.com/qlogd/qlogd/log/eventlog"
+	"github.com/qlogd/qlogd/log"
 	"github.com/qlogd/qlogd/log/vfs"
 )
 
@@ -16,7 +16,7 @@ func TestPastLetsGo(t *testing.T) {
 	if err := fs.MkdirAll("/log"); err != nil {
 		t.Fatal(err)
 	}
-	l, err := eventlog.Open(eventlog.Options{FS: fs, Dir: "/log"})
+	l, err := log.Open(log.Options{FS: fs, Dir: "/log"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/log"
 	"github.com/qlogd/qlogd/log/checkpoint"
-	"github.com/qlogd/qlogd/log/eventlog"
 	"github.com/qlogd/qlogd/log/vfs"
 	"github.com/qlogd/qlogd/projections"
 )
@@ -25,7 +25,7 @@ type Recovery struct {
 // Recovered is what a start finds on disk: the event log, cut where a crash tore it, and the
 // state that it folds to.
 type Recovered struct {
-	Log   *eventlog.Log
+	Log   *log.Log
 	State *projections.State
 	Past  *Source
 }
@@ -41,7 +41,7 @@ func Recover(ctx context.Context, o Recovery) (r Recovered, err error) {
 	if err != nil {
 		return r, err
 	}
-	lo := eventlog.Options{
+	lo := log.Options{
 		FS: o.FS, Dir: o.LogDir, SegmentSize: o.SegmentSize, HeldFrom: o.HeldFrom,
 		CacheBytes: logCache, Logger: o.Logger,
 	}
@@ -52,7 +52,7 @@ func Recover(ctx context.Context, o Recovery) (r Recovered, err error) {
 			lo.HeldFrom = min(o.HeldFrom, metas[0].HeadIndex+1)
 		}
 	}
-	if r.Log, err = eventlog.Open(lo); err != nil {
+	if r.Log, err = log.Open(lo); err != nil {
 		return r, err
 	}
 	// Raft then applies what the log does not hold, and skips what it does (I4).

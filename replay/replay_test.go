@@ -128,7 +128,7 @@ func TestVerify(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r.Checkpoints != 4 || r.Log.Head.Index != l.index || int(r.Folded) != len(l.history) || calls == 0 {
+	if r.Checkpoints != 4 || r.Log.Last != l.index || int(r.Folded) != len(l.history) || calls == 0 {
 		t.Errorf("%+v", r)
 	}
 	sameAs(t, l.history[len(l.history)-1], r.State)

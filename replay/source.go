@@ -16,14 +16,13 @@ import (
 	"github.com/qlogd/qlogd/log"
 	"github.com/qlogd/qlogd/log/checkpoint"
 	"github.com/qlogd/qlogd/log/datadir"
-	"github.com/qlogd/qlogd/log/eventlog"
 	"github.com/qlogd/qlogd/log/vfs"
 	"github.com/qlogd/qlogd/projections"
 )
 
 // Source is an event log and the checkpoints beside it.
 type Source struct {
-	Log         *eventlog.Log
+	Log         *log.Log
 	FS          vfs.FS
 	Checkpoints string // directory; "" is none
 }
@@ -75,7 +74,7 @@ func (s *Source) Earliest() (event.Instant, error) {
 }
 
 func (s *Source) expired(format string, args ...any) error {
-	return &eventlog.RangeError{What: fmt.Sprintf(format, args...),
+	return &log.RangeError{What: fmt.Sprintf(format, args...),
 		First: s.Log.First(), Head: s.Log.Head(), Clock: s.Log.Clock(), Expired: true}
 }
 
@@ -197,8 +196,7 @@ func FoldBlock(state *projections.State, b *event.Block) (err error) {
 
 // blocks calls fn with the blocks from and to inclusive.
 func (s *Source) blocks(ctx context.Context, from, to uint64, fn func(*event.Block) error) error {
-	next, done := s.Log.Blocks(from)
-	defer done()
+	next := s.Log.Blocks(from)
 	for {
 		b, err := next(ctx)
 		if err == io.EOF {
@@ -305,7 +303,7 @@ func OpenOn(fsys vfs.FS, path string, node *datadir.Node) (*Dir, error) {
 	if d.Metas, d.Bad, err = checkpoint.List(d.FS, d.Checkpoints); err != nil {
 		return nil, err
 	}
-	if d.Log, err = eventlog.OpenReadOnly(d.logOptions()); err != nil {
+	if d.Log, err = log.OpenReadOnly(d.logOptions()); err != nil {
 		return nil, err
 	}
 	return d, nil

@@ -12,7 +12,6 @@ import (
 	"github.com/qlogd/qlogd/log"
 	"github.com/qlogd/qlogd/log/checkpoint"
 	"github.com/qlogd/qlogd/log/datadir"
-	"github.com/qlogd/qlogd/log/eventlog"
 	"github.com/qlogd/qlogd/log/vfs"
 	"github.com/qlogd/qlogd/projections"
 )
@@ -70,7 +69,7 @@ func Verify(ctx context.Context, fsys vfs.FS, path string, node *datadir.Node,
 	if err != nil {
 		return r, difference(err)
 	}
-	if d.Log, err = eventlog.OpenReadOnly(d.logOptions()); err != nil {
+	if d.Log, err = log.OpenReadOnly(d.logOptions()); err != nil {
 		return r, difference(err)
 	}
 	defer d.Log.Close()
@@ -97,7 +96,7 @@ func (d *Dir) verifyFold(ctx context.Context, r *Report, progress func(int64)) e
 	metas := slices.Clone(d.Metas)
 	slices.Reverse(metas) // oldest first
 	state := projections.New()
-	head := r.Log.Head.Index
+	head := r.Log.Last
 	before, deleted := d.Log.DeletedBefore()
 	if deleted {
 		var err error
@@ -120,8 +119,7 @@ func (d *Dir) verifyFold(ctx context.Context, r *Report, progress func(int64)) e
 		return nil
 	}
 	var bytes int64
-	next, done := d.Log.Blocks(state.Index() + 1)
-	defer done()
+	next := d.Log.Blocks(state.Index() + 1)
 	allowed := uint64(0) // a live node may have deleted more since the log was read
 	for {
 		b, err := next(ctx)

@@ -140,8 +140,7 @@ func gather(ctx context.Context, src *Source, o *WhatIfOptions) (*facts, error) 
 		return true
 	})
 	slices.SortFunc(g.lives, func(a, b *life) int { return a.id.Compare(b.id) })
-	next, done := src.Log.Blocks(g.first)
-	defer done()
+	next := src.Log.Blocks(g.first)
 	for {
 		b, err := next(ctx)
 		if err != nil {

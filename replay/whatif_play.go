@@ -8,7 +8,7 @@ import (
 
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/fsm"
-	"github.com/qlogd/qlogd/log/eventlog"
+	"github.com/qlogd/qlogd/log"
 )
 
 // demand is one worker that asks a queue for one message.
@@ -320,7 +320,7 @@ func (s *stage) put(c *event.PutQueue) error {
 func (s *stage) set(name string, p event.Policy, auto bool) error {
 	r, err := s.apply(s.clock, &event.Command{PutQueue: &event.PutQueue{Name: name, Policy: p, DeadLetterAuto: auto}})
 	if err == nil && r.Problem != nil {
-		return usagef("queue %s can't have this policy at %s: %s", name, eventlog.Stamp(s.clock), r.Problem.Detail)
+		return usagef("queue %s can't have this policy at %s: %s", name, log.Stamp(s.clock), r.Problem.Detail)
 	}
 	return err
 }
@@ -334,7 +334,7 @@ func (s *stage) putDeadLetters(name, of string) error {
 	}
 	// Two queues can name each other here: nothing would end that.
 	if auto || p.DeadLetterQueue != "" {
-		return usagef("queue %s can't have this policy at %s: dead_letter_queue '%s' cannot have its own dead_letter_queue", of, eventlog.Stamp(s.clock), name)
+		return usagef("queue %s can't have this policy at %s: dead_letter_queue '%s' cannot have its own dead_letter_queue", of, log.Stamp(s.clock), name)
 	}
 	return s.set(name, p, false)
 }

@@ -13,7 +13,7 @@ import (
 
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/fsm"
-	"github.com/qlogd/qlogd/log/eventlog"
+	"github.com/qlogd/qlogd/log"
 	"github.com/qlogd/qlogd/log/vfs"
 	"github.com/qlogd/qlogd/projections"
 )
@@ -21,7 +21,7 @@ import (
 // world is a node without Raft, its clients, and a clock that only it moves.
 type world struct {
 	t     *testing.T
-	log   *eventlog.Log
+	log   *log.Log
 	m     *fsm.Machine
 	index uint64
 	now   int64
@@ -30,7 +30,7 @@ type world struct {
 
 func begin(t *testing.T, seed uint64) *world {
 	t.Helper()
-	l, err := eventlog.Open(eventlog.Options{FS: vfs.NewMem(), Dir: "/log"})
+	l, err := log.Open(log.Options{FS: vfs.NewMem(), Dir: "/log"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -26,6 +26,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/log"
 	"github.com/qlogd/qlogd/log/checkpoint"
 	"github.com/qlogd/qlogd/log/vfs"
@@ -416,7 +417,7 @@ func (a *Archive) refresh(ctx context.Context, src *Source, s *log.SegmentInfo, 
 
 // Refresh brings the archive's copies of those segments up to date in which contents were erased,
 // and returns how many it wrote. What only one of archive and log has is left alone.
-func (a *Archive) Refresh(ctx context.Context, src Source, erased []log.Ref) (n int, err error) {
+func (a *Archive) Refresh(ctx context.Context, src Source, erased []event.Ref) (n int, err error) {
 	return a.eachOf(erased, func(c *card) (bool, error) {
 		i := slices.IndexFunc(src.Segments, func(s log.SegmentInfo) bool { return s.First == c.First && s.Sealed })
 		if i < 0 {
@@ -428,7 +429,7 @@ func (a *Archive) Refresh(ctx context.Context, src Source, erased []log.Ref) (n 
 
 // Erase overwrites contents in segments that only the archive has, since the log begins with what
 // src has, and returns how many segments it wrote. One at a time is read into memory.
-func (a *Archive) Erase(ctx context.Context, src Source, erased []log.Ref) (n int, err error) {
+func (a *Archive) Erase(ctx context.Context, src Source, erased []event.Ref) (n int, err error) {
 	return a.eachOf(erased, func(c *card) (bool, error) {
 		if len(src.Segments) > 0 && c.First >= src.Segments[0].First {
 			return false, nil
@@ -439,7 +440,7 @@ func (a *Archive) Erase(ctx context.Context, src Source, erased []log.Ref) (n in
 
 // eachOf calls fn with the segments in which some records lie, oldest first, and counts those for
 // which it is true.
-func (a *Archive) eachOf(refs []log.Ref, fn func(*card) (bool, error)) (n int, err error) {
+func (a *Archive) eachOf(refs []event.Ref, fn func(*card) (bool, error)) (n int, err error) {
 	cards, err := a.cards(logFolder)
 	if err != nil {
 		return 0, err
@@ -459,11 +460,11 @@ func (a *Archive) eachOf(refs []log.Ref, fn func(*card) (bool, error)) (n int, e
 	return n, nil
 }
 
-func (c *card) has(r log.Ref) bool { return r.Index >= c.First && r.Index <= c.Last }
+func (c *card) has(r event.Ref) bool { return r.Index >= c.First && r.Index <= c.Last }
 
 // eraseIn makes a log of one archived segment, erases in it, and archives that. In memory: the bytes
 // must not be written anywhere else meanwhile.
-func (a *Archive) eraseIn(ctx context.Context, c *card, refs []log.Ref) (bool, error) {
+func (a *Archive) eraseIn(ctx context.Context, c *card, refs []event.Ref) (bool, error) {
 	b, err := vfs.ReadFile(a.fs, path.Join(a.dir, logFolder, c.Name))
 	if err != nil {
 		return false, err
@@ -478,7 +479,7 @@ func (a *Archive) eraseIn(ctx context.Context, c *card, refs []log.Ref) (bool, e
 	if err != nil {
 		return false, err
 	}
-	err = l.Erase(slices.DeleteFunc(slices.Clone(refs), func(r log.Ref) bool { return !c.has(r) }))
+	err = l.Erase(slices.DeleteFunc(slices.Clone(refs), func(r event.Ref) bool { return !c.has(r) }))
 	segments := l.Segments()
 	if err = errors.Join(err, l.Close()); err != nil {
 		return false, err

@@ -2,8 +2,6 @@ package archive
 
 import (
 	"bytes"
-	"crypto/sha256"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -15,6 +13,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/log"
 	"github.com/qlogd/qlogd/log/vfs"
 )
@@ -46,11 +45,10 @@ func (w *world) grow(n int) {
 	w.t.Helper()
 	for want := len(w.log.Segments()) + n; len(w.log.Segments()) < max(want, n+1); {
 		w.index++
-		var id [16]byte
-		binary.BigEndian.PutUint64(id[8:], w.index)
+		id := event.NewID(int64(w.index), w.index, 0)
 		content := bytes.Repeat([]byte(fmt.Sprintf("secret %d ", w.index)), 60)
-		if err := w.log.Append(&log.Block{Index: w.index, Time: int64(w.index), Records: []log.Record{
-			{ID: id, Subject: id, Header: []byte("header"), Content: content, Digest: sha256.Sum256(content)},
+		if err := w.log.Append(&event.Block{Index: w.index, Time: int64(w.index), Events: []event.Event{
+			{ID: id, Type: event.Enqueued, Subject: id, Content: event.EncodeContent(&event.Content{Payload: content})},
 		}}); err != nil {
 			w.t.Fatal(err)
 		}
@@ -116,9 +114,9 @@ func (w *world) read(base vfs.FS) (last uint64, fsys *FS) {
 		w.t.Fatal(err)
 	}
 	defer l.Close()
-	r := l.Blocks(0)
+	next := l.Blocks(0)
 	for {
-		b, err := r.Next()
+		b, err := next(w.t.Context())
 		if err == io.EOF {
 			break
 		}
@@ -260,7 +258,7 @@ func TestLeftoversGo(t *testing.T) {
 	if err := w.disk.Remove(at + "/log/" + cardName(s.Name)); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.log.Erase([]log.Ref{{Index: 2}}); err != nil {
+	if err := w.log.Erase([]event.Ref{{Index: 2}}); err != nil {
 		t.Fatal(err)
 	}
 	w.write()
@@ -277,7 +275,7 @@ func TestErasedSegmentsAreArchivedAgain(t *testing.T) {
 	if len(w.files(secret)) == 0 {
 		t.Fatal("the archive does not hold it to begin with")
 	}
-	if err := w.log.Erase([]log.Ref{{Index: 2}}); err != nil {
+	if err := w.log.Erase([]event.Ref{{Index: 2}}); err != nil {
 		t.Fatal(err)
 	}
 	if done := w.write(); done.Refreshed != 1 || done.Segments != 0 {
@@ -303,7 +301,7 @@ func TestAnotherHistoryIsRefused(t *testing.T) {
 	}
 	other := begin(t)
 	other.disk = w.disk
-	if err := other.log.Append(&log.Block{Index: 1, Time: 5}); err != nil {
+	if err := other.log.Append(&event.Block{Index: 1, Time: 5}); err != nil {
 		t.Fatal(err)
 	}
 	other.index = 1
@@ -402,7 +400,7 @@ func TestEraseReachesTheArchive(t *testing.T) {
 	if err := w.log.DeleteBefore(seg[3].First); err != nil {
 		t.Fatal(err)
 	}
-	refs := []log.Ref{{Index: old}, {Index: kept}, {Index: old}, {Index: w.index + 100}}
+	refs := []event.Ref{{Index: old}, {Index: kept}, {Index: old}, {Index: w.index + 100}}
 	if err := w.log.Erase(refs[1:2]); err != nil {
 		t.Fatal(err)
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/log"
 	"github.com/qlogd/qlogd/log/datadir"
 	"github.com/qlogd/qlogd/log/vfs"
@@ -172,13 +173,13 @@ func (a *Archiver) source() Source {
 
 // Refresh brings the archive's copies of this node's segments up to date, in which contents were
 // erased.
-func (a *Archiver) Refresh(ctx context.Context, refs []log.Ref) error {
+func (a *Archiver) Refresh(ctx context.Context, refs []event.Ref) error {
 	_, err := a.erase(func(arch *Archive) (int, error) { return arch.Refresh(ctx, a.source(), refs) })
 	return err
 }
 
 // Erase erases in segments that only the archive has.
-func (a *Archiver) Erase(ctx context.Context, refs []log.Ref) error {
+func (a *Archiver) Erase(ctx context.Context, refs []event.Ref) error {
 	n, err := a.erase(func(arch *Archive) (int, error) { return arch.Erase(ctx, a.source(), refs) })
 	if n > 0 {
 		a.o.Logger.Info("contents erased in segments that only the archive has",

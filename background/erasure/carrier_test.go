@@ -12,7 +12,7 @@ import (
 
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/fsm"
-	"github.com/qlogd/qlogd/log/eventlog"
+	"github.com/qlogd/qlogd/log"
 	"github.com/qlogd/qlogd/log/vfs"
 	"github.com/qlogd/qlogd/projections"
 )
@@ -24,7 +24,7 @@ type world struct {
 	t    *testing.T
 	rng  *rand.Rand
 	disk *vfs.Mem
-	log  *eventlog.Log
+	log  *log.Log
 	m    *fsm.Replica
 	node *Node
 
@@ -45,7 +45,7 @@ func newWorld(t *testing.T, seed uint64) *world {
 		t.Fatal(err)
 	}
 	var err error
-	if w.log, err = eventlog.Open(eventlog.Options{FS: disk, Dir: "/data/log", SegmentSize: 16 << 10}); err != nil {
+	if w.log, err = log.Open(log.Options{FS: disk, Dir: "/data/log", SegmentSize: 16 << 10}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { w.log.Close() })
@@ -336,7 +336,7 @@ func TestErasesAMessageWhole(t *testing.T) {
 // erased tells whether what a message was produced with is.
 func (w *world) erased(id event.ID) bool {
 	_, err := w.log.Content(event.RefOf(id))
-	return errors.Is(err, eventlog.ErrErased)
+	return errors.Is(err, log.ErrErased)
 }
 
 // What retention has deleted, and the archive has, is found there: all that a
@@ -350,7 +350,7 @@ func TestErasesWhatOnlyTheArchiveHas(t *testing.T) {
 		if err := w.log.Sync(); err != nil {
 			t.Fatal(err)
 		}
-		past, err := eventlog.OpenReadOnly(eventlog.Options{FS: w.disk.Clone(), Dir: "/data/log"})
+		past, err := log.OpenReadOnly(log.Options{FS: w.disk.Clone(), Dir: "/data/log"})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -12,8 +12,8 @@ import (
 	"testing"
 
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/log"
 	"github.com/qlogd/qlogd/log/datadir"
-	"github.com/qlogd/qlogd/log/eventlog"
 	"github.com/qlogd/qlogd/log/vfs"
 )
 
@@ -22,7 +22,7 @@ import (
 type teller struct {
 	t     testing.TB
 	disk  *vfs.Mem
-	log   *eventlog.Log
+	log   *log.Log
 	node  *Node
 	last  map[event.ID]event.Ref
 	tasks []event.TaskView
@@ -45,7 +45,7 @@ func open(t testing.TB, disk *vfs.Mem) (*teller, error) {
 		return nil, err
 	}
 	var err error
-	if s.log, err = eventlog.Open(eventlog.Options{FS: disk, Dir: "/data/log", SegmentSize: 2 << 10, HeldFrom: 1}); err != nil {
+	if s.log, err = log.Open(log.Options{FS: disk, Dir: "/data/log", SegmentSize: 2 << 10, HeldFrom: 1}); err != nil {
 		return nil, err
 	}
 	s.index = max(s.log.Head(), 2)
@@ -209,7 +209,7 @@ func TestNodeCarriesOut(t *testing.T) {
 	s.tasks[1].Status = event.TaskIsCancelled
 	s.must(event.Event{Type: event.Erased, Subject: other.ID, Task: task, Refs: []event.Ref{event.RefOf(other.ID)}}, event.Event{Type: event.TaskSealed, Task: task})
 	s.once()
-	if _, err := s.log.Content(event.RefOf(other.ID)); !errors.Is(err, eventlog.ErrErased) || len(s.reports) != 1 {
+	if _, err := s.log.Content(event.RefOf(other.ID)); !errors.Is(err, log.ErrErased) || len(s.reports) != 1 {
 		t.Errorf("%v, %d reports", err, len(s.reports))
 	}
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/background/push"
 	"github.com/qlogd/qlogd/event"
-	"github.com/qlogd/qlogd/log/eventlog"
+	"github.com/qlogd/qlogd/log"
 	"github.com/qlogd/qlogd/raft"
 	"github.com/qlogd/qlogd/webhook"
 )
@@ -98,7 +98,7 @@ func (e *engine) newPush(n *node, registry *prometheus.Registry) *push.Engine {
 		},
 		Content: func(ref event.Ref) (*event.Content, error) {
 			c, err := e.log.Content(ref)
-			if errors.Is(err, eventlog.ErrErased) {
+			if errors.Is(err, log.ErrErased) {
 				return nil, nil
 			}
 			return c, err

@@ -15,8 +15,8 @@ import (
 
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/fsm"
+	"github.com/qlogd/qlogd/log"
 	"github.com/qlogd/qlogd/log/datadir"
-	"github.com/qlogd/qlogd/log/eventlog"
 	"github.com/qlogd/qlogd/log/vfs"
 	"github.com/qlogd/qlogd/projections"
 	"github.com/qlogd/qlogd/raft"
@@ -26,7 +26,7 @@ import (
 // stack is what stores and decides of a node, on a disk in memory: event log,
 // state, checkpoints, Raft log; built as startNode builds it.
 type stack struct {
-	log     *eventlog.Log
+	log     *log.Log
 	machine *fsm.Replica
 	replica *raft.Replica
 	ctx     context.Context   // ends when the replica can't go on, as the process would
@@ -71,7 +71,7 @@ func openStack(disk vfs.FS) (*stack, error) {
 
 // recorder is an event log that records the blocks appended to it.
 type recorder struct {
-	*eventlog.Log
+	*log.Log
 	seen map[uint64]string
 }
 
@@ -255,8 +255,7 @@ func crashAt(t *testing.T, at int, loss vfs.Loss) {
 		return
 	}
 	found := map[uint64]string{}
-	next, closeBlocks := s.log.Blocks(s.log.First())
-	defer closeBlocks()
+	next := s.log.Blocks(s.log.First())
 	for {
 		b, err := next(context.Background())
 		if errors.Is(err, io.EOF) {

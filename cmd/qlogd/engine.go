@@ -18,8 +18,8 @@ import (
 	"github.com/qlogd/qlogd/background/task"
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/fsm"
+	"github.com/qlogd/qlogd/log"
 	"github.com/qlogd/qlogd/log/datadir"
-	"github.com/qlogd/qlogd/log/eventlog"
 	"github.com/qlogd/qlogd/log/vfs"
 	"github.com/qlogd/qlogd/projections/store"
 	"github.com/qlogd/qlogd/raft"
@@ -36,7 +36,7 @@ type engine struct {
 	card   *datadir.Node
 	peers  *peer.Net
 
-	log     *eventlog.Log
+	log     *log.Log
 	machine *fsm.Replica
 	replica *raft.Replica
 	models  *store.Store
@@ -260,7 +260,7 @@ func (e *engine) follow() {
 
 // followed is the event log for the read models, whose Wait is for at least an index: the log's own
 // is for one above.
-type followed struct{ *eventlog.Log }
+type followed struct{ *log.Log }
 
 // Wait implements store.Source.
 func (f followed) Wait(ctx context.Context, index uint64) error {

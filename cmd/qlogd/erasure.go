@@ -6,7 +6,6 @@ import (
 
 	"github.com/qlogd/qlogd/background/erasure"
 	"github.com/qlogd/qlogd/event"
-	"github.com/qlogd/qlogd/log"
 	"github.com/qlogd/qlogd/log/vfs"
 	"github.com/qlogd/qlogd/raft/fetch"
 	"github.com/qlogd/qlogd/replay"
@@ -23,7 +22,7 @@ func (e *engine) newErasures() (*erasure.Node, error) {
 		Fetched: e.discardFetched,
 	}
 	if e.archiver != nil {
-		o.Archive = func(ctx context.Context, refs []event.Ref) error { return e.archiver.Refresh(ctx, logRefs(refs)) }
+		o.Archive = e.archiver.Refresh
 	}
 	return erasure.NewNode(o)
 }
@@ -42,7 +41,7 @@ func (e *engine) eraser() *erasure.Carrier {
 	}
 	if e.archiver != nil {
 		c.OpenPast = e.openPast
-		c.Archive = func(ctx context.Context, refs []event.Ref) error { return e.archiver.Erase(ctx, logRefs(refs)) }
+		c.Archive = e.archiver.Erase
 	}
 	return c
 }
@@ -74,12 +73,4 @@ func (e *engine) openPast(ctx context.Context) (erasure.Reader, func(), error) {
 		return nil, func() {}, err
 	}
 	return d.Log, func() { _ = d.Close() }, nil // files that were only read
-}
-
-func logRefs(refs []event.Ref) []log.Ref {
-	out := make([]log.Ref, len(refs))
-	for i, r := range refs {
-		out[i] = log.Ref(r)
-	}
-	return out
 }

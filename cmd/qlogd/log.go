@@ -19,8 +19,8 @@ import (
 	"github.com/qlogd/qlogd/background/archive"
 	"github.com/qlogd/qlogd/client"
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/log"
 	"github.com/qlogd/qlogd/log/datadir"
-	"github.com/qlogd/qlogd/log/eventlog"
 	"github.com/qlogd/qlogd/log/vfs"
 	"github.com/qlogd/qlogd/replay"
 )
@@ -177,7 +177,7 @@ func (p proof) LogSegments() wire.LogSegments {
 	return out
 }
 
-func segmentsOf(l *eventlog.Log, cluster, node string) wire.LogSegments {
+func segmentsOf(l *log.Log, cluster, node string) wire.LogSegments {
 	out := wire.LogSegments{ClusterID: cluster, NodeID: node, Segments: []wire.LogSegment{}}
 	for _, s := range l.Segments() {
 		out.Segments = append(out.Segments, wire.LogSegment{

@@ -17,7 +17,7 @@ import (
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/client"
 	"github.com/qlogd/qlogd/event"
-	"github.com/qlogd/qlogd/log/eventlog"
+	"github.com/qlogd/qlogd/log"
 	"github.com/qlogd/qlogd/replay"
 )
 
@@ -198,7 +198,7 @@ func (r *replayer) parse() (err error) {
 }
 
 // order refuses a range that ends before it begins.
-func (r *replayer) order(log *eventlog.Log) error {
+func (r *replayer) order(log *log.Log) error {
 	first, err := log.From(r.from)
 	if err != nil {
 		return instantError(fmt.Errorf("--from: %w", err))
@@ -221,7 +221,7 @@ func (r *replayer) order(log *eventlog.Log) error {
 
 // instantError makes an instant outside the log a usage error.
 func instantError(err error) error {
-	if eventlog.IsRange(err) || errors.Is(err, replay.ErrTarget) {
+	if log.IsRange(err) || errors.Is(err, replay.ErrTarget) {
 		return usagef("%w", err)
 	}
 	return err

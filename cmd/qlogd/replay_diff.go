@@ -56,7 +56,7 @@ func (a *app) verifyDir(ctx context.Context, log *openLog) error {
 	}
 	l := report.Log
 	body := verifyBody{
-		OK: !different, Index: l.Head.Index, ChainHash: hex.EncodeToString(l.Head.Chain[:]), First: l.First,
+		OK: !different, Index: l.Last, ChainHash: hex.EncodeToString(l.Chain[:]), First: l.First,
 		Segments: l.Segments, Blocks: l.Blocks, Events: l.Records, Erased: l.Erased, Bytes: l.Bytes,
 		Checkpoints: report.Checkpoints,
 	}
@@ -68,7 +68,7 @@ func (a *app) verifyDir(ctx context.Context, log *openLog) error {
 	}
 	if !different {
 		return a.show(verified{body}, "verified", log.name, [][]any{
-			{"indexes", fmt.Sprintf("%d to %d", l.First, l.Head.Index)}, {"chain", body.ChainHash},
+			{"indexes", fmt.Sprintf("%d to %d", l.First, l.Last)}, {"chain", body.ChainHash},
 			{"segments", l.Segments}, {"blocks", humanize.Comma(l.Blocks)}, {"events", humanize.Comma(l.Records)},
 			{"bytes", humanize.IBytes(uint64(l.Bytes))}, {"erased contents", l.Erased},
 			{"checkpoints", fmt.Sprintf("%d, all equal to the fold", report.Checkpoints)},

@@ -9,7 +9,6 @@ import (
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/log"
 	"github.com/qlogd/qlogd/log/checkpoint"
-	"github.com/qlogd/qlogd/log/eventlog"
 	"github.com/qlogd/qlogd/projections"
 )
 
@@ -131,7 +130,7 @@ func (e *engine) carry(ctx context.Context, refs []event.MessageView) error {
 			m := refs[0]
 			refs = refs[1:]
 			content, err := e.needed(&m)
-			if errors.Is(err, eventlog.ErrGone) || errors.Is(err, eventlog.ErrNotFound) {
+			if errors.Is(err, log.ErrGone) || errors.Is(err, log.ErrNotFound) {
 				continue // it has been carried meanwhile
 			}
 			if err != nil {

@@ -6,7 +6,7 @@ import (
 	"github.com/qlogd/qlogd/background/dead"
 	"github.com/qlogd/qlogd/background/task"
 	"github.com/qlogd/qlogd/event"
-	"github.com/qlogd/qlogd/log/eventlog"
+	"github.com/qlogd/qlogd/log"
 )
 
 // newTasks makes what carries tasks out while this node leads.
@@ -34,7 +34,7 @@ func (e *engine) newTasks() *task.Runner {
 // ever go on.
 func (e *engine) taskContent(ref event.Ref) (*event.Content, error) {
 	c, err := e.log.Content(ref)
-	if errors.Is(err, eventlog.ErrErased) || errors.Is(err, eventlog.ErrGone) {
+	if errors.Is(err, log.ErrErased) || errors.Is(err, log.ErrGone) {
 		return nil, event.Problemf(event.CodeHistoryExpired, "", "what the task was to do has been erased, or has gone with the history")
 	}
 	return c, err

@@ -27,7 +27,7 @@ var rooms = []string{
 	"log/checkpoint", "log/datadir",
 	"background/dead", "background/task", "background/erasure",
 	"log",
-	"log/eventlog", "background/archive", "raft/fetch",
+	"background/archive", "raft/fetch",
 	"projections", "projections/store",
 	"fsm",
 	"raft",
@@ -48,7 +48,7 @@ var only = map[string][]string{
 	"event":             {"internal/msgpackcheck"},
 	"projections":       {"event"},
 	"projections/store": {"event", "projections"},
-	"fsm":               {"event", "log", "log/checkpoint", "log/eventlog", "log/vfs", "projections"},
+	"fsm":               {"event", "log", "log/checkpoint", "log/vfs", "projections"},
 	"webhook":           {"api/wire", "event", "internal/transcode"},
 }
 

@@ -18,8 +18,8 @@ import (
 
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/fsm"
+	"github.com/qlogd/qlogd/log"
 	"github.com/qlogd/qlogd/log/checkpoint"
-	"github.com/qlogd/qlogd/log/eventlog"
 	"github.com/qlogd/qlogd/log/vfs"
 	"github.com/qlogd/qlogd/projections"
 	"github.com/qlogd/qlogd/raft/peer"
@@ -32,7 +32,7 @@ const cluster = "01HGW2N7Q0000000000000000A"
 type node struct {
 	t     testing.TB
 	disk  *vfs.Mem
-	log   *eventlog.Log
+	log   *log.Log
 	m     *fsm.Machine
 	index uint64
 	clock int64
@@ -62,7 +62,7 @@ func newNode(t testing.TB, seed uint64) *node {
 func (n *node) open(state *projections.State) {
 	n.t.Helper()
 	var err error
-	n.log, err = eventlog.Open(eventlog.Options{FS: n.disk, Dir: "/log", SegmentSize: segmentBytes})
+	n.log, err = log.Open(log.Options{FS: n.disk, Dir: "/log", SegmentSize: segmentBytes})
 	must(n.t, err)
 	n.t.Cleanup(func() { n.log.Close() })
 	n.m = fsm.New(state, n.log, fsm.Options{})

@@ -18,7 +18,6 @@ import (
 	"github.com/qlogd/qlogd/log"
 	"github.com/qlogd/qlogd/log/checkpoint"
 	"github.com/qlogd/qlogd/log/datadir"
-	"github.com/qlogd/qlogd/log/eventlog"
 	"github.com/qlogd/qlogd/log/vfs"
 	"github.com/qlogd/qlogd/raft/peer"
 )
@@ -45,7 +44,7 @@ type Source struct {
 	FS        vfs.FS
 	DataDir   string
 	// Log is the open event log in DataDir.
-	Log *eventlog.Log
+	Log *log.Log
 	// Snapshot writes a checkpoint of the present state, or says why it can't. It
 	// is asked where the newest one is not good enough.
 	Snapshot func() error
@@ -212,8 +211,7 @@ func (s *server) knowsDeletions(ctx context.Context, m *Manifest) (bool, error) 
 	if m.PrevIndex == 0 {
 		return true, nil
 	}
-	next, done := s.Log.Blocks(m.Checkpoint.HeadIndex + 1)
-	defer done()
+	next := s.Log.Blocks(m.Checkpoint.HeadIndex + 1)
 	for {
 		b, err := next(ctx)
 		if err == io.EOF {

@@ -12,7 +12,7 @@ import (
 
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/internal/simtest/cluster/crashtest"
-	"github.com/qlogd/qlogd/log/eventlog"
+	"github.com/qlogd/qlogd/log"
 )
 
 // The queues, as those of internal/cluster/crashtest.
@@ -383,7 +383,7 @@ func (e *engine) settledBefore(ctx context.Context, item *event.SettleItem, t *e
 		return nil
 	}
 	end, err := e.log.EndOf(ctx, item.Lease)
-	if errors.Is(err, eventlog.ErrNotFound) {
+	if errors.Is(err, log.ErrNotFound) {
 		return nil
 	} else if err != nil {
 		return err
@@ -448,7 +448,7 @@ func (e *engine) stateOf(ctx context.Context, message string) (string, error) {
 	}
 	history, err := e.log.History(ctx, id)
 	switch {
-	case errors.Is(err, eventlog.ErrNotFound), err == nil && len(history) == 0:
+	case errors.Is(err, log.ErrNotFound), err == nil && len(history) == 0:
 		return "absent", nil
 	case err != nil:
 		return "", err

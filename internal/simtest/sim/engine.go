@@ -10,8 +10,8 @@ import (
 
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/fsm"
+	"github.com/qlogd/qlogd/log"
 	"github.com/qlogd/qlogd/log/checkpoint"
-	"github.com/qlogd/qlogd/log/eventlog"
 	"github.com/qlogd/qlogd/raft"
 	"github.com/qlogd/qlogd/raft/fetch"
 	"github.com/qlogd/qlogd/replay"
@@ -26,7 +26,7 @@ const (
 // directory, from its opening to its closing.
 type engine struct {
 	l       *life
-	log     *eventlog.Log
+	log     *log.Log
 	machine *fsm.Replica
 	replica *raft.Replica
 

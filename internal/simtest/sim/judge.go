@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/qlogd/qlogd/internal/simtest/cluster/crashtest"
-	"github.com/qlogd/qlogd/log/eventlog"
+	"github.com/qlogd/qlogd/log"
 	"github.com/qlogd/qlogd/log/vfs"
 	"github.com/qlogd/qlogd/projections"
 	"github.com/qlogd/qlogd/replay"
@@ -73,8 +73,8 @@ func (w *world) judge() {
 
 // sameLogs compares two logs byte for byte, up to the head that both have.
 func sameLogs(a, b *vfs.Mem) error {
-	open := func(m *vfs.Mem) (*eventlog.Log, error) {
-		return eventlog.OpenReadOnly(eventlog.Options{FS: m, Dir: logDir})
+	open := func(m *vfs.Mem) (*log.Log, error) {
+		return log.OpenReadOnly(log.Options{FS: m, Dir: logDir})
 	}
 	x, err := open(a)
 	if err != nil {

@@ -1,4 +1,4 @@
-package eventlog
+package log
 
 import (
 	"context"
@@ -27,7 +27,7 @@ func (l *Log) History(ctx context.Context, id event.ID) ([]event.Event, error) {
 	var out []event.Event
 	// Ids rise with every move, so none comes up twice.
 	for open := []event.ID{root}; len(open) > 0; open = open[1:] {
-		chain, err := l.chain(ctx, open[0])
+		chain, err := l.eventsOf(ctx, open[0])
 		if err != nil {
 			return nil, err
 		}
@@ -61,8 +61,8 @@ func (l *Log) origin(ctx context.Context, id event.ID) (event.ID, error) {
 	}
 }
 
-// chain returns the events of one subject, oldest first, by its back-pointers.
-func (l *Log) chain(ctx context.Context, subject event.ID) ([]event.Event, error) {
+// eventsOf returns the events of one subject, oldest first, by its back-pointers.
+func (l *Log) eventsOf(ctx context.Context, subject event.ID) ([]event.Event, error) {
 	var out []event.Event
 	err := l.walk(ctx, subject, func(e *event.Event) bool {
 		out = append(out, *e)
@@ -78,11 +78,11 @@ func (l *Log) walk(ctx context.Context, subject event.ID, fn func(*event.Event) 
 	if subject == (event.ID{}) {
 		return nil
 	}
-	last, ok, err := l.LastSince(subject, event.RefOf(subject).Index)
+	ref, ok, err := l.newest(tableSubjects, subject, event.RefOf(subject).Index)
 	if err != nil || !ok {
 		return err
 	}
-	for ref := event.Ref(last); !ref.IsZero(); {
+	for !ref.IsZero() {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
@@ -143,9 +143,9 @@ func endsLease(t event.Type) bool {
 // Find returns the newest event with an alias (a deduplication hash, or that of
 // a request) at index from or later; nil if there is none.
 func (l *Log) Find(alias event.Hash, from uint64) (*event.Event, error) {
-	ref, ok, err := l.FindAlias(alias, from)
+	ref, ok, err := l.newest(tableAliases, alias, from)
 	if err != nil || !ok {
 		return nil, err
 	}
-	return l.Event(event.Ref(ref))
+	return l.Event(ref)
 }

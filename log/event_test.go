@@ -1,4 +1,4 @@
-package eventlog
+package log
 
 import (
 	"errors"
@@ -12,8 +12,8 @@ import (
 	"github.com/qlogd/qlogd/log/vfs"
 )
 
-// story writes a log block by block, in words.
-type story struct {
+// diary writes a log block by block, in words.
+type diary struct {
 	t     *testing.T
 	fs    *vfs.Mem
 	log   *Log
@@ -22,9 +22,9 @@ type story struct {
 	last  map[event.ID]event.Ref
 }
 
-func begin(t *testing.T, o Options) *story {
+func begin(t *testing.T, o Options) *diary {
 	t.Helper()
-	s := &story{t: t, fs: vfs.NewMem(), clock: 1_700_000_000_000, index: 2, last: map[event.ID]event.Ref{}}
+	s := &diary{t: t, fs: vfs.NewMem(), clock: 1_700_000_000_000, index: 2, last: map[event.ID]event.Ref{}}
 	o.FS, o.Dir = s.fs, "log"
 	var err error
 	if s.log, err = Open(o); err != nil {
@@ -36,7 +36,7 @@ func begin(t *testing.T, o Options) *story {
 
 // block appends one entry's events, a second after the one before, and gives
 // them ids and back-pointers as deciding does.
-func (s *story) block(events ...event.Event) []event.Event {
+func (s *diary) block(events ...event.Event) []event.Event {
 	s.t.Helper()
 	s.index++
 	s.clock += 1000
@@ -64,12 +64,12 @@ func (s *story) block(events ...event.Event) []event.Event {
 	return events
 }
 
-func (s *story) enqueue(queue, text string) event.ID {
+func (s *diary) enqueue(queue, text string) event.ID {
 	s.t.Helper()
 	return s.block(event.Event{Type: event.Enqueued, Queue: queue, Content: event.EncodeContent(&event.Content{Payload: []byte(text)})})[0].ID
 }
 
-func (s *story) about(id event.ID, e event.Event) event.ID {
+func (s *diary) about(id event.ID, e event.Event) event.ID {
 	s.t.Helper()
 	e.Subject = id
 	return s.block(e)[0].ID
@@ -93,8 +93,7 @@ func TestRoundTrip(t *testing.T) {
 				Content: event.EncodeContent(&event.Content{Payload: []byte("{}"), Headers: []event.Header{{Name: "h", Value: "v"}}})},
 			event.Event{Type: event.AnswerKept, Alias: event.Hash{2}, Body: event.Hash{3}, Until: 9}),
 	}
-	next, done := s.log.Blocks(0)
-	defer done()
+	next := s.log.Blocks(0)
 	for i, w := range want {
 		b, err := next(t.Context())
 		if err != nil {
@@ -121,7 +120,7 @@ func TestRoundTrip(t *testing.T) {
 	if err != nil || string(c.Payload) != "{}" || c.Headers[0].Value != "v" {
 		t.Errorf("content: %+v, %v", c, err)
 	}
-	if ref, ok, err := s.log.FindAlias(event.Hash{2}, 0); err != nil || !ok || event.Ref(ref) != event.RefOf(want[2][1].ID) {
+	if ref, ok, err := s.log.newest(tableAliases, event.Hash{2}, 0); err != nil || !ok || ref != event.RefOf(want[2][1].ID) {
 		t.Errorf("alias: %v %v %v", ref, ok, err)
 	}
 	if _, err := s.log.Event(event.Ref{Index: 99}); !errors.Is(err, ErrNotFound) {

@@ -1,0 +1,149 @@
+package log
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"slices"
+
+	"github.com/qlogd/qlogd/event"
+)
+
+// toRecord returns the record of an event. Id, subject, alias, back-pointer and content have
+// places of their own in it, so that the log can index and erase without knowing what an event is;
+// everything else is the header.
+func toRecord(e *event.Event) record {
+	r := record{ID: e.ID, Subject: e.Subject, Alias: e.Alias, Prev: e.Prev,
+		Header: event.EncodeHeader(e)}
+	if !e.Content.IsZero() {
+		r.Digest, r.Content = e.Content.Digest, e.Content.Bytes
+	}
+	return r
+}
+
+// fromRecord is the inverse of toRecord, into an empty event, or one that has the name of a queue
+// already. Of an erased content only the digest is left: see event.Event.Erased.
+func fromRecord(r *record, e *event.Event) error {
+	if err := event.DecodeHeader(r.Header, e); err != nil {
+		return fmt.Errorf("event %s: %w", event.ID(r.ID), err)
+	}
+	e.ID, e.Subject, e.Alias, e.Prev = r.ID, r.Subject, r.Alias, r.Prev
+	if e.Content.Digest = r.Digest; !r.Erased {
+		e.Content.Bytes = r.Content
+	}
+	return nil
+}
+
+// fromRaw decodes a block into out, whose events it overwrites.
+func fromRaw(b *rawBlock, out *event.Block) error {
+	out.Index, out.Time, out.Chain = b.Index, b.Time, b.Chain
+	events, queue := slices.Grow(out.Events[:0], len(b.Records)), ""
+	for i := range b.Records {
+		events = append(events, event.Event{Queue: queue})
+		if err := fromRecord(&b.Records[i], &events[i]); err != nil {
+			return fmt.Errorf("block %d: %w", b.Index, err)
+		}
+		queue = events[i].Queue
+	}
+	out.Events = events
+	return nil
+}
+
+// Blocks reads blocks in order, from the first one on that has an index >= from and is kept. next
+// returns io.EOF at the head, and after more was appended the next block; a reader that retention
+// overtakes gets ErrGone.
+func (l *Log) Blocks(from uint64) (next func(context.Context) (*event.Block, error)) {
+	r := l.blocks(from)
+	return func(ctx context.Context) (*event.Block, error) {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		b, err := r.next()
+		if err != nil {
+			return nil, err
+		}
+		out := &event.Block{}
+		return out, fromRaw(&b, out)
+	}
+}
+
+// Follow yields the blocks from an index on, to the end that the log has when it is reached. A
+// block is valid until the next one.
+func (l *Log) Follow(from uint64) iter.Seq2[*event.Block, error] {
+	return func(yield func(*event.Block, error) bool) {
+		out := &event.Block{}
+		for r := l.blocks(from); ; {
+			b, err := r.next()
+			if err == io.EOF {
+				return
+			}
+			if err == nil {
+				err = fromRaw(&b, out)
+			}
+			if !yield(out, err) || err != nil {
+				return
+			}
+		}
+	}
+}
+
+// Block returns the block at index. It returns ErrNotFound where there is none: the index is one
+// of Raft's own entries, or beyond the head.
+func (l *Log) Block(index uint64) (*event.Block, error) {
+	b, err := l.Blocks(index)(context.Background())
+	switch before, _ := l.Begins(); {
+	case index <= before:
+		err = ErrGone
+	case err == io.EOF || err == nil && b.Index != index:
+		err = ErrNotFound
+	}
+	if err != nil {
+		return nil, fmt.Errorf("block %d: %w", index, err)
+	}
+	return b, nil
+}
+
+// Event returns one event. The content of an erased one has a digest but no bytes. It returns
+// ErrNotFound, ErrGone, or a *CorruptionError if the bytes are wrong.
+func (l *Log) Event(ref event.Ref) (*event.Event, error) {
+	e := &event.Event{}
+	r, err := l.record(ref)
+	if err == nil {
+		err = fromRecord(&r, e)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read event %s: %w", ref, err)
+	}
+	return e, nil
+}
+
+// Content returns what users wrote in an event; an empty one where they wrote nothing.
+func (l *Log) Content(ref event.Ref) (*event.Content, error) {
+	r, err := l.record(ref)
+	if err == nil && r.Erased {
+		err = ErrErased
+	}
+	var c *event.Content
+	if err == nil {
+		c, err = event.DecodeContent(r.Content)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("content of %s: %w", ref, err)
+	}
+	return c, nil
+}
+
+// Contents returns the contents of several events, in that order; nil for one that was erased.
+func (l *Log) Contents(refs []event.Ref) ([]*event.Content, error) {
+	out := make([]*event.Content, len(refs))
+	for i, ref := range refs {
+		c, err := l.Content(ref)
+		if err != nil && !errors.Is(err, ErrErased) {
+			return nil, err
+		}
+		out[i] = c
+	}
+	return out, nil
+}

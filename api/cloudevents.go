@@ -12,42 +12,37 @@ import (
 	"github.com/qlogd/qlogd/webhook"
 )
 
-// isEvents reports whether the body is CloudEvents: one or a batch by its media
-// type, or one whose attributes are headers.
+// isEvents reports whether the body is CloudEvents: one or a batch by its media type, or one whose
+// attributes are headers.
 func (q *request) isEvents() bool {
-	return q.media == webhook.CloudEventType || q.media == webhook.CloudBatchType || webhook.IsCloudEvent(q.Header)
+	return q.media == webhook.CloudEventType || q.media == webhook.CloudBatchType ||
+		webhook.IsCloudEvent(q.Header)
 }
 
-// eventBatch reads CloudEvents as messages. What an event does not say itself is
-// in the query.
+// eventBatch reads CloudEvents as messages. What an event does not say itself is in the query.
 func (q *request) eventBatch() (*batch, error) {
-	given, err := q.metadata("key", "priority", "delay_ms", "deliver_at", "ttl_ms", "correlation_id", "idempotency_key")
-	if err != nil {
-		return nil, err
+	batched := q.media == webhook.CloudBatchType
+	given := q.metadata("key", "priority", "delay_ms", "deliver_at", "ttl_ms", "correlation_id", "idempotency_key")
+	if batched && given.IdempotencyKey != "" {
+		q.refuse("idempotency_key", "idempotency_key goes with one event; in a batch their source and "+
+			"id tell them apart")
 	}
-	if q.media == webhook.CloudBatchType && given.IdempotencyKey != "" {
-		return nil, bad("idempotency_key", "idempotency_key goes with one event; in a batch their source and id tell them apart")
-	}
-	events, err := q.readEvents()
-	if err != nil {
-		return nil, err
-	}
+	events := get(q, q.readEvents)
 	b := &batch{}
 	for i, e := range events {
-		m := *given
-		msg, err := q.eventMessage(&m, e)
-		if p, ok := err.(*event.Problem); ok && q.media == webhook.CloudBatchType {
+		msg, err := q.eventMessage(*given, e)
+		if p, ok := err.(*event.Problem); ok && batched {
 			return nil, p.At(i)
 		}
 		if err != nil {
 			return nil, err
 		}
-		b.append(msg, e.Payload(), e.Binary)
+		b.append(msg, payload{e.Payload(), e.Binary})
 	}
-	return b, nil
+	return b, q.err
 }
 
-// readEvents reads the body as it says what it is.
+// readEvents reads the body by its media type.
 func (q *request) readEvents() ([]*webhook.CloudEvent, error) {
 	switch q.media {
 	case webhook.CloudEventType:
@@ -67,11 +62,10 @@ func (q *request) readEvents() ([]*webhook.CloudEvent, error) {
 		}
 		out := make([]*webhook.CloudEvent, len(list))
 		for i, members := range list {
-			e, err := webhook.CloudEventFromJSON(members)
-			if err != nil {
+			var err error
+			if out[i], err = webhook.CloudEventFromJSON(members); err != nil {
 				return nil, eventProblem(err).(*event.Problem).At(i)
 			}
-			out[i] = e
 		}
 		return out, nil
 	}
@@ -84,30 +78,25 @@ func (q *request) readEvents() ([]*webhook.CloudEvent, error) {
 		return nil, eventProblem(err)
 	}
 	if e.Data != nil && !e.Binary {
-		if transcode.TooDeep(body, transcode.MaxDepth) {
-			return nil, event.Problemf(codeInvalidJSON, "data", "the body is nested deeper than %d", transcode.MaxDepth)
-		}
 		var v jsontext.Value
-		if err := wire.Decode(body, &v); err != nil {
-			return nil, decodeProblem(err, codeInvalidJSON)
+		if err = decodeStrict(body, &v, codeInvalidJSON); transcode.TooDeep(body, transcode.MaxDepth) {
+			err.(*event.Problem).Field = "data"
 		}
 	}
-	return []*webhook.CloudEvent{e}, nil
+	return []*webhook.CloudEvent{e}, err
 }
 
-// eventProblem tells what is wrong with an event; its field is the attribute.
+// eventProblem describes what is wrong with an event; its field is the attribute.
 func eventProblem(err error) error {
-	var e *webhook.EventError
-	if !errors.As(err, &e) {
-		return err
+	if e, ok := errors.AsType[*webhook.EventError](err); ok {
+		return bad(e.Attribute, "%s", e)
 	}
-	return bad(e.Attribute, "%s", e)
+	return err
 }
 
-// eventMessage makes an event a message. Events of one source and id are the
-// same (CloudEvents 1.0, section 3.1.1), unless the query has a key of its own
-// for them.
-func (q *request) eventMessage(m *wire.NewMessage, e *webhook.CloudEvent) (event.NewMessage, error) {
+// eventMessage makes an event a message. Events of one source and id are the same (CloudEvents 1.0,
+// section 3.1.1), unless the query has a key of its own for them.
+func (q *request) eventMessage(m wire.NewMessage, e *webhook.CloudEvent) (event.NewMessage, error) {
 	if e.Binary {
 		m.PayloadBytes, m.ContentType = e.Data, e.Get("datacontenttype")
 	} else {
@@ -115,17 +104,20 @@ func (q *request) eventMessage(m *wire.NewMessage, e *webhook.CloudEvent) (event
 	}
 	m.Kind, m.Headers = e.Get("type"), e.Headers()
 	if len(m.Kind) > maxKind {
-		return event.NewMessage{}, bad("type", "type must be at most %d bytes, not %d: it is the message's kind", maxKind, len(m.Kind))
+		return event.NewMessage{}, bad("type", "type must be at most %d bytes, not %d: it is the message's kind",
+			maxKind, len(m.Kind))
 	}
-	if key := e.Get("partitionkey"); key != "" {
-		if m.Key = key; len(key) > event.MaxKeyBytes {
-			return event.NewMessage{}, bad("partitionkey", "partitionkey must be at most %d bytes, not %d: it is the message's key", event.MaxKeyBytes, len(key))
-		}
+	if key := e.Get("partitionkey"); len(key) > event.MaxKeyBytes {
+		return event.NewMessage{}, bad("partitionkey", "partitionkey must be at most %d bytes, not %d: "+
+			"it is the message's key", event.MaxKeyBytes, len(key))
+	} else if key != "" {
+		m.Key = key
 	}
-	if v := first(q.Header["Traceparent"]); v != "" && m.Headers["traceparent"] == "" && visible(v, event.MaxHeaderValue) {
+	v := first(q.Header["Traceparent"])
+	if v != "" && m.Headers["traceparent"] == "" && visible(v, event.MaxHeaderValue) {
 		m.Headers["traceparent"] = v
 	}
-	out, err := q.s.newMessage(m, e.Payload(), nil)
+	out, err := q.s.newMessage(&m, e.Payload(), nil)
 	if err == nil && m.IdempotencyKey == "" {
 		// 0xff is in no idempotency_key, for that is UTF-8.
 		out.DedupKey = hash("\xffcloudevent\x00", e.Get("source"), "\x00", e.Get("id"))
@@ -133,11 +125,9 @@ func (q *request) eventMessage(m *wire.NewMessage, e *webhook.CloudEvent) (event
 	return out, err
 }
 
-// eventsAccepted says as what the client wants messages, if as CloudEvents:
-// webhook.CloudBatchType or, where the route tells a single one, TypeEvent; else
-// "".
-func (q *request) eventsAccepted(single bool) string {
-	media := ""
+// eventsAccepted returns the type of CloudEvents that the client accepts: webhook.CloudBatchType,
+// also webhook.CloudEventType where the route answers with a single one, or "".
+func (q *request) eventsAccepted(single bool) (media string) {
 	q.accepts(func(m string) bool {
 		if m == webhook.CloudBatchType || single && m == webhook.CloudEventType {
 			media = m

@@ -12,13 +12,12 @@ import (
 // maxDefinitions bounds each of the two lists of one document.
 const maxDefinitions = 1000
 
-// getDefinitions answers GET /v1/definitions?at=&consistency=: all queues and
-// webhooks as PUT takes them.
+// getDefinitions answers GET /v1/definitions?at=&consistency=: all queues and webhooks as PUT takes
+// them.
 func (s *Server) getDefinitions(q *request) error {
-	in := q.read("at", "consistency")
-	st := in.state()
-	if in.err != nil {
-		return in.err
+	st := q.read("at", "consistency").state()
+	if q.err != nil {
+		return q.err
 	}
 	out := wire.Definitions{Queues: []wire.DefinedQueue{}, Webhooks: []wire.DefinedWebhook{}}
 	for _, v := range st.Queues() {
@@ -26,57 +25,46 @@ func (s *Server) getDefinitions(q *request) error {
 	}
 	for _, v := range st.Webhooks() {
 		w := wire.DefinedWebhook{Name: v.Name}
-		if err := wire.Unmarshal(v.Definition, &w.WebhookDefinition); err != nil {
-			return fmt.Errorf("webhook %s: %w", v.Name, err)
-		}
+		q.do(func() error { return readDefinition(&v, &w.WebhookDefinition) })
 		out.Webhooks = append(out.Webhooks, w)
 	}
 	return q.answer(http.StatusOK, &out)
 }
 
-// putDefinitions answers PUT /v1/definitions?dry_run=: puts the queues and
-// webhooks in the body, all or none, in one entry. Others stay as they are.
+// putDefinitions answers PUT /v1/definitions?dry_run=: puts the queues and webhooks in the body, all
+// or none, in one entry. Others stay as they are.
 func (s *Server) putDefinitions(q *request) error {
 	var body wire.DefinitionsRequest
-	in := q.read("dry_run")
-	dry := in.flag("dry_run")
-	in.body(&body)
+	dry := q.read("dry_run").flag("dry_run")
+	q.body(&body)
 	if n := max(len(body.Queues), len(body.Webhooks)); n > maxDefinitions {
-		in.refuse("", "a document has at most %d queues and %d webhooks", maxDefinitions, maxDefinitions)
+		q.refuse("", "a document has at most %d queues and %d webhooks", maxDefinitions, maxDefinitions)
 	}
-	in.barrier()
-	if in.err != nil {
-		return in.err
-	}
-	keyed := q.Header["Idempotency-Key"] != nil
+	q.barrier()
 	var p *plan
-	res, err := q.proposeFresh("", "a queue or webhook", func() (c *event.Command, err error) {
+	res := q.commitFresh("", "a queue or webhook", func() (c *event.Command, err error) {
 		if p, err = s.plan(&body, s.deps.State); err != nil {
 			return nil, err
 		}
 		if err := p.refused(q); err != nil {
 			return nil, err
 		}
-		if dry || !keyed && !p.changes() {
+		if dry || !q.keyed() && !p.changes() {
 			q.tellIndex()
 			return nil, nil
 		}
 		return &event.Command{Define: &p.define}, nil
 	})
-	if err != nil {
-		return err
+	if q.replayed { // the answer is what it changed the first time, as far as that is known
+		p = get(q, func() (*plan, error) { return s.planOf(q, &body, res.Index) })
 	}
-	if q.replayed {
-		// The answer is what it changed the first time, as far as that is known.
-		if p, err = s.planOf(q, &body, res.Index); err != nil {
-			return err
-		}
+	if q.err != nil {
+		return q.err
 	}
 	return q.answer(http.StatusOK, &wire.DefinitionChanges{Changes: p.effect})
 }
 
-// planOf is the plan of a request as it was when it became the entry of this
-// index.
+// planOf is the plan of a request as it was when it became the entry of this index.
 func (s *Server) planOf(q *request, in *wire.DefinitionsRequest, index uint64) (*plan, error) {
 	if s.deps.Past != nil && index > 0 {
 		st, err := s.deps.Past(q.Context(), event.Instant{Kind: event.InstantIndex, Index: index - 1})

@@ -30,9 +30,9 @@ const (
 	outcomeGone      = "client_gone"
 )
 
-// hook answers POST /hook/{name}. The order of the checks is the contract's
-// (section 9) and matters: nothing of a definition is disclosed, and next to nothing
-// spent, before the sender has proved that it has the secret.
+// hook answers POST /hook/{name}. The order of the checks is the contract's (section 9) and
+// matters: nothing of a definition is disclosed, and next to nothing spent, before the sender has
+// proved that it has the secret.
 func (s *Server) hook(q *request) error {
 	q.write = true
 	at := time.Now()
@@ -44,7 +44,7 @@ func (s *Server) hook(q *request) error {
 	if err != nil {
 		return err // an arbitrary name is not counted
 	}
-	w, err := s.hooks.of(&v)
+	w, err := s.compiled(&v)
 	if err != nil {
 		return err
 	}
@@ -69,29 +69,28 @@ func (s *Server) hook(q *request) error {
 func (s *Server) take(q *request, w *compiledWebhook, at time.Time) (outcome string, err error) {
 	source := q.source()
 	if !w.Allows(source) {
-		return "", event.Problemf(codeIPNotAllowed, "", "webhook %s takes nothing from %s", w.Name, source)
+		return "", event.Problemf(codeIPNotAllowed, "", "webhook %s accepts nothing from %s", w.Name, source)
 	}
 	body, err := s.verified(q, w, at)
 	if err != nil {
 		return "", err
 	}
-	payload, err := w.Check(body)
+	input, err := w.Check(body)
 	if err != nil {
 		return "", q.notJSON(err)
 	}
 	req := webhook.Request{Body: body, Headers: w.Headers(q.Header, source, at), Source: source, ReceivedAt: at}
-	m, err := w.Message(&req, payload, int(s.opts.MaxPayload))
-	if err != nil {
-		var failed *webhook.EvalError
-		if errors.As(err, &failed) {
-			return "", bad(clip(failed.Field, 120), "%s failed on this request: %s", clip(failed.Field, 120), clip(failed.Err.Error(), 200))
-		}
+	m, err := w.Message(&req, input, int(s.opts.MaxPayload))
+	if failed, ok := errors.AsType[*webhook.EvalError](err); ok {
+		field := clip(failed.Field, 120)
+		return "", bad(field, "%s failed on this request: %s", field, clip(failed.Err.Error(), 200))
+	}
+	switch {
+	case err != nil:
 		return "", err
-	}
-	if m.Filtered {
+	case m.Filtered:
 		return outcomeFiltered, q.answer(http.StatusOK, &wire.Hooked{OK: true, Filtered: true})
-	}
-	if w.Definition.Target != "" {
+	case w.Definition.Target != "":
 		return outcomeForwarded, s.forward(q, w, &req, &m)
 	}
 	return s.enqueueHooked(q, w, &req, &m)
@@ -110,22 +109,23 @@ func (q *request) source() netip.Addr {
 func (s *Server) verified(q *request, w *compiledWebhook, at time.Time) ([]byte, error) {
 	var secrets []string
 	if w.Signed() {
-		var err error
-		if s.deps.Secrets == nil {
-			err = errors.New("it was started without any")
-		} else {
+		err := errors.New("this server has no secrets")
+		if s.deps.Secrets != nil {
 			secrets, err = s.deps.Secrets.Of(w.Definition.VerifyHMAC)
 		}
 		if err != nil {
-			return nil, &event.Problem{Code: codeSecretMissing, Index: -1, RetryAfterMS: 60_000,
-				Detail: "this node lacks the secret of webhook " + w.Name + "; its /readyz says what is missing"}
+			p := event.Problemf(codeSecretMissing, "",
+				"this node lacks the secret of webhook %s; its /readyz says what is missing", w.Name)
+			p.RetryAfterMS = 60_000
+			return nil, p
 		}
 	}
 	body, err := q.bytes(s.opts.MaxPayload)
 	if err != nil {
 		return nil, err
 	}
-	err = w.Verify(func(name string) []string { return q.Header[http.CanonicalHeaderKey(name)] }, body, secrets, at)
+	header := func(name string) []string { return q.Header[http.CanonicalHeaderKey(name)] }
+	err = w.Verify(header, body, secrets, at)
 	switch {
 	case errors.Is(err, webhook.ErrStale):
 		return nil, event.Problemf(codeStaleTimestamp, "", "%s", clip(err.Error(), 200))
@@ -139,101 +139,96 @@ func (s *Server) verified(q *request, w *compiledWebhook, at time.Time) ([]byte,
 func (q *request) notJSON(err error) error {
 	detail := clip(err.Error(), 200)
 	if q.media == "application/x-www-form-urlencoded" {
-		detail += "; it came as a form: let the sender send application/json (GitHub: Content type, in the webhook's settings)"
+		detail += "; it came as a form: let the sender send application/json " +
+			"(GitHub: Content type, in the webhook's settings)"
 	}
 	return event.Problemf(codeInvalidJSON, "", "%s", detail)
 }
 
-// enqueueHooked enqueues the message. A duplicate is answered as one even if its
-// payload would be refused now: its sender has been served.
-func (s *Server) enqueueHooked(q *request, w *compiledWebhook, req *webhook.Request, m *webhook.Message) (outcome string, err error) {
+// enqueueHooked enqueues the message. A duplicate is answered as one even if its payload would be
+// refused now: its sender has been served.
+func (s *Server) enqueueHooked(
+	q *request, w *compiledWebhook, req *webhook.Request, m *webhook.Message,
+) (outcome string, err error) {
 	// The request's Idempotency-Key is meant for the webhook, not for this API.
 	q.Header.Del("Idempotency-Key")
 	q.who = &principal{name: "webhook:" + w.Name}
-	payload := bytes.TrimSpace(m.Payload)
-	in := wire.NewMessage{Payload: payload, Key: m.Key, Kind: m.Kind, IdempotencyKey: m.IdempotencyKey, Headers: req.Headers}
+	body := bytes.TrimSpace(m.Payload)
+	in := wire.NewMessage{
+		Payload: body, Key: m.Key, Kind: m.Kind, IdempotencyKey: m.IdempotencyKey, Headers: req.Headers,
+	}
 	if m.Priority > 0 {
-		n := int64(m.Priority)
-		in.Priority = &n
+		in.Priority = new(int64(m.Priority))
 	}
 	var original []byte
 	if m.Mapped {
 		original = bytes.TrimSpace(req.Body)
 	}
-	msg, err := s.newMessage(&in, payload, original)
+	msg, err := s.newMessage(&in, body, original)
 	if err != nil {
 		return "", err
 	}
 	b := &batch{noCreate: true}
-	b.append(msg, payload, false)
+	b.append(msg, payload{body, false})
 	var res event.Result
-	if err = s.fitsSchema(w, req.Body); err == nil {
+	if err = w.fits(req.Body); err == nil {
 		res, err = s.enqueue(q, w.Definition.Queue, b)
 	}
 	if p, ok := err.(*event.Problem); ok && p.Code == codeSchemaMismatch {
-		id, found, lerr := s.firstHooked(q, w, m, &msg)
-		if lerr == nil && found {
-			return outcomeDuplicate, s.answerDuplicate(q, m, id)
+		msg.PayloadHash = hash(body)
+		id, lerr := s.firstHooked(q, w, &msg)
+		if lerr != nil || id.IsZero() {
+			return "", cmp.Or(lerr, error(p.At(-1)))
 		}
-		return "", cmp.Or(lerr, error(p.At(-1)))
-	}
-	if p, ok := err.(*event.Problem); ok && p.Code == event.CodeQueueNotFound {
+		res, err = event.Result{Produced: []event.Produced{{ID: id, Duplicate: true}}}, nil
+	} else if ok && p.Code == event.CodeQueueNotFound {
 		// The sender cannot help it, but an operator can: let it try again.
-		out := *p
-		out.Field, out.RetryAfterMS = "", 60_000
-		out.Detail = "the webhook's queue is gone; the webhook accepts nothing until the queue exists again, or it names another one"
-		return "", &out
+		p = event.Problemf(p.Code, "", "the webhook's queue is gone; the webhook accepts nothing "+
+			"until the queue exists again, or it names another one")
+		p.RetryAfterMS = 60_000
+		return "", p
 	}
 	if err != nil {
 		return "", err
 	}
 	id := res.Produced[0].ID
-	if res.Produced[0].Duplicate {
-		return outcomeDuplicate, s.answerDuplicate(q, m, id)
+	out := wire.Hooked{OK: true, IdempotencyKey: m.IdempotencyKey, MessageID: id.String()}
+	if !res.Produced[0].Duplicate {
+		out.Queued = true
+		return outcomeQueued, q.answer(http.StatusAccepted, &out)
 	}
-	return outcomeQueued, q.answer(http.StatusAccepted, &wire.Hooked{
-		OK: true, Queued: true, IdempotencyKey: m.IdempotencyKey, MessageID: id.String(),
-	})
+	out.Duplicate = true
+	if out.State, out.Result, err = s.firstFate(q.Context(), id); err != nil {
+		return outcomeDuplicate, err
+	}
+	return outcomeDuplicate, q.answer(http.StatusOK, &out)
 }
 
-// fitsSchema checks the body against the webhook's own schema.
-func (s *Server) fitsSchema(w *compiledWebhook, body []byte) error {
+// fits checks the body against the webhook's own schema.
+func (w *compiledWebhook) fits(body []byte) error {
 	if w.schema == nil {
 		return nil
 	}
-	return w.schema.check("the webhook's payload_schema", one(body))
+	return w.schema.check(payload{body, false})
 }
 
-// firstHooked returns the message of which a refused one is a duplicate. Only refused
-// requests cost this search; for others deciding finds duplicates.
-func (s *Server) firstHooked(q *request, w *compiledWebhook, m *webhook.Message, msg *event.NewMessage) (event.ID, bool, error) {
+// firstHooked returns the message of which a refused one is a duplicate. Only refused requests cost
+// this search; for others deciding finds duplicates.
+func (s *Server) firstHooked(q *request, w *compiledWebhook, msg *event.NewMessage) (id event.ID, err error) {
 	q.unhurried()
 	if err := s.barrier(q.Context()); err != nil {
-		return event.ID{}, false, err
+		return id, err
 	}
 	v, ok := s.deps.State.Queue(w.Definition.Queue)
 	if !ok {
-		return event.ID{}, false, nil
+		return id, nil
 	}
-	return s.firstOf(&v, msg, m.Payload)
-}
-
-func (s *Server) answerDuplicate(q *request, m *webhook.Message, id event.ID) error {
-	out := wire.Hooked{OK: true, Duplicate: true, IdempotencyKey: m.IdempotencyKey, MessageID: id.String()}
-	state, result, err := s.fate(q.Context(), id)
-	if err != nil {
-		return err
-	}
-	if state != event.StateNone {
-		out.State = state.String()
-	}
-	out.Result = result
-	return q.answer(http.StatusOK, &out)
+	return s.firstOf(&v, msg)
 }
 
 // forward sends a webhook on at once, and passes the target's answer on.
 func (s *Server) forward(q *request, w *compiledWebhook, req *webhook.Request, m *webhook.Message) error {
-	if err := s.fitsSchema(w, req.Body); err != nil {
+	if err := w.fits(req.Body); err != nil {
 		return err
 	}
 	if s.deps.Forward == nil {
@@ -250,42 +245,38 @@ func (s *Server) forward(q *request, w *compiledWebhook, req *webhook.Request, m
 	}
 	a, err := s.deps.Forward.Forward(q.Context(), w.Definition.Target, header, bytes.TrimSpace(m.Payload))
 	switch {
-	case err != nil && errors.Is(err, ErrNotForwarded):
+	case errors.Is(err, ErrNotForwarded):
 		s.log.Warn("webhook target unreachable", "webhook", w.Name, "request_id", q.id, "error", err)
-		return event.Problemf(codeTargetFailed, "", "the webhook's target could not be reached; the server's log has the cause under this request's id")
-	case err != nil && errors.Is(err, context.DeadlineExceeded):
-		return perhaps(codeTargetTimeout, "the webhook's target did not answer in time; it may have received the request")
+		return event.Problemf(codeTargetFailed, "", "the webhook's target could not be reached; "+
+			"the server's log has the cause under this request's id")
+	case errors.Is(err, context.DeadlineExceeded):
+		return perhaps(codeTargetTimeout,
+			"the webhook's target did not answer in time; it may have received the request")
 	case err != nil && q.Context().Err() != nil:
 		return err
 	case err != nil:
 		s.log.Warn("webhook target gave no answer", "webhook", w.Name, "request_id", q.id, "error", err)
-		return perhaps(codeTargetFailed, "the webhook's target gave no answer, and may have received the request; the server's log has the cause under this request's id")
+		return perhaps(codeTargetFailed, "the webhook's target gave no answer, and may have received "+
+			"the request; the server's log has the cause under this request's id")
 	case a.Cut:
 		return perhaps(codeTargetFailed, "the webhook's target answered more than %d bytes", maxForwarded)
 	case a.Status < 200 || a.Status > 599:
 		return perhaps(codeTargetFailed, "the webhook's target answered status %d", a.Status)
 	}
-	// A browser must not treat the target's answer as a page of this server, which could
-	// call the API.
+	// A browser must not treat the target's answer as a page of this server, which could call the
+	// API.
 	q.w.Header().Set("Content-Security-Policy", "default-src 'none'; sandbox")
-	media := a.ContentType
-	if media == "" || len(media) > maxContentType || !printable(media) {
-		media = "application/octet-stream"
-	}
 	if a.Status == http.StatusNoContent || a.Status == http.StatusNotModified {
 		q.status = a.Status
 		q.w.WriteHeader(a.Status)
 		return nil
 	}
+	media := a.ContentType
+	if media == "" || mediaType("", media) != nil {
+		media = "application/octet-stream"
+	}
 	q.send(a.Status, media, a.Body)
 	return nil
-}
-
-// perhaps returns a problem of unknown outcome: the target may have acted.
-func perhaps(code, format string, args ...any) error {
-	p := event.Problemf(code, "", format, args...)
-	p.Unknown = true
-	return p
 }
 
 // hookStatus reports whether a code is a 503 at /hook, after which senders of webhooks

@@ -22,7 +22,10 @@ func (q *request) read(query ...string) *request {
 // get calls read unless an earlier read failed.
 func get[T any](q *request, read func() (T, error)) (v T) {
 	if q.err == nil {
-		v, q.err = read()
+		got, err := read()
+		if q.err = err; err == nil {
+			v = got
+		}
 	}
 	return v
 }

@@ -1,11 +1,13 @@
 package api
 
 import (
-	"net/http"
+	"context"
 	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/event"
@@ -23,29 +25,15 @@ const (
 	maxQueues        = 100
 )
 
-// produce answers POST /v1/queues/{queue}/messages: a JSON or msgpack batch, CloudEvents,
-// or one payload with its metadata in the query.
+// produce answers POST /v1/queues/{queue}/messages: a JSON or msgpack batch, CloudEvents, or one
+// payload with its metadata in the query.
 func (s *Server) produce(q *request) error {
 	name := q.queue()
-	if q.err != nil {
-		return q.err
-	}
-	b, err := s.produced(q)
-	if err != nil {
-		return err
-	}
-	res, err := s.enqueue(q, name, b)
-	if err != nil {
-		return err
-	}
-	status := http.StatusOK
-	if slices.ContainsFunc(res.Produced, func(p event.Produced) bool { return !p.Duplicate }) {
-		status = http.StatusCreated
-	}
-	out, err := s.producedAll(q, res.Produced)
-	if err != nil {
-		return err
-	}
+	b := get(q, func() (*batch, error) { return s.produced(q) })
+	res := get(q, func() (event.Result, error) { return s.enqueue(q, name, b) })
+	out := get(q, func() ([]wire.Produced, error) { return s.producedAll(q, res.Produced) })
+	isNew := func(p event.Produced) bool { return !p.Duplicate }
+	status := createdOr200(slices.ContainsFunc(res.Produced, isNew))
 	return q.answer(status, &wire.ProduceResponse{Messages: out})
 }
 
@@ -54,52 +42,40 @@ func (s *Server) produced(q *request) (*batch, error) {
 	switch {
 	case q.media == "application/x-www-form-urlencoded" || strings.HasPrefix(q.media, "multipart/"):
 		return nil, event.Problemf(codeUnsupportedMedia, "Content-Type",
-			"Content-Type %s is a form's, probably a client's default; use curl --json, or name the payload's own type", q.media)
+			"Content-Type %s is a form's, probably a client's default; use curl --json, "+
+				"or name the payload's own type", q.media)
 	case q.isEvents():
 		return q.eventBatch()
 	case q.media == "" || q.media == typeJSON || isMsgpack(q.media):
-		if err := q.allow(); err != nil {
-			return nil, err
-		}
 		var in wire.ProduceRequest
-		if err := q.decode(&in, false); err != nil {
-			return nil, err
-		}
-		if err := batchSize("messages", len(in.Messages)); err != nil {
-			return nil, err
-		}
-		return s.newBatch(in.Messages)
+		q.read().body(&in)
+		q.do(func() error { return batchSize("messages", len(in.Messages)) })
+		return get(q, func() (*batch, error) { return s.newBatch(in.Messages) }), q.err
 	}
-	m, payload, err := q.rawMessage()
-	if err != nil {
-		return nil, err
-	}
+	m, body := q.rawMessage()
 	b := &batch{}
-	if p, ok := s.add(b, m, payload, true).(*event.Problem); ok {
-		return nil, p.At(-1)
-	}
-	return b, nil
+	q.do(func() error { return s.add(b, m, payload{body, true}) })
+	return b, q.err
 }
 
-// batch is messages to enqueue together into one queue, with their payloads, which fit
-// checks against the queue.
+// batch is messages to enqueue together into one queue, with their payloads, which fit checks
+// against the queue.
 type batch struct {
 	msgs     []event.NewMessage
-	payloads [][]byte
-	binary   []bool
+	payloads []payload
 	imported bool // they have source ids
 	noCreate bool // their queue is not created automatically
 }
 
-func (b *batch) append(m event.NewMessage, payload []byte, binary bool) {
-	b.msgs, b.payloads, b.binary = append(b.msgs, m), append(b.payloads, payload), append(b.binary, binary)
+func (b *batch) append(m event.NewMessage, p payload) {
+	b.msgs, b.payloads = append(b.msgs, m), append(b.payloads, p)
 }
 
 // add checks a message and appends it.
-func (s *Server) add(b *batch, m *wire.NewMessage, payload []byte, binary bool) error {
-	msg, err := s.newMessage(m, payload, nil)
+func (s *Server) add(b *batch, m *wire.NewMessage, p payload) error {
+	msg, err := s.newMessage(m, p.bytes, nil)
 	if err == nil {
-		b.append(msg, payload, binary)
+		b.append(msg, p)
 	}
 	return err
 }
@@ -112,11 +88,9 @@ func batchSize(field string, n int) error {
 }
 
 // rawMessage reads a message whose body is its payload.
-func (q *request) rawMessage() (*wire.NewMessage, []byte, error) {
-	m, err := q.metadata("key", "priority", "delay_ms", "deliver_at", "ttl_ms", "kind", "correlation_id", "idempotency_key", "header.")
-	if err != nil {
-		return nil, nil, err
-	}
+func (q *request) rawMessage() (*wire.NewMessage, []byte) {
+	m := q.metadata("key", "priority", "delay_ms", "deliver_at", "ttl_ms", "kind", "correlation_id",
+		"idempotency_key", "header.")
 	m.ContentType = q.Header.Get("Content-Type")
 	for name, v := range q.query {
 		if h, ok := strings.CutPrefix(name, "header."); ok {
@@ -126,44 +100,37 @@ func (q *request) rawMessage() (*wire.NewMessage, []byte, error) {
 			m.Headers[h] = v[0]
 		}
 	}
-	payload, err := q.bytes(q.s.opts.MaxPayload)
-	if err == nil && len(payload) == 0 {
-		err = bad("payload", "the body is empty; it is the payload")
+	body := get(q, func() ([]byte, error) { return q.bytes(q.s.opts.MaxPayload) })
+	if len(body) == 0 {
+		q.refuse("payload", "the body is empty; it is the payload")
 	}
-	return m, payload, err
+	return m, body
 }
 
-// metadata reads a message's fields from the query, of which the route takes
-// these.
-func (q *request) metadata(names ...string) (*wire.NewMessage, error) {
-	if err := q.allow(names...); err != nil {
-		return nil, err
-	}
+// metadata reads a message's fields from the query, of which the route accepts these.
+func (q *request) metadata(names ...string) *wire.NewMessage {
+	q.read(names...)
 	m := &wire.NewMessage{}
 	for name, v := range map[string]*string{
 		"key": &m.Key, "kind": &m.Kind, "correlation_id": &m.CorrelationID, "idempotency_key": &m.IdempotencyKey,
 	} {
 		if *v = q.query.Get(name); !utf8.ValidString(*v) {
-			return nil, bad(name, "%s must be UTF-8", name)
+			q.refuse(name, "%s must be UTF-8", name)
 		}
 	}
 	if q.query.Has("idempotency_key") && m.IdempotencyKey == "" {
-		return nil, bad("idempotency_key", "idempotency_key must not be empty")
+		q.refuse("idempotency_key", "idempotency_key must not be empty")
 	}
 	if q.query.Has("priority") {
 		m.Priority = new(q.number("priority", 0, event.MinPriority, event.MaxPriority))
 	}
 	m.DelayMS = q.number("delay_ms", 0, 0, event.MaxDelayMS)
 	m.TTLMS = q.number("ttl_ms", 0, 0, event.MaxDelayMS)
-	if q.err != nil {
-		return nil, q.err
+	if v := q.query.Get("deliver_at"); q.query.Has("deliver_at") &&
+		wire.Decode([]byte(strconv.Quote(clip(v, 64))), &m.DeliverAt) != nil {
+		q.refuse("deliver_at", "deliver_at must be an RFC 3339 time")
 	}
-	if v := q.query.Get("deliver_at"); q.query.Has("deliver_at") {
-		if err := wire.Decode([]byte(strconv.Quote(clip(v, 64))), &m.DeliverAt); err != nil {
-			return nil, bad("deliver_at", "deliver_at must be an RFC 3339 time")
-		}
-	}
-	return m, nil
+	return m
 }
 
 // newBatch checks messages one by one.
@@ -178,9 +145,9 @@ func (s *Server) newBatch(msgs []wire.NewMessage) (*batch, error) {
 		case m.Payload != nil && m.ContentType != "":
 			err = bad("content_type", "messages[%d].content_type goes with payload_base64", i)
 		case m.Payload != nil:
-			err = s.add(b, m, m.Payload, false)
+			err = s.add(b, m, payload{m.Payload, false})
 		case m.PayloadBytes != nil:
-			err = s.add(b, m, m.PayloadBytes, true)
+			err = s.add(b, m, payload{m.PayloadBytes, true})
 		default:
 			err = bad("payload", "messages[%d] needs a payload or a payload_base64", i)
 		}
@@ -191,12 +158,13 @@ func (s *Server) newBatch(msgs []wire.NewMessage) (*batch, error) {
 	return b, nil
 }
 
-// newMessage checks one message and encodes its content, once. The payload is JSON where
-// m has one, else bytes; original is the body that it was mapped from, if it was.
-// Problems name fields within the message.
+// newMessage checks one message and encodes its content, once. The payload is JSON where m has one,
+// else bytes; original is the body that it was mapped from, if it was. Problems name fields within
+// the message.
 func (s *Server) newMessage(m *wire.NewMessage, payload, original []byte) (out event.NewMessage, err error) {
 	if int64(len(payload)) > s.opts.MaxPayload {
-		return out, event.Problemf(codePayloadTooLarge, "payload", "the payload has %d bytes, more than %d", len(payload), s.opts.MaxPayload)
+		return out, event.Problemf(codePayloadTooLarge, "payload",
+			"the payload has %d bytes, more than %d", len(payload), s.opts.MaxPayload)
 	}
 	for _, f := range [...]struct {
 		name, v string
@@ -209,31 +177,25 @@ func (s *Server) newMessage(m *wire.NewMessage, payload, original []byte) (out e
 			return out, err
 		}
 	}
-	if len(m.ContentType) > maxContentType || !printable(m.ContentType) {
-		return out, bad("content_type", "content_type must be a media type of at most %d bytes", maxContentType)
+	if err := mediaType("content_type", m.ContentType); err != nil {
+		return out, err
 	}
 	priority := int64(event.NormalPriority)
 	if m.Priority != nil {
 		priority = *m.Priority
 	}
-	if priority < event.MinPriority || priority > event.MaxPriority {
-		return out, bad("priority", "priority must be from %d to %d, not %d", event.MinPriority, event.MaxPriority, priority)
-	}
-	for _, d := range [...]struct {
-		name string
-		v    int64
-	}{{"delay_ms", m.DelayMS}, {"ttl_ms", m.TTLMS}} {
-		if d.v < 0 || d.v > event.MaxDelayMS {
-			return out, bad(d.name, "%s must be from 0 to %d (10 years), not %d", d.name, int64(event.MaxDelayMS), d.v)
-		}
-	}
-	if m.DeliverAt != 0 {
-		if m.DelayMS != 0 {
-			return out, bad("deliver_at", "deliver_at and delay_ms exclude each other")
-		}
-		if int64(m.DeliverAt)-s.clock(s.deps.State) > event.MaxDelayMS {
-			return out, bad("deliver_at", "deliver_at must be at most 10 years from now")
-		}
+	switch {
+	case priority < event.MinPriority || priority > event.MaxPriority:
+		return out, bad("priority", "priority must be from %d to %d, not %d",
+			event.MinPriority, event.MaxPriority, priority)
+	case m.DelayMS < 0 || m.DelayMS > event.MaxDelayMS:
+		return out, badDelay("delay_ms", m.DelayMS)
+	case m.TTLMS < 0 || m.TTLMS > event.MaxDelayMS:
+		return out, badDelay("ttl_ms", m.TTLMS)
+	case m.DeliverAt != 0 && m.DelayMS != 0:
+		return out, bad("deliver_at", "deliver_at and delay_ms exclude each other")
+	case m.DeliverAt != 0 && int64(m.DeliverAt)-s.clock(s.deps.State) > event.MaxDelayMS:
+		return out, bad("deliver_at", "deliver_at must be at most 10 years from now")
 	}
 	headers, err := messageHeaders(m.Headers)
 	if err != nil {
@@ -244,13 +206,18 @@ func (s *Server) newMessage(m *wire.NewMessage, payload, original []byte) (out e
 		CorrelationID: m.CorrelationID, Original: original,
 	}
 	out = event.NewMessage{
-		Key: m.Key, Kind: m.Kind, Priority: uint8(priority), DelayMS: m.DelayMS, DeliverAt: int64(m.DeliverAt), TTLMS: m.TTLMS,
+		Key: m.Key, Kind: m.Kind, Priority: uint8(priority),
+		DelayMS: m.DelayMS, DeliverAt: int64(m.DeliverAt), TTLMS: m.TTLMS,
 		Size: uint32(len(payload)), Content: event.EncodeContent(&content),
 	}
 	if m.IdempotencyKey != "" {
 		out.DedupKey = hash(m.IdempotencyKey)
 	}
 	return out, nil
+}
+
+func badDelay(field string, v int64) error {
+	return bad(field, "%s must be from 0 to %d (10 years), not %d", field, int64(event.MaxDelayMS), v)
 }
 
 func within(field, v string, n int) error {
@@ -260,18 +227,22 @@ func within(field, v string, n int) error {
 	return nil
 }
 
-// printable reports whether v has no control characters.
-func printable(v string) bool {
-	for i := range len(v) {
-		if v[i] < 0x20 && v[i] != '\t' || v[i] == 0x7f {
-			return false
-		}
+// mediaType refuses what cannot be a content type.
+func mediaType(field, v string) error {
+	if len(v) > maxContentType || !printable(v) {
+		return bad(field, "%s must be a media type of at most %d bytes", field, maxContentType)
 	}
-	return true
+	return nil
 }
 
-// messageHeaders checks headers and sorts them by name, so that the same
-// message has the same bytes.
+// printable reports whether v has no control characters.
+func printable(v string) bool {
+	control := func(r rune) bool { return r < 0x20 && r != '\t' || r == 0x7f }
+	return !strings.ContainsFunc(v, control)
+}
+
+// messageHeaders checks headers and sorts them by name, so that the same message has the same
+// bytes.
 func messageHeaders(m map[string]string) ([]event.Header, error) {
 	if len(m) == 0 {
 		return nil, nil
@@ -282,10 +253,12 @@ func messageHeaders(m map[string]string) ([]event.Header, error) {
 	out := make([]event.Header, 0, len(m))
 	for name, v := range m {
 		if !visible(name, event.MaxHeaderName) {
-			return nil, bad("headers", "a header's name must be 1 to %d visible ASCII characters, not %s", event.MaxHeaderName, echo(name))
+			return nil, bad("headers", "a header's name must be 1 to %d visible ASCII characters, not %s",
+				event.MaxHeaderName, echo(name))
 		}
 		if len(v) > event.MaxHeaderValue || !printable(v) || !utf8.ValidString(v) {
-			return nil, bad("headers", "the value of header %s must be at most %d bytes of UTF-8 without control characters", echo(name), event.MaxHeaderValue)
+			return nil, bad("headers", "the value of header %s must be at most %d bytes of UTF-8 "+
+				"without control characters", echo(name), event.MaxHeaderValue)
 		}
 		out = append(out, event.Header{Name: name, Value: v})
 	}
@@ -295,37 +268,33 @@ func messageHeaders(m map[string]string) ([]event.Header, error) {
 
 // enqueue proposes messages that were checked against the queue's policy.
 func (s *Server) enqueue(q *request, name string, b *batch) (event.Result, error) {
-	return q.proposeFresh("queue", "the policy of queue "+echo(name), func() (*event.Command, error) {
-		p := &event.Produce{Queue: name, AutoCreate: s.opts.AutoCreateQueues && !b.noCreate, Messages: b.msgs, Import: b.imported}
+	return q.proposeFresh("queue", policyOfQueue(name), func() (*event.Command, error) {
+		p := &event.Produce{
+			Queue: name, AutoCreate: s.opts.AutoCreateQueues && !b.noCreate, Messages: b.msgs, Import: b.imported,
+		}
 		return &event.Command{Produce: p}, s.fit(q, p, b)
 	})
 }
 
-// fit checks messages against their queue as this node knows it, and sets the policy's
-// revision in the command: deciding refuses another one.
+// fit checks messages against their queue as this node knows it, and sets the policy's revision in
+// the command: deciding refuses another one.
 func (s *Server) fit(q *request, p *event.Produce, b *batch) error {
 	v, err := s.current(q, p.Queue)
 	if err != nil {
 		missing, ok := err.(*event.Problem)
-		if ok && missing.Code == event.CodeQueueNotFound && (p.AutoCreate || q.Header["Idempotency-Key"] != nil) {
+		if ok && missing.Code == event.CodeQueueNotFound && (p.AutoCreate || q.keyed()) {
 			p.Revision = 0
 			return nil
 		}
 		return err
 	}
-	err = s.schemas.check(&v, func(i int) ([]byte, bool, bool) {
-		if i >= len(b.payloads) {
-			return nil, false, false
-		}
-		return b.payloads[i], b.binary[i], true
-	})
-	if err != nil {
+	if err := s.fitsQueue(&v, b.payloads...); err != nil {
 		return err
 	}
 	for i := range p.Messages {
 		p.Messages[i].PayloadHash = event.Hash{}
 		if v.Policy.DedupBy == event.DedupByContent && !p.Import {
-			p.Messages[i].PayloadHash = hashBytes(b.payloads[i])
+			p.Messages[i].PayloadHash = hash(b.payloads[i].bytes)
 		}
 	}
 	p.Revision = v.Revision
@@ -335,22 +304,27 @@ func (s *Server) fit(q *request, p *event.Produce, b *batch) error {
 // producedAll returns the outcome of each message of a request.
 func (s *Server) producedAll(q *request, produced []event.Produced) ([]wire.Produced, error) {
 	out := make([]wire.Produced, len(produced))
-	for i := range produced {
-		p := &produced[i]
+	for i, p := range produced {
 		out[i] = wire.Produced{ID: p.ID.String(), Status: wire.Enqueued}
-		if !p.Duplicate {
-			continue
-		}
-		state, result, err := s.fate(q.Context(), p.ID)
-		if err != nil {
-			return nil, err
-		}
-		out[i].Status, out[i].Result = wire.Duplicate, result
-		if state != event.StateNone {
-			out[i].State = state.String()
+		if p.Duplicate {
+			out[i].Status = wire.Duplicate
+			var err error
+			if out[i].State, out[i].Result, err = s.firstFate(q.Context(), p.ID); err != nil {
+				return nil, err
+			}
 		}
 	}
 	return out, nil
+}
+
+// firstFate returns what became of the message of which another one is a duplicate: its state, ""
+// where that is not known any more, and its result.
+func (s *Server) firstFate(ctx context.Context, id event.ID) (string, jsontext.Value, error) {
+	state, result, err := s.fate(ctx, id)
+	if err != nil || state == event.StateNone {
+		return "", nil, err
+	}
+	return state.String(), result, nil
 }
 
 const maxSourceID = 256
@@ -361,39 +335,12 @@ const importWindow = 24 * 3600 * 1000
 
 // importMessages answers POST /v1/queues/{queue}/messages/import.
 func (s *Server) importMessages(q *request) error {
-	in := q.read()
-	name := in.queue()
+	name := q.read().queue()
 	var body wire.ImportRequest
-	in.body(&body)
-	in.do(func() error { return batchSize("messages", len(body.Messages)) })
-	if in.err != nil {
-		return in.err
-	}
-	msgs := make([]wire.NewMessage, len(body.Messages))
-	for i := range body.Messages {
-		m := &body.Messages[i]
-		switch n := len(m.SourceID); {
-		case n < 1 || n > maxSourceID:
-			return bad("source_id", "source_id must have 1 to %d bytes, not %d", maxSourceID, n).At(i)
-		case m.IdempotencyKey != "":
-			return bad("idempotency_key", "idempotency_key does not go with an import: source_id identifies the message").At(i)
-		}
-		msgs[i] = m.NewMessage
-	}
-	b, err := s.newBatch(msgs)
-	if err != nil {
-		return err
-	}
-	b.imported = true
-	for i := range body.Messages {
-		b.msgs[i].SourceID = body.Messages[i].SourceID
-		// No text begins with this byte, so no idempotency_key has the same hash.
-		b.msgs[i].DedupKey = hash("\xffsource_id\x00", body.Messages[i].SourceID)
-	}
-	res, err := s.enqueue(q, name, b)
-	if err != nil {
-		return err
-	}
+	q.body(&body)
+	q.do(func() error { return batchSize("messages", len(body.Messages)) })
+	b := get(q, func() (*batch, error) { return s.importBatch(body.Messages) })
+	res := get(q, func() (event.Result, error) { return s.enqueue(q, name, b) })
 	out := wire.ImportResponse{Messages: make([]wire.Imported, len(res.Produced))}
 	for i, p := range res.Produced {
 		m := wire.Imported{SourceID: body.Messages[i].SourceID, ID: p.ID.String(), Status: wire.Enqueued}
@@ -405,9 +352,32 @@ func (s *Server) importMessages(q *request) error {
 		}
 		out.Messages[i] = m
 	}
-	status := http.StatusCreated
-	if out.Imported == 0 {
-		status = http.StatusOK
+	return q.answer(createdOr200(out.Imported > 0), &out)
+}
+
+// importBatch checks messages with source ids.
+func (s *Server) importBatch(in []wire.ImportMessage) (*batch, error) {
+	msgs := make([]wire.NewMessage, len(in))
+	for i := range in {
+		m := &in[i]
+		switch n := len(m.SourceID); {
+		case n < 1 || n > maxSourceID:
+			return nil, bad("source_id", "source_id must have 1 to %d bytes, not %d", maxSourceID, n).At(i)
+		case m.IdempotencyKey != "":
+			return nil, bad("idempotency_key", "idempotency_key does not go with an import: "+
+				"source_id identifies the message").At(i)
+		}
+		msgs[i] = m.NewMessage
 	}
-	return q.answer(status, &out)
+	b, err := s.newBatch(msgs)
+	if err != nil {
+		return nil, err
+	}
+	b.imported = true
+	for i := range in {
+		b.msgs[i].SourceID = in[i].SourceID
+		// No text begins with this byte, so no idempotency_key has the same hash.
+		b.msgs[i].DedupKey = hash("\xffsource_id\x00", in[i].SourceID)
+	}
+	return b, nil
 }

@@ -17,11 +17,10 @@ func queueNotFound(name string) *event.Problem {
 
 // listQueues answers GET /v1/queues?namespace=&limit=&cursor=&at=&consistency=.
 func (s *Server) listQueues(q *request) error {
-	in := q.read("namespace", "limit", "cursor", "at", "consistency")
-	limit, after := in.limit(1000, 1000), in.nameCursor()
-	st := in.state()
-	if in.err != nil {
-		return in.err
+	q.read("namespace", "limit", "cursor", "at", "consistency")
+	limit, after, st := q.limit(1000, 1000), q.nameCursor(), q.state()
+	if q.err != nil {
+		return q.err
 	}
 	namespace, filtered := q.query.Get("namespace"), q.query.Has("namespace")
 	views := st.Queues()
@@ -41,69 +40,56 @@ func (s *Server) listQueues(q *request) error {
 
 // getQueue answers GET /v1/queues/{queue}?at=&consistency=.
 func (s *Server) getQueue(q *request) error {
-	in := q.read("at", "consistency")
-	name, st := in.queue(), in.state()
-	if in.err != nil {
-		return in.err
+	name, st := q.read("at", "consistency").queue(), q.state()
+	if q.err != nil {
+		return q.err
 	}
 	v, ok := st.Queue(name)
 	if !ok {
 		return queueNotFound(name)
 	}
-	out := s.queueOf(&v, st)
-	return q.answer(http.StatusOK, &out)
+	return q.answer(http.StatusOK, new(s.queueOf(&v, st)))
 }
 
 // putQueue creates a queue (201) or replaces its policy (200).
 func (s *Server) putQueue(q *request) error {
-	name, u, err := q.policyUpdate()
-	if err != nil {
-		return err
-	}
-	p := s.defaultPolicy()
-	auto, err := s.updatePolicy(name, &p, &u)
-	if err == nil {
-		err = s.answerToExists(q, name, &p)
-	}
-	if err != nil {
-		return err
-	}
-	res, err := q.propose(&event.Command{PutQueue: &event.PutQueue{Name: name, Policy: p, DeadLetterAuto: auto}})
-	if err != nil {
-		return err
-	}
-	return q.answerQueue(name, &res)
+	name, u := q.policyUpdate()
+	put := &event.PutQueue{Name: name, Policy: s.defaultPolicy()}
+	q.do(func() error { return s.updatePut(q, put, u) })
+	return q.answerQueue(name, q.commit(&event.Command{PutQueue: put}))
 }
 
-// patchQueue merges into a queue's policy: what is left out stays, null is the
-// default. message_schema and push are replaced whole.
+// patchQueue merges into a queue's policy: what is left out stays, null is the default.
+// message_schema and push are replaced whole.
 func (s *Server) patchQueue(q *request) error {
-	name, u, err := q.policyUpdate()
-	if err != nil {
-		return err
-	}
-	res, err := q.proposeFresh("queue", "the policy of queue "+echo(name), func() (*event.Command, error) {
+	name, u := q.policyUpdate()
+	res := q.commitFresh("queue", policyOfQueue(name), func() (*event.Command, error) {
 		v, err := s.current(q, name)
 		if err != nil {
 			return nil, err
 		}
-		p := v.Policy.Clone()
-		auto, err := s.updatePolicy(name, &p, &u)
-		if err == nil && u.Push.Set {
-			err = s.answerToExists(q, name, &p)
-		}
-		put := &event.PutQueue{Name: name, Policy: p, IfRevision: v.Revision, DeadLetterAuto: auto}
-		return &event.Command{PutQueue: put}, err
+		put := &event.PutQueue{Name: name, Policy: v.Policy.Clone(), IfRevision: v.Revision}
+		return &event.Command{PutQueue: put}, s.updatePut(q, put, u)
 	})
-	if err != nil {
-		return err
-	}
-	return q.answerQueue(name, &res)
+	return q.answerQueue(name, res)
 }
 
-func isStale(err error) bool {
-	p, ok := err.(*event.Problem)
-	return ok && p.Code == event.CodeStaleRevision
+// policyOfQueue names what may change concurrently, in errors.
+func policyOfQueue(name string) string { return "the policy of queue " + echo(name) }
+
+// updatePut applies an update to the policy that a command sets.
+func (s *Server) updatePut(q *request, put *event.PutQueue, u *wire.PolicyUpdate) (err error) {
+	put.DeadLetterAuto, err = s.updatePolicy(put.Name, &put.Policy, u)
+	if err == nil && u.Push.Set {
+		err = s.answerToExists(q, put.Name, &put.Policy)
+	}
+	return err
+}
+
+func (q *request) policyUpdate() (name string, u *wire.PolicyUpdate) {
+	name, u = q.read().queue(), &wire.PolicyUpdate{}
+	q.do(func() error { return q.decode(u, true, "application/merge-patch+json") })
+	return name, u
 }
 
 // current returns a queue as it is now.
@@ -111,9 +97,11 @@ func (s *Server) current(q *request, name string) (event.QueueView, error) {
 	return currently(s, q, name, s.deps.State.Queue, queueNotFound)
 }
 
-// currently looks up key in the live state. Where this node does not find it, it catches up
-// with the cluster before it answers that there is none.
-func currently[K, V any](s *Server, q *request, key K, look func(K) (V, bool), missing func(K) *event.Problem) (V, error) {
+// currently looks up key in the live state. Where this node does not find it, it catches up with
+// the cluster before it answers that there is none.
+func currently[K, V any](
+	s *Server, q *request, key K, look func(K) (V, bool), missing func(K) *event.Problem,
+) (V, error) {
 	v, ok := look(key)
 	if ok {
 		return v, nil
@@ -127,93 +115,71 @@ func currently[K, V any](s *Server, q *request, key K, look func(K) (V, bool), m
 	return v, nil
 }
 
-func (q *request) policyUpdate() (name string, u wire.PolicyUpdate, err error) {
-	in := q.read()
-	name = in.queue()
-	in.do(func() error { return q.decode(&u, true, "application/merge-patch+json") })
-	return name, u, in.err
+// createdOr200 is the status of an answer to PUT.
+func createdOr200(created bool) int {
+	if created {
+		return http.StatusCreated
+	}
+	return http.StatusOK
 }
 
-// answerQueue answers PUT and PATCH with the queue: to a repeated request with the queue as it
-// was after the first one, as far as that is known.
-func (q *request) answerQueue(name string, res *event.Result) error {
-	status := http.StatusOK
-	if res.Created {
-		status = http.StatusCreated
+// answerQueue answers PUT and PATCH with the queue: a repeated request with the queue as it was
+// after the first one, as far as that is known.
+func (q *request) answerQueue(name string, res event.Result) error {
+	if q.err != nil {
+		return q.err
 	}
-	st := q.after(res)
+	st := q.after(&res)
 	v, ok := st.Queue(name)
-	if !ok {
-		v.Name = name // deleted since
-		v.Policy = q.s.defaultPolicy()
+	if !ok { // deleted since
+		v.Name, v.Policy = name, q.s.defaultPolicy()
 	}
-	out := q.s.queueOf(&v, st)
-	return q.answer(status, &out)
+	return q.answer(createdOr200(res.Created), new(q.s.queueOf(&v, st)))
 }
 
 // deleteQueue answers DELETE /v1/queues/{queue}?force=.
 func (s *Server) deleteQueue(q *request) error {
-	in := q.read("force")
-	name, force := in.queue(), in.flag("force")
-	in.do(func() error { return q.exists(name) })
-	if in.err != nil {
-		return in.err
-	}
-	res, err := q.propose(&event.Command{DeleteQueue: &event.DeleteQueue{Name: name, Force: force}})
-	if err != nil {
-		return err
-	}
-	q.carriedOut(res)
+	name, force := q.read("force").queue(), q.flag("force")
+	q.exists(name)
+	q.carriedOut(q.commit(&event.Command{DeleteQueue: &event.DeleteQueue{Name: name, Force: force}}))
 	return q.noContent()
 }
 
-// exists refuses a write to a queue that does not exist, so that it leaves no
-// entry. A request with an Idempotency-Key goes on: it may be a repeated one,
-// whose queue has gone since.
-func (q *request) exists(name string) error {
-	if q.Header["Idempotency-Key"] != nil {
-		return nil
+// exists refuses a write to a queue that does not exist, so that it leaves no entry. A request with
+// an Idempotency-Key goes on: it may be a repeated one, whose queue has gone since.
+func (q *request) exists(name string) {
+	if !q.keyed() {
+		get(q, func() (event.QueueView, error) { return q.s.current(q, name) })
 	}
-	_, err := q.s.current(q, name)
-	return err
 }
+
+// keyed reports whether the request has an Idempotency-Key, so it may be a repeated one.
+func (q *request) keyed() bool { return q.Header["Idempotency-Key"] != nil }
 
 // pauseQueue answers pause and resume.
 func (s *Server) pauseQueue(q *request, paused bool) error {
-	name, err := q.bare()
-	if err != nil {
-		return err
-	}
-	if _, err := q.propose(&event.Command{PauseQueue: &event.PauseQueue{Name: name, Paused: paused}}); err != nil {
-		return err
-	}
+	name := q.bare()
+	q.commit(&event.Command{PauseQueue: &event.PauseQueue{Name: name, Paused: paused}})
 	return q.answer(http.StatusOK, &wire.Paused{Paused: paused})
 }
 
 // purgeQueue removes all but leased messages.
 func (s *Server) purgeQueue(q *request) error {
-	name, err := q.bare()
-	if err != nil {
-		return err
-	}
-	res, err := q.propose(&event.Command{PurgeQueue: &event.PurgeQueue{Name: name}})
-	if err != nil {
-		return err
-	}
+	res := q.commit(&event.Command{PurgeQueue: &event.PurgeQueue{Name: q.bare()}})
 	q.carriedOut(res)
 	return q.answer(http.StatusOK, &wire.Purged{Purged: res.Count})
 }
 
-// carriedPerEntry is how many messages that leave at once one entry records, carriedWithin
-// how long an answer waits for these entries.
+// carriedPerEntry is how many messages that leave at once one entry records, carriedWithin how long
+// an answer waits for these entries.
 const (
 	carriedPerEntry = 1024
 	carriedWithin   = time.Second
 )
 
-// carriedOut waits until the log has the end of each message that a purge or a
-// deletion removed, so that a history that is read next has it too. The messages
-// are gone in any case, so a timeout is no error.
+// carriedOut waits until the log has the end of each message that a purge or a deletion removed, so
+// that a history that is read next has it too. The messages are gone in any case, so a timeout is
+// no error.
 func (q *request) carriedOut(res event.Result) {
 	if res.Count <= 0 || q.replayed {
 		return
@@ -223,33 +189,37 @@ func (q *request) carriedOut(res event.Result) {
 	_ = q.s.deps.Log.Wait(ctx, res.Index+uint64(res.Count-1)/carriedPerEntry)
 }
 
-// keyFollowed is carriedOut for leases whose messages died: where the policy says so, the
-// messages behind them in their partition die in the next entry.
+// keyFollowed is carriedOut for leases whose messages died: where the policy says so, the messages
+// behind them in their partition die in the next entry.
 func (q *request) keyFollowed(res event.Result) {
-	if q.replayed || !slices.ContainsFunc(res.Settled, func(t event.Settled) bool {
+	died := func(t event.Settled) bool {
 		return t.Status == event.StatusDeadLettered || t.Status == event.StatusDiscarded
-	}) {
+	}
+	if q.replayed || !slices.ContainsFunc(res.Settled, died) {
 		return
 	}
 	ctx, cancel := context.WithTimeout(q.Context(), carriedWithin)
 	defer cancel()
 	next := q.s.deps.Log.Blocks(res.Index)
 	b, err := next(ctx)
-	if err == nil && b.Index == res.Index && slices.ContainsFunc(b.Events, func(e event.Event) bool { return e.TakesKey }) {
+	takesKey := func(e event.Event) bool { return e.TakesKey }
+	if err == nil && b.Index == res.Index && slices.ContainsFunc(b.Events, takesKey) {
 		_ = q.s.deps.Log.Wait(ctx, res.Index)
 	}
 }
 
 // bare reads a request about a queue that has no body.
-func (q *request) bare() (string, error) {
-	in := q.read()
-	name := in.queue()
-	in.noBody()
-	in.do(func() error { return q.exists(name) })
-	return name, in.err
+func (q *request) bare() string {
+	name := q.read().queue()
+	q.noBody()
+	q.exists(name)
+	return name
 }
 
 func (q *request) noContent() error {
+	if q.err != nil {
+		return q.err
+	}
 	q.status = http.StatusNoContent
 	q.w.WriteHeader(q.status)
 	return nil
@@ -262,8 +232,9 @@ func (s *Server) queueOf(v *event.QueueView, st State) wire.Queue {
 		Name: v.Name, Policy: policyOf(&v.Policy), Paused: v.Paused,
 		CreatedAt: wire.Time(v.CreatedAt), UpdatedAt: wire.Time(v.UpdatedAt),
 		Stats: wire.Stats{
-			Depth: t.Ready, Held: t.Held, Scheduled: t.Scheduled, InFlight: t.InFlight, Bytes: t.Bytes,
-			EnqueuedTotal: t.Enqueued, AckedTotal: t.Acked, DeadLetteredTotal: t.DeadLettered, Partitions: t.Partitions,
+			Depth: t.Ready, Held: t.Held, Scheduled: t.Scheduled, InFlight: t.InFlight,
+			Bytes: t.Bytes, Partitions: t.Partitions,
+			EnqueuedTotal: t.Enqueued, AckedTotal: t.Acked, DeadLetteredTotal: t.DeadLettered,
 		},
 	}
 	if t.Oldest > 0 {
@@ -271,8 +242,7 @@ func (s *Server) queueOf(v *event.QueueView, st State) wire.Queue {
 	}
 	if _, past := st.(*pastState); !past && s.deps.Models != nil {
 		if n, err := s.deps.Models.MessagesPerMinute(v.Name, s.deps.Node.Clock()); err == nil {
-			rate := float64(n)
-			out.Stats.MessagesPerMinute = &rate
+			out.Stats.MessagesPerMinute = new(float64(n))
 		}
 	}
 	return out

@@ -372,17 +372,6 @@ func (m *movement) item(v *event.MessageView) (item event.ReplayItem, fits bool,
 	return item, false, p
 }
 
-// Fits checks a content against a queue's message_schema. That it does not fit
-// is an *event.Problem.
-func (s *Server) Fits(v *event.QueueView, c *event.Content) error {
-	err := s.schemas.check(v, func(i int) ([]byte, bool, bool) { return c.Payload, c.Binary, i == 0 })
-	var p *event.Problem
-	if errors.As(err, &p) {
-		return p.At(-1)
-	}
-	return err
-}
-
 // execute does what choose selects, or for a dry run finds out what would be done, and
 // answers.
 func (m *movement) execute(dry bool, choose func() error) error {

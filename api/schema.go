@@ -12,23 +12,25 @@ import (
 	"github.com/qlogd/qlogd/event"
 )
 
-// A schema and the payloads come from clients: a schema may refer to itself in ways that take
-// for ever, or break the library. So compiling and validating have a budget of evaluated
-// subschemas, panics are caught, and nothing is loaded from elsewhere.
+// A schema and the payloads come from clients: a schema may refer to itself in ways that take for
+// ever, or break the library. So compiling and validating have a budget of evaluated subschemas,
+// panics are caught, and nothing is loaded from elsewhere.
 
 // errBudget ends a validation that takes too many steps.
 var errBudget = errors.New("takes too many steps to check")
 
-// schema is a compiled message_schema. It serves one validation at a time,
-// because the budget is counted in it.
+// schema is a compiled message_schema or payload_schema.
 type schema struct {
+	what     string // names it in errors
 	compiled *jsonschema.Schema
-	left     int // steps
 	enum     int // the most values of an enum, or names of a required
+
+	mu   sync.Mutex // one validation at a time, because the budget is counted here
+	left int        // steps
 }
 
 // compileSchema compiles a JSON Schema (2020-12).
-func compileSchema(text []byte) (sc *schema, err error) {
+func compileSchema(what string, text []byte) (sc *schema, err error) {
 	defer func() {
 		if v := recover(); v != nil {
 			sc, err = nil, fmt.Errorf("cannot be compiled: %v", v)
@@ -43,18 +45,11 @@ func compileSchema(text []byte) (sc *schema, err error) {
 	default:
 		return nil, errors.New("must be an object")
 	}
-	sc = &schema{}
+	sc = &schema{what: what}
 	c := jsonschema.NewCompiler()
 	c.DefaultDraft(jsonschema.Draft2020)
 	c.UseLoader(noLoader{})
-	c.RegisterVocabulary(&jsonschema.Vocabulary{URL: "qlogd:budget", Compile: func(_ *jsonschema.CompilerContext, obj map[string]any) (jsonschema.SchemaExt, error) {
-		for _, keyword := range []string{"enum", "required"} {
-			if list, ok := obj[keyword].([]any); ok {
-				sc.enum = max(sc.enum, len(list))
-			}
-		}
-		return &step{sc, cost(obj)}, nil
-	}})
+	c.RegisterVocabulary(&jsonschema.Vocabulary{URL: "qlogd:budget", Compile: sc.count})
 	c.AssertVocabs()
 	if err := c.AddResource(schemaURL, doc); err != nil {
 		return nil, err
@@ -62,6 +57,18 @@ func compileSchema(text []byte) (sc *schema, err error) {
 	sc.left = 1 << 20 // compiling validates against the metaschema
 	sc.compiled, err = c.Compile(schemaURL)
 	return sc, err
+}
+
+// count adds a step to a subschema.
+func (sc *schema) count(
+	_ *jsonschema.CompilerContext, obj map[string]any,
+) (jsonschema.SchemaExt, error) {
+	for _, keyword := range []string{"enum", "required"} {
+		if list, ok := obj[keyword].([]any); ok {
+			sc.enum = max(sc.enum, len(list))
+		}
+	}
+	return &step{sc, cost(obj)}, nil
 }
 
 const schemaURL = "qlogd:message_schema"
@@ -161,75 +168,91 @@ func checkSchema(field string, text []byte) error {
 	if len(text) > event.MaxSchema {
 		return bad(field, "%s must be at most %d bytes", field, event.MaxSchema)
 	}
-	if _, err := compileSchema(text); err != nil {
+	if _, err := compileSchema(field, text); err != nil {
 		why := strings.Join(strings.Fields(strings.ReplaceAll(err.Error(), schemaURL, "")), " ")
 		return bad(field, "%s is not a JSON Schema (2020-12): %s", field, clip(why, 200))
 	}
 	return nil
 }
 
-// schemaCache keeps the compiled message_schema of each queue.
-type schemaCache struct {
-	mu     sync.Mutex
-	queues map[string]*lazySchema
+// payload is what a schema is checked against.
+type payload struct {
+	bytes  []byte
+	binary bool // not JSON
 }
 
-// lazySchema is compiled when it is first used.
-type lazySchema struct {
-	revision uint64 // of the queue's policy
-	text     []byte
-
-	mu       sync.Mutex // a schema serves one validation at a time
-	compiled *schema
-}
-
-// check validates payloads against the queue's message_schema, if it has one. payloads returns
-// them one by one; a mismatch has its index.
-func (c *schemaCache) check(v *event.QueueView, payloads func(i int) (payload []byte, binary, ok bool)) error {
-	if len(v.Policy.MessageSchema) == 0 {
-		return nil
-	}
-	c.mu.Lock()
-	l := c.queues[v.Name]
-	if l == nil || l.revision != v.Revision {
-		if c.queues == nil || len(c.queues) > 10_000 {
-			c.queues = map[string]*lazySchema{} // drops those of deleted queues
-		}
-		l = &lazySchema{revision: v.Revision, text: bytes.Clone(v.Policy.MessageSchema)}
-		c.queues[v.Name] = l
-	}
-	c.mu.Unlock()
-	return l.check("the queue's message_schema", payloads)
-}
-
-// one is one JSON payload to check.
-func one(payload []byte) func(int) ([]byte, bool, bool) {
-	return func(i int) ([]byte, bool, bool) { return payload, false, i == 0 }
-}
-
-// check validates payloads; what names the schema in errors.
-func (l *lazySchema) check(what string, payloads func(i int) (payload []byte, binary, ok bool)) (err error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.compiled == nil {
-		if l.compiled, err = compileSchema(l.text); err != nil {
-			return fmt.Errorf("%s: %w", what, err)
-		}
-	}
-	for i := 0; ; i++ {
-		payload, binary, ok := payloads(i)
-		if !ok {
-			return nil
-		}
+// check validates payloads one by one; a mismatch has its index.
+func (sc *schema) check(payloads ...payload) (err error) {
+	sc.mu.Lock()
+	defer sc.mu.Unlock()
+	for i, p := range payloads {
 		where, why := "", "is not JSON"
-		if !binary {
-			if where, why, err = l.compiled.validate(payload); err != nil {
+		if !p.binary {
+			if where, why, err = sc.validate(p.bytes); err != nil {
 				return err
 			}
 		}
 		if why != "" {
 			field := "payload" + clip(where, 100)
-			return event.Problemf(codeSchemaMismatch, field, "%s does not match %s: %s", field, what, clip(why, 200)).At(i)
+			return event.Problemf(codeSchemaMismatch, field, "%s does not match %s: %s",
+				field, sc.what, clip(why, 200)).At(i)
 		}
 	}
+	return nil
+}
+
+// fitsQueue checks payloads against a queue's message_schema, if it has one.
+func (s *Server) fitsQueue(v *event.QueueView, payloads ...payload) error {
+	if len(v.Policy.MessageSchema) == 0 {
+		return nil
+	}
+	sc, err := s.schemas.of(v.Name, v.Revision, v.CreatedAt, func() (*schema, error) {
+		return compileSchema("the queue's message_schema", v.Policy.MessageSchema)
+	})
+	if err != nil {
+		return fmt.Errorf("message_schema of queue %s: %w", v.Name, err)
+	}
+	return sc.check(payloads...)
+}
+
+// Fits checks a content against a queue's message_schema. A mismatch is an *event.Problem.
+func (s *Server) Fits(v *event.QueueView, c *event.Content) error {
+	err := s.fitsQueue(v, payload{c.Payload, c.Binary})
+	if p, ok := err.(*event.Problem); ok {
+		return p.At(-1)
+	}
+	return err
+}
+
+// cache keeps what was compiled from the newest definition of a queue or webhook.
+type cache[V any] struct {
+	mu   sync.Mutex
+	made map[string]cached[V] // by name
+}
+
+type cached[V any] struct {
+	revision uint64
+	created  int64 // distinguishes it from a deleted one of the same name
+	v        V
+}
+
+// of returns what compile returns for this revision of a definition.
+func (c *cache[V]) of(name string, revision uint64, created int64, compile func() (V, error)) (V, error) {
+	c.mu.Lock()
+	m, ok := c.made[name]
+	c.mu.Unlock()
+	if ok && m.revision == revision && m.created == created {
+		return m.v, nil
+	}
+	v, err := compile()
+	if err != nil {
+		return v, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.made == nil || len(c.made) > 10_000 {
+		c.made = map[string]cached[V]{} // drops those of deleted names
+	}
+	c.made[name] = cached[V]{revision, created, v}
+	return v, nil
 }

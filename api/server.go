@@ -26,8 +26,8 @@ type Server struct {
 	routes  *http.ServeMux
 	rules   map[string]access // by pattern
 	waiters *waiters
-	schemas schemaCache
-	hooks   webhooks
+	schemas cache[*schema]
+	hooks   cache[*compiledWebhook]
 	ops     *tracker
 	once    onceOnly
 	metrics *metrics
@@ -104,9 +104,15 @@ func (s *Server) Close() {
 
 func (s *Server) draining() bool { return s.undrained.Err() != nil }
 
-// HTTPServer returns an http.Server with timeouts fit for untrusted clients. It speaks
-// HTTP/1.1 and HTTP/2, also without TLS (prior knowledge).
-// The handler may change from one Server's to another's with the same Options.
+// Open connections of an HTTPServer, in all and from one address.
+const (
+	maxConns      = 20_000
+	maxConnsPerIP = 10_000
+)
+
+// HTTPServer returns an http.Server with timeouts and limits fit for untrusted clients. It speaks
+// HTTP/1.1 and HTTP/2, also without TLS (prior knowledge). The handler may change from one Server's
+// to another's with the same Options.
 func HTTPServer(h http.Handler, opts Options, logger *slog.Logger) *http.Server {
 	opts.defaults()
 	protocols := new(http.Protocols)
@@ -114,9 +120,12 @@ func HTTPServer(h http.Handler, opts Options, logger *slog.Logger) *http.Server 
 	protocols.SetHTTP2(true)
 	protocols.SetUnencryptedHTTP2(true)
 	return &http.Server{
-		Handler:           h,
-		Protocols:         protocols,
-		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: 1000, SendPingTimeout: 30 * time.Second, PingTimeout: 15 * time.Second},
+		Handler:   h,
+		Protocols: protocols,
+		HTTP2: &http.HTTP2Config{
+			MaxConcurrentStreams: 1000, SendPingTimeout: 30 * time.Second, PingTimeout: 15 * time.Second,
+		},
+		ConnState:         limitConns(maxConns, maxConnsPerIP),
 		ReadHeaderTimeout: 5 * time.Second, // slow headers
 		// From the end of the headers to the end of the answer: body, the
 		// longest wait, commit, and 30 s to take the answer. Streams push it on.
@@ -127,76 +136,33 @@ func HTTPServer(h http.Handler, opts Options, logger *slog.Logger) *http.Server 
 	}
 }
 
-// Limit bounds the open connections of a listener, in all and from one address; one
-// too many is closed at once. 0 is no bound.
-func Limit(l net.Listener, total, perIP int) net.Listener {
-	return &limited{Listener: l, total: total, perIP: perIP, from: map[string]int{}}
-}
-
-type limited struct {
-	net.Listener
-	total, perIP int
-
-	mu   sync.Mutex
-	open int
-	from map[string]int
-}
-
-func (l *limited) Accept() (net.Conn, error) {
-	for {
-		c, err := l.Listener.Accept()
-		if err != nil {
-			return nil, err
+// limitConns returns a ConnState hook that closes connections beyond total, or beyond perIP from one
+// address, at once.
+func limitConns(total, perIP int) func(net.Conn, http.ConnState) {
+	var mu sync.Mutex
+	open, from := map[net.Conn]string{}, map[string]int{} // addresses, and their connections
+	return func(c net.Conn, state http.ConnState) {
+		if state == http.StateActive || state == http.StateIdle {
+			return
 		}
-		host, _, err := net.SplitHostPort(c.RemoteAddr().String())
-		if err != nil {
-			host = c.RemoteAddr().String()
+		mu.Lock()
+		defer mu.Unlock()
+		if state == http.StateNew {
+			host, _, err := net.SplitHostPort(c.RemoteAddr().String())
+			if err != nil {
+				host = c.RemoteAddr().String()
+			}
+			open[c] = host
+			if from[host]++; len(open) > total || from[host] > perIP {
+				_ = c.Close()
+			}
+			return
 		}
-		if l.enter(host) {
-			return &limitedConn{Conn: c, leave: sync.OnceFunc(func() { l.leave(host) })}, nil
+		host := open[c]
+		delete(open, c)
+		if from[host]--; from[host] <= 0 {
+			delete(from, host)
 		}
-		_ = c.Close()
-	}
-}
-
-// limitedConn leaves its listener's count when it is closed.
-type limitedConn struct {
-	net.Conn
-	leave func()
-}
-
-// Close implements net.Conn.
-func (c *limitedConn) Close() error {
-	defer c.leave()
-	return c.Conn.Close()
-}
-
-// CloseWrite sends the end of the response before the connection is closed:
-// net/http does so where it has not read the whole request.
-func (c *limitedConn) CloseWrite() error {
-	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
-		return half.CloseWrite()
-	}
-	return nil
-}
-
-func (l *limited) enter(host string) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.total > 0 && l.open >= l.total || l.perIP > 0 && l.from[host] >= l.perIP {
-		return false
-	}
-	l.open++
-	l.from[host]++
-	return true
-}
-
-func (l *limited) leave(host string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.open--
-	if l.from[host]--; l.from[host] <= 0 {
-		delete(l.from, host)
 	}
 }
 

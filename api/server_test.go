@@ -99,51 +99,38 @@ func TestStrangers(t *testing.T) {
 	})
 }
 
+// TestLimit: connections beyond the limits are closed at once, and each counts until it is closed.
 func TestLimit(t *testing.T) {
-	p := &pipes{make(chan net.Conn), make(chan struct{})}
-	l := Limit(p, 3, 2)
-	accepted := make(chan net.Conn, 8)
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				close(accepted)
-				return
-			}
-			accepted <- c
+	limit := limitConns(3, 2)
+	dial := func(from string) (c net.Conn, open bool) {
+		a, b := net.Pipe()
+		c = pipeConn{b, from}
+		limit(c, http.StateNew)
+		_ = a.SetReadDeadline(time.Now().Add(-time.Second))
+		_, err := a.Read(make([]byte, 1))
+		if open = !errors.Is(err, io.EOF); !open {
+			limit(c, http.StateClosed)
 		}
-	}()
-	closed := func(c net.Conn) bool {
-		_, err := c.Read(make([]byte, 1))
-		return errors.Is(err, io.EOF)
+		return c, open
 	}
-	p.dial("a:1")
-	p.dial("a:2")
-	first := <-accepted
-	<-accepted
-	if !closed(p.dial("a:3")) {
-		t.Error("a third of one address")
+	first, _ := dial("a:1")
+	for _, c := range []struct {
+		from string
+		open bool
+	}{{"a:2", true}, {"a:3", false}, {"b:1", true}, {"c:1", false}} {
+		if _, open := dial(c.from); open != c.open {
+			t.Errorf("connection from %s open: %v", c.from, open)
+		}
 	}
-	p.dial("b:1")
-	<-accepted
-	if !closed(p.dial("c:1")) {
-		t.Error("a fourth in all")
-	}
-	_ = first.Close()
-	_ = first.Close() // counted once
-	p.dial("c:2")
-	<-accepted
-	if !closed(p.dial("d:1")) {
-		t.Error("a fourth in all, again")
-	}
-	_ = p.Close()
-	if _, ok := <-accepted; ok {
-		t.Error("one too many accepted")
+	limit(first, http.StateActive)
+	limit(first, http.StateClosed)
+	_, again := dial("c:2")
+	if _, tooMany := dial("d:1"); !again || tooMany {
+		t.Errorf("after one was closed: %v %v", again, tooMany)
 	}
 }
 
-// TestTLS speaks HTTP/2 and HTTP/1.1 with TLS: the listener with its limits below,
-// TLS above, and the server as it is.
+// TestTLS speaks HTTP/2 and HTTP/1.1 with TLS.
 func TestTLS(t *testing.T) {
 	cert := httptest.NewUnstartedServer(nil)
 	cert.StartTLS()
@@ -155,7 +142,7 @@ func TestTLS(t *testing.T) {
 	}
 	srv := HTTPServer(h.s.Handler(), h.s.opts, h.s.log)
 	go func() {
-		_ = srv.Serve(tls.NewListener(Limit(l, 10, 10), &tls.Config{Certificates: cert.TLS.Certificates, NextProtos: []string{"h2", "http/1.1"}}))
+		_ = srv.Serve(tls.NewListener(l, &tls.Config{Certificates: cert.TLS.Certificates, NextProtos: []string{"h2", "http/1.1"}}))
 	}()
 	defer srv.Close()
 	for _, http2 := range []bool{true, false} {

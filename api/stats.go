@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/qlogd/qlogd/api/wire"
+	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/projections/store"
 )
 
 // rebuildTimeout bounds clearing the read models; they are counted again in the background.
@@ -13,64 +15,55 @@ const rebuildTimeout = 10 * time.Second
 
 // queueStats answers GET /v1/queues/{queue}/stats?minutes=&consistency=.
 func (s *Server) queueStats(q *request) error {
-	in := q.read("minutes", "consistency")
-	name, minutes := in.queue(), in.number("minutes", 60, 1, 24*60)
-	in.fresh()
-	counts := s.deps.Models
-	switch {
-	case in.err != nil:
-		return in.err
-	case counts == nil:
-		return &problemNotFound
+	name := q.read("minutes", "consistency").queue()
+	minutes := q.number("minutes", 60, 1, 24*60)
+	counts := q.models()
+	if q.fresh(); q.err != nil {
+		return q.err
 	}
 	v, ok := s.deps.State.Queue(name)
 	if !ok {
 		return queueNotFound(name)
 	}
-	queue := s.queueOf(&v, s.deps.State)
+	stats := s.queueOf(&v, s.deps.State).Stats
 	out := wire.QueueStats{
-		Queue: name, MessagesPerMinute: queue.Stats.MessagesPerMinute, OldestMessageAgeSeconds: queue.Stats.OldestMessageAgeSeconds,
-		DeadByReason: map[string]uint64{},
+		Queue: name, MessagesPerMinute: stats.MessagesPerMinute,
+		OldestMessageAgeSeconds: stats.OldestMessageAgeSeconds, DeadByReason: map[string]uint64{},
 	}
 	// The position first: the numbers include at least everything up to there.
 	out.Index, _ = counts.Position()
-	var err error
-	if out.Totals, err = counts.QueueTotals(name); err != nil {
-		return err
-	}
-	dead, err := counts.DeadLetters(name)
-	if err != nil {
-		return err
-	}
+	out.Totals = get(q, func() (map[string]uint64, error) { return counts.QueueTotals(name) })
+	dead := get(q, func() (map[event.Reason]uint64, error) { return counts.DeadLetters(name) })
 	for reason, n := range dead {
 		out.DeadByReason[reason.String()] = n
 	}
 	now := s.clock(s.deps.State)
-	counted, err := counts.Minutes(name, now-minutes*60_000, now+1)
-	if err != nil {
-		return err
-	}
+	counted := get(q, func() ([]store.Minute, error) { return counts.Minutes(name, now-minutes*60_000, now+1) })
 	out.Minutes = make([]wire.Minute, len(counted))
-	for i := range counted {
-		m := &counted[i]
+	for i, m := range counted {
 		out.Minutes[i] = wire.Minute{
-			Start: wire.Time(m.Start), Enqueued: m.Enqueued, Leased: m.Leased, Acked: m.Acked, Retried: m.Retried,
-			LeaseExpired: m.LeaseExpired, DeadLettered: m.DeadLettered, Discarded: m.Discarded, Replayed: m.Replayed,
+			Start: wire.Time(m.Start), Enqueued: m.Enqueued, Leased: m.Leased, Acked: m.Acked,
+			Retried: m.Retried, LeaseExpired: m.LeaseExpired, DeadLettered: m.DeadLettered,
+			Discarded: m.Discarded, Replayed: m.Replayed,
 		}
 	}
 	return q.answer(http.StatusOK, &out)
 }
 
+// models returns the read models; a server without any has no such path.
+func (q *request) models() Models {
+	if q.s.deps.Models == nil {
+		q.do(func() error { return &problemNotFound })
+	}
+	return q.s.deps.Models
+}
+
 // projections answers GET /v1/projections.
 func (s *Server) projections(q *request) error {
-	if err := q.allow(); err != nil {
-		return err
+	if q.read().models(); q.err != nil {
+		return q.err
 	}
-	if s.deps.Models == nil {
-		return &problemNotFound
-	}
-	out := s.projectionsNow()
-	return q.answer(http.StatusOK, &out)
+	return q.answer(http.StatusOK, new(s.projectionsNow()))
 }
 
 func (s *Server) projectionsNow() wire.Projections {
@@ -82,13 +75,9 @@ func (s *Server) projectionsNow() wire.Projections {
 // rebuildProjections answers POST /v1/projections/rebuild with 202 and counts again in the
 // background.
 func (s *Server) rebuildProjections(q *request) error {
-	in := q.read()
-	in.noBody()
-	switch {
-	case in.err != nil:
-		return in.err
-	case s.deps.Models == nil:
-		return &problemNotFound
+	q.read().noBody()
+	if q.models(); q.err != nil {
+		return q.err
 	}
 	return q.change("rebuild read models", rebuildTimeout, func(context.Context) (int, any, error) {
 		if err := s.deps.Models.Rebuild(); err != nil {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
-	"sync"
 
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/event"
@@ -51,19 +50,15 @@ func webhookNotFound(name string) *event.Problem {
 
 // listWebhooks answers GET /v1/webhooks?limit=&cursor=&consistency=.
 func (s *Server) listWebhooks(q *request) error {
-	in := q.read("limit", "cursor", "consistency")
-	limit, after := in.limit(1000, 1000), in.nameCursor()
-	if in.fresh(); in.err != nil {
-		return in.err
+	q.read("limit", "cursor", "consistency")
+	limit, after := q.limit(1000, 1000), q.nameCursor()
+	if q.fresh(); q.err != nil {
+		return q.err
 	}
 	views, more := firstN(s.deps.State.Webhooks(), limit, func(v *event.WebhookView) bool { return v.Name > after })
 	out := wire.WebhookList{Webhooks: []wire.Webhook{}}
 	for i := range views {
-		w, err := webhookOf(&views[i])
-		if err != nil {
-			return err
-		}
-		out.Webhooks = append(out.Webhooks, *w)
+		out.Webhooks = append(out.Webhooks, q.webhook(&views[i]))
 	}
 	if more {
 		out.NextCursor = views[limit-1].Name
@@ -73,71 +68,64 @@ func (s *Server) listWebhooks(q *request) error {
 
 // getWebhook answers GET /v1/webhooks/{name}?consistency=.
 func (s *Server) getWebhook(q *request) error {
-	in := q.read("consistency")
-	name := in.pathName("name")
-	if in.fresh(); in.err != nil {
-		return in.err
+	name := q.read("consistency").pathName("name")
+	if q.fresh(); q.err != nil {
+		return q.err
 	}
 	v, ok := s.deps.State.Webhook(name)
 	if !ok {
 		return webhookNotFound(name)
 	}
-	return q.answerWebhook(http.StatusOK, &v)
+	return q.answer(http.StatusOK, new(q.webhook(&v)))
 }
 
-// webhookOf returns a webhook as the API shows it.
-func webhookOf(v *event.WebhookView) (*wire.Webhook, error) {
-	w := &wire.Webhook{Name: v.Name, CreatedAt: wire.Time(v.CreatedAt), UpdatedAt: wire.Time(v.UpdatedAt)}
-	if err := wire.Unmarshal(v.Definition, &w.WebhookDefinition); err != nil {
-		return nil, fmt.Errorf("webhook %s: %w", v.Name, err)
+// webhook returns a webhook as the API shows it.
+func (q *request) webhook(v *event.WebhookView) wire.Webhook {
+	w := wire.Webhook{Name: v.Name, CreatedAt: wire.Time(v.CreatedAt), UpdatedAt: wire.Time(v.UpdatedAt)}
+	q.do(func() error { return readDefinition(v, &w.WebhookDefinition) })
+	return w
+}
+
+// readDefinition decodes the definition of a webhook.
+func readDefinition(v *event.WebhookView, d *wire.WebhookDefinition) error {
+	if err := wire.Unmarshal(v.Definition, d); err != nil {
+		return fmt.Errorf("webhook %s: %w", v.Name, err)
 	}
-	return w, nil
+	return nil
 }
 
-func (q *request) answerWebhook(status int, v *event.WebhookView) error {
-	w, err := webhookOf(v)
-	if err != nil {
-		return err
-	}
-	return q.answer(status, w)
-}
-
-// putWebhook answers PUT /v1/webhooks/{name}: it creates a webhook (201) or replaces its
-// definition (200).
+// putWebhook answers PUT /v1/webhooks/{name}: it creates a webhook (201) or replaces its definition
+// (200).
 func (s *Server) putWebhook(q *request) error {
-	in := q.read()
-	name := in.pathName("name")
+	name := q.read().pathName("name")
 	var d wire.WebhookDefinition
-	in.body(&d)
-	text := get(in, func() ([]byte, error) { return s.checkWebhook(name, &d) })
-	if in.err != nil {
-		return in.err
-	}
-	res, err := q.propose(&event.Command{PutWebhook: &event.PutWebhook{Name: name, Queue: d.Queue, Definition: text}})
-	if err != nil {
-		return err
-	}
-	status := http.StatusOK
-	if res.Created {
-		status = http.StatusCreated
+	q.body(&d)
+	text := get(q, func() ([]byte, error) { return s.checkWebhook(name, &d) })
+	res := q.commit(&event.Command{
+		PutWebhook: &event.PutWebhook{Name: name, Queue: d.Queue, Definition: text},
+	})
+	if q.err != nil {
+		return q.err
 	}
 	v, ok := q.after(&res).Webhook(name)
 	if !ok || string(v.Definition) != string(text) {
 		v.Name, v.Definition = name, text // changed since: answer with this call's definition
 	}
-	return q.answerWebhook(status, &v)
+	return q.answer(createdOr200(res.Created), new(q.webhook(&v)))
 }
 
 // checkWebhook checks a definition, except for the existence of its queue, and returns
 // it as it is stored. An error is an *event.Problem about a field.
 func (s *Server) checkWebhook(name string, d *wire.WebhookDefinition) (text []byte, err error) {
-	if d.Queue != "" && !event.ValidName(d.Queue) {
-		return nil, bad("queue", "queue must match ^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$; it was %s", echo(d.Queue))
+	if d.Queue != "" {
+		if err := validName("queue", d.Queue); err != nil {
+			return nil, err
+		}
 	}
 	w, err := webhook.Compile(name, d)
-	var wrong *webhook.Error
-	if errors.As(err, &wrong) {
-		return nil, bad(clip(wrong.Field, 120), "%s %s", clip(wrong.Field, 120), wrong.Text)
+	if wrong, ok := errors.AsType[*webhook.Error](err); ok {
+		field := clip(wrong.Field, 120)
+		return nil, bad(field, "%s %s", field, wrong.Text)
 	}
 	if err != nil {
 		return nil, err
@@ -166,20 +154,11 @@ func (s *Server) checkWebhook(name string, d *wire.WebhookDefinition) (text []by
 
 // deleteWebhook answers DELETE /v1/webhooks/{name}.
 func (s *Server) deleteWebhook(q *request) error {
-	in := q.read()
-	name := in.pathName("name")
-	if q.Header["Idempotency-Key"] == nil { // else it may have been executed before
-		in.do(func() error {
-			_, err := s.currentWebhook(q, name)
-			return err
-		})
+	name := q.read().pathName("name")
+	if !q.keyed() { // else it may have been executed before
+		get(q, func() (event.WebhookView, error) { return s.currentWebhook(q, name) })
 	}
-	if in.err != nil {
-		return in.err
-	}
-	if _, err := q.propose(&event.Command{DeleteWebhook: &event.DeleteWebhook{Name: name}}); err != nil {
-		return err
-	}
+	q.commit(&event.Command{DeleteWebhook: &event.DeleteWebhook{Name: name}})
 	return q.noContent()
 }
 
@@ -188,42 +167,22 @@ func (s *Server) currentWebhook(q *request, name string) (event.WebhookView, err
 	return currently(s, q, name, s.deps.State.Webhook, webhookNotFound)
 }
 
-// webhooks keeps compiled definitions, by name and revision.
-type webhooks struct {
-	mu   sync.RWMutex
-	made map[string]*compiledWebhook
-}
-
+// compiledWebhook is a webhook that is ready to use.
 type compiledWebhook struct {
 	*webhook.Webhook
-	revision uint64
-	created  int64 // distinguishes it from a deleted webhook of the same name
-	schema   *lazySchema
+	schema *schema // payload_schema; nil: none
 }
 
-// of returns a webhook compiled.
-func (c *webhooks) of(v *event.WebhookView) (*compiledWebhook, error) {
-	c.mu.RLock()
-	w := c.made[v.Name]
-	c.mu.RUnlock()
-	if w != nil && w.revision == v.Revision && w.created == v.CreatedAt {
-		return w, nil
-	}
-	p, err := webhook.Parse(v.Name, v.Definition)
-	if err != nil {
-		return nil, err
-	}
-	w = &compiledWebhook{Webhook: p, revision: v.Revision, created: v.CreatedAt}
-	if len(p.Definition.PayloadSchema) > 0 {
-		w.schema = &lazySchema{text: p.Definition.PayloadSchema}
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.made == nil || len(c.made) > 10_000 {
-		c.made = map[string]*compiledWebhook{} // those that are gone go with the others
-	}
-	c.made[v.Name] = w
-	return w, nil
+// compiled returns a webhook ready to use.
+func (s *Server) compiled(v *event.WebhookView) (*compiledWebhook, error) {
+	return s.hooks.of(v.Name, v.Revision, v.CreatedAt, func() (*compiledWebhook, error) {
+		p, err := webhook.Parse(v.Name, v.Definition)
+		w := &compiledWebhook{Webhook: p}
+		if err == nil && len(p.Definition.PayloadSchema) > 0 {
+			w.schema, err = compileSchema("the webhook's payload_schema", p.Definition.PayloadSchema)
+		}
+		return w, err
+	})
 }
 
 // secretsMissing names the secrets of webhooks that this node lacks.
@@ -233,7 +192,7 @@ func (s *Server) secretsMissing() (reasons []string) {
 	}
 	views := s.deps.State.Webhooks()
 	for i := range views {
-		w, err := s.hooks.of(&views[i])
+		w, err := s.compiled(&views[i])
 		if err != nil || !w.Signed() {
 			continue
 		}

@@ -1,7 +1,6 @@
 package api
 
 import (
-	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -11,43 +10,80 @@ import (
 	"github.com/qlogd/qlogd/event"
 )
 
-// maxStale bounds the attempts of a write that is refused because a policy changed
-// after it was checked.
+// maxStale bounds the attempts of a write that is refused because the state changed after the
+// request was checked against it.
 const maxStale = 8
 
-// propose decides a command and returns its result, or that of the first request if this
-// one repeats it (q.replayed is true then). A refusal is an *event.Problem.
-func (q *request) propose(c *event.Command) (res event.Result, err error) {
-	c.Actor = q.actor()
-	if c.Request, err = q.idempotency(); err != nil {
+// commit proposes a command and returns its result, unless reading the request failed.
+func (q *request) commit(c *event.Command) event.Result {
+	return get(q, func() (event.Result, error) { return q.propose(c) })
+}
+
+// commitFresh is commit for a command that depends on the state; see proposeFresh.
+func (q *request) commitFresh(
+	field, what string, build func() (*event.Command, error),
+) event.Result {
+	return get(q, func() (event.Result, error) { return q.proposeFresh(field, what, build) })
+}
+
+// propose is proposeFresh for a command that does not depend on the state.
+func (q *request) propose(c *event.Command) (event.Result, error) {
+	return q.proposeFresh("", "the state", func() (*event.Command, error) { return c, nil })
+}
+
+// proposeFresh proposes the command that build returns, nil for none, and returns its result, or
+// that of the first request if this one repeats it (q.replayed is true then). A refusal is an
+// *event.Problem. Where a queue's policy changed since build read it, it builds again; field and
+// what name the policy in the error.
+func (q *request) proposeFresh(
+	field, what string, build func() (*event.Command, error),
+) (res event.Result, err error) {
+	r, err := q.idempotency()
+	if err != nil {
 		return res, err
 	}
-	ctx, cancel := q.s.deadline(q.Context())
-	defer cancel()
-	for try := 0; ; try++ {
-		if c.Request != nil {
-			ref, err := q.s.lookForAnswer(c.Request)
-			if err != nil {
+	for range maxStale {
+		c, refusal := build()
+		// What build refuses may have been caused by the first request. Its effect and its answer
+		// are one entry, so the answer is searched for after build has read the state.
+		if r != nil && (refusal != nil || q.s.deps.State.AnswerFloor() > 0) {
+			if ref, err := q.s.lookForAnswer(r); err != nil {
 				return res, err
-			}
-			if !ref.IsZero() {
+			} else if !ref.IsZero() {
 				return q.kept(ref)
 			}
 		}
-		res, err = q.s.propose(ctx, c, first(q.Header["Idempotency-Key"]))
-		if isStale(err) && q.s.lookedShort(c.Request) && try < maxStale {
-			q.unhurried()
-			continue // the state forgot more answers meanwhile: look again
+		if refusal != nil || c == nil {
+			return res, refusal
 		}
-		if err != nil {
+		c.Actor, c.Request = q.actor(), r
+		res, err = q.s.propose(q.Context(), c, first(q.Header["Idempotency-Key"]))
+		switch {
+		case err == nil && !res.Kept.IsZero():
+			return q.kept(res.Kept)
+		case err == nil:
+			q.committed(&res)
+			return res, nil
+		case !isStale(err):
 			return res, err
 		}
-		if !res.Kept.IsZero() {
-			return q.kept(res.Kept)
+		q.unhurried()
+		if err := q.s.barrier(q.Context()); err != nil {
+			return res, err
 		}
-		q.committed(&res)
-		return res, nil
 	}
+	return res, event.Problemf(event.CodeConflict, field, "%s changed concurrently; retry", what)
+}
+
+func isStale(err error) bool {
+	p, ok := err.(*event.Problem)
+	return ok && p.Code == event.CodeStaleRevision
+}
+
+// orFirst returns a refusal that depends on the state or, if the request repeats an earlier one,
+// the result of that.
+func (q *request) orFirst(refusal error) (event.Result, error) {
+	return q.proposeFresh("", "", func() (*event.Command, error) { return nil, refusal })
 }
 
 // committed sets the headers of a committed write: its index and, where that is another
@@ -59,8 +95,8 @@ func (q *request) committed(res *event.Result) {
 	}
 }
 
-// propose decides a command. The leases of requests that wait here for its messages are
-// decided right behind it.
+// propose decides a command within the time that a write has to commit. The leases of requests that
+// wait here for its messages are decided right behind it.
 func (s *Server) propose(ctx context.Context, c *event.Command, key string) (event.Result, error) {
 	return s.track(ctx, c, key, func(ctx context.Context) (event.Result, error) {
 		along := s.takeLeases(c)
@@ -74,14 +110,18 @@ func (s *Server) propose(ctx context.Context, c *event.Command, key string) (eve
 }
 
 // track measures a write and records it for /v1/operations.
-func (s *Server) track(ctx context.Context, c *event.Command, key string, do pendingWrite) (event.Result, error) {
+func (s *Server) track(
+	ctx context.Context, c *event.Command, key string, do pendingWrite,
+) (event.Result, error) {
+	ctx, cancel := s.deadline(ctx)
+	defer cancel()
 	op := s.ops.begin(key, c)
 	res, err := do(ctx)
 	var p *event.Problem
 	switch {
 	case errors.As(err, &p):
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
-		err = &event.Problem{Code: codeNoLeader, Index: -1, Unknown: true, Detail: "the write was not committed in time; it may still be"}
+		err = perhaps(codeNoLeader, "the write was not committed in time; it may still be")
 	case err == nil && res.Problem != nil:
 		err = res.Problem
 	}
@@ -89,18 +129,24 @@ func (s *Server) track(ctx context.Context, c *event.Command, key string, do pen
 	return res, err
 }
 
+// perhaps returns a problem of unknown outcome.
+func perhaps(code, format string, args ...any) error {
+	p := event.Problemf(code, "", format, args...)
+	p.Unknown = true
+	return p
+}
+
 // kept returns the first result of a repeated request.
 func (q *request) kept(ref event.Ref) (event.Result, error) {
 	c, err := q.s.deps.Log.Content(ref)
-	if err != nil && q.s.gone(err) {
-		// It was executed, so it must not be called not applied.
-		return event.Result{}, &event.Problem{Code: event.CodeHistoryExpired, Index: -1, Unknown: true,
-			Detail: fmt.Sprintf("this request was executed before, in entry %d; its answer has been deleted with the history", ref.Index)}
+	if err != nil && q.s.gone(err) { // it was executed, so it must not be called not applied
+		return event.Result{}, perhaps(event.CodeHistoryExpired, "this request was executed before, "+
+			"in entry %d; its answer has been deleted with the history", ref.Index)
 	}
-	if err != nil {
-		return event.Result{}, fmt.Errorf("kept answer: %w", err)
+	var res *event.Result
+	if err == nil {
+		res, err = event.DecodeResult(c.Answer)
 	}
-	res, err := event.DecodeResult(c.Answer)
 	if err != nil {
 		return event.Result{}, fmt.Errorf("kept answer: %w", err)
 	}
@@ -134,15 +180,14 @@ func (q *request) idempotency() (*event.Request, error) {
 	}
 	return &event.Request{
 		Key:  requestKey(q.actor(), q.Method, q.URL.EscapedPath(), v[0]),
-		Body: hashBytes([]byte(q.URL.RawQuery), []byte{0}, body),
+		Body: hash([]byte(q.URL.RawQuery), []byte{0}, body),
 	}, nil
 }
 
-// requestKey hashes principal, method, path and Idempotency-Key. Its first half is of
-// principal and key alone, so that /v1/operations finds a write by them.
+// requestKey hashes principal, method, path and Idempotency-Key. Its first half is of principal and
+// key alone, so that /v1/operations finds a write by them.
 func requestKey(principal, method, path, key string) (h event.Hash) {
-	p := keyPrefix(principal, key)
-	rest := hash(method, "\x00", path)
+	p, rest := keyPrefix(principal, key), hash(method, "\x00", path)
 	copy(h[:8], p[:])
 	copy(h[8:], rest[:8])
 	return h
@@ -153,17 +198,8 @@ func keyPrefix(principal, key string) [8]byte {
 	return [8]byte(h[:8])
 }
 
-// hashBytes returns the first half of the SHA-256 of the parts.
-func hashBytes(parts ...[]byte) event.Hash {
-	h := sha256.New()
-	for _, p := range parts {
-		h.Write(p)
-	}
-	return event.Hash(h.Sum(nil)[:16])
-}
-
-// hash is hashBytes of strings.
-func hash(parts ...string) event.Hash {
+// hash returns the first half of the SHA-256 of the parts.
+func hash[T string | []byte](parts ...T) event.Hash {
 	h := sha256.New()
 	for _, p := range parts {
 		h.Write([]byte(p))
@@ -171,37 +207,36 @@ func hash(parts ...string) event.Hash {
 	return event.Hash(h.Sum(nil)[:16])
 }
 
-// The state remembers the newest deduplication hashes and requests; older ones are in
-// the log. Before such a command is proposed the log is searched, and the command has
-// the index up to which: deciding refuses one that searched too short
-// (event.CodeStaleRevision).
+// The state remembers the newest deduplication hashes and requests; older ones are in the log. The
+// log is searched before such a command is proposed, and the command has the index up to which:
+// deciding refuses one that searched too short (event.CodeStaleRevision).
 
-// since returns the first index of the log that is younger than age, in ms: 0 where
-// history does not go back that far.
+// since returns the first index of the log that is younger than age, in ms: 0 where history does
+// not go back that far.
 func (s *Server) since(age int64) (uint64, error) {
-	from, err := s.deps.Log.From(event.Instant{Kind: event.InstantTime, Time: s.clock(s.deps.State) - age})
+	from, err := s.deps.Log.From(
+		event.Instant{Kind: event.InstantTime, Time: s.clock(s.deps.State) - age})
 	if err != nil && s.gone(err) {
 		return 0, nil
 	}
 	return from, err
 }
 
-// find returns the newest event of a type with an alias and younger than age, in ms; nil
-// if there is none.
-func (s *Server) find(alias event.Hash, age int64, t event.Type) (*event.Event, error) {
-	from, err := s.since(age)
-	if err != nil {
-		return nil, err
-	}
-	return s.findFrom(alias, from, t)
-}
-
-func (s *Server) findFrom(alias event.Hash, from uint64, t event.Type) (*event.Event, error) {
+// find returns the newest event of a type with an alias, from an index on; nil if there is none.
+func (s *Server) find(alias event.Hash, from uint64, t event.Type) (*event.Event, error) {
 	e, err := s.deps.Log.Find(alias, from)
 	if err != nil || e == nil || e.Type != t {
 		return nil, err
 	}
 	return e, nil
+}
+
+// dedupHash returns what makes another message a duplicate of m, zero for nothing.
+func dedupHash(q *event.QueueView, m *event.NewMessage, imported bool) event.Hash {
+	if q.Policy.DedupBy == event.DedupByContent && !imported {
+		return m.PayloadHash
+	}
+	return m.DedupKey
 }
 
 // lookForDuplicates searches the log for messages of the same hashes as p's.
@@ -220,15 +255,12 @@ func (s *Server) lookForDuplicates(p *event.Produce, q *event.QueueView) error {
 	}
 	for i := range p.Messages {
 		m := &p.Messages[i]
-		hash := m.DedupKey
-		if q.Policy.DedupBy == event.DedupByContent && !p.Import {
-			hash = m.PayloadHash
-		}
 		m.Seen, m.SeenUntil = event.ID{}, 0
+		hash := dedupHash(q, m, p.Import)
 		if hash.IsZero() {
 			continue
 		}
-		e, err := s.findFrom(hash.Of(q.Number), from, event.Enqueued)
+		e, err := s.find(hash.Of(q.Number), from, event.Enqueued)
 		if err != nil {
 			return err
 		}
@@ -239,93 +271,40 @@ func (s *Server) lookForDuplicates(p *event.Produce, q *event.QueueView) error {
 	return nil
 }
 
-// firstOf searches the log for the message of which another one with the same
-// deduplication hash would be a duplicate.
-func (s *Server) firstOf(q *event.QueueView, m *event.NewMessage, payload []byte) (id event.ID, found bool, err error) {
-	window := q.Policy.DedupWindowSeconds * 1000
-	hash := m.DedupKey
-	if q.Policy.DedupBy == event.DedupByContent {
-		hash = hashBytes(payload)
-	}
+// firstOf searches the log for the message of which m would be a duplicate; a zero id: none.
+func (s *Server) firstOf(q *event.QueueView, m *event.NewMessage) (id event.ID, err error) {
+	window, hash := q.Policy.DedupWindowSeconds*1000, dedupHash(q, m, false)
 	if window == 0 || hash.IsZero() {
-		return id, false, nil
+		return id, nil
 	}
-	e, err := s.find(hash.Of(q.Number), window, event.Enqueued)
+	from, err := s.since(window)
+	if err != nil {
+		return id, err
+	}
+	e, err := s.find(hash.Of(q.Number), from, event.Enqueued)
 	if err != nil || e == nil || e.Until <= s.clock(s.deps.State) {
-		return id, false, err
+		return id, err
 	}
-	return e.ID, true, nil
+	return e.ID, nil
 }
 
-// lookForAnswer searches the log for an earlier answer to a request, and sets in r the
-// index up to which. A zero ref: there is none.
+// lookForAnswer searches the log for an earlier answer to a request, and sets in r the index up to
+// which. A zero ref: there is none.
 func (s *Server) lookForAnswer(r *event.Request) (ref event.Ref, err error) {
-	if s.deps.State.AnswerFloor() == 0 {
-		return ref, nil
-	}
 	r.Looked = s.deps.Log.Head()
-	e, err := s.find(r.Key, event.KeepAnswersMS, event.AnswerKept)
-	if err != nil || e == nil || e.Until <= s.clock(s.deps.State) {
+	from, err := s.since(event.KeepAnswersMS)
+	if err != nil {
 		return ref, err
 	}
-	if e.Body != r.Body {
+	e, err := s.find(r.Key, from, event.AnswerKept)
+	switch {
+	case err != nil || e == nil || e.Until <= s.clock(s.deps.State):
+		return ref, err
+	case e.Body != r.Body:
 		return ref, keyReused
 	}
 	return event.RefOf(e.ID), nil
 }
 
-var keyReused = event.Problemf(event.CodeKeyReused, "Idempotency-Key", "this Idempotency-Key came with another request before")
-
-// lookedShort reports whether the log was not searched far enough for a request.
-func (s *Server) lookedShort(r *event.Request) bool {
-	return r != nil && r.Looked < s.deps.State.AnswerFloor()
-}
-
-// orFirst is called with a refusal that depends on the state. If the request repeats an earlier
-// one, which may have caused that itself, it returns the first result instead. It must be called
-// after the state was read: the effect of a request and its answer are one entry.
-func (q *request) orFirst(refusal error) (event.Result, error) {
-	if p, ok := refusal.(*event.Problem); !ok || p.Unknown {
-		return event.Result{}, refusal
-	}
-	r, err := q.idempotency()
-	if r == nil || err != nil {
-		return event.Result{}, cmp.Or(err, refusal)
-	}
-	e, err := q.s.find(r.Key, event.KeepAnswersMS, event.AnswerKept)
-	switch {
-	case e == nil || err != nil:
-		return event.Result{}, cmp.Or(err, refusal)
-	case e.Body != r.Body:
-		return event.Result{}, keyReused
-	}
-	return q.kept(event.RefOf(e.ID))
-}
-
-// commit is propose unless reading the request failed.
-func (q *request) commit(c *event.Command) event.Result {
-	return get(q, func() (event.Result, error) { return q.propose(c) })
-}
-
-// proposeFresh proposes the command that build returns, nil for none. Where a queue's policy
-// changed since build read it, it builds again. field and what name the policy in the error. Where
-// build refuses a repeated request, the result is the first one.
-func (q *request) proposeFresh(field, what string, build func() (*event.Command, error)) (res event.Result, err error) {
-	for range maxStale {
-		c, err := build()
-		if err != nil {
-			return q.orFirst(err)
-		}
-		if c == nil {
-			return res, nil
-		}
-		if res, err = q.propose(c); !isStale(err) {
-			return res, err
-		}
-		q.unhurried()
-		if err := q.s.barrier(q.Context()); err != nil {
-			return res, err
-		}
-	}
-	return res, event.Problemf(event.CodeConflict, field, "%s changed concurrently; retry", what)
-}
+var keyReused = event.Problemf(event.CodeKeyReused, "Idempotency-Key",
+	"this Idempotency-Key came with another request before")

@@ -169,19 +169,13 @@ func (n *node) reloadSecrets(done func(setting string, err error)) {
 	}
 }
 
-const (
-	maxConns      = 20_000
-	maxConnsPerIP = 10_000
-)
-
 // listen begins to serve HTTP.
 func (n *node) listen() {
 	n.http = api.HTTPServer(http.HandlerFunc(n.serveHTTP), n.apiOptions(), n.logger)
-	l := api.Limit(n.httpLis, maxConns, maxConnsPerIP)
-	serve := func() error { return n.http.Serve(l) }
+	serve := func() error { return n.http.Serve(n.httpLis) }
 	if n.certs != nil {
 		n.http.TLSConfig = n.certs.Server(false)
-		serve = func() error { return n.http.ServeTLS(l, "", "") }
+		serve = func() error { return n.http.ServeTLS(n.httpLis, "", "") }
 	}
 	n.work.Go(func() {
 		if err := serve(); !errors.Is(err, http.ErrServerClosed) {

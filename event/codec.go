@@ -6,11 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"reflect"
 
 	"github.com/vmihailenco/msgpack/v5"
-
-	"github.com/qlogd/qlogd/internal/msgpackcheck"
 )
 
 // Version is the first byte of every encoded command, header, content, policy and
@@ -21,130 +18,29 @@ import (
 // and a node must stop rather than guess.
 const Version = 1
 
-// encode returns the version and the encoding of v. It panics if the library fails,
-// which it does for no type of this package.
+// encode returns the version and the encoding of v.
 func encode(v any) []byte {
-	buf := bytes.NewBuffer([]byte{Version})
-	e := msgpack.GetEncoder()
-	defer msgpack.PutEncoder(e)
-	e.Reset(buf)
-	e.UseCompactInts(true)
-	e.SetOmitEmpty(true)
-	if err := e.Encode(v); err != nil {
-		panic(fmt.Sprintf("event: encode %T: %v", v, err))
-	}
-	return buf.Bytes()
+	return encodeWith(func(c *coder) error {
+		if f, ok := v.(fielder); ok {
+			return c.encode(f)
+		}
+		return c.w.Encode(v)
+	})
 }
 
 // decode decodes b into v.
 func decode(b []byte, v any) error {
-	if len(b) == 0 {
-		return errors.New("empty")
-	}
-	if b[0] != Version {
-		return fmt.Errorf("version %d is not this program's %d", b[0], Version)
-	}
-	if err := msgpackcheck.Check(b[1:]); err != nil {
-		return err
-	}
-	d := msgpack.GetDecoder()
-	defer msgpack.PutDecoder(d)
-	d.Reset(bytes.NewReader(b[1:]))
-	d.DisallowUnknownFields(true)
-	return d.Decode(v)
+	return decodeWith(b, func(c *coder) error {
+		if f, ok := v.(fielder); ok {
+			return c.decode(f)
+		}
+		return c.r.Decode(v)
+	})
 }
 
 // errNotCanonical is the error for a value that the library decodes although it would
 // encode it otherwise: a number out of range, bytes in place of a string, a zero.
 var errNotCanonical = errors.New("not encoded as this program does")
-
-// field is a field of a struct type that encodes itself.
-type field struct {
-	index int
-	name  string
-}
-
-// fieldsOf returns the fields that T's encoding has.
-func fieldsOf[T any]() (out []field) {
-	t := reflect.TypeFor[T]()
-	for i := range t.NumField() {
-		name := t.Field(i).Tag.Get("msgpack")
-		if name == "" {
-			name = t.Field(i).Name
-		}
-		if name != "-" {
-			out = append(out, field{i, name})
-		}
-	}
-	return out
-}
-
-// Every message passes through these types. The library omits zero values of them too,
-// but allocates for each field that it looks at.
-var (
-	eventFields   = fieldsOf[Event]()
-	contentFields = fieldsOf[Content]()
-	commandFields = fieldsOf[Command]()
-	messageFields = fieldsOf[NewMessage]()
-	itemFields    = fieldsOf[SettleItem]()
-)
-
-// EncodeMsgpack implements msgpack.CustomEncoder.
-func (e *Event) EncodeMsgpack(to *msgpack.Encoder) error { return encodeStruct(to, e, eventFields) }
-
-// EncodeMsgpack implements msgpack.CustomEncoder.
-func (c *Content) EncodeMsgpack(to *msgpack.Encoder) error {
-	return encodeStruct(to, c, contentFields)
-}
-
-// EncodeMsgpack implements msgpack.CustomEncoder.
-func (c *Command) EncodeMsgpack(to *msgpack.Encoder) error {
-	return encodeStruct(to, c, commandFields)
-}
-
-// EncodeMsgpack implements msgpack.CustomEncoder.
-func (m *NewMessage) EncodeMsgpack(to *msgpack.Encoder) error {
-	return encodeStruct(to, m, messageFields)
-}
-
-// EncodeMsgpack implements msgpack.CustomEncoder.
-func (i *SettleItem) EncodeMsgpack(to *msgpack.Encoder) error {
-	return encodeStruct(to, i, itemFields)
-}
-
-// encodeStruct encodes the struct that p points to as the library does.
-func encodeStruct(e *msgpack.Encoder, p any, fields []field) error {
-	v := reflect.ValueOf(p).Elem()
-	n := 0
-	for _, f := range fields {
-		if !isZero(v.Field(f.index)) {
-			n++
-		}
-	}
-	if err := e.EncodeMapLen(n); err != nil {
-		return err
-	}
-	for _, f := range fields {
-		value := v.Field(f.index)
-		if isZero(value) {
-			continue
-		}
-		if err := e.EncodeString(f.name); err != nil {
-			return err
-		}
-		if err := e.EncodeValue(value); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func isZero(v reflect.Value) bool {
-	if v.Kind() == reflect.Slice {
-		return v.Len() == 0
-	}
-	return v.IsZero()
-}
 
 // EncodeMsgpack implements msgpack.CustomEncoder: an array of digest and bytes.
 func (b *Blob) EncodeMsgpack(e *msgpack.Encoder) error {
@@ -244,7 +140,7 @@ func DecodeHeader(b []byte, e *Event) error {
 	if err == nil && e.Type >= NumTypes {
 		err = fmt.Errorf("event type %d is not known", e.Type)
 	}
-	if err == nil && !bytes.Equal(EncodeHeader(e), b) {
+	if err == nil && e.Policy != nil && !bytes.Equal(EncodeHeader(e), b) {
 		err = errNotCanonical
 	}
 	if err == nil && e.Policy != nil {
@@ -336,12 +232,21 @@ type Answer struct {
 
 // EncodeAnswers returns the bytes of a group's answers, in the group's order. Unlike
 // EncodeResult it leaves nothing out.
-func EncodeAnswers(group []Answer) []byte { return encode(group) }
+func EncodeAnswers(group []Answer) []byte {
+	return encodeWith(func(c *coder) error {
+		elements(c, &group)
+		return c.err
+	})
+}
 
 // DecodeAnswers is the inverse of EncodeAnswers for a group of want answers.
 func DecodeAnswers(b []byte, want int) ([]Answer, error) {
 	var group []Answer
-	if err := decode(b, &group); err != nil {
+	err := decodeWith(b, func(c *coder) error {
+		elements(c, &group)
+		return c.err
+	})
+	if err != nil {
 		return nil, fmt.Errorf("answers: %w", err)
 	}
 	if len(group) != want {

@@ -210,13 +210,15 @@ func TestUnknownFields(t *testing.T) {
 		return DecodeHeader([]byte("\x01"+fields), &Event{})
 	}
 	for fields, want := range map[string]string{
-		"\x82\xa1a\x0b\xa1~\x01":        `unknown field "~"`,
-		"\x82\xa1b\xa1q\xa1a\x01":       "not encoded as this program does",
+		"\x82\xa1a\x0b\xa1~\x01":        `unknown or misplaced field "~"`,
+		"\x82\xa1b\xa1q\xa1a\x01":       `unknown or misplaced field "a"`,
 		"\x82\xa1a\x0b\xa1a\x0b":        `name "a" appears twice`,
 		"\x81\xa1a\x7f":                 "event header: event type 127 is not known",
-		"\x81\xa1f\xcd\x01\x00":         "not encoded as this program does",
+		"\x81\xa1f\xcd\x01\x00":         "256 is out of range",
 		"\x81\xa1b\xa1\xff":             "a string is not UTF-8",
-		"\x81\xa1l\xc4\x01\x00":         "event header: ulid: bad data size",
+		"\x81\xa1f\x00":                 "not encoded as this program does",
+		"\x81\xa1b\xc4\x01q":            "not encoded as this program does",
+		"\x81\xa1l\xc4\x01\x00":         "event header: an id of 1 bytes",
 		"\x81\xa1y\x81\xa1x\x01":        `unknown field "x"`,
 		"\x81\xa1y\x81\xa8Ordering\x07": "policy with an unknown ordering",
 	} {

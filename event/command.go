@@ -68,8 +68,8 @@ func (c *Command) Class() Class {
 // Name returns the name of the command's type, as operations show it: put_queue.
 func (c *Command) Name() string {
 	v := reflect.ValueOf(c).Elem()
-	for i, f := range commandFields {
-		if p := v.Field(f.index); p.Kind() == reflect.Pointer && !p.IsNil() && f.name != "Request" {
+	for i := range v.NumField() {
+		if f := v.Field(i); f.Kind() == reflect.Pointer && !f.IsNil() && commandNames[i] != "request" {
 			return commandNames[i]
 		}
 	}
@@ -78,10 +78,10 @@ func (c *Command) Name() string {
 
 var upper = regexp.MustCompile("([a-z])([A-Z])")
 
-// commandNames are the names of commandFields in snake case.
+// commandNames are the names of Command's fields in snake case.
 var commandNames = func() (out []string) {
-	for _, f := range commandFields {
-		out = append(out, strings.ToLower(upper.ReplaceAllString(f.name, "${1}_$2")))
+	for _, f := range reflect.VisibleFields(reflect.TypeFor[Command]()) {
+		out = append(out, strings.ToLower(upper.ReplaceAllString(f.Name, "${1}_$2")))
 	}
 	return out
 }()
@@ -174,19 +174,19 @@ type Produce struct {
 
 // NewMessage is one message to enqueue. Durations are milliseconds.
 type NewMessage struct {
-	Key         string `msgpack:"a"`
-	Kind        string `msgpack:"b"`
-	Priority    uint8  `msgpack:"c"` // 1 to 10
-	DelayMS     int64  `msgpack:"d"`
-	DeliverAt   int64  `msgpack:"e"` // Unix ms; 0 none
-	TTLMS       int64  `msgpack:"f"`
-	DedupKey    Hash   `msgpack:"g"` // of idempotency_key; zero none
-	PayloadHash Hash   `msgpack:"h"` // of the payload, set where the queue deduplicates by content
-	Size        uint32 `msgpack:"i"`
-	Content     Blob   `msgpack:"j"`
-	Seen        ID     `msgpack:"k"` // a message of the same hash in the log; zero none
-	SeenUntil   int64  `msgpack:"l"` // end of its window, Unix ms
-	SourceID    string `msgpack:"m"`
+	Key         string
+	Kind        string
+	Priority    uint8 // 1 to 10
+	DelayMS     int64
+	DeliverAt   int64 // Unix ms; 0 none
+	TTLMS       int64
+	DedupKey    Hash // of idempotency_key; zero none
+	PayloadHash Hash // of the payload, set where the queue deduplicates by content
+	Size        uint32
+	Content     Blob
+	Seen        ID    // a message of the same hash in the log; zero none
+	SeenUntil   int64 // end of its window, Unix ms
+	SourceID    string
 }
 
 // Lease takes up to Max messages from queues, tried in their order.
@@ -212,11 +212,11 @@ const (
 
 // SettleItem settles one lease.
 type SettleItem struct {
-	Op      SettleOp `msgpack:"a"`
-	Lease   ID       `msgpack:"b"`
-	DelayMS int64    `msgpack:"c"` // OpRetry: -1 the policy's backoff
-	LeaseMS int64    `msgpack:"d"` // OpExtend: 0 the policy's
-	Content Blob     `msgpack:"e"` // Error of a retry or dead-letter, Result of an ack
+	Op      SettleOp
+	Lease   ID
+	DelayMS int64 // OpRetry: -1 the policy's backoff
+	LeaseMS int64 // OpExtend: 0 the policy's
+	Content Blob  // Error of a retry or dead-letter, Result of an ack
 }
 
 // Settle settles leases, each on its own.

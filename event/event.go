@@ -181,62 +181,62 @@ func (b Blob) IsZero() bool { return len(b.Bytes) == 0 }
 // that a type does not use is zero. All that users wrote is in Content; the
 // rest is the record's header. Times are Unix milliseconds.
 type Event struct {
-	ID      ID     `msgpack:"-"`
-	Type    Type   `msgpack:"a"`
-	Subject ID     `msgpack:"-"` // the message it is about; zero for queues and answers
-	Prev    Ref    `msgpack:"-"` // the subject's event before this one
-	Alias   Hash   `msgpack:"-"` // enqueued: deduplication hash; answer_kept: hash of the Idempotency-Key
-	Queue   string `msgpack:"b"` // the queue's name
-	Actor   string `msgpack:"c"` // who asked, where it is known
+	ID      ID
+	Type    Type
+	Subject ID     // the message it is about; zero for queues and answers
+	Prev    Ref    // the subject's event before this one
+	Alias   Hash   // enqueued: deduplication hash; answer_kept: hash of the Idempotency-Key
+	Queue   string // the queue's name
+	Actor   string // who asked, where it is known
 
 	// Messages: enqueued and what follows from it.
-	Key      string `msgpack:"d"`
-	Kind     string `msgpack:"e"`
-	Priority uint8  `msgpack:"f"`
-	Due      int64  `msgpack:"g"` // enqueued, retried, lease_expired: when it can be leased; 0 at once (or, of lease_expired, never again)
-	Expires  int64  `msgpack:"h"` // enqueued: when its ttl ends; 0 never
-	Size     uint32 `msgpack:"i"`
-	Until    int64  `msgpack:"j"` // enqueued: end of its deduplication window; answer_kept: how long it is kept
-	SourceID string `msgpack:"k"`
+	Key      string
+	Kind     string
+	Priority uint8
+	Due      int64 // enqueued, retried, lease_expired: when it can be leased; 0 at once (or, of lease_expired, never again)
+	Expires  int64 // enqueued: when its ttl ends; 0 never
+	Size     uint32
+	Until    int64 // enqueued: end of its deduplication window; answer_kept: how long it is kept
+	SourceID string
 
 	// Leases and how they end.
-	Lease        ID     `msgpack:"l"` // lease_extended, lease_expired, acked, retried, released, dead_lettered, discarded: the lease that ended or was extended; leased: its own id
-	LeaseExpires int64  `msgpack:"m"` // leased, lease_extended
-	Attempt      uint32 `msgpack:"n"`
-	Worker       string `msgpack:"o"`
-	Place        Place  `msgpack:"p"` // retried, lease_expired, released
+	Lease        ID    // lease_extended, lease_expired, acked, retried, released, dead_lettered, discarded: the lease that ended or was extended; leased: its own id
+	LeaseExpires int64 // leased, lease_extended
+	Attempt      uint32
+	Worker       string
+	Place        Place // retried, lease_expired, released
 
 	// Leaving.
-	Reason   Reason `msgpack:"q"`
-	ToQueue  string `msgpack:"r"` // dead_lettered, replayed, resurrected: where it went; its id there is the event's
-	HoldsKey bool   `msgpack:"s"` // dead_lettered: its partition stops until the dead message is resolved
-	TakesKey bool   `msgpack:"t"` // dead_lettered: all that waits in its partition follows
-	DiedIn   string `msgpack:"u"` // replayed; discarded from a dead-letter queue by its purge: the queue that it had died in
-	Order    Order  `msgpack:"v"` // replayed: where it takes its place
-	Edited   bool   `msgpack:"w"` // replayed, resurrected: Content and Size are the message's from now on
-	First    ID     `msgpack:"x"` // resurrected: under which it was first enqueued; Count says how often it was replayed
+	Reason   Reason
+	ToQueue  string // dead_lettered, replayed, resurrected: where it went; its id there is the event's
+	HoldsKey bool   // dead_lettered: its partition stops until the dead message is resolved
+	TakesKey bool   // dead_lettered: all that waits in its partition follows
+	DiedIn   string // replayed; discarded from a dead-letter queue by its purge: the queue that it had died in
+	Order    Order  // replayed: where it takes its place
+	Edited   bool   // replayed, resurrected: Content and Size are the message's from now on
+	First    ID     // resurrected: under which it was first enqueued; Count says how often it was replayed
 
 	// Queues.
-	Policy *Policy `msgpack:"y"`
-	Number uint32  `msgpack:"z"` // queue_created: the queue's number, never used again
-	Count  int64   `msgpack:"A"` // queue_purged, queue_deleted: messages concerned; resurrected: replays before; task_created: about how many; task_ended: passed over
+	Policy *Policy
+	Number uint32 // queue_created: the queue's number, never used again
+	Count  int64  // queue_purged, queue_deleted: messages concerned; resurrected: replays before; task_created: about how many; task_ended: passed over
 
 	// Tasks. Task is also set in what a task did: replayed, discarded, erased.
-	Task     ID       `msgpack:"B"`
-	TaskKind TaskKind `msgpack:"C"` // task_created
-	Failed   bool     `msgpack:"D"` // task_ended
-	Node     string   `msgpack:"E"` // task_reported
-	Refs     []Ref    `msgpack:"F"` // erased: the events whose content is to be overwritten
+	Task     ID
+	TaskKind TaskKind // task_created
+	Failed   bool     // task_ended
+	Node     string   // task_reported
+	Refs     []Ref    // erased: the events whose content is to be overwritten
 
 	// Webhooks.
-	Webhook    string `msgpack:"G"` // its name
-	Definition []byte `msgpack:"H"` // JSON, without secrets; Queue is where its messages go
+	Webhook    string // its name
+	Definition []byte // JSON, without secrets; Queue is where its messages go
 
-	Body   Hash   `msgpack:"I"` // answer_kept: hash of the request's query and body
-	Before uint64 `msgpack:"J"` // history_deleted
-	Rules  uint16 `msgpack:"K"` // rules_changed
+	Body   Hash   // answer_kept: hash of the request's query and body
+	Before uint64 // history_deleted
+	Rules  uint16 // rules_changed
 
-	Content Blob `msgpack:"-"`
+	Content Blob
 }
 
 // IsMove reports whether an event took its message to another queue, or brought
@@ -258,21 +258,21 @@ type Block struct {
 
 // Content is all that users wrote in one event.
 type Content struct {
-	Payload       []byte   `msgpack:"a"` // JSON, or bytes if Binary
-	Binary        bool     `msgpack:"b"`
-	ContentType   string   `msgpack:"c"` // of a binary payload
-	Headers       []Header `msgpack:"d"`
-	CorrelationID string   `msgpack:"e"`
-	Error         string   `msgpack:"f"`
-	Result        []byte   `msgpack:"g"` // JSON, of an ack
-	Answer        []byte   `msgpack:"h"` // an encoded Result, of answer_kept
-	Spec          []byte   `msgpack:"i"` // JSON, what a task is to do, of task_created
-	Original      []byte   `msgpack:"j"` // JSON, the body as it came, where a webhook mapped the payload from it
-	Why           string   `msgpack:"k"` // the reason that an operator gave, of erased
+	Payload       []byte // JSON, or bytes if Binary
+	Binary        bool
+	ContentType   string // of a binary payload
+	Headers       []Header
+	CorrelationID string
+	Error         string
+	Result        []byte // JSON, of an ack
+	Answer        []byte // an encoded Result, of answer_kept
+	Spec          []byte // JSON, what a task is to do, of task_created
+	Original      []byte // JSON, the body as it came, where a webhook mapped the payload from it
+	Why           string // the reason that an operator gave, of erased
 }
 
 // Header is one of a message's headers.
 type Header struct {
-	Name  string `msgpack:"n"`
-	Value string `msgpack:"v"`
+	Name  string
+	Value string
 }

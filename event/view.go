@@ -46,8 +46,8 @@ type MessageView struct {
 	Content        Ref // the event that holds its payload
 	Last           Ref // its newest event
 	Dead           *DeadView
-	Origin         *OriginView `msgpack:"-"`
-	SourceID       string      `msgpack:"-"`
+	Origin         *OriginView
+	SourceID       string
 }
 
 // OriginView tells of a message that was brought back: replayed or resurrected.

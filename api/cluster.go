@@ -37,9 +37,7 @@ func (s *Server) cluster(q *request) error {
 	}
 	s.deps.Cluster.Refresh(q.Context())
 	v := s.deps.Cluster.View()
-	if v.Nodes == nil {
-		v.Nodes = []wire.Node{}
-	}
+	v.Nodes = append([]wire.Node{}, v.Nodes...)
 	return q.answer(http.StatusOK, &v)
 }
 
@@ -56,34 +54,26 @@ func (s *Server) node(id string) *wire.Node {
 // addNode answers POST /v1/cluster/nodes: 201, or 200 where the node is in with
 // the same data already.
 func (s *Server) addNode(q *request) error {
-	var in wire.NewNode
-	if err := q.allow(); err != nil {
-		return err
+	var body wire.NewNode
+	q.read().body(&body)
+	q.do(func() error { return nodeName("id", body.ID) })
+	q.do(func() error { return hostPort("raft_addr", body.RaftAddr) })
+	if body.HTTPAddr != "" {
+		q.do(func() error { return hostPort("http_addr", body.HTTPAddr) })
 	}
-	if err := q.decode(&in, false); err != nil {
-		return err
+	want := wire.Node{
+		ID: body.ID, RaftAddr: body.RaftAddr, HTTPAddr: body.HTTPAddr,
+		Voter: body.Voter == nil || *body.Voter,
 	}
-	if err := nodeName("id", in.ID); err != nil {
-		return err
-	}
-	if err := hostPort("raft_addr", in.RaftAddr); err != nil {
-		return err
-	}
-	if in.HTTPAddr != "" {
-		if err := hostPort("http_addr", in.HTTPAddr); err != nil {
-			return err
-		}
-	}
-	want := wire.Node{ID: in.ID, RaftAddr: in.RaftAddr, HTTPAddr: in.HTTPAddr, Voter: in.Voter == nil || *in.Voter}
 	return q.change("add node", s.opts.WriteTimeout, func(ctx context.Context) (int, any, error) {
 		status := http.StatusCreated
-		if n := s.node(in.ID); n != nil && n.RaftAddr == in.RaftAddr {
+		if n := s.node(want.ID); n != nil && n.RaftAddr == want.RaftAddr {
 			status = http.StatusOK
 		}
 		if err := s.deps.Cluster.Add(ctx, want); err != nil {
 			return 0, nil, err
 		}
-		if n := s.node(in.ID); n != nil {
+		if n := s.node(want.ID); n != nil {
 			return status, *n, nil
 		}
 		want.Voter = false // it is in, and this node has not heard of it yet
@@ -94,13 +84,8 @@ func (s *Server) addNode(q *request) error {
 // removeNode answers DELETE /v1/cluster/nodes/{id}?force=.
 func (s *Server) removeNode(q *request) error {
 	id := q.PathValue("id")
-	if err := nodeName("id", id); err != nil {
-		return err
-	}
+	q.do(func() error { return nodeName("id", id) })
 	force := q.read("force").flag("force")
-	if q.err != nil {
-		return q.err
-	}
 	return q.change("remove node", s.opts.WriteTimeout, func(ctx context.Context) (int, any, error) {
 		return http.StatusNoContent, nil, s.deps.Cluster.Remove(ctx, id, force)
 	})
@@ -108,36 +93,23 @@ func (s *Server) removeNode(q *request) error {
 
 // transferLeadership answers POST /v1/cluster/transfer-leadership.
 func (s *Server) transferLeadership(q *request) error {
-	var in wire.TransferRequest
-	if err := q.allow(); err != nil {
-		return err
-	}
-	if err := q.decode(&in, true); err != nil {
-		return err
-	}
+	var body wire.TransferRequest
+	q.read().optionalBody(&body)
 	to := ""
-	if in.To != nil {
-		to = *in.To
-		if err := nodeName("to", to); err != nil {
-			return err
-		}
+	if body.To != nil {
+		to = *body.To
+		q.do(func() error { return nodeName("to", to) })
 	}
-	return q.change("transfer leadership", s.opts.WriteTimeout, func(ctx context.Context) (int, any, error) {
-		if err := s.deps.Cluster.Transfer(ctx, to); err != nil {
-			return 0, nil, err
-		}
-		return http.StatusOK, wire.Transferred{LeaderID: s.deps.Cluster.View().LeaderID}, nil
-	})
+	do := func(ctx context.Context) (int, any, error) {
+		err := s.deps.Cluster.Transfer(ctx, to)
+		return http.StatusOK, wire.Transferred{LeaderID: s.deps.Cluster.View().LeaderID}, err
+	}
+	return q.change("transfer leadership", s.opts.WriteTimeout, do)
 }
 
 // snapshot answers POST /v1/cluster/snapshot.
 func (s *Server) snapshot(q *request) error {
-	if err := q.allow(); err != nil {
-		return err
-	}
-	if err := q.decode(&struct{}{}, true); err != nil {
-		return err
-	}
+	q.read().noBody()
 	return q.change("snapshot", snapshotTimeout, func(ctx context.Context) (int, any, error) {
 		indexes, err := s.deps.Cluster.Snapshot(ctx)
 		if indexes == nil {
@@ -147,56 +119,45 @@ func (s *Server) snapshot(q *request) error {
 	})
 }
 
-// change carries out a change of the cluster, once for each Idempotency-Key
-// that comes to this node, and answers. Once begun it is completed, also where the
-// client hangs up.
-func (q *request) change(what string, within time.Duration, do func(context.Context) (int, any, error)) error {
-	if q.s.deps.Cluster == nil {
+// change carries out a change of the cluster, once for each Idempotency-Key that comes to
+// this node, and answers, unless reading the request failed. Once begun it is completed, also
+// where the client hangs up.
+func (q *request) change(
+	what string, within time.Duration, do func(context.Context) (status int, answer any, err error),
+) error {
+	req := get(q, q.idempotency)
+	switch {
+	case q.err != nil:
+		return q.err
+	case q.s.deps.Cluster == nil:
 		return &problemNotFound
 	}
-	req, err := q.idempotency()
-	if err != nil {
-		return err
+	call := &onceCall{} // nobody else's, without a key
+	if req != nil {
+		call = q.s.once.call(req.Key)
+	}
+	call.Lock()
+	defer call.Unlock()
+	switch {
+	case call.status == 0:
+	case call.body != req.Body:
+		return keyReused
+	default:
+		q.w.Header().Set("Idempotent-Replayed", "true")
+		return q.answerChange(call.status, call.answer)
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(q.Context()), within)
 	defer cancel()
-	var mine *onceCall
-	for req != nil && mine == nil {
-		c, first := q.s.once.begin(req)
-		switch {
-		case first:
-			mine = c
-		case c.body != req.Body:
-			return keyReused
-		default:
-			select {
-			case <-c.done:
-			case <-q.Context().Done():
-				return q.Context().Err()
-			}
-			if c.status != 0 {
-				q.w.Header().Set("Idempotent-Replayed", "true")
-				return q.answerChange(c.status, c.answer)
-			}
-		}
-	}
-	status, answer, err := func() (status int, answer any, err error) {
-		if mine != nil {
-			defer func() { // also after a panic, or others would wait for ever
-				if err != nil {
-					status = 0
-				}
-				q.s.once.end(req.Key, mine, status, answer)
-			}()
-		}
-		return do(ctx)
-	}()
+	status, answer, err := do(ctx)
 	attrs := []any{"what", what, "path", q.URL.Path, "actor", q.actor(), "request_id", q.id}
 	if err != nil {
 		q.s.log.Warn("cluster not changed", append(attrs, "error", err)...)
 		return err
 	}
 	q.s.log.Info("cluster changed", attrs...)
+	if req != nil {
+		call.status, call.answer, call.body = status, answer, req.Body
+	}
 	return q.answerChange(status, answer)
 }
 
@@ -246,40 +207,27 @@ type onceOnly struct {
 	calls map[event.Hash]*onceCall
 }
 
-// onceCall is one call.
+// onceCall is one call. It is locked while it is executed: a repeated one waits.
 type onceCall struct {
-	body  event.Hash
-	begun time.Time
-	done  chan struct{} // closed once status and answer are set
-
-	status int // 0: it failed, so the next one tries again
+	sync.Mutex
+	begun  time.Time
+	status int // 0: it failed, or has not begun
+	body   event.Hash
 	answer any // nil: no content
 }
 
-// begin returns the call that came under this key before, or a new one with
-// first set, which must be ended.
-func (o *onceOnly) begin(r *event.Request) (c *onceCall, first bool) {
+// call returns the call that came under this key before, or a new one.
+func (o *onceOnly) call(key event.Hash) *onceCall {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if c := o.calls[r.Key]; c != nil && time.Since(c.begun) < keepOnceFor {
-		return c, false
+	if c := o.calls[key]; c != nil && time.Since(c.begun) < keepOnceFor {
+		return c
 	}
 	if len(o.calls) >= keepOnce {
 		older := func(a, b event.Hash) int { return o.calls[a].begun.Compare(o.calls[b].begun) }
 		delete(o.calls, slices.MinFunc(slices.Collect(maps.Keys(o.calls)), older))
 	}
-	c = &onceCall{body: r.Body, begun: time.Now(), done: make(chan struct{})}
-	o.calls[r.Key] = c
-	return c, true
-}
-
-// end records the answer; a failed call, status 0, is forgotten.
-func (o *onceOnly) end(key event.Hash, c *onceCall, status int, answer any) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	c.status, c.answer = status, answer
-	if status == 0 && o.calls[key] == c {
-		delete(o.calls, key)
-	}
-	close(c.done)
+	c := &onceCall{begun: time.Now()}
+	o.calls[key] = c
+	return c
 }

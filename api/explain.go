@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"strconv"
-	"time"
 
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/background/dead"
@@ -264,43 +262,20 @@ func (x *explaining) held(key string, lane *event.LaneView) error {
 	return nil
 }
 
-// AskWaiters asks another node for the number of leases that wait for a queue's messages;
-// LocalWaiters answers.
-const AskWaiters = "api.waiters"
-
-type askWaiters struct {
+// waitersQuestion asks another node for the number of leases that wait for messages of a queue
+// and a kind.
+type waitersQuestion struct {
 	Queue string `json:"queue"`
 	Kind  string `json:"kind"`
 }
-
-// waitersWithin bounds the time for the other nodes' answers.
-const waitersWithin = time.Second
 
 // clusterWaiters counts the leases that wait for messages of a queue and a kind, on all
 // nodes that answer.
 func (s *Server) clusterWaiters(ctx context.Context, queue, kind string) int64 {
 	n := s.waiters.count(queue, kind)
-	question, err := wire.Marshal(&askWaiters{queue, kind})
-	if err != nil {
-		return n
-	}
-	ctx, cancel := context.WithTimeout(ctx, waitersWithin)
-	defer cancel()
-	for _, b := range s.deps.Node.AskOthers(ctx, AskWaiters, question) {
-		var waiters int64
-		if wire.Unmarshal(b, &waiters) == nil {
-			n += waiters
-		}
+	question := waitersQuestion{queue, kind}
+	for _, others := range askOthers[int64](ctx, s, askWaiters, &question) {
+		n += others
 	}
 	return n
-}
-
-// LocalWaiters answers another node's AskWaiters, with nil where it does not understand the
-// question.
-func (s *Server) LocalWaiters(question []byte) []byte {
-	var ask askWaiters
-	if wire.Unmarshal(question, &ask) != nil {
-		return nil
-	}
-	return strconv.AppendInt(nil, s.waiters.count(ask.Queue, ask.Kind), 10)
 }

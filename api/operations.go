@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"maps"
 	"net/http"
 	"slices"
 	"sync"
@@ -14,38 +15,36 @@ import (
 	"github.com/qlogd/qlogd/projections/store"
 )
 
-// keepOperations is the number of finished writes with an Idempotency-Key that this
-// node remembers; older ones are in the OperationsStore.
+// keepOperations is the number of finished writes with an Idempotency-Key that a node
+// remembers; the read models know older ones.
 const keepOperations = 10_000
 
-// tracker records this node's writes. Of a write without an Idempotency-Key only
-// sums are kept once it is finished.
+// tracker records this node's writes. Of a write without an Idempotency-Key only sums
+// are kept once it is finished.
 type tracker struct {
 	mu      sync.Mutex
-	next    uint64
 	pending map[*operation]struct{}
-	done    []*operation // with an Idempotency-Key and finished: a ring
+	done    []*operation // the newest finished ones with an Idempotency-Key: a ring
 	oldest  int          // index in done, once it is full
-	byKey   map[operationKey][]*operation
-	stats   map[statKey]*stat
+	stats   map[statKey]stat
 	latency [event.Classes]float64 // ms, moving average
 }
 
 // operation is one write. Fields after begun are guarded by the tracker.
 type operation struct {
-	seq    uint64
-	key    operationKey // zero: it had none
-	kind   string
-	class  event.Class
-	begun  time.Time
-	ended  time.Time
-	status string
-	err    string
-	index  uint64
+	statKey
+	key   operationKey
+	begun time.Time
+	ended time.Time
+	err   string
+	index uint64
 }
 
-// operationKey is an Idempotency-Key and the actor who sent it.
-type operationKey struct{ actor, key string }
+// operationKey is an Idempotency-Key, "" for none, and the actor who sent it.
+type operationKey struct {
+	Actor string `json:"actor"`
+	Key   string `json:"key"`
+}
 
 type statKey struct {
 	kind   string
@@ -59,7 +58,7 @@ type stat struct {
 	latency        time.Duration // sum
 }
 
-func (st *stat) add(begun time.Time, took time.Duration) {
+func (st stat) add(begun time.Time, took time.Duration) stat {
 	if st.count == 0 || begun.Before(st.oldest) {
 		st.oldest = begun
 	}
@@ -68,6 +67,7 @@ func (st *stat) add(begun time.Time, took time.Duration) {
 	}
 	st.count++
 	st.latency += took
+	return st
 }
 
 // Statuses of an operation.
@@ -80,50 +80,34 @@ const (
 var classNames = [event.Classes]string{"settle", "produce", "lease", "background"}
 
 func newTracker() *tracker {
-	return &tracker{
-		pending: map[*operation]struct{}{}, byKey: map[operationKey][]*operation{}, stats: map[statKey]*stat{},
-	}
+	return &tracker{pending: map[*operation]struct{}{}, stats: map[statKey]stat{}}
 }
 
 // commandKind names what a command does.
 func commandKind(c *event.Command) string {
-	switch {
-	case c.PutQueue != nil:
-		return "put_queue"
-	case c.DeleteQueue != nil:
-		return "delete_queue"
-	case c.PauseQueue != nil && c.PauseQueue.Paused:
-		return "pause_queue"
-	case c.PauseQueue != nil:
-		return "resume_queue"
-	case c.PurgeQueue != nil:
-		return "purge_queue"
-	case c.Produce != nil:
-		return "produce"
-	case c.Lease != nil:
-		return "lease"
-	case c.Settle != nil:
-		return "settle"
-	case c.Transaction != nil:
-		return "transaction"
-	case c.Delete != nil:
+	switch name := c.Name(); name {
+	case "put_queue", "delete_queue", "purge_queue", "produce", "lease", "settle", "transaction":
+		return name
+	case "delete":
 		return "delete_message"
+	case "pause_queue":
+		if !c.PauseQueue.Paused {
+			return "resume_queue"
+		}
+		return name
 	}
 	return "other"
 }
 
 // begin records a write, which must be ended; key is its Idempotency-Key, "" none.
 func (t *tracker) begin(key string, c *event.Command) *operation {
-	op := &operation{kind: commandKind(c), class: c.Class(), begun: time.Now(), status: opPending}
+	op := &operation{
+		statKey: statKey{commandKind(c), c.Class(), opPending},
+		key:     operationKey{c.Actor, key}, begun: time.Now(),
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.next++
-	op.seq = t.next
 	t.pending[op] = struct{}{}
-	if key != "" {
-		op.key = operationKey{c.Actor, key}
-		t.byKey[op.key] = append(t.byKey[op.key], op)
-	}
 	return op
 }
 
@@ -143,45 +127,36 @@ func (t *tracker) end(op *operation, index uint64, err error) time.Duration {
 		}
 	}
 	t.latency[op.class] += (float64(took.Microseconds())/1000 - t.latency[op.class]) / 16
-	k := statKey{op.kind, op.class, op.status}
-	if t.stats[k] == nil {
-		t.stats[k] = &stat{}
-	}
-	t.stats[k].add(op.begun, took)
+	t.stats[op.statKey] = t.stats[op.statKey].add(op.begun, took)
 	switch {
-	case op.key.key == "":
+	case op.key.Key == "":
 	case len(t.done) < keepOperations:
 		t.done = append(t.done, op)
 	default:
-		t.forget(t.done[t.oldest])
 		t.done[t.oldest] = op
 		t.oldest = (t.oldest + 1) % keepOperations
 	}
 	return took
 }
 
-func (t *tracker) forget(op *operation) {
-	left := slices.DeleteFunc(t.byKey[op.key], func(o *operation) bool { return o == op })
-	if t.byKey[op.key] = left; len(left) == 0 {
-		delete(t.byKey, op.key)
-	}
-}
-
 // find returns the writes of a key, oldest first.
 func (t *tracker) find(key operationKey) []wire.Operation {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	found := slices.AppendSeq(slices.Clone(t.done), maps.Keys(t.pending))
+	found = slices.DeleteFunc(found, func(op *operation) bool { return op.key != key })
+	slices.SortFunc(found, func(a, b *operation) int { return a.begun.Compare(b.begun) })
 	out := []wire.Operation{}
-	for _, op := range t.byKey[key] {
+	for _, op := range found {
 		o := wire.Operation{
-			Key: key.key, Type: op.kind, Status: op.status, Priority: classNames[op.class],
+			Key: key.Key, Type: op.kind, Status: op.status, Priority: classNames[op.class],
 			CreatedAt: wire.TimeOf(op.begun), Error: unlessZero(op.err), Index: unlessZero(op.index),
 		}
 		if op.status == opPending {
 			o.Position, o.EstimatedWaitMS = t.ahead(op)
 		} else {
-			ms := op.ended.Sub(op.begun).Milliseconds()
-			o.ProcessedAt, o.LatencyMS = wire.TimeOf(op.ended), &ms
+			o.ProcessedAt = wire.TimeOf(op.ended)
+			o.LatencyMS = new(op.ended.Sub(op.begun).Milliseconds())
 		}
 		out = append(out, o)
 	}
@@ -201,49 +176,36 @@ func unlessZero[T comparable](v T) *T {
 func (t *tracker) ahead(op *operation) (position, wait *int64) {
 	var n int64
 	for o := range t.pending {
-		if o.class < op.class || o.class == op.class && o.seq < op.seq {
+		if o.class < op.class || o.class == op.class && o.begun.Before(op.begun) {
 			n++
 		}
 	}
-	left := max(0, int64(t.latency[op.class])-time.Since(op.begun).Milliseconds())
-	return &n, &left
+	return &n, new(max(0, int64(t.latency[op.class])-time.Since(op.begun).Milliseconds()))
 }
 
 // summary returns the sums of all writes since the node started.
 func (t *tracker) summary() wire.OperationStats {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	waiting := int64(len(t.pending))
-	out := wire.OperationStats{
-		Stats: []wire.OperationStat{}, SystemHealth: wire.SystemHealth{Waiting: waiting, QueueDepth: waiting},
+	out := wire.OperationStats{Stats: []wire.OperationStat{}}
+	out.SystemHealth.Waiting = int64(len(t.pending))
+	sums := maps.Clone(t.stats)
+	for op := range t.pending {
+		sums[op.statKey] = sums[op.statKey].add(op.begun, 0)
 	}
-	add := func(k statKey, st *stat) {
+	for k, st := range sums {
 		o := wire.OperationStat{
 			Type: k.kind, Priority: classNames[k.class], Status: k.status, Count: st.count,
 			Oldest: wire.TimeOf(st.oldest), Newest: wire.TimeOf(st.newest),
 		}
 		if k.status != opPending {
-			avg := float64(st.latency.Microseconds()) / 1000 / float64(st.count)
-			o.AvgLatencyMS = &avg
+			o.AvgLatencyMS = new(float64(st.latency.Microseconds()) / 1000 / float64(st.count))
 		}
 		out.Stats = append(out.Stats, o)
 	}
-	pending := map[statKey]*stat{}
-	for op := range t.pending {
-		k := statKey{op.kind, op.class, opPending}
-		if pending[k] == nil {
-			pending[k] = &stat{}
-		}
-		pending[k].add(op.begun, 0)
-	}
-	for k, st := range pending {
-		add(k, st)
-	}
-	for k, st := range t.stats {
-		add(k, st)
-	}
 	slices.SortFunc(out.Stats, func(a, b wire.OperationStat) int {
-		return cmp.Or(cmp.Compare(a.Type, b.Type), cmp.Compare(a.Priority, b.Priority), cmp.Compare(a.Status, b.Status))
+		return cmp.Or(cmp.Compare(a.Type, b.Type), cmp.Compare(a.Priority, b.Priority),
+			cmp.Compare(a.Status, b.Status))
 	})
 	return out
 }
@@ -258,8 +220,9 @@ func (q *request) localOnly() error {
 // other nodes', and the answers that the log keeps.
 func (s *Server) operations(q *request) error {
 	key := operationKey{q.actor(), q.PathValue("idempotency_key")}
-	if !visible(key.key, 255) {
-		return bad("idempotency_key", "idempotency_key must be 1 to 255 visible ASCII characters")
+	if !visible(key.Key, 255) {
+		return bad("idempotency_key",
+			"idempotency_key must be 1 to 255 visible ASCII characters")
 	}
 	if err := q.localOnly(); err != nil {
 		return err
@@ -267,78 +230,31 @@ func (s *Server) operations(q *request) error {
 	q.tellIndex()
 	// The others first: what is pending there may complete meanwhile, and must
 	// not be missed in between.
-	all := append(s.othersOperations(q.Context(), key), s.ops.find(key)...)
-	slices.SortStableFunc(all, func(a, b wire.Operation) int { return cmp.Compare(a.CreatedAt, b.CreatedAt) })
-	if s.deps.Models != nil {
-		kept, err := s.keptOperations(keyPrefix(key.actor, key.key))
-		if err != nil {
-			return err
-		}
-		old := []wire.Operation{}
-		for i := range kept {
-			o, err := s.keptOperation(key.key, &kept[i])
-			if err != nil {
-				return err
-			}
-			known := func(a wire.Operation) bool { return a.Index != nil && *a.Index == *o.Index }
-			if !slices.ContainsFunc(all, known) {
-				old = append(old, o)
-			}
-		}
-		all = append(old, all...)
-	}
-	return q.answer(http.StatusOK, &wire.OperationList{Operations: all})
-}
-
-// AskOperations is the name of the question that LocalOperations answers.
-const AskOperations = "api.operations"
-
-// othersWithin bounds the wait for the other nodes' answers.
-const othersWithin = time.Second
-
-// askOperations is that question.
-type askOperations struct {
-	Actor string `json:"actor"`
-	Key   string `json:"key"`
-}
-
-// LocalOperations answers another node's AskOperations with the writes that this node
-// received. It returns nil for a question that it does not understand.
-func (s *Server) LocalOperations(question []byte) []byte {
-	var ask askOperations
-	if wire.Unmarshal(question, &ask) != nil {
-		return nil
-	}
-	b, err := wire.Marshal(&wire.OperationList{Operations: s.ops.find(operationKey{ask.Actor, ask.Key})})
+	lists := askOthers[[]wire.Operation](q.Context(), s, askOperations, key)
+	all := slices.Concat(append(lists, s.ops.find(key))...)
+	slices.SortStableFunc(all, func(a, b wire.Operation) int {
+		return cmp.Compare(a.CreatedAt, b.CreatedAt)
+	})
+	kept, err := s.keptOperations(key)
 	if err != nil {
-		return nil
+		return err
 	}
-	return b
+	kept = slices.DeleteFunc(kept, func(o wire.Operation) bool {
+		return slices.ContainsFunc(all, func(a wire.Operation) bool {
+			return a.Index != nil && *a.Index == *o.Index
+		})
+	})
+	return q.answer(http.StatusOK, &wire.OperationList{Operations: append(kept, all...)})
 }
 
-// othersOperations asks the other nodes.
-func (s *Server) othersOperations(ctx context.Context, key operationKey) []wire.Operation {
+// keptOperations returns the writes of a key whose answers the log keeps, oldest first: the
+// read models know in which entries.
+func (s *Server) keptOperations(key operationKey) ([]wire.Operation, error) {
 	out := []wire.Operation{}
-	question, err := wire.Marshal(&askOperations{key.actor, key.key})
-	if err != nil {
-		return out
+	if s.deps.Models == nil {
+		return out, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, othersWithin)
-	defer cancel()
-	for _, b := range s.deps.Node.AskOthers(ctx, AskOperations, question) {
-		var l wire.OperationList
-		if err := wire.Unmarshal(b, &l); err != nil {
-			s.log.Warn("cannot decode another node's operations", "error", err)
-			continue
-		}
-		out = append(out, l.Operations...)
-	}
-	return out
-}
-
-// keptOperations returns the answer_kept events whose Alias begins with prefix, oldest first: the
-// read models know in which entries, the log holds them.
-func (s *Server) keptOperations(prefix [8]byte) (out []event.Event, err error) {
+	prefix := keyPrefix(key.Actor, key.Key)
 	found, err := s.deps.Models.OperationsWith(prefix[:])
 	if err != nil {
 		return nil, err
@@ -354,7 +270,11 @@ func (s *Server) keptOperations(prefix [8]byte) (out []event.Event, err error) {
 		}
 		for i := range b.Events {
 			if e := &b.Events[i]; e.Type == event.AnswerKept && e.Alias == f.Key {
-				out = append(out, *e)
+				o, err := s.keptOperation(key.Key, e)
+				if err != nil {
+					return nil, err
+				}
+				out = append(out, o)
 			}
 		}
 	}
@@ -385,6 +305,56 @@ func (s *Server) keptOperation(key string, e *event.Event) (wire.Operation, erro
 		o.Type = "settle"
 	}
 	return o, nil
+}
+
+// The questions to other nodes' Servers.
+const (
+	askOperations = "api.operations" // an operationKey: the []wire.Operation it received
+	askWaiters    = "api.waiters"    // a waitersQuestion: the number of leases that wait
+)
+
+// Answers returns the functions that answer the questions of other nodes' Servers, by name.
+func (s *Server) Answers() map[string]func(context.Context, []byte) ([]byte, error) {
+	return map[string]func(context.Context, []byte) ([]byte, error){
+		askOperations: answering(s.ops.find),
+		askWaiters: answering(func(ask waitersQuestion) int64 {
+			return s.waiters.count(ask.Queue, ask.Kind)
+		}),
+		AskPush: s.PushHere,
+	}
+}
+
+// answering returns answer for questions and answers in JSON.
+func answering[Q, A any](answer func(Q) A) func(context.Context, []byte) ([]byte, error) {
+	return func(_ context.Context, b []byte) ([]byte, error) {
+		var question Q
+		if err := wire.Unmarshal(b, &question); err != nil {
+			return nil, err
+		}
+		return wire.Marshal(answer(question))
+	}
+}
+
+// othersWithin bounds the wait for the other nodes' answers.
+const othersWithin = time.Second
+
+// askOthers asks the other nodes and returns the answers of those that gave one in time.
+func askOthers[A any](ctx context.Context, s *Server, name string, question any) (out []A) {
+	b, err := wire.Marshal(question)
+	if err != nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, othersWithin)
+	defer cancel()
+	for _, b := range s.deps.Node.AskOthers(ctx, name, b) {
+		var a A
+		if err := wire.Unmarshal(b, &a); err != nil {
+			s.log.Warn("cannot decode another node's answer", "question", name, "error", err)
+			continue
+		}
+		out = append(out, a)
+	}
+	return out
 }
 
 // operationStats answers GET /v1/operations/stats: this node's writes since it started.

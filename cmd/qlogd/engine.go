@@ -178,11 +178,7 @@ func (e *engine) raftOptions(sink raft.Metrics) raft.Options {
 
 // answerOthers begins or ends to answer the questions of other nodes' APIs.
 func (e *engine) answerOthers(on bool) {
-	for name, answer := range map[string]func(context.Context, []byte) ([]byte, error){
-		api.AskOperations: func(_ context.Context, b []byte) ([]byte, error) { return e.api.LocalOperations(b), nil },
-		api.AskWaiters:    func(_ context.Context, b []byte) ([]byte, error) { return e.api.LocalWaiters(b), nil },
-		api.AskPush:       e.api.PushHere,
-	} {
+	for name, answer := range e.api.Answers() {
 		if !on {
 			answer = nil
 		}

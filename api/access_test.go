@@ -447,7 +447,7 @@ func TestWaitingLeaseLosesItsToken(t *testing.T) {
 		if a := h.as(tok["admin"], "POST", "/v1/queues/a.1/lease", "").want(200); a.get("messages.0.attempt") != 1.0 {
 			t.Errorf("%s", a.Body)
 		}
-		h.s.Close()
+		h.s.Drain()
 	})
 }
 

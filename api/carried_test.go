@@ -24,6 +24,6 @@ func TestCarriedOut(t *testing.T) {
 		h.produceN("q", 3)
 		purge(carriedWithin) // nothing happens by itself here
 		h.s.Drain()
-		h.s.Close()
+		h.s.Drain()
 	})
 }

@@ -186,7 +186,7 @@ func TestStreams(t *testing.T) {
 				t.Errorf("%s, a list: %s", accept, a.Body)
 			}
 		}
-		h.s.Close()
+		h.s.Drain()
 	})
 }
 
@@ -208,6 +208,6 @@ func TestStreamOverlapsProduce(t *testing.T) {
 		}
 		h.s.Drain()
 		<-s.done
-		h.s.Close()
+		h.s.Drain()
 	})
 }

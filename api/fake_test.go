@@ -141,7 +141,7 @@ func build(opts ...func(*Options)) *harness {
 }
 
 func (h *harness) close() {
-	h.s.Close()
+	h.s.Drain()
 	_ = h.log.Close()
 }
 

@@ -18,50 +18,41 @@ const defaultMax = 10 // max_messages left out
 // leaseOne answers POST /v1/queues/{queue}/lease.
 func (s *Server) leaseOne(q *request) error {
 	name := q.queue()
-	if q.err != nil {
-		return q.err
-	}
-	var in wire.LeaseRequest
-	if err := q.leaseRequest(&in); err != nil {
-		return err
-	}
+	in := q.leaseRequest()
 	if in.Queues != nil {
-		return bad("queues", "queues goes with POST /v1/lease; here the path names the queue")
+		q.refuse("queues", "queues goes with POST /v1/lease; here the path names the queue")
 	}
 	in.Queues = []string{name}
-	return s.lease(q, &in)
+	return s.lease(q, in)
 }
 
 // leaseMany answers POST /v1/lease, from several queues.
 func (s *Server) leaseMany(q *request) error {
-	var in wire.LeaseRequest
-	if err := q.leaseRequest(&in); err != nil {
-		return err
-	}
+	in := q.leaseRequest()
 	if len(in.Queues) < 1 || len(in.Queues) > maxQueues {
-		return bad("queues", "queues must name 1 to %d queues, not %d", maxQueues, len(in.Queues))
+		q.refuse("queues", "queues must name 1 to %d queues, not %d", maxQueues, len(in.Queues))
 	}
 	for i, name := range in.Queues {
-		if !event.ValidName(name) {
-			return bad("queues", "queues[%d] must match ^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$; it was %s", i, echo(name)).At(i)
-		}
-		if slices.Contains(in.Queues[:i], name) {
-			return bad("queues", "queues[%d] is named twice", i).At(i)
+		switch {
+		case q.err != nil:
+		case !event.ValidName(name):
+			q.err = bad("queues", "queues[%d] must match %s; it was %s", i, event.Names, echo(name)).At(i)
+		case slices.Contains(in.Queues[:i], name):
+			q.err = bad("queues", "queues[%d] is named twice", i).At(i)
 		}
 	}
-	if err := q.mayLease(in.Queues); err != nil {
-		return err
-	}
-	return s.lease(q, &in)
+	q.do(func() error { return q.mayLease(in.Queues) })
+	return s.lease(q, in)
 }
 
 // mayLease refuses unless the token may consume from all these queues.
 func (q *request) mayLease(queues []string) error {
 	for i, name := range queues {
-		if p, ok := q.may(roleConsume, name).(*event.Problem); ok {
-			if len(queues) > 1 {
-				return p.At(i)
-			}
+		p, ok := q.may(roleConsume, name).(*event.Problem)
+		switch {
+		case ok && len(queues) > 1:
+			return p.At(i)
+		case ok:
 			return p
 		}
 	}
@@ -69,43 +60,38 @@ func (q *request) mayLease(queues []string) error {
 }
 
 // leaseRequest reads and checks the body; an empty one asks for the defaults.
-func (q *request) leaseRequest(in *wire.LeaseRequest) error {
-	if err := q.allow(); err != nil {
-		return err
-	}
-	if err := q.decode(in, true); err != nil {
-		return err
-	}
+func (q *request) leaseRequest() *wire.LeaseRequest {
+	in := &wire.LeaseRequest{}
+	q.read().optionalBody(in)
 	if n := in.MaxMessages; n != nil && (*n < 1 || *n > event.MaxBatch) {
-		return bad("max_messages", "max_messages must be from 1 to %d, not %d", event.MaxBatch, *n)
+		q.refuse("max_messages", "max_messages must be from 1 to %d, not %d", event.MaxBatch, *n)
 	}
 	if in.WaitMS < 0 || in.WaitMS > event.MaxWaitMS {
-		return bad("wait_ms", "wait_ms must be from 0 to %d, not %d", event.MaxWaitMS, in.WaitMS)
+		q.refuse("wait_ms", "wait_ms must be from 0 to %d, not %d", event.MaxWaitMS, in.WaitMS)
 	}
 	if len(in.Kinds) > maxKinds {
-		return bad("kinds", "kinds must be at most %d, not %d", maxKinds, len(in.Kinds))
+		q.refuse("kinds", "kinds must be at most %d, not %d", maxKinds, len(in.Kinds))
 	}
 	for i, k := range in.Kinds {
-		if len(k) > maxKind {
-			return bad("kinds", "kinds[%d] must be at most %d bytes", i, maxKind).At(i)
+		if len(k) > maxKind && q.err == nil {
+			q.err = bad("kinds", "kinds[%d] must be at most %d bytes", i, maxKind).At(i)
 		}
 	}
-	return cmp.Or(leaseMS("lease_ms", in.LeaseMS), within("worker", in.Worker, maxWorker))
-}
-
-func leaseMS(field string, v int64) error {
-	if v != 0 && (v < event.MinLeaseMS || v > event.MaxLeaseMS) {
-		return bad(field, "%s must be from %d to %d, or 0 for the queue's own, not %d", field, event.MinLeaseMS, event.MaxLeaseMS, v)
+	if v := in.LeaseMS; v != 0 && (v < event.MinLeaseMS || v > event.MaxLeaseMS) {
+		q.refuse("lease_ms", "lease_ms must be from %d to %d, or 0 for the queue's own, not %d",
+			event.MinLeaseMS, event.MaxLeaseMS, v)
 	}
-	return nil
+	q.do(func() error { return within("worker", in.Worker, maxWorker) })
+	return in
 }
 
 // lease waits for work, proposes a lease, and answers with its messages.
 func (s *Server) lease(q *request, in *wire.LeaseRequest) error {
 	for _, name := range in.Queues {
-		if _, err := s.current(q, name); err != nil {
-			return err
-		}
+		get(q, func() (event.QueueView, error) { return s.current(q, name) })
+	}
+	if q.err != nil {
+		return q.err
 	}
 	q.raw = nil // not needed during a long poll
 	most := defaultMax
@@ -115,7 +101,8 @@ func (s *Server) lease(q *request, in *wire.LeaseRequest) error {
 	c := &event.Command{Actor: q.actor(), Lease: &event.Lease{
 		Queues: in.Queues, Max: most, LeaseMS: in.LeaseMS, Worker: in.Worker, Kinds: in.Kinds,
 	}}
-	res, err := s.leaseWhile(q.Context(), c, time.Duration(in.WaitMS)*time.Millisecond, func() error {
+	wait := time.Duration(in.WaitMS) * time.Millisecond
+	res, err := s.leaseWhile(q.Context(), c, wait, func() error {
 		// After a long wait the token may have been revoked.
 		return cmp.Or(q.refused(s.rules[q.route]), q.mayLease(in.Queues))
 	})
@@ -128,26 +115,29 @@ func (s *Server) lease(q *request, in *wire.LeaseRequest) error {
 	return s.answerLeased(q, res.Leased)
 }
 
-var shuttingDown = &event.Problem{Code: codeShuttingDown, Index: -1, RetryAfterMS: 2000, Detail: "this node is shutting down; ask another one"}
+var shuttingDown = &event.Problem{
+	Code: codeShuttingDown, Index: -1, RetryAfterMS: 2000, Detail: "this node is shutting down; ask another one",
+}
 
-// leaseWhile waits for work and leases it for a client that is there while ctx lasts.
-// may is asked before each proposal.
-func (s *Server) leaseWhile(ctx context.Context, c *event.Command, wait time.Duration, may func() error) (res event.Result, err error) {
+// leaseWhile waits for work and leases it for a client that is there while ctx lasts. may is asked
+// before each proposal.
+func (s *Server) leaseWhile(
+	ctx context.Context, c *event.Command, wait time.Duration, may func() error,
+) (res event.Result, err error) {
 	if s.draining() {
 		return res, shuttingDown
 	}
-	w := newWaiter(c.Lease.Queues, c.Lease.Kinds, c.Lease.Max, func() *event.Command {
+	poll := longPoll{waiters: s.waiters, drain: s.undrained.Done(), fresh: s.freshOrDraining}
+	poll.w = newWaiter(c.Lease.Queues, c.Lease.Kinds, c.Lease.Max, func() *event.Command {
 		if ctx.Err() != nil || may() != nil {
 			return nil
 		}
 		return c
 	})
-	poll := longPoll{waiters: s.waiters, w: w, drain: s.drain, fresh: s.barrier}
 	poll.lease = func(pending pendingWrite) (n int, err error) {
-		// A proposal is awaited whatever the client does: messages leased for nobody
-		// must be released.
-		ctx, cancel := s.deadline(context.WithoutCancel(ctx))
-		defer cancel()
+		// A proposal is awaited whatever the client does: messages leased for nobody must be
+		// released.
+		ctx := context.WithoutCancel(ctx)
 		if pending != nil {
 			if res, err = s.track(ctx, c, "", pending); !unknown(err) {
 				err = nil // the produce was refused, not this call: it waits on
@@ -165,33 +155,30 @@ func (s *Server) leaseWhile(ctx context.Context, c *event.Command, wait time.Dur
 	return res, err
 }
 
+// freshOrDraining returns once this node's state is linearizable, or the server drains.
+func (s *Server) freshOrDraining(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(s.undrained, cancel)()
+	if err := s.barrier(ctx); err != nil && !s.draining() {
+		return err
+	}
+	return nil
+}
+
 // unknown reports whether an error says that a write may still be committed.
 func unknown(err error) bool {
 	var p *event.Problem
 	return err != nil && (!errors.As(err, &p) || p.Unknown)
 }
 
-// piggyback is the leases that go along with a produce, and their waiters, which wake
-// must wake.
-type piggyback struct {
-	waiters []*waiter
-	leases  []*event.Command
-}
-
-// wake passes each waiter the pending answer to its lease.
-func (p *piggyback) wake(answers []pendingWrite) {
-	for i, w := range p.waiters {
-		w.wake <- answers[i]
-	}
-}
-
-// takeLeases takes the leases of waiters on this node along with a command that
-// produces.
-func (s *Server) takeLeases(c *event.Command) (out piggyback) {
+// takeLeases takes the leases of waiters on this node along with a command that produces. The
+// caller passes each waiter the pending answer to its lease.
+func (s *Server) takeLeases(c *event.Command) (woken []*waiter, leases []*event.Command) {
 	take := func(p *event.Produce) {
-		for _, w := range s.waiters.take(p.Queue, func() map[string]int { return s.deliverable(p) }) {
+		for _, w := range s.waiters.take(p.Queue, func() []string { return s.deliverable(p) }) {
 			if lease := w.command(); lease != nil {
-				out.waiters, out.leases = append(out.waiters, w), append(out.leases, lease)
+				woken, leases = append(woken, w), append(leases, lease)
 			} else {
 				w.wake <- nil
 			}
@@ -206,54 +193,49 @@ func (s *Server) takeLeases(c *event.Command) (out piggyback) {
 			take(&c.Transaction.Produce[i])
 		}
 	}
-	return out
+	return woken, leases
 }
 
-// deliverable counts the messages of a produce that can be leased at once, by kind, as
-// far as this node knows: of a partition only the first. An error is harmless: a lease
-// that finds nothing changes nothing.
-func (s *Server) deliverable(p *event.Produce) map[string]int {
+// deliverable returns the kinds of a produce's messages that can be leased at once, as far as this
+// node knows: of a partition only the first. An error is harmless: a lease that finds nothing
+// changes nothing.
+func (s *Server) deliverable(p *event.Produce) (kinds []string) {
 	q, ok := s.deps.State.Queue(p.Queue)
 	ordering := q.Policy.Ordering
 	if !ok || q.Paused || ordering == event.FIFO && q.Stats.Ready+q.Stats.InFlight > 0 {
 		return nil
 	}
 	now := s.clock(s.deps.State)
-	byKind, lanes := map[string]int{}, map[string]bool{}
+	lanes := map[string]bool{}
 	for i := range p.Messages {
 		m := &p.Messages[i]
-		if m.DelayMS > 0 || m.DeliverAt > now {
-			continue
-		}
 		lane := m.Key
 		if ordering == event.FIFO {
 			lane = ""
 		}
-		if ordering != event.Unordered && lanes[lane] {
+		if m.DelayMS > 0 || m.DeliverAt > now || ordering != event.Unordered && lanes[lane] {
 			continue
 		}
 		lanes[lane] = true
-		byKind[m.Kind]++
+		kinds = append(kinds, m.Kind)
 	}
-	return byKind
+	return kinds
 }
 
-// releaseAll releases the leases of a client that has hung up. The attempts are not
-// counted.
+// releaseAll releases the leases of a client that has hung up. The attempts are not counted.
 func (s *Server) releaseAll(leased []event.LeasedMessage) {
 	items := make([]event.SettleItem, len(leased))
 	for i := range leased {
 		items[i] = event.SettleItem{Op: event.OpRelease, Lease: leased[i].Lease}
 	}
-	ctx, cancel := s.deadline(context.Background())
-	defer cancel()
-	if _, err := s.propose(ctx, &event.Command{Settle: &event.Settle{Items: items}}, ""); err != nil {
+	c := &event.Command{Settle: &event.Settle{Items: items}}
+	if _, err := s.propose(context.Background(), c, ""); err != nil {
 		s.log.Warn("could not release the leases of a client that hung up", "leases", len(items), "error", err)
 	}
 }
 
-// answerLeased writes the leased messages. One whose content cannot be read is left out:
-// its lease expires, and in the end it is dead-lettered.
+// answerLeased writes the leased messages. One whose content cannot be read is left out: its lease
+// expires, and in the end it is dead-lettered.
 func (s *Server) answerLeased(q *request, leased []event.LeasedMessage) error {
 	refs := make([]event.Ref, len(leased))
 	for i := range leased {
@@ -261,20 +243,20 @@ func (s *Server) answerLeased(q *request, leased []event.LeasedMessage) error {
 	}
 	contents, err := s.Contents(refs)
 	if err != nil { // read them one by one
-		readable := make([]event.LeasedMessage, 0, len(leased))
-		contents = contents[:0]
-		for i := range leased {
-			c, err := s.content(leased[i].Content)
+		asked := leased
+		leased, contents = nil, nil
+		for _, m := range asked {
+			c, err := s.content(m.Content)
 			if err != nil {
-				s.log.Error("cannot read a leased message's content", "message", leased[i].ID, "queue", leased[i].Queue, "error", err)
+				s.log.Error("cannot read a leased message's content",
+					"message", m.ID, "queue", m.Queue, "error", err)
 				continue
 			}
-			readable, contents = append(readable, leased[i]), append(contents, c)
+			leased, contents = append(leased, m), append(contents, c)
 		}
-		if len(readable) == 0 && len(leased) > 0 {
-			return fmt.Errorf("no content of %d leased messages can be read", len(leased))
+		if len(leased) == 0 {
+			return fmt.Errorf("no content of %d leased messages can be read", len(asked))
 		}
-		leased = readable
 	}
 	if q.eventsAccepted(false) != "" {
 		return q.answerEvents(leased, contents)
@@ -291,18 +273,18 @@ func (s *Server) answerLeased(q *request, leased []event.LeasedMessage) error {
 	return q.answerJSON(http.StatusOK, append(b, "]}"...))
 }
 
-// appendLeased appends a wire.LeasedMessage; c is nil where the content was erased.
-// JSON that users gave is copied as it was given: marshalling would change its white
-// space.
+// appendLeased appends a wire.LeasedMessage; c is nil where the content was erased. JSON that users
+// gave is copied as it was given: marshalling would change its white space.
 func (s *Server) appendLeased(b []byte, m *event.LeasedMessage, c *event.Content) ([]byte, error) {
 	dead, err := s.deadOf(&m.MessageView)
 	if err != nil {
 		return nil, err
 	}
 	out := wire.LeasedMessage{
-		ID: m.ID.String(), LeaseID: m.Lease.String(), Queue: m.Queue, Key: m.Key,
-		Attempt: int64(m.Attempt), MaxAttempts: int64(m.MaxAttempts), Priority: int64(m.Priority), Kind: m.Kind,
-		Headers: map[string]string{}, EnqueuedAt: wire.Time(m.EnqueuedAt), LeaseExpiresAt: wire.Time(m.LeaseExpiresAt), Dead: dead,
+		ID: m.ID.String(), LeaseID: m.Lease.String(), Queue: m.Queue, Key: m.Key, Kind: m.Kind,
+		Attempt: int64(m.Attempt), MaxAttempts: int64(m.MaxAttempts), Priority: int64(m.Priority),
+		Headers: map[string]string{}, EnqueuedAt: wire.Time(m.EnqueuedAt),
+		LeaseExpiresAt: wire.Time(m.LeaseExpiresAt), Dead: dead,
 	}
 	b = append(b, '{')
 	switch {

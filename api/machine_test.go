@@ -78,7 +78,7 @@ func onMachine(t *testing.T, opts ...func(*Options)) (*harness, *machine) {
 		cancel()
 		<-ended
 		<-erased
-		m.s.Close()
+		m.s.Drain()
 		if err := log.Close(); err != nil {
 			t.Error(err)
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -165,7 +166,7 @@ func TestNothingIsLostAlong(t *testing.T) {
 			wrong = append(wrong, fmt.Sprintf(format, args...))
 		}
 		synctest.Test(t, func(t *testing.T) {
-			s := newShop(t)
+			s := newShop()
 			var calls sync.WaitGroup
 			var hangUps []context.CancelFunc
 			in, out := 0, 0 // messages: came, and taken and kept
@@ -234,7 +235,7 @@ func TestNothingIsLostAlong(t *testing.T) {
 					s.put(key(kind), n)
 				case 4, 5: // something is produced here, and taken or not
 					taken, trip := rapid.Bool().Draw(rt, "taken"), ms("trip", 5)
-					to := s.waiters.take("q", func() map[string]int { return map[string]int{kind: n} })
+					to := s.waiters.take("q", func() []string { return slices.Repeat([]string{kind}, n) })
 					decided := make(chan struct{})
 					leased, asked := make([]int, len(to)), make([]bool, len(to))
 					for i, w := range to {

@@ -18,7 +18,7 @@ import (
 	"github.com/qlogd/qlogd/event"
 )
 
-// Server serves the HTTP API. It is created by New and ended by Drain and Close.
+// Server serves the HTTP API. It is created by New and ended by Drain.
 type Server struct {
 	deps    Deps
 	opts    Options
@@ -36,13 +36,9 @@ type Server struct {
 	begun     atomic.Uint64   // requests
 	undrained context.Context // ended by Drain
 	drainNow  context.CancelFunc
-	drain     <-chan struct{} // undrained's
-	closed    chan struct{}
-	closeOnce sync.Once
-	done      sync.WaitGroup
 }
 
-// New returns a server that runs until Close.
+// New returns a server.
 func New(deps Deps, opts Options) *Server {
 	opts.defaults()
 	if deps.Logger == nil {
@@ -50,16 +46,13 @@ func New(deps Deps, opts Options) *Server {
 	}
 	s := &Server{
 		deps: deps, opts: opts, log: deps.Logger,
-		closed: make(chan struct{}),
-		rules:  map[string]access{}, ops: newTracker(), once: onceOnly{calls: map[event.Hash]*onceCall{}},
+		rules: map[string]access{}, ops: newTracker(), once: onceOnly{calls: map[event.Hash]*onceCall{}},
 	}
 	s.undrained, s.drainNow = context.WithCancel(context.Background())
-	s.drain = s.undrained.Done()
 	s.waiters = newWaiters(func(queue string, kinds []string) int { return deps.State.Leasable(queue, kinds) })
 	s.metrics = newMetrics(s)
 	s.openapi = sync.OnceValue(func() []byte { return openAPI(opts.Version) })
 	s.routes = s.mux()
-	s.done.Go(func() { s.waiters.run(s.closed) })
 	return s
 }
 
@@ -93,13 +86,6 @@ func (s *Server) Quiesce(ctx context.Context) {
 		}
 		seen = s.begun.Load()
 	}
-}
-
-// Close ends what New started. Call it after the http.Server's Shutdown.
-func (s *Server) Close() {
-	s.Drain()
-	s.closeOnce.Do(func() { close(s.closed) })
-	s.done.Wait()
 }
 
 func (s *Server) draining() bool { return s.undrained.Err() != nil }

@@ -95,7 +95,7 @@ func TestStrangers(t *testing.T) {
 		if err := srv.Shutdown(ctx); err != nil {
 			t.Error(err)
 		}
-		h.s.Close()
+		h.s.Drain()
 	})
 }
 
@@ -196,7 +196,7 @@ func TestQuiesce(t *testing.T) {
 		if time.Since(begun) != 0 {
 			t.Error("waited on")
 		}
-		h.s.Close()
+		h.s.Drain()
 	})
 }
 

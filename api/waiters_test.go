@@ -17,15 +17,14 @@ import (
 // bench is waits over a number that stands for a queue's messages.
 type shop struct {
 	*waiters
-	mu     sync.Mutex
-	stock  map[string]int
-	took   []string // who got how many, in order
-	asked  int      // leases proposed
-	closed chan struct{}
+	mu    sync.Mutex
+	stock map[string]int
+	took  []string // who got how many, in order
+	asked int      // leases proposed
 }
 
-func newShop(t *testing.T) *shop {
-	s := &shop{stock: map[string]int{}, closed: make(chan struct{})}
+func newShop() *shop {
+	s := &shop{stock: map[string]int{}}
 	s.waiters = newWaiters(func(q string, kinds []string) int {
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -34,8 +33,6 @@ func newShop(t *testing.T) *shop {
 		}
 		return s.stock[q]
 	})
-	go s.run(s.closed)
-	t.Cleanup(func() { close(s.closed); synctest.Wait() })
 	return s
 }
 
@@ -93,7 +90,7 @@ func (s *shop) got() string {
 
 func TestWaitersAreServedInOrderAndNoHerd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newShop(t)
+		s := newShop()
 		for i := range 100 {
 			s.wait(fmt.Sprint(i), "q", 1, time.Hour, nil)
 		}
@@ -120,7 +117,7 @@ func TestWaitersAreServedInOrderAndNoHerd(t *testing.T) {
 
 func TestWaiterTimesOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newShop(t)
+		s := newShop()
 		begun := time.Now()
 		done, _ := s.wait("a", "q", 1, 5*time.Second, nil)
 		if err := <-done; err != nil || time.Since(begun) != 5*time.Second || s.asked != 0 {
@@ -134,7 +131,7 @@ func TestWaiterTimesOut(t *testing.T) {
 
 func TestWaiterThatHangsUpIsNotLeasedTo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newShop(t)
+		s := newShop()
 		done, cancel := s.wait("a", "q", 1, time.Hour, nil)
 		b, _ := s.wait("b", "q", 1, time.Hour, nil)
 		cancel()
@@ -152,14 +149,14 @@ func TestWaiterThatHangsUpIsNotLeasedTo(t *testing.T) {
 // it claimed leaves the rest to the next one.
 func TestUnusedClaimWakesTheNext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newShop(t)
+		s := newShop()
 		// The first one is woken and does not lease.
 		first := newWaiter([]string{"q"}, nil, 10, nil)
 		s.park(first)
 		b, _ := s.wait("b", "q", 10, time.Hour, nil)
 		s.put("q", 4)
 		synctest.Wait()
-		if first.parked || s.got() != "" {
+		if first.lines != nil || s.got() != "" {
 			t.Fatalf("took %s", s.got())
 		}
 		s.done(first)
@@ -187,7 +184,7 @@ func TestUnusedClaimWakesTheNext(t *testing.T) {
 // work is not forgotten.
 func TestNoWakeUpIsLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newShop(t)
+		s := newShop()
 		gate := make(chan struct{})
 		a, _ := s.wait("a", "q", 1, time.Hour, func() { <-gate })
 		b, _ := s.wait("b", "q", 1, time.Hour, nil)
@@ -211,7 +208,7 @@ func TestNoWakeUpIsLost(t *testing.T) {
 
 func TestKindsAndSeveralQueues(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newShop(t)
+		s := newShop()
 		gate := make(chan struct{})
 		s.put("q", 5)
 		busy, _ := s.wait("busy", "q", 5, time.Hour, func() { <-gate }) // claims all
@@ -238,7 +235,7 @@ func TestKindsAndSeveralQueues(t *testing.T) {
 // waiter pauses between its tries.
 func TestEmptyLeasesAreNotHot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newShop(t)
+		s := newShop()
 		s.put("q", 1)
 		done := make(chan error, 1)
 		asked := 0
@@ -262,7 +259,7 @@ func TestLosersSeeNewWork(t *testing.T) {
 	} {
 		for _, races := range []int{1, 2, 7, 12, 20} {
 			synctest.Test(t, func(t *testing.T) {
-				s := newShop(t)
+				s := newShop()
 				var asked atomic.Int64
 				var mine atomic.Bool
 				got := make(chan time.Time, 1)
@@ -310,7 +307,7 @@ func TestLosersSeeNewWork(t *testing.T) {
 // TestManyWaiters is for the race detector: all there is is leased, once.
 func TestManyWaiters(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newShop(t)
+		s := newShop()
 		var wg sync.WaitGroup
 		for i := range 50 {
 			wg.Go(func() {
@@ -396,6 +393,6 @@ func TestLongPollThroughHTTP(t *testing.T) {
 		h.do("GET", "/readyz", "").want(503)
 		h.do("GET", "/healthz", "").want(200)
 		h.do("POST", "/v1/queues/q/messages", `{"messages":[{"payload":1}]}`).want(201)
-		h.s.Close()
+		h.s.Drain()
 	})
 }

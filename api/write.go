@@ -99,12 +99,14 @@ func (q *request) committed(res *event.Result) {
 // wait here for its messages are decided right behind it.
 func (s *Server) propose(ctx context.Context, c *event.Command, key string) (event.Result, error) {
 	return s.track(ctx, c, key, func(ctx context.Context) (event.Result, error) {
-		along := s.takeLeases(c)
-		if len(along.waiters) == 0 {
+		woken, leases := s.takeLeases(c)
+		if len(woken) == 0 {
 			return s.deps.Node.Propose(ctx, c)
 		}
-		answers := s.deps.Node.Begin(c, along.leases)
-		along.wake(answers[1:])
+		answers := s.deps.Node.Begin(c, leases)
+		for i, w := range woken {
+			w.wake <- answers[i+1]
+		}
 		return answers[0](ctx)
 	})
 }

@@ -282,7 +282,7 @@ func (e *engine) stop(ctx context.Context) error {
 	e.cancel()
 	e.work.Wait()
 	e.answerOthers(false)
-	e.api.Close()
+	e.api.Drain()
 	// Raft before the event log: it applies until it has stopped.
 	err := e.replica.Shutdown(ctx)
 	e.replica = nil
@@ -299,7 +299,7 @@ func (e *engine) close() error {
 		e.push.Stop(e.background) // at once: background has ended
 	}
 	if e.api != nil {
-		e.api.Close()
+		e.api.Drain()
 	}
 	e.work.Wait()
 	if e.replica != nil {

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	mathrand "math/rand/v2"
 	"net/http"
 	"net/http/httptrace"
@@ -326,6 +327,24 @@ func (c *Client) request(ctx context.Context, to *endpoint, q *call,
 		req.Header.Set("Idempotency-Key", q.key)
 	}
 	return req, nil
+}
+
+// Raw sends a request once, as it is and without the token, to the node that the next
+// call goes to. It returns the answer whatever its status is, and its body.
+func (c *Client) Raw(ctx context.Context, method, path string, header http.Header,
+	body []byte) (*http.Response, []byte, error) {
+	req, err := http.NewRequestWithContext(ctx, method, c.Addr()+path, bytes.NewReader(body))
+	if err != nil {
+		return nil, nil, err
+	}
+	maps.Copy(req.Header, header)
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
+	return resp, b, err
 }
 
 // problem reads an error answer; one that is not problem+json (a proxy's page)

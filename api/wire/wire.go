@@ -98,14 +98,15 @@ func (o Opt[T]) MarshalJSONTo(enc *jsontext.Encoder) error {
 	return json.MarshalEncode(enc, o.Value)
 }
 
-// UnmarshalJSONFrom reads the value or null.
+// UnmarshalJSONFrom reads the value or null. As into any struct, members that are not
+// there stay as they are.
 func (o *Opt[T]) UnmarshalJSONFrom(dec *jsontext.Decoder) error {
-	*o = Opt[T]{Set: true}
 	if dec.PeekKind() == 'n' {
-		o.Null = true
+		*o = Null[T]()
 		_, err := dec.ReadToken()
 		return err
 	}
+	o.Set, o.Null = true, false
 	return json.UnmarshalDecode(dec, &o.Value)
 }
 

@@ -2,12 +2,20 @@ package main
 
 import (
 	"context"
+	crand "crypto/rand"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/client"
@@ -16,19 +24,9 @@ import (
 func (a *app) benchCmd() *cobra.Command {
 	var load benchLoad
 	var queue string
-	cmd := a.local("bench", "Measure the speed of a server under load", `  qlogd bench
-  qlogd bench --addr http://n1:7070,http://n2:7070,http://n3:7070 --producers 64 --batch 1 --workers 64 --take 1
-  qlogd bench --rate 1000 --batch 1 --duration 30s
-  qlogd bench --workers 0 --size 10000 -o json | jq .result.produce_per_second
-  qlogd bench --keys 100000 --take 10`, exactly(0),
-		func(ctx context.Context, _ []string) error {
-			c, err := a.server(client.WithSpread())
-			if err != nil {
-				return err
-			}
-			return refusal(a.bench(ctx, c, queue, load))
-		})
-	cmd.Long = `Creates a queue, produces random messages into it, leases and acks them, reports
+	cmd := a.local("bench", `Measure the speed of a server under load
+
+Creates a queue, produces random messages into it, leases and acks them, reports
 rates and latencies, and deletes the queue.
 
 Without --rate, each producer sends its next batch once the previous one is durable:
@@ -43,29 +41,135 @@ Measuring begins after --warmup. At the end every message must have been deliver
 and acked: a message that has not arrived after 45 s is reported as lost, with exit
 code 1. (Messages leased by a server that died are delivered again when their leases
 expire.) The load is real: its messages stay in the server's history until retention
-deletes them, and other queues share the server with it.`
-	a.addrFlags(cmd)
+deletes them, and other queues share the server with it.`, `  qlogd bench
+  qlogd bench --addr http://n1:7070,http://n2:7070,http://n3:7070 --producers 64 --batch 1 --workers 64 --take 1
+  qlogd bench --rate 1000 --batch 1 --duration 30s
+  qlogd bench --workers 0 --size 10000 -o json | jq .result.produce_per_second
+  qlogd bench --keys 100000 --take 10`,
+		func(ctx context.Context, _ []string) error {
+			c, err := a.server(client.WithSpread())
+			if err != nil {
+				return err
+			}
+			return refusal(a.bench(ctx, c, queue, load))
+		}, a.addrFlag, func(f *pflag.FlagSet) {
+			f.IntVar(&load.Producers, "producers", 8, "concurrent producers")
+			f.IntVar(&load.Batch, "batch", 100,
+				"messages per produce request (1-1000); 1 uses Enqueue")
+			f.IntVar(&load.Workers, "workers", 8,
+				"concurrent workers; 0 leaves the messages in the queue")
+			f.IntVar(&load.Take, "take", 100,
+				"most messages per lease request (1-1000); 1 uses Worker")
+			f.IntVar(&load.Size, "size", 1024,
+				fmt.Sprintf("payload size in bytes, at least %d", minBenchSize))
+			f.IntVar(&load.Keys, "keys", 0,
+				"number of ordering keys, in a per_key queue (0 = no keys, unordered)")
+			f.Float64Var(&load.Rate, "rate", 0,
+				"messages per second, all producers together (0 = as fast as possible)")
+			f.DurationVar(&load.Duration, "duration", 10*time.Second, "how long to measure")
+			f.DurationVar(&load.Warmup, "warmup", time.Second, "load before measuring begins")
+			f.Int64Var(&load.Messages, "messages", 0,
+				"stop after this many messages, instead of --duration and --warmup")
+			f.StringVar(&queue, "queue", "", "name of the queue, which must not exist "+
+				"(default bench- and a random number)")
+		})
 	a.authFlags(cmd)
-	f := cmd.Flags()
-	f.IntVar(&load.Producers, "producers", 8, "concurrent producers")
-	f.IntVar(&load.Batch, "batch", 100, "messages per produce request (1-1000); 1 uses Enqueue")
-	f.IntVar(&load.Workers, "workers", 8, "concurrent workers; 0 leaves the messages in the queue")
-	f.IntVar(&load.Take, "take", 100, "most messages per lease request (1-1000); 1 uses Worker")
-	f.IntVar(&load.Size, "size", 1024, fmt.Sprintf("payload size in bytes, at least %d", minBenchSize))
-	f.IntVar(&load.Keys, "keys", 0, "number of ordering keys, in a per_key queue (0 = no keys, unordered)")
-	f.Float64Var(&load.Rate, "rate", 0, "messages per second, all producers together (0 = as fast as possible)")
-	f.DurationVar(&load.Duration, "duration", 10*time.Second, "how long to measure")
-	f.DurationVar(&load.Warmup, "warmup", time.Second, "load before measuring begins")
-	f.Int64Var(&load.Messages, "messages", 0, "stop after this many messages, instead of --duration and --warmup")
-	f.StringVar(&queue, "queue", "", "name of the queue, which must not exist (default bench- and a random number)")
 	return cmd
 }
 
-// benched is the output of bench with -o json.
-type benched struct {
-	Queue  string       `json:"queue"`
-	Load   benchLoad    `json:"load"`
-	Result *benchResult `json:"result"`
+// benchLoad describes the load of qlogd bench.
+type benchLoad struct {
+	Producers int     `json:"producers"`
+	Batch     int     `json:"batch"`
+	Workers   int     `json:"workers"`
+	Take      int     `json:"take"`
+	Size      int     `json:"size"`
+	Keys      int     `json:"keys"`
+	Rate      float64 `json:"rate"`     // messages per second; 0: as fast as possible
+	Messages  int64   `json:"messages"` // stop after this many; 0: after Duration
+	Backlog   int     `json:"backlog"`  // most messages produced and not acked; 0: no limit
+
+	Warmup   time.Duration `json:"warmup_ns"`
+	Duration time.Duration `json:"duration_ns"`
+}
+
+// benchResult is what a load measured. Rates and latencies are of the measured
+// time, the totals include warm-up and draining.
+type benchResult struct {
+	Seconds       float64   `json:"seconds"`
+	Produced      int64     `json:"produced"`
+	Acked         int64     `json:"acked"`
+	ProduceRate   float64   `json:"produce_per_second"`
+	AckRate       float64   `json:"ack_per_second"`
+	Produce       quantiles `json:"produce_ms"`
+	Delivery      quantiles `json:"delivery_ms"` // from when a message was sent or due
+	Take          quantiles `json:"take_ms"`
+	Ack           quantiles `json:"ack_ms"`
+	Cycle         quantiles `json:"cycle_ms"` // from sent or due until acked
+	Late          quantiles `json:"late_ms"`  // of the load generator, with a rate
+	TotalProduced int64     `json:"total_produced"`
+	TotalAcked    int64     `json:"total_acked"`
+	Duplicates    int64     `json:"duplicates"`
+	Lost          int64     `json:"lost"` // -1: without workers
+}
+
+// minBenchSize holds a payload's origin: the time it was sent or due, in
+// nanoseconds since the run began, the random id of the run, and the message's
+// number. The rest is random.
+const minBenchSize = 24
+
+// benchStuck is how long a message may be missing before it counts as lost:
+// longer than a lease of 30 s, after which it is delivered again.
+const benchStuck = 45 * time.Second
+
+func (l benchLoad) check() error {
+	switch {
+	case l.Producers < 1:
+		return errors.New("--producers must be at least 1")
+	case l.Workers < 0:
+		return errors.New("--workers must not be negative")
+	case l.Batch < 1 || l.Batch > 1000, l.Workers > 0 && (l.Take < 1 || l.Take > 1000):
+		return errors.New("--batch and --take must be from 1 to 1000")
+	case l.Size < minBenchSize:
+		return fmt.Errorf("--size must be at least %d bytes", minBenchSize)
+	case l.Duration <= 0 && l.Messages <= 0:
+		return errors.New("--duration or --messages must be positive")
+	case l.Rate < 0 || l.Keys < 0:
+		return errors.New("--rate and --keys must not be negative")
+	}
+	return nil
+}
+
+// quantiles are latencies in milliseconds.
+type quantiles struct {
+	Count int     `json:"count"`
+	Mean  float64 `json:"mean"`
+	P50   float64 `json:"p50"`
+	P90   float64 `json:"p90"`
+	P99   float64 `json:"p99"`
+	P999  float64 `json:"p999"`
+	Max   float64 `json:"max"`
+}
+
+// samples are measured durations.
+type samples []time.Duration
+
+func (s samples) quantiles() quantiles {
+	n := len(s)
+	if n == 0 {
+		return quantiles{}
+	}
+	slices.Sort(s)
+	var sum time.Duration
+	for _, d := range s {
+		sum += d
+	}
+	ms := func(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+	at := func(q float64) float64 { return ms(s[min(int(q*float64(n)), n-1)]) }
+	return quantiles{
+		Count: n, Mean: ms(sum / time.Duration(n)),
+		P50: at(.50), P90: at(.90), P99: at(.99), P999: at(.999), Max: ms(s[n-1]),
+	}
 }
 
 // bench runs a load on a queue that it creates and deletes.
@@ -103,38 +207,325 @@ func (a *app) bench(ctx context.Context, c *client.Client, queue string, load be
 			err = errors.Join(err, fmt.Errorf("queue %s was not deleted: %w", queue, failed))
 		}
 	}()
-	stop := a.benchProgress(ctx, load.Warmup+load.Duration)
-	r, err := load.run(ctx, c, queue)
-	stop()
+	r := &benchRun{
+		benchLoad: load, c: c, queue: queue, id: rand.Uint64(), random: make([]byte, 1<<20+load.Size),
+		bar: a.progress("bench", load.Duration > 0), due: make(chan time.Duration, 1<<16),
+	}
+	_, _ = crand.Read(r.random) // never fails
+	if load.Backlog > 0 {
+		r.room = make(chan struct{}, load.Backlog)
+	}
+	result, err := r.run(ctx)
+	r.bar.done()
 	if err != nil {
 		return err
 	}
-	return a.printBench(benched{queue, load, r})
+	return a.printBench(benched{queue, load, result})
 }
 
-// benchProgress shows the time that has passed until the returned function is
-// called. A load without a duration has no bar.
-func (a *app) benchProgress(ctx context.Context, d time.Duration) (stop func()) {
-	bar := a.progress("bench", d > 0)
-	ctx, cancel := context.WithCancel(ctx)
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		defer bar.done()
-		tick := time.NewTicker(200 * time.Millisecond)
-		defer tick.Stop()
-		for began := time.Now(); ctx.Err() == nil; {
-			bar.set(int64(time.Since(began)), int64(d))
+// benchRun is one run of a load.
+type benchRun struct {
+	benchLoad
+	c      *client.Client
+	queue  string
+	id     uint64
+	random []byte // source of payloads
+	bar    *progress
+	began  time.Time
+	due    chan time.Duration // with a rate: when the next batch is sent
+	room   chan struct{}      // bounds messages produced and not acked; nil: no limit
+	seq    atomic.Uint64      // number of the next message
+
+	mu                           sync.Mutex
+	seen                         []bool // delivered messages
+	produced, acked, duplicates  int64
+	measuring                    bool // the samples are taken
+	produce, delivery, take, ack samples
+	cycle, late                  samples
+}
+
+// run applies the load and waits until all messages are acked.
+func (r *benchRun) run(ctx context.Context) (*benchResult, error) {
+	ctx, fail := context.WithCancelCause(ctx)
+	defer fail(nil)
+	sends, stopSends := context.WithCancel(ctx)
+	defer stopSends()
+	takes, stopTakes := context.WithCancel(ctx)
+	defer stopTakes()
+	failed := func(what string, err error) {
+		if err != nil {
+			fail(fmt.Errorf("%s: %w", what, err))
+		}
+	}
+	r.began = time.Now()
+	var producing, working sync.WaitGroup
+	if r.Rate > 0 {
+		go r.pace(sends)
+	}
+	for range r.Producers {
+		producing.Go(func() { failed("produce", r.producer(ctx, sends)) })
+	}
+	workers := r.Workers
+	if r.Take == 1 {
+		workers = min(workers, 1) // one client.Worker has all of them
+	}
+	for range workers {
+		working.Go(func() {
+			if err := r.worker(ctx, takes); takes.Err() == nil {
+				failed("worker", err)
+			}
+		})
+	}
+
+	r.wait(sends, r.Warmup)
+	out := &benchResult{Lost: -1}
+	r.measure(out, true)
+	if r.Duration > 0 {
+		r.wait(sends, r.Warmup+r.Duration)
+		r.measure(out, false)
+		stopSends()
+	}
+	producing.Wait()
+	if r.Workers > 0 {
+		missing := func() (int64, error) {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			return r.produced - (r.acked - r.duplicates), nil
+		}
+		out.Lost, _ = await(ctx, missing)
+	}
+	if r.Duration == 0 {
+		r.measure(out, false)
+	}
+	stopTakes()
+	working.Wait()
+	if err := context.Cause(ctx); err != nil {
+		return nil, err
+	}
+	if out.Lost == 0 {
+		// A Worker acks after its handler returned.
+		var err error
+		if out.Lost, err = await(ctx, func() (int64, error) {
+			q, err := r.c.Queue(ctx, r.queue)
+			return q.Stats.Depth + q.Stats.Scheduled + q.Stats.InFlight, err
+		}); err != nil {
+			return nil, fmt.Errorf("count remaining messages: %w", err)
+		}
+	}
+	out.TotalProduced, out.TotalAcked, out.Duplicates = r.produced, r.acked, r.duplicates
+	return out, nil
+}
+
+// wait waits until some time after the beginning, and shows the progress.
+func (r *benchRun) wait(ctx context.Context, until time.Duration) {
+	for left := until; left > 0 && ctx.Err() == nil; left = until - time.Since(r.began) {
+		r.bar.set(int64(time.Since(r.began)), int64(r.Warmup+r.Duration))
+		pause(ctx, min(left, 200*time.Millisecond))
+	}
+}
+
+// measure begins or ends measuring.
+func (r *benchRun) measure(out *benchResult, on bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.measuring = on
+	seconds := time.Since(r.began).Seconds()
+	if on {
+		out.Seconds, out.Produced, out.Acked = seconds, r.produced, r.acked
+		return
+	}
+	out.Seconds = seconds - out.Seconds
+	out.Produced, out.Acked = r.produced-out.Produced, r.acked-out.Acked
+	out.ProduceRate = float64(out.Produced) / out.Seconds
+	out.AckRate = float64(out.Acked) / out.Seconds
+	out.Produce, out.Delivery = r.produce.quantiles(), r.delivery.quantiles()
+	out.Take, out.Ack = r.take.quantiles(), r.ack.quantiles()
+	out.Cycle, out.Late = r.cycle.quantiles(), r.late.quantiles()
+}
+
+// add adds a sample while measuring. r.mu is held.
+func (r *benchRun) add(s *samples, d time.Duration) {
+	if r.measuring {
+		*s = append(*s, d)
+	}
+}
+
+// await waits until a count is 0, and returns what it is if it no longer changes.
+func await(ctx context.Context, count func() (int64, error)) (int64, error) {
+	for last, since := int64(-1), time.Now(); ; {
+		n, err := count()
+		if n == 0 || err != nil || ctx.Err() != nil || n == last && time.Since(since) > benchStuck {
+			return n, err
+		}
+		if n != last {
+			last, since = n, time.Now()
+		}
+		pause(ctx, 10*time.Millisecond)
+	}
+}
+
+// pace sends the time at which each batch is due.
+func (r *benchRun) pace(ctx context.Context) {
+	every := time.Duration(float64(r.Batch) / r.Rate * float64(time.Second))
+	for at := time.Since(r.began); ctx.Err() == nil; at += every {
+		pause(ctx, at-time.Since(r.began))
+		r.mu.Lock()
+		r.add(&r.late, time.Since(r.began)-at)
+		r.mu.Unlock()
+		select {
+		case r.due <- at:
+		case <-ctx.Done():
+		}
+	}
+}
+
+// producer sends batches until sends is cancelled or all messages are sent.
+func (r *benchRun) producer(ctx, sends context.Context) error {
+	for {
+		var sent time.Duration
+		if r.Rate > 0 {
 			select {
-			case <-tick.C:
-			case <-ctx.Done():
+			case sent = <-r.due:
+			case <-sends.Done():
 			}
 		}
-	}()
-	return func() {
-		cancel()
-		<-ended
+		n := uint64(r.Batch)
+		seq := r.seq.Add(n) - n
+		if r.Messages > 0 {
+			n = min(n, uint64(max(r.Messages-int64(seq), 0)))
+		}
+		for i := uint64(0); i < n && r.room != nil && sends.Err() == nil; i++ {
+			select {
+			case r.room <- struct{}{}:
+			case <-sends.Done():
+			}
+		}
+		if n == 0 || sends.Err() != nil {
+			return nil
+		}
+		if r.Rate == 0 {
+			sent = time.Since(r.began)
+		}
+		batch := make([]wire.NewMessage, n)
+		for j := range batch {
+			batch[j] = r.message(sent, seq+uint64(j))
+		}
+		var err error
+		if r.Batch == 1 {
+			_, err = r.c.Enqueue(ctx, r.queue, batch[0])
+		} else {
+			_, err = r.c.Produce(ctx, r.queue, batch...)
+		}
+		if err != nil {
+			return err
+		}
+		r.mu.Lock()
+		r.produced += int64(n)
+		r.add(&r.produce, time.Since(r.began)-sent)
+		r.mu.Unlock()
 	}
+}
+
+func (r *benchRun) message(sent time.Duration, seq uint64) wire.NewMessage {
+	p := slices.Clone(r.random[rand.IntN(len(r.random)-r.Size):][:r.Size])
+	binary.LittleEndian.PutUint64(p, uint64(sent))
+	binary.LittleEndian.PutUint64(p[8:], r.id)
+	binary.LittleEndian.PutUint64(p[16:], seq)
+	m := client.Bytes(p, "")
+	if r.Keys > 0 {
+		m.Key = "k" + strconv.FormatUint(seq%uint64(r.Keys), 10)
+	}
+	return m
+}
+
+// worker leases and acks until takes is cancelled.
+func (r *benchRun) worker(ctx, takes context.Context) error {
+	if r.Take == 1 {
+		handle := func(_ context.Context, m *client.Message) error {
+			r.delivered(time.Since(r.began), 0, []wire.LeasedMessage{m.LeasedMessage})
+			return nil
+		}
+		return client.NewWorker(r.c, r.queue, handle, client.WorkerOptions{
+			Concurrency: r.Workers, Grace: -1, Logger: slog.New(slog.DiscardHandler),
+		}).Run(takes)
+	}
+	for takes.Err() == nil {
+		asked := time.Now()
+		opts := client.LeaseOptions{Max: r.Take, Wait: time.Second}
+		got, err := r.c.Lease(takes, r.queue, opts)
+		if err != nil {
+			return err
+		}
+		if len(got) == 0 {
+			continue
+		}
+		arrived := time.Now()
+		leases := make([]string, len(got))
+		for i := range got {
+			leases[i] = got[i].LeaseID
+		}
+		results, err := r.c.Ack(ctx, r.queue, leases...)
+		if err != nil {
+			return fmt.Errorf("ack: %w", err)
+		}
+		for _, res := range results {
+			if res.Status != "acked" {
+				return fmt.Errorf("ack: lease %s: %s (%s)", res.LeaseID, res.Status, res.Code)
+			}
+		}
+		acking := time.Since(arrived)
+		r.delivered(arrived.Sub(r.began), acking, got)
+		r.mu.Lock()
+		r.add(&r.take, arrived.Sub(asked))
+		r.mu.Unlock()
+	}
+	return nil
+}
+
+// delivered counts messages that arrived at a time and were acked some time after it.
+func (r *benchRun) delivered(arrived, acking time.Duration, got []wire.LeasedMessage) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.acked += int64(len(got))
+	oldest := arrived
+	for _, m := range got {
+		p := m.PayloadBytes
+		if len(p) < minBenchSize || binary.LittleEndian.Uint64(p[8:]) != r.id {
+			continue
+		}
+		seq := int(binary.LittleEndian.Uint64(p[16:]))
+		if missing := seq + 1 - len(r.seen); missing > 0 {
+			r.seen = append(r.seen, make([]bool, missing)...)
+		}
+		if r.seen[seq] {
+			r.duplicates++
+			continue
+		}
+		r.seen[seq] = true
+		if r.room != nil {
+			<-r.room // each message entered once
+		}
+		sent := time.Duration(binary.LittleEndian.Uint64(p))
+		oldest = min(oldest, sent)
+		r.add(&r.delivery, arrived-sent)
+	}
+	r.add(&r.ack, acking)
+	r.add(&r.cycle, arrived+acking-oldest)
+}
+
+// pause returns after d, or when ctx is cancelled.
+func pause(ctx context.Context, d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-ctx.Done():
+	}
+}
+
+// benched is the output of bench with -o json.
+type benched struct {
+	Queue  string       `json:"queue"`
+	Load   benchLoad    `json:"load"`
+	Result *benchResult `json:"result"`
 }
 
 // printBench prints a result. It fails if messages were lost.
@@ -166,7 +557,7 @@ func (a *app) printBench(b benched) error {
 		row("produce", r.ProduceRate, r.Produce)
 		row("delivery", 0, r.Delivery)
 		row("ack", r.AckRate, r.Ack)
-		header := []string{"what", "messages/s", "p50 ms", "p90 ms", "p99 ms", "p99.9 ms", "max ms"}
+		header := "what,messages/s,p50 ms,p90 ms,p99 ms,p99.9 ms,max ms"
 		if err := a.table(header, rows); err != nil {
 			return err
 		}

@@ -3,11 +3,8 @@ package main
 import (
 	"cmp"
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"log/slog"
 	"net/http"
@@ -16,6 +13,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/client"
@@ -25,20 +23,21 @@ import (
 )
 
 func (a *app) clusterCmd() *cobra.Command {
-	return group(&cobra.Command{
-		Use:   "cluster",
-		Short: "Look at the cluster, and change it",
-		Example: `  qlogd cluster list
+	return group("cluster", "Look at the cluster, and change it", `  qlogd cluster list
   qlogd cluster add n4 10.0.0.4:7071
   qlogd cluster remove n2 --yes`,
-	}, a.clusterListCmd(), a.clusterAddCmd(), a.clusterRemoveCmd(), a.clusterTransferCmd(), a.clusterSnapshotCmd())
+		a.clusterListCmd(), a.clusterAddCmd(), a.clusterRemoveCmd(), a.clusterTransferCmd(),
+		a.clusterSnapshotCmd())
 }
 
 func (a *app) clusterListCmd() *cobra.Command {
-	cmd := a.remote("list", "List the nodes as the asked one knows them",
-		"  qlogd cluster list\n  qlogd cluster list -o json | jq -r .leader_id", exactly(0),
-		func(ctx context.Context, c *client.Client, _ []string) error {
-			v, err := c.Cluster(ctx)
+	return a.remote("list|ls|show", `List the nodes as the asked one knows them
+
+Lists the nodes as the asked one knows them, also while there is no leader.
+HEAD and CHAIN are the newest block of a node's event log: at the same head all
+nodes have the same chain.`, "  qlogd cluster list\n  qlogd cluster list -o json | jq -r .leader_id",
+		func(c request) error {
+			v, err := c.Cluster(c.ctx)
 			if err != nil {
 				return err
 			}
@@ -47,39 +46,45 @@ func (a *app) clusterListCmd() *cobra.Command {
 			}
 			fmt.Fprintf(a.stderr, "cluster %s, leader %s, term %d, asked %s\n",
 				v.ClusterID, cmp.Or(v.LeaderID, "none known"), v.Term, v.NodeID)
-			return list(a, v.Nodes, "node,role,reachable,raft,http,applied,head,chain", func(n *wire.Node) []any {
-				role, reachable := "non-voter", "no"
-				if n.Voter {
-					role = "voter"
-				}
-				if n.Leader {
-					role = "leader"
-				}
-				if n.Reachable || n.ID == v.NodeID {
-					reachable = "yes"
-				}
-				return []any{n.ID, role, reachable, n.RaftAddr, cmp.Or(n.HTTPAddr, "-"), n.AppliedIndex,
-					n.LogHead, cmp.Or(n.ChainHash[:min(len(n.ChainHash), 12)], "-")}
-			})
+			return list(a, v.Nodes, "node,role,reachable,raft,http,applied,head,chain",
+				func(n *wire.Node) []any {
+					role, reachable := "non-voter", "no"
+					if n.Voter {
+						role = "voter"
+					}
+					if n.Leader {
+						role = "leader"
+					}
+					if n.Reachable || n.ID == v.NodeID {
+						reachable = "yes"
+					}
+					return []any{n.ID, role, reachable, n.RaftAddr, cmp.Or(n.HTTPAddr, "-"),
+						n.AppliedIndex, n.LogHead,
+						cmp.Or(n.ChainHash[:min(len(n.ChainHash), 12)], "-")}
+				})
 		})
-	cmd.Aliases = []string{"ls", "show"}
-	cmd.Long = `Lists the nodes as the asked one knows them, also while there is no leader.
-HEAD and CHAIN are the newest block of a node's event log: at the same head all
-nodes have the same chain.`
-	return cmd
 }
 
 func (a *app) clusterAddCmd() *cobra.Command {
 	var n wire.NewNode
 	var nonVoter bool
-	cmd := a.remote("add NODE RAFT_ADDR", "Add a node", `  qlogd cluster add n4 10.0.0.4:7071
-  qlogd cluster add copy 10.0.0.9:7071 --http-addr 10.0.0.9:7070 --non-voter`, exactly(2),
-		func(ctx context.Context, c *client.Client, argv []string) error {
-			n.ID, n.RaftAddr = argv[0], argv[1]
+	return a.remote("add NODE RAFT_ADDR", `Add a node
+
+Adds a node to the cluster: one with a data directory that belongs to no cluster
+yet, started with --join and without --bootstrap-expect (without either it forms a
+cluster of its own), whose --node-id is NODE and which the others reach at RAFT_ADDR
+(HOST:PORT, its --raft-addr or --raft-advertise). If it does not run yet, it is
+announced, and admitted when it comes. It catches up in the background and then gets its vote. A node
+that is in with the same data already stays in, and its vote changes as given here: a
+copy without one gets it, with --non-voter a voter loses it.`,
+		`  qlogd cluster add n4 10.0.0.4:7071
+  qlogd cluster add copy 10.0.0.9:7071 --http-addr 10.0.0.9:7070 --non-voter`,
+		func(c request) error {
+			n.ID, n.RaftAddr = c.args[0], c.args[1]
 			if nonVoter {
 				n.Voter = new(bool)
 			}
-			node, created, err := c.AddNode(ctx, n)
+			node, created, err := c.AddNode(c.ctx, n)
 			if err != nil {
 				return err
 			}
@@ -94,52 +99,43 @@ func (a *app) clusterAddCmd() *cobra.Command {
 				what = "is in already; it gets its vote once it has caught up"
 			}
 			return a.say(node, "%s %s", node.ID, what)
+		}, func(f *pflag.FlagSet) {
+			f.StringVar(&n.HTTPAddr, "http-addr", "",
+				"address of its HTTP API (default: what the node itself says)")
+			f.BoolVar(&nonVoter, "non-voter", false, "a copy without a vote")
 		})
-	cmd.Long = `Adds a node to the cluster: one with a data directory that belongs to no cluster
-yet, started with --join and without --bootstrap-expect (without either it forms a
-cluster of its own), whose --node-id is NODE and which the others reach at RAFT_ADDR
-(HOST:PORT, its --raft-addr or --raft-advertise). If it does not run yet, it is
-announced, and admitted when it comes. It catches up in the background and then gets its vote. A node
-that is in with the same data already stays in, and its vote changes as given here: a
-copy without one gets it, with --non-voter a voter loses it.`
-	cmd.Flags().StringVar(&n.HTTPAddr, "http-addr", "", "address of its HTTP API (default: what the node itself says)")
-	cmd.Flags().BoolVar(&nonVoter, "non-voter", false, "a copy without a vote")
-	return cmd
 }
 
 func (a *app) clusterRemoveCmd() *cobra.Command {
 	var force bool
-	cmd := a.destroyFlags(a.remote("remove NODE", "Take a node out, for ever",
+	return a.remote("remove|rm NODE", `Take a node out, for ever
+
+Takes a node out of the cluster. Its data directory can't come back: to take the
+machine in again, start it with an empty one. Without --force a node is not removed
+if the remaining voters would have no majority that can be reached; the last voter
+never is.`,
 		"  qlogd cluster remove n2 --dry-run\n  qlogd cluster remove n2 --yes\n"+
-			"  qlogd cluster remove n2 --yes --force", exactly(1),
-		func(ctx context.Context, c *client.Client, argv []string) error {
-			what := "remove node " + argv[0] + " from the cluster for ever"
+			"  qlogd cluster remove n2 --yes --force", func(c request) error {
+			id := c.args[0]
+			what := "remove node " + id + " from the cluster for ever"
 			if a.dryRun {
-				left, err := remaining(ctx, c, argv[0])
+				left, err := remaining(c, id)
 				if err != nil {
 					return err
 				}
 				what += "; " + left
 			}
-			return a.destroy(what, func() error {
-				if err := c.RemoveNode(ctx, argv[0], force); err != nil {
-					return err
-				}
-				return a.say(nil, "%s removed", argv[0])
-			})
-		}))
-	cmd.Aliases = []string{"rm"}
-	cmd.Long = `Takes a node out of the cluster. Its data directory can't come back: to take the
-machine in again, start it with an empty one. Without --force a node is not removed
-if the remaining voters would have no majority that can be reached; the last voter
-never is.`
-	cmd.Flags().BoolVar(&force, "force", false, "also if the remaining voters are no majority that can be reached")
-	return cmd
+			return a.destroy(what, id+" removed",
+				func() error { return c.RemoveNode(c.ctx, id, force) })
+		}, a.destroyFlags, func(f *pflag.FlagSet) {
+			f.BoolVar(&force, "force", false,
+				"also if the remaining voters are no majority that can be reached")
+		})
 }
 
 // remaining describes the voters that a removal would leave.
-func remaining(ctx context.Context, c *client.Client, id string) (string, error) {
-	v, err := c.Cluster(ctx)
+func remaining(c request, id string) (string, error) {
+	v, err := c.Cluster(c.ctx)
 	if err != nil {
 		return "", err
 	}
@@ -161,31 +157,30 @@ func remaining(ctx context.Context, c *client.Client, id string) (string, error)
 }
 
 func (a *app) clusterTransferCmd() *cobra.Command {
-	return a.remote("transfer [NODE]", "Hand leadership over, to a voter or to the most up-to-date one",
-		"  qlogd cluster transfer\n  qlogd cluster transfer n2", args(cobra.MaximumNArgs(1)),
-		func(ctx context.Context, c *client.Client, argv []string) error {
-			leader, err := c.TransferLeadership(ctx, strings.Join(argv, ""))
+	return a.remote("transfer [NODE]",
+		"Hand leadership over, to a voter or to the most up-to-date one",
+		"  qlogd cluster transfer\n  qlogd cluster transfer n2", func(c request) error {
+			leader, err := c.TransferLeadership(c.ctx, strings.Join(c.args, ""))
 			if err != nil {
 				return err
 			}
-			return a.say(wire.Transferred{LeaderID: leader}, "leader: %s", cmp.Or(leader, "not known yet"))
+			return a.say(wire.Transferred{LeaderID: leader},
+				"leader: %s", cmp.Or(leader, "not known yet"))
 		})
 }
 
 func (a *app) clusterSnapshotCmd() *cobra.Command {
 	return a.remote("snapshot", "Let every node take a checkpoint",
-		"  qlogd cluster snapshot\n  qlogd cluster snapshot -o json", exactly(0),
-		func(ctx context.Context, c *client.Client, _ []string) error {
-			indexes, err := c.Snapshot(ctx)
+		"  qlogd cluster snapshot\n  qlogd cluster snapshot -o json", func(c request) error {
+			indexes, err := c.Snapshot(c.ctx)
 			if err != nil {
 				return err
 			}
 			if a.output == "json" {
 				return a.wire(wire.ClusterSnapshot{Indexes: indexes})
 			}
-			return list(a, sortedKeys(indexes), "node,checkpoint", func(id *string) []any {
-				return []any{*id, indexes[*id]}
-			})
+			return list(a, sortedKeys(indexes), "node,checkpoint",
+				func(id *string) []any { return []any{*id, indexes[*id]} })
 		})
 }
 
@@ -193,88 +188,39 @@ func (a *app) clusterSnapshotCmd() *cobra.Command {
 // that wait for a node.
 func (a *app) readyCmd() *cobra.Command {
 	var wait time.Duration
-	cmd := &cobra.Command{
-		Use:   "ready",
-		Short: "Ask whether nodes can serve",
-		Long: `Asks GET /readyz of each node that --addr names, and fails (exit code 1) if one
+	return a.plain("ready", `Ask whether nodes can serve
+
+Asks GET /readyz of each node that --addr names, and fails (exit code 1) if one
 says no or does not answer. It needs no token. With --wait it asks again until all
-say yes, for at most that long.`,
-		Example: `  qlogd ready
+say yes, for at most that long.`, `  qlogd ready
   qlogd ready --addr 127.0.0.1:7070,127.0.0.1:7080 --wait 30s`,
-		Args: exactly(0),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, urls, err := a.plainClient(5 * time.Second)
-			if err != nil {
-				return err
-			}
-			for _, url := range urls {
-				if err := awaitReady(cmd.Context(), c, url+"/readyz", a.started.Add(wait)); err != nil {
-					return fmt.Errorf("%s is not ready: %w", url, err)
+		func(ctx context.Context, _ []string) error {
+			for addr := range strings.SplitSeq(a.addr(), ",") {
+				c, err := a.connect(addr)
+				if err != nil {
+					return err
+				}
+				err = askReady(ctx, c)
+				for err != nil && ctx.Err() == nil && time.Since(a.started) < wait {
+					pause(ctx, 100*time.Millisecond)
+					err = askReady(ctx, c)
+				}
+				if err != nil {
+					return fmt.Errorf("%s is not ready: %w", c.Addr(), err)
 				}
 			}
-			_, err = fmt.Fprintln(a.stdout, "ready")
+			_, err := fmt.Fprintln(a.stdout, "ready")
 			return err
-		},
-	}
-	cmd.Flags().DurationVar(&wait, "wait", 0, "how long to wait until all are ready")
-	a.addrFlags(cmd)
-	a.caFlag(cmd)
-	return cmd
+		}, func(f *pflag.FlagSet) {
+			f.DurationVar(&wait, "wait", 0, "how long to wait until all are ready")
+		}, a.addrFlag, a.caFlag)
 }
 
-// plainClient returns an HTTP client for paths without authentication, and the
-// nodes' URLs.
-func (a *app) plainClient(timeout time.Duration) (*http.Client, []string, error) {
-	r := a.reach
-	a.fromEnv(&r.addr, "QLOGD_ADDR", defaultAddr)
-	a.fromEnv(&r.caCert, "QLOGD_CA_CERT", "")
-	t := &http.Transport{DisableKeepAlives: true}
-	scheme := "http://"
-	if r.caCert != "" {
-		pem, err := os.ReadFile(r.caCert)
-		if err != nil {
-			return nil, nil, usagef("ca-cert: %w", err)
-		}
-		pool := x509.NewCertPool()
-		if !pool.AppendCertsFromPEM(pem) {
-			return nil, nil, usagef("ca-cert: %s has no certificate", r.caCert)
-		}
-		t.TLSClientConfig = &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}
-		scheme = "https://"
-	}
-	urls := strings.Split(r.addr, ",")
-	for i, addr := range urls {
-		if urls[i] = strings.TrimSuffix(strings.TrimSpace(addr), "/"); !strings.Contains(urls[i], "://") {
-			urls[i] = scheme + urls[i]
-		}
-	}
-	return &http.Client{Transport: t, Timeout: timeout}, urls, nil
-}
-
-// awaitReady asks until the answer is yes, and returns the last refusal at the
-// deadline.
-func awaitReady(ctx context.Context, c *http.Client, url string, deadline time.Time) error {
-	for {
-		err := askReady(ctx, c, url)
-		if err == nil || ctx.Err() != nil || !time.Now().Before(deadline) {
-			return err
-		}
-		pause(ctx, min(100*time.Millisecond, time.Until(deadline)))
-	}
-}
-
-func askReady(ctx context.Context, c *http.Client, url string) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return usagef("addr: %w", err)
-	}
-	resp, err := c.Do(req)
-	if err != nil {
-		return err
-	}
-	defer resp.Body.Close()
-	b, err := io.ReadAll(io.LimitReader(resp.Body, 64<<10))
-	if resp.StatusCode == http.StatusOK {
+func askReady(ctx context.Context, c *client.Client) error {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	resp, b, err := c.Raw(ctx, http.MethodGet, "/readyz", nil, nil)
+	if err != nil || resp.StatusCode == http.StatusOK {
 		return err
 	}
 	var h wire.Health
@@ -285,22 +231,16 @@ func askReady(ctx context.Context, c *http.Client, url string) error {
 }
 
 func (a *app) projectionsCmd() *cobra.Command {
-	return group(&cobra.Command{
-		Use:   "projections",
-		Short: "Show or rebuild the read models",
-		Long: `The read models (rates, totals, dead letters by reason, replayed dead letters,
+	return group("projections", `Show or rebuild the read models
+
+The read models (rates, totals, dead letters by reason, replayed dead letters,
 operations) are computed from the log into projections.db, about a second behind it.
 No decision depends on them, and they can be rebuilt at any time.`,
-		Example: "  qlogd projections rebuild --addr http://127.0.0.1:7070",
-	}, a.projectionsRebuildCmd(), a.projectionsShowCmd())
-}
-
-func (a *app) projectionsShowCmd() *cobra.Command {
-	return a.remote("show", "Show the position of a server's read models",
-		"  qlogd projections show\n  qlogd projections show -o json", exactly(0),
-		func(ctx context.Context, c *client.Client, _ []string) error {
-			return a.projections(c.Projections(ctx))
-		})
+		"  qlogd projections rebuild --addr http://127.0.0.1:7070",
+		a.projectionsRebuildCmd(),
+		a.remote("show", "Show the position of a server's read models",
+			"  qlogd projections show\n  qlogd projections show -o json",
+			func(c request) error { return a.projections(c.Projections(c.ctx)) }))
 }
 
 func (a *app) projections(p *wire.Projections, err error) error {
@@ -314,9 +254,13 @@ func (a *app) projections(p *wire.Projections, err error) error {
 
 func (a *app) projectionsRebuildCmd() *cobra.Command {
 	var dataDir string
-	cmd := a.local("rebuild", "Delete the read models and compute them again",
-		`  qlogd projections rebuild --data-dir ./qlogd-data
-  qlogd projections rebuild --addr http://127.0.0.1:7070`, exactly(0),
+	cmd := a.local("rebuild", `Delete the read models and compute them again
+
+Rebuilds a node's read models from its log: those of a stopped node in its data
+directory, or those of a running one with --addr, in the background. The command waits
+for the end; until then the node's statistics are incomplete. Each node has its own
+read models.`, `  qlogd projections rebuild --data-dir ./qlogd-data
+  qlogd projections rebuild --addr http://127.0.0.1:7070`,
 		func(ctx context.Context, _ []string) error {
 			if a.reach.addr == "" {
 				a.fromEnv(&dataDir, "QLOGD_DATA_DIR", defaultDataDir)
@@ -327,14 +271,11 @@ func (a *app) projectionsRebuildCmd() *cobra.Command {
 				return err
 			}
 			return refusal(a.rebuildRemote(ctx, c))
+		}, func(f *pflag.FlagSet) {
+			f.StringVar(&dataDir, "data-dir", "",
+				"data directory of a stopped node (default $QLOGD_DATA_DIR or "+defaultDataDir+")")
+			f.StringVar(&a.reach.addr, "addr", "", "address of a running server")
 		})
-	cmd.Long = `Rebuilds a node's read models from its log: those of a stopped node in its data
-directory, or those of a running one with --addr, in the background. The command waits
-for the end; until then the node's statistics are incomplete. Each node has its own
-read models.`
-	cmd.Flags().StringVar(&dataDir, "data-dir", "",
-		"data directory of a stopped node (default $QLOGD_DATA_DIR or "+defaultDataDir+")")
-	cmd.Flags().StringVar(&a.reach.addr, "addr", "", "address of a running server")
 	cmd.MarkFlagsMutuallyExclusive("data-dir", "addr")
 	a.authFlags(cmd)
 	return cmd
@@ -387,35 +328,30 @@ func (a *app) rebuildStopped(ctx context.Context, dataDir string) error {
 		return err
 	}
 	src := followed{dir.Log}
-	following, stop := context.WithCancel(ctx)
-	defer stop()
-	ended := make(chan error, 1)
-	go func() { ended <- models.Follow(following, src) }()
+	following, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		stop(models.Follow(following, src)) // what has failed: the log, or the disk
+	}()
 	bar := a.progress("rebuilding", true)
-	for err == nil {
-		wait, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
-		done := models.WaitFor(wait, src.Head()) == nil
+	for done := false; !done && following.Err() == nil; {
+		wait, cancel := context.WithTimeout(following, 100*time.Millisecond)
+		done = models.WaitFor(wait, src.Head()) == nil
 		cancel()
 		index, _ := models.Position()
 		bar.set(int64(index), int64(src.Head()))
-		if done {
-			break
-		}
-		select {
-		case err = <-ended: // the log or the disk has failed
-		case <-ctx.Done():
-			err = ctx.Err()
-		default:
-		}
 	}
 	bar.done()
+	err = context.Cause(following)
 	index, clock := models.Position()
-	stop()
-	if err == nil {
-		<-ended
-	}
+	stop(nil)
+	<-ended
 	if err := errors.Join(err, models.Close()); err != nil {
 		return err
 	}
-	return a.projections(&wire.Projections{Index: index, Time: wire.Time(clock), LogHead: src.Head()}, nil)
+	return a.projections(&wire.Projections{
+		Index: index, Time: wire.Time(clock), LogHead: src.Head(),
+	}, nil)
 }

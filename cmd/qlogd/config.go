@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -15,6 +16,7 @@ import (
 	"github.com/spf13/pflag"
 	"go.yaml.in/yaml/v3"
 
+	"github.com/qlogd/qlogd/api"
 	"github.com/qlogd/qlogd/background/archive"
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/webhook"
@@ -144,51 +146,30 @@ func (c *config) readFile(fs *pflag.FlagSet, typed map[string]bool) error {
 	if err != nil {
 		return usagef("config: %w", err)
 	}
-	bad := func(n *yaml.Node, format string, args ...any) error {
-		return usagef("%s:%d: %w", c.file, n.Line, fmt.Errorf(format, args...))
+	var settings map[string]yaml.Node
+	if err := yaml.Unmarshal(b, &settings); err != nil {
+		return usagef("%s:%w", c.file, api.YAMLError(err))
 	}
-	var doc yaml.Node
-	if err := yaml.Unmarshal(b, &doc); err != nil {
-		return usagef("%s: %w", c.file, err)
-	}
-	if len(doc.Content) == 0 {
-		return nil
-	}
-	root := doc.Content[0]
-	if root.Kind != yaml.MappingNode {
-		return bad(root, "the file must be a list of settings such as \"data-dir: ./qlogd-data\"")
-	}
-	seen := map[string]bool{}
-	for i := 0; i+1 < len(root.Content); i += 2 {
-		key, value := root.Content[i], root.Content[i+1]
-		f := fs.Lookup(key.Value)
+	for name, value := range settings {
+		f := fs.Lookup(name)
+		text := value.Value
+		var list []string
 		switch {
-		case f == nil || f.Name == "config" || f.Name == "help":
-			return bad(key, "unknown setting %.64q", key.Value)
-		case seen[key.Value]:
-			return bad(key, "%s is set twice", key.Value)
+		case f == nil || name == "config" || name == "help":
+			err = fmt.Errorf("unknown setting %.64q", name)
+		case f.Value.Type() == "stringSlice" && value.Kind == yaml.SequenceNode:
+			err = value.Decode(&list)
+			text = strings.Join(list, ",")
+		case value.Kind != yaml.ScalarNode:
+			err = fmt.Errorf("%s takes one value", name)
 		}
-		seen[key.Value] = true
-		s := value.Value
-		switch value.Kind {
-		case yaml.ScalarNode:
-		case yaml.SequenceNode:
-			if f.Value.Type() != "stringSlice" {
-				return bad(value, "%s takes one value", key.Value)
+		if err == nil && value.Tag != "!!null" && !typed[name] {
+			if err = fs.Set(name, text); err != nil {
+				err = fmt.Errorf("%s: %w", name, flagCause(err))
 			}
-			var items []string
-			for _, n := range value.Content {
-				items = append(items, n.Value)
-			}
-			s = strings.Join(items, ",")
-		default:
-			return bad(value, "%s takes one value", key.Value)
 		}
-		if value.Tag == "!!null" || typed[f.Name] {
-			continue
-		}
-		if err := fs.Set(f.Name, s); err != nil {
-			return bad(value, "%s: %w", key.Value, flagCause(err))
+		if err != nil {
+			return usagef("%s:%d: %w", c.file, value.Line, err)
 		}
 	}
 	return nil
@@ -404,36 +385,31 @@ func parseLevel(s string) (slog.Level, error) {
 
 func (a *app) configCmd() *cobra.Command {
 	c := &config{}
-	check := &cobra.Command{
-		Use:   "check",
-		Short: "Check the server's settings without starting it",
-		Long:  "Reads flags, environment and file as serve does, and prints the first mistake, with its line.",
-		Example: `  qlogd config check --config qlogd.yaml
+	var flags *pflag.FlagSet
+	return group("config", "Check the server's settings", "  qlogd config check --config qlogd.yaml",
+		a.local("check", `Check the server's settings without starting it
+
+Reads flags, environment and file as serve does, and prints the first mistake, with its line.`,
+			`  qlogd config check --config qlogd.yaml
   QLOGD_HTTP_ADDR=127.0.0.1:8080 qlogd config check`,
-		Args: args(cobra.NoArgs),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := c.load(cmd.Flags(), a.getenv); err != nil {
-				return err
-			}
-			out := map[string]string{}
-			var rows [][]any
-			cmd.Flags().VisitAll(func(f *pflag.Flag) {
-				if f.Name != "help" && f.Name != "output" && f.Name != "config" {
-					out[f.Name] = f.Value.String()
-					rows = append(rows, []any{f.Name, f.Value.String()})
+			func(context.Context, []string) error {
+				if err := c.load(flags, a.getenv); err != nil {
+					return err
 				}
-			})
-			if a.output == "json" {
-				return a.json(out)
-			}
-			return a.table([]string{"setting", "value"}, rows)
-		},
-	}
-	c.flags(check.Flags())
-	a.outputFlag(check)
-	return group(&cobra.Command{
-		Use:     "config",
-		Short:   "Check the server's settings",
-		Example: "  qlogd config check --config qlogd.yaml",
-	}, check)
+				out := map[string]string{}
+				var rows [][]any
+				flags.VisitAll(func(f *pflag.Flag) {
+					if f.Name != "help" && f.Name != "output" && f.Name != "config" {
+						out[f.Name] = f.Value.String()
+						rows = append(rows, []any{f.Name, f.Value.String()})
+					}
+				})
+				if a.output == "json" {
+					return a.json(out)
+				}
+				return a.table("setting,value", rows)
+			}, func(f *pflag.FlagSet) {
+				flags = f
+				c.flags(f)
+			}))
 }

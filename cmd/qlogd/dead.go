@@ -1,63 +1,48 @@
 package main
 
 import (
-	"context"
+	"cmp"
 	"errors"
 	"fmt"
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/client"
 )
 
 func (a *app) deadCmd() *cobra.Command {
-	return group(&cobra.Command{
-		Use:   "dead",
-		Short: "See what died in a queue, and replay or purge it",
-		Example: `  qlogd dead groups jobs
+	return group("dead", "See what died in a queue, and replay or purge it", `  qlogd dead groups jobs
   qlogd dead list jobs --error timeout
   qlogd dead replay jobs --error timeout --dry-run`,
-	}, a.deadListCmd(), a.deadGroupsCmd(), a.deadShowCmd(), a.deadReplayCmd(), a.deadPurgeCmd())
+		a.deadListCmd(), a.deadGroupsCmd(), a.deadShowCmd(), a.deadReplayCmd(), a.deadPurgeCmd())
 }
 
 // deadFilter selects dead letters on the command line.
 type deadFilter struct {
-	reason, error, key, kind, from, to, fingerprint string
-
+	wire.DeadFilter
 	all bool // of a command that moves them: no filter at all
-	cmd *cobra.Command
 }
 
-func (f *deadFilter) flags(cmd *cobra.Command) {
-	f.cmd = cmd
-	fl := cmd.Flags()
-	fl.StringVar(&f.reason, "reason", "", "why it died: max_attempts, expired, rejected, key_dead")
-	fl.StringVar(&f.error, "error", "", "part of the error text, in any case")
-	fl.StringVar(&f.key, "key", "", "its ordering key")
-	fl.StringVar(&f.kind, "kind", "", "its kind")
-	fl.StringVar(&f.from, "from", "", "it died at that instant or later: "+instantHelp)
-	fl.StringVar(&f.to, "to", "", "it died at that instant or earlier")
-	fl.StringVar(&f.fingerprint, "fingerprint", "", "of a group of qlogd dead groups")
+func (d *deadFilter) flags(f *pflag.FlagSet) {
+	f.StringVar(&d.Reason, "reason", "", "why it died: max_attempts, expired, rejected, key_dead")
+	f.StringVar(&d.Error, "error", "", "part of the error text, in any case")
+	textFlag(f, &d.Key, "key", "its ordering key")
+	textFlag(f, &d.Kind, "kind", "its kind")
+	f.StringVar(&d.From, "from", "", "it died at that instant or later: "+instantHelp)
+	f.StringVar(&d.To, "to", "", "it died at that instant or earlier")
+	f.StringVar(&d.Fingerprint, "fingerprint", "", "of a group of qlogd dead groups")
 }
 
-// wire returns the filter.
-func (f *deadFilter) wire() wire.DeadFilter {
-	out := wire.DeadFilter{Reason: f.reason, Error: f.error, From: f.from, To: f.to, Fingerprint: f.fingerprint}
-	if f.cmd.Flags().Changed("key") {
-		out.Key = &f.key
-	}
-	if f.cmd.Flags().Changed("kind") {
-		out.Kind = &f.kind
-	}
-	return out
+func (d *deadFilter) allFlag(f *pflag.FlagSet) {
+	f.BoolVar(&d.all, "all", false, "all that died in the queue")
 }
 
 // chosen returns either ids or a filter. To select all, the user has to say so.
 func (f *deadFilter) chosen(ids []string) ([]string, *wire.DeadFilter, error) {
-	filter := f.wire()
-	given := filter != (wire.DeadFilter{})
+	given := f.DeadFilter != (wire.DeadFilter{})
 	switch {
 	case len(ids) > 0 && (given || f.all):
 		return nil, nil, usagef("either message ids or a filter, not both")
@@ -66,49 +51,52 @@ func (f *deadFilter) chosen(ids []string) ([]string, *wire.DeadFilter, error) {
 	case given && f.all:
 		return nil, nil, usagef("either --all or a filter, not both")
 	case !given && !f.all:
-		return nil, nil, usagef("which ones? Name message ids, give a filter such as --error TEXT, or say --all")
+		return nil, nil, usagef("which ones? Name message ids, give a filter such as --error TEXT, " +
+			"or say --all")
 	}
-	return nil, &filter, nil
+	return nil, &f.DeadFilter, nil
 }
 
 const deadHeader = "message,failed,reason,attempts,replays,key,error"
 
 func (a *app) deadRow(m *wire.Message) []any {
-	d := m.Dead
-	if d == nil {
-		d = &wire.Dead{}
-	}
-	return []any{m.ID, a.when(d.FailedAt), d.Reason, d.Attempts, d.ReplayCount, short(m.Key, 32), short(d.Error, 80)}
+	d := deadOf(m)
+	return []any{m.ID, a.when(d.FailedAt), d.Reason, d.Attempts, d.ReplayCount,
+		short(m.Key, 32), short(d.Error, 80)}
 }
 
 func (a *app) replayedRow(m *wire.Message) []any {
-	d := m.Dead
-	if d == nil {
-		d = &wire.Dead{}
-	}
+	d := deadOf(m)
 	return []any{m.ID, a.when(d.FailedAt), a.when(m.ReplayedAt), m.NewMessageID, m.ReplayResult,
 		short(m.Key, 32), short(d.Error, 80)}
 }
 
+func deadOf(m *wire.Message) *wire.Dead {
+	return cmp.Or(m.Dead, &wire.Dead{})
+}
+
 func (a *app) deadListCmd() *cobra.Command {
-	f := &deadFilter{}
+	var d deadFilter
 	var replayed bool
 	var limit int
-	cmd := a.remote("list QUEUE", "List what died in a queue", `  qlogd dead list jobs --from 1h
+	return a.remote("list|ls QUEUE", `List what died in a queue
+
+Lists the messages that died in a queue, whatever dead-letter queue they are in, by the
+time of their death; with --replayed those that were replayed, and what became of them.`,
+		`  qlogd dead list jobs --from 1h
   qlogd dead list jobs --error 'connection refused' -o json | jq -r .id
-  qlogd dead list jobs --replayed`, exactly(1),
-		func(ctx context.Context, c *client.Client, argv []string) error {
+  qlogd dead list jobs --replayed`, func(c request) error {
 			if limit < 1 {
 				return usagef("--limit must be at least 1")
 			}
-			q := client.DeadQuery{DeadFilter: f.wire(), Limit: min(limit, 500)}
+			q := client.DeadQuery{DeadFilter: d.DeadFilter, Limit: min(limit, 500)}
 			header, row := deadHeader, a.deadRow
 			if replayed {
 				q.State = "replayed"
 				header, row = "message,failed,replayed,as,result,key,error", a.replayedRow
 			}
 			var dead []wire.Message
-			for m, err := range c.AllDead(ctx, argv[0], q) {
+			for m, err := range c.AllDead(c.ctx, c.args[0], q) {
 				if err != nil {
 					return err
 				}
@@ -117,122 +105,109 @@ func (a *app) deadListCmd() *cobra.Command {
 				}
 			}
 			return list(a, dead, header, row)
+		}, d.flags, func(f *pflag.FlagSet) {
+			f.BoolVar(&replayed, "replayed", false,
+				"those that were replayed, as long as history keeps them")
+			f.IntVar(&limit, "limit", 100, "most messages")
 		})
-	cmd.Aliases = []string{"ls"}
-	cmd.Long = `Lists the messages that died in a queue, whatever dead-letter queue they are in, by the
-time of their death; with --replayed those that were replayed, and what became of them.`
-	f.flags(cmd)
-	cmd.Flags().BoolVar(&replayed, "replayed", false, "those that were replayed, as long as history keeps them")
-	cmd.Flags().IntVar(&limit, "limit", 100, "most messages")
-	return cmd
 }
 
 func (a *app) deadGroupsCmd() *cobra.Command {
-	f := &deadFilter{}
+	var d deadFilter
 	var limit int
-	cmd := a.remote("groups QUEUE", "Show what went wrong in a queue, and how often",
+	return a.remote("groups QUEUE", `Show what went wrong in a queue, and how often
+
+Groups what died in a queue by its error, leaving out the parts that differ from one failure
+to the next: numbers, ids, addresses, times, quoted text. The largest group comes first.`,
 		"  qlogd dead groups jobs\n"+
-			"  qlogd dead groups jobs --from 1h -o json | jq -r '.fingerprint + \" \" + .pattern'", exactly(1),
-		func(ctx context.Context, c *client.Client, argv []string) error {
-			out, err := c.DeadGroups(ctx, argv[0], client.DeadQuery{DeadFilter: f.wire(), Limit: limit})
+			"  qlogd dead groups jobs --from 1h -o json | jq -r '.fingerprint + \" \" + .pattern'",
+		func(c request) error {
+			out, err := c.DeadGroups(c.ctx, c.args[0],
+				client.DeadQuery{DeadFilter: d.DeadFilter, Limit: limit})
 			if err != nil {
 				return err
 			}
-			return list(a, out.Groups, "count,fingerprint,reason,first,last,newest error", func(g *wire.DeadGroup) []any {
-				return []any{g.Count, g.Fingerprint, g.Reason, a.when(g.FirstFailedAt), a.when(g.LastFailedAt),
-					short(g.Error, 100)}
-			})
-		})
-	cmd.Long = `Groups what died in a queue by its error, leaving out the parts that differ from one failure
-to the next: numbers, ids, addresses, times, quoted text. The largest group comes first.`
-	f.flags(cmd)
-	cmd.Flags().IntVar(&limit, "limit", 100, "most groups")
-	return cmd
+			return list(a, out.Groups, "count,fingerprint,reason,first,last,newest error",
+				func(g *wire.DeadGroup) []any {
+					return []any{g.Count, g.Fingerprint, g.Reason, a.when(g.FirstFailedAt),
+						a.when(g.LastFailedAt), short(g.Error, 100)}
+				})
+		}, d.flags, func(f *pflag.FlagSet) { f.IntVar(&limit, "limit", 100, "most groups") })
 }
 
 func (a *app) deadShowCmd() *cobra.Command {
 	return a.remote("show QUEUE ID", "Show a dead message, by any id that it ever had",
-		"  qlogd dead show jobs 01J…\n  qlogd dead show jobs 01J… -o json | jq .payload", exactly(2),
-		func(ctx context.Context, c *client.Client, argv []string) error {
-			m, err := c.DeadMessage(ctx, argv[0], argv[1])
+		"  qlogd dead show jobs 01J…\n  qlogd dead show jobs 01J… -o json | jq .payload",
+		func(c request) error {
+			m, err := c.DeadMessage(c.ctx, c.args[0], c.args[1])
 			if err != nil {
 				return err
 			}
-			d := m.Dead
-			rows := [][]any{
+			d := deadOf(m)
+			var replayed, result any
+			if m.ReplayedAt != 0 {
+				replayed, result = a.when(m.ReplayedAt)+" as "+m.NewMessageID, m.ReplayResult
+			}
+			payload := payloadText(m.Payload, m.PayloadBytes, m.ContentType)
+			return a.show(m, "dead message", m.ID, [][]any{
 				{"died in", d.Queue + " as " + d.MessageID}, {"failed", a.when(d.FailedAt)},
 				{"reason", d.Reason}, {"attempts", d.Attempts},
 				{"first enqueued", a.when(d.FirstEnqueuedAt)}, {"replays", d.ReplayCount},
 				{"now in", m.Queue + ", " + m.State}, {"key", short(m.Key, 80)}, {"kind", m.Kind},
-			}
-			if m.ReplayedAt != 0 {
-				rows = append(rows, []any{"replayed", a.when(m.ReplayedAt) + " as " + m.NewMessageID},
-					[]any{"which is", m.ReplayResult})
-			}
-			payload := payloadText(m.Payload, m.PayloadBytes, m.ContentType)
-			rows = append(rows, []any{"error", short(d.Error, 2000)}, []any{"payload", short(payload, 2000)})
-			return a.show(m, "dead message", m.ID, rows)
+				{"replayed", replayed}, {"which is", result},
+				{"error", short(d.Error, 2000)}, {"payload", short(payload, 2000)},
+			})
 		})
 }
 
 func (a *app) deadReplayCmd() *cobra.Command {
-	f := &deadFilter{}
-	var (
-		r          wire.ReplayRequest
-		rate, most int64
-		edit       string
-		wait       bool
-	)
-	cmd := a.remote("replay QUEUE [ID…]", "Move dead messages back to work",
-		`  qlogd dead replay jobs --error timeout --dry-run
-  qlogd dead replay jobs --fingerprint 1f0c2a9d4e7b --rate 50 --wait --yes
-  qlogd dead replay jobs 01J… --payload '{"fixed":true}' --yes
-  qlogd dead replay jobs --all --to jobs-again --yes`, args(cobra.MinimumNArgs(1)),
-		func(ctx context.Context, c *client.Client, argv []string) (err error) {
-			if r.MessageIDs, r.Filter, err = f.chosen(argv[1:]); err != nil {
-				return err
-			}
-			changed := f.cmd.Flags().Changed
-			if changed("rate") {
-				r.RatePerSecond = &rate
-			}
-			if changed("max-replays") {
-				r.MaxReplays = &most
-			}
-			if changed("payload") {
-				if len(r.MessageIDs) != 1 {
-					return usagef("--payload goes with one message id")
-				}
-				v, err := readValue("payload", edit)
-				if err != nil {
-					return err
-				}
-				r.Edit = map[string]wire.ReplayEdit{r.MessageIDs[0]: {Payload: v}}
-			}
-			return a.replayDead(ctx, c, argv[0], r, wait)
-		})
-	cmd.Long = `Moves messages that died in a queue back to work: the named ones, by any id that
+	var d deadFilter
+	var r wire.ReplayRequest
+	var payload *string
+	var wait bool
+	return a.remote("replay QUEUE [ID…]", `Move dead messages back to work
+
+Moves messages that died in a queue back to work: the named ones, by any id that
 they ever had, or those that a filter selects. More than 1000, or what takes longer
 than a second by --rate, is done by a task: its id is printed, and --wait waits for
-its end (ctrl-C leaves the task at work).`
-	f.flags(cmd)
-	fl := cmd.Flags()
-	fl.BoolVar(&f.all, "all", false, "all that died in the queue")
-	fl.StringVar(&r.Order, "order", "", "original (the default of fifo and per_key), append, or head")
-	fl.StringVar(&r.To, "to-queue", "", "into another queue than the one in which they died")
-	fl.Int64Var(&rate, "rate", 0, "messages a second, 1 to 10000")
-	fl.Int64Var(&most, "max-replays", 100, "skip messages that were replayed this often; 0 is no limit")
-	fl.StringVar(&edit, "payload", "", "JSON, or @FILE, in place of the message's own; that stays in the log")
-	fl.BoolVar(&wait, "wait", false, "wait for the end of a task")
-	return a.destroyFlags(cmd)
+its end (ctrl-C leaves the task at work).`, `  qlogd dead replay jobs --error timeout --dry-run
+  qlogd dead replay jobs --fingerprint 1f0c2a9d4e7b --rate 50 --wait --yes
+  qlogd dead replay jobs 01J… --payload '{"fixed":true}' --yes
+  qlogd dead replay jobs --all --to jobs-again --yes`, func(c request) (err error) {
+		if r.MessageIDs, r.Filter, err = d.chosen(c.args[1:]); err != nil {
+			return err
+		}
+		if payload != nil {
+			if len(r.MessageIDs) != 1 {
+				return usagef("--payload goes with one message id")
+			}
+			v, err := readValue("payload", *payload)
+			if err != nil {
+				return err
+			}
+			r.Edit = map[string]wire.ReplayEdit{r.MessageIDs[0]: {Payload: v}}
+		}
+		return a.replayDead(c, c.args[0], r, wait)
+	}, d.flags, d.allFlag, a.destroyFlags, func(f *pflag.FlagSet) {
+		f.StringVar(&r.Order, "order", "",
+			"original (the default of fifo and per_key), append, or head")
+		f.StringVar(&r.To, "to-queue", "", "into another queue than the one in which they died")
+		intFlag(f, &r.RatePerSecond, "rate", "", "messages a second, 1 to 10000")
+		intFlag(f, &r.MaxReplays, "max-replays", "100",
+			"skip messages that were replayed this often; 0 is no limit")
+		textFlag(f, &payload, "payload",
+			"JSON, or @FILE, in place of the message's own; that stays in the log")
+		f.BoolVar(&wait, "wait", false, "wait for the end of a task")
+	})
 }
 
-func (a *app) replayDead(ctx context.Context, c *client.Client, queue string, r wire.ReplayRequest, wait bool) error {
+// replayDead replays what r selects, once that is confirmed.
+func (a *app) replayDead(c request, queue string, r wire.ReplayRequest, wait bool) error {
 	what := "replay dead messages of " + queue
 	if a.dryRun || !a.yes && terminal(a.stdin) {
 		dry := r
 		dry.DryRun = true
-		would, _, err := c.Replay(ctx, queue, dry)
+		would, _, err := c.Replay(c.ctx, queue, dry)
 		if err != nil {
 			return err
 		}
@@ -245,12 +220,12 @@ func (a *app) replayDead(ctx context.Context, c *client.Client, queue string, r 
 	if err := a.confirmed(what); err != nil {
 		return err
 	}
-	done, task, err := c.Replay(ctx, queue, r)
+	done, task, err := c.Replay(c.ctx, queue, r)
 	if err != nil {
 		return err
 	}
 	if task != nil {
-		return a.begun(ctx, c, task, wait)
+		return a.begun(c, task, wait)
 	}
 	if a.output == "json" {
 		return a.wire(done)
@@ -294,53 +269,50 @@ func (a *app) skipped(skipped []wire.Skipped) {
 }
 
 func (a *app) deadPurgeCmd() *cobra.Command {
-	f := &deadFilter{}
-	wait := false
-	cmd := a.remote("purge QUEUE [ID…]", "Discard dead messages", `  qlogd dead purge jobs --to 7d --dry-run
+	var d deadFilter
+	var r wire.PurgeRequest
+	var wait bool
+	return a.remote("purge QUEUE [ID…]", "Discard dead messages", `  qlogd dead purge jobs --to 7d --dry-run
   qlogd dead purge jobs 01J… --yes
-  qlogd dead purge jobs --all --yes --wait`, args(cobra.MinimumNArgs(1)),
-		func(ctx context.Context, c *client.Client, argv []string) (err error) {
-			queue := argv[0]
-			var r wire.PurgeRequest
-			if r.MessageIDs, r.Filter, err = f.chosen(argv[1:]); err != nil {
-				return err
-			}
-			dry := r
-			dry.DryRun = true
-			would, _, err := c.PurgeDead(ctx, queue, dry)
-			if err != nil {
-				return err
-			}
-			what := "purge " + messages(would.Purged) + " that died in " + queue
-			if a.dryRun {
-				return a.wouldMove(would, what, would.Sample, would.Skipped)
-			}
-			if err := a.confirmed(what); err != nil {
-				return err
-			}
-			done, task, err := c.PurgeDead(ctx, queue, r)
-			if err != nil {
-				return err
-			}
-			if task != nil {
-				return a.begun(ctx, c, task, wait)
-			}
-			err = a.say(done, "%s purged", messages(done.Purged))
-			if a.output != "json" {
-				a.skipped(done.Skipped)
-			}
+  qlogd dead purge jobs --all --yes --wait`, func(c request) (err error) {
+		queue := c.args[0]
+		if r.MessageIDs, r.Filter, err = d.chosen(c.args[1:]); err != nil {
 			return err
-		})
-	f.flags(cmd)
-	cmd.Flags().BoolVar(&f.all, "all", false, "all that died in the queue")
-	cmd.Flags().BoolVar(&wait, "wait", false, "wait for the end of a task")
-	return a.destroyFlags(cmd)
+		}
+		dry := r
+		dry.DryRun = true
+		would, _, err := c.PurgeDead(c.ctx, queue, dry)
+		if err != nil {
+			return err
+		}
+		what := "purge " + messages(would.Purged) + " that died in " + queue
+		if a.dryRun {
+			return a.wouldMove(would, what, would.Sample, would.Skipped)
+		}
+		if err := a.confirmed(what); err != nil {
+			return err
+		}
+		done, task, err := c.PurgeDead(c.ctx, queue, r)
+		if err != nil {
+			return err
+		}
+		if task != nil {
+			return a.begun(c, task, wait)
+		}
+		err = a.say(done, "%s purged", messages(done.Purged))
+		if a.output != "json" {
+			a.skipped(done.Skipped)
+		}
+		return err
+	}, d.flags, d.allFlag, a.destroyFlags, func(f *pflag.FlagSet) {
+		f.BoolVar(&wait, "wait", false, "wait for the end of a task")
+	})
 }
 
 // begun prints a task that has begun, and waits for its end if asked to.
-func (a *app) begun(ctx context.Context, c *client.Client, t *wire.Task, wait bool) error {
+func (a *app) begun(c request, t *wire.Task, wait bool) error {
 	if wait {
-		return a.watchTask(ctx, c, t.ID)
+		return a.watchTask(c, t.ID)
 	}
 	if a.output != "json" {
 		fmt.Fprintf(a.stderr, "task %s does it: qlogd task watch %s\n", t.ID, t.ID)
@@ -349,31 +321,40 @@ func (a *app) begun(ctx context.Context, c *client.Client, t *wire.Task, wait bo
 }
 
 func (a *app) taskCmd() *cobra.Command {
-	return group(&cobra.Command{
-		Use:     "task",
-		Aliases: []string{"tasks"},
-		Short:   "Watch, cancel and resume large replays, purges and erasures",
-		Example: "  qlogd task list --status running\n  qlogd task watch 01J…",
-	}, a.taskListCmd(), a.taskGetCmd(), a.taskWatchCmd(), a.taskCancelCmd(), a.taskResumeCmd())
+	return group("task|tasks", "Watch, cancel and resume large replays, purges and erasures",
+		"  qlogd task list --status running\n  qlogd task watch 01J…",
+		a.taskListCmd(),
+		a.remote("get|show ID", "Show a task",
+			"  qlogd task get 01J…\n  qlogd task get 01J… -o json | jq .status",
+			func(c request) error { return a.task(c.Task(c.ctx, c.args[0])) }),
+		a.remote("watch ID", `Wait for a task's end, and show its progress
+
+Waits until a task has ended or was cancelled, and shows its progress on stderr. Exit code 0
+if it was completed, else 1. ctrl-C leaves the task at work.`, "  qlogd task watch 01J…",
+			func(c request) error { return a.watchTask(c, c.args[0]) }),
+		a.taskCancelCmd(),
+		a.remote("resume ID", "Let a cancelled task go on with what is left",
+			"  qlogd task resume 01J…",
+			func(c request) error { return a.task(c.ResumeTask(c.ctx, c.args[0])) }))
 }
 
 func (a *app) taskListCmd() *cobra.Command {
 	var status string
-	cmd := a.remote("list", "List tasks, the newest first",
-		"  qlogd task list\n  qlogd task list --status running -o json | jq -r .id", exactly(0),
-		func(ctx context.Context, c *client.Client, _ []string) error {
-			tasks, err := c.Tasks(ctx, status)
+	return a.remote("list|ls", "List tasks, the newest first",
+		"  qlogd task list\n  qlogd task list --status running -o json | jq -r .id",
+		func(c request) error {
+			tasks, err := c.Tasks(c.ctx, status)
 			if err != nil {
 				return err
 			}
-			return list(a, tasks, "task,type,queue,status,done,of,skipped,created,ended", func(t *wire.Task) []any {
-				return []any{t.ID, t.Type, t.Queue, t.Status, t.Done, t.Total, t.Skipped,
-					a.when(t.CreatedAt), a.when(t.EndedAt)}
-			})
+			return list(a, tasks, "task,type,queue,status,done,of,skipped,created,ended",
+				func(t *wire.Task) []any {
+					return []any{t.ID, t.Type, t.Queue, t.Status, t.Done, t.Total, t.Skipped,
+						a.when(t.CreatedAt), a.when(t.EndedAt)}
+				})
+		}, func(f *pflag.FlagSet) {
+			f.StringVar(&status, "status", "", "running, cancelled, completed or failed")
 		})
-	cmd.Aliases = []string{"ls"}
-	cmd.Flags().StringVar(&status, "status", "", "running, cancelled, completed or failed")
-	return cmd
 }
 
 func (a *app) task(t *wire.Task, err error) error {
@@ -399,29 +380,10 @@ func (a *app) task(t *wire.Task, err error) error {
 	return a.show(t, "task", t.ID, rows)
 }
 
-func (a *app) taskGetCmd() *cobra.Command {
-	cmd := a.remote("get ID", "Show a task", "  qlogd task get 01J…\n  qlogd task get 01J… -o json | jq .status",
-		exactly(1), func(ctx context.Context, c *client.Client, argv []string) error {
-			return a.task(c.Task(ctx, argv[0]))
-		})
-	cmd.Aliases = []string{"show"}
-	return cmd
-}
-
-func (a *app) taskWatchCmd() *cobra.Command {
-	cmd := a.remote("watch ID", "Wait for a task's end, and show its progress", "  qlogd task watch 01J…",
-		exactly(1), func(ctx context.Context, c *client.Client, argv []string) error {
-			return a.watchTask(ctx, c, argv[0])
-		})
-	cmd.Long = `Waits until a task has ended or was cancelled, and shows its progress on stderr. Exit code 0
-if it was completed, else 1. ctrl-C leaves the task at work.`
-	return cmd
-}
-
-func (a *app) watchTask(ctx context.Context, c *client.Client, id string) error {
+func (a *app) watchTask(c request, id string) error {
 	printed := int64(-1)
 	for {
-		t, err := c.AwaitTask(ctx, id, 2*time.Second)
+		t, err := c.AwaitTask(c.ctx, id, 2*time.Second)
 		if err != nil {
 			return err
 		}
@@ -443,26 +405,16 @@ func (a *app) watchTask(ctx context.Context, c *client.Client, id string) error 
 }
 
 func (a *app) taskCancelCmd() *cobra.Command {
-	return a.destroyFlags(a.remote("cancel ID", "Cancel a task; what it has done so far stays done",
-		"  qlogd task cancel 01J… --yes", exactly(1),
-		func(ctx context.Context, c *client.Client, argv []string) error {
-			t, err := c.Task(ctx, argv[0])
+	return a.remote("cancel ID", "Cancel a task; what it has done so far stays done",
+		"  qlogd task cancel 01J… --yes", func(c request) error {
+			id := c.args[0]
+			t, err := c.Task(c.ctx, id)
 			if err != nil {
 				return err
 			}
-			what := fmt.Sprintf("cancel the %s of %s after %d of about %d", t.Type, t.Queue, t.Done, t.Total)
-			return a.destroy(what, func() error {
-				if err := c.CancelTask(ctx, argv[0]); err != nil {
-					return err
-				}
-				return a.say(nil, "%s cancelled", argv[0])
-			})
-		}))
-}
-
-func (a *app) taskResumeCmd() *cobra.Command {
-	return a.remote("resume ID", "Let a cancelled task go on with what is left", "  qlogd task resume 01J…",
-		exactly(1), func(ctx context.Context, c *client.Client, argv []string) error {
-			return a.task(c.ResumeTask(ctx, argv[0]))
-		})
+			what := fmt.Sprintf("cancel the %s of %s after %d of about %d",
+				t.Type, t.Queue, t.Done, t.Total)
+			return a.destroy(what, id+" cancelled",
+				func() error { return c.CancelTask(c.ctx, id) })
+		}, a.destroyFlags)
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,8 +14,10 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"go.yaml.in/yaml/v3"
 
+	"github.com/qlogd/qlogd/api"
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/client"
 )
@@ -22,11 +25,14 @@ import (
 func (a *app) applyCmd() *cobra.Command {
 	var files []string
 	var dry bool
-	cmd := a.local("apply -f FILE...", "Make queues and webhooks be as files say",
+	return a.remote("apply -f FILE...", `Make queues and webhooks be as files say
+
+Reads queues and webhooks from YAML files and puts them, all or none, in any
+order. Fields that a file leaves out of a queue get their defaults; queues and webhooks
+that no file names stay as they are. Every mistake is reported with its line.`,
 		`  qlogd apply -f qlogd.yaml
   qlogd apply -f queues.yaml -f webhooks.yaml --dry-run
-  qlogd export definitions | qlogd apply --addr http://other:7070 -f -`, exactly(0),
-		func(ctx context.Context, _ []string) error {
+  qlogd export definitions | qlogd apply --addr http://other:7070 -f -`, func(c request) error {
 			if len(files) == 0 {
 				return usagef("apply needs a file: -f FILE, or -f - for stdin")
 			}
@@ -44,25 +50,16 @@ func (a *app) applyCmd() *cobra.Command {
 			if err != nil {
 				return usagef("%w", err)
 			}
-			c, err := a.server()
+			changes, err := c.Define(c.ctx, req, dry)
 			if err != nil {
-				return err
-			}
-			changes, err := c.Define(ctx, req, dry)
-			if err != nil {
-				return refusal(d.refused(err))
+				return d.refused(err)
 			}
 			return a.changes(changes, dry)
+		}, func(f *pflag.FlagSet) {
+			f.StringArrayVarP(&files, "file", "f", nil, "a YAML or JSON file with queues and "+
+				"webhooks; - is stdin; may be given several times")
+			f.BoolVar(&dry, "dry-run", false, "show what would change, and change nothing")
 		})
-	cmd.Long = `Reads queues and webhooks from YAML files and puts them, all or none, in any
-order. Fields that a file leaves out of a queue get their defaults; queues and webhooks
-that no file names stay as they are. Every mistake is reported with its line.`
-	cmd.Flags().StringArrayVarP(&files, "file", "f", nil,
-		"a YAML or JSON file with queues and webhooks; - is stdin; may be given several times")
-	cmd.Flags().BoolVar(&dry, "dry-run", false, "show what would change, and change nothing")
-	a.addrFlags(cmd)
-	a.authFlags(cmd)
-	return cmd
 }
 
 // refused makes one error of all that the server found wrong.
@@ -99,14 +96,15 @@ func (a *app) changes(changes []wire.DefinitionChange, dry bool) error {
 			rows = append(rows, []any{c.Action, c.Kind, c.Name, "-", "-", "-"})
 		}
 		for _, d := range c.Diff {
-			rows = append(rows, []any{c.Action, c.Kind, c.Name, d.Path, shown(d.Before), shown(d.After)})
+			rows = append(rows, []any{c.Action, c.Kind, c.Name, d.Path,
+				shown(d.Before), shown(d.After)})
 		}
 	}
 	var err error
 	if a.output == "json" {
 		err = list(a, changes, "", nil)
 	} else {
-		err = a.table([]string{"action", "kind", "name", "field", "before", "after"}, rows)
+		err = a.table("action,kind,name,field,before,after", rows)
 	}
 	created, updated := "created", "updated"
 	if dry {
@@ -152,7 +150,7 @@ func (d *definitions) read(file string, text []byte) error {
 			return nil
 		}
 		if err != nil {
-			return fmt.Errorf("%s: %w", file, err)
+			return fmt.Errorf("%s:%w", file, api.YAMLError(err))
 		}
 		root := resolve(doc.Content[0])
 		if root.Tag == "!!null" {
@@ -177,7 +175,8 @@ func (d *definitions) document(file string, root *yaml.Node) error {
 		case "webhooks":
 			to = &d.webhooks
 		default:
-			return lineError(file, key, "unknown key %.64q: a document has queues and webhooks", key.Value)
+			return lineError(file, key, "unknown key %.64q: a document has queues and webhooks",
+				key.Value)
 		}
 		for j := range i / 2 {
 			if root.Content[2*j].Value == key.Value {
@@ -211,14 +210,11 @@ func resolve(n *yaml.Node) *yaml.Node {
 // request returns the definitions as the API takes them.
 func (d *definitions) request() (out wire.DefinitionsRequest, err error) {
 	left := maxNodes
-	list := func(of []defined) []jsontext.Value {
-		var values []jsontext.Value
+	list := func(of []defined) (values []jsontext.Value) {
 		for _, one := range of {
-			var b []byte
-			if err == nil {
-				b, err = appendJSON(nil, one, one.node, &left)
-			}
-			values = append(values, b)
+			v, verr := one.value(one.node, &left)
+			b, merr := wire.Marshal(v)
+			values, err = append(values, b), cmp.Or(err, verr, merr)
 		}
 		return values
 	}
@@ -229,84 +225,58 @@ func (d *definitions) request() (out wire.DefinitionsRequest, err error) {
 // maxNodes bounds what aliases can make of a small file.
 const maxNodes = 1 << 20
 
-// appendJSON appends a YAML value as JSON.
-func appendJSON(b []byte, in defined, n *yaml.Node, left *int) ([]byte, error) {
+// value returns a YAML value for JSON.
+func (d *defined) value(n *yaml.Node, left *int) (v any, err error) {
 	if *left--; *left < 0 {
-		return nil, lineError(in.file, n, "the file is too large, or its aliases make it so")
+		return nil, lineError(d.file, n, "the file is too large, or its aliases make it so")
 	}
-	var err error
-	switch n = resolve(n); n.Kind {
+	switch n.Kind {
+	case yaml.AliasNode:
+		return d.value(n.Alias, left)
+	case yaml.SequenceNode:
+		list := make([]any, len(n.Content))
+		for i, e := range n.Content {
+			if list[i], err = d.value(e, left); err != nil {
+				return nil, err
+			}
+		}
+		return list, nil
 	case yaml.MappingNode:
-		seen := map[string]bool{}
-		b = append(b, '{')
+		members := map[string]any{}
 		for i := 0; i+1 < len(n.Content); i += 2 {
-			key := resolve(n.Content[i])
+			key := n.Content[i]
+			_, twice := members[key.Value]
 			switch {
 			case key.Kind != yaml.ScalarNode:
-				return nil, lineError(in.file, key, "a key must be a text")
+				return nil, lineError(d.file, key, "a key must be a text")
 			case key.Tag == "!!merge":
-				return nil, lineError(in.file, key, "<< is not taken: write the fields out, or use an alias for a whole value")
-			case seen[key.Value]:
-				return nil, lineError(in.file, key, "%.64q is here twice", key.Value)
+				return nil, lineError(d.file, key, "<< is not taken: write the fields out, "+
+					"or use an alias for a whole value")
+			case twice:
+				return nil, lineError(d.file, key, "%.64q is here twice", key.Value)
 			}
-			seen[key.Value] = true
-			if i > 0 {
-				b = append(b, ',')
-			}
-			if b, err = jsontext.AppendQuote(b, key.Value); err != nil {
-				return nil, lineError(in.file, key, "a key must be UTF-8")
-			}
-			if b, err = appendJSON(append(b, ':'), in, n.Content[i+1], left); err != nil {
+			if members[key.Value], err = d.value(n.Content[i+1], left); err != nil {
 				return nil, err
 			}
 		}
-		return append(b, '}'), nil
-	case yaml.SequenceNode:
-		b = append(b, '[')
-		for i, e := range n.Content {
-			if i > 0 {
-				b = append(b, ',')
-			}
-			if b, err = appendJSON(b, in, e, left); err != nil {
-				return nil, err
-			}
-		}
-		return append(b, ']'), nil
+		return members, nil
 	}
-	return appendScalar(b, in, n)
-}
-
-func appendScalar(b []byte, in defined, n *yaml.Node) ([]byte, error) {
 	switch n.ShortTag() {
-	case "!!null":
-		return append(b, "null"...), nil
-	case "!!bool":
-		var v bool
-		if err := n.Decode(&v); err != nil {
-			return nil, lineError(in.file, n, "%.64q is not true or false", n.Value)
-		}
-		return strconv.AppendBool(b, v), nil
-	case "!!int", "!!float":
-		if v := jsontext.Value(n.Value); v.Kind() == '0' && v.IsValid() {
-			return append(b, v...), nil // as written, however large or precise
-		}
-		var i int64
-		var f float64
-		if n.Decode(&i) == nil {
-			return strconv.AppendInt(b, i, 10), nil
-		}
-		if err := n.Decode(&f); err == nil && f-f == 0 {
-			return strconv.AppendFloat(b, f, 'g', -1, 64), nil
-		}
-		return nil, lineError(in.file, n, "%.64q is not a number that can be used", n.Value)
 	case "!!str", "!!timestamp": // a date is what it looks like
-		b, err := jsontext.AppendQuote(b, n.Value)
-		if err != nil {
-			return nil, lineError(in.file, n, "a text must be UTF-8")
+		return n.Value, nil
+	case "!!int", "!!float":
+		if number := jsontext.Value(n.Value); number.IsValid() {
+			return number, nil // as written, however large or precise
 		}
-		return b, nil
+	case "!!null", "!!bool":
+	default:
+		return nil, lineError(d.file, n, "a value of type %.64s is not supported", n.Tag)
 	}
-	return nil, lineError(in.file, n, "a value of type %.64s is not supported", n.Tag)
+	err = n.Decode(&v)
+	if f, ok := v.(float64); err != nil || ok && f-f != 0 {
+		return nil, lineError(d.file, n, "%.64q can't be used", n.Value)
+	}
+	return v, nil
 }
 
 var elementRE = regexp.MustCompile(`^(queues|webhooks)\[(\d+)\]\.?(.*)$`)
@@ -329,7 +299,8 @@ func (d *definitions) mistake(w wire.Wrong) string {
 	if n := find(list[i].node, "name"); n != nil {
 		name = fmt.Sprintf(" %.64s", strings.ToValidUTF8(n.Value, "?"))
 	}
-	return fmt.Sprintf("%s:%d: %s%s: %s", list[i].file, lineOf(list[i].node, m[3]), strings.TrimSuffix(m[1], "s"), short(name, 64), w.Detail)
+	return fmt.Sprintf("%s:%d: %s%s: %s", list[i].file, lineOf(list[i].node, m[3]),
+		strings.TrimSuffix(m[1], "s"), short(name, 64), w.Detail)
 }
 
 // lineOf returns the line of a path such as delivery.backoff_schedule_ms[3], or
@@ -345,7 +316,8 @@ func lineOf(n *yaml.Node, path string) int {
 			return line
 		}
 		line, n = key.Line, value
-		if i, err := strconv.Atoi(strings.TrimSuffix(index, "]")); err == nil && n.Kind == yaml.SequenceNode && i < len(n.Content) {
+		i, err := strconv.Atoi(strings.TrimSuffix(index, "]"))
+		if err == nil && n.Kind == yaml.SequenceNode && i < len(n.Content) {
 			n = resolve(n.Content[i])
 			line = n.Line
 		}
@@ -372,21 +344,19 @@ func findKey(n *yaml.Node, name string) (key, value *yaml.Node) {
 }
 
 func (a *app) exportCmd() *cobra.Command {
-	output, instant := "yaml", ""
-	cmd := &cobra.Command{
-		Use:   "definitions",
-		Short: "Print all queues and webhooks as apply takes them",
-		Long:  "Prints all queues with their whole policies, and all webhooks. Applied again, it changes nothing.",
-		Example: `  qlogd export definitions > qlogd.yaml
+	output, at := "yaml", ""
+	cmd := a.plain("definitions", `Print all queues and webhooks as apply takes them
+
+Prints all queues with their whole policies, and all webhooks. Applied again, it changes nothing.`,
+		`  qlogd export definitions > qlogd.yaml
   qlogd export definitions --at 2026-01-31T12:00:00Z
   qlogd export definitions -o json | jq -r '.queues[].name'`,
-		Args: exactly(0),
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		func(ctx context.Context, _ []string) error {
 			c, err := a.server()
 			if err != nil {
 				return err
 			}
-			d, err := c.Definitions(cmd.Context(), atOption(instant)...)
+			d, err := c.Definitions(ctx, atOption(at)...)
 			if err != nil {
 				return refusal(err)
 			}
@@ -394,17 +364,11 @@ func (a *app) exportCmd() *cobra.Command {
 				return a.wire(d)
 			}
 			return writeDefinitions(a.stdout, d)
-		},
-	}
-	a.addrFlags(cmd)
+		}, a.addrFlag, func(f *pflag.FlagSet) { atFlag(f, &at) })
 	a.authFlags(cmd)
-	cmd.Flags().StringVar(&instant, "at", "", "as it was then: "+instantHelp)
 	choiceFlag(cmd, &output, "yaml", "json")
-	return group(&cobra.Command{
-		Use:     "export",
-		Short:   "Print what is defined",
-		Example: "  qlogd export definitions > qlogd.yaml",
-	}, cmd)
+	return group("export", "Print what is defined",
+		"  qlogd export definitions > qlogd.yaml", cmd)
 }
 
 // writeDefinitions writes definitions as YAML. What is not set is left out, and a
@@ -431,29 +395,25 @@ func writeDefinitions(w io.Writer, d *wire.Definitions) error {
 	return enc.Close()
 }
 
+// tidyQueue leaves out what is not set, and puts the dead-letter queue last.
 func tidyQueue(q *yaml.Node) {
 	delivery := find(q, "delivery")
-	dlq := find(delivery, "dead_letter_queue")
-	drop(delivery, func(name string, v *yaml.Node) bool { return v.Tag == "!!null" || name == "dead_letter_queue" })
-	drop(q, func(_ string, v *yaml.Node) bool {
-		return v.Tag == "!!null" || v.Kind == yaml.ScalarNode && v.Value == ""
-	})
-	if dlq != nil && dlq.Tag != "!!null" {
+	if dlq := find(delivery, "dead_letter_queue"); dlq != nil && dlq.Tag != "!!null" {
 		key := &yaml.Node{}
 		key.SetString("dead_letter_queue")
-		q.Content = append(q.Content, key, dlq)
+		defer func() { q.Content = append(q.Content, key, dlq) }()
 	}
-}
-
-// drop takes members out of a mapping.
-func drop(n *yaml.Node, unwanted func(name string, v *yaml.Node) bool) {
-	kept := n.Content[:0]
-	for i := 0; i+1 < len(n.Content); i += 2 {
-		if !unwanted(n.Content[i].Value, n.Content[i+1]) {
-			kept = append(kept, n.Content[i], n.Content[i+1])
+	for _, n := range []*yaml.Node{q, delivery} {
+		kept := n.Content[:0]
+		for i := 0; i+1 < len(n.Content); i += 2 {
+			name, v := n.Content[i], n.Content[i+1]
+			if v.Tag != "!!null" && name.Value != "dead_letter_queue" &&
+				(v.Kind != yaml.ScalarNode || v.Value != "") {
+				kept = append(kept, name, v)
+			}
 		}
+		n.Content = kept
 	}
-	n.Content = kept
 }
 
 // toYAML makes JSON YAML, in its order, with the lines that it had.
@@ -522,7 +482,8 @@ func (r *jsonReader) value() (*yaml.Node, error) {
 // with spaces or control characters at odd places.
 func plainLines(s string) bool {
 	for line := range strings.SplitSeq(strings.TrimSuffix(s, "\n"), "\n") {
-		if line == "" || strings.TrimRight(line, " ") != line || strings.ContainsFunc(line, func(r rune) bool { return !unicode.IsPrint(r) }) {
+		odd := func(r rune) bool { return !unicode.IsPrint(r) }
+		if line == "" || strings.HasSuffix(line, " ") || strings.ContainsFunc(line, odd) {
 			return false
 		}
 	}

@@ -2,12 +2,14 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"cmp"
 	"compress/gzip"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"maps"
 	"os"
 	"time"
@@ -15,9 +17,9 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/qlogd/qlogd/api/wire"
-	"github.com/qlogd/qlogd/client"
 )
 
 // maxBatchBytes keeps a request well below the server's default limit of
@@ -34,30 +36,14 @@ type enqueuer struct {
 	batch           int
 	imported        bool
 	message         wire.NewMessage
-	delay, ttl      time.Duration
-	priority        int64
 	enqueued, dups  int
 }
 
 func (a *app) enqueueCmd() *cobra.Command {
 	e := &enqueuer{}
-	cmd := a.remote("enqueue QUEUE [PAYLOAD…]", "Put messages into a queue",
-		`  qlogd enqueue jobs '{"hello":"world"}'
-  qlogd enqueue jobs --key customer-42 --delay 10m '{"remind":true}'
-  qlogd enqueue jobs < lines.ndjson
-  qlogd enqueue hooks --file testdata/github-webhooks.jsonl.gz --as payload
-  echo '{"payload":{"n":1},"priority":1}' | qlogd enqueue --queue jobs
-  qlogd enqueue jobs --import < exported.ndjson`, nil,
-		func(ctx context.Context, c *client.Client, argv []string) error {
-			if e.queue == "" {
-				if len(argv) == 0 {
-					return usagef("name the queue: qlogd enqueue QUEUE [PAYLOAD…]")
-				}
-				e.queue, argv = argv[0], argv[1:]
-			}
-			return e.run(ctx, a, c, argv)
-		})
-	cmd.Long = `Puts messages into a queue: the payloads named as arguments, or the JSON values
+	cmd := a.remote("enqueue QUEUE [PAYLOAD…]", `Put messages into a queue
+
+Puts messages into a queue: the payloads named as arguments, or the JSON values
 of a file (--file, also gzipped) or of stdin, one after another, as in NDJSON.
 
 Each value is a payload, whatever it is. Only an object that has "payload" or
@@ -70,27 +56,43 @@ With --import each value is a whole message with a "source_id", its id in the ot
 system; one whose source_id is in the queue already is ignored.
 
 Prints the new ids. Values are sent in batches; each batch is taken whole or not
-at all, and repeated safely if its outcome is unknown.`
-	f, m := cmd.Flags(), &e.message
+at all, and repeated safely if its outcome is unknown.`, `  qlogd enqueue jobs '{"hello":"world"}'
+  qlogd enqueue jobs --key customer-42 --delay 10m '{"remind":true}'
+  qlogd enqueue jobs < lines.ndjson
+  qlogd enqueue hooks --file testdata/github-webhooks.jsonl.gz --as payload
+  echo '{"payload":{"n":1},"priority":1}' | qlogd enqueue --queue jobs
+  qlogd enqueue jobs --import < exported.ndjson`, func(c request) error { return e.run(a, c) }, e.flags)
+	cmd.Args = cobra.ArbitraryArgs
+	return cmd
+}
+
+func (e *enqueuer) flags(f *pflag.FlagSet) {
+	m := &e.message
 	f.StringVar(&e.queue, "queue", "", "the queue, in place of the first argument")
-	f.BoolVar(&e.imported, "import", false,
-		"messages of another system: each has a source_id, and one that is in the queue is ignored")
+	f.BoolVar(&e.imported, "import", false, "messages of another system: each has a source_id, "+
+		"and one that is in the queue is ignored")
 	f.StringVarP(&e.file, "file", "f", "", "read values from this file (- is stdin)")
 	f.StringVar(&e.as, "as", "auto", "what a value is: auto, payload or message")
 	f.IntVar(&e.batch, "batch", 500, "most messages in one request, 1 to 1000")
 	f.StringVar(&m.Key, "key", "", "ordering key")
-	f.Int64Var(&e.priority, "priority", 0, "1 (first) to 10; 0 is the server's 5")
-	f.DurationVar(&e.delay, "delay", 0, "deliver not before this from now")
-	f.DurationVar(&e.ttl, "ttl", 0, "take it out if it is not acked by then")
+	intFlag(f, &m.Priority, "priority", "", "1 (first) to 10; 0 is the server's 5")
+	millisFlag(f, func(ms int64) { m.DelayMS = ms }, "delay", "deliver not before this from now")
+	millisFlag(f, func(ms int64) { m.TTLMS = ms }, "ttl", "take it out if it is not acked by then")
 	f.StringVar(&m.Kind, "kind", "", "kind, for lease --kind")
 	f.StringVar(&m.CorrelationID, "correlation-id", "", "id that a group of messages shares")
 	f.StringVar(&m.IdempotencyKey, "idempotency-key", "",
 		"of a single message: a second one with it is a duplicate")
 	f.StringToStringVar(&m.Headers, "header", nil, "NAME=VALUE, can be repeated")
-	return cmd
 }
 
-func (e *enqueuer) run(ctx context.Context, a *app, c *client.Client, argv []string) error {
+func (e *enqueuer) run(a *app, c request) error {
+	payloads := c.args
+	if e.queue == "" {
+		if len(payloads) == 0 {
+			return usagef("name the queue: qlogd enqueue QUEUE [PAYLOAD…]")
+		}
+		e.queue, payloads = payloads[0], payloads[1:]
+	}
 	switch {
 	case e.batch < 1 || e.batch > 1000:
 		return usagef("--batch must be from 1 to 1000")
@@ -98,12 +100,15 @@ func (e *enqueuer) run(ctx context.Context, a *app, c *client.Client, argv []str
 		return usagef("--as must be auto, payload or message")
 	case e.imported && (e.as == "payload" || e.message.IdempotencyKey != ""):
 		return usagef("--import goes neither with --as payload nor with --idempotency-key")
-	case len(argv) > 0 && e.file != "":
+	case len(payloads) > 0 && e.file != "":
 		return usagef("either payloads as arguments or --file")
 	}
-	ctx, cancel := context.WithCancel(ctx)
+	if p := e.message.Priority; p != nil && *p == 0 {
+		e.message.Priority = nil
+	}
+	ctx, cancel := context.WithCancel(c.ctx)
 	defer cancel()
-	in, err := a.values(ctx, argv, e.file)
+	in, err := a.values(ctx, payloads, e.file)
 	if err != nil {
 		return err
 	}
@@ -122,7 +127,7 @@ func (e *enqueuer) run(ctx context.Context, a *app, c *client.Client, argv []str
 
 // send groups the input into batches and sends them in order. What was read
 // before an error is still sent.
-func (e *enqueuer) send(ctx context.Context, a *app, c *client.Client, in <-chan input) error {
+func (e *enqueuer) send(ctx context.Context, a *app, c request, in <-chan input) error {
 	var batch []wire.ImportMessage
 	size := 0
 	flush := func() error {
@@ -168,7 +173,8 @@ func (e *enqueuer) send(ctx context.Context, a *app, c *client.Client, in <-chan
 	}
 }
 
-func (e *enqueuer) sendBatch(ctx context.Context, a *app, c *client.Client, batch []wire.ImportMessage) error {
+func (e *enqueuer) sendBatch(ctx context.Context, a *app, c request,
+	batch []wire.ImportMessage) error {
 	if e.imported {
 		out, err := c.Import(ctx, e.queue, batch)
 		if err != nil {
@@ -216,74 +222,33 @@ type input struct {
 
 // values delivers the JSON values of arguments, a file or stdin. It ends with
 // an input that has an error, or by closing.
-func (a *app) values(ctx context.Context, argv []string, file string) (<-chan input, error) {
-	out := make(chan input, 64)
-	send := func(v input) bool {
-		select {
-		case out <- v:
-			return true
-		case <-ctx.Done():
-			return false
-		}
-	}
-	if len(argv) > 0 {
-		go func() {
-			defer close(out)
-			for i, s := range argv {
-				v := input{value: jsontext.Value(s), where: fmt.Sprintf("payload %d", i+1)}
-				if !v.value.IsValid() {
-					v.err = usagef(`%s is not JSON: %.64q (a text is written '"text"')`, v.where, s)
-				}
-				if !send(v) || v.err != nil {
-					return
-				}
-			}
-		}()
-		return out, nil
-	}
-	name, r := "stdin", a.stdin
-	var closer io.Closer
-	if file != "" && file != "-" {
+func (a *app) values(ctx context.Context, args []string, file string) (<-chan input, error) {
+	var source iter.Seq[input]
+	switch {
+	case len(args) > 0:
+		source = argumentValues(args)
+	case file != "" && file != "-":
 		f, err := os.Open(file)
 		if err != nil {
 			return nil, usagef("%w", err)
 		}
-		name, r, closer = file, f, f
-	} else if terminal(a.stdin) {
-		fmt.Fprintln(a.stderr, "qlogd: reading JSON from the terminal; end with ctrl-D")
+		source = func(yield func(input) bool) {
+			defer f.Close()
+			readValues(file, f)(yield)
+		}
+	default:
+		if terminal(a.stdin) {
+			fmt.Fprintln(a.stderr, "qlogd: reading JSON from the terminal; end with ctrl-D")
+		}
+		source = readValues("stdin", a.stdin)
 	}
+	out := make(chan input, 64)
 	go func() {
 		defer close(out)
-		if closer != nil {
-			defer closer.Close()
-		}
-		br := bufio.NewReaderSize(r, 256<<10)
-		var src io.Reader = br
-		if magic, _ := br.Peek(2); len(magic) == 2 && magic[0] == 0x1f && magic[1] == 0x8b {
-			z, err := gzip.NewReader(br)
-			if err != nil {
-				send(input{err: fmt.Errorf("%s: %w", name, err)})
-				return
-			}
-			src = z
-		}
-		lines := &lineCounter{r: src}
-		dec := jsontext.NewDecoder(lines)
-		for n := 1; ; n++ {
-			v, err := dec.ReadValue()
-			if errors.Is(err, io.EOF) {
-				return
-			}
-			where := fmt.Sprintf("%s: value %d", name, n)
-			if err != nil {
-				var syntax *jsontext.SyntacticError
-				if errors.As(err, &syntax) {
-					err = usagef("%s (line %d): %w", where, lines.at(min(syntax.ByteOffset, dec.InputOffset()+1)), err)
-				}
-				send(input{err: err})
-				return
-			}
-			if !send(input{value: v.Clone(), where: where}) {
+		for v := range source {
+			select {
+			case out <- v:
+			case <-ctx.Done():
 				return
 			}
 		}
@@ -291,33 +256,64 @@ func (a *app) values(ctx context.Context, argv []string, file string) (<-chan in
 	return out, nil
 }
 
-// lineCounter remembers where lines end, so that an error names one.
-type lineCounter struct {
-	r     io.Reader
-	pos   int64
-	lines []int64 // offsets of line ends
+func argumentValues(args []string) iter.Seq[input] {
+	return func(yield func(input) bool) {
+		for i, s := range args {
+			v := input{value: jsontext.Value(s), where: fmt.Sprintf("payload %d", i+1)}
+			if !v.value.IsValid() {
+				v.err = usagef(`%s is not JSON: %.64q (a text is written '"text"')`, v.where, s)
+			}
+			if !yield(v) || v.err != nil {
+				return
+			}
+		}
+	}
 }
+
+// readValues reads JSON values, also gzipped, one after another.
+func readValues(name string, r io.Reader) iter.Seq[input] {
+	return func(yield func(input) bool) {
+		br := bufio.NewReaderSize(r, 256<<10)
+		lines := &lineCounter{r: br}
+		if magic, _ := br.Peek(2); string(magic) == "\x1f\x8b" {
+			z, err := gzip.NewReader(br)
+			if err != nil {
+				yield(input{err: fmt.Errorf("%s: %w", name, err)})
+				return
+			}
+			lines.r = z
+		}
+		dec := jsontext.NewDecoder(lines)
+		for n := 1; ; n++ {
+			v, err := dec.ReadValue()
+			if errors.Is(err, io.EOF) {
+				return
+			}
+			where := fmt.Sprintf("%s: value %d", name, n)
+			if syntax, ok := errors.AsType[*jsontext.SyntacticError](err); ok {
+				rest := dec.UnreadBuffer() // from the end of the value before, a line's end
+				ahead := bytes.Count(rest[min(1, len(rest)):], newline)
+				err = usagef("%s (line %d): %w", where, lines.n-ahead+1, syntax)
+			}
+			if !yield(input{value: v.Clone(), where: where, err: err}) || err != nil {
+				return
+			}
+		}
+	}
+}
+
+// lineCounter counts the lines that were read.
+type lineCounter struct {
+	r io.Reader
+	n int
+}
+
+var newline = []byte("\n")
 
 func (l *lineCounter) Read(p []byte) (int, error) {
 	n, err := l.r.Read(p)
-	for i, b := range p[:n] {
-		if b == '\n' {
-			l.lines = append(l.lines, l.pos+int64(i))
-		}
-	}
-	l.pos += int64(n)
+	l.n += bytes.Count(p[:n], newline)
 	return n, err
-}
-
-func (l *lineCounter) at(offset int64) int {
-	n := 1
-	for _, end := range l.lines {
-		if end >= offset {
-			break
-		}
-		n++
-	}
-	return n
 }
 
 // messageOf makes a message of a value, with the flags where it leaves
@@ -340,12 +336,10 @@ func (e *enqueuer) messageOf(v input) (m wire.ImportMessage, err error) {
 	m.Key, m.Kind = cmp.Or(m.Key, f.Key), cmp.Or(m.Kind, f.Kind)
 	m.CorrelationID = cmp.Or(m.CorrelationID, f.CorrelationID)
 	m.IdempotencyKey = cmp.Or(m.IdempotencyKey, f.IdempotencyKey)
-	m.TTLMS = cmp.Or(m.TTLMS, e.ttl.Milliseconds())
-	if m.Priority == nil && e.priority != 0 {
-		m.Priority = &e.priority
-	}
-	if m.DelayMS == 0 && m.DeliverAt == 0 {
-		m.DelayMS = e.delay.Milliseconds()
+	m.TTLMS = cmp.Or(m.TTLMS, f.TTLMS)
+	m.Priority = cmp.Or(m.Priority, f.Priority)
+	if m.DeliverAt == 0 {
+		m.DelayMS = cmp.Or(m.DelayMS, f.DelayMS)
 	}
 	if len(f.Headers) > 0 {
 		headers := maps.Clone(f.Headers)

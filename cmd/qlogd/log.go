@@ -26,14 +26,12 @@ import (
 )
 
 func (a *app) logCmd() *cobra.Command {
-	return group(&cobra.Command{
-		Use:   "log",
-		Short: "Prove that the event log is unchanged",
-		Example: `  qlogd log export-heads >> /elsewhere/heads.jsonl
+	return group("log", "Prove that the event log is unchanged",
+		`  qlogd log export-heads >> /elsewhere/heads.jsonl
   qlogd log verify --data-dir /var/lib/qlogd --heads /elsewhere/heads.jsonl
   qlogd log archive --to /mnt/backup/qlogd
   qlogd log segments`,
-	}, a.exportHeadsCmd(), a.logVerifyCmd(), a.logSegmentsCmd(), a.logArchiveCmd())
+		a.exportHeadsCmd(), a.logVerifyCmd(), a.logSegmentsCmd(), a.logArchiveCmd())
 }
 
 // openLog is a log that is read without a server: a data directory's, an
@@ -192,7 +190,7 @@ func segmentsOf(l *log.Log, cluster, node string) wire.LogSegments {
 func (a *app) logSegmentsCmd() *cobra.Command {
 	s := &logSource{app: a}
 	cmd := a.local("segments", "List the files of the event log",
-		"  qlogd log segments\n  qlogd log segments --data-dir ./qlogd-data -o json", exactly(0),
+		"  qlogd log segments\n  qlogd log segments --data-dir ./qlogd-data -o json",
 		func(ctx context.Context, _ []string) error {
 			out, err := s.segments(ctx)
 			if err != nil {
@@ -254,7 +252,7 @@ func (a *app) logArchiveCmd() *cobra.Command {
 	var refresh bool
 	cmd := a.local("archive", "Copy the log's sealed segments to a directory", `  qlogd log archive --to /backup/qlogd
   qlogd log archive --data-dir /var/lib/qlogd --to /mnt/backup/qlogd
-  qlogd replay --archive /backup/qlogd --from start --to 2026-01-31T00:00:00Z`, exactly(0),
+  qlogd replay --archive /backup/qlogd --from start --to 2026-01-31T00:00:00Z`,
 		func(ctx context.Context, _ []string) error {
 			if to == "" {
 				return usagef("--to is needed: DIR")
@@ -324,22 +322,18 @@ type headExporter struct {
 
 func (a *app) exportHeadsCmd() *cobra.Command {
 	x := &headExporter{logSource: logSource{app: a}}
-	cmd := &cobra.Command{
-		Use:   "export-heads",
-		Short: "Write the chain's head, to be kept elsewhere",
-		Long: `Writes the newest block's index and chain as a line of JSON. Append it to a file that
+	cmd := a.plain("export-heads", `Write the chain's head, to be kept elsewhere
+
+Writes the newest block's index and chain as a line of JSON. Append it to a file that
 those who can write the log cannot write. If the log is later changed or cut off before
 a head, "qlogd log verify --heads" finds it.
 
 With --follow a line is written at every interval in which something happened. Each
 time the log is also compared with the head before: a difference is reported, with exit
-code 3.`,
-		Example: `  qlogd log export-heads >> /elsewhere/heads.jsonl
+code 3.`, `  qlogd log export-heads >> /elsewhere/heads.jsonl
   qlogd log export-heads --follow --every 1m | ssh witness 'cat >> heads.jsonl'
   qlogd log export-heads --data-dir /backup/qlogd --all`,
-		Args: exactly(0),
-		RunE: func(cmd *cobra.Command, _ []string) error { return x.run(cmd.Context()) },
-	}
+		func(ctx context.Context, _ []string) error { return x.run(ctx) })
 	x.flags(cmd)
 	f := cmd.Flags()
 	f.BoolVar(&x.all, "all", false, "of a data directory: also a head for the end of each sealed segment")
@@ -478,7 +472,7 @@ func (a *app) logVerifyCmd() *cobra.Command {
 	cmd := a.local("verify", "Check the log, and compare it with heads that were kept elsewhere",
 		`  qlogd log verify --data-dir /backup/qlogd --heads heads.jsonl
   ssh witness cat heads.jsonl | qlogd log verify --data-dir ./qlogd-data --heads -
-  qlogd log verify --addr http://127.0.0.1:7070 --heads heads.jsonl`, exactly(0),
+  qlogd log verify --addr http://127.0.0.1:7070 --heads heads.jsonl`,
 		func(ctx context.Context, _ []string) error {
 			var kept []replay.Head
 			if heads != "" {

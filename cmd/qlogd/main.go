@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,7 +11,6 @@ import (
 	"os"
 	"runtime"
 	"runtime/debug"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -58,6 +58,7 @@ type app struct {
 	stdout, stderr io.Writer
 	getenv         func(string) string
 	started        time.Time
+	parsed         bool // the command line is accepted, and its command runs
 
 	output      string
 	reach       reach
@@ -77,13 +78,11 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		return exitOK
 	}
 	code := exitFailed
-	var ee *exitError
-	switch {
-	case errors.As(err, &ee):
+	if ee, ok := errors.AsType[*exitError](err); ok {
 		code = ee.code
-	case isUsage(err):
+	} else if !a.parsed {
 		code = exitUsage
-	case errors.Is(err, context.Canceled) && ctx.Err() != nil:
+	} else if errors.Is(err, context.Canceled) && ctx.Err() != nil {
 		return exitFailed
 	}
 	if msg := err.Error(); msg != "" {
@@ -92,54 +91,29 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	return code
 }
 
-// isUsage recognises the errors that cobra itself returns untyped.
-func isUsage(err error) bool {
-	for _, p := range []string{
-		"unknown command", "unknown flag", "unknown shorthand", "required flag", "invalid argument",
-		"accepts ", "requires at least", "flag needs an argument", "if any flags in the group",
-		"at least one of the flags", "bad flag syntax",
-	} {
-		if strings.HasPrefix(err.Error(), p) {
-			return true
-		}
-	}
-	return false
-}
-
 func (a *app) rootCmd() *cobra.Command {
-	root := &cobra.Command{
-		Use:   "qlogd",
-		Short: "An event-sourced message queue",
-		Long: `qlogd is an event-sourced message queue: every change of every message is an
+	root := group("qlogd", `An event-sourced message queue
+
+qlogd is an event-sourced message queue: every change of every message is an
 event in a replicated, hash-chained log, and the past can be asked.
 
 Start a node with "qlogd serve", then talk to it with the commands below, with
-curl (http://127.0.0.1:7070/v1), or with any HTTP client.`,
-		Example: `  qlogd serve
+curl (http://127.0.0.1:7070/v1), or with any HTTP client.`, `  qlogd serve
   qlogd queue create jobs
   echo '{"hello":"world"}' | qlogd enqueue jobs
   qlogd lease jobs --ack
   qlogd replay --from start`,
-		SilenceUsage:  true,
-		SilenceErrors: true,
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) > 0 {
-				return usagef("unknown command %.64q; see qlogd --help", args[0])
-			}
-			return nil
-		},
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
-	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return usagef("%w; see %s --help", err, cmd.CommandPath())
-	})
-	root.AddCommand(
 		a.serveCmd(), a.configCmd(), a.replayCmd(), a.logCmd(), a.projectionsCmd(),
 		a.queueCmd(), a.enqueueCmd(), a.leaseCmd(),
 		a.ackCmd(), a.retryCmd(), a.deadLetterCmd(), a.extendCmd(), a.releaseCmd(),
 		a.messageCmd(), a.deadCmd(), a.taskCmd(), a.eventsCmd(), a.webhookCmd(), a.applyCmd(),
 		a.exportCmd(), a.clusterCmd(), a.readyCmd(), a.benchCmd(), a.tokenCmd(), a.versionCmd(),
 	)
+	root.SilenceUsage, root.SilenceErrors = true, true
+	root.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return usagef("%w; see %s --help", err, cmd.CommandPath())
+	})
 	return root
 }
 
@@ -160,32 +134,29 @@ type buildInfo struct {
 }
 
 func build() buildInfo {
-	b := buildInfo{version, commit, date, runtime.Version(), runtime.GOOS, runtime.GOARCH}
-	if info, ok := debug.ReadBuildInfo(); ok {
-		if b.Version == "" {
-			b.Version = info.Main.Version
-		}
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		info = &debug.BuildInfo{}
+	}
+	setting := func(key string) string {
 		for _, s := range info.Settings {
-			switch {
-			case s.Key == "vcs.revision" && b.Commit == "":
-				b.Commit = s.Value
-			case s.Key == "vcs.time" && b.Date == "":
-				b.Date = s.Value
+			if s.Key == key {
+				return s.Value
 			}
 		}
+		return ""
 	}
-	for _, s := range []*string{&b.Version, &b.Commit, &b.Date} {
-		if *s == "" {
-			*s = "unknown"
-		}
+	return buildInfo{
+		Version: cmp.Or(version, info.Main.Version, "unknown"),
+		Commit:  cmp.Or(commit, setting("vcs.revision"), "unknown"),
+		Date:    cmp.Or(date, setting("vcs.time"), "unknown"),
+		Go:      runtime.Version(), OS: runtime.GOOS, Arch: runtime.GOARCH,
 	}
-	return b
 }
 
 func (a *app) versionCmd() *cobra.Command {
 	return a.local("version", "Print version, commit and build date",
-		"  qlogd version\n  qlogd version -o json", exactly(0),
-		func(context.Context, []string) error {
+		"  qlogd version\n  qlogd version -o json", func(context.Context, []string) error {
 			b := build()
 			if a.output == "json" {
 				return a.json(b)

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"encoding/base64"
 	"fmt"
 	"iter"
@@ -11,6 +10,7 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/client"
@@ -18,20 +18,18 @@ import (
 )
 
 func (a *app) messageCmd() *cobra.Command {
-	return group(&cobra.Command{
-		Use:     "message",
-		Aliases: []string{"messages"},
-		Short:   "Look at single messages, or take one out",
-		Example: "  qlogd message show 01J…\n  qlogd message history 01J…\n  qlogd message list jobs --state leased",
-	}, a.messageShowCmd(), a.messageHistoryCmd(), a.messageListCmd(), a.messageDeleteCmd(),
+	return group("message|messages", "Look at single messages, or take one out",
+		"  qlogd message show 01J…\n  qlogd message history 01J…\n"+
+			"  qlogd message list jobs --state leased",
+		a.messageShowCmd(), a.messageHistoryCmd(), a.messageListCmd(), a.messageDeleteCmd(),
 		a.messageResurrectCmd(), a.messageEditsCmd(), a.messageEraseCmd())
 }
 
 func (a *app) messageShowCmd() *cobra.Command {
 	return a.remote("show ID", "Show a message with its payload and history",
-		"  qlogd message show 01J…\n  qlogd message show 01J… -o json | jq .payload", exactly(1),
-		func(ctx context.Context, c *client.Client, argv []string) error {
-			m, err := c.Message(ctx, argv[0])
+		"  qlogd message show 01J…\n  qlogd message show 01J… -o json | jq .payload",
+		func(c request) error {
+			m, err := c.Message(c.ctx, c.args[0])
 			if err != nil {
 				return err
 			}
@@ -44,25 +42,28 @@ func (a *app) messageShowCmd() *cobra.Command {
 				{"kind", m.Kind}, {"priority", m.Priority}, {"attempt", m.Attempt},
 				{"enqueued", a.when(m.EnqueuedAt)},
 			}
-			if m.AvailableAt != 0 {
-				rows = append(rows, []any{"available", a.when(m.AvailableAt)})
+			add := func(set bool, row ...any) {
+				if set {
+					rows = append(rows, row)
+				}
 			}
-			if m.LeaseID != "" {
-				rows = append(rows, []any{"lease", m.LeaseID}, []any{"until", a.when(m.LeaseExpiresAt)})
+			add(m.AvailableAt != 0, "available", a.when(m.AvailableAt))
+			add(m.LeaseID != "", "lease", m.LeaseID)
+			add(m.LeaseID != "", "until", a.when(m.LeaseExpiresAt))
+			if to := m.MovedTo; to != nil {
+				add(true, "moved to", to.Queue+" as "+to.MessageID)
 			}
-			if m.MovedTo != nil {
-				rows = append(rows, []any{"moved to", m.MovedTo.Queue + " as " + m.MovedTo.MessageID})
-			}
-			if m.Dead != nil {
-				rows = append(rows, []any{"dead from", m.Dead.Queue + " (" + m.Dead.Reason + ")"},
-					[]any{"error", short(m.Dead.Error, 80)})
+			if d := m.Dead; d != nil {
+				add(true, "dead from", d.Queue+" ("+d.Reason+")")
+				add(true, "error", short(d.Error, 80))
 			}
 			for _, r := range m.ResurrectedAs {
-				rows = append(rows, []any{"resurrected", "in " + r.Queue + " as " + r.MessageID})
+				add(true, "resurrected", "in "+r.Queue+" as "+r.MessageID)
 			}
 			if o := m.Origin; o != nil {
-				rows = append(rows, []any{"came from", o.FromMessageID}, []any{"first", o.FirstMessageID},
-					[]any{"replays", o.Replays})
+				add(true, "came from", o.FromMessageID)
+				add(true, "first", o.FirstMessageID)
+				add(true, "replays", o.Replays)
 			}
 			rows = append(rows, []any{"payload", short(payload, 200)})
 			if err := a.show(m, "message", m.ID, rows); err != nil || a.output == "json" {
@@ -95,10 +96,11 @@ func attemptRow(t *wire.Attempt) []any {
 }
 
 func (a *app) messageHistoryCmd() *cobra.Command {
-	return a.remote("history ID", "Show every event of a message, through dead-letter queues and replays",
-		"  qlogd message history 01J…\n  qlogd message history 01J… -o json | jq -r .type", exactly(1),
-		func(ctx context.Context, c *client.Client, argv []string) error {
-			events, err := c.History(ctx, argv[0])
+	return a.remote("history ID",
+		"Show every event of a message, through dead-letter queues and replays",
+		"  qlogd message history 01J…\n  qlogd message history 01J… -o json | jq -r .type",
+		func(c request) error {
+			events, err := c.History(c.ctx, c.args[0])
 			if err != nil {
 				return err
 			}
@@ -107,23 +109,17 @@ func (a *app) messageHistoryCmd() *cobra.Command {
 }
 
 func (a *app) messageListCmd() *cobra.Command {
-	var (
-		q       client.MessageQuery
-		key, at string
-		limit   int
-		cmd     *cobra.Command
-	)
-	cmd = a.remote("list QUEUE", "Peek at the messages of a queue, without any effect on them",
+	var q client.MessageQuery
+	var at string
+	var limit int
+	return a.remote("list|ls|peek QUEUE",
+		"Peek at the messages of a queue, without any effect on them",
 		"  qlogd message list jobs --state scheduled\n"+
-			"  qlogd message list jobs --key customer-42 --at 1h -o json", exactly(1),
-		func(ctx context.Context, c *client.Client, argv []string) error {
-			if cmd.Flags().Changed("key") { // the empty key is one too
-				q.Key = &key
-			}
+			"  qlogd message list jobs --key customer-42 --at 1h -o json", func(c request) error {
 			var all []wire.Message
 			for len(all) < limit {
 				q.Limit = min(limit-len(all), 100)
-				page, err := c.Messages(ctx, argv[0], q, atOption(at)...)
+				page, err := c.Messages(c.ctx, c.args[0], q, atOption(at)...)
 				if err != nil {
 					return err
 				}
@@ -132,70 +128,63 @@ func (a *app) messageListCmd() *cobra.Command {
 					break
 				}
 			}
-			return list(a, all, "message,state,key,priority,attempt,enqueued,payload", func(m *wire.Message) []any {
-				state := m.State
-				if m.Held {
-					state += " (held)"
-				}
-				return []any{m.ID, state, short(m.Key, 32), m.Priority, m.Attempt, a.when(m.EnqueuedAt),
-					short(string(m.Payload), 60)}
-			})
+			return list(a, all, "message,state,key,priority,attempt,enqueued,payload",
+				func(m *wire.Message) []any {
+					state := m.State
+					if m.Held {
+						state += " (held)"
+					}
+					return []any{m.ID, state, short(m.Key, 32), m.Priority, m.Attempt,
+						a.when(m.EnqueuedAt), short(string(m.Payload), 60)}
+				})
+		}, func(f *pflag.FlagSet) {
+			f.StringVar(&q.State, "state", "", "scheduled, ready or leased")
+			textFlag(f, &q.Key, "key", "only messages with this key")
+			atFlag(f, &at)
+			f.IntVar(&limit, "limit", 100, "most messages")
 		})
-	cmd.Aliases = []string{"ls", "peek"}
-	f := cmd.Flags()
-	f.StringVar(&q.State, "state", "", "scheduled, ready or leased")
-	f.StringVar(&key, "key", "", "only messages with this key")
-	f.StringVar(&at, "at", "", "as it was then: "+instantHelp)
-	f.IntVar(&limit, "limit", 100, "most messages")
-	return cmd
 }
 
 func (a *app) messageDeleteCmd() *cobra.Command {
-	cmd := a.destroyFlags(a.remote("delete ID", "Take a message out of its queue",
-		"  qlogd message delete 01J… --yes", exactly(1),
-		func(ctx context.Context, c *client.Client, argv []string) error {
-			m, err := c.Message(ctx, argv[0])
+	return a.remote("delete|rm ID", "Take a message out of its queue",
+		"  qlogd message delete 01J… --yes", func(c request) error {
+			m, err := c.Message(c.ctx, c.args[0])
 			if err != nil {
 				return err
 			}
 			what := fmt.Sprintf("delete message %s (%s) from %s", m.ID, m.State, m.Queue)
-			return a.destroy(what, func() error {
-				if err := c.DeleteMessage(ctx, argv[0]); err != nil {
-					return err
-				}
-				return a.say(nil, "%s deleted", m.ID)
-			})
-		}))
-	cmd.Aliases = []string{"rm"}
-	return cmd
+			return a.destroy(what, m.ID+" deleted",
+				func() error { return c.DeleteMessage(c.ctx, c.args[0]) })
+		}, a.destroyFlags)
 }
 
 func (a *app) messageResurrectCmd() *cobra.Command {
 	var r wire.ResurrectRequest
-	var payload string
-	var cmd *cobra.Command
-	cmd = a.remote("resurrect ID", "Enqueue a message again that was acked or discarded",
+	var payload *string
+	return a.remote("resurrect ID", `Enqueue a message again that was acked or discarded
+
+Enqueues a message again that was acked or discarded, from the log, as long as history keeps
+it. It gets a new id, and its history goes on.`,
 		"  qlogd message resurrect 01J…\n"+
-			"  qlogd message resurrect 01J… --queue jobs-again --payload '{\"fixed\":true}'", exactly(1),
-		func(ctx context.Context, c *client.Client, argv []string) error {
-			if cmd.Flags().Changed("payload") {
-				v, err := readValue("payload", payload)
+			"  qlogd message resurrect 01J… --queue jobs-again --payload '{\"fixed\":true}'",
+		func(c request) error {
+			if payload != nil {
+				v, err := readValue("payload", *payload)
 				if err != nil {
 					return err
 				}
 				r.Edit = &wire.ReplayEdit{Payload: v}
 			}
-			out, err := c.Resurrect(ctx, argv[0], r)
+			out, err := c.Resurrect(c.ctx, c.args[0], r)
 			if err != nil {
 				return err
 			}
 			return a.say(out, "%s is in %s as %s", out.MessageID, out.Queue, out.NewMessageID)
+		}, func(f *pflag.FlagSet) {
+			f.StringVar(&r.Queue, "queue", "",
+				"into this queue rather than the one that it was in, or had died in")
+			textFlag(f, &payload, "payload", "JSON, or @FILE, in place of the message's own")
 		})
-	cmd.Long = "Enqueues a message again that was acked or discarded, from the log, as long as history keeps\n" +
-		"it. It gets a new id, and its history goes on."
-	cmd.Flags().StringVar(&r.Queue, "queue", "", "into this queue rather than the one that it was in, or had died in")
-	cmd.Flags().StringVar(&payload, "payload", "", "JSON, or @FILE, in place of the message's own")
-	return cmd
 }
 
 // readValue returns a flag's JSON, or that of the file which @FILE names.
@@ -214,10 +203,10 @@ func readValue(flag, v string) (jsontext.Value, error) {
 }
 
 func (a *app) messageEditsCmd() *cobra.Command {
-	cmd := a.remote("edits ID", "Show what replays and resurrections changed in a message",
-		"  qlogd message edits 01J…\n  qlogd message edits 01J… -o json | jq .changes", exactly(1),
-		func(ctx context.Context, c *client.Client, argv []string) error {
-			edits, err := c.Edits(ctx, argv[0])
+	return a.remote("edits|diff ID", "Show what replays and resurrections changed in a message",
+		"  qlogd message edits 01J…\n  qlogd message edits 01J… -o json | jq .changes",
+		func(c request) error {
+			edits, err := c.Edits(c.ctx, c.args[0])
 			if err != nil {
 				return err
 			}
@@ -227,17 +216,16 @@ func (a *app) messageEditsCmd() *cobra.Command {
 			var rows [][]any
 			for _, e := range edits {
 				if e.Note != "" {
-					rows = append(rows, []any{a.when(e.Time), e.Type, e.NewMessageID, "-", "", "", e.Note})
+					rows = append(rows, []any{a.when(e.Time), e.Type, e.NewMessageID,
+						"-", "", "", e.Note})
 				}
 				for _, c := range e.Changes {
-					rows = append(rows, []any{a.when(e.Time), e.Type, e.NewMessageID, c.Op, c.Path,
-						short(string(c.Old), 60), short(string(c.Value), 60)})
+					rows = append(rows, []any{a.when(e.Time), e.Type, e.NewMessageID,
+						c.Op, c.Path, short(string(c.Old), 60), short(string(c.Value), 60)})
 				}
 			}
-			return a.table([]string{"time", "by", "new message", "op", "path", "before", "after"}, rows)
+			return a.table("time,by,new message,op,path,before,after", rows)
 		})
-	cmd.Aliases = []string{"diff"}
-	return cmd
 }
 
 // payloadText is a payload as it is printed.
@@ -251,7 +239,8 @@ func payloadText(v jsontext.Value, b wire.Bytes, contentType string) string {
 const eventHeader = "time,index,event,type,queue,message,what"
 
 func eventRow(e *wire.Event) []any {
-	return []any{e.Time.String(), e.Index, e.EventID, e.Type, e.Queue, e.MessageID, short(eventText(e), 100)}
+	return []any{e.Time.String(), e.Index, e.EventID, e.Type, e.Queue, e.MessageID,
+		short(eventText(e), 100)}
 }
 
 // eventText is a summary of an event's fields in a line.
@@ -290,62 +279,59 @@ func eventText(e *wire.Event) string {
 }
 
 func (a *app) eventsCmd() *cobra.Command {
-	var (
-		q      client.EventQuery
-		follow bool
-		limit  int
-	)
-	cmd := a.remote("events", "Show what happened, and what happens", `  qlogd events --from 15m
+	var q client.EventQuery
+	var follow bool
+	var limit int
+	return a.remote("events", `Show what happened, and what happens
+
+Prints events from the server's log, oldest first. With --follow it goes on with new ones as
+they commit, from now on or from where --from or --after say.`, `  qlogd events --from 15m
   qlogd events --follow -o json | jq -c 'select(.type == "dead_lettered")'
   qlogd events --message 01J…
-  qlogd events --queue jobs --type enqueued --from start`, exactly(0),
-		func(ctx context.Context, c *client.Client, _ []string) error {
-			var events iter.Seq2[wire.Event, error]
-			if follow {
-				events = c.Follow(ctx, q)
-			} else {
-				q.Limit = 1000
-				if limit > 0 {
-					q.Limit = min(limit, 1000)
-				}
-				events = c.AllEvents(ctx, q)
+  qlogd events --queue jobs --type enqueued --from start`, func(c request) error {
+		var events iter.Seq2[wire.Event, error]
+		if follow {
+			events = c.Follow(c.ctx, q)
+		} else {
+			q.Limit = 1000
+			if limit > 0 {
+				q.Limit = min(limit, 1000)
 			}
-			var rows [][]any
-			n := 0
-			for e, err := range events {
-				switch {
-				case err != nil:
-					return err
-				case a.output == "json":
-					err = a.wire(e)
-				case follow: // a stream has no columns
-					_, err = fmt.Fprintln(a.stdout, e.Time.String(), e.Index, e.Type, e.Queue, e.MessageID,
-						short(eventText(&e), 160))
-				default:
-					rows = append(rows, eventRow(&e))
-				}
-				if err != nil {
-					return err
-				}
-				if n++; limit > 0 && n == limit {
-					break
-				}
+			events = c.AllEvents(c.ctx, q)
+		}
+		var rows [][]any
+		n := 0
+		for e, err := range events {
+			switch {
+			case err != nil:
+				return err
+			case a.output == "json":
+				err = a.wire(e)
+			case follow: // a stream has no columns
+				_, err = fmt.Fprintln(a.stdout, e.Time.String(), e.Index, e.Type, e.Queue,
+					e.MessageID, short(eventText(&e), 160))
+			default:
+				rows = append(rows, eventRow(&e))
 			}
-			if a.output == "json" || follow {
-				return nil
+			if err != nil {
+				return err
 			}
-			return a.table(strings.Split(eventHeader, ","), rows)
-		})
-	cmd.Long = "Prints events from the server's log, oldest first. With --follow it goes on with new ones as\n" +
-		"they commit, from now on or from where --from or --after say."
-	f := cmd.Flags()
-	f.BoolVar(&follow, "follow", false, "stay, and print new events as they commit")
-	f.StringVar(&q.After, "after", "", "only events after this one")
-	f.StringVar(&q.From, "from", "", "from this instant on: "+instantHelp)
-	f.StringVar(&q.To, "to", "", "up to this instant")
-	f.StringVar(&q.Queue, "queue", "", "only of this queue")
-	f.StringVar(&q.Type, "type", "", "only of this type, such as enqueued")
-	f.StringVar(&q.MessageID, "message", "", "only of this message")
-	f.IntVar(&limit, "limit", 0, "most events; 0 all there are")
-	return cmd
+			if n++; limit > 0 && n == limit {
+				break
+			}
+		}
+		if a.output == "json" || follow {
+			return nil
+		}
+		return a.table(eventHeader, rows)
+	}, func(f *pflag.FlagSet) {
+		f.BoolVar(&follow, "follow", false, "stay, and print new events as they commit")
+		f.StringVar(&q.After, "after", "", "only events after this one")
+		f.StringVar(&q.From, "from", "", "from this instant on: "+instantHelp)
+		f.StringVar(&q.To, "to", "", "up to this instant")
+		f.StringVar(&q.Queue, "queue", "", "only of this queue")
+		f.StringVar(&q.Type, "type", "", "only of this type, such as enqueued")
+		f.StringVar(&q.MessageID, "message", "", "only of this message")
+		f.IntVar(&limit, "limit", 0, "most events; 0 all there are")
+	})
 }

@@ -49,7 +49,7 @@ func (a *app) replayCmd() *cobra.Command {
   qlogd replay --diff --against http://127.0.0.1:7070
   qlogd replay --bisect "queue('jobs').dead_lettered_total >= 10"
   qlogd replay --archive /mnt/backup/qlogd --from 2026-01-01T00:00:00Z --message 01J…
-  qlogd replay --to 01J… --into ./then && qlogd serve --data-dir ./then`, exactly(0),
+  qlogd replay --to 01J… --into ./then && qlogd serve --data-dir ./then`,
 		func(ctx context.Context, _ []string) error {
 			// Buffered, but also after an error output ends with a whole line.
 			buffered := *a

@@ -209,11 +209,11 @@ func (r *replayer) whatSummary(s *replay.WhatIfSummary) error {
 	if r.output == "json" {
 		return r.wire(whatSummaryLine{s})
 	}
-	header := []string{"queue", "messages", "same"}
+	header := "queue,messages,same"
 	for _, e := range replay.Effects {
-		header = append(header, strings.ReplaceAll(string(e), "_", " "))
+		header += "," + strings.ReplaceAll(string(e), "_", " ")
 	}
-	header = append(header, "assumed", "delay median", "delay max")
+	header += ",assumed,delay median,delay max"
 	row := func(name string, c *replay.Counts) []any {
 		out := []any{name, c.Messages, c.Same}
 		for _, e := range replay.Effects {

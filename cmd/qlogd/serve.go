@@ -21,10 +21,10 @@ import (
 
 func (a *app) serveCmd() *cobra.Command {
 	c := &config{}
-	cmd := &cobra.Command{
-		Use:   "serve",
-		Short: "Run a node",
-		Long: `Runs a node. Without any flag it is one durable node in ./qlogd-data, reached at
+	var flags *pflag.FlagSet
+	return a.plain("serve", `Run a node
+
+Runs a node. Without any flag it is one durable node in ./qlogd-data, reached at
 http://127.0.0.1:7070.
 
 Each flag can also be set in the environment (QLOGD_HTTP_ADDR for --http-addr) or
@@ -36,24 +36,22 @@ same --join list. A node with --join alone joins the cluster that it finds there
 
 SIGTERM drains: no new leases, leadership is handed over, open requests end, then
 it exits with 0. A second signal ends it at once. SIGHUP reloads the log level,
-the tokens and the certificates.`,
-		Example: `  qlogd serve
+the tokens and the certificates.`, `  qlogd serve
   qlogd serve --data-dir /var/lib/qlogd --http-addr 127.0.0.1:8080 --log-format json
   qlogd serve --config qlogd.yaml
   QLOGD_LOG_LEVEL=debug qlogd serve --auto-create-queues
   qlogd serve --node-id n1 --raft-addr 10.0.0.1:7071 --bootstrap-expect 3 --join 10.0.0.1:7071,10.0.0.2:7071,10.0.0.3:7071 \
     --raft-tls-cert n1.pem --raft-tls-key n1.key --raft-tls-ca ca.pem`,
-		Args: args(cobra.NoArgs),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			typed := typedFlags(cmd.Flags())
-			if err := c.load(cmd.Flags(), a.getenv); err != nil {
+		func(ctx context.Context, _ []string) error {
+			typed := typedFlags(flags)
+			if err := c.load(flags, a.getenv); err != nil {
 				return err
 			}
-			return a.serve(cmd.Context(), c, typed)
-		},
-	}
-	c.flags(cmd.Flags())
-	return cmd
+			return a.serve(ctx, c, typed)
+		}, func(f *pflag.FlagSet) {
+			flags = f
+			c.flags(f)
+		})
 }
 
 // typedFlags returns what the command line said, for a later reload of the environment and the file

@@ -1,0 +1,195 @@
+package main
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/dustin/go-humanize"
+	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/jedib0t/go-pretty/v6/text"
+	"github.com/schollz/progressbar/v3"
+	"golang.org/x/term"
+
+	"github.com/qlogd/qlogd/api/wire"
+)
+
+// json writes one value as one line.
+func (a *app) json(v any) error {
+	enc := json.NewEncoder(a.stdout)
+	enc.SetEscapeHTML(false)
+	return enc.Encode(v)
+}
+
+// wire writes one of the API's values as a line of JSON.
+func (a *app) wire(v any) error {
+	b, err := wire.Marshal(v)
+	if err != nil {
+		return err
+	}
+	_, err = a.stdout.Write(append(b, '\n'))
+	return err
+}
+
+// say prints v with -o json, and else a line of text. A nil v prints nothing.
+func (a *app) say(v any, format string, args ...any) error {
+	if a.output != "json" {
+		_, err := fmt.Fprintf(a.stdout, format+"\n", args...)
+		return err
+	}
+	if v == nil {
+		return nil
+	}
+	return a.wire(v)
+}
+
+// list prints each item as a line of JSON, or as a row of a table whose header
+// is separated by commas.
+func list[T any](a *app, items []T, header string, row func(*T) []any) error {
+	rows := make([][]any, 0, len(items))
+	for i := range items {
+		if a.output != "json" {
+			rows = append(rows, row(&items[i]))
+		} else if err := a.wire(items[i]); err != nil {
+			return err
+		}
+	}
+	if a.output == "json" {
+		return nil
+	}
+	return a.table(header, rows)
+}
+
+// show prints one value as JSON, or its fields, rows of a name and a value
+// each, under the value's own name. It leaves out rows whose value is nil.
+func (a *app) show(v any, what, name string, rows [][]any) error {
+	if a.output == "json" {
+		return a.wire(v)
+	}
+	rows = slices.DeleteFunc(rows, func(r []any) bool { return r[1] == nil })
+	return writeTable(a.stdout, []string{strings.ToUpper(what), name}, rows)
+}
+
+// optional returns nil, so that show leaves it out, if text is empty.
+func optional(text string) any {
+	if text == "" {
+		return nil
+	}
+	return text
+}
+
+// table writes rows under a header, its columns separated by commas. Nothing is cut
+// without a terminal, so that awk and grep find what they look for.
+func (a *app) table(header string, rows [][]any) error {
+	return writeTable(a.stdout, strings.Split(strings.ToUpper(header), ","), rows)
+}
+
+func writeTable(w io.Writer, header []string, rows [][]any) error {
+	t := table.NewWriter()
+	style := table.StyleDefault
+	style.Options = table.OptionsNoBordersAndSeparators
+	style.Box.PaddingLeft, style.Box.PaddingRight = "", "  "
+	style.Format.Header = text.FormatDefault
+	t.SetStyle(style)
+	h := make(table.Row, len(header))
+	for i, s := range header {
+		h[i] = s
+	}
+	t.AppendHeader(h)
+	for _, r := range rows {
+		t.AppendRow(r)
+	}
+	if f, ok := w.(interface{ Fd() uintptr }); ok && term.IsTerminal(int(f.Fd())) {
+		if width, _, err := term.GetSize(int(f.Fd())); err == nil && width > 20 {
+			t.Style().Size.WidthMax = width
+		}
+	}
+	_, err := fmt.Fprintln(w, t.Render())
+	return err
+}
+
+// terminal reports whether a stream is one.
+func terminal(stream any) bool {
+	f, ok := stream.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd()))
+}
+
+// when formats a time: relative to now on a terminal, RFC 3339 elsewhere.
+func (a *app) when(at wire.Time) string {
+	switch t := at.Time(); {
+	case at == 0:
+		return "-"
+	case terminal(a.stdout):
+		return humanize.Time(t)
+	default:
+		return t.UTC().Format("2006-01-02T15:04:05.000Z")
+	}
+}
+
+// short makes user text one line of at most n characters.
+func short(s string, n int) string {
+	out := make([]rune, 0, n)
+	for _, r := range s {
+		if len(out) == n {
+			return string(out[:n-1]) + "…"
+		}
+		if r < ' ' || r == 0x7f || r >= 0x202a && r <= 0x202e {
+			r = ' '
+		}
+		out = append(out, r)
+	}
+	return string(out)
+}
+
+func plural[N int | int64](n N, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return humanize.Comma(int64(n)) + " " + many
+}
+
+func messages[N int | int64](n N) string { return plural(n, "message", "messages") }
+
+func sortedKeys[K cmp.Ordered, V any](m map[K]V) []K { return slices.Sorted(maps.Keys(m)) }
+
+// progress is a bar on stderr. It appears only on a terminal, and after a second.
+type progress struct {
+	a     *app
+	label string
+	began time.Time
+	bar   *progressbar.ProgressBar
+	off   bool
+}
+
+func (a *app) progress(label string, on bool) *progress {
+	return &progress{a: a, label: label, began: time.Now(), off: !on || !terminal(a.stderr)}
+}
+
+func (p *progress) set(done, total int64) {
+	if p.off || total <= 0 || p.bar == nil && time.Since(p.began) < time.Second {
+		return
+	}
+	if p.bar == nil {
+		p.bar = progressbar.NewOptions64(total,
+			progressbar.OptionSetWriter(p.a.stderr), progressbar.OptionSetDescription(p.label),
+			progressbar.OptionThrottle(100*time.Millisecond), progressbar.OptionClearOnFinish(),
+			progressbar.OptionSetPredictTime(true), progressbar.OptionFullWidth(),
+			progressbar.OptionEnableColorCodes(p.a.getenv("NO_COLOR") == ""))
+	}
+	p.bar.ChangeMax64(total)
+	_ = p.bar.Set64(min(done, total))
+}
+
+// done removes the bar.
+func (p *progress) done() {
+	if p.bar != nil {
+		_ = p.bar.Clear()
+	}
+	p.off = true
+}

@@ -18,6 +18,7 @@ import (
 	"github.com/qlogd/qlogd/log"
 	"github.com/qlogd/qlogd/projections/store"
 	"github.com/qlogd/qlogd/raft"
+	"github.com/qlogd/qlogd/webhook"
 )
 
 // fake is a machine that a test can let fail. It keeps the commands that reached it.
@@ -34,7 +35,7 @@ type fake struct {
 	before  func() // called by Propose
 	barrier error
 	rebuilt int
-	secrets fakeSecrets
+	secrets map[string]string // environment variables
 	target  fakeTarget
 }
 
@@ -121,6 +122,7 @@ func setup(t *testing.T, opts ...func(*Options)) *harness {
 // build is setup without a test; the caller closes it.
 func build(opts ...func(*Options)) *harness {
 	f := &fake{log: &fakeLog{}}
+	secrets, _ := webhook.NewSecrets(func(name string) string { return f.secrets[name] }, "")
 	o := Options{HistoryRetention: 7 * 24 * time.Hour}
 	for _, fn := range opts {
 		fn(&o)
@@ -132,7 +134,7 @@ func build(opts ...func(*Options)) *harness {
 	f.machine.s = New(Deps{
 		Node: n, State: f, Log: f.log, Models: f, Cluster: c, Eraser: f.machine.carrier(),
 		Past:     func(context.Context, event.Instant) (State, error) { return f, nil },
-		Secrets:  &f.secrets,
+		Secrets:  secrets,
 		Forward:  &f.target,
 		Logger:   slog.New(slog.DiscardHandler),
 		Registry: prometheus.NewRegistry(),

@@ -45,7 +45,7 @@ func (h *harness) hook(name, from, body string, headers ...string) answer {
 // github has the contract's webhook, as gh, and its secret.
 func github(t *testing.T, opts ...func(*Options)) *harness {
 	h := setup(t, opts...)
-	h.secrets = fakeSecrets{"GITHUB_WEBHOOK_SECRET": {"old one", topSecret}}
+	h.secrets = map[string]string{"GITHUB_WEBHOOK_SECRET": topSecret}
 	h.do("PUT", "/v1/queues/WebhookIngress", "").want(201)
 	h.do("PUT", "/v1/webhooks/gh", contractWebhook).want(201)
 	return h
@@ -266,7 +266,7 @@ func TestHookBehindProxies(t *testing.T) {
 func TestHookSecretMissing(t *testing.T) {
 	h := github(t)
 	h.do("GET", "/readyz", "").want(200).is(`{"status":"ready"}`)
-	h.secrets = fakeSecrets{}
+	h.secrets = nil
 	h.do("GET", "/readyz", "").want(200).is(`{"status":"ready","reasons":["secret_missing: webhook gh: environment variable GITHUB_WEBHOOK_SECRET is not set"]}`)
 	if a := h.hook("gh", "52.1.1.1", opened, signed(opened)).want(503); a.Header().Get("Retry-After") != "60" {
 		t.Error(a.Header())
@@ -335,7 +335,7 @@ func TestHookOnce(t *testing.T) {
 // TestHookForwards: without a queue the target's answer is the answer.
 func TestHookForwards(t *testing.T) {
 	h := setup(t)
-	h.secrets = fakeSecrets{"S": {topSecret}}
+	h.secrets = map[string]string{"S": topSecret}
 	h.do("PUT", "/v1/webhooks/sync", `{"target":"https://example.com/in?token=x","verify_hmac":{"scheme":"github","secret_env":"S"},
 		"filter":"payload.action != 'ping'","idempotency_key":"string(payload.issue.number)","map_to":{"input":{"t":"payload.issue.title"}},"payload_schema":{"required":["urgency"]}}`).want(201)
 	n := h.proposals()

@@ -12,15 +12,6 @@ import (
 	"github.com/qlogd/qlogd/webhook"
 )
 
-// Secrets are the secrets that this node has.
-type Secrets interface {
-	// Of returns those that a definition names. An error names a missing one, and
-	// never contains a secret.
-	Of(v *wire.VerifyHMAC) ([]string, error)
-	// Missing names those that this node lacks.
-	Missing(v *wire.VerifyHMAC) []string
-}
-
 // Forwarder sends to the targets of webhooks.
 type Forwarder interface {
 	// CheckTarget returns an error for a URL that nothing may be sent to; its text

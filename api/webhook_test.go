@@ -7,31 +7,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
-
-	"github.com/qlogd/qlogd/api/wire"
 )
-
-// fakeSecrets are by the name of their environment variable.
-type fakeSecrets map[string][]string
-
-func (s *fakeSecrets) Of(v *wire.VerifyHMAC) (out []string, err error) {
-	for _, name := range v.SecretEnv {
-		out = append(out, (*s)[name]...)
-	}
-	if out == nil {
-		err = errors.New(s.Missing(v)[0])
-	}
-	return out, err
-}
-
-func (s *fakeSecrets) Missing(v *wire.VerifyHMAC) (out []string) {
-	for _, name := range v.SecretEnv {
-		if (*s)[name] == nil {
-			out = append(out, "environment variable "+name+" is not set")
-		}
-	}
-	return out
-}
 
 // fakeTarget is what webhooks are forwarded to.
 type fakeTarget struct {

@@ -15,8 +15,8 @@ import (
 // deadLetterAuto in dead_letter_queue creates <name>.dlq.
 const deadLetterAuto = "auto"
 
-// defaultPolicy is the policy of a queue that is created without any field: the deduplication
-// window is at most the history retention.
+// defaultPolicy is the policy of a queue that is created without any field: the deduplication window
+// is at most the history retention.
 func (s *Server) defaultPolicy() event.Policy { return defaultPolicy(s.maxWindow()) }
 
 func defaultPolicy(maxWindow int64) event.Policy {
@@ -30,9 +30,11 @@ func defaultPolicy(maxWindow int64) event.Policy {
 // maxWindow is the longest deduplication window in seconds, 0 without a limit.
 func (s *Server) maxWindow() int64 { return int64(s.opts.HistoryRetention.Seconds()) }
 
-// updatePolicy applies an update to a queue's policy and checks whether its push can be
-// carried out here.
-func (s *Server) updatePolicy(name string, p *event.Policy, u *wire.PolicyUpdate) (auto bool, err error) {
+// updatePolicy applies an update to a queue's policy and checks whether its push can be carried out
+// here.
+func (s *Server) updatePolicy(
+	name string, p *event.Policy, u *wire.PolicyUpdate,
+) (auto bool, err error) {
 	if u.Push.Set && !u.Push.Null && s.deps.Push != nil {
 		if err := s.deps.Push.Check(&u.Push.Value); err != nil { // sets defaults
 			return false, err
@@ -44,34 +46,47 @@ func (s *Server) updatePolicy(name string, p *event.Policy, u *wire.PolicyUpdate
 // UpdatePolicy applies an update to a queue's policy, as PATCH does. maxWindow is the longest
 // deduplication window in seconds, 0 without a limit. auto reports whether the queue gets a
 // dead-letter queue of its own. An error is an *event.Problem with the field.
-func UpdatePolicy(name string, p *event.Policy, u *wire.PolicyUpdate, maxWindow int64) (auto bool, err error) {
-	def := defaultPolicy(maxWindow)
-	if u.Retention.Null {
-		p.MaxAgeSeconds, p.MaxDepth, p.MaxBytes = def.MaxAgeSeconds, def.MaxDepth, def.MaxBytes
+func UpdatePolicy(
+	name string, p *event.Policy, u *wire.PolicyUpdate, maxWindow int64,
+) (auto bool, err error) {
+	def, r, d, dedup := defaultPolicy(maxWindow), u.Retention, u.Delivery, u.Deduplication
+	set(of(r, r.Value.MaxAgeSeconds), &p.MaxAgeSeconds, def.MaxAgeSeconds)
+	set(of(r, r.Value.MaxDepth), &p.MaxDepth, def.MaxDepth)
+	set(of(r, r.Value.MaxBytes), &p.MaxBytes, def.MaxBytes)
+	set(of(d, d.Value.LeaseMS), &p.LeaseMS, def.LeaseMS)
+	set(of(d, d.Value.InitialBackoffMS), &p.InitialBackoffMS, def.InitialBackoffMS)
+	set(of(d, d.Value.MaxBackoffMS), &p.MaxBackoffMS, def.MaxBackoffMS)
+	set(of(d, d.Value.DeadLetterQueue), &p.DeadLetterQueue, "")
+	if set(of(d, d.Value.BackoffScheduleMS), &p.BackoffScheduleMS, nil); len(p.BackoffScheduleMS) == 0 {
+		p.BackoffScheduleMS = nil
 	}
-	r := &u.Retention.Value
-	set(r.MaxAgeSeconds, &p.MaxAgeSeconds, def.MaxAgeSeconds)
-	set(r.MaxDepth, &p.MaxDepth, def.MaxDepth)
-	set(r.MaxBytes, &p.MaxBytes, def.MaxBytes)
-	if u.Deduplication.Null {
-		p.DedupWindowSeconds, p.DedupBy = def.DedupWindowSeconds, def.DedupBy
-	}
-	dedup := &u.Deduplication.Value
-	set(dedup.WindowSeconds, &p.DedupWindowSeconds, def.DedupWindowSeconds)
+	set(of(dedup, dedup.Value.WindowSeconds), &p.DedupWindowSeconds, def.DedupWindowSeconds)
 	set(u.Namespace, &p.Namespace, def.Namespace)
 	set(u.Description, &p.Description, def.Description)
 	err = cmp.Or(
-		enum("ordering", u.Ordering, &p.Ordering, def.Ordering, event.ParseOrdering, "unordered, fifo or per_key"),
-		updateDelivery(p, &def, &u.Delivery),
-		enum("deduplication.by", dedup.By, &p.DedupBy, def.DedupBy, event.ParseDedupBy, "key or content"),
+		parse("ordering", u.Ordering, &p.Ordering, def.Ordering, "must be unordered, fifo or per_key",
+			event.ParseOrdering),
+		parse("delivery.max_attempts", of(d, d.Value.MaxAttempts), &p.MaxAttempts, def.MaxAttempts,
+			"must be from 0 to 1000000", func(n int64) (uint32, bool) { return uint32(n), n == int64(uint32(n)) }),
+		parse("delivery.backoff_multiplier", of(d, d.Value.BackoffMultiplier), &p.BackoffMultiplier,
+			def.BackoffMultiplier, "must be from 1 to 1000", millionths(1, 1000)),
+		parse("delivery.backoff_jitter", of(d, d.Value.BackoffJitter), &p.BackoffJitter,
+			def.BackoffJitter, "must be from 0 to 1", millionths(0, 1)),
+		parse("delivery.on_retry", of(d, d.Value.OnRetry), &p.OnRetry, def.OnRetry,
+			"must be block, head or tail", event.ParseOnRetry),
+		parse("delivery.on_dead", of(d, d.Value.OnDead), &p.OnDead, def.OnDead,
+			"must be skip, hold_key or dead_letter_key", event.ParseOnDead),
+		parse("deduplication.by", of(dedup, dedup.Value.By), &p.DedupBy, def.DedupBy,
+			"must be key or content", event.ParseDedupBy),
 	)
 	if err != nil {
 		return false, err
 	}
-	if maxWindow > 0 && p.DedupWindowSeconds > maxWindow && u.Deduplication.Set {
-		return false, bad("deduplication.window_seconds", "deduplication.window_seconds must be at most the history retention, %d", maxWindow)
+	if maxWindow > 0 && p.DedupWindowSeconds > maxWindow && dedup.Set {
+		return false, bad("deduplication.window_seconds",
+			"deduplication.window_seconds must be at most the history retention, %d", maxWindow)
 	}
-	if dlq := u.Delivery.Value.DeadLetterQueue; dlq.Set && p.DeadLetterQueue == deadLetterAuto {
+	if d.Value.DeadLetterQueue.Set && p.DeadLetterQueue == deadLetterAuto {
 		p.DeadLetterQueue, auto = name+".dlq", true
 	}
 	if u.MessageSchema.Set {
@@ -85,10 +100,11 @@ func UpdatePolicy(name string, p *event.Policy, u *wire.PolicyUpdate, maxWindow 
 	}
 	if u.Push.Set {
 		p.Push = nil
+		if to := u.Push.Value.AnswerTo; to != "" && to == name {
+			return false, bad("push.answer_to", "push.answer_to must be another queue: "+
+				"answers would be delivered, and answered, for ever")
+		}
 		if !u.Push.Null {
-			if to := u.Push.Value.AnswerTo; to != "" && to == name {
-				return false, bad("push.answer_to", "push.answer_to must be another queue: answers would be delivered, and answered, for ever")
-			}
 			if p.Push, err = wire.Marshal(&u.Push.Value); err != nil {
 				return false, err
 			}
@@ -100,35 +116,12 @@ func UpdatePolicy(name string, p *event.Policy, u *wire.PolicyUpdate, maxWindow 
 	return auto, nil
 }
 
-func updateDelivery(p, def *event.Policy, u *wire.Opt[wire.DeliveryUpdate]) error {
-	if u.Null {
-		p.LeaseMS, p.MaxAttempts, p.InitialBackoffMS, p.MaxBackoffMS = def.LeaseMS, def.MaxAttempts, def.InitialBackoffMS, def.MaxBackoffMS
-		p.BackoffMultiplier, p.BackoffJitter, p.BackoffScheduleMS = def.BackoffMultiplier, def.BackoffJitter, nil
-		p.OnRetry, p.OnDead, p.DeadLetterQueue = def.OnRetry, def.OnDead, ""
+// of returns a member of a group: where the group is null, so is each member.
+func of[G, T any](group wire.Opt[G], member wire.Opt[T]) wire.Opt[T] {
+	if group.Null {
+		return wire.Null[T]()
 	}
-	d := &u.Value
-	set(d.LeaseMS, &p.LeaseMS, def.LeaseMS)
-	set(d.InitialBackoffMS, &p.InitialBackoffMS, def.InitialBackoffMS)
-	set(d.MaxBackoffMS, &p.MaxBackoffMS, def.MaxBackoffMS)
-	set(d.BackoffScheduleMS, &p.BackoffScheduleMS, def.BackoffScheduleMS)
-	if len(p.BackoffScheduleMS) == 0 {
-		p.BackoffScheduleMS = nil
-	}
-	set(d.DeadLetterQueue, &p.DeadLetterQueue, "")
-	attempts := d.MaxAttempts.Or(int64(def.MaxAttempts))
-	if attempts < 0 || attempts > math.MaxUint32 {
-		return bad("delivery.max_attempts", "delivery.max_attempts must be from 0 to 1000000")
-	}
-	if d.MaxAttempts.Set {
-		p.MaxAttempts = uint32(attempts)
-	}
-	return cmp.Or(
-		// The state machine knows no floats: millionths from here on.
-		millionths("delivery.backoff_multiplier", d.BackoffMultiplier, &p.BackoffMultiplier, def.BackoffMultiplier, 1, 1000),
-		millionths("delivery.backoff_jitter", d.BackoffJitter, &p.BackoffJitter, def.BackoffJitter, 0, 1),
-		enum("delivery.on_retry", d.OnRetry, &p.OnRetry, def.OnRetry, event.ParseOnRetry, "block, head or tail"),
-		enum("delivery.on_dead", d.OnDead, &p.OnDead, def.OnDead, event.ParseOnDead, "skip, hold_key or dead_letter_key"),
-	)
+	return member
 }
 
 // set sets a field that was given; null is the default.
@@ -138,41 +131,45 @@ func set[T any](o wire.Opt[T], v *T, def T) {
 	}
 }
 
-func enum[T any](field string, o wire.Opt[string], v *T, def T, parse func(string) (T, bool), want string) error {
-	switch got, ok := parse(o.Value); {
+// parse is set for a field that is represented in another way; want describes valid ones.
+func parse[From, To any](
+	field string, o wire.Opt[From], v *To, def To, want string, to func(From) (To, bool),
+) error {
+	switch got, ok := to(o.Value); {
 	case !o.Set:
 	case o.Null:
 		*v = def
 	case !ok:
-		return bad(field, "%s must be %s, not %s", field, want, echo(o.Value))
+		if text, is := any(o.Value).(string); is {
+			want += ", not " + echo(text)
+		}
+		return bad(field, "%s %s", field, want)
 	default:
 		*v = got
 	}
 	return nil
 }
 
-func millionths(field string, o wire.Opt[float64], v *int64, def int64, lo, hi float64) error {
-	switch {
-	case !o.Set:
-	case o.Null:
-		*v = def
-	case !(o.Value >= lo && o.Value <= hi):
-		return bad(field, "%s must be from %g to %g", field, lo, hi)
-	default:
-		*v = int64(math.Round(o.Value * event.Million))
+// millionths converts a number from lo to hi: the state machine knows no floats.
+func millionths(lo, hi float64) func(float64) (int64, bool) {
+	return func(v float64) (int64, bool) {
+		return int64(math.Round(v * event.Million)), v >= lo && v <= hi
 	}
-	return nil
 }
 
 // policyOf returns a policy's view.
 func policyOf(p *event.Policy) wire.Policy {
 	out := wire.Policy{
-		Ordering:  p.Ordering.String(),
-		Retention: wire.Retention{MaxAgeSeconds: p.MaxAgeSeconds, MaxDepth: p.MaxDepth, MaxBytes: p.MaxBytes},
+		Ordering: p.Ordering.String(),
+		Retention: wire.Retention{
+			MaxAgeSeconds: p.MaxAgeSeconds, MaxDepth: p.MaxDepth, MaxBytes: p.MaxBytes,
+		},
 		Delivery: wire.Delivery{
-			LeaseMS: p.LeaseMS, MaxAttempts: int64(p.MaxAttempts), InitialBackoffMS: p.InitialBackoffMS,
-			BackoffMultiplier: float64(p.BackoffMultiplier) / event.Million, MaxBackoffMS: p.MaxBackoffMS,
-			BackoffJitter: float64(p.BackoffJitter) / event.Million, OnRetry: p.OnRetry.String(), OnDead: p.OnDead.String(),
+			LeaseMS: p.LeaseMS, MaxAttempts: int64(p.MaxAttempts),
+			InitialBackoffMS: p.InitialBackoffMS, MaxBackoffMS: p.MaxBackoffMS,
+			BackoffMultiplier: float64(p.BackoffMultiplier) / event.Million,
+			BackoffJitter:     float64(p.BackoffJitter) / event.Million,
+			OnRetry:           p.OnRetry.String(), OnDead: p.OnDead.String(),
 		},
 		Deduplication: wire.Deduplication{WindowSeconds: p.DedupWindowSeconds, By: p.DedupBy.String()},
 		Push:          pushOf(p),

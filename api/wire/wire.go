@@ -140,24 +140,30 @@ func (b Bytes) MarshalJSONTo(enc *jsontext.Encoder) error {
 
 // UnmarshalJSONFrom reads base64, padded or not, or null.
 func (b *Bytes) UnmarshalJSONFrom(dec *jsontext.Decoder) error {
-	tok, err := dec.ReadToken()
+	v, err := dec.ReadValue()
 	if err != nil {
 		return err
 	}
 	*b = nil
-	switch tok.Kind() {
+	switch v.Kind() {
 	case 'n':
 		return nil
 	case '"':
-		text := tok.String()
-		if *b, err = base64.StdEncoding.DecodeString(text); err != nil {
-			*b, err = base64.RawStdEncoding.DecodeString(text)
+		if *b, err = base64.StdEncoding.AppendDecode([]byte{}, v[1:len(v)-1]); err == nil {
+			return nil
+		}
+		text, err := jsontext.AppendUnquote(nil, v) // not padded, or escaped
+		if err == nil {
+			*b, err = base64.StdEncoding.AppendDecode([]byte{}, text)
+		}
+		if err != nil {
+			*b, err = base64.RawStdEncoding.AppendDecode([]byte{}, text)
 		}
 		if err == nil {
 			return nil
 		}
 	}
-	return &json.SemanticError{JSONKind: tok.Kind(), Err: ErrBase64}
+	return &json.SemanticError{JSONKind: v.Kind(), Err: ErrBase64}
 }
 
 // ErrBase64 is for a text that is not base64.

@@ -4,6 +4,7 @@ package transcode
 
 import (
 	"bytes"
+	"encoding/base64"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -34,64 +35,80 @@ func ToJSON(src []byte, limit int) ([]byte, error) {
 	if err := msgpackcheck.Check(src); err != nil {
 		return nil, err
 	}
-	var out bytes.Buffer
-	enc := jsontext.NewEncoder(&out, jsontext.AllowDuplicateNames(true)) // checked already
 	dec := msgpack.GetDecoder()
 	defer msgpack.PutDecoder(dec)
 	dec.Reset(bytes.NewReader(src))
-	t := toJSON{dec: dec, enc: enc, limit: int64(limit)}
+	t := toJSON{dec: dec, out: make([]byte, 0, len(src)+len(src)/2), limit: limit}
 	if err := t.value(); err != nil {
 		return nil, err
 	}
-	return bytes.TrimSuffix(out.Bytes(), []byte("\n")), nil
+	return t.out, nil
 }
 
 type toJSON struct {
 	dec   *msgpack.Decoder
-	enc   *jsontext.Encoder
-	limit int64
+	out   []byte
+	limit int
 }
 
 // value converts the next value. It recurses at most MaxDepth deep: see Check.
 func (t *toJSON) value() error {
-	if t.enc.OutputOffset() > t.limit {
+	if len(t.out) > t.limit {
 		return ErrTooLarge
 	}
 	code, err := t.dec.PeekCode()
-	switch {
-	case err != nil:
+	if err != nil {
 		return err
+	}
+	switch {
 	case msgpcode.IsFixedArray(code) || code == msgpcode.Array16 || code == msgpcode.Array32:
 		n, err := t.dec.DecodeArrayLen()
-		return t.items(err, n, jsontext.BeginArray, jsontext.EndArray)
+		return t.items(err, n, '[', ",", ']')
 	case msgpcode.IsFixedMap(code) || code == msgpcode.Map16 || code == msgpcode.Map32:
 		n, err := t.dec.DecodeMapLen()
-		return t.items(err, 2*n, jsontext.BeginObject, jsontext.EndObject)
+		return t.items(err, 2*n, '{', ":,", '}')
 	case msgpcode.IsExt(code):
 		return t.ext()
+	case msgpcode.IsString(code):
+		var s string
+		if s, err = t.dec.DecodeString(); err == nil {
+			t.out, err = jsontext.AppendQuote(t.out, s)
+		}
+		return err
+	case msgpcode.IsBin(code):
+		b, err := t.dec.DecodeBytes()
+		t.out = append(base64.StdEncoding.AppendEncode(append(t.out, '"'), b), '"')
+		return err
 	}
 	v, err := t.dec.DecodeInterface()
 	if err != nil {
 		return err
 	}
-	if err := json.MarshalEncode(t.enc, v); err != nil { // of scalars only NaN and infinities fail
+	b, err := json.Marshal(v)
+	if err != nil { // of scalars only NaN and infinities fail
 		return errors.New("a number that is not finite has no JSON")
 	}
+	t.out = append(t.out, b...)
 	return nil
 }
 
-// items converts an array or the names and values of a map.
-func (t *toJSON) items(err error, n int, begin, end jsontext.Token) error {
-	if err == nil {
-		err = t.enc.WriteToken(begin)
-	}
-	for i := 0; i < n && err == nil; i++ {
-		err = t.value()
-	}
+// items converts an array, or the names and values of a map, between begin and end. The
+// separators take turns.
+func (t *toJSON) items(err error, n int, begin byte, separators string, end byte) error {
 	if err != nil {
 		return err
 	}
-	return t.enc.WriteToken(end)
+	t.out = append(t.out, begin)
+	for i := range n {
+		if i > 0 {
+			t.out = append(t.out, separators[(i-1)%len(separators)])
+		}
+		if err := t.value(); err != nil {
+			return err
+		}
+	}
+	t.out = append(t.out, end)
+	return nil
 }
 
 func (t *toJSON) ext() error {
@@ -112,7 +129,8 @@ func (t *toJSON) ext() error {
 	if !jsontext.Value(text).IsValid() { // duplicate names and bad UTF-8 included
 		return fmt.Errorf("extension type %d does not hold JSON", jsonExt)
 	}
-	return t.enc.WriteValue(text)
+	t.out = append(t.out, text...)
+	return nil
 }
 
 // FromJSON returns the MessagePack of one JSON value. Whole numbers that fit become
@@ -184,24 +202,36 @@ func number(enc *msgpack.Encoder, s string) error {
 // TooDeep reports whether JSON is nested deeper than most. It only counts brackets:
 // whether the text is JSON at all is for the decoder to find out.
 func TooDeep(b []byte, most int) bool {
-	depth, inString := 0, false
+	depth := 0
 	for i := 0; i < len(b); i++ {
-		switch c := b[i]; {
-		case inString:
-			if c == '\\' {
-				i++
-			} else if c == '"' {
-				inString = false
-			}
-		case c == '"':
-			inString = true
-		case c == '{' || c == '[':
+		switch b[i] {
+		case '"':
+			i += stringLen(b[i+1:])
+		case '{', '[':
 			if depth++; depth > most {
 				return true
 			}
-		case c == '}' || c == ']':
+		case '}', ']':
 			depth--
 		}
 	}
 	return false
+}
+
+// stringLen returns the length of the JSON string that b begins in, with its closing quote.
+func stringLen(b []byte) int {
+	for n := 0; ; {
+		i := bytes.IndexByte(b[n:], '"')
+		if i < 0 {
+			return len(b)
+		}
+		n += i + 1
+		escape := n - 1
+		for escape > 0 && b[escape-1] == '\\' {
+			escape--
+		}
+		if (n-1-escape)%2 == 0 {
+			return n
+		}
+	}
 }

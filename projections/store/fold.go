@@ -79,32 +79,46 @@ func newBatch(from state, maxRows int) *batch {
 	}
 }
 
-// add counts a block.
+// add counts a block. Events of one type in one queue often follow each other: they are counted
+// together.
 func (b *batch) add(k *event.Block) {
 	b.Position, b.Chain = k.Index, k.Chain
 	b.Clock = max(b.Clock, k.Time)
-	for i := range k.Events {
-		b.count(&k.Events[i])
+	for rest := k.Events; len(rest) > 0; {
+		e, n := &rest[0], 1
+		for n < len(rest) && rest[n].Type == e.Type && rest[n].Queue == e.Queue {
+			n++
+		}
+		b.countTypes(e.Type, e.Queue, uint64(n))
+		for i := range rest[:n] {
+			b.count(&rest[i])
+		}
+		rest = rest[n:]
+	}
+}
+
+// countTypes counts n events of a type in a queue.
+func (b *batch) countTypes(typ event.Type, queue string, n uint64) {
+	switch typ {
+	case event.Enqueued, event.Leased, event.Acked, event.Retried, event.LeaseExpired,
+		event.DeadLettered, event.Discarded, event.Replayed:
+		at := slot{b.Clock / minuteMS, queue}
+		if b.minutes[at] == nil {
+			b.minutes[at] = map[event.Type]uint64{}
+		}
+		b.minutes[at][typ] += n
+	}
+	if queue != "" {
+		b.ofQueue[kind{queue, byte(typ)}] += n
+	}
+	if typ == event.Enqueued {
+		b.seconds[slot{b.Clock / secondMS, queue}] += n
 	}
 }
 
 func (b *batch) count(e *event.Event) {
 	b.events++
 	switch e.Type {
-	case event.Enqueued, event.Leased, event.Acked, event.Retried, event.LeaseExpired,
-		event.DeadLettered, event.Discarded, event.Replayed:
-		at := slot{b.Clock / minuteMS, e.Queue}
-		if b.minutes[at] == nil {
-			b.minutes[at] = map[event.Type]uint64{}
-		}
-		b.minutes[at][e.Type]++
-	}
-	if e.Queue != "" {
-		b.ofQueue[kind{e.Queue, byte(e.Type)}]++
-	}
-	switch e.Type {
-	case event.Enqueued:
-		b.seconds[slot{b.Clock / secondMS, e.Queue}]++
 	case event.DeadLettered:
 		b.dead[kind{e.Queue, byte(e.Reason)}]++
 	case event.Replayed:

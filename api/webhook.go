@@ -114,10 +114,6 @@ func (s *Server) checkWebhook(name string, d *wire.WebhookDefinition) (text []by
 		}
 	}
 	w, err := webhook.Compile(name, d)
-	if wrong, ok := errors.AsType[*webhook.Error](err); ok {
-		field := clip(wrong.Field, 120)
-		return nil, bad(field, "%s %s", field, wrong.Text)
-	}
 	if err != nil {
 		return nil, err
 	}

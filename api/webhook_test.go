@@ -100,7 +100,7 @@ func TestWebhooksRefused(t *testing.T) {
 		{verify(`{"scheme":"generic","header":"a b","secret_env":"S"}`), "invalid_argument", "verify_hmac.header", "header's name"},
 		{verify(`{"scheme":"github","prefix":"x","secret_env":"S"}`), "invalid_argument", "verify_hmac.prefix", "generic"},
 		{verify(`{"scheme":"github"}`), "invalid_argument", "verify_hmac.secret_env", "must name the environment variable"},
-		{verify(`{"scheme":"github","secret_env":"top secret!"}`), "invalid_argument", "verify_hmac.secret_env", "never given here"},
+		{verify(`{"scheme":"github","secret_env":"top secret!"}`), "invalid_argument", "verify_hmac.secret_env", "does not belong here"},
 		{verify(`{"scheme":"github","secret_file":"../x"}`), "invalid_argument", "verify_hmac.secret_file", "below"},
 		{verify(`{"scheme":"github","secret_file":"/etc/passwd"}`), "invalid_argument", "verify_hmac.secret_file", "below"},
 		{verify(`{"scheme":"github","secret":"topsecret"}`), "invalid_argument", "verify_hmac.secret", "unknown field"},

@@ -2,7 +2,9 @@ package webhook
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 )
 
@@ -14,37 +16,32 @@ func ParseNetwork(text string) (netip.Prefix, error) {
 	}
 	p, err := netip.ParsePrefix(text)
 	if err != nil || p.Addr().Is4In6() {
-		return p, errors.New("must be an address such as 192.0.2.1 or a network such as 192.0.2.0/24")
+		return p, errors.New(
+			"must be an address such as 192.0.2.1 or a network such as 192.0.2.0/24")
 	}
 	if p != p.Masked() {
-		return p, errors.New("has bits behind its network part; that network is " + p.Masked().String())
+		return p, fmt.Errorf("has bits behind its network part; that network is %s", p.Masked())
 	}
 	return p, nil
 }
 
-// Source returns the address that a request came from: the other end of its
-// connection or, where that is a trusted proxy, the last address in
-// X-Forwarded-For that is none. What stands before that could have been written
-// by anybody.
+// Source returns the address that a request came from: the other end of its connection or, if that
+// is a trusted proxy, the last address in X-Forwarded-For that is none. Anyone could have written
+// what is before that.
 func Source(remote netip.Addr, forwarded []string, trusted []netip.Prefix) netip.Addr {
 	remote = remote.Unmap().WithZone("")
-	if !within(remote, trusted) {
-		return remote
-	}
 	hops := strings.Split(strings.Join(forwarded, ","), ",")
-	for i := len(hops) - 1; i >= 0; i-- {
+	for i := len(hops) - 1; i >= 0 && within(remote, trusted); i-- {
 		hop, err := parseHop(strings.TrimSpace(hops[i]))
 		if err != nil {
-			break // what the proxy wrote is no address: it is the last that is known
+			break // no address: the one before is the last that is known
 		}
-		if remote = hop; !within(hop, trusted) {
-			break
-		}
+		remote = hop
 	}
 	return remote
 }
 
-// parseHop reads an address as proxies write it: with a port or not.
+// parseHop reads an address as proxies write it: with a port or without.
 func parseHop(text string) (netip.Addr, error) {
 	a, err := netip.ParseAddr(strings.TrimSuffix(strings.TrimPrefix(text, "["), "]"))
 	if err != nil {
@@ -57,12 +54,7 @@ func parseHop(text string) (netip.Addr, error) {
 }
 
 func within(a netip.Addr, networks []netip.Prefix) bool {
-	for _, p := range networks {
-		if p.Contains(a) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(networks, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
 // Allows reports whether a request may come from an address.

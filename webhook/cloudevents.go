@@ -26,15 +26,20 @@ const (
 	CloudBatchType = "application/cloudevents-batch+json"
 )
 
-// specVersion is the one version that is understood.
-const specVersion = "1.0"
+const (
+	specVersion = "1.0" // the only supported one
+	cePrefix    = "ce-" // before an attribute's name as a header
+	maxName     = event.MaxHeaderName - len(cePrefix)
+	timeFormat  = "2006-01-02T15:04:05.000Z"
+	null        = "null" // the payload of an event without data
+)
 
-// CloudEvent is an event of CloudEvents 1.0 (cloudevents.io) as qlogd takes and returns
-// them: in its JSON format, structured and batched, and bound to HTTP headers. It is
-// kept as a message: its data is the payload, its attributes are the headers ce-NAME.
+// CloudEvent is an event of CloudEvents 1.0 (cloudevents.io) as qlogd accepts and returns them: in
+// the JSON format, structured and batched, and bound to HTTP headers. It is kept as a message: its
+// data is the payload, its attributes are the headers ce-NAME.
 type CloudEvent struct {
-	// Attributes are by name, datacontenttype and specversion among them. A value
-	// is a string, an int32 or a bool.
+	// Attributes are by name, datacontenttype and specversion among them. A value is a string, an
+	// int32 or a bool.
 	Attributes map[string]any
 	Data       []byte // nil: it has none
 	Binary     bool   // Data is bytes, else JSON
@@ -49,24 +54,31 @@ func badEvent(attribute, format string, args ...any) error {
 	return &EventError{attribute, fmt.Sprintf(format, args...)}
 }
 
-// Get returns an attribute as text, "" where it is not set.
+// Get returns an attribute as text, "" if it is not set.
 func (e *CloudEvent) Get(name string) string {
-	switch v := e.Attributes[name].(type) {
-	case string:
-		return v
-	case int32:
-		return strconv.Itoa(int(v))
-	case bool:
-		return strconv.FormatBool(v)
+	if v, ok := e.Attributes[name]; ok {
+		return fmt.Sprint(v)
 	}
 	return ""
 }
 
-// maxName is how long an attribute's name can be: it becomes a header's.
-const maxName = event.MaxHeaderName - len(cePrefix)
+// core are the attributes of the specification itself, which are non-empty strings; required are
+// those that every event has.
+var (
+	required = []string{"specversion", "id", "source", "type"}
+	core     = append([]string{"datacontenttype", "dataschema", "subject", "time"}, required...)
+)
 
-// check holds the attributes against the specification. Which one is told of
-// several that are wrong does not depend on chance.
+// names returns the attributes' names: those that are required, then the others, sorted.
+func (e *CloudEvent) names() []string {
+	others := slices.DeleteFunc(slices.Sorted(maps.Keys(e.Attributes)), func(name string) bool {
+		return slices.Contains(required, name)
+	})
+	return append(slices.Clone(required), others...)
+}
+
+// check compares the attributes with the specification. Of several that are wrong it always reports
+// the same one.
 func (e *CloudEvent) check() error {
 	if v, ok := e.Attributes["specversion"]; ok && v != specVersion {
 		return badEvent("specversion", "must be %s", specVersion)
@@ -77,7 +89,8 @@ func (e *CloudEvent) check() error {
 		}
 	}
 	if len(e.Attributes) > event.MaxHeaders-1 { // traceparent may become another one
-		return badEvent("extensions", "are too many: an event has at most %d attributes", event.MaxHeaders-1)
+		return badEvent("extensions",
+			"are too many: an event has at most %d attributes", event.MaxHeaders-1)
 	}
 	for _, name := range e.names() {
 		if err := e.checkOne(name); err != nil {
@@ -87,89 +100,76 @@ func (e *CloudEvent) check() error {
 	return nil
 }
 
+var attributeName = regexp.MustCompile(`^[a-z0-9]+$`)
+
 func (e *CloudEvent) checkOne(name string) error {
-	if len(name) > maxName || !attributeName.MatchString(name) {
-		return badEvent(echo(name), "is no attribute: names are 1 to %d of a-z and 0-9", maxName)
-	}
-	if name == "data" {
-		return badEvent(name, "is not a name for an attribute")
-	}
 	v, text := e.Attributes[name].(string)
-	if !text {
-		if core[name] {
-			return badEvent(name, "must be a string")
-		}
+	isCore := slices.Contains(core, name)
+	switch {
+	case len(name) > maxName || !attributeName.MatchString(name):
+		return badEvent(echo(name), "is no attribute: names are 1 to %d of a-z and 0-9", maxName)
+	case name == "data":
+		return badEvent(name, "is not a name for an attribute")
+	case !text && isCore:
+		return badEvent(name, "must be a string")
+	case !text:
 		return nil
-	}
-	if len(v) > event.MaxHeaderValue {
+	case len(v) > event.MaxHeaderValue:
 		return badEvent(name, "must be at most %d bytes", event.MaxHeaderValue)
-	}
-	if !validString(v) {
+	case !validString(v):
 		return badEvent(name, "must be UTF-8 without control characters")
+	case isCore && strings.TrimSpace(v) == "": // blank is as good as empty to others
+		return badEvent(name, "must not be empty")
 	}
-	if core[name] && strings.TrimSpace(v) == "" {
-		return badEvent(name, "must not be empty") // nor blank, which is as good as empty to others
-	}
+	var err error
+	want := ""
 	switch name {
 	case "source":
-		if _, err := url.Parse(v); err != nil {
-			return badEvent(name, "must be a URI reference")
-		}
+		want = "a URI reference"
+		_, err = url.Parse(v)
 	case "dataschema":
-		if u, err := url.Parse(v); err != nil || !u.IsAbs() {
-			return badEvent(name, "must be an absolute URI")
+		want = "an absolute URI"
+		var u *url.URL
+		if u, err = url.Parse(v); err == nil && !u.IsAbs() {
+			return badEvent(name, "must be %s", want)
 		}
 	case "time":
-		if _, err := time.Parse(time.RFC3339Nano, v); err != nil {
-			return badEvent(name, "must be an RFC 3339 time such as 2026-01-31T12:00:00Z")
-		}
+		want = "an RFC 3339 time such as 2026-01-31T12:00:00Z"
+		_, err = time.Parse(time.RFC3339Nano, v)
 	case "datacontenttype":
-		if _, _, err := mime.ParseMediaType(v); err != nil {
-			return badEvent(name, "must be a media type such as application/json")
-		}
+		want = "a media type such as application/json"
+		_, _, err = mime.ParseMediaType(v)
+	}
+	if err != nil {
+		return badEvent(name, "must be %s", want)
 	}
 	return nil
 }
 
-// core are the attributes of the specification itself, which are strings and
-// never empty.
-var core = map[string]bool{
-	"specversion": true, "id": true, "source": true, "type": true,
-	"datacontenttype": true, "dataschema": true, "subject": true, "time": true,
-}
-
-var attributeName = regexp.MustCompile(`^[a-z0-9]+$`)
-
-// validString reports whether s is a String of the specification: no control
-// characters, surrogates or noncharacters.
+// validString reports whether s is a String of the specification: no control characters,
+// surrogates or noncharacters.
 func validString(s string) bool {
-	if !utf8.ValidString(s) {
-		return false
-	}
-	for _, r := range s {
-		if r < 0x20 || r >= 0x7f && r <= 0x9f || r >= 0xfdd0 && r <= 0xfdef || r&0xfffe == 0xfffe {
-			return false
-		}
-	}
-	return true
+	return utf8.ValidString(s) && !strings.ContainsFunc(s, func(r rune) bool {
+		return r < 0x20 || r >= 0x7f && r <= 0x9f || r >= 0xfdd0 && r <= 0xfdef ||
+			r&0xfffe == 0xfffe
+	})
 }
 
-// echo shortens a name that a client sent, to be told: without quotes, for a
-// problem's field is to be found in the event, and escaped where it is not ASCII.
+// echo shortens a name that a client sent, for an error: without quotes, so that a problem's field
+// can be found in the event, and escaped if it is not ASCII.
 func echo(s string) string {
+	if s == "" {
+		return `""`
+	}
 	if len(s) > 60 {
 		s = s[:60] + "…"
 	}
 	q := strconv.QuoteToASCII(s)
-	if s == "" {
-		return q
-	}
 	return q[1 : len(q)-1]
 }
 
-// CloudEventFromJSON reads an event in the JSON format: the members of its object. null is
-// an attribute that is not set. What is wrong is told as an *EventError. The data may
-// share the members' memory.
+// CloudEventFromJSON reads an event in the JSON format: the members of its object. An attribute
+// that is null is not set. An error is an *EventError. The data may share the members' memory.
 func CloudEventFromJSON(members map[string]jsontext.Value) (*CloudEvent, error) {
 	e := &CloudEvent{Attributes: make(map[string]any, len(members))}
 	for _, name := range slices.Sorted(maps.Keys(members)) {
@@ -179,7 +179,6 @@ func CloudEventFromJSON(members map[string]jsontext.Value) (*CloudEvent, error) 
 		}
 		switch v.Kind() {
 		case 'n':
-			continue
 		case '"':
 			var s string
 			if err := json.Unmarshal(v, &s); err != nil {
@@ -203,14 +202,12 @@ func CloudEventFromJSON(members map[string]jsontext.Value) (*CloudEvent, error) 
 	}
 	data, isJSON := members["data"]
 	coded, isBytes := members["data_base64"]
-	if isBytes && coded.Kind() == 'n' {
-		isBytes = false
-	}
+	isBytes = isBytes && coded.Kind() != 'n'
+	var text string
 	switch {
 	case isJSON && isBytes:
 		return nil, badEvent("data_base64", "excludes data")
 	case isBytes:
-		var text string
 		if coded.Kind() != '"' || json.Unmarshal(coded, &text) != nil {
 			return nil, badEvent("data_base64", "must be a string")
 		}
@@ -218,14 +215,10 @@ func CloudEventFromJSON(members map[string]jsontext.Value) (*CloudEvent, error) 
 		if err != nil {
 			return nil, badEvent("data_base64", "must be base64 (RFC 4648 section 4)")
 		}
-		e.Data, e.Binary = b, true
-		if b == nil {
-			e.Data = []byte{}
-		}
+		e.Data, e.Binary = append([]byte{}, b...), true // not nil
 	case isJSON && data.Kind() == '"' && !isJSONType(e.Get("datacontenttype")):
-		// A text of another type, which the format carries as a string: the same
-		// event in HTTP's binary mode would have these bytes as its body.
-		var text string
+		// A text of another type, which the format carries as a string: the same event in HTTP's
+		// binary mode would have these bytes as its body.
 		if err := json.Unmarshal(data, &text); err != nil {
 			return nil, badEvent("data", "must be UTF-8")
 		}
@@ -238,11 +231,9 @@ func CloudEventFromJSON(members map[string]jsontext.Value) (*CloudEvent, error) 
 
 // isJSONType reports whether a datacontenttype declares JSON; "" does.
 func isJSONType(v string) bool {
-	if v == "" {
-		return true
-	}
 	media, _, err := mime.ParseMediaType(v)
-	return err == nil && (strings.HasSuffix(media, "/json") || strings.HasSuffix(media, "+json"))
+	return v == "" ||
+		err == nil && (strings.HasSuffix(media, "/json") || strings.HasSuffix(media, "+json"))
 }
 
 // AppendJSON appends the event in the JSON format, the same bytes for the same event.
@@ -261,22 +252,8 @@ func (e *CloudEvent) AppendJSON(b []byte) []byte {
 	return append(b, '}')
 }
 
-// required are the attributes that every event has.
-var required = []string{"specversion", "id", "source", "type"}
-
-// names returns the attributes' names: those that are required, then the others, sorted.
-func (e *CloudEvent) names() []string {
-	others := slices.DeleteFunc(slices.Sorted(maps.Keys(e.Attributes)), func(name string) bool {
-		return slices.Contains(required, name)
-	})
-	return append(slices.Clone(required), others...)
-}
-
-// cePrefix is what an attribute's name has before it as a header.
-const cePrefix = "ce-"
-
-// IsCloudEvent reports whether HTTP headers, by their canonical names, carry an event:
-// one of the attributes that every event has.
+// IsCloudEvent reports whether HTTP headers, by their canonical names, carry an event: one of the
+// attributes that every event has.
 func IsCloudEvent(headers map[string][]string) bool {
 	for _, name := range [...]string{"Ce-Specversion", "Ce-Id", "Ce-Source", "Ce-Type"} {
 		if len(headers[name]) > 0 {
@@ -286,23 +263,22 @@ func IsCloudEvent(headers map[string][]string) bool {
 	return false
 }
 
-// CloudEventFromHeaders reads an event in HTTP's binary mode: attributes in headers, the
-// data is the body, and Content-Type its type. Without one it is JSON; the caller
-// checks that it is, where Binary is false. What is wrong is told as an *EventError.
+// CloudEventFromHeaders reads an event in HTTP's binary mode: attributes in headers, the data is
+// the body, and Content-Type its type. Without one it is JSON; the caller checks that it is, if
+// Binary is false. An error is an *EventError.
 func CloudEventFromHeaders(headers map[string][]string, body []byte) (*CloudEvent, error) {
 	e := &CloudEvent{Attributes: map[string]any{}}
 	for header, values := range headers {
-		if len(header) < len(cePrefix) || !strings.EqualFold(header[:len(cePrefix)], cePrefix) {
-			continue
-		}
-		name := strings.ToLower(header[len(cePrefix):])
-		if len(values) > 1 {
+		name, ok := strings.CutPrefix(strings.ToLower(header), cePrefix)
+		switch {
+		case !ok:
+		case len(values) > 1:
 			return nil, badEvent(echo(name), "was given %d times", len(values))
-		}
-		if name == "datacontenttype" {
+		case name == "datacontenttype":
 			return nil, badEvent(name, "is the header Content-Type in binary mode")
+		default:
+			e.Attributes[name] = decodeValue(values[0])
 		}
-		e.Attributes[name] = decodeValue(values[0])
 	}
 	if ct := headers["Content-Type"]; len(ct) > 0 && ct[0] != "" {
 		e.Attributes["datacontenttype"] = ct[0]
@@ -316,19 +292,16 @@ func CloudEventFromHeaders(headers map[string][]string, body []byte) (*CloudEven
 	return e, nil
 }
 
-// decodeValue undoes how an attribute is written as a header's value: perhaps in
-// double quotes, and percent-encoded. A % that encodes nothing stays: there are
-// senders, SDKs among them, that do not encode.
+var (
+	percent = regexp.MustCompile("%[0-9A-Fa-f]{2}")
+	escaped = regexp.MustCompile(`(?s)\\(.)`)
+)
+
+// decodeValue decodes an attribute from a header's value: perhaps in double quotes, and
+// percent-encoded. A % that encodes nothing stays: some senders, SDKs among them, do not encode.
 func decodeValue(v string) string {
 	if n := len(v); n >= 2 && v[0] == '"' && v[n-1] == '"' {
-		var b strings.Builder
-		for i := 1; i < n-1; i++ {
-			if v[i] == '\\' && i+1 < n-1 {
-				i++
-			}
-			b.WriteByte(v[i])
-		}
-		v = b.String()
+		v = escaped.ReplaceAllString(v[1:n-1], "$1")
 	}
 	return percent.ReplaceAllStringFunc(v, func(code string) string {
 		b, _ := hex.DecodeString(code[1:])
@@ -336,17 +309,15 @@ func decodeValue(v string) string {
 	})
 }
 
-var percent = regexp.MustCompile("%[0-9A-Fa-f]{2}")
-
-// Binding returns the event for HTTP's binary mode. Where contentType is "", it
-// has none.
+// Binding returns the event for HTTP's binary mode; contentType may be "".
 func (e *CloudEvent) Binding() (headers []event.Header, contentType string, body []byte) {
 	for _, name := range e.names() {
 		if name == "datacontenttype" {
 			contentType = e.Get(name)
 			continue
 		}
-		headers = append(headers, event.Header{Name: cePrefix + name, Value: encodeValue(e.Get(name))})
+		v := encodeValue(e.Get(name))
+		headers = append(headers, event.Header{Name: cePrefix + name, Value: v})
 	}
 	if contentType == "" && e.Data != nil && !e.Binary {
 		contentType = "application/json"
@@ -354,7 +325,7 @@ func (e *CloudEvent) Binding() (headers []event.Header, contentType string, body
 	return headers, contentType, e.Data
 }
 
-// encodeValue writes an attribute as a header's value.
+// encodeValue encodes an attribute as a header's value.
 func encodeValue(v string) string {
 	var b strings.Builder
 	for i := range len(v) {
@@ -367,15 +338,9 @@ func encodeValue(v string) string {
 	return b.String()
 }
 
-// timeFormat is how times that qlogd tells are written.
-const timeFormat = "2006-01-02T15:04:05.000Z"
-
-// null is the payload of an event without data.
-const null = "null"
-
-// Headers returns the message headers in which an event's attributes are kept:
-// ce-NAME each, and traceparent and tracestate as such too, where tracing looks
-// for them. A payload of bytes has its own content_type.
+// Headers returns the message headers in which an event's attributes are kept: ce-NAME each, and
+// traceparent and tracestate also under their own names, where tracing looks for them. A payload of
+// bytes has its own content_type.
 func (e *CloudEvent) Headers() map[string]string {
 	out := make(map[string]string, len(e.Attributes)+2)
 	for name := range e.Attributes {
@@ -390,7 +355,7 @@ func (e *CloudEvent) Headers() map[string]string {
 	return out
 }
 
-// Payload returns the message's payload: the data, or null where there is none.
+// Payload returns the message's payload: the data, or null without it.
 func (e *CloudEvent) Payload() []byte {
 	if e.Data == nil {
 		return []byte(null)
@@ -398,11 +363,10 @@ func (e *CloudEvent) Payload() []byte {
 	return e.Data
 }
 
-// CloudEventOf returns a message as an event; c is nil where its content is erased. One
-// that came as an event has its attributes; any other gets an id, a source and a
-// type. Extensions tell of the message: messageid, queue, enqueuedat, priority,
-// partitionkey, correlationid, and those of its other headers whose names can be
-// attributes'.
+// CloudEventOf returns a message as an event; c is nil if its content is erased. One that came as
+// an event has its attributes; any other gets an id, a source and a type. Extensions describe the
+// message: messageid, queue, enqueuedat, priority, partitionkey, correlationid, and those of its
+// other headers whose names can be attributes'.
 func CloudEventOf(m *event.MessageView, c *event.Content) *CloudEvent {
 	e := &CloudEvent{Attributes: map[string]any{}}
 	if c != nil {
@@ -425,51 +389,50 @@ func CloudEventOf(m *event.MessageView, c *event.Content) *CloudEvent {
 		}
 	}
 	if e.check() != nil {
-		kept := e.Attributes["datacontenttype"]
+		kept := e.Get("datacontenttype")
 		e.Attributes = map[string]any{
-			"specversion": specVersion, "id": m.ID.String(), "source": "/queues/" + m.Queue, "type": "qlogd.message",
-			"time": time.UnixMilli(m.EnqueuedAt).UTC().Format(timeFormat),
+			"specversion": specVersion, "id": m.ID.String(), "source": "/queues/" + m.Queue,
+			"type": "qlogd.message", "time": stamp(m.EnqueuedAt),
 		}
-		if m.Kind != "" {
-			e.set("type", m.Kind)
-		}
-		if e.Binary && kept != nil {
-			e.set("datacontenttype", kept.(string))
+		e.set("type", m.Kind)
+		if e.Binary {
+			e.set("datacontenttype", kept)
 		}
 	}
 	e.set("messageid", m.ID.String())
 	e.set("queue", m.Queue)
-	e.set("enqueuedat", time.UnixMilli(m.EnqueuedAt).UTC().Format(timeFormat))
+	e.set("enqueuedat", stamp(m.EnqueuedAt))
 	e.Attributes["priority"] = int32(m.Priority)
-	if _, ok := e.Attributes["partitionkey"]; !ok && m.Key != "" {
+	if _, ok := e.Attributes["partitionkey"]; !ok {
 		e.set("partitionkey", m.Key)
 	}
 	if d := m.Dead; d != nil {
 		e.set("deadqueue", d.Queue)
 		e.set("deadmessageid", d.MessageID.String())
 		e.set("deadreason", d.Reason.String())
-		e.set("failedat", time.UnixMilli(d.FailedAt).UTC().Format(timeFormat))
+		e.set("failedat", stamp(d.FailedAt))
 	}
 	if c == nil {
 		e.Attributes["erased"] = true
 		return e
 	}
-	if c.CorrelationID != "" {
-		e.set("correlationid", c.CorrelationID)
-	}
+	e.set("correlationid", c.CorrelationID)
 	for _, h := range c.Headers {
-		if _, ok := e.Attributes[h.Name]; !ok && !core[h.Name] && h.Name != "data" {
-			e.set(h.Name, h.Value)
+		if _, ok := e.Attributes[h.Name]; !ok && !slices.Contains(core, h.Name) {
+			e.Attributes[h.Name] = h.Value
+			if e.checkOne(h.Name) != nil {
+				delete(e.Attributes, h.Name)
+			}
 		}
 	}
 	return e
 }
 
-// Deliver adds what one delivery is about: leaseid, leaseexpiresat, attempt and
-// maxattempts, unless that has no limit. expires is Unix ms.
+// Deliver adds the attributes of one delivery: leaseid, leaseexpiresat, attempt and, if there is a
+// limit, maxattempts. expires is Unix ms.
 func (e *CloudEvent) Deliver(lease event.ID, expires int64, attempt, maxAttempts uint32) {
 	e.set("leaseid", lease.String())
-	e.set("leaseexpiresat", time.UnixMilli(expires).UTC().Format(timeFormat))
+	e.set("leaseexpiresat", stamp(expires))
 	e.Attributes["attempt"] = int32(min(attempt, 1<<31-1))
 	delete(e.Attributes, "maxattempts")
 	if maxAttempts > 0 {
@@ -477,11 +440,13 @@ func (e *CloudEvent) Deliver(lease event.ID, expires int64, attempt, maxAttempts
 	}
 }
 
-// set sets an attribute where it can be one.
+func stamp(ms int64) string { return time.UnixMilli(ms).UTC().Format(timeFormat) }
+
+// set sets an attribute to a text, unless that is empty or invalid for it.
 func (e *CloudEvent) set(name, v string) {
 	old, had := e.Attributes[name]
 	e.Attributes[name] = v
-	if e.checkOne(name) == nil {
+	if v != "" && e.checkOne(name) == nil {
 		return
 	}
 	if had {

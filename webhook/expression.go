@@ -1,7 +1,6 @@
 package webhook
 
 import (
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"maps"
@@ -23,13 +22,13 @@ import (
 	"github.com/qlogd/qlogd/internal/transcode"
 )
 
-// CEL expressions that users give to webhooks and to a queue's push: filters, keys and
-// mappings over JSON. The author of an expression is trusted to some degree, the sender
-// of the JSON is not. So an expression is limited in size when it is compiled and in
-// cost whenever it is evaluated, and so are the strings and the JSON that it makes.
+// CEL expressions that users give to webhooks and to a queue's push: filters, keys and mappings
+// over JSON. The author of an expression is trusted to some degree, the sender of the JSON is not.
+// So an expression is limited in size when it is compiled and in cost whenever it is evaluated, and
+// so are the strings and the JSON that it makes.
 
-// Limits of one expression. A unit of cost is about the cost of reading a field, or of
-// looking through ten bytes; a million take about a tenth of a second.
+// Limits of one expression. A unit of cost is about the cost of reading a field, or of searching
+// ten bytes; a million take about a tenth of a second.
 const (
 	maxExpression = 8 << 10
 	maxCost       = 1_000_000
@@ -53,16 +52,15 @@ type Vars map[string]any
 // Env compiles expressions over some variables. It is safe for concurrent use.
 type Env struct{ env *cel.Env }
 
-// NewEnv returns an Env. Besides CEL's own functions its expressions have those on
-// strings (join, split, replace, lowerAscii, …), base64, cel.bind, and optional fields:
+// NewEnv returns an Env. Besides CEL's own functions its expressions have those on strings (join,
+// split, replace, lowerAscii, …), base64, cel.bind, and optional fields:
 // payload.?title.orValue('none').
 func NewEnv(vars map[string]*cel.Type) (*Env, error) {
-	opts := []cel.EnvOption{
+	opts := append([]cel.EnvOption{
 		cel.OptionalTypes(), ext.Bindings(), ext.Encoders(), ext.Strings(),
 		cel.CrossTypeNumericComparisons(true), cel.DefaultUTCTimeZone(true),
 		cel.RegexProgramSizeLimit(1000),
-	}
-	opts = append(opts, boundedStrings()...)
+	}, boundedStrings()...)
 	for name, t := range vars {
 		opts = append(opts, cel.Variable(name, t))
 	}
@@ -73,9 +71,9 @@ func NewEnv(vars map[string]*cel.Type) (*Env, error) {
 	return &Env{env}, nil
 }
 
-// boundedStrings replaces the two functions on strings whose result grows with the
-// product of their arguments. The cost of a call counts only after it, when a payload of
-// one megabyte could have taken all memory.
+// boundedStrings replaces the two functions on strings whose result grows with the product of their
+// arguments: CEL charges a call after it was made, when one on a payload of one megabyte could have
+// taken all memory.
 func boundedStrings() []cel.EnvOption {
 	text, list := cel.StringType, cel.ListType(cel.StringType)
 	str := func(v ref.Val) string { return string(v.(types.String)) }
@@ -83,10 +81,13 @@ func boundedStrings() []cel.EnvOption {
 	tooLong := func() ref.Val {
 		return types.NewErr("a string would become longer than %d bytes", maxText)
 	}
-	join := func(v ref.Val, sep string) ref.Val {
+	join := func(a ...ref.Val) ref.Val {
+		sep, size := "", 0
+		if len(a) > 1 {
+			sep = str(a[1])
+		}
 		var parts []string
-		size := 0
-		for it := v.(traits.Lister).Iterator(); it.HasNext() == types.True; {
+		for it := a[0].(traits.Lister).Iterator(); it.HasNext() == types.True; {
 			s, ok := it.Next().(types.String)
 			if !ok {
 				return types.NewErr("join is of strings")
@@ -111,65 +112,62 @@ func boundedStrings() []cel.EnvOption {
 		}
 		return types.String(strings.Replace(s, from, to, n))
 	}
+	overload := func(name string, do func(...ref.Val) ref.Val, args ...*cel.Type) cel.FunctionOpt {
+		return cel.MemberOverload(name, args, text, cel.FunctionBinding(do))
+	}
 	return []cel.EnvOption{
-		cel.Function("join",
-			cel.MemberOverload("list_join", []*cel.Type{list}, text,
-				cel.UnaryBinding(func(v ref.Val) ref.Val { return join(v, "") })),
-			cel.MemberOverload("list_join_string", []*cel.Type{list, text}, text,
-				cel.BinaryBinding(func(v, sep ref.Val) ref.Val { return join(v, str(sep)) }))),
-		cel.Function("replace",
-			cel.MemberOverload("string_replace_string_string", []*cel.Type{text, text, text}, text,
-				cel.FunctionBinding(replace)),
-			cel.MemberOverload("string_replace_string_string_int",
-				[]*cel.Type{text, text, text, cel.IntType}, text, cel.FunctionBinding(replace))),
+		cel.Function("join", overload("list_join", join, list),
+			overload("list_join_string", join, list, text)),
+		cel.Function("replace", overload("string_replace_string_string", replace, text, text, text),
+			overload("string_replace_string_string_int", replace, text, text, text, cel.IntType)),
 	}
 }
 
 // ExprError says why an expression was refused when it was compiled.
 type ExprError struct {
-	Field        string // of an Object: whose expression it is; else ""
-	Line, Column int    // from 1; 0 if it is about the whole expression
-	Text         string
+	Field string // of an Object: whose expression it is; else ""
+	text  string
 }
 
-func (e *ExprError) Error() string {
-	if e.Line == 0 {
-		return e.Text
-	}
-	return fmt.Sprintf("line %d, column %d: %s", e.Line, e.Column, e.Text)
+func (e *ExprError) Error() string { return e.text }
+
+// In returns the name of the field that is wrong, of an object with this name.
+func (e *ExprError) In(object string) string { return strings.TrimSuffix(object+"."+e.Field, ".") }
+
+func exprErrorf(format string, args ...any) error {
+	return &ExprError{text: fmt.Sprintf(format, args...)}
 }
 
 // Program is a compiled expression. It is safe for concurrent use.
 type Program struct{ program cel.Program }
 
-// Compile checks an expression's syntax and types. gives is the type of its result:
-// JSON, Bool, String or Int. An error is an *ExprError.
+// Compile checks an expression's syntax and types. gives is the type of its result: JSON, Bool,
+// String or Int. An error is an *ExprError, with line and column from 1.
 func (e *Env) Compile(text string, gives *cel.Type) (*Program, error) {
 	if strings.TrimSpace(text) == "" {
-		return nil, &ExprError{Text: "is empty"}
+		return nil, exprErrorf("is empty")
 	}
 	if len(text) > maxExpression {
-		return nil, &ExprError{Text: fmt.Sprintf("has %d bytes, at most %d are taken",
-			len(text), maxExpression)}
+		return nil, exprErrorf("has %d bytes, at most %d are taken", len(text), maxExpression)
 	}
 	ast, issues := e.env.Compile(text)
 	if list := issues.Errors(); len(list) > 0 {
 		at := list[0].Location
-		return nil, &ExprError{Line: max(at.Line(), 1), Column: max(at.Column(), 0) + 1,
-			Text: clip(list[0].Message)}
+		return nil, exprErrorf("line %d, column %d: %s",
+			max(at.Line(), 1), max(at.Column(), 0)+1, clip(list[0].Message))
 	}
 	if err := issues.Err(); err != nil {
-		return nil, &ExprError{Text: clip(err.Error())}
+		return nil, exprErrorf("%s", clip(err.Error()))
 	}
 	t := ast.OutputType()
 	if gives != JSON && !t.IsExactType(cel.DynType) && !t.IsExactType(gives) {
-		return nil, &ExprError{Text: fmt.Sprintf("must give %s, this gives %s%s",
-			typeNames[gives], t, typeHints[gives])}
+		return nil, exprErrorf("must give %s, this gives %s%s",
+			typeNames[gives], t, typeHints[gives])
 	}
 	// OptOptimize compiles constant patterns and builds constant lists once.
 	p, err := e.env.Program(ast, cel.CostLimit(maxCost), cel.EvalOptions(cel.OptOptimize))
 	if err != nil {
-		return nil, &ExprError{Text: clip(err.Error())}
+		return nil, exprErrorf("%s", clip(err.Error()))
 	}
 	return &Program{p}, nil
 }
@@ -183,28 +181,20 @@ var typeHints = map[*cel.Type]string{String: "; string(…) makes one"}
 // Bool evaluates an expression that gives true or false.
 func (p *Program) Bool(vars Vars) (bool, error) {
 	v, err := p.eval(vars)
-	if err != nil {
-		return false, err
+	if b, ok := v.(types.Bool); ok || err != nil {
+		return bool(b), err
 	}
-	b, ok := v.(types.Bool)
-	if !ok {
-		return false, wrongType(Bool, v)
-	}
-	return bool(b), nil
+	return false, wrongType(Bool, v)
 }
 
-// Text evaluates an expression that gives a string. A number is not taken: whether 1 and
-// 1.0 are the same would depend on how the JSON was written.
+// Text evaluates an expression that gives a string. A number is refused: whether 1 and 1.0 are the
+// same would depend on how the JSON was written.
 func (p *Program) Text(vars Vars) (string, error) {
 	v, err := p.eval(vars)
-	if err != nil {
-		return "", err
+	if s, ok := v.(types.String); ok || err != nil {
+		return string(s), err
 	}
-	s, ok := v.(types.String)
-	if !ok {
-		return "", wrongType(String, v)
-	}
-	return string(s), nil
+	return "", wrongType(String, v)
 }
 
 // Int evaluates an expression that gives a whole number.
@@ -224,6 +214,9 @@ func (p *Program) Int(vars Vars) (int64, error) {
 	return 0, wrongType(Int, v)
 }
 
+// errMissing is wrapped by the error of an expression that reads a field that an object lacks.
+var errMissing = errors.New("no such key")
+
 func (p *Program) eval(vars Vars) (ref.Val, error) {
 	v, _, err := p.program.Eval(map[string]any(vars))
 	if err == nil {
@@ -233,20 +226,11 @@ func (p *Program) eval(vars Vars) (ref.Val, error) {
 	if strings.Contains(text, "cost limit exceeded") {
 		return nil, fmt.Errorf("it takes more than %d steps", maxCost)
 	}
-	if strings.HasPrefix(text, "no such key") {
-		return nil, missing(text)
+	if rest, ok := strings.CutPrefix(text, errMissing.Error()); ok {
+		return nil, fmt.Errorf("%w%s", errMissing, rest)
 	}
 	return nil, errors.New(text)
 }
-
-// errMissing is the error (errors.Is) of an evaluation that names a member that an
-// object lacks.
-var errMissing = errors.New("no such member")
-
-type missing string
-
-func (m missing) Error() string        { return string(m) }
-func (m missing) Is(target error) bool { return target == errMissing }
 
 func wrongType(want *cel.Type, v ref.Val) error {
 	return fmt.Errorf("it must give %s, and gave %s%s", typeNames[want], kindOf(v), typeHints[want])
@@ -286,12 +270,11 @@ func clip(s string) string {
 // Object makes a JSON object, each field by an expression of its own.
 type Object struct{ fields map[string]*Program }
 
-// CompileObject compiles the expressions of an object's fields. An error is an
-// *ExprError with the name of the field.
+// CompileObject compiles the expressions of an object's fields. An error is an *ExprError with the
+// name of the field.
 func (e *Env) CompileObject(fields map[string]string) (*Object, error) {
 	if len(fields) > maxFields {
-		return nil, &ExprError{Text: fmt.Sprintf("has %d fields, at most %d are taken",
-			len(fields), maxFields)}
+		return nil, exprErrorf("has %d fields, at most %d are taken", len(fields), maxFields)
 	}
 	o := &Object{map[string]*Program{}}
 	for _, name := range slices.Sorted(maps.Keys(fields)) { // the same error each time
@@ -305,17 +288,16 @@ func (e *Env) CompileObject(fields map[string]string) (*Object, error) {
 	return o, nil
 }
 
-// ErrTooLarge is for JSON that would become larger than allowed, errTooDeep for JSON
-// that is nested too deep.
+// ErrTooLarge is returned for JSON that would exceed its limit, errTooDeep for JSON that is nested
+// too deep.
 var (
 	ErrTooLarge = errors.New("what it gives is too large")
 	errTooDeep  = fmt.Errorf("nested deeper than %d", transcode.MaxDepth)
 )
 
-// Eval returns the object as JSON of at most limit bytes, its fields sorted by name. A
-// field whose expression gives optional.none() is left out. Bytes become base64,
-// timestamps RFC 3339, durations seconds ("3.5s"). An error is an *EvalError, or
-// ErrTooLarge.
+// Eval returns the object as JSON of at most limit bytes, its fields sorted by name. A field whose
+// expression gives optional.none() is left out. Bytes become base64, timestamps RFC 3339, durations
+// seconds ("3.5s"). An error is an *EvalError, or ErrTooLarge.
 func (o *Object) Eval(vars Vars, limit int) ([]byte, error) {
 	out := map[string]any{}
 	c := converter{left: limit}
@@ -344,14 +326,17 @@ func (o *Object) Eval(vars Vars, limit int) ([]byte, error) {
 	return b, nil
 }
 
-// converter converts the values of expressions to Go's, as long as the JSON of the
-// result can have at most the number of bytes that are left.
+// converter converts the values of expressions to Go's, while the JSON of the result can have at
+// most the number of bytes that are left.
 type converter struct{ left int }
 
 func (c *converter) native(v ref.Val, depth int) (any, error) {
 	c.left--
-	if s, ok := v.(types.String); ok {
-		c.left -= len(s)
+	switch v := v.(type) {
+	case types.String:
+		c.left -= len(v)
+	case types.Bytes:
+		c.left -= len(v)
 	}
 	if c.left < 0 {
 		return nil, ErrTooLarge
@@ -359,16 +344,13 @@ func (c *converter) native(v ref.Val, depth int) (any, error) {
 	switch v := v.(type) {
 	case types.Null:
 		return nil, nil
-	case types.Bool, types.Int, types.Uint, types.String:
+	case types.Bool, types.Int, types.Uint, types.String, types.Bytes: // bytes become base64
 		return v.Value(), nil
 	case types.Double:
 		if math.IsNaN(float64(v)) || math.IsInf(float64(v), 0) {
 			return nil, errors.New("it gives a number that JSON does not have (infinite, or none)")
 		}
 		return float64(v), nil
-	case types.Bytes:
-		c.left -= len(v)
-		return base64.StdEncoding.EncodeToString(v), nil
 	case types.Timestamp:
 		return v.UTC().Format(time.RFC3339Nano), nil
 	case types.Duration:
@@ -382,45 +364,42 @@ func (c *converter) native(v ref.Val, depth int) (any, error) {
 	if depth > transcode.MaxDepth {
 		return nil, errTooDeep
 	}
+	var err error
 	switch v := v.(type) {
 	case traits.Mapper:
 		out := map[string]any{}
-		for it := v.Iterator(); it.HasNext() == types.True; {
+		for it := v.Iterator(); err == nil && it.HasNext() == types.True; {
 			key, ok := it.Next().(types.String)
 			if !ok {
 				return nil, errors.New(
 					"it gives a map with a key that is not a string, which JSON does not have")
 			}
 			c.left -= len(key)
-			var err error
-			if out[string(key)], err = c.native(v.Get(key), depth+1); err != nil {
-				return nil, err
-			}
+			out[string(key)], err = c.native(v.Get(key), depth+1)
 		}
-		return out, nil
+		return out, err
 	case traits.Lister:
 		out := []any{}
-		for it := v.Iterator(); it.HasNext() == types.True; {
-			item, err := c.native(it.Next(), depth+1)
-			if err != nil {
-				return nil, err
-			}
+		for it := v.Iterator(); err == nil && it.HasNext() == types.True; {
+			var item any
+			item, err = c.native(it.Next(), depth+1)
 			out = append(out, item)
 		}
-		return out, nil
+		return out, err
 	}
 	return nil, fmt.Errorf("it gives %s, which JSON does not have", kindOf(v))
 }
 
-// ParseJSON reads JSON for expressions: map[string]any, []any, string, bool, nil, int64,
-// uint64 for a whole number that is too large for that, else float64; so that
-// string(payload.number) is the number as it was written. A name twice in an object, bad
-// UTF-8 and anything after the value are errors.
+// ParseJSON reads JSON for expressions: map[string]any, []any, string, bool, nil, int64, uint64 for
+// a whole number that is too large for that, else float64; so that string(payload.number) is the
+// number as it was written. A name twice in an object, bad UTF-8 and anything after the value are
+// errors.
 func ParseJSON(text []byte) (v any, err error) {
 	if transcode.TooDeep(text, transcode.MaxDepth) {
 		return nil, errTooDeep
 	}
-	return v, json.Unmarshal(text, &v, json.WithUnmarshalers(json.UnmarshalFromFunc(readNumber)))
+	err = json.Unmarshal(text, &v, json.WithUnmarshalers(json.UnmarshalFromFunc(readNumber)))
+	return v, err
 }
 
 func readNumber(dec *jsontext.Decoder, to *any) error {

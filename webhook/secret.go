@@ -6,10 +6,9 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
-	"sync"
-	"time"
 
 	"github.com/qlogd/qlogd/api/wire"
 )
@@ -17,31 +16,16 @@ import (
 // maxSecretFile is the size of a file of secrets.
 const maxSecretFile = 64 << 10
 
-// lookAgain is how old what is known of a file may be.
-const lookAgain = time.Second
-
-// Secrets finds the secrets that definitions name, on this node: in its
-// environment, and in files below one folder. Files are read again when they
-// change. It is for use by any number of goroutines.
+// Secrets finds the secrets that definitions name on this node: in its environment, and in files
+// below one directory, which are read each time. It is safe for concurrent use.
 type Secrets struct {
 	getenv func(string) string
-	root   *os.Root // nil: there is no folder
-
-	mu    sync.Mutex
-	files map[string]*secretFile
+	root   *os.Root // nil without a directory
 }
 
-type secretFile struct {
-	looked  time.Time
-	mod     time.Time
-	size    int64
-	secrets []string
-	err     error
-}
-
-// NewSecrets takes the environment and the folder of secrets, "" for none.
+// NewSecrets returns the secrets of the environment and of a directory; dir may be empty.
 func NewSecrets(getenv func(string) string, dir string) (*Secrets, error) {
-	s := &Secrets{getenv: getenv, files: map[string]*secretFile{}}
+	s := &Secrets{getenv: getenv}
 	if dir == "" {
 		return s, nil
 	}
@@ -50,7 +34,7 @@ func NewSecrets(getenv func(string) string, dir string) (*Secrets, error) {
 	return s, err
 }
 
-// Close ends it.
+// Close closes the directory.
 func (s *Secrets) Close() error {
 	if s.root == nil {
 		return nil
@@ -58,17 +42,9 @@ func (s *Secrets) Close() error {
 	return s.root.Close()
 }
 
-// Reload forgets what was read from files, so that the next Of reads them again
-// even if they look unchanged.
-func (s *Secrets) Reload() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	clear(s.files)
-}
-
-// Of returns the secrets of a definition. Where this node lacks one of several,
-// the others serve, so that a secret can be rotated node by node; it is an error,
-// which says what is missing and never a secret, where it has none.
+// Of returns the secrets of a definition. Where this node lacks one of several, the others serve,
+// so that a secret can be rotated node by node. It is an error, which names what is missing and
+// repeats no secret, if it has none.
 func (s *Secrets) Of(v *wire.VerifyHMAC) ([]string, error) {
 	out, missing := s.find(v)
 	if len(out) == 0 {
@@ -77,7 +53,7 @@ func (s *Secrets) Of(v *wire.VerifyHMAC) ([]string, error) {
 	return out, nil
 }
 
-// Missing says which of the secrets that a definition names this node lacks.
+// Missing returns which of the secrets that a definition names this node lacks, and why.
 func (s *Secrets) Missing(v *wire.VerifyHMAC) []string {
 	_, missing := s.find(v)
 	return missing
@@ -94,31 +70,55 @@ func (s *Secrets) find(v *wire.VerifyHMAC) (out, missing []string) {
 	for _, name := range v.SecretFile {
 		got, err := s.file(name)
 		if err != nil {
-			missing = append(missing, err.Error())
+			missing = append(missing, fmt.Sprintf("secret file %s: %v", name, err))
 		}
 		out = append(out, got...)
 	}
 	return out, missing
 }
 
-// minPart is how long each of several secrets in one text must be. Shorter ones
-// are the words of one that is a sentence: it must not be taken for them, nor
-// sign with one alone, for words can be guessed one by one.
+// file reads the secrets in a file. Its errors do not name the directory.
+func (s *Secrets) file(name string) ([]string, error) {
+	if s.root == nil {
+		return nil, errors.New("the server was started without --secrets-dir")
+	}
+	info, err := s.root.Stat(name)
+	var b []byte
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, errors.New("is not there")
+	case err != nil:
+	case !info.Mode().IsRegular() || info.Size() > maxSecretFile:
+		return nil, fmt.Errorf("must be a file of at most %d bytes", maxSecretFile)
+	default:
+		b, err = s.root.ReadFile(name)
+	}
+	if p, ok := errors.AsType[*fs.PathError](err); ok {
+		return nil, p.Err
+	}
+	out := split(string(b))
+	if err == nil && len(out) == 0 {
+		err = errors.New("is empty")
+	}
+	return out, err
+}
+
+// minPart is the least length of each of several secrets in one text. Shorter parts are the words
+// of one secret that is a sentence: a word alone must not sign, because words can be guessed.
 const minPart = 16
 
-// Parts returns the secrets in a text: several with spaces, line ends or commas
-// between them, or it is one.
+// Parts returns the secrets in a text: several, separated by spaces, line ends or commas, or one.
 func Parts(text string) []string {
 	text = strings.TrimSpace(text)
-	parts := strings.FieldsFunc(text, func(r rune) bool { return r == ',' || r == ' ' || r == '\t' || r == '\n' || r == '\r' })
+	separates := func(r rune) bool { return strings.ContainsRune(", \t\n\r", r) }
+	parts := strings.FieldsFunc(text, separates)
 	if slices.ContainsFunc(parts, func(p string) bool { return len(p) < minPart }) {
 		return []string{text}
 	}
 	return parts
 }
 
-// split returns the secrets by which a signature is known: the text itself and,
-// where it is several, each.
+// split returns the secrets that may have signed: the text itself and, if it has several, each.
 func split(text string) []string {
 	text = strings.TrimSpace(text)
 	if text == "" {
@@ -131,63 +131,26 @@ func split(text string) []string {
 	return append(parts, text)
 }
 
-// file reads the secrets in a file, or returns what is known of it.
-func (s *Secrets) file(name string) ([]string, error) {
-	if s.root == nil {
-		return nil, fmt.Errorf("secret file %s: the server was started without --secrets-dir", name)
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	f := s.files[name]
-	if f != nil && time.Since(f.looked) < lookAgain {
-		return f.secrets, f.err
-	}
-	now := time.Now()
-	info, err := s.root.Stat(name)
-	if f != nil && err == nil && f.err == nil && info.ModTime().Equal(f.mod) && info.Size() == f.size {
-		f.looked = now
-		return f.secrets, nil
-	}
-	f = &secretFile{looked: now}
-	if err == nil {
-		f.mod, f.size = info.ModTime(), info.Size()
-		f.secrets, err = s.read(name, info)
-	}
-	f.err = secretError(name, err)
-	s.files[name] = f
-	return f.secrets, f.err
-}
+var envName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,127}$`)
 
-func (s *Secrets) read(name string, info fs.FileInfo) ([]string, error) {
-	if !info.Mode().IsRegular() || info.Size() > maxSecretFile {
-		return nil, fmt.Errorf("must be a file of at most %d bytes", maxSecretFile)
+// CheckSources returns an *event.Problem unless env and files, which fields beginning with prefix
+// name, can be the names of environment variables and of files below a directory.
+func CheckSources(prefix string, env, files []string, most int) error {
+	if len(env)+len(files) > most {
+		return bad(prefix+"secret_env", "and secret_file must be at most %d together", most)
 	}
-	b, err := s.root.ReadFile(name)
-	if err != nil {
-		return nil, err
+	for _, name := range env {
+		if !envName.MatchString(name) {
+			return bad(prefix+"secret_env", "must name an environment variable (%s); "+
+				"the secret itself does not belong here", envName)
+		}
 	}
-	out := split(string(b))
-	if len(out) == 0 {
-		return nil, errors.New("is empty")
+	for _, name := range files {
+		if name == "" || len(name) > 256 || !filepath.IsLocal(name) ||
+			strings.ContainsAny(name, "\\\t") || !ValidHeader("x", name) {
+			return bad(prefix+"secret_file",
+				"must be a path below the server's --secrets-dir, without .. and not absolute")
+		}
 	}
-	return out, nil
-}
-
-// secretError names the file once, and not where it lies.
-func secretError(name string, err error) error {
-	var p *fs.PathError
-	switch {
-	case err == nil:
-		return nil
-	case errors.Is(err, fs.ErrNotExist):
-		err = errors.New("is not there")
-	case errors.As(err, &p):
-		err = p.Err
-	}
-	return fmt.Errorf("secret file %s: %w", name, err)
-}
-
-// localFile reports whether a path is one below a folder.
-func localFile(name string) bool {
-	return name != "" && len(name) <= 256 && filepath.IsLocal(name) && !strings.ContainsFunc(name, func(r rune) bool { return r < ' ' || r == 0x7f || r == '\\' })
+	return nil
 }

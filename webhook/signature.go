@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// The schemes, by who signs so.
+// The schemes, by the service that signs so.
 const (
 	GitHub    = "github"
 	PagerDuty = "pagerduty"
@@ -26,31 +26,54 @@ const (
 
 const schemeNames = "github, pagerduty, stripe, standard, slack, shopify or generic"
 
-// scheme is a way to sign a request with HMAC-SHA256. All of them differ only in
-// where signature and time stand, what is signed, and how the signature is
-// written.
+// scheme is a way to sign a request with HMAC-SHA256. Schemes differ in where the signature and
+// the time are, what is signed before the body, and how the signature is written.
 type scheme struct {
-	name      string
-	header    string // that has the signatures; "" none is usual
+	header    string // that has the signatures; "" has no default
 	anyHeader bool   // the definition may name another
 	prefix    string // before each signature
-	// base64 is how a signature is written, nil: in hex. Strict where the senders'
-	// library compares texts, so that no other text is taken for the same one.
+	separator string // between signatures; "" is a comma
+	// base64 is how a signature is written; nil is hex. It is strict where the senders' library
+	// compares texts, so that no other text counts as the same signature.
 	base64 *base64.Encoding
-	key    func(secret string) [][]byte
-	// signed returns what is signed before the body, where that is not just the
-	// body, and the time that is signed with it, zero where there is none; false
-	// where the request lacks it. stamp is the time in the signatures' own header.
-	signed func(header Header, stamp string) (before string, at time.Time, ok bool)
-	// sign makes the headers of a request, given what signs.
-	sign func(s *scheme, now time.Time, body []byte, mac func(before string) string) map[string]string
+	keys   func(secret string) [][]byte // nil: the secret is the key
+	// before returns what is signed before the body; nil signs the body alone, without a time.
+	before      func(id, stamp string) string
+	idHeader    string // that has the id; "" signs none
+	stampHeader string // that has the time; "" has it in the header of signatures, behind "t="
 }
 
-// Header gives the values of a request's header. Names are in lower case.
+var schemes = map[string]*scheme{
+	// https://docs.github.com/en/webhooks/using-webhooks/validating-webhook-deliveries
+	GitHub: {header: "x-hub-signature-256", anyHeader: true, prefix: "sha256="},
+	// https://developer.pagerduty.com/docs/verifying-webhook-signatures
+	PagerDuty: {header: "x-pagerduty-signature", anyHeader: true, prefix: "v1="},
+	// https://docs.stripe.com/webhooks#verify-manually
+	Stripe: {
+		header: "stripe-signature", anyHeader: true, prefix: "v1=",
+		before: func(_, stamp string) string { return stamp + "." },
+	},
+	// https://github.com/standard-webhooks/standard-webhooks/blob/main/spec/standard-webhooks.md
+	Standard: {
+		header: "webhook-signature", prefix: "v1,", separator: " ", // "v1,…" has a comma itself
+		base64: base64.StdEncoding.Strict(), keys: StandardKeys,
+		before:   func(id, stamp string) string { return id + "." + stamp + "." },
+		idHeader: "webhook-id", stampHeader: "webhook-timestamp",
+	},
+	// https://docs.slack.dev/authentication/verifying-requests-from-slack
+	Slack: {
+		header: "x-slack-signature", prefix: "v0=", stampHeader: "x-slack-request-timestamp",
+		before: func(_, stamp string) string { return "v0:" + stamp + ":" },
+	},
+	// https://shopify.dev/docs/apps/build/webhooks/subscribe/https
+	Shopify: {header: "x-shopify-hmac-sha256", anyHeader: true, base64: base64.StdEncoding},
+	Generic: {anyHeader: true},
+}
+
+// Header returns the values of a request's header, whose name is in lower case.
 type Header func(name string) []string
 
-// one returns the value of a header that there must be one of; false where there
-// is none, or a choice.
+// one returns the value of a header; false if it is absent, empty or given twice.
 func (h Header) one(name string) (string, bool) {
 	v := h(name)
 	if len(v) != 1 {
@@ -59,64 +82,7 @@ func (h Header) one(name string) (string, bool) {
 	return v[0], v[0] != ""
 }
 
-var schemes = map[string]*scheme{
-	// https://docs.github.com/en/webhooks/using-webhooks/validating-webhook-deliveries
-	GitHub: {name: GitHub, header: "x-hub-signature-256", anyHeader: true, prefix: "sha256=", key: plain, signed: bodyAlone, sign: signBody},
-	// https://developer.pagerduty.com/docs/verifying-webhook-signatures
-	PagerDuty: {name: PagerDuty, header: "x-pagerduty-signature", anyHeader: true, prefix: "v1=", key: plain, signed: bodyAlone, sign: signBody},
-	// https://docs.stripe.com/webhooks#verify-manually
-	Stripe: {name: Stripe, header: "stripe-signature", anyHeader: true, prefix: "v1=", key: plain,
-		signed: func(_ Header, stamp string) (string, time.Time, bool) {
-			at, ok := unixTime(stamp)
-			return stamp + ".", at, ok
-		},
-		sign: func(s *scheme, now time.Time, _ []byte, mac func(string) string) map[string]string {
-			t := strconv.FormatInt(now.Unix(), 10)
-			return map[string]string{s.header: "t=" + t + ",v1=" + mac(t+".")}
-		}},
-	// https://github.com/standard-webhooks/standard-webhooks/blob/main/spec/standard-webhooks.md
-	Standard: {name: Standard, header: "webhook-signature", prefix: "v1,", base64: base64.StdEncoding.Strict(), key: StandardKeys,
-		signed: func(header Header, _ string) (string, time.Time, bool) {
-			id, ok := header.one("webhook-id")
-			stamp, _ := header.one("webhook-timestamp")
-			at, timed := unixTime(stamp)
-			return id + "." + stamp + ".", at, ok && timed
-		},
-		sign: func(s *scheme, now time.Time, body []byte, mac func(string) string) map[string]string {
-			sum := sha256.Sum256(append(strconv.AppendInt(nil, now.UnixNano(), 10), body...))
-			id, t := "msg_"+hex.EncodeToString(sum[:12]), strconv.FormatInt(now.Unix(), 10)
-			return map[string]string{"webhook-id": id, "webhook-timestamp": t, s.header: "v1," + mac(id+"."+t+".")}
-		}},
-	// https://docs.slack.dev/authentication/verifying-requests-from-slack
-	Slack: {name: Slack, header: "x-slack-signature", prefix: "v0=", key: plain,
-		signed: func(header Header, _ string) (string, time.Time, bool) {
-			stamp, _ := header.one("x-slack-request-timestamp")
-			at, ok := unixTime(stamp)
-			return "v0:" + stamp + ":", at, ok
-		},
-		sign: func(s *scheme, now time.Time, _ []byte, mac func(string) string) map[string]string {
-			t := strconv.FormatInt(now.Unix(), 10)
-			return map[string]string{"x-slack-request-timestamp": t, s.header: "v0=" + mac("v0:"+t+":")}
-		}},
-	// https://shopify.dev/docs/apps/build/webhooks/subscribe/https
-	Shopify: {name: Shopify, header: "x-shopify-hmac-sha256", anyHeader: true, base64: base64.StdEncoding, key: plain, signed: bodyAlone, sign: signBody},
-	Generic: {name: Generic, anyHeader: true, key: plain, signed: bodyAlone, sign: signBody},
-}
-
-// with returns the scheme with a definition's header and prefix.
-func (s *scheme) with(header, prefix string) *scheme {
-	out := *s
-	if header != "" {
-		out.header = strings.ToLower(header)
-	}
-	if prefix != "" {
-		out.prefix = prefix
-	}
-	return &out
-}
-
-// schemeOf guesses the scheme from the header: the one whose usual header it is,
-// else generic.
+// schemeOf returns the scheme whose default header this is, or Generic.
 func schemeOf(header string) string {
 	for name, s := range schemes {
 		if header != "" && s.anyHeader && strings.EqualFold(s.header, header) {
@@ -126,21 +92,12 @@ func schemeOf(header string) string {
 	return Generic
 }
 
-func plain(secret string) [][]byte { return [][]byte{[]byte(secret)} }
-
-func bodyAlone(Header, string) (string, time.Time, bool) { return "", time.Time{}, true }
-
-func signBody(s *scheme, _ time.Time, _ []byte, mac func(string) string) map[string]string {
-	return map[string]string{s.header: s.prefix + mac("")}
-}
-
 // StandardPrefix marks a secret of Standard Webhooks as base64.
 const StandardPrefix = "whsec_"
 
-// StandardKeys returns the keys that a secret of Standard Webhooks can stand for,
-// none where it can't be one: it is base64, with StandardPrefix before it or not. One
-// without that may also be meant as it is, so both are tried. Nothing behind it is
-// no key: with an empty one everybody can sign.
+// StandardKeys returns the keys that a secret of Standard Webhooks may stand for: base64 behind
+// StandardPrefix. A secret without the prefix may also be the key itself, so both are tried. An
+// invalid secret has no keys, and neither has an empty one: with an empty key anyone can sign.
 func StandardKeys(secret string) [][]byte {
 	text, marked := strings.CutPrefix(secret, StandardPrefix)
 	key, err := base64.StdEncoding.DecodeString(text)
@@ -153,12 +110,19 @@ func StandardKeys(secret string) [][]byte {
 	case marked:
 		return [][]byte{key}
 	case err != nil:
-		return plain(secret)
+		return [][]byte{[]byte(secret)}
 	}
 	return [][]byte{key, []byte(secret)}
 }
 
-// unixTime reads a time in whole seconds, written as it would be written again.
+func (s *scheme) keysOf(secret string) [][]byte {
+	if s.keys != nil {
+		return s.keys(secret)
+	}
+	return [][]byte{[]byte(secret)}
+}
+
+// unixTime reads whole seconds in their canonical form.
 func unixTime(text string) (time.Time, bool) {
 	n, err := strconv.ParseInt(text, 10, 64)
 	if err != nil || n < 0 || n > 1<<40 || strconv.FormatInt(n, 10) != text {
@@ -176,15 +140,14 @@ var (
 // maxSignatures is how many signatures of one request are tried.
 const maxSignatures = 16
 
-// Signed reports whether requests have to be signed.
+// Signed reports whether requests must be signed.
 func (w *Webhook) Signed() bool { return w.scheme != nil }
 
-// Verify checks a request's signature over its raw body with each secret, and
-// that the signed time, if there is one, is near now. An error is ErrSignature
-// (wrapped, with what was expected where) or ErrStale (wrapped).
+// Verify checks a request's signature over its raw body with each secret, and that the signed
+// time, if there is one, is near now. Its errors wrap ErrSignature or ErrStale.
 //
-// It takes as long for any wrong signature: each is compared with what each
-// secret gives, in constant time, also after one has matched.
+// It takes as long for any wrong signature: each is compared with what each secret gives, in
+// constant time, also after one has matched.
 func (w *Webhook) Verify(header Header, body []byte, secrets []string, now time.Time) error {
 	s := w.scheme
 	if s == nil {
@@ -196,27 +159,50 @@ func (w *Webhook) Verify(header Header, body []byte, secrets []string, now time.
 	}
 	stamp, given := s.parse(lines)
 	if len(given) == 0 {
-		return fmt.Errorf("%w: header %s must have it as %s", ErrSignature, s.header, s.form())
+		form := "<hex>"
+		if s.base64 != nil {
+			form = "<base64>"
+		}
+		return fmt.Errorf("%w: header %s must have it as %s%s",
+			ErrSignature, s.header, s.prefix, form)
 	}
 	before, at, ok := s.signed(header, stamp)
 	if !ok {
-		return fmt.Errorf("%w: the signed time (and, with scheme standard, webhook-id) is missing or malformed", ErrSignature)
+		return fmt.Errorf("%w: the signed time (and, with scheme standard, webhook-id) "+
+			"is missing or malformed", ErrSignature)
 	}
 	if !s.matches(given, before, body, secrets) {
 		return fmt.Errorf("%w: it does not fit the body and the secret", ErrSignature)
 	}
-	if w.maxAge > 0 && !at.IsZero() {
-		if off := now.Sub(at); off > w.maxAge || off < -w.maxAge {
-			return fmt.Errorf("%w: it is %s, and may be off by %d seconds", ErrStale, at.UTC().Format(time.RFC3339), int64(w.maxAge.Seconds()))
-		}
+	if w.maxAge > 0 && !at.IsZero() && now.Sub(at).Abs() > w.maxAge {
+		return fmt.Errorf("%w: it is %s, and may be off by %d seconds",
+			ErrStale, at.UTC().Format(time.RFC3339), int64(w.maxAge.Seconds()))
 	}
 	return nil
 }
 
+// signed returns what is signed before the body and the signed time, zero if there is none; false
+// if the request lacks it. stamp is the time in the header of signatures.
+func (s *scheme) signed(header Header, stamp string) (before string, at time.Time, ok bool) {
+	if s.before == nil {
+		return "", time.Time{}, true
+	}
+	id, found := "", true
+	if s.idHeader != "" {
+		id, found = header.one(s.idHeader)
+	}
+	if s.stampHeader != "" {
+		stamp, _ = header.one(s.stampHeader)
+	}
+	at, ok = unixTime(stamp)
+	return s.before(id, stamp), at, ok && found
+}
+
 // matches reports whether one of the signatures is one of the secrets'.
-func (s *scheme) matches(given [][]byte, before string, body []byte, secrets []string) (match bool) {
+func (s *scheme) matches(given [][]byte, before string, body []byte, secrets []string,
+) (match bool) {
 	for _, secret := range secrets {
-		for _, key := range s.key(secret) {
+		for _, key := range s.keysOf(secret) {
 			sum := mac(key, before, body)
 			for _, sig := range given {
 				if hmac.Equal(sum, sig) {
@@ -228,28 +214,18 @@ func (s *scheme) matches(given [][]byte, before string, body []byte, secrets []s
 	return match
 }
 
-func (s *scheme) form() string {
-	if s.base64 != nil {
-		return s.prefix + "<base64>"
-	}
-	return s.prefix + "<hex>"
-}
-
-// parse takes the signatures of this scheme out of their header: there may be
-// several, and some of other versions.
+// parse returns this scheme's signatures in the lines of their header, which may also have those
+// of other versions, and the time there.
 func (s *scheme) parse(lines []string) (stamp string, given [][]byte) {
-	separator := ","
-	if s.name == Standard {
-		separator = " " // "v1,…" has a comma itself
+	separator := s.separator
+	if separator == "" {
+		separator = ","
 	}
 	for _, line := range lines {
 		for part := range strings.SplitSeq(line, separator) {
 			part = strings.TrimSpace(part)
-			if t, ok := strings.CutPrefix(part, "t="); ok && s.name == Stripe {
-				if stamp == "" {
-					stamp = t
-				}
-				continue
+			if t, ok := strings.CutPrefix(part, "t="); ok && stamp == "" {
+				stamp = t
 			}
 			part, ok := strings.CutPrefix(part, s.prefix)
 			if !ok || len(given) == maxSignatures {
@@ -270,13 +246,6 @@ func (s *scheme) decode(text string) ([]byte, error) {
 	return hex.DecodeString(text)
 }
 
-func (s *scheme) encode(sum []byte) string {
-	if s.base64 != nil {
-		return s.base64.EncodeToString(sum)
-	}
-	return hex.EncodeToString(sum)
-}
-
 func mac(key []byte, before string, body []byte) []byte {
 	h := hmac.New(sha256.New, key)
 	h.Write([]byte(before))
@@ -284,20 +253,48 @@ func mac(key []byte, before string, body []byte) []byte {
 	return h.Sum(nil)
 }
 
-// Sign returns the headers of a request that Verify takes, nil where nothing has
-// to be signed. It is an error where the secret can't be one of the scheme.
+// Sign returns the headers of a request that Verify accepts, nil if nothing must be signed. It is
+// an error if the secret is invalid for the scheme.
 func (w *Webhook) Sign(body []byte, secret string, now time.Time) (map[string]string, error) {
 	s := w.scheme
 	if s == nil {
 		return nil, nil
 	}
-	keys := s.key(secret)
+	keys := s.keysOf(secret)
 	if len(keys) == 0 {
 		return nil, errors.New("the secret must be base64 behind " + StandardPrefix)
 	}
-	return s.sign(s, now, body, func(before string) string {
-		return s.encode(mac(keys[0], before, body))
-	}), nil
+	sum := sha256.Sum256(append(strconv.AppendInt(nil, now.UnixNano(), 10), body...))
+	id, stamp := "msg_"+hex.EncodeToString(sum[:12]), strconv.FormatInt(now.Unix(), 10)
+	before, stamped, out := "", "", map[string]string{}
+	switch {
+	case s.before == nil:
+	case s.stampHeader == "":
+		before, stamped = s.before(id, stamp), "t="+stamp+","
+	default:
+		before, out[s.stampHeader] = s.before(id, stamp), stamp
+	}
+	if s.idHeader != "" {
+		out[s.idHeader] = id
+	}
+	signature := mac(keys[0], before, body)
+	text := hex.EncodeToString(signature)
+	if s.base64 != nil {
+		text = s.base64.EncodeToString(signature)
+	}
+	out[s.header] = stamped + s.prefix + text
+	return out, nil
+}
+
+// SignStandard returns the Webhook-Signature of Standard Webhooks with each key, so that a target
+// knows the request by the old or the new secret while it is rotated.
+func SignStandard(keys [][]byte, id string, at time.Time, body []byte) string {
+	before := schemes[Standard].before(id, strconv.FormatInt(at.Unix(), 10))
+	out := make([]string, len(keys))
+	for i, key := range keys {
+		out[i] = "v1," + base64.StdEncoding.EncodeToString(mac(key, before, body))
+	}
+	return strings.Join(out, " ")
 }
 
 // signatureHeaders are the headers of all schemes that have a signature in them.

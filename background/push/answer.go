@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"mime"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -21,87 +22,85 @@ import (
 const (
 	maxRetryAfter = time.Hour
 	maxResult     = 4 << 10 // of an answer that is kept
-	maxToldAnswer = 256     // of an answer, in an error
+	maxErrorBody  = 256     // of an answer, in an error
 )
 
-// verdict is what becomes of a message after a delivery, and what the delivery
-// says of the target.
+// verdict is what becomes of a message after a delivery, and what the delivery says about the
+// target.
 type verdict struct {
 	op      event.SettleOp // OpAck, OpRetry, OpDeadLetter, OpRelease
 	delayMS int64          // OpRetry: -1 the policy's
-	text    string         // why it failed; user's text, for the log alone
-	told    string         // the same without anything that the target wrote
+	text    string         // why it failed; it may quote the target, so it is for the log alone
+	safe    string         // the same without anything that the target wrote
 	result  []byte         // OpAck: JSON
-	answer  []byte         // OpAck: JSON that the target answered; nil none
+	answer  []byte         // OpAck: the target's JSON; nil none
 
-	works bool          // the target answers as one that does its work
-	down  bool          // the failure is the target's, whatever the message
-	hold  time.Duration // it wants to be left alone for so long
-	// unreached: it surely has not got the request.
-	unreached bool
-	refused   bool // it never will be, as this node is set up
+	works     bool          // the target answers like one that does its work
+	down      bool          // the failure is the target's, whatever the message
+	hold      time.Duration // the target asks to be left alone for that long
+	unreached bool          // it has surely not received the request
+	refused   bool          // it never will, as this node is configured
 }
 
-// judge says what an answer, or the lack of one, means. 2xx is done. 410 is
-// never. What says something of this request (400, 409, 413, 415, 422 and other
-// rarer ones) is tried again by the queue's policy and says nothing of the
-// target. All else is tried again too, and is the target's failure: it can't be
-// reached, breaks off, is too slow, is another one (redirects, 401, 403, 404,
-// 405) or can't now.
+// judge returns the verdict on an answer, or on its absence. 2xx acks, 410 dead-letters. A status
+// about this request (400, 409, 413, 415, 422 and rarer ones) is retried by the queue's policy and
+// says nothing about the target. Everything else is retried too, and is the target's failure: it
+// can't be reached, breaks off, is too slow, is another one (redirects, 401, 403, 404, 405) or is
+// overloaded.
 func judge(a *webhook.Answer, err error, now time.Time) verdict {
-	v := verdict{op: event.OpRetry, delayMS: -1}
+	v := retry("")
 	if err != nil {
-		var refused *webhook.RefusedError
-		v.unreached = webhook.Unsent(err)
-		if errors.As(err, &refused) { // by this node's rules: no message of the queue can go there
-			v.op, v.refused = event.OpRelease, true
-			v.text = "target refused: " + err.Error()
-		} else {
-			v.text = err.Error()
+		text := err.Error()
+		if _, v.refused = errors.AsType[*webhook.RefusedError](err); v.refused {
+			v.op, text = event.OpRelease, "target refused: "+text // no message can go there
 		}
-		v.text = clean(v.text, 512)
-		v.told, v.down = v.text, true
+		v.text = clean(text, 512)
+		v.safe, v.down, v.unreached = v.text, true, webhook.Unsent(err)
 		return v
 	}
-	v.told = strings.TrimSpace(fmt.Sprintf("status %d %s", a.Status, http.StatusText(a.Status)))
+	v.safe = strings.TrimSpace(fmt.Sprintf("status %d %s", a.Status, http.StatusText(a.Status)))
 	if a.Status >= 200 && a.Status < 300 {
 		v.op, v.works = event.OpAck, true
 		v.answer = jsonOf(a)
 		v.result = fmt.Appendf(nil, `{"status":%d}`, a.Status)
 		if n := len(v.answer); n > 0 && n <= maxResult {
-			v.result = append(fmt.Appendf(nil, `{"status":%d,"answer":`, a.Status), v.answer...)
-			v.result = append(v.result, '}')
+			v.result = fmt.Appendf(nil, `{"status":%d,"answer":%s}`, a.Status, v.answer)
 		}
 		return v
 	}
-	v.text = v.told
+	v.text = v.safe
 	if len(a.Body) > 0 {
-		v.text += ": " + clean(string(a.Body[:min(len(a.Body), maxToldAnswer)]), maxToldAnswer)
+		v.text += ": " + clean(string(a.Body[:min(len(a.Body), maxErrorBody)]), maxErrorBody)
 	}
 	switch s := a.Status; {
 	case s == http.StatusGone:
 		v.op, v.works = event.OpDeadLetter, true
 	case s == http.StatusTooManyRequests, s == http.StatusServiceUnavailable:
 		v.down = true
-		if v.hold = retryAfter(a.Header.Get("Retry-After"), now); v.hold > 0 {
+		if v.hold = parseRetryAfter(a.Header.Get("Retry-After"), now); v.hold > 0 {
 			v.delayMS = v.hold.Milliseconds()
 		}
-	case s >= 500, s < 400, s == http.StatusUnauthorized, s == http.StatusForbidden, s == http.StatusNotFound, s == http.StatusMethodNotAllowed,
-		s == http.StatusProxyAuthRequired, s == http.StatusRequestTimeout, s == http.StatusTooEarly, s == http.StatusMisdirectedRequest:
+	case s >= 300 && s < 400:
+		v.safe += ": redirects are not followed"
+		v.text, v.down = v.safe, true
+	case s >= 500, s < 300, slices.Contains(targetFailures, s):
 		v.down = true
-		if s >= 300 && s < 400 {
-			v.text = v.told + ": redirects are not followed"
-			v.told = v.text
-		}
 	default:
 		v.works = true
 	}
 	return v
 }
 
-// retryAfter reads the header of that name: seconds, or a date. 0 where there is
-// none, or it has passed; at most an hour.
-func retryAfter(v string, now time.Time) time.Duration {
+// targetFailures are those statuses from 400 to 499 that are about the target, not this request.
+var targetFailures = []int{
+	http.StatusUnauthorized, http.StatusForbidden, http.StatusNotFound, http.StatusMethodNotAllowed,
+	http.StatusProxyAuthRequired, http.StatusRequestTimeout, http.StatusTooEarly,
+	http.StatusMisdirectedRequest,
+}
+
+// parseRetryAfter reads the header Retry-After: seconds, or a date. It returns 0 without it or if
+// it has passed, and at most an hour.
+func parseRetryAfter(v string, now time.Time) time.Duration {
 	v = strings.TrimSpace(v)
 	if n, err := strconv.ParseUint(v, 10, 32); err == nil {
 		return min(time.Duration(n)*time.Second, maxRetryAfter)
@@ -112,7 +111,7 @@ func retryAfter(v string, now time.Time) time.Duration {
 	return 0
 }
 
-// jsonOf returns an answer's body in a compact form if it is JSON, nil if not.
+// jsonOf returns an answer's body in a compact form if it is JSON, else nil.
 func jsonOf(a *webhook.Answer) []byte {
 	if ct := a.Header.Get("Content-Type"); ct != "" {
 		media, _, err := mime.ParseMediaType(ct)
@@ -124,7 +123,7 @@ func jsonOf(a *webhook.Answer) []byte {
 		return nil
 	}
 	if transcode.TooDeep(a.Body, transcode.MaxDepth) {
-		return nil // nor would a produce of it be taken
+		return nil // a produce of it would be refused as well
 	}
 	v := jsontext.Value(bytes.Clone(a.Body))
 	if !v.IsValid() || v.Compact() != nil { // a name twice and bad UTF-8 are not valid
@@ -133,7 +132,7 @@ func jsonOf(a *webhook.Answer) []byte {
 	return v
 }
 
-// clean makes a foreign text one line of UTF-8, of at most n bytes.
+// clean returns a foreign text as one line of printable UTF-8, of at most n bytes.
 func clean(s string, n int) string {
 	s = strings.Map(func(r rune) rune {
 		switch {

@@ -55,14 +55,14 @@ func TestJudge(t *testing.T) {
 		t.Errorf("%+v", v)
 	}
 	v = judge(nil, webhook.CheckURL("http://127.0.0.1/", false), now)
-	if v.op != event.OpRelease || !v.down || !v.unreached || !v.refused || !strings.HasPrefix(v.told, "target refused: ") {
+	if v.op != event.OpRelease || !v.down || !v.unreached || !v.refused || !strings.HasPrefix(v.safe, "target refused: ") {
 		t.Errorf("%+v", v)
 	}
 	// What the target wrote is told to who may read the queue, and no more of it
 	// than is useful.
 	long := judge(&webhook.Answer{Status: 500, Header: header(), Body: []byte("secret\x00\r\n" + strings.Repeat("ä", 1000))}, nil, now)
-	if !strings.HasPrefix(long.text, "status 500 Internal Server Error: secret ä") || len(long.text) > 300 || strings.Contains(long.told, "secret") {
-		t.Errorf("%q, told %q", long.text, long.told)
+	if !strings.HasPrefix(long.text, "status 500 Internal Server Error: secret ä") || len(long.text) > 300 || strings.Contains(long.safe, "secret") {
+		t.Errorf("%q, told %q", long.text, long.safe)
 	}
 }
 

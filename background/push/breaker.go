@@ -1,51 +1,51 @@
 package push
 
-import "time"
+import (
+	"math"
+	"time"
+)
 
-// breaker keeps a queue from hammering a target that is down, and from burning
-// its messages' attempts on it. It is closed; it opens after enough failures in
-// a row that are the target's and not a message's; and after a while it lets one
-// delivery through, whose outcome closes it or keeps it open for twice as long.
+// breaker keeps a queue from hammering a target that is down, and from spending its messages'
+// attempts on it. It opens after enough consecutive failures of the target, not of a message; then
+// it lets one delivery through at a time, whose outcome closes it or keeps it open for twice as
+// long.
 //
-// A target that may not be reached from here is down at once, and one that can't
-// be reached soon. One that answers 500, or
-// not in time, may have something against these messages: it is down when that
-// has gone on for a while, or was seen very often.
-//
-// It is not locked: its queue is.
+// A target that may not be reached from here is down at once, and one that can't be reached soon.
+// One that answers 500, or not in time, may have something against these messages: it is down when
+// that has gone on for a while, or was seen very often. The queue's lock guards it.
 type breaker struct {
-	failures int           // in a row
-	unheard  int           // of these the newest that did not reach it, in a row
-	since    time.Time     // the first of them
-	open     bool          //
-	probing  bool          // open, and one delivery is let through
-	pause    time.Duration // how long it is open
-	next     time.Time     // when the next delivery is let through
-	last     string        // why the newest failed
+	failures  int           // consecutive
+	unreached int           // of these the newest that did not reach it, consecutive
+	since     time.Time     // the first failure
+	open      bool          //
+	probing   bool          // open, and one delivery is let through
+	pause     time.Duration // how long it is open
+	next      time.Time     // when the next delivery is let through
+	last      string        // why the newest failed
 }
 
 const (
-	breakAfter  = 5 // failures in a row
+	breakAfter  = 5 // consecutive failures
 	breakWithin = 2 * time.Second
 	breakAnyway = 50 // however fast they came
 	firstPause  = 500 * time.Millisecond
 	maxPause    = 15 * time.Second
 )
 
-// failed notes a failure that is the target's. It reports whether the breaker
-// opened now.
+// failed records a failure of the target. It reports whether the breaker opened now.
 func (b *breaker) failed(now time.Time, v *verdict, probe bool) (opened bool) {
-	b.last = v.told
+	b.last = v.safe
 	if b.failures++; b.failures == 1 {
 		b.since = now
 	}
-	if b.unheard++; !v.unreached {
-		b.unheard = 0
+	if b.unreached++; !v.unreached {
+		b.unreached = 0
 	}
-	down := v.refused || b.unheard >= breakAfter || b.failures >= breakAnyway || b.failures >= breakAfter && now.Sub(b.since) >= breakWithin
+	down := v.refused || b.unreached >= breakAfter || b.failures >= breakAnyway ||
+		b.failures >= breakAfter && now.Sub(b.since) >= breakWithin
 	switch {
-	case b.open && !probe:
-		return false // sent before it opened
+	case b.open && !probe: // sent before it opened
+		return false
 	case b.open:
 		b.pause = min(2*b.pause, maxPause)
 	case !down:
@@ -58,20 +58,8 @@ func (b *breaker) failed(now time.Time, v *verdict, probe bool) (opened bool) {
 	return opened
 }
 
-// worked notes that the target answers. It reports whether that closed the
-// breaker.
-func (b *breaker) worked() (closed bool) {
-	closed = b.open
-	*b = breaker{}
-	return closed
-}
-
-// abandoned notes that a delivery which was let through ended without telling
-// anything of the target; the next one may go.
-func (b *breaker) abandoned() { b.probing = false }
-
-// allows returns how many deliveries of n may begin, and if none, how long it is
-// until one may (0: when the one that is let through has ended).
+// allows returns how many deliveries of n may begin, and if none, when one may (0: when the probe
+// has ended).
 func (b *breaker) allows(n int, now time.Time) (int, time.Duration) {
 	switch {
 	case !b.open:
@@ -83,3 +71,29 @@ func (b *breaker) allows(n int, now time.Time) (int, time.Duration) {
 	}
 	return min(n, 1), 0
 }
+
+// pace is a token bucket: rate deliveries a second, of which a twentieth of a second's may come at
+// once. The queue's lock guards it.
+type pace struct {
+	rate   float64 // 0: no limit
+	tokens float64
+	at     time.Time
+}
+
+func newPace(rate float64, now time.Time) pace { return pace{rate: rate, tokens: 1, at: now} }
+
+// allows returns how many deliveries of n may begin, and if none, when one may.
+func (p *pace) allows(n int, now time.Time) (int, time.Duration) {
+	if p.rate <= 0 {
+		return n, 0
+	}
+	p.tokens = min(p.tokens+now.Sub(p.at).Seconds()*p.rate, max(1, p.rate/20))
+	p.at = now
+	if p.tokens < 1 {
+		return 0, time.Duration(math.Ceil((1 - p.tokens) / p.rate * float64(time.Second)))
+	}
+	return min(n, int(p.tokens)), 0
+}
+
+// begun takes the tokens of n deliveries.
+func (p *pace) begun(n int) { p.tokens -= float64(n) }

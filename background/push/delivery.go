@@ -3,7 +3,6 @@ package push
 import (
 	"context"
 	"errors"
-	"sync/atomic"
 	"time"
 
 	"github.com/qlogd/qlogd/api/wire"
@@ -13,39 +12,33 @@ import (
 // answerOf is the header of an enqueued answer that names the message.
 const answerOf = "answer-of"
 
-// delivery is one message on its way to its target.
+// delivery delivers one leased message.
 type delivery struct {
 	q     *queue
 	t     *target
 	m     event.LeasedMessage
-	probe bool // it is to find out whether the target is back
-
-	until atomic.Int64 // when the lease runs out, by this machine's monotonic clock, ns since begun
-	begun time.Time
+	probe bool // it finds out whether the target is back
+	late  bool // it must not be sent
 }
 
 var errLeaseLost = errors.New("the lease was lost")
 
-// run delivers the message and settles its lease. leases ends when no more are
-// to be begun here: what is not sent by then is given back.
-func (d *delivery) run(leases context.Context) {
+// run delivers the message and settles its lease.
+func (d *delivery) run() {
 	e := d.q.e
-	defer d.q.landed(d)
-	// The lease is held as long as this works on it; ctx ends with it, or when
-	// the node can't wait any longer.
+	defer d.q.finished(d)
+	// The lease is held meanwhile; ctx ends with it, or when the node can't wait any longer.
 	ctx, cancel := context.WithCancelCause(e.hard)
 	defer cancel(nil)
-	d.begun = time.Now()
-	d.until.Store(int64(time.Duration(d.m.LeaseExpiresAt-e.d.Now()) * time.Millisecond))
-	go d.hold(ctx, cancel)
+	until := time.Now().Add(time.Duration(d.m.LeaseExpiresAt-e.d.Now()) * time.Millisecond)
+	go d.hold(ctx, cancel, until)
 
-	v := d.send(ctx, leases)
-	d.q.told(d, &v)
+	v := d.send(ctx)
+	d.q.observe(d, &v)
 	if errors.Is(context.Cause(ctx), errLeaseLost) {
-		// Somebody else has the message, or nobody any more: what came of it
-		// here does not count.
-		d.q.delivered("lease_lost")
-		e.d.Logger.Debug("a lease was lost while its message was delivered", "queue", d.q.name, "message", d.m.ID)
+		// Another worker may have the message: what came of it here does not count.
+		d.q.count("lease_lost")
+		e.d.Logger.Debug("lease lost during delivery", "queue", d.q.name, "message", d.m.ID)
 		return
 	}
 	if e.hard.Err() != nil {
@@ -56,29 +49,34 @@ func (d *delivery) run(leases context.Context) {
 	d.settle(ctx, &v)
 }
 
-// send makes the request and says what came of it.
-func (d *delivery) send(ctx, leases context.Context) verdict {
+// retry is the verdict of a message that is tried again by the queue's policy.
+func retry(text string) verdict { return verdict{op: event.OpRetry, delayMS: -1, text: text} }
+
+// send sends the request and returns its outcome.
+func (d *delivery) send(ctx context.Context) verdict {
 	e := d.q.e
-	if leases.Err() != nil {
-		return verdict{op: event.OpRelease}
+	release := verdict{op: event.OpRelease}
+	if d.late || !d.q.leasing() {
+		return release
 	}
 	content, err := e.d.Content(d.m.Content)
 	if err == nil && content == nil {
-		return verdict{op: event.OpDeadLetter, text: "what it had to say was erased"}
+		return verdict{op: event.OpDeadLetter, text: "the message's content was erased"}
 	}
 	if err != nil {
-		e.d.Logger.Error("a leased message's content cannot be read", "queue", d.q.name, "message", d.m.ID, "error", err)
-		return verdict{op: event.OpRetry, delayMS: -1, text: "the payload cannot be read on this node"}
+		e.d.Logger.Error("failed to read a leased message's content",
+			"queue", d.q.name, "message", d.m.ID, "error", err)
+		return retry("the payload cannot be read on this node")
 	}
-	keys, why := e.keys(d.t)
-	if why != "" { // gone since the lease
-		return verdict{op: event.OpRelease}
+	keys, missing := e.keys(d.t)
+	if missing != "" { // since the lease
+		return release
 	}
 	r, err := d.t.request(&d.m, content, keys, time.Now(), int(e.d.MaxPayload))
 	if err != nil {
-		v := verdict{op: event.OpRetry, delayMS: -1, text: clean(err.Error(), 512)}
+		v := retry(clean(err.Error(), 512))
 		if d.q.hasDeadLetters() {
-			v.op = event.OpDeadLetter // trying again gives the same
+			v.op = event.OpDeadLetter // a retry gives the same
 		}
 		return v
 	}
@@ -87,55 +85,52 @@ func (d *delivery) send(ctx, leases context.Context) verdict {
 	}
 	sent := time.Now()
 	a, err := e.d.Client.Do(ctx, r)
-	d.q.measure(func(m *metrics) { m.took(d.q.name, time.Since(sent)) })
-	if err != nil && ctx.Err() != nil {
-		// Given up here: it says nothing of the target.
-		return verdict{op: event.OpRelease}
+	d.q.measure(func(m *metrics) {
+		m.latency.WithLabelValues(d.q.name).Observe(time.Since(sent).Seconds())
+	})
+	if err != nil && ctx.Err() != nil { // aborted here: it says nothing about the target
+		return release
 	}
 	v := judge(a, err, time.Now())
 	if v.op == event.OpAck && d.t.AnswerTo != "" && a.Cut {
-		v = verdict{op: event.OpRetry, delayMS: -1, works: true, text: "the answer is larger than a payload may be"}
+		v = retry("the answer is larger than a payload may be")
+		v.works = true
 	}
-	if v.unreached && d.probe {
-		// It was let through to find out, and the target has not had it: that
-		// costs no attempt.
+	if v.unreached && d.probe { // sent to find out, and not received: that costs no attempt
 		v.op = event.OpRelease
 	}
 	return v
 }
 
-// hold extends the lease until ctx ends, and ends ctx when it can't be held.
-func (d *delivery) hold(ctx context.Context, lost context.CancelCauseFunc) {
-	e := d.q.e
+// hold extends the lease until ctx ends, and ends ctx when the lease is lost. until is when it
+// expires; the monotonic clock counts.
+func (d *delivery) hold(ctx context.Context, lost context.CancelCauseFunc, until time.Time) {
 	lease := time.Duration(d.t.leaseMS) * time.Millisecond
-	left := func() time.Duration { return time.Duration(d.until.Load()) - time.Since(d.begun) }
-	timer := time.NewTimer(min(lease/3, max(left(), 0)))
-	defer timer.Stop()
+	wait := min(lease/3, max(time.Until(until), 0))
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-timer.C:
+		case <-time.After(wait):
 		}
-		if left() <= 0 {
+		if time.Until(until) <= 0 {
 			lost(errLeaseLost)
 			return
 		}
-		asked := time.Since(d.begun)
-		bounded, cancel := context.WithTimeout(ctx, left())
-		s, err := e.d.Settle(bounded, event.SettleItem{Op: event.OpExtend, Lease: d.m.Lease, LeaseMS: d.t.leaseMS}, "", nil)
+		asked := time.Now()
+		bounded, cancel := context.WithDeadline(ctx, until)
+		s, err := d.q.e.d.Settle(bounded,
+			event.SettleItem{Op: event.OpExtend, Lease: d.m.Lease, LeaseMS: d.t.leaseMS}, "", nil)
 		cancel()
-		again := lease / 3
 		switch {
 		case err != nil:
-			again = min(lease/20, max(left(), 0))
+			wait = min(lease/20, max(time.Until(until), 0))
 		case s.Status != event.StatusExtended:
 			lost(errLeaseLost)
 			return
 		default:
-			d.until.Store(int64(asked + lease)) // at least: it was decided after it was asked for
+			wait, until = lease/3, asked.Add(lease) // at least: it was decided after asked
 		}
-		timer.Reset(again)
 	}
 }
 
@@ -146,70 +141,70 @@ func (q *queue) hasDeadLetters() bool {
 	return q.policy.DeadLetterQueue != ""
 }
 
-// settle settles the lease by the verdict. It tries as long as the lease is held:
-// what was delivered and can't be acked is delivered again.
+// settle settles the lease by the verdict, and retries while the lease is held: what was delivered
+// and not acked is delivered again.
 func (d *delivery) settle(ctx context.Context, v *verdict) {
 	e := d.q.e
-	for pause := 50 * time.Millisecond; ; pause = min(2*pause, againAfter) {
+	for pause := 50 * time.Millisecond; ; pause = min(2*pause, retryAfter) {
 		s, err := d.settleOnce(ctx, v)
-		if err == nil {
-			outcome := s.Status
-			if s.Status == event.StatusRejected {
-				outcome = "lease_lost"
-			}
-			d.q.delivered(outcome)
+		p, refused := errors.AsType[*event.Problem](err)
+		answers := refused && v.answer != nil && d.t.AnswerTo != ""
+		switch {
+		case err == nil && s.Status != event.StatusRejected:
+			d.q.count(s.Status)
 			return
-		}
-		var p *event.Problem
-		if errors.As(err, &p) && p.Code == event.CodeLeaseLost {
-			d.q.delivered("lease_lost")
+		case err == nil, refused && p.Code == event.CodeLeaseLost:
+			d.q.count("lease_lost")
 			return
-		}
-		answers := v.answer != nil && d.t.AnswerTo != ""
-		if answers && errors.As(err, &p) && !passing(p) {
-			// The queue of answers does not take this one.
-			*v = verdict{op: event.OpRetry, delayMS: -1, text: "the answer was not taken by queue " + d.t.AnswerTo + ": " + clip(p.Detail, 256)}
+		case answers && !passing(p): // the queue of answers refuses this one
+			*v = retry("the answer was not taken by queue " + d.t.AnswerTo + ": " +
+				clip(p.Detail, 256))
 			continue
-		}
-		if answers && p != nil && (p.Code == event.CodeQueueFull || p.Code == event.CodeQueueNotFound) && d.q.answersElsewhere(d.t) {
-			// There may never be room, or such a queue, again, and nobody waits for
-			// it: the message is given back, and delivered as the policy is now.
+		case answers && (p.Code == event.CodeQueueFull || p.Code == event.CodeQueueNotFound) &&
+			d.q.answersElsewhere(d.t):
+			// There may never be room, or such a queue, again, and nobody waits for the answer: the
+			// message is given back, and delivered by the policy as it is now.
 			*v = verdict{op: event.OpRelease}
 			continue
 		}
-		e.d.Logger.Debug("a delivery could not be settled yet", "queue", d.q.name, "message", d.m.ID, "error", err)
-		timer := time.NewTimer(pause)
+		e.d.Logger.Debug("failed to settle a delivery, retrying",
+			"queue", d.q.name, "message", d.m.ID, "error", err)
 		select {
-		case <-timer.C:
+		case <-time.After(pause):
 			continue
 		case <-ctx.Done():
-			timer.Stop()
 		}
-		d.q.delivered("unsettled")
-		e.d.Logger.Warn("a delivery was not settled before its lease ran out; it is delivered again", "queue", d.q.name, "message", d.m.ID, "error", err)
+		d.q.count("unsettled")
+		e.d.Logger.Warn("lease expired before its delivery was settled, delivering again",
+			"queue", d.q.name, "message", d.m.ID, "error", err)
 		return
 	}
 }
 
 func (d *delivery) settleOnce(ctx context.Context, v *verdict) (event.Settled, error) {
 	item := event.SettleItem{Op: v.op, Lease: d.m.Lease, DelayMS: v.delayMS}
+	var answer *wire.NewMessage
+	to := ""
 	switch {
 	case v.op == event.OpAck:
 		item.Content = event.EncodeContent(&event.Content{Result: v.result})
+		if d.t.AnswerTo != "" && v.answer != nil {
+			to, answer = d.t.AnswerTo, &wire.NewMessage{
+				Key: d.m.Key, Payload: v.answer,
+				Headers: map[string]string{answerOf: d.m.ID.String()},
+			}
+		}
 	case v.text != "" && v.op != event.OpRelease:
 		item.Content = event.EncodeContent(&event.Content{Error: v.text})
 	}
-	if v.op == event.OpAck && d.t.AnswerTo != "" && v.answer != nil {
-		m := &wire.NewMessage{Key: d.m.Key, Payload: v.answer, Headers: map[string]string{answerOf: d.m.ID.String()}}
-		return d.q.e.d.Settle(ctx, item, d.t.AnswerTo, m)
-	}
-	return d.q.e.d.Settle(ctx, item, "", nil)
+	return d.q.e.d.Settle(ctx, item, to, answer)
 }
 
-// passing reports whether a refusal is over in a while.
+// passing reports whether a refusal is temporary.
 func passing(p *event.Problem) bool {
 	switch p.Code {
-	case event.CodeQueueFull, event.CodeStaleRevision, event.CodeQueueNotFound, "no_leader", "overloaded", "shutting_down", "insufficient_storage":
+	case event.CodeQueueFull, event.CodeStaleRevision, event.CodeQueueNotFound,
+		"no_leader", "overloaded", "shutting_down", "insufficient_storage":
 		return true
 	}
 	return p.Unknown

@@ -16,9 +16,9 @@ import (
 func TestAnswerQueueFull(t *testing.T) {
 	for name, change := range map[string]func(e *Engine, q *queue){
 		"another queue": func(_ *Engine, q *queue) {
-			q.set(&event.Policy{Push: []byte(`{"url":"https://example.com","answer_to":"other"}`)}, func(string) bool { return true })
+			q.set(&event.Policy{Push: []byte(`{"url":"https://example.com","answer_to":"other"}`)}, map[string]uint32{"full": 1, "other": 2})
 		},
-		"push taken away": func(e *Engine, _ *queue) { e.look(false) },
+		"push taken away": func(e *Engine, _ *queue) { e.update(false) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			reg := prometheus.NewRegistry()
@@ -34,9 +34,9 @@ func TestAnswerQueueFull(t *testing.T) {
 					return event.Settled{Status: event.StatusReleased}, nil
 				},
 			})
-			q := &queue{e: e, name: "q", inFlight: map[event.ID]*delivery{}, bell: make(chan struct{}, 1)}
+			q := newQueue(e, "q", 0)
 			e.queues["q"] = q
-			q.set(&event.Policy{Push: []byte(`{"url":"https://example.com","answer_to":"full"}`)}, func(string) bool { return true })
+			q.set(&event.Policy{Push: []byte(`{"url":"https://example.com","answer_to":"full"}`)}, map[string]uint32{"full": 1, "other": 2})
 			d := &delivery{q: q, t: q.target}
 			ended := make(chan struct{})
 			go func() {
@@ -83,14 +83,13 @@ func TestLeasedTooLate(t *testing.T) {
 	policy := func(url string) *event.Policy {
 		return &event.Policy{Push: []byte(`{"url":"` + url + `","max_in_flight":1}`)}
 	}
-	yes := func(string) bool { return true }
 	for name, change := range map[string]func(q *queue){
 		"down": func(q *queue) {
 			q.mu.Lock()
 			q.breaker = breaker{open: true, next: time.Now().Add(time.Hour)}
 			q.mu.Unlock()
 		},
-		"changed": func(q *queue) { q.set(policy("https://example.com/b"), yes) },
+		"changed": func(q *queue) { q.set(policy("https://example.com/b"), nil) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			settled := make(chan event.SettleOp, 10)
@@ -115,14 +114,10 @@ func TestLeasedTooLate(t *testing.T) {
 					return nil, nil
 				},
 			})
-			q = &queue{e: e, name: "q", inFlight: map[event.ID]*delivery{}, bell: make(chan struct{}, 1)}
-			q.set(policy("https://example.com/a"), yes)
-			ctx, cancel := context.WithCancel(t.Context())
-			ended := make(chan struct{})
-			go func() {
-				defer close(ended)
-				q.run(ctx)
-			}()
+			q = newQueue(e, "q", 0)
+			q.set(policy("https://example.com/a"), nil)
+			q.lead(true)
+			e.work.Go(q.run)
 			select {
 			case op := <-settled:
 				if op != event.OpRelease {
@@ -131,9 +126,8 @@ func TestLeasedTooLate(t *testing.T) {
 			case <-time.After(10 * time.Second):
 				t.Error("it was not given back")
 			}
-			cancel()
-			<-ended
-			e.flying.Wait()
+			q.retire()
+			e.work.Wait()
 		})
 	}
 }

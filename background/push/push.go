@@ -1,18 +1,16 @@
-// Package push delivers the messages of queues whose policy has push: it leases
-// them, sends each to the queue's target over HTTP, and settles by the answer.
+// Package push delivers the messages of queues whose policy has push: it leases them, sends each to
+// the queue's target over HTTP, and settles by the answer.
 //
-// Whoever leads delivers, for all queues. A delivery is a lease like a worker's,
-// so order within a key, attempts, backoff and what becomes of a message when
-// this process dies are the queue's own: what was in hand is delivered again, by
-// whoever leads then, when its lease has run out. So each message is delivered
-// at least once, each time with the same Idempotency-Key.
+// The leader delivers, for all queues. A delivery is a lease like a worker's, so order within a
+// key, attempts, backoff and what becomes of a message when this process dies are the queue's own:
+// what was in flight is delivered again by the next leader when its lease has expired. So each
+// message is delivered at least once, each time with the same Idempotency-Key.
 //
-// What keeps a queue from being delivered (its target is down, a secret is
-// missing) keeps it from being leased, too: no attempt is burnt on it.
+// What keeps a queue from being delivered (its target is down, a secret is missing) also keeps it
+// from being leased: that costs no attempts.
 package push
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
@@ -28,30 +26,32 @@ import (
 	"github.com/qlogd/qlogd/webhook"
 )
 
-// Deps is what an Engine stands on.
+// Deps are what an Engine runs on.
 type Deps struct {
-	// Leads tells whether this node leads. Wake is to be called when it changes.
+	// Leads reports whether this node leads. Wake must be called when it changes.
 	Leads func() bool
 	// Barrier returns when this node has applied all that was committed before.
 	Barrier func(context.Context) error
 	Queues  func() []event.QueueView // sorted by name
-	// Lease waits for work like a worker's long poll. What it leases when ctx has
-	// ended it gives back.
-	Lease func(ctx context.Context, lease *event.Lease, wait time.Duration) ([]event.LeasedMessage, error)
-	// Settle settles one lease and, where answer is not nil, enqueues it into the
-	// queue to in the same entry. A refusal is an *event.Problem; a lease that was
-	// lost is answered as rejected, or refused where there is an answer.
-	Settle func(ctx context.Context, item event.SettleItem, to string, answer *wire.NewMessage) (event.Settled, error)
-	// Content reads what users wrote in an event, nil where they had it erased.
+	// Lease waits for work like a worker's long poll. What it leases after ctx has ended it gives
+	// back.
+	Lease func(ctx context.Context, lease *event.Lease, wait time.Duration) (
+		[]event.LeasedMessage, error)
+	// Settle settles one lease and, if answer is not nil, enqueues it into the queue to in the same
+	// entry. A refusal is an *event.Problem; a lost lease is answered as rejected, or refused if
+	// there is an answer.
+	Settle func(ctx context.Context, item event.SettleItem, to string, answer *wire.NewMessage) (
+		event.Settled, error)
+	// Content reads an event's content, nil if it was erased.
 	Content func(event.Ref) (*event.Content, error)
 	Now     func() int64 // the log's time, Unix ms
-	// Secrets finds secrets on this node, and says which of them it lacks.
+	// Secrets returns this node's secrets, and which of them it lacks.
 	Secrets func(env, files []string) (secrets, missing []string)
 
 	Client     *webhook.Client
 	MaxPayload int64  // of a message: bounds bodies, and answers that are enqueued
-	Worker     string // who leases
-	// Off is why nothing is delivered from this node; "": it is.
+	Worker     string // the name under which it leases
+	// Off is why this node delivers nothing; "" if it does.
 	Off      string
 	Registry prometheus.Registerer
 	Logger   *slog.Logger
@@ -61,15 +61,13 @@ type Deps struct {
 type Engine struct {
 	d       Deps
 	wake    chan struct{}
-	metrics *metrics
+	metrics metrics
 
-	soft   context.Context // ended by Drain: no more leases
-	drain  context.CancelFunc
-	hard   context.Context // ended by Stop: requests in hand are given up
-	abort  context.CancelFunc
-	work   sync.WaitGroup // of run
-	loops  sync.WaitGroup // of queues; begun by run
-	flying sync.WaitGroup // of deliveries; begun by loops
+	soft  context.Context // ended by Drain: no more leases
+	drain context.CancelFunc
+	hard  context.Context // ended by Stop: requests in flight are aborted
+	abort context.CancelFunc
+	work  sync.WaitGroup // of run, of its queues' loops, and of their deliveries
 
 	mu     sync.Mutex
 	queues map[string]*queue // all that have push
@@ -80,26 +78,30 @@ func New(d Deps) *Engine {
 	if d.Logger == nil {
 		d.Logger = slog.New(slog.DiscardHandler)
 	}
-	e := &Engine{d: d, wake: make(chan struct{}, 1), queues: map[string]*queue{}, metrics: newMetrics(d.Registry)}
+	e := &Engine{
+		d: d, wake: make(chan struct{}, 1), queues: map[string]*queue{},
+		metrics: newMetrics(d.Registry),
+	}
 	e.hard, e.abort = context.WithCancel(context.Background())
 	e.soft, e.drain = context.WithCancel(e.hard)
 	return e
 }
 
-// Check is the package's Check with what this node's client allows.
+// Check is the package's Check with this node's rules.
 func (e *Engine) Check(p *wire.Push) error { return Check(p, e.d.Client.AllowPrivate()) }
 
-// Wake lets the engine look anew: at who leads, and at which queues there are. It
-// never blocks.
-func (e *Engine) Wake() {
+// Wake has the engine check again who leads, and which queues there are. It never blocks.
+func (e *Engine) Wake() { signal(e.wake) }
+
+func signal(c chan struct{}) {
 	select {
-	case e.wake <- struct{}{}:
+	case c <- struct{}{}:
 	default:
 	}
 }
 
-// againAfter is when it is tried anew after an error of this node's.
-const againAfter = time.Second
+// retryAfter is when something is retried after an error of this node's.
+const retryAfter = time.Second
 
 // Start delivers from here on whenever this node leads, until Stop.
 func (e *Engine) Start() {
@@ -111,42 +113,35 @@ func (e *Engine) run() {
 	for {
 		select {
 		case <-e.soft.Done():
-			e.rest()
-			return
+			return // and so do the queues' loops
 		case <-e.wake:
 		}
 		leads := e.d.Off == "" && e.d.Leads()
-		if !leads {
-			e.rest()
-		} else if err := e.d.Barrier(e.soft); err != nil {
-			// Who has just begun to lead may not have applied yet what the one
-			// before had committed.
-			if e.soft.Err() == nil {
-				time.AfterFunc(againAfter, e.Wake)
+		if leads {
+			// A new leader may not have applied yet what the one before had committed.
+			if err := e.d.Barrier(e.soft); err != nil {
+				time.AfterFunc(retryAfter, e.Wake)
+				continue
 			}
-			continue
 		}
-		e.look(leads)
+		e.update(leads)
 	}
 }
 
-// Drain ends leasing: what is leased and not sent yet is given back, what is sent
-// goes on. It does not block.
+// Drain ends leasing: what is leased and not sent yet is given back, requests in flight go on. It
+// does not block.
 func (e *Engine) Drain() { e.drain() }
 
-// giveBack is how long it may take to give leases back after requests were given
-// up.
+// giveBack bounds the time to give leases back after requests were aborted.
 const giveBack = 2 * time.Second
 
-// Stop drains and waits for the deliveries in hand until ctx ends: then they are
-// given up, and their messages given back.
+// Stop drains and waits for the deliveries in flight until ctx ends: then they are aborted, and
+// their messages given back.
 func (e *Engine) Stop(ctx context.Context) {
 	e.Drain()
 	done := make(chan struct{})
 	go func() {
 		e.work.Wait()
-		e.loops.Wait()
-		e.flying.Wait()
 		close(done)
 	}()
 	select {
@@ -160,52 +155,42 @@ func (e *Engine) Stop(ctx context.Context) {
 	}
 }
 
-// look compares the queues that there are with those that it knows, and has them
-// delivered if this node leads.
-func (e *Engine) look(leads bool) {
+// update compares the existing queues with those that it knows, and delivers them if this node
+// leads.
+func (e *Engine) update(leads bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	there := map[string]bool{}
 	all := e.d.Queues()
-	exists := func(name string) bool {
-		_, ok := slices.BinarySearchFunc(all, name, func(v event.QueueView, n string) int { return strings.Compare(v.Name, n) })
-		return ok
+	numbers := map[string]uint32{}
+	for i := range all {
+		numbers[all[i].Name] = all[i].Number
 	}
+	seen := map[string]bool{}
 	for i := range all {
 		v := &all[i]
 		if len(v.Policy.Push) == 0 {
 			continue
 		}
-		there[v.Name] = true
+		seen[v.Name] = true
 		q := e.queues[v.Name]
 		if q != nil && q.number != v.Number { // another queue of that name
 			q.retire()
 			q = nil
 		}
 		if q == nil {
-			q = &queue{e: e, name: v.Name, number: v.Number, inFlight: map[event.ID]*delivery{}, bell: make(chan struct{}, 1)}
+			q = newQueue(e, v.Name, v.Number)
 			e.queues[v.Name] = q
+			e.work.Go(q.run)
 		}
-		q.set(&v.Policy, exists)
-		if leads {
-			q.start()
-		}
+		q.set(&v.Policy, numbers)
+		q.lead(leads)
 	}
 	for name, q := range e.queues {
-		if !there[name] {
+		if !seen[name] {
 			q.retire()
 			delete(e.queues, name)
 			e.metrics.forget(name)
 		}
-	}
-}
-
-// rest ends leasing for all queues.
-func (e *Engine) rest() {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	for _, q := range e.queues {
-		q.stop()
 	}
 }
 
@@ -218,8 +203,8 @@ const (
 	ReasonPolicy        = "push_policy_unknown"
 )
 
-// Reason says why a queue's messages are not delivered, as far as that is push's
-// business; nil where it is not. What the target's state is only the leader knows.
+// Reason returns why push does not deliver a queue's messages, nil if it does. Only the leader
+// knows the target's state.
 func (e *Engine) Reason(name string) *wire.PushReason {
 	e.mu.Lock()
 	q := e.queues[name]
@@ -233,19 +218,14 @@ func (e *Engine) Reason(name string) *wire.PushReason {
 	return q.reason()
 }
 
-// Unready says which queues' secrets this node lacks: it could not deliver for
-// them if it led.
+// Unready returns which queues' secrets this node lacks: it could not deliver for them if it led.
 func (e *Engine) Unready() (out []string) {
 	if e.d.Off != "" {
 		return nil
 	}
 	e.mu.Lock()
-	queues := make([]*queue, 0, len(e.queues))
+	defer e.mu.Unlock()
 	for _, q := range e.queues {
-		queues = append(queues, q)
-	}
-	e.mu.Unlock()
-	for _, q := range queues {
 		q.mu.Lock()
 		t := q.target
 		q.mu.Unlock()
@@ -257,14 +237,14 @@ func (e *Engine) Unready() (out []string) {
 	return out
 }
 
-// keys finds the secrets to sign with. why says what is missing.
-func (e *Engine) keys(t *target) (keys [][]byte, why string) {
+// keys returns the secrets to sign with, or what is missing.
+func (e *Engine) keys(t *target) (keys [][]byte, missing string) {
 	if t == nil || len(t.SecretEnv)+len(t.SecretFile) == 0 {
 		return nil, ""
 	}
-	secrets, missing := e.d.Secrets(t.SecretEnv, t.SecretFile)
+	secrets, lacking := e.d.Secrets(t.SecretEnv, t.SecretFile)
 	if len(secrets) == 0 {
-		return nil, strings.Join(missing, "; ")
+		return nil, strings.Join(lacking, "; ")
 	}
 	keys, err := keysOf(secrets)
 	if err != nil {
@@ -273,5 +253,45 @@ func (e *Engine) keys(t *target) (keys [][]byte, why string) {
 	return keys, ""
 }
 
-// samePush reports whether two policies are delivered by in the same way.
-func samePush(a, b *event.Policy) bool { return bytes.Equal(a.Push, b.Push) && a.LeaseMS == b.LeaseMS }
+// metrics are this node's deliveries.
+type metrics struct {
+	deliveries *prometheus.CounterVec // by queue and outcome
+	inFlight   *prometheus.GaugeVec   // the others by queue
+	latency    *prometheus.HistogramVec
+	open       *prometheus.GaugeVec
+}
+
+func newMetrics(reg prometheus.Registerer) metrics {
+	queue := []string{"queue"}
+	m := metrics{
+		deliveries: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "qlogd_push_deliveries_total",
+			Help: "Deliveries by this node, by what became of the message.",
+		}, []string{"queue", "outcome"}),
+		inFlight: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "qlogd_push_in_flight", Help: "Messages on their way to their target.",
+		}, queue),
+		latency: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name:    "qlogd_push_latency_seconds",
+			Help:    "Time from a request to the end of its answer.",
+			Buckets: prometheus.ExponentialBuckets(0.001, 2, 16),
+		}, queue),
+		open: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "qlogd_push_breaker_open",
+			Help: "1 while a queue is not leased because its target is down.",
+		}, queue),
+	}
+	if reg != nil {
+		reg.MustRegister(m.deliveries, m.inFlight, m.latency, m.open)
+	}
+	return m
+}
+
+// forget drops a queue's series.
+func (m *metrics) forget(queue string) {
+	by := prometheus.Labels{"queue": queue}
+	m.deliveries.DeletePartialMatch(by)
+	m.inFlight.Delete(by)
+	m.latency.Delete(by)
+	m.open.Delete(by)
+}

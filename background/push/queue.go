@@ -1,6 +1,7 @@
 package push
 
 import (
+	"bytes"
 	"context"
 	"sync"
 	"time"
@@ -12,291 +13,268 @@ import (
 // waitFor is how long one lease waits for work before it is asked for again.
 const waitFor = event.MaxWaitMS * time.Millisecond
 
-// lookForSecrets is how often it is looked for a secret that is missing.
-const lookForSecrets = time.Second
+// recheckSecrets is how often a missing secret is looked for.
+const recheckSecrets = time.Second
 
-// queue is one queue's delivery.
+// queue delivers one queue, while it leads.
 //
 // Invariant: at most target.MaxInFlight deliveries are in flight, or leased.
 type queue struct {
-	e      *Engine
-	name   string
-	number uint32
-	bell   chan struct{} // something has changed that may let a delivery begin
+	e       *Engine
+	name    string
+	number  uint32
+	changed chan struct{} // something that may let a delivery begin
+	ctx     context.Context
+	end     context.CancelFunc // ends run
 
 	mu        sync.Mutex
 	policy    event.Policy
-	target    *target // nil: the policy is a newer program's
-	answers   bool    // the queue that answers go to is there
+	target    *target // nil: the policy is a newer version's
+	answers   bool    // the queue that answers go to exists
 	pace      pace
 	breaker   breaker
 	inFlight  map[event.ID]*delivery // by lease
-	stopLoop  context.CancelFunc     // nil: it does not run
-	ended     chan struct{}          // closed when the loop that was started last has ended
-	interrupt context.CancelFunc     // ends the lease that waits; nil: none does
-	lacking   string                 // what was told to be missing
-	retired   bool                   // push was taken away, or the queue is gone
+	leads     bool                   // it may lease
+	interrupt context.CancelFunc     // ends the lease that waits; never nil
+	lacking   string                 // the missing secrets that were logged
+	retired   bool                   // push was removed, or the queue is gone
 }
 
-// ring has the loop look anew.
-func (q *queue) ring() {
-	select {
-	case q.bell <- struct{}{}:
-	default:
+func newQueue(e *Engine, name string, number uint32) *queue {
+	q := &queue{
+		e: e, name: name, number: number, inFlight: map[event.ID]*delivery{},
+		changed: make(chan struct{}, 1), interrupt: func() {},
 	}
+	q.ctx, q.end = context.WithCancel(e.soft)
+	return q
 }
 
-// set takes a policy over. What is in flight goes on as it began.
-func (q *queue) set(p *event.Policy, exists func(string) bool) {
+// set replaces the policy. What is in flight goes on as it began. queues are those that exist.
+func (q *queue) set(p *event.Policy, queues map[string]uint32) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.target == nil || !samePush(&q.policy, p) {
+	if q.target == nil || !bytes.Equal(q.policy.Push, p.Push) || q.policy.LeaseMS != p.LeaseMS {
 		t, err := newTarget(p)
 		if err != nil {
-			q.e.d.Logger.Error("a queue's push can't be understood; it is not delivered", "queue", q.name, "error", err)
+			q.e.d.Logger.Error("queue's push policy is unreadable, not delivering",
+				"queue", q.name, "error", err)
 		}
 		q.target = t
-		q.breaker = breaker{} // perhaps that is what was wrong with it
-		q.e.metrics.breaker(q.name, false)
+		q.resetBreaker() // perhaps that is what was wrong with it
 		if t != nil {
 			q.pace = newPace(t.RatePerSecond, time.Now())
 		}
-		if q.interrupt != nil {
-			q.interrupt()
-		}
+		q.interrupt()
 	}
 	q.policy = p.Clone()
-	q.answers = q.target == nil || q.target.AnswerTo == "" || exists(q.target.AnswerTo)
-	q.ring()
+	q.answers = true
+	if q.target != nil && q.target.AnswerTo != "" {
+		_, q.answers = queues[q.target.AnswerTo]
+	}
+	signal(q.changed)
 }
 
-// start begins to lease, if that is not under way.
-func (q *queue) start() {
+// resetBreaker closes the breaker; q.mu is held.
+func (q *queue) resetBreaker() {
+	q.breaker = breaker{}
+	q.e.metrics.open.WithLabelValues(q.name).Set(0)
+}
+
+// lead starts or ends leasing. What is in flight goes on.
+func (q *queue) lead(leads bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.stopLoop != nil {
+	if q.leads == leads {
 		return
 	}
-	ctx, cancel := context.WithCancel(q.e.soft)
-	before, ended := q.ended, make(chan struct{})
-	q.stopLoop, q.ended = cancel, ended
-	q.breaker = breaker{}
-	q.e.loops.Go(func() {
-		defer close(ended)
-		if before != nil {
-			<-before
-		}
-		q.run(ctx)
-	})
+	q.leads = leads
+	q.resetBreaker() // the state of the target is the leader's to find out
+	q.interrupt()
+	signal(q.changed)
 }
 
-// stop ends leasing. What is in flight goes on.
-func (q *queue) stop() {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if q.stopLoop != nil {
-		q.stopLoop()
-		q.stopLoop = nil
-		// How the target is, is from now on another node's to know.
-		q.breaker = breaker{}
-		q.e.metrics.breaker(q.name, false)
-	}
-}
-
-// retire is stop for a queue that has no push any more.
+// retire ends leasing for good.
 func (q *queue) retire() {
-	q.stop()
+	q.lead(false)
 	q.mu.Lock()
 	q.retired = true
 	q.mu.Unlock()
+	q.end()
 }
 
-// measure has f note something of the queue, unless its series are gone for good.
+// measure calls f, unless the queue's series are gone for good.
 func (q *queue) measure(f func(m *metrics)) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if !q.retired {
-		f(q.e.metrics)
+		f(&q.e.metrics)
 	}
 }
 
-// delivered counts what became of a message.
-func (q *queue) delivered(outcome string) {
-	q.measure(func(m *metrics) { m.delivered(q.name, outcome) })
+// count counts what became of a message.
+func (q *queue) count(outcome string) {
+	q.measure(func(m *metrics) { m.deliveries.WithLabelValues(q.name, outcome).Inc() })
 }
 
-// answersElsewhere reports whether the answers of what was begun for t are not
-// to go to its queue any more.
+// answersElsewhere reports whether the answers of what was begun for t no longer go to its queue.
 func (q *queue) answersElsewhere(t *target) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.retired || q.target != nil && q.target.AnswerTo != t.AnswerTo
 }
 
-// over is a context that has ended.
-var over = func() context.Context {
-	ctx, cancel := context.WithCancel(context.Background())
-	cancel()
-	return ctx
-}()
+// leasing reports whether the queue may begin deliveries.
+func (q *queue) leasing() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.leads && q.ctx.Err() == nil
+}
 
-// run leases, and begins deliveries, until ctx ends.
-func (q *queue) run(ctx context.Context) {
-	for ctx.Err() == nil {
+// run leases, and begins deliveries, until the queue is retired or the engine drains.
+func (q *queue) run() {
+	for q.ctx.Err() == nil {
 		t, n, probe, wait := q.room()
 		if n == 0 {
-			q.pause(ctx, wait)
+			q.pause(wait)
 			continue
 		}
-		leased, err := q.lease(ctx, t, n)
-		if err != nil && ctx.Err() == nil {
-			q.e.d.Logger.Debug("push could not lease", "queue", q.name, "error", err)
-			q.pause(ctx, againAfter)
+		leased, err := q.lease(t, n)
+		if err != nil {
+			q.e.d.Logger.Debug("push lease failed, retrying", "queue", q.name, "error", err)
+			q.pause(retryAfter)
 		}
 		if len(leased) == 0 {
 			continue
 		}
 		q.mu.Lock()
 		q.pace.begun(len(leased))
-		begin := ctx
-		if q.target != t || q.breaker.open && !probe {
-			// It is to go elsewhere, or the target went down, since it was leased: it
-			// is given back, and costs no attempt.
-			begin = over
-			probe = false
-		}
-		if probe {
-			q.breaker.probing = true
-		}
+		// If the target has changed, or went down, since the lease, the message is given back,
+		// which costs no attempt.
+		late := q.target != t || q.breaker.open && !probe
+		q.breaker.probing = q.breaker.probing || probe && !late
 		for i := range leased {
-			d := &delivery{q: q, t: t, m: leased[i], probe: probe}
+			d := &delivery{q: q, t: t, m: leased[i], probe: probe && !late, late: late}
 			q.inFlight[d.m.Lease] = d
-			q.e.flying.Go(func() { d.run(begin) })
+			q.e.work.Go(d.run)
 		}
-		q.e.metrics.inFlight(q.name, len(q.inFlight))
+		q.e.metrics.inFlight.WithLabelValues(q.name).Set(float64(len(q.inFlight)))
 		q.mu.Unlock()
 	}
 }
 
-// pause waits until the bell rings or wait is over (0: until the bell alone).
-func (q *queue) pause(ctx context.Context, wait time.Duration) {
+// pause waits until something has changed or wait is over (0: for a change alone).
+func (q *queue) pause(wait time.Duration) {
 	var after <-chan time.Time
 	if wait > 0 {
-		t := time.NewTimer(wait)
-		defer t.Stop()
-		after = t.C
+		after = time.After(wait)
 	}
 	select {
-	case <-q.bell:
+	case <-q.changed:
 	case <-after:
-	case <-ctx.Done():
+	case <-q.ctx.Done():
 	}
 }
 
-// room returns how many messages may be leased now, and whether the one is to
-// find out how the target is. If none may, wait says when to look again (0: when
-// the bell rings).
+// room returns how many messages may be leased now, and whether that one is a probe of the target.
+// If none may, wait is when to ask again (0: after a change).
 func (q *queue) room() (t *target, n int, probe bool, wait time.Duration) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	t = q.target
-	if t == nil || !q.answers {
+	if t == nil || !q.answers || !q.leads {
 		return nil, 0, false, 0
 	}
 	if n = int(t.MaxInFlight) - len(q.inFlight); n <= 0 {
 		return nil, 0, false, 0
 	}
-	if _, why := q.e.keys(t); why != "" {
-		if q.lacking != why {
-			q.e.d.Logger.Warn("push can't sign and stands still", "queue", q.name, "why", why)
-		}
-		q.lacking = why
-		return nil, 0, false, lookForSecrets
+	_, missing := q.e.keys(t)
+	if missing != "" && q.lacking != missing {
+		q.e.d.Logger.Warn("push cannot sign, not delivering", "queue", q.name, "missing", missing)
 	}
-	q.lacking = ""
+	if q.lacking = missing; missing != "" {
+		return nil, 0, false, recheckSecrets
+	}
 	now := time.Now()
-	if n, wait = q.breaker.allows(n, now); n == 0 {
-		return nil, 0, false, wait
+	if n, wait = q.breaker.allows(n, now); n > 0 {
+		n, wait = q.pace.allows(n, now)
 	}
-	if n, wait = q.pace.allows(n, now); n == 0 {
-		return nil, 0, false, wait
-	}
-	return t, n, q.breaker.open, 0
+	return t, n, q.breaker.open, wait
 }
 
-// lease waits for work.
-func (q *queue) lease(ctx context.Context, t *target, n int) ([]event.LeasedMessage, error) {
-	ctx, cancel := context.WithCancel(ctx)
+// lease waits for work; to be interrupted is no error.
+func (q *queue) lease(t *target, n int) ([]event.LeasedMessage, error) {
+	ctx, cancel := context.WithCancel(q.ctx)
 	defer cancel()
 	q.mu.Lock()
-	if q.target != t { // changed since room
-		q.mu.Unlock()
+	q.interrupt = cancel
+	current := q.target == t && q.leads // since room
+	q.mu.Unlock()
+	if !current {
 		return nil, nil
 	}
-	q.interrupt = cancel
-	q.mu.Unlock()
-	leased, err := q.e.d.Lease(ctx, &event.Lease{Queues: []string{q.name}, Max: n, LeaseMS: t.leaseMS, Worker: q.e.d.Worker}, waitFor)
-	q.mu.Lock()
-	q.interrupt = nil
-	q.mu.Unlock()
-	if ctx.Err() != nil { // interrupted: no error
+	leased, err := q.e.d.Lease(ctx, &event.Lease{
+		Queues: []string{q.name}, Max: n, LeaseMS: t.leaseMS, Worker: q.e.d.Worker,
+	}, waitFor)
+	if ctx.Err() != nil {
 		err = nil
 	}
 	return leased, err
 }
 
-// told notes what a delivery says of the target.
-func (q *queue) told(d *delivery, v *verdict) {
+// observe records what a delivery's outcome says about the target.
+func (q *queue) observe(d *delivery, v *verdict) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.target != d.t || q.stopLoop == nil { // of a target that it does not have any more
+	if q.target != d.t || !q.leads { // about a target that it no longer has
 		return
 	}
 	b := &q.breaker
 	switch {
 	case v.works:
-		if b.worked() {
-			q.e.metrics.breaker(q.name, false)
+		if b.open {
 			q.e.d.Logger.Info("push target is back", "queue", q.name)
-			q.ring()
 		}
+		q.resetBreaker()
 	case v.down:
 		if b.failed(time.Now(), v, d.probe) {
-			q.e.metrics.breaker(q.name, true)
-			q.e.d.Logger.Warn("push target is down; its queue is not leased", "queue", q.name, "failures", b.failures, "error", v.told, "next_probe", b.next)
-			if q.interrupt != nil { // it was asked for when all seemed well
-				q.interrupt()
-			}
+			q.e.metrics.open.WithLabelValues(q.name).Set(1)
+			q.e.d.Logger.Warn("push target is down, queue is not leased", "queue", q.name,
+				"failures", b.failures, "error", v.safe, "next_probe", b.next)
+			q.interrupt() // it was asked for when all seemed well
 		}
-		q.ring()
 	case d.probe:
-		b.abandoned()
-		q.ring()
+		b.probing = false // it revealed nothing: another one may go
 	}
+	signal(q.changed)
 }
 
-// landed takes a delivery off those in flight.
-func (q *queue) landed(d *delivery) {
+// finished removes a delivery from those in flight.
+func (q *queue) finished(d *delivery) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	delete(q.inFlight, d.m.Lease)
 	if !q.retired {
-		q.e.metrics.inFlight(q.name, len(q.inFlight))
+		q.e.metrics.inFlight.WithLabelValues(q.name).Set(float64(len(q.inFlight)))
 	}
-	q.ring()
+	signal(q.changed)
 }
 
-// reason says why the queue is not delivered.
+// reason returns why the queue is not delivered, nil if it is.
 func (q *queue) reason() *wire.PushReason {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	switch b := &q.breaker; {
 	case q.target == nil:
-		return &wire.PushReason{Code: ReasonPolicy, Detail: "this node's program does not understand the queue's push: run a newer one"}
+		return &wire.PushReason{Code: ReasonPolicy,
+			Detail: "this node's program does not understand the queue's push: run a newer one"}
 	case !q.answers:
-		return &wire.PushReason{Code: ReasonAnswerQueue, Detail: "queue " + q.target.AnswerTo + ", which answers go to, does not exist"}
+		return &wire.PushReason{Code: ReasonAnswerQueue,
+			Detail: "queue " + q.target.AnswerTo + ", which answers go to, does not exist"}
 	case b.open:
-		r := &wire.PushReason{Code: ReasonTargetDown, Detail: "the target is down, nothing is leased until it answers", LastError: b.last, Failures: int64(b.failures)}
+		r := &wire.PushReason{
+			Code: ReasonTargetDown, LastError: b.last, Failures: int64(b.failures),
+			Detail: "the target is down, nothing is leased until it answers",
+		}
 		if b.probing {
 			r.Detail += "; a message is on its way to find out"
 		} else {
@@ -304,8 +282,8 @@ func (q *queue) reason() *wire.PushReason {
 		}
 		return r
 	}
-	if _, why := q.e.keys(q.target); why != "" {
-		return &wire.PushReason{Code: ReasonSecretMissing, Detail: why}
+	if _, missing := q.e.keys(q.target); missing != "" {
+		return &wire.PushReason{Code: ReasonSecretMissing, Detail: missing}
 	}
 	return nil
 }

@@ -1,8 +1,11 @@
 package push
 
 import (
+	"bytes"
+	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"time"
 
@@ -20,15 +23,15 @@ type target struct {
 	leaseMS int64
 }
 
-// The shortest and the longest lease that is taken. It is extended at a third of
-// it: each time is an entry, so it is not too short; and what this node had in
-// hand when it died waits for its end, so it is not longer than of use.
+// The shortest and the longest lease. It is extended at a third of it, and each extension is an
+// entry, so it is not too short; and what was in flight when this node died waits for its end, so
+// it is not too long.
 const (
 	minLeaseMS = 3_000
 	maxLeaseMS = 15_000
 )
 
-// newTarget reads the push of a policy, as Check has left it.
+// newTarget reads a policy's push, which Check has accepted.
 func newTarget(p *event.Policy) (*target, error) {
 	t := &target{header: http.Header{}, leaseMS: min(max(p.LeaseMS, minLeaseMS), maxLeaseMS)}
 	if err := wire.Decode(p.Push, &t.Push); err != nil {
@@ -45,12 +48,12 @@ func newTarget(p *event.Policy) (*target, error) {
 	return t, nil
 }
 
-// request makes the request of a delivery. Its id, in Webhook-Id and in
-// Idempotency-Key, is that under which the message lives in its queue: the same
-// at each attempt, whoever delivers, so that a target can tell that it has done
-// it already. A replay is somebody's wish to have it done again, perhaps with
-// another payload: it has another id.
-func (t *target) request(m *event.LeasedMessage, c *event.Content, keys [][]byte, now time.Time, maxBody int) (webhook.Outgoing, error) {
+// request returns the request of a delivery. Its id, in Webhook-Id and in Idempotency-Key, is the
+// message's in its queue: the same at each attempt, by any node, so that a target can recognise
+// what it has already done. A replay asks for the work again, perhaps with another payload: it has
+// another id.
+func (t *target) request(m *event.LeasedMessage, c *event.Content, keys [][]byte, now time.Time,
+	maxBody int) (webhook.Outgoing, error) {
 	r := webhook.Outgoing{URL: t.URL, Header: t.header.Clone(), Timeout: t.timeout}
 	media, body := "application/json", c.Payload
 	if c.Binary {
@@ -90,7 +93,7 @@ func (t *target) request(m *event.LeasedMessage, c *event.Content, keys [][]byte
 	if media != "" && (r.Header.Get("Content-Type") == "" || t.Format != formatPayload) {
 		r.Header.Set("Content-Type", media)
 	}
-	for _, h := range c.Headers { // of W3C Trace Context, so that a trace goes on at the target
+	for _, h := range c.Headers { // of W3C Trace Context, so that a trace continues at the target
 		if h.Name == "traceparent" || h.Name == "tracestate" {
 			r.Header.Set(h.Name, h.Value)
 		}
@@ -102,13 +105,13 @@ func (t *target) request(m *event.LeasedMessage, c *event.Content, keys [][]byte
 	r.Header.Set("Qlogd-Queue", m.Queue)
 	r.Header.Set("Qlogd-Attempt", strconv.FormatUint(uint64(m.Attempt), 10))
 	if len(keys) > 0 {
-		r.Header.Set("Webhook-Signature", signature(keys, id, now, body))
+		r.Header.Set("Webhook-Signature", webhook.SignStandard(keys, id, now, body))
 	}
 	r.Body = body
 	return r, nil
 }
 
-// newVars are what input's expressions are about. A payload of bytes is null.
+// newVars returns the variables of input's expressions. A payload of bytes is null.
 func newVars(m *event.LeasedMessage, c *event.Content) (webhook.Vars, error) {
 	var payload any
 	if !c.Binary && len(c.Payload) > 0 {
@@ -122,7 +125,37 @@ func newVars(m *event.LeasedMessage, c *event.Content) (webhook.Vars, error) {
 		headers[h.Name] = h.Value
 	}
 	return webhook.Vars{
-		"payload": payload, "headers": headers, "id": m.ID.String(), "key": m.Key, "queue": m.Queue, "kind": m.Kind,
-		"attempt": int64(m.Attempt), "enqueued_at": time.UnixMilli(m.EnqueuedAt).UTC(),
+		"payload": payload, "headers": headers, "id": m.ID.String(), "key": m.Key, "queue": m.Queue,
+		"kind": m.Kind, "attempt": int64(m.Attempt),
+		"enqueued_at": time.UnixMilli(m.EnqueuedAt).UTC(),
 	}, nil
+}
+
+// maxKeys bounds how many signatures a request has.
+const maxKeys = 16
+
+// keysOf reads the keys of Standard Webhooks in secrets, each of which may have several
+// (webhook.Parts): a target looks for one signature that it knows. No error repeats any of them.
+func keysOf(secrets []string) (keys [][]byte, err error) {
+	for _, text := range secrets {
+		for _, s := range webhook.Parts(text) {
+			found := webhook.StandardKeys(s)
+			if len(found) == 0 && s != webhook.StandardPrefix {
+				return nil, errors.New("a secret is not base64 behind " + webhook.StandardPrefix)
+			}
+			for _, key := range found {
+				same := func(k []byte) bool { return bytes.Equal(k, key) }
+				if len(key) > 0 && !slices.ContainsFunc(keys, same) {
+					keys = append(keys, key)
+				}
+			}
+		}
+	}
+	switch {
+	case len(keys) == 0:
+		return nil, errors.New("it is empty")
+	case len(keys) > maxKeys:
+		return nil, errors.New("there are too many secrets")
+	}
+	return keys, nil
 }

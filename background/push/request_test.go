@@ -10,6 +10,7 @@ import (
 
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/webhook"
 )
 
 // TestSignature is the test vector of the reference libraries
@@ -22,14 +23,14 @@ func TestSignature(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := signature(keys, id, at, []byte(body)); got != want {
+	if got := webhook.SignStandard(keys, id, at, []byte(body)); got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
 	// Without its prefix it may be meant as base64 or as it is.
 	if keys, err = keysOf([]string{"MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"}); err != nil {
 		t.Fatal(err)
 	}
-	if got := strings.Fields(signature(keys, id, at, []byte(body))); len(got) != 2 || got[0] != want {
+	if got := strings.Fields(webhook.SignStandard(keys, id, at, []byte(body))); len(got) != 2 || got[0] != want {
 		t.Errorf("got %s", got)
 	}
 	// Several, while they are exchanged.

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
-	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -36,12 +34,10 @@ const (
 	maxSources       = 8 // of secrets
 )
 
-var envName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,127}$`)
-
-// ownHeaders are those that the delivery itself says; a policy can't.
+// ownHeaders are set by the delivery; a policy can't.
 var ownHeaders = []string{"Idempotency-Key", "Webhook-Id", "Webhook-Timestamp", "Webhook-Signature"}
 
-// env compiles what input has to say. Its variables are what newVars sets.
+// env compiles input. Its variables are those of newVars.
 var env = sync.OnceValues(func() (*webhook.Env, error) {
 	return webhook.NewEnv(map[string]*cel.Type{
 		"payload": webhook.JSON, "headers": webhook.Strings, "id": webhook.String,
@@ -50,8 +46,8 @@ var env = sync.OnceValues(func() (*webhook.Env, error) {
 	})
 })
 
-// Check returns an *event.Problem, with a field that begins with "push", unless
-// p can be delivered by; it puts the defaults into what was left out.
+// Check returns an *event.Problem, with a field that begins with "push", unless p is valid; it sets
+// the defaults of what was left out.
 func Check(p *wire.Push, allowPrivate bool) error {
 	if err := webhook.CheckURL(p.URL, allowPrivate); err != nil {
 		return bad("url", "%v", err)
@@ -60,39 +56,33 @@ func Check(p *wire.Push, allowPrivate bool) error {
 		p.TimeoutMS = defaultTimeoutMS
 	}
 	if p.TimeoutMS < minTimeoutMS || p.TimeoutMS > maxTimeoutMS {
-		return bad("timeout_ms", "must be from %d to %d, or 0 for %d, not %d", minTimeoutMS, maxTimeoutMS, defaultTimeoutMS, p.TimeoutMS)
+		return bad("timeout_ms", "must be from %d to %d, or 0 for %d, not %d",
+			minTimeoutMS, maxTimeoutMS, defaultTimeoutMS, p.TimeoutMS)
 	}
 	if p.MaxInFlight == 0 {
 		p.MaxInFlight = defaultInFlight
 	}
 	if p.MaxInFlight < 1 || p.MaxInFlight > maxInFlight {
-		return bad("max_in_flight", "must be from 1 to %d, or 0 for %d, not %d", maxInFlight, defaultInFlight, p.MaxInFlight)
+		return bad("max_in_flight", "must be from 1 to %d, or 0 for %d, not %d",
+			maxInFlight, defaultInFlight, p.MaxInFlight)
 	}
-	if !(p.RatePerSecond >= 0 && p.RatePerSecond <= maxRate) || p.RatePerSecond != 0 && p.RatePerSecond < 0.001 {
-		return bad("rate_per_second", "must be from 0.001 to %d, or 0 for no limit, not %g", maxRate, p.RatePerSecond)
+	if r := p.RatePerSecond; r != 0 && !(r >= 0.001 && r <= maxRate) {
+		return bad("rate_per_second",
+			"must be from 0.001 to %d, or 0 for no limit, not %g", maxRate, r)
 	}
 	switch p.Format {
 	case "":
 		p.Format = formatPayload
 	case formatPayload, formatEvent, formatBinary:
 	default:
-		return bad("format", "must be %s, %s or %s, not %.64q", formatPayload, formatEvent, formatBinary, p.Format)
+		return bad("format", "must be %s, %s or %s, not %.64q",
+			formatPayload, formatEvent, formatBinary, p.Format)
 	}
-	if len(p.SecretEnv)+len(p.SecretFile) > maxSources {
-		return bad("secret_env", "and secret_file must be at most %d together", maxSources)
-	}
-	for _, name := range p.SecretEnv {
-		if !envName.MatchString(name) {
-			return bad("secret_env", "must name an environment variable (%s); the secret itself does not belong here", envName)
-		}
-	}
-	for _, name := range p.SecretFile {
-		if name == "" || len(name) > 256 || !filepath.IsLocal(name) || !webhook.ValidHeader("x", name) {
-			return bad("secret_file", "must be a path below the server's --secrets-dir, without .. and not absolute")
-		}
+	if err := webhook.CheckSources("push.", p.SecretEnv, p.SecretFile, maxSources); err != nil {
+		return err
 	}
 	if p.AnswerTo != "" && !event.ValidName(p.AnswerTo) {
-		return bad("answer_to", "must match ^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$, not %.64q", p.AnswerTo)
+		return bad("answer_to", "must match %s, not %.64q", event.Names, p.AnswerTo)
 	}
 	if err := checkHeaders(p.Headers); err != nil {
 		return err
@@ -110,9 +100,11 @@ func checkHeaders(headers map[string]string) error {
 		canonical := http.CanonicalHeaderKey(name)
 		switch v := headers[name]; {
 		case len(name) > event.MaxHeaderName || !webhook.ValidHeader(name, ""):
-			return bad("headers", "has the name %.64q, which is none of a header (1 to %d characters of a token)", name, event.MaxHeaderName)
+			return bad("headers", "has the name %.64q, which is not a header's "+
+				"(1 to %d characters of a token)", name, event.MaxHeaderName)
 		case len(v) > event.MaxHeaderValue || !webhook.ValidHeader(name, v):
-			return bad("headers", "has a value of %.64q that must be at most %d bytes without control characters", name, event.MaxHeaderValue)
+			return bad("headers", "has a value of %.64q that must be at most %d bytes "+
+				"without control characters", name, event.MaxHeaderValue)
 		case seen[canonical]:
 			return bad("headers", "has %.64q twice", canonical)
 		case webhook.ReservedHeader(name), slices.Contains(ownHeaders, canonical):
@@ -123,7 +115,7 @@ func checkHeaders(headers map[string]string) error {
 	return nil
 }
 
-// compile compiles the mapping, nil where there is none.
+// compile compiles the mapping, nil without one.
 func compile(input map[string]string) (*webhook.Object, error) {
 	if input == nil {
 		return nil, nil
@@ -133,20 +125,16 @@ func compile(input map[string]string) (*webhook.Object, error) {
 		return nil, err
 	}
 	o, err := e.CompileObject(input)
-	var wrong *webhook.ExprError
-	if errors.As(err, &wrong) {
-		field := "input"
-		if wrong.Field != "" {
-			field += "." + clip(wrong.Field, 64)
-		}
-		return nil, bad(field, "%v", wrong)
+	if wrong, ok := errors.AsType[*webhook.ExprError](err); ok {
+		return nil, bad(clip(wrong.In("input"), 80), "%v", wrong)
 	}
 	return o, err
 }
 
 func bad(field, format string, args ...any) *event.Problem {
 	field = "push." + field
-	return event.Problemf(event.CodeInvalidArgument, field, "%s", field+" "+fmt.Sprintf(format, args...))
+	text := field + " " + fmt.Sprintf(format, args...)
+	return event.Problemf(event.CodeInvalidArgument, field, "%s", text)
 }
 
 // clip keeps at most n bytes of a text, whole characters.

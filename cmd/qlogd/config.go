@@ -102,7 +102,7 @@ func (c *config) flags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.RaftTLSCert, "raft-tls-cert", "", "PEM certificate of this node for the other nodes; reloaded when it changes")
 	fs.StringVar(&c.RaftTLSKey, "raft-tls-key", "", "its PEM key")
 	fs.StringVar(&c.RaftTLSCA, "raft-tls-ca", "", "PEM certificates of the authority that signs the nodes' certificates")
-	fs.StringVar(&c.SecretsDir, "secrets-dir", "", "folder of files with webhooks' secrets (secret_file); reloaded when they change")
+	fs.StringVar(&c.SecretsDir, "secrets-dir", "", "directory of files with webhooks' secrets (secret_file), read at each use")
 	fs.StringSliceVar(&c.TrustedProxies, "trusted-proxies", nil, "addresses and networks (CIDR) of proxies whose X-Forwarded-For is believed")
 	fs.StringVar(&c.file, "config", "", "read settings from this YAML file")
 }

@@ -164,7 +164,7 @@ func (n *node) reloadSecrets(done func(setting string, err error)) {
 	if n.inside != nil {
 		done("raft-tls-cert", n.inside.Reload())
 	}
-	if n.hooked.Reload(); n.c.SecretsDir != "" {
+	if n.c.SecretsDir != "" {
 		done("secrets-dir", nil) // each file is read when it is needed
 	}
 }

@@ -94,6 +94,9 @@ func (r *replica) take(i int) {
 	if r.m.Digest() != r.lead.digests[i] {
 		r.t.Fatalf("index %d, %s: another digest", e.index, r.name)
 	}
+	if i%8 != 0 && i != len(r.lead.digests)-1 {
+		return // the leader's was checked each time
+	}
 	if err := r.m.state.Check(); err != nil { // I8, among others
 		r.t.Fatalf("index %d, %s: %v", e.index, r.name, err)
 	}

@@ -87,7 +87,9 @@ func (b *bench) do(cs ...*event.Command) []event.Result {
 	if err != nil {
 		b.t.Fatal(err)
 	}
-	b.check()
+	if len(b.entries) < 100 || len(b.entries)%16 == 0 { // it takes longer than deciding
+		b.check()
+	}
 	b.learn(b.last())
 	b.digests = append(b.digests, b.m.Digest())
 	return rs

@@ -1,23 +1,18 @@
 package projections
 
 import (
+	"bytes"
 	"fmt"
-	"maps"
+	"reflect"
 	"slices"
 
 	"github.com/qlogd/qlogd/event"
 )
 
 // Check walks the whole state and reports the first thing that contradicts its
-// invariants (I7, I8, I9). `qlogd replay --verify` and the tests call it.
+// invariants (I7, I8, I9), or its indexes that a reader of the written state would
+// build otherwise. Tests call it.
 func (s *State) Check() error {
-	if s.messages.live != len(s.byID) {
-		return fmt.Errorf("check: %d messages, %d ids", s.messages.live, len(s.byID))
-	}
-	if s.leases.live != len(s.byLease) {
-		return fmt.Errorf("check: %d leases, %d lease ids", s.leases.live, len(s.byLease))
-	}
-	var sum digest
 	counts := map[uint32]*tally{}
 	for n := range s.backlogs { // order does not matter: filled in
 		counts[n] = &tally{}
@@ -27,13 +22,9 @@ func (s *State) Check() error {
 		if m.state == event.StateNone {
 			continue
 		}
-		if found, _ := s.byID[m.id]; found != h {
-			return fmt.Errorf("check: message %s is not found by its id", m.id)
-		}
 		if m.id.Compare(s.lastID) > 0 {
 			return fmt.Errorf("check: message %s came after the newest one, %s", m.id, s.lastID)
 		}
-		sum.add(s.hashMessage(m))
 		c, ok := counts[m.backlog]
 		if !ok {
 			return fmt.Errorf("check: message %s is of backlog %d, which is not there", m.id, m.backlog)
@@ -43,26 +34,14 @@ func (s *State) Check() error {
 			return err
 		}
 	}
-	if sum != s.sum {
-		return fmt.Errorf("check: digest %x, the messages give %x", s.sum, sum)
-	}
 	for _, n := range sortedNumbers(s.backlogs) {
 		if err := s.checkBacklog(s.backlogs[n], counts[n]); err != nil {
 			return err
 		}
 	}
-	if err := s.checkDead(); err != nil {
-		return err
-	}
-	if err := s.checkTasks(); err != nil {
-		return err
-	}
-	if err := s.checkOrigins(); err != nil {
-		return err
-	}
 	for _, h := range []*timers{&s.waiting, &s.deadlines} {
 		for i, t := range h.items {
-			if s.peekPosition(t) != uint32(i+1) {
+			if *s.position(t) != uint32(i+1) {
 				return fmt.Errorf("check: timer %d does not know its place", i)
 			}
 			if i > 0 && s.before(t, h.items[(i-1)/2]) {
@@ -70,7 +49,65 @@ func (s *State) Check() error {
 			}
 		}
 	}
-	return nil
+	return s.checkIndexes()
+}
+
+// checkIndexes compares what is kept while folding with what Load builds from the
+// written state. Load itself compares the digest.
+func (s *State) checkIndexes() error {
+	f := s.Freeze()
+	defer f.Release()
+	var b bytes.Buffer
+	if _, err := f.WriteTo(&b); err != nil {
+		return fmt.Errorf("check: %w", err)
+	}
+	t, err := Load(&b)
+	if err != nil {
+		return fmt.Errorf("check: %w", err)
+	}
+	same := func(what string, have, want any) {
+		if err == nil && !reflect.DeepEqual(have, want) {
+			err = fmt.Errorf("check: %s: %v, a loaded state has %v", what, have, want)
+		}
+	}
+	same("messages by id", s.byID, t.byID)
+	same("leases by id", s.byLease, t.byLease)
+	same("messages by what they were resurrected from", s.raised, t.raised)
+	same("kinds by name", s.kinds.byName, t.kinds.byName)
+	same("contents by index", s.contents, t.contents)
+	same("users of dead-letter queues", s.users, t.users)
+	same("deduplication hashes", s.dedup.byKey, t.dedup.byKey)
+	same("answers by request", s.answers.byKey, t.answers.byKey)
+	same("number of ended tasks", len(s.ended), len(t.ended))
+	for i := range s.ended {
+		same("ended tasks", s.ended[i].TaskView, t.ended[i].TaskView)
+	}
+	for h := handle(1); h <= s.extras.used; h++ {
+		x, y := s.extras.get(h), t.extras.get(h)
+		same("the next in the lists that a message is in",
+			[]handle{x.deadOrder.prev, x.deadOrder.next, x.sourceNext},
+			[]handle{y.deadOrder.prev, y.deadOrder.next, y.sourceNext})
+	}
+	for n, b := range s.backlogs { // order does not matter: any contradiction will do
+		o := t.backlogs[n]
+		same("partitions by key", b.lanes, o.lanes)
+		same("messages by source id", b.sources, o.sources)
+		if !b.grave { // a grave's lists are not kept
+			same("ready lists", b.byPrio, o.byPrio)
+			same("ready lists by kind", b.byKind, o.byKind)
+		}
+		for name, l := range o.dead { // for itself: what is gone with a grave is not counted
+			if have := b.dead[name]; b.grave && have != nil {
+				l.gone, l.lanes = have.gone, have.lanes
+			}
+			same("is found by those that died in "+name, slices.Contains(s.died[name], b), !b.grave)
+		}
+		same("dead messages by queue", b.dead, o.dead)
+	}
+	for name, l := range s.died { // order does not matter: any contradiction will do
+		same("number of backlogs of those that died in "+name, len(l), len(t.died[name]))
+	}
+	return err
 }
 
 type tally struct{ ready, scheduled, leased, bytes, all int64 }
@@ -88,18 +125,6 @@ func (c *tally) add(m *message, buried bool) {
 		c.scheduled++
 	case event.StateLeased:
 		c.leased++
-	}
-}
-
-// peekPosition is position for reading only.
-func (s *State) peekPosition(t timer) uint32 {
-	switch t.kind {
-	case timerWait:
-		return s.messages.get(t.h).timer
-	case timerExpiry:
-		return s.extras.get(s.messages.get(t.h).extra).timer
-	default:
-		return s.backlogs[uint32(t.h)].timer
 	}
 }
 
@@ -249,147 +274,6 @@ func (s *State) checkFront(b *backlog, l *list, of func(*message) link) error {
 	}
 	if front != l.front {
 		return fmt.Errorf("check: queue %q does not know the last message that came back to the front of a list", b.queue.name)
-	}
-	return nil
-}
-
-// deadIn names the messages of a backlog that died in a queue.
-type deadIn struct {
-	backlog uint32
-	queue   string
-}
-
-// deadFound is what the messages themselves say of a deadList.
-type deadFound struct {
-	n, gone uint32
-	lanes   map[handle]uint32
-}
-
-func (s *State) findDead() map[deadIn]*deadFound {
-	want := map[deadIn]*deadFound{}
-	for h := handle(1); h <= s.messages.used; h++ {
-		m := s.messages.get(h)
-		if m.state == event.StateNone || m.extra == 0 || s.extras.get(m.extra).dead == nil {
-			continue
-		}
-		k := deadIn{m.backlog, s.extras.get(m.extra).dead.Queue}
-		if want[k] == nil {
-			want[k] = &deadFound{lanes: map[handle]uint32{}}
-		}
-		want[k].n++
-		b := s.backlogs[m.backlog]
-		waits := m.state == event.StateReady || m.state == event.StateScheduled &&
-			m.place == event.PlaceBlock
-		switch {
-		case b.ordering == event.Unordered || !waits:
-		case s.lanes.get(m.lane).grave:
-			want[k].gone++
-		default:
-			want[k].lanes[m.lane]++
-		}
-	}
-	return want
-}
-
-// checkDead checks the lists of what died against the messages.
-func (s *State) checkDead() error {
-	want := s.findDead()
-	lists := 0
-	for _, n := range sortedNumbers(s.backlogs) {
-		b := s.backlogs[n]
-		for name, l := range b.dead { // order does not matter: any contradiction will do
-			lists++
-			w := want[deadIn{n, name}]
-			if w == nil || w.n != l.n || !b.grave && (w.gone != l.gone || !maps.Equal(w.lanes, l.lanes)) {
-				return fmt.Errorf("check: backlog %d lists %d messages that died in %q, %d gone, partitions %v; its messages give %+v", n, l.n, name, l.gone, l.lanes, w)
-			}
-			last := event.ID{}
-			for h := l.head; h != 0; h = s.nextDead(h) {
-				m := s.messages.get(h)
-				if m.backlog != n || !s.diedIn(h, name) || m.id.Compare(last) <= 0 {
-					return fmt.Errorf("check: message %s is listed in the wrong place among those that died in %q", m.id, name)
-				}
-				last = m.id
-			}
-			if slices.Contains(s.died[name], b) == b.grave {
-				return fmt.Errorf("check: backlog %d is found from queue %q, or is not, the wrong way", n,
-					name)
-			}
-		}
-	}
-	if lists != len(want) {
-		return fmt.Errorf("check: %d lists of dead messages where %d belong", lists, len(want))
-	}
-	for name, l := range s.died { // order does not matter: any contradiction will do
-		for _, b := range l {
-			if b.dead[name] == nil {
-				return fmt.Errorf("check: queue %q names backlog %d, which has nothing of it", name,
-					b.number)
-			}
-		}
-	}
-	return nil
-}
-
-// checkTasks checks the list of ended tasks.
-func (s *State) checkTasks() error {
-	ended, last := 0, event.Ref{}
-	for _, t := range s.sortedTasks() {
-		if t.ended() != (t.EndedAt != 0) {
-			return fmt.Errorf("check: task %s is %s and ended at %d", t.ID, t.Status, t.EndedAt)
-		}
-		if t.ended() {
-			ended++
-		}
-	}
-	for _, t := range s.ended {
-		if s.tasks[t.ID] != t || !t.ended() || t.last.Compare(last) <= 0 {
-			return fmt.Errorf("check: task %s is listed in the wrong place among those that ended", t.ID)
-		}
-		last = t.last
-	}
-	if ended != len(s.ended) {
-		return fmt.Errorf("check: %d tasks ended, %d are listed", ended, len(s.ended))
-	}
-	return nil
-}
-
-// checkOrigins checks by what messages that were imported or resurrected are found.
-func (s *State) checkOrigins() error {
-	sources, raised := 0, 0
-	for h := handle(1); h <= s.messages.used; h++ {
-		m := s.messages.get(h)
-		if m.state == event.StateNone || m.extra == 0 {
-			continue
-		}
-		x := s.extras.get(m.extra)
-		if x.sourceID != "" {
-			sources++
-		}
-		if o := x.origin; o != nil && o.raised {
-			if raised++; s.raised[o.From] != h {
-				return fmt.Errorf("check: message %s is not found by %s, which it was resurrected from",
-					m.id, o.From)
-			}
-		}
-	}
-	if raised != len(s.raised) {
-		return fmt.Errorf("check: %d messages were resurrected, %d are found", raised, len(s.raised))
-	}
-	for _, n := range sortedNumbers(s.backlogs) {
-		for id, h := range s.backlogs[n].sources { // order does not matter: any contradiction will do
-			for last := (event.ID{}); h != 0; h = s.extras.get(s.messages.get(h).extra).sourceNext {
-				m := s.messages.get(h)
-				if sources--; m.backlog != n || s.extras.get(m.extra).sourceID != id ||
-					m.id.Compare(last) <= 0 {
-					return fmt.Errorf("check: message %s is found by source id %q of backlog %d, the wrong way", m.id, id, n)
-				}
-				last = m.id
-			}
-		}
-	}
-	if sources != 0 {
-		return fmt.Errorf("check: %d messages with a source id are not found by it", sources)
 	}
 	return nil
 }

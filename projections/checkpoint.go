@@ -1,13 +1,11 @@
 package projections
 
 import (
-	"bufio"
-	"crypto/sha256"
+	"bytes"
 	"fmt"
 	"io"
 	"maps"
 	"slices"
-	"sort"
 
 	"github.com/vmihailenco/msgpack/v5"
 
@@ -17,99 +15,43 @@ import (
 // stateVersion is the first value of a written state.
 const stateVersion = 1
 
-// Frozen is a state as it was at one instant, to be written beside the writer
-// who goes on. Release gives it up; the caller serialises Freeze and Release
-// with folding.
+// Frozen is a state as it was at one instant, to be written beside the writer, which goes on.
+// Release gives it up; the caller serialises Freeze and Release with folding.
 type Frozen struct {
-	s        *State
-	index    uint64
-	clock    int64
-	digest   [16]byte
-	next     uint32
-	history  uint64
-	rules    uint16
-	sum      digest
-	queues   []frozenQueue
-	backlogs []frozenBacklog
-	graves   []frozenGrave
-	messages frozenSlab[message]
-	leases   frozenSlab[lease]
-	extras   frozenSlab[extra]
-	lanes    frozenSlab[lane]
-	kinds    frozenSlab[kind]
-	dedup    frozenTable
-	answers  frozenTable
-	webhooks []webhook
-	tasks    []task
+	s          *State
+	index      uint64
+	clock      int64
+	digest     event.Hash
+	head, tail []byte // what is written before and behind the slabs
+	messages   frozenSlab[message]
+	leases     frozenSlab[lease]
+	extras     frozenSlab[extra]
+	lanes      frozenSlab[lane]
+	kinds      frozenSlab[kind]
+	dedup      frozenTable
+	answers    frozenTable
 }
 
-type frozenQueue struct {
-	queue
-	usable bool
-	held   []heldBy
-}
-
-type heldBy struct {
-	key string
-	hold
-}
-
-type frozenBacklog struct {
-	backlog
-	owner uint32 // number of its queue
-	kinds []kindLists
-}
-
-type kindLists struct {
-	kind  handle
-	lists [event.MaxPriority + 1]list
-}
-
-type frozenGrave struct {
-	grave
-	number uint32 // of the deleted queue; 0 none
-}
-
-// Freeze copies what is small and marks the rest to be copied on the next
+// Freeze encodes what is small and marks the rest to be copied on the next
 // write, chunk by chunk: its cost is one pointer for 256 messages.
 func (s *State) Freeze() *Frozen {
 	f := &Frozen{
-		s: s, index: s.index, clock: s.clock, digest: s.Digest(), next: s.next, history: s.history,
-		rules: s.rules, sum: s.sum,
+		s: s, index: s.index, clock: s.clock, digest: s.Digest(),
 		messages: s.messages.freeze(), leases: s.leases.freeze(), extras: s.extras.freeze(),
 		lanes: s.lanes.freeze(),
 		kinds: s.kinds.slab.freeze(), dedup: s.dedup.freeze(), answers: s.answers.freeze(),
 	}
-	for _, n := range sortedNumbers(s.numbers) {
-		q := s.numbers[n]
-		fq := frozenQueue{queue: *q, usable: s.queues[q.name] == q}
-		for _, k := range heldKeys(q) {
-			fq.held = append(fq.held, heldBy{k, q.held[k]})
+	encode := func(part func(*coder)) []byte {
+		var b bytes.Buffer
+		c := newEncoder(&b)
+		if part(c); c.err != nil {
+			panic(fmt.Sprintf("freeze: %v", c.err)) // only a type that the library cannot encode
 		}
-		f.queues = append(f.queues, fq)
+		return b.Bytes()
 	}
-	for _, n := range sortedNumbers(s.backlogs) {
-		b := s.backlogs[n]
-		fb := frozenBacklog{backlog: *b, owner: b.queue.number}
-		for k, l := range b.byKind { // order does not matter: sorted below
-			fb.kinds = append(fb.kinds, kindLists{k, *l})
-		}
-		sort.Slice(fb.kinds, func(i, j int) bool { return fb.kinds[i].kind < fb.kinds[j].kind })
-		f.backlogs = append(f.backlogs, fb)
-	}
-	for _, g := range s.graves {
-		fg := frozenGrave{grave: *g}
-		if g.deleted != nil {
-			fg.number = g.deleted.number
-		}
-		f.graves = append(f.graves, fg)
-	}
-	for _, h := range s.sortedWebhooks() {
-		f.webhooks = append(f.webhooks, *h)
-	}
-	for _, t := range s.sortedTasks() {
-		f.tasks = append(f.tasks, *t)
-	}
+	sum := s.sum
+	f.head = encode(func(c *coder) { c.head(s, &f.digest, &sum) })
+	f.tail = encode(func(c *coder) { c.tail(s) })
 	return f
 }
 
@@ -134,30 +76,20 @@ func (f *Frozen) Release() {
 	s.answers.slab.thaw()
 }
 
-// WriteTo writes the state's bytes (docs/formats-checkpoint.md, body).
+// WriteTo writes the state's bytes (docs/formats-checkpoint.md, body), in small pieces.
 func (f *Frozen) WriteTo(out io.Writer) (int64, error) {
-	n := &counter{w: out}
-	w := bufio.NewWriterSize(n, 64<<10)
-	c := &coder{enc: msgpack.NewEncoder(w)}
-	c.enc.UseCompactInts(true)
-	c.image(f, &State{})
+	w := &counter{w: out}
+	c := newEncoder(w)
+	_, c.err = w.Write(f.head)
+	c.slabs(f, &State{})
 	if c.err == nil {
-		c.err = w.Flush()
+		_, c.err = w.Write(f.tail)
 	}
-	return n.n, c.err
+	return w.n, c.err
 }
 
 // Load reads a written state and builds what follows from it.
 func Load(in io.Reader) (s *State, err error) {
-	f := &Frozen{rules: 1}
-	s = New()
-	c := &coder{dec: msgpack.NewDecoder(bufio.NewReaderSize(in, 64<<10))}
-	if c.image(f, s); c.err != nil {
-		return nil, fmt.Errorf("load state: %w", c.err)
-	}
-	if err := s.thawed(f); err != nil {
-		return nil, fmt.Errorf("load state: %w", err)
-	}
 	defer func() {
 		// The bytes passed their checksum, so a handle that leads nowhere is a
 		// fault of the program that wrote them; still an error says more than
@@ -166,60 +98,22 @@ func Load(in io.Reader) (s *State, err error) {
 			s, err = nil, fmt.Errorf("load state: inconsistent: %v", p)
 		}
 	}()
+	s = New()
+	var sum digest
+	var written event.Hash
+	c := &coder{dec: msgpack.NewDecoder(in)}
+	c.head(s, &written, &sum)
+	c.slabs(&Frozen{}, s)
+	c.tail(s)
+	if c.err != nil {
+		return nil, fmt.Errorf("load state: %w", c.err)
+	}
 	s.reindex()
-	if s.sum != f.sum || s.Digest() != f.digest {
+	if s.sum != sum || s.Digest() != written {
 		return nil, fmt.Errorf("load state: digest at index %d is %x, %x was written", s.index,
-			s.Digest(), f.digest)
+			s.Digest(), written)
 	}
 	return s, nil
-}
-
-// thawed takes over all that was read beside the slabs.
-func (s *State) thawed(f *Frozen) error {
-	s.rules, s.index, s.clock, s.next, s.history = f.rules, f.index, f.clock, f.next, f.history
-	for i := range f.queues {
-		q := &f.queues[i].queue
-		q.held = map[string]hold{}
-		for _, h := range f.queues[i].held {
-			q.held[h.key] = h.hold
-		}
-		s.numbers[q.number], s.backlogs[q.backlog.number] = q, q.backlog
-		if f.queues[i].usable {
-			s.queues[q.name] = q
-		}
-	}
-	for i := range f.backlogs {
-		from := &f.backlogs[i]
-		b, ok := s.backlogs[from.number]
-		if !ok {
-			b = &backlog{}
-			s.backlogs[from.number] = b
-		}
-		*b = from.backlog
-		if b.queue, ok = s.numbers[from.owner]; !ok {
-			return fmt.Errorf("backlog %d: queue %d is not there", b.number, from.owner)
-		}
-		b.index()
-		for _, k := range from.kinds {
-			*b.kindLists(k.kind) = k.lists
-		}
-	}
-	for i := range f.graves {
-		g := &f.graves[i].grave
-		g.deleted = s.numbers[f.graves[i].number]
-		s.graves = append(s.graves, g)
-	}
-	s.dedup.head, s.dedup.tail, s.dedup.floor = f.dedup.head, f.dedup.tail, f.dedup.floor
-	s.answers.head, s.answers.tail, s.answers.floor = f.answers.head, f.answers.tail, f.answers.floor
-	for i := range f.webhooks {
-		h := &f.webhooks[i]
-		h.sum = sha256.Sum256(h.definition)
-		s.webhooks[h.name] = h
-	}
-	for i := range f.tasks {
-		s.tasks[f.tasks[i].ID] = &f.tasks[i]
-	}
-	return nil
 }
 
 // reindex builds what a written state leaves out: maps, heaps, counts and

@@ -1,8 +1,11 @@
 package projections
 
 import (
+	"crypto/sha256"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 
 	"github.com/vmihailenco/msgpack/v5"
 
@@ -16,6 +19,12 @@ type coder struct {
 	enc *msgpack.Encoder // nil: it reads
 	dec *msgpack.Decoder
 	err error
+}
+
+func newEncoder(w io.Writer) *coder {
+	c := &coder{enc: msgpack.NewEncoder(w)}
+	c.enc.UseCompactInts(true)
+	return c
 }
 
 func (c *coder) reads() bool { return c.enc == nil }
@@ -151,8 +160,13 @@ func elements[T any](c *coder, from *frozenSlab[T], into *slab[T], used func(*T)
 	}
 }
 
-func (c *coder) queue(q *queue, usable *bool, held *[]heldBy) {
-	c.do(&q.name, &q.number, &q.backlog.number, usable, &q.revision, &q.created, &q.updated,
+// queue does a queue. Its backlog is filled in by its own record.
+func (c *coder) queue(s *State, q *queue) {
+	usable := !c.reads() && s.queues[q.name] == q
+	if c.reads() {
+		q.held, q.backlog = map[string]hold{}, &backlog{}
+	}
+	c.do(&q.name, &q.number, &q.backlog.number, &usable, &q.revision, &q.created, &q.updated,
 		&q.paused)
 	var policy []byte
 	if !c.reads() {
@@ -167,18 +181,46 @@ func (c *coder) queue(q *queue, usable *bool, held *[]heldBy) {
 	for _, n := range q.counters() {
 		c.do(n)
 	}
-	several(c, held, func(h *heldBy) { c.do(&h.key, &h.since, &h.dead) })
+	keys := heldKeys(q)
+	several(c, &keys, func(key *string) {
+		h := q.held[*key]
+		if c.do(key, &h.since, &h.dead); c.reads() {
+			q.held[*key] = h
+		}
+	})
+	if c.reads() {
+		s.numbers[q.number], s.backlogs[q.backlog.number] = q, q.backlog
+		if usable {
+			s.queues[q.name] = q
+		}
+	}
 }
 
-func (c *coder) backlog(b *backlog, owner *uint32, kinds *[]kindLists) {
-	c.do(&b.number, owner, &b.ordering, &b.grave, &b.all, &b.inFlight)
+func (c *coder) backlog(s *State, number *uint32) {
+	c.do(number)
+	b, owner := s.backlogs[*number], uint32(0)
+	if !c.reads() {
+		owner = b.queue.number
+	} else if b == nil {
+		b = &backlog{number: *number}
+		s.backlogs[*number] = b
+	}
+	c.do(&owner, &b.ordering, &b.grave, &b.all, &b.inFlight)
+	if c.reads() {
+		b.index()
+		if b.queue = s.numbers[owner]; b.queue == nil && c.err == nil {
+			c.err = fmt.Errorf("backlog %d: queue %d is not there", *number, owner)
+		}
+	}
 	for i := range b.byPrio {
 		c.do(&b.byPrio[i])
 	}
-	several(c, kinds, func(k *kindLists) {
-		c.do(&k.kind)
-		for i := range k.lists {
-			c.do(&k.lists[i])
+	kinds := slices.Sorted(maps.Keys(b.byKind))
+	several(c, &kinds, func(k *handle) {
+		c.do(k)
+		lists := b.kindLists(*k)
+		for i := range lists {
+			c.do(&lists[i])
 		}
 	})
 	c.do(&b.ready, &b.scheduled, &b.bytes)
@@ -224,27 +266,25 @@ func (c *coder) lane(l *lane) {
 
 // frozenTable is a table as it was at one instant.
 type frozenTable struct {
-	slab       frozenSlab[remembered]
-	head, tail handle
-	floor      uint64
+	slab frozenSlab[remembered]
+	ends
 }
 
-func (t *table) freeze() frozenTable {
-	return frozenTable{t.slab.freeze(), t.head, t.tail, t.floor}
-}
+func (t *table) freeze() frozenTable { return frozenTable{t.slab.freeze(), t.ends} }
 
-func (c *coder) table(f *frozenTable, into *slab[remembered]) {
-	c.do(&f.head, &f.tail, &f.floor)
-	elements(c, &f.slab, into, func(r *remembered) bool { return r.used }, func(r *remembered) {
-		if c.reads() {
-			r.used = true
-		}
-		c.do(&r.key, &r.id, &r.body, &r.until, &r.next)
-	})
-}
-
-func (c *coder) webhook(h *webhook) {
-	c.do(&h.name, &h.queue, &h.definition, &h.revision, &h.created, &h.updated)
+func (c *coder) table(f *frozenTable, into *table) {
+	e := &f.ends
+	if c.reads() {
+		e = &into.ends
+	}
+	c.do(&e.head, &e.tail, &e.floor)
+	elements(c, &f.slab, &into.slab, func(r *remembered) bool { return r.used },
+		func(r *remembered) {
+			if c.reads() {
+				r.used = true
+			}
+			c.do(&r.key, &r.id, &r.body, &r.until, &r.next)
+		})
 }
 
 func (c *coder) task(t *task) {
@@ -254,33 +294,45 @@ func (c *coder) task(t *task) {
 	several(c, &t.Nodes, func(n *event.TaskNode) { c.do(&n.Node, &n.At) })
 }
 
-// image does all that is written of a state: f, with into for the slabs that are
-// read.
-func (c *coder) image(f *Frozen, into *State) {
-	version, rules := uint8(stateVersion), f.rules
-	c.do(&version, &rules)
+// head does what is written of a state before its slabs.
+func (c *coder) head(s *State, written *event.Hash, sum *digest) {
+	version := uint8(stateVersion)
+	c.do(&version, &s.rules)
 	switch {
 	case c.err != nil:
 		return
 	case version != stateVersion:
 		c.err = fmt.Errorf("format version %d, this binary supports %d", version, stateVersion)
 		return
-	case rules == 0:
-		c.err = fmt.Errorf("rules version %d", rules)
+	case s.rules == 0:
+		c.err = fmt.Errorf("rules version %d", s.rules)
 		return
 	}
-	f.rules = rules
-	c.do(&f.index, &f.clock, &f.next, &f.history, &f.sum.lo, &f.sum.hi, (*event.Hash)(&f.digest))
-	several(c, &f.queues, func(q *frozenQueue) {
+	c.do(&s.index, &s.clock, &s.next, &s.history, &sum.lo, &sum.hi, written)
+	queues, backlogs := sortedNumbers(s.numbers), sortedNumbers(s.backlogs)
+	several(c, &queues, func(n *uint32) {
+		q := s.numbers[*n]
 		if c.reads() {
-			q.backlog = &backlog{} // filled in by its own record
+			q = &queue{}
 		}
-		c.queue(&q.queue, &q.usable, &q.held)
+		c.queue(s, q)
 	})
-	several(c, &f.backlogs, func(b *frozenBacklog) { c.backlog(&b.backlog, &b.owner, &b.kinds) })
-	several(c, &f.graves, func(g *frozenGrave) {
-		c.do((*uint8)(&g.reason), &g.queue, &g.backlog, &g.lane, &g.to, &g.number)
+	several(c, &backlogs, func(n *uint32) { c.backlog(s, n) })
+	several(c, &s.graves, func(p **grave) {
+		if c.reads() {
+			*p = &grave{}
+		}
+		g, deleted := *p, uint32(0)
+		if g.deleted != nil {
+			deleted = g.deleted.number
+		}
+		c.do((*uint8)(&g.reason), &g.queue, &g.backlog, &g.lane, &g.to, &deleted)
+		g.deleted = s.numbers[deleted]
 	})
+}
+
+// slabs does a state's slabs: those of f are written, those of into are read.
+func (c *coder) slabs(f *Frozen, into *State) {
 	elements(c, &f.messages, &into.messages,
 		func(m *message) bool { return m.state != event.StateNone }, c.message)
 	elements(c, &f.leases, &into.leases, func(l *lease) bool { return l.id != event.ID{} },
@@ -289,10 +341,32 @@ func (c *coder) image(f *Frozen, into *State) {
 	elements(c, &f.lanes, &into.lanes, func(l *lane) bool { return l.used }, c.lane)
 	elements(c, &f.kinds, &into.kinds.slab, func(k *kind) bool { return k.refs > 0 },
 		func(k *kind) { c.do(&k.name, &k.refs) })
-	c.table(&f.dedup, &into.dedup.slab)
-	c.table(&f.answers, &into.answers.slab)
-	several(c, &f.webhooks, c.webhook)
-	several(c, &f.tasks, c.task)
+	c.table(&f.dedup, &into.dedup)
+	c.table(&f.answers, &into.answers)
+}
+
+// tail does what is written of a state behind its slabs.
+func (c *coder) tail(s *State) {
+	hooks, tasks := s.sortedWebhooks(), s.sortedTasks()
+	several(c, &hooks, func(p **webhook) {
+		if c.reads() {
+			*p = &webhook{}
+		}
+		h := *p
+		c.do(&h.name, &h.queue, &h.definition, &h.revision, &h.created, &h.updated)
+		if c.reads() {
+			h.sum = sha256.Sum256(h.definition)
+			s.webhooks[h.name] = h
+		}
+	})
+	several(c, &tasks, func(t **task) {
+		if c.reads() {
+			*t = &task{}
+		}
+		if c.task(*t); c.reads() {
+			s.tasks[(*t).ID] = *t
+		}
+	})
 }
 
 // counter counts what is written to w.

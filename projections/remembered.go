@@ -25,11 +25,14 @@ type remembered struct {
 type table struct {
 	slab  slab[remembered]
 	byKey map[event.Hash]handle
-	head  handle // the oldest
-	tail  handle
-	most  int
-	floor uint64 // Invariant: all entries of events from index floor on are here
-	sum   digest
+	ends
+	most int
+	sum  digest
+}
+
+type ends struct {
+	head, tail handle // the oldest and the newest
+	floor      uint64 // Invariant: all entries of events from index floor on are here
 }
 
 func newTable() table {

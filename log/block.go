@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"hash"
 	"io"
+	"slices"
 )
 
 // damage says what is wrong with a block: the extent of the piece whose
@@ -184,11 +185,12 @@ func (s *scan) next() (*damage, error) {
 	if d != nil || err != nil {
 		return d, err
 	}
-	if h.index <= s.last || s.blocks == 0 && h.index != s.header.first {
+	if h.index <= s.last || s.off == headerSize && h.index != s.header.first {
 		reason := fmt.Sprintf("block %d follows block %d", h.index, s.last)
 		return &damage{from: s.off, to: s.off + blockSize, reason: reason, final: true}, nil
 	}
-	s.block = rawBlock{Index: h.index, Time: h.time, Records: s.block.Records[:0]}
+	s.block = rawBlock{Index: h.index, Time: h.time,
+		Records: slices.Grow(s.block.Records[:0], int(h.count))}
 	s.offs = s.offs[:0]
 	chain, d, err := walkBlock(raw, h, s.off, s.salt, s.sha, s.chain, visitor{
 		erasing: s.erasing,

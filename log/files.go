@@ -23,27 +23,18 @@ type fileCache struct {
 	dir string
 
 	mu     sync.Mutex
-	open   *lru.Cache[string, *openFile]
-	closed bool
-}
-
-type openFile struct {
-	vfs.File
-	mu     sync.RWMutex // held for reading while the file is being read
+	open   *lru.Cache[string, vfs.File]
 	closed bool
 }
 
 func newFileCache(fsys vfs.FS, dir string) (*fileCache, error) {
-	open, err := lru.NewWithEvict(maxOpen, func(_ string, f *openFile) {
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		f.closed = true
+	open, err := lru.NewWithEvict(maxOpen, func(_ string, f vfs.File) {
 		_ = f.Close() // it was only read
 	})
 	return &fileCache{fs: fsys, dir: dir, open: open}, err
 }
 
-func (s *fileCache) get(name string) (*openFile, error) {
+func (s *fileCache) get(name string) (vfs.File, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
@@ -52,13 +43,11 @@ func (s *fileCache) get(name string) (*openFile, error) {
 	if f, ok := s.open.Get(name); ok {
 		return f, nil
 	}
-	file, err := s.fs.OpenRead(path.Join(s.dir, name))
-	if err != nil {
-		return nil, err
+	f, err := s.fs.OpenRead(path.Join(s.dir, name))
+	if err == nil {
+		s.open.Add(name, f)
 	}
-	f := &openFile{File: file}
-	s.open.Add(name, f)
-	return f, nil
+	return f, err
 }
 
 func (s *fileCache) readAt(name string, b []byte, off int64) (int, error) {
@@ -67,14 +56,10 @@ func (s *fileCache) readAt(name string, b []byte, off int64) (int, error) {
 		if err != nil {
 			return 0, err
 		}
-		f.mu.RLock()
-		if f.closed { // to make room, since get
-			f.mu.RUnlock()
-			continue
-		}
 		n, err := f.ReadAt(b, off)
-		f.mu.RUnlock()
-		return n, err
+		if !errors.Is(err, fs.ErrClosed) { // to make room, since get
+			return n, err
+		}
 	}
 }
 

@@ -109,43 +109,6 @@ func (m *memIndex) sorted(table int) [][16]byte {
 	})
 }
 
-// indexOf returns a segment's index.
-func (l *Log) indexOf(seg *segment) (index, error) {
-	l.mu.RLock()
-	idx := seg.index
-	l.mu.RUnlock()
-	if idx != nil {
-		return idx, nil
-	}
-	// Only a reader gets here: a writer has them all from Open on.
-	l.loadMu.Lock()
-	defer l.loadMu.Unlock()
-	if seg.index != nil {
-		return seg.index, nil
-	}
-	side, err := l.loadSide(seg, seg.size)
-	if err != nil {
-		return nil, err
-	}
-	if idx = side; side == nil {
-		mem, s, err := l.scanSealed(seg)
-		if err != nil {
-			return nil, err
-		}
-		if s.last != seg.last || s.chain != seg.chain {
-			return nil, &CorruptionError{
-				Segment: seg.name, Offset: s.off, LastGood: s.last,
-				Reason: "the next segment continues another block",
-			}
-		}
-		idx = mem
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	seg.index = idx
-	return idx, nil
-}
-
 // loadSide loads a segment's side file. It returns nil for one that is missing
 // or wrong.
 func (l *Log) loadSide(seg *segment, size int64) (*sideFile, error) {

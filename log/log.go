@@ -61,7 +61,6 @@ type Log struct {
 	segSize int64
 	files   *fileCache
 	tail    *Tail      // what Open found behind the last whole block
-	loadMu  sync.Mutex // serialises a reader's finding of side files
 	w       *writer    // nil: open for reading only
 
 	mu       sync.RWMutex
@@ -86,11 +85,8 @@ type segment struct {
 	last   uint64 // index of the last block; Invariant: there is one
 	chain  [32]byte
 	clock  int64
-	lastID [16]byte // newest record's; zeros: no record, or a reader's without side file
-
-	// Guarded by Log.mu. Invariant: a writer's segments have one; a reader loads
-	// it when it is first needed.
-	index index
+	lastID [16]byte // newest record's; zeros: no record
+	index  index    // in memory, and once the segment is sealed in its side file; guarded by Log.mu
 }
 
 // Errors of use. What is wrong on the disk is a *CorruptionError or a *VersionError.

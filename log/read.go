@@ -107,7 +107,7 @@ func (l *Log) at(index uint64) (*cursor, error) {
 	}
 	seg, size := l.segments[i], l.segments[i].size
 	l.mu.RUnlock()
-	return l.cursor(seg, size)
+	return l.cursor(seg, size), nil
 }
 
 // parseRecord checks and parses a whole record.
@@ -184,11 +184,7 @@ func (l *Log) Extent(index uint64) (name string, end int64, err error) {
 	if index >= last {
 		return seg.name, size, nil
 	}
-	c, err := l.cursor(seg, size)
-	if err != nil {
-		return "", 0, err
-	}
-	end, err = c.block(index + 1)
+	end, err = l.cursor(seg, size).block(index + 1)
 	return seg.name, end, err
 }
 
@@ -207,12 +203,7 @@ func (l *Log) newest(table int, key [16]byte, from uint64) (event.Ref, bool, err
 		if i < len(segments)-1 && seg.last < from || head < from {
 			break
 		}
-		idx, err := l.indexOf(seg)
-		var ref event.Ref
-		ok := false
-		if err == nil {
-			ref, ok, err = idx.newest(table, key)
-		}
+		ref, ok, err := l.indexOf(seg).newest(table, key)
 		switch {
 		case err != nil && l.First() > seg.header.first:
 			return event.Ref{}, false, nil // retention was faster
@@ -243,10 +234,7 @@ func (l *Log) SeekTime(ms int64) (index uint64, ok bool, err error) {
 	if seg.header.clock >= ms && seg.header.prevIndex != 0 {
 		return seg.header.first, true, nil
 	}
-	c, err := l.cursor(seg, size)
-	if err == nil {
-		index, err = c.clock(ms)
-	}
+	index, err = l.cursor(seg, size).clock(ms)
 	return index, err == nil, err
 }
 
@@ -258,13 +246,15 @@ type cursor struct {
 }
 
 // cursor returns a cursor over the first size bytes of a segment.
-func (l *Log) cursor(seg *segment, size int64) (*cursor, error) {
-	idx, err := l.indexOf(seg)
-	if err != nil {
-		return nil, err
-	}
-	return &cursor{seg: seg, index: idx, win: window{r: l.file(seg), limit: size,
-		chunk: 2 * markGap}}, nil
+func (l *Log) cursor(seg *segment, size int64) *cursor {
+	return &cursor{seg: seg, index: l.indexOf(seg),
+		win: window{r: l.file(seg), limit: size, chunk: 2 * markGap}}
+}
+
+func (l *Log) indexOf(seg *segment) index {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	return seg.index
 }
 
 // failed returns what an error of reading at off means: bytes that must be there.

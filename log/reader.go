@@ -1,9 +1,7 @@
 package log
 
 import (
-	"crypto/sha256"
 	"fmt"
-	"hash"
 	"io"
 	"sort"
 )
@@ -20,17 +18,14 @@ type reader struct {
 	seen bool   // a block was returned; Invariant: from is its index + 1
 	err  error  // damage, for good
 
-	seg   *segment // nil: to be found
-	off   int64
-	chain [32]byte
-	win   window
-	sha   hash.Hash
+	seg  *segment // nil: to be found
+	scan *scan    // of seg, before the block to be read next
 }
 
 // blocks returns a reader from the first block on that has an index >= from and
 // is still held.
 func (l *Log) blocks(from uint64) *reader {
-	return &reader{l: l, from: from, sha: sha256.New()}
+	return &reader{l: l, from: from}
 }
 
 // next returns the next block, whose slices stay as they are. At the head it
@@ -63,7 +58,7 @@ func (r *reader) read() (rawBlock, error) {
 		switch {
 		case closed:
 			return rawBlock{}, ErrClosed
-		case r.off < limit:
+		case r.scan.off < limit:
 			return r.block(limit)
 		case active:
 			return rawBlock{}, io.EOF
@@ -86,50 +81,33 @@ func (r *reader) find() error {
 	if r.seen && r.from <= seg.header.prevIndex {
 		return ErrGone
 	}
-	off, chain := int64(headerSize), seg.header.prevChain
+	sc := l.scan(seg, size)
+	sc.win.chunk, sc.win.fresh = readChunk, true
 	if r.from > seg.header.first {
-		c, err := l.cursor(seg, size)
-		if err != nil {
+		c := l.cursor(seg, size)
+		var err error
+		if sc.off, err = c.block(r.from); err != nil {
 			return err
 		}
-		if off, err = c.block(r.from); err != nil {
+		if sc.chain, err = c.chainBefore(sc.off); err != nil {
 			return err
 		}
-		if chain, err = c.chainBefore(off); err != nil {
-			return err
-		}
+		sc.last = r.from - 1
 	}
-	r.seg, r.off, r.chain = seg, off, chain
-	r.win = window{r: l.file(seg), chunk: readChunk, fresh: true}
+	r.seg, r.scan = seg, sc
 	return nil
 }
 
-// block returns the block at r.off.
+// block returns the next block of the scan.
 func (r *reader) block(limit int64) (rawBlock, error) {
-	r.win.limit = limit
-	raw, h, d, err := readBlock(&r.win, r.off, r.seg.salt)
+	r.scan.win.limit, r.scan.block.Records = limit, nil
+	d, err := r.scan.next()
+	if d != nil {
+		err = r.scan.corrupt(d)
+	}
 	if err != nil {
 		return rawBlock{}, err
 	}
-	b := rawBlock{Index: h.index, Time: h.time}
-	if d == nil {
-		if h.count > 0 {
-			b.Records = make([]record, 0, h.count)
-		}
-		b.Chain, d, err = walkBlock(raw, h, r.off, r.seg.salt, r.sha, r.chain, visitor{
-			record:  func(rec *record, _ int) error { b.Records = append(b.Records, *rec); return nil },
-			erasing: func(off, n int64) bool { return r.l.beingErased(r.seg, off, n) },
-		})
-		if err != nil {
-			return rawBlock{}, err
-		}
-	}
-	if d != nil {
-		return rawBlock{}, &CorruptionError{
-			Segment: r.seg.name, Offset: d.from, LastGood: max(r.from, 1) - 1, Reason: d.reason,
-		}
-	}
-	r.from, r.seen, r.chain = b.Index+1, true, b.Chain
-	r.off += h.size()
-	return b, nil
+	r.from, r.seen = r.scan.last+1, true
+	return r.scan.block, nil
 }

@@ -243,36 +243,24 @@ func (r *recovery) sealed(i int) error {
 		seg.last, seg.chain, seg.clock, seg.lastID = side.last, side.chain, side.clock, side.lastID
 		return nil
 	}
-	if r.w == nil && i+2 < len(r.segments) {
-		// The next segment's header says how this one ends: its side file is
-		// only made if it is asked for.
-		next := &segment{name: r.segments[i+1].name, header: r.segments[i+1].header}
-		if nsize, err := r.files.size(next.name); err == nil && loadHeader(r.file(next), nsize,
-			next) == nil {
-			seg.size, seg.last = size, next.header.prevIndex
-			seg.chain, seg.clock = next.header.prevChain, next.header.clock
-			return nil
-		}
-	}
-	mem, s, err := r.scanSealed(seg)
-	if err != nil {
-		return err
-	}
-	s.end(seg)
-	seg.index = mem
-	return nil
+	return r.scanSealed(seg)
 }
 
-// scanSealed reads a sealed segment whole and checks it.
-func (l *Log) scanSealed(seg *segment) (*memIndex, *scan, error) {
+// scanSealed reads a sealed segment whole, checks it and indexes it.
+func (l *Log) scanSealed(seg *segment) error {
 	size, err := l.files.size(seg.name)
 	if err != nil {
-		return nil, nil, err
+		return err
 	}
 	s := l.scan(seg, size)
 	mem, d, err := s.index(nil)
 	if err == nil && d != nil {
 		err = s.corrupt(d)
 	}
-	return mem, s, err
+	if err != nil {
+		return err
+	}
+	s.end(seg)
+	seg.index = mem
+	return nil
 }

@@ -143,13 +143,7 @@ func (r *recovery) drop() error {
 		return nil
 	}
 	// It was sealed, so it was synced: whatever is wrong in it is corruption.
-	mem, s, err := r.scanSealed(seg)
-	if err != nil {
-		return err
-	}
-	s.end(seg)
-	seg.index = mem
-	return nil
+	return r.scanSealed(seg)
 }
 
 // apply changes the disk as read has found it to be right: cuts the tail and

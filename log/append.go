@@ -118,7 +118,7 @@ func (l *Log) write(b *rawBlock) (sealed bool, err error) {
 	if n := len(l.segments); n > 0 {
 		seg = l.segments[n-1]
 	}
-	fresh := seg == nil || seg.size+size > l.segSize
+	fresh := seg == nil || seg.Size+size > l.segSize
 	if fresh {
 		sealed = seg != nil
 		if seg, err = l.rotate(seg, b.Index); err != nil {
@@ -127,14 +127,14 @@ func (l *Log) write(b *rawBlock) (sealed bool, err error) {
 		}
 	}
 	buf, offs := l.encode(b, seg, size, fresh)
-	off := seg.size
+	off := seg.Size
 	if fresh {
 		// Header and first block in one write: a segment without a block is
 		// only ever left by a crash.
 		off = 0
 	}
 	if _, err := l.w.file.WriteAt(buf, off); err != nil {
-		err = fmt.Errorf("write segment %s: %w", seg.name, err)
+		err = fmt.Errorf("write segment %s: %w", seg.Name, err)
 		l.fail(err)
 		return false, err
 	}
@@ -175,10 +175,6 @@ func (l *Log) check(b *rawBlock) (int64, error) {
 
 // rotate seals the active segment and creates the next one's file.
 func (l *Log) rotate(active *segment, first uint64) (*segment, error) {
-	header := segmentHeader{
-		segSize: l.segSize, first: first,
-		prevIndex: l.head, prevChain: l.chain, clock: l.clock,
-	}
 	if active != nil {
 		// Everything before must be durable before a later segment can exist:
 		// recovery takes a damaged segment with another behind it for
@@ -187,13 +183,15 @@ func (l *Log) rotate(active *segment, first uint64) (*segment, error) {
 			return nil, err
 		}
 		if err := l.w.setFile(nil); err != nil {
-			return nil, fmt.Errorf("close segment %s: %w", active.name, err)
+			return nil, fmt.Errorf("close segment %s: %w", active.Name, err)
 		}
 	}
-	seg := &segment{header: header, name: segmentName(first), size: headerSize, index: newMemIndex()}
-	file, err := l.fs.Create(path.Join(l.dir, seg.name))
+	seg := newSegment(first)
+	seg.continues(&SegmentInfo{Last: l.head, Chain: l.chain, Clock: l.clock, SegmentSize: l.segSize})
+	seg.Size, seg.index = headerSize, newMemIndex()
+	file, err := l.fs.Create(path.Join(l.dir, seg.Name))
 	if err != nil {
-		return nil, fmt.Errorf("create segment %s: %w", seg.name, err)
+		return nil, fmt.Errorf("create segment %s: %w", seg.Name, err)
 	}
 	l.w.unsynced = 0
 	return seg, l.w.setFile(file)
@@ -204,7 +202,7 @@ func (l *Log) rotate(active *segment, first uint64) (*segment, error) {
 func (l *Log) encode(b *rawBlock, seg *segment, size int64, fresh bool) (buf []byte, offs []uint32) {
 	if fresh {
 		buf = make([]byte, headerSize, headerSize+size)
-		seg.salt = seg.header.put(buf)
+		seg.putHeader(buf)
 	} else {
 		buf = make([]byte, 0, size)
 	}
@@ -238,9 +236,9 @@ func (l *Log) publish(b *rawBlock, seg *segment, raw []byte, offs []uint32, fres
 	defer l.mu.Unlock()
 	before := l.clock
 	l.clock = max(l.clock, b.Time)
-	seg.index.(*memIndex).add(b, before, l.clock, seg.size, offs)
-	seg.size += int64(len(raw))
-	seg.last, seg.chain, seg.clock = b.Index, b.Chain, l.clock
+	seg.index.(*memIndex).add(b, before, l.clock, seg.Size, offs)
+	seg.Size += int64(len(raw))
+	seg.Last, seg.Chain, seg.Clock = b.Index, b.Chain, l.clock
 	if n := len(b.Records); n > 0 {
 		seg.lastID = b.Records[n-1].ID
 		l.w.lastID = seg.lastID
@@ -349,16 +347,16 @@ func (l *Log) writeSide() (more bool, err error) {
 	if seg == nil {
 		return false, nil
 	}
-	name := sideName(seg.header.first)
+	name := sideName(seg.First)
 	b := encodeSide(seg, mem)
 	err = vfs.WriteFile(l.fs, path.Join(l.dir, name), b)
 	l.files.forget(name)
 	var side *sideFile
 	if err == nil {
-		side, err = openSide(segmentFile{l, name, seg.header.first}, int64(len(b)), name)
+		side, err = openSide(segmentFile{l, name, seg.First}, int64(len(b)), name)
 	}
 	if err != nil {
-		err = fmt.Errorf("write side file of segment %s: %w", seg.name, err)
+		err = fmt.Errorf("write side file of segment %s: %w", seg.Name, err)
 		l.fail(err)
 		return false, err
 	}
@@ -408,7 +406,7 @@ func (l *Log) deleteFirst(index uint64) (bool, error) {
 	l.mu.Unlock()
 	l.w.writeMu.Unlock()
 	// The side file first: without its segment it would be a leftover.
-	for _, name := range []string{sideName(seg.header.first), seg.name} {
+	for _, name := range []string{sideName(seg.First), seg.Name} {
 		l.files.forget(name)
 		err := l.fs.Remove(path.Join(l.dir, name))
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -429,5 +427,5 @@ func (l *Log) deleteFirst(index uint64) (bool, error) {
 func (l *Log) deletable(index uint64) bool {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
-	return len(l.segments) > 1 && l.segments[0].last < index
+	return len(l.segments) > 1 && l.segments[0].Last < index
 }

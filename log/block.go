@@ -143,11 +143,11 @@ func walkBlock(raw []byte, h blockHeader, off int64, salt uint32, sha hash.Hash,
 
 // scan goes through a segment's blocks in order and checks each.
 type scan struct {
-	win    window
-	file   string
-	salt   uint32
-	sha    hash.Hash
-	header segmentHeader
+	win   window
+	file  string
+	salt  uint32
+	sha   hash.Hash
+	first uint64 // index of the segment's first block
 
 	off    int64  // where the next block begins
 	last   uint64 // index of the block before
@@ -165,11 +165,10 @@ type scan struct {
 
 // scan begins at the first block of a segment, whose file ends, for us, at limit.
 func (l *Log) scan(seg *segment, limit int64) *scan {
-	h := seg.header
 	return &scan{
-		win: window{r: l.file(seg), limit: limit, chunk: 1 << 20}, file: seg.name, salt: seg.salt,
-		sha: sha256.New(), header: h,
-		off: headerSize, last: h.prevIndex, clock: h.clock, chain: h.prevChain,
+		win: window{r: l.file(seg), limit: limit, chunk: 1 << 20}, file: seg.Name, salt: seg.salt,
+		sha: sha256.New(), first: seg.First,
+		off: headerSize, last: seg.PrevIndex, clock: seg.PrevClock, chain: seg.PrevChain,
 		erasing: func(off, n int64) bool { return l.beingErased(seg, off, n) },
 	}
 }
@@ -185,7 +184,7 @@ func (s *scan) next() (*damage, error) {
 	if d != nil || err != nil {
 		return d, err
 	}
-	if h.index <= s.last || s.off == headerSize && h.index != s.header.first {
+	if h.index <= s.last || s.off == headerSize && h.index != s.first {
 		reason := fmt.Sprintf("block %d follows block %d", h.index, s.last)
 		return &damage{from: s.off, to: s.off + blockSize, reason: reason, final: true}, nil
 	}
@@ -247,5 +246,5 @@ func (s *scan) index(each func() error) (*memIndex, *damage, error) {
 
 // end sets what the blocks so far say of the segment.
 func (s *scan) end(seg *segment) {
-	seg.size, seg.last, seg.chain, seg.clock, seg.lastID = s.off, s.last, s.chain, s.clock, s.lastID
+	seg.Size, seg.Last, seg.Chain, seg.Clock, seg.lastID = s.off, s.last, s.chain, s.clock, s.lastID
 }

@@ -101,7 +101,7 @@ func (l *Log) erasureOf(ref event.Ref) (e erasure, ok bool, err error) {
 	if err != nil {
 		return e, false, c.failed(off, err)
 	}
-	e = erasure{first: c.seg.header.first, off: off + lay.headerEnd, n: int64(len(body)) - 4}
+	e = erasure{first: c.seg.First, off: off + lay.headerEnd, n: int64(len(body)) - 4}
 	// A content that is wrong may be erased too: it is lost anyway.
 	return e, checkContent(body) != contentErased, nil
 }
@@ -168,8 +168,8 @@ func (l *Log) finishErasure() error {
 
 // checkErasure checks that the segment is what the list was written for.
 func (l *Log) checkErasure(e erasure) error {
-	seg := &segment{name: segmentName(e.first), header: segmentHeader{first: e.first}}
-	size, err := l.files.size(seg.name)
+	seg := newSegment(e.first)
+	size, err := l.files.size(seg.Name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -177,7 +177,7 @@ func (l *Log) checkErasure(e erasure) error {
 		err = loadHeader(l.file(seg), size, seg)
 	}
 	if err == nil && (e.off < headerSize || e.off+4+e.n > size) {
-		err = &CorruptionError{Segment: seg.name, Offset: size,
+		err = &CorruptionError{Segment: seg.Name, Offset: size,
 			Reason: "a content to be erased is not there"}
 	}
 	return err
@@ -227,7 +227,7 @@ func readErasures(fsys vfs.FS, dir string) ([]erasure, error) {
 func (l *Log) beingErased(seg *segment, off, n int64) bool {
 	if l.w == nil {
 		list, err := readErasures(l.fs, l.dir)
-		if err == nil && slices.Contains(list, erasure{seg.header.first, off, n}) {
+		if err == nil && slices.Contains(list, erasure{seg.First, off, n}) {
 			return true
 		}
 	} else {

@@ -98,7 +98,7 @@ func (f segmentFile) ReadAt(b []byte, off int64) (int, error) {
 	return n, err
 }
 
-func (l *Log) file(seg *segment) segmentFile { return segmentFile{l, seg.name, seg.header.first} }
+func (l *Log) file(seg *segment) segmentFile { return segmentFile{l, seg.Name, seg.First} }
 
 // readFull is ReadAt for bytes that must be there.
 func readFull(r io.ReaderAt, b []byte, off int64) (int, error) {

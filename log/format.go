@@ -128,50 +128,40 @@ func checkPreamble(b []byte, magic, file string, known uint32) error {
 	return nil
 }
 
-type segmentHeader struct {
-	segSize   int64
-	first     uint64
-	prevIndex uint64
-	clock     int64 // of the log before this segment
-	prevChain [32]byte
-}
-
-// put writes the header and returns the segment's salt.
-func (h *segmentHeader) put(b []byte) (salt uint32) {
+// putHeader writes the segment's header and sets its salt.
+func (s *segment) putHeader(b []byte) {
 	putPreamble(b, segmentMagic, formatVersion)
-	le.PutUint64(b[16:], uint64(h.segSize))
-	le.PutUint64(b[24:], h.first)
-	le.PutUint64(b[32:], h.prevIndex)
-	le.PutUint64(b[40:], uint64(h.clock))
-	copy(b[48:80], h.prevChain[:])
+	le.PutUint64(b[16:], uint64(s.SegmentSize))
+	le.PutUint64(b[24:], s.First)
+	le.PutUint64(b[32:], s.PrevIndex)
+	le.PutUint64(b[40:], uint64(s.PrevClock))
+	copy(b[48:80], s.PrevChain[:])
 	le.PutUint32(b[80:], 0)
-	salt = crc(b[16:84])
-	le.PutUint32(b[84:], salt)
-	return salt
+	s.salt = crc(b[16:84])
+	le.PutUint32(b[84:], s.salt)
 }
 
-// parseSegmentHeader reads headerSize bytes.
-func parseSegmentHeader(b []byte, file string) (h segmentHeader, salt uint32, err error) {
-	if err := checkPreamble(b, segmentMagic, file, formatVersion); err != nil {
-		return h, 0, err
-	}
-	salt = le.Uint32(b[84:])
+// parseHeader reads headerSize bytes, whose preamble was checked, of the segment whose
+// first index is known from its name; reason is "" when they are right. Invariant: a
+// segment without a right header has no salt.
+func (s *segment) parseHeader(b []byte) (reason string) {
+	salt := le.Uint32(b[84:])
 	if crc(b[16:84]) != salt {
-		return h, 0, fmt.Errorf("wrong checksum of the segment header")
+		return "wrong checksum of the segment header"
 	}
-	h.segSize = int64(le.Uint64(b[16:]))
-	h.first = le.Uint64(b[24:])
-	h.prevIndex = le.Uint64(b[32:])
-	h.clock = int64(le.Uint64(b[40:]))
-	copy(h.prevChain[:], b[48:80])
-	switch {
-	case h.segSize <= 0 || h.segSize > maxSegment:
-		return h, 0, fmt.Errorf("segment size %d", h.segSize)
-	case h.first <= h.prevIndex:
-		return h, 0, fmt.Errorf("first index %d is not past the one before it, %d", h.first,
-			h.prevIndex)
+	size, prev := int64(le.Uint64(b[16:])), le.Uint64(b[32:])
+	switch first := le.Uint64(b[24:]); {
+	case size <= 0 || size > maxSegment:
+		return fmt.Sprintf("segment size %d", size)
+	case first <= prev:
+		return fmt.Sprintf("first index %d is not past the one before it, %d", first, prev)
+	case first != s.First:
+		return fmt.Sprintf("the segment begins at index %d, its name says otherwise", first)
 	}
-	return h, salt, nil
+	s.SegmentSize, s.PrevIndex, s.salt = size, prev, salt
+	s.PrevClock = int64(le.Uint64(b[40:]))
+	copy(s.PrevChain[:], b[48:80])
+	return ""
 }
 
 type blockHeader struct {

@@ -112,13 +112,13 @@ func (m *memIndex) sorted(table int) [][16]byte {
 // loadSide loads a segment's side file. It returns nil for one that is missing
 // or wrong.
 func (l *Log) loadSide(seg *segment, size int64) (*sideFile, error) {
-	name := sideName(seg.header.first)
+	name := sideName(seg.First)
 	fileSize, err := l.files.size(name)
 	var s *sideFile
 	if err == nil {
-		s, err = openSide(segmentFile{l, name, seg.header.first}, fileSize, name)
+		s, err = openSide(segmentFile{l, name, seg.First}, fileSize, name)
 	}
-	if err == nil && (s.first != seg.header.first || s.salt != seg.salt || s.size != size) {
+	if err == nil && (s.first != seg.First || s.salt != seg.salt || s.size != size) {
 		err = errors.New("it belongs to another segment")
 	}
 	switch {

@@ -60,8 +60,8 @@ type Log struct {
 	logger  *slog.Logger
 	segSize int64
 	files   *fileCache
-	tail    *Tail      // what Open found behind the last whole block
-	w       *writer    // nil: open for reading only
+	tail    *Tail   // what Open found behind the last whole block
+	w       *writer // nil: open for reading only
 
 	mu       sync.RWMutex
 	segments []*segment // by first index; the last one is active. Changed with writer.writeMu too
@@ -74,19 +74,36 @@ type Log struct {
 	closed   bool
 }
 
-// segment is one file of the log.
-type segment struct {
-	header segmentHeader
-	salt   uint32 // of its blocks' checksums
-	name   string // file name, without the directory
+// SegmentInfo describes one segment.
+type SegmentInfo struct {
+	Name        string // file name in the log's directory
+	SideFile    string
+	SegmentSize int64  // rotate before a block that would end past it
+	First       uint64 // index of the first block
+	PrevIndex   uint64 // the block before the first one: 0 = none
+	PrevChain   [32]byte
+	PrevClock   int64 // the log's clock before First
+	Sealed      bool
 
-	// Guarded by Log.mu while the segment is active, constant afterwards.
-	size   int64  // where the last whole block ends
-	last   uint64 // index of the last block; Invariant: there is one
-	chain  [32]byte
-	clock  int64
+	Size  int64    // bytes up to the end of the last whole block
+	Last  uint64   // index of the last block
+	Chain [32]byte // at Last
+	Clock int64    // the log's clock at Last
+}
+
+// segment is one file of the log. What describes its end is guarded by Log.mu while the
+// segment is active, and constant afterwards.
+type segment struct {
+	SegmentInfo
+	salt   uint32   // of its blocks' checksums
 	lastID [16]byte // newest record's; zeros: no record
 	index  index    // in memory, and once the segment is sealed in its side file; guarded by Log.mu
+}
+
+func newSegment(first uint64) *segment {
+	return &segment{SegmentInfo: SegmentInfo{
+		Name: segmentName(first), SideFile: sideName(first), First: first,
+	}}
 }
 
 // Errors of use. What is wrong on the disk is a *CorruptionError or a *VersionError.
@@ -125,8 +142,7 @@ func (l *Log) Begins() (index uint64, clock int64) {
 	if len(l.segments) == 0 {
 		return 0, 0
 	}
-	h := l.segments[0].header
-	return h.prevIndex, h.clock
+	return l.segments[0].PrevIndex, l.segments[0].PrevClock
 }
 
 // DeletedBefore reports whether retention has deleted the log's beginning, and
@@ -150,26 +166,11 @@ func (l *Log) First() uint64 {
 	if len(l.segments) == 0 {
 		return 0
 	}
-	return l.segments[0].header.first
+	return l.segments[0].First
 }
 
 // SegmentSize returns the size at which segments are rotated.
 func (l *Log) SegmentSize() int64 { return l.segSize }
-
-// SegmentInfo describes one segment.
-type SegmentInfo struct {
-	Name      string // file name in the log's directory
-	SideFile  string
-	First     uint64 // index of the first block
-	Last      uint64 // index of the last block
-	Size      int64  // bytes up to the end of the last whole block
-	PrevIndex uint64 // the block before the first one: 0 = none
-	PrevChain [32]byte
-	PrevClock int64    // the log's clock before First
-	Chain     [32]byte // at Last
-	Clock     int64    // the log's clock at Last
-	Sealed    bool
-}
 
 // Segments returns the log's segments in order.
 func (l *Log) Segments() []SegmentInfo {
@@ -177,12 +178,8 @@ func (l *Log) Segments() []SegmentInfo {
 	defer l.mu.RUnlock()
 	infos := make([]SegmentInfo, len(l.segments))
 	for i, s := range l.segments {
-		infos[i] = SegmentInfo{
-			Name: s.name, SideFile: sideName(s.header.first),
-			First: s.header.first, Last: s.last, Size: s.size,
-			PrevIndex: s.header.prevIndex, PrevChain: s.header.prevChain, PrevClock: s.header.clock,
-			Chain: s.chain, Clock: s.clock, Sealed: i < len(l.segments)-1,
-		}
+		infos[i] = s.SegmentInfo
+		infos[i].Sealed = i < len(l.segments)-1
 	}
 	return infos
 }

@@ -69,7 +69,7 @@ func wrap(err *error, format string, args ...any) {
 // index, or -1. Called with l.mu held.
 func (l *Log) before(index uint64) int {
 	return sort.Search(len(l.segments),
-		func(i int) bool { return l.segments[i].header.first > index }) - 1
+		func(i int) bool { return l.segments[i].First > index }) - 1
 }
 
 func (l *Log) record(ref event.Ref) (record, error) {
@@ -98,14 +98,14 @@ func (l *Log) at(index uint64) (*cursor, error) {
 	l.mu.RLock()
 	i := l.before(index)
 	switch {
-	case i < 0 && len(l.segments) > 0 && index <= l.segments[0].header.prevIndex && index > 0:
+	case i < 0 && len(l.segments) > 0 && index <= l.segments[0].PrevIndex && index > 0:
 		l.mu.RUnlock()
 		return nil, ErrGone
-	case i < 0 || index > l.segments[i].last:
+	case i < 0 || index > l.segments[i].Last:
 		l.mu.RUnlock()
 		return nil, ErrNotFound
 	}
-	seg, size := l.segments[i], l.segments[i].size
+	seg, size := l.segments[i], l.segments[i].Size
 	l.mu.RUnlock()
 	return l.cursor(seg, size), nil
 }
@@ -113,7 +113,7 @@ func (l *Log) at(index uint64) (*cursor, error) {
 // parseRecord checks and parses a whole record.
 func (l *Log) parseRecord(seg *segment, ref event.Ref, raw []byte, off int64) (r record, err error) {
 	wrong := func(off int64, reason string) (record, error) {
-		return record{}, &CorruptionError{Segment: seg.name, Offset: off, LastGood: ref.Index - 1,
+		return record{}, &CorruptionError{Segment: seg.Name, Offset: off, LastGood: ref.Index - 1,
 			Reason: reason}
 	}
 	lay := layout{}
@@ -146,12 +146,12 @@ func (l *Log) ChainAt(index uint64) (chain [32]byte, err error) {
 		err = ErrNotFound
 	case index == l.head:
 		chain = l.chain
-	case i < 0 && index < l.segments[0].header.prevIndex:
+	case i < 0 && index < l.segments[0].PrevIndex:
 		err = ErrGone
 	case i < 0:
-		chain = l.segments[0].header.prevChain
-	case index >= l.segments[i].last:
-		chain = l.segments[i].chain
+		chain = l.segments[0].PrevChain
+	case index >= l.segments[i].Last:
+		chain = l.segments[i].Chain
 	default:
 		l.mu.RUnlock()
 		c, err := l.at(index)
@@ -179,13 +179,13 @@ func (l *Log) Extent(index uint64) (name string, end int64, err error) {
 		l.mu.RUnlock()
 		return "", 0, ErrNotFound
 	}
-	seg, last, size := l.segments[i], l.segments[i].last, l.segments[i].size
+	seg, last, size := l.segments[i], l.segments[i].Last, l.segments[i].Size
 	l.mu.RUnlock()
 	if index >= last {
-		return seg.name, size, nil
+		return seg.Name, size, nil
 	}
 	end, err = l.cursor(seg, size).block(index + 1)
-	return seg.name, end, err
+	return seg.Name, end, err
 }
 
 // newest returns the newest record with a key at an index >= from; older segments
@@ -200,12 +200,12 @@ func (l *Log) newest(table int, key [16]byte, from uint64) (event.Ref, bool, err
 	l.mu.RUnlock()
 	for i := len(segments) - 1; i >= 0; i-- {
 		seg := segments[i]
-		if i < len(segments)-1 && seg.last < from || head < from {
+		if i < len(segments)-1 && seg.Last < from || head < from {
 			break
 		}
 		ref, ok, err := l.indexOf(seg).newest(table, key)
 		switch {
-		case err != nil && l.First() > seg.header.first:
+		case err != nil && l.First() > seg.First:
 			return event.Ref{}, false, nil // retention was faster
 		case err != nil:
 			return event.Ref{}, false, err
@@ -228,11 +228,11 @@ func (l *Log) SeekTime(ms int64) (index uint64, ok bool, err error) {
 	}
 	// The last segment before which the clock was behind.
 	i := max(0, sort.Search(len(l.segments),
-		func(i int) bool { return l.segments[i].header.clock >= ms })-1)
-	seg, size := l.segments[i], l.segments[i].size
+		func(i int) bool { return l.segments[i].PrevClock >= ms })-1)
+	seg, size := l.segments[i], l.segments[i].Size
 	l.mu.RUnlock()
-	if seg.header.clock >= ms && seg.header.prevIndex != 0 {
-		return seg.header.first, true, nil
+	if seg.PrevClock >= ms && seg.PrevIndex != 0 {
+		return seg.First, true, nil
 	}
 	index, err = l.cursor(seg, size).clock(ms)
 	return index, err == nil, err
@@ -262,11 +262,11 @@ func (c *cursor) failed(off int64, err error) error {
 	if errors.Is(err, errShort) {
 		return c.corrupt(off, "the segment ends too early")
 	}
-	return fmt.Errorf("segment %s, offset %d: %w", c.seg.name, off, err)
+	return fmt.Errorf("segment %s, offset %d: %w", c.seg.Name, off, err)
 }
 
 func (c *cursor) corrupt(off int64, reason string) error {
-	return &CorruptionError{Segment: c.seg.name, Offset: off, LastGood: c.seg.header.prevIndex,
+	return &CorruptionError{Segment: c.seg.Name, Offset: off, LastGood: c.seg.PrevIndex,
 		Reason: reason}
 }
 
@@ -406,7 +406,7 @@ func (c *cursor) clock(ms int64) (index uint64, err error) {
 // chainBefore returns the chain before the block at off.
 func (c *cursor) chainBefore(off int64) ([32]byte, error) {
 	if off == headerSize {
-		return c.seg.header.prevChain, nil
+		return c.seg.PrevChain, nil
 	}
 	b, err := c.win.at(off-trailerSize, trailerSize)
 	if err != nil {

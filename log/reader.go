@@ -53,7 +53,7 @@ func (r *reader) read() (rawBlock, error) {
 		}
 		r.l.mu.RLock()
 		closed := r.l.closed
-		limit, active := r.seg.size, r.seg == r.l.segments[len(r.l.segments)-1]
+		limit, active := r.seg.Size, r.seg == r.l.segments[len(r.l.segments)-1]
 		r.l.mu.RUnlock()
 		switch {
 		case closed:
@@ -71,19 +71,19 @@ func (r *reader) read() (rawBlock, error) {
 func (r *reader) find() error {
 	l := r.l
 	l.mu.RLock()
-	i := sort.Search(len(l.segments), func(i int) bool { return l.segments[i].last >= r.from })
+	i := sort.Search(len(l.segments), func(i int) bool { return l.segments[i].Last >= r.from })
 	if i == len(l.segments) {
 		l.mu.RUnlock()
 		return io.EOF
 	}
-	seg, size := l.segments[i], l.segments[i].size
+	seg, size := l.segments[i], l.segments[i].Size
 	l.mu.RUnlock()
-	if r.seen && r.from <= seg.header.prevIndex {
+	if r.seen && r.from <= seg.PrevIndex {
 		return ErrGone
 	}
 	sc := l.scan(seg, size)
 	sc.win.chunk, sc.win.fresh = readChunk, true
-	if r.from > seg.header.first {
+	if r.from > seg.First {
 		c := l.cursor(seg, size)
 		var err error
 		if sc.off, err = c.block(r.from); err != nil {

@@ -127,7 +127,7 @@ func (r *recovery) read() (err error) {
 	}
 	for _, name := range r.names {
 		if first, ok := firstIndex(name, ".seg"); ok {
-			r.segments = append(r.segments, &segment{name: name, header: segmentHeader{first: first}})
+			r.segments = append(r.segments, newSegment(first))
 		}
 	}
 	n := len(r.segments)
@@ -143,14 +143,14 @@ func (r *recovery) read() (err error) {
 	}
 	if n := len(r.segments); n > 0 {
 		last := r.segments[n-1]
-		r.head, r.chain, r.clock = last.last, last.chain, last.clock
-		r.segSize = last.header.segSize
+		r.head, r.chain, r.clock = last.Last, last.Chain, last.Clock
+		r.segSize = last.SegmentSize
 	}
 	if r.head < r.opts.Durable {
 		e := &CorruptionError{LastGood: r.head, Reason: fmt.Sprintf(
 			"the log ends at index %d, but was durable up to %d", r.head, r.opts.Durable)}
 		if n := len(r.segments); n > 0 {
-			e.Segment, e.Offset = r.segments[n-1].name, r.segments[n-1].size
+			e.Segment, e.Offset = r.segments[n-1].Name, r.segments[n-1].Size
 		}
 		if r.tail != nil {
 			e.Segment, e.Offset, e.Reason = r.tail.Segment, r.tail.Offset, r.tail.Reason+"; "+e.Reason
@@ -164,7 +164,7 @@ func (r *recovery) read() (err error) {
 // before.
 func (r *recovery) load(i int) (size int64, err error) {
 	seg := r.segments[i]
-	size, err = r.files.size(seg.name)
+	size, err = r.files.size(seg.Name)
 	if err == nil {
 		err = loadHeader(r.file(seg), size, seg)
 	}
@@ -172,11 +172,11 @@ func (r *recovery) load(i int) (size int64, err error) {
 		return 0, errMoved
 	}
 	if err == nil && i > 0 {
-		err = r.segments[i-1].continuedBy(seg)
+		err = seg.checkContinues(&r.segments[i-1].SegmentInfo)
 	}
 	if err != nil {
 		if c, ok := errors.AsType[*CorruptionError](err); ok && i > 0 {
-			c.LastGood = r.segments[i-1].last
+			c.LastGood = r.segments[i-1].Last
 		}
 	}
 	return size, err
@@ -188,10 +188,10 @@ func loadHeader(f io.ReaderAt, size int64, seg *segment) error {
 	if _, err := readFull(f, b, 0); err != nil {
 		return err
 	}
-	wrong := func(reason string) error { return &CorruptionError{Segment: seg.name, Reason: reason} }
+	wrong := func(reason string) error { return &CorruptionError{Segment: seg.Name, Reason: reason} }
 	if len(b) >= preambleSize {
 		// Before anything else: a newer version may look different behind this.
-		if err := checkPreamble(b, segmentMagic, seg.name, formatVersion); err != nil {
+		if err := checkPreamble(b, segmentMagic, seg.Name, formatVersion); err != nil {
 			if _, ok := errors.AsType[*VersionError](err); ok {
 				return err
 			}
@@ -201,27 +201,29 @@ func loadHeader(f io.ReaderAt, size int64, seg *segment) error {
 	if len(b) < headerSize {
 		return wrong("the file ends in the segment header")
 	}
-	h, salt, err := parseSegmentHeader(b, seg.name)
-	if err != nil {
-		return wrong(err.Error())
+	if reason := seg.parseHeader(b); reason != "" {
+		return wrong(reason)
 	}
-	if h.first != seg.header.first {
-		return wrong(fmt.Sprintf("the segment begins at index %d, its name says otherwise", h.first))
-	}
-	seg.header, seg.salt = h, salt
 	return nil
 }
 
-// continuedBy checks that next begins where s ends.
-func (s *segment) continuedBy(next *segment) error {
-	h := next.header
+// continues makes a segment begin where another one ends.
+func (s *segment) continues(prev *SegmentInfo) {
+	s.PrevIndex, s.PrevChain, s.PrevClock = prev.Last, prev.Chain, prev.Clock
+	s.SegmentSize = prev.SegmentSize
+}
+
+// checkContinues checks that a segment begins where another one ends.
+func (s *segment) checkContinues(prev *SegmentInfo) error {
+	wrong := func(reason string) error {
+		return &CorruptionError{Segment: s.Name, LastGood: prev.Last, Reason: reason}
+	}
 	switch {
-	case h.prevIndex != s.last:
-		return &CorruptionError{Segment: next.name, LastGood: s.last, Reason: fmt.Sprintf(
-			"the segment continues index %d, but the one before it ends at %d", h.prevIndex, s.last)}
-	case h.prevChain != s.chain || h.clock != s.clock || h.segSize != s.header.segSize:
-		return &CorruptionError{Segment: next.name, LastGood: s.last,
-			Reason: "the segment does not continue the one before it"}
+	case s.PrevIndex != prev.Last:
+		return wrong(fmt.Sprintf("the segment continues index %d, but the one before it ends at %d",
+			s.PrevIndex, prev.Last))
+	case s.PrevChain != prev.Chain || s.PrevClock != prev.Clock || s.SegmentSize != prev.SegmentSize:
+		return wrong("the segment does not continue the one before it")
 	}
 	return nil
 }
@@ -239,8 +241,8 @@ func (r *recovery) sealed(i int) error {
 		return err
 	}
 	if side != nil {
-		seg.index, seg.size = side, size
-		seg.last, seg.chain, seg.clock, seg.lastID = side.last, side.chain, side.clock, side.lastID
+		seg.index, seg.Size = side, size
+		seg.Last, seg.Chain, seg.Clock, seg.lastID = side.last, side.chain, side.clock, side.lastID
 		return nil
 	}
 	return r.scanSealed(seg)
@@ -248,7 +250,7 @@ func (r *recovery) sealed(i int) error {
 
 // scanSealed reads a sealed segment whole, checks it and indexes it.
 func (l *Log) scanSealed(seg *segment) error {
-	size, err := l.files.size(seg.name)
+	size, err := l.files.size(seg.Name)
 	if err != nil {
 		return err
 	}

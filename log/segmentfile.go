@@ -21,18 +21,9 @@ func ParseSegmentName(name string) (first uint64, ok bool) { return firstIndex(n
 // ParseSideFileName is the inverse of SideFileName.
 func ParseSideFileName(name string) (first uint64, ok bool) { return firstIndex(name, ".idx") }
 
-// End is how a log ends at a block: what the segment behind it must continue.
-type End struct {
-	Index       uint64
-	Chain       [32]byte
-	Clock       int64
-	SegmentSize int64
-}
-
 // ScannedSegment is what ScanSegment has found.
 type ScannedSegment struct {
-	SegmentInfo     // Size is where the whole blocks end; Sealed is not set
-	End         End // at the last of them
+	SegmentInfo // Size is where the whole blocks end; Sealed is not set
 	Blocks      int
 	// Side is the segment's side file, as it is once the segment is sealed and
 	// ends here; nil if it is wrong.
@@ -48,7 +39,7 @@ const SegmentHeaderSize = headerSize
 // The first thing that is wrong is returned as a *CorruptionError, together with
 // how far the file is right: what precedes Size can be kept. It never writes.
 func ScanSegment(
-	ctx context.Context, fsys vfs.FS, dir, name string, limit int64, after *End,
+	ctx context.Context, fsys vfs.FS, dir, name string, limit int64, after *SegmentInfo,
 ) (out ScannedSegment, err error) {
 	defer wrap(&err, "scan segment %s", name)
 	first, ok := ParseSegmentName(name)
@@ -60,7 +51,7 @@ func ScanSegment(
 		return out, err
 	}
 	defer l.files.close()
-	seg := &segment{name: name, header: segmentHeader{first: first}}
+	seg := newSegment(first)
 	l.segments = []*segment{seg}
 	size, err := l.files.size(name)
 	if err != nil {
@@ -73,9 +64,7 @@ func ScanSegment(
 		return out, err
 	}
 	if after != nil {
-		prev := &segment{last: after.Index, chain: after.Chain, clock: after.Clock,
-			header: segmentHeader{segSize: after.SegmentSize}}
-		if err := prev.continuedBy(seg); err != nil {
+		if err := seg.checkContinues(after); err != nil {
 			return out, err
 		}
 	}
@@ -90,13 +79,7 @@ func ScanSegment(
 		return err
 	})
 	good.end(seg)
-	h := seg.header
-	out.SegmentInfo = SegmentInfo{
-		Name: name, SideFile: sideName(first), First: first, Last: seg.last, Size: seg.size,
-		PrevIndex: h.prevIndex, PrevChain: h.prevChain, PrevClock: h.clock, Chain: seg.chain,
-		Clock: seg.clock,
-	}
-	out.End = End{Index: seg.last, Chain: seg.chain, Clock: seg.clock, SegmentSize: h.segSize}
+	out.SegmentInfo = seg.SegmentInfo
 	out.Blocks = good.blocks
 	switch {
 	case err != nil:

@@ -16,9 +16,9 @@ func TestScanSegment(t *testing.T) {
 	must(t, err)
 	defer l.Close()
 	segments := l.Segments()
-	var after *End
+	var after *SegmentInfo
 	for i, s := range segments {
-		scan := func(b []byte, limit int64, after *End) (ScannedSegment, error) {
+		scan := func(b []byte, limit int64, after *SegmentInfo) (ScannedSegment, error) {
 			d := disk.Clone()
 			d.Put(path.Join("/elsewhere", s.Name), b)
 			return ScanSegment(context.Background(), d, "/elsewhere", s.Name, limit, after)
@@ -57,15 +57,15 @@ func TestScanSegment(t *testing.T) {
 				t.Fatalf("segment %s, cut to %d: %d are right, %v", s.Name, n, got.Size, err)
 			}
 		}
-		for _, wrong := range []End{
-			{Index: whole.PrevIndex + 1, Chain: whole.PrevChain, SegmentSize: whole.End.SegmentSize},
-			{Index: whole.PrevIndex, Chain: [32]byte{1}, SegmentSize: whole.End.SegmentSize},
+		for _, wrong := range []SegmentInfo{
+			{Last: whole.PrevIndex + 1, Chain: whole.PrevChain, SegmentSize: whole.SegmentSize},
+			{Last: whole.PrevIndex, Chain: [32]byte{1}, SegmentSize: whole.SegmentSize},
 		} {
 			if _, err := scan(data, -1, &wrong); err == nil {
 				t.Errorf("segment %s continues %+v", s.Name, wrong)
 			}
 		}
-		after = &whole.End
+		after = &whole.SegmentInfo
 	}
 	for _, name := range []string{"", "x.seg", "../" + segments[0].Name, segments[0].SideFile} {
 		if _, err := ScanSegment(context.Background(), disk, dir, name, -1, nil); err == nil {

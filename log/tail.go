@@ -15,7 +15,7 @@ func (r *recovery) newest() error {
 	i := len(r.segments) - 1
 	seg := r.segments[i]
 	size, err := r.load(i)
-	if c, ok := errors.AsType[*CorruptionError](err); ok && c.Segment == seg.name && seg.salt == 0 {
+	if c, ok := errors.AsType[*CorruptionError](err); ok && c.Segment == seg.Name && seg.salt == 0 {
 		return r.headless(seg, size, c)
 	} else if err != nil {
 		return err
@@ -91,33 +91,31 @@ func (r *recovery) headless(seg *segment, size int64, wrong *CorruptionError) er
 	if len(b) == headerSize {
 		// The salt is the header's checksum: as it is there, as it would be,
 		// and as what we know says.
-		known := segmentHeader{segSize: r.segSize, first: seg.header.first}
+		known := newSegment(seg.First)
+		known.SegmentSize = r.segSize
 		if n := len(r.segments); n > 1 {
-			prev := r.segments[n-2]
-			known = segmentHeader{
-				segSize: prev.header.segSize, first: seg.header.first,
-				prevIndex: prev.last, prevChain: prev.chain, clock: prev.clock,
-			}
+			known.continues(&r.segments[n-2].SegmentInfo)
 		}
-		j.salts = []uint32{le.Uint32(b[84:]), crc(b[16:84]), known.put(make([]byte, headerSize))}
+		known.putHeader(make([]byte, headerSize))
+		j.salts = []uint32{le.Uint32(b[84:]), crc(b[16:84]), known.salt}
 	}
 	_, behind, err := j.find(0, j.whole)
 	if err != nil {
-		return fmt.Errorf("read segment %s: %w", seg.name, err)
+		return fmt.Errorf("read segment %s: %w", seg.Name, err)
 	}
 	d := &damage{from: 0, to: headerSize, reason: wrong.Reason}
 	if behind {
 		// The header and the beginning of the first block share a sector.
 		lost, err := j.lost(d, 0)
 		if err != nil {
-			return fmt.Errorf("read segment %s: %w", seg.name, err)
+			return fmt.Errorf("read segment %s: %w", seg.Name, err)
 		}
 		if !lost {
 			wrong.Reason += "; whole blocks follow"
 			return wrong
 		}
 	}
-	if err := r.cut(&j, d, behind, seg.name, headerSize, wrong.LastGood, size); err != nil {
+	if err := r.cut(&j, d, behind, seg.Name, headerSize, wrong.LastGood, size); err != nil {
 		return err
 	}
 	r.tail.Offset, r.tail.Bytes = 0, size
@@ -131,9 +129,9 @@ func (r *recovery) drop() error {
 	r.dropped = r.segments[n]
 	r.segments = r.segments[:n]
 	if n == 0 {
-		if h := r.dropped.header; h.prevIndex != 0 {
+		if d := r.dropped; d.PrevIndex != 0 {
 			// Retention deletes nothing before this segment is durable.
-			return &CorruptionError{Segment: r.dropped.name, Offset: headerSize, LastGood: h.prevIndex,
+			return &CorruptionError{Segment: d.Name, Offset: headerSize, LastGood: d.PrevIndex,
 				Reason: "the only segment has no whole block"}
 		}
 		return nil
@@ -161,13 +159,13 @@ func (r *recovery) apply() error {
 		return r.fs.Remove(path.Join(r.dir, name))
 	}
 	if r.dropped != nil {
-		if err := remove(r.dropped.name); err != nil {
+		if err := remove(r.dropped.Name); err != nil {
 			return err
 		}
 	}
 	sealed := map[string]bool{}
 	for _, seg := range r.segments[:max(len(r.segments)-1, 0)] {
-		sealed[sideName(seg.header.first)] = true
+		sealed[sideName(seg.First)] = true
 	}
 	for _, name := range r.names {
 		_, side := firstIndex(name, ".idx")
@@ -192,7 +190,7 @@ func (r *recovery) apply() error {
 
 // reopen opens the active segment for writing and cuts it where it ends.
 func (r *recovery) reopen(seg *segment) error {
-	f, err := r.fs.OpenReadWrite(path.Join(r.dir, seg.name))
+	f, err := r.fs.OpenReadWrite(path.Join(r.dir, seg.Name))
 	if err != nil {
 		return err
 	}
@@ -203,14 +201,14 @@ func (r *recovery) reopen(seg *segment) error {
 	if err != nil {
 		return err
 	}
-	if size > seg.size {
-		if err := f.Truncate(seg.size); err != nil {
-			return fmt.Errorf("cut segment %s: %w", seg.name, err)
+	if size > seg.Size {
+		if err := f.Truncate(seg.Size); err != nil {
+			return fmt.Errorf("cut segment %s: %w", seg.Name, err)
 		}
 		// Before anything is appended: the old bytes must not come back
 		// behind the new ones.
 		if err := f.Sync(); err != nil {
-			return fmt.Errorf("sync segment %s: %w", seg.name, err)
+			return fmt.Errorf("sync segment %s: %w", seg.Name, err)
 		}
 	}
 	for i := len(r.segments) - 1; i >= 0 && r.w.lastID == [16]byte{}; i-- {

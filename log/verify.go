@@ -81,7 +81,7 @@ func (v *verifier) run(from uint64) error {
 			// Whatever came before does not matter.
 			v.segments, v.total = v.segments[:0], 0
 		}
-		v.segments = append(v.segments, &segment{name: name, header: segmentHeader{first: first}})
+		v.segments = append(v.segments, newSegment(first))
 		v.total += info.Size
 	}
 	all := v.segments
@@ -96,7 +96,7 @@ func (v *verifier) run(from uint64) error {
 		e := &CorruptionError{Segment: v.dir, LastGood: v.report.Last,
 			Reason: fmt.Sprintf("the log was durable up to index %d", v.opts.Durable)}
 		if n := len(all); n > 0 {
-			e.Segment, e.Offset = all[n-1].name, all[n-1].size
+			e.Segment, e.Offset = all[n-1].Name, all[n-1].Size
 		}
 		return e
 	}
@@ -169,7 +169,7 @@ func (v *verifier) block(s *scan) error {
 // side compares a sealed segment's side file with what it should be. A missing
 // one is none that could be wrong.
 func (v *verifier) side(seg *segment, mem *memIndex) error {
-	name := sideName(seg.header.first)
+	name := sideName(seg.First)
 	got, err := vfs.ReadFile(v.fs, path.Join(v.dir, name))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -183,7 +183,7 @@ func (v *verifier) side(seg *segment, mem *memIndex) error {
 			at++
 		}
 		return &CorruptionError{
-			Segment: name, Offset: int64(at), LastGood: seg.last,
+			Segment: name, Offset: int64(at), LastGood: seg.Last,
 			Reason: "the side file does not agree with its segment (remove it, it is made again)",
 		}
 	}

@@ -187,12 +187,12 @@ func (f *fetcher) from(ctx context.Context, to peer.Target) error {
 // plan is the files to bring for one manifest.
 type plan struct {
 	ready
-	after *log.End // the local block that the first segment continues; nil: none
+	after *log.SegmentInfo // the local block that the first segment continues; nil: none
 }
 
 // plan asks for a manifest and compares it with the local log.
 func (f *fetcher) plan(ctx context.Context, to peer.Target) (*plan, error) {
-	local, segmentSize, err := localLog(f.FS, f.DataDir)
+	local, err := localLog(f.FS, f.DataDir)
 	if err != nil {
 		return nil, err
 	}
@@ -233,7 +233,7 @@ func (f *fetcher) plan(ctx context.Context, to peer.Target) (*plan, error) {
 				if s.Chain != p.PrevChain {
 					return nil, differs(s.Last, s.Chain, p.PrevChain)
 				}
-				p.after = &log.End{Index: s.Last, Chain: s.Chain, Clock: s.Clock, SegmentSize: segmentSize}
+				p.after = &s
 			}
 		}
 		if !begins && p.after == nil {
@@ -255,15 +255,15 @@ func differs(index uint64, here, there [32]byte) error {
 }
 
 // localLog looks at the local log, which may be open.
-func localLog(fsys vfs.FS, dataDir string) ([]log.SegmentInfo, int64, error) {
+func localLog(fsys vfs.FS, dataDir string) ([]log.SegmentInfo, error) {
 	l, err := log.OpenReadOnly(log.Options{FS: fsys, Dir: path.Join(dataDir, datadir.LogDir)})
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, 0, nil
+		return nil, nil
 	} else if err != nil {
-		return nil, 0, err
+		return nil, err
 	}
 	defer l.Close()
-	return l.Segments(), l.SegmentSize(), nil
+	return l.Segments(), nil
 }
 
 // reaches is the error of a manifest whose end the local log has.
@@ -461,7 +461,7 @@ func (f *fetcher) verifySegment(ctx context.Context, p *plan, i int) error {
 	case found.Size != s.Size || found.Last != s.Last || checkpoint.Chain(found.Chain) != s.Chain:
 		return fmt.Errorf("%w: segment %s has %d bytes up to index %d, chain %x, not %d, %d, %x", ErrWrong, s.Name, found.Size, found.Last, found.Chain, s.Size, s.Last, s.Chain)
 	}
-	p.after = &found.End
+	p.after = &found.SegmentInfo
 	if i == len(p.Segments)-1 {
 		return nil
 	}

@@ -100,7 +100,7 @@ func (i *installer) judge() (why string, err error) {
 	if len(metas) > 0 && metas[0].Index >= c.Index {
 		return "there is a newer checkpoint", nil
 	}
-	segments, _, err := localLog(i.FS, i.dataDir)
+	segments, err := localLog(i.FS, i.dataDir)
 	switch {
 	case damaged(err) && r.Replace:
 		return "", nil // all of it goes in any case

@@ -1,7 +1,6 @@
 package api
 
 import (
-	"context"
 	"net/http"
 	"slices"
 	"strings"
@@ -16,10 +15,9 @@ import (
 
 // adminQueues answers GET /admin/queues?tenant_id=.
 func (s *Server) adminQueues(q *request) error {
-	in := q.read("tenant_id")
-	in.fresh()
-	if in.err != nil {
-		return in.err
+	q.read("tenant_id").fresh()
+	if q.err != nil {
+		return q.err
 	}
 	st := s.deps.State
 	tenant, filtered := q.query.Get("tenant_id"), q.query.Has("tenant_id")
@@ -29,60 +27,48 @@ func (s *Server) adminQueues(q *request) error {
 			continue
 		}
 		stats := s.queueOf(&v, st).Stats
-		a := wire.AdminQueue{
+		out.Queues = append(out.Queues, wire.AdminQueue{
 			Name: v.Name, Depth: stats.Depth, InFlight: stats.InFlight, DLQSize: st.DeadCount(v.Name),
 			OldestMessageAgeSeconds: stats.OldestMessageAgeSeconds,
-		}
-		if stats.MessagesPerMinute != nil {
-			a.MessagesPerMinute = *stats.MessagesPerMinute
-		}
-		out.Queues = append(out.Queues, a)
+			MessagesPerMinute:       deref(stats.MessagesPerMinute),
+		})
 	}
 	return q.answer(http.StatusOK, &out)
 }
 
-// adminDead answers GET /admin/queues/{queue}/dlq with all that died in a queue, the newest
-// first.
+// adminDead answers GET /admin/queues/{queue}/dlq with the newest of what died in a queue, the
+// newest first.
 func (s *Server) adminDead(q *request) error {
-	in := q.read("limit")
-	name, limit := in.queue(), in.limit(1000, 10_000)
-	in.fresh()
-	in.do(func() error { return died(s.deps.State, name) })
-	letters := get(in, func() ([]dead.Letter, error) { return s.newestDead(q.Context(), name, limit) })
-	if in.err != nil {
-		return in.err
+	q.read("limit")
+	name, limit := q.queue(), q.limit(1000, 10_000)
+	q.fresh()
+	q.do(func() error { return died(s.deps.State, name) })
+	if q.err != nil {
+		return q.err
 	}
-	out := wire.AdminDeadLetters{DeadLetters: []wire.AdminDeadLetter{}}
-	for chunk := range slices.Chunk(letters, 256) { // payloads are read a chunk at a time
-		messages, err := s.letters(chunk)
+	var newest []event.MessageView
+	finder := s.DeadLetters()
+	for v, err := range finder.Select(q.Context(), &dead.Search{Queue: name}) {
 		if err != nil {
 			return err
 		}
-		for i := range messages {
-			m := &messages[i]
-			out.DeadLetters = append(out.DeadLetters, wire.AdminDeadLetter{
-				ID: m.ID, FailedAt: chunk[i].Dead.FailedAt / 1000, Error: m.Dead.Error, Attempts: m.Dead.Attempts, Preview: preview(m),
-			})
+		if newest = append(newest, *v); len(newest) == 2*limit {
+			newest = slices.Delete(newest, 0, limit)
 		}
+	}
+	newest = newest[max(0, len(newest)-limit):]
+	out := wire.AdminDeadLetters{DeadLetters: []wire.AdminDeadLetter{}}
+	for _, v := range slices.Backward(newest) {
+		m, err := s.message(&v)
+		if err != nil {
+			return err
+		}
+		out.DeadLetters = append(out.DeadLetters, wire.AdminDeadLetter{
+			ID: m.ID, FailedAt: v.Dead.FailedAt / 1000, Error: m.Dead.Error,
+			Attempts: m.Dead.Attempts, Preview: preview(&m),
+		})
 	}
 	return q.answer(http.StatusOK, &out)
-}
-
-// newestDead returns the newest of what died in a queue, the newest first.
-func (s *Server) newestDead(ctx context.Context, queue string, limit int) ([]dead.Letter, error) {
-	var out []dead.Letter
-	_, err := s.finder(s.deps.State).Select(ctx, queue, &dead.Filter{}, dead.Between{}, 0, func(l *dead.Letter) bool {
-		if out = append(out, *l); len(out) == 2*limit {
-			out = slices.Delete(out, 0, limit)
-		}
-		return true
-	})
-	if err != nil {
-		return nil, err
-	}
-	out = out[max(0, len(out)-limit):]
-	slices.Reverse(out)
-	return out, s.fillErrors(out)
 }
 
 // previewed is how many characters of a payload are shown.
@@ -107,17 +93,12 @@ func preview(m *wire.Message) string {
 
 // adminReplay answers POST /admin/queues/{queue}/dlq/{message_id}/replay.
 func (s *Server) adminReplay(q *request) error {
-	to, err := s.moveOne(q, event.TaskReplay)
-	if err != nil {
-		return err
-	}
+	to := s.moveOne(q, event.TaskReplay)
 	return q.answer(http.StatusOK, &wire.AdminDone{OK: true, NewMessageID: to.String()})
 }
 
 // adminPurge answers DELETE /admin/queues/{queue}/dlq/{message_id}.
 func (s *Server) adminPurge(q *request) error {
-	if _, err := s.moveOne(q, event.TaskPurge); err != nil {
-		return err
-	}
+	s.moveOne(q, event.TaskPurge)
 	return q.answer(http.StatusOK, &wire.AdminDone{OK: true})
 }

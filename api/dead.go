@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"net/http"
 	"regexp"
 	"time"
@@ -16,83 +17,87 @@ import (
 	"github.com/qlogd/qlogd/event"
 )
 
-// listWithin is how long a listing reads error texts until it answers with what
-// it has found so far, and where to go on.
+// listWithin is how long a listing searches until it answers with what it has found so far,
+// and where to go on.
 const listWithin = 10 * time.Second
 
-// finder finds dead letters in a state.
-func (s *Server) finder(st State) *dead.Finder {
-	return &dead.Finder{State: st, Contents: s.Contents}
+// DeadLetters finds dead letters in the live state.
+func (s *Server) DeadLetters() dead.Finder { return s.deadLetters(s.deps.State) }
+
+func (s *Server) deadLetters(st State) dead.Finder {
+	return dead.Finder{State: st, Content: s.content, Fits: s.Fits}
 }
 
 // filterParams are the query parameters of a filter of dead letters.
 var filterParams = []string{"reason", "error", "key", "kind", "from", "to", "fingerprint"}
 
 // queryFilter reads a filter from the query.
-func (q *request) queryFilter() (f *dead.Filter) {
-	query := q.query
+func (q *request) queryFilter() *dead.Filter {
 	for _, name := range filterParams {
-		if v := query.Get(name); !utf8.ValidString(v) {
+		v := q.query.Get(name)
+		if !utf8.ValidString(v) {
 			q.refuse(name, "%s must be UTF-8", name)
-		} else if v == "" && query.Has(name) && name != "key" && name != "kind" && name != "error" {
+		}
+		empty := name == "key" || name == "kind" || name == "error"
+		if v == "" && q.query.Has(name) && !empty {
 			q.refuse(name, "%s must not be empty", name)
 		}
 	}
-	in := wire.DeadFilter{
-		Reason: query.Get("reason"), Error: query.Get("error"), From: query.Get("from"), To: query.Get("to"),
-		Fingerprint: query.Get("fingerprint"), Key: q.text("key", event.MaxKeyBytes), Kind: q.text("kind", maxKind),
-	}
-	return get(q, func() (*dead.Filter, error) { return q.deadFilter(&in, "") })
+	return q.deadFilter(&wire.DeadFilter{
+		Reason: q.query.Get("reason"), Error: q.query.Get("error"),
+		Key: q.text("key", event.MaxKeyBytes), Kind: q.text("kind", maxKind),
+		From: q.query.Get("from"), To: q.query.Get("to"), Fingerprint: q.query.Get("fingerprint"),
+	}, "")
 }
 
 // deadFilter checks a filter; prefix goes before the names of its fields.
-func (q *request) deadFilter(in *wire.DeadFilter, prefix string) (*dead.Filter, error) {
-	f := &dead.Filter{Reason: in.Reason, Error: in.Error, Key: in.Key, Kind: in.Kind, Fingerprint: in.Fingerprint}
+func (q *request) deadFilter(in *wire.DeadFilter, prefix string) *dead.Filter {
+	f := &dead.Filter{
+		Reason: in.Reason, Error: in.Error, Key: in.Key, Kind: in.Kind, Fingerprint: in.Fingerprint,
+	}
 	if _, ok := dead.ParseReason(in.Reason); !ok {
-		return nil, bad(prefix+"reason", "%sreason must be max_attempts, expired, rejected or key_dead, not %s", prefix, echo(in.Reason))
+		q.refuse(prefix+"reason", "%sreason must be max_attempts, expired, rejected or key_dead, "+
+			"not %s", prefix, echo(in.Reason))
 	}
-	var key, kind string
-	if in.Key != nil {
-		key = *in.Key
-	}
-	if in.Kind != nil {
-		kind = *in.Kind
-	}
-	err := cmp.Or(within(prefix+"error", in.Error, 1024), within(prefix+"key", key, event.MaxKeyBytes), within(prefix+"kind", kind, maxKind))
-	if err != nil {
-		return nil, err
-	}
+	q.do(func() error {
+		return cmp.Or(within(prefix+"error", in.Error, 1024),
+			within(prefix+"key", deref(in.Key), event.MaxKeyBytes),
+			within(prefix+"kind", deref(in.Kind), maxKind))
+	})
 	if in.Fingerprint != "" && !fingerprint.MatchString(in.Fingerprint) {
-		return nil, bad(prefix+"fingerprint", "%sfingerprint must be 12 hex digits, as in dead/groups, not %s", prefix, echo(in.Fingerprint))
+		q.refuse(prefix+"fingerprint", "%sfingerprint must be 12 hex digits, as in dead/groups, "+
+			"not %s", prefix, echo(in.Fingerprint))
 	}
-	if in.From != "" {
-		at, err := q.parseInstant(prefix+"from", in.From)
-		if err != nil {
-			return nil, err
+	instant := func(name, value string) (at event.Instant) {
+		if value == "" {
+			return at
 		}
-		f.From, f.FromIndex = at.Time, at.Index
+		return get(q, func() (event.Instant, error) { return q.parseInstant(prefix+name, value) })
 	}
-	if in.To != "" {
-		at, err := q.parseInstant(prefix+"to", in.To)
-		if err != nil {
-			return nil, err
-		}
-		switch at.Kind {
-		case event.InstantTime, event.InstantNow:
-			f.To = max(at.Time, 1)
-		case event.InstantStart:
-			f.To = 1 // nothing had died yet
-		case event.InstantIndex, event.InstantID:
-			f.ToIndex = max(at.Index, 1)
-		}
+	from, to := instant("from", in.From), instant("to", in.To)
+	f.From, f.FromIndex = from.Time, from.Index
+	switch {
+	case in.To == "":
+	case to.Kind == event.InstantIndex, to.Kind == event.InstantID:
+		f.ToIndex = max(to.Index, 1)
+	default:
+		f.To = max(to.Time, 1) // start: nothing had died yet
 	}
-	return f, nil
+	return f
+}
+
+// deref returns what p points to, the zero value for nil.
+func deref[T any](p *T) (v T) {
+	if p != nil {
+		v = *p
+	}
+	return v
 }
 
 var fingerprint = regexp.MustCompile(`^[0-9a-f]{12}$`)
 
-// died refuses a queue in which nothing died and that is not there. Where
-// messages died in one that was deleted since, they can still be seen.
+// died refuses a queue that does not exist, unless messages died in it before it was deleted:
+// they can still be seen.
 func died(st State, name string) error {
 	if _, ok := st.Queue(name); !ok && st.DeadCount(name) == 0 {
 		return queueNotFound(name)
@@ -102,23 +107,23 @@ func died(st State, name string) error {
 
 // listDead answers GET /v1/queues/{queue}/dead.
 func (s *Server) listDead(q *request) error {
-	in := q.read(append([]string{"state", "limit", "cursor", "at", "consistency"}, filterParams...)...)
-	name, limit, after := in.queue(), in.limit(100, 1000), in.queryID("cursor")
-	state := in.choice("state", "dead", "replayed")
-	if state == "replayed" && q.query.Has("at") {
-		in.refuse("at", "at goes with state=dead")
+	q.read(append([]string{"state", "limit", "cursor", "at", "consistency"}, filterParams...)...)
+	name, limit, after := q.queue(), q.limit(100, 1000), q.queryID("cursor")
+	replayed := q.choice("state", "dead", "replayed") == "replayed"
+	if replayed && q.query.Has("at") {
+		q.refuse("at", "at goes with state=dead")
 	}
-	f, st := in.queryFilter(), in.state()
-	if in.err != nil {
-		return in.err
+	f, st := q.queryFilter(), q.state()
+	if q.err != nil {
+		return q.err
 	}
 	var out wire.DeadList
 	var err error
-	if state == "replayed" {
-		// History has them even if the queue was deleted long ago.
+	if replayed { // history has them even if the queue was deleted long ago
 		out.Dead, out.NextCursor, err = s.replayedMessages(q.Context(), name, f, after, limit)
 	} else if err = died(st, name); err == nil {
-		out.Dead, out.NextCursor, err = s.deadMessages(q.Context(), st, name, f, after, limit)
+		search := &dead.Search{Queue: name, Filter: *f, After: after}
+		out.Dead, out.NextCursor, err = s.deadMessages(q.Context(), st, search, limit)
 	}
 	if err != nil {
 		return err
@@ -126,86 +131,58 @@ func (s *Server) listDead(q *request) error {
 	return q.answer(http.StatusOK, &out)
 }
 
-// deadMessages returns a page of what died in a queue.
-func (s *Server) deadMessages(ctx context.Context, st State, queue string, f *dead.Filter, after event.ID, limit int) (out []wire.Message, cursor string, err error) {
+// deadMessages returns a page of what a search finds, and its cursor.
+func (s *Server) deadMessages(
+	ctx context.Context, st State, search *dead.Search, limit int,
+) (out []wire.Message, cursor string, err error) {
 	searching, cancel := context.WithTimeout(ctx, listWithin)
 	defer cancel()
-	var letters []dead.Letter
-	more := false
-	last, err := s.finder(st).Select(searching, queue, f, dead.Between{After: after}, dead.WithError, func(l *dead.Letter) bool {
-		if more = len(letters) == limit; !more {
-			letters = append(letters, *l)
+	finder := s.deadLetters(st)
+	var views []event.MessageView
+	for v, err := range finder.Select(searching, search) {
+		inTime := !errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil
+		if err != nil && inTime {
+			return nil, "", err
 		}
-		return !more
-	})
-	switch {
-	case err != nil && errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil:
-		more = true // what is found so far, and where to go on
-	case err != nil:
-		return nil, "", err
-	case more:
-		last = letters[limit-1].ID
+		if !inTime || len(views) == limit {
+			cursor = search.After.String()
+			break
+		}
+		views = append(views, *v)
 	}
-	if more {
-		cursor = last.String()
-	}
-	out, err = s.letters(letters)
+	out, err = s.messages(views)
 	return out, cursor, err
-}
-
-// letters returns the views of dead messages.
-func (s *Server) letters(letters []dead.Letter) ([]wire.Message, error) {
-	refs := make([]event.Ref, len(letters))
-	for i := range letters {
-		refs[i] = letters[i].Content
-	}
-	contents, err := s.Contents(refs)
-	if err != nil {
-		return nil, err
-	}
-	out := make([]wire.Message, len(letters))
-	for i := range letters {
-		out[i] = messageOf(&letters[i].MessageView, contents[i])
-		out[i].Dead = deadView(letters[i].Dead)
-		out[i].Dead.Error = letters[i].Error
-	}
-	return out, nil
 }
 
 // replayedMessages returns a page of what died in a queue and was replayed.
-func (s *Server) replayedMessages(ctx context.Context, queue string, f *dead.Filter, after event.ID, limit int) ([]wire.Message, string, error) {
-	begun := time.Now()
-	out, cursor := []wire.Message{}, ""
-	last := after
-	err := s.replayedEvents(ctx, queue, after, func(e *event.Event) (bool, error) {
-		if len(out) == limit || time.Since(begun) > listWithin {
-			cursor = last.String()
-			return false, nil
+func (s *Server) replayedMessages(
+	ctx context.Context, queue string, f *dead.Filter, after event.ID, limit int,
+) (out []wire.Message, cursor string, err error) {
+	out = []wire.Message{}
+	end := time.Now().Add(listWithin)
+	for e, err := range s.replayedEvents(ctx, queue, after) {
+		if err != nil {
+			return nil, "", err
 		}
-		last = e.ID
+		if len(out) == limit || time.Now().After(end) {
+			return out, after.String(), nil
+		}
+		after = e.ID
 		m, err := s.replayedMessage(ctx, e)
-		if err == nil && m != nil && fits(f, m, event.RefOf(e.Subject).Index) {
+		if err != nil {
+			return nil, "", err
+		}
+		if m == nil || m.Dead == nil {
+			continue
+		}
+		reason, _ := dead.ParseReason(m.Dead.Reason)
+		at := event.RefOf(e.Subject).Index
+		if f.Fits(reason, m.Key, m.Kind, int64(m.Dead.FailedAt), at) &&
+			f.FitsError(reason, m.Dead.Error) {
 			out = append(out, *m)
 		}
-		return true, err
-	})
-	return out, cursor, err
-}
-
-// fits reports whether a filter selects a message that is not dead any more. index is that
-// of the entry in which it died.
-func fits(f *dead.Filter, m *wire.Message, index uint64) bool {
-	d := m.Dead
-	if d == nil || f.Reason != "" && f.Reason != d.Reason || f.Key != nil && *f.Key != m.Key || f.Kind != nil && *f.Kind != m.Kind ||
-		f.From > 0 && int64(d.FailedAt) < f.From || f.To > 0 && int64(d.FailedAt) > f.To ||
-		index < f.FromIndex || f.ToIndex > 0 && index > f.ToIndex || f.Error != "" && !dead.Contains(d.Error, f.Error) {
-		return false
 	}
-	if f.Fingerprint == "" {
-		return true
-	}
-	r, _ := dead.ParseReason(d.Reason)
-	return dead.Fingerprint(r, dead.Pattern(d.Error)) == f.Fingerprint
+	return out, "", nil
 }
 
 // replayedMessage returns the message that was replayed by this event, as it was when it was
@@ -225,63 +202,54 @@ func (s *Server) replayedMessage(ctx context.Context, e *event.Event) (*wire.Mes
 	}
 	m.ReplayedAt, m.NewMessageID = wire.Time(event.ClockOf(e.ID)), e.ID.String()
 	became, _, err := s.fate(ctx, e.ID)
-	if err != nil {
-		return nil, err
-	}
 	if m.ReplayResult = became.String(); became == event.StateNone {
 		m.ReplayResult = "unknown"
 	}
-	return &m, nil
+	return &m, err
 }
 
-// replayedEvents calls fn with the replays of what died in a queue, above after,
-// until it returns false.
-func (s *Server) replayedEvents(ctx context.Context, queue string, after event.ID, fn func(e *event.Event) (bool, error)) error {
+// replayedEvents yields the replays of what died in a queue, above after.
+func (s *Server) replayedEvents(
+	ctx context.Context, queue string, after event.ID,
+) iter.Seq2[*event.Event, error] {
 	const page = 200
-	var upTo uint64
-	for s.deps.Models != nil {
-		upTo, _ = s.deps.Models.Position() // before looking: what comes meanwhile is more
-		found, err := s.deps.Models.Replayed(queue, after, page)
-		if err != nil {
-			return err
-		}
-		for i := range found {
-			after = found[i].ID
-			e, err := s.deps.Log.Event(event.RefOf(after))
-			if err != nil && (s.gone(err) || s.notFound(err)) {
-				continue
+	return func(yield func(*event.Event, error) bool) {
+		var upTo uint64
+		for more := s.deps.Models != nil; more; {
+			upTo, _ = s.deps.Models.Position() // before reading: what comes meanwhile is more
+			found, err := s.deps.Models.Replayed(queue, after, page)
+			if err = cmp.Or(err, ctx.Err()); err != nil {
+				yield(nil, err)
+				return
 			}
+			for i := range found {
+				after = found[i].ID
+				e, err := s.deps.Log.Event(event.RefOf(after))
+				if err != nil && (s.gone(err) || s.notFound(err)) {
+					continue
+				}
+				if !yield(e, err) || err != nil {
+					return
+				}
+			}
+			more = len(found) == page
+		}
+		// What the read model does not have yet.
+		next := s.deps.Log.Blocks(max(upTo+1, event.RefOf(after).Index))
+		for {
+			b, err := next(ctx)
 			if err != nil {
-				return err
+				if !errors.Is(err, io.EOF) {
+					yield(nil, err)
+				}
+				return
 			}
-			if more, err := fn(e); err != nil || !more {
-				return err
-			}
-		}
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		if len(found) < page {
-			break
-		}
-	}
-	// What the read model does not have yet.
-	next := s.deps.Log.Blocks(max(upTo+1, event.RefOf(after).Index))
-	for {
-		b, err := next(ctx)
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		for i := range b.Events {
-			e := &b.Events[i]
-			if e.Type != event.Replayed || e.DiedIn != queue || e.ID.Compare(after) <= 0 {
-				continue
-			}
-			if more, err := fn(e); err != nil || !more {
-				return err
+			for i := range b.Events {
+				e := &b.Events[i]
+				if e.Type == event.Replayed && e.DiedIn == queue && e.ID.Compare(after) > 0 &&
+					!yield(e, nil) {
+					return
+				}
 			}
 		}
 	}
@@ -289,26 +257,28 @@ func (s *Server) replayedEvents(ctx context.Context, queue string, after event.I
 
 // deadGroups answers GET /v1/queues/{queue}/dead/groups.
 func (s *Server) deadGroups(q *request) error {
-	in := q.read(append([]string{"limit", "at", "consistency"}, filterParams...)...)
-	name, limit, f, st := in.queue(), in.limit(100, 1000), in.queryFilter(), in.state()
-	in.do(func() error { return died(st, name) })
-	if in.err != nil {
-		return in.err
+	q.read(append([]string{"limit", "at", "consistency"}, filterParams...)...)
+	name, limit, f, st := q.queue(), q.limit(100, 1000), q.queryFilter(), q.state()
+	q.do(func() error { return died(st, name) })
+	if q.err != nil {
+		return q.err
 	}
-	groups, total, err := s.finder(st).Groups(q.Context(), name, f, limit)
+	finder := s.deadLetters(st)
+	groups, total, err := finder.Groups(q.Context(), name, f, limit)
 	if err != nil {
 		return err
 	}
 	out := wire.DeadGroups{Groups: []wire.DeadGroup{}, Total: total}
 	for _, g := range groups {
-		ids := make([]string, len(g.Messages))
-		for i, id := range g.Messages {
-			ids[i] = id.String()
+		to := wire.DeadGroup{
+			Fingerprint: g.Fingerprint, Error: g.Error, Pattern: g.Pattern,
+			Reason: g.Reason.String(), Count: g.Count,
+			FirstFailedAt: wire.Time(g.First), LastFailedAt: wire.Time(g.Last),
 		}
-		out.Groups = append(out.Groups, wire.DeadGroup{
-			Fingerprint: g.Fingerprint, Error: g.Error, Pattern: g.Pattern, Reason: g.Reason.String(), Count: g.Count,
-			FirstFailedAt: wire.Time(g.First), LastFailedAt: wire.Time(g.Last), MessageIDs: ids,
-		})
+		for _, id := range g.Messages() {
+			to.MessageIDs = append(to.MessageIDs, id.String())
+		}
+		out.Groups = append(out.Groups, to)
 	}
 	return q.answer(http.StatusOK, &out)
 }
@@ -316,55 +286,33 @@ func (s *Server) deadGroups(q *request) error {
 // getDead answers GET /v1/queues/{queue}/dead/{message_id}: by any id that the
 // message ever had; one that was replayed is answered as in the listing.
 func (s *Server) getDead(q *request) error {
-	in := q.read("consistency")
-	name, id := in.queue(), in.pathID("message_id")
-	in.fresh()
-	if in.err != nil {
-		return in.err
+	q.read("consistency")
+	name, id := q.queue(), q.pathID("message_id")
+	q.fresh()
+	if q.err != nil {
+		return q.err
 	}
 	v, was, err := s.deadNow(q, name, id)
 	if err != nil {
 		return err
 	}
-	if v == nil {
-		e, err := s.deps.Log.Event(event.RefOf(was.replayed))
-		if err != nil || e.ID != was.replayed {
-			return was.problem("message_id", name, id)
-		}
-		m, err := s.replayedMessage(q.Context(), e)
+	if v != nil {
+		out, err := s.message(v)
 		if err != nil {
 			return err
 		}
-		if m == nil {
-			return was.problem("message_id", name, id)
+		return q.answer(http.StatusOK, &out)
+	}
+	var m *wire.Message
+	if e, err := s.deps.Log.Event(event.RefOf(was.replayed)); err == nil && e.ID == was.replayed {
+		if m, err = s.replayedMessage(q.Context(), e); err != nil {
+			return err
 		}
-		return q.answer(http.StatusOK, m)
 	}
-	letters := []dead.Letter{{MessageView: *v}}
-	if err := s.fillErrors(letters); err != nil {
-		return err
+	if m == nil {
+		return was.problem("message_id", name, id)
 	}
-	out, err := s.letters(letters)
-	if err != nil {
-		return err
-	}
-	return q.answer(http.StatusOK, &out[0])
-}
-
-// fillErrors reads the error texts of dead letters.
-func (s *Server) fillErrors(letters []dead.Letter) error {
-	views := make([]event.MessageView, len(letters))
-	for i := range letters {
-		views[i] = letters[i].MessageView
-	}
-	texts, err := s.finder(s.deps.State).Errors(views)
-	if err != nil {
-		return err
-	}
-	for i := range letters {
-		letters[i].Error = texts[i]
-	}
-	return nil
+	return q.answer(http.StatusOK, m)
 }
 
 // became describes what became of a message that is not dead (any more) in a queue.
@@ -374,60 +322,58 @@ type became struct {
 }
 
 func (b became) problem(field, queue string, id event.ID) *event.Problem {
-	return event.Problemf(event.CodeMessageNotFound, field, "message %s is not dead in queue %s: %s", id, queue, b.text)
+	return event.Problemf(event.CodeMessageNotFound, field,
+		"message %s is not dead in queue %s: %s", id, queue, b.text)
 }
 
 // deadNow follows a message from any id that it ever had to what it is now: v is
 // nil where that is not one that died in queue.
-func (s *Server) deadNow(q *request, queue string, id event.ID) (v *event.MessageView, was became, err error) {
-	live, ok := s.deps.State.Message(id)
-	if ok && dead.IsDeadIn(&live, queue) {
-		return &live, was, nil
+func (s *Server) deadNow(
+	q *request, queue string, id event.ID,
+) (v *event.MessageView, was became, err error) {
+	t, err := s.follow(q.Context(), id, nil)
+	if err != nil {
+		return nil, was, err
 	}
-	at := id
-	var history []event.Event
-	var l *life
-	if !ok {
-		if history, err = s.deps.Log.History(q.Context(), id); err != nil {
-			return nil, was, err
-		}
-		for l = lifeOf(history, id); l != nil && l.moved != nil; l = lifeOf(history, at) {
-			if at = l.moved.ID; l.moved.Type == event.Replayed && l.moved.DiedIn == queue {
-				was.replayed = at
-			}
-			if live, ok = s.deps.State.Message(at); ok {
-				break
-			}
+	if t.live != nil && dead.IsDeadIn(t.live, queue) {
+		return t.live, was, nil
+	}
+	for _, e := range t.moves {
+		if e.Type == event.Replayed && e.DiedIn == queue {
+			was.replayed = e.ID
 		}
 	}
-	switch {
-	case ok && dead.IsDeadIn(&live, queue):
-		return &live, was, nil
-	case l == nil && !ok, !q.seesAny(history, ok, &live):
+	switch live := t.live; {
+	case live == nil && t.life == nil, !q.seesAny(&t):
 		// In the same words, so that nobody learns what there is in other queues.
 		was.text = "there never was one, or its history has been deleted"
-	case ok && live.Dead != nil:
-		was.text = fmt.Sprintf("it died in queue %s and is in queue %s as %s", q.named(live.Dead.Queue), q.named(live.Queue), at)
-	case ok:
+	case live != nil && live.Dead != nil:
+		was.text = fmt.Sprintf("it died in queue %s and is in queue %s as %s",
+			q.named(live.Dead.Queue), q.named(live.Queue), t.id)
+	case live != nil:
 		was.text = fmt.Sprintf("it is in queue %s, %s", q.named(live.Queue), live.State)
-		if at != id {
-			was.text += " as " + at.String()
+		if t.id != id {
+			was.text += " as " + t.id.String()
 		}
-	case l.last.Type == event.Discarded:
-		was.text = fmt.Sprintf("it was discarded (%s) at %s", l.last.Reason, wire.Time(event.ClockOf(l.last.ID)))
 	default:
-		was.text = fmt.Sprintf("it was %s in queue %s at %s", l.state(), q.named(l.queue()), wire.Time(event.ClockOf(l.last.ID)))
+		what := t.life.state().String() + " in queue " + q.named(t.life.queue())
+		if e := t.life.last; e.Type == event.Discarded {
+			what = fmt.Sprintf("discarded (%s)", e.Reason)
+		}
+		was.text = fmt.Sprintf("it was %s at %s", what, wire.Time(event.ClockOf(t.life.last.ID)))
 	}
 	return nil, was, nil
 }
 
 // seesAny reports whether the token may read of a message: of where it is, if it is
 // live, or of something that happened to it.
-func (q *request) seesAny(history []event.Event, live bool, v *event.MessageView) bool {
-	return q.who == nil || live && (q.sees(v.Queue) || v.Dead != nil && q.sees(v.Dead.Queue)) || len(q.visible(history)) > 0
+func (q *request) seesAny(t *trail) bool {
+	v := t.live
+	return q.who == nil || v != nil && (q.sees(v.Queue) || v.Dead != nil && q.sees(v.Dead.Queue)) ||
+		len(q.visible(t.history)) > 0
 }
 
-// named is a queue's name to those who may read it.
+// named returns a queue's name for those who may read it.
 func (q *request) named(queue string) string {
 	if q.sees(queue) {
 		return queue

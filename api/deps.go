@@ -68,7 +68,6 @@ type Live interface {
 type Log interface {
 	Event(ref event.Ref) (*event.Event, error)
 	Content(ref event.Ref) (*event.Content, error)
-	Contents(refs []event.Ref) ([]*event.Content, error)
 	History(ctx context.Context, id event.ID) ([]event.Event, error)
 	Find(alias event.Hash, from uint64) (*event.Event, error)
 	EndOf(ctx context.Context, lease event.ID) (*event.Event, error)

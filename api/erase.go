@@ -43,47 +43,32 @@ const maxReason = 1024
 // eraseMessage answers POST /v1/messages/{id}/erase.
 func (s *Server) eraseMessage(q *request) error {
 	var body wire.EraseRequest
-	in := q.read()
-	id := in.pathID("id")
-	in.body(&body)
-	in.do(func() error { return eraseReason(body.Reason, body.DryRun) })
-	in.barrier()
-	if in.err != nil {
-		return in.err
-	}
+	id := q.read().pathID("id")
+	q.body(&body)
 	return q.erase(&erasure.Spec{Message: id.String(), Reason: body.Reason}, body.DryRun)
 }
 
 // eraseKey answers POST /v1/queues/{queue}/erase.
 func (s *Server) eraseKey(q *request) error {
 	var body wire.EraseKeyRequest
-	in := q.read()
-	name := in.queue()
-	in.body(&body)
+	name := q.read().queue()
+	q.body(&body)
 	if body.Key == "" {
-		in.refuse("key", "key is needed: 1 to %d bytes", event.MaxKeyBytes)
+		q.refuse("key", "key is needed: 1 to %d bytes", event.MaxKeyBytes)
 	}
-	in.do(func() error { return within("key", body.Key, event.MaxKeyBytes) })
-	in.do(func() error { return eraseReason(body.Reason, body.DryRun) })
-	in.barrier()
-	if in.err != nil {
-		return in.err
-	}
+	q.do(func() error { return within("key", body.Key, event.MaxKeyBytes) })
 	return q.erase(&erasure.Spec{Queue: name, Key: body.Key, Reason: body.Reason}, body.DryRun)
 }
 
-// eraseReason refuses an erasure without a reason: nothing else is left to explain the gap.
-func eraseReason(reason string, dry bool) error {
-	if reason == "" && !dry {
-		return bad("reason", "reason is needed: 1 to %d bytes, which are kept", maxReason)
-	}
-	return within("reason", reason, maxReason)
-}
-
-// erase begins a task, or counts what it would erase.
+// erase creates a task, or counts what it would erase.
 func (q *request) erase(spec *erasure.Spec, dry bool) error {
+	if spec.Reason == "" && !dry { // nothing else is left to explain the gap
+		q.refuse("reason", "reason is needed: 1 to %d bytes, which are kept", maxReason)
+	}
+	q.do(func() error { return within("reason", spec.Reason, maxReason) })
+	q.barrier()
 	var is erasure.Count
-	res, err := q.proposeFresh("", "", func() (_ *event.Command, err error) {
+	res := q.commitFresh("", "", func() (_ *event.Command, err error) {
 		_, exists := q.s.deps.State.Queue(spec.Queue)
 		if !exists || dry { // to count a key is expensive
 			if is, err = q.s.deps.Eraser.Count(q.Context(), spec); err != nil {
@@ -96,19 +81,21 @@ func (q *request) erase(spec *erasure.Spec, dry bool) error {
 		if dry {
 			return nil, nil
 		}
-		c := &event.CreateTask{Kind: event.TaskErase, Queue: spec.Queue, Content: event.EncodeContent(&event.Content{Spec: spec.Encode()})}
+		c := &event.CreateTask{
+			Kind: event.TaskErase, Queue: spec.Queue,
+			Content: event.EncodeContent(&event.Content{Spec: spec.Encode()}),
+		}
 		if spec.Message != "" {
 			c.Total = is.Messages
 		}
 		return &event.Command{CreateTask: c}, nil
 	})
-	if err != nil {
-		return err
-	}
-	if !dry {
+	if q.err == nil && !dry {
 		return q.accepted(res.ID)
 	}
-	out := wire.Erasable{DryRun: true, Messages: is.Messages, Live: is.Live, Contents: is.Contents, MessageIDs: []string{}}
+	out := wire.Erasable{
+		DryRun: true, Messages: is.Messages, Live: is.Live, Contents: is.Contents, MessageIDs: []string{},
+	}
 	for _, id := range is.IDs {
 		out.MessageIDs = append(out.MessageIDs, id.String())
 	}

@@ -240,14 +240,17 @@ func (x *explaining) held(key string, lane *event.LaneView) error {
 	}
 	r := wire.Reason{Code: whyHeld, MessageIDs: []string{}}
 	s := x.q.s
-	_, err := s.finder(s.deps.State).Select(x.q.Context(), x.queue.Name, &f, dead.Between{}, 0, func(l *dead.Letter) bool {
-		if l.ID.Compare(lane.Since) >= 0 {
-			r.MessageIDs = append(r.MessageIDs, l.ID.String())
+	finder := s.DeadLetters()
+	for v, err := range finder.Select(x.q.Context(), &dead.Search{Queue: x.queue.Name, Filter: f}) {
+		if err != nil {
+			return err
 		}
-		return len(r.MessageIDs) < heldShown
-	})
-	if err != nil {
-		return err
+		if v.ID.Compare(lane.Since) >= 0 {
+			r.MessageIDs = append(r.MessageIDs, v.ID.String())
+		}
+		if len(r.MessageIDs) == heldShown {
+			break
+		}
 	}
 	if len(r.MessageIDs) == 0 { // just resolved
 		r.MessageIDs = append(r.MessageIDs, lane.Since.String())

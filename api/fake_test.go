@@ -53,13 +53,6 @@ func (l *fakeLog) Content(ref event.Ref) (*event.Content, error) {
 	return l.Log.Content(ref)
 }
 
-func (l *fakeLog) Contents(refs []event.Ref) ([]*event.Content, error) {
-	if l.erased {
-		return nil, log.ErrErased
-	}
-	return l.Log.Contents(refs)
-}
-
 func (l *fakeLog) DeletedBefore() (uint64, bool) { return l.deleted, l.deleted > 0 }
 
 // fakeNode is the Node of a cluster of one, unless a test says what others answer.

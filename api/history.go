@@ -4,6 +4,8 @@ import (
 	"context"
 	"net/http"
 
+	"github.com/go-json-experiment/json/jsontext"
+
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/event"
 )
@@ -11,31 +13,26 @@ import (
 // messageHistory answers GET /v1/messages/{id}/history, following the message
 // through dead-letter queues and replays.
 func (s *Server) messageHistory(q *request) error {
-	id, history, err := s.pathHistory(q)
-	if err != nil {
-		return err
-	}
-	if len(history) == 0 {
+	id, history := q.pathHistory()
+	switch l := lifeOf(history, id); {
+	case q.err != nil:
+		return q.err
+	case len(history) == 0:
 		return q.noMessage(id)
-	}
-	if l := lifeOf(history, id); l != nil {
-		if err := q.mayRead(id, l.queue()); err != nil {
-			return err
-		}
+	case l != nil:
+		q.do(func() error { return q.mayRead(id, l.queue()) })
 	}
 	return q.answer(http.StatusOK, &wire.History{Events: eventsOf(q.visible(history))})
 }
 
 // pathHistory returns the history of the message in the path, none where there never was one.
-func (s *Server) pathHistory(q *request) (id event.ID, history []event.Event, err error) {
-	in := q.read("consistency")
-	id = in.pathID("id")
-	in.fresh()
-	if in.err != nil {
-		return id, nil, in.err
-	}
-	history, err = s.deps.Log.History(q.Context(), id)
-	return id, history, err
+func (q *request) pathHistory() (event.ID, []event.Event) {
+	q.read("consistency")
+	id := q.pathID("id")
+	q.fresh()
+	return id, get(q, func() ([]event.Event, error) {
+		return q.s.deps.Log.History(q.Context(), id)
+	})
 }
 
 // life is one message id in history.
@@ -98,7 +95,7 @@ func lifeOf(history []event.Event, id event.ID) *life {
 		if e.IsMove() {
 			l.moved = e
 		}
-		if l.last == nil || standing(e.Type) {
+		if l.last == nil || setsState(e.Type) {
 			l.last = e
 		}
 	}
@@ -124,9 +121,9 @@ func (l *life) inherit(e *event.Event) {
 	}
 }
 
-// standing reports whether an event sets its message's state: not one that comes when the
+// setsState reports whether an event sets its message's state: not one that comes when the
 // message has left, or that only moves its content.
-func standing(t event.Type) bool {
+func setsState(t event.Type) bool {
 	return t != event.Resurrected && t != event.Erased && t != event.ContentCarried
 }
 
@@ -177,28 +174,25 @@ func (l *life) origin() *wire.Origin {
 	if l.born == nil || l.born.Type == event.Enqueued || l.born.Type == event.DeadLettered {
 		return nil
 	}
-	return &wire.Origin{FirstMessageID: l.first.String(), FromMessageID: l.born.Subject.String(), Replays: l.replays}
-}
-
-func originView(v *event.OriginView) *wire.Origin {
-	if v == nil {
-		return nil
+	return &wire.Origin{
+		FirstMessageID: l.first.String(), FromMessageID: l.born.Subject.String(), Replays: l.replays,
 	}
-	return &wire.Origin{FirstMessageID: v.First.String(), FromMessageID: v.From.String(), Replays: int64(v.Replays)}
 }
 
 // pastMessage returns a message that has left its queue.
 func (s *Server) pastMessage(l *life) (wire.Message, error) {
 	m := wire.Message{
-		ID: l.id.String(), Queue: l.queue(), State: l.state().String(), Attempt: int64(l.attempts), Size: l.size(),
-		Reason: reasonOf(l.last), LeftAt: wire.Time(event.ClockOf(l.last.ID)), Origin: l.origin(),
+		ID: l.id.String(), Queue: l.queue(), State: l.state().String(), Attempt: int64(l.attempts),
+		Size: l.size(), Reason: reasonOf(l.last), LeftAt: wire.Time(event.ClockOf(l.last.ID)),
+		Origin: l.origin(),
 	}
 	if b := l.born; b != nil {
 		m.EnqueuedAt, m.ExpiresAt = wire.Time(event.ClockOf(b.ID)), wire.Time(b.Expires)
 		if b.Type == event.DeadLettered {
 			m.Dead = &wire.Dead{
-				Queue: b.Queue, MessageID: b.Subject.String(), Reason: b.Reason.String(), Attempts: int64(b.Attempt),
-				FailedAt: wire.Time(event.ClockOf(b.ID)), FirstEnqueuedAt: wire.Time(event.ClockOf(l.first)), ReplayCount: l.replays,
+				Queue: b.Queue, MessageID: b.Subject.String(), Reason: b.Reason.String(),
+				Attempts: int64(b.Attempt), FailedAt: wire.Time(event.ClockOf(b.ID)),
+				FirstEnqueuedAt: wire.Time(event.ClockOf(l.first)), ReplayCount: l.replays,
 			}
 			if c, err := s.eventContent(b); err == nil && c != nil {
 				m.Dead.Error = c.Error
@@ -209,11 +203,15 @@ func (s *Server) pastMessage(l *life) (wire.Message, error) {
 		m.Key, m.Kind, m.Priority, m.SourceID = e.Key, e.Kind, int64(e.Priority), e.SourceID
 	}
 	var content *event.Content
+	var err error
 	if l.payload != nil {
-		var err error
-		if content, err = s.eventContent(l.payload); err != nil {
-			return m, err
-		}
+		content, err = s.eventContent(l.payload)
+	}
+	if err == nil {
+		m.Result, err = s.result(l.last)
+	}
+	if err != nil {
+		return m, err
 	}
 	setContent(&m, content)
 	if l.moved != nil && l.moved.Type != event.Resurrected {
@@ -222,16 +220,19 @@ func (s *Server) pastMessage(l *life) (wire.Message, error) {
 	for _, e := range l.again {
 		m.ResurrectedAs = append(m.ResurrectedAs, wire.Moved{Queue: e.ToQueue, MessageID: e.ID.String()})
 	}
-	if l.last.Type == event.Acked {
-		c, err := s.eventContent(l.last)
-		if err != nil {
-			return m, err
-		}
-		if c != nil && len(c.Result) > 0 {
-			m.Result = c.Result
-		}
-	}
 	return m, nil
+}
+
+// result returns the result in an acked event, nil for none and for another event.
+func (s *Server) result(e *event.Event) (jsontext.Value, error) {
+	if e.Type != event.Acked {
+		return nil, nil
+	}
+	c, err := s.eventContent(e)
+	if err != nil || c == nil || len(c.Result) == 0 {
+		return nil, err
+	}
+	return c.Result, nil
 }
 
 // eventContent returns what users wrote in an event; nil where it was erased.
@@ -252,8 +253,9 @@ func attemptsOf(history []event.Event) []wire.Attempt {
 		if e.Type == event.Leased {
 			place[e.ID] = len(out)
 			out = append(out, wire.Attempt{
-				Attempt: int64(e.Attempt), MessageID: e.Subject.String(), Queue: e.Queue, LeaseID: e.ID.String(), Worker: e.Worker,
-				LeasedAt: wire.Time(at), Outcome: event.StateLeased.String(),
+				Attempt: int64(e.Attempt), MessageID: e.Subject.String(), Queue: e.Queue,
+				LeaseID: e.ID.String(), Worker: e.Worker, LeasedAt: wire.Time(at),
+				Outcome: event.StateLeased.String(),
 			})
 			continue
 		}
@@ -271,45 +273,51 @@ func attemptsOf(history []event.Event) []wire.Attempt {
 	return out
 }
 
-// fate returns what became of a message, following it through moves, the newest
-// where there are several: in a dead-letter queue it is dead_lettered, replayed
-// and acked it is acked. None where its history is gone.
-func (s *Server) fate(ctx context.Context, id event.ID) (event.State, []byte, error) {
-	if v, ok := s.deps.State.Message(id); ok {
-		return fateOf(&v), nil, nil
-	}
-	history, err := s.deps.Log.History(ctx, id)
-	if err != nil {
-		return event.StateNone, nil, err
-	}
-	for {
-		l := lifeOf(history, id)
-		if l == nil {
-			return event.StateNone, nil, nil
+// trail is where a message went from one of its ids.
+type trail struct {
+	id      event.ID           // the newest
+	live    *event.MessageView // nil: it has left its queue
+	life    *life              // of id, where it is not live; nil: history does not have it
+	history []event.Event      // none where the first id is live
+	moves   []*event.Event     // oldest first
+}
+
+// follow follows a message from any of its ids through its moves, the newest where there are
+// several, to what it is now. history is the message's, nil where it is not read yet.
+func (s *Server) follow(
+	ctx context.Context, id event.ID, history []event.Event,
+) (t trail, err error) {
+	for t = (trail{id: id, history: history}); ; t.id = t.life.moved.ID {
+		if v, ok := s.deps.State.Message(t.id); ok {
+			t.live = &v
+			return t, nil
 		}
-		if l.moved != nil {
-			id = l.moved.ID
-			if v, ok := s.deps.State.Message(id); ok {
-				return fateOf(&v), nil, nil
+		if t.history == nil {
+			if t.history, err = s.deps.Log.History(ctx, id); err != nil {
+				return t, err
 			}
-			continue
 		}
-		if l.last.Type == event.Acked {
-			c, err := s.eventContent(l.last)
-			if err != nil || c == nil || len(c.Result) == 0 {
-				return event.StateAcked, nil, err
-			}
-			return event.StateAcked, c.Result, nil
+		if t.life = lifeOf(t.history, t.id); t.life == nil || t.life.moved == nil {
+			return t, nil
 		}
-		return l.state(), nil, nil
+		t.moves = append(t.moves, t.life.moved)
 	}
 }
 
-// fateOf is a live message's fate: a dead one's is that it died, whatever its state in the
-// dead-letter queue.
-func fateOf(v *event.MessageView) event.State {
-	if v.Dead != nil {
-		return event.StateDeadLettered
+// fate returns what became of a message, and its result: in a dead-letter queue it is
+// dead_lettered, replayed and acked it is acked. None where its history is gone.
+func (s *Server) fate(ctx context.Context, id event.ID) (event.State, jsontext.Value, error) {
+	t, err := s.follow(ctx, id, nil)
+	switch {
+	case err != nil:
+		return event.StateNone, nil, err
+	case t.live != nil && t.live.Dead != nil:
+		return event.StateDeadLettered, nil, nil
+	case t.live != nil:
+		return t.live.State, nil, nil
+	case t.life == nil:
+		return event.StateNone, nil, nil
 	}
-	return v.State
+	result, err := s.result(t.life.last)
+	return t.life.state(), result, err
 }

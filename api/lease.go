@@ -237,31 +237,24 @@ func (s *Server) releaseAll(leased []event.LeasedMessage) {
 // answerLeased writes the leased messages. One whose content cannot be read is left out: its lease
 // expires, and in the end it is dead-lettered.
 func (s *Server) answerLeased(q *request, leased []event.LeasedMessage) error {
-	refs := make([]event.Ref, len(leased))
+	readable, contents := leased[:0], make([]*event.Content, 0, len(leased))
 	for i := range leased {
-		refs[i] = leased[i].Content
-	}
-	contents, err := s.Contents(refs)
-	if err != nil { // read them one by one
-		asked := leased
-		leased, contents = nil, nil
-		for _, m := range asked {
-			c, err := s.content(m.Content)
-			if err != nil {
-				s.log.Error("cannot read a leased message's content",
-					"message", m.ID, "queue", m.Queue, "error", err)
-				continue
-			}
-			leased, contents = append(leased, m), append(contents, c)
+		c, err := s.content(leased[i].Content)
+		if err != nil {
+			s.log.Error("cannot read a leased message's content",
+				"message", leased[i].ID, "queue", leased[i].Queue, "error", err)
+			continue
 		}
-		if len(leased) == 0 {
-			return fmt.Errorf("no content of %d leased messages can be read", len(asked))
-		}
+		readable, contents = append(readable, leased[i]), append(contents, c)
 	}
+	if len(readable) == 0 && len(leased) > 0 {
+		return fmt.Errorf("no content of %d leased messages can be read", len(leased))
+	}
+	leased = readable
 	if q.eventsAccepted(false) != "" {
 		return q.answerEvents(leased, contents)
 	}
-	b := []byte(`{"messages":[`)
+	b, err := []byte(`{"messages":[`), error(nil)
 	for i := range leased {
 		if i > 0 {
 			b = append(b, ',')

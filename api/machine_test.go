@@ -58,11 +58,13 @@ func onMachine(t *testing.T, opts ...func(*Options)) (*harness, *machine) {
 		Node: node, State: m, Log: log, Eraser: m.carrier(), Registry: prometheus.NewRegistry(),
 	}, o)
 	mover := dead.Mover{
-		Finder: dead.Finder{State: m.Machine, Contents: m.s.Contents}, Propose: m.Propose, Head: log.Head, Wait: log.Wait, Fits: m.s.Fits,
+		Finder: m.s.DeadLetters(), Propose: m.Propose, Head: log.Head, Wait: log.Wait,
 	}
-	m.runs = task.New(task.Deps{
+	m.runs = task.New(task.Options{
 		Propose: m.Propose, Barrier: m.Barrier, Tasks: m.Tasks, Content: log.Content, Leader: func() bool { return true },
-		Carriers: map[event.TaskKind]task.Carrier{event.TaskReplay: &dead.Replays{Mover: mover}, event.TaskPurge: &dead.Purges{Mover: mover}, event.TaskErase: m.carrier()},
+		Run: map[event.TaskKind]task.Run{
+			event.TaskReplay: mover.Replay, event.TaskPurge: mover.Purge, event.TaskErase: m.carrier().Run,
+		},
 	})
 	var err error
 	if m.node, err = erasure.NewNode(m.erasures(t.TempDir())); err != nil {

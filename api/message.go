@@ -13,13 +13,15 @@ import (
 // peekMessages answers GET /v1/queues/{queue}/messages?state=&key=&at=&limit=&cursor=
 // without any effect.
 func (s *Server) peekMessages(q *request) error {
-	in := q.read("state", "key", "at", "limit", "cursor", "consistency")
-	name, limit := in.queue(), in.limit(100, 1000)
-	f := event.MessageFilter{Limit: limit + 1, Key: in.text("key", event.MaxKeyBytes), After: in.queryID("cursor")}
-	f.State, _ = event.ParseState(in.choice("state", "scheduled", "ready", "leased"))
-	st := in.state()
-	if in.err != nil {
-		return in.err
+	q.read("state", "key", "at", "limit", "cursor", "consistency")
+	name, limit := q.queue(), q.limit(100, 1000)
+	f := event.MessageFilter{
+		Limit: limit + 1, Key: q.text("key", event.MaxKeyBytes), After: q.queryID("cursor"),
+	}
+	f.State, _ = event.ParseState(q.choice("state", "scheduled", "ready", "leased"))
+	st := q.state()
+	if q.err != nil {
+		return q.err
 	}
 	if _, ok := st.Queue(name); !ok {
 		return queueNotFound(name)
@@ -30,40 +32,51 @@ func (s *Server) peekMessages(q *request) error {
 		views = views[:limit]
 		out.NextCursor = views[limit-1].ID.String()
 	}
-	refs := make([]event.Ref, len(views))
-	for i := range views {
-		refs[i] = views[i].Content
-	}
-	contents, err := s.Contents(refs)
-	if err != nil {
-		return err
-	}
-	out.Messages = make([]wire.Message, len(views))
-	for i := range views {
-		out.Messages[i] = messageOf(&views[i], contents[i])
-		if out.Messages[i].Dead, err = s.deadOf(&views[i]); err != nil {
-			return err
-		}
-	}
+	out.Messages = get(q, func() ([]wire.Message, error) { return s.messages(views) })
 	return q.answer(http.StatusOK, &out)
 }
 
-// Contents reads contents; one that was erased, or deleted by retention, is nil.
-func (s *Server) Contents(refs []event.Ref) ([]*event.Content, error) {
-	out, err := s.deps.Log.Contents(refs)
-	if err == nil || !s.erased(err) && !s.gone(err) {
-		return out, err
-	}
-	out = make([]*event.Content, len(refs))
-	for i, ref := range refs {
-		if out[i], err = s.content(ref); err != nil {
+// messages returns the views of live messages.
+func (s *Server) messages(views []event.MessageView) ([]wire.Message, error) {
+	out := make([]wire.Message, len(views))
+	for i := range views {
+		var err error
+		if out[i], err = s.message(&views[i]); err != nil {
 			return nil, err
 		}
 	}
 	return out, nil
 }
 
-// content reads one content, nil where it was erased or deleted by retention.
+// message returns a live message's view.
+func (s *Server) message(v *event.MessageView) (wire.Message, error) {
+	m := wire.Message{
+		ID: v.ID.String(), Queue: v.Queue, State: v.State.String(), Held: v.Held,
+		Key: v.Key, Kind: v.Kind, Attempt: int64(v.Attempt), Priority: int64(v.Priority),
+		Size: int64(v.Size), EnqueuedAt: wire.Time(v.EnqueuedAt), ExpiresAt: wire.Time(v.Expires),
+		SourceID: v.SourceID,
+	}
+	switch v.State {
+	case event.StateScheduled:
+		m.AvailableAt = wire.Time(v.Due)
+	case event.StateLeased:
+		m.LeaseID, m.LeaseExpiresAt = v.Lease.String(), wire.Time(v.LeaseExpiresAt)
+	}
+	if o := v.Origin; o != nil {
+		m.Origin = &wire.Origin{
+			FirstMessageID: o.First.String(), FromMessageID: o.From.String(), Replays: int64(o.Replays),
+		}
+	}
+	c, err := s.content(v.Content)
+	if err != nil {
+		return m, err
+	}
+	setContent(&m, c)
+	m.Dead, err = s.deadOf(v)
+	return m, err
+}
+
+// content reads what users wrote in an event, nil where it was erased or deleted by retention.
 func (s *Server) content(ref event.Ref) (*event.Content, error) {
 	if ref.IsZero() {
 		return &event.Content{}, nil
@@ -73,24 +86,6 @@ func (s *Server) content(ref event.Ref) (*event.Content, error) {
 		return nil, nil
 	}
 	return c, err
-}
-
-// messageOf returns a live message's view.
-func messageOf(v *event.MessageView, c *event.Content) wire.Message {
-	m := wire.Message{
-		ID: v.ID.String(), Queue: v.Queue, State: v.State.String(), Held: v.Held, Key: v.Key, Kind: v.Kind,
-		Attempt: int64(v.Attempt), Priority: int64(v.Priority), Size: int64(v.Size),
-		EnqueuedAt: wire.Time(v.EnqueuedAt), ExpiresAt: wire.Time(v.Expires),
-		Origin: originView(v.Origin), SourceID: v.SourceID,
-	}
-	switch v.State {
-	case event.StateScheduled:
-		m.AvailableAt = wire.Time(v.Due)
-	case event.StateLeased:
-		m.LeaseID, m.LeaseExpiresAt = v.Lease.String(), wire.Time(v.LeaseExpiresAt)
-	}
-	setContent(&m, c)
-	return m
 }
 
 // setContent puts what the user wrote into a message.
@@ -120,30 +115,17 @@ func setContent(m *wire.Message, c *event.Content) {
 
 // deadOf returns where a dead message came from, nil for another one.
 func (s *Server) deadOf(v *event.MessageView) (*wire.Dead, error) {
-	if v.Dead == nil {
+	d := v.Dead
+	if d == nil {
 		return nil, nil
 	}
-	// The error lies in the event that moved the message, or was carried
-	// forward with its content where that is gone.
-	c, err := s.content(event.RefOf(v.ID))
-	if err == nil && c == nil {
-		c, err = s.content(v.Content)
-	}
-	if err != nil {
-		return nil, err
-	}
-	d := deadView(v.Dead)
-	if c != nil {
-		d.Error = c.Error
-	}
-	return d, nil
-}
-
-func deadView(v *event.DeadView) *wire.Dead {
+	finder := s.DeadLetters()
+	text, err := finder.Error(v)
 	return &wire.Dead{
-		Queue: v.Queue, MessageID: v.MessageID.String(), Reason: v.Reason.String(), Attempts: int64(v.Attempts),
-		FailedAt: wire.Time(v.FailedAt), FirstEnqueuedAt: wire.Time(v.FirstEnqueuedAt), ReplayCount: int64(v.ReplayCount),
-	}
+		Queue: d.Queue, MessageID: d.MessageID.String(), Reason: d.Reason.String(), Error: text,
+		Attempts: int64(d.Attempts), FailedAt: wire.Time(d.FailedAt),
+		FirstEnqueuedAt: wire.Time(d.FirstEnqueuedAt), ReplayCount: int64(d.ReplayCount),
+	}, err
 }
 
 func messageNotFound(id event.ID) *event.Problem {
@@ -153,42 +135,34 @@ func messageNotFound(id event.ID) *event.Problem {
 // getMessage answers GET /v1/messages/{id}: a live message, or from its history one that has
 // left its queue.
 func (s *Server) getMessage(q *request) error {
-	in := q.read("consistency")
-	id := in.pathID("id")
-	in.fresh()
-	if in.err != nil {
-		return in.err
+	q.read("consistency")
+	id := q.pathID("id")
+	q.fresh()
+	if q.err != nil {
+		return q.err
 	}
 	v, live := s.deps.State.Message(id)
 	history, err := s.deps.Log.History(q.Context(), id)
+	var m wire.Message
+	if l := lifeOf(history, id); err == nil && live {
+		m, err = s.message(&v)
+	} else if err == nil && l == nil {
+		return q.noMessage(id)
+	} else if err == nil {
+		m, err = s.pastMessage(l)
+	}
 	if err != nil {
 		return err
-	}
-	var m wire.Message
-	if live {
-		c, err := s.content(v.Content)
-		if err != nil {
-			return err
-		}
-		m = messageOf(&v, c)
-		if m.Dead, err = s.deadOf(&v); err != nil {
-			return err
-		}
-	} else {
-		l := lifeOf(history, id)
-		if l == nil {
-			return q.noMessage(id)
-		}
-		if m, err = s.pastMessage(l); err != nil {
-			return err
-		}
 	}
 	if err := q.mayRead(id, m.Queue); err != nil {
 		return err
 	}
 	if media := q.eventsAccepted(true); media != "" {
 		if !live {
-			v = event.MessageView{ID: id, Queue: m.Queue, Key: m.Key, Kind: m.Kind, Priority: uint8(m.Priority), EnqueuedAt: int64(m.EnqueuedAt)}
+			v = event.MessageView{
+				ID: id, Queue: m.Queue, Key: m.Key, Kind: m.Kind,
+				Priority: uint8(m.Priority), EnqueuedAt: int64(m.EnqueuedAt),
+			}
 		}
 		return q.answerEvent(media, &m, &v)
 	}
@@ -197,7 +171,7 @@ func (s *Server) getMessage(q *request) error {
 	return q.answer(http.StatusOK, &m)
 }
 
-// noMessage is the error for a message that does not exist: for a token that may not read
+// noMessage returns the error for a message that does not exist: for a token that may not read
 // all queues the same as for one in a queue that it may not read.
 func (q *request) noMessage(id event.ID) error {
 	if err := q.mayRead(id, ""); err != nil {
@@ -211,7 +185,8 @@ func (q *request) mayRead(id event.ID, queue string) error {
 	if q.who == nil || q.who.mayAll(roleRead) || queue != "" && q.who.may(roleRead, queue) {
 		return nil
 	}
-	return event.Problemf(codeForbidden, "id", "there is no message %s in a queue that the token of %s may read", id, echo(q.who.name))
+	return event.Problemf(codeForbidden, "id",
+		"there is no message %s in a queue that the token of %s may read", id, echo(q.who.name))
 }
 
 // visible leaves out the part of a history that took place in queues that the
@@ -220,21 +195,17 @@ func (q *request) visible(history []event.Event) []event.Event {
 	if q.who == nil {
 		return history
 	}
-	return slices.DeleteFunc(slices.Clone(history), func(e event.Event) bool { return !q.seesEvent(&e) })
+	return slices.DeleteFunc(slices.Clone(history), func(e event.Event) bool {
+		return !q.seesEvent(&e)
+	})
 }
 
 // deleteMessage removes a message, whatever its state.
 func (s *Server) deleteMessage(q *request) error {
-	in := q.read()
-	id := in.pathID("id")
-	if in.err == nil && q.Header["Idempotency-Key"] == nil {
-		_, in.err = currently(s, q, id, s.deps.State.Message, messageNotFound)
+	id := q.read().pathID("id")
+	if q.err == nil && q.Header["Idempotency-Key"] == nil {
+		_, q.err = currently(s, q, id, s.deps.State.Message, messageNotFound)
 	}
-	if in.err != nil {
-		return in.err
-	}
-	if _, err := q.propose(&event.Command{Delete: &event.DeleteMessage{ID: id}}); err != nil {
-		return err
-	}
+	q.commit(&event.Command{Delete: &event.DeleteMessage{ID: id}})
 	return q.noContent()
 }

@@ -13,21 +13,17 @@ import (
 // discarded is enqueued again, from the log, while history keeps it.
 func (s *Server) resurrect(q *request) error {
 	var body wire.ResurrectRequest
-	in := q.read()
-	id := in.pathID("id")
-	in.optionalBody(&body)
-	if body.Queue != "" && !event.ValidName(body.Queue) {
-		in.refuse("queue", "queue must match ^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$; it was %s", echo(body.Queue))
+	id := q.read().pathID("id")
+	q.optionalBody(&body)
+	if body.Queue != "" {
+		q.do(func() error { return validName("queue", body.Queue) })
 	}
 	var edit *dead.Edit
 	if body.Edit != nil {
-		edit = get(in, func() (*dead.Edit, error) { return s.newEdit("edit", body.Edit) })
+		edit = get(q, func() (*dead.Edit, error) { return s.newEdit("edit", body.Edit) })
 	}
-	in.barrier()
-	if in.err != nil {
-		return in.err
-	}
-	res, err := q.proposeFresh("queue", "the policy of the queue", func() (*event.Command, error) {
+	q.barrier()
+	res := q.commitFresh("queue", "the policy of the queue", func() (*event.Command, error) {
 		c, content, err := s.buried(q, id, edit)
 		if err != nil {
 			return nil, err
@@ -40,20 +36,27 @@ func (s *Server) resurrect(q *request) error {
 		c.Revision = v.Revision
 		return &event.Command{Resurrect: c}, s.Fits(&v, content)
 	})
-	if err != nil {
-		return err
+	if q.err != nil {
+		return q.err
 	}
 	e, err := s.deps.Log.Event(event.RefOf(res.ID))
 	if err != nil {
 		return err
 	}
-	return q.answer(http.StatusCreated, &wire.Resurrected{MessageID: e.Subject.String(), NewMessageID: res.ID.String(), Queue: e.ToQueue})
+	return q.answer(http.StatusCreated, &wire.Resurrected{
+		MessageID: e.Subject.String(), NewMessageID: res.ID.String(), Queue: e.ToQueue,
+	})
 }
 
 // buried reads from the log what a message was that has left its queue.
-func (s *Server) buried(q *request, id event.ID, edit *dead.Edit) (*event.Resurrect, *event.Content, error) {
+func (s *Server) buried(
+	q *request, id event.ID, edit *dead.Edit,
+) (*event.Resurrect, *event.Content, error) {
+	conflict := func(format string, args ...any) (*event.Resurrect, *event.Content, error) {
+		return nil, nil, event.Problemf(event.CodeConflict, "id", format, args...)
+	}
 	if v, ok := s.deps.State.Message(id); ok && present(&v) {
-		return nil, nil, event.Problemf(event.CodeConflict, "id", "message %s has not left queue %s: it is %s", id, v.Queue, v.State)
+		return conflict("message %s has not left queue %s: it is %s", id, v.Queue, v.State)
 	}
 	history, err := s.deps.Log.History(q.Context(), id)
 	if err != nil {
@@ -61,30 +64,39 @@ func (s *Server) buried(q *request, id event.ID, edit *dead.Edit) (*event.Resurr
 	}
 	l := lifeOf(history, id)
 	if l == nil {
-		if before, deleted := s.deps.Log.DeletedBefore(); deleted && event.RefOf(id).Index <= before {
+		before, deleted := s.deps.Log.DeletedBefore()
+		if deleted && event.RefOf(id).Index <= before {
 			return nil, nil, historyExpired(id)
 		}
 		return nil, nil, messageNotFound(id)
 	}
 	// By an id that it had before it died, or was replayed, it is the same message.
-	for l.moved != nil && (l.state() == event.StateDeadLettered || l.state() == event.StateReplayed) {
+	for st := l.state(); l.moved != nil && (st == event.StateDeadLettered || st == event.StateReplayed); {
 		id = l.moved.ID
 		if v, ok := s.deps.State.Message(id); ok && present(&v) {
-			return nil, nil, event.Problemf(event.CodeConflict, "id", "the message is in queue %s as %s, %s", v.Queue, id, v.State)
+			return conflict("the message is in queue %s as %s, %s", v.Queue, id, v.State)
 		}
 		if l = lifeOf(history, id); l == nil {
 			return nil, nil, historyExpired(id)
 		}
+		st = l.state()
 	}
 	if st := l.state(); st != event.StateAcked && st != event.StateDiscarded {
-		return nil, nil, event.Problemf(event.CodeConflict, "id", "message %s has not left its queue", id)
+		return conflict("message %s has not left its queue", id)
 	}
 	for _, e := range l.again {
-		if v, ok := s.liveAs(history, e.ID); ok {
-			return nil, nil, event.Problemf(event.CodeConflict, "id", "message %s was resurrected and is in queue %s as %s, %s", id, v.Queue, v.ID, v.State)
+		t, err := s.follow(q.Context(), e.ID, history)
+		if err != nil {
+			return nil, nil, err
+		}
+		if v := t.live; v != nil && present(v) {
+			return conflict("message %s was resurrected and is in queue %s as %s, %s",
+				id, v.Queue, v.ID, v.State)
 		}
 	}
-	c := &event.Resurrect{ID: id, Queue: l.queue(), First: l.first, Replays: uint32(l.replays), Edited: edit != nil}
+	c := &event.Resurrect{
+		ID: id, Queue: l.queue(), First: l.first, Replays: uint32(l.replays), Edited: edit != nil,
+	}
 	if l.born != nil && l.born.Type == event.DeadLettered {
 		c.Queue = l.born.Queue // not the dead-letter queue
 	}
@@ -97,67 +109,47 @@ func (s *Server) buried(q *request, id event.ID, edit *dead.Edit) (*event.Resurr
 		return nil, nil, historyExpired(id)
 	}
 	c.Key, c.Kind, c.Priority = l.set.Key, l.set.Kind, l.set.Priority
-	old, err := s.eventContent(l.payload)
+	content, err := s.eventContent(l.payload)
 	if err != nil {
 		return nil, nil, err
 	}
-	if old == nil {
+	if content == nil {
 		if edit == nil || !edit.HasPayload {
-			return nil, nil, event.Problemf(event.CodeConflict, "id", "what was in message %s has been erased: an edit with a payload could take its place", id)
+			return conflict("what was in message %s has been erased: "+
+				"an edit with a payload could take its place", id)
 		}
-		old = &event.Content{}
+		content = &event.Content{}
 	}
-	if edit == nil {
-		edit = &dead.Edit{}
-	}
-	content := edit.Apply(old)
+	content = cmp.Or(edit, &dead.Edit{}).Apply(content)
 	c.Size, c.Content = uint32(len(content.Payload)), event.EncodeContent(content)
 	return c, content, nil
 }
 
-// liveAs follows a message through its history to what it is now; false where that
-// has left its queue.
-func (s *Server) liveAs(history []event.Event, id event.ID) (v event.MessageView, ok bool) {
-	for {
-		if v, ok = s.deps.State.Message(id); ok {
-			return v, present(&v)
-		}
-		l := lifeOf(history, id)
-		if l == nil || l.moved == nil {
-			return v, false
-		}
-		id = l.moved.ID
-	}
-}
-
-// present reports whether a message is in a queue: not one that is about to be
-// carried out of it, by a purge or with its key.
+// present reports whether a message is in a queue, and not about to leave it by a purge or
+// with its key.
 func present(v *event.MessageView) bool {
-	return v.State == event.StateReady || v.State == event.StateScheduled || v.State == event.StateLeased
+	return v.State == event.StateReady || v.State == event.StateScheduled ||
+		v.State == event.StateLeased
 }
 
 func historyExpired(id event.ID) *event.Problem {
-	return event.Problemf(event.CodeHistoryExpired, "id", "the beginning of message %s has been deleted with the history", id)
+	return event.Problemf(event.CodeHistoryExpired, "id",
+		"the beginning of message %s has been deleted with the history", id)
 }
 
 // messageEdits answers GET /v1/messages/{id}/edits: what replays and
 // resurrections changed in a message.
 func (s *Server) messageEdits(q *request) error {
-	id, history, err := s.pathHistory(q)
-	if err != nil {
-		return err
-	}
+	id, history := q.pathHistory()
 	l := lifeOf(history, id)
-	if l == nil {
+	if q.err == nil && l == nil {
 		return q.noMessage(id)
 	}
-	if err := q.mayRead(id, l.queue()); err != nil {
-		return err
-	}
+	q.do(func() error { return q.mayRead(id, l.queue()) })
 	out := wire.Edits{Edits: []wire.MessageEdit{}}
 	for i := range history {
 		e := &history[i]
-		if !e.Edited || !q.seesEvent(e) {
+		if q.err != nil || !e.Edited || !q.seesEvent(e) {
 			continue
 		}
 		edit, err := s.editOf(history[:i], e)
@@ -172,8 +164,9 @@ func (s *Server) messageEdits(q *request) error {
 // editOf returns one edit; before is the history before it.
 func (s *Server) editOf(before []event.Event, e *event.Event) (wire.MessageEdit, error) {
 	out := wire.MessageEdit{
-		EventID: e.ID.String(), Type: e.Type.String(), Time: wire.Time(event.ClockOf(e.ID)), Actor: e.Actor,
-		MessageID: e.Subject.String(), NewMessageID: e.ID.String(), Changes: []wire.Change{},
+		EventID: e.ID.String(), Type: e.Type.String(), Time: wire.Time(event.ClockOf(e.ID)),
+		Actor: e.Actor, MessageID: e.Subject.String(), NewMessageID: e.ID.String(),
+		Changes: []wire.Change{},
 	}
 	after, err := s.eventContent(e)
 	if err != nil {
@@ -204,7 +197,10 @@ func writtenOf(c *event.Content) *wire.Written {
 	}
 	var m wire.Message
 	setContent(&m, c)
-	return &wire.Written{Payload: m.Payload, PayloadBytes: m.PayloadBytes, ContentType: m.ContentType, Headers: m.Headers}
+	return &wire.Written{
+		Payload: m.Payload, PayloadBytes: m.PayloadBytes, ContentType: m.ContentType,
+		Headers: m.Headers,
+	}
 }
 
 // changes returns what turns before into after. Bytes are replaced as a whole.
@@ -216,8 +212,5 @@ func changes(before, after wire.Written) ([]wire.Change, error) {
 	}
 	a, err := wire.Marshal(&before)
 	b, err2 := wire.Marshal(&after)
-	if err := cmp.Or(err, err2); err != nil {
-		return nil, err
-	}
-	return jsonPatch(a, b), nil
+	return jsonPatch(a, b), cmp.Or(err, err2)
 }

@@ -16,15 +16,17 @@ func taskNotFound(id event.ID) *event.Problem {
 
 // listTasks answers GET /v1/tasks?status=&limit=&cursor=, the newest first.
 func (s *Server) listTasks(q *request) error {
-	in := q.read("status", "limit", "cursor", "consistency")
-	limit, before := in.limit(100, 1000), in.queryID("cursor")
-	status := in.choice("status", wire.TaskRunning, wire.TaskCancelled, wire.TaskCompleted, wire.TaskFailed)
-	in.fresh()
-	if in.err != nil {
-		return in.err
+	q.read("status", "limit", "cursor", "consistency")
+	limit, before := q.limit(100, 1000), q.queryID("cursor")
+	status := q.choice("status",
+		wire.TaskRunning, wire.TaskCancelled, wire.TaskCompleted, wire.TaskFailed)
+	q.fresh()
+	if q.err != nil {
+		return q.err
 	}
 	tasks, more := firstN(s.deps.State.Tasks(), limit, func(t *event.TaskView) bool {
-		return (before.IsZero() || t.ID.Compare(before) < 0) && (status == "" || t.Status.String() == status) && q.seesTask(t)
+		return (before.IsZero() || t.ID.Compare(before) < 0) &&
+			(status == "" || t.Status.String() == status) && q.seesTask(t)
 	})
 	out := wire.TaskList{Tasks: []wire.Task{}}
 	for i := range tasks {
@@ -49,11 +51,11 @@ func (q *request) seesTask(t *event.TaskView) bool {
 // getTask answers GET /v1/tasks/{id}?wait_ms=: with wait_ms, not before the task
 // has ended, if it does within that time.
 func (s *Server) getTask(q *request) error {
-	in := q.read("wait_ms", "consistency")
-	id, wait := in.pathID("id"), in.number("wait_ms", 0, 0, event.MaxWaitMS)
-	in.fresh()
-	if in.err != nil {
-		return in.err
+	q.read("wait_ms", "consistency")
+	id, wait := q.pathID("id"), q.number("wait_ms", 0, 0, event.MaxWaitMS)
+	q.fresh()
+	if q.err != nil {
+		return q.err
 	}
 	ctx, cancel := context.WithTimeout(q.Context(), time.Duration(wait)*time.Millisecond)
 	defer cancel()
@@ -76,54 +78,40 @@ func (s *Server) getTask(q *request) error {
 }
 
 func (q *request) answerTask(status int, t *event.TaskView) error {
-	out, err := q.s.taskOf(t)
-	if err != nil {
-		return err
-	}
+	out := get(q, func() (wire.Task, error) { return q.s.taskOf(t) })
 	return q.answer(status, &out)
 }
 
 // cancelTask answers DELETE /v1/tasks/{id}. What it has done so far stays done.
 func (s *Server) cancelTask(q *request) error {
-	if _, err := q.updateTask(event.TaskOpCancel, "cancelled"); err != nil {
-		return err
-	}
+	q.updateTask(q.read().pathID("id"), event.TaskOpCancel, "cancelled")
 	return q.noContent()
 }
 
 // resumeTask answers POST /v1/tasks/{id}/resume.
 func (s *Server) resumeTask(q *request) error {
-	id, err := q.updateTask(event.TaskOpResume, "resumed")
-	if err != nil {
-		return err
-	}
+	id := q.read().pathID("id")
+	q.noBody()
+	q.updateTask(id, event.TaskOpResume, "resumed")
 	t, ok := s.deps.State.Task(id)
-	if !ok {
+	if !ok && q.err == nil {
 		return taskNotFound(id)
 	}
 	return q.answerTask(http.StatusOK, &t)
 }
 
-// updateTask changes the task in the path. It refuses what cannot be done, so that this leaves
-// no entry; the state machine refuses it for a task that ends meanwhile.
-func (q *request) updateTask(op event.TaskOp, done string) (event.ID, error) {
-	in := q.read()
-	id := in.pathID("id")
-	if op == event.TaskOpResume {
-		in.noBody()
+// updateTask changes a task. It refuses what cannot be done, so that this leaves no entry; the
+// state machine refuses it for a task that ends meanwhile.
+func (q *request) updateTask(id event.ID, op event.TaskOp, done string) {
+	t := get(q, func() (event.TaskView, error) {
+		return currently(q.s, q, id, q.s.deps.State.Task, taskNotFound)
+	})
+	ended := t.Status == event.TaskCompleted || t.Status == event.TaskFailed
+	if q.err == nil && ended && q.Header["Idempotency-Key"] == nil {
+		q.err = event.Problemf(event.CodeConflict, "id", "task %s has %s at %s: it can't be %s",
+			id, t.Status, wire.Time(t.EndedAt), done)
 	}
-	if in.err != nil {
-		return id, in.err
-	}
-	t, err := currently(q.s, q, id, q.s.deps.State.Task, taskNotFound)
-	if err != nil {
-		return id, err
-	}
-	if (t.Status == event.TaskCompleted || t.Status == event.TaskFailed) && q.Header["Idempotency-Key"] == nil {
-		return id, event.Problemf(event.CodeConflict, "id", "task %s has %s at %s: it can't be %s", id, t.Status, wire.Time(t.EndedAt), done)
-	}
-	_, err = q.propose(&event.Command{UpdateTask: &event.UpdateTask{ID: id, Op: op}})
-	return id, err
+	q.commit(&event.Command{UpdateTask: &event.UpdateTask{ID: id, Op: op}})
 }
 
 // taskOf returns a task's view.
@@ -132,7 +120,8 @@ func (s *Server) taskOf(t *event.TaskView) (wire.Task, error) {
 	out := wire.Task{
 		ID: id, TaskID: id, Type: t.Kind.String(), Queue: t.Queue, Status: t.Status.String(),
 		Total: t.Total, Done: t.Done, Skipped: t.Skipped, Actor: t.Actor,
-		CreatedAt: wire.Time(t.CreatedAt), UpdatedAt: wire.Time(t.UpdatedAt), EndedAt: wire.Time(t.EndedAt), Nodes: []wire.TaskNode{},
+		CreatedAt: wire.Time(t.CreatedAt), UpdatedAt: wire.Time(t.UpdatedAt),
+		EndedAt: wire.Time(t.EndedAt), Nodes: []wire.TaskNode{},
 	}
 	switch t.Kind {
 	case event.TaskErase:
@@ -164,8 +153,8 @@ func (s *Server) taskOf(t *event.TaskView) (wire.Task, error) {
 	return out, nil
 }
 
-// accepted answers with a task that was begun, as it was then: a repeated request
-// gets the first answer, however far the task has come.
+// accepted answers with a task as it was when it was created: a repeated request gets the
+// first answer, however far the task is now.
 func (q *request) accepted(id event.ID) error {
 	// From the log: the state keeps only some of those that have ended.
 	e, err := q.s.deps.Log.Event(event.RefOf(id))
@@ -175,6 +164,7 @@ func (q *request) accepted(id event.ID) error {
 	at := event.ClockOf(id)
 	q.w.Header().Set("Location", "/v1/tasks/"+id.String())
 	return q.answerTask(http.StatusAccepted, &event.TaskView{
-		ID: id, Kind: e.TaskKind, Status: event.TaskRunning, Queue: e.Queue, Actor: e.Actor, CreatedAt: at, UpdatedAt: at, Total: e.Count,
+		ID: id, Kind: e.TaskKind, Status: event.TaskRunning, Queue: e.Queue, Actor: e.Actor,
+		CreatedAt: at, UpdatedAt: at, Total: e.Count,
 	})
 }

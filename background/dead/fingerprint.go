@@ -10,8 +10,8 @@ import (
 	"github.com/qlogd/qlogd/event"
 )
 
-// maxPattern is how much of an error text counts, in bytes: what tells two
-// failures apart stands at the beginning, and a stack trace has no end.
+// maxPattern is how much of an error text counts, in bytes: what distinguishes two
+// failures is at the beginning, and a stack trace has no end.
 const maxPattern = 2048
 
 // Fingerprint returns what failures of the same kind have in common: a short
@@ -33,7 +33,7 @@ func Pattern(text string) string {
 			continue
 		}
 		s = r.is.ReplaceAllStringFunc(s, func(word string) string {
-			if strings.ContainsAny(word, "0123456789") && strings.ContainsAny(word, "abcdefABCDEFxX") {
+			if strings.ContainsAny(word, digits) && strings.ContainsAny(word, "abcdefABCDEFxX") {
 				return r.becomes
 			}
 			return word // a number, or a word such as facade
@@ -54,25 +54,30 @@ func cut(s string, n int) string {
 	return s[:n]
 }
 
+const digits = "0123456789"
+
 // rules are applied in this order: what is more particular comes first, and no
-// placeholder has a digit or a letter that a later rule would take for its own.
+// placeholder has a digit or a letter that a later rule would match.
 var rules = []struct {
 	is      *regexp.Regexp
 	becomes string
 }{
 	// 2026-01-31T12:00:00.5Z, 2026-01-31 12:00:00 +0100, 2026/01/31, 12:00:00
-	{regexp.MustCompile(`\b\d{4}[-/]\d{2}[-/]\d{2}([T ]\d{2}:\d{2}(:\d{2}([.,]\d+)?)?( ?(Z|UTC|GMT|[+-]\d{2}:?\d{2})\b)?)?`), "<time>"},
+	{regexp.MustCompile(`\b\d{4}[-/]\d{2}[-/]\d{2}([T ]\d{2}:\d{2}(:\d{2}([.,]\d+)?)?` +
+		`( ?(Z|UTC|GMT|[+-]\d{2}:?\d{2})\b)?)?`), "<time>"},
 	{regexp.MustCompile(`\b([01]\d|2[0-3]):[0-5]\d:[0-5]\d([.,]\d+)?\b`), "<time>"},
 	// UUIDs and ULIDs
-	{regexp.MustCompile(`(?i)\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b`), "<id>"},
+	{regexp.MustCompile(`(?i)\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b`), "<id>"},
 	{regexp.MustCompile(`\b[0-7][0-9A-HJKMNP-TV-Z]{25}\b`), "<id>"},
 	// ann@example.org
 	{regexp.MustCompile(`[\w.+-]+@[\w-]+(\.[\w-]+)+`), "<addr>"},
 	// 10.0.0.1:443, [::1]:80, fe80::1, db-7.internal:5432
 	{regexp.MustCompile(`\b\d{1,3}(\.\d{1,3}){3}(:\d+)?\b`), "<addr>"},
 	{regexp.MustCompile(`(?i)\[[0-9a-f:]*:[0-9a-f:.]*(%\w+)?\](:\d+)?`), "<addr>"},
-	{regexp.MustCompile(`(?i)\b[0-9a-f]{1,4}(:[0-9a-f]{1,4}){7}\b|\b[0-9a-f]{1,4}(:[0-9a-f]{1,4})*::([0-9a-f]{1,4}(:[0-9a-f]{1,4})*)?`), "<addr>"},
-	{regexp.MustCompile(`(?i)\b(localhost|[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)+):\d{2,5}\b`), "<addr>"},
+	{regexp.MustCompile(`(?i)\b[0-9a-f]{1,4}(:[0-9a-f]{1,4}){7}\b|` +
+		`\b[0-9a-f]{1,4}(:[0-9a-f]{1,4})*::([0-9a-f]{1,4}(:[0-9a-f]{1,4})*)?`), "<addr>"},
+	{regexp.MustCompile(`(?i)\b(localhost|[a-z0-9]([a-z0-9-]*[a-z0-9])?` +
+		`(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)+):\d{2,5}\b`), "<addr>"},
 	// 0xc000123, and what else has at least eight hex digits, of both kinds
 	{regexp.MustCompile(`(?i)\b0x[0-9a-f]+\b`), "<hex>"},
 	{regexp.MustCompile(`(?i)\b[0-9a-f]{8,}\b`), "<hex>"},
@@ -81,18 +86,15 @@ var rules = []struct {
 	{regexp.MustCompile(`\d+([.,]\d+)*([eE][-+]?\d+\b)?`), "<n>"},
 }
 
-// quoted puts a placeholder in the place of what stands between quotes on one
-// line. An apostrophe within a word opens and closes nothing.
+// quoted replaces what is between quotes on one line with a placeholder. An apostrophe
+// within a word opens and closes nothing.
 func quoted(s string) string {
 	var out strings.Builder
 	for i := 0; i < len(s); {
-		q := s[i]
-		if q != '"' && q != '\'' && q != '`' || q == '\'' && i > 0 && wordy(s[i-1]) {
-			out.WriteByte(q)
-			i++
-			continue
+		q, end := s[i], -1
+		if q == '"' || q == '`' || q == '\'' && (i == 0 || !wordy(s[i-1])) {
+			end = closing(s, i)
 		}
-		end := closing(s, i)
 		if end < 0 {
 			out.WriteByte(q)
 			i++
@@ -104,7 +106,7 @@ func quoted(s string) string {
 	return out.String()
 }
 
-// closing returns where the quote that opens at i closes, -1 nowhere.
+// closing returns where the quote that opens at i closes, -1 if it does not.
 func closing(s string, i int) int {
 	q := s[i]
 	for j := i + 1; j < len(s) && s[j] != '\n'; j++ {
@@ -120,4 +122,26 @@ func closing(s string, i int) int {
 
 func wordy(c byte) bool {
 	return c >= '0' && c <= '9' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= utf8.RuneSelf
+}
+
+// fingerprints remembers the fingerprints of the texts that it has seen last: the
+// same failure mostly comes in the same words.
+type fingerprints map[seenText]string
+
+type seenText struct {
+	reason event.Reason
+	text   string
+}
+
+func (p *fingerprints) of(r event.Reason, text string) string {
+	k := seenText{r, cut(text, maxPattern)}
+	print, ok := (*p)[k]
+	if !ok {
+		if *p == nil || len(*p) >= 1000 {
+			*p = fingerprints{}
+		}
+		print = Fingerprint(r, Pattern(text))
+		(*p)[k] = print
+	}
+	return print
 }

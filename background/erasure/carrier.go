@@ -10,7 +10,7 @@ import (
 	"github.com/qlogd/qlogd/event"
 )
 
-// Carrier carries erasures out as far as one node can for all: see task.Carrier.
+// Carrier carries erasures out as far as one node can for all: see task.Run.
 type Carrier struct {
 	Finder
 	// Propose gets a command decided.
@@ -37,9 +37,8 @@ const (
 // whether what was passed over can be told now.
 var lookForReports = 200 * time.Millisecond
 
-// Carry implements task.Carrier: it returns nil when all contents are erased on
-// all members.
-func (c *Carrier) Carry(ctx context.Context, t event.TaskView, raw []byte) (skipped int64, err error) {
+// Run is a task.Run: it returns nil when all contents are erased on all members.
+func (c *Carrier) Run(ctx context.Context, t event.TaskView, raw []byte) (skipped int64, err error) {
 	spec, id, err := DecodeSpec(raw)
 	if err != nil {
 		return 0, &event.Problem{Code: event.CodeInvalidArgument, Detail: err.Error(), Index: -1}

@@ -244,7 +244,7 @@ func (w *world) carry(spec Spec) event.ID {
 	ctx, cancel := context.WithCancel(w.t.Context())
 	done := make(chan struct{})
 	go func() { w.node.Run(ctx); close(done) }()
-	_, err := c.Carry(ctx, task, spec.Encode())
+	_, err := c.Run(ctx, task, spec.Encode())
 	cancel()
 	<-done
 	if err != nil {
@@ -380,7 +380,7 @@ func TestErasesWhatOnlyTheArchiveHas(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
 		go func() { w.node.Run(ctx); close(done) }()
-		_, err = c.Carry(ctx, task, spec.Encode())
+		_, err = c.Run(ctx, task, spec.Encode())
 		cancel()
 		<-done
 		if err != nil {
@@ -454,7 +454,7 @@ func TestCarriedTwiceAtOnce(t *testing.T) {
 	task, _ := w.m.Task(r.ID)
 	w.between = func() { w.do(&event.Command{UpdateTask: &event.UpdateTask{ID: r.ID, Op: event.TaskOpSeal}}) }
 	c := &Carrier{Finder: Finder{Log: w.log, State: w.m}, Propose: w.propose, Members: func() []string { return nil }}
-	_, err := c.Carry(t.Context(), task, spec.Encode())
+	_, err := c.Run(t.Context(), task, spec.Encode())
 	var p *event.Problem
 	if err == nil || errors.As(err, &p) {
 		t.Errorf("%v ends the task", err)
@@ -463,7 +463,7 @@ func TestCarriedTwiceAtOnce(t *testing.T) {
 	task, _ = w.m.Task(r.ID)
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if _, err := c.Carry(ctx, task, spec.Encode()); !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := c.Run(ctx, task, spec.Encode()); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("%v", err)
 	}
 }

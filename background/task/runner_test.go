@@ -86,17 +86,11 @@ func (w *world) ends() []event.UpdateTask {
 	return append([]event.UpdateTask(nil), w.ended...)
 }
 
-type carry func(ctx context.Context, t event.TaskView, spec []byte) (int64, error)
-
-func (c carry) Carry(ctx context.Context, t event.TaskView, spec []byte) (int64, error) {
-	return c(ctx, t, spec)
-}
-
 // inWorld runs a test with a runner whose replays do what c does.
-func inWorld(t *testing.T, c carry, do func(t *testing.T, w *world)) {
+func inWorld(t *testing.T, c Run, do func(t *testing.T, w *world)) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{leads: true}
-		w.r = New(Deps{
+		w.r = New(Options{
 			Propose: w.propose, Barrier: func(ctx context.Context) error { return ctx.Err() }, Tasks: w.all,
 			Content: func(event.Ref) (*event.Content, error) { return &event.Content{Spec: []byte(`{"n":1}`)}, nil },
 			Leader: func() bool {
@@ -104,7 +98,7 @@ func inWorld(t *testing.T, c carry, do func(t *testing.T, w *world)) {
 				defer w.mu.Unlock()
 				return w.leads
 			},
-			Carriers: map[event.TaskKind]Carrier{event.TaskReplay: c},
+			Run: map[event.TaskKind]Run{event.TaskReplay: c},
 		})
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})
@@ -245,7 +239,7 @@ func TestEndIsToldAgain(t *testing.T) {
 	})
 }
 
-func TestBoundedInHand(t *testing.T) {
+func TestBoundedActive(t *testing.T) {
 	var mu sync.Mutex
 	now, most := 0, 0
 	inWorld(t, func(context.Context, event.TaskView, []byte) (int64, error) {
@@ -259,14 +253,14 @@ func TestBoundedInHand(t *testing.T) {
 		mu.Unlock()
 		return 0, nil
 	}, func(t *testing.T, w *world) {
-		for range 3 * inHand {
+		for range 3 * maxActive {
 			w.add(event.TaskReplay)
 		}
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		mu.Lock()
 		defer mu.Unlock()
-		if len(w.ends()) != 3*inHand || most != inHand {
+		if len(w.ends()) != 3*maxActive || most != maxActive {
 			t.Fatalf("%d ended, %d at once", len(w.ends()), most)
 		}
 	})

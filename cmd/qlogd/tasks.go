@@ -9,33 +9,33 @@ import (
 	"github.com/qlogd/qlogd/log"
 )
 
-// newTasks makes what carries tasks out while this node leads.
+// newTasks returns the runner of tasks while this node leads.
 func (e *engine) newTasks() *task.Runner {
 	mover := dead.Mover{
-		Finder:  dead.Finder{State: e.machine, Contents: e.api.Contents},
-		Propose: task.InTurn(e.replica.Propose), Head: e.log.Head, Wait: e.log.Wait, Fits: e.api.Fits,
+		Finder:  e.api.DeadLetters(),
+		Propose: task.InTurn(e.replica.Propose), Head: e.log.Head, Wait: e.log.Wait,
 	}
-	return task.New(task.Deps{
+	return task.New(task.Options{
 		Propose: e.replica.Propose,
 		Barrier: e.replica.Barrier,
 		Tasks:   e.machine.Tasks,
 		Content: e.taskContent,
 		Leader:  e.replica.Leader,
-		Carriers: map[event.TaskKind]task.Carrier{
-			event.TaskReplay: &dead.Replays{Mover: mover},
-			event.TaskPurge:  &dead.Purges{Mover: mover},
-			event.TaskErase:  e.eraser(),
+		Run: map[event.TaskKind]task.Run{
+			event.TaskReplay: mover.Replay,
+			event.TaskPurge:  mover.Purge,
+			event.TaskErase:  e.eraser().Run,
 		},
 		Logger: e.logger,
 	})
 }
 
-// taskContent reads what a task is to do. Where that is no more, the task can't
-// ever go on.
+// taskContent reads what a task does. Where that is gone, the task fails.
 func (e *engine) taskContent(ref event.Ref) (*event.Content, error) {
 	c, err := e.log.Content(ref)
 	if errors.Is(err, log.ErrErased) || errors.Is(err, log.ErrGone) {
-		return nil, event.Problemf(event.CodeHistoryExpired, "", "what the task was to do has been erased, or has gone with the history")
+		return nil, event.Problemf(event.CodeHistoryExpired, "",
+			"what the task was to do has been erased, or has gone with the history")
 	}
 	return c, err
 }

@@ -3,13 +3,15 @@ package dead
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/qlogd/qlogd/event"
 )
 
-// corpses are dead messages, by id; asked is how they were asked for.
+// corpses are dead messages, by id; asked is what they were asked for.
 type corpses struct {
+	State
 	views []event.MessageView
 	asked []event.DeadFilter
 }
@@ -27,9 +29,6 @@ func (c *corpses) Dead(_ string, f event.DeadFilter) (out []event.MessageView, m
 	return out, false
 }
 
-func (*corpses) Queue(string) (v event.QueueView, ok bool)       { return }
-func (*corpses) Message(event.ID) (v event.MessageView, ok bool) { return }
-
 // manyDead is a finder among n dead messages, whose error is text of their index.
 func manyDead(n int, text func(index uint64) string) (*Finder, *corpses) {
 	c := &corpses{}
@@ -40,16 +39,12 @@ func manyDead(n int, text func(index uint64) string) (*Finder, *corpses) {
 			Dead: &event.DeadView{Queue: "q", Reason: event.ReasonExpired, FailedAt: int64(i + 1)},
 		})
 	}
-	return &Finder{State: c, Contents: func(refs []event.Ref) ([]*event.Content, error) {
-		out := make([]*event.Content, len(refs))
-		for i, ref := range refs {
-			out[i] = &event.Content{Error: text(ref.Index)}
-		}
-		return out, nil
+	return &Finder{State: c, Content: func(ref event.Ref) (*event.Content, error) {
+		return &event.Content{Error: text(ref.Index)}, nil
 	}}, c
 }
 
-// The state is held up while it looks, so it must never have to look for what is
+// Nothing is applied while the state is read, so it must never have to search for what is
 // rare: it is asked for pages of all there is.
 func TestSelect(t *testing.T) {
 	const n = 5*perRead + 7
@@ -61,51 +56,67 @@ func TestSelect(t *testing.T) {
 		want func(v *event.MessageView) bool
 	}{
 		{"all", Filter{}, func(*event.MessageView) bool { return true }},
-		{"key and kind", Filter{Key: &key, Kind: &kind}, func(v *event.MessageView) bool { return v.Key == key && v.Kind == kind }},
+		{"key and kind", Filter{Key: &key, Kind: &kind},
+			func(v *event.MessageView) bool { return v.Key == key && v.Kind == kind }},
 		{"none of the key", Filter{Key: &none}, func(*event.MessageView) bool { return false }},
-		{"none of the reason", Filter{Reason: "rejected"}, func(*event.MessageView) bool { return false }},
-		{"reason", Filter{Reason: "expired", From: n - 3}, func(v *event.MessageView) bool { return v.Dead.FailedAt >= n-3 }},
+		{"none of the reason", Filter{Reason: "rejected"},
+			func(*event.MessageView) bool { return false }},
+		{"reason", Filter{Reason: "expired", From: n - 3},
+			func(v *event.MessageView) bool { return v.Dead.FailedAt >= n-3 }},
 		{"until", Filter{To: 9}, func(v *event.MessageView) bool { return v.Dead.FailedAt <= 9 }},
-		{"indexes", Filter{FromIndex: 600, ToIndex: 1500}, func(v *event.MessageView) bool { return v.Dead.FailedAt >= 600 && v.Dead.FailedAt <= 1500 }},
+		{"indexes", Filter{FromIndex: 600, ToIndex: 1500},
+			func(v *event.MessageView) bool { return v.Dead.FailedAt >= 600 && v.Dead.FailedAt <= 1500 }},
 		{"text", Filter{Error: "error 99"}, func(v *event.MessageView) bool {
-			return Contains(text(uint64(v.Dead.FailedAt)), "error 99")
+			return strings.Contains(text(uint64(v.Dead.FailedAt)), "Error 99")
 		}},
 	} {
 		x, state := manyDead(n, text)
 		var got, want []event.ID
-		last, err := x.Select(t.Context(), "q", &c.f, Between{}, 0, func(l *Letter) bool {
-			got = append(got, l.ID)
-			return true
-		})
+		search := &Search{Queue: "q", Filter: c.f}
+		for v, err := range x.Select(t.Context(), search) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			got = append(got, v.ID)
+		}
 		for i := range state.views {
 			if c.want(&state.views[i]) {
 				want = append(want, state.views[i].ID)
 			}
 		}
-		if err != nil || !slices.Equal(got, want) {
-			t.Errorf("%s: %d, want %d: %v", c.name, len(got), len(want), err)
+		if !slices.Equal(got, want) {
+			t.Errorf("%s: %d, want %d", c.name, len(got), len(want))
 		}
-		if c.f.To == 0 && last != state.views[n-1].ID {
-			t.Errorf("%s: looked up to %s", c.name, last)
+		if c.f.To == 0 && search.After != state.views[n-1].ID {
+			t.Errorf("%s: looked up to %s", c.name, search.After)
 		}
 		for _, f := range state.asked {
-			if f.Limit != perRead || f.Key != nil || f.Kind != nil || f.Reason != event.ReasonNone || f.From != 0 {
+			f.After = event.ID{}
+			if (f != event.DeadFilter{To: c.f.To, Limit: perRead}) {
 				t.Errorf("%s: the state was asked for %+v", c.name, f)
 			}
 		}
 	}
 }
 
-func TestSelectStops(t *testing.T) {
+// A search that is left goes on with the message that it was left at.
+func TestSelectGoesOn(t *testing.T) {
 	x, state := manyDead(3*perRead, func(uint64) string { return "" })
 	key, n := "k5", 0
-	last, err := x.Select(t.Context(), "q", &Filter{Key: &key}, Between{}, 0, func(*Letter) bool {
-		n++
-		return n < 3
-	})
-	// From there on, the third is found again.
-	if err != nil || n != 3 || last != state.views[15].ID || len(state.asked) != 1 {
-		t.Fatalf("%d, up to %s, asked %d times: %v", n, last, len(state.asked), err)
+	search := &Search{Queue: "q", Filter: Filter{Key: &key}}
+	for range x.Select(t.Context(), search) {
+		if n++; n == 3 {
+			break
+		}
+	}
+	if search.After != state.views[24].ID || len(state.asked) != 1 {
+		t.Fatalf("looked up to %s, asked %d times", search.After, len(state.asked))
+	}
+	for v := range x.Select(t.Context(), search) {
+		if v.ID != state.views[25].ID {
+			t.Fatalf("went on with %s", v.ID)
+		}
+		break
 	}
 }
 
@@ -124,11 +135,15 @@ func TestGroups(t *testing.T) {
 	if err != nil || total != 7 || len(got) != 6 {
 		t.Fatalf("%d of %d: %v", len(got), total, err)
 	}
-	if g := got[5]; g.Pattern != "two of <n>" || g.Error != "two of 4" || g.Count != 3 || g.First != 2 || g.Last != 4 ||
-		!slices.Equal(g.Messages, []event.ID{state.views[3].ID, state.views[2].ID, state.views[1].ID}) || g.Fingerprint != Fingerprint(g.Reason, g.Pattern) {
+	newest := []event.ID{state.views[3].ID, state.views[2].ID, state.views[1].ID}
+	if g := got[5]; g.Pattern != "two of <n>" || g.Error != "two of 4" || g.Count != 3 ||
+		g.First != 2 || g.Last != 4 || !slices.Equal(g.Messages(), newest) ||
+		g.Fingerprint != Fingerprint(g.Reason, g.Pattern) {
 		t.Errorf("%+v", g)
 	}
-	if g := got[0]; g.Pattern != "lion <n>" && g.Pattern != "bear <n>" || len(g.Messages) != sampled || g.Messages[0].Compare(g.Messages[4]) <= 0 || g.Error != fmt.Sprintf("%s %d", g.Pattern[:4], g.Last) {
+	m := got[0].Messages()
+	if g := got[0]; g.Pattern != "lion <n>" && g.Pattern != "bear <n>" || len(m) != sampled ||
+		m[0].Compare(m[4]) <= 0 || g.Error != fmt.Sprintf("%s %d", g.Pattern[:4], g.Last) {
 		t.Errorf("%+v", g)
 	}
 	for i := range got[:5] {

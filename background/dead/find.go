@@ -1,0 +1,205 @@
+// Package dead knows what can be done with dead letters: which of them a filter
+// selects, which errors are alike, what an edit makes of a message, and how a
+// task replays or purges many of them. The API and the task runner share it, so
+// that a replay of ten and one of a million mean the same.
+package dead
+
+import (
+	"cmp"
+	"context"
+	"iter"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/qlogd/qlogd/event"
+)
+
+// State is the part of the live state, or of a past one, that a Finder reads.
+type State interface {
+	// Dead returns what died in a queue, rising by id, and whether there is more.
+	Dead(queue string, f event.DeadFilter) ([]event.MessageView, bool)
+	// Queue returns a queue.
+	Queue(name string) (event.QueueView, bool)
+	// Message returns a live message.
+	Message(id event.ID) (event.MessageView, bool)
+}
+
+// Finder finds dead letters.
+type Finder struct {
+	State State
+	// Content reads what users wrote in an event, nil where that was erased or deleted
+	// by retention.
+	Content func(ref event.Ref) (*event.Content, error)
+	// Fits checks a content against a queue's message_schema. An *event.Problem
+	// says why it does not fit.
+	Fits func(q *event.QueueView, c *event.Content) error
+}
+
+// Filter selects some of what died in a queue. What is empty selects all. A task
+// keeps it as it is: instants are resolved, so that they mean the same whenever
+// the task goes on.
+type Filter struct {
+	Reason      string  `json:"reason,omitzero"`
+	Error       string  `json:"error,omitzero"` // part of the error text, in any case
+	Key         *string `json:"key,omitzero"`
+	Kind        *string `json:"kind,omitzero"`
+	From        int64   `json:"from_ms,omitzero"` // failed at, Unix ms, inclusive
+	To          int64   `json:"to_ms,omitzero"`
+	FromIndex   uint64  `json:"from_index,omitzero"` // of the entry in which it failed, inclusive
+	ToIndex     uint64  `json:"to_index,omitzero"`
+	Fingerprint string  `json:"fingerprint,omitzero"`
+}
+
+// Fits reports whether the filter selects a message that died in the entry of this
+// index, by all but its error.
+func (f *Filter) Fits(
+	reason event.Reason, key, kind string, failedAt int64, index uint64,
+) bool {
+	return (f.Reason == "" || f.Reason == reason.String()) &&
+		(f.Key == nil || *f.Key == key) && (f.Kind == nil || *f.Kind == kind) &&
+		failedAt >= f.From && (f.To == 0 || failedAt <= f.To) &&
+		index >= f.FromIndex && (f.ToIndex == 0 || index <= f.ToIndex)
+}
+
+// FitsError reports whether the filter selects a message by its error.
+func (f *Filter) FitsError(reason event.Reason, text string) bool {
+	if !strings.Contains(strings.ToLower(text), strings.ToLower(f.Error)) {
+		return false
+	}
+	return f.Fingerprint == "" || f.Fingerprint == Fingerprint(reason, Pattern(text))
+}
+
+// ParseReason reads one of the reasons that a message can die of; "" is any.
+func ParseReason(s string) (event.Reason, bool) {
+	for _, r := range []event.Reason{
+		event.ReasonMaxAttempts, event.ReasonExpired, event.ReasonRejected, event.ReasonKeyDead,
+	} {
+		if r.String() == s {
+			return r, true
+		}
+	}
+	return event.ReasonNone, s == ""
+}
+
+// Search is a walk through what died in a queue and fits a filter, rising by id.
+type Search struct {
+	Queue  string
+	Filter Filter
+	// After and Before bound the ids in the dead-letter queue, exclusive; zero is no
+	// bound. After moves up to the newest message that was looked at, so that the
+	// next walk goes on from there; where a loop is left, to the one before.
+	After, Before event.ID
+}
+
+// perRead is how many dead letters are read in one go: nothing is applied meanwhile.
+const perRead = 512
+
+// Select yields what a search finds. It ends early, with ctx's error, when ctx
+// does: the client has hung up.
+func (x *Finder) Select(ctx context.Context, s *Search) iter.Seq2[*event.MessageView, error] {
+	return func(yield func(*event.MessageView, error) bool) {
+		f := &s.Filter
+		for more := true; more; {
+			// The state is asked for all there is and not by the filter: if that selects
+			// few, nothing could be applied until they are found among, perhaps, a million.
+			var views []event.MessageView
+			views, more = x.State.Dead(s.Queue, event.DeadFilter{
+				After: s.After, Before: s.Before, To: f.To, Limit: perRead,
+			})
+			for i := range views {
+				v := &views[i]
+				text, err := "", ctx.Err()
+				fits := f.Fits(v.Dead.Reason, v.Key, v.Kind, v.Dead.FailedAt, event.RefOf(v.ID).Index)
+				if err == nil && fits && (f.Error != "" || f.Fingerprint != "") {
+					text, err = x.Error(v)
+					fits = f.FitsError(v.Dead.Reason, text)
+				}
+				if err != nil {
+					yield(nil, err)
+					return
+				}
+				if fits && !yield(v, nil) {
+					return
+				}
+				s.After = v.ID
+			}
+		}
+	}
+}
+
+// Error returns the error text of a dead message. It is in the content of the event that
+// moved the message, which has the message's own id; where that is gone it was carried
+// forward with the message's content.
+func (x *Finder) Error(v *event.MessageView) (string, error) {
+	c, err := x.Content(event.RefOf(v.ID))
+	if err == nil && c == nil {
+		c, err = x.Content(v.Content)
+	}
+	if err != nil || c == nil {
+		return "", err
+	}
+	return c.Error, nil
+}
+
+// Group is failures of the same kind.
+type Group struct {
+	Fingerprint string
+	Reason      event.Reason
+	Count       int64
+	First, Last int64 // failed at, Unix ms
+	// Pattern and Error are read for the groups that are returned: there may be as many
+	// groups as there are dead letters, and texts are long.
+	Pattern, Error string // Error is the newest one's
+
+	newest  [sampled]event.ID
+	content event.Ref // of the newest
+}
+
+// sampled is how many messages of a group are named.
+const sampled = 5
+
+// Messages returns the newest ones, the newest first.
+func (g *Group) Messages() []event.ID { return g.newest[:min(g.Count, sampled)] }
+
+// Groups returns what died in a queue and fits a filter, by fingerprint, the
+// largest group first, at most limit; total is the number of groups there are.
+func (x *Finder) Groups(
+	ctx context.Context, queue string, f *Filter, limit int,
+) (out []*Group, total int64, err error) {
+	groups := map[string]*Group{}
+	var prints fingerprints
+	for v, err := range x.Select(ctx, &Search{Queue: queue, Filter: *f}) {
+		text := ""
+		if err == nil {
+			text, err = x.Error(v)
+		}
+		if err != nil {
+			return nil, 0, err
+		}
+		print := prints.of(v.Dead.Reason, text)
+		g := groups[print]
+		if g == nil {
+			g = &Group{Fingerprint: print, Reason: v.Dead.Reason, First: v.Dead.FailedAt}
+			groups[print] = g
+		}
+		g.Count++
+		g.Last, g.content = v.Dead.FailedAt, v.Content
+		copy(g.newest[1:], g.newest[:])
+		g.newest[0] = v.ID
+	}
+	out = slices.SortedFunc(maps.Values(groups), func(a, b *Group) int {
+		return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(b.Last, a.Last),
+			cmp.Compare(a.Fingerprint, b.Fingerprint))
+	})
+	total = int64(len(out))
+	out = out[:min(len(out), limit)]
+	for _, g := range out {
+		g.Error, err = x.Error(&event.MessageView{ID: g.newest[0], Content: g.content})
+		if err != nil {
+			return nil, 0, err
+		}
+		g.Pattern = Pattern(g.Error)
+	}
+	return out, total, nil
+}

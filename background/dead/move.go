@@ -1,0 +1,274 @@
+package dead
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"golang.org/x/time/rate"
+
+	"github.com/qlogd/qlogd/event"
+)
+
+// Mover carries out what a Spec says, in as many entries as it takes. Each of its
+// proposals names the task, and deciding skips what is not dead any more: so it may
+// start again at any time, on any node.
+type Mover struct {
+	Finder
+	// Propose decides a command, as raft.Replica's does.
+	Propose func(context.Context, *event.Command) (event.Result, error)
+	// Head is the newest block's index, Wait returns when it is above index.
+	Head func() uint64
+	Wait func(ctx context.Context, index uint64) error
+}
+
+// What one entry moves at most.
+const (
+	chunkItems = 500
+	chunkBytes = 512 << 10 // of edits
+)
+
+// letter is what is kept of each message while a task runs: there may be millions.
+type letter struct{ id, first event.ID }
+
+// errNotRunning ends a run: the task was cancelled. The runner knows that as well,
+// unless it was resumed already; then it starts again.
+var errNotRunning = errors.New("the task was not running")
+
+// start decodes a task's spec and lists what it selects, of what was dead when the
+// task was created: what dies again while it runs must not come around again.
+func (m *Mover) start(
+	ctx context.Context, t *event.TaskView, raw []byte,
+) (s *Spec, out []letter, err error) {
+	if s, err = DecodeSpec(raw); err != nil {
+		return nil, nil, event.Problemf(event.CodeInvalidArgument, "", "%s", err)
+	}
+	if s.Filter == nil {
+		for _, id := range s.IDs {
+			if v, ok := m.State.Message(id); ok && IsDeadIn(&v, t.Queue) {
+				out = append(out, letter{v.ID, v.Dead.First})
+			}
+		}
+		return s, out, nil
+	}
+	search := &Search{Queue: t.Queue, Filter: *s.Filter, Before: t.ID}
+	for v, err := range m.Select(ctx, search) {
+		if err != nil {
+			return nil, nil, err
+		}
+		out = append(out, letter{v.ID, v.Dead.First})
+	}
+	return s, out, nil
+}
+
+// IsDeadIn reports whether a live message is one that died in queue.
+func IsDeadIn(v *event.MessageView, queue string) bool {
+	return v.Dead != nil && v.Dead.Queue == queue && (v.State == event.StateReady ||
+		v.State == event.StateScheduled || v.State == event.StateLeased)
+}
+
+// InOrder reports whether a replay into q takes messages in the order of their
+// first enqueue.
+func InOrder(o event.Order, q *event.QueueView) bool {
+	return o == event.OrderOriginal || o == event.OrderHead ||
+		o == event.OrderDefault && q.Policy.Ordering != event.Unordered
+}
+
+// Item returns a message's part of a replay into target, with its edit, nil for none.
+// What is edited, or goes to another queue, must fit the target's message_schema: an
+// *event.Problem says why it does not.
+func (x *Finder) Item(
+	v *event.MessageView, edit *Edit, target *event.QueueView,
+) (item event.ReplayItem, err error) {
+	item.ID = v.ID
+	checked := target.Name != v.Dead.Queue && len(target.Policy.MessageSchema) > 0
+	if edit == nil && !checked {
+		return item, nil
+	}
+	c, err := x.Content(v.Content)
+	if err != nil {
+		return item, err
+	}
+	if c == nil {
+		if edit == nil || !edit.HasPayload {
+			return item, event.Problemf("schema_mismatch", "payload",
+				"the payload of message %s was erased", v.ID)
+		}
+		c = &event.Content{}
+	}
+	if edit != nil {
+		c = edit.Apply(c)
+		item.Edited, item.Size, item.Content = true, uint32(len(c.Payload)), event.EncodeContent(c)
+	}
+	return item, x.Fits(target, c)
+}
+
+// perSecond is how often a second a task with a rate proposes, if its rate allows.
+const perSecond = 10
+
+// Replay carries out a replay.
+func (m *Mover) Replay(
+	ctx context.Context, t event.TaskView, raw []byte,
+) (skipped int64, err error) {
+	s, left, err := m.start(ctx, &t, raw)
+	if err != nil {
+		return 0, err
+	}
+	order, _ := event.ParseOrder(s.Order)
+	pace, most := rate.NewLimiter(rate.Inf, 0), chunkItems
+	if s.Rate > 0 {
+		most = int(min(max(s.Rate/perSecond, 1), chunkItems))
+		pace = rate.NewLimiter(rate.Limit(s.Rate), most)
+		pace.AllowN(time.Now(), most) // the first chunk goes at once, each other one in its time
+	}
+	done, to := 0, cmp.Or(s.To, t.Queue)
+	for sorted := false; len(left) > 0; {
+		if err := pace.WaitN(ctx, done); err != nil {
+			return skipped, err
+		}
+		done = 0
+		head := m.Head() // before the state is read, so that Wait misses nothing
+		target, ok := m.State.Queue(to)
+		if !ok {
+			return skipped, event.Problemf(event.CodeQueueNotFound, "to",
+				"queue %s does not exist any more", to)
+		}
+		if !sorted && InOrder(order, &target) {
+			slices.SortStableFunc(left, func(a, b letter) int { return a.first.Compare(b.first) })
+		}
+		sorted = true
+		c := &event.Replay{
+			Queue: t.Queue, To: s.To, Order: order, MaxReplays: s.MaxReplays,
+			Revision: target.Revision, Task: t.ID,
+		}
+		took, misfits, err := m.fill(c, s, left, &target, most)
+		if err != nil {
+			return skipped, err
+		}
+		var res event.Result
+		wait := head // for another block, where there is something to wait for
+		switch st := &target.Stats; {
+		case len(c.Items) > 0:
+			if res, err = m.Propose(ctx, &event.Command{Actor: t.Actor, Replay: c}); err != nil {
+				return skipped, err
+			}
+			// Others were faster; what makes room again is an entry.
+			wait = max(res.Index, head)
+		case took == 0 && st.Ready+st.Scheduled+st.InFlight == 0:
+			return skipped, event.Problemf(event.CodeConflict, "to",
+				"message %s is larger than the max_bytes of queue %s", left[0].id, to)
+		case took == 0:
+			res.Problem = &event.Problem{Code: event.CodeQueueFull}
+		}
+		if p := res.Problem; p != nil {
+			switch p.Code {
+			case event.CodeStaleRevision:
+				// The policy changed, or this node is behind: its block tells.
+				wait = max(res.Index, 1) - 1
+			case event.CodeQueueFull:
+			default:
+				return skipped, p
+			}
+			if err := m.Wait(ctx, wait); err != nil {
+				return skipped, err
+			}
+			continue
+		}
+		passed, err := passedOver(res.Moved)
+		if err != nil {
+			return skipped, err
+		}
+		left, skipped, done = left[took:], skipped+misfits+passed, len(c.Items)-int(passed)
+	}
+	return skipped, nil
+}
+
+// fill fills a command with the next messages, as many as the target has room for and at
+// most so many. took is how many it has looked at, misfits the number of those whose
+// content does not fit the target.
+func (m *Mover) fill(
+	c *event.Replay, s *Spec, left []letter, target *event.QueueView, most int,
+) (took int, misfits int64, err error) {
+	bytes, st := int64(math.MaxInt64), &target.Stats
+	if limit := target.Policy.MaxDepth; limit > 0 {
+		most = int(min(int64(most), limit-st.Ready-st.Scheduled-st.InFlight))
+	}
+	if limit := target.Policy.MaxBytes; limit > 0 {
+		bytes = limit - st.Bytes
+	}
+	size := 0
+	for took < len(left) && len(c.Items) < most && bytes > 0 && size < chunkBytes {
+		v, ok := m.State.Message(left[took].id)
+		if !ok || !IsDeadIn(&v, c.Queue) {
+			took++
+			continue
+		}
+		item, err := m.Item(&v, s.Edit[v.ID], target)
+		if _, misfit := errors.AsType[*event.Problem](err); misfit {
+			misfits++
+			took++
+			continue
+		}
+		if err != nil {
+			return 0, 0, err
+		}
+		if item.Edited {
+			v.Size = item.Size
+		}
+		if bytes -= int64(v.Size); bytes < 0 {
+			break
+		}
+		size += len(item.Content.Bytes)
+		c.Items = append(c.Items, item)
+		took++
+	}
+	return took, misfits, nil
+}
+
+// passedOver counts what deciding skipped, but for what is gone: that was most
+// likely done by an earlier run.
+func passedOver(moved []event.Moved) (n int64, err error) {
+	for i := range moved {
+		switch moved[i].Code {
+		case "", event.SkipGone:
+		case event.SkipTask:
+			return 0, errNotRunning
+		default:
+			n++
+		}
+	}
+	return n, nil
+}
+
+// Purge carries out a purge.
+func (m *Mover) Purge(
+	ctx context.Context, t event.TaskView, raw []byte,
+) (skipped int64, err error) {
+	_, left, err := m.start(ctx, &t, raw)
+	if err != nil {
+		return 0, err
+	}
+	for part := range slices.Chunk(left, chunkItems) {
+		c := &event.PurgeDead{Queue: t.Queue, Task: t.ID}
+		for _, l := range part {
+			c.IDs = append(c.IDs, l.id)
+		}
+		res, err := m.Propose(ctx, &event.Command{Actor: t.Actor, PurgeDead: c})
+		if err == nil && res.Problem != nil {
+			err = res.Problem
+		}
+		if err != nil {
+			return skipped, fmt.Errorf("purge: %w", err)
+		}
+		n, err := passedOver(res.Moved)
+		if err != nil {
+			return skipped, err
+		}
+		skipped += n
+	}
+	return skipped, nil
+}

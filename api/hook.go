@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"net"
 	"net/http"
 	"net/netip"
 	"time"
@@ -18,8 +19,12 @@ import (
 // sender.
 const hookPath = "/hook/{name}"
 
-// maxForwarded bounds the target's answer that is passed on.
-const maxForwarded = 1 << 20
+// ForwardTimeout bounds the wait for a target's answer, maxForwarded what is passed on of it. The
+// sender waits meanwhile, and most senders give up after half a minute at most.
+const (
+	maxForwarded   = 1 << 20
+	ForwardTimeout = 30 * time.Second
+)
 
 // Outcomes of a request, for metrics; others are a problem's code.
 const (
@@ -243,13 +248,19 @@ func (s *Server) forward(q *request, w *compiledWebhook, req *webhook.Request, m
 	if m.IdempotencyKey != "" && visible(m.IdempotencyKey, 255) {
 		header.Set("Idempotency-Key", m.IdempotencyKey)
 	}
-	a, err := s.deps.Forward.Forward(q.Context(), w.Definition.Target, header, bytes.TrimSpace(m.Payload))
+	ctx, cancel := context.WithTimeout(q.Context(), ForwardTimeout)
+	defer cancel()
+	a, err := s.deps.Forward.Do(ctx, webhook.Outgoing{
+		URL: w.Definition.Target, Header: header, Body: bytes.TrimSpace(m.Payload),
+		Timeout: 2 * ForwardTimeout, MaxAnswer: maxForwarded,
+	})
+	late, isNet := errors.AsType[net.Error](err)
 	switch {
-	case errors.Is(err, ErrNotForwarded):
+	case webhook.Unsent(err):
 		s.log.Warn("webhook target unreachable", "webhook", w.Name, "request_id", q.id, "error", err)
 		return event.Problemf(codeTargetFailed, "", "the webhook's target could not be reached; "+
 			"the server's log has the cause under this request's id")
-	case errors.Is(err, context.DeadlineExceeded):
+	case err != nil && (ctx.Err() == context.DeadlineExceeded || isNet && late.Timeout()):
 		return perhaps(codeTargetTimeout,
 			"the webhook's target did not answer in time; it may have received the request")
 	case err != nil && q.Context().Err() != nil:
@@ -271,7 +282,7 @@ func (s *Server) forward(q *request, w *compiledWebhook, req *webhook.Request, m
 		q.w.WriteHeader(a.Status)
 		return nil
 	}
-	media := a.ContentType
+	media := a.Header.Get("Content-Type")
 	if media == "" || mediaType("", media) != nil {
 		media = "application/octet-stream"
 	}

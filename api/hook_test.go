@@ -1,13 +1,14 @@
 package api
 
 import (
-	"context"
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -17,6 +18,7 @@ import (
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/internal/transcode"
+	"github.com/qlogd/qlogd/webhook"
 )
 
 const (
@@ -350,44 +352,49 @@ func TestHookForwards(t *testing.T) {
 		h.h.ServeHTTP(w, r)
 		return w
 	}
-	h.target.answer = &Forwarded{Status: 418, ContentType: "text/plain", Body: []byte("short and stout")}
+	h.target.answer = &webhook.Answer{
+		Status: 418, Header: http.Header{"Content-Type": {"text/plain"}}, Body: []byte("short and stout"),
+	}
 	w := post(opened, "Cookie: a=b", "X-GitHub-Event: issues", "Content-Type: application/json")
 	if w.Code != 418 || w.Body.String() != "short and stout" || w.Header().Get("Content-Type") != "text/plain" || !strings.Contains(w.Header().Get("Content-Security-Policy"), "sandbox") {
 		t.Error(w.Code, w.Body, w.Header())
 	}
-	if got := h.target; got.url != "https://example.com/in?token=x" || got.body != `{"t":"Broken"}` || got.header.Get("X-GitHub-Event") != "issues" ||
-		got.header.Get("Idempotency-Key") != "1347" || got.header.Get("Content-Type") != "application/json" || got.header.Get("Cookie") != "" || got.header.Get("X-Hub-Signature-256") != "" {
+	got, header := h.target.got, h.target.got.Header
+	if got.URL != "https://example.com/in?token=x" || string(got.Body) != `{"t":"Broken"}` ||
+		header.Get("X-GitHub-Event") != "issues" || header.Get("Idempotency-Key") != "1347" ||
+		header.Get("Content-Type") != "application/json" || header.Get("Cookie") != "" ||
+		header.Get("X-Hub-Signature-256") != "" {
 		t.Errorf("%+v", got)
 	}
-	h.target.answer = &Forwarded{Status: 204}
+	h.target.answer = &webhook.Answer{Status: 204}
 	if w := post(opened); w.Code != 204 || w.Body.Len() != 0 {
 		t.Error(w.Code, w.Body)
 	}
 	for _, c := range []struct {
-		answer *Forwarded
+		answer *webhook.Answer
 		err    error
 		status int
 		code   string
 		came   string
 	}{
-		{&Forwarded{Status: 200, Body: []byte("x"), Cut: true}, nil, 502, "target_failed", "unknown"},
+		{&webhook.Answer{Status: 200, Body: []byte("x"), Cut: true}, nil, 502, "target_failed", "unknown"},
 		{nil, fmt.Errorf("reset by secret.internal"), 502, "target_failed", "unknown"},
-		{nil, fmt.Errorf("%w: no route to secret.internal", ErrNotForwarded), 502, "target_failed", "not_applied"},
-		{nil, fmt.Errorf("answer: %w", context.DeadlineExceeded), 504, "target_timeout", "unknown"},
-		{&Forwarded{Status: 999}, nil, 502, "target_failed", "unknown"},
+		{nil, webhook.CheckURL("http://secret.internal", false), 502, "target_failed", "not_applied"},
+		{nil, fmt.Errorf("answer: %w", os.ErrDeadlineExceeded), 504, "target_timeout", "unknown"},
+		{&webhook.Answer{Status: 999}, nil, 502, "target_failed", "unknown"},
 	} {
 		h.target.answer, h.target.err = c.answer, c.err
 		if w := post(opened); w.Code != c.status || !strings.Contains(w.Body.String(), c.code) || !strings.Contains(w.Body.String(), `"outcome":"`+c.came+`"`) || strings.Contains(w.Body.String(), "secret.internal") {
 			t.Error(w.Code, w.Body)
 		}
 	}
-	h.target.url = ""
+	h.target.got.URL = ""
 	for body, status := range map[string]int{`{"action":"ping"}`: 200, `{"action":"x","issue":{"number":1,"title":""}}`: 400} {
 		if w := post(body); w.Code != status {
 			t.Error(w.Code, w.Body)
 		}
 	}
-	if h.target.url != "" {
+	if h.target.got.URL != "" {
 		t.Error("what was refused was forwarded")
 	}
 	if h.proposals() != n {

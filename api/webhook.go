@@ -12,27 +12,10 @@ import (
 	"github.com/qlogd/qlogd/webhook"
 )
 
-// Forwarder sends to the targets of webhooks.
+// Forwarder sends to the targets of webhooks; *webhook.Client is one.
 type Forwarder interface {
-	// CheckTarget returns an error for a URL that nothing may be sent to; its text
-	// follows the field's name.
-	CheckTarget(url string) error
-	// Forward POSTs a body and returns the answer, whatever its status. Errors do not
-	// contain the URL; they wrap ErrNotForwarded if the target has certainly not
-	// received the request.
-	Forward(ctx context.Context, url string, header http.Header, body []byte) (*Forwarded, error)
-}
-
-// ErrNotForwarded is wrapped by an error of Forward that came before the target
-// was reached.
-var ErrNotForwarded = errors.New("not sent")
-
-// Forwarded is what a target answered.
-type Forwarded struct {
-	Status      int
-	ContentType string
-	Body        []byte
-	Cut         bool // Body is only the beginning
+	AllowPrivate() bool
+	Do(ctx context.Context, r webhook.Outgoing) (*webhook.Answer, error)
 }
 
 func webhookNotFound(name string) *event.Problem {
@@ -121,7 +104,7 @@ func (s *Server) checkWebhook(name string, d *wire.WebhookDefinition) (text []by
 		if s.deps.Forward == nil {
 			return nil, bad("target", "target is not served here")
 		}
-		if err := s.deps.Forward.CheckTarget(d.Target); err != nil {
+		if err := webhook.CheckURL(d.Target, s.deps.Forward.AllowPrivate()); err != nil {
 			return nil, bad("target", "target %s", clip(err.Error(), 200))
 		}
 	}

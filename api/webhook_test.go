@@ -7,26 +7,21 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+
+	"github.com/qlogd/qlogd/webhook"
 )
 
 // fakeTarget is what webhooks are forwarded to.
 type fakeTarget struct {
-	answer *Forwarded
+	answer *webhook.Answer
 	err    error
-	url    string
-	header http.Header
-	body   string
+	got    webhook.Outgoing
 }
 
-func (f *fakeTarget) CheckTarget(url string) error {
-	if strings.Contains(url, "127.0.0.1") {
-		return errors.New("names an address that is not allowed")
-	}
-	return nil
-}
+func (f *fakeTarget) AllowPrivate() bool { return false }
 
-func (f *fakeTarget) Forward(_ context.Context, url string, header http.Header, body []byte) (*Forwarded, error) {
-	f.url, f.header, f.body = url, header, string(body)
+func (f *fakeTarget) Do(_ context.Context, r webhook.Outgoing) (*webhook.Answer, error) {
+	f.got = r
 	return f.answer, f.err
 }
 

@@ -5,9 +5,6 @@ import (
 	"context"
 	"encoding/hex"
 	"errors"
-	"fmt"
-	"net"
-	"net/http"
 	"slices"
 	"strings"
 	"time"
@@ -124,45 +121,4 @@ func pushSecrets(hooked *webhook.Secrets) func(env, files []string) (secrets, mi
 		}
 		return secrets, nil
 	}
-}
-
-// Limits of a webhook's target: the sender of the webhook waits meanwhile, and most senders give up
-// after half a minute at most.
-const (
-	forwardTimeout   = 30 * time.Second
-	maxForwardAnswer = 1 << 20
-)
-
-// forwarder sends webhooks to their targets, for the api.
-type forwarder struct{ client *webhook.Client }
-
-func newForwarder(c *config) *forwarder {
-	return &forwarder{webhook.NewClient(webhook.ClientOptions{
-		AllowPrivate: c.PushAllowPrivate, Timeout: 2 * forwardTimeout, MaxAnswer: maxForwardAnswer,
-		UserAgent: "qlogd/" + build().Version,
-	})}
-}
-
-// CheckTarget implements api.Forwarder.
-func (f *forwarder) CheckTarget(url string) error {
-	return webhook.CheckURL(url, f.client.AllowPrivate())
-}
-
-// Forward implements api.Forwarder.
-func (f *forwarder) Forward(ctx context.Context, url string, header http.Header, body []byte) (*api.Forwarded, error) {
-	ctx, cancel := context.WithTimeout(ctx, forwardTimeout)
-	defer cancel()
-	a, err := f.client.Do(ctx, webhook.Outgoing{URL: url, Header: header, Body: body})
-	if webhook.Unsent(err) {
-		return nil, fmt.Errorf("%w: %w", api.ErrNotForwarded, err)
-	}
-	if err != nil {
-		if ne, ok := errors.AsType[net.Error](err); ctx.Err() == context.DeadlineExceeded || ok && ne.Timeout() {
-			return nil, fmt.Errorf("%w: %w", context.DeadlineExceeded, err)
-		}
-		return nil, err
-	}
-	return &api.Forwarded{
-		Status: a.Status, ContentType: a.Header.Get("Content-Type"), Body: a.Body, Cut: a.Cut,
-	}, nil
 }

@@ -130,7 +130,7 @@ func openEngine(n *node) (_ *engine, err error) {
 			return past.At(ctx, at)
 		},
 		Proof: proof{e}, Cluster: clusterView{e.replica}, Push: e.push, Eraser: e.eraser(),
-		Secrets: n.hooked, Forward: n.forward, Logger: e.logger, Registry: registry,
+		Secrets: n.hooked, Forward: n.egress, Logger: e.logger, Registry: registry,
 	}, n.apiOptions())
 	e.answerOthers(true)
 	e.tasks = e.newTasks()

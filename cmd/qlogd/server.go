@@ -40,7 +40,6 @@ type node struct {
 	certs   *certs.Keeper   // of the API; nil: no TLS
 	inside  *certs.Keeper   // of the connections between nodes; nil: no TLS
 	egress  *webhook.Client // sends to addresses that users gave
-	forward *forwarder      // sends webhooks to their targets
 	hooked  *webhook.Secrets
 
 	friends  int       // join addresses at which this cluster has answered; only meet uses it
@@ -71,7 +70,6 @@ func startNode(c *config, logger *slog.Logger) (_ *node, err error) {
 	n.egress = webhook.NewClient(webhook.ClientOptions{
 		AllowPrivate: c.PushAllowPrivate, UserAgent: "qlogd/" + build().Version,
 	})
-	n.forward = newForwarder(c)
 	defer func() {
 		if err != nil {
 			_ = n.close() // the first error counts
@@ -278,7 +276,6 @@ func (n *node) close() error {
 		errs = append(errs, n.peers.Close())
 	}
 	n.egress.Close()
-	n.forward.client.Close()
 	if n.hooked != nil {
 		errs = append(errs, n.hooked.Close())
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/qlogd/qlogd/api"
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/webhook"
 )
@@ -244,7 +245,7 @@ func (a *app) signature(w *wire.Webhook, body []byte, env string) (http.Header, 
 
 // sendHook sends a body to a webhook and prints the answer, whatever it is.
 func (a *app) sendHook(c request, name string, header http.Header, body []byte) error {
-	ctx, cancel := context.WithTimeout(c.ctx, forwardTimeout+5*time.Second) // a target may be slow
+	ctx, cancel := context.WithTimeout(c.ctx, api.ForwardTimeout+5*time.Second) // a target may be slow
 	defer cancel()
 	resp, b, err := c.Raw(ctx, http.MethodPost, "/hook/"+name, header, body)
 	if err != nil {

@@ -103,26 +103,26 @@ func TestMarksAreKept(t *testing.T) {
 	if len(a.own) != keepMarks || a.own.newest() != 990 || a.own[0].Index != 360 {
 		t.Errorf("%d are kept, from %d to %d", len(a.own), a.own[0].Index, a.own.newest())
 	}
-	if said := a.tell(); len(said) != tellMarks || said[0].Index != 840 {
+	if said := a.report(); len(said) != reportMarks || said[0].Index != 840 {
 		t.Errorf("%d are told, from %d on", len(said), said[0].Index)
 	}
 	// What a member tells now counts, also again and in any order; more than it
 	// may tell does not.
 	n2 := peerView{Member: Member{ID: "n2", Voter: true}}
 	n2.Status.Marks = told("20b 10a")
-	a.hear("n1", serverIDs("n1 n2"), []peerView{n2})
+	a.hear("n1", serverIDs("n1 n2"), []peerView{n2}, finding{})
 	n2.Status.Marks = told("20c 30d")
-	a.hear("n1", serverIDs("n1 n2"), []peerView{n2})
-	if got := a.told["n2"]; !slices.Equal(got, told("10a 20c 30d")) {
+	a.hear("n1", serverIDs("n1 n2"), []peerView{n2}, finding{})
+	if got := a.reported["n2"]; !slices.Equal(got, told("10a 20c 30d")) {
 		t.Errorf("remembered %v", got)
 	}
 	n2.Status.Marks = a.own
-	a.hear("n1", serverIDs("n1 n2"), []peerView{n2})
-	if n := len(a.told["n2"]); n != 3+tellMarks {
+	a.hear("n1", serverIDs("n1 n2"), []peerView{n2}, finding{})
+	if n := len(a.reported["n2"]); n != 3+reportMarks {
 		t.Errorf("%d are remembered", n)
 	}
-	a.hear("n1", serverIDs("n1"), nil)
-	if len(a.told) != 0 {
+	a.hear("n1", serverIDs("n1"), nil, finding{})
+	if len(a.reported) != 0 {
 		t.Error("a member that is gone is remembered")
 	}
 }

@@ -104,7 +104,9 @@ func (r *Replica) offer(id hraft.ServerID, addr hraft.ServerAddress, args *hraft
 		default:
 			r.stores.snaps.pin(string(id), meta, time.Now())
 		}
-		if !r.leadsOn(id, addr, args.Term, time.Second) {
+		began := time.Now()
+		waited := func() bool { return time.Since(began) >= time.Second }
+		if !r.replicatesUntil(id, addr, args.Term, waited) {
 			return false, errLacking
 		}
 	}
@@ -113,7 +115,8 @@ func (r *Replica) offer(id hraft.ServerID, addr hraft.ServerAddress, args *hraft
 func (r *Replica) askOffer(m Member, ask offerAsk) (a offerAnswer, err error) {
 	ctx, cancel := r.within(5 * time.Second)
 	defer cancel()
-	return a, r.call(ctx, m.target(), rpcOffer, ask, &a)
+	_, err = r.call(ctx, m.target(), rpcOffer, ask, &a)
+	return a, err
 }
 
 // takeOffer answers a leader.
@@ -122,7 +125,7 @@ func (r *Replica) takeOffer(_ context.Context, from peer.Identity, body []byte) 
 	if err := json.Unmarshal(body, &ask); err != nil {
 		return nil, err
 	}
-	if !r.vouched() {
+	if !r.admitted() {
 		return nil, errHeld
 	}
 	a := offerAnswer{Term: r.raft.CurrentTerm()}

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -41,9 +42,10 @@ type member struct {
 	disk      *vfs.Mem
 	initial   []datadir.Member
 	contacts  []string
-	outs      chan Out
+	outs      chan error
 	offers    chan Offer
 	joined    chan struct{}
+	joinedAs  atomic.Value // the incarnation that was last told that it is a member
 }
 
 // cluster starts n nodes that form one.
@@ -76,7 +78,7 @@ func (c *nodes) members() (out []*member) {
 func (c *nodes) fresh(name string) *member {
 	m := &member{
 		name: name, inc: name + "-1", addr: ports.Free(c.t), disk: vfs.NewMem(),
-		outs: make(chan Out, 4), offers: make(chan Offer, 1000), joined: make(chan struct{}, 100),
+		outs: make(chan error, 4), offers: make(chan Offer, 1000), joined: make(chan struct{}, 100),
 	}
 	c.mu.Lock()
 	c.all[name] = m
@@ -106,14 +108,19 @@ func (c *nodes) tryStart(m *member) error {
 		return err
 	}
 	o.NodeID, o.Incarnation, o.Net, o.Initial, o.Contacts = m.name, m.inc, m.net, m.initial, m.contacts
-	o.OnOut = func(why Out) { m.outs <- why }
+	o.OnOut = func(why error) { m.outs <- why }
 	o.OnLacking = func(f Offer) {
 		select {
 		case m.offers <- f:
 		default:
 		}
 	}
-	o.OnJoined = func() { m.joined <- struct{}{} }
+	inc := m.inc
+	o.Joined = m.joinedAs.Load() == inc
+	o.OnJoined = func() {
+		m.joinedAs.Store(inc)
+		m.joined <- struct{}{}
+	}
 	if os.Getenv("RAFT_LOG") != "" {
 		o.Logger = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug})).With("node", m.name)
 	}

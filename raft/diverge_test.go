@@ -168,7 +168,7 @@ func TestOneThatDiffersEnds(t *testing.T) {
 				c.leader().put("a")
 				time.Sleep(30 * time.Second)
 				for _, n := range c.nodes {
-					if ok, why := n.Ready(); !ok || n.consistency.agreement.own.newest() == 0 {
+					if ok, why := n.Ready(); !ok || n.agreement.own.newest() == 0 {
 						t.Fatalf("%s: %v", n.o.NodeID, why)
 					}
 				}
@@ -210,7 +210,7 @@ func TestTwoThatDifferAreNotReady(t *testing.T) {
 		for _, n := range c.nodes {
 			c.until("it is not ready", func() bool { ok, _ := n.Ready(); return !ok })
 			_, why := n.Ready()
-			if len(why) != 1 || why[0] != n.consistency.agreement.undecided() {
+			if len(why) != 1 || why[0] != n.agreement.undecided() {
 				t.Errorf("%s: %q", n.o.NodeID, why)
 			}
 		}

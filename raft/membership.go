@@ -10,7 +10,6 @@ import (
 	"net/url"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	hraft "github.com/hashicorp/raft"
@@ -19,894 +18,22 @@ import (
 	"github.com/qlogd/qlogd/raft/peer"
 )
 
-// MemberStatus is a member as this node sees it.
-type MemberStatus struct {
-	Member
-	Votes        bool // is a voter of the configuration; else it may be on its way
-	Leader       bool
-	Reachable    bool      // has answered lately
-	Seen         time.Time // of its last answer; zero: never
-	AppliedIndex uint64
-	LogHead      uint64 // index of the event log's newest block
-	Chain        [32]byte
-}
-
-// Out is why a data directory is no member of its cluster any more.
-type Out int
-
-const (
-	// Removed: the configuration no longer has this node.
-	Removed Out = iota + 1
-	// WentBack: others have seen more from this directory than it holds. It was
-	// put back from an old copy, or has lost what it had promised, and must come
-	// back as another server.
-	WentBack
-)
-
-func (o Out) String() string {
-	switch o {
-	case Removed:
-		return "removed"
-	case WentBack:
-		return "went back"
-	}
-	return "member"
-}
-
-// CodeNodeNotFound is for a member that is none.
-const CodeNodeNotFound = "node_not_found"
-
-func conflict(field, format string, args ...any) *event.Problem {
-	return event.Problemf(event.CodeConflict, field, format, args...)
-}
-
-// Members returns the members of the newest configuration, as far as this node
-// knows them. It asks nobody.
-func (r *Replica) Members() []MemberStatus {
-	views := map[hraft.ServerID]peerView{}
-	for _, v := range r.remotes() {
-		views[v.serverID()] = v
-	}
-	_, leader := r.raft.LeaderWithID()
-	var out []MemberStatus
-	for _, s := range r.servers() {
-		m := MemberStatus{Member: memberOf(s.ID, s.Address), Votes: s.Suffrage == hraft.Voter, Leader: s.ID == leader}
-		if s.ID == r.id {
-			p := r.fsm.progress()
-			m.Reachable, m.AppliedIndex, m.LogHead, m.Chain = true, p.index, p.head, p.chain
-			m.Seen = time.Now()
-		} else if v := views[s.ID]; !v.Seen.IsZero() {
-			m.Reachable, m.AppliedIndex, m.LogHead, m.Chain = v.Reachable, v.Status.Applied, v.Status.Head, v.Status.Chain
-			m.Seen = v.Seen
-		}
-		out = append(out, m)
-	}
-	return out
-}
-
-// RefreshMembers asks the other members that have not answered for a moment, and returns
-// when each has, or ctx ends.
-func (r *Replica) RefreshMembers(ctx context.Context) {
-	const recent = 200 * time.Millisecond
-	began := time.Now()
-	for {
-		changed := r.peers.table.watch()
-		old := func(s hraft.Server) bool { return s.ID != r.id && began.Sub(r.peers.table.lastSeen(s.ID)) > recent }
-		if !slices.ContainsFunc(r.servers(), old) {
-			return
-		}
-		r.askPeers()
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			return
-		}
-	}
-}
-
-const rpcAdmin = "raft.admin"
-
-// adminAsk is a change that a node asks of another: of the leader, but for a
-// snapshot.
-type adminAsk struct {
-	Do     string `json:"do"` // add, remove, transfer, address, snapshot
-	Member Member `json:"member"`
-	ID     string `json:"id,omitempty"` // of whom to remove, or to make the leader
-	Force  bool   `json:"force,omitempty"`
-}
-
-type adminAnswer struct {
-	Problem *event.Problem `json:"problem,omitempty"`
-	// Elsewhere: not this node is the leader.
-	Elsewhere bool   `json:"elsewhere,omitempty"`
-	Index     uint64 `json:"index,omitempty"`
-}
-
-// AddMember takes a node into the cluster: as one that does not vote, which the
-// leader promotes when it has caught up, if it is to vote. A node that does not
-// answer yet is announced, and taken in when it comes. Errors are an
-// *event.Problem.
-func (r *Replica) AddMember(ctx context.Context, m Member) error {
-	if p := m.check(); p != nil {
-		return p
-	}
-	return r.ask(ctx, adminAsk{Do: "add", Member: m})
-}
-
-// RemoveMember takes a node out; without force not one whose going would leave
-// the voters without a majority that can be reached, never the last voter.
-func (r *Replica) RemoveMember(ctx context.Context, id string, force bool) error {
-	return r.ask(ctx, adminAsk{Do: "remove", ID: id, Force: force})
-}
-
-// TransferLeadership hands leadership over, to the voter named or, for "", to
-// the one that is furthest.
-func (r *Replica) TransferLeadership(ctx context.Context, to string) error {
-	return r.ask(ctx, adminAsk{Do: "transfer", ID: to})
-}
-
-// SnapshotAll lets each node that can be reached write a checkpoint, and
-// returns up to which index each then has one.
-func (r *Replica) SnapshotAll(ctx context.Context) (map[string]uint64, error) {
-	out := map[string]uint64{}
-	for _, m := range r.Members() {
-		if m.serverID() == r.id {
-			index, err := r.snapshotNow()
-			if err != nil {
-				return out, problem(CodeNoLeader, fmt.Sprintf("node %s wrote no checkpoint: %v", m.ID, err), false, 1000)
-			}
-			out[m.ID] = index
-		} else if m.Reachable {
-			var a adminAnswer
-			if err := r.call(ctx, m.target(), rpcAdmin, adminAsk{Do: "snapshot"}, &a); err != nil {
-				// It has gone meanwhile: what is left out says so.
-				r.o.Logger.Warn("a node wrote no checkpoint", "node", m.ID, "error", err)
-			} else if a.Problem != nil {
-				return out, a.Problem
-			} else {
-				out[m.ID] = a.Index
-			}
-		}
-	}
-	return out, nil
-}
-
-func (r *Replica) snapshotNow() (uint64, error) {
-	if err := r.Snapshot(); err != nil {
-		return 0, err
-	}
-	newest, _ := r.stores.snaps.newest()
-	return newest.Index, nil
-}
-
-// check refuses what no configuration could hold.
-func (m Member) check() *event.Problem {
-	if !event.ValidNode(m.ID) {
-		return event.Problemf(event.CodeInvalidArgument, "id", "%.64q is no node id: %s", m.ID, event.NodeNames)
-	}
-	for field, addr := range map[string]string{"raft_addr": m.RaftAddr, "http_addr": m.HTTPAddr} {
-		if addr == "" && field == "http_addr" {
-			continue
-		}
-		if host, port, err := net.SplitHostPort(addr); err != nil || host == "" || port == "" || strings.ContainsAny(addr, " ?/\n") {
-			return event.Problemf(event.CodeInvalidArgument, field, "%.64q is no address: host:port is wanted", addr)
-		}
-	}
-	return nil
-}
-
-// ask carries a change out, here or at the leader, whoever that is by then.
-func (r *Replica) ask(ctx context.Context, q adminAsk) error {
-	for {
-		a, err := r.askOnce(ctx, q)
-		if err != nil {
-			return err
-		}
-		if a.Problem != nil {
-			return a.Problem
-		}
-		if !a.Elsewhere {
-			return nil
-		}
-		// Leadership has moved meanwhile; nothing was done.
-		select {
-		case <-time.After(50 * time.Millisecond):
-		case <-ctx.Done():
-			return problem(CodeNoLeader, "the request ended before a leader was found", false, 1000)
-		case <-r.run.stop:
-			return shuttingDown()
-		}
-	}
-}
-
-func (r *Replica) askOnce(ctx context.Context, q adminAsk) (adminAnswer, error) {
-	to, here, err := r.findLeader(ctx)
-	if err != nil {
-		return adminAnswer{}, err
-	}
-	if here {
-		return r.administer(ctx, q), nil
-	}
-	var a adminAnswer
-	if err := r.call(ctx, to, rpcAdmin, q, &a); err != nil {
-		return a, problem(CodeNoLeader, fmt.Sprintf("the leader %s did not answer: %v", to.Node, err), !peer.NotSent(err), 1000)
-	}
-	return a, nil
-}
-
-// findLeader waits until a leader is known.
-func (r *Replica) findLeader(ctx context.Context) (to peer.Target, here bool, err error) {
-	late := time.NewTimer(r.o.LeaderWait)
-	defer late.Stop()
-	for {
-		if r.leadsReady() {
-			return to, true, nil
-		}
-		if to, ok := r.leaderTarget(); ok {
-			return to, false, nil
-		}
-		// A node that the leader does not reach, since it has moved, may know it
-		// all the same.
-		if to, ok := r.saysItLeads(); ok {
-			return to, false, nil
-		}
-		look := time.NewTimer(20 * time.Millisecond)
-		select {
-		case <-look.C:
-			continue
-		case <-late.C:
-			err = problem(CodeNoLeader, "no leader is known; nothing was changed", false, 1000)
-		case <-ctx.Done():
-			err = problem(CodeNoLeader, "the request ended before a leader was known; nothing was changed", false, 1000)
-		case <-r.run.stop:
-			err = shuttingDown()
-		}
-		look.Stop()
-		return to, false, err
-	}
-}
-
-// saysItLeads returns the member that has said so lately, of the newest term.
-func (r *Replica) saysItLeads() (to peer.Target, ok bool) {
-	var term uint64
-	for _, v := range r.remotes() {
-		if v.Reachable && v.Status.Leads && v.Status.Term > term {
-			to, ok, term = v.target(), true, v.Status.Term
-		}
-	}
-	return to, ok
-}
-
-// answerAdmin is raft.admin.
-func (r *Replica) answerAdmin(ctx context.Context, from peer.Identity, body []byte) ([]byte, error) {
-	var q adminAsk
-	if err := json.Unmarshal(body, &q); err != nil {
-		return nil, err
-	}
-	// A node tells of its own addresses only.
-	if q.Do == "address" && (q.Member.ID != from.Node || q.Member.Incarnation != "" && q.Member.Incarnation != from.Incarnation) {
-		return nil, fmt.Errorf("node %s tells the addresses of %s", from.Node, q.Member.ID)
-	}
-	return json.Marshal(r.administer(ctx, q))
-}
-
-// administer carries a change out, at the leader.
-func (r *Replica) administer(ctx context.Context, q adminAsk) adminAnswer {
-	if q.Do == "snapshot" {
-		index, err := r.snapshotNow()
-		if err != nil {
-			return adminAnswer{Problem: problem(CodeNoLeader, fmt.Sprintf("node %s wrote no checkpoint: %v", r.o.NodeID, err), false, 1000)}
-		}
-		return adminAnswer{Index: index}
-	}
-	if !r.leadsReady() {
-		return adminAnswer{Elsewhere: true}
-	}
-	// One at a time: each looks at the configuration first.
-	select {
-	case r.membership.changing <- struct{}{}:
-		defer func() { <-r.membership.changing }()
-	case <-ctx.Done():
-		return adminAnswer{Problem: problem(CodeNoLeader, "the request ended while another change was under way", false, 1000)}
-	case <-r.run.stop:
-		return adminAnswer{Problem: shuttingDown()}
-	}
-	var err error
-	switch q.Do {
-	case "add":
-		err = r.add(ctx, q.Member)
-	case "remove":
-		err = r.remove(ctx, q.ID, q.Force)
-	case "transfer":
-		err = r.transfer(q.ID)
-	case "address":
-		err = r.readdress(q.Member)
-	default:
-		err = event.Problemf(event.CodeInvalidArgument, "do", "%.64q is not known here", q.Do)
-	}
-	return adminAnswerOf(err)
-}
-
-// lastVoter tells whether nobody but the node has a vote.
-func lastVoter(servers []hraft.Server, id string) bool {
-	return !slices.ContainsFunc(servers, func(s hraft.Server) bool {
-		return s.Suffrage == hraft.Voter && memberOf(s.ID, s.Address).ID != id
-	})
-}
-
-// errElsewhere is why a leader did not carry something out: it is none any more.
-var errElsewhere = errors.New("leadership has moved")
-
-func adminAnswerOf(err error) adminAnswer {
-	var p *event.Problem
-	switch {
-	case err == nil:
-		return adminAnswer{}
-	case errors.As(err, &p):
-		return adminAnswer{Problem: p}
-	case errors.Is(err, errElsewhere), errors.Is(err, hraft.ErrNotLeader):
-		return adminAnswer{Elsewhere: true}
-	case errors.Is(err, hraft.ErrLeadershipTransferInProgress):
-		return adminAnswer{Elsewhere: true}
-	case errors.Is(err, hraft.ErrLeadershipLost), errors.Is(err, hraft.ErrRaftShutdown):
-		return adminAnswer{Problem: problem(CodeNoLeader, "leadership was lost while the configuration was changed; whether it comes is unknown", true, 1000)}
-	}
-	return adminAnswer{Problem: conflict("", "%v", err)}
-}
-
-func (r *Replica) serversOf(id string) (out []hraft.Server) {
-	for _, s := range r.servers() {
-		if memberOf(s.ID, s.Address).ID == id {
-			out = append(out, s)
-		}
-	}
-	return out
-}
-
-// add is AddMember at the leader.
-func (r *Replica) add(ctx context.Context, m Member) error {
-	if p := m.check(); p != nil {
-		return p
-	}
-	if r.o.Net == nil {
-		return conflict("", "this node has no port for others")
-	}
-	if m.ID == r.o.NodeID && m.RaftAddr == r.o.self().RaftAddr {
-		if m.Voter {
-			return nil // it is this one, and it leads
-		}
-		return r.demoteSelf(ctx)
-	}
-	hello, cancel := context.WithTimeout(ctx, 2*time.Second)
-	defer cancel()
-	who, err := r.o.Net.Hello(hello, m.RaftAddr)
-	m.Incarnation = ""
-	if err == nil {
-		switch {
-		case who.Node != m.ID:
-			return conflict("id", "at %s answers node %q, not %q", m.RaftAddr, who.Node, m.ID)
-		case who.Cluster != "" && who.Cluster != r.o.ClusterID:
-			return conflict("raft_addr", "node %s at %s belongs to another cluster (%s): start it with an empty data directory and --join", who.Node, m.RaftAddr, who.Cluster)
-		}
-		if m.HTTPAddr != "" && who.HTTP != "" && m.HTTPAddr != who.HTTP {
-			return conflict("http_addr", "node %s tells that clients reach it at %s, not at %s", m.ID, who.HTTP, m.HTTPAddr)
-		}
-		m.HTTPAddr = cmp.Or(m.HTTPAddr, who.HTTP)
-		m.Incarnation = who.Incarnation
-	}
-	if !m.Voter {
-		if err := r.without(ctx, m.ID); err != nil {
-			return err
-		}
-	}
-	return r.admit(m, true)
-}
-
-// demoteSelf takes the leader's own vote: whoever leads next carries it out.
-func (r *Replica) demoteSelf(ctx context.Context) error {
-	if err := r.without(ctx, r.o.NodeID); err != nil {
-		return err
-	}
-	if err := r.transfer(""); err != nil {
-		return err
-	}
-	return errElsewhere
-}
-
-// reachTime is how long a voter may take to say that it is there.
-const reachTime = 500 * time.Millisecond
-
-// without refuses what would leave the voters, where the node's vote goes,
-// without a majority that can be reached. They are asked now: what was known of
-// one may be older than its death.
-func (r *Replica) without(ctx context.Context, id string) error {
-	ctx, cancel := context.WithTimeout(ctx, reachTime)
-	defer cancel()
-	var mu sync.Mutex
-	var wg sync.WaitGroup
-	left, reached, votes := 0, 0, false
-	for _, s := range r.servers() {
-		m := memberOf(s.ID, s.Address)
-		switch {
-		case s.Suffrage != hraft.Voter:
-		case m.ID == id:
-			votes = true
-		case s.ID == r.id:
-			left++
-			mu.Lock()
-			reached++
-			mu.Unlock()
-		default:
-			left++
-			wg.Go(func() {
-				who, err := r.o.Net.Hello(ctx, m.RaftAddr)
-				if err == nil && who.Node == m.ID && (m.Incarnation == "" || who.Incarnation == m.Incarnation) {
-					mu.Lock()
-					reached++
-					mu.Unlock()
-				}
-			})
-		}
-	}
-	wg.Wait()
-	switch {
-	case !votes:
-		return nil
-	case left == 0:
-		return conflict("id", "node %s is the last voter", id)
-	case reached < left/2+1:
-		return conflict("id", "without node %s only %d of %d voters can be reached, which is no majority; force it only if you know better", id, reached, left)
-	}
-	return nil
-}
-
-// admit puts a node into the configuration that is at m's address, in m's
-// incarnation; "" announces one. asked: by an operator, whose wish to let it
-// vote counts; else what is known of the node does.
-func (r *Replica) admit(m Member, asked bool) error {
-	var old []Member
-	for _, s := range r.servers() {
-		is := memberOf(s.ID, s.Address)
-		known := m.Incarnation != "" && is.Incarnation == m.Incarnation // it may have moved
-		switch {
-		case is.ID == m.ID && is.RaftAddr != m.RaftAddr && !known:
-			return conflict("id", "node %s is a member already, at %s; remove it first: qlogd cluster remove %s", m.ID, is.RaftAddr, m.ID)
-		case is.ID != m.ID && is.RaftAddr == m.RaftAddr:
-			return conflict("raft_addr", "%s is the address of node %s", m.RaftAddr, is.ID)
-		case is.ID != m.ID:
-			continue
-		case known && is.RaftAddr != m.RaftAddr && r.twin(is, m.RaftAddr):
-			return twinConflict(is)
-		}
-		if !asked {
-			m.Voter = is.Voter
-		}
-		if is.Incarnation == m.Incarnation || m.Incarnation == "" {
-			m.Incarnation = is.Incarnation // what is known stays known
-			return r.readmit(s, m)
-		}
-		old = append(old, is)
-	}
-	// The old directory is not where it was: m is. Nobody can be it any more,
-	// so it goes, with its vote, before the new one comes.
-	for _, is := range old {
-		if is.Incarnation != "" {
-			r.o.Logger.Warn("a node has come with a new data directory; the old one is no member any more", "node", m.ID, "old", is.Incarnation, "new", m.Incarnation)
-		}
-		if err := r.raft.RemoveServer(is.serverID(), 0, 0).Error(); err != nil {
-			return err
-		}
-	}
-	r.o.Logger.Info("taking a node in", "node", m.ID, "incarnation", m.Incarnation, "raft_addr", m.RaftAddr, "voter", m.Voter)
-	return r.raft.AddNonvoter(m.serverID(), m.serverAddress(), 0, 0).Error()
-}
-
-// readmit changes what the configuration says of a member: addresses, and
-// whether it is to vote.
-func (r *Replica) readmit(s hraft.Server, m Member) error {
-	if s.Suffrage == hraft.Voter && !m.Voter {
-		if s.ID == r.id { // add sees to it that another one leads
-			return conflict("voter", "node %s leads; transfer leadership first", m.ID)
-		}
-		if err := r.raft.DemoteVoter(s.ID, 0, 0).Error(); err != nil {
-			return err
-		}
-		s.Suffrage = hraft.Nonvoter
-	}
-	addr := m.serverAddress()
-	if addr == s.Address {
-		return nil
-	}
-	if s.Suffrage == hraft.Voter {
-		return r.raft.AddVoter(s.ID, addr, 0, 0).Error()
-	}
-	return r.raft.AddNonvoter(s.ID, addr, 0, 0).Error()
-}
-
-// fieldTwin is of the conflict that ends a node: another process is it.
-const fieldTwin = "incarnation"
-
-func twinConflict(m Member) *event.Problem {
-	return conflict(fieldTwin, "node %s runs already, at %s, on the same data directory or a copy of it", m.ID, m.RaftAddr)
-}
-
-// twin tells whether a member that says to be elsewhere is still where the
-// configuration has it: another process on the same directory, or on a copy. The
-// same one may be reached by its old address too, but tells the new one.
-func (r *Replica) twin(m Member, now string) bool {
-	ctx, cancel := r.within(2 * reachTime)
-	defer cancel()
-	who, err := r.o.Net.Hello(ctx, m.RaftAddr)
-	return err == nil && who.Node == m.ID && who.Incarnation == m.Incarnation && who.Raft != now
-}
-
-// readdress takes a member's own word on its addresses.
-func (r *Replica) readdress(m Member) error {
-	for _, s := range r.servers() {
-		is := memberOf(s.ID, s.Address)
-		if is.ID != m.ID && is.RaftAddr == m.RaftAddr {
-			return conflict("raft_addr", "%s is the address of node %s", m.RaftAddr, is.ID)
-		}
-	}
-	for _, s := range r.servers() {
-		is := memberOf(s.ID, s.Address)
-		if is.ID == m.ID && is.Incarnation == m.Incarnation {
-			if is.RaftAddr != m.RaftAddr && r.twin(is, m.RaftAddr) {
-				return twinConflict(is)
-			}
-			is.RaftAddr, is.HTTPAddr = m.RaftAddr, m.HTTPAddr
-			return r.readmit(s, is)
-		}
-	}
-	return event.Problemf(CodeNodeNotFound, "id", "node %s is no member", m.ID)
-}
-
-// remove is RemoveMember at the leader.
-func (r *Replica) remove(ctx context.Context, id string, force bool) error {
-	gone := r.serversOf(id)
-	if len(gone) == 0 {
-		return event.Problemf(CodeNodeNotFound, "id", "node %s is no member", id)
-	}
-	self := slices.ContainsFunc(gone, func(g hraft.Server) bool { return g.ID == r.id })
-	if r.o.Net == nil {
-		return conflict("id", "node %s is the last voter", id)
-	}
-	if err := r.without(ctx, id); err != nil && (!force || lastVoter(r.servers(), id)) {
-		return err
-	}
-	if self {
-		// The new leader carries it out: ask goes there.
-		if err := r.transfer(""); err != nil {
-			return err
-		}
-		return errElsewhere
-	}
-	for _, s := range gone {
-		if err := r.raft.RemoveServer(s.ID, 0, 0).Error(); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// transferSticks is how long a transfer may leave hashicorp/raft refusing
-// everything (#696) before this replica ends: another one then leads.
-const transferSticks = 10 * time.Second
-
-// transfer hands leadership over.
-func (r *Replica) transfer(to string) error {
-	var pick *peerView
-	for _, v := range r.remotes() {
-		if to != "" && v.ID != to {
-			continue
-		}
-		fits := v.Votes && v.Reachable && !v.Status.Held
-		if to != "" && !fits {
-			switch {
-			case !v.Votes:
-				return conflict("to", "node %s is no voter", to)
-			default:
-				return conflict("to", "node %s cannot be reached", to)
-			}
-		}
-		if fits && (pick == nil || v.Status.Last > pick.Status.Last) {
-			pick = &v
-		}
-	}
-	switch {
-	case to == r.o.NodeID:
-		return nil // it leads
-	case pick == nil && to != "":
-		return event.Problemf(CodeNodeNotFound, "to", "node %s is no member", to)
-	case pick == nil:
-		return conflict("", "there is no other voter that can be reached")
-	}
-	ctx, cancel := r.within(transferSticks)
-	defer cancel()
-	err := r.handOver(ctx, *pick)
-	if err == nil {
-		return nil
-	}
-	r.run.wg.Go(r.unstick)
-	return problem(CodeNoLeader, fmt.Sprintf("leadership was not handed over: %v", err), true, 1000)
-}
-
-// unstick watches, after a transfer that failed, that hashicorp/raft accepts entries
-// again: its transfer may never end, and it refuses every entry meanwhile.
-func (r *Replica) unstick() {
-	began := r.b.probe()
-	ctx, cancel := context.WithTimeout(r.run.ctx, transferSticks)
-	defer cancel()
-	accepts := func() bool { return !r.b.lead.leader || r.b.lead.took.After(began) }
-	if !r.b.until(ctx, accepts) && r.run.ctx.Err() == nil {
-		r.fatal(fmt.Errorf("leadership transfer has not ended for %v and blocks all writes", transferSticks))
-	}
-}
-
-// promote lets vote who is to, and has caught up. It takes two of its statuses:
-// whoever is only just up to date is not ready yet.
-func (r *Replica) promote(ready map[hraft.ServerID]time.Time) {
-	for _, v := range r.remotes() {
-		if !v.Voter || v.Votes || !v.level() || v.Status.Applied == 0 {
-			delete(ready, v.serverID())
-			continue
-		}
-		if first, ok := ready[v.serverID()]; !ok || v.Seen.Equal(first) {
-			ready[v.serverID()] = v.Seen
-			continue
-		}
-		delete(ready, v.serverID())
-		select {
-		case r.membership.changing <- struct{}{}:
-		default:
-			continue // next time
-		}
-		r.o.Logger.Info("a node has caught up and votes from now on", "node", v.ID, "incarnation", v.Incarnation)
-		err := r.raft.AddVoter(v.serverID(), v.serverAddress(), 0, time.Second).Error()
-		<-r.membership.changing
-		if err != nil {
-			r.o.Logger.Warn("a node could not be promoted", "node", v.ID, "error", err)
-		}
-	}
-}
-
-const rpcJoin = "raft.join"
-
-type joinAsk struct {
-	Member Member `json:"member"`
-}
-
-type joinAnswer struct {
-	In      bool           `json:"in,omitempty"`
-	Leader  string         `json:"leader,omitempty"` // raft address of whom to ask instead
-	Problem *event.Problem `json:"problem,omitempty"`
-	// Healing: the refusal may pass by itself.
-	Healing bool `json:"healing,omitempty"`
-}
-
-// tend does what is due now and then beside Raft.
-func (r *Replica) tend() {
-	if r.o.Net == nil {
-		return
-	}
-	t := time.NewTicker(500 * time.Millisecond)
-	defer t.Stop()
-	ready := map[hraft.ServerID]time.Time{}
-	var told throttle
-	for {
-		if r.member(r.id) && r.vouched() {
-			if r.admitted() {
-				r.membership.join.Store(nil)
-				r.noteJoined()
-			}
-			keep := map[hraft.ServerID]bool{}
-			for _, s := range r.servers() {
-				keep[s.ID] = true
-			}
-			r.rollback.evidence.forget(keep)
-			if r.leadsReady() {
-				r.promote(ready)
-				r.makeRoom()
-			} else {
-				clear(ready)
-				r.correctAddress()
-			}
-		}
-		// Also where the newest configuration has it, as long as that is not known
-		// to be committed: the leader that took it in may have failed.
-		if !r.admitted() && !r.membership.joined.Load() && r.rollback.outed.Load() == 0 {
-			why, heals := r.askToJoin()
-			r.membership.join.Store(&why)
-			if why != "" && told.due(time.Now()) {
-				if heals {
-					r.o.Logger.Info("this node is not in the cluster yet", "why", why)
-				} else {
-					r.o.Logger.Error("the cluster does not take this node in", "why", why)
-				}
-			}
-		}
-		select {
-		case <-t.C:
-		case <-r.run.stop:
-			return
-		}
-	}
-}
-
-const keyJoined = "Joined"
-
-// noteJoined remembers that the configuration has had this server: one that is
-// in none after that was removed, and does not ask to come back.
-func (r *Replica) noteJoined() {
-	if r.membership.told.CompareAndSwap(false, true) {
-		r.o.OnJoined()
-	}
-	if r.membership.joined.Load() {
-		return
-	}
-	if err := r.stores.votes.remember(keyJoined, []byte(r.id)); err != nil {
-		r.fatal(err)
-		return
-	}
-	r.membership.joined.Store(true)
-}
-
-// admitted tells whether a configuration that is known to be committed has this
-// server.
-func (r *Replica) admitted() bool {
-	r.conf.mu.Lock()
-	defer r.conf.mu.Unlock()
-	_, in := r.conf.newest.find(r.id)
-	return in
-}
-
-// hasJoined reads it. The first configuration needs no commit: it was decided
-// when the cluster was formed.
-func (r *Replica) hasJoined() (bool, error) {
-	first := r.o.first()
-	if _, in := first.find(r.id); in || r.admitted() || r.o.Joined {
-		return true, nil
-	}
-	return r.stores.votes.hasJoined(r.id)
-}
-
-func (v *votes) hasJoined(id hraft.ServerID) (bool, error) {
-	b, err := v.get(keyJoined)
-	if errors.Is(err, errNotFound) {
-		return false, nil
-	}
-	return string(b) == string(id), err
-}
-
-// askToJoin asks whoever may know the leader, and returns why this node is not
-// in; "" if it is.
-func (r *Replica) askToJoin() (why string, heals bool) {
-	var addrs []string
-	addrs = append(addrs, r.o.Contacts...)
-	for _, s := range r.servers() {
-		addrs = append(addrs, memberOf(s.ID, s.Address).RaftAddr)
-	}
-	for _, s := range r.known().Servers {
-		addrs = append(addrs, memberOf(s.ID, s.Address).RaftAddr)
-	}
-	self := r.o.self()
-	why, heals = "no contact is known: start it with --join", false
-	asked := map[string]bool{self.RaftAddr: true}
-	for len(addrs) > 0 {
-		addr := addrs[0]
-		addrs = addrs[1:]
-		if asked[addr] || addr == "" {
-			continue
-		}
-		asked[addr] = true
-		ctx, cancel := r.within(5 * time.Second)
-		var a joinAnswer
-		err := r.call(ctx, peer.Target{Addr: addr}, rpcJoin, joinAsk{self}, &a)
-		cancel()
-		switch {
-		case err != nil:
-			why, heals = fmt.Sprintf("%s did not answer: %v", addr, err), true
-		case a.In:
-			return "waiting for the leader's first entries", true
-		case a.Problem != nil && a.Problem.Field == fieldTwin:
-			// One of the two must not go on: they would vote twice.
-			r.fatal(a.Problem)
-			return a.Problem.Detail, false
-		case a.Problem != nil:
-			return a.Problem.Detail, a.Healing
-		case a.Leader != "":
-			addrs = append([]string{a.Leader}, addrs...)
-			why, heals = "the leader at "+a.Leader+" did not answer", true
-		default:
-			why, heals = fmt.Sprintf("%s knows no leader", addr), true
-		}
-		if r.run.ctx.Err() != nil {
-			return "shutting down", true
-		}
-	}
-	return why, heals
-}
-
-// letJoin answers a node that asks to be taken in.
-func (r *Replica) letJoin(ctx context.Context, from peer.Identity, body []byte) ([]byte, error) {
-	var ask joinAsk
-	if err := json.Unmarshal(body, &ask); err != nil {
-		return nil, err
-	}
-	if !r.leadsReady() {
-		var a joinAnswer
-		if to, ok := r.leaderTarget(); ok {
-			a.Leader = to.Addr
-		}
-		return json.Marshal(a)
-	}
-	m := ask.Member
-	m.ID, m.Incarnation = from.Node, from.Incarnation // what the handshake says
-	heals, err := r.takeIn(ctx, m)
-	a := joinAnswer{In: err == nil, Healing: heals}
-	if err != nil {
-		adm := adminAnswerOf(err)
-		if a.Problem = adm.Problem; adm.Elsewhere {
-			a.Problem = problem(CodeNoLeader, "leadership is moving", false, 1000)
-			a.Healing = true
-		}
-	}
-	return json.Marshal(a)
-}
-
-// takeIn takes in a node that asks for it.
-func (r *Replica) takeIn(ctx context.Context, m Member) (heals bool, err error) {
-	if p := m.check(); p != nil {
-		return false, p
-	}
-	// Who asks must be where it says: the other one under its name, if it is
-	// at that address, is then nowhere any more.
-	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
-	defer cancel()
-	who, err := r.o.Net.Hello(ctx, m.RaftAddr)
-	if err != nil {
-		return true, conflict("raft_addr", "the leader does not reach %s: %v", m.RaftAddr, err)
-	}
-	if who.Node != m.ID || who.Incarnation != m.Incarnation {
-		return true, conflict("raft_addr", "at %s is node %s with another data directory", m.RaftAddr, who.Node)
-	}
-	select {
-	case r.membership.changing <- struct{}{}:
-		defer func() { <-r.membership.changing }()
-	case <-ctx.Done():
-		return true, problem(CodeNoLeader, "another change is under way", false, 1000)
-	}
-	m.Voter = true // unless it was announced as one that does not
-	err = r.admit(m, false)
-	var p *event.Problem
-	return !errors.As(err, &p), err
-}
-
 // Member is one node as the cluster's configuration names it.
 //
-// Its incarnation is part of Raft's server id: a data directory that was wiped,
-// or put back from an old copy, is another server, which has no vote. What else
-// must be known of a member on every node is part of Raft's server address,
-// which is replicated and opaque to hashicorp/raft.
+// Its incarnation is part of Raft's server id: a data directory that was wiped, or restored
+// from an old copy, is another server, which has no vote. What else every node must know of a
+// member is part of Raft's server address, which is replicated and opaque to hashicorp/raft.
 type Member struct {
 	ID          string
-	Incarnation string // "" only of clusters of one that are older than incarnations
+	Incarnation string // "": announced, its data directory is not known yet
 	RaftAddr    string // host:port
-	HTTPAddr    string // host:port; "" unknown
-	// Voter tells whether it is to vote; whether it does already is the
-	// configuration's to say.
-	Voter bool
+	HTTPAddr    string // host:port; "": not known
+	Voter       bool   // it gets a vote once it has caught up
 }
 
 func (m Member) serverID() hraft.ServerID { return serverID(m.ID, m.Incarnation) }
 
-// voter is the member as a voter of a configuration.
-func (m Member) voter() hraft.Server {
-	return hraft.Server{Suffrage: hraft.Voter, ID: m.serverID(), Address: m.serverAddress()}
-}
-
-// Server is what the member is called in the configuration: its id and its
-// incarnation.
+// Server is the member's id in the configuration: its node id and its incarnation.
 func (m Member) Server() string { return string(m.serverID()) }
 
 func serverID(node, incarnation string) hraft.ServerID {
@@ -942,7 +69,40 @@ func memberOf(id hraft.ServerID, addr hraft.ServerAddress) Member {
 	return m
 }
 
-// configuration is one of the cluster's, as its nodes tell it to each other.
+func (m Member) target() peer.Target {
+	return peer.Target{Addr: m.RaftAddr, Node: m.ID, Incarnation: m.Incarnation}
+}
+
+// voter is the member as a voter of a configuration.
+func (m Member) voter() hraft.Server {
+	return hraft.Server{Suffrage: hraft.Voter, ID: m.serverID(), Address: m.serverAddress()}
+}
+
+// check refuses what no configuration could hold.
+func (m Member) check() error {
+	if !event.ValidNode(m.ID) {
+		return event.Problemf(event.CodeInvalidArgument, "id", "%.64q is no node id: %s", m.ID, event.NodeNames)
+	}
+	bad := func(addr string) bool {
+		host, port, err := net.SplitHostPort(addr)
+		return err != nil || host == "" || port == "" || strings.ContainsAny(addr, " ?/\n")
+	}
+	if bad(m.RaftAddr) {
+		return event.Problemf(event.CodeInvalidArgument, "raft_addr", "%.64q must be HOST:PORT", m.RaftAddr)
+	}
+	if m.HTTPAddr != "" && bad(m.HTTPAddr) {
+		return event.Problemf(event.CodeInvalidArgument, "http_addr", "%.64q must be HOST:PORT", m.HTTPAddr)
+	}
+	return nil
+}
+
+// announced reports whether a server is announced and has not come yet: its incarnation is not
+// known, so nothing is sent to whatever is at its address.
+func announced(s hraft.Server) bool {
+	return s.Suffrage != hraft.Voter && memberOf(s.ID, s.Address).Incarnation == ""
+}
+
+// configuration is one of the cluster's, as its nodes report it to each other.
 type configuration struct {
 	Index   uint64         `json:"index"` // of its entry; 0: none is known
 	Servers []hraft.Server `json:"servers"`
@@ -957,9 +117,9 @@ func (c configuration) find(id hraft.ServerID) (hraft.Server, bool) {
 	return hraft.Server{}, false
 }
 
-// jury returns the voters but for one server, and how many of them make up a
-// majority together with it, whether it votes already or not.
-func (c configuration) jury(but hraft.ServerID) (others []Member, need int) {
+// otherVoters returns the voters except one server, and how many of them make up a majority
+// together with it, whether it votes already or not.
+func (c configuration) otherVoters(but hraft.ServerID) (others []Member, need int) {
 	for _, s := range c.Servers {
 		if s.Suffrage == hraft.Voter && s.ID != but {
 			others = append(others, memberOf(s.ID, s.Address))
@@ -968,6 +128,589 @@ func (c configuration) jury(but hraft.ServerID) (others []Member, need int) {
 	return others, (len(others) + 1) / 2
 }
 
-func (m Member) target() peer.Target {
-	return peer.Target{Addr: m.RaftAddr, Node: m.ID, Incarnation: m.Incarnation}
+// known is the newest configuration that this node knows to be committed. Until the log as of
+// the start is applied it is the newest on disk, committed or not.
+func (r *Replica) known() configuration {
+	applied := r.fsm.progress().index
+	r.conf.mu.Lock()
+	defer r.conf.mu.Unlock()
+	if disk := r.stores.known; disk.Index > r.conf.newest.Index && applied < disk.Index {
+		return disk
+	}
+	return r.conf.newest
+}
+
+// configured is called with committed configurations, in their order.
+func (r *Replica) configured(c configuration) {
+	r.conf.mu.Lock()
+	defer r.conf.mu.Unlock()
+	r.conf.newest = c
+}
+
+// servers are those of the newest configuration, committed or not.
+func (r *Replica) servers() []hraft.Server {
+	return r.raft.GetConfiguration().Configuration().Servers // never an error: from memory
+}
+
+func (r *Replica) find(id hraft.ServerID) (hraft.Server, bool) {
+	return configuration{Servers: r.servers()}.find(id)
+}
+
+func (r *Replica) member(id hraft.ServerID) bool {
+	_, in := r.find(id)
+	return in
+}
+
+func (r *Replica) voters() (ids []hraft.ServerID) {
+	for _, s := range r.servers() {
+		if s.Suffrage == hraft.Voter {
+			ids = append(ids, s.ID)
+		}
+	}
+	return ids
+}
+
+// alone reports whether this node is the only voter.
+func (r *Replica) alone() bool {
+	voters := r.voters()
+	return len(voters) == 1 && voters[0] == r.id
+}
+
+// CodeNodeNotFound is the code of a node that is no member.
+const CodeNodeNotFound = "node_not_found"
+
+func conflict(field, format string, args ...any) *event.Problem {
+	return event.Problemf(event.CodeConflict, field, format, args...)
+}
+
+const (
+	rpcAdmin = "raft.admin" // an adminRequest to the leader, or for a checkpoint
+	rpcJoin  = "raft.join"  // an adminRequest to any member, which passes it on to the leader
+)
+
+// adminRequest is a change of the configuration, or a checkpoint.
+type adminRequest struct {
+	Do     string `json:"do"`           // add, join, remove, transfer, snapshot
+	Member Member `json:"member"`       // to add, or that joins
+	ID     string `json:"id,omitempty"` // of the node to remove, or to make the leader
+	Force  bool   `json:"force,omitempty"`
+	Joined bool   `json:"joined,omitempty"` // the member that joins has been in the configuration
+}
+
+type adminResponse struct {
+	Problem   *event.Problem `json:"problem,omitempty"`
+	NotLeader bool           `json:"not_leader,omitempty"` // nothing was done
+	Index     uint64         `json:"index,omitempty"`      // of the checkpoint
+}
+
+// AddMember adds a node to the cluster without a vote, which it gets, if it is to have one, when
+// it has caught up. A node that does not answer yet is announced, and added when it comes.
+// Errors are an *event.Problem.
+func (r *Replica) AddMember(ctx context.Context, m Member) error {
+	return r.change(ctx, adminRequest{Do: "add", Member: m})
+}
+
+// RemoveMember removes a node: without force not one without which the voters would lack a
+// majority within reach, and never the last voter.
+func (r *Replica) RemoveMember(ctx context.Context, id string, force bool) error {
+	return r.change(ctx, adminRequest{Do: "remove", ID: id, Force: force})
+}
+
+// TransferLeadership makes a voter the leader: the one named or, for "", the one whose log is
+// longest.
+func (r *Replica) TransferLeadership(ctx context.Context, to string) error {
+	return r.change(ctx, adminRequest{Do: "transfer", ID: to})
+}
+
+// SnapshotAll has each node that can be reached write a checkpoint, and returns the index of
+// each one's newest.
+func (r *Replica) SnapshotAll(ctx context.Context) (map[string]uint64, error) {
+	out := map[string]uint64{}
+	for _, m := range r.Members() {
+		var a adminResponse
+		q := adminRequest{Do: "snapshot"}
+		if m.serverID() == r.id {
+			a = r.administer(ctx, q)
+		} else if !m.Reachable {
+			continue
+		} else if _, err := r.call(ctx, m.target(), rpcAdmin, q, &a); err != nil {
+			r.o.Logger.Warn("node wrote no checkpoint", "node", m.ID, "error", err)
+			continue // the response lacks it
+		}
+		if a.Problem != nil {
+			return out, a.Problem
+		}
+		out[m.ID] = a.Index
+	}
+	return out, nil
+}
+
+// change carries a change out here or at the leader, also where leadership moves meanwhile.
+func (r *Replica) change(ctx context.Context, q adminRequest) error {
+	late := time.Now().Add(r.o.LeaderWait)
+	for {
+		a := adminResponse{NotLeader: true}
+		to, ok := r.leaderTarget()
+		if r.leadsReady() {
+			a = r.administer(ctx, q)
+		} else if ok {
+			a.NotLeader = false
+			if _, err := r.call(ctx, to, rpcAdmin, q, &a); err != nil {
+				return problem(CodeNoLeader, fmt.Sprintf("the leader %s did not answer: %v", to.Node, err),
+					!peer.NotSent(err), 1000)
+			}
+		} else if time.Now().After(late) {
+			return problem(CodeNoLeader, "no leader is known; nothing was changed", false, 1000)
+		}
+		if a.Problem != nil {
+			return a.Problem
+		}
+		if !a.NotLeader {
+			return nil
+		}
+		select {
+		case <-time.After(20 * time.Millisecond):
+		case <-ctx.Done():
+			return problem(CodeNoLeader, "the request ended before a leader was known; nothing was changed", false, 1000)
+		case <-r.run.stop:
+			return shuttingDown()
+		}
+	}
+}
+
+func (r *Replica) serveAdmin(ctx context.Context, _ peer.Identity, body []byte) ([]byte, error) {
+	var q adminRequest
+	if err := json.Unmarshal(body, &q); err != nil {
+		return nil, err
+	}
+	return json.Marshal(r.administer(ctx, q))
+}
+
+// serveJoin passes a node's wish to join on to the leader.
+func (r *Replica) serveJoin(ctx context.Context, from peer.Identity, body []byte) ([]byte, error) {
+	var q adminRequest
+	if err := json.Unmarshal(body, &q); err != nil {
+		return nil, err
+	}
+	q.Do, q.Member.ID, q.Member.Incarnation = "join", from.Node, from.Incarnation
+	return json.Marshal(responseOf(r.change(ctx, q)))
+}
+
+// administer carries a request out on this node.
+func (r *Replica) administer(ctx context.Context, q adminRequest) adminResponse {
+	if q.Do == "snapshot" {
+		if err := r.Snapshot(); err != nil {
+			detail := fmt.Sprintf("node %s wrote no checkpoint: %v", r.o.NodeID, err)
+			return adminResponse{Problem: problem(CodeNoLeader, detail, false, 1000)}
+		}
+		newest, _ := r.stores.snaps.newest()
+		return adminResponse{Index: newest.Index}
+	}
+	if !r.leadsReady() {
+		return adminResponse{NotLeader: true}
+	}
+	// One at a time: each looks at the configuration first.
+	select {
+	case r.membership.changing <- struct{}{}:
+		defer func() { <-r.membership.changing }()
+	case <-ctx.Done():
+		return responseOf(problem(CodeNoLeader, "the request ended while another change was in progress", false, 1000))
+	case <-r.run.stop:
+		return responseOf(shuttingDown())
+	}
+	switch q.Do {
+	case "add":
+		return responseOf(r.add(ctx, q.Member))
+	case "join":
+		return responseOf(r.join(ctx, q.Member, q.Joined))
+	case "remove":
+		return responseOf(r.remove(ctx, q.ID, q.Force))
+	case "transfer":
+		return responseOf(r.transfer(q.ID))
+	}
+	return responseOf(event.Problemf(event.CodeInvalidArgument, "do", "%.64q is not known here", q.Do))
+}
+
+func responseOf(err error) adminResponse {
+	var p *event.Problem
+	switch {
+	case err == nil:
+		return adminResponse{}
+	case errors.As(err, &p):
+		return adminResponse{Problem: p}
+	case errors.Is(err, errNotLeader), errors.Is(err, hraft.ErrNotLeader),
+		errors.Is(err, hraft.ErrLeadershipTransferInProgress):
+		return adminResponse{NotLeader: true}
+	case errors.Is(err, hraft.ErrLeadershipLost), errors.Is(err, hraft.ErrRaftShutdown):
+		return adminResponse{Problem: problem(CodeNoLeader,
+			"leadership was lost while the configuration was changed; the outcome is unknown", true, 1000)}
+	}
+	return adminResponse{Problem: conflict("", "%v", err)}
+}
+
+// add is AddMember at the leader.
+func (r *Replica) add(ctx context.Context, m Member) error {
+	if err := m.check(); err != nil {
+		return err
+	}
+	if !m.Voter {
+		if err := r.canLose(ctx, m.ID, false); err != nil {
+			return err
+		}
+	}
+	if m.ID == r.o.NodeID && m.RaftAddr == r.o.self().RaftAddr {
+		if m.Voter {
+			return nil
+		}
+		return r.handToNext() // the next leader takes this one's vote
+	}
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	m.Incarnation = ""
+	if is, err := r.o.Net.Hello(ctx, m.RaftAddr); err == nil {
+		switch {
+		case is.Node != m.ID:
+			return conflict("id", "at %s answers node %q, not %q", m.RaftAddr, is.Node, m.ID)
+		case is.Cluster != "" && is.Cluster != r.o.ClusterID:
+			return conflict("raft_addr", "node %s at %s belongs to another cluster (%s): "+
+				"start it with an empty data directory and --join", is.Node, m.RaftAddr, is.Cluster)
+		case m.HTTPAddr != "" && is.HTTP != "" && m.HTTPAddr != is.HTTP:
+			return conflict("http_addr", "node %s advertises %s to clients, not %s", m.ID, is.HTTP, m.HTTPAddr)
+		}
+		m.HTTPAddr, m.Incarnation = cmp.Or(m.HTTPAddr, is.HTTP), is.Incarnation
+	}
+	return r.place(m, true)
+}
+
+// handToNext makes another voter the leader, which then carries the change out.
+func (r *Replica) handToNext() error {
+	if err := r.transfer(""); err != nil {
+		return err
+	}
+	return errNotLeader
+}
+
+// reachTime is how long a voter may take to say that it is there.
+const reachTime = 500 * time.Millisecond
+
+// canLose refuses a change after which the voters, without a node, would lack a majority within
+// reach. They are asked now: what is known of a voter may be older than its death.
+func (r *Replica) canLose(ctx context.Context, id string, force bool) error {
+	ctx, cancel := context.WithTimeout(ctx, reachTime)
+	defer cancel()
+	began := time.Now()
+	r.refresh(ctx, began)
+	left, reached, votes := 0, 0, false
+	for _, m := range r.Members() {
+		switch {
+		case m.Votes && m.ID == id:
+			votes = true
+		case m.Votes:
+			left++
+			if m.Seen.After(began) {
+				reached++
+			}
+		}
+	}
+	switch {
+	case !votes:
+		return nil
+	case left == 0:
+		return conflict("id", "node %s is the last voter", id)
+	case reached < left/2+1 && !force:
+		return conflict("id", "without node %s only %d of %d voters can be reached, which is no majority; "+
+			"force it only if you know better", id, reached, left)
+	}
+	return nil
+}
+
+// join is for a node that asks to be in the configuration, at its present addresses. It must
+// answer there: another one of its name, if it was at that address, is then gone. One that has
+// been a member (joined) and no longer is was removed.
+func (r *Replica) join(ctx context.Context, m Member, joined bool) error {
+	if err := m.check(); err != nil {
+		return err
+	}
+	if joined && !r.member(m.serverID()) {
+		return event.Problemf(CodeNodeNotFound, "id", "node %s is no member", m.ID)
+	}
+	if m.serverID() != r.id {
+		ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+		defer cancel()
+		is, err := r.o.Net.Hello(ctx, m.RaftAddr)
+		if err != nil {
+			return problem(CodeNoLeader, fmt.Sprintf("the leader does not reach %s: %v", m.RaftAddr, err), false, 1000)
+		}
+		if is.Node != m.ID || is.Incarnation != m.Incarnation {
+			return conflict("raft_addr", "at %s is node %s with another data directory", m.RaftAddr, is.Node)
+		}
+	}
+	return r.place(m, false)
+}
+
+// fieldTwin is of the conflict that ends a node: another process is running as it.
+const fieldTwin = "incarnation"
+
+// place puts a node into the configuration that is at m's address, in m's incarnation; ""
+// announces one. asked: by an operator, who says whether it votes; else the announcement counts.
+func (r *Replica) place(m Member, asked bool) error {
+	var old hraft.Server
+	for _, s := range r.servers() {
+		switch is := memberOf(s.ID, s.Address); {
+		case is.ID == m.ID:
+			old = s
+		case is.RaftAddr == m.RaftAddr:
+			return conflict("raft_addr", "%s is the address of node %s", m.RaftAddr, is.ID)
+		}
+	}
+	is := memberOf(old.ID, old.Address)
+	same := m.Incarnation != "" && m.Incarnation == is.Incarnation
+	if is.ID != "" && is.RaftAddr != m.RaftAddr {
+		if !same {
+			return conflict("id", "node %s is a member already, at %s; remove it first: qlogd cluster remove %s",
+				m.ID, is.RaftAddr, m.ID)
+		}
+		if r.twin(is, m.RaftAddr) {
+			return conflict(fieldTwin, "node %s runs already, at %s, on the same data directory or a copy of it",
+				m.ID, is.RaftAddr)
+		}
+	}
+	if is.ID != "" && !asked {
+		m.Voter = is.Voter
+	}
+	if is.ID != "" && (same || m.Incarnation == "" || is.Incarnation == m.Incarnation) {
+		m.Incarnation, m.HTTPAddr = is.Incarnation, cmp.Or(m.HTTPAddr, is.HTTPAddr)
+		return r.update(old, m)
+	}
+	// Another directory is at the address of the old one, which therefore goes, with its vote,
+	// before the new one comes.
+	if is.ID != "" {
+		if is.Incarnation != "" {
+			r.o.Logger.Warn("node came with a new data directory; removing the old one",
+				"node", m.ID, "old", is.Incarnation, "new", m.Incarnation)
+		}
+		if err := r.raft.RemoveServer(old.ID, 0, 0).Error(); err != nil {
+			return err
+		}
+	}
+	r.o.Logger.Info("adding node", "node", m.ID, "incarnation", m.Incarnation, "raft_addr", m.RaftAddr, "voter", m.Voter)
+	return r.raft.AddNonvoter(m.serverID(), m.serverAddress(), 0, 0).Error()
+}
+
+// update changes a member's addresses, and takes its vote if it is to have none.
+func (r *Replica) update(s hraft.Server, m Member) error {
+	if s.Suffrage == hraft.Voter && !m.Voter {
+		if s.ID == r.id {
+			return conflict("voter", "node %s leads; transfer leadership first", m.ID)
+		}
+		if err := r.raft.DemoteVoter(s.ID, 0, 0).Error(); err != nil {
+			return err
+		}
+		s.Suffrage = hraft.Nonvoter
+	}
+	addr := m.serverAddress()
+	if addr == s.Address {
+		return nil
+	}
+	if s.Suffrage == hraft.Voter {
+		return r.raft.AddVoter(s.ID, addr, 0, 0).Error()
+	}
+	return r.raft.AddNonvoter(s.ID, addr, 0, 0).Error()
+}
+
+// twin reports whether a member that claims to be at another address is still where the
+// configuration has it: another process on the same directory, or on a copy. The same process
+// may be reached by its old address too, but advertises the new one.
+func (r *Replica) twin(m Member, now string) bool {
+	ctx, cancel := r.within(2 * reachTime)
+	defer cancel()
+	is, err := r.o.Net.Hello(ctx, m.RaftAddr)
+	return err == nil && is.Node == m.ID && is.Incarnation == m.Incarnation && is.Raft != now
+}
+
+// remove is RemoveMember at the leader.
+func (r *Replica) remove(ctx context.Context, id string, force bool) error {
+	var gone hraft.ServerID
+	for _, s := range r.servers() {
+		if memberOf(s.ID, s.Address).ID == id {
+			gone = s.ID
+		}
+	}
+	if gone == "" {
+		return event.Problemf(CodeNodeNotFound, "id", "node %s is no member", id)
+	}
+	if err := r.canLose(ctx, id, force); err != nil {
+		return err
+	}
+	if gone == r.id {
+		return r.handToNext()
+	}
+	return r.raft.RemoveServer(gone, 0, 0).Error()
+}
+
+// transferSticks is how long a transfer may leave hashicorp/raft refusing all entries (#696)
+// before this replica ends, so that another one leads.
+const transferSticks = 10 * time.Second
+
+// transfer makes a voter the leader, "" any.
+func (r *Replica) transfer(to string) error {
+	if to == r.o.NodeID {
+		return nil
+	}
+	others, all := r.remotes(), r.successors()
+	named := slices.IndexFunc(others, func(v peerView) bool { return v.ID == to })
+	next := slices.IndexFunc(all, func(v peerView) bool { return v.Reachable && (to == "" || v.ID == to) })
+	switch {
+	case next >= 0:
+	case to == "":
+		return conflict("", "there is no other voter that can be reached")
+	case named < 0:
+		return event.Problemf(CodeNodeNotFound, "to", "node %s is no member", to)
+	case !others[named].Votes:
+		return conflict("to", "node %s is no voter", to)
+	default:
+		return conflict("to", "node %s cannot be reached", to)
+	}
+	ctx, cancel := r.within(transferSticks)
+	defer cancel()
+	err := r.handOver(ctx, all[next])
+	if err == nil {
+		return nil
+	}
+	r.run.wg.Go(r.unstick)
+	return problem(CodeNoLeader, fmt.Sprintf("leadership was not transferred: %v", err), true, 1000)
+}
+
+// unstick watches, after a transfer that failed, that hashicorp/raft accepts entries again: its
+// transfer may never end, and it refuses every entry meanwhile.
+func (r *Replica) unstick() {
+	began := r.b.probe()
+	ctx, cancel := context.WithTimeout(r.run.ctx, transferSticks)
+	defer cancel()
+	accepts := func() bool { return !r.b.lead.leader || r.b.lead.took.After(began) }
+	if !r.b.until(ctx, accepts) && r.run.ctx.Err() == nil {
+		r.fatal(fmt.Errorf("leadership transfer has not ended for %v and blocks all writes", transferSticks))
+	}
+}
+
+// promote gives members that have caught up the vote that they are to have.
+func (r *Replica) promote() {
+	for _, v := range r.remotes() {
+		if v.Votes || !v.Voter || v.Status.Applied == 0 || !v.level() {
+			continue
+		}
+		select {
+		case r.membership.changing <- struct{}{}:
+		default:
+			return // next time
+		}
+		r.o.Logger.Info("node has caught up and gets its vote", "node", v.ID, "incarnation", v.Incarnation)
+		err := r.raft.AddVoter(v.serverID(), v.serverAddress(), 0, time.Second).Error()
+		<-r.membership.changing
+		if err != nil {
+			r.o.Logger.Warn("node was not promoted", "node", v.ID, "error", err)
+		}
+	}
+}
+
+// tendMembership does what is due now and then beside Raft: the leader promotes members; other
+// nodes see to it that they are members, at their present addresses.
+func (r *Replica) tendMembership() {
+	if r.o.Net == nil {
+		return
+	}
+	t := time.NewTicker(500 * time.Millisecond)
+	defer t.Stop()
+	var logged throttle
+	reported := false
+	for {
+		// The newest configuration may have this node and never be committed: its leader may
+		// have failed. Only a committed one counts as having joined.
+		self, member := r.find(r.id)
+		r.conf.mu.Lock()
+		_, joined := r.conf.newest.find(r.id)
+		r.conf.mu.Unlock()
+		if member && r.admitted() {
+			if joined && !reported {
+				r.o.OnJoined() // durable first: from here on, not being a member means removal
+				reported = true
+				r.membership.joined.Store(true)
+			}
+			r.rollback.evidence.forget(r.servers())
+			if r.leadsReady() {
+				r.promote()
+				r.makeRoom()
+			}
+		}
+		want, is := r.o.self(), memberOf(self.ID, self.Address)
+		want.Voter, want.HTTPAddr = is.Voter, cmp.Or(want.HTTPAddr, is.HTTPAddr)
+		why, refused := "", false
+		if member && r.admitted() && want.serverAddress() != self.Address ||
+			!joined && !r.membership.joined.Load() && !r.rollback.out.Load() {
+			why, refused = r.askToJoin()
+		}
+		r.membership.why.Store(&why)
+		if why != "" && logged.due(time.Now()) {
+			if refused {
+				r.o.Logger.Error("the cluster refuses this node", "why", why)
+			} else {
+				r.o.Logger.Info("not in the cluster's configuration at this address yet", "why", why)
+			}
+		}
+		select {
+		case <-t.C:
+		case <-r.run.stop:
+			return
+		}
+	}
+}
+
+// askToJoin asks the leader, through whichever node can reach it, to have this node in the
+// configuration at its present addresses. It returns why that is not done, and whether the
+// cluster refuses it.
+func (r *Replica) askToJoin() (why string, refused bool) {
+	q := adminRequest{Do: "join", Member: r.o.self(), Joined: r.membership.joined.Load()}
+	var ask []string
+	if to, ok := r.leaderTarget(); ok {
+		ask = append(ask, to.Addr)
+	}
+	ask = append(ask, r.o.Contacts...)
+	for _, s := range append(r.servers(), r.known().Servers...) {
+		ask = append(ask, memberOf(s.ID, s.Address).RaftAddr)
+	}
+	why = "no contact is known: start it with --join"
+	leads := r.leadsReady()
+	if leads {
+		ask = []string{q.Member.RaftAddr}
+	}
+	asked := map[string]bool{"": true, q.Member.RaftAddr: !leads}
+	for _, addr := range ask {
+		if asked[addr] || r.run.ctx.Err() != nil {
+			continue
+		}
+		asked[addr] = true
+		var a adminResponse
+		var err error
+		ctx, cancel := r.within(5 * time.Second)
+		if leads {
+			a = r.administer(ctx, q)
+		} else {
+			_, err = r.call(ctx, peer.Target{Addr: addr}, rpcJoin, q, &a)
+		}
+		cancel()
+		switch {
+		case err != nil:
+			why = fmt.Sprintf("%s did not answer: %v", addr, err)
+		case a.Problem == nil:
+			return "waiting for the leader's first entries", false
+		case a.Problem.Field == fieldTwin:
+			r.fatal(a.Problem) // one of the two must end: they would vote twice
+			return a.Problem.Detail, true
+		case a.Problem.Code == CodeNoLeader:
+			why = addr + ": " + a.Problem.Detail
+		default:
+			return a.Problem.Detail, true
+		}
+	}
+	return why, false
 }

@@ -101,7 +101,7 @@ func TestOneNodeGrowsToThreeAndBack(t *testing.T) {
 			break
 		}
 	}
-	if why := <-l.outs; why != Removed {
+	if why := <-l.outs; !errors.Is(why, ErrRemoved) {
 		t.Errorf("out: %v", why)
 	}
 	c.put("without it", l.name)
@@ -116,12 +116,12 @@ func TestOneNodeGrowsToThreeAndBack(t *testing.T) {
 		}
 	}
 	answers(t, l.RemoveMember(ctx, gone.name, false), "")
-	if why := <-gone.outs; why != Removed {
+	if why := <-gone.outs; !errors.Is(why, ErrRemoved) {
 		t.Errorf("out: %v", why)
 	}
 	gone.stop()
 	c.start(gone)
-	if why := <-gone.outs; why != Removed {
+	if why := <-gone.outs; !errors.Is(why, ErrRemoved) {
 		t.Errorf("out again: %v", why)
 	}
 	gone.stop()

@@ -32,7 +32,7 @@ func TestLeadersOldCopyIsFoundOut(t *testing.T) {
 	back := c.leader()
 	c.goesBack(back, 20, func() {})
 	c.start(back)
-	if why := <-back.outs; why != WentBack {
+	if why := <-back.outs; !errors.Is(why, ErrRolledBack) {
 		t.Fatal(why)
 	}
 	c.put("the others go on")
@@ -58,7 +58,7 @@ func TestFollowersRememberEachOther(t *testing.T) {
 		c.isolate(l.name, true)
 	})
 	c.start(back)
-	if why := <-back.outs; why != WentBack {
+	if why := <-back.outs; !errors.Is(why, ErrRolledBack) {
 		t.Fatal(why)
 	}
 }
@@ -83,7 +83,7 @@ func TestLoneCopyAsksWhomItIsToldOf(t *testing.T) {
 	c.isolate(one.name, false)
 	c.put("without", one.name)
 	one.disk, one.contacts = old, []string{c.get("n2").addr, c.get("n3").addr}
-	if err := c.tryStart(one); !errors.Is(err, ErrWentBack) {
+	if err := c.tryStart(one); !errors.Is(err, ErrRolledBack) {
 		t.Fatalf("it starts: %v", err)
 	}
 }

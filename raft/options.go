@@ -85,9 +85,9 @@ type Options struct {
 	// OnLacking is told, at each offer, of a checkpoint of the leader's that
 	// this node needs and whose log it lacks. It must not block.
 	OnLacking func(Offer)
-	// OnOut is told, once, that this directory is no member any more. It must
-	// not block, and Shutdown is expected to follow.
-	OnOut func(Out)
+	// OnOut is called, once, when this directory is no member any more: with
+	// ErrRemoved or ErrRolledBack. It must not block, and must have Shutdown called.
+	OnOut func(error)
 	// Changed is of capacity one, and is sent to after each batch that is applied, and
 	// when this node begins or ceases to lead. nil: nobody wants to know.
 	Changed chan struct{}
@@ -184,7 +184,7 @@ func (o Options) withDefaults() (Options, error) {
 		o.OnJoined = func() {}
 	}
 	if o.OnOut == nil {
-		o.OnOut = func(Out) {}
+		o.OnOut = func(error) {}
 	}
 	if o.BeforeStore == nil {
 		o.BeforeStore = func() {}

@@ -20,7 +20,7 @@
 //	a snapshot is installed over and over            transport.refuse, transport.adapt
 //	a failed peer is left waiting                    transport.AppendEntries
 //	a transfer of leadership sticks                  Replica.unstick
-//	a directory that went back in time votes         vouch.go
+//	a directory that went back in time votes         rollback.go
 //	a half-made or lost store                        stores.bootstrap, openStores
 //
 // Nothing here is global but what RouteLibraryMetrics sets: several replicas can
@@ -29,7 +29,6 @@ package raft
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math"
 	"runtime"
@@ -41,7 +40,6 @@ import (
 	hraft "github.com/hashicorp/raft"
 
 	"github.com/qlogd/qlogd/event"
-	"github.com/qlogd/qlogd/raft/peer"
 )
 
 // Replica is one member of a Raft group.
@@ -60,7 +58,7 @@ type Replica struct {
 	peers       peers
 	membership  membership
 	rollback    rollback
-	consistency consistency
+	agreement   *agreement
 	lacking     lack // catchup.go
 	checkpoints checkpoints
 	conf        committed
@@ -79,7 +77,7 @@ type lifecycle struct {
 	wg      sync.WaitGroup
 }
 
-// peers is what this node knows of the other members: status.go, peers.go.
+// peers is what this node knows of the other members: status.go.
 type peers struct {
 	table      *table
 	contact    contacts
@@ -89,12 +87,10 @@ type peers struct {
 
 // membership is this node's own place in the configuration: membership.go.
 type membership struct {
-	joined      atomic.Bool            // the configuration has had this server
-	told        atomic.Bool            // OnJoined was called
-	join        atomic.Pointer[string] // why it is not a member; nil: it is
-	unaddressed atomic.Bool            // a failure to change its address was logged
-	changing    chan struct{}          // of capacity one: held while the configuration changes
-	yielding    atomic.Int64           // until when a transfer may be in progress, Unix ns
+	joined   atomic.Bool            // the configuration has had this server
+	why      atomic.Pointer[string] // why it is not a member, or has another address there
+	changing chan struct{}          // of capacity one: held while the configuration changes
+	yielding atomic.Int64           // until when a transfer may be in progress, Unix ns
 }
 
 // rollback is what proves that this directory did not go back in time: rollback.go.
@@ -102,13 +98,7 @@ type rollback struct {
 	evidence *evidence
 	free     atomic.Bool            // this node takes part in Raft
 	holding  atomic.Pointer[string] // why it does not
-	outed    atomic.Int32           // an Out
-}
-
-// consistency compares this node's log and state with the others': consistency.go.
-type consistency struct {
-	agreement *agreement
-	apart     apart
+	out      atomic.Bool            // OnOut was called
 }
 
 // checkpoints is when the next checkpoint is written: snapshot.go.
@@ -136,7 +126,7 @@ func Open(o Options) (_ *Replica, err error) {
 	r.peers.table, r.peers.commits = newTable(), newCommitNotifier()
 	r.membership.changing = make(chan struct{}, 1)
 	r.checkpoints.snapNow = make(chan struct{}, 1)
-	r.consistency.agreement = newAgreement()
+	r.agreement = newAgreement()
 	r.barriers.r = r
 	var end context.CancelFunc
 	r.run.ctx, end = context.WithCancel(context.Background())
@@ -174,7 +164,7 @@ func (r *Replica) start() error {
 	if err := checkRules(r.o); err != nil { // after check, which may restore a checkpoint
 		return err
 	}
-	r.id = r.stores.idOf(r.o.self())
+	r.id = r.o.self().serverID()
 	if newest, ok := r.stores.snaps.newest(); ok {
 		r.conf.newest = configuration{newest.ConfigurationIndex, hraft.DecodeConfiguration(newest.Configuration).Servers}
 	}
@@ -183,23 +173,22 @@ func (r *Replica) start() error {
 		return err
 	}
 	r.fsm = newFSM(r.o, r.stores.snaps, r.fatal)
-	r.fsm.marked = r.consistency.agreement.note
+	r.fsm.marked = r.agreement.note
 	r.stores.log.applied = func() uint64 {
 		p := r.fsm.progress()
 		return max(p.index, p.head)
 	}
 	r.fsm.applied, r.fsm.configured = r.applied, r.configured
-	joined, err := r.hasJoined()
-	if err != nil {
-		return err
-	}
-	r.membership.joined.Store(joined)
-	shown, err := r.shown()
+	// The first configuration needs no commit: it was decided when the cluster was formed.
+	_, initial := r.o.first().find(r.id)
+	_, in := r.conf.newest.find(r.id)
+	r.membership.joined.Store(initial || in || r.o.Joined)
+	shown, err := r.admission()
 	if err != nil {
 		return err
 	}
 	// Before anybody can ask anything of it.
-	others, _ := r.known().jury(r.id)
+	others, _ := r.known().otherVoters(r.id)
 	r.rollback.free.Store(r.o.Net == nil || len(others) == 0)
 	if err := r.askContacts(shown); err != nil {
 		return err
@@ -239,12 +228,12 @@ func (r *Replica) start() error {
 	r.run.wg.Go(r.agree)
 	r.run.wg.Go(r.keepEvidence)
 	r.run.wg.Go(r.watchPeers)
-	r.run.wg.Go(r.tend)
+	r.run.wg.Go(r.tendMembership)
 	if t, ok := r.trans.(*transport); ok {
 		r.run.wg.Go(func() { r.notifyCommits(t) })
 	}
 	if !r.rollback.free.Load() {
-		r.run.wg.Go(func() { r.beVouched(shown) })
+		r.run.wg.Go(func() { r.seekAdmission(shown) })
 	}
 	return nil
 }
@@ -354,7 +343,7 @@ func (r *Replica) applied(p progress) {
 	r.b.waiters.applied(p.index)
 	r.signalChanged()
 	if p.unmarked >= r.o.MarkEntries {
-		r.consistency.agreement.signal()
+		r.agreement.signal()
 	}
 	s := r.checkpoints.snapped.Load()
 	if r.o.snapshotDue(p.entries-s.entries, p.bytes-s.bytes, s.size) {
@@ -372,7 +361,6 @@ func (r *Replica) watchLeadership() {
 		case leader := <-r.run.leads:
 			if leader {
 				r.leadTime()
-				r.run.wg.Go(r.correctAddress)
 			}
 			r.b.setLeader(leader)
 			r.barriers.moved()
@@ -385,100 +373,3 @@ func (r *Replica) watchLeadership() {
 
 // Self is what the configuration calls this node: see Member.Server.
 func (r *Replica) Self() string { return string(r.id) }
-
-// correctAddress puts this node's addresses into the configuration where it
-// listens elsewhere than last time (serve --raft-addr, --http-addr).
-func (r *Replica) correctAddress() {
-	for _, s := range r.servers() {
-		if s.ID != r.id {
-			continue
-		}
-		want, self := memberOf(s.ID, s.Address), r.o.self()
-		if self.HTTPAddr != "" {
-			want.HTTPAddr = self.HTTPAddr
-		}
-		if r.o.Net != nil {
-			want.RaftAddr = self.RaftAddr
-		}
-		if want.serverAddress() == s.Address {
-			return
-		}
-		ctx, cancel := r.within(5 * time.Second)
-		err := r.ask(ctx, adminAsk{Do: "address", Member: want})
-		cancel()
-		if p, ok := errors.AsType[*event.Problem](err); ok && p.Field == fieldTwin {
-			// One of the two must not go on: they would vote twice.
-			r.fatal(p)
-			return
-		}
-		if err != nil && !r.membership.unaddressed.Swap(true) {
-			r.o.Logger.Warn("this node's new addresses are not known to the cluster yet; trying on", "error", err)
-		}
-	}
-}
-
-// handle answers the other members, or ceases to.
-func (r *Replica) handle(on bool) {
-	if r.o.Net == nil {
-		return
-	}
-	for name, h := range map[string]peer.Handler{
-		rpcStatus: r.tellStatus, rpcVouch: r.vouchFor, rpcOffer: r.takeOffer, rpcJoin: r.letJoin, rpcAdmin: r.answerAdmin,
-	} {
-		if on {
-			h = r.forCluster(h)
-		} else {
-			h = nil
-		}
-		r.o.Net.Handle(name, h)
-	}
-}
-
-// shown is how this node shows itself to those who may vouch for it.
-func (r *Replica) shown() (v vouchAsk, err error) {
-	v = vouchAsk{ID: r.id, Incarnation: r.o.Incarnation}
-	if v.Term, err = r.stores.votes.term(); err != nil {
-		return v, err
-	}
-	if v.Last, err = r.stores.log.LastIndex(); err != nil {
-		return v, err
-	}
-	newest, _ := r.stores.snaps.newest()
-	v.Last = max(v.Last, newest.Index)
-	return v, nil
-}
-
-// known is the newest configuration that this node knows to be committed. Until
-// the start's end is applied it is the newest on disk, committed or not.
-func (r *Replica) known() configuration {
-	applied := r.fsm.progress().index
-	r.conf.mu.Lock()
-	defer r.conf.mu.Unlock()
-	if disk := r.stores.known; disk.Index > r.conf.newest.Index && applied < disk.Index {
-		return disk
-	}
-	return r.conf.newest
-}
-
-// configured is called with committed configurations, in their order.
-func (r *Replica) configured(c configuration) {
-	r.conf.mu.Lock()
-	defer r.conf.mu.Unlock()
-	r.conf.newest = c
-}
-
-func (r *Replica) servers() []hraft.Server {
-	return r.raft.GetConfiguration().Configuration().Servers // never an error: from memory
-}
-
-// alone tells whether this node is the only voter.
-func (r *Replica) alone() bool {
-	voters, me := 0, false
-	for _, s := range r.servers() {
-		if s.Suffrage == hraft.Voter {
-			voters++
-			me = me || s.ID == r.id
-		}
-	}
-	return voters == 1 && me
-}

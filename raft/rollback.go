@@ -14,39 +14,39 @@ import (
 	"github.com/qlogd/qlogd/raft/peer"
 )
 
-// A data directory that was put back from an old copy has forgotten what it
-// promised since: entries that it acknowledged, votes, terms. If it voted, or
-// acknowledged to a leader that others have replaced, committed entries could
-// be lost. It cannot know that itself; but each promise was made to somebody,
-// who remembers it (evidence). So after a start a node takes no part in Raft
-// (it is held: it neither votes nor stands, and takes no entries, which would
-// change what it is judged by) until enough of the others have looked and do
-// not object (I16).
+// A data directory that was restored from an old copy has forgotten what it promised since:
+// entries that it acknowledged, votes, terms. If it voted, or acknowledged entries to a leader
+// that others have replaced, committed entries could be lost. It cannot detect that alone, but
+// each promise was made to another node, which remembers it (evidence). So after a start a node
+// takes no part in Raft (it neither votes nor stands for election, and takes no entries, which
+// would change what it is compared by) until enough of the others admit it: they have compared
+// what it shows with what it has promised them, and do not object (I16).
 
 // promise is what a server is known to have promised to this node.
 type promise struct {
-	// AckTerm and AckIndex: the newest entry that it acknowledged to this node
-	// as the leader of that term, or sent to this node as such.
+	// AckTerm and AckIndex: the newest entry that it acknowledged to this node as the leader
+	// of that term, or sent to this node as such.
 	AckTerm  uint64 `json:"ack_term,omitempty"`
 	AckIndex uint64 `json:"ack_index,omitempty"`
-	VoteTerm uint64 `json:"vote_term,omitempty"` // the newest in which it voted for this node, or stood
-	// Commit: it has told that its log is committed up to there, or that it has
-	// applied it.
+	// VoteTerm is the newest in which it voted for this node, or stood for election.
+	VoteTerm uint64 `json:"vote_term,omitempty"`
+	// Commit is the newest index that it reported as committed or applied.
 	Commit uint64 `json:"commit,omitempty"`
 }
 
-// broken says how a log that ends at last, in a store of that term, breaks the
-// promise; "" if it does not. Within a term a log never becomes shorter.
+// broken returns how a log that ends at last, in a store of that term, breaks the promise; ""
+// if it does not. Within a term a log never becomes shorter.
 func (p promise) broken(term, last uint64) string {
 	switch {
 	case term < p.VoteTerm:
-		return fmt.Sprintf("it has voted in term %d, and now knows only term %d", p.VoteTerm, term)
+		return fmt.Sprintf("it voted in term %d and now only knows term %d", p.VoteTerm, term)
 	case term < p.AckTerm:
-		return fmt.Sprintf("it has acknowledged entries of term %d, and now knows only term %d", p.AckTerm, term)
+		return fmt.Sprintf("it acknowledged entries of term %d and now only knows term %d", p.AckTerm, term)
 	case last < p.Commit:
-		return fmt.Sprintf("it has told that entry %d is committed, and its log now ends at %d", p.Commit, last)
+		return fmt.Sprintf("it reported entry %d as committed, and its log now ends at %d", p.Commit, last)
 	case term == p.AckTerm && last < p.AckIndex:
-		return fmt.Sprintf("it has acknowledged entry %d of term %d, and its log now ends at %d", p.AckIndex, p.AckTerm, last)
+		return fmt.Sprintf("it acknowledged entry %d of term %d, and its log now ends at %d",
+			p.AckIndex, p.AckTerm, last)
 	}
 	return ""
 }
@@ -54,8 +54,8 @@ func (p promise) broken(term, last uint64) string {
 // keyEvidence is in the store of terms and votes.
 const keyEvidence = "Evidence"
 
-// evidence is what the other servers have promised to this node. Votes are on
-// disk before they count, acknowledgements within a second.
+// evidence is what the other servers have promised to this node. Votes are on disk before they
+// count, acknowledgements within a second.
 type evidence struct {
 	votes *votes
 
@@ -68,43 +68,39 @@ type evidence struct {
 func openEvidence(v *votes) (*evidence, error) {
 	e := &evidence{votes: v, of: map[hraft.ServerID]promise{}}
 	b, err := v.get(keyEvidence)
+	if errors.Is(err, errNotFound) {
+		return e, nil
+	}
 	if err == nil {
 		err = json.Unmarshal(b, &e.of)
-	}
-	if errors.Is(err, errNotFound) {
-		err = nil
 	}
 	return e, err
 }
 
-func (e *evidence) acked(id hraft.ServerID, term, index uint64) {
+// note records what goes beyond the promises of a server so far.
+func (e *evidence) note(id hraft.ServerID, newer promise) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	p := e.of[id]
-	if term > p.AckTerm || term == p.AckTerm && index > p.AckIndex {
-		p.AckTerm, p.AckIndex = term, index
+	was := p
+	if newer.AckTerm > p.AckTerm || newer.AckTerm == p.AckTerm && newer.AckIndex > p.AckIndex {
+		p.AckTerm, p.AckIndex = newer.AckTerm, newer.AckIndex
+	}
+	p.VoteTerm, p.Commit = max(p.VoteTerm, newer.VoteTerm), max(p.Commit, newer.Commit)
+	if p != was {
 		e.of[id], e.dirty = p, true
 	}
 }
 
-// toldCommit notes how far a server has told that its log is committed.
-func (e *evidence) toldCommit(id hraft.ServerID, index uint64) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if p := e.of[id]; index > p.Commit {
-		p.Commit = index
-		e.of[id], e.dirty = p, true
-	}
+// acked records that a server's log agrees up to index with that of the term's leader.
+func (e *evidence) acked(id hraft.ServerID, term, index uint64) {
+	e.note(id, promise{AckTerm: term, AckIndex: index})
 }
 
+// voted returns once a vote is durable. It writes also if the vote is known already: another
+// call may still be writing it, or may have failed.
 func (e *evidence) voted(id hraft.ServerID, term uint64) error {
-	e.mu.Lock()
-	if p := e.of[id]; term > p.VoteTerm {
-		p.VoteTerm = term
-		e.of[id], e.dirty = p, true
-	}
-	e.mu.Unlock()
-	// Also where it is known: who noted it may be writing it still, or have failed.
+	e.note(id, promise{VoteTerm: term})
 	return e.flush()
 }
 
@@ -114,56 +110,43 @@ func (e *evidence) get(id hraft.ServerID) promise {
 	return e.of[id]
 }
 
-// forget drops what is known of servers that are none any more: a server id
-// never comes back.
-func (e *evidence) forget(keep map[hraft.ServerID]bool) {
+// forget drops all servers that are no longer members: a server id never returns.
+func (e *evidence) forget(members []hraft.Server) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for id := range e.of {
-		if !keep[id] {
+		if _, in := (configuration{Servers: members}).find(id); !in {
 			delete(e.of, id)
 			e.dirty = true
 		}
 	}
 }
 
-// flush makes it durable.
+// flush makes the evidence durable. As with terms and votes, a failed write ends the replica.
 func (e *evidence) flush() error {
 	e.writing.Lock()
 	defer e.writing.Unlock()
 	e.mu.Lock()
-	if !e.dirty {
-		e.mu.Unlock()
-		return nil
-	}
+	dirty := e.dirty
 	e.dirty = false
 	b, err := json.Marshal(e.of)
 	e.mu.Unlock()
-	if err != nil {
+	if !dirty || err != nil {
 		return err
 	}
-	if err := e.votes.remember(keyEvidence, b); err != nil {
+	e.votes.mu.Lock()
+	err = e.votes.kv.Set([]byte(keyEvidence), seal(keyEvidence, b))
+	e.votes.mu.Unlock()
+	if err != nil {
 		e.mu.Lock()
-		e.dirty = true // it is still to be written
+		e.dirty = true
 		e.mu.Unlock()
-		return err
+		return fmt.Errorf("write %s: %w", keyEvidence, err)
 	}
 	return nil
 }
 
-// remember stores something else beside terms and votes. Like those, what is
-// not known to be on disk ends this replica.
-func (v *votes) remember(key string, value []byte) error {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	err := v.kv.Set([]byte(key), seal(key, value))
-	if err != nil {
-		return fmt.Errorf("write %s: %w", key, err)
-	}
-	return nil
-}
-
-// keepEvidence writes acknowledgements down, at most once a second.
+// keepEvidence writes acknowledgements at most once a second.
 func (r *Replica) keepEvidence() {
 	t := time.NewTicker(time.Second)
 	defer t.Stop()
@@ -171,7 +154,7 @@ func (r *Replica) keepEvidence() {
 		select {
 		case <-t.C:
 		case <-r.run.stop:
-			return // end flushes once more
+			return
 		}
 		if err := r.rollback.evidence.flush(); err != nil {
 			r.fatal(err)
@@ -180,71 +163,80 @@ func (r *Replica) keepEvidence() {
 	}
 }
 
-// vouched tells whether this node takes part in Raft.
-func (r *Replica) vouched() bool { return r.run.started.Load() && r.rollback.free.Load() }
+// admitted reports whether this node takes part in Raft.
+func (r *Replica) admitted() bool { return r.run.started.Load() && r.rollback.free.Load() }
 
-const rpcVouch = "raft.vouch"
+const rpcAdmission = "raft.admission"
 
-// vouchAsk is how a node shows itself.
-type vouchAsk struct {
-	ID          hraft.ServerID `json:"id"`
-	Incarnation string         `json:"incarnation"`
-	Term        uint64         `json:"term"`
-	Last        uint64         `json:"last"` // index of its newest entry, or of its newest snapshot
+// admissionRequest is how a node shows itself.
+type admissionRequest struct {
+	ID   hraft.ServerID `json:"id"`
+	Term uint64         `json:"term"`
+	Last uint64         `json:"last"` // index of its newest entry, or of its newest snapshot
 }
 
-// vouchAnswer says why not, if not.
-type vouchAnswer struct {
+type admissionResponse struct {
 	Objection string        `json:"objection,omitempty"`
 	Known     configuration `json:"known"`
 }
 
-// vouchFor answers another node. It does so from the first moment on, whether
-// this node is vouched for itself or not: what is on its disk is true.
-func (r *Replica) vouchFor(_ context.Context, from peer.Identity, body []byte) ([]byte, error) {
-	var ask vouchAsk
-	if err := json.Unmarshal(body, &ask); err != nil {
+// admission returns this node's request.
+func (r *Replica) admission() (q admissionRequest, err error) {
+	q.ID = r.id
+	if q.Term, err = r.stores.votes.term(); err != nil {
+		return q, err
+	}
+	q.Last, err = r.stores.log.LastIndex()
+	newest, _ := r.stores.snaps.newest()
+	q.Last = max(q.Last, newest.Index)
+	return q, err
+}
+
+// serveAdmission answers another node, also while this one is not admitted itself: what is on
+// its disk is true.
+func (r *Replica) serveAdmission(_ context.Context, from peer.Identity, body []byte) ([]byte, error) {
+	var q admissionRequest
+	if err := json.Unmarshal(body, &q); err != nil {
 		return nil, err
 	}
-	if ask.ID != serverID(from.Node, from.Incarnation) && ask.ID != serverID(from.Node, "") {
-		return nil, fmt.Errorf("node %s asks for %s", from.Node, ask.ID)
+	if q.ID != serverID(from.Node, from.Incarnation) {
+		return nil, fmt.Errorf("node %s asks for %s", from.Node, q.ID)
 	}
-	a := vouchAnswer{Known: r.known(), Objection: r.rollback.evidence.get(ask.ID).broken(ask.Term, ask.Last)}
+	a := admissionResponse{Known: r.known(), Objection: r.rollback.evidence.get(q.ID).broken(q.Term, q.Last)}
 	if a.Objection != "" {
-		r.o.Logger.Warn("a node has come back with an older data directory", "node", from.Node, "incarnation", from.Incarnation, "why", a.Objection)
+		r.o.Logger.Warn("node came back with an older data directory",
+			"node", from.Node, "incarnation", from.Incarnation, "why", a.Objection)
 	}
 	return json.Marshal(a)
 }
 
-// beVouched asks the others, until enough do not object. Each is asked at least
-// once, and given a second. Where they are not found, this node's contacts are
-// asked too: the only configuration that it knows may be that of a checkpoint
-// which it fetched, from before the others had the addresses that they have now.
-func (r *Replica) beVouched(ask vouchAsk) {
+// seekAdmission asks the other voters until enough do not object, each at least once. Where
+// they are not found it also asks this node's contacts: the only configuration that it knows
+// may be that of a checkpoint that it fetched, from before the others had their present
+// addresses.
+func (r *Replica) seekAdmission(q admissionRequest) {
 	know := r.known()
 	fine := map[hraft.ServerID]bool{}
-	var elsewhere []Member
+	var contacts []Member
 	for {
-		others, _ := know.jury(r.id)
-		if len(others) == 0 {
-			break
-		}
-		answers := r.askJury(append(others, elsewhere...), fine, ask)
-		for _, a := range answers {
+		others, need := know.otherVoters(r.id)
+		ask := slices.DeleteFunc(append(others, contacts...), func(m Member) bool { return fine[m.serverID()] })
+		for id, a := range r.askAdmission(ask, q) {
 			if a.Objection != "" {
-				r.out(WentBack, a.Objection)
+				r.leave(fmt.Errorf("%w: %s", ErrRolledBack, a.Objection))
 				return
 			}
+			fine[id] = true
 			// Others may have been replaced while this node was away.
 			if a.Known.Index > know.Index {
 				know = a.Known
 			}
 		}
 		if why := r.replaced(know); why != "" {
-			r.out(WentBack, why)
+			r.leave(fmt.Errorf("%w: %s", ErrRolledBack, why))
 			return
 		}
-		others, need := know.jury(r.id)
+		others, need = know.otherVoters(r.id)
 		n := 0
 		for _, m := range others {
 			if fine[m.serverID()] {
@@ -254,8 +246,9 @@ func (r *Replica) beVouched(ask vouchAsk) {
 		if n >= need {
 			break
 		}
-		r.setHolding(fmt.Sprintf("%d of %d other voters have vouched for this node's directory, %d are needed", n, len(others), need))
-		elsewhere = r.contactsBut(others)
+		r.setHolding(fmt.Sprintf("%d of %d other voters have checked this node's directory, %d are needed",
+			n, len(others), need))
+		contacts = r.contactsBut(others)
 		select {
 		case <-time.After(200 * time.Millisecond):
 		case <-r.run.stop:
@@ -266,99 +259,77 @@ func (r *Replica) beVouched(ask vouchAsk) {
 	r.rollback.free.Store(true)
 }
 
-// askContacts is for a node that is alone as far as its directory knows: nobody
-// has to vouch for it, and once Raft runs it leads and acknowledges. Where it is
-// told of others it asks them first, each once, whether the cluster has grown
-// since the directory's time.
-func (r *Replica) askContacts(ask vouchAsk) error {
+// askContacts asks the contacts, once, of a node that is alone as far as its directory knows:
+// it needs no admission, and once Raft runs it leads and acknowledges. The cluster may have
+// grown since the directory's time.
+func (r *Replica) askContacts(q admissionRequest) error {
 	know := r.known()
-	others, _ := know.jury(r.id)
+	others, _ := know.otherVoters(r.id)
 	if _, in := know.find(r.id); !in || len(others) > 0 || r.o.Net == nil {
 		return nil
 	}
-	for _, a := range r.askJury(r.contactsBut(nil), map[hraft.ServerID]bool{}, ask) {
+	for _, a := range r.askAdmission(r.contactsBut(nil), q) {
 		if a.Objection != "" {
-			return fmt.Errorf("%w: %s", ErrWentBack, a.Objection)
+			return fmt.Errorf("%w: %s", ErrRolledBack, a.Objection)
 		}
-		if more, _ := a.Known.jury(r.id); len(more) > 0 && a.Known.Index > ask.Last {
-			return fmt.Errorf("%w: it knows itself alone, and there are others since entry %d", ErrWentBack, a.Known.Index)
+		if more, _ := a.Known.otherVoters(r.id); len(more) > 0 && a.Known.Index > q.Last {
+			return fmt.Errorf("%w: it is alone in its cluster, which has others since entry %d",
+				ErrRolledBack, a.Known.Index)
 		}
 	}
 	return nil
 }
 
-// contactsBut returns the contacts, of which only the address is known, but for
-// those where one of the members is.
+// contactsBut returns the contacts at whose address no member is. Only addresses are known.
 func (r *Replica) contactsBut(members []Member) (out []Member) {
 	for _, addr := range r.o.Contacts {
-		if addr != r.o.self().RaftAddr && !slices.ContainsFunc(members, func(m Member) bool { return m.RaftAddr == addr }) {
+		is := func(m Member) bool { return m.RaftAddr == addr }
+		if addr != r.o.self().RaftAddr && !slices.ContainsFunc(members, is) {
 			out = append(out, Member{RaftAddr: addr})
 		}
 	}
 	return out
 }
 
-// askJury asks those who have not answered yet, all at once. It notes in fine who
-// they are that do not object: of a contact that is known only then.
-func (r *Replica) askJury(others []Member, fine map[hraft.ServerID]bool, ask vouchAsk) []vouchAnswer {
-	body, err := json.Marshal(ask)
-	if err != nil {
-		return nil
-	}
-	type answered struct {
-		id hraft.ServerID
-		a  vouchAnswer
-	}
+// askAdmission asks nodes, all at once, and returns what each server has answered in time.
+func (r *Replica) askAdmission(nodes []Member, q admissionRequest) map[hraft.ServerID]admissionResponse {
 	ctx, cancel := r.within(time.Second)
 	defer cancel()
+	out := map[hraft.ServerID]admissionResponse{}
 	var wg sync.WaitGroup
 	var mu sync.Mutex
-	var got []answered
-	for _, m := range others {
-		if fine[m.serverID()] {
-			continue
-		}
+	for _, m := range nodes {
 		wg.Go(func() {
 			to := m.target()
-			to.Incarnation = "" // who was replaced can still tell by whom
-			b, from, err := r.o.Net.Call(ctx, to, rpcVouch, body)
-			var a vouchAnswer
-			if err == nil {
-				err = json.Unmarshal(b, &a)
-			}
+			to.Incarnation = "" // a node that was replaced can still report by whom
+			var a admissionResponse
+			from, err := r.call(ctx, to, rpcAdmission, q, &a)
 			if err != nil {
-				r.o.Logger.Debug("a node did not vouch for this one", "node", m.ID, "error", err)
+				r.o.Logger.Debug("node did not answer the admission check", "addr", m.RaftAddr, "error", err)
 				return
-			}
-			id := serverID(from.Node, from.Incarnation)
-			for _, o := range others {
-				if o.ID == from.Node && o.Incarnation == "" {
-					id = o.serverID()
-				}
 			}
 			mu.Lock()
 			defer mu.Unlock()
-			got = append(got, answered{id, a})
+			out[serverID(from.Node, from.Incarnation)] = a
 		})
 	}
 	wg.Wait()
-	var out []vouchAnswer
-	for _, g := range got {
-		fine[g.id] = g.a.Objection == ""
-		out = append(out, g.a)
-	}
 	return out
 }
 
-// out tells, once, that this directory is no member any more. From then on the
-// replica only waits for its end.
-func (r *Replica) out(why Out, detail string) {
-	if !r.rollback.outed.CompareAndSwap(0, int32(why)) {
+// ErrRemoved is why a directory is no member of its cluster any more: the configuration no
+// longer has it.
+var ErrRemoved = errors.New("removed from the cluster")
+
+// leave reports, once, that this directory is no member any more: ErrRemoved, or ErrRolledBack.
+// From then on the replica takes no part, and waits for Shutdown.
+func (r *Replica) leave(why error) {
+	if !r.rollback.out.CompareAndSwap(false, true) {
 		return
 	}
 	r.rollback.free.Store(false)
-	r.setHolding(why.String() + ": " + detail)
-	r.o.Logger.Error("this directory is no member of the cluster any more", "why", why.String(), "detail", detail)
+	r.setHolding(why.Error())
+	r.o.Logger.Error("this directory is no longer a member of the cluster", "error", why)
 	r.o.OnOut(why)
 }
 

@@ -38,7 +38,7 @@ func (r *Replica) upgrade() *event.Command {
 		return nil
 	}
 	// A member that is only announced has no directory yet.
-	others := slices.DeleteFunc(r.remotes(), func(v peerView) bool { return r.expected(v.serverID()) })
+	others := slices.DeleteFunc(r.remotes(), func(v peerView) bool { return v.Incarnation == "" && !v.Votes })
 	if known := knownByAll(r.o.Rules, others); known > inForce {
 		return &event.Command{Upgrade: &event.Upgrade{Rules: known}}
 	}

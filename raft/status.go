@@ -1,7 +1,10 @@
 package raft
 
 import (
+	"context"
+	"encoding/json"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -9,32 +12,400 @@ import (
 
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/log/checkpoint"
+	"github.com/qlogd/qlogd/raft/peer"
 )
 
-// Status is where a replica stands.
+// Once a second the members exchange their status. Nothing that Raft decides depends on it. It is
+// what /v1/cluster shows, and decides which member is promoted, whether logs agree, and by how
+// much clocks differ.
+
+const (
+	rpcStatus     = "raft.status"
+	statusEvery   = time.Second
+	statusTimeout = time.Second
+	reachableFor  = 3 * time.Second // after the last answer
+	maxLag        = 64              // entries that a node may lag and still count as ready
+)
+
+// peerStatus is what a member reports about itself.
+type peerStatus struct {
+	ID      hraft.ServerID   `json:"id"`
+	Term    uint64           `json:"term"`
+	Leads   bool             `json:"leads,omitempty"` // and has applied an entry of its own term
+	Held    bool             `json:"held,omitempty"`  // takes no part in Raft yet
+	Lacking bool             `json:"lacking,omitempty"`
+	Full    bool             `json:"full,omitempty"` // its disk takes no produce
+	Last    uint64           `json:"last"`
+	Commit  uint64           `json:"commit"`
+	Applied uint64           `json:"applied"`
+	Head    uint64           `json:"head"`
+	Chain   checkpoint.Chain `json:"chain"`
+	Wall    int64            `json:"wall"`  // its wall clock, Unix ms
+	Clock   int64            `json:"clock"` // the log's time there, Unix ms
+	Rules   uint16           `json:"rules"` // the newest that its program knows
+	Known   configuration    `json:"known"`
+	Marks   []mark           `json:"marks,omitempty"` // its newest
+}
+
+// peerView is what this node knows of another member.
+type peerView struct {
+	Member
+	Votes     bool
+	Reachable bool      // has answered lately
+	Seen      time.Time // of its last answer; zero: never
+	Status    peerStatus
+	// Asked is what this node knew to be committed when it asked for Status: under load that
+	// is soon far behind.
+	Asked uint64
+}
+
+// level reports whether the member takes part, and has all but the newest of what was committed
+// when it was asked.
+func (v *peerView) level() bool {
+	s := &v.Status
+	return v.Reachable && !s.Held && !s.Lacking && s.ID == v.serverID() && s.Applied+maxLag >= v.Asked
+}
+
+// table keeps the newest answer of each server.
+type table struct {
+	mu   sync.Mutex
+	seen map[hraft.ServerID]*seen
+	now  chan struct{} // of capacity one: ask all now
+}
+
+type seen struct {
+	status peerStatus
+	at     time.Time // of the answer
+	asked  uint64
+	asking bool
+}
+
+func newTable() *table {
+	return &table{seen: map[hraft.ServerID]*seen{}, now: make(chan struct{}, 1)}
+}
+
+// begin returns the servers to ask, and drops those that are no longer members.
+func (t *table) begin(servers []hraft.Server) map[hraft.Server]*seen {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	kept, ask := map[hraft.ServerID]*seen{}, map[hraft.Server]*seen{}
+	for _, s := range servers {
+		e := t.seen[s.ID]
+		if e == nil {
+			e = &seen{}
+		}
+		kept[s.ID] = e
+		if !e.asking && !announced(s) {
+			e.asking, ask[s] = true, e
+		}
+	}
+	t.seen = kept
+	return ask
+}
+
+func (t *table) view(s hraft.Server) peerView {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	v := peerView{Member: memberOf(s.ID, s.Address), Votes: s.Suffrage == hraft.Voter}
+	if e := t.seen[s.ID]; e != nil && !e.at.IsZero() {
+		v.Seen, v.Status, v.Asked = e.at, e.status, e.asked
+		v.Reachable = time.Since(e.at) < reachableFor
+	}
+	return v
+}
+
+// otherServers are the servers of the newest configuration except this one.
+func (r *Replica) otherServers() []hraft.Server {
+	return slices.DeleteFunc(slices.Clone(r.servers()), func(s hraft.Server) bool { return s.ID == r.id })
+}
+
+// remotes returns what is known of each other member, in the configuration's order.
+func (r *Replica) remotes() (out []peerView) {
+	for _, s := range r.otherServers() {
+		out = append(out, r.peers.table.view(s))
+	}
+	return out
+}
+
+// askPeers asks all members now, rather than within a second.
+func (r *Replica) askPeers() {
+	select {
+	case r.peers.table.now <- struct{}{}:
+	default:
+	}
+}
+
+// watchPeers asks the others for their status until the replica stops.
+func (r *Replica) watchPeers() {
+	if r.o.Net == nil {
+		return
+	}
+	t := time.NewTicker(statusEvery)
+	defer t.Stop()
+	var asking sync.WaitGroup
+	defer asking.Wait()
+	for {
+		for s, e := range r.peers.table.begin(r.otherServers()) {
+			asking.Go(func() { r.askStatus(s, e) })
+		}
+		select {
+		case <-t.C:
+		case <-r.peers.table.now:
+		case <-r.run.stop:
+			return
+		}
+	}
+}
+
+func (r *Replica) askStatus(s hraft.Server, e *seen) {
+	ctx, cancel := r.within(statusTimeout)
+	defer cancel()
+	var a peerStatus
+	own := r.ownStatus()
+	_, err := r.call(ctx, memberOf(s.ID, s.Address).target(), rpcStatus, own, &a)
+	r.peers.table.mu.Lock()
+	e.asking = false
+	if err == nil {
+		e.status, e.at, e.asked = a, time.Now(), own.Commit
+	}
+	r.peers.table.mu.Unlock()
+	if err == nil {
+		r.agreement.signal()
+		r.heardOf(a)
+	}
+}
+
+func (r *Replica) serveStatus(_ context.Context, _ peer.Identity, body []byte) ([]byte, error) {
+	var theirs peerStatus
+	if err := json.Unmarshal(body, &theirs); err != nil {
+		return nil, err
+	}
+	r.heardOf(theirs)
+	return json.Marshal(r.ownStatus())
+}
+
+func (r *Replica) ownStatus() peerStatus {
+	p := r.fsm.progress()
+	_, lacking := r.lacking.now()
+	return peerStatus{
+		ID: r.id, Term: r.raft.CurrentTerm(), Leads: r.leadsReady(), Held: !r.admitted(), Lacking: lacking, Full: r.full(),
+		Last: r.raft.LastIndex(), Commit: r.raft.CommitIndex(), Applied: p.index, Head: p.head, Chain: p.chain,
+		Wall: r.o.Wall().UnixMilli(), Clock: r.clock.now(), Rules: r.o.Rules, Known: r.known(), Marks: r.agreement.report(),
+	}
+}
+
+// heardOf looks for what shows that this directory is no longer a member.
+func (r *Replica) heardOf(s peerStatus) {
+	r.rollback.evidence.note(s.ID, promise{Commit: max(s.Commit, s.Applied)})
+	if !r.admitted() {
+		return
+	}
+	if why := r.replaced(s.Known); why != "" {
+		r.leave(fmt.Errorf("%w: %s", ErrRolledBack, why))
+		return
+	}
+	_, in := s.Known.find(r.id)
+	if !in && s.Leads && r.membership.joined.Load() && s.Known.Index >= r.known().Index {
+		r.leave(fmt.Errorf("%w: the configuration of entry %d, as its leader %s reports it, does not have this node",
+			ErrRemoved, s.Known.Index, s.ID))
+		return
+	}
+	// A sole voter has every entry that was ever committed. One that hears of a later
+	// configuration in which it is not alone was restored from a time when it was: it needed
+	// no admission, since nobody else is in its configuration.
+	if others, _ := s.Known.otherVoters(r.id); len(others) > 0 && s.Known.Index > r.raft.LastIndex() && r.alone() {
+		r.leave(fmt.Errorf("%w: %s knows the configuration of entry %d, and this node's Raft log ends at %d",
+			ErrRolledBack, s.ID, s.Known.Index, r.raft.LastIndex()))
+	}
+}
+
+// replaced returns how a configuration shows that another directory of this node has replaced
+// this one, which is an old copy then: a server id never returns. "" if it does not. It may be
+// the only evidence: promises are forgotten with the server, and the members that this node
+// knows may all have been replaced since.
+func (r *Replica) replaced(c configuration) string {
+	if _, in := c.find(r.id); in || !r.membership.joined.Load() || c.Index <= r.known().Index {
+		return ""
+	}
+	for _, s := range c.Servers {
+		if m := memberOf(s.ID, s.Address); m.ID == r.o.NodeID && !announced(s) {
+			return fmt.Sprintf("in the configuration of entry %d another data directory is node %s, incarnation %s",
+				c.Index, m.ID, m.Incarnation)
+		}
+	}
+	return ""
+}
+
+// MemberStatus is a member as this node sees it.
+type MemberStatus struct {
+	Member
+	Votes        bool // is a voter of the configuration; else it may become one
+	Leader       bool
+	Reachable    bool      // has answered lately
+	Seen         time.Time // of its last answer; zero: never
+	AppliedIndex uint64
+	LogHead      uint64 // index of the event log's newest block
+	Chain        [32]byte
+}
+
+// Members returns the members of the newest configuration, as far as this node knows them,
+// without asking any.
+func (r *Replica) Members() (out []MemberStatus) {
+	_, leader := r.raft.LeaderWithID()
+	for _, s := range r.servers() {
+		v := r.peers.table.view(s)
+		if s.ID == r.id {
+			p := r.fsm.progress()
+			v.Reachable, v.Seen = true, time.Now()
+			v.Status = peerStatus{Applied: p.index, Head: p.head, Chain: p.chain}
+		}
+		out = append(out, MemberStatus{
+			Member: v.Member, Votes: v.Votes, Leader: s.ID == leader, Reachable: v.Reachable, Seen: v.Seen,
+			AppliedIndex: v.Status.Applied, LogHead: v.Status.Head, Chain: v.Status.Chain,
+		})
+	}
+	return out
+}
+
+// RefreshMembers asks the other members that have not answered for a moment, and returns when
+// each has, or ctx ends.
+func (r *Replica) RefreshMembers(ctx context.Context) {
+	r.refresh(ctx, time.Now().Add(-200*time.Millisecond))
+}
+
+func (r *Replica) refresh(ctx context.Context, since time.Time) {
+	for ctx.Err() == nil {
+		old := func(s hraft.Server) bool { return !announced(s) && !r.peers.table.view(s).Seen.After(since) }
+		if !slices.ContainsFunc(r.otherServers(), old) {
+			return
+		}
+		r.askPeers()
+		select {
+		case <-time.After(10 * time.Millisecond):
+		case <-ctx.Done():
+		}
+	}
+}
+
+// leaderTarget returns the node that leads, as far as is known, where it is another one.
+func (r *Replica) leaderTarget() (peer.Target, bool) {
+	m, ok := r.otherLeader()
+	return m.target(), ok
+}
+
+// otherLeader returns the leader where that is another node.
+func (r *Replica) otherLeader() (Member, bool) {
+	addr, id := r.raft.LeaderWithID()
+	if id == "" || id == r.id {
+		return Member{}, false
+	}
+	if s, in := r.find(id); in {
+		addr = s.Address // the newest: a leader may have moved
+	}
+	return memberOf(id, addr), true
+}
+
+// LeaderHTTP returns the HTTP address of the leader where that is another node, as the members
+// know it; "" where this node leads, or none is known.
+func (r *Replica) LeaderHTTP() string {
+	addr, _ := r.peers.leaderAddr.Load().(string)
+	return addr
+}
+
+// Leader reports whether this node is the leader.
+func (r *Replica) Leader() bool { return r.b.leading().leader }
+
+// leadsReady reports whether this node leads and has applied an entry of its term.
+func (r *Replica) leadsReady() bool {
+	l := r.b.leading()
+	return l.ready()
+}
+
+// leadsIn reports whether this node is the leader of a term.
+func (r *Replica) leadsIn(term uint64) bool {
+	return r.raft.State() == hraft.Leader && r.raft.CurrentTerm() == term
+}
+
+// replicatesUntil waits until done, and reports whether there is still a reason to replicate to a
+// server: this node leads in that term, and the server is a member, at that address.
+func (r *Replica) replicatesUntil(id hraft.ServerID, addr hraft.ServerAddress, term uint64, done func() bool) bool {
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		s, in := r.find(id)
+		if !in || s.Address != addr || !r.leadsIn(term) || r.yields() {
+			return false
+		}
+		if done() {
+			return true
+		}
+		select {
+		case <-tick.C:
+		case <-r.run.stop:
+			return false
+		case <-r.run.failed:
+			return false
+		}
+	}
+}
+
+// awaitPeer waits until a server answers again that did not.
+func (r *Replica) awaitPeer(id hraft.ServerID, addr hraft.ServerAddress, term uint64) bool {
+	since := time.Now()
+	r.askPeers()
+	return r.replicatesUntil(id, addr, term, func() bool {
+		return r.peers.table.view(hraft.Server{ID: id}).Seen.After(since)
+	})
+}
+
+// call asks another node in JSON, and returns which answered.
+func (r *Replica) call(ctx context.Context, to peer.Target, name string, ask, answer any) (peer.Identity, error) {
+	b, err := json.Marshal(ask)
+	if err != nil {
+		return peer.Identity{}, err
+	}
+	b, from, err := r.o.Net.Call(ctx, to, name, b)
+	if err == nil {
+		err = json.Unmarshal(b, answer)
+	}
+	return from, err
+}
+
+// handle answers the other members, or stops doing so.
+func (r *Replica) handle(on bool) {
+	if r.o.Net == nil {
+		return
+	}
+	for name, h := range map[string]peer.Handler{
+		rpcStatus: r.serveStatus, rpcAdmission: r.serveAdmission, rpcOffer: r.takeOffer,
+		rpcJoin: r.serveJoin, rpcAdmin: r.serveAdmin,
+	} {
+		if on {
+			h = r.forCluster(h)
+		} else {
+			h = nil
+		}
+		r.o.Net.Handle(name, h)
+	}
+}
+
+// Status is the state of a replica.
 type Status struct {
 	NodeID, ClusterID, Addr string
 	State                   string // Follower, Candidate, Leader, Shutdown
 	Term                    uint64
-	LeaderID, LeaderAddr    string // empty: not known
+	LeaderID, LeaderAddr    string // "": not known
 	LastIndex               uint64 // of the Raft log, or of the newest snapshot
 	CommitIndex             uint64
-	AppliedIndex            uint64 // Raft's: of the newest entry that the Machine has seen in this process
-	Head                    uint64 // of the event log
-	HeldFirst, HeldLast     uint64 // what the Raft log holds; 0, 0 nothing
-	Clock                   int64  // the log's time now, Unix ms
-	Servers                 []Server
+	AppliedIndex            uint64            // of the newest entry that the Machine has seen in this process
+	Head                    uint64            // of the event log
+	HeldFirst, HeldLast     uint64            // of the Raft log; 0, 0: it is empty, or closed
+	Clock                   int64             // the log's time now, Unix ms
 	Checkpoints             []checkpoint.Meta // newest first
-	Fatal                   error             // why the replica cannot go on
+	Fatal                   error             // why the replica cannot continue
 }
 
-// Server is one member of the cluster.
-type Server struct {
-	Member
-	Votes bool
-}
-
-// Status returns where the replica stands.
+// Status returns the state of the replica.
 func (r *Replica) Status() Status {
 	leaderAddr, leaderID := r.raft.LeaderWithID()
 	p := r.fsm.progress()
@@ -45,77 +416,56 @@ func (r *Replica) Status() Status {
 		LastIndex: r.raft.LastIndex(), CommitIndex: r.raft.CommitIndex(), AppliedIndex: p.index, Head: p.head,
 		Clock: r.clock.now(), Checkpoints: r.stores.snaps.metas(),
 	}
-	// 0 where the log is closed already: a status is asked for at any time.
 	s.HeldFirst, _ = r.stores.log.FirstIndex()
 	s.HeldLast, _ = r.stores.log.LastIndex()
-	for _, m := range r.servers() {
-		s.Servers = append(s.Servers, Server{Member: memberOf(m.ID, m.Address), Votes: m.Suffrage == hraft.Voter})
-	}
 	if err := r.run.dead.Load(); err != nil {
 		s.Fatal = *err
 	}
 	return s
 }
 
-// Ready tells whether this node can serve: a leader is known and what was
-// committed before is applied here. If not, it says why.
+// Ready reports whether this node can serve: a leader is known and what was committed before is
+// applied here. If not, it returns why.
 func (r *Replica) Ready() (bool, []string) {
 	var reasons []string
+	not := func(format string, args ...any) { reasons = append(reasons, fmt.Sprintf(format, args...)) }
 	if err := r.run.dead.Load(); err != nil {
-		reasons = append(reasons, "failed: "+(*err).Error())
+		not("failed: %v", *err)
 	}
-	for _, why := range []string{r.consistency.agreement.undecided(), r.consistency.apart.reason()} {
-		if why != "" {
-			reasons = append(reasons, why)
-		}
+	if why := r.agreement.undecided(); why != "" {
+		not("%s", why)
 	}
 	lead := r.b.leading()
 	if lead.closing {
-		reasons = append(reasons, "shutting down")
+		not("shutting down")
 	}
-	reasons = append(reasons, r.outside()...)
+	if why := r.rollback.holding.Load(); why != nil && *why != "" && !r.admitted() {
+		not("%s", *why)
+	}
+	if r.o.Net != nil && !r.member(r.id) {
+		if why := r.membership.why.Load(); why != nil && *why != "" {
+			not("not in the cluster's configuration: %s", *why)
+		} else {
+			not("not in the cluster's configuration")
+		}
+	}
+	applied, committed := r.fsm.progress(), r.peers.contact.committed()
+	if upTo, lacking := r.lacking.now(); lacking {
+		not("fetching the event log: %d of %d", applied.head, upTo)
+	}
 	// Raft's own commit index goes no further than this node's log.
-	applied, commit := r.fsm.progress().index, max(r.raft.CommitIndex(), r.peers.contact.committed())
+	commit := max(r.raft.CommitIndex(), committed)
 	switch addr, _ := r.raft.LeaderWithID(); {
 	case addr == "":
-		reasons = append(reasons, "no leader is known")
+		not("no leader is known")
 	case lead.leader && !lead.ready():
-		reasons = append(reasons, fmt.Sprintf("the log is being applied: %d of %d", applied, r.raft.LastIndex()))
-	case !lead.leader && r.peers.contact.committed() == 0:
-		reasons = append(reasons, "the leader has not told yet how far the log is committed")
-	case !lead.leader && applied+maxLag < commit:
-		reasons = append(reasons, fmt.Sprintf("behind the leader: %d of %d", applied, commit))
+		not("the log is being applied: %d of %d", applied.index, r.raft.LastIndex())
+	case !lead.leader && committed == 0:
+		not("the leader has not reported its commit index yet")
+	case !lead.leader && applied.index+maxLag < commit:
+		not("behind the leader: %d of %d", applied.index, commit)
 	}
 	return len(reasons) == 0, reasons
-}
-
-// outside returns why this node is no part of its cluster, or not yet.
-func (r *Replica) outside() (reasons []string) {
-	if why := r.rollback.holding.Load(); why != nil && *why != "" && !r.vouched() {
-		reasons = append(reasons, *why)
-	}
-	if r.o.Net == nil {
-		return reasons
-	}
-	if why := r.membership.join.Load(); !r.member(r.id) {
-		detail := ""
-		if why != nil {
-			detail = ": " + *why
-		}
-		reasons = append(reasons, "not in the cluster's configuration"+detail)
-	}
-	if upTo, lacking := r.lacking.now(); lacking {
-		reasons = append(reasons, fmt.Sprintf("fetching the event log: %d of %d", r.fsm.progress().head, upTo))
-	}
-	return reasons
-}
-
-// maxLag is how many entries a follower may be behind and still count as ready.
-const maxLag = 64
-
-// Leader tells whether this node is the leader.
-func (r *Replica) Leader() bool {
-	return r.b.leading().leader
 }
 
 // Load is the batcher's load.
@@ -155,80 +505,67 @@ func (r *Replica) Load() Load {
 	return l
 }
 
-// contacts remember when the leader told how far it had committed, so that a
-// read of this node's own state can say how old it is.
+// contacts knows how far the leader had committed when it was last heard, and since when this
+// node has applied all that was committed then.
 type contacts struct {
-	mu  sync.Mutex
-	all []contact // oldest first
+	mu     sync.Mutex
+	commit uint64    // as last heard
+	level  time.Time // all that was committed at that time is applied here; zero: not known
+	// next is the contact that is to become level: it was heard at that time, with a commit
+	// index that was not applied yet when last looked at. Zero: none.
+	next       time.Time
+	nextCommit uint64
 }
 
-type contact struct {
-	at     time.Time
-	commit uint64
-}
-
-const (
-	contactsKept  = 64
-	contactsApart = 100 * time.Millisecond
-)
-
-// heard keeps the newest contact, and older ones somewhat apart.
-func (c *contacts) heard(commit uint64) {
+// heard records the leader's commit index; 0 is of a heartbeat, which does not say.
+func (c *contacts) heard(commit, applied uint64) {
 	if commit == 0 {
-		return // a heartbeat tells nothing of it
+		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	now := contact{time.Now(), commit}
-	if n := len(c.all); n > 1 && c.all[n-1].at.Sub(c.all[n-2].at) < contactsApart {
-		c.all[n-1] = now
-		return
+	c.advance(applied)
+	c.commit = commit
+	if c.next.IsZero() {
+		c.next, c.nextCommit = time.Now(), commit
 	}
-	if len(c.all) == contactsKept {
-		c.all = append(c.all[:0], c.all[1:]...)
-	}
-	c.all = append(c.all, now)
 }
 
-// committed returns how far the leader had committed when it last told; 0 where
-// none has since the start.
+func (c *contacts) advance(applied uint64) {
+	if !c.next.IsZero() && c.nextCommit <= applied {
+		c.level, c.next = c.next, time.Time{}
+	}
+}
+
+// committed returns the leader's commit index as last heard; 0: never since the start.
 func (c *contacts) committed() uint64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if len(c.all) == 0 {
-		return 0
-	}
-	return c.all[len(c.all)-1].commit
+	return c.commit
 }
 
-// upTo returns the newest contact at which nothing was committed that is not
-// applied here.
-func (c *contacts) upTo(applied uint64) (time.Time, bool) {
+// levelAt returns the newest known time for which all that was committed then is applied.
+func (c *contacts) levelAt(applied uint64) (at time.Time, known bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for i := len(c.all) - 1; i >= 0; i-- {
-		if c.all[i].commit <= applied {
-			return c.all[i].at, true
-		}
-	}
-	return time.Time{}, false
+	c.advance(applied)
+	return c.level, !c.level.IsZero()
 }
 
-// Age tells how old the state of this node is at most: what it lacks was
-// committed within that time. false: nobody knows.
+// Age returns how old the state of this node is at most: what it lacks was committed within
+// that time. false: not known.
 func (r *Replica) Age() (time.Duration, bool) {
 	if r.leadsReady() {
 		return 0, true
 	}
 	p := r.fsm.progress()
-	if at, ok := r.peers.contact.upTo(p.index); ok {
+	if at, known := r.peers.contact.levelAt(p.index); known {
 		return time.Since(at), true
 	}
-	// Further behind than contacts reach back: by how much the log's time has
-	// gone on at the leader.
+	// It has never been level since its start: by how much the log's time is ahead at the leader.
 	_, id := r.raft.LeaderWithID()
 	for _, v := range r.remotes() {
-		if v.serverID() == hraft.ServerID(id) && !v.Seen.IsZero() && v.Status.Clock > 0 && p.clock > 0 {
+		if v.serverID() == id && !v.Seen.IsZero() && v.Status.Clock > 0 && p.clock > 0 {
 			there := v.Status.Clock + time.Since(v.Seen).Milliseconds()
 			return time.Duration(max(0, there-p.clock)) * time.Millisecond, true
 		}

@@ -124,10 +124,10 @@ func dropSegments(o Options) error {
 // give out indexes again, and in a cluster vote again.
 var ErrLostStore = errors.New("the Raft store is lost")
 
-// ErrWentBack is why a replica does not start that is in the same trouble, but
-// has others in its cluster that hold everything: its directory can go on as
-// another member, in a new incarnation, which has promised nothing (I16).
-var ErrWentBack = errors.New("the Raft store has lost what this node promised to the others")
+// ErrRolledBack is why a replica does not start, or is out of its cluster, whose directory was
+// restored from an old copy or has lost a part, while others in the cluster hold everything: the
+// directory can continue as another member, in a new incarnation, which has promised nothing (I16).
+var ErrRolledBack = errors.New("the data directory is older than what this node promised to the others")
 
 // lost returns what is to be done about a store that is lost in part. Nothing,
 // where the incarnation is new: the others bring it up to date, and what the
@@ -140,14 +140,9 @@ func (s *stores) lost(o Options, head uint64, what string) error {
 		confs = append(confs, configuration{Servers: hraft.DecodeConfiguration(newest.Configuration).Servers})
 	}
 	member, others := o.Joined, len(o.Contacts) > 0
-	if joined, err := s.votes.hasJoined(self); err != nil {
-		return err
-	} else if joined {
-		member = true
-	}
 	for _, c := range confs {
 		_, in := c.find(self)
-		voters, _ := c.jury(self)
+		voters, _ := c.otherVoters(self)
 		member, others = member || in, others || len(voters) > 0
 	}
 	switch {
@@ -155,7 +150,7 @@ func (s *stores) lost(o Options, head uint64, what string) error {
 		return fmt.Errorf("%w: %s %s, but the event log ends at index %d, or checkpoints or the other half of the store are there; "+
 			"put the whole directory back, or make a new one with qlogd replay --into", ErrLostStore, o.Dir, what, head)
 	case member:
-		return fmt.Errorf("%w: %s %s, but the event log ends at index %d, or checkpoints or the other half of the store are there", ErrWentBack, o.Dir, what, head)
+		return fmt.Errorf("%w: %s %s, but the event log ends at index %d, or checkpoints or the other half of the store are there", ErrRolledBack, o.Dir, what, head)
 	}
 	o.Logger.Warn("the Raft store is not whole; as a new incarnation this node is brought up to date by the others", "what", what, "head", head)
 	return nil
@@ -385,15 +380,6 @@ func (s *stores) check(o Options) error {
 		return s.lost(o, head, fmt.Sprintf("only knows entries up to index %d", max(last, newest.Index)))
 	}
 	return nil
-}
-
-// idOf is the id under which the newest configuration on disk has this node. A
-// cluster of one that is older than incarnations knows it by its name alone.
-func (s *stores) idOf(self Member) hraft.ServerID {
-	if m, ok := s.known.find(serverID(self.ID, "")); ok && !isExpected(m) {
-		return m.ID
-	}
-	return self.serverID()
 }
 
 // alignLog empties a Raft log that does not lead up to the newest snapshot.

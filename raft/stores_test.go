@@ -384,18 +384,6 @@ func (o Options) withTestMachine(t *testing.T) Options {
 	return o
 }
 
-// A node that listens elsewhere than last time tells so.
-func TestAddressIsCorrected(t *testing.T) {
-	_, n, _ := used(t, 3, nil)
-	n.o.HTTPAddr = "127.0.0.1:7070"
-	n, err := reopen(t, n)
-	if err != nil {
-		t.Fatal(err)
-	}
-	n.ready()
-	n.untilApplied(func() bool { return n.Status().Servers[0].HTTPAddr == n.o.HTTPAddr })
-}
-
 func mustLoad(t *testing.T, m kvMeta) (s waltypes.PersistentState) {
 	t.Helper()
 	s, err := m.Load("")

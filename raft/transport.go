@@ -90,9 +90,9 @@ func (s streams) Dial(addr hraft.ServerAddress, timeout time.Duration) (net.Conn
 	return s.RaftLayer.Dial(memberOf(hraft.ServerID(id), hraft.ServerAddress(hostport)).target(), timeout)
 }
 
-// errExpected is why nothing is sent to a node that is announced and has not
+// errAnnounced is why nothing is sent to a node that is announced and has not
 // come: whoever is there now may be anybody.
-var errExpected = errors.New("this node has not come yet: its incarnation is not known")
+var errAnnounced = errors.New("this node has not come yet: its incarnation is not known")
 
 // dialled is what streams.Dial takes apart.
 func dialled(id hraft.ServerID, addr hraft.ServerAddress) hraft.ServerAddress {
@@ -144,7 +144,7 @@ func (t *transport) take(rpc hraft.RPC, heartbeat bool) {
 			break // does not refer to the log
 		}
 		if a.Term >= t.r.raft.CurrentTerm() { // else from a deposed leader
-			t.r.peers.contact.heard(a.LeaderCommitIndex)
+			t.r.peers.contact.heard(a.LeaderCommitIndex, t.r.fsm.progress().index)
 		}
 		t.r.rollback.evidence.acked(hraft.ServerID(a.ID), a.Term, lastOf(a))
 		t.adapt(a)
@@ -163,26 +163,12 @@ func (t *transport) take(rpc hraft.RPC, heartbeat bool) {
 	}
 }
 
-// reject answers a request with an error. The library encodes a response of the
-// request's type beside it.
+// reject answers a request with an error.
 func reject(rpc *hraft.RPC, err error) {
-	var response any
-	switch rpc.Command.(type) {
-	case *hraft.AppendEntriesRequest:
-		response = &hraft.AppendEntriesResponse{}
-	case *hraft.RequestVoteRequest:
-		response = &hraft.RequestVoteResponse{}
-	case *hraft.RequestPreVoteRequest:
-		response = &hraft.RequestPreVoteResponse{}
-	case *hraft.InstallSnapshotRequest:
-		response = &hraft.InstallSnapshotResponse{}
-		if rpc.Reader != nil {
-			_, _ = io.Copy(io.Discard, rpc.Reader) // or it would be read as the next request
-		}
-	default:
-		response = &hraft.TimeoutNowResponse{}
+	if rpc.Reader != nil {
+		_, _ = io.Copy(io.Discard, rpc.Reader) // else it would be read as the next request
 	}
-	rpc.Respond(response, err)
+	rpc.Respond(nil, err)
 }
 
 // pass takes a heartbeat past hashicorp/raft's main loop, where it is refused as one
@@ -221,7 +207,7 @@ var (
 
 // refuse says why a request is not even looked at.
 func (t *transport) refuse(rpc *hraft.RPC) error {
-	if !t.r.vouched() {
+	if !t.r.admitted() {
 		return errHeld
 	}
 	// hashicorp/raft would keep the longer log's last index in memory, refuse
@@ -276,8 +262,8 @@ func (t *transport) AppendEntries(id hraft.ServerID, addr hraft.ServerAddress, a
 }
 
 func (t *transport) append(id hraft.ServerID, addr hraft.ServerAddress, args *hraft.AppendEntriesRequest, resp *hraft.AppendEntriesResponse) error {
-	if t.r.expected(id) {
-		return errExpected
+	if s, in := t.r.find(id); in && announced(s) {
+		return errAnnounced
 	}
 	trim(args)
 	if err := t.net.AppendEntries(id, dialled(id, addr), args, resp); err != nil {
@@ -334,7 +320,7 @@ func (t *transport) AppendEntriesPipeline(hraft.ServerID, hraft.ServerAddress) (
 // RequestVote implements hraft.Transport. A vote counts only when it is known
 // here that it was given.
 func (t *transport) RequestVote(id hraft.ServerID, addr hraft.ServerAddress, args *hraft.RequestVoteRequest, resp *hraft.RequestVoteResponse) error {
-	if !t.r.vouched() {
+	if !t.r.admitted() {
 		return errHeld
 	}
 	if err := t.net.RequestVote(id, dialled(id, addr), args, resp); err != nil {
@@ -348,7 +334,7 @@ func (t *transport) RequestVote(id hraft.ServerID, addr hraft.ServerAddress, arg
 
 // RequestPreVote implements hraft.WithPreVote.
 func (t *transport) RequestPreVote(id hraft.ServerID, addr hraft.ServerAddress, args *hraft.RequestPreVoteRequest, resp *hraft.RequestPreVoteResponse) error {
-	if !t.r.vouched() {
+	if !t.r.admitted() {
 		return errHeld
 	}
 	return t.net.RequestPreVote(id, dialled(id, addr), args, resp)
@@ -361,8 +347,8 @@ func (t *transport) TimeoutNow(id hraft.ServerID, addr hraft.ServerAddress, args
 
 // InstallSnapshot implements hraft.Transport.
 func (t *transport) InstallSnapshot(id hraft.ServerID, addr hraft.ServerAddress, args *hraft.InstallSnapshotRequest, resp *hraft.InstallSnapshotResponse, data io.Reader) error {
-	if t.r.expected(id) {
-		return errExpected
+	if s, in := t.r.find(id); in && announced(s) {
+		return errAnnounced
 	}
 	send, err := t.r.offer(id, addr, args, resp)
 	if err != nil || !send {

@@ -64,13 +64,13 @@ func TestOldCopyIsFoundOut(t *testing.T) {
 
 	back.disk = old
 	c.start(back)
-	if why := <-back.outs; why != WentBack {
+	if why := <-back.outs; !errors.Is(why, ErrRolledBack) {
 		t.Fatalf("out: %v", why)
 	}
 	if ok, why := back.Ready(); ok || len(why) == 0 {
 		t.Errorf("ready: %v %v", ok, why)
 	}
-	if back.vouched() {
+	if back.admitted() {
 		t.Error("it takes part")
 	}
 	term := back.raft.CurrentTerm()
@@ -117,7 +117,7 @@ func TestLostEndInACluster(t *testing.T) {
 	for _, name := range []string{"/raft/" + votesFile, "/raft/" + metaFile} {
 		remove(t, lost.disk, name)
 	}
-	if err := c.tryStart(lost); !errors.Is(err, ErrWentBack) {
+	if err := c.tryStart(lost); !errors.Is(err, ErrRolledBack) {
 		t.Fatalf("%v", err)
 	}
 	lost.inc, lost.initial, lost.contacts = "n-new", nil, []string{l.addr}
@@ -169,7 +169,7 @@ func TestOldCopyOfAReplacedDirectory(t *testing.T) {
 	back.stop()
 	back.disk, back.inc, back.initial = old, inc, initial
 	c.start(back)
-	if why := <-back.outs; why != WentBack {
+	if why := <-back.outs; !errors.Is(why, ErrRolledBack) {
 		t.Fatalf("out: %v", why)
 	}
 }

@@ -191,11 +191,10 @@ func outside(format string, args ...any) error {
 }
 
 // outOfCluster is called when this directory is no member any more.
-func (n *node) outOfCluster(o raft.Out) {
-	switch o {
-	case raft.WentBack:
-		n.ask(change{"the data directory went back in time", n.reincarnate})
-	case raft.Removed:
+func (n *node) outOfCluster(why error) {
+	if errors.Is(why, raft.ErrRolledBack) {
+		n.ask(change{"the data directory was rolled back", n.reincarnate})
+	} else {
 		n.fail(outside("this data directory of node %s is no member of cluster %s any more: "+
 			"the node was removed, or has come with a newer directory; "+
 			"to bring it back, start it with an empty one and --join", n.card.NodeID, n.card.ClusterID))

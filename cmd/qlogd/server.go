@@ -369,7 +369,7 @@ func (n *node) open() error {
 		n.logger.Info("installed checkpoint and missing log segments")
 	}
 	e, err := openEngine(n)
-	if errors.Is(err, raft.ErrWentBack) {
+	if errors.Is(err, raft.ErrRolledBack) {
 		n.logger.Error("the Raft store has lost what this node had promised", "error", err)
 		if err := n.reincarnate(); err != nil {
 			return err
@@ -384,7 +384,7 @@ func (n *node) open() error {
 }
 
 // change is why the engine is opened again, and what is done to the directory while it is closed:
-// after a fetch, and when the directory must go on as another member (raft.WentBack).
+// after a fetch, and when the directory must go on as another member (raft.ErrRolledBack).
 type change struct {
 	why string
 	do  func() error

@@ -74,7 +74,7 @@ func (l *life) open() error {
 		l.n.w.say(l.n, "what it had missed is in place")
 	}
 	e, err := openEngine(l)
-	if errors.Is(err, raft.ErrWentBack) {
+	if errors.Is(err, raft.ErrRolledBack) {
 		l.n.w.count("lost its Raft store")
 		l.n.w.say(l.n, "%v", err)
 		if err := l.reincarnate(); err != nil {

@@ -223,13 +223,13 @@ func (l *life) ask(c change) {
 }
 
 // outOfCluster is told that this directory is no member any more.
-func (l *life) outOfCluster(o raft.Out) {
-	l.n.w.say(l.n, "is out of the cluster: %s", o)
-	l.n.w.count("out: " + o.String())
-	switch o {
-	case raft.WentBack:
-		l.ask(change{"the data directory went back in time", l.reincarnate})
-	case raft.Removed:
+func (l *life) outOfCluster(why error) {
+	l.n.w.say(l.n, "is out of the cluster: %v", why)
+	if errors.Is(why, raft.ErrRolledBack) {
+		l.n.w.count("rolled back")
+		l.ask(change{"the data directory was rolled back", l.reincarnate})
+	} else {
+		l.n.w.count("removed")
 		l.fail(errRemoved)
 	}
 }

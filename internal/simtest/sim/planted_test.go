@@ -58,7 +58,7 @@ func TestPlanted(t *testing.T) {
 			for _, wrong := range rep.Judge() {
 				t.Errorf("seed %d: %s", seed+1, wrong)
 			}
-			if rep.Counts["out: went back"] != 1 {
+			if rep.Counts["rolled back"] != 1 {
 				t.Errorf("seed %d: the old copy was not found out: %v", seed+1, rep.Counts)
 			}
 		}

@@ -385,16 +385,16 @@ func (w *world) illness() string {
 			s := e.replica.Status()
 			leaders[s.LeaderID] = true
 			lowest, highest = min(lowest, s.AppliedIndex), max(highest, s.CommitIndex)
-			voters := 0
-			for _, m := range s.Servers {
+			voters, members := 0, e.replica.Members()
+			for _, m := range members {
 				for _, o := range w.nodes {
 					if l := o.now(); l != nil && m.ID == o.name && m.Votes && l.incarnation.Load() == m.Incarnation {
 						voters++
 					}
 				}
 			}
-			if voters != len(w.nodes) || len(s.Servers) != len(w.nodes) {
-				say(n, "%d of %d servers vote: %v", voters, len(s.Servers), s.Servers)
+			if voters != len(w.nodes) || len(members) != len(w.nodes) {
+				say(n, "%d of %d servers vote: %v", voters, len(members), members)
 			}
 		})
 		if !up {
@@ -458,7 +458,7 @@ func (w *world) heal() {
 // plantIn puts the fault into a node.
 func (w *world) plantIn(e *engine) {
 	if w.o.Plant == NoVouch {
-		e.l.peers.Handle("raft.vouch", func(context.Context, peer.Identity, []byte) ([]byte, error) {
+		e.l.peers.Handle("raft.admission", func(context.Context, peer.Identity, []byte) ([]byte, error) {
 			return []byte(`{"known":{"index":0,"servers":null}}`), nil
 		})
 	}

@@ -2,8 +2,6 @@ package fsm
 
 import (
 	"errors"
-	"fmt"
-	"io"
 
 	"github.com/qlogd/qlogd/log"
 	"github.com/qlogd/qlogd/log/checkpoint"
@@ -41,24 +39,6 @@ func (r *Replica) SyncLog() error { return r.log.Sync() }
 
 // Freeze returns the state as of now, to be written as a checkpoint beside Apply.
 func (r *Replica) Freeze() (checkpoint.State, error) { return r.Machine.Freeze(), nil }
-
-// Restore verifies a checkpoint against the event log. It never replaces the state: a node that
-// lacks what a checkpoint covers fetches segments and checkpoint, and opens them again.
-func (r *Replica) Restore(meta checkpoint.Meta, _ io.Reader) error {
-	if head, _ := r.log.Tip(); meta.HeadIndex > head {
-		return fmt.Errorf("checkpoint %s is of index %d, event log ends at %d: segments are missing",
-			meta.Name(), meta.HeadIndex, head)
-	}
-	chain, known, err := r.ChainAt(meta.HeadIndex)
-	if err != nil || !known {
-		return err // below the history that is kept there is nothing to compare with
-	}
-	if chain != meta.Chain {
-		return fmt.Errorf("checkpoint %s has chain %x, event log has %x: different histories",
-			meta.Name(), meta.Chain, chain)
-	}
-	return nil
-}
 
 // ChainAt returns the event log's chain at an index up to its head; known is false where history
 // is deleted.

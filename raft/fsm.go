@@ -163,30 +163,8 @@ func (f *fsm) Snapshot() (hraft.FSMSnapshot, error) {
 	return &frozen{machine: f.o.Machine, state: state, head: head, chain: chain, fatal: f.fatal, metrics: f.o.Metrics}, nil
 }
 
-// Restore implements hraft.FSM, for a snapshot that the leader sent. A failure
-// ends the process: Raft would go on as if the state were the snapshot's.
-func (f *fsm) Restore(stream io.ReadCloser) error {
-	meta, body, err := checkpoint.NewReader("received", stream)
-	if err == nil && meta.ClusterID != f.o.ClusterID {
-		err = fmt.Errorf("it is of cluster %q", meta.ClusterID)
-	}
-	if err == nil {
-		err = f.o.Machine.Restore(meta, body)
-	}
-	if err == nil {
-		err = checkRules(f.o)
-	}
-	if err != nil {
-		f.dead = fmt.Errorf("restore snapshot: %w", err)
-		f.fatal(f.dead)
-		return f.dead
-	}
-	f.configured(configuration{meta.ConfigurationIndex, hraft.DecodeConfiguration(meta.Configuration).Servers})
-	p := f.progress()
-	p.index, p.term = meta.Index, 0
-	f.publish(f.look(p))
-	return nil
-}
+// Restore implements hraft.FSM, for a snapshot that a leader sends: none does.
+func (f *fsm) Restore(io.ReadCloser) error { return errNoBulk }
 
 // frozen is a snapshot to be written while Apply goes on.
 type frozen struct {

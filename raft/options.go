@@ -2,7 +2,6 @@ package raft
 
 import (
 	"errors"
-	"io"
 	"log/slog"
 	"time"
 
@@ -15,8 +14,8 @@ import (
 
 // Machine is what a replica drives: the state and the event log, as one.
 //
-// Apply, Head, Freeze, Restore, NextDue, Clock and Rules are never called at the same
-// time; SyncLog and the methods of a checkpoint.State may be called beside any of them.
+// Apply, Head, Freeze, NextDue, Clock and Rules are never called at the same
+// time; SyncLog, ChainAt and the methods of a checkpoint.State may be called beside any of them.
 type Machine interface {
 	// Apply executes an entry and returns one result for each of its commands.
 	// An index at or below the head was executed before: it is skipped, and the
@@ -29,9 +28,9 @@ type Machine interface {
 	// Freeze returns the state as of the last Apply, to be written while Apply
 	// goes on. It must take well below 10 ms.
 	Freeze() (checkpoint.State, error)
-	// Restore puts a checkpoint's state in place of this one. One that is at or
-	// below the head is verified against the chain there and otherwise ignored.
-	Restore(meta checkpoint.Meta, body io.Reader) error
+	// ChainAt returns the event log's chain at an index up to the head; known is false where
+	// history is deleted.
+	ChainAt(index uint64) (chain [32]byte, known bool, err error)
 	// NextDue returns the log time at which something happens by itself.
 	NextDue() (ms int64, ok bool)
 	// Clock returns the log's clock, Unix ms; 0 for an empty log.

@@ -2,7 +2,6 @@ package raft
 
 import (
 	"testing"
-	"time"
 
 	"github.com/qlogd/qlogd/log/checkpoint"
 )
@@ -11,11 +10,11 @@ import (
 // what follows together with the term of the entry at its index; were that entry
 // away, the node would be offered the next checkpoint, and so on for ever.
 func TestPinKeepsTheEntryAtItsIndex(t *testing.T) {
-	s := &snapshots{have: []checkpoint.Meta{{Index: 300}, {Index: 200}, {Index: 100}}}
+	s := &snapshots{pins: map[string]pin{}, have: []checkpoint.Meta{{Index: 300}, {Index: 200}, {Index: 100}}}
 	if to := s.floor(); to != 200 {
 		t.Fatalf("without anybody who fetches the log may go up to %d", to)
 	}
-	s.pin("n2", checkpoint.Meta{Index: 100}, time.Now())
+	s.pin("n2", 100)
 	if to := s.floor(); to != 99 {
 		t.Errorf("while somebody fetches the checkpoint of index 100, the log may go up to %d", to)
 	}

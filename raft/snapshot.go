@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -13,16 +15,17 @@ import (
 	"github.com/qlogd/qlogd/log/checkpoint"
 )
 
-// snapshots is Raft's SnapshotStore over the checkpoints: they are one copy.
+// snapshots is Raft's SnapshotStore. Its snapshots are the node's checkpoints: there is one
+// copy. hashicorp/raft only learns which there are: a node that needs one fetches it (I17).
 type snapshots struct {
 	o Options
-	// stopped makes a snapshot that is being written fail, so that a shutdown
-	// does not wait for gigabytes.
+	// stopped makes a checkpoint that is being written fail, so that a shutdown does not
+	// wait for gigabytes.
 	stopped atomic.Bool
 
 	mu   sync.Mutex
 	have []checkpoint.Meta // newest first
-	pins map[string]pinned // by receiver: see offer.go
+	pins map[string]pin    // by the server that fetches
 }
 
 var _ hraft.SnapshotStore = (*snapshots)(nil)
@@ -40,11 +43,11 @@ func openSnapshots(o Options) (*snapshots, error) {
 		return nil, fmt.Errorf("checkpoints: %w", err)
 	}
 	for _, b := range bad {
-		// Told, and left for a person to look at: an older one is used, whose
-		// entries the Raft log still holds.
-		o.Logger.Error("a checkpoint cannot be used", "name", b.Name, "error", b.Err)
+		// Left for a person to look at: an older one is used, and the Raft log still holds the
+		// entries after it.
+		o.Logger.Error("unusable checkpoint", "name", b.Name, "error", b.Err)
 	}
-	return &snapshots{o: o, have: metas}, nil
+	return &snapshots{o: o, have: metas, pins: map[string]pin{}}, nil
 }
 
 func (s *snapshots) metas() []checkpoint.Meta {
@@ -62,60 +65,97 @@ func (s *snapshots) newest() (checkpoint.Meta, bool) {
 	return s.have[0], true
 }
 
-// floor is up to where the Raft log may be truncated: the newest checkpoint but
-// one. If the newest turns out to be bad, the one before it and the Raft log
-// still make up everything. Nor is anything truncated that a node will need
-// which is fetching an older one: that is also the entry at its index, whose
-// term the leader tells with those behind it. (Of its own newest checkpoint it
-// knows the term; by then that is another one.)
+// floor returns the index up to which the Raft log may be truncated: the newest checkpoint
+// but one. If the newest turns out to be damaged, the one before it and the Raft log still
+// contain everything. Neither is truncated what a node needs that fetches an older
+// checkpoint, including the entry at its index, whose term the leader sends with those after
+// it.
 func (s *snapshots) floor() uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.have) < 2 {
 		return 0
 	}
-	to := s.have[1].Index
-	if _, lowest := s.pinnedLocked(time.Now()); lowest > 0 {
-		to = min(to, lowest-1)
+	return min(s.have[1].Index, s.pinnedLocked()-1)
+}
+
+// A checkpoint that was offered to a node, and what follows it, stay while the node fetches:
+// otherwise it would be behind again when it has finished.
+const (
+	pinFor = 2 * time.Minute  // after the last offer
+	pinMax = 30 * time.Minute // in all, for one node
+)
+
+// pin keeps the checkpoints from index on, and the Raft log after them.
+type pin struct {
+	index       uint64
+	first, last time.Time
+}
+
+// pin keeps a checkpoint for a server, or renews that.
+func (s *snapshots) pin(server string, index uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := time.Now()
+	p, ok := s.pins[server]
+	if !ok || now.Sub(p.last) >= pinFor {
+		p = pin{index: index, first: now}
 	}
-	return to
+	p.last = now
+	s.pins[server] = p
+}
+
+// unpin drops what is kept for the servers for which done holds.
+func (s *snapshots) unpin(done func(server string) bool) (dropped bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for server := range s.pins {
+		if done(server) {
+			delete(s.pins, server)
+			dropped = true
+		}
+	}
+	return dropped
+}
+
+// pinnedLocked returns the lowest index that is pinned.
+func (s *snapshots) pinnedLocked() (lowest uint64) {
+	lowest = math.MaxUint64
+	for _, p := range s.pins {
+		if time.Since(p.last) < pinFor && time.Since(p.first) < pinMax {
+			lowest = min(lowest, p.index)
+		}
+	}
+	return lowest
 }
 
 // List implements hraft.SnapshotStore.
-func (s *snapshots) List() ([]*hraft.SnapshotMeta, error) {
-	var out []*hraft.SnapshotMeta
+func (s *snapshots) List() (out []*hraft.SnapshotMeta, err error) {
 	for _, m := range s.metas() {
-		out = append(out, snapshotMeta(m))
+		out = append(out, &hraft.SnapshotMeta{
+			Version: hraft.SnapshotVersion(m.SnapshotVersion), ID: m.Name(), Index: m.Index, Term: m.Term,
+			Configuration:      hraft.DecodeConfiguration(m.Configuration),
+			ConfigurationIndex: m.ConfigurationIndex, Size: m.Size,
+		})
 	}
 	return out, nil
 }
 
-func snapshotMeta(m checkpoint.Meta) *hraft.SnapshotMeta {
-	return &hraft.SnapshotMeta{
-		Version: hraft.SnapshotVersion(m.SnapshotVersion), ID: m.Name(), Index: m.Index, Term: m.Term,
-		Configuration: hraft.DecodeConfiguration(m.Configuration), ConfigurationIndex: m.ConfigurationIndex,
-		Size: m.Size,
-	}
-}
-
-// Open implements hraft.SnapshotStore. The stream is the checkpoint file as it
-// is: whoever takes it verifies it.
+// Open implements hraft.SnapshotStore. Nobody reads the stream: see transport.InstallSnapshot.
 func (s *snapshots) Open(id string) (*hraft.SnapshotMeta, io.ReadCloser, error) {
-	meta, head, err := checkpoint.Open(s.o.FS, s.o.CheckpointDir, id)
-	if err != nil {
-		return nil, nil, err
+	list, _ := s.List()
+	for _, m := range list {
+		if m.ID == id {
+			return m, io.NopCloser(strings.NewReader("")), nil
+		}
 	}
-	head.Close()
-	raw, size, err := checkpoint.OpenRaw(s.o.FS, s.o.CheckpointDir, id)
-	if err != nil {
-		return nil, nil, err
-	}
-	meta.Size = size
-	return snapshotMeta(meta), raw, nil
+	return nil, nil, fmt.Errorf("checkpoint %s was removed", id)
 }
 
 // Create implements hraft.SnapshotStore.
-func (s *snapshots) Create(version hraft.SnapshotVersion, index, term uint64, c hraft.Configuration, cIndex uint64, _ hraft.Transport) (hraft.SnapshotSink, error) {
+func (s *snapshots) Create(
+	version hraft.SnapshotVersion, index, term uint64, c hraft.Configuration, cIndex uint64, _ hraft.Transport,
+) (hraft.SnapshotSink, error) {
 	return &sink{store: s, meta: checkpoint.Meta{
 		Index: index, Term: term, SnapshotVersion: uint16(version),
 		Configuration: hraft.EncodeConfiguration(c), ConfigurationIndex: cIndex,
@@ -123,7 +163,7 @@ func (s *snapshots) Create(version hraft.SnapshotVersion, index, term uint64, c 
 	}}, nil
 }
 
-// added takes a new checkpoint in, and removes those that are too many.
+// added records a new checkpoint, and removes those that are too many.
 func (s *snapshots) added(name string) error {
 	meta, body, err := checkpoint.Open(s.o.FS, s.o.CheckpointDir, name)
 	if err != nil {
@@ -132,44 +172,51 @@ func (s *snapshots) added(name string) error {
 	body.Close()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	have := []checkpoint.Meta{meta}
-	for _, m := range s.have {
-		if m.Name() != name {
-			have = append(have, m)
-		}
+	s.have = append([]checkpoint.Meta{meta}, s.have...)
+	gone, pinned := map[string]bool{}, s.pinnedLocked()
+	for _, m := range checkpoint.Thin(s.have, s.o.KeepCheckpoints) {
+		gone[m.Name()] = m.Index < pinned
 	}
-	var names []string
-	gone := map[string]bool{}
-	kept, _ := s.pinnedLocked(time.Now())
-	for _, m := range checkpoint.Thin(have, s.o.KeepCheckpoints) {
-		if kept[m.Name()] {
-			continue
-		}
-		names, gone[m.Name()] = append(names, m.Name()), true
-	}
-	s.have = s.have[:0:0]
-	for _, m := range have {
-		if !gone[m.Name()] {
-			s.have = append(s.have, m)
-		}
-	}
-	if err := checkpoint.Remove(s.o.FS, s.o.CheckpointDir, names...); err != nil {
+	if err := s.removeLocked(func(_ int, m *checkpoint.Meta) bool { return gone[m.Name()] }); err != nil {
 		// Not worth the new one: the next start lists it again.
 		s.o.Logger.Warn("old checkpoints stay", "error", err)
 	}
 	return nil
 }
 
-// sink is a checkpoint on its way. It is filled in one of two ways: by persist,
-// from this node's state, or by Write, with the bytes of another node's file.
+func (s *snapshots) removeLocked(gone func(i int, m *checkpoint.Meta) bool) error {
+	var names []string
+	var kept []checkpoint.Meta
+	for i, m := range s.have {
+		if gone(i, &m) {
+			names = append(names, m.Name())
+		} else {
+			kept = append(kept, m)
+		}
+	}
+	s.have = kept
+	return checkpoint.Remove(s.o.FS, s.o.CheckpointDir, names...)
+}
+
+// DropCheckpoints removes the checkpoints below index, but for the newest two: the history
+// at which they begin was deleted by retention.
+func (r *Replica) DropCheckpoints(index uint64) error {
+	s := r.stores.snaps
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.removeLocked(func(i int, m *checkpoint.Meta) bool { return i >= 2 && m.Index < index })
+}
+
+// sink is a checkpoint that frozen.Persist writes.
 type sink struct {
 	store *snapshots
 	meta  checkpoint.Meta
-	in    *checkpoint.Incoming // of Write
-	done  bool
 }
 
-var errStopped = errors.New("the replica is shutting down")
+var (
+	errStopped = errors.New("the replica is shutting down")
+	errNoBulk  = errors.New("checkpoints are fetched beside Raft")
+)
 
 // ID implements hraft.SnapshotSink.
 func (s *sink) ID() string { return s.meta.Name() }
@@ -179,57 +226,21 @@ func (s *sink) persist(f *frozen) error {
 	s.meta.HeadIndex, s.meta.Chain = f.head, f.chain
 	s.meta.Clock, s.meta.Digest = f.state.Clock(), f.state.Digest()
 	s.meta.CreatedAt = time.Now().UnixMilli()
-	if err := checkpoint.Write(s.store.o.FS, s.store.o.CheckpointDir, s.meta, stoppable{f.state, &s.store.stopped}); err != nil {
+	body := stoppable{f.state, &s.store.stopped}
+	if err := checkpoint.Write(s.store.o.FS, s.store.o.CheckpointDir, s.meta, body); err != nil {
 		return err
 	}
-	s.done = true
 	return s.store.added(s.ID())
 }
 
-// Write implements hraft.SnapshotSink, for a snapshot that the leader sends.
-func (s *sink) Write(p []byte) (int, error) {
-	if s.store.stopped.Load() {
-		return 0, errStopped
-	}
-	if s.in == nil {
-		in, err := checkpoint.Receive(s.store.o.FS, s.store.o.CheckpointDir, s.ID())
-		if err != nil {
-			return 0, err
-		}
-		s.in = in
-	}
-	return s.in.Write(p)
-}
+// Write implements hraft.SnapshotSink, for a snapshot that a leader sends: none does.
+func (s *sink) Write([]byte) (int, error) { return 0, errNoBulk }
 
-// Close implements hraft.SnapshotSink. When it returns nil the checkpoint is
-// whole, verified and durable.
-func (s *sink) Close() error {
-	if s.done {
-		return nil
-	}
-	if s.in == nil {
-		return fmt.Errorf("snapshot %s: nothing was written", s.ID())
-	}
-	// As in Persist, and for the same reason: this node's event log reaches up to
-	// the checkpoint (the offer was judged), but perhaps not on disk, and Raft
-	// empties its log behind this.
-	if err := s.store.o.Machine.SyncLog(); err != nil {
-		return fmt.Errorf("sync the event log before snapshot %s: %w", s.ID(), err)
-	}
-	if err := s.in.Commit(); err != nil {
-		return err
-	}
-	s.done = true
-	return s.store.added(s.ID())
-}
+// Close implements hraft.SnapshotSink.
+func (s *sink) Close() error { return nil }
 
 // Cancel implements hraft.SnapshotSink.
-func (s *sink) Cancel() error {
-	if s.in != nil && !s.done {
-		s.in.Abort()
-	}
-	return nil
-}
+func (s *sink) Cancel() error { return nil }
 
 // stoppable fails a long write once the flag is set.
 type stoppable struct {
@@ -331,24 +342,4 @@ func (r *Replica) Snapshot() error {
 		return errCatchingUp // nothing was applied in this process yet
 	}
 	return nil
-}
-
-// DropCheckpoints removes the checkpoints below index, but for the newest two:
-// the history that they begin has been deleted by retention.
-func (r *Replica) DropCheckpoints(index uint64) error { return r.stores.snaps.drop(index) }
-
-func (s *snapshots) drop(index uint64) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	var names []string
-	kept := s.have[:0:0]
-	for i, m := range s.have {
-		if i >= 2 && m.Index < index {
-			names = append(names, m.Name())
-		} else {
-			kept = append(kept, m)
-		}
-	}
-	s.have = kept
-	return checkpoint.Remove(s.o.FS, s.o.CheckpointDir, names...)
 }

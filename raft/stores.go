@@ -349,14 +349,14 @@ func (s *stores) check(o Options) error {
 		if newest.ClusterID != o.ClusterID {
 			return fmt.Errorf("raft: checkpoint %s is of cluster %q, this node is of %q", newest.Name(), newest.ClusterID, o.ClusterID)
 		}
-		// A crash between the closing of a received snapshot and its restore:
-		// finish it. A snapshot of this node's own is never ahead of its event
-		// log, which was synced before.
-		if head, _ := o.Machine.Head(); head < newest.HeadIndex {
-			o.Logger.Warn("the event log ends below the newest checkpoint; restoring it", "head", head, "checkpoint", newest.Name(), "checkpoint_head", newest.HeadIndex)
-			if err := restore(o, newest); err != nil {
-				return err
-			}
+		// A checkpoint of this node's own is never ahead of its event log, which was synced
+		// before, and one that was fetched was installed after the segments before it.
+		if head, chain := o.Machine.Head(); head < newest.HeadIndex {
+			return fmt.Errorf("raft: the event log ends at index %d, below checkpoint %s of index %d: its end is lost",
+				head, newest.Name(), newest.HeadIndex)
+		} else if head == newest.HeadIndex && chain != newest.Chain {
+			return fmt.Errorf("raft: the event log has chain %x at index %d, checkpoint %s has %x",
+				chain, head, newest.Name(), newest.Chain)
 		}
 		if last, err = s.alignLog(o, newest, first, last); err != nil {
 			return err
@@ -425,18 +425,6 @@ func (s *stores) verify(from, to uint64) error {
 		if l.Type == hraft.LogConfiguration {
 			s.known = configuration{i, hraft.DecodeConfiguration(l.Data).Servers}
 		}
-	}
-	return nil
-}
-
-func restore(o Options, meta checkpoint.Meta) error {
-	meta, body, err := checkpoint.Open(o.FS, o.CheckpointDir, meta.Name())
-	if err != nil {
-		return err
-	}
-	defer body.Close()
-	if err := o.Machine.Restore(meta, body); err != nil {
-		return fmt.Errorf("restore checkpoint %s: %w", meta.Name(), err)
 	}
 	return nil
 }

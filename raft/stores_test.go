@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 	"testing"
@@ -121,26 +120,14 @@ func TestUnknownNodeDoesNotBootstrap(t *testing.T) {
 	}
 }
 
-// The bytes of a newer snapshot came, and the crash before its restore: the
-// start finishes it, and the Raft log that ends below it is emptied.
-func TestSnapshotAheadOfBothLogs(t *testing.T) {
-	ahead, from, want := used(t, 40, nil)
+// A checkpoint is never ahead of the event log, which was synced before: one that is shows
+// that the log has lost its end.
+func TestCheckpointAheadOfTheEventLogIsRefused(t *testing.T) {
+	ahead, from, _ := used(t, 40, nil)
 	newest := from.Status().Checkpoints[0]
 	disk, n, _ := used(t, 3, nil)
 	disk.Put("/checkpoints/"+newest.Name(), ahead.Get("/checkpoints/"+newest.Name()))
-	n, err := reopen(t, n)
-	if err != nil {
-		t.Fatal(err)
-	}
-	n.ready()
-	if got := n.m.names(); !slices.Equal(got, want[:len(got)]) || len(got) < 30 {
-		t.Errorf("restored %d of %d", len(got), len(want))
-	}
-	if s := n.Status(); s.HeldFirst <= newest.Index {
-		t.Errorf("the Raft log still holds %d", s.HeldFirst)
-	}
-	n.put("more")
-	if err := n.Snapshot(); err != nil {
+	if _, err := reopen(t, n); err == nil || !strings.Contains(err.Error(), "its end is lost") {
 		t.Error(err)
 	}
 }
@@ -287,96 +274,6 @@ func TestSeed(t *testing.T) {
 	if first, last, err := Held(Options{Dir: "/nowhere", FS: into, OpenKV: o.OpenKV}); first != 0 || last != 0 || err != nil {
 		t.Errorf("held %d to %d, %v", first, last, err)
 	}
-}
-
-// Another node's checkpoint arrives as the file it is, and is verified before it
-// counts.
-func TestReceivedSnapshot(t *testing.T) {
-	_, from, want := used(t, 40, nil)
-	meta, stream, err := from.stores.snaps.Open(from.Status().Checkpoints[0].Name())
-	if err != nil {
-		t.Fatal(err)
-	}
-	raw, err := io.ReadAll(stream)
-	stream.Close()
-	if err != nil || int64(len(raw)) != meta.Size {
-		t.Fatalf("%d bytes of %d, %v", len(raw), meta.Size, err)
-	}
-	o, err := on(vfs.NewMem()).withTestMachine(t).withDefaults()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := o.FS.MkdirAll(o.CheckpointDir); err != nil {
-		t.Fatal(err)
-	}
-	machine := &syncedMachine{fakeMachine: o.Machine.(*fakeMachine), o: o}
-	o.Machine = machine
-	snaps, err := openSnapshots(o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	receive := func(b []byte) error {
-		sink, err := snaps.Create(meta.Version, meta.Index, meta.Term, meta.Configuration, meta.ConfigurationIndex, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := sink.Write(b); err != nil {
-			t.Fatal(err)
-		}
-		err = sink.Close()
-		if err != nil {
-			sink.Cancel()
-		}
-		return err
-	}
-	bad := bytes.Clone(raw)
-	bad[len(bad)/2] ^= 1
-	if err := receive(bad); !errors.Is(err, checkpoint.ErrCorrupt) {
-		t.Errorf("a flipped byte: %v", err)
-	}
-	if err := receive(raw[:len(raw)-1]); !errors.Is(err, checkpoint.ErrCorrupt) {
-		t.Errorf("cut: %v", err)
-	}
-	if len(snaps.metas()) != 0 {
-		t.Error("a bad snapshot counts")
-	}
-	machine.syncs = 0
-	if err := receive(raw); err != nil {
-		t.Fatal(err)
-	}
-	if machine.syncs != 1 || machine.late {
-		t.Errorf("the event log was synced %d times, too late: %v", machine.syncs, machine.late)
-	}
-	o.Machine = machine.fakeMachine
-	f := newFSM(o, snaps, func(err error) { t.Error(err) })
-	f.applied = func(progress) {}
-	if err := f.Restore(io.NopCloser(bytes.NewReader(raw))); err != nil {
-		t.Fatal(err)
-	}
-	if got := o.Machine.(*fakeMachine).names(); !slices.Equal(got, want[:len(got)]) || len(got) < 30 {
-		t.Errorf("restored %v", got)
-	}
-	var died error
-	f.fatal = func(err error) { died = err }
-	if err := f.Restore(io.NopCloser(bytes.NewReader(bad))); err == nil || died == nil {
-		t.Errorf("a failed restore: %v, died %v", err, died)
-	}
-}
-
-// syncedMachine counts the syncs of the event log, and notes one that comes when
-// a checkpoint is there already, which stands on it.
-type syncedMachine struct {
-	*fakeMachine
-	o     Options
-	syncs int
-	late  bool
-}
-
-func (m *syncedMachine) SyncLog() error {
-	m.syncs++
-	metas, _, err := checkpoint.List(m.o.FS, m.o.CheckpointDir)
-	m.late = m.late || err != nil || len(metas) > 0
-	return m.fakeMachine.SyncLog()
 }
 
 func (o Options) withTestMachine(t *testing.T) Options {

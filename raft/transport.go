@@ -17,8 +17,7 @@ import (
 // transport is hashicorp/raft's NetworkTransport with this package's guards:
 //
 //	only admitted nodes take part               held: see vouch.go
-//	no bulk through the library                 InstallSnapshot: see offer.go
-//	no install over a longer log                refuse
+//	no bulk through the library                 InstallSnapshot: see catchup.go
 //	what others have acknowledged is recorded   evidence: see vouch.go
 //	a follower that begins at a snapshot        adapt
 //	a term changes on the main loop alone       pass
@@ -200,20 +199,15 @@ func (t *transport) pass(rpc hraft.RPC) bool {
 // SetHeartbeatHandler implements hraft.Transport.
 func (t *transport) SetHeartbeatHandler(handle func(hraft.RPC)) { t.heartbeat.Store(&handle) }
 
-var (
-	errHeld       = errors.New("this node is not vouched for yet: the others have not said that its directory is not an older one")
-	errLongerTail = errors.New("the Raft log here is longer than the snapshot: it must be begun anew, not installed over")
-)
+var errHeld = errors.New("this node is not vouched for yet: the others have not said that its directory is not an older one")
 
 // refuse says why a request is not even looked at.
 func (t *transport) refuse(rpc *hraft.RPC) error {
 	if !t.r.admitted() {
 		return errHeld
 	}
-	// hashicorp/raft would keep the longer log's last index in memory, refuse
-	// what follows the snapshot, and be sent the snapshot again, for ever.
-	if s, ok := rpc.Command.(*hraft.InstallSnapshotRequest); ok && t.r.raft.LastIndex() > s.LastLogIndex {
-		return errLongerTail
+	if _, ok := rpc.Command.(*hraft.InstallSnapshotRequest); ok {
+		return errNoBulk
 	}
 	return nil
 }
@@ -345,20 +339,13 @@ func (t *transport) TimeoutNow(id hraft.ServerID, addr hraft.ServerAddress, args
 	return t.net.TimeoutNow(id, dialled(id, addr), args, resp)
 }
 
-// InstallSnapshot implements hraft.Transport.
-func (t *transport) InstallSnapshot(id hraft.ServerID, addr hraft.ServerAddress, args *hraft.InstallSnapshotRequest, resp *hraft.InstallSnapshotResponse, data io.Reader) error {
+// InstallSnapshot implements hraft.Transport. The snapshot is offered, and never sent.
+func (t *transport) InstallSnapshot(
+	id hraft.ServerID, addr hraft.ServerAddress, args *hraft.InstallSnapshotRequest,
+	resp *hraft.InstallSnapshotResponse, _ io.Reader,
+) error {
 	if s, in := t.r.find(id); in && announced(s) {
 		return errAnnounced
 	}
-	send, err := t.r.offer(id, addr, args, resp)
-	if err != nil || !send {
-		return err
-	}
-	if err := t.net.InstallSnapshot(id, dialled(id, addr), args, resp, data); err != nil {
-		return err
-	}
-	if resp.Success {
-		t.r.rollback.evidence.acked(id, args.Term, args.LastLogIndex)
-	}
-	return nil
+	return t.r.offer(id, addr, args, resp)
 }

@@ -119,8 +119,7 @@ func openEngine(n *node) (_ *engine, err error) {
 		return nil, err
 	}
 	e.stopServing = fetch.Serve(e.peers, fetch.Source{
-		ClusterID: card.ClusterID, FS: vfs.OS{}, DataDir: c.DataDir, Log: e.log,
-		Snapshot: e.replica.Snapshot, Logger: logger,
+		FS: vfs.OS{}, DataDir: c.DataDir, Log: e.log, Snapshot: e.replica.Snapshot, Logger: logger,
 	})
 	e.push = e.newPush(n, registry)
 	past := replay.NewPast(found.Past, 4, 2)

@@ -244,19 +244,14 @@ func (e *engine) fetchLacking() {
 		from := e.replica.Sources(offer)
 		e.fetching.Lock()
 		err := fetch.Fetch(e.background, fetch.Options{
-			Net: e.peers, From: from, ClusterID: e.card.ClusterID,
-			// Not an older one, although the leader's log reaches back further: Raft goes on from the
-			// checkpoint that it has offered.
-			MinIndex: offer.Meta.Index,
-			FS:       vfs.OS{}, DataDir: e.c.DataDir, Logger: e.logger,
+			Net: e.peers, From: from, Checkpoint: offer.Meta,
+			FS: vfs.OS{}, DataDir: e.c.DataDir, Logger: e.logger,
 			FreeBytes: func() (uint64, error) { return freeBytes(e.c.DataDir) },
 		})
 		e.fetching.Unlock()
 		switch {
 		case e.background.Err() != nil:
 			return
-		case errors.Is(err, fetch.ErrNothingLacking):
-			// It came by itself meanwhile.
 		case errors.Is(err, fetch.ErrDiffers):
 			// All that were asked agree. If they are a majority of the voters, and not only the
 			// leader, this node is the one that differs.

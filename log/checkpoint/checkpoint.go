@@ -95,11 +95,11 @@ func (e *CorruptError) Unwrap() error { return ErrCorrupt }
 // name. When it returns nil the file and its name are durable; on an error
 // nothing but perhaps a temporary file is left, which Clean removes.
 func Write(fsys vfs.FS, dir string, meta Meta, body io.WriterTo) error {
-	in, err := Receive(fsys, dir, meta.Name())
+	in, err := create(fsys, dir, meta.Name())
 	if err != nil {
 		return err
 	}
-	defer in.Abort()
+	defer in.abort()
 	w, err := NewWriter(in, meta)
 	if err != nil {
 		return err
@@ -241,9 +241,9 @@ func Clean(fsys vfs.FS, dir string) error {
 // the logs, and theirs wait behind it, and with them those who append.
 const syncEvery = 1 << 20
 
-// Incoming is a checkpoint file on its way: it has a temporary name until it is
+// incoming is a checkpoint file that is being written: it has a temporary name until it is
 // whole.
-type Incoming struct {
+type incoming struct {
 	fsys      vfs.FS
 	dir, name string
 	f         vfs.File // nil once committed or aborted
@@ -251,8 +251,8 @@ type Incoming struct {
 	synced    int64
 }
 
-// Receive opens a temporary file for the bytes of the checkpoint called name.
-func Receive(fsys vfs.FS, dir, name string) (*Incoming, error) {
+// create opens a temporary file for the bytes of the checkpoint called name.
+func create(fsys vfs.FS, dir, name string) (*incoming, error) {
 	temp := path.Join(dir, name+vfs.TempSuffix)
 	if err := fsys.Remove(temp); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("checkpoint %s: %w", name, err)
@@ -261,11 +261,11 @@ func Receive(fsys vfs.FS, dir, name string) (*Incoming, error) {
 	if err != nil {
 		return nil, fmt.Errorf("checkpoint %s: %w", name, err)
 	}
-	return &Incoming{fsys: fsys, dir: dir, name: name, f: f}, nil
+	return &incoming{fsys: fsys, dir: dir, name: name, f: f}, nil
 }
 
 // Write adds to the file.
-func (in *Incoming) Write(p []byte) (int, error) {
+func (in *incoming) Write(p []byte) (int, error) {
 	n, err := in.f.WriteAt(p, in.size)
 	in.size += int64(n)
 	if err == nil && in.size-in.synced >= syncEvery {
@@ -275,24 +275,8 @@ func (in *Incoming) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// Commit verifies what was received and puts it in place, durably. What does
-// not verify is removed.
-func (in *Incoming) Commit() error {
-	meta, r, err := NewReader(in.name, io.NewSectionReader(in.f, 0, in.size))
-	if err == nil && meta.Name() != in.name {
-		err = &CorruptError{Name: in.name, Reason: "the head is that of " + meta.Name()}
-	}
-	if err == nil {
-		_, err = io.Copy(io.Discard, r)
-	}
-	if err != nil {
-		in.Abort()
-		return err
-	}
-	return in.commit()
-}
-
-func (in *Incoming) commit() error {
+// commit puts the file in place, durably.
+func (in *incoming) commit() error {
 	f := in.f
 	in.f = nil
 	err := f.Sync()
@@ -314,8 +298,8 @@ func (in *Incoming) commit() error {
 	return nil
 }
 
-// Abort drops the file. After Commit it does nothing.
-func (in *Incoming) Abort() {
+// abort drops the file. After commit it does nothing.
+func (in *incoming) abort() {
 	if in.f == nil {
 		return
 	}

@@ -1,16 +1,15 @@
-// Package fetch brings to a node the part of the event log that it lacks: to one
-// that was away for so long that the leader's Raft log begins behind its own end,
-// or that was wiped. The bulk never goes through hashicorp/raft, whose main loop
-// would stand still for as long as it takes.
+// Package fetch transfers to a node the part of the event log that it lacks: one that was
+// away for so long that the leader's Raft log begins after its own end, or one whose
+// directory is new. Bulk never goes through hashicorp/raft, whose main loop would block for
+// as long as it takes (I17).
 //
-// Serve answers other nodes from the running node's files. Fetch brings a
-// checkpoint, and the event log up to exactly that checkpoint, into
-// <data>/incoming beside the running node. Install puts them in place before
-// anything is opened; then the directory is as if the node had written the
-// checkpoint itself, and Raft goes on behind it.
+// Serve answers other nodes from the running node's files. Fetch transfers a checkpoint that
+// the leader offered, and the segments of the event log up to it, into <data>/incoming beside
+// the running node. Install moves them in place before anything is opened; the directory is
+// then as if the node had written the checkpoint itself, and Raft continues after it.
 //
-// What is trusted: that the chain of hashes in the fetched segments, which goes
-// on from the local log's, ends in the checkpoint's chain.
+// What is trusted: the chain of hashes in the fetched segments, which continues the local
+// log's, ends in the chain of the checkpoint.
 package fetch
 
 import (
@@ -22,7 +21,6 @@ import (
 	"io/fs"
 	"log/slog"
 	"path"
-	"slices"
 	"syscall"
 	"time"
 
@@ -39,45 +37,39 @@ type Caller interface {
 	Get(ctx context.Context, target peer.Target, path string, from, to int64) (io.ReadCloser, error)
 }
 
-// Options say what to bring, from where.
+// Options say what to fetch, and from where.
 type Options struct {
 	Net Caller
-	// From are the nodes to ask, in this order.
-	From      []peer.Target
-	ClusterID string
-	// MinIndex is the lowest index of a checkpoint that is of use: the leader's
-	// Raft log must reach back to behind it.
-	MinIndex uint64
-	FS       vfs.FS
-	DataDir  string
-	Logger   *slog.Logger // nil = silent
-	// FreeBytes, if set, is asked before anything is transferred: 256 MiB must be
-	// left in the end.
+	// From are the nodes to ask for segments, in this order. The last one is the leader,
+	// which keeps the checkpoint and the Raft log after it.
+	From       []peer.Target
+	Checkpoint checkpoint.Meta // as the leader offered it
+	FS         vfs.FS
+	DataDir    string
+	Logger     *slog.Logger // nil = silent
+	// FreeBytes, if set, is asked before anything is transferred: 256 MiB must stay free.
 	FreeBytes func() (uint64, error)
 }
 
 const (
 	reserveBytes = 256 << 20
-	chunkBytes   = 256 << 10        // written at once
-	syncBytes    = 16 << 20         // between two fsyncs: each holds up the node's own
+	chunkBytes   = 256 << 10        // of one write
+	syncBytes    = 16 << 20         // between two fsyncs: each delays the node's own
 	idleTime     = 30 * time.Second // without a byte
 	logEvery     = 10 * time.Second
 )
 
 // Errors of Fetch. Others are of the network, the disk, or of a source.
 var (
-	// ErrNothingLacking: the local event log reaches the checkpoint's head
-	// already. Raft's own stream can bring the checkpoint.
-	ErrNothingLacking = errors.New("nothing is lacking: the event log reaches the checkpoint")
-	// ErrDiffers: the local event log is of another history than that of all
-	// nodes asked. One of them is wrong, so nothing is overwritten.
-	ErrDiffers = errors.New("the event log is of another history")
-	// ErrNoSpace: the disk is too full for what is lacking.
+	// ErrDiffers: the local event log has another history than that of all nodes asked.
+	// One of them is wrong, so nothing is overwritten.
+	ErrDiffers = errors.New("the event log has another history")
+	// ErrNoSpace: the disk is too full for what is missing.
 	ErrNoSpace = errors.New("the disk is too full")
-	// ErrWrong: a node has sent what does not verify.
-	ErrWrong = errors.New("what was sent is wrong")
-	// ErrInstall: what was brought before is half in place; Install comes first.
-	ErrInstall = errors.New("an installation is under way")
+	// ErrWrong: a node has sent something that does not verify.
+	ErrWrong = errors.New("received data does not verify")
+	// ErrInstall: earlier files are partly in place; Install must finish first.
+	ErrInstall = errors.New("an installation is in progress")
 )
 
 type fetcher struct {
@@ -86,10 +78,10 @@ type fetcher struct {
 	logged time.Time
 }
 
-// Fetch brings what is lacking into <data>/incoming, asking each node once. When
-// it returns nil a READY is there, and Install will put it in place. After an
-// error the files that have come stay, and the next Fetch goes on from them.
-// There must be one at a time for a directory, of which the engine may be open.
+// Fetch transfers what is missing into <data>/incoming, asking each node once. When it
+// returns nil a READY is there, and Install will move it in place. After an error the files
+// that have arrived stay, and the next Fetch continues from them. Only one may run for a
+// directory, whose engine may be open.
 func Fetch(ctx context.Context, o Options) error {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
@@ -102,221 +94,171 @@ func Fetch(ctx context.Context, o Options) error {
 }
 
 func (f *fetcher) run(ctx context.Context) error {
-	if is, err := f.isReady(); is || err != nil {
+	if err := f.FS.MkdirAll(f.dir); err != nil {
+		return err
+	}
+	if _, err := f.FS.Stat(path.Join(f.dir, installFile)); err == nil {
+		return ErrInstall
+	}
+	// Before anything else changes here, durably: READY vouches for the files beside it.
+	if err := drop(f.FS, f.dir, readyFile); err != nil {
 		return err
 	}
 	var differ, others []error
 	for _, to := range f.From {
 		err := f.from(ctx, to)
-		if err == nil || ctx.Err() != nil || errors.Is(err, ErrNothingLacking) {
+		if err == nil || ctx.Err() != nil {
 			return err
 		}
-		f.Logger.Warn("fetching was broken off", "from", to.Node, "addr", to.Addr, "error", err)
+		f.Logger.Warn("fetch failed", "from", to.Node, "addr", to.Addr, "error", err)
 		err = fmt.Errorf("from %s at %s: %w", to.Node, to.Addr, err)
 		if errors.Is(err, ErrDiffers) {
 			differ = append(differ, err)
-		} else {
-			others = append(others, err)
+			continue
 		}
+		others = append(others, err)
 		if errors.Is(err, ErrNoSpace) || errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
-			break // wherever it comes from
+			break // whichever node it comes from
 		}
 	}
-	switch {
-	case len(others) > 0: // not all have said that this log is another
+	if len(others) > 0 { // not all have said that this log is another one
 		return errors.Join(others...)
-	case len(differ) > 0:
-		return errors.Join(differ...)
 	}
-	return errors.New("there is nobody to ask")
+	return errors.Join(differ...)
 }
 
-// isReady reports whether there is a READY that still serves. One that does not
-// is removed: the files that it lists serve the next one.
-func (f *fetcher) isReady() (bool, error) {
-	if _, err := f.FS.Stat(path.Join(f.dir, installFile)); err == nil {
-		return false, ErrInstall
-	}
-	r, err := readReady(f.FS, f.dir, readyFile)
-	if errors.Is(err, fs.ErrNotExist) {
-		return false, nil
-	}
-	if err == nil && r.Cluster == f.ClusterID && r.Checkpoint.Index >= f.MinIndex {
-		if ok, err := r.there(f.FS, f.dir); ok || err != nil {
-			return ok, err
-		}
-	}
-	if err != nil && !errors.Is(err, errNotReady) {
-		return false, err
-	}
-	// Before anything else changes here, durably: READY vouches for all files.
-	return false, drop(f.FS, f.dir, readyFile)
-}
-
-// from brings everything from one node.
+// from transfers the missing segments from one node, and the checkpoint from the leader.
 func (f *fetcher) from(ctx context.Context, to peer.Target) error {
-	p, err := f.plan(ctx, to)
+	r, after, err := f.plan(ctx, to)
 	if err != nil {
 		return err
 	}
+	if err := f.prepare(r); err != nil {
+		return err
+	}
+	f.Logger.Info("fetching", "from", to.Node, "addr", to.Addr, "checkpoint", r.Checkpoint.Name,
+		"segments", len(r.Segments), "replace", r.Replace)
 	// The oldest first: each is verified from the end of the one before.
-	for i := range p.Segments {
-		s := &p.Segments[i]
+	for i := range r.Segments {
+		s := &r.Segments[i]
 		err := f.file(ctx, to, datadir.LogDir, s.Name, s.Size, func() error {
-			return f.verifySegment(ctx, p, i)
+			end, err := f.verifySegment(ctx, r, i, after)
+			if err == nil {
+				after = &end
+			}
+			return err
 		})
 		if err != nil {
 			return err
 		}
 	}
-	c := &p.Checkpoint
-	if err := f.file(ctx, to, datadir.CheckpointDir, c.Name, c.Size, func() error { return f.verifyCheckpoint(c) }); err != nil {
+	c, leader := &r.Checkpoint, f.From[len(f.From)-1]
+	err = f.file(ctx, leader, datadir.CheckpointDir, c.Name, c.Size, f.verifyCheckpoint)
+	if err != nil {
 		return err
 	}
 	// Last of all, and durably. The names that READY vouches for come before its own.
 	if err := f.FS.SyncDir(f.dir); err != nil {
 		return err
 	}
-	if err := vfs.WriteFile(f.FS, path.Join(f.dir, readyFile), p.encode()); err != nil {
+	if err := vfs.WriteFile(f.FS, path.Join(f.dir, readyFile), r.encode()); err != nil {
 		return err
 	}
-	f.Logger.Info("fetched", "checkpoint", c.Name, "segments", len(p.Segments), "replace", p.Replace)
+	f.Logger.Info("fetched", "checkpoint", c.Name, "segments", len(r.Segments), "replace", r.Replace)
 	return nil
 }
 
-// plan is the files to bring for one manifest.
-type plan struct {
-	ready
-	after *log.SegmentInfo // the local block that the first segment continues; nil: none
-}
-
-// plan asks for a manifest and compares it with the local log.
-func (f *fetcher) plan(ctx context.Context, to peer.Target) (*plan, error) {
-	local, err := localLog(f.FS, f.DataDir)
+// plan asks a node for its segments and compares them with the local log. It returns what is
+// to be fetched, and the local block that the first segment continues; nil: none.
+func (f *fetcher) plan(ctx context.Context, to peer.Target) (r *ready, after *log.SegmentInfo, err error) {
+	c := &f.Checkpoint
+	r = &ready{Cluster: c.ClusterID, Checkpoint: checkpointOf(c)}
+	local, err := openLocal(f.FS, f.DataDir)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
+	var have []log.SegmentInfo
 	var head log.SegmentInfo
-	if n := len(local); n > 0 {
-		head = local[n-1]
-	}
-	m, err := f.manifest(ctx, to, head.Last)
-	if err != nil {
-		return nil, err
-	}
-	p := &plan{ready: ready{Manifest: *m}}
-	p.Asked = nil
-	switch {
-	case head.Last >= m.Checkpoint.HeadIndex:
-		return nil, f.reaches(m)
-	case m.PrevIndex > head.Last:
-		p.Replace = true
-	case head.Last == 0:
-	case m.PrevIndex == head.Last && m.PrevChain != checkpoint.Chain(head.Chain):
-		return nil, differs(head.Last, head.Chain, m.PrevChain)
-	case m.PrevIndex < head.Last && m.Asked == nil:
-		return nil, fmt.Errorf("the other node does not hold its chain at index %d", head.Last)
-	case m.PrevIndex < head.Last && *m.Asked != checkpoint.Chain(head.Chain):
-		return nil, differs(head.Last, head.Chain, *m.Asked)
-	}
-	if !p.Replace {
-		// Local segments stay as far as they are whole: a chain stands for all
-		// that came before it. One that is not is brought whole.
-		for len(p.Segments) > 0 && p.Segments[0].Last <= head.Last {
-			p.PrevIndex, p.PrevChain = p.Segments[0].Last, p.Segments[0].Chain
-			p.Segments = p.Segments[1:]
+	if local != nil {
+		defer local.Close()
+		if have = local.Segments(); len(have) > 0 {
+			head = have[len(have)-1]
 		}
-		begins := head.Last == 0
-		for _, s := range local {
-			begins = begins || s.First == p.Segments[0].First && s.PrevIndex == p.PrevIndex
-			if s.Last == p.PrevIndex {
-				if s.Chain != p.PrevChain {
-					return nil, differs(s.Last, s.Chain, p.PrevChain)
-				}
-				p.after = &s
+	}
+	if head.Last >= c.HeadIndex {
+		// Only the checkpoint is missing.
+		var chain [32]byte
+		if local != nil {
+			if chain, err = local.ChainAt(c.HeadIndex); err != nil {
+				return nil, nil, err
 			}
 		}
-		if !begins && p.after == nil {
-			return nil, fmt.Errorf("%w: the other node's segment %s begins inside of one", ErrDiffers, p.Segments[0].Name)
+		if chain != c.Chain {
+			return nil, nil, differs(c.HeadIndex, chain, c.Chain)
+		}
+		r.PrevIndex, r.PrevChain = c.HeadIndex, c.Chain
+		return r, nil, nil
+	}
+	q := listRequest{HeadIndex: c.HeadIndex, Chain: c.Chain, Asked: head.Last}
+	b, _, err := f.Net.Call(ctx, to, callList, encode(q))
+	if err != nil {
+		return nil, nil, err
+	}
+	var l list
+	if err = json.Unmarshal(b, &l); err != nil {
+		return nil, nil, fmt.Errorf("%w: list of segments: %w", ErrWrong, err)
+	}
+	r.PrevIndex, r.PrevChain, r.Segments = l.PrevIndex, l.PrevChain, l.Segments
+	if err := r.check(); err != nil || len(r.Segments) == 0 {
+		return nil, nil, fmt.Errorf("%w: list of segments: %w", ErrWrong, err)
+	}
+	switch {
+	case head.Last == 0, head.Last < l.PrevIndex: // nothing, or only what the other has deleted
+	case l.Asked == nil:
+		return nil, nil, fmt.Errorf("the other node does not hold its chain at index %d", head.Last)
+	case *l.Asked != checkpoint.Chain(head.Chain):
+		return nil, nil, differs(head.Last, head.Chain, *l.Asked)
+	}
+	// Sealed segments that are the same stay: a chain covers all that came before it. The
+	// newest is fetched whole, because its end may not be on disk here.
+	for _, s := range have[:max(len(have)-1, 0)] {
+		if same := r.Segments[0]; s.First == same.First && s.Last == same.Last && checkpoint.Chain(s.Chain) == same.Chain {
+			r.PrevIndex, r.PrevChain, r.Segments = same.Last, same.Chain, r.Segments[1:]
+		}
+		if s.Last == r.PrevIndex && checkpoint.Chain(s.Chain) == r.PrevChain {
+			after = &s
 		}
 	}
-	if err := p.check(); err != nil {
-		return nil, err
-	}
-	if err := f.prepare(p); err != nil {
-		return nil, err
-	}
-	f.Logger.Info("fetching", "from", to.Node, "addr", to.Addr, "checkpoint", p.Checkpoint.Name, "segments", len(p.Segments), "replace", p.Replace)
-	return p, nil
+	r.Replace = r.PrevIndex > 0 && after == nil
+	return r, after, nil
 }
 
 func differs(index uint64, here, there [32]byte) error {
 	return fmt.Errorf("%w: at index %d its chain is %x, the other node's %x", ErrDiffers, index, here, there)
 }
 
-// localLog looks at the local log, which may be open.
-func localLog(fsys vfs.FS, dataDir string) ([]log.SegmentInfo, error) {
+// openLocal opens the local log for reading, while the engine may write to it; nil: none.
+func openLocal(fsys vfs.FS, dataDir string) (*log.Log, error) {
 	l, err := log.OpenReadOnly(log.Options{FS: fsys, Dir: path.Join(dataDir, datadir.LogDir)})
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
-	} else if err != nil {
-		return nil, err
 	}
-	defer l.Close()
-	return l.Segments(), nil
+	return l, err
 }
 
-// reaches is the error of a manifest whose end the local log has.
-func (f *fetcher) reaches(m *Manifest) error {
-	l, err := log.OpenReadOnly(log.Options{FS: f.FS, Dir: path.Join(f.DataDir, datadir.LogDir)})
-	if errors.Is(err, fs.ErrNotExist) {
-		return ErrNothingLacking // and neither log has a block
-	} else if err != nil {
-		return err
-	}
-	defer l.Close()
-	chain, err := l.ChainAt(m.Checkpoint.HeadIndex)
-	if err == nil && chain != m.Checkpoint.Chain {
-		return differs(m.Checkpoint.HeadIndex, chain, m.Checkpoint.Chain)
-	}
-	return ErrNothingLacking
-}
-
-func (f *fetcher) manifest(ctx context.Context, to peer.Target, asked uint64) (*Manifest, error) {
-	b, _, err := f.Net.Call(ctx, to, callManifest, encode(manifestRequest{Cluster: f.ClusterID, MinIndex: f.MinIndex, Asked: asked}))
-	if err != nil {
-		return nil, err
-	}
-	m := &Manifest{}
-	if err = json.Unmarshal(b, m); err == nil {
-		err = m.check()
-	}
-	switch {
-	case err != nil:
-		return nil, fmt.Errorf("%w: manifest: %w", ErrWrong, err)
-	case m.Cluster != f.ClusterID:
-		return nil, fmt.Errorf("%w: a manifest of cluster %q", ErrWrong, m.Cluster)
-	case m.Checkpoint.Index < f.MinIndex:
-		return nil, fmt.Errorf("%w: a checkpoint of index %d, asked for %d or above", ErrWrong, m.Checkpoint.Index, f.MinIndex)
-	}
-	return m, nil
-}
-
-// prepare removes files that the plan has no use for, and looks whether the rest
-// has room.
-func (f *fetcher) prepare(p *plan) error {
-	if err := f.FS.MkdirAll(f.dir); err != nil {
-		return err
-	}
+// prepare removes files that are not wanted, and checks that the rest has room.
+func (f *fetcher) prepare(r *ready) error {
 	names, err := f.FS.List(f.dir)
 	if err != nil {
 		return err
 	}
-	want := map[string]int64{p.Checkpoint.Name: p.Checkpoint.Size}
-	for _, s := range p.Segments {
-		want[s.Name], want[log.SideFileName(s.First)] = s.Size, 0
+	want := map[string]int64{r.Checkpoint.Name: r.Checkpoint.Size}
+	for i, s := range r.Segments {
+		want[s.Name] = s.Size
+		if i < len(r.Segments)-1 { // the newest is not sealed
+			want[log.SideFileName(s.First)] = 0
+		}
 	}
-	delete(want, log.SideFileName(p.Segments[len(p.Segments)-1].First)) // it will not be sealed
 	need := int64(reserveBytes)
 	for _, size := range want {
 		need += size
@@ -326,11 +268,13 @@ func (f *fetcher) prepare(p *plan) error {
 		size, ok := want[name]
 		if !ok {
 			useless = append(useless, name)
-		} else if info, err := f.FS.Stat(path.Join(f.dir, name)); err != nil {
-			return err
-		} else {
-			need -= min(size, info.Size)
+			continue
 		}
+		info, err := f.FS.Stat(path.Join(f.dir, name))
+		if err != nil {
+			return err
+		}
+		need -= min(size, info.Size)
 	}
 	if err := drop(f.FS, f.dir, useless...); err != nil || f.FreeBytes == nil {
 		return err
@@ -340,16 +284,19 @@ func (f *fetcher) prepare(p *plan) error {
 		return fmt.Errorf("free space: %w", err)
 	}
 	if uint64(need) > free {
-		return fmt.Errorf("%w: %d bytes are needed (%d of them to stay free), %d are free", ErrNoSpace, need, reserveBytes, free)
+		return fmt.Errorf("%w: %d bytes are needed (%d of them stay free), %d are free",
+			ErrNoSpace, need, reserveBytes, free)
 	}
 	return nil
 }
 
-// file brings one file and verifies it. Bytes that are there from an earlier time,
-// and are not right, are brought again.
-func (f *fetcher) file(ctx context.Context, to peer.Target, dir, name string, size int64, verify func() error) error {
+// file fetches one file and verifies it. Bytes that are there from an earlier attempt, and
+// are wrong, are fetched again.
+func (f *fetcher) file(
+	ctx context.Context, from peer.Target, dir, name string, size int64, verify func() error,
+) error {
 	for {
-		had, err := f.download(ctx, to, dir, name, size)
+		had, err := f.download(ctx, from, "/"+dir+"/"+name, size)
 		if err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
@@ -362,12 +309,12 @@ func (f *fetcher) file(ctx context.Context, to peer.Target, dir, name string, si
 	}
 }
 
-// download completes a file and makes it durable. It returns how many bytes were
-// there before.
-func (f *fetcher) download(ctx context.Context, target peer.Target, dir, name string, size int64) (had int64, err error) {
-	file, err := f.FS.OpenReadWrite(path.Join(f.dir, name))
+// download completes a file and makes it durable. It returns how many bytes were there before.
+func (f *fetcher) download(ctx context.Context, from peer.Target, name string, size int64) (had int64, err error) {
+	local := path.Join(f.dir, path.Base(name))
+	file, err := f.FS.OpenReadWrite(local)
 	if errors.Is(err, fs.ErrNotExist) {
-		file, err = f.FS.Create(path.Join(f.dir, name))
+		file, err = f.FS.Create(local)
 	}
 	if err != nil {
 		return 0, err
@@ -376,26 +323,22 @@ func (f *fetcher) download(ctx context.Context, target peer.Target, dir, name st
 	if had, err = file.Size(); err != nil {
 		return 0, err
 	}
-	if had > size {
-		// Of a newer checkpoint's manifest: this one ends earlier.
-		if err := file.Truncate(size); err != nil {
-			return had, err
-		}
+	if had > size { // from an attempt at a newer checkpoint
+		had, err = size, file.Truncate(size)
 	}
-	had = min(had, size)
-	if had < size {
-		err = f.copy(ctx, target, "/"+dir+"/"+name, file, had, size)
+	if err == nil && had < size {
+		err = f.copy(ctx, from, name, file, had, size)
 	}
 	if err == nil {
 		// Also where nothing was added: after a kill it may be in the page cache only.
-		err = f.sync(file)
+		err = syncFile(file)
 	}
 	return had, err
 }
 
-// sync makes a file's bytes durable. After an error nobody knows which of them
-// are, and a second sync would not say: they are thrown away.
-func (f *fetcher) sync(file vfs.File) error {
+// syncFile makes a file's bytes durable. After an error nobody knows which of them are, and a
+// second sync would not say: they are dropped.
+func syncFile(file vfs.File) error {
 	err := file.Sync()
 	if err != nil {
 		err = errors.Join(err, file.Truncate(0))
@@ -403,20 +346,24 @@ func (f *fetcher) sync(file vfs.File) error {
 	return err
 }
 
-// copy brings the bytes from..to of a file.
-func (f *fetcher) copy(ctx context.Context, target peer.Target, name string, file vfs.File, from, to int64) error {
+// copy fetches the bytes off..size of a file.
+func (f *fetcher) copy(
+	ctx context.Context, from peer.Target, name string, file vfs.File, off, size int64,
+) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	idle := time.AfterFunc(idleTime, func() { cancel(fmt.Errorf("nothing has come for %v", idleTime)) })
+	idle := time.AfterFunc(idleTime, func() {
+		cancel(fmt.Errorf("nothing was received for %v", idleTime))
+	})
 	defer idle.Stop()
-	in, err := f.Net.Get(ctx, target, name, from, to)
+	in, err := f.Net.Get(ctx, from, name, off, size)
 	if err != nil {
 		return errors.Join(err, context.Cause(ctx))
 	}
 	defer in.Close()
-	buf := make([]byte, min(chunkBytes, to-from))
-	for off, synced := from, from; off < to; {
-		n, err := io.ReadFull(in, buf[:min(int64(len(buf)), to-off)])
+	buf := make([]byte, min(chunkBytes, size-off))
+	for synced := off; off < size; {
+		n, err := io.ReadFull(in, buf[:min(int64(len(buf)), size-off)])
 		if n > 0 {
 			idle.Reset(idleTime)
 			if _, err := file.WriteAt(buf[:n], off); err != nil {
@@ -425,61 +372,61 @@ func (f *fetcher) copy(ctx context.Context, target peer.Target, name string, fil
 			off += int64(n)
 		}
 		if err != nil {
-			return errors.Join(fmt.Errorf("at %d of %d bytes: %w", off, to, err), context.Cause(ctx))
+			return errors.Join(fmt.Errorf("at %d of %d bytes: %w", off, size, err), context.Cause(ctx))
 		}
 		if off-synced >= syncBytes {
-			if err := f.sync(file); err != nil {
+			if err := syncFile(file); err != nil {
 				return err
 			}
 			synced = off
 		}
 		if time.Since(f.logged) >= logEvery {
 			f.logged = time.Now()
-			f.Logger.Info("fetching", "file", name, "bytes", off, "of", to)
+			f.Logger.Info("fetching", "file", name, "bytes", off, "of", size)
 		}
 	}
 	return nil
 }
 
-func damaged(err error) bool {
+func corrupt(err error) bool {
 	_, ok := errors.AsType[*log.CorruptionError](err)
 	return ok
 }
 
-// verifySegment verifies one of the plan's segments, and writes the side file of
-// one that will be sealed, so that nobody waits for it when the log is opened.
-func (f *fetcher) verifySegment(ctx context.Context, p *plan, i int) error {
-	s := &p.Segments[i]
-	found, err := log.ScanSegment(ctx, f.FS, f.dir, s.Name, s.Size, p.after)
+// verifySegment verifies a segment, and writes the side file of one that will be sealed, so
+// that opening the log need not compute it.
+func (f *fetcher) verifySegment(ctx context.Context, r *ready, i int, after *log.SegmentInfo) (end log.SegmentInfo, err error) {
+	s := &r.Segments[i]
+	found, err := log.ScanSegment(ctx, f.FS, f.dir, s.Name, s.Size, after)
 	switch {
-	case damaged(err):
-		return fmt.Errorf("%w: %w", ErrWrong, err)
+	case corrupt(err):
+		return end, fmt.Errorf("%w: %w", ErrWrong, err)
 	case err != nil:
-		return err
-	case p.after == nil && (found.PrevIndex != p.PrevIndex || checkpoint.Chain(found.PrevChain) != p.PrevChain):
-		return fmt.Errorf("%w: segment %s continues index %d, chain %x, not %d, %x", ErrWrong, s.Name, found.PrevIndex, found.PrevChain, p.PrevIndex, p.PrevChain)
+		return end, err
+	case after == nil && (found.PrevIndex != r.PrevIndex || checkpoint.Chain(found.PrevChain) != r.PrevChain):
+		return end, fmt.Errorf("%w: segment %s continues index %d, chain %x, not %d, %x",
+			ErrWrong, s.Name, found.PrevIndex, found.PrevChain, r.PrevIndex, r.PrevChain)
 	case found.Size != s.Size || found.Last != s.Last || checkpoint.Chain(found.Chain) != s.Chain:
-		return fmt.Errorf("%w: segment %s has %d bytes up to index %d, chain %x, not %d, %d, %x", ErrWrong, s.Name, found.Size, found.Last, found.Chain, s.Size, s.Last, s.Chain)
+		return end, fmt.Errorf("%w: segment %s has %d bytes up to index %d, chain %x, not %d, %d, %x",
+			ErrWrong, s.Name, found.Size, found.Last, found.Chain, s.Size, s.Last, s.Chain)
 	}
-	p.after = &found.SegmentInfo
-	if i == len(p.Segments)-1 {
-		return nil
+	if i < len(r.Segments)-1 {
+		err = vfs.WriteFile(f.FS, path.Join(f.dir, log.SideFileName(s.First)), found.Side)
 	}
-	return vfs.WriteFile(f.FS, path.Join(f.dir, log.SideFileName(s.First)), found.Side)
+	return found.SegmentInfo, err
 }
 
-func (f *fetcher) verifyCheckpoint(c *Checkpoint) error {
-	meta, err := checkpoint.Verify(f.FS, f.dir, c.Name)
+func (f *fetcher) verifyCheckpoint() error {
+	want := &f.Checkpoint
+	meta, err := checkpoint.Verify(f.FS, f.dir, want.Name())
 	if _, ok := errors.AsType[*fs.PathError](err); ok {
 		return err // this node's disk
 	}
-	if err == nil && (meta.ClusterID != f.ClusterID || meta.HeadIndex != c.HeadIndex || meta.Chain != c.Chain) {
-		err = fmt.Errorf("checkpoint %s is of cluster %q, index %d, chain %x; the event log of %q, %d, %x",
-			c.Name, meta.ClusterID, meta.HeadIndex, meta.Chain, f.ClusterID, c.HeadIndex, c.Chain)
+	if err == nil && (meta.ClusterID != want.ClusterID || meta.HeadIndex != want.HeadIndex || meta.Chain != want.Chain) {
+		err = fmt.Errorf("checkpoint %s is of cluster %q, index %d, chain %x, not of %q, %d, %x", want.Name(),
+			meta.ClusterID, meta.HeadIndex, meta.Chain, want.ClusterID, want.HeadIndex, want.Chain)
 	}
 	if err != nil {
-		// It may also be of a version that this program does not know; another
-		// node may have one that it does.
 		return fmt.Errorf("%w: %w", ErrWrong, err)
 	}
 	return nil
@@ -499,31 +446,4 @@ func drop(fsys vfs.FS, dir string, names ...string) error {
 		return nil
 	}
 	return fsys.SyncDir(dir)
-}
-
-// Discard removes fetched files that are not in place: an aid for the next Fetch,
-// which may hold contents that were erased since. Neither Fetch nor Install may
-// run beside it.
-func Discard(fsys vfs.FS, dataDir string) error {
-	dir := path.Join(dataDir, datadir.IncomingDir)
-	names, err := fsys.List(dir)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return nil
-	case err != nil:
-	case slices.Contains(names, installFile):
-		err = ErrInstall
-	default:
-		// READY first: without it nothing else counts.
-		if err = drop(fsys, dir, readyFile); err == nil {
-			err = drop(fsys, dir, names...)
-		}
-		if err == nil {
-			err = drop(fsys, dataDir, datadir.IncomingDir)
-		}
-	}
-	if err != nil {
-		return fmt.Errorf("discard fetched files: %w", err)
-	}
-	return nil
 }

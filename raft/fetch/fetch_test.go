@@ -32,7 +32,7 @@ func TestFetchAndInstall(t *testing.T) {
 			n.grow(80).retain(3)
 			return d
 		}, replace: true},
-		"equal": {prepare: func(n *node) *vfs.Mem { return n.grow(40).copy() }, err: ErrNothingLacking},
+		"equal": {prepare: func(n *node) *vfs.Mem { return n.grow(40).copy() }},
 		"of another history": {prepare: func(n *node) *vfs.Mem {
 			n.grow(60)
 			return newNode(n.t, 99).grow(30).copy()
@@ -51,7 +51,7 @@ func TestFetchAndInstall(t *testing.T) {
 			n.grow(5) // what lies behind the checkpoint is Raft's to bring
 			net := newNet()
 			n.serve(net, "a")
-			err := fetch(t, net, disk, meta.Index, "a")
+			err := fetch(t, net, disk, meta, "a")
 			if !errors.Is(err, c.err) {
 				t.Fatalf("fetch: %v, want %v", err, c.err)
 			}
@@ -80,17 +80,20 @@ func TestFetchAndInstall(t *testing.T) {
 	}
 }
 
-// A node that has gone on further than the newest checkpoint lacks nothing.
+// A node whose event log goes further than the checkpoint gets that alone.
 func TestAhead(t *testing.T) {
 	n := newNode(t, 2).grow(30)
 	meta := n.checkpoint()
 	disk := n.grow(20).copy()
+	must(t, disk.Remove("/checkpoints/"+meta.Name()))
 	net := newNet()
 	n.serve(net, "a")
-	if err := fetch(t, net, disk, meta.Index, "a"); !errors.Is(err, ErrNothingLacking) {
-		t.Error(err)
+	must(t, fetch(t, net, disk, meta, "a"))
+	if net.sent != meta.Size {
+		t.Errorf("%d bytes were sent, not %d", net.sent, meta.Size)
 	}
-	if net.sent > 0 {
-		t.Errorf("%d bytes were sent", net.sent)
+	if !install(t, disk) {
+		t.Error("not installed")
 	}
+	must(t, verify(t, disk))
 }

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"path"
+	"slices"
 
 	"github.com/qlogd/qlogd/log"
 	"github.com/qlogd/qlogd/log/checkpoint"
@@ -13,19 +14,21 @@ import (
 	"github.com/qlogd/qlogd/log/vfs"
 )
 
-// Install puts what Fetch has brought in place and reports whether it did. It
-// must be called at each opening of a data directory, under its lock, before
-// anything in it is opened: an installation that a crash broke off leaves
-// neither the old directory nor the new one until Install has finished it.
+// Install moves what Fetch has transferred in place and reports whether it did. It must be
+// called at each opening of a data directory, under its lock, before anything in it is
+// opened: an installation that a crash interrupted leaves neither the old directory nor the
+// new one until Install has finished it.
 //
-// Without a READY, or with one that the directory has caught up with otherwise,
-// nothing changes but in incoming/, where what the next Fetch can use stays.
+// Without a READY, or with one that the directory has since caught up with, nothing changes
+// but in incoming/, where what the next Fetch can use stays.
 func Install(fsys vfs.FS, dataDir string, logger *slog.Logger) (bool, error) {
 	if logger == nil {
 		logger = slog.New(slog.DiscardHandler)
 	}
-	i := &installer{FS: fsys, logger: logger, dataDir: dataDir, dir: path.Join(dataDir, datadir.IncomingDir),
-		log: path.Join(dataDir, datadir.LogDir), ckpts: path.Join(dataDir, datadir.CheckpointDir)}
+	i := &installer{
+		FS: fsys, logger: logger, dataDir: dataDir, dir: path.Join(dataDir, datadir.IncomingDir),
+		log: path.Join(dataDir, datadir.LogDir), checkpoints: path.Join(dataDir, datadir.CheckpointDir),
+	}
 	done, err := i.run()
 	if err != nil {
 		return done, fmt.Errorf("install fetched files: %w", err)
@@ -35,9 +38,9 @@ func Install(fsys vfs.FS, dataDir string, logger *slog.Logger) (bool, error) {
 
 type installer struct {
 	vfs.FS
-	logger       *slog.Logger
-	dataDir, dir string
-	log, ckpts   string
+	logger           *slog.Logger
+	dataDir, dir     string
+	log, checkpoints string
 }
 
 func (i *installer) run() (bool, error) {
@@ -50,11 +53,11 @@ func (i *installer) run() (bool, error) {
 			return false, err
 		}
 		if why != "" {
-			// The files that READY lists may serve the next Fetch; READY does not.
-			i.logger.Warn("fetched files are not put in place", "why", why)
+			// The files that READY lists may be of use to the next Fetch; READY is not.
+			i.logger.Warn("fetched files are not installed", "why", why)
 			return false, drop(i.FS, i.dir, readyFile)
 		}
-		// From here on there is no way back: the next step changes the log.
+		// The point of no return: the next step changes the log.
 		err = i.Rename(path.Join(i.dir, readyFile), path.Join(i.dir, installFile))
 		if err != nil {
 			return false, err
@@ -73,13 +76,13 @@ func (i *installer) run() (bool, error) {
 	if err := i.install(r); err != nil {
 		return false, err
 	}
-	i.logger.Info("fetched files are in place", "checkpoint", r.Checkpoint.Name, "head", r.Checkpoint.HeadIndex, "segments", len(r.Segments), "replaced", r.Replace)
+	i.logger.Info("installed fetched files", "checkpoint", r.Checkpoint.Name,
+		"head", r.Checkpoint.HeadIndex, "segments", len(r.Segments), "replaced", r.Replace)
 	return true, nil
 }
 
-// judge says why READY is not put in place, or "": the node may have caught up by
-// itself in the meantime, or lost the segments that the fetched ones continue. It
-// changes nothing.
+// judge returns why READY is not installed, or "": the node may have caught up otherwise in
+// the meantime, or lost the segments that the fetched ones continue. It changes nothing.
 func (i *installer) judge() (why string, err error) {
 	r, err := readReady(i.FS, i.dir, readyFile)
 	if errors.Is(err, errNotReady) {
@@ -87,74 +90,99 @@ func (i *installer) judge() (why string, err error) {
 	} else if err != nil {
 		return "", err
 	}
-	if ok, err := r.there(i.FS, i.dir); err != nil {
-		return "", err
-	} else if !ok {
-		return "some are missing", nil
+	files := map[string]int64{r.Checkpoint.Name: r.Checkpoint.Size}
+	for _, s := range r.Segments {
+		files[s.Name] = s.Size
 	}
-	metas, _, err := checkpoint.List(i.FS, i.ckpts)
+	for name, size := range files {
+		if ok, err := i.hasSize(path.Join(i.dir, name), size); err != nil {
+			return "", err
+		} else if !ok {
+			return "some are missing", nil
+		}
+	}
+	metas, _, err := checkpoint.List(i.FS, i.checkpoints)
 	if err != nil {
 		return "", err
 	}
-	c := &r.Checkpoint
-	if len(metas) > 0 && metas[0].Index >= c.Index {
+	if len(metas) > 0 && metas[0].Index >= r.Checkpoint.Index {
 		return "there is a newer checkpoint", nil
 	}
-	segments, err := localLog(i.FS, i.dataDir)
+	local, err := openLocal(i.FS, i.dataDir)
 	switch {
-	case damaged(err) && r.Replace:
-		return "", nil // all of it goes in any case
-	case damaged(err):
-		// A power cut may have taken any part of its end that was not synced: the
-		// opening of the log can tell that from corruption, and cuts it. The
-		// fetched files are of use to the next Fetch.
+	case corrupt(err) && r.Replace:
+		return "", nil // all of it is removed in any case
+	case corrupt(err):
+		// A power cut may have taken any part of its end that was not synced. Opening the log
+		// for writing can distinguish that from corruption, and cuts it; the next Fetch then
+		// uses the fetched files.
 		return err.Error(), nil
 	case err != nil:
 		return "", err
 	}
-	var kept *log.SegmentInfo // the newest that stays
-	for n := range segments {
-		if segments[n].Last > c.HeadIndex {
-			return "the event log goes further", nil
-		}
-		if segments[n].First < r.Segments[0].First {
-			kept = &segments[n]
-		}
+	var have []log.SegmentInfo
+	if local != nil {
+		defer local.Close()
+		have = local.Segments()
+	}
+	n := len(have)
+	continues := func(s log.SegmentInfo) bool {
+		return s.Last == r.PrevIndex && checkpoint.Chain(s.Chain) == r.PrevChain
 	}
 	switch {
-	case r.Replace:
-		return "", nil
-	case kept == nil && len(segments) == 0 && r.PrevIndex > 0:
+	case len(r.Segments) == 0 && (n == 0 || have[n-1].Last < r.PrevIndex):
+		return "the event log has lost its end", nil
+	case len(r.Segments) == 0:
+		// Its end may not have been synced by the process that wrote it.
+		return "", i.sync(path.Join(i.log, have[n-1].Name))
+	case n > 0 && have[n-1].Last > r.Checkpoint.HeadIndex:
+		return "the event log goes further", nil
+	case r.PrevIndex > 0 && !r.Replace && (n == 0 || !slices.ContainsFunc(have[:n-1], continues)):
 		return "the event log that they continue is not there", nil
-	case kept == nil: // the first of all, or the one with which the local log begins too
-		return "", nil
-	case kept.Last != r.PrevIndex || checkpoint.Chain(kept.Chain) != r.PrevChain:
-		return "the event log does not end where they begin", nil
 	}
-	f, err := i.OpenReadWrite(path.Join(i.log, kept.Name))
-	if err != nil {
-		return "", err
-	}
-	defer func() { err = errors.Join(err, f.Close()) }()
-	if size, err := f.Size(); err != nil {
-		return "", err
-	} else if size != kept.Size {
-		return "there is more in the event log's last segment than whole blocks", nil
-	}
-	// Its end may not have been synced by the process that wrote it; then a power
-	// cut would take it from under the new segments.
-	return "", f.Sync()
+	return "", nil
 }
 
-// install does what INSTALL says. Each step may have been done before, by an
-// Install that did not come to its end, and is then nothing.
-func (i *installer) install(r *ready) error {
-	if err := errors.Join(i.MkdirAll(i.log), i.MkdirAll(i.ckpts)); err != nil {
+func (i *installer) sync(name string) (err error) {
+	f, err := i.OpenReadWrite(name)
+	if err != nil {
 		return err
 	}
-	// The node that sent the segments may not have carried out the erasures that
-	// this one has. Before the first of them is in place, so that a crash leaves
-	// no promise that is not kept.
+	return errors.Join(f.Sync(), f.Close())
+}
+
+// install does what INSTALL says. Each step may have been done before, by an Install that was
+// interrupted, and then does nothing.
+func (i *installer) install(r *ready) error {
+	if err := errors.Join(i.MkdirAll(i.log), i.MkdirAll(i.checkpoints)); err != nil {
+		return err
+	}
+	if len(r.Segments) > 0 {
+		if err := i.installSegments(r); err != nil {
+			return err
+		}
+	}
+	// Last of the data: a checkpoint needs the log up to it.
+	if err := i.move(r.Checkpoint.Name, i.checkpoints, r.Checkpoint.Size); err != nil {
+		return err
+	}
+	if err := i.SyncDir(i.checkpoints); err != nil {
+		return err
+	}
+	// Both directories that files were moved between are on disk before INSTALL, the last
+	// file in its directory, is removed.
+	if err := i.SyncDir(i.dir); err != nil {
+		return err
+	}
+	if err := drop(i.FS, i.dir, installFile); err != nil {
+		return err
+	}
+	return Discard(i.FS, i.dataDir)
+}
+
+func (i *installer) installSegments(r *ready) error {
+	// The node that sent the segments may not have carried out the erasures that this one has
+	// (I22). Before the first of them is in place, so that a crash leaves no broken promise.
 	first := r.Segments[0].First
 	if upTo, known, err := datadir.ReadErased(i.FS, i.dataDir); err != nil {
 		return err
@@ -168,9 +196,10 @@ func (i *installer) install(r *ready) error {
 	}
 	for n, s := range r.Segments { // the oldest first, each with its side file before it
 		if n < len(r.Segments)-1 {
-			// One that is missing is made when the log is opened.
+			// One that is missing is computed when the log is opened.
 			side := log.SideFileName(s.First)
-			if err := i.Rename(path.Join(i.dir, side), path.Join(i.log, side)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			err := i.Rename(path.Join(i.dir, side), path.Join(i.log, side))
+			if err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return err
 			}
 		}
@@ -178,36 +207,28 @@ func (i *installer) install(r *ready) error {
 			return err
 		}
 	}
-	if err := i.SyncDir(i.log); err != nil {
+	if err := i.SyncDir(i.log); err != nil || !r.Replace {
 		return err
 	}
-	if r.Replace {
-		if err := i.forget(r); err != nil {
-			return err
+	// Checkpoints from before the new log's beginning are of no use, and read models cannot
+	// continue over a gap.
+	metas, _, err := checkpoint.List(i.FS, i.checkpoints)
+	if err != nil {
+		return err
+	}
+	var old []string
+	for n := range metas {
+		if metas[n].HeadIndex < r.PrevIndex {
+			old = append(old, metas[n].Name())
 		}
 	}
-	// Last of the data: a checkpoint needs the log up to it.
-	if err := i.move(r.Checkpoint.Name, i.ckpts, r.Checkpoint.Size); err != nil {
-		return err
-	}
-	if err := i.SyncDir(i.ckpts); err != nil {
-		return err
-	}
-	// Both directories that files were moved between are on disk before INSTALL,
-	// the last file in its directory, goes.
-	if err := i.SyncDir(i.dir); err != nil {
-		return err
-	}
-	if err := drop(i.FS, i.dir, installFile); err != nil {
-		return err
-	}
-	return Discard(i.FS, i.dataDir)
+	return errors.Join(drop(i.FS, i.checkpoints, old...), drop(i.FS, i.dataDir, datadir.ProjectionFile))
 }
 
-// clear removes the files of the local log that do not stay: of one that is
-// replaced all, else only those that would follow the new end. Those that bear
-// the names of new ones are replaced by the move, or are new already; a side file
-// that is wrong is made again when the log is opened.
+// clear removes the files of the local log that do not stay: all of one that is replaced,
+// else only those from the first new segment on. Those with the names of new ones are
+// replaced by the move, or are new already; a wrong side file is computed again when the log
+// is opened.
 func (i *installer) clear(r *ready) error {
 	fresh := map[string]bool{}
 	for n, s := range r.Segments {
@@ -231,32 +252,50 @@ func (i *installer) clear(r *ready) error {
 	return drop(i.FS, i.log, old...)
 }
 
-// forget removes what belonged to a log that was replaced: checkpoints from before
-// its beginning, and read models, which can't count on over a gap.
-func (i *installer) forget(r *ready) error {
-	metas, _, err := checkpoint.List(i.FS, i.ckpts)
-	if err != nil {
-		return err
-	}
-	var old []string
-	for n := range metas {
-		if metas[n].HeadIndex < r.PrevIndex {
-			old = append(old, metas[n].Name())
-		}
-	}
-	return errors.Join(drop(i.FS, i.ckpts, old...), drop(i.FS, i.dataDir, datadir.ProjectionFile))
-}
-
-// move moves a file of incoming/ to where it belongs, in the place of an older
-// one. It is there, with its size, or has been moved.
+// move moves a file of incoming/ to its directory, replacing an older one. It is there, with
+// its size, or has been moved.
 func (i *installer) move(name, to string, size int64) error {
 	err := i.Rename(path.Join(i.dir, name), path.Join(to, name))
 	if !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	ok, err := hasSize(i.FS, path.Join(to, name), size)
+	ok, err := i.hasSize(path.Join(to, name), size)
 	if err == nil && !ok {
 		err = fmt.Errorf("%s is neither in %s nor, with %d bytes, in %s", name, i.dir, size, to)
 	}
 	return err
+}
+
+func (i *installer) hasSize(name string, size int64) (bool, error) {
+	info, err := i.Stat(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return err == nil && info.Size == size, err
+}
+
+// Discard removes fetched files that are not installed: an aid for the next Fetch, which may
+// hold contents that were erased since (I22). Neither Fetch nor Install may run beside it.
+func Discard(fsys vfs.FS, dataDir string) error {
+	dir := path.Join(dataDir, datadir.IncomingDir)
+	names, err := fsys.List(dir)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+	case slices.Contains(names, installFile):
+		err = ErrInstall
+	default:
+		// READY first: without it nothing else counts.
+		if err = drop(fsys, dir, readyFile); err == nil {
+			err = drop(fsys, dir, names...)
+		}
+		if err == nil {
+			err = drop(fsys, dataDir, datadir.IncomingDir)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("discard fetched files: %w", err)
+	}
+	return nil
 }

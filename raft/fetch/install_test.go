@@ -18,7 +18,7 @@ func TestInstallLeavesADamagedLogAlone(t *testing.T) {
 	meta := n.grow(40).checkpoint()
 	net := newNet()
 	n.serve(net, "a")
-	must(t, fetch(t, net, disk, meta.Index, "a"))
+	must(t, fetch(t, net, disk, meta, "a"))
 
 	segments := files(t, disk, "/log", ".seg")
 	newest := "/log/" + slices.Max(slices.Collect(maps.Keys(segments)))
@@ -41,7 +41,7 @@ func TestInstallLeavesADamagedLogAlone(t *testing.T) {
 	// As its opening leaves it: without what the power cut took.
 	disk.Put(newest, whole)
 	before := net.sent
-	must(t, fetch(t, net, disk, meta.Index, "a"))
+	must(t, fetch(t, net, disk, meta, "a"))
 	if sent := net.sent - before; sent >= before {
 		t.Errorf("%d bytes were sent, and %d before", sent, before)
 	}

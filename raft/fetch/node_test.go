@@ -126,8 +126,17 @@ func (n *node) checkpoint() checkpoint.Meta {
 		HeadIndex: index, Chain: chain, Clock: f.Clock(), Digest: f.Digest(), ClusterID: cluster, CreatedAt: n.clock,
 	}
 	must(n.t, checkpoint.Write(n.disk, "/checkpoints", meta, f))
+	meta.Size = int64(len(n.disk.Get("/checkpoints/" + meta.Name())))
 	n.index = max(n.index, meta.Index)
 	return meta
+}
+
+// newest returns the newest checkpoint on disk.
+func (n *node) newest() checkpoint.Meta {
+	n.t.Helper()
+	metas, _, err := checkpoint.List(n.disk, "/checkpoints")
+	must(n.t, err)
+	return metas[0]
 }
 
 // thin keeps only the newest checkpoints.
@@ -193,7 +202,7 @@ func (n *node) serve(net *memNet, addr string) *node {
 }
 
 func (n *node) source() Source {
-	return Source{ClusterID: cluster, FS: n.disk, DataDir: "/", Log: n.log,
+	return Source{FS: n.disk, DataDir: "/", Log: n.log,
 		Snapshot: func() error { n.checkpoint(); return nil }, Logger: slog.New(slog.DiscardHandler)}
 }
 
@@ -206,7 +215,7 @@ type memNet struct {
 }
 
 type answer struct {
-	addr, name string // name is callManifest, or a file's path
+	addr, name string // name is callList, or a file's path
 	b          []byte
 	err        error // behind b
 }
@@ -267,14 +276,14 @@ func (n *memNet) Get(ctx context.Context, target peer.Target, name string, from,
 	return io.NopCloser(bytes.NewReader(s.b)), nil
 }
 
-// fetch runs a Fetch to disk from the addresses.
-func fetch(t testing.TB, net Caller, disk vfs.FS, atLeast uint64, from ...string) error {
+// fetch runs a Fetch of a checkpoint to disk from the addresses.
+func fetch(t testing.TB, net Caller, disk vfs.FS, c checkpoint.Meta, from ...string) error {
 	t.Helper()
-	return Fetch(context.Background(), optionsOf(net, disk, atLeast, from...))
+	return Fetch(context.Background(), optionsOf(net, disk, c, from...))
 }
 
-func optionsOf(net Caller, disk vfs.FS, atLeast uint64, from ...string) Options {
-	o := Options{Net: net, ClusterID: cluster, MinIndex: atLeast, FS: disk, DataDir: "/"}
+func optionsOf(net Caller, disk vfs.FS, c checkpoint.Meta, from ...string) Options {
+	o := Options{Net: net, Checkpoint: c, FS: disk, DataDir: "/"}
 	for _, a := range from {
 		o.From = append(o.From, peer.Target{Addr: a, Node: a})
 	}

@@ -22,31 +22,29 @@ import (
 	"github.com/qlogd/qlogd/raft/peer"
 )
 
-const callManifest = "fetch.manifest"
+// callList is answered with the segments up to a checkpoint's head.
+const callList = "fetch.segments"
 
-// Codes of a *peer.Error.
-const (
-	codeInvalid = "invalid_argument"
-	codeBusy    = "busy"          // this node is being closed
-	codeNone    = "no_checkpoint" // there is none as wanted
-	codeFailed  = "failed"        // this node could not read its own files
-)
-
-type manifestRequest struct {
-	Cluster  string `json:"cluster"`
-	MinIndex uint64 `json:"min_index"`
-	Asked    uint64 `json:"asked,omitempty"` // wanted is also the chain behind this index
+type listRequest struct {
+	HeadIndex uint64           `json:"head_index"`
+	Chain     checkpoint.Chain `json:"chain"`
+	Asked     uint64           `json:"asked,omitempty"` // the chain after this index is wanted too
 }
 
-// Source is where a node serves from.
+type list struct {
+	PrevIndex uint64            `json:"prev_index"`
+	PrevChain checkpoint.Chain  `json:"prev_chain"`
+	Segments  []Segment         `json:"segments"`
+	Asked     *checkpoint.Chain `json:"asked,omitempty"` // nil where it is not held
+}
+
+// Source is what a node serves from.
 type Source struct {
-	ClusterID string
-	FS        vfs.FS
-	DataDir   string
-	// Log is the open event log in DataDir.
-	Log *log.Log
-	// Snapshot writes a checkpoint of the present state, or says why it can't. It
-	// is asked where the newest one is not good enough.
+	FS      vfs.FS
+	DataDir string
+	Log     *log.Log // the open event log in DataDir
+	// Snapshot writes a checkpoint of the present state. It is called when the one that was
+	// asked for is of no use any more.
 	Snapshot func() error
 	Logger   *slog.Logger // nil = silent
 }
@@ -57,23 +55,22 @@ type Handlers interface {
 	HandleFiles(h http.Handler)
 }
 
-// maxStreams bounds how many files are sent at a time: nodes that fell behind must
-// not slow down those that work.
+// maxStreams bounds how many files are sent at a time: nodes that are behind must not slow
+// down those that work.
 const maxStreams = 2
 
-// Serve answers other nodes' fetches from src until stop is called, which breaks
-// off what is being sent: after it nobody reads from src.
+// Serve answers other nodes' fetches from src until stop is called, which breaks off what is
+// being sent: after it nobody reads from src.
 func Serve(n Handlers, src Source) (stop func()) {
 	if src.Logger == nil {
 		src.Logger = slog.New(slog.DiscardHandler)
 	}
-	s := &server{Source: src, slots: make(chan struct{}, maxStreams)}
 	ctx, cancel := context.WithCancel(context.Background())
-	s.ctx = ctx
-	n.Handle(callManifest, s.manifest)
+	s := &server{Source: src, ctx: ctx, slots: make(chan struct{}, maxStreams)}
+	n.Handle(callList, s.list)
 	n.HandleFiles(s)
 	return func() {
-		n.Handle(callManifest, nil)
+		n.Handle(callList, nil)
 		n.HandleFiles(nil)
 		cancel()
 		s.running.Lock() // and never unlocked
@@ -85,154 +82,105 @@ type server struct {
 	ctx     context.Context // ends with stop
 	slots   chan struct{}
 	running sync.RWMutex // held for reading by handlers
-	making  sync.Mutex   // one manifest at a time: it reads a whole checkpoint, or writes one
 }
 
-func fail(code, format string, args ...any) error {
-	return &peer.Error{Code: code, Detail: fmt.Sprintf(format, args...)}
-}
+var errClosing = errors.New("this node is being closed")
 
-// manifest implements peer.Handler.
-func (s *server) manifest(ctx context.Context, from peer.Identity, body []byte) ([]byte, error) {
+// list implements peer.Handler.
+func (s *server) list(ctx context.Context, from peer.Identity, body []byte) ([]byte, error) {
 	if !s.running.TryRLock() {
-		return nil, fail(codeBusy, "this node is being closed")
+		return nil, errClosing
 	}
 	defer s.running.RUnlock()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(s.ctx, cancel)()
-	var q manifestRequest
+	var q listRequest
 	if err := json.Unmarshal(body, &q); err != nil {
-		return nil, fail(codeInvalid, "%v", err)
-	}
-	if q.Cluster != s.ClusterID {
-		return nil, fail(codeInvalid, "this node is of cluster %q", s.ClusterID)
-	}
-	s.making.Lock()
-	defer s.making.Unlock()
-	m, err := s.newest(ctx, q.MinIndex)
-	if e, ok := errors.AsType[*peer.Error](err); ok && e.Code == codeNone {
-		if serr := s.Snapshot(); serr != nil {
-			return nil, fail(codeNone, "%s; a new checkpoint could not be written: %v", e.Detail, serr)
-		}
-		m, err = s.newest(ctx, q.MinIndex)
-	}
-	if err != nil {
-		if _, ok := errors.AsType[*peer.Error](err); !ok {
-			s.Logger.Warn("no manifest for another node", "node", from.Node, "error", err)
-			err = fail(codeFailed, "%v", err)
-		}
 		return nil, err
 	}
+	l, err := s.segments(ctx, q)
+	if errors.Is(err, errUseless) {
+		// The next offer is of a newer one.
+		err = errors.Join(err, s.Snapshot())
+	}
+	if err != nil {
+		s.Logger.Warn("no segments for another node", "node", from.Node, "error", err)
+		return nil, err
+	}
+	return encode(l), nil
+}
+
+var errUseless = errors.New("history after the checkpoint was deleted")
+
+// segments lists the log up to a checkpoint's head. Retention may continue meanwhile: then
+// the other node asks again.
+func (s *server) segments(ctx context.Context, q listRequest) (*list, error) {
+	chain, err := s.Log.ChainAt(q.HeadIndex)
+	if errors.Is(err, log.ErrGone) {
+		return nil, errUseless
+	} else if err != nil {
+		return nil, err
+	}
+	if chain != q.Chain {
+		// A node whose log differs must not spread that.
+		return nil, fmt.Errorf("this node's chain at index %d is %x", q.HeadIndex, chain)
+	}
+	name, end, err := s.Log.Extent(q.HeadIndex)
+	if errors.Is(err, log.ErrNotFound) {
+		return nil, errUseless
+	} else if err != nil {
+		return nil, err
+	}
+	segments := s.Log.Segments()
+	i := slices.IndexFunc(segments, func(g log.SegmentInfo) bool { return g.Name == name })
+	if i < 0 {
+		return nil, errUseless
+	}
+	l := &list{PrevIndex: segments[0].PrevIndex, PrevChain: segments[0].PrevChain}
+	for _, g := range segments[:i+1] {
+		l.Segments = append(l.Segments, Segment{
+			Name: g.Name, First: g.First, Last: g.Last, Size: g.Size, Chain: g.Chain,
+		})
+	}
+	last := &l.Segments[i]
+	last.Last, last.Size, last.Chain = q.HeadIndex, end, chain
 	if q.Asked > 0 {
 		if chain, err := s.Log.ChainAt(q.Asked); err == nil {
-			m.Asked = (*checkpoint.Chain)(&chain)
+			l.Asked = (*checkpoint.Chain)(&chain)
 		}
 	}
-	return encode(m), nil
+	if l.PrevIndex == 0 {
+		return l, nil
+	}
+	return l, s.checkDeletions(ctx, q.HeadIndex)
 }
 
-// newest makes the manifest of the newest good checkpoint.
-func (s *server) newest(ctx context.Context, atLeast uint64) (*Manifest, error) {
-	dir := path.Join(s.DataDir, datadir.CheckpointDir)
-	metas, _, err := checkpoint.List(s.FS, dir)
-	if err != nil {
-		return nil, err
-	}
-	head := s.Log.Head()
-	for i := range metas {
-		c := &metas[i]
-		if c.Index < atLeast {
-			break // the others are older
-		}
-		// Raft takes no snapshot without a term or without members; the other
-		// two are not of this log.
-		if c.Term == 0 || len(c.Configuration) == 0 || c.ClusterID != s.ClusterID || c.HeadIndex > head {
-			continue
-		}
-		if _, err := checkpoint.Verify(s.FS, dir, c.Name()); err != nil {
-			if !errors.Is(err, fs.ErrNotExist) {
-				s.Logger.Error("unusable checkpoint", "name", c.Name(), "error", err)
-			}
-			continue
-		}
-		m, err := s.manifestOf(c)
-		if err != nil {
-			return nil, err
-		}
-		ok, err := s.knowsDeletions(ctx, m)
-		if err == nil && !ok {
-			err = fail(codeNone, "history behind the newest checkpoint, of index %d, was deleted", c.Index)
-		}
-		return m, err
-	}
-	return nil, fail(codeNone, "no usable checkpoint at index %d or above", atLeast)
-}
-
-// manifestOf lists the log up to a checkpoint's head. An error may also be that
-// retention goes on meanwhile; the other node asks again.
-func (s *server) manifestOf(c *checkpoint.Meta) (*Manifest, error) {
-	m := &Manifest{Cluster: s.ClusterID, Checkpoint: Checkpoint{
-		Name: c.Name(), Size: c.Size, Index: c.Index, Term: c.Term, HeadIndex: c.HeadIndex, Chain: checkpoint.Chain(c.Chain),
-	}}
-	if c.HeadIndex > 0 {
-		name, end, err := s.Log.Extent(c.HeadIndex)
-		if errors.Is(err, log.ErrNotFound) {
-			return nil, fail(codeNone, "the event log begins behind checkpoint %s", m.Checkpoint.Name)
-		} else if err != nil {
-			return nil, err
-		}
-		chain, err := s.Log.ChainAt(c.HeadIndex)
-		if err != nil {
-			return nil, err
-		}
-		segments := s.Log.Segments()
-		i := slices.IndexFunc(segments, func(i log.SegmentInfo) bool { return i.Name == name })
-		if i < 0 {
-			return nil, fmt.Errorf("segment %s was deleted", name)
-		}
-		for _, g := range segments[:i+1] {
-			m.Segments = append(m.Segments, Segment{Name: g.Name, First: g.First, Last: g.Last, Size: g.Size, Chain: checkpoint.Chain(g.Chain)})
-		}
-		last := &m.Segments[i]
-		last.Last, last.Size, last.Chain = c.HeadIndex, end, checkpoint.Chain(chain)
-		m.PrevIndex, m.PrevChain = segments[0].PrevIndex, checkpoint.Chain(segments[0].PrevChain)
-	}
-	// A node whose log and checkpoint disagree must not spread that.
-	return m, m.check()
-}
-
-// knowsDeletions reports whether the state in the manifest's checkpoint knows that
-// what lies before the first segment may be gone. History is deleted by an event;
-// a checkpoint from before that event still needs contents that were carried
-// forward since, and a node with only this checkpoint would take the log's
-// beginning for lost.
-func (s *server) knowsDeletions(ctx context.Context, m *Manifest) (bool, error) {
-	if m.PrevIndex == 0 {
-		return true, nil
-	}
-	next := s.Log.Blocks(m.Checkpoint.HeadIndex + 1)
+// checkDeletions returns errUseless if history was deleted after a checkpoint. Its state then
+// still needs contents that were carried forward since, and a node with only this checkpoint
+// would take the log's beginning for lost.
+func (s *server) checkDeletions(ctx context.Context, head uint64) error {
+	next := s.Log.Blocks(head + 1)
 	for {
 		b, err := next(ctx)
 		if err == io.EOF {
-			return true, nil
+			return nil
 		} else if err != nil {
-			return false, err
+			return err
 		}
 		for i := range b.Events {
 			if b.Events[i].Type == event.HistoryDeleted {
-				return false, nil
+				return errUseless
 			}
 		}
 	}
 }
 
-// ServeHTTP sends a segment (/log/NAME) or a checkpoint (/checkpoints/NAME), or
-// the range of it that was asked for. The file stays readable when retention
-// deletes it meanwhile.
+// ServeHTTP sends a segment (/log/NAME) or a checkpoint (/checkpoints/NAME), or a range of
+// it. The file stays readable when it is deleted meanwhile.
 func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if !s.running.TryRLock() {
-		http.Error(w, "this node is being closed", http.StatusServiceUnavailable)
+		http.Error(w, errClosing.Error(), http.StatusServiceUnavailable)
 		return
 	}
 	defer s.running.RUnlock()
@@ -252,32 +200,32 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer f.Close()
-	// Where the other node reads slowly, or not at all, stop ends the write.
-	defer context.AfterFunc(s.ctx, func() { _ = http.NewResponseController(w).SetWriteDeadline(time.Now()) })()
+	// If the other node reads slowly, or not at all, stop ends the write.
+	defer context.AfterFunc(s.ctx, func() {
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Now())
+	})()
 	w.Header().Set("Content-Type", "application/octet-stream")
 	http.ServeContent(w, r, "", time.Time{}, io.NewSectionReader(f, 0, size))
 }
 
-// open opens a file and returns how much of it may be sent: of a segment whole
-// blocks only, behind which may be one that is being written.
-func (s *server) open(dir, name string) (vfs.File, int64, error) {
+// open opens a file and returns how much of it may be sent: whole blocks of a segment only,
+// because one may be being written after them.
+func (s *server) open(dir, name string) (f vfs.File, size int64, err error) {
 	_, _, isCheckpoint := checkpoint.ParseName(name)
 	switch {
 	case dir == "/"+datadir.LogDir+"/":
 		segments := s.Log.Segments()
-		i := slices.IndexFunc(segments, func(i log.SegmentInfo) bool { return i.Name == name })
+		i := slices.IndexFunc(segments, func(g log.SegmentInfo) bool { return g.Name == name })
 		if i < 0 {
 			return nil, 0, fs.ErrNotExist
 		}
-		f, err := s.FS.OpenRead(path.Join(s.DataDir, datadir.LogDir, name))
+		f, err = s.FS.OpenRead(path.Join(s.DataDir, datadir.LogDir, name))
 		return f, segments[i].Size, err
 	case dir == "/"+datadir.CheckpointDir+"/" && isCheckpoint:
-		f, err := s.FS.OpenRead(path.Join(s.DataDir, datadir.CheckpointDir, name))
-		if err != nil {
+		if f, err = s.FS.OpenRead(path.Join(s.DataDir, datadir.CheckpointDir, name)); err != nil {
 			return nil, 0, err
 		}
-		size, err := f.Size()
-		if err != nil {
+		if size, err = f.Size(); err != nil {
 			f.Close()
 		}
 		return f, size, err

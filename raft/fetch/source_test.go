@@ -3,7 +3,6 @@ package fetch
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"io"
 	"net"
@@ -20,24 +19,19 @@ import (
 	"github.com/qlogd/qlogd/raft/peer"
 )
 
-// A checkpoint from before history was let go of is not handed out once that
-// history is gone: its state would need contents that are not there.
+// No segments are listed for a checkpoint from before history was deleted: its state would
+// need contents that are not there. The source writes a newer one.
 func TestCheckpointKnowsWhatIsGone(t *testing.T) {
 	n := newNode(t, 13).grow(60)
 	old := n.checkpoint()
 	n.retain(3)
 	net := newNet()
-	src := n.source()
-	full := errors.New("no room")
-	src.Snapshot = func() error { return full }
-	Serve(net.at("a"), src)
+	n.serve(net, "a")
 	disk := vfs.NewMem()
-	err := fetch(t, net, disk, old.Index, "a")
-	if e, ok := errors.AsType[*peer.Error](err); !ok || e.Code != codeNone {
+	if err := fetch(t, net, disk, old, "a"); !errors.Is(err, errUseless) {
 		t.Fatal(err)
 	}
-	n.serve(net, "a")
-	must(t, fetch(t, net, disk, old.Index, "a"))
+	must(t, fetch(t, net, disk, n.newest(), "a"))
 	if !install(t, disk) {
 		t.Fatal("not installed")
 	}
@@ -65,7 +59,7 @@ func TestReadyThatIsTooLate(t *testing.T) {
 			meta := n.grow(30).checkpoint()
 			net := newNet()
 			n.serve(net, "a")
-			must(t, fetch(t, net, disk, meta.Index, "a"))
+			must(t, fetch(t, net, disk, meta, "a"))
 			now := late(n, disk.Clone())
 			for name, b := range files(t, disk, "/incoming", "") {
 				now.Put("/incoming/"+name, []byte(b))
@@ -85,33 +79,6 @@ func TestReadyThatIsTooLate(t *testing.T) {
 	}
 }
 
-// A checkpoint that is damaged, without a term or without members is none for
-// Raft; an older one serves.
-func TestOnlyUsableCheckpointsAreOffered(t *testing.T) {
-	n := newNode(t, 18).grow(30)
-	good := n.checkpoint()
-	n.grow(3)
-	bad := n.checkpoint()
-	b := n.disk.Get("/checkpoints/" + bad.Name())
-	b[len(b)-30] ^= 1
-	n.disk.Put("/checkpoints/"+bad.Name(), b)
-	n.grow(3)
-	f := n.m.Freeze()
-	defer f.Release()
-	must(t, n.log.Sync())
-	index, chain := n.log.Tip()
-	seed := checkpoint.Meta{Index: index, Term: 1, HeadIndex: index, Chain: chain, Clock: f.Clock(), Digest: f.Digest(), ClusterID: cluster}
-	must(t, checkpoint.Write(n.disk, "/checkpoints", seed, f))
-	net := newNet()
-	n.serve(net, "a")
-	disk := vfs.NewMem()
-	must(t, fetch(t, net, disk, good.Index, "a"))
-	if !install(t, disk) {
-		t.Fatal("not installed")
-	}
-	must(t, errors.Join(sameAsSource(t, disk, n, good), verify(t, disk)))
-}
-
 // The source goes on working under a fetch: it rotates, takes checkpoints, thins
 // them out and deletes its oldest segments.
 func TestSourceMovesOn(t *testing.T) {
@@ -123,7 +90,7 @@ func TestSourceMovesOn(t *testing.T) {
 			n.serve(net, "a")
 			asked := 0
 			net.bend = func(s answer) answer {
-				if asked++; s.name != callManifest && asked%every == 0 && asked < 60 {
+				if asked++; s.name != callList && asked%every == 0 && asked < 60 {
 					n.grow(6)
 					n.retain(8)
 					n.checkpoint()
@@ -133,7 +100,7 @@ func TestSourceMovesOn(t *testing.T) {
 			}
 			disk := vfs.NewMem()
 			for tries := 0; ; tries++ {
-				if err := fetch(t, net, disk, 1, "a"); err == nil {
+				if err := fetch(t, net, disk, n.newest(), "a"); err == nil {
 					break
 				} else if tries > 100 {
 					t.Fatal(err)
@@ -162,10 +129,10 @@ func TestOnlyTheMissingIsSent(t *testing.T) {
 	n.stop = nil
 	n.serve(net, "b")
 	disk := vfs.NewMem()
-	must(t, fetch(t, net, disk, first.Index, "a"))
+	must(t, fetch(t, net, disk, first, "a"))
 	net.sent = 0
 	// A READY that is newer than what is wanted is good, without a byte.
-	must(t, fetch(t, net, disk, first.Index, "a"))
+	must(t, fetch(t, net, disk, first, "a"))
 	if net.sent != 0 {
 		t.Errorf("%d bytes came for nothing", net.sent)
 	}
@@ -178,7 +145,7 @@ func TestOnlyTheMissingIsSent(t *testing.T) {
 	// One that is too old is made newer: only what is behind its end comes.
 	before := size()
 	second := n.grow(20).checkpoint()
-	must(t, fetch(t, net, disk, second.Index, "b"))
+	must(t, fetch(t, net, disk, second, "b"))
 	if want := size() - before + int64(len(n.disk.Get("/checkpoints/"+second.Name()))); net.sent != want {
 		t.Errorf("%d bytes came for the newer checkpoint, want %d", net.sent, want)
 	}
@@ -190,7 +157,7 @@ func TestOnlyTheMissingIsSent(t *testing.T) {
 	net.files = nil
 	last := n.log.Segments()
 	third := n.grow(20).checkpoint()
-	must(t, fetch(t, net, disk, third.Index, "a"))
+	must(t, fetch(t, net, disk, third, "a"))
 	if net.files[0] != "/log/"+last[len(last)-1].Name {
 		t.Errorf("what came: %v", net.files)
 	}
@@ -209,20 +176,20 @@ func TestSources(t *testing.T) {
 	n.stop = nil
 	n.serve(net, "good")
 	net.bend = func(s answer) answer {
-		if s.addr == "liar" && s.name != callManifest {
+		if s.addr == "liar" && s.name != callList {
 			s.b = bytes.Repeat([]byte{7}, len(s.b))
 		}
 		return s
 	}
-	must(t, fetch(t, net, vfs.NewMem(), meta.Index, "nobody", "liar", "good"))
-	if err := fetch(t, net, vfs.NewMem(), meta.Index, "nobody", "liar"); !errors.Is(err, errNobody) || !errors.Is(err, ErrWrong) {
+	must(t, fetch(t, net, vfs.NewMem(), meta, "nobody", "liar", "good"))
+	if err := fetch(t, net, vfs.NewMem(), meta, "nobody", "liar"); !errors.Is(err, errNobody) || !errors.Is(err, ErrWrong) {
 		t.Error(err)
 	}
 	other := newNode(t, 99).grow(20).copy()
-	if err := fetch(t, net, other, meta.Index, "liar", "good"); !errors.Is(err, ErrDiffers) {
+	if err := fetch(t, net, other, meta, "liar", "good"); !errors.Is(err, ErrDiffers) {
 		t.Error(err)
 	}
-	if err := fetch(t, net, other, meta.Index, "good", "nobody"); errors.Is(err, ErrDiffers) || !errors.Is(err, errNobody) {
+	if err := fetch(t, net, other, meta, "good", "nobody"); errors.Is(err, ErrDiffers) || !errors.Is(err, errNobody) {
 		t.Error(err)
 	}
 }
@@ -233,7 +200,7 @@ func TestNoRoom(t *testing.T) {
 	net := newNet()
 	n.serve(net, "a")
 	disk := vfs.NewMem()
-	o := optionsOf(net, disk, meta.Index, "a")
+	o := optionsOf(net, disk, meta, "a")
 	o.FreeBytes = func() (uint64, error) { return reserveBytes + 5000, nil }
 	if err := Fetch(t.Context(), o); !errors.Is(err, ErrNoSpace) || net.sent > 0 {
 		t.Errorf("%v, %d bytes came", err, net.sent)
@@ -276,22 +243,11 @@ func TestServeRefuses(t *testing.T) {
 			t.Errorf("%s: %d", file, got)
 		}
 	}
-	call := func(body string) string {
-		_, _, err := mem.Call(t.Context(), peer.Target{Addr: "a"}, callManifest, []byte(body))
-		e, _ := errors.AsType[*peer.Error](err)
-		if e == nil {
-			t.Fatalf("%s: %v", body, err)
+	wrong := listRequest{HeadIndex: meta.HeadIndex, Chain: checkpoint.Chain{1}}
+	for _, body := range []string{"", "[]", "{} {}", string(encode(wrong)), `{"head_index":1000000}`} {
+		if _, _, err := mem.Call(t.Context(), peer.Target{Addr: "a"}, callList, []byte(body)); err == nil {
+			t.Errorf("answered %s", body)
 		}
-		return e.Code
-	}
-	for _, body := range []string{"", "{}", "[]", `{"cluster":"another","min_index":1}`, `{} {}`} {
-		if got := call(body); got != codeInvalid {
-			t.Errorf("manifest %s: %s", body, got)
-		}
-	}
-	// Above what a new checkpoint could be of.
-	if got := call(`{"cluster":"` + cluster + `","min_index":1000000}`); got != codeNone {
-		t.Errorf("manifest beyond the end: %s", got)
 	}
 }
 
@@ -332,7 +288,7 @@ func TestOverTheNetwork(t *testing.T) {
 	stop()
 	defer Serve(a, n.source())()
 	disk := vfs.NewMem()
-	o := optionsOf(b, disk, meta.Index)
+	o := optionsOf(b, disk, meta)
 	o.From = []peer.Target{{Addr: "127.0.0.1:1", Node: "nobody"}, to}
 	must(t, Fetch(t.Context(), o))
 	if !install(t, disk) {
@@ -357,8 +313,8 @@ func TestStuckSourceIsGivenUp(t *testing.T) {
 	n.serve(mem, "a")
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
-		err := Fetch(t.Context(), optionsOf(&stuck{mem}, vfs.NewMem(), meta.Index, "a"))
-		if err == nil || !strings.Contains(err.Error(), "nothing has come for 30s") || time.Since(began) != idleTime {
+		err := Fetch(t.Context(), optionsOf(&stuck{mem}, vfs.NewMem(), meta, "a"))
+		if err == nil || !strings.Contains(err.Error(), "nothing was received for 30s") || time.Since(began) != idleTime {
 			t.Errorf("%v after %v", err, time.Since(began))
 		}
 	})
@@ -366,11 +322,11 @@ func TestStuckSourceIsGivenUp(t *testing.T) {
 
 // READY's bytes are frozen: a later program must finish what this one began.
 func TestReadyBytes(t *testing.T) {
-	r := &ready{Replace: true, Manifest: Manifest{
-		Cluster: cluster, PrevIndex: 4, PrevChain: checkpoint.Chain{1},
+	r := &ready{
+		Replace: true, Cluster: cluster, PrevIndex: 4, PrevChain: checkpoint.Chain{1},
 		Checkpoint: Checkpoint{Name: "00000000000000000009-00000000000000000002.ckpt", Size: 5, Index: 9, Term: 2, HeadIndex: 8, Chain: checkpoint.Chain{2}},
 		Segments:   []Segment{{Name: "00000000000000000005.seg", First: 5, Last: 8, Size: 200, Chain: checkpoint.Chain{2}}},
-	}}
+	}
 	b := r.encode()
 	const zeros = "0000000000000000000000000000000000000000000000000000000000000"
 	want := `{"format":1,"cluster":"01HGW2N7Q0000000000000000A","checkpoint":{"name":"00000000000000000009-00000000000000000002.ckpt","size":5,"index":9,"term":2,"head_index":8,"chain":"02` + zeros + `0"},` +
@@ -391,27 +347,4 @@ func TestReadyBytes(t *testing.T) {
 			t.Errorf("cut to %d bytes: %v", i, err)
 		}
 	}
-}
-
-// FuzzManifest: a manifest that passes is in order.
-func FuzzManifest(f *testing.F) {
-	n := newNode(f, 21).grow(20)
-	n.checkpoint()
-	m, err := (&server{Source: n.source()}).newest(context.Background(), 1)
-	must(f, err)
-	f.Add(encode(m))
-	f.Add([]byte(`{}`))
-	f.Fuzz(func(t *testing.T, b []byte) {
-		var m Manifest
-		if json.Unmarshal(b, &m) != nil || m.check() != nil {
-			return
-		}
-		last := m.PrevIndex
-		for _, s := range m.Segments {
-			if s.First <= last || s.Last < s.First || s.Size <= 0 || s.Name != log.SegmentName(s.First) {
-				t.Fatalf("%+v", m)
-			}
-			last = s.Last
-		}
-	})
 }

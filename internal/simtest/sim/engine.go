@@ -149,7 +149,7 @@ func openEngine(l *life) (_ *engine, err error) {
 	}
 	w.plantIn(e)
 	e.stopServing = fetch.Serve(l.peers, fetch.Source{
-		ClusterID: l.card.ClusterID, FS: l.fs, DataDir: "/", Log: e.log, Snapshot: e.replica.Snapshot, Logger: l.logger,
+		FS: l.fs, DataDir: "/", Log: e.log, Snapshot: e.replica.Snapshot, Logger: l.logger,
 	})
 	e.work.Go(e.fetchLacking)
 	return e, nil
@@ -200,14 +200,12 @@ func (e *engine) fetchLacking() {
 		}
 		e.l.n.w.say(e.l.n, "lacks what leads to checkpoint %d", offer.Meta.Index)
 		err := fetch.Fetch(e.background, fetch.Options{
-			Net: e.l.peers, From: e.replica.Sources(offer), ClusterID: e.l.card.ClusterID, MinIndex: offer.Meta.Index,
+			Net: e.l.peers, From: e.replica.Sources(offer), Checkpoint: offer.Meta,
 			FS: e.l.fs, DataDir: "/", Logger: e.l.logger,
 		})
 		switch {
 		case e.background.Err() != nil:
 			return
-		case errors.Is(err, fetch.ErrNothingLacking):
-			// It came by itself meanwhile.
 		case errors.Is(err, fetch.ErrDiffers) && !e.l.n.flipped.Load():
 			e.l.n.w.find("%s can't catch up: %v", e.l.n.name, err)
 		case err != nil:

@@ -1,0 +1,162 @@
+package fetch
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"path"
+	"strings"
+
+	"github.com/qlogd/qlogd/log"
+	"github.com/qlogd/qlogd/log/checkpoint"
+	"github.com/qlogd/qlogd/log/vfs"
+)
+
+// Checkpoint is the file that the fetched segments lead up to.
+type Checkpoint struct {
+	Name      string           `json:"name"`
+	Size      int64            `json:"size"`
+	Index     uint64           `json:"index"` // Raft's
+	Term      uint64           `json:"term"`
+	HeadIndex uint64           `json:"head_index"`
+	Chain     checkpoint.Chain `json:"chain"`
+}
+
+func checkpointOf(m *checkpoint.Meta) Checkpoint {
+	return Checkpoint{
+		Name: m.Name(), Size: m.Size, Index: m.Index, Term: m.Term, HeadIndex: m.HeadIndex, Chain: m.Chain,
+	}
+}
+
+// Segment is one file of the event log, the newest cut at the checkpoint.
+type Segment struct {
+	Name  string           `json:"name"`
+	First uint64           `json:"first"`
+	Last  uint64           `json:"last"`
+	Size  int64            `json:"size"`
+	Chain checkpoint.Chain `json:"chain"` // at Last
+}
+
+// The names in incoming/, besides the segments, side files and the checkpoint, which have the
+// names that they get in their own directories.
+const (
+	// readyFile is written last: all that it lists is there, whole, verified and durable. The
+	// next opening of the directory may move it in place, or leave it.
+	readyFile = "READY"
+	// installFile is the name of readyFile from before the first file is moved: from then on
+	// the installation must be completed.
+	installFile = "INSTALL"
+)
+
+// ready is the content of READY and INSTALL: a line with the CRC-32C of the rest, in hex, and
+// then this as JSON.
+type ready struct {
+	Format     int        `json:"format"`
+	Cluster    string     `json:"cluster"`
+	Checkpoint Checkpoint `json:"checkpoint"`
+	// PrevIndex and PrevChain are of the block before the first segment; 0 = none. Segments
+	// are those in incoming/.
+	PrevIndex uint64           `json:"prev_index"`
+	PrevChain checkpoint.Chain `json:"prev_chain"`
+	Segments  []Segment        `json:"segments"`
+	// Replace: the local log does not lead up to PrevIndex, and is removed. Otherwise its
+	// segments before the first one stay.
+	Replace bool `json:"replace"`
+}
+
+const readyFormat = 1
+
+// Sizes of files beyond any that qlogd writes, and the smallest segment.
+const (
+	maxSegmentBytes    = 4 << 30
+	maxCheckpointBytes = 1 << 40
+	minSegmentBytes    = 88 + 68 // header, and a block without records
+)
+
+// check verifies that names match their numbers, and that each part continues the one before.
+func (r *ready) check() error {
+	c := &r.Checkpoint
+	index, term, ok := checkpoint.ParseName(c.Name)
+	switch {
+	case r.Cluster == "":
+		return errors.New("no cluster")
+	case !ok || index != c.Index || term != c.Term:
+		return fmt.Errorf("checkpoint %q is not of index %d, term %d", c.Name, c.Index, c.Term)
+	case c.HeadIndex > c.Index:
+		return fmt.Errorf("checkpoint %s: the log's head %d is after it", c.Name, c.HeadIndex)
+	case c.Size <= 0 || c.Size > maxCheckpointBytes:
+		return fmt.Errorf("checkpoint %s: %d bytes", c.Name, c.Size)
+	case r.PrevIndex == 0 && r.PrevChain != checkpoint.Chain{}:
+		return errors.New("a chain before the first block")
+	}
+	last, chain := r.PrevIndex, r.PrevChain
+	for i := range r.Segments {
+		s := &r.Segments[i]
+		first, ok := log.ParseSegmentName(s.Name)
+		switch {
+		case !ok || first != s.First:
+			return fmt.Errorf("segment %q does not begin at index %d", s.Name, s.First)
+		case s.First <= last || s.Last < s.First:
+			return fmt.Errorf("segment %s: %d to %d, after %d", s.Name, s.First, s.Last, last)
+		case s.Size < minSegmentBytes || s.Size > maxSegmentBytes:
+			return fmt.Errorf("segment %s: %d bytes", s.Name, s.Size)
+		}
+		last, chain = s.Last, s.Chain
+	}
+	if last != c.HeadIndex || chain != c.Chain {
+		return fmt.Errorf("the segments end at index %d, chain %x; checkpoint %s is of index %d, chain %x",
+			last, chain, c.Name, c.HeadIndex, c.Chain)
+	}
+	return nil
+}
+
+// errNotReady is returned for a file that is no READY, or a damaged one.
+var errNotReady = errors.New("not a usable " + readyFile)
+
+func checksum(body string) string {
+	return fmt.Sprintf("%08x", crc32.Checksum([]byte(body), crc32.MakeTable(crc32.Castagnoli)))
+}
+
+func (r *ready) encode() []byte {
+	r.Format = readyFormat
+	b := encode(r)
+	return []byte(checksum(string(b)) + "\n" + string(b))
+}
+
+// encode returns v, which consists of numbers and strings, as JSON.
+func encode(v any) []byte {
+	b, err := json.Marshal(v)
+	if err != nil {
+		panic(err)
+	}
+	return b
+}
+
+func decodeReady(b []byte) (*ready, error) {
+	sum, body, ok := strings.Cut(string(b), "\n")
+	if !ok || sum != checksum(body) {
+		return nil, fmt.Errorf("%w: wrong checksum", errNotReady)
+	}
+	r := &ready{}
+	if err := json.Unmarshal([]byte(body), r); err != nil {
+		return nil, fmt.Errorf("%w: %w", errNotReady, err)
+	}
+	if r.Format > readyFormat {
+		return nil, fmt.Errorf("incoming files: format version %d is newer than this program's %d",
+			r.Format, readyFormat)
+	}
+	if err := r.check(); err != nil {
+		return nil, fmt.Errorf("%w: %w", errNotReady, err)
+	}
+	return r, nil
+}
+
+// readReady returns the content of the file called name in dir; fs.ErrNotExist if there is none.
+func readReady(fsys vfs.FS, dir, name string) (*ready, error) {
+	b, err := vfs.ReadFile(fsys, path.Join(dir, name))
+	if err != nil {
+		return nil, err
+	}
+	return decodeReady(b)
+}

@@ -128,8 +128,7 @@ func (s *Server) buried(
 // present reports whether a message is in a queue, and not about to leave it by a purge or
 // with its key.
 func present(v *event.MessageView) bool {
-	return v.State == event.StateReady || v.State == event.StateScheduled ||
-		v.State == event.StateLeased
+	return v.State.Live()
 }
 
 func historyExpired(id event.ID) *event.Problem {

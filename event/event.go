@@ -85,6 +85,9 @@ var stateNames = [...]string{"", "scheduled", "ready", "leased", "acked", "dead_
 
 func (s State) String() string { return nameOf(stateNames[:], s) }
 
+// Live reports whether a message in this state is in a queue.
+func (s State) Live() bool { return s == StateReady || s == StateScheduled || s == StateLeased }
+
 // ParseState is the inverse of String.
 func ParseState(s string) (State, bool) {
 	v, ok := parseName(stateNames[:], s, State(0))

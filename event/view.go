@@ -27,6 +27,9 @@ type Stats struct {
 	Acked, DeadLettered, Discarded, Replayed            int64
 }
 
+// Messages is how many messages are in the queue.
+func (s *Stats) Messages() int64 { return s.Ready + s.Scheduled + s.InFlight }
+
 // MessageView is a live message as readers see it.
 type MessageView struct {
 	ID             ID

@@ -5,7 +5,8 @@ import "github.com/qlogd/qlogd/event"
 // purgeDead discards dead messages.
 func (d *decision) purgeDead(c *event.PurgeDead) event.Result {
 	if !d.runs(c.Task) {
-		return event.Result{Moved: skipped(c.IDs, func(id *event.ID) event.ID { return *id }, event.SkipTask)}
+		return event.Result{Moved: skipped(c.IDs, func(id *event.ID) event.ID { return *id },
+			event.SkipTask)}
 	}
 	for _, id := range c.IDs {
 		d.endOverdue(id)
@@ -25,11 +26,9 @@ func (d *decision) purgeDead(c *event.PurgeDead) event.Result {
 	}
 	d.expect(len(take))
 	for i := range take {
-		m := &take[i]
-		d.emit(event.Event{
-			Type: event.Discarded, Subject: m.ID, Prev: m.Last, Queue: m.Queue, Attempt: m.Attempt, Reason: event.ReasonPurged,
-			DiedIn: c.Queue, Task: c.Task,
-		})
+		e := about(event.Discarded, &take[i])
+		e.Reason, e.DiedIn, e.Task = event.ReasonPurged, c.Queue, c.Task
+		d.emit(e)
 	}
 	return event.Result{Moved: out, Count: int64(len(take))}
 }
@@ -40,7 +39,7 @@ func (d *decision) purgeDead(c *event.PurgeDead) event.Result {
 func (d *decision) endOverdue(id event.ID) {
 	m, ok := d.s.Message(id)
 	switch {
-	case !ok || m.State != event.StateReady && m.State != event.StateScheduled && m.State != event.StateLeased:
+	case !ok || !m.State.Live():
 	case d.s.Expired(&m):
 		d.die(&m, event.ReasonExpired, event.ID{}, event.Blob{})
 	case m.State == event.StateLeased && m.LeaseExpiresAt <= d.s.Clock():
@@ -60,7 +59,7 @@ type corpses struct {
 func (c *corpses) find(id event.ID, i int) (m event.MessageView, code string, p *event.Problem) {
 	if c.seen[id] {
 		if c.strict {
-			return m, "", event.Problemf(event.CodeInvalidArgument, "message_ids", "message %s is named twice", id).At(i)
+			return m, "", invalid("message_ids", "message %s is named twice", id).At(i)
 		}
 		return m, event.SkipGone, nil
 	}
@@ -69,11 +68,11 @@ func (c *corpses) find(id event.ID, i int) (m event.MessageView, code string, p 
 	}
 	c.seen[id] = true
 	m, ok := c.d.s.Message(id)
-	ok = ok && m.Dead != nil && m.Dead.Queue == c.queue &&
-		(m.State == event.StateReady || m.State == event.StateScheduled || m.State == event.StateLeased)
+	ok = ok && m.Dead != nil && m.Dead.Queue == c.queue && m.State.Live()
 	switch {
 	case !ok && c.strict:
-		return m, "", event.Problemf(event.CodeMessageNotFound, "message_ids", "message %s is not dead in queue %q", id, c.queue).At(i)
+		return m, "", event.Problemf(event.CodeMessageNotFound, "message_ids",
+			"message %s is not dead in queue %q", id, c.queue).At(i)
 	case !ok:
 		return m, event.SkipGone, nil
 	case m.State == event.StateLeased:

@@ -36,9 +36,12 @@ func (d *decision) define(c *event.Define) event.Result {
 	seen := map[string]bool{}
 	for i := range c.Webhooks {
 		w := &c.Webhooks[i]
-		p := d.checkWebhook(w, func(name string) bool { return will[name] != nil || d.hasQueue(name) })
+		p := d.checkWebhook(w, func(name string) bool {
+			return will[name] != nil ||
+				d.hasQueue(name)
+		})
 		if p == nil && seen[w.Name] {
-			p = event.Problemf(event.CodeInvalidArgument, "name", "name '%s' is given twice", w.Name)
+			p = invalid("name", "name '%s' is given twice", w.Name)
 		}
 		if p != nil {
 			return problem(within(p, "webhooks", i))
@@ -66,10 +69,10 @@ func (d *decision) planQueues(puts []event.PutQueue) ([]plannedQueue, *event.Pro
 		c := &puts[i]
 		policy, p := d.checkQueue(c)
 		if p == nil && !event.ValidName(c.Name) {
-			p = event.Problemf(event.CodeInvalidArgument, "name", "name must match %s", event.Names)
+			p = invalid("name", "name must match %s", event.Names)
 		}
 		if _, twice := at[c.Name]; p == nil && twice {
-			p = event.Problemf(event.CodeInvalidArgument, "name", "name '%s' is given twice", c.Name)
+			p = invalid("name", "name '%s' is given twice", c.Name)
 		}
 		if p != nil {
 			return nil, within(p, "queues", i)
@@ -106,7 +109,8 @@ func (d *decision) checkPlan(plan []plannedQueue, will map[string]*event.Policy)
 			if target == nil {
 				target = d.s.Policy(dlq)
 			}
-			if wrong := checkDeadLetters(name, dlq, users[name]+d.s.UsedBy(name), target); wrong != nil {
+			if wrong := checkDeadLetters(name, dlq, users[name]+d.s.UsedBy(name),
+				target); wrong != nil {
 				p = wrong
 			}
 		}

@@ -43,7 +43,8 @@ func (d *decision) happen(it projections.Due) {
 // expireLease ends a lease that has run out: like a retry, but by itself.
 func (d *decision) expireLease(m *event.MessageView) {
 	q, _ := d.s.Look(m.Queue)
-	e := event.Event{Type: event.LeaseExpired, Subject: m.ID, Prev: m.Last, Queue: m.Queue, Lease: m.Lease, Attempt: m.Attempt}
+	e := about(event.LeaseExpired, m)
+	e.Lease = m.Lease
 	if last(&q.Policy, m.Attempt) {
 		// No more tries: back to the front for the instant until it dies.
 		e.Place = front(q.Policy.Ordering)
@@ -58,7 +59,10 @@ func (d *decision) expireLease(m *event.MessageView) {
 }
 
 // last reports whether an attempt is the last one that the policy allows.
-func last(p *event.Policy, attempt uint32) bool { return p.MaxAttempts > 0 && attempt >= p.MaxAttempts }
+func last(p *event.Policy, attempt uint32) bool {
+	return p.MaxAttempts > 0 &&
+		attempt >= p.MaxAttempts
+}
 
 // place is where a message waits for its next try.
 func place(p *event.Policy) event.Place {
@@ -83,19 +87,19 @@ func front(o event.Ordering) event.Place {
 
 // die lets a message leave its queue for good: into the dead-letter queue, or
 // discarded where there is none. It reports the queue it went to.
-func (d *decision) die(m *event.MessageView, reason event.Reason, lease event.ID, content event.Blob) (to string) {
+func (d *decision) die(m *event.MessageView, reason event.Reason, lease event.ID,
+	content event.Blob) (to string) {
 	q, _ := d.s.Look(m.Queue)
-	e := event.Event{
-		Type: event.Discarded, Subject: m.ID, Prev: m.Last, Queue: m.Queue, Lease: lease, Attempt: m.Attempt,
-		Reason: reason, Content: content,
-	}
+	e := about(event.Discarded, m)
+	e.Lease, e.Reason, e.Content = lease, reason, content
 	if q.Policy.Ordering != event.Unordered {
 		e.TakesKey = q.Policy.OnDead == event.DeadLetterKey && d.s.WaitsBehind(m.ID)
 	}
 	if dlq := q.Policy.DeadLetterQueue; dlq != "" {
 		if _, ok := d.s.Look(dlq); ok {
 			e.Type, e.ToQueue = event.DeadLettered, dlq
-			e.HoldsKey = q.Policy.Ordering != event.Unordered && q.Policy.OnDead == event.DeadHoldKey
+			e.HoldsKey = q.Policy.Ordering != event.Unordered &&
+				q.Policy.OnDead == event.DeadHoldKey
 		}
 	}
 	d.emit(e)
@@ -104,8 +108,8 @@ func (d *decision) die(m *event.MessageView, reason event.Reason, lease event.ID
 
 // carryOut emits the event of a message that was decided to be gone.
 func (d *decision) carryOut(it projections.Due) {
-	m := &it.Message
-	e := event.Event{Type: event.Discarded, Subject: m.ID, Prev: m.Last, Queue: it.Queue, Lease: m.Lease, Attempt: m.Attempt, Reason: it.Reason}
+	e := about(event.Discarded, &it.Message)
+	e.Queue, e.Lease, e.Reason = it.Queue, it.Message.Lease, it.Reason
 	if it.To != "" {
 		if _, ok := d.s.Look(it.To); ok {
 			e.Type, e.ToQueue = event.DeadLettered, it.To

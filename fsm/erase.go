@@ -9,12 +9,14 @@ import "github.com/qlogd/qlogd/event"
 // command does not know, and the task looks again.
 func (d *decision) erase(c *event.Erase) event.Result {
 	if len(c.Items) > event.MaxBatch {
-		return problem(event.Problemf(event.CodeInvalidArgument, "items", "items must be at most %d", event.MaxBatch))
+		return problem(invalid("items", "items must be at most %d", event.MaxBatch))
 	}
 	// All that it erases must be in events before it is sealed: nodes carry out what
 	// events said by then.
-	if t, ok := d.s.Task(c.Task); !ok || t.Kind != event.TaskErase || t.Status != event.TaskRunning || t.Sealed {
-		return problem(event.Problemf(event.CodeConflict, "task", "task %s is no erasure that runs and is not sealed", c.Task))
+	if t, ok := d.s.Task(c.Task); !ok || t.Kind != event.TaskErase ||
+		t.Status != event.TaskRunning || t.Sealed {
+		return problem(conflict("task", "task %s is no erasure that runs and is not sealed",
+			c.Task))
 	}
 	for i := range c.Items {
 		d.endOverdue(c.Items[i].ID)
@@ -25,18 +27,17 @@ func (d *decision) erase(c *event.Erase) event.Result {
 	for i := range c.Items {
 		it := &c.Items[i]
 		m, there := d.s.Message(it.ID)
-		live := there && (m.State == event.StateReady || m.State == event.StateScheduled || m.State == event.StateLeased)
+		live := there && m.State.Live()
 		if seen[it.ID] || there && !live || !there && (it.Last.IsZero() || d.goneOn(it)) {
 			continue
 		}
 		seen[it.ID] = true
-		e := event.Event{Type: event.Erased, Subject: it.ID, Prev: it.Last, Task: c.Task, Refs: it.Refs, Content: c.Why}
+		e := event.Event{Type: event.Erased, Subject: it.ID, Prev: it.Last, Task: c.Task,
+			Refs: it.Refs, Content: c.Why}
 		if live {
-			gone := d.emit(event.Event{
-				Type: event.Discarded, Subject: m.ID, Prev: m.Last, Queue: m.Queue, Lease: m.Lease, Attempt: m.Attempt,
-				Reason: event.ReasonDeleted, Task: c.Task,
-			})
-			e.Queue, e.Prev = m.Queue, event.RefOf(gone)
+			gone := about(event.Discarded, &m)
+			gone.Lease, gone.Reason, gone.Task = m.Lease, event.ReasonDeleted, c.Task
+			e.Queue, e.Prev = m.Queue, event.RefOf(d.emit(gone))
 		}
 		d.emit(e)
 		n++

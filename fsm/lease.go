@@ -34,10 +34,12 @@ func (d *decision) lease(c *event.Lease) event.Result {
 			}
 			expires := d.s.Clock() + ms
 			id := d.emit(event.Event{
-				Type: event.Leased, Subject: m.ID, Prev: m.Last, Queue: name, Attempt: m.Attempt + 1,
+				Type: event.Leased, Subject: m.ID, Prev: m.Last, Queue: name, Attempt: m.Attempt +
+					1,
 				LeaseExpires: expires, Worker: c.Worker,
 			})
-			m.State, m.Attempt, m.Lease, m.LeaseExpiresAt, m.Last = event.StateLeased, m.Attempt+1, id, expires, event.RefOf(id)
+			m.State, m.Attempt, m.Lease, m.LeaseExpiresAt, m.Last = event.StateLeased, m.Attempt+1,
+				id, expires, event.RefOf(id)
 			out = append(out, event.LeasedMessage{MessageView: m, MaxAttempts: policy.MaxAttempts})
 		}
 	}

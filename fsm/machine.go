@@ -66,7 +66,8 @@ func (m *Machine) Apply(index uint64, data []byte) ([]event.Result, error) {
 	// Rules that are in force already count too: entries proposed before they
 	// were are decided by them all the same (I19).
 	if wants := max(entry.Rules, m.Rules()); wants > m.opts.Known {
-		return nil, fmt.Errorf("entry %d requires rules version %d, this binary supports up to %d", index, wants, m.opts.Known)
+		return nil, fmt.Errorf("entry %d requires rules version %d, this binary supports up to %d",
+			index, wants, m.opts.Known)
 	}
 	commands := make([]*event.Command, len(entry.Commands))
 	for i, b := range entry.Commands {
@@ -77,13 +78,15 @@ func (m *Machine) Apply(index uint64, data []byte) ([]event.Result, error) {
 	return m.apply(index, entry, commands)
 }
 
-func (m *Machine) apply(index uint64, entry *event.Entry, commands []*event.Command) ([]event.Result, error) {
+func (m *Machine) apply(index uint64, entry *event.Entry,
+	commands []*event.Command) ([]event.Result, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if index <= m.state.Index() {
 		return nil, nil
 	}
-	d := &decision{s: m.state, wants: entry.Rules, block: event.Block{Index: index, Time: entry.Time, Events: m.events}}
+	d := &decision{s: m.state, wants: entry.Rules,
+		block: event.Block{Index: index, Time: entry.Time, Events: m.events}}
 	d.s.Begin(index, entry.Time)
 	d.due()
 	results := make([]event.Result, len(commands))
@@ -124,6 +127,11 @@ func (d *decision) emit(e event.Event) event.ID {
 	return e.ID
 }
 
+// about is an event of a message, with what every such event has.
+func about(t event.Type, m *event.MessageView) event.Event {
+	return event.Event{Type: t, Subject: m.ID, Prev: m.Last, Queue: m.Queue, Attempt: m.Attempt}
+}
+
 // expect makes room for n more events at once.
 func (d *decision) expect(n int) { d.block.Events = slices.Grow(d.block.Events, n) }
 
@@ -134,19 +142,23 @@ func (d *decision) command(c *event.Command) event.Result {
 	if q := c.Request; q != nil {
 		if id, body, ok := d.s.Answer(q.Key); ok {
 			if body != q.Body {
-				return problem(event.Problemf(event.CodeKeyReused, "Idempotency-Key", "this Idempotency-Key came with another request before"))
+				return problem(event.Problemf(event.CodeKeyReused, "Idempotency-Key",
+					"this Idempotency-Key came with another request before"))
 			}
 			return event.Result{Kept: event.RefOf(id)}
 		}
 		if floor := d.s.AnswerFloor(); q.Looked < floor {
-			return problem(stale("the log was asked for this request up to index %d, it must be to %d", q.Looked, floor))
+			return problem(stale(
+				"the log was asked for this request up to index %d, it must be to %d", q.Looked,
+				floor))
 		}
 	}
 	r := d.decide(c)
 	if c.Request != nil && r.Problem == nil {
 		r.Index = d.block.Index
 		d.emit(event.Event{
-			Type: event.AnswerKept, Alias: c.Request.Key, Body: c.Request.Body, Until: d.s.Clock() + event.KeepAnswersMS,
+			Type: event.AnswerKept, Alias: c.Request.Key, Body: c.Request.Body, Until: d.s.Clock() +
+				event.KeepAnswersMS,
 			Content: event.EncodeContent(&event.Content{Answer: event.EncodeResult(&r)}),
 		})
 	}
@@ -204,10 +216,26 @@ func (d *decision) decide(c *event.Command) event.Result {
 
 func problem(p *event.Problem) event.Result { return event.Result{Problem: p} }
 
+func invalid(field, format string, args ...any) *event.Problem {
+	return event.Problemf(event.CodeInvalidArgument, field, format, args...)
+}
+
+func conflict(field, format string, args ...any) *event.Problem {
+	return event.Problemf(event.CodeConflict, field, format, args...)
+}
+
 // stale turns a command back that was prepared against what is no longer so;
 // the node that took the request prepares it again.
 func stale(format string, args ...any) *event.Problem {
 	return event.Problemf(event.CodeStaleRevision, "", format, args...)
+}
+
+// schemaChanged turns back what was checked against another revision of a queue's schema.
+func schemaChanged(q *event.QueueView, revision uint64) *event.Problem {
+	if revision == q.Revision || len(q.Policy.MessageSchema) == 0 {
+		return nil
+	}
+	return stale("checked against revision %d of the policy, now it is %d", revision, q.Revision)
 }
 
 func queueNotFound(name, field string) *event.Problem {

@@ -33,7 +33,8 @@ func (n *news) note(index uint64, events []event.Event) {
 			}
 		case event.Discarded:
 			switch e.Reason {
-			case event.ReasonMaxAttempts, event.ReasonExpired, event.ReasonRejected, event.ReasonKeyDead:
+			case event.ReasonMaxAttempts, event.ReasonExpired, event.ReasonRejected,
+				event.ReasonKeyDead:
 				if n.discarded == nil {
 					n.discarded = map[Discard]Discarded{}
 				}

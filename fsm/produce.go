@@ -36,8 +36,10 @@ func (d *decision) plan(c *event.Produce, loads map[string]load) ([]planned, *ev
 			return nil, queueNotFound(c.Queue, "queue")
 		}
 		policy = event.DefaultPolicy()
-	} else if c.Revision != q.Revision && (len(policy.MessageSchema) > 0 || policy.DedupBy == event.DedupByContent && !c.Import) {
-		return nil, stale("checked against revision %d of the policy, now it is %d", c.Revision, q.Revision)
+	} else if c.Revision != q.Revision &&
+		(len(policy.MessageSchema) > 0 || policy.DedupBy == event.DedupByContent && !c.Import) {
+		return nil, stale("checked against revision %d of the policy, now it is %d", c.Revision,
+			q.Revision)
 	}
 	number := q.Number
 	if !ok {
@@ -77,17 +79,16 @@ func (d *decision) plan(c *event.Produce, loads map[string]load) ([]planned, *ev
 
 // planOne plans the message at i of a produce to the queue of this number, without
 // regard to those beside it.
-func (d *decision) planOne(c *event.Produce, i int, number uint32, policy *event.Policy) (planned, *event.Problem) {
+func (d *decision) planOne(c *event.Produce, i int, number uint32, policy *event.Policy) (planned,
+	*event.Problem) {
 	m, p := &c.Messages[i], planned{of: -1}
-	if m.Priority < event.MinPriority || m.Priority > event.MaxPriority {
-		// Wherever it came through: no entry may stop the replicas.
-		return p, event.Problemf(event.CodeInvalidArgument, "priority",
-			"priority must be from %d to %d", event.MinPriority, event.MaxPriority).At(i)
+	if wrong := checkPriority(m.Priority); wrong != nil {
+		return p, wrong.At(i)
 	}
 	hash := m.DedupKey
 	switch {
 	case c.Import && (m.SourceID == "" || hash.IsZero()):
-		return p, event.Problemf(event.CodeInvalidArgument, "source_id", "source_id must be set").At(i)
+		return p, invalid("source_id", "source_id must be set").At(i)
 	case c.Import:
 		// One that is in the queue is known for as long as it is, whatever the
 		// window.
@@ -105,7 +106,8 @@ func (d *decision) planOne(c *event.Produce, i int, number uint32, policy *event
 		return p, nil
 	}
 	if floor := d.s.DedupFloor(); c.Looked < floor {
-		return p, stale("the log was asked for duplicates up to index %d, it must be to %d", c.Looked, floor)
+		return p, stale("the log was asked for duplicates up to index %d, it must be to %d",
+			c.Looked, floor)
 	}
 	if m.Seen != (event.ID{}) && m.SeenUntil > d.s.Clock() {
 		p.id, p.dup = m.Seen, true
@@ -113,11 +115,21 @@ func (d *decision) planOne(c *event.Produce, i int, number uint32, policy *event
 	return p, nil
 }
 
+// checkPriority refuses what would stop the replicas, wherever it came through.
+func checkPriority(p uint8) *event.Problem {
+	if p < event.MinPriority || p > event.MaxPriority {
+		return invalid("priority", "priority must be from %d to %d", event.MinPriority,
+			event.MaxPriority)
+	}
+	return nil
+}
+
 // room checks that more fits into a queue.
 func room(q *event.QueueView, policy *event.Policy, add load) *event.Problem {
-	held := q.Stats.Ready + q.Stats.Scheduled + q.Stats.InFlight
+	held := q.Stats.Messages()
 	full := func(field string, limit, now, more int64) *event.Problem {
-		p := event.Problemf(event.CodeQueueFull, field, "queue %q holds %d of at most %d, %d more do not fit", q.Name, now, limit, more)
+		p := event.Problemf(event.CodeQueueFull, field,
+			"queue %q holds %d of at most %d, %d more do not fit", q.Name, now, limit, more)
 		p.RetryAfterMS = retryFullMS
 		return p
 	}

@@ -38,7 +38,8 @@ func (d *decision) checkQueue(c *event.PutQueue) (event.Policy, *event.Problem) 
 	policy := c.Policy.Clone()
 	was, exists := d.s.Look(c.Name)
 	if c.IfRevision != 0 && (!exists || was.Revision != c.IfRevision) {
-		return policy, stale("merged with revision %d of the policy, now it is %d", c.IfRevision, was.Revision)
+		return policy, stale("merged with revision %d of the policy, now it is %d", c.IfRevision,
+			was.Revision)
 	}
 	if c.DeadLetterAuto {
 		policy.DeadLetterQueue = c.Name + ".dlq"
@@ -50,8 +51,8 @@ func (d *decision) checkQueue(c *event.PutQueue) (event.Policy, *event.Problem) 
 }
 
 func (d *decision) checkOrdering(name string, o event.Ordering) *event.Problem {
-	if q, ok := d.s.Look(name); ok && q.Policy.Ordering != o && q.Stats.Ready+q.Stats.Scheduled+q.Stats.InFlight > 0 {
-		return event.Problemf(event.CodeConflict, "ordering", "ordering can't change while the queue holds messages")
+	if q, ok := d.s.Look(name); ok && q.Policy.Ordering != o && q.Stats.Messages() > 0 {
+		return conflict("ordering", "ordering can't change while the queue holds messages")
 	}
 	return nil
 }
@@ -94,11 +95,12 @@ func checkDeadLetters(name, dlq string, users int, target *event.Policy) *event.
 	const field = "delivery.dead_letter_queue"
 	switch {
 	case users > 0:
-		return event.Problemf(event.CodeInvalidArgument, field, "queue '%s' is a dead_letter_queue and cannot have its own dead_letter_queue", name)
+		return invalid(field,
+			"queue '%s' is a dead_letter_queue and cannot have its own dead_letter_queue", name)
 	case target == nil:
-		return event.Problemf(event.CodeInvalidArgument, field, "dead_letter_queue '%s' does not exist; create it first", dlq)
+		return invalid(field, "dead_letter_queue '%s' does not exist; create it first", dlq)
 	case target.DeadLetterQueue != "":
-		return event.Problemf(event.CodeInvalidArgument, field, "dead_letter_queue '%s' cannot have its own dead_letter_queue", dlq)
+		return invalid(field, "dead_letter_queue '%s' cannot have its own dead_letter_queue", dlq)
 	}
 	return nil
 }
@@ -111,16 +113,21 @@ func (d *decision) deleteQueue(c *event.DeleteQueue) event.Result {
 	if !ok {
 		return problem(queueNotFound(c.Name, "queue"))
 	}
-	held := q.Stats.Ready + q.Stats.Scheduled + q.Stats.InFlight
+	held := q.Stats.Messages()
 	if !c.Force {
 		if n := d.s.UsedBy(c.Name); n > 0 {
-			return problem(event.Problemf(event.CodeQueueInUse, "queue", "queue %q is the dead_letter_queue of %d others; force=true deletes it all the same", c.Name, n))
+			return problem(event.Problemf(event.CodeQueueInUse, "queue",
+				"queue %q is the dead_letter_queue of %d others; force=true deletes it all the same",
+				c.Name, n))
 		}
 		if w, ok := d.fedBy(c.Name); ok {
-			return problem(event.Problemf(event.CodeQueueInUse, "queue", "queue %q gets the messages of webhook %q; force=true deletes it all the same", c.Name, w))
+			return problem(event.Problemf(event.CodeQueueInUse, "queue",
+				"queue %q gets the messages of webhook %q; force=true deletes it all the same",
+				c.Name, w))
 		}
 		if held > 0 {
-			return problem(event.Problemf(event.CodeQueueInUse, "queue", "queue %q holds %d messages; force=true deletes it with them", c.Name, held))
+			return problem(event.Problemf(event.CodeQueueInUse, "queue",
+				"queue %q holds %d messages; force=true deletes it with them", c.Name, held))
 		}
 	}
 	if d.s.UsedBy(c.Name) > 0 {

@@ -64,7 +64,10 @@ func (m *Machine) Message(id event.ID) (event.MessageView, bool) {
 // Dead returns the messages that died in a queue, by id, and whether there are
 // more. The queue need not be there any more.
 func (m *Machine) Dead(queue string, f event.DeadFilter) ([]event.MessageView, bool) {
-	return view2(m, func(s *projections.State) ([]event.MessageView, bool) { return s.Dead(queue, f) })
+	return view2(m, func(s *projections.State) ([]event.MessageView,
+		bool) {
+		return s.Dead(queue, f)
+	})
 }
 
 // DeadCount returns how many messages that died in a queue are dead still.

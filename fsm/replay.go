@@ -12,7 +12,7 @@ import (
 // passed over.
 func (d *decision) replay(c *event.Replay) event.Result {
 	if c.Order > event.OrderHead {
-		return problem(event.Problemf(event.CodeInvalidArgument, "order", "order must be original, append or head"))
+		return problem(invalid("order", "order must be original, append or head"))
 	}
 	to, field := c.To, "to"
 	if to == "" {
@@ -22,11 +22,12 @@ func (d *decision) replay(c *event.Replay) event.Result {
 	if !ok {
 		return problem(queueNotFound(to, field))
 	}
-	if c.Revision != q.Revision && len(q.Policy.MessageSchema) > 0 {
-		return problem(stale("checked against revision %d of the policy, now it is %d", c.Revision, q.Revision))
+	if p := schemaChanged(&q, c.Revision); p != nil {
+		return problem(p)
 	}
 	if !d.runs(c.Task) {
-		return event.Result{Moved: skipped(c.Items, func(it *event.ReplayItem) event.ID { return it.ID }, event.SkipTask)}
+		return event.Result{Moved: skipped(c.Items,
+			func(it *event.ReplayItem) event.ID { return it.ID }, event.SkipTask)}
 	}
 
 	for i := range c.Items {
@@ -87,7 +88,8 @@ func (d *decision) replay(c *event.Replay) event.Result {
 	for i := range take {
 		m := &take[i]
 		e := event.Event{
-			Type: event.Replayed, Subject: m.ID, Prev: m.Last, Queue: m.Queue, ToQueue: to, DiedIn: c.Queue, Order: order, Task: c.Task,
+			Type: event.Replayed, Subject: m.ID, Prev: m.Last, Queue: m.Queue, ToQueue: to,
+			DiedIn: c.Queue, Order: order, Task: c.Task,
 		}
 		if it := &c.Items[m.item]; it.Edited {
 			e.Edited, e.Size, e.Content = true, it.Size, it.Content

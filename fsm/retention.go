@@ -12,7 +12,8 @@ func (d *decision) carry(c *event.Carry) event.Result {
 		if !ok || m.Content != it.From {
 			continue
 		}
-		d.emit(event.Event{Type: event.ContentCarried, Subject: m.ID, Prev: m.Last, Queue: m.Queue, Content: it.Content})
+		d.emit(event.Event{Type: event.ContentCarried, Subject: m.ID, Prev: m.Last, Queue: m.Queue,
+			Content: it.Content})
 		n++
 	}
 	return event.Result{Count: n}
@@ -21,7 +22,8 @@ func (d *decision) carry(c *event.Carry) event.Result {
 // retain gives up history below an index, never of what a live message needs.
 func (d *decision) retain(c *event.Retain) event.Result {
 	if needed := d.s.Needed(); c.Before > needed {
-		return problem(event.Problemf(event.CodeConflict, "before", "a live message needs history from index %d on, not %d", needed, c.Before))
+		return problem(conflict("before", "a live message needs history from index %d on, not %d",
+			needed, c.Before))
 	}
 	if c.Before > d.s.History() {
 		d.emit(event.Event{Type: event.HistoryDeleted, Before: c.Before})

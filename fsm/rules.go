@@ -7,7 +7,8 @@ import "github.com/qlogd/qlogd/event"
 func (d *decision) upgrade(c *event.Upgrade) event.Result {
 	if c.Rules > d.wants {
 		// A node that does not know these rules would have gone on here.
-		return problem(event.Problemf(event.CodeInvalidArgument, "rules", "rules %d came in an entry that wants only %d", c.Rules, d.wants))
+		return problem(invalid("rules", "rules %d came in an entry that wants only %d", c.Rules,
+			d.wants))
 	}
 	if c.Rules > d.s.Rules() {
 		d.emit(event.Event{Type: event.RulesChanged, Rules: c.Rules})

@@ -14,7 +14,8 @@ func (d *decision) settle(c *event.Settle) event.Result {
 		it := &c.Items[i]
 		m, ok := d.holder(it.Lease)
 		if !ok || (c.Queue != "" && m.Queue != c.Queue) {
-			out[i] = event.Settled{Lease: it.Lease, Status: event.StatusRejected, Code: event.CodeLeaseLost}
+			out[i] = event.Settled{Lease: it.Lease, Status: event.StatusRejected,
+				Code: event.CodeLeaseLost}
 			continue
 		}
 		out[i] = d.settleOne(it, &m)
@@ -37,7 +38,8 @@ func (d *decision) holder(lease event.ID) (event.MessageView, bool) {
 func (d *decision) settleOne(it *event.SettleItem, m *event.MessageView) event.Settled {
 	policy := d.s.Policy(m.Queue)
 	out := event.Settled{Lease: it.Lease, Message: m.ID, Queue: m.Queue}
-	e := event.Event{Subject: m.ID, Prev: m.Last, Queue: m.Queue, Lease: it.Lease, Attempt: m.Attempt, Content: it.Content}
+	e := about(event.TypeNone, m) // set below
+	e.Lease, e.Content = it.Lease, it.Content
 	switch it.Op {
 	case event.OpAck:
 		e.Type, out.Status = event.Acked, event.StatusAcked
@@ -74,7 +76,8 @@ func (d *decision) settleOne(it *event.SettleItem, m *event.MessageView) event.S
 	return out
 }
 
-func (d *decision) dead(out event.Settled, m *event.MessageView, reason event.Reason, content event.Blob) event.Settled {
+func (d *decision) dead(out event.Settled, m *event.MessageView, reason event.Reason,
+	content event.Blob) event.Settled {
 	out.Status = event.StatusDiscarded
 	if d.die(m, reason, m.Lease, content) != "" {
 		out.Status = event.StatusDeadLettered

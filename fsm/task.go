@@ -9,14 +9,16 @@ const mostTasks = 1000
 // it out; the answer is its id.
 func (d *decision) createTask(c *event.CreateTask) event.Result {
 	if c.Kind == event.TaskNone || c.Kind > event.TaskErase {
-		return problem(event.Problemf(event.CodeInvalidArgument, "kind", "kind must be replay, purge or erase"))
+		return problem(invalid("kind", "kind must be replay, purge or erase"))
 	}
 	if n := d.s.RunningTasks(); n >= mostTasks {
-		return problem(event.Problemf(event.CodeConflict, "", "%d tasks run already, as many as may: let some end, or cancel them", n))
+		return problem(conflict("",
+			"%d tasks run already, as many as may: let some end, or cancel them", n))
 	}
 	id := event.NewID(d.s.Clock(), d.block.Index, uint32(len(d.block.Events)))
 	return event.Result{ID: d.emit(event.Event{
-		Type: event.TaskCreated, Queue: c.Queue, Task: id, TaskKind: c.Kind, Count: c.Total, Content: c.Content,
+		Type: event.TaskCreated, Queue: c.Queue, Task: id, TaskKind: c.Kind, Count: c.Total,
+		Content: c.Content,
 	})}
 }
 
@@ -25,39 +27,45 @@ func (d *decision) createTask(c *event.CreateTask) event.Result {
 func (d *decision) updateTask(c *event.UpdateTask) event.Result {
 	t, ok := d.s.Task(c.ID)
 	if !ok {
-		return problem(event.Problemf(event.CodeTaskNotFound, "id", "task %s does not exist, or ended long ago", c.ID))
+		return problem(event.Problemf(event.CodeTaskNotFound, "id",
+			"task %s does not exist, or ended long ago", c.ID))
 	}
 	running := t.Status == event.TaskRunning
 	e := event.Event{Task: t.ID, Queue: t.Queue}
 	switch c.Op {
 	case event.TaskOpCancel:
 		if t.Sealed && running {
-			return problem(event.Problemf(event.CodeConflict, "id", "task %s can't be cancelled any more: the nodes are erasing already", t.ID))
+			return problem(conflict("id",
+				"task %s can't be cancelled any more: the nodes are erasing already", t.ID))
 		}
 		if t.Status == event.TaskCompleted || t.Status == event.TaskFailed {
-			return problem(event.Problemf(event.CodeConflict, "id", "task %s is %s: it can't be cancelled", t.ID, t.Status))
+			return problem(conflict("id", "task %s is %s: it can't be cancelled", t.ID, t.Status))
 		}
 		e.Type = event.TaskCancelled
 	case event.TaskOpResume:
 		if t.Status == event.TaskCompleted || t.Status == event.TaskFailed {
-			return problem(event.Problemf(event.CodeConflict, "id", "task %s is %s; only a cancelled one can be resumed", t.ID, t.Status))
+			return problem(conflict("id", "task %s is %s; only a cancelled one can be resumed",
+				t.ID, t.Status))
 		}
 		if t.Status == event.TaskIsCancelled {
 			if n := d.s.RunningTasks(); n >= mostTasks {
-				return problem(event.Problemf(event.CodeConflict, "", "%d tasks run already, as many as may: let some end, or cancel them", n))
+				return problem(conflict("",
+					"%d tasks run already, as many as may: let some end, or cancel them", n))
 			}
 			d.emit(event.Event{Type: event.TaskResumed, Task: t.ID, Queue: t.Queue})
 		}
 		return event.Result{}
 	case event.TaskOpSeal:
 		if t.Kind != event.TaskErase {
-			return problem(event.Problemf(event.CodeInvalidArgument, "id", "task %s is a %s: only an erasure is sealed", t.ID, t.Kind))
+			return problem(invalid("id", "task %s is a %s: only an erasure is sealed", t.ID,
+				t.Kind))
 		}
 		running = running && !t.Sealed
 		e.Type = event.TaskSealed
 	case event.TaskOpReport:
 		if !t.Sealed {
-			return problem(event.Problemf(event.CodeConflict, "id", "task %s is not sealed: nothing can have been carried out", t.ID))
+			return problem(conflict("id",
+				"task %s is not sealed: nothing can have been carried out", t.ID))
 		}
 		for _, n := range t.Nodes {
 			running = running && n.Node != c.Node
@@ -68,7 +76,7 @@ func (d *decision) updateTask(c *event.UpdateTask) event.Result {
 	case event.TaskOpFail:
 		e.Type, e.Failed, e.Content = event.TaskEnded, true, c.Content
 	default:
-		return problem(event.Problemf(event.CodeInvalidArgument, "op", "there is no such change of a task"))
+		return problem(invalid("op", "there is no such change of a task"))
 	}
 	if running {
 		d.emit(e)

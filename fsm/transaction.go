@@ -11,11 +11,13 @@ func (d *decision) transaction(c *event.Transaction) event.Result {
 		field := transactionField(it.Op)
 		at := position(c.Settle, i)
 		if seen[it.Lease] {
-			return problem(event.Problemf(event.CodeInvalidArgument, field, "lease %s is settled twice in one transaction", it.Lease).At(at))
+			return problem(invalid(field, "lease %s is settled twice in one transaction",
+				it.Lease).At(at))
 		}
 		seen[it.Lease] = true
 		if _, ok := d.holder(it.Lease); !ok {
-			return problem(event.Problemf(event.CodeLeaseLost, field, "lease %s is not its message's current one", it.Lease).At(at))
+			return problem(event.Problemf(event.CodeLeaseLost, field,
+				"lease %s is not its message's current one", it.Lease).At(at))
 		}
 	}
 	loads := map[string]load{}

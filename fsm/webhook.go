@@ -23,18 +23,19 @@ func (d *decision) hasQueue(name string) bool { return d.s.Policy(name) != nil }
 func (d *decision) checkWebhook(c *event.PutWebhook, hasQueue func(string) bool) *event.Problem {
 	switch {
 	case !event.ValidName(c.Name):
-		return event.Problemf(event.CodeInvalidArgument, "name", "name must match %s", event.Names)
+		return invalid("name", "name must match %s", event.Names)
 	case len(c.Definition) > event.MaxDefinition:
-		return event.Problemf(event.CodeInvalidArgument, "definition", "definition must be at most %d bytes", event.MaxDefinition)
+		return invalid("definition", "definition must be at most %d bytes", event.MaxDefinition)
 	case c.Queue != "" && !hasQueue(c.Queue):
-		return event.Problemf(event.CodeInvalidArgument, "queue", "queue '%s' does not exist; create it first", c.Queue)
+		return invalid("queue", "queue '%s' does not exist; create it first", c.Queue)
 	}
 	return nil
 }
 
 // setWebhook does what was checked, and reports whether that changed anything.
 func (d *decision) setWebhook(c *event.PutWebhook) bool {
-	e := event.Event{Type: event.WebhookCreated, Webhook: c.Name, Queue: c.Queue, Definition: c.Definition}
+	e := event.Event{Type: event.WebhookCreated, Webhook: c.Name, Queue: c.Queue,
+		Definition: c.Definition}
 	if was, ok := d.s.Webhook(c.Name); ok {
 		if was.Queue == c.Queue && bytes.Equal(was.Definition, c.Definition) {
 			return false
@@ -48,7 +49,8 @@ func (d *decision) setWebhook(c *event.PutWebhook) bool {
 func (d *decision) deleteWebhook(c *event.DeleteWebhook) event.Result {
 	w, ok := d.s.Webhook(c.Name)
 	if !ok {
-		return problem(event.Problemf(event.CodeWebhookNotFound, "name", "webhook %q does not exist", c.Name))
+		return problem(event.Problemf(event.CodeWebhookNotFound, "name",
+			"webhook %q does not exist", c.Name))
 	}
 	d.emit(event.Event{Type: event.WebhookDeleted, Webhook: c.Name, Queue: w.Queue})
 	return event.Result{}

@@ -191,7 +191,7 @@ func (q *request) eventQuery() (*eventQuery, error) {
 	}
 	if q.query.Has("type") {
 		var ok bool
-		if f.typ, ok = event.ParseType(q.query.Get("type")); !ok {
+		if f.typ, ok = event.Parse[event.Type](q.query.Get("type")); !ok || f.typ == event.TypeNone {
 			in.refuse("type", "type must be an event type such as enqueued or acked, not %s", echo(q.query.Get("type")))
 		}
 	}

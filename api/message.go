@@ -18,7 +18,7 @@ func (s *Server) peekMessages(q *request) error {
 	f := event.MessageFilter{
 		Limit: limit + 1, Key: q.text("key", event.MaxKeyBytes), After: q.queryID("cursor"),
 	}
-	f.State, _ = event.ParseState(q.choice("state", "scheduled", "ready", "leased"))
+	f.State, _ = event.Parse[event.State](q.choice("state", "scheduled", "ready", "leased"))
 	st := q.state()
 	if q.err != nil {
 		return q.err

@@ -65,7 +65,7 @@ func UpdatePolicy(
 	set(u.Description, &p.Description, def.Description)
 	err = cmp.Or(
 		parse("ordering", u.Ordering, &p.Ordering, def.Ordering, "must be unordered, fifo or per_key",
-			event.ParseOrdering),
+			event.Parse[event.Ordering]),
 		parse("delivery.max_attempts", of(d, d.Value.MaxAttempts), &p.MaxAttempts, def.MaxAttempts,
 			"must be from 0 to 1000000", func(n int64) (uint32, bool) { return uint32(n), n == int64(uint32(n)) }),
 		parse("delivery.backoff_multiplier", of(d, d.Value.BackoffMultiplier), &p.BackoffMultiplier,
@@ -73,11 +73,11 @@ func UpdatePolicy(
 		parse("delivery.backoff_jitter", of(d, d.Value.BackoffJitter), &p.BackoffJitter,
 			def.BackoffJitter, "must be from 0 to 1", millionths(0, 1)),
 		parse("delivery.on_retry", of(d, d.Value.OnRetry), &p.OnRetry, def.OnRetry,
-			"must be block, head or tail", event.ParseOnRetry),
+			"must be block, head or tail", event.Parse[event.OnRetry]),
 		parse("delivery.on_dead", of(d, d.Value.OnDead), &p.OnDead, def.OnDead,
-			"must be skip, hold_key or dead_letter_key", event.ParseOnDead),
+			"must be skip, hold_key or dead_letter_key", event.Parse[event.OnDead]),
 		parse("deduplication.by", of(dedup, dedup.Value.By), &p.DedupBy, def.DedupBy,
-			"must be key or content", event.ParseDedupBy),
+			"must be key or content", event.Parse[event.DedupBy]),
 	)
 	if err != nil {
 		return false, err

@@ -63,7 +63,7 @@ func (s *Server) replayDead(q *request) error {
 	q.body(&body)
 	m.edits, m.dry, m.spec.Order = body.Edit, body.DryRun, body.Order
 	var ok bool
-	if m.order, ok = event.ParseOrder(body.Order); !ok {
+	if m.order, ok = event.Parse[event.Order](body.Order); !ok {
 		q.refuse("order", "order must be original, append or head, not %s", echo(body.Order))
 	}
 	if body.To != "" {

@@ -65,8 +65,10 @@ func DecodeGroup(b []byte, commands, bytes int) ([]Forwarded, error) {
 	}
 	body, sum := b[:len(b)-groupTail], binary.BigEndian.Uint32(b[len(b)-groupTail:])
 	count := binary.BigEndian.Uint32(b[1:])
-	if count == 0 || uint64(count) > uint64(commands) || uint64(count) > uint64(len(body)/groupMember) {
-		return nil, fmt.Errorf("group: %d commands in %d bytes, at most %d may be", count, len(b), commands)
+	if count == 0 || uint64(count) > uint64(commands) ||
+		uint64(count) > uint64(len(body)/groupMember) {
+		return nil, fmt.Errorf("group: %d commands in %d bytes, at most %d may be", count, len(b),
+			commands)
 	}
 	if crc32.Checksum(body, castagnoli) != sum {
 		return nil, fmt.Errorf("group: %d bytes do not match their checksum", len(b))
@@ -89,7 +91,8 @@ func DecodeGroup(b []byte, commands, bytes int) ([]Forwarded, error) {
 		case uint64(n) > uint64(len(body)):
 			return nil, fmt.Errorf("group: command %d is cut", i)
 		case n == 0 || body[0] != Version:
-			return nil, fmt.Errorf("group: command %d is of another version than this program's %d", i, Version)
+			return nil, fmt.Errorf("group: command %d is of another version than this program's %d",
+				i, Version)
 		}
 		f.Data = body[:n:n]
 		body = body[n:]

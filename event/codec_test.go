@@ -273,16 +273,16 @@ func TestTypes(t *testing.T) {
 
 func TestNames(t *testing.T) {
 	for i, n := range typeNames[1:] {
-		if got, ok := ParseType(n); !ok || int(got) != i+1 || got.String() != n {
+		if got, ok := Parse[Type](n); !ok || int(got) != i+1 || got.String() != n {
 			t.Errorf("type %q is %d %v", n, got, ok)
 		}
 	}
 	for s := StateScheduled; s <= StateReplayed; s++ {
-		if got, ok := ParseState(s.String()); !ok || got != s {
+		if got, ok := Parse[State](s.String()); !ok || got != s {
 			t.Errorf("state %s", s)
 		}
 	}
-	if _, ok := ParseType(""); ok || Type(200).String() != "unknown" || State(200).String() != "unknown" || Reason(200).String() != "unknown" {
+	if v, _ := Parse[Type](""); v != TypeNone || Type(200).String() != "unknown" || State(200).String() != "unknown" || Reason(200).String() != "unknown" {
 		t.Error("what is unknown has a name")
 	}
 	for _, s := range []string{"a", "A.b_c-9", strings.Repeat("x", 128)} {

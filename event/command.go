@@ -59,7 +59,8 @@ func (c *Command) Class() Class {
 	case c.Lease != nil:
 		return ClassLease
 	case c.Carry != nil, c.Retain != nil, c.Erase != nil,
-		c.Replay != nil && !c.Replay.Task.IsZero(), c.PurgeDead != nil && !c.PurgeDead.Task.IsZero():
+		c.Replay != nil && !c.Replay.Task.IsZero(), c.PurgeDead != nil &&
+			!c.PurgeDead.Task.IsZero():
 		return ClassBackground
 	}
 	return ClassSettle
@@ -69,7 +70,8 @@ func (c *Command) Class() Class {
 func (c *Command) Name() string {
 	v := reflect.ValueOf(c).Elem()
 	for i := range v.NumField() {
-		if f := v.Field(i); f.Kind() == reflect.Pointer && !f.IsNil() && commandNames[i] != "request" {
+		if f := v.Field(i); f.Kind() == reflect.Pointer && !f.IsNil() &&
+			commandNames[i] != "request" {
 			return commandNames[i]
 		}
 	}

@@ -43,27 +43,38 @@ const (
 )
 
 var typeNames = [...]string{
-	"", "queue_created", "queue_updated", "queue_deleted", "queue_paused", "queue_resumed", "queue_purged",
+	"", "queue_created", "queue_updated", "queue_deleted", "queue_paused", "queue_resumed",
+	"queue_purged",
 	"enqueued", "leased", "lease_extended", "lease_expired", "acked", "retried", "released",
 	"dead_lettered", "discarded", "replayed", "answer_kept", "content_carried", "history_deleted",
-	"rules_changed", "resurrected", "task_created", "task_cancelled", "task_resumed", "task_sealed", "task_reported",
+	"rules_changed", "resurrected", "task_created", "task_cancelled", "task_resumed", "task_sealed",
+	"task_reported",
 	"task_ended", "erased", "webhook_created", "webhook_updated", "webhook_deleted",
 }
 
 // String returns the name that users see.
 func (t Type) String() string { return nameOf(typeNames[:], t) }
 
-// ParseType is the inverse of String.
-func ParseType(s string) (Type, bool) {
-	v, ok := parseName(typeNames[:], s, Type(0))
-	return v, ok && v != 0
-}
+const unknown = "unknown"
 
 func nameOf[T ~uint8](names []string, v T) string {
 	if int(v) < len(names) {
 		return names[v]
 	}
-	return "unknown"
+	return unknown
+}
+
+// Parse is the inverse of String. The zero value of a type in which it is none is "".
+func Parse[T interface {
+	~uint8
+	String() string
+}](s string) (v T, ok bool) {
+	for ; v.String() != unknown; v++ {
+		if v.String() == s {
+			return v, true
+		}
+	}
+	return 0, false
 }
 
 // State is where a message is.
@@ -81,18 +92,13 @@ const (
 	StateReplayed
 )
 
-var stateNames = [...]string{"", "scheduled", "ready", "leased", "acked", "dead_lettered", "discarded", "replayed"}
+var stateNames = [...]string{"", "scheduled", "ready", "leased", "acked", "dead_lettered",
+	"discarded", "replayed"}
 
 func (s State) String() string { return nameOf(stateNames[:], s) }
 
 // Live reports whether a message in this state is in a queue.
 func (s State) Live() bool { return s == StateReady || s == StateScheduled || s == StateLeased }
-
-// ParseState is the inverse of String.
-func ParseState(s string) (State, bool) {
-	v, ok := parseName(stateNames[:], s, State(0))
-	return v, ok && v != 0
-}
 
 // Reason says why a message was dead-lettered or discarded.
 type Reason uint8
@@ -109,7 +115,8 @@ const (
 	ReasonQueueDeleted
 )
 
-var reasonNames = [...]string{"", "max_attempts", "expired", "rejected", "key_dead", "purged", "deleted", "queue_deleted"}
+var reasonNames = [...]string{"", "max_attempts", "expired", "rejected", "key_dead", "purged",
+	"deleted", "queue_deleted"}
 
 func (r Reason) String() string { return nameOf(reasonNames[:], r) }
 
@@ -138,9 +145,6 @@ const (
 var orderNames = [...]string{"", "original", "append", "head"}
 
 func (o Order) String() string { return nameOf(orderNames[:], o) }
-
-// ParseOrder is the inverse of String; "" is OrderDefault.
-func ParseOrder(s string) (Order, bool) { return parseName(orderNames[:], s, Order(0)) }
 
 // TaskKind says what a task does.
 type TaskKind uint8
@@ -196,33 +200,42 @@ type Event struct {
 	Key      string
 	Kind     string
 	Priority uint8
-	Due      int64 // enqueued, retried, lease_expired: when it can be leased; 0 at once (or, of lease_expired, never again)
+	// enqueued, retried, lease_expired: when it can be leased; 0 at once (or, of lease_expired,
+	// never again)
+	Due      int64
 	Expires  int64 // enqueued: when its ttl ends; 0 never
 	Size     uint32
 	Until    int64 // enqueued: end of its deduplication window; answer_kept: how long it is kept
 	SourceID string
 
 	// Leases and how they end.
-	Lease        ID    // lease_extended, lease_expired, acked, retried, released, dead_lettered, discarded: the lease that ended or was extended; leased: its own id
+	// lease_extended, lease_expired, acked, retried, released, dead_lettered, discarded: the lease
+	// that ended or was extended; leased: its own id
+	Lease        ID
 	LeaseExpires int64 // leased, lease_extended
 	Attempt      uint32
 	Worker       string
 	Place        Place // retried, lease_expired, released
 
 	// Leaving.
-	Reason   Reason
-	ToQueue  string // dead_lettered, replayed, resurrected: where it went; its id there is the event's
-	HoldsKey bool   // dead_lettered: its partition stops until the dead message is resolved
-	TakesKey bool   // dead_lettered: all that waits in its partition follows
-	DiedIn   string // replayed; discarded from a dead-letter queue by its purge: the queue that it had died in
-	Order    Order  // replayed: where it takes its place
-	Edited   bool   // replayed, resurrected: Content and Size are the message's from now on
-	First    ID     // resurrected: under which it was first enqueued; Count says how often it was replayed
+	Reason Reason
+	// dead_lettered, replayed, resurrected: where it went; its id there is the event's
+	ToQueue  string
+	HoldsKey bool // dead_lettered: its partition stops until the dead message is resolved
+	TakesKey bool // dead_lettered: all that waits in its partition follows
+	// replayed; discarded from a dead-letter queue by its purge: the queue that it had died in
+	DiedIn string
+	Order  Order // replayed: where it takes its place
+	Edited bool  // replayed, resurrected: Content and Size are the message's from now on
+	// resurrected: under which it was first enqueued; Count says how often it was replayed
+	First ID
 
 	// Queues.
 	Policy *Policy
 	Number uint32 // queue_created: the queue's number, never used again
-	Count  int64  // queue_purged, queue_deleted: messages concerned; resurrected: replays before; task_created: about how many; task_ended: passed over
+	// queue_purged, queue_deleted: messages concerned; resurrected: replays before; task_created:
+	// about how many; task_ended: passed over
+	Count int64
 
 	// Tasks. Task is also set in what a task did: replayed, discarded, erased.
 	Task     ID
@@ -245,7 +258,8 @@ type Event struct {
 // IsMove reports whether an event took its message to another queue, or brought
 // it back into one, where the event's id is the message's.
 func (e *Event) IsMove() bool {
-	return (e.Type == DeadLettered || e.Type == Replayed || e.Type == Resurrected) && e.ToQueue != ""
+	return (e.Type == DeadLettered || e.Type == Replayed || e.Type == Resurrected) &&
+		e.ToQueue != ""
 }
 
 // Erased reports whether what users wrote in an event was erased.

@@ -31,7 +31,8 @@ const MaxNumber = 1<<24 - 1
 func NewID(clock int64, index uint64, number uint32) ID {
 	var id ID
 	if clock < 0 || uint64(clock) > ulid.MaxTime() || index >= 1<<48 || number > MaxNumber {
-		panic(fmt.Sprintf("event: id out of range: clock %d, index %d, number %d", clock, index, number))
+		panic(fmt.Sprintf("event: id out of range: clock %d, index %d, number %d", clock, index,
+			number))
 	}
 	_ = id.SetTime(uint64(clock)) // in range: checked above
 	id[6] = 0                     // group

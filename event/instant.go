@@ -51,5 +51,7 @@ func ParseInstant(s string, now int64) (Instant, error) {
 	if d, err := time.ParseDuration(s); err == nil && d >= 0 {
 		return Instant{Kind: InstantTime, Time: now - d.Milliseconds()}, nil
 	}
-	return Instant{}, fmt.Errorf("%.64q is not an instant: an RFC 3339 time, an event's ULID, index:N, a duration before now such as 15m, start or now", s)
+	return Instant{}, fmt.Errorf(
+		"%.64q is not an instant: an RFC 3339 time, an event's ULID, index:N, "+
+			"a duration before now such as 15m, start or now", s)
 }

@@ -16,10 +16,7 @@ const (
 
 var orderingNames = [...]string{"unordered", "fifo", "per_key"}
 
-func (o Ordering) String() string { return orderingNames[o] }
-
-// ParseOrdering is the inverse of String.
-func ParseOrdering(s string) (Ordering, bool) { return parseName(orderingNames[:], s, Ordering(0)) }
+func (o Ordering) String() string { return nameOf(orderingNames[:], o) }
 
 // OnRetry says what a partition does while its head waits for another try.
 type OnRetry uint8
@@ -32,10 +29,7 @@ const (
 
 var onRetryNames = [...]string{"block", "head", "tail"}
 
-func (o OnRetry) String() string { return onRetryNames[o] }
-
-// ParseOnRetry is the inverse of String.
-func ParseOnRetry(s string) (OnRetry, bool) { return parseName(onRetryNames[:], s, OnRetry(0)) }
+func (o OnRetry) String() string { return nameOf(onRetryNames[:], o) }
 
 // OnDead says what a partition does when its head dies.
 type OnDead uint8
@@ -48,10 +42,7 @@ const (
 
 var onDeadNames = [...]string{"skip", "hold_key", "dead_letter_key"}
 
-func (o OnDead) String() string { return onDeadNames[o] }
-
-// ParseOnDead is the inverse of String.
-func ParseOnDead(s string) (OnDead, bool) { return parseName(onDeadNames[:], s, OnDead(0)) }
+func (o OnDead) String() string { return nameOf(onDeadNames[:], o) }
 
 // DedupBy says what makes two messages the same.
 type DedupBy uint8
@@ -63,19 +54,7 @@ const (
 
 var dedupByNames = [...]string{"key", "content"}
 
-func (d DedupBy) String() string { return dedupByNames[d] }
-
-// ParseDedupBy is the inverse of String.
-func ParseDedupBy(s string) (DedupBy, bool) { return parseName(dedupByNames[:], s, DedupBy(0)) }
-
-func parseName[T ~uint8](names []string, s string, _ T) (T, bool) {
-	for i, n := range names {
-		if n == s {
-			return T(i), true
-		}
-	}
-	return 0, false
-}
+func (d DedupBy) String() string { return nameOf(dedupByNames[:], d) }
 
 // Million is the fixed-point unit of multipliers and shares: deciding and
 // folding know no floats (design.md section 4).
@@ -105,9 +84,10 @@ type Policy struct {
 	DedupBy            DedupBy
 
 	MessageSchema []byte // JSON, nil none
-	Push          []byte // JSON of what the cluster delivers to by itself, nil none; checked by who took the request
-	Namespace     string
-	Description   string
+	// JSON of what the cluster delivers to by itself, nil none; checked by who took the request
+	Push        []byte
+	Namespace   string
+	Description string
 }
 
 // DefaultPolicy is the policy of a queue made without any field.
@@ -203,7 +183,8 @@ func (p *Policy) Validate(name string) *Problem {
 			return bad("delivery.dead_letter_queue", "must match %s", nameRE)
 		}
 		if p.DeadLetterQueue == name {
-			return Problemf(CodeInvalidArgument, "delivery.dead_letter_queue", "dead_letter_queue cannot reference itself")
+			return Problemf(CodeInvalidArgument, "delivery.dead_letter_queue",
+				"dead_letter_queue cannot reference itself")
 		}
 	}
 	if p.OnDead == DeadHoldKey && p.DeadLetterQueue == "" {

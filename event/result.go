@@ -44,7 +44,8 @@ const (
 	CodeHistoryExpired  = "history_expired"
 	CodeTaskNotFound    = "not_found"
 	CodeWebhookNotFound = "webhook_not_found"
-	CodeStaleRevision   = "stale_revision" // internal: check against the policy anew and propose again
+	// internal: check against the policy anew and propose again
+	CodeStaleRevision = "stale_revision"
 )
 
 // Settle statuses (contract.md section 6).
@@ -67,8 +68,10 @@ type Result struct {
 	// event that holds the first Result.
 	Kept Ref
 
-	Created  bool  // PutQueue
-	Count    int64 // PurgeQueue; Define: how many queues and webhooks it made or changed; Erase: how many messages it told of
+	Created bool // PutQueue
+	// PurgeQueue; Define: how many queues and webhooks it made or changed; Erase: how many messages
+	// it told of
+	Count    int64
 	Produced []Produced
 	Leased   []LeasedMessage
 	Settled  []Settled
@@ -83,7 +86,8 @@ type Result struct {
 // leases. The rest is read from the log and the state: leased payloads, what a duplicate
 // or a repeated settle became, what a queue is now.
 func (r *Result) Complete() bool {
-	return r.Problem == nil && r.Kept.IsZero() && len(r.Produced)+len(r.Settled) > 0 && len(r.Leased) == 0 &&
+	return r.Problem == nil && r.Kept.IsZero() && len(r.Produced)+len(r.Settled) > 0 &&
+		len(r.Leased) == 0 &&
 		!slices.ContainsFunc(r.Produced, func(p Produced) bool { return p.Duplicate }) &&
 		!slices.ContainsFunc(r.Settled, func(s Settled) bool { return s.Status == StatusRejected })
 }

@@ -187,7 +187,8 @@ func (l *Log) rotate(active *segment, first uint64) (*segment, error) {
 		}
 	}
 	seg := newSegment(first)
-	seg.continues(&SegmentInfo{Last: l.head, Chain: l.chain, Clock: l.clock, SegmentSize: l.segSize})
+	seg.continues(&SegmentInfo{Last: l.head, Chain: l.chain, Clock: l.clock,
+		SegmentSize: l.segSize})
 	seg.Size, seg.index = headerSize, newMemIndex()
 	file, err := l.fs.Create(path.Join(l.dir, seg.Name))
 	if err != nil {
@@ -199,7 +200,8 @@ func (l *Log) rotate(active *segment, first uint64) (*segment, error) {
 
 // encode returns the bytes to write and where in the block its records begin,
 // and sets b.Chain.
-func (l *Log) encode(b *rawBlock, seg *segment, size int64, fresh bool) (buf []byte, offs []uint32) {
+func (l *Log) encode(b *rawBlock, seg *segment, size int64, fresh bool) (buf []byte,
+	offs []uint32) {
 	if fresh {
 		buf = make([]byte, headerSize, headerSize+size)
 		seg.putHeader(buf)

@@ -20,10 +20,12 @@ type damage struct {
 
 // readBlock reads the block at off whole: its bytes, or what is wrong with its
 // extent. An error is one of reading.
-func readBlock(w *window, off int64, salt uint32) (raw []byte, h blockHeader, d *damage, err error) {
+func readBlock(w *window, off int64, salt uint32) (raw []byte, h blockHeader, d *damage,
+	err error) {
 	b, err := w.at(off, blockSize)
 	if errors.Is(err, errShort) {
-		return nil, h, &damage{from: off, to: w.limit, reason: "the file ends in a block header"}, nil
+		return nil, h, &damage{from: off, to: w.limit, reason: "the file ends in a block header"},
+			nil
 	} else if err != nil {
 		return nil, h, nil, err
 	}
@@ -33,7 +35,8 @@ func readBlock(w *window, off int64, salt uint32) (raw []byte, h blockHeader, d 
 	}
 	raw, err = w.at(off, h.size())
 	if errors.Is(err, errShort) {
-		d = &damage{from: off, to: w.limit, reason: fmt.Sprintf("the file ends in block %d", h.index)}
+		d = &damage{from: off, to: w.limit, reason: fmt.Sprintf("the file ends in block %d",
+			h.index)}
 		return nil, h, d, nil
 	}
 	return raw, h, nil, err
@@ -60,7 +63,8 @@ func (v *visitor) content(r *record, body []byte, off int64) *damage {
 		r.Erased = true
 	case contentWrong:
 		if v.erasing == nil || !v.erasing(off, int64(len(r.Content))) {
-			return &damage{from: off, to: off + int64(len(body)), reason: "wrong checksum of the content"}
+			return &damage{from: off, to: off + int64(len(body)),
+				reason: "wrong checksum of the content"}
 		}
 		r.Erased = true
 	}
@@ -70,7 +74,8 @@ func (v *visitor) content(r *record, body []byte, off int64) *damage {
 // walkBlock checks the bytes of a whole block at off and hands out its records.
 // It returns the chain in the trailer and the first thing that is wrong.
 // With sha it computes the chain from prev and compares.
-func walkBlock(raw []byte, h blockHeader, off int64, salt uint32, sha hash.Hash, prev [32]byte, v visitor) (chain [32]byte, first *damage, err error) {
+func walkBlock(raw []byte, h blockHeader, off int64, salt uint32, sha hash.Hash, prev [32]byte,
+	v visitor) (chain [32]byte, first *damage, err error) {
 	// report returns true if the walk must end.
 	report := func(d *damage) bool {
 		if first == nil {
@@ -134,8 +139,9 @@ func walkBlock(raw []byte, h blockHeader, off int64, salt uint32, sha hash.Hash,
 	if sha != nil && first == nil {
 		var sum [sha256.Size]byte
 		if sha.Sum(sum[:0]); sum != chain {
-			report(&damage{from: off, to: off + h.size(), reason: "the block does not continue the chain",
-				final: true})
+			report(&damage{from: off, to: off + h.size(),
+				reason: "the block does not continue the chain",
+				final:  true})
 		}
 	}
 	return chain, first, nil
@@ -226,7 +232,8 @@ func (s *scan) index(each func() error) (*memIndex, *damage, error) {
 		d, err := s.next()
 		switch {
 		case err == io.EOF && s.blocks == 0:
-			return mem, &damage{from: headerSize, to: headerSize, reason: "a segment without a block"},
+			return mem, &damage{from: headerSize, to: headerSize,
+					reason: "a segment without a block"},
 				nil
 		case err == io.EOF:
 			return mem, nil, nil

@@ -202,7 +202,10 @@ func readErasures(fsys vfs.FS, dir string) ([]erasure, error) {
 	} else if err != nil {
 		return nil, err
 	}
-	wrong := func(reason string) error { return &CorruptionError{Segment: eraseList, Reason: reason} }
+	wrong := func(reason string) error {
+		return &CorruptionError{Segment: eraseList,
+			Reason: reason}
+	}
 	if len(b) < preambleSize+4 || (len(b)-preambleSize-4)%eraseSize != 0 {
 		return nil, wrong("wrong length")
 	}
@@ -217,7 +220,8 @@ func readErasures(fsys vfs.FS, dir string) ([]erasure, error) {
 	}
 	list := []erasure{}
 	for b = b[preambleSize : len(b)-4]; len(b) > 0; b = b[eraseSize:] {
-		list = append(list, erasure{le.Uint64(b), int64(le.Uint32(b[8:])), int64(le.Uint32(b[12:]))})
+		list = append(list, erasure{le.Uint64(b), int64(le.Uint32(b[8:])),
+			int64(le.Uint32(b[12:]))})
 	}
 	return list, nil
 }

@@ -195,8 +195,9 @@ func parseBlockHeader(b []byte, salt uint32) (h blockHeader, reason string) {
 	h.count = le.Uint32(b[8:])
 	h.index = le.Uint64(b[12:])
 	h.time = int64(le.Uint64(b[20:]))
-	if int64(h.length) > maxBlock || int64(h.count)*recordMinimum > int64(h.length) || h.count == 0 &&
-		h.length != 0 {
+	if int64(h.length) > maxBlock || int64(h.count)*recordMinimum > int64(h.length) ||
+		h.count == 0 &&
+			h.length != 0 {
 		return h, "impossible block header"
 	}
 	return h, ""

@@ -109,7 +109,8 @@ func (l *Log) seek(ms int64) (uint64, bool, error) {
 	// Where the first block kept has reached ms already, one of those that are
 	// gone may have been the first to do so.
 	if _, deleted := l.DeletedBefore(); deleted && i == l.First() {
-		return 0, false, l.rangeError("what happened at "+Stamp(ms)+" has been deleted by retention",
+		return 0, false, l.rangeError(
+			"what happened at "+Stamp(ms)+" has been deleted by retention",
 			true)
 	}
 	return i, true, nil

@@ -142,7 +142,8 @@ func (j *judge) onlyLost(off int64) (bool, error) {
 			_, salt, ok = j.header(b)
 		}
 		if !ok {
-			if lost, err := j.lost(&damage{from: off, to: off + blockSize}, off); !lost || err != nil {
+			if lost, err := j.lost(&damage{from: off, to: off + blockSize}, off); !lost ||
+				err != nil {
 				return false, err
 			}
 			// Its end is not known. The next header, be its block whole or not.

@@ -111,7 +111,8 @@ func (l *Log) at(index uint64) (*cursor, error) {
 }
 
 // parseRecord checks and parses a whole record.
-func (l *Log) parseRecord(seg *segment, ref event.Ref, raw []byte, off int64) (r record, err error) {
+func (l *Log) parseRecord(seg *segment, ref event.Ref, raw []byte, off int64) (r record,
+	err error) {
 	wrong := func(off int64, reason string) (record, error) {
 		return record{}, &CorruptionError{Segment: seg.Name, Offset: off, LastGood: ref.Index - 1,
 			Reason: reason}
@@ -369,7 +370,10 @@ func (c *cursor) record(ref event.Ref) (off, size int64, err error) {
 // block returns the offset of the first block with an index >= index, or the
 // segment's end.
 func (c *cursor) block(index uint64) (int64, error) {
-	off, err := c.begin(func(m mark) bool { return m.index < index || m.index == index && m.number == 0 })
+	off, err := c.begin(func(m mark) bool {
+		return m.index < index || m.index == index &&
+			m.number == 0
+	})
 	if err != nil {
 		return 0, err
 	}

@@ -153,7 +153,8 @@ func (r *recovery) read() (err error) {
 			e.Segment, e.Offset = r.segments[n-1].Name, r.segments[n-1].Size
 		}
 		if r.tail != nil {
-			e.Segment, e.Offset, e.Reason = r.tail.Segment, r.tail.Offset, r.tail.Reason+"; "+e.Reason
+			e.Segment, e.Offset, e.Reason = r.tail.Segment, r.tail.Offset,
+				r.tail.Reason+"; "+e.Reason
 		}
 		return e
 	}
@@ -188,7 +189,10 @@ func loadHeader(f io.ReaderAt, size int64, seg *segment) error {
 	if _, err := readFull(f, b, 0); err != nil {
 		return err
 	}
-	wrong := func(reason string) error { return &CorruptionError{Segment: seg.Name, Reason: reason} }
+	wrong := func(reason string) error {
+		return &CorruptionError{Segment: seg.Name,
+			Reason: reason}
+	}
 	if len(b) >= preambleSize {
 		// Before anything else: a newer version may look different behind this.
 		if err := checkPreamble(b, segmentMagic, seg.Name, formatVersion); err != nil {
@@ -222,7 +226,8 @@ func (s *segment) checkContinues(prev *SegmentInfo) error {
 	case s.PrevIndex != prev.Last:
 		return wrong(fmt.Sprintf("the segment continues index %d, but the one before it ends at %d",
 			s.PrevIndex, prev.Last))
-	case s.PrevChain != prev.Chain || s.PrevClock != prev.Clock || s.SegmentSize != prev.SegmentSize:
+	case s.PrevChain != prev.Chain || s.PrevClock != prev.Clock ||
+		s.SegmentSize != prev.SegmentSize:
 		return wrong("the segment does not continue the one before it")
 	}
 	return nil

@@ -52,7 +52,8 @@ func (r *recovery) torn(s *scan, d *damage) error {
 }
 
 // cut notes the tail of a file from off on, or says why it must stay.
-func (r *recovery) cut(j *judge, d *damage, behind bool, name string, off int64, lastGood uint64, size int64) error {
+func (r *recovery) cut(j *judge, d *damage, behind bool, name string, off int64, lastGood uint64,
+	size int64) error {
 	e := &CorruptionError{Segment: name, Offset: d.from, LastGood: lastGood, Reason: d.reason}
 	held := r.opts.HeldFrom != 0 && r.opts.HeldFrom <= lastGood+1
 	switch {

@@ -53,6 +53,7 @@ type VersionError struct {
 }
 
 func (e *VersionError) Error() string {
-	return fmt.Sprintf("%s: log format version %d is newer than this program's %d", e.File, e.Version,
+	return fmt.Sprintf("%s: log format version %d is newer than this program's %d", e.File,
+		e.Version,
 		e.Known)
 }

@@ -34,7 +34,8 @@ type Report struct {
 // returned as a *CorruptionError, together with the report up to there. It
 // never writes; the log may be in use. progress, if not nil, is called with the
 // bytes done and the total.
-func Verify(ctx context.Context, opts Options, from uint64, progress func(done, total int64)) (Report, error) {
+func Verify(ctx context.Context, opts Options, from uint64,
+	progress func(done, total int64)) (Report, error) {
 	l, err := newLog(opts, true)
 	if err != nil {
 		return Report{}, fmt.Errorf("verify event log: %w", err)

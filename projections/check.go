@@ -27,7 +27,8 @@ func (s *State) Check() error {
 		}
 		c, ok := counts[m.backlog]
 		if !ok {
-			return fmt.Errorf("check: message %s is of backlog %d, which is not there", m.id, m.backlog)
+			return fmt.Errorf("check: message %s is of backlog %d, which is not there", m.id,
+				m.backlog)
 		}
 		c.add(m, s.buried(m))
 		if err := s.checkMessage(h, m); err != nil {
@@ -162,7 +163,8 @@ func (s *State) checkBacklog(b *backlog, c *tally) error {
 	last := event.ID{}
 	for h := b.all.head; h != 0; h = s.messages.get(h).all.next {
 		if id := s.messages.get(h).id; id.Compare(last) <= 0 {
-			return fmt.Errorf("check: backlog %d of %q: message %s after %s", b.number, b.queue.name, id,
+			return fmt.Errorf("check: backlog %d of %q: message %s after %s", b.number,
+				b.queue.name, id,
 				last)
 		} else {
 			last = id
@@ -173,7 +175,8 @@ func (s *State) checkBacklog(b *backlog, c *tally) error {
 	}
 	if b.ready != c.ready || b.scheduled != c.scheduled || int64(b.inFlight.n) != c.leased ||
 		b.bytes != c.bytes {
-		return fmt.Errorf("check: backlog %d of %q counts ready %d, scheduled %d, leased %d, bytes %d; its messages %+v",
+		return fmt.Errorf("check: backlog %d of %q counts ready %d, scheduled %d, leased %d, "+
+			"bytes %d; its messages %+v",
 			b.number, b.queue.name, b.ready, b.scheduled, b.inFlight.n, b.bytes, *c)
 	}
 	q := b.queue
@@ -232,7 +235,9 @@ func (s *State) checkLane(b *backlog, lh handle) error {
 		m := s.messages.get(h)
 		placed = placed || h == l.placed
 		if l.placed != 0 && !placed && !m.returned && s.ahead(s.messages.get(l.placed), m) {
-			return fmt.Errorf("check: lane %q of queue %q: message %s is before %s, which was put behind all that come before it", l.key, b.queue.name, m.id, s.messages.get(l.placed).id)
+			return fmt.Errorf("check: lane %q of queue %q: message %s is before %s, which was "+
+				"put behind all that come before it",
+				l.key, b.queue.name, m.id, s.messages.get(l.placed).id)
 		}
 		if m.state == event.StateReady {
 			ready++
@@ -250,7 +255,8 @@ func (s *State) checkLane(b *backlog, lh handle) error {
 		return err
 	}
 	if ready != l.ready || bytes != l.bytes {
-		return fmt.Errorf("check: lane %q of queue %q counts ready %d, bytes %d, holds %d, %d", l.key,
+		return fmt.Errorf("check: lane %q of queue %q counts ready %d, bytes %d, holds %d, %d",
+			l.key,
 			b.queue.name, l.ready, l.bytes, ready, bytes)
 	}
 	return nil
@@ -273,7 +279,8 @@ func (s *State) checkFront(b *backlog, l *list, of func(*message) link) error {
 		front = h
 	}
 	if front != l.front {
-		return fmt.Errorf("check: queue %q does not know the last message that came back to the front of a list", b.queue.name)
+		return fmt.Errorf("check: queue %q does not know the last message that came back to "+
+			"the front of a list", b.queue.name)
 	}
 	return nil
 }

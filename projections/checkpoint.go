@@ -174,7 +174,8 @@ func (s *State) reindex() {
 			l := s.leases.mut(m.lease)
 			l.message = h
 			s.byLease[l.id] = m.lease
-			s.deadlines.items = append(s.deadlines.items, timer{at: l.expires, h: h, kind: timerWait})
+			s.deadlines.items = append(s.deadlines.items,
+				timer{at: l.expires, h: h, kind: timerWait})
 		}
 	}
 	s.reindexDead(dead)

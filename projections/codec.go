@@ -133,7 +133,8 @@ func several[T any](c *coder, l *[]T, one func(*T)) {
 }
 
 // elements does a slab's elements: from is written, or into read.
-func elements[T any](c *coder, from *frozenSlab[T], into *slab[T], used func(*T) bool, one func(*T)) {
+func elements[T any](c *coder, from *frozenSlab[T], into *slab[T], used func(*T) bool,
+	one func(*T)) {
 	var n handle
 	if !c.reads() {
 		n = from.used

@@ -108,7 +108,8 @@ func (s *State) position(t timer) *uint32 {
 
 // armLease sets the timer of a lease's end.
 func (s *State) armLease(h handle) {
-	s.deadlines.push(timer{at: s.leases.get(s.messages.get(h).lease).expires, h: h, kind: timerWait})
+	s.deadlines.push(timer{at: s.leases.get(s.messages.get(h).lease).expires, h: h,
+		kind: timerWait})
 }
 
 // disarmLease takes back the timer of a leased message, if it has one.

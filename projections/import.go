@@ -19,7 +19,8 @@ func (s *State) listSource(b *backlog, h handle) {
 			return
 		}
 		if s.messages.get(o.sourceNext).id.Compare(s.messages.get(at).id) <= 0 {
-			panic("a list of messages with one source id goes in a circle") // Load makes it an error
+			// Load makes it an error
+			panic("a list of messages with one source id goes in a circle")
 		}
 		at = o.sourceNext
 	}
@@ -52,7 +53,8 @@ func (s *State) Source(queue, sourceID string) (event.ID, bool) {
 	if !ok {
 		return event.ID{}, false
 	}
-	for h := q.backlog.sources[sourceID]; h != 0; h = s.extras.get(s.messages.get(h).extra).sourceNext {
+	for h := q.backlog.sources[sourceID]; h != 0; h = s.extras.get(
+		s.messages.get(h).extra).sourceNext {
 		if m := s.messages.get(h); !s.buried(m) {
 			return m.id, true
 		}

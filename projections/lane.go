@@ -15,9 +15,10 @@ type lane struct {
 	waiting list
 	// the last that was put among those that did not come back (byOrder), 0 none. Invariant: none
 	// before it there comes after it in order
-	placed    handle
-	ready     uint32 // how many of waiting are ready (the others: a head that blocks until its time)
-	bytes     int64  // of waiting
+	placed handle
+	// how many of waiting are ready (the others: a head that blocks until its time)
+	ready     uint32
+	bytes     int64 // of waiting
 	leased    handle
 	order     link
 	kindOrder link

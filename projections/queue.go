@@ -44,7 +44,8 @@ type backlog struct {
 	sources  map[string]handle       // by source id, the oldest
 	byPrio   [event.MaxPriority]list // ready messages (unordered) or lanes
 	byKind   map[handle]*[event.MaxPriority + 1]list
-	// Invariant: all before it in all were looked at for their age: they are leased, or have a timer
+	// Invariant: all before it in all were looked at for their age: they are leased, or have a
+	// timer
 	// of their own
 	cursor handle
 	timer  uint32 // position of its timerAge, plus one

@@ -27,7 +27,8 @@ type State struct {
 	next     uint32              // last number given to a queue or a backlog
 	graves   []*grave            // decided to be gone, carried out in this order
 	users    map[string]int      // queues that name a queue as their dead-letter queue
-	// where messages lie that died in the queue of this name. Invariant: those with a deadList of it
+	// where messages lie that died in the queue of this name. Invariant: those with a deadList of
+	// it
 	// that are not decided to be gone
 	died     map[string][]*backlog
 	raised   map[event.ID]handle // live messages by the id that they were resurrected from
@@ -67,8 +68,9 @@ func New() *State {
 		rules:  1,
 		queues: map[string]*queue{}, numbers: map[uint32]*queue{}, backlogs: map[uint32]*backlog{},
 		users:    map[string]int{},
-		webhooks: map[string]*webhook{}, died: map[string][]*backlog{}, raised: map[event.ID]handle{},
-		tasks: map[event.ID]*task{}, contents: map[uint64]int64{},
+		webhooks: map[string]*webhook{}, died: map[string][]*backlog{},
+		raised: map[event.ID]handle{},
+		tasks:  map[event.ID]*task{}, contents: map[uint64]int64{},
 	}
 	s.waiting.s, s.deadlines.s = s, s
 	s.byID, s.byLease = map[event.ID]handle{}, map[event.ID]handle{}
@@ -168,7 +170,8 @@ func (s *State) Apply(e *event.Event) {
 	case event.WebhookDeleted:
 		s.webhookDeleted(e)
 	default:
-		panic(fmt.Sprintf("fold: event %s has type %d, which this program does not know", e.ID, e.Type))
+		panic(fmt.Sprintf("fold: event %s has type %d, which this program does not know", e.ID,
+			e.Type))
 	}
 	if !e.Task.IsZero() {
 		s.taskDid(e)
@@ -187,8 +190,9 @@ func (s *State) rulesChanged(e *event.Event) {
 // impossible ends the program: the log says something that the state rules
 // out, so one of the two is wrong and going on would spread it.
 func (s *State) impossible(e *event.Event, format string, args ...any) {
-	panic(fmt.Sprintf("fold: %s event %s at index %d: %s", e.Type, e.ID, s.index, fmt.Sprintf(format,
-		args...)))
+	panic(fmt.Sprintf("fold: %s event %s at index %d: %s", e.Type, e.ID, s.index,
+		fmt.Sprintf(format,
+			args...)))
 }
 
 // TakeTouched returns the queues in which something became leasable since the

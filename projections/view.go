@@ -64,9 +64,11 @@ func (s *State) lookQueue(q *queue) event.QueueView {
 		Stats: event.Stats{
 			Ready: b.ready, Scheduled: b.scheduled, InFlight: int64(b.inFlight.n), Bytes: b.bytes,
 			Partitions: int64(len(b.lanes)),
-			Enqueued:   q.enqueued, DeadIn: q.deadIn, ReplayedIn: q.replayedIn, Imported: q.imported,
+			Enqueued:   q.enqueued, DeadIn: q.deadIn, ReplayedIn: q.replayedIn,
+			Imported:    q.imported,
 			Resurrected: q.resurrected,
-			Acked:       q.acked, DeadLettered: q.deadLettered, Discarded: q.discarded, Replayed: q.replayed,
+			Acked:       q.acked, DeadLettered: q.deadLettered, Discarded: q.discarded,
+			Replayed: q.replayed,
 		},
 	}
 	if b.ordering != event.Unordered {
@@ -202,7 +204,8 @@ func (s *State) All(fn func(event.MessageView) bool) {
 // looking at no more than n of the state's places from one on (0: the first);
 // more says whether there are further ones, from at on. What moves meanwhile can
 // be passed over: see Needed.
-func (s *State) Behind(index uint64, from uint32, n int) (found []event.MessageView, at uint32, more bool) {
+func (s *State) Behind(index uint64, from uint32, n int) (found []event.MessageView, at uint32,
+	more bool) {
 	h := max(handle(from), 1)
 	for end := h + handle(n); h <= s.messages.used && h < end; h++ {
 		if m := s.messages.get(h); m.state != event.StateNone && !s.buried(m) &&

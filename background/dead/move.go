@@ -118,7 +118,7 @@ func (m *Mover) Replay(
 	if err != nil {
 		return 0, err
 	}
-	order, _ := event.ParseOrder(s.Order)
+	order, _ := event.Parse[event.Order](s.Order)
 	pace, most := rate.NewLimiter(rate.Inf, 0), chunkItems
 	if s.Rate > 0 {
 		most = int(min(max(s.Rate/perSecond, 1), chunkItems))

@@ -86,7 +86,8 @@ func NewReader(name string, r io.Reader) (Meta, io.Reader, error) {
 		return Meta{}, nil, b.corrupt("not a checkpoint")
 	}
 	if v := binary.BigEndian.Uint16(head[len(magic):]); v != Version {
-		return Meta{}, nil, fmt.Errorf("checkpoint %s: format version %d, this program reads only %d",
+		return Meta{}, nil, fmt.Errorf(
+			"checkpoint %s: format version %d, this program reads only %d",
 			name, v, Version)
 	}
 	n := binary.BigEndian.Uint32(head[len(magic)+2:])

@@ -154,7 +154,8 @@ func ReadNode(dir string) (*Node, error) {
 func (n *Node) check() error {
 	switch {
 	case n.Format != Format || n.NodeID == "" || n.Incarnation == "":
-		return errors.New("format, node_id and incarnation must be set (the directory of an older, unreleased qlogd cannot be read)")
+		return errors.New("format, node_id and incarnation must be set " +
+			"(the directory of an older, unreleased qlogd cannot be read)")
 	case !event.ValidNode(n.NodeID):
 		return fmt.Errorf("node_id %.80q must match %s", n.NodeID, event.NodeNames)
 	case n.Blank() && (len(n.Initial) > 0 || n.Joined || n.Fork != nil):
@@ -166,7 +167,8 @@ func (n *Node) check() error {
 	seen, self := map[string]bool{}, false
 	for i, m := range n.Initial {
 		if !event.ValidNode(m.ID) || seen[m.ID] {
-			return fmt.Errorf("initial[%d]: id %.80q is there twice, or none: it must match %s", i, m.ID,
+			return fmt.Errorf("initial[%d]: id %.80q is there twice, or none: it must match %s", i,
+				m.ID,
 				event.NodeNames)
 		}
 		seen[m.ID] = true

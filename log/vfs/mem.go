@@ -248,7 +248,8 @@ func (m *Mem) Remove(name string) error {
 		}
 		for other := range m.names {
 			if n.dir && strings.HasPrefix(other, name+"/") {
-				return &fs.PathError{Op: "remove", Path: name, Err: errors.New("directory not empty")}
+				return &fs.PathError{Op: "remove", Path: name,
+					Err: errors.New("directory not empty")}
 			}
 		}
 		return nil

@@ -157,7 +157,8 @@ func (b *batch) write(tx *bolt.Tx) error {
 			}
 		}
 	}
-	for bucket, counted := range map[*bolt.Bucket]map[kind]uint64{ofQueues: b.ofQueue, dead: b.dead} {
+	for bucket, counted := range map[*bolt.Bucket]map[kind]uint64{ofQueues: b.ofQueue,
+		dead: b.dead} {
 		for k, n := range counted {
 			if err := increase(bucket, ofQueue(k.queue, k.what), n); err != nil {
 				return err
@@ -265,7 +266,8 @@ func (b *batch) trim(replayed *bolt.Bucket) error {
 		}
 		prefix := slices.Clone(k[:len(k)-16])
 		if _, err := deleteWhile(replayed, prefix, func(k []byte) bool {
-			return bytes.HasPrefix(k, prefix) && event.RefOf(event.ID(k[len(k)-16:])).Index < b.before
+			return bytes.HasPrefix(k, prefix) &&
+				event.RefOf(event.ID(k[len(k)-16:])).Index < b.before
 		}); err != nil {
 			return err
 		}
@@ -277,7 +279,8 @@ func (b *batch) trim(replayed *bolt.Bucket) error {
 
 // deleteWhile deletes the keys from one on as long as match says so, and what
 // lies under them, without the time before it, in other buckets.
-func deleteWhile(b *bolt.Bucket, from []byte, match func([]byte) bool, also ...*bolt.Bucket) (int, error) {
+func deleteWhile(b *bolt.Bucket, from []byte, match func([]byte) bool, also ...*bolt.Bucket) (int,
+	error) {
 	// Collected first: a bbolt cursor may skip keys when it deletes under way.
 	var keys [][]byte
 	c := b.Cursor()

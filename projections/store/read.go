@@ -129,12 +129,13 @@ func (s *Store) OperationsWith(prefix []byte) (out []Operation, err error) {
 func (s *Store) Replayed(queue string, after event.ID, limit int) (out []Replayed, err error) {
 	err = s.view(func(tx *bolt.Tx, _ *state) error {
 		from := ofQueue(queue, after[:]...)
-		return scan(tx.Bucket(bucketReplayed), ofQueue(queue), from, func(_ []byte, r Replayed) bool {
-			if r.ID != after && len(out) < limit {
-				out = append(out, r)
-			}
-			return len(out) < limit
-		})
+		return scan(tx.Bucket(bucketReplayed), ofQueue(queue), from,
+			func(_ []byte, r Replayed) bool {
+				if r.ID != after && len(out) < limit {
+					out = append(out, r)
+				}
+				return len(out) < limit
+			})
 	})
 	return out, err
 }

@@ -327,7 +327,8 @@ func (s *Store) compare(src Source) error {
 		return nil
 	}
 	if head := src.Head(); head < at.Position {
-		return fmt.Errorf("%w: its position %d lies beyond the log's end %d", errCorrupt, at.Position,
+		return fmt.Errorf("%w: its position %d lies beyond the log's end %d", errCorrupt,
+			at.Position,
 			head)
 	}
 	for b, err := range src.Follow(at.Position) {

@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"iter"
 	"net/http"
 	"net/url"
@@ -373,10 +374,11 @@ func (c *Client) AddNode(ctx context.Context, n wire.NewNode,
 // no reachable majority.
 func (c *Client) RemoveNode(ctx context.Context, id string, force bool, opts ...CallOption) error {
 	q := newCall(remove, "/v1/cluster/nodes/"+url.PathEscape(id), nil, "force", force)
-	// After a lost answer the repeat may reach a node that does not know the key:
-	// it answers that there is no such node, so the removal is done.
-	q.done = ErrNodeNotFound
-	return c.run(ctx, q, opts)
+	err := c.run(ctx, q, opts)
+	if q.unknown && errors.Is(err, ErrNodeNotFound) {
+		return nil // the answer to the first try was lost
+	}
+	return err
 }
 
 // TransferLeadership makes a voter the leader or, for "", the most advanced one. It

@@ -11,19 +11,14 @@ import (
 
 // endpoint is one node and its condition.
 type endpoint struct {
-	url      *url.URL
-	busy     atomic.Int32 // requests being processed there
-	failures atomic.Int32 // in a row
-	// until is when an endpoint that failed is tried again (Unix ns), later after
-	// each further failure; 0 for one that works.
+	url  *url.URL
+	busy atomic.Int32 // requests being processed there
+	// until is when an endpoint that failed is tried again (Unix ns); 0 for one that works.
 	until atomic.Int64
 }
 
-// How long an endpoint that failed is passed over: the first time, and at most.
-const (
-	awayFirst = time.Second
-	awayMost  = 30 * time.Second
-)
+// away is how long an endpoint that failed is passed over.
+const away = 5 * time.Second
 
 // newEndpoint reads one address; scheme is used for an address without one.
 func newEndpoint(addr, scheme string) (*endpoint, error) {
@@ -41,22 +36,16 @@ func newEndpoint(addr, scheme string) (*endpoint, error) {
 	return &endpoint{url: u}, nil
 }
 
-// succeeded notes that the endpoint answered.
-func (e *endpoint) succeeded() {
-	e.failures.Store(0)
-	e.until.Store(0)
-}
-
 // Addr returns the address of the node that the next call goes to.
 func (c *Client) Addr() string { return c.endpoints[c.at.Load()].url.String() }
 
-// leave notes that an endpoint failed and makes calls begin with the one after it.
-// If several calls fail there at once, one moves on.
-func (c *Client) leave(at uint32) {
-	e := c.endpoints[at]
-	away := min(awayFirst<<min(e.failures.Add(1)-1, 10), awayMost)
-	e.until.Store(time.Now().Add(away).UnixNano())
-	c.at.CompareAndSwap(at, (at+1)%uint32(len(c.endpoints)))
+// leave notes that an endpoint failed, makes calls begin with the one after it, and
+// returns that. If several calls fail there at once, one moves on.
+func (c *Client) leave(at uint32) uint32 {
+	next := (at + 1) % uint32(len(c.endpoints))
+	c.endpoints[at].until.Store(time.Now().Add(away).UnixNano())
+	c.at.CompareAndSwap(at, next)
+	return next
 }
 
 // atLeader is how many calls go to the leader for one to each other node while many
@@ -78,7 +67,7 @@ func (c *Client) turn() uint32 {
 		e := c.endpoints[at]
 		if until := e.until.Load(); until != 0 {
 			// It may have recovered. One call finds out while the others pass on.
-			if until <= now && e.until.CompareAndSwap(until, now+int64(awayFirst)) {
+			if until <= now && e.until.CompareAndSwap(until, now+int64(away)) {
 				return at
 			}
 			continue

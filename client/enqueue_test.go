@@ -487,7 +487,7 @@ func TestWhatMayBeCommittedIsNotTakenApart(t *testing.T) {
 			tickets = append(tickets, &ticket[wire.NewMessage, wire.Produced]{item: JSON(i),
 				then: func(_ wire.Produced, err error) { errs = append(errs, err) }})
 		}
-		_ = l.ask(t.Context(), tickets, 0)
+		_ = l.ask(tickets, 0)
 		for _, err := range errs {
 			if errors.Is(err, ErrOutcomeUnknown) != tt.unknown || (err != nil) != tt.unknown {
 				t.Errorf("%s: %v", tt.name, err)

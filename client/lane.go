@@ -63,24 +63,24 @@ type lane[I, O any] struct {
 	senders int // goroutines that send, but for those that are slow
 }
 
-// ticket is one item and the function that takes its answer, which must be quick.
+// ticket is one item and its answer.
 type ticket[I, O any] struct {
-	item  I
-	size  int
-	then  func(O, error)
-	batch *batch // nil until it is sent; guarded by lane.mu
+	item I
+	size int
+	then func(O, error) // takes the answer, and must be quick; nil: out and err do
+
+	out  O
+	err  error
+	done chan struct{} // closed once out and err are set
 }
 
-// batch is the request of some tickets. It is cancelled when all callers have left.
-type batch struct {
-	callers int // guarded by lane.mu
-	cancel  context.CancelFunc
-}
-
-// answer is what a ticket gets.
-type answer[O any] struct {
-	out O
-	err error
+func (t *ticket[I, O]) answer(out O, err error) {
+	if t.then != nil {
+		t.then(out, err)
+		return
+	}
+	t.out, t.err = out, err
+	close(t.done)
 }
 
 // do hands in one item and waits for its answer, or for the end of ctx. If ctx ends
@@ -89,14 +89,11 @@ func (l *lane[I, O]) do(ctx context.Context, item I, size int) (none O, err erro
 	if err := ctx.Err(); err != nil {
 		return none, err
 	}
-	done := make(chan answer[O], 1)
-	t := &ticket[I, O]{item: item, size: size, then: func(out O, err error) {
-		done <- answer[O]{out, err}
-	}}
+	t := &ticket[I, O]{item: item, size: size, done: make(chan struct{})}
 	l.add(t)
 	select {
-	case a := <-done:
-		return a.out, a.err
+	case <-t.done:
+		return t.out, t.err
 	case <-ctx.Done():
 	}
 	l.mu.Lock()
@@ -105,14 +102,6 @@ func (l *lane[I, O]) do(ctx context.Context, item I, size int) (none O, err erro
 		l.waiting = slices.Delete(l.waiting, i, i+1)
 		l.bytes -= t.size
 		return none, ctx.Err()
-	}
-	select {
-	case a := <-done: // it has come after all
-		return a.out, a.err
-	default:
-	}
-	if t.batch.callers--; t.batch.callers == 0 {
-		t.batch.cancel()
 	}
 	return none, &unknownError{ctx.Err()}
 }
@@ -154,11 +143,8 @@ func (l *lane[I, O]) due(n int) bool {
 // run sends requests while there is something to send.
 func (l *lane[I, O]) run() {
 	for {
-		ctx, cancel := context.WithCancel(l.c.ctx)
-		b := &batch{cancel: cancel}
-		tickets := l.take(b)
+		tickets := l.take()
 		if tickets == nil {
-			cancel()
 			return
 		}
 		l.start() // what is left may be worth another sender
@@ -168,8 +154,7 @@ func (l *lane[I, O]) run() {
 			l.mu.Unlock()
 			l.start()
 		})
-		_ = l.ask(ctx, tickets, 0)
-		cancel()
+		_ = l.ask(tickets, 0)
 		if !slow.Stop() {
 			return // another sender has its place
 		}
@@ -180,7 +165,7 @@ func (l *lane[I, O]) run() {
 }
 
 // take returns the items of the next request; if there are none the sender ends.
-func (l *lane[I, O]) take(b *batch) []*ticket[I, O] {
+func (l *lane[I, O]) take() []*ticket[I, O] {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !l.due(l.senders) {
@@ -190,13 +175,11 @@ func (l *lane[I, O]) take(b *batch) []*ticket[I, O] {
 	n, size := 0, 0
 	for n < min(len(l.waiting), maxItems) && (n == 0 || size+l.waiting[n].size <= maxBytes) {
 		size += l.waiting[n].size
-		l.waiting[n].batch = b
 		n++
 	}
 	taken := l.waiting[:n:n]
 	l.waiting = l.waiting[n:]
 	l.bytes -= size
-	b.callers = n
 	return taken
 }
 
@@ -207,7 +190,7 @@ const maxNamed = 4
 // ask sends items and hands out the answers. A request that is refused because of
 // one item is taken apart, so that each item gets its own answer; named counts the
 // items taken out so far. If the queue has no room left it returns that error.
-func (l *lane[I, O]) ask(ctx context.Context, tickets []*ticket[I, O], named int) (full error) {
+func (l *lane[I, O]) ask(tickets []*ticket[I, O], named int) (full error) {
 	n := len(tickets)
 	if n == 0 {
 		return nil
@@ -216,13 +199,13 @@ func (l *lane[I, O]) ask(ctx context.Context, tickets []*ticket[I, O], named int
 	for i, t := range tickets {
 		items[i] = t.item
 	}
-	out, err := l.send(ctx, items)
+	out, err := l.send(l.c.ctx, items)
 	if err == nil && len(out) != n {
 		err = wrongAnswer("%d answers to %d of %s", len(out), n, l.list)
 	}
 	if err == nil {
 		for i, t := range tickets {
-			t.then(out[i], nil)
+			t.answer(out[i], nil)
 		}
 		return nil
 	}
@@ -232,7 +215,7 @@ func (l *lane[I, O]) ask(ctx context.Context, tickets []*ticket[I, O], named int
 	switch {
 	case l.c.ctx.Err() != nil:
 		fail(tickets, fmt.Errorf("%w: %w", ErrClosed, err))
-	case ctx.Err() != nil || unknown || refused && !aboutOne(e) ||
+	case unknown || refused && !aboutOne(e) ||
 		!refused && !errors.As(err, new(*encodeError)):
 		fail(tickets, err)
 	case n == 1:
@@ -247,21 +230,21 @@ func (l *lane[I, O]) ask(ctx context.Context, tickets []*ticket[I, O], named int
 		named < maxNamed:
 		at := *e.Problem.Index
 		fail(tickets[at:at+1], alone(e, l.list))
-		return l.ask(ctx, append(tickets[:at:at], tickets[at+1:]...), named+1)
+		return l.ask(append(tickets[:at:at], tickets[at+1:]...), named+1)
 	default:
-		if full := l.ask(ctx, tickets[:n/2], named); full != nil {
+		if full := l.ask(tickets[:n/2], named); full != nil {
 			fail(tickets[n/2:], full)
 			return full
 		}
-		return l.ask(ctx, tickets[n/2:], named)
+		return l.ask(tickets[n/2:], named)
 	}
 	return nil
 }
 
 func fail[I, O any](tickets []*ticket[I, O], err error) {
 	for _, t := range tickets {
-		var zero O
-		t.then(zero, err)
+		var none O
+		t.answer(none, err)
 	}
 }
 

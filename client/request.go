@@ -53,8 +53,15 @@ type call struct {
 	lease        bool          // has no key; repeated only if surely not applied
 	settle       bool          // needs no key: a repeated settle gets the first answer
 	patience     time.Duration // how long the call itself asks the server to wait
-	done         code          // the answer to a repeat of a completed call; "" for none
+
+	// unknown is set by send: a try may have been committed. Then a later one that surely
+	// was not says nothing about it: the outcome stays unknown.
+	unknown bool
 }
+
+// write reports whether a try without an answer may have been committed. A lease may,
+// too, but it only runs out.
+func (q *call) write() bool { return q.method != get && !q.lease }
 
 // newCall returns a call with query parameters: pairs of a name and a value, of
 // which "", 0, false and nil are left out.
@@ -109,8 +116,7 @@ func (c *Client) send(ctx context.Context, q *call, answer any, opts []CallOptio
 	for _, o := range opts {
 		o(q)
 	}
-	write := q.method != http.MethodGet && !q.lease
-	if write && q.key == "" && !q.settle {
+	if q.write() && q.key == "" && !q.settle {
 		q.key = newKey()
 	}
 	var body []byte
@@ -120,101 +126,82 @@ func (c *Client) send(ctx context.Context, q *call, answer any, opts []CallOptio
 			return 0, &encodeError{q.method + " " + q.path, err}
 		}
 	}
-	spread := q.spread || c.spread
 	at := c.at.Load()
-	if spread {
+	if q.spread || c.spread {
 		at = c.turn()
 	}
-	// Once an attempt may have been committed, a later one that surely was not says
-	// nothing about it: the call's outcome stays unknown.
-	unknown := false
 	asked := 0 // endpoints in this attempt
 	for attempt := 1; ; {
-		status, wait, err := c.once(ctx, at, q, body, answer)
-		if err == nil {
-			return status, nil
+		t := c.once(ctx, at, q, body, answer)
+		if t.err == nil {
+			return t.status, nil
 		}
-		r := judge(q, write, status, err)
-		if r.answered != nil && unknown && q.done != "" && errors.Is(err, q.done) {
-			return status, nil
-		}
-		if q.several && !unknown && errors.Is(err, ErrQueueFull) {
-			r.again = false
-		}
-		unknown = unknown || r.unknown
-		if r.leave && ctx.Err() == nil {
-			c.leave(at)
-			if spread {
-				at = (at + 1) % uint32(len(c.endpoints))
-			} else {
-				at = c.at.Load()
-			}
-			if asked++; r.again && asked < len(c.endpoints) {
+		again, leave := t.judge(q)
+		if leave && ctx.Err() == nil {
+			at = c.leave(at)
+			if asked++; again && asked < len(c.endpoints) {
 				continue
 			}
 		}
-		if !r.again || attempt >= c.retry.Attempts || ctx.Err() != nil {
-			// A shared request is taken apart and sent under other keys only if it
-			// surely was not committed before.
-			if unknown && (r.answered == nil || r.again || q.several || ofItself[status]) {
-				err = &unknownError{err}
-			}
-			return status, err
-		}
-		if wait == 0 {
-			wait = c.backoff(attempt)
+		if again && attempt < c.retry.Attempts {
+			again = c.pause(ctx, attempt, t.wait)
 		} else {
-			// Clients that were turned away together must not come back together.
-			wait = min(wait, retryAfterMost)
-			wait += time.Duration(mathrand.Int64N(int64(wait)/4 + 1))
+			again = false
+		}
+		if !again {
+			if q.unknown {
+				t.err = &unknownError{t.err}
+			}
+			return t.status, t.err
 		}
 		attempt, asked = attempt+1, 0
-		select {
-		case <-ctx.Done():
-			if unknown {
-				err = &unknownError{err}
-			}
-			return status, err
-		case <-c.sleep(wait):
-		}
 	}
 }
 
-// verdict says what a failed try means for its call.
-type verdict struct {
-	answered *Error // nil: the server did not answer
-	again    bool   // it may be repeated
-	leave    bool   // this endpoint does not work
-	unknown  bool   // the write may have been committed
+// try is the result of one request.
+type try struct {
+	status int
+	wait   time.Duration // before the next one, as the server asked; 0: it did not
+	err    error
 }
 
-// judge returns the verdict on one try of a call.
-//
-// A definite answer to a repeat under the same key is also one about the first try,
-// unless it only says "not now", or is ofItself.
-func judge(q *call, write bool, status int, err error) (v verdict) {
-	if !errors.As(err, &v.answered) {
-		unsent := errors.As(err, new(*unsentError))
-		return verdict{again: !q.lease || unsent, leave: true, unknown: write && !unsent}
+// judge reports whether a call may be repeated after a failed try, and whether the
+// endpoint should be left because it does not work. It notes what is unknown.
+func (t *try) judge(q *call) (again, leave bool) {
+	var answered *Error
+	if !errors.As(t.err, &answered) {
+		unsent := errors.As(t.err, new(*unsentError))
+		q.unknown = q.unknown || q.write() && !unsent
+		return !q.lease || unsent, true
 	}
-	p := &v.answered.Problem
-	v.leave = status == http.StatusServiceUnavailable
-	v.again = (v.leave || status == http.StatusTooManyRequests) && p.Retryable
-	if p.Outcome == wire.Unknown {
-		v.unknown = write
-		if status >= http.StatusInternalServerError {
-			v.again, v.leave = write, v.leave || write
-		}
+	p := &answered.Problem
+	leave = t.status == http.StatusServiceUnavailable
+	again = (leave || t.status == http.StatusTooManyRequests) && p.Retryable
+	switch {
+	case p.Outcome == wire.Unknown && t.status >= http.StatusInternalServerError:
+		again, leave = q.write(), leave || q.write()
+	case q.several && !q.unknown && errors.Is(answered, ErrQueueFull):
+		again = false
 	}
-	return v
+	q.unknown = q.unknown || p.Outcome == wire.Unknown && q.write()
+	return again, leave
 }
 
-// ofItself are the refusals that a repeat may get whatever the outcome of the first
-// try: they come before its Idempotency-Key is looked at, or while the first is still
-// being processed.
-var ofItself = map[int]bool{
-	http.StatusUnauthorized: true, http.StatusForbidden: true,
-	http.StatusRequestTimeout: true, http.StatusInsufficientStorage: true,
+// pause waits before the next attempt, as long as the server asked or with a growing
+// backoff. It returns false if ctx ends first.
+func (c *Client) pause(ctx context.Context, attempt int, asked time.Duration) bool {
+	wait := c.backoff(attempt)
+	if asked > 0 {
+		// Clients that were turned away together must not come back together.
+		wait = min(asked, retryAfterMost)
+		wait += time.Duration(mathrand.Int64N(int64(wait)/4 + 1))
+	}
+	select {
+	case <-ctx.Done():
+		return false
+	case <-c.sleep(wait):
+		return ctx.Err() == nil
+	}
 }
 
 // backoff is exponential with jitter.
@@ -232,73 +219,60 @@ func newKey() string {
 	return hex.EncodeToString(b[:])
 }
 
-// once sends the request one time, to one endpoint. It returns the wait that the
-// server asked for.
-func (c *Client) once(ctx context.Context, at uint32, q *call, body []byte,
-	answer any) (status int, wait time.Duration, err error) {
+// once sends the request one time, to one endpoint.
+func (c *Client) once(ctx context.Context, at uint32, q *call, body []byte, answer any) (t try) {
 	to := c.endpoints[at]
 	to.busy.Add(1)
 	defer to.busy.Add(-1)
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	alive := func() {}
+	var sent atomic.Bool
+	req, err := c.request(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+		GotConn: func(httptrace.GotConnInfo) { sent.Store(true) },
+	}), to, q, body)
+	if err != nil {
+		return try{err: err}
+	}
 	if c.try > 0 && !q.query.Has("at") { // rebuilding a past state can take long
 		hangs := time.AfterFunc(c.try+q.patience, func() {
 			cancel(fmt.Errorf("%s does not answer", to.url.Host))
 		})
 		defer hangs.Stop()
-		alive = func() { hangs.Reset(c.try) }
-	}
-	var begun atomic.Bool
-	req, err := c.request(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
-		GotConn: func(httptrace.GotConnInfo) { begun.Store(true) },
-	}), to, q, body)
-	if err != nil {
-		return 0, 0, err
 	}
 	resp, err := c.http.Do(req)
 	if err != nil {
 		if cause := context.Cause(ctx); cause != nil && !errors.Is(err, cause) {
 			err = fmt.Errorf("%w: %w", cause, err)
 		}
-		if !begun.Load() {
+		if !sent.Load() {
 			err = &unsentError{err}
 		}
-		return 0, 0, err
+		return try{err: err}
 	}
 	defer resp.Body.Close()
 	if resp.Close {
 		c.leave(at) // it closes its connections: it is about to end
 	}
-	b, err := io.ReadAll(io.LimitReader(patientReader{resp.Body, alive}, maxAnswer))
-	if err != nil {
-		return resp.StatusCode, 0, fmt.Errorf("%s %s: read the answer: %w", q.method, q.path, err)
-	}
-	if resp.StatusCode >= 300 {
+	t.status = resp.StatusCode
+	b, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
+	switch {
+	case err != nil:
+		t.err = fmt.Errorf("%s %s: read the answer: %w", q.method, q.path, err)
+		return t
+	case resp.StatusCode >= 300:
 		e := problem(resp, b)
-		return resp.StatusCode, retryAfter(resp, &e.Problem), e
-	}
-	if !resp.Close {
-		to.succeeded()
+		t.wait, t.err = retryAfter(resp, &e.Problem), e
+		return t
+	case !resp.Close:
+		to.until.Store(0)
 	}
 	c.noteLeader(at, resp.Header)
 	if answer != nil && len(b) > 0 {
 		if err := wire.Unmarshal(b, answer); err != nil {
-			return resp.StatusCode, 0, wrongAnswer("%v", err)
+			t.err = wrongAnswer("%v", err)
 		}
 	}
-	return resp.StatusCode, 0, nil
-}
-
-// patientReader calls alive with every read, as long as an answer arrives.
-type patientReader struct {
-	io.Reader
-	alive func()
-}
-
-func (r patientReader) Read(b []byte) (int, error) {
-	r.alive()
-	return r.Reader.Read(b)
+	return t
 }
 
 func (c *Client) request(ctx context.Context, to *endpoint, q *call,

@@ -66,7 +66,7 @@ const (
 	defaultConcurrency = 16
 	defaultPrefetch    = 1000
 	defaultGrace       = 30 * time.Second
-	defaultLease       = 30 * time.Second // where it can't be told from a message
+	defaultLease       = 30 * time.Second // of a message that does not say it
 
 	ahead = 100 * time.Millisecond
 
@@ -112,16 +112,13 @@ func (w *Worker) Run(ctx context.Context) error {
 	r := &run{
 		w: w, c: w.c, log: w.opts.Logger,
 		work: make(chan *job, w.opts.Concurrency+w.opts.Prefetch),
-		jobs: map[*job]struct{}{},
-		need: make(chan struct{}, 1), keep: make(chan struct{}, 1), idle: make(chan struct{}, 1),
+		jobs: map[*job]struct{}{}, need: make(chan struct{}, 1),
 	}
 	r.ctx, r.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
+	defer r.cancel(nil)
 	for range w.opts.Concurrency {
-		go r.handle()
+		r.handlers.Go(r.handle)
 	}
-	var keeper sync.WaitGroup
-	end := make(chan struct{})
-	keeper.Go(func() { r.keepLeases(end) })
 	err := r.fetch(ctx)
 
 	r.mu.Lock()
@@ -131,42 +128,53 @@ func (w *Worker) Run(ctx context.Context) error {
 	for j := range r.work {
 		r.giveBack(j)
 	}
-	if !r.waitFor(w.opts.Grace, r.handled) {
+	if !within(w.opts.Grace, &r.handlers) {
 		r.cancel(ErrStopping)
-		if !r.waitFor(heedFor, r.handled) {
+		if !within(heedFor, &r.handlers) {
 			err = errors.Join(err, fmt.Errorf(
 				"%d handlers have not returned; their messages are given back", r.abandon()))
 		}
 	}
-	if !r.waitFor(settleFor, func() bool { return r.settling == 0 }) {
+	if !within(settleFor, &r.settles) {
 		err = errors.Join(err, errors.New(
 			"not everything could be settled in time; leases run until they expire"))
 	}
-	close(end)
-	keeper.Wait()
-	r.cancel(nil)
 	return err
+}
+
+// within waits for a group for at most d, and reports whether it has ended.
+func within(d time.Duration, group *sync.WaitGroup) bool {
+	done := make(chan struct{})
+	go func() {
+		group.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+		return true
+	case <-time.After(d):
+		return false
+	}
 }
 
 // run is one Run of a Worker.
 type run struct {
-	w      *Worker
-	c      *Client
-	log    *slog.Logger
-	ctx    context.Context // parent of the handlers' contexts
-	cancel context.CancelCauseFunc
-	work   chan *job // leased and waiting for a handler; never full
-
-	need chan struct{} // there may be room for more
-	keep chan struct{} // there are new leases to extend
-	idle chan struct{} // counts have fallen while the worker stops
+	w        *Worker
+	c        *Client
+	log      *slog.Logger
+	ctx      context.Context // parent of the handlers' contexts
+	cancel   context.CancelCauseFunc
+	work     chan *job      // leased and waiting for a handler; never full
+	need     chan struct{}  // there may be room for more
+	handlers sync.WaitGroup // goroutines that handle
+	settles  sync.WaitGroup // settlements without an answer
 
 	mu       sync.Mutex
 	stopping bool
-	jobs     map[*job]struct{} // waiting or handled: their leases are extended
+	jobs     map[*job]struct{} // waiting or handled, and not over
 	waiting  int               // jobs in work
 	handling int               // jobs in a handler
-	settling int               // jobs whose settlement is not answered
+	settling int               // settlements without an answer
 	pace     time.Duration     // a handler's recent time per message
 	lease    time.Duration     // of the newest message
 }
@@ -178,16 +186,18 @@ type job struct {
 
 	// The rest is guarded by run.mu.
 	until  time.Time               // the end of the lease, as far as is known here
-	extend time.Time               // when to ask for more
+	extend *time.Timer             // asks for more at a third of it
 	over   bool                    // settled, or its lease is lost
 	cancel context.CancelCauseFunc // of the handler; nil before
 }
 
 // fetch leases while there is room, until ctx ends or the server refuses.
 func (r *run) fetch(ctx context.Context) error {
-	queue := r.w.queues[0]
+	o := &r.w.opts
 	for failures := 0; ctx.Err() == nil; {
+		r.mu.Lock()
 		n := r.room()
+		r.mu.Unlock()
 		if n <= 0 {
 			select {
 			case <-ctx.Done():
@@ -195,7 +205,6 @@ func (r *run) fetch(ctx context.Context) error {
 			}
 			continue
 		}
-		o := &r.w.opts
 		q := leaseCall(r.w.queues, LeaseOptions{Max: min(n, maxItems), Wait: leaseWait,
 			Lease: o.Lease, Worker: o.Name, Kinds: o.Kinds})
 		q.spread = true
@@ -211,27 +220,18 @@ func (r *run) fetch(ctx context.Context) error {
 		var e *Error
 		if errors.As(err, &e) && e.Problem.Status >= 400 && e.Problem.Status < 500 &&
 			!e.Problem.Retryable {
-			return fmt.Errorf("lease from %s: %w", queue, err)
+			return fmt.Errorf("lease from %s: %w", r.w.queues[0], err)
 		}
 		failures++
-		r.log.Warn("lease failed; trying again", "queue", queue, "error", err)
-		select {
-		case <-ctx.Done():
-		case <-r.c.sleep(r.c.backoff(failures)):
-		}
+		r.log.Warn("lease failed, retrying", "queue", r.w.queues[0], "error", err)
+		r.c.pause(ctx, failures, 0)
 	}
 	return nil
 }
 
 // room returns how many messages may be leased: for idle handlers, and to fill the
-// buffer again once half of it is gone.
+// buffer again once half of it is gone. r.mu is held.
 func (r *run) room() int {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.roomNow()
-}
-
-func (r *run) roomNow() int {
 	c, prefetch := r.w.opts.Concurrency, 0
 	if r.pace > 0 {
 		soon := int64(min(ahead, r.lease/3)) * int64(c) / int64(r.pace)
@@ -243,37 +243,28 @@ func (r *run) roomNow() int {
 	return c + prefetch - r.waiting - r.handling
 }
 
-// wake wakes the fetcher if there is room, or Run while it stops. r.mu is held.
+// wake wakes the fetcher if there is room. r.mu is held.
 func (r *run) wake() {
-	if r.stopping {
-		signal(r.idle)
-	} else if r.roomNow() > 0 {
-		signal(r.need)
-	}
-}
-
-func signal(ch chan struct{}) {
-	select {
-	case ch <- struct{}{}:
-	default:
+	if r.room() > 0 {
+		select {
+		case r.need <- struct{}{}:
+		default:
+		}
 	}
 }
 
 // took passes leased messages to the handlers.
 func (r *run) took(messages []wire.LeasedMessage) {
-	now := time.Now()
 	for _, m := range messages {
 		j := &job{Message: Message{m}, runs: leaseOf(&m, r.w.opts.Lease)}
-		j.until, j.extend = now.Add(j.runs), now.Add(j.runs/3)
+		j.until = time.Now().Add(j.runs)
 		r.mu.Lock()
+		j.extend = time.AfterFunc(j.runs/3, func() { r.extend(j) })
 		r.jobs[j] = struct{}{}
 		r.lease = j.runs
 		r.waiting++
 		r.mu.Unlock()
 		r.work <- j
-	}
-	if len(messages) > 0 {
-		signal(r.keep)
 	}
 }
 
@@ -308,7 +299,7 @@ func (r *run) do(ctx context.Context, j *job) {
 				"queue", j.Queue, "message", j.ID, "panic", v, "stack", string(debug.Stack()))
 		} else if !returned { // runtime.Goexit
 			err = &panicError{"the handler has ended its goroutine"}
-			go r.handle()
+			r.handlers.Go(r.handle)
 		}
 		stopping := context.Cause(ctx) == ErrStopping
 		r.mu.Lock()
@@ -337,10 +328,10 @@ func (r *run) settle(j *job, s Settlement, count *int) {
 	*count--
 	over := j.over
 	if !over {
-		j.over = true
+		r.end(j)
 		r.settling++
+		r.settles.Add(1)
 	}
-	delete(r.jobs, j)
 	r.wake()
 	r.mu.Unlock()
 	if over {
@@ -355,7 +346,15 @@ func (r *run) settle(j *job, s Settlement, count *int) {
 		r.settling--
 		r.wake()
 		r.mu.Unlock()
+		r.settles.Done()
 	})
+}
+
+// end ends the extensions of a job's lease. r.mu is held.
+func (r *run) end(j *job) {
+	j.over = true
+	j.extend.Stop()
+	delete(r.jobs, j)
 }
 
 // send sends a settlement of a job in a shared request.
@@ -383,86 +382,37 @@ func (r *run) abandon() int {
 	return n
 }
 
-func (r *run) handled() bool { return r.handling == 0 && r.waiting == 0 }
-
-// waitFor waits until a condition holds, for at most d, and reports whether it does.
-func (r *run) waitFor(d time.Duration, holds func() bool) bool {
-	end := time.NewTimer(max(d, 0))
-	defer end.Stop()
-	for {
-		r.mu.Lock()
-		ok := holds()
-		r.mu.Unlock()
-		if ok {
-			return true
-		}
-		select {
-		case <-r.idle:
-		case <-end.C:
-			return false
-		}
-	}
-}
-
-// keepLeases extends leases at a third of their time, until end is closed.
-func (r *run) keepLeases(end <-chan struct{}) {
-	for {
-		var next <-chan time.Time
-		if wait := r.extendDue(time.Now()); wait > 0 {
-			next = time.After(wait)
-		}
-		select {
-		case <-next:
-		case <-r.keep:
-		case <-end:
-			return
-		}
-	}
-}
-
-// extendDue extends the leases that are due and gives up those that have run out. It
-// returns the time until the next one is due, 0 if there are none.
-func (r *run) extendDue(now time.Time) (wait time.Duration) {
-	var due []*job
+// extend extends a job's lease, or gives it up when it has run out.
+func (r *run) extend(j *job) {
+	now := time.Now()
 	r.mu.Lock()
-	for j := range r.jobs {
-		if !j.extend.After(now) {
-			if !j.until.After(now) {
-				r.lose(j)
-				continue
-			}
-			j.extend = now.Add(j.runs / 3)
-			if j.extend.After(j.until) {
-				j.extend = j.until
-			}
-			due = append(due, j)
-		}
-		// Leases due shortly after each other are looked at together.
-		if d := max(j.extend.Sub(now), j.runs/30); wait == 0 || d < wait {
-			wait = d
-		}
+	left := j.until.Sub(now)
+	if !j.over && left <= 0 {
+		r.lose(j)
+	}
+	over := j.over
+	if !over {
+		j.extend.Reset(min(j.runs/3, left))
 	}
 	r.mu.Unlock()
-	for _, j := range due {
-		r.send(j, Settlement{LeaseID: j.LeaseID, Do: DoExtend, Lease: j.runs}, func(err error) {
-			r.mu.Lock()
-			defer r.mu.Unlock()
-			_, held := r.jobs[j]
-			switch {
-			case err == nil:
-				j.until = now.Add(j.runs)
-			case held && (errors.Is(err, ErrLeaseLost) || errors.Is(err, ErrQueueNotFound)):
-				r.lose(j)
-			} // without an answer the lease runs out
-		})
+	if over {
+		return
 	}
-	return wait
+	r.send(j, Settlement{LeaseID: j.LeaseID, Do: DoExtend, Lease: j.runs}, func(err error) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		switch {
+		case err == nil:
+			j.until = now.Add(j.runs)
+		case !j.over && (errors.Is(err, ErrLeaseLost) || errors.Is(err, ErrQueueNotFound)):
+			r.lose(j)
+		} // without an answer the lease runs out
+	})
 }
 
 // lose notes that a job's lease is gone. r.mu is held.
 func (r *run) lose(j *job) {
-	delete(r.jobs, j)
-	j.over = true
+	r.end(j)
 	if j.cancel != nil {
 		j.cancel(ErrLeaseLost)
 	}

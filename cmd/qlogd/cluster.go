@@ -46,7 +46,7 @@ nodes have the same chain.`, "  qlogd cluster list\n  qlogd cluster list -o json
 			}
 			fmt.Fprintf(a.stderr, "cluster %s, leader %s, term %d, asked %s\n",
 				v.ClusterID, cmp.Or(v.LeaderID, "none known"), v.Term, v.NodeID)
-			return list(a, v.Nodes, "node,role,reachable,raft,http,applied,head,chain",
+			return list(a, v.Nodes, nil, "node,role,reachable,raft,http,applied,head,chain",
 				func(n *wire.Node) []any {
 					role, reachable := "non-voter", "no"
 					if n.Voter {
@@ -161,10 +161,7 @@ func (a *app) clusterTransferCmd() *cobra.Command {
 		"Hand leadership over, to a voter or to the most up-to-date one",
 		"  qlogd cluster transfer\n  qlogd cluster transfer n2", func(c request) error {
 			leader, err := c.TransferLeadership(c.ctx, strings.Join(c.args, ""))
-			if err != nil {
-				return err
-			}
-			return a.say(wire.Transferred{LeaderID: leader},
+			return a.answer(wire.Transferred{LeaderID: leader}, err,
 				"leader: %s", cmp.Or(leader, "not known yet"))
 		})
 }
@@ -173,13 +170,10 @@ func (a *app) clusterSnapshotCmd() *cobra.Command {
 	return a.remote("snapshot", "Let every node take a checkpoint",
 		"  qlogd cluster snapshot\n  qlogd cluster snapshot -o json", func(c request) error {
 			indexes, err := c.Snapshot(c.ctx)
-			if err != nil {
-				return err
-			}
-			if a.output == "json" {
+			if err == nil && a.output == "json" {
 				return a.wire(wire.ClusterSnapshot{Indexes: indexes})
 			}
-			return list(a, sortedKeys(indexes), "node,checkpoint",
+			return list(a, sortedKeys(indexes), err, "node,checkpoint",
 				func(id *string) []any { return []any{*id, indexes[*id]} })
 		})
 }
@@ -244,10 +238,7 @@ No decision depends on them, and they can be rebuilt at any time.`,
 }
 
 func (a *app) projections(p *wire.Projections, err error) error {
-	if err != nil {
-		return err
-	}
-	return a.show(p, "read models", "", [][]any{
+	return a.show(p, err, "read models", "", [][]any{
 		{"index", p.Index}, {"time", a.when(p.Time)}, {"log head", p.LogHead},
 	})
 }

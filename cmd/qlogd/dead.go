@@ -104,7 +104,7 @@ time of their death; with --replayed those that were replayed, and what became o
 					break
 				}
 			}
-			return list(a, dead, header, row)
+			return list(a, dead, nil, header, row)
 		}, d.flags, func(f *pflag.FlagSet) {
 			f.BoolVar(&replayed, "replayed", false,
 				"those that were replayed, as long as history keeps them")
@@ -124,10 +124,7 @@ to the next: numbers, ids, addresses, times, quoted text. The largest group come
 		func(c request) error {
 			out, err := c.DeadGroups(c.ctx, c.args[0],
 				client.DeadQuery{DeadFilter: d.DeadFilter, Limit: limit})
-			if err != nil {
-				return err
-			}
-			return list(a, out.Groups, "count,fingerprint,reason,first,last,newest error",
+			return list(a, out.Groups, err, "count,fingerprint,reason,first,last,newest error",
 				func(g *wire.DeadGroup) []any {
 					return []any{g.Count, g.Fingerprint, g.Reason, a.when(g.FirstFailedAt),
 						a.when(g.LastFailedAt), short(g.Error, 100)}
@@ -140,16 +137,13 @@ func (a *app) deadShowCmd() *cobra.Command {
 		"  qlogd dead show jobs 01J…\n  qlogd dead show jobs 01J… -o json | jq .payload",
 		func(c request) error {
 			m, err := c.DeadMessage(c.ctx, c.args[0], c.args[1])
-			if err != nil {
-				return err
-			}
 			d := deadOf(m)
 			var replayed, result any
 			if m.ReplayedAt != 0 {
 				replayed, result = a.when(m.ReplayedAt)+" as "+m.NewMessageID, m.ReplayResult
 			}
 			payload := payloadText(m.Payload, m.PayloadBytes, m.ContentType)
-			return a.show(m, "dead message", m.ID, [][]any{
+			return a.show(m, err, "dead message", m.ID, [][]any{
 				{"died in", d.Queue + " as " + d.MessageID}, {"failed", a.when(d.FailedAt)},
 				{"reason", d.Reason}, {"attempts", d.Attempts},
 				{"first enqueued", a.when(d.FirstEnqueuedAt)}, {"replays", d.ReplayCount},
@@ -231,9 +225,8 @@ func (a *app) replayDead(c request, queue string, r wire.ReplayRequest, wait boo
 		return a.wire(done)
 	}
 	if len(done.Messages) > 0 {
-		err := list(a, done.Messages, "message,new message", func(m *wire.ReplayedMessage) []any {
-			return []any{m.MessageID, m.NewMessageID}
-		})
+		err := list(a, done.Messages, nil, "message,new message",
+			func(m *wire.ReplayedMessage) []any { return []any{m.MessageID, m.NewMessageID} })
 		if err != nil {
 			return err
 		}
@@ -249,7 +242,7 @@ func (a *app) wouldMove(would any, what string, sample []wire.Message, skipped [
 		return err
 	}
 	if len(sample) > 0 {
-		if err := list(a, sample, deadHeader, a.deadRow); err != nil {
+		if err := list(a, sample, nil, deadHeader, a.deadRow); err != nil {
 			return err
 		}
 	}
@@ -344,10 +337,7 @@ func (a *app) taskListCmd() *cobra.Command {
 		"  qlogd task list\n  qlogd task list --status running -o json | jq -r .id",
 		func(c request) error {
 			tasks, err := c.Tasks(c.ctx, status)
-			if err != nil {
-				return err
-			}
-			return list(a, tasks, "task,type,queue,status,done,of,skipped,created,ended",
+			return list(a, tasks, err, "task,type,queue,status,done,of,skipped,created,ended",
 				func(t *wire.Task) []any {
 					return []any{t.ID, t.Type, t.Queue, t.Status, t.Done, t.Total, t.Skipped,
 						a.when(t.CreatedAt), a.when(t.EndedAt)}
@@ -358,9 +348,6 @@ func (a *app) taskListCmd() *cobra.Command {
 }
 
 func (a *app) task(t *wire.Task, err error) error {
-	if err != nil {
-		return err
-	}
 	rows := [][]any{
 		{"type", t.Type}, {"queue", t.Queue}, {"status", t.Status},
 		{"done", fmt.Sprintf("%d of about %d", t.Done, t.Total)}, {"skipped", t.Skipped}, {"actor", t.Actor},
@@ -377,7 +364,7 @@ func (a *app) task(t *wire.Task, err error) error {
 			rows = append(rows, []any{"waits for", n.Node})
 		}
 	}
-	return a.show(t, "task", t.ID, rows)
+	return a.show(t, err, "task", t.ID, rows)
 }
 
 func (a *app) watchTask(c request, id string) error {

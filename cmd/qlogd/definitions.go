@@ -102,7 +102,7 @@ func (a *app) changes(changes []wire.DefinitionChange, dry bool) error {
 	}
 	var err error
 	if a.output == "json" {
-		err = list(a, changes, "", nil)
+		err = list(a, changes, nil, "", nil)
 	} else {
 		err = a.table("action,kind,name,field,before,after", rows)
 	}

@@ -199,7 +199,7 @@ func (a *app) logSegmentsCmd() *cobra.Command {
 			if a.output == "json" {
 				return a.wire(out)
 			}
-			return list(a, out.Segments, "segment,first,last,bytes,state,last time,chain", func(g *wire.LogSegment) []any {
+			return list(a, out.Segments, nil, "segment,first,last,bytes,state,last time,chain", func(g *wire.LogSegment) []any {
 				state := "open"
 				if g.Sealed {
 					state = "sealed"

@@ -30,9 +30,6 @@ func (a *app) messageShowCmd() *cobra.Command {
 		"  qlogd message show 01J…\n  qlogd message show 01J… -o json | jq .payload",
 		func(c request) error {
 			m, err := c.Message(c.ctx, c.args[0])
-			if err != nil {
-				return err
-			}
 			payload := payloadText(m.Payload, m.PayloadBytes, m.ContentType)
 			if m.Erased {
 				payload = "(erased, or deleted by retention)"
@@ -66,18 +63,18 @@ func (a *app) messageShowCmd() *cobra.Command {
 				add(true, "replays", o.Replays)
 			}
 			rows = append(rows, []any{"payload", short(payload, 200)})
-			if err := a.show(m, "message", m.ID, rows); err != nil || a.output == "json" {
+			if err := a.show(m, err, "message", m.ID, rows); err != nil || a.output == "json" {
 				return err
 			}
 			fmt.Fprintln(a.stdout)
 			if len(m.Attempts) > 0 {
 				header := "attempt,queue,leased,took,worker,outcome,error"
-				if err := list(a, m.Attempts, header, attemptRow); err != nil {
+				if err := list(a, m.Attempts, nil, header, attemptRow); err != nil {
 					return err
 				}
 				fmt.Fprintln(a.stdout)
 			}
-			return list(a, m.History, eventHeader, eventRow)
+			return list(a, m.History, nil, eventHeader, eventRow)
 		})
 }
 
@@ -101,10 +98,7 @@ func (a *app) messageHistoryCmd() *cobra.Command {
 		"  qlogd message history 01J…\n  qlogd message history 01J… -o json | jq -r .type",
 		func(c request) error {
 			events, err := c.History(c.ctx, c.args[0])
-			if err != nil {
-				return err
-			}
-			return list(a, events, eventHeader, eventRow)
+			return list(a, events, err, eventHeader, eventRow)
 		})
 }
 
@@ -128,7 +122,7 @@ func (a *app) messageListCmd() *cobra.Command {
 					break
 				}
 			}
-			return list(a, all, "message,state,key,priority,attempt,enqueued,payload",
+			return list(a, all, nil, "message,state,key,priority,attempt,enqueued,payload",
 				func(m *wire.Message) []any {
 					state := m.State
 					if m.Held {
@@ -176,10 +170,7 @@ it. It gets a new id, and its history goes on.`,
 				r.Edit = &wire.ReplayEdit{Payload: v}
 			}
 			out, err := c.Resurrect(c.ctx, c.args[0], r)
-			if err != nil {
-				return err
-			}
-			return a.say(out, "%s is in %s as %s", out.MessageID, out.Queue, out.NewMessageID)
+			return a.answer(out, err, "%s is in %s as %s", out.MessageID, out.Queue, out.NewMessageID)
 		}, func(f *pflag.FlagSet) {
 			f.StringVar(&r.Queue, "queue", "",
 				"into this queue rather than the one that it was in, or had died in")
@@ -207,11 +198,8 @@ func (a *app) messageEditsCmd() *cobra.Command {
 		"  qlogd message edits 01J…\n  qlogd message edits 01J… -o json | jq .changes",
 		func(c request) error {
 			edits, err := c.Edits(c.ctx, c.args[0])
-			if err != nil {
-				return err
-			}
-			if a.output == "json" {
-				return list(a, edits, "", nil)
+			if err != nil || a.output == "json" {
+				return list(a, edits, err, "", nil)
 			}
 			var rows [][]any
 			for _, e := range edits {

@@ -49,9 +49,20 @@ func (a *app) say(v any, format string, args ...any) error {
 	return a.wire(v)
 }
 
+// answer says v unless there was an error.
+func (a *app) answer(v any, err error, format string, args ...any) error {
+	if err != nil {
+		return err
+	}
+	return a.say(v, format, args...)
+}
+
 // list prints each item as a line of JSON, or as a row of a table whose header
 // is separated by commas.
-func list[T any](a *app, items []T, header string, row func(*T) []any) error {
+func list[T any](a *app, items []T, err error, header string, row func(*T) []any) error {
+	if err != nil {
+		return err
+	}
 	rows := make([][]any, 0, len(items))
 	for i := range items {
 		if a.output != "json" {
@@ -68,8 +79,11 @@ func list[T any](a *app, items []T, header string, row func(*T) []any) error {
 
 // show prints one value as JSON, or its fields, rows of a name and a value
 // each, under the value's own name. It leaves out rows whose value is nil.
-func (a *app) show(v any, what, name string, rows [][]any) error {
-	if a.output == "json" {
+func (a *app) show(v any, err error, what, name string, rows [][]any) error {
+	switch {
+	case err != nil:
+		return err
+	case a.output == "json":
 		return a.wire(v)
 	}
 	rows = slices.DeleteFunc(rows, func(r []any) bool { return r[1] == nil })

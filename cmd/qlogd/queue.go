@@ -42,10 +42,7 @@ func (a *app) queueListCmd() *cobra.Command {
 		"  qlogd queue list\n  qlogd queue list --at 15m\n  qlogd queue list -o json | jq .name",
 		func(c request) error {
 			queues, err := c.Queues(c.ctx, namespace, atOption(at)...)
-			if err != nil {
-				return err
-			}
-			return list(a, queues,
+			return list(a, queues, err,
 				"queue,ordering,state,depth,scheduled,in flight,bytes,enqueued,acked,dead",
 				func(q *wire.Queue) []any {
 					state := "running"
@@ -72,9 +69,6 @@ func (a *app) queueShowCmd() *cobra.Command {
 }
 
 func (a *app) queue(q *wire.Queue, err error) error {
-	if err != nil {
-		return err
-	}
 	dlq, schema := "-", "none"
 	if q.Delivery.DeadLetterQueue != nil {
 		dlq = *q.Delivery.DeadLetterQueue
@@ -89,7 +83,7 @@ func (a *app) queue(q *wire.Queue, err error) error {
 		return fmt.Sprint(n, unit)
 	}
 	s := q.Stats
-	return a.show(q, "queue", q.Name, [][]any{
+	return a.show(q, err, "queue", q.Name, [][]any{
 		{"ordering", q.Ordering}, {"paused", q.Paused},
 		{"created", a.when(q.CreatedAt)}, {"updated", a.when(q.UpdatedAt)},
 		{"depth", fmt.Sprintf("%d (%d held)", s.Depth, s.Held)}, {"scheduled", s.Scheduled},
@@ -113,9 +107,6 @@ func (a *app) queueStatsCmd() *cobra.Command {
 		"  qlogd queue stats jobs\n  qlogd queue stats jobs --minutes 1440 -o json | jq .minutes",
 		func(c request) error {
 			s, err := c.QueueStats(c.ctx, c.args[0], minutes)
-			if err != nil {
-				return err
-			}
 			rate := "not known"
 			if s.MessagesPerMinute != nil {
 				rate = fmt.Sprint(*s.MessagesPerMinute)
@@ -128,12 +119,12 @@ func (a *app) queueStatsCmd() *cobra.Command {
 			for _, r := range sortedKeys(s.DeadByReason) {
 				rows = append(rows, []any{"dead: " + r, s.DeadByReason[r]})
 			}
-			err = a.show(s, "queue", s.Queue, rows)
+			err = a.show(s, err, "queue", s.Queue, rows)
 			if err != nil || a.output == "json" || len(s.Minutes) == 0 {
 				return err
 			}
 			fmt.Fprintln(a.stdout)
-			return list(a, s.Minutes,
+			return list(a, s.Minutes, nil,
 				"minute,enqueued,leased,acked,retried,lease expired,dead,discarded,replayed",
 				func(m *wire.Minute) []any {
 					return []any{m.Start.String(), m.Enqueued, m.Leased, m.Acked, m.Retried,
@@ -202,10 +193,8 @@ func (a *app) queuePauseCmd(verb, help string, paused bool) *cobra.Command {
 		if paused {
 			do = c.PauseQueue
 		}
-		if err := do(c.ctx, c.args[0]); err != nil {
-			return err
-		}
-		return a.say(wire.Paused{Paused: paused}, "%s %sd", c.args[0], verb)
+		err := do(c.ctx, c.args[0])
+		return a.answer(wire.Paused{Paused: paused}, err, "%s %sd", c.args[0], verb)
 	})
 }
 
@@ -245,10 +234,7 @@ func (a *app) queuePurgeCmd() *cobra.Command {
 				messages(q.Stats.Depth+q.Stats.Scheduled), c.args[0])
 			return a.destroy(what, "", func() error {
 				n, err := c.PurgeQueue(c.ctx, c.args[0])
-				if err != nil {
-					return err
-				}
-				return a.say(wire.Purged{Purged: n}, "%s purged", messages(n))
+				return a.answer(wire.Purged{Purged: n}, err, "%s purged", messages(n))
 			})
 		}, a.destroyFlags)
 }
@@ -264,9 +250,6 @@ under a key, or in the whole queue. Exit code 0 whatever the reason.`,
 			"  qlogd queue explain jobs --message 01J… -o json | jq -r '.reasons[].code'",
 		func(c request) error {
 			x, err := c.Explain(c.ctx, c.args[0], message, key)
-			if err != nil {
-				return err
-			}
 			what, can := "nothing", "is not delivered now"
 			if x.MessageID != nil {
 				what = "message " + *x.MessageID
@@ -278,7 +261,7 @@ under a key, or in the whole queue. Exit code 0 whatever the reason.`,
 			for _, r := range x.Reasons {
 				text += fmt.Sprintf("\n  %s: %s", r.Code, short(r.Text, 400))
 			}
-			return a.say(x, "%s", text)
+			return a.answer(x, err, "%s", text)
 		}, func(f *pflag.FlagSet) {
 			textFlag(f, &key, "key", "an ordering key")
 			f.StringVar(&message, "message", "", "a message's id")
@@ -359,10 +342,7 @@ func (a *app) erase(reason, what string, look func() (*wire.Erasable, error),
 	}
 	return a.destroy(what, "", func() error {
 		t, err := do()
-		if err != nil {
-			return err
-		}
-		return a.say(t, "erasing as task %s; qlogd task get %[1]s shows on which nodes it is complete",
-			t.ID)
+		return a.answer(t, err,
+			"erasing as task %s; qlogd task get %[1]s shows on which nodes it is complete", t.ID)
 	})
 }

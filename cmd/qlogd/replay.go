@@ -333,7 +333,7 @@ func (r *replayer) state(body *stateBody) error {
 		_, err := fmt.Fprintln(r.stdout, "no queues")
 		return err
 	}
-	return list(r.app, sortedKeys(body.Queues), "queue,depth,held,scheduled,in flight,bytes,enqueued,acked,dead",
+	return list(r.app, sortedKeys(body.Queues), nil, "queue,depth,held,scheduled,in flight,bytes,enqueued,acked,dead",
 		func(name *string) []any {
 			s := body.Queues[*name]
 			return []any{*name, s.Depth, s.Held, s.Scheduled, s.InFlight, humanize.IBytes(uint64(s.Bytes)),

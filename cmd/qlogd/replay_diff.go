@@ -67,7 +67,7 @@ func (a *app) verifyDir(ctx context.Context, log *openLog) error {
 			plural(t.Bytes, "byte", "bytes"), t.Offset, t.Segment, t.Reason)
 	}
 	if !different {
-		return a.show(verified{body}, "verified", log.name, [][]any{
+		return a.show(verified{body}, nil, "verified", log.name, [][]any{
 			{"indexes", fmt.Sprintf("%d to %d", l.First, l.Last)}, {"chain", body.ChainHash},
 			{"segments", l.Segments}, {"blocks", humanize.Comma(l.Blocks)}, {"events", humanize.Comma(l.Records)},
 			{"bytes", humanize.IBytes(uint64(l.Bytes))}, {"erased contents", l.Erased},

@@ -34,10 +34,7 @@ func (a *app) webhookListCmd() *cobra.Command {
 	return a.remote("list|ls", "List webhooks",
 		"  qlogd webhook list\n  qlogd webhook list -o json | jq .name", func(c request) error {
 			webhooks, err := c.Webhooks(c.ctx)
-			if err != nil {
-				return err
-			}
-			return list(a, webhooks, "name,to,signed,filter,idempotency key,updated",
+			return list(a, webhooks, err, "name,to,signed,filter,idempotency key,updated",
 				func(w *wire.Webhook) []any {
 					return []any{w.Name, cmp.Or(w.Queue, w.Target), signedBy(w),
 						cmp.Or(w.Filter, "-"), cmp.Or(w.IdempotencyKey, "-"), a.when(w.UpdatedAt)}
@@ -53,9 +50,6 @@ func signedBy(w *wire.Webhook) string {
 }
 
 func (a *app) webhook(w *wire.Webhook, err error) error {
-	if err != nil {
-		return err
-	}
 	rows := [][]any{{"to", cmp.Or(w.Queue, w.Target)}, {"signed", signedBy(w)}}
 	if v := w.VerifyHMAC; v != nil {
 		rows = append(rows, []any{"header", optional(v.Header)}, []any{"prefix", optional(v.Prefix)},
@@ -78,7 +72,7 @@ func (a *app) webhook(w *wire.Webhook, err error) error {
 		}
 	}
 	rows = append(rows, []any{"created", a.when(w.CreatedAt)}, []any{"updated", a.when(w.UpdatedAt)})
-	return a.show(w, "webhook", w.Name, rows)
+	return a.show(w, err, "webhook", w.Name, rows)
 }
 
 // webhookMembers are the members of a wire.WebhookDefinition.

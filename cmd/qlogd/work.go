@@ -74,7 +74,7 @@ func (a *app) leased(got []wire.LeasedMessage) error {
 	if len(got) == 0 {
 		return nil
 	}
-	return list(a, got, "message,lease,key,attempt,until,payload",
+	return list(a, got, nil, "message,lease,key,attempt,until,payload",
 		func(m *wire.LeasedMessage) []any {
 			payload := payloadText(m.Payload, m.PayloadBytes, m.ContentType)
 			return []any{m.ID, m.LeaseID, m.Key, m.Attempt, a.when(m.LeaseExpiresAt),
@@ -150,7 +150,7 @@ func (a *app) settled(results []wire.SettleResult) error {
 			lost++
 		}
 	}
-	err := list(a, results, "lease,status,code,until", func(r *wire.SettleResult) []any {
+	err := list(a, results, nil, "lease,status,code,until", func(r *wire.SettleResult) []any {
 		until := r.NextAt
 		if until == 0 {
 			until = r.LeaseExpiresAt

@@ -9,13 +9,13 @@
 //
 // Enqueue and Settle are meant for many goroutines at once: their items share
 // requests, and each caller gets its own answer. A Worker leases ahead, extends leases
-// by itself and settles in the same way. Produce, Lease, Ack and the others are the
-// plain calls of the API.
+// and settles in the same way. Produce, Lease, Ack and the others are the plain calls of
+// the API.
 //
 // Requests and answers are the types of package wire. Every write but a lease carries
-// an Idempotency-Key, so that a write with an unknown outcome is repeated safely: the
-// client does it by itself, as often as its Retry allows. docs/go-client.md lists the
-// guarantees, the order of messages, and the rules of repetition.
+// an Idempotency-Key, so that the client can safely repeat a write with an unknown
+// outcome, as often as its Retry allows. docs/go-client.md lists the guarantees, the
+// order of messages, and the rules of repetition.
 package client
 
 import (
@@ -32,9 +32,9 @@ import (
 	"time"
 )
 
-// Client talks to the nodes of a cluster; any node takes any request. It stays with
-// one and goes to the next if that one can't be reached, does not answer, has no
-// leader, or is about to end. It is safe for use by several goroutines.
+// Client sends requests to the nodes of a cluster; any node accepts any request. It
+// stays with one and moves to the next if that one can't be reached, does not answer,
+// has no leader, or is shutting down. It is safe for use by several goroutines.
 type Client struct {
 	endpoints []*endpoint
 	at        atomic.Uint32 // index of the endpoint that calls begin with
@@ -49,7 +49,7 @@ type Client struct {
 	token     string
 	agent     string
 	retry     Retry
-	try       time.Duration // how long one try may take; 0: no limit, < 0: the default
+	try       time.Duration // limit of one try; 0: none, < 0: the default
 	err       error         // of an option
 
 	sleep func(time.Duration) <-chan time.Time // time.After, but in tests
@@ -62,8 +62,8 @@ type Client struct {
 	senders sync.WaitGroup // of all lanes; they end with ctx
 }
 
-// Retry says how often and how long a call is repeated if the server asks for it
-// (429, 503) or its outcome is not known. The server's Retry-After goes before the
+// Retry limits how often a call is repeated if the server asks for it (429, 503) or
+// its outcome is unknown. The server's Retry-After goes before the
 // client's own jittered exponential backoff. With several endpoints, one attempt is a
 // round: if one endpoint fails the next is asked at once, and the wait comes when all
 // have failed.
@@ -96,8 +96,8 @@ func WithSpread() Option { return func(c *Client) { c.spread = true } }
 // machine, use https.
 func WithToken(token string) Option { return func(c *Client) { c.token = token } }
 
-// WithTLS sets how https is spoken, such as client certificates or an own CA. It
-// can't be combined with WithHTTPClient.
+// WithTLS configures https, such as client certificates or an own CA. It can't be
+// combined with WithHTTPClient.
 func WithTLS(t *tls.Config) Option { return func(c *Client) { c.tls = t } }
 
 // WithCACert trusts the authorities in a PEM file and no others.
@@ -190,10 +190,9 @@ func (c *Client) start(run func()) bool {
 	return !c.closed
 }
 
-// Close ends the shared requests (Enqueue, Settle) that are under way: their callers
-// get ErrClosed and do not learn the outcome. Then it closes idle connections, if
-// they are the client's own. Only programs that make many clients need it; end
-// Workers first.
+// Close cancels the shared requests (Enqueue, Settle) in flight: their callers get
+// ErrClosed and do not learn the outcome. Then it closes idle connections, if they are
+// the client's own. Only programs that create many clients need it; end Workers first.
 func (c *Client) Close() {
 	c.mu.Lock()
 	c.closed = true

@@ -41,7 +41,7 @@ type code string
 
 func (c code) Error() string { return string(c) }
 
-// The codes that programs tell apart; others are in Error.Problem.Code.
+// The codes that programs distinguish; others are in Error.Problem.Code.
 const (
 	ErrInvalidArgument     = code("invalid_argument")
 	ErrSchemaMismatch      = code("schema_mismatch")
@@ -63,8 +63,8 @@ const (
 	ErrInsufficientStorage = code("insufficient_storage")
 )
 
-// ErrOutcomeUnknown marks a write of which the client gave up learning whether
-// it was committed. Repeating it with the same WithIdempotencyKey is safe.
+// ErrOutcomeUnknown marks a write that may or may not have been committed. Repeating it
+// with the same WithIdempotencyKey is safe.
 var ErrOutcomeUnknown error = outcomeUnknown{}
 
 type outcomeUnknown struct{}
@@ -82,9 +82,9 @@ func (e *unknownError) Unwrap() error        { return e.err }
 func (e *unknownError) Is(target error) bool { return target == ErrOutcomeUnknown }
 
 // unsentError is the failure of a request that never had a connection: no server
-// accepted it, or an untrusted one (TLS). After a connection was made, a dial error
-// is not it: net/http sends a request with an Idempotency-Key again by itself if the
-// connection breaks, and then reports only the failure of the second one.
+// accepted it, or an untrusted one (TLS). A dial error after a connection was made is
+// different: net/http repeats a request with an Idempotency-Key if the connection
+// breaks, and then reports only the failure of the second one.
 type unsentError struct{ error }
 
 func (e *unsentError) Unwrap() error { return e.error }

@@ -57,8 +57,8 @@ func (c *Client) AllEvents(ctx context.Context, q EventQuery) iter.Seq2[wire.Eve
 }
 
 // Follow yields events as they commit, from q.After or q.From, else from now. It
-// connects again when the connection breaks, and misses nothing. It ends with ctx,
-// when the caller stops, or with an error that repeating does not heal.
+// reconnects when the connection breaks, and misses nothing. It ends with ctx, when the
+// caller stops, or with an error that a retry does not resolve.
 func (c *Client) Follow(ctx context.Context, q EventQuery) iter.Seq2[wire.Event, error] {
 	return func(yield func(wire.Event, error) bool) {
 		if q.After == "" && q.From == "" {

@@ -10,7 +10,7 @@ import (
 	"github.com/qlogd/qlogd/api/wire"
 )
 
-// Message is a message that a Worker handles.
+// Message is a message leased by a Worker.
 type Message struct {
 	wire.LeasedMessage
 }
@@ -32,21 +32,21 @@ func (m *Message) Decode(v any) error {
 	return nil
 }
 
-// Handler works on one message. nil acks it; an error gives it back for another
-// try, as the queue's policy says, with the error's text. RetryAfter and
-// DeadLetter say otherwise. A panic is an error with the panic's text.
+// Handler processes one message. nil acks it; an error returns it for another try by
+// the queue's policy, with the error's text, unless it is a RetryAfter or DeadLetter. A
+// panic is an error with the panic's text.
 //
 // The context ends when the lease is lost (its cause is ErrLeaseLost): then another
 // worker gets the message, and the handler's result changes nothing. It also ends when
-// the worker's grace is over (ErrStopping): then the message is given back without
-// counting the attempt, unless nil is returned.
+// the worker's grace is over (ErrStopping): then the message is released without
+// counting the attempt, unless the handler returns nil.
 type Handler func(ctx context.Context, m *Message) error
 
 // Middleware wraps a Handler, such as to log, to measure or to trace.
 type Middleware func(Handler) Handler
 
-// Typed is a Handler of messages whose payload is the JSON of a T. A payload that
-// is none is dead-lettered: trying again would not make it one.
+// Typed is a Handler of messages whose payload is the JSON of a T. Any other payload
+// is dead-lettered: another try would not help.
 func Typed[T any](h func(ctx context.Context, v T, m *Message) error) Handler {
 	return func(ctx context.Context, m *Message) error {
 		var v T
@@ -57,9 +57,8 @@ func Typed[T any](h func(ctx context.Context, v T, m *Message) error) Handler {
 	}
 }
 
-// RetryAfter is a handler's error that gives the message back for another try
-// after d, whatever the policy's backoff is. Its text is that of the errors, if
-// any.
+// RetryAfter is a handler's error that returns the message for another try after d
+// instead of the policy's backoff. Its text is that of the errors, if any.
 func RetryAfter(d time.Duration, errs ...error) error {
 	return &retryError{max(d, 0), errors.Join(errs...)}
 }
@@ -77,9 +76,8 @@ func (e *retryError) Error() string {
 }
 func (e *retryError) Unwrap() error { return e.err }
 
-// DeadLetter is a handler's error that gives the message up: there is no other
-// try. It goes to the queue's dead-letter queue with the error's text; without
-// one it is discarded.
+// DeadLetter is a handler's error that ends the message without another try. It moves
+// to the queue's dead-letter queue with the error's text; without one it is discarded.
 func DeadLetter(err error) error { return &deadError{err} }
 
 type deadError struct{ err error }

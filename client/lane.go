@@ -49,9 +49,9 @@ func laneOf[L any](c *Client, key laneKey, create func() *L) *L {
 // lane gathers items that many goroutines hand in one by one, such as messages for
 // one queue, into shared requests, and hands each its own answer.
 //
-// An item leaves at once if no request is under way. Otherwise it waits for the
-// answer to that request, or until worthAnother items or maxBytes wait. The items of
-// a request have the order in which they came; requests under way at once have none.
+// An item leaves at once if no request is in flight. Otherwise it waits for the answer
+// to that request, or until worthAnother items or maxBytes wait. The items of a request
+// have the order in which they came; requests in flight at once have none.
 type lane[I, O any] struct {
 	c    *Client
 	send func(ctx context.Context, items []I) ([]O, error) // one request and its repeats

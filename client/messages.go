@@ -81,17 +81,17 @@ func sizeOf(m *wire.NewMessage) int {
 	return n
 }
 
-// LeaseOptions says what to lease. The zero value takes up to 10 messages without
-// waiting, for as long as the queue's policy says.
+// LeaseOptions selects what to lease. The zero value leases up to 10 messages without
+// waiting, for the time of the queue's policy.
 type LeaseOptions struct {
 	Max    int           // 1 to 1000; 0 is 10
 	Wait   time.Duration // how long to wait for a message; at most a minute
 	Lease  time.Duration // 100 ms to 12 h; 0 is the queue's policy
-	Worker string        // the caller's name, for people who look
+	Worker string        // the caller's name, for display
 	Kinds  []string      // empty: all
 }
 
-// Lease takes messages from a queue; none came in time if it returns none.
+// Lease leases messages of a queue; it returns none if none came in time.
 //
 // A lease is not repeated once it may have reached the server: messages it leased
 // stay undelivered until the lease runs out.
@@ -128,9 +128,9 @@ func leaseCall(queues []string, o LeaseOptions) *call {
 	return q
 }
 
-// Settle calls answer item by item and in order: look at each Status. In their
-// many-at-once form a lost lease is an item with status "rejected"; in the …One
-// form, which needs no queue, it is ErrLeaseLost.
+// Settle calls return a result for each lease, in order. In a call for many leases a
+// lost one has the status "rejected"; in the …One form, which needs no queue, it is
+// ErrLeaseLost.
 
 // Ack ends leases with success.
 func (c *Client) Ack(ctx context.Context, queue string,
@@ -151,25 +151,25 @@ func (c *Client) AckAndProduce(ctx context.Context, queue string, r wire.AckRequ
 	return do[wire.TransactionResponse](ctx, c, newCall(post, queuePath(queue, "/ack"), &r), opts)
 }
 
-// Retry gives messages back for another try.
+// Retry returns messages for another try.
 func (c *Client) Retry(ctx context.Context, queue string, items []wire.RetryItem,
 	opts ...CallOption) ([]wire.SettleResult, error) {
 	return c.settle(ctx, queue, DoRetry, &wire.RetryRequest{Items: items}, opts)
 }
 
-// DeadLetter gives messages up.
+// DeadLetter moves messages to the dead-letter queue.
 func (c *Client) DeadLetter(ctx context.Context, queue string, items []wire.DeadLetterItem,
 	opts ...CallOption) ([]wire.SettleResult, error) {
 	return c.settle(ctx, queue, DoDeadLetter, &wire.DeadLetterRequest{Items: items}, opts)
 }
 
-// Extend lets leases end later, counted from now.
+// Extend extends leases, counted from now.
 func (c *Client) Extend(ctx context.Context, queue string, items []wire.ExtendItem,
 	opts ...CallOption) ([]wire.SettleResult, error) {
 	return c.settle(ctx, queue, DoExtend, &wire.ExtendRequest{Items: items}, opts)
 }
 
-// Release gives messages back at once, without counting the attempt.
+// Release returns messages at once, without counting the attempt.
 func (c *Client) Release(ctx context.Context, queue string,
 	leases ...string) ([]wire.SettleResult, error) {
 	return c.settle(ctx, queue, DoRelease, &wire.ReleaseRequest{LeaseIDs: leases}, nil)
@@ -189,25 +189,25 @@ func (c *Client) AckOne(ctx context.Context, lease string, r wire.AckOne,
 	return c.settleOne(ctx, lease, DoAck, &r, opts)
 }
 
-// RetryOne gives a message back for another try.
+// RetryOne returns a message for another try.
 func (c *Client) RetryOne(ctx context.Context, lease string, r wire.RetryOne,
 	opts ...CallOption) (*wire.SettleResult, error) {
 	return c.settleOne(ctx, lease, DoRetry, &r, opts)
 }
 
-// DeadLetterOne gives a message up.
+// DeadLetterOne moves a message to the dead-letter queue.
 func (c *Client) DeadLetterOne(ctx context.Context, lease string, r wire.DeadLetterOne,
 	opts ...CallOption) (*wire.SettleResult, error) {
 	return c.settleOne(ctx, lease, DoDeadLetter, &r, opts)
 }
 
-// ExtendOne lets a lease end later.
+// ExtendOne extends a lease.
 func (c *Client) ExtendOne(ctx context.Context, lease string, r wire.ExtendOne,
 	opts ...CallOption) (*wire.SettleResult, error) {
 	return c.settleOne(ctx, lease, DoExtend, &r, opts)
 }
 
-// ReleaseOne gives a message back at once.
+// ReleaseOne returns a message at once.
 func (c *Client) ReleaseOne(ctx context.Context, lease string,
 	opts ...CallOption) (*wire.SettleResult, error) {
 	return c.settleOne(ctx, lease, DoRelease, nil, opts)
@@ -227,7 +227,7 @@ func (c *Client) Transaction(ctx context.Context, t wire.TransactionRequest,
 	return do[wire.TransactionResponse](ctx, c, newCall(post, "/v1/transactions", &t), opts)
 }
 
-// Settlement says how one lease ends.
+// Settlement is how one lease ends.
 type Settlement struct {
 	LeaseID string
 	Do      Verb
@@ -239,7 +239,7 @@ type Settlement struct {
 // Verb is a way to settle a lease.
 type Verb string
 
-// The ways to settle a lease. DoExtend settles nothing: it lets the lease end later.
+// The ways to settle a lease. DoExtend does not settle: it extends the lease.
 const (
 	DoAck        Verb = "ack"
 	DoRetry      Verb = "retry"
@@ -278,7 +278,7 @@ type settleLane = lane[Settlement, wire.SettleResult]
 
 func (c *Client) settleLane(queue string, verb Verb) *settleLane {
 	if verb == DoDeadLetter {
-		verb = DoRetry // whose items can say either
+		verb = DoRetry // its items can be either
 	}
 	return laneOf(c, laneKey{queue, verb}, func() *settleLane {
 		l := &settleLane{c: c, list: "items",

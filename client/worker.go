@@ -15,19 +15,19 @@ import (
 	"github.com/qlogd/qlogd/api/wire"
 )
 
-// WorkerOptions says how a Worker works. The zero value is what most need.
+// WorkerOptions configures a Worker. The zero value suits most.
 type WorkerOptions struct {
 	// Concurrency is how many handlers run at once; 0 is 16.
 	Concurrency int
 
 	// Prefetch is how many messages at most wait in memory for a handler; 0 is 1000,
 	// less than 0 none. There are never more than the handlers, at their recent pace,
-	// finish in a tenth of a second, so slow ones hoard nothing.
+	// finish in a tenth of a second, so slow handlers do not hoard messages.
 	Prefetch int
 
 	// Lease is how long a lease runs. It is extended at a third of that while the
-	// message is handled or waits for a handler, so it is how long the messages of a
-	// worker that dies are away. 0 is the queue's policy.
+	// message is handled or waits for a handler, so it is the time after which messages
+	// of a dead worker are delivered again. 0 is the queue's policy.
 	Lease time.Duration
 
 	// Grace is how long handlers may go on once Run's context has ended; 0 is
@@ -35,12 +35,12 @@ type WorkerOptions struct {
 	Grace time.Duration
 
 	Kinds      []string     // of messages; empty: all
-	Name       string       // the worker's name, for people who look
+	Name       string       // the worker's name, for display
 	More       []string     // queues besides the first, tried in this order
 	Middleware []Middleware // the first is the outermost
 
-	// Logger gets what is reported nowhere else: stacks of panics, failures to lease
-	// or to settle. nil is slog.Default().
+	// Logger gets stacks of panics, and failures to lease or to settle, which are
+	// reported nowhere else. nil is slog.Default().
 	Logger *slog.Logger
 }
 
@@ -101,13 +101,13 @@ func NewWorker(c *Client, queue string, h Handler, o WorkerOptions) *Worker {
 	return &Worker{c: c, queues: append([]string{queue}, o.More...), handler: h, opts: o}
 }
 
-// Run works until ctx ends, which is how to stop it: then no more is leased, messages
-// waiting in memory are given back at once, and running handlers may finish, for as
-// long as Grace allows. Then their contexts end, and unfinished messages are given
-// back. It returns nil if all handlers have returned.
+// Run works until ctx is cancelled. Then it leases no more, releases messages waiting in
+// memory, and lets running handlers finish for as long as Grace allows. After that it
+// ends their contexts and releases unfinished messages. It returns nil if all handlers
+// have returned.
 //
-// It returns an error early if the server refuses for good to lease to it, such as
-// ErrQueueNotFound or ErrForbidden. It waits while there is no leader and the like.
+// It returns an error early if a lease is refused for good, such as with
+// ErrQueueNotFound or ErrForbidden. It retries while there is no leader and the like.
 func (w *Worker) Run(ctx context.Context) error {
 	r := &run{
 		w: w, c: w.c, log: w.opts.Logger,
@@ -122,17 +122,17 @@ func (w *Worker) Run(ctx context.Context) error {
 	err := r.fetch(ctx)
 
 	r.mu.Lock()
-	r.stopping = true // from here on, handle gives back
+	r.stopping = true
 	r.mu.Unlock()
 	close(r.work)
 	for j := range r.work {
-		r.giveBack(j)
+		r.release(j)
 	}
 	if !within(w.opts.Grace, &r.handlers) {
 		r.cancel(ErrStopping)
 		if !within(heedFor, &r.handlers) {
 			err = errors.Join(err, fmt.Errorf(
-				"%d handlers have not returned; their messages are given back", r.abandon()))
+				"%d handlers have not returned; their messages are released", r.abandon()))
 		}
 	}
 	if !within(settleFor, &r.settles) {
@@ -170,7 +170,7 @@ type run struct {
 	settles  sync.WaitGroup // settlements without an answer
 
 	mu       sync.Mutex
-	stopping bool
+	stopping bool              // handle releases messages
 	jobs     map[*job]struct{} // waiting or handled, and not over
 	waiting  int               // jobs in work
 	handling int               // jobs in a handler
@@ -274,7 +274,7 @@ func (r *run) handle() {
 		r.mu.Lock()
 		if r.stopping || j.over {
 			r.mu.Unlock()
-			r.giveBack(j)
+			r.release(j)
 			continue
 		}
 		r.waiting--
@@ -295,7 +295,7 @@ func (r *run) do(ctx context.Context, j *job) {
 	defer func() {
 		if v := recover(); v != nil {
 			err = &panicError{v}
-			r.log.Error("handler panicked; the message is given back for another try",
+			r.log.Error("handler panicked, message returned for another try",
 				"queue", j.Queue, "message", j.ID, "panic", v, "stack", string(debug.Stack()))
 		} else if !returned { // runtime.Goexit
 			err = &panicError{"the handler has ended its goroutine"}
@@ -316,8 +316,8 @@ func (r *run) do(ctx context.Context, j *job) {
 	returned = true
 }
 
-// giveBack releases a message that was waiting for a handler.
-func (r *run) giveBack(j *job) {
+// release releases a message that was waiting for a handler.
+func (r *run) release(j *job) {
 	r.settle(j, Settlement{LeaseID: j.LeaseID, Do: DoRelease}, &r.waiting)
 }
 
@@ -339,7 +339,7 @@ func (r *run) settle(j *job, s Settlement, count *int) {
 	}
 	r.send(j, s, func(err error) {
 		if err != nil {
-			r.log.Warn("message not settled; it will be delivered again",
+			r.log.Warn("message not settled, it will be delivered again",
 				"queue", j.Queue, "message", j.ID, "settle", string(s.Do), "error", err)
 		}
 		r.mu.Lock()
@@ -370,7 +370,7 @@ func (r *run) send(j *job, s Settlement, then func(error)) {
 	})
 }
 
-// abandon gives back the messages of handlers that have not returned, and returns
+// abandon releases the messages of handlers that have not returned, and returns
 // their number.
 func (r *run) abandon() int {
 	r.mu.Lock()

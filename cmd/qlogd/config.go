@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,93 +23,96 @@ import (
 	"github.com/qlogd/qlogd/webhook"
 )
 
-// config is all that can be set of a server. Each field is a flag; the same
-// name is its key in the file and, in capitals with QLOGD_ before it, its
-// environment variable. Flags beat the environment, which beats the file.
+// config holds the settings of a server. Each field is a flag; the same name is its key
+// in the file and, in capitals with QLOGD_ before it, its environment variable. Flags
+// override the environment, which overrides the file.
 type config struct {
-	DataDir  string
-	HTTPAddr string
-	RaftAddr string
-	NodeID   string
-
-	// Where others reach this node, if not at the addresses it listens at.
-	RaftAdvertise string
-	HTTPAdvertise string
+	DataDir, NodeID              string
+	HTTPAddr, RaftAddr           string
+	HTTPAdvertise, RaftAdvertise string // where others reach this node, if not at these
 
 	BootstrapExpect int
 	Join            []string
 
-	AutoCreateQueues bool
-	PushAllowPrivate bool
-	HistoryRetention time.Duration
-	LogSegmentBytes  int64
-	MaxPayloadBytes  int64
-	MaxRequestBytes  int64
-	Archive          string
-	ArchiveInterval  time.Duration
-	CheckpointEvery  uint64
-	CheckpointAge    time.Duration
+	AutoCreateQueues, PushAllowPrivate bool
+	HistoryRetention                   time.Duration
+	LogSegmentBytes                    int64
+	MaxPayloadBytes, MaxRequestBytes   int64
+	Archive                            string
+	ArchiveInterval, CheckpointAge     time.Duration
+	CheckpointEvery                    uint64
 
-	LogLevel  string
-	LogFormat string
-	AdminAddr string
-	Insecure  bool
+	LogLevel, LogFormat, AdminAddr     string
+	AuthFile, SecretsDir               string
+	Insecure, OpenMetrics              bool
+	TLSCert, TLSKey                    string
+	RaftTLSCert, RaftTLSKey, RaftTLSCA string
+	TrustedProxies                     []string
 
-	AuthFile    string
-	OpenMetrics bool
-	TLSCert     string
-	TLSKey      string
-	RaftTLSCert string
-	RaftTLSKey  string
-	RaftTLSCA   string
-
-	SecretsDir     string
-	TrustedProxies []string
-
-	// file is where the settings came from; insecureEnv is the second of the two
-	// confirmations needed to serve strangers without authentication.
-	file        string
-	insecureEnv bool
+	file        string // where the settings came from
+	insecureEnv bool   // the second confirmation needed to serve without authentication
 }
 
 // flags declares the settings and their defaults.
 func (c *config) flags(fs *pflag.FlagSet) {
-	fs.StringVar(&c.DataDir, "data-dir", "./qlogd-data", "where everything durable lives; made if it is missing")
-	fs.StringVar(&c.HTTPAddr, "http-addr", "127.0.0.1:7070", "address of the HTTP API; port 0 picks a free one")
-	fs.StringVar(&c.RaftAddr, "raft-addr", "127.0.0.1:7071", "address for the other nodes; port 0 picks a free one")
-	fs.StringVar(&c.NodeID, "node-id", "", "name of this node, kept at the first start (default: the host's name)")
-	fs.StringVar(&c.RaftAdvertise, "raft-advertise", "", "address at which the other nodes reach raft-addr, HOST:PORT (default: raft-addr)")
-	fs.StringVar(&c.HTTPAdvertise, "http-advertise", "", "address at which others reach http-addr, HOST:PORT (default: http-addr)")
-	fs.IntVar(&c.BootstrapExpect, "bootstrap-expect", 1, "how many nodes form the cluster at its first start; the same on each")
-	fs.StringSliceVar(&c.Join, "join", nil, "raft addresses of the cluster's nodes; alone: join the cluster that is found there")
-	fs.BoolVar(&c.AutoCreateQueues, "auto-create-queues", false, "produce to a missing queue makes it")
-	fs.BoolVar(&c.PushAllowPrivate, "push-allow-private", false, "push, and webhooks with a target, reach this machine and private networks too")
-	fs.DurationVar(&c.HistoryRetention, "history-retention", 168*time.Hour, "how long history is kept; 0 for ever")
-	fs.Int64Var(&c.LogSegmentBytes, "log-segment-bytes", 64<<20, "size of the event log's segments; of a new data directory only")
-	fs.Int64Var(&c.MaxPayloadBytes, "max-payload-bytes", 1<<20, "largest payload of one message")
-	fs.Int64Var(&c.MaxRequestBytes, "max-request-bytes", 16<<20, "largest body of one request")
-	fs.StringVar(&c.Archive, "archive", "", "keep sealed segments of the log in this directory, the same on all nodes; retention waits for it")
-	fs.DurationVar(&c.ArchiveInterval, "archive-interval", 30*time.Second, "how often it is looked whether there is something to archive")
-	fs.Uint64Var(&c.CheckpointEvery, "checkpoint-entries", 100_000, "take a checkpoint after so many entries")
-	fs.DurationVar(&c.CheckpointAge, "checkpoint-interval", 10*time.Minute, "take a checkpoint at this interval, if anything happened")
+	fs.StringVar(&c.DataDir, "data-dir", defaultDataDir, "data directory; created if missing")
+	fs.StringVar(&c.HTTPAddr, "http-addr", "127.0.0.1:7070",
+		"address of the HTTP API; port 0 picks a free one")
+	fs.StringVar(&c.RaftAddr, "raft-addr", "127.0.0.1:7071",
+		"address for the other nodes; port 0 picks a free one")
+	fs.StringVar(&c.NodeID, "node-id", "",
+		"name of this node, kept from the first start on (default: the host's name)")
+	fs.StringVar(&c.RaftAdvertise, "raft-advertise", "",
+		"HOST:PORT at which the other nodes reach raft-addr (default: raft-addr)")
+	fs.StringVar(&c.HTTPAdvertise, "http-advertise", "",
+		"HOST:PORT at which others reach http-addr (default: http-addr)")
+	fs.IntVar(&c.BootstrapExpect, "bootstrap-expect", 1,
+		"number of nodes that form the cluster at its first start; the same on each")
+	fs.StringSliceVar(&c.Join, "join", nil,
+		"raft addresses of the cluster's nodes; alone: join the cluster found there")
+	fs.BoolVar(&c.AutoCreateQueues, "auto-create-queues", false,
+		"create a missing queue when a message is produced to it")
+	fs.BoolVar(&c.PushAllowPrivate, "push-allow-private", false,
+		"let push and webhook targets be on this machine and in private networks")
+	fs.DurationVar(&c.HistoryRetention, "history-retention", 168*time.Hour,
+		"how long history is kept; 0 for ever")
+	fs.Int64Var(&c.LogSegmentBytes, "log-segment-bytes", 64<<20,
+		"size of the event log's segments; only for a new data directory")
+	fs.Int64Var(&c.MaxPayloadBytes, "max-payload-bytes", 1<<20, "largest payload of a message")
+	fs.Int64Var(&c.MaxRequestBytes, "max-request-bytes", 16<<20, "largest body of a request")
+	fs.StringVar(&c.Archive, "archive", "", "keep sealed segments of the log in this directory, "+
+		"the same on all nodes; retention waits for it")
+	fs.DurationVar(&c.ArchiveInterval, "archive-interval", 30*time.Second,
+		"how often to check for segments to archive")
+	fs.Uint64Var(&c.CheckpointEvery, "checkpoint-entries", 100_000,
+		"take a checkpoint after this number of entries")
+	fs.DurationVar(&c.CheckpointAge, "checkpoint-interval", 10*time.Minute,
+		"take a checkpoint at this interval, if anything happened")
 	fs.StringVar(&c.LogLevel, "log-level", "info", "debug, info, warn or error; reloaded on SIGHUP")
 	fs.StringVar(&c.LogFormat, "log-format", "text", "text or json")
 	fs.StringVar(&c.AdminAddr, "admin-addr", "", "address for pprof; none if empty")
-	fs.BoolVar(&c.Insecure, "insecure", false, "serve beyond loopback without authentication; QLOGD_INSECURE=1 must say so too")
-	fs.StringVar(&c.AuthFile, "auth-file", "", "YAML file of tokens and their rights; reloaded on SIGHUP (default: no authentication)")
+	fs.BoolVar(&c.Insecure, "insecure", false,
+		"serve beyond loopback without authentication; needs QLOGD_INSECURE=1 too")
+	fs.StringVar(&c.AuthFile, "auth-file", "",
+		"YAML file of tokens and their rights; reloaded on SIGHUP (default: no authentication)")
 	fs.BoolVar(&c.OpenMetrics, "open-metrics", false, "with auth-file: /metrics needs no token")
-	fs.StringVar(&c.TLSCert, "tls-cert", "", "PEM certificate of the HTTP API; reloaded when it changes")
+	fs.StringVar(&c.TLSCert, "tls-cert", "",
+		"PEM certificate of the HTTP API; reloaded when it changes")
 	fs.StringVar(&c.TLSKey, "tls-key", "", "its PEM key")
-	fs.StringVar(&c.RaftTLSCert, "raft-tls-cert", "", "PEM certificate of this node for the other nodes; reloaded when it changes")
+	fs.StringVar(&c.RaftTLSCert, "raft-tls-cert", "",
+		"PEM certificate of this node for the other nodes; reloaded when it changes")
 	fs.StringVar(&c.RaftTLSKey, "raft-tls-key", "", "its PEM key")
-	fs.StringVar(&c.RaftTLSCA, "raft-tls-ca", "", "PEM certificates of the authority that signs the nodes' certificates")
-	fs.StringVar(&c.SecretsDir, "secrets-dir", "", "directory of files with webhooks' secrets (secret_file), read at each use")
-	fs.StringSliceVar(&c.TrustedProxies, "trusted-proxies", nil, "addresses and networks (CIDR) of proxies whose X-Forwarded-For is believed")
+	fs.StringVar(&c.RaftTLSCA, "raft-tls-ca", "",
+		"PEM certificates of the authority that signs the nodes' certificates")
+	fs.StringVar(&c.SecretsDir, "secrets-dir", "",
+		"folder of files with webhooks' secrets (secret_file); reloaded when they change")
+	fs.StringSliceVar(&c.TrustedProxies, "trusted-proxies", nil,
+		"addresses and networks (CIDR) of proxies whose X-Forwarded-For is trusted")
 	fs.StringVar(&c.file, "config", "", "read settings from this YAML file")
 }
 
-// load fills in what the command line left open, from the environment and then
-// from the file, and checks the whole.
+// load reads what the command line left open from the environment, then from the file,
+// and checks the settings.
 func (c *config) load(fs *pflag.FlagSet, getenv func(string) string) error {
 	typed := map[string]bool{}
 	fs.Visit(func(f *pflag.Flag) { typed[f.Name] = true })
@@ -119,7 +123,7 @@ func (c *config) load(fs *pflag.FlagSet, getenv func(string) string) error {
 	fs.VisitAll(func(f *pflag.Flag) {
 		name := envName(f.Name)
 		v := getenv(name)
-		// insecure is confirmed twice on purpose: one does not replace the other.
+		// insecure is confirmed twice on purpose: neither replaces the other.
 		if v == "" || typed[f.Name] || f.Name == "insecure" || f.Name == "help" || envErr != nil {
 			return
 		}
@@ -139,8 +143,8 @@ func (c *config) load(fs *pflag.FlagSet, getenv func(string) string) error {
 	return c.check()
 }
 
-// readFile sets what neither flag nor environment has set. A key that is no
-// setting, or a value that is none, is an error with its line.
+// readFile sets what neither flags nor environment have set. An unknown key or a bad
+// value is an error with its line.
 func (c *config) readFile(fs *pflag.FlagSet, typed map[string]bool) error {
 	b, err := os.ReadFile(c.file)
 	if err != nil {
@@ -230,10 +234,10 @@ func (c *config) check() error {
 	return c.checkAddresses()
 }
 
-// alone reports whether a new directory is to be a cluster of its own.
+// alone reports whether a new directory becomes a cluster of its own.
 func (c *config) alone() bool { return c.BootstrapExpect == 1 && len(c.Join) == 0 }
 
-// proxies are the networks of trusted-proxies.
+// proxies returns the networks of trusted-proxies.
 func (c *config) proxies() (out []netip.Prefix, err error) {
 	for _, text := range c.TrustedProxies {
 		p, err := webhook.ParseNetwork(strings.TrimSpace(text))
@@ -245,45 +249,45 @@ func (c *config) proxies() (out []netip.Prefix, err error) {
 	return out, nil
 }
 
-// listeners are the addresses that are listened at, and their protection from strangers.
-func (c *config) listeners() []listener {
-	return []listener{
-		{"http-addr", c.HTTPAddr, c.HTTPAdvertise, c.AuthFile != "", "authentication (auth-file)",
-			"whoever reaches it can read and change everything"},
-		{"raft-addr", c.RaftAddr, c.RaftAdvertise, c.RaftTLSCert != "", "TLS (raft-tls-cert, raft-tls-key, raft-tls-ca)",
-			"whoever reaches it can pass for a node of the cluster, and change everything"},
-		{"admin-addr", c.AdminAddr, "", false, "authentication",
-			"whoever reaches it can read this process's memory"},
-	}
-}
-
+// listener is an address that the server listens on, and its protection from strangers.
 type listener struct {
 	name, addr, advertise string
 	guarded               bool
 	guard, danger         string
 }
 
+func (c *config) listeners() []listener {
+	all := []listener{
+		{"http-addr", c.HTTPAddr, c.HTTPAdvertise, c.AuthFile != "", "authentication (auth-file)",
+			"anyone who reaches it can read and change everything"},
+		{"raft-addr", c.RaftAddr, c.RaftAdvertise, c.RaftTLSCert != "",
+			"TLS (raft-tls-cert, raft-tls-key, raft-tls-ca)",
+			"anyone who reaches it can pass for a node of the cluster, and change everything"},
+		{"admin-addr", c.AdminAddr, "", false, "authentication",
+			"anyone who reaches it can read this process's memory"},
+	}
+	if c.AdminAddr == "" {
+		all = all[:2]
+	}
+	return all
+}
+
 func (c *config) checkAddresses() error {
 	for _, l := range c.listeners() {
-		if l.addr == "" && l.name == "admin-addr" {
-			continue
-		}
 		loopback, err := isLoopback(l.addr)
 		if err != nil {
 			return usagef("%s: %w", l.name, err)
 		}
 		if !loopback && !l.guarded && (!c.Insecure || !c.insecureEnv) {
-			return usagef("%s %s is not a loopback address and has no %s: %s. "+
-				"If that is meant, say so twice: --insecure and QLOGD_INSECURE=1", l.name, l.addr, l.guard, l.danger)
+			return usagef("%s %s is not a loopback address and has no %s: %s. If that is intended, "+
+				"confirm it twice: --insecure and QLOGD_INSECURE=1", l.name, l.addr, l.guard, l.danger)
 		}
-		advertised := l.addr
 		if l.advertise != "" {
-			advertised = l.advertise
 			if err := hostPort(l.advertise); err != nil {
 				return usagef("%s: %w", strings.Replace(l.name, "addr", "advertise", 1), err)
 			}
 		}
-		if l.name == "raft-addr" && unspecified(advertised) {
+		if l.name == "raft-addr" && unspecified(cmp.Or(l.advertise, l.addr)) {
 			return usagef("raft-addr %s is every address of this host; "+
 				"raft-advertise must be the one at which the other nodes reach it", l.addr)
 		}
@@ -291,17 +295,14 @@ func (c *config) checkAddresses() error {
 	return nil
 }
 
-// warning is a danger of which the operator should know.
+// warning is a danger that the operator should know of.
 type warning struct{ name, addr, text string }
 
-// exposed lists the listeners that are open to strangers and were not refused: it may be intended,
-// and is logged at each start.
+// exposed lists the listeners that are open to strangers and were not refused: it may be
+// intended, and is logged at each start.
 func (c *config) exposed() (out []warning) {
 	for _, l := range c.listeners() {
-		loopback, err := isLoopback(l.addr)
-		if l.addr == "" || err != nil {
-			continue
-		}
+		loopback, _ := isLoopback(l.addr) // checked
 		text := ""
 		switch {
 		case !loopback && !l.guarded:
@@ -311,7 +312,7 @@ func (c *config) exposed() (out []warning) {
 				"tokens and messages go over the network in clear text"
 		case loopback && l.name == "raft-addr" && c.AuthFile != "" && !l.guarded:
 			text = "the port for nodes has no TLS (raft-tls-cert, raft-tls-key, raft-tls-ca): " +
-				"whoever is on this machine can pass for a node there, and needs no token of auth-file"
+				"anyone on this machine can pass for a node there, and needs no token of auth-file"
 		}
 		if text != "" {
 			out = append(out, warning{l.name, l.addr, text})
@@ -320,8 +321,8 @@ func (c *config) exposed() (out []warning) {
 	return out
 }
 
-// isLoopback reports whether only this machine reaches an address. Of names only localhost counts:
-// others can change.
+// isLoopback reports whether only this machine reaches an address. Of names only
+// localhost counts: others can change.
 func isLoopback(addr string) (bool, error) {
 	host, _, err := net.SplitHostPort(addr)
 	if err != nil {
@@ -350,7 +351,7 @@ func unspecified(addr string) bool {
 	return err == nil && ip.IsUnspecified()
 }
 
-// defaultNodeID makes a node's name from the host's.
+// defaultNodeID derives a node's name from the host's.
 func defaultNodeID() string {
 	host, _ := os.Hostname()
 	host, _, _ = strings.Cut(host, ".")
@@ -366,7 +367,7 @@ func envName(flag string) string {
 
 func truth(s string) bool { return s == "1" || s == "true" || s == "yes" }
 
-// flagCause takes pflag's own preface off an error.
+// flagCause removes pflag's own preface from an error.
 func flagCause(err error) error {
 	var v *pflag.InvalidValueError
 	if errors.As(err, &v) {
@@ -389,7 +390,8 @@ func (a *app) configCmd() *cobra.Command {
 	return group("config", "Check the server's settings", "  qlogd config check --config qlogd.yaml",
 		a.local("check", `Check the server's settings without starting it
 
-Reads flags, environment and file as serve does, and prints the first mistake, with its line.`,
+Reads flags, environment and file as serve does, and reports the first mistake with its
+line.`,
 			`  qlogd config check --config qlogd.yaml
   QLOGD_HTTP_ADDR=127.0.0.1:8080 qlogd config check`,
 			func(context.Context, []string) error {

@@ -87,7 +87,7 @@ func (s *Server) removeNode(q *request) error {
 	q.do(func() error { return nodeName("id", id) })
 	force := q.read("force").flag("force")
 	return q.change("remove node", s.opts.WriteTimeout, func(ctx context.Context) (int, any, error) {
-		return http.StatusNoContent, nil, s.deps.Cluster.Remove(ctx, id, force)
+		return http.StatusNoContent, nil, s.deps.Cluster.RemoveMember(ctx, id, force)
 	})
 }
 
@@ -101,7 +101,7 @@ func (s *Server) transferLeadership(q *request) error {
 		q.do(func() error { return nodeName("to", to) })
 	}
 	do := func(ctx context.Context) (int, any, error) {
-		err := s.deps.Cluster.Transfer(ctx, to)
+		err := s.deps.Cluster.TransferLeadership(ctx, to)
 		return http.StatusOK, wire.Transferred{LeaderID: s.deps.Cluster.View().LeaderID}, err
 	}
 	return q.change("transfer leadership", s.opts.WriteTimeout, do)
@@ -111,7 +111,7 @@ func (s *Server) transferLeadership(q *request) error {
 func (s *Server) snapshot(q *request) error {
 	q.read().noBody()
 	return q.change("snapshot", snapshotTimeout, func(ctx context.Context) (int, any, error) {
-		indexes, err := s.deps.Cluster.Snapshot(ctx)
+		indexes, err := s.deps.Cluster.SnapshotAll(ctx)
 		if indexes == nil {
 			indexes = map[string]uint64{}
 		}

@@ -59,7 +59,7 @@ func (c *fakeCluster) Add(_ context.Context, n wire.Node) error {
 	return nil
 }
 
-func (c *fakeCluster) Remove(_ context.Context, id string, force bool) error {
+func (c *fakeCluster) RemoveMember(_ context.Context, id string, force bool) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.calls++
@@ -73,7 +73,7 @@ func (c *fakeCluster) Remove(_ context.Context, id string, force bool) error {
 	return nil
 }
 
-func (c *fakeCluster) Transfer(_ context.Context, to string) error {
+func (c *fakeCluster) TransferLeadership(_ context.Context, to string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.calls++
@@ -83,7 +83,7 @@ func (c *fakeCluster) Transfer(_ context.Context, to string) error {
 	return c.err
 }
 
-func (c *fakeCluster) Snapshot(context.Context) (map[string]uint64, error) {
+func (c *fakeCluster) SnapshotAll(context.Context) (map[string]uint64, error) {
 	return map[string]uint64{"n1": 7}, c.err
 }
 

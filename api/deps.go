@@ -94,14 +94,14 @@ type Cluster interface {
 	// Another node with its id or address is a conflict. It returns when the
 	// configuration is committed; catching up comes after.
 	Add(ctx context.Context, n wire.Node) error
-	// Remove takes a node out; without force not one whose going would leave the
+	// RemoveMember takes a node out; without force not one whose going would leave the
 	// voters without a majority that can be reached, never the last voter.
-	Remove(ctx context.Context, id string, force bool) error
-	// Transfer hands leadership over, to the voter named or, for "", to the one
+	RemoveMember(ctx context.Context, id string, force bool) error
+	// TransferLeadership hands leadership over, to the voter named or, for "", to the one
 	// that is furthest.
-	Transfer(ctx context.Context, to string) error
-	// Snapshot lets every node take a checkpoint and returns their indexes.
-	Snapshot(ctx context.Context) (map[string]uint64, error)
+	TransferLeadership(ctx context.Context, to string) error
+	// SnapshotAll lets every node take a checkpoint and returns their indexes.
+	SnapshotAll(ctx context.Context) (map[string]uint64, error)
 }
 
 // Push delivers for the queues whose policy has push. *push.Engine is one and describes the methods.

@@ -1,10 +1,13 @@
 package main
 
 import (
+	"cmp"
 	"context"
+	"encoding/hex"
 	"errors"
 	"fmt"
-	"log/slog"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -12,7 +15,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"github.com/qlogd/qlogd/api"
+	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/background/archive"
+	"github.com/qlogd/qlogd/background/dead"
 	"github.com/qlogd/qlogd/background/erasure"
 	"github.com/qlogd/qlogd/background/push"
 	"github.com/qlogd/qlogd/background/task"
@@ -24,17 +29,13 @@ import (
 	"github.com/qlogd/qlogd/projections/store"
 	"github.com/qlogd/qlogd/raft"
 	"github.com/qlogd/qlogd/raft/fetch"
-	"github.com/qlogd/qlogd/raft/peer"
 	"github.com/qlogd/qlogd/replay"
 )
 
 // engine is everything on a data directory: the event log, the state that it folds to, Raft, the
 // read models, and the API on top. A node opens it again when the directory was exchanged.
 type engine struct {
-	c      *config
-	logger *slog.Logger
-	card   *datadir.Node
-	peers  *peer.Net
+	*node
 
 	log     *log.Log
 	machine *fsm.Replica
@@ -46,32 +47,28 @@ type engine struct {
 
 	archiver *archive.Archiver
 	erasures *erasure.Node
-	fetching sync.Mutex // held while something is fetched
+	fetching sync.Mutex  // held while something is fetched
+	lacking  raft.Offers // the leader's newest offer of what this node lacks
 
 	// work runs until background ends.
 	background context.Context
 	cancel     context.CancelFunc
 	work       sync.WaitGroup
 
-	lacking     raft.Offers // the leader's newest offer of what this node lacks
-	stopServing func()      // ends what other nodes are sent of the files
-
-	fail func(error)  // ends the node
-	ask  func(change) // requests that the engine is opened again
+	closers []func(context.Context) error // of what is open, in the order of opening
 }
 
 // openEngine opens what is on disk. On an error everything that was opened is closed, and nothing
 // on disk has been harmed.
 func openEngine(n *node) (_ *engine, err error) {
 	c, card, logger := n.c, n.card, n.logger
-	e := &engine{
-		c: c, logger: logger, card: card, peers: n.peers,
-		lacking: make(raft.Offers, 1), fail: n.fail, ask: n.ask,
-	}
+	e := &engine{node: n, lacking: make(raft.Offers, 1)}
 	e.background, e.cancel = context.WithCancel(context.Background())
 	defer func() {
 		if err != nil {
-			_ = e.close() // the first error counts
+			ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+			defer cancel()
+			_ = e.stop(ctx) // the first error counts
 		}
 	}()
 	registry := prometheus.NewRegistry()
@@ -97,6 +94,8 @@ func openEngine(n *node) (_ *engine, err error) {
 		return nil, err
 	}
 	e.log = found.Log
+	// Closing syncs: the next start has nothing to repair.
+	e.closing(func(context.Context) error { return e.log.Close() })
 	if err := e.checkBeginning(found.State.History()); err != nil {
 		return nil, err
 	}
@@ -109,6 +108,7 @@ func openEngine(n *node) (_ *engine, err error) {
 	if e.models, err = store.Open(models, card.ClusterID, store.Options{Logger: logger}); err != nil {
 		return nil, err
 	}
+	e.closing(func(context.Context) error { return e.models.Close() })
 	e.machine = fsm.NewReplica(found.State, e.log, fsm.Options{})
 	if e.erasures, err = e.newErasures(); err != nil {
 		return nil, err
@@ -118,10 +118,12 @@ func openEngine(n *node) (_ *engine, err error) {
 	if e.replica, err = raft.Open(ro); err != nil {
 		return nil, err
 	}
-	e.stopServing = fetch.Serve(e.peers, fetch.Source{
+	e.closing(e.replica.Shutdown)
+	stopServing := fetch.Serve(e.peers, fetch.Source{
 		FS: vfs.OS{}, DataDir: c.DataDir, Log: e.log, Snapshot: e.replica.Snapshot, Logger: logger,
 	})
-	e.push = e.newPush(n, registry)
+	e.closing(func(context.Context) error { stopServing(); return nil })
+	e.push = e.newPush(registry)
 	past := replay.NewPast(found.Past, 4, 2)
 	e.api = api.New(api.Deps{
 		Node: e.replica, State: e.machine, Log: e.log, Models: e.models,
@@ -132,6 +134,11 @@ func openEngine(n *node) (_ *engine, err error) {
 		Secrets: n.hooked, Forward: n.egress, Logger: e.logger, Registry: registry,
 	}, n.apiOptions())
 	e.answerOthers(true)
+	e.closing(func(context.Context) error {
+		e.answerOthers(false)
+		e.api.Drain()
+		return nil
+	})
 	e.tasks = e.newTasks()
 
 	for _, run := range []func(context.Context){
@@ -144,7 +151,35 @@ func openEngine(n *node) (_ *engine, err error) {
 		e.work.Go(func() { run(e.background) })
 	}
 	e.push.Start()
+	e.closing(func(ctx context.Context) error {
+		if end, ok := ctx.Deadline(); ok {
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithDeadline(ctx, end.Add(-keepForRaft))
+			defer cancel()
+		}
+		e.push.Stop(ctx)
+		e.cancel()
+		e.work.Wait()
+		return nil
+	})
 	return e, nil
+}
+
+// keepForRaft is left of a stop's time when deliveries are given up: for their messages to be
+// given back, and for Raft.
+const keepForRaft = 3 * time.Second
+
+func (e *engine) closing(f func(context.Context) error) { e.closers = append(e.closers, f) }
+
+// stop ends an engine in the opposite order, after the last request. ctx bounds how long deliveries
+// and Raft may take.
+func (e *engine) stop(ctx context.Context) error {
+	var errs []error
+	for _, f := range slices.Backward(e.closers) {
+		errs = append(errs, f(ctx))
+	}
+	e.cancel()
+	return errors.Join(errs...)
 }
 
 // checkBeginning refuses a log whose first segments were lost, not deleted by retention: its live
@@ -155,8 +190,9 @@ func (e *engine) checkBeginning(history uint64) error {
 	if !deleted || before < history || e.card.Fork != nil && before <= e.card.Fork.Index {
 		return nil
 	}
-	return fmt.Errorf("the event log begins behind index %d, but retention has deleted only what is before index %d: "+
-		"its first segments are lost; put the whole directory back from a backup", before, history)
+	return fmt.Errorf("the event log begins behind index %d, but retention has deleted only what is "+
+		"before index %d: its first segments are lost; put the whole directory back from a backup",
+		before, history)
 }
 
 func (e *engine) raftOptions(sink raft.Metrics) raft.Options {
@@ -214,10 +250,13 @@ func (e *engine) observe(ctx context.Context, changed <-chan struct{}) {
 			}
 			return *seen != was
 		}
-		if differs(&queues, event.QueueCreated, event.QueueUpdated, event.QueueDeleted) || leads != was {
+		changed := differs(&queues, event.QueueCreated, event.QueueUpdated, event.QueueDeleted)
+		if changed || leads != was {
 			e.push.Wake()
 		}
-		if differs(&tasks, event.TaskCreated, event.TaskCancelled, event.TaskResumed, event.TaskEnded) || leads != was {
+		changed = differs(&tasks,
+			event.TaskCreated, event.TaskCancelled, event.TaskResumed, event.TaskEnded)
+		if changed || leads != was {
 			e.tasks.Wake()
 		}
 		if differs(&erasures, event.Erased, event.TaskSealed, event.TaskResumed) {
@@ -265,53 +304,189 @@ func (f followed) Wait(ctx context.Context, index uint64) error {
 	return f.Log.Wait(ctx, index-1)
 }
 
-// keepForRaft is left of a stop's time when deliveries are given up: for their messages to be given
-// back, and for Raft.
-const keepForRaft = 3 * time.Second
+// reachableFor is how long a member counts as reachable after its last answer.
+const reachableFor = time.Second
 
-// stop ends an engine in the opposite order, after the last request. ctx bounds how long deliveries
-// and Raft may take.
-func (e *engine) stop(ctx context.Context) error {
-	deliver, cancel := ctx, context.CancelFunc(func() {})
-	if end, ok := ctx.Deadline(); ok {
-		deliver, cancel = context.WithDeadline(ctx, end.Add(-keepForRaft))
-	}
-	e.push.Stop(deliver)
-	cancel()
-	e.cancel()
-	e.work.Wait()
-	e.answerOthers(false)
-	e.api.Drain()
-	// Raft before the event log: it applies until it has stopped.
-	err := e.replica.Shutdown(ctx)
-	e.replica = nil
-	return errors.Join(err, e.close())
+// clusterView is the replica's membership in the api's words.
+type clusterView struct{ *raft.Replica }
+
+var _ api.Cluster = clusterView{}
+
+// Refresh implements api.Cluster.
+func (v clusterView) Refresh(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, 500*time.Millisecond)
+	defer cancel()
+	v.RefreshMembers(ctx)
 }
 
-// close closes what is open, the last opened first.
-func (e *engine) close() error {
-	e.cancel()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-	defer cancel()
-	var errs []error
-	if e.push != nil {
-		e.push.Stop(e.background) // at once: background has ended
+// View implements api.Cluster.
+func (v clusterView) View() wire.Cluster {
+	s := v.Status()
+	leader, _, _ := strings.Cut(s.LeaderID, "/") // Raft's id is followed by the incarnation
+	out := wire.Cluster{ClusterID: s.ClusterID, NodeID: s.NodeID, LeaderID: leader, Term: s.Term}
+	for _, m := range v.Members() {
+		n := wire.Node{
+			ID: m.ID, RaftAddr: m.RaftAddr, HTTPAddr: m.HTTPAddr, Voter: m.Votes, Leader: m.Leader,
+			AppliedIndex: m.AppliedIndex, LogHead: m.LogHead,
+		}
+		if !m.Seen.IsZero() {
+			age := time.Since(m.Seen)
+			ms := age.Milliseconds()
+			n.Reachable, n.AgeMS = age < reachableFor, &ms
+		}
+		if m.LogHead > 0 {
+			n.ChainHash = hex.EncodeToString(m.Chain[:])
+		}
+		out.Nodes = append(out.Nodes, n)
 	}
-	if e.api != nil {
-		e.api.Drain()
+	slices.SortFunc(out.Nodes, func(a, b wire.Node) int { return cmp.Compare(a.ID, b.ID) })
+	return out
+}
+
+// Add implements api.Cluster.
+func (v clusterView) Add(ctx context.Context, n wire.Node) error {
+	return v.AddMember(ctx, raft.Member{ID: n.ID, RaftAddr: n.RaftAddr, HTTPAddr: n.HTTPAddr, Voter: n.Voter})
+}
+
+// pushActor is the actor, in events, of the cluster's own deliveries.
+const pushActor = "push"
+
+// newPush returns the engine that delivers for queues with push. It leases and settles through the
+// api, which must be there before it is started.
+func (e *engine) newPush(registry *prometheus.Registry) *push.Engine {
+	d := push.Deps{
+		Leads: e.replica.Leader, Barrier: e.replica.Barrier, Queues: e.machine.Queues,
+		Lease: func(
+			ctx context.Context, lease *event.Lease, wait time.Duration,
+		) ([]event.LeasedMessage, error) {
+			return e.api.LeaseHere(ctx, &event.Command{Actor: pushActor, Lease: lease}, wait)
+		},
+		Settle: func(
+			ctx context.Context, item event.SettleItem, to string, answer *wire.NewMessage,
+		) (event.Settled, error) {
+			return e.api.SettleHere(ctx, pushActor, item, to, answer)
+		},
+		Content: func(ref event.Ref) (*event.Content, error) {
+			c, err := e.log.Content(ref)
+			if errors.Is(err, log.ErrErased) {
+				return nil, nil
+			}
+			return c, err
+		},
+		Now: e.replica.Clock, Secrets: e.pushSecrets,
+		Client: e.egress, MaxPayload: e.c.MaxPayloadBytes, Worker: "push@" + e.card.NodeID,
+		Registry: registry, Logger: e.logger,
 	}
-	e.work.Wait()
-	if e.replica != nil {
-		errs = append(errs, e.replica.Shutdown(ctx))
+	if e.card.PushOff() {
+		d.Off = "this data directory continues a copy of the past (qlogd replay --into): " +
+			"push_off in its node.json says whether it delivers"
 	}
-	if e.stopServing != nil { // before the log is closed: it is read from there
-		e.stopServing()
+	return push.New(d)
+}
+
+// pushSecrets finds secrets where webhooks have theirs.
+func (e *engine) pushSecrets(env, files []string) (secrets, missing []string) {
+	where := &wire.VerifyHMAC{SecretEnv: env, SecretFile: files}
+	secrets, err := e.hooked.Of(where)
+	if err != nil {
+		return nil, e.hooked.Missing(where)
 	}
-	if e.models != nil {
-		errs = append(errs, e.models.Close())
+	return secrets, nil
+}
+
+// newTasks returns the runner of tasks while this node leads.
+func (e *engine) newTasks() *task.Runner {
+	mover := dead.Mover{
+		Finder:  e.api.DeadLetters(),
+		Propose: task.InTurn(e.replica.Propose), Head: e.log.Head, Wait: e.log.Wait,
 	}
-	if e.log != nil {
-		errs = append(errs, e.log.Close()) // syncs: the next start has nothing to repair
+	return task.New(task.Options{
+		Propose: e.replica.Propose,
+		Barrier: e.replica.Barrier,
+		Tasks:   e.machine.Tasks,
+		Content: e.taskContent,
+		Leader:  e.replica.Leader,
+		Run: map[event.TaskKind]task.Run{
+			event.TaskReplay: mover.Replay,
+			event.TaskPurge:  mover.Purge,
+			event.TaskErase:  e.eraser().Run,
+		},
+		Logger: e.logger,
+	})
+}
+
+// taskContent reads what a task does. Where that is gone, the task fails.
+func (e *engine) taskContent(ref event.Ref) (*event.Content, error) {
+	c, err := e.log.Content(ref)
+	if errors.Is(err, log.ErrErased) || errors.Is(err, log.ErrGone) {
+		return nil, event.Problemf(event.CodeHistoryExpired, "",
+			"what the task was to do has been erased, or has gone with the history")
 	}
-	return errors.Join(errs...)
+	return c, err
+}
+
+// newErasures returns this node's part of erasures. It must be there before the
+// first entry is applied: it counts what is appended.
+func (e *engine) newErasures() (*erasure.Node, error) {
+	o := erasure.NodeOptions{
+		Log: e.log, FS: vfs.OS{}, DataDir: e.c.DataDir, Logger: e.logger,
+		Tasks: e.machine.Tasks, Erased: e.machine.TakeErased, Fetched: e.discardFetched,
+		Self: func() string { return e.replica.Self() },
+		Propose: func(ctx context.Context, c *event.Command) (event.Result, error) {
+			return e.replica.Propose(ctx, c)
+		},
+		Shed: func(ctx context.Context, upTo uint64) error { return e.replica.Shed(ctx, upTo) },
+	}
+	if e.archiver != nil {
+		o.Archive = e.archiver.Refresh
+	}
+	return erasure.NewNode(o)
+}
+
+// eraser carries erasures out where this node leads.
+func (e *engine) eraser() *erasure.Carrier {
+	c := &erasure.Carrier{
+		Finder:  erasure.Finder{Log: e.log, State: e.machine},
+		Propose: e.replica.Propose,
+		Members: func() (out []string) {
+			for _, m := range e.replica.Members() {
+				out = append(out, m.Server())
+			}
+			return out
+		},
+	}
+	if e.archiver != nil {
+		c.OpenPast = e.openPast
+		c.Archive = e.archiver.Erase
+	}
+	return c
+}
+
+// discardFetched throws away what was fetched and is not in place.
+func (e *engine) discardFetched() error {
+	if !e.fetching.TryLock() {
+		return errors.New("this node is fetching what it lacks")
+	}
+	defer e.fetching.Unlock()
+	return fetch.Discard(vfs.OS{}, e.c.DataDir)
+}
+
+// openPast opens the log as it is with the archive before it; nil if the archive goes back no
+// further.
+func (e *engine) openPast(ctx context.Context) (erasure.Reader, func(), error) {
+	if _, deleted := e.log.DeletedBefore(); !deleted {
+		return nil, func() {}, nil
+	}
+	mounted, err := e.archiver.Mount(ctx)
+	if mounted == nil || err != nil {
+		return nil, func() {}, err
+	}
+	if mounted.Missing != "" {
+		e.logger.Warn(mounted.Missing)
+	}
+	d, err := replay.OpenOn(mounted, e.c.DataDir, e.card)
+	if err != nil {
+		return nil, func() {}, err
+	}
+	return d.Log, func() { _ = d.Close() }, nil // files that were only read
 }

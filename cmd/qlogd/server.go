@@ -7,9 +7,10 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"net/http/pprof"
+	_ "net/http/pprof" // on the default mux
 	"os"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -31,10 +32,8 @@ type node struct {
 	cardMu sync.Mutex    // held to change the card
 	card   *datadir.Node // the identity of this directory
 
-	lock    *datadir.Lock
 	http    *http.Server
 	httpLis net.Listener
-	admin   *http.Server
 	peers   *peer.Net
 	auth    *api.Auth       // nil: everybody may do everything
 	certs   *certs.Keeper   // of the API; nil: no TLS
@@ -47,10 +46,9 @@ type node struct {
 
 	// now answers requests: the engine's API, or a handler that refuses them.
 	now atomic.Pointer[serving]
-	// again takes requests to open the engine again. The goroutine that keeping ends does it.
-	again   chan change
-	keeping context.CancelFunc
-	kept    sync.WaitGroup
+	// again takes requests to open the engine again, until endKeeping is called.
+	again      chan change
+	endKeeping func()
 
 	// work is what runs until background ends.
 	background context.Context
@@ -59,6 +57,8 @@ type node struct {
 
 	// broken takes the reason for which the node cannot go on.
 	broken chan error
+
+	closers []func() error // of what is open, in the order of opening
 }
 
 // startNode starts a node, and returns when it serves or, if its cluster is still to be formed or
@@ -79,29 +79,40 @@ func startNode(c *config, logger *slog.Logger) (_ *node, err error) {
 	if err := n.readSecrets(); err != nil {
 		return nil, err
 	}
+	n.closing(func() error { n.egress.Close(); return n.hooked.Close() })
 	if n.httpLis, err = net.Listen("tcp", c.HTTPAddr); err != nil {
 		return nil, fmt.Errorf("http-addr: %w", err)
 	}
+	n.closing(closeListener(n.httpLis))
 	raftLis, err := net.Listen("tcp", c.RaftAddr)
 	if err != nil {
 		return nil, fmt.Errorf("raft-addr: %w", err)
 	}
-	defer func() {
-		if n.peers == nil {
-			err = errors.Join(err, raftLis.Close())
-		}
-	}()
+	n.closing(closeListener(raftLis))
 	// The lock before anything in the directory is read: a second process must not see what the
 	// first is writing.
-	if n.lock, err = datadir.Acquire(c.DataDir); err != nil {
+	lock, err := datadir.Acquire(c.DataDir)
+	if err != nil {
 		return nil, err
 	}
+	n.closing(lock.Release)
 	if n.card, err = openCard(c, logger); err != nil {
 		return nil, err
 	}
 	if n.peers, err = n.openPeers(raftLis); err != nil {
 		return nil, err
 	}
+	n.closing(n.peers.Close)
+	n.closing(func() error {
+		e := n.engine()
+		if e == nil {
+			return nil
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		return e.stop(ctx)
+	})
+	n.closing(func() error { n.cancel(); n.work.Wait(); return nil })
 	if n.card.Blank() {
 		n.serveNothing("the cluster is not formed yet")
 	} else {
@@ -120,10 +131,34 @@ func startNode(c *config, logger *slog.Logger) (_ *node, err error) {
 	if err := n.serveAdmin(); err != nil {
 		return nil, err
 	}
+	var kept sync.WaitGroup
 	keeping, stop := context.WithCancel(context.Background())
-	n.keeping = stop
-	n.kept.Go(func() { n.keep(keeping) })
+	n.endKeeping = func() { stop(); kept.Wait() }
+	n.closing(func() error { n.endKeeping(); return nil })
+	kept.Go(func() { n.keep(keeping) })
 	return n, nil
+}
+
+func (n *node) closing(f func() error) { n.closers = append(n.closers, f) }
+
+// close closes what is open, the last opened first.
+func (n *node) close() error {
+	n.cancel()
+	var errs []error
+	for _, f := range slices.Backward(n.closers) {
+		errs = append(errs, f())
+	}
+	return errors.Join(errs...)
+}
+
+// closeListener returns a function that closes l, unless its server has.
+func closeListener(l net.Listener) func() error {
+	return func() error {
+		if err := l.Close(); !errors.Is(err, net.ErrClosed) {
+			return err
+		}
+		return nil
+	}
 }
 
 // readSecrets reads certificates and tokens.
@@ -175,6 +210,7 @@ func (n *node) listen() {
 		n.http.TLSConfig = n.certs.Server(false)
 		serve = func() error { return n.http.ServeTLS(n.httpLis, "", "") }
 	}
+	n.closing(n.http.Close)
 	n.work.Go(func() {
 		if err := serve(); !errors.Is(err, http.ErrServerClosed) {
 			n.fail(fmt.Errorf("http: %w", err))
@@ -193,20 +229,17 @@ func (n *node) serveAdmin() error {
 		return fmt.Errorf("admin-addr: %w", err)
 	}
 	mux := http.NewServeMux()
-	mux.HandleFunc("/debug/pprof/", pprof.Index)
-	mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
-	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
-	mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
-	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
+	mux.Handle("/debug/pprof/", http.DefaultServeMux)
 	// Returns free memory to the system: what is resident afterwards the node needs.
 	mux.HandleFunc("POST /debug/free", func(w http.ResponseWriter, _ *http.Request) {
 		debug.FreeOSMemory()
 		w.WriteHeader(http.StatusNoContent)
 	})
-	n.admin = &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}
+	admin := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}
+	n.closing(admin.Close)
 	n.logger.Info("serving profiles", "admin", l.Addr().String())
 	n.work.Go(func() {
-		if err := n.admin.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		if err := admin.Serve(l); !errors.Is(err, http.ErrServerClosed) {
 			n.logger.Error("admin listener failed", "error", err)
 		}
 	})
@@ -216,8 +249,7 @@ func (n *node) serveAdmin() error {
 // stop ends a node in the opposite order. ctx bounds how long requests may take; an unanswered one
 // then has an unknown outcome, as after a crash.
 func (n *node) stop(ctx context.Context) error {
-	n.keeping() // the engine is not exchanged any more
-	n.kept.Wait()
+	n.endKeeping() // the engine is not exchanged any more
 	e := n.engine()
 	if e != nil {
 		// No new leases, /readyz says no, long polls and streams end: otherwise Shutdown would wait
@@ -238,51 +270,12 @@ func (n *node) stop(ctx context.Context) error {
 	if err != nil {
 		err = errors.Join(fmt.Errorf("requests were cut off: %w", err), n.http.Close())
 	}
-	if n.admin != nil {
-		err = errors.Join(err, n.admin.Close()) // its listener is part of the work
-	}
 	n.cancel()
-	n.work.Wait()
 	if e != nil {
 		n.now.Store(nil)
 		err = errors.Join(err, e.stop(ctx))
 	}
 	return errors.Join(err, n.close())
-}
-
-// close closes what is open, the lock last: until then nobody else may look.
-func (n *node) close() error {
-	n.cancel()
-	if n.keeping != nil {
-		n.keeping()
-	}
-	n.kept.Wait()
-	var errs []error
-	if n.http != nil {
-		errs = append(errs, n.http.Close())
-	} else if n.httpLis != nil {
-		errs = append(errs, n.httpLis.Close())
-	}
-	if n.admin != nil {
-		errs = append(errs, n.admin.Close())
-	}
-	n.work.Wait()
-	if e := n.engine(); e != nil {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-		errs = append(errs, e.stop(ctx))
-		cancel()
-	}
-	if n.peers != nil {
-		errs = append(errs, n.peers.Close())
-	}
-	n.egress.Close()
-	if n.hooked != nil {
-		errs = append(errs, n.hooked.Close())
-	}
-	if n.lock != nil {
-		errs = append(errs, n.lock.Release())
-	}
-	return errors.Join(errs...)
 }
 
 // fail ends the node; the first reason counts.

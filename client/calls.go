@@ -143,7 +143,7 @@ func (c *Client) Edits(ctx context.Context, id string,
 // queue is ignored.
 func (c *Client) Import(ctx context.Context, queue string, messages []wire.ImportMessage,
 	opts ...CallOption) (*wire.ImportResponse, error) {
-	q := newCall(post, queuePath(queue, "/messages/import"), &wire.ImportRequest{Messages: messages})
+	q := newCall(post, queuePath(queue, "/messages/import"), wire.ImportRequest{Messages: messages})
 	return do[wire.ImportResponse](ctx, c, q, opts)
 }
 
@@ -274,7 +274,8 @@ func doOrTask[T any](ctx context.Context, c *Client, q *call,
 }
 
 // Tasks returns all tasks with a status, newest first; "" is any status.
-func (c *Client) Tasks(ctx context.Context, status string, opts ...CallOption) ([]wire.Task, error) {
+func (c *Client) Tasks(ctx context.Context, status string,
+	opts ...CallOption) ([]wire.Task, error) {
 	return pages(func(cursor string) ([]wire.Task, string, error) {
 		q := newCall(get, "/v1/tasks", nil, "status", status, "cursor", cursor)
 		page, err := do[wire.TaskList](ctx, c, q, opts)

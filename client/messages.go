@@ -302,7 +302,8 @@ func settleBody(verb Verb, all []Settlement) any {
 	var extends []wire.ExtendItem
 	for _, s := range all {
 		leases = append(leases, s.LeaseID)
-		extends = append(extends, wire.ExtendItem{LeaseID: s.LeaseID, LeaseMS: s.Lease.Milliseconds()})
+		lease := s.Lease.Milliseconds()
+		extends = append(extends, wire.ExtendItem{LeaseID: s.LeaseID, LeaseMS: lease})
 		it := wire.RetryItem{LeaseID: s.LeaseID, Error: s.Error}
 		if s.Do == DoDeadLetter {
 			it.Retryable = new(bool)

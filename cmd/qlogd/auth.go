@@ -20,7 +20,7 @@ import (
 )
 
 func (a *app) tokenCmd() *cobra.Command {
-	return group("token|tokens", "Make tokens, and check the file that a server knows them by",
+	return group("token|tokens", "Create tokens, and check a server's auth file",
 		`  qlogd token new --name shop --role produce --queues 'orders.*' --append auth.yaml
   qlogd token check auth.yaml`, a.tokenNewCmd(), a.tokenCheckCmd())
 }
@@ -38,17 +38,17 @@ func (a *app) tokenNewCmd() *cobra.Command {
 	var e tokenEntry
 	var file string
 	var ttl time.Duration
-	cmd := a.local("new", `Make a token
+	cmd := a.local("new", `Create a token
 
-Makes a token of 256 random bits and prints it: this is the only time that anybody
-sees it. Below it is the entry for the server's auth file, which has no more than
-the token's SHA-256; --append writes it into the file itself, and stdout has the
-token alone. Servers read the file anew on SIGHUP; each node has its own copy.
+Creates a token of 256 random bits and prints it, this once. Below it is the entry for
+the server's auth file, which holds only the token's SHA-256; --append writes it into
+the file, and stdout has the token alone. Servers reload the file on SIGHUP; each node
+has its own copy.
 
 Roles: produce (enqueue), consume (lease and settle), read (look, without any
 effect), each on the queues whose names match; admin (everything, everywhere).
-Several tokens of one name are one principal to the server: so a token is changed
-without a gap.`, `  qlogd token new --name ops --role admin
+Several tokens of one name are one principal to the server, so that a token can be
+replaced without a gap.`, `  qlogd token new --name ops --role admin
   qlogd token new --name shop --role produce --queues 'orders.*' --append auth.yaml > shop.token
   qlogd token new --name worker --role consume,read --queues 'orders.*,mail' --ttl 2160h`,
 		func(context.Context, []string) error {
@@ -60,15 +60,15 @@ without a gap.`, `  qlogd token new --name ops --role admin
 			}
 			return a.newToken(e, file)
 		}, func(f *pflag.FlagSet) {
-			f.StringVar(&e.Name, "name", "", "whose it is; events carry it as their actor")
+			f.StringVar(&e.Name, "name", "", "name of its owner, the actor of events")
 			f.StringSliceVar(&e.Roles, "role", nil,
 				"admin, produce, consume or read; several: produce,read")
 			f.StringSliceVar(&e.Queues, "queues", nil,
 				"patterns of queue names: * any characters, ? one, [a-z] one of these")
 			f.StringVar(&e.Expires, "expires", "", "when it ends, an RFC 3339 time (default never)")
-			f.DurationVar(&ttl, "ttl", 0, "how long it counts, in place of --expires")
+			f.DurationVar(&ttl, "ttl", 0, "how long it is valid, in place of --expires")
 			f.StringVar(&file, "append", "",
-				"append the entry to this auth file; it is made if it is missing")
+				"append the entry to this auth file; created if missing")
 		})
 	_ = cmd.MarkFlagRequired("name")
 	_ = cmd.MarkFlagRequired("role")
@@ -144,7 +144,8 @@ func appendToken(file string, entry []byte) error {
 func (a *app) tokenCheckCmd() *cobra.Command {
 	return a.local("check FILE", `Check an auth file without a server
 
-Reads an auth file as a server does, and tells the first thing that is wrong, with its line and field (exit code 1).`,
+Reads an auth file as a server does, and reports the first mistake with its line and
+field (exit code 1).`,
 		"  qlogd token check auth.yaml", func(_ context.Context, args []string) error {
 			auth, err := api.LoadAuth(args[0])
 			if err != nil {

@@ -42,7 +42,7 @@ and acked: a message that has not arrived after 45 s is reported as lost, with e
 code 1. (Messages leased by a server that died are delivered again when their leases
 expire.) The load is real: its messages stay in the server's history until retention
 deletes them, and other queues share the server with it.`, `  qlogd bench
-  qlogd bench --addr http://n1:7070,http://n2:7070,http://n3:7070 --producers 64 --batch 1 --workers 64 --take 1
+  qlogd bench --addr n1:7070,n2:7070,n3:7070 --producers 64 --batch 1 --workers 64 --take 1
   qlogd bench --rate 1000 --batch 1 --duration 30s
   qlogd bench --workers 0 --size 10000 -o json | jq .result.produce_per_second
   qlogd bench --keys 100000 --take 10`,
@@ -173,7 +173,8 @@ func (s samples) quantiles() quantiles {
 }
 
 // bench runs a load on a queue that it creates and deletes.
-func (a *app) bench(ctx context.Context, c *client.Client, queue string, load benchLoad) (err error) {
+func (a *app) bench(ctx context.Context, c *client.Client, queue string,
+	load benchLoad) (err error) {
 	if load.Messages > 0 {
 		load.Duration, load.Warmup = 0, 0
 	}
@@ -208,8 +209,9 @@ func (a *app) bench(ctx context.Context, c *client.Client, queue string, load be
 		}
 	}()
 	r := &benchRun{
-		benchLoad: load, c: c, queue: queue, id: rand.Uint64(), random: make([]byte, 1<<20+load.Size),
-		bar: a.progress("bench", load.Duration > 0), due: make(chan time.Duration, 1<<16),
+		benchLoad: load, c: c, queue: queue, id: rand.Uint64(),
+		random: make([]byte, 1<<20+load.Size),
+		bar:    a.progress("bench", load.Duration > 0), due: make(chan time.Duration, 1<<16),
 	}
 	_, _ = crand.Read(r.random) // never fails
 	if load.Backlog > 0 {
@@ -569,7 +571,7 @@ func (a *app) printBench(b benched) error {
 			plural(int(r.Duplicates), "message was", "messages were"))
 	}
 	if r.Late.P99 > 5 {
-		fmt.Fprintf(a.stderr, "the load generator itself was late (p99 %.1f ms); latencies include it\n",
+		fmt.Fprintf(a.stderr, "the load generator was late (p99 %.1f ms); latencies include it\n",
 			r.Late.P99)
 	}
 	if r.Lost > 0 {

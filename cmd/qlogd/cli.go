@@ -28,9 +28,9 @@ const (
 	instantHelp = "an RFC 3339 time, an event's id, index:N, 15m, start"
 )
 
-// declare makes a command. Its use is its name and aliases, as in list|ls, and its
-// arguments: WORD is required, [WORD] is not, and … allows more of them. Its help is
-// one line and, after an empty one, the long text.
+// declare returns a command. Its use is its name and aliases, as in list|ls, and its
+// arguments: WORD is required, [WORD] is optional, and … allows more of them. Its help
+// is one line and, after an empty one, the long text.
 func declare(use, help, example string) *cobra.Command {
 	names, words, _ := strings.Cut(use, " ")
 	aliases := strings.Split(names, "|")
@@ -52,7 +52,8 @@ func declare(use, help, example string) *cobra.Command {
 		Short: short, Long: long, Example: example,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if n := len(args); n < least || n > most {
-				return usagef("%s given; usage: %s", plural(n, "argument", "arguments"), cmd.UseLine())
+				return usagef("%s given; usage: %s",
+					plural(n, "argument", "arguments"), cmd.UseLine())
 			}
 			return nil
 		},
@@ -77,7 +78,7 @@ func group(use, help, example string, subs ...*cobra.Command) *cobra.Command {
 	return cmd
 }
 
-// plain makes a command without --output.
+// plain returns a command without --output.
 func (a *app) plain(use, help, example string, do func(ctx context.Context, args []string) error,
 	flags ...func(*pflag.FlagSet)) *cobra.Command {
 	cmd := declare(use, help, example)
@@ -91,7 +92,7 @@ func (a *app) plain(use, help, example string, do func(ctx context.Context, args
 	return cmd
 }
 
-// local makes a command that needs no server.
+// local returns a command that needs no server.
 func (a *app) local(use, help, example string, do func(ctx context.Context, args []string) error,
 	flags ...func(*pflag.FlagSet)) *cobra.Command {
 	cmd := a.plain(use, help, example, do, flags...)
@@ -100,15 +101,15 @@ func (a *app) local(use, help, example string, do func(ctx context.Context, args
 	return cmd
 }
 
-// request is one run of a command that asks a server.
+// request is one run of a command that calls a server.
 type request struct {
 	*client.Client
 	ctx  context.Context
 	args []string
 }
 
-// remote makes a command that asks a server. It reports a server's refusal of the
-// arguments as wrong usage.
+// remote returns a command that calls a server. If the server refuses the arguments,
+// that is wrong usage.
 func (a *app) remote(use, help, example string, do func(c request) error,
 	flags ...func(*pflag.FlagSet)) *cobra.Command {
 	cmd := a.local(use, help, example, func(ctx context.Context, args []string) error {
@@ -139,7 +140,7 @@ func (s *setter) Set(v string) error {
 	return err
 }
 
-// textFlag sets a field only if the flag is given: the empty text is a value too.
+// textFlag sets a field only if the flag is given, also to the empty text.
 func textFlag(f *pflag.FlagSet, to **string, name, usage string) {
 	f.Var(&setter{kind: "string", set: func(v string) error {
 		*to = &v
@@ -147,7 +148,7 @@ func textFlag(f *pflag.FlagSet, to **string, name, usage string) {
 	}}, name, usage)
 }
 
-// intFlag sets a field only if the flag is given; def is what help says it is otherwise.
+// intFlag sets a field only if the flag is given; def is the default in its help.
 func intFlag(f *pflag.FlagSet, to **int64, name, def, usage string) {
 	f.Var(&setter{"int", def, func(v string) error {
 		n, err := strconv.ParseInt(v, 0, 64)
@@ -195,7 +196,8 @@ func (a *app) addrFlag(f *pflag.FlagSet) {
 func (a *app) authFlags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.StringVar(&a.reach.token, "token", "",
-		"token to send (default $QLOGD_TOKEN); visible to others on this machine: prefer --token-file")
+		"token to send (default $QLOGD_TOKEN); others on this machine can see it: "+
+			"prefer --token-file")
 	f.StringVar(&a.reach.tokenFile, "token-file", "",
 		"read the token from this file (default $QLOGD_TOKEN_FILE)")
 	a.caFlag(f)
@@ -235,9 +237,10 @@ func (a *app) addr() string {
 
 // connect returns a client without a token.
 func (a *app) connect(addr string, opts ...client.Option) (*client.Client, error) {
-	opts = append(opts, client.WithUserAgent("qlogd-cli/"+build().Version),
-		// A person waits: fail soon where no server answers.
-		client.WithRetry(client.Retry{Attempts: 4, Min: 50 * time.Millisecond, Max: 2 * time.Second}))
+	// A person waits: fail soon where no server answers.
+	retry := client.Retry{Attempts: 4, Min: 50 * time.Millisecond, Max: 2 * time.Second}
+	opts = append(opts, client.WithRetry(retry),
+		client.WithUserAgent("qlogd-cli/"+build().Version))
 	if file := cmp.Or(a.reach.caCert, a.getenv("QLOGD_CA_CERT")); file != "" {
 		opts = append(opts, client.WithCACert(file))
 	}
@@ -248,8 +251,8 @@ func (a *app) connect(addr string, opts ...client.Option) (*client.Client, error
 	return c, nil
 }
 
-// refusal makes the server's refusal of the arguments a usage error, and
-// returns other errors as they are.
+// refusal returns a usage error if the server has refused the arguments, and other
+// errors as they are.
 func refusal(err error) error {
 	var e *client.Error
 	if errors.As(err, &e) &&
@@ -281,12 +284,11 @@ func atOption(instant string) []client.CallOption {
 // destroyFlags declares --yes and --dry-run.
 func (a *app) destroyFlags(f *pflag.FlagSet) {
 	f.BoolVarP(&a.yes, "yes", "y", false, "don't ask")
-	f.BoolVar(&a.dryRun, "dry-run", false, "print what would happen, and do nothing")
+	f.BoolVar(&a.dryRun, "dry-run", false, "show what would be done without changing anything")
 }
 
-// confirmed asks on a terminal whether to do what destroys something, and
-// returns nil for yes. Without a terminal only --yes is a yes: a script must
-// not destroy by forgetting something.
+// confirmed asks on a terminal whether to do something destructive, and returns nil for
+// yes. Without a terminal only --yes is a yes: a script must not destroy by omission.
 func (a *app) confirmed(what string) error {
 	if a.yes {
 		return nil
@@ -294,7 +296,7 @@ func (a *app) confirmed(what string) error {
 	if !terminal(a.stdin) {
 		return usagef("%s: say --yes, or --dry-run to look first", what)
 	}
-	fmt.Fprintf(a.stderr, "%s. Go on? [y/N] ", what)
+	fmt.Fprintf(a.stderr, "%s. Continue? [y/N] ", what)
 	line, _ := bufio.NewReader(a.stdin).ReadString('\n')
 	if s := strings.ToLower(strings.TrimSpace(line)); s != "y" && s != "yes" {
 		return errors.New("nothing was done")
@@ -302,7 +304,7 @@ func (a *app) confirmed(what string) error {
 	return nil
 }
 
-// destroy does what destroys something once it is confirmed, and prints done unless it
+// destroy does something destructive once it is confirmed, and prints done unless that
 // is empty; with --dry-run it only prints what it would do.
 func (a *app) destroy(what, done string, do func() error) error {
 	if a.dryRun {
@@ -350,12 +352,13 @@ func (b *body) flags(f *pflag.FlagSet, file, usage string, members []member) {
 	f.StringVar(&b.file, file, "", usage)
 	for _, m := range members {
 		f.Var(&setter{kind: m.kind, set: func(text string) (err error) {
-			at, name := b.members, m.path
-			for outer, rest, ok := strings.Cut(name, "."); ok; outer, rest, ok = strings.Cut(name, ".") {
+			at, names := b.members, strings.Split(m.path, ".")
+			name := names[len(names)-1]
+			for _, outer := range names[:len(names)-1] {
 				if at[outer] == nil {
 					at[outer] = map[string]any{}
 				}
-				at, name = at[outer].(map[string]any), rest
+				at = at[outer].(map[string]any)
 			}
 			at[name], err = m.parse(at[name], text)
 			return err

@@ -23,7 +23,7 @@ import (
 )
 
 func (a *app) clusterCmd() *cobra.Command {
-	return group("cluster", "Look at the cluster, and change it", `  qlogd cluster list
+	return group("cluster", "Show and change the cluster", `  qlogd cluster list
   qlogd cluster add n4 10.0.0.4:7071
   qlogd cluster remove n2 --yes`,
 		a.clusterListCmd(), a.clusterAddCmd(), a.clusterRemoveCmd(), a.clusterTransferCmd(),
@@ -35,7 +35,8 @@ func (a *app) clusterListCmd() *cobra.Command {
 
 Lists the nodes as the asked one knows them, also while there is no leader.
 HEAD and CHAIN are the newest block of a node's event log: at the same head all
-nodes have the same chain.`, "  qlogd cluster list\n  qlogd cluster list -o json | jq -r .leader_id",
+nodes have the same chain.`,
+		"  qlogd cluster list\n  qlogd cluster list -o json | jq -r .leader_id",
 		func(c request) error {
 			v, err := c.Cluster(c.ctx)
 			if err != nil {
@@ -74,9 +75,9 @@ Adds a node to the cluster: one with a data directory that belongs to no cluster
 yet, started with --join and without --bootstrap-expect (without either it forms a
 cluster of its own), whose --node-id is NODE and which the others reach at RAFT_ADDR
 (HOST:PORT, its --raft-addr or --raft-advertise). If it does not run yet, it is
-announced, and admitted when it comes. It catches up in the background and then gets its vote. A node
-that is in with the same data already stays in, and its vote changes as given here: a
-copy without one gets it, with --non-voter a voter loses it.`,
+announced, and admitted when it starts. It catches up in the background and then gets
+its vote. A member with the same data stays one, and only its vote changes: a copy
+without a vote gets one, with --non-voter a voter loses it.`,
 		`  qlogd cluster add n4 10.0.0.4:7071
   qlogd cluster add copy 10.0.0.9:7071 --http-addr 10.0.0.9:7070 --non-voter`,
 		func(c request) error {
@@ -101,19 +102,18 @@ copy without one gets it, with --non-voter a voter loses it.`,
 			return a.say(node, "%s %s", node.ID, what)
 		}, func(f *pflag.FlagSet) {
 			f.StringVar(&n.HTTPAddr, "http-addr", "",
-				"address of its HTTP API (default: what the node itself says)")
+				"address of its HTTP API (default: the one it announces)")
 			f.BoolVar(&nonVoter, "non-voter", false, "a copy without a vote")
 		})
 }
 
 func (a *app) clusterRemoveCmd() *cobra.Command {
 	var force bool
-	return a.remote("remove|rm NODE", `Take a node out, for ever
+	return a.remote("remove|rm NODE", `Remove a node, for ever
 
-Takes a node out of the cluster. Its data directory can't come back: to take the
-machine in again, start it with an empty one. Without --force a node is not removed
-if the remaining voters would have no majority that can be reached; the last voter
-never is.`,
+Removes a node from the cluster. Its data directory can't come back: to add the
+machine again, start it with an empty one. Without --force a node is not removed if
+the remaining voters would have no reachable majority; the last voter never is.`,
 		"  qlogd cluster remove n2 --dry-run\n  qlogd cluster remove n2 --yes\n"+
 			"  qlogd cluster remove n2 --yes --force", func(c request) error {
 			id := c.args[0]
@@ -129,7 +129,7 @@ never is.`,
 				func() error { return c.RemoveNode(c.ctx, id, force) })
 		}, a.destroyFlags, func(f *pflag.FlagSet) {
 			f.BoolVar(&force, "force", false,
-				"also if the remaining voters are no majority that can be reached")
+				"also if the remaining voters have no reachable majority")
 		})
 }
 
@@ -153,12 +153,13 @@ func remaining(c request, id string) (string, error) {
 	if !found {
 		return "", fmt.Errorf("there is no node %.64q in the cluster", id)
 	}
-	return fmt.Sprintf("%s left, %d within reach", plural(voters, "voter", "voters"), reachable), nil
+	return fmt.Sprintf("%s left, %d within reach",
+		plural(voters, "voter", "voters"), reachable), nil
 }
 
 func (a *app) clusterTransferCmd() *cobra.Command {
 	return a.remote("transfer [NODE]",
-		"Hand leadership over, to a voter or to the most up-to-date one",
+		"Transfer leadership, to a voter or to the most up-to-date one",
 		"  qlogd cluster transfer\n  qlogd cluster transfer n2", func(c request) error {
 			leader, err := c.TransferLeadership(c.ctx, strings.Join(c.args, ""))
 			return a.answer(wire.Transferred{LeaderID: leader}, err,
@@ -167,7 +168,7 @@ func (a *app) clusterTransferCmd() *cobra.Command {
 }
 
 func (a *app) clusterSnapshotCmd() *cobra.Command {
-	return a.remote("snapshot", "Let every node take a checkpoint",
+	return a.remote("snapshot", "Take a checkpoint on every node",
 		"  qlogd cluster snapshot\n  qlogd cluster snapshot -o json", func(c request) error {
 			indexes, err := c.Snapshot(c.ctx)
 			if err == nil && a.output == "json" {
@@ -182,11 +183,11 @@ func (a *app) clusterSnapshotCmd() *cobra.Command {
 // that wait for a node.
 func (a *app) readyCmd() *cobra.Command {
 	var wait time.Duration
-	return a.plain("ready", `Ask whether nodes can serve
+	return a.plain("ready", `Check whether nodes can serve
 
-Asks GET /readyz of each node that --addr names, and fails (exit code 1) if one
-says no or does not answer. It needs no token. With --wait it asks again until all
-say yes, for at most that long.`, `  qlogd ready
+Requests /readyz of each node in --addr, and fails (exit code 1) if one is not ready or
+does not answer. It needs no token. With --wait it retries until all are ready, for at
+most that long.`, `  qlogd ready
   qlogd ready --addr 127.0.0.1:7070,127.0.0.1:7080 --wait 30s`,
 		func(ctx context.Context, _ []string) error {
 			for addr := range strings.SplitSeq(a.addr(), ",") {

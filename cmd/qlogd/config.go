@@ -279,8 +279,9 @@ func (c *config) checkAddresses() error {
 			return usagef("%s: %w", l.name, err)
 		}
 		if !loopback && !l.guarded && (!c.Insecure || !c.insecureEnv) {
-			return usagef("%s %s is not a loopback address and has no %s: %s. If that is intended, "+
-				"confirm it twice: --insecure and QLOGD_INSECURE=1", l.name, l.addr, l.guard, l.danger)
+			return usagef("%s %s is not a loopback address and has no %s: %s. "+
+				"If that is intended, confirm it twice: --insecure and QLOGD_INSECURE=1",
+				l.name, l.addr, l.guard, l.danger)
 		}
 		if l.advertise != "" {
 			if err := hostPort(l.advertise); err != nil {
@@ -335,7 +336,8 @@ func isLoopback(addr string) (bool, error) {
 // hostPort refuses an address that another node could not dial.
 func hostPort(addr string) error {
 	host, port, err := net.SplitHostPort(addr)
-	if n, perr := strconv.Atoi(port); err != nil || host == "" || perr != nil || n < 1 || n > 65535 {
+	n, perr := strconv.ParseUint(port, 10, 16)
+	if err != nil || host == "" || perr != nil || n == 0 {
 		return fmt.Errorf("%.64q: wants HOST:PORT", addr)
 	}
 	return nil
@@ -387,7 +389,8 @@ func parseLevel(s string) (slog.Level, error) {
 func (a *app) configCmd() *cobra.Command {
 	c := &config{}
 	var flags *pflag.FlagSet
-	return group("config", "Check the server's settings", "  qlogd config check --config qlogd.yaml",
+	return group("config", "Check the server's settings",
+		"  qlogd config check --config qlogd.yaml",
 		a.local("check", `Check the server's settings without starting it
 
 Reads flags, environment and file as serve does, and reports the first mistake with its

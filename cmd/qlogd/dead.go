@@ -14,7 +14,8 @@ import (
 )
 
 func (a *app) deadCmd() *cobra.Command {
-	return group("dead", "See what died in a queue, and replay or purge it", `  qlogd dead groups jobs
+	return group("dead", "Show dead messages of a queue, and replay or purge them",
+		`  qlogd dead groups jobs
   qlogd dead list jobs --error timeout
   qlogd dead replay jobs --error timeout --dry-run`,
 		a.deadListCmd(), a.deadGroupsCmd(), a.deadShowCmd(), a.deadReplayCmd(), a.deadPurgeCmd())
@@ -40,7 +41,7 @@ func (d *deadFilter) allFlag(f *pflag.FlagSet) {
 	f.BoolVar(&d.all, "all", false, "all that died in the queue")
 }
 
-// chosen returns either ids or a filter. To select all, the user has to say so.
+// chosen returns either ids or a filter. Selecting all needs --all.
 func (f *deadFilter) chosen(ids []string) ([]string, *wire.DeadFilter, error) {
 	given := f.DeadFilter != (wire.DeadFilter{})
 	switch {
@@ -51,8 +52,7 @@ func (f *deadFilter) chosen(ids []string) ([]string, *wire.DeadFilter, error) {
 	case given && f.all:
 		return nil, nil, usagef("either --all or a filter, not both")
 	case !given && !f.all:
-		return nil, nil, usagef("which ones? Name message ids, give a filter such as --error TEXT, " +
-			"or say --all")
+		return nil, nil, usagef("give message ids, a filter such as --error TEXT, or say --all")
 	}
 	return nil, &f.DeadFilter, nil
 }
@@ -159,99 +159,115 @@ func (a *app) deadReplayCmd() *cobra.Command {
 	var r wire.ReplayRequest
 	var payload *string
 	var wait bool
-	return a.remote("replay QUEUE [ID…]", `Move dead messages back to work
+	return a.remote("replay QUEUE [ID…]", `Replay dead messages
 
-Moves messages that died in a queue back to work: the named ones, by any id that
-they ever had, or those that a filter selects. More than 1000, or what takes longer
-than a second by --rate, is done by a task: its id is printed, and --wait waits for
-its end (ctrl-C leaves the task at work).`, `  qlogd dead replay jobs --error timeout --dry-run
+Replays dead messages of a queue, selected by ID (any id the message has ever had) or
+by filter. A replay of more than 1,000 messages, or that takes longer than a second at
+the given rate, runs as a task: its id is printed, and --wait waits for its end.
+Interrupting the command does not stop the task.`,
+		`  qlogd dead replay jobs --error timeout --dry-run
   qlogd dead replay jobs --fingerprint 1f0c2a9d4e7b --rate 50 --wait --yes
   qlogd dead replay jobs 01J… --payload '{"fixed":true}' --yes
   qlogd dead replay jobs --all --to jobs-again --yes`, func(c request) (err error) {
-		if r.MessageIDs, r.Filter, err = d.chosen(c.args[1:]); err != nil {
-			return err
-		}
-		if payload != nil {
-			if len(r.MessageIDs) != 1 {
-				return usagef("--payload goes with one message id")
-			}
-			v, err := readValue("payload", *payload)
-			if err != nil {
+			if r.MessageIDs, r.Filter, err = d.chosen(c.args[1:]); err != nil {
 				return err
 			}
-			r.Edit = map[string]wire.ReplayEdit{r.MessageIDs[0]: {Payload: v}}
-		}
-		return a.replayDead(c, c.args[0], r, wait)
-	}, d.flags, d.allFlag, a.destroyFlags, func(f *pflag.FlagSet) {
-		f.StringVar(&r.Order, "order", "",
-			"original (the default of fifo and per_key), append, or head")
-		f.StringVar(&r.To, "to-queue", "", "into another queue than the one in which they died")
-		intFlag(f, &r.RatePerSecond, "rate", "", "messages a second, 1 to 10000")
-		intFlag(f, &r.MaxReplays, "max-replays", "100",
-			"skip messages that were replayed this often; 0 is no limit")
-		textFlag(f, &payload, "payload",
-			"JSON, or @FILE, in place of the message's own; that stays in the log")
-		f.BoolVar(&wait, "wait", false, "wait for the end of a task")
-	})
+			if payload != nil {
+				if len(r.MessageIDs) != 1 {
+					return usagef("--payload goes with one message id")
+				}
+				v, err := readValue("payload", *payload)
+				if err != nil {
+					return err
+				}
+				r.Edit = map[string]wire.ReplayEdit{r.MessageIDs[0]: {Payload: v}}
+			}
+			return a.move(c, "replay", c.args[0], wait, func(dryRun bool) (moved, error) {
+				r.DryRun = dryRun
+				done, task, err := c.Replay(c.ctx, c.args[0], r)
+				if err != nil || task != nil {
+					return moved{task: task}, err
+				}
+				return moved{done, done.Replayed, done.Messages, done.Sample, done.Skipped, nil},
+					nil
+			})
+		}, d.flags, d.allFlag, a.destroyFlags, func(f *pflag.FlagSet) {
+			f.StringVar(&r.Order, "order", "",
+				"original (the default of fifo and per_key), append, or head")
+			f.StringVar(&r.To, "to-queue", "", "another queue than the one in which they died")
+			intFlag(f, &r.RatePerSecond, "rate", "", "messages per second (1-10000)")
+			intFlag(f, &r.MaxReplays, "max-replays", "100",
+				"skip messages already replayed this many times (0 = no limit)")
+			textFlag(f, &payload, "payload",
+				"JSON, or @FILE, in place of the message's own; that stays in the log")
+			f.BoolVar(&wait, "wait", false, "wait for the end of a task")
+		})
 }
 
-// replayDead replays what r selects, once that is confirmed.
-func (a *app) replayDead(c request, queue string, r wire.ReplayRequest, wait bool) error {
-	what := "replay dead messages of " + queue
+// moved is what a replay or a purge has done, or would do.
+type moved struct {
+	answer   any // as JSON
+	n        int64
+	messages []wire.ReplayedMessage
+	sample   []wire.Message
+	skipped  []wire.Skipped
+	task     *wire.Task // does it, and the rest is empty
+}
+
+// move replays or purges dead messages of a queue, once that is confirmed.
+func (a *app) move(c request, verb, queue string, wait bool,
+	do func(dryRun bool) (moved, error)) error {
+	what := verb + " dead messages of " + queue
 	if a.dryRun || !a.yes && terminal(a.stdin) {
-		dry := r
-		dry.DryRun = true
-		would, _, err := c.Replay(c.ctx, queue, dry)
+		would, err := do(true)
 		if err != nil {
 			return err
 		}
-		what = "replay " + messages(would.Replayed)
+		what = verb + " " + messages(would.n) + " that died in " + queue
 		if a.dryRun {
-			return a.wouldMove(would, what, would.Sample, would.Skipped)
+			err := a.say(would.answer, "would %s", what)
+			if err == nil && a.output != "json" && len(would.sample) > 0 {
+				err = list(a, would.sample, nil, deadHeader, a.deadRow)
+			}
+			a.skipped(would.skipped)
+			return err
 		}
-		what += " that died in " + queue
 	}
 	if err := a.confirmed(what); err != nil {
 		return err
 	}
-	done, task, err := c.Replay(c.ctx, queue, r)
-	if err != nil {
+	done, err := do(false)
+	switch {
+	case err != nil:
 		return err
-	}
-	if task != nil {
-		return a.begun(c, task, wait)
-	}
-	if a.output == "json" {
-		return a.wire(done)
-	}
-	if len(done.Messages) > 0 {
-		err := list(a, done.Messages, nil, "message,new message",
+	case done.task != nil && wait:
+		return a.watchTask(c, done.task.ID)
+	case done.task != nil:
+		if a.output != "json" {
+			fmt.Fprintf(a.stderr, "task %s does it: qlogd task watch %[1]s\n", done.task.ID)
+		}
+		return a.say(done.task, "%s", done.task.ID)
+	case a.output == "json":
+		return a.wire(done.answer)
+	case verb == "purge":
+		err = a.say(nil, "%s purged", messages(done.n))
+	default:
+		fmt.Fprintln(a.stderr, messages(done.n)+" replayed")
+		if len(done.messages) == 0 {
+			break
+		}
+		err = list(a, done.messages, nil, "message,new message",
 			func(m *wire.ReplayedMessage) []any { return []any{m.MessageID, m.NewMessageID} })
-		if err != nil {
-			return err
-		}
 	}
-	fmt.Fprintln(a.stderr, messages(done.Replayed)+" replayed")
-	a.skipped(done.Skipped)
-	return nil
-}
-
-// wouldMove prints what a dry run of a replay or a purge has found.
-func (a *app) wouldMove(would any, what string, sample []wire.Message, skipped []wire.Skipped) error {
-	if err := a.say(would, "would %s", what); err != nil || a.output == "json" {
-		return err
-	}
-	if len(sample) > 0 {
-		if err := list(a, sample, nil, deadHeader, a.deadRow); err != nil {
-			return err
-		}
-	}
-	a.skipped(skipped)
-	return nil
+	a.skipped(done.skipped)
+	return err
 }
 
 // skipped prints on stderr how many messages were passed over, by reason.
 func (a *app) skipped(skipped []wire.Skipped) {
+	if a.output == "json" {
+		return
+	}
 	n := map[string]int{}
 	for _, s := range skipped {
 		n[s.Code]++
@@ -265,52 +281,24 @@ func (a *app) deadPurgeCmd() *cobra.Command {
 	var d deadFilter
 	var r wire.PurgeRequest
 	var wait bool
-	return a.remote("purge QUEUE [ID…]", "Discard dead messages", `  qlogd dead purge jobs --to 7d --dry-run
+	return a.remote("purge QUEUE [ID…]", "Discard dead messages",
+		`  qlogd dead purge jobs --to 7d --dry-run
   qlogd dead purge jobs 01J… --yes
   qlogd dead purge jobs --all --yes --wait`, func(c request) (err error) {
-		queue := c.args[0]
-		if r.MessageIDs, r.Filter, err = d.chosen(c.args[1:]); err != nil {
-			return err
-		}
-		dry := r
-		dry.DryRun = true
-		would, _, err := c.PurgeDead(c.ctx, queue, dry)
-		if err != nil {
-			return err
-		}
-		what := "purge " + messages(would.Purged) + " that died in " + queue
-		if a.dryRun {
-			return a.wouldMove(would, what, would.Sample, would.Skipped)
-		}
-		if err := a.confirmed(what); err != nil {
-			return err
-		}
-		done, task, err := c.PurgeDead(c.ctx, queue, r)
-		if err != nil {
-			return err
-		}
-		if task != nil {
-			return a.begun(c, task, wait)
-		}
-		err = a.say(done, "%s purged", messages(done.Purged))
-		if a.output != "json" {
-			a.skipped(done.Skipped)
-		}
-		return err
-	}, d.flags, d.allFlag, a.destroyFlags, func(f *pflag.FlagSet) {
-		f.BoolVar(&wait, "wait", false, "wait for the end of a task")
-	})
-}
-
-// begun prints a task that has begun, and waits for its end if asked to.
-func (a *app) begun(c request, t *wire.Task, wait bool) error {
-	if wait {
-		return a.watchTask(c, t.ID)
-	}
-	if a.output != "json" {
-		fmt.Fprintf(a.stderr, "task %s does it: qlogd task watch %s\n", t.ID, t.ID)
-	}
-	return a.say(t, "%s", t.ID)
+			if r.MessageIDs, r.Filter, err = d.chosen(c.args[1:]); err != nil {
+				return err
+			}
+			return a.move(c, "purge", c.args[0], wait, func(dryRun bool) (moved, error) {
+				r.DryRun = dryRun
+				done, task, err := c.PurgeDead(c.ctx, c.args[0], r)
+				if err != nil || task != nil {
+					return moved{task: task}, err
+				}
+				return moved{done, done.Purged, nil, done.Sample, done.Skipped, nil}, nil
+			})
+		}, d.flags, d.allFlag, a.destroyFlags, func(f *pflag.FlagSet) {
+			f.BoolVar(&wait, "wait", false, "wait for the end of a task")
+		})
 }
 
 func (a *app) taskCmd() *cobra.Command {
@@ -322,11 +310,12 @@ func (a *app) taskCmd() *cobra.Command {
 			func(c request) error { return a.task(c.Task(c.ctx, c.args[0])) }),
 		a.remote("watch ID", `Wait for a task's end, and show its progress
 
-Waits until a task has ended or was cancelled, and shows its progress on stderr. Exit code 0
-if it was completed, else 1. ctrl-C leaves the task at work.`, "  qlogd task watch 01J…",
+Waits until a task has ended or was cancelled, and shows its progress on stderr. The
+exit code is 0 if the task was completed, else 1. Interrupting the command does not stop
+the task.`, "  qlogd task watch 01J…",
 			func(c request) error { return a.watchTask(c, c.args[0]) }),
 		a.taskCancelCmd(),
-		a.remote("resume ID", "Let a cancelled task go on with what is left",
+		a.remote("resume ID", "Continue a cancelled task",
 			"  qlogd task resume 01J…",
 			func(c request) error { return a.task(c.ResumeTask(c.ctx, c.args[0])) }))
 }
@@ -350,8 +339,9 @@ func (a *app) taskListCmd() *cobra.Command {
 func (a *app) task(t *wire.Task, err error) error {
 	rows := [][]any{
 		{"type", t.Type}, {"queue", t.Queue}, {"status", t.Status},
-		{"done", fmt.Sprintf("%d of about %d", t.Done, t.Total)}, {"skipped", t.Skipped}, {"actor", t.Actor},
-		{"created", a.when(t.CreatedAt)}, {"updated", a.when(t.UpdatedAt)}, {"ended", a.when(t.EndedAt)},
+		{"done", fmt.Sprintf("%d of about %d", t.Done, t.Total)}, {"skipped", t.Skipped},
+		{"actor", t.Actor}, {"created", a.when(t.CreatedAt)}, {"updated", a.when(t.UpdatedAt)},
+		{"ended", a.when(t.EndedAt)},
 	}
 	if t.RatePerSecond != nil {
 		rows = append(rows, []any{"rate", fmt.Sprintf("%d a second", *t.RatePerSecond)})

@@ -41,27 +41,29 @@ type enqueuer struct {
 
 func (a *app) enqueueCmd() *cobra.Command {
 	e := &enqueuer{}
-	cmd := a.remote("enqueue QUEUE [PAYLOAD…]", `Put messages into a queue
+	cmd := a.remote("enqueue QUEUE [PAYLOAD…]", `Enqueue messages
 
-Puts messages into a queue: the payloads named as arguments, or the JSON values
-of a file (--file, also gzipped) or of stdin, one after another, as in NDJSON.
+Enqueues messages: the payloads given as arguments, or the JSON values of a file
+(--file, also gzipped) or of stdin, one after another, as in NDJSON.
 
 Each value is a payload, whatever it is. Only an object that has "payload" or
 "payload_base64" and otherwise nothing but a message's fields (key, priority,
 headers, idempotency_key, delay_ms, deliver_at, ttl_ms, kind, correlation_id,
 content_type) is a whole message. --as payload or --as message avoid the guess.
-The flags give what a message itself leaves open.
+The flags set what a message itself leaves open.
 
 With --import each value is a whole message with a "source_id", its id in the other
 system; one whose source_id is in the queue already is ignored.
 
-Prints the new ids. Values are sent in batches; each batch is taken whole or not
-at all, and repeated safely if its outcome is unknown.`, `  qlogd enqueue jobs '{"hello":"world"}'
+Prints the new ids. Values are sent in batches; each batch is enqueued as a whole or
+not at all, and repeated safely if its outcome is unknown.`,
+		`  qlogd enqueue jobs '{"hello":"world"}'
   qlogd enqueue jobs --key customer-42 --delay 10m '{"remind":true}'
   qlogd enqueue jobs < lines.ndjson
   qlogd enqueue hooks --file testdata/github-webhooks.jsonl.gz --as payload
   echo '{"payload":{"n":1},"priority":1}' | qlogd enqueue --queue jobs
-  qlogd enqueue jobs --import < exported.ndjson`, func(c request) error { return e.run(a, c) }, e.flags)
+  qlogd enqueue jobs --import < exported.ndjson`,
+		func(c request) error { return e.run(a, c) }, e.flags)
 	cmd.Args = cobra.ArbitraryArgs
 	return cmd
 }
@@ -77,7 +79,7 @@ func (e *enqueuer) flags(f *pflag.FlagSet) {
 	f.StringVar(&m.Key, "key", "", "ordering key")
 	intFlag(f, &m.Priority, "priority", "", "1 (first) to 10; 0 is the server's 5")
 	millisFlag(f, func(ms int64) { m.DelayMS = ms }, "delay", "deliver not before this from now")
-	millisFlag(f, func(ms int64) { m.TTLMS = ms }, "ttl", "take it out if it is not acked by then")
+	millisFlag(f, func(ms int64) { m.TTLMS = ms }, "ttl", "discard it if it is not acked by then")
 	f.StringVar(&m.Kind, "kind", "", "kind, for lease --kind")
 	f.StringVar(&m.CorrelationID, "correlation-id", "", "id that a group of messages shares")
 	f.StringVar(&m.IdempotencyKey, "idempotency-key", "",
@@ -316,8 +318,7 @@ func (l *lineCounter) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// messageOf makes a message of a value, with the flags where it leaves
-// something open.
+// messageOf returns a value as a message; the flags set what it leaves open.
 func (e *enqueuer) messageOf(v input) (m wire.ImportMessage, err error) {
 	switch {
 	case e.imported:

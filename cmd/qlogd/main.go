@@ -58,6 +58,7 @@ type app struct {
 	stdout, stderr io.Writer
 	getenv         func(string) string
 	started        time.Time
+	args           []string
 	parsed         bool // the command line is accepted, and its command runs
 
 	output      string
@@ -67,7 +68,8 @@ type app struct {
 
 // run is main as tests call it. It returns the exit code.
 func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
-	a := &app{stdin: stdin, stdout: stdout, stderr: stderr, getenv: os.Getenv, started: time.Now()}
+	a := &app{stdin: stdin, stdout: stdout, stderr: stderr, getenv: os.Getenv,
+		started: time.Now(), args: args}
 	root := a.rootCmd()
 	root.SetArgs(args)
 	root.SetIn(stdin)
@@ -95,7 +97,7 @@ func (a *app) rootCmd() *cobra.Command {
 	root := group("qlogd", `An event-sourced message queue
 
 qlogd is an event-sourced message queue: every change of every message is an
-event in a replicated, hash-chained log, and the past can be asked.
+event in a replicated, hash-chained log, from which the past can be rebuilt.
 
 Start a node with "qlogd serve", then talk to it with the commands below, with
 curl (http://127.0.0.1:7070/v1), or with any HTTP client.`, `  qlogd serve

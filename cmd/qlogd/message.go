@@ -18,7 +18,7 @@ import (
 )
 
 func (a *app) messageCmd() *cobra.Command {
-	return group("message|messages", "Look at single messages, or take one out",
+	return group("message|messages", "Show or delete single messages",
 		"  qlogd message show 01J…\n  qlogd message history 01J…\n"+
 			"  qlogd message list jobs --state leased",
 		a.messageShowCmd(), a.messageHistoryCmd(), a.messageListCmd(), a.messageDeleteCmd(),
@@ -140,7 +140,7 @@ func (a *app) messageListCmd() *cobra.Command {
 }
 
 func (a *app) messageDeleteCmd() *cobra.Command {
-	return a.remote("delete|rm ID", "Take a message out of its queue",
+	return a.remote("delete|rm ID", "Delete a message from its queue",
 		"  qlogd message delete 01J… --yes", func(c request) error {
 			m, err := c.Message(c.ctx, c.args[0])
 			if err != nil {
@@ -157,8 +157,8 @@ func (a *app) messageResurrectCmd() *cobra.Command {
 	var payload *string
 	return a.remote("resurrect ID", `Enqueue a message again that was acked or discarded
 
-Enqueues a message again that was acked or discarded, from the log, as long as history keeps
-it. It gets a new id, and its history goes on.`,
+Enqueues a message again that was acked or discarded, from the log, as long as history
+keeps it. It gets a new id and keeps its history.`,
 		"  qlogd message resurrect 01J…\n"+
 			"  qlogd message resurrect 01J… --queue jobs-again --payload '{\"fixed\":true}'",
 		func(c request) error {
@@ -170,7 +170,8 @@ it. It gets a new id, and its history goes on.`,
 				r.Edit = &wire.ReplayEdit{Payload: v}
 			}
 			out, err := c.Resurrect(c.ctx, c.args[0], r)
-			return a.answer(out, err, "%s is in %s as %s", out.MessageID, out.Queue, out.NewMessageID)
+			return a.answer(out, err, "%s is in %s as %s",
+				out.MessageID, out.Queue, out.NewMessageID)
 		}, func(f *pflag.FlagSet) {
 			f.StringVar(&r.Queue, "queue", "",
 				"into this queue rather than the one that it was in, or had died in")
@@ -272,8 +273,8 @@ func (a *app) eventsCmd() *cobra.Command {
 	var limit int
 	return a.remote("events", `Show what happened, and what happens
 
-Prints events from the server's log, oldest first. With --follow it goes on with new ones as
-they commit, from now on or from where --from or --after say.`, `  qlogd events --from 15m
+Prints events from the server's log, oldest first. With --follow it continues with new
+ones as they commit, from now on or from --from or --after.`, `  qlogd events --from 15m
   qlogd events --follow -o json | jq -c 'select(.type == "dead_lettered")'
   qlogd events --message 01J…
   qlogd events --queue jobs --type enqueued --from start`, func(c request) error {
@@ -313,7 +314,7 @@ they commit, from now on or from where --from or --after say.`, `  qlogd events 
 		}
 		return a.table(eventHeader, rows)
 	}, func(f *pflag.FlagSet) {
-		f.BoolVar(&follow, "follow", false, "stay, and print new events as they commit")
+		f.BoolVar(&follow, "follow", false, "keep printing new events as they commit")
 		f.StringVar(&q.After, "after", "", "only events after this one")
 		f.StringVar(&q.From, "from", "", "from this instant on: "+instantHelp)
 		f.StringVar(&q.To, "to", "", "up to this instant")

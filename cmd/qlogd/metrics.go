@@ -9,8 +9,8 @@ import (
 	"github.com/qlogd/qlogd/raft"
 )
 
-// metrics hands what raft counts to Prometheus, as qlogd_<name>. Raft decides which metrics there
-// are; each is registered when it is first seen. Of two kinds under one name the first is shown.
+// metrics exports raft's metrics to Prometheus, as qlogd_<name>. Raft defines them; each
+// is registered when it is first used. Of two kinds under one name the first is exported.
 type metrics struct {
 	registry   *prometheus.Registry
 	counters   sync.Map // by name: *prometheus.CounterVec
@@ -52,11 +52,9 @@ var secondsBuckets = []float64{
 func (m *metrics) Observe(name string, n float64, labels ...string) {
 	names, values := split(labels)
 	v := vector(m, &m.histograms, name, func() *prometheus.HistogramVec {
-		o := prometheus.HistogramOpts{
-			Name: "qlogd_" + name, Help: help(name), Buckets: prometheus.ExponentialBuckets(1, 4, 14),
-		}
-		if strings.HasSuffix(name, "_seconds") {
-			o.Buckets = secondsBuckets
+		o := prometheus.HistogramOpts{Name: "qlogd_" + name, Help: help(name)}
+		if o.Buckets = secondsBuckets; !strings.HasSuffix(name, "_seconds") {
+			o.Buckets = prometheus.ExponentialBuckets(1, 4, 14)
 		}
 		return prometheus.NewHistogramVec(o, names)
 	})

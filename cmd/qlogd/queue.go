@@ -14,10 +14,10 @@ func (a *app) queueCmd() *cobra.Command {
 	return group("queue|queues", "List, show and change queues",
 		"  qlogd queue list\n  qlogd queue create jobs --ordering per_key --dead-letter-queue auto",
 		a.queueListCmd(), a.queueShowCmd(), a.queueStatsCmd(),
-		a.policyCmd("create", `Make a queue, or replace its policy
+		a.policyCmd("create", `Create a queue, or replace its policy
 
-Makes a queue. If it exists, its policy is replaced: fields that no flag names get their
-defaults again (update changes single fields).`, `  qlogd queue create jobs
+Creates a queue. If it exists, its policy is replaced: fields without a flag get their
+defaults (update changes single fields).`, `  qlogd queue create jobs
   qlogd queue create orders --ordering per_key --max-attempts 8 --dead-letter-queue auto
   qlogd queue create jobs --policy policy.json`,
 			func(c request, u wire.PolicyUpdate) (*wire.Queue, error) {
@@ -32,7 +32,7 @@ defaults again (update changes single fields).`, `  qlogd queue create jobs
 			}),
 		a.queueDeleteCmd(),
 		a.queuePauseCmd("pause", "Stop leases; produce goes on", true),
-		a.queuePauseCmd("resume", "Let leases go on", false),
+		a.queuePauseCmd("resume", "Resume leases", false),
 		a.queuePurgeCmd(), a.queueEraseCmd(), a.queueExplainCmd())
 }
 
@@ -89,14 +89,17 @@ func (a *app) queue(q *wire.Queue, err error) error {
 		{"depth", fmt.Sprintf("%d (%d held)", s.Depth, s.Held)}, {"scheduled", s.Scheduled},
 		{"in flight", s.InFlight}, {"bytes", humanize.IBytes(uint64(s.Bytes))},
 		{"oldest", fmt.Sprintf("%d s", s.OldestMessageAgeSeconds)}, {"partitions", s.Partitions},
-		{"enqueued", s.EnqueuedTotal}, {"acked", s.AckedTotal}, {"dead-lettered", s.DeadLetteredTotal},
+		{"enqueued", s.EnqueuedTotal}, {"acked", s.AckedTotal},
+		{"dead-lettered", s.DeadLetteredTotal},
 		{"lease", fmt.Sprintf("%d ms", q.Delivery.LeaseMS)},
 		{"attempts", limit(q.Delivery.MaxAttempts, "")},
-		{"on retry", q.Delivery.OnRetry}, {"on dead", q.Delivery.OnDead}, {"dead-letter queue", dlq},
+		{"on retry", q.Delivery.OnRetry}, {"on dead", q.Delivery.OnDead},
+		{"dead-letter queue", dlq},
 		{"max age", limit(q.Retention.MaxAgeSeconds, " s")},
 		{"max depth", limit(q.Retention.MaxDepth, "")},
 		{"max bytes", limit(q.Retention.MaxBytes, "")},
-		{"deduplication", fmt.Sprintf("%d s by %s", q.Deduplication.WindowSeconds, q.Deduplication.By)},
+		{"deduplication",
+			fmt.Sprintf("%d s by %s", q.Deduplication.WindowSeconds, q.Deduplication.By)},
 		{"schema", schema}, {"namespace", q.Namespace}, {"description", short(q.Description, 80)},
 	})
 }
@@ -155,7 +158,7 @@ func (a *app) policyMembers() []member {
 	return []member{
 		{"ordering", "ordering", "string", asText, "unordered, fifo or per_key"},
 		{"max-age-seconds", "retention.max_age_seconds", "int", asNumber,
-			"messages not acked by then leave; 0 no limit"},
+			"messages not acked by then leave the queue; 0 no limit"},
 		{"max-depth", "retention.max_depth", "int", asNumber,
 			"most messages in the queue; 0 no limit"},
 		{"max-bytes", "retention.max_bytes", "int", asNumber,
@@ -271,19 +274,20 @@ under a key, or in the whole queue. Exit code 0 whatever the reason.`,
 }
 
 // eraseLong is the common part of the help of both erase commands.
-const eraseLong = `Overwrites what users wrote (payload, header values, error texts, results, edits) in
-the event logs of all nodes and in the archive, and discards the Raft logs that hold it.
-A message is erased with all its copies: in dead-letter queues, replayed, resurrected.
-Live messages are discarded. Erasing can't be undone.
+const eraseLong = `Overwrites user data (payload, header values, error texts, results, edits) in the
+event logs of all nodes and in the archive, and discards the Raft logs that hold it.
+A message is erased with all its copies: dead-lettered, replayed, resurrected. Live
+messages are discarded. Erasing can't be undone.
 
-Ids, keys, kinds, names, sizes and times stay, and so does the reason, which is needed:
-history shows who erased, when and why.
+Ids, keys, kinds, names, sizes and times stay, and so does the required reason: history
+shows who erased, when and why.
 
-It goes on as a task, which is complete when every member of the cluster has done it.`
+It runs as a task, which is complete when every member of the cluster has done it.`
 
 func (a *app) messageEraseCmd() *cobra.Command {
 	var reason string
-	return a.remote("erase ID", "Erase the content of a message everywhere and for good\n\n"+eraseLong,
+	return a.remote("erase ID",
+		"Erase the content of a message everywhere and for good\n\n"+eraseLong,
 		"  qlogd message erase 01J… --reason 'request 4711' --dry-run\n"+
 			"  qlogd message erase 01J… --reason 'request 4711' --yes",
 		func(c request) error {
@@ -300,7 +304,7 @@ func (a *app) queueEraseCmd() *cobra.Command {
 	var key, reason string
 	return a.remote("erase QUEUE --key KEY",
 		"Erase the content of all messages of a key, everywhere and for good\n\n"+eraseLong+
-			"\n\nMessages that are enqueued after the command was given are not erased.",
+			"\n\nMessages enqueued after the command are not erased.",
 		"  qlogd queue erase jobs --key customer-42 --reason 'request 4711' --dry-run\n"+
 			"  qlogd queue erase jobs --key customer-42 --reason 'request 4711' --yes",
 		func(c request) error {
@@ -308,7 +312,8 @@ func (a *app) queueEraseCmd() *cobra.Command {
 				return usagef("--key is needed")
 			}
 			queue := c.args[0]
-			what := fmt.Sprintf("all messages of key %q that were in queue %s", short(key, 64), queue)
+			what := fmt.Sprintf("all messages of key %q that were in queue %s",
+				short(key, 64), queue)
 			return a.erase(reason, what,
 				func() (*wire.Erasable, error) { return c.ErasableKey(c.ctx, queue, key) },
 				func() (*wire.Task, error) { return c.EraseKey(c.ctx, queue, key, reason) })

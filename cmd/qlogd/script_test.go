@@ -22,14 +22,15 @@ func TestMain(m *testing.M) {
 	})
 }
 
-// TestScripts runs the stories in testdata/script with the real program. Beside
+// TestScripts runs the scripts in testdata/script with the real program. Besides
 // testscript's own commands they have:
 //
 //	exits N qlogd …   the exit code is N; output is in the files out and err
-//	serve ARG…        start a server and wait until it serves; QLOGD_ADDR names it
-//	kill9, term       end it so; term wants exit code 0
-//	hup               let it read its settings anew, and wait until it has; what
-//	                  it then said is in the file log
+//	serve ARG…        start a server and wait until it serves; QLOGD_ADDR names it,
+//	                  and what it has logged is in the file log
+//	kill9, term       end it by this signal; term wants exit code 0
+//	hup               let it reload its settings, and wait until it has; the line that
+//	                  it logs is in the file log
 //	field NAME QUERY  set an environment variable to the first match's group
 //	                  of a regular expression in out
 //	flip FILE OFFSET  flip a bit; a negative offset counts from the end
@@ -65,7 +66,7 @@ type served struct {
 	done chan error
 	mu   sync.Mutex
 	log  strings.Builder
-	read chan string // a line: settings were read anew, or not
+	read chan string // a line: settings were reloaded, or not
 }
 
 func (s *served) start(ts *testscript.TestScript, args []string) {
@@ -96,6 +97,7 @@ func (s *served) start(ts *testscript.TestScript, args []string) {
 	if !ok {
 		ts.Fatalf("the server did not serve:\n%s", s.text())
 	}
+	ts.Check(os.WriteFile(ts.MkAbs("log"), []byte(s.text()), 0o600))
 	ts.Setenv("QLOGD_ADDR", "http://"+addr)
 }
 

@@ -9,7 +9,6 @@ import (
 	"net"
 	"os"
 	"os/signal"
-	"strings"
 	"syscall"
 	"time"
 
@@ -20,72 +19,50 @@ import (
 )
 
 func (a *app) serveCmd() *cobra.Command {
-	c := &config{}
-	var flags *pflag.FlagSet
 	return a.plain("serve", `Run a node
 
 Runs a node. Without any flag it is one durable node in ./qlogd-data, reached at
 http://127.0.0.1:7070.
 
 Each flag can also be set in the environment (QLOGD_HTTP_ADDR for --http-addr) or
-in the file that --config names (http-addr: 127.0.0.1:7070). Flags beat the
-environment, which beats the file.
+in the file that --config names (http-addr: 127.0.0.1:7070). Flags override the
+environment, which overrides the file.
 
-Three nodes are a cluster: start each with the same --bootstrap-expect 3 and the
+For a cluster of three nodes start each with the same --bootstrap-expect 3 and the
 same --join list. A node with --join alone joins the cluster that it finds there.
 
-SIGTERM drains: no new leases, leadership is handed over, open requests end, then
-it exits with 0. A second signal ends it at once. SIGHUP reloads the log level,
-the tokens and the certificates.`, `  qlogd serve
+SIGTERM drains: no new leases, leadership is transferred, open requests finish, then
+it exits with 0. A second signal ends it at once. SIGHUP reloads the log level, the
+tokens and the certificates.`, `  qlogd serve
   qlogd serve --data-dir /var/lib/qlogd --http-addr 127.0.0.1:8080 --log-format json
   qlogd serve --config qlogd.yaml
   QLOGD_LOG_LEVEL=debug qlogd serve --auto-create-queues
-  qlogd serve --node-id n1 --raft-addr 10.0.0.1:7071 --bootstrap-expect 3 --join 10.0.0.1:7071,10.0.0.2:7071,10.0.0.3:7071 \
+  qlogd serve --node-id n1 --raft-addr 10.0.0.1:7071 --bootstrap-expect 3 \
+    --join 10.0.0.1:7071,10.0.0.2:7071,10.0.0.3:7071 \
     --raft-tls-cert n1.pem --raft-tls-key n1.key --raft-tls-ca ca.pem`,
 		func(ctx context.Context, _ []string) error {
-			typed := typedFlags(flags)
-			if err := c.load(flags, a.getenv); err != nil {
+			c, err := a.loadConfig()
+			if err != nil {
 				return err
 			}
-			return a.serve(ctx, c, typed)
-		}, func(f *pflag.FlagSet) {
-			flags = f
-			c.flags(f)
-		})
+			return a.serve(ctx, c)
+		}, new(config).flags)
 }
 
-// typedFlags returns what the command line said, for a later reload of the environment and the file
-// beneath it.
-func typedFlags(fs *pflag.FlagSet) map[string]string {
-	typed := map[string]string{}
-	fs.Visit(func(f *pflag.Flag) {
-		typed[f.Name] = f.Value.String()
-		if s, ok := f.Value.(pflag.SliceValue); ok {
-			typed[f.Name] = strings.Join(s.GetSlice(), ",") // String puts it in brackets
-		}
-	})
-	return typed
-}
-
-// reload reads the settings again. A mistake leaves everything as it was.
-func (a *app) reload(typed map[string]string) (*config, error) {
+// loadConfig reads the settings of the command line, the environment and the file.
+func (a *app) loadConfig() (*config, error) {
 	c := &config{}
 	fs := pflag.NewFlagSet("serve", pflag.ContinueOnError)
 	c.flags(fs)
-	for name, value := range typed {
-		if fs.Lookup(name) == nil {
-			continue
-		}
-		if err := fs.Set(name, value); err != nil {
-			return nil, err
-		}
+	if err := fs.Parse(a.args[1:]); err != nil { // after "serve"
+		return nil, err
 	}
 	return c, c.load(fs, a.getenv)
 }
 
-// reread is what SIGHUP does: each setting that can change is read again or, on a mistake, stays as
-// it was. One line of the log says which.
-func (a *app) reread(n *node, typed map[string]string, level *slog.LevelVar) {
+// reload handles SIGHUP: each setting that can change is read again or, on a mistake,
+// stays as it was. One line of the log lists both.
+func (a *app) reload(n *node, level *slog.LevelVar) {
 	var read, kept []string
 	var errs []error
 	note := func(setting string, err error) {
@@ -96,7 +73,7 @@ func (a *app) reread(n *node, typed map[string]string, level *slog.LevelVar) {
 		read = append(read, setting)
 	}
 	next := level.Level()
-	c, err := a.reload(typed)
+	c, err := a.loadConfig()
 	if err == nil {
 		next, err = parseLevel(c.LogLevel)
 	}
@@ -104,7 +81,8 @@ func (a *app) reread(n *node, typed map[string]string, level *slog.LevelVar) {
 	n.reloadSecrets(note)
 	// Before the new level, which might hide it.
 	if len(errs) > 0 {
-		n.logger.Error("not all settings could be reloaded", "old", kept, "new", read, "error", errors.Join(errs...))
+		n.logger.Error("not all settings could be reloaded",
+			"old", kept, "new", read, "error", errors.Join(errs...))
 	} else {
 		n.logger.Info("settings reloaded", "settings", read, "log-level", next)
 	}
@@ -120,8 +98,8 @@ func newLogger(w io.Writer, format string, level *slog.LevelVar) *slog.Logger {
 	return slog.New(slog.NewTextHandler(w, o))
 }
 
-// serve runs a node until a signal, the end of the context, or a failure that it cannot go on from.
-func (a *app) serve(ctx context.Context, c *config, typed map[string]string) error {
+// serve runs a node until a signal, the end of the context, or a fatal failure.
+func (a *app) serve(ctx context.Context, c *config) error {
 	l, err := parseLevel(c.LogLevel)
 	if err != nil {
 		return err
@@ -147,16 +125,17 @@ func (a *app) serve(ctx context.Context, c *config, typed map[string]string) err
 		case <-ctx.Done():
 			return a.drain(n, signals, "context ended")
 		case err := <-n.broken:
-			// The files, or the state, cannot be trusted to go on from: nothing is written any
-			// more, and the next start checks them.
+			// The files or the state cannot be trusted: nothing more is written, and the
+			// next start checks them.
 			a.sdNotify("STOPPING=1")
 			err = fmt.Errorf("this node cannot go on: %w", err)
 			if ee, ok := errors.AsType[*exitError](err); ok {
 				return &exitError{ee.code, err}
 			}
 			if errors.Is(err, raft.ErrDiverged) {
-				return &exitError{exitDiverged, fmt.Errorf("%w; keep its data directory for examination, "+
-					"and start it with an empty one", err)}
+				err = fmt.Errorf("%w; keep its data directory for examination, "+
+					"and start it with an empty one", err)
+				return &exitError{exitDiverged, err}
 			}
 			return err
 		case s := <-signals:
@@ -164,7 +143,7 @@ func (a *app) serve(ctx context.Context, c *config, typed map[string]string) err
 				return a.drain(n, signals, s.String())
 			}
 			a.sdNotify("RELOADING=1")
-			a.reread(n, typed, level)
+			a.reload(n, level)
 			a.sdNotify("READY=1")
 		}
 	}
@@ -175,7 +154,7 @@ const (
 	sameSignal = 250 * time.Millisecond // in which a second signal is the first one again
 )
 
-// drain ends a node in good order; a second signal ends it at once.
+// drain stops a node gracefully; a second signal ends it at once.
 func (a *app) drain(n *node, signals <-chan os.Signal, why string) error {
 	n.logger.Info("draining", "why", why)
 	a.sdNotify("STOPPING=1")
@@ -194,13 +173,13 @@ func (a *app) drain(n *node, signals <-chan os.Signal, why string) error {
 			return nil
 		case s := <-signals:
 			if s != syscall.SIGHUP && time.Since(began) > sameSignal {
-				return errors.New("ended at once by a second signal; open requests have an unknown outcome")
+				return errors.New("ended by a second signal; open requests have an unknown outcome")
 			}
 		}
 	}
 }
 
-// announce logs that the node serves, once it does, and notifies systemd.
+// announce logs once the node is ready, and notifies systemd.
 func (n *node) announce(a *app) {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
@@ -222,7 +201,8 @@ func (n *node) announce(a *app) {
 	}
 	self := n.peers.Self()
 	n.logger.Info("serving", "http", n.httpLis.Addr().String(), "raft", self.Raft,
-		"node", self.Node, "cluster", self.Cluster, "data-dir", n.c.DataDir, "version", build().Version)
+		"node", self.Node, "cluster", self.Cluster, "data-dir", n.c.DataDir,
+		"version", build().Version)
 	a.sdNotify("READY=1")
 }
 

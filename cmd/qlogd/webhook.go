@@ -20,8 +20,8 @@ import (
 )
 
 func (a *app) webhookCmd() *cobra.Command {
-	return group("webhook|webhooks", "Take webhooks from others into queues",
-		`  qlogd webhook put github --queue jobs --scheme github --secret-env GITHUB_WEBHOOK_SECRET
+	return group("webhook|webhooks", "Receive webhooks into queues",
+		`  qlogd webhook put github --queue jobs --scheme github --secret-env GITHUB_SECRET
   qlogd webhook test github '{"action":"opened"}'`,
 		a.webhookListCmd(),
 		a.remote("get|show WEBHOOK", "Show a webhook's definition",
@@ -52,15 +52,18 @@ func signedBy(w *wire.Webhook) string {
 func (a *app) webhook(w *wire.Webhook, err error) error {
 	rows := [][]any{{"to", cmp.Or(w.Queue, w.Target)}, {"signed", signedBy(w)}}
 	if v := w.VerifyHMAC; v != nil {
-		rows = append(rows, []any{"header", optional(v.Header)}, []any{"prefix", optional(v.Prefix)},
+		rows = append(rows,
+			[]any{"header", optional(v.Header)}, []any{"prefix", optional(v.Prefix)},
 			[]any{"secret from environment", optional(strings.Join(v.SecretEnv, ", "))},
 			[]any{"secret from file", optional(strings.Join(v.SecretFile, ", "))})
 		if w.MaxAgeSeconds != nil {
-			rows = append(rows, []any{"signed time may be off by", fmt.Sprintf("%d s", *w.MaxAgeSeconds)})
+			rows = append(rows,
+				[]any{"signed time may be off by", fmt.Sprintf("%d s", *w.MaxAgeSeconds)})
 		}
 	}
 	rows = append(rows, []any{"from", cmp.Or(strings.Join(w.AllowIPs, ", "), "anywhere")},
-		[]any{"filter", cmp.Or(w.Filter, "-")}, []any{"idempotency key", cmp.Or(w.IdempotencyKey, "-")},
+		[]any{"filter", cmp.Or(w.Filter, "-")},
+		[]any{"idempotency key", cmp.Or(w.IdempotencyKey, "-")},
 		[]any{"key", cmp.Or(w.Key, "-")}, []any{"kind", cmp.Or(w.Kind, "-")},
 		[]any{"priority", cmp.Or(string(w.Priority), "-")})
 	if len(w.PayloadSchema) > 0 {
@@ -71,7 +74,8 @@ func (a *app) webhook(w *wire.Webhook, err error) error {
 			rows = append(rows, []any{"input." + name, w.MapTo.Input[name]})
 		}
 	}
-	rows = append(rows, []any{"created", a.when(w.CreatedAt)}, []any{"updated", a.when(w.UpdatedAt)})
+	rows = append(rows,
+		[]any{"created", a.when(w.CreatedAt)}, []any{"updated", a.when(w.UpdatedAt)})
 	return a.show(w, err, "webhook", w.Name, rows)
 }
 
@@ -81,7 +85,7 @@ func (a *app) webhookMembers() []member {
 		{"queue", "queue", "string", asText, "queue that messages go to"},
 		{"target", "target", "string", asText, "URL to forward to at once, in place of a queue"},
 		{"scheme", "verify_hmac.scheme", "string", asText,
-			"how requests are signed: github, pagerduty, stripe, standard, slack, shopify, generic"},
+			"signature: github, pagerduty, stripe, standard, slack, shopify, generic"},
 		{"header", "verify_hmac.header", "string", asText,
 			"header that has the signature, if not the scheme's usual one"},
 		{"prefix", "verify_hmac.prefix", "string", asText, "prefix of a generic signature"},
@@ -122,15 +126,15 @@ func asField(have any, text string) (any, error) {
 
 func (a *app) webhookPutCmd() *cobra.Command {
 	var definition body
-	return a.remote("put WEBHOOK", `Make a webhook, or replace its definition
+	return a.remote("put WEBHOOK", `Create a webhook, or replace its definition
 
-Makes a webhook: a body POSTed to /hook/WEBHOOK becomes a message. If the webhook
+Creates a webhook: a body POSTed to /hook/WEBHOOK becomes a message. If the webhook
 exists, its whole definition is replaced.
 
 Expressions are CEL over payload (the body), headers, source_ip, received_at and
 webhook (the name). A secret is never given here: the definition names where each
 server finds it.`,
-		`  qlogd webhook put github --queue jobs --scheme github --secret-env GITHUB_WEBHOOK_SECRET \
+		`  qlogd webhook put github --queue jobs --scheme github --secret-env GITHUB_SECRET \
     --idempotency-key "headers['x-github-delivery']" --kind "headers['x-github-event']"
   qlogd webhook put pagerduty --definition pagerduty.json`, func(c request) error {
 			var d wire.WebhookDefinition
@@ -163,11 +167,11 @@ func (a *app) webhookTestCmd() *cobra.Command {
 	var headers []string
 	return a.remote("test WEBHOOK [BODY]", `Sign a body as the sender would, and send it
 
-Asks for the webhook's definition, signs the body as its sender would, sends it to
-/hook/WEBHOOK and prints the answer. The secret is taken from this command's own
-environment: the variable that the definition names, or --secret-env. Without BODY
-it is read from --file or stdin. It fails (1) if the server refuses it.`,
-		`  GITHUB_WEBHOOK_SECRET=… qlogd webhook test github '{"action":"opened"}' --header 'X-GitHub-Event: issues'
+Reads the webhook's definition, signs the body as its sender would, sends it to
+/hook/WEBHOOK and prints the answer. The secret comes from this command's own
+environment: the variable named by the definition, or --secret-env. Without BODY it is
+read from --file or stdin. It fails (1) if the server refuses it.`,
+		`  GITHUB_SECRET=… qlogd webhook test github '{"zen":"1"}' -H 'X-GitHub-Event: ping'
   qlogd webhook test pagerduty --file event.json --secret-env MY_SECRET`, func(c request) error {
 			w, err := c.Webhook(c.ctx, c.args[0])
 			if err != nil {
@@ -239,7 +243,8 @@ func (a *app) signature(w *wire.Webhook, body []byte, env string) (http.Header, 
 
 // sendHook sends a body to a webhook and prints the answer, whatever it is.
 func (a *app) sendHook(c request, name string, header http.Header, body []byte) error {
-	ctx, cancel := context.WithTimeout(c.ctx, api.ForwardTimeout+5*time.Second) // a target may be slow
+	// A target may be slow.
+	ctx, cancel := context.WithTimeout(c.ctx, api.ForwardTimeout+5*time.Second)
 	defer cancel()
 	resp, b, err := c.Raw(ctx, http.MethodPost, "/hook/"+name, header, body)
 	if err != nil {

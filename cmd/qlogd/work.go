@@ -19,11 +19,11 @@ import (
 func (a *app) leaseCmd() *cobra.Command {
 	var o client.LeaseOptions
 	var ack, all bool
-	return a.remote("lease QUEUE…", `Take messages to work on
+	return a.remote("lease QUEUE…", `Lease messages
 
-Takes messages from a queue, or from several, tried in their order. Each is yours
-until its lease runs out: settle it by its lease id (qlogd ack, retry, extend,
-release, dead-letter), or let --ack do it as soon as it is printed.`, `  qlogd lease jobs
+Leases messages of a queue, or of several, tried in their order. Each is yours until
+its lease runs out: settle it by its lease id (qlogd ack, retry, extend, release,
+dead-letter), or with --ack as soon as it is printed.`, `  qlogd lease jobs
   qlogd lease jobs --max 10 --wait 30s --lease 5m -o json
   qlogd lease jobs --ack --all -o json | jq .payload`, func(c request) error {
 		if o.Wait < 0 || o.Wait > time.Minute {
@@ -66,7 +66,7 @@ release, dead-letter), or let --ack do it as soon as it is printed.`, `  qlogd l
 		f.StringVar(&o.Worker, "worker", host, "name of this worker, for people")
 		f.StringSliceVar(&o.Kinds, "kind", nil, "only messages of these kinds")
 		f.BoolVar(&ack, "ack", false, "ack each batch once it is printed")
-		f.BoolVar(&all, "all", false, "with --ack: go on until nothing comes")
+		f.BoolVar(&all, "all", false, "with --ack: continue until the queue is empty")
 	})
 }
 
@@ -106,15 +106,15 @@ func ackAll(c request, got []wire.LeasedMessage) error {
 	return nil
 }
 
-// settleCmd makes a command that settles leases one by one, so that neither
-// queue nor batch need be known.
+// settleCmd returns a command that settles leases one by one, so that neither queue nor
+// batch need be known.
 func (a *app) settleCmd(verb, short, example string,
 	one func(c request, lease string) (*wire.SettleResult, error),
 	flags ...func(*pflag.FlagSet)) *cobra.Command {
 	return a.remote(verb+" LEASE_ID… | -", short+"\n\n"+short+`.
 
-Takes lease ids as arguments, or from stdin, one a line, with "-". Fails (1) where
-a lease was lost.`, example, func(c request) error {
+Takes lease ids as arguments or, with "-", from stdin, one per line. Fails (1) if a
+lease was lost.`, example, func(c request) error {
 		leases := c.args
 		if len(leases) == 1 && leases[0] == "-" {
 			leases = nil
@@ -128,7 +128,8 @@ a lease was lost.`, example, func(c request) error {
 		for _, id := range leases {
 			r, err := one(c, id)
 			if errors.Is(err, client.ErrLeaseLost) {
-				r, err = &wire.SettleResult{LeaseID: id, Status: "rejected", Code: "lease_lost"}, nil
+				r = &wire.SettleResult{LeaseID: id, Status: "rejected", Code: "lease_lost"}
+				err = nil
 			}
 			if err != nil {
 				if len(results) > 0 {
@@ -183,7 +184,7 @@ func (a *app) ackCmd() *cobra.Command {
 
 func (a *app) retryCmd() *cobra.Command {
 	var r wire.RetryOne
-	return a.settleCmd("retry", "Give messages back for another try",
+	return a.settleCmd("retry", "Return messages for another try",
 		"  qlogd retry 01J… --error 'upstream answered 502'\n  qlogd retry 01J… --delay 10m",
 		func(c request, id string) (*wire.SettleResult, error) { return c.RetryOne(c.ctx, id, r) },
 		func(f *pflag.FlagSet) {
@@ -195,15 +196,16 @@ func (a *app) retryCmd() *cobra.Command {
 
 func (a *app) deadLetterCmd() *cobra.Command {
 	var r wire.DeadLetterOne
-	return a.settleCmd("dead-letter", "Give messages up",
+	return a.settleCmd("dead-letter", "Dead-letter messages",
 		"  qlogd dead-letter 01J… --error 'no such customer'",
-		func(c request, id string) (*wire.SettleResult, error) { return c.DeadLetterOne(c.ctx, id, r) },
-		func(f *pflag.FlagSet) { f.StringVar(&r.Error, "error", "", "what went wrong") })
+		func(c request, id string) (*wire.SettleResult, error) {
+			return c.DeadLetterOne(c.ctx, id, r)
+		}, func(f *pflag.FlagSet) { f.StringVar(&r.Error, "error", "", "what went wrong") })
 }
 
 func (a *app) extendCmd() *cobra.Command {
 	var r wire.ExtendOne
-	return a.settleCmd("extend", "Let leases end later, counted from now",
+	return a.settleCmd("extend", "Extend leases, counted from now",
 		"  qlogd extend 01J… --lease 5m",
 		func(c request, id string) (*wire.SettleResult, error) { return c.ExtendOne(c.ctx, id, r) },
 		func(f *pflag.FlagSet) {
@@ -213,7 +215,7 @@ func (a *app) extendCmd() *cobra.Command {
 }
 
 func (a *app) releaseCmd() *cobra.Command {
-	return a.settleCmd("release", "Give messages back at once, without counting the attempt",
+	return a.settleCmd("release", "Return messages at once, without counting the attempt",
 		"  qlogd release 01J…",
 		func(c request, id string) (*wire.SettleResult, error) { return c.ReleaseOne(c.ctx, id) })
 }

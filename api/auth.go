@@ -12,6 +12,7 @@ import (
 	"io"
 	"os"
 	"path"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -31,7 +32,9 @@ const (
 	roleAdmin                    // all of these on all queues, and everything else
 )
 
-var roleNames = map[string]role{"produce": roleProduce, "consume": roleConsume, "read": roleRead, "admin": roleAdmin}
+var roleNames = map[string]role{
+	"produce": roleProduce, "consume": roleConsume, "read": roleRead, "admin": roleAdmin,
+}
 
 func (r role) String() string {
 	for name, v := range roleNames {
@@ -54,21 +57,11 @@ type principal struct {
 
 // may reports whether the principal has a role on a queue.
 func (p *principal) may(r role, queue string) bool {
-	if p.roles&roleAdmin != 0 {
-		return true
+	matches := func(pattern string) bool {
+		ok, _ := path.Match(pattern, queue) // checked when it was read
+		return ok
 	}
-	if p.roles&r == 0 {
-		return false
-	}
-	if p.all {
-		return true
-	}
-	for _, pattern := range p.queues {
-		if ok, _ := path.Match(pattern, queue); ok { // checked when it was read
-			return true
-		}
-	}
-	return false
+	return p.mayAll(r) || p.roles&r != 0 && slices.ContainsFunc(p.queues, matches)
 }
 
 // mayAll reports whether the principal has a role on every queue there is or
@@ -102,7 +95,8 @@ func (a *Auth) Reload() error {
 		return fmt.Errorf("auth file: %w", err)
 	}
 	if info.Mode().Perm()&0o002 != 0 {
-		return fmt.Errorf("auth file %s can be written to by everybody (mode %04o)", a.path, info.Mode().Perm())
+		return fmt.Errorf("auth file %s can be written to by everybody (mode %04o)",
+			a.path, info.Mode().Perm())
 	}
 	b, err := os.ReadFile(a.path)
 	if err != nil {
@@ -146,18 +140,19 @@ const maxToken = 512
 func NewToken() (token, sum string) {
 	var b [32]byte
 	_, _ = rand.Read(b[:]) // never fails (Go 1.24)
-	token = "qlogd_" + strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(b[:]))
+	text := base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(b[:])
+	token = "qlogd_" + strings.ToLower(text)
 	h := sha256.Sum256([]byte(token))
 	return token, hex.EncodeToString(h[:])
 }
 
-// tokenEntry is an entry of an auth file. Its fields are nodes, for their lines.
+// tokenEntry is an entry of an auth file.
 type tokenEntry struct {
-	Name    yaml.Node `yaml:"name"`
-	SHA256  yaml.Node `yaml:"sha256"`
-	Roles   yaml.Node `yaml:"roles"`
-	Queues  yaml.Node `yaml:"queues"`
-	Expires yaml.Node `yaml:"expires"`
+	Name    string   `yaml:"name"`
+	SHA256  string   `yaml:"sha256"`
+	Roles   []string `yaml:"roles"`
+	Queues  []string `yaml:"queues"`
+	Expires string   `yaml:"expires"`
 }
 
 // parseAuth reads a list of tokens. Errors begin with the line.
@@ -169,118 +164,103 @@ func parseAuth(b []byte) (map[[sha256.Size]byte]*principal, error) {
 	if err == nil {
 		var second yaml.Node
 		if err = dec.Decode(&second); err == nil {
-			return nil, fmt.Errorf("%d: the file must be one list: what comes after --- would not count", second.Line)
+			return nil, fmt.Errorf("%d: the file must be one list: what comes after --- would not "+
+				"count", second.Line)
 		}
 	}
 	if !errors.Is(err, io.EOF) {
-		names := strings.NewReplacer("into api.tokenEntry", "into an entry",
-			"into []api.tokenEntry", "into a list of entries (- name: …)")
-		return nil, errors.New(names.Replace(YAMLError(err).Error()))
+		return nil, yamlError(err)
 	}
 	if len(entries) == 0 {
 		return nil, errors.New("1: there are no tokens: everybody would be refused")
 	}
+	var nodes []yaml.Node // the entries again, for their lines
+	if err := yaml.Unmarshal(b, &nodes); err != nil {
+		return nil, yamlError(err)
+	}
 	out := map[[sha256.Size]byte]*principal{}
 	for i := range entries {
-		f := tokenFields{entry: &entries[i], name: fmt.Sprintf("tokens[%d]", i)}
-		p := f.principal()
-		if f.err == nil && out[p.sum] != nil {
-			f.refuse(&f.entry.SHA256, "sha256", "is the same as that of an entry above")
+		p, field, err := entries[i].principal()
+		if err == nil && out[p.sum] != nil {
+			field, err = "sha256", errors.New("is the same as that of an entry above")
 		}
-		if f.err != nil {
-			return nil, f.err
+		if err != nil {
+			return nil, fmt.Errorf("%d: tokens[%d].%s %w", lineOf(&nodes[i], field), i, field, err)
 		}
 		out[p.sum] = p
 	}
 	return out, nil
 }
 
-// YAMLError begins an error of the yaml package with its line, "LINE: text".
-func YAMLError(err error) error {
+// lineOf returns the line of a field of an entry, or that of the entry where it is missing.
+func lineOf(entry *yaml.Node, field string) int {
+	for i := 0; i+1 < len(entry.Content); i += 2 {
+		if entry.Content[i].Value == field {
+			return entry.Content[i].Line
+		}
+	}
+	return entry.Line
+}
+
+// yamlError begins an error of the yaml package with its line.
+func yamlError(err error) error {
 	msg := strings.TrimPrefix(err.Error(), "yaml: ")
 	if all, ok := errors.AsType[*yaml.TypeError](err); ok {
 		msg = all.Errors[0]
 	}
+	msg = strings.NewReplacer("into api.tokenEntry", "into an entry",
+		"into []api.tokenEntry", "into a list of entries (- name: …)").Replace(msg)
 	line := 1
 	if n, _ := fmt.Sscanf(msg, "line %d:", &line); n == 1 {
 		_, msg, _ = strings.Cut(msg, ": ")
 	}
-	if field, _, ok := strings.Cut(msg, " not found in type "); ok {
+	if field, ok := strings.CutSuffix(msg, " not found in type api.tokenEntry"); ok {
 		msg = "unknown " + field // "field NAME not found" reads as if it were missing
 	}
 	return fmt.Errorf("%d: %s", line, msg)
 }
 
-// tokenFields checks an entry and keeps the first error.
-type tokenFields struct {
-	entry *tokenEntry
-	name  string // tokens[0]
-	err   error
-}
-
-func (f *tokenFields) refuse(n *yaml.Node, field, format string, args ...any) {
-	if f.err == nil {
-		f.err = fmt.Errorf("%d: %s.%s %s", n.Line, f.name, field, fmt.Sprintf(format, args...))
+// principal checks an entry. An error is about a field.
+func (e *tokenEntry) principal() (p *principal, field string, err error) {
+	p = &principal{name: e.Name, queues: e.Queues}
+	if !event.ValidName(p.name) {
+		return nil, "name", errors.New("must match " + event.Names)
 	}
-}
-
-// principal returns the entry's principal, unless there is an error.
-func (f *tokenFields) principal() *principal {
-	e, p := f.entry, &principal{}
-	var sum, expires string
-	if e.Name.Decode(&p.name) != nil || !event.ValidName(p.name) {
-		f.refuse(f.at(&e.Name), "name", "must match ^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")
+	sum, err := hex.DecodeString(e.SHA256)
+	if err != nil || len(sum) != sha256.Size {
+		return nil, "sha256", errors.New("must be the SHA-256 of the token, 64 hex digits; " +
+			"see qlogd token new")
 	}
-	_ = e.SHA256.Decode(&sum)
-	b, err := hex.DecodeString(sum)
-	if err != nil || len(b) != sha256.Size {
-		f.refuse(f.at(&e.SHA256), "sha256", "must be the SHA-256 of the token, 64 hex digits; see qlogd token new")
+	copy(p.sum[:], sum)
+	if len(e.Roles) == 0 {
+		return nil, "roles", errors.New("must be a list of admin, produce, consume, read")
 	}
-	copy(p.sum[:], b)
-	for _, name := range f.list(&e.Roles, "roles", "admin, produce, consume, read") {
+	for _, name := range e.Roles {
 		if roleNames[name] == 0 {
-			f.refuse(&e.Roles, "roles", "has %s, which is none of admin, produce, consume, read", echo(name))
+			return nil, "roles", fmt.Errorf("has %s, which is none of admin, produce, consume, read",
+				echo(name))
 		}
 		p.roles |= roleNames[name]
 	}
-	if !e.Queues.IsZero() {
-		p.queues = f.list(&e.Queues, "queues", "patterns such as 'orders.*'")
-	}
 	for _, pattern := range p.queues {
 		if _, err := path.Match(pattern, ""); err != nil || pattern == "" {
-			f.refuse(&e.Queues, "queues", "has %s, which is no pattern: * is any characters, ? one, [a-z] one of these", echo(pattern))
+			return nil, "queues", fmt.Errorf("has %s, which is no pattern: * is any characters, "+
+				"? one, [a-z] one of these", echo(pattern))
 		}
 		p.all = p.all || strings.Trim(pattern, "*") == ""
 	}
-	if !e.Expires.IsZero() {
-		_ = e.Expires.Decode(&expires)
-		if p.expires, err = time.Parse(time.RFC3339, expires); err != nil {
-			f.refuse(&e.Expires, "expires", "must be an RFC 3339 time such as 2027-01-31T00:00:00Z")
+	if e.Expires != "" {
+		if p.expires, err = time.Parse(time.RFC3339, e.Expires); err != nil {
+			return nil, "expires", errors.New("must be an RFC 3339 time such as " +
+				"2027-01-31T00:00:00Z")
 		}
 	}
 	switch admin := p.roles&roleAdmin != 0; {
 	case admin && len(p.queues) > 0:
-		f.refuse(&e.Queues, "queues", "does not go with the role admin, which has all queues")
+		return nil, "queues", errors.New("does not go with the role admin, which has all queues")
 	case !admin && len(p.queues) == 0:
-		f.refuse(f.at(&e.Queues), "queues", "is missing: name patterns such as 'orders.*', or '*' for all")
+		return nil, "queues", errors.New("is missing: name patterns such as 'orders.*', or '*' " +
+			"for all")
 	}
-	return p
-}
-
-// list reads a list of names.
-func (f *tokenFields) list(n *yaml.Node, field, of string) (out []string) {
-	if n.Decode(&out) != nil || len(out) == 0 {
-		f.refuse(f.at(n), field, "must be a list of %s", of)
-	}
-	return out
-}
-
-// at returns the node, or a neighbour if the field is missing.
-func (f *tokenFields) at(n *yaml.Node) *yaml.Node {
-	for _, other := range []*yaml.Node{n, &f.entry.Name, &f.entry.SHA256, &f.entry.Roles, &f.entry.Queues} {
-		if other.Line > 0 {
-			return other
-		}
-	}
-	return n
+	return p, "", nil
 }

@@ -127,14 +127,15 @@ func (s *Server) leaseWhile(
 	if s.draining() {
 		return res, shuttingDown
 	}
-	poll := longPoll{waiters: s.waiters, drain: s.undrained.Done(), fresh: s.freshOrDraining}
-	poll.w = newWaiter(c.Lease.Queues, c.Lease.Kinds, c.Lease.Max, func() *event.Command {
+	w := s.waiters.add(c.Lease.Queues, c.Lease.Kinds, c.Lease.Max)
+	w.drain, w.fresh = s.undrained.Done(), s.freshOrDraining
+	w.command = func() *event.Command {
 		if ctx.Err() != nil || may() != nil {
 			return nil
 		}
 		return c
-	})
-	poll.lease = func(pending pendingWrite) (n int, err error) {
+	}
+	w.lease = func(pending pendingWrite) (n int, err error) {
 		// A proposal is awaited whatever the client does: messages leased for nobody must be
 		// released.
 		ctx := context.WithoutCancel(ctx)
@@ -147,7 +148,7 @@ func (s *Server) leaseWhile(
 		}
 		return len(res.Leased), err
 	}
-	err = poll.wait(ctx, wait)
+	err = w.poll(ctx, wait)
 	if ctx.Err() != nil && len(res.Leased) > 0 {
 		s.releaseAll(res.Leased)
 		return event.Result{}, ctx.Err()

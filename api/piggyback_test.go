@@ -188,12 +188,13 @@ func TestNothingIsLostAlong(t *testing.T) {
 					if kind != "" {
 						claims = []string{kind}
 					}
-					w := newWaiter([]string{"q"}, claims, n, func() *event.Command {
+					w := s.add([]string{"q"}, claims, n)
+					w.command = func() *event.Command {
 						if ctx.Err() != nil {
 							return nil
 						}
 						return &event.Command{Lease: &event.Lease{Max: n, Kinds: claims}}
-					})
+					}
 					s.mu.Lock()
 					open[key(kind)]++
 					s.mu.Unlock()

@@ -56,9 +56,16 @@ func (l *line) position(w *waiter) int {
 // waiter is one lease request. Invariant: it is parked in the lines of all of its queues, or in none
 // of them and its wake channel has been or will be sent to.
 type waiter struct {
+	ws     *waiters
 	queues []string
 	kinds  []string // sorted
 	most   int
+	drain  <-chan struct{}
+	// fresh returns once this node's state is linearizable, or the server drains.
+	fresh func(context.Context) error
+	// lease proposes a lease, or waits for the answer to one that was proposed, and returns the
+	// number of messages.
+	lease func(pendingWrite) (int, error)
 	// command returns the lease to take along with a produce, or nil if the client has gone.
 	// Another goroutine calls it, while the waiter's own is parked.
 	command func() *event.Command
@@ -79,11 +86,10 @@ func newWaiters(leasable func(string, []string) int) *waiters {
 	return &waiters{leasable: leasable, lines: map[string][]*line{}}
 }
 
-func newWaiter(queues, kinds []string, most int, command func() *event.Command) *waiter {
-	return &waiter{
-		queues: queues, kinds: slices.Compact(slices.Sorted(slices.Values(kinds))), most: most,
-		command: command, wake: make(chan pendingWrite, 1),
-	}
+// add returns a waiter; the caller sets its functions.
+func (ws *waiters) add(queues, kinds []string, most int) *waiter {
+	kinds = slices.Compact(slices.Sorted(slices.Values(kinds)))
+	return &waiter{ws: ws, queues: queues, kinds: kinds, most: most, wake: make(chan pendingWrite, 1)}
 }
 
 const (
@@ -95,36 +101,24 @@ const (
 	maxPause = 50 * time.Millisecond
 )
 
-// longPoll is one lease call.
-type longPoll struct {
-	waiters *waiters
-	w       *waiter
-	drain   <-chan struct{}
-	// fresh returns once this node's state is linearizable, or the server drains.
-	fresh func(context.Context) error
-	// lease proposes a lease, or waits for the answer to one that was proposed, and returns the
-	// number of messages.
-	lease func(pendingWrite) (int, error)
-}
-
-// wait leases as soon as there is work for the waiter, until it gets some, wait is over, or the
+// poll leases as soon as there is work for the waiter, until it gets some, wait is over, or the
 // server drains; neither of the latter is an error. An empty answer is given only after fresh: this
 // node may be behind.
-func (p *longPoll) wait(ctx context.Context, wait time.Duration) error {
+func (w *waiter) poll(ctx context.Context, wait time.Duration) error {
 	if wait <= 0 {
-		return p.once(ctx)
+		return w.once(ctx)
 	}
 	end, check := time.NewTimer(wait), time.NewTimer(checkAfter)
 	defer end.Stop()
 	defer check.Stop()
 	isFresh := false
 	for losses := 0; ctx.Err() == nil; { // empty leases in a row
-		p.waiters.park(p.w)
+		w.park()
 		began := time.Now()
 		for parked := true; parked; {
 			select {
-			case answer := <-p.w.wake:
-				if n, err := p.take(ctx, answer); err != nil || n > 0 {
+			case answer := <-w.wake:
+				if n, err := w.take(ctx, answer); err != nil || n > 0 {
 					return err
 				}
 				if time.Since(began) > maxPause {
@@ -135,27 +129,27 @@ func (p *longPoll) wait(ctx context.Context, wait time.Duration) error {
 				}
 				parked = false
 			case <-check.C:
-				if err := p.fresh(ctx); err != nil {
-					return p.leave(ctx, err)
+				if err := w.fresh(ctx); err != nil {
+					return w.leave(ctx, err)
 				}
 				isFresh = true
-				p.waiters.retry(p.w) // the observer of applied entries may be behind
+				w.retry() // the observer of applied entries may be behind
 			case <-end.C:
 				var err error
 				if !isFresh {
-					err = p.fresh(ctx)
+					err = w.fresh(ctx)
 				}
-				return p.leave(ctx, err)
-			case <-p.drain:
-				return p.leave(ctx, nil)
+				return w.leave(ctx, err)
+			case <-w.drain:
+				return w.leave(ctx, nil)
 			case <-ctx.Done():
-				return p.leave(ctx, ctx.Err())
+				return w.leave(ctx, ctx.Err())
 			}
 		}
 		if losses > 1 {
 			select {
 			case <-time.After(min(time.Millisecond<<min(losses, 10), maxPause)):
-			case <-p.drain:
+			case <-w.drain:
 			case <-ctx.Done():
 			}
 		}
@@ -164,32 +158,32 @@ func (p *longPoll) wait(ctx context.Context, wait time.Duration) error {
 }
 
 // once leases without waiting, if there is work as far as a fresh state shows.
-func (p *longPoll) once(ctx context.Context) error {
-	work := func(queue string) bool { return p.waiters.leasable(queue, p.w.kinds) > 0 }
-	if !slices.ContainsFunc(p.w.queues, work) {
-		if err := p.fresh(ctx); err != nil || !slices.ContainsFunc(p.w.queues, work) {
+func (w *waiter) once(ctx context.Context) error {
+	work := func(queue string) bool { return w.ws.leasable(queue, w.kinds) > 0 }
+	if !slices.ContainsFunc(w.queues, work) {
+		if err := w.fresh(ctx); err != nil || !slices.ContainsFunc(w.queues, work) {
 			return err
 		}
 	}
-	_, err := p.take(ctx, nil)
+	_, err := w.take(ctx, nil)
 	return err
 }
 
 // leave ends a call that was parked. A waiter that was woken meanwhile, or finds work in what fresh
 // has brought, still leases.
-func (p *longPoll) leave(ctx context.Context, err error) error {
+func (w *waiter) leave(ctx context.Context, err error) error {
 	if err == nil {
-		p.waiters.retry(p.w)
+		w.retry()
 	}
-	if p.waiters.remove(p.w) {
+	if w.remove() {
 		return err
 	}
-	answer := <-p.w.wake
+	answer := <-w.wake
 	if answer == nil && err != nil {
-		p.waiters.done(p.w)
+		w.done()
 		return err
 	}
-	if n, terr := p.take(ctx, answer); terr != nil || n > 0 {
+	if n, terr := w.take(ctx, answer); terr != nil || n > 0 {
 		return terr // the caller releases messages if its client has gone
 	}
 	return err
@@ -197,12 +191,66 @@ func (p *longPoll) leave(ctx context.Context, err error) error {
 
 // take leases for a waiter that was woken. It waits for a pending answer whatever has happened to
 // the client: the messages must be given back.
-func (p *longPoll) take(ctx context.Context, answer pendingWrite) (n int, err error) {
-	defer p.waiters.done(p.w)
+func (w *waiter) take(ctx context.Context, answer pendingWrite) (n int, err error) {
+	defer w.done()
 	if err = ctx.Err(); err == nil || answer != nil {
-		n, err = p.lease(answer)
+		n, err = w.lease(answer)
 	}
 	return n, err
+}
+
+// park puts w into its queues' lines and dispatches them.
+func (w *waiter) park() {
+	ws := w.ws
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	if w.place == 0 {
+		ws.next++
+		w.place = ws.next
+	}
+	ws.parked.Add(1) // before leasable is asked: see applied
+	for _, q := range w.queues {
+		sameKinds := func(l *line) bool { return slices.Equal(l.kinds, w.kinds) }
+		i := slices.IndexFunc(ws.lines[q], sameKinds)
+		if i < 0 {
+			i = len(ws.lines[q])
+			ws.lines[q] = append(ws.lines[q], &line{queue: q, kinds: w.kinds})
+		}
+		l := ws.lines[q][i]
+		l.waiters = slices.Insert(l.waiters, l.position(w), w)
+		w.lines = append(w.lines, l)
+	}
+	ws.dispatchFor(w)
+}
+
+// retry dispatches the queues of w again.
+func (w *waiter) retry() {
+	w.ws.mu.Lock()
+	defer w.ws.mu.Unlock()
+	w.ws.dispatchFor(w)
+}
+
+// remove unparks w. It returns false if w was woken before: then wake receives.
+func (w *waiter) remove() bool {
+	w.ws.mu.Lock()
+	defer w.ws.mu.Unlock()
+	if w.lines == nil {
+		return false
+	}
+	w.ws.unpark(w)
+	return true
+}
+
+// done releases the claim of a woken waiter, for others.
+func (w *waiter) done() {
+	w.ws.mu.Lock()
+	defer w.ws.mu.Unlock()
+	if l := w.claimed; l != nil {
+		l.claims -= w.claim
+		w.claimed, w.claim = nil, 0
+		w.ws.tidy(l)
+		w.ws.dispatch(l.queue)
+	}
 }
 
 // applied dispatches queues that may have work.
@@ -217,28 +265,6 @@ func (ws *waiters) applied(queues []string) {
 	}
 }
 
-// park puts w into its queues' lines and dispatches them.
-func (ws *waiters) park(w *waiter) {
-	ws.mu.Lock()
-	defer ws.mu.Unlock()
-	if w.place == 0 {
-		ws.next++
-		w.place = ws.next
-	}
-	ws.parked.Add(1) // before leasable is asked: see applied
-	for _, q := range w.queues {
-		i := slices.IndexFunc(ws.lines[q], func(l *line) bool { return slices.Equal(l.kinds, w.kinds) })
-		if i < 0 {
-			i = len(ws.lines[q])
-			ws.lines[q] = append(ws.lines[q], &line{queue: q, kinds: w.kinds})
-		}
-		l := ws.lines[q][i]
-		l.waiters = slices.Insert(l.waiters, l.position(w), w)
-		w.lines = append(w.lines, l)
-	}
-	ws.dispatchAll(w)
-}
-
 // unpark takes w out of its lines. ws.mu is held.
 func (ws *waiters) unpark(w *waiter) {
 	ws.parked.Add(-1)
@@ -250,7 +276,7 @@ func (ws *waiters) unpark(w *waiter) {
 	w.lines = nil
 }
 
-// tidy drops a line that nobody uses.
+// tidy drops a line that nobody uses. ws.mu is held.
 func (ws *waiters) tidy(l *line) {
 	if len(l.waiters) > 0 || l.claims > 0 {
 		return
@@ -261,41 +287,12 @@ func (ws *waiters) tidy(l *line) {
 	}
 }
 
-// retry dispatches the queues of w again.
-func (ws *waiters) retry(w *waiter) {
-	ws.mu.Lock()
-	defer ws.mu.Unlock()
-	ws.dispatchAll(w)
-}
-
-func (ws *waiters) dispatchAll(w *waiter) {
+// dispatchFor dispatches the queues of a waiter while it is parked. ws.mu is held.
+func (ws *waiters) dispatchFor(w *waiter) {
 	for _, q := range w.queues {
 		if w.lines != nil {
 			ws.dispatch(q)
 		}
-	}
-}
-
-// remove unparks w. It returns false if w was woken before: then wake receives.
-func (ws *waiters) remove(w *waiter) bool {
-	ws.mu.Lock()
-	defer ws.mu.Unlock()
-	if w.lines == nil {
-		return false
-	}
-	ws.unpark(w)
-	return true
-}
-
-// done releases the claim of a woken waiter, for others.
-func (ws *waiters) done(w *waiter) {
-	ws.mu.Lock()
-	defer ws.mu.Unlock()
-	if l := w.claimed; l != nil {
-		l.claims -= w.claim
-		w.claimed, w.claim = nil, 0
-		ws.tidy(l)
-		ws.dispatch(l.queue)
 	}
 }
 

@@ -62,8 +62,8 @@ func (s *shop) take(name, key string, most int, before func()) func(pendingWrite
 }
 
 func (s *shop) lease(ctx context.Context, w *waiter, d time.Duration, take func(pendingWrite) (int, error)) error {
-	p := &longPoll{waiters: s.waiters, w: w, fresh: func(context.Context) error { return nil }, lease: take}
-	return p.wait(ctx, d)
+	w.fresh, w.lease = func(context.Context) error { return nil }, take
+	return w.poll(ctx, d)
 }
 
 // wait starts a waiter for a queue and lets it come to rest.
@@ -76,7 +76,7 @@ func (s *shop) wait(name, q string, most int, d time.Duration, before func()) (d
 		kinds = []string{kind}
 	}
 	go func() {
-		done <- s.lease(ctx, newWaiter([]string{queue}, kinds, most, nil), d, s.take(name, q, most, before))
+		done <- s.lease(ctx, s.add([]string{queue}, kinds, most), d, s.take(name, q, most, before))
 	}()
 	synctest.Wait()
 	return done, cancel
@@ -151,15 +151,15 @@ func TestUnusedClaimWakesTheNext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newShop()
 		// The first one is woken and does not lease.
-		first := newWaiter([]string{"q"}, nil, 10, nil)
-		s.park(first)
+		first := s.add([]string{"q"}, nil, 10)
+		first.park()
 		b, _ := s.wait("b", "q", 10, time.Hour, nil)
 		s.put("q", 4)
 		synctest.Wait()
 		if first.lines != nil || s.got() != "" {
 			t.Fatalf("took %s", s.got())
 		}
-		s.done(first)
+		first.done()
 		if <-b; s.got() != "b:4" {
 			t.Errorf("took %s", s.got())
 		}
@@ -221,7 +221,7 @@ func TestKindsAndSeveralQueues(t *testing.T) {
 		<-busy
 
 		done := make(chan error, 1)
-		w := newWaiter([]string{"a", "b"}, nil, 1, nil)
+		w := s.add([]string{"a", "b"}, nil, 1)
 		go func() { done <- s.lease(context.Background(), w, time.Hour, s.take("two", "b", 1, nil)) }()
 		synctest.Wait()
 		s.put("b", 1)
@@ -240,7 +240,7 @@ func TestEmptyLeasesAreNotHot(t *testing.T) {
 		done := make(chan error, 1)
 		asked := 0
 		go func() {
-			done <- s.lease(context.Background(), newWaiter([]string{"q"}, nil, 1, nil), 30*time.Second, func(pendingWrite) (int, error) { asked++; return 0, nil })
+			done <- s.lease(context.Background(), s.add([]string{"q"}, nil, 1), 30*time.Second, func(pendingWrite) (int, error) { asked++; return 0, nil })
 		}()
 		if err := <-done; err != nil || asked > int(30*time.Second/maxPause)+20 {
 			t.Errorf("%v, %d asked", err, asked)
@@ -264,7 +264,7 @@ func TestLosersSeeNewWork(t *testing.T) {
 				var mine atomic.Bool
 				got := make(chan time.Time, 1)
 				go func() {
-					_ = s.lease(t.Context(), newWaiter([]string{"p", "q"}, nil, 1, nil), time.Minute, func(pendingWrite) (int, error) {
+					_ = s.lease(t.Context(), s.add([]string{"p", "q"}, nil, 1), time.Minute, func(pendingWrite) (int, error) {
 						asked.Add(1)
 						won := mine.Load()
 						time.Sleep(trip)
@@ -312,7 +312,7 @@ func TestManyWaiters(t *testing.T) {
 		for i := range 50 {
 			wg.Go(func() {
 				for range 20 {
-					_ = s.lease(context.Background(), newWaiter([]string{"q"}, nil, 1+i%3, nil), time.Hour, s.take("x", "q", 1, nil))
+					_ = s.lease(context.Background(), s.add([]string{"q"}, nil, 1+i%3), time.Hour, s.take("x", "q", 1, nil))
 				}
 			})
 		}

@@ -1,7 +1,10 @@
 package api
 
 import (
+	"cmp"
 	"errors"
+	"fmt"
+	"net/http"
 	"reflect"
 	"strconv"
 	"strings"
@@ -13,31 +16,25 @@ import (
 	"github.com/qlogd/qlogd/event"
 )
 
-// decodeProblem describes a decoding error: syntaxCode for malformed text,
-// invalid_argument for JSON of another shape.
+// decodeProblem describes a decoding error: syntaxCode for malformed text, invalid_argument for JSON
+// of another shape.
 func decodeProblem(err error, syntaxCode string) error {
 	if err == nil {
 		return nil
 	}
-	var sem *json.SemanticError
-	var syn *jsontext.SyntacticError
-	switch {
-	case errors.As(err, &sem):
+	p := &event.Problem{Code: syntaxCode, Index: -1, Detail: clip(err.Error(), 120)}
+	if sem, ok := errors.AsType[*json.SemanticError](err); ok {
 		full, field, index := locate(sem.JSONPointer)
-		if full == "" {
-			full = "the body"
-		}
-		detail := full + " " + expected(sem)
+		p.Code, p.Field, p.Index = event.CodeInvalidArgument, field, index
+		p.Detail = cmp.Or(full, "the body") + " " + expected(sem)
 		if errors.Is(sem.Err, json.ErrUnknownName) {
-			detail = "unknown field " + echo(full)
+			p.Detail = "unknown field " + echo(full)
 		}
-		return &event.Problem{Code: event.CodeInvalidArgument, Field: field, Index: index, Detail: detail}
-	case errors.As(err, &syn):
-		_, field, index := locate(syn.JSONPointer)
-		detail := "at byte " + strconv.FormatInt(syn.ByteOffset, 10) + ": " + clip(syn.Err.Error(), 80)
-		return &event.Problem{Code: syntaxCode, Field: field, Index: index, Detail: detail}
+	} else if syn, ok := errors.AsType[*jsontext.SyntacticError](err); ok {
+		_, p.Field, p.Index = locate(syn.JSONPointer)
+		p.Detail = fmt.Sprintf("at byte %d: %s", syn.ByteOffset, clip(syn.Err.Error(), 80))
 	}
-	return &event.Problem{Code: syntaxCode, Index: -1, Detail: clip(err.Error(), 120)}
+	return p
 }
 
 // expected describes the value that should have been there.
@@ -46,27 +43,24 @@ func expected(e *json.SemanticError) string {
 	for t != nil && t.Kind() == reflect.Pointer {
 		t = t.Elem()
 	}
-	want := "a value of another type"
-	if t != nil {
-		if w, ok := wants[t.Kind()]; ok {
-			want = w
-		}
+	isTime, isBytes := t == reflect.TypeFor[wire.Time](), t == reflect.TypeFor[wire.Bytes]()
+	if e.Err != nil && (isTime || isBytes && e.JSONKind == '"') {
+		return e.Err.Error()
 	}
+	want := "must be a value of another type"
 	switch {
-	case t == reflect.TypeFor[wire.Time]() && e.Err != nil:
-		return e.Err.Error()
-	case t == reflect.TypeFor[wire.Bytes]() && e.JSONKind == '"':
-		return e.Err.Error()
-	case t == reflect.TypeFor[wire.Bytes]():
-		want = "a string"
+	case isBytes:
+		want = "must be a string"
+	case t != nil && wants[t.Kind()] != "":
+		want = "must be " + wants[t.Kind()]
 	}
 	if e.JSONKind == '0' && len(e.JSONValue) > 0 {
-		return "must be " + want + " in range, not " + clip(string(e.JSONValue), 40)
+		return want + " in range, not " + clip(string(e.JSONValue), 40)
 	}
 	if kind, ok := kindNames[e.JSONKind]; ok {
-		return "must be " + want + ", not " + kind
+		return want + ", not " + kind
 	}
-	return "must be " + want
+	return want
 }
 
 var wants = map[reflect.Kind]string{
@@ -80,37 +74,59 @@ var kindNames = map[jsontext.Kind]string{
 	'{': "an object", '}': "an object", '[': "a list", ']': "a list",
 }
 
-// locate returns a JSON pointer as a path (messages[3].priority), and the field and
-// index of a problem (priority, 3). For a list of values the list is the field
-// (lease_ids, 3); in a transaction it is part of it (retry.delay_ms, 3).
+// locate returns a JSON pointer as a path (messages[3].priority), and the field and index of a
+// problem (priority, 3). For a list of values the list is the field (lease_ids, 3); in a transaction
+// it is part of it (retry.delay_ms, 3).
 func locate(p jsontext.Pointer) (full, field string, index int) {
 	index = -1
 	var names []string
 	for tok := range p.Tokens() {
-		if n, err := strconv.Atoi(tok); err == nil && n >= 0 && len(names) > 0 && tok[0] != '+' {
+		last := len(names) - 1
+		if n, err := strconv.Atoi(tok); err == nil && n >= 0 && last >= 0 && tok[0] != '+' {
 			full += "[" + tok + "]"
-			if last := names[len(names)-1]; batches[last] {
+			if batches[names[last]] {
 				index = n
-				continue
+			} else {
+				names[last] += "[" + tok + "]"
 			}
-			names[len(names)-1] += "[" + tok + "]"
 			continue
 		}
 		tok = clip(tok, 60)
-		if full != "" {
-			full += "."
-		}
-		full += tok
+		full += "." + tok
 		names = append(names, tok)
 	}
 	if len(names) > 1 && (names[0] == "messages" || names[0] == "items") {
 		names = names[1:]
 	}
-	return clip(full, 120), clip(strings.Join(names, "."), 120), index
+	return clip(strings.TrimPrefix(full, "."), 120), clip(strings.Join(names, "."), 120), index
 }
 
 // batches are the lists whose positions are a problem's index.
 var batches = map[string]bool{
-	"messages": true, "items": true, "lease_ids": true, "ack": true, "retry": true, "dead_letter": true,
-	"extend": true, "queues": true, "kinds": true,
+	"messages": true, "items": true, "lease_ids": true, "ack": true, "retry": true,
+	"dead_letter": true, "extend": true, "queues": true, "kinds": true,
 }
+
+// msgpackRoutes are the paths of produce, lease and settle calls. Their bodies and
+// answers may be MessagePack: the JSON of the same call, transcoded, so that one
+// decoder validates both.
+var msgpackRoutes = map[string]bool{
+	"/v1/queues/{queue}/messages": true, "/v1/queues/{queue}/lease": true, "/v1/lease": true, "/v1/transactions": true,
+}
+
+func init() {
+	for name := range settleKinds {
+		msgpackRoutes["/v1/queues/{queue}/"+name] = true
+		msgpackRoutes["/v1/leases/{lease_id}/"+name] = true
+	}
+}
+
+func isMsgpack(media string) bool {
+	return media == typeMsgpack || media == "application/x-msgpack" || media == "application/vnd.msgpack"
+}
+
+// packed reports whether the route's bodies and answers may be MessagePack.
+func (q *request) packed() bool { return q.Method == http.MethodPost && msgpackRoutes[q.path] }
+
+// wantsMsgpack reports whether the client asks for MessagePack on a route that has it.
+func (q *request) wantsMsgpack() bool { return q.packed() && q.accepts(isMsgpack) }

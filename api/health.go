@@ -1,9 +1,14 @@
 package api
 
 import (
+	_ "embed"
+	"fmt"
 	"net/http"
 	"slices"
 	"strings"
+
+	"github.com/go-json-experiment/json"
+	"go.yaml.in/yaml/v3"
 
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/event"
@@ -25,9 +30,8 @@ func (s *Server) readyz(q *request) error {
 	if s.draining() {
 		ok, reasons = false, append([]string{"shutting down"}, reasons...)
 	}
-	// Without a secret some webhooks are refused and some queues not delivered. All
-	// else is served, so that one wrong definition does not take every node out of
-	// service.
+	// Without a secret some webhooks are refused and some queues not delivered. All else is served,
+	// so that one wrong definition does not take every node out of service.
 	secrets := append(s.secretsMissing(), s.pushUnready()...)
 	if !ok {
 		return q.notReady(slices.Concat(reasons, secrets))
@@ -35,9 +39,9 @@ func (s *Server) readyz(q *request) error {
 	return q.answer(http.StatusOK, &wire.Health{Status: "ready", Reasons: secrets})
 }
 
-// Unready returns a handler for a node that cannot serve yet: before its cluster is
-// formed, and while its state is replaced. The node is alive and not ready, for the
-// given reasons; every other request is answered with 503.
+// Unready returns a handler for a node that cannot serve yet: before its cluster is formed, and
+// while its state is replaced. The node is alive and not ready, for the given reasons; every other
+// request is answered with 503.
 func Unready(reasons func() []string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		q := newRequest(nil, w, r, "")
@@ -56,4 +60,37 @@ func Unready(reasons func() []string) http.Handler {
 			q.fail(p)
 		}
 	})
+}
+
+//go:embed openapi.yaml
+var openAPIYAML []byte
+
+//go:embed docs.html
+var docsPage []byte
+
+// openAPI returns the API's description as JSON, with the program's version.
+func openAPI(version string) []byte {
+	var doc map[string]any
+	if err := yaml.Unmarshal(openAPIYAML, &doc); err != nil {
+		panic(fmt.Sprintf("api: openapi.yaml: %v", err)) // embedded, and tested
+	}
+	doc["info"].(map[string]any)["version"] = version
+	b, err := json.Marshal(doc, json.Deterministic(true))
+	if err != nil {
+		panic(fmt.Sprintf("api: openapi.yaml: %v", err))
+	}
+	return b
+}
+
+func (s *Server) serveOpenAPI(q *request) error {
+	q.send(http.StatusOK, typeJSON, s.openapi())
+	return nil
+}
+
+// serveDocs answers with a page that reads /openapi.json; it needs nothing from elsewhere.
+func (s *Server) serveDocs(q *request) error {
+	q.w.Header().Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; "+
+		"script-src 'unsafe-inline'; connect-src 'self'")
+	q.send(http.StatusOK, "text/html; charset=utf-8", docsPage)
+	return nil
 }

@@ -257,16 +257,24 @@ func (s *Server) clock(st State) int64 {
 	return max(st.Clock(), s.deps.Node.Clock())
 }
 
-// after returns the state that answers a write: to a repeated request the one after the first, as
-// far as that is known.
+// after returns the state that answers a write: a repeated request the one after the first, as far as
+// that is known.
 func (q *request) after(res *event.Result) State {
-	if q.replayed && q.s.deps.Past != nil {
-		past, err := q.s.deps.Past(q.Context(), event.Instant{Kind: event.InstantIndex, Index: res.Index})
-		if err == nil {
-			return past
+	if q.replayed {
+		if st, ok := q.s.pastAt(q, res.Index); ok {
+			return st
 		}
 	}
 	return q.s.deps.State
+}
+
+// pastAt returns the state after the entry of an index, false where it is not known (any more).
+func (s *Server) pastAt(q *request, index uint64) (State, bool) {
+	if s.deps.Past == nil {
+		return nil, false
+	}
+	st, err := s.deps.Past(q.Context(), event.Instant{Kind: event.InstantIndex, Index: index})
+	return st, err == nil
 }
 
 // pastState is a State as of an instant.

@@ -161,7 +161,8 @@ func (s *Server) settledBefore(q *request, queue string, item *event.SettleItem,
 		status = event.StatusReleased
 	case op == event.OpRetry && e.Type == event.Retried:
 		status = event.StatusRetried
-	case e.Reason == event.ReasonMaxAttempts && op == event.OpRetry, e.Reason == event.ReasonRejected && op == event.OpDeadLetter:
+	case op == event.OpRetry && e.Reason == event.ReasonMaxAttempts,
+		op == event.OpDeadLetter && e.Reason == event.ReasonRejected:
 		switch e.Type {
 		case event.DeadLettered:
 			status = event.StatusDeadLettered
@@ -379,25 +380,14 @@ func (s *Server) transactAll(
 	})
 }
 
-// locate replaces the position of a settle that was refused by its place in the request. Deciding
-// counts the settles of one kind, where a retry that is not retryable is a dead-letter.
+// locate replaces the position of a settle that was refused by its place in the request.
 func (in *settles) locate(p *event.Problem) *event.Problem {
-	op, ok := map[string]event.SettleOp{
-		"ack": event.OpAck, "retry": event.OpRetry, "dead_letter": event.OpDeadLetter, "extend": event.OpExtend,
-	}[p.Field]
-	n := p.Index
-	for i := range in.items {
-		if !ok || in.items[i].Op != op {
-			continue
-		}
-		if n == 0 {
-			out := *p
-			out.Field, out.Index = in.places[i].list, in.places[i].index
-			return &out
-		}
-		n--
+	if p.Field != event.FieldSettle {
+		return p
 	}
-	return p
+	out := *p
+	out.Field, out.Index = in.places[p.Index].list, in.places[p.Index].index
+	return &out
 }
 
 // mayProduce refuses unless the token may produce into all these queues.

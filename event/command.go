@@ -233,6 +233,9 @@ type Transaction struct {
 	Produce []Produce
 }
 
+// FieldSettle is the Field of a problem with the item of Transaction.Settle that Index says.
+const FieldSettle = "settle"
+
 // DeleteMessage takes a message out, whatever its state.
 type DeleteMessage struct{ ID ID }
 

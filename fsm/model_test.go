@@ -990,19 +990,17 @@ func (w *model) settle(it event.SettleItem, m *mmessage, got event.Settled) {
 }
 
 func (w *model) transaction(c *event.Transaction, got event.Result) {
-	n := map[event.SettleOp]int{}
 	seen := map[event.ID]bool{}
-	for _, it := range c.Settle {
+	for i, it := range c.Settle {
 		if seen[it.Lease] {
-			w.problem(got, event.CodeInvalidArgument, n[it.Op])
+			w.problem(got, event.CodeInvalidArgument, i)
 			return
 		}
 		seen[it.Lease] = true
 		if w.byLease(it.Lease) == nil {
-			w.problem(got, event.CodeLeaseLost, n[it.Op])
+			w.problem(got, event.CodeLeaseLost, i)
 			return
 		}
-		n[it.Op]++
 	}
 	loads := map[string][2]int64{}
 	for i := range c.Produce {

@@ -7,17 +7,15 @@ import "github.com/qlogd/qlogd/event"
 func (d *decision) transaction(c *event.Transaction) event.Result {
 	seen := map[event.ID]bool{}
 	for i := range c.Settle {
-		it := &c.Settle[i]
-		field := transactionField(it.Op)
-		at := position(c.Settle, i)
-		if seen[it.Lease] {
-			return problem(invalid(field, "lease %s is settled twice in one transaction",
-				it.Lease).At(at))
+		lease := c.Settle[i].Lease
+		if seen[lease] {
+			return problem(invalid(event.FieldSettle,
+				"lease %s is settled twice in one transaction", lease).At(i))
 		}
-		seen[it.Lease] = true
-		if _, ok := d.holder(it.Lease); !ok {
-			return problem(event.Problemf(event.CodeLeaseLost, field,
-				"lease %s is not its message's current one", it.Lease).At(at))
+		seen[lease] = true
+		if _, ok := d.holder(lease); !ok {
+			return problem(event.Problemf(event.CodeLeaseLost, event.FieldSettle,
+				"lease %s is not its message's current one", lease).At(i))
 		}
 	}
 	loads := map[string]load{}
@@ -44,30 +42,4 @@ func (d *decision) transaction(c *event.Transaction) event.Result {
 		r.Produced = append(r.Produced, d.enqueue(&c.Produce[i], plan)...)
 	}
 	return r
-}
-
-// transactionField is the field of the request that an item came in.
-func transactionField(op event.SettleOp) string {
-	switch op {
-	case event.OpRetry:
-		return "retry"
-	case event.OpDeadLetter:
-		return "dead_letter"
-	case event.OpExtend:
-		return "extend"
-	case event.OpRelease:
-		return "release"
-	}
-	return "ack"
-}
-
-// position is an item's place among those of its kind.
-func position(items []event.SettleItem, i int) int {
-	n := 0
-	for j := range i {
-		if items[j].Op == items[i].Op {
-			n++
-		}
-	}
-	return n
 }

@@ -169,14 +169,16 @@ func parseAuth(b []byte) (map[[sha256.Size]byte]*principal, error) {
 		}
 	}
 	if !errors.Is(err, io.EOF) {
-		return nil, yamlError(err)
+		names := strings.NewReplacer("into api.tokenEntry", "into an entry",
+			"into []api.tokenEntry", "into a list of entries (- name: …)")
+		return nil, errors.New(names.Replace(YAMLError(err).Error()))
 	}
 	if len(entries) == 0 {
 		return nil, errors.New("1: there are no tokens: everybody would be refused")
 	}
 	var nodes []yaml.Node // the entries again, for their lines
 	if err := yaml.Unmarshal(b, &nodes); err != nil {
-		return nil, yamlError(err)
+		return nil, YAMLError(err)
 	}
 	out := map[[sha256.Size]byte]*principal{}
 	for i := range entries {
@@ -202,19 +204,17 @@ func lineOf(entry *yaml.Node, field string) int {
 	return entry.Line
 }
 
-// yamlError begins an error of the yaml package with its line.
-func yamlError(err error) error {
+// YAMLError begins an error of the yaml package with its line, "LINE: text".
+func YAMLError(err error) error {
 	msg := strings.TrimPrefix(err.Error(), "yaml: ")
 	if all, ok := errors.AsType[*yaml.TypeError](err); ok {
 		msg = all.Errors[0]
 	}
-	msg = strings.NewReplacer("into api.tokenEntry", "into an entry",
-		"into []api.tokenEntry", "into a list of entries (- name: …)").Replace(msg)
 	line := 1
 	if n, _ := fmt.Sscanf(msg, "line %d:", &line); n == 1 {
 		_, msg, _ = strings.Cut(msg, ": ")
 	}
-	if field, ok := strings.CutSuffix(msg, " not found in type api.tokenEntry"); ok {
+	if field, _, ok := strings.Cut(msg, " not found in type "); ok {
 		msg = "unknown " + field // "field NAME not found" reads as if it were missing
 	}
 	return fmt.Errorf("%d: %s", line, msg)

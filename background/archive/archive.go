@@ -6,9 +6,9 @@
 //	log/<first index>.json            its card: the segment is there, whole
 //	checkpoints/<name>.ckpt, .json    a checkpoint and its card
 //
-// A file is written beside, synced, renamed, read back and compared with its SHA-256; only then is
-// its card written. What has no card is not there: the next run replaces it. Two writers do no harm:
-// all nodes' segments are the same, but for erased contents.
+// A file is written under another name, synced, renamed, read back and compared with its SHA-256;
+// only then is its card written. A file without a card does not count: the next run replaces it.
+// Two writers do no harm: all nodes' segments are the same, except for erased contents.
 package archive
 
 import (
@@ -48,7 +48,7 @@ type about struct {
 	SegmentBytes int64  `json:"segment_bytes"`
 }
 
-// card says that a segment is there, or a checkpoint.
+// card records that a segment or a checkpoint is complete.
 type card struct {
 	Format int    `json:"format"`
 	Name   string `json:"name"` // of the file beside it
@@ -88,8 +88,8 @@ func (e *CorruptError) Error() string {
 	return fmt.Sprintf("archive %s: %s: %s", e.Archive, e.File, e.Reason)
 }
 
-// CheckDir refuses a name that is no directory's. An object store is reached by a mounted or
-// synchronised directory.
+// CheckDir returns an error unless name can be a directory's. An object store is reached through a
+// mounted or synchronised directory.
 func CheckDir(name string) error {
 	if scheme, _, isURL := strings.Cut(name, "://"); isURL { // what follows may hold credentials
 		return fmt.Errorf("archive: must be a directory, got a %.20s:// URL: "+
@@ -101,41 +101,31 @@ func CheckDir(name string) error {
 	return nil
 }
 
-// Open opens an archive that exists.
+// Open opens an existing archive.
 func Open(fsys vfs.FS, dir string) (*Archive, error) {
 	a := &Archive{fs: fsys, dir: dir}
-	b, err := vfs.ReadFile(fsys, path.Join(dir, aboutName))
+	err := a.read(aboutName, &a.about, &a.about.Format)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("%w at %s", ErrNone, dir)
 	}
-	if err != nil {
-		return nil, fmt.Errorf("archive %s: %w", dir, err)
-	}
-	if err := json.Unmarshal(b, &a.about); err != nil {
-		return nil, &CorruptError{dir, aboutName, err.Error()}
-	}
-	return a, a.checkFormat(aboutName, a.about.Format)
+	return a, err
 }
 
-// OpenFor opens a cluster's archive, and makes it if there is none.
+// OpenFor opens a cluster's archive, and creates it if there is none.
 func OpenFor(fsys vfs.FS, dir, clusterID string, segmentBytes int64) (*Archive, error) {
 	a, err := Open(fsys, dir)
 	if errors.Is(err, ErrNone) {
-		b, merr := json.Marshal(about{Format: Format, ClusterID: clusterID, SegmentBytes: segmentBytes})
-		if merr != nil {
-			return nil, merr
+		a = &Archive{fs: fsys, dir: dir, about: about{Format, clusterID, segmentBytes}}
+		if err = a.putJSON(context.Background(), aboutName, &a.about); err == nil {
+			a, err = Open(fsys, dir) // what is there now: another cluster's may have come first
 		}
-		a = &Archive{fs: fsys, dir: dir}
-		if _, err := a.put(context.Background(), aboutName, bytes.NewReader(b)); err != nil {
-			return nil, err
-		}
-		a, err = Open(fsys, dir)
 	}
 	if err != nil {
 		return nil, err
 	}
 	if a.about.ClusterID != clusterID {
-		return nil, fmt.Errorf("%w: %s is of cluster %s, not %s", ErrOther, dir, a.about.ClusterID, clusterID)
+		return nil, fmt.Errorf("%w: %s is of cluster %s, not %s",
+			ErrOther, dir, a.about.ClusterID, clusterID)
 	}
 	return a, nil
 }
@@ -145,11 +135,28 @@ func (a *Archive) ClusterID() string { return a.about.ClusterID }
 
 func (a *Archive) String() string { return a.dir }
 
-func (a *Archive) checkFormat(name string, format int) error {
-	if format > Format {
-		return fmt.Errorf("archive %s: %s has format %d, this program knows %d: run a newer one", a.dir, name, format, Format)
+// read reads a JSON file of the archive into v, whose format it checks.
+func (a *Archive) read(name string, v any, format *int) error {
+	b, err := vfs.ReadFile(a.fs, path.Join(a.dir, name))
+	if err != nil {
+		return fmt.Errorf("archive %s: %w", a.dir, err)
+	}
+	if err := json.Unmarshal(b, v); err != nil {
+		return &CorruptError{a.dir, name, err.Error()}
+	}
+	if *format > Format {
+		return fmt.Errorf("archive %s: %s has format %d, this binary supports up to %d",
+			a.dir, name, *format, Format)
 	}
 	return nil
+}
+
+func (a *Archive) putJSON(ctx context.Context, name string, v any) error {
+	b, err := json.Marshal(v)
+	if err == nil {
+		_, err = a.put(ctx, name, bytes.NewReader(b))
+	}
+	return err
 }
 
 // cards returns the cards in a folder, by name: those of segments by first index.
@@ -159,40 +166,33 @@ func (a *Archive) cards(folder string) (out []*card, err error) {
 		return nil, fmt.Errorf("archive %s: %w", a.dir, err)
 	}
 	for _, name := range names {
-		if !strings.HasSuffix(name, ".json") {
+		if path.Ext(name) != ".json" {
 			continue
 		}
-		b, err := vfs.ReadFile(a.fs, path.Join(a.dir, folder, name))
-		if err != nil {
-			return nil, fmt.Errorf("archive %s: %w", a.dir, err)
-		}
 		c := &card{}
-		if err := json.Unmarshal(b, c); err != nil {
-			return nil, &CorruptError{a.dir, folder + "/" + name, err.Error()}
-		}
-		if err := a.checkFormat(name, c.Format); err != nil {
+		if err := a.read(path.Join(folder, name), c, &c.Format); err != nil {
 			return nil, err
 		}
 		if cardName(c.Name) != name {
-			return nil, &CorruptError{a.dir, folder + "/" + name, "the card is that of " + c.Name}
+			return nil, &CorruptError{a.dir, name, "the card is that of " + c.Name}
 		}
 		out = append(out, c)
 	}
 	return out, nil
 }
 
-// cardName returns the file that says that another is there.
+// cardName returns the name of the card of a file.
 func cardName(file string) string { return strings.TrimSuffix(file, path.Ext(file)) + ".json" }
 
-// Segments returns the segments that are there, oldest first.
+// Segments returns the complete segments, oldest first.
 func (a *Archive) Segments() ([]log.SegmentInfo, error) {
 	cards, err := a.cards(logFolder)
 	out := make([]log.SegmentInfo, len(cards))
 	for i, c := range cards {
 		out[i] = log.SegmentInfo{
-			Name: c.Name, SideFile: log.SideFileName(c.First), First: c.First, Last: c.Last, Size: c.Bytes,
-			PrevIndex: c.PrevIndex, PrevChain: unhex(c.PrevChain), Chain: unhex(c.Chain), Clock: c.ClockMS,
-			Sealed: true,
+			Name: c.Name, SideFile: log.SideFileName(c.First), First: c.First, Last: c.Last,
+			PrevIndex: c.PrevIndex, PrevChain: unhex(c.PrevChain), Chain: unhex(c.Chain),
+			Clock: c.ClockMS, Size: c.Bytes, Sealed: true,
 		}
 	}
 	return out, err
@@ -211,8 +211,8 @@ func unhex(s string) (chain [32]byte) {
 const tempMark = ".tmp-"
 
 // put writes a file durably and reads it back. It returns the SHA-256 of the bytes. Until it is
-// whole, readers see the file that was there before, or none. What earlier runs have left unfinished
-// of it is removed: should another writer be at it, its put fails and is tried again.
+// complete, readers see the file that was there before, or none. Unfinished files of earlier runs
+// are removed; if another writer is writing one, its put fails and is retried.
 func (a *Archive) put(ctx context.Context, name string, r io.Reader) (sum string, err error) {
 	defer func() {
 		if err != nil {
@@ -229,10 +229,12 @@ func (a *Archive) put(ctx context.Context, name string, r io.Reader) (sum string
 		return "", err
 	}
 	for _, old := range names {
-		if strings.HasPrefix(old, path.Base(name)+tempMark) {
-			if err := a.fs.Remove(path.Join(dir, old)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-				return "", err
-			}
+		if !strings.HasPrefix(old, path.Base(name)+tempMark) {
+			continue
+		}
+		err := a.fs.Remove(path.Join(dir, old))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return "", err
 		}
 	}
 	temp := target + tempMark + rand.Text()
@@ -243,7 +245,7 @@ func (a *Archive) put(ctx context.Context, name string, r io.Reader) (sum string
 	h := sha256.New()
 	_, err = io.Copy(io.NewOffsetWriter(f, 0), io.TeeReader(&cancelled{ctx, r}, h))
 	if err == nil {
-		err = f.Sync() // before the rename: a name must never lead to bytes that are not there
+		err = f.Sync() // before the rename: a name must never lead to bytes that are not durable
 	}
 	if err = errors.Join(err, f.Close()); err != nil {
 		return "", errors.Join(err, a.fs.Remove(temp))
@@ -291,37 +293,29 @@ func (c *cancelled) Read(p []byte) (int, error) {
 	return c.r.Read(p)
 }
 
-func (a *Archive) putCard(ctx context.Context, folder string, c *card) error {
-	b, err := json.Marshal(c)
-	if err == nil {
-		_, err = a.put(ctx, path.Join(folder, cardName(c.Name)), bytes.NewReader(b))
-	}
-	return err
-}
-
 // Source is the log that is archived.
 type Source struct {
 	FS            vfs.FS
 	LogDir        string
 	Checkpoints   string // directory
 	Segments      []log.SegmentInfo
-	RefreshErased bool // look also whether contents of what is there were erased since
+	RefreshErased bool // also replace archived segments in which contents were erased since
 }
 
-// Written is what a run has done.
+// Written is the result of a run.
 type Written struct {
 	Segments    int    // new ones
 	Refreshed   int    // written again: contents were erased
 	Checkpoints int    // new ones
 	Bytes       int64  // of all these
-	UpTo        uint64 // last index up to which every sealed segment of the log is in the archive; 0 none
+	UpTo        uint64 // every sealed segment up to this index is in the archive; 0 none
 }
 
-// Write copies the sealed segments of a log that the archive lacks, oldest first. What it did stays
-// done if it fails or is stopped: the next run goes on. Every byte of a segment is checked before it
-// is written, and read back afterwards. progress, if not nil, is called with the bytes of segments
-// done and in all.
-func (a *Archive) Write(ctx context.Context, src Source, progress func(done, total int64)) (w Written, err error) {
+// Write copies the sealed segments of a log that the archive lacks, oldest first. If it fails or is
+// stopped, the next run continues. Every byte of a segment is checked before it is written, and
+// read back afterwards. progress, if not nil, is called with the bytes of segments done and in all.
+func (a *Archive) Write(ctx context.Context, src Source, progress func(done, total int64)) (
+	w Written, err error) {
 	cards, err := a.cards(logFolder)
 	if err != nil {
 		return w, err
@@ -330,33 +324,17 @@ func (a *Archive) Write(ctx context.Context, src Source, progress func(done, tot
 	for _, c := range cards {
 		byFirst[c.First], byLast[c.Last] = c, c
 	}
+	open := func(s log.SegmentInfo) bool { return !s.Sealed }
+	sealed := slices.DeleteFunc(slices.Clone(src.Segments), open)
 	var done, total int64
-	for _, s := range src.Segments {
-		if s.Sealed {
-			total += s.Size
-		}
+	for _, s := range sealed {
+		total += s.Size
 	}
-	for i := range src.Segments {
-		s := &src.Segments[i]
-		if !s.Sealed {
-			break
-		}
+	for _, s := range sealed {
 		c, before := byFirst[s.First], byLast[s.PrevIndex]
 		switch {
-		case c == nil && before != nil && before.Chain != hexOf(s.PrevChain):
-			return w, fmt.Errorf("%w: segment %s does not continue the archive's %s", ErrOther, s.Name, before.Name)
-		case c == nil:
-			if c, err = a.putSegment(ctx, &src, s); err != nil {
-				return w, err
-			}
-			byLast[c.Last] = c
-			w.Segments++
-			w.Bytes += c.Bytes
-		case c.Chain != hexOf(s.Chain) || c.Last != s.Last:
-			return w, fmt.Errorf("%w: its segment %s ends at index %d with chain %.16s…, the log's at index %d with chain %.16s…",
-				ErrOther, s.Name, c.Last, c.Chain, s.Last, hexOf(s.Chain))
-		case src.RefreshErased:
-			fresh, err := a.refresh(ctx, &src, s, c)
+		case c != nil:
+			fresh, err := a.refresh(ctx, &src, &s, c)
 			if err != nil {
 				return w, err
 			}
@@ -364,6 +342,16 @@ func (a *Archive) Write(ctx context.Context, src Source, progress func(done, tot
 				w.Refreshed++
 				w.Bytes += s.Size
 			}
+		case before != nil && before.Chain != hexOf(s.PrevChain):
+			return w, fmt.Errorf("%w: segment %s does not continue the archive's %s",
+				ErrOther, s.Name, before.Name)
+		default:
+			if c, err = a.putSegment(ctx, &src, &s); err != nil {
+				return w, err
+			}
+			byLast[c.Last] = c
+			w.Segments++
+			w.Bytes += c.Bytes
 		}
 		w.UpTo = s.Last
 		if done += s.Size; progress != nil {
@@ -375,15 +363,16 @@ func (a *Archive) Write(ctx context.Context, src Source, progress func(done, tot
 
 // putSegment checks a segment and writes it.
 func (a *Archive) putSegment(ctx context.Context, src *Source, s *log.SegmentInfo) (*card, error) {
-	// All of it, now: damage here must not look like something that was kept.
+	// Every byte, now: damage must not be archived.
 	scanned, err := log.ScanSegment(ctx, src.FS, src.LogDir, s.Name, s.Size, nil)
 	if err != nil {
 		return nil, err
 	}
 	if scanned.Chain != s.Chain || scanned.Last != s.Last || scanned.PrevChain != s.PrevChain {
-		return nil, fmt.Errorf("archive segment %s: its file is not the one that the log knows", s.Name)
+		return nil, fmt.Errorf("archive segment %s: its file differs from the log's index", s.Name)
 	}
-	if _, err := a.put(ctx, path.Join(logFolder, s.SideFile), bytes.NewReader(scanned.Side)); err != nil {
+	_, err = a.put(ctx, path.Join(logFolder, s.SideFile), bytes.NewReader(scanned.Side))
+	if err != nil {
 		return nil, err
 	}
 	f, err := src.FS.OpenRead(path.Join(src.LogDir, s.Name))
@@ -396,16 +385,23 @@ func (a *Archive) putSegment(ctx context.Context, src *Source, s *log.SegmentInf
 	}
 	c := &card{
 		Format: Format, Name: s.Name, Bytes: s.Size, SHA256: sum, First: s.First, Last: s.Last,
-		PrevIndex: s.PrevIndex, PrevChain: hexOf(s.PrevChain), Chain: hexOf(s.Chain), ClockMS: s.Clock,
+		PrevIndex: s.PrevIndex, PrevChain: hexOf(s.PrevChain), Chain: hexOf(s.Chain),
+		ClockMS: s.Clock,
 	}
-	return c, a.putCard(ctx, logFolder, c)
+	return c, a.putJSON(ctx, path.Join(logFolder, cardName(c.Name)), c)
 }
 
-// refresh writes a segment again if its bytes are others than the archive's: contents were erased,
-// the chain is the same. It reports whether it did.
-func (a *Archive) refresh(ctx context.Context, src *Source, s *log.SegmentInfo, c *card) (bool, error) {
+// refresh compares a segment with the archive's and, if src asks for it, writes it again if its
+// bytes differ: contents were erased, the chain is the same. It reports whether it wrote.
+func (a *Archive) refresh(ctx context.Context, src *Source, s *log.SegmentInfo, c *card) (
+	bool, error) {
 	if hexOf(s.Chain) != c.Chain || s.Last != c.Last {
-		return false, fmt.Errorf("%w: its segment %s is another one than the log's", ErrOther, s.Name)
+		return false, fmt.Errorf("%w: its segment %s ends at index %d with chain %.16s…, "+
+			"the log's at index %d with chain %.16s…",
+			ErrOther, s.Name, c.Last, c.Chain, s.Last, hexOf(s.Chain))
+	}
+	if !src.RefreshErased {
+		return false, nil
 	}
 	now, err := sumOf(ctx, src.FS, path.Join(src.LogDir, s.Name), s.Size)
 	if err != nil || now == c.SHA256 {
@@ -415,55 +411,42 @@ func (a *Archive) refresh(ctx context.Context, src *Source, s *log.SegmentInfo, 
 	return err == nil, err
 }
 
-// Refresh brings the archive's copies of those segments up to date in which contents were erased,
-// and returns how many it wrote. What only one of archive and log has is left alone.
-func (a *Archive) Refresh(ctx context.Context, src Source, erased []event.Ref) (n int, err error) {
-	return a.eachOf(erased, func(c *card) (bool, error) {
-		i := slices.IndexFunc(src.Segments, func(s log.SegmentInfo) bool { return s.First == c.First && s.Sealed })
-		if i < 0 {
-			return false, nil
-		}
-		return a.refresh(ctx, &src, &src.Segments[i], c)
-	})
-}
-
-// Erase overwrites contents in segments that only the archive has, since the log begins with what
-// src has, and returns how many segments it wrote. One at a time is read into memory.
+// Erase removes erased contents from the archive, and returns the number of segments that it wrote.
+// Segments that the log has are copied again; in older ones the contents are overwritten here.
+// Segments after the log's end are left alone.
 func (a *Archive) Erase(ctx context.Context, src Source, erased []event.Ref) (n int, err error) {
-	return a.eachOf(erased, func(c *card) (bool, error) {
-		if len(src.Segments) > 0 && c.First >= src.Segments[0].First {
-			return false, nil
-		}
-		return a.eraseIn(ctx, c, erased)
-	})
-}
-
-// eachOf calls fn with the segments in which some records lie, oldest first, and counts those for
-// which it is true.
-func (a *Archive) eachOf(refs []event.Ref, fn func(*card) (bool, error)) (n int, err error) {
+	src.RefreshErased = true
 	cards, err := a.cards(logFolder)
 	if err != nil {
 		return 0, err
 	}
 	for _, c := range cards {
-		if !slices.ContainsFunc(refs, c.has) {
-			continue
+		refs := slices.DeleteFunc(slices.Clone(erased), func(r event.Ref) bool {
+			return r.Index < c.First || r.Index > c.Last
+		})
+		i := slices.IndexFunc(src.Segments, func(s log.SegmentInfo) bool {
+			return s.First == c.First && s.Sealed
+		})
+		wrote := false
+		switch {
+		case len(refs) == 0:
+		case i >= 0:
+			wrote, err = a.refresh(ctx, &src, &src.Segments[i], c)
+		case len(src.Segments) == 0 || c.First < src.Segments[0].First:
+			wrote, err = a.eraseIn(ctx, c, refs)
 		}
-		did, err := fn(c)
 		if err != nil {
 			return n, fmt.Errorf("archive %s: erase in segment %s: %w", a.dir, c.Name, err)
 		}
-		if did {
+		if wrote {
 			n++
 		}
 	}
 	return n, nil
 }
 
-func (c *card) has(r event.Ref) bool { return r.Index >= c.First && r.Index <= c.Last }
-
-// eraseIn makes a log of one archived segment, erases in it, and archives that. In memory: the bytes
-// must not be written anywhere else meanwhile.
+// eraseIn opens one archived segment as a log, erases in it, and archives that. It does so in
+// memory: the bytes must not be written anywhere else meanwhile.
 func (a *Archive) eraseIn(ctx context.Context, c *card, refs []event.Ref) (bool, error) {
 	b, err := vfs.ReadFile(a.fs, path.Join(a.dir, logFolder, c.Name))
 	if err != nil {
@@ -475,11 +458,13 @@ func (a *Archive) eraseIn(ctx context.Context, c *card, refs []event.Ref) (bool,
 		return false, err
 	}
 	disk.Put(path.Join(dir, c.Name), b)
-	l, err := log.Open(log.Options{FS: disk, Dir: dir, SegmentSize: a.about.SegmentBytes, Durable: c.Last})
+	l, err := log.Open(log.Options{
+		FS: disk, Dir: dir, SegmentSize: a.about.SegmentBytes, Durable: c.Last,
+	})
 	if err != nil {
 		return false, err
 	}
-	err = l.Erase(slices.DeleteFunc(slices.Clone(refs), func(r event.Ref) bool { return !c.has(r) }))
+	err = l.Erase(refs)
 	segments := l.Segments()
 	if err = errors.Join(err, l.Close()); err != nil {
 		return false, err
@@ -489,7 +474,7 @@ func (a *Archive) eraseIn(ctx context.Context, c *card, refs []event.Ref) (bool,
 	}
 	s := &segments[0]
 	s.Name, s.SideFile = c.Name, log.SideFileName(c.First)
-	return a.refresh(ctx, &Source{FS: disk, LogDir: dir}, s, c)
+	return a.refresh(ctx, &Source{FS: disk, LogDir: dir, RefreshErased: true}, s, c)
 }
 
 // checkpointStep is how many segments have a checkpoint, so that a state is near every instant.
@@ -525,12 +510,13 @@ func (a *Archive) writeCheckpoints(ctx context.Context, src *Source, w *Written)
 			}
 		}
 		first := segments[0].PrevIndex
-		if needed := first > 0 && newest == 0 && m.HeadIndex >= first; !needed && between < checkpointStep {
+		needed := first > 0 && newest == 0 && m.HeadIndex >= first
+		if !needed && between < checkpointStep {
 			continue
 		}
 		size, err := a.putCheckpoint(ctx, src, &m)
 		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, checkpoint.ErrCorrupt) {
-			continue // deleted meanwhile, or damaged: another one will do
+			continue // deleted meanwhile, or damaged: another one serves
 		}
 		if err != nil {
 			return err
@@ -542,7 +528,8 @@ func (a *Archive) writeCheckpoints(ctx context.Context, src *Source, w *Written)
 	return nil
 }
 
-func (a *Archive) putCheckpoint(ctx context.Context, src *Source, m *checkpoint.Meta) (size int64, err error) {
+func (a *Archive) putCheckpoint(ctx context.Context, src *Source, m *checkpoint.Meta) (
+	size int64, err error) {
 	if _, err := checkpoint.Verify(src.FS, src.Checkpoints, m.Name()); err != nil {
 		return 0, err
 	}
@@ -555,5 +542,5 @@ func (a *Archive) putCheckpoint(ctx context.Context, src *Source, m *checkpoint.
 		return 0, err
 	}
 	c := &card{Format: Format, Name: m.Name(), Bytes: size, SHA256: sum, HeadIndex: m.HeadIndex}
-	return size, a.putCard(ctx, checkpointFolder, c)
+	return size, a.putJSON(ctx, path.Join(checkpointFolder, cardName(c.Name)), c)
 }

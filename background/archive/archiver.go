@@ -29,8 +29,8 @@ type ArchiverOptions struct {
 }
 
 // Archiver copies sealed segments to the archive while a node runs: the leader writes, the others
-// look what is there, for no node may delete what is not. A nil Archiver is that of a node without
-// an archive.
+// read which are there, because no node may delete the others. A node without an archive has a nil
+// one.
 type Archiver struct {
 	o      ArchiverOptions
 	failed prometheus.Counter
@@ -38,7 +38,7 @@ type Archiver struct {
 	writing sync.Mutex // held while something is written to the archive
 
 	mu    sync.Mutex
-	since uint64 // guarded by mu: the archive begins behind this index
+	since uint64 // guarded by mu: the archive begins after this index
 	upTo  uint64 // guarded by mu: all sealed segments from there up to this index are in it
 }
 
@@ -91,7 +91,7 @@ func (a *Archiver) Run(ctx context.Context) {
 		switch {
 		case ctx.Err() != nil:
 			return
-		case err == nil || errors.Is(err, ErrNone): // a follower, before the leader has begun
+		case err == nil:
 			logged = ""
 		default:
 			a.failed.Inc()
@@ -112,13 +112,13 @@ func (a *Archiver) Run(ctx context.Context) {
 func (a *Archiver) once(ctx context.Context) error {
 	var since, upTo uint64
 	if a.o.Leader() {
+		a.writing.Lock()
+		defer a.writing.Unlock()
 		arch, err := OpenFor(vfs.OS{}, a.o.Archive, a.o.ClusterID, a.o.SegmentBytes)
 		if err != nil {
 			return err
 		}
-		a.writing.Lock()
 		w, err := arch.Write(ctx, a.source(), nil)
-		a.writing.Unlock()
 		if w.Segments > 0 {
 			a.o.Logger.Info("log archived", "archive", arch, "segments", w.Segments,
 				"checkpoints", w.Checkpoints, "bytes", w.Bytes, "up-to", w.UpTo)
@@ -128,8 +128,8 @@ func (a *Archiver) once(ctx context.Context) error {
 		}
 		upTo = w.UpTo
 	} else {
-		arch, err := Open(vfs.OS{}, a.o.Archive)
-		if err != nil {
+		arch, err := a.open()
+		if arch == nil { // perhaps the leader has not created it yet
 			return err
 		}
 		there, err := arch.Segments()
@@ -144,9 +144,9 @@ func (a *Archiver) once(ctx context.Context) error {
 	return nil
 }
 
-// archived returns the index behind which an archive begins, and the one up to which it has all of a
-// log's sealed segments. What a log has before the archive's beginning the leader had deleted before
-// there was one: nobody will ever archive it, so it is not waited for.
+// archived returns the index after which an archive begins, and the one up to which it has all of a
+// log's sealed segments. The leader had deleted what is before the archive's beginning before there
+// was one: it will never be archived, so nothing waits for it.
 func archived(mine, there []log.SegmentInfo) (since, upTo uint64) {
 	chains := map[[32]byte]bool{}
 	for _, s := range there {
@@ -171,44 +171,38 @@ func (a *Archiver) source() Source {
 	}
 }
 
-// Refresh brings the archive's copies of this node's segments up to date, in which contents were
-// erased.
-func (a *Archiver) Refresh(ctx context.Context, refs []event.Ref) error {
-	_, err := a.erase(func(arch *Archive) (int, error) { return arch.Refresh(ctx, a.source(), refs) })
-	return err
-}
-
-// Erase erases in segments that only the archive has.
+// Erase removes erased contents from the archive, once they are erased in this node's log.
 func (a *Archiver) Erase(ctx context.Context, refs []event.Ref) error {
-	n, err := a.erase(func(arch *Archive) (int, error) { return arch.Erase(ctx, a.source(), refs) })
+	a.writing.Lock() // waits for a copy that may have been read before the erasure
+	defer a.writing.Unlock()
+	arch, err := a.open()
+	if arch == nil {
+		return err
+	}
+	n, err := arch.Erase(ctx, a.source(), refs)
 	if n > 0 {
-		a.o.Logger.Info("contents erased in segments that only the archive has",
+		a.o.Logger.Info("contents erased in archived segments",
 			"archive", a.o.Archive, "segments", n)
 	}
 	return err
 }
 
-// erase waits for a copy that may have been read before the erasure.
-func (a *Archiver) erase(do func(*Archive) (int, error)) (int, error) {
-	a.writing.Lock()
-	defer a.writing.Unlock()
+// open opens the archive, nil if there is none yet.
+func (a *Archiver) open() (*Archive, error) {
 	arch, err := Open(vfs.OS{}, a.o.Archive)
 	if errors.Is(err, ErrNone) {
-		return 0, nil
+		err = nil
 	}
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
-	return do(arch)
+	return arch, nil
 }
 
 // Mount opens the archive together with the data directory; nil if there is none yet.
 func (a *Archiver) Mount(ctx context.Context) (*FS, error) {
-	arch, err := Open(vfs.OS{}, a.o.Archive)
-	if errors.Is(err, ErrNone) {
-		return nil, nil
-	}
-	if err != nil {
+	arch, err := a.open()
+	if arch == nil {
 		return nil, err
 	}
 	return arch.Mount(ctx, vfs.OS{}, a.o.DataDir)

@@ -13,22 +13,22 @@ import (
 	"github.com/qlogd/qlogd/log/vfs"
 )
 
-// FS is a data directory that also has the files of an archive, for reading only. What both have is
-// read from the directory, but for a segment that the directory has only begun.
+// FS is a data directory together with the files of an archive, for reading only. What both have is
+// read from the directory, except for a segment that the directory has only begun.
 type FS struct {
 	archive *Archive
 	base    vfs.FS            // nil: there is only the archive
 	files   map[string]string // by path: that of a file in the archive
 
-	// Missing names the history that the archive has and that cannot be used, because some after it
-	// is missing; "" if there is none.
+	// Missing describes the archived history that cannot be used because some after it is missing;
+	// "" if there is none.
 	Missing string
 }
 
 var _ vfs.FS = (*FS)(nil)
 
-// Mount shows an archive as a data directory at dir, together with the one that base has there; base
-// may be nil.
+// Mount shows an archive as a data directory at dir, together with the one that base has there;
+// base may be nil.
 func (a *Archive) Mount(ctx context.Context, base vfs.FS, dir string) (*FS, error) {
 	f := &FS{archive: a, base: base, files: map[string]string{}}
 	if err := f.mountLog(ctx, datadir.Path(dir, datadir.LogDir)); err != nil {
@@ -44,10 +44,11 @@ func (a *Archive) Mount(ctx context.Context, base vfs.FS, dir string) (*FS, erro
 		return nil, err
 	}
 	for _, c := range cards {
-		if !slices.Contains(own, c.Name) {
-			if err := f.add(checkpoints, checkpointFolder, c); err != nil {
-				return nil, err
-			}
+		if slices.Contains(own, c.Name) {
+			continue
+		}
+		if err := f.add(checkpoints, checkpointFolder, c); err != nil {
+			return nil, err
 		}
 	}
 	return f, nil
@@ -81,14 +82,14 @@ func (f *FS) mountLog(ctx context.Context, dir string) error {
 			own = append(own, first)
 		}
 	}
-	// From the newest one back, as long as each continues the one before.
-	next := uint64(0) // first index of the row; 0: nothing yet
-	prev := uint64(0) // the block that it continues
+	// From the newest one back, while each continues the one before.
+	var next, prev uint64 // the first index so far (0: none), and the one of the block before it
 	if len(own) > 0 {
-		// Only its header is wanted: that it has no block does not matter.
-		s, err := log.ScanSegment(ctx, f.base, dir, log.SegmentName(own[0]), log.SegmentHeaderSize, nil)
+		// Only its header is read: an error about its blocks does not matter.
+		s, err := log.ScanSegment(
+			ctx, f.base, dir, log.SegmentName(own[0]), log.SegmentHeaderSize, nil)
 		if s.First != own[0] {
-			return err // retention was faster, or it is damaged
+			return err // retention has just deleted it, or it is damaged
 		}
 		next, prev = own[0], s.PrevIndex
 	}
@@ -97,12 +98,13 @@ func (f *FS) mountLog(ctx context.Context, dir string) error {
 		case slices.Contains(own, c.First) && c.First != own[len(own)-1]:
 			continue // the directory has it, whole
 		case len(own) > 0 && c.First >= own[0]:
-			// Its newest one, which it may have only begun, or what came after.
+			// The directory's newest one, which it may have only begun, or one after that.
 		case len(own) > 0 && prev == 0:
 			return nil // the directory has the log's beginning
 		case prev > 0 && c.Last != prev:
-			f.Missing = fmt.Sprintf("archive %s: between index %d, where segment %s ends, and index %d history is missing; "+
-				"what lies before is left out", f.archive, c.Last, c.Name, next)
+			f.Missing = fmt.Sprintf("archive %s: between index %d, where segment %s ends, and "+
+				"index %d history is missing; what lies before is left out",
+				f.archive, c.Last, c.Name, next)
 			return nil
 		default:
 			next, prev = c.First, c.PrevIndex
@@ -110,7 +112,8 @@ func (f *FS) mountLog(ctx context.Context, dir string) error {
 		if err := f.add(dir, logFolder, c); err != nil {
 			return err
 		}
-		f.files[path.Join(dir, log.SideFileName(c.First))] = path.Join(f.archive.dir, logFolder, log.SideFileName(c.First))
+		side := log.SideFileName(c.First)
+		f.files[path.Join(dir, side)] = path.Join(f.archive.dir, logFolder, side)
 	}
 	return nil
 }
@@ -121,7 +124,8 @@ func (f *FS) add(dir, folder string, c *card) error {
 	if info, err := f.archive.fs.Stat(name); err != nil {
 		return err
 	} else if info.Size != c.Bytes {
-		return &CorruptError{f.archive.dir, c.Name, fmt.Sprintf("it has %d bytes, its card says %d", info.Size, c.Bytes)}
+		return &CorruptError{f.archive.dir, c.Name,
+			fmt.Sprintf("it has %d bytes, its card says %d", info.Size, c.Bytes)}
 	}
 	f.files[path.Join(dir, c.Name)] = name
 	return nil
@@ -174,22 +178,15 @@ func (f *FS) OpenRead(name string) (vfs.File, error) {
 	return fsys.OpenRead(at)
 }
 
-func denied(op, name string) error { return &fs.PathError{Op: op, Path: name, Err: fs.ErrPermission} }
+func denied(name string) error {
+	return &fs.PathError{Op: "write", Path: name, Err: fs.ErrPermission}
+}
 
-// Create implements vfs.FS: never.
-func (f *FS) Create(name string) (vfs.File, error) { return nil, denied("create", name) }
+// The other methods of vfs.FS write, and are refused.
 
-// OpenReadWrite implements vfs.FS: never.
-func (f *FS) OpenReadWrite(name string) (vfs.File, error) { return nil, denied("open", name) }
-
-// Remove implements vfs.FS: never.
-func (f *FS) Remove(name string) error { return denied("remove", name) }
-
-// Rename implements vfs.FS: never.
-func (f *FS) Rename(name, _ string) error { return denied("rename", name) }
-
-// MkdirAll implements vfs.FS: never.
-func (f *FS) MkdirAll(name string) error { return denied("mkdir", name) }
-
-// SyncDir implements vfs.FS: never.
-func (f *FS) SyncDir(name string) error { return denied("sync", name) }
+func (f *FS) Create(name string) (vfs.File, error)        { return nil, denied(name) }
+func (f *FS) OpenReadWrite(name string) (vfs.File, error) { return nil, denied(name) }
+func (f *FS) Remove(name string) error                    { return denied(name) }
+func (f *FS) Rename(name, _ string) error                 { return denied(name) }
+func (f *FS) MkdirAll(name string) error                  { return denied(name) }
+func (f *FS) SyncDir(name string) error                   { return denied(name) }

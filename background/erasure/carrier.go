@@ -20,7 +20,7 @@ type Carrier struct {
 	// OpenPast opens what goes back further than the log, nil where nothing does.
 	// nil: there is no archive.
 	OpenPast func(context.Context) (past Reader, done func(), err error)
-	// Archive erases in what only the archive has; nil: there is none.
+	// Archive removes erased contents from the archive; nil without one.
 	Archive func(ctx context.Context, refs []event.Ref) error
 
 	// finding is held by the task that looks for what is to be erased: one after

@@ -64,8 +64,7 @@ type NodeOptions struct {
 	Fetched func() error
 	// Shed returns when no file of the Raft log holds an entry up to an index.
 	Shed func(ctx context.Context, upTo uint64) error
-	// Archive brings what the archive has of these events up to date; nil: there
-	// is none.
+	// Archive removes erased contents from the archive; nil without one.
 	Archive func(ctx context.Context, refs []event.Ref) error
 	Logger  *slog.Logger
 }

@@ -438,7 +438,7 @@ func (e *engine) newErasures() (*erasure.Node, error) {
 		Shed: func(ctx context.Context, upTo uint64) error { return e.replica.Shed(ctx, upTo) },
 	}
 	if e.archiver != nil {
-		o.Archive = e.archiver.Refresh
+		o.Archive = e.archiver.Erase
 	}
 	return erasure.NewNode(o)
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/qlogd/qlogd/background/dead"
 	"github.com/qlogd/qlogd/background/erasure"
 	"github.com/qlogd/qlogd/background/push"
+	"github.com/qlogd/qlogd/background/retention"
 	"github.com/qlogd/qlogd/background/task"
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/fsm"
@@ -142,10 +143,9 @@ func openEngine(n *node) (_ *engine, err error) {
 	e.tasks = e.newTasks()
 
 	for _, run := range []func(context.Context){
-		e.tasks.Run, e.archiver.Run, e.erasures.Run,
+		e.tasks.Run, e.archiver.Run, e.erasures.Run, e.retention(e.c.HistoryRetention).Run,
 		func(ctx context.Context) { e.observe(ctx, ro.Changed) },
 		func(context.Context) { e.follow() },
-		func(context.Context) { e.retain() },
 		func(context.Context) { e.fetchLacking() },
 	} {
 		e.work.Go(func() { run(e.background) })
@@ -180,6 +180,13 @@ func (e *engine) stop(ctx context.Context) error {
 	}
 	e.cancel()
 	return errors.Join(errs...)
+}
+
+func (e *engine) retention(limit time.Duration) *retention.Retention {
+	return &retention.Retention{
+		Limit: limit, Log: e.log, State: e.machine, Replica: e.replica, KeepFrom: e.archiver.KeepFrom,
+		Logger: e.logger,
+	}
 }
 
 // checkBeginning refuses a log whose first segments were lost, not deleted by retention: its live

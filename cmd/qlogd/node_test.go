@@ -102,13 +102,13 @@ func TestRetentionLetsGoOfWhatNobodyNeeds(t *testing.T) {
 		if err := n.engine().replica.Snapshot(); err != nil {
 			t.Fatal(err)
 		}
-		if err := n.engine().retainOnce(ctx, time.Millisecond); err != nil {
+		if err := n.engine().retention(time.Millisecond).Once(ctx); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if n.engine().log.First() <= first {
-		cut, ok, err := n.engine().planCut(n.engine().replica.Status().Checkpoints, time.Millisecond)
-		t.Fatalf("the log still begins at %d (head %d, %d segments); history %d, the plan %d %v %v", first, n.engine().log.Head(), len(n.engine().log.Segments()), n.engine().machine.History(), cut, ok, err)
+		t.Fatalf("the log still begins at %d (head %d, %d segments); history %d",
+			first, n.engine().log.Head(), len(n.engine().log.Segments()), n.engine().machine.History())
 	}
 	m := must[*wire.Message](t)(c.Message(ctx, old))
 	if string(m.Payload) != `"kept"` || m.State != "ready" {

@@ -33,7 +33,7 @@ var rooms = []string{
 	"raft",
 	"replay",
 	"webhook",
-	"background/push",
+	"background/push", "background/retention",
 	"background",
 	"api",
 	"cmd/qlogd",

@@ -105,8 +105,8 @@ func (r *Retention) commit(ctx context.Context, cut uint64) error {
 			return err
 		}
 	}
-	// The count of what is needed is coarse: it may be a little below the cut, and a segment is then
-	// deleted the next time.
+	// The count of what is needed is coarse: it may be a little below the cut, and a segment is
+	// then deleted the next time.
 	r.State.View(func(s *projections.State) { cut = min(cut, s.Needed()) })
 	if cut <= r.State.History() {
 		return nil

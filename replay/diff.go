@@ -307,14 +307,15 @@ func diffStates(ctx context.Context, a, b *projections.State, f Filter, fn func(
 	return nil
 }
 
-// InMotion returns the messages and queues that entries in a range are about:
-// what cannot be compared with something that was seen somewhere in it.
-func (s *Source) InMotion(ctx context.Context, from, to uint64) (messages map[event.ID]bool, queues map[string]bool, err error) {
-	messages, queues = map[event.ID]bool{}, map[string]bool{}
+// InMotion returns the messages, by their ids, and the queues that entries in a range are about: they
+// cannot be compared with what was read somewhere in that range.
+func (s *Source) InMotion(ctx context.Context, from, to uint64) (
+	messages, queues map[string]bool, err error) {
+	messages, queues = map[string]bool{}, map[string]bool{}
 	err = s.blocks(ctx, from, to, func(b *event.Block) error {
 		for i := range b.Events {
 			e := &b.Events[i]
-			messages[e.Subject], messages[e.ID] = true, true
+			messages[e.Subject.String()], messages[e.ID.String()] = true, true
 			queues[e.Queue], queues[e.ToQueue] = true, true
 		}
 		return nil

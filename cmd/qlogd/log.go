@@ -3,11 +3,13 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"os"
 	"time"
 
@@ -48,14 +50,16 @@ func (a *app) openLog(ctx context.Context, dataDir, archived string) (*openLog, 
 	l := &openLog{fs: vfs.OS{}, path: dataDir, name: dataDir}
 	if dataDir != "" {
 		if info, err := os.Stat(dataDir); errors.Is(err, fs.ErrNotExist) {
-			return nil, usagef("data directory: %w; name a node's data directory with --data-dir", err)
+			return nil, usagef("data directory: %w; "+
+				"name a node's data directory with --data-dir", err)
 		} else if err != nil {
 			return nil, fmt.Errorf("data directory: %w", err)
 		} else if !info.IsDir() {
 			return nil, fmt.Errorf("data directory %s is not a directory", dataDir)
 		}
 		var err error
-		if l.node, err = datadir.ReadNode(dataDir); err != nil && !errors.Is(err, datadir.ErrNoNode) {
+		l.node, err = datadir.ReadNode(dataDir)
+		if err != nil && !errors.Is(err, datadir.ErrNoNode) {
 			return nil, err
 		}
 	}
@@ -108,15 +112,18 @@ func (l *openLog) dir() (*replay.Dir, error) {
 type logSource struct {
 	*app
 	dataDir, archive string
+	asked            *client.Client // the server, once it was asked
 }
 
 // local reports whether the log is read from files.
 func (s *logSource) local() bool { return s.dataDir != "" || s.archive != "" }
 
 func (s *logSource) flags(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&s.dataDir, "data-dir", "", "read the log of this data directory")
-	cmd.Flags().StringVar(&s.reach.addr, "addr", "", "ask a running server (default $QLOGD_ADDR or "+defaultAddr+")")
-	cmd.Flags().StringVar(&s.archive, "archive", "", "read an archive, DIR, alone or before --data-dir")
+	f := cmd.Flags()
+	f.StringVar(&s.dataDir, "data-dir", "", "read the log of this data directory")
+	f.StringVar(&s.reach.addr, "addr", "",
+		"ask a running server (default $QLOGD_ADDR or "+defaultAddr+")")
+	f.StringVar(&s.archive, "archive", "", "read an archive, DIR, alone or before --data-dir")
 	cmd.MarkFlagsMutuallyExclusive("data-dir", "addr")
 	cmd.MarkFlagsMutuallyExclusive("archive", "addr")
 	s.authFlags(cmd)
@@ -148,14 +155,6 @@ func headOf(h replay.Head, cluster, node string) wire.LogHead {
 	return out
 }
 
-// dirHead is the head of a data directory up to an index.
-func dirHead(d *replay.Dir, index uint64) (*wire.LogHead, error) {
-	h, err := replay.HeadAt(d.Log, index)
-	cluster, node := identity(d)
-	out := headOf(h, cluster, node)
-	return &out, err
-}
-
 // proof shows the running node's log.
 type proof struct{ *engine }
 
@@ -181,7 +180,8 @@ func segmentsOf(l *log.Log, cluster, node string) wire.LogSegments {
 		out.Segments = append(out.Segments, wire.LogSegment{
 			Name: s.Name, FirstIndex: s.First, LastIndex: s.Last, Bytes: s.Size,
 			PreviousIndex: s.PrevIndex, PreviousChainHash: hex.EncodeToString(s.PrevChain[:]),
-			ChainHash: hex.EncodeToString(s.Chain[:]), LastTime: wire.Time(s.Clock), Sealed: s.Sealed,
+			ChainHash: hex.EncodeToString(s.Chain[:]), LastTime: wire.Time(s.Clock),
+			Sealed: s.Sealed,
 		})
 	}
 	return out
@@ -199,16 +199,17 @@ func (a *app) logSegmentsCmd() *cobra.Command {
 			if a.output == "json" {
 				return a.wire(out)
 			}
-			return list(a, out.Segments, nil, "segment,first,last,bytes,state,last time,chain", func(g *wire.LogSegment) []any {
+			row := func(g *wire.LogSegment) []any {
 				state := "open"
-				if g.Sealed {
-					state = "sealed"
-				}
 				if g.Archived {
 					state = "archived"
+				} else if g.Sealed {
+					state = "sealed"
 				}
-				return []any{g.Name, g.FirstIndex, g.LastIndex, g.Bytes, state, g.LastTime.String(), g.ChainHash[:16] + "…"}
-			})
+				return []any{g.Name, g.FirstIndex, g.LastIndex, g.Bytes, state,
+					g.LastTime.String(), g.ChainHash[:16] + "…"}
+			}
+			return list(a, out.Segments, nil, "segment,first,last,bytes,state,last time,chain", row)
 		})
 	s.flags(cmd)
 	return cmd
@@ -233,11 +234,7 @@ func (s *logSource) segments(ctx context.Context) (*wire.LogSegments, error) {
 	return &out, nil
 }
 
-// archivedLine is the output of log archive with -o json.
-type archivedLine struct {
-	Archive archivedBody `json:"archive"`
-}
-
+// archivedBody is the output of log archive with -o json.
 type archivedBody struct {
 	To          string `json:"to"`
 	Segments    int    `json:"segments"`  // written now
@@ -250,7 +247,8 @@ type archivedBody struct {
 func (a *app) logArchiveCmd() *cobra.Command {
 	var dataDir, to string
 	var refresh bool
-	cmd := a.local("archive", "Copy the log's sealed segments to a directory", `  qlogd log archive --to /backup/qlogd
+	cmd := a.local("archive", "Copy the log's sealed segments to a directory",
+		`  qlogd log archive --to /backup/qlogd
   qlogd log archive --data-dir /var/lib/qlogd --to /mnt/backup/qlogd
   qlogd replay --archive /backup/qlogd --from start --to 2026-01-31T00:00:00Z`,
 		func(ctx context.Context, _ []string) error {
@@ -268,9 +266,11 @@ not touched.
 
 A server can do the same by itself: qlogd serve --archive.`
 	f := cmd.Flags()
-	f.StringVar(&dataDir, "data-dir", "", "data directory to read (default $QLOGD_DATA_DIR or "+defaultDataDir+")")
+	f.StringVar(&dataDir, "data-dir", "",
+		"data directory to read (default $QLOGD_DATA_DIR or "+defaultDataDir+")")
 	f.StringVar(&to, "to", "", "where to: DIR")
-	f.BoolVar(&refresh, "refresh", false, "also replace segments of which contents were erased since")
+	f.BoolVar(&refresh, "refresh", false,
+		"also replace segments of which contents were erased since")
 	return cmd
 }
 
@@ -302,18 +302,23 @@ func (a *app) archiveDir(ctx context.Context, dataDir, to string, refresh bool) 
 	if err != nil {
 		return err
 	}
-	return a.say(archivedLine{archivedBody{arch.String(), w.Segments, w.Refreshed, w.Checkpoints, w.Bytes, w.UpTo}},
+	return a.say(named{"archive": archivedBody{
+		arch.String(), w.Segments, w.Refreshed, w.Checkpoints, w.Bytes, w.UpTo,
+	}},
 		"%s and %s (%s) archived to %s; it has all up to index:%d",
-		plural(w.Segments+w.Refreshed, "segment", "segments"), plural(w.Checkpoints, "checkpoint", "checkpoints"),
+		plural(w.Segments+w.Refreshed, "segment", "segments"),
+		plural(w.Checkpoints, "checkpoint", "checkpoints"),
 		humanize.IBytes(uint64(w.Bytes)), arch, w.UpTo)
 }
 
 // sourceOf is a data directory as an archive's source.
 func sourceOf(d *replay.Dir) archive.Source {
-	return archive.Source{FS: d.FS, LogDir: d.LogDir(), Checkpoints: d.Checkpoints, Segments: d.Log.Segments()}
+	return archive.Source{
+		FS: d.FS, LogDir: d.LogDir(), Checkpoints: d.Checkpoints, Segments: d.Log.Segments(),
+	}
 }
 
-// headExporter is one run of qlogd log export-heads.
+// headExporter runs qlogd log export-heads once.
 type headExporter struct {
 	logSource
 	all, follow bool
@@ -336,7 +341,8 @@ code 3.`, `  qlogd log export-heads >> /elsewhere/heads.jsonl
 		func(ctx context.Context, _ []string) error { return x.run(ctx) })
 	x.flags(cmd)
 	f := cmd.Flags()
-	f.BoolVar(&x.all, "all", false, "of a data directory: also a head for the end of each sealed segment")
+	f.BoolVar(&x.all, "all", false,
+		"of a data directory: also a head for the end of each sealed segment")
 	f.BoolVar(&x.follow, "follow", false, "stay, and write a head whenever there is a new one")
 	f.DurationVar(&x.every, "every", time.Minute, "with --follow: interval between two looks")
 	return cmd
@@ -349,19 +355,9 @@ func (x *headExporter) run(ctx context.Context) error {
 	if x.all && !x.local() {
 		return usagef("--all wants --data-dir or --archive")
 	}
-	look := x.lookDir
-	if !x.local() {
-		c, err := x.server()
-		if err != nil {
-			return err
-		}
-		look = func(ctx context.Context, last *wire.LogHead) (*wire.LogHead, *wire.LogHead, error) {
-			return lookServer(ctx, c, last)
-		}
-	}
 	var last *wire.LogHead
 	for {
-		head, again, err := look(ctx, last)
+		head, again, err := x.look(ctx, last)
 		switch {
 		case err != nil && (!x.follow || last == nil):
 			return refusal(err)
@@ -387,36 +383,19 @@ func (x *headExporter) run(ctx context.Context) error {
 	}
 }
 
-// stillHolds compares a head written before with the log's head, and with what
-// the log has where the old head was: nil if retention has deleted it.
-func stillHolds(before, head, now *wire.LogHead) (err error) {
-	switch {
-	case before == nil:
-		return nil
-	case head.ClusterID != before.ClusterID:
-		err = fmt.Errorf("this is a foreign log: it is of cluster %s, the head before was of cluster %s",
-			head.ClusterID, before.ClusterID)
-	case head.Index < before.Index:
-		err = fmt.Errorf("the log's tail was cut off: it ended at index %d, and now at %d", before.Index, head.Index)
-	case now != nil && now.ChainHash != before.ChainHash:
-		err = fmt.Errorf("history was rewritten up to index %d: the chain was %.16s… there, and now is %.16s…",
-			before.Index, before.ChainHash, now.ChainHash)
-	default:
-		return nil
-	}
-	return &exitError{exitDifference, err}
-}
-
-// lookDir returns a directory's head, and what it has where the last head was.
-func (x *headExporter) lookDir(ctx context.Context, last *wire.LogHead) (head, again *wire.LogHead, err error) {
-	d, err := x.open(ctx)
-	if err != nil {
-		return nil, nil, err
-	}
-	defer d.Close()
-	if x.all && last == nil {
+// look returns the log's head, and what it has at the last head: nil if retention has deleted it.
+func (x *headExporter) look(ctx context.Context, last *wire.LogHead) (
+	head, again *wire.LogHead, err error) {
+	at := func(index uint64) (*wire.LogHead, error) { return x.serverHead(ctx, index) }
+	if x.local() {
+		d, err := x.open(ctx)
+		if err != nil {
+			return nil, nil, err
+		}
+		defer d.Close()
+		at = func(index uint64) (*wire.LogHead, error) { return dirHead(d, index) }
 		for _, s := range d.Log.Segments() {
-			if !s.Sealed {
+			if !x.all || last != nil || !s.Sealed {
 				break
 			}
 			h, err := dirHead(d, s.Last)
@@ -428,37 +407,66 @@ func (x *headExporter) lookDir(ctx context.Context, last *wire.LogHead) (head, a
 			}
 		}
 	}
-	head, err = dirHead(d, d.Log.Head())
-	if err != nil || last == nil || last.Index > head.Index || last.Index < d.Log.First() {
-		return head, nil, err
+	if head, err = at(newest); err == nil && last != nil && last.Index <= head.Index {
+		again, err = at(last.Index)
 	}
-	again, err = dirHead(d, last.Index)
 	return head, again, err
 }
 
-// lookServer does the same with a running server.
-func lookServer(ctx context.Context, c *client.Client, last *wire.LogHead) (head, again *wire.LogHead, err error) {
-	if head, err = c.LogHead(ctx); err != nil || last == nil || last.Index > head.Index {
-		return head, nil, err
-	}
-	again, err = serverHead(ctx, c, last.Index)
-	return head, again, err
-}
+// newest is the index of the log's head, whatever it is.
+const newest = math.MaxUint64
 
 // serverHead returns a server's head at an index, nil if retention has deleted it.
-func serverHead(ctx context.Context, c *client.Client, index uint64) (*wire.LogHead, error) {
-	h, err := c.LogHead(ctx, client.At(fmt.Sprintf("index:%d", index)))
+func (s *logSource) serverHead(ctx context.Context, index uint64) (*wire.LogHead, error) {
+	if s.asked == nil {
+		var err error
+		if s.asked, err = s.server(); err != nil {
+			return nil, err
+		}
+	}
+	if index == newest {
+		return s.asked.LogHead(ctx)
+	}
+	h, err := s.asked.LogHead(ctx, client.At(fmt.Sprintf("index:%d", index)))
 	if errors.Is(err, client.ErrHistoryExpired) {
 		return nil, nil
 	}
 	return h, err
 }
 
-// headsLine is the result of comparing with heads, with --output json.
-type headsLine struct {
-	Heads headsBody `json:"heads"`
+// dirHead does the same with a data directory.
+func dirHead(d *replay.Dir, index uint64) (*wire.LogHead, error) {
+	h, err := replay.HeadAt(d.Log, index)
+	if errors.Is(err, log.ErrGone) && index != newest {
+		return nil, nil
+	}
+	cluster, node := identity(d)
+	out := headOf(h, cluster, node)
+	return &out, err
 }
 
+// stillHolds compares an earlier head with the log's head, and with what the log has at the earlier
+// one's index: nil if retention has deleted it.
+func stillHolds(before, head, now *wire.LogHead) (err error) {
+	switch {
+	case before == nil:
+		return nil
+	case head.ClusterID != before.ClusterID:
+		err = fmt.Errorf("this is a foreign log: it is of cluster %s, "+
+			"the head before was of cluster %s", head.ClusterID, before.ClusterID)
+	case head.Index < before.Index:
+		err = fmt.Errorf("the log's tail was cut off: it ended at index %d, and now at %d",
+			before.Index, head.Index)
+	case now != nil && now.ChainHash != before.ChainHash:
+		err = fmt.Errorf("history was rewritten up to index %d: the chain was %.16s… there, "+
+			"and now is %.16s…", before.Index, before.ChainHash, now.ChainHash)
+	default:
+		return nil
+	}
+	return &exitError{exitDifference, err}
+}
+
+// headsBody is the result of comparing with heads, with --output json.
 type headsBody struct {
 	OK bool `json:"ok"`
 	replay.HeadsReport
@@ -486,7 +494,8 @@ func (a *app) logVerifyCmd() *cobra.Command {
 			}
 			if s.reach.addr != "" {
 				if heads == "" {
-					return usagef("--addr wants --heads: only a data directory can be checked by itself")
+					return usagef("--addr wants --heads: " +
+						"only a data directory can be checked by itself")
 				}
 				report, err := s.serverHeads(ctx, kept)
 				return s.printHeads(report, err)
@@ -540,7 +549,9 @@ func parseHeads(name string, b []byte) ([]replay.Head, error) {
 		if err != nil || len(chain) != 32 {
 			return nil, usagef("%s:%d: not a head: chain_hash must be 64 hex digits", name, line)
 		}
-		h := replay.Head{ClusterID: w.ClusterID, Index: w.Index, Chain: [32]byte(chain), Time: int64(w.Time)}
+		h := replay.Head{
+			ClusterID: w.ClusterID, Index: w.Index, Chain: [32]byte(chain), Time: int64(w.Time),
+		}
 		if w.EventID != "" {
 			if h.EventID, err = event.ParseID(w.EventID); err != nil {
 				return nil, usagef("%s:%d: not a head: event_id is %w", name, line, err)
@@ -558,24 +569,18 @@ func parseHeads(name string, b []byte) ([]replay.Head, error) {
 }
 
 // serverHeads compares heads with a running server's chain.
-func (s *logSource) serverHeads(ctx context.Context, heads []replay.Head) (r replay.HeadsReport, err error) {
+func (s *logSource) serverHeads(ctx context.Context, heads []replay.Head) (
+	r replay.HeadsReport, err error) {
 	r.Heads = len(heads)
-	c, err := s.server()
-	if err != nil {
-		return r, err
-	}
-	now, err := c.LogHead(ctx)
+	now, err := s.serverHead(ctx, newest)
 	if err != nil {
 		return r, refusal(err)
 	}
-	for i := range heads {
-		kept := headOf(heads[i], heads[i].ClusterID, "")
-		if kept.ClusterID == "" {
-			kept.ClusterID = now.ClusterID
-		}
+	for _, h := range heads {
+		kept := headOf(h, cmp.Or(h.ClusterID, now.ClusterID), "")
 		var there *wire.LogHead
 		if kept.Index <= now.Index {
-			if there, err = serverHead(ctx, c, kept.Index); err != nil {
+			if there, err = s.serverHead(ctx, kept.Index); err != nil {
 				return r, refusal(err)
 			}
 			if there == nil {
@@ -589,7 +594,8 @@ func (s *logSource) serverHeads(ctx context.Context, heads []replay.Head) (r rep
 		r.Equal, r.Newest = r.Equal+1, max(r.Newest, kept.Index)
 	}
 	if r.Equal == 0 {
-		return r, fmt.Errorf("none of the %d heads could be compared with the log: retention has deleted all of them", r.Heads)
+		return r, fmt.Errorf("none of the %d heads could be compared with the log: "+
+			"retention has deleted all of them", r.Heads)
 	}
 	return r, nil
 }
@@ -604,12 +610,13 @@ func (s *logSource) printHeads(r replay.HeadsReport, err error) error {
 	if different {
 		body.WrongIndex, body.Difference = diff.Index, diff.Error()
 	}
-	text := fmt.Sprintf("%s: %d agree, the newest at index:%d", plural(r.Heads, "head", "heads"), r.Equal, r.Newest)
+	text := fmt.Sprintf("%s: %d agree, the newest at index:%d",
+		plural(r.Heads, "head", "heads"), r.Equal, r.Newest)
 	if r.Deleted > 0 {
 		text += fmt.Sprintf("; %d are of history that retention has deleted", r.Deleted)
 	}
 	if s.output == "json" || !different {
-		if err := s.say(headsLine{body}, "%s", text); err != nil {
+		if err := s.say(named{"heads": body}, "%s", text); err != nil {
 			return err
 		}
 	}

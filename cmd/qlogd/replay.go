@@ -21,7 +21,7 @@ import (
 	"github.com/qlogd/qlogd/replay"
 )
 
-// replayer is one run of qlogd replay.
+// replayer runs qlogd replay once.
 type replayer struct {
 	*app
 	dataDir, archive         string
@@ -90,17 +90,21 @@ With --output json every line is an object: {"event": …}, and last {"state": �
 	f.StringVar(&r.fromText, "from", "start", "first instant")
 	f.StringVar(&r.toText, "to", "now", "last instant")
 	f.StringVar(&r.filter.Queue, "queue", "", "only this queue")
-	f.StringVar(&r.message, "message", "", "only this message, through dead-letter queues and replays")
+	f.StringVar(&r.message, "message", "",
+		"only this message, through dead-letter queues and replays")
 	f.BoolVar(&r.verify, "verify", false, "check the log and the checkpoints")
 	f.BoolVar(&r.diff, "diff", false, "print what changed between --from and --to")
 	f.StringVar(&r.into, "into", "", "write a new data directory with the state as of --to")
 	f.StringVar(&r.archive, "archive", "", "read an archive, DIR, alone or before --data-dir")
 	f.StringVar(&r.whatIf, "what-if", "",
-		"a YAML file of other policies: queues: {jobs: {delivery: {max_attempts: 3}}}; * is every other queue")
-	f.DurationVar(&r.tolerance, "tolerance", time.Second, "with --what-if: by how much times may differ")
+		"a YAML file of other policies: queues: {jobs: {delivery: {max_attempts: 3}}}; "+
+			"* is every other queue")
+	f.DurationVar(&r.tolerance, "tolerance", time.Second,
+		"with --what-if: by how much times may differ")
 	f.StringVar(&r.against, "against", "",
 		"with --diff: compare with another data directory, or with the server at http://…")
-	f.StringVar(&r.bisect, "bisect", "", "find the first event after which this CEL predicate holds")
+	f.StringVar(&r.bisect, "bisect", "",
+		"find the first event after which this CEL predicate holds")
 	f.BoolVar(&r.exhaustive, "exhaustive", false,
 		"with --bisect: look at every entry, for a predicate that comes and goes")
 	cmd.MarkFlagsMutuallyExclusive("verify", "diff", "into", "what-if", "bisect")
@@ -121,7 +125,8 @@ func (r *replayer) run(ctx context.Context, bar bool) error {
 		return usagef("--against goes with --diff")
 	case r.exhaustive && r.bisect == "":
 		return usagef("--exhaustive goes with --bisect")
-	case r.reach.addr != "" && (r.verify || r.diff || r.into != "" || r.whatIf != "" || r.bisect != ""):
+	case r.reach.addr != "" &&
+		(r.verify || r.diff || r.into != "" || r.whatIf != "" || r.bisect != ""):
 		return usagef("--verify, --diff, --bisect, --into and --what-if read a data directory: " +
 			"give --data-dir in place of --addr")
 	case r.reach.addr != "":
@@ -148,8 +153,8 @@ func (r *replayer) run(ctx context.Context, bar bool) error {
 		return err
 	}
 	defer d.Close()
-	// A torn tail is no error: a live node is writing it, or a crash tore an
-	// entry that Raft applies again.
+	// A torn tail is no error: a live node is writing it, or a crash tore an entry that Raft
+	// applies again.
 	if t := d.Tail(); t != nil {
 		fmt.Fprintf(r.stderr, "qlogd: the log's tail is torn or still being written: "+
 			"%s after offset %d of %s (%s); read is all up to index:%d\n",
@@ -197,7 +202,7 @@ func (r *replayer) parse() (err error) {
 	return nil
 }
 
-// order refuses a range that ends before it begins.
+// order returns a usage error for a range that ends before it begins.
 func (r *replayer) order(log *log.Log) error {
 	first, err := log.From(r.from)
 	if err != nil {
@@ -207,10 +212,11 @@ func (r *replayer) order(log *log.Log) error {
 	if err != nil {
 		return instantError(fmt.Errorf("--to: %w", err))
 	}
-	// A time before which nothing happened is no mistake; one after --to is,
-	// and so is an entry after it.
+	// A time before which nothing happened is no mistake; one after --to is, and so is an entry
+	// after it.
 	timed := r.from.Kind == event.InstantTime
-	after := first > last && (r.from.Kind == event.InstantIndex || r.from.Kind == event.InstantID) ||
+	after := first > last &&
+		(r.from.Kind == event.InstantIndex || r.from.Kind == event.InstantID) ||
 		timed && r.to.Kind == event.InstantTime && r.from.Time > r.to.Time ||
 		timed && first > last+1
 	if after && r.into == "" {
@@ -227,15 +233,10 @@ func instantError(err error) error {
 	return err
 }
 
-// eventLine and stateLine are the lines of --output json.
-type eventLine struct {
-	Event wire.Event `json:"event"`
-}
+// named is a line of --output json: an object with one member.
+type named map[string]any
 
-type stateLine struct {
-	State stateBody `json:"state"`
-}
-
+// stateBody is the last line: the state at --to.
 type stateBody struct {
 	At        wire.Time             `json:"at"`
 	Index     uint64                `json:"index"`
@@ -271,7 +272,9 @@ func (r *replayer) events(ctx context.Context, d *replay.Dir, bar bool) error {
 	if r.to.Kind == event.InstantTime {
 		clock = max(clock, r.to.Time)
 	}
-	body := stateBody{wire.Time(clock), state.Index(), hex.EncodeToString(chain[:]), map[string]wire.Stats{}}
+	body := stateBody{
+		wire.Time(clock), state.Index(), hex.EncodeToString(chain[:]), map[string]wire.Stats{},
+	}
 	for _, q := range state.Queues() {
 		if r.filter.Queue == "" || r.filter.Queue == q.Name {
 			body.Queues[q.Name] = statsOf(&q.Stats, clock)
@@ -283,16 +286,18 @@ func (r *replayer) events(ctx context.Context, d *replay.Dir, bar bool) error {
 			from = fmt.Sprintf("the checkpoint at index:%d", cost.Checkpoint)
 		}
 		fmt.Fprintf(r.stderr, "state folded from %s: %s, %s\n", from,
-			plural(int64(cost.Blocks), "block", "blocks"), plural(int64(cost.Events), "event", "events"))
+			plural(int64(cost.Blocks), "block", "blocks"),
+			plural(int64(cost.Events), "event", "events"))
 	}
 	return r.state(&body)
 }
 
-// statsOf is a queue's counts at an instant; rates are not known in the past.
+// statsOf returns a queue's counts at an instant; the past has no rates.
 func statsOf(t *event.Stats, clock int64) wire.Stats {
 	s := wire.Stats{
 		Depth: t.Ready, Held: t.Held, Scheduled: t.Scheduled, InFlight: t.InFlight, Bytes: t.Bytes,
-		EnqueuedTotal: t.Enqueued, AckedTotal: t.Acked, DeadLetteredTotal: t.DeadLettered, Partitions: t.Partitions,
+		EnqueuedTotal: t.Enqueued, AckedTotal: t.Acked, DeadLetteredTotal: t.DeadLettered,
+		Partitions: t.Partitions,
 	}
 	if t.Oldest > 0 {
 		s.OldestMessageAgeSeconds = max(0, clock-t.Oldest) / 1000
@@ -304,7 +309,7 @@ func statsOf(t *event.Stats, clock int64) wire.Stats {
 // the widths of a table.
 func (r *replayer) event(e wire.Event) error {
 	if r.output == "json" {
-		return r.wire(eventLine{e})
+		return r.wire(named{"event": e})
 	}
 	if r.printed == 0 {
 		fmt.Fprintf(r.stdout, "%-24s  %-8s  %-15s  %-20s  %-26s  %s\n",
@@ -319,7 +324,7 @@ func (r *replayer) event(e wire.Event) error {
 // state prints the state at the end of a replay.
 func (r *replayer) state(body *stateBody) error {
 	if r.output == "json" {
-		return r.wire(stateLine{*body})
+		return r.wire(named{"state": body})
 	}
 	if r.printed > 0 {
 		fmt.Fprintln(r.stdout)
@@ -333,16 +338,17 @@ func (r *replayer) state(body *stateBody) error {
 		_, err := fmt.Fprintln(r.stdout, "no queues")
 		return err
 	}
-	return list(r.app, sortedKeys(body.Queues), nil, "queue,depth,held,scheduled,in flight,bytes,enqueued,acked,dead",
+	return list(r.app, sortedKeys(body.Queues), nil,
+		"queue,depth,held,scheduled,in flight,bytes,enqueued,acked,dead",
 		func(name *string) []any {
 			s := body.Queues[*name]
-			return []any{*name, s.Depth, s.Held, s.Scheduled, s.InFlight, humanize.IBytes(uint64(s.Bytes)),
-				s.EnqueuedTotal, s.AckedTotal, s.DeadLetteredTotal}
+			return []any{*name, s.Depth, s.Held, s.Scheduled, s.InFlight,
+				humanize.IBytes(uint64(s.Bytes)), s.EnqueuedTotal, s.AckedTotal,
+				s.DeadLetteredTotal}
 		})
 }
 
-// remote prints the past by asking a running server: its events, and its queues
-// as they were.
+// remote prints the past that a running server answers: its events, and its queues as they were.
 func (r *replayer) remote(ctx context.Context) error {
 	c, err := r.server()
 	if err != nil {
@@ -355,7 +361,7 @@ func (r *replayer) remote(ctx context.Context) error {
 }
 
 func (r *replayer) askPast(ctx context.Context, c *client.Client) error {
-	// All questions are about the same instant: now and durations move on.
+	// All requests must be about the same instant: now and durations move on.
 	from, to := r.fromText, r.toText
 	if r.from.Kind == event.InstantTime {
 		from = wire.Time(r.from.Time).String()
@@ -371,10 +377,13 @@ func (r *replayer) askPast(ctx context.Context, c *client.Client) error {
 	if r.to.Kind == event.InstantNow {
 		to, last = "start", event.Instant{Kind: event.InstantStart}
 		if head.Index > 0 {
-			to, last = fmt.Sprintf("index:%d", head.Index), event.Instant{Kind: event.InstantIndex, Index: head.Index}
+			to = fmt.Sprintf("index:%d", head.Index)
+			last = event.Instant{Kind: event.InstantIndex, Index: head.Index}
 		}
 	}
-	events := c.AllEvents(ctx, client.EventQuery{From: from, To: to, Queue: r.filter.Queue, Limit: 1000})
+	events := c.AllEvents(ctx, client.EventQuery{
+		From: from, To: to, Queue: r.filter.Queue, Limit: 1000,
+	})
 	if r.message != "" {
 		events = r.history(ctx, c, last)
 	}
@@ -404,7 +413,8 @@ func (r *replayer) askPast(ctx context.Context, c *client.Client) error {
 
 // history returns a message's events between the two instants, through
 // dead-letter queues, replays and resurrections.
-func (r *replayer) history(ctx context.Context, c *client.Client, last event.Instant) iter.Seq2[wire.Event, error] {
+func (r *replayer) history(ctx context.Context, c *client.Client, last event.Instant,
+) iter.Seq2[wire.Event, error] {
 	return func(yield func(wire.Event, error) bool) {
 		events, err := c.History(ctx, r.message)
 		if errors.Is(err, client.ErrMessageNotFound) {
@@ -415,8 +425,10 @@ func (r *replayer) history(ctx context.Context, c *client.Client, last event.Ins
 			return
 		}
 		for _, e := range events {
-			inQueue := r.filter.Queue == "" || e.Queue == r.filter.Queue || e.ToQueue == r.filter.Queue
-			if inQueue && compareInstant(&e, r.from) >= 0 && compareInstant(&e, last) <= 0 && !yield(e, nil) {
+			q := r.filter.Queue
+			inQueue := q == "" || e.Queue == q || e.ToQueue == q
+			if inQueue && compareInstant(&e, r.from) >= 0 && compareInstant(&e, last) <= 0 &&
+				!yield(e, nil) {
 				return
 			}
 		}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"strings"
 
 	"github.com/dustin/go-humanize"
@@ -23,11 +24,7 @@ import (
 	"github.com/qlogd/qlogd/replay"
 )
 
-// verified is the line of --verify with --output json.
-type verified struct {
-	Verify verifyBody `json:"verify"`
-}
-
+// verifyBody is the line of --verify with --output json.
 type verifyBody struct {
 	OK          bool   `json:"ok"`
 	Index       uint64 `json:"index"`
@@ -67,9 +64,10 @@ func (a *app) verifyDir(ctx context.Context, log *openLog) error {
 			plural(t.Bytes, "byte", "bytes"), t.Offset, t.Segment, t.Reason)
 	}
 	if !different {
-		return a.show(verified{body}, nil, "verified", log.name, [][]any{
+		return a.show(named{"verify": body}, nil, "verified", log.name, [][]any{
 			{"indexes", fmt.Sprintf("%d to %d", l.First, l.Last)}, {"chain", body.ChainHash},
-			{"segments", l.Segments}, {"blocks", humanize.Comma(l.Blocks)}, {"events", humanize.Comma(l.Records)},
+			{"segments", l.Segments}, {"blocks", humanize.Comma(l.Blocks)},
+			{"events", humanize.Comma(l.Records)},
 			{"bytes", humanize.IBytes(uint64(l.Bytes))}, {"erased contents", l.Erased},
 			{"checkpoints", fmt.Sprintf("%d, all equal to the fold", report.Checkpoints)},
 			{"log's clock", wire.Time(report.State.Clock()).String()},
@@ -77,7 +75,7 @@ func (a *app) verifyDir(ctx context.Context, log *openLog) error {
 	}
 	body.WrongIndex, body.Difference = diff.Index, diff.Error()
 	if a.output == "json" {
-		if err := a.wire(verified{body}); err != nil {
+		if err := a.wire(named{"verify": body}); err != nil {
 			return err
 		}
 	}
@@ -85,15 +83,12 @@ func (a *app) verifyDir(ctx context.Context, log *openLog) error {
 	if diff.Index > 0 {
 		where = fmt.Sprintf(" (first wrong: index:%d)", diff.Index)
 	}
-	return &exitError{exitDifference, fmt.Errorf("verification found a difference%s: %w", where, diff)}
+	return &exitError{exitDifference,
+		fmt.Errorf("verification found a difference%s: %w", where, diff)}
 }
 
-// diffLine is a line of --diff with --output json. Of a queue, message_id is
-// left out, and before and after are queueSides; of a message, messageSides.
-type diffLine struct {
-	Diff diffBody `json:"diff"`
-}
-
+// diffBody is a line of --diff with --output json. A queue's has no message_id and queueSides
+// before and after; a message's has messageSides.
 type diffBody struct {
 	Queue     string `json:"queue"`
 	MessageID string `json:"message_id,omitzero"`
@@ -152,7 +147,8 @@ func (r *replayer) change(c *replay.Change) error {
 		body.MessageID = c.Message.String()
 		body.Before, body.After = messageSideOf(c.Before), messageSideOf(c.After)
 	} else {
-		body.Before, body.After = queueSideOf(c.QueueBefore, c.ClockBefore), queueSideOf(c.QueueAfter, c.ClockAfter)
+		body.Before = queueSideOf(c.QueueBefore, c.ClockBefore)
+		body.After = queueSideOf(c.QueueAfter, c.ClockAfter)
 	}
 	return r.difference(body)
 }
@@ -160,7 +156,7 @@ func (r *replayer) change(c *replay.Change) error {
 // difference prints one line of a diff.
 func (r *replayer) difference(body diffBody) error {
 	if r.output == "json" {
-		return r.wire(diffLine{body})
+		return r.wire(named{"diff": body})
 	}
 	_, err := fmt.Fprintf(r.stdout, "%-20s  %-26s  %s → %s\n",
 		body.Queue, cmp.Or(body.MessageID, "queue"), sideText(body.Before), sideText(body.After))
@@ -171,7 +167,8 @@ func queueSideOf(q *event.QueueView, clock int64) any {
 	if q == nil {
 		return nil
 	}
-	return queueSide{q.Paused, wire.Time(q.CreatedAt), wire.Time(q.UpdatedAt), statsOf(&q.Stats, clock)}
+	stats := statsOf(&q.Stats, clock)
+	return queueSide{q.Paused, wire.Time(q.CreatedAt), wire.Time(q.UpdatedAt), stats}
 }
 
 func messageSideOf(f *replay.Fate) any {
@@ -223,11 +220,6 @@ func sideText(v any) string {
 	return "nothing"
 }
 
-// compareLine is the last line of --diff --against with --output json.
-type compareLine struct {
-	Compare *replay.Comparison `json:"compare"`
-}
-
 // compare compares the log with another node's, or with a live state.
 func (r *replayer) compare(ctx context.Context, d *replay.Dir) error {
 	against := r.againstDir
@@ -240,14 +232,15 @@ func (r *replayer) compare(ctx context.Context, d *replay.Dir) error {
 	}
 	text := "the logs are the same"
 	if !body.SameLog {
-		text = fmt.Sprintf("the logs agree up to index:%d and part at index:%d", body.AgreeUpTo, body.Parted)
+		text = fmt.Sprintf("the logs agree up to index:%d and part at index:%d",
+			body.AgreeUpTo, body.Parted)
 	}
-	text += fmt.Sprintf("; compared at index:%d (%d here, %d there): %s", body.Index, body.Head, body.OtherHead,
-		plural(body.Changes, "difference", "differences"))
+	text += fmt.Sprintf("; compared at index:%d (%d here, %d there): %s", body.Index, body.Head,
+		body.OtherHead, plural(body.Changes, "difference", "differences"))
 	if body.InMotion > 0 {
 		text += fmt.Sprintf(", %d changed meanwhile and left out", body.InMotion)
 	}
-	if err := r.say(compareLine{body}, "%s", text); err != nil {
+	if err := r.say(named{"compare": body}, "%s", text); err != nil {
 		return err
 	}
 	if !body.SameLog || !body.SameState {
@@ -269,49 +262,67 @@ func (r *replayer) againstDir(ctx context.Context, d *replay.Dir) (*replay.Compa
 	return d.Compare(ctx, other, r.to, r.filter, r.change)
 }
 
-// liveState is what a server said of its queues and messages, between two heads
-// of its log.
-type liveState struct {
-	before, after *wire.LogHead
-	queues        map[string]*wire.Queue
-	messages      map[event.ID]*wire.Message
+// side is a queue or a message as one of two sides has it.
+type side struct {
+	queue string
+	body  any // queueSide or messageSide
 }
 
-func askLive(ctx context.Context, c *client.Client) (s liveState, err error) {
-	s.queues, s.messages = map[string]*wire.Queue{}, map[event.ID]*wire.Message{}
-	if s.before, err = c.LogHead(ctx); err != nil {
-		return s, err
+// sides are by a queue's name or a message's id.
+type sides struct{ queues, messages map[string]side }
+
+// liveState reads a server's queues and messages, and the heads of its log before and after.
+func liveState(ctx context.Context, c *client.Client) (
+	s sides, before, after *wire.LogHead, err error) {
+	s = sides{map[string]side{}, map[string]side{}}
+	if before, err = c.LogHead(ctx); err != nil {
+		return s, nil, nil, err
 	}
 	queues, err := c.Queues(ctx, "")
 	if err != nil {
-		return s, err
+		return s, nil, nil, err
 	}
-	for i := range queues {
-		s.queues[queues[i].Name] = &queues[i]
-		for q := (client.MessageQuery{Limit: 1000}); ; {
-			page, err := c.Messages(ctx, queues[i].Name, q)
+	for _, q := range queues {
+		s.queues[q.Name] = side{q.Name, queueSide{q.Paused, q.CreatedAt, q.UpdatedAt, q.Stats}}
+		for query := (client.MessageQuery{Limit: 1000}); ; {
+			page, err := c.Messages(ctx, q.Name, query)
 			if err != nil {
-				return s, err
+				return s, nil, nil, err
 			}
 			for _, m := range page.Messages {
-				id, err := event.ParseID(m.ID)
-				if err != nil {
-					return s, err
+				body := messageSide{
+					State: m.State, Held: m.Held, Key: m.Key, Attempt: uint32(m.Attempt),
+					LeaseID: m.LeaseID, LeaseExpiresAt: m.LeaseExpiresAt,
 				}
-				s.messages[id] = &m
+				if m.State == event.StateScheduled.String() {
+					body.AvailableAt = m.AvailableAt
+				}
+				s.messages[m.ID] = side{m.Queue, body}
 			}
-			if q.After = page.NextCursor; q.After == "" {
+			if query.After = page.NextCursor; query.After == "" {
 				break
 			}
 		}
 	}
-	s.after, err = c.LogHead(ctx)
-	return s, err
+	after, err = c.LogHead(ctx)
+	return s, before, after, err
 }
 
-// againstLive compares the fold of the log with a running server's answers.
-// The directory must be that of a node that runs. Whatever changed between the
-// first answer and the last is left out.
+// foldedState returns the queues and messages of a state.
+func foldedState(state *projections.State) sides {
+	s := sides{map[string]side{}, map[string]side{}}
+	for _, q := range state.Queues() {
+		s.queues[q.Name] = side{q.Name, queueSideOf(&q, state.Clock())}
+	}
+	state.All(func(m event.MessageView) bool {
+		s.messages[m.ID.String()] = side{m.Queue, messageSideOf(&replay.Fate{MessageView: m})}
+		return true
+	})
+	return s
+}
+
+// againstLive compares the fold of the log with a running server's answers. The directory must be a
+// running node's. What changed between the first answer and the last is left out.
 func (r *replayer) againstLive(ctx context.Context, _ *replay.Dir) (*replay.Comparison, error) {
 	a := *r.app
 	a.reach.addr = r.against
@@ -319,16 +330,16 @@ func (r *replayer) againstLive(ctx context.Context, _ *replay.Dir) (*replay.Comp
 	if err != nil {
 		return nil, err
 	}
-	live, err := askLive(ctx, c)
+	live, before, after, err := liveState(ctx, c)
 	if err != nil {
 		return nil, refusal(err)
 	}
-	d, err := r.log.dir() // opened again: the directory went on, too
+	d, err := r.log.dir() // opened again: the directory has moved on, too
 	if err != nil {
 		return nil, err
 	}
 	defer d.Close()
-	index := live.after.Index
+	index := after.Index
 	body := &replay.Comparison{Index: index, Head: d.Log.Head(), OtherHead: index, AgreeUpTo: index}
 	if body.Head < index {
 		return nil, usagef("the log ends at index:%d, the server is at index:%d already: "+
@@ -338,13 +349,13 @@ func (r *replayer) againstLive(ctx context.Context, _ *replay.Dir) (*replay.Comp
 	if err != nil {
 		return nil, err
 	}
-	if body.SameLog = hex.EncodeToString(chain[:]) == live.after.ChainHash; !body.SameLog {
+	if body.SameLog = hex.EncodeToString(chain[:]) == after.ChainHash; !body.SameLog {
 		body.AgreeUpTo, body.Parted = 0, index
-		fmt.Fprintf(r.stderr, "qlogd: at index:%d the chain is %x… here and %.16s… there: another cluster's, or rewritten\n",
-			index, chain[:8], live.after.ChainHash)
+		fmt.Fprintf(r.stderr, "qlogd: at index:%d the chain is %x… here and %.16s… there: "+
+			"another cluster's, or rewritten\n", index, chain[:8], after.ChainHash)
 		return body, nil
 	}
-	moving, movingQueues, err := d.InMotion(ctx, live.before.Index+1, index)
+	moving, movingQueues, err := d.InMotion(ctx, before.Index+1, index)
 	if err != nil {
 		return nil, err
 	}
@@ -353,8 +364,10 @@ func (r *replayer) againstLive(ctx context.Context, _ *replay.Dir) (*replay.Comp
 		return nil, err
 	}
 	body.InMotion = len(moving)
-	lines := r.liveQueues(state, live.queues, movingQueues)
-	lines = append(lines, r.liveMessages(state, live.messages, moving, movingQueues)...)
+	folded := foldedState(state)
+	lines := r.differences(folded.queues, live.queues, false, movingQueues, movingQueues)
+	lines = append(lines,
+		r.differences(folded.messages, live.messages, true, moving, movingQueues)...)
 	for _, line := range lines {
 		if err := r.difference(line); err != nil {
 			return nil, err
@@ -364,85 +377,42 @@ func (r *replayer) againstLive(ctx context.Context, _ *replay.Dir) (*replay.Comp
 	return body, nil
 }
 
-// liveQueues returns the queues that differ between the fold and a server.
-func (r *replayer) liveQueues(state *projections.State, live map[string]*wire.Queue, moving map[string]bool) (out []diffBody) {
-	names := map[string]bool{}
-	for name := range live {
-		names[name] = true
-	}
-	for _, q := range state.Queues() {
-		names[q.Name] = true
-	}
+// differences returns the queues or messages that differ, except for those that moved meanwhile.
+func (r *replayer) differences(here, there map[string]side, messages bool,
+	moving, movingQueues map[string]bool) (out []diffBody) {
+	names := maps.Clone(here)
+	maps.Copy(names, there)
 	for _, name := range sortedKeys(names) {
-		if moving[name] || r.filter.Queue != "" && r.filter.Queue != name {
-			continue
+		a, b := here[name], there[name]
+		line := diffBody{Queue: names[name].queue, Before: a.body, After: b.body}
+		if messages {
+			line.MessageID = name
 		}
-		line := diffBody{Queue: name}
-		var a, b queueSide
-		if q, ok := state.Queue(name); ok {
-			line.Before = queueSideOf(&q, state.Clock())
-			a = line.Before.(queueSide)
-		}
-		if q := live[name]; q != nil {
-			b = queueSide{q.Paused, q.CreatedAt, q.UpdatedAt, q.Stats}
-			line.After = b
-		}
-		for _, s := range []*wire.Stats{&a.Stats, &b.Stats} { // ages and rates are of the moment
-			s.OldestMessageAgeSeconds, s.MessagesPerMinute = 0, nil
-		}
-		if (line.Before == nil) != (line.After == nil) || a.Stats != b.Stats || a.Paused != b.Paused {
+		excluded := moving[name] || r.filter.Queue != "" && r.filter.Queue != line.Queue ||
+			messages && r.message != "" && r.filter.Message.String() != name
+		inMotion := movingQueues[line.Queue]
+		if !excluded && steady(a.body, inMotion) != steady(b.body, inMotion) {
 			out = append(out, line)
 		}
 	}
 	return out
 }
 
-// liveMessages returns the messages that differ between the fold and a server.
-func (r *replayer) liveMessages(state *projections.State, live map[event.ID]*wire.Message,
-	moving map[event.ID]bool, movingQueues map[string]bool) (out []diffBody) {
-	ids := map[string]event.ID{}
-	for id := range live {
-		ids[id.String()] = id
+// steady returns a side without what changes with the moment: ages and rates of a queue, and
+// whether a message is held, if its queue is moving.
+func steady(body any, moving bool) any {
+	switch s := body.(type) {
+	case queueSide:
+		s.Stats.OldestMessageAgeSeconds, s.Stats.MessagesPerMinute = 0, nil
+		return s
+	case messageSide:
+		s.Held = s.Held && !moving
+		return s
 	}
-	state.All(func(m event.MessageView) bool {
-		ids[m.ID.String()] = m.ID
-		return true
-	})
-	for _, text := range sortedKeys(ids) {
-		id := ids[text]
-		if moving[id] || r.filter.Message != (event.ID{}) && r.filter.Message != id {
-			continue
-		}
-		line := diffBody{MessageID: text}
-		var a, b messageSide
-		if m, ok := state.Message(id); ok {
-			line.Queue, line.Before = m.Queue, messageSideOf(&replay.Fate{MessageView: m})
-			a = line.Before.(messageSide)
-		}
-		if m := live[id]; m != nil {
-			b = messageSide{State: m.State, Held: m.Held, Key: m.Key, Attempt: uint32(m.Attempt),
-				LeaseID: m.LeaseID, LeaseExpiresAt: m.LeaseExpiresAt}
-			if m.State == event.StateScheduled.String() {
-				b.AvailableAt = m.AvailableAt
-			}
-			line.Queue, line.After = m.Queue, b
-		}
-		if movingQueues[line.Queue] { // messages are held and come due with their queue
-			a.Held, b.Held = false, false
-		}
-		same := line.Before != nil && line.After != nil && a == b
-		if !same && (r.filter.Queue == "" || r.filter.Queue == line.Queue) {
-			out = append(out, line)
-		}
-	}
-	return out
+	return nil
 }
 
-// bisectLine is the line of --bisect with --output json.
-type bisectLine struct {
-	Bisect bisectBody `json:"bisect"`
-}
-
+// bisectBody is the line of --bisect with --output json.
 type bisectBody struct {
 	Found       bool        `json:"found"`
 	Already     bool        `json:"already"` // it held at --from
@@ -474,13 +444,16 @@ func (r *replayer) search(ctx context.Context, d *replay.Dir) error {
 	if t.Event != nil {
 		e := api.EventOf(t.Event)
 		body.Event = &e
-		what = fmt.Sprintf("with %s %s of %s %s %s", e.Type, e.EventID, e.Queue, e.MessageID, short(eventText(&e), 160))
+		what = fmt.Sprintf("with %s %s of %s %s %s",
+			e.Type, e.EventID, e.Queue, e.MessageID, short(eventText(&e), 160))
 	}
 	if t.Already {
 		what = "which is --from: it holds from the beginning on"
 	}
 	if r.output == "json" || t.Found {
-		if err := r.say(bisectLine{body}, "holds after index:%d at %s, %s", t.Index, body.Time, what); err != nil {
+		err := r.say(named{"bisect": body},
+			"holds after index:%d at %s, %s", t.Index, body.Time, what)
+		if err != nil {
 			return err
 		}
 	}
@@ -499,11 +472,7 @@ func (r *replayer) search(ctx context.Context, d *replay.Dir) error {
 	return errors.New("the predicate does not hold at --to" + hint)
 }
 
-// intoLine is the line of --into with --output json.
-type intoLine struct {
-	Into intoBody `json:"into"`
-}
-
+// intoBody is the line of --into with --output json.
 type intoBody struct {
 	DataDir   string    `json:"data_dir"`
 	ClusterID string    `json:"cluster_id"`
@@ -525,16 +494,20 @@ func (r *replayer) copyInto(ctx context.Context, d *replay.Dir) error {
 		return err
 	}
 	f := node.Fork
-	return r.say(intoLine{intoBody{r.into, node.ClusterID, wire.TimeOf(f.At), f.Index, f.ChainHash}},
+	body := intoBody{r.into, node.ClusterID, wire.TimeOf(f.At), f.Index, f.ChainHash}
+	return r.say(named{"into": body},
 		"%s holds the state at %s (index:%d, chain %.16s…), %s of log, as cluster %s\n"+
-			"serve it beside the other node: qlogd serve --data-dir %s --http-addr 127.0.0.1:8070 --raft-addr 127.0.0.1:8071",
-		r.into, wire.TimeOf(f.At), f.Index, f.ChainHash, humanize.IBytes(uint64(copied)), node.ClusterID, r.into)
+			"serve it beside the other node: "+
+			"qlogd serve --data-dir %s --http-addr 127.0.0.1:8070 --raft-addr 127.0.0.1:8071",
+		r.into, wire.TimeOf(f.At), f.Index, f.ChainHash, humanize.IBytes(uint64(copied)),
+		node.ClusterID, r.into)
 }
 
 // seed gives a new data directory its Raft store: replay does not know Raft.
 func seed(dir string, node *datadir.Node, meta checkpoint.Meta, body io.WriterTo) error {
 	return raft.Seed(raft.Options{
 		NodeID: node.NodeID, ClusterID: node.ClusterID, Incarnation: node.Incarnation, FS: vfs.OS{},
-		Dir: datadir.Path(dir, datadir.RaftDir), CheckpointDir: datadir.Path(dir, datadir.CheckpointDir),
+		Dir:           datadir.Path(dir, datadir.RaftDir),
+		CheckpointDir: datadir.Path(dir, datadir.CheckpointDir),
 	}, meta, body)
 }

@@ -16,12 +16,8 @@ import (
 	"github.com/qlogd/qlogd/replay"
 )
 
-// whatIfLine is a line of --what-if with --output json: a message whose life
-// would have been another.
-type whatIfLine struct {
-	WhatIf whatIfBody `json:"what_if"`
-}
-
+// whatIfBody is a line of --what-if with --output json: a message whose life would have been
+// another.
 type whatIfBody struct {
 	Queue     string    `json:"queue"`
 	MessageID string    `json:"message_id"`
@@ -57,10 +53,6 @@ type whatEnd struct {
 	Assumed  bool      `json:"assumed,omitzero"`
 }
 
-type whatSummaryLine struct {
-	Summary *replay.WhatIfSummary `json:"summary"`
-}
-
 // otherPolicies is the file of --what-if.
 type otherPolicies struct {
 	byName map[string]*wire.PolicyUpdate
@@ -79,7 +71,8 @@ func parseOther(name string, b []byte) (*otherPolicies, error) {
 		return nil, usagef("%s: %w", name, err)
 	}
 	if len(file.Queues) == 0 {
-		return nil, usagef("%s: it names no queues; write \"queues: {jobs: {delivery: {max_attempts: 3}}}\"", name)
+		return nil, usagef("%s: it names no queues; "+
+			"write \"queues: {jobs: {delivery: {max_attempts: 3}}}\"", name)
 	}
 	p := &otherPolicies{byName: map[string]*wire.PolicyUpdate{}, used: map[string]bool{}}
 	for queue, fields := range file.Queues {
@@ -107,8 +100,9 @@ func parseOther(name string, b []byte) (*otherPolicies, error) {
 func (p *otherPolicies) change(queue string, policy *event.Policy) (bool, error) {
 	u := p.byName[queue]
 	if u == nil {
-		if u = p.byName["*"]; u == nil || policy.DeadLetterQueue == "" && strings.HasSuffix(queue, ".dlq") {
-			return false, nil // "*" is not for dead-letter queues
+		u = p.byName["*"] // not for dead-letter queues
+		if u == nil || policy.DeadLetterQueue == "" && strings.HasSuffix(queue, ".dlq") {
+			return false, nil
 		}
 	}
 	p.used[queue] = true
@@ -127,8 +121,8 @@ func (r *replayer) playWhatIf(ctx context.Context, d *replay.Dir) error {
 	}
 	bar := r.progress("playing", true)
 	s, err := replay.WhatIf(ctx, &d.Source, replay.WhatIfOptions{
-		From: r.from, To: r.to, Change: other.change, Filter: r.filter, ToleranceMS: r.tolerance.Milliseconds(),
-		Progress: bar.set,
+		From: r.from, To: r.to, Change: other.change, Filter: r.filter,
+		ToleranceMS: r.tolerance.Milliseconds(), Progress: bar.set,
 		Diverged: func(x *replay.Divergence) error {
 			bar.done()
 			return r.divergence(x)
@@ -162,15 +156,18 @@ func (r *replayer) divergence(x *replay.Divergence) error {
 	if body.Then.Assumed {
 		assumed = " (assumed)"
 	}
-	return r.say(whatIfLine{body}, "%-20s  %s  %-13s  %s → %s%s; first: %s → %s", body.Queue, body.MessageID,
-		body.Effect, body.Real.text(), body.Then.text(), assumed, body.First.Real.text(), body.First.Then.text())
+	return r.say(named{"what_if": body}, "%-20s  %s  %-13s  %s → %s%s; first: %s → %s",
+		body.Queue, body.MessageID, body.Effect, body.Real.text(), body.Then.text(), assumed,
+		body.First.Real.text(), body.First.Then.text())
 }
 
 func whatStepOf(s *replay.Step) *whatStep {
 	if s == nil {
 		return nil
 	}
-	out := &whatStep{s.Type.String(), wire.Time(s.Time), s.Attempt, s.Reason.String(), s.ToQueue, "", s.Assumed}
+	out := &whatStep{
+		s.Type.String(), wire.Time(s.Time), s.Attempt, s.Reason.String(), s.ToQueue, "", s.Assumed,
+	}
 	if s.Refused != "" {
 		out.Type, out.Code = "refused", s.Refused
 	}
@@ -207,7 +204,7 @@ func (e *whatEnd) text() string {
 
 func (r *replayer) whatSummary(s *replay.WhatIfSummary) error {
 	if r.output == "json" {
-		return r.wire(whatSummaryLine{s})
+		return r.wire(named{"summary": s})
 	}
 	header := "queue,messages,same"
 	for _, e := range replay.Effects {
@@ -220,7 +217,8 @@ func (r *replayer) whatSummary(s *replay.WhatIfSummary) error {
 			out = append(out, c.Effects[e])
 		}
 		return append(out, c.Assumed,
-			time.Duration(c.DelayMedianMS)*time.Millisecond, time.Duration(c.DelayMaxMS)*time.Millisecond)
+			time.Duration(c.DelayMedianMS)*time.Millisecond,
+			time.Duration(c.DelayMaxMS)*time.Millisecond)
 	}
 	var rows [][]any
 	for _, name := range sortedKeys(s.Queues) {
@@ -230,7 +228,8 @@ func (r *replayer) whatSummary(s *replay.WhatIfSummary) error {
 		return err
 	}
 	if s.LateSettles > 0 {
-		fmt.Fprintf(r.stdout, "%s would have come too late\n", plural(s.LateSettles, "settle", "settles"))
+		fmt.Fprintf(r.stdout, "%s would have come too late\n",
+			plural(s.LateSettles, "settle", "settles"))
 	}
 	if s.Unneeded > 0 {
 		fmt.Fprintf(r.stdout, "%s would have found nothing to bring back\n",

@@ -44,7 +44,6 @@ import (
 	"os"
 	"runtime/debug"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	bolt "go.etcd.io/bbolt"
@@ -95,10 +94,7 @@ type Store struct {
 	mu      sync.RWMutex
 	db      *bolt.DB      // nil after Close; another one after Rebuild
 	at      state         // what the file holds
-	changed chan struct{} // closed and replaced when at.Position rises
-
-	damaged atomic.Bool   // a reader met damage
-	wake    chan struct{} // has one element once Follow must look again: damage, or a new file
+	changed chan struct{} // closed and replaced when at changes
 }
 
 // waitForFile is how long another process that has the file open is waited for.
@@ -120,8 +116,7 @@ func Open(path, cluster string, opts Options) (*Store, error) {
 	if opts.Logger == nil {
 		opts.Logger = slog.New(slog.DiscardHandler)
 	}
-	s := &Store{path: path, cluster: cluster, opts: opts, wake: make(chan struct{}, 1),
-		changed: make(chan struct{})}
+	s := &Store{path: path, cluster: cluster, opts: opts, changed: make(chan struct{})}
 	err := s.open()
 	if err == nil && s.at.Cluster != cluster {
 		err = fmt.Errorf("%w: it is cluster %.64q's", errCorrupt, s.at.Cluster)
@@ -214,17 +209,29 @@ func (s *Store) WaitFor(ctx context.Context, index uint64) error {
 
 // Rebuild throws away what is counted; Follow counts the log again, at once. Until
 // it has come to the log's end, the answers are those of the log's beginning.
-func (s *Store) Rebuild() error {
+func (s *Store) Rebuild() error { return s.discard(nil, errors.New("requested")) }
+
+// discard throws a file away for a reason, unless another one has taken its place;
+// nil is whichever there is.
+func (s *Store) discard(db *bolt.DB, reason error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.db == nil {
+	switch {
+	case s.db == nil:
 		return errClosed
+	case db != nil && db != s.db:
+		return nil
 	}
-	if err := s.begin(); err != nil {
-		return err
-	}
-	s.look()
-	return nil
+	s.opts.Logger.Warn("read models are counted again", "file", s.path, "reason", reason)
+	err := s.begin()
+	s.notify()
+	return err
+}
+
+// notify wakes those who wait for s.at to change. The caller holds mu.
+func (s *Store) notify() {
+	close(s.changed)
+	s.changed = make(chan struct{})
 }
 
 var errClosed = errors.New("the read models are closed")
@@ -246,23 +253,13 @@ func (s *Store) Close() error {
 // go on without it: the read models then stay as old as they are.
 func (s *Store) Follow(ctx context.Context, src Source) error {
 	err := s.compare(src)
-	for {
-		if s.damaged.Swap(false) {
-			err = errCorrupt
-		}
-		if err := s.heal(err); err != nil {
-			return err
-		}
+	for err == nil {
 		var more bool
-		switch more, err = s.catchUp(ctx, src); {
-		case errors.Is(err, errCorrupt): // it may be damaged again
-			s.pause(ctx)
-		case err == nil && !more:
-			if err := s.rest(ctx, src); err != nil {
-				return err
-			}
+		if more, err = s.catchUp(ctx, src); err == nil && !more {
+			err = s.rest(ctx, src)
 		}
 	}
+	return fmt.Errorf("read models: %w", err)
 }
 
 // pause lets the interval pass.
@@ -276,21 +273,23 @@ func (s *Store) pause(ctx context.Context) {
 }
 
 // rest returns when there is something to count and the interval is over, or at
-// once when Follow must look again.
+// once when the file was discarded.
 func (s *Store) rest(ctx context.Context, src Source) error {
+	s.mu.RLock()
+	index, changed := s.at.Position, s.changed
+	s.mu.RUnlock()
 	wait, cancel := context.WithCancel(ctx)
 	var watch sync.WaitGroup
 	defer watch.Wait()
 	defer cancel()
 	watch.Go(func() {
 		select {
-		case <-s.wake:
+		case <-changed:
 			cancel()
 		case <-wait.Done():
 		}
 	})
 	s.pause(wait)
-	index, _ := s.Position()
 	err := src.Wait(wait, index+1)
 	if wait.Err() != nil {
 		return ctx.Err()
@@ -298,46 +297,25 @@ func (s *Store) rest(ctx context.Context, src Source) error {
 	return err
 }
 
-// look lets Follow look again.
-func (s *Store) look() {
-	select {
-	case s.wake <- struct{}{}:
-	default:
-	}
-}
-
-// heal throws a damaged file away; other errors it returns.
-func (s *Store) heal(err error) error {
-	if !errors.Is(err, errCorrupt) {
-		return err
-	}
-	s.opts.Logger.Warn("read models are counted again", "file", s.path, "reason", err)
-	if err := s.Rebuild(); err != nil {
-		return fmt.Errorf("read models %s: %w", s.path, err)
-	}
-	return nil
-}
-
-// compare finds out whether the file's position lies in this log.
+// compare discards the file if its position does not lie in this log.
 func (s *Store) compare(src Source) error {
 	s.mu.RLock()
-	at := s.at
+	at, db := s.at, s.db
 	s.mu.RUnlock()
 	if at.Position == 0 {
 		return nil
 	}
 	if head := src.Head(); head < at.Position {
-		return fmt.Errorf("%w: its position %d lies beyond the log's end %d", errCorrupt,
-			at.Position,
-			head)
+		return s.discard(db, fmt.Errorf("its position %d lies beyond the log's end %d", at.Position,
+			head))
 	}
 	for b, err := range src.Follow(at.Position) {
 		if err != nil {
-			return fmt.Errorf("read models: read block %d: %w", at.Position, err)
+			return fmt.Errorf("read block %d: %w", at.Position, err)
 		}
 		// Retention may have taken the block itself, nothing else may.
 		if b.Index == at.Position && b.Chain != at.Chain {
-			return fmt.Errorf("%w: block %d has another chain in the log", errCorrupt, at.Position)
+			return s.discard(db, fmt.Errorf("block %d has another chain in the log", at.Position))
 		}
 		break
 	}
@@ -356,14 +334,18 @@ func (s *Store) catchUp(ctx context.Context, src Source) (more bool, err error) 
 	if more, err = b.read(ctx, src, s.opts.MaxEvents); err != nil || b.Position == b.from {
 		return false, err
 	}
-	return more, s.commit(b)
+	if err = s.commit(b); errors.Is(err, errCorrupt) {
+		s.pause(ctx) // it may be damaged again
+		return true, s.discard(b.db, err)
+	}
+	return more, err
 }
 
 // read counts blocks until the log ends, or the batch is full (more).
 func (b *batch) read(ctx context.Context, src Source, maxEvents int) (more bool, err error) {
 	for k, err := range src.Follow(b.Position + 1) {
 		if err != nil {
-			return false, fmt.Errorf("read models: read block after %d: %w", b.Position, err)
+			return false, fmt.Errorf("read block after %d: %w", b.Position, err)
 		}
 		if ctx.Err() != nil {
 			return false, ctx.Err()
@@ -390,14 +372,13 @@ func (s *Store) commit(b *batch) error {
 	err := guard(func() error { return b.db.Update(b.write) })
 	s.mu.RUnlock()
 	if err != nil {
-		return fmt.Errorf("read models: count up to block %d: %w", b.Position, err)
+		return fmt.Errorf("count up to block %d: %w", b.Position, err)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.db == b.db {
 		s.at = b.state
-		close(s.changed)
-		s.changed = make(chan struct{})
+		s.notify()
 	}
 	return nil
 }
@@ -410,16 +391,17 @@ func stateOf(tx *bolt.Tx) (state, error) {
 	return at, err
 }
 
-// view runs fn in a transaction for reading. Damage that it meets makes Follow
-// begin again.
+// view runs fn in a transaction for reading. A file in which it meets damage is
+// discarded.
 func (s *Store) view(fn func(*bolt.Tx, *state) error) error {
 	s.mu.RLock()
-	defer s.mu.RUnlock()
-	if s.db == nil {
+	db := s.db
+	if db == nil {
+		s.mu.RUnlock()
 		return errClosed
 	}
 	err := guard(func() error {
-		return s.db.View(func(tx *bolt.Tx) error {
+		return db.View(func(tx *bolt.Tx) error {
 			// Not s.at: a transaction may just have been committed.
 			at, err := stateOf(tx)
 			if err != nil {
@@ -428,9 +410,9 @@ func (s *Store) view(fn func(*bolt.Tx, *state) error) error {
 			return fn(tx, &at)
 		})
 	})
+	s.mu.RUnlock()
 	if errors.Is(err, errCorrupt) {
-		s.damaged.Store(true)
-		s.look()
+		err = errors.Join(err, s.discard(db, err))
 	}
 	return err
 }

@@ -109,46 +109,39 @@ func (l *Log) erasureOf(ref event.Ref) (e erasure, ok bool, err error) {
 // overwrite carries a list out and removes it.
 func (l *Log) overwrite(list []erasure) error {
 	slices.SortFunc(list, func(a, b erasure) int { return cmp.Compare(a.first, b.first) })
-	var f vfs.File
-	// Each segment once, and synced before the list goes.
-	finish := func() error {
-		if f == nil {
-			return nil
+	for len(list) > 0 {
+		first := list[0].first
+		n := slices.IndexFunc(list, func(e erasure) bool { return e.first != first })
+		if n < 0 {
+			n = len(list)
 		}
-		err := f.Sync()
-		if cerr := f.Close(); err == nil {
-			err = cerr
+		if err := l.overwriteIn(segmentName(first), list[:n]); err != nil {
+			return err
 		}
-		f = nil
-		return err
-	}
-	for i, e := range list {
-		if i == 0 || list[i-1].first != e.first {
-			if err := finish(); err != nil {
-				return err
-			}
-			var err error
-			f, err = l.fs.OpenReadWrite(path.Join(l.dir, segmentName(e.first)))
-			if errors.Is(err, fs.ErrNotExist) {
-				continue // retention was faster, before the crash
-			} else if err != nil {
-				return err
-			}
-		}
-		if f == nil {
-			continue
-		}
-		if _, err := f.WriteAt(appendErased(nil, e.n), e.off); err != nil {
-			return errors.Join(err, finish())
-		}
-	}
-	if err := finish(); err != nil {
-		return err
+		list = list[n:]
 	}
 	if err := l.fs.Remove(path.Join(l.dir, eraseList)); err != nil {
 		return err
 	}
 	return l.fs.SyncDir(l.dir)
+}
+
+// overwriteIn overwrites contents in one segment, durably.
+func (l *Log) overwriteIn(name string, list []erasure) error {
+	f, err := l.fs.OpenReadWrite(path.Join(l.dir, name))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // retention was faster, before the crash
+	}
+	for i := 0; i < len(list) && err == nil; i++ {
+		_, err = f.WriteAt(appendErased(nil, list[i].n), list[i].off)
+	}
+	if err == nil {
+		err = f.Sync()
+	}
+	if f != nil {
+		err = errors.Join(err, f.Close())
+	}
+	return err
 }
 
 // finishErasure carries out what a crash has interrupted.

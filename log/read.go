@@ -141,32 +141,20 @@ func (l *Log) parseRecord(seg *segment, ref event.Ref, raw []byte, off int64) (r
 // costs a few reads. Past the head it returns ErrNotFound.
 func (l *Log) ChainAt(index uint64) (chain [32]byte, err error) {
 	defer wrap(&err, "chain at %d", index)
-	l.mu.RLock()
-	switch i := l.before(index); {
-	case index > l.head:
-		err = ErrNotFound
-	case index == l.head:
-		chain = l.chain
-	case i < 0 && index < l.segments[0].PrevIndex:
-		err = ErrGone
-	case i < 0:
-		chain = l.segments[0].PrevChain
-	case index >= l.segments[i].Last:
-		chain = l.segments[i].Chain
-	default:
-		l.mu.RUnlock()
-		c, err := l.at(index)
-		if err != nil {
-			return chain, err
-		}
-		off, err := c.block(index + 1)
-		if err != nil {
-			return chain, err
-		}
-		return c.chainBefore(off)
+	head, chain := l.Tip()
+	switch before, _ := l.Begins(); {
+	case index == head:
+		return chain, nil
+	case index > head:
+		return [32]byte{}, ErrNotFound
+	case index < before:
+		return [32]byte{}, ErrGone
 	}
-	l.mu.RUnlock()
-	return chain, err
+	c, end, err := l.upTo(index)
+	if err != nil {
+		return [32]byte{}, err
+	}
+	return c.chainBefore(end)
 }
 
 // Extent returns the segment in which the newest block up to index lies, and
@@ -174,19 +162,32 @@ func (l *Log) ChainAt(index uint64) (chain [32]byte, err error) {
 // of its last segment. Without such a block it returns ErrNotFound.
 func (l *Log) Extent(index uint64) (name string, end int64, err error) {
 	defer wrap(&err, "extent up to %d", index)
+	c, end, err := l.upTo(index)
+	if err == nil && end == headerSize {
+		err = ErrNotFound
+	}
+	if err != nil {
+		return "", 0, err
+	}
+	return c.seg.Name, end, nil
+}
+
+// upTo returns where in which segment the newest block up to index ends; where the
+// log begins if there is none.
+func (l *Log) upTo(index uint64) (c *cursor, end int64, err error) {
 	l.mu.RLock()
-	i := l.before(index)
-	if i < 0 {
+	if len(l.segments) == 0 {
 		l.mu.RUnlock()
-		return "", 0, ErrNotFound
+		return nil, 0, ErrNotFound
 	}
-	seg, last, size := l.segments[i], l.segments[i].Last, l.segments[i].Size
+	seg := l.segments[max(l.before(index), 0)]
+	last, size := seg.Last, seg.Size
 	l.mu.RUnlock()
-	if index >= last {
-		return seg.Name, size, nil
+	if c = l.cursor(seg, size); index >= last {
+		return c, size, nil
 	}
-	end, err = l.cursor(seg, size).block(index + 1)
-	return seg.Name, end, err
+	end, err = c.block(index + 1)
+	return c, end, err
 }
 
 // newest returns the newest record with a key at an index >= from; older segments

@@ -178,7 +178,9 @@ func (s *State) reindex() {
 				timer{at: l.expires, h: h, kind: timerWait})
 		}
 	}
-	s.reindexDead(dead)
+	for _, h := range s.byAge(dead) {
+		s.listDead(s.backlogs[s.messages.get(h).backlog], h)
+	}
 	s.reindexTasks()
 	for _, h := range s.byAge(imported) {
 		s.listSource(s.backlogs[s.messages.get(h).backlog], h)

@@ -56,7 +56,6 @@ func (s *State) buryLane(b *backlog, h handle, g *grave) {
 	b.ready -= int64(l.ready)
 	b.scheduled -= int64(l.waiting.n - l.ready)
 	b.bytes -= l.bytes
-	b.buryDead(h)
 	b.queue.deadLettered += int64(l.waiting.n)
 	if g.to == "" {
 		b.queue.deadLettered -= int64(l.waiting.n)

@@ -6,45 +6,31 @@ import (
 	"github.com/qlogd/qlogd/event"
 )
 
-// deadList holds those messages of a backlog that died in one queue, by id.
-//
-// Invariant: all of the backlog with that dead.Queue are in it; gone counts those
-// of them that were decided to be gone with their partition (buryLane).
-type deadList struct {
-	list
-	gone  uint32
-	lanes map[handle]uint32 // how many of them wait in each partition that is not gone
-}
-
-// listDead puts a dead message, newer than all others, into its list.
+// listDead puts a dead message, newer than all others, among those of its backlog that
+// died in the same queue. Invariant: backlog.dead lists all that did, by id.
 func (s *State) listDead(b *backlog, h handle) {
 	name := s.extras.get(s.messages.get(h).extra).dead.Queue
 	l, ok := b.dead[name]
 	if !ok {
-		l = &deadList{lanes: map[handle]uint32{}}
+		l = &list{}
 		b.dead[name] = l
 		if !b.grave {
 			s.died[name] = append(s.died[name], b)
 		}
 	}
-	insert[deadOrder](s, &l.list, h, 0)
+	insert[deadOrder](s, l, h, 0)
 }
 
-// unlistDead takes a dead message, which waits in no partition any more, out of
-// its list.
+// unlistDead takes a dead message out of its list.
 func (s *State) unlistDead(b *backlog, h handle) {
-	m := s.messages.get(h)
-	name := s.extras.get(m.extra).dead.Queue
+	name := s.extras.get(s.messages.get(h).extra).dead.Queue
 	l := b.dead[name]
-	remove[deadOrder](s, &l.list, h)
-	if !b.grave && s.buried(m) {
-		l.gone--
+	if remove[deadOrder](s, l, h); l.n > 0 {
+		return
 	}
-	if l.n == 0 {
-		delete(b.dead, name)
-		if !b.grave {
-			s.forgetDied(name, b)
-		}
+	delete(b.dead, name)
+	if !b.grave {
+		s.forgetDied(name, b)
 	}
 }
 
@@ -52,47 +38,6 @@ func (s *State) forgetDied(name string, b *backlog) {
 	i := slices.Index(s.died[name], b)
 	if s.died[name] = slices.Delete(s.died[name], i, i+1); len(s.died[name]) == 0 {
 		delete(s.died, name)
-	}
-}
-
-// countDead counts a message that comes into a partition, or leaves it.
-func (s *State) countDead(b *backlog, h, lh handle, by int) {
-	x := s.messages.get(h).extra
-	if x == 0 || s.lanes.get(lh).grave {
-		return
-	}
-	dead := s.extras.get(x).dead
-	if dead == nil {
-		return
-	}
-	l := b.dead[dead.Queue]
-	if l.lanes[lh] += uint32(by); l.lanes[lh] == 0 {
-		delete(l.lanes, lh)
-	}
-}
-
-// buryDead lets all that waits in a partition be gone from the lists' counts.
-func (b *backlog) buryDead(lh handle) {
-	for _, l := range b.dead { // order does not matter: each for itself
-		l.gone += l.lanes[lh]
-		delete(l.lanes, lh)
-	}
-}
-
-// reindexDead builds the lists again from all dead messages.
-func (s *State) reindexDead(dead []handle) {
-	for _, h := range s.byAge(dead) {
-		m := s.messages.get(h)
-		b := s.backlogs[m.backlog]
-		s.listDead(b, h)
-		switch waits := m.state == event.StateReady || m.state == event.StateScheduled &&
-			m.place == event.PlaceBlock; {
-		case b.ordering == event.Unordered || !waits:
-		case s.lanes.get(m.lane).grave:
-			b.dead[s.extras.get(m.extra).dead.Queue].gone++
-		default:
-			s.countDead(b, h, m.lane, 1)
-		}
 	}
 }
 
@@ -110,8 +55,17 @@ func (s *State) byAge(ms []handle) []handle {
 func (s *State) DeadCount(queue string) int64 {
 	n := int64(0)
 	for _, b := range s.died[queue] {
-		l := b.dead[queue]
-		n += int64(l.n - l.gone)
+		n += int64(b.dead[queue].n)
+	}
+	for _, g := range s.graves {
+		if g.lane == 0 || s.backlogs[s.lanes.get(g.lane).backlog].grave {
+			continue // none of them is counted above
+		}
+		for h := s.lanes.get(g.lane).waiting.head; h != 0; h = s.messages.get(h).order.next {
+			if s.diedIn(h, queue) {
+				n--
+			}
+		}
 	}
 	return n
 }

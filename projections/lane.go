@@ -123,7 +123,6 @@ func (s *State) intoLane(b *backlog, h handle, to where) {
 	if m.state == event.StateReady {
 		l.ready++
 	}
-	s.countDead(b, h, lh, 1)
 	s.refresh(b, lh)
 }
 
@@ -135,7 +134,6 @@ func (s *State) outOfLane(b *backlog, h handle) {
 	if l.placed == h {
 		l.placed = 0
 	}
-	s.countDead(b, h, lh, -1)
 	remove[messageOrder](s, &l.waiting, h)
 	l.bytes -= int64(m.size)
 	if m.state == event.StateReady {

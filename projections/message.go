@@ -41,7 +41,7 @@ type extra struct {
 	key      string          // of a fifo queue's message, whose lane has none
 	sourceID string
 
-	deadOrder  link   // of a dead one, in its deadList
+	deadOrder  link   // among the dead ones (listDead)
 	sourceNext handle // the next message with the same source id
 }
 

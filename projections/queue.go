@@ -40,7 +40,7 @@ type backlog struct {
 	all      list
 	inFlight list // the leased ones, in the order of their leases
 	lanes    map[string]handle
-	dead     map[string]*deadList    // by the queue in which they died
+	dead     map[string]*list        // by the queue in which they died
 	sources  map[string]handle       // by source id, the oldest
 	byPrio   [event.MaxPriority]list // ready messages (unordered) or lanes
 	byKind   map[handle]*[event.MaxPriority + 1]list
@@ -89,7 +89,7 @@ func (s *State) newBacklog(q *queue) *backlog {
 // index makes what a written state leaves out.
 func (b *backlog) index() {
 	b.lanes, b.byKind = map[string]handle{}, map[handle]*[event.MaxPriority + 1]list{}
-	b.dead, b.sources = map[string]*deadList{}, map[string]handle{}
+	b.dead, b.sources = map[string]*list{}, map[string]handle{}
 }
 
 func (s *State) queueCreated(e *event.Event) {

@@ -92,25 +92,24 @@ func (e *CorruptError) Error() string {
 func (e *CorruptError) Unwrap() error { return ErrCorrupt }
 
 // Write puts a checkpoint of body under meta's name, replacing one of the same
-// name. When it returns nil the file and its name are durable; on an error
-// nothing but perhaps a temporary file is left, which Clean removes.
+// name. When it returns nil the file and its name are durable: Raft truncates its
+// log on the strength of it. After an error nothing but perhaps a temporary file is
+// left, which Clean removes.
 func Write(fsys vfs.FS, dir string, meta Meta, body io.WriterTo) error {
-	in, err := create(fsys, dir, meta.Name())
-	if err != nil {
+	err := vfs.Write(fsys, path.Join(dir, meta.Name()), func(f io.Writer) error {
+		w, err := NewWriter(f, meta)
+		if err == nil {
+			_, err = body.WriteTo(w)
+		}
+		if err == nil {
+			err = w.Close()
+		}
 		return err
-	}
-	defer in.abort()
-	w, err := NewWriter(in, meta)
+	})
 	if err != nil {
-		return err
-	}
-	if _, err := body.WriteTo(w); err != nil {
 		return fmt.Errorf("write checkpoint %s: %w", meta.Name(), err)
 	}
-	if err := w.Close(); err != nil {
-		return err
-	}
-	return in.commit()
+	return nil
 }
 
 // List returns the checkpoints in dir, newest first, and the files that are
@@ -235,78 +234,6 @@ func Clean(fsys vfs.FS, dir string) error {
 		}
 	}
 	return Remove(fsys, dir, temps...)
-}
-
-// syncEvery bounds what one fsync has to write: a checkpoint is written beside
-// the logs, and theirs wait behind it, and with them those who append.
-const syncEvery = 1 << 20
-
-// incoming is a checkpoint file that is being written: it has a temporary name until it is
-// whole.
-type incoming struct {
-	fsys      vfs.FS
-	dir, name string
-	f         vfs.File // nil once committed or aborted
-	size      int64
-	synced    int64
-}
-
-// create opens a temporary file for the bytes of the checkpoint called name.
-func create(fsys vfs.FS, dir, name string) (*incoming, error) {
-	temp := path.Join(dir, name+vfs.TempSuffix)
-	if err := fsys.Remove(temp); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("checkpoint %s: %w", name, err)
-	}
-	f, err := fsys.Create(temp)
-	if err != nil {
-		return nil, fmt.Errorf("checkpoint %s: %w", name, err)
-	}
-	return &incoming{fsys: fsys, dir: dir, name: name, f: f}, nil
-}
-
-// Write adds to the file.
-func (in *incoming) Write(p []byte) (int, error) {
-	n, err := in.f.WriteAt(p, in.size)
-	in.size += int64(n)
-	if err == nil && in.size-in.synced >= syncEvery {
-		in.synced = in.size
-		err = in.f.Sync()
-	}
-	return n, err
-}
-
-// commit puts the file in place, durably.
-func (in *incoming) commit() error {
-	f := in.f
-	in.f = nil
-	err := f.Sync()
-	if cerr := f.Close(); err == nil {
-		err = cerr
-	}
-	temp := path.Join(in.dir, in.name+vfs.TempSuffix)
-	if err == nil {
-		// After the fsync: the name must never lead to bytes that are not there.
-		err = in.fsys.Rename(temp, path.Join(in.dir, in.name))
-	}
-	if err == nil {
-		// Before anyone hears of it: Raft truncates its log on the strength of it.
-		err = in.fsys.SyncDir(in.dir)
-	}
-	if err != nil {
-		return fmt.Errorf("checkpoint %s: %w", in.name, err)
-	}
-	return nil
-}
-
-// abort drops the file. After commit it does nothing.
-func (in *incoming) abort() {
-	if in.f == nil {
-		return
-	}
-	in.f.Close()
-	in.f = nil
-	// Best effort: Clean removes what is left.
-	_ = in.fsys.Remove(path.Join(in.dir, in.name+vfs.TempSuffix))
 }
 
 // Keep is how many checkpoints are kept at most.

@@ -224,7 +224,7 @@ func NewWriter(w io.Writer, meta Meta) (*Writer, error) {
 		return nil, err
 	}
 	if _, err := w.Write(head); err != nil {
-		return nil, fmt.Errorf("write checkpoint: %w", err)
+		return nil, err
 	}
 	crc := binary.BigEndian.Uint32(head[len(head)-4:])
 	return &Writer{w: w, crc: crc, buf: make([]byte, 8, 4096)}, nil
@@ -252,7 +252,7 @@ func (w *Writer) flush() {
 	w.crc = sum(w.crc, w.buf[:4], data)
 	binary.BigEndian.PutUint32(w.buf[4:], w.crc)
 	if _, err := w.w.Write(w.buf); err != nil {
-		w.err = fmt.Errorf("write checkpoint: %w", err)
+		w.err = err
 	}
 	w.chunks++
 	w.length += uint64(len(data))
@@ -274,7 +274,7 @@ func (w *Writer) Close() error {
 	_, err := w.w.Write(t)
 	w.err = errors.New("checkpoint: closed")
 	if err != nil {
-		return fmt.Errorf("write checkpoint: %w", err)
+		return err
 	}
 	return nil
 }

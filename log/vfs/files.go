@@ -27,23 +27,21 @@ func ReadFile(fsys FS, name string) ([]byte, error) {
 	return b[:n], nil
 }
 
-// TempSuffix ends the name of a file that WriteFile has not finished: a
-// leftover of a crash, which may be removed.
+// TempSuffix ends the name of a file that Write has not finished: a leftover of a
+// crash, which may be removed.
 const TempSuffix = ".tmp"
 
-// WriteFile puts data under name, durably and at once: after a crash the file
-// holds its old bytes or the new ones, never a mixture.
+// WriteFile is Write of bytes.
 func WriteFile(fsys FS, name string, data []byte) error {
-	if err := writeTemp(fsys, name, data); err != nil {
+	return Write(fsys, name, func(w io.Writer) error {
+		_, err := w.Write(data)
 		return err
-	}
-	if err := fsys.Rename(name+TempSuffix, name); err != nil {
-		return err
-	}
-	return fsys.SyncDir(path.Dir(name))
+	})
 }
 
-func writeTemp(fsys FS, name string, data []byte) error {
+// Write puts what fill writes under name, durably and at once: after a crash the file
+// holds its old bytes or the new ones, never a mixture.
+func Write(fsys FS, name string, fill func(io.Writer) error) error {
 	temp := name + TempSuffix
 	if err := fsys.Remove(temp); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -52,7 +50,7 @@ func writeTemp(fsys FS, name string, data []byte) error {
 	if err != nil {
 		return err
 	}
-	_, err = f.WriteAt(data, 0)
+	err = fill(&appender{f: f})
 	if err == nil {
 		// Before the rename: a name must never lead to bytes that are not there.
 		err = f.Sync()
@@ -61,7 +59,33 @@ func writeTemp(fsys FS, name string, data []byte) error {
 		err = cerr
 	}
 	if err != nil {
+		_ = fsys.Remove(temp) // it is of no use
 		return fmt.Errorf("write %s: %w", temp, err)
 	}
-	return nil
+	if err := fsys.Rename(temp, name); err != nil {
+		return err
+	}
+	return fsys.SyncDir(path.Dir(name))
+}
+
+// syncEvery bounds how much one fsync has to write: large files are written beside the
+// logs, whose fsyncs wait behind it.
+const syncEvery = 1 << 20
+
+// appender writes at the end of a file.
+type appender struct {
+	f            File
+	size, synced int64
+}
+
+func (a *appender) Write(b []byte) (int, error) {
+	if a.size-a.synced >= syncEvery {
+		if err := a.f.Sync(); err != nil {
+			return 0, err
+		}
+		a.synced = a.size
+	}
+	n, err := a.f.WriteAt(b, a.size)
+	a.size += int64(n)
+	return n, err
 }

@@ -1,59 +1,69 @@
 package raft
 
 import (
+	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/log/vfs"
 )
 
 // A node that lacks the log releases its waiters: complete answers of the leader are
 // delivered; the outcome of the others is unknown here.
-func TestReleaseAll(t *testing.T) {
-	lacking := false
-	f := &fsm{}
-	b := newBatcher(&Options{Metrics: noMetrics{}}, f, nil, nil, nil)
-	b.waiters.lacking = func() bool { return lacking }
-	wait := func(res event.Result) chan answer {
-		d := &pending{done: make(chan answer, 1)}
-		b.forward.answeredN++
-		done := &answeredBatch{group: []*pending{d}, results: []event.Result{res}}
-		b.waiters.add(9, func(applied bool) { b.answerForwarded(done, applied) })
-		return d.done
-	}
+func TestLackingReleasesWaiters(t *testing.T) {
 	enqueued := event.Result{Index: 9, Produced: make([]event.Produced, 1)}
-	produced := wait(enqueued)
-	var others []chan answer
+	f := newFollower(t, Limits{})
+	var result event.Result
+	var lacking atomic.Bool
+	f.waiters.stuck = lacking.Load
+	f.follow(func(context.Context, []byte) ([]byte, error) {
+		return event.EncodeAnswers([]event.Answer{{Result: result}}), nil
+	})
+	forward := func(r event.Result) <-chan reply {
+		result = r
+		done := f.async(t.Context(), put("a"))
+		f.until(t.Context(), func() bool { return f.queues.n == 0 && f.answered() == len(f.flight) })
+		return done
+	}
+	produced := forward(enqueued)
+	var others []<-chan reply
 	for _, r := range []event.Result{
 		{Created: true}, {Leased: make([]event.LeasedMessage, 1)}, {Produced: []event.Produced{{Duplicate: true}}},
 		{Settled: []event.Settled{{Status: event.StatusAcked}, {Status: event.StatusRejected}}}, {Problem: &event.Problem{}},
 		{Kept: event.Ref{Index: 1}, Produced: make([]event.Produced, 1)},
 	} {
-		others = append(others, wait(r))
+		r.Index = 9
+		others = append(others, forward(r))
 	}
-	b.waiters.applied(8)
+	f.apply(8)
 	if len(produced) != 0 {
 		t.Fatal("answered before its entry is applied here")
 	}
-	lacking = true
-	b.waiters.releaseAll()
-	if a := <-produced; a.problem != nil || a.result.Index != 9 {
+	lacking.Store(true)
+	late := f.async(t.Context(), put("b")) // who comes then releases all
+	if a := <-produced; a.err != nil || a.Index != 9 {
 		t.Errorf("produced: %+v", a)
 	}
-	for i, c := range others {
-		if a := <-c; a.problem == nil || !a.problem.Unknown {
-			t.Errorf("%d: %+v", i, a)
+	for i, c := range append(others, late) {
+		if p := asProblem(t, (<-c).err); !p.Unknown {
+			t.Errorf("%d: %+v", i, p)
 		}
 	}
-	if a := <-wait(enqueued); a.problem != nil {
-		t.Errorf("added later: %+v", a)
+	var p *event.Problem
+	if err := f.waiters.wait(t.Context(), 9); !errors.As(err, &p) || p.Code != CodeNoLeader {
+		t.Errorf("wait: %v", err)
 	}
-	r := &Replica{b: b}
-	var e *event.Problem
-	if err := r.waitApplied(t.Context(), 9); !errors.As(err, &e) || e.Code != CodeNoLeader {
-		t.Errorf("waitApplied: %v", err)
-	}
-	if b.forward.answeredN != 0 || len(b.waiters.list) != 0 {
-		t.Errorf("%d commands are still counted, %d wait", b.forward.answeredN, len(b.waiters.list))
+	f.until(t.Context(), func() bool { return f.commands() == 0 && len(f.waiters.list) == 0 })
+}
+
+// Who gives up waiting is forgotten.
+func TestWaitAppliedEnds(t *testing.T) {
+	n := boot(t, on(vfs.NewMem()))
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := n.waitApplied(ctx, 1<<40); err != context.Canceled || len(n.b.waiters.list) != 0 {
+		t.Errorf("%v, %d wait", err, len(n.b.waiters.list))
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -12,11 +13,12 @@ import (
 	hraft "github.com/hashicorp/raft"
 
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/raft/peer"
 )
 
-// batcher turns commands into entries, in one goroutine with one rule: while entries
+// batcher turns commands into entries, in one goroutine with one rule: while batches
 // are in flight, the next one gathers (see gathersLocked). There is no artificial
-// delay. On a node that does not lead, the same goroutine forwards the group to the
+// delay. On a node that does not lead, the same goroutine forwards the batches to the
 // leader instead: forward.go.
 type batcher struct {
 	o       *Options
@@ -25,77 +27,64 @@ type batcher struct {
 	fsm     *fsm
 	fatal   func(error)
 	apply   func(data []byte) hraft.ApplyFuture
-	opening func() *event.Command // proposed first in each leadership; nil: nothing
-	idle    func()                // called when no entry is in flight any more
-	forward *forwarder
+	idle    func() // called when no entry is in flight any more
+	forward forwarder
 	waiters applyWaiters
 	wake    chan struct{} // of capacity one: something changed that run may act upon
-	gone    chan struct{} // closed when no answer can come any more
-	failed  chan struct{} // closed when the replica has failed
 
-	mu      sync.Mutex
-	queues  queues
-	flight  flight
-	lead    leadership
-	seq     uint64        // of the newest command
-	changed chan struct{} // closed at the next change; nil while nobody waits for one
-	rate    rate
-}
-
-// flight is what was proposed or forwarded and is not answered yet.
-type flight struct {
-	entries  []*entry // in order
-	commands int      // of entries
-	bytes    int      // of entries
-	class    [event.Classes]int
+	mu       sync.Mutex
+	queues   queues
+	flight   []*batch           // in the order in which they left
+	inFlight [event.Classes]int // commands of flight
+	lead     leadership
+	changed  chan struct{} // closed at the next change; nil while nobody waits for one
+	rate     rate
 }
 
 // leadership is what the batcher knows of who leads, and of its own stage.
 type leadership struct {
 	leader bool
-	// term counts this node's leaderships. An entry of a leadership must be applied
-	// before reads are linearizable and snapshots possible: readyTerm is the newest
-	// term of which one was.
-	term, readyTerm uint64
-	first           bool // that entry is still to be proposed
-	// deposed: Raft has answered that this node does not lead, and the notification
-	// is on its way. Nothing is proposed until it comes.
-	deposed bool
-	holds   int // of hold: nothing new is proposed, leadership is being transferred
-	closing bool
+	term   uint64 // counts this node's leaderships
+	// ready: an entry of this leadership is applied. Before, reads are not
+	// linearizable and hashicorp/raft takes no snapshots.
+	ready   bool
+	first   bool // an entry is proposed next, even if no command waits
+	holds   int  // of hold: nothing new is proposed, leadership is being transferred
+	closing bool // no new commands are accepted
 	ended   bool // nothing leaves this node any more
 
-	// failures counts failed attempts in a row to reach a leader; retryAt is when the
-	// next one is due, and took when a leader last took something.
-	failures int
-	retryAt  time.Time
-	took     time.Time
-	tick     ticker
+	failed  bool      // the last attempt to reach a leader failed
+	retryAt time.Time // when the next one is due
+	took    time.Time // when a leader last took something
 }
 
-// ready reports whether an entry of this leadership is applied.
-func (l *leadership) ready() bool { return l.leader && l.readyTerm == l.term }
-
-// leads reports whether this node leads as far as it knows.
-func (l *leadership) leads() bool { return l.leader && !l.deposed }
-
-// entry is one entry in flight.
-type entry struct {
-	group []*pending
+// batch is a group of commands in flight: an entry of this node's own, or a call to the
+// leader.
+type batch struct {
+	group []*pending // nil where settled already
 	bytes int
-	term  uint64
+	class [event.Classes]int // commands
 	start time.Time
-	// complete is called once, by await or by giveUp.
-	complete atomic.Pointer[func(*entry, completion)]
+	to    peer.Target // the leader; zero: an entry of this node's own
+
+	// Of an entry. owner is who completes it, once: await does, or giveUp.
+	term  uint64
+	owner atomic.Pointer[batcher]
+
+	// Of a call.
+	ctx      context.Context
+	cancel   context.CancelFunc
+	answered bool      // the leader's answers wait until their entries are applied here
+	stale    time.Time // since when to no longer leads; zero: it does
 }
 
-func newBatcher(o *Options, f *fsm, c *clock, fatal func(error), failed chan struct{}) *batcher {
-	return &batcher{
-		o: o, disk: newDisk(*o), clock: c, fsm: f, fatal: fatal,
-		opening: func() *event.Command { return nil }, idle: func() {},
-		forward: newForwarder(), waiters: applyWaiters{fsm: f},
-		wake: make(chan struct{}, 1), gone: make(chan struct{}), failed: failed,
+func newBatcher(o *Options, f *fsm, c *clock, fatal func(error)) *batcher {
+	b := &batcher{
+		o: o, disk: newDisk(*o), clock: c, fsm: f, fatal: fatal, idle: func() {},
+		wake: make(chan struct{}, 1), waiters: applyWaiters{fsm: f, stuck: func() bool { return false }},
 	}
+	b.forward.init()
+	return b
 }
 
 func (b *batcher) signal() {
@@ -109,7 +98,7 @@ func (b *batcher) signal() {
 // While entries are in flight their completion signals instead.
 func (b *batcher) applied() {
 	b.mu.Lock()
-	lone := b.lead.leader && len(b.flight.entries) == 0
+	lone := b.lead.leader && len(b.flight) == 0
 	b.mu.Unlock()
 	if lone {
 		b.signal()
@@ -153,18 +142,8 @@ func (b *batcher) until(ctx context.Context, ok func() bool) bool {
 		case <-changed:
 		case <-ctx.Done():
 			return false
-		case <-b.failed:
-			return false
 		}
 	}
-}
-
-// view returns what is known of this node's leadership, and a channel that is closed
-// at the next change.
-func (b *batcher) view() (leadership, <-chan struct{}) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.lead, b.watchLocked()
 }
 
 // leading returns what is known of this node's leadership.
@@ -177,23 +156,16 @@ func (b *batcher) leading() leadership {
 // setLeader follows each change of this node's leadership. Waiting commands stay: the
 // next leader gets them, wherever it is.
 func (b *batcher) setLeader(leader bool) {
-	var opening *event.Command
-	if leader {
-		opening = b.opening()
-	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	l := &b.lead
-	l.leader, l.deposed = leader, false
+	l.leader, l.ready = leader, false
 	if leader {
 		l.term++
 		// hashicorp/raft refuses a snapshot after a start or a change of members until
 		// a command is applied, and a new leader does not know what is committed until
 		// an entry of its own is: so it proposes one.
 		l.first = true
-		if opening != nil {
-			b.queueLocked(newPending(opening))
-		}
 	} else {
 		b.sendBackLocked()
 	}
@@ -204,103 +176,82 @@ func (b *batcher) setLeader(leader bool) {
 // sooner where the next leader is. What the leader proposes for itself is the next
 // leader's business too.
 func (b *batcher) sendBackLocked() {
-	for _, d := range b.queues.drain(func(d *pending) bool { return d.batch != nil || d.local }) {
-		d.refuse(noLeader())
+	for _, d := range b.queues.remove(func(d *pending) bool { return d.from != nil || d.local }) {
+		d.sendBack(noLeader())
 	}
 }
 
 // propose implements Replica.Propose.
 func (b *batcher) propose(ctx context.Context, c *event.Command) (event.Result, error) {
 	if ctx.Err() != nil {
-		return event.Result{}, problem(CodeOverloaded, "the request ended before it was proposed", false, 0)
+		detail := "the request ended before it was proposed"
+		return event.Result{}, problem(CodeOverloaded, detail, false, 0)
 	}
-	d, refused := b.admit(c)
-	if refused == nil {
-		refused = b.enqueue(d)
-	}
-	if refused != nil {
-		return event.Result{}, refused
-	}
+	d := newPending(c)
+	b.enqueue(d)
 	return b.wait(ctx, d)
 }
 
 // begin implements Replica.Begin.
-func (b *batcher) begin(c *event.Command, along []*event.Command) []func(context.Context) (event.Result, error) {
-	commands := append([]*event.Command{c}, along...)
-	list, refused := make([]*pending, len(commands)), make([]*event.Problem, len(commands))
+func (b *batcher) begin(commands ...*event.Command) []func(context.Context) (event.Result, error) {
+	list := make([]*pending, len(commands))
 	for i, c := range commands {
-		list[i], refused[i] = b.admit(c)
+		list[i] = newPending(c)
 	}
-	b.mu.Lock()
-	if b.lead.closing {
-		refused[0] = shuttingDown()
-	}
-	for i, d := range list {
-		if refused[0] != nil {
-			refused[i] = refused[0]
-		} else if refused[i] == nil {
-			refused[i] = b.pushLocked(d)
-		}
-	}
-	b.changedLocked()
-	b.mu.Unlock()
+	b.enqueue(list...)
 	waits := make([]func(context.Context) (event.Result, error), len(list))
 	for i, d := range list {
-		waits[i] = func(ctx context.Context) (event.Result, error) {
-			if refused[i] != nil {
-				return event.Result{}, refused[i]
-			}
-			return b.wait(ctx, d)
-		}
+		waits[i] = func(ctx context.Context) (event.Result, error) { return b.wait(ctx, d) }
 	}
 	return waits
 }
 
-// admit encodes a command. It refuses one that is too large or, on a full disk, of a
-// class that must not write.
-func (b *batcher) admit(c *event.Command) (*pending, *event.Problem) {
-	d := newPending(c)
-	if limit := b.o.Limits.CommandBytes; len(d.data) > limit {
-		detail := fmt.Sprintf("a request of %d bytes is over the limit of %d", len(d.data), limit)
-		return nil, problem(CodePayloadTooLarge, detail, false, 0)
-	}
-	return d, b.disk.refuses(d.class)
-}
-
-// enqueue adds a command to its queue, or refuses it.
-func (b *batcher) enqueue(d *pending) *event.Problem {
+// enqueue adds commands to their queues, or answers why not. Where the first one is
+// refused, the others are too.
+func (b *batcher) enqueue(list ...*pending) {
+	free := b.disk.free()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.lead.closing {
-		return shuttingDown()
-	}
-	if full := b.pushLocked(d); full != nil {
-		return full
+	var all *event.Problem
+	for i, d := range list {
+		p := all
+		if p == nil {
+			p = b.admitLocked(d, free)
+		}
+		if p != nil {
+			d.answer(event.Answer{Refusal: p})
+		}
+		if i == 0 {
+			all = p
+		}
 	}
 	b.notifyLocked()
 	if !b.gathersLocked() {
 		b.signal()
 	}
-	return nil
 }
 
-// pushLocked adds a command if its class has room. Each class may fill a smaller part
-// of the room: what empties the queues is still accepted when what fills them is
-// refused.
-func (b *batcher) pushLocked(d *pending) *event.Problem {
+// admitLocked queues a command, or returns why it is refused: the node is shutting down,
+// the command is too large, the disk is nearly full, or its class has no room. Each class
+// may fill a smaller part of the room: what empties the queues is still accepted when
+// what fills them is refused.
+func (b *batcher) admitLocked(d *pending, free uint64) *event.Problem {
 	l := b.o.Limits
-	n, bytes := b.queues.n, b.queues.bytes
-	if n >= share(l.Waiting, d.class) || n > 0 && bytes+len(d.data) > share(l.WaitingBytes, d.class) {
+	n, bytes, size := b.queues.n, b.queues.bytes, len(d.data)
+	switch {
+	case b.lead.closing:
+		return shuttingDown()
+	case size > l.CommandBytes:
+		detail := fmt.Sprintf("a request of %d bytes is over the limit of %d", size, l.CommandBytes)
+		return problem(CodePayloadTooLarge, detail, false, 0)
+	case n >= share(l.Waiting, d.class), n > 0 && bytes+size > share(l.WaitingBytes, d.class):
 		return b.overloadedLocked("too many writes wait; this one was not proposed")
 	}
-	b.queueLocked(d)
-	return nil
-}
-
-func (b *batcher) queueLocked(d *pending) {
-	b.seq++
-	d.seq = b.seq
+	if full := b.disk.refuses(d.class, free); full != nil {
+		return full
+	}
 	b.queues.push(d)
+	return nil
 }
 
 func (b *batcher) overloadedLocked(detail string) *event.Problem {
@@ -312,64 +263,80 @@ func (b *batcher) overloadedLocked(detail string) *event.Problem {
 // share is the part of a limit that a class may fill: all of it, 6/8, 4/8, 2/8.
 func share(limit int, c event.Class) int { return max(1, limit/8*(8-2*int(c))+limit%8) }
 
-// wait returns the answer to a queued command.
+// wait returns the answer to a command.
 func (b *batcher) wait(ctx context.Context, d *pending) (event.Result, error) {
+	var a event.Answer
 	select {
-	case a := <-d.done:
-		return a.unwrap()
+	case a = <-d.done:
 	case <-ctx.Done():
-		return b.abandon(d)
-	case <-b.gone:
-	case <-b.failed:
+		a = b.abandon(d)
 	}
-	select {
-	case a := <-d.done:
-		return a.unwrap()
-	default:
-		return event.Result{}, outcome(hraft.ErrRaftShutdown)
+	if a.Refusal != nil { // never a nil *Problem in an error
+		return event.Result{}, a.Refusal
 	}
+	return a.Result, nil
 }
 
-func (a answer) unwrap() (event.Result, error) {
-	if a.problem != nil { // never a nil *Problem in an error
-		return event.Result{}, a.problem
-	}
-	return a.result, nil
-}
-
-// abandon is for a caller that cannot wait any longer.
-func (b *batcher) abandon(d *pending) (event.Result, error) {
+// abandon answers a caller that cannot wait any longer.
+func (b *batcher) abandon(d *pending) event.Answer {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	switch d.state {
 	case waiting:
-		b.queues.remove(d, settled)
+		b.queues.remove(func(o *pending) bool { return o == d })
 		b.changedLocked()
 		if b.troubledLocked() {
-			return event.Result{}, noLeader()
+			return event.Answer{Refusal: noLeader()}
 		}
-		return event.Result{}, b.overloadedLocked("the request ended while it waited; it was not proposed")
+		detail := "the request ended while it waited; it was not proposed"
+		return event.Answer{Refusal: b.overloadedLocked(detail)}
 	case settled: // the answer is in the channel
-		return (<-d.done).unwrap()
+		return <-d.done
 	}
 	d.gone = true
-	return event.Result{}, problem(CodeNoLeader,
-		"the request ended while the write was in flight; it may still be committed", true, 1000)
+	return event.Answer{Refusal: problem(CodeNoLeader,
+		"the request ended while the write was in flight; it may still be committed", true, 1000)}
+}
+
+// underWayLocked sums the batches on their way to where the next one goes: into this
+// node's own log, or to the leader. What hangs with a former leader does not hold up the
+// next.
+func (b *batcher) underWayLocked() (batches, bytes int, class [event.Classes]int) {
+	to, ok := b.forward.to, b.forward.known
+	if b.lead.leader {
+		to, ok = peer.Target{}, true
+	}
+	for _, e := range b.flight {
+		if !ok || e.to != to || e.answered {
+			continue
+		}
+		batches++
+		bytes += e.bytes
+		for c, n := range e.class {
+			class[c] += n
+		}
+	}
+	return batches, bytes, class
 }
 
 // gathersLocked reports whether the waiting commands wait for more to come, or for
 // something in flight to return.
 //
 // The cost of an entry, its fsyncs and its messages, hardly depends on its size. So
-// another entry is worth it if it is full, or as large as all those in flight, in
+// another batch is worth it if it is full, or as large as all those in flight, in
 // commands or in bytes: a lone command never waits while nothing is in flight, and
 // callers that wait for their answers fall into step, about half of them in each of
-// two entries.
+// two batches.
 func (b *batcher) gathersLocked() bool {
-	commands, bytes := b.flight.commands, b.flight.bytes
+	last := event.Classes - 1
 	if !b.lead.leader {
 		// At the leader, a forwarded command waits behind the classes before its own.
-		commands, bytes = b.forward.inFlight(b.queues.top())
+		last = b.queues.top()
+	}
+	_, bytes, class := b.underWayLocked()
+	commands := 0
+	for _, n := range class[:last+1] {
+		commands += n
 	}
 	l := b.o.Limits
 	return b.queues.n < min(commands, l.GroupCommands) && b.queues.bytes < min(bytes, l.GroupBytes)
@@ -380,13 +347,9 @@ func (b *batcher) run(stop <-chan struct{}) {
 	timer := time.NewTimer(never)
 	defer timer.Stop()
 	for {
-		e, f, wait := b.next()
+		e, wait := b.next()
 		switch {
-		case e != nil:
-			b.submit(e)
-		case f != nil:
-			go b.send(f)
-		default:
+		case e == nil:
 			timer.Reset(wait)
 			select {
 			case <-b.wake:
@@ -394,142 +357,147 @@ func (b *batcher) run(stop <-chan struct{}) {
 			case <-stop:
 				return
 			}
+		case e.cancel != nil:
+			go b.send(e)
+		default:
+			b.submit(e)
 		}
 	}
 }
 
-// next returns the entry to propose now, or the batch to forward, or for how long
-// there is nothing to do unless woken.
-func (b *batcher) next() (*entry, *forwardBatch, time.Duration) {
+// never is how long a timer runs that waits for nothing.
+const never = time.Hour
+
+// next returns the batch that leaves now, or for how long there is nothing to do unless
+// woken.
+func (b *batcher) next() (*batch, time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	now := time.Now()
-	wait := b.expireLocked(now)
+	wait := min(b.expireLocked(now), b.cancelStaleLocked(now))
 	l := &b.lead
-	if pause := l.retryAt.Sub(now); pause > 0 {
-		return nil, nil, min(wait, pause)
-	}
+	idle := l.retryAt.Sub(now)
 	switch {
-	case l.leader && (l.deposed || l.holds > 0):
-		return nil, nil, wait
+	case l.ended || l.leader && l.holds > 0:
+		idle = never
+	case idle > 0:
 	case l.leader:
-		e, idle := b.entryLocked()
-		return e, nil, min(wait, idle)
+		idle = b.entryWaitLocked()
+	default:
+		idle = b.forwardWaitLocked()
 	}
-	f, idle := b.forwardLocked(now)
-	return nil, f, min(wait, idle)
-}
-
-// entryLocked makes the next entry.
-func (b *batcher) entryLocked() (*entry, time.Duration) {
-	if len(b.flight.entries) >= b.o.Limits.Entries || b.flight.bytes >= b.o.Limits.Bytes {
-		return nil, never
+	if idle > 0 {
+		return nil, min(wait, idle)
 	}
-	if wait := b.clock.unset(); wait > 0 {
-		return nil, wait
+	e := &batch{start: now}
+	e.group, e.bytes = b.queues.batch(b.o.Limits)
+	if l.leader {
+		l.first = false
+		e.term = l.term
+		e.owner.Store(b)
+	} else {
+		e.to = b.forward.to
+		e.ctx, e.cancel = context.WithCancel(b.forward.ctx)
+		b.forward.sending.Add(1)
 	}
-	l := &b.lead
-	if !l.first && b.gathersLocked() {
-		return nil, never
+	b.flight = append(b.flight, e)
+	for _, d := range e.group {
+		e.class[d.class]++
+		b.inFlight[d.class]++
 	}
-	group, bytes := b.queues.group(b.o.Limits)
-	if len(group) == 0 && !l.first {
-		// Entries in flight carry the time: due work happens with them.
-		if l.closing || len(b.flight.entries) > 0 {
-			return nil, never
-		}
-		if wait := l.tick.wait(b.fsm.progress(), b.clock.now()); wait > 0 {
-			return nil, wait
-		}
-	}
-	l.first = false
-	e := &entry{group: group, bytes: bytes, term: l.term, start: time.Now()}
-	complete := b.complete
-	e.complete.Store(&complete)
-	b.flight.entries = append(b.flight.entries, e)
-	b.flight.commands += len(group)
-	b.flight.bytes += bytes
-	b.departLocked(group)
+	b.notifyLocked()
 	return e, 0
 }
 
-// departLocked counts commands that leave the queues.
-func (b *batcher) departLocked(group []*pending) {
-	for _, d := range group {
-		b.flight.class[d.class]++
+// entryWaitLocked returns for how long this node, as the leader, proposes nothing unless
+// something changes.
+func (b *batcher) entryWaitLocked() time.Duration {
+	entries, bytes, _ := b.underWayLocked()
+	if entries >= b.o.Limits.Entries || bytes >= b.o.Limits.Bytes {
+		return never
 	}
-	b.notifyLocked()
+	if wait := b.clock.unset(); wait > 0 {
+		return wait
+	}
+	switch {
+	case b.lead.first:
+		return 0
+	case b.gathersLocked():
+		return never
+	case b.queues.n > 0:
+		return 0
+	case b.lead.closing || entries > 0: // entries in flight carry the time
+		return never
+	}
+	// An empty entry is proposed so that due work happens although no client asks for
+	// anything. Much can be due at one millisecond and is done in bounded parts.
+	return b.fsm.progress().dueIn(b.clock.now())
 }
 
 // submit hands an entry to Raft. It may block while Raft is busy with the entry
 // before: the next one gathers meanwhile.
-func (b *batcher) submit(e *entry) {
-	commands := make([][]byte, len(e.group))
-	for i, d := range e.group {
-		commands[i] = d.data
-	}
+func (b *batcher) submit(e *batch) {
 	at := b.fsm.progress()
-	data := event.Entry{Rules: rulesOf(at.rules, e.group), Time: b.clock.stamp(at.clock), Commands: commands}
-	go e.await(b.apply(data.Encode()))
+	entry := event.Entry{Rules: at.rules, Time: b.clock.stamp(at.clock), Commands: make([][]byte, len(e.group))}
+	for i, d := range e.group {
+		entry.Commands[i] = d.data
+		entry.Rules = max(entry.Rules, d.rules)
+	}
+	go e.await(b.apply(entry.Encode()))
 }
 
 // await completes an entry when Raft has answered. hashicorp/raft forgets the futures
 // of entries that were committed but not applied when it shut down: giveUp completes
 // those, and the goroutine that stays behind holds the entry alone.
-func (e *entry) await(f hraft.ApplyFuture) {
+func (e *batch) await(f hraft.ApplyFuture) {
 	err := f.Error()
-	if complete := e.complete.Swap(nil); complete != nil {
-		(*complete)(e, completion{err: err, response: f})
+	if b := e.owner.Swap(nil); b != nil {
+		b.complete(e, f, err)
 	}
 }
 
-// completion is Raft's answer to an entry.
-type completion struct {
-	err      error
-	response hraft.ApplyFuture // read only if err is nil
-}
-
-// complete answers the commands of an entry.
-func (b *batcher) complete(e *entry, c completion) {
-	index, results, failure := b.resultsOf(e, c)
-	b.mu.Lock()
-	f, l := &b.flight, &b.lead
-	f.entries = slices.DeleteFunc(f.entries, func(o *entry) bool { return o == e })
-	f.commands -= len(e.group)
-	f.bytes -= e.bytes
-	for _, d := range e.group {
-		f.class[d.class]--
-	}
+// complete answers the commands of an entry. Raft's answer is err or, if that is nil, in
+// f.
+func (b *batcher) complete(e *batch, f hraft.ApplyFuture, err error) {
+	r, failure := b.resultsOf(e, f, err)
+	deposed := errors.Is(err, hraft.ErrNotLeader)
+	back := deposed || errors.Is(err, hraft.ErrLeadershipTransferInProgress)
 	now := time.Now()
-	current := e.term == l.term
-	if failure == nil {
-		l.readyTerm = max(l.readyTerm, e.term)
-		b.rate.add(len(e.group), now)
-		if current {
+
+	b.mu.Lock()
+	l := &b.lead
+	if current := l.leader && e.term == l.term; current {
+		switch {
+		case failure == nil:
+			l.ready = true
 			b.tookLocked(now)
+		case deposed: // Raft's notification is on its way
+			l.leader, l.ready = false, false
+			b.movedLocked()
+		case back: // a transfer can fail, and hashicorp/raft does not notify of that
+			l.first = true
+			b.failedLocked(now)
+		case !l.ready: // there is still no entry of this leadership
+			l.first = true
 		}
-	} else if current && l.leader && l.readyTerm != l.term {
-		l.first = true // there is still no entry of this term
 	}
-	deposed := errors.Is(c.err, hraft.ErrNotLeader)
-	if deposed || errors.Is(c.err, hraft.ErrLeadershipTransferInProgress) {
-		b.refusedLocked(e, deposed, now)
-	} else {
-		for i, d := range e.group {
-			a := answer{problem: failure}
-			if failure == nil {
-				a.result = results[i]
-				if a.result.Index == 0 {
-					a.result.Index = index
-				}
+	if failure == nil {
+		b.rate.add(len(e.group), now)
+	} else if back {
+		b.sendBackLocked()
+	}
+	b.landedLocked(e, func(i int) (event.Answer, bool) {
+		a := event.Answer{Refusal: failure, Back: back}
+		if failure == nil {
+			a.Result = r.results[i]
+			if a.Result.Index == 0 {
+				a.Result.Index = r.index
 			}
-			d.state = settled
-			d.deliver(a)
 		}
-	}
-	b.notifyLocked()
-	idle := len(f.entries) == 0
-	if b.queues.n > 0 || l.first || !l.leads() || idle && b.fsm.progress().hasDue {
+		return a, true
+	})
+	idle := !b.busyLocked()
+	if b.queues.n > 0 || l.first || idle && b.fsm.progress().hasDue {
 		b.signal()
 	}
 	b.mu.Unlock()
@@ -540,108 +508,100 @@ func (b *batcher) complete(e *entry, c completion) {
 
 // resultsOf returns an entry's results, one for each of its commands, or the problem
 // that answers all of them.
-func (b *batcher) resultsOf(e *entry, c completion) (uint64, []event.Result, *event.Problem) {
-	if c.err != nil {
-		return 0, nil, outcome(c.err)
+func (b *batcher) resultsOf(e *batch, f hraft.ApplyFuture, err error) (results, *event.Problem) {
+	if err != nil {
+		return results{}, outcome(err)
 	}
-	var err error
-	switch r := c.response.Response().(type) {
+	switch r := f.Response().(type) {
 	case results:
 		if len(r.results) == len(e.group) {
 			b.o.Metrics.Observe("entry_seconds", time.Since(e.start).Seconds())
 			b.o.Metrics.Observe("entry_commands", float64(len(e.group)))
-			return r.index, r.results, nil
+			return r, nil
 		}
 		err = fmt.Errorf("entry %d: %d results for %d commands", r.index, len(r.results), len(e.group))
 	case error:
-		return 0, nil, outcome(r)
+		return results{}, outcome(r)
 	default:
 		err = fmt.Errorf("unexpected response to an entry: %T", r)
 	}
 	b.fatal(err)
-	return 0, nil, outcome(err)
+	return results{}, outcome(err)
 }
 
-// refusedLocked handles an entry that Raft did not take because this node does not
-// lead, or is transferring its leadership.
-func (b *batcher) refusedLocked(e *entry, deposed bool, now time.Time) {
-	if e.term == b.lead.term && b.lead.leader {
-		if deposed {
-			b.lead.deposed = true
-		} else {
-			// A transfer can fail, and hashicorp/raft does not notify of that.
-			b.failedLocked(now)
-			b.lead.first = true
+// landedLocked removes a batch from those in flight and settles its commands.
+func (b *batcher) landedLocked(e *batch, answer func(i int) (event.Answer, bool)) {
+	b.flight = slices.DeleteFunc(b.flight, func(o *batch) bool { return o == e })
+	b.settleLocked(e, answer)
+}
+
+// settleLocked answers commands of a batch: those for which there is an answer. Own ones
+// that were certainly not proposed return to their queues.
+func (b *batcher) settleLocked(e *batch, answer func(i int) (event.Answer, bool)) {
+	var again []*pending
+	for i, d := range e.group {
+		if d == nil {
+			continue
 		}
-	}
-	b.requeueLocked(e.group)
-	if b.lead.deposed || b.lead.failures > 0 {
-		b.sendBackLocked()
-	}
-}
-
-// requeueLocked returns commands that were certainly not proposed to their queues.
-func (b *batcher) requeueLocked(group []*pending) {
-	var keep []*pending
-	for _, d := range group {
-		d.state = settled
+		a, ok := answer(i)
+		if !ok {
+			continue
+		}
+		e.group[i] = nil
+		b.inFlight[d.class]--
 		switch {
+		case !a.Back:
+			d.answer(a)
 		case d.gone:
 		case b.lead.ended:
-			d.refuse(shuttingDown())
-		case d.batch != nil || d.local && !b.lead.leads():
-			d.refuse(noLeader())
+			d.sendBack(shuttingDown())
+		case d.from != nil || d.local && !b.lead.leader:
+			d.sendBack(noLeader())
 		default:
-			keep = append(keep, d)
+			again = append(again, d)
 		}
 	}
-	b.queues.restore(keep)
+	b.queues.restore(again)
+	b.notifyLocked()
 }
 
 // expireLocked refuses commands that have waited too long for a leader, and returns
-// when the next one will have.
+// when the next one will have. Time under load does not count: only the time since a
+// leader took something.
 func (b *batcher) expireLocked(now time.Time) time.Duration {
 	if b.queues.n == 0 || !b.troubledLocked() {
 		return never
 	}
-	// Time under load does not count: only the time since a leader took something.
-	if end := b.lead.took.Add(b.o.LeaderWait); now.Before(end) {
-		return end.Sub(now)
+	limit := now.Add(-b.o.LeaderWait)
+	if left := b.lead.took.Sub(limit); left > 0 {
+		return left
 	}
-	late, oldest := b.queues.expire(now.Add(-b.o.LeaderWait))
+	late, next := b.queues.expire(limit)
 	for _, d := range late {
-		d.refuse(noLeader())
+		d.sendBack(noLeader())
 	}
 	if len(late) > 0 {
 		b.o.Metrics.Count("no_leader", float64(len(late)))
 		b.notifyLocked()
 	}
-	if oldest.IsZero() {
-		return never
-	}
-	return oldest.Add(b.o.LeaderWait).Sub(now)
+	return next
 }
 
 // troubledLocked reports whether no leader takes the waiting commands, as far as this
 // node knows.
 func (b *batcher) troubledLocked() bool {
 	l := &b.lead
-	if l.failures > 0 || l.deposed || l.holds > 0 {
-		return true
-	}
-	return !l.leader && !(b.forward.known && b.forward.call != nil)
+	return l.failed || l.holds > 0 || !l.leader && !b.forward.known
 }
 
 // tookLocked records that a leader took something.
 func (b *batcher) tookLocked(now time.Time) {
-	b.lead.failures, b.lead.retryAt, b.lead.took = 0, time.Time{}, now
+	b.lead.failed, b.lead.retryAt, b.lead.took = false, time.Time{}, now
 }
 
-// failedLocked records that no leader took it, and backs off.
+// failedLocked records that no leader took it. The next attempt follows after a pause.
 func (b *batcher) failedLocked(now time.Time) {
-	l := &b.lead
-	l.failures = min(l.failures+1, 30)
-	l.retryAt = now.Add(min(firstRetry<<min(l.failures-1, 10), lastRetry))
+	b.lead.failed, b.lead.retryAt = true, now.Add(retryPause)
 }
 
 // hold stops proposals here until the returned function is called.
@@ -678,10 +638,7 @@ func (b *batcher) close() {
 // drain waits until every accepted command is answered. When ctx ends, it refuses
 // those that still wait.
 func (b *batcher) drain(ctx context.Context) {
-	empty := func() bool {
-		return b.queues.n == 0 && len(b.flight.entries) == 0 && b.forward.idle()
-	}
-	if b.until(ctx, empty) {
+	if b.until(ctx, func() bool { return b.queues.n == 0 && len(b.flight) == 0 }) {
 		return
 	}
 	b.mu.Lock()
@@ -690,52 +647,43 @@ func (b *batcher) drain(ctx context.Context) {
 }
 
 func (b *batcher) refuseAllLocked() {
-	for _, d := range b.queues.drain(func(*pending) bool { return true }) {
-		d.refuse(shuttingDown())
+	for _, d := range b.queues.remove(func(*pending) bool { return true }) {
+		d.sendBack(shuttingDown())
 	}
 }
 
-// end lets nothing leave this node any more, and accepts nothing from others.
-func (b *batcher) end() {
+// stop ends the calls to other nodes; nothing leaves this node any more.
+func (b *batcher) stop() {
 	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.lead.ended = true
+	b.lead.closing, b.lead.ended = true, true
+	b.forward.cancel()
+	b.changedLocked()
+	b.mu.Unlock()
+	b.waiters.release(math.MaxUint64, false)
 }
 
-// settle waits until no entry is in flight, or ctx ends.
-func (b *batcher) settle(ctx context.Context) {
-	for {
-		b.mu.Lock()
-		n, changed := len(b.flight.entries), b.watchLocked()
-		b.mu.Unlock()
-		if n == 0 {
-			return
-		}
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			return
-		}
-	}
-}
-
-// giveUp answers everybody who still waits. Raft has shut down before.
+// giveUp answers everybody who still waits: the replica has failed, or Raft has shut
+// down.
 func (b *batcher) giveUp() {
+	b.stop()
 	b.mu.Lock()
 	b.refuseAllLocked()
-	entries := slices.Clone(b.flight.entries)
+	flight := slices.Clone(b.flight)
 	b.mu.Unlock()
-	for _, e := range entries {
-		if complete := e.complete.Swap(nil); complete != nil {
-			(*complete)(e, completion{err: hraft.ErrRaftShutdown})
+	for _, e := range flight {
+		if e.owner.Swap(nil) != nil {
+			b.complete(e, nil, hraft.ErrRaftShutdown)
 		}
 	}
-	close(b.gone)
 }
 
-// inFlight reports whether entries are being replicated.
-func (b *batcher) inFlight() bool {
+// busy reports whether entries are being replicated.
+func (b *batcher) busy() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return len(b.flight.entries) > 0
+	return b.busyLocked()
+}
+
+func (b *batcher) busyLocked() bool {
+	return slices.ContainsFunc(b.flight, func(e *batch) bool { return e.cancel == nil })
 }

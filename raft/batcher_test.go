@@ -66,10 +66,10 @@ func TestNobodyStarves(t *testing.T) {
 	late := newPending(background("late"))
 	q.push(late)
 	for group := 1; ; group++ {
-		for q.class[event.ClassSettle].Len() < 16 {
+		for len(q.class[event.ClassSettle]) < 16 {
 			q.push(newPending(put("x")))
 		}
-		g, _ := q.group(l)
+		g, _ := q.batch(l)
 		if slices.Contains(g, late) {
 			if group > patience+1 {
 				t.Errorf("only the %dth group took it", group)
@@ -93,7 +93,7 @@ func TestGroupLimits(t *testing.T) {
 	}
 	// A larger one goes alone; then bytes, commands and weight are the limit.
 	for i, want := range []int{1, 2, 3, 2, 1} {
-		if g, _ := q.group(l); len(g) != want {
+		if g, _ := q.batch(l); len(g) != want {
 			t.Errorf("group %d has %d commands, not %d", i, len(g), want)
 		}
 	}
@@ -292,8 +292,8 @@ func TestGathering(t *testing.T) {
 			n.b.mu.Lock()
 			defer n.b.mu.Unlock()
 			var got []int
-			for _, fl := range n.b.flight.entries {
-				got = append(got, len(fl.group))
+			for _, e := range n.b.flight {
+				got = append(got, len(e.group))
 			}
 			return slices.Equal(got, want)
 		})
@@ -326,10 +326,9 @@ func (c applied) Response() any { return c.results }
 func TestDrainAnswers(t *testing.T) {
 	b := newFollower(t, Limits{}).batcher
 	d := newPending(put("q"))
-	e := &entry{group: []*pending{d}}
-	complete := b.complete
-	e.complete.Store(&complete)
-	b.flight.entries = []*entry{e}
+	e := &batch{group: []*pending{d}}
+	e.owner.Store(b)
+	b.flight = []*batch{e}
 	b.close()
 	drained := make(chan struct{})
 	go func() { b.drain(t.Context()); close(drained) }()

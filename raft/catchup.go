@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"sync"
 	"time"
 
@@ -139,7 +140,7 @@ func (r *Replica) takeOffer(_ context.Context, from peer.Identity, body []byte) 
 		return json.Marshal(a)
 	}
 	r.lacking.set(ask.Meta.HeadIndex, time.Now())
-	r.b.waiters.releaseAll()
+	r.b.waiters.release(math.MaxUint64, false)
 	r.o.OnLacking(Offer{
 		From: peer.Target{Addr: from.Raft, Node: from.Node, Incarnation: from.Incarnation},
 		Meta: ask.Meta,

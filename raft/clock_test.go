@@ -57,7 +57,7 @@ func TestClockAmongOthers(t *testing.T) {
 					return out
 				}
 				stamped := time.Now().UnixMilli() - c.slept // the log's clock
-				c1.open(stamped, false)
+				c1.follow(stamped, 0, time.Time{})
 				c1.lead(stamped, false)
 				c1.agree(walls(c.others), c.voters)
 				if got := c1.stamp(stamped) - stamped; got != c.want {
@@ -101,7 +101,6 @@ func TestClockOfAnEmptyLog(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				k := &clock{wall: func() time.Time { return time.Now().Add(time.Duration(c.own) * time.Millisecond) }}
-				k.open(0, false)
 				k.lead(0, false)
 				if k.unset() == 0 {
 					t.Error("stamps before anything is known")
@@ -138,21 +137,20 @@ func TestClockOfAFollower(t *testing.T) {
 		const year = 365 * 24 * time.Hour
 		start := time.Now().UnixMilli()
 		k := &clock{wall: func() time.Time { return time.Now().Add(-7 * year) }}
-		k.open(start-1000, false)
+		k.follow(start-1000, 0, time.Time{})
 		at := time.Now()
 		time.Sleep(300 * time.Millisecond)
-		k.hear(start+50, at) // the leader's, as of then
-		k.follow(start - 1000)
+		k.follow(start-1000, start+50, at) // the leader's, as of then
 		if got := k.now() - start; got != 350 {
 			t.Errorf("%d ms after the start", got)
 		}
 		time.Sleep(time.Hour)
-		k.hear(start, at) // heard before
+		k.follow(start-1000, start, at) // heard before
 		if got := k.now() - start; got != 350+3600_000 {
 			t.Errorf("an hour later %d ms after the start", got)
 		}
 		// Never behind the log.
-		k.follow(start + 2*3600_000)
+		k.follow(start+2*3600_000, 0, time.Time{})
 		if got := k.now() - start; got != 2*3600_000 {
 			t.Errorf("behind the log: %d ms", got)
 		}
@@ -179,5 +177,27 @@ func TestClocksSinceTheElection(t *testing.T) {
 	got := wallsSince([]peerView{tell(elected.Add(-time.Millisecond), 1), tell(time.Time{}, 2), tell(fresh, 1<<40), stranger, away}, elected)
 	if len(got) != 1 || got[0] < 1<<40 {
 		t.Errorf("counted %v", got)
+	}
+}
+
+// A new node's own clock is shown while nothing is known of the log's time; no stamp is
+// based on it.
+func TestClockOfANewNode(t *testing.T) {
+	const years = 5 * 365 * 24 * time.Hour
+	for name, learn := range map[string]func(c *clock, log int64){
+		"applied": func(c *clock, log int64) { c.follow(log, 0, time.Time{}) },
+		"elected": func(*clock, int64) {},
+		"told":    func(c *clock, log int64) { c.follow(0, log, time.Now()) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := &clock{wall: func() time.Time { return time.Now().Add(years) }}
+			log := time.Now().UnixMilli() // what another leader has stamped
+			learn(c, log)
+			c.lead(log, false)
+			c.agree([]int64{log, log}, 3)
+			if ahead := c.stamp(log) - log; ahead > years.Milliseconds()/2 {
+				t.Errorf("stamps %d ms ahead of the log", ahead)
+			}
+		})
 	}
 }

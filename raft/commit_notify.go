@@ -2,6 +2,7 @@ package raft
 
 import (
 	"sync"
+	"sync/atomic"
 
 	hraft "github.com/hashicorp/raft"
 )
@@ -15,22 +16,15 @@ import (
 // entries. It is true whoever leads when it arrives, since what was committed
 // stays committed.
 type commitNotifier struct {
-	wake chan struct{} // of capacity one
-
-	mu        sync.Mutex
-	followers map[hraft.ServerID]*followerCommit
-	wg        sync.WaitGroup
+	wake      chan struct{} // of capacity one
+	followers sync.Map      // hraft.ServerID to *followerCommit
 }
 
 // followerCommit is what a leader knows of one follower.
 type followerCommit struct {
-	matched uint64 // its log agrees up to here
-	commit  uint64 // the commit index that it has acknowledged
-	sending bool
-}
-
-func newCommitNotifier() *commitNotifier {
-	return &commitNotifier{wake: make(chan struct{}, 1), followers: map[hraft.ServerID]*followerCommit{}}
+	matched atomic.Uint64 // its log agreed up to here
+	commit  atomic.Uint64 // the commit index that it has acknowledged
+	sending atomic.Bool
 }
 
 // signal makes the notifier look whether a follower lacks the commit index.
@@ -43,47 +37,24 @@ func (n *commitNotifier) signal() {
 
 // acked records that a follower's log agrees up to last, and that it knows the
 // commit index of the request.
-func (n *commitNotifier) acked(id hraft.ServerID, last, commit uint64, entries bool) {
-	n.mu.Lock()
-	f := n.followers[id]
-	if f == nil {
-		f = &followerCommit{}
-		n.followers[id] = f
-	}
-	if entries || f.matched < last { // else a request that was overtaken
-		f.matched = last
-	}
-	f.commit = max(f.commit, min(commit, last))
-	lacking := f.commit < f.matched
-	n.mu.Unlock()
-	if lacking {
+func (n *commitNotifier) acked(id hraft.ServerID, last, commit uint64) {
+	v, _ := n.followers.LoadOrStore(id, &followerCommit{})
+	f := v.(*followerCommit)
+	raise(&f.matched, last)
+	raise(&f.commit, min(commit, last))
+	if f.commit.Load() < f.matched.Load() {
 		n.signal()
 	}
 }
 
-// begin reports whether a follower lacks the commit index and has the entry. The
-// caller calls end after it has sent it.
-func (n *commitNotifier) begin(id hraft.ServerID, index uint64) bool {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	f := n.followers[id]
-	if f == nil || f.sending || f.matched < index || f.commit >= index {
-		return false
+func raise(to *atomic.Uint64, v uint64) {
+	for old := to.Load(); v > old && !to.CompareAndSwap(old, v); old = to.Load() {
 	}
-	f.sending = true
-	return true
-}
-
-func (n *commitNotifier) end(id hraft.ServerID) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.followers[id].sending = false
 }
 
 // notifyCommits runs until the replica stops.
 func (r *Replica) notifyCommits(t *transport) {
-	n := r.peers.commits
-	defer n.wg.Wait()
+	n := &r.peers.commits
 	for {
 		select {
 		case <-n.wake:
@@ -94,21 +65,24 @@ func (r *Replica) notifyCommits(t *transport) {
 		// or an older one, and then the followers reject the message.
 		term := r.raft.CurrentTerm()
 		p := r.fsm.progress()
-		if r.raft.State() != hraft.Leader || r.b.inFlight() || p.term == 0 {
+		if r.raft.State() != hraft.Leader || r.b.busy() || p.term == 0 {
 			continue // the next entry carries it
 		}
 		for _, s := range r.servers() {
-			if s.ID == r.id || !n.begin(s.ID, p.index) {
+			v, _ := n.followers.Load(s.ID)
+			f, ok := v.(*followerCommit)
+			if !ok || s.ID == r.id || f.matched.Load() < p.index || f.commit.Load() >= p.index ||
+				!f.sending.CompareAndSwap(false, true) {
 				continue
 			}
-			n.wg.Go(func() {
+			r.run.wg.Go(func() {
+				defer f.sending.Store(false)
 				var resp hraft.AppendEntriesResponse
 				// After a failure hashicorp/raft continues.
 				_ = t.append(s.ID, s.Address, &hraft.AppendEntriesRequest{
 					RPCHeader: t.header(), Term: term,
 					PrevLogEntry: p.index, PrevLogTerm: p.term, LeaderCommitIndex: p.index,
 				}, &resp)
-				n.end(s.ID)
 			})
 		}
 	}

@@ -241,7 +241,7 @@ func (r *Replica) agree() {
 	defer tick.Stop()
 	var (
 		logged   time.Time
-		done     chan answer // of the command that this loop has proposed; nil: none
+		done     chan event.Answer // of the command that this loop has proposed; nil: none
 		proposed = map[hraft.ServerID]uint64{}
 	)
 	for {
@@ -278,7 +278,8 @@ func (r *Replica) agree() {
 			continue
 		}
 		if c := r.markOrUpgrade(others, newest, age, proposed); c != nil {
-			if d := newPending(c); r.b.enqueue(d) == nil {
+			d := newPending(c)
+			if r.b.enqueue(d); len(d.done) == 0 { // else refused: the next tick tries again
 				done = d.done
 			}
 		}
@@ -288,7 +289,7 @@ func (r *Replica) agree() {
 // markOrUpgrade returns the command that the leader must propose now, or nil.
 func (r *Replica) markOrUpgrade(others []peerView, newest uint64, age time.Duration,
 	proposed map[hraft.ServerID]uint64) *event.Command {
-	if l := r.b.leading(); !l.ready() || l.closing {
+	if l := r.b.leading(); !l.ready || l.closing {
 		return nil
 	}
 	if c := r.upgrade(); c != nil {

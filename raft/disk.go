@@ -11,83 +11,80 @@ import (
 	"github.com/qlogd/qlogd/event"
 )
 
-// disk refuses writes before the disk is full: a Raft log that cannot be written
-// ends the process, and reads and leases in hand shall go on.
+// disk refuses writes before the disk is full: a Raft log that cannot be written ends the
+// process, while reads and the settling of leases could go on.
 type disk struct {
-	free    func() (uint64, error)
-	reserve uint64
-	level   levels
 	node    string
+	reserve uint64
 	logger  *slog.Logger
-	told    throttle
+	warned  throttle
+
+	mu   sync.Mutex
+	look func() (uint64, error) // nil: never full
+	left uint64                 // as of at
+	at   time.Time
 }
 
-// refuses returns insufficient_storage for a class that must not write now.
-func (d *disk) refuses(c event.Class) *event.Problem {
-	if d.free == nil {
-		return nil
+func newDisk(o Options) *disk {
+	return &disk{look: o.FreeBytes, reserve: o.ReserveBytes, node: o.NodeID, logger: o.Logger}
+}
+
+// free returns the free space, as of 200 ms ago at most: it is needed for each write.
+func (d *disk) free() uint64 {
+	if d.look == nil {
+		return math.MaxUint64
 	}
-	left := d.level.get(d.free, time.Now())
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if now := time.Now(); d.at.IsZero() || now.Sub(d.at) >= 200*time.Millisecond {
+		left, err := d.look()
+		if err != nil {
+			left = math.MaxUint64 // not known: the writes themselves will show
+		}
+		d.left, d.at = left, now
+	}
+	return d.left
+}
+
+// refuses returns insufficient_storage for a class that must not write now: produce below
+// the reserve, leases below a half of it, what makes room below a quarter.
+func (d *disk) refuses(c event.Class, free uint64) *event.Problem {
 	limit := d.reserve
 	switch c {
 	case event.ClassLease:
 		limit /= 2
-	case event.ClassSettle, event.ClassBackground: // what makes room
+	case event.ClassSettle, event.ClassBackground:
 		limit /= 4
 	}
-	if left >= limit {
+	if free >= limit {
 		return nil
 	}
-	if d.told.due(time.Now()) {
-		d.logger.Warn("the disk is nearly full: produce is refused, later leases, then everything", "free_bytes", left, "reserve_bytes", d.reserve)
+	if d.warned.due(time.Now()) {
+		d.logger.Warn("disk is nearly full: refusing produce, then leases, then all writes",
+			"free_bytes", free, "reserve_bytes", d.reserve)
 	}
-	return problem(CodeInsufficientStorage, fmt.Sprintf("the disk of node %s is nearly full; the write was not proposed", d.node), false, 5000)
+	detail := fmt.Sprintf("the disk of node %s is nearly full; the write was not proposed", d.node)
+	return problem(CodeInsufficientStorage, detail, false, 5000)
 }
 
-func newDisk(o Options) *disk {
-	return &disk{free: o.FreeBytes, reserve: o.ReserveBytes, node: o.NodeID, logger: o.Logger}
+// full reports whether this node's disk takes no produce.
+func (r *Replica) full() bool {
+	return r.b.disk.refuses(event.ClassProduce, r.b.disk.free()) != nil
 }
 
-// levels remembers the free space for a moment: it is asked for at each write.
-type levels struct {
-	mu   sync.Mutex
-	at   time.Time
-	left uint64
-}
-
-const levelAge = 200 * time.Millisecond
-
-func (l *levels) get(free func() (uint64, error), now time.Time) uint64 {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.at.IsZero() || now.Sub(l.at) >= levelAge {
-		left, err := free()
-		if err != nil {
-			// A disk that does not tell is not refused: its writes will tell.
-			left = math.MaxUint64
-		}
-		l.left, l.at = left, now
-	}
-	return l.left
-}
-
-// full tells whether this node's disk takes no produce.
-func (r *Replica) full() bool { return r.b.disk.refuses(event.ClassProduce) != nil }
-
-// makeRoom hands leadership to a voter whose disk has room, where this one's has
-// none: only the leader's disk decides what is refused.
+// makeRoom transfers leadership to a voter whose disk has room, if this one's has none:
+// only the leader's disk decides what is refused.
 func (r *Replica) makeRoom() {
 	if !r.full() {
 		return
 	}
 	for _, v := range r.remotes() {
 		if v.Votes && !v.Status.Full && v.level() {
-			r.o.Logger.Warn("the disk is nearly full; handing leadership over to a node with room", "to", v.ID)
+			r.o.Logger.Warn("disk is nearly full: transferring leadership to a node with room", "to", v.ID)
 			ctx, cancel := context.WithTimeout(r.run.ctx, transferSticks)
-			err := r.TransferLeadership(ctx, v.ID)
-			cancel()
-			if err != nil {
-				r.o.Logger.Warn("leadership was not handed over", "error", err)
+			defer cancel()
+			if err := r.TransferLeadership(ctx, v.ID); err != nil {
+				r.o.Logger.Warn("leadership transfer failed", "error", err)
 			}
 			return
 		}

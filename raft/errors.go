@@ -27,34 +27,44 @@ func noLeader() *event.Problem {
 	return problem(CodeNoLeader, "no leader is known; the write was not proposed", false, 1000)
 }
 
-// catchingUp refuses what this node could only do with the log that it lacks.
+// catchingUp refuses what needs the part of the log that this node lacks.
 func catchingUp() *event.Problem {
-	return problem(CodeNoLeader, "this node fetches what it has missed; ask another one", false, 1000)
+	return problem(CodeNoLeader, "node is catching up with the leader; retry on another node", false, 1000)
 }
 
 func shuttingDown() *event.Problem {
 	return problem(CodeShuttingDown, "the node is shutting down; the write was not proposed", false, 1000)
 }
 
-// outcome tells what became of an entry whose future failed with err.
-//
-// Only three errors mean that the entry was never appended anywhere. Each other
-// one can come after it was: ErrLeadershipLost while it was being replicated (a
-// follower that has it may be the next leader), ErrRaftShutdown even after it
-// was committed, and an error of the log store tells nothing of the disk.
+// outcomes maps the errors of entries (I15). Only three of them mean that the entry was
+// never appended anywhere. Each other one can come after it was: ErrLeadershipLost while
+// it was being replicated (a follower that has it may be the next leader),
+// ErrRaftShutdown even after it was committed, and an error of the log store says nothing
+// about the disk.
+var outcomes = []struct {
+	err     error
+	unknown bool
+	code    string
+	detail  string
+	retryMS int64
+}{
+	{hraft.ErrNotLeader, false, CodeNoLeader, "this node is no longer the leader", 1000},
+	{hraft.ErrLeadershipTransferInProgress, false, CodeNoLeader, "leadership is being transferred", 500},
+	{hraft.ErrEnqueueTimeout, false, CodeOverloaded, "the Raft log did not take the write in time", 1000},
+	{hraft.ErrRaftShutdown, true, CodeShuttingDown, "the node shut down while the write was in flight", 1000},
+	{hraft.ErrLeadershipLost, true, CodeNoLeader, "leadership was lost while the write was in flight", 1000},
+	{nil, true, CodeNoLeader, "the write failed while it was in flight", 1000}, // any other
+}
+
+// outcome returns the problem that answers the commands of an entry that failed.
 func outcome(err error) *event.Problem {
-	const maybe = "; it may still be committed"
-	switch {
-	case errors.Is(err, hraft.ErrNotLeader):
-		return problem(CodeNoLeader, "this node is no longer the leader; the write was not proposed", false, 1000)
-	case errors.Is(err, hraft.ErrLeadershipTransferInProgress):
-		return problem(CodeNoLeader, "leadership is being handed over; the write was not proposed", false, 500)
-	case errors.Is(err, hraft.ErrEnqueueTimeout):
-		return problem(CodeOverloaded, "the Raft log did not take the write in time; it was not proposed", false, 1000)
-	case errors.Is(err, hraft.ErrRaftShutdown):
-		return problem(CodeShuttingDown, "the node shut down while the write was under way"+maybe, true, 1000)
-	case errors.Is(err, hraft.ErrLeadershipLost):
-		return problem(CodeNoLeader, "leadership was lost while the write was under way"+maybe, true, 1000)
+	for _, o := range outcomes {
+		if o.err == nil || errors.Is(err, o.err) {
+			if o.unknown {
+				return problem(o.code, o.detail+"; it may still be committed", true, o.retryMS)
+			}
+			return problem(o.code, o.detail+"; the write was not proposed", false, o.retryMS)
+		}
 	}
-	return problem(CodeNoLeader, "the write failed while it was under way"+maybe, true, 1000)
+	panic("unreachable: the last outcome matches any error")
 }

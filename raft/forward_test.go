@@ -42,8 +42,8 @@ func newFollower(t testing.TB, l Limits) *follower {
 		t.Fatal(err)
 	}
 	fsm := newFSM(o, nil, func(error) {})
-	f := &follower{t: t, batcher: newBatcher(&o, fsm, &clock{wall: time.Now}, func(error) {}, make(chan struct{}))}
-	fsm.applied = func(p progress) { f.waiters.applied(p.index) }
+	f := &follower{t: t, batcher: newBatcher(&o, fsm, &clock{wall: time.Now}, func(error) {})}
+	fsm.applied = func(p progress) { f.waiters.release(p.index, true) }
 	f.forward.target = func() (peer.Target, bool) {
 		f.mu.Lock()
 		defer f.mu.Unlock()
@@ -64,8 +64,7 @@ func newFollower(t testing.TB, l Limits) *follower {
 	go func() { f.run(stop); close(ended) }()
 	t.Cleanup(func() {
 		close(stop)
-		f.end()
-		f.forward.cancel()
+		f.batcher.stop()
 		f.forward.sending.Wait()
 		<-ended
 		f.giveUp()
@@ -115,22 +114,35 @@ type reply struct {
 
 func (f *follower) async(ctx context.Context, c *event.Command) <-chan reply {
 	done := make(chan reply, 1)
-	before := f.count()
+	before := 0
+	f.look(func() { before = f.commands() })
 	go func() {
 		r, err := f.propose(ctx, c)
 		done <- reply{r, err}
+		f.look(f.notifyLocked)
 	}()
-	f.until(context.Background(), func() bool { return f.countLocked() != before || len(done) > 0 })
+	f.until(context.Background(), func() bool { return f.commands() != before || len(done) > 0 })
 	return done
 }
 
-func (f *follower) count() uint64 {
-	f.batcher.mu.Lock()
-	defer f.batcher.mu.Unlock()
-	return f.countLocked()
+// commands counts those that wait or are in flight, under the lock.
+func (f *follower) commands() int {
+	n := f.queues.n
+	for _, c := range f.inFlight {
+		n += c
+	}
+	return n
 }
 
-func (f *follower) countLocked() uint64 { return f.seq }
+// answered counts the commands that the leader has answered, under the lock.
+func (f *follower) answered() (n int) {
+	for _, e := range f.flight {
+		if e.answered {
+			n += len(e.group)
+		}
+	}
+	return n
+}
 
 // toNode calls a real leader's handler.
 func toNode(n *node) func(context.Context, []byte) ([]byte, error) {
@@ -145,7 +157,11 @@ func allBack(_ context.Context, body []byte) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return newServed(len(group)).allBack(), nil
+	answers := make([]event.Answer, len(group))
+	for i := range answers {
+		answers[i].Back = true
+	}
+	return event.EncodeAnswers(answers), nil
 }
 
 // unreached returns the error of a call that surely was not sent.
@@ -183,7 +199,7 @@ func TestForward(t *testing.T) {
 		all = append(all, f.async(t.Context(), put(fmt.Sprint(i))))
 	}
 	// All have been answered by the leader when nothing is on its way.
-	f.until(t.Context(), func() bool { return f.forward.answeredN == len(all) })
+	f.until(t.Context(), func() bool { return f.answered() == len(all) })
 	for i, done := range all {
 		if len(done) > 0 {
 			t.Errorf("%d was answered before it was applied here", i)
@@ -205,8 +221,8 @@ func TestForward(t *testing.T) {
 		}
 	}
 	f.look(func() {
-		if f.forward.answeredN != 0 || len(f.forward.answered) != 0 || f.forward.bytes != 0 {
-			t.Errorf("left over: %+v", f.forward)
+		if len(f.flight) != 0 || f.commands() != 0 {
+			t.Errorf("left over: %d batches, %d commands", len(f.flight), f.commands())
 		}
 	})
 }
@@ -235,17 +251,16 @@ func TestForwardComesBack(t *testing.T) {
 				want = append(want, fmt.Sprint(i))
 				all = append(all, f.async(t.Context(), put(want[i])))
 			}
-			f.until(t.Context(), func() bool { return len(f.forward.batches) == maxForwards })
+			f.until(t.Context(), func() bool { return len(f.flight) == maxForwards })
 			close(gate)
-			f.until(t.Context(), func() bool { return f.lead.failures >= maxForwards })
+			f.until(t.Context(), func() bool { return f.lead.failed && len(f.flight) <= 1 })
 			var orders [][]string
 			f.until(t.Context(), func() bool { // nothing under way: look at the order
-				if len(f.forward.batches) > 0 {
+				if len(f.flight) > 0 {
 					return false
 				}
 				var names []string
-				for e := f.queues.class[event.ClassSettle].Front(); e != nil; e = e.Next() {
-					d := e.Value.(*pending)
+				for _, d := range f.queues.class[event.ClassSettle] {
 					c, _ := event.DecodeCommand(d.data)
 					names = append(names, nameOf(c))
 				}
@@ -280,10 +295,6 @@ func TestForwardUnknown(t *testing.T) {
 		"its error":     func(context.Context, []byte) ([]byte, error) { return nil, &peer.Error{Code: "internal"} },
 		"no answer":     func(context.Context, []byte) ([]byte, error) { return nil, nil },
 		"fewer answers": func(context.Context, []byte) ([]byte, error) { return event.EncodeAnswers(nil), nil },
-		"the leader dies": func(context.Context, []byte) ([]byte, error) {
-			b := newServed(1)
-			return b.encode(), nil
-		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFollower(t, Limits{})
@@ -334,14 +345,14 @@ func TestWaitForALeader(t *testing.T) {
 							t.Errorf("%d: %+v", i, p)
 						}
 						// One on its way when its time is up comes back first.
-						if d := time.Since(began); d < f.o.LeaderWait || d > f.o.LeaderWait+lastRetry {
+						if d := time.Since(began); d < f.o.LeaderWait || d > f.o.LeaderWait+retryPause {
 							t.Errorf("%d waited %v", i, d)
 						}
 					})
 				}
 				wg.Wait()
 				// Tries are few.
-				if n := f.called(); n > 40 {
+				if n := f.called(); n > 80 {
 					t.Errorf("%d calls in three seconds", n)
 				}
 			})
@@ -450,7 +461,7 @@ func TestForwardCancelled(t *testing.T) {
 	n := boot(t, on(vfs.NewMem()))
 	f.lose()
 	close(gate)
-	f.until(t.Context(), func() bool { return len(f.forward.batches) == 0 })
+	f.until(t.Context(), func() bool { return len(f.flight) == 0 })
 	f.apply(1 << 40)
 	f.follow(toNode(n))
 	if got := <-f.async(t.Context(), put("b")); got.err != nil {
@@ -463,17 +474,13 @@ func TestForwardCancelled(t *testing.T) {
 	f.apply(0)
 	ctx, cancel = context.WithCancel(t.Context())
 	landing := f.async(ctx, put("c"))
-	f.until(t.Context(), func() bool { return f.forward.answeredN == 1 })
+	f.until(t.Context(), func() bool { return f.answered() == 1 })
 	cancel()
 	if p := asProblem(t, (<-landing).err); !p.Unknown {
 		t.Errorf("not applied here: %+v", p)
 	}
 	f.apply(1 << 40)
-	f.look(func() {
-		if l := f.forward.answeredN; l != 0 {
-			t.Errorf("%d still land", l)
-		}
-	})
+	f.until(t.Context(), func() bool { return len(f.flight) == 0 })
 }
 
 // The leader treats others' commands as its own: classes, limits, the disk.
@@ -504,7 +511,7 @@ func TestServeForward(t *testing.T) {
 		t.Errorf("%+v", p)
 	}
 	f.look(func() {
-		if f.lead.failures != 0 {
+		if f.lead.failed {
 			t.Error("a leader that is overloaded counts as one that is not there")
 		}
 	})
@@ -626,20 +633,20 @@ func TestOverloadedWithoutALeader(t *testing.T) {
 // restore keeps the order in which commands came, whatever comes back when.
 func TestRestore(t *testing.T) {
 	var q queues
-	made := func(seqs ...uint64) (g []*pending) {
+	made := func(seqs ...int) (g []*pending) {
 		for _, s := range seqs {
-			g = append(g, &pending{seq: s, data: []byte{1}})
+			g = append(g, &pending{since: time.Unix(int64(s), 0), data: []byte{1}})
 		}
 		return g
 	}
 	for _, g := range [][]*pending{made(7, 8), made(3, 5), nil, made(1, 4, 6, 9), made(2)} {
 		q.restore(g)
 	}
-	var got []uint64
-	for e := q.class[0].Front(); e != nil; e = e.Next() {
-		got = append(got, e.Value.(*pending).seq)
+	var got []int64
+	for _, d := range q.class[0] {
+		got = append(got, d.since.Unix())
 	}
-	if want := []uint64{1, 2, 3, 4, 5, 6, 7, 8, 9}; !slices.Equal(got, want) || q.n != 9 || q.bytes != 9 {
+	if want := []int64{1, 2, 3, 4, 5, 6, 7, 8, 9}; !slices.Equal(got, want) || q.n != 9 || q.bytes != 9 {
 		t.Errorf("%v, %d, %d", got, q.n, q.bytes)
 	}
 }
@@ -650,13 +657,13 @@ func TestBeginTogether(t *testing.T) {
 	n := boot(t, on(vfs.NewMem()))
 	f := newFollower(t, Limits{})
 	f.follow(toNode(n))
-	for name, begin := range map[string]func(*event.Command, []*event.Command) []func(context.Context) (event.Result, error){
-		"at the leader": n.Begin, "by way of another node": f.begin,
+	for name, begin := range map[string]func(...*event.Command) []func(context.Context) (event.Result, error){
+		"at the leader": n.b.begin, "by way of another node": f.begin,
 	} {
 		before, _ := n.m.Head()
-		answers := begin(produceOf("p"), []*event.Command{leaseOf("l1"), leaseOf("l2")})
+		answers := begin(produceOf("p"), leaseOf("l1"), leaseOf("l2"))
 		if name != "at the leader" {
-			f.until(t.Context(), func() bool { return f.forward.answeredN == len(answers) })
+			f.until(t.Context(), func() bool { return f.answered() == len(answers) })
 			f.apply(before + 1)
 		}
 		for i, answer := range answers {

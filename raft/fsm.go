@@ -1,10 +1,12 @@
 package raft
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"slices"
 	"sync"
 	"time"
@@ -49,6 +51,14 @@ type progress struct {
 	rules   uint16 // in force
 	// unmarked counts the entries applied since one with a Mark.
 	unmarked uint64
+}
+
+// dueIn returns for how long nothing is due.
+func (p progress) dueIn(now int64) time.Duration {
+	if !p.hasDue {
+		return never
+	}
+	return time.Duration(min(max(0, p.due-now), never.Milliseconds())) * time.Millisecond
 }
 
 var _ hraft.BatchingFSM = (*fsm)(nil)
@@ -160,7 +170,7 @@ func (f *fsm) Snapshot() (hraft.FSMSnapshot, error) {
 	}
 	// Nothing is applied meanwhile: this is all that a checkpoint holds up.
 	f.o.Metrics.Observe("checkpoint_hold_seconds", time.Since(began).Seconds())
-	return &frozen{machine: f.o.Machine, state: state, head: head, chain: chain, fatal: f.fatal, metrics: f.o.Metrics}, nil
+	return &frozen{fsm: f, state: state, head: head, chain: chain}, nil
 }
 
 // Restore implements hraft.FSM, for a snapshot that a leader sends: none does.
@@ -168,12 +178,10 @@ func (f *fsm) Restore(io.ReadCloser) error { return errNoBulk }
 
 // frozen is a snapshot to be written while Apply goes on.
 type frozen struct {
-	machine Machine
-	state   checkpoint.State
-	head    uint64
-	chain   [32]byte
-	fatal   func(error)
-	metrics Metrics
+	fsm   *fsm
+	state checkpoint.State
+	head  uint64
+	chain [32]byte
 }
 
 // Persist implements hraft.FSMSnapshot. The order is what makes a snapshot safe:
@@ -186,30 +194,26 @@ func (s *frozen) Persist(to hraft.SnapshotSink) error {
 		return fmt.Errorf("snapshot: not a sink of this store: %T", to)
 	}
 	began := time.Now()
-	if err := s.machine.SyncLog(); err != nil {
+	if err := s.fsm.o.Machine.SyncLog(); err != nil {
 		err = fmt.Errorf("sync the event log before a snapshot: %w", err)
-		s.fatal(err) // never a second try at an fsync
+		s.fsm.fatal(err) // never a second try at an fsync
 		return err
 	}
 	if err := own.persist(s); err != nil {
 		return err
 	}
-	s.metrics.Observe("checkpoint_seconds", time.Since(began).Seconds())
+	s.fsm.o.Metrics.Observe("checkpoint_seconds", time.Since(began).Seconds())
 	return nil
 }
 
 // Release implements hraft.FSMSnapshot.
 func (s *frozen) Release() { s.state.Release() }
 
-// applyWaiters holds callers until this node has applied an index: responses that the
-// leader sent, and linearizable reads. The FSM goroutine releases them, without a
-// goroutine for each: a node that lags has many.
-//
-// A node that lacks the log before an index never applies it: it fetches what it lacks
-// and starts again (see lack). All waiters are then released at once.
+// applyWaiters holds callers until this node has applied an index: answers of the
+// leader, and linearizable reads. The FSM goroutine wakes them.
 type applyWaiters struct {
-	fsm     *fsm
-	lacking func() bool // nil: never
+	fsm   *fsm
+	stuck func() bool // this node applies nothing more: it lacks a part of the log, or ends
 
 	mu   sync.Mutex
 	list []applyWaiter // ordered by index
@@ -217,63 +221,26 @@ type applyWaiters struct {
 
 type applyWaiter struct {
 	index uint64
-	// release is called once; applied is false if this node will not apply index. It
-	// must not block.
-	release func(applied bool)
+	done  chan bool // of capacity one: whether index is applied
 }
 
-// add calls release as soon as index is applied here, or will not be; perhaps before
-// it returns.
-func (w *applyWaiters) add(index uint64, release func(applied bool)) {
+// wait returns when this node has applied index. The error is ctx's, or an
+// *event.Problem where it will not apply it.
+func (w *applyWaiters) wait(ctx context.Context, index uint64) error {
 	w.mu.Lock()
 	if w.fsm.progress().index >= index {
 		w.mu.Unlock()
-		release(true)
-		return
+		return nil
 	}
-	i := len(w.list)
-	for i > 0 && w.list[i-1].index > index { // they arrive nearly in order
-		i--
-	}
-	w.list = slices.Insert(w.list, i, applyWaiter{index, release})
-	w.mu.Unlock()
-	if w.lacking != nil && w.lacking() {
-		w.releaseAll()
-	}
-}
-
-// releaseAll releases every waiter: this node lacks the log before what they wait for.
-func (w *applyWaiters) releaseAll() {
-	w.mu.Lock()
-	all := w.list
-	w.list = nil
-	w.mu.Unlock()
-	for _, a := range all {
-		a.release(false)
-	}
-}
-
-// applied releases the waiters up to index. The FSM publishes its progress before it
-// calls applied, so that add and applied cannot both miss an index.
-func (w *applyWaiters) applied(index uint64) {
-	w.mu.Lock()
-	n := 0
-	for n < len(w.list) && w.list[n].index <= index {
-		n++
-	}
-	due := slices.Clone(w.list[:n])
-	w.list = slices.Delete(w.list, 0, n)
-	w.mu.Unlock()
-	for _, a := range due {
-		a.release(true)
-	}
-}
-
-// waitApplied returns when this node has applied index. The error is an *event.Problem
-// if it never will, because it lacks the log before index.
-func (r *Replica) waitApplied(ctx context.Context, index uint64) error {
 	done := make(chan bool, 1)
-	r.b.waiters.add(index, func(applied bool) { done <- applied })
+	at, _ := slices.BinarySearchFunc(w.list, index+1, func(a applyWaiter, index uint64) int {
+		return cmp.Compare(a.index, index)
+	})
+	w.list = slices.Insert(w.list, at, applyWaiter{index, done})
+	w.mu.Unlock()
+	if w.stuck() {
+		w.release(math.MaxUint64, false)
+	}
 	select {
 	case applied := <-done:
 		if !applied {
@@ -281,8 +248,32 @@ func (r *Replica) waitApplied(ctx context.Context, index uint64) error {
 		}
 		return nil
 	case <-ctx.Done():
+		w.mu.Lock()
+		w.list = slices.DeleteFunc(w.list, func(a applyWaiter) bool { return a.done == done })
+		w.mu.Unlock()
 		return ctx.Err()
-	case <-r.run.failed:
-		return r.refuses()
 	}
+}
+
+// release wakes those who wait for an index up to this one. The FSM publishes its
+// progress before, so that wait and release cannot both miss an index.
+func (w *applyWaiters) release(index uint64, applied bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	n := 0
+	for n < len(w.list) && w.list[n].index <= index {
+		w.list[n].done <- applied
+		n++
+	}
+	w.list = slices.Delete(w.list, 0, n)
+}
+
+// waitApplied returns when this node has applied index. The error is an *event.Problem
+// unless ctx ended.
+func (r *Replica) waitApplied(ctx context.Context, index uint64) error {
+	err := r.b.waiters.wait(ctx, index)
+	if p := r.unavailable(); err != nil && p != nil {
+		return p
+	}
+	return err
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 )
 
 // goesBack puts a node's disk back to what it was before so many writes, of
@@ -108,27 +107,4 @@ func TestTwinEnds(t *testing.T) {
 	}
 	c.put("b")
 	until(t, "the first one goes on", func() bool { return one.has("b") })
-}
-
-// A new node's own clock stands in for a log that is not there yet; it is no
-// time to go on from once there is one.
-func TestAGuessIsNoTime(t *testing.T) {
-	const years = 5 * 365 * 24 * time.Hour
-	for name, learn := range map[string]func(c *clock, log int64){
-		"applied": func(c *clock, log int64) { c.follow(log) },
-		"elected": func(*clock, int64) {},
-		"told":    func(c *clock, log int64) { c.hear(log, time.Now()) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			c := &clock{wall: func() time.Time { return time.Now().Add(years) }}
-			c.open(0, false)
-			log := time.Now().UnixMilli() // what another leader has stamped
-			learn(c, log)
-			c.lead(log, false)
-			c.agree([]int64{log, log}, 3)
-			if ahead := c.stamp(log) - log; ahead > years.Milliseconds()/2 {
-				t.Errorf("stamps %d ms ahead of the log", ahead)
-			}
-		})
-	}
 }

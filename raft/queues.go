@@ -1,7 +1,7 @@
 package raft
 
 import (
-	"container/list"
+	"slices"
 	"time"
 
 	"github.com/qlogd/qlogd/event"
@@ -18,15 +18,13 @@ type pending struct {
 
 	// The answer goes to the caller waiting on done or, if another node forwarded
 	// the command, to position pos of its batch.
-	done  chan answer // of capacity one
-	batch *served
-	pos   int
+	done chan event.Answer // of capacity one
+	from *served
+	pos  int
 
 	// Guarded by the batcher's lock.
-	seq   uint64 // the order of arrival
 	state pendingState
 	gone  bool // its caller left while it was in flight
-	place *list.Element
 }
 
 type pendingState uint8
@@ -37,16 +35,10 @@ const (
 	settled
 )
 
-type answer struct {
-	result  event.Result
-	problem *event.Problem
-	back    bool // not proposed; only for commands of another node
-}
-
 func newPending(c *event.Command) *pending {
 	d := &pending{
 		data: event.EncodeCommand(c), class: c.Class(), weight: c.Weight(),
-		local: c.Upgrade != nil || c.Mark != nil, since: time.Now(), done: make(chan answer, 1),
+		local: c.Upgrade != nil || c.Mark != nil, since: time.Now(), done: make(chan event.Answer, 1),
 	}
 	if c.Upgrade != nil {
 		d.rules = c.Upgrade.Rules
@@ -54,151 +46,139 @@ func newPending(c *event.Command) *pending {
 	return d
 }
 
-// deliver answers the command. It is called once.
-func (d *pending) deliver(a answer) {
-	if d.batch != nil {
-		d.batch.deliver(d.pos, a)
+// answer answers the command, under the batcher's lock. It is called once.
+func (d *pending) answer(a event.Answer) {
+	d.state = settled
+	if d.from != nil {
+		d.from.answer(d.pos, a)
 		return
 	}
+	a.Back = false
 	d.done <- a
 }
 
-// refuse answers a command that this node has not proposed and never will: with the
-// problem to its own client, with "back" to the node that forwarded it.
-func (d *pending) refuse(p *event.Problem) { d.deliver(answer{problem: p, back: d.batch != nil}) }
+// sendBack answers a command that this node has not proposed and never will: with the
+// problem to its own client, with Back to the node that forwarded it.
+func (d *pending) sendBack(p *event.Problem) { d.answer(event.Answer{Refusal: p, Back: true}) }
 
 // queues hold the waiting commands, one queue for each class, in the order of arrival.
 type queues struct {
-	class  [event.Classes]list.List // of *pending
+	class  [event.Classes][]*pending
 	n      int
 	bytes  int
-	passed [event.Classes]int // groups in a row that had no room for a waiting class
+	passed [event.Classes]int // batches in a row that had no room for a waiting class
 }
 
 // push appends the command to the queue of its class.
 func (q *queues) push(d *pending) {
 	d.state = waiting
-	d.place = q.class[d.class].PushBack(d)
+	q.class[d.class] = append(q.class[d.class], d)
 	q.n++
 	q.bytes += len(d.data)
-}
-
-// remove takes a waiting command out.
-func (q *queues) remove(d *pending, state pendingState) {
-	q.class[d.class].Remove(d.place)
-	d.place, d.state = nil, state
-	q.n--
-	q.bytes -= len(d.data)
-}
-
-// first returns the oldest command of a class; nil if none waits.
-func (q *queues) first(c event.Class) *pending {
-	if e := q.class[c].Front(); e != nil {
-		return e.Value.(*pending)
-	}
-	return nil
 }
 
 // top returns the first class that has a waiting command.
 func (q *queues) top() event.Class {
 	for c := range event.Classes {
-		if q.class[c].Len() > 0 {
+		if len(q.class[c]) > 0 {
 			return c
 		}
 	}
 	return 0
 }
 
-// patience is the number of groups without room after which a class goes first, with
-// an eighth of one group: classes are ordered, but none starves.
-const patience = 32
-
-// group takes the commands of the next entry: class by class, in the order of
-// arrival, while they fit. The first command always fits.
-func (q *queues) group(l Limits) (g []*pending, bytes int) {
-	weight := 0
-	var took [event.Classes]int
-	take := func(c event.Class, share int) {
-		for d := q.first(c); d != nil; d = q.first(c) {
-			full := bytes+len(d.data) > l.GroupBytes/share || len(g) >= l.GroupCommands/share ||
-				weight+d.weight > l.GroupWeight/share
-			if full && len(g) > 0 {
-				return
-			}
-			q.remove(d, inFlight)
-			g = append(g, d)
-			bytes += len(d.data)
-			weight += d.weight
-			took[c]++
-		}
+// take moves the first n commands of a class to g.
+func (q *queues) take(g []*pending, c event.Class, n int, state pendingState) []*pending {
+	for _, d := range q.class[c][:n] {
+		d.state = state
+		q.n--
+		q.bytes -= len(d.data)
+		g = append(g, d)
 	}
-	for c := range event.Classes {
-		if q.passed[c] >= patience {
-			take(c, 8)
-		}
-	}
-	for c := range event.Classes {
-		take(c, 1)
-		q.passed[c]++
-		if q.class[c].Len() == 0 || took[c] > 0 {
-			q.passed[c] = 0
-		}
-	}
-	return g, bytes
+	q.class[c] = slices.Delete(q.class[c], 0, n)
+	return g
 }
 
-// restore puts commands of a group back to the places that they had.
-func (q *queues) restore(group []*pending) {
-	for _, d := range group {
-		l := &q.class[d.class]
-		at := l.Front()
-		for at != nil && at.Value.(*pending).seq < d.seq {
-			at = at.Next()
-		}
-		d.state = waiting
-		if at == nil {
-			d.place = l.PushBack(d)
-		} else {
-			d.place = l.InsertBefore(d, at)
-		}
-		q.n++
-		q.bytes += len(d.data)
-	}
-}
-
-// drain removes and returns the commands that match.
-func (q *queues) drain(match func(*pending) bool) (g []*pending) {
+// remove takes out the commands that match.
+func (q *queues) remove(match func(*pending) bool) (g []*pending) {
 	for c := range q.class {
-		for e := q.class[c].Front(); e != nil; {
-			d := e.Value.(*pending)
-			e = e.Next()
-			if match(d) {
-				q.remove(d, settled)
-				g = append(g, d)
+		q.class[c] = slices.DeleteFunc(q.class[c], func(d *pending) bool {
+			if !match(d) {
+				return false
 			}
-		}
+			d.state = settled
+			q.n--
+			q.bytes -= len(d.data)
+			g = append(g, d)
+			return true
+		})
 	}
 	return g
 }
 
-// expire removes and returns the commands that arrived before an instant, and when
-// the oldest of the others arrived. It looks no further than the first newer command
-// of each class: only commands of other nodes are out of order, and those never wait
-// long at a node that does not lead.
-func (q *queues) expire(before time.Time) (g []*pending, oldest time.Time) {
+// expire takes out the commands that arrived by an instant, and returns for how long
+// after it there are no others.
+func (q *queues) expire(limit time.Time) (g []*pending, next time.Duration) {
+	next = never
 	for c := range event.Classes {
-		for d := q.first(c); d != nil; d = q.first(c) {
-			if d.since.After(before) {
-				if oldest.IsZero() || d.since.Before(oldest) {
-					oldest = d.since
-				}
-				break
-			}
-			q.remove(d, settled)
-			g = append(g, d)
+		n := 0
+		for n < len(q.class[c]) && !q.class[c][n].since.After(limit) {
+			n++
+		}
+		g = q.take(g, c, n, settled)
+		if len(q.class[c]) > 0 {
+			next = min(next, q.class[c][0].since.Sub(limit))
 		}
 	}
-	return g, oldest
+	return g, next
+}
+
+// restore puts commands of a batch back in the order of their arrival.
+func (q *queues) restore(batch []*pending) {
+	for _, d := range batch {
+		q.push(d)
+	}
+	if len(batch) > 0 {
+		for c := range q.class {
+			slices.SortStableFunc(q.class[c], func(a, b *pending) int { return a.since.Compare(b.since) })
+		}
+	}
+}
+
+// patience is the number of batches without room after which a class goes first, with
+// an eighth of one batch: classes are ordered, but none starves.
+const patience = 32
+
+// batch takes the commands of the next batch: class by class, in the order of arrival,
+// while they fit. The first command always fits.
+func (q *queues) batch(l Limits) (g []*pending, bytes int) {
+	weight := 0
+	fill := func(c event.Class, share int) {
+		n, g0 := 0, len(g)
+		for _, d := range q.class[c] {
+			full := bytes+len(d.data) > l.GroupBytes/share || g0+n >= l.GroupCommands/share ||
+				weight+d.weight > l.GroupWeight/share
+			if full && g0+n > 0 {
+				break
+			}
+			bytes += len(d.data)
+			weight += d.weight
+			n++
+		}
+		g = q.take(g, c, n, inFlight)
+		if q.passed[c]++; n > 0 || len(q.class[c]) == 0 {
+			q.passed[c] = 0
+		}
+	}
+	for c := range event.Classes {
+		if q.passed[c] >= patience {
+			fill(c, 8)
+		}
+	}
+	for c := range event.Classes {
+		fill(c, 1)
+	}
+	return g, bytes
 }
 
 // rate estimates how many commands are executed a second.

@@ -28,7 +28,9 @@
 package raft
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"runtime"
@@ -40,6 +42,7 @@ import (
 	hraft "github.com/hashicorp/raft"
 
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/raft/peer"
 )
 
 // Replica is one member of a Raft group.
@@ -53,8 +56,7 @@ type Replica struct {
 	clock  *clock
 	b      *batcher
 
-	barriers    barriers
-	confirmer   *confirmer
+	reads       reads
 	peers       peers
 	membership  membership
 	rollback    rollback
@@ -71,9 +73,10 @@ type lifecycle struct {
 	started atomic.Bool
 	dead    atomic.Pointer[error]
 	failed  chan struct{} // closed with dead
-	stop    chan struct{} // closed: every goroutine of ours ends
+	ctx     context.Context
+	end     context.CancelFunc
+	stop    <-chan struct{} // ctx.Done(): every goroutine of ours ends
 	once    sync.Once
-	ctx     context.Context // ends with stop
 	wg      sync.WaitGroup
 }
 
@@ -82,7 +85,7 @@ type peers struct {
 	table      *table
 	contact    contacts
 	leaderAddr atomic.Value // LeaderHTTP
-	commits    *commitNotifier
+	commits    commitNotifier
 }
 
 // membership is this node's own place in the configuration: membership.go.
@@ -119,20 +122,19 @@ func Open(o Options) (_ *Replica, err error) {
 	if o, err = o.withDefaults(); err != nil {
 		return nil, err
 	}
-	r := &Replica{
-		o: o, clock: &clock{wall: o.Wall, offset: o.ClockOffset}, confirmer: &confirmer{busy: map[hraft.ServerID]bool{}},
-		run: lifecycle{leads: make(chan bool, 8), stop: make(chan struct{}), failed: make(chan struct{})},
-	}
-	r.peers.table, r.peers.commits = newTable(), newCommitNotifier()
+	r := &Replica{o: o, clock: &clock{wall: o.Wall, offset: o.ClockOffset}}
+	r.run.leads, r.run.failed = make(chan bool, 8), make(chan struct{})
+	r.run.ctx, r.run.end = context.WithCancel(context.Background())
+	r.run.stop = r.run.ctx.Done()
+	r.reads.wake = make(chan struct{}, 1)
+	r.peers.table = newTable()
+	r.peers.commits.wake = make(chan struct{}, 1)
 	r.membership.changing = make(chan struct{}, 1)
 	r.checkpoints.snapNow = make(chan struct{}, 1)
 	r.agreement = newAgreement()
-	r.barriers.r = r
-	var end context.CancelFunc
-	r.run.ctx, end = context.WithCancel(context.Background())
 	defer func() {
 		if err != nil {
-			end()
+			r.run.end()
 		}
 	}()
 	if r.stores, err = openStores(o, faults{r.fatal, r.die}); err != nil {
@@ -146,11 +148,6 @@ func Open(o Options) (_ *Replica, err error) {
 	if err = r.start(); err != nil {
 		return nil, err
 	}
-	r.run.wg.Go(func() {
-		<-r.run.stop
-		r.handle(false)
-		end()
-	})
 	return r, nil
 }
 
@@ -195,8 +192,10 @@ func (r *Replica) start() error {
 	}
 	began := r.fsm.progress()
 	r.snappedAt(began)
-	r.b = newBatcher(&r.o, r.fsm, r.clock, r.fatal, r.run.failed)
-	r.b.idle, r.b.waiters.lacking, r.b.opening = r.peers.commits.signal, r.behind, r.upgrade
+	r.b = newBatcher(&r.o, r.fsm, r.clock, r.fatal)
+	r.b.forward.target, r.b.forward.call = r.leaderTarget, r.callNode
+	r.b.idle = r.peers.commits.signal
+	r.b.waiters.stuck = func() bool { return r.unavailable() != nil }
 
 	conf := r.config()
 	r.trans = newTransport(r)
@@ -205,12 +204,12 @@ func (r *Replica) start() error {
 		return fmt.Errorf("start Raft: %w", err)
 	}
 	r.run.started.Store(true)
-	r.clock.open(began.clock, r.alone())
-	r.handle(true)
 	r.b.apply = func(data []byte) hraft.ApplyFuture {
 		return r.raft.ApplyLog(hraft.Log{Data: data}, r.o.StoreDeadline)
 	}
+	r.clock.follow(began.clock, 0, time.Time{})
 	if r.alone() {
+		r.clock.lead(began.clock, true)
 		// Nobody else can be leader: a heartbeat timeout that is lowered makes
 		// hashicorp/raft stand for election at once, rather than after up to
 		// two of them.
@@ -220,9 +219,9 @@ func (r *Replica) start() error {
 			r.o.Logger.Warn("reload of Raft's timeouts failed", "error", err)
 		}
 	}
-	r.connect()
+	r.handle(true)
 	r.run.wg.Go(r.watchLeadership)
-	r.run.wg.Go(r.watchLeader)
+	r.run.wg.Go(r.confirmReads)
 	r.run.wg.Go(func() { r.b.run(r.run.stop) })
 	r.run.wg.Go(r.takeSnapshots)
 	r.run.wg.Go(r.agree)
@@ -282,6 +281,7 @@ func (r *Replica) fatal(err error) {
 	r.o.Logger.Error("the replica cannot go on", "error", err)
 	if r.run.started.Load() {
 		closeTransport(r.trans) // no more votes, no more responses
+		r.b.giveUp()
 	}
 	r.o.OnFatal(err)
 }
@@ -298,30 +298,33 @@ func (r *Replica) die(err error) {
 // Propose replicates a command and returns what executing it answered. The
 // error is an *event.Problem: one that says Unknown may still be executed.
 func (r *Replica) Propose(ctx context.Context, c *event.Command) (event.Result, error) {
-	if refused := r.refuses(); refused != nil {
-		return event.Result{}, refused
+	if p := r.unavailable(); p != nil {
+		return event.Result{}, p
 	}
 	return r.b.propose(ctx, c)
 }
 
-// Begin is Propose in two steps, for a command and some that go along with it:
-// they come to stand in the same entry, in the order of their classes, if that
-// has room for them. It returns at once, with a function for each command, to be
-// called once, that waits for the answer as Propose does. Where the first
-// command is refused, the others are not proposed.
+// Begin is Propose in two steps, for a command and some that go along with it: they are
+// in the same entry, in the order of their classes, if that has room for them. It returns
+// at once, with a function for each command, to be called once, that waits for the answer
+// as Propose does. If the first command is refused, the others are not proposed.
 func (r *Replica) Begin(c *event.Command, along []*event.Command) []func(context.Context) (event.Result, error) {
-	if refused := r.refuses(); refused != nil {
-		return slices.Repeat([]func(context.Context) (event.Result, error){
-			func(context.Context) (event.Result, error) { return event.Result{}, refused },
-		}, 1+len(along))
+	if p := r.unavailable(); p != nil {
+		refuse := func(context.Context) (event.Result, error) { return event.Result{}, p }
+		return slices.Repeat([]func(context.Context) (event.Result, error){refuse}, 1+len(along))
 	}
-	return r.b.begin(c, along)
+	return r.b.begin(append([]*event.Command{c}, along...)...)
 }
 
-// refuses says why this node takes no write now; nil: it does.
-func (r *Replica) refuses() *event.Problem {
+// unavailable returns why this node executes nothing now; nil: it does.
+func (r *Replica) unavailable() *event.Problem {
 	if r.run.dead.Load() != nil {
-		return problem(CodeNoLeader, "this node has failed and is about to end; the write was not proposed", false, 1000)
+		return problem(CodeNoLeader, "this node has failed and is about to exit; nothing was proposed", false, 1000)
+	}
+	select {
+	case <-r.run.stop:
+		return shuttingDown()
+	default:
 	}
 	if r.behind() {
 		return catchingUp()
@@ -340,7 +343,7 @@ func (r *Replica) signalChanged() {
 // applied is called by the FSM after each batch.
 func (r *Replica) applied(p progress) {
 	r.b.applied()
-	r.b.waiters.applied(p.index)
+	r.b.waiters.release(p.index, true)
 	r.signalChanged()
 	if p.unmarked >= r.o.MarkEntries {
 		r.agreement.signal()
@@ -354,17 +357,29 @@ func (r *Replica) applied(p progress) {
 	}
 }
 
-// watchLeadership takes hashicorp/raft's notifications.
+// watchLeadership follows who leads, be it this node, until the replica stops.
 func (r *Replica) watchLeadership() {
+	seen := make(chan hraft.Observation, 1)
+	// Not blocking: an observation that finds the channel full is dropped, and the one
+	// in it makes us look at the newest state.
+	o := hraft.NewObserver(seen, false, func(o *hraft.Observation) bool {
+		_, ok := o.Data.(hraft.LeaderObservation)
+		return ok
+	})
+	r.raft.RegisterObserver(o)
+	defer r.raft.DeregisterObserver(o)
 	for {
+		leader, _ := r.otherLeader()
+		r.peers.leaderAddr.Store(leader.HTTPAddr)
+		r.b.moved()
 		select {
-		case leader := <-r.run.leads:
-			if leader {
-				r.leadTime()
+		case leads := <-r.run.leads:
+			if leads {
+				r.leadClock()
 			}
-			r.b.setLeader(leader)
-			r.barriers.moved()
+			r.b.setLeader(leads)
 			r.signalChanged() // after the batcher knows: readers then see it
+		case <-seen:
 		case <-r.run.stop:
 			return
 		}
@@ -373,3 +388,210 @@ func (r *Replica) watchLeadership() {
 
 // Self is what the configuration calls this node: see Member.Server.
 func (r *Replica) Self() string { return string(r.id) }
+
+// codeNoMember is the code of a peer.Error: the caller is not of the cluster, or not a
+// member of it as far as this node knows. Nothing was done.
+const codeNoMember = "no_member"
+
+// forCluster accepts calls only from nodes of this cluster; they need not be members.
+func (r *Replica) forCluster(h peer.Handler) peer.Handler {
+	return func(ctx context.Context, from peer.Identity, body []byte) ([]byte, error) {
+		if from.Cluster != r.o.ClusterID {
+			detail := fmt.Sprintf("node %q is of cluster %q, not of %q", from.Node, from.Cluster, r.o.ClusterID)
+			return nil, &peer.Error{Code: codeNoMember, Detail: detail}
+		}
+		return h(ctx, from, body)
+	}
+}
+
+// forMembers accepts calls only from members: their own API has checked what they
+// forward, tokens included.
+func (r *Replica) forMembers(h peer.Handler) peer.Handler {
+	return r.forCluster(func(ctx context.Context, from peer.Identity, body []byte) ([]byte, error) {
+		if !r.member(serverID(from.Node, from.Incarnation)) && !r.member(serverID(from.Node, "")) {
+			detail := fmt.Sprintf("node %q is no member", from.Node)
+			return nil, &peer.Error{Code: codeNoMember, Detail: detail}
+		}
+		return h(ctx, from, body)
+	})
+}
+
+// HandleMembers answers the calls of that name that members of the cluster make;
+// nil: nobody does any more.
+func (r *Replica) HandleMembers(name string, h func(ctx context.Context, body []byte) ([]byte, error)) {
+	switch {
+	case r.o.Net == nil:
+	case h == nil:
+		r.o.Net.Handle(name, nil)
+	default:
+		r.o.Net.Handle(name, r.forMembers(func(ctx context.Context, _ peer.Identity, body []byte) ([]byte, error) {
+			return h(ctx, body)
+		}))
+	}
+}
+
+// callNode calls a node, and no other that is at its address now.
+func (r *Replica) callNode(ctx context.Context, to peer.Target, name string, body []byte) ([]byte, error) {
+	answer, from, err := r.o.Net.Call(ctx, to, name, body)
+	if err == nil && to.Node != "" && from.Node != to.Node {
+		err = fmt.Errorf("%s answered in place of %s", from.Node, to.Node)
+	}
+	return answer, err
+}
+
+// AskLeader calls the leader if it is another node.
+func (r *Replica) AskLeader(ctx context.Context, name string, body []byte) ([]byte, error) {
+	to, ok := r.leaderTarget()
+	if !ok {
+		return nil, errNotLeader
+	}
+	return r.callNode(ctx, to, name, body)
+}
+
+// AskOthers calls all other members that can be reached, and returns the answers of
+// those that gave one within a second.
+func (r *Replica) AskOthers(ctx context.Context, name string, body []byte) (answers [][]byte) {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	for _, m := range r.remotes() {
+		if !m.Reachable {
+			continue
+		}
+		wg.Go(func() {
+			b, _, err := r.o.Net.Call(ctx, m.target(), name, body)
+			if err != nil {
+				return // its part is missing; the caller cannot do better
+			}
+			mu.Lock()
+			answers = append(answers, b)
+			mu.Unlock()
+		})
+	}
+	wg.Wait()
+	return answers
+}
+
+// Shutdown gives leadership away, takes nothing new, waits until what was taken
+// is answered or ctx ends, and closes everything. What is unanswered then is
+// answered: not applied where it was not proposed yet, else unknown.
+func (r *Replica) Shutdown(ctx context.Context) error {
+	if err := r.StepDown(ctx); err != nil {
+		r.o.Logger.Warn("leadership was not handed over before the end", "error", err)
+	}
+	r.b.close()
+	r.b.drain(ctx)
+	var err error
+	r.run.once.Do(func() { err = r.end() })
+	return err
+}
+
+func (r *Replica) end() error {
+	r.stores.snaps.stopped.Store(true) // a checkpoint in progress is given up
+	r.handle(false)
+	r.run.end()
+	r.b.stop()
+	r.b.forward.sending.Wait()
+	// hashicorp/raft forgets the futures of entries that are committed but not applied
+	// when it shuts down. So nothing commits any more, and what has is applied first.
+	closeTransport(r.trans)
+	ctx, cancel := context.WithTimeout(context.Background(), settleTime)
+	r.b.until(ctx, func() bool { return !r.b.busyLocked() })
+	cancel()
+	errs := []error{r.raft.Shutdown().Error()}
+	r.run.wg.Wait()
+	r.b.giveUp()
+	r.b.forward.serving.Wait()
+	errs = append(errs, r.stores.close())
+	return errors.Join(errs...)
+}
+
+// settleTime is how long committed entries may take to be applied at the end.
+const settleTime = 100 * time.Millisecond
+
+// StepDown hands leadership over to another voter, if this node has it and there
+// is one. Until Shutdown this node goes on taking requests, as one that does not
+// lead. The error says why it still leads.
+//
+// Called first when a node is drained: while the next leader begins, the
+// commands in hand wait here, and are then taken to it.
+func (r *Replica) StepDown(ctx context.Context) error {
+	var errs []error
+	for _, v := range r.successors() {
+		if !r.canHandOver() || ctx.Err() != nil {
+			break
+		}
+		err := r.handOver(ctx, v)
+		if err == nil {
+			return nil
+		}
+		errs = append(errs, err)
+		r.run.wg.Go(r.unstick)
+	}
+	if !r.canHandOver() || r.alone() {
+		return nil
+	}
+	return errors.Join(append(errs, ctx.Err())...)
+}
+
+// canHandOver tells whether this node leads. A replica that has ended leaves
+// hashicorp/raft's question without an answer.
+func (r *Replica) canHandOver() bool {
+	select {
+	case <-r.run.stop:
+		return false
+	case <-r.run.failed:
+		return false
+	default:
+		return r.Leader()
+	}
+}
+
+// successors are the other voters, whoever can take over soonest first.
+func (r *Replica) successors() []peerView {
+	all := slices.DeleteFunc(r.remotes(), func(v peerView) bool { return !v.Votes || v.Status.Held })
+	slices.SortStableFunc(all, func(a, b peerView) int {
+		if a.Reachable != b.Reachable { // lately; in the first second nobody is
+			if a.Reachable {
+				return -1
+			}
+			return 1
+		}
+		return cmp.Compare(b.Status.Last, a.Status.Last)
+	})
+	return all
+}
+
+// quiesce is how long a handover waits for the entries under way. One that is
+// not committed when leadership ends would be unknown to its clients.
+const quiesce = time.Second
+
+// handOver proposes nothing new, lets what is under way end, gives leadership
+// to another voter, and returns when this node does not lead any more.
+func (r *Replica) handOver(ctx context.Context, to peerView) error {
+	b := r.b
+	defer b.hold()()
+	settled, cancel := context.WithTimeout(ctx, quiesce)
+	b.until(settled, func() bool { return !b.busyLocked() || !b.lead.leader })
+	cancel()
+	r.membership.yielding.Store(time.Now().Add(3 * r.o.ElectionTimeout).UnixNano())
+	// Its future is not awaited: hashicorp/raft does not complete it in every case.
+	r.raft.LeadershipTransferToServer(to.serverID(), to.serverAddress())
+	// The library's attempt ends within an election timeout; then the other node stands
+	// for election, and may still lose it.
+	won, cancel := context.WithTimeout(ctx, 3*r.o.ElectionTimeout)
+	defer cancel()
+	if !b.until(won, func() bool { return !b.lead.leader }) {
+		return fmt.Errorf("transfer leadership to %s: it did not take over", to.ID)
+	}
+	// Not needed, but what is in hand then need not wait: a leader is known.
+	b.until(won, func() bool { return b.lead.leader || b.forward.known })
+	return nil
+}
+
+// yields tells whether a transfer of leadership may be under way. hashicorp/raft
+// has the other one brought up to date first, and waits for whoever replicates to
+// it, without an end: if that one stood waiting for a node that has just died
+// (transport.AppendEntries), nothing could be written any more.
+func (r *Replica) yields() bool { return time.Now().UnixNano() < r.membership.yielding.Load() }

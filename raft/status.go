@@ -317,8 +317,7 @@ func (r *Replica) Leader() bool { return r.b.leading().leader }
 
 // leadsReady reports whether this node leads and has applied an entry of its term.
 func (r *Replica) leadsReady() bool {
-	l := r.b.leading()
-	return l.ready()
+	return r.b.leading().ready
 }
 
 // leadsIn reports whether this node is the leader of a term.
@@ -371,18 +370,18 @@ func (r *Replica) call(ctx context.Context, to peer.Target, name string, ask, an
 	return from, err
 }
 
-// handle answers the other members, or stops doing so.
+// handle answers other nodes, or stops doing so.
 func (r *Replica) handle(on bool) {
 	if r.o.Net == nil {
 		return
 	}
 	for name, h := range map[string]peer.Handler{
-		rpcStatus: r.serveStatus, rpcAdmission: r.serveAdmission, rpcOffer: r.takeOffer,
-		rpcJoin: r.serveJoin, rpcAdmin: r.serveAdmin,
+		rpcStatus: r.forCluster(r.serveStatus), rpcAdmission: r.forCluster(r.serveAdmission),
+		rpcOffer: r.forCluster(r.takeOffer), rpcJoin: r.forCluster(r.serveJoin),
+		rpcAdmin: r.forCluster(r.serveAdmin), callForward: r.forMembers(r.b.serveForward),
+		callReadIndex: r.forMembers(r.serveReadIndex),
 	} {
-		if on {
-			h = r.forCluster(h)
-		} else {
+		if !on {
 			h = nil
 		}
 		r.o.Net.Handle(name, h)
@@ -458,7 +457,7 @@ func (r *Replica) Ready() (bool, []string) {
 	switch addr, _ := r.raft.LeaderWithID(); {
 	case addr == "":
 		not("no leader is known")
-	case lead.leader && !lead.ready():
+	case lead.leader && !lead.ready:
 		not("the log is being applied: %d of %d", applied.index, r.raft.LastIndex())
 	case !lead.leader && committed == 0:
 		not("the leader has not reported its commit index yet")
@@ -492,14 +491,14 @@ func (r *Replica) Load() Load {
 	limits := b.o.Limits
 	l := Load{
 		Waiting: b.queues.n, WaitingBytes: b.queues.bytes, PerSecond: b.rate.perSecond,
-		Entries: len(b.flight.entries) + len(b.forward.batches),
+		Entries: len(b.flight),
 		Utilization: max(float64(b.queues.n)/float64(limits.Waiting),
 			float64(b.queues.bytes)/float64(limits.WaitingBytes)),
 	}
 	for c := range event.Classes {
-		l.Classes[c] = ClassLoad{Waiting: b.queues.class[c].Len(), InFlight: b.flight.class[c]}
-		if first := b.queues.first(c); first != nil {
-			l.Classes[c].Oldest = first.since
+		l.Classes[c] = ClassLoad{Waiting: len(b.queues.class[c]), InFlight: b.inFlight[c]}
+		if waiting := b.queues.class[c]; len(waiting) > 0 {
+			l.Classes[c].Oldest = waiting[0].since
 		}
 	}
 	return l

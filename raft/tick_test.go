@@ -77,38 +77,11 @@ func TestDueBacklog(t *testing.T) {
 	})
 }
 
-// A Machine whose due time never goes away must not fill the log as fast as the
-// disk allows.
-func TestDueIsNoBusyLoop(t *testing.T) {
-	var tk ticker
-	p := progress{hasDue: true, due: 5}
-	for range sameDue {
-		if d := tk.wait(p, 10); d != 0 {
-			t.Fatalf("slowed down early: %v", d)
-		}
-	}
-	if d := tk.wait(p, 10); d <= 0 {
-		t.Error("a busy loop")
-	}
-	if d := tk.wait(p, 10+slowTick); d != 0 {
-		t.Errorf("it stopped: %v", d)
-	}
-	if d := tk.wait(progress{hasDue: true, due: 6}, 10+slowTick); d != 0 {
-		t.Errorf("a new due time waits: %v", d)
-	}
-	if d := tk.wait(progress{hasDue: true, due: 1 << 62}, 10); d != never {
-		t.Errorf("the far future: %v", d)
-	}
-	if d := tk.wait(progress{}, 10); d != never {
-		t.Errorf("nothing due: %v", d)
-	}
-}
-
 func TestClock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		wall := time.Now().UnixMilli()
 		c := &clock{wall: time.Now}
-		c.open(0, true)
+		c.lead(0, true)
 		if got := c.now(); got != wall {
 			t.Errorf("%d, the wall clock says %d", got, wall)
 		}
@@ -132,7 +105,7 @@ func TestClock(t *testing.T) {
 			t.Errorf("went back to %d", got-wall)
 		}
 		off := &clock{wall: time.Now, offset: -3_600_000}
-		off.open(0, true)
+		off.lead(0, true)
 		if got := off.now(); got != time.Now().UnixMilli()-3_600_000 {
 			t.Errorf("offset: %d", got)
 		}

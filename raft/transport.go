@@ -267,7 +267,7 @@ func (t *transport) append(id hraft.ServerID, addr hraft.ServerAddress, args *hr
 		last := lastOf(args)
 		t.r.rollback.evidence.acked(id, args.Term, last)
 		if last > 0 { // else a heartbeat, which says nothing of the log
-			t.r.peers.commits.acked(id, last, args.LeaderCommitIndex, len(args.Entries) > 0)
+			t.r.peers.commits.acked(id, last, args.LeaderCommitIndex)
 		}
 	}
 	return nil

@@ -138,7 +138,7 @@ type Deps struct {
 	Proof    Proof
 	Cluster  Cluster
 	Push     Push // nil: push is accepted unchecked, and nobody delivers
-	Eraser   *erasure.Carrier
+	Eraser   *erasure.Eraser
 	Secrets  *webhook.Secrets // nil: signed webhooks are refused
 	Forward  Forwarder        // nil: webhooks have no targets
 	Logger   *slog.Logger

@@ -10,10 +10,10 @@ import (
 	"github.com/qlogd/qlogd/log/vfs"
 )
 
-// carrier carries erasures out for a cluster of the one node that there is.
-func (m *machine) carrier() *erasure.Carrier {
-	return &erasure.Carrier{
-		Finder: erasure.Finder{Log: m.log, State: m}, Propose: m.Propose, Members: func() []string { return []string{"n1/a"} },
+// eraser carries erasures out for a cluster of the one node that there is.
+func (m *machine) eraser() *erasure.Eraser {
+	return &erasure.Eraser{
+		Log: m.log, State: m, Propose: m.Propose, Members: func() []string { return []string{"n1/a"} },
 	}
 }
 

@@ -55,7 +55,7 @@ func onMachine(t *testing.T, opts ...func(*Options)) (*harness, *machine) {
 	}
 	node := &fakeNode{proposer: m}
 	m.s = New(Deps{
-		Node: node, State: m, Log: log, Eraser: m.carrier(), Registry: prometheus.NewRegistry(),
+		Node: node, State: m, Log: log, Eraser: m.eraser(), Registry: prometheus.NewRegistry(),
 	}, o)
 	mover := dead.Mover{
 		Finder: m.s.DeadLetters(), Propose: m.Propose, Head: log.Head, Wait: log.Wait,
@@ -63,7 +63,7 @@ func onMachine(t *testing.T, opts ...func(*Options)) (*harness, *machine) {
 	m.runs = task.New(task.Options{
 		Propose: m.Propose, Barrier: m.Barrier, Tasks: m.Tasks, Content: log.Content, Leader: func() bool { return true },
 		Run: map[event.TaskKind]task.Run{
-			event.TaskReplay: mover.Replay, event.TaskPurge: mover.Purge, event.TaskErase: m.carrier().Run,
+			event.TaskReplay: mover.Replay, event.TaskPurge: mover.Purge, event.TaskErase: m.eraser().Run,
 		},
 	})
 	var err error

@@ -3,28 +3,15 @@ package erasure
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"iter"
 	"slices"
 
 	"github.com/qlogd/qlogd/event"
 )
 
-// Finder finds what is to be erased: a message is all that it was, under all its
-// ids, through dead-letter queues, replays and resurrections.
-type Finder struct {
-	Log Reader
-	// Past, if set, is a log that goes back further than Log, up to some index: the
-	// archive's.
-	Past  Reader
-	State State
-}
-
-// Reader is the part of an event log that a Finder needs.
+// Reader is the part of an event log that an Eraser reads.
 type Reader interface {
-	// Follow yields the blocks from an index on to the end; a block is valid until
-	// the next one.
-	Follow(from uint64) iter.Seq2[*event.Block, error]
+	follower
 	Head() uint64
 	// History returns all events of a message's whole life, by any of its ids.
 	History(ctx context.Context, id event.ID) ([]event.Event, error)
@@ -39,34 +26,46 @@ type State interface {
 	Tasks() []event.TaskView
 }
 
-// Found is what there is of a message.
-type Found struct {
-	Items []event.EraseItem // ids that are live, or have contents that are not erased yet
-	// IDs are all that it has or had.
-	IDs []event.ID
-	// More: not all of it is in Items, which are bounded.
-	More bool
+// finder finds what there is to erase: a message is all that it was, under all its
+// ids, through dead-letter queues, replays and resurrections.
+type finder struct {
+	log Reader
+	// past, if set, is a log that goes back further, up to where log was when it was
+	// opened.
+	past  Reader
+	state State
+	// edits are the messages whose edits tasks have in their specs, by task, as far as
+	// these were read.
+	edits map[event.ID]map[string]bool
+}
+
+// whole returns the log that goes back furthest.
+func (f *finder) whole() Reader {
+	if f.past != nil {
+		return f.past
+	}
+	return f.log
+}
+
+// found is what there is of a message.
+type found struct {
+	items []event.EraseItem // ids that are live, or have contents that are not erased yet
+	ids   []event.ID        // all that it has or had
+	more  bool              // not all of it is in items, which are bounded
 }
 
 // itemRefs bounds the events of one item: a message can be retried for ever.
 const itemRefs = 2048
 
-// Message finds what is to be erased of one message. Nothing is, where it was
-// never seen or is erased already.
-func (f *Finder) Message(ctx context.Context, id event.ID) (Found, error) {
-	return f.message(ctx, id, edits{}, nil)
-}
-
-// edits are the messages of which tasks have an edit in what they are to do, by
-// task, as far as they were read.
-type edits map[event.ID]map[string]bool
-
-// message is Message. seen are events of the message that were met in the log:
-// its chain of back-pointers may lead past one, where two that did not know of
-// each other were decided on behind the same one (an erasure and a resurrection).
-func (f *Finder) message(ctx context.Context, id event.ID, known edits, seen []event.Event) (Found, error) {
-	var out Found
-	history, err := f.history(ctx, id)
+// message finds what there is to erase of a message: nothing where it was never seen
+// or is erased already. seen are events of the message that were met in the log: the
+// past does not have what came since it was opened, and the message's chain of
+// back-pointers may lead past an event, where two that did not know of each other
+// were decided behind the same one (an erasure and a resurrection).
+func (f *finder) message(
+	ctx context.Context, id event.ID, seen []event.Event,
+) (out found, err error) {
+	history, err := f.whole().History(ctx, id)
 	if err != nil {
 		return out, err
 	}
@@ -75,243 +74,208 @@ func (f *Finder) message(ctx context.Context, id event.ID, known edits, seen []e
 		slices.SortStableFunc(history, func(a, b event.Event) int { return a.ID.Compare(b.ID) })
 		history = slices.CompactFunc(history, func(a, b event.Event) bool { return a.ID == b.ID })
 	}
-	told := map[event.Ref]bool{}
-	ids := map[event.ID]*event.EraseItem{}
+	erased := map[event.Ref]bool{}
+	items := map[event.ID]*event.EraseItem{}
 	item := func(id event.ID) *event.EraseItem {
-		if ids[id] == nil {
-			ids[id] = &event.EraseItem{ID: id}
-			out.IDs = append(out.IDs, id)
+		if items[id] == nil {
+			items[id] = &event.EraseItem{ID: id}
+			out.ids = append(out.ids, id)
 		}
-		return ids[id]
+		return items[id]
+	}
+	erase := func(it *event.EraseItem, ref event.Ref) {
+		if !erased[ref] {
+			erased[ref] = true
+			it.Refs = append(it.Refs, ref)
+		}
 	}
 	for i := range history {
 		e := &history[i]
 		if e.Type == event.Erased {
 			for _, ref := range e.Refs {
-				told[ref] = true
+				erased[ref] = true
 			}
 		}
 		if e.IsMove() {
 			item(e.ID)
 		}
 	}
-	if _, live := f.State.Message(id); live {
+	if _, live := f.state.Message(id); live {
 		item(id) // also where nothing else is left of it
 	}
 	for i := range history {
 		e := &history[i]
 		it := item(e.Subject)
 		it.Last = event.RefOf(e.ID)
-		it.Refs = append(it.Refs, f.contents(e, told, known)...)
-	}
-	if refs := f.toEdit(out.IDs, told, known); len(refs) > 0 {
-		it := item(out.IDs[0])
-		it.Refs = append(it.Refs, refs...)
-	}
-	slices.SortFunc(out.IDs, event.ID.Compare)
-	for _, id := range out.IDs {
-		it := ids[id]
-		if len(it.Refs) > itemRefs {
-			it.Refs, out.More = it.Refs[:itemRefs], true
+		// The reason that an operator gave stays.
+		if e.Content.Digest != [32]byte{} && e.Type != event.Erased {
+			erase(it, event.RefOf(e.ID))
 		}
-		if _, live := f.State.Message(id); live {
-			// Deciding knows its newest event; should it leave before that, it is to
-			// be looked at again.
+		// What it was replayed with is also in the task that did it.
+		if e.Type == event.Replayed && e.Edited && f.edited(e.Task)[e.Subject.String()] {
+			erase(it, event.RefOf(e.Task))
+		}
+	}
+	// Tasks may have edits of it which they have not made yet, or never will.
+	for _, t := range f.state.Tasks() {
+		if t.Kind == event.TaskReplay && slices.ContainsFunc(out.ids, func(id event.ID) bool {
+			return f.edited(t.ID)[id.String()]
+		}) {
+			erase(item(out.ids[0]), event.RefOf(t.ID))
+		}
+	}
+	slices.SortFunc(out.ids, event.ID.Compare)
+	for _, id := range out.ids {
+		it := items[id]
+		if len(it.Refs) > itemRefs {
+			it.Refs, out.more = it.Refs[:itemRefs], true
+		}
+		if _, live := f.state.Message(id); live {
+			// Deciding knows its newest event; should it leave before that, it is looked at
+			// again.
 			it.Last = event.Ref{}
 		} else if len(it.Refs) == 0 {
 			continue
 		}
-		out.Items = append(out.Items, *it)
+		out.items = append(out.items, *it)
 	}
 	return out, nil
 }
 
-// history returns all events of a message, oldest first.
-func (f *Finder) history(ctx context.Context, id event.ID) ([]event.Event, error) {
-	if f.Past == nil {
-		return f.Log.History(ctx, id)
+// edited returns the messages of which a task's creation has an edit.
+func (f *finder) edited(task event.ID) map[string]bool {
+	if task.IsZero() {
+		return nil
 	}
-	// What the past does not have yet may hang on any id that it has.
-	out, err := f.Past.History(ctx, id)
-	if err != nil {
-		return nil, err
-	}
-	open, seen := []event.ID{id}, map[event.ID]bool{id: true}
-	add := func(id event.ID) {
-		if !seen[id] {
-			seen[id] = true
-			open = append(open, id)
-		}
-	}
-	have := map[event.ID]bool{}
-	note := func(events []event.Event) {
-		for i := range events {
-			e := &events[i]
-			have[e.ID] = true
-			add(e.Subject)
-			if e.IsMove() {
-				add(e.ID)
-			}
-		}
-	}
-	note(out)
-	for ; len(open) > 0; open = open[1:] {
-		events, err := f.Log.History(ctx, open[0])
-		if err != nil {
-			return nil, err
-		}
-		for i := range events {
-			if !have[events[i].ID] {
-				out = append(out, events[i])
-			}
-		}
-		note(events)
-	}
-	slices.SortFunc(out, func(a, b event.Event) int { return a.ID.Compare(b.ID) })
-	return out, nil
-}
-
-// each calls fn with all events, the past's first.
-func (f *Finder) each(ctx context.Context, fn func(*event.Event) error) error {
-	from := uint64(0)
-	if f.Past != nil {
-		to := f.Past.Head()
-		if err := each(ctx, f.Past, 0, to, fn); err != nil {
-			return err
-		}
-		from = to + 1
-	}
-	return each(ctx, f.Log, from, f.Log.Head(), fn)
-}
-
-// contents returns the places of what users wrote in an event, where that is not
-// told to be erased yet.
-func (f *Finder) contents(e *event.Event, told map[event.Ref]bool, known edits) (refs []event.Ref) {
-	add := func(ref event.Ref) {
-		if !told[ref] {
-			told[ref] = true
-			refs = append(refs, ref)
-		}
-	}
-	// The reason that an operator gave stays.
-	if e.Content.Digest != [32]byte{} && e.Type != event.Erased {
-		add(event.RefOf(e.ID))
-	}
-	// What it was replayed with is also in the task that did it.
-	if e.Type == event.Replayed && e.Edited && !e.Task.IsZero() && f.editedBy(e.Task, known)[e.Subject.String()] {
-		add(event.RefOf(e.Task))
-	}
-	return refs
-}
-
-// toEdit returns the tasks that have edits of a message which they have not made
-// yet, or never will.
-func (f *Finder) toEdit(ids []event.ID, told map[event.Ref]bool, known edits) (refs []event.Ref) {
-	for _, t := range f.State.Tasks() {
-		ref := event.RefOf(t.ID)
-		if t.Kind != event.TaskReplay || told[ref] {
-			continue
-		}
-		by := f.editedBy(t.ID, known)
-		if slices.ContainsFunc(ids, func(id event.ID) bool { return by[id.String()] }) {
-			told[ref] = true
-			refs = append(refs, ref)
-		}
-	}
-	return refs
-}
-
-// editedBy returns the messages of which a task's creation has an edit.
-func (f *Finder) editedBy(task event.ID, known edits) map[string]bool {
-	if by, ok := known[task]; ok {
+	by, ok := f.edits[task]
+	if ok {
 		return by
 	}
-	known[task] = nil
-	c, err := f.Log.Content(event.RefOf(task))
-	if err != nil && f.Past != nil {
-		c, err = f.Past.Content(event.RefOf(task))
-	}
+	by = map[string]bool{}
+	f.edits[task] = by
+	c, err := f.log.Content(event.RefOf(task))
 	if err != nil {
-		return nil // erased, or gone
+		c, err = f.whole().Content(event.RefOf(task))
 	}
 	var spec struct {
 		Edit map[string]json.RawMessage `json:"edit"`
 	}
-	if json.Unmarshal(c.Spec, &spec) != nil || len(spec.Edit) == 0 {
-		return nil
+	if err == nil && json.Unmarshal(c.Spec, &spec) == nil { // else it is erased, or gone
+		for id := range spec.Edit {
+			by[id] = true
+		}
 	}
-	known[task] = map[string]bool{}
-	for id := range spec.Edit {
-		known[task][id] = true
-	}
-	return known[task]
+	return by
 }
 
-// Key calls fn with one id of each message of a key that was in a queue, of those
+// key calls fn with one id of each message of a key that was in a queue, of those
 // that came before an id. It reads the whole log.
-func (f *Finder) Key(ctx context.Context, queue, key string, before event.ID, fn func(event.ID) error) error {
+func (f *finder) key(
+	ctx context.Context, queue, key string, before event.ID, fn func(event.ID) error,
+) error {
 	// A message of the key may have come to the queue from another one.
 	of := map[event.ID]event.ID{} // any id of a message of the key: its first one
-	told := map[event.ID]bool{}
-	tell := func(first event.ID) error {
-		if told[first] {
+	called := map[event.ID]bool{}
+	call := func(first event.ID) error {
+		if called[first] {
 			return nil
 		}
-		told[first] = true
+		called[first] = true
 		return fn(first)
 	}
-	err := f.each(ctx, func(e *event.Event) error {
-		if e.ID.Compare(before) >= 0 {
-			return errEnough
+	logs := []Reader{f.whole()}
+	if f.past != nil {
+		logs = append(logs, f.log)
+	}
+	from := uint64(0)
+	for _, log := range logs {
+		head := log.Head()
+		for e, err := range events(ctx, log, from, head) {
+			if err == nil && e.ID.Compare(before) >= 0 {
+				break
+			}
+			queued := ""
+			switch {
+			case err != nil:
+			case e.Type == event.Enqueued && e.Key == key:
+				of[e.ID], queued = e.ID, e.Queue
+			case e.IsMove() && !of[e.Subject].IsZero():
+				of[e.ID], queued = of[e.Subject], e.ToQueue
+			}
+			if err == nil && queued == queue {
+				err = call(of[e.ID])
+			}
+			if err != nil {
+				return err
+			}
 		}
-		switch {
-		case e.Type == event.Enqueued && e.Key == key:
-			of[e.ID] = e.ID
-			if e.Queue == queue {
-				return tell(e.ID)
-			}
-		case e.IsMove():
-			first, ok := of[e.Subject]
-			if !ok {
-				return nil
-			}
-			of[e.ID] = first
-			if e.ToQueue == queue {
-				return tell(first)
-			}
-		}
-		return nil
-	})
-	if err != nil && !errors.Is(err, errEnough) {
-		return err
+		from = head + 1
 	}
 	// Those whose beginning retention has deleted.
-	return f.live(ctx, queue, key, func(m *event.MessageView) error {
-		if m.ID.Compare(before) >= 0 {
-			return nil
-		}
-		if first, ok := of[m.ID]; ok {
-			return tell(first)
-		}
-		return tell(m.ID)
-	})
-}
-
-var errEnough = errors.New("enough")
-
-// live calls fn with the messages of a key that are in a queue.
-func (f *Finder) live(ctx context.Context, queue, key string, fn func(*event.MessageView) error) error {
 	filter := event.MessageFilter{Key: &key, Limit: 1000}
 	for {
-		page, ok := f.State.Messages(queue, filter)
+		page, ok := f.state.Messages(queue, filter)
 		if !ok || len(page) == 0 {
 			return ctx.Err()
 		}
 		for i := range page {
-			if err := fn(&page[i]); err != nil {
+			id := page[i].ID
+			filter.After = id
+			if id.Compare(before) >= 0 {
+				continue
+			}
+			if first, ok := of[id]; ok {
+				id = first
+			}
+			if err := call(id); err != nil {
 				return err
 			}
 		}
-		filter.After = page[len(page)-1].ID
 	}
+}
+
+type follower interface {
+	// Follow yields the blocks from an index on to the end; a block is valid until
+	// the next one.
+	Follow(from uint64) iter.Seq2[*event.Block, error]
+}
+
+// events yields the events of the blocks from and to inclusive.
+func events(
+	ctx context.Context, log follower, from, to uint64,
+) iter.Seq2[*event.Event, error] {
+	return func(yield func(*event.Event, error) bool) {
+		for b, err := range log.Follow(from) {
+			if err == nil {
+				err = ctx.Err()
+			}
+			if err != nil {
+				yield(nil, err)
+				return
+			}
+			if b.Index > to {
+				return
+			}
+			for i := range b.Events {
+				if !yield(&b.Events[i], nil) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// refsOf returns the events whose contents a task has erased.
+func refsOf(
+	ctx context.Context, log follower, task event.ID, upTo uint64,
+) (refs []event.Ref, err error) {
+	for e, err := range events(ctx, log, event.RefOf(task).Index, upTo) {
+		if err != nil {
+			return nil, err
+		}
+		if e.Type == event.Erased && e.Task == task {
+			refs = append(refs, e.Refs...)
+		}
+	}
+	return refs, nil
 }

@@ -451,9 +451,9 @@ func (e *engine) newErasures() (*erasure.Node, error) {
 }
 
 // eraser carries erasures out where this node leads.
-func (e *engine) eraser() *erasure.Carrier {
-	c := &erasure.Carrier{
-		Finder:  erasure.Finder{Log: e.log, State: e.machine},
+func (e *engine) eraser() *erasure.Eraser {
+	c := &erasure.Eraser{
+		Log: e.log, State: e.machine,
 		Propose: e.replica.Propose,
 		Members: func() (out []string) {
 			for _, m := range e.replica.Members() {

@@ -17,7 +17,7 @@ import (
 	"github.com/qlogd/qlogd/projections"
 )
 
-func init() { lookForReports = time.Millisecond }
+func init() { checkEvery = time.Millisecond }
 
 // world is a node with the real deciding and folding, and no Raft.
 type world struct {
@@ -240,7 +240,7 @@ func (w *world) carry(spec Spec) event.ID {
 	w.t.Helper()
 	r := w.do(&event.Command{CreateTask: &event.CreateTask{Kind: event.TaskErase, Content: event.EncodeContent(&event.Content{Spec: spec.Encode()})}})
 	task, _ := w.m.Task(r.ID)
-	c := &Carrier{Finder: Finder{Log: w.log, State: w.m}, Propose: w.propose, Members: func() []string { return []string{"n1/a"} }}
+	c := &Eraser{Log: w.log, State: w.m, Propose: w.propose, Members: func() []string { return []string{"n1/a"} }}
 	ctx, cancel := context.WithCancel(w.t.Context())
 	done := make(chan struct{})
 	go func() { w.node.Run(ctx); close(done) }()
@@ -367,8 +367,8 @@ func TestErasesWhatOnlyTheArchiveHas(t *testing.T) {
 		r := w.do(&event.Command{CreateTask: &event.CreateTask{Kind: event.TaskErase, Content: event.EncodeContent(&event.Content{Spec: spec.Encode()})}})
 		task, _ := w.m.Task(r.ID)
 		told := map[event.Ref]bool{}
-		c := &Carrier{
-			Finder: Finder{Log: w.log, State: w.m}, Propose: w.propose, Members: func() []string { return []string{"n1/a"} },
+		c := &Eraser{
+			Log: w.log, State: w.m, Propose: w.propose, Members: func() []string { return []string{"n1/a"} },
 			OpenPast: func(context.Context) (Reader, func(), error) { return past, func() {}, nil },
 			Archive: func(_ context.Context, refs []event.Ref) error {
 				for _, ref := range refs {
@@ -453,7 +453,7 @@ func TestCarriedTwiceAtOnce(t *testing.T) {
 	r := w.do(&event.Command{CreateTask: &event.CreateTask{Kind: event.TaskErase, Content: event.EncodeContent(&event.Content{Spec: spec.Encode()})}})
 	task, _ := w.m.Task(r.ID)
 	w.between = func() { w.do(&event.Command{UpdateTask: &event.UpdateTask{ID: r.ID, Op: event.TaskOpSeal}}) }
-	c := &Carrier{Finder: Finder{Log: w.log, State: w.m}, Propose: w.propose, Members: func() []string { return nil }}
+	c := &Eraser{Log: w.log, State: w.m, Propose: w.propose, Members: func() []string { return nil }}
 	_, err := c.Run(t.Context(), task, spec.Encode())
 	var p *event.Problem
 	if err == nil || errors.As(err, &p) {

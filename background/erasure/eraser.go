@@ -1,0 +1,330 @@
+package erasure
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/qlogd/qlogd/event"
+)
+
+// Spec says what an erasure erases: the JSON of its task's creation
+// (event.Content.Spec). Either a message, by any id that it has or had, or all
+// messages of a key that were in a queue when the task was created.
+type Spec struct {
+	Message string `json:"message_id,omitzero"`
+	Queue   string `json:"queue,omitzero"`
+	Key     string `json:"key,omitzero"`
+	Reason  string `json:"reason"`
+}
+
+// Encode returns the JSON.
+func (s *Spec) Encode() []byte {
+	b, err := json.Marshal(s)
+	if err != nil {
+		panic(err) // strings alone
+	}
+	return b
+}
+
+// Eraser carries erasures out as far as one node can for all; see task.Run.
+type Eraser struct {
+	Log   Reader
+	State State
+	// Propose decides a command.
+	Propose func(context.Context, *event.Command) (event.Result, error)
+	// Members returns the members of the cluster as they report (NodeOptions.Self).
+	Members func() []string
+	// OpenPast opens a log that goes back further than Log, as it is now, nil where
+	// there is none. nil: there is no archive.
+	OpenPast func(context.Context) (past Reader, done func(), err error)
+	// Archive removes erased contents from the archive; nil without one.
+	Archive func(ctx context.Context, refs []event.Ref) error
+
+	// finding is held by the task that looks for what to erase: one at a time reads
+	// the log.
+	finding sync.Mutex
+}
+
+const (
+	chunkItems = 200
+	chunkRefs  = 4096
+)
+
+// checkEvery is the pause between checks whether all nodes have reported, and whether
+// what was skipped can be erased now.
+var checkEvery = 200 * time.Millisecond
+
+// Count is what there is to erase.
+type Count struct {
+	Messages, Live, Contents int64
+	IDs                      []event.ID // one of each message, of at most maxIDs messages
+}
+
+const maxIDs = 100
+
+// Count counts what a spec would erase now. For a key it may read the whole log.
+func (e *Eraser) Count(ctx context.Context, spec *Spec) (out Count, err error) {
+	count := func(f *finder) func(event.ID) error {
+		return func(id event.ID) error {
+			found, err := f.message(ctx, id, nil)
+			if err != nil || len(found.ids) == 0 {
+				return err
+			}
+			out.Messages++
+			if len(out.IDs) < maxIDs {
+				out.IDs = append(out.IDs, found.ids[0])
+			}
+			for _, it := range found.items {
+				out.Contents += int64(len(it.Refs))
+				if it.Last.IsZero() {
+					out.Live++
+				}
+			}
+			return nil
+		}
+	}
+	var id event.ID
+	if spec.Message != "" {
+		if id, err = event.ParseID(spec.Message); err != nil {
+			return out, err
+		}
+		if err := count(e.finder())(id); err != nil || out.Messages > 0 {
+			return out, err
+		}
+	}
+	f, done, err := e.finderOfAll(ctx)
+	if err != nil {
+		return out, err
+	}
+	defer done()
+	if spec.Message != "" {
+		return out, count(f)(id)
+	}
+	all := event.ID(bytes.Repeat([]byte{0xff}, len(event.ID{})))
+	return out, f.key(ctx, spec.Queue, spec.Key, all, count(f))
+}
+
+func (e *Eraser) finder() *finder {
+	return &finder{log: e.Log, state: e.State, edits: map[event.ID]map[string]bool{}}
+}
+
+// finderOfAll returns a finder that reads the archive too.
+func (e *Eraser) finderOfAll(ctx context.Context) (f *finder, done func(), err error) {
+	f, done = e.finder(), func() {}
+	if e.OpenPast != nil {
+		f.past, done, err = e.OpenPast(ctx)
+	}
+	return f, done, err
+}
+
+// Run is a task.Run: it returns nil when all contents are erased on all members.
+func (e *Eraser) Run(ctx context.Context, t event.TaskView, raw []byte) (skipped int64, err error) {
+	var spec Spec
+	var id event.ID
+	if err = json.Unmarshal(raw, &spec); err == nil && spec.Message != "" {
+		id, err = event.ParseID(spec.Message)
+	} else if err == nil && (spec.Queue == "" || spec.Key == "") {
+		err = errors.New("neither a message nor a key of a queue")
+	}
+	if err != nil {
+		err = fmt.Errorf("decode the task's spec: %w", err)
+		return 0, event.Problemf(event.CodeInvalidArgument, "", "%s", err)
+	}
+	if !t.Sealed {
+		if err := e.erase(ctx, t.ID, &spec, id); err != nil {
+			return 0, err
+		}
+	}
+	if err := e.awaitReports(ctx, t.ID); err != nil || e.Archive == nil {
+		return 0, err
+	}
+	// Last, when nobody brings anything to the archive any more that is not erased.
+	refs, err := refsOf(ctx, e.Log, t.ID, e.Log.Head())
+	if err != nil {
+		return 0, err
+	}
+	return 0, e.Archive(ctx, refs)
+}
+
+// erase proposes the erasure of everything that a task names, and seals the task.
+func (e *Eraser) erase(ctx context.Context, task event.ID, spec *Spec, id event.ID) error {
+	e.finding.Lock()
+	defer e.finding.Unlock()
+	f, done, err := e.finderOfAll(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
+	w := &work{
+		finder: f, e: e, of: map[event.ID]event.ID{}, seen: map[event.ID][]event.Event{},
+		chunk: event.Erase{Task: task, Why: event.EncodeContent(&event.Content{Why: spec.Reason})},
+	}
+	if err := w.all(ctx, spec, id); err != nil {
+		return err
+	}
+	seal := &event.UpdateTask{ID: task, Op: event.TaskOpSeal}
+	_, err = e.propose(ctx, &event.Command{UpdateTask: seal})
+	return err
+}
+
+// propose decides a command. A refusal is an error that is tried again, not one that
+// ends the task: the node that leads now has sealed it, or it was cancelled.
+func (e *Eraser) propose(ctx context.Context, c *event.Command) (event.Result, error) {
+	r, err := e.Propose(ctx, c)
+	if err == nil && r.Problem != nil {
+		err = errors.New(r.Problem.Detail)
+	}
+	return r, err
+}
+
+// awaitReports returns when every member has carried the task out: those that are
+// members then.
+func (e *Eraser) awaitReports(ctx context.Context, task event.ID) error {
+	tick := time.NewTicker(checkEvery)
+	defer tick.Stop()
+	for {
+		t, ok := e.State.Task(task)
+		if !ok {
+			return nil // dropped: it has ended
+		}
+		members := e.Members()
+		if len(members) > 0 && !slices.ContainsFunc(members, func(m string) bool {
+			return !reported(&t, m)
+		}) {
+			return nil
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// work is one run through a task's messages.
+type work struct {
+	*finder
+	e     *Eraser
+	chunk event.Erase // the next command
+	refs  int         // in chunk
+	again []event.ID  // messages to look at again
+	// of has every id of a message that was looked at, and by which one.
+	of map[event.ID]event.ID
+	// seen are the events of these messages since the run began.
+	seen map[event.ID][]event.Event
+}
+
+// all erases everything: again and again, until nothing has happened to any of the
+// messages since it was looked at. A message may be acked, die or be replayed between
+// that and its erasure; once that is decided it is gone, and only what was on its way
+// can still come.
+func (w *work) all(ctx context.Context, spec *Spec, id event.ID) error {
+	from := w.whole().Head() + 1
+	look := func(id event.ID) error { return w.look(ctx, id) }
+	var err error
+	if spec.Message != "" {
+		err = look(id)
+	} else {
+		err = w.key(ctx, spec.Queue, spec.Key, w.chunk.Task, look)
+	}
+	for {
+		if err == nil {
+			err = w.flush(ctx)
+		}
+		if err != nil {
+			return err
+		}
+		open := w.again
+		w.again = nil
+		head := w.log.Head()
+		for e, err := range events(ctx, w.log, from, head) {
+			if err != nil {
+				return err
+			}
+			by, ours := w.of[e.Subject]
+			if !ours {
+				continue
+			}
+			if e.IsMove() {
+				w.of[e.ID] = by
+			}
+			met := *e
+			met.Content.Bytes = nil // the log's, until the next block
+			w.seen[by] = append(w.seen[by], met)
+			own := e.Task == w.chunk.Task && (e.Type == event.Erased || e.Type == event.Discarded)
+			if !own {
+				open = append(open, by)
+			}
+		}
+		if len(open) == 0 {
+			return nil
+		}
+		from = head + 1
+		slices.SortFunc(open, event.ID.Compare)
+		for _, id := range slices.Compact(open) {
+			if err = look(id); err != nil {
+				break
+			}
+		}
+	}
+}
+
+// look adds what there is to erase of a message.
+func (w *work) look(ctx context.Context, id event.ID) error {
+	found, err := w.message(ctx, id, w.seen[id])
+	if err != nil {
+		return err
+	}
+	for _, other := range append(found.ids, id) {
+		w.of[other] = id
+	}
+	if found.more {
+		w.again = append(w.again, id)
+	}
+	// What is live first: it must not be leased when the event that has its payload, as
+	// that of an id that it had before, is erased.
+	live := func(it event.EraseItem) bool { return it.Last.IsZero() }
+	gone := slices.DeleteFunc(slices.Clone(found.items), live)
+	items := slices.DeleteFunc(found.items, func(it event.EraseItem) bool { return !live(it) })
+	for _, it := range append(items, gone...) {
+		// An id comes once in a command: deciding skips a second one.
+		twice := slices.ContainsFunc(w.chunk.Items, func(o event.EraseItem) bool { return o.ID == it.ID })
+		if twice || len(w.chunk.Items) >= chunkItems || w.refs+len(it.Refs) > chunkRefs {
+			if err := w.flush(ctx); err != nil {
+				return err
+			}
+		}
+		w.chunk.Items = append(w.chunk.Items, it)
+		w.refs += len(it.Refs)
+	}
+	return nil
+}
+
+// flush proposes what was added.
+func (w *work) flush(ctx context.Context) error {
+	if len(w.chunk.Items) == 0 {
+		return nil
+	}
+	erase := w.chunk
+	w.chunk.Items, w.refs = nil, 0
+	r, err := w.e.propose(ctx, &event.Command{Erase: &erase})
+	if err != nil || r.Count == int64(len(erase.Items)) {
+		return err
+	}
+	// Some were skipped: they have left their queue since they were looked at, or are
+	// about to, purged with many others.
+	for _, it := range erase.Items {
+		w.again = append(w.again, w.of[it.ID])
+	}
+	select {
+	case <-time.After(checkEvery):
+	case <-ctx.Done():
+	}
+	return ctx.Err()
+}

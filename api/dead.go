@@ -168,17 +168,11 @@ func (s *Server) replayedMessages(
 			return out, after.String(), nil
 		}
 		after = e.ID
-		m, err := s.replayedMessage(ctx, e)
+		m, err := s.replayedMessage(ctx, e, f)
 		if err != nil {
 			return nil, "", err
 		}
-		if m == nil || m.Dead == nil {
-			continue
-		}
-		reason, _ := dead.ParseReason(m.Dead.Reason)
-		at := event.RefOf(e.Subject).Index
-		if f.Fits(reason, m.Key, m.Kind, int64(m.Dead.FailedAt), at) &&
-			f.FitsError(reason, m.Dead.Error) {
+		if m != nil {
 			out = append(out, *m)
 		}
 	}
@@ -186,19 +180,22 @@ func (s *Server) replayedMessages(
 }
 
 // replayedMessage returns the message that was replayed by this event, as it was when it was
-// dead, and what became of it. Nil where its history is gone.
-func (s *Server) replayedMessage(ctx context.Context, e *event.Event) (*wire.Message, error) {
+// dead, and what became of it. Nil where its history is gone, or f does not select it.
+func (s *Server) replayedMessage(
+	ctx context.Context, e *event.Event, f *dead.Filter,
+) (*wire.Message, error) {
 	history, err := s.deps.Log.History(ctx, e.Subject)
-	if err != nil {
-		return nil, err
-	}
 	l := lifeOf(history, e.Subject)
-	if l == nil {
-		return nil, nil
+	if err != nil || l == nil {
+		return nil, err
 	}
 	m, err := s.pastMessage(l)
 	if err != nil {
 		return nil, err
+	}
+	v := l.view()
+	if f != nil && (v.Dead == nil || !f.Fits(&v) || !f.FitsError(v.Dead.Reason, m.Dead.Error)) {
+		return nil, nil
 	}
 	m.ReplayedAt, m.NewMessageID = wire.Time(event.ClockOf(e.ID)), e.ID.String()
 	became, _, err := s.fate(ctx, e.ID)
@@ -305,7 +302,7 @@ func (s *Server) getDead(q *request) error {
 	}
 	var m *wire.Message
 	if e, err := s.deps.Log.Event(event.RefOf(was.replayed)); err == nil && e.ID == was.replayed {
-		if m, err = s.replayedMessage(q.Context(), e); err != nil {
+		if m, err = s.replayedMessage(q.Context(), e, nil); err != nil {
 			return err
 		}
 	}

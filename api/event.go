@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"io"
+	"iter"
+	"math"
 	"net/http"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -16,13 +18,15 @@ import (
 // has one.
 func EventOf(e *event.Event) wire.Event {
 	out := wire.Event{
-		EventID: e.ID.String(), Type: e.Type.String(), Time: wire.Time(event.ClockOf(e.ID)), Index: event.RefOf(e.ID).Index,
-		Queue: e.Queue, Actor: e.Actor, Key: e.Key, Kind: e.Kind, Priority: int64(e.Priority), Size: int64(e.Size),
-		ExpiresAt: wire.Time(e.Expires), SourceID: e.SourceID, LeaseExpiresAt: wire.Time(e.LeaseExpires),
-		Attempt: int64(e.Attempt), Worker: e.Worker, Reason: reasonOf(e), ToQueue: e.ToQueue,
-		HoldsKey: e.HoldsKey, TakesKey: e.TakesKey, Count: e.Count, BeforeIndex: e.Before, Rules: int64(e.Rules),
-		Webhook: e.Webhook, Definition: jsontext.Value(e.Definition),
-		DiedIn: e.DiedIn, Order: e.Order.String(), Edited: e.Edited, TaskKind: e.TaskKind.String(), Failed: e.Failed, Node: e.Node,
+		EventID: e.ID.String(), Type: e.Type.String(), Time: wire.Time(event.ClockOf(e.ID)),
+		Index: event.RefOf(e.ID).Index, Queue: e.Queue, Actor: e.Actor, Key: e.Key, Kind: e.Kind,
+		Priority: int64(e.Priority), Size: int64(e.Size), ExpiresAt: wire.Time(e.Expires),
+		SourceID: e.SourceID, LeaseExpiresAt: wire.Time(e.LeaseExpires), Attempt: int64(e.Attempt),
+		Worker: e.Worker, Reason: reasonOf(e), ToQueue: e.ToQueue, HoldsKey: e.HoldsKey,
+		TakesKey: e.TakesKey, Count: e.Count, BeforeIndex: e.Before, Rules: int64(e.Rules),
+		Webhook: e.Webhook, Definition: jsontext.Value(e.Definition), DiedIn: e.DiedIn,
+		Order: e.Order.String(), Edited: e.Edited, TaskKind: e.TaskKind.String(), Failed: e.Failed,
+		Node: e.Node, Erased: e.Erased(),
 	}
 	if !e.Subject.IsZero() {
 		out.MessageID = e.Subject.String()
@@ -54,14 +58,14 @@ func EventOf(e *event.Event) wire.Event {
 		out.NewMessageID = e.ID.String()
 	}
 	switch e.Type {
-	case event.Retried, event.DeadLettered, event.Discarded, event.Acked, event.Released, event.TaskEnded, event.Erased:
+	case event.Retried, event.DeadLettered, event.Discarded, event.Acked, event.Released,
+		event.TaskEnded, event.Erased:
 		if len(e.Content.Bytes) > 0 {
 			if c, err := event.DecodeContent(e.Content.Bytes); err == nil {
 				out.Error, out.HasResult, out.Why = c.Error, len(c.Result) > 0, c.Why
 			}
 		}
 	}
-	out.Erased = e.Erased()
 	if e.Policy != nil {
 		p := policyOf(e.Policy)
 		out.Policy = &p
@@ -84,127 +88,118 @@ func eventsOf(events []event.Event) []wire.Event {
 	return out
 }
 
-// eventQuery is what GET /v1/events asks for.
+// eventQuery is what GET /v1/events asks for, and how far it was answered.
 type eventQuery struct {
-	from    uint64   // first index to read
-	after   event.ID // only events above it
-	to      uint64   // last index, if bounded
-	bounded bool
-	follow  bool
-	limit   int
+	from   uint64   // first index to read
+	after  event.ID // only events above it
+	to     uint64   // last index
+	follow bool
+	limit  int
 
 	queue   string
 	typ     event.Type
 	message event.ID
-	sees    func(*event.Event) bool // whether the token may read it
 }
 
-func (f *eventQuery) matches(e *event.Event) bool {
+// matches reports whether the query, and the token, select an event.
+func (q *request) matches(f *eventQuery, e *event.Event) bool {
 	return (f.queue == "" || e.Queue == f.queue || e.ToQueue == f.queue) &&
 		(f.typ == event.TypeNone || e.Type == f.typ) &&
-		(f.message.IsZero() || e.Subject == f.message || e.ID == f.message) &&
-		f.sees(e)
+		(f.message.IsZero() || e.Subject == f.message || e.ID == f.message) && q.seesEvent(e)
 }
 
 // events answers GET /v1/events: a list with a cursor, or a stream.
 func (s *Server) events(q *request) error {
-	f, err := q.eventQuery()
-	if err != nil {
-		return err
+	f := q.eventQuery()
+	if q.err != nil {
+		return q.err
 	}
-	switch {
-	case q.accepts(func(m string) bool { return m == typeNDJSON }):
-		return s.stream(q, f, typeNDJSON)
-	case q.accepts(func(m string) bool { return m == typeSSE }):
-		return s.stream(q, f, typeSSE)
-	case f.follow:
+	for _, media := range []string{typeNDJSON, typeSSE} {
+		if q.accepts(func(m string) bool { return m == media }) {
+			return s.stream(q, f, media)
+		}
+	}
+	if f.follow {
 		return bad("follow", "follow goes with Accept: %s or %s", typeNDJSON, typeSSE)
 	}
 	out := wire.EventList{Events: []wire.Event{}}
-	last := f.after
-	err = s.scan(q.Context(), f, &last, func(e *event.Event) (bool, error) {
-		if f.matches(e) {
-			out.Events = append(out.Events, EventOf(e))
-		}
-		return len(out.Events) < f.limit, nil
-	})
-	if err != nil {
-		return err
-	}
-	if last.IsZero() && f.from > 1 {
-		// There was no event to name: the place before from is the cursor.
-		last = event.NewID(max(s.deps.State.Clock(), 0), f.from-1, event.MaxNumber)
-	}
-	out.NextCursor = last.String()
-	return q.answer(http.StatusOK, &out)
-}
-
-// scan calls fn with the events of a query's range, filtered or not, until fn
-// returns false or the log's head is reached. last is the newest event that fn
-// was called with: a scan from there misses nothing and sees nothing twice.
-func (s *Server) scan(ctx context.Context, f *eventQuery, last *event.ID, fn func(*event.Event) (bool, error)) error {
-	if f.bounded && f.from > f.to {
-		return nil
-	}
-	next := s.deps.Log.Blocks(f.from)
-	for {
-		b, err := next(ctx)
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
+	for e, err := range q.scan(q.Context(), f) {
 		if err != nil {
 			return err
 		}
-		if f.bounded && b.Index > f.to {
-			return nil
+		if out.Events = append(out.Events, EventOf(e)); len(out.Events) == f.limit {
+			break
 		}
-		for i := range b.Events {
-			e := &b.Events[i]
-			if e.ID.Compare(f.after) <= 0 {
-				continue
-			}
-			more, err := fn(e)
+	}
+	if f.after.IsZero() && f.from > 1 {
+		// There was no event to name: the place before from is the cursor.
+		f.after = event.NewID(max(s.deps.State.Clock(), 0), f.from-1, event.MaxNumber)
+	}
+	out.NextCursor = f.after.String()
+	return q.answer(http.StatusOK, &out)
+}
+
+// scan yields the events that a query selects, up to the log's head. f moves along with it: the
+// next scan misses nothing and sees nothing twice.
+func (q *request) scan(ctx context.Context, f *eventQuery) iter.Seq2[*event.Event, error] {
+	return func(yield func(*event.Event, error) bool) {
+		next := q.s.deps.Log.Blocks(f.from)
+		for f.from <= f.to {
+			b, err := next(ctx)
 			if err != nil {
-				return err
+				if !errors.Is(err, io.EOF) {
+					yield(nil, err)
+				}
+				return
 			}
-			*last = e.ID
-			if !more {
-				return nil
+			if b.Index > f.to {
+				return
 			}
+			for i := range b.Events {
+				e := &b.Events[i]
+				if e.ID.Compare(f.after) <= 0 {
+					continue
+				}
+				if f.after = e.ID; q.matches(f, e) && !yield(e, nil) {
+					return
+				}
+			}
+			f.from = b.Index + 1
 		}
-		f.from = b.Index + 1
 	}
 }
 
 // eventQuery reads the parameters.
-func (q *request) eventQuery() (*eventQuery, error) {
-	in := q.read("after", "from", "to", "queue", "type", "message_id", "limit", "follow", "consistency")
-	f := &eventQuery{sees: q.seesEvent, follow: in.flag("follow"), limit: in.limit(100, 1000), message: in.queryID("message_id"), queue: q.query.Get("queue")}
+func (q *request) eventQuery() *eventQuery {
+	q.read("after", "from", "to", "queue", "type", "message_id", "limit", "follow", "consistency")
+	f := &eventQuery{
+		follow: q.flag("follow"), limit: q.limit(100, 1000), message: q.queryID("message_id"),
+		queue: q.query.Get("queue"), to: math.MaxUint64,
+	}
 	if f.follow && !q.query.Has("limit") {
-		f.limit = 0
+		f.limit = math.MaxInt
 	}
-	if q.query.Has("queue") && !event.ValidName(f.queue) {
-		in.refuse("queue", "queue must match ^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")
+	if q.query.Has("queue") {
+		q.do(func() error { return validName("queue", f.queue) })
+		q.do(func() error { return q.may(roleRead, f.queue) })
 	}
-	if f.queue != "" {
-		in.do(func() error { return q.may(roleRead, f.queue) })
-	}
-	if q.query.Has("type") {
+	if name := q.query.Get("type"); q.query.Has("type") {
 		var ok bool
-		if f.typ, ok = event.Parse[event.Type](q.query.Get("type")); !ok || f.typ == event.TypeNone {
-			in.refuse("type", "type must be an event type such as enqueued or acked, not %s", echo(q.query.Get("type")))
+		if f.typ, ok = event.Parse[event.Type](name); !ok || f.typ == event.TypeNone {
+			q.refuse("type", "type must be an event type such as enqueued or acked, not %s", echo(name))
 		}
 	}
-	in.fresh()
-	in.do(func() error { return q.eventRange(f) })
-	return f, in.err
+	q.fresh()
+	q.do(func() error { return q.eventRange(f) })
+	return f
 }
 
-// eventRange reads where to begin and end. after goes before from.
+// eventRange reads where to begin and end. after takes precedence over from.
 func (q *request) eventRange(f *eventQuery) (err error) {
 	log := q.s.deps.Log
 	after := q.query.Get("after")
-	if v := q.Header.Get("Last-Event-ID"); v != "" && (q.accepts(func(m string) bool { return m == typeSSE }) || f.follow) {
+	sse := q.accepts(func(m string) bool { return m == typeSSE })
+	if v := q.Header.Get("Last-Event-ID"); v != "" && (sse || f.follow) {
 		after = v // an EventSource that reconnects sends its first query again
 	}
 	switch {
@@ -216,9 +211,11 @@ func (q *request) eventRange(f *eventQuery) (err error) {
 		if head := log.Head(); f.from > head {
 			return bad("after", "after is beyond the end of the log, index:%d", head)
 		}
-		if before, deleted := log.DeletedBefore(); deleted && !f.after.IsZero() &&
-			f.after.Compare(event.NewID(event.ClockOf(f.after), before, event.MaxNumber)) < 0 {
-			return event.Problemf(event.CodeHistoryExpired, "after", "events after that one have been deleted by retention")
+		before, deleted := log.DeletedBefore()
+		first := event.NewID(event.ClockOf(f.after), before, event.MaxNumber)
+		if deleted && !f.after.IsZero() && f.after.Compare(first) < 0 {
+			return event.Problemf(event.CodeHistoryExpired, "after",
+				"events after that one have been deleted by retention")
 		}
 	case q.query.Has("from"):
 		if f.from, err = q.indexOf("from", log.From); err != nil {
@@ -232,21 +229,20 @@ func (q *request) eventRange(f *eventQuery) (err error) {
 	if !f.message.IsZero() { // a message has no events before the one that created it
 		f.from = max(f.from, min(event.RefOf(f.message).Index, log.Head()+1))
 	}
-	if f.bounded = q.query.Has("to"); f.bounded {
+	if q.query.Has("to") {
 		f.to, err = q.indexOf("to", log.To)
 	}
 	return err
 }
 
 // indexOf resolves a parameter that is an instant to an index of the log.
-func (q *request) indexOf(name string, resolve func(event.Instant) (uint64, error)) (uint64, error) {
+func (q *request) indexOf(
+	name string, resolve func(event.Instant) (uint64, error),
+) (uint64, error) {
 	at, err := q.parseInstant(name, q.query.Get(name))
 	if err != nil {
 		return 0, err
 	}
 	index, err := resolve(at)
-	if err != nil {
-		return 0, q.rangeProblem(name, err)
-	}
-	return index, nil
+	return index, q.rangeProblem(name, err)
 }

@@ -159,68 +159,57 @@ func (l *life) state() event.State {
 	return event.StateReady
 }
 
-// size is that of the payload.
-func (l *life) size() int64 {
-	for _, e := range []*event.Event{l.payload, l.set} {
-		if e != nil && e.Type != event.ContentCarried {
-			return int64(e.Size)
+// view returns the message as it was when it left its queue.
+func (l *life) view() event.MessageView {
+	v := event.MessageView{ID: l.id, Queue: l.queue(), State: l.state(), Attempt: l.attempts}
+	if b := l.born; b != nil {
+		v.EnqueuedAt, v.Expires = event.ClockOf(b.ID), b.Expires
+		switch b.Type {
+		case event.Enqueued:
+		case event.DeadLettered:
+			v.Dead = &event.DeadView{
+				Queue: b.Queue, MessageID: b.Subject, Reason: b.Reason, Attempts: b.Attempt,
+				FailedAt: event.ClockOf(b.ID), FirstEnqueuedAt: event.ClockOf(l.first),
+				ReplayCount: uint32(l.replays),
+			}
+		default:
+			v.Origin = &event.OriginView{First: l.first, From: b.Subject, Replays: uint32(l.replays)}
 		}
 	}
-	return 0
-}
-
-// origin describes how a message was brought back; nil for one that never was.
-func (l *life) origin() *wire.Origin {
-	if l.born == nil || l.born.Type == event.Enqueued || l.born.Type == event.DeadLettered {
-		return nil
+	if e := l.set; e != nil {
+		v.Key, v.Kind, v.Priority, v.SourceID, v.Size = e.Key, e.Kind, e.Priority, e.SourceID, e.Size
 	}
-	return &wire.Origin{
-		FirstMessageID: l.first.String(), FromMessageID: l.born.Subject.String(), Replays: l.replays,
+	if e := l.payload; e != nil && e.Type != event.ContentCarried {
+		v.Size = e.Size
 	}
+	return v
 }
 
 // pastMessage returns a message that has left its queue.
 func (s *Server) pastMessage(l *life) (wire.Message, error) {
-	m := wire.Message{
-		ID: l.id.String(), Queue: l.queue(), State: l.state().String(), Attempt: int64(l.attempts),
-		Size: l.size(), Reason: reasonOf(l.last), LeftAt: wire.Time(event.ClockOf(l.last.ID)),
-		Origin: l.origin(),
-	}
-	if b := l.born; b != nil {
-		m.EnqueuedAt, m.ExpiresAt = wire.Time(event.ClockOf(b.ID)), wire.Time(b.Expires)
-		if b.Type == event.DeadLettered {
-			m.Dead = &wire.Dead{
-				Queue: b.Queue, MessageID: b.Subject.String(), Reason: b.Reason.String(),
-				Attempts: int64(b.Attempt), FailedAt: wire.Time(event.ClockOf(b.ID)),
-				FirstEnqueuedAt: wire.Time(event.ClockOf(l.first)), ReplayCount: l.replays,
-			}
-			if c, err := s.eventContent(b); err == nil && c != nil {
-				m.Dead.Error = c.Error
-			}
-		}
-	}
-	if e := l.set; e != nil {
-		m.Key, m.Kind, m.Priority, m.SourceID = e.Key, e.Kind, int64(e.Priority), e.SourceID
-	}
 	var content *event.Content
 	var err error
 	if l.payload != nil {
-		content, err = s.eventContent(l.payload)
+		if content, err = s.eventContent(l.payload); err != nil {
+			return wire.Message{}, err
+		}
 	}
-	if err == nil {
-		m.Result, err = s.result(l.last)
+	v := l.view()
+	m := messageOf(&v, content)
+	if m.Dead != nil {
+		if c, err := s.eventContent(l.born); err == nil && c != nil {
+			m.Dead.Error = c.Error
+		}
 	}
-	if err != nil {
-		return m, err
-	}
-	setContent(&m, content)
+	m.Reason, m.LeftAt = reasonOf(l.last), wire.Time(event.ClockOf(l.last.ID))
 	if l.moved != nil && l.moved.Type != event.Resurrected {
 		m.MovedTo = &wire.Moved{Queue: l.moved.ToQueue, MessageID: l.moved.ID.String()}
 	}
 	for _, e := range l.again {
 		m.ResurrectedAs = append(m.ResurrectedAs, wire.Moved{Queue: e.ToQueue, MessageID: e.ID.String()})
 	}
-	return m, nil
+	m.Result, err = s.result(l.last)
+	return m, err
 }
 
 // result returns the result in an acked event, nil for none and for another event.

@@ -50,16 +50,27 @@ func (s *Server) messages(views []event.MessageView) ([]wire.Message, error) {
 
 // message returns a live message's view.
 func (s *Server) message(v *event.MessageView) (wire.Message, error) {
+	c, err := s.content(v.Content)
+	if err != nil {
+		return wire.Message{}, err
+	}
+	m := messageOf(v, c)
+	m.Dead, err = s.deadOf(v)
+	return m, err
+}
+
+// messageOf returns a message's view, but for the error of a dead one.
+func messageOf(v *event.MessageView, c *event.Content) wire.Message {
 	m := wire.Message{
 		ID: v.ID.String(), Queue: v.Queue, State: v.State.String(), Held: v.Held,
 		Key: v.Key, Kind: v.Kind, Attempt: int64(v.Attempt), Priority: int64(v.Priority),
 		Size: int64(v.Size), EnqueuedAt: wire.Time(v.EnqueuedAt), ExpiresAt: wire.Time(v.Expires),
 		SourceID: v.SourceID,
 	}
-	switch v.State {
-	case event.StateScheduled:
+	switch {
+	case v.State == event.StateScheduled:
 		m.AvailableAt = wire.Time(v.Due)
-	case event.StateLeased:
+	case v.State == event.StateLeased && !v.Lease.IsZero():
 		m.LeaseID, m.LeaseExpiresAt = v.Lease.String(), wire.Time(v.LeaseExpiresAt)
 	}
 	if o := v.Origin; o != nil {
@@ -67,13 +78,27 @@ func (s *Server) message(v *event.MessageView) (wire.Message, error) {
 			FirstMessageID: o.First.String(), FromMessageID: o.From.String(), Replays: int64(o.Replays),
 		}
 	}
-	c, err := s.content(v.Content)
-	if err != nil {
-		return m, err
+	if d := v.Dead; d != nil {
+		m.Dead = &wire.Dead{
+			Queue: d.Queue, MessageID: d.MessageID.String(), Reason: d.Reason.String(),
+			Attempts: int64(d.Attempts), FailedAt: wire.Time(d.FailedAt),
+			FirstEnqueuedAt: wire.Time(d.FirstEnqueuedAt), ReplayCount: int64(d.ReplayCount),
+		}
 	}
 	setContent(&m, c)
-	m.Dead, err = s.deadOf(v)
-	return m, err
+	return m
+}
+
+// deadOf returns where a dead message came from, nil for another one.
+func (s *Server) deadOf(v *event.MessageView) (*wire.Dead, error) {
+	if v.Dead == nil {
+		return nil, nil
+	}
+	finder := s.DeadLetters()
+	text, err := finder.Error(v)
+	dead := messageOf(v, nil).Dead
+	dead.Error = text
+	return dead, err
 }
 
 // content reads what users wrote in an event, nil where it was erased or deleted by retention.
@@ -113,21 +138,6 @@ func setContent(m *wire.Message, c *event.Content) {
 	}
 }
 
-// deadOf returns where a dead message came from, nil for another one.
-func (s *Server) deadOf(v *event.MessageView) (*wire.Dead, error) {
-	d := v.Dead
-	if d == nil {
-		return nil, nil
-	}
-	finder := s.DeadLetters()
-	text, err := finder.Error(v)
-	return &wire.Dead{
-		Queue: d.Queue, MessageID: d.MessageID.String(), Reason: d.Reason.String(), Error: text,
-		Attempts: int64(d.Attempts), FailedAt: wire.Time(d.FailedAt),
-		FirstEnqueuedAt: wire.Time(d.FirstEnqueuedAt), ReplayCount: int64(d.ReplayCount),
-	}, err
-}
-
 func messageNotFound(id event.ID) *event.Problem {
 	return event.Problemf(event.CodeMessageNotFound, "id", "message %s does not exist", id)
 }
@@ -149,21 +159,16 @@ func (s *Server) getMessage(q *request) error {
 	} else if err == nil && l == nil {
 		return q.noMessage(id)
 	} else if err == nil {
+		v = l.view()
 		m, err = s.pastMessage(l)
+	}
+	if err == nil {
+		err = q.mayRead(id, m.Queue)
 	}
 	if err != nil {
 		return err
 	}
-	if err := q.mayRead(id, m.Queue); err != nil {
-		return err
-	}
 	if media := q.eventsAccepted(true); media != "" {
-		if !live {
-			v = event.MessageView{
-				ID: id, Queue: m.Queue, Key: m.Key, Kind: m.Kind,
-				Priority: uint8(m.Priority), EnqueuedAt: int64(m.EnqueuedAt),
-			}
-		}
 		return q.answerEvent(media, &m, &v)
 	}
 	visible := q.visible(history)

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/qlogd/qlogd/api/wire"
-	"github.com/qlogd/qlogd/event"
 )
 
 const (
@@ -34,38 +33,23 @@ func (s *Server) stream(q *request, f *eventQuery, media string) error {
 	if f.follow { // another list is served to its end: cut off it would look whole
 		stop := context.AfterFunc(s.undrained, func() {
 			cancel()
-			_ = w.rc.SetWriteDeadline(time.Now().Add(time.Second)) // a slow client must not hold up the end
+			w.deadline(time.Second) // a slow client must not hold up the end
 		})
 		defer stop()
 		if w.flush() != nil {
 			return nil
 		}
 	}
-	defer w.deadline() // for the end of the answer
-	last, sent := f.after, 0
+	defer w.deadline(streamWriteTimeout) // for the end of the answer
 	for {
-		err := s.scan(ctx, f, &last, func(e *event.Event) (bool, error) {
-			if f.matches(e) {
-				sent++
-				if err := w.event(e); err != nil {
-					return false, err
-				}
-			}
-			return f.limit == 0 || sent < f.limit, nil
-		})
-		if err == nil {
-			err = w.flush()
-		}
+		err := w.events(ctx, f)
 		switch {
 		case err != nil && !w.started:
 			return err
 		case err != nil && ctx.Err() == nil && !errors.Is(err, errWrite):
 			s.log.Error("event stream failed", "request_id", q.id, "error", err)
 			panic(http.ErrAbortHandler) // half a stream must not look whole
-		case err != nil, !f.follow, f.bounded && f.from > f.to, f.limit > 0 && sent >= f.limit:
-			return nil
-		}
-		if !s.awaitMore(ctx, f.from-1, w) {
+		case err != nil, !f.follow, f.from > f.to, f.limit <= 0, !s.awaitMore(ctx, f.from-1, w):
 			return nil
 		}
 	}
@@ -102,16 +86,29 @@ type eventWriter struct {
 	started bool // the header is written
 }
 
-func (w *eventWriter) event(e *event.Event) error {
-	out := EventOf(e)
-	b, err := wire.Marshal(&out)
-	if err != nil {
-		return err
+// events sends what a query selects, up to the log's head.
+func (w *eventWriter) events(ctx context.Context, f *eventQuery) error {
+	for e, err := range w.q.scan(ctx, f) {
+		if err != nil {
+			return err
+		}
+		out := EventOf(e)
+		b, err := wire.Marshal(&out)
+		if err != nil {
+			return err
+		}
+		text := string(b) + "\n"
+		if w.media == typeSSE {
+			text = fmt.Sprintf("id: %s\nevent: %s\ndata: %s\n\n", out.EventID, out.Type, b)
+		}
+		if err := w.write(text); err != nil {
+			return err
+		}
+		if f.limit--; f.limit <= 0 {
+			break
+		}
 	}
-	if w.media == typeSSE {
-		return w.write(fmt.Sprintf("id: %s\nevent: %s\ndata: %s\n\n", out.EventID, out.Type, b))
-	}
-	return w.write(string(b) + "\n")
+	return w.flush()
 }
 
 func (w *eventWriter) heartbeat() error {
@@ -125,10 +122,12 @@ func (w *eventWriter) heartbeat() error {
 	return w.flush()
 }
 
-func (w *eventWriter) deadline() { _ = w.rc.SetWriteDeadline(time.Now().Add(streamWriteTimeout)) }
+func (w *eventWriter) deadline(in time.Duration) {
+	_ = w.rc.SetWriteDeadline(time.Now().Add(in))
+}
 
 func (w *eventWriter) start() {
-	w.deadline()
+	w.deadline(streamWriteTimeout)
 	if !w.started {
 		w.started = true
 		w.q.status = http.StatusOK

@@ -51,14 +51,12 @@ type Filter struct {
 	Fingerprint string  `json:"fingerprint,omitzero"`
 }
 
-// Fits reports whether the filter selects a message that died in the entry of this
-// index, by all but its error.
-func (f *Filter) Fits(
-	reason event.Reason, key, kind string, failedAt int64, index uint64,
-) bool {
-	return (f.Reason == "" || f.Reason == reason.String()) &&
-		(f.Key == nil || *f.Key == key) && (f.Kind == nil || *f.Kind == kind) &&
-		failedAt >= f.From && (f.To == 0 || failedAt <= f.To) &&
+// Fits reports whether the filter selects a dead message, by all but its error.
+func (f *Filter) Fits(v *event.MessageView) bool {
+	d, index := v.Dead, event.RefOf(v.ID).Index
+	return (f.Reason == "" || f.Reason == d.Reason.String()) &&
+		(f.Key == nil || *f.Key == v.Key) && (f.Kind == nil || *f.Kind == v.Kind) &&
+		d.FailedAt >= f.From && (f.To == 0 || d.FailedAt <= f.To) &&
 		index >= f.FromIndex && (f.ToIndex == 0 || index <= f.ToIndex)
 }
 
@@ -109,9 +107,9 @@ func (x *Finder) Select(ctx context.Context, s *Search) iter.Seq2[*event.Message
 			})
 			for i := range views {
 				v := &views[i]
-				text, err := "", ctx.Err()
-				fits := f.Fits(v.Dead.Reason, v.Key, v.Kind, v.Dead.FailedAt, event.RefOf(v.ID).Index)
+				err, fits := ctx.Err(), f.Fits(v)
 				if err == nil && fits && (f.Error != "" || f.Fingerprint != "") {
+					var text string
 					text, err = x.Error(v)
 					fits = f.FitsError(v.Dead.Reason, text)
 				}

@@ -46,8 +46,11 @@ func TestDamagedBolt(t *testing.T) {
 			if err := os.WriteFile(file, b, 0o600); err != nil {
 				t.Fatal(err)
 			}
-			if _, _, err := Held(at(dir)); err == nil || !strings.Contains(err.Error(), c.file) {
-				t.Errorf("Held: %v", err)
+			if _, err = Held(at(dir)); err == nil {
+				_, err = tryBoot(t, at(dir))
+			}
+			if err == nil || !strings.Contains(err.Error(), c.file) {
+				t.Errorf("start: %v", err)
 			}
 		})
 	}

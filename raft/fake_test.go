@@ -16,7 +16,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hashicorp/raft-wal/types"
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/internal/simtest/filekv"
 	"github.com/qlogd/qlogd/log/checkpoint"
 	"github.com/qlogd/qlogd/log/datadir"
 	"github.com/qlogd/qlogd/log/vfs"
@@ -315,7 +317,7 @@ func (n *node) untilApplied(ok func() bool) {
 func on(fsys vfs.FS) Options {
 	return Options{
 		NodeID: "n1", ClusterID: "c1", Dir: "/raft", CheckpointDir: "/checkpoints", FS: fsys,
-		OpenKV:  func(name string) (KV, error) { return FileKV(fsys, name) },
+		OpenKV:  func(name string) (types.MetaStore, error) { return filekv.Open(fsys, name) },
 		Initial: []datadir.Member{{ID: "n1"}}, SnapshotInterval: -1, SegmentBytes: 16 << 10,
 		HeartbeatTimeout: 200 * time.Millisecond,
 	}

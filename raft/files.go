@@ -2,6 +2,7 @@ package raft
 
 import (
 	"math"
+	"path"
 
 	waltypes "github.com/hashicorp/raft-wal/types"
 
@@ -28,7 +29,7 @@ func (w walFS) ListDir(dir string) ([]string, error) { return w.fsys.List(dir) }
 // Create implements waltypes.VFS. The file gets its full size at once, so that an
 // append does not change it.
 func (w walFS) Create(dir, name string, size uint64) (waltypes.WritableFile, error) {
-	f, err := w.fsys.Create(join(dir, name))
+	f, err := w.fsys.Create(path.Join(dir, name))
 	if err != nil {
 		return nil, err
 	}
@@ -42,7 +43,7 @@ func (w walFS) Create(dir, name string, size uint64) (waltypes.WritableFile, err
 
 // Delete implements waltypes.VFS.
 func (w walFS) Delete(dir, name string) error {
-	if err := w.fsys.Remove(join(dir, name)); err != nil {
+	if err := w.fsys.Remove(path.Join(dir, name)); err != nil {
 		return err
 	}
 	return w.fsys.SyncDir(dir)
@@ -50,14 +51,14 @@ func (w walFS) Delete(dir, name string) error {
 
 // OpenReader implements waltypes.VFS.
 func (w walFS) OpenReader(dir, name string) (waltypes.ReadableFile, error) {
-	return w.fsys.OpenRead(join(dir, name))
+	return w.fsys.OpenRead(path.Join(dir, name))
 }
 
 // OpenWriter implements waltypes.VFS. The file is synced at once: after a kill the
 // page cache shows writes that are not on disk, and raft-wal takes what it reads
 // for durable.
 func (w walFS) OpenWriter(dir, name string) (waltypes.WritableFile, error) {
-	f, err := w.fsys.OpenReadWrite(join(dir, name))
+	f, err := w.fsys.OpenReadWrite(path.Join(dir, name))
 	if err != nil {
 		return nil, err
 	}

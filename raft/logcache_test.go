@@ -32,16 +32,16 @@ func TestLogCache(t *testing.T) {
 	}
 	put(1, 5, 5+2*cachedEntries, 10)
 	holds(1, 6+cachedEntries, 5+2*cachedEntries)
-	c.forget(1, 500) // from the front
+	c.forget(500) // from the front
 	holds(1, 501, 517)
-	c.forget(510, 517) // from the end
+	c.forget(517) // from the end
 	var l hraft.Log
 	if c.get(505, &l) {
 		t.Fatal("kept what may be older than a deletion")
 	}
 	put(2, 510, 512, 10)
 	holds(2, 510, 512)
-	c.forget(1, 600)
+	c.forget(600)
 	put(3, 900, 910, cachedBytes/4)
 	holds(3, 907, 910)
 	put(4, 908, 909, 2*cachedBytes) // not in a row: a new beginning

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -14,39 +13,30 @@ import (
 	wal "github.com/hashicorp/raft-wal"
 )
 
-// logStore is the Raft log: raft-wal with the guards of design.md section 9.
+// logStore is the Raft log: raft-wal with checksums, a deadline for each write, and a cache of
+// the newest entries.
 type logStore struct {
-	// walMu is held for reading by who uses wal, and for writing while its files
-	// are exchanged (anew) or closed.
+	// walMu is held for reading by users of wal, and for writing while its files are
+	// exchanged (reopen) or closed.
 	walMu  sync.RWMutex
 	wal    *wal.WAL
 	closed bool // guarded by walMu
 	dir    string
 	list   func(dir string) ([]string, error)
-	open   func() (*wal.WAL, error) // opens, and mends, what is on disk
-	// deadline of a write. A disk that hangs under the leader would freeze the
-	// cluster: heartbeats go on, so nobody else is elected (hashicorp/raft #503,
-	// #614). Past the deadline the process ends, and another node takes over.
+	open   func() (*wal.WAL, error) // repairs and opens what is on disk
+	// deadline of a write. A disk that hangs under the leader would freeze the cluster:
+	// heartbeats continue, so nobody else is elected (hashicorp/raft #503, #614). Past the
+	// deadline the process ends, and another node takes over.
 	deadline time.Duration
 	fatal    func(error)
 	die      func(error) // fatal, and in a running replica it does not return
-	// floor is the index up to which the log may be truncated from its front:
-	// the newest checkpoint but one, so that a start survives the loss of the
-	// newest.
+	// floor returns the index up to which the log may be truncated from its front.
 	floor  func() uint64
 	broken atomic.Bool
-	// applied is up to where the Machine has applied the log; nil before it does.
+	// applied returns the index up to which the Machine has applied the log; nil before it does.
 	applied func() uint64
 	before  func() // Options.BeforeStore
 	cache   logCache
-
-	entries atomic.Uint64 // stored by this process
-	bytes   atomic.Uint64
-
-	mu sync.Mutex
-	// silent are the indexes of entries of Raft's own that the FSM is never told
-	// of, the newest ones that this process has stored, rising.
-	silent []uint64
 }
 
 var (
@@ -80,13 +70,20 @@ func (s *logStore) LastIndex() (uint64, error) {
 	return s.wal.LastIndex()
 }
 
-// GetLog implements hraft.LogStore. The entry's data is shared with others who
-// ask for it. It hands out what was stored, or an error:
-// raft-wal checks sums only of the batch at the log's end, and a flipped bit in
-// an entry would be decided as if a client had sent it.
+// bounds returns the first and the last index; 0, 0: none.
+func (s *logStore) bounds() (first, last uint64, err error) {
+	if first, err = s.FirstIndex(); err == nil {
+		last, err = s.LastIndex()
+	}
+	return first, last, err
+}
+
+// GetLog implements hraft.LogStore. The entry's data is shared with other callers. It returns
+// what was stored, or an error: raft-wal checks sums only of the batch at the log's end, and a
+// flipped bit in an entry would be decided as if a client had sent it.
 //
-// An entry that cannot be read ends the process: hashicorp/raft would panic, and
-// a replica with a hole in its log must not go on in any case.
+// An entry that cannot be read ends the process: hashicorp/raft would panic, and a replica
+// with a hole in its log must not continue in any case.
 func (s *logStore) GetLog(index uint64, l *hraft.Log) error {
 	if s.cache.get(index, l) {
 		return nil
@@ -175,7 +172,6 @@ func (s *logStore) StoreLogs(logs []*hraft.Log) error {
 		return err
 	}
 	s.cache.put(logs)
-	s.noteSilent(logs)
 	return nil
 }
 
@@ -195,73 +191,44 @@ func (s *logStore) write(logs []*hraft.Log) error {
 		}); err != nil {
 			return err
 		}
-		s.entries.Add(uint64(n))
-		s.bytes.Add(uint64(size))
 		logs = logs[n:]
 	}
 	return nil
 }
 
-// keepSilent is how many silent entries are remembered. They come one at a time
-// and with a command behind them soon.
-const keepSilent = 64
-
-func (s *logStore) noteSilent(logs []*hraft.Log) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for n := len(s.silent); n > 0 && s.silent[n-1] >= logs[0].Index; n-- {
-		s.silent = s.silent[:n-1] // overwritten by another leader's
-	}
-	for _, l := range logs {
-		if l.Type != hraft.LogCommand && l.Type != hraft.LogConfiguration {
-			s.silent = append(s.silent, l.Index)
-		}
-	}
-	if n := len(s.silent); n > keepSilent {
-		s.silent = slices.Delete(s.silent, 0, n-keepSilent)
-	}
-}
-
-// told returns the newest entry up to index that the FSM is told of: who waits
-// for one of Raft's own would wait for whatever comes next.
-func (s *logStore) told(index uint64) uint64 {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, silent := range slices.Backward(s.silent) {
-		if silent == index {
-			index--
-		}
+// delivered returns the newest entry up to index that the FSM receives. hashicorp/raft keeps
+// its no-ops from it: a caller that waited for one would wait for the next command.
+func (s *logStore) delivered(index uint64) uint64 {
+	var l hraft.Log
+	for s.GetLog(index, &l) == nil && l.Type != hraft.LogCommand && l.Type != hraft.LogConfiguration {
+		index--
 	}
 	return index
 }
 
 // DeleteRange implements hraft.LogStore.
 func (s *logStore) DeleteRange(from, to uint64) error {
-	last, err := s.LastIndex()
+	first, last, err := s.bounds()
 	if err != nil {
 		return err
 	}
-	first, err := s.FirstIndex()
-	if err != nil {
-		return err
-	}
-	// A deletion from the front that leaves something is a compaction behind a
-	// snapshot: it stops at the floor. All of the log goes after a snapshot was
-	// installed, a part at its end is a conflict with the leader: those must be
-	// done as they are asked.
+	// A deletion from the front that leaves something is a compaction behind a snapshot: it
+	// stops at the floor. A part at the end that is deleted is a conflict with the leader: that
+	// must be done as it is asked.
 	if from <= first && to < last {
 		to = min(to, s.floor())
 		if to < from {
 			return nil
 		}
 	}
-	// What was applied here was committed. A leader that has something else there
-	// is of another history, or this node is.
+	// What was applied here was committed. A leader that has something else there has another
+	// history, or this node does.
 	if from > first && s.applied != nil && from <= s.applied() {
-		s.die(fmt.Errorf("%w: the leader replaces the entries from index %d on, and those up to %d were applied here", ErrDiverged, from, s.applied()))
+		s.die(fmt.Errorf("%w: the leader replaces the entries from index %d on, and those up to %d were applied here",
+			ErrDiverged, from, s.applied()))
 		return errBroken
 	}
-	s.cache.forget(from, to)
+	s.cache.forget(to)
 	return s.guard(fmt.Sprintf("delete entries %d to %d", from, to), func() error {
 		s.walMu.RLock()
 		defer s.walMu.RUnlock()
@@ -302,82 +269,66 @@ func (s *logStore) guard(what string, write func() error) error {
 	return nil
 }
 
-// logCache keeps the newest entries of the Raft log in memory: hashicorp/raft
-// asks the store again for what it has just stored, a leader for each follower
-// and a follower when it applies it. Its zero value is ready.
+// logCache keeps the newest entries of the Raft log in memory: hashicorp/raft reads again what
+// it has just stored, a leader for each follower and a follower when it applies it. Its zero
+// value is ready.
 type logCache struct {
 	mu sync.RWMutex
-	// list is a ring. Invariant: what is in it has indexes in a row that end at
-	// last, and is what the store holds there.
-	list  [cachedEntries]hraft.Log
-	last  uint64
-	n     uint64
-	bytes int
+	// list has the newest entries of the store. Invariant: their indexes are consecutive.
+	list  []hraft.Log
+	bytes int // of their data
 }
 
 const (
 	cachedEntries = 256
-	// cachedBytes is what followers may be behind without a read of the disk:
-	// what is in flight, and once more.
+	// cachedBytes is how far followers may be behind without a read of the disk: what is in
+	// flight, twice.
 	cachedBytes = 16 << 20
 )
-
-func (c *logCache) slot(index uint64) *hraft.Log { return &c.list[index%cachedEntries] }
 
 // get copies an entry to l. Its data is shared.
 func (c *logCache) get(index uint64, l *hraft.Log) bool {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	if index > c.last || index+c.n <= c.last {
+	if len(c.list) == 0 || index < c.list[0].Index || index-c.list[0].Index >= uint64(len(c.list)) {
 		return false
 	}
-	*l = *c.slot(index)
+	*l = c.list[index-c.list[0].Index]
 	return true
 }
 
-// put takes what was stored, behind all that is in it or as a new beginning.
+// put adds what was stored: the entries after those in the cache, or others that replace them.
 func (c *logCache) put(logs []*hraft.Log) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, l := range logs {
-		if l.Index != c.last+1 {
-			c.clear()
+		if n := len(c.list); n > 0 && l.Index != c.list[n-1].Index+1 {
+			c.drop(n)
 		}
-		if c.n == cachedEntries {
-			c.drop()
-		}
-		*c.slot(l.Index) = *l
-		c.last = l.Index
-		c.n++
+		c.list = append(c.list, *l)
 		c.bytes += len(l.Data)
-	}
-	for c.n > 1 && c.bytes > cachedBytes {
-		c.drop()
-	}
-}
-
-// drop forgets the oldest.
-func (c *logCache) drop() {
-	old := c.slot(c.last + 1 - c.n)
-	c.bytes -= len(old.Data)
-	*old = hraft.Log{}
-	c.n--
-}
-
-func (c *logCache) clear() {
-	for c.n > 0 {
-		c.drop()
+		for n := len(c.list); n > cachedEntries || n > 1 && c.bytes > cachedBytes; n = len(c.list) {
+			c.drop(1)
+		}
 	}
 }
 
-// forget drops what is about to be deleted.
-func (c *logCache) forget(from, to uint64) {
+// drop removes the n oldest entries.
+func (c *logCache) drop(n int) {
+	for i := range c.list[:n] {
+		c.bytes -= len(c.list[i].Data)
+		c.list[i] = hraft.Log{} // for the garbage collector
+	}
+	c.list = c.list[n:]
+}
+
+// forget drops what is about to be deleted: the front, or everything.
+func (c *logCache) forget(to uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if first := c.last + 1 - c.n; from > first && from <= c.last || to >= c.last {
-		c.clear()
+	n := 0
+	for n < len(c.list) && c.list[n].Index <= to {
+		n++
 	}
-	for c.n > 0 && c.last+1-c.n <= to {
-		c.drop()
-	}
+	c.drop(n)
 }

@@ -5,6 +5,8 @@ import (
 	"log/slog"
 	"time"
 
+	waltypes "github.com/hashicorp/raft-wal/types"
+
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/log/checkpoint"
 	"github.com/qlogd/qlogd/log/datadir"
@@ -133,9 +135,9 @@ type Options struct {
 	FreeBytes    func() (uint64, error)
 	ReserveBytes uint64 // default 256 MiB
 
-	// OpenKV opens a small durable store by name in place of a bbolt file in
-	// Dir: for tests on a disk in memory (see FileKV).
-	OpenKV func(name string) (KV, error)
+	// OpenKV opens a small durable store by name in place of a bbolt file in Dir: for tests on
+	// a simulated disk.
+	OpenKV func(name string) (waltypes.MetaStore, error)
 	// BeforeStore is called before each write of the Raft log, as part of it:
 	// for tests of a disk that is slow, or hangs.
 	BeforeStore func()

@@ -157,7 +157,7 @@ func (r *Replica) confirmHere(ctx context.Context) (uint64, error) {
 	if r.fsm.progress().term != term {
 		return 0, errNotYet
 	}
-	index := r.stores.log.told(r.raft.CommitIndex())
+	index := r.stores.log.delivered(r.raft.CommitIndex())
 	// After the term is read: a node that follows in it leads in none.
 	if r.raft.State() != hraft.Leader {
 		return 0, errNotLeader

@@ -135,7 +135,7 @@ func (e *evidence) flush() error {
 		return err
 	}
 	e.votes.mu.Lock()
-	err = e.votes.kv.Set([]byte(keyEvidence), seal(keyEvidence, b))
+	err = e.votes.kv.SetStable([]byte(keyEvidence), seal(keyEvidence, b))
 	e.votes.mu.Unlock()
 	if err != nil {
 		e.mu.Lock()

@@ -2,29 +2,23 @@ package raft
 
 import (
 	"encoding/binary"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"hash/crc32"
-	"io/fs"
-	"path"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	hraft "github.com/hashicorp/raft"
 	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
-	waltypes "github.com/hashicorp/raft-wal/types"
 	"go.etcd.io/bbolt"
-
-	"github.com/qlogd/qlogd/log/vfs"
 )
 
-// KV is a small durable store of keys: each Set is on disk when it returns, and
-// a crash leaves the old value or the new. Get of a missing key returns nil.
+// KV is a small durable store of keys: each SetStable is on disk when it returns, and a crash
+// leaves the old value or the new. GetStable of a missing key returns nil.
 type KV interface {
-	Get(key []byte) ([]byte, error)
-	Set(key, value []byte) error
+	GetStable(key []byte) ([]byte, error)
+	SetStable(key, value []byte) error
 	Close() error
 }
 
@@ -90,7 +84,7 @@ func unseal(key string, sealed []byte) ([]byte, error) {
 }
 
 func (v *votes) get(key string) ([]byte, error) {
-	b, err := v.kv.Get([]byte(key))
+	b, err := v.kv.GetStable([]byte(key))
 	if err != nil {
 		return nil, fmt.Errorf("read Raft's %s: %w", key, err)
 	}
@@ -104,7 +98,7 @@ func (v *votes) get(key string) ([]byte, error) {
 // fsync nobody knows what the disk holds, and a node that does not know whom it
 // voted for must not go on.
 func (v *votes) set(key string, value []byte) error {
-	err := v.kv.Set([]byte(key), seal(key, value))
+	err := v.kv.SetStable([]byte(key), seal(key, value))
 	if err != nil {
 		err = fmt.Errorf("write Raft's %s: %w", key, err)
 		v.die(err)
@@ -210,7 +204,7 @@ type boltKV struct{ *raftboltdb.BoltStore }
 func openBolt(file string) (KV, error) {
 	s, err := raftboltdb.New(raftboltdb.Options{
 		Path: file,
-		// A second process would wait for ever for the file's lock.
+		// A second process would wait forever for the file's lock.
 		BoltOptions: &bbolt.Options{Timeout: time.Second},
 	})
 	if err != nil {
@@ -219,82 +213,12 @@ func openBolt(file string) (KV, error) {
 	return boltKV{s}, nil
 }
 
-func (b boltKV) Get(key []byte) ([]byte, error) {
-	v, err := b.BoltStore.Get(key)
+func (b boltKV) GetStable(key []byte) ([]byte, error) {
+	v, err := b.Get(key)
 	if errors.Is(err, raftboltdb.ErrKeyNotFound) {
 		return nil, nil
 	}
 	return v, err
 }
 
-// FileKV is a KV in one file of fsys, written whole at each Set. bbolt maps real
-// files and so cannot stand on a disk that forgets; this one can, with the same
-// durability, and tests put it in bbolt's place (Options.OpenKV).
-func FileKV(fsys vfs.FS, name string) (KV, error) {
-	k := &fileKV{fsys: fsys, name: name, values: map[string][]byte{}}
-	b, err := vfs.ReadFile(fsys, name)
-	if errors.Is(err, fs.ErrNotExist) {
-		return k, nil
-	}
-	if err == nil {
-		err = json.Unmarshal(b, &k.values)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("open %s: %w", name, err)
-	}
-	return k, nil
-}
-
-type fileKV struct {
-	fsys vfs.FS
-	name string
-
-	mu     sync.Mutex
-	values map[string][]byte
-}
-
-func (k *fileKV) Get(key []byte) ([]byte, error) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.values[string(key)], nil
-}
-
-func (k *fileKV) Set(key, value []byte) error {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.values[string(key)] = append([]byte{}, value...)
-	b, err := json.Marshal(k.values)
-	if err != nil {
-		return err
-	}
-	return vfs.WriteFile(k.fsys, k.name, b)
-}
-
-func (k *fileKV) Close() error { return nil }
-
-// kvMeta is raft-wal's MetaStore on a KV, for tests as FileKV is.
-type kvMeta struct{ kv KV }
-
-var _ waltypes.MetaStore = kvMeta{}
-
-func (m kvMeta) Load(string) (state waltypes.PersistentState, err error) {
-	b, err := m.kv.Get([]byte("meta"))
-	if err != nil || b == nil {
-		return state, err
-	}
-	return state, json.Unmarshal(b, &state)
-}
-
-func (m kvMeta) CommitState(state waltypes.PersistentState) error {
-	b, err := json.Marshal(state)
-	if err != nil {
-		return err
-	}
-	return m.kv.Set([]byte("meta"), b)
-}
-
-func (m kvMeta) GetStable(key []byte) ([]byte, error) { return m.kv.Get(key) }
-func (m kvMeta) SetStable(key, value []byte) error    { return m.kv.Set(key, value) }
-func (m kvMeta) Close() error                         { return m.kv.Close() }
-
-func join(dir, name string) string { return path.Join(dir, name) }
+func (b boltKV) SetStable(key, value []byte) error { return b.Set(key, value) }

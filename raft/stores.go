@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"path"
 	"runtime/debug"
 	"strings"
 
@@ -23,7 +24,7 @@ const (
 	metaFile  = metadb.FileName // raft-wal's, next to its segments
 )
 
-// stores are what Raft remembers by.
+// stores are what hashicorp/raft keeps on disk.
 type stores struct {
 	kv    KV
 	votes *votes
@@ -33,51 +34,36 @@ type stores struct {
 	known configuration
 }
 
-// faults are told what ends the process. die does not return where hashicorp/raft
-// runs: it would panic at the error.
+// faults are called with an error that ends the process. die does not return where
+// hashicorp/raft runs: it would panic at the error.
 type faults struct{ fatal, die func(error) }
 
-// noFaults are of a store that nobody runs on: every error is returned.
+// noFaults are for a store that no replica runs on: every error is returned.
 var noFaults = faults{func(error) {}, func(error) {}}
 
 func openStores(o Options, f faults) (_ *stores, err error) {
-	for _, dir := range []string{o.Dir, o.CheckpointDir} {
-		if err := o.FS.MkdirAll(dir); err != nil {
-			return nil, fmt.Errorf("raft: %w", err)
-		}
-	}
 	s := &stores{}
 	defer func() {
 		if err != nil {
 			s.close()
 		}
 	}()
-	hadLog, err := logPresent(o)
+	hadLog, err := prepareDirs(o)
 	if err != nil {
 		return nil, err
 	}
 	if s.snaps, err = openSnapshots(o); err != nil {
 		return nil, err
 	}
-	// The votes are opened first: bbolt then times out on the lock of another
-	// process, where raft-wal would wait for ever.
-	var term uint64
-	if err := sound(join(o.Dir, votesFile), func() (err error) {
-		if s.kv, err = openKV(o, votesFile); err != nil {
-			return err
-		}
-		s.votes = &votes{kv: s.kv, die: f.die}
-		term, err = s.votes.term()
-		s.votes.current.Store(term)
-		return err
-	}); err != nil {
-		return nil, fmt.Errorf("raft: %w", err)
+	if err := s.openVotes(o, f); err != nil {
+		return nil, err
 	}
+	term := s.votes.current.Load()
 	head, _ := o.Machine.Head()
 	_, haveCheckpoint := s.snaps.newest()
 	beside := head > 0 || haveCheckpoint
-	// Before a new log is made in place of a lost one. The log is made before
-	// the first term is stored, so a term without a log is no crash.
+	// Before a new log is created in place of a lost one. The log is created before the first
+	// term is stored, so a crash never leaves a term without a log.
 	if !hadLog && (term > 0 || beside) {
 		if err := s.lost(o, head, "has no log ("+metaFile+")"); err != nil {
 			return nil, err
@@ -89,7 +75,7 @@ func openStores(o Options, f faults) (_ *stores, err error) {
 	if s.log, err = openLog(o, f, s.snaps.floor); err != nil {
 		return nil, err
 	}
-	last, err := s.log.LastIndex()
+	_, last, err := s.log.bounds()
 	if err != nil {
 		return nil, err
 	}
@@ -102,8 +88,42 @@ func openStores(o Options, f faults) (_ *stores, err error) {
 	return s, nil
 }
 
-// dropSegments removes what is left of a log whose list of segments is lost:
-// nothing else says which of them count.
+// prepareDirs creates the directories, and reports whether there is a Raft log on disk.
+func prepareDirs(o Options) (hasLog bool, err error) {
+	if err := errors.Join(o.FS.MkdirAll(o.Dir), o.FS.MkdirAll(o.CheckpointDir)); err != nil {
+		return false, fmt.Errorf("raft: %w", err)
+	}
+	_, err = o.FS.Stat(path.Join(o.Dir, metaFile))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return false, fmt.Errorf("raft: %w", err)
+	}
+	return err == nil, nil
+}
+
+func (s *stores) openVotes(o Options, f faults) error {
+	name := path.Join(o.Dir, votesFile)
+	err := sound(name, func() (err error) {
+		if o.OpenKV != nil {
+			s.kv, err = o.OpenKV(name)
+		} else {
+			s.kv, err = openBolt(name)
+		}
+		if err != nil {
+			return err
+		}
+		s.votes = &votes{kv: s.kv, die: f.die}
+		term, err := s.votes.term()
+		s.votes.current.Store(term)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("raft: %w", err)
+	}
+	return nil
+}
+
+// dropSegments removes what is left of a log whose list of segments is lost: nothing else says
+// which of them count.
 func dropSegments(o Options) error {
 	names, err := o.FS.List(o.Dir)
 	if err != nil {
@@ -111,7 +131,7 @@ func dropSegments(o Options) error {
 	}
 	for _, name := range names {
 		if strings.HasSuffix(name, ".wal") {
-			if err := o.FS.Remove(join(o.Dir, name)); err != nil {
+			if err := o.FS.Remove(path.Join(o.Dir, name)); err != nil {
 				return fmt.Errorf("raft: %w", err)
 			}
 		}
@@ -156,83 +176,55 @@ func (s *stores) lost(o Options, head uint64, what string) error {
 	return nil
 }
 
-// logPresent tells whether there is a Raft log on disk.
-func logPresent(o Options) (bool, error) {
-	_, err := o.FS.Stat(join(o.Dir, metaFile))
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return false, fmt.Errorf("raft: %w", err)
-	}
-	return err == nil, nil
-}
-
-func openKV(o Options, name string) (KV, error) {
-	if o.OpenKV != nil {
-		return o.OpenKV(join(o.Dir, name))
-	}
-	return openBolt(join(o.Dir, name))
-}
-
-// sound runs what opens a bbolt file. bbolt trusts its pages: where they are
-// damaged it panics, and reads past the end of a file that was cut.
+// sound runs open, which opens a bbolt file. bbolt trusts its pages: where they are damaged it
+// panics, and reads past the end of a file that was cut.
 func sound(file string, open func() error) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
 		if v := recover(); v != nil {
-			err = fmt.Errorf("%s is damaged (%v): put the whole data directory back, or make a new one with qlogd replay --into", file, v)
+			err = fmt.Errorf("%s is damaged (%v): put the whole data directory back, "+
+				"or make a new one with qlogd replay --into", file, v)
 		}
 	}()
 	return open()
 }
 
 // openLog opens the Raft log.
-func openLog(o Options, f faults, floor func() uint64) (s *logStore, err error) {
-	err = sound(join(o.Dir, metaFile), func() error {
-		s, err = openWAL(o, f, floor)
-		return err
-	})
-	return s, err
-}
-
-func openWAL(o Options, f faults, floor func() uint64) (*logStore, error) {
+func openLog(o Options, f faults, floor func() uint64) (*logStore, error) {
 	files := walFS{o.FS}
 	s := &logStore{
 		dir: o.Dir, list: files.ListDir, open: func() (*wal.WAL, error) { return openFiles(o, files) },
 		deadline: o.StoreDeadline, fatal: f.fatal, die: f.die, floor: floor, before: o.BeforeStore,
 	}
-	var err error
-	if s.wal, err = s.open(); err != nil {
+	err := sound(path.Join(o.Dir, metaFile), func() (err error) {
+		s.wal, err = s.open()
+		return err
+	})
+	if err != nil {
 		return nil, fmt.Errorf("open Raft log in %s: %w", o.Dir, err)
 	}
 	return s, nil
 }
 
-// openFiles mends and opens the Raft log's files.
-func openFiles(o Options, files walFS) (*wal.WAL, error) {
+// openFiles repairs and opens the Raft log's files.
+func openFiles(o Options, files walFS) (_ *wal.WAL, err error) {
 	var meta waltypes.MetaStore = &metadb.BoltMetaDB{}
 	if o.OpenKV != nil {
-		kv, err := o.OpenKV(join(o.Dir, metaFile))
-		if err != nil {
+		if meta, err = o.OpenKV(path.Join(o.Dir, metaFile)); err != nil {
 			return nil, err
 		}
-		meta = kvMeta{kv}
 	}
 	filer := segment.NewFiler(o.Dir, files)
 	if err := repairLog(o.Dir, meta, filer); err != nil {
 		return nil, errors.Join(err, meta.Close())
 	}
-	opts := []func(*wal.WAL){
+	w, err := wal.Open(o.Dir,
 		wal.WithSegmentFiler(filer),
 		wal.WithMetaStore(meta),
 		wal.WithSegmentSize(o.SegmentBytes),
 		wal.WithLogger(hlog(o.Logger, "raft-wal")),
 		wal.WithMetricsCollector(walMetrics{o.Metrics}),
-	}
-	// Its type of options has no name outside.
-	w, err := wal.Open(o.Dir, func(w *wal.WAL) {
-		for _, opt := range opts {
-			opt(w)
-		}
-	})
+	)
 	if err != nil {
 		return nil, errors.Join(err, meta.Close())
 	}
@@ -251,77 +243,57 @@ func (s *stores) close() error {
 	return errors.Join(errs...)
 }
 
-// Held tells which entries a node's Raft log holds (0, 0: none), for the event
-// log's recovery: it is opened before Raft, and a bad last block is healed only
-// where Raft will apply its entry again. Of the options Dir, FS and OpenKV are
-// used. Nobody else may have the store open.
-func Held(o Options) (first, last uint64, err error) {
+// Held returns the first entry that a node's Raft log holds, 0 for none, for the event log's
+// recovery: that is opened before Raft, and a bad last block is repaired only where Raft will
+// apply its entry again. Of the options Dir, FS and OpenKV are used. The store must not be open.
+func Held(o Options) (first uint64, err error) {
 	o.NodeID, o.CheckpointDir = "held", o.Dir
 	o.Machine = noMachine{}
 	if o, err = o.withDefaults(); err != nil {
-		return 0, 0, err
+		return 0, err
 	}
-	if ok, err := logPresent(o); err != nil || !ok {
-		return 0, 0, err
+	if hasLog, err := prepareDirs(o); err != nil || !hasLog {
+		return 0, err
 	}
-	if o.OpenKV == nil {
-		// raft-wal waits for ever for the lock of its bbolt file.
-		var kv KV
-		if err := sound(join(o.Dir, votesFile), func() (err error) {
-			kv, err = openKV(o, votesFile)
-			return err
-		}); err != nil {
-			return 0, 0, fmt.Errorf("raft: %w", err)
-		}
-		defer kv.Close()
-	}
-	log, err := openLog(o, noFaults, func() uint64 { return 0 })
+	log, err := openLog(o, noFaults, nil)
 	if err != nil {
-		return 0, 0, err
+		return 0, err
 	}
 	defer log.close()
-	if first, err = log.FirstIndex(); err == nil {
-		last, err = log.LastIndex()
-	}
-	return first, last, err
+	return log.FirstIndex()
 }
 
 type noMachine struct{ Machine }
 
-// Seed writes a Raft store and its first checkpoint into a new data directory,
-// so that Open goes on there as the one voter of a new cluster: replay --into.
-// Of the options NodeID, ClusterID, Dir, CheckpointDir, FS, Incarnation and OpenKV
-// are used. meta says where the event log stands (HeadIndex, Chain, Clock,
-// Digest); the rest of it is set here. The event log must be durable before.
+// Seed writes a Raft store and its first checkpoint into a new data directory, so that Open
+// continues there as the one voter of a new cluster: replay --into. Of the options NodeID,
+// ClusterID, Dir, CheckpointDir, FS, Incarnation and OpenKV are used. meta says where the event
+// log ends (HeadIndex, Chain, Clock, Digest); the rest of it is set here. The event log must be
+// durable before.
 func Seed(o Options, meta checkpoint.Meta, body io.WriterTo) (err error) {
 	o.Machine = noMachine{}
 	if o, err = o.withDefaults(); err != nil {
 		return err
 	}
 	if meta.HeadIndex == 0 {
-		return errors.New("seed: an empty log needs no store: bootstrap makes one")
+		return errors.New("seed: an empty log needs no store")
 	}
-	for _, dir := range []string{o.Dir, o.CheckpointDir} {
-		if err := o.FS.MkdirAll(dir); err != nil {
-			return fmt.Errorf("seed: %w", err)
-		}
-	}
-	if ok, err := logPresent(o); err != nil {
+	if hasLog, err := prepareDirs(o); err != nil {
 		return err
-	} else if ok {
+	} else if hasLog {
 		return fmt.Errorf("seed: %s holds a Raft log already", o.Dir)
 	}
 	s := &stores{}
 	defer func() { err = errors.Join(err, s.close()) }()
-	if s.kv, err = openKV(o, votesFile); err != nil {
-		return fmt.Errorf("seed: %w", err)
+	if err := s.openVotes(o, noFaults); err != nil {
+		return err
 	}
-	if s.log, err = openLog(o, noFaults, func() uint64 { return 0 }); err != nil {
+	if s.log, err = openLog(o, noFaults, nil); err != nil {
 		return err
 	}
 	// Where it is reached is corrected at its first start.
 	sole := hraft.Configuration{Servers: []hraft.Server{o.self().voter()}}
-	// As if one leader had brought the log up to its head and left it there.
+	// As if one leader had written the log up to its head.
 	meta.Index, meta.Term = meta.HeadIndex, 1
 	meta.SnapshotVersion = 1
 	meta.Configuration, meta.ConfigurationIndex = hraft.EncodeConfiguration(sole), meta.HeadIndex
@@ -329,18 +301,14 @@ func Seed(o Options, meta checkpoint.Meta, body io.WriterTo) (err error) {
 	if err := checkpoint.Write(o.FS, o.CheckpointDir, meta, body); err != nil {
 		return err
 	}
-	// The term last: a directory that is half made is refused as a lost store.
-	return (&votes{kv: s.kv, die: noFaults.die}).SetUint64([]byte(keyCurrentTerm), 1)
+	// The term last: without it the directory is refused as a lost store.
+	return s.votes.SetUint64([]byte(keyCurrentTerm), 1)
 }
 
 // check compares the stores with each other and with the event log before Raft
 // starts, heals what a crash can leave, and refuses what it cannot.
 func (s *stores) check(o Options) error {
-	first, err := s.log.FirstIndex()
-	if err != nil {
-		return err
-	}
-	last, err := s.log.LastIndex()
+	first, last, err := s.log.bounds()
 	if err != nil {
 		return err
 	}

@@ -6,13 +6,14 @@ import (
 	"runtime"
 	"testing"
 
+	"github.com/qlogd/qlogd/internal/simtest/filekv"
 	"github.com/qlogd/qlogd/log/vfs"
 )
 
 // voteStore returns a StableStore on the disk.
 func voteStore(t *testing.T, disk *vfs.Mem) *votes {
 	t.Helper()
-	kv, err := FileKV(disk, "/votes")
+	kv, err := filekv.Open(disk, "/votes")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -191,9 +192,9 @@ type mapKV struct {
 	err error
 }
 
-func (k *mapKV) Get(key []byte) ([]byte, error) { return k.m[string(key)], nil }
-func (k *mapKV) Close() error                   { return nil }
-func (k *mapKV) Set(key, value []byte) error {
+func (k *mapKV) GetStable(key []byte) ([]byte, error) { return k.m[string(key)], nil }
+func (k *mapKV) Close() error                         { return nil }
+func (k *mapKV) SetStable(key, value []byte) error {
 	if k.err != nil {
 		return k.err
 	}

@@ -13,8 +13,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hashicorp/raft-wal/types"
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/fsm"
+	"github.com/qlogd/qlogd/internal/simtest/filekv"
 	"github.com/qlogd/qlogd/log"
 	"github.com/qlogd/qlogd/log/datadir"
 	"github.com/qlogd/qlogd/log/vfs"
@@ -40,7 +42,7 @@ func openStack(disk vfs.FS) (*stack, error) {
 	ro := raft.Options{
 		NodeID: "n1", ClusterID: "c1", Dir: "/raft", CheckpointDir: "/checkpoints", FS: disk,
 		Initial:          []datadir.Member{{ID: "n1"}},
-		OpenKV:           func(name string) (raft.KV, error) { return raft.FileKV(disk, name) },
+		OpenKV:           func(name string) (types.MetaStore, error) { return filekv.Open(disk, name) },
 		OnFatal:          func(error) { die() },
 		SnapshotInterval: -1, SnapshotThreshold: 1 << 40, TrailingLogs: 1, KeepCheckpoints: 2, SegmentBytes: 4096,
 		HeartbeatTimeout: 20 * time.Millisecond, ElectionTimeout: 20 * time.Millisecond, LeaderLeaseTimeout: 20 * time.Millisecond,
@@ -48,7 +50,7 @@ func openStack(disk vfs.FS) (*stack, error) {
 	if err := errors.Join(disk.MkdirAll("/raft"), disk.MkdirAll("/checkpoints"), disk.MkdirAll("/log")); err != nil {
 		return nil, err
 	}
-	heldFrom, _, err := raft.Held(ro)
+	heldFrom, err := raft.Held(ro)
 	if err != nil {
 		return nil, err
 	}

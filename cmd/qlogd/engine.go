@@ -83,7 +83,7 @@ func openEngine(n *node) (_ *engine, err error) {
 	ro.OnOut, ro.OnJoined, ro.Joined = n.outOfCluster, n.joined, card.Joined
 
 	// The event log and its fold before Raft, which goes on from them.
-	heldFrom, _, err := raft.Held(ro)
+	heldFrom, err := raft.Held(ro)
 	if err != nil {
 		return nil, err
 	}

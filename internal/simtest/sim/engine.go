@@ -8,8 +8,10 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/hashicorp/raft-wal/types"
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/fsm"
+	"github.com/qlogd/qlogd/internal/simtest/filekv"
 	"github.com/qlogd/qlogd/log"
 	"github.com/qlogd/qlogd/log/checkpoint"
 	"github.com/qlogd/qlogd/raft"
@@ -101,7 +103,7 @@ func openEngine(l *life) (_ *engine, err error) {
 	ro := raft.Options{
 		NodeID: l.n.name, ClusterID: l.card.ClusterID, Incarnation: l.card.Incarnation,
 		Dir: raftDir, CheckpointDir: checkpointDir, FS: l.fs,
-		OpenKV: func(name string) (raft.KV, error) { return raft.FileKV(l.fs, name) },
+		OpenKV: func(name string) (types.MetaStore, error) { return filekv.Open(l.fs, name) },
 		Net:    l.peers, HTTPAddr: l.n.name + ":7070", Contacts: w.addrs(), Wall: l.n.wallNow, Logger: l.logger,
 		OnFatal: l.fail, OnLacking: e.lacking.Put, OnOut: l.outOfCluster, OnJoined: l.joined, Joined: l.card.Joined,
 		SnapshotThreshold: w.plan.Sizes.Checkpoint, SnapshotInterval: -1, TrailingLogs: w.plan.Sizes.Trailing, KeepCheckpoints: 2,
@@ -126,7 +128,7 @@ func openEngine(l *life) (_ *engine, err error) {
 			return nil, err
 		}
 	}
-	heldFrom, _, err := raft.Held(ro)
+	heldFrom, err := raft.Held(ro)
 	if err != nil {
 		return nil, err
 	}
@@ -135,9 +137,9 @@ func openEngine(l *life) (_ *engine, err error) {
 		SegmentSize: l.card.LogSegmentBytes, HeldFrom: heldFrom, Logger: l.logger,
 	})
 	if err != nil {
-		first, last, herr := raft.Held(ro)
+		first, herr := raft.Held(ro)
 		metas, bad, merr := checkpoint.List(l.fs, checkpointDir)
-		w.say(l.n, "cannot recover: the Raft log holds %d to %d (%v), checkpoints are %v, bad %v (%v)", first, last, herr, names(metas), bad, merr)
+		w.say(l.n, "cannot recover: the Raft log begins at %d (%v), checkpoints are %v, bad %v (%v)", first, herr, names(metas), bad, merr)
 		w.saveDisk(l.n)
 		return nil, err
 	}

@@ -289,9 +289,3 @@ func (s *Server) forward(q *request, w *compiledWebhook, req *webhook.Request, m
 	q.send(a.Status, media, a.Body)
 	return nil
 }
-
-// hookStatus reports whether a code is a 503 at /hook, after which senders of webhooks
-// try again.
-func hookStatus(path, code string) bool {
-	return path == hookPath && (code == event.CodeQueueFull || code == event.CodeQueueNotFound)
-}

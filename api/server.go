@@ -154,7 +154,7 @@ func limitConns(total, perIP int) func(net.Conn, http.ConnState) {
 
 // barrier makes a read linearizable, unless the client wants it stale.
 func (s *Server) barrier(ctx context.Context) error {
-	ctx, cancel := s.deadline(ctx)
+	ctx, cancel := context.WithTimeout(ctx, s.opts.WriteTimeout)
 	defer cancel()
 	return s.deps.Node.Barrier(ctx)
 }

@@ -115,7 +115,7 @@ func (s *Server) propose(ctx context.Context, c *event.Command, key string) (eve
 func (s *Server) track(
 	ctx context.Context, c *event.Command, key string, do pendingWrite,
 ) (event.Result, error) {
-	ctx, cancel := s.deadline(ctx)
+	ctx, cancel := context.WithTimeout(ctx, s.opts.WriteTimeout)
 	defer cancel()
 	op := s.ops.begin(key, c)
 	res, err := do(ctx)
@@ -132,7 +132,7 @@ func (s *Server) track(
 }
 
 // perhaps returns a problem of unknown outcome.
-func perhaps(code, format string, args ...any) error {
+func perhaps(code, format string, args ...any) *event.Problem {
 	p := event.Problemf(code, "", format, args...)
 	p.Unknown = true
 	return p

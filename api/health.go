@@ -21,7 +21,8 @@ func (q *request) healthz() error {
 
 func (q *request) notReady(reasons []string) error {
 	q.w.Header().Set("Retry-After", "1")
-	return q.answer(http.StatusServiceUnavailable, &wire.Health{Status: "not_ready", Reasons: reasons})
+	health := &wire.Health{Status: "not_ready", Reasons: reasons}
+	return q.answer(http.StatusServiceUnavailable, health)
 }
 
 // readyz answers GET /readyz: whether this node should get requests, and if not, why.
@@ -46,8 +47,8 @@ func Unready(reasons func() []string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		q := newRequest(nil, w, r, "")
 		var err error
-		if code, ok := strings.CutPrefix(r.URL.Path, "/problems/"); ok {
-			err = q.problemPage(code)
+		if strings.HasPrefix(r.URL.Path, "/problems/") {
+			err = q.problemPage()
 		} else if r.URL.Path == "/healthz" {
 			err = q.healthz()
 		} else if r.URL.Path == "/readyz" {

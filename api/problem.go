@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"html"
 	"net/http"
+	"path"
 	"strconv"
 	"strings"
 	"unicode"
@@ -67,8 +68,8 @@ var statuses = map[string]status{
 		"The signature does not match the body. Use the same secret and scheme as the webhook's " +
 			"definition."},
 	codeStaleTimestamp: {401, "The signed time is too far from now",
-		"The signed time differs from the node's by more than max_age_seconds. Check both clocks, " +
-			"and sign each attempt again."},
+		"The signed time differs from the node's by more than max_age_seconds. Check both " +
+			"clocks, and sign each attempt again."},
 	codeForbidden: {403, "Not allowed",
 		"The token is valid but lacks the role on this queue. Use another token, or extend its " +
 			"entry in the auth file."},
@@ -157,7 +158,8 @@ func (s *Server) problem(q *request, err error) *event.Problem {
 		return bad("", "%s", clip(err.Error(), 300))
 	}
 	s.log.Error("request failed", "request_id", q.id, "route", q.route, "error", err)
-	p = event.Problemf(codeInternal, "", "the server failed; its log has the cause under this request's id")
+	p = event.Problemf(codeInternal, "",
+		"the server failed; its log has the cause under this request's id")
 	p.Unknown = q.write
 	return p
 }
@@ -178,12 +180,14 @@ const problemHTML = `<!doctype html>
 `
 
 // problemPage answers GET /problems/{code}, to which a problem's type refers.
-func (q *request) problemPage(code string) error {
+func (q *request) problemPage() error {
+	code := path.Base(q.URL.Path)
 	st, ok := statuses[code]
 	if !ok {
 		return &problemNotFound
 	}
-	page := fmt.Sprintf(problemHTML, code, html.EscapeString(st.title), st.status, html.EscapeString(st.advice))
+	page := fmt.Sprintf(problemHTML,
+		code, html.EscapeString(st.title), st.status, html.EscapeString(st.advice))
 	q.w.Header().Set("Content-Security-Policy", "default-src 'none'")
 	q.send(http.StatusOK, "text/html; charset=utf-8", []byte(page))
 	return nil

@@ -141,7 +141,9 @@ func (q *request) answerQueue(name string, res event.Result) error {
 func (s *Server) deleteQueue(q *request) error {
 	name, force := q.read("force").queue(), q.flag("force")
 	q.exists(name)
-	q.carriedOut(q.commit(&event.Command{DeleteQueue: &event.DeleteQueue{Name: name, Force: force}}))
+	q.carriedOut(q.commit(&event.Command{
+		DeleteQueue: &event.DeleteQueue{Name: name, Force: force},
+	}))
 	return q.noContent()
 }
 
@@ -157,10 +159,12 @@ func (q *request) exists(name string) {
 func (q *request) keyed() bool { return q.Header["Idempotency-Key"] != nil }
 
 // pauseQueue answers pause and resume.
-func (s *Server) pauseQueue(q *request, paused bool) error {
-	name := q.bare()
-	q.commit(&event.Command{PauseQueue: &event.PauseQueue{Name: name, Paused: paused}})
-	return q.answer(http.StatusOK, &wire.Paused{Paused: paused})
+func (s *Server) pauseQueue(paused bool) handler {
+	return func(q *request) error {
+		name := q.bare()
+		q.commit(&event.Command{PauseQueue: &event.PauseQueue{Name: name, Paused: paused}})
+		return q.answer(http.StatusOK, &wire.Paused{Paused: paused})
+	}
 }
 
 // purgeQueue removes all but leased messages.

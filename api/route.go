@@ -32,8 +32,8 @@ func (s *Server) mux() *http.ServeMux {
 	add("PUT /v1/queues/{queue}", admin, s.putQueue)
 	add("PATCH /v1/queues/{queue}", admin, s.patchQueue)
 	add("DELETE /v1/queues/{queue}", admin, s.deleteQueue)
-	add("POST /v1/queues/{queue}/pause", admin, func(q *request) error { return s.pauseQueue(q, true) })
-	add("POST /v1/queues/{queue}/resume", admin, func(q *request) error { return s.pauseQueue(q, false) })
+	add("POST /v1/queues/{queue}/pause", admin, s.pauseQueue(true))
+	add("POST /v1/queues/{queue}/resume", admin, s.pauseQueue(false))
 	add("POST /v1/queues/{queue}/purge", admin, s.purgeQueue)
 
 	add("POST /v1/queues/{queue}/messages", access{roleProduce, onPath}, s.produce)
@@ -70,8 +70,8 @@ func (s *Server) mux() *http.ServeMux {
 	add("POST /v1/queues/{queue}/lease", consume, s.leaseOne)
 	add("POST /v1/lease", access{roleConsume, somehow}, s.leaseMany)
 	for name, kind := range settleKinds {
-		add("POST /v1/queues/{queue}/"+name, consume, func(q *request) error { return s.settle(q, kind) })
-		add("POST /v1/leases/{lease_id}/"+name, access{roleConsume, somehow}, func(q *request) error { return s.settleOne(q, kind) })
+		add("POST /v1/queues/{queue}/"+name, consume, s.settle(kind))
+		add("POST /v1/leases/{lease_id}/"+name, access{roleConsume, somehow}, s.settleOne(kind))
 	}
 	add("POST /v1/transactions", access{on: known}, s.transact)
 
@@ -106,7 +106,7 @@ func (s *Server) mux() *http.ServeMux {
 		metrics = free
 	}
 	add("GET /metrics", metrics, s.metrics.serve)
-	add("GET /problems/{code}", free, func(q *request) error { return q.problemPage(q.PathValue("code")) })
+	add("GET /problems/{code}", free, (*request).problemPage)
 	add("GET /openapi.json", free, s.serveOpenAPI)
 	add("GET /docs", free, s.serveDocs)
 	add("/", access{on: known}, s.noRoute)
@@ -116,8 +116,8 @@ func (s *Server) mux() *http.ServeMux {
 // Handler returns the whole API.
 func (s *Server) Handler() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		// ServeMux would redirect a path that is not clean; a queue name that is empty
-		// or made of dots is a mistake to report.
+		// ServeMux would redirect a path that is not clean; a queue name that is empty or made of
+		// dots is a mistake to report.
 		field, ok := cleanPath(r.URL)
 		if ok {
 			s.routes.ServeHTTP(w, r)
@@ -127,13 +127,13 @@ func (s *Server) Handler() http.Handler {
 			if field == "" {
 				return &problemNotFound
 			}
-			return bad(field, "%s must match ^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$", field)
+			return bad(field, "%s must match %s", field, event.Names)
 		}).ServeHTTP(w, r)
 	})
 }
 
-// cleanPath reports whether the path has neither empty nor dot segments, nor
-// control characters; field names the parameter in the place of such a segment.
+// cleanPath reports whether the path has neither empty nor dot segments, nor control characters;
+// field names the parameter in the place of such a segment.
 func cleanPath(u *url.URL) (field string, ok bool) {
 	control := func(r rune) bool { return r < 0x20 || r == 0x7f }
 	if strings.ContainsFunc(u.Path, control) {
@@ -159,8 +159,8 @@ func (s *Server) serve(pattern string, rule access, h handler) http.Handler {
 		s.begun.Add(1)
 		q := newRequest(s, w, r, pattern)
 		if r.ProtoMajor == 1 && s.draining() {
-			// So that the client reconnects elsewhere before the listener closes, and not
-			// in the middle of a request. HTTP/2 has GOAWAY for this.
+			// So that the client reconnects elsewhere before the listener closes, and not in the
+			// middle of a request. HTTP/2 has GOAWAY for this.
 			w.Header().Set("Connection", "close")
 		}
 		if r.ContentLength != 0 {
@@ -172,7 +172,8 @@ func (s *Server) serve(pattern string, rule access, h handler) http.Handler {
 				if v == http.ErrAbortHandler {
 					panic(v)
 				}
-				s.log.Error("panic", "request_id", q.id, "route", pattern, "panic", fmt.Sprint(v), "stack", string(debug.Stack()))
+				s.log.Error("panic", "request_id", q.id, "route", pattern, "panic", fmt.Sprint(v),
+					"stack", string(debug.Stack()))
 				if q.status != 0 {
 					panic(http.ErrAbortHandler) // half an answer must not look whole
 				}
@@ -180,12 +181,10 @@ func (s *Server) serve(pattern string, rule access, h handler) http.Handler {
 			}
 			s.metrics.request(method, path, q.status, time.Since(begun))
 		}()
-		// Rights before all else: a stranger learns nothing, not even that the request
-		// is malformed.
-		err := q.refused(rule)
-		if err == nil {
-			err = q.check()
-		}
+		// Rights before all else: a stranger learns nothing, not even that the request is malformed.
+		q.do(func() error { return q.refused(rule) })
+		q.do(q.check)
+		err := q.err
 		if err == nil {
 			err = h(q)
 		}
@@ -215,11 +214,12 @@ func (s *Server) noRoute(q *request) error {
 		allow = append(allow, "HEAD")
 	}
 	q.w.Header().Set("Allow", strings.Join(allow, ", "))
-	return event.Problemf(codeMethodNotAllowed, "", "%s is not among the methods of this path: %s", echo(q.Method), strings.Join(allow, ", "))
+	return event.Problemf(codeMethodNotAllowed, "", "%s is not among the methods of this path: %s",
+		echo(q.Method), strings.Join(allow, ", "))
 }
 
-// requestID returns the client's X-Request-Id if it is well-formed (1 to 128
-// visible ASCII characters), else a new one.
+// requestID returns the client's X-Request-Id if it is well-formed (1 to 128 visible ASCII
+// characters), else a new one.
 func requestID(r *http.Request) string {
 	if v := r.Header["X-Request-Id"]; len(v) == 1 && visible(v[0], 128) {
 		return v[0]

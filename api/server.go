@@ -1,6 +1,5 @@
-// Package api is qlogd's HTTP interface: routes, limits, problems. It decides
-// nothing: it checks requests, proposes commands and returns their results; reads go
-// to the state and the event log.
+// Package api is qlogd's HTTP interface: routes, limits, problems. It decides nothing: it checks
+// requests, proposes commands and returns their results; reads go to the state and the event log.
 //
 // Invariant: a request refused here never reaches the Proposer, so bad input leaves no
 // entry in the log.
@@ -46,10 +45,11 @@ func New(deps Deps, opts Options) *Server {
 	}
 	s := &Server{
 		deps: deps, opts: opts, log: deps.Logger,
-		rules: map[string]access{}, ops: newTracker(), once: onceOnly{calls: map[event.Hash]*onceCall{}},
+		rules: map[string]access{}, ops: newTracker(),
+		once: onceOnly{calls: map[event.Hash]*onceCall{}},
 	}
 	s.undrained, s.drainNow = context.WithCancel(context.Background())
-	s.waiters = newWaiters(func(queue string, kinds []string) int { return deps.State.Leasable(queue, kinds) })
+	s.waiters = newWaiters(deps.State.Leasable)
 	s.metrics = newMetrics(s)
 	s.openapi = sync.OnceValue(func() []byte { return openAPI(opts.Version) })
 	s.routes = s.mux()
@@ -59,8 +59,8 @@ func New(deps Deps, opts Options) *Server {
 // Applied reports queues in which something became leasable.
 func (s *Server) Applied(queues []string) { s.waiters.applied(queues) }
 
-// Drain begins the shutdown: /readyz is not ready, waiting leases answer empty, streams
-// end, new leases get 503 shutting_down. Other requests are still served.
+// Drain begins the shutdown: /readyz is not ready, waiting leases answer empty, streams end, new
+// leases get 503 shutting_down. Other requests are still served.
 func (s *Server) Drain() { s.drainNow() }
 
 // A server that drains is quiet after quietFor without a request; it waits for that
@@ -70,10 +70,9 @@ const (
 	quietWithin = 500 * time.Millisecond
 )
 
-// Quiesce waits, after Drain, until no request has come for a moment. Call it before
-// the http.Server's Shutdown, which closes connections that are idle at that instant:
-// a request on its way on one of them would be lost, and its client would not know
-// whether it was executed.
+// Quiesce waits, after Drain, until no request has come for a moment. Call it before the
+// http.Server's Shutdown, which closes connections that are idle at that instant: a request on its
+// way on one of them would be lost, and its client would not know whether it was executed.
 func (s *Server) Quiesce(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, quietWithin)
 	defer cancel()
@@ -109,21 +108,23 @@ func HTTPServer(h http.Handler, opts Options, logger *slog.Logger) *http.Server 
 		Handler:   h,
 		Protocols: protocols,
 		HTTP2: &http.HTTP2Config{
-			MaxConcurrentStreams: 1000, SendPingTimeout: 30 * time.Second, PingTimeout: 15 * time.Second,
+			MaxConcurrentStreams: 1000,
+			SendPingTimeout:      30 * time.Second, PingTimeout: 15 * time.Second,
 		},
 		ConnState:         limitConns(maxConns, maxConnsPerIP),
 		ReadHeaderTimeout: 5 * time.Second, // slow headers
-		// From the end of the headers to the end of the answer: body, the
-		// longest wait, commit, and 30 s to take the answer. Streams push it on.
-		WriteTimeout:   opts.BodyTimeout + event.MaxWaitMS*time.Millisecond + opts.WriteTimeout + 30*time.Second,
+		// From the end of the headers to the end of the answer: body, the longest wait, commit, and
+		// 30 s to receive the answer. Streams extend it.
+		WriteTimeout: opts.BodyTimeout + event.MaxWaitMS*time.Millisecond +
+			opts.WriteTimeout + 30*time.Second,
 		IdleTimeout:    2 * time.Minute,
 		MaxHeaderBytes: 16 << 10, // more: 431
 		ErrorLog:       slog.NewLogLogger(logger.Handler(), slog.LevelDebug),
 	}
 }
 
-// limitConns returns a ConnState hook that closes connections beyond total, or beyond perIP from one
-// address, at once.
+// limitConns returns a ConnState hook that closes connections beyond total, or beyond perIP from
+// one address, at once.
 func limitConns(total, perIP int) func(net.Conn, http.ConnState) {
 	var mu sync.Mutex
 	open, from := map[net.Conn]string{}, map[string]int{} // addresses, and their connections

@@ -30,47 +30,52 @@ type place struct {
 }
 
 // settle answers POST /v1/queues/{queue}/ack and the like: many leases, each answered on its own.
-func (s *Server) settle(q *request, op event.SettleOp) error {
-	name := q.read().queue()
-	in, produce := q.settleRequest(op, "")
-	q.exists(name)
-	if len(produce) > 0 {
-		return s.ackAndProduce(q, name, in, produce)
+func (s *Server) settle(op event.SettleOp) handler {
+	return func(q *request) error {
+		name := q.read().queue()
+		in, produce := q.settleRequest(op, "")
+		q.exists(name)
+		if len(produce) > 0 {
+			return s.ackAndProduce(q, name, in, produce)
+		}
+		settled := s.settleItems(q, name, in.items)
+		return q.answer(http.StatusOK, &wire.SettleResponse{Results: settledAll(settled)})
 	}
-	settled := s.settleItems(q, name, in.items)
-	return q.answer(http.StatusOK, &wire.SettleResponse{Results: settledAll(settled)})
 }
 
 // settleOne answers POST /v1/leases/{lease_id}/ack and the like.
-func (s *Server) settleOne(q *request, op event.SettleOp) error {
-	lease := q.read().pathID("lease_id")
-	in, produce := q.settleRequest(op, lease.String())
-	if p, ok := q.err.(*event.Problem); ok && p.Index >= 0 {
-		q.err = p.At(-1)
+func (s *Server) settleOne(op event.SettleOp) handler {
+	return func(q *request) error {
+		lease := q.read().pathID("lease_id")
+		in, produce := q.settleRequest(op, lease.String())
+		if p, ok := q.err.(*event.Problem); ok && p.Index >= 0 {
+			q.err = p.At(-1)
+		}
+		if q.do(func() error { return q.maySettle(in.items) }); q.err != nil {
+			return q.err
+		}
+		in.places[0] = place{"lease_id", -1}
+		if len(produce) > 0 {
+			return s.ackAndProduce(q, "", in, produce)
+		}
+		settled := s.settleItems(q, "", in.items)
+		if q.err == nil && settled[0].Status == event.StatusRejected {
+			return event.Problemf(event.CodeLeaseLost, "lease_id",
+				"lease %s is not, or no longer, its message's current one", lease)
+		}
+		if q.err != nil {
+			return q.err
+		}
+		return q.answer(http.StatusOK, &settledAll(settled)[0])
 	}
-	q.do(func() error { return q.maySettle(in.items) })
-	if q.err != nil {
-		return q.err
-	}
-	in.places[0] = place{"lease_id", -1}
-	if len(produce) > 0 {
-		return s.ackAndProduce(q, "", in, produce)
-	}
-	settled := s.settleItems(q, "", in.items)
-	switch {
-	case q.err != nil:
-		return q.err
-	case settled[0].Status == event.StatusRejected:
-		return event.Problemf(event.CodeLeaseLost, "lease_id",
-			"lease %s is not, or no longer, its message's current one", lease)
-	}
-	return q.answer(http.StatusOK, &settledAll(settled)[0])
 }
 
 // settleRequest reads a settle call: of many leases, or of the one in the path.
-func (q *request) settleRequest(op event.SettleOp, one string) (*settles, []wire.TransactionProduce) {
-	in, list := &settles{q: q}, "items"
-	var produce []wire.TransactionProduce
+func (q *request) settleRequest(
+	op event.SettleOp, one string,
+) (in *settles, produce []wire.TransactionProduce) {
+	in = &settles{q: q}
+	list := "items"
 	switch op {
 	case event.OpAck:
 		body := settleBody(q, one, func(o wire.AckOne) wire.AckRequest {
@@ -80,12 +85,14 @@ func (q *request) settleRequest(op event.SettleOp, one string) (*settles, []wire
 		in.ack(list, body.LeaseIDs, body.Result)
 	case event.OpRetry:
 		in.retry(list, settleBody(q, one, func(o wire.RetryOne) wire.RetryRequest {
-			item := wire.RetryItem{LeaseID: one, Error: o.Error, DelayMS: o.DelayMS, Retryable: o.Retryable}
-			return wire.RetryRequest{Items: []wire.RetryItem{item}}
+			return wire.RetryRequest{Items: []wire.RetryItem{
+				{LeaseID: one, Error: o.Error, DelayMS: o.DelayMS, Retryable: o.Retryable},
+			}}
 		}).Items)
 	case event.OpDeadLetter:
 		in.deadLetter(list, settleBody(q, one, func(o wire.DeadLetterOne) wire.DeadLetterRequest {
-			return wire.DeadLetterRequest{Items: []wire.DeadLetterItem{{LeaseID: one, Error: o.Error}}}
+			items := []wire.DeadLetterItem{{LeaseID: one, Error: o.Error}}
+			return wire.DeadLetterRequest{Items: items}
 		}).Items)
 	case event.OpExtend:
 		in.extend(list, settleBody(q, one, func(o wire.ExtendOne) wire.ExtendRequest {
@@ -142,7 +149,9 @@ func (s *Server) settleItems(q *request, queue string, items []event.SettleItem)
 
 // settledBefore searches the log for the end of a lost lease: if the same call ended it,
 // the answer is that of the first time.
-func (s *Server) settledBefore(q *request, queue string, item *event.SettleItem, t *event.Settled) error {
+func (s *Server) settledBefore(
+	q *request, queue string, item *event.SettleItem, t *event.Settled,
+) error {
 	if item.Op == event.OpExtend || event.RefOf(item.Lease).Index > s.deps.Log.Head() {
 		return nil
 	}
@@ -239,12 +248,13 @@ func (in *settles) ack(list string, leases []string, result jsontext.Value) {
 
 func (in *settles) retry(list string, items []wire.RetryItem) {
 	for i, it := range items {
-		item := event.SettleItem{Op: event.OpRetry, DelayMS: -1, Content: in.failure(list, i, it.Error)}
+		failure := in.failure(list, i, it.Error)
+		item := event.SettleItem{Op: event.OpRetry, DelayMS: -1, Content: failure}
 		if it.DelayMS != nil {
 			item.DelayMS = *it.DelayMS
 			if item.DelayMS < 0 || item.DelayMS > event.MaxDelayMS {
-				in.refuse(list, "delay_ms", i, "must be from 0 to %d (10 years), or null for the policy's "+
-					"backoff, not %d", int64(event.MaxDelayMS), item.DelayMS)
+				in.refuse(list, "delay_ms", i, "must be from 0 to %d (10 years), or null for the "+
+					"policy's backoff, not %d", int64(event.MaxDelayMS), item.DelayMS)
 			}
 		}
 		if it.Retryable != nil && !*it.Retryable {
@@ -288,9 +298,11 @@ func (in *settles) failure(list string, i int, text string) (content event.Blob)
 func (s *Server) transact(q *request) error {
 	var body wire.TransactionRequest
 	q.read().body(&body)
-	n := len(body.Ack) + len(body.Retry) + len(body.DeadLetter) + len(body.Extend) + messagesIn(body.Produce)
+	n := len(body.Ack) + len(body.Retry) + len(body.DeadLetter) + len(body.Extend) +
+		messagesIn(body.Produce)
 	if n < 1 || n > event.MaxBatch {
-		q.refuse("", "a transaction must have 1 to %d leases and messages, not %d", event.MaxBatch, n)
+		q.refuse("", "a transaction must have 1 to %d leases and messages, not %d",
+			event.MaxBatch, n)
 	}
 	in := &settles{q: q}
 	in.ack("ack", body.Ack, nil)
@@ -317,7 +329,8 @@ func (in *settles) distinct() {
 	for i, item := range in.items {
 		if at := in.places[i]; seen[item.Lease] {
 			in.q.do(func() error {
-				return bad(at.list, "%s[%d]: lease %s is settled twice", at.list, at.index, item.Lease).At(at.index)
+				return bad(at.list, "%s[%d]: lease %s is settled twice",
+					at.list, at.index, item.Lease).At(at.index)
 			})
 		}
 		seen[item.Lease] = true
@@ -326,10 +339,13 @@ func (in *settles) distinct() {
 
 // ackAndProduce acks leases, of queue unless that is "", and enqueues messages in one entry, all of
 // it or nothing.
-func (s *Server) ackAndProduce(q *request, queue string, in *settles, produce []wire.TransactionProduce) error {
+func (s *Server) ackAndProduce(
+	q *request, queue string, in *settles, produce []wire.TransactionProduce,
+) error {
 	q.do(func() error { return q.mayProduce(produce) })
 	if n := len(in.items) + messagesIn(produce); n > event.MaxBatch {
-		q.refuse("produce", "leases and messages must be at most %d together, not %d", event.MaxBatch, n)
+		q.refuse("produce", "leases and messages must be at most %d together, not %d",
+			event.MaxBatch, n)
 	}
 	batches := get(q, func() ([]*batch, error) { return s.produceBatches(produce) })
 	in.distinct()
@@ -340,8 +356,8 @@ func (s *Server) ackAndProduce(q *request, queue string, in *settles, produce []
 		}
 		of := get(q, func() (string, error) { return q.leaseQueue(item.Lease, &last) })
 		if at := in.places[i]; q.err == nil && of != queue {
-			q.err = event.Problemf(event.CodeLeaseLost, at.list, "lease %s is not its message's current "+
-				"one in this queue; nothing was done", item.Lease).At(at.index)
+			q.err = event.Problemf(event.CodeLeaseLost, at.list, "lease %s is not its message's "+
+				"current one in this queue; nothing was done", item.Lease).At(at.index)
 		}
 	}
 	return s.transactAll(q, in, produce, batches)
@@ -357,9 +373,8 @@ func (s *Server) transactAll(
 	res := q.commitFresh("produce", "the policy of a queue", func() (*event.Command, error) {
 		t := &event.Transaction{Settle: in.items}
 		for i := range produce {
-			p := event.Produce{
-				Queue: produce[i].Queue, AutoCreate: s.opts.AutoCreateQueues, Messages: batches[i].msgs,
-			}
+			p := event.Produce{Queue: produce[i].Queue, Messages: batches[i].msgs}
+			p.AutoCreate = s.opts.AutoCreateQueues
 			if err := s.fit(q, &p, batches[i]); err != nil {
 				return nil, inProduce(err, i)
 			}

@@ -8,8 +8,8 @@ import (
 	"github.com/qlogd/qlogd/event"
 )
 
-// access is a route's rule where there is an auth file: the role that the token needs,
-// and on which queues.
+// access is a route's rule where there is an auth file: the role that the token needs, and on which
+// queues.
 type access struct {
 	role role
 	on   where
@@ -26,8 +26,8 @@ const (
 	anywhere              // the role on all queues
 )
 
-// refused checks the request's token against its route's rule. It sets q.who. It runs
-// before the state is read: the answer is the same whether a queue exists or not.
+// refused checks the request's token against its route's rule. It sets q.who. It runs before the
+// state is read: the answer is the same whether a queue exists or not.
 func (q *request) refused(rule access) error {
 	auth := q.s.opts.Auth
 	if auth == nil || rule.on == open {
@@ -36,25 +36,17 @@ func (q *request) refused(rule access) error {
 	if err := q.identify(); err != nil {
 		return err
 	}
-	ok := false
-	switch rule.on {
-	case known:
-		ok = true
-	case somehow:
-		ok = q.who.roles&(rule.role|roleAdmin) != 0
-	case onPath:
-		ok = q.who.may(rule.role, q.PathValue("queue"))
-	case anywhere:
-		ok = q.who.mayAll(rule.role)
+	if rule.on == known ||
+		rule.on == somehow && q.who.roles&(rule.role|roleAdmin) != 0 ||
+		rule.on == onPath && q.who.may(rule.role, q.PathValue("queue")) ||
+		rule.on == anywhere && q.who.mayAll(rule.role) {
+		return nil
 	}
-	if !ok {
-		return q.forbidden(rule.role)
-	}
-	return nil
+	return q.forbidden(rule.role)
 }
 
-// identify sets q.who from the token. Tokens are revoked and expire while a request
-// waits, so it is called again then.
+// identify sets q.who from the token. Tokens are revoked and expire while a request waits, so it is
+// called again then.
 func (q *request) identify() error {
 	h := q.Header["Authorization"]
 	if len(h) == 0 {
@@ -62,7 +54,8 @@ func (q *request) identify() error {
 	}
 	scheme, token, _ := strings.Cut(h[0], " ")
 	if len(h) > 1 || !strings.EqualFold(scheme, "Bearer") || !visible(token, maxToken) {
-		return q.unauthenticated("invalid_request", "Authorization must be one header: Bearer TOKEN")
+		return q.unauthenticated("invalid_request",
+			"Authorization must be one header: Bearer TOKEN")
 	}
 	p := q.s.opts.Auth.find(sha256.Sum256([]byte(token)))
 	switch {
@@ -76,18 +69,18 @@ func (q *request) identify() error {
 }
 
 func (q *request) unauthenticated(why, detail string) error {
-	v := "Bearer"
 	if why != "" {
-		v += ` error="` + why + `"`
+		why = ` error="` + why + `"`
 	}
 	if q.status == 0 {
-		q.w.Header().Set("WWW-Authenticate", v)
+		q.w.Header().Set("WWW-Authenticate", "Bearer"+why)
 	}
 	return event.Problemf(codeUnauthenticated, "Authorization", "%s", detail)
 }
 
 func (q *request) forbidden(r role) error {
-	return event.Problemf(codeForbidden, "Authorization", "the token of %s lacks the role %s that this needs", echo(q.who.name), r)
+	return event.Problemf(codeForbidden, "Authorization",
+		"the token of %s lacks the role %s that this needs", echo(q.who.name), r)
 }
 
 // may refuses unless the token has a role on a queue.
@@ -101,39 +94,39 @@ func (q *request) may(r role, queue string) error {
 // sees reports whether the token may read a queue.
 func (q *request) sees(queue string) bool { return q.who == nil || q.who.may(roleRead, queue) }
 
-// seesEvent reports whether the token may read an event: of one of its queues, or a move
-// into one. Events of no queue need the role on all queues.
+// seesEvent reports whether the token may read an event: of one of its queues, or a move into one.
+// Events of no queue need the role on all queues.
 func (q *request) seesEvent(e *event.Event) bool {
-	if q.who == nil || q.who.mayAll(roleRead) {
-		return true
-	}
-	return e.Queue != "" && q.who.may(roleRead, e.Queue) || e.ToQueue != "" && q.who.may(roleRead, e.ToQueue)
+	return q.who == nil || q.who.mayAll(roleRead) ||
+		e.Queue != "" && q.who.may(roleRead, e.Queue) ||
+		e.ToQueue != "" && q.who.may(roleRead, e.ToQueue)
 }
 
-// maySettle refuses unless the token may consume from the queues of all these
-// leases. There is no race in checking first: a lease belongs for ever to the queue that
-// its event in the log names; a message that moves to another queue has ended it. An
-// unknown lease is refused like one of another queue, so that nobody learns which exist.
+// maySettle refuses unless the token may consume from the queues of all these leases. There is no
+// race in checking first: a lease belongs for ever to the queue that its event in the log names; a
+// message that moves to another queue has ended it. An unknown lease is refused like one of another
+// queue, so that nobody learns which exist.
 func (q *request) maySettle(items []event.SettleItem) error {
 	if q.who == nil || q.who.mayAll(roleConsume) {
 		return nil
 	}
 	var last *event.Block // leases of one call are in one
-	for i := range items {
-		queue, err := q.leaseQueue(items[i].Lease, &last)
+	for _, item := range items {
+		queue, err := q.leaseQueue(item.Lease, &last)
 		if err != nil {
 			return err
 		}
 		if queue == "" || !q.who.may(roleConsume, queue) {
-			return event.Problemf(codeForbidden, "Authorization",
-				"the token of %s may not settle lease %s, or the log no longer has its beginning (POST /v1/queues/{queue}/ack and the like do not need it)", echo(q.who.name), items[i].Lease)
+			return event.Problemf(codeForbidden, "Authorization", "the token of %s may not settle "+
+				"lease %s, or the log no longer has its beginning (POST /v1/queues/{queue}/ack "+
+				"and the like do not need it)", echo(q.who.name), item.Lease)
 		}
 	}
 	return nil
 }
 
-// leaseQueue returns the queue of a lease, "" where the log does not have it (any more).
-// last is the block of the previous call.
+// leaseQueue returns the queue of a lease, "" where the log does not have it (any more). last is
+// the block of the previous call.
 func (q *request) leaseQueue(lease event.ID, last **event.Block) (string, error) {
 	log, index := q.s.deps.Log, event.RefOf(lease).Index
 	if index > log.Head() { // this node may be behind

@@ -237,8 +237,8 @@ func (e *tokenEntry) principal() (p *principal, field string, err error) {
 	}
 	for _, name := range e.Roles {
 		if roleNames[name] == 0 {
-			return nil, "roles", fmt.Errorf("has %s, which is none of admin, produce, consume, read",
-				echo(name))
+			return nil, "roles", fmt.Errorf("has %s, which is none of admin, produce, consume, "+
+				"read", echo(name))
 		}
 		p.roles |= roleNames[name]
 	}

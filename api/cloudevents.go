@@ -22,10 +22,11 @@ func (q *request) isEvents() bool {
 // eventBatch reads CloudEvents as messages. What an event does not say itself is in the query.
 func (q *request) eventBatch() (*batch, error) {
 	batched := q.media == webhook.CloudBatchType
-	given := q.metadata("key", "priority", "delay_ms", "deliver_at", "ttl_ms", "correlation_id", "idempotency_key")
+	given := q.metadata("key", "priority", "delay_ms", "deliver_at", "ttl_ms", "correlation_id",
+		"idempotency_key")
 	if batched && given.IdempotencyKey != "" {
-		q.refuse("idempotency_key", "idempotency_key goes with one event; in a batch their source and "+
-			"id tell them apart")
+		q.refuse("idempotency_key", "idempotency_key goes with one event; in a batch their source "+
+			"and id distinguish them")
 	}
 	events := get(q, q.readEvents)
 	b := &batch{}
@@ -79,7 +80,8 @@ func (q *request) readEvents() ([]*webhook.CloudEvent, error) {
 	}
 	if e.Data != nil && !e.Binary {
 		var v jsontext.Value
-		if err = decodeStrict(body, &v, codeInvalidJSON); transcode.TooDeep(body, transcode.MaxDepth) {
+		err = decodeStrict(body, &v, codeInvalidJSON)
+		if transcode.TooDeep(body, transcode.MaxDepth) {
 			err.(*event.Problem).Field = "data"
 		}
 	}
@@ -104,12 +106,12 @@ func (q *request) eventMessage(m wire.NewMessage, e *webhook.CloudEvent) (event.
 	}
 	m.Kind, m.Headers = e.Get("type"), e.Headers()
 	if len(m.Kind) > maxKind {
-		return event.NewMessage{}, bad("type", "type must be at most %d bytes, not %d: it is the message's kind",
-			maxKind, len(m.Kind))
+		return event.NewMessage{}, bad("type", "type must be at most %d bytes, not %d: "+
+			"it is the message's kind", maxKind, len(m.Kind))
 	}
 	if key := e.Get("partitionkey"); len(key) > event.MaxKeyBytes {
-		return event.NewMessage{}, bad("partitionkey", "partitionkey must be at most %d bytes, not %d: "+
-			"it is the message's key", event.MaxKeyBytes, len(key))
+		return event.NewMessage{}, bad("partitionkey", "partitionkey must be at most %d bytes, "+
+			"not %d: it is the message's key", event.MaxKeyBytes, len(key))
 	} else if key != "" {
 		m.Key = key
 	}
@@ -156,7 +158,9 @@ func (q *request) answerEvents(leased []event.LeasedMessage, contents []*event.C
 func (q *request) answerEvent(media string, m *wire.Message, v *event.MessageView) error {
 	var c *event.Content
 	if !m.Erased {
-		c = &event.Content{Payload: m.Payload, ContentType: m.ContentType, CorrelationID: m.CorrelationID}
+		c = &event.Content{
+			Payload: m.Payload, ContentType: m.ContentType, CorrelationID: m.CorrelationID,
+		}
 		if m.PayloadBytes != nil {
 			c.Payload, c.Binary = m.PayloadBytes, true
 		}

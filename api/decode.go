@@ -16,8 +16,8 @@ import (
 	"github.com/qlogd/qlogd/event"
 )
 
-// decodeProblem describes a decoding error: syntaxCode for malformed text, invalid_argument for JSON
-// of another shape.
+// decodeProblem describes a decoding error: syntaxCode for malformed text, invalid_argument for
+// JSON of another shape.
 func decodeProblem(err error, syntaxCode string) error {
 	if err == nil {
 		return nil
@@ -64,8 +64,9 @@ func expected(e *json.SemanticError) string {
 }
 
 var wants = map[reflect.Kind]string{
-	reflect.Int64: "a whole number", reflect.Int: "a whole number", reflect.Uint64: "a whole number",
-	reflect.Float64: "a number", reflect.String: "a string", reflect.Bool: "true or false",
+	reflect.Int64: "a whole number", reflect.Int: "a whole number",
+	reflect.Uint64: "a whole number", reflect.Float64: "a number",
+	reflect.String: "a string", reflect.Bool: "true or false",
 	reflect.Slice: "a list", reflect.Struct: "an object", reflect.Map: "an object",
 }
 
@@ -75,8 +76,8 @@ var kindNames = map[jsontext.Kind]string{
 }
 
 // locate returns a JSON pointer as a path (messages[3].priority), and the field and index of a
-// problem (priority, 3). For a list of values the list is the field (lease_ids, 3); in a transaction
-// it is part of it (retry.delay_ms, 3).
+// problem (priority, 3). For a list of values the list is the field (lease_ids, 3); in a
+// transaction it is part of it (retry.delay_ms, 3).
 func locate(p jsontext.Pointer) (full, field string, index int) {
 	index = -1
 	var names []string
@@ -107,11 +108,11 @@ var batches = map[string]bool{
 	"dead_letter": true, "extend": true, "queues": true, "kinds": true,
 }
 
-// msgpackRoutes are the paths of produce, lease and settle calls. Their bodies and
-// answers may be MessagePack: the JSON of the same call, transcoded, so that one
-// decoder validates both.
+// msgpackRoutes are the paths of produce, lease and settle calls. Their bodies and answers may be
+// MessagePack: the JSON of the same call, transcoded, so that one decoder validates both.
 var msgpackRoutes = map[string]bool{
-	"/v1/queues/{queue}/messages": true, "/v1/queues/{queue}/lease": true, "/v1/lease": true, "/v1/transactions": true,
+	"/v1/queues/{queue}/messages": true, "/v1/queues/{queue}/lease": true,
+	"/v1/lease": true, "/v1/transactions": true,
 }
 
 func init() {
@@ -122,7 +123,8 @@ func init() {
 }
 
 func isMsgpack(media string) bool {
-	return media == typeMsgpack || media == "application/x-msgpack" || media == "application/vnd.msgpack"
+	return media == typeMsgpack || media == "application/x-msgpack" ||
+		media == "application/vnd.msgpack"
 }
 
 // packed reports whether the route's bodies and answers may be MessagePack.

@@ -25,7 +25,8 @@ func (s *Server) getDefinitions(q *request) error {
 	}
 	out := wire.Definitions{Queues: []wire.DefinedQueue{}, Webhooks: []wire.DefinedWebhook{}}
 	for _, v := range st.Queues() {
-		out.Queues = append(out.Queues, wire.DefinedQueue{Name: v.Name, Policy: policyOf(&v.Policy)})
+		queue := wire.DefinedQueue{Name: v.Name, Policy: policyOf(&v.Policy)}
+		out.Queues = append(out.Queues, queue)
 	}
 	for _, v := range st.Webhooks() {
 		w := wire.DefinedWebhook{Name: v.Name}
@@ -35,14 +36,15 @@ func (s *Server) getDefinitions(q *request) error {
 	return q.answer(http.StatusOK, &out)
 }
 
-// putDefinitions answers PUT /v1/definitions?dry_run=: puts the queues and webhooks in the body, all
-// or none, in one entry. Others stay as they are.
+// putDefinitions answers PUT /v1/definitions?dry_run=: puts the queues and webhooks in the body,
+// all or none, in one entry. Others stay as they are.
 func (s *Server) putDefinitions(q *request) error {
 	var body wire.DefinitionsRequest
 	dry := q.read("dry_run").flag("dry_run")
 	q.body(&body)
 	if n := max(len(body.Queues), len(body.Webhooks)); n > maxDefinitions {
-		q.refuse("", "a document has at most %d queues and %d webhooks", maxDefinitions, maxDefinitions)
+		q.refuse("", "a document has at most %d queues and %d webhooks",
+			maxDefinitions, maxDefinitions)
 	}
 	q.barrier()
 	var p *plan
@@ -104,8 +106,8 @@ func (p *plan) changes() bool {
 	return slices.ContainsFunc(p.effect, changed)
 }
 
-// plan is what definitions mean in a state: the command that puts them, what it changes, and what is
-// wrong. The state machine checks the command again.
+// plan is what definitions mean in a state: the command that puts them, what it changes, and what
+// is wrong. The state machine checks the command again.
 type plan struct {
 	s      *Server
 	st     State
@@ -154,8 +156,8 @@ func (p *plan) fault(list string, i int, w *event.Problem) {
 }
 
 // element checks one element: its name, and the rest with check. Each problem that check finds is
-// recorded and taken out of the element, and what remains is checked again. It returns the number of
-// problems.
+// recorded and taken out of the element, and what remains is checked again. It returns the number
+// of problems.
 func (p *plan) element(
 	list string, i int, name string, raw jsontext.Value, check func(jsontext.Value) error,
 ) (wrong int) {
@@ -210,8 +212,11 @@ func (p *plan) queue(i int, raw jsontext.Value) {
 	}
 }
 
-// definedPolicy reads a queue's policy. Its dead-letter queue can be named beside delivery or in it.
-func (s *Server) definedPolicy(name string, raw jsontext.Value) (p event.Policy, auto bool, err error) {
+// definedPolicy reads a queue's policy. Its dead-letter queue can be named beside delivery or in
+// it.
+func (s *Server) definedPolicy(
+	name string, raw jsontext.Value,
+) (p event.Policy, auto bool, err error) {
 	var def wire.QueueDefinition
 	p = s.defaultPolicy()
 	if err := decodeProblem(wire.Decode(raw, &def), codeInvalidJSON); err != nil {
@@ -233,8 +238,8 @@ func (s *Server) definedPolicy(name string, raw jsontext.Value) (p event.Policy,
 	return p, auto, err
 }
 
-// without returns an object without the member at a path such as delivery.backoff_schedule_ms[3], or
-// without as much of it as there is. A list is removed whole. A webhook without its queue gets a
+// without returns an object without the member at a path such as delivery.backoff_schedule_ms[3],
+// or without as much of it as there is. A list is removed whole. A webhook without its queue gets a
 // valid one. False where there is no such member.
 func without(raw jsontext.Value, path string) (jsontext.Value, bool) {
 	var members map[string]jsontext.Value
@@ -305,8 +310,8 @@ func (p *plan) among(i int) {
 		case target != nil && target.DeadLetterQueue != "":
 			wrong("dead_letter_queue '%s' cannot have its own dead_letter_queue", dlq)
 		case user != "" && user != put.Name:
-			wrong("queue '%s' is the dead_letter_queue of '%s' and cannot have its own dead_letter_queue",
-				put.Name, user)
+			wrong("queue '%s' is the dead_letter_queue of '%s' and cannot have its own "+
+				"dead_letter_queue", put.Name, user)
 		}
 	}
 	v, ok := p.st.Queue(put.Name)
@@ -336,7 +341,8 @@ func (p *plan) webhook(i int, raw jsontext.Value) {
 		return err
 	})
 	if wrong == 0 && p.policy(put.Queue) == nil {
-		p.fault("webhooks", i, bad("queue", "queue '%s' does not exist; create it first", put.Queue))
+		w := bad("queue", "queue '%s' does not exist; create it first", put.Queue)
+		p.fault("webhooks", i, w)
 	}
 	p.define.Webhooks = append(p.define.Webhooks, put)
 }

@@ -19,9 +19,9 @@ import (
 
 // Node is the replica under a Server. *raft.Replica is one and describes the methods.
 type Node interface {
-	// Propose returns when the command is committed and applied on this node, so that the answer can
-	// be read from here. An error is an *event.Problem; its Unknown says that the command may still
-	// be committed. A user's mistake is in the Result. c must not be changed afterwards.
+	// Propose returns when the command is committed and applied on this node, so that the answer
+	// can be read from here. An error is an *event.Problem; its Unknown says that the command may
+	// still be committed. A user's mistake is in the Result. c must not be changed afterwards.
 	Propose(ctx context.Context, c *event.Command) (event.Result, error)
 	Begin(c *event.Command, along []*event.Command) []func(context.Context) (event.Result, error)
 	Barrier(ctx context.Context) error
@@ -104,17 +104,18 @@ type Cluster interface {
 	SnapshotAll(ctx context.Context) (map[string]uint64, error)
 }
 
-// Push delivers for the queues whose policy has push. *push.Engine is one and describes the methods.
+// Push delivers for the queues whose policy has push. *push.Engine is one and describes the
+// methods.
 type Push interface {
-	// Check returns an *event.Problem, whose field begins with "push", unless p can be delivered; it
-	// fills in defaults.
+	// Check returns an *event.Problem, whose field begins with "push", unless p can be delivered;
+	// it fills in defaults.
 	Check(p *wire.Push) error
 	Reason(queue string) *wire.PushReason // only the leader knows the target's state
 	Unready() []string
 }
 
-// Models are the read models, which follow about a second behind the log and can be rebuilt from it.
-// *store.Store is one and describes the methods.
+// Models are the read models, which follow about a second behind the log and can be rebuilt from
+// it. *store.Store is one and describes the methods.
 type Models interface {
 	MessagesPerMinute(queue string, now int64) (int64, error)
 	QueueTotals(queue string) (map[string]uint64, error)

@@ -36,13 +36,13 @@ func compare(before, after jsontext.Value, lists bool) (out []change) {
 		var xs, ys []jsontext.Value
 		switch {
 		case len(out) > maxChanges:
-		case a.Kind() == '{' && b.Kind() == '{' && wire.Unmarshal(a, &x) == nil && wire.Unmarshal(b, &y) == nil:
+		case a.Kind() == '{' && b.Kind() == '{' && bothInto(a, b, &x, &y):
 			names := maps.Clone(x)
 			maps.Copy(names, y)
 			for _, name := range slices.Sorted(maps.Keys(names)) {
 				walk(append(slices.Clone(path), name), x[name], y[name])
 			}
-		case lists && a.Kind() == '[' && b.Kind() == '[' && wire.Unmarshal(a, &xs) == nil && wire.Unmarshal(b, &ys) == nil:
+		case lists && a.Kind() == '[' && b.Kind() == '[' && bothInto(a, b, &xs, &ys):
 			at := func(i int) []string { return append(slices.Clone(path), strconv.Itoa(i)) }
 			both := min(len(xs), len(ys))
 			for i := range both {
@@ -62,15 +62,20 @@ func compare(before, after jsontext.Value, lists bool) (out []change) {
 	return out
 }
 
+// bothInto decodes two values into the same type.
+func bothInto[T any](a, b jsontext.Value, x, y *T) bool {
+	return wire.Unmarshal(a, x) == nil && wire.Unmarshal(b, y) == nil
+}
+
 // equalJSON reports whether two values mean the same; numbers are compared as they are
 // written. nil, a value that is missing, is not null.
 func equalJSON(a, b jsontext.Value) bool {
 	if a == nil || b == nil {
 		return a == nil && b == nil
 	}
-	as := []jsontext.Options{jsontext.CanonicalizeRawInts(false), jsontext.CanonicalizeRawFloats(false)}
+	ints, floats := jsontext.CanonicalizeRawInts(false), jsontext.CanonicalizeRawFloats(false)
 	a, b = a.Clone(), b.Clone()
-	_, _ = a.Canonicalize(as...), b.Canonicalize(as...) // both are valid
+	_, _ = a.Canonicalize(ints, floats), b.Canonicalize(ints, floats) // both are valid
 	return bytes.Equal(a, b)
 }
 

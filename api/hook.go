@@ -74,7 +74,8 @@ func (s *Server) hook(q *request) error {
 func (s *Server) take(q *request, w *compiledWebhook, at time.Time) (outcome string, err error) {
 	source := q.source()
 	if !w.Allows(source) {
-		return "", event.Problemf(codeIPNotAllowed, "", "webhook %s accepts nothing from %s", w.Name, source)
+		return "", event.Problemf(codeIPNotAllowed, "",
+			"webhook %s accepts nothing from %s", w.Name, source)
 	}
 	body, err := s.verified(q, w, at)
 	if err != nil {
@@ -84,7 +85,8 @@ func (s *Server) take(q *request, w *compiledWebhook, at time.Time) (outcome str
 	if err != nil {
 		return "", q.notJSON(err)
 	}
-	req := webhook.Request{Body: body, Headers: w.Headers(q.Header, source, at), Source: source, ReceivedAt: at}
+	req := webhook.Request{Body: body, Source: source, ReceivedAt: at}
+	req.Headers = w.Headers(q.Header, source, at)
 	m, err := w.Message(&req, input, int(s.opts.MaxPayload))
 	if failed, ok := errors.AsType[*webhook.EvalError](err); ok {
 		field := clip(failed.Field, 120)
@@ -120,7 +122,8 @@ func (s *Server) verified(q *request, w *compiledWebhook, at time.Time) ([]byte,
 		}
 		if err != nil {
 			p := event.Problemf(codeSecretMissing, "",
-				"this node lacks the secret of webhook %s; its /readyz says what is missing", w.Name)
+				"this node lacks the secret of webhook %s; its /readyz lists what is missing",
+				w.Name)
 			p.RetryAfterMS = 60_000
 			return nil, p
 		}
@@ -160,7 +163,8 @@ func (s *Server) enqueueHooked(
 	q.who = &principal{name: "webhook:" + w.Name}
 	body := bytes.TrimSpace(m.Payload)
 	in := wire.NewMessage{
-		Payload: body, Key: m.Key, Kind: m.Kind, IdempotencyKey: m.IdempotencyKey, Headers: req.Headers,
+		Payload: body, Key: m.Key, Kind: m.Kind,
+		IdempotencyKey: m.IdempotencyKey, Headers: req.Headers,
 	}
 	if m.Priority > 0 {
 		in.Priority = new(int64(m.Priority))
@@ -219,7 +223,9 @@ func (w *compiledWebhook) fits(body []byte) error {
 
 // firstHooked returns the message of which a refused one is a duplicate. Only refused requests cost
 // this search; for others deciding finds duplicates.
-func (s *Server) firstHooked(q *request, w *compiledWebhook, msg *event.NewMessage) (id event.ID, err error) {
+func (s *Server) firstHooked(
+	q *request, w *compiledWebhook, msg *event.NewMessage,
+) (id event.ID, err error) {
 	q.unhurried()
 	if err := s.barrier(q.Context()); err != nil {
 		return id, err
@@ -232,7 +238,9 @@ func (s *Server) firstHooked(q *request, w *compiledWebhook, msg *event.NewMessa
 }
 
 // forward sends a webhook on at once, and passes the target's answer on.
-func (s *Server) forward(q *request, w *compiledWebhook, req *webhook.Request, m *webhook.Message) error {
+func (s *Server) forward(
+	q *request, w *compiledWebhook, req *webhook.Request, m *webhook.Message,
+) error {
 	if err := w.fits(req.Body); err != nil {
 		return err
 	}
@@ -257,7 +265,8 @@ func (s *Server) forward(q *request, w *compiledWebhook, req *webhook.Request, m
 	late, isNet := errors.AsType[net.Error](err)
 	switch {
 	case webhook.Unsent(err):
-		s.log.Warn("webhook target unreachable", "webhook", w.Name, "request_id", q.id, "error", err)
+		s.log.Warn("webhook target unreachable",
+			"webhook", w.Name, "request_id", q.id, "error", err)
 		return event.Problemf(codeTargetFailed, "", "the webhook's target could not be reached; "+
 			"the server's log has the cause under this request's id")
 	case err != nil && (ctx.Err() == context.DeadlineExceeded || isNet && late.Timeout()):
@@ -266,11 +275,13 @@ func (s *Server) forward(q *request, w *compiledWebhook, req *webhook.Request, m
 	case err != nil && q.Context().Err() != nil:
 		return err
 	case err != nil:
-		s.log.Warn("webhook target gave no answer", "webhook", w.Name, "request_id", q.id, "error", err)
-		return perhaps(codeTargetFailed, "the webhook's target gave no answer, and may have received "+
-			"the request; the server's log has the cause under this request's id")
+		s.log.Warn("webhook target gave no answer",
+			"webhook", w.Name, "request_id", q.id, "error", err)
+		return perhaps(codeTargetFailed, "the webhook's target gave no answer, and may have "+
+			"received the request; the server's log has the cause under this request's id")
 	case a.Cut:
-		return perhaps(codeTargetFailed, "the webhook's target answered more than %d bytes", maxForwarded)
+		return perhaps(codeTargetFailed,
+			"the webhook's target answered more than %d bytes", maxForwarded)
 	case a.Status < 200 || a.Status > 599:
 		return perhaps(codeTargetFailed, "the webhook's target answered status %d", a.Status)
 	}

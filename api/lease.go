@@ -36,7 +36,8 @@ func (s *Server) leaseMany(q *request) error {
 		switch {
 		case q.err != nil:
 		case !event.ValidName(name):
-			q.err = bad("queues", "queues[%d] must match %s; it was %s", i, event.Names, echo(name)).At(i)
+			q.err = bad("queues", "queues[%d] must match %s; it was %s",
+				i, event.Names, echo(name)).At(i)
 		case slices.Contains(in.Queues[:i], name):
 			q.err = bad("queues", "queues[%d] is named twice", i).At(i)
 		}
@@ -116,7 +117,8 @@ func (s *Server) lease(q *request, in *wire.LeaseRequest) error {
 }
 
 var shuttingDown = &event.Problem{
-	Code: codeShuttingDown, Index: -1, RetryAfterMS: 2000, Detail: "this node is shutting down; ask another one",
+	Code: codeShuttingDown, Index: -1, RetryAfterMS: 2000,
+	Detail: "this node is shutting down; ask another one",
 }
 
 // leaseWhile waits for work and leases it for a client that is there while ctx lasts. may is asked
@@ -231,7 +233,8 @@ func (s *Server) releaseAll(leased []event.LeasedMessage) {
 	}
 	c := &event.Command{Settle: &event.Settle{Items: items}}
 	if _, err := s.propose(context.Background(), c, ""); err != nil {
-		s.log.Warn("could not release the leases of a client that hung up", "leases", len(items), "error", err)
+		s.log.Warn("cannot release the leases of a client that hung up",
+			"leases", len(items), "error", err)
 	}
 }
 

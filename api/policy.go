@@ -15,8 +15,8 @@ import (
 // deadLetterAuto in dead_letter_queue creates <name>.dlq.
 const deadLetterAuto = "auto"
 
-// defaultPolicy is the policy of a queue that is created without any field: the deduplication window
-// is at most the history retention.
+// defaultPolicy is the policy of a queue that is created without any field: the deduplication
+// window is at most the history retention.
 func (s *Server) defaultPolicy() event.Policy { return defaultPolicy(s.maxWindow()) }
 
 func defaultPolicy(maxWindow int64) event.Policy {
@@ -57,7 +57,8 @@ func UpdatePolicy(
 	set(of(d, d.Value.InitialBackoffMS), &p.InitialBackoffMS, def.InitialBackoffMS)
 	set(of(d, d.Value.MaxBackoffMS), &p.MaxBackoffMS, def.MaxBackoffMS)
 	set(of(d, d.Value.DeadLetterQueue), &p.DeadLetterQueue, "")
-	if set(of(d, d.Value.BackoffScheduleMS), &p.BackoffScheduleMS, nil); len(p.BackoffScheduleMS) == 0 {
+	set(of(d, d.Value.BackoffScheduleMS), &p.BackoffScheduleMS, nil)
+	if len(p.BackoffScheduleMS) == 0 {
 		p.BackoffScheduleMS = nil
 	}
 	set(of(dedup, dedup.Value.WindowSeconds), &p.DedupWindowSeconds, def.DedupWindowSeconds)
@@ -67,7 +68,8 @@ func UpdatePolicy(
 		parse("ordering", u.Ordering, &p.Ordering, def.Ordering, "must be unordered, fifo or per_key",
 			event.Parse[event.Ordering]),
 		parse("delivery.max_attempts", of(d, d.Value.MaxAttempts), &p.MaxAttempts, def.MaxAttempts,
-			"must be from 0 to 1000000", func(n int64) (uint32, bool) { return uint32(n), n == int64(uint32(n)) }),
+			"must be from 0 to 1000000",
+			func(n int64) (uint32, bool) { return uint32(n), n == int64(uint32(n)) }),
 		parse("delivery.backoff_multiplier", of(d, d.Value.BackoffMultiplier), &p.BackoffMultiplier,
 			def.BackoffMultiplier, "must be from 1 to 1000", millionths(1, 1000)),
 		parse("delivery.backoff_jitter", of(d, d.Value.BackoffJitter), &p.BackoffJitter,
@@ -171,9 +173,10 @@ func policyOf(p *event.Policy) wire.Policy {
 			BackoffJitter:     float64(p.BackoffJitter) / event.Million,
 			OnRetry:           p.OnRetry.String(), OnDead: p.OnDead.String(),
 		},
-		Deduplication: wire.Deduplication{WindowSeconds: p.DedupWindowSeconds, By: p.DedupBy.String()},
-		Push:          pushOf(p),
-		Namespace:     p.Namespace, Description: p.Description,
+		Deduplication: wire.Deduplication{
+			WindowSeconds: p.DedupWindowSeconds, By: p.DedupBy.String(),
+		},
+		Push: pushOf(p), Namespace: p.Namespace, Description: p.Description,
 	}
 	if len(p.BackoffScheduleMS) > 0 {
 		out.Delivery.BackoffScheduleMS = slices.Clone(p.BackoffScheduleMS)

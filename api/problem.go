@@ -202,11 +202,11 @@ func (q *request) fail(p *event.Problem) {
 	if q.path == hookPath && (p.Code == event.CodeQueueFull || p.Code == event.CodeQueueNotFound) {
 		st.status = http.StatusServiceUnavailable // after which senders of webhooks try again
 	}
-	retryable := st.status == http.StatusRequestTimeout || st.status == http.StatusTooManyRequests ||
-		st.status > http.StatusInternalServerError
+	retryable := st.status == http.StatusRequestTimeout ||
+		st.status == http.StatusTooManyRequests || st.status > http.StatusInternalServerError
 	out := wire.Problem{
-		Type: "/problems/" + p.Code, Title: st.title, Status: st.status, Detail: p.Detail, Code: p.Code,
-		Retryable: retryable || p.Unknown || p.RetryAfterMS > 0, Field: p.Field,
+		Type: "/problems/" + p.Code, Title: st.title, Status: st.status, Detail: p.Detail,
+		Code: p.Code, Retryable: retryable || p.Unknown || p.RetryAfterMS > 0, Field: p.Field,
 		RetryAfterMS: p.RetryAfterMS, RequestID: q.id, Errors: q.errors,
 	}
 	if p.Index >= 0 {

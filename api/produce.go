@@ -112,7 +112,8 @@ func (q *request) metadata(names ...string) *wire.NewMessage {
 	q.read(names...)
 	m := &wire.NewMessage{}
 	for name, v := range map[string]*string{
-		"key": &m.Key, "kind": &m.Kind, "correlation_id": &m.CorrelationID, "idempotency_key": &m.IdempotencyKey,
+		"key": &m.Key, "kind": &m.Kind,
+		"correlation_id": &m.CorrelationID, "idempotency_key": &m.IdempotencyKey,
 	} {
 		if *v = q.query.Get(name); !utf8.ValidString(*v) {
 			q.refuse(name, "%s must be UTF-8", name)
@@ -161,7 +162,9 @@ func (s *Server) newBatch(msgs []wire.NewMessage) (*batch, error) {
 // newMessage checks one message and encodes its content, once. The payload is JSON where m has one,
 // else bytes; original is the body that it was mapped from, if it was. Problems name fields within
 // the message.
-func (s *Server) newMessage(m *wire.NewMessage, payload, original []byte) (out event.NewMessage, err error) {
+func (s *Server) newMessage(
+	m *wire.NewMessage, payload, original []byte,
+) (out event.NewMessage, err error) {
 	if int64(len(payload)) > s.opts.MaxPayload {
 		return out, event.Problemf(codePayloadTooLarge, "payload",
 			"the payload has %d bytes, more than %d", len(payload), s.opts.MaxPayload)
@@ -171,7 +174,8 @@ func (s *Server) newMessage(m *wire.NewMessage, payload, original []byte) (out e
 		most    int
 	}{
 		{"key", m.Key, event.MaxKeyBytes}, {"kind", m.Kind, maxKind},
-		{"correlation_id", m.CorrelationID, maxCorrelationID}, {"idempotency_key", m.IdempotencyKey, maxMessageKey},
+		{"correlation_id", m.CorrelationID, maxCorrelationID},
+		{"idempotency_key", m.IdempotencyKey, maxMessageKey},
 	} {
 		if err := within(f.name, f.v, f.most); err != nil {
 			return out, err
@@ -217,7 +221,8 @@ func (s *Server) newMessage(m *wire.NewMessage, payload, original []byte) (out e
 }
 
 func badDelay(field string, v int64) error {
-	return bad(field, "%s must be from 0 to %d (10 years), not %d", field, int64(event.MaxDelayMS), v)
+	return bad(field, "%s must be from 0 to %d (10 years), not %d",
+		field, int64(event.MaxDelayMS), v)
 }
 
 func within(field, v string, n int) error {
@@ -253,8 +258,8 @@ func messageHeaders(m map[string]string) ([]event.Header, error) {
 	out := make([]event.Header, 0, len(m))
 	for name, v := range m {
 		if !visible(name, event.MaxHeaderName) {
-			return nil, bad("headers", "a header's name must be 1 to %d visible ASCII characters, not %s",
-				event.MaxHeaderName, echo(name))
+			return nil, bad("headers", "a header's name must be 1 to %d visible ASCII characters, "+
+				"not %s", event.MaxHeaderName, echo(name))
 		}
 		if len(v) > event.MaxHeaderValue || !printable(v) || !utf8.ValidString(v) {
 			return nil, bad("headers", "the value of header %s must be at most %d bytes of UTF-8 "+
@@ -269,9 +274,8 @@ func messageHeaders(m map[string]string) ([]event.Header, error) {
 // enqueue proposes messages that were checked against the queue's policy.
 func (s *Server) enqueue(q *request, name string, b *batch) (event.Result, error) {
 	return q.proposeFresh("queue", policyOfQueue(name), func() (*event.Command, error) {
-		p := &event.Produce{
-			Queue: name, AutoCreate: s.opts.AutoCreateQueues && !b.noCreate, Messages: b.msgs, Import: b.imported,
-		}
+		p := &event.Produce{Queue: name, Messages: b.msgs, Import: b.imported}
+		p.AutoCreate = s.opts.AutoCreateQueues && !b.noCreate
 		return &event.Command{Produce: p}, s.fit(q, p, b)
 	})
 }
@@ -329,8 +333,8 @@ func (s *Server) firstFate(ctx context.Context, id event.ID) (string, jsontext.V
 
 const maxSourceID = 256
 
-// importWindow is the least time, ms, for which a source id is known after its message
-// has left the queue.
+// importWindow is the least time, ms, for which a source id is known after its message has left the
+// queue.
 const importWindow = 24 * 3600 * 1000
 
 // importMessages answers POST /v1/queues/{queue}/messages/import.
@@ -343,7 +347,8 @@ func (s *Server) importMessages(q *request) error {
 	res := get(q, func() (event.Result, error) { return s.enqueue(q, name, b) })
 	out := wire.ImportResponse{Messages: make([]wire.Imported, len(res.Produced))}
 	for i, p := range res.Produced {
-		m := wire.Imported{SourceID: body.Messages[i].SourceID, ID: p.ID.String(), Status: wire.Enqueued}
+		m := wire.Imported{ID: p.ID.String(), Status: wire.Enqueued}
+		m.SourceID = body.Messages[i].SourceID
 		if p.Duplicate {
 			m.Status = wire.Duplicate
 			out.Ignored++
@@ -362,7 +367,8 @@ func (s *Server) importBatch(in []wire.ImportMessage) (*batch, error) {
 		m := &in[i]
 		switch n := len(m.SourceID); {
 		case n < 1 || n > maxSourceID:
-			return nil, bad("source_id", "source_id must have 1 to %d bytes, not %d", maxSourceID, n).At(i)
+			return nil, bad("source_id", "source_id must have 1 to %d bytes, not %d",
+				maxSourceID, n).At(i)
 		case m.IdempotencyKey != "":
 			return nil, bad("idempotency_key", "idempotency_key does not go with an import: "+
 				"source_id identifies the message").At(i)

@@ -53,8 +53,8 @@ func checkAnswerTo(name string, p *event.Policy, policy func(string) *event.Poli
 			return nil
 		}
 		if to = answerTo(p); to == name {
-			return bad(field, "push.answer_to %s has its answers delivered, and those come back to %s: "+
-				"that would go on for ever", echo(first), echo(name))
+			return bad(field, "push.answer_to %s has its answers delivered, and those come back "+
+				"to %s: that would go on for ever", echo(first), echo(name))
 		}
 	}
 	return nil
@@ -133,8 +133,8 @@ func (s *Server) LeaseHere(
 	return res.Leased, err
 }
 
-// SettleHere settles one lease for the node itself and, where there is an answer, enqueues it into a
-// queue in the same entry. A refusal is an *event.Problem; without an answer a lost lease is no
+// SettleHere settles one lease for the node itself and, where there is an answer, enqueues it into
+// a queue in the same entry. A refusal is an *event.Problem; without an answer a lost lease is no
 // error, but rejected.
 func (s *Server) SettleHere(
 	ctx context.Context, actor string, item event.SettleItem, to string, answer *wire.NewMessage,

@@ -261,8 +261,8 @@ func (s *Server) clock(st State) int64 {
 	return max(st.Clock(), s.deps.Node.Clock())
 }
 
-// after returns the state that answers a write: a repeated request the one after the first, as far as
-// that is known.
+// after returns the state that answers a write: a repeated request the one after the first, as far
+// as that is known.
 func (q *request) after(res *event.Result) State {
 	if q.replayed {
 		if st, ok := q.s.pastAt(q, res.Index); ok {
@@ -277,7 +277,8 @@ func (s *Server) pastAt(q *request, index uint64) (State, bool) {
 	if s.deps.Past == nil {
 		return nil, false
 	}
-	st, err := s.deps.Past(q.Context(), event.Instant{Kind: event.InstantIndex, Index: index})
+	at := event.Instant{Kind: event.InstantIndex, Index: index}
+	st, err := s.deps.Past(q.Context(), at)
 	return st, err == nil
 }
 

@@ -46,8 +46,7 @@ const (
 	typeMsgpack = "application/msgpack"
 )
 
-// newRequest begins a request and its answer's headers. s is nil before the node can
-// serve.
+// newRequest begins a request and its answer's headers. s is nil before the node can serve.
 func newRequest(s *Server, w http.ResponseWriter, r *http.Request, pattern string) *request {
 	_, path, _ := strings.Cut(pattern, " ")
 	q := &request{Request: r, s: s, w: w, route: pattern, path: path, id: requestID(r)}
@@ -61,13 +60,16 @@ func newRequest(s *Server, w http.ResponseWriter, r *http.Request, pattern strin
 
 // check refuses what no route takes.
 func (q *request) check() error {
-	if enc := first(q.Header["Content-Encoding"]); enc != "" && !strings.EqualFold(enc, "identity") {
-		return event.Problemf(codeUnsupportedMedia, "Content-Encoding", "Content-Encoding %s is not taken; send the body as it is", echo(enc))
+	enc := first(q.Header["Content-Encoding"])
+	if enc != "" && !strings.EqualFold(enc, "identity") {
+		return event.Problemf(codeUnsupportedMedia, "Content-Encoding",
+			"Content-Encoding %s is not supported; send the body as it is", echo(enc))
 	}
 	if ct := q.Header["Content-Type"]; len(ct) > 0 && ct[0] != "" {
 		media, params, err := mime.ParseMediaType(ct[0])
 		if err != nil || len(ct) > 1 || len(ct[0]) > 256 {
-			return event.Problemf(codeUnsupportedMedia, "Content-Type", "Content-Type %s cannot be understood", echo(ct[0]))
+			return event.Problemf(codeUnsupportedMedia, "Content-Type",
+				"Content-Type %s cannot be understood", echo(ct[0]))
 		}
 		q.media, q.charset = media, params["charset"]
 	}
@@ -85,8 +87,8 @@ func first(v []string) string {
 	return v[0]
 }
 
-// unhurried clears the deadline of the body: net/http watches for the client hanging
-// up while the answer is computed, and would mistake the deadline for that.
+// unhurried clears the deadline of the body: net/http watches for the client hanging up while the
+// answer is computed, and would mistake the deadline for that.
 func (q *request) unhurried() { _ = http.NewResponseController(q.w).SetReadDeadline(time.Time{}) }
 
 // bytes reads the body, of at most limit bytes.
@@ -102,7 +104,8 @@ func (q *request) bytes(limit int64) ([]byte, error) {
 	}
 	b := &bytes.Buffer{}
 	if q.ContentLength > 0 {
-		b.Grow(int(min(q.ContentLength, 64<<10)) + bytes.MinRead) // no memory for what has not come yet
+		// No memory for what has not come yet.
+		b.Grow(int(min(q.ContentLength, 64<<10)) + bytes.MinRead)
 	}
 	_, err := b.ReadFrom(http.MaxBytesReader(q.w, q.Body, limit))
 	var max *http.MaxBytesError
@@ -114,7 +117,8 @@ func (q *request) bytes(limit int64) ([]byte, error) {
 	case errors.As(err, &max):
 		return nil, tooLarge()
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		return nil, event.Problemf(codeRequestTimeout, "", "the body did not arrive within %s", q.s.opts.BodyTimeout)
+		return nil, event.Problemf(codeRequestTimeout, "", "the body did not arrive within %s",
+			q.s.opts.BodyTimeout)
 	case errors.Is(err, io.ErrUnexpectedEOF) || q.Context().Err() != nil:
 		return nil, event.Problemf(codeInvalidJSON, "", "the body ended early")
 	}
@@ -132,7 +136,8 @@ func (q *request) document(also ...string) ([]byte, error) {
 		if packed {
 			want += " or " + typeMsgpack
 		}
-		return nil, event.Problemf(codeUnsupportedMedia, "Content-Type", "Content-Type must be %s", want)
+		return nil, event.Problemf(codeUnsupportedMedia, "Content-Type",
+			"Content-Type must be %s", want)
 	}
 	b, err := q.bytes(q.s.opts.MaxRequest)
 	if err == nil && !isMsgpack(q.media) && len(bytes.Trim(b, " \t\r\n")) == 0 {
@@ -159,7 +164,8 @@ func (q *request) decode(v any, optional bool, also ...string) error {
 		limit := int(2 * q.s.opts.MaxRequest)
 		b, err = transcode.ToJSON(b, limit)
 		if errors.Is(err, transcode.ErrTooLarge) {
-			return event.Problemf(codePayloadTooLarge, "", "the body is larger than %d bytes as JSON", limit)
+			return event.Problemf(codePayloadTooLarge, "",
+				"the body is larger than %d bytes as JSON", limit)
 		}
 		if err != nil {
 			return event.Problemf(code, "", "%s", err)

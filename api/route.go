@@ -181,7 +181,7 @@ func (s *Server) serve(pattern string, rule access, h handler) http.Handler {
 			}
 			s.metrics.request(method, path, q.status, time.Since(begun))
 		}()
-		// Rights before all else: a stranger learns nothing, not even that the request is malformed.
+		// Rights before all else: a stranger must not learn even that the request is malformed.
 		q.do(func() error { return q.refused(rule) })
 		q.do(q.check)
 		err := q.err

@@ -79,9 +79,8 @@ func (noLoader) Load(string) (any, error) {
 	return nil, errors.New("references to the outside are off")
 }
 
-// step is in every subschema and counts its evaluations. The library comes to
-// it last, and not at all where a type or an enum does not fit, so each
-// evaluation pays for those below it as well.
+// step is in every subschema and counts its evaluations. The library comes to it last, and not at
+// all where a type or an enum does not fit, so each evaluation pays for those below it as well.
 type step struct {
 	schema *schema
 	cost   int
@@ -237,7 +236,9 @@ type cached[V any] struct {
 }
 
 // of returns what compile returns for this revision of a definition.
-func (c *cache[V]) of(name string, revision uint64, created int64, compile func() (V, error)) (V, error) {
+func (c *cache[V]) of(
+	name string, revision uint64, created int64, compile func() (V, error),
+) (V, error) {
 	c.mu.Lock()
 	m, ok := c.made[name]
 	c.mu.Unlock()

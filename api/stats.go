@@ -38,7 +38,9 @@ func (s *Server) queueStats(q *request) error {
 		out.DeadByReason[reason.String()] = n
 	}
 	now := s.clock(s.deps.State)
-	counted := get(q, func() ([]store.Minute, error) { return counts.Minutes(name, now-minutes*60_000, now+1) })
+	counted := get(q, func() ([]store.Minute, error) {
+		return counts.Minutes(name, now-minutes*60_000, now+1)
+	})
 	out.Minutes = make([]wire.Minute, len(counted))
 	for i, m := range counted {
 		out.Minutes[i] = wire.Minute{

@@ -14,11 +14,11 @@ import (
 // waiters parks long-poll lease requests on the node that accepted them, in arrival order per
 // queue.
 //
-// After each applied batch, dispatch wakes as many waiters of a queue as it has deliverable messages
-// that no woken waiter has claimed, oldest first. A woken waiter proposes an ordinary lease command.
-// If another node was faster and the lease is empty, it returns to its place. When a waiter is done
-// with its claim, or its client disconnects, dispatch runs again, so no wake-up is lost and no
-// message waits for a client that is gone.
+// After each applied batch, dispatch wakes as many waiters of a queue as it has deliverable
+// messages that no woken waiter has claimed, oldest first. A woken waiter proposes an ordinary
+// lease command. If another node was faster and the lease is empty, it returns to its place. When a
+// waiter is done with its claim, or its client disconnects, dispatch runs again, so no wake-up is
+// lost and no message waits for a client that is gone.
 //
 // A produce that this node proposes takes the leases of parked waiters along, in the same batch,
 // directly behind it: one commit instead of two (take).
@@ -53,8 +53,8 @@ func (l *line) position(w *waiter) int {
 	return i
 }
 
-// waiter is one lease request. Invariant: it is parked in the lines of all of its queues, or in none
-// of them and its wake channel has been or will be sent to.
+// waiter is one lease request. Invariant: it is parked in the lines of all of its queues, or in
+// none of them and its wake channel has been or will be sent to.
 type waiter struct {
 	ws     *waiters
 	queues []string
@@ -89,7 +89,9 @@ func newWaiters(leasable func(string, []string) int) *waiters {
 // add returns a waiter; the caller sets its functions.
 func (ws *waiters) add(queues, kinds []string, most int) *waiter {
 	kinds = slices.Compact(slices.Sorted(slices.Values(kinds)))
-	return &waiter{ws: ws, queues: queues, kinds: kinds, most: most, wake: make(chan pendingWrite, 1)}
+	return &waiter{
+		ws: ws, queues: queues, kinds: kinds, most: most, wake: make(chan pendingWrite, 1),
+	}
 }
 
 const (

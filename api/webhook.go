@@ -18,7 +18,8 @@ type Forwarder interface {
 }
 
 func webhookNotFound(name string) *event.Problem {
-	return event.Problemf(event.CodeWebhookNotFound, "name", "webhook %s does not exist", echo(name))
+	return event.Problemf(event.CodeWebhookNotFound, "name",
+		"webhook %s does not exist", echo(name))
 }
 
 // listWebhooks answers GET /v1/webhooks?limit=&cursor=&consistency=.
@@ -28,7 +29,9 @@ func (s *Server) listWebhooks(q *request) error {
 	if q.fresh(); q.err != nil {
 		return q.err
 	}
-	views, more := firstN(s.deps.State.Webhooks(), limit, func(v *event.WebhookView) bool { return v.Name > after })
+	views, more := firstN(s.deps.State.Webhooks(), limit, func(v *event.WebhookView) bool {
+		return v.Name > after
+	})
 	out := wire.WebhookList{Webhooks: []wire.Webhook{}}
 	for i := range views {
 		out.Webhooks = append(out.Webhooks, q.webhook(&views[i]))
@@ -54,7 +57,8 @@ func (s *Server) getWebhook(q *request) error {
 
 // webhook returns a webhook as the API shows it.
 func (q *request) webhook(v *event.WebhookView) wire.Webhook {
-	w := wire.Webhook{Name: v.Name, CreatedAt: wire.Time(v.CreatedAt), UpdatedAt: wire.Time(v.UpdatedAt)}
+	w := wire.Webhook{Name: v.Name}
+	w.CreatedAt, w.UpdatedAt = wire.Time(v.CreatedAt), wire.Time(v.UpdatedAt)
 	q.do(func() error { return readDefinition(v, &w.WebhookDefinition) })
 	return w
 }
@@ -116,7 +120,8 @@ func (s *Server) checkWebhook(name string, d *wire.WebhookDefinition) (text []by
 		return nil, err
 	}
 	if len(text) > event.MaxDefinition {
-		return nil, bad("", "the definition has %d bytes, at most %d are taken", len(text), event.MaxDefinition)
+		return nil, bad("", "the definition must be at most %d bytes, not %d",
+			event.MaxDefinition, len(text))
 	}
 	return text, nil
 }
@@ -148,7 +153,8 @@ func (s *Server) compiled(v *event.WebhookView) (*compiledWebhook, error) {
 		p, err := webhook.Parse(v.Name, v.Definition)
 		w := &compiledWebhook{Webhook: p}
 		if err == nil && len(p.Definition.PayloadSchema) > 0 {
-			w.schema, err = compileSchema("the webhook's payload_schema", p.Definition.PayloadSchema)
+			const what = "the webhook's payload_schema"
+			w.schema, err = compileSchema(what, p.Definition.PayloadSchema)
 		}
 		return w, err
 	})
@@ -166,7 +172,8 @@ func (s *Server) secretsMissing() (reasons []string) {
 			continue
 		}
 		if missing := s.deps.Secrets.Missing(w.Definition.VerifyHMAC); len(missing) > 0 {
-			reasons = append(reasons, fmt.Sprintf("secret_missing: webhook %s: %s", w.Name, strings.Join(missing, "; ")))
+			reasons = append(reasons, fmt.Sprintf("secret_missing: webhook %s: %s",
+				w.Name, strings.Join(missing, "; ")))
 		}
 	}
 	return reasons

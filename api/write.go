@@ -86,8 +86,8 @@ func (q *request) orFirst(refusal error) (event.Result, error) {
 	return q.proposeFresh("", "", func() (*event.Command, error) { return nil, refusal })
 }
 
-// committed sets the headers of a committed write: its index and, where that is another
-// node, the leader that the client may write to next time.
+// committed sets the headers of a committed write: its index and, where that is another node, the
+// leader that the client may write to next time.
 func (q *request) committed(res *event.Result) {
 	q.w.Header().Set("X-Qlogd-Index", strconv.FormatUint(res.Index, 10))
 	if addr := q.s.deps.Node.LeaderHTTP(); addr != "" {
@@ -142,8 +142,8 @@ func perhaps(code, format string, args ...any) *event.Problem {
 func (q *request) kept(ref event.Ref) (event.Result, error) {
 	c, err := q.s.deps.Log.Content(ref)
 	if err != nil && q.s.gone(err) { // it was executed, so it must not be called not applied
-		return event.Result{}, perhaps(event.CodeHistoryExpired, "this request was executed before, "+
-			"in entry %d; its answer has been deleted with the history", ref.Index)
+		return event.Result{}, perhaps(event.CodeHistoryExpired, "this request was executed "+
+			"before, in entry %d; its answer has been deleted with the history", ref.Index)
 	}
 	var res *event.Result
 	if err == nil {
@@ -173,7 +173,8 @@ func (q *request) idempotency() (*event.Request, error) {
 		return nil, nil
 	}
 	if len(v) != 1 || !visible(v[0], 255) {
-		return nil, bad("Idempotency-Key", "Idempotency-Key must be one header of 1 to 255 visible ASCII characters")
+		return nil, bad("Idempotency-Key",
+			"Idempotency-Key must be one header of 1 to 255 visible ASCII characters")
 	}
 	// The body is read here where the route itself has no use for one.
 	body, err := q.bytes(q.s.opts.MaxRequest)

@@ -174,7 +174,6 @@ type run struct {
 	jobs     map[*job]struct{} // waiting or handled, and not over
 	waiting  int               // jobs in work
 	handling int               // jobs in a handler
-	settling int               // settlements without an answer
 	pace     time.Duration     // a handler's recent time per message
 	lease    time.Duration     // of the newest message
 }
@@ -237,7 +236,7 @@ func (r *run) room() int {
 		soon := int64(min(ahead, r.lease/3)) * int64(c) / int64(r.pace)
 		prefetch = int(min(soon, int64(r.w.opts.Prefetch)))
 	}
-	if r.waiting > prefetch/2 || r.waiting > 0 && prefetch == 0 || r.settling > 10*maxItems {
+	if r.waiting > prefetch/2 || r.waiting > 0 && prefetch == 0 {
 		return 0
 	}
 	return c + prefetch - r.waiting - r.handling
@@ -329,7 +328,6 @@ func (r *run) settle(j *job, s Settlement, count *int) {
 	over := j.over
 	if !over {
 		r.end(j)
-		r.settling++
 		r.settles.Add(1)
 	}
 	r.wake()
@@ -342,10 +340,6 @@ func (r *run) settle(j *job, s Settlement, count *int) {
 			r.log.Warn("message not settled, it will be delivered again",
 				"queue", j.Queue, "message", j.ID, "settle", string(s.Do), "error", err)
 		}
-		r.mu.Lock()
-		r.settling--
-		r.wake()
-		r.mu.Unlock()
 		r.settles.Done()
 	})
 }

@@ -25,11 +25,11 @@ import (
 func (a *app) applyCmd() *cobra.Command {
 	var files []string
 	var dry bool
-	return a.remote("apply -f FILE...", `Make queues and webhooks be as files say
+	return a.remote("apply -f FILE...", `Create or update queues and webhooks from files
 
-Reads queues and webhooks from YAML files and puts them, all or none, in any
-order. Fields that a file leaves out of a queue get their defaults; queues and webhooks
-that no file names stay as they are. Every mistake is reported with its line.`,
+Reads queues and webhooks from YAML files and puts them, all or none, in any order.
+Fields left out of a queue get their defaults; queues and webhooks that no file names
+stay as they are. Every mistake is reported with its line.`,
 		`  qlogd apply -f qlogd.yaml
   qlogd apply -f queues.yaml -f webhooks.yaml --dry-run
   qlogd export definitions | qlogd apply --addr http://other:7070 -f -`, func(c request) error {
@@ -58,11 +58,11 @@ that no file names stay as they are. Every mistake is reported with its line.`,
 		}, func(f *pflag.FlagSet) {
 			f.StringArrayVarP(&files, "file", "f", nil, "a YAML or JSON file with queues and "+
 				"webhooks; - is stdin; may be given several times")
-			f.BoolVar(&dry, "dry-run", false, "show what would change, and change nothing")
+			f.BoolVar(&dry, "dry-run", false, "show what would change without changing anything")
 		})
 }
 
-// refused makes one error of all that the server found wrong.
+// refused joins all mistakes that the server reports to one error.
 func (d *definitions) refused(err error) error {
 	var e *client.Error
 	if !errors.As(err, &e) {
@@ -281,7 +281,7 @@ func (d *defined) value(n *yaml.Node, left *int) (v any, err error) {
 
 var elementRE = regexp.MustCompile(`^(queues|webhooks)\[(\d+)\]\.?(.*)$`)
 
-// mistake formats what the server found wrong, with its line.
+// mistake formats a mistake that the server reports, with its line.
 func (d *definitions) mistake(w wire.Wrong) string {
 	m := elementRE.FindStringSubmatch(w.Field)
 	if m == nil {
@@ -296,7 +296,7 @@ func (d *definitions) mistake(w wire.Wrong) string {
 		return w.Field + ": " + w.Detail
 	}
 	name := ""
-	if n := find(list[i].node, "name"); n != nil {
+	if _, n := find(list[i].node, "name"); n != nil {
 		name = fmt.Sprintf(" %.64s", strings.ToValidUTF8(n.Value, "?"))
 	}
 	return fmt.Sprintf("%s:%d: %s%s: %s", list[i].file, lineOf(list[i].node, m[3]),
@@ -311,7 +311,7 @@ func lineOf(n *yaml.Node, path string) int {
 		var part string
 		part, path, _ = strings.Cut(path, ".")
 		name, index, _ := strings.Cut(part, "[")
-		key, value := findKey(resolve(n), name)
+		key, value := find(resolve(n), name)
 		if key == nil {
 			return line
 		}
@@ -325,14 +325,8 @@ func lineOf(n *yaml.Node, path string) int {
 	return line
 }
 
-// find returns a mapping's value, nil where there is none.
-func find(n *yaml.Node, name string) *yaml.Node {
-	_, value := findKey(n, name)
-	return value
-}
-
-// findKey returns a mapping's key and value, nil where there is none.
-func findKey(n *yaml.Node, name string) (key, value *yaml.Node) {
+// find returns a mapping's key and value, nil where there is none.
+func find(n *yaml.Node, name string) (key, value *yaml.Node) {
 	if n.Kind == yaml.MappingNode {
 		for i := 0; i+1 < len(n.Content); i += 2 {
 			if n.Content[i].Value == name {
@@ -345,9 +339,10 @@ func findKey(n *yaml.Node, name string) (key, value *yaml.Node) {
 
 func (a *app) exportCmd() *cobra.Command {
 	output, at := "yaml", ""
-	cmd := a.plain("definitions", `Print all queues and webhooks as apply takes them
+	cmd := a.plain("definitions", `Print all queues and webhooks in the form that apply reads
 
-Prints all queues with their whole policies, and all webhooks. Applied again, it changes nothing.`,
+Prints all queues with their whole policies, and all webhooks. Applying it changes
+nothing.`,
 		`  qlogd export definitions > qlogd.yaml
   qlogd export definitions --at 2026-01-31T12:00:00Z
   qlogd export definitions -o json | jq -r '.queues[].name'`,
@@ -382,7 +377,7 @@ func writeDefinitions(w io.Writer, d *wire.Definitions) error {
 	if err != nil {
 		return err
 	}
-	if queues := find(root, "queues"); queues != nil {
+	if _, queues := find(root, "queues"); queues != nil {
 		for _, q := range queues.Content {
 			tidyQueue(q)
 		}
@@ -397,8 +392,8 @@ func writeDefinitions(w io.Writer, d *wire.Definitions) error {
 
 // tidyQueue leaves out what is not set, and puts the dead-letter queue last.
 func tidyQueue(q *yaml.Node) {
-	delivery := find(q, "delivery")
-	if dlq := find(delivery, "dead_letter_queue"); dlq != nil && dlq.Tag != "!!null" {
+	_, delivery := find(q, "delivery")
+	if _, dlq := find(delivery, "dead_letter_queue"); dlq != nil && dlq.Tag != "!!null" {
 		key := &yaml.Node{}
 		key.SetString("dead_letter_queue")
 		defer func() { q.Content = append(q.Content, key, dlq) }()
@@ -416,7 +411,7 @@ func tidyQueue(q *yaml.Node) {
 	}
 }
 
-// toYAML makes JSON YAML, in its order, with the lines that it had.
+// toYAML returns JSON as YAML, in its order and with its lines.
 func toYAML(b []byte) (*yaml.Node, error) {
 	r := jsonReader{dec: jsontext.NewDecoder(bytes.NewBuffer(b)), text: b, line: 1}
 	n, err := r.value()

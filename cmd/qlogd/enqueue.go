@@ -12,7 +12,6 @@ import (
 	"iter"
 	"maps"
 	"os"
-	"time"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
@@ -25,10 +24,6 @@ import (
 // maxBatchBytes keeps a request well below the server's default limit of
 // 16 MiB, whatever else is in it.
 const maxBatchBytes = 8 << 20
-
-// linger is how long an unfinished batch waits for more input: a slow pipe is
-// not held up, a fast one is batched.
-const linger = 50 * time.Millisecond
 
 // enqueuer is one run of qlogd enqueue. Its message holds what the flags say.
 type enqueuer struct {
@@ -114,7 +109,7 @@ func (e *enqueuer) run(a *app, c request) error {
 	if err != nil {
 		return err
 	}
-	err = e.send(ctx, a, c, in)
+	err = e.send(a, c, in)
 	if a.output != "json" || err != nil {
 		text := messages(e.enqueued) + " enqueued"
 		if e.imported {
@@ -127,58 +122,43 @@ func (e *enqueuer) run(a *app, c request) error {
 	return err
 }
 
-// send groups the input into batches and sends them in order. What was read
-// before an error is still sent.
-func (e *enqueuer) send(ctx context.Context, a *app, c request, in <-chan input) error {
+// send groups the input into batches and sends them in order: a batch is full, or what
+// has been read so far, so that a slow pipe is not held up. What was read before an error
+// is still sent.
+func (e *enqueuer) send(a *app, c request, in <-chan input) error {
 	var batch []wire.ImportMessage
 	size := 0
 	flush := func() error {
 		if len(batch) == 0 {
 			return nil
 		}
-		err := e.sendBatch(ctx, a, c, batch)
+		err := e.sendBatch(a, c, batch)
 		batch, size = batch[:0], 0
 		return err
 	}
-	timer := time.NewTimer(linger)
-	defer timer.Stop()
-	for {
-		select {
-		case v, ok := <-in:
-			if !ok {
-				return flush()
+	for v := range in {
+		var m wire.ImportMessage
+		if v.err == nil {
+			m, v.err = e.messageOf(v)
+		}
+		if v.err != nil || size+len(v.value) > maxBatchBytes {
+			if err := cmp.Or(flush(), v.err); err != nil {
+				return err
 			}
-			var m wire.ImportMessage
-			if v.err == nil {
-				m, v.err = e.messageOf(v)
-			}
-			if v.err != nil {
-				if err := flush(); err != nil {
-					return err
-				}
-				return v.err
-			}
-			if len(batch) == e.batch || size+len(v.value) > maxBatchBytes {
-				if err := flush(); err != nil {
-					return err
-				}
-			}
-			batch, size = append(batch, m), size+len(v.value)
-			timer.Reset(linger)
-		case <-timer.C:
+		}
+		batch, size = append(batch, m), size+len(v.value)
+		if len(batch) == e.batch || len(in) == 0 {
 			if err := flush(); err != nil {
 				return err
 			}
-		case <-ctx.Done():
-			return ctx.Err()
 		}
 	}
+	return cmp.Or(flush(), c.ctx.Err())
 }
 
-func (e *enqueuer) sendBatch(ctx context.Context, a *app, c request,
-	batch []wire.ImportMessage) error {
+func (e *enqueuer) sendBatch(a *app, c request, batch []wire.ImportMessage) error {
 	if e.imported {
-		out, err := c.Import(ctx, e.queue, batch)
+		out, err := c.Import(c.ctx, e.queue, batch)
 		if err != nil {
 			return err
 		}
@@ -198,7 +178,7 @@ func (e *enqueuer) sendBatch(ctx context.Context, a *app, c request,
 	for i := range batch {
 		plain[i] = batch[i].NewMessage
 	}
-	out, err := c.ProduceAll(ctx, e.queue, plain)
+	out, err := c.Produce(c.ctx, e.queue, plain...)
 	if err != nil {
 		return err
 	}
@@ -244,7 +224,7 @@ func (a *app) values(ctx context.Context, args []string, file string) (<-chan in
 		}
 		source = readValues("stdin", a.stdin)
 	}
-	out := make(chan input, 64)
+	out := make(chan input, 1000)
 	go func() {
 		defer close(out)
 		for v := range source {

@@ -17,12 +17,12 @@ import (
 	"github.com/qlogd/qlogd/api/wire"
 )
 
-// shared is a server of produce and settle calls that tells what requests it
-// got, holds them until it is let go, and refuses what refuse says.
+// shared is a server of produce and settle calls that reports the requests it got,
+// holds them until it is released, and refuses what refuse returns a problem for.
 type shared struct {
 	srv    *httptest.Server
 	got    chan []string // each request's payloads, or leases
-	hold   chan struct{} // a value lets one request go on; nil: nothing is held
+	hold   chan struct{} // a value releases one request; nil: nothing is held
 	refuse func(all []string) *wire.Problem
 	mu     sync.Mutex
 	keys   []string
@@ -129,43 +129,7 @@ func waitingFor(t *testing.T, c *Client, n int) {
 	}
 }
 
-func TestEnqueueSharesRequests(t *testing.T) {
-	s, c := newShared(t, true, nil)
-	var wg sync.WaitGroup
-	one := func(v any) {
-		wg.Go(func() {
-			if _, err := c.Enqueue(t.Context(), "q", JSON(v)); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	// The first leaves alone and at once; while requests are under way the
-	// others gather.
-	one("first")
-	if got := <-s.got; len(got) != 1 {
-		t.Fatal(got)
-	}
-	const n = 300
-	for i := range n {
-		one(i)
-	}
-	requests, messages := 0, 0
-	for messages < n {
-		select {
-		case got := <-s.got:
-			requests++
-			messages += len(got)
-		case s.hold <- struct{}{}:
-		}
-	}
-	close(s.hold)
-	wg.Wait()
-	if requests > n/4 {
-		t.Errorf("%d requests for %d messages", requests, n)
-	}
-}
-
-// One bad message is told to its own caller; the others are enqueued.
+// One bad message fails for its own caller; the others are enqueued.
 func TestABadMessageFailsAlone(t *testing.T) {
 	bad := func(all []string, is func(string) bool, named bool, status int, code string) *wire.Problem {
 		for i, v := range all {

@@ -4,12 +4,11 @@ import (
 	"slices"
 	"strings"
 	"testing"
-
-	"github.com/spf13/pflag"
 )
 
 // TestExposed: a listener open to strangers is logged at each start, and no other.
 func TestExposed(t *testing.T) {
+	env := map[string]string{"QLOGD_INSECURE": "1"}
 	for _, c := range []struct {
 		args string
 		want []string // of each warning: the listener, a colon, and some of the text
@@ -26,13 +25,12 @@ func TestExposed(t *testing.T) {
 		{"--admin-addr 10.0.0.1:7072", []string{"admin-addr:memory"}},
 		{"--admin-addr 127.0.0.1:7072", nil},
 	} {
-		cfg := &config{}
-		fs := pflag.NewFlagSet("serve", pflag.ContinueOnError)
-		cfg.flags(fs)
-		if err := fs.Parse(append(strings.Fields(c.args), "--insecure")); err != nil {
-			t.Fatal(err)
+		a := &app{
+			args:   append([]string{"serve", "--insecure"}, strings.Fields(c.args)...),
+			getenv: func(name string) string { return env[name] },
 		}
-		if err := cfg.load(fs, func(name string) string { return map[string]string{"QLOGD_INSECURE": "1"}[name] }); err != nil {
+		cfg, err := a.loadConfig()
+		if err != nil {
 			t.Fatalf("%s: %v", c.args, err)
 		}
 		got := cfg.exposed()

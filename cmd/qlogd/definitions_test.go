@@ -9,7 +9,6 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/qlogd/qlogd/api/wire"
-	"github.com/qlogd/qlogd/client"
 )
 
 var texts = rapid.OneOf(rapid.StringN(0, 10, 30), rapid.SampledFrom([]string{"", "null", "yes", "1e3", "0x10", "~", "- a", "a: b", "# c", " lead", "trail ", "two\nlines\n", "tab\there", "\u0085", "\ufeff", "\r\n", "2026-01-31", "<<", "'", "\""}))
@@ -131,33 +130,4 @@ func TestExportApplies(t *testing.T) {
 			}
 		}
 	})
-}
-
-// A repeated request is answered with what it changed when it was first done,
-// whatever has become of that since.
-func TestDefineRepeated(t *testing.T) {
-	n, c := testNode(t, t.TempDir())
-	defer stopNode(t, n)
-	define := func(doc string, key string) []wire.DefinitionChange {
-		t.Helper()
-		var d definitions
-		if err := d.read("doc", []byte(doc)); err != nil {
-			t.Fatal(err)
-		}
-		req := must[wire.DefinitionsRequest](t)(d.request())
-		return must[[]wire.DefinitionChange](t)(c.Define(t.Context(), req, false, client.WithIdempotencyKey(key)))
-	}
-	const doc = "queues: [{name: a, delivery: {max_attempts: 7}}]\nwebhooks: [{name: w, queue: a}]"
-	first := define(doc, "k")
-	define("queues: [{name: a}]", "other")
-	if err := c.DeleteWebhook(t.Context(), "w"); err != nil {
-		t.Fatal(err)
-	}
-	again := define(doc, "k")
-	if len(first) != 2 || first[0].Action != wire.ActionCreate || fmt.Sprint(again) != fmt.Sprint(first) {
-		t.Errorf("first %v, again %v", first, again)
-	}
-	if q := must[*wire.Queue](t)(c.Queue(t.Context(), "a")); q.Delivery.MaxAttempts != 5 {
-		t.Errorf("it was done again: %+v", q.Delivery)
-	}
 }

@@ -8,8 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/spf13/pflag"
-
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/client"
 )
@@ -36,16 +34,8 @@ func TestLostBeginningIsRefused(t *testing.T) {
 	if err := errors.Join(os.Remove(files[0]), os.Remove(strings.TrimSuffix(files[0], ".seg")+".idx")); err != nil {
 		t.Fatal(err)
 	}
-	c2 := &config{}
-	fs := pflag.NewFlagSet("serve", pflag.ContinueOnError)
-	c2.flags(fs)
-	if err := fs.Parse([]string{"--data-dir", dir, "--http-addr", "127.0.0.1:0", "--raft-addr", "127.0.0.1:0"}); err != nil {
-		t.Fatal(err)
-	}
-	if err := c2.load(fs, func(string) string { return "" }); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := startNode(c2, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "first segments are lost") {
+	_, err := startNode(testConfig(t, dir), slog.New(slog.DiscardHandler))
+	if err == nil || !strings.Contains(err.Error(), "first segments are lost") {
 		t.Errorf("%v", err)
 	}
 }

@@ -13,8 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/spf13/pflag"
-
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/client"
 	"github.com/qlogd/qlogd/event"
@@ -22,20 +20,22 @@ import (
 	"github.com/qlogd/qlogd/replay"
 )
 
+// testConfig returns the settings of a node in this process.
+func testConfig(t *testing.T, dir string, args ...string) *config {
+	t.Helper()
+	args = append([]string{"serve", "--data-dir", dir,
+		"--http-addr", "127.0.0.1:0", "--raft-addr", "127.0.0.1:0"}, args...)
+	c, err := (&app{args: args, getenv: func(string) string { return "" }}).loadConfig()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
 // testNode starts a node in this process and returns it with a client.
 func testNode(t *testing.T, dir string, args ...string) (*node, *client.Client) {
 	t.Helper()
-	c := &config{}
-	fs := pflag.NewFlagSet("serve", pflag.ContinueOnError)
-	c.flags(fs)
-	args = append([]string{"--data-dir", dir, "--http-addr", "127.0.0.1:0", "--raft-addr", "127.0.0.1:0"}, args...)
-	if err := fs.Parse(args); err != nil {
-		t.Fatal(err)
-	}
-	if err := c.load(fs, func(string) string { return "" }); err != nil {
-		t.Fatal(err)
-	}
-	n, err := startNode(c, slog.New(slog.DiscardHandler))
+	n, err := startNode(testConfig(t, dir, args...), slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}

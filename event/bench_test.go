@@ -23,9 +23,7 @@ func BenchmarkCodec(b *testing.B) {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				if err := fn(); err != nil {
-					b.Fatal(err)
-				}
+				must(b, fn())
 			}
 		})
 	}

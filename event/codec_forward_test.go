@@ -68,9 +68,7 @@ func TestAnswersRoundTrip(t *testing.T) {
 		}
 		b := EncodeAnswers(group)
 		got, err := DecodeAnswers(b, len(group))
-		if err != nil {
-			rt.Fatal(err)
-		}
+		must(rt, err)
 		same(rt, "answers", got, group)
 		if !bytes.Equal(EncodeAnswers(got), b) {
 			rt.Fatal("other bytes")

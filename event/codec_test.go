@@ -15,9 +15,7 @@ import (
 func unhex(t testing.TB, s string) []byte {
 	t.Helper()
 	b, err := hex.DecodeString(s)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return b
 }
 
@@ -98,9 +96,7 @@ func TestRoundTrips(t *testing.T) {
 			c := anything[Command]().Draw(rt, "command")
 			b := EncodeCommand(&c)
 			got, err := DecodeCommand(b)
-			if err != nil {
-				rt.Fatal(err)
-			}
+			must(rt, err)
 			same(rt, "command", got, &c)
 			if !bytes.Equal(EncodeCommand(got), b) {
 				rt.Fatal("other bytes")
@@ -113,9 +109,7 @@ func TestRoundTrips(t *testing.T) {
 			e.ID, e.Subject, e.Prev, e.Alias, e.Content = ID{}, ID{}, Ref{}, Hash{}, Blob{} // the record carries these
 			b := EncodeHeader(&e)
 			got := &Event{}
-			if err := DecodeHeader(b, got); err != nil {
-				rt.Fatal(err)
-			}
+			must(rt, DecodeHeader(b, got))
 			same(rt, "event", got, &e)
 			if !bytes.Equal(EncodeHeader(got), b) {
 				rt.Fatal("other bytes")
@@ -127,9 +121,7 @@ func TestRoundTrips(t *testing.T) {
 			c := anything[Content]().Draw(rt, "content")
 			blob := EncodeContent(&c)
 			got, err := DecodeContent(blob.Bytes)
-			if err != nil {
-				rt.Fatal(err)
-			}
+			must(rt, err)
 			same(rt, "content", got, &c)
 			if again := EncodeContent(got); !bytes.Equal(again.Bytes, blob.Bytes) || again.Digest != blob.Digest {
 				rt.Fatal("other bytes")
@@ -141,9 +133,7 @@ func TestRoundTrips(t *testing.T) {
 			s := anything[Result]().Draw(rt, "result")
 			s.Problem, s.Kept, s.Leased, s.Digest = nil, Ref{}, nil, [16]byte{} // not part of a kept answer
 			got, err := DecodeResult(EncodeResult(&s))
-			if err != nil {
-				rt.Fatal(err)
-			}
+			must(rt, err)
 			same(rt, "result", got, &s)
 		})
 	})
@@ -151,9 +141,7 @@ func TestRoundTrips(t *testing.T) {
 		rapid.Check(t, func(rt *rapid.T) {
 			p := anything[Policy]().Draw(rt, "policy")
 			got, err := DecodePolicy(EncodePolicy(&p))
-			if err != nil {
-				rt.Fatal(err)
-			}
+			must(rt, err)
 			same(rt, "policy", got, &p)
 		})
 	})
@@ -161,9 +149,7 @@ func TestRoundTrips(t *testing.T) {
 		rapid.Check(t, func(rt *rapid.T) {
 			e := anything[Entry]().Draw(rt, "entry")
 			got, err := DecodeEntry(e.Encode())
-			if err != nil {
-				rt.Fatal(err)
-			}
+			must(rt, err)
 			same(rt, "entry", got, &e)
 		})
 	})

@@ -24,12 +24,8 @@ func golden(t *testing.T, file string, names []string, bytesOf map[string][]byte
 		for _, n := range names {
 			fmt.Fprintf(&out, "%s %x\n", n, bytesOf[n])
 		}
-		if err := os.MkdirAll("testdata", 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, out.Bytes(), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.MkdirAll("testdata", 0o755))
+		must(t, os.WriteFile(path, out.Bytes(), 0o644))
 	}
 	was := readGolden(t, path)
 	for _, n := range names {
@@ -46,9 +42,7 @@ func golden(t *testing.T, file string, names []string, bytesOf map[string][]byte
 func readGolden(t testing.TB, path string) map[string]string {
 	t.Helper()
 	f, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer f.Close()
 	out := map[string]string{}
 	for s := bufio.NewScanner(f); s.Scan(); {
@@ -63,9 +57,7 @@ func goldenBytes(t testing.TB, file string) (out [][]byte) {
 	t.Helper()
 	for _, h := range readGolden(t, filepath.Join("testdata", file+".golden")) {
 		b, err := hex.DecodeString(h)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		out = append(out, b)
 	}
 	return out
@@ -289,5 +281,16 @@ func TestGoldenPolicies(t *testing.T) {
 			t.Fatalf("%s: %v", n, err)
 		}
 		same(t, n, got, p)
+	}
+}
+
+// must fails the test on an error.
+func must(t interface {
+	Helper()
+	Fatal(...any)
+}, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

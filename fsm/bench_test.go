@@ -40,9 +40,7 @@ func filled(b testing.TB, messages, keys int) (*Machine, uint64) {
 func apply(b testing.TB, m *Machine, index uint64, c *event.Command) event.Result {
 	e := event.Entry{Rules: event.Rules, Time: epoch + int64(index), Commands: [][]byte{event.EncodeCommand(c)}}
 	rs, err := m.Apply(index, e.Encode())
-	if err != nil {
-		b.Fatal(err)
-	}
+	must(b, err)
 	if rs[0].Problem != nil {
 		b.Fatal(rs[0].Problem)
 	}

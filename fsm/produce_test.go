@@ -44,9 +44,7 @@ func TestIdempotencyKey(t *testing.T) {
 		kept := event.RefOf(b.last().Events[1].ID)
 		c, _ := event.DecodeContent(b.last().Events[1].Content.Bytes)
 		was, err := event.DecodeResult(c.Answer)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		mustEqual(t, was, &first)
 		b.restart()
 		b.tick(1000)

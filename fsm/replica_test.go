@@ -81,9 +81,7 @@ func (r *replica) take(i int) {
 		_ = r.log.Append(want)
 	} else {
 		rs, err := r.m.Apply(e.index, e.data)
-		if err != nil {
-			r.t.Fatal(err)
-		}
+		must(r.t, err)
 		if got := tellResults(rs); got != r.tells[e.index] {
 			r.t.Fatalf("index %d, %s: answers\n%s\nthe leader's\n%s", e.index, r.name, got, r.tells[e.index])
 		}

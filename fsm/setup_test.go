@@ -84,9 +84,7 @@ func (b *bench) do(cs ...*event.Command) []event.Result {
 	data := e.Encode()
 	b.entries = append(b.entries, logged{b.index, data})
 	rs, err := b.m.Apply(b.index, data)
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	must(b.t, err)
 	if len(b.entries) < 100 || len(b.entries)%16 == 0 { // it takes longer than deciding
 		b.check()
 	}
@@ -127,12 +125,8 @@ func (b *bench) restart() {
 	}
 	f.Release()
 	s, err := projections.Load(&buf)
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	if err := s.Check(); err != nil {
-		b.t.Fatal(err)
-	}
+	must(b.t, err)
+	must(b.t, s.Check())
 	b.m = New(s, b.log, Options{Known: known})
 }
 
@@ -223,9 +217,7 @@ func (b *bench) load(f *Frozen) *projections.State {
 	}
 	f.Release()
 	s, err := projections.Load(&buf)
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	must(b.t, err)
 	if s.Digest() != f.Digest() {
 		b.t.Fatalf("index %d: loaded with another digest", s.Index())
 	}
@@ -245,9 +237,7 @@ func (b *bench) resume(f *Frozen) {
 	if s.Digest() != b.m.Digest() {
 		b.t.Fatalf("index %d: a checkpoint brought up by the log differs from the live state", b.index)
 	}
-	if err := s.Check(); err != nil {
-		b.t.Fatal(err)
-	}
+	must(b.t, s.Check())
 	b.m = New(s, b.log, Options{Known: known})
 }
 
@@ -287,9 +277,7 @@ func (b *bench) learn(bl *event.Block) {
 		switch e.Type {
 		case event.Enqueued:
 			c, err := event.DecodeContent(e.Content.Bytes)
-			if err != nil {
-				b.t.Fatal(err)
-			}
+			must(b.t, err)
 			b.names[e.ID] = string(c.Payload)
 		case event.DeadLettered, event.Replayed, event.Resurrected:
 			b.names[e.ID] = b.names[e.Subject]
@@ -452,5 +440,16 @@ func mustEqual(t tb, got, want any) {
 	t.Helper()
 	if g, w := fmt.Sprint(got), fmt.Sprint(want); g != w {
 		t.Fatalf("got %s, want %s", g, w)
+	}
+}
+
+// must fails the test on an error.
+func must(t interface {
+	Helper()
+	Fatal(...any)
+}, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

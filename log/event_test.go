@@ -58,9 +58,7 @@ func (s *diary) block(events ...event.Event) []event.Event {
 			s.last[e.ID] = event.RefOf(e.ID)
 		}
 	}
-	if err := s.log.Append(b); err != nil {
-		s.t.Fatal(err)
-	}
+	must(s.t, s.log.Append(b))
 	return events
 }
 
@@ -96,9 +94,7 @@ func TestRoundTrip(t *testing.T) {
 	next := s.log.Blocks(0)
 	for i, w := range want {
 		b, err := next(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if len(b.Events) == 0 {
 			b.Events = nil
 		}
@@ -131,9 +127,7 @@ func TestRoundTrip(t *testing.T) {
 func TestErasedContentIsTold(t *testing.T) {
 	s := begin(t, Options{})
 	id := s.enqueue("a", `"secret"`)
-	if err := s.log.Erase([]event.Ref{{Index: event.RefOf(id).Index}}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.log.Erase([]event.Ref{{Index: event.RefOf(id).Index}}))
 	if _, err := s.log.Content(event.RefOf(id)); !errors.Is(err, ErrErased) {
 		t.Errorf("content: %v", err)
 	}
@@ -163,9 +157,7 @@ func TestHistoryFollowsMovesBothWays(t *testing.T) {
 	want := []string{"enqueued@jobs", "leased@jobs", "dead_lettered@jobs", "leased@jobs.dlq", "released@jobs.dlq", "replayed@jobs.dlq", "discarded@jobs"}
 	for name, id := range map[string]event.ID{"first": m, "dead": dead, "replayed": back} {
 		got, err := s.log.History(t.Context(), id)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if d := cmp.Diff(want, types(got)); d != "" {
 			t.Errorf("by its %s id: %s", name, d)
 		}
@@ -220,9 +212,7 @@ func TestHistoryOfManySuccessors(t *testing.T) {
 	told(grave, event.Event{Type: event.Discarded, Queue: "other.dlq"})
 	for _, id := range []event.ID{first, dead, back, again, other, grave} {
 		got, err := s.log.History(t.Context(), id)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if d := cmp.Diff(want, types(got)); d != "" {
 			t.Errorf("by %s: %s", id, d)
 		}
@@ -242,16 +232,12 @@ func TestHistoryBeginsWhereRetentionCut(t *testing.T) {
 	}
 	lease := s.about(m, event.Event{Type: event.Leased, Queue: "jobs"})
 	s.about(m, event.Event{Type: event.Acked, Queue: "jobs", Lease: lease})
-	if err := s.log.DeleteBefore(s.index - 1); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.log.DeleteBefore(s.index-1))
 	if before, deleted := s.log.DeletedBefore(); !deleted || before < 3 {
 		t.Fatalf("nothing was deleted: %d", before)
 	}
 	got, err := s.log.History(t.Context(), m)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if d := cmp.Diff([]string{"leased@jobs", "acked@jobs"}, types(got)); d != "" {
 		t.Error(d)
 	}

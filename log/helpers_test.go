@@ -90,14 +90,15 @@ func options(fs vfs.FS) Options {
 func mustOpen(t testing.TB, opts Options) *Log {
 	t.Helper()
 	l, err := Open(opts)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { l.Close() })
 	return l
 }
 
-func must(t testing.TB, err error) {
+func must(t interface {
+	Helper()
+	Fatal(...any)
+}, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)

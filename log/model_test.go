@@ -27,9 +27,7 @@ type model struct {
 func (m *model) open(rt *rapid.T) {
 	m.opts.FS, m.opts.Durable, m.opts.HeldFrom = m.disk, m.durable, m.durable+1
 	l, err := Open(m.opts)
-	if err != nil {
-		rt.Fatal(err)
-	}
+	must(rt, err)
 	m.log = l
 	if l.Head() < m.durable {
 		rt.Fatalf("head %d, durable %d", l.Head(), m.durable)
@@ -58,16 +56,12 @@ func (m *model) append(rt *rapid.T) {
 		}
 		b.Records = append(b.Records, r)
 	}
-	if err := m.log.append(b); err != nil {
-		rt.Fatal(err)
-	}
+	must(rt, m.log.append(b))
 	m.blocks = append(m.blocks, b)
 }
 
 func (m *model) sync(rt *rapid.T) {
-	if err := m.log.Sync(); err != nil {
-		rt.Fatal(err)
-	}
+	must(rt, m.log.Sync())
 	m.durable = m.log.Head()
 }
 
@@ -82,9 +76,7 @@ func (m *model) held() []*rawBlock {
 
 func (m *model) check(rt *rapid.T) {
 	got, err := tryReadAll(m.log, 0)
-	if err != nil {
-		rt.Fatal(err)
-	}
+	must(rt, err)
 	want := m.held()
 	if len(got) != len(want) {
 		rt.Fatalf("%d blocks, want %d", len(got), len(want))
@@ -168,9 +160,7 @@ func TestModel(t *testing.T) {
 			case 8:
 				m.sync(rt)
 			case 9:
-				if err := m.log.Close(); err != nil {
-					rt.Fatal(err)
-				}
+				must(rt, m.log.Close())
 				m.durable = m.log.Head()
 				m.open(rt)
 			case 10:
@@ -179,9 +169,7 @@ func TestModel(t *testing.T) {
 			case 11:
 				index := rapid.Uint64Range(0, m.log.Head()+1).Draw(rt, "before")
 				first := m.log.First()
-				if err := m.log.DeleteBefore(index); err != nil {
-					rt.Fatal(err)
-				}
+				must(rt, m.log.DeleteBefore(index))
 				if s := m.log.Segments(); len(s) > 1 && s[0].Last < index {
 					rt.Fatalf("the segment from %d is still there", s[0].First)
 				}
@@ -200,18 +188,14 @@ func TestModel(t *testing.T) {
 						}
 					}
 				}
-				if err := m.log.Erase(refs); err != nil {
-					rt.Fatal(err)
-				}
+				must(rt, m.log.Erase(refs))
 				m.durable = m.log.Head()
 			case 13:
 				m.check(rt)
 			}
 		}
 		m.check(rt)
-		if err := m.log.Close(); err != nil {
-			rt.Fatal(err)
-		}
+		must(rt, m.log.Close())
 		report, err := Verify(context.Background(), Options{FS: m.disk, Dir: dir}, 0, nil)
 		if err != nil || (tip{report.Last, report.Chain}) != tipOf(m.log) {
 			rt.Fatal(report, err)

@@ -179,32 +179,20 @@ func (w *story) bringBack() {
 func TestGoldenState(t *testing.T) { goldenState(t, "testdata/state.golden", newestState(), 3) }
 
 func goldenState(t *testing.T, path string, s *State, rules uint16) {
-	if err := s.Check(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Check())
 	b := written(t, s)
 	if *update {
-		if err := os.MkdirAll("testdata", 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, b, 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.MkdirAll("testdata", 0o755))
+		must(t, os.WriteFile(path, b, 0o644))
 	}
 	frozen, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if !bytes.Equal(b, frozen) {
 		t.Errorf("a written state is\n%x\nfrozen is\n%x", b, frozen)
 	}
 	loaded, err := Load(bytes.NewReader(frozen))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := loaded.Check(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, loaded.Check())
 	if loaded.Digest() != s.Digest() || loaded.Index() != s.Index() || loaded.History() != 1 || loaded.Rules() != rules {
 		t.Fatal("another state was read")
 	}
@@ -331,4 +319,15 @@ func TestImpossible(t *testing.T) {
 		}()
 		sampleState().Begin(4, 0)
 	}()
+}
+
+// must fails the test on an error.
+func must(t interface {
+	Helper()
+	Fatal(...any)
+}, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

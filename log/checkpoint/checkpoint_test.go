@@ -41,15 +41,11 @@ func file(t testing.TB, m Meta, body string) []byte {
 	t.Helper()
 	var b bytes.Buffer
 	w, err := NewWriter(&b, m)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if _, err := io.WriteString(w, body); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, w.Close())
 	return b.Bytes()
 }
 
@@ -68,16 +64,10 @@ func TestRoundTrip(t *testing.T) {
 		fsys := vfs.NewMem()
 		body := strings.Repeat("x", size)
 		want := meta(42)
-		if err := fsys.MkdirAll("/c"); err != nil {
-			t.Fatal(err)
-		}
-		if err := Write(fsys, "/c", want, text(body)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, fsys.MkdirAll("/c"))
+		must(t, Write(fsys, "/c", want, text(body)))
 		got, r, err := Open(fsys, "/c", want.Name())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		b, err := io.ReadAll(r)
 		if err != nil || string(b) != body {
 			t.Errorf("%d bytes: %d came back, %v", size, len(b), err)
@@ -97,17 +87,11 @@ func TestGolden(t *testing.T) {
 	const name = "testdata/checkpoint-v1.hex"
 	b := file(t, meta(42), "the whole live state")
 	if *update {
-		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(name, []byte(hex.Dump(b)), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.MkdirAll(filepath.Dir(name), 0o755))
+		must(t, os.WriteFile(name, []byte(hex.Dump(b)), 0o644))
 	}
 	want, err := os.ReadFile(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if hex.Dump(b) != string(want) {
 		t.Errorf("the format has changed; it takes a new version\n%s", cmp.Diff(string(want), hex.Dump(b)))
 	}
@@ -173,13 +157,9 @@ func TestListNewestFirstAndBad(t *testing.T) {
 	if metas, bad, err := List(fsys, "/none"); metas != nil || bad != nil || err != nil {
 		t.Errorf("%v %v %v", metas, bad, err)
 	}
-	if err := fsys.MkdirAll("/c"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, fsys.MkdirAll("/c"))
 	for _, i := range []uint64{5, 100, 20} {
-		if err := Write(fsys, "/c", meta(i), text("x")); err != nil {
-			t.Fatal(err)
-		}
+		must(t, Write(fsys, "/c", meta(i), text("x")))
 	}
 	m := meta(7)
 	fsys.Put("/c/"+m.Name(), []byte("rubbish"))
@@ -188,9 +168,7 @@ func TestListNewestFirstAndBad(t *testing.T) {
 	fsys.Put("/c/"+m8.Name(), fsys.Get("/c/"+(&Meta{Index: 5, Term: 3}).Name())) // under a wrong name
 	fsys.Put("/c/"+m9.Name()+vfs.TempSuffix, []byte("half"))
 	metas, bad, err := List(fsys, "/c")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var got []uint64
 	for _, m := range metas {
 		got = append(got, m.Index)
@@ -198,9 +176,7 @@ func TestListNewestFirstAndBad(t *testing.T) {
 	if !slices.Equal(got, []uint64{100, 20, 5}) || len(bad) != 2 || bad[0].Name != m.Name() || bad[1].Name != m8.Name() {
 		t.Errorf("listed %v, bad %v", got, bad)
 	}
-	if err := Clean(fsys, "/c"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, Clean(fsys, "/c"))
 	if fsys.Get("/c/"+m9.Name()+vfs.TempSuffix) != nil {
 		t.Error("a half written file stays")
 	}
@@ -222,12 +198,8 @@ func TestWriteCrash(t *testing.T) {
 	for at := 1; ; at++ {
 		for loss := vfs.LoseAll; loss <= vfs.LoseRandom; loss++ {
 			fsys := vfs.NewMem()
-			if err := fsys.MkdirAll("/c"); err != nil {
-				t.Fatal(err)
-			}
-			if err := Write(fsys, "/c", m, text("old")); err != nil {
-				t.Fatal(err)
-			}
+			must(t, fsys.MkdirAll("/c"))
+			must(t, Write(fsys, "/c", m, text("old")))
 			fsys.CrashAt(fsys.Ops() + at)
 			err := Write(fsys, "/c", m, text(strings.Repeat("new", 1000)))
 			if !fsys.Crashed() {
@@ -249,9 +221,7 @@ func TestWriteErrors(t *testing.T) {
 	m := meta(42)
 	for at := 1; ; at++ {
 		fsys := vfs.NewMem()
-		if err := fsys.MkdirAll("/c"); err != nil {
-			t.Fatal(err)
-		}
+		must(t, fsys.MkdirAll("/c"))
 		before := fsys.Ops()
 		fsys.FailAt(before+at, errors.New("EIO"))
 		err := Write(fsys, "/c", m, text("body"))
@@ -320,4 +290,15 @@ func FuzzReader(f *testing.F) {
 			t.Fatalf("not the same again: %v", err)
 		}
 	})
+}
+
+// must fails the test on an error.
+func must(t interface {
+	Helper()
+	Fatal(...any)
+}, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

@@ -11,9 +11,7 @@ import (
 func TestSecondProcessIsRefusedByPid(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "data")
 	lock, err := Acquire(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if info, _ := os.Stat(dir); info.Mode().Perm() != 0o700 {
 		t.Errorf("mode is %o", info.Mode().Perm())
 	}
@@ -23,33 +21,34 @@ func TestSecondProcessIsRefusedByPid(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "pid "+strconv.Itoa(os.Getpid())) {
 		t.Errorf("second: %v", err)
 	}
-	if err := lock.Release(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, lock.Release())
 	again, err := Acquire(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	again.Release()
 }
 
 func TestUnsafeDirectoriesAreRefused(t *testing.T) {
 	open := filepath.Join(t.TempDir(), "open")
-	if err := os.Mkdir(open, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Chmod(open, 0o777); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Mkdir(open, 0o700))
+	must(t, os.Chmod(open, 0o777))
 	if _, err := Acquire(open); err == nil {
 		t.Error("a world-writable directory was taken")
 	}
 	target := t.TempDir()
 	link := filepath.Join(t.TempDir(), "link")
-	if err := os.Symlink(target, link); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Symlink(target, link))
 	if _, err := Acquire(link); err == nil {
 		t.Error("a link was taken")
+	}
+}
+
+// must fails the test on an error.
+func must(t interface {
+	Helper()
+	Fatal(...any)
+}, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

@@ -13,18 +13,14 @@ import (
 func put(t *testing.T, text string) string {
 	t.Helper()
 	dir := t.TempDir()
-	if err := os.WriteFile(Path(dir, NodeFile), []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(Path(dir, NodeFile), []byte(text), 0o600))
 	return dir
 }
 
 func read(t *testing.T, dir string) *Node {
 	t.Helper()
 	n, err := ReadNode(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return n
 }
 
@@ -34,9 +30,7 @@ func TestNodeCard(t *testing.T) {
 		t.Fatalf("missing: %v", err)
 	}
 	for _, n := range []*Node{NewNode("n1", 1<<20), NewBlank("n1", 1<<20)} {
-		if err := n.Write(dir); err != nil {
-			t.Fatal(err)
-		}
+		must(t, n.Write(dir))
 		if got := read(t, dir); !reflect.DeepEqual(got, n) {
 			t.Errorf("got %+v; want %+v", got, n)
 		}
@@ -58,16 +52,12 @@ func TestNodeGolden(t *testing.T) {
 		Joined: true, LogSegmentBytes: 64 << 20,
 	}
 	text, err := os.ReadFile("testdata/node.v1.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	dir := put(t, string(text))
 	if got := read(t, dir); !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v; want %+v", got, want)
 	}
-	if err := want.Write(dir); err != nil {
-		t.Fatal(err)
-	}
+	must(t, want.Write(dir))
 	if got, _ := os.ReadFile(Path(dir, NodeFile)); string(got) != string(text) {
 		t.Errorf("written as\n%s\nnot as\n%s", got, text)
 	}

@@ -22,7 +22,10 @@ func both(t *testing.T, test func(t *testing.T, fsys FS, dir string)) {
 	t.Run("Mem", func(t *testing.T) { test(t, NewMem(), "/") })
 }
 
-func must(t *testing.T, err error) {
+func must(t interface {
+	Helper()
+	Fatal(...any)
+}, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
@@ -143,9 +146,7 @@ func TestMemCrashModel(t *testing.T) {
 		m := NewMem()
 		m.Put("f", nil)
 		f, err := m.OpenReadWrite("f")
-		if err != nil {
-			rt.Fatal(err)
-		}
+		must(rt, err)
 		var now, synced []byte
 		for i := range rapid.IntRange(1, 12).Draw(rt, "steps") {
 			switch rapid.IntRange(0, 3).Draw(rt, "do") {

@@ -225,9 +225,7 @@ func read(t testing.TB, s *Store) fold {
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return f
 }
 
@@ -246,23 +244,17 @@ func openStore(t testing.TB, path string, opts Options) *Store {
 		opts.Interval = -1
 	}
 	s, err := Open(path, cluster, opts)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return s
 }
 
 // catchUp counts all that src holds.
 func catchUp(t testing.TB, s *Store, src *memLog) {
 	t.Helper()
-	if err := s.compare(src); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.compare(src))
 	for {
 		more, err := s.catchUp(context.Background(), src)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if !more {
 			return
 		}
@@ -337,9 +329,7 @@ func TestFold(t *testing.T) {
 				_ = s.Close()
 				s = openStore(t, path, s.opts)
 			case 2:
-				if err := s.Rebuild(); err != nil {
-					t.Fatal(err)
-				}
+				must(t, s.Rebuild())
 			}
 		}
 		catchUp(t, s, src)
@@ -360,16 +350,12 @@ func TestRebuildWhileFollowing(t *testing.T) {
 	for i := range uint64(60) {
 		src.append(block(i+1, start+int64(i)*500, 0, enqueued("a", 2)...))
 		if i%7 == 0 {
-			if err := s.Rebuild(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, s.Rebuild())
 		}
 	}
 	waitFor(t, s, 60)
 	for range 5 {
-		if err := s.Rebuild(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.Rebuild())
 		waitFor(t, s, 60)
 	}
 	stop()
@@ -382,12 +368,8 @@ func TestRebuildWhileFollowing(t *testing.T) {
 func copyFile(t testing.TB, from, to string) {
 	t.Helper()
 	b, err := os.ReadFile(from)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(to, b, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, os.WriteFile(to, b, 0o600))
 }
 
 const start = int64(1_800_000_000_000) // a whole minute
@@ -421,13 +403,9 @@ func TestMessagesPerMinute(t *testing.T) {
 		{start + 3600_000, 0, 0},
 	} {
 		a, err := s.MessagesPerMinute("a", c.now)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		b, err := s.MessagesPerMinute("b", c.now)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if a != c.a || b != c.b {
 			t.Errorf("at %d: a %d, b %d, want %d and %d", c.now-start, a, b, c.a, c.b)
 		}
@@ -450,9 +428,7 @@ func TestQueries(t *testing.T) {
 	catchUp(t, s, src)
 
 	minutes, err := s.Minutes("a", start, start+10*60_000)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	want := []Minute{
 		{start, Counts{Enqueued: 3}},
 		{start + 60_000, Counts{Leased: 1, Acked: 1, DeadLettered: 3}},
@@ -464,16 +440,12 @@ func TestQueries(t *testing.T) {
 		t.Errorf("a minute that began before from is told: %v", minutes)
 	}
 	dead, err := s.DeadLetters("a")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if d := cmp.Diff(map[event.Reason]uint64{event.ReasonMaxAttempts: 1, event.ReasonRejected: 2}, dead); d != "" {
 		t.Error(d)
 	}
 	ops, err := s.OperationsWith(key[:])
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if len(ops) != 1 || ops[0].Index != 6 || ops[0].Type != "enqueue" || ops[0].Time != start+61_000 {
 		t.Errorf("operations %+v", ops)
 	}
@@ -507,18 +479,14 @@ func TestReplayed(t *testing.T) {
 	told := func(after event.ID, limit int) (ids []event.ID) {
 		t.Helper()
 		rows, err := s.Replayed("a", after, limit)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for _, r := range rows {
 			ids = append(ids, r.ID)
 		}
 		return ids
 	}
 	rows, err := s.Replayed("a", event.ID{}, 2)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	want := []Replayed{{id(5, 0), id(1, 50), "x.dlq", "a"}, {id(5, 2), id(1, 52), "x.dlq", "b"}}
 	if d := cmp.Diff(want, rows); d != "" {
 		t.Error(d)
@@ -557,9 +525,7 @@ func TestMinutesAreBounded(t *testing.T) {
 		t.Errorf("%d rows, want %d", len(f.Minutes), keptRows)
 	}
 	minutes, err := s.Minutes("q0", start, start+10*minuteMS)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if len(minutes) != keptRows/queues || minutes[0].Start != start+2*minuteMS {
 		t.Errorf("%d minutes from %d", len(minutes), minutes[0].Start-start)
 	}
@@ -571,9 +537,7 @@ func TestBeginsAnew(t *testing.T) {
 	for name, spoil := range map[string]func(t *testing.T, path string) *memLog{
 		"another cluster": func(t *testing.T, path string) *memLog {
 			s, err := Open(path, "cluster-2", Options{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			_ = s.Close()
 			return newLog(blocks...)
 		},
@@ -582,15 +546,11 @@ func TestBeginsAnew(t *testing.T) {
 			return newLog(blocks[0], block(2, start, 1, enqueued("a", 7)...))
 		},
 		"no bbolt file": func(t *testing.T, path string) *memLog {
-			if err := os.WriteFile(path, []byte("something else entirely"), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.WriteFile(path, []byte("something else entirely"), 0o600))
 			return newLog(blocks...)
 		},
 		"cut": func(t *testing.T, path string) *memLog {
-			if err := os.Truncate(path, 5000); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.Truncate(path, 5000))
 			return newLog(blocks...)
 		},
 		"newer format": func(t *testing.T, path string) *memLog {
@@ -608,9 +568,7 @@ func TestBeginsAnew(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "p.db")
 			s := openStore(t, path, Options{})
 			catchUp(t, s, newLog(blocks...))
-			if err := s.Close(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, s.Close())
 			src := spoil(t, path)
 			s = openStore(t, path, Options{})
 			defer s.Close()
@@ -643,9 +601,7 @@ func TestFlippedBit(t *testing.T) {
 	_ = s.Close()
 
 	b, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	flipped := 0
 	for at := 0; ; {
 		i := bytes.Index(b[at:], []byte("needle-in-the-file"))
@@ -659,9 +615,7 @@ func TestFlippedBit(t *testing.T) {
 	if flipped == 0 {
 		t.Fatal("the row is not in the file")
 	}
-	if err := os.WriteFile(path, b, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(path, b, 0o600))
 
 	s = openStore(t, path, Options{})
 	defer s.Close()
@@ -698,12 +652,8 @@ func TestSourceFails(t *testing.T) {
 
 func TestClosed(t *testing.T) {
 	s := openStore(t, filepath.Join(t.TempDir(), "p.db"), Options{})
-	if err := s.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Close())
+	must(t, s.Close())
 	if _, err := s.QueueTotals("a"); !errors.Is(err, errClosed) {
 		t.Errorf("got %v", err)
 	}
@@ -715,7 +665,16 @@ func TestClosed(t *testing.T) {
 // waitFor returns once the store has counted up to index.
 func waitFor(t *testing.T, s *Store, index uint64) {
 	t.Helper()
-	if err := s.WaitFor(t.Context(), index); err != nil {
+	must(t, s.WaitFor(t.Context(), index))
+}
+
+// must fails the test on an error.
+func must(t interface {
+	Helper()
+	Fatal(...any)
+}, err error) {
+	t.Helper()
+	if err != nil {
 		t.Fatal(err)
 	}
 }

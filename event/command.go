@@ -132,7 +132,7 @@ type Request struct {
 	Looked uint64
 }
 
-// PutQueue makes a queue or replaces its policy.
+// PutQueue creates a queue or replaces its policy.
 type PutQueue struct {
 	Name   string
 	Policy Policy
@@ -239,7 +239,7 @@ const FieldSettle = "settle"
 // DeleteMessage takes a message out, whatever its state.
 type DeleteMessage struct{ ID ID }
 
-// Carry writes live messages' contents anew (retention, design.md section 3).
+// Carry rewrites the contents of live messages (retention, design.md section 3).
 type Carry struct{ Items []CarryItem }
 
 // CarryItem is one message's content; From is where it was read.
@@ -249,7 +249,7 @@ type CarryItem struct {
 	Content Blob
 }
 
-// Retain lets go of history below an index. It is refused while a live
+// Retain deletes history below an index. It is refused while a live
 // message's content lies there.
 type Retain struct{ Before uint64 }
 
@@ -294,7 +294,7 @@ type PurgeDead struct {
 }
 
 // Resurrect enqueues a message again that has left its queue (acked or
-// discarded). What it was is read from the log by who proposes it.
+// discarded). The proposing node reads from the log what it was.
 type Resurrect struct {
 	ID       ID  // under which it left
 	Last     Ref // its newest event
@@ -311,7 +311,7 @@ type Resurrect struct {
 }
 
 // CreateTask begins what takes many entries. Spec (Content.Spec) is JSON for
-// who carries it out.
+// the node that carries it out.
 type CreateTask struct {
 	Kind    TaskKind
 	Queue   string // "" none
@@ -340,7 +340,7 @@ type UpdateTask struct {
 	Content Blob   // TaskOpFail: Error
 }
 
-// Erase lets go of all that users wrote in messages: live ones are discarded,
+// Erase removes all that users wrote in messages: live ones are discarded,
 // and every node overwrites the contents of the events named.
 type Erase struct {
 	Task  ID
@@ -355,11 +355,11 @@ type EraseItem struct {
 	Refs []Ref // its events that have content
 }
 
-// PutWebhook makes a webhook or replaces its definition.
+// PutWebhook creates a webhook or replaces its definition.
 type PutWebhook struct {
 	Name       string
 	Queue      string // where its messages go; "" none
-	Definition []byte // JSON, checked by who took the request
+	Definition []byte // JSON, checked by the node that took the request
 }
 
 // DeleteWebhook deletes a webhook.

@@ -23,14 +23,14 @@ const (
 	Discarded
 	Replayed
 	AnswerKept     // the answer to a request with an Idempotency-Key
-	ContentCarried // a live message's content, written anew before its segment goes
+	ContentCarried // a live message's content, rewritten before its segment is deleted
 	HistoryDeleted // retention: blocks below Before may go
 	RulesChanged   // other rules of deciding are in force from here on (I19)
 	Resurrected    // a message that had left its queue is in one again, under a new id
 	TaskCreated
 	TaskCancelled
 	TaskResumed
-	TaskSealed   // an erasure: all that is to be erased has been told
+	TaskSealed   // an erasure: every content to erase is named
 	TaskReported // an erasure: a node has carried it out
 	TaskEnded    // completed or failed
 	Erased       // contents of earlier events are to be overwritten, on every node
@@ -137,7 +137,7 @@ type Order uint8
 // The orders of contract.md section 8.
 const (
 	OrderDefault  Order = iota // original in fifo and per_key, append in unordered
-	OrderOriginal              // where it stood by its first enqueue
+	OrderOriginal              // its place by its first enqueue
 	OrderAppend                // behind those that wait
 	OrderHead                  // before those that wait, in the order of their first enqueue
 )
@@ -160,7 +160,7 @@ var taskKindNames = [...]string{"", "replay", "purge", "erase"}
 
 func (k TaskKind) String() string { return nameOf(taskKindNames[:], k) }
 
-// TaskStatus is where a task stands.
+// TaskStatus is the status of a task.
 type TaskStatus uint8
 
 const (

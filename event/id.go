@@ -52,7 +52,7 @@ func ParseID(s string) (ID, error) {
 	return id, nil
 }
 
-// Ref tells where an event lies in the log: the Raft index of its block and
+// Ref is the place of an event in the log: the Raft index of its block and
 // its number in it. The zero Ref is none.
 type Ref struct {
 	Index  uint64
@@ -82,13 +82,13 @@ func RefOf(id ID) Ref {
 // ClockOf returns the log's clock in an id, Unix milliseconds.
 func ClockOf(id ID) int64 { return int64(id.Time()) }
 
-// Hash is the first half of a SHA-256: enough to tell keys apart.
+// Hash is the first half of a SHA-256: enough to distinguish keys.
 type Hash [16]byte
 
 // Of returns the hash of the same thing in the queue with this number: what is
 // deduplicated is so within one incarnation of a queue.
 func (h Hash) Of(number uint32) Hash {
-	for i := range 4 { // the bits of a SHA-256 are as good as any to tell queues apart
+	for i := range 4 { // the bits of a SHA-256 distinguish queues
 		h[i] ^= byte(number >> (8 * i))
 	}
 	return h

@@ -84,7 +84,7 @@ type Policy struct {
 	DedupBy            DedupBy
 
 	MessageSchema []byte // JSON, nil none
-	// JSON of what the cluster delivers to by itself, nil none; checked by who took the request
+	// JSON of the push target, nil none; checked by the node that took the request
 	Push        []byte
 	Namespace   string
 	Description string
@@ -117,8 +117,7 @@ const (
 	MaxDefinition  = 256 << 10 // of a webhook, and of a queue's push
 )
 
-// Names is what queues and webhooks may be called, as it is told to who gives
-// another name.
+// Names is the pattern of names of queues and webhooks, as error messages show it.
 const Names = `^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`
 
 var nameRE = regexp.MustCompile(Names)
@@ -126,8 +125,7 @@ var nameRE = regexp.MustCompile(Names)
 // ValidName reports whether s can name a queue or a webhook.
 func ValidName(s string) bool { return nameRE.MatchString(s) }
 
-// NodeNames is what the nodes of a cluster may be called, as it is told to who
-// gives another name.
+// NodeNames is the pattern of names of nodes, as error messages show it.
 const NodeNames = `^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`
 
 var nodeRE = regexp.MustCompile(NodeNames)

@@ -44,7 +44,7 @@ const (
 	CodeHistoryExpired  = "history_expired"
 	CodeTaskNotFound    = "not_found"
 	CodeWebhookNotFound = "webhook_not_found"
-	// internal: check against the policy anew and propose again
+	// internal: check against the policy again and propose again
 	CodeStaleRevision = "stale_revision"
 )
 
@@ -70,7 +70,7 @@ type Result struct {
 
 	Created bool // PutQueue
 	// PurgeQueue; Define: how many queues and webhooks it made or changed; Erase: how many messages
-	// it told of
+	// it named
 	Count    int64
 	Produced []Produced
 	Leased   []LeasedMessage
@@ -120,7 +120,7 @@ type Settled struct {
 	Code      string // of a rejected one
 	NextAt    int64  // retried
 	ExpiresAt int64  // extended
-	// Warn is set where a message was discarded for want of a dead-letter
+	// Warn is set where a message was discarded because there was no dead-letter
 	// queue or of attempts.
 	Message ID
 	Queue   string

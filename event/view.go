@@ -54,14 +54,14 @@ type MessageView struct {
 	SourceID       string
 }
 
-// OriginView tells of a message that was brought back: replayed or resurrected.
+// OriginView says where a message that was replayed or resurrected came from.
 type OriginView struct {
 	First   ID     // the id under which it was first enqueued
 	From    ID     // the id that it had before
 	Replays uint32 // how often it was replayed
 }
 
-// DeadView tells where a dead message came from. The error text is the content
+// DeadView says where a dead message came from. The error text is the content
 // of the event that moved it, which is the message's own id.
 type DeadView struct {
 	Queue           string

@@ -61,7 +61,7 @@ func within(p *event.Problem, list string, i int) *event.Problem {
 	return &q
 }
 
-// planQueues checks each queue by itself.
+// planQueues checks each queue on its own.
 func (d *decision) planQueues(puts []event.PutQueue) ([]plannedQueue, *event.Problem) {
 	plan := make([]plannedQueue, len(puts))
 	at := map[string]int{}

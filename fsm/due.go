@@ -5,7 +5,7 @@ import (
 	"github.com/qlogd/qlogd/projections"
 )
 
-// duePerEntry bounds what happens by itself in one entry; the leader proposes
+// duePerEntry bounds the due events of one entry; the leader proposes
 // further entries while something is left.
 const duePerEntry = 1024
 
@@ -40,7 +40,7 @@ func (d *decision) happen(it projections.Due) {
 	}
 }
 
-// expireLease ends a lease that has run out: like a retry, but by itself.
+// expireLease ends a lease that has run out: like a retry that nobody asked for.
 func (d *decision) expireLease(m *event.MessageView) {
 	q, _ := d.s.Look(m.Queue)
 	e := about(event.LeaseExpired, m)

@@ -33,7 +33,7 @@ func (d *decision) putQueue(c *event.PutQueue) event.Result {
 }
 
 // checkQueue returns the policy that a queue would have, or what is wrong with
-// it by itself.
+// it, without regard to other queues.
 func (d *decision) checkQueue(c *event.PutQueue) (event.Policy, *event.Problem) {
 	policy := c.Policy.Clone()
 	was, exists := d.s.Look(c.Name)

@@ -37,7 +37,7 @@ func (m *Machine) Rules() uint16 { return view(m, (*projections.State).Rules) }
 // History is the index below which history may be gone.
 func (m *Machine) History() uint64 { return view(m, (*projections.State).History) }
 
-// NextDue is when something happens by itself next, Unix ms.
+// NextDue is when something becomes due next, Unix ms.
 func (m *Machine) NextDue() (int64, bool) { return view2(m, (*projections.State).NextDue) }
 
 // Queue returns a queue as of the newest entry.

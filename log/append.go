@@ -37,10 +37,9 @@ type writer struct {
 	file   vfs.File // the active segment's; nil: there is none, or it is being sealed
 	named  bool     // its name is known to be durable
 
-	wantSync chan struct{}
-	wantSide chan struct{}
-	stop     chan struct{}
-	done     sync.WaitGroup
+	wanted chan struct{} // has one element while tidy has something to do
+	stop   chan struct{}
+	done   sync.WaitGroup
 }
 
 func (w *writer) close() error {
@@ -95,11 +94,8 @@ func (l *Log) append(b *rawBlock) (err error) {
 		w.unsynced = 0
 	}
 	w.writeMu.Unlock()
-	if err == nil && full {
-		err = w.soon(w.wantSync, l.Sync)
-	}
-	if err == nil && sealed {
-		err = w.soon(w.wantSide, l.writeSides)
+	if err == nil && (full || sealed) {
+		err = l.tidySoon()
 	}
 	return err
 }
@@ -282,24 +278,23 @@ func (l *Log) Sync() (err error) {
 	return nil
 }
 
-func (l *Log) startBackground() {
-	w := l.w
-	if w.inline {
-		return
+// tidy syncs what was appended and writes the side files that are missing.
+func (l *Log) tidy() error {
+	if err := l.Sync(); err != nil {
+		return err
 	}
-	w.done.Go(func() { l.loop(w.wantSync, l.Sync) })
-	w.done.Go(func() { l.loop(w.wantSide, l.writeSides) })
+	return l.writeSides()
 }
 
-// loop does the work each time it is wanted, until Close. An error has broken
-// the log, which the next Append returns too; but that may take a while.
-func (l *Log) loop(want <-chan struct{}, work func() error) {
+// loop tidies whenever that is wanted, until Close. An error has broken the log, which
+// the next Append returns too; but that may take a while.
+func (l *Log) loop() {
 	for {
 		select {
 		case <-l.w.stop:
 			return
-		case <-want:
-			if err := work(); err != nil {
+		case <-l.w.wanted:
+			if err := l.tidy(); err != nil {
 				if !errors.Is(err, ErrClosed) && !errors.Is(err, ErrBroken) {
 					l.logger.Error("event log is broken", "error", err)
 				}
@@ -309,12 +304,12 @@ func (l *Log) loop(want <-chan struct{}, work func() error) {
 	}
 }
 
-func (w *writer) soon(want chan<- struct{}, work func() error) error {
-	if w.inline {
-		return work()
+func (l *Log) tidySoon() error {
+	if l.w.inline {
+		return l.tidy()
 	}
 	select {
-	case want <- struct{}{}:
+	case l.w.wanted <- struct{}{}:
 	default: // it is wanted already
 	}
 	return nil

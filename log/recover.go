@@ -48,8 +48,7 @@ func newLog(opts Options, readOnly bool) (*Log, error) {
 	}
 	if !readOnly {
 		l.w = &writer{
-			inline: opts.inline, wantSync: make(chan struct{}, 1), wantSide: make(chan struct{}, 1),
-			stop: make(chan struct{}),
+			inline: opts.inline, wanted: make(chan struct{}, 1), stop: make(chan struct{}),
 		}
 	}
 	if l.fs == nil {
@@ -98,8 +97,10 @@ func open(opts Options, readOnly bool) (_ *Log, err error) {
 		if err := r.apply(); err != nil {
 			return nil, err
 		}
-		l.startBackground()
-		if err := l.w.soon(l.w.wantSide, l.writeSides); err != nil {
+		if !l.w.inline {
+			l.w.done.Go(l.loop)
+		}
+		if err := l.tidySoon(); err != nil {
 			return nil, err
 		}
 	}

@@ -3,7 +3,7 @@ package projections
 import (
 	"bytes"
 	"fmt"
-	"reflect"
+	"maps"
 	"slices"
 
 	"github.com/qlogd/qlogd/event"
@@ -66,45 +66,43 @@ func (s *State) checkIndexes() error {
 	if err != nil {
 		return fmt.Errorf("check: %w", err)
 	}
-	same := func(what string, have, want any) {
-		if err == nil && !reflect.DeepEqual(have, want) {
-			err = fmt.Errorf("check: %s: %v, a loaded state has %v", what, have, want)
+	check := func(what string, same bool) {
+		if !same && err == nil {
+			err = fmt.Errorf("check: %s: a loaded state has others", what)
 		}
 	}
-	same("messages by id", s.byID, t.byID)
-	same("leases by id", s.byLease, t.byLease)
-	same("messages by what they were resurrected from", s.raised, t.raised)
-	same("kinds by name", s.kinds.byName, t.kinds.byName)
-	same("contents by index", s.contents, t.contents)
-	same("users of dead-letter queues", s.users, t.users)
-	same("deduplication hashes", s.dedup.byKey, t.dedup.byKey)
-	same("answers by request", s.answers.byKey, t.answers.byKey)
-	same("number of ended tasks", len(s.ended), len(t.ended))
-	for i := range s.ended {
-		same("ended tasks", s.ended[i].TaskView, t.ended[i].TaskView)
-	}
+	sameList := func(a, b *list) bool { return *a == *b }
+	check("messages by id", maps.Equal(s.byID, t.byID))
+	check("leases by id", maps.Equal(s.byLease, t.byLease))
+	check("messages by what they were resurrected from", maps.Equal(s.raised, t.raised))
+	check("kinds by name", maps.Equal(s.kinds.byName, t.kinds.byName))
+	check("contents by index", maps.Equal(s.contents, t.contents))
+	check("users of dead-letter queues", maps.Equal(s.users, t.users))
+	check("deduplication hashes", maps.Equal(s.dedup.byKey, t.dedup.byKey))
+	check("answers by request", maps.Equal(s.answers.byKey, t.answers.byKey))
+	check("ended tasks", slices.EqualFunc(s.ended, t.ended,
+		func(a, b *task) bool { return a.ID == b.ID && a.EndedAt == b.EndedAt }))
 	for h := handle(1); h <= s.extras.used; h++ {
 		x, y := s.extras.get(h), t.extras.get(h)
-		same("the next in the lists that a message is in",
-			[]handle{x.deadOrder.prev, x.deadOrder.next, x.sourceNext},
-			[]handle{y.deadOrder.prev, y.deadOrder.next, y.sourceNext})
+		check("lists that a message is in", x.deadOrder == y.deadOrder && x.sourceNext == y.sourceNext)
 	}
 	for n, b := range s.backlogs { // order does not matter: any contradiction will do
 		o := t.backlogs[n]
-		same("partitions by key", b.lanes, o.lanes)
-		same("messages by source id", b.sources, o.sources)
-		if !b.grave { // a grave's lists are not kept
-			same("ready lists", b.byPrio, o.byPrio)
-			same("ready lists by kind", b.byKind, o.byKind)
+		check("partitions by key", maps.Equal(b.lanes, o.lanes))
+		check("messages by source id", maps.Equal(b.sources, o.sources))
+		check("dead messages by queue", maps.EqualFunc(b.dead, o.dead, sameList))
+		if b.grave { // its lists are not kept
+			continue
 		}
-		for name := range o.dead { // order does not matter: any contradiction will do
-			same("is found by those that died in "+name, slices.Contains(s.died[name], b), !b.grave)
-		}
-		same("dead messages by queue", b.dead, o.dead)
+		check("ready lists", b.byPrio == o.byPrio)
+		check("ready lists by kind", maps.EqualFunc(b.byKind, o.byKind,
+			func(a, b *[event.MaxPriority + 1]list) bool { return *a == *b }))
 	}
-	for name, l := range s.died { // order does not matter: any contradiction will do
-		same("number of backlogs of those that died in "+name, len(l), len(t.died[name]))
-	}
+	check("backlogs by queue of death", maps.EqualFunc(s.died, t.died, func(a, b []*backlog) bool {
+		return len(a) == len(b) && !slices.ContainsFunc(a, func(x *backlog) bool {
+			return !slices.ContainsFunc(b, func(y *backlog) bool { return x.number == y.number })
+		})
+	}))
 	return err
 }
 
@@ -181,7 +179,7 @@ func (s *State) checkBacklog(b *backlog, c *tally) error {
 		in := q.enqueued + q.deadIn + q.replayedIn + q.imported + q.resurrected
 		out := q.acked + q.deadLettered + q.discarded + q.replayed
 		if in != out+b.held() {
-			return fmt.Errorf("check: queue %q took in %d, let go %d and holds %d", q.name, in, out,
+			return fmt.Errorf("check: queue %q took in %d, released %d and holds %d", q.name, in, out,
 				b.held())
 		}
 	}

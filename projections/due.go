@@ -67,7 +67,7 @@ func (s *State) Buried() (Due, bool) {
 		To: g.to}, true
 }
 
-// NextDue returns when something happens by itself next, Unix ms: at once if
+// NextDue returns when something becomes due next, Unix ms: at once if
 // there is something left to carry out.
 func (s *State) NextDue() (int64, bool) {
 	if len(s.graves) > 0 {

@@ -45,7 +45,7 @@ type State struct {
 	byID    map[event.ID]handle
 	byLease map[event.ID]handle // leases by their ids
 	lastID  event.ID            // Invariant: no live message has a higher one
-	// a guess at the next event's message, 0 none: what stood behind the last one's, for leases are
+	// a guess at the next event's message, 0 none: the one behind the last one's, for leases are
 	// taken and settled in a row. It may be free by now, or another's
 	near handle
 

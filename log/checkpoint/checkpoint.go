@@ -246,7 +246,7 @@ const Keep = 16
 // as List returns them.
 //
 // Each time one more has been written, the one goes whose going leaves the
-// smallest hole. That keeps an even spread by itself: the history of which were
+// smallest hole. That keeps an even spread: the history of which were
 // kept need not be stored.
 func Thin(metas []Meta, keep int) []Meta {
 	keep = max(keep, 2)

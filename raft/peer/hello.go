@@ -30,20 +30,20 @@ type kind string
 const (
 	kindRaft kind = "raft"
 	kindRPC  kind = "rpc" // HTTP/2
-	kindWho  kind = "who" // answered, then closed
+	kindWho  kind = "who" // the answer, then closed
 )
 
 type hello struct {
 	Kind kind     `json:"kind"`
 	From Identity `json:"from"`
-	// Node and Incarnation are whom it looks for; "" any.
+	// Node and Incarnation are those that it looks for; "" any.
 	Node        string `json:"node"`
 	Incarnation string `json:"incarnation"`
 }
 
 type answer struct {
 	From    Identity `json:"from"`
-	Refused string   `json:"refused,omitempty"` // why; "" welcome
+	Refused string   `json:"refused,omitempty"` // why; "" accepted
 }
 
 func (i Identity) check() error {
@@ -69,7 +69,7 @@ func write(w io.Writer, v any) error {
 	return err
 }
 
-var errStranger = errors.New("not a node of qlogd")
+var errUnknown = errors.New("not a node of qlogd")
 
 // versionError is answered to the other side, where it can be read.
 type versionError byte
@@ -85,7 +85,7 @@ func read(r io.Reader, v any) error {
 		return err
 	}
 	if string(head[:len(magic)]) != magic {
-		return errStranger
+		return errUnknown
 	}
 	if v := head[len(magic)]; v != version {
 		return versionError(v)
@@ -101,28 +101,25 @@ func read(r io.Reader, v any) error {
 	return json.Unmarshal(b, v)
 }
 
-// dial opens a connection that has passed the handshake. All its errors are
-// notSent: whatever they are, nothing was asked yet.
-func (n *Net) dial(ctx context.Context, to Target, k kind) (*conn, error) {
-	c, err := n.connect(ctx, to, k)
-	if err != nil {
-		if n.ctx.Err() != nil {
-			err = net.ErrClosed
+// dial opens a connection and does the handshake. All its errors are notSent: nothing was
+// requested yet.
+func (n *Net) dial(ctx context.Context, to Target, k kind) (_ *conn, err error) {
+	defer func() {
+		if err != nil {
+			if err = outer(ctx, err); n.ctx.Err() != nil {
+				err = net.ErrClosed
+			}
+			err = &notSent{err}
 		}
-		return nil, &notSent{err}
-	}
-	return c, nil
-}
-
-func (n *Net) connect(ctx context.Context, to Target, k kind) (*conn, error) {
+	}()
 	dctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
 	raw, err := n.o.Dial(dctx, to.Addr)
 	if err != nil {
-		return nil, outer(ctx, err)
+		return nil, err
 	}
 	c := &conn{Conn: raw, raw: raw, net: n}
-	if err := n.enter(c); err != nil {
+	if err := n.enter(c, false); err != nil {
 		raw.Close()
 		return nil, err
 	}
@@ -134,13 +131,13 @@ func (n *Net) connect(ctx context.Context, to Target, k kind) (*conn, error) {
 	}
 	if err != nil {
 		c.Close()
-		return nil, outer(ctx, err)
+		return nil, err
 	}
 	raw.SetDeadline(time.Time{})
 	return c, nil
 }
 
-// outer says that it was the caller's context, if it was.
+// outer returns an error that wraps that of the caller's context, if it has ended.
 func outer(ctx context.Context, err error) error {
 	if c := ctx.Err(); c != nil && !errors.Is(err, c) {
 		return fmt.Errorf("%w (%v)", c, err)
@@ -173,24 +170,14 @@ func (n *Net) introduce(ctx context.Context, c *conn, to Target, k kind) error {
 		return &Error{Code: "refused", Detail: a.Refused}
 	}
 	c.peer = a.From
-	err := a.From.check()
-	if err == nil && k != kindWho {
-		// It should have seen these itself.
-		if err = fits(a.From, to); err == nil {
-			err = together(self, a.From, k)
-		}
-	}
-	if err != nil {
-		return &Error{Code: "refused", Detail: err.Error()}
-	}
-	return nil
+	return a.From.check()
 }
 
-// Hello asks who is at addr, also of another cluster.
+// Hello returns the identity of the node at addr, which may be of another cluster.
 func (n *Net) Hello(ctx context.Context, addr string) (Identity, error) {
 	c, err := n.dial(ctx, Target{Addr: addr}, kindWho)
 	if err != nil {
-		return Identity{}, fmt.Errorf("ask who is at %s: %w", addr, err)
+		return Identity{}, fmt.Errorf("hello to %s: %w", addr, err)
 	}
 	defer c.Close()
 	return c.peer, nil
@@ -214,7 +201,7 @@ func (n *Net) listen(c *conn) (h hello, err error) {
 	return h, err
 }
 
-// judge says why a node is not let in, or nil.
+// judge returns why a node is refused, or nil.
 func (n *Net) judge(h hello) (self Identity, layer *RaftLayer, err error) {
 	n.mu.Lock()
 	self, layer = n.self, n.raft
@@ -235,7 +222,7 @@ func (n *Net) judge(h hello) (self Identity, layer *RaftLayer, err error) {
 	return self, layer, err
 }
 
-// fits says why a node is not the one looked for, or nil.
+// fits returns why a node is not the one looked for, or nil.
 func fits(i Identity, t Target) error {
 	if t.Node != "" && t.Node != i.Node {
 		return fmt.Errorf("this is node %q, not %q", i.Node, t.Node)
@@ -246,7 +233,7 @@ func fits(i Identity, t Target) error {
 	return nil
 }
 
-// together says why two nodes may not speak, as far as clusters go.
+// together returns why two nodes may not communicate, as far as clusters go, or nil.
 func together(self, other Identity, k kind) error {
 	switch {
 	case self.Cluster != "" && other.Cluster != "" && self.Cluster != other.Cluster:

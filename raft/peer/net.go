@@ -12,8 +12,7 @@ import (
 	"time"
 )
 
-// Close waits this long for running calls to be answered, and for the answers to
-// be on their way.
+// Close waits this long for running calls to end, and for their responses to be sent.
 const (
 	lastAnswers = 500 * time.Millisecond
 	lastBytes   = 50 * time.Millisecond
@@ -23,7 +22,6 @@ const (
 // from any goroutine.
 type Net struct {
 	o       Options
-	maxCall int64
 	ctx     context.Context // ends with Close
 	cancel  context.CancelFunc
 	wg      sync.WaitGroup
@@ -32,20 +30,17 @@ type Net struct {
 	client  *http.Transport
 	calls   *feed // connections for server
 
-	strangers, refusals minutely
-
 	mu       sync.Mutex
 	closed   bool
 	self     Identity
 	handlers map[string]Handler
 	files    http.Handler
 	raft     *RaftLayer
-	// conns are all that are open, in both directions, from before their
-	// handshake on. Invariant: one whose handshake named an older self than
-	// self is not in it.
+	// conns are all that are open, in both directions, from before their handshake on.
+	// Invariant: one whose handshake named an older self than self is not in it.
 	conns    map[*conn]struct{}
-	accepted int     // of conns: of others, and let in
-	greeting []*conn // of conns: of others, and not yet let in; the oldest first
+	greeting []*conn // of conns: incoming ones during their handshake, the oldest first
+	warned   map[string]warning
 }
 
 // New starts to accept connections at once: those that come before Handle or
@@ -69,8 +64,8 @@ func New(o Options) (*Net, error) {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	n := &Net{
-		o: o, self: o.Self, maxCall: maxCall, handlers: map[string]Handler{},
-		conns: map[*conn]struct{}{}, calls: newFeed(o.Listener.Addr()),
+		o: o, self: o.Self, handlers: map[string]Handler{},
+		conns: map[*conn]struct{}{}, warned: map[string]warning{}, calls: newFeed(o.Listener.Addr()),
 	}
 	n.ctx, n.cancel = context.WithCancel(context.Background())
 	n.server, n.client = n.newServer(), n.newTransport()
@@ -128,8 +123,7 @@ func (n *Net) Close() error {
 	if layer != nil {
 		layer.Close()
 	}
-	// What handlers have answered is on its way still: the other side would take
-	// a broken connection for an unknown outcome.
+	// To the other side a broken connection would be an unknown outcome.
 	answered := make(chan struct{})
 	go func() { n.running.Wait(); close(answered) }()
 	select {
@@ -137,7 +131,7 @@ func (n *Net) Close() error {
 	case <-time.After(lastAnswers): // what is left is cut off
 	}
 	ctx, cancel := context.WithTimeout(n.ctx, lastBytes)
-	_ = n.server.Shutdown(ctx) // idle connections would linger for a second
+	_ = n.server.Shutdown(ctx) // would wait a second for idle connections
 	cancel()
 	n.cancel()
 	n.closeConns(func(*conn) bool { return true })
@@ -166,8 +160,8 @@ func (n *Net) accept() {
 		if closed {
 			return
 		}
-		// Out of file descriptors, say: those who are in can still be served.
-		n.strangers.warn(n.o.Logger, "cannot accept a connection from another node", "error", err)
+		// Out of file descriptors, for instance: open connections can still be served.
+		n.warn("cannot accept a connection from another node", "error", err)
 		select {
 		case <-n.ctx.Done():
 		case <-time.After(100 * time.Millisecond):
@@ -175,29 +169,29 @@ func (n *Net) accept() {
 	}
 }
 
-// greet does the handshake with a connection that came in, and hands it on.
+// greet does the handshake with an incoming connection, and delivers it.
 func (n *Net) greet(raw net.Conn) {
-	c := &conn{Conn: raw, raw: raw, net: n, incoming: true}
-	if n.enter(c) != nil {
+	c := &conn{Conn: raw, raw: raw, net: n}
+	if n.enter(c, true) != nil {
 		raw.Close()
 		return
 	}
 	raw.SetDeadline(time.Now().Add(greetTimeout))
 	h, err := n.listen(c)
 	if err != nil {
-		n.strangers.warn(n.o.Logger, "connection of a stranger refused", "from", raw.RemoteAddr(), "error", err)
+		n.warn("connection from an unknown host refused", "from", raw.RemoteAddr(), "error", err)
 		c.Close()
 		return
 	}
 	c.peer = h.From
 	self, layer, err := n.judge(h)
 	if err == nil && h.Kind != kindWho {
-		err = n.letIn(c)
+		err = n.admit(c)
 	}
 	a := answer{From: self}
 	if err != nil {
 		a.Refused = err.Error()
-		n.refusals.warn(n.o.Logger, "node refused", "node", h.From.Node, "incarnation", h.From.Incarnation,
+		n.warn("node refused", "node", h.From.Node, "incarnation", h.From.Incarnation,
 			"cluster", h.From.Cluster, "from", raw.RemoteAddr(), "error", err)
 	}
 	if werr := write(c.Conn, a); werr != nil || err != nil || h.Kind == kindWho {
@@ -212,16 +206,16 @@ func (n *Net) greet(raw net.Conn) {
 	}
 }
 
-// enter counts a connection among the open ones. Strangers take no room from
-// nodes: where there are too many, the oldest of them gives way.
-func (n *Net) enter(c *conn) error {
+// enter adds a connection to the open ones. Where too many have not sent their hello, the
+// oldest is closed: unknown hosts take no room from nodes.
+func (n *Net) enter(c *conn, incoming bool) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.closed {
 		return net.ErrClosed
 	}
 	n.conns[c] = struct{}{}
-	if !c.incoming {
+	if !incoming {
 		return nil
 	}
 	n.greeting = append(n.greeting, c)
@@ -232,57 +226,42 @@ func (n *Net) enter(c *conn) error {
 	return nil
 }
 
-// letIn counts a connection among those of nodes, after its handshake.
-func (n *Net) letIn(c *conn) error {
+// admit lets an incoming connection stay after its handshake.
+func (n *Net) admit(c *conn) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if _, in := n.conns[c]; !in {
 		return net.ErrClosed // meanwhile
 	}
-	if n.accepted >= maxConns {
-		return fmt.Errorf("%d connections are open, no more are let in", n.accepted)
+	if open := len(n.conns) - len(n.greeting); open >= maxConns {
+		return fmt.Errorf("%d connections are open, no more are accepted", open)
 	}
-	n.greeted(c)
-	n.accepted++
-	c.accepted = true
+	n.greetedLocked(c)
 	return nil
 }
 
-// greeted takes a connection out of those in their handshake. mu is held.
-func (n *Net) greeted(c *conn) {
+func (n *Net) greetedLocked(c *conn) {
 	n.greeting = slices.DeleteFunc(n.greeting, func(o *conn) bool { return o == c })
 }
 
-// conn is a connection that Net knows of. It is not a *tls.Conn even where
-// there is TLS below: net/http must see plain HTTP/2, as its handshake is not
-// the first thing said.
+// conn is a connection. It is not a *tls.Conn even where there is TLS below: net/http must
+// see plain HTTP/2, because its handshake is not the first thing sent.
 type conn struct {
 	net.Conn // TLS, or raw itself
 	raw      net.Conn
 	net      *Net
-	incoming bool
-	accepted bool       // by letIn; guarded by net.mu
 	layer    *RaftLayer // guarded by net.mu
 	peer     Identity
-	once     sync.Once
 }
 
-// Close closes at once, also where TLS would first say goodbye to a peer that
-// does not listen. The protocols above have ends of their own.
+// Close closes at once, also where TLS would first send an alert to a peer that does not read.
+// The protocols above have ends of their own.
 func (c *conn) Close() error {
-	err := net.ErrClosed
-	c.once.Do(func() {
-		n := c.net
-		n.mu.Lock()
-		delete(n.conns, c)
-		n.greeted(c)
-		if c.accepted {
-			n.accepted--
-		}
-		n.mu.Unlock()
-		err = c.raw.Close()
-	})
-	return err
+	c.net.mu.Lock()
+	delete(c.net.conns, c)
+	c.net.greetedLocked(c)
+	c.net.mu.Unlock()
+	return c.raw.Close()
 }
 
 // feed is a listener that is given its connections.
@@ -324,21 +303,21 @@ func (f *feed) Close() error {
 // Addr implements net.Listener.
 func (f *feed) Addr() net.Addr { return f.addr }
 
-// minutely is a warning that is logged at most once a minute, with the number of
-// times there was cause for it since: nobody who can connect must be able to
-// fill the disk.
-type minutely struct {
-	mu    sync.Mutex
+// warning is logged at most once a minute, with how often there was cause for it since: nobody
+// who can connect must be able to fill the disk.
+type warning struct {
 	last  time.Time
 	count int
 }
 
-func (m *minutely) warn(logger *slog.Logger, msg string, args ...any) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.count++
-	if now := time.Now(); m.last.IsZero() || now.Sub(m.last) >= time.Minute {
-		logger.Warn(msg, append(args, "times", m.count)...)
-		m.last, m.count = now, 0
+func (n *Net) warn(msg string, args ...any) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	w := n.warned[msg]
+	w.count++
+	if now := time.Now(); now.Sub(w.last) >= time.Minute {
+		n.o.Logger.Warn(msg, append(args, "times", w.count)...)
+		w = warning{last: now}
 	}
+	n.warned[msg] = w
 }

@@ -1,7 +1,7 @@
-// Package peer is the network between the nodes of a cluster: one port for all
-// (serve --raft-addr), on which each connection begins with a hello that says
-// who connects and whom it looks for. After that it carries either hashicorp/raft's
-// own streams (RaftLayer) or HTTP/2: calls, and files for nodes that catch up.
+// Package peer is the network between the nodes of a cluster: one port for all of it
+// (serve --raft-addr), on which each connection begins with a hello that says which node
+// connects and which one it looks for. After that it carries either hashicorp/raft's own
+// streams (RaftLayer) or HTTP/2: calls, and files for nodes that catch up.
 package peer
 
 import (
@@ -14,22 +14,22 @@ import (
 	"time"
 )
 
-// Identity is who a node says it is.
+// Identity is what a node says of itself.
 type Identity struct {
 	Cluster     string `json:"cluster"`     // "" while it belongs to none
-	Node        string `json:"node"`        // the operator's name for it: n1
+	Node        string `json:"node"`        // its name: n1
 	Incarnation string `json:"incarnation"` // of its data directory
 	Raft        string `json:"raft"`        // addresses at which others reach it (host:port)
 	HTTP        string `json:"http"`
 }
 
-// Target is whom to reach: at Addr must be that Node in that Incarnation, else
-// the other side refuses. "" is any.
+// Target is a node to reach: at Addr must be that Node in that Incarnation, else the other
+// side refuses. "" is any.
 type Target struct{ Addr, Node, Incarnation string }
 
 // Options of a node's network.
 type Options struct {
-	// Listener is where others come in. Net closes it.
+	// Listener accepts the connections of other nodes. Net closes it.
 	Listener net.Listener
 	// Dial opens a plain connection; nil: TCP.
 	Dial func(ctx context.Context, addr string) (net.Conn, error)
@@ -41,51 +41,50 @@ type Options struct {
 	Logger *slog.Logger
 }
 
-// Bounds that keep strangers, and nodes that hang, from taking all there is.
+// Bounds that keep unknown hosts, and nodes that hang, from using up all resources.
 const (
 	dialTimeout  = 2 * time.Second // for a connection, and again for its handshake
-	greetTimeout = 5 * time.Second // for a stranger to say who it is
-	maxGreeting  = 256             // strangers at a time; the oldest gives way
-	maxConns     = 1024            // connections of nodes that have been let in
-	maxCall      = 80 << 20        // bytes of a call's body, and of its answer
+	greetTimeout = 5 * time.Second // for a hello to arrive
+	maxGreeting  = 256             // connections before their hello; the oldest is closed
+	maxConns     = 1024            // connections after their hello
+	maxCall      = 80 << 20        // bytes of a call's body, and of its response
 )
 
 // Handler answers a call. An error becomes an *Error at the other side.
 type Handler func(ctx context.Context, from Identity, body []byte) ([]byte, error)
 
-// Error is what a handler, or the other side's handshake, answered.
+// Error is the response of a handler, or of the other side's handshake.
 type Error struct {
 	Code   string // "refused" by the handshake, "unknown_call", else the handler's
 	Detail string
-	Body   []byte // more that the handler wants to say
 }
 
 func (e *Error) Error() string { return e.Code + ": " + e.Detail }
 
-// NotSent reports whether a call surely did not reach a handler, so that it can
-// be made again, here or elsewhere, without being done twice: there was no
-// connection, the other side refused it, or has no handler of that name.
+// NotSent reports whether a call certainly did not reach a handler, so that it can be
+// repeated, here or elsewhere, without being carried out twice: there was no connection, the
+// other side refused it, or has no handler of that name.
 func NotSent(err error) bool {
 	_, ok := errors.AsType[*notSent](err)
 	return ok
 }
 
-// notSent marks an error. The mark is a type and not an Error's code: a handler
-// may pass on the refusal of a third node.
+// notSent marks an error. The mark is a type and not an Error's code, because a handler may
+// pass on the refusal of a third node.
 type notSent struct{ err error }
 
 func (n *notSent) Error() string { return n.err.Error() }
 func (n *notSent) Unwrap() error { return n.err }
 
-// HandleFiles lets h answer the Gets of other nodes; nil: nobody does.
+// HandleFiles makes h serve the Gets of other nodes; nil: none are served.
 func (n *Net) HandleFiles(h http.Handler) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.files = h
 }
 
-// Handle makes h answer the calls of that name, in place of an older one. nil:
-// nobody does. What an older one has begun goes on.
+// Handle makes h serve the calls of that name, in place of an older one; nil: none are served.
+// Calls that an older one has begun continue.
 func (n *Net) Handle(name string, h Handler) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

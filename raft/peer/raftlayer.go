@@ -12,8 +12,7 @@ type RaftLayer struct {
 	net *Net
 }
 
-// Raft makes the layer on which Raft's connections come in from now on. An
-// older one is closed.
+// Raft returns the layer on which Raft's connections arrive from now on. An older one is closed.
 func (n *Net) Raft() *RaftLayer {
 	l := &RaftLayer{net: n, feed: newFeed(n.o.Listener.Addr())}
 	n.mu.Lock()
@@ -35,8 +34,8 @@ func (l *RaftLayer) deliver(c *conn) {
 	}
 }
 
-// own makes a connection end with the layer, or at once if that has ended: the
-// goroutine that serves it in package raft ends only so.
+// own makes a connection end with the layer, or at once if that has ended: the goroutine that
+// serves it in package raft ends only then.
 func (l *RaftLayer) own(c *conn) bool {
 	l.net.mu.Lock()
 	c.layer = l

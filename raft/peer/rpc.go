@@ -18,14 +18,14 @@ import (
 	"time"
 )
 
-// A call is one HTTP/2 request: POST /call/{name}, its answer 200 and the
-// handler's bytes, or one of these and an Error as JSON:
+// A call is one HTTP/2 request: POST /call/{name}, its response 200 and the handler's bytes,
+// or one of these and an Error as JSON:
 //
-//	404  nobody handles that name, 413 the body is too large: no handler ran
-//	500  the handler answered with an error
+//	404, 413  there is no handler of that name, the body is too large: no handler ran
+//	500       the handler returned an error
 //
-// A GET goes to the handler of files, on connections of their own: bulk data
-// must not hold up calls.
+// A GET goes to the handler of files, on connections of their own: bulk data must not delay
+// calls.
 const callPath = "/call/"
 
 func protocols() *http.Protocols {
@@ -34,7 +34,7 @@ func protocols() *http.Protocols {
 	return p
 }
 
-// http2Config notices within some seconds that nobody is there.
+// http2Config detects within some seconds that the other side is gone.
 func http2Config() *http.HTTP2Config {
 	return &http.HTTP2Config{
 		MaxConcurrentStreams: 1000,
@@ -61,17 +61,19 @@ func (n *Net) newServer() *http.Server {
 	}
 }
 
-// newTransport keeps connections by target: the host of a request's URL is the
-// target in hex, with a letter before it for connections of calls or of files.
+// newTransport keeps connections by target: the host of a request's URL is the target in hex,
+// with a letter before it for connections of calls or of files.
 func (n *Net) newTransport() *http.Transport {
 	return &http.Transport{
 		DialContext: func(_ context.Context, _, host string) (net.Conn, error) {
-			to, err := targetOf(host)
+			host, _, _ = strings.Cut(host, ":")
+			b, err := hex.DecodeString(host[1:])
 			if err != nil {
 				return nil, err
 			}
-			// Not with the request's context: others may wait for it too.
-			c, err := n.dial(n.ctx, to, kindRPC)
+			t := strings.SplitN(string(b), "\n", 3)
+			// Not with the request's context: others may wait for the connection too.
+			c, err := n.dial(n.ctx, Target{Addr: t[0], Node: t[1], Incarnation: t[2]}, kindRPC)
 			if err != nil {
 				return nil, err
 			}
@@ -84,27 +86,17 @@ func (n *Net) newTransport() *http.Transport {
 	}
 }
 
-func hostOf(to Target, use string) string {
-	return use + hex.EncodeToString([]byte(to.Addr+"\n"+to.Node+"\n"+to.Incarnation))
+func urlOf(to Target, use, path string) *url.URL {
+	host := use + hex.EncodeToString([]byte(to.Addr+"\n"+to.Node+"\n"+to.Incarnation))
+	return &url.URL{Scheme: "http", Host: host, Path: path}
 }
 
-func targetOf(hostport string) (to Target, err error) {
-	host, _, _ := strings.Cut(hostport, ":")
-	b, err := hex.DecodeString(host[1:])
-	if err != nil {
-		return to, err
-	}
-	t := strings.SplitN(string(b), "\n", 3)
-	return Target{Addr: t[0], Node: t[1], Incarnation: t[2]}, nil
-}
-
-// Call asks the node at to and waits for its answer, as long as ctx allows, or
-// until nothing is heard from that node for some seconds. It never repeats a
-// request that a handler may have seen: see NotSent. from is who answered, as
-// far as known.
+// Call calls the node at to and waits for its response, until ctx ends or nothing is heard
+// from that node for some seconds. It never repeats a request that a handler may have seen:
+// see NotSent. from is the node that responded, as far as known.
 func (n *Net) Call(ctx context.Context, to Target, name string, body []byte) (out []byte, from Identity, err error) {
-	if int64(len(body)) > n.maxCall {
-		err = &notSent{n.tooLarge("body", len(body))}
+	if len(body) > maxCall {
+		err = &notSent{tooLarge(len(body))}
 	} else {
 		out, from, err = n.call(ctx, to, name, body)
 	}
@@ -116,49 +108,44 @@ func (n *Net) Call(ctx context.Context, to Target, name string, body []byte) (ou
 
 func (n *Net) call(ctx context.Context, to Target, name string, body []byte) ([]byte, Identity, error) {
 	r := &http.Request{
-		Method: http.MethodPost, URL: &url.URL{Scheme: "http", Host: hostOf(to, "c"), Path: callPath + name},
-		Header: http.Header{}, ContentLength: int64(len(body)),
-		Body: io.NopCloser(bytes.NewReader(body)),
-		GetBody: func() (io.ReadCloser, error) {
-			return io.NopCloser(bytes.NewReader(body)), nil
-		},
+		Method: http.MethodPost, URL: urlOf(to, "c", callPath+name),
+		Header: http.Header{}, ContentLength: int64(len(body)), Body: http.NoBody,
 	}
-	if len(body) == 0 {
-		r.Body, r.GetBody = http.NoBody, nil
+	if len(body) > 0 {
+		r.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(body)), nil }
+		r.Body, _ = r.GetBody()
 	}
 	resp, from, err := n.send(ctx, r)
 	if err != nil {
 		return nil, from, err
 	}
 	defer resp.Body.Close()
-	b, err := readAll(resp.Body, resp.ContentLength, 2*n.maxCall+64<<10) // an Error's base64 swells
+	b, err := readAll(resp.Body, resp.ContentLength, maxCall+64<<10)
 	if err != nil {
 		return nil, from, outer(ctx, err)
 	}
-	if resp.StatusCode == http.StatusOK {
-		return b, from, nil
-	}
 	e := &Error{}
-	if err := json.Unmarshal(b, e); err != nil || e.Code == "" {
-		return nil, from, fmt.Errorf("unexpected answer with status %d", resp.StatusCode)
-	}
-	if resp.StatusCode == http.StatusNotFound || resp.StatusCode == http.StatusRequestEntityTooLarge {
+	switch {
+	case resp.StatusCode == http.StatusOK:
+		return b, from, nil
+	case json.Unmarshal(b, e) != nil || e.Code == "":
+		return nil, from, fmt.Errorf("unexpected response with status %d", resp.StatusCode)
+	case resp.StatusCode < http.StatusInternalServerError:
 		return nil, from, &notSent{e}
 	}
 	return nil, from, e
 }
 
-// Get asks the node at to for the bytes from..to of a file. Fewer bytes, or an
-// end that was not the node's wish, are an error of the reader.
+// Get requests the bytes from..to of a file at a node. A response with fewer bytes, or a
+// connection that breaks, is an error of the reader.
 func (n *Net) Get(ctx context.Context, target Target, path string, from, to int64) (io.ReadCloser, error) {
-	r := &http.Request{
-		Method: http.MethodGet, URL: &url.URL{Scheme: "http", Host: hostOf(target, "f"), Path: path},
+	resp, _, err := n.send(ctx, &http.Request{
+		Method: http.MethodGet, URL: urlOf(target, "f", path),
 		Header: http.Header{"Range": {fmt.Sprintf("bytes=%d-%d", from, to-1)}},
-	}
-	resp, _, err := n.send(ctx, r)
+	})
 	if err == nil && (resp.StatusCode != http.StatusPartialContent || resp.ContentLength != to-from) {
-		b, _ := readAll(io.LimitReader(resp.Body, 1<<10), 0, 1<<10)
-		err = fmt.Errorf("status %d, %d bytes: %s", resp.StatusCode, resp.ContentLength, strings.TrimSpace(string(b)))
+		b, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<10))
+		err = fmt.Errorf("status %d, %d bytes: %s", resp.StatusCode, resp.ContentLength, bytes.TrimSpace(b))
 		resp.Body.Close()
 	}
 	if err != nil {
@@ -167,8 +154,8 @@ func (n *Net) Get(ctx context.Context, target Target, path string, from, to int6
 	return resp.Body, nil
 }
 
-// send makes one request. net/http repeats it only where the other side has
-// said, or it is certain, that it was not looked at.
+// send sends one request. net/http repeats it only where the other side has said, or it is
+// certain, that it was not read.
 func (n *Net) send(ctx context.Context, r *http.Request) (*http.Response, Identity, error) {
 	var got atomic.Pointer[conn]
 	resp, err := n.client.RoundTrip(r.WithContext(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
@@ -190,7 +177,7 @@ func (n *Net) send(ctx context.Context, r *http.Request) (*http.Response, Identi
 	return resp, from, err
 }
 
-// serve is one request at the side that answers.
+// serve serves one request.
 func (n *Net) serve(w http.ResponseWriter, r *http.Request) {
 	c := r.Context().Value(connKey{}).(*conn)
 	name, call := strings.CutPrefix(r.URL.Path, callPath)
@@ -208,33 +195,34 @@ func (n *Net) serve(w http.ResponseWriter, r *http.Request) {
 		files.ServeHTTP(w, r)
 		return
 	case r.Method != http.MethodPost || !call || h == nil:
-		fail(w, http.StatusNotFound, &Error{Code: "unknown_call", Detail: fmt.Sprintf("nobody answers %.100q here", name)})
+		detail := fmt.Sprintf("no handler for %.100q", name)
+		fail(w, http.StatusNotFound, &Error{Code: "unknown_call", Detail: detail})
 		return
 	}
-	body, err := readAll(r.Body, r.ContentLength, n.maxCall)
+	body, err := readAll(r.Body, r.ContentLength, maxCall)
 	if errors.Is(err, errTooLarge) {
-		fail(w, http.StatusRequestEntityTooLarge, n.tooLarge("body", int(r.ContentLength)))
+		fail(w, http.StatusRequestEntityTooLarge, tooLarge(int(r.ContentLength)))
 		return
 	}
 	if err != nil || r.ContentLength != int64(len(body)) {
 		panic(http.ErrAbortHandler) // without the whole body nothing happens
 	}
 	out, err := h(r.Context(), c.peer, body)
-	if err == nil && int64(len(out)) > n.maxCall {
-		err = n.tooLarge("answer", len(out))
+	if err == nil && len(out) > maxCall {
+		err = tooLarge(len(out))
 	}
 	if err != nil {
 		fail(w, http.StatusInternalServerError, err)
 		return
 	}
-	_, _ = w.Write(out) // an error is the caller's to see
+	_, _ = w.Write(out) // the caller sees an error
 }
 
-func (n *Net) tooLarge(what string, size int) *Error {
-	return &Error{Code: "too_large", Detail: fmt.Sprintf("%s of %d bytes, more than %d", what, size, n.maxCall)}
+func tooLarge(size int) *Error {
+	return &Error{Code: "too_large", Detail: fmt.Sprintf("%d bytes, more than %d", size, maxCall)}
 }
 
-// fail answers with an Error made of err.
+// fail responds with an Error made of err.
 func fail(w http.ResponseWriter, status int, err error) {
 	e, ok := errors.AsType[*Error](err)
 	if !ok {
@@ -242,7 +230,7 @@ func fail(w http.ResponseWriter, status int, err error) {
 	}
 	b, err := json.Marshal(e)
 	if err != nil {
-		panic(err) // strings and bytes
+		panic(err) // strings
 	}
 	w.WriteHeader(status)
 	_, _ = w.Write(b)
@@ -250,8 +238,8 @@ func fail(w http.ResponseWriter, status int, err error) {
 
 var errTooLarge = errors.New("too large")
 
-// readAll reads at most limit bytes. Memory grows with what has come, not with
-// what was announced.
+// readAll reads at most limit bytes. Memory grows with what has arrived, not with what was
+// announced.
 func readAll(r io.Reader, announced, limit int64) ([]byte, error) {
 	if announced > limit {
 		return nil, errTooLarge

@@ -1,11 +1,10 @@
 package api
 
 import (
-	"context"
+	"cmp"
 	"fmt"
 	"maps"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
@@ -169,7 +168,9 @@ func TestEveryRouteHasARule(t *testing.T) {
 }
 
 // TestAccess holds every route against every role and pattern.
-func TestAccess(t *testing.T) {
+func TestAccess(t *testing.T) { synctest.Test(t, everyAccess) }
+
+func everyAccess(t *testing.T) {
 	roles := []string{"produce", "consume", "read"}
 	who := []string{"admin"}
 	for _, r := range roles {
@@ -323,7 +324,9 @@ func TestNoExistenceOracleOfTheDead(t *testing.T) {
 }
 
 // Lists and streams show only what the token may read.
-func TestFilteredReads(t *testing.T) {
+func TestFilteredReads(t *testing.T) { synctest.Test(t, filteredReads) }
+
+func filteredReads(t *testing.T) {
 	h, tok, auth, file := withAuth(t, "admin", "read a.*", "produce,consume a.*")
 	for _, q := range []string{"a.1", "b", "c"} {
 		h.as(tok["admin"], "PUT", "/v1/queues/"+q, "").want(201)
@@ -362,64 +365,28 @@ func TestFilteredReads(t *testing.T) {
 		t.Errorf("%s", l.Body)
 	}
 	// A stream ends when its token is taken back.
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	body, end := h.follow(ctx, tok["read a.*"])
+	follow := h.open(t.Context(), "/v1/events?follow=true", "Accept: application/x-ndjson",
+		"Authorization: Bearer "+tok["read a.*"])
 	h.as(tok["admin"], "POST", "/v1/queues/b/messages", oneMessage).want(201)
 	h.as(tok["admin"], "POST", "/v1/queues/a.1/messages", oneMessage).want(201)
-	if line := <-body; !strings.Contains(line, `"queue":"a.1"`) {
+	if line := follow.line(); !strings.Contains(line, `"queue":"a.1"`) {
 		t.Error(line)
 	}
-	admin := []byte(nil)
-	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, entry := range strings.SplitAfter(string(text), "\n- ") {
-		if strings.HasPrefix(strings.TrimPrefix(entry, "- "), "name: admin") {
-			admin = []byte("- " + strings.TrimSuffix(strings.TrimPrefix(entry, "- "), "\n- "))
-		}
-	}
-	if err := os.WriteFile(file, admin, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := auth.Reload(); err != nil {
-		t.Fatal(err)
-	}
+	revoke(t, auth, file, "roles: [read]", "roles: [produce]")
 	h.as(tok["admin"], "POST", "/v1/queues/a.1/messages", oneMessage).want(201)
-	<-end
+	<-follow.done
 }
 
-// follow opens a stream of events, and returns its lines and its end.
-func (h *harness) follow(ctx context.Context, token string) (lines <-chan string, end <-chan struct{}) {
-	r := httptest.NewRequestWithContext(ctx, "GET", "/v1/events?follow=true", nil)
-	r.Header.Set("Accept", "application/x-ndjson")
-	r.Header.Set("Authorization", "Bearer "+token)
-	w := &lineWriter{ResponseRecorder: httptest.NewRecorder(), lines: make(chan string, 16), begun: make(chan struct{})}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		h.h.ServeHTTP(w, r)
-	}()
-	<-w.begun
-	return w.lines, done
-}
-
-// lineWriter hands on what is written.
-type lineWriter struct {
-	*httptest.ResponseRecorder
-	lines chan string
-	begun chan struct{}
-}
-
-func (w *lineWriter) WriteHeader(status int) {
-	w.ResponseRecorder.WriteHeader(status)
-	close(w.begun)
-}
-
-func (w *lineWriter) Write(b []byte) (int, error) {
-	w.lines <- string(b)
-	return len(b), nil
+// revoke changes the auth file and reads it again.
+func revoke(t *testing.T, a *Auth, file, from, to string) {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err == nil {
+		err = os.WriteFile(file, []byte(strings.ReplaceAll(string(text), from, to)), 0o600)
+	}
+	if err = cmp.Or(err, a.Reload()); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // A lease that waits is not given to a token that was taken back meanwhile.
@@ -432,16 +399,7 @@ func TestWaitingLeaseLosesItsToken(t *testing.T) {
 			answers <- h.as(tok["consume a.*"], "POST", "/v1/queues/a.1/lease", `{"wait_ms":60000}`)
 		}()
 		synctest.Wait()
-		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(file, []byte(strings.ReplaceAll(string(text), "[consume]", "[read]")), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if err := auth.Reload(); err != nil {
-			t.Fatal(err)
-		}
+		revoke(t, auth, file, "[consume]", "[read]")
 		h.as(tok["admin"], "POST", "/v1/queues/a.1/messages", oneMessage).want(201)
 		(<-answers).want(403)
 		if a := h.as(tok["admin"], "POST", "/v1/queues/a.1/lease", "").want(200); a.get("messages.0.attempt") != 1.0 {
@@ -473,7 +431,7 @@ func TestAuthorizationHeader(t *testing.T) {
 			t.Errorf("%.80q: %d", c.headers, a.Code)
 		}
 	}
-	h.do("GET", "/v1/queues?access_token="+token+"&token="+token, "").want(401)
+	h.do("GET", "/v1/queues?everyAccesstoken="+token+"&token="+token, "").want(401)
 	if a := h.do("POST", "/v1/queues/a/messages", oneMessage).want(401); a.str("code") != "unauthenticated" || a.str("outcome") != "not_applied" {
 		t.Errorf("%s", a.Body)
 	}

@@ -10,8 +10,8 @@ import (
 	"net/netip"
 	"os"
 	"strings"
-	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -126,7 +126,9 @@ func (a answer) raw(path string) jsontext.Value {
 
 // TestHookOrder: of two things that are wrong the contract's first is told, and
 // nothing of it is proposed.
-func TestHookOrder(t *testing.T) {
+func TestHookOrder(t *testing.T) { synctest.Test(t, hookOrder) }
+
+func hookOrder(t *testing.T) {
 	full := `{"retention":{"max_depth":1}}`
 	h := github(t)
 	h.do("PUT", "/v1/queues/full", full).want(201)
@@ -297,41 +299,6 @@ func TestHookChanges(t *testing.T) {
 	h.hook("gh", "52.1.1.1", opened, signed(opened)).want(404)
 	h.do("PUT", "/v1/webhooks/gh", contractWebhook).want(201)
 	h.hook("gh", "99.1.1.1", opened).want(403)
-}
-
-// TestHookStaleRevision: a policy that changes while a webhook is taken is looked
-// at again.
-func TestHookStaleRevision(t *testing.T) {
-	h := github(t)
-	h.stale = 2
-	h.hook("gh", "52.1.1.1", opened, signed(opened)).want(202)
-}
-
-// TestHookOnce: of twenty that come at once with the same idempotency key one
-// makes the message.
-func TestHookOnce(t *testing.T) {
-	h := github(t)
-	var all sync.WaitGroup
-	got := make(chan int, 20)
-	for range 20 {
-		all.Go(func() {
-			r := httptest.NewRequest("POST", "/hook/gh", strings.NewReader(opened))
-			r.RemoteAddr = "52.1.1.1:1"
-			r.Header.Set("X-Hub-Signature-256", "sha256="+sign(topSecret, opened))
-			w := httptest.NewRecorder()
-			h.h.ServeHTTP(w, r)
-			got <- w.Code
-		})
-	}
-	all.Wait()
-	close(got)
-	count := map[int]int{}
-	for code := range got {
-		count[code]++
-	}
-	if count[202] != 1 || count[200] != 19 || len(h.do("GET", "/v1/events?type=enqueued", "").want(200).get("events").([]any)) != 1 {
-		t.Error(count)
-	}
 }
 
 // TestHookForwards: without a queue the target's answer is the answer.

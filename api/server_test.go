@@ -3,12 +3,10 @@ package api
 import (
 	"bufio"
 	"context"
-	"crypto/tls"
 	"errors"
 	"io"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -127,39 +125,6 @@ func TestLimit(t *testing.T) {
 	_, again := dial("c:2")
 	if _, tooMany := dial("d:1"); !again || tooMany {
 		t.Errorf("after one was closed: %v %v", again, tooMany)
-	}
-}
-
-// TestTLS speaks HTTP/2 and HTTP/1.1 with TLS.
-func TestTLS(t *testing.T) {
-	cert := httptest.NewUnstartedServer(nil)
-	cert.StartTLS()
-	defer cert.Close()
-	h := setup(t)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	srv := HTTPServer(h.s.Handler(), h.s.opts, h.s.log)
-	go func() {
-		_ = srv.Serve(tls.NewListener(l, &tls.Config{Certificates: cert.TLS.Certificates, NextProtos: []string{"h2", "http/1.1"}}))
-	}()
-	defer srv.Close()
-	for _, http2 := range []bool{true, false} {
-		tr := cert.Client().Transport.(*http.Transport).Clone()
-		tr.ForceAttemptHTTP2 = http2
-		tr.Protocols = new(http.Protocols)
-		tr.Protocols.SetHTTP1(!http2)
-		tr.Protocols.SetHTTP2(http2)
-		defer tr.CloseIdleConnections()
-		res, err := (&http.Client{Transport: tr}).Get("https://" + l.Addr().String() + "/healthz")
-		if err != nil {
-			t.Fatal(err)
-		}
-		_ = res.Body.Close()
-		if res.ProtoMajor == 2 != http2 || res.StatusCode != 200 {
-			t.Errorf("%s %d", res.Proto, res.StatusCode)
-		}
 	}
 }
 

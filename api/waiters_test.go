@@ -129,83 +129,6 @@ func TestWaiterTimesOut(t *testing.T) {
 	})
 }
 
-func TestWaiterThatHangsUpIsNotLeasedTo(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newShop()
-		done, cancel := s.wait("a", "q", 1, time.Hour, nil)
-		b, _ := s.wait("b", "q", 1, time.Hour, nil)
-		cancel()
-		if err := <-done; err != context.Canceled {
-			t.Errorf("%v", err)
-		}
-		s.put("q", 1)
-		if err := <-b; err != nil || s.got() != "b:1" || s.asked != 1 {
-			t.Errorf("%v %s", err, s.got())
-		}
-	})
-}
-
-// TestUnusedClaimWakesTheNext: a woken waiter that hangs up, fails, or takes less than
-// it claimed leaves the rest to the next one.
-func TestUnusedClaimWakesTheNext(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newShop()
-		// The first one is woken and does not lease.
-		first := s.add([]string{"q"}, nil, 10)
-		first.park()
-		b, _ := s.wait("b", "q", 10, time.Hour, nil)
-		s.put("q", 4)
-		synctest.Wait()
-		if first.lines != nil || s.got() != "" {
-			t.Fatalf("took %s", s.got())
-		}
-		first.done()
-		if <-b; s.got() != "b:4" {
-			t.Errorf("took %s", s.got())
-		}
-
-		// One that claims 10 and leases 4, while another waits for the rest.
-		gate := make(chan struct{})
-		s.put("q", 10)
-		c, _ := s.wait("c", "q", 10, time.Hour, func() { <-gate })
-		d, _ := s.wait("d", "q", 10, time.Hour, nil)
-		s.mu.Lock()
-		s.stock["q"] = 14 // 4 more came, with no word of it
-		s.mu.Unlock()
-		close(gate)
-		<-c
-		if <-d; s.got() != "b:4 c:10 d:4" {
-			t.Errorf("took %s", s.got())
-		}
-	})
-}
-
-// TestNoWakeUpIsLost: work that comes while the only waiter proposes for other
-// work is not forgotten.
-func TestNoWakeUpIsLost(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newShop()
-		gate := make(chan struct{})
-		a, _ := s.wait("a", "q", 1, time.Hour, func() { <-gate })
-		b, _ := s.wait("b", "q", 1, time.Hour, nil)
-		s.put("q", 1) // a is woken and stands at the gate
-		synctest.Wait()
-		s.mu.Lock()
-		s.stock["q"] = 0 // a faster one, on another node
-		s.mu.Unlock()
-		close(gate)
-		synctest.Wait() // a got nothing and waits again, before b
-		s.put("q", 1)
-		if <-a; s.got() != "a:1" {
-			t.Errorf("took %s", s.got())
-		}
-		s.put("q", 1)
-		if <-b; s.got() != "a:1 b:1" {
-			t.Errorf("took %s", s.got())
-		}
-	})
-}
-
 func TestKindsAndSeveralQueues(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newShop()
@@ -302,28 +225,6 @@ func TestLosersSeeNewWork(t *testing.T) {
 			})
 		}
 	}
-}
-
-// TestManyWaiters is for the race detector: all there is is leased, once.
-func TestManyWaiters(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newShop()
-		var wg sync.WaitGroup
-		for i := range 50 {
-			wg.Go(func() {
-				for range 20 {
-					_ = s.lease(context.Background(), s.add([]string{"q"}, nil, 1+i%3), time.Hour, s.take("x", "q", 1, nil))
-				}
-			})
-		}
-		for range 1000 {
-			s.put("q", 1)
-		}
-		wg.Wait()
-		if s.stock["q"] != 0 || len(s.took) != 1000 {
-			t.Errorf("%d left, %d took", s.stock["q"], len(s.took))
-		}
-	})
 }
 
 // TestLongPollThroughHTTP: a waiting lease gets what is produced, an empty list

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -14,7 +15,9 @@ import (
 
 const oneMessage = `{"messages":[{"payload":1}]}`
 
-func TestIdempotencyKey(t *testing.T) {
+func TestIdempotencyKey(t *testing.T) { synctest.Test(t, idempotencyKey) }
+
+func idempotencyKey(t *testing.T) {
 	h := setup(t)
 	key := "Idempotency-Key: k1"
 	first := h.do("PUT", "/v1/queues/q", `{"description":"one"}`, key).want(201)

@@ -234,7 +234,8 @@ func (l *Log) publish(b *rawBlock, seg *segment, raw []byte, offs []uint32, fres
 	defer l.mu.Unlock()
 	before := l.clock
 	l.clock = max(l.clock, b.Time)
-	seg.index.(*memIndex).add(b, before, l.clock, seg.Size, offs)
+	off := seg.Size
+	seg.index.(*memIndex).add(b, before, l.clock, off, offs)
 	seg.Size += int64(len(raw))
 	seg.Last, seg.Chain, seg.Clock = b.Index, b.Chain, l.clock
 	if n := len(b.Records); n > 0 {
@@ -245,7 +246,7 @@ func (l *Log) publish(b *rawBlock, seg *segment, raw []byte, offs []uint32, fres
 		l.segments = append(l.segments, seg)
 	}
 	l.head, l.chain = b.Index, b.Chain
-	l.cache.add(cached{b.Index, raw, offs})
+	l.cache.add(cached{b.Index, off, raw, offs})
 	l.wake()
 }
 

@@ -21,6 +21,7 @@ type cache struct {
 // cached is a whole block and where its records begin in it. Nobody may change it.
 type cached struct {
 	index uint64
+	off   int64 // in its segment
 	raw   []byte
 	offs  []uint32
 }

@@ -1,7 +1,9 @@
 package projections
 
 import (
+	"bufio"
 	"bytes"
+	"cmp"
 	"fmt"
 	"io"
 	"maps"
@@ -79,13 +81,14 @@ func (f *Frozen) Release() {
 // WriteTo writes the state's bytes (docs/formats-checkpoint.md, body), in small pieces.
 func (f *Frozen) WriteTo(out io.Writer) (int64, error) {
 	w := &counter{w: out}
-	c := newEncoder(w)
-	_, c.err = w.Write(f.head)
+	buf := bufio.NewWriterSize(w, 64<<10) // the library allocates for each byte that it writes without
+	c := newEncoder(buf)
+	_, c.err = buf.Write(f.head)
 	c.slabs(f, &State{})
 	if c.err == nil {
-		_, c.err = w.Write(f.tail)
+		_, c.err = buf.Write(f.tail)
 	}
-	return w.n, c.err
+	return w.n, cmp.Or(c.err, buf.Flush())
 }
 
 // Load reads a written state and builds what follows from it.

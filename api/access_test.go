@@ -35,7 +35,7 @@ func withAuth(t *testing.T, who ...string) (*harness, tokens, *Auth, string) {
 		role, pattern, _ := strings.Cut(w, " ")
 		add(w, role, pattern, "")
 	}
-	add("expired", "admin", "", "  expires: 2020-01-01T00:00:00Z\n")
+	add("expired", "admin", "", "  expires: 1999-01-01T00:00:00Z\n")
 	add("later", "admin", "", "  expires: 2120-01-01T00:00:00Z\n")
 	file := filepath.Join(t.TempDir(), "auth.yaml")
 	if err := os.WriteFile(file, []byte(text.String()), 0o600); err != nil {

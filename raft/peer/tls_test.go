@@ -180,7 +180,7 @@ func TestTLSStrangers(t *testing.T) {
 		}
 		c.Close()
 	}
-	if got := strings.Count(logged.String(), "stranger refused"); got != 1 {
+	if got := strings.Count(logged.String(), "unknown host refused"); got != 1 {
 		t.Errorf("logged %d times:\n%s", got, logged.String())
 	}
 }

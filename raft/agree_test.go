@@ -2,7 +2,6 @@ package raft
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -106,37 +105,18 @@ func TestMarksAreKept(t *testing.T) {
 	if said := a.report(); len(said) != reportMarks || said[0].Index != 840 {
 		t.Errorf("%d are told, from %d on", len(said), said[0].Index)
 	}
-	// What a member tells now counts, also again and in any order; more than it
-	// may tell does not.
-	n2 := peerView{Member: Member{ID: "n2", Voter: true}}
-	n2.Status.Marks = told("20b 10a")
-	a.hear("n1", serverIDs("n1 n2"), []peerView{n2}, finding{})
-	n2.Status.Marks = told("20c 30d")
-	a.hear("n1", serverIDs("n1 n2"), []peerView{n2}, finding{})
-	if got := a.reported["n2"]; !slices.Equal(got, told("10a 20c 30d")) {
-		t.Errorf("remembered %v", got)
-	}
-	n2.Status.Marks = a.own
-	a.hear("n1", serverIDs("n1 n2"), []peerView{n2}, finding{})
-	if n := len(a.reported["n2"]); n != 3+reportMarks {
-		t.Errorf("%d are remembered", n)
-	}
-	a.hear("n1", serverIDs("n1"), nil, finding{})
-	if len(a.reported) != 0 {
-		t.Error("a member that is gone is remembered")
-	}
 }
 
 // TestLacksMark: whoever came by the newest mark without executing it gets one
 // of its own, once, until it tells one again.
 func TestLacksMark(t *testing.T) {
 	asked := map[hraft.ServerID]uint64{}
-	n2 := func(head uint64, ms string) []peerView {
-		return []peerView{{Member: Member{ID: "n2"}, Reachable: true, Status: peerStatus{Head: head, Marks: told(ms)}}}
+	n2 := func(head uint64, ms string) []MemberStatus {
+		return []MemberStatus{{Member: Member{ID: "n2"}, Reachable: true, Status: peerStatus{Head: head, Marks: told(ms)}}}
 	}
 	for i, step := range []struct {
 		newest uint64
-		others []peerView
+		others []MemberStatus
 		want   bool
 	}{
 		{0, n2(0, ""), false},
@@ -147,7 +127,7 @@ func TestLacksMark(t *testing.T) {
 		{13, n2(14, "13a"), false}, // told
 		{13, n2(14, ""), true},     // restarted again
 		{15, n2(16, ""), false},    // a program that tells none: not for ever
-		{15, []peerView{{Status: peerStatus{Head: 16}}}, false},
+		{15, []MemberStatus{{Status: peerStatus{Head: 16}}}, false},
 	} {
 		if got := lacksMark(step.newest, step.others, asked); got != step.want {
 			t.Errorf("step %d: %v", i, got)

@@ -121,7 +121,7 @@ func Bootstrap(ctx context.Context, o BootstrapOptions) (err error) {
 	b.self.Cluster = o.Card.ClusterID
 	o.Net.SetSelf(b.self)
 	AnswerBootstrap(o.Net, o.Card)
-	o.Logger.Info("found the cluster", "cluster", o.Card.ClusterID, "formed", len(o.Card.Initial) > 0)
+	o.Logger.Info("found the cluster", "cluster", o.Card.ClusterID, "first", o.Card.Initial != nil)
 	return nil
 }
 
@@ -144,12 +144,14 @@ func (b *bootstrap) readList() error {
 	b.list = append(slices.Clone(b.Join), b.self.Raft)
 	slices.Sort(b.list)
 	b.list = slices.Compact(b.list)
-	b.others = slices.DeleteFunc(slices.Clone(b.list), func(a string) bool { return a == b.self.Raft })
+	self := func(a string) bool { return a == b.self.Raft }
+	b.others = slices.DeleteFunc(slices.Clone(b.list), self)
 	b.table.Store(&[]datadir.Member{})
 	switch {
 	case b.Expect > 1 && len(b.list) != b.Expect:
-		return fmt.Errorf("bootstrap-expect is %d, but join names %d nodes, this one (%s) among them: %s; "+
-			"it must name all that form the cluster, by their raft-advertise; to join one leave bootstrap-expect out",
+		return fmt.Errorf("bootstrap-expect is %d, but join names %d nodes, this one (%s) among "+
+			"them: %s; it must name all that form the cluster, by their raft-advertise; "+
+			"to join one leave bootstrap-expect out",
 			b.Expect, len(b.list), b.self.Raft, strings.Join(b.list, ", "))
 	case b.Expect <= 1 && len(b.Join) > 0 && len(b.others) == 0:
 		return fmt.Errorf("join names only this node itself (%s): "+
@@ -219,7 +221,7 @@ func (b *bootstrap) judge(answers []bootAnswer) (waits string, err error) {
 		who, why := fmt.Sprintf("%s (%s)", a.addr, a.who.Node), ""
 		switch {
 		case a.err != nil:
-			who, why = a.addr, noAnswer(a.err)
+			who, why = a.addr, fmt.Sprintf("does not answer (%v)", innermost(a.err))
 		case b.isSelf(firstMember(a.who)):
 			who, why = a.addr, "is this node itself: raft-advertise should be the same"
 		case a.who.Node == b.self.Node:
@@ -236,17 +238,18 @@ func (b *bootstrap) judge(answers []bootAnswer) (waits string, err error) {
 		case b.Expect <= 1:
 			why = "belongs to none yet"
 		case a.Expect <= 1:
-			why = fmt.Sprintf("does not form a cluster: start it with bootstrap-expect %d, as this one", b.Expect)
+			why = fmt.Sprintf("does not form a cluster: "+
+				"start it with bootstrap-expect %d, as this one", b.Expect)
 		case a.Expect != b.Expect:
-			why = fmt.Sprintf("expects %d nodes, this one %d: bootstrap-expect must be the same on each",
-				a.Expect, b.Expect)
+			why = fmt.Sprintf("expects %d nodes, this one %d: "+
+				"bootstrap-expect must be the same on each", a.Expect, b.Expect)
 		case !slices.Equal(a.List, b.list):
 			why = fmt.Sprintf("was given another list: join is %s there, %s here",
 				strings.Join(a.List, ", "), strings.Join(b.list, ", "))
 		case a.who.Raft != a.addr:
 			why = fmt.Sprintf("advertises %s: join must name it so", a.who.Raft)
 		case named[a.who.Node] != "":
-			why = fmt.Sprintf("has the id of %s: give each node an id of its own (node-id)", named[a.who.Node])
+			why = fmt.Sprintf("has the id of %s: give each its own (node-id)", named[a.who.Node])
 		default:
 			named[a.who.Node] = a.addr
 			table = append(table, firstMember(a.who))
@@ -285,32 +288,23 @@ func (b *bootstrap) isSelf(m datadir.Member) bool {
 }
 
 func firstMember(i peer.Identity) datadir.Member {
-	return datadir.Member{ID: i.Node, Incarnation: i.Incarnation, RaftAddr: i.Raft, HTTPAddr: i.HTTP}
+	return datadir.Member{
+		ID: i.Node, Incarnation: i.Incarnation, RaftAddr: i.Raft, HTTPAddr: i.HTTP,
+	}
 }
 
-// noAnswer says in a few words why an address has not answered.
-func noAnswer(err error) string {
-	if said, ok := errors.AsType[*peer.Error](err); ok {
-		if said.Code == "unknown_call" {
-			return "is starting"
-		}
-		return "refuses: " + said.Detail
-	}
-	if errors.Is(err, context.DeadlineExceeded) {
-		return "does not answer"
-	}
-	// Only the innermost error: "connection refused".
-	for inner := errors.Unwrap(err); inner != nil; inner = errors.Unwrap(inner) {
+// innermost returns the cause of an error: "connection refused".
+func innermost(err error) error {
+	for inner := errors.Unwrap(err); inner != nil; inner = errors.Unwrap(err) {
 		err = inner
 	}
-	return fmt.Sprintf("does not answer (%v)", err)
+	return err
 }
 
 // self is this node as it asks the configuration to name it.
 func (o *Options) self() Member {
-	m := Member{
-		ID: o.NodeID, Incarnation: o.Incarnation, RaftAddr: o.NodeID, HTTPAddr: o.HTTPAddr, Voter: true,
-	}
+	m := Member{ID: o.NodeID, Incarnation: o.Incarnation, HTTPAddr: o.HTTPAddr, Voter: true}
+	m.RaftAddr = m.ID
 	if o.Net != nil {
 		m.RaftAddr = cmp.Or(o.Net.Self().Raft, o.Net.Addr())
 	}
@@ -320,7 +314,7 @@ func (o *Options) self() Member {
 // first is the first configuration of a new cluster: all of its nodes vote.
 func (o *Options) first() (c configuration) {
 	for _, m := range o.Initial {
-		n := Member{ID: m.ID, Incarnation: m.Incarnation, RaftAddr: m.RaftAddr, HTTPAddr: m.HTTPAddr, Voter: true}
+		n := Member{m.ID, m.Incarnation, m.RaftAddr, m.HTTPAddr, true}
 		if n.RaftAddr == "" { // formed alone: nobody else had to know the address
 			n.RaftAddr, n.HTTPAddr = o.self().RaftAddr, o.self().HTTPAddr
 		}

@@ -41,7 +41,7 @@ func (o Offers) Put(f Offer) {
 func (r *Replica) Sources(o Offer) []peer.Target {
 	var out []peer.Target
 	for _, m := range r.Members() {
-		if t := m.target(); m.Reachable && t != o.From && m.serverID() != r.id && m.LogHead >= o.Meta.HeadIndex {
+		if t := m.target(); m.Reachable && t != o.From && m.serverID() != r.id && m.Status.Head >= o.Meta.HeadIndex {
 			out = append(out, t)
 		}
 	}

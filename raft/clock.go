@@ -150,7 +150,7 @@ func (r *Replica) Clock() int64 {
 
 // followClock adopts the leader's time as of its last status.
 func (r *Replica) followClock() {
-	var from peerView
+	var from MemberStatus
 	for _, v := range r.remotes() {
 		if v.Status.Leads && !v.Seen.IsZero() && (from.Seen.IsZero() || v.Status.Term > from.Status.Term) {
 			from = v
@@ -195,7 +195,7 @@ func (r *Replica) agreeOnTime() {
 // instant. Older answers may have been corrected meanwhile, and of a leader that has just
 // died nothing else is known: counted, it could outvote a right one together with another
 // that is off.
-func wallsSince(views []peerView, since time.Time) (walls []int64) {
+func wallsSince(views []MemberStatus, since time.Time) (walls []int64) {
 	for i := range views {
 		if v := &views[i]; v.Votes && v.Reachable && v.Seen.After(since) {
 			// What it said, and what has passed since by this node's monotonic

@@ -168,13 +168,13 @@ func TestClockOfAFollower(t *testing.T) {
 // so; together with another one that is off it would be most of them.
 func TestClocksSinceTheElection(t *testing.T) {
 	elected := time.Now()
-	tell := func(seen time.Time, wall int64) peerView {
-		return peerView{Votes: true, Reachable: true, Seen: seen, Status: peerStatus{Wall: wall}}
+	tell := func(seen time.Time, wall int64) MemberStatus {
+		return MemberStatus{Votes: true, Reachable: true, Seen: seen, Status: peerStatus{Wall: wall}}
 	}
 	fresh := elected.Add(time.Nanosecond)
 	stranger, away := tell(fresh, 4), tell(fresh, 5)
 	stranger.Votes, away.Reachable = false, false
-	got := wallsSince([]peerView{tell(elected.Add(-time.Millisecond), 1), tell(time.Time{}, 2), tell(fresh, 1<<40), stranger, away}, elected)
+	got := wallsSince([]MemberStatus{tell(elected.Add(-time.Millisecond), 1), tell(time.Time{}, 2), tell(fresh, 1<<40), stranger, away}, elected)
 	if len(got) != 1 || got[0] < 1<<40 {
 		t.Errorf("counted %v", got)
 	}

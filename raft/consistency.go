@@ -1,7 +1,6 @@
 package raft
 
 import (
-	"cmp"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -34,15 +33,21 @@ func (m mark) String() string {
 }
 
 const (
-	keepMarks   = 64 // of this node, and of each other one
+	keepMarks   = 64
 	reportMarks = 16
 )
 
 // marks are in the order of their indexes.
 type marks []mark
 
-func (ms marks) find(index uint64) (int, bool) {
-	return slices.BinarySearchFunc(ms, index, func(m mark, index uint64) int { return cmp.Compare(m.Index, index) })
+// at returns the mark at an index, the zero mark if there is none.
+func (ms marks) at(index uint64) (m mark) {
+	for _, m := range ms {
+		if m.Index == index {
+			return m
+		}
+	}
+	return mark{}
 }
 
 // newest returns the index of the newest; 0 for none.
@@ -51,19 +56,6 @@ func (ms marks) newest() uint64 {
 		return 0
 	}
 	return ms[len(ms)-1].Index
-}
-
-// with returns the marks with others added, which replace those at the same index.
-func (ms marks) with(others []mark) marks {
-	out := slices.Clone(ms)
-	for _, m := range others {
-		if i, ok := out.find(m.Index); ok {
-			out[i] = m
-		} else {
-			out = slices.Insert(out, i, m)
-		}
-	}
-	return out[max(0, len(out)-keepMarks):]
 }
 
 // finding is the result of a comparison. Index is 0 where all that is known agrees.
@@ -82,8 +74,8 @@ type finding struct {
 // compare compares a node's marks with those that voters have reported, newest first. Only a
 // majority of all voters, reported or not, decides. A difference that nobody can decide does not
 // count below an index at which a majority agrees with this node.
-func compare(self hraft.ServerID, own marks, voters []hraft.ServerID, reported map[hraft.ServerID]marks) finding {
-	var found finding
+func compare(self hraft.ServerID, own marks, voters []hraft.ServerID,
+	reported map[hraft.ServerID]marks) (found finding) {
 	agreed := false
 	for _, mine := range slices.Backward(own) {
 		by := map[mark][]hraft.ServerID{}
@@ -92,8 +84,7 @@ func compare(self hraft.ServerID, own marks, voters []hraft.ServerID, reported m
 		for _, v := range voters { // in the configuration's order
 			if v == self {
 				by[mine] = append(by[mine], v)
-			} else if i, ok := reported[v].find(mine.Index); ok {
-				m := reported[v][i]
+			} else if m := reported[v].at(mine.Index); m.Index > 0 {
 				by[m] = append(by[m], v)
 				if m != mine {
 					others, theirs = append(others, v), m
@@ -102,7 +93,7 @@ func compare(self hraft.ServerID, own marks, voters []hraft.ServerID, reported m
 		}
 		for m, who := range by {
 			if m != mine && len(who) > len(voters)/2 {
-				return finding{index: mine.Index, mine: mine, theirs: m, who: who, mustStop: true}
+				return finding{mine.Index, mine, m, who, true, false}
 			}
 		}
 		switch {
@@ -111,10 +102,10 @@ func compare(self hraft.ServerID, own marks, voters []hraft.ServerID, reported m
 		case len(by[mine]) > len(voters)/2:
 			agreed = true
 			if len(others) > 0 {
-				found = finding{index: mine.Index, mine: mine, theirs: theirs, who: others}
+				found = finding{mine.Index, mine, theirs, others, false, false}
 			}
 		case len(others) > 0:
-			found = finding{index: mine.Index, mine: mine, theirs: theirs, who: others, undecided: true}
+			found = finding{mine.Index, mine, theirs, others, false, true}
 		}
 	}
 	return found
@@ -125,12 +116,13 @@ func (f finding) String() string {
 	for i, id := range f.who {
 		names[i] = memberOf(id, "").ID
 	}
-	return fmt.Sprintf("at index %d it has %s; %s: %s", f.index, f.mine, strings.Join(names, ", "), f.theirs)
+	them := strings.Join(names, ", ")
+	return fmt.Sprintf("at index %d it has %s; %s: %s", f.index, f.mine, them, f.theirs)
 }
 
 // compareHeads compares this node's event log with those of voters that are behind it, at their
 // heads. It finds what marks cannot: logs that differ although both nodes execute no entry.
-func (r *Replica) compareHeads(voters []hraft.ServerID, others []peerView) (f finding) {
+func (r *Replica) compareHeads(voters []hraft.ServerID, others []MemberStatus) (f finding) {
 	p := r.fsm.progress()
 	agree := 0
 	if slices.Contains(voters, r.id) {
@@ -157,19 +149,18 @@ func (r *Replica) compareHeads(voters []hraft.ServerID, others []peerView) (f fi
 	return f
 }
 
-// agreement is what a replica knows of the marks, its own and others'.
+// agreement is this node's marks, and what comparing them with others' has shown.
 type agreement struct {
 	wake chan struct{} // of capacity one: there is something to compare
 
-	mu       sync.Mutex
-	own      marks
-	since    time.Time // when the newest of its own was noted
-	reported map[hraft.ServerID]marks
-	found    finding // of the last comparison
+	mu    sync.Mutex
+	own   marks
+	since time.Time // when the newest was noted
+	found finding   // of the last comparison
 }
 
 func newAgreement() *agreement {
-	return &agreement{wake: make(chan struct{}, 1), reported: map[hraft.ServerID]marks{}, since: time.Now()}
+	return &agreement{wake: make(chan struct{}, 1), since: time.Now()}
 }
 
 func (a *agreement) signal() {
@@ -183,7 +174,8 @@ func (a *agreement) signal() {
 // leaves no mark.
 func (a *agreement) note(index uint64, chain [32]byte, digest [16]byte) {
 	a.mu.Lock()
-	a.own = a.own.with([]mark{{index, hex.EncodeToString(chain[:]), hex.EncodeToString(digest[:])}})
+	m := mark{index, hex.EncodeToString(chain[:]), hex.EncodeToString(digest[:])}
+	a.own = append(a.own[max(0, len(a.own)-keepMarks+1):len(a.own):len(a.own)], m)
 	a.since = time.Now()
 	a.mu.Unlock()
 	a.signal()
@@ -193,7 +185,7 @@ func (a *agreement) note(index uint64, chain [32]byte, digest [16]byte) {
 func (a *agreement) report() []mark {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return slices.Clone(a.own[max(0, len(a.own)-reportMarks):])
+	return a.own[max(0, len(a.own)-reportMarks):] // note never changes what is there
 }
 
 func (a *agreement) newest() (index uint64, age time.Duration) {
@@ -212,17 +204,16 @@ func (a *agreement) undecided() string {
 	return "nodes differ, and no majority decides which is right: " + a.found.String()
 }
 
-// hear records what others have reported and compares; heads is the result of compareHeads.
-// Members that are gone are forgotten.
-func (a *agreement) hear(self hraft.ServerID, voters []hraft.ServerID, others []peerView, heads finding) finding {
+// conclude compares this node's marks with those that others have reported; heads is the result of
+// compareHeads.
+func (a *agreement) conclude(self hraft.ServerID, voters []hraft.ServerID, others []MemberStatus,
+	heads finding) finding {
+	reported := map[hraft.ServerID]marks{}
+	for _, m := range others {
+		reported[m.serverID()] = m.Status.Marks
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	reported := make(map[hraft.ServerID]marks, len(others))
-	for i := range others {
-		id, said := others[i].serverID(), others[i].Status.Marks
-		reported[id] = a.reported[id].with(said[:min(len(said), reportMarks)])
-	}
-	a.reported = reported
 	a.found = compare(self, a.own, voters, reported)
 	if heads.mustStop || a.found.index == 0 {
 		a.found = heads
@@ -256,7 +247,8 @@ func (r *Replica) agree() {
 			return
 		}
 		others, voters := r.remotes(), r.voters()
-		f := r.agreement.hear(r.id, voters, others, r.compareHeads(voters, others))
+		heads := r.compareHeads(voters, others)
+		f := r.agreement.conclude(r.id, voters, others, heads)
 		r.o.Metrics.Gauge("raft_diverged", float64(len(f.who)))
 		newest, age := r.agreement.newest()
 		r.o.Metrics.Gauge("raft_mark_index", float64(newest))
@@ -268,11 +260,11 @@ func (r *Replica) agree() {
 			logged = time.Time{}
 		case time.Since(logged) >= diffLogEvery:
 			logged = time.Now()
+			text := "another node differs from the majority and is expected to stop"
 			if f.undecided {
-				r.o.Logger.Error("nodes differ, and no majority decides which is right", "found", f.String())
-			} else {
-				r.o.Logger.Error("another node differs from the majority and is expected to stop", "found", f.String())
+				text = "nodes differ, and no majority decides which is right"
 			}
+			r.o.Logger.Error(text, "found", f.String())
 		}
 		if done != nil {
 			continue
@@ -287,7 +279,7 @@ func (r *Replica) agree() {
 }
 
 // markOrUpgrade returns the command that the leader must propose now, or nil.
-func (r *Replica) markOrUpgrade(others []peerView, newest uint64, age time.Duration,
+func (r *Replica) markOrUpgrade(others []MemberStatus, newest uint64, age time.Duration,
 	proposed map[hraft.ServerID]uint64) *event.Command {
 	if l := r.b.leading(); !l.ready || l.closing {
 		return nil
@@ -309,7 +301,8 @@ func (r *Replica) markOrUpgrade(others []peerView, newest uint64, age time.Durat
 // lacksMark reports whether a member has passed the newest mark's index without executing it: it
 // was restarted, or took a snapshot. It would not be compared until something happens, so it gets
 // a mark at once, but one only: proposed holds the newest mark of each when it got its own.
-func lacksMark(newest uint64, others []peerView, proposed map[hraft.ServerID]uint64) (lacks bool) {
+func lacksMark(newest uint64, others []MemberStatus, proposed map[hraft.ServerID]uint64) (
+	lacks bool) {
 	for i := range others {
 		p, id := &others[i], others[i].serverID()
 		at := marks(p.Status.Marks).newest()

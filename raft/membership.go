@@ -6,7 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
+	"log/slog"
 	"net/url"
 	"slices"
 	"strings"
@@ -78,29 +78,9 @@ func (m Member) voter() hraft.Server {
 	return hraft.Server{Suffrage: hraft.Voter, ID: m.serverID(), Address: m.serverAddress()}
 }
 
-// check refuses what no configuration could hold.
-func (m Member) check() error {
-	if !event.ValidNode(m.ID) {
-		return event.Problemf(event.CodeInvalidArgument, "id", "%.64q is no node id: %s", m.ID, event.NodeNames)
-	}
-	bad := func(addr string) bool {
-		host, port, err := net.SplitHostPort(addr)
-		return err != nil || host == "" || port == "" || strings.ContainsAny(addr, " ?/\n")
-	}
-	if bad(m.RaftAddr) {
-		return event.Problemf(event.CodeInvalidArgument, "raft_addr", "%.64q must be HOST:PORT", m.RaftAddr)
-	}
-	if m.HTTPAddr != "" && bad(m.HTTPAddr) {
-		return event.Problemf(event.CodeInvalidArgument, "http_addr", "%.64q must be HOST:PORT", m.HTTPAddr)
-	}
-	return nil
-}
-
 // announced reports whether a server is announced and has not come yet: its incarnation is not
 // known, so nothing is sent to whatever is at its address.
-func announced(s hraft.Server) bool {
-	return s.Suffrage != hraft.Voter && memberOf(s.ID, s.Address).Incarnation == ""
-}
+func announced(id hraft.ServerID) bool { return !strings.Contains(string(id), "/") }
 
 // configuration is one of the cluster's, as its nodes report it to each other.
 type configuration struct {
@@ -183,6 +163,15 @@ func conflict(field, format string, args ...any) *event.Problem {
 	return event.Problemf(event.CodeConflict, field, format, args...)
 }
 
+func noMember(field, id string) *event.Problem {
+	return event.Problemf(CodeNodeNotFound, field, "node %s is no member", id)
+}
+
+// notNow is a problem for which a repeat of the request may help. Nothing was changed.
+func notNow(format string, args ...any) *event.Problem {
+	return problem(CodeNoLeader, fmt.Sprintf(format, args...), false, 1000)
+}
+
 const (
 	rpcAdmin = "raft.admin" // an adminRequest to the leader, or for a checkpoint
 	rpcJoin  = "raft.join"  // an adminRequest to any member, which passes it on to the leader
@@ -256,11 +245,12 @@ func (r *Replica) change(ctx context.Context, q adminRequest) error {
 		} else if ok {
 			a.NotLeader = false
 			if _, err := r.call(ctx, to, rpcAdmin, q, &a); err != nil {
-				return problem(CodeNoLeader, fmt.Sprintf("the leader %s did not answer: %v", to.Node, err),
-					!peer.NotSent(err), 1000)
+				p := notNow("the leader %s did not answer: %v", to.Node, err)
+				p.Unknown = !peer.NotSent(err)
+				return p
 			}
 		} else if time.Now().After(late) {
-			return problem(CodeNoLeader, "no leader is known; nothing was changed", false, 1000)
+			return notNow("no leader is known; nothing was changed")
 		}
 		if a.Problem != nil {
 			return a.Problem
@@ -271,7 +261,7 @@ func (r *Replica) change(ctx context.Context, q adminRequest) error {
 		select {
 		case <-time.After(20 * time.Millisecond):
 		case <-ctx.Done():
-			return problem(CodeNoLeader, "the request ended before a leader was known; nothing was changed", false, 1000)
+			return notNow("the request ended before a leader was known; nothing was changed")
 		case <-r.run.stop:
 			return shuttingDown()
 		}
@@ -300,8 +290,7 @@ func (r *Replica) serveJoin(ctx context.Context, from peer.Identity, body []byte
 func (r *Replica) administer(ctx context.Context, q adminRequest) adminResponse {
 	if q.Do == "snapshot" {
 		if err := r.Snapshot(); err != nil {
-			detail := fmt.Sprintf("node %s wrote no checkpoint: %v", r.o.NodeID, err)
-			return adminResponse{Problem: problem(CodeNoLeader, detail, false, 1000)}
+			return responseOf(notNow("node %s wrote no checkpoint: %v", r.o.NodeID, err))
 		}
 		newest, _ := r.stores.snaps.newest()
 		return adminResponse{Index: newest.Index}
@@ -314,7 +303,7 @@ func (r *Replica) administer(ctx context.Context, q adminRequest) adminResponse 
 	case r.membership.changing <- struct{}{}:
 		defer func() { <-r.membership.changing }()
 	case <-ctx.Done():
-		return responseOf(problem(CodeNoLeader, "the request ended while another change was in progress", false, 1000))
+		return responseOf(notNow("the request ended while another change was in progress"))
 	case <-r.run.stop:
 		return responseOf(shuttingDown())
 	}
@@ -328,7 +317,7 @@ func (r *Replica) administer(ctx context.Context, q adminRequest) adminResponse 
 	case "transfer":
 		return responseOf(r.transfer(q.ID))
 	}
-	return responseOf(event.Problemf(event.CodeInvalidArgument, "do", "%.64q is not known here", q.Do))
+	return responseOf(conflict("do", "%.64q is not known here", q.Do))
 }
 
 func responseOf(err error) adminResponse {
@@ -342,17 +331,15 @@ func responseOf(err error) adminResponse {
 		errors.Is(err, hraft.ErrLeadershipTransferInProgress):
 		return adminResponse{NotLeader: true}
 	case errors.Is(err, hraft.ErrLeadershipLost), errors.Is(err, hraft.ErrRaftShutdown):
-		return adminResponse{Problem: problem(CodeNoLeader,
-			"leadership was lost while the configuration was changed; the outcome is unknown", true, 1000)}
+		p := notNow("leadership was lost during the change; the outcome is unknown")
+		p.Unknown = true
+		return adminResponse{Problem: p}
 	}
 	return adminResponse{Problem: conflict("", "%v", err)}
 }
 
 // add is AddMember at the leader.
 func (r *Replica) add(ctx context.Context, m Member) error {
-	if err := m.check(); err != nil {
-		return err
-	}
 	if !m.Voter {
 		if err := r.canLose(ctx, m.ID, false); err != nil {
 			return err
@@ -375,7 +362,8 @@ func (r *Replica) add(ctx context.Context, m Member) error {
 			return conflict("raft_addr", "node %s at %s belongs to another cluster (%s): "+
 				"start it with an empty data directory and --join", is.Node, m.RaftAddr, is.Cluster)
 		case m.HTTPAddr != "" && is.HTTP != "" && m.HTTPAddr != is.HTTP:
-			return conflict("http_addr", "node %s advertises %s to clients, not %s", m.ID, is.HTTP, m.HTTPAddr)
+			return conflict("http_addr", "node %s advertises %s to clients, not %s",
+				m.ID, is.HTTP, m.HTTPAddr)
 		}
 		m.HTTPAddr, m.Incarnation = cmp.Or(m.HTTPAddr, is.HTTP), is.Incarnation
 	}
@@ -418,8 +406,8 @@ func (r *Replica) canLose(ctx context.Context, id string, force bool) error {
 	case left == 0:
 		return conflict("id", "node %s is the last voter", id)
 	case reached < left/2+1 && !force:
-		return conflict("id", "without node %s only %d of %d voters can be reached, which is no majority; "+
-			"force it only if you know better", id, reached, left)
+		return conflict("id", "without node %s only %d of %d voters can be reached, "+
+			"which is no majority; force it only if you know better", id, reached, left)
 	}
 	return nil
 }
@@ -428,21 +416,19 @@ func (r *Replica) canLose(ctx context.Context, id string, force bool) error {
 // answer there: another one of its name, if it was at that address, is then gone. One that has
 // been a member (joined) and no longer is was removed.
 func (r *Replica) join(ctx context.Context, m Member, joined bool) error {
-	if err := m.check(); err != nil {
-		return err
-	}
 	if joined && !r.member(m.serverID()) {
-		return event.Problemf(CodeNodeNotFound, "id", "node %s is no member", m.ID)
+		return noMember("id", m.ID)
 	}
 	if m.serverID() != r.id {
 		ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 		defer cancel()
 		is, err := r.o.Net.Hello(ctx, m.RaftAddr)
 		if err != nil {
-			return problem(CodeNoLeader, fmt.Sprintf("the leader does not reach %s: %v", m.RaftAddr, err), false, 1000)
+			return notNow("the leader does not reach %s: %v", m.RaftAddr, err)
 		}
 		if is.Node != m.ID || is.Incarnation != m.Incarnation {
-			return conflict("raft_addr", "at %s is node %s with another data directory", m.RaftAddr, is.Node)
+			return conflict("raft_addr", "at %s is node %s with another data directory",
+				m.RaftAddr, is.Node)
 		}
 	}
 	return r.place(m, false)
@@ -454,6 +440,9 @@ const fieldTwin = "incarnation"
 // place puts a node into the configuration that is at m's address, in m's incarnation; ""
 // announces one. asked: by an operator, who says whether it votes; else the announcement counts.
 func (r *Replica) place(m Member, asked bool) error {
+	if !event.ValidNode(m.ID) {
+		return event.Problemf(event.CodeInvalidArgument, "id", "%.64q: %s", m.ID, event.NodeNames)
+	}
 	var old hraft.Server
 	for _, s := range r.servers() {
 		switch is := memberOf(s.ID, s.Address); {
@@ -463,38 +452,42 @@ func (r *Replica) place(m Member, asked bool) error {
 			return conflict("raft_addr", "%s is the address of node %s", m.RaftAddr, is.ID)
 		}
 	}
+	add := func() error {
+		r.o.Logger.Info("adding node", "node", m.ID, "incarnation", m.Incarnation,
+			"raft_addr", m.RaftAddr, "voter", m.Voter)
+		return r.raft.AddNonvoter(m.serverID(), m.serverAddress(), 0, 0).Error()
+	}
+	if old.ID == "" {
+		return add()
+	}
 	is := memberOf(old.ID, old.Address)
-	same := m.Incarnation != "" && m.Incarnation == is.Incarnation
-	if is.ID != "" && is.RaftAddr != m.RaftAddr {
-		if !same {
-			return conflict("id", "node %s is a member already, at %s; remove it first: qlogd cluster remove %s",
-				m.ID, is.RaftAddr, m.ID)
+	if is.RaftAddr != m.RaftAddr {
+		if m.Incarnation == "" || m.Incarnation != is.Incarnation {
+			return conflict("id", "node %s is a member already, at %s; "+
+				"remove it first: qlogd cluster remove %s", m.ID, is.RaftAddr, m.ID)
 		}
 		if r.twin(is, m.RaftAddr) {
-			return conflict(fieldTwin, "node %s runs already, at %s, on the same data directory or a copy of it",
-				m.ID, is.RaftAddr)
+			return conflict(fieldTwin, "node %s runs already, at %s, "+
+				"on the same data directory or a copy of it", m.ID, is.RaftAddr)
 		}
 	}
-	if is.ID != "" && !asked {
+	if !asked {
 		m.Voter = is.Voter
 	}
-	if is.ID != "" && (same || m.Incarnation == "" || is.Incarnation == m.Incarnation) {
+	if m.Incarnation == "" || m.Incarnation == is.Incarnation {
 		m.Incarnation, m.HTTPAddr = is.Incarnation, cmp.Or(m.HTTPAddr, is.HTTPAddr)
 		return r.update(old, m)
 	}
 	// Another directory is at the address of the old one, which therefore goes, with its vote,
 	// before the new one comes.
-	if is.ID != "" {
-		if is.Incarnation != "" {
-			r.o.Logger.Warn("node came with a new data directory; removing the old one",
-				"node", m.ID, "old", is.Incarnation, "new", m.Incarnation)
-		}
-		if err := r.raft.RemoveServer(old.ID, 0, 0).Error(); err != nil {
-			return err
-		}
+	if !announced(old.ID) {
+		r.o.Logger.Warn("node came with a new data directory; removing the old one",
+			"node", m.ID, "old", is.Incarnation, "new", m.Incarnation)
 	}
-	r.o.Logger.Info("adding node", "node", m.ID, "incarnation", m.Incarnation, "raft_addr", m.RaftAddr, "voter", m.Voter)
-	return r.raft.AddNonvoter(m.serverID(), m.serverAddress(), 0, 0).Error()
+	if err := r.raft.RemoveServer(old.ID, 0, 0).Error(); err != nil {
+		return err
+	}
+	return add()
 }
 
 // update changes a member's addresses, and takes its vote if it is to have none.
@@ -537,7 +530,7 @@ func (r *Replica) remove(ctx context.Context, id string, force bool) error {
 		}
 	}
 	if gone == "" {
-		return event.Problemf(CodeNodeNotFound, "id", "node %s is no member", id)
+		return noMember("id", id)
 	}
 	if err := r.canLose(ctx, id, force); err != nil {
 		return err
@@ -558,14 +551,16 @@ func (r *Replica) transfer(to string) error {
 		return nil
 	}
 	others, all := r.remotes(), r.successors()
-	named := slices.IndexFunc(others, func(v peerView) bool { return v.ID == to })
-	next := slices.IndexFunc(all, func(v peerView) bool { return v.Reachable && (to == "" || v.ID == to) })
+	named := slices.IndexFunc(others, func(m MemberStatus) bool { return m.ID == to })
+	next := slices.IndexFunc(all, func(m MemberStatus) bool {
+		return m.Reachable && (to == "" || m.ID == to)
+	})
 	switch {
 	case next >= 0:
 	case to == "":
 		return conflict("", "there is no other voter that can be reached")
 	case named < 0:
-		return event.Problemf(CodeNodeNotFound, "to", "node %s is no member", to)
+		return noMember("to", to)
 	case !others[named].Votes:
 		return conflict("to", "node %s is no voter", to)
 	default:
@@ -578,7 +573,9 @@ func (r *Replica) transfer(to string) error {
 		return nil
 	}
 	r.run.wg.Go(r.unstick)
-	return problem(CodeNoLeader, fmt.Sprintf("leadership was not transferred: %v", err), true, 1000)
+	p := notNow("leadership was not transferred: %v", err)
+	p.Unknown = true
+	return p
 }
 
 // unstick watches, after a transfer that failed, that hashicorp/raft accepts entries again: its
@@ -589,14 +586,14 @@ func (r *Replica) unstick() {
 	defer cancel()
 	accepts := func() bool { return !r.b.lead.leader || r.b.lead.took.After(began) }
 	if !r.b.until(ctx, accepts) && r.run.ctx.Err() == nil {
-		r.fatal(fmt.Errorf("leadership transfer has not ended for %v and blocks all writes", transferSticks))
+		r.fatal(fmt.Errorf("leadership transfer blocks all writes for %v", transferSticks))
 	}
 }
 
 // promote gives members that have caught up the vote that they are to have.
 func (r *Replica) promote() {
-	for _, v := range r.remotes() {
-		if v.Votes || !v.Voter || v.Status.Applied == 0 || !v.level() {
+	for _, m := range r.remotes() {
+		if m.Votes || !m.Voter || m.Status.Applied == 0 || !m.level() {
 			continue
 		}
 		select {
@@ -604,33 +601,34 @@ func (r *Replica) promote() {
 		default:
 			return // next time
 		}
-		r.o.Logger.Info("node has caught up and gets its vote", "node", v.ID, "incarnation", v.Incarnation)
-		err := r.raft.AddVoter(v.serverID(), v.serverAddress(), 0, time.Second).Error()
+		logger := r.o.Logger.With("node", m.ID, "incarnation", m.Incarnation)
+		logger.Info("node has caught up and gets its vote")
+		err := r.raft.AddVoter(m.serverID(), m.serverAddress(), 0, time.Second).Error()
 		<-r.membership.changing
 		if err != nil {
-			r.o.Logger.Warn("node was not promoted", "node", v.ID, "error", err)
+			logger.Warn("node was not promoted", "error", err)
 		}
 	}
 }
 
-// tendMembership does what is due now and then beside Raft: the leader promotes members; other
-// nodes see to it that they are members, at their present addresses.
+// tendMembership does what is due now and then beside Raft: the leader promotes members; each node
+// sees to it that it is a member, at its present addresses.
 func (r *Replica) tendMembership() {
 	if r.o.Net == nil {
 		return
 	}
 	t := time.NewTicker(500 * time.Millisecond)
 	defer t.Stop()
-	var logged throttle
-	reported := false
+	reported := r.o.Joined
 	for {
 		// The newest configuration may have this node and never be committed: its leader may
 		// have failed. Only a committed one counts as having joined.
-		self, member := r.find(r.id)
 		r.conf.mu.Lock()
 		_, joined := r.conf.newest.find(r.id)
 		r.conf.mu.Unlock()
-		if member && r.admitted() {
+		self, member := r.find(r.id)
+		member = member && r.admitted()
+		if member {
 			if joined && !reported {
 				r.o.OnJoined() // durable first: from here on, not being a member means removal
 				reported = true
@@ -644,18 +642,9 @@ func (r *Replica) tendMembership() {
 		}
 		want, is := r.o.self(), memberOf(self.ID, self.Address)
 		want.Voter, want.HTTPAddr = is.Voter, cmp.Or(want.HTTPAddr, is.HTTPAddr)
-		why, refused := "", false
-		if member && r.admitted() && want.serverAddress() != self.Address ||
+		if member && want.serverAddress() != self.Address ||
 			!joined && !r.membership.joined.Load() && !r.rollback.out.Load() {
-			why, refused = r.askToJoin()
-		}
-		r.membership.why.Store(&why)
-		if why != "" && logged.due(time.Now()) {
-			if refused {
-				r.o.Logger.Error("the cluster refuses this node", "why", why)
-			} else {
-				r.o.Logger.Info("not in the cluster's configuration at this address yet", "why", why)
-			}
+			r.askToJoin()
 		}
 		select {
 		case <-t.C:
@@ -666,9 +655,8 @@ func (r *Replica) tendMembership() {
 }
 
 // askToJoin asks the leader, through whichever node can reach it, to have this node in the
-// configuration at its present addresses. It returns why that is not done, and whether the
-// cluster refuses it.
-func (r *Replica) askToJoin() (why string, refused bool) {
+// configuration at its present addresses.
+func (r *Replica) askToJoin() {
 	q := adminRequest{Do: "join", Member: r.o.self(), Joined: r.membership.joined.Load()}
 	var ask []string
 	if to, ok := r.leaderTarget(); ok {
@@ -678,11 +666,11 @@ func (r *Replica) askToJoin() (why string, refused bool) {
 	for _, s := range append(r.servers(), r.known().Servers...) {
 		ask = append(ask, memberOf(s.ID, s.Address).RaftAddr)
 	}
-	why = "no contact is known: start it with --join"
 	leads := r.leadsReady()
 	if leads {
 		ask = []string{q.Member.RaftAddr}
 	}
+	why, level := "no contact is known: start it with --join", slog.LevelInfo
 	asked := map[string]bool{"": true, q.Member.RaftAddr: !leads}
 	for _, addr := range ask {
 		if asked[addr] || r.run.ctx.Err() != nil {
@@ -698,19 +686,21 @@ func (r *Replica) askToJoin() (why string, refused bool) {
 			_, err = r.call(ctx, peer.Target{Addr: addr}, rpcJoin, q, &a)
 		}
 		cancel()
-		switch {
-		case err != nil:
+		if err != nil {
 			why = fmt.Sprintf("%s did not answer: %v", addr, err)
-		case a.Problem == nil:
-			return "waiting for the leader's first entries", false
-		case a.Problem.Field == fieldTwin:
-			r.fatal(a.Problem) // one of the two must end: they would vote twice
-			return a.Problem.Detail, true
-		case a.Problem.Code == CodeNoLeader:
-			why = addr + ": " + a.Problem.Detail
-		default:
-			return a.Problem.Detail, true
+			continue
 		}
+		if p := a.Problem; p == nil {
+			why = "waiting for the leader's first entries"
+		} else if why = p.Detail; p.Code == CodeNoLeader {
+			continue
+		} else if level = slog.LevelError; p.Field == fieldTwin {
+			r.fatal(p) // one of the two must end: they would vote twice
+		}
+		break
 	}
-	return why, false
+	r.membership.why.Store(&why)
+	if r.membership.logged.due(time.Now()) {
+		r.o.Logger.Log(r.run.ctx, level, "not in the configuration at this address", "why", why)
+	}
 }

@@ -76,8 +76,8 @@ type Options struct {
 	// Joined tells that OnJoined has been called for this incarnation before: who
 	// is in no configuration then was removed, and does not ask to come back.
 	Joined bool
-	// OnJoined is told, once at each start, that the configuration has this
-	// node. It is expected to write that down.
+	// OnJoined is called, once, when the configuration has this node for the first time. It
+	// must make that durable.
 	OnJoined func()
 	// Contacts are Raft addresses to ask to be taken in, where this node is in
 	// no configuration.

@@ -130,7 +130,7 @@ func (r *Replica) unpin(index uint64) bool {
 	members := r.Members()
 	return r.stores.snaps.unpin(func(who string) bool {
 		i := slices.IndexFunc(members, func(m MemberStatus) bool { return m.Server() == who })
-		return i < 0 || members[i].Reachable && members[i].AppliedIndex >= index
+		return i < 0 || members[i].Reachable && members[i].Status.Applied >= index
 	})
 }
 
@@ -141,7 +141,7 @@ func (r *Replica) others(index uint64) bool {
 		return false
 	}
 	for _, m := range r.Members() {
-		if m.Reachable && m.AppliedIndex < index {
+		if m.Reachable && m.Status.Applied < index {
 			return true
 		}
 	}

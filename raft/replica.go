@@ -83,7 +83,7 @@ type lifecycle struct {
 // peers is what this node knows of the other members: status.go.
 type peers struct {
 	table      *table
-	contact    contacts
+	contact    atomic.Pointer[contact]
 	leaderAddr atomic.Value // LeaderHTTP
 	commits    commitNotifier
 }
@@ -91,7 +91,8 @@ type peers struct {
 // membership is this node's own place in the configuration: membership.go.
 type membership struct {
 	joined   atomic.Bool            // the configuration has had this server
-	why      atomic.Pointer[string] // why it is not a member, or has another address there
+	why      atomic.Pointer[string] // why it is not a member
+	logged   throttle               // of why
 	changing chan struct{}          // of capacity one: held while the configuration changes
 	yielding atomic.Int64           // until when a transfer may be in progress, Unix ns
 }
@@ -225,7 +226,6 @@ func (r *Replica) start() error {
 	r.run.wg.Go(func() { r.b.run(r.run.stop) })
 	r.run.wg.Go(r.takeSnapshots)
 	r.run.wg.Go(r.agree)
-	r.run.wg.Go(r.keepEvidence)
 	r.run.wg.Go(r.watchPeers)
 	r.run.wg.Go(r.tendMembership)
 	if t, ok := r.trans.(*transport); ok {
@@ -549,9 +549,9 @@ func (r *Replica) canHandOver() bool {
 }
 
 // successors are the other voters, whoever can take over soonest first.
-func (r *Replica) successors() []peerView {
-	all := slices.DeleteFunc(r.remotes(), func(v peerView) bool { return !v.Votes || v.Status.Held })
-	slices.SortStableFunc(all, func(a, b peerView) int {
+func (r *Replica) successors() []MemberStatus {
+	all := slices.DeleteFunc(r.remotes(), func(v MemberStatus) bool { return !v.Votes || v.Status.Held })
+	slices.SortStableFunc(all, func(a, b MemberStatus) int {
 		if a.Reachable != b.Reachable { // lately; in the first second nobody is
 			if a.Reachable {
 				return -1
@@ -569,7 +569,7 @@ const quiesce = time.Second
 
 // handOver proposes nothing new, lets what is under way end, gives leadership
 // to another voter, and returns when this node does not lead any more.
-func (r *Replica) handOver(ctx context.Context, to peerView) error {
+func (r *Replica) handOver(ctx context.Context, to MemberStatus) error {
 	b := r.b
 	defer b.hold()()
 	settled, cancel := context.WithTimeout(ctx, quiesce)

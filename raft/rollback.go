@@ -39,13 +39,13 @@ type promise struct {
 func (p promise) broken(term, last uint64) string {
 	switch {
 	case term < p.VoteTerm:
-		return fmt.Sprintf("it voted in term %d and now only knows term %d", p.VoteTerm, term)
+		return fmt.Sprintf("it voted in term %d, and only knows term %d", p.VoteTerm, term)
 	case term < p.AckTerm:
-		return fmt.Sprintf("it acknowledged entries of term %d and now only knows term %d", p.AckTerm, term)
+		return fmt.Sprintf("it acknowledged term %d, and only knows term %d", p.AckTerm, term)
 	case last < p.Commit:
-		return fmt.Sprintf("it reported entry %d as committed, and its log now ends at %d", p.Commit, last)
+		return fmt.Sprintf("it reported entry %d as committed, its log ends at %d", p.Commit, last)
 	case term == p.AckTerm && last < p.AckIndex:
-		return fmt.Sprintf("it acknowledged entry %d of term %d, and its log now ends at %d",
+		return fmt.Sprintf("it acknowledged entry %d of term %d, its log ends at %d",
 			p.AckIndex, p.AckTerm, last)
 	}
 	return ""
@@ -146,23 +146,6 @@ func (e *evidence) flush() error {
 	return nil
 }
 
-// keepEvidence writes acknowledgements at most once a second.
-func (r *Replica) keepEvidence() {
-	t := time.NewTicker(time.Second)
-	defer t.Stop()
-	for {
-		select {
-		case <-t.C:
-		case <-r.run.stop:
-			return
-		}
-		if err := r.rollback.evidence.flush(); err != nil {
-			r.fatal(err)
-			return
-		}
-	}
-}
-
 // admitted reports whether this node takes part in Raft.
 func (r *Replica) admitted() bool { return r.run.started.Load() && r.rollback.free.Load() }
 
@@ -194,7 +177,8 @@ func (r *Replica) admission() (q admissionRequest, err error) {
 
 // serveAdmission answers another node, also while this one is not admitted itself: what is on
 // its disk is true.
-func (r *Replica) serveAdmission(_ context.Context, from peer.Identity, body []byte) ([]byte, error) {
+func (r *Replica) serveAdmission(_ context.Context, from peer.Identity, body []byte) (
+	[]byte, error) {
 	var q admissionRequest
 	if err := json.Unmarshal(body, &q); err != nil {
 		return nil, err
@@ -202,7 +186,8 @@ func (r *Replica) serveAdmission(_ context.Context, from peer.Identity, body []b
 	if q.ID != serverID(from.Node, from.Incarnation) {
 		return nil, fmt.Errorf("node %s asks for %s", from.Node, q.ID)
 	}
-	a := admissionResponse{Known: r.known(), Objection: r.rollback.evidence.get(q.ID).broken(q.Term, q.Last)}
+	a := admissionResponse{Known: r.known()}
+	a.Objection = r.rollback.evidence.get(q.ID).broken(q.Term, q.Last)
 	if a.Objection != "" {
 		r.o.Logger.Warn("node came back with an older data directory",
 			"node", from.Node, "incarnation", from.Incarnation, "why", a.Objection)
@@ -220,7 +205,8 @@ func (r *Replica) seekAdmission(q admissionRequest) {
 	var contacts []Member
 	for {
 		others, need := know.otherVoters(r.id)
-		ask := slices.DeleteFunc(append(others, contacts...), func(m Member) bool { return fine[m.serverID()] })
+		answered := func(m Member) bool { return fine[m.serverID()] }
+		ask := slices.DeleteFunc(append(others, contacts...), answered)
 		for id, a := range r.askAdmission(ask, q) {
 			if a.Objection != "" {
 				r.leave(fmt.Errorf("%w: %s", ErrRolledBack, a.Objection))
@@ -246,8 +232,8 @@ func (r *Replica) seekAdmission(q admissionRequest) {
 		if n >= need {
 			break
 		}
-		r.setHolding(fmt.Sprintf("%d of %d other voters have checked this node's directory, %d are needed",
-			n, len(others), need))
+		r.setHolding(fmt.Sprintf("%d of %d other voters have checked this node's directory, "+
+			"%d are needed", n, len(others), need))
 		contacts = r.contactsBut(others)
 		select {
 		case <-time.After(200 * time.Millisecond):
@@ -292,10 +278,11 @@ func (r *Replica) contactsBut(members []Member) (out []Member) {
 }
 
 // askAdmission asks nodes, all at once, and returns what each server has answered in time.
-func (r *Replica) askAdmission(nodes []Member, q admissionRequest) map[hraft.ServerID]admissionResponse {
+func (r *Replica) askAdmission(nodes []Member, q admissionRequest) (
+	out map[hraft.ServerID]admissionResponse) {
 	ctx, cancel := r.within(time.Second)
 	defer cancel()
-	out := map[hraft.ServerID]admissionResponse{}
+	out = map[hraft.ServerID]admissionResponse{}
 	var wg sync.WaitGroup
 	var mu sync.Mutex
 	for _, m := range nodes {
@@ -305,7 +292,7 @@ func (r *Replica) askAdmission(nodes []Member, q admissionRequest) map[hraft.Ser
 			var a admissionResponse
 			from, err := r.call(ctx, to, rpcAdmission, q, &a)
 			if err != nil {
-				r.o.Logger.Debug("node did not answer the admission check", "addr", m.RaftAddr, "error", err)
+				r.o.Logger.Debug("admission check failed", "addr", m.RaftAddr, "error", err)
 				return
 			}
 			mu.Lock()

@@ -38,7 +38,7 @@ func (r *Replica) upgrade() *event.Command {
 		return nil
 	}
 	// A member that is only announced has no directory yet.
-	others := slices.DeleteFunc(r.remotes(), func(v peerView) bool { return v.Incarnation == "" && !v.Votes })
+	others := slices.DeleteFunc(r.remotes(), func(v MemberStatus) bool { return v.Incarnation == "" })
 	if known := knownByAll(r.o.Rules, others); known > inForce {
 		return &event.Command{Upgrade: &event.Upgrade{Rules: known}}
 	}
@@ -48,7 +48,7 @@ func (r *Replica) upgrade() *event.Command {
 // knownByAll returns the newest rules that this node and all others know. It is 0
 // while a member, voter or not, does not answer: it may return with the binary that
 // it had.
-func knownByAll(own uint16, others []peerView) uint16 {
+func knownByAll(own uint16, others []MemberStatus) uint16 {
 	for i := range others {
 		if !others[i].Reachable {
 			return 0

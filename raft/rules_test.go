@@ -10,9 +10,9 @@ import (
 	"github.com/qlogd/qlogd/log/vfs"
 )
 
-func knows(rules ...uint16) (out []peerView) {
+func knows(rules ...uint16) (out []MemberStatus) {
 	for _, n := range rules {
-		out = append(out, peerView{Reachable: true, Status: peerStatus{Rules: n}})
+		out = append(out, MemberStatus{Reachable: true, Status: peerStatus{Rules: n}})
 	}
 	return out
 }
@@ -20,11 +20,11 @@ func knows(rules ...uint16) (out []peerView) {
 // TestKnownByAll: one member that is unreachable, has not told yet, or knows
 // less, holds newer rules back.
 func TestKnownByAll(t *testing.T) {
-	away := peerView{Status: peerStatus{Rules: 9}}
+	away := MemberStatus{Status: peerStatus{Rules: 9}}
 	for _, c := range []struct {
 		name   string
 		own    uint16
-		others []peerView
+		others []MemberStatus
 		want   uint16
 	}{
 		{"alone", 3, nil, 3},
@@ -46,8 +46,9 @@ func TestKnownByAll(t *testing.T) {
 func (n *node) entries() map[uint64]*event.Entry {
 	n.t.Helper()
 	out := map[uint64]*event.Entry{}
-	s := n.Status()
-	for i := s.HeldFirst; i <= s.HeldLast; i++ {
+	i, _ := n.stores.log.FirstIndex()
+	last, _ := n.stores.log.LastIndex()
+	for ; i > 0 && i <= last; i++ {
 		var l hraft.Log
 		if err := n.stores.log.GetLog(i, &l); err != nil {
 			n.t.Fatal(err)

@@ -47,23 +47,24 @@ type peerStatus struct {
 	Marks   []mark           `json:"marks,omitempty"` // its newest
 }
 
-// peerView is what this node knows of another member.
-type peerView struct {
+// MemberStatus is a member as this node knows it.
+type MemberStatus struct {
 	Member
-	Votes     bool
-	Reachable bool      // has answered lately
-	Seen      time.Time // of its last answer; zero: never
-	Status    peerStatus
-	// Asked is what this node knew to be committed when it asked for Status: under load that
+	Votes     bool // is a voter of the configuration; else it may become one
+	Leader    bool
+	Reachable bool       // has answered lately
+	Seen      time.Time  // of its last answer; zero: never
+	Status    peerStatus // its last answer
+	// asked is what this node knew to be committed when it asked for Status: under load that
 	// is soon far behind.
-	Asked uint64
+	asked uint64
 }
 
 // level reports whether the member takes part, and has all but the newest of what was committed
 // when it was asked.
-func (v *peerView) level() bool {
+func (v *MemberStatus) level() bool {
 	s := &v.Status
-	return v.Reachable && !s.Held && !s.Lacking && s.ID == v.serverID() && s.Applied+maxLag >= v.Asked
+	return v.Reachable && !s.Held && !s.Lacking && s.Applied+maxLag >= v.asked
 }
 
 // table keeps the newest answer of each server.
@@ -95,7 +96,7 @@ func (t *table) begin(servers []hraft.Server) map[hraft.Server]*seen {
 			e = &seen{}
 		}
 		kept[s.ID] = e
-		if !e.asking && !announced(s) {
+		if !e.asking && !announced(s.ID) {
 			e.asking, ask[s] = true, e
 		}
 	}
@@ -103,28 +104,45 @@ func (t *table) begin(servers []hraft.Server) map[hraft.Server]*seen {
 	return ask
 }
 
-func (t *table) view(s hraft.Server) peerView {
+// answer returns a server's last answer.
+func (t *table) answer(id hraft.ServerID) (e seen) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	v := peerView{Member: memberOf(s.ID, s.Address), Votes: s.Suffrage == hraft.Voter}
-	if e := t.seen[s.ID]; e != nil && !e.at.IsZero() {
-		v.Seen, v.Status, v.Asked = e.at, e.status, e.asked
-		v.Reachable = time.Since(e.at) < reachableFor
+	if p := t.seen[id]; p != nil {
+		e = *p
 	}
-	return v
+	return e
 }
 
 // otherServers are the servers of the newest configuration except this one.
 func (r *Replica) otherServers() []hraft.Server {
-	return slices.DeleteFunc(slices.Clone(r.servers()), func(s hraft.Server) bool { return s.ID == r.id })
+	self := func(s hraft.Server) bool { return s.ID == r.id }
+	return slices.DeleteFunc(slices.Clone(r.servers()), self)
 }
 
-// remotes returns what is known of each other member, in the configuration's order.
-func (r *Replica) remotes() (out []peerView) {
-	for _, s := range r.otherServers() {
-		out = append(out, r.peers.table.view(s))
+// Members returns the members of the newest configuration, as far as this node knows them,
+// without asking any.
+func (r *Replica) Members() (out []MemberStatus) {
+	_, leader := r.raft.LeaderWithID()
+	now := time.Now()
+	for _, s := range r.servers() {
+		e := r.peers.table.answer(s.ID)
+		if s.ID == r.id {
+			p := r.fsm.progress()
+			e.status, e.at = peerStatus{Applied: p.index, Head: p.head, Chain: p.chain}, now
+		}
+		out = append(out, MemberStatus{
+			Member: memberOf(s.ID, s.Address),
+			Votes:  s.Suffrage == hraft.Voter, Leader: s.ID == leader,
+			Reachable: now.Sub(e.at) < reachableFor, Seen: e.at, Status: e.status, asked: e.asked,
+		})
 	}
 	return out
+}
+
+// remotes are the members except this one.
+func (r *Replica) remotes() []MemberStatus {
+	return slices.DeleteFunc(r.Members(), func(m MemberStatus) bool { return m.serverID() == r.id })
 }
 
 // askPeers asks all members now, rather than within a second.
@@ -135,7 +153,8 @@ func (r *Replica) askPeers() {
 	}
 }
 
-// watchPeers asks the others for their status until the replica stops.
+// watchPeers asks the others for their status, and makes their promises durable, until the
+// replica stops.
 func (r *Replica) watchPeers() {
 	if r.o.Net == nil {
 		return
@@ -150,6 +169,10 @@ func (r *Replica) watchPeers() {
 		}
 		select {
 		case <-t.C:
+			if err := r.rollback.evidence.flush(); err != nil {
+				r.fatal(err)
+				return
+			}
 		case <-r.peers.table.now:
 		case <-r.run.stop:
 			return
@@ -188,9 +211,11 @@ func (r *Replica) ownStatus() peerStatus {
 	p := r.fsm.progress()
 	_, lacking := r.lacking.now()
 	return peerStatus{
-		ID: r.id, Term: r.raft.CurrentTerm(), Leads: r.leadsReady(), Held: !r.admitted(), Lacking: lacking, Full: r.full(),
-		Last: r.raft.LastIndex(), Commit: r.raft.CommitIndex(), Applied: p.index, Head: p.head, Chain: p.chain,
-		Wall: r.o.Wall().UnixMilli(), Clock: r.clock.now(), Rules: r.o.Rules, Known: r.known(), Marks: r.agreement.report(),
+		ID: r.id, Term: r.raft.CurrentTerm(), Leads: r.leadsReady(),
+		Held: !r.admitted(), Lacking: lacking, Full: r.full(),
+		Last: r.raft.LastIndex(), Commit: r.raft.CommitIndex(), Applied: p.index,
+		Head: p.head, Chain: p.chain, Wall: r.o.Wall().UnixMilli(), Clock: r.clock.now(),
+		Rules: r.o.Rules, Known: r.known(), Marks: r.agreement.report(),
 	}
 }
 
@@ -204,18 +229,18 @@ func (r *Replica) heardOf(s peerStatus) {
 		r.leave(fmt.Errorf("%w: %s", ErrRolledBack, why))
 		return
 	}
+	index, last := s.Known.Index, r.raft.LastIndex()
 	_, in := s.Known.find(r.id)
-	if !in && s.Leads && r.membership.joined.Load() && s.Known.Index >= r.known().Index {
-		r.leave(fmt.Errorf("%w: the configuration of entry %d, as its leader %s reports it, does not have this node",
-			ErrRemoved, s.Known.Index, s.ID))
+	if !in && s.Leads && r.membership.joined.Load() && index >= r.known().Index {
+		r.leave(fmt.Errorf("%w: the configuration of entry %d lacks this node", ErrRemoved, index))
 		return
 	}
 	// A sole voter has every entry that was ever committed. One that hears of a later
 	// configuration in which it is not alone was restored from a time when it was: it needed
 	// no admission, since nobody else is in its configuration.
-	if others, _ := s.Known.otherVoters(r.id); len(others) > 0 && s.Known.Index > r.raft.LastIndex() && r.alone() {
-		r.leave(fmt.Errorf("%w: %s knows the configuration of entry %d, and this node's Raft log ends at %d",
-			ErrRolledBack, s.ID, s.Known.Index, r.raft.LastIndex()))
+	if others, _ := s.Known.otherVoters(r.id); len(others) > 0 && index > last && r.alone() {
+		r.leave(fmt.Errorf("%w: %s knows the configuration of entry %d, the log here ends at %d",
+			ErrRolledBack, s.ID, index, last))
 	}
 }
 
@@ -228,43 +253,12 @@ func (r *Replica) replaced(c configuration) string {
 		return ""
 	}
 	for _, s := range c.Servers {
-		if m := memberOf(s.ID, s.Address); m.ID == r.o.NodeID && !announced(s) {
-			return fmt.Sprintf("in the configuration of entry %d another data directory is node %s, incarnation %s",
+		if m := memberOf(s.ID, s.Address); m.ID == r.o.NodeID && !announced(s.ID) {
+			return fmt.Sprintf("in the configuration of entry %d node %s has the directory %s",
 				c.Index, m.ID, m.Incarnation)
 		}
 	}
 	return ""
-}
-
-// MemberStatus is a member as this node sees it.
-type MemberStatus struct {
-	Member
-	Votes        bool // is a voter of the configuration; else it may become one
-	Leader       bool
-	Reachable    bool      // has answered lately
-	Seen         time.Time // of its last answer; zero: never
-	AppliedIndex uint64
-	LogHead      uint64 // index of the event log's newest block
-	Chain        [32]byte
-}
-
-// Members returns the members of the newest configuration, as far as this node knows them,
-// without asking any.
-func (r *Replica) Members() (out []MemberStatus) {
-	_, leader := r.raft.LeaderWithID()
-	for _, s := range r.servers() {
-		v := r.peers.table.view(s)
-		if s.ID == r.id {
-			p := r.fsm.progress()
-			v.Reachable, v.Seen = true, time.Now()
-			v.Status = peerStatus{Applied: p.index, Head: p.head, Chain: p.chain}
-		}
-		out = append(out, MemberStatus{
-			Member: v.Member, Votes: v.Votes, Leader: s.ID == leader, Reachable: v.Reachable, Seen: v.Seen,
-			AppliedIndex: v.Status.Applied, LogHead: v.Status.Head, Chain: v.Status.Chain,
-		})
-	}
-	return out
 }
 
 // RefreshMembers asks the other members that have not answered for a moment, and returns when
@@ -275,7 +269,9 @@ func (r *Replica) RefreshMembers(ctx context.Context) {
 
 func (r *Replica) refresh(ctx context.Context, since time.Time) {
 	for ctx.Err() == nil {
-		old := func(s hraft.Server) bool { return !announced(s) && !r.peers.table.view(s).Seen.After(since) }
+		old := func(s hraft.Server) bool {
+			return !announced(s.ID) && !r.peers.table.answer(s.ID).at.After(since)
+		}
 		if !slices.ContainsFunc(r.otherServers(), old) {
 			return
 		}
@@ -327,7 +323,8 @@ func (r *Replica) leadsIn(term uint64) bool {
 
 // replicatesUntil waits until done, and reports whether there is still a reason to replicate to a
 // server: this node leads in that term, and the server is a member, at that address.
-func (r *Replica) replicatesUntil(id hraft.ServerID, addr hraft.ServerAddress, term uint64, done func() bool) bool {
+func (r *Replica) replicatesUntil(id hraft.ServerID, addr hraft.ServerAddress, term uint64,
+	done func() bool) bool {
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
 	for {
@@ -353,17 +350,17 @@ func (r *Replica) awaitPeer(id hraft.ServerID, addr hraft.ServerAddress, term ui
 	since := time.Now()
 	r.askPeers()
 	return r.replicatesUntil(id, addr, term, func() bool {
-		return r.peers.table.view(hraft.Server{ID: id}).Seen.After(since)
+		return r.peers.table.answer(id).at.After(since)
 	})
 }
 
 // call asks another node in JSON, and returns which answered.
-func (r *Replica) call(ctx context.Context, to peer.Target, name string, ask, answer any) (peer.Identity, error) {
+func (r *Replica) call(ctx context.Context, to peer.Target, name string, ask, answer any) (
+	from peer.Identity, err error) {
 	b, err := json.Marshal(ask)
-	if err != nil {
-		return peer.Identity{}, err
+	if err == nil {
+		b, from, err = r.o.Net.Call(ctx, to, name, b)
 	}
-	b, from, err := r.o.Net.Call(ctx, to, name, b)
 	if err == nil {
 		err = json.Unmarshal(b, answer)
 	}
@@ -390,33 +387,26 @@ func (r *Replica) handle(on bool) {
 
 // Status is the state of a replica.
 type Status struct {
-	NodeID, ClusterID, Addr string
-	State                   string // Follower, Candidate, Leader, Shutdown
-	Term                    uint64
-	LeaderID, LeaderAddr    string // "": not known
-	LastIndex               uint64 // of the Raft log, or of the newest snapshot
-	CommitIndex             uint64
-	AppliedIndex            uint64            // of the newest entry that the Machine has seen in this process
-	Head                    uint64            // of the event log
-	HeldFirst, HeldLast     uint64            // of the Raft log; 0, 0: it is empty, or closed
-	Clock                   int64             // the log's time now, Unix ms
-	Checkpoints             []checkpoint.Meta // newest first
-	Fatal                   error             // why the replica cannot continue
+	NodeID, ClusterID string
+	Term              uint64
+	LeaderID          string            // Raft's server id; "": not known
+	LastIndex         uint64            // of the Raft log, or of the newest snapshot
+	CommitIndex       uint64            // as far as this node knows
+	AppliedIndex      uint64            // of the newest entry that was applied in this process
+	Head              uint64            // of the event log
+	Checkpoints       []checkpoint.Meta // newest first
+	Fatal             error             // why the replica cannot continue
 }
 
 // Status returns the state of the replica.
 func (r *Replica) Status() Status {
-	leaderAddr, leaderID := r.raft.LeaderWithID()
+	_, leader := r.raft.LeaderWithID()
 	p := r.fsm.progress()
 	s := Status{
-		NodeID: r.o.NodeID, ClusterID: r.o.ClusterID, Addr: string(r.trans.LocalAddr()),
-		State: r.raft.State().String(), Term: r.raft.CurrentTerm(),
-		LeaderID: string(leaderID), LeaderAddr: string(leaderAddr),
-		LastIndex: r.raft.LastIndex(), CommitIndex: r.raft.CommitIndex(), AppliedIndex: p.index, Head: p.head,
-		Clock: r.clock.now(), Checkpoints: r.stores.snaps.metas(),
+		NodeID: r.o.NodeID, ClusterID: r.o.ClusterID, Term: r.raft.CurrentTerm(),
+		LeaderID: string(leader), LastIndex: r.raft.LastIndex(), CommitIndex: r.raft.CommitIndex(),
+		AppliedIndex: p.index, Head: p.head, Checkpoints: r.stores.snaps.metas(),
 	}
-	s.HeldFirst, _ = r.stores.log.FirstIndex()
-	s.HeldLast, _ = r.stores.log.LastIndex()
 	if err := r.run.dead.Load(); err != nil {
 		s.Fatal = *err
 	}
@@ -427,7 +417,9 @@ func (r *Replica) Status() Status {
 // applied here. If not, it returns why.
 func (r *Replica) Ready() (bool, []string) {
 	var reasons []string
-	not := func(format string, args ...any) { reasons = append(reasons, fmt.Sprintf(format, args...)) }
+	not := func(format string, args ...any) {
+		reasons = append(reasons, fmt.Sprintf(format, args...))
+	}
 	if err := r.run.dead.Load(); err != nil {
 		not("failed: %v", *err)
 	}
@@ -448,7 +440,7 @@ func (r *Replica) Ready() (bool, []string) {
 			not("not in the cluster's configuration")
 		}
 	}
-	applied, committed := r.fsm.progress(), r.peers.contact.committed()
+	applied, committed := r.fsm.progress(), r.lastContact().commit
 	if upTo, lacking := r.lacking.now(); lacking {
 		not("fetching the event log: %d of %d", applied.head, upTo)
 	}
@@ -504,51 +496,24 @@ func (r *Replica) Load() Load {
 	return l
 }
 
-// contacts knows how far the leader had committed when it was last heard, and since when this
-// node has applied all that was committed then.
-type contacts struct {
-	mu     sync.Mutex
-	commit uint64    // as last heard
-	level  time.Time // all that was committed at that time is applied here; zero: not known
-	// next is the contact that is to become level: it was heard at that time, with a commit
-	// index that was not applied yet when last looked at. Zero: none.
-	next       time.Time
-	nextCommit uint64
+// contact is when this node last heard from the leader, and how far that had committed.
+type contact struct {
+	at     time.Time
+	commit uint64 // 0: never since the start
 }
 
-// heard records the leader's commit index; 0 is of a heartbeat, which does not say.
-func (c *contacts) heard(commit, applied uint64) {
-	if commit == 0 {
-		return
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.advance(applied)
-	c.commit = commit
-	if c.next.IsZero() {
-		c.next, c.nextCommit = time.Now(), commit
+// heard records a contact with the leader; commit is 0 of a heartbeat, which does not say.
+func (r *Replica) heard(commit uint64) {
+	if commit > 0 {
+		r.peers.contact.Store(&contact{time.Now(), commit})
 	}
 }
 
-func (c *contacts) advance(applied uint64) {
-	if !c.next.IsZero() && c.nextCommit <= applied {
-		c.level, c.next = c.next, time.Time{}
+func (r *Replica) lastContact() (c contact) {
+	if p := r.peers.contact.Load(); p != nil {
+		c = *p
 	}
-}
-
-// committed returns the leader's commit index as last heard; 0: never since the start.
-func (c *contacts) committed() uint64 {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.commit
-}
-
-// levelAt returns the newest known time for which all that was committed then is applied.
-func (c *contacts) levelAt(applied uint64) (at time.Time, known bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.advance(applied)
-	return c.level, !c.level.IsZero()
+	return c
 }
 
 // Age returns how old the state of this node is at most: what it lacks was committed within
@@ -557,17 +522,11 @@ func (r *Replica) Age() (time.Duration, bool) {
 	if r.leadsReady() {
 		return 0, true
 	}
+	c := r.lastContact()
 	p := r.fsm.progress()
-	if at, known := r.peers.contact.levelAt(p.index); known {
-		return time.Since(at), true
+	if c.commit > 0 && c.commit <= p.index {
+		return time.Since(c.at), true
 	}
-	// It has never been level since its start: by how much the log's time is ahead at the leader.
-	_, id := r.raft.LeaderWithID()
-	for _, v := range r.remotes() {
-		if v.serverID() == id && !v.Seen.IsZero() && v.Status.Clock > 0 && p.clock > 0 {
-			there := v.Status.Clock + time.Since(v.Seen).Milliseconds()
-			return time.Duration(max(0, there-p.clock)) * time.Millisecond, true
-		}
-	}
-	return 0, false
+	// What it lacks was stamped after what it has applied.
+	return time.Duration(max(0, r.Clock()-p.clock)) * time.Millisecond, p.clock > 0
 }

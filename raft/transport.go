@@ -16,14 +16,14 @@ import (
 
 // transport is hashicorp/raft's NetworkTransport with this package's guards:
 //
-//	only admitted nodes take part               held: see vouch.go
+//	only admitted nodes take part               refuse, RequestVote: see rollback.go
 //	no bulk through the library                 InstallSnapshot: see catchup.go
-//	what others have acknowledged is recorded   evidence: see vouch.go
+//	what others acknowledge is recorded         evidence: see rollback.go
 //	a follower that begins at a snapshot        adapt
 //	a term changes on the main loop alone       pass
 //	no back-off after a node has returned       AppendEntries
 //
-// A node that is alone in its process has none of them: it has no peers.
+// A node without a Net has none of them: it has no peers.
 type transport struct {
 	r         *Replica
 	net       *hraft.NetworkTransport
@@ -41,8 +41,7 @@ var (
 	_ hraft.WithClose   = (*transport)(nil)
 )
 
-// rpcTimeout is how long another node may take for what hashicorp/raft asks it,
-// its disk included.
+// rpcTimeout is how long another node may take to respond to hashicorp/raft, its disk included.
 const rpcTimeout = 10 * time.Second
 
 func newTransport(r *Replica) hraft.Transport {
@@ -76,9 +75,8 @@ func closeTransport(t hraft.Transport) {
 	}
 }
 
-// streams are the connections between replicas. An address in hashicorp/raft's
-// hands is dialled as the server's id and its host:port: the other side must be
-// that very incarnation.
+// streams are the connections between replicas. hashicorp/raft dials the server's id and its
+// host:port: the other side must be that very incarnation.
 type streams struct{ *peer.RaftLayer }
 
 var _ hraft.StreamLayer = streams{}
@@ -86,19 +84,19 @@ var _ hraft.StreamLayer = streams{}
 // Dial implements hraft.StreamLayer.
 func (s streams) Dial(addr hraft.ServerAddress, timeout time.Duration) (net.Conn, error) {
 	id, hostport, _ := strings.Cut(string(addr), " ")
-	return s.RaftLayer.Dial(memberOf(hraft.ServerID(id), hraft.ServerAddress(hostport)).target(), timeout)
+	if announced(hraft.ServerID(id)) {
+		return nil, errAnnounced
+	}
+	to := memberOf(hraft.ServerID(id), hraft.ServerAddress(hostport)).target()
+	return s.RaftLayer.Dial(to, timeout)
 }
-
-// errAnnounced is why nothing is sent to a node that is announced and has not
-// come: whoever is there now may be anybody.
-var errAnnounced = errors.New("this node has not come yet: its incarnation is not known")
 
 // dialled is what streams.Dial takes apart.
 func dialled(id hraft.ServerID, addr hraft.ServerAddress) hraft.ServerAddress {
 	return hraft.ServerAddress(string(id) + " " + memberOf(id, addr).RaftAddr)
 }
 
-// Close implements hraft.WithClose. It closes all connections, in both directions.
+// Close implements hraft.WithClose: it closes all connections, in both directions.
 func (t *transport) Close() (err error) {
 	t.stopOnce.Do(func() {
 		close(t.stop)
@@ -111,8 +109,8 @@ func (t *transport) Close() (err error) {
 // LocalAddr implements hraft.Transport.
 func (t *transport) LocalAddr() hraft.ServerAddress { return t.local }
 
-// EncodePeer implements hraft.Transport. A vote is given to, and remembered by,
-// what this returns: so the incarnation is part of it.
+// EncodePeer implements hraft.Transport. Votes are recorded by what it returns, so the
+// incarnation is part of it.
 func (t *transport) EncodePeer(id hraft.ServerID, addr hraft.ServerAddress) []byte {
 	return []byte(string(id) + " " + string(addr))
 }
@@ -126,9 +124,8 @@ func (t *transport) DecodePeer(b []byte) hraft.ServerAddress {
 // Consumer implements hraft.Transport.
 func (t *transport) Consumer() <-chan hraft.RPC { return t.in }
 
-// take passes a request on to hashicorp/raft's main loop, or handles a heartbeat
-// without it. What it looks at may have changed by the time the main loop has the
-// request: the main loop may have been at work on another one, too.
+// take passes a request on to hashicorp/raft's main loop, or handles a heartbeat without it. What
+// it looks at may have changed by the time the main loop has the request.
 func (t *transport) take(rpc hraft.RPC, heartbeat bool) {
 	if err := t.refuse(&rpc); err != nil {
 		reject(&rpc, err)
@@ -143,13 +140,12 @@ func (t *transport) take(rpc hraft.RPC, heartbeat bool) {
 			break // does not refer to the log
 		}
 		if a.Term >= t.r.raft.CurrentTerm() { // else from a deposed leader
-			t.r.peers.contact.heard(a.LeaderCommitIndex, t.r.fsm.progress().index)
+			t.r.heard(a.LeaderCommitIndex)
 		}
 		t.r.rollback.evidence.acked(hraft.ServerID(a.ID), a.Term, lastOf(a))
 		t.adapt(a)
 	case *hraft.RequestVoteRequest:
-		// The candidate has voted for itself. If that can't be recorded it gets no
-		// vote from here.
+		// The candidate has voted for itself. It gets no vote from here unless that is recorded.
 		if err := t.r.rollback.evidence.voted(hraft.ServerID(a.ID), a.Term); err != nil {
 			reject(&rpc, err)
 			return
@@ -170,13 +166,12 @@ func reject(rpc *hraft.RPC, err error) {
 	rpc.Respond(nil, err)
 }
 
-// pass takes a heartbeat past hashicorp/raft's main loop, where it is refused as one
-// of an older term, or leaves this node a follower in the term that it is in. A newer
-// term would else be raised on a leader that does not know yet that it is deposed, and
-// is about to write an entry: that had the new leader's term and perhaps the index of
-// another entry of that leader, two logs that seem to agree and do not. And the term
-// of a follower that goes on to be a candidate, or has won, would be set back: it
-// cannot raise its term meanwhile.
+// pass takes a heartbeat past hashicorp/raft's main loop, where it is refused as one of an older
+// term, or leaves this node a follower in its term. A newer term would otherwise be raised on a
+// leader that does not know yet that it is deposed, and is about to write an entry: that would have
+// the new leader's term and perhaps the index of another entry of that leader, two logs that seem
+// to agree and do not. And the term of a follower that becomes a candidate, or wins, would be set
+// back: it cannot raise its term meanwhile.
 func (t *transport) pass(rpc hraft.RPC) bool {
 	handle := t.heartbeat.Load()
 	if handle == nil {
@@ -199,9 +194,13 @@ func (t *transport) pass(rpc hraft.RPC) bool {
 // SetHeartbeatHandler implements hraft.Transport.
 func (t *transport) SetHeartbeatHandler(handle func(hraft.RPC)) { t.heartbeat.Store(&handle) }
 
-var errHeld = errors.New("this node is not vouched for yet: the others have not said that its directory is not an older one")
+var (
+	errHeld = errors.New("this node is not admitted yet: " +
+		"the others have not checked that its directory is not an older one")
+	errAnnounced = errors.New("this node has not come yet: its incarnation is not known")
+)
 
-// refuse says why a request is not even looked at.
+// refuse returns why a request is not even looked at.
 func (t *transport) refuse(rpc *hraft.RPC) error {
 	if !t.r.admitted() {
 		return errHeld
@@ -212,19 +211,20 @@ func (t *transport) refuse(rpc *hraft.RPC) error {
 	return nil
 }
 
-// adapt changes a request whose previous entry lies at or before this node's
-// snapshot, where its log does not reach back to it: hashicorp/raft would refuse
-// it, the leader go back further, come to the end of its own log, and offer a
-// snapshot that this node has no use for, round and round. What the snapshot
-// covers is committed and therefore the same in the leader's log: those entries
-// are dropped, and the rest begins right behind it.
+// adapt changes a request whose previous entry is at or before this node's snapshot, where its log
+// does not reach back to it: hashicorp/raft would refuse it, the leader go back further, come to
+// the end of its own log, and offer a snapshot that this node has no use for, again and again. What
+// the snapshot covers is committed and therefore the same in the leader's log: those entries are
+// dropped, and the rest begins right behind it.
 func (t *transport) adapt(a *hraft.AppendEntriesRequest) {
 	newest, ok := t.r.stores.snaps.newest()
-	if !ok || a.PrevLogEntry > newest.Index || a.PrevLogEntry == newest.Index && a.PrevLogTerm != newest.Term {
+	if !ok || a.PrevLogEntry > newest.Index ||
+		a.PrevLogEntry == newest.Index && a.PrevLogTerm != newest.Term {
 		return
 	}
-	if first, err := t.r.stores.log.FirstIndex(); err != nil || first != 0 && a.PrevLogEntry >= first {
-		return // its own log knows better
+	first, err := t.r.stores.log.FirstIndex()
+	if err != nil || first != 0 && a.PrevLogEntry >= first {
+		return // its own log has the entry
 	}
 	if a.PrevLogEntry == 0 && len(a.Entries) == 0 {
 		return // says nothing of a log
@@ -241,10 +241,10 @@ func (t *transport) adapt(a *hraft.AppendEntriesRequest) {
 
 // AppendEntries implements hraft.Transport.
 //
-// hashicorp/raft waits longer after each failure, up to ten seconds, also when
-// the other node is long back. So a request that cannot be sent is no failure
-// yet: it waits until that node answers again.
-func (t *transport) AppendEntries(id hraft.ServerID, addr hraft.ServerAddress, args *hraft.AppendEntriesRequest, resp *hraft.AppendEntriesResponse) error {
+// hashicorp/raft waits longer after each failure, up to ten seconds, also when the other node has
+// returned. So a request that cannot be sent does not fail yet: it waits until that node answers.
+func (t *transport) AppendEntries(id hraft.ServerID, addr hraft.ServerAddress,
+	args *hraft.AppendEntriesRequest, resp *hraft.AppendEntriesResponse) error {
 	heartbeat := args.PrevLogEntry == 0 && args.LeaderCommitIndex == 0 && len(args.Entries) == 0
 	for {
 		err := t.append(id, addr, args, resp)
@@ -255,26 +255,22 @@ func (t *transport) AppendEntries(id hraft.ServerID, addr hraft.ServerAddress, a
 	}
 }
 
-func (t *transport) append(id hraft.ServerID, addr hraft.ServerAddress, args *hraft.AppendEntriesRequest, resp *hraft.AppendEntriesResponse) error {
-	if s, in := t.r.find(id); in && announced(s) {
-		return errAnnounced
-	}
+func (t *transport) append(id hraft.ServerID, addr hraft.ServerAddress,
+	args *hraft.AppendEntriesRequest, resp *hraft.AppendEntriesResponse) error {
 	trim(args)
-	if err := t.net.AppendEntries(id, dialled(id, addr), args, resp); err != nil {
-		return err
-	}
-	if resp.Success {
+	err := t.net.AppendEntries(id, dialled(id, addr), args, resp)
+	if err == nil && resp.Success {
 		last := lastOf(args)
 		t.r.rollback.evidence.acked(id, args.Term, last)
-		if last > 0 { // else a heartbeat, which says nothing of the log
+		if last > 0 { // else a heartbeat, which does not refer to the log
 			t.r.peers.commits.acked(id, last, args.LeaderCommitIndex)
 		}
 	}
-	return nil
+	return err
 }
 
-// lastOf is the index up to which a log agrees with the sender's that takes a
-// request; 0 for a heartbeat.
+// lastOf is the index up to which a log that accepts a request agrees with the sender's; 0 for a
+// heartbeat.
 func lastOf(a *hraft.AppendEntriesRequest) uint64 {
 	if n := len(a.Entries); n > 0 {
 		return a.Entries[n-1].Index
@@ -282,52 +278,54 @@ func lastOf(a *hraft.AppendEntriesRequest) uint64 {
 	return a.PrevLogEntry
 }
 
-// header is that of a request which this package sends by itself.
+// header is that of a request which this package sends itself.
 func (t *transport) header() hraft.RPCHeader {
-	return hraft.RPCHeader{ProtocolVersion: hraft.ProtocolVersionMax, ID: []byte(t.r.id), Addr: t.EncodePeer(t.r.id, t.local)}
+	return hraft.RPCHeader{
+		ProtocolVersion: hraft.ProtocolVersionMax,
+		ID:              []byte(t.r.id), Addr: t.EncodePeer(t.r.id, t.local),
+	}
 }
 
-// atOnce bounds the bytes of one message, but for an entry that is larger alone.
-// hashicorp/raft counts entries only, gives each message rpcTimeout, and repeats
-// the very same one where that was too little.
-const atOnce = 16 << 20
+// maxMessage bounds the bytes of one message, except for a single larger entry. hashicorp/raft only
+// counts entries, gives each message rpcTimeout, and repeats the same one where that is too short.
+const maxMessage = 16 << 20
 
-// trim takes off the end what is too much; hashicorp/raft looks at args again to
-// see how far it has come, and goes on from there.
+// trim cuts off what is too much; hashicorp/raft looks at args again to see how far it has come,
+// and continues from there.
 func trim(args *hraft.AppendEntriesRequest) {
 	size := 0
 	for i, e := range args.Entries {
-		if size += len(e.Data); size > atOnce && i > 0 {
+		if size += len(e.Data); size > maxMessage && i > 0 {
 			args.Entries = args.Entries[:i]
 			return
 		}
 	}
 }
 
-// AppendEntriesPipeline implements hraft.Transport. There is none: replication to
-// one follower can deadlock with it (hashicorp/raft #612). Without it the library
-// asks anew at each answer, at no cost.
-func (t *transport) AppendEntriesPipeline(hraft.ServerID, hraft.ServerAddress) (hraft.AppendPipeline, error) {
+// AppendEntriesPipeline implements hraft.Transport. There is none: replication to one follower can
+// deadlock with it (hashicorp/raft #612). Without it the library asks again at each response, at no
+// cost.
+func (t *transport) AppendEntriesPipeline(hraft.ServerID, hraft.ServerAddress) (
+	hraft.AppendPipeline, error) {
 	return nil, hraft.ErrPipelineReplicationNotSupported
 }
 
-// RequestVote implements hraft.Transport. A vote counts only when it is known
-// here that it was given.
-func (t *transport) RequestVote(id hraft.ServerID, addr hraft.ServerAddress, args *hraft.RequestVoteRequest, resp *hraft.RequestVoteResponse) error {
+// RequestVote implements hraft.Transport. A vote counts only when it is recorded here.
+func (t *transport) RequestVote(id hraft.ServerID, addr hraft.ServerAddress,
+	args *hraft.RequestVoteRequest, resp *hraft.RequestVoteResponse) error {
 	if !t.r.admitted() {
 		return errHeld
 	}
-	if err := t.net.RequestVote(id, dialled(id, addr), args, resp); err != nil {
-		return err
+	err := t.net.RequestVote(id, dialled(id, addr), args, resp)
+	if err == nil && resp.Granted {
+		err = t.r.rollback.evidence.voted(id, args.Term)
 	}
-	if resp.Granted {
-		return t.r.rollback.evidence.voted(id, args.Term)
-	}
-	return nil
+	return err
 }
 
 // RequestPreVote implements hraft.WithPreVote.
-func (t *transport) RequestPreVote(id hraft.ServerID, addr hraft.ServerAddress, args *hraft.RequestPreVoteRequest, resp *hraft.RequestPreVoteResponse) error {
+func (t *transport) RequestPreVote(id hraft.ServerID, addr hraft.ServerAddress,
+	args *hraft.RequestPreVoteRequest, resp *hraft.RequestPreVoteResponse) error {
 	if !t.r.admitted() {
 		return errHeld
 	}
@@ -335,16 +333,15 @@ func (t *transport) RequestPreVote(id hraft.ServerID, addr hraft.ServerAddress, 
 }
 
 // TimeoutNow implements hraft.Transport.
-func (t *transport) TimeoutNow(id hraft.ServerID, addr hraft.ServerAddress, args *hraft.TimeoutNowRequest, resp *hraft.TimeoutNowResponse) error {
+func (t *transport) TimeoutNow(id hraft.ServerID, addr hraft.ServerAddress,
+	args *hraft.TimeoutNowRequest, resp *hraft.TimeoutNowResponse) error {
 	return t.net.TimeoutNow(id, dialled(id, addr), args, resp)
 }
 
 // InstallSnapshot implements hraft.Transport. The snapshot is offered, and never sent.
-func (t *transport) InstallSnapshot(
-	id hraft.ServerID, addr hraft.ServerAddress, args *hraft.InstallSnapshotRequest,
-	resp *hraft.InstallSnapshotResponse, _ io.Reader,
-) error {
-	if s, in := t.r.find(id); in && announced(s) {
+func (t *transport) InstallSnapshot(id hraft.ServerID, addr hraft.ServerAddress,
+	args *hraft.InstallSnapshotRequest, resp *hraft.InstallSnapshotResponse, _ io.Reader) error {
+	if announced(id) {
 		return errAnnounced
 	}
 	return t.r.offer(id, addr, args, resp)

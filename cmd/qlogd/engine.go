@@ -334,15 +334,15 @@ func (v clusterView) View() wire.Cluster {
 	for _, m := range v.Members() {
 		n := wire.Node{
 			ID: m.ID, RaftAddr: m.RaftAddr, HTTPAddr: m.HTTPAddr, Voter: m.Votes, Leader: m.Leader,
-			AppliedIndex: m.AppliedIndex, LogHead: m.LogHead,
+			AppliedIndex: m.Status.Applied, LogHead: m.Status.Head,
 		}
 		if !m.Seen.IsZero() {
 			age := time.Since(m.Seen)
 			ms := age.Milliseconds()
 			n.Reachable, n.AgeMS = age < reachableFor, &ms
 		}
-		if m.LogHead > 0 {
-			n.ChainHash = hex.EncodeToString(m.Chain[:])
+		if m.Status.Head > 0 {
+			n.ChainHash = hex.EncodeToString(m.Status.Chain[:])
 		}
 		out.Nodes = append(out.Nodes, n)
 	}

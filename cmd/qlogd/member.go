@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -38,7 +39,8 @@ func openCard(c *config, logger *slog.Logger) (*datadir.Node, error) {
 		return nil, err
 	}
 	if c.NodeID != "" && c.NodeID != card.NodeID {
-		return nil, usagef("node-id is %s, but data directory %s belongs to node %s", c.NodeID, c.DataDir, card.NodeID)
+		return nil, usagef("node-id is %s, but data directory %s belongs to node %s",
+			c.NodeID, c.DataDir, card.NodeID)
 	}
 	if segments && !card.HasOthers() {
 		// Without the Raft store nobody knows what was promised, and its first index would be used
@@ -48,15 +50,16 @@ func openCard(c *config, logger *slog.Logger) (*datadir.Node, error) {
 			return nil, err
 		}
 		if len(names) == 0 {
-			return nil, fmt.Errorf("data directory %s has an event log but its Raft store (%s/) is lost: "+
-				"put the whole directory back from a backup, or continue from its log in a new one: "+
-				"qlogd replay --data-dir %s --into NEW_DIR", c.DataDir, datadir.RaftDir, c.DataDir)
+			return nil, fmt.Errorf("data directory %s has an event log but its Raft store (%s/) "+
+				"is lost: put the whole directory back from a backup, or continue from its log in "+
+				"a new one: qlogd replay --data-dir %s --into NEW_DIR",
+				c.DataDir, datadir.RaftDir, c.DataDir)
 		}
 	}
 	if f := card.Fork; f != nil {
 		if !f.Started {
-			// The first start of a copy: from here on its clock is as far behind as the past that it
-			// continues. Durable before anything is stamped.
+			// The first start of a copy: from here on its clock is as far behind as the past
+			// that it continues. Durable before anything is stamped.
 			card.ClockOffsetMS = f.At.UnixMilli() - time.Now().UnixMilli()
 			f.Started = true
 			if err := card.Write(c.DataDir); err != nil {
@@ -70,12 +73,9 @@ func openCard(c *config, logger *slog.Logger) (*datadir.Node, error) {
 }
 
 func newCard(c *config, logger *slog.Logger) (*datadir.Node, error) {
-	id := c.NodeID
-	if id == "" {
-		id = defaultNodeID()
-	}
-	// The cluster of a node that forms one with others, or joins one, is not known yet. The identity
-	// of the directory is.
+	id := cmp.Or(c.NodeID, defaultNodeID())
+	// The cluster of a node that forms one with others, or joins one, is not known yet. The
+	// identity of the directory is.
 	card := datadir.NewBlank(id, c.LogSegmentBytes)
 	if c.alone() {
 		card = datadir.NewNode(id, c.LogSegmentBytes)
@@ -83,7 +83,7 @@ func newCard(c *config, logger *slog.Logger) (*datadir.Node, error) {
 	if err := card.Write(c.DataDir); err != nil {
 		return nil, err
 	}
-	logger.Info("new data directory", "dir", c.DataDir, "node", card.NodeID, "cluster", card.ClusterID)
+	logger.Info("new data directory", "dir", c.DataDir, "node", id, "cluster", card.ClusterID)
 	return card, nil
 }
 
@@ -96,21 +96,13 @@ func freeBytes(dir string) (uint64, error) {
 	return s.Bavail * uint64(s.Bsize), nil
 }
 
-// openPeers begins to listen for the other nodes.
+// openPeers starts to listen for the other nodes.
 func (n *node) openPeers(l net.Listener) (*peer.Net, error) {
-	dial := func(ctx context.Context, addr string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, "tcp", addr)
-	}
-	o := peer.Options{Listener: l, Dial: dial, Logger: n.logger, Self: peer.Identity{
+	o := peer.Options{Listener: l, Logger: n.logger, Self: peer.Identity{
 		Cluster: n.card.ClusterID, Node: n.card.NodeID, Incarnation: n.card.Incarnation,
-		Raft: n.c.RaftAdvertise, HTTP: n.c.HTTPAdvertise,
+		Raft: cmp.Or(n.c.RaftAdvertise, l.Addr().String()),
+		HTTP: cmp.Or(n.c.HTTPAdvertise, n.httpLis.Addr().String()),
 	}}
-	if o.Self.Raft == "" {
-		o.Self.Raft = l.Addr().String()
-	}
-	if o.Self.HTTP == "" {
-		o.Self.HTTP = n.httpLis.Addr().String()
-	}
 	if n.inside != nil {
 		o.Server, o.Client = n.inside.Server(true), n.inside.Client
 	}
@@ -121,68 +113,65 @@ func (n *node) openPeers(l net.Listener) (*peer.Net, error) {
 	return p, nil
 }
 
-// A data directory of another cluster must not serve in the place of one of this one: its clients
-// would write where nobody looks. So each join address is asked for its cluster until it has
-// answered once. Only a cluster of one that met no member of its own ends for it: if others of its
-// cluster answer, or are known, the directory at that address is the wrong one.
 const (
-	meetTime  = time.Second
-	meetAgain = 2 * time.Second
+	joinCheckTimeout = time.Second
+	joinCheckEvery   = 2 * time.Second
 )
 
-// meet asks once, and returns the addresses that have not answered with this cluster.
-func (n *node) meet(ctx context.Context, addrs []string) (left []string, err error) {
-	ctx, cancel := context.WithTimeout(ctx, meetTime)
+// checkJoin asks the join addresses for their cluster, and returns those that have not answered.
+//
+// A data directory of another cluster must not serve in the place of one of this one: its clients
+// would write where nobody looks. So a node that is alone in its cluster ends if a join address
+// belongs to another one, unless another node of its own answers too. A node with others
+// acknowledges nothing without them.
+func (n *node) checkJoin(addrs []string) (left []string, err error) {
+	ctx, cancel := context.WithTimeout(n.background, joinCheckTimeout)
 	defer cancel()
-	self := n.peers.Self()
-	var mu sync.Mutex
+	there := make([]peer.Identity, len(addrs))
 	var wg sync.WaitGroup
-	for _, addr := range addrs {
-		wg.Go(func() {
-			there, herr := n.peers.Hello(ctx, addr)
-			mu.Lock()
-			defer mu.Unlock()
-			switch {
-			case herr != nil || there.Cluster == "": // not up yet, or in no cluster yet
-				left = append(left, addr)
-			case there.Cluster != self.Cluster:
-				left = append(left, addr)
-				err = fmt.Errorf("data directory %s is of cluster %s, but node %s at join address %s is of cluster %s",
-					n.c.DataDir, self.Cluster, there.Node, addr, there.Cluster)
-			case there.Incarnation != self.Incarnation:
-				n.friends++
-			}
-		})
+	for i, addr := range addrs {
+		wg.Go(func() { there[i], _ = n.peers.Hello(ctx, addr) }) // "": not up yet
 	}
 	wg.Wait()
-	// A node whose cluster has others acknowledges nothing without them.
-	if e := n.engine(); err != nil && (n.friends > 0 || e == nil || len(e.replica.Members()) > 1) {
-		n.stranger.Do(func() {
-			n.logger.Error("join address belongs to a different cluster", "error", err)
-		})
-		err = nil
+	self := n.peers.Self()
+	alone := true
+	for i, is := range there {
+		switch {
+		case is.Cluster == "":
+			left = append(left, addrs[i])
+		case is.Cluster != self.Cluster:
+			err = fmt.Errorf("data directory %s is of cluster %s, but node %s at join address %s "+
+				"is of cluster %s", n.c.DataDir, self.Cluster, is.Node, addrs[i], is.Cluster)
+		case is.Incarnation != self.Incarnation:
+			alone = false
+		}
 	}
-	return left, err
+	e := n.engine()
+	switch {
+	case err == nil:
+		return left, nil
+	case alone && e != nil && len(e.replica.Members()) == 1:
+		return nil, outside("%w: it belongs elsewhere; start with the right data directory, "+
+			"or with an empty one", err)
+	}
+	n.logger.Error("join address belongs to a different cluster", "error", err)
+	return left, nil
 }
 
-// meetOthers goes on asking the addresses that are left.
-func (n *node) meetOthers(left []string) {
+// keepCheckingJoin asks the addresses that are left until all have answered.
+func (n *node) keepCheckingJoin(left []string) {
 	for len(left) > 0 {
 		select {
-		case <-time.After(meetAgain):
+		case <-time.After(joinCheckEvery):
 		case <-n.background.Done():
 			return
 		}
 		var err error
-		if left, err = n.meet(n.background, left); err != nil {
-			n.fail(strangerError(err))
+		if left, err = n.checkJoin(left); err != nil {
+			n.fail(err)
 			return
 		}
 	}
-}
-
-func strangerError(err error) error {
-	return outside("%w: it belongs elsewhere; start with the right data directory, or with an empty one", err)
 }
 
 // outside is why a directory has no place here. Starting again does not help.
@@ -194,21 +183,26 @@ func outside(format string, args ...any) error {
 func (n *node) outOfCluster(why error) {
 	if errors.Is(why, raft.ErrRolledBack) {
 		n.ask(change{"the data directory was rolled back", n.reincarnate})
-	} else {
-		n.fail(outside("this data directory of node %s is no member of cluster %s any more: "+
-			"the node was removed, or has come with a newer directory; "+
-			"to bring it back, start it with an empty one and --join", n.card.NodeID, n.card.ClusterID))
+		return
 	}
+	n.fail(outside("this data directory of node %s is no member of cluster %s any more: "+
+		"the node was removed, or has come with a newer directory; "+
+		"to bring it back, start it with an empty one and --join", n.card.NodeID, n.card.ClusterID))
+}
+
+// changeCard changes this directory's identity, durably, before anybody hears of it.
+func (n *node) changeCard(change func(card *datadir.Node)) error {
+	n.cardMu.Lock()
+	defer n.cardMu.Unlock()
+	change(n.card)
+	return n.card.Write(n.c.DataDir)
 }
 
 // reincarnate makes this directory another member of its cluster, one that has promised nothing.
 func (n *node) reincarnate() error {
 	n.logger.Warn("data directory is older than the others know it; " +
 		"rejoining as a new member, without a vote until it has caught up")
-	n.cardMu.Lock()
-	defer n.cardMu.Unlock()
-	n.card.NewIncarnation()
-	if err := n.card.Write(n.c.DataDir); err != nil { // before anybody hears of it
+	if err := n.changeCard((*datadir.Node).NewIncarnation); err != nil {
 		return err
 	}
 	self := n.peers.Self()
@@ -220,20 +214,13 @@ func (n *node) reincarnate() error {
 // joined is called when the cluster's configuration has this directory: from here on one that is
 // in none was removed.
 func (n *node) joined() {
-	n.cardMu.Lock()
-	defer n.cardMu.Unlock()
-	if n.card.Joined {
-		return
-	}
-	n.card.Joined = true
-	if err := n.card.Write(n.c.DataDir); err != nil {
+	if err := n.changeCard(func(card *datadir.Node) { card.Joined = true }); err != nil {
 		n.fail(err)
 	}
 }
 
-// fetchLacking fetches what this node lacks when the leader says so, and has it installed.
+// fetchLacking fetches what this node lacks when the leader offers it, and has it installed.
 func (e *engine) fetchLacking() {
-	var differs sync.Once
 	for {
 		var offer raft.Offer
 		select {
@@ -252,35 +239,28 @@ func (e *engine) fetchLacking() {
 		switch {
 		case e.background.Err() != nil:
 			return
-		case errors.Is(err, fetch.ErrDiffers):
-			// All that were asked agree. If they are a majority of the voters, and not only the
-			// leader, this node is the one that differs.
-			if asked, all := e.voters(from); asked > all/2 {
-				e.fail(fmt.Errorf("%w: %w", raft.ErrDiverged, err))
-				return
-			}
-			differs.Do(func() {
-				e.logger.Error("event log differs from that of the node to fetch from", "error", err)
-			})
+		case errors.Is(err, fetch.ErrDiffers) && e.majority(from):
+			e.fail(fmt.Errorf("%w: %w", raft.ErrDiverged, err)) // this node is the one that differs
+			return
 		case err != nil:
 			e.logger.Warn("fetch failed; waiting for the leader's next offer", "error", err)
 		default:
 			e.ask(change{why: "installing what was fetched"})
-			return // the next engine goes on from there
+			return // the next engine continues from there
 		}
 	}
 }
 
-// voters counts those of the configuration, and how many of them are among some nodes.
-func (e *engine) voters(some []peer.Target) (among, all int) {
+// majority reports whether some nodes, and not only the leader, are most of the voters.
+func (e *engine) majority(some []peer.Target) bool {
+	among, all := 0, 0
 	for _, m := range e.replica.Members() {
-		if !m.Votes {
-			continue
-		}
-		all++
-		if slices.ContainsFunc(some, func(t peer.Target) bool { return t.Node == m.ID }) {
-			among++
+		if m.Votes {
+			all++
+			if slices.ContainsFunc(some, func(t peer.Target) bool { return t.Node == m.ID }) {
+				among++
+			}
 		}
 	}
-	return among, all
+	return among > all/2
 }

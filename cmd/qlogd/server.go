@@ -41,9 +41,6 @@ type node struct {
 	egress  *webhook.Client // sends to addresses that users gave
 	hooked  *webhook.Secrets
 
-	friends  int       // join addresses at which this cluster has answered; only meet uses it
-	stranger sync.Once // logs that another cluster has answered
-
 	// now answers requests: the engine's API, or a handler that refuses them.
 	now atomic.Pointer[serving]
 	// again takes requests to open the engine again, until endKeeping is called.
@@ -120,11 +117,11 @@ func startNode(c *config, logger *slog.Logger) (_ *node, err error) {
 		if err := n.open(); err != nil {
 			return nil, err
 		}
-		left, err := n.meet(n.background, c.Join)
+		left, err := n.checkJoin(c.Join)
 		if err != nil {
-			return nil, strangerError(err)
+			return nil, err
 		}
-		n.work.Go(func() { n.meetOthers(left) })
+		n.work.Go(func() { n.keepCheckingJoin(left) })
 	}
 	// After the engine is open: nobody is answered before all of a formed cluster's node is there.
 	n.listen()

@@ -248,26 +248,6 @@ func TestDeadAreFound(t *testing.T) {
 	b.refold()
 }
 
-func TestReplayDeep(t *testing.T) {
-	b := setup(t)
-	b.mustQueue("dead", nil)
-	b.mustQueue("other", perKey())
-	b.mustQueue("q", perKey(dlq("dead")))
-	b.fillKeys("q", "a1", "a2", "a3", "a4", "a5")
-	b.fillKeys("other", "a6")
-	b.kill("q", "a1", "a2", "a3", "a4")
-	to := func(r *event.Replay) { r.To = "other" }
-	b.fillKeys("other", "a7")
-	b.ok(b.replay("q", to, "a1", "a4"))
-	b.ok(b.replay("q", to, "a3"))
-	b.ok(b.replay("q", to, "a2"))
-	mustEqual(t, b.stats("other").ReplayedIn, 4)
-	mustEqual(t, b.stats("dead").Replayed, 4)
-	b.restart()
-	mustEqual(t, b.drain("other"), "a1 a2 a3 a4 a6 a7")
-	b.refold()
-}
-
 // TestReplayDeepInAnUnorderedQueue: near either end a replayed message finds its
 // place by the time of its first enqueue; where that would take too long to look
 // for, those that are replayed come before all others, in their order.

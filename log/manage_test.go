@@ -148,49 +148,6 @@ func TestMissingSegment(t *testing.T) {
 	sameBlocks(t, readAll(t, mustOpen(t, opts), 0), blocks[:slices.IndexFunc(blocks, func(b *rawBlock) bool { return b.Index == opts.Durable })+1])
 }
 
-// TestNewestSegmentTorn: what a crash can leave of a file that was just made.
-func TestNewestSegmentTorn(t *testing.T) {
-	disk, blocks := written(t, 60)
-	name := newestSegment(t, disk)
-	data := disk.Get(name)
-	first, _ := firstIndex(path.Base(name), ".seg")
-	n := slices.IndexFunc(blocks, func(b *rawBlock) bool { return b.Index == first })
-	size := int(blockSize + trailerSize)
-	for i := range blocks[n].Records {
-		size += int(recordSize(&blocks[n].Records[i]))
-	}
-	for cut := 0; cut < headerSize+size; cut += 7 {
-		for _, zeros := range []bool{false, true} {
-			d := disk.Clone()
-			left := bytes.Clone(data[:cut])
-			if zeros {
-				clear(left)
-			}
-			d.Put(name, left)
-			r, err := OpenReadOnly(Options{FS: d, Dir: dir})
-			must(t, err)
-			tail := r.Tail()
-			if tail == nil || r.Head() != first-1 && r.Head() != blocks[n-1].Index {
-				t.Fatalf("cut at %d: tail %v, head %d", cut, tail, r.Head())
-			}
-			must(t, r.Close())
-			_, err = Open(Options{FS: d, Dir: dir})
-			corruption(t, err)
-			l := mustOpen(t, options(d))
-			if tipOf(l) != (tip{blocks[n-1].Index, blocks[n-1].Chain}) {
-				t.Fatalf("cut at %d: head %v", cut, l.Head())
-			}
-			for i := n; i < 60; i++ {
-				appendAll(t, l, story(i))
-			}
-			must(t, l.Close())
-			if msg := sameFiles(disk, d); msg != "" {
-				t.Fatalf("cut at %d: %s", cut, msg)
-			}
-		}
-	}
-}
-
 func TestLeftovers(t *testing.T) {
 	disk, blocks := written(t, 30)
 	want := disk.Clone()

@@ -46,7 +46,7 @@ type State interface {
 	Leasable(queue string, kinds []string) int // called often and under a lock: must be cheap
 	Dead(queue string, f event.DeadFilter) (views []event.MessageView, more bool)
 	DeadCount(queue string) int64
-	Lane(queue, key string) (event.LaneView, bool)
+	Partition(queue, key string) (event.PartitionView, bool)
 	Task(id event.ID) (event.TaskView, bool)
 	Tasks() []event.TaskView // the newest first
 	Clock() int64            // Unix ms

@@ -43,7 +43,8 @@ func (s *Server) explain(q *request) error {
 	if !ok {
 		return queueNotFound(name)
 	}
-	x := &explaining{q: q, queue: &queue, out: wire.Explanation{Queue: name, Reasons: []wire.Reason{}}}
+	x := &explaining{q: q, queue: &queue,
+		out: wire.Explanation{Queue: name, Reasons: []wire.Reason{}}}
 	if queue.Paused {
 		x.because(wire.Reason{Code: whyPaused}, "the queue is paused: "+
 			"nothing is leased from it until POST /v1/queues/%s/resume", name)
@@ -89,7 +90,7 @@ func (x *explaining) key(key *string) error {
 	st, name := x.q.s.deps.State, x.queue.Name
 	ordering := x.queue.Policy.Ordering
 	if ordering == event.FIFO || key != nil && ordering == event.PerKey {
-		lane, _ := st.Lane(name, x.laneKey(deref(key)))
+		lane, _ := st.Partition(name, x.laneKey(deref(key)))
 		switch {
 		case lane.Leased != nil:
 			return x.first(lane.Leased)
@@ -201,7 +202,7 @@ func (x *explaining) about(v *event.MessageView) wire.Reason {
 // ordered explains what of its partition goes before a message.
 func (x *explaining) ordered(v *event.MessageView) error {
 	key := x.laneKey(v.Key)
-	lane, ok := x.q.s.deps.State.Lane(x.queue.Name, key)
+	lane, ok := x.q.s.deps.State.Partition(x.queue.Name, key)
 	if !ok {
 		return nil
 	}
@@ -235,7 +236,7 @@ func (x *explaining) ordered(v *event.MessageView) error {
 
 // held describes the dead messages that hold a key: those of it that died since it is held,
 // and are not resolved.
-func (x *explaining) held(key string, lane *event.LaneView) error {
+func (x *explaining) held(key string, lane *event.PartitionView) error {
 	search := &dead.Search{Queue: x.queue.Name}
 	search.Filter.FromIndex = event.RefOf(lane.Since).Index
 	if x.queue.Policy.Ordering == event.PerKey {
@@ -260,9 +261,11 @@ func (x *explaining) held(key string, lane *event.LaneView) error {
 	r.MessageID = r.MessageIDs[0]
 	holds := "the dead message " + r.MessageID + " holds"
 	if lane.HeldBy > 1 {
-		holds = fmt.Sprintf("%d dead messages, the first of them %s, hold", lane.HeldBy, r.MessageID)
+		holds = fmt.Sprintf("%d dead messages, the first of them %s, hold", lane.HeldBy,
+			r.MessageID)
 	}
-	x.because(r, "%s its key (on_dead is hold_key): it goes on when they are replayed or purged", holds)
+	x.because(r, "%s its key (on_dead is hold_key): it goes on when they are replayed or purged",
+		holds)
 	return nil
 }
 

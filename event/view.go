@@ -86,8 +86,8 @@ type DeadFilter struct {
 	Limit  int
 }
 
-// LaneView is a partition, for explaining.
-type LaneView struct {
+// PartitionView is a partition, for explaining.
+type PartitionView struct {
 	Waiting int64        // how many wait in it
 	Head    *MessageView // the first of them
 	Leased  *MessageView // the one that is leased

@@ -13,7 +13,7 @@ func (d *decision) purgeDead(c *event.PurgeDead) event.Result {
 	}
 	out := make([]event.Moved, len(c.IDs))
 	var take []event.MessageView
-	found := corpses{d: d, queue: c.Queue, strict: c.Strict}
+	found := deadFinder{d: d, queue: c.Queue, strict: c.Strict}
 	for i, id := range c.IDs {
 		m, code, p := found.find(id, i)
 		if p != nil {
@@ -47,8 +47,8 @@ func (d *decision) endOverdue(id event.ID) {
 	}
 }
 
-// corpses finds the dead messages that a command names.
-type corpses struct {
+// deadFinder finds the dead messages that a command names.
+type deadFinder struct {
 	d      *decision
 	queue  string // in which they must have died
 	strict bool   // one that is not there is a problem
@@ -56,7 +56,7 @@ type corpses struct {
 }
 
 // find returns a dead message, or why it is passed over.
-func (c *corpses) find(id event.ID, i int) (m event.MessageView, code string, p *event.Problem) {
+func (c *deadFinder) find(id event.ID, i int) (m event.MessageView, code string, p *event.Problem) {
 	if c.seen[id] {
 		if c.strict {
 			return m, "", invalid("message_ids", "message %s is named twice", id).At(i)

@@ -21,7 +21,7 @@ func (d *decision) due() {
 		d.happen(it)
 	}
 	for ; n < duePerEntry; n++ {
-		it, ok := d.s.Buried()
+		it, ok := d.s.Deleted()
 		if !ok {
 			break
 		}
@@ -35,7 +35,7 @@ func (d *decision) happen(it projections.Due) {
 		d.expireLease(&it.Message)
 	case projections.DueExpiry:
 		d.die(&it.Message, event.ReasonExpired, event.ID{}, event.Blob{})
-	case projections.DueBuried:
+	case projections.DueDeleted:
 		d.carryOut(it)
 	}
 }

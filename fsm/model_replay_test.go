@@ -42,9 +42,9 @@ func (w *model) died(queue string) (out []*mmessage) {
 	return out
 }
 
-// corpses finds what a replay or a purge takes; ok is false where the whole was
+// deadFinder finds what a replay or a purge takes; ok is false where the whole was
 // refused.
-func (w *model) corpses(queue string, ids []event.ID, strict bool, most uint32, got event.Result) (take []*mmessage, codes []string, ok bool) {
+func (w *model) deadFinder(queue string, ids []event.ID, strict bool, most uint32, got event.Result) (take []*mmessage, codes []string, ok bool) {
 	for _, id := range ids {
 		if m := w.find(id); m != nil && m.over(w.clock) {
 			w.die(m, event.ReasonExpired, event.ID{})
@@ -91,7 +91,7 @@ func (w *model) replay(c *event.Replay, got event.Result) {
 		w.moved(got, ids, slices.Repeat([]string{event.SkipTask}, len(ids)), make([]event.ID, len(ids)))
 		return
 	}
-	take, codes, ok := w.corpses(c.Queue, ids, c.Strict, c.MaxReplays, got)
+	take, codes, ok := w.deadFinder(c.Queue, ids, c.Strict, c.MaxReplays, got)
 	if !ok {
 		return
 	}
@@ -171,7 +171,7 @@ func (w *model) replayedTo(m *mmessage, o event.Order) {
 	unordered := m.q.policy.Ordering == event.Unordered
 	switch {
 	case o == event.OrderAppend && !unordered:
-		m.q.lanes[m.lane()] = append(m.q.lanes[m.lane()], m)
+		m.q.partitions[m.partition()] = append(m.q.partitions[m.partition()], m)
 	case o == event.OrderHead && !unordered:
 		w.front(m)
 	case o == event.OrderHead:
@@ -193,13 +193,13 @@ func (w *model) replayedTo(m *mmessage, o event.Order) {
 			}
 		}
 	case o == event.OrderOriginal:
-		l := m.q.lanes[m.lane()]
+		l := m.q.partitions[m.partition()]
 		i := slices.IndexFunc(l, func(r *mmessage) bool { return m.order().Compare(r.order()) < 0 })
 		if i < 0 {
 			i = len(l)
 		}
 		m.returned = !slices.ContainsFunc(l[:i], func(r *mmessage) bool { return !r.returned })
-		m.q.lanes[m.lane()] = slices.Insert(slices.Clone(l), i, m)
+		m.q.partitions[m.partition()] = slices.Insert(slices.Clone(l), i, m)
 	}
 }
 
@@ -209,7 +209,7 @@ func (w *model) purgeDead(c *event.PurgeDead, got event.Result) {
 		w.moved(got, c.IDs, slices.Repeat([]string{event.SkipTask}, len(c.IDs)), make([]event.ID, len(c.IDs)))
 		return
 	}
-	take, codes, ok := w.corpses(c.Queue, c.IDs, c.Strict, 0, got)
+	take, codes, ok := w.deadFinder(c.Queue, c.IDs, c.Strict, 0, got)
 	if !ok {
 		return
 	}

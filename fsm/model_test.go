@@ -35,15 +35,15 @@ type model struct {
 }
 
 type mqueue struct {
-	name     string
-	policy   event.Policy
-	revision uint64
-	paused   bool
-	all      []*mmessage            // live, oldest first
-	lanes    map[string][]*mmessage // what waits in each partition, in order
-	held     map[string][]*mmessage // hold_key: by which dead messages
-	dedup    []mdedup
-	keyDied  bool // something followed its dead head
+	name       string
+	policy     event.Policy
+	revision   uint64
+	paused     bool
+	all        []*mmessage            // live, oldest first
+	partitions map[string][]*mmessage // what waits in each partition, in order
+	held       map[string][]*mmessage // hold_key: by which dead messages
+	dedup      []mdedup
+	keyDied    bool // something followed its dead head
 
 	enqueued, deadIn, acked, dead, discarded int64
 	replayedIn, replayed                     int64
@@ -102,8 +102,8 @@ func (w *model) fatal(format string, args ...any) {
 	w.t.Fatalf("index %d: the model says: %s", w.index, fmt.Sprintf(format, args...))
 }
 
-// lane is a message's partition.
-func (m *mmessage) lane() string {
+// partition is a message's partition.
+func (m *mmessage) partition() string {
 	if m.q.policy.Ordering == event.FIFO {
 		return ""
 	}
@@ -301,20 +301,20 @@ func (w *model) ready(m *mmessage, place event.Place) {
 	case place == event.PlaceHead, place == event.PlaceBlock:
 		w.front(m)
 	default:
-		m.q.lanes[m.lane()] = append(m.q.lanes[m.lane()], m)
+		m.q.partitions[m.partition()] = append(m.q.partitions[m.partition()], m)
 	}
 }
 
 // front puts a message before those that wait in its partition. Those that
 // came back keep their order.
 func (w *model) front(m *mmessage) {
-	l, i := m.q.lanes[m.lane()], 0
+	l, i := m.q.partitions[m.partition()], 0
 	for i < len(l) && l[i].returned && l[i].order().Compare(m.order()) < 0 {
 		i++
 	}
 	m.returned = true
 	out := append([]*mmessage(nil), l[:i]...)
-	m.q.lanes[m.lane()] = append(append(out, m), l[i:]...)
+	m.q.partitions[m.partition()] = append(append(out, m), l[i:]...)
 }
 
 func without(l []*mmessage, m *mmessage) (out []*mmessage) {
@@ -334,10 +334,10 @@ func (w *model) leaves(m *mmessage) {
 
 func (w *model) unwait(m *mmessage) {
 	m.returned = false
-	if l := without(m.q.lanes[m.lane()], m); len(l) > 0 {
-		m.q.lanes[m.lane()] = l
+	if l := without(m.q.partitions[m.partition()], m); len(l) > 0 {
+		m.q.partitions[m.partition()] = l
 	} else {
-		delete(m.q.lanes, m.lane())
+		delete(m.q.partitions, m.partition())
 	}
 }
 
@@ -356,7 +356,7 @@ func (w *model) die(m *mmessage, reason event.Reason, lease event.ID) (to string
 	q, p := m.q, m.q.policy
 	var follow []*mmessage
 	if p.Ordering != event.Unordered && p.OnDead == event.DeadLetterKey {
-		follow = without(q.lanes[m.lane()], m)
+		follow = without(q.partitions[m.partition()], m)
 	}
 	e := event.Event{Type: event.Discarded, Subject: m.id, Queue: q.name, Reason: reason, Lease: lease, Attempt: m.attempt, TakesKey: len(follow) > 0}
 	w.leaves(m)
@@ -369,7 +369,7 @@ func (w *model) die(m *mmessage, reason event.Reason, lease event.ID) (to string
 		d := w.move(m, w.emit(e), reason)
 		if e.HoldsKey {
 			d.holds = q
-			q.held[m.lane()] = append(q.held[m.lane()], d)
+			q.held[m.partition()] = append(q.held[m.partition()], d)
 		}
 	} else {
 		q.discarded++
@@ -541,7 +541,7 @@ func (w *model) decide(c *event.Command, got event.Result) {
 
 func (w *model) createQueue(name string, p event.Policy) {
 	w.emit(event.Event{Type: event.QueueCreated, Queue: name})
-	w.queues[name] = &mqueue{name: name, policy: p, revision: w.index, lanes: map[string][]*mmessage{}, held: map[string][]*mmessage{}}
+	w.queues[name] = &mqueue{name: name, policy: p, revision: w.index, partitions: map[string][]*mmessage{}, held: map[string][]*mmessage{}}
 }
 
 // usedBy counts the queues that name this one as their dead-letter queue.
@@ -655,7 +655,7 @@ func (w *model) purge(name string, got event.Result) {
 		return
 	}
 	w.emit(event.Event{Type: event.QueuePurged, Queue: name})
-	q.all, q.lanes = leased, map[string][]*mmessage{}
+	q.all, q.partitions = leased, map[string][]*mmessage{}
 	q.discarded += int64(len(rest))
 	w.pending = append(w.pending, &mburial{list: rest, queue: name, reason: event.ReasonPurged})
 }
@@ -811,10 +811,10 @@ func (w *model) candidates(q *mqueue, kinds []string) (out []*mmessage) {
 		leased := map[string]bool{}
 		for _, m := range q.all {
 			if m.state == event.StateLeased {
-				leased[m.lane()] = true
+				leased[m.partition()] = true
 			}
 		}
-		for k, l := range q.lanes {
+		for k, l := range q.partitions {
 			if !leased[k] && len(q.held[k]) == 0 {
 				heads = append(heads, l[0])
 			}
@@ -1076,12 +1076,12 @@ func (w *model) endQueue(b *bench, q *mqueue, v event.QueueView) {
 		Enqueued: q.enqueued, DeadIn: q.deadIn, Acked: q.acked, DeadLettered: q.dead, Discarded: q.discarded,
 		ReplayedIn: q.replayedIn, Replayed: q.replayed, Imported: q.imported, Resurrected: q.resurrected,
 	}
-	lanes := map[string]bool{}
+	partitions := map[string]bool{}
 	leasable := map[event.ID]bool{}
-	for l, ms := range q.lanes {
+	for l, ms := range q.partitions {
 		free := len(q.held[l]) == 0 && ms[0].state == event.StateReady
 		for _, m := range q.all {
-			free = free && !(m.state == event.StateLeased && m.lane() == l)
+			free = free && !(m.state == event.StateLeased && m.partition() == l)
 		}
 		if free {
 			leasable[ms[0].id] = true
@@ -1089,7 +1089,7 @@ func (w *model) endQueue(b *bench, q *mqueue, v event.QueueView) {
 	}
 	for _, m := range q.all {
 		if q.policy.Ordering != event.Unordered || m.key != "" {
-			lanes[m.lane()] = true
+			partitions[m.partition()] = true
 		}
 		s.Bytes += int64(m.size)
 		if s.Oldest == 0 {
@@ -1107,7 +1107,7 @@ func (w *model) endQueue(b *bench, q *mqueue, v event.QueueView) {
 			s.InFlight++
 		}
 	}
-	s.Partitions = int64(len(lanes))
+	s.Partitions = int64(len(partitions))
 	if q.keyDied {
 		// What is scheduled outside of a partition that followed its dead head
 		// is counted as a partition only once it is due.

@@ -59,7 +59,8 @@ func (m *Machine) TakeLeasable() []string {
 	return m.state.TakeTouched()
 }
 
-// TakeDiscarded returns what was discarded since the last call because there was no dead-letter queue,
+// TakeDiscarded returns what was discarded since the last call because there was no dead-letter
+// queue,
 // as opposed to what somebody asked to be deleted.
 func (m *Machine) TakeDiscarded() map[Discard]Discarded {
 	m.mu.Lock()

@@ -117,7 +117,8 @@ func (d *decision) deleteQueue(c *event.DeleteQueue) event.Result {
 	if !c.Force {
 		if n := d.s.UsedBy(c.Name); n > 0 {
 			return problem(event.Problemf(event.CodeQueueInUse, "queue",
-				"queue %q is the dead_letter_queue of %d others; force=true deletes it all the same",
+				"queue %q is the dead_letter_queue of %d others; "+
+					"force=true deletes it all the same",
 				c.Name, n))
 		}
 		if w, ok := d.fedBy(c.Name); ok {

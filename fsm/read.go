@@ -75,9 +75,12 @@ func (m *Machine) DeadCount(queue string) int64 {
 	return view(m, func(s *projections.State) int64 { return s.DeadCount(queue) })
 }
 
-// Lane returns a partition, for explaining; false where there is none.
-func (m *Machine) Lane(queue, key string) (event.LaneView, bool) {
-	return view2(m, func(s *projections.State) (event.LaneView, bool) { return s.Lane(queue, key) })
+// Partition returns a partition, for explaining; false where there is none.
+func (m *Machine) Partition(queue, key string) (event.PartitionView, bool) {
+	return view2(m, func(s *projections.State) (event.PartitionView,
+		bool) {
+		return s.Partition(queue, key)
+	})
 }
 
 // Task returns a task that runs, or that ended not long ago.

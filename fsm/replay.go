@@ -33,14 +33,14 @@ func (d *decision) replay(c *event.Replay) event.Result {
 	for i := range c.Items {
 		d.endOverdue(c.Items[i].ID)
 	}
-	type corpse struct {
+	type deadLetter struct {
 		event.MessageView
 		item int
 	}
 	out := make([]event.Moved, len(c.Items))
-	var take []corpse
+	var take []deadLetter
 	var add load
-	seen := corpses{d: d, queue: c.Queue, strict: c.Strict}
+	seen := deadFinder{d: d, queue: c.Queue, strict: c.Strict}
 	for i := range c.Items {
 		it := &c.Items[i]
 		out[i].ID = it.ID
@@ -64,7 +64,7 @@ func (d *decision) replay(c *event.Replay) event.Result {
 		} else {
 			add.bytes -= int64(m.Size)
 		}
-		take = append(take, corpse{m, i})
+		take = append(take, deadLetter{m, i})
 	}
 	q, _ = d.s.Look(to) // what was over by its time may have gone there
 	if p := room(&q, &q.Policy, add); p != nil {
@@ -80,7 +80,7 @@ func (d *decision) replay(c *event.Replay) event.Result {
 	}
 	if order != event.OrderAppend {
 		// The places are the same in any order; in this one each is found at once.
-		slices.SortFunc(take, func(a, b corpse) int {
+		slices.SortFunc(take, func(a, b deadLetter) int {
 			return cmp.Or(a.Dead.First.Compare(b.Dead.First), a.ID.Compare(b.ID))
 		})
 	}

@@ -30,7 +30,7 @@ func (s *State) Check() error {
 			return fmt.Errorf("check: message %s is of backlog %d, which is not there", m.id,
 				m.backlog)
 		}
-		c.add(m, s.buried(m))
+		c.add(m, s.deleted(m))
 		if err := s.checkMessage(h, m); err != nil {
 			return err
 		}
@@ -84,14 +84,15 @@ func (s *State) checkIndexes() error {
 		func(a, b *task) bool { return a.ID == b.ID && a.EndedAt == b.EndedAt }))
 	for h := handle(1); h <= s.extras.used; h++ {
 		x, y := s.extras.get(h), t.extras.get(h)
-		check("lists that a message is in", x.deadOrder == y.deadOrder && x.sourceNext == y.sourceNext)
+		check("lists that a message is in", x.deadOrder == y.deadOrder &&
+			x.sourceNext == y.sourceNext)
 	}
 	for n, b := range s.backlogs { // order does not matter: any contradiction will do
 		o := t.backlogs[n]
-		check("partitions by key", maps.Equal(b.lanes, o.lanes))
+		check("partitions by key", maps.Equal(b.partitions, o.partitions))
 		check("messages by source id", maps.Equal(b.sources, o.sources))
 		check("dead messages by queue", maps.EqualFunc(b.dead, o.dead, sameList))
-		if b.grave { // its lists are not kept
+		if b.deleted { // its lists are not kept
 			continue
 		}
 		check("ready lists", b.byPrio == o.byPrio)
@@ -108,9 +109,9 @@ func (s *State) checkIndexes() error {
 
 type tally struct{ ready, scheduled, leased, bytes, all int64 }
 
-func (c *tally) add(m *message, buried bool) {
+func (c *tally) add(m *message, deleted bool) {
 	c.all++
-	if buried {
+	if deleted {
 		return
 	}
 	c.bytes += int64(m.size)
@@ -127,7 +128,7 @@ func (c *tally) add(m *message, buried bool) {
 func (s *State) checkMessage(h handle, m *message) error {
 	switch m.state {
 	case event.StateScheduled:
-		if m.timer == 0 && !s.buried(m) {
+		if m.timer == 0 && !s.deleted(m) {
 			return fmt.Errorf("check: message %s is scheduled without a timer", m.id)
 		}
 	case event.StateLeased:
@@ -137,7 +138,7 @@ func (s *State) checkMessage(h handle, m *message) error {
 		if found, _ := s.byLease[s.leases.get(m.lease).id]; found != m.lease {
 			return fmt.Errorf("check: message %s is leased without a lease", m.id)
 		}
-		if m.timer == 0 && !s.buried(m) {
+		if m.timer == 0 && !s.deleted(m) {
 			return fmt.Errorf("check: message %s is leased without a timer", m.id)
 		}
 	case event.StateReady:
@@ -165,7 +166,7 @@ func (s *State) checkBacklog(b *backlog, c *tally) error {
 			last = id
 		}
 	}
-	if b.grave {
+	if b.deleted {
 		return nil
 	}
 	if b.ready != c.ready || b.scheduled != c.scheduled || int64(b.inFlight.n) != c.leased ||
@@ -179,7 +180,8 @@ func (s *State) checkBacklog(b *backlog, c *tally) error {
 		in := q.enqueued + q.deadIn + q.replayedIn + q.imported + q.resurrected
 		out := q.acked + q.deadLettered + q.discarded + q.replayed
 		if in != out+b.held() {
-			return fmt.Errorf("check: queue %q took in %d, released %d and holds %d", q.name, in, out,
+			return fmt.Errorf("check: queue %q took in %d, released %d and holds %d", q.name, in,
+				out,
 				b.held())
 		}
 	}
@@ -203,24 +205,25 @@ func (s *State) checkBacklog(b *backlog, c *tally) error {
 		}
 		return nil
 	}
-	for _, lh := range b.lanes { // order does not matter: any contradiction will do
-		if err := s.checkLane(b, lh); err != nil {
+	for _, lh := range b.partitions { // order does not matter: any contradiction will do
+		if err := s.checkPartition(b, lh); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// checkLane checks I9.
-func (s *State) checkLane(b *backlog, lh handle) error {
-	l := s.lanes.get(lh)
+// checkPartition checks I9.
+func (s *State) checkPartition(b *backlog, lh handle) error {
+	l := s.partitions.get(lh)
 	leasable := false
 	if l.waiting.head != 0 && l.leased == 0 {
 		_, held := b.queue.held[l.key]
 		leasable = !held && s.messages.get(l.waiting.head).state == event.StateReady
 	}
 	if leasable != (l.listed != 0) {
-		return fmt.Errorf("check: lane %q of queue %q: leasable %v, listed %d", l.key, b.queue.name,
+		return fmt.Errorf("check: partition %q of queue %q: leasable %v, listed %d", l.key,
+			b.queue.name,
 			leasable, l.listed)
 	}
 	var ready uint32
@@ -230,27 +233,28 @@ func (s *State) checkLane(b *backlog, lh handle) error {
 		m := s.messages.get(h)
 		placed = placed || h == l.placed
 		if l.placed != 0 && !placed && !m.returned && s.ahead(s.messages.get(l.placed), m) {
-			return fmt.Errorf("check: lane %q of queue %q: message %s is before %s, which was "+
-				"put behind all that come before it",
+			return fmt.Errorf("check: partition %q of queue %q: message %s is before %s, "+
+				"which was put behind all that come before it",
 				l.key, b.queue.name, m.id, s.messages.get(l.placed).id)
 		}
 		if m.state == event.StateReady {
 			ready++
 		}
 		bytes += int64(m.size)
-		if m.lane != lh {
-			return fmt.Errorf("check: message %s waits in a lane that is not its own", m.id)
+		if m.partition != lh {
+			return fmt.Errorf("check: message %s waits in a partition that is not its own", m.id)
 		}
 	}
 	if !placed {
-		return fmt.Errorf("check: lane %q of queue %q names message %s, which does not wait in it",
+		return fmt.Errorf("check: partition %q of queue %q names message %s, "+
+			"which does not wait in it",
 			l.key, b.queue.name, s.messages.get(l.placed).id)
 	}
 	if err := s.checkFront(b, &l.waiting, orderLink); err != nil {
 		return err
 	}
 	if ready != l.ready || bytes != l.bytes {
-		return fmt.Errorf("check: lane %q of queue %q counts ready %d, bytes %d, holds %d, %d",
+		return fmt.Errorf("check: partition %q of queue %q counts ready %d, bytes %d, holds %d, %d",
 			l.key,
 			b.queue.name, l.ready, l.bytes, ready, bytes)
 	}

@@ -28,7 +28,7 @@ type Frozen struct {
 	messages   frozenSlab[message]
 	leases     frozenSlab[lease]
 	extras     frozenSlab[extra]
-	lanes      frozenSlab[lane]
+	partitions frozenSlab[partition]
 	kinds      frozenSlab[kind]
 	dedup      frozenTable
 	answers    frozenTable
@@ -40,8 +40,8 @@ func (s *State) Freeze() *Frozen {
 	f := &Frozen{
 		s: s, index: s.index, clock: s.clock, digest: s.Digest(),
 		messages: s.messages.freeze(), leases: s.leases.freeze(), extras: s.extras.freeze(),
-		lanes: s.lanes.freeze(),
-		kinds: s.kinds.slab.freeze(), dedup: s.dedup.freeze(), answers: s.answers.freeze(),
+		partitions: s.partitions.freeze(),
+		kinds:      s.kinds.slab.freeze(), dedup: s.dedup.freeze(), answers: s.answers.freeze(),
 	}
 	encode := func(part func(*coder)) []byte {
 		var b bytes.Buffer
@@ -72,7 +72,7 @@ func (f *Frozen) Release() {
 	s.messages.thaw()
 	s.leases.thaw()
 	s.extras.thaw()
-	s.lanes.thaw()
+	s.partitions.thaw()
 	s.kinds.slab.thaw()
 	s.dedup.slab.thaw()
 	s.answers.slab.thaw()
@@ -125,7 +125,7 @@ func (s *State) reindex() {
 	s.messages.index(func(m *message) bool { return m.state != event.StateNone })
 	s.leases.index(func(l *lease) bool { return l.id != event.ID{} })
 	s.extras.index(func(x *extra) bool { return x.used })
-	s.lanes.index(func(l *lane) bool { return l.used })
+	s.partitions.index(func(l *partition) bool { return l.used })
 	s.kinds.slab.index(func(k *kind) bool { return k.refs > 0 })
 	s.dedup.reindex()
 	s.answers.reindex()
@@ -135,9 +135,9 @@ func (s *State) reindex() {
 			s.kinds.byName[k.name] = h
 		}
 	}
-	for h := handle(1); h <= s.lanes.used; h++ {
-		if l := s.lanes.get(h); l.used && !l.grave {
-			s.backlogs[l.backlog].lanes[l.key] = h
+	for h := handle(1); h <= s.partitions.used; h++ {
+		if l := s.partitions.get(h); l.used && !l.deleted {
+			s.backlogs[l.backlog].partitions[l.key] = h
 		}
 	}
 	var dead, imported []handle
@@ -169,7 +169,7 @@ func (s *State) reindex() {
 		}
 		switch m.state {
 		case event.StateScheduled:
-			if m.due == 0 { // buried, and was due: see becomeReady
+			if m.due == 0 { // deleted, and was due: see becomeReady
 				continue
 			}
 			s.waiting.items = append(s.waiting.items, timer{at: m.due, h: h, kind: timerWait})
@@ -196,7 +196,7 @@ func (s *State) reindex() {
 		}
 	}
 	for _, n := range sortedNumbers(s.backlogs) {
-		if b := s.backlogs[n]; !b.grave {
+		if b := s.backlogs[n]; !b.deleted {
 			s.setCursor(b, b.all.head)
 		}
 	}
@@ -212,9 +212,9 @@ func (s *State) reindexFront(h handle, m *message) {
 	switch {
 	case b.ordering != event.Unordered:
 		if last(m.order) {
-			s.lanes.mut(m.lane).waiting.front = h
+			s.partitions.mut(m.partition).waiting.front = h
 		}
-	case !b.grave: // a grave's lists are not kept
+	case !b.deleted: // a tombstone's lists are not kept
 		if last(m.order) {
 			b.ready1(m.priority).front = h
 		}

@@ -206,7 +206,7 @@ func (c *coder) backlog(s *State, number *uint32) {
 		b = &backlog{number: *number}
 		s.backlogs[*number] = b
 	}
-	c.do(&owner, &b.ordering, &b.grave, &b.all, &b.inFlight)
+	c.do(&owner, &b.ordering, &b.deleted, &b.all, &b.inFlight)
 	if c.reads() {
 		b.index()
 		if b.queue = s.numbers[owner]; b.queue == nil && c.err == nil {
@@ -228,7 +228,8 @@ func (c *coder) backlog(s *State, number *uint32) {
 }
 
 func (c *coder) message(m *message) {
-	c.do(&m.id, &m.due, &m.lastIndex, &m.lastNum, &m.size, &m.attempt, &m.backlog, &m.lane, &m.kind,
+	c.do(&m.id, &m.due, &m.lastIndex, &m.lastNum, &m.size, &m.attempt, &m.backlog, &m.partition,
+		&m.kind,
 		&m.lease, &m.extra,
 		&m.order, &m.kindOrder, &m.all, &m.state, &m.priority, &m.place, &m.returned)
 }
@@ -256,13 +257,13 @@ func (c *coder) extra(x *extra) {
 	}
 }
 
-func (c *coder) lane(l *lane) {
+func (c *coder) partition(l *partition) {
 	if c.reads() {
 		l.used = true
 	}
 	c.do(&l.key, &l.backlog, &l.refs, &l.waiting, &l.ready, &l.bytes, &l.leased, &l.order,
 		&l.kindOrder,
-		&l.listed, &l.kind, &l.grave)
+		&l.listed, &l.kind, &l.deleted)
 }
 
 // frozenTable is a table as it was at one instant.
@@ -319,16 +320,16 @@ func (c *coder) head(s *State, written *event.Hash, sum *digest) {
 		c.queue(s, q)
 	})
 	several(c, &backlogs, func(n *uint32) { c.backlog(s, n) })
-	several(c, &s.graves, func(p **grave) {
+	several(c, &s.tombstones, func(p **tombstone) {
 		if c.reads() {
-			*p = &grave{}
+			*p = &tombstone{}
 		}
 		g, deleted := *p, uint32(0)
-		if g.deleted != nil {
-			deleted = g.deleted.number
+		if g.owner != nil {
+			deleted = g.owner.number
 		}
-		c.do((*uint8)(&g.reason), &g.queue, &g.backlog, &g.lane, &g.to, &deleted)
-		g.deleted = s.numbers[deleted]
+		c.do((*uint8)(&g.reason), &g.queue, &g.backlog, &g.partition, &g.to, &deleted)
+		g.owner = s.numbers[deleted]
 	})
 }
 
@@ -339,7 +340,8 @@ func (c *coder) slabs(f *Frozen, into *State) {
 	elements(c, &f.leases, &into.leases, func(l *lease) bool { return l.id != event.ID{} },
 		func(l *lease) { c.do(&l.id, &l.expires) })
 	elements(c, &f.extras, &into.extras, func(x *extra) bool { return x.used }, c.extra)
-	elements(c, &f.lanes, &into.lanes, func(l *lane) bool { return l.used }, c.lane)
+	elements(c, &f.partitions, &into.partitions, func(l *partition) bool { return l.used },
+		c.partition)
 	elements(c, &f.kinds, &into.kinds.slab, func(k *kind) bool { return k.refs > 0 },
 		func(k *kind) { c.do(&k.name, &k.refs) })
 	c.table(&f.dedup, &into.dedup)

@@ -4,54 +4,54 @@ import (
 	"github.com/qlogd/qlogd/event"
 )
 
-// grave holds messages that one event decided to be gone (a purge, a queue's
+// tombstone holds messages that one event decided to be gone (a purge, a queue's
 // deletion, dead_letter_key). Every reader sees them gone at once; bounded
 // entries carry them out, an event each.
-type grave struct {
-	reason  event.Reason
-	queue   string // the queue's name
-	backlog uint32 // all of this backlog, or
-	lane    handle // all that waits in this lane
-	to      string // key_dead: the dead-letter queue, "" discards
-	deleted *queue
+type tombstone struct {
+	reason    event.Reason
+	queue     string // the queue's name
+	backlog   uint32 // all of this backlog, or
+	partition handle // all that waits in this partition
+	to        string // key_dead: the dead-letter queue, "" discards
+	owner     *queue // of a deleted queue's backlog
 }
 
-// buried reports whether a message was decided to be gone already.
-func (s *State) buried(m *message) bool {
-	if s.backlogs[m.backlog].grave {
+// deleted reports whether a message was decided to be gone already.
+func (s *State) deleted(m *message) bool {
+	if s.backlogs[m.backlog].deleted {
 		return true
 	}
-	if m.lane == 0 || m.state == event.StateLeased || !s.lanes.get(m.lane).grave {
+	if m.partition == 0 || m.state == event.StateLeased || !s.partitions.get(m.partition).deleted {
 		return false
 	}
 	return m.state == event.StateReady || m.place == event.PlaceBlock
 }
 
-// bury lets a queue's backlog go; the caller gives the queue a new one.
-func (s *State) bury(q *queue, g *grave) {
+// deleteBacklog lets a queue's backlog go; the caller gives the queue a new one.
+func (s *State) deleteBacklog(q *queue, g *tombstone) {
 	b := q.backlog
 	s.setCursor(b, 0)
 	g.backlog = b.number
-	b.grave = true
+	b.deleted = true
 	for name := range b.dead { // order does not matter: each for itself
 		s.forgetDied(name, b)
 	}
-	s.graves = append(s.graves, g)
+	s.tombstones = append(s.tombstones, g)
 }
 
-// buryLane lets all that waits in a partition follow its dead message. What is
+// deletePartition lets all that waits in a partition follow its dead message. What is
 // leased, or scheduled without blocking, does not wait there.
-func (s *State) buryLane(b *backlog, h handle, g *grave) {
-	l := s.lanes.mut(h)
+func (s *State) deletePartition(b *backlog, h handle, g *tombstone) {
+	l := s.partitions.mut(h)
 	s.unlist(b, h)
-	l.grave = true
-	l.refs++ // the grave's own: the handle must not be given out again before it is empty
-	delete(b.lanes, l.key)
+	l.deleted = true
+	l.refs++ // the tombstone's own: the handle must not be given out again before it is empty
+	delete(b.partitions, l.key)
 	if leased := l.leased; leased != 0 {
 		l.leased = 0
 		m := s.messages.mut(leased)
-		s.relane(b, m)
-		s.lanes.mut(m.lane).leased = leased
+		s.repartition(b, m)
+		s.partitions.mut(m.partition).leased = leased
 	}
 	b.ready -= int64(l.ready)
 	b.scheduled -= int64(l.waiting.n - l.ready)
@@ -61,16 +61,16 @@ func (s *State) buryLane(b *backlog, h handle, g *grave) {
 		b.queue.deadLettered -= int64(l.waiting.n)
 		b.queue.discarded += int64(l.waiting.n)
 	}
-	g.lane = h
-	s.graves = append(s.graves, g)
+	g.partition = h
+	s.tombstones = append(s.tombstones, g)
 }
 
-// nextBuried returns the first message of the first grave that has one.
-func (s *State) nextBuried() (handle, *grave) {
-	for _, g := range s.graves {
+// nextDeleted returns the first message of the first tombstone that has one.
+func (s *State) nextDeleted() (handle, *tombstone) {
+	for _, g := range s.tombstones {
 		h := handle(0)
-		if g.lane != 0 {
-			h = s.lanes.get(g.lane).waiting.head
+		if g.partition != 0 {
+			h = s.partitions.get(g.partition).waiting.head
 		} else {
 			h = s.backlogs[g.backlog].all.head
 		}
@@ -81,27 +81,27 @@ func (s *State) nextBuried() (handle, *grave) {
 	return 0, nil
 }
 
-// sweep gives up graves that are empty, from the first on. It is part of
+// sweep gives up tombstones that are empty, from the first on. It is part of
 // every entry, so that it happens at the same index on every node.
 func (s *State) sweep() {
-	for len(s.graves) > 0 {
-		g := s.graves[0]
-		if g.lane != 0 {
-			l := s.lanes.get(g.lane)
+	for len(s.tombstones) > 0 {
+		g := s.tombstones[0]
+		if g.partition != 0 {
+			l := s.partitions.get(g.partition)
 			if l.waiting.head != 0 {
 				return
 			}
-			s.giveLane(s.backlogs[l.backlog], g.lane)
+			s.releasePartition(s.backlogs[l.backlog], g.partition)
 		} else {
 			if s.backlogs[g.backlog].all.head != 0 {
 				return
 			}
-			if g.deleted != nil {
-				delete(s.numbers, g.deleted.number)
+			if g.owner != nil {
+				delete(s.numbers, g.owner.number)
 			}
 			delete(s.backlogs, g.backlog)
 		}
-		s.graves = s.graves[1:]
+		s.tombstones = s.tombstones[1:]
 	}
 }
 
@@ -133,7 +133,7 @@ func (s *State) deadLettered(e *event.Event) {
 			dead.FirstEnqueuedAt = event.ClockOf(dead.First)
 		}
 	}
-	if !s.buried(m) {
+	if !s.deleted(m) {
 		b.queue.deadLettered++
 	}
 	s.leave(e, h)
@@ -144,13 +144,13 @@ func (s *State) deadLettered(e *event.Event) {
 	x.content, x.dead, x.sourceID = content, dead, sourceID
 	s.listDead(to.backlog, n)
 	if e.HoldsKey {
-		x.holds, x.holdsIn = laneKey(b, key), b.queue.number
+		x.holds, x.holdsIn = partitionKey(b, key), b.queue.number
 		was, ok := b.queue.held[x.holds]
 		if !ok {
 			was.since = e.ID
 		}
 		b.queue.held[x.holds] = hold{since: was.since, dead: was.dead + 1}
-		if l, ok := b.lanes[x.holds]; ok {
+		if l, ok := b.partitions[x.holds]; ok {
 			s.refresh(b, l)
 		}
 	}
@@ -164,8 +164,9 @@ func (s *State) takeKey(e *event.Event, b *backlog, lh handle) {
 	if !e.TakesKey || lh == 0 {
 		return
 	}
-	if l := s.lanes.get(lh); l.used && !l.grave && l.backlog == b.number && l.waiting.n > 0 {
-		s.buryLane(b, lh, &grave{reason: event.ReasonKeyDead, queue: b.queue.name, to: e.ToQueue})
+	if l := s.partitions.get(lh); l.used && !l.deleted && l.backlog == b.number && l.waiting.n > 0 {
+		s.deletePartition(b, lh, &tombstone{reason: event.ReasonKeyDead, queue: b.queue.name,
+			to: e.ToQueue})
 	}
 }
 
@@ -194,7 +195,7 @@ func (s *State) left(e *event.Event) {
 	switch {
 	case e.Type == event.Acked:
 		b.queue.acked++
-	case !s.buried(m):
+	case !s.deleted(m):
 		b.queue.discarded++
 	}
 	s.leave(e, h)

@@ -14,7 +14,7 @@ func (s *State) listDead(b *backlog, h handle) {
 	if !ok {
 		l = &list{}
 		b.dead[name] = l
-		if !b.grave {
+		if !b.deleted {
 			s.died[name] = append(s.died[name], b)
 		}
 	}
@@ -29,7 +29,7 @@ func (s *State) unlistDead(b *backlog, h handle) {
 		return
 	}
 	delete(b.dead, name)
-	if !b.grave {
+	if !b.deleted {
 		s.forgetDied(name, b)
 	}
 }
@@ -57,11 +57,12 @@ func (s *State) DeadCount(queue string) int64 {
 	for _, b := range s.died[queue] {
 		n += int64(b.dead[queue].n)
 	}
-	for _, g := range s.graves {
-		if g.lane == 0 || s.backlogs[s.lanes.get(g.lane).backlog].grave {
+	for _, g := range s.tombstones {
+		if g.partition == 0 || s.backlogs[s.partitions.get(g.partition).backlog].deleted {
 			continue // none of them is counted above
 		}
-		for h := s.lanes.get(g.lane).waiting.head; h != 0; h = s.messages.get(h).order.next {
+		for h := s.partitions.get(g.partition).waiting.head; h != 0; h = s.messages.get(
+			h).order.next {
 			if s.diedIn(h, queue) {
 				n--
 			}
@@ -102,7 +103,7 @@ func (s *State) Dead(queue string, f event.DeadFilter) (out []event.MessageView,
 			d.FailedAt > f.To {
 			break // so are all that follow: an id says when it failed
 		}
-		if m.id.Compare(f.After) <= 0 || s.buried(m) || d.FailedAt < f.From ||
+		if m.id.Compare(f.After) <= 0 || s.deleted(m) || d.FailedAt < f.From ||
 			f.Reason != event.ReasonNone && d.Reason != f.Reason ||
 			f.Key != nil && s.keyOf(m) != *f.Key || f.Kind != nil &&
 			s.kinds.name(m.kind) != *f.Kind {

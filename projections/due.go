@@ -7,18 +7,18 @@ import "github.com/qlogd/qlogd/event"
 type Due struct {
 	Kind    DueKind
 	Message event.MessageView
-	Reason  event.Reason // DueBuried
-	Queue   string       // DueBuried: the queue's name when it was decided
-	To      string       // DueBuried: the dead-letter queue, "" discards
+	Reason  event.Reason // DueDeleted
+	Queue   string       // DueDeleted: the queue's name when it was decided
+	To      string       // DueDeleted: the dead-letter queue, "" discards
 }
 
 // DueKind says what is due.
 type DueKind uint8
 
 const (
-	DueLease  DueKind = iota + 1 // the message's lease has run out
-	DueExpiry                    // the message is too old
-	DueBuried                    // the message is gone already, and its event is missing
+	DueLease   DueKind = iota + 1 // the message's lease has run out
+	DueExpiry                     // the message is too old
+	DueDeleted                    // the message is gone already, and its event is missing
 )
 
 // Overdue returns the first thing that is due by the clock, ordered by
@@ -32,7 +32,7 @@ func (s *State) Overdue() (Due, bool) {
 		if t.kind == timerAge {
 			b := s.backlogs[uint32(t.h)]
 			m := s.messages.get(b.cursor)
-			if m.state == event.StateLeased || s.buried(m) {
+			if m.state == event.StateLeased || s.deleted(m) {
 				s.setCursor(b, m.all.next) // its lease's end sets a timer of its own
 				continue
 			}
@@ -40,9 +40,9 @@ func (s *State) Overdue() (Due, bool) {
 		}
 		m := s.messages.get(t.h)
 		switch {
-		case s.buried(m) && t.kind == timerWait:
+		case s.deleted(m) && t.kind == timerWait:
 			s.disarmLease(t.h)
-		case s.buried(m):
+		case s.deleted(m):
 			s.deadlines.removeAt(0)
 		case t.kind == timerWait:
 			return Due{Kind: DueLease, Message: s.viewMessage(t.h)}, true
@@ -57,20 +57,20 @@ func (s *State) Overdue() (Due, bool) {
 	}
 }
 
-// Buried returns the next message that was decided to be gone.
-func (s *State) Buried() (Due, bool) {
-	h, g := s.nextBuried()
+// Deleted returns the next message that was decided to be gone.
+func (s *State) Deleted() (Due, bool) {
+	h, g := s.nextDeleted()
 	if g == nil {
 		return Due{}, false
 	}
-	return Due{Kind: DueBuried, Message: s.viewMessage(h), Reason: g.reason, Queue: g.queue,
+	return Due{Kind: DueDeleted, Message: s.viewMessage(h), Reason: g.reason, Queue: g.queue,
 		To: g.to}, true
 }
 
 // NextDue returns when something becomes due next, Unix ms: at once if
 // there is something left to carry out.
 func (s *State) NextDue() (int64, bool) {
-	if len(s.graves) > 0 {
+	if len(s.tombstones) > 0 {
 		return s.clock, true
 	}
 	at, ok := int64(0), false

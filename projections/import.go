@@ -55,7 +55,7 @@ func (s *State) Source(queue, sourceID string) (event.ID, bool) {
 	}
 	for h := q.backlog.sources[sourceID]; h != 0; h = s.extras.get(
 		s.messages.get(h).extra).sourceNext {
-		if m := s.messages.get(h); !s.buried(m) {
+		if m := s.messages.get(h); !s.deleted(m) {
 			return m.id, true
 		}
 	}

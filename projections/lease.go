@@ -20,8 +20,8 @@ func (s *State) leased(e *event.Event) {
 	s.byLease[e.ID] = x
 	insert[messageOrder](s, &b.inFlight, h, 0)
 	if b.ordering != event.Unordered {
-		s.lanes.mut(m.lane).leased = h
-		s.refresh(b, m.lane)
+		s.partitions.mut(m.partition).leased = h
+		s.refresh(b, m.partition)
 	}
 	s.armLease(h)
 	s.close(h)
@@ -57,8 +57,8 @@ func (s *State) endLease(h handle) {
 	m.lease = 0
 	remove[messageOrder](s, &b.inFlight, h)
 	if b.ordering != event.Unordered {
-		s.lanes.mut(m.lane).leased = 0
-		s.refresh(b, m.lane)
+		s.partitions.mut(m.partition).leased = 0
+		s.refresh(b, m.partition)
 	}
 }
 

@@ -18,12 +18,12 @@ type links interface {
 
 type (
 	// a partition's messages, or an unordered queue's ready ones of one priority
-	messageOrder struct{}
-	messageKind  struct{} // an unordered queue's ready ones of one priority and kind
-	messageAll   struct{} // all of a backlog, by id
-	deadOrder    struct{} // those of a backlog that died in one queue, by id
-	laneOrder    struct{} // partitions whose head can be leased, of one priority
-	laneKind     struct{} // the same, of one priority and kind
+	messageOrder   struct{}
+	messageKind    struct{} // an unordered queue's ready ones of one priority and kind
+	messageAll     struct{} // all of a backlog, by id
+	deadOrder      struct{} // those of a backlog that died in one queue, by id
+	partitionOrder struct{} // partitions whose head can be leased, of one priority
+	partitionKind  struct{} // the same, of one priority and kind
 )
 
 func (messageOrder) link(s *State, h handle) *link { return &s.messages.mut(h).order }
@@ -32,8 +32,8 @@ func (messageAll) link(s *State, h handle) *link   { return &s.messages.mut(h).a
 func (deadOrder) link(s *State, h handle) *link {
 	return &s.extras.mut(s.messages.get(h).extra).deadOrder
 }
-func (laneOrder) link(s *State, h handle) *link { return &s.lanes.mut(h).order }
-func (laneKind) link(s *State, h handle) *link  { return &s.lanes.mut(h).kindOrder }
+func (partitionOrder) link(s *State, h handle) *link { return &s.partitions.mut(h).order }
+func (partitionKind) link(s *State, h handle) *link  { return &s.partitions.mut(h).kindOrder }
 
 // insert puts h before at, or at the end if at is 0.
 func insert[L links](s *State, l *list, h, at handle) {

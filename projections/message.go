@@ -14,7 +14,7 @@ type message struct {
 	size      uint32
 	attempt   uint32
 	backlog   uint32
-	lane      handle // its key; 0 where an unordered queue's message has none
+	partition handle // its key; 0 where an unordered queue's message has none
 	kind      handle
 	lease     handle
 	extra     handle
@@ -38,7 +38,7 @@ type extra struct {
 	origin   *origin         // of one that was brought back; never changed once set
 	holds    string          // the key that it holds in queue holdsIn
 	holdsIn  uint32          // 0: holds nothing
-	key      string          // of a fifo queue's message, whose lane has none
+	key      string          // of a fifo queue's message, whose partition has none
 	sourceID string
 
 	deadOrder  link   // among the dead ones (listDead)
@@ -126,8 +126,8 @@ func (s *State) add(e *event.Event, b *backlog, key, kind string) (handle, *mess
 	m.setLast(event.RefOf(e.ID))
 	m.backlog = b.number
 	m.kind = s.kinds.take(kind)
-	m.lane = s.takeLane(b, key)
-	if key != laneKey(b, key) {
+	m.partition = s.takePartition(b, key)
+	if key != partitionKey(b, key) {
 		s.extraOf(h).key = key
 	}
 	s.byID[e.ID] = h
@@ -169,7 +169,7 @@ func (s *State) schedule(h handle, due int64, place event.Place) {
 	m.state, m.due, m.place = event.StateScheduled, due, place
 	b.scheduled++
 	if place == event.PlaceBlock {
-		s.intoLane(b, h, inFront)
+		s.intoPartition(b, h, inFront)
 	}
 	s.waiting.push(timer{at: due, h: h, kind: timerWait})
 }
@@ -178,7 +178,7 @@ func (s *State) schedule(h handle, due int64, place event.Place) {
 func (s *State) becomeReady(h handle) {
 	s.waiting.removeAt(int(s.messages.get(h).timer) - 1)
 	m := s.open(h)
-	if s.buried(m) {
+	if s.deleted(m) {
 		m.due = 0 // dealt with: a loaded state must not count it among the due ones again (I5)
 		s.close(h)
 		return
@@ -190,8 +190,8 @@ func (s *State) becomeReady(h handle) {
 	} else {
 		b.ready++
 		m.state = event.StateReady
-		s.lanes.mut(m.lane).ready++
-		s.refresh(b, m.lane)
+		s.partitions.mut(m.partition).ready++
+		s.refresh(b, m.partition)
 	}
 	s.close(h)
 }
@@ -218,8 +218,8 @@ func (s *State) enter(h handle, to where) {
 	b.ready++
 	switch {
 	case b.ordering != event.Unordered:
-		s.intoLane(b, h, to)
-	case !b.grave:
+		s.intoPartition(b, h, to)
+	case !b.deleted:
 		s.intoReady(b, h, to)
 	}
 }
@@ -228,8 +228,8 @@ func (s *State) enter(h handle, to where) {
 func (s *State) unready(h handle) {
 	m := s.messages.mut(h)
 	b := s.backlogs[m.backlog]
-	gone := s.buried(m) // its counts and its queue's lists went with the grave
-	inLane := b.ordering != event.Unordered && (m.state == event.StateReady ||
+	gone := s.deleted(m) // its counts and its queue's lists went with the tombstone
+	inPartition := b.ordering != event.Unordered && (m.state == event.StateReady ||
 		m.place == event.PlaceBlock)
 	if m.timer != 0 {
 		s.waiting.removeAt(int(m.timer) - 1)
@@ -242,8 +242,8 @@ func (s *State) unready(h handle) {
 		b.ready--
 	}
 	switch {
-	case inLane:
-		s.outOfLane(b, h)
+	case inPartition:
+		s.outOfPartition(b, h)
 	case m.state == event.StateReady && !gone:
 		remove[messageOrder](s, b.ready1(m.priority), h)
 		if m.kind != 0 {
@@ -258,7 +258,7 @@ func (s *State) unready(h handle) {
 func (s *State) drop(h handle) {
 	m := s.messages.mut(h)
 	b := s.backlogs[m.backlog]
-	if m.state == event.StateLeased || !s.buried(m) {
+	if m.state == event.StateLeased || !s.deleted(m) {
 		b.bytes -= int64(m.size)
 	}
 	s.uncount(s.contentOf(m).Index)
@@ -288,7 +288,7 @@ func (s *State) drop(h handle) {
 		s.near = 0
 	}
 	s.kinds.give(m.kind)
-	s.giveLane(b, m.lane)
+	s.releasePartition(b, m.partition)
 	s.messages.release(h)
 }
 

@@ -85,7 +85,7 @@ func (s *State) leads(l *list, m *message, before func(m, o *message) bool) bool
 
 // spotOriginal finds the message of a partition before which a replayed one
 // belongs: the first of the others that comes after it.
-func (s *State) spotOriginal(l *lane, m *message) handle {
+func (s *State) spotOriginal(l *partition, m *message) handle {
 	at := s.others(&l.waiting, orderLink)
 	if l.placed != 0 {
 		if o := s.messages.get(l.placed); s.ahead(o, m) {

@@ -31,19 +31,19 @@ type hold struct {
 }
 
 // backlog is what is in a queue. A purge gives the queue a new one and leaves
-// the old one to a grave, at once for every reader however much it holds.
+// the old one to a tombstone, at once for every reader however much it holds.
 type backlog struct {
-	number   uint32
-	queue    *queue
-	ordering event.Ordering
-	grave    bool // decided to be gone: its messages are carried out one by one
-	all      list
-	inFlight list // the leased ones, in the order of their leases
-	lanes    map[string]handle
-	dead     map[string]*list        // by the queue in which they died
-	sources  map[string]handle       // by source id, the oldest
-	byPrio   [event.MaxPriority]list // ready messages (unordered) or lanes
-	byKind   map[handle]*[event.MaxPriority + 1]list
+	number     uint32
+	queue      *queue
+	ordering   event.Ordering
+	deleted    bool // decided to be gone: its messages are carried out one by one
+	all        list
+	inFlight   list // the leased ones, in the order of their leases
+	partitions map[string]handle
+	dead       map[string]*list        // by the queue in which they died
+	sources    map[string]handle       // by source id, the oldest
+	byPrio     [event.MaxPriority]list // ready messages (unordered) or partitions
+	byKind     map[handle]*[event.MaxPriority + 1]list
 	// Invariant: all before it in all were looked at for their age: they are leased, or have a
 	// timer
 	// of their own
@@ -88,7 +88,7 @@ func (s *State) newBacklog(q *queue) *backlog {
 
 // index makes what a written state leaves out.
 func (b *backlog) index() {
-	b.lanes, b.byKind = map[string]handle{}, map[handle]*[event.MaxPriority + 1]list{}
+	b.partitions, b.byKind = map[string]handle{}, map[handle]*[event.MaxPriority + 1]list{}
 	b.dead, b.sources = map[string]*list{}, map[string]handle{}
 }
 
@@ -136,10 +136,10 @@ func (s *State) queueUpdated(e *event.Event) {
 		if b.held() > 0 {
 			s.impossible(e, "the ordering changes while the queue holds %d messages", b.held())
 		}
-		s.bury(q, &grave{reason: event.ReasonPurged, queue: q.name})
+		s.deleteBacklog(q, &tombstone{reason: event.ReasonPurged, queue: q.name})
 		q.policy = e.Policy
 		q.backlog = s.newBacklog(q)
-		q.held = map[string]hold{} // the lanes are others now
+		q.held = map[string]hold{} // the partitions are others now
 	}
 	q.policy, q.revision, q.updated = e.Policy, s.index, s.clock
 	s.setCursor(q.backlog, q.backlog.all.head) // the age may be another now: look at all again
@@ -152,7 +152,7 @@ func (s *State) queueUpdated(e *event.Event) {
 func (s *State) releaseAll(q *queue) {
 	for _, key := range heldKeys(q) {
 		delete(q.held, key)
-		if lh, ok := q.backlog.lanes[key]; ok {
+		if lh, ok := q.backlog.partitions[key]; ok {
 			s.refresh(q.backlog, lh)
 		}
 	}
@@ -183,7 +183,7 @@ func (s *State) queuePurged(e *event.Event) {
 	old := q.backlog
 	q.discarded += old.ready + old.scheduled
 	q.updated = s.clock
-	s.bury(q, &grave{reason: event.ReasonPurged, queue: q.name})
+	s.deleteBacklog(q, &tombstone{reason: event.ReasonPurged, queue: q.name})
 	q.backlog = s.newBacklog(q)
 	s.moveLeased(old, q.backlog)
 }
@@ -213,14 +213,14 @@ func (s *State) moveLeased(old, b *backlog) {
 		}
 		remove[messageOrder](s, &old.inFlight, h)
 		remove[messageAll](s, &old.all, h)
-		if m.lane != 0 {
-			s.lanes.mut(m.lane).leased = 0
-			s.giveLane(old, m.lane)
+		if m.partition != 0 {
+			s.partitions.mut(m.partition).leased = 0
+			s.releasePartition(old, m.partition)
 		}
 		m.backlog = b.number
-		m.lane = s.takeLane(b, key)
+		m.partition = s.takePartition(b, key)
 		if b.ordering != event.Unordered {
-			s.lanes.mut(m.lane).leased = h
+			s.partitions.mut(m.partition).leased = h
 		}
 		insert[messageAll](s, &b.all, h, 0)
 		insert[messageOrder](s, &b.inFlight, h, 0)
@@ -234,7 +234,7 @@ func (s *State) queueDeleted(e *event.Event) {
 	q := s.mustQueue(e)
 	s.use(q.policy, -1)
 	delete(s.queues, q.name)
-	s.bury(q, &grave{reason: event.ReasonQueueDeleted, queue: q.name, deleted: q})
+	s.deleteBacklog(q, &tombstone{reason: event.ReasonQueueDeleted, queue: q.name, owner: q})
 }
 
 // setCursor moves a backlog's age cursor and sets its timer again.
@@ -243,7 +243,7 @@ func (s *State) setCursor(b *backlog, h handle) {
 		s.deadlines.removeAt(int(b.timer) - 1)
 	}
 	b.cursor = h
-	if h != 0 && !b.grave && b.queue.policy.MaxAgeSeconds > 0 {
+	if h != 0 && !b.deleted && b.queue.policy.MaxAgeSeconds > 0 {
 		at := s.messages.get(h).created() + b.queue.policy.MaxAgeSeconds*1000
 		s.deadlines.push(timer{at: at, h: handle(b.number), kind: timerAge})
 	}

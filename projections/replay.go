@@ -12,7 +12,7 @@ func (s *State) replayed(e *event.Event) {
 	if !ok {
 		s.impossible(e, "queue %q is not there", e.ToQueue)
 	}
-	if !s.diedIn(h, e.DiedIn) || s.buried(m) || m.state == event.StateLeased {
+	if !s.diedIn(h, e.DiedIn) || s.deleted(m) || m.state == event.StateLeased {
 		s.impossible(e, "message %s is %s, and not dead in %q", m.id, m.state, e.DiedIn)
 	}
 	was := *s.extras.get(m.extra)

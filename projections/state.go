@@ -21,12 +21,12 @@ type State struct {
 	clock int64  // Invariant: the maximum of the stamps so far; never goes back (I10)
 	rules uint16 // of deciding, in force. Invariant: only rises, and by an event (I19)
 
-	queues   map[string]*queue   // by name: those that can be used
-	numbers  map[uint32]*queue   // by number: also deleted ones that are not carried out yet
-	backlogs map[uint32]*backlog // by number
-	next     uint32              // last number given to a queue or a backlog
-	graves   []*grave            // decided to be gone, carried out in this order
-	users    map[string]int      // queues that name a queue as their dead-letter queue
+	queues     map[string]*queue   // by name: those that can be used
+	numbers    map[uint32]*queue   // by number: also deleted ones that are not carried out yet
+	backlogs   map[uint32]*backlog // by number
+	next       uint32              // last number given to a queue or a backlog
+	tombstones []*tombstone        // decided to be gone, carried out in this order
+	users      map[string]int      // queues that name a queue as their dead-letter queue
 	// where messages lie that died in the queue of this name. Invariant: those with a deadList of
 	// it
 	// that are not decided to be gone
@@ -36,11 +36,11 @@ type State struct {
 	tasks    map[event.ID]*task  // those that run, and the newest that ended
 	ended    []*task             // in the order in which they ended
 
-	messages slab[message]
-	leases   slab[lease]
-	extras   slab[extra]
-	lanes    slab[lane]
-	kinds    kindTable
+	messages   slab[message]
+	leases     slab[lease]
+	extras     slab[extra]
+	partitions slab[partition]
+	kinds      kindTable
 
 	byID    map[event.ID]handle
 	byLease map[event.ID]handle // leases by their ids

@@ -48,7 +48,7 @@ func (s *State) Queues() []event.QueueView {
 func (s *State) viewQueue(q *queue) event.QueueView {
 	v := s.lookQueue(q)
 	for h := q.backlog.all.head; h != 0; h = s.messages.get(h).all.next {
-		if m := s.messages.get(h); !s.buried(m) {
+		if m := s.messages.get(h); !s.deleted(m) {
 			v.Stats.Oldest = m.created()
 			break
 		}
@@ -63,7 +63,7 @@ func (s *State) lookQueue(q *queue) event.QueueView {
 		CreatedAt: q.created, UpdatedAt: q.updated,
 		Stats: event.Stats{
 			Ready: b.ready, Scheduled: b.scheduled, InFlight: int64(b.inFlight.n), Bytes: b.bytes,
-			Partitions: int64(len(b.lanes)),
+			Partitions: int64(len(b.partitions)),
 			Enqueued:   q.enqueued, DeadIn: q.deadIn, ReplayedIn: q.replayedIn,
 			Imported:    q.imported,
 			Resurrected: q.resurrected,
@@ -110,13 +110,13 @@ func (s *State) viewMessage(h handle) event.MessageView {
 		}
 	}
 	switch {
-	case s.buried(m):
+	case s.deleted(m):
 		v.State, v.Lease, v.LeaseExpiresAt = event.StateDiscarded, event.ID{}, 0
-		if !b.grave && b.queue.policy.DeadLetterQueue != "" {
+		if !b.deleted && b.queue.policy.DeadLetterQueue != "" {
 			v.State = event.StateDeadLettered
 		}
 	case m.state == event.StateReady && b.ordering != event.Unordered:
-		l := s.lanes.get(m.lane)
+		l := s.partitions.get(m.partition)
 		v.Held = l.listed == 0 || l.waiting.head != h
 	}
 	return v
@@ -164,7 +164,7 @@ func (w *Walk) Messages(s *State, name string, f event.MessageFilter, n int) boo
 		if at = m.id; at.Compare(w.past) <= 0 {
 			continue
 		}
-		if !s.buried(m) && (f.State == event.StateNone || m.state == f.State) && (f.Key == nil ||
+		if !s.deleted(m) && (f.State == event.StateNone || m.state == f.State) && (f.Key == nil ||
 			s.keyOf(m) == *f.Key) {
 			if w.More = f.Limit > 0 && len(w.Found) == f.Limit; w.More {
 				return true
@@ -192,7 +192,7 @@ func (w *Walk) resume(s *State, b *backlog) handle {
 // All calls fn with every live message, in no order, until it returns false.
 func (s *State) All(fn func(event.MessageView) bool) {
 	for h := handle(1); h <= s.messages.used; h++ {
-		if m := s.messages.get(h); m.state != event.StateNone && !s.buried(m) {
+		if m := s.messages.get(h); m.state != event.StateNone && !s.deleted(m) {
 			if !fn(s.viewMessage(h)) {
 				return
 			}
@@ -208,7 +208,7 @@ func (s *State) Behind(index uint64, from uint32, n int) (found []event.MessageV
 	more bool) {
 	h := max(handle(from), 1)
 	for end := h + handle(n); h <= s.messages.used && h < end; h++ {
-		if m := s.messages.get(h); m.state != event.StateNone && !s.buried(m) &&
+		if m := s.messages.get(h); m.state != event.StateNone && !s.deleted(m) &&
 			s.contentOf(m).Index < index {
 			found = append(found, s.viewMessage(h))
 		}
@@ -284,7 +284,7 @@ func (s *State) headMessage(b *backlog, h handle) handle {
 	if h == 0 || b.ordering == event.Unordered {
 		return h
 	}
-	return s.lanes.get(h).waiting.head
+	return s.partitions.get(h).waiting.head
 }
 
 // ByLease returns the message whose current lease this is.
@@ -297,7 +297,7 @@ func (s *State) ByLease(id event.ID) (event.MessageView, bool) {
 		}
 		h = s.leases.get(x).message
 	}
-	if s.buried(s.messages.get(h)) {
+	if s.deleted(s.messages.get(h)) {
 		return event.MessageView{}, false
 	}
 	return s.viewMessage(h), true
@@ -312,7 +312,7 @@ func (s *State) WaitsBehind(id event.ID) bool {
 	if lh == 0 || s.backlogs[m.backlog].ordering == event.Unordered {
 		return false
 	}
-	n := s.lanes.get(lh).waiting.n
+	n := s.partitions.get(lh).waiting.n
 	if m.state == event.StateReady || (m.state == event.StateScheduled &&
 		m.place == event.PlaceBlock) {
 		n--
@@ -320,19 +320,19 @@ func (s *State) WaitsBehind(id event.ID) bool {
 	return n > 0
 }
 
-// Lane returns a partition; false where the queue is not there or has none
+// Partition returns a partition; false where the queue is not there or has none
 // (unordered), or nothing of the key waits, is leased or holds it.
-func (s *State) Lane(queue, key string) (v event.LaneView, ok bool) {
+func (s *State) Partition(queue, key string) (v event.PartitionView, ok bool) {
 	q, there := s.queues[queue]
 	if !there || q.backlog.ordering == event.Unordered {
 		return v, false
 	}
 	b := q.backlog
-	key = laneKey(b, key)
+	key = partitionKey(b, key)
 	if h, held := q.held[key]; held {
 		v.HeldBy, v.Since, ok = int64(h.dead), h.since, true
 	}
-	lh, there := b.lanes[key]
+	lh, there := b.partitions[key]
 	if !there {
 		return v, ok
 	}
@@ -344,7 +344,7 @@ func (s *State) Lane(queue, key string) (v event.LaneView, ok bool) {
 		m := s.viewMessage(h)
 		return &m
 	}
-	l := s.lanes.get(lh)
+	l := s.partitions.get(lh)
 	v.Waiting, v.Head, v.Leased = int64(l.waiting.n), view(l.waiting.head), view(l.leased)
 	return v, ok
 }

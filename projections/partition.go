@@ -2,16 +2,16 @@ package projections
 
 import "github.com/qlogd/qlogd/event"
 
-// lane is a partition: the messages of one key in one backlog. A fifo queue's
-// one lane has the key "". In an unordered queue a lane only keeps the key.
+// partition is a partition: the messages of one key in one backlog. A fifo queue's
+// one partition has the key "". In an unordered queue a partition only keeps the key.
 //
-// Invariant (I9): at most one message of a lane is leased at a time, and a
-// lane is in the ready lists exactly when its head is ready, nothing of it
+// Invariant (I9): at most one message of a partition is leased at a time, and a
+// partition is in the ready lists exactly when its head is ready, nothing of it
 // is leased and no dead message holds its key.
-type lane struct {
+type partition struct {
 	key     string
 	backlog uint32
-	refs    uint32 // messages of this lane, in whatever state
+	refs    uint32 // messages of this partition, in whatever state
 	waiting list
 	// the last that was put among those that did not come back (byOrder), 0 none. Invariant: none
 	// before it there comes after it in order
@@ -25,47 +25,47 @@ type lane struct {
 	listed    uint8  // the priority under which it is in the ready lists, 0 if it does not
 	kind      handle // the kind under which it is there
 	used      bool
-	grave     bool // all that waits here follows a dead message (dead_letter_key)
+	deleted   bool // all that waits here follows a dead message (dead_letter_key)
 }
 
-// laneKey is the key of the lane in which a message with this key waits.
-func laneKey(b *backlog, key string) string {
+// partitionKey is the key of the partition in which a message with this key waits.
+func partitionKey(b *backlog, key string) string {
 	if b.ordering == event.FIFO {
 		return ""
 	}
 	return key
 }
 
-// takeLane returns a message's lane, made on first use.
-func (s *State) takeLane(b *backlog, key string) handle {
+// takePartition returns a message's partition, made on first use.
+func (s *State) takePartition(b *backlog, key string) handle {
 	if key == "" && b.ordering == event.Unordered {
 		return 0
 	}
-	key = laneKey(b, key)
-	h, ok := b.lanes[key]
+	key = partitionKey(b, key)
+	h, ok := b.partitions[key]
 	if !ok {
-		var l *lane
-		h, l = s.lanes.alloc()
+		var l *partition
+		h, l = s.partitions.alloc()
 		l.key, l.backlog, l.used = key, b.number, true
-		b.lanes[key] = h
+		b.partitions[key] = h
 	}
-	s.lanes.mut(h).refs++
+	s.partitions.mut(h).refs++
 	return h
 }
 
-// giveLane gives up a lane; the last one ends it.
-func (s *State) giveLane(b *backlog, h handle) {
+// releasePartition gives up a partition; the last one ends it.
+func (s *State) releasePartition(b *backlog, h handle) {
 	if h == 0 {
 		return
 	}
-	l := s.lanes.mut(h)
+	l := s.partitions.mut(h)
 	if l.refs--; l.refs > 0 {
 		return
 	}
-	if !l.grave && b.lanes[l.key] == h {
-		delete(b.lanes, l.key)
+	if !l.deleted && b.partitions[l.key] == h {
+		delete(b.partitions, l.key)
 	}
-	s.lanes.release(h)
+	s.partitions.release(h)
 }
 
 func (s *State) keyOf(m *message) string {
@@ -74,42 +74,42 @@ func (s *State) keyOf(m *message) string {
 			return k
 		}
 	}
-	if m.lane == 0 {
+	if m.partition == 0 {
 		return ""
 	}
-	return s.lanes.get(m.lane).key
+	return s.partitions.get(m.partition).key
 }
 
-// partitionOf returns the lane in which a message waits, or would: where its
-// own follows a dead one, the key's new lane, 0 if there is none.
+// partitionOf returns the partition in which a message waits, or would: where its
+// own follows a dead one, the key's new partition, 0 if there is none.
 func (s *State) partitionOf(m *message) handle {
-	if m.lane == 0 {
+	if m.partition == 0 {
 		return 0
 	}
-	l := s.lanes.get(m.lane)
-	if l.grave {
-		return s.backlogs[m.backlog].lanes[l.key]
+	l := s.partitions.get(m.partition)
+	if l.deleted {
+		return s.backlogs[m.backlog].partitions[l.key]
 	}
-	return m.lane
+	return m.partition
 }
 
-// relane moves a message whose lane follows a dead one, but which did not wait
-// there, to the key's new lane.
-func (s *State) relane(b *backlog, m *message) {
-	old := m.lane
-	m.lane = s.takeLane(b, s.lanes.get(old).key)
-	s.giveLane(b, old)
+// repartition moves a message whose partition follows a dead one, but which did not wait
+// there, to the key's new partition.
+func (s *State) repartition(b *backlog, m *message) {
+	old := m.partition
+	m.partition = s.takePartition(b, s.partitions.get(old).key)
+	s.releasePartition(b, old)
 }
 
-// intoLane puts a message into its partition. Those that came back to the front
+// intoPartition puts a message into its partition. Those that came back to the front
 // keep their order (orderOf).
-func (s *State) intoLane(b *backlog, h handle, to where) {
+func (s *State) intoPartition(b *backlog, h handle, to where) {
 	m := s.messages.mut(h)
-	if s.lanes.get(m.lane).grave {
-		s.relane(b, m)
+	if s.partitions.get(m.partition).deleted {
+		s.repartition(b, m)
 	}
-	lh := m.lane
-	l := s.lanes.mut(lh)
+	lh := m.partition
+	l := s.partitions.mut(lh)
 	switch {
 	case to == inFront, to == byOrder && s.leads(&l.waiting, m, s.ahead):
 		insertReturned[messageOrder](s, &l.waiting, h, orderLink)
@@ -126,11 +126,11 @@ func (s *State) intoLane(b *backlog, h handle, to where) {
 	s.refresh(b, lh)
 }
 
-func (s *State) outOfLane(b *backlog, h handle) {
+func (s *State) outOfPartition(b *backlog, h handle) {
 	m := s.messages.mut(h)
 	m.returned = false
-	lh := m.lane
-	l := s.lanes.mut(lh)
+	lh := m.partition
+	l := s.partitions.mut(lh)
 	if l.placed == h {
 		l.placed = 0
 	}
@@ -142,10 +142,10 @@ func (s *State) outOfLane(b *backlog, h handle) {
 	s.refresh(b, lh)
 }
 
-// refresh keeps the second half of I9 after any change of a lane.
+// refresh keeps the second half of I9 after any change of a partition.
 func (s *State) refresh(b *backlog, lh handle) {
-	l := s.lanes.mut(lh)
-	if b.grave || l.grave {
+	l := s.partitions.mut(lh)
+	if b.deleted || l.deleted {
 		return
 	}
 	var prio uint8
@@ -164,22 +164,22 @@ func (s *State) refresh(b *backlog, lh handle) {
 		return
 	}
 	l.listed, l.kind = prio, kind
-	insert[laneOrder](s, b.ready1(prio), lh, 0)
+	insert[partitionOrder](s, b.ready1(prio), lh, 0)
 	if kind != 0 {
-		insert[laneKind](s, &b.kindLists(kind)[prio], lh, 0)
+		insert[partitionKind](s, &b.kindLists(kind)[prio], lh, 0)
 	}
 	s.touch(b.queue)
 }
 
-// unlist takes a lane out of the ready lists.
+// unlist takes a partition out of the ready lists.
 func (s *State) unlist(b *backlog, lh handle) {
-	l := s.lanes.mut(lh)
+	l := s.partitions.mut(lh)
 	if l.listed == 0 {
 		return
 	}
-	remove[laneOrder](s, b.ready1(l.listed), lh)
+	remove[partitionOrder](s, b.ready1(l.listed), lh)
 	if l.kind != 0 {
-		remove[laneKind](s, &b.kindLists(l.kind)[l.listed], lh)
+		remove[partitionKind](s, &b.kindLists(l.kind)[l.listed], lh)
 		b.dropKind(l.kind)
 	}
 	l.listed, l.kind = 0, 0
@@ -201,7 +201,7 @@ func (s *State) releaseKey(number uint32, key string, by event.ID) {
 		return
 	}
 	delete(q.held, key)
-	if lh, ok := q.backlog.lanes[key]; ok {
+	if lh, ok := q.backlog.partitions[key]; ok {
 		s.refresh(q.backlog, lh)
 	}
 }

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 	"go.yaml.in/yaml/v3"
 
 	"github.com/qlogd/qlogd/api"
@@ -59,17 +58,13 @@ replaced without a gap.`, `  qlogd token new --name ops --role admin
 				e.Expires = time.Now().Add(ttl).UTC().Format(time.RFC3339)
 			}
 			return a.newToken(e, file)
-		}, func(f *pflag.FlagSet) {
-			f.StringVar(&e.Name, "name", "", "name of its owner, the actor of events")
-			f.StringSliceVar(&e.Roles, "role", nil,
-				"admin, produce, consume or read; several: produce,read")
-			f.StringSliceVar(&e.Queues, "queues", nil,
-				"patterns of queue names: * any characters, ? one, [a-z] one of these")
-			f.StringVar(&e.Expires, "expires", "", "when it ends, an RFC 3339 time (default never)")
-			f.DurationVar(&ttl, "ttl", 0, "how long it is valid, in place of --expires")
-			f.StringVar(&file, "append", "",
-				"append the entry to this auth file; created if missing")
-		})
+		}, opt(&e.Name, "name", "name of its owner, the actor of events"),
+		opt(&e.Roles, "role", "admin, produce, consume or read; several: produce,read"),
+		opt(&e.Queues, "queues",
+			"patterns of queue names: * any characters, ? one, [a-z] one of these"),
+		opt(&e.Expires, "expires", "when it ends, an RFC 3339 time (default never)"),
+		opt(&ttl, "ttl", "how long it is valid, in place of --expires"),
+		opt(&file, "append", "append the entry to this auth file; created if missing"))
 	_ = cmd.MarkFlagRequired("name")
 	_ = cmd.MarkFlagRequired("role")
 	return cmd

@@ -15,14 +15,16 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/client"
 )
 
 func (a *app) benchCmd() *cobra.Command {
-	var load benchLoad
+	load := benchLoad{
+		Producers: 8, Batch: 100, Workers: 8, Take: 100, Size: 1024,
+		Duration: 10 * time.Second, Warmup: time.Second,
+	}
 	var queue string
 	cmd := a.local("bench", `Measure the speed of a server under load
 
@@ -52,27 +54,21 @@ deletes them, and other queues share the server with it.`, `  qlogd bench
 				return err
 			}
 			return refusal(a.bench(ctx, c, queue, load))
-		}, a.addrFlag, func(f *pflag.FlagSet) {
-			f.IntVar(&load.Producers, "producers", 8, "concurrent producers")
-			f.IntVar(&load.Batch, "batch", 100,
-				"messages per produce request (1-1000); 1 uses Enqueue")
-			f.IntVar(&load.Workers, "workers", 8,
-				"concurrent workers; 0 leaves the messages in the queue")
-			f.IntVar(&load.Take, "take", 100,
-				"most messages per lease request (1-1000); 1 uses Worker")
-			f.IntVar(&load.Size, "size", 1024,
-				fmt.Sprintf("payload size in bytes, at least %d", minBenchSize))
-			f.IntVar(&load.Keys, "keys", 0,
-				"number of ordering keys, in a per_key queue (0 = no keys, unordered)")
-			f.Float64Var(&load.Rate, "rate", 0,
-				"messages per second, all producers together (0 = as fast as possible)")
-			f.DurationVar(&load.Duration, "duration", 10*time.Second, "how long to measure")
-			f.DurationVar(&load.Warmup, "warmup", time.Second, "load before measuring begins")
-			f.Int64Var(&load.Messages, "messages", 0,
-				"stop after this many messages, instead of --duration and --warmup")
-			f.StringVar(&queue, "queue", "", "name of the queue, which must not exist "+
-				"(default bench- and a random number)")
-		})
+		}, a.addrFlag, opt(&load.Producers, "producers", "concurrent producers"),
+		opt(&load.Batch, "batch", "messages per produce request (1-1000); 1 uses Enqueue"),
+		opt(&load.Workers, "workers", "concurrent workers; 0 leaves the messages in the queue"),
+		opt(&load.Take, "take", "most messages per lease request (1-1000); 1 uses Worker"),
+		opt(&load.Size, "size", fmt.Sprintf("payload size in bytes, at least %d", minBenchSize)),
+		opt(&load.Keys, "keys",
+			"number of ordering keys, in a per_key queue (0 = no keys, unordered)"),
+		opt(&load.Rate, "rate",
+			"messages per second, all producers together (0 = as fast as possible)"),
+		opt(&load.Duration, "duration", "how long to measure"), /* DEF 10*time.Second */
+		opt(&load.Warmup, "warmup", "load before measuring begins"),
+		opt(&load.Messages, "messages",
+			"stop after this many messages, instead of --duration and --warmup"),
+		opt(&queue, "queue", "name of the queue, which must not exist "+
+			"(default bench- and a random number)"))
 	a.authFlags(cmd)
 	return cmd
 }

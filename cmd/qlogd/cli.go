@@ -80,21 +80,19 @@ func group(use, help, example string, subs ...*cobra.Command) *cobra.Command {
 
 // plain returns a command without --output.
 func (a *app) plain(use, help, example string, do func(ctx context.Context, args []string) error,
-	flags ...func(*pflag.FlagSet)) *cobra.Command {
+	flags ...flag) *cobra.Command {
 	cmd := declare(use, help, example)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		a.parsed = true
 		return do(cmd.Context(), args)
 	}
-	for _, declare := range flags {
-		declare(cmd.Flags())
-	}
+	join(flags...)(cmd.Flags())
 	return cmd
 }
 
 // local returns a command that needs no server.
 func (a *app) local(use, help, example string, do func(ctx context.Context, args []string) error,
-	flags ...func(*pflag.FlagSet)) *cobra.Command {
+	flags ...flag) *cobra.Command {
 	cmd := a.plain(use, help, example, do, flags...)
 	a.output = "table"
 	choiceFlag(cmd, &a.output, "table", "json")
@@ -111,7 +109,7 @@ type request struct {
 // remote returns a command that calls a server. If the server refuses the arguments,
 // that is wrong usage.
 func (a *app) remote(use, help, example string, do func(c request) error,
-	flags ...func(*pflag.FlagSet)) *cobra.Command {
+	flags ...flag) *cobra.Command {
 	cmd := a.local(use, help, example, func(ctx context.Context, args []string) error {
 		c, err := a.server()
 		if err != nil {
@@ -140,30 +138,74 @@ func (s *setter) Set(v string) error {
 	return err
 }
 
-// textFlag sets a field only if the flag is given, also to the empty text.
-func textFlag(f *pflag.FlagSet, to **string, name, usage string) {
-	f.Var(&setter{kind: "string", set: func(v string) error {
-		*to = &v
-		return nil
-	}}, name, usage)
+// flag declares a flag of a command, or several.
+type flag = func(*pflag.FlagSet)
+
+// opt declares a flag of a variable, whose value is the default. A pointer to a pointer
+// is set only if the flag is given, also to "" or 0. A name may have a letter: "file|f".
+func opt(to any, name, usage string) flag {
+	name, letter, _ := strings.Cut(name, "|")
+	return func(f *pflag.FlagSet) {
+		switch v := to.(type) {
+		case *string:
+			f.StringVarP(v, name, letter, *v, usage)
+		case *bool:
+			f.BoolVarP(v, name, letter, *v, usage)
+		case *int:
+			f.IntVarP(v, name, letter, *v, usage)
+		case *int64:
+			f.Int64VarP(v, name, letter, *v, usage)
+		case *uint64:
+			f.Uint64VarP(v, name, letter, *v, usage)
+		case *float64:
+			f.Float64VarP(v, name, letter, *v, usage)
+		case *time.Duration:
+			f.DurationVarP(v, name, letter, *v, usage)
+		case *[]string:
+			f.StringSliceVarP(v, name, letter, *v, usage)
+		case *map[string]string:
+			f.StringToStringVarP(v, name, letter, *v, usage)
+		case **string:
+			f.VarP(&setter{kind: "string", set: func(text string) error {
+				*v = &text
+				return nil
+			}}, name, letter, usage)
+		case **int64:
+			f.VarP(&setter{kind: "int", set: func(text string) error {
+				n, err := strconv.ParseInt(text, 0, 64)
+				*v = &n
+				return err
+			}}, name, letter, usage)
+		default:
+			panic(fmt.Sprintf("flag %s of type %T", name, to))
+		}
+	}
 }
 
-// intFlag sets a field only if the flag is given; def is the default in its help.
-func intFlag(f *pflag.FlagSet, to **int64, name, def, usage string) {
-	f.Var(&setter{"int", def, func(v string) error {
-		n, err := strconv.ParseInt(v, 0, 64)
-		*to = &n
-		return err
-	}}, name, usage)
+// millis declares a flag of a duration that is kept in milliseconds.
+func millis(set func(ms int64), name, usage string) flag {
+	return func(f *pflag.FlagSet) {
+		f.Var(&setter{kind: "duration", set: func(text string) error {
+			d, err := time.ParseDuration(text)
+			set(d.Milliseconds())
+			return err
+		}}, name, usage)
+	}
 }
 
-// millisFlag sets a field to a duration in milliseconds.
-func millisFlag(f *pflag.FlagSet, set func(ms int64), name, usage string) {
-	f.Var(&setter{kind: "duration", set: func(v string) error {
-		d, err := time.ParseDuration(v)
-		set(d.Milliseconds())
-		return err
-	}}, name, usage)
+// repeated declares a flag that adds a text each time it is given.
+func repeated(to *[]string, name, usage string) flag {
+	name, letter, _ := strings.Cut(name, "|")
+	return func(f *pflag.FlagSet) { f.StringArrayVarP(to, name, letter, nil, usage) }
+}
+
+// join declares several flags.
+func join(flags ...flag) flag {
+	return func(f *pflag.FlagSet) {
+		for _, declare := range flags {
+			declare(f)
+		}
+	}
 }
 
 // choiceFlag gives a command an --output with some choices.
@@ -189,8 +231,8 @@ type reach struct {
 }
 
 func (a *app) addrFlag(f *pflag.FlagSet) {
-	f.StringVar(&a.reach.addr, "addr", "",
-		"address of a node, or of several: A,B,C (default $QLOGD_ADDR or "+defaultAddr+")")
+	opt(&a.reach.addr, "addr",
+		"address of a node, or of several: A,B,C (default $QLOGD_ADDR or "+defaultAddr+")")(f)
 }
 
 func (a *app) authFlags(cmd *cobra.Command) {
@@ -268,10 +310,7 @@ func refusal(err error) error {
 	return err
 }
 
-// atFlag declares --at, the instant of a read in the past.
-func atFlag(f *pflag.FlagSet, at *string) {
-	f.StringVar(at, "at", "", "as it was then: "+instantHelp)
-}
+const atHelp = "as it was then: " + instantHelp
 
 // atOption returns the call option of an --at flag.
 func atOption(instant string) []client.CallOption {
@@ -283,8 +322,8 @@ func atOption(instant string) []client.CallOption {
 
 // destroyFlags declares --yes and --dry-run.
 func (a *app) destroyFlags(f *pflag.FlagSet) {
-	f.BoolVarP(&a.yes, "yes", "y", false, "don't ask")
-	f.BoolVar(&a.dryRun, "dry-run", false, "show what would be done without changing anything")
+	opt(&a.yes, "yes|y", "don't ask")(f)
+	opt(&a.dryRun, "dry-run", "show what would be done without changing anything")(f)
 }
 
 // confirmed asks on a terminal whether to do something destructive, and returns nil for
@@ -346,10 +385,9 @@ type member struct {
 	usage      string
 }
 
-// flags declares the flags of the members, and the one that names the file.
-func (b *body) flags(f *pflag.FlagSet, file, usage string, members []member) {
+// flags declares the flags of the members.
+func (b *body) flags(f *pflag.FlagSet, members []member) {
 	b.members = map[string]any{}
-	f.StringVar(&b.file, file, "", usage)
 	for _, m := range members {
 		f.Var(&setter{kind: m.kind, set: func(text string) (err error) {
 			at, names := b.members, strings.Split(m.path, ".")

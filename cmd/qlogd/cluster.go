@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/client"
@@ -100,11 +99,8 @@ without a vote gets one, with --non-voter a voter loses it.`,
 				what = "is in already; it gets its vote once it has caught up"
 			}
 			return a.say(node, "%s %s", node.ID, what)
-		}, func(f *pflag.FlagSet) {
-			f.StringVar(&n.HTTPAddr, "http-addr", "",
-				"address of its HTTP API (default: the one it announces)")
-			f.BoolVar(&nonVoter, "non-voter", false, "a copy without a vote")
-		})
+		}, opt(&n.HTTPAddr, "http-addr", "address of its HTTP API (default: the one it announces)"),
+		opt(&nonVoter, "non-voter", "a copy without a vote"))
 }
 
 func (a *app) clusterRemoveCmd() *cobra.Command {
@@ -127,10 +123,8 @@ the remaining voters would have no reachable majority; the last voter never is.`
 			}
 			return a.destroy(what, id+" removed",
 				func() error { return c.RemoveNode(c.ctx, id, force) })
-		}, a.destroyFlags, func(f *pflag.FlagSet) {
-			f.BoolVar(&force, "force", false,
-				"also if the remaining voters have no reachable majority")
-		})
+		}, a.destroyFlags, opt(&force, "force",
+			"also if the remaining voters have no reachable majority"))
 }
 
 // remaining describes the voters that a removal would leave.
@@ -206,9 +200,7 @@ most that long.`, `  qlogd ready
 			}
 			_, err := fmt.Fprintln(a.stdout, "ready")
 			return err
-		}, func(f *pflag.FlagSet) {
-			f.DurationVar(&wait, "wait", 0, "how long to wait until all are ready")
-		}, a.addrFlag, a.caFlag)
+		}, opt(&wait, "wait", "how long to wait until all are ready"), a.addrFlag, a.caFlag)
 }
 
 func askReady(ctx context.Context, c *client.Client) error {
@@ -263,11 +255,9 @@ read models.`, `  qlogd projections rebuild --data-dir ./qlogd-data
 				return err
 			}
 			return refusal(a.rebuildRemote(ctx, c))
-		}, func(f *pflag.FlagSet) {
-			f.StringVar(&dataDir, "data-dir", "",
-				"data directory of a stopped node (default $QLOGD_DATA_DIR or "+defaultDataDir+")")
-			f.StringVar(&a.reach.addr, "addr", "", "address of a running server")
-		})
+		}, opt(&dataDir, "data-dir",
+			"data directory of a stopped node (default $QLOGD_DATA_DIR or "+defaultDataDir+")"),
+		opt(&a.reach.addr, "addr", "address of a running server"))
 	cmd.MarkFlagsMutuallyExclusive("data-dir", "addr")
 	a.authFlags(cmd)
 	return cmd

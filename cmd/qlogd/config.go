@@ -53,62 +53,68 @@ type config struct {
 	insecureEnv bool   // the second confirmation needed to serve without authentication
 }
 
-// flags declares the settings and their defaults.
-func (c *config) flags(fs *pflag.FlagSet) {
-	fs.StringVar(&c.DataDir, "data-dir", defaultDataDir, "data directory; created if missing")
-	fs.StringVar(&c.HTTPAddr, "http-addr", "127.0.0.1:7070",
-		"address of the HTTP API; port 0 picks a free one")
-	fs.StringVar(&c.RaftAddr, "raft-addr", "127.0.0.1:7071",
-		"address for the other nodes; port 0 picks a free one")
-	fs.StringVar(&c.NodeID, "node-id", "",
-		"name of this node, kept from the first start on (default: the host's name)")
-	fs.StringVar(&c.RaftAdvertise, "raft-advertise", "",
-		"HOST:PORT at which the other nodes reach raft-addr (default: raft-addr)")
-	fs.StringVar(&c.HTTPAdvertise, "http-advertise", "",
-		"HOST:PORT at which others reach http-addr (default: http-addr)")
-	fs.IntVar(&c.BootstrapExpect, "bootstrap-expect", 1,
-		"number of nodes that form the cluster at its first start; the same on each")
-	fs.StringSliceVar(&c.Join, "join", nil,
-		"raft addresses of the cluster's nodes; alone: join the cluster found there")
-	fs.BoolVar(&c.AutoCreateQueues, "auto-create-queues", false,
-		"create a missing queue when a message is produced to it")
-	fs.BoolVar(&c.PushAllowPrivate, "push-allow-private", false,
-		"let push and webhook targets be on this machine and in private networks")
-	fs.DurationVar(&c.HistoryRetention, "history-retention", 168*time.Hour,
-		"how long history is kept; 0 for ever")
-	fs.Int64Var(&c.LogSegmentBytes, "log-segment-bytes", 64<<20,
-		"size of the event log's segments; only for a new data directory")
-	fs.Int64Var(&c.MaxPayloadBytes, "max-payload-bytes", 1<<20, "largest payload of a message")
-	fs.Int64Var(&c.MaxRequestBytes, "max-request-bytes", 16<<20, "largest body of a request")
-	fs.StringVar(&c.Archive, "archive", "", "keep sealed segments of the log in this directory, "+
-		"the same on all nodes; retention waits for it")
-	fs.DurationVar(&c.ArchiveInterval, "archive-interval", 30*time.Second,
-		"how often to check for segments to archive")
-	fs.Uint64Var(&c.CheckpointEvery, "checkpoint-entries", 100_000,
-		"take a checkpoint after this number of entries")
-	fs.DurationVar(&c.CheckpointAge, "checkpoint-interval", 10*time.Minute,
-		"take a checkpoint at this interval, if anything happened")
-	fs.StringVar(&c.LogLevel, "log-level", "info", "debug, info, warn or error; reloaded on SIGHUP")
-	fs.StringVar(&c.LogFormat, "log-format", "text", "text or json")
-	fs.StringVar(&c.AdminAddr, "admin-addr", "", "address for pprof; none if empty")
-	fs.BoolVar(&c.Insecure, "insecure", false,
-		"serve beyond loopback without authentication; needs QLOGD_INSECURE=1 too")
-	fs.StringVar(&c.AuthFile, "auth-file", "",
-		"YAML file of tokens and their rights; reloaded on SIGHUP (default: no authentication)")
-	fs.BoolVar(&c.OpenMetrics, "open-metrics", false, "with auth-file: /metrics needs no token")
-	fs.StringVar(&c.TLSCert, "tls-cert", "",
-		"PEM certificate of the HTTP API; reloaded when it changes")
-	fs.StringVar(&c.TLSKey, "tls-key", "", "its PEM key")
-	fs.StringVar(&c.RaftTLSCert, "raft-tls-cert", "",
-		"PEM certificate of this node for the other nodes; reloaded when it changes")
-	fs.StringVar(&c.RaftTLSKey, "raft-tls-key", "", "its PEM key")
-	fs.StringVar(&c.RaftTLSCA, "raft-tls-ca", "",
-		"PEM certificates of the authority that signs the nodes' certificates")
-	fs.StringVar(&c.SecretsDir, "secrets-dir", "",
-		"folder of files with webhooks' secrets (secret_file); reloaded when they change")
-	fs.StringSliceVar(&c.TrustedProxies, "trusted-proxies", nil,
-		"addresses and networks (CIDR) of proxies whose X-Forwarded-For is trusted")
-	fs.StringVar(&c.file, "config", "", "read settings from this YAML file")
+// newConfig returns the default settings.
+func newConfig() *config {
+	return &config{
+		DataDir: defaultDataDir, HTTPAddr: "127.0.0.1:7070", RaftAddr: "127.0.0.1:7071",
+		BootstrapExpect: 1, HistoryRetention: 168 * time.Hour, LogSegmentBytes: 64 << 20,
+		MaxPayloadBytes: 1 << 20, MaxRequestBytes: 16 << 20, ArchiveInterval: 30 * time.Second,
+		CheckpointEvery: 100_000, CheckpointAge: 10 * time.Minute,
+		LogLevel: "info", LogFormat: "text",
+	}
+}
+
+// flags declares the settings.
+func (c *config) flags(f *pflag.FlagSet) {
+	join(opt(&c.DataDir, "data-dir", "data directory; created if missing"),
+		opt(&c.HTTPAddr, "http-addr", "address of the HTTP API; port 0 picks a free one"),
+		opt(&c.RaftAddr, "raft-addr", "address for the other nodes; port 0 picks a free one"),
+		opt(&c.NodeID, "node-id",
+			"name of this node, kept from the first start on (default: the host's name)"),
+		opt(&c.RaftAdvertise, "raft-advertise",
+			"HOST:PORT at which the other nodes reach raft-addr (default: raft-addr)"),
+		opt(&c.HTTPAdvertise, "http-advertise",
+			"HOST:PORT at which others reach http-addr (default: http-addr)"),
+		opt(&c.BootstrapExpect, "bootstrap-expect",
+			"number of nodes that form the cluster at its first start; the same on each"),
+		opt(&c.Join, "join",
+			"raft addresses of the cluster's nodes; alone: join the cluster found there"),
+		opt(&c.AutoCreateQueues, "auto-create-queues",
+			"create a missing queue when a message is produced to it"),
+		opt(&c.PushAllowPrivate, "push-allow-private",
+			"let push and webhook targets be on this machine and in private networks"),
+		opt(&c.HistoryRetention, "history-retention", "how long history is kept; 0 for ever"),
+		opt(&c.LogSegmentBytes, "log-segment-bytes",
+			"size of the event log's segments; only for a new data directory"),
+		opt(&c.MaxPayloadBytes, "max-payload-bytes", "largest payload of a message"),
+		opt(&c.MaxRequestBytes, "max-request-bytes", "largest body of a request"),
+		opt(&c.Archive, "archive", "keep sealed segments of the log in this directory, "+
+			"the same on all nodes; retention waits for it"),
+		opt(&c.ArchiveInterval, "archive-interval", "how often to check for segments to archive"),
+		opt(&c.CheckpointEvery, "checkpoint-entries",
+			"take a checkpoint after this number of entries"),
+		opt(&c.CheckpointAge, "checkpoint-interval",
+			"take a checkpoint at this interval, if anything happened"),
+		opt(&c.LogLevel, "log-level", "debug, info, warn or error; reloaded on SIGHUP"),
+		opt(&c.LogFormat, "log-format", "text or json"),
+		opt(&c.AdminAddr, "admin-addr", "address for pprof; none if empty"),
+		opt(&c.Insecure, "insecure",
+			"serve beyond loopback without authentication; needs QLOGD_INSECURE=1 too"),
+		opt(&c.AuthFile, "auth-file",
+			"YAML file of tokens and rights; reloaded on SIGHUP (default: no authentication)"),
+		opt(&c.OpenMetrics, "open-metrics", "with auth-file: /metrics needs no token"),
+		opt(&c.TLSCert, "tls-cert", "PEM certificate of the HTTP API; reloaded when it changes"),
+		opt(&c.TLSKey, "tls-key", "its PEM key"),
+		opt(&c.RaftTLSCert, "raft-tls-cert",
+			"PEM certificate of this node for the other nodes; reloaded when it changes"),
+		opt(&c.RaftTLSKey, "raft-tls-key", "its PEM key"),
+		opt(&c.RaftTLSCA, "raft-tls-ca",
+			"PEM certificates of the authority that signs the nodes' certificates"),
+		opt(&c.SecretsDir, "secrets-dir",
+			"folder of files with webhooks' secrets (secret_file); reloaded when they change"),
+		opt(&c.TrustedProxies, "trusted-proxies",
+			"addresses and networks (CIDR) of proxies whose X-Forwarded-For is trusted"),
+		opt(&c.file, "config", "read settings from this YAML file"))(f)
 }
 
 // load reads what the command line left open from the environment, then from the file,
@@ -387,7 +393,7 @@ func parseLevel(s string) (slog.Level, error) {
 }
 
 func (a *app) configCmd() *cobra.Command {
-	c := &config{}
+	c := newConfig()
 	var flags *pflag.FlagSet
 	return group("config", "Check the server's settings",
 		"  qlogd config check --config qlogd.yaml",

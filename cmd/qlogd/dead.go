@@ -28,17 +28,17 @@ type deadFilter struct {
 }
 
 func (d *deadFilter) flags(f *pflag.FlagSet) {
-	f.StringVar(&d.Reason, "reason", "", "why it died: max_attempts, expired, rejected, key_dead")
-	f.StringVar(&d.Error, "error", "", "part of the error text, in any case")
-	textFlag(f, &d.Key, "key", "its ordering key")
-	textFlag(f, &d.Kind, "kind", "its kind")
-	f.StringVar(&d.From, "from", "", "it died at that instant or later: "+instantHelp)
-	f.StringVar(&d.To, "to", "", "it died at that instant or earlier")
-	f.StringVar(&d.Fingerprint, "fingerprint", "", "of a group of qlogd dead groups")
+	join(opt(&d.Reason, "reason", "why it died: max_attempts, expired, rejected, key_dead"),
+		opt(&d.Error, "error", "part of the error text, in any case"),
+		opt(&d.Key, "key", "its ordering key"),
+		opt(&d.Kind, "kind", "its kind"),
+		opt(&d.From, "from", "it died at that instant or later: "+instantHelp),
+		opt(&d.To, "to", "it died at that instant or earlier"),
+		opt(&d.Fingerprint, "fingerprint", "of a group of qlogd dead groups"))(f)
 }
 
 func (d *deadFilter) allFlag(f *pflag.FlagSet) {
-	f.BoolVar(&d.all, "all", false, "all that died in the queue")
+	opt(&d.all, "all", "all that died in the queue")(f)
 }
 
 // chosen returns either ids or a filter. Selecting all needs --all.
@@ -78,7 +78,7 @@ func deadOf(m *wire.Message) *wire.Dead {
 func (a *app) deadListCmd() *cobra.Command {
 	var d deadFilter
 	var replayed bool
-	var limit int
+	limit := 100
 	return a.remote("list|ls QUEUE", `List what died in a queue
 
 Lists the messages that died in a queue, whatever dead-letter queue they are in, by the
@@ -105,16 +105,14 @@ time of their death; with --replayed those that were replayed, and what became o
 				}
 			}
 			return list(a, dead, nil, header, row)
-		}, d.flags, func(f *pflag.FlagSet) {
-			f.BoolVar(&replayed, "replayed", false,
-				"those that were replayed, as long as history keeps them")
-			f.IntVar(&limit, "limit", 100, "most messages")
-		})
+		}, d.flags, opt(&replayed, "replayed",
+			"those that were replayed, as long as history keeps them"),
+		opt(&limit, "limit", "most messages"))
 }
 
 func (a *app) deadGroupsCmd() *cobra.Command {
 	var d deadFilter
-	var limit int
+	limit := 100
 	return a.remote("groups QUEUE", `Show what went wrong in a queue, and how often
 
 Groups what died in a queue by its error, leaving out the parts that differ from one failure
@@ -129,7 +127,7 @@ to the next: numbers, ids, addresses, times, quoted text. The largest group come
 					return []any{g.Count, g.Fingerprint, g.Reason, a.when(g.FirstFailedAt),
 						a.when(g.LastFailedAt), short(g.Error, 100)}
 				})
-		}, d.flags, func(f *pflag.FlagSet) { f.IntVar(&limit, "limit", 100, "most groups") })
+		}, d.flags, opt(&limit, "limit", "most groups"))
 }
 
 func (a *app) deadShowCmd() *cobra.Command {
@@ -191,17 +189,15 @@ Interrupting the command does not stop the task.`,
 				return moved{done, done.Replayed, done.Messages, done.Sample, done.Skipped, nil},
 					nil
 			})
-		}, d.flags, d.allFlag, a.destroyFlags, func(f *pflag.FlagSet) {
-			f.StringVar(&r.Order, "order", "",
-				"original (the default of fifo and per_key), append, or head")
-			f.StringVar(&r.To, "to-queue", "", "another queue than the one in which they died")
-			intFlag(f, &r.RatePerSecond, "rate", "", "messages per second (1-10000)")
-			intFlag(f, &r.MaxReplays, "max-replays", "100",
-				"skip messages already replayed this many times (0 = no limit)")
-			textFlag(f, &payload, "payload",
-				"JSON, or @FILE, in place of the message's own; that stays in the log")
-			f.BoolVar(&wait, "wait", false, "wait for the end of a task")
-		})
+		}, d.flags, d.allFlag, a.destroyFlags,
+		opt(&r.Order, "order", "original (the default of fifo and per_key), append, or head"),
+		opt(&r.To, "to-queue", "another queue than the one in which they died"),
+		opt(&r.RatePerSecond, "rate", "messages per second (1-10000)"),
+		opt(&r.MaxReplays, "max-replays",
+			"skip messages already replayed this many times (0 = no limit; default 100)"),
+		opt(&payload, "payload",
+			"JSON, or @FILE, in place of the message's own; that stays in the log"),
+		opt(&wait, "wait", "wait for the end of a task"))
 }
 
 // moved is what a replay or a purge has done, or would do.
@@ -296,9 +292,7 @@ func (a *app) deadPurgeCmd() *cobra.Command {
 				}
 				return moved{done, done.Purged, nil, done.Sample, done.Skipped, nil}, nil
 			})
-		}, d.flags, d.allFlag, a.destroyFlags, func(f *pflag.FlagSet) {
-			f.BoolVar(&wait, "wait", false, "wait for the end of a task")
-		})
+		}, d.flags, d.allFlag, a.destroyFlags, opt(&wait, "wait", "wait for the end of a task"))
 }
 
 func (a *app) taskCmd() *cobra.Command {
@@ -331,9 +325,7 @@ func (a *app) taskListCmd() *cobra.Command {
 					return []any{t.ID, t.Type, t.Queue, t.Status, t.Done, t.Total, t.Skipped,
 						a.when(t.CreatedAt), a.when(t.EndedAt)}
 				})
-		}, func(f *pflag.FlagSet) {
-			f.StringVar(&status, "status", "", "running, cancelled, completed or failed")
-		})
+		}, opt(&status, "status", "running, cancelled, completed or failed"))
 }
 
 func (a *app) task(t *wire.Task, err error) error {

@@ -14,7 +14,6 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 	"go.yaml.in/yaml/v3"
 
 	"github.com/qlogd/qlogd/api"
@@ -55,11 +54,9 @@ stay as they are. Every mistake is reported with its line.`,
 				return d.refused(err)
 			}
 			return a.changes(changes, dry)
-		}, func(f *pflag.FlagSet) {
-			f.StringArrayVarP(&files, "file", "f", nil, "a YAML or JSON file with queues and "+
-				"webhooks; - is stdin; may be given several times")
-			f.BoolVar(&dry, "dry-run", false, "show what would change without changing anything")
-		})
+		}, repeated(&files, "file|f", "a YAML or JSON file with queues and webhooks; "+
+			"- is stdin; may be given several times"),
+		opt(&dry, "dry-run", "show what would change without changing anything"))
 }
 
 // refused joins all mistakes that the server reports to one error.
@@ -359,7 +356,7 @@ nothing.`,
 				return a.wire(d)
 			}
 			return writeDefinitions(a.stdout, d)
-		}, a.addrFlag, func(f *pflag.FlagSet) { atFlag(f, &at) })
+		}, a.addrFlag, opt(&at, "at", atHelp))
 	a.authFlags(cmd)
 	choiceFlag(cmd, &output, "yaml", "json")
 	return group("export", "Print what is defined",

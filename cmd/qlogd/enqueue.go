@@ -35,7 +35,7 @@ type enqueuer struct {
 }
 
 func (a *app) enqueueCmd() *cobra.Command {
-	e := &enqueuer{}
+	e := &enqueuer{as: "auto", batch: 500}
 	cmd := a.remote("enqueue QUEUE [PAYLOAD…]", `Enqueue messages
 
 Enqueues messages: the payloads given as arguments, or the JSON values of a file
@@ -65,21 +65,21 @@ not at all, and repeated safely if its outcome is unknown.`,
 
 func (e *enqueuer) flags(f *pflag.FlagSet) {
 	m := &e.message
-	f.StringVar(&e.queue, "queue", "", "the queue, in place of the first argument")
-	f.BoolVar(&e.imported, "import", false, "messages of another system: each has a source_id, "+
-		"and one that is in the queue is ignored")
-	f.StringVarP(&e.file, "file", "f", "", "read values from this file (- is stdin)")
-	f.StringVar(&e.as, "as", "auto", "what a value is: auto, payload or message")
-	f.IntVar(&e.batch, "batch", 500, "most messages in one request, 1 to 1000")
-	f.StringVar(&m.Key, "key", "", "ordering key")
-	intFlag(f, &m.Priority, "priority", "", "1 (first) to 10; 0 is the server's 5")
-	millisFlag(f, func(ms int64) { m.DelayMS = ms }, "delay", "deliver not before this from now")
-	millisFlag(f, func(ms int64) { m.TTLMS = ms }, "ttl", "discard it if it is not acked by then")
-	f.StringVar(&m.Kind, "kind", "", "kind, for lease --kind")
-	f.StringVar(&m.CorrelationID, "correlation-id", "", "id that a group of messages shares")
-	f.StringVar(&m.IdempotencyKey, "idempotency-key", "",
-		"of a single message: a second one with it is a duplicate")
-	f.StringToStringVar(&m.Headers, "header", nil, "NAME=VALUE, can be repeated")
+	join(opt(&e.queue, "queue", "the queue, in place of the first argument"),
+		opt(&e.imported, "import", "messages of another system: each has a source_id, "+
+			"and one that is in the queue is ignored"),
+		opt(&e.file, "file|f", "read values from this file (- is stdin)"),
+		opt(&e.as, "as", "what a value is: auto, payload or message"),
+		opt(&e.batch, "batch", "most messages in one request, 1 to 1000"),
+		opt(&m.Key, "key", "ordering key"),
+		opt(&m.Priority, "priority", "1 (first) to 10; 0 is the server's 5"),
+		millis(func(ms int64) { m.DelayMS = ms }, "delay", "deliver not before this from now"),
+		millis(func(ms int64) { m.TTLMS = ms }, "ttl", "discard it if it is not acked by then"),
+		opt(&m.Kind, "kind", "kind, for lease --kind"),
+		opt(&m.CorrelationID, "correlation-id", "id that a group of messages shares"),
+		opt(&m.IdempotencyKey, "idempotency-key",
+			"of a single message: a second one with it is a duplicate"),
+		opt(&m.Headers, "header", "NAME=VALUE, can be repeated"))(f)
 }
 
 func (e *enqueuer) run(a *app, c request) error {

@@ -10,7 +10,6 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/client"
@@ -105,7 +104,7 @@ func (a *app) messageHistoryCmd() *cobra.Command {
 func (a *app) messageListCmd() *cobra.Command {
 	var q client.MessageQuery
 	var at string
-	var limit int
+	limit := 100
 	return a.remote("list|ls|peek QUEUE",
 		"Peek at the messages of a queue, without any effect on them",
 		"  qlogd message list jobs --state scheduled\n"+
@@ -131,12 +130,10 @@ func (a *app) messageListCmd() *cobra.Command {
 					return []any{m.ID, state, short(m.Key, 32), m.Priority, m.Attempt,
 						a.when(m.EnqueuedAt), short(string(m.Payload), 60)}
 				})
-		}, func(f *pflag.FlagSet) {
-			f.StringVar(&q.State, "state", "", "scheduled, ready or leased")
-			textFlag(f, &q.Key, "key", "only messages with this key")
-			atFlag(f, &at)
-			f.IntVar(&limit, "limit", 100, "most messages")
-		})
+		}, opt(&q.State, "state", "scheduled, ready or leased"),
+		opt(&q.Key, "key", "only messages with this key"),
+		opt(&at, "at", atHelp),
+		opt(&limit, "limit", "most messages"))
 }
 
 func (a *app) messageDeleteCmd() *cobra.Command {
@@ -172,11 +169,9 @@ keeps it. It gets a new id and keeps its history.`,
 			out, err := c.Resurrect(c.ctx, c.args[0], r)
 			return a.answer(out, err, "%s is in %s as %s",
 				out.MessageID, out.Queue, out.NewMessageID)
-		}, func(f *pflag.FlagSet) {
-			f.StringVar(&r.Queue, "queue", "",
-				"into this queue rather than the one that it was in, or had died in")
-			textFlag(f, &payload, "payload", "JSON, or @FILE, in place of the message's own")
-		})
+		}, opt(&r.Queue, "queue",
+			"into this queue rather than the one that it was in, or had died in"),
+		opt(&payload, "payload", "JSON, or @FILE, in place of the message's own"))
 }
 
 // readValue returns a flag's JSON, or that of the file which @FILE names.
@@ -313,14 +308,12 @@ ones as they commit, from now on or from --from or --after.`, `  qlogd events --
 			return nil
 		}
 		return a.table(eventHeader, rows)
-	}, func(f *pflag.FlagSet) {
-		f.BoolVar(&follow, "follow", false, "keep printing new events as they commit")
-		f.StringVar(&q.After, "after", "", "only events after this one")
-		f.StringVar(&q.From, "from", "", "from this instant on: "+instantHelp)
-		f.StringVar(&q.To, "to", "", "up to this instant")
-		f.StringVar(&q.Queue, "queue", "", "only of this queue")
-		f.StringVar(&q.Type, "type", "", "only of this type, such as enqueued")
-		f.StringVar(&q.MessageID, "message", "", "only of this message")
-		f.IntVar(&limit, "limit", 0, "most events; 0 all there are")
-	})
+	}, opt(&follow, "follow", "keep printing new events as they commit"),
+		opt(&q.After, "after", "only events after this one"),
+		opt(&q.From, "from", "from this instant on: "+instantHelp),
+		opt(&q.To, "to", "up to this instant"),
+		opt(&q.Queue, "queue", "only of this queue"),
+		opt(&q.Type, "type", "only of this type, such as enqueued"),
+		opt(&q.MessageID, "message", "only of this message"),
+		opt(&limit, "limit", "most events; 0 all there are"))
 }

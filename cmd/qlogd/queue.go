@@ -54,10 +54,8 @@ func (a *app) queueListCmd() *cobra.Command {
 						humanize.IBytes(uint64(s.Bytes)), s.EnqueuedTotal, s.AckedTotal,
 						s.DeadLetteredTotal}
 				})
-		}, func(f *pflag.FlagSet) {
-			f.StringVar(&namespace, "namespace", "", "only queues of this namespace")
-			atFlag(f, &at)
-		})
+		}, opt(&namespace, "namespace", "only queues of this namespace"),
+		opt(&at, "at", atHelp))
 }
 
 func (a *app) queueShowCmd() *cobra.Command {
@@ -65,7 +63,7 @@ func (a *app) queueShowCmd() *cobra.Command {
 	return a.remote("show QUEUE", "Show a queue's policy and counts",
 		"  qlogd queue show jobs\n  qlogd queue show jobs --at 2026-01-31T12:00:00Z -o json",
 		func(c request) error { return a.queue(c.Queue(c.ctx, c.args[0], atOption(at)...)) },
-		func(f *pflag.FlagSet) { atFlag(f, &at) })
+		opt(&at, "at", atHelp))
 }
 
 func (a *app) queue(q *wire.Queue, err error) error {
@@ -133,9 +131,7 @@ func (a *app) queueStatsCmd() *cobra.Command {
 					return []any{m.Start.String(), m.Enqueued, m.Leased, m.Acked, m.Retried,
 						m.LeaseExpired, m.DeadLettered, m.Discarded, m.Replayed}
 				})
-		}, func(f *pflag.FlagSet) {
-			f.IntVar(&minutes, "minutes", 0, "how many minutes back, up to 1440 (default 60)")
-		})
+		}, opt(&minutes, "minutes", "how many minutes back, up to 1440 (default 60)"))
 }
 
 // policyCmd makes a command that changes the policy of a queue.
@@ -148,9 +144,8 @@ func (a *app) policyCmd(verb, help, example string,
 			return err
 		}
 		return a.queue(do(c, u))
-	}, func(f *pflag.FlagSet) {
-		policy.flags(f, "policy", "a JSON file with the policy (- is stdin)", a.policyMembers())
-	})
+	}, opt(&policy.file, "policy", "a JSON file with the policy (- is stdin)"),
+		func(f *pflag.FlagSet) { policy.flags(f, a.policyMembers()) })
 }
 
 // policyMembers are the members of a wire.PolicyUpdate.
@@ -220,9 +215,7 @@ Deletes a queue. With --force also one that holds messages, which are discarded 
 			}
 			return a.destroy(what, name+" deleted",
 				func() error { return c.DeleteQueue(c.ctx, name, force) })
-		}, a.destroyFlags, func(f *pflag.FlagSet) {
-			f.BoolVar(&force, "force", false, "with all the messages that it holds")
-		})
+		}, a.destroyFlags, opt(&force, "force", "with all the messages that it holds"))
 }
 
 func (a *app) queuePurgeCmd() *cobra.Command {
@@ -265,10 +258,8 @@ under a key, or in the whole queue. Exit code 0 whatever the reason.`,
 				text += fmt.Sprintf("\n  %s: %s", r.Code, short(r.Text, 400))
 			}
 			return a.answer(x, err, "%s", text)
-		}, func(f *pflag.FlagSet) {
-			textFlag(f, &key, "key", "an ordering key")
-			f.StringVar(&message, "message", "", "a message's id")
-		})
+		}, opt(&key, "key", "an ordering key"),
+		opt(&message, "message", "a message's id"))
 	cmd.MarkFlagsMutuallyExclusive("key", "message")
 	return cmd
 }
@@ -295,9 +286,7 @@ func (a *app) messageEraseCmd() *cobra.Command {
 			return a.erase(reason, "message "+id,
 				func() (*wire.Erasable, error) { return c.ErasableMessage(c.ctx, id) },
 				func() (*wire.Task, error) { return c.EraseMessage(c.ctx, id, reason) })
-		}, a.destroyFlags, func(f *pflag.FlagSet) {
-			f.StringVar(&reason, "reason", "", "why; it is kept")
-		})
+		}, a.destroyFlags, opt(&reason, "reason", "why; it is kept"))
 }
 
 func (a *app) queueEraseCmd() *cobra.Command {
@@ -317,10 +306,8 @@ func (a *app) queueEraseCmd() *cobra.Command {
 			return a.erase(reason, what,
 				func() (*wire.Erasable, error) { return c.ErasableKey(c.ctx, queue, key) },
 				func() (*wire.Task, error) { return c.EraseKey(c.ctx, queue, key, reason) })
-		}, a.destroyFlags, func(f *pflag.FlagSet) {
-			f.StringVar(&key, "key", "", "the key")
-			f.StringVar(&reason, "reason", "", "why; it is kept")
-		})
+		}, a.destroyFlags, opt(&key, "key", "the key"),
+		opt(&reason, "reason", "why; it is kept"))
 }
 
 // erase counts what would be erased, asks, and begins the task.

@@ -46,12 +46,12 @@ tokens and the certificates.`, `  qlogd serve
 				return err
 			}
 			return a.serve(ctx, c)
-		}, new(config).flags)
+		}, newConfig().flags)
 }
 
 // loadConfig reads the settings of the command line, the environment and the file.
 func (a *app) loadConfig() (*config, error) {
-	c := &config{}
+	c := newConfig()
 	fs := pflag.NewFlagSet("serve", pflag.ContinueOnError)
 	c.flags(fs)
 	if err := fs.Parse(a.args[1:]); err != nil { // after "serve"

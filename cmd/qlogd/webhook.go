@@ -143,9 +143,9 @@ server finds it.`,
 			}
 			w, _, err := c.PutWebhook(c.ctx, c.args[0], d)
 			return a.webhook(w, err)
-		}, func(f *pflag.FlagSet) {
-			definition.flags(f, "definition", "a JSON file with the definition (- is stdin)",
-				a.webhookMembers())
+		}, opt(&definition.file, "definition", "a JSON file with the definition (- is stdin)"),
+		func(f *pflag.FlagSet) {
+			definition.flags(f, a.webhookMembers())
 			f.Lookup("max-age-seconds").DefValue = strconv.Itoa(webhook.DefaultMaxAgeSeconds)
 		})
 }
@@ -200,13 +200,10 @@ read from --file or stdin. It fails (1) if the server refuses it.`,
 				header.Set(strings.TrimSpace(name), strings.TrimSpace(v))
 			}
 			return a.sendHook(c, w.Name, header, body)
-		}, func(f *pflag.FlagSet) {
-			f.StringVar(&env, "secret-env", "", "environment variable of this command "+
-				"that has the secret (default: the definition's)")
-			f.StringVar(&file, "file", "", "read the body from this file (- is stdin)")
-			f.StringArrayVarP(&headers, "header", "H", nil,
-				"'Name: value' to send along; once for each")
-		})
+		}, opt(&env, "secret-env", "environment variable of this command "+
+			"that has the secret (default: the definition's)"),
+		opt(&file, "file", "read the body from this file (- is stdin)"),
+		repeated(&headers, "header|H", "'Name: value' to send along; once for each"))
 }
 
 // signature returns the headers that the sender of a webhook would send.

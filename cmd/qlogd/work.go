@@ -17,7 +17,11 @@ import (
 )
 
 func (a *app) leaseCmd() *cobra.Command {
-	var o client.LeaseOptions
+	host, err := os.Hostname()
+	if err != nil {
+		host = "qlogd-cli"
+	}
+	o := client.LeaseOptions{Max: 1, Worker: host}
 	var ack, all bool
 	return a.remote("lease QUEUE…", `Lease messages
 
@@ -55,19 +59,13 @@ dead-letter), or with --ack as soon as it is printed.`, `  qlogd lease jobs
 				return nil
 			}
 		}
-	}, func(f *pflag.FlagSet) {
-		host, err := os.Hostname()
-		if err != nil {
-			host = "qlogd-cli"
-		}
-		f.IntVar(&o.Max, "max", 1, "most messages, 1 to 1000")
-		f.DurationVar(&o.Wait, "wait", 0, "how long to wait while there is nothing, at most 1m")
-		f.DurationVar(&o.Lease, "lease", 0, "how long the lease is (default: the queue's policy)")
-		f.StringVar(&o.Worker, "worker", host, "name of this worker, for people")
-		f.StringSliceVar(&o.Kinds, "kind", nil, "only messages of these kinds")
-		f.BoolVar(&ack, "ack", false, "ack each batch once it is printed")
-		f.BoolVar(&all, "all", false, "with --ack: continue until the queue is empty")
-	})
+	}, opt(&o.Max, "max", "most messages, 1 to 1000"),
+		opt(&o.Wait, "wait", "how long to wait while there is nothing, at most 1m"),
+		opt(&o.Lease, "lease", "how long the lease is (default: the queue's policy)"),
+		opt(&o.Worker, "worker", "name of this worker, for display"),
+		opt(&o.Kinds, "kind", "only messages of these kinds"),
+		opt(&ack, "ack", "ack each batch once it is printed"),
+		opt(&all, "all", "with --ack: continue until the queue is empty"))
 }
 
 func (a *app) leased(got []wire.LeasedMessage) error {
@@ -177,9 +175,7 @@ func (a *app) ackCmd() *cobra.Command {
 				return nil, usagef("--result is not JSON: %.64q", result)
 			}
 			return c.AckOne(c.ctx, id, r)
-		}, func(f *pflag.FlagSet) {
-			f.StringVar(&result, "result", "", "JSON to keep for duplicates of the message")
-		})
+		}, opt(&result, "result", "JSON to keep for duplicates of the message"))
 }
 
 func (a *app) retryCmd() *cobra.Command {
@@ -187,11 +183,9 @@ func (a *app) retryCmd() *cobra.Command {
 	return a.settleCmd("retry", "Return messages for another try",
 		"  qlogd retry 01J… --error 'upstream answered 502'\n  qlogd retry 01J… --delay 10m",
 		func(c request, id string) (*wire.SettleResult, error) { return c.RetryOne(c.ctx, id, r) },
-		func(f *pflag.FlagSet) {
-			f.StringVar(&r.Error, "error", "", "what went wrong")
-			millisFlag(f, func(ms int64) { r.DelayMS = &ms }, "delay",
-				"wait this long (default: the queue's backoff)")
-		})
+		opt(&r.Error, "error", "what went wrong"),
+		millis(func(ms int64) { r.DelayMS = &ms }, "delay",
+			"wait this long (default: the queue's backoff)"))
 }
 
 func (a *app) deadLetterCmd() *cobra.Command {
@@ -200,7 +194,7 @@ func (a *app) deadLetterCmd() *cobra.Command {
 		"  qlogd dead-letter 01J… --error 'no such customer'",
 		func(c request, id string) (*wire.SettleResult, error) {
 			return c.DeadLetterOne(c.ctx, id, r)
-		}, func(f *pflag.FlagSet) { f.StringVar(&r.Error, "error", "", "what went wrong") })
+		}, opt(&r.Error, "error", "what went wrong"))
 }
 
 func (a *app) extendCmd() *cobra.Command {
@@ -208,10 +202,8 @@ func (a *app) extendCmd() *cobra.Command {
 	return a.settleCmd("extend", "Extend leases, counted from now",
 		"  qlogd extend 01J… --lease 5m",
 		func(c request, id string) (*wire.SettleResult, error) { return c.ExtendOne(c.ctx, id, r) },
-		func(f *pflag.FlagSet) {
-			millisFlag(f, func(ms int64) { r.LeaseMS = ms }, "lease",
-				"how long from now (default: the queue's policy)")
-		})
+		millis(func(ms int64) { r.LeaseMS = ms }, "lease",
+			"how long from now (default: the queue's policy)"))
 }
 
 func (a *app) releaseCmd() *cobra.Command {

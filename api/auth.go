@@ -45,7 +45,7 @@ func (r role) String() string {
 	return "some"
 }
 
-// principal is who a token stands for.
+// principal is the owner of a token.
 type principal struct {
 	name    string // the actor of events; tokens of one name are one principal
 	sum     [sha256.Size]byte

@@ -96,7 +96,7 @@ func eventProblem(err error) error {
 	return err
 }
 
-// eventMessage makes an event a message. Events of one source and id are the same (CloudEvents 1.0,
+// eventMessage converts an event to a message. Events of one source and id are the same (CloudEvents 1.0,
 // section 3.1.1), unless the query has a key of its own for them.
 func (q *request) eventMessage(m wire.NewMessage, e *webhook.CloudEvent) (event.NewMessage, error) {
 	if e.Binary {

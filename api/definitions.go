@@ -156,7 +156,7 @@ func (p *plan) fault(list string, i int, w *event.Problem) {
 }
 
 // element checks one element: its name, and the rest with check. Each problem that check finds is
-// recorded and taken out of the element, and what remains is checked again. It returns the number
+// recorded and removed from the element, and what remains is checked again. It returns the number
 // of problems.
 func (p *plan) element(
 	list string, i int, name string, raw jsontext.Value, check func(jsontext.Value) error,

@@ -12,7 +12,7 @@ type DeadList struct {
 type DeadGroup struct {
 	Fingerprint   string   `json:"fingerprint"` // of reason and pattern
 	Error         string   `json:"error"`       // of the newest
-	Pattern       string   `json:"pattern"`     // the error without what differs from one to the next
+	Pattern       string   `json:"pattern"`     // the error without its variable parts
 	Reason        string   `json:"reason"`
 	Count         int64    `json:"count"`
 	FirstFailedAt Time     `json:"first_failed_at"`
@@ -40,14 +40,14 @@ type DeadFilter struct {
 // ReplayRequest is the body of POST /v1/queues/{queue}/dead/replay. Either
 // MessageIDs or Filter is there.
 type ReplayRequest struct {
-	MessageIDs    []string              `json:"message_ids,omitzero"` // any id that a message ever had
+	MessageIDs    []string              `json:"message_ids,omitzero"` // any id a message ever had
 	Filter        *DeadFilter           `json:"filter,omitzero"`
-	Order         string                `json:"order,omitzero"`           // original, append, head; "" by the queue's ordering
+	Order         string                `json:"order,omitzero"`           // original, append, head
 	To            string                `json:"to,omitzero"`              // "": where they died
-	RatePerSecond *int64                `json:"rate_per_second,omitzero"` // 1 to 10000; none: as fast as it goes
+	RatePerSecond *int64                `json:"rate_per_second,omitzero"` // nil: no limit
 	DryRun        bool                  `json:"dry_run,omitzero"`
 	Edit          map[string]ReplayEdit `json:"edit,omitzero"`        // by message id
-	MaxReplays    *int64                `json:"max_replays,omitzero"` // 0: no limit; 100 if left out
+	MaxReplays    *int64                `json:"max_replays,omitzero"` // 0: no limit; nil: 100
 }
 
 // ReplayEdit takes the place of a message's own payload or headers.
@@ -58,7 +58,7 @@ type ReplayEdit struct {
 	Headers      Opt[map[string]string] `json:"headers,omitzero"`
 }
 
-// Replayed answers a replay, and tells of a dry run what would be.
+// Replayed answers a replay; that of a dry run has what would be replayed.
 type Replayed struct {
 	DryRun   bool              `json:"dry_run,omitzero"`
 	Replayed int64             `json:"replayed"`
@@ -127,8 +127,8 @@ type MessageEdit struct {
 	NewMessageID string   `json:"new_message_id"`
 	Before       *Written `json:"before"`        // null: erased, or gone with the history
 	After        *Written `json:"after"`         // null: erased
-	Changes      []Change `json:"changes"`       // from before to after; of objects payload and headers
-	Note         string   `json:"note,omitzero"` // why there are no changes to tell
+	Changes      []Change `json:"changes"`       // from before to after
+	Note         string   `json:"note,omitzero"` // why there are no changes
 }
 
 // Written is what a message's edit can change.
@@ -165,7 +165,7 @@ type EraseKeyRequest struct {
 // Erasable answers a dry run: what an erasure would be about.
 type Erasable struct {
 	DryRun   bool  `json:"dry_run"`
-	Messages int64 `json:"messages"` // each is all that it was, through dead-letter queues, replays and resurrections
+	Messages int64 `json:"messages"` // each with all ids that it had
 	Live     int64 `json:"live"`     // ids that are in a queue now, and would be discarded
 	Contents int64 `json:"contents"` // of events, that would be overwritten
 	// MessageIDs are the first of their ids, one for each message.
@@ -188,7 +188,7 @@ type Task struct {
 	UpdatedAt     Time       `json:"updated_at"`
 	EndedAt       Time       `json:"ended_at"`
 	Error         string     `json:"error"` // of a failed one
-	Nodes         []TaskNode `json:"nodes"` // an erasure: the members, and which of them have carried it out
+	Nodes         []TaskNode `json:"nodes"` // of an erasure: the members, and who is done
 }
 
 // TaskNode is a node that has carried an erasure out, or is to.

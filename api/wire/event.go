@@ -27,7 +27,7 @@ type Event struct {
 	LeaseExpiresAt Time   `json:"lease_expires_at,omitzero"`
 	Attempt        int64  `json:"attempt,omitzero"`
 	Worker         string `json:"worker,omitzero"`
-	NextAt         Time   `json:"next_at,omitzero"` // retried, lease_expired: when it can be leased again
+	NextAt         Time   `json:"next_at,omitzero"` // of retried, lease_expired: the next lease
 	Error          string `json:"error,omitzero"`
 
 	// Of a message that leaves.
@@ -37,7 +37,7 @@ type Event struct {
 	NewMessageID string `json:"new_message_id,omitzero"`
 	HoldsKey     bool   `json:"holds_key,omitzero"`
 	TakesKey     bool   `json:"takes_key,omitzero"`
-	DiedIn       string `json:"died_in,omitzero"` // replayed, or purged from a dead-letter queue: where it had died
+	DiedIn       string `json:"died_in,omitzero"` // of replayed, purged: where it had died
 	Order        string `json:"order,omitzero"`   // replayed: where it took its place
 	Edited       bool   `json:"edited,omitzero"`  // replayed, resurrected: with another payload
 
@@ -50,12 +50,12 @@ type Event struct {
 
 	// Of a queue, and of the log itself.
 	Policy      *Policy `json:"policy,omitzero"`
-	Count       int64   `json:"count,omitzero"`        // queue_purged, queue_deleted: messages concerned
+	Count       int64   `json:"count,omitzero"`        // of queue_purged, queue_deleted: messages
 	BeforeIndex uint64  `json:"before_index,omitzero"` // history_deleted
 	Rules       int64   `json:"rules,omitzero"`        // rules_changed
 
-	Webhook    string         `json:"webhook,omitzero"`    // webhook_created, webhook_updated, webhook_deleted: its name
-	Definition jsontext.Value `json:"definition,omitzero"` // webhook_created, webhook_updated: without its name
+	Webhook    string         `json:"webhook,omitzero"`    // of webhook_…: its name
+	Definition jsontext.Value `json:"definition,omitzero"` // of webhook_…: without its name
 	Erased     bool           `json:"erased,omitzero"`     // what users wrote in it was erased
 }
 

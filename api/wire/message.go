@@ -103,15 +103,15 @@ type LeasedMessage struct {
 	Payload        jsontext.Value    `json:"payload,omitzero"`
 	PayloadBytes   Bytes             `json:"payload_base64,omitzero"`
 	ContentType    string            `json:"content_type,omitzero"`
-	Original       jsontext.Value    `json:"original,omitzero"` // the body that a webhook mapped the payload from
-	Erased         bool              `json:"erased,omitzero"`   // what users wrote in it was erased: the payload is null
+	Original       jsontext.Value    `json:"original,omitzero"` // the body that a webhook mapped
+	Erased         bool              `json:"erased,omitzero"`   // the payload is null
 	EnqueuedAt     Time              `json:"enqueued_at"`
 	LeaseExpiresAt Time              `json:"lease_expires_at"`
 	CorrelationID  string            `json:"correlation_id"`
 	Dead           *Dead             `json:"dead"`
 }
 
-// Dead tells where a dead message came from and why.
+// Dead is where a dead message came from, and why.
 type Dead struct {
 	Queue           string `json:"queue"`
 	MessageID       string `json:"message_id"`
@@ -200,8 +200,9 @@ type SettleResponse struct {
 
 // SettleResult answers for one lease.
 type SettleResult struct {
-	LeaseID        string `json:"lease_id"`
-	Status         string `json:"status"`                    // acked, retried, dead_lettered, discarded, extended, released, rejected
+	LeaseID string `json:"lease_id"`
+	// acked, retried, dead_lettered, discarded, extended, released, rejected
+	Status         string `json:"status"`
 	Code           string `json:"code,omitzero"`             // rejected: lease_lost
 	NextAt         Time   `json:"next_at,omitzero"`          // retried
 	LeaseExpiresAt Time   `json:"lease_expires_at,omitzero"` // extended
@@ -233,10 +234,11 @@ type TransactionResponse struct {
 // Message is a message as a reader sees it, without any effect on it. A
 // message that has left its queue has its last state.
 type Message struct {
-	ID             string            `json:"id"`
-	Queue          string            `json:"queue"`
-	State          string            `json:"state"`           // scheduled, ready, leased; acked, dead_lettered, discarded, replayed
-	Held           bool              `json:"held"`            // ready, but behind an earlier message of its lane
+	ID    string `json:"id"`
+	Queue string `json:"queue"`
+	// scheduled, ready, leased; acked, dead_lettered, discarded, replayed
+	State          string            `json:"state"`
+	Held           bool              `json:"held"`            // ready, but not first in its lane
 	Reason         string            `json:"reason,omitzero"` // dead_lettered, discarded
 	Key            string            `json:"key"`
 	Attempt        int64             `json:"attempt"` // 0 before the first lease
@@ -246,8 +248,8 @@ type Message struct {
 	Payload        jsontext.Value    `json:"payload,omitzero"`
 	PayloadBytes   Bytes             `json:"payload_base64,omitzero"`
 	ContentType    string            `json:"content_type,omitzero"`
-	Original       jsontext.Value    `json:"original,omitzero"` // the body that a webhook mapped the payload from
-	Erased         bool              `json:"erased,omitzero"`   // its content was erased, or retention took it
+	Original       jsontext.Value    `json:"original,omitzero"` // the body that a webhook mapped
+	Erased         bool              `json:"erased,omitzero"`   // the payload is null
 	Size           int64             `json:"size"`              // bytes of the payload
 	CorrelationID  string            `json:"correlation_id"`
 	EnqueuedAt     Time              `json:"enqueued_at"`
@@ -259,18 +261,17 @@ type Message struct {
 	Result         jsontext.Value    `json:"result,omitzero"`  // acked with one
 	MovedTo        *Moved            `json:"moved_to,omitzero"`
 	ResurrectedAs  []Moved           `json:"resurrected_as,omitzero"` // oldest first
-	Origin         *Origin           `json:"origin,omitzero"`         // of one that was brought back
+	Origin         *Origin           `json:"origin,omitzero"`         // if brought back
 	SourceID       string            `json:"source_id,omitzero"`      // of an imported one
 	Dead           *Dead             `json:"dead"`
 	ReplayedAt     Time              `json:"replayed_at,omitzero"`    // of dead/?state=replayed
 	NewMessageID   string            `json:"new_message_id,omitzero"` // what it became by that
 	ReplayResult   string            `json:"replay_result,omitzero"`  // the state of that
-	Attempts       []Attempt         `json:"attempts,omitzero"`       // of GET /v1/messages/{id}, as history
+	Attempts       []Attempt         `json:"attempts,omitzero"`       // of GET /v1/messages/{id}
 	History        []Event           `json:"history,omitzero"`
 }
 
-// Origin tells of a message that was replayed or resurrected where it comes
-// from.
+// Origin is where a message came from that was replayed or resurrected.
 type Origin struct {
 	FirstMessageID string `json:"first_message_id"` // under which it was first enqueued
 	FromMessageID  string `json:"from_message_id"`  // that it had before
@@ -288,13 +289,14 @@ type Attempt struct {
 	LeasedAt   Time   `json:"leased_at"`
 	EndedAt    Time   `json:"ended_at,omitzero"`
 	DurationMS *int64 `json:"duration_ms,omitzero"`
-	Outcome    string `json:"outcome"` // acked, retried, released, lease_expired, dead_lettered, discarded, leased
-	Reason     string `json:"reason,omitzero"`
-	Error      string `json:"error"`
-	Erased     bool   `json:"erased,omitzero"` // what the worker said was erased
+	// acked, retried, released, lease_expired, dead_lettered, discarded, leased
+	Outcome string `json:"outcome"`
+	Reason  string `json:"reason,omitzero"`
+	Error   string `json:"error"`
+	Erased  bool   `json:"erased,omitzero"` // what the worker said was erased
 }
 
-// Moved tells where a dead-lettered or replayed message went.
+// Moved is where a dead-lettered or replayed message went.
 type Moved struct {
 	Queue     string `json:"queue"`
 	MessageID string `json:"message_id"`

@@ -9,8 +9,8 @@ type Cluster struct {
 	Nodes     []Node `json:"nodes"` // by id
 }
 
-// Node is one member of the cluster. Of a node that is not reachable the
-// indexes are the last that it told.
+// Node is one member of the cluster. The indexes of a node that is not reachable are the last ones
+// known.
 type Node struct {
 	ID           string `json:"id"`
 	RaftAddr     string `json:"raft_addr"`
@@ -18,7 +18,7 @@ type Node struct {
 	Voter        bool   `json:"voter"`     // it has a vote now
 	Leader       bool   `json:"leader"`
 	Reachable    bool   `json:"reachable"` // it has answered within the last second
-	AgeMS        *int64 `json:"age_ms"`    // age of what is known of it, 0 for the node that answers; null: never heard from
+	AgeMS        *int64 `json:"age_ms"`    // age of what is known of it; null: never heard from
 	AppliedIndex uint64 `json:"applied_index"`
 	LogHead      uint64 `json:"log_head"`   // index of the event log's newest block
 	ChainHash    string `json:"chain_hash"` // that block's chain, 64 hex digits; "" not known yet
@@ -80,10 +80,10 @@ type OperationStat struct {
 	AvgLatencyMS *float64 `json:"avg_latency_ms"`
 }
 
-// SystemHealth tells how busy the node is.
+// SystemHealth is how busy the node is.
 type SystemHealth struct {
-	Utilization float64 `json:"utilization"` // share of the proposer's room that is taken, 0 to 1
-	Waiting     int64   `json:"waiting"`     // writes in hand
+	Utilization float64 `json:"utilization"` // used share of the proposer, 0 to 1
+	Waiting     int64   `json:"waiting"`     // writes in flight
 	QueueDepth  int64   `json:"queue_depth"` // writes that wait at the proposer
 }
 
@@ -109,10 +109,10 @@ type Problem struct {
 	Code      string `json:"code"` // stable, snake_case
 	Retryable bool   `json:"retryable"`
 
-	Field        string `json:"field,omitzero"`          // the field, parameter or header that is wrong
+	Field        string `json:"field,omitzero"`          // the wrong field, parameter or header
 	Index        *int   `json:"index,omitzero"`          // its position in the batch, from 0
 	RetryAfterMS int64  `json:"retry_after_ms,omitzero"` // also in Retry-After, in seconds
-	Outcome      string `json:"outcome,omitzero"`        // of a failed write: not_applied or unknown
+	Outcome      string `json:"outcome,omitzero"`        // of a failed write: not_applied, unknown
 	QueueDepth   *int64 `json:"queue_depth,omitzero"`    // overloaded: writes that wait at the node
 	RequestID    string `json:"request_id,omitzero"`
 

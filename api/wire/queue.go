@@ -12,7 +12,7 @@ type PolicyUpdate struct {
 	Retention     Opt[RetentionUpdate]     `json:"retention,omitzero"`
 	Delivery      Opt[DeliveryUpdate]      `json:"delivery,omitzero"`
 	Deduplication Opt[DeduplicationUpdate] `json:"deduplication,omitzero"`
-	MessageSchema Opt[jsontext.Value]      `json:"message_schema,omitzero"` // JSON Schema 2020-12; replaced whole
+	MessageSchema Opt[jsontext.Value]      `json:"message_schema,omitzero"` // replaced whole
 	Push          Opt[Push]                `json:"push,omitzero"`           // replaced whole
 	Namespace     Opt[string]              `json:"namespace,omitzero"`
 	Description   Opt[string]              `json:"description,omitzero"`
@@ -35,8 +35,8 @@ type DeliveryUpdate struct {
 	BackoffJitter     Opt[float64] `json:"backoff_jitter,omitzero"`
 	BackoffScheduleMS Opt[[]int64] `json:"backoff_schedule_ms,omitzero"`
 	OnRetry           Opt[string]  `json:"on_retry,omitzero"`          // block, head, tail
-	OnDead            Opt[string]  `json:"on_dead,omitzero"`           // skip, hold_key, dead_letter_key
-	DeadLetterQueue   Opt[string]  `json:"dead_letter_queue,omitzero"` // "auto" makes <name>.dlq
+	OnDead            Opt[string]  `json:"on_dead,omitzero"`           // skip, hold_key, …
+	DeadLetterQueue   Opt[string]  `json:"dead_letter_queue,omitzero"` // "auto" creates <name>.dlq
 }
 
 // DeduplicationUpdate changes Deduplication.
@@ -108,12 +108,12 @@ type Queue struct {
 // Stats counts what is in a queue and what passed through it.
 type Stats struct {
 	Depth                   int64    `json:"depth"` // all that is ready, held ones included
-	Held                    int64    `json:"held"`  // the part of depth that an earlier message of its lane blocks
+	Held                    int64    `json:"held"`  // part of depth, behind an earlier message
 	Scheduled               int64    `json:"scheduled"`
 	InFlight                int64    `json:"in_flight"`
 	Bytes                   int64    `json:"bytes"`
 	OldestMessageAgeSeconds int64    `json:"oldest_message_age_seconds"` // 0 in an empty queue
-	MessagesPerMinute       *float64 `json:"messages_per_minute"`        // null where it is not known: in the past
+	MessagesPerMinute       *float64 `json:"messages_per_minute"`        // null: unknown
 	EnqueuedTotal           int64    `json:"enqueued_total"`
 	AckedTotal              int64    `json:"acked_total"`
 	DeadLetteredTotal       int64    `json:"dead_lettered_total"`
@@ -141,19 +141,21 @@ type Purged struct {
 type Push struct {
 	URL           string            `json:"url"`
 	Headers       map[string]string `json:"headers,omitzero"`
-	TimeoutMS     int64             `json:"timeout_ms"`           // of a request with its answer; 0: 30 s
+	TimeoutMS     int64             `json:"timeout_ms"`           // until the answer; 0: 30 s
 	MaxInFlight   int64             `json:"max_in_flight"`        // requests at a time; 0: 10
 	RatePerSecond float64           `json:"rate_per_second"`      // 0: no limit
-	Format        string            `json:"format"`               // payload (also ""), cloudevents, cloudevents_binary
-	Input         map[string]string `json:"input,omitzero"`       // the body's fields, as CEL expressions; none: the payload
-	SecretEnv     Strings           `json:"secret_env,omitzero"`  // environment variables, and files below --secrets-dir, of the
-	SecretFile    Strings           `json:"secret_file,omitzero"` // node: the secrets to sign with
-	AnswerTo      string            `json:"answer_to,omitzero"`   // the queue that JSON answers go to
+	Format        string            `json:"format"`               // payload, cloudevents, …_binary
+	Input         map[string]string `json:"input,omitzero"`       // the body's fields, in CEL
+	SecretEnv     Strings           `json:"secret_env,omitzero"`  // signing secrets: variables
+	SecretFile    Strings           `json:"secret_file,omitzero"` // files below --secrets-dir
+	AnswerTo      string            `json:"answer_to,omitzero"`   // the queue for JSON answers
 }
 
 // PushReason says why a queue's push does not deliver.
 type PushReason struct {
-	Code      string `json:"code"` // push_target_down, push_secret_missing, push_answer_queue_missing, push_off, push_policy_unknown
+	// push_target_down, push_secret_missing, push_answer_queue_missing, push_off,
+	// push_policy_unknown
+	Code      string `json:"code"`
 	Detail    string `json:"detail"`
 	LastError string `json:"last_error,omitzero"` // push_target_down
 	Failures  int64  `json:"failures,omitzero"`   // in a row
@@ -167,9 +169,9 @@ type QueueStats struct {
 	Index                   uint64            `json:"index"`               // up to which is counted
 	MessagesPerMinute       *float64          `json:"messages_per_minute"` // null: not known
 	OldestMessageAgeSeconds int64             `json:"oldest_message_age_seconds"`
-	Totals                  map[string]uint64 `json:"totals"`         // events by type, since the queue was made
-	DeadByReason            map[string]uint64 `json:"dead_by_reason"` // messages that died in it, since then
-	Minutes                 []Minute          `json:"minutes"`        // oldest first, those in which something happened
+	Totals                  map[string]uint64 `json:"totals"`         // events by type
+	DeadByReason            map[string]uint64 `json:"dead_by_reason"` // messages that died in it
+	Minutes                 []Minute          `json:"minutes"`        // oldest first
 }
 
 // Minute is what happened in a queue during one minute.
@@ -197,15 +199,17 @@ type Projections struct {
 // waits under a key, is or is not being delivered.
 type Explanation struct {
 	Queue       string   `json:"queue"`
-	Key         *string  `json:"key"`        // null: the message is not there, and nobody asked for a key
-	MessageID   *string  `json:"message_id"` // the one that was asked for, or the first that waits; null: none does
+	Key         *string  `json:"key"`        // null: none was asked for, and none is known
+	MessageID   *string  `json:"message_id"` // the requested or first one; null: none
 	Deliverable bool     `json:"deliverable"`
 	Reasons     []Reason `json:"reasons"` // what decides comes first
 }
 
 // Reason is one of them. Which fields are set depends on Code.
 type Reason struct {
-	Code       string   `json:"code"` // queue_paused, held_by_dead, behind_message, leased, scheduled, no_waiting_worker, not_in_queue, ready, …
+	// queue_paused, held_by_dead, behind_message, leased, scheduled, no_waiting_worker,
+	// not_in_queue, ready, …
+	Code       string   `json:"code"`
 	Text       string   `json:"text"` // for people
 	MessageID  string   `json:"message_id,omitzero"`
 	MessageIDs []string `json:"message_ids,omitzero"`
@@ -215,27 +219,25 @@ type Reason struct {
 	Worker     string   `json:"worker,omitzero"`
 	Until      Time     `json:"until,omitzero"`
 	Ahead      *int64   `json:"ahead,omitzero"`   // messages that go before it
-	Waiters    *int64   `json:"waiters,omitzero"` // leases that wait for work, on all nodes that answered
+	Waiters    *int64   `json:"waiters,omitzero"` // waiting leases on nodes that answered
 }
 
-// DefinitionsRequest is the body of PUT /v1/definitions: the queues and webhooks
-// that there are to be, in any order. Each element is a QueueDefinition or a
-// DefinedWebhook. They are read one by one, so that all that
-// is wrong can be told.
+// DefinitionsRequest is the body of PUT /v1/definitions, in any order. Each element is a
+// QueueDefinition or a DefinedWebhook. They are decoded one by one, so that all mistakes can be
+// reported.
 type DefinitionsRequest struct {
 	Queues   []jsontext.Value `json:"queues,omitzero"`
 	Webhooks []jsontext.Value `json:"webhooks,omitzero"`
 }
 
-// QueueDefinition is a queue that there is to be: a field of its policy that is
-// left out has its default.
+// QueueDefinition is a queue to create or update: a policy field that is left out has its default.
 type QueueDefinition struct {
 	Name            string      `json:"name"`
 	DeadLetterQueue Opt[string] `json:"dead_letter_queue,omitzero"` // or delivery.dead_letter_queue
 	PolicyUpdate
 }
 
-// DefinedQueue is a queue as GET /v1/definitions tells it.
+// DefinedQueue is a queue as GET /v1/definitions shows it.
 type DefinedQueue struct {
 	Name string `json:"name"`
 	Policy
@@ -259,7 +261,7 @@ type DefinitionChanges struct {
 	Changes []DefinitionChange `json:"changes"`
 }
 
-// DefinitionChange tells of one queue or webhook.
+// DefinitionChange is what becomes of one queue or webhook.
 type DefinitionChange struct {
 	Kind   string       `json:"kind"` // queue, webhook
 	Name   string       `json:"name"`

@@ -5,41 +5,44 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// WebhookDefinition is the body of PUT /v1/webhooks/{name}: what is taken at
-// /hook/{name} and what becomes of it. It names secrets and never holds one.
+// WebhookDefinition is the body of PUT /v1/webhooks/{name}: what /hook/{name} accepts and what
+// becomes of it. It names secrets and never holds one. A message goes to Queue or is forwarded to
+// the URL Target at once. MaxAgeSeconds bounds how far a signed time may be off; 0 is no limit.
+// Filter returns true or false; what it rejects is answered and dropped.
 //
-// Filter, IdempotencyKey, Key, Kind and the values of MapTo.Input are CEL over
-// payload (the body), headers, source_ip, received_at and webhook (the name).
+// Filter, IdempotencyKey, Key, Kind and the values of MapTo.Input are CEL over payload (the body),
+// headers, source_ip, received_at and webhook (the name).
 type WebhookDefinition struct {
 	Queue          string         `json:"queue,omitzero"`           // where its messages go
-	Target         string         `json:"target,omitzero"`          // in place of queue: a URL that it is forwarded to at once
-	VerifyHMAC     *VerifyHMAC    `json:"verify_hmac,omitzero"`     // nil: no signature is asked for
-	MaxAgeSeconds  *int64         `json:"max_age_seconds,omitzero"` // how far a signed time may be off; 300 if left out, 0 no limit
-	AllowIPs       []string       `json:"allow_ips,omitzero"`       // addresses and networks (CIDR); empty: all
-	Filter         string         `json:"filter,omitzero"`          // gives true or false; false is answered and dropped
+	Target         string         `json:"target,omitzero"`          // in place of queue: a URL
+	VerifyHMAC     *VerifyHMAC    `json:"verify_hmac,omitzero"`     // nil: unsigned
+	MaxAgeSeconds  *int64         `json:"max_age_seconds,omitzero"` // of signatures; nil: 300
+	AllowIPs       []string       `json:"allow_ips,omitzero"`       // networks; none: all
+	Filter         string         `json:"filter,omitzero"`          // false drops the message
 	IdempotencyKey string         `json:"idempotency_key,omitzero"` // gives a string; "" is none
-	Key            string         `json:"key,omitzero"`             // gives a string, the message's ordering key
-	Kind           string         `json:"kind,omitzero"`            // gives a string, the message's kind
-	Priority       jsontext.Value `json:"priority,omitzero"`        // a whole number from 1 to 10, or an expression that gives one
-	PayloadSchema  jsontext.Value `json:"payload_schema,omitzero"`  // JSON Schema (2020-12) for the body
+	Key            string         `json:"key,omitzero"`             // a string, the message's key
+	Kind           string         `json:"kind,omitzero"`            // a string, the message's kind
+	Priority       jsontext.Value `json:"priority,omitzero"`        // 1 to 10, or an expression
+	PayloadSchema  jsontext.Value `json:"payload_schema,omitzero"`  // JSON Schema for the body
 	MapTo          *MapTo         `json:"map_to,omitzero"`          // nil: the payload is the body
 }
 
 // VerifyHMAC says how a request is signed, and with what.
 type VerifyHMAC struct {
-	Scheme     string  `json:"scheme,omitzero"`      // github, pagerduty, stripe, standard, slack, shopify, generic
-	Header     string  `json:"header,omitzero"`      // of generic; in place of the usual one of the others
-	Prefix     string  `json:"prefix,omitzero"`      // of generic: what stands before the signature
+	// github, pagerduty, stripe, standard, slack, shopify, generic
+	Scheme     string  `json:"scheme,omitzero"`
+	Header     string  `json:"header,omitzero"`      // of generic; overrides that of others
+	Prefix     string  `json:"prefix,omitzero"`      // of generic: before the signature
 	SecretEnv  Strings `json:"secret_env,omitzero"`  // environment variables
 	SecretFile Strings `json:"secret_file,omitzero"` // files below --secrets-dir
 }
 
-// MapTo makes the message's payload.
+// MapTo builds the message's payload.
 type MapTo struct {
 	Input map[string]string `json:"input"` // an expression for each field
 }
 
-// Webhook is a webhook as it is told.
+// Webhook is a webhook as the API shows it.
 type Webhook struct {
 	Name string `json:"name"`
 	WebhookDefinition

@@ -19,8 +19,8 @@ type Turn struct {
 	Found   bool
 	Already bool   // it held at the first instant already
 	Index   uint64 // of the entry after which it holds
-	// Event is the one of the entry after which it holds until the entry's end;
-	// nil where it came with the passing of time alone.
+	// Event is the one of the entry after which it holds until the entry's end; nil if it began
+	// with the passing of time alone.
 	Event *event.Event
 	Clock int64 // the log's, there
 	Cost  BisectCost
@@ -30,167 +30,161 @@ type Turn struct {
 type BisectCost struct {
 	Checkpoints int    // loaded
 	Blocks      uint64 // folded
-	Asked       int    // how often the predicate was asked
+	Asked       int    // evaluations of the predicate
 }
 
-// Bisect finds the first event between two instants after which a predicate
-// holds. An entry is atomic: only states after a whole entry count.
+// bisection is a search in progress.
+type bisection struct {
+	*Source
+	Turn
+	holds Predicate
+}
+
+func (t *bisection) ask(state *projections.State) (bool, error) {
+	t.Cost.Asked++
+	return t.holds(state)
+}
+
+func (t *bisection) stateAt(ctx context.Context, at event.Instant) (*projections.State, error) {
+	state, cost, err := t.StateAt(ctx, at)
+	t.Cost.Blocks += cost.Blocks
+	return state, err
+}
+
+// turned records that the predicate holds at a state, if it does.
+func (t *bisection) turned(holds bool, state *projections.State) *Turn {
+	t.Found, t.Index, t.Clock = holds, state.Index(), state.Clock()
+	return &t.Turn
+}
+
+// Bisect finds the first event between two instants after which a predicate holds. An entry is
+// atomic: only states after a whole entry count.
 //
-// It halves the checkpoints in between, and then looks at the entries between two
-// of them one by one. Of a predicate that begins to hold several times it finds
-// one of these places, and nothing if it does not hold at the last instant;
-// exhaustive looks at every entry and finds the first. InstantStart is the
-// earliest state that can be rebuilt.
-func (s *Source) Bisect(ctx context.Context, from, to event.Instant, holds Predicate, exhaustive bool, progress func(done, total int64)) (*Turn, error) {
-	if progress == nil {
-		progress = func(int64, int64) {}
-	}
-	t := &Turn{}
-	ask := func(state *projections.State) (bool, error) {
-		t.Cost.Asked++
-		return holds(state)
-	}
+// It bisects the checkpoints in between, and then examines the entries between two of them one by
+// one. Of a predicate that begins to hold several times it finds one of these places, and nothing
+// if it does not hold at the last instant; exhaustive examines every entry and finds the first.
+// InstantStart is the earliest state that can be rebuilt.
+func (s *Source) Bisect(ctx context.Context, from, to event.Instant, holds Predicate,
+	exhaustive bool, progress func(done, total int64)) (*Turn, error) {
+	t := &bisection{Source: s, holds: holds}
 	if from.Kind == event.InstantStart {
 		var err error
 		if from, err = s.Earliest(); err != nil {
 			return nil, err
 		}
 	}
-	low, cost, err := s.StateAt(ctx, from)
-	t.Cost.Blocks += cost.Blocks
+	low, err := t.stateAt(ctx, from)
 	if err != nil {
 		return nil, err
 	}
-	if ok, err := ask(low); err != nil || ok {
-		t.Found, t.Already, t.Index, t.Clock = ok, ok, low.Index(), low.Clock()
-		return t, err
-	}
-	last, err := s.Log.To(to)
-	if err != nil {
-		return nil, err
-	}
-	if last <= low.Index() {
-		return t, nil
+	if t.Already, err = t.ask(low); err != nil || t.Already {
+		return t.turned(t.Already, low), err
 	}
 	first := low.Index()
+	last, err := s.Log.To(to)
+	if err != nil || last <= first {
+		return &t.Turn, err
+	}
 	if !exhaustive {
-		high, cost, err := s.StateAt(ctx, to)
-		t.Cost.Blocks += cost.Blocks
+		high, err := t.stateAt(ctx, to)
 		if err != nil {
 			return nil, err
 		}
-		if ok, err := ask(high); err != nil || !ok {
-			return t, err
+		if ok, err := t.ask(high); err != nil || !ok {
+			return &t.Turn, err
 		}
-		if low, last, err = s.halve(ctx, low, last, ask, &t.Cost); err != nil {
+		if low, last, err = t.halve(ctx, low, last); err != nil {
 			return nil, err
 		}
 	}
-	// Where the linear part begins, to go there again.
-	begin := low.Index()
-	found := errors.New("found")
-	err = s.fold(ctx, low, last, func(b *event.Block) error {
-		t.Cost.Blocks++
-		progress(int64(b.Index-first), int64(last-first))
-		ok, err := ask(low)
-		if err == nil && ok {
-			err = found
+	begin := low.Index() // of the linear part
+	for b, err := range s.fold(ctx, low, last) {
+		if err != nil {
+			return nil, err
 		}
-		return err
-	})
-	switch {
-	case errors.Is(err, found):
-		t.Found, t.Index, t.Clock = true, low.Index(), low.Clock()
-		return t, s.within(ctx, t, begin, ask)
-	case err != nil:
-		return nil, err
-	case to.Kind == event.InstantTime:
-		// After the last entry only time went on.
-		low.Advance(to.Time)
-		ok, err := ask(low)
-		t.Found, t.Index, t.Clock = ok, low.Index(), low.Clock()
-		return t, err
+		t.Cost.Blocks++
+		if progress != nil {
+			progress(int64(b.Index-first), int64(last-first))
+		}
+		if ok, err := t.ask(low); err != nil {
+			return nil, err
+		} else if ok {
+			return t.turned(true, low), t.within(ctx, b, begin)
+		}
 	}
-	return t, nil
+	if to.Kind != event.InstantTime {
+		return &t.Turn, nil
+	}
+	low.Advance(to.Time) // after the last entry only time has passed
+	ok, err := t.ask(low)
+	return t.turned(ok, low), err
 }
 
-// halve narrows the range down to two neighbouring checkpoints, of which the
-// predicate does not hold at the first and holds at the second. It returns the
-// state at the first, and the index of the second.
-func (s *Source) halve(ctx context.Context, low *projections.State, last uint64, ask Predicate, cost *BisectCost) (*projections.State, uint64, error) {
-	if s.Checkpoints == "" {
+// halve narrows the range down to two neighbouring checkpoints: the predicate does not hold at the
+// first and holds at the second. It returns the state at the first, and the index of the second.
+func (t *bisection) halve(ctx context.Context, low *projections.State, last uint64) (
+	*projections.State, uint64, error) {
+	if t.Checkpoints == "" {
 		return low, last, nil
 	}
-	metas, _, err := checkpoint.List(s.FS, s.Checkpoints)
+	metas, _, err := checkpoint.List(t.FS, t.Checkpoints)
 	if err != nil {
 		return nil, 0, err
 	}
 	slices.Reverse(metas) // oldest first
-	metas = slices.DeleteFunc(metas, func(m checkpoint.Meta) bool { return m.HeadIndex <= low.Index() || m.HeadIndex >= last })
+	metas = slices.DeleteFunc(metas, func(m checkpoint.Meta) bool {
+		return m.HeadIndex <= low.Index() || m.HeadIndex >= last
+	})
 	for len(metas) > 0 {
 		if err := ctx.Err(); err != nil {
 			return nil, 0, err
 		}
 		i := len(metas) / 2
-		state, err := s.load(&metas[i])
-		if err != nil {
-			if !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, checkpoint.ErrCorrupt) {
-				return nil, 0, err
-			}
-			metas = slices.Delete(metas, i, i+1) // the others will do
+		state, err := t.load(&metas[i])
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, checkpoint.ErrCorrupt) {
+			metas = slices.Delete(metas, i, i+1) // the others serve
 			continue
 		}
-		cost.Checkpoints++
-		ok, err := ask(state)
+		if err != nil {
+			return nil, 0, err
+		}
+		t.Cost.Checkpoints++
+		ok, err := t.ask(state)
 		if err != nil {
 			return nil, 0, err
 		}
 		if ok {
-			last = metas[i].HeadIndex
-			metas = metas[:i]
+			last, metas = metas[i].HeadIndex, metas[:i]
 		} else {
-			low = state
-			metas = metas[i+1:]
+			low, metas = state, metas[i+1:]
 		}
 	}
 	return low, last, nil
 }
 
-// within finds the event of the entry at t.Index from which on the predicate
-// holds until the entry's end.
-func (s *Source) within(ctx context.Context, t *Turn, begin uint64, ask Predicate) (err error) {
-	state, cost, err := s.stateAfter(ctx, max(t.Index-1, begin))
+// within finds the event of an entry from which on the predicate holds until the entry's end.
+func (t *bisection) within(ctx context.Context, b *event.Block, begin uint64) (err error) {
+	state, cost, err := t.stateAfter(ctx, max(b.Index-1, begin))
 	if err != nil {
 		return err
 	}
 	t.Cost.Blocks += cost.Blocks
-	b, err := s.Log.Block(t.Index)
-	if err != nil {
-		return err
-	}
 	defer func() {
 		if r := recover(); r != nil {
 			err = &FoldError{b.Index, r}
 		}
 	}()
 	state.Begin(b.Index, b.Time)
-	held, err := ask(state)
-	if err != nil {
-		return err
-	}
-	for i := range b.Events {
+	held, err := t.ask(state)
+	for i := 0; i < len(b.Events) && err == nil; i++ {
 		state.Apply(&b.Events[i])
-		now, err := ask(state)
-		if err != nil {
-			return err
-		}
-		switch {
-		case now && !held:
-			t.Event = &b.Events[i]
-		case !now:
+		var now bool
+		if now, err = t.ask(state); !now {
 			t.Event = nil
+		} else if !held {
+			t.Event = &b.Events[i]
 		}
 		held = now
 	}
-	return nil
+	return err
 }

@@ -11,53 +11,78 @@ import (
 	"github.com/qlogd/qlogd/projections"
 )
 
-// Change is one queue or one message that differs between two instants. Of a
-// queue, Message is zero.
+// Change is one queue or one message that differs between two states. Message is zero for a queue.
 type Change struct {
 	Queue   string
 	Message event.ID
 
 	QueueBefore, QueueAfter *event.QueueView
-	ClockBefore, ClockAfter int64 // of a queue: the log's clock at both instants
+	ClockBefore, ClockAfter int64 // of a queue: the log's clock of both states
 	Before, After           *Fate
 }
 
-// Fate is a message at an instant: live, or how it left.
+// Fate is a message in a state: live, or how it left.
 type Fate struct {
 	event.MessageView
 	Left *event.Event // the event with which it left its queue; nil while it is live
 }
 
-// Diff calls fn with what changed between two instants: queues by name, then
-// messages in the order in which they came. A message that came and went in
-// between changed from nothing to how it left.
-func (s *Source) Diff(ctx context.Context, from, to event.Instant, f Filter, fn func(*Change) error) (Cost, error) {
+// Diff calls fn with what changed between two instants: queues by name, then messages in the order
+// in which they came. A message that came and went in between changed from nothing to how it left.
+func (s *Source) Diff(ctx context.Context, from, to event.Instant, f Filter,
+	fn func(*Change) error) (Cost, error) {
 	before, cost, err := s.StateAt(ctx, from)
 	if err != nil {
 		return cost, err
 	}
 	after, c, err := s.StateAt(ctx, to)
 	cost.Blocks, cost.Events = cost.Blocks+c.Blocks, cost.Events+c.Events
-	if err == nil {
-		err = diffQueues(before, after, f, fn)
+	if err != nil {
+		return cost, err
 	}
-	if err == nil {
-		err = s.diffMessages(ctx, before, after, f, fn)
+	// Every message that an event in between is about may differ, and so may those that waited for
+	// their time: they become ready without an event.
+	ids, left := map[event.ID]bool{}, map[event.ID]*event.Event{}
+	for b, err := range s.blocks(ctx, before.Index()+1, after.Index()) {
+		if err != nil {
+			return cost, err
+		}
+		for i := range b.Events {
+			e := &b.Events[i]
+			if f.Queue == "" || f.Queue == e.Queue {
+				ids[e.Subject] = true
+			}
+			if e.IsMove() && (f.Queue == "" || f.Queue == e.ToQueue) {
+				ids[e.ID] = true
+			}
+			if leaves(e.Type) {
+				left[e.Subject] = fact(e)
+			}
+		}
 	}
-	return cost, err
+	collect(before, f, ids)
+	return cost, diffStates(ctx, before, after, f, ids, left, fn)
 }
 
-func diffQueues(before, after *projections.State, f Filter, fn func(*Change) error) error {
-	names := map[string]bool{}
-	for _, s := range []*projections.State{before, after} {
-		for _, q := range s.Queues() {
-			names[q.Name] = true
+// collect adds the ids of a state's live messages.
+func collect(state *projections.State, f Filter, ids map[event.ID]bool) {
+	state.All(func(m event.MessageView) bool {
+		if f.Queue == "" || m.Queue == f.Queue {
+			ids[m.ID] = true
 		}
+		return true
+	})
+}
+
+// diffStates calls fn with each queue, and with each of the messages, that differs between two
+// states. left has the events with which messages left in between.
+func diffStates(ctx context.Context, before, after *projections.State, f Filter,
+	ids map[event.ID]bool, left map[event.ID]*event.Event, fn func(*Change) error) error {
+	names := map[string]bool{}
+	for _, q := range append(before.Queues(), after.Queues()...) {
+		names[q.Name] = f.Queue == "" || f.Queue == q.Name
 	}
 	for _, name := range slices.Sorted(maps.Keys(names)) {
-		if f.Queue != "" && f.Queue != name {
-			continue
-		}
 		c := &Change{Queue: name, ClockBefore: before.Clock(), ClockAfter: after.Clock()}
 		if q, ok := before.Queue(name); ok {
 			c.QueueBefore = &q
@@ -65,7 +90,39 @@ func diffQueues(before, after *projections.State, f Filter, fn func(*Change) err
 		if q, ok := after.Queue(name); ok {
 			c.QueueAfter = &q
 		}
-		if c.QueueBefore != nil && c.QueueAfter != nil && sameQueue(c.QueueBefore, c.QueueAfter) {
+		same := c.QueueBefore != nil && c.QueueAfter != nil &&
+			sameQueue(c.QueueBefore, c.QueueAfter)
+		if same || !names[name] {
+			continue
+		}
+		if err := fn(c); err != nil {
+			return err
+		}
+	}
+	for _, id := range slices.SortedFunc(maps.Keys(ids), event.ID.Compare) {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if id == (event.ID{}) || f.Message != (event.ID{}) && id != f.Message {
+			continue
+		}
+		c := &Change{Message: id, Before: fateIn(before, id), After: fateIn(after, id)}
+		if e := left[id]; e != nil && (c.After == nil || !isLive(c.After.State)) {
+			c.After = &Fate{MessageView: event.MessageView{ID: id, Queue: e.Queue}, Left: e}
+			if c.Before != nil {
+				c.After.MessageView = c.Before.MessageView
+				c.After.Held, c.After.Lease, c.After.LeaseExpiresAt = false, event.ID{}, 0
+			}
+			c.After.State = stateOf(e)
+		}
+		for _, fate := range []*Fate{c.Before, c.After} {
+			if fate != nil {
+				c.Queue = fate.Queue
+			}
+		}
+		same := c.Before == nil && c.After == nil || c.Before != nil && c.After != nil &&
+			sameMessage(&c.Before.MessageView, &c.After.MessageView)
+		if same {
 			continue
 		}
 		if err := fn(c); err != nil {
@@ -76,81 +133,17 @@ func diffQueues(before, after *projections.State, f Filter, fn func(*Change) err
 }
 
 func sameQueue(a, b *event.QueueView) bool {
-	return a.Number == b.Number && a.Revision == b.Revision && a.Paused == b.Paused && a.Stats == b.Stats
+	return a.Number == b.Number && a.Revision == b.Revision && a.Paused == b.Paused &&
+		a.Stats == b.Stats
 }
 
-// diffMessages looks at every message that an event in between is about, and at
-// those that waited for their time: they become ready without an event.
-func (s *Source) diffMessages(ctx context.Context, before, after *projections.State, f Filter, fn func(*Change) error) error {
-	ids := map[event.ID]bool{}
-	left := map[event.ID]event.Event{}
-	add := func(id event.ID, queue string) {
-		if id != (event.ID{}) && (f.Queue == "" || f.Queue == queue) {
-			ids[id] = true
-		}
-	}
-	if after.Index() > before.Index() {
-		err := s.blocks(ctx, before.Index()+1, after.Index(), func(b *event.Block) error {
-			for i := range b.Events {
-				e := &b.Events[i]
-				add(e.Subject, e.Queue)
-				if leaves(e.Type) {
-					gone := *e
-					gone.Content.Bytes = nil // only the fact: a long range must not hold all payloads
-					left[e.Subject] = gone
-				}
-				if e.IsMove() {
-					add(e.ID, e.ToQueue)
-				}
-			}
-			return nil
-		})
-		if err != nil {
-			return err
-		}
-	}
-	before.All(func(m event.MessageView) bool {
-		add(m.ID, m.Queue)
-		return true
-	})
-	for _, id := range slices.SortedFunc(maps.Keys(ids), event.ID.Compare) {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		if f.Message != (event.ID{}) && id != f.Message {
-			continue
-		}
-		c := &Change{Message: id, Before: fateIn(before, id), After: fateIn(after, id)}
-		if e, ok := left[id]; ok && (c.After == nil || c.After.State != event.StateReady && c.After.State != event.StateLeased && c.After.State != event.StateScheduled) {
-			c.After = &Fate{Left: &e, MessageView: event.MessageView{ID: id, Queue: e.Queue, State: stateOf(&e)}}
-			if c.Before != nil {
-				view := c.Before.MessageView
-				view.State, view.Held, view.Lease, view.LeaseExpiresAt = stateOf(&e), false, event.ID{}, 0
-				c.After.MessageView = view
-			}
-		}
-		if err := c.report(fn); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// report calls fn with a message's change, if it is one.
-func (c *Change) report(fn func(*Change) error) error {
-	if c.Before == nil && c.After == nil || c.Before != nil && c.After != nil && sameMessage(&c.Before.MessageView, &c.After.MessageView) {
-		return nil
-	}
-	for _, fate := range []*Fate{c.After, c.Before} {
-		if fate != nil && c.Queue == "" {
-			c.Queue = fate.Queue
-		}
-	}
-	return fn(c)
+func isLive(s event.State) bool {
+	return s == event.StateReady || s == event.StateLeased || s == event.StateScheduled
 }
 
 func leaves(t event.Type) bool {
-	return t == event.Acked || t == event.DeadLettered || t == event.Discarded || t == event.Replayed
+	return t == event.Acked || t == event.DeadLettered || t == event.Discarded ||
+		t == event.Replayed
 }
 
 func stateOf(e *event.Event) event.State {
@@ -179,28 +172,34 @@ func sameMessage(a, b *event.MessageView) bool {
 		a.Lease == b.Lease && a.LeaseExpiresAt == b.LeaseExpiresAt && a.Queue == b.Queue
 }
 
+// fact returns an event without what users wrote: a long range must not hold all payloads.
+func fact(e *event.Event) *event.Event {
+	f := *e
+	f.Content = event.Blob{}
+	return &f
+}
+
 // Comparison is the result of comparing a data directory with another node's.
 type Comparison struct {
-	Index uint64 `json:"index"` // of the newest block that both may have: compared was there
-	// SameLog: the chains agree there, and so everything before.
-	SameLog bool `json:"same_log"`
-	// AgreeUpTo is the newest index at which the chains agree; Parted is that of
-	// the first block in which the logs differ, 0 with SameLog.
+	Index   uint64 `json:"index"`    // of the newest block that both have; compared was there
+	SameLog bool   `json:"same_log"` // the chains agree there, and so everything before
+	// AgreeUpTo is the newest index at which the chains agree; Parted is that of the first block in
+	// which the logs differ, 0 with SameLog.
 	AgreeUpTo uint64 `json:"agree_up_to_index"`
 	Parted    uint64 `json:"first_different_index,omitzero"`
 	SameState bool   `json:"same_state"`
 	Changes   int    `json:"differences"`        // queues and messages that differ
-	InMotion  int    `json:"in_motion,omitzero"` // of a live state: changed while it was compared
+	InMotion  int    `json:"in_motion,omitzero"` // of a live state: changed during the comparison
 	Head      uint64 `json:"log_head"`
 	OtherHead uint64 `json:"other_log_head"`
 }
 
-// Compare compares two nodes' logs, and the states that they lead to, at the
-// newest index that both have, or at another one that both have. fn is called
-// with each queue and each message that differs, this directory's as before, the
-// other's as after. It trusts the logs' chains
-// to be those of their blocks: see Verify.
-func (d *Dir) Compare(ctx context.Context, other *Dir, at event.Instant, f Filter, fn func(*Change) error) (*Comparison, error) {
+// Compare compares two nodes' logs, and the states that they lead to, at the newest index that both
+// have, or at an earlier instant. fn is called with each queue and each message that differs, this
+// directory's as before, the other's as after. It assumes that the logs' chains are those of their
+// blocks: see Verify.
+func (d *Dir) Compare(ctx context.Context, other *Dir, at event.Instant, f Filter,
+	fn func(*Change) error) (*Comparison, error) {
 	c := &Comparison{Head: d.Log.Head(), OtherHead: other.Log.Head()}
 	c.Index = min(c.Head, c.OtherHead)
 	if at.Kind != event.InstantNow {
@@ -210,12 +209,11 @@ func (d *Dir) Compare(ctx context.Context, other *Dir, at event.Instant, f Filte
 		}
 		c.Index = min(c.Index, index)
 	}
-	same, err := sameChain(d.Log, other.Log, c.Index)
-	if err != nil {
+	var err error
+	if c.SameLog, err = sameChain(d.Log, other.Log, c.Index); err != nil {
 		return nil, err
 	}
-	c.SameLog, c.AgreeUpTo = same, c.Index
-	if !same {
+	if c.AgreeUpTo = c.Index; !c.SameLog {
 		if err := c.part(d.Log, other.Log); err != nil {
 			return nil, err
 		}
@@ -229,14 +227,13 @@ func (d *Dir) Compare(ctx context.Context, other *Dir, at event.Instant, f Filte
 		return nil, err
 	}
 	c.SameState = a.Digest() == b.Digest() && a.Clock() == b.Clock()
-	count := func(x *Change) error {
+	ids := map[event.ID]bool{}
+	collect(a, f, ids)
+	collect(b, f, ids)
+	return c, diffStates(ctx, a, b, f, ids, nil, func(x *Change) error {
 		c.Changes++
 		return fn(x)
-	}
-	if err := diffQueues(a, b, f, count); err != nil {
-		return nil, err
-	}
-	return c, diffStates(ctx, a, b, f, count)
+	})
 }
 
 func sameChain(a, b *log.Log, index uint64) (bool, error) {
@@ -251,22 +248,21 @@ func sameChain(a, b *log.Log, index uint64) (bool, error) {
 	return x == y, err
 }
 
-// part finds where two logs part: below that the chains agree, from there on
-// they don't.
+// part finds where two logs part: the chains agree below that, and differ from there on.
 func (c *Comparison) part(a, b *log.Log) error {
-	// The lowest index at which both still know their chain.
-	low := uint64(0)
+	low := uint64(0) // the lowest index at which both still know their chain
 	for _, l := range []*log.Log{a, b} {
 		if before, deleted := l.DeletedBefore(); deleted {
 			low = max(low, before)
 		}
 	}
 	same, err := sameChain(a, b, low)
+	if err == nil && !same {
+		err = fmt.Errorf("the logs differ at index %d already, before which retention has deleted "+
+			"the history of at least one", low)
+	}
 	if err != nil {
 		return err
-	}
-	if !same {
-		return fmt.Errorf("the logs differ at index %d already, before which retention has deleted the history of at least one", low)
 	}
 	high := c.Index // they differ there
 	for low+1 < high {
@@ -284,41 +280,20 @@ func (c *Comparison) part(a, b *log.Log) error {
 	return nil
 }
 
-// diffStates calls fn with each live message that differs between two states.
-func diffStates(ctx context.Context, a, b *projections.State, f Filter, fn func(*Change) error) error {
-	ids := map[event.ID]bool{}
-	for _, s := range []*projections.State{a, b} {
-		s.All(func(m event.MessageView) bool {
-			if (f.Queue == "" || m.Queue == f.Queue) && (f.Message == (event.ID{}) || m.ID == f.Message) {
-				ids[m.ID] = true
-			}
-			return true
-		})
-	}
-	for _, id := range slices.SortedFunc(maps.Keys(ids), event.ID.Compare) {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		c := &Change{Message: id, Before: fateIn(a, id), After: fateIn(b, id)}
-		if err := c.report(fn); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// InMotion returns the messages, by their ids, and the queues that entries in a range are about: they
-// cannot be compared with what was read somewhere in that range.
+// InMotion returns the messages, by their ids, and the queues that entries in a range are about:
+// they cannot be compared with what was read somewhere in that range.
 func (s *Source) InMotion(ctx context.Context, from, to uint64) (
 	messages, queues map[string]bool, err error) {
 	messages, queues = map[string]bool{}, map[string]bool{}
-	err = s.blocks(ctx, from, to, func(b *event.Block) error {
+	for b, err := range s.blocks(ctx, from, to) {
+		if err != nil {
+			return nil, nil, err
+		}
 		for i := range b.Events {
 			e := &b.Events[i]
 			messages[e.Subject.String()], messages[e.ID.String()] = true, true
 			queues[e.Queue], queues[e.ToQueue] = true, true
 		}
-		return nil
-	})
-	return messages, queues, err
+	}
+	return messages, queues, nil
 }

@@ -12,14 +12,13 @@ import (
 	"github.com/qlogd/qlogd/log"
 )
 
-// Head is the log up to a block, kept elsewhere. A hash chain shows changes in
-// the middle; only a head shows that the end was cut off, or that all of the log
-// was rewritten.
+// Head is the log up to a block, kept elsewhere. A hash chain reveals changes in the middle; only a
+// head reveals that the end was cut off, or that the whole log was rewritten.
 type Head struct {
 	ClusterID string // "" unknown
 	Index     uint64
 	Chain     [32]byte
-	EventID   event.ID // the newest event up to there; zero where none is near
+	EventID   event.ID // the newest event up to there; zero if none is near
 	Time      int64    // the block's, Unix ms
 }
 
@@ -27,8 +26,8 @@ type Head struct {
 // cluster are empty.
 const eventNear = 256
 
-// HeadAt returns the newest block up to index. log.ErrGone where retention
-// has deleted it; index 0 is the empty log.
+// HeadAt returns the newest block up to index, or log.ErrGone if retention has deleted it. Index 0
+// is the empty log.
 func HeadAt(l *log.Log, index uint64) (Head, error) {
 	if index == 0 || l.Head() == 0 {
 		return Head{}, nil
@@ -65,52 +64,49 @@ type HeadsReport struct {
 	Newest  uint64 `json:"newest_equal_index"` // everything up to there is unchanged
 }
 
-// Heads compares heads that were kept elsewhere with this log. The first thing
-// wrong is a *Difference, which says whether the log's end was cut off, its
-// history was rewritten, or it is another log. It trusts the log's chain to be
-// that of its blocks: see Verify.
+// Heads compares heads that were kept elsewhere with this log. The first thing wrong is a
+// *Difference, which says whether the log's end was cut off, its history was rewritten, or it is
+// another log. It assumes that the log's chain is that of its blocks: see Verify.
 func (d *Dir) Heads(ctx context.Context, heads []Head) (HeadsReport, error) {
 	r := HeadsReport{Heads: len(heads)}
 	heads = slices.Clone(heads)
 	slices.SortStableFunc(heads, func(a, b Head) int { return cmp.Compare(a.Index, b.Index) })
 	for i := 1; i < len(heads); i++ {
 		if a, b := heads[i-1], heads[i]; a.Index == b.Index && a.Chain != b.Chain {
-			return r, &Difference{Index: a.Index, Err: fmt.Errorf("two of the heads contradict each other: at index %d the one has chain %s, the other %s; they are of two histories", a.Index, short(a.Chain), short(b.Chain))}
+			return r, differ(a.Index, "two of the heads contradict each other: at index %d the "+
+				"one has chain %s, the other %s; they are of two histories",
+				a.Index, short(a.Chain), short(b.Chain))
 		}
 	}
-	cluster, forked := "", uint64(0)
+	cluster, original, forked := "", "", uint64(0) // a copy's log is the original's up to forked
 	if d.Node != nil {
 		cluster = d.Node.ClusterID
 		if f := d.Node.Fork; f != nil {
-			forked = f.Index
+			original, forked = f.ClusterID, f.Index
 		}
 	}
-	foreign := func(h *Head) bool {
-		if h.ClusterID == "" || cluster == "" || h.ClusterID == cluster {
-			return false
-		}
-		// A copy's log is the original's up to where it was made.
-		return d.Node.Fork == nil || h.ClusterID != d.Node.Fork.ClusterID
-	}
-	for i := range heads {
+	end := d.Log.Head()
+	for _, h := range heads {
 		if err := ctx.Err(); err != nil {
 			return r, err
 		}
-		h := &heads[i]
-		if foreign(h) {
-			return r, &Difference{Index: h.Index, Err: fmt.Errorf("this is a foreign log: the head of index %d is of cluster %s, the log of cluster %s", h.Index, h.ClusterID, cluster)}
-		}
-		if forked > 0 && h.ClusterID == d.Node.Fork.ClusterID && h.Index > forked {
-			return r, &Difference{Index: forked + 1, Err: fmt.Errorf("the head of index %d is of cluster %s, of which this log is a copy that was made at index %d: what came later is not in it", h.Index, h.ClusterID, forked)}
-		}
-		if h.Index > d.Log.Head() {
+		known := h.ClusterID != "" && cluster != ""
+		switch {
+		case known && h.ClusterID != cluster && (forked == 0 || h.ClusterID != original):
+			return r, differ(h.Index, "this is a foreign log: the head of index %d is of cluster "+
+				"%s, the log of cluster %s", h.Index, h.ClusterID, cluster)
+		case forked > 0 && h.ClusterID == original && h.Index > forked:
+			return r, differ(forked+1, "the head of index %d is of cluster %s, of which this log "+
+				"is a copy that was made at index %d: what came later is not in it",
+				h.Index, h.ClusterID, forked)
+		case h.Index > end:
 			at := ""
 			if h.Time > 0 {
 				at = ", written at " + log.Stamp(h.Time)
 			}
-			return r, &Difference{Index: d.Log.Head() + 1, Err: fmt.Errorf("the log's tail was cut off, or this is an older copy: it ends at index %d, but there is a head of index %d%s", d.Log.Head(), h.Index, at)}
-		}
-		if h.Index == 0 {
+			return r, differ(end+1, "the log's tail was cut off, or this is an older copy: "+
+				"it ends at index %d, but there is a head of index %d%s", end, h.Index, at)
+		case h.Index == 0:
 			r.Equal++ // of an empty log, which every log once was
 			continue
 		}
@@ -123,24 +119,23 @@ func (d *Dir) Heads(ctx context.Context, heads []Head) (HeadsReport, error) {
 			return r, difference(err)
 		}
 		if chain != h.Chain {
-			return r, &Difference{Index: r.Newest + 1, Err: d.rewritten(&r, h, chain)}
+			what := fmt.Sprintf("at index %d the head has chain %s, the log %s",
+				h.Index, short(h.Chain), short(chain))
+			if r.Newest > 0 {
+				return r, differ(r.Newest+1, "history was rewritten between index %d, up to which "+
+					"it is as it was, and index %d: %s", r.Newest+1, h.Index, what)
+			}
+			return r, differ(1, "this is a foreign log, or its history was rewritten before index "+
+				"%d: %s, and no head before it agrees", h.Index, what)
 		}
-		r.Equal++
-		r.Newest = h.Index
+		r.Equal, r.Newest = r.Equal+1, h.Index
 	}
 	if r.Heads > 0 && r.Equal == 0 {
-		return r, fmt.Errorf("none of the %d heads could be compared with the log: retention has deleted everything up to the newest of them, index %d; an archive may hold it", r.Heads, heads[len(heads)-1].Index)
+		return r, fmt.Errorf("none of the %d heads could be compared with the log: retention has "+
+			"deleted everything up to the newest of them, index %d; an archive may hold it",
+			r.Heads, heads[len(heads)-1].Index)
 	}
 	return r, nil
-}
-
-// rewritten says what a head with another chain means.
-func (d *Dir) rewritten(r *HeadsReport, h *Head, chain [32]byte) error {
-	what := fmt.Sprintf("at index %d the head has chain %s, the log %s", h.Index, short(h.Chain), short(chain))
-	if r.Newest > 0 {
-		return fmt.Errorf("history was rewritten between index %d, up to which it is as it was, and index %d: %s", r.Newest+1, h.Index, what)
-	}
-	return fmt.Errorf("this is a foreign log, or its history was rewritten before index %d: %s, and no head before it agrees", h.Index, what)
 }
 
 func short(chain [32]byte) string { return hex.EncodeToString(chain[:8]) + "…" }

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/qlogd/qlogd/event"
-	"github.com/qlogd/qlogd/log"
 	"github.com/qlogd/qlogd/log/checkpoint"
 	"github.com/qlogd/qlogd/log/datadir"
 	"github.com/qlogd/qlogd/log/vfs"
@@ -24,17 +23,14 @@ import (
 // after that checkpoint.
 type Seed func(dir string, node *datadir.Node, meta checkpoint.Meta, body io.WriterTo) error
 
-// Into writes a new data directory that holds the state as of an instant: the
-// log up to there unchanged, a checkpoint, a Raft store, and a node.json with a
-// new cluster id, whose clock goes on from that instant at the first start.
+// Into writes a new data directory that holds the state as of an instant: the log up to there
+// unchanged, a checkpoint, a Raft store, and a node.json with a new cluster id, whose clock
+// continues from that instant at the first start.
 //
-// target must not exist, or be empty, and not lie inside this directory. It is
-// written under another name and renamed at the end, so a crash leaves nothing at
-// target, or all of it.
-func (d *Dir) Into(ctx context.Context, to event.Instant, target string, seed Seed, progress func(done, total int64)) (*datadir.Node, error) {
-	if progress == nil {
-		progress = func(int64, int64) {}
-	}
+// target must not exist, or be empty, and not be inside this directory. It is written under another
+// name and renamed at the end, so a crash leaves nothing at target, or all of it.
+func (d *Dir) Into(ctx context.Context, to event.Instant, target string, seed Seed,
+	progress func(done, total int64)) (*datadir.Node, error) {
 	target, err := d.checkTarget(target)
 	if err != nil {
 		return nil, err
@@ -44,7 +40,7 @@ func (d *Dir) Into(ctx context.Context, to event.Instant, target string, seed Se
 		return nil, err
 	}
 	if index == 0 {
-		return nil, &log.RangeError{What: "there is nothing before the first event to continue from", First: d.Log.First(), Head: d.Log.Head(), Clock: d.Log.Clock()}
+		return nil, d.rangeError(false, "there is nothing before the first event to continue from")
 	}
 	state, _, err := d.stateAfter(ctx, index)
 	if err != nil {
@@ -65,19 +61,20 @@ func (d *Dir) Into(ctx context.Context, to event.Instant, target string, seed Se
 		return nil, err
 	}
 	defer os.RemoveAll(tmp)
-	for _, dir := range []string{tmp, datadir.Path(tmp, datadir.LogDir), datadir.Path(tmp, datadir.CheckpointDir), datadir.Path(tmp, datadir.RaftDir)} {
+	logDir, raftDir := datadir.Path(tmp, datadir.LogDir), datadir.Path(tmp, datadir.RaftDir)
+	for _, dir := range []string{logDir, raftDir, datadir.Path(tmp, datadir.CheckpointDir)} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return nil, err
 		}
 	}
-	if err := d.copyLog(ctx, index, datadir.Path(tmp, datadir.LogDir), progress); err != nil {
+	if err := d.copyLog(ctx, index, logDir, progress); err != nil {
 		return nil, err
 	}
 	frozen := state.Freeze()
 	defer frozen.Release()
 	meta := checkpoint.Meta{
-		Index: state.Index(), HeadIndex: state.Index(), Chain: chain, Clock: frozen.Clock(), Digest: frozen.Digest(),
-		ClusterID: node.ClusterID, CreatedAt: time.Now().UnixMilli(),
+		Index: state.Index(), HeadIndex: state.Index(), Chain: chain, Clock: frozen.Clock(),
+		Digest: frozen.Digest(), ClusterID: node.ClusterID, CreatedAt: time.Now().UnixMilli(),
 	}
 	if err := seed(tmp, node, meta, frozen); err != nil {
 		return nil, err
@@ -86,7 +83,7 @@ func (d *Dir) Into(ctx context.Context, to event.Instant, target string, seed Se
 		return nil, err
 	}
 	// The names in the directories, and then the directory's own.
-	for _, dir := range []string{datadir.Path(tmp, datadir.LogDir), datadir.Path(tmp, datadir.RaftDir), tmp} {
+	for _, dir := range []string{logDir, raftDir, tmp} {
 		if err := (vfs.OS{}).SyncDir(dir); err != nil {
 			return nil, err
 		}
@@ -127,17 +124,18 @@ func (d *Dir) checkTarget(target string) (string, error) {
 	if info, err := os.Lstat(abs); err == nil && !info.IsDir() {
 		return "", fmt.Errorf("%w: %s exists and is not a directory", ErrTarget, target)
 	}
-	if empty, err := datadir.Empty(abs); err != nil || !empty {
-		if err == nil {
-			err = fmt.Errorf("%s is not empty", target)
-		}
+	empty, err := datadir.Empty(abs)
+	if err == nil && !empty {
+		err = fmt.Errorf("%s is not empty", target)
+	}
+	if err != nil {
 		return "", fmt.Errorf("%w: %w", ErrTarget, err)
 	}
 	return abs, nil
 }
 
-// forkNode is the card of a copy: of a new cluster, so that the copy can't be
-// mistaken for the original, with push disabled.
+// forkNode returns the card of a copy: of a new cluster, so that the copy can't be mistaken for the
+// original, with push disabled.
 func (d *Dir) forkNode(index uint64, chain string, clock int64) *datadir.Node {
 	id, origin := "replay", ""
 	if d.Node != nil {
@@ -151,51 +149,52 @@ func (d *Dir) forkNode(index uint64, chain string, clock int64) *datadir.Node {
 	return n
 }
 
-// copyLog copies the segments up to index, byte for byte; the last one is cut
-// where the block at index ends. Segments that stay whole keep their side files.
-func (d *Dir) copyLog(ctx context.Context, index uint64, target string, progress func(done, total int64)) error {
+// copyLog copies the segments up to index, byte for byte; the last one is cut where the block at
+// index ends. Segments that are copied whole keep their side files.
+func (d *Dir) copyLog(ctx context.Context, index uint64, target string,
+	progress func(done, total int64)) error {
 	source := d.LogDir()
 	if _, err := d.FS.Stat(filepath.Join(source, "erasing.list")); err == nil {
-		return errors.New("contents are being erased from this log; start the node or wait for it to finish, then try again")
+		return errors.New("contents are being erased from this log; " +
+			"start the node or wait for it to finish, then try again")
 	}
 	last, end, err := d.Log.Extent(index)
 	if err != nil {
 		return err
 	}
-	type file struct {
-		name string
-		size int64
-	}
-	var files []file
+	var names []string
+	sizes := map[string]int64{}
 	var total, done int64
+	add := func(name string, size int64) {
+		names, sizes[name], total = append(names, name), size, total+size
+	}
 	for _, s := range d.Log.Segments() {
 		if s.Name == last {
-			files = append(files, file{s.Name, end})
-			total += end
+			add(s.Name, end)
 			break
 		}
-		files = append(files, file{s.Name, s.Size})
-		total += s.Size
+		add(s.Name, s.Size)
 		if info, err := d.FS.Stat(filepath.Join(source, s.SideFile)); err == nil {
-			files = append(files, file{s.SideFile, info.Size})
-			total += info.Size
+			add(s.SideFile, info.Size)
 		}
 	}
-	for _, f := range files {
-		if err := d.copyFile(ctx, filepath.Join(source, f.name), filepath.Join(target, f.name), f.size); err != nil {
-			return fmt.Errorf("copy %s: %w", f.name, err)
+	for _, name := range names {
+		if err := ctx.Err(); err != nil {
+			return err
 		}
-		done += f.size
-		progress(done, total)
+		err := d.copyFile(filepath.Join(source, name), filepath.Join(target, name), sizes[name])
+		if err != nil {
+			return fmt.Errorf("copy %s: %w", name, err)
+		}
+		if done += sizes[name]; progress != nil {
+			progress(done, total)
+		}
 	}
 	return nil
 }
 
 // copyFile copies the first n bytes of a file, durably.
-func (d *Dir) copyFile(ctx context.Context, from, to string, n int64) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
+func (d *Dir) copyFile(from, to string, n int64) error {
 	in, err := d.FS.OpenRead(from)
 	if err != nil {
 		return err
@@ -205,12 +204,8 @@ func (d *Dir) copyFile(ctx context.Context, from, to string, n int64) error {
 	if err != nil {
 		return err
 	}
-	defer out.Close()
-	if _, err := io.CopyN(out, io.NewSectionReader(in, 0, n), n); err != nil {
-		return err
+	if _, err = io.CopyN(out, io.NewSectionReader(in, 0, n), n); err == nil {
+		err = out.Sync()
 	}
-	if err := out.Sync(); err != nil {
-		return err
-	}
-	return out.Close()
+	return errors.Join(err, out.Close())
 }

@@ -27,7 +27,7 @@ func TestPastLetsGo(t *testing.T) {
 		}
 	}
 	synctest.Test(t, func(t *testing.T) {
-		p := NewPast(&Source{Log: l, FS: fs, Checkpoints: "/checkpoints"}, 4, 2)
+		p := NewPast(&Source{Log: l, FS: fs, Checkpoints: "/checkpoints"}, 4)
 		for i := uint64(1); i < 4; i++ {
 			s, err := p.At(t.Context(), event.Instant{Kind: event.InstantIndex, Index: i})
 			if err != nil || s.Index() != i {

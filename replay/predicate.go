@@ -17,8 +17,7 @@ import (
 	"github.com/qlogd/qlogd/projections"
 )
 
-// queueFacts is a queue as an expression sees it. Of one that is not there, exists
-// is false and all else zero.
+// queueFacts is a queue as an expression sees it; exists is false, and the rest zero, without one.
 type queueFacts struct {
 	Name       string `cel:"name"`
 	Exists     bool   `cel:"exists"`
@@ -43,8 +42,8 @@ type queueFacts struct {
 	Resurrected  int64 `cel:"resurrected_total"`
 }
 
-// messageFacts is a live message as an expression sees it. Of one that is not there
-// (any more), exists is false, state "" and all else zero.
+// messageFacts is a live message as an expression sees it; exists is false, and the rest zero,
+// without one.
 type messageFacts struct {
 	ID          string    `cel:"id"`
 	Exists      bool      `cel:"exists"`
@@ -64,13 +63,13 @@ type messageFacts struct {
 	FirstID     string    `cel:"first_id"`
 }
 
-// Limits of an expression and of one look at a state.
+// Limits of an expression and of its evaluation.
 const (
 	maxExpression = 8 << 10
 	maxCost       = 1_000_000
 )
 
-// predicate is a checked expression. It is not for use by several goroutines.
+// predicate is a checked expression.
 type predicate struct {
 	program cel.Program
 	adapter types.Adapter
@@ -91,23 +90,33 @@ message('01…')        a live message: id, exists, queue, key, kind, state, hel
                       dead_reason, dead_queue, replays, first_id
 messages('q')         all live messages of a queue`
 
-// CompilePredicate makes a predicate of a CEL expression over a state, such as
-// queue('jobs').depth > 100. Its errors name the place. The predicate is not for
-// use by several goroutines.
+// CompilePredicate compiles a CEL expression over a state, such as queue('jobs').depth > 100. Its
+// errors name the place. The predicate is not safe for concurrent use.
 func CompilePredicate(text string) (Predicate, error) {
 	if len(text) > maxExpression {
-		return nil, fmt.Errorf("the predicate has %d bytes, at most %d are taken", len(text), maxExpression)
+		return nil, fmt.Errorf("the predicate has %d bytes, at most %d are taken",
+			len(text), maxExpression)
 	}
 	p := &predicate{}
 	queue, message := cel.ObjectType("replay.queueFacts"), cel.ObjectType("replay.messageFacts")
+	function := func(name string, gives *cel.Type, do func(string) ref.Val) cel.EnvOption {
+		return cel.Function(name, cel.Overload(name+"_string", []*cel.Type{cel.StringType}, gives,
+			cel.UnaryBinding(func(arg ref.Val) ref.Val {
+				if p.state == nil { // a constant call while the expression is compiled
+					return types.NewErr("no state")
+				}
+				return do(string(arg.(types.String)))
+			})))
+	}
 	env, err := cel.NewEnv(
-		ext.NativeTypes(reflect.TypeFor[queueFacts](), reflect.TypeFor[messageFacts](), ext.ParseStructTag("cel")),
+		ext.NativeTypes(reflect.TypeFor[queueFacts](), reflect.TypeFor[messageFacts](),
+			ext.ParseStructTag("cel")),
 		cel.Variable("index", cel.IntType),
 		cel.Variable("time", cel.TimestampType),
 		cel.Variable("queues", cel.MapType(cel.StringType, queue)),
-		cel.Function("queue", cel.Overload("queue_string", []*cel.Type{cel.StringType}, queue, cel.UnaryBinding(p.queue))),
-		cel.Function("message", cel.Overload("message_string", []*cel.Type{cel.StringType}, message, cel.UnaryBinding(p.message))),
-		cel.Function("messages", cel.Overload("messages_string", []*cel.Type{cel.StringType}, cel.ListType(message), cel.UnaryBinding(p.messages))),
+		function("queue", queue, p.queue),
+		function("message", message, p.message),
+		function("messages", cel.ListType(message), p.messages),
 	)
 	if err != nil {
 		return nil, err
@@ -120,11 +129,12 @@ func CompilePredicate(text string) (Predicate, error) {
 		return nil, fmt.Errorf("the predicate must be true or false, this is %s", ast.OutputType())
 	}
 	p.adapter = env.CELTypeAdapter()
-	p.program, err = env.Program(ast, cel.CostLimit(maxCost), cel.CostTracking(costs{}), cel.EvalOptions(cel.OptOptimize))
+	p.program, err = env.Program(ast, cel.CostLimit(maxCost), cel.CostTracking(costs{}),
+		cel.EvalOptions(cel.OptOptimize))
 	return p.holds, err
 }
 
-// costs has messages() cost as much as it makes: it can be named within another.
+// costs makes messages() cost as much as its result, because it can be called within another.
 type costs struct{}
 
 // CallCost implements interpreter.ActualCostEstimator; nil is the usual cost.
@@ -138,8 +148,8 @@ func (costs) CallCost(_, overload string, _ []ref.Val, result ref.Val) *uint64 {
 	return &cost
 }
 
-// holds reports whether the predicate is true of a state. Asking for a queue by
-// queues['q'] that is not there is no error: then it does not hold.
+// holds reports whether the predicate is true of a state. It does not hold if it reads a queue by
+// queues['q'] that does not exist: that is no error.
 func (p *predicate) holds(s *projections.State) (bool, error) {
 	p.state = s
 	defer func() { p.state = nil }()
@@ -148,13 +158,14 @@ func (p *predicate) holds(s *projections.State) (bool, error) {
 		"time":   time.UnixMilli(s.Clock()).UTC(),
 		"queues": func() any { return p.all() },
 	})
-	if err != nil {
-		if strings.Contains(err.Error(), "no such key") {
-			return false, nil
-		}
-		if strings.Contains(err.Error(), "cost limit exceeded") {
-			return false, fmt.Errorf("the predicate costs too much at index %d: it looks at more than about %d things; narrow it down", s.Index(), maxCost)
-		}
+	switch {
+	case err == nil:
+	case strings.Contains(err.Error(), "no such key"):
+		return false, nil
+	case strings.Contains(err.Error(), "cost limit exceeded"):
+		return false, fmt.Errorf("the predicate costs too much at index %d: "+
+			"it looks at more than about %d things; narrow it down", s.Index(), maxCost)
+	default:
 		return false, fmt.Errorf("the predicate at index %d: %w", s.Index(), err)
 	}
 	holds, ok := out.Value().(bool)
@@ -172,14 +183,10 @@ func (p *predicate) all() map[string]*queueFacts {
 	return out
 }
 
-func (p *predicate) queue(name ref.Val) ref.Val {
-	if p.state == nil {
-		return types.NewErr("no state")
-	}
-	q, ok := p.state.Queue(string(name.(types.String)))
-	if !ok {
-		gone := string(name.(types.String))
-		return p.adapter.NativeToValue(&queueFacts{Name: gone, Dead: p.state.DeadCount(gone)}) // they outlive it
+func (p *predicate) queue(name string) ref.Val {
+	q, ok := p.state.Queue(name)
+	if !ok { // its dead letters may outlive it
+		return p.adapter.NativeToValue(&queueFacts{Name: name, Dead: p.state.DeadCount(name)})
 	}
 	return p.adapter.NativeToValue(queueOf(&q, p.state))
 }
@@ -187,10 +194,11 @@ func (p *predicate) queue(name ref.Val) ref.Val {
 func queueOf(q *event.QueueView, s *projections.State) *queueFacts {
 	t, clock := &q.Stats, s.Clock()
 	out := &queueFacts{
-		Name: q.Name, Exists: true, Paused: q.Paused, Depth: t.Ready, Held: t.Held, Scheduled: t.Scheduled, InFlight: t.InFlight,
-		Bytes: t.Bytes, Partitions: t.Partitions, Enqueued: t.Enqueued, Acked: t.Acked, DeadLettered: t.DeadLettered,
-		Discarded: t.Discarded, Replayed: t.Replayed, ReplayedIn: t.ReplayedIn, DeadIn: t.DeadIn,
-		Imported: t.Imported, Resurrected: t.Resurrected, Dead: s.DeadCount(q.Name),
+		Name: q.Name, Exists: true, Paused: q.Paused, Depth: t.Ready, Held: t.Held,
+		Scheduled: t.Scheduled, InFlight: t.InFlight, Bytes: t.Bytes, Partitions: t.Partitions,
+		Enqueued: t.Enqueued, Acked: t.Acked, DeadLettered: t.DeadLettered, Discarded: t.Discarded,
+		Replayed: t.Replayed, ReplayedIn: t.ReplayedIn, DeadIn: t.DeadIn, Imported: t.Imported,
+		Resurrected: t.Resurrected, Dead: s.DeadCount(q.Name),
 	}
 	if t.Oldest > 0 {
 		out.OldestAge = max(0, clock-t.Oldest) / 1000
@@ -198,13 +206,10 @@ func queueOf(q *event.QueueView, s *projections.State) *queueFacts {
 	return out
 }
 
-func (p *predicate) message(text ref.Val) ref.Val {
-	if p.state == nil {
-		return types.NewErr("no state")
-	}
-	id, err := event.ParseID(string(text.(types.String)))
+func (p *predicate) message(text string) ref.Val {
+	id, err := event.ParseID(text)
 	if err != nil {
-		return types.NewErr("message('%.40s') is %v", string(text.(types.String)), err)
+		return types.NewErr("message('%.40s') is %v", text, err)
 	}
 	m, ok := p.state.Message(id)
 	if !ok {
@@ -213,13 +218,11 @@ func (p *predicate) message(text ref.Val) ref.Val {
 	return p.adapter.NativeToValue(messageOf(&m))
 }
 
-func (p *predicate) messages(queue ref.Val) ref.Val {
-	if p.state == nil {
-		return types.NewErr("no state")
-	}
-	views, more := p.state.Messages(string(queue.(types.String)), event.MessageFilter{Limit: maxCost})
+func (p *predicate) messages(queue string) ref.Val {
+	views, more := p.state.Messages(queue, event.MessageFilter{Limit: maxCost})
 	if more {
-		return types.NewErr("queue %s has more than %d messages, too many to look at each", queue, maxCost)
+		return types.NewErr("queue %s has more than %d messages, too many to look at each",
+			queue, maxCost)
 	}
 	out := make([]*messageFacts, len(views))
 	for i := range views {
@@ -230,9 +233,10 @@ func (p *predicate) messages(queue ref.Val) ref.Val {
 
 func messageOf(m *event.MessageView) *messageFacts {
 	out := &messageFacts{
-		ID: m.ID.String(), Exists: true, Queue: m.Queue, Key: m.Key, Kind: m.Kind, State: m.State.String(), Held: m.Held,
-		Priority: int64(m.Priority), Attempt: int64(m.Attempt), Size: int64(m.Size),
-		EnqueuedAt: time.UnixMilli(m.EnqueuedAt).UTC(), AvailableAt: time.UnixMilli(m.Due).UTC(), FirstID: m.ID.String(),
+		ID: m.ID.String(), Exists: true, Queue: m.Queue, Key: m.Key, Kind: m.Kind,
+		State: m.State.String(), Held: m.Held, Priority: int64(m.Priority),
+		Attempt: int64(m.Attempt), Size: int64(m.Size), FirstID: m.ID.String(),
+		EnqueuedAt: time.UnixMilli(m.EnqueuedAt).UTC(), AvailableAt: time.UnixMilli(m.Due).UTC(),
 	}
 	if m.Origin != nil {
 		out.Replays, out.FirstID = int64(m.Origin.Replays), m.Origin.First.String()

@@ -22,16 +22,15 @@ type Recovery struct {
 	Logger        *slog.Logger
 }
 
-// Recovered is what a start finds on disk: the event log, cut where a crash tore it, and the
-// state that it folds to.
+// Recovered is the event log, cut where a crash tore it, and the state that it folds to.
 type Recovered struct {
 	Log   *log.Log
 	State *projections.State
 	Past  *Source
 }
 
-// logCache bounds the memory for the event log's newest blocks: what was just enqueued is then
-// leased without reading it back.
+// logCache bounds the memory for the event log's newest blocks, from which what was just enqueued
+// is leased.
 const logCache = 64 << 20
 
 // Recover opens the event log and folds it, before Raft is opened. Only what Raft can apply again

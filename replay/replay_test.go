@@ -35,7 +35,7 @@ func TestPastIsWhatWasSeenLive(t *testing.T) {
 	}
 	l.busy(20)
 	d := l.open()
-	past := NewPast(&d.Source, 3, 2)
+	past := NewPast(&d.Source, 3)
 	for range 20 {
 		want := l.history[l.rng.IntN(len(l.history))]
 		state, cost, err := d.StateAt(t.Context(), at(want.index))
@@ -81,7 +81,7 @@ func TestPastIsSharedAndCancellable(t *testing.T) {
 	l := startLive(t, 3, 1<<20)
 	l.busy(300)
 	d := l.open()
-	p := NewPast(&d.Source, 2, 1)
+	p := NewPast(&d.Source, 2)
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := p.At(gone, at(l.index)); !errors.Is(err, context.Canceled) {

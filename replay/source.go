@@ -10,7 +10,9 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"iter"
 	"os"
+	"slices"
 
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/log"
@@ -24,37 +26,33 @@ import (
 type Source struct {
 	Log         *log.Log
 	FS          vfs.FS
-	Checkpoints string // directory; "" is none
+	Checkpoints string // directory; "": none
 }
 
 // Cost is the work of rebuilding a state.
 type Cost struct {
-	Checkpoint uint64 // index of the checkpoint it started from; 0 the log's start
+	Checkpoint uint64 // index of the checkpoint it started from; 0: the log's start
 	Blocks     uint64
 	Events     uint64
-	// Skipped are newer checkpoints that would have served but are unusable.
-	Skipped []error
+	Skipped    []error // why newer checkpoints could not be used
 }
 
-// StateAt folds the state after the whole entry that an instant falls on. At a
-// time at which there is no entry, what was scheduled until then is ready.
+// StateAt folds the state after the whole entry at an instant. At a time at which there is no
+// entry, what was scheduled until then is ready.
 func (s *Source) StateAt(ctx context.Context, at event.Instant) (*projections.State, Cost, error) {
 	to, err := s.Log.To(at)
 	if err != nil {
 		return nil, Cost{}, err
 	}
 	state, cost, err := s.stateAfter(ctx, to)
-	if err != nil {
-		return nil, cost, err
-	}
-	if at.Kind == event.InstantTime && to > 0 {
+	if err == nil && at.Kind == event.InstantTime && to > 0 {
 		state.Advance(at.Time)
 	}
-	return state, cost, nil
+	return state, cost, err
 }
 
-// Earliest returns the first instant whose state can be rebuilt: the log's
-// start, or, where retention has deleted that, the oldest checkpoint's.
+// Earliest returns the first instant whose state can be rebuilt: the log's start, or, where
+// retention has deleted that, the oldest checkpoint's.
 func (s *Source) Earliest() (event.Instant, error) {
 	before, deleted := s.Log.DeletedBefore()
 	if !deleted || s.Checkpoints == "" {
@@ -64,18 +62,18 @@ func (s *Source) Earliest() (event.Instant, error) {
 	if err != nil {
 		return event.Instant{}, err
 	}
-	for i := len(metas) - 1; i >= 0; i-- { // oldest first
-		if metas[i].HeadIndex > before {
-			return event.Instant{Kind: event.InstantIndex, Index: metas[i].HeadIndex}, nil
+	for _, m := range slices.Backward(metas) { // oldest first
+		if m.HeadIndex > before {
+			return event.Instant{Kind: event.InstantIndex, Index: m.HeadIndex}, nil
 		}
 	}
-	return event.Instant{}, s.expired(
-		"history up to index:%d has been deleted by retention, and no checkpoint holds the state there", before)
+	return event.Instant{}, s.rangeError(true, "history up to index:%d has been deleted by "+
+		"retention, and no checkpoint holds the state there", before)
 }
 
-func (s *Source) expired(format string, args ...any) error {
+func (s *Source) rangeError(expired bool, format string, args ...any) error {
 	return &log.RangeError{What: fmt.Sprintf(format, args...),
-		First: s.Log.First(), Head: s.Log.Head(), Clock: s.Log.Clock(), Expired: true}
+		First: s.Log.First(), Head: s.Log.Head(), Clock: s.Log.Clock(), Expired: expired}
 }
 
 // stateAfter folds the state after the last block up to index to.
@@ -84,16 +82,18 @@ func (s *Source) stateAfter(ctx context.Context, to uint64) (*projections.State,
 	if err != nil {
 		return nil, cost, err
 	}
-	err = s.fold(ctx, state, to, func(b *event.Block) error {
+	for b, err := range s.fold(ctx, state, to) {
+		if err != nil {
+			return nil, cost, err
+		}
 		cost.Blocks++
 		cost.Events += uint64(len(b.Events))
-		return nil
-	})
-	return state, cost, err
+	}
+	return state, cost, nil
 }
 
-// base returns the newest state up to index to that needs no folding: a good
-// checkpoint's, or the empty one.
+// base returns the newest state up to index to that needs no folding: a good checkpoint's, or the
+// empty one.
 func (s *Source) base(to uint64) (*projections.State, Cost, error) {
 	var cost Cost
 	if s.Checkpoints != "" {
@@ -113,19 +113,19 @@ func (s *Source) base(to uint64) (*projections.State, Cost, error) {
 				cost.Checkpoint = metas[i].HeadIndex
 				return state, cost, nil
 			}
-			if !errors.Is(err, fs.ErrNotExist) { // a live node has thinned it out
+			if !errors.Is(err, fs.ErrNotExist) { // not deleted meanwhile by a live node
 				cost.Skipped = append(cost.Skipped, err)
 			}
 		}
 	}
 	if before, deleted := s.Log.DeletedBefore(); deleted && to > 0 {
-		return nil, cost, s.expired("the state at index:%d cannot be rebuilt: history up to index:%d "+
-			"has been deleted by retention, and no checkpoint lies between", to, before)
+		return nil, cost, s.rangeError(true, "the state at index:%d cannot be rebuilt: history up "+
+			"to index:%d has been deleted by retention, and no checkpoint lies between", to, before)
 	}
 	return projections.New(), cost, nil
 }
 
-// load reads a checkpoint's whole body and holds it against its head.
+// load reads a checkpoint's whole body and compares it with its head.
 func (s *Source) load(meta *checkpoint.Meta) (*projections.State, error) {
 	_, body, err := checkpoint.Open(s.FS, s.Checkpoints, meta.Name())
 	if err != nil {
@@ -135,55 +135,53 @@ func (s *Source) load(meta *checkpoint.Meta) (*projections.State, error) {
 	return LoadState(meta, body)
 }
 
-// LoadState reads a checkpoint's body to its verified end and compares the
-// state with what the head says of it.
+// LoadState reads a checkpoint's body to its verified end and compares the state with its head.
 func LoadState(meta *checkpoint.Meta, body io.Reader) (*projections.State, error) {
 	state, err := projections.Load(body)
+	if err == nil {
+		// Only a reader at its end has verified everything (checkpoint.Open).
+		var n int64
+		if n, err = io.Copy(io.Discard, body); err == nil && n > 0 {
+			err = fmt.Errorf("%d bytes after the state", n)
+		}
+	}
+	if err == nil && (state.Index() != meta.HeadIndex || state.Clock() != meta.Clock ||
+		state.Digest() != meta.Digest) {
+		err = fmt.Errorf("its state is of index %d, clock %d, digest %x; its head says %d, %d, %x",
+			state.Index(), state.Clock(), state.Digest(), meta.HeadIndex, meta.Clock, meta.Digest)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("checkpoint %s: %w", meta.Name(), err)
-	}
-	// Only a reader at its end has verified the whole (checkpoint.Open).
-	if n, err := io.Copy(io.Discard, body); err != nil || n > 0 {
-		if err == nil {
-			err = fmt.Errorf("%d bytes behind the state", n)
-		}
-		return nil, fmt.Errorf("checkpoint %s: %w", meta.Name(), err)
-	}
-	if state.Index() != meta.HeadIndex || state.Clock() != meta.Clock || state.Digest() != meta.Digest {
-		return nil, fmt.Errorf("checkpoint %s: its state is of index %d, clock %d, digest %x; its head says %d, %d, %x",
-			meta.Name(), state.Index(), state.Clock(), state.Digest(), meta.HeadIndex, meta.Clock, meta.Digest)
 	}
 	return state, nil
 }
 
-// fold folds all blocks above the state's index up to to. each, if not nil,
-// sees every block after it was folded.
-func (s *Source) fold(ctx context.Context, state *projections.State, to uint64, each func(*event.Block) error) error {
-	if state.Index() >= to {
-		return nil
+// fold folds all blocks after the state's index up to to, and yields each block after it was
+// folded.
+func (s *Source) fold(ctx context.Context, state *projections.State, to uint64,
+) iter.Seq2[*event.Block, error] {
+	return func(yield func(*event.Block, error) bool) {
+		for b, err := range s.blocks(ctx, state.Index()+1, to) {
+			if err == nil {
+				err = FoldBlock(state, b)
+			}
+			if !yield(b, err) {
+				return
+			}
+		}
 	}
-	return s.blocks(ctx, state.Index()+1, to, func(b *event.Block) error {
-		if err := FoldBlock(state, b); err != nil {
-			return err
-		}
-		if each != nil {
-			return each(b)
-		}
-		return nil
-	})
 }
 
-// FoldError is an event that the state before it rules out: one of the two is
-// wrong.
+// FoldError is an event that the state before it excludes: one of the two is wrong.
 type FoldError struct {
 	Index  uint64
-	Reason any // what the fold panicked with
+	Reason any // the fold's panic
 }
 
 func (e *FoldError) Error() string { return fmt.Sprintf("block %d: %v", e.Index, e.Reason) }
 
-// FoldBlock folds a block; a panic of the fold becomes a FoldError, for here
-// nothing goes on with the state.
+// FoldBlock folds a block; a panic of the fold becomes a FoldError, because here nothing goes on
+// with the state.
 func FoldBlock(state *projections.State, b *event.Block) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -194,22 +192,17 @@ func FoldBlock(state *projections.State, b *event.Block) (err error) {
 	return nil
 }
 
-// blocks calls fn with the blocks from and to inclusive.
-func (s *Source) blocks(ctx context.Context, from, to uint64, fn func(*event.Block) error) error {
-	next := s.Log.Blocks(from)
-	for {
-		b, err := next(ctx)
-		if err == io.EOF {
-			return nil
+// blocks yields the blocks from and to inclusive. An error is the last.
+func (s *Source) blocks(ctx context.Context, from, to uint64) iter.Seq2[*event.Block, error] {
+	return func(yield func(*event.Block, error) bool) {
+		if from > to {
+			return
 		}
-		if err != nil {
-			return err
-		}
-		if b.Index > to {
-			return nil
-		}
-		if err := fn(b); err != nil {
-			return err
+		for next := s.Log.Blocks(from); ; {
+			b, err := next(ctx)
+			if err == io.EOF || err == nil && b.Index > to || !yield(b, err) || err != nil {
+				return
+			}
 		}
 	}
 }
@@ -220,63 +213,65 @@ type Filter struct {
 	Message event.ID // through dead-letter queues and replays
 }
 
-// takes reports whether the filter takes an event, Message left aside: a
-// message's events are found by its history.
+// takes reports whether the filter takes an event, apart from Message: a message's events are found
+// by its history.
 func (f *Filter) takes(e *event.Event) bool {
 	return f.Queue == "" || e.Queue == f.Queue || e.ToQueue == f.Queue
 }
 
-// Events calls fn with the events between two instants, both inclusive, in the
-// log's order, and returns the indexes that the instants stand for.
-func (s *Source) Events(ctx context.Context, from, to event.Instant, f Filter, fn func(index uint64, e *event.Event) error) (first, last uint64, err error) {
+// Events calls fn with the events between two instants, both inclusive, in the log's order, and
+// returns the indexes of the instants.
+func (s *Source) Events(ctx context.Context, from, to event.Instant, f Filter,
+	fn func(index uint64, e *event.Event) error) (first, last uint64, err error) {
 	if first, err = s.Log.From(from); err != nil {
 		return 0, 0, err
 	}
 	if last, err = s.Log.To(to); err != nil {
 		return 0, 0, err
 	}
-	if f.Message != (event.ID{}) {
-		events, err := s.Log.History(ctx, f.Message)
-		if err != nil {
-			return first, last, err
-		}
+	each := func(events []event.Event) error {
 		for i := range events {
 			index := event.RefOf(events[i].ID).Index
-			if index >= first && index <= last && f.takes(&events[i]) {
-				if err := fn(index, &events[i]); err != nil {
-					return first, last, err
-				}
+			if index < first || index > last || !f.takes(&events[i]) {
+				continue
 			}
-		}
-		return first, last, nil
-	}
-	err = s.blocks(ctx, first, last, func(b *event.Block) error {
-		for i := range b.Events {
-			if f.takes(&b.Events[i]) {
-				if err := fn(b.Index, &b.Events[i]); err != nil {
-					return err
-				}
+			if err := fn(index, &events[i]); err != nil {
+				return err
 			}
 		}
 		return nil
-	})
-	return first, last, err
+	}
+	if f.Message != (event.ID{}) {
+		events, err := s.Log.History(ctx, f.Message)
+		if err == nil {
+			err = each(events)
+		}
+		return first, last, err
+	}
+	for b, err := range s.blocks(ctx, first, last) {
+		if err == nil {
+			err = each(b.Events)
+		}
+		if err != nil {
+			return first, last, err
+		}
+	}
+	return first, last, nil
 }
 
-// Dir is a data directory, opened without touching it: files are only opened
-// for reading, nothing is locked.
+// Dir is a data directory that is only read: nothing is locked or written (I14).
 type Dir struct {
 	Source
 	Path string
 	Node *datadir.Node // nil where node.json is missing (a copy of log/ alone)
-	// Metas are the checkpoints that were there before the log was opened, so
-	// that none of a live node is newer than what the log holds.
+	// Metas are the checkpoints that existed before the log was opened, so that none of a live
+	// node's is newer than the log.
 	Metas []checkpoint.Meta
 	Bad   []checkpoint.Bad
 }
 
-// Open opens the data directory at path. Damage in the log's last segment that
-// shows only when all of it is read is not searched for here: Verify does.
+// Open opens the data directory at path. It does not search for damage that only reading everything
+// would show: Verify does.
 func Open(path string) (*Dir, error) {
 	if info, err := os.Stat(path); err != nil {
 		return nil, fmt.Errorf("data directory: %w", err)
@@ -290,8 +285,7 @@ func Open(path string) (*Dir, error) {
 	return OpenOn(vfs.OS{}, path, node)
 }
 
-// OpenOn opens the data directory that any file system has at path, with its
-// card, if there is one.
+// OpenOn opens the data directory at path of any file system; node may be nil.
 func OpenOn(fsys vfs.FS, path string, node *datadir.Node) (*Dir, error) {
 	d := &Dir{Path: path, Node: node}
 	d.FS = fsys
@@ -309,7 +303,7 @@ func OpenOn(fsys vfs.FS, path string, node *datadir.Node) (*Dir, error) {
 	return d, nil
 }
 
-// LogDir is where the log's files are.
+// LogDir returns the directory of the log's files.
 func (d *Dir) LogDir() string { return datadir.Path(d.Path, datadir.LogDir) }
 
 func (d *Dir) logOptions() log.Options {
@@ -323,6 +317,5 @@ func (d *Dir) logOptions() log.Options {
 // Close closes the files.
 func (d *Dir) Close() error { return d.Log.Close() }
 
-// Tail describes a torn tail or a block that is still being written; nil if
-// there is none.
+// Tail describes a torn tail or a block that is still being written, nil without one.
 func (d *Dir) Tail() *log.Tail { return d.Log.Tail() }

@@ -4,8 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
+	"math"
 	"slices"
 
 	"github.com/qlogd/qlogd/event"
@@ -16,10 +16,9 @@ import (
 	"github.com/qlogd/qlogd/projections"
 )
 
-// Difference is what verification found wrong: the first thing, at its place.
+// Difference is the first thing that verification found wrong.
 type Difference struct {
-	// Index of the first block that is wrong, or that cannot be right; 0 where
-	// it is no block.
+	// Index of the first block that is wrong, or that cannot be right; 0 if it is no block.
 	Index uint64
 	Err   error
 }
@@ -27,22 +26,26 @@ type Difference struct {
 func (d *Difference) Error() string { return d.Err.Error() }
 func (d *Difference) Unwrap() error { return d.Err }
 
-// Report is what a verification has seen.
+func differ(index uint64, format string, args ...any) error {
+	return &Difference{index, fmt.Errorf(format, args...)}
+}
+
+// Report is the result of a verification.
 type Report struct {
 	Log         log.Report
 	Folded      uint64 // blocks
-	From        uint64 // index of the checkpoint that the fold started from; 0 the log's start
+	From        uint64 // index of the checkpoint that the fold started from; 0: the log's start
 	Checkpoints int    // compared and equal
 	State       *projections.State
 }
 
-// Verify reads every byte of the log and of the checkpoints, folds the log from
-// its start (or from the oldest checkpoint where retention has deleted the
-// start), and compares digest, chain and clock with every checkpoint. The first
-// thing wrong is a *Difference; any other error means that verification failed.
+// Verify reads every byte of the log and of the checkpoints, folds the log from its start (or from
+// the oldest checkpoint if retention has deleted the start), and compares digest, chain and clock
+// with every checkpoint. The first thing wrong is a *Difference; any other error means that
+// verification failed.
 //
-// node is the directory's card, nil if it has none. progress is called with the
-// work done and the total, in bytes of the log, each counted twice: read and folded.
+// node is the directory's card, nil without one. progress is called with the work done and the
+// total, in bytes of the log, each counted twice: read and folded.
 func Verify(ctx context.Context, fsys vfs.FS, path string, node *datadir.Node,
 	progress func(done, total int64)) (*Report, error) {
 	if progress == nil {
@@ -52,13 +55,13 @@ func Verify(ctx context.Context, fsys vfs.FS, path string, node *datadir.Node,
 	d := &Dir{Path: path, Node: node}
 	d.FS, d.Checkpoints = fsys, datadir.Path(path, datadir.CheckpointDir)
 	var err error
-	// Before the log is looked at: a live node's may only be ahead of these.
+	// Before the log is read: a live node's log may only be ahead of these.
 	if d.Metas, d.Bad, err = checkpoint.List(d.FS, d.Checkpoints); err != nil {
 		return r, err
 	}
 	for _, b := range d.Bad {
 		if !errors.Is(b.Err, fs.ErrNotExist) {
-			return r, &Difference{Err: fmt.Errorf("checkpoint %s: %w", b.Name, b.Err)}
+			return r, differ(0, "checkpoint %s: %w", b.Name, b.Err)
 		}
 	}
 	var total int64
@@ -66,17 +69,17 @@ func Verify(ctx context.Context, fsys vfs.FS, path string, node *datadir.Node,
 		total = all
 		progress(done, 2*all)
 	})
-	if err != nil {
-		return r, difference(err)
+	if err == nil {
+		d.Log, err = log.OpenReadOnly(d.logOptions())
 	}
-	if d.Log, err = log.OpenReadOnly(d.logOptions()); err != nil {
+	if err != nil {
 		return r, difference(err)
 	}
 	defer d.Log.Close()
 	return r, d.verifyFold(ctx, r, func(bytes int64) { progress(total+bytes, 2*total) })
 }
 
-// difference makes damage a Difference, and leaves other errors.
+// difference makes damage a Difference, and returns other errors as they are.
 func difference(err error) error {
 	if c, ok := errors.AsType[*log.CorruptionError](err); ok {
 		return &Difference{Index: c.LastGood + 1, Err: err}
@@ -90,8 +93,7 @@ func difference(err error) error {
 	return err
 }
 
-// verifyFold folds the log as far as Verify has read it, and stops at every
-// checkpoint on the way.
+// verifyFold folds the log as far as Verify has read it, and stops at every checkpoint on the way.
 func (d *Dir) verifyFold(ctx context.Context, r *Report, progress func(int64)) error {
 	metas := slices.Clone(d.Metas)
 	slices.Reverse(metas) // oldest first
@@ -107,35 +109,34 @@ func (d *Dir) verifyFold(ctx context.Context, r *Report, progress func(int64)) e
 	}
 	r.State = state
 	check := func(upTo uint64) error {
-		for len(metas) > 0 && metas[0].HeadIndex <= upTo {
+		for ; len(metas) > 0 && metas[0].HeadIndex <= upTo; metas = metas[1:] {
 			if err := d.checkpointEqual(&metas[0], state); err != nil {
 				return err
 			}
 			if metas[0].HeadIndex >= r.From {
 				r.Checkpoints++
 			}
-			metas = metas[1:]
 		}
 		return nil
 	}
 	var bytes int64
-	next := d.Log.Blocks(state.Index() + 1)
-	allowed := uint64(0) // a live node may have deleted more since the log was read
-	for {
-		b, err := next(ctx)
-		if err == nil && b.Index > head && deleted && before >= max(state.History(), allowed) {
+	// Retention announces in the log what it deletes. A live node may have deleted more since the
+	// log was read, so the log is read on until it announces what is missing.
+	announced := uint64(0)
+	for b, err := range d.blocks(ctx, state.Index()+1, math.MaxUint64) {
+		if err != nil {
+			return difference(err)
+		}
+		if b.Index > head {
+			if !deleted || before < max(state.History(), announced) {
+				break
+			}
 			for i := range b.Events {
 				if e := &b.Events[i]; e.Type == event.HistoryDeleted {
-					allowed = max(allowed, e.Before)
+					announced = max(announced, e.Before)
 				}
 			}
 			continue
-		}
-		if err == io.EOF || err == nil && b.Index > head {
-			break
-		}
-		if err != nil {
-			return difference(err)
 		}
 		// Checkpoints of the state before this block, which it is still in.
 		if err := check(b.Index - 1); err != nil {
@@ -151,29 +152,32 @@ func (d *Dir) verifyFold(ctx context.Context, r *Report, progress func(int64)) e
 	if err := check(head); err != nil {
 		return err
 	}
-	// Retention announces in the log what it deletes. A copy may end before the
-	// announcement.
-	forked := uint64(0) // the last index that a copy shares with its original
+	shared := uint64(0) // the last index that a copy has from its original
 	if d.Node != nil && d.Node.Fork != nil {
-		forked = d.Node.Fork.Index
+		shared = d.Node.Fork.Index
 	}
-	if allowed = max(allowed, state.History()); deleted && before >= max(allowed, forked+1) {
-		return &Difference{Index: max(allowed, 1), Err: fmt.Errorf("the log begins behind index %d, but retention has deleted only what is before index %d: its beginning is missing", before, allowed)}
-	}
-	if len(metas) > 0 && metas[0].HeadIndex > head {
-		return &Difference{Index: head + 1, Err: fmt.Errorf("the log ends at index %d, before checkpoint %s, which is of index %d: its end is missing", head, metas[0].Name(), metas[0].HeadIndex)}
+	announced = max(announced, state.History())
+	switch {
+	case deleted && before >= max(announced, shared+1): // a copy may end before the announcement
+		return differ(max(announced, 1), "the log begins behind index %d, but retention has "+
+			"deleted only what is before index %d: its beginning is missing", before, announced)
+	case len(metas) > 0 && metas[0].HeadIndex > head:
+		return differ(head+1, "the log ends at index %d, before checkpoint %s, which is of index "+
+			"%d: its end is missing", head, metas[0].Name(), metas[0].HeadIndex)
 	}
 	return nil
 }
 
-// oldest returns the state of the first checkpoint from which a log goes on whose
-// start is deleted, and the checkpoints from there on. A live node may delete it
-// meanwhile, and then has newer ones.
-func (d *Dir) oldest(metas []checkpoint.Meta, before, head uint64) (*projections.State, []checkpoint.Meta, error) {
+// oldest returns the state of the first checkpoint from which a log continues whose start is
+// deleted, and the checkpoints from there on. A live node may delete it meanwhile, and then has
+// newer ones.
+func (d *Dir) oldest(metas []checkpoint.Meta, before, head uint64) (
+	*projections.State, []checkpoint.Meta, error) {
 	for listed := false; ; {
 		i := slices.IndexFunc(metas, func(m checkpoint.Meta) bool { return m.HeadIndex >= before })
 		if i < 0 && listed {
-			return nil, nil, &Difference{Err: fmt.Errorf("history up to index %d was deleted, and no checkpoint holds the state there", before)}
+			return nil, nil, differ(0, "history up to index %d was deleted, "+
+				"and no checkpoint holds the state there", before)
 		}
 		if i < 0 {
 			listed = true
@@ -182,7 +186,8 @@ func (d *Dir) oldest(metas []checkpoint.Meta, before, head uint64) (*projections
 				return nil, nil, err
 			}
 			slices.Reverse(all)
-			metas = slices.DeleteFunc(all, func(m checkpoint.Meta) bool { return m.HeadIndex > head })
+			newer := func(m checkpoint.Meta) bool { return m.HeadIndex > head }
+			metas = slices.DeleteFunc(all, newer)
 			continue
 		}
 		state, err := d.load(&metas[i])
@@ -196,37 +201,38 @@ func (d *Dir) oldest(metas []checkpoint.Meta, before, head uint64) (*projections
 	}
 }
 
-// checkpointEqual compares a checkpoint, every byte of it, with the state that
-// the fold has reached, and its chain with the log's.
+// checkpointEqual compares a checkpoint, every byte of it, with the state that the fold has
+// reached, and its chain with the log's.
 func (d *Dir) checkpointEqual(m *checkpoint.Meta, state *projections.State) error {
-	differ := func(format string, args ...any) error {
-		return &Difference{Index: m.HeadIndex, Err: fmt.Errorf("checkpoint %s at index %d: %w", m.Name(), m.HeadIndex, fmt.Errorf(format, args...))}
-	}
 	stored, err := d.load(m)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil // a live node has thinned it out
+		return nil // deleted meanwhile by a live node
 	}
 	if err != nil {
 		return &Difference{Index: m.HeadIndex, Err: err}
 	}
 	if m.HeadIndex < state.Index() {
-		return nil // older than where the fold started: only its wholeness can be checked
+		return nil // older than where the fold started: only its own checksums can be checked
 	}
 	chain, err := d.Log.ChainAt(m.HeadIndex)
 	if err != nil {
 		return difference(err)
 	}
+	wrong := ""
 	switch {
 	case chain != m.Chain:
-		return differ("its chain is %x, the log's is %x", m.Chain, chain)
+		wrong = fmt.Sprintf("its chain is %x, the log's is %x", m.Chain, chain)
 	case state.Index() != m.HeadIndex:
-		return differ("the log has no block there (the newest before is %d)", state.Index())
+		wrong = fmt.Sprintf("the log has no block there (the newest before is %d)", state.Index())
 	case state.Clock() != m.Clock:
-		return differ("its clock is %d, the fold's is %d", m.Clock, state.Clock())
+		wrong = fmt.Sprintf("its clock is %d, the fold's is %d", m.Clock, state.Clock())
 	case state.Digest() != m.Digest:
-		return differ("its digest is %x, the fold's is %x%s", m.Digest, state.Digest(), firstDifference(stored, state))
+		wrong = fmt.Sprintf("its digest is %x, the fold's is %x%s",
+			m.Digest, state.Digest(), firstDifference(stored, state))
+	default:
+		return nil
 	}
-	return nil
+	return differ(m.HeadIndex, "checkpoint %s at index %d: %s", m.Name(), m.HeadIndex, wrong)
 }
 
 // firstDifference names a message or queue in which two states differ.
@@ -246,7 +252,7 @@ func firstDifference(a, b *projections.State) string {
 	return out
 }
 
-// size is about what a block takes in the log.
+// size estimates the bytes of a block in the log.
 func size(b *event.Block) int64 {
 	n := int64(68)
 	for i := range b.Events {

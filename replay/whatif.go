@@ -2,7 +2,7 @@ package replay
 
 import (
 	"context"
-	"fmt"
+	"errors"
 
 	"github.com/qlogd/qlogd/event"
 )
@@ -10,10 +10,14 @@ import (
 // What the answer of WhatIf rests on.
 var (
 	givenFacts = []string{
-		"which messages were accepted, when, and with what: key, kind, priority, size, delay, ttl, idempotency key",
-		"what operators did: queues made, changed, paused, purged and deleted, messages taken out, dead letters replayed and purged, messages resurrected",
-		"how long after a message could be had a worker took it, attempt by attempt, and for how long it asked",
-		"what became of each attempt and after how long: acked, failed, dead-lettered, given back, extended, or silence",
+		"which messages were accepted, when, and with what: key, kind, priority, size, delay, " +
+			"ttl, idempotency key",
+		"what operators did: queues made, changed, paused, purged and deleted, " +
+			"messages taken out, dead letters replayed and purged, messages resurrected",
+		"how long after a message could be had a worker took it, attempt by attempt, " +
+			"and for how long it asked",
+		"what became of each attempt and after how long: acked, failed, dead-lettered, " +
+			"given back, extended, or silence",
 	}
 	decidedAgain = []string{
 		"which message a worker gets, and what waits behind what",
@@ -22,11 +26,16 @@ var (
 		"what expires, what is refused because a queue is full, what is a duplicate",
 	}
 	unknownFacts = []string{
-		"what was refused in reality (full queues, duplicates, schemas) is not in the log, and so not played: more might have been accepted",
-		"a worker whose settle came too late looks like one that went silent, and a call of several messages like several calls",
-		"waiting workers leave no trace: one is taken to come after a message as late as it really did",
-		"attempts that were never made in reality are taken to end as the message's last one did, or, of a message never leased, as the queue's messages usually did (assumed)",
-		"jitter is drawn anew, and message_schema and deduplication.by are not applied to messages that were accepted",
+		"what was refused in reality (full queues, duplicates, schemas) is not in the log, " +
+			"and so not played: more might have been accepted",
+		"a worker whose settle came too late looks like one that went silent, " +
+			"and a call of several messages like several calls",
+		"waiting workers leave no trace: " +
+			"one is taken to come after a message as late as it really did",
+		"attempts that were never made in reality are taken to end as the message's last one " +
+			"did, or, of a message never leased, as the queue's messages usually did (assumed)",
+		"jitter is drawn anew, and message_schema and deduplication.by are not applied " +
+			"to messages that were accepted",
 		"what clients would have done otherwise once they saw another answer",
 	}
 )
@@ -77,7 +86,7 @@ type Divergence struct {
 
 // End is how a message's time in its queue ended.
 type End struct {
-	State    string // acked, dead_lettered, discarded, replayed, waiting, leased, refused, duplicate
+	State    string // a type of event, or waiting, leased, refused, duplicate
 	Reason   event.Reason
 	Time     int64
 	Attempts uint32 // leases
@@ -93,14 +102,16 @@ const (
 	Duplicate    Effect = "duplicate"     // it would have been one
 	DeadLettered Effect = "dead_lettered" // it would have been, and was not
 	Discarded    Effect = "discarded"     // it would have been, and was not
-	Spared       Effect = "spared"        // it was dead-lettered or discarded, and would not have been
+	Spared       Effect = "spared"        // it was either of these, and would not have been
 	Delayed      Effect = "delayed"       // the same end, later; or none yet
 	Sooner       Effect = "sooner"
 	Otherwise    Effect = "otherwise" // another way to the same end at the same time
 )
 
 // Effects in the order in which they are printed.
-var Effects = []Effect{Refused, Duplicate, DeadLettered, Discarded, Spared, Delayed, Sooner, Otherwise}
+var Effects = []Effect{
+	Refused, Duplicate, DeadLettered, Discarded, Spared, Delayed, Sooner, Otherwise,
+}
 
 // Counts are of one queue or of all.
 type Counts struct {
@@ -129,7 +140,7 @@ type WhatIfSummary struct {
 	LastIndex   uint64             `json:"last_index"`
 	All         *Counts            `json:"all"`
 	Queues      map[string]*Counts `json:"queues"`
-	LateSettles int64              `json:"late_settles"`       // of workers that would have come too late
+	LateSettles int64              `json:"late_settles"`       // that would have come too late
 	Unserved    int64              `json:"waiting_workers"`    // at the end
 	Unneeded    int64              `json:"replays_not_needed"` // and resurrections not needed
 	Given       []string           `json:"given"`
@@ -137,13 +148,8 @@ type WhatIfSummary struct {
 	Unknown     []string           `json:"unknown"`
 }
 
-// UsageError is a what-if that can't be played.
-type UsageError struct{ Err error }
-
-func (e *UsageError) Error() string { return e.Err.Error() }
-func (e *UsageError) Unwrap() error { return e.Err }
-
-func usagef(format string, args ...any) error { return &UsageError{fmt.Errorf(format, args...)} }
+// ErrPolicy is wrapped by the error of a what-if whose policy a queue can't have.
+var ErrPolicy = errors.New("policy is refused")
 
 // WhatIf plays the log between two instants under another policy. It takes what
 // producers, workers and operators did as given, and lets the real state

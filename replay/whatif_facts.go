@@ -2,8 +2,6 @@ package replay
 
 import (
 	"context"
-	"errors"
-	"io"
 	"slices"
 
 	"github.com/qlogd/qlogd/event"
@@ -116,7 +114,8 @@ type gatherer struct {
 func gather(ctx context.Context, src *Source, o *WhatIfOptions) (*facts, error) {
 	g := &gatherer{
 		facts:  &facts{byID: map[event.ID]*life{}, usual: map[string]int64{}},
-		queues: map[string]*queueNow{}, lanes: map[laneKey]madeWay{}, open: map[event.ID]*life{}, took: map[string][]int64{},
+		queues: map[string]*queueNow{}, lanes: map[laneKey]madeWay{}, open: map[event.ID]*life{},
+		took: map[string][]int64{},
 	}
 	from, err := beginning(src, o.From)
 	if err != nil {
@@ -134,23 +133,18 @@ func gather(ctx context.Context, src *Source, o *WhatIfOptions) (*facts, error) 
 		g.queues[q.Name] = &queueNow{q.Number, q.Policy}
 	}
 	g.start.All(func(m event.MessageView) bool {
-		l := &life{id: m.ID, playID: m.ID, queue: m.Queue, key: m.Key, kind: m.Kind, existed: true, at: max(m.Due, m.EnqueuedAt)}
+		l := &life{
+			id: m.ID, playID: m.ID, queue: m.Queue, key: m.Key, kind: m.Kind, existed: true,
+			at: max(m.Due, m.EnqueuedAt),
+		}
 		g.lives = append(g.lives, l)
 		g.byID[m.ID] = l
 		return true
 	})
 	slices.SortFunc(g.lives, func(a, b *life) int { return a.id.Compare(b.id) })
-	next := src.Log.Blocks(g.first)
-	for {
-		b, err := next(ctx)
+	for b, err := range src.blocks(ctx, g.first, g.last) {
 		if err != nil {
-			if errors.Is(err, io.EOF) {
-				break
-			}
 			return nil, err
-		}
-		if b.Index > g.last {
-			break
 		}
 		for i := range b.Events {
 			g.event(&b.Events[i])
@@ -184,9 +178,12 @@ func (g *gatherer) give(e *event.Event, v given) {
 	g.given = append(g.given, v)
 }
 
+// command gives a command as it is.
+func (g *gatherer) command(e *event.Event, c *event.Command) { g.give(e, given{command: c}) }
+
 // settle gives a settle of a lease from before the first instant.
 func (g *gatherer) settle(e *event.Event, item event.SettleItem) {
-	g.give(e, given{command: &event.Command{Settle: &event.Settle{Items: []event.SettleItem{item}}}})
+	g.command(e, &event.Command{Settle: &event.Settle{Items: []event.SettleItem{item}}})
 }
 
 // event takes the facts out of one event.
@@ -209,11 +206,12 @@ func (g *gatherer) event(e *event.Event) {
 		q.policy = *e.Policy
 		g.give(e, given{policy: &event.PutQueue{Name: e.Queue, Policy: e.Policy.Clone()}})
 	case event.QueueDeleted:
-		g.give(e, given{command: &event.Command{DeleteQueue: &event.DeleteQueue{Name: e.Queue, Force: true}}})
+		g.command(e, &event.Command{DeleteQueue: &event.DeleteQueue{Name: e.Queue, Force: true}})
 	case event.QueuePaused, event.QueueResumed:
-		g.give(e, given{command: &event.Command{PauseQueue: &event.PauseQueue{Name: e.Queue, Paused: e.Type == event.QueuePaused}}})
+		paused := e.Type == event.QueuePaused
+		g.command(e, &event.Command{PauseQueue: &event.PauseQueue{Name: e.Queue, Paused: paused}})
 	case event.QueuePurged:
-		g.give(e, given{command: &event.Command{PurgeQueue: &event.PurgeQueue{Name: e.Queue}}})
+		g.command(e, &event.Command{PurgeQueue: &event.PurgeQueue{Name: e.Queue}})
 	case event.Enqueued:
 		l = &life{id: e.ID, queue: e.Queue, key: e.Key, kind: e.Kind, at: max(at, e.Due)}
 		g.lives = append(g.lives, l)
@@ -242,7 +240,8 @@ func (g *gatherer) event(e *event.Event) {
 			g.give(e, given{of: l, replay: fact(e)})
 		case e.Reason == event.ReasonDeleted:
 			g.ended(l, e, at, 0, 0) // whatever the worker would have done is not known
-			g.give(e, given{life: l, command: &event.Command{Delete: &event.DeleteMessage{ID: e.Subject}}})
+			del := &event.Command{Delete: &event.DeleteMessage{ID: e.Subject}}
+			g.give(e, given{life: l, command: del})
 		case e.Reason == event.ReasonRejected && e.Lease != event.ID{}:
 			g.ended(l, e, at, event.OpDeadLetter, 0)
 		case e.Reason == event.ReasonMaxAttempts && e.Lease != event.ID{}:
@@ -262,47 +261,42 @@ func (g *gatherer) event(e *event.Event) {
 		g.give(e, given{life: n, of: l, replay: fact(e)})
 		return
 	case event.RulesChanged:
-		g.give(e, given{command: &event.Command{Upgrade: &event.Upgrade{Rules: e.Rules}}})
+		g.command(e, &event.Command{Upgrade: &event.Upgrade{Rules: e.Rules}})
 	}
 	if e.IsMove() {
-		g.moved(l, e, at)
+		n := g.arrives(l, e, at)
+		if l != nil {
+			l.next = n
+		}
 	}
 }
 
-// fact is an event without what users wrote: a long range must not hold it all.
-func fact(e *event.Event) *event.Event {
-	f := *e
-	f.Content = event.Blob{}
-	return &f
-}
-
-// broughtBack begins the life of a message that was replayed or resurrected. It
-// is told of like one that was produced.
-func (g *gatherer) broughtBack(l *life, e *event.Event, at int64) *life {
-	n := &life{id: e.ID, queue: e.ToQueue, at: at, back: true}
+// arrives begins a message's life in the queue that it moved to.
+func (g *gatherer) arrives(l *life, e *event.Event, at int64) *life {
+	n := &life{id: e.ID, queue: e.ToQueue, at: at}
 	if l != nil {
 		n.key, n.kind = l.key, l.kind
 	}
-	n.real = append(n.real, Step{Type: e.Type, Time: at})
-	g.lives = append(g.lives, n)
 	g.byID[e.ID] = n
 	return n
 }
 
-// moved begins a message's life in the queue that it moved to.
-func (g *gatherer) moved(l *life, e *event.Event, at int64) *life {
-	n := &life{id: e.ID, queue: e.ToQueue, at: at}
-	if l != nil {
-		n.key, n.kind = l.key, l.kind
-		l.next = n
-	}
-	g.byID[e.ID] = n
+// broughtBack begins the life of a message that was replayed or resurrected. It is reported like
+// one that was produced.
+func (g *gatherer) broughtBack(l *life, e *event.Event, at int64) *life {
+	n := g.arrives(l, e, at)
+	n.back = true
+	n.real = append(n.real, Step{Type: e.Type, Time: at})
+	g.lives = append(g.lives, n)
 	return n
 }
 
 // produce is the command that an enqueued event came of.
 func (g *gatherer) produce(e *event.Event, at int64) *event.Produce {
-	m := event.NewMessage{Key: e.Key, Kind: e.Kind, Priority: e.Priority, DeliverAt: e.Due, Size: e.Size, SourceID: e.SourceID}
+	m := event.NewMessage{
+		Key: e.Key, Kind: e.Kind, Priority: e.Priority, DeliverAt: e.Due, Size: e.Size,
+		SourceID: e.SourceID,
+	}
 	if e.Expires > 0 {
 		m.TTLMS = max(e.Expires-at, 1)
 	}
@@ -332,7 +326,8 @@ func (g *gatherer) ownWait(e *event.Event, at int64) int64 {
 		return -1
 	}
 	usual := fsm.Backoff(&q.policy, e.Attempt)
-	if spread := usual * q.policy.BackoffJitter / event.Million; wait >= usual-spread && wait <= usual+spread {
+	spread := usual * q.policy.BackoffJitter / event.Million
+	if wait >= usual-spread && wait <= usual+spread {
 		return -1
 	}
 	return wait
@@ -358,11 +353,9 @@ func (g *gatherer) leased(l *life, e *event.Event, at int64) {
 	g.open[e.ID] = l
 }
 
-// lane is the row in which a message waits; the zero one where it waits for
-// none.
-func (g *gatherer) lane(l *life) laneKey { return laneOf(l, g.queues[l.queue]) }
-
-func laneOf(l *life, q *queueNow) laneKey {
+// lane returns the lane in which a message waits, the zero one if it waits for no other message.
+func (g *gatherer) lane(l *life) laneKey {
+	q := g.queues[l.queue]
 	switch {
 	case q == nil || q.policy.Ordering == event.Unordered:
 		return laneKey{}
@@ -415,7 +408,9 @@ func stepOf(e *event.Event, at int64) (Step, bool) {
 	case event.Resurrected, event.Erased:
 		return Step{}, false // of a message that has left its queue long ago
 	}
-	return Step{Type: e.Type, Time: at, Attempt: e.Attempt, Reason: e.Reason, ToQueue: e.ToQueue}, true
+	return Step{
+		Type: e.Type, Time: at, Attempt: e.Attempt, Reason: e.Reason, ToQueue: e.ToQueue,
+	}, true
 }
 
 // again returns when a message that came back can be had again.

@@ -3,6 +3,7 @@ package replay
 import (
 	"container/heap"
 	"context"
+	"fmt"
 	"math"
 	"slices"
 
@@ -25,15 +26,12 @@ type demand struct {
 	owner *life
 }
 
-// action is what happens at a time of the play.
+// action is something that happens in the play.
 type action struct {
 	at    int64
 	order event.ID // what happened first in reality goes first; zero is last
 	n     int      // and else what was planned first
-	given *given
-	ask   *demand
-	item  *event.SettleItem
-	life  *life // of item
+	do    func() error
 }
 
 type actions []action
@@ -84,12 +82,13 @@ type seen struct {
 func newStage(f *facts, o *WhatIfOptions) (*stage, error) {
 	s := &stage{
 		facts: f, o: o, index: f.start.Index(), clock: f.startClock,
-		byPlayID: map[event.ID]*life{}, waiting: map[string][]*demand{}, dedup: map[event.Hash]seen{},
+		byPlayID: map[event.ID]*life{}, waiting: map[string][]*demand{},
+		dedup: map[event.Hash]seen{},
 	}
 	s.machine = fsm.New(f.start, s, fsm.Options{})
 	for i := range f.given {
 		g := &f.given[i]
-		s.at(action{at: g.at, order: g.order, given: g})
+		s.at(g.at, g.order, func() error { return s.give(g) })
 	}
 	for _, q := range s.machine.Queues() {
 		if err := s.put(&event.PutQueue{Name: q.Name, Policy: q.Policy.Clone()}); err != nil {
@@ -108,10 +107,9 @@ func newStage(f *facts, o *WhatIfOptions) (*stage, error) {
 	return s, nil
 }
 
-func (s *stage) at(a action) {
+func (s *stage) at(at int64, order event.ID, do func() error) {
 	s.planned++
-	a.n = s.planned
-	heap.Push(&s.plan, a)
+	heap.Push(&s.plan, action{at, order, s.planned, do})
 }
 
 // play lets everything happen up to the last instant.
@@ -129,7 +127,8 @@ func (s *stage) play(ctx context.Context) error {
 		switch {
 		case len(s.plan) > 0 && (!isDue || s.plan[0].at < due) && s.plan[0].at <= s.endClock:
 			a := heap.Pop(&s.plan).(action)
-			err = s.act(&a)
+			s.clock = max(s.clock, a.at)
+			err = a.do()
 		case isDue && due <= s.endClock:
 			_, err = s.apply(due, nil)
 		default:
@@ -185,23 +184,22 @@ func (s *stage) serve() error {
 	return nil
 }
 
-func (s *stage) act(a *action) error {
-	s.clock = max(s.clock, a.at)
-	switch {
-	case a.given != nil:
-		return s.give(a)
-	case a.ask != nil:
-		if a.ask.done {
-			return nil
-		}
-		a.ask.done = true
-		got, err := s.lease(a.ask)
-		if err == nil && !got {
-			s.waiting[a.ask.queue] = append(s.waiting[a.ask.queue], a.ask)
-		}
-		return err
+// ask lets a worker come: it gets a message, or waits for one.
+func (s *stage) ask(d *demand) error {
+	if d.done {
+		return nil
 	}
-	r, err := s.apply(a.at, &event.Command{Settle: &event.Settle{Items: []event.SettleItem{*a.item}}})
+	d.done = true
+	got, err := s.lease(d)
+	if err == nil && !got {
+		s.waiting[d.queue] = append(s.waiting[d.queue], d)
+	}
+	return err
+}
+
+func (s *stage) settle(item event.SettleItem) error {
+	c := &event.Command{Settle: &event.Settle{Items: []event.SettleItem{item}}}
+	r, err := s.apply(s.clock, c)
 	if err == nil && len(r.Settled) == 1 && r.Settled[0].Status == event.StatusRejected {
 		s.late++
 	}
@@ -253,11 +251,14 @@ func (s *stage) taken(d *demand, m *event.LeasedMessage) {
 	default:
 		l.assumed = true
 	}
+	plan := func(took int64, order event.ID, item event.SettleItem) {
+		s.at(s.clock+took, order, func() error { return s.settle(item) })
+	}
 	for _, x := range f.extends {
-		s.at(action{at: s.clock + x.took, order: x.id, life: l, item: &event.SettleItem{Op: event.OpExtend, Lease: m.Lease, LeaseMS: x.ms}})
+		plan(x.took, x.id, event.SettleItem{Op: event.OpExtend, Lease: m.Lease, LeaseMS: x.ms})
 	}
 	if f.end != 0 {
-		s.at(action{at: s.clock + f.took, order: f.endID, life: l, item: &event.SettleItem{Op: f.end, Lease: m.Lease, DelayMS: f.delay}})
+		plan(f.took, f.endID, event.SettleItem{Op: f.end, Lease: m.Lease, DelayMS: f.delay})
 	}
 }
 
@@ -268,9 +269,12 @@ func (s *stage) available(l *life, base int64) {
 		return // in reality, too, it could be had, and nobody came
 	}
 	f := &l.leases[min(l.taken, len(l.leases)-1)]
-	d := &demand{queue: l.queue, kind: l.kind, worker: f.worker, ms: f.ms, base: base, lag: f.lag, nth: f.nth, order: f.id, owner: l}
+	d := &demand{
+		queue: l.queue, kind: l.kind, worker: f.worker, ms: f.ms, base: base, lag: f.lag,
+		nth: f.nth, order: f.id, owner: l,
+	}
 	l.open = d
-	s.at(action{at: base + max(f.total, 0), order: d.order, ask: d})
+	s.at(base+max(f.total, 0), d.order, func() error { return s.ask(d) })
 	if p := f.after; p != nil && l.taken < len(l.leases) {
 		p.waiters = append(p.waiters, d)
 		s.letCome(p)
@@ -278,8 +282,7 @@ func (s *stage) available(l *life, base int64) {
 }
 
 // give plays something that was done.
-func (s *stage) give(a *action) error {
-	g := a.given
+func (s *stage) give(g *given) error {
 	switch {
 	case g.policy != nil:
 		return s.put(g.policy)
@@ -291,10 +294,10 @@ func (s *stage) give(a *action) error {
 		if g.life == nil || g.life.playID == (event.ID{}) {
 			return nil // it never came to be
 		}
-		_, err := s.apply(a.at, &event.Command{Actor: g.command.Actor, Delete: &event.DeleteMessage{ID: g.life.playID}})
-		return err // one that has gone before is no matter
+		// A message that has left before does not matter.
+		g.command.Delete = &event.DeleteMessage{ID: g.life.playID}
 	}
-	_, err := s.apply(a.at, g.command)
+	_, err := s.apply(s.clock, g.command)
 	return err
 }
 
@@ -318,32 +321,31 @@ func (s *stage) put(c *event.PutQueue) error {
 
 // set has a queue's policy decided.
 func (s *stage) set(name string, p event.Policy, auto bool) error {
-	r, err := s.apply(s.clock, &event.Command{PutQueue: &event.PutQueue{Name: name, Policy: p, DeadLetterAuto: auto}})
+	put := &event.PutQueue{Name: name, Policy: p, DeadLetterAuto: auto}
+	r, err := s.apply(s.clock, &event.Command{PutQueue: put})
 	if err == nil && r.Problem != nil {
-		return usagef("queue %s can't have this policy at %s: %s", name, log.Stamp(s.clock), r.Problem.Detail)
+		return s.refuse(name, r.Problem.Detail)
 	}
 	return err
 }
 
 // putDeadLetters makes a dead-letter queue on the way.
 func (s *stage) putDeadLetters(name, of string) error {
-	p := deadLetters()
+	p := event.DefaultPolicy()
+	p.MaxAttempts = 0
 	auto, err := s.o.Change(name, &p)
 	if err != nil {
 		return err
 	}
 	// Two queues can name each other here: nothing would end that.
 	if auto || p.DeadLetterQueue != "" {
-		return usagef("queue %s can't have this policy at %s: dead_letter_queue '%s' cannot have its own dead_letter_queue", of, log.Stamp(s.clock), name)
+		return s.refuse(of, "dead_letter_queue '"+name+"' cannot have its own dead_letter_queue")
 	}
 	return s.set(name, p, false)
 }
 
-// deadLetters is the policy of a dead-letter queue that is made on the way.
-func deadLetters() event.Policy {
-	p := event.DefaultPolicy()
-	p.MaxAttempts = 0
-	return p
+func (s *stage) refuse(queue, why string) error {
+	return fmt.Errorf("queue %s: %w at %s: %s", queue, ErrPolicy, log.Stamp(s.clock), why)
 }
 
 // produce enqueues a message.
@@ -395,16 +397,17 @@ func (s *stage) replay(g *given) error {
 	case event.Discarded:
 		c.PurgeDead = &event.PurgeDead{Queue: e.DiedIn, IDs: []event.ID{of.playID}}
 	case event.Replayed:
-		c.Replay = &event.Replay{Queue: e.DiedIn, To: e.ToQueue, Order: e.Order, Revision: q.Revision, Items: []event.ReplayItem{
-			{ID: of.playID, Edited: e.Edited, Size: e.Size},
-		}}
+		c.Replay = &event.Replay{
+			Queue: e.DiedIn, To: e.ToQueue, Order: e.Order, Revision: q.Revision,
+			Items: []event.ReplayItem{{ID: of.playID, Edited: e.Edited, Size: e.Size}},
+		}
 	case event.Resurrected:
 		if !of.gone {
 			return nil
 		}
 		c.Resurrect = &event.Resurrect{
-			ID: of.playID, Last: of.last, Queue: e.ToQueue, Revision: q.Revision, Key: e.Key, Kind: e.Kind, Priority: e.Priority,
-			Size: e.Size, Edited: e.Edited,
+			ID: of.playID, Last: of.last, Queue: e.ToQueue, Revision: q.Revision, Key: e.Key,
+			Kind: e.Kind, Priority: e.Priority, Size: e.Size, Edited: e.Edited,
 		}
 	}
 	s.pending = g.life
@@ -493,7 +496,7 @@ func (s *stage) letCome(l *life) {
 		switch {
 		case d.done:
 		case n == d.nth || l.gone && n > 0:
-			s.at(action{at: max(d.base, l.freed[n-1]) + d.lag, order: d.order, ask: d})
+			s.at(max(d.base, l.freed[n-1])+d.lag, d.order, func() error { return s.ask(d) })
 		default:
 			left = append(left, d)
 		}
@@ -503,8 +506,10 @@ func (s *stage) letCome(l *life) {
 
 // compare finds message by message where the play differs from reality.
 func (s *stage) compare() (*WhatIfSummary, error) {
-	out := &WhatIfSummary{FirstIndex: s.first, LastIndex: s.last, All: newCounts(), Queues: map[string]*Counts{},
-		LateSettles: s.late, Given: givenFacts, Decided: decidedAgain, Unknown: unknownFacts}
+	out := &WhatIfSummary{
+		FirstIndex: s.first, LastIndex: s.last, All: newCounts(), Queues: map[string]*Counts{},
+		LateSettles: s.late, Given: givenFacts, Decided: decidedAgain, Unknown: unknownFacts,
+	}
 	for _, w := range s.waiting {
 		out.Unserved += int64(len(w))
 	}
@@ -572,7 +577,10 @@ func (s *stage) difference(l *life) (d *Divergence, delay int64, sameEnd bool) {
 	if at < 0 {
 		return nil, 0, false
 	}
-	d = &Divergence{Message: l.id, Queue: l.queue, Key: l.key, At: at, RealEnd: endOf(l.real), WhatIfEnd: endOf(l.play)}
+	d = &Divergence{
+		Message: l.id, Queue: l.queue, Key: l.key, At: at,
+		RealEnd: endOf(l.real), WhatIfEnd: endOf(l.play),
+	}
 	if at < len(l.real) {
 		d.Real = &l.real[at]
 	}
@@ -585,10 +593,10 @@ func (s *stage) difference(l *life) (d *Divergence, delay int64, sameEnd bool) {
 }
 
 func (s *stage) differ(a, b *Step) bool {
-	if a.Type != b.Type || a.Refused != b.Refused || a.Reason != b.Reason || a.ToQueue != b.ToQueue || a.Attempt != b.Attempt {
-		return true
-	}
-	return a.Time-b.Time > s.o.ToleranceMS || b.Time-a.Time > s.o.ToleranceMS
+	late := a.Time - b.Time
+	x, y := *a, *b
+	x.Time, y.Time, x.Assumed, y.Assumed = 0, 0, false, false
+	return x != y || max(late, -late) > s.o.ToleranceMS
 }
 
 // endOf says how a life ended, or how far it came.
@@ -605,7 +613,7 @@ func endOf(steps []Step) End {
 		case st.Type == event.Leased:
 			e.State = "leased"
 			e.Attempts++
-		case st.Type == event.Acked, st.Type == event.DeadLettered, st.Type == event.Discarded, st.Type == event.Replayed:
+		case leaves(st.Type):
 			e.State = st.Type.String()
 		default:
 			e.State = "waiting"
@@ -618,7 +626,9 @@ func endOf(steps []Step) End {
 // the same way, for good.
 func (s *stage) effect(real, play *End) (_ Effect, same bool) {
 	lost := func(e *End) bool {
-		return e.State == "dead_lettered" || e.State == "discarded" && e.Reason != event.ReasonDeleted && e.Reason != event.ReasonPurged && e.Reason != event.ReasonQueueDeleted
+		return e.State == "dead_lettered" || e.State == "discarded" &&
+			e.Reason != event.ReasonDeleted && e.Reason != event.ReasonPurged &&
+			e.Reason != event.ReasonQueueDeleted
 	}
 	over := func(e *End) bool { return e.State != "waiting" && e.State != "leased" }
 	switch {

@@ -558,7 +558,7 @@ func TestQueuesThatNameEachOtherAreRefused(t *testing.T) {
 			return false, nil
 		},
 	})
-	if _, ok := errors.AsType[*UsageError](err); !ok || !strings.Contains(err.Error(), "cannot have its own") {
+	if !errors.Is(err, ErrPolicy) || !strings.Contains(err.Error(), "cannot have its own") {
 		t.Fatalf("%v", err)
 	}
 }

@@ -125,7 +125,7 @@ func openEngine(n *node) (_ *engine, err error) {
 	})
 	e.closing(func(context.Context) error { stopServing(); return nil })
 	e.push = e.newPush(registry)
-	past := replay.NewPast(found.Past, 4, 2)
+	past := replay.NewPast(found.Past, 4)
 	e.api = api.New(api.Deps{
 		Node: e.replica, State: e.machine, Log: e.log, Models: e.models,
 		Past: func(ctx context.Context, at event.Instant) (api.State, error) {

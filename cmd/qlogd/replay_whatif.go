@@ -129,7 +129,7 @@ func (r *replayer) playWhatIf(ctx context.Context, d *replay.Dir) error {
 		},
 	})
 	bar.done()
-	if _, ok := errors.AsType[*replay.UsageError](err); ok {
+	if errors.Is(err, replay.ErrPolicy) {
 		return usagef("%w", err)
 	}
 	if p, ok := errors.AsType[*event.Problem](err); ok {

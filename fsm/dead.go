@@ -33,9 +33,9 @@ func (d *decision) purgeDead(c *event.PurgeDead) event.Result {
 	return event.Result{Moved: out, Count: int64(len(take))}
 }
 
-// endOverdue lets a message that is over by its time end as it must, or its lease,
-// before anybody does something else with it. Others may go with it
-// (dead_letter_key), so it is done for all before any is looked at.
+// endOverdue expires a message whose time is over, or its lease, before a command handles
+// it. Others may follow it (dead_letter_key), so a command does it for all its messages
+// first.
 func (d *decision) endOverdue(id event.ID) {
 	m, ok := d.s.Message(id)
 	switch {
@@ -51,7 +51,7 @@ func (d *decision) endOverdue(id event.ID) {
 type deadFinder struct {
 	d      *decision
 	queue  string // in which they must have died
-	strict bool   // one that is not there is a problem
+	strict bool   // a missing one is a problem
 	seen   map[event.ID]bool
 }
 

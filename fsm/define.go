@@ -6,16 +6,15 @@ import (
 	"github.com/qlogd/qlogd/event"
 )
 
-// plannedQueue is a queue of a Define as it will be.
+// plannedQueue is the result for one queue of a Define.
 type plannedQueue struct {
 	put    *event.PutQueue
 	policy event.Policy
 	auto   bool // put names none, and its dead-letter queue is made with it
 }
 
-// define puts queues and webhooks, all or none. They are checked against what
-// there will be: one may name another that comes behind it, or that takes its
-// place only now.
+// define puts queues and webhooks, all or none. They are checked against the resulting
+// definitions: one may name another that comes behind it or changes in the same command.
 func (d *decision) define(c *event.Define) event.Result {
 	plan, p := d.planQueues(c.Queues)
 	if p != nil {
@@ -51,7 +50,7 @@ func (d *decision) define(c *event.Define) event.Result {
 	return event.Result{Count: d.doDefine(c, plan)}
 }
 
-// within makes a problem about an element's field one about the whole.
+// within prefixes a problem's field with the element of a list.
 func within(p *event.Problem, list string, i int) *event.Problem {
 	q := *p
 	q.Field = fmt.Sprintf("%s[%d]", list, i)
@@ -89,8 +88,7 @@ func (d *decision) planQueues(puts []event.PutQueue) ([]plannedQueue, *event.Pro
 	return plan, nil
 }
 
-// checkPlan checks what can only be said looking at other queues, as they will
-// be.
+// checkPlan checks the references between queues as they will be.
 func (d *decision) checkPlan(plan []plannedQueue, will map[string]*event.Policy) *event.Problem {
 	users := map[string]int{} // how many will name a queue, but for what the state counts and stays
 	for i := range plan {
@@ -121,8 +119,8 @@ func (d *decision) checkPlan(plan []plannedQueue, will map[string]*event.Policy)
 	return nil
 }
 
-// doDefine does what was planned and returns how many queues and webhooks that
-// made or changed. A dead-letter queue comes before those that name it.
+// doDefine carries the plan out and returns how many queues and webhooks it created or
+// changed. A dead-letter queue comes before those that name it.
 func (d *decision) doDefine(c *event.Define, plan []plannedQueue) (n int64) {
 	for i := range plan {
 		if q := &plan[i]; q.policy.DeadLetterQueue == "" && d.setQueue(q.put.Name, &q.policy) {

@@ -5,12 +5,12 @@ import (
 	"github.com/qlogd/qlogd/projections"
 )
 
-// duePerEntry bounds the due events of one entry; the leader proposes
-// further entries while something is left.
+// duePerEntry bounds the due events of one entry; the leader proposes further entries
+// while some are left.
 const duePerEntry = 1024
 
-// due lets happen, before the entry's commands, what its time has brought,
-// ordered by (due, id) (I10), and carries out what was decided before.
+// due emits, before the entry's commands, the events that are due by its time, ordered by
+// (due, id) (I10), and those of deletions decided before.
 func (d *decision) due() {
 	n := 0
 	for ; n < duePerEntry; n++ {
@@ -46,7 +46,7 @@ func (d *decision) expireLease(m *event.MessageView) {
 	e := about(event.LeaseExpired, m)
 	e.Lease = m.Lease
 	if last(&q.Policy, m.Attempt) {
-		// No more tries: back to the front for the instant until it dies.
+		// The last attempt: it returns to the front until it dies, in the same entry.
 		e.Place = front(q.Policy.Ordering)
 		d.emit(e)
 		now, _ := d.s.Message(m.ID)
@@ -64,7 +64,7 @@ func last(p *event.Policy, attempt uint32) bool {
 		attempt >= p.MaxAttempts
 }
 
-// place is where a message waits for its next try.
+// place returns where a message waits for its next attempt.
 func place(p *event.Policy) event.Place {
 	switch {
 	case p.Ordering == event.Unordered:
@@ -77,7 +77,7 @@ func place(p *event.Policy) event.Place {
 	return event.PlaceBlock
 }
 
-// front is where a released message returns to.
+// front returns where a released message goes.
 func front(o event.Ordering) event.Place {
 	if o == event.Unordered {
 		return event.PlaceHead
@@ -85,8 +85,8 @@ func front(o event.Ordering) event.Place {
 	return event.PlaceBlock
 }
 
-// die lets a message leave its queue for good: into the dead-letter queue, or
-// discarded where there is none. It reports the queue it went to.
+// die removes a message from its queue: into the dead-letter queue, which it returns, or
+// discarded if there is none.
 func (d *decision) die(m *event.MessageView, reason event.Reason, lease event.ID,
 	content event.Blob) (to string) {
 	q, _ := d.s.Look(m.Queue)
@@ -106,7 +106,7 @@ func (d *decision) die(m *event.MessageView, reason event.Reason, lease event.ID
 	return e.ToQueue
 }
 
-// carryOut emits the event of a message that was decided to be gone.
+// carryOut emits the pending event of a deleted message.
 func (d *decision) carryOut(it projections.Due) {
 	e := about(event.Discarded, &it.Message)
 	e.Queue, e.Lease, e.Reason = it.Queue, it.Message.Lease, it.Reason

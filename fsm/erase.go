@@ -2,17 +2,15 @@ package fsm
 
 import "github.com/qlogd/qlogd/event"
 
-// erase emits, of messages, that what users wrote in them must be overwritten, on
-// every node, and discards those that are live. One that left its queue since it
-// was looked at is passed over, and so is one that was brought back since, or was
-// decided to be gone and is still to be carried out: they have events that the
-// command does not know, and the task looks again.
+// erase records that the contents of messages must be overwritten on every node, and
+// discards the live ones. It skips messages that left their queue or came back since the
+// command was prepared, and deleted ones whose event is pending: they have events that
+// the command does not name, and the task searches again.
 func (d *decision) erase(c *event.Erase) event.Result {
 	if len(c.Items) > event.MaxBatch {
 		return problem(invalid("items", "items must be at most %d", event.MaxBatch))
 	}
-	// All that it erases must be in events before it is sealed: nodes carry out what
-	// events said by then.
+	// All its erasures must be in events before it is sealed: nodes then carry those out.
 	if t, ok := d.s.Task(c.Task); !ok || t.Kind != event.TaskErase ||
 		t.Status != event.TaskRunning || t.Sealed {
 		return problem(conflict("task", "task %s is no erasure that runs and is not sealed",
@@ -45,8 +43,8 @@ func (d *decision) erase(c *event.Erase) event.Result {
 	return event.Result{Count: n}
 }
 
-// goneOn reports whether a message that had left was brought back since it was
-// looked at: behind its newest event there is another one.
+// goneOn reports whether a message that had left came back since the command was
+// prepared: there is an event after the newest one that it names.
 func (d *decision) goneOn(it *event.EraseItem) bool {
 	now, ok := d.s.Raised(it.ID)
 	return ok && event.RefOf(now).Compare(it.Last) > 0

@@ -6,8 +6,8 @@ import (
 	"github.com/qlogd/qlogd/event"
 )
 
-// lease hands out up to Max messages of the queues, tried in their order. What
-// is over by its time is settled first, so nobody leases it.
+// lease leases up to Max messages of the queues, tried in their order. Expired ones are
+// removed first, so they are never leased.
 func (d *decision) lease(c *event.Lease) event.Result {
 	for i, name := range c.Queues {
 		if d.s.Policy(name) == nil {

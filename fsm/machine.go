@@ -1,6 +1,6 @@
-// Package fsm decides: a command and the state become events and an answer.
-// It is pure but for the one Append of the interface it declares: time is the
-// entry's, and the same entries give the same events on every node (I5).
+// Package fsm decides: it turns a command and the state into events and an answer. It is
+// pure except for Log.Append: time is the entry's, and the same entries give the same
+// events on every node (I5).
 package fsm
 
 import (
@@ -12,11 +12,11 @@ import (
 	"github.com/qlogd/qlogd/projections"
 )
 
-// Log is where the machine writes what it decided. Append must take effect for
-// readers before it returns; it need not sync (I1: the Raft log can feed the
-// entry again until a checkpoint has made the event log durable).
+// Log receives the decided blocks. Append must be visible to readers before it returns;
+// it need not sync (I1: the Raft log can supply the entry again until a checkpoint has
+// made the event log durable).
 type Log interface {
-	// Append must not keep b.Events: the machine uses the slice again.
+	// Append must not keep b.Events: the machine reuses the slice.
 	Append(b *event.Block) error
 }
 
@@ -38,12 +38,12 @@ const keepEvents = 4096
 
 // Options of a machine.
 type Options struct {
-	// Known is the newest version of the rules that this machine takes; 0 is
-	// event.Rules. Less is for trying out how a newer version comes into force.
+	// Known is the newest version of the rules that this machine accepts; 0 is
+	// event.Rules. A lower one is for tests of how a newer version comes into force.
 	Known uint16
 }
 
-// New returns a machine that goes on from a state.
+// New returns a machine that continues from state.
 func New(state *projections.State, log Log, opts Options) *Machine {
 	if opts.Known == 0 {
 		opts.Known = event.Rules
@@ -51,10 +51,10 @@ func New(state *projections.State, log Log, opts Options) *Machine {
 	return &Machine{state: state, log: log, opts: opts}
 }
 
-// Apply decides the entry at index, appends its block and returns an answer to
-// each command. An index that the log holds already is skipped (I4: never
-// decided twice), with no answers. An error means that this replica can't go
-// on: the entry is of rules that this program does not know, or the log failed.
+// Apply decides the entry at index, appends its block and returns an answer to each
+// command. An index that the state has already is skipped (I4: never decided twice),
+// without answers. An error means that this replica cannot continue: the entry requires
+// rules that this binary does not know, or the log failed.
 func (m *Machine) Apply(index uint64, data []byte) ([]event.Result, error) {
 	entry, err := event.DecodeEntry(data)
 	if err != nil {
@@ -63,8 +63,8 @@ func (m *Machine) Apply(index uint64, data []byte) ([]event.Result, error) {
 	if entry.Rules == 0 {
 		return nil, fmt.Errorf("apply %d: the entry does not say which rules it wants", index)
 	}
-	// Rules that are in force already count too: entries proposed before they
-	// were are decided by them all the same (I19).
+	// Rules in force count too: entries that were proposed before they came into force
+	// are decided by them (I19).
 	if wants := max(entry.Rules, m.Rules()); wants > m.opts.Known {
 		return nil, fmt.Errorf("entry %d requires rules version %d, this binary supports up to %d",
 			index, wants, m.opts.Known)
@@ -106,8 +106,8 @@ func (m *Machine) apply(index uint64, entry *event.Entry,
 	return results, nil
 }
 
-// decision is the making of one block: each event is folded as soon as it is
-// decided, so that the next command sees it.
+// decision builds one block. Each event is folded as soon as it is decided, so that the
+// next command sees it.
 type decision struct {
 	s     *projections.State
 	block event.Block
@@ -115,7 +115,7 @@ type decision struct {
 	wants uint16 // the entry's rules
 }
 
-// emit decides an event: it gets its id and its back-pointer, and is folded.
+// emit adds an event to the block: sets its id, and folds it.
 func (d *decision) emit(e event.Event) event.ID {
 	e.ID = event.NewID(d.s.Clock(), d.block.Index, uint32(len(d.block.Events)))
 	if e.Type == event.Leased {
@@ -132,11 +132,11 @@ func about(t event.Type, m *event.MessageView) event.Event {
 	return event.Event{Type: t, Subject: m.ID, Prev: m.Last, Queue: m.Queue, Attempt: m.Attempt}
 }
 
-// expect makes room for n more events at once.
+// expect reserves space for n more events.
 func (d *decision) expect(n int) { d.block.Events = slices.Grow(d.block.Events, n) }
 
-// command decides one command. One with an Idempotency-Key is executed once;
-// only the answers of what was done are kept.
+// command decides one command. One with an Idempotency-Key is executed once; only answers
+// without a problem are kept.
 func (d *decision) command(c *event.Command) event.Result {
 	d.actor = c.Actor
 	if q := c.Request; q != nil {
@@ -224,13 +224,14 @@ func conflict(field, format string, args ...any) *event.Problem {
 	return event.Problemf(event.CodeConflict, field, format, args...)
 }
 
-// stale turns a command back that was prepared against what is no longer so;
-// the node that took the request prepares it again.
+// stale refuses a command that was prepared against an older state; the node that took
+// the request prepares it again.
 func stale(format string, args ...any) *event.Problem {
 	return event.Problemf(event.CodeStaleRevision, "", format, args...)
 }
 
-// schemaChanged turns back what was checked against another revision of a queue's schema.
+// schemaChanged refuses payloads that were checked against another revision of a queue's
+// schema.
 func schemaChanged(q *event.QueueView, revision uint64) *event.Problem {
 	if revision == q.Revision || len(q.Policy.MessageSchema) == 0 {
 		return nil

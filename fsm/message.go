@@ -2,7 +2,7 @@ package fsm
 
 import "github.com/qlogd/qlogd/event"
 
-// deleteMessage takes a message out, whatever its state.
+// deleteMessage discards a message, whatever its state.
 func (d *decision) deleteMessage(c *event.DeleteMessage) event.Result {
 	gone := problem(event.Problemf(event.CodeMessageNotFound, "id", "message %s is not in a queue",
 		c.ID))

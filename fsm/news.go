@@ -2,8 +2,8 @@ package fsm
 
 import "github.com/qlogd/qlogd/event"
 
-// news is what Apply notes of events for others, who take it on goroutines of their own. So
-// nothing of theirs runs on the path of a write.
+// news is collected by Apply for other goroutines, which poll it, so that none of their
+// work is on the write path.
 type news struct {
 	counts    [event.NumTypes]uint64
 	discarded map[Discard]Discarded
@@ -16,7 +16,7 @@ type Discard struct {
 	Reason event.Reason
 }
 
-// Discarded is how many messages were discarded, and the last of them.
+// Discarded is the number of discarded messages, and the last of them.
 type Discarded struct {
 	Count int
 	Last  event.ID
@@ -59,9 +59,8 @@ func (m *Machine) TakeLeasable() []string {
 	return m.state.TakeTouched()
 }
 
-// TakeDiscarded returns what was discarded since the last call because there was no dead-letter
-// queue,
-// as opposed to what somebody asked to be deleted.
+// TakeDiscarded returns what was discarded since the last call because there was no
+// dead-letter queue, not on request.
 func (m *Machine) TakeDiscarded() map[Discard]Discarded {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -14,8 +14,8 @@ func (d *decision) produce(c *event.Produce) event.Result {
 	return event.Result{Produced: d.enqueue(c, plan)}
 }
 
-// planned says for each message of a produce whether it is a duplicate: of a
-// message accepted before (id) or of an earlier one of the same call (of).
+// planned says whether a message of a produce is a duplicate: of a message accepted
+// before (id) or of an earlier one of the same call (of).
 type planned struct {
 	hash event.Hash
 	id   event.ID
@@ -23,11 +23,11 @@ type planned struct {
 	of   int // -1 none
 }
 
-// load is what earlier parts of a transaction are about to add to a queue.
+// load is the messages and bytes that earlier parts of a transaction add to a queue.
 type load struct{ count, bytes int64 }
 
-// plan checks a produce without any effect. loads, if not nil, sums up what a
-// transaction adds.
+// plan checks a produce without any effect. loads, if not nil, sums up the additions of a
+// transaction.
 func (d *decision) plan(c *event.Produce, loads map[string]load) ([]planned, *event.Problem) {
 	q, ok := d.s.Look(c.Queue)
 	policy := q.Policy
@@ -77,8 +77,8 @@ func (d *decision) plan(c *event.Produce, loads map[string]load) ([]planned, *ev
 	return plan, room(&q, &policy, add)
 }
 
-// planOne plans the message at i of a produce to the queue of this number, without
-// regard to those beside it.
+// planOne plans the message at i of a produce to the queue of this number, independently
+// of the others.
 func (d *decision) planOne(c *event.Produce, i int, number uint32, policy *event.Policy) (planned,
 	*event.Problem) {
 	m, p := &c.Messages[i], planned{of: -1}
@@ -90,8 +90,7 @@ func (d *decision) planOne(c *event.Produce, i int, number uint32, policy *event
 	case c.Import && (m.SourceID == "" || hash.IsZero()):
 		return p, invalid("source_id", "source_id must be set").At(i)
 	case c.Import:
-		// One that is in the queue is known for as long as it is, whatever the
-		// window.
+		// A message in the queue is a duplicate, whatever the window.
 		if p.id, p.dup = d.s.Source(c.Queue, m.SourceID); p.dup {
 			return p, nil
 		}
@@ -115,7 +114,8 @@ func (d *decision) planOne(c *event.Produce, i int, number uint32, policy *event
 	return p, nil
 }
 
-// checkPriority refuses what would stop the replicas, wherever it came through.
+// checkPriority refuses a priority that would panic in the fold, wherever the command
+// came from.
 func checkPriority(p uint8) *event.Problem {
 	if p < event.MinPriority || p > event.MaxPriority {
 		return invalid("priority", "priority must be from %d to %d", event.MinPriority,
@@ -142,10 +142,10 @@ func room(q *event.QueueView, policy *event.Policy, add load) *event.Problem {
 	return nil
 }
 
-// ImportWindowSeconds is for how long a source id is remembered at least.
+// ImportWindowSeconds is how long a source id is remembered at least.
 const ImportWindowSeconds = 24 * 3600
 
-// dedupWindow is for how many seconds what a produce brings is remembered.
+// dedupWindow returns how many seconds the messages of a produce are remembered.
 func dedupWindow(c *event.Produce, p *event.Policy) int64 {
 	if c.Import {
 		return max(p.DedupWindowSeconds, ImportWindowSeconds)
@@ -153,7 +153,7 @@ func dedupWindow(c *event.Produce, p *event.Policy) int64 {
 	return p.DedupWindowSeconds
 }
 
-// enqueue does what was planned.
+// enqueue carries a plan out.
 func (d *decision) enqueue(c *event.Produce, plan []planned) []event.Produced {
 	if _, ok := d.s.Look(c.Queue); !ok {
 		policy := event.DefaultPolicy()

@@ -6,7 +6,7 @@ import (
 	"github.com/qlogd/qlogd/event"
 )
 
-// putQueue makes a queue or replaces its policy.
+// putQueue creates a queue or replaces its policy.
 func (d *decision) putQueue(c *event.PutQueue) event.Result {
 	policy, p := d.checkQueue(c)
 	if p != nil {
@@ -57,7 +57,7 @@ func (d *decision) checkOrdering(name string, o event.Ordering) *event.Problem {
 	return nil
 }
 
-// autoDLQ is the policy of the dead-letter queue that is made with a queue.
+// autoDLQ is the policy of the dead-letter queue that is created with a queue.
 func autoDLQ(of *event.Policy) *event.Policy {
 	dlq := event.DefaultPolicy()
 	dlq.Namespace = of.Namespace
@@ -65,7 +65,7 @@ func autoDLQ(of *event.Policy) *event.Policy {
 	return &dlq
 }
 
-// setQueue makes a queue or replaces its policy, and reports whether that changed
+// setQueue creates a queue or replaces its policy, and reports whether that changed
 // anything.
 func (d *decision) setQueue(name string, policy *event.Policy) bool {
 	was := d.s.Policy(name)
@@ -88,9 +88,9 @@ func (d *decision) createQueue(name string, p *event.Policy) {
 	d.emit(event.Event{Type: event.QueueCreated, Queue: name, Policy: p, Number: d.s.NextNumber()})
 }
 
-// checkDeadLetters checks what can only be said of a queue's dead-letter queue
-// looking at others: how many name the queue itself as theirs, and the policy of
-// the one that it names, nil where that is not there.
+// checkDeadLetters checks a queue's dead-letter queue: users is how many queues name the
+// queue itself as theirs, target the policy of the one that it names, nil if there is
+// none.
 func checkDeadLetters(name, dlq string, users int, target *event.Policy) *event.Problem {
 	const field = "delivery.dead_letter_queue"
 	switch {
@@ -105,9 +105,8 @@ func checkDeadLetters(name, dlq string, users int, target *event.Policy) *event.
 	return nil
 }
 
-// deleteQueue deletes a queue: only an empty one that nobody needs, or by
-// force. Webhooks that name it then stay as they are, for what they take would
-// have nowhere to go in any case, and find a queue of this name again.
+// deleteQueue deletes a queue: an empty one that nothing refers to, or any by force.
+// Webhooks that name it stay, and work again once a queue of this name exists.
 func (d *decision) deleteQueue(c *event.DeleteQueue) event.Result {
 	q, ok := d.s.Look(c.Name)
 	if !ok {
@@ -138,8 +137,8 @@ func (d *decision) deleteQueue(c *event.DeleteQueue) event.Result {
 	return event.Result{Count: held}
 }
 
-// unname takes a dead-letter queue that goes by force out of the policies that
-// name it, so that none names a queue that is not there.
+// unname removes a dead-letter queue that is deleted by force from the policies that name
+// it.
 func (d *decision) unname(dlq string) {
 	for _, q := range d.s.Queues() {
 		if q.Policy.DeadLetterQueue != dlq {

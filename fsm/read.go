@@ -5,7 +5,7 @@ import (
 	"github.com/qlogd/qlogd/projections"
 )
 
-// View calls fn with the state as of the newest entry; fn must not keep it.
+// View calls fn with the state as of the newest entry, which fn must not keep.
 func (m *Machine) View(fn func(s *projections.State)) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
@@ -34,7 +34,7 @@ func (m *Machine) Digest() [16]byte { return view(m, (*projections.State).Digest
 // Rules is the version of the rules of deciding that is in force.
 func (m *Machine) Rules() uint16 { return view(m, (*projections.State).Rules) }
 
-// History is the index below which history may be gone.
+// History is the index below which history may be deleted.
 func (m *Machine) History() uint64 { return view(m, (*projections.State).History) }
 
 // NextDue is when something becomes due next, Unix ms.
@@ -61,8 +61,8 @@ func (m *Machine) Message(id event.ID) (event.MessageView, bool) {
 	return view2(m, func(s *projections.State) (event.MessageView, bool) { return s.Message(id) })
 }
 
-// Dead returns the messages that died in a queue, by id, and whether there are
-// more. The queue need not be there any more.
+// Dead returns the messages that died in a queue, by id, and whether there are more. The
+// queue may be deleted.
 func (m *Machine) Dead(queue string, f event.DeadFilter) ([]event.MessageView, bool) {
 	return view2(m, func(s *projections.State) ([]event.MessageView,
 		bool) {
@@ -70,7 +70,7 @@ func (m *Machine) Dead(queue string, f event.DeadFilter) ([]event.MessageView, b
 	})
 }
 
-// DeadCount returns how many messages that died in a queue are dead still.
+// DeadCount returns how many messages that died in a queue are dead letters.
 func (m *Machine) DeadCount(queue string) int64 {
 	return view(m, func(s *projections.State) int64 { return s.DeadCount(queue) })
 }
@@ -83,7 +83,7 @@ func (m *Machine) Partition(queue, key string) (event.PartitionView, bool) {
 	})
 }
 
-// Task returns a task that runs, or that ended not long ago.
+// Task returns a task that is running or ended recently.
 func (m *Machine) Task(id event.ID) (event.TaskView, bool) {
 	return view2(m, func(s *projections.State) (event.TaskView, bool) { return s.Task(id) })
 }
@@ -96,15 +96,15 @@ func (m *Machine) Leasable(queue string, kinds []string) int {
 	return view(m, func(s *projections.State) int { return s.Leasable(queue, kinds) })
 }
 
-// Freeze returns the state as of now, to be written beside Apply. The caller
-// must Release it.
+// Freeze returns the state as of now, for writing beside Apply. The caller must Release
+// it.
 func (m *Machine) Freeze() *Frozen {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return &Frozen{Frozen: m.state.Freeze(), m: m}
 }
 
-// Replace puts another state in place (a snapshot was installed).
+// Replace replaces the state (a snapshot was installed).
 func (m *Machine) Replace(s *projections.State) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -118,8 +118,8 @@ type Frozen struct {
 	released bool
 }
 
-// Release lets the machine write in place again. Only the first call counts:
-// with a second one the machine would write into what another checkpoint reads.
+// Release allows the machine to write in place again. Only the first call counts: a
+// second one would let the machine write into chunks that another checkpoint reads.
 func (f *Frozen) Release() {
 	f.m.mu.Lock()
 	defer f.m.mu.Unlock()
@@ -136,8 +136,8 @@ func (m *Machine) DedupFloor() uint64 { return view(m, (*projections.State).Dedu
 // AnswerFloor: see DedupFloor.
 func (m *Machine) AnswerFloor() uint64 { return view(m, (*projections.State).AnswerFloor) }
 
-// searchStep is how many messages Messages looks at before the state may change: about a tenth
-// of a millisecond.
+// searchStep is how many messages Messages examines under one lock: about a tenth of a
+// millisecond.
 const searchStep = 4096
 
 // Messages returns a queue's messages by id, and whether there are more. It searches in steps, so

@@ -7,9 +7,8 @@ import (
 	"github.com/qlogd/qlogd/event"
 )
 
-// replay moves dead messages back to work, each in one event. Where the target
-// has no room for them nothing moves; what can't be moved for its own sake is
-// passed over.
+// replay moves dead messages into a queue, each in one event. If the queue has no room
+// for all of them, none moves; single ones that cannot be moved are skipped.
 func (d *decision) replay(c *event.Replay) event.Result {
 	if c.Order > event.OrderHead {
 		return problem(invalid("order", "order must be original, append or head"))
@@ -66,7 +65,7 @@ func (d *decision) replay(c *event.Replay) event.Result {
 		}
 		take = append(take, deadLetter{m, i})
 	}
-	q, _ = d.s.Look(to) // what was over by its time may have gone there
+	q, _ = d.s.Look(to) // expired messages may have been moved there
 	if p := room(&q, &q.Policy, add); p != nil {
 		return problem(p)
 	}
@@ -79,7 +78,7 @@ func (d *decision) replay(c *event.Replay) event.Result {
 		order = event.OrderOriginal
 	}
 	if order != event.OrderAppend {
-		// The places are the same in any order; in this one each is found at once.
+		// The result is the same in any order; in this one each place is found at once.
 		slices.SortFunc(take, func(a, b deadLetter) int {
 			return cmp.Or(a.Dead.First.Compare(b.Dead.First), a.ID.Compare(b.ID))
 		})
@@ -99,7 +98,7 @@ func (d *decision) replay(c *event.Replay) event.Result {
 	return event.Result{Moved: out, Count: int64(len(take))}
 }
 
-// skipped answers items of which none is looked at.
+// skipped answers items that are all skipped.
 func skipped[T any](items []T, id func(*T) event.ID, code string) []event.Moved {
 	out := make([]event.Moved, len(items))
 	for i := range items {

@@ -2,9 +2,9 @@ package fsm
 
 import "github.com/qlogd/qlogd/event"
 
-// resurrect enqueues a message again that has left its queue. That it has, and
-// what it was, is read from the log by who proposes it; that it is not back
-// already is looked at here.
+// resurrect enqueues a message that has left its queue again. The proposing node reads
+// from the log that it has left and what it was; here it is checked that it is not back
+// already.
 func (d *decision) resurrect(c *event.Resurrect) event.Result {
 	q, ok := d.s.Look(c.Queue)
 	if !ok {
@@ -20,7 +20,7 @@ func (d *decision) resurrect(c *event.Resurrect) event.Result {
 	if m, ok := d.s.Message(c.ID); ok {
 		p := conflict("id", "message %s is %s in queue %q: "+
 			"only one that has left its queue can be resurrected", c.ID, m.State, m.Queue)
-		// decided, and carried out in a moment
+		// its event is pending
 		if m.State == event.StateDiscarded || m.State == event.StateDeadLettered {
 			p.RetryAfterMS = retryFullMS
 		}

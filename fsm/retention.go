@@ -2,8 +2,8 @@ package fsm
 
 import "github.com/qlogd/qlogd/event"
 
-// carry writes the contents of live messages again, so that the segments in
-// which they lay can go. What has moved or gone meanwhile is left alone.
+// carry rewrites the contents of live messages, so that the segments that hold them can
+// be deleted. Messages that moved or left meanwhile are skipped.
 func (d *decision) carry(c *event.Carry) event.Result {
 	var n int64
 	for i := range c.Items {
@@ -19,7 +19,7 @@ func (d *decision) carry(c *event.Carry) event.Result {
 	return event.Result{Count: n}
 }
 
-// retain gives up history below an index, never of what a live message needs.
+// retain deletes history below an index, never history that a live message needs.
 func (d *decision) retain(c *event.Retain) event.Result {
 	if needed := d.s.Needed(); c.Before > needed {
 		return problem(conflict("before", "a live message needs history from index %d on, not %d",

@@ -2,11 +2,11 @@ package fsm
 
 import "github.com/qlogd/qlogd/event"
 
-// upgrade brings rules of deciding into force, for what follows in this entry
-// and in all after it (I19). Nothing ever brings older ones back.
+// upgrade puts rules of deciding into force, for the rest of this entry and all later
+// ones (I19). They never go back.
 func (d *decision) upgrade(c *event.Upgrade) event.Result {
 	if c.Rules > d.wants {
-		// A node that does not know these rules would have gone on here.
+		// A node that does not know these rules would not have stopped at this entry.
 		return problem(invalid("rules", "rules %d came in an entry that wants only %d", c.Rules,
 			d.wants))
 	}
@@ -16,8 +16,7 @@ func (d *decision) upgrade(c *event.Upgrade) event.Result {
 	return event.Result{}
 }
 
-// mark answers the marks of an entry that has been decided: what nodes compare
-// is the state after all of it.
+// mark answers the marks of a decided entry: nodes compare the state after all of it.
 func (d *decision) mark(commands []*event.Command, results []event.Result) {
 	for i, c := range commands {
 		if c.Mark != nil {

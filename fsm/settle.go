@@ -23,8 +23,8 @@ func (d *decision) settle(c *event.Settle) event.Result {
 	return event.Result{Settled: out}
 }
 
-// holder returns the message that a lease is current for. One that has run out
-// by the clock ends first: nobody settles what is over.
+// holder returns the message whose current lease this is. A lease that has run out by the
+// clock ends here and cannot be settled.
 func (d *decision) holder(lease event.ID) (event.MessageView, bool) {
 	m, ok := d.s.ByLease(lease)
 	if ok && m.LeaseExpiresAt <= d.s.Clock() {

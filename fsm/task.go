@@ -2,11 +2,11 @@ package fsm
 
 import "github.com/qlogd/qlogd/event"
 
-// mostTasks bounds how many tasks run, or wait to, at a time.
+// mostTasks bounds how many tasks run at a time.
 const mostTasks = 1000
 
-// createTask begins what takes many entries. Its description is for the one who carries
-// it out; the answer is its id.
+// createTask creates a task, work that takes many entries. Its description is for the
+// runner; the answer is its id.
 func (d *decision) createTask(c *event.CreateTask) event.Result {
 	if c.Kind == event.TaskNone || c.Kind > event.TaskErase {
 		return problem(invalid("kind", "kind must be replay, purge or erase"))
@@ -22,8 +22,8 @@ func (d *decision) createTask(c *event.CreateTask) event.Result {
 	})}
 }
 
-// updateTask changes a task. What would change nothing any more does nothing, so
-// that it may be reported twice.
+// updateTask changes a task. An update that would change nothing succeeds, so that it may
+// be repeated.
 func (d *decision) updateTask(c *event.UpdateTask) event.Result {
 	t, ok := d.s.Task(c.ID)
 	if !ok {
@@ -84,8 +84,8 @@ func (d *decision) updateTask(c *event.UpdateTask) event.Result {
 	return event.Result{}
 }
 
-// runs reports whether what a task proposes may be done: not once it was
-// cancelled or ended (I21). What nobody's task proposes is.
+// runs reports whether a command of a task may be executed: not once the task was
+// cancelled or ended (I21). A command without a task always may.
 func (d *decision) runs(task event.ID) bool {
 	if task == (event.ID{}) {
 		return true

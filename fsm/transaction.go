@@ -2,8 +2,8 @@ package fsm
 
 import "github.com/qlogd/qlogd/event"
 
-// transaction settles and produces, all of it or nothing: everything is
-// checked before the first event.
+// transaction settles and produces, all or nothing: everything is checked before the
+// first event.
 func (d *decision) transaction(c *event.Transaction) event.Result {
 	seen := map[event.ID]bool{}
 	for i := range c.Settle {
@@ -33,8 +33,8 @@ func (d *decision) transaction(c *event.Transaction) event.Result {
 		r.Settled = append(r.Settled, d.settleOne(&c.Settle[i], &m))
 	}
 	for i := range c.Produce {
-		// Two parts may name the same queue: the second one's duplicates are
-		// seen only now.
+		// Two parts may name the same queue: the second one's duplicates are known only
+		// now.
 		plan, _ := d.plan(&c.Produce[i], nil)
 		if plan == nil {
 			plan = plans[i]

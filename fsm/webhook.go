@@ -6,7 +6,7 @@ import (
 	"github.com/qlogd/qlogd/event"
 )
 
-// putWebhook makes a webhook or replaces its definition.
+// putWebhook creates a webhook or replaces its definition.
 func (d *decision) putWebhook(c *event.PutWebhook) event.Result {
 	if p := d.checkWebhook(c, d.hasQueue); p != nil {
 		return problem(p)
@@ -18,8 +18,7 @@ func (d *decision) putWebhook(c *event.PutWebhook) event.Result {
 
 func (d *decision) hasQueue(name string) bool { return d.s.Policy(name) != nil }
 
-// checkWebhook says what is wrong with a webhook; hasQueue knows the queues
-// that there are when it is set.
+// checkWebhook checks a webhook; hasQueue reports which queues exist when it is set.
 func (d *decision) checkWebhook(c *event.PutWebhook, hasQueue func(string) bool) *event.Problem {
 	switch {
 	case !event.ValidName(c.Name):
@@ -32,7 +31,8 @@ func (d *decision) checkWebhook(c *event.PutWebhook, hasQueue func(string) bool)
 	return nil
 }
 
-// setWebhook does what was checked, and reports whether that changed anything.
+// setWebhook creates or updates a checked webhook, and reports whether that changed
+// anything.
 func (d *decision) setWebhook(c *event.PutWebhook) bool {
 	e := event.Event{Type: event.WebhookCreated, Webhook: c.Name, Queue: c.Queue,
 		Definition: c.Definition}

@@ -17,14 +17,14 @@ import (
 // stateVersion is the first value of a written state.
 const stateVersion = 1
 
-// Frozen is a state as it was at one instant, to be written beside the writer, which goes on.
-// Release gives it up; the caller serialises Freeze and Release with folding.
+// Frozen is a state as it was at one instant, for writing while folding continues. The
+// caller serialises Freeze and Release with folding.
 type Frozen struct {
 	s          *State
 	index      uint64
 	clock      int64
 	digest     event.Hash
-	head, tail []byte // what is written before and behind the slabs
+	head, tail []byte // the encoded parts before and behind the slabs
 	messages   frozenSlab[message]
 	leases     frozenSlab[lease]
 	extras     frozenSlab[extra]
@@ -34,8 +34,8 @@ type Frozen struct {
 	answers    frozenTable
 }
 
-// Freeze encodes what is small and marks the rest to be copied on the next
-// write, chunk by chunk: its cost is one pointer for 256 messages.
+// Freeze encodes the small parts and marks the slabs to be copied on the next write,
+// chunk by chunk: it costs one pointer for 256 messages.
 func (s *State) Freeze() *Frozen {
 	f := &Frozen{
 		s: s, index: s.index, clock: s.clock, digest: s.Digest(),
@@ -66,7 +66,7 @@ func (f *Frozen) Index() uint64    { return f.index }
 func (f *Frozen) Clock() int64     { return f.clock }
 func (f *Frozen) Digest() [16]byte { return f.digest }
 
-// Release lets the state write in place again.
+// Release allows the state to write in place again.
 func (f *Frozen) Release() {
 	s := f.s
 	s.messages.thaw()
@@ -81,7 +81,8 @@ func (f *Frozen) Release() {
 // WriteTo writes the state's bytes (docs/formats-checkpoint.md, body), in small pieces.
 func (f *Frozen) WriteTo(out io.Writer) (int64, error) {
 	w := &counter{w: out}
-	buf := bufio.NewWriterSize(w, 64<<10) // the library allocates for each byte that it writes without
+	// the library allocates for each byte that it writes without
+	buf := bufio.NewWriterSize(w, 64<<10)
 	c := newEncoder(buf)
 	_, c.err = buf.Write(f.head)
 	c.slabs(f, &State{})
@@ -91,12 +92,11 @@ func (f *Frozen) WriteTo(out io.Writer) (int64, error) {
 	return w.n, cmp.Or(c.err, buf.Flush())
 }
 
-// Load reads a written state and builds what follows from it.
+// Load reads a written state and builds its indexes.
 func Load(in io.Reader) (s *State, err error) {
 	defer func() {
-		// The bytes passed their checksum, so a handle that leads nowhere is a
-		// fault of the program that wrote them; still an error says more than
-		// a crash.
+		// The bytes passed their checksum, so an invalid handle is a fault of the program
+		// that wrote them; still, an error says more than a panic.
 		if p := recover(); p != nil {
 			s, err = nil, fmt.Errorf("load state: inconsistent: %v", p)
 		}
@@ -119,7 +119,7 @@ func Load(in io.Reader) (s *State, err error) {
 	return s, nil
 }
 
-// reindex builds what a written state leaves out: maps, heaps, counts and
+// reindex builds the parts that a written state leaves out: maps, heaps, counts and
 // digests.
 func (s *State) reindex() {
 	s.messages.index(func(m *message) bool { return m.state != event.StateNone })
@@ -205,7 +205,7 @@ func (s *State) reindex() {
 	}
 }
 
-// reindexFront finds the last of those that came back to the front of a list.
+// reindexFront finds the last message of a list that returned to the front.
 func (s *State) reindexFront(h handle, m *message) {
 	last := func(l link) bool { return l.next == 0 || !s.messages.get(l.next).returned }
 	b := s.backlogs[m.backlog]

@@ -12,9 +12,8 @@ import (
 	"github.com/qlogd/qlogd/event"
 )
 
-// coder writes a state as a row of MessagePack values, or reads one: what it is
-// asked to do with a part's fields is the same for both. After an error it does
-// nothing more.
+// coder writes a state as a sequence of MessagePack values, or reads one: the same calls
+// list the fields for both directions. After an error it does nothing more.
 type coder struct {
 	enc *msgpack.Encoder // nil: it reads
 	dec *msgpack.Decoder
@@ -101,7 +100,7 @@ func (c *coder) flag(v *bool) {
 	}
 }
 
-// raw does 16 bytes.
+// raw codes 16 bytes.
 func (c *coder) raw(b []byte) {
 	if !c.reads() {
 		c.err = c.enc.EncodeBytes(b)
@@ -117,7 +116,7 @@ func (c *coder) raw(b []byte) {
 	c.err = err
 }
 
-// several does a list, whose elements are read one by one.
+// several codes a list.
 func several[T any](c *coder, l *[]T, one func(*T)) {
 	n := uint32(len(*l))
 	c.do(&n)
@@ -132,7 +131,7 @@ func several[T any](c *coder, l *[]T, one func(*T)) {
 	}
 }
 
-// elements does a slab's elements: from is written, or into read.
+// elements codes a slab: from is written, or into is read.
 func elements[T any](c *coder, from *frozenSlab[T], into *slab[T], used func(*T) bool,
 	one func(*T)) {
 	var n handle
@@ -161,7 +160,7 @@ func elements[T any](c *coder, from *frozenSlab[T], into *slab[T], used func(*T)
 	}
 }
 
-// queue does a queue. Its backlog is filled in by its own record.
+// queue codes a queue. Its backlog is filled in by backlog.
 func (c *coder) queue(s *State, q *queue) {
 	usable := !c.reads() && s.queues[q.name] == q
 	if c.reads() {
@@ -296,7 +295,7 @@ func (c *coder) task(t *task) {
 	several(c, &t.Nodes, func(n *event.TaskNode) { c.do(&n.Node, &n.At) })
 }
 
-// head does what is written of a state before its slabs.
+// head codes the part of a state before its slabs.
 func (c *coder) head(s *State, written *event.Hash, sum *digest) {
 	version := uint8(stateVersion)
 	c.do(&version, &s.rules)
@@ -333,7 +332,7 @@ func (c *coder) head(s *State, written *event.Hash, sum *digest) {
 	})
 }
 
-// slabs does a state's slabs: those of f are written, those of into are read.
+// slabs codes the slabs: those of f are written, those of into are read.
 func (c *coder) slabs(f *Frozen, into *State) {
 	elements(c, &f.messages, &into.messages,
 		func(m *message) bool { return m.state != event.StateNone }, c.message)
@@ -348,7 +347,7 @@ func (c *coder) slabs(f *Frozen, into *State) {
 	c.table(&f.answers, &into.answers)
 }
 
-// tail does what is written of a state behind its slabs.
+// tail codes the part of a state behind its slabs.
 func (c *coder) tail(s *State) {
 	hooks, tasks := s.sortedWebhooks(), s.sortedTasks()
 	several(c, &hooks, func(p **webhook) {
@@ -372,7 +371,7 @@ func (c *coder) tail(s *State) {
 	})
 }
 
-// counter counts what is written to w.
+// counter counts the bytes written to w.
 type counter struct {
 	w io.Writer
 	n int64

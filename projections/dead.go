@@ -4,9 +4,9 @@ import (
 	"github.com/qlogd/qlogd/event"
 )
 
-// tombstone holds messages that one event decided to be gone (a purge, a queue's
-// deletion, dead_letter_key). Every reader sees them gone at once; bounded
-// entries carry them out, an event each.
+// tombstone stands for messages that one event deleted (a purge, a queue's deletion,
+// dead_letter_key). Every reader sees them deleted at once; an event for each follows in
+// bounded entries.
 type tombstone struct {
 	reason    event.Reason
 	queue     string // the queue's name
@@ -16,7 +16,7 @@ type tombstone struct {
 	owner     *queue // of a deleted queue's backlog
 }
 
-// deleted reports whether a message was decided to be gone already.
+// deleted reports whether a message is deleted and its own event is pending.
 func (s *State) deleted(m *message) bool {
 	if s.backlogs[m.backlog].deleted {
 		return true
@@ -27,7 +27,7 @@ func (s *State) deleted(m *message) bool {
 	return m.state == event.StateReady || m.place == event.PlaceBlock
 }
 
-// deleteBacklog lets a queue's backlog go; the caller gives the queue a new one.
+// deleteBacklog deletes a queue's backlog; the caller gives the queue a new one.
 func (s *State) deleteBacklog(q *queue, g *tombstone) {
 	b := q.backlog
 	s.setCursor(b, 0)
@@ -39,13 +39,13 @@ func (s *State) deleteBacklog(q *queue, g *tombstone) {
 	s.tombstones = append(s.tombstones, g)
 }
 
-// deletePartition lets all that waits in a partition follow its dead message. What is
-// leased, or scheduled without blocking, does not wait there.
+// deletePartition makes all messages that wait in a partition follow its dead one. Leased
+// messages, and those scheduled without blocking, do not wait there.
 func (s *State) deletePartition(b *backlog, h handle, g *tombstone) {
 	l := s.partitions.mut(h)
 	s.unlist(b, h)
 	l.deleted = true
-	l.refs++ // the tombstone's own: the handle must not be given out again before it is empty
+	l.refs++ // the tombstone's: the handle must not be reused before the partition is empty
 	delete(b.partitions, l.key)
 	if leased := l.leased; leased != 0 {
 		l.leased = 0
@@ -81,8 +81,8 @@ func (s *State) nextDeleted() (handle, *tombstone) {
 	return 0, nil
 }
 
-// sweep gives up tombstones that are empty, from the first on. It is part of
-// every entry, so that it happens at the same index on every node.
+// sweep removes empty tombstones, oldest first. It is part of every entry, so that it
+// happens at the same index on every node.
 func (s *State) sweep() {
 	for len(s.tombstones) > 0 {
 		g := s.tombstones[0]
@@ -105,8 +105,8 @@ func (s *State) sweep() {
 	}
 }
 
-// deadLettered moves a message into its dead-letter queue: gone from the one
-// and there in the other in one event (I11).
+// deadLettered moves a message into its dead-letter queue: it leaves the one and enters
+// the other in one event (I11).
 func (s *State) deadLettered(e *event.Event) {
 	h := s.subject(e)
 	m := s.messages.get(h)
@@ -159,7 +159,8 @@ func (s *State) deadLettered(e *event.Event) {
 	s.takeKey(e, b, lh)
 }
 
-// takeKey lets the partition follow a dead message (on_dead: dead_letter_key).
+// takeKey deletes the partition of a dead message if the event says so (on_dead:
+// dead_letter_key).
 func (s *State) takeKey(e *event.Event, b *backlog, lh handle) {
 	if !e.TakesKey || lh == 0 {
 		return
@@ -170,7 +171,7 @@ func (s *State) takeKey(e *event.Event, b *backlog, lh handle) {
 	}
 }
 
-// leave takes a message out of its queue, ending its lease if it has one.
+// leave removes a message from its queue, and ends its lease if it has one.
 func (s *State) leave(e *event.Event, h handle) {
 	if m := s.open(h); m.state == event.StateLeased {
 		if m.lease == 0 || (!e.Lease.IsZero() && s.leases.get(m.lease).id != e.Lease) {

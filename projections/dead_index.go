@@ -71,9 +71,9 @@ func (s *State) DeadCount(queue string) int64 {
 	return n
 }
 
-// Dead returns the messages that died in the queue of this name, by id, at most
-// f.Limit of those that the filter takes (0: all), and whether there are more.
-// The queue need not be there any more.
+// Dead returns the messages that died in the queue of this name, by id, at most f.Limit
+// of those that match the filter (0: all), and whether there are more. The queue may be
+// deleted.
 func (s *State) Dead(queue string, f event.DeadFilter) (out []event.MessageView, more bool) {
 	var heads []handle // of the lists, most often one
 	for _, b := range s.died[queue] {

@@ -9,11 +9,10 @@ import (
 	"github.com/qlogd/qlogd/event"
 )
 
-// digest is a sum of hashes of the parts of a state: it does not depend on
-// their order, and one part can be taken out and put back changed, so it is
-// kept while folding instead of computed. It distinguishes two states that came
-// apart by a fault; it is no defence against someone who forges one (the
-// chain is).
+// digest is a sum of hashes of the parts of a state: it does not depend on their order,
+// and one part can be taken out and put back changed, so it is kept while folding instead
+// of computed. It detects states that diverged by a fault; it is no defence against
+// forgery (the chain is).
 type digest struct{ lo, hi uint64 }
 
 func (d *digest) add(h digest) { d.lo += h.lo; d.hi += h.hi }
@@ -41,8 +40,8 @@ func hashWords(id [16]byte, a, b uint64) digest {
 	return digest{lo, hi}
 }
 
-// hashMessage covers what can change of a message; the rest follows from its
-// id. Its newest event represents all that the event said.
+// hashMessage covers the mutable fields of a message; the rest follows from its id. Its
+// newest event stands for the fields that the event set.
 func (s *State) hashMessage(m *message) digest {
 	w := uint64(m.state) | uint64(m.attempt)<<8 | uint64(m.lastNum)<<40
 	d := hashWords(m.id, m.lastIndex, w)
@@ -55,8 +54,8 @@ func (s *State) hashMessage(m *message) digest {
 	return d
 }
 
-// Digest is the same for two states exactly when they were folded from the
-// same events, but for accidents of 2^-64.
+// Digest is equal for two states if and only if they were folded from the same events,
+// with an error probability of 2^-64.
 func (s *State) Digest() [16]byte {
 	var names []string
 	for n := range s.queues { // order does not matter: sorted below
@@ -72,7 +71,7 @@ func (s *State) Digest() [16]byte {
 	u(s.index, uint64(s.clock), uint64(s.next), s.history, uint64(len(s.byID)))
 	u(s.dedup.floor, s.answers.floor, s.sum.lo, s.sum.hi, s.dedup.sum.lo, s.dedup.sum.hi,
 		s.answers.sum.lo, s.answers.sum.hi)
-	if s.rules > 1 { // else as before there were others: checkpoints hold that digest
+	if s.rules > 1 { // rules 1 add nothing: checkpoints hold that digest
 		u(uint64(s.rules))
 	}
 	for _, n := range names {

@@ -2,8 +2,8 @@ package projections
 
 import "github.com/qlogd/qlogd/event"
 
-// Due is something that happens because its time has come, or because it was
-// decided before and is carried out now.
+// Due is an event that is due: because of its time, or because a deletion was decided
+// before.
 type Due struct {
 	Kind    DueKind
 	Message event.MessageView
@@ -18,11 +18,11 @@ type DueKind uint8
 const (
 	DueLease   DueKind = iota + 1 // the message's lease has run out
 	DueExpiry                     // the message is too old
-	DueDeleted                    // the message is gone already, and its event is missing
+	DueDeleted                    // the message is deleted already, and its event is pending
 )
 
-// Overdue returns the first thing that is due by the clock, ordered by
-// (due, id). What needs no event is dealt with on the way.
+// Overdue returns the first thing that is due by the clock, ordered by (due, id). Timers
+// that need no event are removed on the way.
 func (s *State) Overdue() (Due, bool) {
 	for {
 		if len(s.deadlines.items) == 0 || s.deadlines.items[0].at > s.clock {
@@ -57,7 +57,7 @@ func (s *State) Overdue() (Due, bool) {
 	}
 }
 
-// Deleted returns the next message that was decided to be gone.
+// Deleted returns the next message that is deleted and whose event is pending.
 func (s *State) Deleted() (Due, bool) {
 	h, g := s.nextDeleted()
 	if g == nil {
@@ -83,7 +83,7 @@ func (s *State) NextDue() (int64, bool) {
 	return at, ok
 }
 
-// Expired reports whether a message that is not leased is over by its time.
+// Expired reports whether a message that is not leased has expired.
 func (s *State) Expired(m *event.MessageView) bool {
 	return m.Expires != 0 && m.Expires <= s.clock && m.State != event.StateLeased
 }

@@ -22,8 +22,8 @@ const (
 	timerAge                     // a backlog's oldest unexamined message
 )
 
-// timers orders timers by (at, id): what is due happens in that order (I10).
-// Each element knows its position, so any can be removed.
+// timers is a heap of timers by (at, id): due events happen in that order (I10). Each
+// element knows its position, so any can be removed.
 type timers struct {
 	s     *State
 	items []timer
@@ -63,7 +63,7 @@ func (h *timers) push(t timer) { heap.Push(h, t) }
 
 func (h *timers) removeAt(i int) { heap.Remove(h, i) }
 
-// rebuild orders items that were put in without order (a loaded state).
+// rebuild orders the items of a loaded state.
 func (h *timers) rebuild() {
 	for i := range h.items {
 		h.place(i)
@@ -71,7 +71,7 @@ func (h *timers) rebuild() {
 	heap.Init(h)
 }
 
-// timerID is what ties are broken by.
+// timerID returns the id that breaks ties.
 func (s *State) timerID(t timer) event.ID {
 	if t.kind == timerAge {
 		b := s.backlogs[uint32(t.h)]
@@ -93,8 +93,7 @@ func (s *State) before(a, b timer) bool {
 	return a.kind < b.kind
 }
 
-// position returns where an element keeps its place (one more than its
-// position, 0 for none).
+// position returns where an element keeps its position plus one; 0 for none.
 func (s *State) position(t timer) *uint32 {
 	switch t.kind {
 	case timerWait:
@@ -112,7 +111,7 @@ func (s *State) armLease(h handle) {
 		kind: timerWait})
 }
 
-// disarmLease takes back the timer of a leased message, if it has one.
+// disarmLease removes the timer of a leased message, if it has one.
 func (s *State) disarmLease(h handle) {
 	if m := s.messages.get(h); m.timer != 0 {
 		s.deadlines.removeAt(int(m.timer) - 1)

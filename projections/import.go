@@ -2,9 +2,9 @@ package projections
 
 import "github.com/qlogd/qlogd/event"
 
-// listSource lets a message, newer than all others, be found by its source id. Two
-// of a queue can have the same one, where one of them came back after the other
-// was let in: they make a chain, the older ones first.
+// listSource indexes a message, newer than all others, by its source id. Several of a
+// queue can have the same one, if one was replayed after another was imported: they form
+// a chain, oldest first.
 func (s *State) listSource(b *backlog, h handle) {
 	x := s.extras.get(s.messages.get(h).extra)
 	at, ok := b.sources[x.sourceID]

@@ -1,6 +1,6 @@
 package projections
 
-// kindTable keeps each kind's name once.
+// kindTable interns the names of kinds.
 type kindTable struct {
 	slab   slab[kind]
 	byName map[string]handle

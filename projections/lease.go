@@ -2,7 +2,7 @@ package projections
 
 import "github.com/qlogd/qlogd/event"
 
-// leased gives a message to a worker.
+// leased leases a message.
 func (s *State) leased(e *event.Event) {
 	h := s.subject(e)
 	m := s.open(h)
@@ -27,7 +27,7 @@ func (s *State) leased(e *event.Event) {
 	s.close(h)
 }
 
-// current finds the message whose current lease an event is about.
+// current returns the message of an event about its current lease.
 func (s *State) current(e *event.Event) handle {
 	h := s.subject(e)
 	m := s.messages.get(h)
@@ -47,7 +47,7 @@ func (s *State) leaseExtended(e *event.Event) {
 	s.close(h)
 }
 
-// endLease takes the lease away; the message is nowhere then.
+// endLease ends a message's lease; the message is in no list then.
 func (s *State) endLease(h handle) {
 	m := s.messages.mut(h)
 	b := s.backlogs[m.backlog]
@@ -62,8 +62,8 @@ func (s *State) endLease(h handle) {
 	}
 }
 
-// leaseReturned folds lease_expired, retried and released: the message waits
-// again.
+// leaseReturned folds lease_expired, retried and released: the message is ready or
+// scheduled again.
 func (s *State) leaseReturned(e *event.Event) {
 	h := s.current(e)
 	m := s.open(h)
@@ -81,8 +81,8 @@ func (s *State) leaseReturned(e *event.Event) {
 	s.close(h)
 }
 
-// armExpiry sets the timer of a message's own end: its ttl, or its age where
-// the cursor has passed it (it was leased when its time came).
+// armExpiry sets the timer of a message's expiry: its ttl, or its age if the cursor has
+// passed it because it was leased.
 func (s *State) armExpiry(h handle) {
 	m := s.messages.get(h)
 	at := int64(0)

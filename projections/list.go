@@ -7,11 +7,12 @@ type link struct{ prev, next handle }
 type list struct {
 	head, tail handle
 	n          uint32
-	// of messages that wait: the last of those that came back to the front (message.returned)
+	// of waiting messages: the last of those that returned to the front
+	// (message.returned)
 	front handle
 }
 
-// links finds the link of an element, to be written.
+// links returns an element's link for writing.
 type links interface {
 	link(s *State, h handle) *link
 }

@@ -4,11 +4,11 @@ import (
 	"github.com/qlogd/qlogd/event"
 )
 
-// message is a live message: about 100 bytes without pointers. What few
-// messages need lies in an extra, what only leased ones need in a lease.
+// message is a live message: about 100 bytes without pointers. Rarely used fields are in
+// an extra, those of leased messages in a lease.
 type message struct {
 	id        event.ID
-	due       int64  // scheduled: when it becomes ready; else since when it was
+	due       int64  // scheduled: when it becomes ready; else since when it is
 	lastIndex uint64 // its newest event (the back-pointer of its next one)
 	lastNum   uint32
 	size      uint32
@@ -25,19 +25,19 @@ type message struct {
 	state     event.State
 	priority  uint8
 	place     event.Place // where it goes when due
-	returned  bool        // it came back to the front: stays before those that have not, by orderOf
+	returned  bool        // it returned to the front: stays before those that did not, by orderOf
 }
 
-// extra is what few messages need.
+// extra has the fields that few messages need.
 type extra struct {
 	used     bool
 	timer    uint32          // position of its timerExpiry, plus one
 	expires  int64           // end of its ttl, 0 never
-	content  event.Ref       // where its payload lies, if not in its own event
+	content  event.Ref       // the event with its payload, if not its own
 	dead     *event.DeadView // where a dead message came from; never changed once set
-	origin   *origin         // of one that was brought back; never changed once set
-	holds    string          // the key that it holds in queue holdsIn
-	holdsIn  uint32          // 0: holds nothing
+	origin   *origin         // of a replayed or resurrected one; never changed once set
+	holds    string          // the key that it blocks in queue holdsIn
+	holdsIn  uint32          // 0: none
 	key      string          // of a fifo queue's message, whose partition has none
 	sourceID string
 
@@ -45,10 +45,10 @@ type extra struct {
 	sourceNext handle // the next message with the same source id
 }
 
-// origin is where a message that was brought back came from.
+// origin is where a replayed or resurrected message came from.
 type origin struct {
 	event.OriginView
-	// it came behind those that waited: its place is its own id's, not that of its first one
+	// it was put behind those that waited: ordered by its own id, not by its first one
 	behind bool
 	raised bool // it was resurrected
 }
@@ -63,7 +63,7 @@ type lease struct {
 func (m *message) last() event.Ref     { return event.Ref{Index: m.lastIndex, Number: m.lastNum} }
 func (m *message) setLast(r event.Ref) { m.lastIndex, m.lastNum = r.Index, r.Number }
 
-// created is when the message came into its queue.
+// created returns when the message entered its queue.
 func (m *message) created() int64 { return event.ClockOf(m.id) }
 
 func (s *State) contentOf(m *message) event.Ref {
@@ -75,7 +75,7 @@ func (s *State) contentOf(m *message) event.Ref {
 	return event.RefOf(m.id)
 }
 
-// extraOf returns a message's extra to write, made if need be.
+// extraOf returns a message's extra for writing, and creates it if there is none.
 func (s *State) extraOf(h handle) *extra {
 	m := s.messages.mut(h)
 	if m.extra == 0 {
@@ -87,7 +87,7 @@ func (s *State) extraOf(h handle) *extra {
 	return s.extras.mut(m.extra)
 }
 
-// open takes a message out of the digest for a change; close puts it back.
+// open removes a message from the digest before a change; close adds it again.
 func (s *State) open(h handle) *message {
 	m := s.messages.mut(h)
 	s.sum.sub(s.hashMessage(m))
@@ -109,11 +109,11 @@ func (s *State) subject(e *event.Event) handle {
 	return h
 }
 
-// add puts a new message into a backlog; the caller sets what is its own and
-// then calls arrive.
+// add puts a new message into a backlog; the caller sets the remaining fields and then
+// calls arrive.
 func (s *State) add(e *event.Event, b *backlog, key, kind string) (handle, *message) {
-	// Ids rise, so this is a comparison: to look for an id that is not there
-	// costs more than to put it in.
+	// Ids rise, so a comparison suffices: looking up an absent id costs more than
+	// inserting it.
 	if e.ID.Compare(s.lastID) <= 0 {
 		if _, ok := s.byID[e.ID]; ok {
 			s.impossible(e, "message %s is there already", e.ID)
@@ -135,7 +135,7 @@ func (s *State) add(e *event.Event, b *backlog, key, kind string) (handle, *mess
 	return h, m
 }
 
-// arrive lets a new message wait: until its due time, or at once.
+// arrive schedules a new message, or makes it ready if it is due.
 func (s *State) arrive(h handle, due int64) {
 	s.count(h)
 	if due > s.clock {
@@ -146,7 +146,7 @@ func (s *State) arrive(h handle, due int64) {
 	s.close(h)
 }
 
-// count takes up a new message in what is counted of its backlog and of the log.
+// count adds a new message to the counts of its backlog and of the log.
 func (s *State) count(h handle) {
 	m := s.messages.get(h)
 	b := s.backlogs[m.backlog]
@@ -161,8 +161,8 @@ func (s *State) count(h handle) {
 	s.armExpiry(h)
 }
 
-// schedule lets a message wait until due and then take its place. A blocking
-// one takes it at once: its partition waits with it.
+// schedule makes a message wait until due. A blocking one takes its place at once: its
+// partition waits with it.
 func (s *State) schedule(h handle, due int64, place event.Place) {
 	m := s.messages.mut(h)
 	b := s.backlogs[m.backlog]
@@ -174,12 +174,12 @@ func (s *State) schedule(h handle, due int64, place event.Place) {
 	s.waiting.push(timer{at: due, h: h, kind: timerWait})
 }
 
-// becomeReady lets a scheduled message that is due take its place.
+// becomeReady makes a scheduled message that is due ready.
 func (s *State) becomeReady(h handle) {
 	s.waiting.removeAt(int(s.messages.get(h).timer) - 1)
 	m := s.open(h)
 	if s.deleted(m) {
-		m.due = 0 // dealt with: a loaded state must not count it among the due ones again (I5)
+		m.due = 0 // a loaded state must not arm its timer again (I5)
 		s.close(h)
 		return
 	}
@@ -196,7 +196,7 @@ func (s *State) becomeReady(h handle) {
 	s.close(h)
 }
 
-// ready puts a message among those that can be leased, or into its partition.
+// ready makes a message leasable, or puts it into its partition.
 func (s *State) ready(h handle, place event.Place) {
 	m := s.messages.mut(h)
 	to := behind
@@ -204,13 +204,14 @@ func (s *State) ready(h handle, place event.Place) {
 		to = inFront
 	}
 	if m.state != event.StateScheduled && (m.state != event.StateLeased || to != inFront) {
-		m.due = s.clock // available from now on; one that was due, or is released, keeps its time
+		// available from now on; one that was scheduled, or is released, keeps its time
+		m.due = s.clock
 	}
 	m.place = place
 	s.enter(h, to)
 }
 
-// enter makes a message ready, at its place among those that wait.
+// enter makes a message ready, at its place among the waiting ones.
 func (s *State) enter(h handle, to where) {
 	m := s.messages.mut(h)
 	b := s.backlogs[m.backlog]
@@ -224,7 +225,7 @@ func (s *State) enter(h handle, to where) {
 	}
 }
 
-// unready takes a ready or scheduled message out of wherever it waits.
+// unready removes a ready or scheduled message from the list that it waits in.
 func (s *State) unready(h handle) {
 	m := s.messages.mut(h)
 	b := s.backlogs[m.backlog]
@@ -254,7 +255,7 @@ func (s *State) unready(h handle) {
 	}
 }
 
-// drop forgets a message that waits nowhere any more.
+// drop removes a message that waits in no list any more.
 func (s *State) drop(h handle) {
 	m := s.messages.mut(h)
 	b := s.backlogs[m.backlog]
@@ -292,8 +293,8 @@ func (s *State) drop(h handle) {
 	s.messages.release(h)
 }
 
-// bucketBits: contents are counted by 64 log indexes, so that history is held up
-// little longer than a live message needs it, and the count stays small.
+// bucketBits: contents are counted by buckets of 64 log indexes, so that history is kept
+// little longer than live messages need it, and the map stays small.
 const bucketBits = 6
 
 func bucket(index uint64) uint64 { return index >> bucketBits }
@@ -315,7 +316,7 @@ func (s *State) Needed() uint64 {
 	return lowest
 }
 
-// enqueued makes a message.
+// enqueued adds a message.
 func (s *State) enqueued(e *event.Event) {
 	q, ok := s.queues[e.Queue]
 	if !ok {

@@ -13,8 +13,8 @@ type partition struct {
 	backlog uint32
 	refs    uint32 // messages of this partition, in whatever state
 	waiting list
-	// the last that was put among those that did not come back (byOrder), 0 none. Invariant: none
-	// before it there comes after it in order
+	// the last one inserted by byOrder among those that did not return to the front, 0
+	// none. Invariant: none of them before it comes after it in order
 	placed handle
 	// how many of waiting are ready (the others: a head that blocks until its time)
 	ready     uint32
@@ -36,7 +36,7 @@ func partitionKey(b *backlog, key string) string {
 	return key
 }
 
-// takePartition returns a message's partition, made on first use.
+// takePartition returns a message's partition, which it creates on first use.
 func (s *State) takePartition(b *backlog, key string) handle {
 	if key == "" && b.ordering == event.Unordered {
 		return 0
@@ -53,7 +53,8 @@ func (s *State) takePartition(b *backlog, key string) handle {
 	return h
 }
 
-// releasePartition gives up a partition; the last one ends it.
+// releasePartition drops a message's reference to its partition, and frees it with the
+// last one.
 func (s *State) releasePartition(b *backlog, h handle) {
 	if h == 0 {
 		return
@@ -93,15 +94,15 @@ func (s *State) partitionOf(m *message) handle {
 	return m.partition
 }
 
-// repartition moves a message whose partition follows a dead one, but which did not wait
-// there, to the key's new partition.
+// repartition moves a message that did not wait in its deleted partition to the key's new
+// one.
 func (s *State) repartition(b *backlog, m *message) {
 	old := m.partition
 	m.partition = s.takePartition(b, s.partitions.get(old).key)
 	s.releasePartition(b, old)
 }
 
-// intoPartition puts a message into its partition. Those that came back to the front
+// intoPartition puts a message into its partition. Messages that returned to the front
 // keep their order (orderOf).
 func (s *State) intoPartition(b *backlog, h handle, to where) {
 	m := s.messages.mut(h)
@@ -142,7 +143,7 @@ func (s *State) outOfPartition(b *backlog, h handle) {
 	s.refresh(b, lh)
 }
 
-// refresh keeps the second half of I9 after any change of a partition.
+// refresh restores the second half of I9 after any change of a partition.
 func (s *State) refresh(b *backlog, lh handle) {
 	l := s.partitions.mut(lh)
 	if b.deleted || l.deleted {
@@ -185,15 +186,15 @@ func (s *State) unlist(b *backlog, lh handle) {
 	l.listed, l.kind = 0, 0
 }
 
-// releaseKey lets a partition go on after the last dead message that held it
-// was resolved.
+// releaseKey unblocks a partition after the last dead message that blocked it was
+// resolved.
 func (s *State) releaseKey(number uint32, key string, by event.ID) {
 	q, ok := s.numbers[number]
 	if !ok {
 		return
 	}
 	h, ok := q.held[key]
-	if !ok || by.Compare(h.since) < 0 { // the policy let it go since then
+	if !ok || by.Compare(h.since) < 0 { // the policy has released it since then
 		return
 	}
 	if h.dead--; h.dead > 0 {

@@ -7,7 +7,7 @@ type where uint8
 
 const (
 	behind where = iota // behind all
-	// before all that did not come back to the front, in the order of those that did
+	// before all that did not return to the front, in the order of those that did
 	inFront
 	byOrder // a replayed one: before the first that comes after it in the original order
 )
@@ -31,11 +31,11 @@ func (s *State) ahead(m, o *message) bool {
 	return m.id.Compare(o.id) < 0
 }
 
-// links of messages, to be read.
+// links of messages, for reading.
 func orderLink(m *message) link { return m.order }
 func kindLink(m *message) link  { return m.kindOrder }
 
-// others is the first of a list that did not come back to the front.
+// others returns the first message of a list that did not return to the front.
 func (s *State) others(l *list, of func(*message) link) handle {
 	if l.front == 0 {
 		return l.head
@@ -43,9 +43,9 @@ func (s *State) others(l *list, of func(*message) link) handle {
 	return of(s.messages.get(l.front)).next
 }
 
-// spotReturned finds the message before which one that comes back belongs. It
-// looks from both ends in turn: what is released belongs to the front, and what
-// comes due, or is replayed, does so mostly in order, however many came before it.
+// spotReturned finds the message before which a returning one belongs. It searches from
+// both ends in turn: released messages belong to the front, and those that come due or
+// are replayed mostly arrive in order, behind those that returned before.
 func (s *State) spotReturned(l *list, m *message, of func(*message) link) handle {
 	at, back := l.head, l.front
 	for at != 0 {
@@ -62,7 +62,7 @@ func (s *State) spotReturned(l *list, m *message, of func(*message) link) handle
 	return at
 }
 
-// insertReturned puts a message among those that came back to the front.
+// insertReturned inserts a message among those that returned to the front.
 func insertReturned[L links](s *State, l *list, h handle, of func(*message) link) {
 	s.messages.mut(h).returned = true
 	at := s.spotReturned(l, s.messages.get(h), of)
@@ -72,9 +72,8 @@ func insertReturned[L links](s *State, l *list, h handle, of func(*message) link
 	}
 }
 
-// leads reports whether a message that is replayed in the original order belongs
-// among those that came back to the front, or directly behind them: then it is
-// one of them, and what comes back later takes its place by it.
+// leads reports whether a message replayed in the original order belongs among those that
+// returned to the front, or directly behind them: then it counts as one of them.
 func (s *State) leads(l *list, m *message, before func(m, o *message) bool) bool {
 	if l.front != 0 && s.ahead(m, s.messages.get(l.front)) {
 		return true
@@ -102,7 +101,7 @@ func (s *State) spotOriginal(l *partition, m *message) handle {
 	return at
 }
 
-// intoReady puts a message among an unordered queue's ready ones.
+// intoReady inserts a message into the ready list of an unordered queue.
 func (s *State) intoReady(b *backlog, h handle, to where) {
 	m := s.messages.get(h)
 	lists, kinds := b.ready1(m.priority), (*list)(nil)
@@ -120,8 +119,8 @@ func (s *State) intoReady(b *backlog, h handle, to where) {
 		returned = s.leads(lists, m, func(m, o *message) bool { return later(o, m) })
 		if !returned {
 			before, found = s.spotBoth(lists, m, orderLink)
-			// Too deep to look for: then before all, but in order with the
-			// others that were replayed.
+			// Too deep to search for: then before all, in order with the other replayed
+			// ones.
 			returned = !found
 		}
 	}
@@ -146,8 +145,8 @@ func (s *State) intoReady(b *backlog, h handle, to where) {
 	s.touch(b.queue)
 }
 
-// nearFront bounds the search for the place of a released message: it was at
-// the front when it was leased. A call can release MaxBatch in a row.
+// nearFront bounds the search for the place of a released message, which was at the front
+// when it was leased. A call can release MaxBatch in a row.
 const nearFront = 1024
 
 // spot finds the message of a list before which m belongs by (availability,
@@ -165,7 +164,7 @@ func (s *State) spot(l *list, m *message, of func(*message) link) (at handle, fo
 	return at, at == 0
 }
 
-// spotBoth looks from the front, and then from the end.
+// spotBoth searches from the front, and then from the end.
 func (s *State) spotBoth(l *list, m *message, of func(*message) link) (at handle, found bool) {
 	if at, found = s.spot(l, m, of); found {
 		return at, true

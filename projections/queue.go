@@ -23,20 +23,21 @@ type queue struct {
 	replayedIn, imported, resurrected, replayed      int64
 }
 
-// hold keeps a partition from going on until all its dead messages are
-// resolved: several, where some of those behind the first were too old.
+// hold blocks a partition until all its dead messages are resolved. There can be several:
+// messages behind the first one may have expired.
 type hold struct {
 	since event.ID // the first one
 	dead  uint32   // how many are not resolved
 }
 
-// backlog is what is in a queue. A purge gives the queue a new one and leaves
-// the old one to a tombstone, at once for every reader however much it holds.
+// backlog holds the messages of a queue. A purge gives the queue a new backlog and leaves
+// the old one to a tombstone: every reader sees it at once, however many messages there
+// are.
 type backlog struct {
 	number     uint32
 	queue      *queue
 	ordering   event.Ordering
-	deleted    bool // decided to be gone: its messages are carried out one by one
+	deleted    bool // its messages are deleted, and their events are pending
 	all        list
 	inFlight   list // the leased ones, in the order of their leases
 	partitions map[string]handle
@@ -44,9 +45,8 @@ type backlog struct {
 	sources    map[string]handle       // by source id, the oldest
 	byPrio     [event.MaxPriority]list // ready messages (unordered) or partitions
 	byKind     map[handle]*[event.MaxPriority + 1]list
-	// Invariant: all before it in all were looked at for their age: they are leased, or have a
-	// timer
-	// of their own
+	// Invariant: all messages before it were checked for their age: they are leased, or
+	// have a timer of their own
 	cursor handle
 	timer  uint32 // position of its timerAge, plus one
 
@@ -54,7 +54,7 @@ type backlog struct {
 	bytes            int64
 }
 
-// held is how many messages it holds.
+// held returns the number of its messages.
 func (b *backlog) held() int64 { return b.ready + b.scheduled + int64(b.inFlight.n) }
 
 func (b *backlog) ready1(prio uint8) *list { return &b.byPrio[prio-1] }
@@ -68,7 +68,7 @@ func (b *backlog) kindLists(kind handle) *[event.MaxPriority + 1]list {
 	return k
 }
 
-// dropKind forgets a kind's lists when they are empty: kinds are unlimited.
+// dropKind deletes the lists of a kind when they are empty: kinds are unlimited.
 func (b *backlog) dropKind(kind handle) {
 	for _, l := range b.byKind[kind] {
 		if l.n > 0 {
@@ -86,7 +86,7 @@ func (s *State) newBacklog(q *queue) *backlog {
 	return b
 }
 
-// index makes what a written state leaves out.
+// index creates the indexes, which a written state leaves out.
 func (b *backlog) index() {
 	b.partitions, b.byKind = map[string]handle{}, map[handle]*[event.MaxPriority + 1]list{}
 	b.dead, b.sources = map[string]*list{}, map[string]handle{}
@@ -109,7 +109,7 @@ func (s *State) queueCreated(e *event.Event) {
 	s.use(q.policy, 1)
 }
 
-// use counts who names whom as dead-letter queue.
+// use counts the queues that name a queue as their dead-letter queue.
 func (s *State) use(p *event.Policy, by int) {
 	if p.DeadLetterQueue == "" {
 		return
@@ -148,7 +148,7 @@ func (s *State) queueUpdated(e *event.Event) {
 	}
 }
 
-// releaseAll lets all held keys go on: the policy no longer holds them.
+// releaseAll unblocks all blocked partitions: the policy no longer blocks them.
 func (s *State) releaseAll(q *queue) {
 	for _, key := range heldKeys(q) {
 		delete(q.held, key)
@@ -176,8 +176,8 @@ func (s *State) queuePaused(e *event.Event) {
 	}
 }
 
-// queuePurged discards all but leased messages: the leased ones move to a new
-// backlog, the old one is carried out by and by.
+// queuePurged discards all but leased messages: the leased ones move to a new backlog,
+// the others get their events in bounded entries.
 func (s *State) queuePurged(e *event.Event) {
 	q := s.mustQueue(e)
 	old := q.backlog
@@ -237,7 +237,7 @@ func (s *State) queueDeleted(e *event.Event) {
 	s.deleteBacklog(q, &tombstone{reason: event.ReasonQueueDeleted, queue: q.name, owner: q})
 }
 
-// setCursor moves a backlog's age cursor and sets its timer again.
+// setCursor moves a backlog's age cursor and resets its timer.
 func (s *State) setCursor(b *backlog, h handle) {
 	if b.timer != 0 {
 		s.deadlines.removeAt(int(b.timer) - 1)

@@ -5,11 +5,11 @@ import "github.com/qlogd/qlogd/event"
 // rememberMost bounds what a table keeps in memory: about 100 MB.
 const rememberMost = 1 << 20
 
-// evictPerEntry bounds how many old entries one new one pushes out.
+// evictPerEntry bounds how many old entries a new one evicts.
 const evictPerEntry = 4
 
-// remembered is an event that must be found again by a key until its time is
-// over: a message by its deduplication hash, an answer by its request.
+// remembered is an entry of a deduplication window: a message by its deduplication hash,
+// or an answer by its request, until its time is over.
 type remembered struct {
 	key   event.Hash
 	id    event.ID   // of the event
@@ -19,9 +19,9 @@ type remembered struct {
 	used  bool
 }
 
-// table keeps the newest of what must be remembered, in log order. What it
-// had to give up before its time lies in the log below floor: one who asks for a
-// key must have looked there, up to floor at least (design.md section 4).
+// table holds the newest entries of a deduplication window, in log order. Those that it
+// evicted before their time are in the log below floor: before a command, the proposing
+// node must have searched the log up to floor at least.
 type table struct {
 	slab  slab[remembered]
 	byKey map[event.Hash]handle
@@ -88,8 +88,8 @@ func (t *table) pop() {
 
 func (r *remembered) hash() digest { return hashWords(r.id, uint64(r.until), 3) }
 
-// reindex builds a loaded table's map and digest; in log order, so that of two
-// entries of a key the newer one is found.
+// reindex builds a loaded table's map and digest, in log order, so that the newer of two
+// entries of a key is found.
 func (t *table) reindex() {
 	t.slab.index(func(r *remembered) bool { return r.used })
 	n := 0

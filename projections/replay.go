@@ -2,8 +2,8 @@ package projections
 
 import "github.com/qlogd/qlogd/event"
 
-// replayed moves a dead message back to work: out of its dead-letter queue and
-// into a queue under a new id in one event (I11).
+// replayed moves a dead message out of its dead-letter queue and into a queue, under a
+// new id, in one event (I11).
 func (s *State) replayed(e *event.Event) {
 	h := s.subject(e)
 	m := s.messages.get(h)
@@ -23,7 +23,7 @@ func (s *State) replayed(e *event.Event) {
 			Replays: was.dead.ReplayCount + 1},
 		behind: e.Order == event.OrderAppend,
 	}
-	s.extras.mut(m.extra).holdsIn = 0 // it takes its place first, and then its key goes on
+	s.extras.mut(m.extra).holdsIn = 0 // its key is unblocked below, after it has its place
 	b.queue.replayed++
 	s.leave(e, h)
 
@@ -45,8 +45,8 @@ func (s *State) replayed(e *event.Event) {
 	}
 }
 
-// take gives a replayed message its place. In an unordered queue the original
-// order is that of being available, as it was since its first enqueue.
+// take puts a replayed message in its place. In an unordered queue the original order is
+// by availability since the first enqueue.
 func (s *State) take(h handle, o event.Order) {
 	m := s.messages.mut(h)
 	m.due, m.place = s.clock, event.PlaceTail

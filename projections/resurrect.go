@@ -2,8 +2,8 @@ package projections
 
 import "github.com/qlogd/qlogd/event"
 
-// resurrected brings a message that had left its queue into one again, under a
-// new id and with its content written again, behind those that wait.
+// resurrected enqueues a message that had left its queue again, under a new id, with its
+// content rewritten, behind those that wait.
 func (s *State) resurrected(e *event.Event) {
 	q, ok := s.queues[e.ToQueue]
 	if !ok {
@@ -23,7 +23,7 @@ func (s *State) resurrected(e *event.Event) {
 	s.arrive(h, 0)
 }
 
-// lower forgets what a message that leaves its queue was resurrected from.
+// lower removes a message that leaves its queue from the index of resurrected ones.
 func (s *State) lower(h handle, o *origin) {
 	if o != nil && o.raised && s.raised[o.From] == h {
 		delete(s.raised, o.From)

@@ -1,8 +1,8 @@
 package projections
 
-// handle names an element of a slab; 0 is none. Handles instead of pointers
-// keep the bulk of the state free of pointers, so that the collector does not
-// walk ten million messages, and make it copyable chunk by chunk.
+// handle names an element of a slab; 0 is none. Handles keep the bulk of the state free
+// of pointers, so that the garbage collector does not scan millions of messages, and make
+// it copyable chunk by chunk.
 //
 // Invariant: nothing is ordered by handle. A restored state may have other
 // handles than the one that was never restarted, and decides the same (I5).
@@ -13,8 +13,8 @@ const (
 	chunkSize = 1 << chunkBits
 )
 
-// chunk has nothing beside its elements: 256 messages of 96 bytes fill one of
-// the allocator's size classes to the byte.
+// chunk has only its elements: 256 messages of 96 bytes fill a size class of the
+// allocator exactly.
 type chunk[T any] [chunkSize]T
 
 // slab holds elements in chunks that are copied on the first write after a
@@ -23,18 +23,18 @@ type slab[T any] struct {
 	chunks []*chunk[T]
 	epochs []uint32 // of each chunk: since when it may be written in place
 	free   []handle
-	used   handle // handles 1..used have been given out at some time
+	used   handle // handles 1..used have been allocated at some time
 	live   int
 	epoch  uint32
 	frozen int
 }
 
-// get returns an element to read. The pointer is good until the next mut.
+// get returns an element for reading. The pointer is good until the next mut.
 func (s *slab[T]) get(h handle) *T {
 	return &s.chunks[h>>chunkBits][h&(chunkSize-1)]
 }
 
-// mut returns an element to write. The pointer is good until the next freeze.
+// mut returns an element for writing. The pointer is good until the next freeze.
 func (s *slab[T]) mut(h handle) *T {
 	n := h >> chunkBits
 	if s.epochs[n] != s.epoch {
@@ -75,8 +75,7 @@ func (s *slab[T]) release(h handle) {
 	s.free = append(s.free, h)
 }
 
-// freeze returns the elements as they are now, to be read beside the writer
-// until thaw.
+// freeze returns the elements as they are now, for reading beside the writer until thaw.
 func (s *slab[T]) freeze() frozenSlab[T] {
 	s.epoch++
 	s.frozen++

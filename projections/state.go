@@ -14,26 +14,26 @@ import (
 // entry, so that a million due at once do not stall the others.
 const dueReadyPerEntry = 4096
 
-// State is the fold of the log up to Index. It is not safe for concurrent use
-// while something is folded; its read methods may run side by side.
+// State is the fold of the log up to Index. Folding needs exclusive access; the read
+// methods may run concurrently with each other.
 type State struct {
 	index uint64
 	clock int64  // Invariant: the maximum of the stamps so far; never goes back (I10)
 	rules uint16 // of deciding, in force. Invariant: only rises, and by an event (I19)
 
 	queues     map[string]*queue   // by name: those that can be used
-	numbers    map[uint32]*queue   // by number: also deleted ones that are not carried out yet
+	numbers    map[uint32]*queue   // by number, including deleted ones whose events are pending
 	backlogs   map[uint32]*backlog // by number
 	next       uint32              // last number given to a queue or a backlog
-	tombstones []*tombstone        // decided to be gone, carried out in this order
+	tombstones []*tombstone        // deletions whose events are pending, oldest first
 	users      map[string]int      // queues that name a queue as their dead-letter queue
 	// where messages lie that died in the queue of this name. Invariant: those with a deadList of
 	// it
 	// that are not decided to be gone
 	died     map[string][]*backlog
-	raised   map[event.ID]handle // live messages by the id that they were resurrected from
+	raised   map[event.ID]handle // live messages by the id they were resurrected from
 	webhooks map[string]*webhook // by name
-	tasks    map[event.ID]*task  // those that run, and the newest that ended
+	tasks    map[event.ID]*task  // running ones, and the newest that ended
 	ended    []*task             // in the order in which they ended
 
 	messages   slab[message]
@@ -45,18 +45,18 @@ type State struct {
 	byID    map[event.ID]handle
 	byLease map[event.ID]handle // leases by their ids
 	lastID  event.ID            // Invariant: no live message has a higher one
-	// a guess at the next event's message, 0 none: the one behind the last one's, for leases are
-	// taken and settled in a row. It may be free by now, or another's
+	// a guess at the next event's message, 0 none: the one behind the last event's,
+	// because leases are taken and settled in a row. It may have been freed or reused
 	near handle
 
 	waiting   timers // scheduled messages
-	deadlines timers // leases' and messages' ends, backlogs' ages
+	deadlines timers // ends of leases and messages, ages of backlogs
 
 	dedup   table
 	answers table
-	// live messages by the bucket of log indexes in which their content lies
+	// number of live messages by the bucket of log indexes that holds their content
 	contents map[uint64]int64
-	history  uint64 // history below may be gone
+	history  uint64 // history below it may be deleted
 
 	sum     digest // of all live messages, independent of order
 	touched []*queue
@@ -91,8 +91,8 @@ func (s *State) Rules() uint16 { return s.rules }
 // History is the index below which history may have been deleted.
 func (s *State) History() uint64 { return s.history }
 
-// Fold folds a whole block. It cannot fail: an impossible event is a panic
-// that names both sides.
+// Fold folds a whole block. It cannot fail: an impossible event is a panic that names the
+// event and the state.
 func (s *State) Fold(b *event.Block) {
 	s.Begin(b.Index, b.Time)
 	for i := range b.Events {
@@ -100,8 +100,8 @@ func (s *State) Fold(b *event.Block) {
 	}
 }
 
-// Begin starts the block of the entry at index with its stamp: the clock
-// moves, and what was scheduled until then becomes ready.
+// Begin starts the block of the entry at index with its time: the clock advances, and
+// messages scheduled up to then become ready.
 func (s *State) Begin(index uint64, time int64) {
 	if index <= s.index {
 		panic(fmt.Sprintf("fold: block %d after block %d", index, s.index))
@@ -111,7 +111,7 @@ func (s *State) Begin(index uint64, time int64) {
 	s.Advance(time)
 }
 
-// Advance lets the clock reach an instant at which there may be no block.
+// Advance moves the clock to an instant at which there may be no block.
 func (s *State) Advance(clock int64) {
 	s.clock = max(s.clock, clock)
 	s.forgetTasks()
@@ -178,8 +178,8 @@ func (s *State) Apply(e *event.Event) {
 	}
 }
 
-// rulesChanged folds rules of deciding that came into force. Folding goes by
-// events alone, so rules that this program does not know are no hindrance.
+// rulesChanged folds a change of the rules of deciding. Folding depends on events alone,
+// so it works under rules that this binary does not know.
 func (s *State) rulesChanged(e *event.Event) {
 	if e.Rules <= s.rules {
 		s.impossible(e, "rules %d are in force, %d would change nothing", s.rules, e.Rules)
@@ -187,8 +187,8 @@ func (s *State) rulesChanged(e *event.Event) {
 	s.rules = e.Rules
 }
 
-// impossible ends the program: the log says something that the state rules
-// out, so one of the two is wrong and going on would spread it.
+// impossible panics: the log contradicts the state, so one of the two is wrong, and
+// continuing would spread the error.
 func (s *State) impossible(e *event.Event, format string, args ...any) {
 	panic(fmt.Sprintf("fold: %s event %s at index %d: %s", e.Type, e.ID, s.index,
 		fmt.Sprintf(format,

@@ -8,14 +8,14 @@ import (
 )
 
 const (
-	// keepTaskMS is how long a task is kept after its end, for those who ask what
-	// became of it, and keepTasks how many of those at most.
+	// keepTaskMS is how long an ended task is kept for readers, and keepTasks how many of
+	// them at most.
 	keepTaskMS = 7 * 24 * 3600 * 1000
 	keepTasks  = 1000
 )
 
-// task is work that takes many entries. Its description is the content of the
-// event that created it, which stays while it runs.
+// task is work that takes many entries. Its description is the content of the event that
+// created it, which is kept while it runs.
 type task struct {
 	event.TaskView
 	last event.Ref // its newest event. Invariant: of ended ones, these lie in the order of s.ended
@@ -47,7 +47,7 @@ func (s *State) taskCreated(e *event.Event) {
 	s.contents[bucket(event.RefOf(e.ID).Index)]++
 }
 
-// taskChanged folds what happens to a task after its beginning.
+// taskChanged folds the later events of a task.
 func (s *State) taskChanged(e *event.Event) {
 	switch e.Type {
 	case event.TaskCancelled:
@@ -83,21 +83,21 @@ func (s *State) endTask(t *task, status event.TaskStatus) {
 	}
 }
 
-// forgetTask gives up the task that ended first.
+// forgetTask drops the task that ended first.
 func (s *State) forgetTask() {
 	delete(s.tasks, s.ended[0].ID)
 	s.ended = s.ended[1:]
 }
 
-// forgetTasks gives up those that ended long ago.
+// forgetTasks drops tasks that ended long ago.
 func (s *State) forgetTasks() {
 	for len(s.ended) > 0 && s.ended[0].EndedAt+keepTaskMS <= s.clock {
 		s.forgetTask()
 	}
 }
 
-// taskDid counts what a task has done: what its kind is about, since an erasure
-// discards live messages on its way.
+// taskDid counts an event of a task's kind; an erasure discards live messages too, which
+// do not count.
 func (s *State) taskDid(e *event.Event) {
 	t, ok := s.tasks[e.Task]
 	switch {
@@ -110,7 +110,8 @@ func (s *State) taskDid(e *event.Event) {
 	}
 }
 
-// reindexTasks finds the ended ones again, and what the others need of the log.
+// reindexTasks rebuilds the list of ended tasks, and counts the contents of the running
+// ones.
 func (s *State) reindexTasks() {
 	for _, t := range s.sortedTasks() {
 		if t.ended() {
@@ -131,7 +132,7 @@ func (s *State) sortedTasks() []*task {
 	return out
 }
 
-// Task returns a task that runs, or that ended not long ago.
+// Task returns a task that is running or ended recently.
 func (s *State) Task(id event.ID) (event.TaskView, bool) {
 	t, ok := s.tasks[id]
 	if !ok {
@@ -153,8 +154,8 @@ func (s *State) Tasks() []event.TaskView {
 // RunningTasks returns how many tasks have not ended.
 func (s *State) RunningTasks() int { return len(s.tasks) - len(s.ended) }
 
-// appendDigest appends what the state's digest covers of a task. Its newest event
-// represents what it said.
+// appendDigest appends what the state's digest covers of a task. Its newest event stands
+// for the rest.
 func (t *task) appendDigest(b []byte) []byte {
 	b = append(b, t.ID[:]...)
 	b = append(b, byte(t.Kind), byte(t.Status), byte(len(t.Nodes)))

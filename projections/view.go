@@ -16,8 +16,8 @@ func (s *State) Queue(name string) (event.QueueView, bool) {
 	return s.viewQueue(q), true
 }
 
-// Look returns a queue for deciding: without Stats.Oldest, which takes a walk
-// where messages that are gone already are still to be carried out.
+// Look returns a queue for deciding: without Stats.Oldest, which has to skip deleted
+// messages.
 func (s *State) Look(name string) (event.QueueView, bool) {
 	q, ok := s.queues[name]
 	if !ok {
@@ -26,8 +26,8 @@ func (s *State) Look(name string) (event.QueueView, bool) {
 	return s.lookQueue(q), true
 }
 
-// Policy returns a queue's policy, which is never changed in place, or nil where
-// there is no such queue: Look takes a while for each of a thousand leases.
+// Policy returns a queue's policy, which is never changed in place, or nil if there is no
+// such queue. It is cheaper than Look.
 func (s *State) Policy(name string) *event.Policy {
 	if q, ok := s.queues[name]; ok {
 		return q.policy
@@ -80,8 +80,8 @@ func (s *State) lookQueue(q *queue) event.QueueView {
 	return v
 }
 
-// Message returns a live message. One that was decided to be gone (purged, its
-// queue deleted, its key dead) reads as discarded or dead-lettered.
+// Message returns a live message. A deleted one whose event is pending (purged, its queue
+// deleted, its key dead) reads as discarded or dead-lettered.
 func (s *State) Message(id event.ID) (event.MessageView, bool) {
 	h, ok := s.byID[id]
 	if !ok {
@@ -122,27 +122,27 @@ func (s *State) viewMessage(h handle) event.MessageView {
 	return v
 }
 
-// Messages returns a queue's messages by id, at most f.Limit of those that the
-// filter takes (0: all), and whether there are more.
+// Messages returns a queue's messages by id, at most f.Limit of those that match the
+// filter (0: all), and whether there are more.
 func (s *State) Messages(name string, f event.MessageFilter) ([]event.MessageView, bool) {
 	var w Walk
 	w.Messages(s, name, f, math.MaxInt)
 	return w.Found, w.More
 }
 
-// Walk looks for messages in steps, between which the state may change: what
-// leaves its queue or comes into it meanwhile is found or is not. Its zero value is
-// ready for one search.
+// Walk searches messages in steps, between which the state may change: a message that
+// enters or leaves its queue meanwhile may be missed. Its zero value is ready for one
+// search.
 type Walk struct {
 	Found []event.MessageView
 	More  bool // there are more than the filter's limit
 
-	past  event.ID   // all up to it were looked at
-	marks []event.ID // rising: those at which steps have ended
+	past  event.ID   // all up to it were examined
+	marks []event.ID // rising: where steps ended
 }
 
-// Messages goes on with what State.Messages does, looking at no more than n
-// messages, and reports whether it is done.
+// Messages continues the search, examines at most n messages, and reports whether it is
+// done.
 func (w *Walk) Messages(s *State, name string, f event.MessageFilter, n int) bool {
 	q, ok := s.queues[name]
 	if !ok {
@@ -153,7 +153,7 @@ func (w *Walk) Messages(s *State, name string, f event.MessageFilter, n int) boo
 		w.marks = append(w.marks, f.After)
 	}
 	b := q.backlog
-	at := event.ID{} // of the one that was looked at last
+	at := event.ID{} // of the one examined last
 	for h := w.resume(s, b); h != 0; h = s.messages.get(h).all.next {
 		if n == 0 {
 			w.marks = append(w.marks, at)
@@ -176,8 +176,8 @@ func (w *Walk) Messages(s *State, name string, f event.MessageFilter, n int) boo
 	return true
 }
 
-// resume returns what follows the newest mark that is still in a backlog, else the
-// first of all: what lies before may have to be passed once more.
+// resume returns the successor of the newest mark that is still in a backlog, else the
+// first message: some messages may be passed again.
 func (w *Walk) resume(s *State, b *backlog) handle {
 	for n := len(w.marks); n > 0; n-- {
 		if h, ok := s.byID[w.marks[n-1]]; ok && s.messages.get(h).backlog == b.number {
@@ -200,10 +200,9 @@ func (s *State) All(fn func(event.MessageView) bool) {
 	}
 }
 
-// Behind returns live messages whose content lies below an index of the log,
-// looking at no more than n of the state's places from one on (0: the first);
-// more says whether there are further ones, from at on. What moves meanwhile can
-// be passed over: see Needed.
+// Behind returns live messages whose content lies below an index of the log, examining at
+// most n of the state's slots from one on (0: the first); more reports whether there are
+// further slots, from at on. Messages that move meanwhile can be missed: see Needed.
 func (s *State) Behind(index uint64, from uint32, n int) (found []event.MessageView, at uint32,
 	more bool) {
 	h := max(handle(from), 1)
@@ -240,9 +239,8 @@ func (s *State) Leasable(name string, kinds []string) int {
 	return n
 }
 
-// Next returns the message that a lease takes next: of the kinds given (none:
-// of all), the first by priority and availability, or the head of the
-// partition whose turn it is.
+// Next returns the message to lease next: of the kinds given (none: of all), the first by
+// priority and availability, or the head of the partition whose turn it is.
 func (s *State) Next(name string, kinds []string) (event.MessageView, bool) {
 	q, ok := s.queues[name]
 	if !ok || q.paused {
@@ -320,8 +318,8 @@ func (s *State) WaitsBehind(id event.ID) bool {
 	return n > 0
 }
 
-// Partition returns a partition; false where the queue is not there or has none
-// (unordered), or nothing of the key waits, is leased or holds it.
+// Partition returns a partition; false if the queue does not exist or is unordered, or if
+// no message of the key waits, is leased or blocks it.
 func (s *State) Partition(queue, key string) (v event.PartitionView, ok bool) {
 	q, there := s.queues[queue]
 	if !there || q.backlog.ordering == event.Unordered {
@@ -352,5 +350,5 @@ func (s *State) Partition(queue, key string) (v event.PartitionView, ok bool) {
 // UsedBy returns how many queues name this one as their dead-letter queue.
 func (s *State) UsedBy(name string) int { return s.users[name] }
 
-// NextNumber is the number that a queue made now gets.
+// NextNumber is the number of the next queue to be created.
 func (s *State) NextNumber() uint32 { return s.next + 1 }

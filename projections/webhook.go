@@ -8,12 +8,12 @@ import (
 	"github.com/qlogd/qlogd/event"
 )
 
-// webhook is a named definition, which this package does not look into.
+// webhook is a named definition, which is opaque to this package.
 type webhook struct {
 	name       string
-	queue      string   // where its messages go, which may be gone by force; "" none
+	queue      string   // where its messages go, which may have been deleted by force; "" none
 	definition []byte   // never changed in place
-	sum        [32]byte // SHA-256 of definition: a digest is wanted often, and there may be many
+	sum        [32]byte // SHA-256 of definition, for the digest
 	revision   uint64   // index of the entry that set it
 	created    int64
 	updated    int64

@@ -3,6 +3,7 @@ package api
 import (
 	"cmp"
 	"context"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"net/http"
@@ -258,7 +259,13 @@ func (s *Server) answerLeased(q *request, leased []event.LeasedMessage) error {
 	if q.eventsAccepted(false) != "" {
 		return q.answerEvents(leased, contents)
 	}
-	b, err := []byte(`{"messages":[`), error(nil)
+	size := 0
+	for _, c := range contents {
+		if c != nil {
+			size += 512 + base64.StdEncoding.EncodedLen(len(c.Payload)) + len(c.Original)
+		}
+	}
+	b, err := append(make([]byte, 0, size), `{"messages":[`...), error(nil)
 	for i := range leased {
 		if i > 0 {
 			b = append(b, ',')
@@ -289,7 +296,9 @@ func (s *Server) appendLeased(b []byte, m *event.LeasedMessage, c *event.Content
 		out.Erased = true
 		b = append(b, `"payload":null,`...)
 	case c.Binary:
-		out.PayloadBytes, out.ContentType = append(wire.Bytes{}, c.Payload...), c.ContentType
+		out.ContentType = c.ContentType
+		b = base64.StdEncoding.AppendEncode(append(b, `"payload_base64":"`...), c.Payload)
+		b = append(b, `",`...)
 	case len(c.Payload) == 0:
 		b = append(b, `"payload":null,`...)
 	default:

@@ -143,7 +143,7 @@ func FromJSON(src []byte) ([]byte, error) {
 	defer msgpack.PutEncoder(enc)
 	enc.Reset(out)
 	enc.UseCompactInts(true)
-	dec := jsontext.NewDecoder(bytes.NewReader(src))
+	dec := jsontext.NewDecoder(bytes.NewBuffer(src)) // which it does not copy
 	for {
 		tok, err := dec.ReadToken()
 		if errors.Is(err, io.EOF) {

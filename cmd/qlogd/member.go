@@ -230,7 +230,7 @@ func (e *engine) fetchLacking() {
 		}
 		from := e.replica.Sources(offer)
 		e.fetching.Lock()
-		err := fetch.Fetch(e.background, fetch.Options{
+		plan, err := fetch.Fetch(e.background, fetch.Options{
 			Net: e.peers, From: from, Checkpoint: offer.Meta,
 			FS: vfs.OS{}, DataDir: e.c.DataDir, Logger: e.logger,
 			FreeBytes: func() (uint64, error) { return freeBytes(e.c.DataDir) },
@@ -245,7 +245,10 @@ func (e *engine) fetchLacking() {
 		case err != nil:
 			e.logger.Warn("fetch failed; waiting for the leader's next offer", "error", err)
 		default:
-			e.ask(change{why: "installing what was fetched"})
+			e.ask(change{"installing what was fetched", func() error {
+				_, err := fetch.Install(vfs.OS{}, e.c.DataDir, plan, e.logger)
+				return err
+			}})
 			return // the next engine continues from there
 		}
 	}

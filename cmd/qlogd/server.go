@@ -347,16 +347,11 @@ func (n *node) ready() (bool, []string) {
 	return false, []string{"there is nothing to serve from yet"}
 }
 
-// open installs what was fetched, opens an engine and lets it serve.
+// open opens an engine and lets it serve.
 func (n *node) open() error {
-	// A crash may have come between the end of a transfer and its installation, or in the middle
-	// of that.
-	installed, err := fetch.Install(vfs.OS{}, n.c.DataDir, n.logger)
-	if err != nil {
-		return fmt.Errorf("install what was fetched: %w", err)
-	}
-	if installed {
-		n.logger.Info("installed checkpoint and missing log segments")
+	// A crash may have interrupted an installation.
+	if _, err := fetch.Install(vfs.OS{}, n.c.DataDir, nil, n.logger); err != nil {
+		return err
 	}
 	e, err := openEngine(n)
 	if errors.Is(err, raft.ErrRolledBack) {

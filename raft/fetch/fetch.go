@@ -5,7 +5,7 @@
 //
 // Serve answers other nodes from the running node's files. Fetch transfers a checkpoint that
 // the leader offered, and the segments of the event log up to it, into <data>/incoming beside
-// the running node. Install moves them in place before anything is opened; the directory is
+// the running node. Install moves them in place while the engine is closed; the directory is
 // then as if the node had written the checkpoint itself, and Raft continues after it.
 //
 // What is trusted: the chain of hashes in the fetched segments, which continues the local
@@ -68,8 +68,6 @@ var (
 	ErrNoSpace = errors.New("the disk is too full")
 	// ErrWrong: a node has sent something that does not verify.
 	ErrWrong = errors.New("received data does not verify")
-	// ErrInstall: earlier files are partly in place; Install must finish first.
-	ErrInstall = errors.New("an installation is in progress")
 )
 
 type fetcher struct {
@@ -78,37 +76,30 @@ type fetcher struct {
 	logged time.Time
 }
 
-// Fetch transfers what is missing into <data>/incoming, asking each node once. When it
-// returns nil a READY is there, and Install will move it in place. After an error the files
-// that have arrived stay, and the next Fetch continues from them. Only one may run for a
-// directory, whose engine may be open.
-func Fetch(ctx context.Context, o Options) error {
+// Fetch transfers what is missing into <data>/incoming, asking each node once, and returns
+// what Install is to move in place. After an error the files that have arrived stay, and the
+// next Fetch continues from them. Only one may run for a directory, whose engine may be open.
+func Fetch(ctx context.Context, o Options) (*Plan, error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	f := &fetcher{Options: o, dir: path.Join(o.DataDir, datadir.IncomingDir)}
-	if err := f.run(ctx); err != nil {
-		return fmt.Errorf("fetch: %w", err)
+	p, err := f.run(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("fetch: %w", err)
 	}
-	return nil
+	return p, nil
 }
 
-func (f *fetcher) run(ctx context.Context) error {
+func (f *fetcher) run(ctx context.Context) (*Plan, error) {
 	if err := f.FS.MkdirAll(f.dir); err != nil {
-		return err
-	}
-	if _, err := f.FS.Stat(path.Join(f.dir, installFile)); err == nil {
-		return ErrInstall
-	}
-	// Before anything else changes here, durably: READY vouches for the files beside it.
-	if err := drop(f.FS, f.dir, readyFile); err != nil {
-		return err
+		return nil, err
 	}
 	var differ, others []error
 	for _, to := range f.From {
-		err := f.from(ctx, to)
+		p, err := f.from(ctx, to)
 		if err == nil || ctx.Err() != nil {
-			return err
+			return p, err
 		}
 		f.Logger.Warn("fetch failed", "from", to.Node, "addr", to.Addr, "error", err)
 		err = fmt.Errorf("from %s at %s: %w", to.Node, to.Addr, err)
@@ -122,19 +113,19 @@ func (f *fetcher) run(ctx context.Context) error {
 		}
 	}
 	if len(others) > 0 { // not all have said that this log is another one
-		return errors.Join(others...)
+		return nil, errors.Join(others...)
 	}
-	return errors.Join(differ...)
+	return nil, errors.Join(differ...)
 }
 
 // from transfers the missing segments from one node, and the checkpoint from the leader.
-func (f *fetcher) from(ctx context.Context, to peer.Target) error {
+func (f *fetcher) from(ctx context.Context, to peer.Target) (*Plan, error) {
 	r, after, err := f.plan(ctx, to)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if err := f.prepare(r); err != nil {
-		return err
+		return nil, err
 	}
 	f.Logger.Info("fetching", "from", to.Node, "addr", to.Addr, "checkpoint", r.Checkpoint.Name,
 		"segments", len(r.Segments), "replace", r.Replace)
@@ -149,30 +140,23 @@ func (f *fetcher) from(ctx context.Context, to peer.Target) error {
 			return err
 		})
 		if err != nil {
-			return err
+			return nil, err
 		}
 	}
 	c, leader := &r.Checkpoint, f.From[len(f.From)-1]
 	err = f.file(ctx, leader, datadir.CheckpointDir, c.Name, c.Size, f.verifyCheckpoint)
 	if err != nil {
-		return err
-	}
-	// Last of all, and durably. The names that READY vouches for come before its own.
-	if err := f.FS.SyncDir(f.dir); err != nil {
-		return err
-	}
-	if err := vfs.WriteFile(f.FS, path.Join(f.dir, readyFile), r.encode()); err != nil {
-		return err
+		return nil, err
 	}
 	f.Logger.Info("fetched", "checkpoint", c.Name, "segments", len(r.Segments), "replace", r.Replace)
-	return nil
+	return r, f.FS.SyncDir(f.dir)
 }
 
 // plan asks a node for its segments and compares them with the local log. It returns what is
 // to be fetched, and the local block that the first segment continues; nil: none.
-func (f *fetcher) plan(ctx context.Context, to peer.Target) (r *ready, after *log.SegmentInfo, err error) {
+func (f *fetcher) plan(ctx context.Context, to peer.Target) (r *Plan, after *log.SegmentInfo, err error) {
 	c := &f.Checkpoint
-	r = &ready{Cluster: c.ClusterID, Checkpoint: checkpointOf(c)}
+	r = &Plan{Cluster: c.ClusterID, Checkpoint: checkpointOf(c)}
 	local, err := openLocal(f.FS, f.DataDir)
 	if err != nil {
 		return nil, nil, err
@@ -183,6 +167,7 @@ func (f *fetcher) plan(ctx context.Context, to peer.Target) (r *ready, after *lo
 		defer local.Close()
 		if have = local.Segments(); len(have) > 0 {
 			head = have[len(have)-1]
+			r.head = head.Last
 		}
 	}
 	if head.Last >= c.HeadIndex {
@@ -247,7 +232,7 @@ func openLocal(fsys vfs.FS, dataDir string) (*log.Log, error) {
 }
 
 // prepare removes files that are not wanted, and checks that the rest has room.
-func (f *fetcher) prepare(r *ready) error {
+func (f *fetcher) prepare(r *Plan) error {
 	names, err := f.FS.List(f.dir)
 	if err != nil {
 		return err
@@ -388,18 +373,14 @@ func (f *fetcher) copy(
 	return nil
 }
 
-func corrupt(err error) bool {
-	_, ok := errors.AsType[*log.CorruptionError](err)
-	return ok
-}
-
 // verifySegment verifies a segment, and writes the side file of one that will be sealed, so
 // that opening the log need not compute it.
-func (f *fetcher) verifySegment(ctx context.Context, r *ready, i int, after *log.SegmentInfo) (end log.SegmentInfo, err error) {
+func (f *fetcher) verifySegment(ctx context.Context, r *Plan, i int, after *log.SegmentInfo) (end log.SegmentInfo, err error) {
 	s := &r.Segments[i]
 	found, err := log.ScanSegment(ctx, f.FS, f.dir, s.Name, s.Size, after)
+	_, corrupt := errors.AsType[*log.CorruptionError](err)
 	switch {
-	case corrupt(err):
+	case corrupt:
 		return end, fmt.Errorf("%w: %w", ErrWrong, err)
 	case err != nil:
 		return end, err

@@ -51,14 +51,14 @@ func TestFetchAndInstall(t *testing.T) {
 			n.grow(5) // what lies behind the checkpoint is Raft's to bring
 			net := newNet()
 			n.serve(net, "a")
-			err := fetch(t, net, disk, meta, "a")
+			p, err := fetch(t, net, disk, meta, "a")
 			if !errors.Is(err, c.err) {
 				t.Fatalf("fetch: %v, want %v", err, c.err)
 			}
 			if d := files(t, disk, "/log", ""); len(d) != len(before) {
 				t.Error("fetch has changed the log")
 			}
-			if install(t, disk) != (c.err == nil) {
+			if install(t, disk, p) != (c.err == nil) {
 				t.Error("installed")
 			}
 			if c.err != nil {
@@ -73,7 +73,7 @@ func TestFetchAndInstall(t *testing.T) {
 			if gone := disk.Get("/projections.db") == nil; gone != c.replace {
 				t.Errorf("the read models are gone: %v", gone)
 			}
-			if install(t, disk) {
+			if install(t, disk, nil) {
 				t.Error("installed twice")
 			}
 		})
@@ -88,11 +88,11 @@ func TestAhead(t *testing.T) {
 	must(t, disk.Remove("/checkpoints/"+meta.Name()))
 	net := newNet()
 	n.serve(net, "a")
-	must(t, fetch(t, net, disk, meta, "a"))
+	p := mustFetch(t, net, disk, meta, "a")
 	if net.sent != meta.Size {
 		t.Errorf("%d bytes were sent, not %d", net.sent, meta.Size)
 	}
-	if !install(t, disk) {
+	if !install(t, disk, p) {
 		t.Error("not installed")
 	}
 	must(t, verify(t, disk))

@@ -15,110 +15,62 @@ import (
 )
 
 // Install moves what Fetch has transferred in place and reports whether it did. It must be
-// called at each opening of a data directory, under its lock, before anything in it is
-// opened: an installation that a crash interrupted leaves neither the old directory nor the
-// new one until Install has finished it.
+// called at each opening of a data directory, under its lock, before anything in it is opened,
+// with no plan: an installation that a crash interrupted leaves neither the old directory nor
+// the new one until Install has finished it.
 //
-// Without a READY, or with one that the directory has since caught up with, nothing changes
-// but in incoming/, where what the next Fetch can use stays.
-func Install(fsys vfs.FS, dataDir string, logger *slog.Logger) (bool, error) {
+// If the event log has changed since the plan was made, nothing is installed: the node has
+// caught up otherwise. The files in incoming/ may be of use to the next Fetch.
+func Install(fsys vfs.FS, dataDir string, p *Plan, logger *slog.Logger) (bool, error) {
 	if logger == nil {
 		logger = slog.New(slog.DiscardHandler)
 	}
 	i := &installer{
-		FS: fsys, logger: logger, dataDir: dataDir, dir: path.Join(dataDir, datadir.IncomingDir),
+		FS: fsys, dataDir: dataDir, dir: path.Join(dataDir, datadir.IncomingDir),
 		log: path.Join(dataDir, datadir.LogDir), checkpoints: path.Join(dataDir, datadir.CheckpointDir),
 	}
-	done, err := i.run()
-	if err != nil {
-		return done, fmt.Errorf("install fetched files: %w", err)
+	b, err := vfs.ReadFile(fsys, path.Join(i.dir, installFile))
+	switch {
+	case err == nil:
+		p, err = decodePlan(b)
+		// Also of a rename that was seen but is not on disk yet.
+		err = errors.Join(err, i.SyncDir(i.dir))
+	case !errors.Is(err, fs.ErrNotExist):
+	case p == nil:
+		return false, nil
+	default:
+		var same bool
+		if same, err = i.unchanged(p); err == nil && !same {
+			logger.Warn("fetched files are not installed: the event log has changed")
+			return false, nil
+		}
+		if err == nil {
+			// The point of no return: the next step changes the log.
+			err = vfs.WriteFile(fsys, path.Join(i.dir, installFile), p.encode())
+		}
 	}
-	return done, nil
+	if err == nil {
+		err = i.install(p)
+	}
+	if err != nil {
+		return false, fmt.Errorf("install fetched files: %w", err)
+	}
+	logger.Info("installed checkpoint and missing log segments", "checkpoint", p.Checkpoint.Name,
+		"head", p.Checkpoint.HeadIndex, "segments", len(p.Segments), "replaced", p.Replace)
+	return true, nil
 }
 
 type installer struct {
 	vfs.FS
-	logger           *slog.Logger
 	dataDir, dir     string
 	log, checkpoints string
 }
 
-func (i *installer) run() (bool, error) {
-	_, err := i.Stat(path.Join(i.dir, installFile))
-	if errors.Is(err, fs.ErrNotExist) {
-		why, err := i.judge()
-		if errors.Is(err, fs.ErrNotExist) {
-			return false, nil // no READY
-		} else if err != nil {
-			return false, err
-		}
-		if why != "" {
-			// The files that READY lists may be of use to the next Fetch; READY is not.
-			i.logger.Warn("fetched files are not installed", "why", why)
-			return false, drop(i.FS, i.dir, readyFile)
-		}
-		// The point of no return: the next step changes the log.
-		err = i.Rename(path.Join(i.dir, readyFile), path.Join(i.dir, installFile))
-		if err != nil {
-			return false, err
-		}
-	} else if err != nil {
-		return false, err
-	}
-	// Also of a rename that was seen but is not on disk yet.
-	if err := i.SyncDir(i.dir); err != nil {
-		return false, err
-	}
-	r, err := readReady(i.FS, i.dir, installFile)
-	if err != nil {
-		return false, err
-	}
-	if err := i.install(r); err != nil {
-		return false, err
-	}
-	i.logger.Info("installed fetched files", "checkpoint", r.Checkpoint.Name,
-		"head", r.Checkpoint.HeadIndex, "segments", len(r.Segments), "replaced", r.Replace)
-	return true, nil
-}
-
-// judge returns why READY is not installed, or "": the node may have caught up otherwise in
-// the meantime, or lost the segments that the fetched ones continue. It changes nothing.
-func (i *installer) judge() (why string, err error) {
-	r, err := readReady(i.FS, i.dir, readyFile)
-	if errors.Is(err, errNotReady) {
-		return err.Error(), nil
-	} else if err != nil {
-		return "", err
-	}
-	files := map[string]int64{r.Checkpoint.Name: r.Checkpoint.Size}
-	for _, s := range r.Segments {
-		files[s.Name] = s.Size
-	}
-	for name, size := range files {
-		if ok, err := i.hasSize(path.Join(i.dir, name), size); err != nil {
-			return "", err
-		} else if !ok {
-			return "some are missing", nil
-		}
-	}
-	metas, _, err := checkpoint.List(i.FS, i.checkpoints)
-	if err != nil {
-		return "", err
-	}
-	if len(metas) > 0 && metas[0].Index >= r.Checkpoint.Index {
-		return "there is a newer checkpoint", nil
-	}
+// unchanged reports whether the event log ends where it did when the plan was made.
+func (i *installer) unchanged(p *Plan) (bool, error) {
 	local, err := openLocal(i.FS, i.dataDir)
-	switch {
-	case corrupt(err) && r.Replace:
-		return "", nil // all of it is removed in any case
-	case corrupt(err):
-		// A power cut may have taken any part of its end that was not synced. Opening the log
-		// for writing can distinguish that from corruption, and cuts it; the next Fetch then
-		// uses the fetched files.
-		return err.Error(), nil
-	case err != nil:
-		return "", err
+	if err != nil {
+		return false, err
 	}
 	var have []log.SegmentInfo
 	if local != nil {
@@ -126,21 +78,14 @@ func (i *installer) judge() (why string, err error) {
 		have = local.Segments()
 	}
 	n := len(have)
-	continues := func(s log.SegmentInfo) bool {
-		return s.Last == r.PrevIndex && checkpoint.Chain(s.Chain) == r.PrevChain
+	if n == 0 {
+		return p.head == 0, nil
 	}
-	switch {
-	case len(r.Segments) == 0 && (n == 0 || have[n-1].Last < r.PrevIndex):
-		return "the event log has lost its end", nil
-	case len(r.Segments) == 0:
+	if len(p.Segments) == 0 {
 		// Its end may not have been synced by the process that wrote it.
-		return "", i.sync(path.Join(i.log, have[n-1].Name))
-	case n > 0 && have[n-1].Last > r.Checkpoint.HeadIndex:
-		return "the event log goes further", nil
-	case r.PrevIndex > 0 && !r.Replace && (n == 0 || !slices.ContainsFunc(have[:n-1], continues)):
-		return "the event log that they continue is not there", nil
+		err = i.sync(path.Join(i.log, have[n-1].Name))
 	}
-	return "", nil
+	return have[n-1].Last == p.head, err
 }
 
 func (i *installer) sync(name string) (err error) {
@@ -151,9 +96,9 @@ func (i *installer) sync(name string) (err error) {
 	return errors.Join(f.Sync(), f.Close())
 }
 
-// install does what INSTALL says. Each step may have been done before, by an Install that was
+// install carries out a plan. Each step may have been done before, by an Install that was
 // interrupted, and then does nothing.
-func (i *installer) install(r *ready) error {
+func (i *installer) install(r *Plan) error {
 	if err := errors.Join(i.MkdirAll(i.log), i.MkdirAll(i.checkpoints)); err != nil {
 		return err
 	}
@@ -180,7 +125,7 @@ func (i *installer) install(r *ready) error {
 	return Discard(i.FS, i.dataDir)
 }
 
-func (i *installer) installSegments(r *ready) error {
+func (i *installer) installSegments(r *Plan) error {
 	// The node that sent the segments may not have carried out the erasures that this one has
 	// (I22). Before the first of them is in place, so that a crash leaves no broken promise.
 	first := r.Segments[0].First
@@ -229,7 +174,7 @@ func (i *installer) installSegments(r *ready) error {
 // else only those from the first new segment on. Those with the names of new ones are
 // replaced by the move, or are new already; a wrong side file is computed again when the log
 // is opened.
-func (i *installer) clear(r *ready) error {
+func (i *installer) clear(r *Plan) error {
 	fresh := map[string]bool{}
 	for n, s := range r.Segments {
 		fresh[s.Name] = true
@@ -284,13 +229,9 @@ func Discard(fsys vfs.FS, dataDir string) error {
 		return nil
 	case err != nil:
 	case slices.Contains(names, installFile):
-		err = ErrInstall
+		err = errors.New("an installation is in progress")
 	default:
-		// READY first: without it nothing else counts.
-		if err = drop(fsys, dir, readyFile); err == nil {
-			err = drop(fsys, dir, names...)
-		}
-		if err == nil {
+		if err = drop(fsys, dir, names...); err == nil {
 			err = drop(fsys, dataDir, datadir.IncomingDir)
 		}
 	}

@@ -277,9 +277,17 @@ func (n *memNet) Get(ctx context.Context, target peer.Target, name string, from,
 }
 
 // fetch runs a Fetch of a checkpoint to disk from the addresses.
-func fetch(t testing.TB, net Caller, disk vfs.FS, c checkpoint.Meta, from ...string) error {
+func fetch(t testing.TB, net Caller, disk vfs.FS, c checkpoint.Meta, from ...string) (*Plan, error) {
 	t.Helper()
 	return Fetch(context.Background(), optionsOf(net, disk, c, from...))
+}
+
+// mustFetch is a fetch that succeeds.
+func mustFetch(t testing.TB, net Caller, disk vfs.FS, c checkpoint.Meta, from ...string) *Plan {
+	t.Helper()
+	p, err := fetch(t, net, disk, c, from...)
+	must(t, err)
+	return p
 }
 
 func optionsOf(net Caller, disk vfs.FS, c checkpoint.Meta, from ...string) Options {
@@ -350,9 +358,9 @@ func verify(t testing.TB, disk *vfs.Mem) error {
 	return err
 }
 
-func install(t testing.TB, disk vfs.FS) bool {
+func install(t testing.TB, disk vfs.FS, p *Plan) bool {
 	t.Helper()
-	ok, err := Install(disk, "/", nil)
+	ok, err := Install(disk, "/", p, nil)
 	must(t, err)
 	return ok
 }

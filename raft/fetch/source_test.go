@@ -28,30 +28,20 @@ func TestCheckpointKnowsWhatIsGone(t *testing.T) {
 	net := newNet()
 	n.serve(net, "a")
 	disk := vfs.NewMem()
-	if err := fetch(t, net, disk, old, "a"); !errors.Is(err, errUseless) {
+	if _, err := fetch(t, net, disk, old, "a"); !errors.Is(err, errUseless) {
 		t.Fatal(err)
 	}
-	must(t, fetch(t, net, disk, n.newest(), "a"))
-	if !install(t, disk) {
+	if !install(t, disk, mustFetch(t, net, disk, n.newest(), "a")) {
 		t.Fatal("not installed")
 	}
 	must(t, verify(t, disk))
 }
 
-// A node that caught up by itself while a READY lay there keeps what it has.
-func TestReadyThatIsTooLate(t *testing.T) {
-	for name, late := range map[string]func(n *node, disk *vfs.Mem) *vfs.Mem{
-		"the log went on": func(n *node, disk *vfs.Mem) *vfs.Mem { return n.grow(30).copy() },
-		"a newer checkpoint": func(n *node, disk *vfs.Mem) *vfs.Mem {
-			n.grow(1).checkpoint()
-			return n.copy()
-		},
-		"the log is gone": func(n *node, disk *vfs.Mem) *vfs.Mem {
-			for name := range files(n.t, disk, "/log", "") {
-				must(n.t, disk.Remove("/log/"+name))
-			}
-			return disk.Clone()
-		},
+// A node whose event log has changed since a fetch keeps what it has.
+func TestPlanThatIsTooLate(t *testing.T) {
+	for name, late := range map[string]func(n *node) *vfs.Mem{
+		"the log went on": func(n *node) *vfs.Mem { return n.grow(30).copy() },
+		"the log is gone": func(*node) *vfs.Mem { return vfs.NewMem() },
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t, 14).grow(40)
@@ -59,21 +49,14 @@ func TestReadyThatIsTooLate(t *testing.T) {
 			meta := n.grow(30).checkpoint()
 			net := newNet()
 			n.serve(net, "a")
-			must(t, fetch(t, net, disk, meta, "a"))
-			now := late(n, disk.Clone())
-			for name, b := range files(t, disk, "/incoming", "") {
-				now.Put("/incoming/"+name, []byte(b))
-			}
-			must(t, now.MkdirAll("/incoming"))
+			p := mustFetch(t, net, disk, meta, "a")
+			now := late(n)
 			before := files(t, now, "/log", "")
-			if install(t, now) {
+			if install(t, now, p) {
 				t.Error("installed")
 			}
 			if after := files(t, now, "/log", ""); len(after) != len(before) {
 				t.Errorf("the log has changed: %d files, %d before", len(after), len(before))
-			}
-			if now.Get("/incoming/READY") != nil {
-				t.Error("READY stays")
 			}
 		})
 	}
@@ -99,14 +82,14 @@ func TestSourceMovesOn(t *testing.T) {
 				return s
 			}
 			disk := vfs.NewMem()
-			for tries := 0; ; tries++ {
-				if err := fetch(t, net, disk, n.newest(), "a"); err == nil {
-					break
-				} else if tries > 100 {
+			p, err := fetch(t, net, disk, n.newest(), "a")
+			for tries := 0; err != nil; tries++ {
+				if tries > 100 {
 					t.Fatal(err)
 				}
+				p, err = fetch(t, net, disk, n.newest(), "a")
 			}
-			if !install(t, disk) {
+			if !install(t, disk, p) {
 				t.Fatal("not installed")
 			}
 			must(t, verify(t, disk))
@@ -129,10 +112,9 @@ func TestOnlyTheMissingIsSent(t *testing.T) {
 	n.stop = nil
 	n.serve(net, "b")
 	disk := vfs.NewMem()
-	must(t, fetch(t, net, disk, first, "a"))
+	mustFetch(t, net, disk, first, "a")
 	net.sent = 0
-	// A READY that is newer than what is wanted is good, without a byte.
-	must(t, fetch(t, net, disk, first, "a"))
+	mustFetch(t, net, disk, first, "a")
 	if net.sent != 0 {
 		t.Errorf("%d bytes came for nothing", net.sent)
 	}
@@ -145,11 +127,11 @@ func TestOnlyTheMissingIsSent(t *testing.T) {
 	// One that is too old is made newer: only what is behind its end comes.
 	before := size()
 	second := n.grow(20).checkpoint()
-	must(t, fetch(t, net, disk, second, "b"))
+	p := mustFetch(t, net, disk, second, "b")
 	if want := size() - before + int64(len(n.disk.Get("/checkpoints/"+second.Name()))); net.sent != want {
 		t.Errorf("%d bytes came for the newer checkpoint, want %d", net.sent, want)
 	}
-	if !install(t, disk) {
+	if !install(t, disk, p) {
 		t.Fatal("not installed")
 	}
 	must(t, errors.Join(sameAsSource(t, disk, n, second), verify(t, disk)))
@@ -157,11 +139,11 @@ func TestOnlyTheMissingIsSent(t *testing.T) {
 	net.files = nil
 	last := n.log.Segments()
 	third := n.grow(20).checkpoint()
-	must(t, fetch(t, net, disk, third, "a"))
+	p = mustFetch(t, net, disk, third, "a")
 	if net.files[0] != "/log/"+last[len(last)-1].Name {
 		t.Errorf("what came: %v", net.files)
 	}
-	if !install(t, disk) {
+	if !install(t, disk, p) {
 		t.Fatal("not installed")
 	}
 	must(t, errors.Join(sameAsSource(t, disk, n, third), verify(t, disk)))
@@ -181,15 +163,15 @@ func TestSources(t *testing.T) {
 		}
 		return s
 	}
-	must(t, fetch(t, net, vfs.NewMem(), meta, "nobody", "liar", "good"))
-	if err := fetch(t, net, vfs.NewMem(), meta, "nobody", "liar"); !errors.Is(err, errNobody) || !errors.Is(err, ErrWrong) {
+	mustFetch(t, net, vfs.NewMem(), meta, "nobody", "liar", "good")
+	if _, err := fetch(t, net, vfs.NewMem(), meta, "nobody", "liar"); !errors.Is(err, errNobody) || !errors.Is(err, ErrWrong) {
 		t.Error(err)
 	}
 	other := newNode(t, 99).grow(20).copy()
-	if err := fetch(t, net, other, meta, "liar", "good"); !errors.Is(err, ErrDiffers) {
+	if _, err := fetch(t, net, other, meta, "liar", "good"); !errors.Is(err, ErrDiffers) {
 		t.Error(err)
 	}
-	if err := fetch(t, net, other, meta, "good", "nobody"); errors.Is(err, ErrDiffers) || !errors.Is(err, errNobody) {
+	if _, err := fetch(t, net, other, meta, "good", "nobody"); errors.Is(err, ErrDiffers) || !errors.Is(err, errNobody) {
 		t.Error(err)
 	}
 }
@@ -202,12 +184,13 @@ func TestNoRoom(t *testing.T) {
 	disk := vfs.NewMem()
 	o := optionsOf(net, disk, meta, "a")
 	o.FreeBytes = func() (uint64, error) { return reserveBytes + 5000, nil }
-	if err := Fetch(t.Context(), o); !errors.Is(err, ErrNoSpace) || net.sent > 0 {
+	if _, err := Fetch(t.Context(), o); !errors.Is(err, ErrNoSpace) || net.sent > 0 {
 		t.Errorf("%v, %d bytes came", err, net.sent)
 	}
 	o.FreeBytes = func() (uint64, error) { return 1 << 30, nil }
-	must(t, Fetch(t.Context(), o))
-	if !install(t, disk) {
+	p, err := Fetch(t.Context(), o)
+	must(t, err)
+	if !install(t, disk, p) {
 		t.Error("not installed")
 	}
 }
@@ -290,8 +273,9 @@ func TestOverTheNetwork(t *testing.T) {
 	disk := vfs.NewMem()
 	o := optionsOf(b, disk, meta)
 	o.From = []peer.Target{{Addr: "127.0.0.1:1", Node: "nobody"}, to}
-	must(t, Fetch(t.Context(), o))
-	if !install(t, disk) {
+	p, err := Fetch(t.Context(), o)
+	must(t, err)
+	if !install(t, disk, p) {
 		t.Fatal("not installed")
 	}
 	must(t, errors.Join(sameAsSource(t, disk, n, meta), verify(t, disk)))
@@ -313,16 +297,16 @@ func TestStuckSourceIsGivenUp(t *testing.T) {
 	n.serve(mem, "a")
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
-		err := Fetch(t.Context(), optionsOf(&stuck{mem}, vfs.NewMem(), meta, "a"))
+		_, err := Fetch(t.Context(), optionsOf(&stuck{mem}, vfs.NewMem(), meta, "a"))
 		if err == nil || !strings.Contains(err.Error(), "nothing was received for 30s") || time.Since(began) != idleTime {
 			t.Errorf("%v after %v", err, time.Since(began))
 		}
 	})
 }
 
-// READY's bytes are frozen: a later program must finish what this one began.
-func TestReadyBytes(t *testing.T) {
-	r := &ready{
+// INSTALL's bytes are frozen: a later program must finish what this one began.
+func TestPlanBytes(t *testing.T) {
+	r := &Plan{
 		Replace: true, Cluster: cluster, PrevIndex: 4, PrevChain: checkpoint.Chain{1},
 		Checkpoint: Checkpoint{Name: "00000000000000000009-00000000000000000002.ckpt", Size: 5, Index: 9, Term: 2, HeadIndex: 8, Chain: checkpoint.Chain{2}},
 		Segments:   []Segment{{Name: "00000000000000000005.seg", First: 5, Last: 8, Size: 200, Chain: checkpoint.Chain{2}}},
@@ -334,17 +318,17 @@ func TestReadyBytes(t *testing.T) {
 	if string(b) != "fe78991f\n"+want {
 		t.Errorf("%q, want\n%q", b, want)
 	}
-	if _, err := decodeReady(b); err != nil {
+	if _, err := decodePlan(b); err != nil {
 		t.Error(err)
 	}
 	for i := range b {
 		c := bytes.Clone(b)
 		c[i] ^= 0x10
-		if _, err := decodeReady(c); !errors.Is(err, errNotReady) {
-			t.Errorf("byte %d: %v", i, err)
+		if _, err := decodePlan(c); err == nil {
+			t.Errorf("byte %d is not noticed", i)
 		}
-		if _, err := decodeReady(b[:i]); !errors.Is(err, errNotReady) {
-			t.Errorf("cut to %d bytes: %v", i, err)
+		if _, err := decodePlan(b[:i]); err == nil {
+			t.Errorf("cut to %d bytes, and not noticed", i)
 		}
 	}
 }

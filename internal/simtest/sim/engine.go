@@ -65,15 +65,20 @@ func (e *engine) retire() {
 	e.inUse.Wait()
 }
 
-// open installs what was fetched and opens an engine.
-func (l *life) open() error {
-	installed, err := fetch.Install(l.fs, "/", l.logger)
-	if err != nil {
-		return fmt.Errorf("install what was fetched: %w", err)
-	}
+// install moves what was fetched in place; nil: it finishes what a crash interrupted.
+func (l *life) install(p *fetch.Plan) error {
+	installed, err := fetch.Install(l.fs, "/", p, l.logger)
 	if installed {
 		l.n.w.count("installed")
 		l.n.w.say(l.n, "what it had missed is in place")
+	}
+	return err
+}
+
+// open opens an engine.
+func (l *life) open() error {
+	if err := l.install(nil); err != nil {
+		return err
 	}
 	e, err := openEngine(l)
 	if errors.Is(err, raft.ErrRolledBack) {
@@ -201,7 +206,7 @@ func (e *engine) fetchLacking() {
 			return
 		}
 		e.l.n.w.say(e.l.n, "lacks what leads to checkpoint %d", offer.Meta.Index)
-		err := fetch.Fetch(e.background, fetch.Options{
+		plan, err := fetch.Fetch(e.background, fetch.Options{
 			Net: e.l.peers, From: e.replica.Sources(offer), Checkpoint: offer.Meta,
 			FS: e.l.fs, DataDir: "/", Logger: e.l.logger,
 		})
@@ -214,7 +219,7 @@ func (e *engine) fetchLacking() {
 			e.l.n.w.say(e.l.n, "did not fetch it: %v", err)
 		default:
 			e.l.n.w.count("fetched")
-			e.l.ask(change{why: "installing what was fetched"})
+			e.l.ask(change{why: "installing what was fetched", do: func() error { return e.l.install(plan) }})
 			return // the next engine goes on from there
 		}
 	}

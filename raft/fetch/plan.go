@@ -5,12 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
-	"path"
 	"strings"
 
 	"github.com/qlogd/qlogd/log"
 	"github.com/qlogd/qlogd/log/checkpoint"
-	"github.com/qlogd/qlogd/log/vfs"
 )
 
 // Checkpoint is the file that the fetched segments lead up to.
@@ -38,20 +36,13 @@ type Segment struct {
 	Chain checkpoint.Chain `json:"chain"` // at Last
 }
 
-// The names in incoming/, besides the segments, side files and the checkpoint, which have the
-// names that they get in their own directories.
-const (
-	// readyFile is written last: all that it lists is there, whole, verified and durable. The
-	// next opening of the directory may move it in place, or leave it.
-	readyFile = "READY"
-	// installFile is the name of readyFile from before the first file is moved: from then on
-	// the installation must be completed.
-	installFile = "INSTALL"
-)
+// installFile is in incoming/ from before the first file is moved until after the last: the
+// installation must be completed. It has a line with the CRC-32C of the rest, in hex, and then
+// the plan as JSON.
+const installFile = "INSTALL"
 
-// ready is the content of READY and INSTALL: a line with the CRC-32C of the rest, in hex, and
-// then this as JSON.
-type ready struct {
+// Plan is what Fetch has transferred to incoming/, whole, verified and durable.
+type Plan struct {
 	Format     int        `json:"format"`
 	Cluster    string     `json:"cluster"`
 	Checkpoint Checkpoint `json:"checkpoint"`
@@ -63,9 +54,11 @@ type ready struct {
 	// Replace: the local log does not lead up to PrevIndex, and is removed. Otherwise its
 	// segments before the first one stay.
 	Replace bool `json:"replace"`
+
+	head uint64 // of the local log, when the plan was made
 }
 
-const readyFormat = 1
+const planFormat = 1
 
 // Sizes of files beyond any that qlogd writes, and the smallest segment.
 const (
@@ -75,7 +68,7 @@ const (
 )
 
 // check verifies that names match their numbers, and that each part continues the one before.
-func (r *ready) check() error {
+func (r *Plan) check() error {
 	c := &r.Checkpoint
 	index, term, ok := checkpoint.ParseName(c.Name)
 	switch {
@@ -111,15 +104,12 @@ func (r *ready) check() error {
 	return nil
 }
 
-// errNotReady is returned for a file that is no READY, or a damaged one.
-var errNotReady = errors.New("not a usable " + readyFile)
-
 func checksum(body string) string {
 	return fmt.Sprintf("%08x", crc32.Checksum([]byte(body), crc32.MakeTable(crc32.Castagnoli)))
 }
 
-func (r *ready) encode() []byte {
-	r.Format = readyFormat
+func (r *Plan) encode() []byte {
+	r.Format = planFormat
 	b := encode(r)
 	return []byte(checksum(string(b)) + "\n" + string(b))
 }
@@ -133,30 +123,18 @@ func encode(v any) []byte {
 	return b
 }
 
-func decodeReady(b []byte) (*ready, error) {
+func decodePlan(b []byte) (*Plan, error) {
 	sum, body, ok := strings.Cut(string(b), "\n")
 	if !ok || sum != checksum(body) {
-		return nil, fmt.Errorf("%w: wrong checksum", errNotReady)
+		return nil, fmt.Errorf("%s has a wrong checksum", installFile)
 	}
-	r := &ready{}
-	if err := json.Unmarshal([]byte(body), r); err != nil {
-		return nil, fmt.Errorf("%w: %w", errNotReady, err)
+	r := &Plan{}
+	err := json.Unmarshal([]byte(body), r)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("%s: %w", installFile, err)
+	case r.Format > planFormat:
+		return nil, fmt.Errorf("%s: format version %d is newer than this program's %d", installFile, r.Format, planFormat)
 	}
-	if r.Format > readyFormat {
-		return nil, fmt.Errorf("incoming files: format version %d is newer than this program's %d",
-			r.Format, readyFormat)
-	}
-	if err := r.check(); err != nil {
-		return nil, fmt.Errorf("%w: %w", errNotReady, err)
-	}
-	return r, nil
-}
-
-// readReady returns the content of the file called name in dir; fs.ErrNotExist if there is none.
-func readReady(fsys vfs.FS, dir, name string) (*ready, error) {
-	b, err := vfs.ReadFile(fsys, path.Join(dir, name))
-	if err != nil {
-		return nil, err
-	}
-	return decodeReady(b)
+	return r, r.check()
 }

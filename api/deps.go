@@ -13,7 +13,6 @@ import (
 	"github.com/qlogd/qlogd/background/erasure"
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/projections/store"
-	"github.com/qlogd/qlogd/raft"
 	"github.com/qlogd/qlogd/webhook"
 )
 
@@ -26,7 +25,7 @@ type Node interface {
 	Begin(c *event.Command, along []*event.Command) []func(context.Context) (event.Result, error)
 	Barrier(ctx context.Context) error
 	Ready() (ok bool, reasons []string)
-	Load() raft.Load
+	Load() (waiting int, utilization float64)
 	Clock() int64 // Unix ms
 	Age() (time.Duration, bool)
 	LeaderHTTP() string // called for each write

@@ -17,7 +17,6 @@ import (
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/log"
 	"github.com/qlogd/qlogd/projections/store"
-	"github.com/qlogd/qlogd/raft"
 	"github.com/qlogd/qlogd/webhook"
 )
 
@@ -72,7 +71,7 @@ type proposer interface {
 }
 
 func (n *fakeNode) Ready() (bool, []string) { return len(n.unready) == 0, n.unready }
-func (n *fakeNode) Load() raft.Load         { return raft.Load{} }
+func (n *fakeNode) Load() (int, float64)    { return 0, 0 }
 func (n *fakeNode) Clock() int64            { return time.Now().UnixMilli() }
 func (n *fakeNode) LeaderHTTP() string      { return n.leader }
 

@@ -363,7 +363,7 @@ func (s *Server) operationStats(q *request) error {
 		return err
 	}
 	out := s.ops.summary()
-	load := s.deps.Node.Load()
-	out.SystemHealth.Utilization, out.SystemHealth.QueueDepth = load.Utilization, int64(load.Waiting)
+	waiting, utilization := s.deps.Node.Load()
+	out.SystemHealth.Utilization, out.SystemHealth.QueueDepth = utilization, int64(waiting)
 	return q.answer(http.StatusOK, &out)
 }

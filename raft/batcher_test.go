@@ -23,7 +23,7 @@ func stuck(t *testing.T, l Limits) (*node, func()) {
 	gate := make(chan struct{})
 	n.m.hold = gate
 	n.async(context.Background(), put("blocker"))
-	n.waitFor(func(l Load) bool { return inFlightOf(l) == 1 })
+	n.waitFor(func(l load) bool { return l.InFlight == 1 })
 	return n, func() { close(gate) }
 }
 
@@ -46,7 +46,7 @@ func TestClassesAndOrder(t *testing.T) {
 		background("b2"), leaseOf("l2"), produceOf("p2"), put("s2"),
 	} {
 		all = append(all, n.async(context.Background(), c))
-		n.waitFor(func(l Load) bool { return l.Waiting == i+1 })
+		n.waitFor(func(l load) bool { return l.Waiting == i+1 })
 	}
 	release()
 	for _, done := range all {
@@ -107,9 +107,9 @@ func TestOverloaded(t *testing.T) {
 	var all []<-chan error
 	fill := func(c *event.Command, upTo int) {
 		t.Helper()
-		for i := n.Load().Waiting; i < upTo; i++ {
+		for i := n.load().Waiting; i < upTo; i++ {
 			all = append(all, n.async(context.Background(), c))
-			n.waitFor(func(l Load) bool { return l.Waiting == i+1 })
+			n.waitFor(func(l load) bool { return l.Waiting == i+1 })
 		}
 		p := n.refused(context.Background(), c)
 		if p.Code != CodeOverloaded || p.Unknown || p.QueueDepth != int64(upTo) || p.RetryAfterMS <= 0 {
@@ -135,7 +135,7 @@ func TestOverloaded(t *testing.T) {
 func TestOverloadedByBytes(t *testing.T) {
 	n, release := stuck(t, Limits{WaitingBytes: 4096, CommandBytes: 5000})
 	first := n.async(context.Background(), put(fmt.Sprintf("%03000d", 1)))
-	n.waitFor(func(l Load) bool { return l.Waiting == 1 })
+	n.waitFor(func(l load) bool { return l.Waiting == 1 })
 	if p := n.refused(context.Background(), put(fmt.Sprintf("%03000d", 2))); p.Code != CodeOverloaded {
 		t.Errorf("%+v", p)
 	}
@@ -151,25 +151,25 @@ func TestOverloadedByBytes(t *testing.T) {
 func TestContextEnds(t *testing.T) {
 	n, release := stuck(t, Limits{})
 	ctx, cancel := context.WithCancel(context.Background())
-	under := n.Load().Waiting
+	under := n.load().Waiting
 	dropped := n.async(ctx, put("dropped"))
-	n.waitFor(func(l Load) bool { return l.Waiting == under+1 })
+	n.waitFor(func(l load) bool { return l.Waiting == under+1 })
 	cancel()
 	if p := asProblem(t, <-dropped); p.Unknown || p.Code != CodeOverloaded {
 		t.Errorf("before it was grouped: %+v", p)
 	}
-	if l := n.Load(); l.Waiting != 0 || l.WaitingBytes != 0 {
+	if l := n.load(); l.Waiting != 0 || l.WaitingBytes != 0 {
 		t.Errorf("a dropped command still counts: %+v", l)
 	}
 	release()
 
 	// Under way, its fate is not known.
 	gate := make(chan struct{})
-	n.waitFor(func(l Load) bool { return l.Entries == 0 })
+	n.waitFor(func(l load) bool { return l.Entries == 0 })
 	n.m.hold = gate
 	ctx, cancel = context.WithCancel(context.Background())
 	unknown := n.async(ctx, put("unknown"))
-	n.waitFor(func(l Load) bool { return inFlightOf(l) == 1 })
+	n.waitFor(func(l load) bool { return l.InFlight == 1 })
 	cancel()
 	if p := asProblem(t, <-unknown); !p.Unknown {
 		t.Errorf("under way: %+v", p)
@@ -219,7 +219,7 @@ func TestDiskNearlyFull(t *testing.T) {
 func TestShutdown(t *testing.T) {
 	n, release := stuck(t, Limits{})
 	waiting := n.async(context.Background(), put("waiting"))
-	n.waitFor(func(l Load) bool { return l.Waiting == 1 })
+	n.waitFor(func(l load) bool { return l.Waiting == 1 })
 	ended := make(chan error)
 	go func() { ended <- n.Shutdown(context.Background()) }()
 	for {
@@ -249,7 +249,7 @@ func TestShutdown(t *testing.T) {
 func TestShutdownCutShort(t *testing.T) {
 	n, release := stuck(t, Limits{})
 	waiting := n.async(context.Background(), put("waiting"))
-	n.waitFor(func(l Load) bool { return l.Waiting == 1 })
+	n.waitFor(func(l load) bool { return l.Waiting == 1 })
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	ended := make(chan error)
@@ -302,7 +302,7 @@ func TestGathering(t *testing.T) {
 	propose(put("a"))
 	flying(1, 1)
 	propose(put("b"))
-	n.waitFor(func(l Load) bool { return l.Waiting == 1 })
+	n.waitFor(func(l load) bool { return l.Waiting == 1 })
 	flying(1, 1)
 	propose(put("c"))
 	flying(1, 1, 2)

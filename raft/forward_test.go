@@ -128,8 +128,8 @@ func (f *follower) async(ctx context.Context, c *event.Command) <-chan reply {
 // commands counts those that wait or are in flight, under the lock.
 func (f *follower) commands() int {
 	n := f.queues.n
-	for _, c := range f.inFlight {
-		n += c
+	for _, e := range f.flight {
+		n += len(e.group)
 	}
 	return n
 }
@@ -493,7 +493,7 @@ func TestServeForward(t *testing.T) {
 	var own []<-chan error
 	for i, c := range []*event.Command{background("b1"), leaseOf("l1"), produceOf("p1"), put("s1")} {
 		all = append(all, f.async(t.Context(), c))
-		n.waitFor(func(l Load) bool { return l.Waiting == 2*i+1 })
+		n.waitFor(func(l load) bool { return l.Waiting == 2*i+1 })
 		switch i {
 		case 0:
 			own = append(own, n.async(t.Context(), background("b2")))
@@ -504,7 +504,7 @@ func TestServeForward(t *testing.T) {
 		case 3:
 			own = append(own, n.async(t.Context(), put("s2")))
 		}
-		n.waitFor(func(l Load) bool { return l.Waiting == 2*i+2 })
+		n.waitFor(func(l load) bool { return l.Waiting == 2*i+2 })
 	}
 	p := asProblem(t, (<-f.async(t.Context(), put("too many"))).err)
 	if p.Code != CodeOverloaded || p.Unknown || p.QueueDepth != 8 || p.RetryAfterMS <= 0 {
@@ -566,10 +566,10 @@ func TestServeForwardNoLonger(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	hungUp := serve(ctx)
-	n.waitFor(func(l Load) bool { return l.Waiting == 1 })
+	n.waitFor(func(l load) bool { return l.Waiting == 1 })
 	cancel()
 	<-hungUp
-	if l := n.Load(); l.Waiting != 0 {
+	if l := n.load(); l.Waiting != 0 {
 		t.Errorf("%+v", l)
 	}
 
@@ -581,13 +581,13 @@ func TestServeForwardNoLonger(t *testing.T) {
 		}
 	}
 	waits := serve(t.Context())
-	n.waitFor(func(l Load) bool { return l.Waiting == 1 })
+	n.waitFor(func(l load) bool { return l.Waiting == 1 })
 	n.b.setLeader(false)
 	isBack("lost", <-waits)
 	isBack("not the leader", <-serve(t.Context()))
 	n.b.setLeader(true)
 	waits = serve(t.Context())
-	n.waitFor(func(l Load) bool { return l.Waiting == 1 })
+	n.waitFor(func(l load) bool { return l.Waiting == 1 })
 	giveUp := n.b.hold()
 	isBack("handing over", <-waits)
 	isBack("handing over", <-serve(t.Context()))
@@ -684,7 +684,7 @@ func TestBeginTogether(t *testing.T) {
 			t.Errorf("%d: %+v", i, p)
 		}
 	}
-	if l := s.Load(); l.Waiting != 0 {
+	if l := s.load(); l.Waiting != 0 {
 		t.Errorf("%+v", l)
 	}
 	release()

@@ -188,7 +188,7 @@ func TestManyProposersAreGrouped(t *testing.T) {
 	for i := range 500 {
 		wg.Go(func() { n.put(fmt.Sprint(i)) })
 	}
-	n.waitFor(func(l Load) bool { return l.Waiting+inFlightOf(l) == 500 })
+	n.waitFor(func(l load) bool { return l.Waiting+l.InFlight == 500 })
 	close(release)
 	wg.Wait()
 	n.m.mu.Lock()
@@ -202,21 +202,33 @@ func TestManyProposersAreGrouped(t *testing.T) {
 	}
 }
 
-func inFlightOf(l Load) (n int) {
-	for _, c := range l.Classes {
-		n += c.InFlight
+// load is how much waits and is in flight: commands, but for Entries.
+type load struct{ Waiting, WaitingBytes, InFlight, Entries int }
+
+func (b *batcher) load() load {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	l := load{Waiting: b.queues.n, WaitingBytes: b.queues.bytes, Entries: len(b.flight)}
+	for _, e := range b.flight {
+		for _, d := range e.group {
+			if d != nil {
+				l.InFlight++
+			}
+		}
 	}
-	return n
+	return l
 }
 
+func (n *node) load() load { return n.b.load() }
+
 // waitFor waits until the batcher's load is as wanted.
-func (n *node) waitFor(ok func(Load) bool) {
+func (n *node) waitFor(ok func(load) bool) {
 	n.t.Helper()
 	for {
 		n.b.mu.Lock()
 		changed := n.b.watchLocked()
 		n.b.mu.Unlock()
-		if ok(n.Load()) {
+		if ok(n.load()) {
 			return
 		}
 		<-changed

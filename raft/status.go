@@ -10,7 +10,6 @@ import (
 
 	hraft "github.com/hashicorp/raft"
 
-	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/log/checkpoint"
 	"github.com/qlogd/qlogd/raft/peer"
 )
@@ -457,43 +456,6 @@ func (r *Replica) Ready() (bool, []string) {
 		not("behind the leader: %d of %d", applied.index, commit)
 	}
 	return len(reasons) == 0, reasons
-}
-
-// Load is the batcher's load.
-type Load struct {
-	Classes      [event.Classes]ClassLoad
-	Waiting      int // commands, of all classes
-	WaitingBytes int
-	Entries      int     // in flight, and batches in flight to the leader
-	Utilization  float64 // of the room for waiting commands, 0 to 1
-	PerSecond    float64 // commands executed, lately
-}
-
-// ClassLoad is the part of one class. Oldest is zero if none waits.
-type ClassLoad struct {
-	Waiting, InFlight int
-	Oldest            time.Time
-}
-
-// Load returns the batcher's load.
-func (r *Replica) Load() Load {
-	b := r.b
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	limits := b.o.Limits
-	l := Load{
-		Waiting: b.queues.n, WaitingBytes: b.queues.bytes, PerSecond: b.rate.perSecond,
-		Entries: len(b.flight),
-		Utilization: max(float64(b.queues.n)/float64(limits.Waiting),
-			float64(b.queues.bytes)/float64(limits.WaitingBytes)),
-	}
-	for c := range event.Classes {
-		l.Classes[c] = ClassLoad{Waiting: len(b.queues.class[c]), InFlight: b.inFlight[c]}
-		if waiting := b.queues.class[c]; len(waiting) > 0 {
-			l.Classes[c].Oldest = waiting[0].since
-		}
-	}
-	return l
 }
 
 // contact is when this node last heard from the leader, and how far that had committed.

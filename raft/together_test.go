@@ -403,15 +403,15 @@ func TestLoadOfAFollower(t *testing.T) {
 	gate := make(chan struct{})
 	l.m.hold = gate
 	done := f.async(t.Context(), put("held"))
-	until(t, "it is with the leader", func() bool { return inFlightOf(l.Load()) == 1 })
-	if load := f.Load(); load.Entries != 1 || inFlightOf(load) != 1 {
+	until(t, "it is with the leader", func() bool { return l.load().InFlight == 1 })
+	if load := f.load(); load.Entries != 1 || load.InFlight != 1 {
 		t.Errorf("%+v", load)
 	}
 	close(gate)
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
-	if load := f.Load(); load.Entries != 0 || inFlightOf(load) != 0 {
+	if load := f.load(); load.Entries != 0 || load.InFlight != 0 {
 		t.Errorf("%+v", load)
 	}
 }

@@ -4,23 +4,28 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
+	"unicode"
 
 	"github.com/hashicorp/go-hclog"
+	hashi "github.com/hashicorp/go-metrics"
+	walmetrics "github.com/hashicorp/raft-wal/metrics"
 )
 
 // hlogger is the part of an hclog.Logger that hashicorp/raft uses, on slog.
 type hlogger struct {
 	hclog.Logger // of the rest: logs nothing
 	logger       *slog.Logger
-	repeated     *repeated
+	repeated     *sync.Map // message to *throttle; loggers derived from this one share it
 }
 
 func hlog(logger *slog.Logger, name string) hclog.Logger {
 	return &hlogger{
 		Logger: hclog.NewNullLogger(), logger: logger.With("from", name),
-		repeated: &repeated{at: map[string]*throttle{}},
+		repeated: &sync.Map{},
 	}
 }
 
@@ -78,26 +83,15 @@ var again = map[string]bool{
 // electionStarts comes with the last leader's address and id.
 const electionStarts = "heartbeat timeout reached, starting election"
 
-// repeated throttles each message; loggers derived from one another share it.
-type repeated struct {
-	mu sync.Mutex
-	at map[string]*throttle
-}
-
-func (r *repeated) due(msg string) bool {
-	r.mu.Lock()
-	t := r.at[msg]
-	if t == nil {
-		t = &throttle{}
-		r.at[msg] = t
-	}
-	r.mu.Unlock()
-	return t.due(time.Now())
-}
-
 func (h *hlogger) Log(level hclog.Level, msg string, args ...any) {
 	l := slogLevel(level)
-	if routine[msg] || again[msg] && !h.repeated.due(msg) {
+	if again[msg] {
+		t, _ := h.repeated.LoadOrStore(msg, &throttle{})
+		if !t.(*throttle).due(time.Now()) {
+			l = slog.LevelDebug
+		}
+	}
+	if routine[msg] {
 		l = slog.LevelDebug
 	}
 	if msg == electionStarts && len(args) == 4 && fmt.Sprint(args[3]) == "" && l == slog.LevelWarn {
@@ -123,17 +117,91 @@ func (h *hlogger) Named(string) hclog.Logger      { return h }
 func (h *hlogger) ResetNamed(string) hclog.Logger { return h }
 
 // throttle reports whether at least a minute has passed since due last returned true.
-type throttle struct {
-	mu sync.Mutex
-	at time.Time
-}
+type throttle struct{ next atomic.Int64 } // Unix ns
 
 func (t *throttle) due(now time.Time) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if !t.at.IsZero() && now.Sub(t.at) < time.Minute {
-		return false
+	next := t.next.Load()
+	return now.UnixNano() >= next && t.next.CompareAndSwap(next, now.Add(time.Minute).UnixNano())
+}
+
+type noMetrics struct{}
+
+func (noMetrics) Count(string, float64, ...string)   {}
+func (noMetrics) Gauge(string, float64, ...string)   {}
+func (noMetrics) Observe(string, float64, ...string) {}
+
+// RouteLibraryMetrics sends what hashicorp/raft reports to m. The library knows one
+// global sink, so this is the process's choice and not a replica's.
+func RouteLibraryMetrics(m Metrics) error {
+	c := hashi.DefaultConfig("")
+	c.EnableHostname, c.EnableRuntimeMetrics = false, false
+	_, err := hashi.NewGlobal(c, &hashiSink{m: m})
+	return err
+}
+
+// metricName makes raft.fsm.applyBatch into raft_fsm_apply_batch. It is called a dozen
+// times for each entry with some fifty names, so the results are kept.
+func metricName(key []string) string {
+	joined := strings.Join(key, "_")
+	if made, ok := metricNames.Load(joined); ok {
+		return made.(string)
 	}
-	t.at = now
-	return true
+	var b strings.Builder
+	for i, r := range joined {
+		switch {
+		case unicode.IsUpper(r):
+			if i > 0 && joined[i-1] != '_' {
+				b.WriteByte('_')
+			}
+			b.WriteRune(unicode.ToLower(r))
+		case unicode.IsLetter(r), unicode.IsDigit(r):
+			b.WriteRune(r)
+		default:
+			b.WriteByte('_')
+		}
+	}
+	metricNames.Store(joined, b.String())
+	return b.String()
+}
+
+var metricNames sync.Map // of string to string
+
+// hashiSink passes hashicorp/raft's metrics on. go-metrics calls the methods with labels
+// only.
+type hashiSink struct {
+	hashi.BlackholeSink
+	m Metrics
+}
+
+func labelPairs(labels []hashi.Label) (out []string) {
+	for _, l := range labels {
+		out = append(out, metricName([]string{l.Name}), l.Value)
+	}
+	return out
+}
+
+func (s *hashiSink) SetGaugeWithLabels(key []string, v float32, l []hashi.Label) {
+	s.m.Gauge(metricName(key), float64(v), labelPairs(l)...)
+}
+func (s *hashiSink) SetPrecisionGaugeWithLabels(key []string, v float64, l []hashi.Label) {
+	s.m.Gauge(metricName(key), v, labelPairs(l)...)
+}
+func (s *hashiSink) IncrCounterWithLabels(key []string, v float32, l []hashi.Label) {
+	s.m.Count(metricName(key), float64(v), labelPairs(l)...)
+}
+func (s *hashiSink) AddSampleWithLabels(key []string, v float32, l []hashi.Label) {
+	s.m.Observe(metricName(key), float64(v), labelPairs(l)...)
+}
+
+// walMetrics is raft-wal's collector.
+type walMetrics struct{ m Metrics }
+
+var _ walmetrics.Collector = walMetrics{}
+
+func (w walMetrics) IncrementCounter(name string, delta uint64) {
+	w.m.Count(metricName([]string{"raft_wal", name}), float64(delta))
+}
+
+func (w walMetrics) SetGauge(name string, v uint64) {
+	w.m.Gauge(metricName([]string{"raft_wal", name}), float64(v))
 }

@@ -149,32 +149,18 @@ func (c *Client) Import(ctx context.Context, queue string, messages []wire.Impor
 
 // EraseMessage starts erasing the user data of a message, named by any id that it
 // has or had, on all nodes and in the archive; a live one is discarded. The reason
-// is kept. The returned task reports on which nodes the erasure is complete.
-func (c *Client) EraseMessage(ctx context.Context, id, reason string,
-	opts ...CallOption) (*wire.Task, error) {
-	q := newCall(post, messagePath(id, "/erase"), wire.EraseRequest{Reason: reason})
-	return do[wire.Task](ctx, c, q, opts)
+// is kept. The task reports on which nodes the erasure is complete. A dry run only
+// returns what would be erased, and no task.
+func (c *Client) EraseMessage(ctx context.Context, id string, r wire.EraseRequest,
+	opts ...CallOption) (would *wire.Erasable, task *wire.Task, err error) {
+	return doOrTask[wire.Erasable](ctx, c, newCall(post, messagePath(id, "/erase"), r), opts)
 }
 
-// EraseKey starts erasing all messages of a key that were in a queue.
-func (c *Client) EraseKey(ctx context.Context, queue, key, reason string,
-	opts ...CallOption) (*wire.Task, error) {
-	q := newCall(post, queuePath(queue, "/erase"), wire.EraseKeyRequest{Key: key, Reason: reason})
-	return do[wire.Task](ctx, c, q, opts)
-}
-
-// ErasableMessage returns what EraseMessage would erase.
-func (c *Client) ErasableMessage(ctx context.Context, id string,
-	opts ...CallOption) (*wire.Erasable, error) {
-	q := newCall(post, messagePath(id, "/erase"), wire.EraseRequest{DryRun: true})
-	return do[wire.Erasable](ctx, c, q, opts)
-}
-
-// ErasableKey returns what EraseKey would erase. The node reads its whole log.
-func (c *Client) ErasableKey(ctx context.Context, queue, key string,
-	opts ...CallOption) (*wire.Erasable, error) {
-	q := newCall(post, queuePath(queue, "/erase"), wire.EraseKeyRequest{Key: key, DryRun: true})
-	return do[wire.Erasable](ctx, c, q, opts)
+// EraseKey is EraseMessage for all messages of a key that were in a queue. In a dry run
+// the node reads its whole log.
+func (c *Client) EraseKey(ctx context.Context, queue string, r wire.EraseKeyRequest,
+	opts ...CallOption) (would *wire.Erasable, task *wire.Task, err error) {
+	return doOrTask[wire.Erasable](ctx, c, newCall(post, queuePath(queue, "/erase"), r), opts)
 }
 
 // DeadQuery selects dead messages of a queue.

@@ -276,65 +276,70 @@ shows who erased, when and why.
 It runs as a task, which is complete when every member of the cluster has done it.`
 
 func (a *app) messageEraseCmd() *cobra.Command {
-	var reason string
+	var r wire.EraseRequest
 	return a.remote("erase ID",
 		"Erase the content of a message everywhere and for good\n\n"+eraseLong,
 		"  qlogd message erase 01J… --reason 'request 4711' --dry-run\n"+
 			"  qlogd message erase 01J… --reason 'request 4711' --yes",
 		func(c request) error {
-			id := c.args[0]
-			return a.erase(reason, "message "+id,
-				func() (*wire.Erasable, error) { return c.ErasableMessage(c.ctx, id) },
-				func() (*wire.Task, error) { return c.EraseMessage(c.ctx, id, reason) })
-		}, a.destroyFlags, opt(&reason, "reason", "why; it is kept"))
+			what := "erase message " + c.args[0]
+			return a.erase(what, r.Reason, func(dry bool) (*wire.Erasable, *wire.Task, error) {
+				r.DryRun = dry
+				return c.EraseMessage(c.ctx, c.args[0], r)
+			})
+		}, a.destroyFlags, opt(&r.Reason, "reason", "why; it is kept"))
 }
 
 func (a *app) queueEraseCmd() *cobra.Command {
-	var key, reason string
+	var r wire.EraseKeyRequest
 	return a.remote("erase QUEUE --key KEY",
 		"Erase the content of all messages of a key, everywhere and for good\n\n"+eraseLong+
 			"\n\nMessages enqueued after the command are not erased.",
 		"  qlogd queue erase jobs --key customer-42 --reason 'request 4711' --dry-run\n"+
 			"  qlogd queue erase jobs --key customer-42 --reason 'request 4711' --yes",
 		func(c request) error {
-			if key == "" {
+			if r.Key == "" {
 				return usagef("--key is needed")
 			}
-			queue := c.args[0]
-			what := fmt.Sprintf("all messages of key %q that were in queue %s",
-				short(key, 64), queue)
-			return a.erase(reason, what,
-				func() (*wire.Erasable, error) { return c.ErasableKey(c.ctx, queue, key) },
-				func() (*wire.Task, error) { return c.EraseKey(c.ctx, queue, key, reason) })
-		}, a.destroyFlags, opt(&key, "key", "the key"),
-		opt(&reason, "reason", "why; it is kept"))
+			what := fmt.Sprintf("erase all messages of key %q that were in queue %s",
+				short(r.Key, 64), c.args[0])
+			return a.erase(what, r.Reason, func(dry bool) (*wire.Erasable, *wire.Task, error) {
+				r.DryRun = dry
+				return c.EraseKey(c.ctx, c.args[0], r)
+			})
+		}, a.destroyFlags, opt(&r.Key, "key", "the key"),
+		opt(&r.Reason, "reason", "why; it is kept"))
 }
 
-// erase counts what would be erased, asks, and begins the task.
-func (a *app) erase(reason, what string, look func() (*wire.Erasable, error),
-	do func() (*wire.Task, error)) error {
+// erase counts what would be erased, asks, and starts the task.
+func (a *app) erase(what, reason string,
+	do func(dry bool) (*wire.Erasable, *wire.Task, error)) error {
 	if reason == "" && !a.dryRun {
 		return usagef("--reason is needed: it is kept, " +
 			"and explains later why something is not there")
 	}
 	if a.dryRun || !a.yes {
-		is, err := look()
+		would, _, err := do(true)
 		if err != nil {
 			return err
 		}
 		if a.dryRun && a.output == "json" {
-			return a.wire(is)
+			return a.wire(would)
 		}
 		are := "are"
-		if is.Live == 1 {
+		if would.Live == 1 {
 			are = "is"
 		}
-		what = fmt.Sprintf("erase %s: %s in %s, of which %d %s live and discarded", what,
-			plural(is.Contents, "content", "contents"), messages(is.Messages), is.Live, are)
+		what = fmt.Sprintf("%s: %s in %s, of which %d %s live and discarded", what,
+			plural(would.Contents, "content", "contents"), messages(would.Messages),
+			would.Live, are)
 	}
 	return a.destroy(what, "", func() error {
-		t, err := do()
-		return a.answer(t, err,
+		_, t, err := do(false)
+		if err != nil {
+			return err
+		}
+		return a.say(t,
 			"erasing as task %s; qlogd task get %[1]s shows on which nodes it is complete", t.ID)
 	})
 }

@@ -24,7 +24,7 @@ type fake struct {
 	seen    []asked
 }
 
-// asked is one request, copied: the server goes on with its own.
+// asked is one request, copied: the server reuses its own.
 type asked struct {
 	path, body string
 	query      url.Values
@@ -100,7 +100,7 @@ func setup(t *testing.T, answers ...func(http.ResponseWriter)) (*Client, *fake, 
 
 const produced = `{"messages":[{"id":"01A","status":"enqueued"}]}`
 
-func TestOutcomeUnknownIsTold(t *testing.T) {
+func TestUnknownOutcome(t *testing.T) {
 	c, _, _ := setup(t, hangup, hangup)
 	c.retry.Attempts = 2
 	if _, err := c.Produce(t.Context(), "jobs", JSON(1)); !errors.Is(err, ErrOutcomeUnknown) {
@@ -148,7 +148,7 @@ func TestNamesAreEscaped(t *testing.T) {
 	}
 }
 
-// Follow takes its place first, then goes on behind the last event seen when
+// Follow finds its position first, then continues after the last event seen when
 // the connection breaks.
 func TestFollowMissesNothing(t *testing.T) {
 	line := func(id string) string { return fmt.Sprintf("{\"event_id\":%q,\"type\":\"enqueued\"}\n", id) }

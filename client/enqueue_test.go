@@ -178,7 +178,7 @@ func TestABadMessageFailsAlone(t *testing.T) {
 			}
 		})
 	}
-	// What is not about one message is told to all, after one request.
+	// A refusal that is not due to one message fails all, after one request.
 	s, c := newShared(t, true, func([]string) *wire.Problem {
 		return &wire.Problem{Status: 404, Code: "queue_not_found", Outcome: wire.NotApplied}
 	})
@@ -193,7 +193,7 @@ func TestABadMessageFailsAlone(t *testing.T) {
 	}
 }
 
-// What can't be written as JSON fails alone, too, whoever finds that.
+// What can't be written as JSON fails alone, too, on either side.
 func TestAPayloadThatIsNoJSONFailsAlone(t *testing.T) {
 	s, c := newShared(t, true, nil)
 	var wg sync.WaitGroup
@@ -211,7 +211,7 @@ func TestAPayloadThatIsNoJSONFailsAlone(t *testing.T) {
 	wg.Wait()
 }
 
-// As much as fits into a full queue goes in, and the rest is told so.
+// As many as fit into a full queue are enqueued, and the rest fail.
 func TestAFullQueueTakesWhatFits(t *testing.T) {
 	room := 40
 	var mu sync.Mutex

@@ -109,7 +109,7 @@ func ExampleHandler() {
 	})
 }
 
-// Errors are told apart by their code.
+// Errors differ by their code.
 func ExampleError() {
 	c, err := client.New(node())
 	if err != nil {

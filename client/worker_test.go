@@ -295,7 +295,7 @@ func TestWorkerDoesNotHoard(t *testing.T) {
 		time.Sleep(10*time.Second + 500*time.Millisecond)
 		p.mu.Lock()
 		if n := len(p.until); n > 8 {
-			t.Errorf("%d in hand", n)
+			t.Errorf("%d leased", n)
 		}
 		p.mu.Unlock()
 		if n := len(p.settled()); n < 36 {
@@ -343,7 +343,7 @@ func TestWorkerExtends(t *testing.T) {
 
 // When a lease is lost the handler's context ends, and what it returns changes
 // nothing.
-func TestWorkerTellsOfALostLease(t *testing.T) {
+func TestWorkerEndsTheContextOfALostLease(t *testing.T) {
 	for name, lose := range map[string]func(*postOffice){
 		"taken away": (*postOffice).expire,
 		// Nobody answers: it runs out, as far as is known here.
@@ -422,7 +422,7 @@ func TestWorkerStops(t *testing.T) {
 }
 
 // After the grace handlers' contexts end; what they give back does not count, and
-// what they don't let go of is given back, too.
+// what they hold on to is released, too.
 func TestWorkersGraceIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPost(t, "0", "1", "2")
@@ -510,7 +510,7 @@ func TestMiddlewareIsOutermostFirst(t *testing.T) {
 	})
 }
 
-// A lease's length is told by its message, whatever the clock here says.
+// A lease's length follows from its message, whatever the clock here is.
 func TestLeaseOf(t *testing.T) {
 	at := time.UnixMilli(1_700_000_000_123)
 	for _, tt := range []struct {

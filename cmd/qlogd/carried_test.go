@@ -9,9 +9,9 @@ import (
 	"github.com/qlogd/qlogd/client"
 )
 
-// What goes at once goes in an entry of its own behind; whoever was answered
-// finds it told all the same.
-func TestWhatGoesAtOnceIsToldBeforeTheAnswer(t *testing.T) {
+// Messages that leave with their queue or key do so in an entry of their own; once the
+// call is answered, their history shows it all the same.
+func TestBulkChangesAreInTheHistoryOnceAnswered(t *testing.T) {
 	n, c := testNode(t, filepath.Join(t.TempDir(), "data"))
 	defer stopNode(t, n)
 	ctx := t.Context()

@@ -158,7 +158,9 @@ func (c *config) readFile(fs *pflag.FlagSet, typed map[string]bool) error {
 	}
 	var settings map[string]yaml.Node
 	if err := yaml.Unmarshal(b, &settings); err != nil {
-		return usagef("%s:%w", c.file, api.YAMLError(err))
+		text := strings.Replace(api.YAMLError(err).Error(),
+			"map[string]yaml.Node", "settings (name: value)", 1)
+		return usagef("%s:%s", c.file, text)
 	}
 	for name, value := range settings {
 		f := fs.Lookup(name)

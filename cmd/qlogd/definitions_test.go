@@ -95,15 +95,15 @@ func TestExportApplies(t *testing.T) {
 		if _, err := c.Define(t.Context(), req, false); err != nil {
 			t.Fatalf("%s\n%v", doc, d.refused(err))
 		}
-		told, err := c.Definitions(t.Context())
+		defs, err := c.Definitions(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
 		var yaml bytes.Buffer
-		if err := writeDefinitions(&yaml, told); err != nil {
+		if err := writeDefinitions(&yaml, defs); err != nil {
 			t.Fatal(err)
 		}
-		text, err := wire.Marshal(told)
+		text, err := wire.Marshal(defs)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -128,7 +128,7 @@ func (a *app) serve(ctx context.Context, c *config) error {
 			// The files or the state cannot be trusted: nothing more is written, and the
 			// next start checks them.
 			a.sdNotify("STOPPING=1")
-			err = fmt.Errorf("this node cannot go on: %w", err)
+			err = fmt.Errorf("node failed: %w", err)
 			if ee, ok := errors.AsType[*exitError](err); ok {
 				return &exitError{ee.code, err}
 			}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/qlogd/qlogd/event"
@@ -30,43 +31,63 @@ type metrics struct {
 	hookNames sync.Map               // webhooks that hooks has
 }
 
-var (
-	descDepth     = queueDesc("depth", "Messages that are ready, held ones included.")
-	descInFlight  = queueDesc("in_flight", "Messages that are leased.")
-	descScheduled = queueDesc("scheduled", "Messages that wait for their time.")
-	descDead      = queueDesc("dead", "Messages that died in the queue and are not replayed, purged or settled.")
-	descOldest    = queueDesc("oldest_age_seconds", "Age of the oldest message.")
-	descEvents    = prometheus.NewDesc("qlogd_events_total", "Events applied by this node since it started.", []string{"type"}, nil)
-)
+// queueDescs describe the elements of a queueRow.
+var queueDescs = [...]*prometheus.Desc{
+	queueDesc("depth", "Messages that are ready, held ones included."),
+	queueDesc("in_flight", "Messages that are leased."),
+	queueDesc("scheduled", "Messages that wait for their time."),
+	queueDesc("dead", "Messages that died in the queue and are not replayed, purged or settled."),
+	queueDesc("oldest_age_seconds", "Age of the oldest message."),
+}
 
 func queueDesc(name, help string) *prometheus.Desc {
 	return prometheus.NewDesc("qlogd_queue_"+name, help, []string{"queue"}, nil)
 }
 
+var eventsDesc = prometheus.NewDesc(
+	"qlogd_events_total", "Events applied by this node since it started.", []string{"type"}, nil)
+
+type queueRow [len(queueDescs)]int64
+
 func newMetrics(s *Server) *metrics {
 	reg := s.deps.Registry
 	if reg == nil {
 		reg = prometheus.NewRegistry()
-		reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+		reg.MustRegister(collectors.NewGoCollector(),
+			collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	}
+	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
+		opts := prometheus.CounterOpts{Name: "qlogd_" + name, Help: help}
+		return promauto.With(reg).NewCounterVec(opts, labels)
+	}
+	histogram := func(
+		name, help string, factor float64, buckets int, labels ...string,
+	) *prometheus.HistogramVec {
+		return promauto.With(reg).NewHistogramVec(prometheus.HistogramOpts{
+			Name: "qlogd_" + name, Help: help,
+			Buckets: prometheus.ExponentialBuckets(0.0005, factor, buckets),
+		}, labels)
 	}
 	m := &metrics{
-		s:         s,
-		handler:   promhttp.HandlerFor(reg, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError}),
-		leaseLost: prometheus.NewCounter(prometheus.CounterOpts{Name: "qlogd_lease_lost_total", Help: "Settles rejected because the lease was no longer current."}),
-		commit: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "qlogd_commit_seconds", Help: "Time from a write's proposal to its answer.",
-			Buckets: prometheus.ExponentialBuckets(0.0005, 2, 15),
-		}, []string{"class"}),
-		requests: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "qlogd_http_requests_total", Help: "HTTP requests."}, []string{"method", "route", "status"}),
-		hooks:    prometheus.NewCounterVec(prometheus.CounterOpts{Name: "qlogd_webhook_requests_total", Help: "Requests to /hook/{name} answered by this node, by outcome."}, []string{"webhook", "outcome"}),
-		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "qlogd_http_request_seconds", Help: "Time to answer HTTP requests, waits included.",
-			Buckets: prometheus.ExponentialBuckets(0.0005, 4, 9),
-		}, []string{"method", "route"}),
+		s: s, handler: promhttp.HandlerFor(reg, promhttp.HandlerOpts{
+			ErrorHandling: promhttp.ContinueOnError,
+		}),
+		leaseLost: counter("lease_lost_total",
+			"Settles rejected because the lease was no longer current.").WithLabelValues(),
+		commit:   histogram("commit_seconds", "Time from a write's proposal to its answer.", 2, 15, "class"),
+		requests: counter("http_requests_total", "HTTP requests.", "method", "route", "status"),
+		hooks: counter("webhook_requests_total",
+			"Requests to /hook/{name} answered by this node, by outcome.", "webhook", "outcome"),
+		seconds: histogram("http_request_seconds", "Time to answer HTTP requests, waits included.",
+			4, 9, "method", "route"),
 	}
-	waiting := prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "qlogd_lease_waiters", Help: "Lease requests that wait on this node."},
-		func() float64 { return float64(s.waiters.parked.Load()) })
-	reg.MustRegister(m.leaseLost, m.commit, m.requests, m.seconds, m.hooks, waiting, m)
+	waiting := prometheus.GaugeOpts{
+		Name: "qlogd_lease_waiters", Help: "Lease requests that wait on this node.",
+	}
+	promauto.With(reg).NewGaugeFunc(waiting, func() float64 {
+		return float64(s.waiters.parked.Load())
+	})
+	reg.MustRegister(m)
 	return m
 }
 
@@ -92,7 +113,7 @@ func (m *metrics) hook(name, outcome string) {
 
 // Describe implements prometheus.Collector.
 func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descDepth, descInFlight, descScheduled, descDead, descOldest, descEvents} {
+	for _, d := range append(queueDescs[:], eventsDesc) {
 		ch <- d
 	}
 }
@@ -100,39 +121,40 @@ func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
 // Collect implements prometheus.Collector.
 func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	st := m.s.deps.State
-	now := m.s.clock(st)
-	queues := st.Queues()
-	type row struct{ depth, inFlight, scheduled, dead, oldest int64 }
-	emit := func(name string, r row) {
-		for _, v := range []struct {
-			d *prometheus.Desc
-			v int64
-		}{{descDepth, r.depth}, {descInFlight, r.inFlight}, {descScheduled, r.scheduled}, {descDead, r.dead}, {descOldest, r.oldest}} {
-			ch <- prometheus.MustNewConstMetric(v.d, prometheus.GaugeValue, float64(v.v), name)
+	now, queues := m.s.clock(st), st.Queues()
+	emit := func(name string, r queueRow) {
+		for i, d := range queueDescs {
+			ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(r[i]), name)
 		}
 	}
-	var other row
+	var other queueRow
 	for i := range queues {
 		v := &queues[i]
-		r := row{depth: v.Stats.Ready, inFlight: v.Stats.InFlight, scheduled: v.Stats.Scheduled, dead: st.DeadCount(v.Name)}
+		r := queueRow{v.Stats.Ready, v.Stats.InFlight, v.Stats.Scheduled, st.DeadCount(v.Name)}
 		if v.Stats.Oldest > 0 {
-			r.oldest = max(0, now-v.Stats.Oldest) / 1000
+			r[4] = max(0, now-v.Stats.Oldest) / 1000
 		}
 		if i < maxQueueSeries {
 			emit(v.Name, r)
 			continue
 		}
-		other = row{other.depth + r.depth, other.inFlight + r.inFlight, other.scheduled + r.scheduled, other.dead + r.dead, max(other.oldest, r.oldest)}
+		for j := range r[:4] {
+			other[j] += r[j]
+		}
+		other[4] = max(other[4], r[4])
 	}
 	if len(queues) > maxQueueSeries {
 		emit("_other", other)
 	}
-	counts := m.s.deps.State.Counts()
-	for t := event.TypeNone + 1; t < event.NumTypes; t++ {
-		ch <- prometheus.MustNewConstMetric(descEvents, prometheus.CounterValue, float64(counts[t]), t.String())
+	for t, n := range st.Counts() {
+		if t := event.Type(t); t != event.TypeNone {
+			ch <- prometheus.MustNewConstMetric(
+				eventsDesc, prometheus.CounterValue, float64(n), t.String())
+		}
 	}
 }
 
+// serve answers GET /metrics.
 func (m *metrics) serve(q *request) error {
 	q.status = http.StatusOK
 	m.hookNames.Range(func(name, _ any) bool {

@@ -23,7 +23,8 @@ type fakeCluster struct {
 }
 
 func newFakeCluster() *fakeCluster {
-	return &fakeCluster{nodes: map[string]wire.Node{"n1": {ID: "n1", RaftAddr: "h1:1", HTTPAddr: "h1:2", Voter: true, Leader: true, Reachable: true, AppliedIndex: 7, LogHead: 7, ChainHash: "ab"}}}
+	return &fakeCluster{nodes: map[string]wire.Node{"n1": {ID: "n1", RaftAddr: "h1:1",
+		HTTPAddr: "h1:2", Voter: true, Leader: true, Reachable: true, AppliedIndex: 7, LogHead: 7, ChainHash: "ab"}}}
 }
 
 func (c *fakeCluster) Refresh(context.Context) {
@@ -98,39 +99,30 @@ const n2 = `{"id":"n2","raft_addr":"h2:1","http_addr":"h2:2","voter":true}`
 func TestCluster(t *testing.T) {
 	h := setup(t)
 	c := h.cluster
-	a := h.do("GET", "/v1/cluster", "").want(200)
-	if a.str("leader_id") != "n1" || a.get("term") != 3.0 || a.str("nodes.0.chain_hash") != "ab" || a.get("nodes.0.log_head") != 7.0 {
-		t.Errorf("%s", a.Body)
-	}
+	h.do("GET", "/v1/cluster", "").want(200).with("leader_id", "n1", "term", 3.0,
+		"nodes.0.chain_hash", "ab", "nodes.0.log_head", 7.0)
 	if h.do("GET", "/v1/cluster?consistency=linearizable", "").want(200); c.refreshed != 2 {
 		t.Errorf("asked the nodes %d times", c.refreshed)
 	}
-	if a = h.do("POST", "/v1/cluster/nodes", n2).want(201); a.str("id") != "n2" || a.get("voter") != true {
-		t.Errorf("%s", a.Body)
-	}
+	h.do("POST", "/v1/cluster/nodes", n2).want(201).with("id", "n2", "voter", true)
 	h.do("POST", "/v1/cluster/nodes", n2).want(200)
-	if a = h.do("POST", "/v1/cluster/nodes", `{"id":"n2","raft_addr":"h9:1"}`).want(409); a.str("code") != "conflict" || a.str("outcome") != "not_applied" {
-		t.Errorf("%s", a.Body)
-	}
+	h.do("POST", "/v1/cluster/nodes", `{"id":"n2","raft_addr":"h9:1"}`).want(409).
+		with("code", "conflict", "outcome", "not_applied")
 	h.do("POST", "/v1/cluster/transfer-leadership", "").want(200)
 	h.do("POST", "/v1/cluster/transfer-leadership", `{"to":"n2"}`).want(200)
-	if a = h.do("POST", "/v1/cluster/transfer-leadership", `{"to":"n9"}`).want(404); a.str("code") != "node_not_found" || a.str("field") != "to" {
-		t.Errorf("%s", a.Body)
-	}
-	if a = h.do("POST", "/v1/cluster/snapshot", "").want(200); a.get("indexes.n1") != 7.0 {
-		t.Errorf("%s", a.Body)
-	}
+	h.do("POST", "/v1/cluster/transfer-leadership", `{"to":"n9"}`).want(404).
+		with("code", "node_not_found", "field", "to")
+	h.do("POST", "/v1/cluster/snapshot", "").want(200).with("indexes.n1", 7.0)
 	h.do("DELETE", "/v1/cluster/nodes/n2", "").want(204)
 	h.do("DELETE", "/v1/cluster/nodes/n2", "").want(404)
 	h.do("DELETE", "/v1/cluster/nodes/n1", "").want(409)
 	c.err = &event.Problem{Code: codeNoLeader, Index: -1, Unknown: true}
-	if a = h.do("POST", "/v1/cluster/nodes", n2).want(503); a.str("outcome") != "unknown" || a.Header().Get("Retry-After") == "" {
-		t.Errorf("%v %s", a.Header(), a.Body)
+	a := h.do("POST", "/v1/cluster/nodes", n2).want(503).with("outcome", "unknown")
+	if a.Header().Get("Retry-After") == "" {
+		t.Errorf("%v", a.Header())
 	}
 	c.err = context.DeadlineExceeded
-	if a = h.do("POST", "/v1/cluster/snapshot", "").want(503); a.str("outcome") != "unknown" {
-		t.Errorf("%s", a.Body)
-	}
+	h.do("POST", "/v1/cluster/snapshot", "").want(503).with("outcome", "unknown")
 	if h.proposals() != 0 {
 		t.Error("a cluster call reached the proposer")
 	}
@@ -150,7 +142,8 @@ func TestClusterRefuses(t *testing.T) {
 		{"POST /v1/cluster/nodes", `{"id":"n2","raft_addr":"h:0"}`, "raft_addr"},
 		{"POST /v1/cluster/nodes", `{"id":"n2","raft_addr":"h:70000"}`, "raft_addr"},
 		{"POST /v1/cluster/nodes", `{"id":"n2","raft_addr":"h?x:1"}`, "raft_addr"},
-		{"POST /v1/cluster/nodes", `{"id":"n2","raft_addr":"h:1","http_addr":"http://h:1"}`, "http_addr"},
+		{"POST /v1/cluster/nodes", `{"id":"n2","raft_addr":"h:1","http_addr":"http://h:1"}`,
+			"http_addr"},
 		{"POST /v1/cluster/nodes", `{"id":"n2","raft_addr":"h:1","vote":true}`, "vote"},
 		{"POST /v1/cluster/nodes", `{"id":"n2","raft_addr":"h:1","voter":1}`, "voter"},
 		{"POST /v1/cluster/nodes?x=1", n2, "x"},
@@ -164,9 +157,7 @@ func TestClusterRefuses(t *testing.T) {
 		t.Run(c.call+c.body, func(t *testing.T) {
 			h := setup(t)
 			method, target, _ := strings.Cut(c.call, " ")
-			if a := h.do(method, target, c.body).want(400); a.str("field") != c.field {
-				t.Errorf("%s", a.Body)
-			}
+			h.do(method, target, c.body).want(400).with("field", c.field)
 			if h.cluster.asked() != 0 {
 				t.Error("reached the cluster")
 			}
@@ -179,16 +170,16 @@ func TestClusterIdempotencyKey(t *testing.T) {
 	key := "Idempotency-Key: k"
 	first := h.do("POST", "/v1/cluster/nodes", n2, key).want(201)
 	h.do("DELETE", "/v1/cluster/nodes/n2", "", key).want(204)
-	again := h.do("POST", "/v1/cluster/nodes", n2, key).want(201)
-	if again.Header().Get("Idempotent-Replayed") != "true" || first.Body.String() != again.Body.String() || h.cluster.asked() != 2 {
-		t.Errorf("%d calls; %v %s", h.cluster.asked(), again.Header(), again.Body)
+	h.do("POST", "/v1/cluster/nodes", n2, key).repeats(first)
+	if h.cluster.asked() != 2 {
+		t.Errorf("%d calls", h.cluster.asked())
 	}
-	if a := h.do("DELETE", "/v1/cluster/nodes/n2", "", key).want(204); a.Header().Get("Idempotent-Replayed") != "true" {
+	if a := h.do("DELETE", "/v1/cluster/nodes/n2", "", key).want(204); a.Header().
+		Get("Idempotent-Replayed") != "true" {
 		t.Errorf("%v", a.Header())
 	}
-	if a := h.do("POST", "/v1/cluster/nodes", `{"id":"n3","raft_addr":"h3:1"}`, key).want(422); a.str("code") != "idempotency_key_reused" {
-		t.Errorf("%s", a.Body)
-	}
+	h.do("POST", "/v1/cluster/nodes", `{"id":"n3","raft_addr":"h3:1"}`, key).want(422).
+		with("code", "idempotency_key_reused")
 	h.do("DELETE", "/v1/cluster/nodes/n2?force=true", "", key).want(422)
 	h.do("POST", "/v1/cluster/nodes", n2, "Idempotency-Key: a b").want(400)
 
@@ -198,7 +189,7 @@ func TestClusterIdempotencyKey(t *testing.T) {
 	h.cluster.err = nil
 	h.do("POST", "/v1/cluster/nodes", n2, "Idempotency-Key: e").want(201)
 
-	// One that comes while the first is in hand waits for its answer.
+	// One that comes while the first is executed waits for its answer.
 	begun, go_ := make(chan struct{}), make(chan struct{})
 	h.cluster.enter = func() { close(begun); <-go_ }
 	n := h.cluster.asked()
@@ -209,7 +200,8 @@ func TestClusterIdempotencyKey(t *testing.T) {
 	both.Go(func() { answers[1] = h.do("POST", "/v1/cluster/nodes", n2, "Idempotency-Key: w") })
 	close(go_)
 	both.Wait()
-	if h.cluster.asked() != n+1 || answers[0].Code != 200 || answers[1].Code != 200 || answers[1].Header().Get("Idempotent-Replayed") != "true" {
+	if h.cluster.asked() != n+1 || answers[0].Code != 200 || answers[1].Code != 200 ||
+		answers[1].Header().Get("Idempotent-Replayed") != "true" {
 		t.Errorf("%d calls; %d, %d", h.cluster.asked()-n, answers[0].Code, answers[1].Code)
 	}
 }

@@ -36,7 +36,8 @@ type machine struct {
 }
 
 func newMachine(s *Server) *machine {
-	log, err := log.Open(log.Options{FS: vfs.NewMem(), Dir: "log", SegmentSize: 1 << 20, CacheBytes: 1 << 20, Logger: slog.New(slog.DiscardHandler)})
+	log, err := log.Open(log.Options{FS: vfs.NewMem(), Dir: "log", SegmentSize: 1 << 20,
+		CacheBytes: 1 << 20, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		panic(err)
 	}
@@ -94,7 +95,8 @@ func (m *machine) Propose(ctx context.Context, c *event.Command) (event.Result, 
 	return m.Begin(c, nil)[0](ctx)
 }
 
-func (m *machine) Begin(c *event.Command, along []*event.Command) (answers []func(context.Context) (event.Result, error)) {
+func (m *machine) Begin(c *event.Command,
+	along []*event.Command) (answers []func(context.Context) (event.Result, error)) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.index++
@@ -103,7 +105,8 @@ func (m *machine) Begin(c *event.Command, along []*event.Command) (answers []fun
 		e.Time = time.Now().UnixMilli()
 	}
 	if m.Rules() < event.Rules {
-		e.Commands = append(e.Commands, event.EncodeCommand(&event.Command{Upgrade: &event.Upgrade{Rules: event.Rules}}))
+		e.Commands = append(e.Commands,
+			event.EncodeCommand(&event.Command{Upgrade: &event.Upgrade{Rules: event.Rules}}))
 	}
 	first := len(e.Commands)
 	for _, c := range append([]*event.Command{c}, along...) {
@@ -144,13 +147,17 @@ func (m *machine) proposals() uint64 {
 // queue makes a queue q with a dead-letter queue and these policy fields.
 func (h *harness) queue(name, ordering, more string) {
 	h.Helper()
-	h.do("PUT", "/v1/queues/"+name, fmt.Sprintf(`{"ordering":%q,"delivery":{"dead_letter_queue":"auto","max_attempts":1}%s}`, ordering, more)).want(201)
+	h.do("PUT", "/v1/queues/"+name,
+		fmt.Sprintf(`{"ordering":%q,"delivery":{"dead_letter_queue":"auto","max_attempts":1}%s}`,
+			ordering, more)).want(201)
 }
 
 // put enqueues a message and returns its id.
 func (h *harness) put(queue, key, payload string) string {
 	h.Helper()
-	return h.do("POST", "/v1/queues/"+queue+"/messages", fmt.Sprintf(`{"messages":[{"key":%q,"payload":%s}]}`, key, payload)).want(201).str("messages.0.id")
+	return h.do("POST", "/v1/queues/"+queue+"/messages",
+		fmt.Sprintf(`{"messages":[{"key":%q,"payload":%s}]}`, key,
+			payload)).want(201).str("messages.0.id")
 }
 
 // die leases the next message of a queue, dead-letters it, and returns its id
@@ -162,7 +169,8 @@ func (h *harness) die(queue, errorText string) string {
 	if lease == "" {
 		h.Fatal("nothing to lease")
 	}
-	h.do("POST", "/v1/queues/"+queue+"/dead-letter", fmt.Sprintf(`{"items":[{"lease_id":%q,"error":%q}]}`, lease, errorText)).want(200)
+	h.do("POST", "/v1/queues/"+queue+"/dead-letter",
+		fmt.Sprintf(`{"items":[{"lease_id":%q,"error":%q}]}`, lease, errorText)).want(200)
 	return a.str("messages.0.id")
 }
 
@@ -171,6 +179,18 @@ func (h *harness) dead(queue, query, member string) []string {
 	h.Helper()
 	a := h.do("GET", "/v1/queues/"+queue+"/dead"+query, "").want(http.StatusOK)
 	return a.each("dead", member)
+}
+
+// with fails unless the answer has these members: pairs of a path and a value, "" for none.
+func (a answer) with(pairs ...any) answer {
+	a.t.Helper()
+	for i := 0; i < len(pairs); i += 2 {
+		got := a.get(pairs[i].(string))
+		if absent := got == nil && pairs[i+1] == ""; got != pairs[i+1] && !absent {
+			a.t.Fatalf("%s is %v, want %v: %s", pairs[i], got, pairs[i+1], a.Body)
+		}
+	}
+	return a
 }
 
 // each is a member of each element of a list, as text.

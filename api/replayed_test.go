@@ -18,7 +18,8 @@ type replaysGone struct {
 
 func (f *replaysGone) Position() (uint64, int64) { return f.upTo, 0 }
 
-func (f *replaysGone) Replayed(_ string, after event.ID, limit int) (out []store.Replayed, err error) {
+func (f *replaysGone) Replayed(_ string, after event.ID, limit int) (out []store.Replayed,
+	err error) {
 	for _, id := range slices.Concat(f.gone, f.kept) {
 		if id.Compare(after) > 0 && len(out) < limit {
 			out = append(out, store.Replayed{ID: id})
@@ -43,7 +44,8 @@ func TestReplayedThatAreGone(t *testing.T) {
 		f.gone = append(f.gone, event.NewID(1, 1, 1000+i))
 	}
 	m.s.deps.Models = f
-	if got := h.dead("q", "?state=replayed", "new_message_id"); !slices.Equal(got, []string{kept.String()}) {
+	if got := h.dead("q", "?state=replayed", "new_message_id"); !slices.Equal(got,
+		[]string{kept.String()}) {
 		t.Fatal(got)
 	}
 }

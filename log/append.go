@@ -16,12 +16,12 @@ import (
 // bounds how long the rotation, which waits for the disk, takes.
 const syncEvery = 8 << 20
 
-// writer is what a log that is open for writing has besides.
+// writer is the part of a Log that is open for writing.
 type writer struct {
 	inline bool
 
-	// adminMu serialises what changes segments other than at their end:
-	// retention and erasure. Taken before writeMu and sideMu.
+	// adminMu serialises retention and erasure, which change segments other than at their
+	// end. Taken before writeMu and sideMu.
 	adminMu sync.Mutex
 	// sideMu serialises the writing of side files with their removal. Taken
 	// before writeMu.
@@ -35,7 +35,7 @@ type writer struct {
 	// syncMu serialises syncs and guards the file. Taken before Log.mu.
 	syncMu sync.Mutex
 	file   vfs.File // the active segment's; nil: there is none, or it is being sealed
-	named  bool     // its name is known to be durable
+	named  bool     // its name is durable
 
 	wanted chan struct{} // has one element while tidy has something to do
 	stop   chan struct{}
@@ -45,7 +45,7 @@ type writer struct {
 func (w *writer) close() error {
 	close(w.stop)
 	w.done.Wait()
-	// Nobody may be in the middle of a write when the file goes.
+	// Wait for writes in progress before the file is closed.
 	w.adminMu.Lock()
 	defer w.adminMu.Unlock()
 	w.writeMu.Lock()
@@ -53,8 +53,7 @@ func (w *writer) close() error {
 	return w.setFile(nil)
 }
 
-// setFile puts another file in the place of the active segment's, which it
-// closes.
+// setFile replaces the active segment's file, which it closes.
 func (w *writer) setFile(file vfs.File) (err error) {
 	w.syncMu.Lock()
 	defer w.syncMu.Unlock()
@@ -100,7 +99,7 @@ func (l *Log) append(b *rawBlock) (err error) {
 	return err
 }
 
-// write reports whether it has sealed a segment.
+// write appends a block and reports whether it sealed a segment.
 func (l *Log) write(b *rawBlock) (sealed bool, err error) {
 	if err := l.usable(); err != nil {
 		return false, err
@@ -125,8 +124,8 @@ func (l *Log) write(b *rawBlock) (sealed bool, err error) {
 	buf, offs := l.encode(b, seg, size, fresh)
 	off := seg.Size
 	if fresh {
-		// Header and first block in one write: a segment without a block is
-		// only ever left by a crash.
+		// Header and first block in one write: only a crash leaves a segment without a
+		// block.
 		off = 0
 	}
 	if _, err := l.w.file.WriteAt(buf, off); err != nil {
@@ -139,7 +138,7 @@ func (l *Log) write(b *rawBlock) (sealed bool, err error) {
 	return sealed, nil
 }
 
-// check returns the size of b on disk, or what is wrong with it.
+// check returns the size of b on disk, or an error if it is invalid.
 func (l *Log) check(b *rawBlock) (int64, error) {
 	if b.Index <= l.head {
 		return 0, fmt.Errorf("the log's head is at %d already", l.head)
@@ -228,7 +227,7 @@ func (l *Log) encode(b *rawBlock, seg *segment, size int64, fresh bool) (buf []b
 	return buf, offs
 }
 
-// publish lets readers see the block.
+// publish makes the block visible to readers.
 func (l *Log) publish(b *rawBlock, seg *segment, raw []byte, offs []uint32, fresh bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -250,8 +249,8 @@ func (l *Log) publish(b *rawBlock, seg *segment, raw []byte, offs []uint32, fres
 	l.wake()
 }
 
-// Sync makes everything durable that was appended before it was called. After
-// an error nothing is known of what the disk holds, and the log is broken.
+// Sync makes everything durable that was appended before it was called. After an error
+// the state of the disk is unknown, and the log is broken.
 func (l *Log) Sync() (err error) {
 	defer wrap(&err, "sync event log")
 	if err := l.usable(); err != nil {
@@ -264,7 +263,7 @@ func (l *Log) Sync() (err error) {
 		return err
 	}
 	if w.file == nil {
-		return nil // there is none, or it was sealed meanwhile, and synced before
+		return nil // there is none, or it was sealed meanwhile, after a sync
 	}
 	err = w.file.Sync()
 	if err == nil && !w.named {
@@ -326,7 +325,7 @@ func (l *Log) writeSides() error {
 }
 
 func (l *Log) writeSide() (more bool, err error) {
-	// Retention must not remove the segment in the middle of this.
+	// Retention must not remove the segment meanwhile.
 	l.w.sideMu.Lock()
 	defer l.w.sideMu.Unlock()
 	if l.usable() != nil {
@@ -364,10 +363,10 @@ func (l *Log) writeSide() (more bool, err error) {
 	return true, nil
 }
 
-// DeleteBefore deletes the segments in which every block has an index below
-// index. The active segment stays, and the first one that stays has in its
-// header the chain that the rest continues. After a crash some may be deleted
-// and some not, from the oldest on; asked again, it goes on.
+// DeleteBefore deletes the segments in which every block has an index below index. The
+// active segment stays, and the first one that stays has in its header the chain that the
+// rest continues. A crash may leave only the oldest of them deleted; another call deletes
+// the rest.
 func (l *Log) DeleteBefore(index uint64) (err error) {
 	defer wrap(&err, "delete blocks before %d", index)
 	if err := l.usable(); err != nil {
@@ -386,7 +385,7 @@ func (l *Log) deleteFirst(index uint64) (bool, error) {
 	if err := l.usable(); err != nil {
 		return false, err
 	}
-	// Before anything goes: the chain head that stays must be durable.
+	// First of all, the chain head that stays must be durable.
 	if !l.deletable(index) {
 		return false, nil
 	}
@@ -421,7 +420,7 @@ func (l *Log) deleteFirst(index uint64) (bool, error) {
 	return true, nil
 }
 
-// deletable reports whether the first segment may go.
+// deletable reports whether the first segment may be deleted.
 func (l *Log) deletable(index uint64) bool {
 	l.mu.RLock()
 	defer l.mu.RUnlock()

@@ -9,17 +9,17 @@ import (
 	"slices"
 )
 
-// damage says what is wrong with a block: the extent of the piece whose
-// checksum does not hold. Invariant: final damage is of bytes whose checksums
-// hold, so no torn write explains it and nothing is ever cut because of it.
+// damage describes invalid bytes of a block: the extent of the piece whose checksum
+// fails. Invariant: final damage is in bytes whose checksums hold, so no torn write
+// explains it, and nothing is ever cut because of it.
 type damage struct {
 	from, to int64
 	reason   string
 	final    bool
 }
 
-// readBlock reads the block at off whole: its bytes, or what is wrong with its
-// extent. An error is one of reading.
+// readBlock reads the whole block at off, or returns damage of its extent. An error is
+// one of reading.
 func readBlock(w *window, off int64, salt uint32) (raw []byte, h blockHeader, d *damage,
 	err error) {
 	b, err := w.at(off, blockSize)
@@ -42,20 +42,20 @@ func readBlock(w *window, off int64, salt uint32) (raw []byte, h blockHeader, d 
 	return raw, h, nil, err
 }
 
-// visitor gets a block's parts from walkBlock. Each may be nil.
+// visitor receives the parts of a block from walkBlock. Each function may be nil.
 type visitor struct {
 	// record gets each record, with its content, and its offset in the block.
 	record func(r *record, off int) error
-	// erasing reports whether a content (with its checksum) that is wrong is one
-	// that an erasure has not finished with; it then counts as erased.
+	// erasing reports whether an erasure is overwriting a content that fails its
+	// checksum; it then counts as erased.
 	erasing func(off, size int64) bool
-	// damaged gets everything that is wrong, where possible more than the
-	// first; walking goes on while it returns true. nil = stop at the first.
+	// damaged gets each damage; the walk continues while it returns true. nil = stop at
+	// the first.
 	damaged func(d *damage) bool
 }
 
-// content sets a record's content from its bytes at off, checksum first, and
-// returns what is wrong with them.
+// content sets a record's content from its bytes at off, checksum first, and returns
+// damage in them.
 func (v *visitor) content(r *record, body []byte, off int64) *damage {
 	r.Content = body[4:len(body):len(body)]
 	switch checkContent(body) {
@@ -71,9 +71,9 @@ func (v *visitor) content(r *record, body []byte, off int64) *damage {
 	return nil
 }
 
-// walkBlock checks the bytes of a whole block at off and hands out its records.
-// It returns the chain in the trailer and the first thing that is wrong.
-// With sha it computes the chain from prev and compares.
+// walkBlock checks the bytes of a whole block at off and visits its records. It returns
+// the chain in the trailer and the first damage. With sha it also checks the chain, from
+// prev.
 func walkBlock(raw []byte, h blockHeader, off int64, salt uint32, sha hash.Hash, prev [32]byte,
 	v visitor) (chain [32]byte, first *damage, err error) {
 	// report returns true if the walk must end.
@@ -147,7 +147,7 @@ func walkBlock(raw []byte, h blockHeader, off int64, salt uint32, sha hash.Hash,
 	return chain, first, nil
 }
 
-// scan goes through a segment's blocks in order and checks each.
+// scan reads a segment's blocks in order and checks each.
 type scan struct {
 	win   window
 	file  string
@@ -169,7 +169,7 @@ type scan struct {
 	erasing func(off, size int64) bool
 }
 
-// scan begins at the first block of a segment, whose file ends, for us, at limit.
+// scan starts at the first block of a segment and ends at limit.
 func (l *Log) scan(seg *segment, limit int64) *scan {
 	return &scan{
 		win: window{r: l.file(seg), limit: limit, chunk: 1 << 20}, file: seg.Name, salt: seg.salt,
@@ -218,13 +218,13 @@ func (s *scan) next() (*damage, error) {
 	return nil, nil
 }
 
-// corrupt names damage as the error that it is.
+// corrupt returns the error for damage.
 func (s *scan) corrupt(d *damage) error {
 	return &CorruptionError{Segment: s.file, Offset: d.from, LastGood: s.last, Reason: d.reason}
 }
 
-// index goes through all blocks and indexes them, up to the end or to damage. each
-// (if not nil) is called behind each block.
+// index indexes all blocks, up to the end or to damage. each (if not nil) is called
+// behind each block.
 func (s *scan) index(each func() error) (*memIndex, *damage, error) {
 	mem := newMemIndex()
 	for {
@@ -251,7 +251,7 @@ func (s *scan) index(each func() error) (*memIndex, *damage, error) {
 	}
 }
 
-// end sets what the blocks so far say of the segment.
+// end sets the segment's end to that of the blocks so far.
 func (s *scan) end(seg *segment) {
 	seg.Size, seg.Last, seg.Chain, seg.Clock, seg.lastID = s.off, s.last, s.chain, s.clock, s.lastID
 }

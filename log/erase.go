@@ -12,9 +12,9 @@ import (
 	"github.com/qlogd/qlogd/log/vfs"
 )
 
-// An erasure overwrites in place, so a crash can leave a content half erased,
-// which is damage like any other. Therefore the contents to erase are first
-// written down, in a file that Open finishes with before it looks at anything.
+// An erasure overwrites in place, so a crash can leave a content half erased, which is
+// damage like any other. Therefore the contents to erase are first listed in a file,
+// which Open completes before it reads anything else.
 //
 //	erasing.list
 //	  0  8  magic "qlogdera"
@@ -37,10 +37,10 @@ type erasure struct {
 	n     int64  // of the content
 }
 
-// Erase overwrites the contents of these records, durably, by a fixed mark. The
-// chain still verifies, and readers see that the content was erased. Records
-// without content, erased before or deleted by retention are passed over, so it
-// can be asked for again. A crash in the middle is finished by Open.
+// Erase overwrites the contents of these records, durably, by a fixed mark. The chain
+// still verifies, and readers see that the content was erased. Records without content,
+// erased before or deleted by retention are skipped, so it can be repeated. Open
+// completes an erasure that a crash interrupted.
 //
 // Readers may still hold a content that they have read before.
 func (l *Log) Erase(refs []event.Ref) (err error) {
@@ -50,7 +50,7 @@ func (l *Log) Erase(refs []event.Ref) (err error) {
 	}
 	l.w.adminMu.Lock()
 	defer l.w.adminMu.Unlock()
-	// What is erased must be durable first: Open relies on finding it.
+	// The contents must be durable first: Open relies on finding them.
 	if err := l.Sync(); err != nil {
 		return err
 	}
@@ -102,7 +102,7 @@ func (l *Log) erasureOf(ref event.Ref) (e erasure, ok bool, err error) {
 		return e, false, c.failed(off, err)
 	}
 	e = erasure{first: c.seg.First, off: off + lay.headerEnd, n: int64(len(body)) - 4}
-	// A content that is wrong may be erased too: it is lost anyway.
+	// A damaged content may be erased too: it is lost anyway.
 	return e, checkContent(body) != contentErased, nil
 }
 
@@ -144,13 +144,13 @@ func (l *Log) overwriteIn(name string, list []erasure) error {
 	return err
 }
 
-// finishErasure carries out what a crash has interrupted.
+// finishErasure completes an erasure that a crash interrupted.
 func (l *Log) finishErasure() error {
 	list, err := readErasures(l.fs, l.dir)
 	if err != nil || list == nil {
 		return err
 	}
-	l.logger.Info("finishing an erasure", "contents", len(list))
+	l.logger.Info("completing interrupted erasure", "contents", len(list))
 	for _, e := range list {
 		if err := l.checkErasure(e); err != nil {
 			return err
@@ -159,7 +159,7 @@ func (l *Log) finishErasure() error {
 	return l.overwrite(list)
 }
 
-// checkErasure checks that the segment is what the list was written for.
+// checkErasure checks that the segment is the one the list was written for.
 func (l *Log) checkErasure(e erasure) error {
 	seg := newSegment(e.first)
 	size, err := l.files.size(seg.Name)
@@ -187,7 +187,7 @@ func encodeErasures(list []erasure) []byte {
 	return le.AppendUint32(b, crc(b[preambleSize:]))
 }
 
-// readErasures returns the list of an erasure that is not finished; nil = none.
+// readErasures returns the list of an unfinished erasure; nil = none.
 func readErasures(fsys vfs.FS, dir string) ([]erasure, error) {
 	b, err := vfs.ReadFile(fsys, path.Join(dir, eraseList))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -219,8 +219,8 @@ func readErasures(fsys vfs.FS, dir string) ([]erasure, error) {
 	return list, nil
 }
 
-// beingErased reports whether a content (its checksum at off) that was found
-// wrong is, or was meanwhile, overwritten by an erasure.
+// beingErased reports whether a content (its checksum at off) that failed its checksum is
+// being, or was meanwhile, overwritten by an erasure.
 func (l *Log) beingErased(seg *segment, off, n int64) bool {
 	if l.w == nil {
 		list, err := readErasures(l.fs, l.dir)
@@ -228,7 +228,7 @@ func (l *Log) beingErased(seg *segment, off, n int64) bool {
 			return true
 		}
 	} else {
-		// Wait for an erasure at work. Open has none, and has finished an
+		// Wait for a running erasure. During Open there is none: it has completed an
 		// interrupted one before it reads.
 		l.w.adminMu.Lock()
 		defer l.w.adminMu.Unlock()

@@ -11,9 +11,9 @@ import (
 	"github.com/qlogd/qlogd/event"
 )
 
-// toRecord returns the record of an event. Id, subject, alias, back-pointer and content have
-// places of their own in it, so that the log can index and erase without knowing what an event is;
-// everything else is the header.
+// toRecord returns the record of an event. Id, subject, alias, back-pointer and content
+// have fields of their own in it, so that the log can index and erase without decoding
+// events; everything else is the header.
 func toRecord(e *event.Event) record {
 	r := record{ID: e.ID, Subject: e.Subject, Alias: e.Alias, Prev: e.Prev,
 		Header: event.EncodeHeader(e)}
@@ -51,9 +51,9 @@ func fromRaw(b *rawBlock, out *event.Block) error {
 	return nil
 }
 
-// Blocks reads blocks in order, from the first one on that has an index >= from and is kept. next
-// returns io.EOF at the head, and after more was appended the next block; a reader that retention
-// overtakes gets ErrGone.
+// Blocks reads blocks in order, starting with the first kept one that has an index >=
+// from. next returns io.EOF at the head, and the next block once more was appended; a
+// reader that retention overtakes gets ErrGone.
 func (l *Log) Blocks(from uint64) (next func(context.Context) (*event.Block, error)) {
 	r := l.blocks(from)
 	return func(ctx context.Context) (*event.Block, error) {
@@ -69,8 +69,8 @@ func (l *Log) Blocks(from uint64) (next func(context.Context) (*event.Block, err
 	}
 }
 
-// Follow yields the blocks from an index on, to the end that the log has when it is reached. A
-// block is valid until the next one.
+// Follow yields the blocks from an index on, up to the head. A block is valid until the
+// next one.
 func (l *Log) Follow(from uint64) iter.Seq2[*event.Block, error] {
 	return func(yield func(*event.Block, error) bool) {
 		out := &event.Block{}
@@ -89,8 +89,8 @@ func (l *Log) Follow(from uint64) iter.Seq2[*event.Block, error] {
 	}
 }
 
-// Block returns the block at index. It returns ErrNotFound where there is none: the index is one
-// of Raft's own entries, or beyond the head.
+// Block returns the block at index, or ErrNotFound if there is none: the index is that of
+// one of Raft's own entries, or beyond the head.
 func (l *Log) Block(index uint64) (*event.Block, error) {
 	b, err := l.Blocks(index)(context.Background())
 	switch before, _ := l.Begins(); {
@@ -119,7 +119,7 @@ func (l *Log) Event(ref event.Ref) (*event.Event, error) {
 	return e, nil
 }
 
-// Content returns what users wrote in an event; an empty one where they wrote nothing.
+// Content returns the user data of an event, empty if it has none.
 func (l *Log) Content(ref event.Ref) (*event.Content, error) {
 	r, err := l.record(ref)
 	if err == nil && r.Erased {

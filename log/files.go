@@ -13,11 +13,11 @@ import (
 	"github.com/qlogd/qlogd/log/vfs"
 )
 
-// maxOpen is how many files stay open for reading: a log of 100 GB has
-// thousands, of which few are wanted at a time.
+// maxOpen is how many files stay open for reading: a log of 100 GB has thousands, of
+// which few are read at a time.
 const maxOpen = 256
 
-// fileCache reads a directory's files and keeps the last ones open.
+// fileCache reads a directory's files and keeps the most recently used ones open.
 type fileCache struct {
 	fs  vfs.FS
 	dir string
@@ -29,7 +29,7 @@ type fileCache struct {
 
 func newFileCache(fsys vfs.FS, dir string) (*fileCache, error) {
 	open, err := lru.NewWithEvict(maxOpen, func(_ string, f vfs.File) {
-		_ = f.Close() // it was only read
+		_ = f.Close() // it is only read
 	})
 	return &fileCache{fs: fsys, dir: dir, open: open}, err
 }
@@ -100,7 +100,7 @@ func (f segmentFile) ReadAt(b []byte, off int64) (int, error) {
 
 func (l *Log) file(seg *segment) segmentFile { return segmentFile{l, seg.Name, seg.First} }
 
-// readFull is ReadAt for bytes that must be there.
+// readFull is ReadAt for bytes that must exist.
 func readFull(r io.ReaderAt, b []byte, off int64) (int, error) {
 	n, err := r.ReadAt(b, off)
 	if n == len(b) {
@@ -112,12 +112,12 @@ func readFull(r io.ReaderAt, b []byte, off int64) (int, error) {
 	return n, err
 }
 
-// window reads a file in large pieces.
+// window reads a file in large pieces and returns parts of them.
 type window struct {
 	r     io.ReaderAt
 	limit int64 // nothing past it is read
 	chunk int64 // how much is read at once, at least
-	fresh bool  // pieces handed out stay as they are
+	fresh bool  // returned bytes stay valid
 	buf   []byte
 	off   int64 // of buf
 }

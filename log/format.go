@@ -110,8 +110,8 @@ func putPreamble(b []byte, magic string, version uint32) {
 	le.PutUint32(b[12:], crc(b[:12]))
 }
 
-// checkPreamble returns what is wrong with a file's first 16 bytes: a
-// *VersionError for a newer version, or some other error.
+// checkPreamble checks a file's first 16 bytes. It returns a *VersionError for a newer
+// version, or another error.
 func checkPreamble(b []byte, magic, file string, known uint32) error {
 	switch {
 	case string(b[:8]) != magic:

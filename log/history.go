@@ -8,10 +8,9 @@ import (
 	"github.com/qlogd/qlogd/event"
 )
 
-// History returns every event of a message, each once and in the order of the
-// log, wherever in its life the id was used: it is followed back through the moves
-// that it came from and forth through all that it took. For an id never seen it
-// is empty.
+// History returns every event of a message, each once and in log order, for any id that
+// the message ever had: it follows the moves back to the first id and forward to all
+// later ones. It is empty for an unknown id.
 //
 // A move (dead letter, replay, resurrection) is one record under the old id whose
 // own id is the message's new one, so both directions need no index: RefOf(new
@@ -25,7 +24,7 @@ func (l *Log) History(ctx context.Context, id event.ID) ([]event.Event, error) {
 		return nil, err
 	}
 	var out []event.Event
-	// Ids rise with every move, so none comes up twice.
+	// Ids rise with every move, so none occurs twice.
 	for open := []event.ID{root}; len(open) > 0; open = open[1:] {
 		chain, err := l.eventsOf(ctx, open[0])
 		if err != nil {
@@ -42,7 +41,7 @@ func (l *Log) History(ctx context.Context, id event.ID) ([]event.Event, error) {
 	return out, nil
 }
 
-// origin walks back through moves to the id under which a message first came.
+// origin follows moves back to the id under which a message was first enqueued.
 func (l *Log) origin(ctx context.Context, id event.ID) (event.ID, error) {
 	for {
 		if err := ctx.Err(); err != nil {
@@ -72,8 +71,8 @@ func (l *Log) eventsOf(ctx context.Context, subject event.ID) ([]event.Event, er
 	return out, err
 }
 
-// walk calls fn with the events of one subject, newest first, until fn returns
-// false. It ends quietly where retention has cut the chain.
+// walk calls fn with the events of one subject, newest first, until fn returns false. It
+// ends without an error where retention has cut the chain.
 func (l *Log) walk(ctx context.Context, subject event.ID, fn func(*event.Event) bool) error {
 	if subject == (event.ID{}) {
 		return nil
@@ -103,9 +102,8 @@ func (l *Log) walk(ctx context.Context, subject event.ID, fn func(*event.Event) 
 	return nil
 }
 
-// EndOf returns the event that ended a lease: what became of it, for a settle
-// call that is repeated long after. ErrNotFound where the lease has not ended,
-// or never was.
+// EndOf returns the event that ended a lease, for a settle call that is repeated much
+// later. It returns ErrNotFound if the lease has not ended or never existed.
 func (l *Log) EndOf(ctx context.Context, lease event.ID) (*event.Event, error) {
 	start, err := l.Event(event.RefOf(lease))
 	if err != nil {

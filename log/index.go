@@ -11,8 +11,8 @@ import (
 	"github.com/qlogd/qlogd/event"
 )
 
-// index finds places in one segment: in memory for the active one, and for a
-// sealed one in its side file.
+// index finds places in one segment: a memIndex for the active one, a sideFile for a
+// sealed one.
 type index interface {
 	// nearest returns the last mark for which before is true; before must be
 	// true for a beginning of the marks only.
@@ -34,7 +34,7 @@ type mark struct {
 
 func (m mark) ref() event.Ref { return event.Ref{Index: m.index, Number: m.number} }
 
-// markGap is the distance between two marks, but for records that are longer.
+// markGap is the distance between two marks, except for longer records.
 const markGap = 4 << 10
 
 // The tables of keys.
@@ -57,8 +57,8 @@ func newMemIndex() *memIndex {
 	return &memIndex{keys: [tables]map[[16]byte]event.Ref{{}, {}}}
 }
 
-// add takes in a block at off whose records begin at offs (from the start of the
-// block). The log's clock was before, and is now after.
+// add indexes a block at off whose records begin at offs (relative to the block). The
+// log's clock was before, and is now after.
 func (m *memIndex) add(b *rawBlock, before, after, off int64, offs []uint32) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -125,7 +125,7 @@ func (l *Log) loadSide(seg *segment, size int64) (*sideFile, error) {
 	case errors.Is(err, ErrClosed), errors.Is(err, ErrGone):
 		return nil, err
 	case err != nil:
-		l.logger.Warn("side file is missing or wrong and is made again", "file", name, "error", err)
+		l.logger.Warn("rebuilding side file", "file", name, "error", err)
 		l.files.forget(name)
 		return nil, nil
 	}

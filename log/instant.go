@@ -8,12 +8,13 @@ import (
 	"github.com/qlogd/qlogd/event"
 )
 
-// RangeError says that an instant is not one of this log's, and what would be.
+// RangeError is returned for an instant outside of this log, with the range that it
+// holds.
 type RangeError struct {
 	What        string // what is wrong with it
 	First, Head uint64 // the indexes that the log holds
 	Clock       int64  // the log's clock at Head, Unix ms
-	Expired     bool   // it was there, retention has deleted it
+	Expired     bool   // retention has deleted it
 }
 
 func (e *RangeError) Error() string {
@@ -27,21 +28,20 @@ func (e *RangeError) Error() string {
 // Is makes a deleted instant an ErrGone.
 func (e *RangeError) Is(target error) bool { return e.Expired && target == ErrGone }
 
-// IsRange reports whether an error is about an instant that is none of the
-// log's.
+// IsRange reports whether an error is a RangeError.
 func IsRange(err error) bool {
 	var r *RangeError
 	return errors.As(err, &r)
 }
 
-// Stamp is a time as users see it: RFC 3339 UTC with milliseconds.
+// Stamp formats a time for users: RFC 3339 UTC with milliseconds.
 func Stamp(ms int64) string {
 	return time.UnixMilli(ms).UTC().Format("2006-01-02T15:04:05.000Z")
 }
 
-// From resolves an instant to the first index that a range from it (inclusive)
-// holds. It may be head+1: nothing yet. Start is the first index kept, also
-// where retention has deleted what was before.
+// From resolves an instant to the first index of a range that begins with it. It may be
+// head+1: nothing yet. Start is the first index kept, even if retention has deleted
+// earlier ones.
 func (l *Log) From(at event.Instant) (uint64, error) {
 	head := l.Head()
 	switch at.Kind {
@@ -66,8 +66,8 @@ func (l *Log) From(at event.Instant) (uint64, error) {
 	}
 }
 
-// To resolves an instant to the last index that a range to it (inclusive)
-// holds, 0 where that is before everything.
+// To resolves an instant to the last index of a range that ends with it, 0 if that is
+// before the first event.
 func (l *Log) To(at event.Instant) (uint64, error) {
 	switch at.Kind {
 	case event.InstantStart:
@@ -96,8 +96,8 @@ func (l *Log) To(at event.Instant) (uint64, error) {
 	}
 }
 
-// seek returns the first index at which the log's clock has reached ms; not ok
-// where it has not yet. A place that retention may have deleted is an error.
+// seek returns the first index at which the log's clock has reached ms, or false if it
+// has not yet. It is an error if retention may have deleted that place.
 func (l *Log) seek(ms int64) (uint64, bool, error) {
 	if err := l.checkTime(ms); err != nil {
 		return 0, false, err
@@ -106,8 +106,8 @@ func (l *Log) seek(ms int64) (uint64, bool, error) {
 	if err != nil || !ok {
 		return 0, false, err
 	}
-	// Where the first block kept has reached ms already, one of those that are
-	// gone may have been the first to do so.
+	// If the first kept block has reached ms already, a deleted one may have been the
+	// first to do so.
 	if _, deleted := l.DeletedBefore(); deleted && i == l.First() {
 		return 0, false, l.rangeError(
 			"what happened at "+Stamp(ms)+" has been deleted by retention",
@@ -116,8 +116,8 @@ func (l *Log) seek(ms int64) (uint64, bool, error) {
 	return i, true, nil
 }
 
-// checkTime refuses the future. The log's clock may be ahead of this machine's,
-// and what the log has seen is never the future.
+// checkTime refuses the future. The log's clock may be ahead of this machine's; a time
+// that the log has reached is never the future.
 func (l *Log) checkTime(ms int64) error {
 	if ms > max(time.Now().UnixMilli()+1, l.Clock()+1) {
 		return l.rangeError(Stamp(ms)+" is in the future", false)

@@ -7,9 +7,9 @@ import (
 
 // Judging what lies behind the last whole block: a torn tail, or corruption.
 //
-// A power cut leaves of the blocks that were not synced any beginning, and on
-// most file systems also any choice of sectors, the lost ones reading as zeros.
-// A disk that goes bad changes bytes anywhere. So:
+// A power cut leaves any prefix of the unsynced blocks, and on most file systems also any
+// choice of sectors, the lost ones reading as zeros. A failing disk changes bytes
+// anywhere. So:
 //
 //   - Nothing whole follows the damage: it is the last block that was written,
 //     and if Raft can feed it again, it is cut.
@@ -20,7 +20,7 @@ import (
 
 const diskSector = 512
 
-// judge looks at a file from damage on.
+// judge examines a file from the first damage on.
 type judge struct {
 	win   window
 	salts []uint32 // any of them marks a block as one of this segment
@@ -36,8 +36,8 @@ func (j *judge) header(b []byte) (h blockHeader, salt uint32, ok bool) {
 	return h, 0, false
 }
 
-// find returns the first offset >= off at which is is true of what looks like
-// the beginning of a block.
+// find returns the first offset >= off that looks like the beginning of a block and for
+// which is returns true.
 func (j *judge) find(off int64, is func(off int64) (bool, error)) (int64, bool, error) {
 	const step = 16 << 10 // well below the window's: a hit must not cost a read
 	for off+blockSize+trailerSize <= j.win.limit {
@@ -75,8 +75,8 @@ func (j *judge) begins(off int64) (bool, error) {
 	return ok, nil
 }
 
-// whole reports whether a block is at off whose checksums all hold. (Its chain
-// cannot be checked: what it continues is missing.)
+// whole reports whether a block at off passes all its checksums. (Its chain cannot be
+// checked: the block before is missing.)
 func (j *judge) whole(off int64) (bool, error) {
 	ok, err := j.begins(off)
 	if !ok || err != nil {

@@ -25,29 +25,26 @@ import (
 // DefaultSegmentSize is the size of a segment, unless Options say otherwise.
 const DefaultSegmentSize = 64 << 20
 
-// Options say where a log is and what is known of it.
+// Options configure a log.
 type Options struct {
 	FS  vfs.FS // nil = vfs.OS
 	Dir string
 	// SegmentSize is a constant of a log, kept in each of its segments: for a
 	// log that exists, the value in it counts. 0 = DefaultSegmentSize.
 	SegmentSize int64
-	// HeldFrom is the lowest index from which on every block can be made again:
-	// the first index that the Raft log holds or, where a checkpoint covers
-	// all entries before that, the checkpoint's head + 1 (Raft's own
-	// entries lie between). 0 = nothing can. Only what can be made again is
-	// ever cut.
+	// HeldFrom is the lowest index from which on every block can be applied again: the
+	// first index that the Raft log holds or, if a checkpoint covers all entries before
+	// that, the checkpoint's head + 1 (Raft's own entries lie between). 0 = none can.
+	// Only blocks that can be applied again are ever cut.
 	HeldFrom uint64
 	// Durable is the Head of a moment at which Sync had returned (the
 	// newest checkpoint's): a log that is damaged or ends before it is corrupt.
 	Durable uint64
-	// CacheBytes bounds the newest blocks that are kept in memory for Content;
-	// 0 keeps none.
+	// CacheBytes bounds the newest blocks that are kept in memory for Content; 0 = none.
 	CacheBytes int64
 	Logger     *slog.Logger // nil = silent
 
-	// inline does the background work inside Append, so that a test sees the
-	// same writes and syncs in each run.
+	// inline does the background work inside Append, so that tests are deterministic.
 	inline bool
 }
 
@@ -226,7 +223,7 @@ func (l *Log) Wait(ctx context.Context, index uint64) error {
 	}
 }
 
-// wake lets Wait look again. Called with l.mu held.
+// wake wakes Wait. The caller holds l.mu.
 func (l *Log) wake() {
 	if l.changed != nil {
 		close(l.changed)
@@ -234,7 +231,7 @@ func (l *Log) wake() {
 	}
 }
 
-// fail breaks the log for good.
+// fail marks the log as broken.
 func (l *Log) fail(err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -59,7 +59,7 @@ func (c *cache) record(ref event.Ref) []byte {
 	return at[:n:n]
 }
 
-// wrap adds to an error what was being done.
+// wrap prefixes an error with the operation.
 func wrap(err *error, format string, args ...any) {
 	if *err != nil {
 		*err = fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), *err)
@@ -241,7 +241,7 @@ func (l *Log) SeekTime(ms int64) (index uint64, ok bool, err error) {
 	return index, err == nil, err
 }
 
-// cursor finds places in one segment, from the nearest mark of its index on.
+// cursor finds places in one segment, starting at the nearest mark of its index.
 type cursor struct {
 	seg   *segment
 	index index
@@ -260,7 +260,7 @@ func (l *Log) indexOf(seg *segment) index {
 	return seg.index
 }
 
-// failed returns what an error of reading at off means: bytes that must be there.
+// failed returns the error for a failed read at off of bytes that must exist.
 func (c *cursor) failed(off int64, err error) error {
 	if errors.Is(err, errShort) {
 		return c.corrupt(off, "the segment ends too early")

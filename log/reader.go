@@ -37,7 +37,7 @@ func (r *reader) next() (rawBlock, error) {
 	}
 	b, err := r.read()
 	if err != nil && err != io.EOF {
-		// For good: what is behind damage is never read.
+		// Permanently: nothing behind damage is ever read.
 		err = fmt.Errorf("read block %d: %w", r.from, err)
 		r.err = err
 	}
@@ -72,7 +72,7 @@ func (r *reader) read() (rawBlock, error) {
 	}
 }
 
-// find goes to the block to be read next.
+// find positions the scan at the next block.
 func (r *reader) find() error {
 	l := r.l
 	l.mu.RLock()

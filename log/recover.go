@@ -12,24 +12,23 @@ import (
 	"github.com/qlogd/qlogd/log/vfs"
 )
 
-// Open opens a log for writing, or makes an empty one. Sealed segments are
-// checked by their headers and side files, the last one is read whole. What
-// follows the last whole block is cut or refused, as judge.go says; Tail says
-// what was cut. Whatever is refused is left as it is.
+// Open opens a log for writing, or creates an empty one. Sealed segments are checked by
+// their headers and side files, the last one is read whole. Bytes behind the last whole
+// block are cut or refused, see judge.go; Tail describes what was cut. A refused log is
+// left unchanged.
 //
-// Only one process may have a log open for writing; the caller sees to that.
+// The caller ensures that only one process has a log open for writing.
 func Open(opts Options) (l *Log, err error) {
 	defer wrap(&err, "open event log %s", opts.Dir)
 	return open(opts, false)
 }
 
-// OpenReadOnly opens a log that exists for reading: a copy, that of a stopped
-// node, or one that is being appended to (of which it sees what was there at
-// this moment). It never writes. What follows the last whole block is left
-// out, and described by Tail.
+// OpenReadOnly opens an existing log for reading: a copy, that of a stopped node, or one
+// that is being appended to, as of this moment. It never writes. Bytes behind the last
+// whole block are ignored, and described by Tail.
 func OpenReadOnly(opts Options) (l *Log, err error) {
 	defer wrap(&err, "open event log %s", opts.Dir)
-	// Retention and rotation may go on under our feet: look again.
+	// Retention and rotation may change the files meanwhile: try again.
 	for range 5 {
 		if l, err = open(opts, true); !errors.Is(err, errMoved) {
 			break
@@ -38,7 +37,7 @@ func OpenReadOnly(opts Options) (l *Log, err error) {
 	return l, err
 }
 
-// errMoved is returned where a file went away between listing and opening.
+// errMoved is returned if a file was deleted between listing and opening.
 var errMoved = errors.New("a segment went away")
 
 func newLog(opts Options, readOnly bool) (*Log, error) {
@@ -107,8 +106,8 @@ func open(opts Options, readOnly bool) (_ *Log, err error) {
 	return l, nil
 }
 
-// recovery is the work of one Open: first everything is read and judged, then,
-// if nothing is wrong, the disk is changed.
+// recovery is the state of one Open: it first reads and checks everything, then, if
+// nothing is wrong, changes the disk.
 type recovery struct {
 	*Log
 	opts    Options
@@ -162,7 +161,7 @@ func (r *recovery) read() (err error) {
 	return nil
 }
 
-// load reads and checks the header of segment i and how it continues the one
+// load reads and checks the header of segment i, and that it continues the segment
 // before.
 func (r *recovery) load(i int) (size int64, err error) {
 	seg := r.segments[i]

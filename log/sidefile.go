@@ -187,7 +187,7 @@ func (s *sideFile) page(t pages, i int64) ([]byte, error) {
 	if crc(b[:n]) != le.Uint32(b[n:]) {
 		return nil, &CorruptionError{
 			Segment: s.name, Offset: off, LastGood: s.last,
-			Reason: "wrong checksum of a side file's page (remove the file, it is made again)",
+			Reason: "wrong checksum of a side file's page (remove the file, it is rebuilt)",
 		}
 	}
 	return b[:n], nil

@@ -9,8 +9,7 @@ import (
 	"github.com/qlogd/qlogd/log/vfs"
 )
 
-// newest reads the newest segment whole and judges what follows its last whole
-// block.
+// newest reads the newest segment whole and judges the bytes behind its last whole block.
 func (r *recovery) newest() error {
 	i := len(r.segments) - 1
 	seg := r.segments[i]
@@ -36,8 +35,7 @@ func (r *recovery) newest() error {
 	return nil
 }
 
-// torn judges what lies from the damage on that a scan of the newest segment has
-// found.
+// torn judges the damage that a scan of the newest segment has found.
 func (r *recovery) torn(s *scan, d *damage) error {
 	if d.final {
 		return s.corrupt(d)
@@ -51,7 +49,8 @@ func (r *recovery) torn(s *scan, d *damage) error {
 	return r.cut(&j, d, behind, s.file, s.off, s.last, win.limit)
 }
 
-// cut notes the tail of a file from off on, or says why it must stay.
+// cut records the tail of a file from off on for cutting, or returns why it must not be
+// cut.
 func (r *recovery) cut(j *judge, d *damage, behind bool, name string, off int64, lastGood uint64,
 	size int64) error {
 	e := &CorruptionError{Segment: name, Offset: d.from, LastGood: lastGood, Reason: d.reason}
@@ -123,8 +122,8 @@ func (r *recovery) headless(seg *segment, size int64, wrong *CorruptionError) er
 	return r.drop()
 }
 
-// drop takes out the newest segment, which has no whole block; the one before
-// it is active again.
+// drop removes the newest segment, which has no whole block; the one before it becomes
+// active again.
 func (r *recovery) drop() error {
 	n := len(r.segments) - 1
 	r.dropped = r.segments[n]
@@ -145,11 +144,11 @@ func (r *recovery) drop() error {
 	return r.scanSealed(seg)
 }
 
-// apply changes the disk as read has found it to be right: cuts the tail and
-// removes leftovers. Done again after a crash, it does the same.
+// apply changes the disk: it cuts the tail and removes leftovers. It is idempotent, in
+// case of a crash.
 func (r *recovery) apply() error {
 	if r.tail != nil {
-		r.logger.Warn("event log: cut behind the last whole block; Raft applies what was there again",
+		r.logger.Warn("cut event log behind the last whole block",
 			"segment", r.tail.Segment, "offset", r.tail.Offset, "bytes", r.tail.Bytes,
 			"last_good", r.tail.LastGood, "reason", r.tail.Reason)
 	}
@@ -206,8 +205,8 @@ func (r *recovery) reopen(seg *segment) error {
 		if err := f.Truncate(seg.Size); err != nil {
 			return fmt.Errorf("cut segment %s: %w", seg.Name, err)
 		}
-		// Before anything is appended: the old bytes must not come back
-		// behind the new ones.
+		// Before anything is appended: the old bytes must not reappear behind the new
+		// ones.
 		if err := f.Sync(); err != nil {
 			return fmt.Errorf("sync segment %s: %w", seg.Name, err)
 		}

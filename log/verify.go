@@ -12,7 +12,7 @@ import (
 	"github.com/qlogd/qlogd/log/vfs"
 )
 
-// Report is what Verify has seen.
+// Report is the result of Verify.
 type Report struct {
 	First, Last uint64   // indexes of the first and last block
 	Chain       [32]byte // at the last block
@@ -20,7 +20,7 @@ type Report struct {
 	SideFiles   int // compared with their segments
 	Blocks      int64
 	Records     int64
-	Contents    int64 // that are there, and agree with their digests
+	Contents    int64 // present, and matching their digests
 	Erased      int64 // contents that were erased
 	Bytes       int64
 	// Tail is what follows the last whole block: a block that is being written,
@@ -79,7 +79,7 @@ func (v *verifier) run(from uint64) error {
 			return err
 		}
 		if first <= from {
-			// Whatever came before does not matter.
+			// Earlier segments are not verified.
 			v.segments, v.total = v.segments[:0], 0
 		}
 		v.segments = append(v.segments, newSegment(first))
@@ -149,7 +149,7 @@ func (v *verifier) block(s *scan) error {
 			if sha256.Sum256(rec.Content) != rec.Digest {
 				return &CorruptionError{
 					Segment: s.file, Offset: s.off - s.size + int64(s.offs[i]), LastGood: r.Last,
-					Reason: fmt.Sprintf("the content of record %d/%d does not agree with its digest",
+					Reason: fmt.Sprintf("the content of record %d/%d does not match its digest",
 						s.block.Index, i),
 				}
 			}
@@ -167,8 +167,8 @@ func (v *verifier) block(s *scan) error {
 	return nil
 }
 
-// side compares a sealed segment's side file with what it should be. A missing
-// one is none that could be wrong.
+// side compares a sealed segment's side file with its segment. A missing one is not an
+// error.
 func (v *verifier) side(seg *segment, mem *memIndex) error {
 	name := sideName(seg.First)
 	got, err := vfs.ReadFile(v.fs, path.Join(v.dir, name))
@@ -185,7 +185,7 @@ func (v *verifier) side(seg *segment, mem *memIndex) error {
 		}
 		return &CorruptionError{
 			Segment: name, Offset: int64(at), LastGood: seg.Last,
-			Reason: "the side file does not agree with its segment (remove it, it is made again)",
+			Reason: "the side file does not match its segment (remove it, it is rebuilt)",
 		}
 	}
 	v.report.SideFiles++

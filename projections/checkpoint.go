@@ -3,7 +3,6 @@ package projections
 import (
 	"bufio"
 	"bytes"
-	"cmp"
 	"fmt"
 	"io"
 	"maps"
@@ -89,7 +88,10 @@ func (f *Frozen) WriteTo(out io.Writer) (int64, error) {
 	if c.err == nil {
 		_, c.err = buf.Write(f.tail)
 	}
-	return w.n, cmp.Or(c.err, buf.Flush())
+	if c.err == nil {
+		c.err = buf.Flush()
+	}
+	return w.n, c.err
 }
 
 // Load reads a written state and builds its indexes.

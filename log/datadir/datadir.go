@@ -1,11 +1,11 @@
-// Package datadir is a node's data directory: where what lies in it, who may
-// use it, and its identity card, node.json.
+// Package datadir is a node's data directory: its layout, its lock, and its metadata,
+// node.json.
 //
 //	log/            the event log: *.seg and their side files
 //	checkpoints/    the live state at some indexes
 //	raft/           Raft's own log, votes and snapshots
 //	projections.db  read models; can be deleted and is built again
-//	erased.json     up to where erasures were carried out here; made again if missing
+//	erased.json     index up to which erasures were carried out here; rebuilt if missing
 //	node.json       format version; node, incarnation and cluster id
 //	lock            held by the process that serves from it
 package datadir
@@ -38,12 +38,12 @@ const (
 // Path joins a data directory and one of its names.
 func Path(dir, name string) string { return filepath.Join(dir, name) }
 
-// Lock is the right to write to a data directory.
+// Lock is the exclusive right to use a data directory.
 type Lock struct{ f *os.File }
 
-// Acquire makes dir if it is missing (0700), refuses one that others can write
-// to or that is reached through a link, and locks it against a second process.
-// The lock goes with the process, however it ends.
+// Acquire creates dir if it is missing (0700), refuses one that others can write to or
+// that is a symbolic link, and locks it against a second process. The lock ends with the
+// process.
 func Acquire(dir string) (*Lock, error) {
 	if _, err := os.Lstat(dir); err != nil { // a link that leads nowhere is refused below
 		if err := (vfs.OS{}).MkdirAll(filepath.Clean(dir)); err != nil {
@@ -70,13 +70,13 @@ func Acquire(dir string) (*Lock, error) {
 		}
 		return nil, fmt.Errorf("lock data directory %s: %w", dir, err)
 	}
-	// For the one that comes second; the lock itself is the flock.
+	// For the second process's error message; the lock itself is the flock.
 	_ = f.Truncate(0)
 	_, _ = f.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0)
 	return &Lock{f}, nil
 }
 
-// Release gives the directory free.
+// Release releases the lock.
 func (l *Lock) Release() error { return l.f.Close() }
 
 func checkDir(dir string) error {
@@ -117,7 +117,7 @@ func HasSegments(dir string) (bool, error) {
 	return false, nil
 }
 
-// Empty reports whether dir is missing or has nothing in it.
+// Empty reports whether dir is missing or empty.
 func Empty(dir string) (bool, error) {
 	names, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {

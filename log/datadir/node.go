@@ -19,13 +19,13 @@ import (
 // Format is the version of a data directory.
 const Format = 1
 
-// Node is node.json: who this data directory is.
+// Node is the content of node.json: the identity of a data directory.
 type Node struct {
 	Format int    `json:"format"`
 	NodeID string `json:"node_id"`
-	// Incarnation distinguishes this directory from another one of the same node: one
-	// that was wiped, or put back from an old copy, has another. It is made with
-	// the directory, before anybody hears of it.
+	// Incarnation distinguishes this directory from others of the same node: a wiped or
+	// restored one has another. It is created with the directory, before the node
+	// contacts others.
 	Incarnation string `json:"incarnation"`
 	// ClusterID is "" until a new directory's cluster is formed or found.
 	ClusterID string    `json:"cluster_id"`
@@ -69,7 +69,7 @@ type Fork struct {
 	PushOff bool `json:"push_off"`
 }
 
-// NewNode returns the card of a new node in a new cluster of its own.
+// NewNode returns the metadata of a new node in a new cluster of its own.
 func NewNode(nodeID string, segmentBytes int64) *Node {
 	n := NewBlank(nodeID, segmentBytes)
 	n.ClusterID = newID()
@@ -77,9 +77,9 @@ func NewNode(nodeID string, segmentBytes int64) *Node {
 	return n
 }
 
-// NewBlank returns the card of a new node that is yet to form a cluster or to
-// find one. It must be written before others hear of it: they may promise
-// something to this incarnation, so a crash must not change it.
+// NewBlank returns the metadata of a new node that does not belong to a cluster yet. It
+// must be written before the node contacts others: they may record this incarnation, so a
+// crash must not change it.
 func NewBlank(nodeID string, segmentBytes int64) *Node {
 	return &Node{
 		Format: Format, NodeID: nodeID, Incarnation: newID(),

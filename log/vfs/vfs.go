@@ -1,8 +1,8 @@
-// Package vfs is the small file system through which everything durable of
-// qlogd goes, so that a test can hold a disk that forgets what was not synced.
+// Package vfs is the small file system interface under everything durable of qlogd, so
+// that tests can use a disk that forgets unsynced data.
 //
-// OS is the real one; Mem is the twin in memory. Names are ordinary slash
-// separated paths. Errors satisfy errors.Is(err, fs.ErrNotExist) and so on.
+// OS is the real one; Mem is in memory. Names are ordinary slash separated paths. Errors
+// satisfy errors.Is(err, fs.ErrNotExist) and so on.
 package vfs
 
 import (
@@ -14,8 +14,8 @@ import (
 // system. A created, renamed or removed name is durable only after SyncDir of
 // its directory; a file's bytes only after its Sync.
 type FS interface {
-	// Create makes a file and opens it for reading and writing. It fails
-	// with fs.ErrExist where the name is taken.
+	// Create creates a file and opens it for reading and writing. It fails with
+	// fs.ErrExist if the name exists.
 	Create(name string) (File, error)
 	// OpenReadWrite opens an existing file for reading and writing.
 	OpenReadWrite(name string) (File, error)
@@ -28,15 +28,13 @@ type FS interface {
 	Remove(name string) error
 	// Rename replaces newName atomically.
 	Rename(oldName, newName string) error
-	// MkdirAll makes dir and its parents with mode 0700, and makes the names
-	// that it made durable: a directory is made once in a lifetime, so nobody
-	// needs to think of a lost one.
+	// MkdirAll creates dir and its parents with mode 0700, durably.
 	MkdirAll(dir string) error
 	// SyncDir makes the names in dir durable.
 	SyncDir(dir string) error
 }
 
-// Info is what Stat says of a file.
+// Info is the result of Stat.
 type Info struct {
 	Size  int64
 	IsDir bool

@@ -52,7 +52,7 @@ type kind struct {
 	what  byte
 }
 
-// batch is what some blocks add to the file.
+// batch is the changes of some blocks to the file.
 type batch struct {
 	state                // after them
 	from          uint64 // position where it begins
@@ -62,8 +62,8 @@ type batch struct {
 	minutes       map[slot]map[event.Type]uint64
 	seconds       map[slot]uint64
 	ofQueue, dead map[kind]uint64
-	// gone are queues deleted in the batch: what was counted of them before goes;
-	// b.ofQueue and b.dead hold what came after.
+	// gone are queues deleted in the batch: their earlier counts are deleted; b.ofQueue
+	// and b.dead hold later ones.
 	gone       map[string]bool
 	replayed   map[string][]Replayed // by the queue in which they had died
 	before     uint64                // history below is deleted; 0: no more than before the batch
@@ -221,9 +221,9 @@ func (b *batch) writeTimes(tx *bolt.Tx) error {
 	return nil
 }
 
-// forget drops what is too old at the batch's end. It depends on the state
-// there alone, not on where earlier batches ended: the clock only rises, so
-// what one batch drops a later one would have dropped too.
+// forget drops entries that are too old at the batch's end. It depends on the state there
+// alone, not on where earlier batches ended: the clock only rises, so a later batch would
+// have dropped them too.
 func (b *batch) forget(tx *bolt.Tx) error {
 	before := func(limit int64) func([]byte) bool {
 		return func(k []byte) bool { return timeOf(k) < limit }
@@ -254,8 +254,8 @@ func (b *batch) forget(tx *bolt.Tx) error {
 	return err
 }
 
-// trim drops the replays of which the log need not know any more. Within a queue
-// they lie in the order of the log: so each queue's beginning is looked at.
+// trim drops the replays in deleted history. Within a queue they are in log order, so
+// only the beginning of each queue is read.
 func (b *batch) trim(replayed *bolt.Bucket) error {
 	if b.before == 0 {
 		return nil
@@ -277,8 +277,8 @@ func (b *batch) trim(replayed *bolt.Bucket) error {
 	return nil
 }
 
-// deleteWhile deletes the keys from one on as long as match says so, and what
-// lies under them, without the time before it, in other buckets.
+// deleteWhile deletes the keys from one on while match returns true, and in other buckets
+// the same keys without the time before them.
 func deleteWhile(b *bolt.Bucket, from []byte, match func([]byte) bool, also ...*bolt.Bucket) (int,
 	error) {
 	// Collected first: a bbolt cursor may skip keys when it deletes under way.

@@ -1,6 +1,6 @@
-// Package store keeps the read models: what follows from the event log, is not
-// needed to decide anything, and is dear to count again for each question. They
-// live in one bbolt file, <data>/projections.db:
+// Package store keeps the read models: counts and lists derived from the event log that
+// are not needed for deciding, and too expensive to compute for each request. They are in
+// one bbolt file, <data>/projections.db:
 //
 //	rates        events of each queue by minute, and enqueued by second
 //	totals       events of each queue by type
@@ -14,18 +14,16 @@
 //
 // # The one invariant
 //
-// What the file holds at a position is the fold of the log up to there: however
-// the blocks were cut into batches and wherever the process died in between
-// (I13). So position and counts change in the same transaction, and what is
-// dropped for its age is dropped by the log's clock.
+// At a position, the file is the fold of the log up to there, however the blocks were
+// batched and wherever the process died (I13). So position and counts change in the same
+// transaction, and old entries are dropped by the log's clock.
 //
 // # When the file is wrong
 //
-// It can always be counted again, so nothing about it stops a node. It is thrown
-// away and rebuilt from the log when it doesn't open, when a value's checksum
-// is wrong (bbolt itself does not notice flipped bits), when it belongs to
-// another cluster or another version of this format, and when its position lies
-// beyond the log's end or has another chain than the log has there. After a
+// It can always be rebuilt from the log, so nothing about it stops a node. It is rebuilt
+// when it does not open, when a value's checksum is wrong (bbolt does not notice flipped
+// bits), when it belongs to another cluster or another version of this format, and when
+// its position lies beyond the log's end or has another chain than the log. After a
 // rebuild the counts cover the history that the log still holds.
 //
 // Transactions are synced although the file is expendable: without it, a power
@@ -52,19 +50,18 @@ import (
 	"github.com/qlogd/qlogd/event"
 )
 
-// Source is the event log as far as the read models need it.
+// Source is the event log.
 type Source interface {
-	// Follow yields the log's blocks with an index of from or above, in order, to
-	// the end that the log has when it is reached. A block is valid until the next
-	// one.
+	// Follow yields the log's blocks with an index of from or above, in order, up to the
+	// head. A block is valid until the next one.
 	Follow(from uint64) iter.Seq2[*event.Block, error]
 	// Wait returns nil as soon as the log holds a block with an index of at
 	// least this, or the context's error.
 	Wait(ctx context.Context, index uint64) error
 	// Head returns the newest block's index, 0 if there is none.
 	Head() uint64
-	// Begins returns what retention has left off: the index of the newest block
-	// that is gone, and the log's clock there. Zeros where none is.
+	// Begins returns the index of the newest block that retention has deleted, and the
+	// log's clock there; zeros if none is.
 	Begins() (index uint64, clock int64)
 }
 
@@ -97,12 +94,12 @@ type Store struct {
 	changed chan struct{} // closed and replaced when at changes
 }
 
-// waitForFile is how long another process that has the file open is waited for.
+// waitForFile is how long Open waits for another process that has the file open.
 const waitForFile = time.Second
 
-// Open opens the read models in the file at path for the cluster with this id,
-// or begins new ones where there are none, where they are damaged, or where
-// they belong to another cluster. The caller holds the data directory's lock.
+// Open opens the read models in the file at path for the cluster with this id, or creates
+// new ones if there are none, or if they are damaged or belong to another cluster. The
+// caller holds the data directory's lock.
 func Open(path, cluster string, opts Options) (*Store, error) {
 	if opts.Interval == 0 {
 		opts.Interval = time.Second
@@ -122,7 +119,7 @@ func Open(path, cluster string, opts Options) (*Store, error) {
 		err = fmt.Errorf("%w: it is cluster %.64q's", errCorrupt, s.at.Cluster)
 	}
 	if errors.Is(err, errCorrupt) {
-		opts.Logger.Warn("read models are counted again", "file", path, "reason", err)
+		opts.Logger.Warn("rebuilding read models", "file", path, "reason", err)
 		err = s.begin()
 	}
 	if err != nil {
@@ -131,8 +128,8 @@ func Open(path, cluster string, opts Options) (*Store, error) {
 	return s, nil
 }
 
-// open opens the file, making what is missing, and reads its state. Damage is
-// an errCorrupt, and the file is closed again.
+// open opens the file, creates missing buckets, and reads its state. Damage is an
+// errCorrupt, and the file is closed again.
 func (s *Store) open() (err error) {
 	var db *bolt.DB
 	defer func() {
@@ -176,8 +173,7 @@ func (s *Store) open() (err error) {
 	return nil
 }
 
-// begin throws the file away and starts an empty one. The caller holds mu
-// or has not shared s yet.
+// begin replaces the file by an empty one. The caller holds mu or has not shared s yet.
 func (s *Store) begin() error {
 	if s.db != nil {
 		_ = guard(s.db.Close) // its content is of no use any more
@@ -207,12 +203,12 @@ func (s *Store) WaitFor(ctx context.Context, index uint64) error {
 	}
 }
 
-// Rebuild throws away what is counted; Follow counts the log again, at once. Until
-// it has come to the log's end, the answers are those of the log's beginning.
+// Rebuild discards the file; Follow reads the log again, at once. Until it has reached
+// the head, the answers are those of an older log.
 func (s *Store) Rebuild() error { return s.discard(nil, errors.New("requested")) }
 
-// discard throws a file away for a reason, unless another one has taken its place;
-// nil is whichever there is.
+// discard replaces db by an empty file, unless it was replaced already; nil is the
+// current one.
 func (s *Store) discard(db *bolt.DB, reason error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -222,7 +218,7 @@ func (s *Store) discard(db *bolt.DB, reason error) error {
 	case db != nil && db != s.db:
 		return nil
 	}
-	s.opts.Logger.Warn("read models are counted again", "file", s.path, "reason", reason)
+	s.opts.Logger.Warn("rebuilding read models", "file", s.path, "reason", reason)
 	err := s.begin()
 	s.notify()
 	return err
@@ -248,9 +244,9 @@ func (s *Store) Close() error {
 	return err
 }
 
-// Follow counts the log's blocks as they come, until ctx ends; its error is
-// ctx's, or that of a log or a disk that can't be read or written. The node can
-// go on without it: the read models then stay as old as they are.
+// Follow counts the log's blocks as they come, until ctx ends; its error is ctx's, or
+// that of reading the log or writing the file. The node can continue without it: the read
+// models then stay as they are.
 func (s *Store) Follow(ctx context.Context, src Source) error {
 	err := s.compare(src)
 	for err == nil {
@@ -262,7 +258,7 @@ func (s *Store) Follow(ctx context.Context, src Source) error {
 	return fmt.Errorf("read models: %w", err)
 }
 
-// pause lets the interval pass.
+// pause waits for the interval.
 func (s *Store) pause(ctx context.Context) {
 	if s.opts.Interval > 0 {
 		select {
@@ -358,8 +354,8 @@ func (b *batch) read(ctx context.Context, src Source, maxEvents int) (more bool,
 	return false, nil
 }
 
-// commit brings a batch into the file that it was begun from; into another one,
-// made meanwhile by Rebuild, it must not come.
+// commit writes a batch to the file that it was begun from. If that was discarded
+// meanwhile, so is the batch.
 func (s *Store) commit(b *batch) error {
 	s.mu.RLock()
 	if s.db == nil || s.db != b.db {

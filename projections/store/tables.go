@@ -45,10 +45,10 @@ var (
 	checksums = crc32.MakeTable(crc32.Castagnoli)
 )
 
-// errCorrupt says that the file holds what was never written.
+// errCorrupt is returned for damage of the file.
 var errCorrupt = errors.New("the file is damaged")
 
-// state is what the file says of itself.
+// state is the file's metadata.
 type state struct {
 	Format   int
 	Position uint64 // index of the last block that is counted; 0 none
@@ -77,7 +77,7 @@ func get[T any](b *bolt.Bucket, key []byte) (v T, found bool, err error) {
 	return v, true, err
 }
 
-// decode holds a stored value against its checksum.
+// decode checks a stored value's checksum and decodes it.
 func decode[T any](key, stored []byte) (v T, err error) {
 	n := len(stored) - 4
 	if n < 0 || binary.BigEndian.Uint32(stored[n:]) != checksum(key, stored[:n]) {

@@ -107,34 +107,6 @@ func TestMarksAreKept(t *testing.T) {
 	}
 }
 
-// TestLacksMark: whoever came by the newest mark without executing it gets one
-// of its own, once, until it tells one again.
-func TestLacksMark(t *testing.T) {
-	asked := map[hraft.ServerID]uint64{}
-	n2 := func(head uint64, ms string) []MemberStatus {
-		return []MemberStatus{{Member: Member{ID: "n2"}, Reachable: true, Status: peerStatus{Head: head, Marks: told(ms)}}}
-	}
-	for i, step := range []struct {
-		newest uint64
-		others []MemberStatus
-		want   bool
-	}{
-		{0, n2(0, ""), false},
-		{10, n2(9, ""), false},     // on its way there
-		{10, n2(12, "10a"), false}, // told
-		{10, n2(12, ""), true},     // restarted
-		{10, n2(12, ""), false},    // got its mark
-		{13, n2(14, "13a"), false}, // told
-		{13, n2(14, ""), true},     // restarted again
-		{15, n2(16, ""), false},    // a program that tells none: not for ever
-		{15, []MemberStatus{{Status: peerStatus{Head: 16}}}, false},
-	} {
-		if got := lacksMark(step.newest, step.others, asked); got != step.want {
-			t.Errorf("step %d: %v", i, got)
-		}
-	}
-}
-
 // TestAloneNeedsNoMarks: nobody is there to compare with.
 func TestAloneNeedsNoMarks(t *testing.T) {
 	o := on(vfs.NewMem())

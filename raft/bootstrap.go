@@ -73,7 +73,7 @@ type bootState struct {
 	Initial []datadir.Member `json:"initial,omitempty"` // the first configuration, if known
 	Expect  int              `json:"expect,omitempty"`
 	List    []string         `json:"list,omitempty"`
-	Table   []datadir.Member `json:"table,omitempty"` // as last seen; nil: not complete
+	Would   string           `json:"would,omitempty"` // the cluster that its table makes; "": none
 }
 
 // bootAnswer is what one address of the list answered.
@@ -87,9 +87,9 @@ type bootAnswer struct {
 type bootstrap struct {
 	BootstrapOptions
 	self   peer.Identity
-	list   []string // of all nodes that form the cluster
-	others []string // of the list
-	table  atomic.Pointer[[]datadir.Member]
+	list   []string     // of all nodes that form the cluster
+	others []string     // of the list
+	would  atomic.Value // string, of the table as last seen
 }
 
 // Bootstrap returns once this node belongs to a cluster: the card says so durably, and so
@@ -97,6 +97,7 @@ type bootstrap struct {
 // other than ctx's is a mistake in the settings, or a failed Save.
 func Bootstrap(ctx context.Context, o BootstrapOptions) (err error) {
 	b := &bootstrap{BootstrapOptions: o, self: o.Net.Self()}
+	b.would.Store("")
 	if err := b.readList(); err != nil {
 		return err
 	}
@@ -106,7 +107,8 @@ func Bootstrap(ctx context.Context, o BootstrapOptions) (err error) {
 		}
 	}()
 	o.Net.Handle(rpcBootstrap, func(context.Context, peer.Identity, []byte) ([]byte, error) {
-		return json.Marshal(bootState{Expect: b.Expect, List: b.list, Table: *b.table.Load()})
+		would := b.would.Load().(string)
+		return json.Marshal(bootState{Expect: b.Expect, List: b.list, Would: would})
 	})
 	if err := b.decide(ctx); err != nil {
 		return err
@@ -146,7 +148,6 @@ func (b *bootstrap) readList() error {
 	b.list = slices.Compact(b.list)
 	self := func(a string) bool { return a == b.self.Raft }
 	b.others = slices.DeleteFunc(slices.Clone(b.list), self)
-	b.table.Store(&[]datadir.Member{})
 	switch {
 	case b.Expect > 1 && len(b.list) != b.Expect:
 		return fmt.Errorf("bootstrap-expect is %d, but join names %d nodes, this one (%s) among "+
@@ -156,8 +157,6 @@ func (b *bootstrap) readList() error {
 	case b.Expect <= 1 && len(b.Join) > 0 && len(b.others) == 0:
 		return fmt.Errorf("join names only this node itself (%s): "+
 			"it must have the address of at least one node of the cluster", b.self.Raft)
-	case len(b.others) == 0:
-		b.table.Store(&[]datadir.Member{firstMember(b.self)})
 	}
 	return nil
 }
@@ -211,7 +210,8 @@ func (b *bootstrap) ask(ctx context.Context) []bootAnswer {
 
 // judge sets the card's cluster if a round's answers decide on one; else it returns what
 // this node waits for: things that operators can correct meanwhile. A table that differs
-// from the one held is held from now on, and decides in a later round.
+// from the one held is held from now on, and decides in a later round. The id of the cluster
+// that it would make stands for the table.
 func (b *bootstrap) judge(answers []bootAnswer) (waits string, err error) {
 	var waiting []string
 	table := []datadir.Member{firstMember(b.self)}
@@ -261,25 +261,26 @@ func (b *bootstrap) judge(answers []bootAnswer) (waits string, err error) {
 	if card.ClusterID != "" {
 		return "", nil
 	}
-	slices.SortFunc(table, func(a, b datadir.Member) int { return cmp.Compare(a.ID, b.ID) })
 	if len(waiting) > 0 {
-		table = nil
+		b.would.Store("")
+		return strings.Join(waiting, ", "), nil
 	}
-	if table == nil || !slices.Equal(table, *b.table.Load()) {
-		b.table.Store(&table)
-		return cmp.Or(strings.Join(waiting, ", "), "all nodes are up; comparing what they see"), nil
-	}
-	for _, a := range answers {
-		if !slices.Equal(a.Table, table) {
-			return fmt.Sprintf("%s (%s) does not see the same nodes yet", a.addr, a.who.Node), nil
-		}
-	}
+	slices.SortFunc(table, func(a, b datadir.Member) int { return cmp.Compare(a.ID, b.ID) })
 	text, err := json.Marshal(table)
 	if err != nil {
 		return "", err
 	}
 	sum := sha256.Sum256(text)
-	card.ClusterID, card.Initial = ulid.ULID(sum[:16]).String(), table
+	cluster := ulid.ULID(sum[:16]).String()
+	if b.would.Swap(cluster) != cluster && len(answers) > 0 {
+		return "all nodes are up; comparing what they see", nil
+	}
+	for _, a := range answers {
+		if a.Would != cluster {
+			return fmt.Sprintf("%s (%s) does not see the same nodes yet", a.addr, a.who.Node), nil
+		}
+	}
+	card.ClusterID, card.Initial = cluster, table
 	return "", nil
 }
 

@@ -230,11 +230,8 @@ func (r *Replica) agree() {
 	// The tick is for marks; what others report comes by a signal.
 	tick := time.NewTicker(max(r.o.MarkInterval/10, time.Millisecond))
 	defer tick.Stop()
-	var (
-		logged   time.Time
-		done     chan event.Answer // of the command that this loop has proposed; nil: none
-		proposed = map[hraft.ServerID]uint64{}
-	)
+	var logged time.Time
+	var done chan event.Answer // of the command that this loop has proposed; nil: none
 	for {
 		select {
 		case <-r.agreement.wake:
@@ -269,7 +266,7 @@ func (r *Replica) agree() {
 		if done != nil {
 			continue
 		}
-		if c := r.markOrUpgrade(others, newest, age, proposed); c != nil {
+		if c := r.markOrUpgrade(others, newest, age); c != nil {
 			d := newPending(c)
 			if r.b.enqueue(d); len(d.done) == 0 { // else refused: the next tick tries again
 				done = d.done
@@ -279,8 +276,8 @@ func (r *Replica) agree() {
 }
 
 // markOrUpgrade returns the command that the leader must propose now, or nil.
-func (r *Replica) markOrUpgrade(others []MemberStatus, newest uint64, age time.Duration,
-	proposed map[hraft.ServerID]uint64) *event.Command {
+func (r *Replica) markOrUpgrade(others []MemberStatus, newest uint64,
+	age time.Duration) *event.Command {
 	if l := r.b.leading(); !l.ready || l.closing {
 		return nil
 	}
@@ -290,33 +287,17 @@ func (r *Replica) markOrUpgrade(others []MemberStatus, newest uint64, age time.D
 	if len(others) == 0 {
 		return nil // there is none to compare with
 	}
-	p := r.fsm.progress()
-	lacks := lacksMark(newest, others, proposed)
-	if lacks || p.unmarked >= r.o.MarkEntries || p.unmarked > 0 && age >= r.o.MarkInterval {
+	// A member that was restarted, or took a snapshot, has passed the newest mark's index without
+	// executing it. It would not be compared until something happens.
+	lacks := func(m MemberStatus) bool {
+		return m.Reachable && m.Status.Head >= newest && marks(m.Status.Marks).newest() < newest
+	}
+	unmarked := r.fsm.progress().unmarked
+	due := unmarked > 0 || slices.ContainsFunc(others, lacks)
+	if unmarked >= r.o.MarkEntries || due && age >= r.o.MarkInterval {
 		return &event.Command{Mark: &event.Mark{}}
 	}
 	return nil
-}
-
-// lacksMark reports whether a member has passed the newest mark's index without executing it: it
-// was restarted, or took a snapshot. It would not be compared until something happens, so it gets
-// a mark at once, but one only: proposed holds the newest mark of each when it got its own.
-func lacksMark(newest uint64, others []MemberStatus, proposed map[hraft.ServerID]uint64) (
-	lacks bool) {
-	for i := range others {
-		p, id := &others[i], others[i].serverID()
-		at := marks(p.Status.Marks).newest()
-		was, ok := proposed[id]
-		switch {
-		case !p.Reachable || p.Status.Head < newest:
-		case at >= newest:
-			delete(proposed, id)
-		case !ok || was != at:
-			proposed[id] = at
-			lacks = true
-		}
-	}
-	return lacks
 }
 
 // digestOf finds the state's digest in an entry's results: one of its commands was a Mark.

@@ -160,34 +160,6 @@ func TestWipedNodeComesBack(t *testing.T) {
 	})
 }
 
-func TestRemovalKeepsAMajority(t *testing.T) {
-	ctx := context.Background()
-	c := cluster(t, 3, nil)
-	c.put("a")
-	l := c.leader()
-	var down, up *member
-	for _, m := range c.members() {
-		if m != l && down == nil {
-			down = m
-		} else if m != l {
-			up = m
-		}
-	}
-	down.stop()
-	until(t, "it is seen to be down", func() bool {
-		for _, m := range c.leader().Members() {
-			if m.ID == down.name {
-				return !m.Reachable
-			}
-		}
-		return false
-	})
-	answers(t, up.RemoveMember(ctx, up.name, false), event.CodeConflict)
-	answers(t, up.TransferLeadership(ctx, down.name), event.CodeConflict)
-	answers(t, up.RemoveMember(ctx, down.name, false), "")
-	c.voting(2)
-}
-
 // Taking a vote away is no smaller thing than taking a node out, and what was
 // heard of a node a moment ago says nothing of it now.
 func TestVotesAreTakenWithAMajorityOnly(t *testing.T) {

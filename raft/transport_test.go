@@ -5,8 +5,38 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+
+	hraft "github.com/hashicorp/raft"
 )
+
+// A leader hears of a newer term on its main loop alone: else it could write what it
+// has in hand as an entry of a term that another node leads.
+func TestHeartbeatThatDeposes(t *testing.T) {
+	c := cluster(t, 3, nil)
+	l := c.leader()
+	tr := l.trans.(*transport)
+	usual := tr.heartbeat.Load()
+	var past atomic.Bool
+	tr.SetHeartbeatHandler(func(rpc hraft.RPC) {
+		if string(rpc.Command.(*hraft.AppendEntriesRequest).ID) == "next" {
+			past.Store(true)
+		}
+		(*usual)(rpc)
+	})
+	answers := make(chan hraft.RPCResponse, 1)
+	h := tr.header()
+	h.ID, h.Addr = []byte("next"), []byte("next 127.0.0.1:1")
+	a := &hraft.AppendEntriesRequest{RPCHeader: h, Term: l.raft.CurrentTerm() + 1}
+	tr.take(hraft.RPC{Command: a, RespChan: answers}, true)
+	if r := <-answers; r.Error != nil || !r.Response.(*hraft.AppendEntriesResponse).Success {
+		t.Errorf("%+v", r)
+	}
+	if past.Load() {
+		t.Error("it went past the main loop")
+	}
+}
 
 // F1 and F2 of reliability.md, on our stores and real connections. A leader is
 // cut off with more entries than nobody else has than go into one message (64),
@@ -104,5 +134,23 @@ func (c *nodes) rejoin(t *testing.T, m *member) {
 	c.level()
 	if n := len(m.offers); n > 0 {
 		t.Errorf("it was offered %d checkpoints more", n)
+	}
+}
+
+func TestTrim(t *testing.T) {
+	entry := func(mib int) *hraft.Log { return &hraft.Log{Data: make([]byte, mib<<20)} }
+	for _, c := range []struct {
+		sizes []int
+		want  int
+	}{
+		{nil, 0}, {[]int{1}, 1}, {[]int{40}, 1}, {[]int{40, 1}, 1}, {[]int{1, 40}, 1}, {[]int{8, 8}, 2}, {[]int{8, 8, 1}, 2},
+	} {
+		args := &hraft.AppendEntriesRequest{}
+		for _, mib := range c.sizes {
+			args.Entries = append(args.Entries, entry(mib))
+		}
+		if trim(args); len(args.Entries) != c.want {
+			t.Errorf("%v MiB: %d entries, want %d", c.sizes, len(args.Entries), c.want)
+		}
 	}
 }

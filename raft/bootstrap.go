@@ -106,16 +106,15 @@ func Bootstrap(ctx context.Context, o BootstrapOptions) (err error) {
 			o.Net.Handle(rpcBootstrap, nil)
 		}
 	}()
-	o.Net.Handle(rpcBootstrap, func(context.Context, peer.Identity, []byte) ([]byte, error) {
-		would := b.would.Load().(string)
-		return json.Marshal(bootState{Expect: b.Expect, List: b.list, Would: would})
+	answerBootstrap(o.Net, func() (bootState, error) {
+		return bootState{Expect: b.Expect, List: b.list, Would: b.would.Load().(string)}, nil
 	})
 	if err := b.decide(ctx); err != nil {
 		return err
 	}
 	// Durable first, then known: nobody hears of a cluster that a power cut could undo.
-	o.Net.Handle(rpcBootstrap, func(context.Context, peer.Identity, []byte) ([]byte, error) {
-		return nil, &peer.Error{Code: "deciding", Detail: "it is recording its decision"}
+	answerBootstrap(o.Net, func() (bootState, error) {
+		return bootState{}, &peer.Error{Code: "deciding", Detail: "it is recording its decision"}
 	})
 	if err := o.Save(); err != nil {
 		return fmt.Errorf("record that this node belongs to cluster %s: %w", o.Card.ClusterID, err)
@@ -130,9 +129,12 @@ func Bootstrap(ctx context.Context, o BootstrapOptions) (err error) {
 // AnswerBootstrap answers nodes that still bootstrap, for one that has a cluster.
 func AnswerBootstrap(p *peer.Net, card *datadir.Node) {
 	state := bootState{Cluster: card.ClusterID, Initial: card.Initial}
-	p.Handle(rpcBootstrap, func(context.Context, peer.Identity, []byte) ([]byte, error) {
-		return json.Marshal(state)
-	})
+	answerBootstrap(p, func() (bootState, error) { return state, nil })
+}
+
+func answerBootstrap(p *peer.Net, state func() (bootState, error)) {
+	h := func(context.Context, peer.Identity, struct{}) (bootState, error) { return state() }
+	p.Handle(rpcBootstrap, serve(h))
 }
 
 // readList refuses settings that cannot work, and sets the addresses to ask: none where the
@@ -196,12 +198,9 @@ func (b *bootstrap) ask(ctx context.Context) []bootAnswer {
 	for i, addr := range b.others {
 		wg.Go(func() {
 			a := &out[i]
-			var body []byte
+			to := peer.Target{Addr: addr}
 			a.addr = addr
-			body, a.who, a.err = b.Net.Call(ctx, peer.Target{Addr: addr}, rpcBootstrap, nil)
-			if a.err == nil {
-				a.err = json.Unmarshal(body, &a.bootState)
-			}
+			a.who, a.err = call(ctx, b.Net, to, rpcBootstrap, struct{}{}, &a.bootState)
 		})
 	}
 	wg.Wait()

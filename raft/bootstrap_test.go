@@ -356,7 +356,7 @@ func TestFailedWrite(t *testing.T) {
 		broken := errors.New("input/output error")
 		w.machines[1].start()
 		err = Bootstrap(t.Context(), BootstrapOptions{Net: p, Card: &datadir.Node{}, Expect: 2, Join: w.machines[0].join, Logger: slog.New(slog.DiscardHandler), Save: func() error {
-			_, _, err := p.Call(t.Context(), peer.Target{Addr: "n1:7071"}, rpcBootstrap, nil)
+			_, _, err := p.Call(t.Context(), peer.Target{Addr: "n1:7071"}, rpcBootstrap, []byte("{}"))
 			if err == nil || !strings.Contains(err.Error(), "deciding") {
 				t.Errorf("while it writes: %v", err)
 			}

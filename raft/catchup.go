@@ -2,7 +2,6 @@ package raft
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
@@ -82,7 +81,7 @@ func (r *Replica) offer(
 		var a offerAnswer
 		ctx, cancel := r.within(5 * time.Second)
 		ask := offerAsk{Term: args.Term, Index: args.LastLogIndex, LogTerm: args.LastLogTerm, Meta: meta}
-		_, err := r.call(ctx, memberOf(id, addr).target(), rpcOffer, ask, &a)
+		_, err := call(ctx, r.o.Net, memberOf(id, addr).target(), rpcOffer, ask, &a)
 		cancel()
 		switch {
 		case err != nil:
@@ -112,20 +111,17 @@ func (r *Replica) offer(
 }
 
 // takeOffer answers a leader.
-func (r *Replica) takeOffer(_ context.Context, from peer.Identity, body []byte) ([]byte, error) {
-	var ask offerAsk
-	if err := json.Unmarshal(body, &ask); err != nil {
-		return nil, err
-	}
+func (r *Replica) takeOffer(_ context.Context, from peer.Identity, ask offerAsk) (
+	a offerAnswer, err error) {
 	if !r.admitted() {
-		return nil, errHeld
+		return a, errHeld
 	}
-	a := offerAnswer{Term: r.raft.CurrentTerm()}
+	a.Term = r.raft.CurrentTerm()
 	if ask.Meta.ClusterID != r.o.ClusterID {
-		return nil, fmt.Errorf("checkpoint %s is of cluster %q", ask.Meta.Name(), ask.Meta.ClusterID)
+		return a, fmt.Errorf("checkpoint %s is of cluster %q", ask.Meta.Name(), ask.Meta.ClusterID)
 	}
 	if ask.Term < a.Term {
-		return json.Marshal(a)
+		return a, nil
 	}
 	if err := r.compareOffer(ask.Meta); err != nil {
 		// One leader's word ends nobody: it may be the one that is wrong. The marks decide by
@@ -133,11 +129,11 @@ func (r *Replica) takeOffer(_ context.Context, from peer.Identity, body []byte) 
 		if r.lacking.logged.due(time.Now()) {
 			r.o.Logger.Error("offered checkpoint does not match the event log", "from", from.Node, "error", err)
 		}
-		return nil, err
+		return a, err
 	}
 	if a.Have = r.covers(ask.Index, ask.LogTerm); a.Have {
 		r.lacking.set(0, time.Time{})
-		return json.Marshal(a)
+		return a, nil
 	}
 	r.lacking.set(ask.Meta.HeadIndex, time.Now())
 	r.b.waiters.release(math.MaxUint64, false)
@@ -145,7 +141,7 @@ func (r *Replica) takeOffer(_ context.Context, from peer.Identity, body []byte) 
 		From: peer.Target{Addr: from.Raft, Node: from.Node, Incarnation: from.Incarnation},
 		Meta: ask.Meta,
 	})
-	return json.Marshal(a)
+	return a, nil
 }
 
 // compareOffer returns an error if this node's event log is not the checkpoint's.

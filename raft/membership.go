@@ -3,7 +3,6 @@ package raft
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -222,7 +221,7 @@ func (r *Replica) SnapshotAll(ctx context.Context) (map[string]uint64, error) {
 			a = r.administer(ctx, q)
 		} else if !m.Reachable {
 			continue
-		} else if _, err := r.call(ctx, m.target(), rpcAdmin, q, &a); err != nil {
+		} else if _, err := call(ctx, r.o.Net, m.target(), rpcAdmin, q, &a); err != nil {
 			r.o.Logger.Warn("node wrote no checkpoint", "node", m.ID, "error", err)
 			continue // the response lacks it
 		}
@@ -244,7 +243,7 @@ func (r *Replica) change(ctx context.Context, q adminRequest) error {
 			a = r.administer(ctx, q)
 		} else if ok {
 			a.NotLeader = false
-			if _, err := r.call(ctx, to, rpcAdmin, q, &a); err != nil {
+			if _, err := call(ctx, r.o.Net, to, rpcAdmin, q, &a); err != nil {
 				p := notNow("the leader %s did not answer: %v", to.Node, err)
 				p.Unknown = !peer.NotSent(err)
 				return p
@@ -268,22 +267,16 @@ func (r *Replica) change(ctx context.Context, q adminRequest) error {
 	}
 }
 
-func (r *Replica) serveAdmin(ctx context.Context, _ peer.Identity, body []byte) ([]byte, error) {
-	var q adminRequest
-	if err := json.Unmarshal(body, &q); err != nil {
-		return nil, err
-	}
-	return json.Marshal(r.administer(ctx, q))
+func (r *Replica) serveAdmin(ctx context.Context, _ peer.Identity, q adminRequest) (
+	adminResponse, error) {
+	return r.administer(ctx, q), nil
 }
 
 // serveJoin passes a node's wish to join on to the leader.
-func (r *Replica) serveJoin(ctx context.Context, from peer.Identity, body []byte) ([]byte, error) {
-	var q adminRequest
-	if err := json.Unmarshal(body, &q); err != nil {
-		return nil, err
-	}
+func (r *Replica) serveJoin(ctx context.Context, from peer.Identity, q adminRequest) (
+	adminResponse, error) {
 	q.Do, q.Member.ID, q.Member.Incarnation = "join", from.Node, from.Incarnation
-	return json.Marshal(responseOf(r.change(ctx, q)))
+	return responseOf(r.change(ctx, q)), nil
 }
 
 // administer carries a request out on this node.
@@ -683,7 +676,7 @@ func (r *Replica) askToJoin() {
 		if leads {
 			a = r.administer(ctx, q)
 		} else {
-			_, err = r.call(ctx, peer.Target{Addr: addr}, rpcJoin, q, &a)
+			_, err = call(ctx, r.o.Net, peer.Target{Addr: addr}, rpcJoin, q, &a)
 		}
 		cancel()
 		if err != nil {

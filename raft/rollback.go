@@ -177,22 +177,18 @@ func (r *Replica) admission() (q admissionRequest, err error) {
 
 // serveAdmission answers another node, also while this one is not admitted itself: what is on
 // its disk is true.
-func (r *Replica) serveAdmission(_ context.Context, from peer.Identity, body []byte) (
-	[]byte, error) {
-	var q admissionRequest
-	if err := json.Unmarshal(body, &q); err != nil {
-		return nil, err
-	}
+func (r *Replica) serveAdmission(_ context.Context, from peer.Identity, q admissionRequest) (
+	a admissionResponse, err error) {
 	if q.ID != serverID(from.Node, from.Incarnation) {
-		return nil, fmt.Errorf("node %s asks for %s", from.Node, q.ID)
+		return a, fmt.Errorf("node %s asks for %s", from.Node, q.ID)
 	}
-	a := admissionResponse{Known: r.known()}
+	a.Known = r.known()
 	a.Objection = r.rollback.evidence.get(q.ID).broken(q.Term, q.Last)
 	if a.Objection != "" {
 		r.o.Logger.Warn("node came back with an older data directory",
 			"node", from.Node, "incarnation", from.Incarnation, "why", a.Objection)
 	}
-	return json.Marshal(a)
+	return a, nil
 }
 
 // seekAdmission asks the other voters until enough do not object, each at least once. Where
@@ -290,7 +286,7 @@ func (r *Replica) askAdmission(nodes []Member, q admissionRequest) (
 			to := m.target()
 			to.Incarnation = "" // a node that was replaced can still report by whom
 			var a admissionResponse
-			from, err := r.call(ctx, to, rpcAdmission, q, &a)
+			from, err := call(ctx, r.o.Net, to, rpcAdmission, q, &a)
 			if err != nil {
 				r.o.Logger.Debug("admission check failed", "addr", m.RaftAddr, "error", err)
 				return

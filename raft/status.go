@@ -184,7 +184,7 @@ func (r *Replica) askStatus(s hraft.Server, e *seen) {
 	defer cancel()
 	var a peerStatus
 	own := r.ownStatus()
-	_, err := r.call(ctx, memberOf(s.ID, s.Address).target(), rpcStatus, own, &a)
+	_, err := call(ctx, r.o.Net, memberOf(s.ID, s.Address).target(), rpcStatus, own, &a)
 	r.peers.table.mu.Lock()
 	e.asking = false
 	if err == nil {
@@ -197,13 +197,10 @@ func (r *Replica) askStatus(s hraft.Server, e *seen) {
 	}
 }
 
-func (r *Replica) serveStatus(_ context.Context, _ peer.Identity, body []byte) ([]byte, error) {
-	var theirs peerStatus
-	if err := json.Unmarshal(body, &theirs); err != nil {
-		return nil, err
-	}
-	r.heardOf(theirs)
-	return json.Marshal(r.ownStatus())
+func (r *Replica) serveStatus(_ context.Context, _ peer.Identity, s peerStatus) (
+	peerStatus, error) {
+	r.heardOf(s)
+	return r.ownStatus(), nil
 }
 
 func (r *Replica) ownStatus() peerStatus {
@@ -354,16 +351,31 @@ func (r *Replica) awaitPeer(id hraft.ServerID, addr hraft.ServerAddress, term ui
 }
 
 // call asks another node in JSON, and returns which answered.
-func (r *Replica) call(ctx context.Context, to peer.Target, name string, ask, answer any) (
+func call(ctx context.Context, n *peer.Net, to peer.Target, name string, ask, answer any) (
 	from peer.Identity, err error) {
 	b, err := json.Marshal(ask)
 	if err == nil {
-		b, from, err = r.o.Net.Call(ctx, to, name, b)
+		b, from, err = n.Call(ctx, to, name, b)
 	}
 	if err == nil {
 		err = json.Unmarshal(b, answer)
 	}
 	return from, err
+}
+
+// serve is the handler of such calls.
+func serve[Q, A any](h func(context.Context, peer.Identity, Q) (A, error)) peer.Handler {
+	return func(ctx context.Context, from peer.Identity, body []byte) ([]byte, error) {
+		var q Q
+		if err := json.Unmarshal(body, &q); err != nil {
+			return nil, err
+		}
+		a, err := h(ctx, from, q)
+		if err != nil {
+			return nil, err
+		}
+		return json.Marshal(a)
+	}
 }
 
 // handle answers other nodes, or stops doing so.
@@ -372,9 +384,12 @@ func (r *Replica) handle(on bool) {
 		return
 	}
 	for name, h := range map[string]peer.Handler{
-		rpcStatus: r.forCluster(r.serveStatus), rpcAdmission: r.forCluster(r.serveAdmission),
-		rpcOffer: r.forCluster(r.takeOffer), rpcJoin: r.forCluster(r.serveJoin),
-		rpcAdmin: r.forCluster(r.serveAdmin), callForward: r.forMembers(r.b.serveForward),
+		rpcStatus:     r.forCluster(serve(r.serveStatus)),
+		rpcAdmission:  r.forCluster(serve(r.serveAdmission)),
+		rpcOffer:      r.forCluster(serve(r.takeOffer)),
+		rpcJoin:       r.forCluster(serve(r.serveJoin)),
+		rpcAdmin:      r.forCluster(serve(r.serveAdmin)),
+		callForward:   r.forMembers(r.b.serveForward),
 		callReadIndex: r.forMembers(r.serveReadIndex),
 	} {
 		if !on {

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -54,11 +55,11 @@ func (c *Client) QueueStats(ctx context.Context, name string, minutes int,
 // Queues returns all queues of a namespace; "" means of all namespaces.
 func (c *Client) Queues(ctx context.Context, namespace string,
 	opts ...CallOption) ([]wire.Queue, error) {
-	return pages(func(cursor string) ([]wire.Queue, string, error) {
+	return collect(pages(func(cursor string) ([]wire.Queue, string, error) {
 		q := newCall(get, "/v1/queues", nil, "namespace", namespace, "cursor", cursor)
 		page, err := do[wire.QueueList](ctx, c, q, opts)
 		return page.Queues, page.NextCursor, err
-	})
+	}))
 }
 
 // DeleteQueue deletes a queue; with force, including its messages.
@@ -186,23 +187,11 @@ func (c *Client) Dead(ctx context.Context, queue string, d DeadQuery,
 // AllDead iterates over all dead messages that d selects.
 func (c *Client) AllDead(ctx context.Context, queue string, d DeadQuery,
 	opts ...CallOption) iter.Seq2[wire.Message, error] {
-	return func(yield func(wire.Message, error) bool) {
-		for {
-			page, err := c.Dead(ctx, queue, d, opts...)
-			if err != nil {
-				yield(wire.Message{}, err)
-				return
-			}
-			for _, m := range page.Dead {
-				if !yield(m, nil) {
-					return
-				}
-			}
-			if d.After = page.NextCursor; d.After == "" {
-				return
-			}
-		}
-	}
+	return pages(func(cursor string) ([]wire.Message, string, error) {
+		d.After = cmp.Or(cursor, d.After)
+		page, err := c.Dead(ctx, queue, d, opts...)
+		return page.Dead, page.NextCursor, err
+	})
 }
 
 // DeadMessage returns a dead message of a queue, named by any id that it ever had.
@@ -262,11 +251,11 @@ func doOrTask[T any](ctx context.Context, c *Client, q *call,
 // Tasks returns all tasks with a status, newest first; "" is any status.
 func (c *Client) Tasks(ctx context.Context, status string,
 	opts ...CallOption) ([]wire.Task, error) {
-	return pages(func(cursor string) ([]wire.Task, string, error) {
+	return collect(pages(func(cursor string) ([]wire.Task, string, error) {
 		q := newCall(get, "/v1/tasks", nil, "status", status, "cursor", cursor)
 		page, err := do[wire.TaskList](ctx, c, q, opts)
 		return page.Tasks, page.NextCursor, err
-	})
+	}))
 }
 
 // Task returns the current state of a task.
@@ -318,11 +307,11 @@ func (c *Client) Webhook(ctx context.Context, name string,
 
 // Webhooks returns all webhooks, by name.
 func (c *Client) Webhooks(ctx context.Context, opts ...CallOption) ([]wire.Webhook, error) {
-	return pages(func(cursor string) ([]wire.Webhook, string, error) {
+	return collect(pages(func(cursor string) ([]wire.Webhook, string, error) {
 		q := newCall(get, "/v1/webhooks", nil, "cursor", cursor)
 		page, err := do[wire.WebhookList](ctx, c, q, opts)
 		return page.Webhooks, page.NextCursor, err
-	})
+	}))
 }
 
 // DeleteWebhook deletes a webhook.
@@ -412,17 +401,35 @@ func (c *Client) RebuildProjections(ctx context.Context,
 	return do[wire.Projections](ctx, c, newCall(post, "/v1/projections/rebuild", nil), opts)
 }
 
-// pages collects the items of all pages that fetch returns, each with the cursor of
-// the next one.
-func pages[T any](fetch func(cursor string) ([]T, string, error)) (all []T, err error) {
-	for cursor := ""; ; {
-		items, next, err := fetch(cursor)
+// pages iterates over the items of all pages that fetch returns, each with the cursor of
+// the next one, "" at the end.
+func pages[T any](fetch func(cursor string) ([]T, string, error)) iter.Seq2[T, error] {
+	return func(yield func(T, error) bool) {
+		for cursor := ""; ; {
+			items, next, err := fetch(cursor)
+			if err != nil {
+				yield(*new(T), err)
+				return
+			}
+			for _, item := range items {
+				if !yield(item, nil) {
+					return
+				}
+			}
+			if cursor = next; cursor == "" {
+				return
+			}
+		}
+	}
+}
+
+// collect returns all items, unless there is an error.
+func collect[T any](items iter.Seq2[T, error]) (all []T, err error) {
+	for item, err := range items {
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, items...)
-		if cursor = next; cursor == "" {
-			return all, nil
-		}
+		all = append(all, item)
 	}
+	return all, nil
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/http/httptest"
 	"net/url"
 	"strings"
 	"sync"
@@ -81,21 +80,8 @@ func hangup(w http.ResponseWriter) {
 
 func setup(t *testing.T, answers ...func(http.ResponseWriter)) (*Client, *fake, *[]time.Duration) {
 	t.Helper()
-	f := &fake{t: t, answers: answers}
-	srv := httptest.NewServer(f)
-	t.Cleanup(srv.Close)
-	c, err := New(srv.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var waits []time.Duration
-	c.sleep = func(d time.Duration) <-chan time.Time {
-		waits = append(waits, d)
-		ch := make(chan time.Time, 1)
-		ch <- time.Time{}
-		return ch
-	}
-	return c, f, &waits
+	c, fakes, waits := several(t, nil, append(answerList{}, answers...))
+	return c, fakes[0], waits
 }
 
 const produced = `{"messages":[{"id":"01A","status":"enqueued"}]}`

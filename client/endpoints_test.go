@@ -26,7 +26,8 @@ func several(t *testing.T, opts []Option, answers ...[]func(http.ResponseWriter)
 		}
 		addrs, fakes = append(addrs, srv.URL), append(fakes, f)
 	}
-	c, err := New(strings.Join(addrs[:len(addrs)-1], ", "), append(opts, WithEndpoints(addrs[len(addrs)-1]))...)
+	first := (len(addrs) + 1) / 2 // the others are options
+	c, err := New(strings.Join(addrs[:first], ", "), append(opts, WithEndpoints(addrs[first:]...))...)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -34,26 +34,18 @@ func (c *Client) Events(ctx context.Context, q EventQuery,
 	return do[wire.EventList](ctx, c, q.call(), opts)
 }
 
-// AllEvents pages through all events that q selects, to the newest there is.
+// AllEvents iterates over all events that q selects, to the newest there is.
 func (c *Client) AllEvents(ctx context.Context, q EventQuery) iter.Seq2[wire.Event, error] {
-	return func(yield func(wire.Event, error) bool) {
-		for {
-			page, err := c.Events(ctx, q)
-			if err != nil {
-				yield(wire.Event{}, err)
-				return
-			}
-			for _, e := range page.Events {
-				if !yield(e, nil) {
-					return
-				}
-			}
-			if len(page.Events) == 0 || page.NextCursor == "" || page.NextCursor == q.After {
-				return
-			}
-			q.After, q.From = page.NextCursor, ""
+	return pages(func(cursor string) ([]wire.Event, string, error) {
+		if cursor != "" {
+			q.After, q.From = cursor, ""
 		}
-	}
+		page, err := c.Events(ctx, q)
+		if len(page.Events) == 0 || page.NextCursor == q.After {
+			page.NextCursor = "" // the newest
+		}
+		return page.Events, page.NextCursor, err
+	})
 }
 
 // Follow yields events as they commit, from q.After or q.From, else from now. It

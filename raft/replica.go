@@ -164,7 +164,7 @@ func (r *Replica) start() error {
 	}
 	r.id = r.o.self().serverID()
 	if newest, ok := r.stores.snaps.newest(); ok {
-		r.conf.newest = configuration{newest.ConfigurationIndex, hraft.DecodeConfiguration(newest.Configuration).Servers}
+		r.conf.newest = configurationOf(newest)
 	}
 	var err error
 	if r.rollback.evidence, err = openEvidence(r.stores.votes); err != nil {

@@ -139,25 +139,23 @@ func dropSegments(o Options) error {
 	return nil
 }
 
-// ErrLostStore is why a replica does not start whose Raft store is gone while
-// its event log or its checkpoints are there. It must not start as new: it would
-// give out indexes again, and in a cluster vote again.
+// ErrLostStore is returned if the Raft store is gone while the event log or checkpoints are
+// there. The replica must not start as a new one: it would assign indexes twice, and in a
+// cluster vote twice.
 var ErrLostStore = errors.New("the Raft store is lost")
 
-// ErrRolledBack is why a replica does not start, or is out of its cluster, whose directory was
-// restored from an old copy or has lost a part, while others in the cluster hold everything: the
-// directory can continue as another member, in a new incarnation, which has promised nothing (I16).
+// ErrRolledBack is returned if the directory was restored from an old copy or has lost a part,
+// while others in the cluster hold everything: it can continue as another member, in a new
+// incarnation, which has promised nothing (I16).
 var ErrRolledBack = errors.New("the data directory is older than what this node promised to the others")
 
-// lost returns what is to be done about a store that is lost in part. Nothing,
-// where the incarnation is new: the others bring it up to date, and what the
-// event log holds already is skipped.
+// lost returns how to treat a store that is lost in part. nil: the incarnation is new; the
+// others bring it up to date, and what the event log holds already is skipped.
 func (s *stores) lost(o Options, head uint64, what string) error {
 	self := serverID(o.NodeID, o.Incarnation)
-	newest, _ := s.snaps.newest()
 	confs := []configuration{s.known, o.first()}
-	if len(newest.Configuration) > 0 {
-		confs = append(confs, configuration{Servers: hraft.DecodeConfiguration(newest.Configuration).Servers})
+	if newest, ok := s.snaps.newest(); ok {
+		confs = append(confs, configurationOf(newest))
 	}
 	member, others := o.Joined, len(o.Contacts) > 0
 	for _, c := range confs {
@@ -165,15 +163,22 @@ func (s *stores) lost(o Options, head uint64, what string) error {
 		voters, _ := c.otherVoters(self)
 		member, others = member || in, others || len(voters) > 0
 	}
+	found := fmt.Sprintf("%s %s, but the event log ends at index %d, "+
+		"or checkpoints or the other half of the store are there", o.Dir, what, head)
 	switch {
 	case !others || o.Net == nil:
-		return fmt.Errorf("%w: %s %s, but the event log ends at index %d, or checkpoints or the other half of the store are there; "+
-			"put the whole directory back, or make a new one with qlogd replay --into", ErrLostStore, o.Dir, what, head)
+		return fmt.Errorf("%w: %s; put the whole directory back, or make a new one with qlogd replay --into",
+			ErrLostStore, found)
 	case member:
-		return fmt.Errorf("%w: %s %s, but the event log ends at index %d, or checkpoints or the other half of the store are there", ErrRolledBack, o.Dir, what, head)
+		return fmt.Errorf("%w: %s", ErrRolledBack, found)
 	}
-	o.Logger.Warn("the Raft store is not whole; as a new incarnation this node is brought up to date by the others", "what", what, "head", head)
+	o.Logger.Warn("the Raft store is incomplete; as a new incarnation this node is brought up to date by the others",
+		"what", what, "head", head)
 	return nil
+}
+
+func configurationOf(m checkpoint.Meta) configuration {
+	return configuration{m.ConfigurationIndex, hraft.DecodeConfiguration(m.Configuration).Servers}
 }
 
 // sound runs open, which opens a bbolt file. bbolt trusts its pages: where they are damaged it
@@ -305,80 +310,78 @@ func Seed(o Options, meta checkpoint.Meta, body io.WriterTo) (err error) {
 	return s.votes.SetUint64([]byte(keyCurrentTerm), 1)
 }
 
-// check compares the stores with each other and with the event log before Raft
-// starts, heals what a crash can leave, and refuses what it cannot.
+// check compares the stores with each other and with the event log before Raft starts, repairs
+// what a crash can leave, and refuses what it cannot.
 func (s *stores) check(o Options) error {
 	first, last, err := s.log.bounds()
 	if err != nil {
 		return err
 	}
+	head, chain := o.Machine.Head()
 	newest, ok := s.snaps.newest()
 	if ok {
-		if newest.ClusterID != o.ClusterID {
-			return fmt.Errorf("raft: checkpoint %s is of cluster %q, this node is of %q", newest.Name(), newest.ClusterID, o.ClusterID)
-		}
+		switch {
+		case newest.ClusterID != o.ClusterID:
+			return fmt.Errorf("raft: checkpoint %s is of cluster %q, this node is of %q",
+				newest.Name(), newest.ClusterID, o.ClusterID)
 		// A checkpoint of this node's own is never ahead of its event log, which was synced
 		// before, and one that was fetched was installed after the segments before it.
-		if head, chain := o.Machine.Head(); head < newest.HeadIndex {
+		case head < newest.HeadIndex:
 			return fmt.Errorf("raft: the event log ends at index %d, below checkpoint %s of index %d: its end is lost",
 				head, newest.Name(), newest.HeadIndex)
-		} else if head == newest.HeadIndex && chain != newest.Chain {
+		case head == newest.HeadIndex && chain != newest.Chain:
 			return fmt.Errorf("raft: the event log has chain %x at index %d, checkpoint %s has %x",
 				chain, head, newest.Name(), newest.Chain)
 		}
-		if last, err = s.alignLog(o, newest, first, last); err != nil {
+		why, err := s.misaligned(newest, first, last)
+		if err != nil {
 			return err
 		}
-		if last == 0 {
-			first = 0
+		if why != "" {
+			o.Logger.Warn("discarding the Raft log", "why", why,
+				"first", first, "last", last, "checkpoint", newest.Name())
+			if err := s.log.DeleteRange(first, last); err != nil {
+				return err
+			}
+			first, last = 0, 0
 		}
+		s.known = configurationOf(newest)
 	}
 	if last > 0 && first > newest.Index+1 {
-		return fmt.Errorf("raft: the Raft log begins at index %d, but the newest usable checkpoint ends at %d: what lies between is lost", first, newest.Index)
-	}
-	// Every applied entry was synced in the Raft log first: an event log that
-	// is ahead of it shows that the Raft log lost its end.
-	if ok {
-		s.known = configuration{newest.ConfigurationIndex, hraft.DecodeConfiguration(newest.Configuration).Servers}
+		return fmt.Errorf("raft: the Raft log begins at index %d, but the newest usable checkpoint ends at %d: "+
+			"the entries between are lost", first, newest.Index)
 	}
 	if err := s.verify(max(first, newest.Index+1), last); err != nil {
 		return err
 	}
-	if head, _ := o.Machine.Head(); head > max(last, newest.Index) {
-		return s.lost(o, head, fmt.Sprintf("only knows entries up to index %d", max(last, newest.Index)))
+	// Every applied entry was synced in the Raft log first (I1): an event log that is ahead of
+	// it shows that the Raft log lost its end.
+	if known := max(last, newest.Index); head > known {
+		return s.lost(o, head, fmt.Sprintf("only knows entries up to index %d", known))
 	}
 	return nil
 }
 
-// alignLog empties a Raft log that does not lead up to the newest snapshot.
-func (s *stores) alignLog(o Options, newest checkpoint.Meta, first, last uint64) (uint64, error) {
-	if last == 0 {
-		return 0, nil
-	}
-	why := ""
+// misaligned returns why a Raft log does not lead up to the newest checkpoint, "" if it does.
+func (s *stores) misaligned(newest checkpoint.Meta, first, last uint64) (why string, err error) {
 	switch {
+	case last == 0 || first > newest.Index:
+		return "", nil
 	case last < newest.Index:
-		// raft-wal would refuse the snapshot's next index for ever.
-		why = "it ends below the newest checkpoint"
-	case first <= newest.Index:
-		var l hraft.Log
-		if err := s.log.GetLog(newest.Index, &l); err != nil {
-			return 0, err
-		}
-		if l.Term == newest.Term {
-			return last, nil
-		}
-		// What follows an entry that was never committed was not either.
-		why = fmt.Sprintf("its entry %d is of term %d, the checkpoint's of term %d", newest.Index, l.Term, newest.Term)
-	default:
-		return last, nil
+		// raft-wal would refuse the checkpoint's next index forever.
+		return "it ends below the newest checkpoint", nil
 	}
-	o.Logger.Warn("emptying the Raft log: "+why, "first", first, "last", last, "checkpoint", newest.Name())
-	return 0, s.log.DeleteRange(first, last)
+	var l hraft.Log
+	if err := s.log.GetLog(newest.Index, &l); err != nil || l.Term == newest.Term {
+		return "", err
+	}
+	// The entries after one that was never committed were not committed either.
+	return fmt.Sprintf("its entry %d is of term %d, the checkpoint's of term %d",
+		newest.Index, l.Term, newest.Term), nil
 }
 
-// verify reads the entries that Raft is about to apply. hashicorp/raft would
-// panic at the first bad one; here it is an error with its index.
+// verify reads the entries that Raft is about to apply. hashicorp/raft would panic at the first
+// bad one; here it is an error with its index.
 func (s *stores) verify(from, to uint64) error {
 	var term uint64
 	for i := from; i <= to; i++ {
@@ -397,11 +400,10 @@ func (s *stores) verify(from, to uint64) error {
 	return nil
 }
 
-// bootstrap writes the first configuration of a new cluster, where there is none
-// on disk. All of its first nodes write the same bytes, so that their logs agree
-// from the first entry on. A crash halfway left a first term and an empty log:
-// hashicorp/raft's own BootstrapCluster would then refuse for ever, and nobody
-// could be elected.
+// bootstrap writes the first configuration of a new cluster, if there is none on disk. All of
+// its first nodes write the same bytes, so that their logs agree from the first entry on. A
+// crash in between leaves a first term and an empty log: hashicorp/raft's own BootstrapCluster
+// would then refuse forever, and nobody could be elected.
 func (s *stores) bootstrap(o Options) error {
 	if len(o.Initial) == 0 {
 		return nil
@@ -417,11 +419,7 @@ func (s *stores) bootstrap(o Options) error {
 	if _, ok := s.snaps.newest(); ok || last > 0 {
 		return nil
 	}
-	term, err := s.votes.term()
-	if err != nil {
-		return err
-	}
-	if term > 1 {
+	if term := s.votes.current.Load(); term > 1 {
 		return fmt.Errorf("%w: term %d is known, but the Raft log is empty", ErrLostStore, term)
 	}
 	// The term first: a log with an entry and no term is a lost store.

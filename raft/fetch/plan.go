@@ -134,7 +134,8 @@ func decodePlan(b []byte) (*Plan, error) {
 	case err != nil:
 		return nil, fmt.Errorf("%s: %w", installFile, err)
 	case r.Format > planFormat:
-		return nil, fmt.Errorf("%s: format version %d is newer than this program's %d", installFile, r.Format, planFormat)
+		return nil, fmt.Errorf("incoming files: format version %d is newer than this program's %d",
+			r.Format, planFormat)
 	}
 	return r, r.check()
 }

@@ -1,0 +1,273 @@
+package raft
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"path"
+	"time"
+
+	hraft "github.com/hashicorp/raft"
+	wal "github.com/hashicorp/raft-wal"
+	"github.com/hashicorp/raft-wal/segment"
+	waltypes "github.com/hashicorp/raft-wal/types"
+
+	"github.com/qlogd/qlogd/log/vfs"
+)
+
+// walFS gives raft-wal its files through vfs, so that a crash test can interrupt each write and
+// sync. Each write goes to the page cache and each sync is an fdatasync, from the first entry
+// to the last.
+type walFS struct{ fsys vfs.FS }
+
+// preallocated is how many zeros are written after the log's end. An fdatasync into blocks that
+// were written before only writes data; into new blocks, of a sparse or an fallocated file, it
+// also commits the file system's journal.
+const preallocated = 256 << 10
+
+var zeros [preallocated]byte
+
+var _ waltypes.VFS = walFS{}
+
+// ListDir implements waltypes.VFS.
+func (w walFS) ListDir(dir string) ([]string, error) { return w.fsys.List(dir) }
+
+// Create implements waltypes.VFS. The file gets its full size at once, so that an append does
+// not change it.
+func (w walFS) Create(dir, name string, size uint64) (waltypes.WritableFile, error) {
+	f, err := w.fsys.Create(path.Join(dir, name))
+	if err != nil {
+		return nil, err
+	}
+	file := &walFile{File: f, fsys: w.fsys, dir: dir, size: int64(min(size, math.MaxInt32))}
+	if err := f.Truncate(file.size); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return file, nil
+}
+
+// Delete implements waltypes.VFS.
+func (w walFS) Delete(dir, name string) error {
+	if err := w.fsys.Remove(path.Join(dir, name)); err != nil {
+		return err
+	}
+	return w.fsys.SyncDir(dir)
+}
+
+// OpenReader implements waltypes.VFS.
+func (w walFS) OpenReader(dir, name string) (waltypes.ReadableFile, error) {
+	return w.fsys.OpenRead(path.Join(dir, name))
+}
+
+// OpenWriter implements waltypes.VFS. The file is synced at once: after a kill the page cache
+// shows writes that are not on disk, and raft-wal takes what it reads for durable.
+func (w walFS) OpenWriter(dir, name string) (waltypes.WritableFile, error) {
+	f, err := w.fsys.OpenReadWrite(path.Join(dir, name))
+	if err != nil {
+		return nil, err
+	}
+	file := &walFile{File: f, fsys: w.fsys, dir: dir}
+	if file.size, err = f.Size(); err == nil {
+		err = file.Sync()
+	}
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return file, nil
+}
+
+// walFile is a segment that raft-wal appends to. After its end are only zeros: see repairLog.
+type walFile struct {
+	vfs.File
+	fsys   vfs.FS
+	dir    string
+	size   int64
+	named  bool  // the file's name is durable
+	zeroed int64 // blocks up to this offset have been written, with entries or zeros
+}
+
+// WriteAt implements io.WriterAt. An append that reaches blocks which were never written writes
+// zeros into the next ones, and the same sync covers both.
+func (f *walFile) WriteAt(p []byte, off int64) (int, error) {
+	n, err := f.File.WriteAt(p, off)
+	end := off + int64(len(p))
+	if err != nil || end <= f.zeroed {
+		return n, err
+	}
+	f.zeroed = max(end, min(end+preallocated, f.size))
+	// Only an optimization: where it fails, the file has holes.
+	_, _ = f.File.WriteAt(zeros[:f.zeroed-end], end)
+	return n, nil
+}
+
+// Sync makes the written bytes and the file's name durable.
+func (f *walFile) Sync() error {
+	if err := f.File.Sync(); err != nil {
+		return err
+	}
+	if f.named {
+		return nil
+	}
+	f.named = true
+	return f.fsys.SyncDir(f.dir)
+}
+
+// repairLog repairs the Raft log's files before raft-wal opens them, because raft-wal v0.4.1
+// does not recover from every crash (TestCrashAnywhere interrupts each of its writes):
+//
+//   - A segment is sealed in its file first and in the metadata after. A crash in between
+//     leaves a tail that refuses every append ("segment is sealed").
+//   - A torn seal does the same: its batch is rolled back, its mark is not.
+//   - What a torn batch left after the end is kept. The next batch overwrites a part of it, and
+//     if that one is torn too, the rest of the first is taken for its end.
+//
+// So a sealed tail is entered in the metadata as such, and any other is copied into a new file
+// that has nothing after its end. It is at most one segment, once a start.
+//
+// The metadata is then written again in any case: after a kill the page cache may show a
+// transaction that is not on disk yet, and raft-wal would build on it.
+func repairLog(dir string, meta waltypes.MetaStore, filer *segment.Filer) error {
+	state, err := meta.Load(dir)
+	if err != nil || len(state.Segments) == 0 {
+		return err // a new log
+	}
+	// From an earlier attempt; raft-wal deletes such files too, but only later.
+	known := map[uint64]bool{}
+	for _, s := range state.Segments {
+		known[s.ID] = true
+	}
+	files, err := filer.List()
+	if err != nil {
+		return err
+	}
+	for id, base := range files {
+		if !known[id] {
+			if err := filer.Delete(base, id); err != nil {
+				return err
+			}
+		}
+	}
+	last := len(state.Segments) - 1
+	if tail := state.Segments[last]; tail.SealTime.IsZero() {
+		repaired, err := repairTail(tail, &state.NextSegmentID, filer)
+		if err != nil {
+			return fmt.Errorf("repair segment %s: %w", segment.FileName(tail), err)
+		}
+		state.Segments = append(state.Segments[:last:last], repaired...)
+	}
+	return meta.CommitState(state)
+}
+
+// repairTail returns what replaces the unsealed tail.
+func repairTail(tail waltypes.SegmentInfo, nextID *uint64, filer *segment.Filer) ([]waltypes.SegmentInfo, error) {
+	old, err := filer.RecoverTail(tail)
+	if errors.Is(err, fs.ErrNotExist) {
+		return []waltypes.SegmentInfo{tail}, nil // raft-wal creates it
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer old.Close()
+	fresh := tail
+	fresh.ID = *nextID
+	fresh.CreateTime = time.Now()
+	*nextID++
+
+	if sealed, start, err := old.Sealed(); err != nil {
+		return nil, err
+	} else if sealed {
+		tail.SealTime, tail.IndexStart, tail.MaxIndex = time.Now(), start, old.LastIndex()
+		if sealHolds(tail, old, filer) {
+			fresh.BaseIndex, fresh.MinIndex = tail.MaxIndex+1, tail.MaxIndex+1
+			return []waltypes.SegmentInfo{tail, fresh}, nil
+		}
+	}
+	// The file's first entries may be deleted already (MinIndex).
+	fresh.BaseIndex = fresh.MinIndex
+	if old.LastIndex() < fresh.BaseIndex {
+		return []waltypes.SegmentInfo{fresh}, nil // empty: raft-wal creates the file
+	}
+	return []waltypes.SegmentInfo{fresh}, copyTail(fresh, old, filer)
+}
+
+// sealHolds reports whether all entries of the tail are found through its seal: a torn one may
+// lead anywhere.
+func sealHolds(tail waltypes.SegmentInfo, old waltypes.SegmentWriter, filer *segment.Filer) bool {
+	if tail.MaxIndex < tail.MinIndex {
+		return false
+	}
+	r, err := filer.Open(tail)
+	if err != nil {
+		return false
+	}
+	defer r.Close()
+	for i := tail.MinIndex; i <= tail.MaxIndex; i++ {
+		a, err := r.GetLog(i)
+		if err != nil {
+			return false
+		}
+		b, err := old.GetLog(i)
+		same := err == nil && bytes.Equal(a.Bs, b.Bs)
+		a.Close()
+		if err == nil {
+			b.Close()
+		}
+		if !same {
+			return false
+		}
+	}
+	return true
+}
+
+// copyStep is the number of bytes that are copied with one fsync.
+const copyStep = 4 << 20
+
+func copyTail(fresh waltypes.SegmentInfo, old waltypes.SegmentWriter, filer *segment.Filer) (err error) {
+	w, err := filer.Create(fresh)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, w.Close()) }()
+	var batch []waltypes.LogEntry
+	size := 0
+	for i := fresh.BaseIndex; i <= old.LastIndex(); i++ {
+		raw, err := old.GetLog(i)
+		if err != nil {
+			return fmt.Errorf("entry %d: %w", i, err)
+		}
+		data := bytes.Clone(raw.Bs)
+		raw.Close()
+		if err := checkRaw(i, data); err != nil {
+			return err
+		}
+		batch = append(batch, waltypes.LogEntry{Index: i, Data: data})
+		size += len(data)
+		if size >= copyStep || i == old.LastIndex() {
+			if err := w.Append(batch); err != nil { // syncs
+				return err
+			}
+			batch, size = batch[:0], 0
+		}
+	}
+	if sealed, _, err := w.Sealed(); err != nil || sealed {
+		// It fitted into the old file, which held more.
+		return errors.Join(err, errors.New("the copy is larger than the original"))
+	}
+	return nil
+}
+
+// checkRaw checks an entry as raft-wal stores it.
+func checkRaw(index uint64, data []byte) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("entry %d cannot be decoded: %v", index, p)
+		}
+	}()
+	var l hraft.Log
+	if err := (&wal.BinaryCodec{}).Decode(data, &l); err != nil {
+		return fmt.Errorf("entry %d: %w", index, err)
+	}
+	return unseallog(index, &l)
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 
+	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/event"
 )
 
@@ -59,38 +60,40 @@ type WhatIfOptions struct {
 
 // Step is one event in a message's life.
 type Step struct {
-	Type    event.Type
-	Time    int64 // Unix ms
-	Attempt uint32
-	Reason  event.Reason
-	ToQueue string
-	Assumed bool // it rests on an assumption about an attempt that never was
-	// Refused is why the message would not have been accepted: queue_full, or
-	// duplicate. Of such a step Type is none.
-	Refused string
+	Type    string    `json:"type"` // an event's, or refused
+	Time    wire.Time `json:"time"`
+	Attempt uint32    `json:"attempt,omitzero"`
+	Reason  string    `json:"reason,omitzero"`
+	ToQueue string    `json:"to_queue,omitzero"`
+	Code    string    `json:"code,omitzero"`    // of a refusal: queue_full, duplicate
+	Assumed bool      `json:"assumed,omitzero"` // it rests on an attempt that was never made
 }
 
 // Divergence is a message whose life would have been another.
 type Divergence struct {
-	Message event.ID
-	Queue   string
-	Key     string
-	// At is the number of the first step that is another, from 0; one of the two
-	// may be missing there.
-	At           int
-	Real, WhatIf *Step
-	// How it ended, or where it was at the last instant.
-	RealEnd, WhatIfEnd End
-	Effect             Effect
+	Queue     string          `json:"queue"`
+	MessageID string          `json:"message_id"`
+	Key       string          `json:"key,omitzero"`
+	Effect    Effect          `json:"effect"`
+	First     FirstDivergence `json:"first_difference"`
+	Real      End             `json:"real"`
+	WhatIf    End             `json:"what_if"`
 }
 
-// End is how a message's time in its queue ended.
+// FirstDivergence is the first step that is another; nil on a side without one.
+type FirstDivergence struct {
+	Step   int   `json:"step"` // from 0
+	Real   *Step `json:"real"`
+	WhatIf *Step `json:"what_if"`
+}
+
+// End is how a message's time in its queue ended, or where it was at the last instant.
 type End struct {
-	State    string // a type of event, or waiting, leased, refused, duplicate
-	Reason   event.Reason
-	Time     int64
-	Attempts uint32 // leases
-	Assumed  bool
+	State    string    `json:"state"` // a type of event, or waiting, leased, refused, duplicate
+	Reason   string    `json:"reason,omitzero"`
+	Time     wire.Time `json:"time"`
+	Attempts uint32    `json:"attempts"` // leases
+	Assumed  bool      `json:"assumed,omitzero"`
 }
 
 // Effect says in a word what the other policy would have done to a message.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 
+	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/fsm"
 	"github.com/qlogd/qlogd/projections"
@@ -286,7 +287,7 @@ func (g *gatherer) arrives(l *life, e *event.Event, at int64) *life {
 func (g *gatherer) broughtBack(l *life, e *event.Event, at int64) *life {
 	n := g.arrives(l, e, at)
 	n.back = true
-	n.real = append(n.real, Step{Type: e.Type, Time: at})
+	n.real = append(n.real, Step{Type: e.Type.String(), Time: wire.Time(at)})
 	g.lives = append(g.lives, n)
 	return n
 }
@@ -409,7 +410,8 @@ func stepOf(e *event.Event, at int64) (Step, bool) {
 		return Step{}, false // of a message that has left its queue long ago
 	}
 	return Step{
-		Type: e.Type, Time: at, Attempt: e.Attempt, Reason: e.Reason, ToQueue: e.ToQueue,
+		Type: e.Type.String(), Time: wire.Time(at), Attempt: e.Attempt,
+		Reason: e.Reason.String(), ToQueue: e.ToQueue,
 	}, true
 }
 

@@ -7,6 +7,7 @@ import (
 	"math"
 	"slices"
 
+	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/fsm"
 	"github.com/qlogd/qlogd/log"
@@ -371,9 +372,9 @@ func (s *stage) produce(l *life, c *event.Command) error {
 	}
 	switch {
 	case r.Problem != nil:
-		l.play = append(l.play, Step{Time: s.clock, Refused: r.Problem.Code})
+		l.play = append(l.play, s.refusal(r.Problem.Code))
 	case r.Produced[0].Duplicate:
-		l.play = append(l.play, Step{Time: s.clock, Refused: string(Duplicate)})
+		l.play = append(l.play, s.refusal(string(Duplicate)))
 	case !hash.IsZero():
 		window := q.Policy.DedupWindowSeconds
 		if p.Import {
@@ -382,6 +383,10 @@ func (s *stage) produce(l *life, c *event.Command) error {
 		s.dedup[hash] = seen{r.Produced[0].ID, s.clock + window*1000}
 	}
 	return nil
+}
+
+func (s *stage) refusal(code string) Step {
+	return Step{Type: string(Refused), Time: wire.Time(s.clock), Code: code}
 }
 
 // replay brings a dead message back or purges it, if it is dead in that queue,
@@ -414,7 +419,7 @@ func (s *stage) replay(g *given) error {
 	r, err := s.apply(s.clock, c)
 	s.pending = nil
 	if err == nil && r.Problem != nil && g.life != nil {
-		g.life.play = append(g.life.play, Step{Time: s.clock, Refused: r.Problem.Code})
+		g.life.play = append(g.life.play, s.refusal(r.Problem.Code))
 	}
 	return err
 }
@@ -482,7 +487,7 @@ func (s *stage) decided(e *event.Event) {
 // comesBack begins the life of a message that is brought back.
 func (s *stage) comesBack(n *life, e *event.Event, at int64) {
 	n.playID = e.ID
-	n.play = append(n.play, Step{Type: e.Type, Time: at})
+	n.play = append(n.play, Step{Type: e.Type.String(), Time: wire.Time(at)})
 	s.byPlayID[e.ID] = n
 	s.available(n, at)
 }
@@ -578,58 +583,57 @@ func (s *stage) difference(l *life) (d *Divergence, delay int64, sameEnd bool) {
 		return nil, 0, false
 	}
 	d = &Divergence{
-		Message: l.id, Queue: l.queue, Key: l.key, At: at,
-		RealEnd: endOf(l.real), WhatIfEnd: endOf(l.play),
+		MessageID: l.id.String(), Queue: l.queue, Key: l.key, Real: endOf(l.real),
+		WhatIf: endOf(l.play), First: FirstDivergence{Step: at},
 	}
 	if at < len(l.real) {
-		d.Real = &l.real[at]
+		d.First.Real = &l.real[at]
 	}
 	if at < len(l.play) {
-		d.WhatIf = &l.play[at]
+		d.First.WhatIf = &l.play[at]
 	}
-	d.WhatIfEnd.Assumed = l.assumed
-	d.Effect, sameEnd = s.effect(&d.RealEnd, &d.WhatIfEnd)
-	return d, d.WhatIfEnd.Time - d.RealEnd.Time, sameEnd
+	d.WhatIf.Assumed = l.assumed
+	d.Effect, sameEnd = s.effect(&d.Real, &d.WhatIf)
+	return d, int64(d.WhatIf.Time - d.Real.Time), sameEnd
 }
 
 func (s *stage) differ(a, b *Step) bool {
-	late := a.Time - b.Time
+	late := int64(a.Time - b.Time)
 	x, y := *a, *b
 	x.Time, y.Time, x.Assumed, y.Assumed = 0, 0, false, false
 	return x != y || max(late, -late) > s.o.ToleranceMS
 }
 
-// endOf says how a life ended, or how far it came.
+// endOf returns how a life ended, or how far it came.
 func endOf(steps []Step) End {
 	e := End{State: "waiting"}
 	for i := range steps {
 		st := &steps[i]
-		e.Time, e.Reason = st.Time, st.Reason
-		switch {
-		case st.Refused == string(Duplicate):
-			e.State = string(Duplicate)
-		case st.Refused != "":
-			e.State = string(Refused)
-		case st.Type == event.Leased:
-			e.State = "leased"
+		e.Time, e.Reason, e.State = st.Time, st.Reason, "waiting"
+		switch st.Type {
+		case string(Refused):
+			e.State = st.Type
+			if st.Code == string(Duplicate) {
+				e.State = st.Code
+			}
+		case "leased":
+			e.State = st.Type
 			e.Attempts++
-		case leaves(st.Type):
-			e.State = st.Type.String()
-		default:
-			e.State = "waiting"
+		case "acked", "dead_lettered", "discarded", "replayed":
+			e.State = st.Type
 		}
 	}
 	return e
 }
 
-// effect says in a word what became of a message; same is true where both end
-// the same way, for good.
+// effect returns the effect on a message; same is true if both end the same way, for good.
 func (s *stage) effect(real, play *End) (_ Effect, same bool) {
 	lost := func(e *End) bool {
 		return e.State == "dead_lettered" || e.State == "discarded" &&
-			e.Reason != event.ReasonDeleted && e.Reason != event.ReasonPurged &&
-			e.Reason != event.ReasonQueueDeleted
+			e.Reason != event.ReasonDeleted.String() && e.Reason != event.ReasonPurged.String() &&
+			e.Reason != event.ReasonQueueDeleted.String()
 	}
+	late := int64(play.Time - real.Time)
 	over := func(e *End) bool { return e.State != "waiting" && e.State != "leased" }
 	switch {
 	case play.State == string(Refused):
@@ -644,9 +648,9 @@ func (s *stage) effect(real, play *End) (_ Effect, same bool) {
 		return Delayed, false
 	case !over(real) && over(play):
 		return Sooner, false
-	case play.Time-real.Time > s.o.ToleranceMS:
+	case late > s.o.ToleranceMS:
 		return Delayed, over(play) && play.State == real.State
-	case real.Time-play.Time > s.o.ToleranceMS:
+	case -late > s.o.ToleranceMS:
 		return Sooner, over(play) && play.State == real.State
 	}
 	return Otherwise, false

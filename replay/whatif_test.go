@@ -126,8 +126,9 @@ func (w *world) run(o WhatIfOptions) (*WhatIfSummary, map[event.ID]*Divergence) 
 	}
 	told := map[event.ID]*Divergence{}
 	o.Diverged = func(d *Divergence) error {
-		told[d.Message] = d
-		return nil
+		id, err := event.ParseID(d.MessageID)
+		told[id] = d
+		return err
 	}
 	s, err := WhatIf(w.t.Context(), &Source{Log: w.log}, o)
 	if err != nil {
@@ -263,16 +264,16 @@ func TestNothingIsOtherwiseUnderTheSamePolicy(t *testing.T) {
 			// The first ones are the causes of the rest.
 			when := func(d *Divergence) int64 {
 				at := int64(math.MaxInt64)
-				for _, s := range []*Step{d.Real, d.WhatIf} {
+				for _, s := range []*Step{d.First.Real, d.First.WhatIf} {
 					if s != nil {
-						at = min(at, s.Time)
+						at = min(at, int64(s.Time))
 					}
 				}
 				return at
 			}
 			all := slices.SortedFunc(maps.Values(told), func(a, b *Divergence) int { return cmp.Compare(when(a), when(b)) })
 			for _, d := range all[:min(len(all), 3)] {
-				t.Logf("%s in %s key %s at %d: %+v, %+v", d.Message, d.Queue, d.Key, d.At, d.Real, d.WhatIf)
+				t.Logf("%s in %s key %s at %d: %+v, %+v", d.MessageID, d.Queue, d.Key, d.First.Step, d.First.Real, d.First.WhatIf)
 			}
 		}
 		// And from the middle on.
@@ -296,7 +297,7 @@ func TestFewerAttemptsDeadLetter(t *testing.T) {
 	w.try("jobs", 50, event.OpAck)
 	s, told := w.run(WhatIfOptions{Change: change("jobs", func(p *event.Policy) { p.MaxAttempts = 2 })})
 	d := told[a]
-	if d == nil || d.Effect != DeadLettered || d.At != 4 || d.Real.Type != event.Retried || d.WhatIf.Type != event.DeadLettered || d.WhatIf.Reason != event.ReasonMaxAttempts || d.WhatIfEnd.Assumed {
+	if d == nil || d.Effect != DeadLettered || d.First.Step != 4 || d.First.Real.Type != event.Retried.String() || d.First.WhatIf.Type != event.DeadLettered.String() || d.First.WhatIf.Reason != event.ReasonMaxAttempts.String() || d.WhatIf.Assumed {
 		t.Errorf("%+v", d)
 	}
 	if told[b] != nil || s.All.Effects[DeadLettered] != 1 || s.All.Same != 1 || s.Queues["jobs"].Messages != 2 {
@@ -315,7 +316,7 @@ func TestMoreAttemptsSpare(t *testing.T) {
 	w.do()
 	s, told := w.run(WhatIfOptions{Change: change("jobs", func(p *event.Policy) { p.MaxAttempts = 3 })})
 	// The third is taken to fail like the second: dead all the same, but later.
-	if d := told[a]; d == nil || d.Effect != Delayed || !d.WhatIfEnd.Assumed || d.WhatIfEnd.State != "dead_lettered" || s.All.Assumed != 1 {
+	if d := told[a]; d == nil || d.Effect != Delayed || !d.WhatIf.Assumed || d.WhatIf.State != "dead_lettered" || s.All.Assumed != 1 {
 		t.Errorf("%+v", d)
 	}
 	if _, told = w.run(WhatIfOptions{Change: change("jobs", func(p *event.Policy) { p.MaxAttempts = 0 })}); told[a] == nil || told[a].Effect != Spared {
@@ -333,7 +334,7 @@ func TestLongerWaitsDelay(t *testing.T) {
 	w.pass(60_000)
 	w.do()
 	s, told := w.run(WhatIfOptions{ToleranceMS: 1000, Change: change("jobs", func(p *event.Policy) { p.BackoffScheduleMS = []int64{30_000} })})
-	if d := told[a]; d == nil || d.Effect != Delayed || d.Real.Type != event.Leased || s.All.DelayMedianMS != 29_000 {
+	if d := told[a]; d == nil || d.Effect != Delayed || d.First.Real.Type != event.Leased.String() || s.All.DelayMedianMS != 29_000 {
 		t.Errorf("%+v, %+v", d, s.All)
 	}
 	if _, told = w.run(WhatIfOptions{ToleranceMS: 500, Change: change("jobs", func(p *event.Policy) { p.BackoffScheduleMS = []int64{0} })}); told[a] == nil || told[a].Effect != Sooner {
@@ -358,7 +359,7 @@ func TestFullQueuesRefuse(t *testing.T) {
 	w.try("jobs", 100, event.OpAck)
 	c := w.produce("jobs", event.NewMessage{})
 	s, told := w.run(WhatIfOptions{Change: change("jobs", func(p *event.Policy) { p.MaxDepth = 1 })})
-	if told[a] != nil || told[b] == nil || told[b].Effect != Refused || told[b].WhatIf.Refused != event.CodeQueueFull || told[c] != nil {
+	if told[a] != nil || told[b] == nil || told[b].Effect != Refused || told[b].First.WhatIf.Code != event.CodeQueueFull || told[c] != nil {
 		t.Errorf("%+v %+v %+v", told[a], told[b], told[c])
 	}
 	if s.All.Effects[Refused] != 1 {
@@ -389,7 +390,7 @@ func TestLeasesShorterThanTheWork(t *testing.T) {
 	w.pass(60_000)
 	w.do()
 	s, told := w.run(WhatIfOptions{Change: change("jobs", func(p *event.Policy) { p.LeaseMS = 10_000 })})
-	if d := told[a]; d == nil || d.Effect != Discarded || d.WhatIf.Type != event.LeaseExpired || !d.WhatIfEnd.Assumed || s.LateSettles != 2 {
+	if d := told[a]; d == nil || d.Effect != Discarded || d.First.WhatIf.Type != event.LeaseExpired.String() || !d.WhatIf.Assumed || s.LateSettles != 2 {
 		t.Errorf("%+v, %+v", d, s)
 	}
 }
@@ -406,7 +407,7 @@ func TestOnRetryHeadLetsOthersGo(t *testing.T) {
 	w.pass(5)
 	w.try("jobs", 100, event.OpAck)
 	_, told := w.run(WhatIfOptions{ToleranceMS: 1000, Change: change("jobs", func(p *event.Policy) { p.OnRetry = event.RetryHead })})
-	if d := told[b]; d == nil || d.Effect != Sooner || d.RealEnd.Time-d.WhatIfEnd.Time < 49_000 {
+	if d := told[b]; d == nil || d.Effect != Sooner || d.Real.Time-d.WhatIf.Time < 49_000 {
 		t.Errorf("%+v", d)
 	}
 }
@@ -458,7 +459,7 @@ func TestReplaysArePlayed(t *testing.T) {
 	}
 	// One attempt less: what was replayed would have died again.
 	s, told = w.run(WhatIfOptions{Change: change("jobs", func(p *event.Policy) { p.MaxAttempts = 1 })})
-	if d := told[back]; d == nil || d.Effect != DeadLettered || d.At != 2 || d.RealEnd.State != "acked" || d.Queue != "jobs" {
+	if d := told[back]; d == nil || d.Effect != DeadLettered || d.First.Step != 2 || d.Real.State != "acked" || d.Queue != "jobs" {
 		t.Errorf("one attempt less: %+v", d)
 	}
 	if told[b] != nil || s.Unneeded != 0 {

@@ -16,43 +16,6 @@ import (
 	"github.com/qlogd/qlogd/replay"
 )
 
-// whatIfBody is a line of --what-if with --output json: a message whose life would have been
-// another.
-type whatIfBody struct {
-	Queue     string    `json:"queue"`
-	MessageID string    `json:"message_id"`
-	Key       string    `json:"key,omitzero"`
-	Effect    string    `json:"effect"`
-	First     whatFirst `json:"first_difference"`
-	Real      whatEnd   `json:"real"`
-	Then      whatEnd   `json:"what_if"`
-}
-
-// whatFirst is the first step that is another; null on a side without one.
-type whatFirst struct {
-	Step int       `json:"step"` // from 0
-	Real *whatStep `json:"real"`
-	Then *whatStep `json:"what_if"`
-}
-
-type whatStep struct {
-	Type    string    `json:"type"`
-	Time    wire.Time `json:"time"`
-	Attempt uint32    `json:"attempt,omitzero"`
-	Reason  string    `json:"reason,omitzero"`
-	ToQueue string    `json:"to_queue,omitzero"`
-	Code    string    `json:"code,omitzero"` // of a refused one
-	Assumed bool      `json:"assumed,omitzero"`
-}
-
-type whatEnd struct {
-	State    string    `json:"state"`
-	Reason   string    `json:"reason,omitzero"`
-	Time     wire.Time `json:"time"`
-	Attempts uint32    `json:"attempts"`
-	Assumed  bool      `json:"assumed,omitzero"`
-}
-
 // otherPolicies is the file of --what-if.
 type otherPolicies struct {
 	byName map[string]*wire.PolicyUpdate
@@ -147,34 +110,16 @@ func (r *replayer) playWhatIf(ctx context.Context, d *replay.Dir) error {
 }
 
 func (r *replayer) divergence(x *replay.Divergence) error {
-	body := whatIfBody{
-		Queue: x.Queue, MessageID: x.Message.String(), Key: x.Key, Effect: string(x.Effect),
-		First: whatFirst{x.At, whatStepOf(x.Real), whatStepOf(x.WhatIf)},
-		Real:  whatEndOf(&x.RealEnd), Then: whatEndOf(&x.WhatIfEnd),
-	}
 	assumed := ""
-	if body.Then.Assumed {
+	if x.WhatIf.Assumed {
 		assumed = " (assumed)"
 	}
-	return r.say(named{"what_if": body}, "%-20s  %s  %-13s  %s → %s%s; first: %s → %s",
-		body.Queue, body.MessageID, body.Effect, body.Real.text(), body.Then.text(), assumed,
-		body.First.Real.text(), body.First.Then.text())
+	return r.say(named{"what_if": x}, "%-20s  %s  %-13s  %s → %s%s; first: %s → %s",
+		x.Queue, x.MessageID, x.Effect, endText(&x.Real), endText(&x.WhatIf), assumed,
+		stepText(x.First.Real), stepText(x.First.WhatIf))
 }
 
-func whatStepOf(s *replay.Step) *whatStep {
-	if s == nil {
-		return nil
-	}
-	out := &whatStep{
-		s.Type.String(), wire.Time(s.Time), s.Attempt, s.Reason.String(), s.ToQueue, "", s.Assumed,
-	}
-	if s.Refused != "" {
-		out.Type, out.Code = "refused", s.Refused
-	}
-	return out
-}
-
-func (s *whatStep) text() string {
+func stepText(s *replay.Step) string {
 	if s == nil {
 		return "nothing more"
 	}
@@ -190,11 +135,7 @@ func (s *whatStep) text() string {
 	return text + " at " + s.Time.String()
 }
 
-func whatEndOf(e *replay.End) whatEnd {
-	return whatEnd{e.State, e.Reason.String(), wire.Time(e.Time), e.Attempts, e.Assumed}
-}
-
-func (e *whatEnd) text() string {
+func endText(e *replay.End) string {
 	text := e.State
 	if e.Reason != "" {
 		text += " (" + e.Reason + ")"

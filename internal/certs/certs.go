@@ -12,11 +12,11 @@ import (
 	"time"
 )
 
-// every is the least time between two looks at the files.
+// every is the least time between two checks of the files.
 const every = time.Second
 
-// Keeper has the newest good certificates of its files, at which it looks at each handshake. A file
-// that is broken, or not yet whole, changes nothing. Its methods may be called from any goroutine.
+// Keeper has the newest valid certificates of its files, which it checks at each handshake. A file
+// that is broken, or incomplete, changes nothing. It is safe for concurrent use.
 type Keeper struct {
 	cert, key, ca string
 	logger        *slog.Logger
@@ -26,12 +26,12 @@ type Keeper struct {
 	pair   *tls.Certificate
 	roots  *x509.CertPool // nil without an authority
 	looked time.Time
-	seen   string // the files' times and sizes when they were read last, well or not
+	seen   string // the files' times and sizes when they were last read
 }
 
 // Load reads the PEM files of a certificate (the node's own first, then those between it and the
-// authority), of its key, and of the authority's certificates. Without the last, "", nobody passes
-// a mutual server or a client. The logger gets one line for each change of the files.
+// authority), of its key, and of the authority's certificates. Without the last, "", a mutual
+// server and a client accept nobody. Each change of the files is logged once.
 func Load(cert, key, ca string, logger *slog.Logger) (*Keeper, error) {
 	k := &Keeper{cert: cert, key: key, ca: ca, logger: logger, now: time.Now}
 	if err := k.Reload(); err != nil {
@@ -47,7 +47,7 @@ func (k *Keeper) Reload() error {
 	return k.read(k.stat())
 }
 
-// stat returns the files' times and sizes: where a file is missing, that is a state too.
+// stat returns the files' times and sizes; a missing file has none.
 func (k *Keeper) stat() (seen string) {
 	for _, f := range []string{k.cert, k.key, k.ca} {
 		if st, err := os.Stat(f); err == nil {
@@ -58,7 +58,7 @@ func (k *Keeper) stat() (seen string) {
 	return seen
 }
 
-// read replaces what is kept, all or nothing.
+// read replaces the certificates, all or nothing.
 func (k *Keeper) read(seen string) error {
 	k.seen, k.looked = seen, k.now()
 	pair, err := tls.LoadX509KeyPair(k.cert, k.key)
@@ -80,7 +80,7 @@ func (k *Keeper) read(seen string) error {
 	return nil
 }
 
-// newest looks at the files, unless it just did.
+// newest returns the certificates, after it has checked the files.
 func (k *Keeper) newest() (*tls.Certificate, *x509.CertPool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -90,9 +90,10 @@ func (k *Keeper) newest() (*tls.Certificate, *x509.CertPool) {
 	k.looked = k.now()
 	if seen := k.stat(); seen != k.seen {
 		if err := k.read(seen); err != nil {
-			k.logger.Error("cannot use changed certificates, those from before stay in use", "error", err)
+			k.logger.Error("failed to reload certificates, keeping the previous ones", "error", err)
 		} else {
-			k.logger.Info("use changed certificates", "certificate", k.cert, "until", k.pair.Leaf.NotAfter)
+			k.logger.Info("certificates reloaded",
+				"certificate", k.cert, "until", k.pair.Leaf.NotAfter)
 		}
 	}
 	return k.pair, k.roots
@@ -100,8 +101,8 @@ func (k *Keeper) newest() (*tls.Certificate, *x509.CertPool) {
 
 var errNoAuthority = errors.New("certificates: no authority is given to verify others by")
 
-// Server returns the configuration of a server. Mutual: clients must have a certificate of the
-// authority, and use TLS 1.3; otherwise anybody may connect, with 1.2 or later.
+// Server returns the configuration of a server. If it is mutual, clients must have a certificate of
+// the authority, and use TLS 1.3; otherwise anyone may connect, with 1.2 or later.
 func (k *Keeper) Server(mutual bool) *tls.Config {
 	if !mutual {
 		return &tls.Config{
@@ -121,7 +122,8 @@ func (k *Keeper) Server(mutual bool) *tls.Config {
 			}
 			return &tls.Config{
 				MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{*pair},
-				ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: roots, SessionTicketsDisabled: true,
+				ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: roots,
+				SessionTicketsDisabled: true,
 			}, nil
 		},
 	}
@@ -136,7 +138,7 @@ func (k *Keeper) Client(host string) *tls.Config {
 	}
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13, ServerName: host, RootCAs: roots,
-		// Also to a server of another authority, which then says so.
+		// Also for a server of another authority, whose error then names the cause.
 		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
 			return pair, nil
 		},

@@ -251,7 +251,7 @@ func TestRotation(t *testing.T) {
 	for range 3 {
 		good(second.SerialNumber.Int64())
 	}
-	if n := strings.Count(logged.String(), "cannot use changed certificates"); n != 1 {
+	if n := strings.Count(logged.String(), "failed to reload certificates"); n != 1 {
 		t.Errorf("told %d times:\n%s", n, &logged)
 	}
 	if err := sk.Reload(); err == nil || !strings.Contains(err.Error(), "private key") {

@@ -92,43 +92,6 @@ func TestJSON(t *testing.T) {
 	}
 }
 
-func TestBoolAndText(t *testing.T) {
-	e := testEnv(t)
-	p, err := e.Compile(`payload.action == 'opened' && headers['x-event'] == 'issues'`, Bool)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if ok, err := p.Bool(vars(t, issue)); !ok || err != nil {
-		t.Error(ok, err)
-	}
-	if ok, err := p.Bool(vars(t, `{"action":"closed"}`)); ok || err != nil {
-		t.Error(ok, err)
-	}
-	if p, err = e.Compile(`string(payload.issue.number)`, String); err != nil {
-		t.Fatal(err)
-	}
-	if s, err := p.Text(vars(t, issue)); s != "1347" || err != nil {
-		t.Error(s, err)
-	}
-}
-
-func TestInt(t *testing.T) {
-	e := testEnv(t)
-	for text, want := range map[string]int64{`payload.action == 'opened' ? 1 : 9`: 1, `payload.one`: 1, `payload.issue.number`: 1347, `payload.f`: -1, `payload.action`: -1} {
-		p, err := e.Compile(text, Int)
-		if err != nil {
-			t.Fatal(err)
-		}
-		got, err := p.Int(vars(t, issue))
-		if want < 0 && (err == nil || !strings.Contains(err.Error(), "must give a whole number")) || want >= 0 && (got != want || err != nil) {
-			t.Errorf("%s: %d, %v", text, got, err)
-		}
-	}
-	if _, err := e.Compile(`name`, Int); err == nil {
-		t.Error("a string went as a whole number")
-	}
-}
-
 // TestRefusedWhenCompiled: with the place, in words.
 func TestRefusedWhenCompiled(t *testing.T) {
 	e := testEnv(t)

@@ -13,9 +13,8 @@ import (
 	"github.com/qlogd/qlogd/webhook"
 )
 
-// TestSignature is the test vector of the reference libraries
-// (github.com/standard-webhooks/standard-webhooks, libraries/*/tests).
-func TestSignature(t *testing.T) {
+// TestKeys: the keys in secrets, and the signatures with them (the test vector of Standard Webhooks).
+func TestKeys(t *testing.T) {
 	const id, body = "msg_p5jXN8AQM9LWM0D4loKWxJek", `{"test": 2432232314}`
 	at := time.Unix(1614265330, 0)
 	const want = "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="

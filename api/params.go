@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"slices"
 	"strconv"
 	"strings"
@@ -23,7 +24,7 @@ func (q *request) read(query ...string) *request {
 func get[T any](q *request, read func() (T, error)) (v T) {
 	if q.err == nil {
 		got, err := read()
-		if q.err = err; err == nil {
+		if q.err = cmp.Or(q.err, err); q.err == nil { // read may itself read the request
 			v = got
 		}
 	}
@@ -33,7 +34,8 @@ func get[T any](q *request, read func() (T, error)) (v T) {
 // do is get for a function that returns only an error.
 func (q *request) do(f func() error) {
 	if q.err == nil {
-		q.err = f()
+		err := f()
+		q.err = cmp.Or(q.err, err)
 	}
 }
 

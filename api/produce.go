@@ -50,7 +50,8 @@ func (s *Server) produced(q *request) (*batch, error) {
 		var in wire.ProduceRequest
 		q.read().body(&in)
 		q.do(func() error { return batchSize("messages", len(in.Messages)) })
-		return get(q, func() (*batch, error) { return s.newBatch(in.Messages) }), q.err
+		b := get(q, func() (*batch, error) { return s.newBatch(in.Messages) })
+		return b, q.err
 	}
 	m, body := q.rawMessage()
 	b := &batch{}

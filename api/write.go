@@ -46,7 +46,7 @@ func (q *request) proposeFresh(
 		c, refusal := build()
 		// What build refuses may have been caused by the first request. Its effect and its answer
 		// are one entry, so the answer is searched for after build has read the state.
-		if r != nil && (refusal != nil || q.s.deps.State.AnswerFloor() > 0) {
+		if r != nil && (refusal != nil || c != nil && q.s.deps.State.AnswerFloor() > 0) {
 			if ref, err := q.s.lookForAnswer(r); err != nil {
 				return res, err
 			} else if !ref.IsZero() {

@@ -45,7 +45,7 @@ func (s *Server) hook(q *request) error {
 	if !event.ValidName(name) {
 		return webhookNotFound(name)
 	}
-	v, err := s.currentWebhook(q, name)
+	v, err := currently(q, name, s.deps.State.Webhook, webhookNotFound)
 	if err != nil {
 		return err // an arbitrary name is not counted
 	}
@@ -55,15 +55,9 @@ func (s *Server) hook(q *request) error {
 	}
 	outcome, err := s.take(q, w, at)
 	if err != nil {
-		switch p, ok := errors.AsType[*event.Problem](err); {
-		case ok:
-			outcome = p.Code
-		case q.Context().Err() != nil:
-			outcome = outcomeGone
-		case errors.Is(err, context.DeadlineExceeded):
-			outcome = codeNoLeader
-		default:
-			outcome = codeInternal
+		outcome = outcomeGone
+		if p := s.problem(q, err); p != nil {
+			outcome, err = p.Code, p
 		}
 	}
 	s.metrics.hook(w.Name, outcome)

@@ -208,9 +208,7 @@ func (q *request) visible(history []event.Event) []event.Event {
 // deleteMessage removes a message, whatever its state.
 func (s *Server) deleteMessage(q *request) error {
 	id := q.read().pathID("id")
-	if q.err == nil && q.Header["Idempotency-Key"] == nil {
-		_, q.err = currently(s, q, id, s.deps.State.Message, messageNotFound)
-	}
+	mustExist(q, id, s.deps.State.Message, messageNotFound)
 	q.commit(&event.Command{Delete: &event.DeleteMessage{ID: id}})
 	return q.noContent()
 }

@@ -94,25 +94,35 @@ func (q *request) policyUpdate() (name string, u *wire.PolicyUpdate) {
 
 // current returns a queue as it is now.
 func (s *Server) current(q *request, name string) (event.QueueView, error) {
-	return currently(s, q, name, s.deps.State.Queue, queueNotFound)
+	return currently(q, name, s.deps.State.Queue, queueNotFound)
 }
 
 // currently looks up key in the live state. Where this node does not find it, it catches up with
 // the cluster before it answers that there is none.
 func currently[K, V any](
-	s *Server, q *request, key K, look func(K) (V, bool), missing func(K) *event.Problem,
+	q *request, key K, look func(K) (V, bool), missing func(K) *event.Problem,
 ) (V, error) {
 	v, ok := look(key)
 	if ok {
 		return v, nil
 	}
-	if err := s.barrier(q.Context()); err != nil {
+	if err := q.s.barrier(q.Context()); err != nil {
 		return v, err
 	}
 	if v, ok = look(key); !ok {
 		return v, missing(key)
 	}
 	return v, nil
+}
+
+// mustExist refuses a write to what does not exist, so that it leaves no entry. A request with an
+// Idempotency-Key goes on: it may be a repeated one, whose object has gone since.
+func mustExist[K, V any](
+	q *request, key K, look func(K) (V, bool), missing func(K) *event.Problem,
+) {
+	if !q.keyed() {
+		get(q, func() (V, error) { return currently(q, key, look, missing) })
+	}
 }
 
 // createdOr200 is the status of an answer to PUT.
@@ -147,13 +157,8 @@ func (s *Server) deleteQueue(q *request) error {
 	return q.noContent()
 }
 
-// exists refuses a write to a queue that does not exist, so that it leaves no entry. A request with
-// an Idempotency-Key goes on: it may be a repeated one, whose queue has gone since.
-func (q *request) exists(name string) {
-	if !q.keyed() {
-		get(q, func() (event.QueueView, error) { return q.s.current(q, name) })
-	}
-}
+// exists is mustExist for a queue.
+func (q *request) exists(name string) { mustExist(q, name, q.s.deps.State.Queue, queueNotFound) }
 
 // keyed reports whether the request has an Idempotency-Key, so it may be a repeated one.
 func (q *request) keyed() bool { return q.Header["Idempotency-Key"] != nil }

@@ -104,10 +104,10 @@ func (s *Server) resumeTask(q *request) error {
 // state machine refuses it for a task that ends meanwhile.
 func (q *request) updateTask(id event.ID, op event.TaskOp, done string) {
 	t := get(q, func() (event.TaskView, error) {
-		return currently(q.s, q, id, q.s.deps.State.Task, taskNotFound)
+		return currently(q, id, q.s.deps.State.Task, taskNotFound)
 	})
 	ended := t.Status == event.TaskCompleted || t.Status == event.TaskFailed
-	if q.err == nil && ended && q.Header["Idempotency-Key"] == nil {
+	if q.err == nil && ended && !q.keyed() {
 		q.err = event.Problemf(event.CodeConflict, "id", "task %s has %s at %s: it can't be %s",
 			id, t.Status, wire.Time(t.EndedAt), done)
 	}

@@ -129,16 +129,9 @@ func (s *Server) checkWebhook(name string, d *wire.WebhookDefinition) (text []by
 // deleteWebhook answers DELETE /v1/webhooks/{name}.
 func (s *Server) deleteWebhook(q *request) error {
 	name := q.read().pathName("name")
-	if !q.keyed() { // else it may have been executed before
-		get(q, func() (event.WebhookView, error) { return s.currentWebhook(q, name) })
-	}
+	mustExist(q, name, s.deps.State.Webhook, webhookNotFound)
 	q.commit(&event.Command{DeleteWebhook: &event.DeleteWebhook{Name: name}})
 	return q.noContent()
-}
-
-// currentWebhook returns a webhook as it is now.
-func (s *Server) currentWebhook(q *request, name string) (event.WebhookView, error) {
-	return currently(s, q, name, s.deps.State.Webhook, webhookNotFound)
 }
 
 // compiledWebhook is a webhook that is ready to use.

@@ -21,7 +21,7 @@ func (m *machine) erasures(dir string) erasure.NodeOptions {
 	return erasure.NodeOptions{
 		Log: m.log, FS: vfs.OS{}, DataDir: dir, Self: func() string { return "n1/a" }, Tasks: m.Tasks,
 		Erased: m.TakeErased, Propose: m.Propose,
-		Fetched: func() error { return nil }, Shed: func(context.Context,
+		Fetched: func() error { return nil }, PurgeLog: func(context.Context,
 			uint64) error {
 			return nil
 		},

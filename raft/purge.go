@@ -13,44 +13,43 @@ import (
 	"github.com/qlogd/qlogd/event"
 )
 
-// An erasure is done on a node when its Raft log has let go of the bytes too.
-// Deleting entries is not enough: raft-wal only notes that the front of a file
-// counts no more, and what a deposed leader had replaced at its end stays behind
-// it. So the files themselves go: the full ones by deletion, as soon as a
-// checkpoint is behind them; the newest, which does not fill up where little is
-// written, by being written anew without what was deleted.
+// An erasure is complete on a node when its Raft log does not hold the bytes either (I22).
+// Deleting entries is not enough: raft-wal only notes that the front of a file is no longer
+// valid, and entries that another leader replaced stay after its end. So the files themselves
+// are removed: full ones by deletion, as soon as a checkpoint is behind them; the newest, which
+// does not fill up where little is written, by rewriting it without what was deleted.
 //
-// Nothing is deleted that a start could need: as at any time, the log reaches
-// back to the newest checkpoint but one (snapshots.floor). So it takes up to two
-// new checkpoints, and an entry between them: a mark, where there is no other.
-
+// Nothing is deleted that a start could need: the log always reaches back to the newest
+// checkpoint but one (snapshots.floor). So a purge takes up to two new checkpoints, and an
+// entry between them: a mark, if there is no other.
 const (
-	// shedAnew is how many bytes of entries are copied at most when the newest file
-	// is written anew: meanwhile nothing is stored. Where more is written, the file
-	// is full soon.
-	shedAnew = 8 << 20
-	// shedAgain is when it is tried again, where something is to come first.
-	shedAgain = 250 * time.Millisecond
-	// shedFor is how long a leader waits for members that answer but lack what it
-	// is about to let go of: they would have to fetch it.
-	shedFor = 10 * time.Second
+	// maxRewrite is how many bytes of entries are copied at most when the newest file is
+	// rewritten, because nothing is stored meanwhile. Where more is written, the file is full
+	// soon.
+	maxRewrite = 8 << 20
+	purgeRetry = 250 * time.Millisecond // when something else must happen first
+	// purgeWait is how long a leader waits for reachable members that have not applied what
+	// it is about to delete: they would have to fetch it.
+	purgeWait = 10 * time.Second
 )
 
-// Shed returns nil when no file of this node's Raft log holds a byte of the
-// entries up to an index, nor of what such entries have replaced. It waits until
-// they are applied here, and takes checkpoints until they can go.
-func (r *Replica) Shed(ctx context.Context, upTo uint64) error {
+// PurgeLog returns nil when no file of this node's Raft log holds a byte of the entries up to
+// an index, nor of those that such entries have replaced. It waits until they are applied here,
+// and takes checkpoints until they can be deleted.
+func (r *Replica) PurgeLog(ctx context.Context, upTo uint64) error {
 	began := time.Now()
 	for {
-		done, again, err := r.shed(ctx, upTo, time.Since(began) < shedFor)
-		if done || err != nil {
-			return err
-		}
-		if again {
+		progress, err := r.purgeStep(ctx, upTo, time.Since(began) < purgeWait)
+		switch {
+		case err != nil:
+			return fmt.Errorf("purge the Raft log: %w", err)
+		case progress == purged:
+			return nil
+		case progress == advanced:
 			continue
 		}
 		select {
-		case <-time.After(shedAgain):
+		case <-time.After(purgeRetry):
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-r.run.stop:
@@ -59,73 +58,79 @@ func (r *Replica) Shed(ctx context.Context, upTo uint64) error {
 	}
 }
 
-// shed does one step. again: the next one can follow at once.
-func (r *Replica) shed(ctx context.Context, upTo uint64, patient bool) (done, again bool, err error) {
+// purgeProgress is the result of a step.
+type purgeProgress int
+
+const (
+	blocked  purgeProgress = iota // by something else
+	advanced                      // the next step can follow at once
+	purged
+)
+
+func (r *Replica) purgeStep(ctx context.Context, upTo uint64, patient bool) (purgeProgress, error) {
 	log := r.stores.log
 	if r.fsm.progress().index < upTo {
-		return false, false, nil
+		return blocked, nil
 	}
 	h, err := log.holding(upTo)
-	if err != nil {
-		return false, false, fmt.Errorf("shed the Raft log: %w", err)
-	}
-	if h.files == 0 {
-		return true, false, nil
-	}
-	if patient && r.others(upTo) {
-		return false, false, nil
+	switch {
+	case err != nil:
+		return blocked, err
+	case h.files == 0:
+		return purged, nil
+	case patient && r.membersLack(upTo):
+		return blocked, nil
 	}
 	if metas := r.stores.snaps.metas(); len(metas) < 2 || metas[1].Index < h.to {
-		err := r.checkpointForShed(ctx)
-		return false, err == nil, err
+		return advanced, r.checkpointAfterNewest(ctx)
 	}
 	if r.stores.snaps.floor() < h.to {
-		// A node is fetching what goes before, or was not long ago: see pin.
-		return false, r.unpin(h.to), nil
+		// A node is fetching an older checkpoint, or was not long ago: see pin.
+		if r.unpin(h.to) {
+			return advanced, nil
+		}
+		return blocked, nil
 	}
 	first, err := log.FirstIndex()
 	if err != nil {
-		return false, false, err
+		return blocked, err
 	}
 	if first == 0 {
-		// Emptied for a snapshot: the file is of no use to tell by before there is
-		// an entry.
-		err := r.checkpointForShed(ctx)
-		return false, err == nil, err
+		// Discarded for a checkpoint: before there is an entry, the file's name says nothing.
+		return advanced, r.checkpointAfterNewest(ctx)
 	}
 	if first <= h.to {
-		if err := log.DeleteRange(first, h.to); err != nil {
-			return false, false, err
-		}
-		if !h.newest {
-			return false, true, nil
+		if err := log.DeleteRange(first, h.to); err != nil || !h.newest {
+			return advanced, err
 		}
 	}
 	if h.newest {
-		size, err := log.sizeFrom(h.to+1, shedAnew)
-		switch {
-		case err != nil:
-			return false, false, err
-		case size >= shedAnew:
-			// Much was written since. The next checkpoint but one is behind most of it.
-			if err := r.checkpointForShed(ctx); err != nil {
-				return false, false, err
+		size, err := log.sizeFrom(h.to+1, maxRewrite)
+		if err != nil {
+			return blocked, err
+		}
+		if size >= maxRewrite {
+			// Much was written since. The next checkpoint but one is after most of it.
+			if err := r.checkpointAfterNewest(ctx); err != nil {
+				return blocked, err
 			}
-			return false, false, log.DeleteRange(h.to+1, r.stores.snaps.floor())
+			return blocked, log.DeleteRange(h.to+1, r.stores.snaps.floor())
 		}
 	}
-	// Also where a full file stays that counts no more: raft-wal deletes one when
-	// nobody reads it, and tells nobody if that fails.
-	r.o.Logger.Info("writing the Raft log anew, without what was deleted", "up-to", h.to)
-	if err := log.anew(); err != nil {
-		return false, false, err
+	// Also if a full file stays that is no longer valid: raft-wal deletes one when nobody reads
+	// it, and does not report if that fails.
+	r.o.Logger.Info("rewriting the Raft log without deleted entries", "up-to", h.to)
+	if err := log.reopen(); err != nil {
+		return blocked, err
 	}
-	h, err = log.holding(upTo)
-	return h.files == 0 && err == nil, false, err
+	if h, err = log.holding(upTo); h.files == 0 && err == nil {
+		return purged, nil
+	}
+	return blocked, err
 }
 
-// unpin lets go of what was kept for nodes that have applied an entry since, or are
-// no members any more, and tells whether there was any.
+// unpin drops what is kept for nodes that have applied an entry since, or are no members any
+// more, and reports whether there was any.
 func (r *Replica) unpin(index uint64) bool {
 	members := r.Members()
 	return r.stores.snaps.unpin(func(who string) bool {
@@ -134,22 +139,16 @@ func (r *Replica) unpin(index uint64) bool {
 	})
 }
 
-// others tells whether this node leads members that can be reached and have not
-// applied an entry.
-func (r *Replica) others(index uint64) bool {
-	if !r.Leader() {
-		return false
-	}
-	for _, m := range r.Members() {
-		if m.Reachable && m.Status.Applied < index {
-			return true
-		}
-	}
-	return false
+// membersLack reports whether this node leads members that are reachable and have not applied
+// an entry.
+func (r *Replica) membersLack(index uint64) bool {
+	return r.Leader() && slices.ContainsFunc(r.Members(), func(m MemberStatus) bool {
+		return m.Reachable && m.Status.Applied < index
+	})
 }
 
-// checkpointForShed writes a checkpoint behind the newest one.
-func (r *Replica) checkpointForShed(ctx context.Context) error {
+// checkpointAfterNewest writes a checkpoint after the newest one.
+func (r *Replica) checkpointAfterNewest(ctx context.Context) error {
 	if newest, _ := r.stores.snaps.newest(); newest.Index >= r.fsm.progress().index {
 		if _, err := r.Propose(ctx, &event.Command{Mark: &event.Mark{}}); err != nil {
 			return err
@@ -161,15 +160,14 @@ func (r *Replica) checkpointForShed(ctx context.Context) error {
 // holding is what Raft's files have of entries up to an index.
 type holding struct {
 	files  int    // that may have some of them
-	to     uint64 // when what is up to there was deleted, they can go
-	newest bool   // the one that is written to is among them
+	to     uint64 // when the entries up to here are deleted, the files can be removed
+	newest bool   // the file that is written to is among them
 }
 
-// holding looks which files have entries up to an index, or had them before
-// others replaced these: all that were begun at one of them.
+// holding finds the files that have entries up to an index, or had them before others replaced
+// these: all that begin at one of them.
 func (s *logStore) holding(index uint64) (h holding, err error) {
-	// Whatever lies there by the name of a segment, also what raft-wal has
-	// forgotten.
+	// All that have the name of a segment, also those that raft-wal has dropped.
 	names, err := s.list(s.dir)
 	if err != nil {
 		return h, err
@@ -181,7 +179,7 @@ func (s *logStore) holding(index uint64) (h holding, err error) {
 		}
 		var base, id uint64
 		if n, err := fmt.Sscanf(name, "%020d-%016x.wal", &base, &id); err != nil || n != 2 {
-			return h, fmt.Errorf("%s is no name of a segment", name)
+			return h, fmt.Errorf("%s is not the name of a segment", name)
 		}
 		switch {
 		case base <= index:
@@ -193,8 +191,7 @@ func (s *logStore) holding(index uint64) (h holding, err error) {
 	return h, nil
 }
 
-// sizeFrom returns how many bytes the entries from an index on have, or limit
-// where they have more.
+// sizeFrom returns the number of bytes in the entries from an index on, at most limit.
 func (s *logStore) sizeFrom(index uint64, limit int) (size int, err error) {
 	last, err := s.LastIndex()
 	if err != nil {
@@ -210,15 +207,15 @@ func (s *logStore) sizeFrom(index uint64, limit int) (size int, err error) {
 	return min(size, limit), nil
 }
 
-// anew exchanges the newest file for one that has only what counts, and deletes
-// files that count no more. Nothing is read or stored meanwhile.
-func (s *logStore) anew() error {
+// reopen replaces the newest file by one that has only valid entries, and deletes files that
+// are no longer valid. Nothing is read or stored meanwhile.
+func (s *logStore) reopen() error {
 	s.walMu.Lock()
 	defer s.walMu.Unlock()
 	if s.closed {
 		return wal.ErrClosed
 	}
-	return s.guard("write the log anew", func() error {
+	return s.guard("rewrite the newest file", func() error {
 		// From here on it is as after a kill: see repairLog.
 		if err := s.wal.Close(); err != nil {
 			return err

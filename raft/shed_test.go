@@ -63,7 +63,7 @@ func TestShed(t *testing.T) {
 				if len(holds(t, disk, "marker-0-")) == 0 {
 					t.Fatal("the first entry was not found before")
 				}
-				if err := n.Shed(context.Background(), last); err != nil {
+				if err := n.PurgeLog(context.Background(), last); err != nil {
 					t.Fatal(err)
 				}
 				if in := holds(t, disk, "marker-"); len(in) > 0 {
@@ -78,7 +78,7 @@ func TestShed(t *testing.T) {
 				}
 				// Again is done at once.
 				before := n.Status().LastIndex
-				if err := n.Shed(context.Background(), last); err != nil || n.Status().LastIndex != before {
+				if err := n.PurgeLog(context.Background(), last); err != nil || n.Status().LastIndex != before {
 					t.Errorf("%v, last %d, then %d", err, before, n.Status().LastIndex)
 				}
 			})
@@ -162,7 +162,7 @@ func TestShedUnderLoad(t *testing.T) {
 	for i := range 5 {
 		last := n.put(marker(i)).Index
 		want++
-		if err := n.Shed(context.Background(), last); err != nil {
+		if err := n.PurgeLog(context.Background(), last); err != nil {
 			t.Fatal(err)
 		}
 		if in := holds(t, disk, "marker-"); len(in) > 0 {
@@ -194,7 +194,7 @@ func TestShedInACluster(t *testing.T) {
 	}
 	errs := make(chan error, 3)
 	for _, m := range c.members() {
-		go func() { errs <- m.Shed(context.Background(), last) }()
+		go func() { errs <- m.PurgeLog(context.Background(), last) }()
 	}
 	for range 3 {
 		if err := <-errs; err != nil {
@@ -244,7 +244,7 @@ func TestShedCrashAnywhere(t *testing.T) {
 			}
 		}
 		last := out.last
-		out.shed = n.Shed(context.Background(), last) == nil
+		out.shed = n.PurgeLog(context.Background(), last) == nil
 		try("after")
 		out.last = last
 		return out
@@ -283,7 +283,7 @@ func TestShedCrashAnywhere(t *testing.T) {
 					t.Errorf("crash at operation %d, loss %d: %.20q is lost", at, loss, name)
 				}
 			}
-			if err := n.Shed(context.Background(), n.put("more").Index); err != nil {
+			if err := n.PurgeLog(context.Background(), n.put("more").Index); err != nil {
 				t.Errorf("crash at operation %d, loss %d: %v", at, loss, err)
 			}
 			if in := holds(t, after, "marker-"); len(in) > 0 {

@@ -189,7 +189,7 @@ func TestHoleBehindTheCheckpointIsRefused(t *testing.T) {
 	for _, c := range n.Status().Checkpoints {
 		remove(t, disk, "/checkpoints/"+c.Name())
 	}
-	if _, err := reopen(t, n); err == nil || !strings.Contains(err.Error(), "is lost") {
+	if _, err := reopen(t, n); err == nil || !strings.Contains(err.Error(), "are lost") {
 		t.Errorf("%v", err)
 	}
 }

@@ -52,7 +52,7 @@ func newWorld(t *testing.T, seed uint64) *world {
 	w.m = fsm.NewReplica(projections.New(), w.log, fsm.Options{})
 	if w.node, err = NewNode(NodeOptions{
 		Log: w.log, FS: disk, DataDir: "/data", Self: func() string { return "n1/a" }, Tasks: w.m.Tasks, Erased: w.m.TakeErased,
-		Fetched: func() error { return nil }, Shed: func(context.Context, uint64) error { return nil },
+		Fetched: func() error { return nil }, PurgeLog: func(context.Context, uint64) error { return nil },
 		Propose: w.propose,
 	}); err != nil {
 		t.Fatal(err)

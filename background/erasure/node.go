@@ -12,7 +12,7 @@
 //
 //	overwrite the contents in the event log          durable and crash-safe
 //	remove what was fetched and is not in place
-//	purge the Raft log up to here                    raft.Replica.Shed
+//	purge the Raft log up to here                    raft.Replica.PurgeLog
 //	bring the archive's copies up to date
 //	report
 //
@@ -58,8 +58,8 @@ type NodeOptions struct {
 	Propose func(context.Context, *event.Command) (event.Result, error)
 	// Fetched removes what was fetched and is not in place.
 	Fetched func() error
-	// Shed returns when no file of the Raft log holds an entry up to an index.
-	Shed func(ctx context.Context, upTo uint64) error
+	// PurgeLog returns when no file of the Raft log holds an entry up to an index.
+	PurgeLog func(ctx context.Context, upTo uint64) error
 	// Archive removes erased contents from the archive; nil without one.
 	Archive func(ctx context.Context, refs []event.Ref) error
 	Logger  *slog.Logger
@@ -214,7 +214,7 @@ func (n *Node) finish(ctx context.Context, t *event.TaskView) error {
 	// All that there is, not only up to the seal: settles that came too late, and
 	// were refused, may have come in since.
 	upTo := n.o.Log.Head()
-	if err := n.o.Shed(ctx, upTo); err != nil {
+	if err := n.o.PurgeLog(ctx, upTo); err != nil {
 		return err
 	}
 	if n.o.Archive != nil {

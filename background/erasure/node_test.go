@@ -65,9 +65,9 @@ func open(t testing.TB, disk *vfs.Mem) (*teller, error) {
 			first, s.erased = s.erased, 0
 			return first, s.log.Head()
 		},
-		Fetched: func() error { return nil },
-		Shed:    func(_ context.Context, upTo uint64) error { s.shed = upTo; return nil },
-		Archive: func(_ context.Context, refs []event.Ref) error { s.archived = slices.Clone(refs); return nil },
+		Fetched:  func() error { return nil },
+		PurgeLog: func(_ context.Context, upTo uint64) error { s.shed = upTo; return nil },
+		Archive:  func(_ context.Context, refs []event.Ref) error { s.archived = slices.Clone(refs); return nil },
 		Propose: func(_ context.Context, c *event.Command) (event.Result, error) {
 			u := c.UpdateTask
 			if u == nil || u.Op != event.TaskOpReport {

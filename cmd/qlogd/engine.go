@@ -442,7 +442,7 @@ func (e *engine) newErasures() (*erasure.Node, error) {
 		Propose: func(ctx context.Context, c *event.Command) (event.Result, error) {
 			return e.replica.Propose(ctx, c)
 		},
-		Shed: func(ctx context.Context, upTo uint64) error { return e.replica.Shed(ctx, upTo) },
+		PurgeLog: func(ctx context.Context, upTo uint64) error { return e.replica.PurgeLog(ctx, upTo) },
 	}
 	if e.archiver != nil {
 		o.Archive = e.archiver.Erase

@@ -118,7 +118,7 @@ func TestShedReplaced(t *testing.T) {
 	if err := s.DeleteRange(1, h.to); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.anew(); err != nil {
+	if err := s.reopen(); err != nil {
 		t.Fatal(err)
 	}
 	if h, err = s.holding(15); err != nil || h.files != 0 {

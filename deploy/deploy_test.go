@@ -47,7 +47,8 @@ func takes(t *testing.T, what string, args []string, env map[string]string) {
 	cmd := exec.Command(cluster.Binary(t), append([]string{"config", "check"}, args[1:]...)...)
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH")}
 	for name, v := range env {
-		if flag, ours := strings.CutPrefix(name, "QLOGD_"); ours && !known[strings.ToLower(strings.ReplaceAll(flag, "_", "-"))] {
+		if flag, ours := strings.CutPrefix(name, "QLOGD_"); ours &&
+			!known[strings.ToLower(strings.ReplaceAll(flag, "_", "-"))] {
 			t.Errorf("%s sets %s, which is no setting", what, name)
 		}
 		cmd.Env = append(cmd.Env, name+"="+v)
@@ -110,7 +111,8 @@ func TestYAMLParses(t *testing.T) {
 // dataDir returns where the image keeps its data.
 func dataDir(t *testing.T) string {
 	t.Helper()
-	m := regexp.MustCompile(`(?m)^ENV QLOGD_DATA_DIR=(\S+)$`).FindStringSubmatch(read(t, "Dockerfile"))
+	m := regexp.MustCompile(`(?m)^ENV QLOGD_DATA_DIR=(\S+)$`).FindStringSubmatch(read(t,
+		"Dockerfile"))
 	if m == nil {
 		t.Fatal("the Dockerfile sets no data directory")
 	}
@@ -120,7 +122,8 @@ func dataDir(t *testing.T) string {
 func TestDockerfile(t *testing.T) {
 	text := read(t, "Dockerfile")
 	dir := dataDir(t)
-	for _, want := range []string{"USER 65532:65532", "VOLUME " + dir, `CMD ["/usr/bin/qlogd", "ready"]`} {
+	for _, want := range []string{"USER 65532:65532", "VOLUME " + dir,
+		`CMD ["/usr/bin/qlogd", "ready"]`} {
 		if !strings.Contains(text, want) {
 			t.Errorf("it has no %q", want)
 		}
@@ -169,7 +172,8 @@ func TestCompose(t *testing.T) {
 			{"http advertise", env["QLOGD_HTTP_ADVERTISE"], name + ":" + http},
 			{"join", env["QLOGD_JOIN"], strings.Join(join, ",")},
 			{"expect", env["QLOGD_BOOTSTRAP_EXPECT"], fmt.Sprint(len(c.Services))},
-			{"health", strings.Join(s.Health.Test, " "), "CMD /usr/bin/qlogd ready --addr http://127.0.0.1:" + http},
+			{"health", strings.Join(s.Health.Test, " "),
+				"CMD /usr/bin/qlogd ready --addr http://127.0.0.1:" + http},
 			{"volume", strings.Join(s.Volumes, " "), name + ":" + dataDir(t)},
 			{"restart", s.Restart, "unless-stopped"},
 		} {
@@ -180,7 +184,8 @@ func TestCompose(t *testing.T) {
 		if _, ok := c.Volumes[name]; !ok {
 			t.Errorf("%s: no such volume", name)
 		}
-		if len(s.Ports) != 1 || !strings.HasPrefix(s.Ports[0], "127.0.0.1:") || port(s.Ports[0]) != http || published[s.Ports[0]] {
+		if len(s.Ports) != 1 || !strings.HasPrefix(s.Ports[0], "127.0.0.1:") ||
+			port(s.Ports[0]) != http || published[s.Ports[0]] {
 			t.Errorf("%s: ports %q", name, s.Ports)
 		}
 		published[s.Ports[0]] = true
@@ -237,9 +242,11 @@ func TestStatefulSet(t *testing.T) {
 	asIs := read(t, "kubernetes/statefulset.yaml")
 	withTLS := regexp.MustCompile(`(?m)^( *)# ((?:- |  ).*)$`).ReplaceAllString(asIs, "$1$2")
 	withTLS = strings.Replace(withTLS, `, "--insecure"]`, "]", 1)
-	withTLS = strings.Replace(withTLS, "            - name: QLOGD_INSECURE\n              value: \"1\"\n", "", 1)
+	withTLS = strings.Replace(withTLS,
+		"            - name: QLOGD_INSECURE\n              value: \"1\"\n", "", 1)
 	comments := regexp.MustCompile(`(?m)#.*$`)
-	if strings.Contains(comments.ReplaceAllString(withTLS, ""), "nsecure") || strings.Count(withTLS, "tls.crt") != 2 {
+	if strings.Contains(comments.ReplaceAllString(withTLS, ""), "nsecure") ||
+		strings.Count(withTLS, "tls.crt") != 2 {
 		t.Fatalf("it could not be changed to TLS:\n%s", withTLS)
 	}
 	nodes := documents[struct {
@@ -271,7 +278,8 @@ func TestStatefulSet(t *testing.T) {
 			if env["QLOGD_NODE_ID"] != pod || at != pod+"."+nodes.Metadata.Name+":7071" ||
 				!slices.Contains(join, at) || len(join) != s.Replicas ||
 				env["QLOGD_BOOTSTRAP_EXPECT"] != fmt.Sprint(s.Replicas) {
-				t.Errorf("%s is %s at %s, joins %s and expects %s", pod, env["QLOGD_NODE_ID"], at, join,
+				t.Errorf("%s is %s at %s, joins %s and expects %s", pod, env["QLOGD_NODE_ID"], at,
+					join,
 					env["QLOGD_BOOTSTRAP_EXPECT"])
 			}
 			for name, file := range env {
@@ -301,9 +309,11 @@ func TestSystemd(t *testing.T) {
 		}
 	}
 	for k, want := range map[string]string{
-		"Type": "notify", "NotifyAccess": "main", "ExecReload": "/bin/kill -HUP $MAINPID", "StateDirectory": "qlogd",
-		"TimeoutStartSec": "infinity", "TimeoutStopSec": "30", "LimitNOFILE": "65536", "RestartPreventExitStatus": "2 78",
-		"ProtectSystem": "strict", "NoNewPrivileges": "yes",
+		"Type": "notify", "NotifyAccess": "main", "ExecReload": "/bin/kill -HUP $MAINPID",
+		"StateDirectory":  "qlogd",
+		"TimeoutStartSec": "infinity", "TimeoutStopSec": "30", "LimitNOFILE": "65536",
+		"RestartPreventExitStatus": "2 78",
+		"ProtectSystem":            "strict", "NoNewPrivileges": "yes",
 	} {
 		if set[k] != want {
 			t.Errorf("%s=%s, want %s", k, set[k], want)
@@ -324,17 +334,20 @@ func TestSystemd(t *testing.T) {
 func TestFlagsInWords(t *testing.T) {
 	known := map[string]bool{}
 	for _, command := range [][]string{
-		{"serve"}, {"ready"}, {"replay"}, {"cluster", "add"}, {"cluster", "remove"}, {"token", "new"}, {"lease"}, {"config", "check"},
+		{"serve"}, {"ready"}, {"replay"}, {"cluster", "add"}, {"cluster", "remove"}, {"token",
+			"new"}, {"lease"}, {"config", "check"},
 	} {
 		for f := range help(t, command...) {
 			known[f] = true
 		}
 	}
-	for _, f := range []string{"build", "detach", "wait", "volumes", "from-file", "no-print-directory", "chown", "from", "interval", "timeout", "start-period", "retries",
+	for _, f := range []string{"build", "detach", "wait", "volumes", "from-file",
+		"no-print-directory", "chown", "from", "interval", "timeout", "start-period", "retries",
 		"system", "home-dir", "shell", "now"} {
 		known[f] = true // of other programs
 	}
-	for _, name := range []string{"../docs/cluster.md", "../scripts/cluster", "README.md", "compose.yaml", "systemd/qlogd.service", "systemd/qlogd.yaml",
+	for _, name := range []string{"../docs/cluster.md", "../scripts/cluster", "README.md",
+		"compose.yaml", "systemd/qlogd.service", "systemd/qlogd.yaml",
 		"kubernetes/kustomization.yaml", "kubernetes/secrets.example.yaml", "kubernetes/statefulset.yaml", "Dockerfile"} {
 		for i, line := range strings.Split(read(t, name), "\n") {
 			for _, m := range regexp.MustCompile(`(?:^|[\s"\x60(])--([a-z][a-z-]*)`).FindAllStringSubmatch(line, -1) {

@@ -173,13 +173,14 @@ func attacks(blocks []*event.Block, segments int) (all []attack) {
 	// Flips: single bits, bytes, sectors, in every kind of file, spread evenly.
 	for _, pattern := range []string{"log/*.seg", "log/*.idx", "checkpoints/*"} {
 		for i := range 24 {
-			add("flip", fmt.Sprintf("bit %d of %s at %d/24", i%8, pattern, i), false, func(v *victim) {
-				names := v.files(pattern)
-				name := names[i%len(names)]
-				b := v.read(name)
-				b[len(b)*i/24] ^= 1 << (i % 8)
-				v.write(name, b)
-			})
+			add("flip", fmt.Sprintf("bit %d of %s at %d/24", i%8, pattern, i), false,
+				func(v *victim) {
+					names := v.files(pattern)
+					name := names[i%len(names)]
+					b := v.read(name)
+					b[len(b)*i/24] ^= 1 << (i % 8)
+					v.write(name, b)
+				})
 		}
 	}
 	for i := range 16 {
@@ -189,19 +190,21 @@ func attacks(blocks []*event.Block, segments int) (all []attack) {
 			b[i*11/2] ^= 0x81
 			v.write(name, b)
 		})
-		add("flip", fmt.Sprintf("zeros over 64 bytes of segment %d", i%segments), false, func(v *victim) {
-			name := v.seg(i)
-			b := v.read(name)
-			at := 88 + (len(b)-160)*i/16
-			clear(b[at : at+64])
-			v.write(name, b)
-		})
+		add("flip", fmt.Sprintf("zeros over 64 bytes of segment %d", i%segments), false,
+			func(v *victim) {
+				name := v.seg(i)
+				b := v.read(name)
+				at := 88 + (len(b)-160)*i/16
+				clear(b[at : at+64])
+				v.write(name, b)
+			})
 	}
 	for i := range 8 {
 		b := blocks[len(blocks)*i/8]
 		for k := 0; k < len(b.Events); k++ {
 			if blob := b.Events[k].Content.Bytes; len(blob) > 4 {
-				add("flip", fmt.Sprintf("a payload at index %d with its checksum put right", b.Index), false, func(v *victim) { v.rewriteContent(blob) })
+				add("flip", fmt.Sprintf("a payload at index %d with its checksum put right",
+					b.Index), false, func(v *victim) { v.rewriteContent(blob) })
 				break
 			}
 		}
@@ -213,7 +216,8 @@ func attacks(blocks []*event.Block, segments int) (all []attack) {
 			name := v.seg(i)
 			v.remove(name, side(name))
 		})
-		add("cut", fmt.Sprintf("segment %d empty", i), false, func(v *victim) { v.write(v.seg(i), nil) })
+		add("cut", fmt.Sprintf("segment %d empty", i), false,
+			func(v *victim) { v.write(v.seg(i), nil) })
 		add("cut", fmt.Sprintf("segment %d cut in its middle", i), false, func(v *victim) {
 			name := v.seg(i)
 			v.write(name, v.read(name)[:len(v.read(name))/2])
@@ -226,7 +230,8 @@ func attacks(blocks []*event.Block, segments int) (all []attack) {
 	}
 	for i := range 24 {
 		index := blocks[(len(blocks)-1)*i/24].Index
-		add("cut", fmt.Sprintf("tail behind index %d, with its checkpoints", index), true, func(v *victim) { v.cutAfter(index) })
+		add("cut", fmt.Sprintf("tail behind index %d, with its checkpoints", index), true,
+			func(v *victim) { v.cutAfter(index) })
 	}
 	add("cut", "all but the card", true, func(v *victim) {
 		v.remove(v.files("log/*")...)
@@ -235,13 +240,15 @@ func attacks(blocks []*event.Block, segments int) (all []attack) {
 
 	// Swaps.
 	for i := range segments - 1 {
-		add("swap", fmt.Sprintf("segments %d and %d", i, i+1), false, func(v *victim) { v.swap(v.seg(i), v.seg(i+1)) })
+		add("swap", fmt.Sprintf("segments %d and %d", i, i+1), false,
+			func(v *victim) { v.swap(v.seg(i), v.seg(i+1)) })
 		add("swap", fmt.Sprintf("segment %d with another cluster's", i), false, func(v *victim) {
 			names, _ := filepath.Glob(filepath.Join(v.foreign, "log/*.seg"))
 			v.write(v.seg(i), v.read(names[i%len(names)]))
 		})
 		if i < segments-2 {
-			add("swap", fmt.Sprintf("side files %d and %d", i, i+1), false, func(v *victim) { v.swap(side(v.seg(i)), side(v.seg(i+1))) })
+			add("swap", fmt.Sprintf("side files %d and %d", i, i+1), false,
+				func(v *victim) { v.swap(side(v.seg(i)), side(v.seg(i+1))) })
 		}
 	}
 	add("swap", "two checkpoints", false, func(v *victim) {
@@ -255,21 +262,25 @@ func attacks(blocks []*event.Block, segments int) (all []attack) {
 	for i := range 24 {
 		// Three neighbours in one segment: the two behind the first are exchanged.
 		k := (len(blocks) - 4) * i / 24
-		add("swap", fmt.Sprintf("blocks %d and %d", blocks[k+1].Index, blocks[k+2].Index), false, func(v *victim) {
-			for ; ; k++ {
-				a, b, c := v.ends[blocks[k].Index], v.ends[blocks[k+1].Index], v.ends[blocks[k+2].Index]
-				if a.segment == c.segment && c.offset < v.ends[blocks[k+3].Index].offset {
-					name := filepath.Join(v.dir, "log", a.segment)
-					was := v.read(name)
-					v.write(name, slices.Concat(was[:a.offset], was[b.offset:c.offset], was[a.offset:b.offset], was[c.offset:]))
-					return
+		add("swap", fmt.Sprintf("blocks %d and %d", blocks[k+1].Index, blocks[k+2].Index), false,
+			func(v *victim) {
+				for ; ; k++ {
+					a, b, c := v.ends[blocks[k].Index], v.ends[blocks[k+1].Index], v.ends[blocks[k+2].Index]
+					if a.segment == c.segment && c.offset < v.ends[blocks[k+3].Index].offset {
+						name := filepath.Join(v.dir, "log", a.segment)
+						was := v.read(name)
+						v.write(name, slices.Concat(was[:a.offset], was[b.offset:c.offset],
+							was[a.offset:b.offset], was[c.offset:]))
+						return
+					}
 				}
-			}
-		})
+			})
 	}
 	add("swap", "all of the log with another cluster's", true, func(v *victim) {
 		for _, dir := range []string{"log", "checkpoints"} {
-			if err := errors.Join(os.RemoveAll(filepath.Join(v.dir, dir)), os.CopyFS(filepath.Join(v.dir, dir), os.DirFS(filepath.Join(v.foreign, dir)))); err != nil {
+			if err := errors.Join(os.RemoveAll(filepath.Join(v.dir, dir)),
+				os.CopyFS(filepath.Join(v.dir, dir),
+					os.DirFS(filepath.Join(v.foreign, dir)))); err != nil {
 				v.t.Fatal(err)
 			}
 		}
@@ -303,28 +314,33 @@ func attacks(blocks []*event.Block, segments int) (all []attack) {
 	for n := range 10 {
 		at := len(blocks) * n / 10
 		if i, k := find(at, enqueued); i >= 0 {
-			forgery(fmt.Sprintf("another payload at index %d", blocks[i].Index), true, i, func(b *event.Block) *event.Block {
-				b.Events[k].Content = event.EncodeContent(&event.Content{Payload: []byte(`"forged"`)})
-				return b
-			})
-			forgery(fmt.Sprintf("another kind at index %d", blocks[i].Index), true, i, func(b *event.Block) *event.Block {
-				b.Events[k].Kind = "forged"
-				return b
-			})
+			forgery(fmt.Sprintf("another payload at index %d", blocks[i].Index), true, i,
+				func(b *event.Block) *event.Block {
+					b.Events[k].Content = event.EncodeContent(&event.Content{Payload: []byte(`"forged"`)})
+					return b
+				})
+			forgery(fmt.Sprintf("another kind at index %d", blocks[i].Index), true, i,
+				func(b *event.Block) *event.Block {
+					b.Events[k].Kind = "forged"
+					return b
+				})
 		}
 		if i, k := find(at, leased); i >= 0 {
-			forgery(fmt.Sprintf("another worker at index %d", blocks[i].Index), true, i, func(b *event.Block) *event.Block {
-				b.Events[k].Worker = "somebody else"
-				return b
-			})
+			forgery(fmt.Sprintf("another worker at index %d", blocks[i].Index), true, i,
+				func(b *event.Block) *event.Block {
+					b.Events[k].Worker = "somebody else"
+					return b
+				})
 		}
 		if i, k := find(at, func(e *event.Event) bool { return e.Actor == "" }); i >= 0 {
-			forgery(fmt.Sprintf("another actor at index %d", blocks[i].Index), true, i, func(b *event.Block) *event.Block {
-				b.Events[k].Actor = "somebody else"
-				return b
-			})
+			forgery(fmt.Sprintf("another actor at index %d", blocks[i].Index), true, i,
+				func(b *event.Block) *event.Block {
+					b.Events[k].Actor = "somebody else"
+					return b
+				})
 		}
-		forgery(fmt.Sprintf("block %d left out", blocks[at].Index), false, at, func(*event.Block) *event.Block { return nil })
+		forgery(fmt.Sprintf("block %d left out", blocks[at].Index), false, at,
+			func(*event.Block) *event.Block { return nil })
 	}
 	for i := range 6 {
 		add("rewrite", fmt.Sprintf("segment %d of a forged log", i), false, func(v *victim) {
@@ -432,7 +448,8 @@ func TestAttacks(t *testing.T) {
 	if len(table) < 200 {
 		t.Errorf("only %d attacks", len(table))
 	}
-	t.Logf("%d attacks on %d segments, %d blocks, with %d heads", len(table), segments, len(blocks), len(heads))
+	t.Logf("%d attacks on %d segments, %d blocks, with %d heads", len(table), segments,
+		len(blocks), len(heads))
 	for _, k := range slices.Sorted(maps.Keys(counts)) {
 		t.Logf("%-18s %d", k, counts[k])
 	}
@@ -490,7 +507,8 @@ func TestHeadsTellWhatWasDone(t *testing.T) {
 		"the log's tail was cut off, or": {beyond},
 	} {
 		_, err := d.Heads(t.Context(), heads)
-		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+		if want == "" && err != nil || want != "" &&
+			(err == nil || !strings.Contains(err.Error(), want)) {
 			t.Errorf("%q: %v", want, err)
 		}
 	}
@@ -508,7 +526,8 @@ func TestHeadsTellWhatWasDone(t *testing.T) {
 	if _, err := c.Heads(t.Context(), []Head{first}); err != nil {
 		t.Error(err)
 	}
-	if _, err := c.Heads(t.Context(), []Head{first, last}); err == nil || !strings.Contains(err.Error(), "a copy that was made at index") {
+	if _, err := c.Heads(t.Context(), []Head{first, last}); err == nil ||
+		!strings.Contains(err.Error(), "a copy that was made at index") {
 		t.Error(err)
 	}
 }

@@ -51,7 +51,8 @@ func TestBisectFindsTheFirst(t *testing.T) {
 			if got.Found != (want > 0) || got.Index != want && want > 0 {
 				t.Errorf("%d acked: %+v, want index %d", n, got, want)
 			}
-			if want > 0 && (got.Event == nil || got.Event.Type != event.Acked || event.RefOf(got.Event.ID).Index != want) {
+			if want > 0 && (got.Event == nil || got.Event.Type != event.Acked ||
+				event.RefOf(got.Event.ID).Index != want) {
 				t.Errorf("%d acked: event %+v", n, got.Event)
 			}
 			if want > 0 && !exhaustive && (got.Cost.Checkpoints == 0 || got.Cost.Asked > 110) {
@@ -72,7 +73,11 @@ func TestBisectFindsTheFirst(t *testing.T) {
 		t.Errorf("%+v, %v", got, err)
 	}
 	broken := errors.New("no")
-	if _, err := d.Bisect(t.Context(), start, now, func(*projections.State) (bool, error) { return false, broken }, true, nil); !errors.Is(err, broken) {
+	if _, err := d.Bisect(t.Context(), start, now,
+		func(*projections.State) (bool, error) {
+			return false,
+				broken
+		}, true, nil); !errors.Is(err, broken) {
 		t.Error(err)
 	}
 }
@@ -81,7 +86,8 @@ func TestBisectFindsTheFirst(t *testing.T) {
 func TestBisectFindsThePassingOfTime(t *testing.T) {
 	l := startLive(t, 32, 1<<20)
 	l.do(&event.Command{PutQueue: &event.PutQueue{Name: "jobs", Policy: event.DefaultPolicy()}})
-	l.do(&event.Command{Produce: &event.Produce{Queue: "jobs", Messages: []event.NewMessage{{Priority: 5, DelayMS: 500}}}})
+	l.do(&event.Command{Produce: &event.Produce{Queue: "jobs",
+		Messages: []event.NewMessage{{Priority: 5, DelayMS: 500}}}})
 	produced := l.clock
 	l.clock += 1000
 	l.do()
@@ -94,15 +100,18 @@ func TestBisectFindsThePassingOfTime(t *testing.T) {
 	}
 	d := l.open()
 	start := event.Instant{Kind: event.InstantStart}
-	got, err := d.Bisect(t.Context(), start, event.Instant{Kind: event.InstantNow}, ready, false, nil)
+	got, err := d.Bisect(t.Context(), start, event.Instant{Kind: event.InstantNow}, ready, false,
+		nil)
 	if err != nil || !got.Found || got.Event != nil || got.Index != l.index {
 		t.Errorf("%+v, %v", got, err)
 	}
-	got, err = d.Bisect(t.Context(), start, event.Instant{Kind: event.InstantTime, Time: produced + 600}, ready, false, nil)
+	got, err = d.Bisect(t.Context(), start,
+		event.Instant{Kind: event.InstantTime, Time: produced + 600}, ready, false, nil)
 	if err != nil || !got.Found || got.Event != nil || got.Clock != produced+600 {
 		t.Errorf("%+v, %v", got, err)
 	}
-	got, err = d.Bisect(t.Context(), start, event.Instant{Kind: event.InstantTime, Time: produced + 400}, ready, false, nil)
+	got, err = d.Bisect(t.Context(), start,
+		event.Instant{Kind: event.InstantTime, Time: produced + 400}, ready, false, nil)
 	if err != nil || got.Found {
 		t.Errorf("%+v, %v", got, err)
 	}

@@ -40,7 +40,8 @@ type live struct {
 
 func startLive(t *testing.T, seed uint64, segmentSize int64) *live {
 	t.Helper()
-	l := &live{t: t, dir: filepath.Join(t.TempDir(), "data"), index: 2, clock: 1_700_000_000_000, rng: rand.New(rand.NewPCG(seed, 1))}
+	l := &live{t: t, dir: filepath.Join(t.TempDir(), "data"), index: 2, clock: 1_700_000_000_000,
+		rng: rand.New(rand.NewPCG(seed, 1))}
 	if err := os.MkdirAll(l.dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -48,7 +49,8 @@ func startLive(t *testing.T, seed uint64, segmentSize int64) *live {
 		t.Fatal(err)
 	}
 	var err error
-	l.log, err = log.Open(log.Options{FS: vfs.OS{}, Dir: datadir.Path(l.dir, datadir.LogDir), SegmentSize: segmentSize})
+	l.log, err = log.Open(log.Options{FS: vfs.OS{}, Dir: datadir.Path(l.dir, datadir.LogDir),
+		SegmentSize: segmentSize})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,7 +83,8 @@ func (l *live) do(commands ...*event.Command) []event.Result {
 }
 
 func observe(s *projections.State) observed {
-	o := observed{index: s.Index(), clock: s.Clock(), digest: s.Digest(), queues: s.Queues(), messages: map[string][]event.MessageView{}}
+	o := observed{index: s.Index(), clock: s.Clock(), digest: s.Digest(), queues: s.Queues(),
+		messages: map[string][]event.MessageView{}}
 	for _, q := range o.queues {
 		o.messages[q.Name], _ = s.Messages(q.Name, event.MessageFilter{})
 	}
@@ -97,7 +100,8 @@ func (l *live) checkpoint() checkpoint.Meta {
 	f := l.m.Freeze()
 	defer f.Release()
 	index, chain := l.log.Tip()
-	meta := checkpoint.Meta{Index: index, Term: 1, HeadIndex: index, Chain: chain, Clock: f.Clock(), Digest: f.Digest(), ClusterID: "c"}
+	meta := checkpoint.Meta{Index: index, Term: 1, HeadIndex: index, Chain: chain,
+		Clock: f.Clock(), Digest: f.Digest(), ClusterID: "c"}
 	if err := checkpoint.Write(vfs.OS{}, l.ckpts(), meta, f); err != nil {
 		l.t.Fatal(err)
 	}
@@ -118,7 +122,8 @@ func (l *live) busy(entries int) {
 	jobs, keyed := event.DefaultPolicy(), event.DefaultPolicy()
 	jobs.MaxAttempts, jobs.InitialBackoffMS, jobs.LeaseMS = 2, 300, 2000
 	keyed.Ordering, keyed.OnRetry = event.PerKey, event.RetryHead
-	l.do(&event.Command{PutQueue: &event.PutQueue{Name: "jobs", Policy: jobs, DeadLetterAuto: true}},
+	l.do(&event.Command{PutQueue: &event.PutQueue{Name: "jobs", Policy: jobs,
+		DeadLetterAuto: true}},
 		&event.Command{PutQueue: &event.PutQueue{Name: "keyed", Policy: keyed}})
 	for i := range entries {
 		var commands []*event.Command
@@ -136,18 +141,24 @@ func (l *live) random(i int) *event.Command {
 		p := &event.Produce{Queue: queue}
 		for k := range 1 + l.rng.IntN(4) {
 			p.Messages = append(p.Messages, event.NewMessage{
-				Key: fmt.Sprint("k", l.rng.IntN(5)), Priority: uint8(1 + l.rng.IntN(10)), DelayMS: int64(l.rng.IntN(3) / 2 * 1500), Size: 2,
-				Content: event.EncodeContent(&event.Content{Payload: fmt.Appendf(nil, `"%d-%d"`, i, k)}),
+				Key: fmt.Sprint("k",
+					l.rng.IntN(5)), Priority: uint8(1 + l.rng.IntN(10)),
+				DelayMS: int64(l.rng.IntN(3) / 2 * 1500), Size: 2,
+				Content: event.EncodeContent(&event.Content{Payload: fmt.Appendf(nil, `"%d-%d"`, i,
+					k)}),
 			})
 		}
 		return &event.Command{Produce: p}
 	case 3, 4:
-		return &event.Command{Lease: &event.Lease{Queues: []string{queue}, Max: 1 + l.rng.IntN(3), Worker: "w"}}
+		return &event.Command{Lease: &event.Lease{Queues: []string{queue}, Max: 1 + l.rng.IntN(3),
+			Worker: "w"}}
 	case 5, 6:
 		if len(l.leases) > 0 {
 			id := l.leases[l.rng.IntN(len(l.leases))]
-			op := []event.SettleOp{event.OpAck, event.OpRetry, event.OpDeadLetter, event.OpExtend, event.OpRelease}[l.rng.IntN(5)]
-			return &event.Command{Settle: &event.Settle{Items: []event.SettleItem{{Op: op, Lease: id, DelayMS: -1,
+			op := []event.SettleOp{event.OpAck, event.OpRetry, event.OpDeadLetter, event.OpExtend,
+				event.OpRelease}[l.rng.IntN(5)]
+			return &event.Command{Settle: &event.Settle{Items: []event.SettleItem{{Op: op,
+				Lease: id, DelayMS: -1,
 				Content: event.EncodeContent(&event.Content{Error: "no"})}}}}
 		}
 	}

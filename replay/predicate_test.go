@@ -25,7 +25,8 @@ func jobsState(t *testing.T, messages int) (*projections.State, event.ID) {
 	s := projections.New()
 	m := fsm.New(s, nowhere{}, fsm.Options{})
 	do := func(index uint64, c *event.Command) event.Result {
-		e := &event.Entry{Rules: event.Rules, Time: 1_700_000_000_000 + int64(index)*1000, Commands: [][]byte{event.EncodeCommand(c)}}
+		e := &event.Entry{Rules: event.Rules, Time: 1_700_000_000_000 + int64(index)*1000,
+			Commands: [][]byte{event.EncodeCommand(c)}}
 		r, err := m.Apply(index, e.Encode())
 		if err != nil || r[0].Problem != nil {
 			t.Fatal(err, r[0].Problem)
@@ -35,7 +36,8 @@ func jobsState(t *testing.T, messages int) (*projections.State, event.ID) {
 	do(1, &event.Command{PutQueue: &event.PutQueue{Name: "jobs", Policy: event.DefaultPolicy()}})
 	p := &event.Produce{Queue: "jobs"}
 	for i := range messages {
-		p.Messages = append(p.Messages, event.NewMessage{Key: fmt.Sprint("k", i), Priority: 5, Size: 2})
+		p.Messages = append(p.Messages,
+			event.NewMessage{Key: fmt.Sprint("k", i), Priority: 5, Size: 2})
 	}
 	id := do(2, &event.Command{Produce: p}).Produced[0].ID
 	do(3, &event.Command{Lease: &event.Lease{Queues: []string{"jobs"}, Max: 1}})
@@ -82,7 +84,8 @@ func TestDeadAndReplayed(t *testing.T) {
 	do := func(c *event.Command) event.Result {
 		t.Helper()
 		index++
-		e := &event.Entry{Rules: event.Rules, Time: 1_700_000_000_000 + int64(index)*1000, Commands: [][]byte{event.EncodeCommand(c)}}
+		e := &event.Entry{Rules: event.Rules, Time: 1_700_000_000_000 + int64(index)*1000,
+			Commands: [][]byte{event.EncodeCommand(c)}}
 		r, err := m.Apply(index, e.Encode())
 		if err != nil || r[0].Problem != nil {
 			t.Fatal(err, r[0].Problem)
@@ -100,14 +103,19 @@ func TestDeadAndReplayed(t *testing.T) {
 		}
 	}
 	policy := event.DefaultPolicy()
-	do(&event.Command{PutQueue: &event.PutQueue{Name: "jobs", Policy: policy, DeadLetterAuto: true}})
-	first := do(&event.Command{Produce: &event.Produce{Queue: "jobs", Messages: []event.NewMessage{{Priority: 5}}}}).Produced[0].ID
-	lease := do(&event.Command{Lease: &event.Lease{Queues: []string{"jobs"}, Max: 1}}).Leased[0].Lease
-	do(&event.Command{Settle: &event.Settle{Items: []event.SettleItem{{Op: event.OpDeadLetter, Lease: lease}}}})
+	do(&event.Command{PutQueue: &event.PutQueue{Name: "jobs", Policy: policy,
+		DeadLetterAuto: true}})
+	first := do(&event.Command{Produce: &event.Produce{Queue: "jobs",
+		Messages: []event.NewMessage{{Priority: 5}}}}).Produced[0].ID
+	lease := do(&event.Command{Lease: &event.Lease{Queues: []string{"jobs"},
+		Max: 1}}).Leased[0].Lease
+	do(&event.Command{Settle: &event.Settle{Items: []event.SettleItem{{Op: event.OpDeadLetter,
+		Lease: lease}}}})
 	holds(`queue('jobs').dead == 1 && queue('jobs.dlq').dead == 0 && queue('jobs.dlq').dead_in_total == 1`)
 	dead, _ := s.Dead("jobs", event.DeadFilter{Limit: 1})
 	holds(`message('` + dead[0].ID.String() + `').replays == 0 && message('` + dead[0].ID.String() + `').first_id == '` + first.String() + `'`)
-	back := do(&event.Command{Replay: &event.Replay{Queue: "jobs", Items: []event.ReplayItem{{ID: dead[0].ID}}}}).Moved[0].To
+	back := do(&event.Command{Replay: &event.Replay{Queue: "jobs",
+		Items: []event.ReplayItem{{ID: dead[0].ID}}}}).Moved[0].To
 	holds(`queue('jobs').dead == 0 && queue('jobs').replayed_in_total == 1 && queue('jobs.dlq').replayed_total == 1`)
 	holds(`message('` + back.String() + `').replays == 1 && message('` + back.String() + `').first_id == '` + first.String() + `'`)
 }
@@ -158,7 +166,8 @@ func TestListsWithinListsCost(t *testing.T) {
 			t.Fatal(err)
 		}
 		ok, err := p(s)
-		if fine && (err != nil || !ok) || !fine && (err == nil || !strings.Contains(err.Error(), "costs too much")) {
+		if fine && (err != nil || !ok) || !fine &&
+			(err == nil || !strings.Contains(err.Error(), "costs too much")) {
 			t.Errorf("%s: %v, %v", text, ok, err)
 		}
 	}

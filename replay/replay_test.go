@@ -61,13 +61,15 @@ func TestPastIsWhatWasSeenLive(t *testing.T) {
 func TestBetweenEntriesTheScheduledBecomeReady(t *testing.T) {
 	l := startLive(t, 2, 1<<20)
 	l.do(&event.Command{PutQueue: &event.PutQueue{Name: "q", Policy: event.DefaultPolicy()}})
-	l.do(&event.Command{Produce: &event.Produce{Queue: "q", Messages: []event.NewMessage{{Priority: 5, DelayMS: 5000}}}})
+	l.do(&event.Command{Produce: &event.Produce{Queue: "q",
+		Messages: []event.NewMessage{{Priority: 5, DelayMS: 5000}}}})
 	if err := l.log.Sync(); err != nil {
 		t.Fatal(err)
 	}
 	d := l.open()
 	for after, want := range map[int64]int64{4999: 0, 5000: 1} {
-		s, _, err := d.StateAt(t.Context(), event.Instant{Kind: event.InstantTime, Time: l.m.Clock() + after})
+		s, _, err := d.StateAt(t.Context(),
+			event.Instant{Kind: event.InstantTime, Time: l.m.Clock() + after})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -128,7 +130,8 @@ func TestVerify(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r.Checkpoints != 4 || r.Log.Last != l.index || int(r.Folded) != len(l.history) || calls == 0 {
+	if r.Checkpoints != 4 || r.Log.Last != l.index || int(r.Folded) != len(l.history) ||
+		calls == 0 {
 		t.Errorf("%+v", r)
 	}
 	sameAs(t, l.history[len(l.history)-1], r.State)
@@ -161,7 +164,8 @@ func TestVerifyNamesEveryFlippedByte(t *testing.T) {
 				t.Fatal(err)
 			}
 			_, err = verifyDir(t, l.dir, nil)
-			if d, ok := errors.AsType[*Difference](err); !ok || !strings.Contains(d.Error(), filepath.Base(name)) {
+			if d, ok := errors.AsType[*Difference](err); !ok ||
+				!strings.Contains(d.Error(), filepath.Base(name)) {
 				t.Errorf("byte %d of %s: %v", i, filepath.Base(name), err)
 			}
 			b[i] ^= bit
@@ -179,7 +183,8 @@ func TestVerifyFindsAWrongCheckpoint(t *testing.T) {
 	wrong := projections.New()
 	f := wrong.Freeze()
 	index, chain := l.log.Tip()
-	meta := checkpoint.Meta{Index: index, Term: 1, HeadIndex: index, Chain: chain, Clock: l.m.Clock(), Digest: f.Digest(), ClusterID: "c"}
+	meta := checkpoint.Meta{Index: index, Term: 1, HeadIndex: index, Chain: chain,
+		Clock: l.m.Clock(), Digest: f.Digest(), ClusterID: "c"}
 	if err := checkpoint.Write(vfs.OS{}, l.ckpts(), meta, f); err != nil {
 		t.Fatal(err)
 	}
@@ -225,7 +230,8 @@ func TestVerifyOfALiveNodeThatThinsItsCheckpoints(t *testing.T) {
 		t.Fatal(err)
 	}
 	files, _ := filepath.Glob(filepath.Join(l.dir, "log/*.seg"))
-	if err := errors.Join(os.Remove(files[0]), os.Remove(strings.TrimSuffix(files[0], ".seg")+".idx")); err != nil {
+	if err := errors.Join(os.Remove(files[0]),
+		os.Remove(strings.TrimSuffix(files[0], ".seg")+".idx")); err != nil {
 		t.Fatal(err)
 	}
 	ckpts, _ := filepath.Glob(filepath.Join(l.dir, "checkpoints/*.ckpt"))
@@ -252,19 +258,21 @@ func TestEventsAreThoseOfTheRange(t *testing.T) {
 	d := l.open()
 	from, to := l.history[20].index, l.history[50].index
 	var n, inQueue int
-	if _, _, err := d.Events(t.Context(), at(from), at(to), Filter{}, func(index uint64, e *event.Event) error {
-		if n++; index < from || index > to {
-			t.Errorf("index %d is not between %d and %d", index, from, to)
-		}
-		if e.Queue == "jobs" || e.ToQueue == "jobs" {
-			inQueue++
-		}
-		return nil
-	}); err != nil || n == 0 {
+	if _, _, err := d.Events(t.Context(), at(from), at(to), Filter{},
+		func(index uint64, e *event.Event) error {
+			if n++; index < from || index > to {
+				t.Errorf("index %d is not between %d and %d", index, from, to)
+			}
+			if e.Queue == "jobs" || e.ToQueue == "jobs" {
+				inQueue++
+			}
+			return nil
+		}); err != nil || n == 0 {
 		t.Fatal(n, err)
 	}
 	got := 0
-	if _, _, err := d.Events(t.Context(), at(from), at(to), Filter{Queue: "jobs"}, func(uint64, *event.Event) error { got++; return nil }); err != nil || got != inQueue {
+	if _, _, err := d.Events(t.Context(), at(from), at(to), Filter{Queue: "jobs"},
+		func(uint64, *event.Event) error { got++; return nil }); err != nil || got != inQueue {
 		t.Errorf("%d events of the queue, want %d; %v", got, inQueue, err)
 	}
 }
@@ -285,17 +293,18 @@ func TestDiffLeadsFromOneStateToTheOther(t *testing.T) {
 			}
 		}
 		changes := 0
-		_, err := d.Diff(t.Context(), at(before.index), at(after.index), Filter{}, func(c *Change) error {
-			changes++
-			if c.Message == (event.ID{}) {
+		_, err := d.Diff(t.Context(), at(before.index), at(after.index), Filter{},
+			func(c *Change) error {
+				changes++
+				if c.Message == (event.ID{}) {
+					return nil
+				}
+				if c.Before != nil && state[c.Message] != c.Before.State {
+					t.Errorf("%s was %s, not %s", c.Message, state[c.Message], c.Before.State)
+				}
+				state[c.Message] = c.After.State
 				return nil
-			}
-			if c.Before != nil && state[c.Message] != c.Before.State {
-				t.Errorf("%s was %s, not %s", c.Message, state[c.Message], c.Before.State)
-			}
-			state[c.Message] = c.After.State
-			return nil
-		})
+			})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -342,7 +351,8 @@ func TestIntoHoldsWhatWasSeenLive(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if node.Fork.Index != want.index || node.Fork.At.UnixMilli() != want.clock || node.ClusterID == d.Node.ClusterID {
+		if node.Fork.Index != want.index || node.Fork.At.UnixMilli() != want.clock ||
+			node.ClusterID == d.Node.ClusterID {
 			t.Errorf("%d: %+v", i, node.Fork)
 		}
 		r, err := verifyDir(t, target, nil)
@@ -373,16 +383,19 @@ func TestIntoRefusesAndLeavesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, target := range map[string]string{
-		"not empty": full, "the source": l.dir, "inside": filepath.Join(l.dir, "copy"), "a file": filepath.Join(full, "mine"),
+		"not empty": full, "the source": l.dir, "inside": filepath.Join(l.dir,
+			"copy"), "a file": filepath.Join(full, "mine"),
 	} {
-		if _, err := d.Into(t.Context(), at(l.index), target, seedless, nil); !errors.Is(err, ErrTarget) {
+		if _, err := d.Into(t.Context(), at(l.index), target, seedless, nil); !errors.Is(err,
+			ErrTarget) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 	// A failure on the way leaves neither the target nor what lay beside it.
 	parent := t.TempDir()
 	broken := errors.New("no Raft today")
-	_, err := d.Into(t.Context(), at(l.index), filepath.Join(parent, "then"), func(string, *datadir.Node, checkpoint.Meta, io.WriterTo) error { return broken }, nil)
+	_, err := d.Into(t.Context(), at(l.index), filepath.Join(parent, "then"),
+		func(string, *datadir.Node, checkpoint.Meta, io.WriterTo) error { return broken }, nil)
 	if !errors.Is(err, broken) {
 		t.Error(err)
 	}
@@ -419,7 +432,8 @@ func TestReadingTouchesNothing(t *testing.T) {
 	if _, _, err := d.StateAt(t.Context(), at(l.history[30].index)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := d.Into(t.Context(), at(l.history[30].index), filepath.Join(t.TempDir(), "then"), seedless, nil); err != nil {
+	if _, err := d.Into(t.Context(), at(l.history[30].index), filepath.Join(t.TempDir(), "then"),
+		seedless, nil); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := d.Log.History(t.Context(), l.leases[0]); err != nil {

@@ -35,7 +35,8 @@ func begin(t *testing.T, seed uint64) *world {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { l.Close() })
-	return &world{t: t, log: l, m: fsm.New(projections.New(), l, fsm.Options{}), index: 2, now: 1_700_000_000_000, rng: rand.New(rand.NewPCG(seed, 1))}
+	return &world{t: t, log: l, m: fsm.New(projections.New(), l, fsm.Options{}), index: 2,
+		now: 1_700_000_000_000, rng: rand.New(rand.NewPCG(seed, 1))}
 }
 
 // do applies one entry now.
@@ -72,7 +73,8 @@ func (w *world) queue(name string, change func(*event.Policy)) {
 	w.t.Helper()
 	p := event.DefaultPolicy()
 	change(&p)
-	if r := w.do(&event.Command{PutQueue: &event.PutQueue{Name: name, Policy: p, DeadLetterAuto: p.DeadLetterQueue == "auto"}}); r[0].Problem != nil {
+	if r := w.do(&event.Command{PutQueue: &event.PutQueue{Name: name, Policy: p,
+		DeadLetterAuto: p.DeadLetterQueue == "auto"}}); r[0].Problem != nil {
 		w.t.Fatal(r[0].Problem)
 	}
 }
@@ -80,7 +82,8 @@ func (w *world) queue(name string, change func(*event.Policy)) {
 func (w *world) produce(queue string, m event.NewMessage) event.ID {
 	w.t.Helper()
 	m.Priority, m.Size = max(m.Priority, 5), 10
-	r := w.do(&event.Command{Produce: &event.Produce{Queue: queue, Messages: []event.NewMessage{m}}})
+	r := w.do(&event.Command{Produce: &event.Produce{Queue: queue,
+		Messages: []event.NewMessage{m}}})
 	if r[0].Problem != nil {
 		w.t.Fatal(r[0].Problem)
 	}
@@ -99,7 +102,8 @@ func (w *world) take(queue string) (message, lease event.ID) {
 
 func (w *world) settle(op event.SettleOp, lease event.ID) {
 	w.t.Helper()
-	w.do(&event.Command{Settle: &event.Settle{Items: []event.SettleItem{{Op: op, Lease: lease, DelayMS: -1}}}})
+	w.do(&event.Command{Settle: &event.Settle{Items: []event.SettleItem{{Op: op, Lease: lease,
+		DelayMS: -1}}}})
 }
 
 // try leases the next message and, after ms, ends that.
@@ -135,6 +139,12 @@ func (w *world) run(o WhatIfOptions) (*WhatIfSummary, map[event.ID]*Divergence) 
 		w.t.Fatal(err)
 	}
 	return s, told
+}
+
+// under plays the log with another policy of queue jobs.
+func (w *world) under(fn func(*event.Policy)) (*WhatIfSummary, map[event.ID]*Divergence) {
+	w.t.Helper()
+	return w.run(WhatIfOptions{Change: change("jobs", fn)})
 }
 
 func change(queue string, fn func(*event.Policy)) func(string, *event.Policy) (bool, error) {
@@ -185,27 +195,33 @@ func (w *world) busy(steps int) {
 			switch {
 			case x.op == event.OpExtend:
 				x.op, x.until = event.OpAck, w.now+int64(w.rng.IntN(2000))
-				commands = append(commands, &event.Command{Settle: &event.Settle{Items: []event.SettleItem{item}}})
+				commands = append(commands,
+					&event.Command{Settle: &event.Settle{Items: []event.SettleItem{item}}})
 				continue
 			case x.op != 0:
-				commands = append(commands, &event.Command{Settle: &event.Settle{Items: []event.SettleItem{item}}})
+				commands = append(commands,
+					&event.Command{Settle: &event.Settle{Items: []event.SettleItem{item}}})
 			}
 			working = append(working[:i], working[i+1:]...)
 			i--
 		}
 		for range w.rng.IntN(3) {
-			m := event.NewMessage{Key: fmt.Sprint("k", w.rng.IntN(4)), Priority: uint8(1 + w.rng.IntN(10)), Size: 10}
+			m := event.NewMessage{Key: fmt.Sprint("k", w.rng.IntN(4)),
+				Priority: uint8(1 + w.rng.IntN(10)), Size: 10}
 			if w.rng.IntN(5) == 0 {
 				m.DelayMS = int64(w.rng.IntN(3000))
 			}
 			if w.rng.IntN(3) == 0 {
 				m.DedupKey = event.Hash{1, byte(w.rng.IntN(200))}
 			}
-			commands = append(commands, &event.Command{Produce: &event.Produce{Queue: queues[w.rng.IntN(4)], Messages: []event.NewMessage{m}}})
+			commands = append(commands,
+				&event.Command{Produce: &event.Produce{Queue: queues[w.rng.IntN(4)],
+					Messages: []event.NewMessage{m}}})
 		}
 		for range 2 {
 			if len(working) < 12 {
-				c := &event.Lease{Queues: []string{queues[w.rng.IntN(len(queues))]}, Max: 1 + w.rng.IntN(2), Worker: "w"}
+				c := &event.Lease{Queues: []string{queues[w.rng.IntN(len(queues))]},
+					Max: 1 + w.rng.IntN(2), Worker: "w"}
 				if w.rng.IntN(4) == 0 {
 					c.LeaseMS = 1000 + int64(w.rng.IntN(2000))
 				}
@@ -219,7 +235,8 @@ func (w *world) busy(steps int) {
 			replay := &event.Replay{Queue: queue, Order: event.Order(w.rng.IntN(4))}
 			purge := &event.PurgeDead{Queue: queue}
 			for i := range dead {
-				replay.Items = append(replay.Items, event.ReplayItem{ID: dead[i].ID, Edited: i == 0, Size: 20})
+				replay.Items = append(replay.Items,
+					event.ReplayItem{ID: dead[i].ID, Edited: i == 0, Size: 20})
 				purge.IDs = append(purge.IDs, dead[i].ID)
 			}
 			switch {
@@ -230,23 +247,32 @@ func (w *world) busy(steps int) {
 				commands = append(commands, &event.Command{Replay: replay})
 			}
 		case 0:
-			commands = append(commands, &event.Command{PurgeQueue: &event.PurgeQueue{Name: "plain.dlq"}})
+			commands = append(commands,
+				&event.Command{PurgeQueue: &event.PurgeQueue{Name: "plain.dlq"}})
 		case 1:
-			commands = append(commands, &event.Command{PauseQueue: &event.PauseQueue{Name: "keyed", Paused: w.rng.IntN(2) == 0}})
+			commands = append(commands,
+				&event.Command{PauseQueue: &event.PauseQueue{Name: "keyed",
+					Paused: w.rng.IntN(2) == 0}})
 		case 2:
 			if all := w.m.Queues(); len(all) > 0 {
 				var ms []event.MessageView
-				w.m.View(func(s *projections.State) { ms, _ = s.Messages("plain", event.MessageFilter{Limit: 1}) })
+				w.m.View(func(s *projections.State) {
+					ms, _ = s.Messages("plain", event.MessageFilter{Limit: 1})
+				})
 				if len(ms) > 0 {
-					commands = append(commands, &event.Command{Delete: &event.DeleteMessage{ID: ms[0].ID}})
+					commands = append(commands,
+						&event.Command{Delete: &event.DeleteMessage{ID: ms[0].ID}})
 				}
 			}
 		}
 		for _, c := range commands { // an entry each: between two is no time
 			for _, r := range w.do(c) {
 				for _, m := range r.Leased {
-					ops := []event.SettleOp{event.OpAck, event.OpAck, event.OpAck, event.OpRetry, event.OpRetry, event.OpDeadLetter, event.OpRelease, event.OpExtend, 0}
-					working = append(working, worker{w.now + 1 + int64(w.rng.IntN(4000)), m.Lease, ops[w.rng.IntN(len(ops))]})
+					ops := []event.SettleOp{event.OpAck, event.OpAck, event.OpAck, event.OpRetry,
+						event.OpRetry, event.OpDeadLetter, event.OpRelease, event.OpExtend, 0}
+					working = append(working,
+						worker{w.now + 1 + int64(w.rng.IntN(4000)), m.Lease,
+							ops[w.rng.IntN(len(ops))]})
 				}
 			}
 		}
@@ -271,15 +297,19 @@ func TestNothingIsOtherwiseUnderTheSamePolicy(t *testing.T) {
 				}
 				return at
 			}
-			all := slices.SortedFunc(maps.Values(told), func(a, b *Divergence) int { return cmp.Compare(when(a), when(b)) })
+			all := slices.SortedFunc(maps.Values(told),
+				func(a, b *Divergence) int { return cmp.Compare(when(a), when(b)) })
 			for _, d := range all[:min(len(all), 3)] {
-				t.Logf("%s in %s key %s at %d: %+v, %+v", d.MessageID, d.Queue, d.Key, d.First.Step, d.First.Real, d.First.WhatIf)
+				t.Logf("%s in %s key %s at %d: %+v, %+v", d.MessageID, d.Queue, d.Key,
+					d.First.Step, d.First.Real, d.First.WhatIf)
 			}
 		}
 		// And from the middle on.
 		middle := event.Instant{Kind: event.InstantIndex, Index: w.index / 2}
-		if s, _ := w.run(WhatIfOptions{From: middle}); s.All.Same != s.All.Messages || s.All.Messages < 50 {
-			t.Errorf("seed %d from the middle: %d of %d are the same", seed, s.All.Same, s.All.Messages)
+		if s, _ := w.run(WhatIfOptions{From: middle}); s.All.Same != s.All.Messages ||
+			s.All.Messages < 50 {
+			t.Errorf("seed %d from the middle: %d of %d are the same", seed, s.All.Same,
+				s.All.Messages)
 		}
 	}
 }
@@ -295,12 +325,16 @@ func TestFewerAttemptsDeadLetter(t *testing.T) {
 	w.try("jobs", 100, event.OpAck)
 	b := w.produce("jobs", event.NewMessage{})
 	w.try("jobs", 50, event.OpAck)
-	s, told := w.run(WhatIfOptions{Change: change("jobs", func(p *event.Policy) { p.MaxAttempts = 2 })})
+	s, told := w.under(func(p *event.Policy) { p.MaxAttempts = 2 })
 	d := told[a]
-	if d == nil || d.Effect != DeadLettered || d.First.Step != 4 || d.First.Real.Type != event.Retried.String() || d.First.WhatIf.Type != event.DeadLettered.String() || d.First.WhatIf.Reason != event.ReasonMaxAttempts.String() || d.WhatIf.Assumed {
+	if d == nil || d.Effect != DeadLettered || d.First.Step != 4 ||
+		d.First.Real.Type != event.Retried.String() ||
+		d.First.WhatIf.Type != event.DeadLettered.String() ||
+		d.First.WhatIf.Reason != event.ReasonMaxAttempts.String() || d.WhatIf.Assumed {
 		t.Errorf("%+v", d)
 	}
-	if told[b] != nil || s.All.Effects[DeadLettered] != 1 || s.All.Same != 1 || s.Queues["jobs"].Messages != 2 {
+	if told[b] != nil || s.All.Effects[DeadLettered] != 1 || s.All.Same != 1 ||
+		s.Queues["jobs"].Messages != 2 {
 		t.Errorf("%+v, %+v", told[b], s.All)
 	}
 }
@@ -314,12 +348,14 @@ func TestMoreAttemptsSpare(t *testing.T) {
 	w.try("jobs", 100, event.OpRetry) // dead
 	w.pass(60_000)
 	w.do()
-	s, told := w.run(WhatIfOptions{Change: change("jobs", func(p *event.Policy) { p.MaxAttempts = 3 })})
+	s, told := w.under(func(p *event.Policy) { p.MaxAttempts = 3 })
 	// The third is taken to fail like the second: dead all the same, but later.
-	if d := told[a]; d == nil || d.Effect != Delayed || !d.WhatIf.Assumed || d.WhatIf.State != "dead_lettered" || s.All.Assumed != 1 {
+	if d := told[a]; d == nil || d.Effect != Delayed || !d.WhatIf.Assumed ||
+		d.WhatIf.State != "dead_lettered" || s.All.Assumed != 1 {
 		t.Errorf("%+v", d)
 	}
-	if _, told = w.run(WhatIfOptions{Change: change("jobs", func(p *event.Policy) { p.MaxAttempts = 0 })}); told[a] == nil || told[a].Effect != Spared {
+	if _, told = w.under(func(p *event.Policy) { p.MaxAttempts = 0 }); told[a] == nil ||
+		told[a].Effect != Spared {
 		t.Errorf("%+v", told[a])
 	}
 }
@@ -333,20 +369,26 @@ func TestLongerWaitsDelay(t *testing.T) {
 	w.try("jobs", 100, event.OpAck)
 	w.pass(60_000)
 	w.do()
-	s, told := w.run(WhatIfOptions{ToleranceMS: 1000, Change: change("jobs", func(p *event.Policy) { p.BackoffScheduleMS = []int64{30_000} })})
-	if d := told[a]; d == nil || d.Effect != Delayed || d.First.Real.Type != event.Leased.String() || s.All.DelayMedianMS != 29_000 {
+	s, told := w.run(WhatIfOptions{ToleranceMS: 1000,
+		Change: change("jobs", func(p *event.Policy) { p.BackoffScheduleMS = []int64{30_000} })})
+	if d := told[a]; d == nil || d.Effect != Delayed ||
+		d.First.Real.Type != event.Leased.String() || s.All.DelayMedianMS != 29_000 {
 		t.Errorf("%+v, %+v", d, s.All)
 	}
-	if _, told = w.run(WhatIfOptions{ToleranceMS: 500, Change: change("jobs", func(p *event.Policy) { p.BackoffScheduleMS = []int64{0} })}); told[a] == nil || told[a].Effect != Sooner {
+	if _, told = w.run(WhatIfOptions{ToleranceMS: 500,
+		Change: change("jobs",
+			func(p *event.Policy) { p.BackoffScheduleMS = []int64{0} })}); told[a] == nil ||
+		told[a].Effect != Sooner {
 		t.Errorf("%+v", told[a])
 	}
 	// What the worker itself asked for stays.
 	b := w.produce("jobs", event.NewMessage{})
 	_, lease := w.take("jobs")
-	w.do(&event.Command{Settle: &event.Settle{Items: []event.SettleItem{{Op: event.OpRetry, Lease: lease, DelayMS: 77}}}})
+	w.do(&event.Command{Settle: &event.Settle{Items: []event.SettleItem{{Op: event.OpRetry,
+		Lease: lease, DelayMS: 77}}}})
 	w.pass(77)
 	w.try("jobs", 1, event.OpAck)
-	if _, told = w.run(WhatIfOptions{Change: change("jobs", func(p *event.Policy) { p.BackoffScheduleMS = []int64{30_000} })}); told[b] != nil {
+	if _, told = w.under(func(p *event.Policy) { p.BackoffScheduleMS = []int64{30_000} }); told[b] != nil {
 		t.Errorf("%+v", told[b])
 	}
 }
@@ -358,8 +400,9 @@ func TestFullQueuesRefuse(t *testing.T) {
 	b := w.produce("jobs", event.NewMessage{})
 	w.try("jobs", 100, event.OpAck)
 	c := w.produce("jobs", event.NewMessage{})
-	s, told := w.run(WhatIfOptions{Change: change("jobs", func(p *event.Policy) { p.MaxDepth = 1 })})
-	if told[a] != nil || told[b] == nil || told[b].Effect != Refused || told[b].First.WhatIf.Code != event.CodeQueueFull || told[c] != nil {
+	s, told := w.under(func(p *event.Policy) { p.MaxDepth = 1 })
+	if told[a] != nil || told[b] == nil || told[b].Effect != Refused ||
+		told[b].First.WhatIf.Code != event.CodeQueueFull || told[c] != nil {
 		t.Errorf("%+v %+v %+v", told[a], told[b], told[c])
 	}
 	if s.All.Effects[Refused] != 1 {
@@ -374,7 +417,7 @@ func TestWindowsMakeDuplicates(t *testing.T) {
 	a := w.produce("jobs", event.NewMessage{DedupKey: key})
 	w.pass(5000)
 	b := w.produce("jobs", event.NewMessage{DedupKey: key})
-	_, told := w.run(WhatIfOptions{Change: change("jobs", func(p *event.Policy) { p.DedupWindowSeconds = 60 })})
+	_, told := w.under(func(p *event.Policy) { p.DedupWindowSeconds = 60 })
 	if told[a] != nil || told[b] == nil || told[b].Effect != Duplicate {
 		t.Errorf("%+v %+v", told[a], told[b])
 	}
@@ -389,8 +432,10 @@ func TestLeasesShorterThanTheWork(t *testing.T) {
 	w.try("jobs", 20_000, event.OpAck)
 	w.pass(60_000)
 	w.do()
-	s, told := w.run(WhatIfOptions{Change: change("jobs", func(p *event.Policy) { p.LeaseMS = 10_000 })})
-	if d := told[a]; d == nil || d.Effect != Discarded || d.First.WhatIf.Type != event.LeaseExpired.String() || !d.WhatIf.Assumed || s.LateSettles != 2 {
+	s, told := w.under(func(p *event.Policy) { p.LeaseMS = 10_000 })
+	if d := told[a]; d == nil || d.Effect != Discarded ||
+		d.First.WhatIf.Type != event.LeaseExpired.String() || !d.WhatIf.Assumed ||
+		s.LateSettles != 2 {
 		t.Errorf("%+v, %+v", d, s)
 	}
 }
@@ -398,7 +443,10 @@ func TestLeasesShorterThanTheWork(t *testing.T) {
 // One that does not block lets those behind it go on.
 func TestOnRetryHeadLetsOthersGo(t *testing.T) {
 	w := begin(t, 1)
-	w.queue("jobs", func(p *event.Policy) { p.Ordering, p.InitialBackoffMS, p.MaxBackoffMS = event.FIFO, 50_000, 50_000 })
+	w.queue("jobs", func(p *event.Policy) {
+		p.Ordering, p.InitialBackoffMS,
+			p.MaxBackoffMS = event.FIFO, 50_000, 50_000
+	})
 	w.produce("jobs", event.NewMessage{})
 	b := w.produce("jobs", event.NewMessage{})
 	w.try("jobs", 100, event.OpRetry)
@@ -406,7 +454,8 @@ func TestOnRetryHeadLetsOthersGo(t *testing.T) {
 	w.try("jobs", 100, event.OpAck)
 	w.pass(5)
 	w.try("jobs", 100, event.OpAck)
-	_, told := w.run(WhatIfOptions{ToleranceMS: 1000, Change: change("jobs", func(p *event.Policy) { p.OnRetry = event.RetryHead })})
+	_, told := w.run(WhatIfOptions{ToleranceMS: 1000,
+		Change: change("jobs", func(p *event.Policy) { p.OnRetry = event.RetryHead })})
 	if d := told[b]; d == nil || d.Effect != Sooner || d.Real.Time-d.WhatIf.Time < 49_000 {
 		t.Errorf("%+v", d)
 	}
@@ -424,7 +473,8 @@ func (w *world) deadOf(queue string) event.ID {
 
 func (w *world) replay(queue string, dead event.ID) event.ID {
 	w.t.Helper()
-	r := w.do(&event.Command{Replay: &event.Replay{Queue: queue, Strict: true, Items: []event.ReplayItem{{ID: dead}}}})
+	r := w.do(&event.Command{Replay: &event.Replay{Queue: queue, Strict: true,
+		Items: []event.ReplayItem{{ID: dead}}}})
 	if r[0].Problem != nil || r[0].Count != 1 {
 		w.t.Fatalf("%+v", r[0])
 	}
@@ -449,7 +499,8 @@ func TestReplaysArePlayed(t *testing.T) {
 	b := w.produce("jobs", event.NewMessage{})
 	w.try("jobs", 100, event.OpDeadLetter)
 	gone := w.deadOf("jobs")
-	w.do(&event.Command{PurgeDead: &event.PurgeDead{Queue: "jobs", Strict: true, IDs: []event.ID{gone}}})
+	w.do(&event.Command{PurgeDead: &event.PurgeDead{Queue: "jobs", Strict: true,
+		IDs: []event.ID{gone}}})
 	w.pass(60_000)
 	w.do()
 
@@ -458,20 +509,22 @@ func TestReplaysArePlayed(t *testing.T) {
 		t.Errorf("as it was: %+v", s)
 	}
 	// One attempt less: what was replayed would have died again.
-	s, told = w.run(WhatIfOptions{Change: change("jobs", func(p *event.Policy) { p.MaxAttempts = 1 })})
-	if d := told[back]; d == nil || d.Effect != DeadLettered || d.First.Step != 2 || d.Real.State != "acked" || d.Queue != "jobs" {
+	s, told = w.under(func(p *event.Policy) { p.MaxAttempts = 1 })
+	if d := told[back]; d == nil || d.Effect != DeadLettered || d.First.Step != 2 ||
+		d.Real.State != "acked" || d.Queue != "jobs" {
 		t.Errorf("one attempt less: %+v", d)
 	}
 	if told[b] != nil || s.Unneeded != 0 {
 		t.Errorf("one attempt less: %+v, %+v", told[b], s)
 	}
 	// Any number of attempts: nothing to replay.
-	s, told = w.run(WhatIfOptions{Change: change("jobs", func(p *event.Policy) { p.MaxAttempts = 0 })})
-	if told[a] == nil || told[a].Effect != Spared || told[back] != nil || s.Unneeded != 1 || s.All.Messages != 2 {
+	s, told = w.under(func(p *event.Policy) { p.MaxAttempts = 0 })
+	if told[a] == nil || told[a].Effect != Spared || told[back] != nil || s.Unneeded != 1 ||
+		s.All.Messages != 2 {
 		t.Errorf("no limit: %+v, %+v, %+v", told[a], told[back], s)
 	}
 	// Where the queue would have been full, a replay is refused.
-	s, told = w.run(WhatIfOptions{Change: change("jobs", func(p *event.Policy) { p.MaxBytes = 5 })})
+	s, told = w.under(func(p *event.Policy) { p.MaxBytes = 5 })
 	if s.All.Effects[Refused] != 2 { // a and b, with 10 bytes each; nothing to replay then
 		t.Errorf("full: %+v", s)
 	}
@@ -495,7 +548,8 @@ func TestResurrectionsAndImportsArePlayed(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := w.do(&event.Command{Resurrect: &event.Resurrect{
-		ID: a, Last: event.RefOf(history[len(history)-1].ID), Queue: "jobs", Key: "k", Priority: 5, Size: 10, First: a,
+		ID: a, Last: event.RefOf(history[len(history)-1].ID), Queue: "jobs", Key: "k", Priority: 5,
+		Size: 10, First: a,
 	}})
 	if r[0].Problem != nil {
 		t.Fatal(r[0].Problem)
@@ -503,7 +557,9 @@ func TestResurrectionsAndImportsArePlayed(t *testing.T) {
 	back := r[0].ID
 	w.try("jobs", 100, event.OpAck)
 	source := func() event.Result {
-		return w.do(&event.Command{Produce: &event.Produce{Queue: "jobs", Import: true, Messages: []event.NewMessage{{Priority: 5, SourceID: "s-1", DedupKey: event.Hash{9}}}}})[0]
+		return w.do(&event.Command{Produce: &event.Produce{Queue: "jobs", Import: true,
+			Messages: []event.NewMessage{{Priority: 5, SourceID: "s-1",
+				DedupKey: event.Hash{9}}}}})[0]
 	}
 	imported := source().Produced[0].ID
 	w.try("jobs", 100, event.OpAck)
@@ -516,7 +572,7 @@ func TestResurrectionsAndImportsArePlayed(t *testing.T) {
 	if s.All.Messages != 3 || s.All.Same != 3 || s.Unneeded != 0 || len(told) != 0 {
 		t.Errorf("as it was: %+v", s)
 	}
-	s, told = w.run(WhatIfOptions{Change: change("jobs", func(p *event.Policy) { p.MaxAttempts = 3 })})
+	s, told = w.under(func(p *event.Policy) { p.MaxAttempts = 3 })
 	// The third try is taken to fail like the second: it is discarded later.
 	if told[a] == nil || told[a].Effect != Delayed {
 		t.Errorf("one attempt more: %+v", told[a])
@@ -524,7 +580,7 @@ func TestResurrectionsAndImportsArePlayed(t *testing.T) {
 	if told[back] != nil && told[back].Effect == Refused || s.All.Messages+s.Unneeded != 3 {
 		t.Errorf("one attempt more: %+v, %+v", told[back], s)
 	}
-	s, _ = w.run(WhatIfOptions{Change: change("jobs", func(p *event.Policy) { p.MaxAttempts = 0 })})
+	s, _ = w.under(func(p *event.Policy) { p.MaxAttempts = 0 })
 	if s.Unneeded != 1 || s.All.Messages != 2 {
 		t.Errorf("no limit: %+v", s)
 	}
@@ -538,11 +594,12 @@ func TestWhatCantBePlayedIsTold(t *testing.T) {
 		From: event.Instant{Kind: event.InstantNow}, To: event.Instant{Kind: event.InstantNow},
 		Change: change("jobs", func(p *event.Policy) { p.Ordering = event.FIFO }),
 	})
-	if err == nil || !strings.Contains(err.Error(), "ordering can't change while the queue holds messages") {
+	if err == nil || !strings.Contains(err.Error(),
+		"ordering can't change while the queue holds messages") {
 		t.Error(err)
 	}
 	// A dead-letter queue that there never was is made.
-	s, _ := w.run(WhatIfOptions{Change: change("jobs", func(p *event.Policy) { p.DeadLetterQueue = "graveyard" })})
+	s, _ := w.under(func(p *event.Policy) { p.DeadLetterQueue = "graveyard" })
 	if s.All.Same != 1 {
 		t.Errorf("%+v", s.All)
 	}

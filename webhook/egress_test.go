@@ -63,10 +63,14 @@ var attempts = []string{
 	"http://metadata.google.internal/computeMetadata/v1/",
 	"http://metadata/computeMetadata/v1/",
 	"http://10.0.0.1/", "http://172.16.0.1/", "http://172.31.255.255/", "http://192.168.1.1/",
-	"http://100.64.0.1/", "http://192.0.0.192/", "http://192.0.2.1/", "http://198.51.100.1/", "http://203.0.113.1/",
-	"http://198.18.0.1/", "http://224.0.0.1/", "http://239.255.255.255/", "http://240.0.0.1/", "http://255.255.255.255/",
-	"http://[fc00::1]/", "http://[fd12:3456:789a::1]/", "http://[fe80::1]/", "http://[fec0::1]/", "http://[ff02::1]/",
-	"http://[2001:db8::1]/", "http://[3fff::1]/", "http://[100::1]/", "http://[5f00::1]/", "http://[2001:2::1]/",
+	"http://100.64.0.1/", "http://192.0.0.192/", "http://192.0.2.1/", "http://198.51.100.1/",
+	"http://203.0.113.1/",
+	"http://198.18.0.1/", "http://224.0.0.1/", "http://239.255.255.255/", "http://240.0.0.1/",
+	"http://255.255.255.255/",
+	"http://[fc00::1]/", "http://[fd12:3456:789a::1]/", "http://[fe80::1]/", "http://[fec0::1]/",
+	"http://[ff02::1]/",
+	"http://[2001:db8::1]/", "http://[3fff::1]/", "http://[100::1]/", "http://[5f00::1]/",
+	"http://[2001:2::1]/",
 	"http://intranet/", "http://printer.local/", "http://db.corp.internal/",
 	"http://user:secret@127.0.0.1:PORT/",
 	"http://example.com@127.0.0.1:PORT/",
@@ -77,7 +81,8 @@ var attempts = []string{
 	"http://127。0。0。1:PORT/",
 	"http://%31%32%37.0.0.1:PORT/",
 	"http://127.0.0.1:PORT#@example.com/",
-	"file:///etc/passwd", "gopher://127.0.0.1:PORT/", "ftp://127.0.0.1:PORT/", "unix:///var/run/docker.sock", "//127.0.0.1:PORT/", "http:127.0.0.1:PORT/",
+	"file:///etc/passwd", "gopher://127.0.0.1:PORT/", "ftp://127.0.0.1:PORT/",
+	"unix:///var/run/docker.sock", "//127.0.0.1:PORT/", "http:127.0.0.1:PORT/",
 }
 
 // listen returns the port of a server on this machine and how many connections
@@ -85,7 +90,10 @@ var attempts = []string{
 func listen(t *testing.T) (port string, seen *atomic.Int64) {
 	t.Helper()
 	seen = new(atomic.Int64)
-	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, "inside") }))
+	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter,
+		r *http.Request) {
+		_, _ = io.WriteString(w, "inside")
+	}))
 	srv.Config.ConnState = func(_ net.Conn, s http.ConnState) {
 		if s == http.StateNew {
 			seen.Add(1)
@@ -121,7 +129,8 @@ func TestAttemptsAtSave(t *testing.T) {
 // resolver or net/http make of it.
 func TestAttemptsAtDial(t *testing.T) {
 	port, seen := listen(t)
-	c := NewClient(ClientOptions{Timeout: 2 * time.Second, Resolver: resolver(t, func(string) []string { return []string{"127.0.0.1", "::1"} })})
+	c := NewClient(ClientOptions{Timeout: 2 * time.Second,
+		Resolver: resolver(t, func(string) []string { return []string{"127.0.0.1", "::1"} })})
 	defer c.Close()
 	for _, raw := range attempts {
 		raw = strings.Replace(raw, "PORT", port, 1)
@@ -159,7 +168,8 @@ func TestNamesThatStandForThisMachine(t *testing.T) {
 		"unspecified":     func() []string { return []string{"0.0.0.0"} },
 		"embedded, NAT64": func() []string { return []string{"64:ff9b::7f00:1"} },
 	} {
-		c := NewClient(ClientOptions{Timeout: 2 * time.Second, Resolver: resolver(t, func(string) []string { return addrs() })})
+		c := NewClient(ClientOptions{Timeout: 2 * time.Second,
+			Resolver: resolver(t, func(string) []string { return addrs() })})
 		target := "http://hooks.example.com:" + port + "/"
 		if err := CheckURL(target, false); err != nil {
 			t.Fatal(err)
@@ -181,11 +191,13 @@ func TestNamesThatStandForThisMachine(t *testing.T) {
 // TestRedirect: it is the answer, wherever it points.
 func TestRedirect(t *testing.T) {
 	inner, seen := listen(t)
-	for _, to := range []string{"http://169.254.169.254/latest/meta-data/", "http://127.0.0.1:" + inner + "/"} {
+	for _, to := range []string{"http://169.254.169.254/latest/meta-data/",
+		"http://127.0.0.1:" + inner + "/"} {
 		srv := httptest.NewServer(http.RedirectHandler(to, http.StatusTemporaryRedirect))
 		c := NewClient(ClientOptions{AllowPrivate: true})
 		a, err := c.Do(t.Context(), Outgoing{URL: srv.URL})
-		if err != nil || a.Status != http.StatusTemporaryRedirect || a.Header.Get("Location") != to {
+		if err != nil || a.Status != http.StatusTemporaryRedirect ||
+			a.Header.Get("Location") != to {
 			t.Errorf("%v, %v", a, err)
 		}
 		c.Close()
@@ -202,14 +214,16 @@ func TestNoProxy(t *testing.T) {
 	t.Setenv("HTTP_PROXY", "http://127.0.0.1:"+port)
 	t.Setenv("http_proxy", "http://127.0.0.1:"+port)
 	t.Setenv("ALL_PROXY", "http://127.0.0.1:"+port)
-	c := NewClient(ClientOptions{Timeout: 2 * time.Second, Resolver: resolver(t, func(string) []string { return []string{"10.9.9.9"} })})
+	c := NewClient(ClientOptions{Timeout: 2 * time.Second,
+		Resolver: resolver(t, func(string) []string { return []string{"10.9.9.9"} })})
 	defer c.Close()
 	_, err := c.Do(t.Context(), Outgoing{URL: "http://hooks.example.com/"})
 	var refused *RefusedError
 	if !errors.As(err, &refused) || seen.Load() > 0 {
 		t.Fatalf("%v, %d connections", err, seen.Load())
 	}
-	if u, err := http.ProxyFromEnvironment(&http.Request{URL: &url.URL{Scheme: "http", Host: "hooks.example.com"}}); err != nil || u == nil {
+	if u, err := http.ProxyFromEnvironment(&http.Request{URL: &url.URL{Scheme: "http",
+		Host: "hooks.example.com"}}); err != nil || u == nil {
 		t.Fatalf("the environment has no proxy here (%v, %v): the test shows nothing", u, err)
 	}
 }
@@ -218,16 +232,22 @@ func TestNoProxy(t *testing.T) {
 // but never what only clouds and links have.
 func TestAllowPrivate(t *testing.T) {
 	for _, raw := range []string{
-		"http://127.0.0.1:1/", "http://[::1]:1/", "http://localhost:1/", "http://10.0.0.1/", "http://orders/x?y=z", "http://[fd12::1]/", "http://100.64.0.1/",
-		"http://a.internal/", "http://[::ffff:10.0.0.1]/", "https://example.com/", "http://[64:ff9b::10.0.0.1]/",
+		"http://127.0.0.1:1/", "http://[::1]:1/", "http://localhost:1/", "http://10.0.0.1/",
+		"http://orders/x?y=z", "http://[fd12::1]/", "http://100.64.0.1/",
+		"http://a.internal/", "http://[::ffff:10.0.0.1]/", "https://example.com/",
+		"http://[64:ff9b::10.0.0.1]/",
 	} {
 		if err := CheckURL(raw, true); err != nil {
 			t.Errorf("%s: %v", raw, err)
 		}
 	}
 	for _, raw := range []string{
-		"http://169.254.169.254/", "http://[::ffff:169.254.169.254]/", "http://[64:ff9b::169.254.169.254]/", "http://[2002:a9fe:a9fe::]/", "http://0.0.0.0/", "http://[::]/",
-		"http://224.0.0.1/", "http://255.255.255.255/", "http://[fe80::1]/", "http://100.100.100.200/", "http://2130706433/", "http://u:p@example.com/", "http://x:0/", "http://x:99999/", "http://x:/",
+		"http://169.254.169.254/", "http://[::ffff:169.254.169.254]/",
+		"http://[64:ff9b::169.254.169.254]/", "http://[2002:a9fe:a9fe::]/", "http://0.0.0.0/",
+		"http://[::]/",
+		"http://224.0.0.1/", "http://255.255.255.255/", "http://[fe80::1]/",
+		"http://100.100.100.200/", "http://2130706433/", "http://u:p@example.com/", "http://x:0/",
+		"http://x:99999/", "http://x:/",
 		"http://a..b/", "http://-a b/", "http:///x", "http://[127.0.0.1]x/", "",
 	} {
 		if err := CheckURL(raw, true); err == nil {
@@ -239,14 +259,18 @@ func TestAllowPrivate(t *testing.T) {
 // TestPublic: what is on the internet is taken.
 func TestPublic(t *testing.T) {
 	for _, raw := range []string{
-		"https://example.com/hook?a=b", "http://example.com.:8080/", "https://8.8.8.8/", "https://[2606:4700:4700::1111]/", "https://xn--bcher-kva.example/", "https://a_b.example.com/",
-		"https://172.32.0.1/", "https://100.128.0.1/", "https://3com.example/", "https://internal.example.com/",
+		"https://example.com/hook?a=b", "http://example.com.:8080/", "https://8.8.8.8/",
+		"https://[2606:4700:4700::1111]/", "https://xn--bcher-kva.example/",
+		"https://a_b.example.com/",
+		"https://172.32.0.1/", "https://100.128.0.1/", "https://3com.example/",
+		"https://internal.example.com/",
 	} {
 		if err := CheckURL(raw, false); err != nil {
 			t.Errorf("%s: %v", raw, err)
 		}
 	}
-	for _, a := range []string{"1.1.1.1", "172.15.255.255", "192.167.255.255", "223.255.255.255", "2001:200::1", "2a00:1450::1"} {
+	for _, a := range []string{"1.1.1.1", "172.15.255.255", "192.167.255.255", "223.255.255.255",
+		"2001:200::1", "2a00:1450::1"} {
 		if err := CheckAddr(netip.MustParseAddr(a), false); err != nil {
 			t.Error(err)
 		}
@@ -260,7 +284,8 @@ func TestDo(t *testing.T) {
 		switch r.URL.Path {
 		case "/echo":
 			b, _ := io.ReadAll(r.Body)
-			w.Header().Set("X-Got", r.Method+" "+r.Header.Get("X-Own")+" "+r.Header.Get("User-Agent")+" "+r.Host+" "+r.Header.Get("Accept-Encoding"))
+			w.Header().Set("X-Got",
+				r.Method+" "+r.Header.Get("X-Own")+" "+r.Header.Get("User-Agent")+" "+r.Host+" "+r.Header.Get("Accept-Encoding"))
 			w.WriteHeader(http.StatusTeapot)
 			_, _ = w.Write(b)
 		case "/large":
@@ -282,26 +307,32 @@ func TestDo(t *testing.T) {
 	}))
 	defer srv.Close()
 	defer close(hang)
-	c := NewClient(ClientOptions{AllowPrivate: true, Timeout: 300 * time.Millisecond, MaxAnswer: 1000})
+	c := NewClient(ClientOptions{AllowPrivate: true, Timeout: 300 * time.Millisecond,
+		MaxAnswer: 1000})
 	defer c.Close()
-	a, err := c.Do(t.Context(), Outgoing{URL: srv.URL + "/echo", Body: []byte("hello"), Header: http.Header{"x-own": {"1"}, "Host": {"elsewhere"}, "Content-Length": {"3"}}})
+	a, err := c.Do(t.Context(), Outgoing{URL: srv.URL + "/echo", Body: []byte("hello"),
+		Header: http.Header{"x-own": {"1"}, "Host": {"elsewhere"}, "Content-Length": {"3"}}})
 	if err != nil || a.Status != http.StatusTeapot || string(a.Body) != "hello" || a.Cut {
 		t.Fatalf("%+v, %v", a, err)
 	}
-	if got, want := a.Header.Get("X-Got"), "POST 1 qlogd "+strings.TrimPrefix(srv.URL, "http://"); got != want {
+	if got, want := a.Header.Get("X-Got"), "POST 1 qlogd "+strings.TrimPrefix(srv.URL,
+		"http://"); got != want {
 		t.Errorf("sent %q, want %q", got, want)
 	}
-	if a, err = c.Do(t.Context(), Outgoing{URL: srv.URL + "/large"}); err != nil || len(a.Body) != 1000 || !a.Cut {
+	if a, err = c.Do(t.Context(), Outgoing{URL: srv.URL + "/large"}); err != nil ||
+		len(a.Body) != 1000 || !a.Cut {
 		t.Errorf("%v, %v", a, err)
 	}
 	for _, path := range []string{"/hang", "/drip"} {
 		began := time.Now()
-		if _, err = c.Do(t.Context(), Outgoing{URL: srv.URL + path + "?secret=1"}); err == nil || time.Since(began) > 5*time.Second || strings.Contains(err.Error(), "secret") {
+		if _, err = c.Do(t.Context(), Outgoing{URL: srv.URL + path + "?secret=1"}); err == nil ||
+			time.Since(began) > 5*time.Second || strings.Contains(err.Error(), "secret") {
 			t.Errorf("%s: %v after %s", path, err, time.Since(began))
 		}
 	}
 	for _, path := range []string{"/break", "/headers"} {
-		if a, err = c.Do(t.Context(), Outgoing{URL: srv.URL + path + "?secret=1"}); err == nil || strings.Contains(err.Error(), "secret") {
+		if a, err = c.Do(t.Context(), Outgoing{URL: srv.URL + path + "?secret=1"}); err == nil ||
+			strings.Contains(err.Error(), "secret") {
 			t.Errorf("%s: %v, %v", path, a, err)
 		}
 	}
@@ -320,7 +351,8 @@ func TestNotHTTP(t *testing.T) {
 	}
 	defer func() { _ = l.Close() }()
 	go func() {
-		for _, banner := range []string{"-ERR unknown command, hunter2\r\n", "HTTP/1.1 hunter2 x\r\n\r\n", "HTTP/1.1 200 OK\r\nhunter2\r\n\r\n", "HTTP/1.1 200 OK\r\nContent-Length: hunter2\r\n\r\n"} {
+		for _, banner := range []string{"-ERR unknown command, hunter2\r\n",
+			"HTTP/1.1 hunter2 x\r\n\r\n", "HTTP/1.1 200 OK\r\nhunter2\r\n\r\n", "HTTP/1.1 200 OK\r\nContent-Length: hunter2\r\n\r\n"} {
 			c, err := l.Accept()
 			if err != nil {
 				return
@@ -342,7 +374,9 @@ func TestNotHTTP(t *testing.T) {
 
 // TestTLS: a certificate of nobody we know, or of another host, ends it.
 func TestClientTLS(t *testing.T) {
-	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter,
+		*http.Request) {
+	}))
 	srv.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelInfo)
 	srv.StartTLS()
 	defer srv.Close()
@@ -357,7 +391,8 @@ func TestClientTLS(t *testing.T) {
 	if a, err := known.Do(t.Context(), Outgoing{URL: srv.URL}); err != nil || a.Status != 200 {
 		t.Errorf("%v, %v", a, err)
 	}
-	other := NewClient(ClientOptions{AllowPrivate: true, TLS: &tls.Config{RootCAs: pool}, Resolver: resolver(t, func(string) []string { return []string{"127.0.0.1"} })})
+	other := NewClient(ClientOptions{AllowPrivate: true, TLS: &tls.Config{RootCAs: pool},
+		Resolver: resolver(t, func(string) []string { return []string{"127.0.0.1"} })})
 	defer other.Close()
 	_, port, _ := net.SplitHostPort(srv.Listener.Addr().String())
 	if _, err := other.Do(t.Context(), Outgoing{URL: "https://other.test:" + port}); err == nil {
@@ -371,7 +406,8 @@ func TestHeadersThatCanBeGiven(t *testing.T) {
 			t.Errorf("%s can be given", name)
 		}
 	}
-	for _, h := range [][2]string{{"", "x"}, {"a b", "x"}, {"a:", "x"}, {"a", "x\r\nHost: y"}, {"a\n", "x"}, {"a", "x\x00"}, {"ä", "x"}} {
+	for _, h := range [][2]string{{"", "x"}, {"a b", "x"}, {"a:", "x"}, {"a", "x\r\nHost: y"},
+		{"a\n", "x"}, {"a", "x\x00"}, {"ä", "x"}} {
 		if ValidHeader(h[0], h[1]) {
 			t.Errorf("%q: %q is taken", h[0], h[1])
 		}
@@ -402,9 +438,10 @@ func resolver(t *testing.T, addrs func(name string) []string) *net.Resolver {
 			}
 		}
 	}()
-	return &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, "udp", conn.LocalAddr().String())
-	}}
+	return &net.Resolver{PreferGo: true,
+		Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "udp", conn.LocalAddr().String())
+		}}
 }
 
 // answerDNS answers a question of one name (RFC 1035, section 4).

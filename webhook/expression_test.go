@@ -13,7 +13,8 @@ import (
 
 func testEnv(t testing.TB) *Env {
 	t.Helper()
-	e, err := NewEnv(map[string]*cel.Type{"payload": JSON, "headers": Strings, "name": String, "at": Timestamp, "n": Int})
+	e, err := NewEnv(map[string]*cel.Type{"payload": JSON, "headers": Strings, "name": String,
+		"at": Timestamp, "n": Int})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -118,7 +119,8 @@ func TestRefusedWhenCompiled(t *testing.T) {
 		if c.line > 0 {
 			at = fmt.Sprintf("line %d, column %d: ", c.line, c.column)
 		}
-		if !errors.As(err, &bad) || !strings.HasPrefix(bad.Error(), at) || !strings.Contains(bad.Error(), c.want) {
+		if !errors.As(err, &bad) || !strings.HasPrefix(bad.Error(), at) ||
+			!strings.Contains(bad.Error(), c.want) {
 			t.Errorf("%.60s: %v", c.text, err)
 		}
 	}
@@ -128,7 +130,8 @@ func TestRefusedWhenCompiled(t *testing.T) {
 // much of the machine.
 func TestFailsWhenEvaluated(t *testing.T) {
 	e := testEnv(t)
-	long := `{"s":"` + strings.Repeat("x", 1<<20) + `","l":[` + strings.Repeat(`"",`, 1<<17) + `""]}`
+	long := `{"s":"` + strings.Repeat("x", 1<<20) + `","l":[` + strings.Repeat(`"",`,
+		1<<17) + `""]}`
 	for _, c := range []struct {
 		text, payload, want string
 		gives               *cel.Type
@@ -136,11 +139,13 @@ func TestFailsWhenEvaluated(t *testing.T) {
 		{`payload.action == 'opened'`, `{}`, "no such key: action", Bool},
 		{`payload.action == 'opened'`, `[]`, "", Bool},
 		{`payload.a`, `{"a":1}`, "must give true or false, and gave a number", Bool},
-		{`payload.a`, `{"a":1}`, "must give a string, and gave a number; string(…) makes one", String},
+		{`payload.a`, `{"a":1}`, "must give a string, and gave a number; string(…) makes one",
+			String},
 		{`payload.a`, `{"a":null}`, "gave null", String},
 		{`payload.a`, `{"a":[]}`, "gave a list", String},
 		{`payload.a / 0 == 1`, `{"a":1}`, "division by zero", Bool},
-		{`payload.a.all(x, payload.a.all(y, payload.a.all(z, x + y + z > 0)))`, `{"a":[` + strings.Repeat("1,", 200) + `1]}`, "takes more than 1000000 steps", Bool},
+		{`payload.a.all(x, payload.a.all(y, payload.a.all(z, x + y + z > 0)))`,
+			`{"a":[` + strings.Repeat("1,", 200) + `1]}`, "takes more than 1000000 steps", Bool},
 		{`payload.s.replace("", payload.s)`, long, "longer than 4194304 bytes", JSON},
 		{`payload.s.replace("x", payload.s, 5)`, long, "longer than 4194304 bytes", JSON},
 		{`payload.l.join(payload.s)`, long, "longer than 4194304 bytes", JSON},
@@ -172,24 +177,28 @@ func TestFailsWhenEvaluated(t *testing.T) {
 func TestObject(t *testing.T) {
 	e := testEnv(t)
 	o, err := e.CompileObject(map[string]string{
-		"title": `"[GitHub] " + payload.issue.title`, "body": `payload.issue.body`, "a\"b": `payload.?nobody`, "z": `optional.none()`, "n": `n`,
+		"title": `"[GitHub] " + payload.issue.title`, "body": `payload.issue.body`,
+		"a\"b": `payload.?nobody`, "z": `optional.none()`, "n": `n`,
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	got, err := o.Eval(vars(t, issue), 100)
-	if want := `{"body":null,"n":7,"title":"[GitHub] It \"breaks\" <here>"}`; err != nil || string(got) != want {
+	if want := `{"body":null,"n":7,"title":"[GitHub] It \"breaks\" <here>"}`; err != nil ||
+		string(got) != want {
 		t.Errorf("%s, %v", got, err)
 	}
 	if _, err := o.Eval(vars(t, issue), 50); !errors.Is(err, ErrTooLarge) {
 		t.Error(err)
 	}
 	var failed *EvalError
-	if _, err := o.Eval(vars(t, `{"issue":{"body":1}}`), 100); !errors.As(err, &failed) || failed.Field != "title" || !strings.Contains(err.Error(), "no such key: title") {
+	if _, err := o.Eval(vars(t, `{"issue":{"body":1}}`), 100); !errors.As(err, &failed) ||
+		failed.Field != "title" || !strings.Contains(err.Error(), "no such key: title") {
 		t.Error(err)
 	}
 	var bad *ExprError
-	if _, err := e.CompileObject(map[string]string{"a": "1", "b": "1 +"}); !errors.As(err, &bad) || bad.Field != "b" {
+	if _, err := e.CompileObject(map[string]string{"a": "1", "b": "1 +"}); !errors.As(err, &bad) ||
+		bad.Field != "b" {
 		t.Error(err)
 	}
 	if o, err = e.CompileObject(nil); err != nil {
@@ -202,15 +211,18 @@ func TestObject(t *testing.T) {
 
 func TestValue(t *testing.T) {
 	for text, want := range map[string]any{
-		`-1`: int64(-1), `1e2`: float64(100), `-9223372036854775809`: float64(-9223372036854775809), `1e999`: 1.7976931348623157e308,
+		`-1`: int64(-1), `1e2`: float64(100),
+		`-9223372036854775809`: float64(-9223372036854775809), `1e999`: 1.7976931348623157e308,
 		`-1e999`: -1.7976931348623157e308, `"é"`: "é", ` true `: true, `1e-999`: float64(0),
 	} {
 		if got, err := ParseJSON([]byte(text)); got != want || err != nil {
 			t.Errorf("%s: %v, %v", text, got, err)
 		}
 	}
-	for _, text := range []string{``, `{`, `{"a":1,"a":2}`, "\"\xff\"", `1 2`, `{"a"}`, `[1,]`, `nul`, `{"a":1`, `[1`,
-		strings.Repeat("[", 65) + strings.Repeat("]", 65), strings.Repeat(`{"a":`, 65) + "1" + strings.Repeat("}", 65)} {
+	for _, text := range []string{``, `{`, `{"a":1,"a":2}`, "\"\xff\"", `1 2`, `{"a"}`, `[1,]`,
+		`nul`, `{"a":1`, `[1`,
+		strings.Repeat("[", 65) + strings.Repeat("]", 65), strings.Repeat(`{"a":`,
+			65) + "1" + strings.Repeat("}", 65)} {
 		got, err := ParseJSON([]byte(text))
 		if err == nil {
 			t.Errorf("%.40s: %v", text, got)
@@ -224,7 +236,8 @@ func TestValue(t *testing.T) {
 
 // FuzzValue: what ParseJSON reads is written again as the same JSON.
 func FuzzValue(f *testing.F) {
-	for _, text := range []string{issue, `-0`, `1e999`, `[1.0,"\u00e9\ud83d\ude00"]`, `{"a":{"b":[null,true]}}`, `{"a":1,"a":2}`, "\"\xff\""} {
+	for _, text := range []string{issue, `-0`, `1e999`, `[1.0,"\u00e9\ud83d\ude00"]`,
+		`{"a":{"b":[null,true]}}`, `{"a":1,"a":2}`, "\"\xff\""} {
 		f.Add(text)
 	}
 	o, err := testEnv(f).CompileObject(map[string]string{"v": "payload"})
@@ -236,7 +249,8 @@ func FuzzValue(f *testing.F) {
 		if err != nil {
 			return
 		}
-		out, err := o.Eval(Vars{"payload": v, "headers": map[string]string{}, "name": "", "at": time.Time{}, "n": int64(0)}, 1<<20)
+		out, err := o.Eval(Vars{"payload": v, "headers": map[string]string{}, "name": "",
+			"at": time.Time{}, "n": int64(0)}, 1<<20)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -53,24 +53,29 @@ var vectors = []struct {
 	},
 	{
 		"github, as generic", "the same",
-		wire.VerifyHMAC{Scheme: Generic, Header: "X-Hub-Signature-256", Prefix: "sha256="}, "It's a Secret to Everybody", 0, "Hello, World!",
+		wire.VerifyHMAC{Scheme: Generic, Header: "X-Hub-Signature-256",
+			Prefix: "sha256="}, "It's a Secret to Everybody", 0, "Hello, World!",
 		[]string{"X-Hub-Signature-256: sha256=757107ea0eb2509fc211221cce984b8a37570b6d7586c22c46f4379c8b043e17"},
 	},
 	{
 		"generic", "the same",
-		wire.VerifyHMAC{Scheme: Generic, Header: "X-Sig"}, "It's a Secret to Everybody", 0, "Hello, World!",
+		wire.VerifyHMAC{Scheme: Generic,
+			Header: "X-Sig"}, "It's a Secret to Everybody", 0, "Hello, World!",
 		[]string{"X-Sig: 757107EA0EB2509FC211221CCE984B8A37570B6D7586C22C46F4379C8B043E17"},
 	},
 	{
 		"standard", "https://github.com/standard-webhooks/standard-webhooks/blob/main/spec/standard-webhooks.md#verifying-signatures",
-		wire.VerifyHMAC{Scheme: Standard}, "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", 1614265330, `{"test": 2432232314}`,
-		[]string{"webhook-id: msg_p5jXN8AQM9LWM0D4loKWxJek", "webhook-timestamp: 1614265330", "webhook-signature: v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="},
+		wire.VerifyHMAC{Scheme: Standard}, "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", 1614265330,
+		`{"test": 2432232314}`,
+		[]string{"webhook-id: msg_p5jXN8AQM9LWM0D4loKWxJek", "webhook-timestamp: 1614265330",
+			"webhook-signature: v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="},
 	},
 	{
 		"slack", "https://docs.slack.dev/authentication/verifying-requests-from-slack",
 		wire.VerifyHMAC{Scheme: Slack}, "8f742231b10e8888abcd99yyyzzz85a5", 1531420618,
 		"token=xyzz0WbapA4vBCDEFasx0q6G&team_id=T1DC2JH3J&team_domain=testteamnow&channel_id=G8PSS9T3V&channel_name=foobar&user_id=U2CERLKJA&user_name=roadrunner&command=%2Fwebhook-collect&text=&response_url=https%3A%2F%2Fhooks.slack.com%2Fcommands%2FT1DC2JH3J%2F397700885554%2F96rGlfmibIGlgcZRskXaIFfN&trigger_id=398738663015.47445629121.803a0bc887a14d10d2c447fce8b6703c",
-		[]string{"X-Slack-Request-Timestamp: 1531420618", "X-Slack-Signature: v0=a2114d57b48eac39b9ad189dd8316235a7b4a8d21a10bd27519666489c69b503"},
+		[]string{"X-Slack-Request-Timestamp: 1531420618",
+			"X-Slack-Signature: v0=a2114d57b48eac39b9ad189dd8316235a7b4a8d21a10bd27519666489c69b503"},
 	},
 	// These schemes' documentation has no values; their libraries agree in
 	// webhook/oracle. The values are openssl's:
@@ -103,12 +108,16 @@ func TestVectors(t *testing.T) {
 			t.Errorf("%s: %v", v.name, err)
 			continue
 		}
-		if err := w.Verify(from(v.headers...), []byte(v.body), []string{"new one", v.secret, "other"}, now); err != nil {
+		if err := w.Verify(from(v.headers...), []byte(v.body),
+			[]string{"new one", v.secret, "other"}, now); err != nil {
 			t.Errorf("%s, rotated: %v", v.name, err)
 		}
 		last := len(v.headers) - 1
 		name, value, _ := strings.Cut(v.headers[last], ": ")
-		with := func(value string) []string { return append(append([]string{}, v.headers[:last]...), name+": "+value) }
+		with := func(value string) []string {
+			return append(append([]string{},
+				v.headers[:last]...), name+": "+value)
+		}
 		wrong := map[string]error{
 			"another body":   verify(v.body+" ", v.secret, now, v.headers...),
 			"no body":        verify("", v.secret, now, v.headers...),
@@ -133,7 +142,8 @@ func TestVectors(t *testing.T) {
 					continue // bits that base64 does not use
 				}
 			}
-			if err := verify(v.body, v.secret, now, with(value[:at]+changed+value[at+len(sig):])...); !errors.Is(err, ErrSignature) {
+			if err := verify(v.body, v.secret, now,
+				with(value[:at]+changed+value[at+len(sig):])...); !errors.Is(err, ErrSignature) {
 				t.Errorf("%s: %s: %v", v.name, changed, err)
 			}
 		}
@@ -148,8 +158,10 @@ func TestVectors(t *testing.T) {
 			}
 			continue
 		}
-		for off, want := range map[int]error{-301: ErrStale, -300: nil, 300: nil, 301: ErrStale, 86400 * 365: ErrStale, -86400 * 365: ErrStale} {
-			if err := verify(v.body, v.secret, now.Add(time.Duration(off)*time.Second), v.headers...); !errors.Is(err, want) {
+		for off, want := range map[int]error{-301: ErrStale, -300: nil, 300: nil, 301: ErrStale,
+			86400 * 365: ErrStale, -86400 * 365: ErrStale} {
+			if err := verify(v.body, v.secret, now.Add(time.Duration(off)*time.Second),
+				v.headers...); !errors.Is(err, want) {
 				t.Errorf("%s, off by %d: %v", v.name, off, err)
 			}
 		}
@@ -177,7 +189,8 @@ func TestSign(t *testing.T) {
 			}
 			return out
 		}
-		if err := w.Verify(from(lines(headers)...), []byte("body"), []string{secret}, now); err != nil {
+		if err := w.Verify(from(lines(headers)...), []byte("body"), []string{secret},
+			now); err != nil {
 			t.Errorf("%s: %v %v", name, headers, err)
 		}
 		for k, v := range headers {
@@ -185,7 +198,8 @@ func TestSign(t *testing.T) {
 				continue
 			}
 			headers[k] = "1800000001"
-			if err := w.Verify(from(lines(headers)...), []byte("body"), []string{secret}, now); !errors.Is(err, ErrSignature) {
+			if err := w.Verify(from(lines(headers)...), []byte("body"), []string{secret},
+				now); !errors.Is(err, ErrSignature) {
 				t.Errorf("%s with another %s: %v", name, k, err)
 			}
 			headers[k] = v
@@ -203,15 +217,20 @@ func TestSeveral(t *testing.T) {
 	secrets := []string{"It's a Secret to Everybody"}
 	pd := made(t, wire.VerifyHMAC{Scheme: PagerDuty})
 	for _, lines := range [][]string{
-		{"X-PagerDuty-Signature: v1=" + bad + ",v1=" + good}, {"X-PagerDuty-Signature: v1=" + good + ", v1=" + bad},
-		{"X-PagerDuty-Signature: v2=" + good + ",v1=" + good}, {"X-PagerDuty-Signature: v1=" + bad, "X-PagerDuty-Signature: v1=" + good},
+		{"X-PagerDuty-Signature: v1=" + bad + ",v1=" + good},
+		{"X-PagerDuty-Signature: v1=" + good + ", v1=" + bad},
+		{"X-PagerDuty-Signature: v2=" + good + ",v1=" + good}, {"X-PagerDuty-Signature: v1=" + bad,
+			"X-PagerDuty-Signature: v1=" + good},
 	} {
-		if err := pd.Verify(from(lines...), []byte("Hello, World!"), secrets, time.Now()); err != nil {
+		if err := pd.Verify(from(lines...), []byte("Hello, World!"), secrets,
+			time.Now()); err != nil {
 			t.Errorf("%v: %v", lines, err)
 		}
 	}
-	for _, line := range []string{"v2=" + good, good, "v1=" + bad + ",v0=" + good, strings.Repeat("v1="+bad+",", 16) + "v1=" + good} {
-		if err := pd.Verify(from("X-PagerDuty-Signature: "+line), []byte("Hello, World!"), secrets, time.Now()); !errors.Is(err, ErrSignature) {
+	for _, line := range []string{"v2=" + good, good, "v1=" + bad + ",v0=" + good,
+		strings.Repeat("v1="+bad+",", 16) + "v1=" + good} {
+		if err := pd.Verify(from("X-PagerDuty-Signature: "+line), []byte("Hello, World!"), secrets,
+			time.Now()); !errors.Is(err, ErrSignature) {
 			t.Errorf("%s: %v", line, err)
 		}
 	}
@@ -219,18 +238,23 @@ func TestSeveral(t *testing.T) {
 	const sig = "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
 	meta := []string{"webhook-id: msg_p5jXN8AQM9LWM0D4loKWxJek", "webhook-timestamp: 1614265330"}
 	body, now := []byte(`{"test": 2432232314}`), time.Unix(1614265330, 0)
-	for _, secret := range []string{"whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", "MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"} {
+	for _, secret := range []string{"whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw",
+		"MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"} {
 		for _, line := range []string{"v1,Ceo5qEr07ixe2NLpvHk3FH9bwy/WavXrAFQ/9tdO6mc= v2,x " + sig, sig + " v1a,xyz"} {
-			if err := std.Verify(from(append(meta, "webhook-signature: "+line)...), body, []string{secret}, now); err != nil {
+			if err := std.Verify(from(append(meta, "webhook-signature: "+line)...), body,
+				[]string{secret}, now); err != nil {
 				t.Errorf("%s: %v", line, err)
 			}
 		}
 	}
 	for _, lines := range [][]string{
-		{meta[0], meta[1], meta[0], "webhook-signature: " + sig}, {meta[1], "webhook-signature: " + sig}, {meta[0], "webhook-signature: " + sig},
-		{meta[0], "webhook-timestamp: 01614265330", "webhook-signature: " + sig}, {meta[0], "webhook-timestamp: -1", "webhook-signature: " + sig},
+		{meta[0], meta[1], meta[0], "webhook-signature: " + sig}, {meta[1],
+			"webhook-signature: " + sig}, {meta[0], "webhook-signature: " + sig},
+		{meta[0], "webhook-timestamp: 01614265330", "webhook-signature: " + sig}, {meta[0],
+			"webhook-timestamp: -1", "webhook-signature: " + sig},
 	} {
-		if err := std.Verify(from(lines...), body, []string{"whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"}, now); !errors.Is(err, ErrSignature) {
+		if err := std.Verify(from(lines...), body,
+			[]string{"whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"}, now); !errors.Is(err, ErrSignature) {
 			t.Errorf("%v: %v", lines, err)
 		}
 	}
@@ -241,7 +265,8 @@ func TestNoKey(t *testing.T) {
 	w, now := made(t, wire.VerifyHMAC{Scheme: Standard}), time.Unix(1614265330, 0)
 	forged := base64.StdEncoding.EncodeToString(mac(nil, "m.1614265330.", []byte("{}")))
 	for _, secret := range []string{"whsec_", "whsec_?"} {
-		if err := w.Verify(from("webhook-id: m", "webhook-timestamp: 1614265330", "webhook-signature: v1,"+forged), []byte("{}"), []string{secret}, now); !errors.Is(err, ErrSignature) {
+		if err := w.Verify(from("webhook-id: m", "webhook-timestamp: 1614265330",
+			"webhook-signature: v1,"+forged), []byte("{}"), []string{secret}, now); !errors.Is(err, ErrSignature) {
 			t.Errorf("%s: %v", secret, err)
 		}
 		if headers, err := w.Sign([]byte("{}"), secret, now); err == nil {
@@ -254,7 +279,9 @@ func TestNoKey(t *testing.T) {
 // scheme is known by its usual header.
 func TestHeaders(t *testing.T) {
 	for header, want := range map[string]string{
-		"x-hub-signature-256": GitHub, "X-PagerDuty-Signature": PagerDuty, "Stripe-Signature": Stripe, "X-Shopify-Hmac-SHA256": Shopify, "X-Mine": Generic, "webhook-signature": Generic,
+		"x-hub-signature-256": GitHub, "X-PagerDuty-Signature": PagerDuty,
+		"Stripe-Signature": Stripe, "X-Shopify-Hmac-SHA256": Shopify, "X-Mine": Generic,
+		"webhook-signature": Generic,
 	} {
 		if got := made(t, wire.VerifyHMAC{Header: header}).Definition.VerifyHMAC.Scheme; got != want {
 			t.Errorf("%s: %s", header, got)
@@ -262,8 +289,10 @@ func TestHeaders(t *testing.T) {
 	}
 	w := made(t, wire.VerifyHMAC{Scheme: GitHub, Header: "X-Mirror-Signature"})
 	const sig = "sha256=757107ea0eb2509fc211221cce984b8a37570b6d7586c22c46f4379c8b043e17"
-	for header, want := range map[string]error{"X-Mirror-Signature": nil, "X-Hub-Signature-256": ErrSignature} {
-		if err := w.Verify(from(header+": "+sig), []byte("Hello, World!"), []string{"It's a Secret to Everybody"}, time.Now()); !errors.Is(err, want) {
+	for header, want := range map[string]error{"X-Mirror-Signature": nil,
+		"X-Hub-Signature-256": ErrSignature} {
+		if err := w.Verify(from(header+": "+sig), []byte("Hello, World!"),
+			[]string{"It's a Secret to Everybody"}, time.Now()); !errors.Is(err, want) {
 			t.Errorf("%s: %v", header, err)
 		}
 	}
@@ -271,7 +300,8 @@ func TestHeaders(t *testing.T) {
 
 func TestNoLimitOfAge(t *testing.T) {
 	none := int64(0)
-	w := made(t, wire.VerifyHMAC{Scheme: Slack}, func(d *wire.WebhookDefinition) { d.MaxAgeSeconds = &none })
+	w := made(t, wire.VerifyHMAC{Scheme: Slack},
+		func(d *wire.WebhookDefinition) { d.MaxAgeSeconds = &none })
 	headers, err := w.Sign([]byte("x"), "s", time.Unix(1000, 0))
 	if err != nil {
 		t.Fatal(err)
@@ -301,7 +331,8 @@ func TestAlike(t *testing.T) {
 	if three < 2*one {
 		t.Errorf("%v for one secret, %v for three", one, three)
 	}
-	for _, v := range []string{"v1=0" + value[4:], value[:len(value)-1] + "0", value[:len(value)-1] + "1"} {
+	for _, v := range []string{"v1=0" + value[4:], value[:len(value)-1] + "0",
+		value[:len(value)-1] + "1"} {
 		if got := cost(v, "a", "b", "c"); got != three {
 			t.Errorf("%s: %v, not %v", v, got, three)
 		}

@@ -28,21 +28,27 @@ func compiled(t testing.TB, d wire.WebhookDefinition) *Webhook {
 func request(body string) *Request {
 	return &Request{
 		Body: []byte(body), Headers: map[string]string{"x-event": "issues"},
-		Source: netip.MustParseAddr("192.0.2.7"), ReceivedAt: time.Date(2026, 1, 31, 12, 0, 0, 0, time.UTC),
+		Source: netip.MustParseAddr("192.0.2.7"), ReceivedAt: time.Date(2026, 1, 31, 12, 0, 0, 0,
+			time.UTC),
 	}
 }
 
 func TestMessage(t *testing.T) {
 	w := compiled(t, wire.WebhookDefinition{
-		Filter: `payload.event != 'ping' && source_ip.startsWith('192.')`, IdempotencyKey: `'PD-' + string(payload.id)`,
-		Key: `webhook + '/' + headers['x-event']`, Kind: `payload.?kind.orValue('')`, Priority: []byte(`"payload.urgency == 'high' ? 1 : 5"`),
-		MapTo: &wire.MapTo{Input: map[string]string{"at": `received_at`, "id": `payload.id`, "note": `payload.?note`}},
+		Filter:         `payload.event != 'ping' && source_ip.startsWith('192.')`,
+		IdempotencyKey: `'PD-' + string(payload.id)`,
+		Key:            `webhook + '/' + headers['x-event']`, Kind: `payload.?kind.orValue('')`,
+		Priority: []byte(`"payload.urgency == 'high' ? 1 : 5"`),
+		MapTo: &wire.MapTo{Input: map[string]string{"at": `received_at`, "id": `payload.id`,
+			"note": `payload.?note`}},
 	})
 	for body, want := range map[string]Message{
 		`{"event":"ping"}`: {Filtered: true},
-		`{"event":"x","id":123,"urgency":"high","kind":"k"}`: {IdempotencyKey: "PD-123", Key: "pd/issues", Kind: "k", Priority: 1,
+		`{"event":"x","id":123,"urgency":"high","kind":"k"}`: {IdempotencyKey: "PD-123",
+			Key: "pd/issues", Kind: "k", Priority: 1,
 			Payload: []byte(`{"at":"2026-01-31T12:00:00Z","id":123}`), Mapped: true},
-		`{"event":"x","id":"a","urgency":null,"note":[1]}`: {IdempotencyKey: "PD-a", Key: "pd/issues", Priority: 5,
+		`{"event":"x","id":"a","urgency":null,"note":[1]}`: {IdempotencyKey: "PD-a",
+			Key: "pd/issues", Priority: 5,
 			Payload: []byte(`{"at":"2026-01-31T12:00:00Z","id":"a","note":[1]}`), Mapped: true},
 	} {
 		r := request(body)
@@ -51,19 +57,23 @@ func TestMessage(t *testing.T) {
 			t.Fatal(err)
 		}
 		got, err := w.Message(r, payload, 1000)
-		if err != nil || got.Filtered != want.Filtered || got.IdempotencyKey != want.IdempotencyKey || got.Key != want.Key ||
-			got.Kind != want.Kind || got.Priority != want.Priority || string(got.Payload) != string(want.Payload) || got.Mapped != want.Mapped {
+		if err != nil || got.Filtered != want.Filtered ||
+			got.IdempotencyKey != want.IdempotencyKey || got.Key != want.Key ||
+			got.Kind != want.Kind || got.Priority != want.Priority ||
+			string(got.Payload) != string(want.Payload) || got.Mapped != want.Mapped {
 			t.Errorf("%s: %+v, %v", body, got, err)
 		}
 	}
 	var failed *EvalError
 	r := request(`{"event":"x","id":1,"urgency":"high","note":"` + strings.Repeat("x", 1000) + `"}`)
 	payload, _ := w.Check(r.Body)
-	if _, err := w.Message(r, payload, 1000); !errors.As(err, &failed) || failed.Field != "map_to.input" || !strings.Contains(err.Error(), "too large") {
+	if _, err := w.Message(r, payload, 1000); !errors.As(err, &failed) ||
+		failed.Field != "map_to.input" || !strings.Contains(err.Error(), "too large") {
 		t.Error(err)
 	}
 	w = compiled(t, wire.WebhookDefinition{Priority: []byte(`"payload"`)})
-	for body, fine := range map[string]bool{"1": true, "10": true, "0": false, "11": false, "1.5": false, `"1"`: false, "257": false} {
+	for body, fine := range map[string]bool{"1": true, "10": true, "0": false, "11": false,
+		"1.5": false, `"1"`: false, "257": false} {
 		payload, _ := w.Check([]byte(body))
 		if _, err := w.Message(request(body), payload, 1000); (err == nil) != fine {
 			t.Errorf("%s: %v", body, err)
@@ -75,8 +85,10 @@ func TestMessage(t *testing.T) {
 func TestPlainMessage(t *testing.T) {
 	w := compiled(t, wire.WebhookDefinition{Priority: []byte("3")})
 	for body, fine := range map[string]bool{
-		` {"a": 1} `: true, `1`: true, `{"a":1,"a":2}`: false, ``: false, ` `: false, `{} {}`: false, "\"\xff\"": false,
-		strings.Repeat("[", 64) + strings.Repeat("]", 64): true, strings.Repeat("[", 65) + strings.Repeat("]", 65): false,
+		` {"a": 1} `: true, `1`: true, `{"a":1,"a":2}`: false, ``: false, ` `: false,
+		`{} {}`: false, "\"\xff\"": false,
+		strings.Repeat("[", 64) + strings.Repeat("]", 64): true, strings.Repeat("[",
+			65) + strings.Repeat("]", 65): false,
 	} {
 		payload, err := w.Check([]byte(body))
 		if !fine {
@@ -93,17 +105,27 @@ func TestPlainMessage(t *testing.T) {
 }
 
 func TestHeadersOfMessages(t *testing.T) {
-	w := compiled(t, wire.WebhookDefinition{VerifyHMAC: &wire.VerifyHMAC{Scheme: Generic, Header: "X-Proof", SecretEnv: wire.Strings{"S"}}})
+	w := compiled(t, wire.WebhookDefinition{VerifyHMAC: &wire.VerifyHMAC{Scheme: Generic,
+		Header: "X-Proof", SecretEnv: wire.Strings{"S"}}})
 	all := map[string][]string{
-		"X-Event": {"a", "b"}, "X-Proof": {"1"}, "Authorization": {"x"}, "Proxy-Foo": {"x"}, "X-Gitlab-Token": {"x"}, "X-Amz-Security-Token": {"x"},
-		"Cookie": {"x"}, "Set-Cookie": {"x"}, "X-Hub-Signature": {"x"}, "Webhook-Id": {"m1"}, "Webhook": {"forged"}, "Source-Ip": {"forged"},
-		"Received-At": {"forged"}, "X-Bad": {"a\x00b"}, "X-Latin": {"\xe4"}, "X-Long": {strings.Repeat("x", 4097)}, "X-Fits": {strings.Repeat("x", 4096)},
-		strings.Repeat("n", 65): {"x"}, strings.Repeat("N", 64): {"x"}, "Connection": {"keep-alive, X-Hop"}, "X-Hop": {"x"}, "Keep-Alive": {"x"}, "Content-Length": {"5"}, "X-None": {},
-		"X-Shopify-Hmac-Sha256": {"x"}, "Client-Secret": {"x"}, "X-Api-Key": {"x"}, "X-Auth-Key": {"x"}, "X-Goog-Iap-Jwt-Assertion": {"x"}, "X-Session-Id": {"x"}, "User-Agent": {"u"},
+		"X-Event": {"a", "b"}, "X-Proof": {"1"}, "Authorization": {"x"}, "Proxy-Foo": {"x"},
+		"X-Gitlab-Token": {"x"}, "X-Amz-Security-Token": {"x"},
+		"Cookie": {"x"}, "Set-Cookie": {"x"}, "X-Hub-Signature": {"x"}, "Webhook-Id": {"m1"},
+		"Webhook": {"forged"}, "Source-Ip": {"forged"},
+		"Received-At": {"forged"}, "X-Bad": {"a\x00b"}, "X-Latin": {"\xe4"},
+		"X-Long": {strings.Repeat("x", 4097)}, "X-Fits": {strings.Repeat("x", 4096)},
+		strings.Repeat("n", 65): {"x"}, strings.Repeat("N",
+			64): {"x"}, "Connection": {"keep-alive, X-Hop"}, "X-Hop": {"x"}, "Keep-Alive": {"x"},
+		"Content-Length": {"5"}, "X-None": {},
+		"X-Shopify-Hmac-Sha256": {"x"}, "Client-Secret": {"x"}, "X-Api-Key": {"x"},
+		"X-Auth-Key": {"x"}, "X-Goog-Iap-Jwt-Assertion": {"x"}, "X-Session-Id": {"x"},
+		"User-Agent": {"u"},
 	}
-	got := w.Headers(all, netip.MustParseAddr("192.0.2.7"), time.Date(2026, 1, 31, 12, 0, 0, 1e6, time.UTC))
+	got := w.Headers(all, netip.MustParseAddr("192.0.2.7"),
+		time.Date(2026, 1, 31, 12, 0, 0, 1e6, time.UTC))
 	want := map[string]string{
-		"webhook": "pd", "source-ip": "192.0.2.7", "received-at": "2026-01-31T12:00:00.001Z", "x-event": "a, b", "webhook-id": "m1",
+		"webhook": "pd", "source-ip": "192.0.2.7", "received-at": "2026-01-31T12:00:00.001Z",
+		"x-event": "a, b", "webhook-id": "m1",
 		"x-fits": strings.Repeat("x", 4096), strings.Repeat("n", 64): "x", "user-agent": "u",
 	}
 	for name, v := range want {
@@ -125,22 +147,26 @@ func TestHeadersOfMessages(t *testing.T) {
 		t.Error(len(first))
 	}
 	for range 10 {
-		if again := w.Headers(many, netip.Addr{}, time.Time{}); len(again) != 64 || again["x-ci"] != first["x-ci"] || again["x-cj"] != first["x-cj"] {
+		if again := w.Headers(many, netip.Addr{}, time.Time{}); len(again) != 64 ||
+			again["x-ci"] != first["x-ci"] || again["x-cj"] != first["x-cj"] {
 			t.Fatal("others were kept")
 		}
 	}
 }
 
 func TestNetworks(t *testing.T) {
-	w := compiled(t, wire.WebhookDefinition{AllowIPs: []string{"52.0.0.0/8", "192.0.2.7", "2001:db8::/32", "::ffff:198.51.100.1"}})
+	w := compiled(t, wire.WebhookDefinition{AllowIPs: []string{"52.0.0.0/8", "192.0.2.7",
+		"2001:db8::/32", "::ffff:198.51.100.1"}})
 	for addr, want := range map[string]bool{
-		"52.255.0.1": true, "53.0.0.1": false, "192.0.2.7": true, "192.0.2.8": false, "2001:db8::1": true, "2001:db9::1": false, "198.51.100.1": true,
+		"52.255.0.1": true, "53.0.0.1": false, "192.0.2.7": true, "192.0.2.8": false,
+		"2001:db8::1": true, "2001:db9::1": false, "198.51.100.1": true,
 	} {
 		if w.Allows(netip.MustParseAddr(addr)) != want {
 			t.Error(addr)
 		}
 	}
-	for _, text := range []string{"", "52.0.0.0/33", "52.0.0.1/8", "x", "fe80::1%eth0", "::ffff:52.0.0.0/104"} {
+	for _, text := range []string{"", "52.0.0.0/33", "52.0.0.1/8", "x", "fe80::1%eth0",
+		"::ffff:52.0.0.0/104"} {
 		if p, err := ParseNetwork(text); err == nil {
 			t.Errorf("%s: %s", text, p)
 		}
@@ -160,7 +186,8 @@ func TestSecrets(t *testing.T) {
 		}
 	}
 	a, b, c16 := strings.Repeat("a", 16), strings.Repeat("b", 20), strings.Repeat("c", 16)
-	env := map[string]string{"ONE": " one\n", "TWO": a + "," + b, "THREE": a + " " + b + ",\n\t" + c16 + "\n", "SENTENCE": "It's a Secret to Everybody", "SHORT": a + "," + b[:15], "EMPTY": " "}
+	env := map[string]string{"ONE": " one\n", "TWO": a + "," + b,
+		"THREE": a + " " + b + ",\n\t" + c16 + "\n", "SENTENCE": "It's a Secret to Everybody", "SHORT": a + "," + b[:15], "EMPTY": " "}
 	s, err := NewSecrets(func(k string) string { return env[k] }, dir)
 	if err != nil {
 		t.Fatal(err)
@@ -179,19 +206,27 @@ func TestSecrets(t *testing.T) {
 	}{
 		{wire.VerifyHMAC{SecretEnv: wire.Strings{"ONE"}}, []string{"one"}, ""},
 		{wire.VerifyHMAC{SecretEnv: wire.Strings{"TWO"}}, []string{a, b, a + "," + b}, ""},
-		{wire.VerifyHMAC{SecretEnv: wire.Strings{"THREE"}}, []string{a, b, c16, a + " " + b + ",\n\t" + c16}, ""},
-		{wire.VerifyHMAC{SecretEnv: wire.Strings{"SENTENCE"}}, []string{"It's a Secret to Everybody"}, ""},
+		{wire.VerifyHMAC{SecretEnv: wire.Strings{"THREE"}},
+			[]string{a, b, c16, a + " " + b + ",\n\t" + c16}, ""},
+		{wire.VerifyHMAC{SecretEnv: wire.Strings{"SENTENCE"}},
+			[]string{"It's a Secret to Everybody"}, ""},
 		{wire.VerifyHMAC{SecretEnv: wire.Strings{"SHORT"}}, []string{a + "," + b[:15]}, ""},
-		{wire.VerifyHMAC{SecretEnv: wire.Strings{"ONE", "NONE"}}, []string{"one"}, "environment variable NONE is not set"},
-		{wire.VerifyHMAC{SecretEnv: wire.Strings{"EMPTY"}}, nil, "environment variable EMPTY is not set"},
-		{wire.VerifyHMAC{SecretFile: wire.Strings{"f"}, SecretEnv: wire.Strings{"ONE"}}, []string{"one", "from file"}, ""},
+		{wire.VerifyHMAC{SecretEnv: wire.Strings{"ONE", "NONE"}}, []string{"one"},
+			"environment variable NONE is not set"},
+		{wire.VerifyHMAC{SecretEnv: wire.Strings{"EMPTY"}}, nil,
+			"environment variable EMPTY is not set"},
+		{wire.VerifyHMAC{SecretFile: wire.Strings{"f"}, SecretEnv: wire.Strings{"ONE"}},
+			[]string{"one", "from file"}, ""},
 		{wire.VerifyHMAC{SecretFile: wire.Strings{"none"}}, nil, "secret file none: is not there"},
-		{wire.VerifyHMAC{SecretFile: wire.Strings{"large"}}, nil, "secret file large: must be a file of at most 65536 bytes"},
+		{wire.VerifyHMAC{SecretFile: wire.Strings{"large"}}, nil,
+			"secret file large: must be a file of at most 65536 bytes"},
 		{wire.VerifyHMAC{SecretFile: wire.Strings{"blank"}}, nil, "secret file blank: is empty"},
-		{wire.VerifyHMAC{SecretFile: wire.Strings{"out"}}, nil, "secret file out: path escapes from parent"},
+		{wire.VerifyHMAC{SecretFile: wire.Strings{"out"}}, nil,
+			"secret file out: path escapes from parent"},
 	} {
 		got, err := s.Of(&c.v)
-		if !slices.Equal(got, c.want) || (err != nil) != (c.want == nil) || err != nil && err.Error() != c.missing {
+		if !slices.Equal(got, c.want) || (err != nil) != (c.want == nil) || err != nil &&
+			err.Error() != c.missing {
 			t.Errorf("%+v: %q, %v", c.v, got, err)
 		}
 		if missing := strings.Join(s.Missing(&c.v), "; "); missing != c.missing {

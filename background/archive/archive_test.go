@@ -33,7 +33,8 @@ func begin(t *testing.T) *world {
 	t.Helper()
 	w := &world{t: t, dir: t.TempDir(), disk: vfs.NewMem()}
 	var err error
-	if w.log, err = log.Open(log.Options{Dir: filepath.Join(w.dir, "log"), SegmentSize: 8 << 10}); err != nil {
+	if w.log, err = log.Open(log.Options{Dir: filepath.Join(w.dir, "log"),
+		SegmentSize: 8 << 10}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { w.log.Close() })
@@ -47,9 +48,11 @@ func (w *world) grow(n int) {
 		w.index++
 		id := event.NewID(int64(w.index), w.index, 0)
 		content := bytes.Repeat([]byte(fmt.Sprintf("secret %d ", w.index)), 60)
-		if err := w.log.Append(&event.Block{Index: w.index, Time: int64(w.index), Events: []event.Event{
-			{ID: id, Type: event.Enqueued, Subject: id, Content: event.EncodeContent(&event.Content{Payload: content})},
-		}}); err != nil {
+		if err := w.log.Append(&event.Block{Index: w.index, Time: int64(w.index),
+			Events: []event.Event{
+				{ID: id, Type: event.Enqueued, Subject: id,
+					Content: event.EncodeContent(&event.Content{Payload: content})},
+			}}); err != nil {
 			w.t.Fatal(err)
 		}
 	}
@@ -60,7 +63,8 @@ func (w *world) grow(n int) {
 
 func (w *world) source() Source {
 	return Source{
-		FS: vfs.OS{}, LogDir: filepath.Join(w.dir, "log"), Checkpoints: filepath.Join(w.dir, "checkpoints"),
+		FS: vfs.OS{}, LogDir: filepath.Join(w.dir, "log"), Checkpoints: filepath.Join(w.dir,
+			"checkpoints"),
 		Segments: w.log.Segments(), RefreshErased: true,
 	}
 }
@@ -236,7 +240,8 @@ func TestStoppedAnywhere(t *testing.T) {
 			if last, _ := w.read(nil); last != w.sealed() {
 				t.Errorf("operation %d: it ends at %d", op, last)
 			}
-			if in := w.files(""); slices.ContainsFunc(in, func(s string) bool { return strings.Contains(s, tempMark) }) {
+			if in := w.files(""); slices.ContainsFunc(in,
+				func(s string) bool { return strings.Contains(s, tempMark) }) {
 				t.Errorf("operation %d: left over: %v", op, in)
 			}
 		}
@@ -306,7 +311,8 @@ func TestAnotherHistoryIsRefused(t *testing.T) {
 	}
 	other.index = 1
 	other.grow(3)
-	if _, err := other.archive().Write(t.Context(), other.source(), nil); !errors.Is(err, ErrOther) {
+	if _, err := other.archive().Write(t.Context(), other.source(), nil); !errors.Is(err,
+		ErrOther) {
 		t.Errorf("another history: %v", err)
 	}
 }
@@ -328,11 +334,13 @@ func TestDamage(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = log.Verify(t.Context(), log.Options{FS: fsys, Dir: "x/log"}, 0, nil)
-	if c, ok := errors.AsType[*log.CorruptionError](err); !ok || !strings.Contains(c.Error(), ".seg") {
+	if c, ok := errors.AsType[*log.CorruptionError](err); !ok ||
+		!strings.Contains(c.Error(), ".seg") {
 		t.Errorf("%v", err)
 	}
 	w.disk.Put(name, b[:len(b)-1])
-	if _, err = w.archive().Mount(t.Context(), nil, "x"); !strings.Contains(fmt.Sprint(err), "its card says") {
+	if _, err = w.archive().Mount(t.Context(), nil, "x"); !strings.Contains(fmt.Sprint(err),
+		"its card says") {
 		t.Errorf("cut off: %v", err)
 	}
 
@@ -391,7 +399,8 @@ func TestEraseReachesTheArchive(t *testing.T) {
 	w.write()
 	seg := w.log.Segments()
 	old, kept := seg[1].First, seg[4].First
-	marks := map[uint64]string{old: fmt.Sprintf("secret %d ", old), kept: fmt.Sprintf("secret %d ", kept)}
+	marks := map[uint64]string{old: fmt.Sprintf("secret %d ", old),
+		kept: fmt.Sprintf("secret %d ", kept)}
 	for _, m := range marks {
 		if len(w.files(m)) != 1 {
 			t.Fatalf("%q was not found before: %v", m, w.files(m))

@@ -9,7 +9,8 @@ import (
 func TestWhatAnArchiveHas(t *testing.T) {
 	all := make([]log.SegmentInfo, 6) // segment i is index 10i+1 to 10i+10
 	for i := range all {
-		all[i] = log.SegmentInfo{First: uint64(10*i + 1), Last: uint64(10*i + 10), PrevIndex: uint64(10 * i), Chain: [32]byte{byte(i + 1)}, Sealed: i < 5}
+		all[i] = log.SegmentInfo{First: uint64(10*i + 1), Last: uint64(10*i + 10),
+			PrevIndex: uint64(10 * i), Chain: [32]byte{byte(i + 1)}, Sealed: i < 5}
 	}
 	for _, c := range []struct {
 		name        string
@@ -26,7 +27,8 @@ func TestWhatAnArchiveHas(t *testing.T) {
 		{"a hole", all, append(all[:1:1], all[2:4]...), 0, 10},
 	} {
 		if since, upTo := archived(c.mine, c.there); since != c.since || upTo != c.upTo {
-			t.Errorf("%s: behind %d up to %d, not behind %d up to %d", c.name, since, upTo, c.since, c.upTo)
+			t.Errorf("%s: behind %d up to %d, not behind %d up to %d", c.name, since, upTo,
+				c.since, c.upTo)
 		}
 	}
 }

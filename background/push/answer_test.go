@@ -21,16 +21,23 @@ func TestJudge(t *testing.T) {
 		return h
 	}
 	for status, want := range map[int]verdict{
-		200: {op: event.OpAck, works: true}, 204: {op: event.OpAck, works: true}, 299: {op: event.OpAck, works: true},
+		200: {op: event.OpAck, works: true}, 204: {op: event.OpAck,
+			works: true}, 299: {op: event.OpAck, works: true},
 		410: {op: event.OpDeadLetter, works: true},
-		400: {op: event.OpRetry, delayMS: -1, works: true}, 409: {op: event.OpRetry, delayMS: -1, works: true}, 422: {op: event.OpRetry, delayMS: -1, works: true},
-		300: {op: event.OpRetry, delayMS: -1, down: true}, 302: {op: event.OpRetry, delayMS: -1, down: true}, 304: {op: event.OpRetry, delayMS: -1, down: true},
-		401: {op: event.OpRetry, delayMS: -1, down: true}, 404: {op: event.OpRetry, delayMS: -1, down: true}, 408: {op: event.OpRetry, delayMS: -1, down: true},
-		425: {op: event.OpRetry, delayMS: -1, down: true}, 429: {op: event.OpRetry, delayMS: -1, down: true},
-		500: {op: event.OpRetry, delayMS: -1, down: true}, 503: {op: event.OpRetry, delayMS: -1, down: true}, 599: {op: event.OpRetry, delayMS: -1, down: true},
+		400: {op: event.OpRetry, delayMS: -1, works: true}, 409: {op: event.OpRetry, delayMS: -1,
+			works: true}, 422: {op: event.OpRetry, delayMS: -1, works: true},
+		300: {op: event.OpRetry, delayMS: -1, down: true}, 302: {op: event.OpRetry, delayMS: -1,
+			down: true}, 304: {op: event.OpRetry, delayMS: -1, down: true},
+		401: {op: event.OpRetry, delayMS: -1, down: true}, 404: {op: event.OpRetry, delayMS: -1,
+			down: true}, 408: {op: event.OpRetry, delayMS: -1, down: true},
+		425: {op: event.OpRetry, delayMS: -1, down: true}, 429: {op: event.OpRetry, delayMS: -1,
+			down: true},
+		500: {op: event.OpRetry, delayMS: -1, down: true}, 503: {op: event.OpRetry, delayMS: -1,
+			down: true}, 599: {op: event.OpRetry, delayMS: -1, down: true},
 	} {
 		v := judge(&webhook.Answer{Status: status, Header: header()}, nil, now)
-		if v.op != want.op || v.delayMS != want.delayMS && v.op == event.OpRetry || v.works != want.works || v.down != want.down || v.unreached {
+		if v.op != want.op || v.delayMS != want.delayMS && v.op == event.OpRetry ||
+			v.works != want.works || v.down != want.down || v.unreached {
 			t.Errorf("status %d: %+v", status, v)
 		}
 		if v.op != event.OpAck && !strings.HasPrefix(v.text, "status ") {
@@ -38,30 +45,39 @@ func TestJudge(t *testing.T) {
 		}
 	}
 	for after, want := range map[string]int64{
-		"7": 7000, " 7 ": 7000, "86400": 3600_000, "0": -1, "-1": -1, "soon": -1, "": -1, "1.5": -1, "99999999999": -1,
-		now.Add(90 * time.Second).Format(http.TimeFormat): 90_000, now.Add(-time.Minute).Format(http.TimeFormat): -1, now.Add(48 * time.Hour).Format(http.TimeFormat): 3600_000,
+		"7": 7000, " 7 ": 7000, "86400": 3600_000, "0": -1, "-1": -1, "soon": -1, "": -1,
+		"1.5": -1, "99999999999": -1,
+		now.Add(90 * time.Second).Format(http.TimeFormat): 90_000,
+		now.Add(-time.Minute).Format(http.TimeFormat):     -1,
+		now.Add(48 * time.Hour).Format(http.TimeFormat):   3600_000,
 	} {
 		for _, status := range []int{429, 503} {
-			if v := judge(&webhook.Answer{Status: status, Header: header("Retry-After", after)}, nil, now); v.delayMS != want || want > 0 != (v.hold > 0) {
+			if v := judge(&webhook.Answer{Status: status, Header: header("Retry-After", after)},
+				nil, now); v.delayMS != want || want > 0 != (v.hold > 0) {
 				t.Errorf("%d with Retry-After %q: %d ms, want %d", status, after, v.delayMS, want)
 			}
 		}
-		if v := judge(&webhook.Answer{Status: 500, Header: header("Retry-After", after)}, nil, now); v.delayMS != -1 {
+		if v := judge(&webhook.Answer{Status: 500, Header: header("Retry-After", after)}, nil,
+			now); v.delayMS != -1 {
 			t.Errorf("500 with Retry-After %q: %d ms", after, v.delayMS)
 		}
 	}
 	v := judge(nil, errors.New("connection\nreset"), now)
-	if v.op != event.OpRetry || v.delayMS != -1 || !v.down || v.unreached || v.text != "connection reset" {
+	if v.op != event.OpRetry || v.delayMS != -1 || !v.down || v.unreached ||
+		v.text != "connection reset" {
 		t.Errorf("%+v", v)
 	}
 	v = judge(nil, webhook.CheckURL("http://127.0.0.1/", false), now)
-	if v.op != event.OpRelease || !v.down || !v.unreached || !v.refused || !strings.HasPrefix(v.safe, "target refused: ") {
+	if v.op != event.OpRelease || !v.down || !v.unreached || !v.refused ||
+		!strings.HasPrefix(v.safe, "target refused: ") {
 		t.Errorf("%+v", v)
 	}
 	// What the target wrote is told to who may read the queue, and no more of it
 	// than is useful.
-	long := judge(&webhook.Answer{Status: 500, Header: header(), Body: []byte("secret\x00\r\n" + strings.Repeat("ä", 1000))}, nil, now)
-	if !strings.HasPrefix(long.text, "status 500 Internal Server Error: secret ä") || len(long.text) > 300 || strings.Contains(long.safe, "secret") {
+	long := judge(&webhook.Answer{Status: 500, Header: header(),
+		Body: []byte("secret\x00\r\n" + strings.Repeat("ä", 1000))}, nil, now)
+	if !strings.HasPrefix(long.text, "status 500 Internal Server Error: secret ä") ||
+		len(long.text) > 300 || strings.Contains(long.safe, "secret") {
 		t.Errorf("%q, told %q", long.text, long.safe)
 	}
 }
@@ -74,10 +90,14 @@ func TestResult(t *testing.T) {
 		{"text/html", `1`, `{"status":201}`, ``},
 		{"application/json", `{"a":1,"a":2}`, `{"status":201}`, ``},
 		{"application/json", "\"\xff\"", `{"status":201}`, ``},
-		{"application/json", strings.Repeat("[", 64) + strings.Repeat("]", 64), `{"status":201,"answer":` + strings.Repeat("[", 64) + strings.Repeat("]", 64) + `}`, strings.Repeat("[", 64) + strings.Repeat("]", 64)},
-		{"application/json", strings.Repeat("[", 65) + strings.Repeat("]", 65), `{"status":201}`, ``},
+		{"application/json", strings.Repeat("[", 64) + strings.Repeat("]", 64),
+			`{"status":201,"answer":` + strings.Repeat("[", 64) + strings.Repeat("]",
+				64) + `}`, strings.Repeat("[", 64) + strings.Repeat("]", 64)},
+		{"application/json", strings.Repeat("[", 65) + strings.Repeat("]", 65), `{"status":201}`,
+			``},
 		{"application/json", ``, `{"status":201}`, ``},
-		{"application/json", `"` + strings.Repeat("x", maxResult) + `"`, `{"status":201}`, `"` + strings.Repeat("x", maxResult) + `"`},
+		{"application/json", `"` + strings.Repeat("x", maxResult) + `"`, `{"status":201}`,
+			`"` + strings.Repeat("x", maxResult) + `"`},
 	} {
 		h := http.Header{}
 		if c.media != "" {
@@ -88,7 +108,8 @@ func TestResult(t *testing.T) {
 			t.Errorf("%s %.40q: result %.60s, answer %.60s", c.media, c.body, v.result, v.answer)
 		}
 	}
-	if v := judge(&webhook.Answer{Status: 200, Header: http.Header{}, Body: []byte(`{"a":1}`), Cut: true}, nil, time.Now()); v.answer != nil {
+	if v := judge(&webhook.Answer{Status: 200, Header: http.Header{}, Body: []byte(`{"a":1}`),
+		Cut: true}, nil, time.Now()); v.answer != nil {
 		t.Errorf("an answer that was cut is JSON: %s", v.answer)
 	}
 }

@@ -72,7 +72,8 @@ func TestBreakerAnswers(t *testing.T) {
 	}
 	b = breaker{}
 	for i := range breakAfter {
-		if opened := b.failed(now.Add(time.Duration(i)*time.Second), answers, false); opened != (i == breakAfter-1) {
+		if opened := b.failed(now.Add(time.Duration(i)*time.Second), answers,
+			false); opened != (i == breakAfter-1) {
 			t.Errorf("failure %d: open %t", i+1, opened)
 		}
 	}

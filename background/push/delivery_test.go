@@ -16,7 +16,8 @@ import (
 func TestAnswerQueueFull(t *testing.T) {
 	for name, change := range map[string]func(e *Engine, q *queue){
 		"another queue": func(_ *Engine, q *queue) {
-			q.set(&event.Policy{Push: []byte(`{"url":"https://example.com","answer_to":"other"}`)}, map[string]uint32{"full": 1, "other": 2})
+			q.set(&event.Policy{Push: []byte(`{"url":"https://example.com","answer_to":"other"}`)},
+				map[string]uint32{"full": 1, "other": 2})
 		},
 		"push taken away": func(e *Engine, _ *queue) { e.update(false) },
 	} {
@@ -26,7 +27,8 @@ func TestAnswerQueueFull(t *testing.T) {
 			e := New(Deps{
 				Registry: reg,
 				Queues:   func() []event.QueueView { return nil },
-				Settle: func(_ context.Context, item event.SettleItem, to string, _ *wire.NewMessage) (event.Settled, error) {
+				Settle: func(_ context.Context, item event.SettleItem, to string,
+					_ *wire.NewMessage) (event.Settled, error) {
 					asked <- item.Op
 					if to != "" {
 						return event.Settled{}, event.Problemf(event.CodeQueueFull, "queue", "full")
@@ -36,7 +38,8 @@ func TestAnswerQueueFull(t *testing.T) {
 			})
 			q := newQueue(e, "q", 0)
 			e.queues["q"] = q
-			q.set(&event.Policy{Push: []byte(`{"url":"https://example.com","answer_to":"full"}`)}, map[string]uint32{"full": 1, "other": 2})
+			q.set(&event.Policy{Push: []byte(`{"url":"https://example.com","answer_to":"full"}`)},
+				map[string]uint32{"full": 1, "other": 2})
 			d := &delivery{q: q, t: q.target}
 			ended := make(chan struct{})
 			go func() {
@@ -97,7 +100,8 @@ func TestLeasedTooLate(t *testing.T) {
 			leases := 0
 			e := New(Deps{
 				Now: func() int64 { return 0 },
-				Lease: func(ctx context.Context, _ *event.Lease, _ time.Duration) ([]event.LeasedMessage, error) {
+				Lease: func(ctx context.Context, _ *event.Lease,
+					_ time.Duration) ([]event.LeasedMessage, error) {
 					if leases++; leases > 1 {
 						<-ctx.Done()
 						return nil, ctx.Err()
@@ -105,7 +109,8 @@ func TestLeasedTooLate(t *testing.T) {
 					change(q)
 					return []event.LeasedMessage{{MessageView: event.MessageView{Lease: event.NewID(1, 1, 1), LeaseExpiresAt: 60_000}}}, nil
 				},
-				Settle: func(_ context.Context, item event.SettleItem, _ string, _ *wire.NewMessage) (event.Settled, error) {
+				Settle: func(_ context.Context, item event.SettleItem, _ string,
+					_ *wire.NewMessage) (event.Settled, error) {
 					settled <- item.Op
 					return event.Settled{Status: event.StatusReleased}, nil
 				},

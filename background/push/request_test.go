@@ -13,7 +13,8 @@ import (
 	"github.com/qlogd/qlogd/webhook"
 )
 
-// TestKeys: the keys in secrets, and the signatures with them (the test vector of Standard Webhooks).
+// TestKeys: the keys in secrets, and the signatures with them (the test vector of Standard
+// Webhooks).
 func TestKeys(t *testing.T) {
 	const id, body = "msg_p5jXN8AQM9LWM0D4loKWxJek", `{"test": 2432232314}`
 	at := time.Unix(1614265330, 0)
@@ -29,26 +30,31 @@ func TestKeys(t *testing.T) {
 	if keys, err = keysOf([]string{"MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"}); err != nil {
 		t.Fatal(err)
 	}
-	if got := strings.Fields(webhook.SignStandard(keys, id, at, []byte(body))); len(got) != 2 || got[0] != want {
+	if got := strings.Fields(webhook.SignStandard(keys, id, at, []byte(body))); len(got) != 2 ||
+		got[0] != want {
 		t.Errorf("got %s", got)
 	}
 	// Several, while they are exchanged.
-	if keys, err = keysOf([]string{"whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw\n another-0123456!", "another-0123456!,whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"}); err != nil || len(keys) != 2 {
+	if keys, err = keysOf([]string{"whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw\n another-0123456!",
+		"another-0123456!,whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"}); err != nil || len(keys) != 2 {
 		t.Fatalf("%q, %v", keys, err)
 	}
 	// A sentence is one: its words would be found one by one.
-	if keys, err = keysOf([]string{"correct horse battery staple"}); err != nil || len(keys) != 1 || string(keys[0]) != "correct horse battery staple" {
+	if keys, err = keysOf([]string{"correct horse battery staple"}); err != nil ||
+		len(keys) != 1 || string(keys[0]) != "correct horse battery staple" {
 		t.Fatalf("%q, %v", keys, err)
 	}
 	for _, bad := range [][]string{nil, {""}, {" \n"}, {"whsec_"}, {"whsec_n?tbase64"}} {
-		if keys, err := keysOf(bad); err == nil || strings.Contains(err.Error(), "base64!") || strings.Contains(err.Error(), "n?t") {
+		if keys, err := keysOf(bad); err == nil || strings.Contains(err.Error(), "base64!") ||
+			strings.Contains(err.Error(), "n?t") {
 			t.Errorf("%q: %q, %v", bad, keys, err)
 		}
 	}
 }
 
 // made returns the target of a push, and the request for a message.
-func made(t *testing.T, p wire.Push, c event.Content, limit int) (headers map[string]string, body string, err error) {
+func made(t *testing.T, p wire.Push, c event.Content, limit int) (headers map[string]string,
+	body string, err error) {
 	t.Helper()
 	p.URL = "https://example.com/"
 	if err := Check(&p, false); err != nil {
@@ -63,7 +69,9 @@ func made(t *testing.T, p wire.Push, c event.Content, limit int) (headers map[st
 		t.Fatal(err)
 	}
 	m := event.LeasedMessage{MessageView: event.MessageView{
-		ID: event.NewID(1_700_000_000_000, 5, 0), Queue: "q", Key: "k", Kind: "note", Attempt: 2, EnqueuedAt: 1_700_000_000_000, Priority: 5,
+		ID: event.NewID(1_700_000_000_000, 5,
+			0), Queue: "q", Key: "k", Kind: "note", Attempt: 2, EnqueuedAt: 1_700_000_000_000,
+		Priority: 5,
 	}, MaxAttempts: 5}
 	r, err := target.request(&m, &c, nil, time.Unix(1_700_000_001, 0), limit)
 	if err != nil {
@@ -79,7 +87,8 @@ func made(t *testing.T, p wire.Push, c event.Content, limit int) (headers map[st
 func TestRequest(t *testing.T) {
 	id := event.NewID(1_700_000_000_000, 5, 0).String()
 	base := func(more ...string) map[string]string {
-		h := map[string]string{"Idempotency-Key": id, "Webhook-Id": id, "Webhook-Timestamp": "1700000001", "Qlogd-Queue": "q", "Qlogd-Attempt": "2", "Content-Type": "application/json"}
+		h := map[string]string{"Idempotency-Key": id, "Webhook-Id": id,
+			"Webhook-Timestamp": "1700000001", "Qlogd-Queue": "q", "Qlogd-Attempt": "2", "Content-Type": "application/json"}
 		for i := 0; i < len(more); i += 2 {
 			h[more[i]] = more[i+1]
 		}
@@ -91,15 +100,30 @@ func TestRequest(t *testing.T) {
 		headers map[string]string
 		body    string
 	}{
-		"payload":        {wire.Push{}, event.Content{Payload: []byte(`{"a": 1}`), Headers: []event.Header{{Name: "x", Value: "y"}}}, base(), `{"a": 1}`},
-		"no payload":     {wire.Push{}, event.Content{}, base(), `null`},
-		"bytes":          {wire.Push{}, event.Content{Payload: []byte{0, 1}, Binary: true, ContentType: "image/png"}, base("Content-Type", "image/png"), "\x00\x01"},
-		"bytes, no type": {wire.Push{}, event.Content{Payload: []byte{0, 1}, Binary: true}, base("Content-Type", "application/octet-stream"), "\x00\x01"},
-		"own headers":    {wire.Push{Headers: map[string]string{"content-type": "application/x+json", "authorization": "Bearer t"}}, event.Content{Payload: []byte(`1`)}, base("Content-Type", "application/x+json", "Authorization", "Bearer t"), `1`},
-		"trace":          {wire.Push{}, event.Content{Payload: []byte(`1`), Headers: []event.Header{{Name: "traceparent", Value: "00-a-b-01"}}}, base("Traceparent", "00-a-b-01"), `1`},
-		"mapped":         {wire.Push{Input: map[string]string{"t": "payload.a[1] + kind", "at": "enqueued_at"}}, event.Content{Payload: []byte(`{"a":["b","c"]}`)}, base(), `{"at":"2023-11-14T22:13:20Z","t":"cnote"}`},
-		"bytes, mapped":  {wire.Push{Input: map[string]string{"p": "payload", "id": "id"}}, event.Content{Payload: []byte{0}, Binary: true, ContentType: "image/png"}, base(), `{"id":"` + id + `","p":null}`},
-		"mapped to none": {wire.Push{Input: map[string]string{}}, event.Content{Payload: []byte(`1`)}, base(), `{}`},
+		"payload": {wire.Push{},
+			event.Content{Payload: []byte(`{"a": 1}`),
+				Headers: []event.Header{{Name: "x", Value: "y"}}}, base(), `{"a": 1}`},
+		"no payload": {wire.Push{}, event.Content{}, base(), `null`},
+		"bytes": {wire.Push{},
+			event.Content{Payload: []byte{0, 1}, Binary: true,
+				ContentType: "image/png"}, base("Content-Type", "image/png"), "\x00\x01"},
+		"bytes, no type": {wire.Push{}, event.Content{Payload: []byte{0, 1}, Binary: true},
+			base("Content-Type", "application/octet-stream"), "\x00\x01"},
+		"own headers": {wire.Push{Headers: map[string]string{"content-type": "application/x+json",
+			"authorization": "Bearer t"}}, event.Content{Payload: []byte(`1`)},
+			base("Content-Type", "application/x+json", "Authorization", "Bearer t"), `1`},
+		"trace": {wire.Push{},
+			event.Content{Payload: []byte(`1`),
+				Headers: []event.Header{{Name: "traceparent",
+					Value: "00-a-b-01"}}}, base("Traceparent", "00-a-b-01"), `1`},
+		"mapped": {wire.Push{Input: map[string]string{"t": "payload.a[1] + kind",
+			"at": "enqueued_at"}}, event.Content{Payload: []byte(`{"a":["b","c"]}`)}, base(),
+			`{"at":"2023-11-14T22:13:20Z","t":"cnote"}`},
+		"bytes, mapped": {wire.Push{Input: map[string]string{"p": "payload", "id": "id"}},
+			event.Content{Payload: []byte{0}, Binary: true,
+				ContentType: "image/png"}, base(), `{"id":"` + id + `","p":null}`},
+		"mapped to none": {wire.Push{Input: map[string]string{}},
+			event.Content{Payload: []byte(`1`)}, base(), `{}`},
 	} {
 		headers, body, err := made(t, c.push, c.content, 1000)
 		if err != nil {
@@ -114,10 +138,13 @@ func TestRequest(t *testing.T) {
 		input, payload, want string
 	}{
 		"missing field": {"payload.b", `{"a":1}`, "push.input: x: "},
-		"too large":     {"payload.a + payload.a", `{"a":"` + strings.Repeat("x", 600) + `"}`, "too large"},
-		"odd payload":   {"payload", `{"a":1,"a":2}`, "push.input: the payload"},
+		"too large": {"payload.a + payload.a", `{"a":"` + strings.Repeat("x", 600) + `"}`,
+			"too large"},
+		"odd payload": {"payload", `{"a":1,"a":2}`, "push.input: the payload"},
 	} {
-		if _, _, err := made(t, wire.Push{Input: map[string]string{"x": c.input}}, event.Content{Payload: []byte(c.payload)}, 1000); err == nil || !strings.Contains(err.Error(), c.want) {
+		if _, _, err := made(t, wire.Push{Input: map[string]string{"x": c.input}},
+			event.Content{Payload: []byte(c.payload)}, 1000); err == nil ||
+			!strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -134,14 +161,18 @@ func TestRequestCloudEvents(t *testing.T) {
 	if err := json.Unmarshal([]byte(body), &e); err != nil {
 		t.Fatal(err)
 	}
-	if headers["Content-Type"] != "application/cloudevents+json" || e["specversion"] != "1.0" || e["type"] != "note" || e["attempt"] != 2.0 || !cmp.Equal(e["data"], map[string]any{"a": 1.0}) {
+	if headers["Content-Type"] != "application/cloudevents+json" || e["specversion"] != "1.0" ||
+		e["type"] != "note" || e["attempt"] != 2.0 ||
+		!cmp.Equal(e["data"], map[string]any{"a": 1.0}) {
 		t.Errorf("%v\n%s", headers, body)
 	}
-	headers, body, err = made(t, wire.Push{Format: "cloudevents_binary", Input: map[string]string{"b": "payload.a"}}, content, 1000)
+	headers, body, err = made(t, wire.Push{Format: "cloudevents_binary",
+		Input: map[string]string{"b": "payload.a"}}, content, 1000)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if headers["Content-Type"] != "application/json" || headers["Ce-Specversion"] != "1.0" || headers["Ce-Type"] != "note" || body != `{"b":1}` {
+	if headers["Content-Type"] != "application/json" || headers["Ce-Specversion"] != "1.0" ||
+		headers["Ce-Type"] != "note" || body != `{"b":1}` {
 		t.Errorf("%v\n%s", headers, body)
 	}
 	if headers["Idempotency-Key"] == "" || headers["Webhook-Id"] != headers["Idempotency-Key"] {

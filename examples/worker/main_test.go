@@ -28,7 +28,8 @@ func TestSIGTERM(t *testing.T) {
 	if out, err := exec.Command("go", "build", "-o", bin, ".").CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	cmd := exec.CommandContext(t.Context(), bin, "--addr", n.URL(), "--queue", "jobs", "--concurrency", "2")
+	cmd := exec.CommandContext(t.Context(), bin, "--addr", n.URL(), "--queue", "jobs",
+		"--concurrency", "2")
 	stdout, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -52,7 +53,8 @@ func TestSIGTERM(t *testing.T) {
 
 	// Quick ones first, so that the worker dares to lease ahead; then slow ones.
 	for i := range 10 {
-		if _, err := c.Enqueue(t.Context(), "jobs", client.JSON(greeting{Say: fmt.Sprint("hello ", i)})); err != nil {
+		if _, err := c.Enqueue(t.Context(), "jobs",
+			client.JSON(greeting{Say: fmt.Sprint("hello ", i)})); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -37,7 +37,8 @@ func newAuthority(t *testing.T, name string) *authority {
 	return a
 }
 
-func (a *authority) make(name string, set ...func(*x509.Certificate)) (*x509.Certificate, *ecdsa.PrivateKey) {
+func (a *authority) make(name string, set ...func(*x509.Certificate)) (*x509.Certificate,
+	*ecdsa.PrivateKey) {
 	a.t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -66,7 +67,8 @@ func (a *authority) make(name string, set ...func(*x509.Certificate)) (*x509.Cer
 }
 
 // node is a certificate as nodes have it.
-func (a *authority) node(name string, set ...func(*x509.Certificate)) (*x509.Certificate, *ecdsa.PrivateKey) {
+func (a *authority) node(name string, set ...func(*x509.Certificate)) (*x509.Certificate,
+	*ecdsa.PrivateKey) {
 	a.t.Helper()
 	return a.make(name, append([]func(*x509.Certificate){func(c *x509.Certificate) {
 		c.DNSNames, c.IPAddresses = []string{name}, []net.IP{net.IPv4(127, 0, 0, 1)}
@@ -81,7 +83,8 @@ var written time.Time // each file is newer than the ones before
 
 func write(t *testing.T, name, typ string, der []byte) {
 	t.Helper()
-	if err := os.WriteFile(name, pem.EncodeToMemory(&pem.Block{Type: typ, Bytes: der}), 0o600); err != nil {
+	if err := os.WriteFile(name, pem.EncodeToMemory(&pem.Block{Type: typ, Bytes: der}),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	touch(t, name)
@@ -98,7 +101,8 @@ func touch(t *testing.T, name string) {
 func newFiles(t *testing.T) files {
 	written = time.Now()
 	d := t.TempDir()
-	return files{filepath.Join(d, "cert.pem"), filepath.Join(d, "key.pem"), filepath.Join(d, "ca.pem")}
+	return files{filepath.Join(d, "cert.pem"), filepath.Join(d, "key.pem"),
+		filepath.Join(d, "ca.pem")}
 }
 
 func (f files) put(t *testing.T, c *x509.Certificate, key *ecdsa.PrivateKey) {
@@ -112,7 +116,8 @@ func (f files) put(t *testing.T, c *x509.Certificate, key *ecdsa.PrivateKey) {
 }
 
 // keeper has a certificate of one authority and trusts another.
-func keeper(t *testing.T, by *authority, name string, trust *authority, set ...func(*x509.Certificate)) (*Keeper, files) {
+func keeper(t *testing.T, by *authority, name string, trust *authority,
+	set ...func(*x509.Certificate)) (*Keeper, files) {
 	t.Helper()
 	f := newFiles(t)
 	c, key := by.node(name, set...)
@@ -184,16 +189,27 @@ func TestHandshake(t *testing.T) {
 		{"other name", good.Server(true), client.Client("n3"), "*", "not n3"},
 		{"other address", good.Server(true), client.Client("127.0.0.2"), "*", "127.0.0.2"},
 		{"no name", good.Server(true), client.Client(""), "*", "either ServerName or"},
-		{"client of another authority", good.Server(true), of(theirs, ours).Client("n1"), "unknown authority", "*"},
-		{"server of another authority", of(theirs, ours).Server(true), client.Client("n1"), "*", "unknown authority"},
-		{"client trusts another", good.Server(true), of(ours, theirs).Client("n1"), "*", "unknown authority"},
+		{"client of another authority", good.Server(true), of(theirs, ours).Client("n1"),
+			"unknown authority", "*"},
+		{"server of another authority", of(theirs, ours).Server(true), client.Client("n1"), "*",
+			"unknown authority"},
+		{"client trusts another", good.Server(true), of(ours, theirs).Client("n1"), "*",
+			"unknown authority"},
 		{"expired client", good.Server(true), of(ours, ours, expired).Client("n1"), "expired", "*"},
-		{"expired server", of(ours, ours, expired).Server(true), client.Client("n1"), "*", "expired"},
-		{"no client certificate", good.Server(true), &tls.Config{InsecureSkipVerify: true}, "didn't provide a certificate", "*"},
-		{"certificate that is not for clients", good.Server(true), of(ours, ours, serverOnly).Client("n1"), "incompatible key usage", "*"},
-		{"TLS 1.2 inside", good.Server(true), &tls.Config{InsecureSkipVerify: true, MaxVersion: tls.VersionTLS12}, "unsupported versions", "*"},
-		{"TLS 1.2 outside", good.Server(false), &tls.Config{InsecureSkipVerify: true, MaxVersion: tls.VersionTLS12}, "", ""},
-		{"TLS 1.1 outside", good.Server(false), &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS10, MaxVersion: tls.VersionTLS11}, "unsupported versions", "*"},
+		{"expired server", of(ours, ours, expired).Server(true), client.Client("n1"), "*",
+			"expired"},
+		{"no client certificate", good.Server(true), &tls.Config{InsecureSkipVerify: true},
+			"didn't provide a certificate", "*"},
+		{"certificate that is not for clients", good.Server(true),
+			of(ours, ours, serverOnly).Client("n1"), "incompatible key usage", "*"},
+		{"TLS 1.2 inside", good.Server(true),
+			&tls.Config{InsecureSkipVerify: true,
+				MaxVersion: tls.VersionTLS12}, "unsupported versions", "*"},
+		{"TLS 1.2 outside", good.Server(false),
+			&tls.Config{InsecureSkipVerify: true, MaxVersion: tls.VersionTLS12}, "", ""},
+		{"TLS 1.1 outside", good.Server(false),
+			&tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS10,
+				MaxVersion: tls.VersionTLS11}, "unsupported versions", "*"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			_, serverErr, clientErr := shake(t, c.server, c.client)
@@ -206,7 +222,8 @@ func TestHandshake(t *testing.T) {
 					t.Errorf("%s: %v", e.who, e.got)
 				case e.want == "*" && e.got == nil:
 					t.Errorf("%s noticed nothing", e.who)
-				case e.want != "" && e.want != "*" && (e.got == nil || !strings.Contains(e.got.Error(), e.want)):
+				case e.want != "" && e.want != "*" &&
+					(e.got == nil || !strings.Contains(e.got.Error(), e.want)):
 					t.Errorf("%s: %v; want %q", e.who, e.got, e.want)
 				}
 			}
@@ -231,7 +248,8 @@ func TestRotation(t *testing.T) {
 		clock = clock.Add(every)
 		got, serverErr, clientErr := shake(t, server, ck.Client("n1"))
 		if serverErr != nil || clientErr != nil || got != want {
-			t.Fatalf("certificate %d, not %d; server: %v, client: %v", got, want, serverErr, clientErr)
+			t.Fatalf("certificate %d, not %d; server: %v, client: %v", got, want, serverErr,
+				clientErr)
 		}
 	}
 	first := sk.pair.Leaf.SerialNumber.Int64()
@@ -261,7 +279,8 @@ func TestRotation(t *testing.T) {
 		t.Fatal(err)
 	}
 	sf.put(t, third, key)
-	if err := sk.Reload(); err == nil || !strings.Contains(err.Error(), "no certificate of an authority") {
+	if err := sk.Reload(); err == nil ||
+		!strings.Contains(err.Error(), "no certificate of an authority") {
 		t.Errorf("reload of garbage: %v", err)
 	}
 	good(second.SerialNumber.Int64())
@@ -288,7 +307,8 @@ func TestRotation(t *testing.T) {
 	if err := sk.Reload(); err != nil {
 		t.Fatal(err)
 	}
-	if _, serverErr, clientErr := shake(t, server, ck.Client("n1")); serverErr == nil || clientErr == nil {
+	if _, serverErr, clientErr := shake(t, server, ck.Client("n1")); serverErr == nil ||
+		clientErr == nil {
 		t.Errorf("two authorities: server: %v, client: %v", serverErr, clientErr)
 	}
 	c, key := next.node("n2")
@@ -317,14 +337,16 @@ func TestLoad(t *testing.T) {
 		{"authority is a key", f.cert, f.key, f.key, "no certificate of an authority"},
 	} {
 		k, err := Load(c.cert, c.key, c.ca, slog.New(slog.DiscardHandler))
-		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+		if c.want == "" && err != nil || c.want != "" &&
+			(err == nil || !strings.Contains(err.Error(), c.want)) {
 			t.Errorf("%s: %v", c.name, err)
 		}
 		if c.ca != "" || err != nil {
 			continue
 		}
 		// Nobody passes without one.
-		if _, serverErr, clientErr := shake(t, k.Server(true), k.Client("n1")); serverErr == nil || clientErr == nil {
+		if _, serverErr, clientErr := shake(t, k.Server(true), k.Client("n1")); serverErr == nil ||
+			clientErr == nil {
 			t.Errorf("no authority: server: %v, client: %v", serverErr, clientErr)
 		}
 	}

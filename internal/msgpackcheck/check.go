@@ -23,8 +23,8 @@ type checker struct{ b []byte }
 const few = 16
 
 // Check returns nil if b is exactly one well-formed value: nested at most MaxDepth deep, with valid
-// UTF-8 in strings, with strings as the names of maps and no name twice in one map. No length exceeds
-// the bytes that follow it. The data of extensions is not checked.
+// UTF-8 in strings, with strings as the names of maps and no name twice in one map. No length
+// exceeds the bytes that follow it. The data of extensions is not checked.
 func Check(b []byte) error {
 	c := checker{b}
 	if err := c.value(0); err != nil {

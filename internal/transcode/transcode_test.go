@@ -31,17 +31,20 @@ func TestToJSON(t *testing.T) {
 		strings.Repeat("\x91", 65) + "\xc0":    "nested deeper",
 		"\xdd\xff\xff\xff\xff":                 "unexpected end",
 	} {
-		if got, err := ToJSON([]byte(packed), 1<<20); err == nil || !strings.Contains(err.Error(), want) {
+		if got, err := ToJSON([]byte(packed), 1<<20); err == nil ||
+			!strings.Contains(err.Error(), want) {
 			t.Errorf("%x: %s, %v", packed, got, err)
 		}
 	}
-	if _, err := ToJSON(append([]byte("\xdc\x10\x00"), bytes.Repeat([]byte("\xa9123456789"), 4096)...), 1000); err != ErrTooLarge {
+	if _, err := ToJSON(append([]byte("\xdc\x10\x00"),
+		bytes.Repeat([]byte("\xa9123456789"), 4096)...), 1000); err != ErrTooLarge {
 		t.Error(err)
 	}
 }
 
 func TestTooDeep(t *testing.T) {
-	for text, want := range map[string]bool{"[[1]]": false, "[[[1]]]": true, `["[[[","\\"]`: false} {
+	for text, want := range map[string]bool{"[[1]]": false, "[[[1]]]": true,
+		`["[[[","\\"]`: false} {
 		if TooDeep([]byte(text), 2) != want {
 			t.Error(text)
 		}

@@ -33,7 +33,8 @@ var oracles = map[string]func(h http.Header, body []byte, secret string) error{
 		return webhookv3.VerifySignature(request(h, body), secret)
 	},
 	webhook.Stripe: func(h http.Header, body []byte, secret string) error {
-		return stripe.ValidatePayloadWithTolerance(body, h.Get("Stripe-Signature"), secret, tolerance)
+		return stripe.ValidatePayloadWithTolerance(body, h.Get("Stripe-Signature"), secret,
+			tolerance)
 	},
 	webhook.Standard: func(h http.Header, body []byte, secret string) error {
 		w, err := standardwebhooks.NewWebhook(secret)
@@ -51,7 +52,8 @@ var oracles = map[string]func(h http.Header, body []byte, secret string) error{
 		return v.Ensure()
 	},
 	webhook.Shopify: func(h http.Header, body []byte, secret string) error {
-		if ok, err := (goshopify.App{ApiSecret: secret}).VerifyWebhookRequestVerbose(request(h, body)); !ok {
+		if ok, err := (goshopify.App{ApiSecret: secret}).VerifyWebhookRequestVerbose(request(h,
+			body)); !ok {
 			return fmt.Errorf("not verified: %w", err)
 		}
 		return nil
@@ -61,7 +63,8 @@ var oracles = map[string]func(h http.Header, body []byte, secret string) error{
 const tolerance = 5 * time.Minute
 
 func request(h http.Header, body []byte) *http.Request {
-	return &http.Request{Method: http.MethodPost, Header: h, Body: readCloser{bytes.NewReader(body)}}
+	return &http.Request{Method: http.MethodPost, Header: h,
+		Body: readCloser{bytes.NewReader(body)}}
 }
 
 type readCloser struct{ *bytes.Reader }
@@ -70,7 +73,8 @@ func (readCloser) Close() error { return nil }
 
 func compile(t *testing.T, scheme string) *webhook.Webhook {
 	t.Helper()
-	w, err := webhook.Compile("w", &wire.WebhookDefinition{Queue: "q", VerifyHMAC: &wire.VerifyHMAC{Scheme: scheme, SecretEnv: wire.Strings{"S"}}})
+	w, err := webhook.Compile("w", &wire.WebhookDefinition{Queue: "q",
+		VerifyHMAC: &wire.VerifyHMAC{Scheme: scheme, SecretEnv: wire.Strings{"S"}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -78,7 +82,8 @@ func compile(t *testing.T, scheme string) *webhook.Webhook {
 }
 
 func ours(w *webhook.Webhook, h http.Header, body []byte, secret string) error {
-	return w.Verify(func(name string) []string { return h[http.CanonicalHeaderKey(name)] }, body, []string{secret}, time.Now())
+	return w.Verify(func(name string) []string { return h[http.CanonicalHeaderKey(name)] }, body,
+		[]string{secret}, time.Now())
 }
 
 func secretOf(scheme string, r *rand.Rand) string {
@@ -107,7 +112,8 @@ func TestOracles(t *testing.T) {
 				t.Helper()
 				theirs, mine := oracle(h.Clone(), body, secret), ours(w, h, body, secret)
 				if (theirs == nil) != (mine == nil) {
-					t.Errorf("%s: theirs %v, ours %v; headers %q, body %q", what, theirs, mine, h, body)
+					t.Errorf("%s: theirs %v, ours %v; headers %q, body %q", what, theirs, mine, h,
+						body)
 				}
 				if mine == nil {
 					good++
@@ -117,7 +123,8 @@ func TestOracles(t *testing.T) {
 			}
 			for i := range 200 {
 				secret := secretOf(scheme, r)
-				body := []byte(fmt.Sprintf(`{"n":%d,"text":%q}`, i, strings.Repeat("ä", r.IntN(50))))
+				body := []byte(fmt.Sprintf(`{"n":%d,"text":%q}`, i,
+					strings.Repeat("ä", r.IntN(50))))
 				at := time.Now()
 				if i%4 == 3 { // well within and well outside of the window, either way
 					at = at.Add(time.Duration([]int{-3600, -200, 200}[r.IntN(3)]) * time.Second)
@@ -145,7 +152,8 @@ func TestOracles(t *testing.T) {
 					if strings.EqualFold(changed.Get(name), v) {
 						continue
 					}
-					if strings.Contains(name, "Stamp") || scheme == webhook.Stripe && at < strings.Index(v, ",") {
+					if strings.Contains(name, "Stamp") || scheme == webhook.Stripe &&
+						at < strings.Index(v, ",") {
 						continue // what a library makes of a time that is none is its own
 					}
 					agree(fmt.Sprintf("%s changed at %d", name, at), changed, body, secret)
@@ -162,7 +170,8 @@ func TestOracles(t *testing.T) {
 func TestSeveral(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	body := []byte(`{"n":1}`)
-	for scheme, header := range map[string]string{webhook.PagerDuty: "X-PagerDuty-Signature", webhook.Standard: "Webhook-Signature"} {
+	for scheme, header := range map[string]string{webhook.PagerDuty: "X-PagerDuty-Signature",
+		webhook.Standard: "Webhook-Signature"} {
 		w := compile(t, scheme)
 		old, secret := secretOf(scheme, r), secretOf(scheme, r)
 		at := time.Now()
@@ -197,8 +206,10 @@ func TestTheySign(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	body, now := []byte(`{"id":"evt_1"}`), time.Now()
 	secret := secretOf(webhook.Stripe, r)
-	p := stripe.GenerateTestSignedPayload(&stripe.UnsignedPayload{Payload: body, Secret: secret, Timestamp: now})
-	if err := ours(compile(t, webhook.Stripe), http.Header{"Stripe-Signature": {p.Header}}, body, secret); err != nil {
+	p := stripe.GenerateTestSignedPayload(&stripe.UnsignedPayload{Payload: body, Secret: secret,
+		Timestamp: now})
+	if err := ours(compile(t, webhook.Stripe), http.Header{"Stripe-Signature": {p.Header}}, body,
+		secret); err != nil {
 		t.Error(err)
 	}
 	std, err := standardwebhooks.NewWebhook(secret)

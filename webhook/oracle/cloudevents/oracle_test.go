@@ -30,7 +30,8 @@ var words, plain = rapid.StringMatching(`[!-~][ -~äß€𝄞]{0,20}`), rapid.St
 func drawn(t *rapid.T, words *rapid.Generator[string]) sdk.Event {
 	e := sdk.NewEvent()
 	e.SetID(words.Draw(t, "id"))
-	e.SetSource(rapid.SampledFrom([]string{"/queues/a", "https://example.com/a?b=c", "urn:uuid:6e8bc430-9c3a-11d9-9669-0800200c9a66", "mailto:a@b.example"}).Draw(t, "source"))
+	e.SetSource(rapid.SampledFrom([]string{"/queues/a", "https://example.com/a?b=c",
+		"urn:uuid:6e8bc430-9c3a-11d9-9669-0800200c9a66", "mailto:a@b.example"}).Draw(t, "source"))
 	e.SetType(rapid.StringMatching(`[a-z.]{1,30}`).Draw(t, "type"))
 	if rapid.Bool().Draw(t, "has subject") {
 		e.SetSubject(words.Draw(t, "subject"))
@@ -41,7 +42,8 @@ func drawn(t *rapid.T, words *rapid.Generator[string]) sdk.Event {
 	if rapid.Bool().Draw(t, "has schema") {
 		e.SetDataSchema("https://example.com/schema")
 	}
-	for _, name := range rapid.SliceOfNDistinct(rapid.StringMatching(`x[a-z0-9]{1,10}`), 0, 3, rapid.ID).Draw(t, "extensions") {
+	for _, name := range rapid.SliceOfNDistinct(rapid.StringMatching(`x[a-z0-9]{1,10}`), 0, 3,
+		rapid.ID).Draw(t, "extensions") {
 		e.SetExtension(name, words.Draw(t, "value"))
 	}
 	switch rapid.IntRange(0, 3).Draw(t, "data") {
@@ -50,7 +52,8 @@ func drawn(t *rapid.T, words *rapid.Generator[string]) sdk.Event {
 	case 2:
 		must(t, e.SetData("text/plain", words.Draw(t, "text")))
 	case 3:
-		must(t, e.SetData("application/octet-stream", rapid.SliceOfN(rapid.Byte(), 1, 20).Draw(t, "bytes")))
+		must(t, e.SetData("application/octet-stream",
+			rapid.SliceOfN(rapid.Byte(), 1, 20).Draw(t, "bytes")))
 	}
 	must(t, e.Validate())
 	return e
@@ -66,7 +69,8 @@ func must(t rapid.TB, err error) {
 // same fails unless ours has the attributes and the data of theirs.
 func same(t rapid.TB, ours *webhook.CloudEvent, theirs *sdk.Event) {
 	t.Helper()
-	want := map[string]string{"specversion": theirs.SpecVersion(), "id": theirs.ID(), "source": theirs.Source(), "type": theirs.Type(),
+	want := map[string]string{"specversion": theirs.SpecVersion(), "id": theirs.ID(),
+		"source": theirs.Source(), "type": theirs.Type(),
 		"subject": theirs.Subject(), "dataschema": theirs.DataSchema(), "datacontenttype": theirs.DataContentType()}
 	for name, v := range theirs.Extensions() {
 		want[name] = v.(string)
@@ -82,7 +86,8 @@ func same(t rapid.TB, ours *webhook.CloudEvent, theirs *sdk.Event) {
 	}
 	if !theirs.Time().IsZero() {
 		n++
-		if at, err := time.Parse(time.RFC3339Nano, ours.Get("time")); err != nil || !at.Equal(theirs.Time()) {
+		if at, err := time.Parse(time.RFC3339Nano, ours.Get("time")); err != nil ||
+			!at.Equal(theirs.Time()) {
 			t.Fatalf("time is %s, the SDK's %s (%v)", ours.Get("time"), theirs.Time(), err)
 		}
 	}
@@ -146,7 +151,8 @@ func TestRead(t *testing.T) {
 		for _, c := range []struct {
 			mode context.Context
 			e    sdk.Event
-		}{{sdkbinding.WithForceStructured(t.Context()), theirs}, {sdkbinding.WithForceBinary(t.Context()), simple}} {
+		}{{sdkbinding.WithForceStructured(t.Context()),
+			theirs}, {sdkbinding.WithForceBinary(t.Context()), simple}} {
 			r, err := sdkhttp.NewHTTPRequestFromEvent(c.mode, "http://example.com", c.e)
 			must(t, err)
 			same(t, read(t, r)[0], &c.e)
@@ -166,7 +172,8 @@ func TestWritten(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		words := rapid.SampledFrom([]*rapid.Generator[string]{words, plain}).Draw(t, "words")
 		theirs := drawn(t, words)
-		r, err := sdkhttp.NewHTTPRequestFromEvent(sdkbinding.WithForceStructured(t.Context()), "http://example.com", theirs)
+		r, err := sdkhttp.NewHTTPRequestFromEvent(sdkbinding.WithForceStructured(t.Context()),
+			"http://example.com", theirs)
 		must(t, err)
 		e := read(t, r)[0]
 		c := &event.Content{Payload: e.Payload(), Binary: e.Binary}
@@ -178,7 +185,9 @@ func TestWritten(t *testing.T) {
 				c.Headers = append(c.Headers, event.Header{Name: name, Value: v})
 			}
 		}
-		out := webhook.CloudEventOf(&event.MessageView{ID: event.NewID(1, 2, 3), Queue: "q", Kind: rapid.String().Draw(t, "kind"), Key: rapid.String().Draw(t, "key"), Priority: 5, EnqueuedAt: 1e12}, c)
+		out := webhook.CloudEventOf(&event.MessageView{ID: event.NewID(1, 2, 3), Queue: "q",
+			Kind: rapid.String().Draw(t, "kind"), Key: rapid.String().Draw(t,
+				"key"), Priority: 5, EnqueuedAt: 1e12}, c)
 		out.Deliver(event.NewID(1, 2, 4), 2e12, 3, 5)
 
 		var back sdk.Event
@@ -198,7 +207,8 @@ func TestWritten(t *testing.T) {
 		got, err := sdkhttp.NewEventFromHTTPRequest(r)
 		must(t, err)
 		must(t, got.Validate())
-		if words == plain && (got.ID() != out.Get("id") || got.Subject() != out.Get("subject")) || !bytes.Equal(got.Data(), body) {
+		if words == plain && (got.ID() != out.Get("id") || got.Subject() != out.Get("subject")) ||
+			!bytes.Equal(got.Data(), body) {
 			t.Fatalf("%s\n%s", got, out.AppendJSON(nil))
 		}
 	})
@@ -206,7 +216,8 @@ func TestWritten(t *testing.T) {
 
 func likeTheSDK(t rapid.TB, ours *webhook.CloudEvent, theirs *sdk.Event) {
 	t.Helper()
-	for name, v := range map[string]string{"id": theirs.ID(), "source": theirs.Source(), "type": theirs.Type(), "subject": theirs.Subject(), "datacontenttype": theirs.DataContentType()} {
+	for name, v := range map[string]string{"id": theirs.ID(), "source": theirs.Source(),
+		"type": theirs.Type(), "subject": theirs.Subject(), "datacontenttype": theirs.DataContentType()} {
 		if ours.Get(name) != v {
 			t.Fatalf("%s is %q to the SDK, ours %q", name, v, ours.Get(name))
 		}

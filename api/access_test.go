@@ -372,6 +372,7 @@ func filteredReads(t *testing.T) {
 	if line := follow.line(); !strings.Contains(line, `"queue":"a.1"`) {
 		t.Error(line)
 	}
+	synctest.Wait() // until the stream waits for more
 	revoke(t, auth, file, "roles: [read]", "roles: [produce]")
 	h.as(tok["admin"], "POST", "/v1/queues/a.1/messages", oneMessage).want(201)
 	<-follow.done

@@ -19,8 +19,8 @@ import (
 // with no plan: an installation that a crash interrupted leaves neither the old directory nor
 // the new one until Install has finished it.
 //
-// If the event log has changed since the plan was made, nothing is installed: the node has
-// caught up otherwise. The files in incoming/ may be of use to the next Fetch.
+// If the event log has changed since the plan was made, or the files were discarded, nothing is
+// installed. The files in incoming/ may be of use to the next Fetch.
 func Install(fsys vfs.FS, dataDir string, p *Plan, logger *slog.Logger) (bool, error) {
 	if logger == nil {
 		logger = slog.New(slog.DiscardHandler)
@@ -39,9 +39,9 @@ func Install(fsys vfs.FS, dataDir string, p *Plan, logger *slog.Logger) (bool, e
 	case p == nil:
 		return false, nil
 	default:
-		var same bool
-		if same, err = i.unchanged(p); err == nil && !same {
-			logger.Warn("fetched files are not installed: the event log has changed")
+		var why string
+		if why, err = i.outdated(p); err == nil && why != "" {
+			logger.Warn("fetched files are not installed", "why", why)
 			return false, nil
 		}
 		if err == nil {
@@ -66,26 +66,37 @@ type installer struct {
 	log, checkpoints string
 }
 
-// unchanged reports whether the event log ends where it did when the plan was made.
-func (i *installer) unchanged(p *Plan) (bool, error) {
+// outdated returns why a plan cannot be carried out, or "": the event log does not end where it
+// did when the plan was made, or the files were discarded since.
+func (i *installer) outdated(p *Plan) (why string, err error) {
+	files := map[string]int64{p.Checkpoint.Name: p.Checkpoint.Size}
+	for _, s := range p.Segments {
+		files[s.Name] = s.Size
+	}
+	for name, size := range files {
+		if ok, err := i.hasSize(path.Join(i.dir, name), size); err != nil || !ok {
+			return "files are missing", err
+		}
+	}
 	local, err := openLocal(i.FS, i.dataDir)
 	if err != nil {
-		return false, err
+		return "", err
 	}
-	var have []log.SegmentInfo
+	var head log.SegmentInfo
 	if local != nil {
 		defer local.Close()
-		have = local.Segments()
+		if have := local.Segments(); len(have) > 0 {
+			head = have[len(have)-1]
+		}
 	}
-	n := len(have)
-	if n == 0 {
-		return p.head == 0, nil
+	if head.Last != p.head {
+		return "the event log has changed", nil
 	}
-	if len(p.Segments) == 0 {
+	if len(p.Segments) == 0 && head.Last > 0 {
 		// Its end may not have been synced by the process that wrote it.
-		err = i.sync(path.Join(i.log, have[n-1].Name))
+		err = i.sync(path.Join(i.log, head.Name))
 	}
-	return have[n-1].Last == p.head, err
+	return "", err
 }
 
 func (i *installer) sync(name string) (err error) {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -37,11 +38,21 @@ func TestCheckpointKnowsWhatIsGone(t *testing.T) {
 	must(t, verify(t, disk))
 }
 
-// A node whose event log has changed since a fetch keeps what it has.
+// A node whose event log has changed since a fetch, or that has discarded the files, keeps what
+// it has.
 func TestPlanThatIsTooLate(t *testing.T) {
-	for name, late := range map[string]func(n *node) *vfs.Mem{
-		"the log went on": func(n *node) *vfs.Mem { return n.grow(30).copy() },
-		"the log is gone": func(*node) *vfs.Mem { return vfs.NewMem() },
+	for name, late := range map[string]func(n *node, disk *vfs.Mem){
+		"the log went on": func(n *node, disk *vfs.Mem) {
+			for name, b := range files(n.t, n.grow(30).copy(), "/log", "") {
+				disk.Put("/log/"+name, []byte(b))
+			}
+		},
+		"the log is gone": func(_ *node, disk *vfs.Mem) {
+			for name := range files(t, disk, "/log", "") {
+				must(t, disk.Remove("/log/"+name))
+			}
+		},
+		"the files are discarded": func(_ *node, disk *vfs.Mem) { must(t, Discard(disk, "/")) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t, 14).grow(40)
@@ -50,12 +61,12 @@ func TestPlanThatIsTooLate(t *testing.T) {
 			net := newNet()
 			n.serve(net, "a")
 			p := mustFetch(t, net, disk, meta, "a")
-			now := late(n)
-			before := files(t, now, "/log", "")
-			if install(t, now, p) {
+			late(n, disk)
+			before := files(t, disk, "/log", "")
+			if install(t, disk, p) {
 				t.Error("installed")
 			}
-			if after := files(t, now, "/log", ""); len(after) != len(before) {
+			if after := files(t, disk, "/log", ""); !maps.Equal(after, before) {
 				t.Errorf("the log has changed: %d files, %d before", len(after), len(before))
 			}
 		})

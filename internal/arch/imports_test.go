@@ -19,24 +19,21 @@ const module = "github.com/qlogd/qlogd/"
 // rooms lists the packages in the order of their imports: a package may import
 // only packages that are listed before it. Tests may import what they like.
 var rooms = []string{
-	"internal/msgpackcheck", "internal/transcode", "log/vfs", "raft/peer",
-	"internal/certs",
-	"deploy", "internal/arch", "internal/simtest/ports", "internal/simtest/memnet",
-	"api/wire", "client", "examples/worker",
+	"internal/msgpackcheck", "internal/transcode", "internal/certs",
 	"event",
-	"log/checkpoint", "log/datadir",
-	"background/dead", "background/task", "background/erasure",
-	"log",
-	"background/archive", "raft/fetch",
+	"log/vfs", "log/checkpoint", "log/datadir", "log",
 	"projections", "projections/store",
 	"fsm",
-	"raft",
-	"replay",
+	"raft/peer", "raft/fetch", "raft",
+	"api/wire", "client", "examples/worker",
 	"webhook",
-	"background/push", "background/retention",
-	"background",
+	"background/archive", "background/dead", "background/erasure", "background/push",
+	"background/retention", "background/task",
+	"replay",
 	"api",
 	"cmd/qlogd",
+	"deploy", "internal/arch",
+	"internal/simtest/ports", "internal/simtest/memnet", "internal/simtest/filekv",
 	"internal/simtest/cluster", "internal/simtest/cluster/crashtest", "internal/simtest/sim",
 }
 
@@ -55,7 +52,7 @@ var only = map[string][]string{
 // owners lists the packages that alone may import a third-party package.
 var owners = map[string][]string{
 	"github.com/hashicorp/raft":        {"raft"},
-	"github.com/hashicorp/raft-wal":    {"raft"},
+	"github.com/hashicorp/raft-wal":    {"raft", "internal/simtest/filekv", "internal/simtest/sim"},
 	"github.com/hashicorp/raft-boltdb": {"raft"},
 	"go.etcd.io/bbolt":                 {"raft", "projections/store"},
 	"github.com/spf13/cobra":           {"cmd/qlogd"},

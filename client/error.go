@@ -65,11 +65,7 @@ const (
 
 // ErrOutcomeUnknown marks a write that may or may not have been committed. Repeating it
 // with the same WithIdempotencyKey is safe.
-var ErrOutcomeUnknown error = outcomeUnknown{}
-
-type outcomeUnknown struct{}
-
-func (outcomeUnknown) Error() string { return "outcome unknown" }
+var ErrOutcomeUnknown = errors.New("outcome unknown")
 
 // ErrClosed is what calls that share requests get once the client is closed.
 var ErrClosed = errors.New("the client is closed")

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -117,7 +116,7 @@ func (c *Client) send(ctx context.Context, q *call, answer any, opts []CallOptio
 		o(q)
 	}
 	if q.write() && q.key == "" && !q.settle {
-		q.key = newKey()
+		q.key = rand.Text()
 	}
 	var body []byte
 	if q.body != nil {
@@ -211,12 +210,6 @@ func (c *Client) backoff(attempt int) time.Duration {
 		d = c.retry.Max
 	}
 	return d/2 + time.Duration(mathrand.Int64N(int64(d)/2+1))
-}
-
-func newKey() string {
-	var b [16]byte
-	_, _ = rand.Read(b[:]) // never fails (Go 1.24)
-	return hex.EncodeToString(b[:])
 }
 
 // once sends the request one time, to one endpoint.

@@ -33,9 +33,15 @@ type CallOption func(*call)
 // repeat it. Without it the client makes one up for each call.
 func WithIdempotencyKey(key string) CallOption { return func(c *call) { c.key = key } }
 
-// At asks for the state at an instant in the past: an RFC 3339 time, an event's id,
-// index:N, a duration before now such as 15m, or start.
-func At(instant string) CallOption { return func(c *call) { c.query.Set("at", instant) } }
+// At reads the state at an instant in the past: an RFC 3339 time, an event's id, index:N, a
+// duration before now such as 15m, or start. "" is the present.
+func At(instant string) CallOption {
+	return func(c *call) {
+		if instant != "" {
+			c.query.Set("at", instant)
+		}
+	}
+}
 
 // Stale lets a read be answered from the node's own state, without asking the
 // cluster whether it is the newest.

@@ -236,19 +236,17 @@ func (a *app) addrFlag(f *pflag.FlagSet) {
 }
 
 func (a *app) authFlags(cmd *cobra.Command) {
-	f := cmd.Flags()
-	f.StringVar(&a.reach.token, "token", "",
-		"token to send (default $QLOGD_TOKEN); others on this machine can see it: "+
-			"prefer --token-file")
-	f.StringVar(&a.reach.tokenFile, "token-file", "",
-		"read the token from this file (default $QLOGD_TOKEN_FILE)")
-	a.caFlag(f)
+	join(opt(&a.reach.token, "token", "token to send (default $QLOGD_TOKEN); "+
+		"others on this machine can see it: prefer --token-file"),
+		opt(&a.reach.tokenFile, "token-file",
+			"read the token from this file (default $QLOGD_TOKEN_FILE)"),
+		a.caFlag)(cmd.Flags())
 	cmd.MarkFlagsMutuallyExclusive("token", "token-file")
 }
 
 func (a *app) caFlag(f *pflag.FlagSet) {
-	f.StringVar(&a.reach.caCert, "ca-cert", "",
-		"trust the authorities in this PEM file, for https (default $QLOGD_CA_CERT)")
+	opt(&a.reach.caCert, "ca-cert",
+		"trust the authorities in this PEM file, for https (default $QLOGD_CA_CERT)")(f)
 }
 
 // fromEnv fills in what no flag named.
@@ -311,14 +309,6 @@ func refusal(err error) error {
 }
 
 const atHelp = "as it was then: " + instantHelp
-
-// atOption returns the call option of an --at flag.
-func atOption(instant string) []client.CallOption {
-	if instant == "" {
-		return nil
-	}
-	return []client.CallOption{client.At(instant)}
-}
 
 // destroyFlags declares --yes and --dry-run.
 func (a *app) destroyFlags(f *pflag.FlagSet) {

@@ -348,7 +348,7 @@ nothing.`,
 			if err != nil {
 				return err
 			}
-			d, err := c.Definitions(ctx, atOption(at)...)
+			d, err := c.Definitions(ctx, client.At(at))
 			if err != nil {
 				return refusal(err)
 			}

@@ -112,7 +112,7 @@ func (a *app) messageListCmd() *cobra.Command {
 			var all []wire.Message
 			for len(all) < limit {
 				q.Limit = min(limit-len(all), 100)
-				page, err := c.Messages(c.ctx, c.args[0], q, atOption(at)...)
+				page, err := c.Messages(c.ctx, c.args[0], q, client.At(at))
 				if err != nil {
 					return err
 				}

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/qlogd/qlogd/api/wire"
+	"github.com/qlogd/qlogd/client"
 )
 
 func (a *app) queueCmd() *cobra.Command {
@@ -41,7 +42,7 @@ func (a *app) queueListCmd() *cobra.Command {
 	return a.remote("list|ls", "List queues with their counts",
 		"  qlogd queue list\n  qlogd queue list --at 15m\n  qlogd queue list -o json | jq .name",
 		func(c request) error {
-			queues, err := c.Queues(c.ctx, namespace, atOption(at)...)
+			queues, err := c.Queues(c.ctx, namespace, client.At(at))
 			return list(a, queues, err,
 				"queue,ordering,state,depth,scheduled,in flight,bytes,enqueued,acked,dead",
 				func(q *wire.Queue) []any {
@@ -62,7 +63,7 @@ func (a *app) queueShowCmd() *cobra.Command {
 	var at string
 	return a.remote("show QUEUE", "Show a queue's policy and counts",
 		"  qlogd queue show jobs\n  qlogd queue show jobs --at 2026-01-31T12:00:00Z -o json",
-		func(c request) error { return a.queue(c.Queue(c.ctx, c.args[0], atOption(at)...)) },
+		func(c request) error { return a.queue(c.Queue(c.ctx, c.args[0], client.At(at))) },
 		opt(&at, "at", atHelp))
 }
 

@@ -28,7 +28,8 @@ func (s *Server) adminQueues(q *request) error {
 		}
 		stats := s.queueOf(&v, st).Stats
 		out.Queues = append(out.Queues, wire.AdminQueue{
-			Name: v.Name, Depth: stats.Depth, InFlight: stats.InFlight, DLQSize: st.DeadCount(v.Name),
+			Name: v.Name, Depth: stats.Depth, InFlight: stats.InFlight,
+			DLQSize:                 st.DeadCount(v.Name),
 			OldestMessageAgeSeconds: stats.OldestMessageAgeSeconds,
 			MessagesPerMinute:       deref(stats.MessagesPerMinute),
 		})

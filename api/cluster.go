@@ -86,9 +86,10 @@ func (s *Server) removeNode(q *request) error {
 	id := q.PathValue("id")
 	q.do(func() error { return nodeName("id", id) })
 	force := q.read("force").flag("force")
-	return q.change("remove node", s.opts.WriteTimeout, func(ctx context.Context) (int, any, error) {
+	do := func(ctx context.Context) (int, any, error) {
 		return http.StatusNoContent, nil, s.deps.Cluster.RemoveMember(ctx, id, force)
-	})
+	}
+	return q.change("remove node", s.opts.WriteTimeout, do)
 }
 
 // transferLeadership answers POST /v1/cluster/transfer-leadership.
@@ -120,7 +121,7 @@ func (s *Server) snapshot(q *request) error {
 }
 
 // change carries out a change of the cluster, once for each Idempotency-Key that comes to
-// this node, and answers, unless reading the request failed. Once begun it is completed, also
+// this node, and answers, unless reading the request failed. Once started it is completed, also
 // where the client hangs up.
 func (q *request) change(
 	what string, within time.Duration, do func(context.Context) (status int, answer any, err error),
@@ -183,10 +184,12 @@ func hostPort(field, v string) error {
 	host, port, err := net.SplitHostPort(v)
 	n, perr := strconv.ParseUint(port, 10, 16)
 	if err != nil || perr != nil || n == 0 || !hostName.MatchString(host) {
-		return bad(field, "%s must be HOST:PORT as the other nodes reach it, not %s", field, echo(v))
+		return bad(field, "%s must be HOST:PORT as the other nodes reach it, not %s",
+			field, echo(v))
 	}
 	if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
-		return bad(field, "%s must be an address that the other nodes reach, not %s", field, echo(v))
+		return bad(field, "%s must be an address that the other nodes reach, not %s",
+			field, echo(v))
 	}
 	return nil
 }
@@ -211,7 +214,7 @@ type onceOnly struct {
 type onceCall struct {
 	sync.Mutex
 	begun  time.Time
-	status int // 0: it failed, or has not begun
+	status int // 0: it failed, or has not ended
 	body   event.Hash
 	answer any // nil: no content
 }

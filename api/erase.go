@@ -27,7 +27,8 @@ func (s *Server) erasedOn(t *event.TaskView) []wire.TaskNode {
 		node, _, _ := strings.Cut(name, "/")
 		n := wire.TaskNode{Node: node, Complete: at[name] > 0, At: wire.Time(at[name])}
 		// A directory that was wiped meanwhile is the same node to a user.
-		if i := slices.IndexFunc(out, func(n wire.TaskNode) bool { return n.Node == node }); i >= 0 {
+		same := func(n wire.TaskNode) bool { return n.Node == node }
+		if i := slices.IndexFunc(out, same); i >= 0 {
 			out[i] = n
 		} else {
 			out = append(out, n)
@@ -94,7 +95,8 @@ func (q *request) erase(spec *erasure.Spec, dry bool) error {
 		return q.accepted(res.ID)
 	}
 	out := wire.Erasable{
-		DryRun: true, Messages: is.Messages, Live: is.Live, Contents: is.Contents, MessageIDs: []string{},
+		DryRun: true, Messages: is.Messages, Live: is.Live, Contents: is.Contents,
+		MessageIDs: []string{},
 	}
 	for _, id := range is.IDs {
 		out.MessageIDs = append(out.MessageIDs, id.String())

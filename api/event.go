@@ -186,7 +186,8 @@ func (q *request) eventQuery() *eventQuery {
 	if name := q.query.Get("type"); q.query.Has("type") {
 		var ok bool
 		if f.typ, ok = event.Parse[event.Type](name); !ok || f.typ == event.TypeNone {
-			q.refuse("type", "type must be an event type such as enqueued or acked, not %s", echo(name))
+			q.refuse("type",
+				"type must be an event type such as enqueued or acked, not %s", echo(name))
 		}
 	}
 	q.fresh()
@@ -194,7 +195,7 @@ func (q *request) eventQuery() *eventQuery {
 	return f
 }
 
-// eventRange reads where to begin and end. after takes precedence over from.
+// eventRange reads where to start and end. after takes precedence over from.
 func (q *request) eventRange(f *eventQuery) (err error) {
 	log := q.s.deps.Log
 	after := q.query.Get("after")

@@ -173,11 +173,14 @@ func (l *life) view() event.MessageView {
 				ReplayCount: uint32(l.replays),
 			}
 		default:
-			v.Origin = &event.OriginView{First: l.first, From: b.Subject, Replays: uint32(l.replays)}
+			v.Origin = &event.OriginView{
+				First: l.first, From: b.Subject, Replays: uint32(l.replays),
+			}
 		}
 	}
 	if e := l.set; e != nil {
-		v.Key, v.Kind, v.Priority, v.SourceID, v.Size = e.Key, e.Kind, e.Priority, e.SourceID, e.Size
+		v.Key, v.Kind, v.Priority = e.Key, e.Kind, e.Priority
+		v.SourceID, v.Size = e.SourceID, e.Size
 	}
 	if e := l.payload; e != nil && e.Type != event.ContentCarried {
 		v.Size = e.Size
@@ -206,7 +209,8 @@ func (s *Server) pastMessage(l *life) (wire.Message, error) {
 		m.MovedTo = &wire.Moved{Queue: l.moved.ToQueue, MessageID: l.moved.ID.String()}
 	}
 	for _, e := range l.again {
-		m.ResurrectedAs = append(m.ResurrectedAs, wire.Moved{Queue: e.ToQueue, MessageID: e.ID.String()})
+		to := wire.Moved{Queue: e.ToQueue, MessageID: e.ID.String()}
+		m.ResurrectedAs = append(m.ResurrectedAs, to)
 	}
 	m.Result, err = s.result(l.last)
 	return m, err

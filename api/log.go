@@ -56,7 +56,8 @@ func (s *Server) logSegments(q *request) error {
 }
 
 // forms describes how an instant is written.
-const forms = "an RFC 3339 time, an event's ULID, index:N, a duration before now such as 15m, start or now"
+const forms = "an RFC 3339 time, an event's ULID, index:N, " +
+	"a duration before now such as 15m, start or now"
 
 // parseInstant reads an instant in the past.
 func (q *request) parseInstant(name, value string) (event.Instant, error) {
@@ -73,7 +74,8 @@ func (q *request) parseInstant(name, value string) (event.Instant, error) {
 		at.Time = max(at.Time, 0)
 	case event.InstantIndex, event.InstantID:
 		if head := q.s.deps.Log.Head(); at.Index > head {
-			return at, bad(name, "%s is beyond the end of the log, index:%d; it must be %s", name, head, forms)
+			return at, bad(name, "%s is beyond the end of the log, index:%d; it must be %s",
+				name, head, forms)
 		}
 	}
 	return at, nil

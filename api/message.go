@@ -75,7 +75,8 @@ func messageOf(v *event.MessageView, c *event.Content) wire.Message {
 	}
 	if o := v.Origin; o != nil {
 		m.Origin = &wire.Origin{
-			FirstMessageID: o.First.String(), FromMessageID: o.From.String(), Replays: int64(o.Replays),
+			FirstMessageID: o.First.String(), FromMessageID: o.From.String(),
+			Replays: int64(o.Replays),
 		}
 	}
 	if d := v.Dead; d != nil {

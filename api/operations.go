@@ -150,7 +150,8 @@ func (t *tracker) find(key operationKey) []wire.Operation {
 	for _, op := range found {
 		o := wire.Operation{
 			Key: key.Key, Type: op.kind, Status: op.status, Priority: classNames[op.class],
-			CreatedAt: wire.TimeOf(op.begun), Error: unlessZero(op.err), Index: unlessZero(op.index),
+			CreatedAt: wire.TimeOf(op.begun), Error: unlessZero(op.err),
+			Index: unlessZero(op.index),
 		}
 		if op.status == opPending {
 			o.Position, o.EstimatedWaitMS = t.ahead(op)

@@ -49,7 +49,7 @@ type movement struct {
 	proposed bool // what was found
 }
 
-// movement begins to read a replay or a purge.
+// movement starts to read a replay or a purge.
 func (q *request) movement(kind event.TaskKind) *movement {
 	m := &movement{q: q, queue: q.read().queue(), kind: kind, field: "message_ids"}
 	q.barrier() // this node's state is searched: it must not be behind
@@ -80,7 +80,8 @@ func (s *Server) replayDead(q *request) error {
 	m.spec.MaxReplays = defaultReplays
 	if n := body.MaxReplays; n != nil {
 		if m.spec.MaxReplays = uint32(*n); *n < 0 || *n > maxReplays {
-			q.refuse("max_replays", "max_replays must be from 0 (no limit) to %d, not %d", maxReplays, *n)
+			q.refuse("max_replays", "max_replays must be from 0 (no limit) to %d, not %d",
+				maxReplays, *n)
 		}
 	}
 	if len(body.Edit) > maxEdits {
@@ -127,7 +128,8 @@ func (s *Server) moveOne(q *request, kind event.TaskKind) event.ID {
 			"dead-letter queue: its worker must settle it first", moved.ID)
 	case event.SkipMaxReplays:
 		q.err = event.Problemf(event.CodeConflict, m.field, "message %s was replayed %d times "+
-			"already; POST /v1/queues/{queue}/dead/replay takes max_replays", moved.ID, defaultReplays)
+			"already; POST /v1/queues/{queue}/dead/replay takes max_replays",
+			moved.ID, defaultReplays)
 	default:
 		q.err = event.Problemf(event.CodeMessageNotFound, m.field,
 			"message %s is not dead in queue %s any more", m.names[0], m.queue)
@@ -172,8 +174,8 @@ func (m *movement) at(i int, p *event.Problem) *event.Problem {
 // newEdit checks what replaces parts of a message.
 func (s *Server) newEdit(field string, in *wire.ReplayEdit) (out *dead.Edit, err error) {
 	out = &dead.Edit{
-		ContentType: in.ContentType, HasPayload: in.Payload != nil || in.PayloadBytes != nil, Binary: in.PayloadBytes != nil,
-		Payload: in.Payload, HasHeaders: in.Headers.Set,
+		ContentType: in.ContentType, Payload: in.Payload, HasHeaders: in.Headers.Set,
+		HasPayload: in.Payload != nil || in.PayloadBytes != nil, Binary: in.PayloadBytes != nil,
 	}
 	if out.Binary {
 		out.Payload = in.PayloadBytes
@@ -187,9 +189,11 @@ func (s *Server) newEdit(field string, in *wire.ReplayEdit) (out *dead.Edit, err
 	case in.ContentType != "" && !out.Binary:
 		return nil, bad(field+".content_type", "%s.content_type goes with payload_base64", field)
 	case len(in.ContentType) > maxContentType || !printable(in.ContentType):
-		return nil, bad(field+".content_type", "%s.content_type must be a media type of at most %d bytes", field, maxContentType)
+		return nil, bad(field+".content_type",
+			"%s.content_type must be a media type of at most %d bytes", field, maxContentType)
 	case int64(n) > s.opts.MaxPayload:
-		return nil, event.Problemf(codePayloadTooLarge, field+".payload", "the payload has %d bytes, more than %d", n, s.opts.MaxPayload)
+		return nil, event.Problemf(codePayloadTooLarge, field+".payload",
+			"the payload has %d bytes, more than %d", n, s.opts.MaxPayload)
 	}
 	if out.Headers, err = messageHeaders(in.Headers.Value); err != nil {
 		p := *err.(*event.Problem)
@@ -349,7 +353,7 @@ func (m *movement) execute() error {
 	if !res.ID.IsZero() {
 		return m.q.accepted(res.ID)
 	}
-	out := wire.Replayed{Messages: []wire.ReplayedMessage{}, Skipped: append([]wire.Skipped{}, m.skipped...)}
+	out := m.replayed()
 	for _, r := range res.Moved {
 		if r.Code != "" {
 			out.Skipped = append(out.Skipped, wire.Skipped{MessageID: r.ID.String(), Code: r.Code})
@@ -367,17 +371,21 @@ func (m *movement) execute() error {
 
 // answerDry answers with what would be moved.
 func (m *movement) answerDry() error {
-	n := m.total - m.passed
-	out := wire.Replayed{
-		DryRun: true, Replayed: n, Count: &n,
-		Messages: []wire.ReplayedMessage{}, Skipped: append([]wire.Skipped{}, m.skipped...),
-	}
+	n, out := m.total-m.passed, m.replayed()
+	out.DryRun, out.Replayed, out.Count = true, n, &n
 	for i := range m.would {
 		out.Messages = append(out.Messages, wire.ReplayedMessage{MessageID: m.would[i].ID.String()})
 	}
 	sample := m.would[:min(drySample, len(m.would))]
 	out.Sample = get(m.q, func() ([]wire.Message, error) { return m.q.s.messages(sample) })
 	return m.answer(&out)
+}
+
+// replayed returns an answer with what was skipped here.
+func (m *movement) replayed() wire.Replayed {
+	return wire.Replayed{
+		Messages: []wire.ReplayedMessage{}, Skipped: append([]wire.Skipped{}, m.skipped...),
+	}
 }
 
 // answer sends an answer; a purge's differs in one name.

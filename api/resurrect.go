@@ -24,7 +24,7 @@ func (s *Server) resurrect(q *request) error {
 	}
 	q.barrier()
 	res := q.commitFresh("queue", "the policy of the queue", func() (*event.Command, error) {
-		c, content, err := s.buried(q, id, edit)
+		c, content, err := s.departed(q, id, edit)
 		if err != nil {
 			return nil, err
 		}
@@ -48,8 +48,8 @@ func (s *Server) resurrect(q *request) error {
 	})
 }
 
-// buried reads from the log what a message was that has left its queue.
-func (s *Server) buried(
+// departed reads from the log what a message was that has left its queue.
+func (s *Server) departed(
 	q *request, id event.ID, edit *dead.Edit,
 ) (*event.Resurrect, *event.Content, error) {
 	conflict := func(format string, args ...any) (*event.Resurrect, *event.Content, error) {
@@ -71,7 +71,7 @@ func (s *Server) buried(
 		return nil, nil, messageNotFound(id)
 	}
 	// By an id that it had before it died, or was replayed, it is the same message.
-	for st := l.state(); l.moved != nil && (st == event.StateDeadLettered || st == event.StateReplayed); {
+	for l.moved != nil && (l.last.Type == event.DeadLettered || l.last.Type == event.Replayed) {
 		id = l.moved.ID
 		if v, ok := s.deps.State.Message(id); ok && present(&v) {
 			return conflict("the message is in queue %s as %s, %s", v.Queue, id, v.State)
@@ -79,7 +79,6 @@ func (s *Server) buried(
 		if l = lifeOf(history, id); l == nil {
 			return nil, nil, historyExpired(id)
 		}
-		st = l.state()
 	}
 	if st := l.state(); st != event.StateAcked && st != event.StateDiscarded {
 		return conflict("message %s has not left its queue", id)

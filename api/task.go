@@ -11,7 +11,8 @@ import (
 )
 
 func taskNotFound(id event.ID) *event.Problem {
-	return event.Problemf(event.CodeTaskNotFound, "id", "task %s does not exist, or ended more than 7 days ago", id)
+	return event.Problemf(event.CodeTaskNotFound, "id",
+		"task %s does not exist, or ended more than 7 days ago", id)
 }
 
 // listTasks answers GET /v1/tasks?status=&limit=&cursor=, the newest first.

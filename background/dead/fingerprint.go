@@ -121,7 +121,8 @@ func closing(s string, i int) int {
 }
 
 func wordy(c byte) bool {
-	return c >= '0' && c <= '9' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= utf8.RuneSelf
+	return c >= '0' && c <= '9' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' ||
+		c >= utf8.RuneSelf
 }
 
 // fingerprints remembers the fingerprints of the texts that it has seen last: the

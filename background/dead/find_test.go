@@ -35,8 +35,9 @@ func manyDead(n int, text func(index uint64) string) (*Finder, *corpses) {
 	for i := range uint64(n) {
 		id := event.NewID(int64(i+1), i+1, 0)
 		c.views = append(c.views, event.MessageView{
-			ID: id, Key: fmt.Sprint("k", i%10), Kind: fmt.Sprint("kind", i%3), Content: event.RefOf(id),
-			Dead: &event.DeadView{Queue: "q", Reason: event.ReasonExpired, FailedAt: int64(i + 1)},
+			ID: id, Key: fmt.Sprint("k", i%10), Kind: fmt.Sprint("kind", i%3),
+			Content: event.RefOf(id),
+			Dead:    &event.DeadView{Queue: "q", Reason: event.ReasonExpired, FailedAt: int64(i + 1)},
 		})
 	}
 	return &Finder{State: c, Content: func(ref event.Ref) (*event.Content, error) {
@@ -65,7 +66,9 @@ func TestSelect(t *testing.T) {
 			func(v *event.MessageView) bool { return v.Dead.FailedAt >= n-3 }},
 		{"until", Filter{To: 9}, func(v *event.MessageView) bool { return v.Dead.FailedAt <= 9 }},
 		{"indexes", Filter{FromIndex: 600, ToIndex: 1500},
-			func(v *event.MessageView) bool { return v.Dead.FailedAt >= 600 && v.Dead.FailedAt <= 1500 }},
+			func(v *event.MessageView) bool {
+				return v.Dead.FailedAt >= 600 && v.Dead.FailedAt <= 1500
+			}},
 		{"text", Filter{Error: "error 99"}, func(v *event.MessageView) bool {
 			return strings.Contains(text(uint64(v.Dead.FailedAt)), "Error 99")
 		}},

@@ -11,7 +11,8 @@ func TestPattern(t *testing.T) {
 	for _, c := range []struct{ text, want string }{
 		{"", ""},
 		{"Connection  refused\n", "connection refused"},
-		{"dial tcp 10.0.0.7:5432: connect: connection refused", "dial tcp <addr>: connect: connection refused"},
+		{"dial tcp 10.0.0.7:5432: connect: connection refused",
+			"dial tcp <addr>: connect: connection refused"},
 		{"dial tcp [::1]:5432: i/o timeout", "dial tcp <addr>: i/o timeout"},
 		{"dial tcp [fe80::1%eth0]:80: no route", "dial tcp <addr>: no route"},
 		{"no route to fe80::1c2:3ff:fe04:5", "no route to <addr>"},
@@ -60,7 +61,8 @@ func TestPattern(t *testing.T) {
 // The pattern of a pattern is itself, so that nobody has to know which of the
 // two he has, and a long text costs no more than a short one.
 func TestPatternStays(t *testing.T) {
-	for _, s := range []string{"dial tcp 10.0.0.7:5432 at 2026-01-31T12:00:00Z", strings.Repeat("ä7", 5000), `x "y" 0xff`} {
+	for _, s := range []string{"dial tcp 10.0.0.7:5432 at 2026-01-31T12:00:00Z",
+		strings.Repeat("ä7", 5000), `x "y" 0xff`} {
 		p := Pattern(s)
 		if Pattern(p) != p {
 			t.Errorf("Pattern(%.40q) is %.40q, and of that %.40q", s, p, Pattern(p))
@@ -90,6 +92,7 @@ func TestFingerprint(t *testing.T) {
 
 func BenchmarkPattern(b *testing.B) {
 	for b.Loop() {
-		Pattern("dial tcp 10.0.0.7:5432 at 2026-01-31T12:00:00Z: user 6f9619ff-8b86-d011-b42d-00c04fc964ff is gone after 3 tries")
+		Pattern("dial tcp 10.0.0.7:5432 at 2026-01-31T12:00:00Z: " +
+			"user 6f9619ff-8b86-d011-b42d-00c04fc964ff is gone after 3 tries")
 	}
 }

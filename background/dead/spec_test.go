@@ -14,7 +14,8 @@ func TestSpecStays(t *testing.T) {
 		{},
 		{IDs: []event.ID{id}, To: "b", Order: "head", Rate: 7, MaxReplays: 100},
 		{Filter: &Filter{Key: &key, Error: "x", From: 1, ToIndex: 9}, Edit: map[event.ID]*Edit{
-			id: {HasPayload: true, Payload: []byte(`{"a" : "\u00e9"}`), HasHeaders: true, Headers: []event.Header{{Name: "h", Value: "v"}}},
+			id: {HasPayload: true, Payload: []byte(`{"a" : "\u00e9"}`), HasHeaders: true,
+				Headers: []event.Header{{Name: "h", Value: "v"}}},
 		}},
 	} {
 		b, err := s.Encode()
@@ -32,11 +33,15 @@ func TestSpecStays(t *testing.T) {
 }
 
 func TestEditApplies(t *testing.T) {
-	old := &event.Content{Payload: []byte("1"), Error: "e", CorrelationID: "c", Headers: []event.Header{{Name: "h", Value: "v"}}, Original: []byte("o")}
-	if c := (&Edit{}).Apply(old); string(c.Payload) != "1" || c.Error != "" || len(c.Headers) != 1 || old.Error != "e" {
+	old := &event.Content{Payload: []byte("1"), Error: "e", CorrelationID: "c",
+		Headers: []event.Header{{Name: "h", Value: "v"}}, Original: []byte("o")}
+	if c := (&Edit{}).Apply(old); string(c.Payload) != "1" || c.Error != "" ||
+		len(c.Headers) != 1 || old.Error != "e" {
 		t.Errorf("%+v", c)
 	}
-	if c := (&Edit{HasPayload: true, Payload: []byte{0}, Binary: true, ContentType: "x/y", HasHeaders: true}).Apply(old); !c.Binary || c.ContentType != "x/y" || c.Headers != nil || c.CorrelationID != "c" {
+	if c := (&Edit{HasPayload: true, Payload: []byte{0}, Binary: true, ContentType: "x/y",
+		HasHeaders: true}).Apply(old); !c.Binary || c.ContentType != "x/y" || c.Headers != nil ||
+		c.CorrelationID != "c" {
 		t.Errorf("%+v", c)
 	}
 }

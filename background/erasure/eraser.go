@@ -295,7 +295,8 @@ func (w *work) look(ctx context.Context, id event.ID) error {
 	for _, it := range append(items, gone...) {
 		// An id comes once in a command: deciding skips a second one.
 		same := func(o event.EraseItem) bool { return o.ID == it.ID }
-		if slices.ContainsFunc(w.chunk.Items, same) || len(w.chunk.Items) >= chunkItems || w.refs+len(it.Refs) > chunkRefs {
+		if slices.ContainsFunc(w.chunk.Items, same) || len(w.chunk.Items) >= chunkItems ||
+			w.refs+len(it.Refs) > chunkRefs {
 			if err := w.flush(ctx); err != nil {
 				return err
 			}

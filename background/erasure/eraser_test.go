@@ -45,15 +45,17 @@ func newWorld(t *testing.T, seed uint64) *world {
 		t.Fatal(err)
 	}
 	var err error
-	if w.log, err = log.Open(log.Options{FS: disk, Dir: "/data/log", SegmentSize: 16 << 10}); err != nil {
+	o := log.Options{FS: disk, Dir: "/data/log", SegmentSize: 16 << 10}
+	if w.log, err = log.Open(o); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { w.log.Close() })
 	w.m = fsm.NewReplica(projections.New(), w.log, fsm.Options{})
 	if w.node, err = NewNode(NodeOptions{
-		Log: w.log, FS: disk, DataDir: "/data", Self: func() string { return "n1/a" }, Tasks: w.m.Tasks, Erased: w.m.TakeErased,
-		Fetched: func() error { return nil }, PurgeLog: func(context.Context, uint64) error { return nil },
-		Propose: w.propose,
+		Log: w.log, FS: disk, DataDir: "/data", Self: func() string { return "n1/a" },
+		Tasks: w.m.Tasks, Erased: w.m.TakeErased, Propose: w.propose,
+		Fetched:  func() error { return nil },
+		PurgeLog: func(context.Context, uint64) error { return nil },
 	}); err != nil {
 		t.Fatal(err)
 	}
@@ -77,7 +79,8 @@ func (w *world) propose(_ context.Context, c *event.Command) (event.Result, erro
 	w.now += 10
 	e := event.Entry{Rules: event.Rules, Time: w.now}
 	if w.m.Rules() < event.Rules {
-		e.Commands = append(e.Commands, event.EncodeCommand(&event.Command{Upgrade: &event.Upgrade{Rules: event.Rules}}))
+		upgrade := &event.Command{Upgrade: &event.Upgrade{Rules: event.Rules}}
+		e.Commands = append(e.Commands, event.EncodeCommand(upgrade))
 	}
 	e.Commands = append(e.Commands, event.EncodeCommand(c))
 	rs, err := w.m.Apply(w.index, e.Encode())
@@ -129,7 +132,8 @@ func (w *world) step() {
 			{Key: w.some("k", "l", ""), Priority: 5, Content: w.text(event.Content{})},
 		}}})
 	case n < 10:
-		r := w.do(&event.Command{Lease: &event.Lease{Queues: []string{queue}, Max: 2, LeaseMS: 300}})
+		lease := &event.Lease{Queues: []string{queue}, Max: 2, LeaseMS: 300}
+		r := w.do(&event.Command{Lease: lease})
 		for i := range r.Leased {
 			w.leases = append(w.leases, r.Leased[i].Lease)
 		}
@@ -138,7 +142,9 @@ func (w *world) step() {
 			return
 		}
 		i := w.rng.IntN(len(w.leases))
-		it := event.SettleItem{Lease: w.leases[i], Op: event.OpRetry, Content: w.text(event.Content{Error: "x"})}
+		it := event.SettleItem{
+			Lease: w.leases[i], Op: event.OpRetry, Content: w.text(event.Content{Error: "x"}),
+		}
 		switch w.rng.IntN(3) {
 		case 0:
 			it.Op, it.Content = event.OpAck, w.text(event.Content{Result: []byte("x")})
@@ -156,7 +162,10 @@ func (w *world) step() {
 		if w.rng.IntN(2) == 0 {
 			it.Edited, it.Content = true, w.text(event.Content{})
 		}
-		w.do(&event.Command{Replay: &event.Replay{Queue: queue, To: w.some("", "a", "b"), Order: event.OrderAppend, Items: []event.ReplayItem{it}}})
+		w.do(&event.Command{Replay: &event.Replay{
+			Queue: queue, To: w.some("", "a", "b"), Order: event.OrderAppend,
+			Items: []event.ReplayItem{it},
+		}})
 	case n < 19:
 		live := w.live(queue)
 		if len(live) == 0 {
@@ -168,7 +177,8 @@ func (w *world) step() {
 			w.t.Fatal(err)
 		}
 		if !e.Content.IsZero() { // else it is erased: retention finds nothing to carry
-			w.do(&event.Command{Carry: &event.Carry{Items: []event.CarryItem{{ID: m.ID, From: m.Content, Content: e.Content}}}})
+			it := event.CarryItem{ID: m.ID, From: m.Content, Content: e.Content}
+			w.do(&event.Command{Carry: &event.Carry{Items: []event.CarryItem{it}}})
 		}
 	case n < 20:
 		w.resurrect()
@@ -186,7 +196,8 @@ func (w *world) resurrect() {
 			w.t.Fatal(err)
 		}
 		for _, e := range b.Events {
-			if _, live := w.m.Message(e.Subject); !live && (e.Type == event.Acked || e.Type == event.Discarded) {
+			_, live := w.m.Message(e.Subject)
+			if !live && (e.Type == event.Acked || e.Type == event.Discarded) {
 				gone = append(gone, e)
 			}
 		}
@@ -209,14 +220,16 @@ func (w *world) resurrect() {
 		}
 	}
 	w.do(&event.Command{Resurrect: &event.Resurrect{
-		ID: e.Subject, Last: event.RefOf(last.ID), Queue: w.some("a", "b"), Key: w.some("k", "l"), Priority: 5, First: history[0].ID,
-		Content: w.text(event.Content{}),
+		ID: e.Subject, Last: event.RefOf(last.ID), Queue: w.some("a", "b"), Key: w.some("k", "l"),
+		Priority: 5, First: history[0].ID, Content: w.text(event.Content{}),
 	}})
 }
 
 // families tells, by reading the whole log once, under which id each message
 // first came, and which keys and queues it had.
-func (w *world) families() (first map[event.ID]event.ID, key map[event.ID]string, in map[event.ID]map[string]bool) {
+func (w *world) families() (
+	first map[event.ID]event.ID, key map[event.ID]string, in map[event.ID]map[string]bool,
+) {
 	first, key, in = map[event.ID]event.ID{}, map[event.ID]string{}, map[event.ID]map[string]bool{}
 	for b, err := range w.log.Follow(0) {
 		if err != nil {
@@ -235,22 +248,37 @@ func (w *world) families() (first map[event.ID]event.ID, key map[event.ID]string
 	return first, key, in
 }
 
-// carry carries a task out to its end.
-func (w *world) carry(spec Spec) event.ID {
+// create creates a task.
+func (w *world) create(kind event.TaskKind, spec []byte) event.TaskView {
 	w.t.Helper()
-	r := w.do(&event.Command{CreateTask: &event.CreateTask{Kind: event.TaskErase, Content: event.EncodeContent(&event.Content{Spec: spec.Encode()})}})
-	task, _ := w.m.Task(r.ID)
-	c := &Eraser{Log: w.log, State: w.m, Propose: w.propose, Members: func() []string { return []string{"n1/a"} }}
+	c := &event.CreateTask{
+		Kind: kind, Queue: "a", Content: event.EncodeContent(&event.Content{Spec: spec}),
+	}
+	t, _ := w.m.Task(w.do(&event.Command{CreateTask: c}).ID)
+	return t
+}
+
+func (w *world) eraser() *Eraser {
+	return &Eraser{
+		Log: w.log, State: w.m, Propose: w.propose,
+		Members: func() []string { return []string{"n1/a"} },
+	}
+}
+
+// erase erases, and returns when that is done.
+func (w *world) erase(e *Eraser, spec Spec) {
+	w.t.Helper()
+	spec.Reason = "test"
+	task := w.create(event.TaskErase, spec.Encode())
 	ctx, cancel := context.WithCancel(w.t.Context())
 	done := make(chan struct{})
 	go func() { w.node.Run(ctx); close(done) }()
-	_, err := c.Run(ctx, task, spec.Encode())
+	_, err := e.Run(ctx, task, spec.Encode())
 	cancel()
 	<-done
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	return r.ID
 }
 
 // check compares every content of the log with whether it should be there.
@@ -269,7 +297,8 @@ func (w *world) check(gone func(first event.ID) bool, what string) {
 			}
 			want := gone(first[e.Subject]) && e.Type != event.Erased
 			if e.Erased() != want {
-				w.t.Fatalf("%s: %s %s of %s: erased %v, not %v", what, e.Type, e.ID, e.Subject, e.Erased(), want)
+				w.t.Fatalf("%s: %s %s of %s: erased %v, not %v",
+					what, e.Type, e.ID, e.Subject, e.Erased(), want)
 			}
 			if want {
 				n++
@@ -310,7 +339,7 @@ func TestErasesAMessageWhole(t *testing.T) {
 		for range 3 {
 			id := ids[w.rng.IntN(len(ids))]
 			w.between = more
-			w.carry(Spec{Message: id.String(), Reason: "test"})
+			w.erase(w.eraser(), Spec{Message: id.String()})
 			gone[first[id]] = true
 			w.check(func(f event.ID) bool { return gone[f] }, fmt.Sprintf("seed %d, message", seed))
 		}
@@ -322,10 +351,11 @@ func TestErasesAMessageWhole(t *testing.T) {
 		}
 		before := w.index
 		w.between = more
-		w.carry(Spec{Queue: "a", Key: "k", Reason: "test"})
+		w.erase(w.eraser(), Spec{Queue: "a", Key: "k"})
 		now, _, queues := w.families()
-		for id, f := range now { // one that came to the queue while it was at work may be erased, or not
-			if event.RefOf(id).Index > before && key[f] == "k" && queues[f]["a"] && !gone[f] && w.erased(f) {
+		for id, f := range now { // one that came to the queue meanwhile may be erased, or not
+			came := event.RefOf(id).Index > before && key[f] == "k" && queues[f]["a"]
+			if came && w.erased(f) {
 				gone[f] = true
 			}
 		}
@@ -340,7 +370,7 @@ func (w *world) erased(id event.ID) bool {
 }
 
 // What retention has deleted, and the archive has, is found there: all that a
-// message wrote is told to be erased, and nothing else.
+// message wrote is erased, and nothing else.
 func TestErasesWhatOnlyTheArchiveHas(t *testing.T) {
 	for seed := range uint64(20) {
 		w := newWorld(t, seed)
@@ -363,29 +393,16 @@ func TestErasesWhatOnlyTheArchiveHas(t *testing.T) {
 		if _, deleted := w.log.DeletedBefore(); !deleted {
 			t.Fatal("nothing was deleted")
 		}
-		spec := Spec{Queue: "a", Key: "k", Reason: "test"}
-		r := w.do(&event.Command{CreateTask: &event.CreateTask{Kind: event.TaskErase, Content: event.EncodeContent(&event.Content{Spec: spec.Encode()})}})
-		task, _ := w.m.Task(r.ID)
 		told := map[event.Ref]bool{}
-		c := &Eraser{
-			Log: w.log, State: w.m, Propose: w.propose, Members: func() []string { return []string{"n1/a"} },
-			OpenPast: func(context.Context) (Reader, func(), error) { return past, func() {}, nil },
-			Archive: func(_ context.Context, refs []event.Ref) error {
-				for _, ref := range refs {
-					told[ref] = true
-				}
-				return nil
-			},
+		e := w.eraser()
+		e.OpenPast = func(context.Context) (Reader, func(), error) { return past, func() {}, nil }
+		e.Archive = func(_ context.Context, refs []event.Ref) error {
+			for _, ref := range refs {
+				told[ref] = true
+			}
+			return nil
 		}
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan struct{})
-		go func() { w.node.Run(ctx); close(done) }()
-		_, err = c.Run(ctx, task, spec.Encode())
-		cancel()
-		<-done
-		if err != nil {
-			t.Fatal(err)
-		}
+		w.erase(e, Spec{Queue: "a", Key: "k"})
 		old := 0
 		for b, err := range past.Follow(0) {
 			if err != nil {
@@ -399,7 +416,8 @@ func TestErasesWhatOnlyTheArchiveHas(t *testing.T) {
 				f := first[e.Subject]
 				want := key[f] == "k" && in[f]["a"]
 				if told[event.RefOf(e.ID)] != want {
-					t.Fatalf("seed %d: %s %s of %s: told %v, not %v", seed, e.Type, e.ID, e.Subject, !want, want)
+					t.Fatalf("seed %d: %s %s of %s: erased %v, not %v",
+						seed, e.Type, e.ID, e.Subject, !want, want)
 				}
 				if want && b.Index < w.log.First() {
 					old++
@@ -410,22 +428,27 @@ func TestErasesWhatOnlyTheArchiveHas(t *testing.T) {
 	}
 }
 
-// What a task is to do may have the message's text in it too.
+// A task's spec may have the message's text in it too.
 func TestErasesEditsInTasks(t *testing.T) {
 	w := newWorld(t, 1)
-	w.do(&event.Command{Produce: &event.Produce{Queue: "a", Messages: []event.NewMessage{{Priority: 5, Content: w.text(event.Content{})}}}})
-	r := w.do(&event.Command{Lease: &event.Lease{Queues: []string{"a"}, Max: 1, LeaseMS: 1000}})
-	w.do(&event.Command{Settle: &event.Settle{Items: []event.SettleItem{{Op: event.OpDeadLetter, Lease: r.Leased[0].Lease}}}})
+	message := event.NewMessage{Priority: 5, Content: w.text(event.Content{})}
+	w.do(&event.Command{Produce: &event.Produce{Queue: "a", Messages: []event.NewMessage{message}}})
+	lease := &event.Lease{Queues: []string{"a"}, Max: 1, LeaseMS: 1000}
+	leased := w.do(&event.Command{Lease: lease}).Leased[0]
+	die := event.SettleItem{Op: event.OpDeadLetter, Lease: leased.Lease}
+	w.do(&event.Command{Settle: &event.Settle{Items: []event.SettleItem{die}}})
 	dead := w.live("a.dlq")[0].ID
-	spec := func(id event.ID) event.ID {
-		return w.do(&event.Command{CreateTask: &event.CreateTask{Kind: event.TaskReplay, Queue: "a", Content: event.EncodeContent(&event.Content{
-			Spec: fmt.Appendf(nil, `{"message_ids":[%q],"edit":{%q:{"payload":"c2VjcmV0"}}}`, id, id),
-		})}}).ID
+	replay := func(id event.ID) event.ID {
+		spec := fmt.Appendf(nil, `{"message_ids":[%q],"edit":{%q:{"payload":"c2VjcmV0"}}}`, id, id)
+		return w.create(event.TaskReplay, spec).ID
 	}
-	done, open, other := spec(dead), spec(dead), spec(r.Leased[0].Lease)
-	w.do(&event.Command{Replay: &event.Replay{Queue: "a", Task: done, Order: event.OrderAppend, Items: []event.ReplayItem{{ID: dead, Edited: true, Content: w.text(event.Content{})}}}})
+	done, open, other := replay(dead), replay(dead), replay(leased.Lease)
+	item := event.ReplayItem{ID: dead, Edited: true, Content: w.text(event.Content{})}
+	w.do(&event.Command{Replay: &event.Replay{
+		Queue: "a", Task: done, Order: event.OrderAppend, Items: []event.ReplayItem{item},
+	}})
 	w.do(&event.Command{UpdateTask: &event.UpdateTask{ID: done, Op: event.TaskOpComplete}})
-	w.carry(Spec{Message: dead.String(), Reason: "test"})
+	w.erase(w.eraser(), Spec{Message: dead.String()})
 	for _, c := range []struct {
 		task event.ID
 		gone bool
@@ -437,33 +460,34 @@ func TestErasesEditsInTasks(t *testing.T) {
 }
 
 // A task that another node has sealed meanwhile is not failed by one that was
-// about it, too.
-func TestCarriedTwiceAtOnce(t *testing.T) {
+// about to seal it, too.
+func TestRunsTwiceAtOnce(t *testing.T) {
 	w := newWorld(t, 1)
 	for range 200 {
 		w.step()
 	}
 	first, _, _ := w.families()
-	var id event.ID
+	var spec Spec
 	for _, f := range first {
-		id = f
+		spec = Spec{Message: f.String(), Reason: "test"}
 		break
 	}
-	spec := Spec{Message: id.String(), Reason: "test"}
-	r := w.do(&event.Command{CreateTask: &event.CreateTask{Kind: event.TaskErase, Content: event.EncodeContent(&event.Content{Spec: spec.Encode()})}})
-	task, _ := w.m.Task(r.ID)
-	w.between = func() { w.do(&event.Command{UpdateTask: &event.UpdateTask{ID: r.ID, Op: event.TaskOpSeal}}) }
-	c := &Eraser{Log: w.log, State: w.m, Propose: w.propose, Members: func() []string { return nil }}
-	_, err := c.Run(t.Context(), task, spec.Encode())
+	task := w.create(event.TaskErase, spec.Encode())
+	w.between = func() {
+		w.do(&event.Command{UpdateTask: &event.UpdateTask{ID: task.ID, Op: event.TaskOpSeal}})
+	}
+	e := w.eraser()
+	e.Members = func() []string { return nil }
+	_, err := e.Run(t.Context(), task, spec.Encode())
 	var p *event.Problem
 	if err == nil || errors.As(err, &p) {
 		t.Errorf("%v ends the task", err)
 	}
-	// Begun anew, it only waits.
-	task, _ = w.m.Task(r.ID)
+	// Started again, it only waits.
+	task, _ = w.m.Task(task.ID)
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if _, err := c.Run(ctx, task, spec.Encode()); !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := e.Run(ctx, task, spec.Encode()); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("%v", err)
 	}
 }

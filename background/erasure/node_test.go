@@ -45,7 +45,8 @@ func open(t testing.TB, disk *vfs.Mem) (*teller, error) {
 		return nil, err
 	}
 	var err error
-	if s.log, err = log.Open(log.Options{FS: disk, Dir: "/data/log", SegmentSize: 2 << 10, HeldFrom: 1}); err != nil {
+	o := log.Options{FS: disk, Dir: "/data/log", SegmentSize: 2 << 10, HeldFrom: 1}
+	if s.log, err = log.Open(o); err != nil {
 		return nil, err
 	}
 	s.index = max(s.log.Head(), 2)
@@ -67,7 +68,10 @@ func open(t testing.TB, disk *vfs.Mem) (*teller, error) {
 		},
 		Fetched:  func() error { return nil },
 		PurgeLog: func(_ context.Context, upTo uint64) error { s.shed = upTo; return nil },
-		Archive:  func(_ context.Context, refs []event.Ref) error { s.archived = slices.Clone(refs); return nil },
+		Archive: func(_ context.Context, refs []event.Ref) error {
+			s.archived = slices.Clone(refs)
+			return nil
+		},
 		Propose: func(_ context.Context, c *event.Command) (event.Result, error) {
 			u := c.UpdateTask
 			if u == nil || u.Op != event.TaskOpReport {
@@ -138,7 +142,8 @@ func (s *teller) must(events ...event.Event) []event.Event {
 }
 
 func enqueued(text string) event.Event {
-	return event.Event{Type: event.Enqueued, Queue: "q", Content: event.EncodeContent(&event.Content{Payload: []byte(text)})}
+	content := event.EncodeContent(&event.Content{Payload: []byte(text)})
+	return event.Event{Type: event.Enqueued, Queue: "q", Content: content}
 }
 
 // in returns the files in which some bytes are.
@@ -194,8 +199,10 @@ func TestNodeCarriesOut(t *testing.T) {
 	}
 	s.must(event.Event{Type: event.TaskSealed, Task: task})
 	s.once()
-	if !slices.Equal(s.reports, []string{"n1/a"}) || s.shed != s.index || !slices.Equal(s.archived, []event.Ref{ref}) {
-		t.Errorf("reports %v, Raft log let go up to %d of %d, archived %v", s.reports, s.shed, s.index, s.archived)
+	if !slices.Equal(s.reports, []string{"n1/a"}) || s.shed != s.index ||
+		!slices.Equal(s.archived, []event.Ref{ref}) {
+		t.Errorf("reports %v, Raft log purged up to %d of %d, archived %v",
+			s.reports, s.shed, s.index, s.archived)
 	}
 	s.once()
 	if len(s.reports) != 1 {
@@ -207,9 +214,12 @@ func TestNodeCarriesOut(t *testing.T) {
 	// A cancelled one is not reported, but what it told is overwritten.
 	task = s.must(event.Event{Type: event.TaskCreated, TaskKind: event.TaskErase})[0].ID
 	s.tasks[1].Status = event.TaskIsCancelled
-	s.must(event.Event{Type: event.Erased, Subject: other.ID, Task: task, Refs: []event.Ref{event.RefOf(other.ID)}}, event.Event{Type: event.TaskSealed, Task: task})
+	ref = event.RefOf(other.ID)
+	s.must(
+		event.Event{Type: event.Erased, Subject: other.ID, Task: task, Refs: []event.Ref{ref}},
+		event.Event{Type: event.TaskSealed, Task: task})
 	s.once()
-	if _, err := s.log.Content(event.RefOf(other.ID)); !errors.Is(err, log.ErrErased) || len(s.reports) != 1 {
+	if _, err := s.log.Content(ref); !errors.Is(err, log.ErrErased) || len(s.reports) != 1 {
 		t.Errorf("%v, %d reports", err, len(s.reports))
 	}
 }
@@ -259,7 +269,9 @@ func TestNodeCatchesUp(t *testing.T) {
 	for _, damage := range []func(){
 		func() { _ = disk.Remove("/data/" + datadir.ErasedFile) },
 		func() { disk.Put("/data/"+datadir.ErasedFile, []byte("{")) },
-		func() { disk.Put("/data/"+datadir.ErasedFile, []byte(`{"format":99,"up_to_index":1000000}`)) },
+		func() {
+			disk.Put("/data/"+datadir.ErasedFile, []byte(`{"format":99,"up_to_index":1000000}`))
+		},
 	} {
 		damage()
 		again()
@@ -296,7 +308,8 @@ func TestNodeCrashAnywhere(t *testing.T) {
 			var refs []event.Ref
 			task := tell(event.Event{Type: event.TaskCreated, TaskKind: event.TaskErase})[0].ID
 			for i := range 4 {
-				e := tell(enqueued(fmt.Sprintf("secret-%d-%d-%s", round, i, strings.Repeat("s", 200))))[0]
+				long := strings.Repeat("s", 200)
+				e := tell(enqueued(fmt.Sprintf("secret-%d-%d-%s", round, i, long)))[0]
 				refs = append(refs, event.RefOf(e.ID))
 				k := tell(enqueued(fmt.Sprintf("kept-%d-%d", round, i)))[0]
 				if err := s.log.Sync(); err != nil {
@@ -334,7 +347,8 @@ func TestNodeCrashAnywhere(t *testing.T) {
 			s.once()
 			for _, mark := range erased {
 				if files := in(t, after, mark); len(files) > 0 {
-					t.Errorf("crash at operation %d, loss %d: %s is still in %v", at, loss, mark, files)
+					t.Errorf("crash at operation %d, loss %d: %s is still in %v",
+						at, loss, mark, files)
 				}
 			}
 			for _, ref := range kept {
@@ -344,7 +358,8 @@ func TestNodeCrashAnywhere(t *testing.T) {
 			}
 			for _, task := range s.tasks {
 				if task.Sealed && len(task.Nodes) != 1 {
-					t.Errorf("crash at operation %d, loss %d: task %s has reports %v", at, loss, task.ID, task.Nodes)
+					t.Errorf("crash at operation %d, loss %d: task %s has reports %v",
+						at, loss, task.ID, task.Nodes)
 				}
 			}
 			s.log.Close()

@@ -273,16 +273,25 @@ type Dir struct {
 // Open opens the data directory at path. It does not search for damage that only reading everything
 // would show: Verify does.
 func Open(path string) (*Dir, error) {
+	node, err := ReadCard(path)
+	if err != nil {
+		return nil, err
+	}
+	return OpenOn(vfs.OS{}, path, node)
+}
+
+// ReadCard returns the card of the data directory at path, nil if it has none.
+func ReadCard(path string) (*datadir.Node, error) {
 	if info, err := os.Stat(path); err != nil {
 		return nil, fmt.Errorf("data directory: %w", err)
 	} else if !info.IsDir() {
 		return nil, fmt.Errorf("data directory %s is not a directory", path)
 	}
 	node, err := datadir.ReadNode(path)
-	if err != nil && !errors.Is(err, datadir.ErrNoNode) {
-		return nil, err
+	if errors.Is(err, datadir.ErrNoNode) {
+		return nil, nil
 	}
-	return OpenOn(vfs.OS{}, path, node)
+	return node, err
 }
 
 // OpenOn opens the data directory at path of any file system; node may be nil.

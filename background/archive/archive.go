@@ -79,13 +79,9 @@ var (
 	ErrOther = errors.New("the archive is of another history")
 )
 
-// CorruptError names a file that is not what its card says.
-type CorruptError struct {
-	Archive, File, Reason string
-}
-
-func (e *CorruptError) Error() string {
-	return fmt.Sprintf("archive %s: %s: %s", e.Archive, e.File, e.Reason)
+// corrupt returns an error about a file that is not what its card says.
+func (a *Archive) corrupt(file, format string, args ...any) error {
+	return fmt.Errorf("archive %s: %s: %w", a.dir, file, fmt.Errorf(format, args...))
 }
 
 // CheckDir returns an error unless name can be a directory's. An object store is reached through a
@@ -142,7 +138,7 @@ func (a *Archive) read(name string, v any, format *int) error {
 		return fmt.Errorf("archive %s: %w", a.dir, err)
 	}
 	if err := json.Unmarshal(b, v); err != nil {
-		return &CorruptError{a.dir, name, err.Error()}
+		return a.corrupt(name, "%w", err)
 	}
 	if *format > Format {
 		return fmt.Errorf("archive %s: %s has format %d, this binary supports up to %d",
@@ -174,7 +170,7 @@ func (a *Archive) cards(folder string) (out []*card, err error) {
 			return nil, err
 		}
 		if cardName(c.Name) != name {
-			return nil, &CorruptError{a.dir, name, "the card is that of " + c.Name}
+			return nil, a.corrupt(name, "the card is that of %s", c.Name)
 		}
 		out = append(out, c)
 	}
@@ -259,7 +255,7 @@ func (a *Archive) put(ctx context.Context, name string, r io.Reader) (sum string
 	sum = hex.EncodeToString(h.Sum(nil))
 	back, err := sumOf(ctx, a.fs, target, -1)
 	if err == nil && back != sum {
-		err = &CorruptError{a.dir, name, "read back, it has another SHA-256"}
+		err = a.corrupt(name, "read back, it has another SHA-256")
 	}
 	return sum, err
 }
@@ -470,7 +466,7 @@ func (a *Archive) eraseIn(ctx context.Context, c *card, refs []event.Ref) (bool,
 		return false, err
 	}
 	if len(segments) != 1 || hexOf(segments[0].Chain) != c.Chain {
-		return false, &CorruptError{a.dir, c.Name, "it is not what its card says"}
+		return false, a.corrupt(c.Name, "it is not what its card says")
 	}
 	s := &segments[0]
 	s.Name, s.SideFile = c.Name, log.SideFileName(c.First)

@@ -124,8 +124,7 @@ func (f *FS) add(dir, folder string, c *card) error {
 	if info, err := f.archive.fs.Stat(name); err != nil {
 		return err
 	} else if info.Size != c.Bytes {
-		return &CorruptError{f.archive.dir, c.Name,
-			fmt.Sprintf("it has %d bytes, its card says %d", info.Size, c.Bytes)}
+		return f.archive.corrupt(c.Name, "it has %d bytes, its card says %d", info.Size, c.Bytes)
 	}
 	f.files[path.Join(dir, c.Name)] = name
 	return nil

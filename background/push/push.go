@@ -194,15 +194,6 @@ func (e *Engine) update(leads bool) {
 	}
 }
 
-// Why a queue with push is not delivered.
-const (
-	ReasonOff           = "push_off"
-	ReasonTargetDown    = "push_target_down"
-	ReasonSecretMissing = "push_secret_missing"
-	ReasonAnswerQueue   = "push_answer_queue_missing"
-	ReasonPolicy        = "push_policy_unknown"
-)
-
 // Reason returns why push does not deliver a queue's messages, nil if it does. Only the leader
 // knows the target's state.
 func (e *Engine) Reason(name string) *wire.PushReason {
@@ -213,7 +204,7 @@ func (e *Engine) Reason(name string) *wire.PushReason {
 	case q == nil:
 		return nil
 	case e.d.Off != "":
-		return &wire.PushReason{Code: ReasonOff, Detail: e.d.Off}
+		return &wire.PushReason{Code: "push_off", Detail: e.d.Off}
 	}
 	return q.reason()
 }

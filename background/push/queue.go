@@ -265,14 +265,14 @@ func (q *queue) reason() *wire.PushReason {
 	defer q.mu.Unlock()
 	switch b := &q.breaker; {
 	case q.target == nil:
-		return &wire.PushReason{Code: ReasonPolicy,
+		return &wire.PushReason{Code: "push_policy_unknown",
 			Detail: "this node's program does not understand the queue's push: run a newer one"}
 	case !q.answers:
-		return &wire.PushReason{Code: ReasonAnswerQueue,
+		return &wire.PushReason{Code: "push_answer_queue_missing",
 			Detail: "queue " + q.target.AnswerTo + ", which answers go to, does not exist"}
 	case b.open:
 		r := &wire.PushReason{
-			Code: ReasonTargetDown, LastError: b.last, Failures: int64(b.failures),
+			Code: "push_target_down", LastError: b.last, Failures: int64(b.failures),
 			Detail: "the target is down, nothing is leased until it answers",
 		}
 		if b.probing {
@@ -283,7 +283,7 @@ func (q *queue) reason() *wire.PushReason {
 		return r
 	}
 	if _, missing := q.e.keys(q.target); missing != "" {
-		return &wire.PushReason{Code: ReasonSecretMissing, Detail: missing}
+		return &wire.PushReason{Code: "push_secret_missing", Detail: missing}
 	}
 	return nil
 }

@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"io/fs"
 	"math"
-	"os"
 	"time"
 
 	"github.com/dustin/go-humanize"
@@ -49,17 +48,10 @@ type openLog struct {
 func (a *app) openLog(ctx context.Context, dataDir, archived string) (*openLog, error) {
 	l := &openLog{fs: vfs.OS{}, path: dataDir, name: dataDir}
 	if dataDir != "" {
-		if info, err := os.Stat(dataDir); errors.Is(err, fs.ErrNotExist) {
-			return nil, usagef("data directory: %w; "+
-				"name a node's data directory with --data-dir", err)
-		} else if err != nil {
-			return nil, fmt.Errorf("data directory: %w", err)
-		} else if !info.IsDir() {
-			return nil, fmt.Errorf("data directory %s is not a directory", dataDir)
-		}
 		var err error
-		l.node, err = datadir.ReadNode(dataDir)
-		if err != nil && !errors.Is(err, datadir.ErrNoNode) {
+		if l.node, err = replay.ReadCard(dataDir); errors.Is(err, fs.ErrNotExist) {
+			return nil, usagef("%w; name a node's data directory with --data-dir", err)
+		} else if err != nil {
 			return nil, err
 		}
 	}
@@ -138,17 +130,14 @@ func (s *logSource) open(ctx context.Context) (*replay.Dir, error) {
 	return l.dir()
 }
 
-// identity returns the cluster and node of a directory, "" where unknown.
-func identity(d *replay.Dir) (cluster, node string) {
-	if d.Node != nil {
-		cluster, node = d.Node.ClusterID, d.Node.NodeID
+// headOf returns a head of a node's log; the card may be nil.
+func headOf(h replay.Head, card *datadir.Node) wire.LogHead {
+	out := wire.LogHead{
+		Index: h.Index, ChainHash: hex.EncodeToString(h.Chain[:]), Time: wire.Time(h.Time),
 	}
-	return cluster, node
-}
-
-func headOf(h replay.Head, cluster, node string) wire.LogHead {
-	out := wire.LogHead{ClusterID: cluster, NodeID: node, Index: h.Index,
-		ChainHash: hex.EncodeToString(h.Chain[:]), Time: wire.Time(h.Time)}
+	if card != nil {
+		out.ClusterID, out.NodeID = card.ClusterID, card.NodeID
+	}
 	if h.EventID != (event.ID{}) {
 		out.EventID = h.EventID.String()
 	}
@@ -161,12 +150,12 @@ type proof struct{ *engine }
 // HeadAt implements api.Proof.
 func (p proof) HeadAt(index uint64) (wire.LogHead, error) {
 	h, err := replay.HeadAt(p.log, index)
-	return headOf(h, p.card.ClusterID, p.card.NodeID), err
+	return headOf(h, p.card), err
 }
 
 // LogSegments implements api.Proof.
 func (p proof) LogSegments() wire.LogSegments {
-	out := segmentsOf(p.log, p.card.ClusterID, p.card.NodeID)
+	out := segmentsOf(p.log, p.card)
 	for i := range out.Segments {
 		s := &out.Segments[i]
 		s.Archived = s.Sealed && p.archiver.Has(s.LastIndex)
@@ -174,8 +163,11 @@ func (p proof) LogSegments() wire.LogSegments {
 	return out
 }
 
-func segmentsOf(l *log.Log, cluster, node string) wire.LogSegments {
-	out := wire.LogSegments{ClusterID: cluster, NodeID: node, Segments: []wire.LogSegment{}}
+func segmentsOf(l *log.Log, card *datadir.Node) wire.LogSegments {
+	out := wire.LogSegments{Segments: []wire.LogSegment{}}
+	if card != nil {
+		out.ClusterID, out.NodeID = card.ClusterID, card.NodeID
+	}
 	for _, s := range l.Segments() {
 		out.Segments = append(out.Segments, wire.LogSegment{
 			Name: s.Name, FirstIndex: s.First, LastIndex: s.Last, Bytes: s.Size,
@@ -229,8 +221,7 @@ func (s *logSource) segments(ctx context.Context) (*wire.LogSegments, error) {
 		return nil, err
 	}
 	defer d.Close()
-	cluster, node := identity(d)
-	out := segmentsOf(d.Log, cluster, node)
+	out := segmentsOf(d.Log, d.Node)
 	return &out, nil
 }
 
@@ -440,8 +431,7 @@ func dirHead(d *replay.Dir, index uint64) (*wire.LogHead, error) {
 	if errors.Is(err, log.ErrGone) && index != newest {
 		return nil, nil
 	}
-	cluster, node := identity(d)
-	out := headOf(h, cluster, node)
+	out := headOf(h, d.Node)
 	return &out, err
 }
 
@@ -577,7 +567,7 @@ func (s *logSource) serverHeads(ctx context.Context, heads []replay.Head) (
 		return r, refusal(err)
 	}
 	for _, h := range heads {
-		kept := headOf(h, cmp.Or(h.ClusterID, now.ClusterID), "")
+		kept := headOf(h, &datadir.Node{ClusterID: cmp.Or(h.ClusterID, now.ClusterID)})
 		var there *wire.LogHead
 		if kept.Index <= now.Index {
 			if there, err = s.serverHead(ctx, kept.Index); err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/qlogd/qlogd/event"
 )
 
-// bench is waits over a number that stands for a queue's messages.
+// shop is waiters over numbers that represent queues' messages.
 type shop struct {
 	*waiters
 	mu    sync.Mutex
@@ -111,20 +111,6 @@ func TestWaitersAreServedInOrderAndNoHerd(t *testing.T) {
 		}
 		if len(s.lines) != 0 || s.parked.Load() != 0 {
 			t.Errorf("left: %v", s.lines)
-		}
-	})
-}
-
-func TestWaiterTimesOut(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newShop()
-		begun := time.Now()
-		done, _ := s.wait("a", "q", 1, 5*time.Second, nil)
-		if err := <-done; err != nil || time.Since(begun) != 5*time.Second || s.asked != 0 {
-			t.Errorf("%v after %s, %d asked", err, time.Since(begun), s.asked)
-		}
-		if done, _ = s.wait("a", "q", 1, 0, nil); <-done != nil || s.asked != 0 {
-			t.Error("a lease without a wait was proposed in vain")
 		}
 	})
 }

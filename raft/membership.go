@@ -275,6 +275,9 @@ func (r *Replica) serveAdmin(ctx context.Context, _ peer.Identity, q adminReques
 // serveJoin passes a node's wish to join on to the leader.
 func (r *Replica) serveJoin(ctx context.Context, from peer.Identity, q adminRequest) (
 	adminResponse, error) {
+	if !r.member(r.id) {
+		return responseOf(notNow("node %s is no member itself", r.o.NodeID)), nil
+	}
 	q.Do, q.Member.ID, q.Member.Incarnation = "join", from.Node, from.Incarnation
 	return responseOf(r.change(ctx, q)), nil
 }

@@ -19,9 +19,11 @@ import (
 	"github.com/hashicorp/raft-wal/types"
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/internal/simtest/filekv"
+	"github.com/qlogd/qlogd/internal/simtest/memnet"
 	"github.com/qlogd/qlogd/log/checkpoint"
 	"github.com/qlogd/qlogd/log/datadir"
 	"github.com/qlogd/qlogd/log/vfs"
+	"github.com/qlogd/qlogd/raft/peer"
 )
 
 // block is what the fake machine keeps of an entry.
@@ -334,7 +336,29 @@ func boot(t testing.TB, o Options) *node {
 	return n
 }
 
+// lonely is the network of a node that has no peers.
+func lonely(t testing.TB, node, incarnation, cluster string) *peer.Net {
+	t.Helper()
+	network := memnet.New(memnet.Options{})
+	l, err := network.Listen(node + ":7071")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := peer.New(peer.Options{
+		Listener: l, Dial: network.Dialer(node),
+		Self: peer.Identity{Cluster: cluster, Node: node, Incarnation: incarnation, Raft: node + ":7071"},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = n.Close() })
+	return n
+}
+
 func tryBoot(t testing.TB, o Options) (*node, error) {
+	if o.Net == nil {
+		o.Net = lonely(t, o.NodeID, o.Incarnation, o.ClusterID)
+	}
 	m, err := tryFake(o.FS, "/events")
 	if err != nil {
 		return nil, err

@@ -610,9 +610,6 @@ func (r *Replica) promote() {
 // tendMembership does what is due now and then beside Raft: the leader promotes members; each node
 // sees to it that it is a member, at its present addresses.
 func (r *Replica) tendMembership() {
-	if r.o.Net == nil {
-		return
-	}
 	t := time.NewTicker(500 * time.Millisecond)
 	defer t.Stop()
 	reported := r.o.Joined

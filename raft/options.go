@@ -62,13 +62,11 @@ type Options struct {
 	// Incarnation is of the data directory, and part of Raft's server id: see
 	// Member. A cluster of one that is older than incarnations keeps its id.
 	Incarnation string
-	// Net is where others reach this node; nil: it is alone in its process, and
-	// never has peers.
-	Net      *peer.Net
-	HTTPAddr string // where clients reach this node, told to the others
-	Logger   *slog.Logger
-	Machine  Machine
-	Metrics  Metrics
+	Net         *peer.Net // where others reach this node
+	HTTPAddr    string    // where clients reach this node, told to the others
+	Logger      *slog.Logger
+	Machine     Machine
+	Metrics     Metrics
 	// Initial is the first configuration of a new cluster, the same on all of
 	// its nodes. Where there is a cluster on disk it does nothing; nil: none is
 	// made here.

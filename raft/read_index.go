@@ -162,10 +162,8 @@ func (r *Replica) confirmHere(ctx context.Context) (uint64, error) {
 	if r.raft.State() != hraft.Leader {
 		return 0, errNotLeader
 	}
-	if t, ok := r.trans.(*transport); ok { // else nobody else can lead
-		if err := r.confirmLeadership(ctx, t, term); err != nil {
-			return 0, err
-		}
+	if err := r.confirmLeadership(ctx, r.trans, term); err != nil {
+		return 0, err
 	}
 	if r.raft.CurrentTerm() != term {
 		return 0, errNotLeader

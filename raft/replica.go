@@ -50,7 +50,7 @@ type Replica struct {
 	o      Options
 	id     hraft.ServerID // this node's, in the configuration
 	raft   *hraft.Raft
-	trans  hraft.Transport
+	trans  *transport
 	stores *stores
 	fsm    *fsm
 	clock  *clock
@@ -187,7 +187,7 @@ func (r *Replica) start() error {
 	}
 	// Before anybody can ask anything of it.
 	others, _ := r.known().otherVoters(r.id)
-	r.rollback.free.Store(r.o.Net == nil || len(others) == 0)
+	r.rollback.free.Store(len(others) == 0)
 	if err := r.askContacts(shown); err != nil {
 		return err
 	}
@@ -201,7 +201,7 @@ func (r *Replica) start() error {
 	conf := r.config()
 	r.trans = newTransport(r)
 	if r.raft, err = newRaft(conf, r.fsm, r.stores, r.trans); err != nil {
-		closeTransport(r.trans)
+		r.trans.Close()
 		return fmt.Errorf("start Raft: %w", err)
 	}
 	r.run.started.Store(true)
@@ -228,9 +228,7 @@ func (r *Replica) start() error {
 	r.run.wg.Go(r.agree)
 	r.run.wg.Go(r.watchPeers)
 	r.run.wg.Go(r.tendMembership)
-	if t, ok := r.trans.(*transport); ok {
-		r.run.wg.Go(func() { r.notifyCommits(t) })
-	}
+	r.run.wg.Go(func() { r.notifyCommits(r.trans) })
 	if !r.rollback.free.Load() {
 		r.run.wg.Go(func() { r.seekAdmission(shown) })
 	}
@@ -280,7 +278,7 @@ func (r *Replica) fatal(err error) {
 	close(r.run.failed)
 	r.o.Logger.Error("the replica cannot go on", "error", err)
 	if r.run.started.Load() {
-		closeTransport(r.trans) // no more votes, no more responses
+		r.trans.Close() // no more votes, no more responses
 		r.b.giveUp()
 	}
 	r.o.OnFatal(err)
@@ -419,15 +417,13 @@ func (r *Replica) forMembers(h peer.Handler) peer.Handler {
 // HandleMembers answers the calls of that name that members of the cluster make;
 // nil: nobody does any more.
 func (r *Replica) HandleMembers(name string, h func(ctx context.Context, body []byte) ([]byte, error)) {
-	switch {
-	case r.o.Net == nil:
-	case h == nil:
-		r.o.Net.Handle(name, nil)
-	default:
-		r.o.Net.Handle(name, r.forMembers(func(ctx context.Context, _ peer.Identity, body []byte) ([]byte, error) {
+	var serve peer.Handler
+	if h != nil {
+		serve = r.forMembers(func(ctx context.Context, _ peer.Identity, body []byte) ([]byte, error) {
 			return h(ctx, body)
-		}))
+		})
 	}
+	r.o.Net.Handle(name, serve)
 }
 
 // callNode calls a node, and no other that is at its address now.
@@ -495,7 +491,7 @@ func (r *Replica) end() error {
 	r.b.forward.sending.Wait()
 	// hashicorp/raft forgets the futures of entries that are committed but not applied
 	// when it shuts down. So nothing commits any more, and what has is applied first.
-	closeTransport(r.trans)
+	r.trans.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), settleTime)
 	r.b.until(ctx, func() bool { return !r.b.busyLocked() })
 	cancel()

@@ -247,7 +247,7 @@ func (r *Replica) seekAdmission(q admissionRequest) {
 func (r *Replica) askContacts(q admissionRequest) error {
 	know := r.known()
 	others, _ := know.otherVoters(r.id)
-	if _, in := know.find(r.id); !in || len(others) > 0 || r.o.Net == nil {
+	if _, in := know.find(r.id); !in || len(others) > 0 {
 		return nil
 	}
 	for _, a := range r.askAdmission(r.contactsBut(nil), q) {

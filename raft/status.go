@@ -155,9 +155,6 @@ func (r *Replica) askPeers() {
 // watchPeers asks the others for their status, and makes their promises durable, until the
 // replica stops.
 func (r *Replica) watchPeers() {
-	if r.o.Net == nil {
-		return
-	}
 	t := time.NewTicker(statusEvery)
 	defer t.Stop()
 	var asking sync.WaitGroup
@@ -380,9 +377,6 @@ func serve[Q, A any](h func(context.Context, peer.Identity, Q) (A, error)) peer.
 
 // handle answers other nodes, or stops doing so.
 func (r *Replica) handle(on bool) {
-	if r.o.Net == nil {
-		return
-	}
 	for name, h := range map[string]peer.Handler{
 		rpcStatus:     r.forCluster(serve(r.serveStatus)),
 		rpcAdmission:  r.forCluster(serve(r.serveAdmission)),
@@ -447,7 +441,7 @@ func (r *Replica) Ready() (bool, []string) {
 	if why := r.rollback.holding.Load(); why != nil && *why != "" && !r.admitted() {
 		not("%s", *why)
 	}
-	if r.o.Net != nil && !r.member(r.id) {
+	if !r.member(r.id) {
 		if why := r.membership.why.Load(); why != nil && *why != "" {
 			not("not in the cluster's configuration: %s", *why)
 		} else {

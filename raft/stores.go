@@ -166,7 +166,7 @@ func (s *stores) lost(o Options, head uint64, what string) error {
 	found := fmt.Sprintf("%s %s, but the event log ends at index %d, "+
 		"or checkpoints or the other half of the store are there", o.Dir, what, head)
 	switch {
-	case !others || o.Net == nil:
+	case !others:
 		return fmt.Errorf("%w: %s; put the whole directory back, or make a new one with qlogd replay --into",
 			ErrLostStore, found)
 	case member:

@@ -22,8 +22,6 @@ import (
 //	a follower that begins at a snapshot        adapt
 //	a term changes on the main loop alone       pass
 //	no back-off after a node has returned       AppendEntries
-//
-// A node without a Net has none of them: it has no peers.
 type transport struct {
 	r         *Replica
 	net       *hraft.NetworkTransport
@@ -44,13 +42,10 @@ var (
 // rpcTimeout is how long another node may take to respond to hashicorp/raft, its disk included.
 const rpcTimeout = 10 * time.Second
 
-func newTransport(r *Replica) hraft.Transport {
-	local := r.o.self().serverAddress()
-	if r.o.Net == nil {
-		_, t := hraft.NewInmemTransport(local)
-		return t
+func newTransport(r *Replica) *transport {
+	t := &transport{
+		r: r, local: r.o.self().serverAddress(), in: make(chan hraft.RPC), stop: make(chan struct{}),
 	}
-	t := &transport{r: r, local: local, in: make(chan hraft.RPC), stop: make(chan struct{})}
 	t.net = hraft.NewNetworkTransportWithConfig(&hraft.NetworkTransportConfig{
 		Stream: streams{r.o.Net.Raft()}, MaxPool: 3, Timeout: rpcTimeout,
 		Logger: hlog(r.o.Logger, "raft-net"), MsgpackUseNewTimeFormat: true,
@@ -67,12 +62,6 @@ func newTransport(r *Replica) hraft.Transport {
 		}
 	})
 	return t
-}
-
-func closeTransport(t hraft.Transport) {
-	if c, ok := t.(hraft.WithClose); ok {
-		c.Close()
-	}
 }
 
 // streams are the connections between replicas. hashicorp/raft dials the server's id and its

@@ -16,7 +16,7 @@ import (
 func TestHeartbeatThatDeposes(t *testing.T) {
 	c := cluster(t, 3, nil)
 	l := c.leader()
-	tr := l.trans.(*transport)
+	tr := l.trans
 	usual := tr.heartbeat.Load()
 	var past atomic.Bool
 	tr.SetHeartbeatHandler(func(rpc hraft.RPC) {

@@ -17,11 +17,13 @@ import (
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/fsm"
 	"github.com/qlogd/qlogd/internal/simtest/filekv"
+	"github.com/qlogd/qlogd/internal/simtest/memnet"
 	"github.com/qlogd/qlogd/log"
 	"github.com/qlogd/qlogd/log/datadir"
 	"github.com/qlogd/qlogd/log/vfs"
 	"github.com/qlogd/qlogd/projections"
 	"github.com/qlogd/qlogd/raft"
+	"github.com/qlogd/qlogd/raft/peer"
 	"github.com/qlogd/qlogd/replay"
 )
 
@@ -31,6 +33,7 @@ type stack struct {
 	log     *log.Log
 	machine *fsm.Replica
 	replica *raft.Replica
+	peers   *peer.Net
 	ctx     context.Context   // ends when the replica can't go on, as the process would
 	seen    map[uint64]string // what each block held when it was appended
 }
@@ -64,7 +67,18 @@ func openStack(disk vfs.FS) (*stack, error) {
 	s.log = found.Log
 	s.machine = fsm.NewReplica(found.State, recorder{s.log, s.seen}, fsm.Options{})
 	ro.Machine = s.machine
+	network := memnet.New(memnet.Options{})
+	l, err := network.Listen("n1:7071")
+	if err != nil {
+		return nil, err
+	}
+	self := peer.Identity{Cluster: "c1", Node: "n1", Raft: "n1:7071"}
+	if s.peers, err = peer.New(peer.Options{Listener: l, Dial: network.Dialer("n1"), Self: self}); err != nil {
+		return nil, err
+	}
+	ro.Net = s.peers
 	if s.replica, err = raft.Open(ro); err != nil {
+		s.peers.Close()
 		s.log.Close()
 		return nil, err
 	}
@@ -103,6 +117,7 @@ func (s *stack) close() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	_ = s.replica.Shutdown(ctx)
+	_ = s.peers.Close()
 	_ = s.log.Close()
 }
 

@@ -104,8 +104,8 @@ func (s *logStore) read(index uint64, l *hraft.Log) (err error) {
 	}()
 	s.walMu.RLock()
 	defer s.walMu.RUnlock()
-	// raft-wal still hands out what was truncated, as long as its file is there.
-	// Whoever is refused it is sent a snapshot, as it should be.
+	// raft-wal still returns what was truncated, as long as its file is there. A follower that
+	// needs it is offered a snapshot, as it should be.
 	if first, err := s.wal.FirstIndex(); err == nil && index < first {
 		return hraft.ErrLogNotFound
 	}
@@ -140,8 +140,8 @@ func sealLogs(logs []*hraft.Log) []*hraft.Log {
 	return sealed
 }
 
-// unseallog checks an entry against the sum in Extensions, which nothing else uses,
-// and takes it out.
+// unseallog checks an entry against its checksum in Extensions, which nothing else uses, and
+// removes it.
 func unseallog(index uint64, l *hraft.Log) error {
 	if len(l.Extensions) != 4 || l.Index != index || binary.BigEndian.Uint32(l.Extensions) != logSum(l) {
 		return fmt.Errorf("raft log: entry %d does not match its checksum", index)
@@ -153,10 +153,9 @@ func unseallog(index uint64, l *hraft.Log) error {
 // StoreLog implements hraft.LogStore.
 func (s *logStore) StoreLog(l *hraft.Log) error { return s.StoreLogs([]*hraft.Log{l}) }
 
-// storeAtOnce bounds the bytes that raft-wal is given in one piece, but for an
-// entry that is larger alone. It gathers a piece in a buffer that it keeps with
-// each of its files for as long as that is open, sealed ones too: in pieces of
-// 8 MiB that came to 124 MB.
+// storeAtOnce bounds the bytes that raft-wal gets in one batch, except for a single larger
+// entry. It copies a batch to a buffer that it keeps with each of its files for as long as that is
+// open, sealed ones too: batches of 8 MiB came to 124 MB.
 const storeAtOnce = 2<<20 - 64<<10
 
 // StoreLogs implements hraft.LogStore. The entries are durable when it returns

@@ -35,29 +35,27 @@ var errNotFound = errors.New("not found") // hashicorp/raft compares the text
 
 // votes is Raft's StableStore: the current term, and the last vote.
 //
-// hashicorp/raft's persistVote writes a vote's term and its candidate in two
-// calls. A crash in between would leave the new term beside the candidate of
-// an earlier vote: after the restart the node would grant its vote again to
-// that one, or refuse a vote that it never gave. So the term is held back in
-// memory until the candidate comes, and both are written under one key. A crash
-// before that leaves the earlier vote, and is right: nobody was answered yet.
+// hashicorp/raft's persistVote writes a vote's term and its candidate in two calls. A crash in
+// between would leave the new term beside the candidate of an earlier vote: after the restart
+// the node would grant its vote again to that one, or refuse a vote that it never gave. So the
+// term is kept in memory until the candidate is stored, and both are written under one key. A
+// crash before that leaves the earlier vote, which is right: no response was sent yet.
 //
-// Each value carries a sum, because bbolt finds no flipped bits, and a wrong
-// term or vote can elect two leaders.
+// Each value has a checksum, because bbolt detects no flipped bits, and a wrong term or vote can
+// elect two leaders.
 type votes struct {
 	kv KV
-	// die is told of a failed write, and in a running replica does not return:
+	// die is called with a failed write, and in a running replica does not return:
 	// hashicorp/raft would panic.
 	die func(error)
 
 	mu sync.Mutex
-	// held is the term of a vote whose candidate is still to come.
-	held   uint64
-	isHeld bool
+	// held is the term of a vote whose candidate is not stored yet; 0: none.
+	held uint64
 
-	// current is the current term, from before it is written on, and changes only
-	// where still is not held (during). It is read without still by who holds that
-	// already: to ask for it twice would end in a deadlock with who waits to write.
+	// current is the current term, from before it is written, and changes only while still is
+	// not held (during). Callers that hold still read it directly: to lock it for reading twice
+	// can deadlock with a goroutine that waits to write.
 	current atomic.Uint64
 	still   sync.RWMutex
 }
@@ -66,7 +64,7 @@ var _ hraft.StableStore = (*votes)(nil)
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// seal appends a sum over key and value, so that no value passes for another's.
+// seal appends a checksum of key and value, so that no value is taken for another key's.
 func seal(key string, value []byte) []byte {
 	crc := crc32.Update(crc32.Checksum([]byte(key), castagnoli), castagnoli, value)
 	return binary.BigEndian.AppendUint32(append([]byte(nil), value...), crc)
@@ -94,9 +92,8 @@ func (v *votes) get(key string) ([]byte, error) {
 	return unseal(key, b)
 }
 
-// set ends the process's part in the cluster where it fails: after a failed
-// fsync nobody knows what the disk holds, and a node that does not know whom it
-// voted for must not go on.
+// set ends the process if it fails: after a failed fsync nobody knows what the disk holds, and a
+// node that does not know which candidate it voted for must not continue.
 func (v *votes) set(key string, value []byte) error {
 	err := v.kv.SetStable([]byte(key), seal(key, value))
 	if err != nil {
@@ -113,11 +110,12 @@ func (v *votes) Set(key, value []byte) error {
 	if string(key) != keyLastVoteCand {
 		return v.set(string(key), value)
 	}
-	if !v.isHeld {
-		return errors.New("a vote's candidate came without its term")
+	if v.held == 0 {
+		return errors.New("a vote's candidate was stored without its term")
 	}
-	v.isHeld = false
-	return v.set(keyVote, append(binary.BigEndian.AppendUint64(nil, v.held), value...))
+	term := v.held
+	v.held = 0
+	return v.set(keyVote, append(binary.BigEndian.AppendUint64(nil, term), value...))
 }
 
 // SetUint64 implements hraft.StableStore.
@@ -133,22 +131,22 @@ func (v *votes) SetUint64(key []byte, n uint64) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if string(key) == keyLastVoteTerm {
-		v.held, v.isHeld = n, true
+		v.held = n
 		return nil
 	}
 	return v.set(string(key), binary.BigEndian.AppendUint64(nil, n))
 }
 
-// during runs f, and returns what it says, if term is the current one: which then
-// nobody begins to change before f has returned. f may set the very same term.
+// during runs f, and returns its result, if term is the current one, which does not change
+// before f has returned. f may set the same term.
 func (v *votes) during(term uint64, f func() bool) bool {
 	v.still.RLock()
 	defer v.still.RUnlock()
 	return v.current.Load() == term && f()
 }
 
-// vote returns the last whole vote. A term that is held back is none: until its
-// candidate is stored too, nobody has been voted for.
+// vote returns the last whole vote. A held term is none: until its candidate is stored too,
+// there is no vote.
 func (v *votes) vote() (term uint64, candidate []byte, err error) {
 	b, err := v.get(keyVote)
 	if err != nil {

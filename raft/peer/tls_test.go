@@ -18,11 +18,9 @@ import (
 	"runtime"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/qlogd/qlogd/internal/certs"
-	"github.com/qlogd/qlogd/internal/simtest/memnet"
 )
 
 // authority signs nodes' certificates.
@@ -183,29 +181,4 @@ func TestTLSStrangers(t *testing.T) {
 	if got := strings.Count(logged.String(), "unknown host refused"); got != 1 {
 		t.Errorf("logged %d times:\n%s", got, logged.String())
 	}
-}
-
-// TestTLSBubble: a partition under TLS, in simulated time.
-func TestTLSBubble(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		ca := newAuthority(t)
-		m := memnet.New(memnet.Options{Latency: func(string, string) time.Duration { return time.Millisecond }})
-		a := startIn(t, m, "a", ca.with(t, ca, "a"))
-		b := startIn(t, m, "b", ca.with(t, ca, "b"))
-		b.Handle("echo", echo)
-		for range 3 {
-			if _, _, err := a.Call(t.Context(), at(b), "echo", nil); err != nil {
-				t.Fatal(err)
-			}
-			m.CutBoth("a", "b")
-			begin := time.Now()
-			if _, _, err := a.Call(t.Context(), at(b), "echo", nil); err == nil || NotSent(err) {
-				t.Errorf("through a cut: %v", err)
-			}
-			if d := time.Since(begin); d > 5*time.Second {
-				t.Errorf("noticed after %v", d)
-			}
-			m.HealAll()
-		}
-	})
 }

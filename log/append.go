@@ -344,7 +344,7 @@ func (l *Log) writeSide() (more bool, err error) {
 	if seg == nil {
 		return false, nil
 	}
-	name := sideName(seg.First)
+	name := SideFileName(seg.First)
 	b := encodeSide(seg, mem)
 	err = vfs.WriteFile(l.fs, path.Join(l.dir, name), b)
 	l.files.forget(name)
@@ -403,7 +403,7 @@ func (l *Log) deleteFirst(index uint64) (bool, error) {
 	l.mu.Unlock()
 	l.w.writeMu.Unlock()
 	// The side file first: without its segment it would be a leftover.
-	for _, name := range []string{sideName(seg.First), seg.Name} {
+	for _, name := range []string{SideFileName(seg.First), seg.Name} {
 		l.files.forget(name)
 		err := l.fs.Remove(path.Join(l.dir, name))
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -115,7 +115,7 @@ func (l *Log) overwrite(list []erasure) error {
 		if n < 0 {
 			n = len(list)
 		}
-		if err := l.overwriteIn(segmentName(first), list[:n]); err != nil {
+		if err := l.overwriteIn(SegmentName(first), list[:n]); err != nil {
 			return err
 		}
 		list = list[n:]

@@ -70,10 +70,7 @@ func (s *fileCache) forget(name string) {
 	s.open.Remove(name)
 }
 
-func (s *fileCache) size(name string) (int64, error) {
-	info, err := s.fs.Stat(path.Join(s.dir, name))
-	return info.Size, err
-}
+func (s *fileCache) size(name string) (int64, error) { return s.fs.Stat(path.Join(s.dir, name)) }
 
 func (s *fileCache) close() {
 	s.mu.Lock()

@@ -212,6 +212,3 @@ func parseTrailer(b []byte, salt uint32) (chain [32]byte, ok bool) {
 	copy(chain[:], b)
 	return chain, le.Uint32(b[32:]) == saltedCRC(salt, b[:32])
 }
-
-func segmentName(first uint64) string { return fmt.Sprintf("%020d.seg", first) }
-func sideName(first uint64) string    { return fmt.Sprintf("%020d.idx", first) }

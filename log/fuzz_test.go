@@ -140,7 +140,7 @@ func FuzzReadSegment(f *testing.F) {
 			b = bytes.Clone(b)
 			reseal(b)
 		}
-		disk := fuzzDisk(t, map[string][]byte{segmentName(1): b})
+		disk := fuzzDisk(t, map[string][]byte{SegmentName(1): b})
 		opts := Options{FS: disk, Dir: dir}
 		_, verr := Verify(context.Background(), opts, 0, nil)
 		if verr != nil {
@@ -164,9 +164,9 @@ func FuzzOpen(f *testing.F) {
 	f.Add(golden(f, "v1.seg"), golden(f, "v1.idx"), make([]byte, 556), []byte{}, uint8(6), uint8(5))
 	f.Add(golden(f, "v1.seg"), golden(f, "v1.idx"), []byte{}, []byte{}, uint8(0), uint8(9))
 	f.Fuzz(func(t *testing.T, first, side, second, list []byte, held, durable uint8) {
-		files := map[string][]byte{segmentName(1): first, segmentName(6): second}
+		files := map[string][]byte{SegmentName(1): first, SegmentName(6): second}
 		if len(side) > 0 {
-			files[sideName(1)] = side
+			files[SideFileName(1)] = side
 		}
 		if len(list) > 0 {
 			files[eraseList] = list
@@ -210,7 +210,7 @@ func FuzzSideFile(f *testing.F) {
 	f.Add(golden(f, "v1.idx"))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		disk := fuzzDisk(t, map[string][]byte{
-			segmentName(1): golden(t, "v1.seg"), segmentName(6): golden(t, "v1-second.seg"), sideName(1): b,
+			SegmentName(1): golden(t, "v1.seg"), SegmentName(6): golden(t, "v1-second.seg"), SideFileName(1): b,
 		})
 		l, err := OpenReadOnly(Options{FS: disk, Dir: dir})
 		if err != nil {

@@ -41,7 +41,7 @@ func goldenDisk(t testing.TB) *vfs.Mem {
 
 // goldens are the files of goldenDisk: in the log, in testdata.
 var goldens = map[string]string{
-	segmentName(1): "v1.seg", sideName(1): "v1.idx", segmentName(6): "v1-second.seg", eraseList: "v1.list",
+	SegmentName(1): "v1.seg", SideFileName(1): "v1.idx", SegmentName(6): "v1-second.seg", eraseList: "v1.list",
 }
 
 // TestGoldenFiles: the bytes of each format are frozen. If this fails, it has
@@ -98,7 +98,7 @@ func TestGoldenLogIsRead(t *testing.T) {
 // everyone, and left alone.
 func TestNewerVersionIsRefused(t *testing.T) {
 	for name := range goldens {
-		if name == sideName(1) {
+		if name == SideFileName(1) {
 			continue // it is derived, and made again
 		}
 		disk := goldenDisk(t)

@@ -112,7 +112,7 @@ func (m *memIndex) sorted(table int) [][16]byte {
 // loadSide loads a segment's side file. It returns nil for one that is missing
 // or wrong.
 func (l *Log) loadSide(seg *segment, size int64) (*sideFile, error) {
-	name := sideName(seg.First)
+	name := SideFileName(seg.First)
 	fileSize, err := l.files.size(name)
 	var s *sideFile
 	if err == nil {

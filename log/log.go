@@ -99,7 +99,7 @@ type segment struct {
 
 func newSegment(first uint64) *segment {
 	return &segment{SegmentInfo: SegmentInfo{
-		Name: segmentName(first), SideFile: sideName(first), First: first,
+		Name: SegmentName(first), SideFile: SideFileName(first), First: first,
 	}}
 }
 

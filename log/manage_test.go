@@ -151,10 +151,10 @@ func TestMissingSegment(t *testing.T) {
 func TestLeftovers(t *testing.T) {
 	disk, blocks := written(t, 30)
 	want := disk.Clone()
-	disk.Put(path.Join(dir, sideName(1)+vfs.TempSuffix), []byte("half"))
-	disk.Put(path.Join(dir, sideName(77777)), []byte("an orphan"))
+	disk.Put(path.Join(dir, SideFileName(1)+vfs.TempSuffix), []byte("half"))
+	disk.Put(path.Join(dir, SideFileName(77777)), []byte("an orphan"))
 	disk.Put(path.Join(dir, strings.TrimSuffix(path.Base(newestSegment(t, disk)), ".seg")+".idx"), []byte("of the active one"))
-	disk.Put(path.Join(dir, sideName(1)), []byte("bad"))
+	disk.Put(path.Join(dir, SideFileName(1)), []byte("bad"))
 	l := mustOpen(t, options(disk))
 	everyLookup(t, l, blocks)
 	must(t, l.Close())

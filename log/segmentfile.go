@@ -9,10 +9,10 @@ import (
 
 // SegmentName returns the file name of the segment whose first block has this
 // index.
-func SegmentName(first uint64) string { return segmentName(first) }
+func SegmentName(first uint64) string { return fmt.Sprintf("%020d.seg", first) }
 
 // SideFileName returns the file name of that segment's side file.
-func SideFileName(first uint64) string { return sideName(first) }
+func SideFileName(first uint64) string { return fmt.Sprintf("%020d.idx", first) }
 
 // ParseSegmentName is the inverse of SegmentName. ok is false for whatever is
 // not exactly a segment's name.

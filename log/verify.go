@@ -72,7 +72,7 @@ func (v *verifier) run(from uint64) error {
 		if !ok {
 			continue
 		}
-		info, err := v.fs.Stat(path.Join(v.dir, name))
+		size, err := v.fs.Stat(path.Join(v.dir, name))
 		if errors.Is(err, fs.ErrNotExist) {
 			continue // retention
 		} else if err != nil {
@@ -83,7 +83,7 @@ func (v *verifier) run(from uint64) error {
 			v.segments, v.total = v.segments[:0], 0
 		}
 		v.segments = append(v.segments, newSegment(first))
-		v.total += info.Size
+		v.total += size
 	}
 	all := v.segments
 	for i := range all {
@@ -170,7 +170,7 @@ func (v *verifier) block(s *scan) error {
 // side compares a sealed segment's side file with its segment. A missing one is not an
 // error.
 func (v *verifier) side(seg *segment, mem *memIndex) error {
-	name := sideName(seg.First)
+	name := SideFileName(seg.First)
 	got, err := vfs.ReadFile(v.fs, path.Join(v.dir, name))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil

@@ -174,8 +174,8 @@ func (d *Dir) copyLog(ctx context.Context, index uint64, target string,
 			break
 		}
 		add(s.Name, s.Size)
-		if info, err := d.FS.Stat(filepath.Join(source, s.SideFile)); err == nil {
-			add(s.SideFile, info.Size)
+		if size, err := d.FS.Stat(filepath.Join(source, s.SideFile)); err == nil {
+			add(s.SideFile, size)
 		}
 	}
 	for _, name := range names {

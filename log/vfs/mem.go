@@ -221,21 +221,21 @@ func (m *Mem) List(dir string) ([]string, error) {
 }
 
 // Stat implements FS.
-func (m *Mem) Stat(name string) (Info, error) {
+func (m *Mem) Stat(name string) (int64, error) {
 	name = clean(name)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.crashed {
-		return Info{}, ErrCrashed
+		return 0, ErrCrashed
+	}
+	if m.isDir(name) {
+		return 0, nil
 	}
 	n := m.names[name]
-	switch {
-	case m.isDir(name):
-		return Info{IsDir: true, Mode: fs.ModeDir | 0o700}, nil
-	case n == nil:
-		return Info{}, notExist("stat", name)
+	if n == nil {
+		return 0, notExist("stat", name)
 	}
-	return Info{Size: int64(len(n.data)), Mode: 0o600}, nil
+	return int64(len(n.data)), nil
 }
 
 // Remove implements FS.

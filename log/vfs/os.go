@@ -54,12 +54,12 @@ func (OS) List(dir string) ([]string, error) {
 }
 
 // Stat implements FS. It does not follow a symbolic link.
-func (OS) Stat(name string) (Info, error) {
+func (OS) Stat(name string) (int64, error) {
 	fi, err := os.Lstat(name)
-	if err != nil {
-		return Info{}, err
+	if err != nil || fi.IsDir() {
+		return 0, err
 	}
-	return Info{Size: fi.Size(), IsDir: fi.IsDir(), Mode: fi.Mode()}, nil
+	return fi.Size(), nil
 }
 
 // Remove implements FS.

@@ -5,10 +5,7 @@
 // satisfy errors.Is(err, fs.ErrNotExist) and so on.
 package vfs
 
-import (
-	"io"
-	"io/fs"
-)
+import "io"
 
 // FS is what the event log, the checkpoints and the Raft log need of a file
 // system. A created, renamed or removed name is durable only after SyncDir of
@@ -23,8 +20,8 @@ type FS interface {
 	OpenRead(name string) (File, error)
 	// List returns the names (not paths) in dir, sorted.
 	List(dir string) ([]string, error)
-	// Stat returns the size of a file, or fs.ErrNotExist.
-	Stat(name string) (Info, error)
+	// Stat returns the size of a file, 0 for a directory, or fs.ErrNotExist.
+	Stat(name string) (size int64, err error)
 	Remove(name string) error
 	// Rename replaces newName atomically.
 	Rename(oldName, newName string) error
@@ -32,13 +29,6 @@ type FS interface {
 	MkdirAll(dir string) error
 	// SyncDir makes the names in dir durable.
 	SyncDir(dir string) error
-}
-
-// Info is the result of Stat.
-type Info struct {
-	Size  int64
-	IsDir bool
-	Mode  fs.FileMode
 }
 
 // File is an open file. Writes happen at the offset given; there is no

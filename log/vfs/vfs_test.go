@@ -86,15 +86,19 @@ func TestTwinsBehaveAlike(t *testing.T) {
 		if !slices.Equal(names, []string{"f2"}) {
 			t.Fatalf("list: %v", names)
 		}
-		info, err := fsys.Stat(name + "2")
+		size, err := fsys.Stat(name + "2")
 		must(t, err)
-		if info.Size != 3 || info.IsDir || info.Mode != 0o600 {
-			t.Fatalf("stat: %+v", info)
+		if size != 3 {
+			t.Fatalf("%d bytes", size)
 		}
-		info, err = fsys.Stat(dir)
-		must(t, err)
-		if !info.IsDir || info.Mode.Perm() != 0o700 {
-			t.Fatalf("stat: %+v", info)
+		if _, real := fsys.(OS); real {
+			for name, mode := range map[string]fs.FileMode{name + "2": 0o600, dir: 0o700} {
+				info, err := os.Stat(name)
+				must(t, err)
+				if info.Mode().Perm() != mode {
+					t.Fatalf("%s has mode %v", name, info.Mode())
+				}
+			}
 		}
 		must(t, fsys.Remove(name+"2"))
 		_, err = fsys.Stat(name + "2")

@@ -255,11 +255,11 @@ func (f *fetcher) prepare(r *Plan) error {
 			useless = append(useless, name)
 			continue
 		}
-		info, err := f.FS.Stat(path.Join(f.dir, name))
+		have, err := f.FS.Stat(path.Join(f.dir, name))
 		if err != nil {
 			return err
 		}
-		need -= min(size, info.Size)
+		need -= min(size, have)
 	}
 	if err := drop(f.FS, f.dir, useless...); err != nil || f.FreeBytes == nil {
 		return err

@@ -223,11 +223,11 @@ func (i *installer) move(name, to string, size int64) error {
 }
 
 func (i *installer) hasSize(name string, size int64) (bool, error) {
-	info, err := i.Stat(name)
+	have, err := i.Stat(name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}
-	return err == nil && info.Size == size, err
+	return err == nil && have == size, err
 }
 
 // Discard removes fetched files that are not installed: an aid for the next Fetch, which may

@@ -52,7 +52,46 @@ func (s *Server) resurrect(q *request) error {
 func (s *Server) departed(
 	q *request, id event.ID, edit *dead.Edit,
 ) (*event.Resurrect, *event.Content, error) {
-	conflict := func(format string, args ...any) (*event.Resurrect, *event.Content, error) {
+	l, history, err := s.lastLife(q, id)
+	if err != nil {
+		return nil, nil, err
+	}
+	c := &event.Resurrect{
+		ID: l.id, Queue: l.queue(), First: l.first, Replays: uint32(l.replays), Edited: edit != nil,
+	}
+	if l.born != nil && l.born.Type == event.DeadLettered {
+		c.Queue = l.born.Queue // not the dead-letter queue
+	}
+	for i := range history {
+		if history[i].Subject == l.id {
+			c.Last = event.RefOf(history[i].ID)
+		}
+	}
+	if l.set == nil || l.payload == nil {
+		return nil, nil, historyExpired(l.id)
+	}
+	c.Key, c.Kind, c.Priority = l.set.Key, l.set.Kind, l.set.Priority
+	content, err := s.eventContent(l.payload)
+	if err != nil {
+		return nil, nil, err
+	}
+	if content == nil {
+		if edit == nil || !edit.HasPayload {
+			return nil, nil, event.Problemf(event.CodeConflict, "id", "what was in message %s "+
+				"has been erased: an edit with a payload could take its place", l.id)
+		}
+		content = &event.Content{}
+	}
+	content = cmp.Or(edit, &dead.Edit{}).Apply(content)
+	c.Size, c.Content = uint32(len(content.Payload)), event.EncodeContent(content)
+	return c, content, nil
+}
+
+// lastLife follows a message from any of its ids to the one under which it was acked or
+// discarded, and returns its history. It is a problem if the message, or what it was
+// resurrected as, is in a queue.
+func (s *Server) lastLife(q *request, id event.ID) (*life, []event.Event, error) {
+	conflict := func(format string, args ...any) (*life, []event.Event, error) {
 		return nil, nil, event.Problemf(event.CodeConflict, "id", format, args...)
 	}
 	if v, ok := s.deps.State.Message(id); ok && present(&v) {
@@ -93,35 +132,7 @@ func (s *Server) departed(
 				id, v.Queue, v.ID, v.State)
 		}
 	}
-	c := &event.Resurrect{
-		ID: id, Queue: l.queue(), First: l.first, Replays: uint32(l.replays), Edited: edit != nil,
-	}
-	if l.born != nil && l.born.Type == event.DeadLettered {
-		c.Queue = l.born.Queue // not the dead-letter queue
-	}
-	for i := range history {
-		if history[i].Subject == id {
-			c.Last = event.RefOf(history[i].ID)
-		}
-	}
-	if l.set == nil || l.payload == nil {
-		return nil, nil, historyExpired(id)
-	}
-	c.Key, c.Kind, c.Priority = l.set.Key, l.set.Kind, l.set.Priority
-	content, err := s.eventContent(l.payload)
-	if err != nil {
-		return nil, nil, err
-	}
-	if content == nil {
-		if edit == nil || !edit.HasPayload {
-			return conflict("what was in message %s has been erased: "+
-				"an edit with a payload could take its place", id)
-		}
-		content = &event.Content{}
-	}
-	content = cmp.Or(edit, &dead.Edit{}).Apply(content)
-	c.Size, c.Content = uint32(len(content.Payload)), event.EncodeContent(content)
-	return c, content, nil
+	return l, history, nil
 }
 
 // present reports whether a message is in a queue, and not about to leave it by a purge or

@@ -249,34 +249,6 @@ func TestVerifyOfALiveNodeThatThinsItsCheckpoints(t *testing.T) {
 	}
 }
 
-func TestEventsAreThoseOfTheRange(t *testing.T) {
-	l := startLive(t, 8, 8<<10)
-	l.busy(80)
-	if err := l.log.Sync(); err != nil {
-		t.Fatal(err)
-	}
-	d := l.open()
-	from, to := l.history[20].index, l.history[50].index
-	var n, inQueue int
-	if _, _, err := d.Events(t.Context(), at(from), at(to), Filter{},
-		func(index uint64, e *event.Event) error {
-			if n++; index < from || index > to {
-				t.Errorf("index %d is not between %d and %d", index, from, to)
-			}
-			if e.Queue == "jobs" || e.ToQueue == "jobs" {
-				inQueue++
-			}
-			return nil
-		}); err != nil || n == 0 {
-		t.Fatal(n, err)
-	}
-	got := 0
-	if _, _, err := d.Events(t.Context(), at(from), at(to), Filter{Queue: "jobs"},
-		func(uint64, *event.Event) error { got++; return nil }); err != nil || got != inQueue {
-		t.Errorf("%d events of the queue, want %d; %v", got, inQueue, err)
-	}
-}
-
 func TestDiffLeadsFromOneStateToTheOther(t *testing.T) {
 	l := startLive(t, 9, 8<<10)
 	l.busy(120)

@@ -93,9 +93,8 @@ func (c *Client) AllowPrivate() bool { return c.o.AllowPrivate }
 // Close closes the idle connections.
 func (c *Client) Close() { c.transport.CloseIdleConnections() }
 
-// Outgoing is a request to a target.
+// Outgoing is a POST request to a target.
 type Outgoing struct {
-	Method string // "" is POST
 	URL    string
 	Header http.Header // not changed; those of ReservedHeader are left out
 	Body   []byte
@@ -130,7 +129,7 @@ func (c *Client) Do(ctx context.Context, r Outgoing) (*Answer, error) {
 		GotConn:              func(httptrace.GotConnInfo) { connected.Store(true) },
 		GotFirstResponseByte: func() { heard.Store(true) },
 	})
-	req, err := http.NewRequestWithContext(ctx, cmp.Or(r.Method, http.MethodPost), u.String(),
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, u.String(),
 		bytes.NewReader(r.Body))
 	if err != nil {
 		return nil, refuse("can't be asked: %v", err)

@@ -8,7 +8,7 @@ import (
 	"github.com/qlogd/qlogd/event"
 )
 
-// What the answer of WhatIf rests on.
+// What the result of WhatIf is based on.
 var (
 	givenFacts = []string{
 		"which messages were accepted, when, and with what: key, kind, priority, size, delay, " +
@@ -44,17 +44,16 @@ var (
 // WhatIfOptions are the options of WhatIf.
 type WhatIfOptions struct {
 	From, To event.Instant
-	// Change puts the other policy onto a queue's; auto is true where the queue
-	// is to get a dead-letter queue of its own. It is asked for every policy that
-	// a queue ever had.
+	// Change applies the other policy to a queue's; auto is true if the queue gets a dead-letter
+	// queue of its own. It is called for every policy that a queue ever had.
 	Change func(queue string, p *event.Policy) (auto bool, err error)
 	Filter Filter // of what is reported; everything is played
-	// ToleranceMS is by how much times may differ without being reported.
+	// ToleranceMS is the difference in time that is not reported.
 	ToleranceMS int64
-	// Diverged is called with each message whose life would have been another, in
-	// the order in which they came.
+	// Diverged is called with each message whose life would have been another, in the order in
+	// which they came.
 	Diverged func(*Divergence) error
-	// Progress, if not nil, is called with how much of how much is played.
+	// Progress, if not nil, is called with the time played and in all.
 	Progress func(done, total int64)
 }
 
@@ -96,7 +95,7 @@ type End struct {
 	Assumed  bool      `json:"assumed,omitzero"`
 }
 
-// Effect says in a word what the other policy would have done to a message.
+// Effect is what the other policy would have done to a message.
 type Effect string
 
 // The effects.
@@ -154,21 +153,18 @@ type WhatIfSummary struct {
 // ErrPolicy is wrapped by the error of a what-if whose policy a queue can't have.
 var ErrPolicy = errors.New("policy is refused")
 
-// WhatIf plays the log between two instants under another policy. It takes what
-// producers, workers and operators did as given, and lets the real state
-// machine decide the rest again.
+// WhatIf plays the log between two instants under another policy. It takes what producers, workers
+// and operators did as given, and lets the real state machine decide the rest again.
 //
-// The log is read once for the facts, and then they are played in the order of
-// time against an fsm.Machine that begins with the state at the first instant.
-// Each attempt that becomes possible brings, after the same time as in reality,
-// one worker who asks the queue; the machine decides which message it gets. A
-// worker that gets none stays, and takes the next message. A message that waited
-// behind another one of its key was leased some time after that one had gone, and
-// is again. So with the policies as they were the same things happen at the same
-// times.
+// The log is read once for the facts, which are then played in the order of time against an
+// fsm.Machine that begins with the state at the first instant. For each attempt that becomes
+// possible one worker asks the queue, after the same time as in reality; the machine decides which
+// message it gets. A worker that gets none waits for the next message. A message that waited behind
+// another one of its key is leased as long after that one had left as in reality. So with the real
+// policies the same things happen at the same times.
 //
-// Attempts that were not made in reality are assumed to end as the message's last
-// one did; everything that rests on such an assumption is marked.
+// Attempts that were not made in reality are assumed to end as the message's last one did;
+// everything that rests on such an assumption is marked.
 func WhatIf(ctx context.Context, src *Source, o WhatIfOptions) (*WhatIfSummary, error) {
 	if o.Progress == nil {
 		o.Progress = func(int64, int64) {}

@@ -10,20 +10,20 @@ import (
 	"github.com/qlogd/qlogd/projections"
 )
 
-// life is a message in one queue, in reality and as it is played. One that
-// moves on has another life there.
+// life is a message in one queue, in reality and in the play. In the queue to which it moves it has
+// another life.
 type life struct {
-	id         event.ID // in reality; zero of one that only the play has
+	id         event.ID // in reality; zero if only the play has it
 	queue, key string
 	kind       string
 	real       []Step
 	leases     []lease // what workers did, in order
-	returns    int     // how often it could be had again after an attempt
-	ways       int     // how often it made way in its lane
+	returns    int     // how often it became leasable again after an attempt
+	ways       int     // how often it unblocked its lane
 	next       *life   // where it moved to in reality, when it died or was replayed
-	back       bool    // it was brought back: replayed, resurrected
-	existed    bool    // it was there at the first instant
-	at         int64   // when it could first be had in reality
+	back       bool    // it was replayed or resurrected
+	existed    bool    // it existed at the first instant
+	at         int64   // when it became leasable in reality
 
 	// As it is played.
 	playID  event.ID
@@ -31,19 +31,19 @@ type life struct {
 	last    event.Ref // its newest event
 	taken   int       // leases so far
 	assumed bool
-	freed   []int64   // when it made way in its lane, each time
-	gone    bool      // and it won't again
-	waiters []*demand // those that come so long after it makes way
+	freed   []int64   // when it unblocked its lane, each time
+	gone    bool      // it has left its queue
+	waiters []*demand // workers that come some time after it has unblocked its lane
 	open    *demand   // the worker that is expected for it
 }
 
 // lease is what a worker did with one attempt.
 type lease struct {
 	worker string
-	ms     int64 // the length that it asked for; 0 the policy's
+	ms     int64 // the length that it asked for; 0: the policy's
 	total  int64 // how long after the attempt became possible it came
-	// Where it could only come because another message of the lane had made
-	// way: which one, the time when it did (1 the first), and how long after it came.
+	// If another message had blocked the lane: which one, which time it unblocked the lane (from
+	// 1), and how long after that the worker came.
 	after *life
 	nth   int
 	lag   int64
@@ -51,7 +51,7 @@ type lease struct {
 	extends []extend
 	end     event.SettleOp // 0: silence, or not within the range
 	took    int64          // how long after the lease
-	delay   int64          // of a retry: the worker's own wait; -1 the policy's
+	delay   int64          // of a retry: the worker's own delay; -1: the policy's
 	known   bool           // it ended within the range
 	id      event.ID       // of the leased event, and of the one that ended it
 	endID   event.ID
@@ -66,15 +66,15 @@ type extend struct {
 	id   event.ID
 }
 
-// given is something that was done, whatever the policy.
+// given is something that clients or operators did, whatever the policy.
 type given struct {
 	at      int64
-	order   event.ID // of the event: what was first stays first
+	order   event.ID // of the event: keeps the real order
 	command *event.Command
-	life    *life           // of a produce, or of what is done to a message
-	policy  *event.PutQueue // the real one
-	replay  *event.Event    // of a replay, a purge, a resurrection: its event
-	of      *life           // of these: the message that it was done to
+	life    *life           // of the produced, deleted or brought back message
+	policy  *event.PutQueue // the real policy
+	replay  *event.Event    // a replay, a purge or a resurrection
+	of      *life           // the dead message that these are about
 }
 
 // facts are all that is taken from the log.
@@ -86,10 +86,10 @@ type facts struct {
 	given       []given
 	lives       []*life // in the order in which they came
 	byID        map[event.ID]*life
-	usual       map[string]int64 // by queue: how long it usually took from lease to ack
+	usual       map[string]int64 // by queue: the median time from lease to ack
 }
 
-// queueNow is what gathering has to know of a queue.
+// queueNow is a queue as it is while the facts are gathered.
 type queueNow struct {
 	number uint32
 	policy event.Policy
@@ -162,7 +162,7 @@ func gather(ctx context.Context, src *Source, o *WhatIfOptions) (*facts, error) 
 	return g.facts, nil
 }
 
-// beginning is the instant of the state before the first event that is played.
+// beginning returns the instant of the state before the first event that is played.
 func beginning(src *Source, from event.Instant) (event.Instant, error) {
 	if from.Kind == event.InstantStart {
 		return src.Earliest()
@@ -179,15 +179,15 @@ func (g *gatherer) give(e *event.Event, v given) {
 	g.given = append(g.given, v)
 }
 
-// command gives a command as it is.
+// command records a command that is played as it is.
 func (g *gatherer) command(e *event.Event, c *event.Command) { g.give(e, given{command: c}) }
 
-// settle gives a settle of a lease from before the first instant.
+// settle records a settle of a lease from before the first instant.
 func (g *gatherer) settle(e *event.Event, item event.SettleItem) {
 	g.command(e, &event.Command{Settle: &event.Settle{Items: []event.SettleItem{item}}})
 }
 
-// event takes the facts out of one event.
+// event records the facts of one event.
 func (g *gatherer) event(e *event.Event) {
 	at := event.ClockOf(e.ID)
 	l := g.byID[e.Subject]
@@ -240,7 +240,7 @@ func (g *gatherer) event(e *event.Event) {
 		case e.Type == event.Discarded && e.DiedIn != "":
 			g.give(e, given{of: l, replay: fact(e)})
 		case e.Reason == event.ReasonDeleted:
-			g.ended(l, e, at, 0, 0) // whatever the worker would have done is not known
+			g.ended(l, e, at, 0, 0) // the worker's outcome is not known
 			del := &event.Command{Delete: &event.DeleteMessage{ID: e.Subject}}
 			g.give(e, given{life: l, command: del})
 		case e.Reason == event.ReasonRejected && e.Lease != event.ID{}:
@@ -292,7 +292,7 @@ func (g *gatherer) broughtBack(l *life, e *event.Event, at int64) *life {
 	return n
 }
 
-// produce is the command that an enqueued event came of.
+// produce returns the command behind an enqueued event.
 func (g *gatherer) produce(e *event.Event, at int64) *event.Produce {
 	m := event.NewMessage{
 		Key: e.Key, Kind: e.Kind, Priority: e.Priority, DeliverAt: e.Due, Size: e.Size,
@@ -308,8 +308,7 @@ func (g *gatherer) produce(e *event.Event, at int64) *event.Produce {
 	return &event.Produce{Queue: e.Queue, Messages: []event.NewMessage{m}, Import: e.SourceID != ""}
 }
 
-// asked returns the lease length that a worker named, 0 where it left it to the
-// policy.
+// asked returns the lease length that a worker asked for, 0 if it was the policy's.
 func (g *gatherer) asked(e *event.Event, at int64) int64 {
 	ms := e.LeaseExpires - at
 	if q := g.queues[e.Queue]; q != nil && q.policy.LeaseMS == ms {
@@ -318,8 +317,7 @@ func (g *gatherer) asked(e *event.Event, at int64) int64 {
 	return ms
 }
 
-// ownWait returns the wait that a worker named with its retry, -1 where it left
-// it to the policy.
+// ownWait returns the delay that a worker asked for with its retry, -1 if it was the policy's.
 func (g *gatherer) ownWait(e *event.Event, at int64) int64 {
 	wait := e.Due - at
 	q := g.queues[e.Queue]
@@ -366,7 +364,7 @@ func (g *gatherer) lane(l *life) laneKey {
 	return laneKey{l.queue, l.key}
 }
 
-// ended notes how a lease ended; op 0 is silence.
+// ended records how a lease ended; op 0 is silence.
 func (g *gatherer) ended(l *life, e *event.Event, at int64, op event.SettleOp, delay int64) {
 	if l == nil || e.Lease == (event.ID{}) {
 		return
@@ -385,7 +383,7 @@ func (g *gatherer) ended(l *life, e *event.Event, at int64, op event.SettleOp, d
 	}
 }
 
-// step notes an event as a part of the message's life.
+// step records an event as a part of the message's life.
 func (g *gatherer) step(e *event.Event, at int64) {
 	l := g.byID[e.Subject]
 	if s, ok := stepOf(e, at); ok {
@@ -401,7 +399,7 @@ func (g *gatherer) step(e *event.Event, at int64) {
 	}
 }
 
-// stepOf returns what is compared of an event.
+// stepOf returns an event as a step that is compared; false if it is none.
 func stepOf(e *event.Event, at int64) (Step, bool) {
 	switch e.Type {
 	case event.LeaseExtended, event.ContentCarried:
@@ -415,12 +413,11 @@ func stepOf(e *event.Event, at int64) (Step, bool) {
 	}, true
 }
 
-// again returns when a message that came back can be had again.
+// again returns when a message that came back becomes leasable; false if it did not come back.
 func again(e *event.Event, at int64) (int64, bool) {
 	switch e.Type {
 	case event.LeaseExpired:
-		// One that ended with the last attempt is not for long: what ends it
-		// follows in the same block.
+		// After the last attempt it has no due time: what ends it follows in the same block.
 		return max(e.Due, at), e.Due > 0
 	case event.Retried:
 		return max(e.Due, at), true
@@ -430,8 +427,7 @@ func again(e *event.Event, at int64) (int64, bool) {
 	return 0, false
 }
 
-// makesWay reports whether the next message of the lane can be had after an
-// event.
+// makesWay reports whether an event unblocks the lane for its next message.
 func makesWay(e *event.Event) bool {
 	switch e.Type {
 	case event.Retried, event.LeaseExpired:

@@ -18,20 +18,20 @@ type demand struct {
 	queue, kind, worker string
 	ms                  int64
 	done                bool // it has come
-	// Of one that comes after another message has made way.
+	// If it comes after another message has unblocked the lane.
 	base, lag int64
 	nth       int
-	order     event.ID // of the lease that it really was
-	// owner is the message that it is expected for. Where it gets another one,
-	// that one's worker is expected for this one.
+	order     event.ID // of its real lease
+	// owner is the message that it is expected for. If it gets another one, that one's worker is
+	// expected for this one.
 	owner *life
 }
 
 // action is something that happens in the play.
 type action struct {
 	at    int64
-	order event.ID // what happened first in reality goes first; zero is last
-	n     int      // and else what was planned first
+	order event.ID // the real order; zero is last
+	n     int      // else the order of planning
 	do    func() error
 }
 
@@ -57,7 +57,7 @@ func (a *actions) Pop() any {
 	return x
 }
 
-// stage is where the facts are played.
+// stage plays the facts.
 type stage struct {
 	*facts
 	o       *WhatIfOptions
@@ -68,7 +68,7 @@ type stage struct {
 	planned int
 
 	byPlayID map[event.ID]*life
-	pending  *life // the next event that brings a message in is this one's
+	pending  *life // whose message the next event adds
 	waiting  map[string][]*demand
 	touched  []string
 	dedup    map[event.Hash]seen
@@ -113,7 +113,7 @@ func (s *stage) at(at int64, order event.ID, do func() error) {
 	heap.Push(&s.plan, action{at, order, s.planned, do})
 }
 
-// play lets everything happen up to the last instant.
+// play plays everything up to the last instant.
 func (s *stage) play(ctx context.Context) error {
 	for steps := 0; ; steps++ {
 		if steps%1024 == 0 {
@@ -160,7 +160,7 @@ func (s *stage) apply(at int64, c *event.Command) (event.Result, error) {
 	return results[0], nil
 }
 
-// serve lets waiting workers have what has become ready.
+// serve gives waiting workers the messages that have become ready.
 func (s *stage) serve() error {
 	for len(s.touched) > 0 {
 		queue := s.touched[0]
@@ -207,9 +207,9 @@ func (s *stage) settle(item event.SettleItem) error {
 	return err
 }
 
-// lease lets a worker ask; got is false where there was nothing for it.
+// lease asks for a worker; got is false if there was no message for it.
 func (s *stage) lease(d *demand) (got bool, err error) {
-	// Workers are taken to be of the kind that they were.
+	// Workers are assumed to be of the kind that they were.
 	c := &event.Lease{Queues: []string{d.queue}, Max: 1, LeaseMS: d.ms, Worker: d.worker}
 	if d.kind != "" {
 		c.Kinds = []string{d.kind}
@@ -231,7 +231,7 @@ func (s *stage) lease(d *demand) (got bool, err error) {
 func (s *stage) taken(d *demand, m *event.LeasedMessage) {
 	l := s.byPlayID[m.ID]
 	if l == nil {
-		return // nothing is known of it
+		return // nothing is known about it
 	}
 	if d.owner != l {
 		d.owner.open = nil
@@ -245,7 +245,7 @@ func (s *stage) taken(d *demand, m *event.LeasedMessage) {
 	f := lease{end: event.OpAck, took: s.usual[l.queue], delay: -1}
 	switch n := len(l.leases); {
 	case k < n:
-		f = l.leases[k] // perhaps, as in reality, still at work at the last instant
+		f = l.leases[k] // perhaps, as in reality, still working at the last instant
 	case n > 0 && l.leases[n-1].known:
 		f = l.leases[n-1]
 		l.assumed = true
@@ -263,11 +263,11 @@ func (s *stage) taken(d *demand, m *event.LeasedMessage) {
 	}
 }
 
-// available plans the worker that comes for a message's next attempt, which is
-// possible from base on.
+// available plans the worker that comes for a message's next attempt, which is possible from base
+// on.
 func (s *stage) available(l *life, base int64) {
 	if len(l.leases) == 0 || l.taken >= len(l.leases) && l.taken <= l.returns {
-		return // in reality, too, it could be had, and nobody came
+		return // in reality, too, no worker came
 	}
 	f := &l.leases[min(l.taken, len(l.leases)-1)]
 	d := &demand{
@@ -282,7 +282,7 @@ func (s *stage) available(l *life, base int64) {
 	}
 }
 
-// give plays something that was done.
+// give plays something that clients or operators did.
 func (s *stage) give(g *given) error {
 	switch {
 	case g.policy != nil:
@@ -302,7 +302,7 @@ func (s *stage) give(g *given) error {
 	return err
 }
 
-// put makes a queue or changes its policy, the other policy put onto it.
+// put creates a queue or changes its policy, with the other policy applied to it.
 func (s *stage) put(c *event.PutQueue) error {
 	p := c.Policy.Clone()
 	auto, err := s.o.Change(c.Name, &p)
@@ -320,7 +320,7 @@ func (s *stage) put(c *event.PutQueue) error {
 	return s.set(c.Name, p, auto)
 }
 
-// set has a queue's policy decided.
+// set decides a queue's policy.
 func (s *stage) set(name string, p event.Policy, auto bool) error {
 	put := &event.PutQueue{Name: name, Policy: p, DeadLetterAuto: auto}
 	r, err := s.apply(s.clock, &event.Command{PutQueue: put})
@@ -330,7 +330,7 @@ func (s *stage) set(name string, p event.Policy, auto bool) error {
 	return err
 }
 
-// putDeadLetters makes a dead-letter queue on the way.
+// putDeadLetters creates the dead-letter queue of another queue.
 func (s *stage) putDeadLetters(name, of string) error {
 	p := event.DefaultPolicy()
 	p.MaxAttempts = 0
@@ -338,7 +338,7 @@ func (s *stage) putDeadLetters(name, of string) error {
 	if err != nil {
 		return err
 	}
-	// Two queues can name each other here: nothing would end that.
+	// Two queues could name each other here, for ever.
 	if auto || p.DeadLetterQueue != "" {
 		return s.refuse(of, "dead_letter_queue '"+name+"' cannot have its own dead_letter_queue")
 	}
@@ -353,7 +353,7 @@ func (s *stage) refuse(queue, why string) error {
 func (s *stage) produce(l *life, c *event.Command) error {
 	p := *c.Produce
 	p.Messages = append([]event.NewMessage(nil), p.Messages...)
-	p.Looked = math.MaxUint64 >> 8 // what the machine forgets is kept here
+	p.Looked = math.MaxUint64 >> 8 // s.dedup keeps what the machine forgets
 	m := &p.Messages[0]
 	q, _ := s.machine.Queue(p.Queue)
 	p.Revision = q.Revision
@@ -424,7 +424,7 @@ func (s *stage) replay(g *given) error {
 	return err
 }
 
-// Append implements fsm.Log: it receives what was decided.
+// Append implements fsm.Log.
 func (s *stage) Append(b *event.Block) error {
 	for i := range b.Events {
 		s.decided(&b.Events[i])
@@ -469,7 +469,7 @@ func (s *stage) decided(e *event.Event) {
 	case e.IsMove():
 		n := l.next
 		if n == nil || n.queue != e.ToQueue || n.playID != (event.ID{}) {
-			n = &life{queue: e.ToQueue, key: l.key, kind: l.kind} // only the play has it
+			n = &life{queue: e.ToQueue, key: l.key, kind: l.kind} // in the play only
 		}
 		n.playID = e.ID
 		n.assumed = l.assumed
@@ -479,7 +479,7 @@ func (s *stage) decided(e *event.Event) {
 	if leaves(e.Type) {
 		delete(s.byPlayID, e.Subject)
 		if l.open != nil {
-			l.open.done = true // nobody comes for what is gone
+			l.open.done = true // no worker comes for a message that has left
 		}
 	}
 }
@@ -492,8 +492,8 @@ func (s *stage) comesBack(n *life, e *event.Event, at int64) {
 	s.available(n, at)
 }
 
-// letCome lets those come who come so long after this message made way, if it
-// has, or never will again.
+// letCome plans the workers that come after this message has unblocked its lane, if it has, or has
+// left.
 func (s *stage) letCome(l *life) {
 	left := l.waiters[:0]
 	for _, d := range l.waiters {

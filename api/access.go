@@ -136,7 +136,7 @@ func (q *request) leaseQueue(lease event.ID, last **event.Block) (string, error)
 	}
 	if *last == nil || (*last).Index != index {
 		b, err := log.Block(index)
-		if err != nil && (q.s.gone(err) || q.s.notFound(err)) {
+		if err != nil && (gone(err) || notFound(err)) {
 			return "", nil
 		}
 		if err != nil {

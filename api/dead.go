@@ -222,7 +222,7 @@ func (s *Server) replayedEvents(
 			for i := range found {
 				after = found[i].ID
 				e, err := s.deps.Log.Event(event.RefOf(after))
-				if err != nil && (s.gone(err) || s.notFound(err)) {
+				if err != nil && (gone(err) || notFound(err)) {
 					continue
 				}
 				if !yield(e, err) || err != nil {

@@ -5,6 +5,7 @@ import (
 
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/log"
 )
 
 // Proof shows the event log to clients that compare it with a copy of their own.
@@ -83,7 +84,7 @@ func (q *request) parseInstant(name, value string) (event.Instant, error) {
 
 // rangeProblem names the parameter in the Log's error about an instant.
 func (q *request) rangeProblem(name string, err error) error {
-	if !q.s.gone(err) && q.s.isRange(err) {
+	if !gone(err) && log.IsRange(err) {
 		return bad(name, "%s: %s", name, clip(err.Error(), 300))
 	}
 	return err

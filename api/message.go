@@ -108,7 +108,7 @@ func (s *Server) content(ref event.Ref) (*event.Content, error) {
 		return &event.Content{}, nil
 	}
 	c, err := s.deps.Log.Content(ref)
-	if err != nil && (s.erased(err) || s.gone(err)) {
+	if err != nil && (erased(err) || gone(err)) {
 		return nil, nil
 	}
 	return c, err

@@ -263,7 +263,7 @@ func (s *Server) keptOperations(key operationKey) ([]wire.Operation, error) {
 	slices.SortFunc(found, func(a, b store.Operation) int { return cmp.Compare(a.Index, b.Index) })
 	for _, f := range found {
 		b, err := s.deps.Log.Block(f.Index)
-		if err != nil && (s.gone(err) || s.notFound(err)) {
+		if err != nil && (gone(err) || notFound(err)) {
 			continue
 		}
 		if err != nil {

@@ -152,9 +152,9 @@ func (s *Server) problem(q *request, err error) *event.Problem {
 		return nil
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
 		return perhaps(codeNoLeader, "the cluster did not answer in time")
-	case s.gone(err):
+	case gone(err):
 		return event.Problemf(event.CodeHistoryExpired, "", "%s", clip(err.Error(), 300))
-	case s.isRange(err):
+	case log.IsRange(err):
 		return bad("", "%s", clip(err.Error(), 300))
 	}
 	s.log.Error("request failed", "request_id", q.id, "route", q.route, "error", err)
@@ -164,13 +164,9 @@ func (s *Server) problem(q *request, err error) *event.Problem {
 	return p
 }
 
-func (s *Server) gone(err error) bool { return errors.Is(err, log.ErrGone) }
-
-func (s *Server) erased(err error) bool { return errors.Is(err, log.ErrErased) }
-
-func (s *Server) notFound(err error) bool { return errors.Is(err, log.ErrNotFound) }
-
-func (s *Server) isRange(err error) bool { return log.IsRange(err) }
+func gone(err error) bool     { return errors.Is(err, log.ErrGone) }
+func erased(err error) bool   { return errors.Is(err, log.ErrErased) }
+func notFound(err error) bool { return errors.Is(err, log.ErrNotFound) }
 
 const problemHTML = `<!doctype html>
 <html lang="en"><meta charset="utf-8"><title>%[1]s</title>

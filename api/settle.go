@@ -156,7 +156,7 @@ func (s *Server) settledBefore(
 		return nil
 	}
 	e, err := s.deps.Log.EndOf(q.Context(), item.Lease)
-	if err != nil && !s.notFound(err) && !s.gone(err) {
+	if err != nil && !notFound(err) && !gone(err) {
 		return err
 	}
 	if err != nil || e == nil || queue != "" && e.Queue != queue {

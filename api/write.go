@@ -141,7 +141,7 @@ func perhaps(code, format string, args ...any) *event.Problem {
 // kept returns the first result of a repeated request.
 func (q *request) kept(ref event.Ref) (event.Result, error) {
 	c, err := q.s.deps.Log.Content(ref)
-	if err != nil && q.s.gone(err) { // it was executed, so it must not be called not applied
+	if err != nil && gone(err) { // it was executed, so it must not be called not applied
 		return event.Result{}, perhaps(event.CodeHistoryExpired, "this request was executed "+
 			"before, in entry %d; its answer has been deleted with the history", ref.Index)
 	}
@@ -219,7 +219,7 @@ func hash[T string | []byte](parts ...T) event.Hash {
 func (s *Server) since(age int64) (uint64, error) {
 	from, err := s.deps.Log.From(
 		event.Instant{Kind: event.InstantTime, Time: s.clock(s.deps.State) - age})
-	if err != nil && s.gone(err) {
+	if err != nil && gone(err) {
 		return 0, nil
 	}
 	return from, err

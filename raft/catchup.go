@@ -20,20 +20,8 @@ type Offer struct {
 	Meta checkpoint.Meta
 }
 
-// Offers holds the newest offer until it is received. It is made with capacity one.
-type Offers chan Offer
-
-// Put replaces an older offer that was not received. It serves as OnLacking.
-func (o Offers) Put(f Offer) {
-	select {
-	case <-o:
-	default:
-	}
-	select {
-	case o <- f:
-	default:
-	}
-}
+// Offers returns the channel of offers, of capacity one: it holds the newest.
+func (r *Replica) Offers() <-chan Offer { return r.offers }
 
 // Sources returns the nodes from which the segments before an offer's checkpoint can be
 // fetched: followers first, and last the leader, which has enough to do.
@@ -137,10 +125,17 @@ func (r *Replica) takeOffer(_ context.Context, from peer.Identity, ask offerAsk)
 	}
 	r.lacking.set(ask.Meta.HeadIndex, time.Now())
 	r.b.waiters.release(math.MaxUint64, false)
-	r.o.OnLacking(Offer{
+	select {
+	case <-r.offers: // an older one that was not received
+	default:
+	}
+	select {
+	case r.offers <- Offer{
 		From: peer.Target{Addr: from.Raft, Node: from.Node, Incarnation: from.Incarnation},
 		Meta: ask.Meta,
-	})
+	}:
+	default:
+	}
 	return a, nil
 }
 

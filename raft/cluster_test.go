@@ -43,7 +43,6 @@ type member struct {
 	initial   []datadir.Member
 	contacts  []string
 	outs      chan error
-	offers    chan Offer
 	joined    chan struct{}
 	joinedAs  atomic.Value // the incarnation that was last told that it is a member
 }
@@ -78,7 +77,7 @@ func (c *nodes) members() (out []*member) {
 func (c *nodes) fresh(name string) *member {
 	m := &member{
 		name: name, inc: name + "-1", addr: ports.Free(c.t), disk: vfs.NewMem(),
-		outs: make(chan error, 4), offers: make(chan Offer, 1000), joined: make(chan struct{}, 100),
+		outs: make(chan error, 4), joined: make(chan struct{}, 100),
 	}
 	c.mu.Lock()
 	c.all[name] = m
@@ -109,12 +108,6 @@ func (c *nodes) tryStart(m *member) error {
 	}
 	o.NodeID, o.Incarnation, o.Net, o.Initial, o.Contacts = m.name, m.inc, m.net, m.initial, m.contacts
 	o.OnOut = func(why error) { m.outs <- why }
-	o.OnLacking = func(f Offer) {
-		select {
-		case m.offers <- f:
-		default:
-		}
-	}
 	inc := m.inc
 	o.Joined = m.joinedAs.Load() == inc
 	o.OnJoined = func() {

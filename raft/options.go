@@ -81,9 +81,6 @@ type Options struct {
 	// no configuration.
 	Contacts []string
 	Wall     func() time.Time // default time.Now
-	// OnLacking is told, at each offer, of a checkpoint of the leader's that
-	// this node needs and whose log it lacks. It must not block.
-	OnLacking func(Offer)
 	// OnOut is called, once, when this directory is no member any more: with
 	// ErrRemoved or ErrRolledBack. It must not block, and must have Shutdown called.
 	OnOut func(error)
@@ -175,9 +172,6 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	if o.Wall == nil {
 		o.Wall = time.Now
-	}
-	if o.OnLacking == nil {
-		o.OnLacking = func(Offer) {}
 	}
 	if o.OnJoined == nil {
 		o.OnJoined = func() {}

@@ -61,7 +61,8 @@ type Replica struct {
 	membership  membership
 	rollback    rollback
 	agreement   *agreement
-	lacking     lack // catchup.go
+	lacking     lack       // catchup.go
+	offers      chan Offer // of capacity one
 	checkpoints checkpoints
 	conf        committed
 	run         lifecycle
@@ -131,7 +132,7 @@ func Open(o Options) (_ *Replica, err error) {
 	r.peers.table = newTable()
 	r.peers.commits.wake = make(chan struct{}, 1)
 	r.membership.changing = make(chan struct{}, 1)
-	r.checkpoints.snapNow = make(chan struct{}, 1)
+	r.checkpoints.snapNow, r.offers = make(chan struct{}, 1), make(chan Offer, 1)
 	r.agreement = newAgreement()
 	defer func() {
 		if err != nil {

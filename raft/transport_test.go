@@ -115,24 +115,18 @@ func TestDeposedLeaderComesBack(t *testing.T) {
 // fetches it, and starts on that.
 func (c *nodes) rejoin(t *testing.T, m *member) {
 	t.Helper()
-	for len(m.offers) > 0 {
-		<-m.offers
-	}
 	c.isolate(m.name, false)
-	<-m.offers
+	<-m.Offers()
 	if ok, why := m.Ready(); ok || !contains(why, "fetching the event log") {
 		t.Errorf("ready %v: %v", ok, why)
 	}
 	l := c.leader(m.name)
 	m.stop()
 	fetched(t, m.disk, l.disk, l.node)
-	for len(m.offers) > 0 {
-		<-m.offers
-	}
 	c.start(m)
 	c.put("again")
 	c.level()
-	if n := len(m.offers); n > 0 {
+	if n := len(m.Offers()); n > 0 {
 		t.Errorf("it was offered %d checkpoints more", n)
 	}
 }

@@ -48,8 +48,7 @@ type engine struct {
 
 	archiver *archive.Archiver
 	erasures *erasure.Node
-	fetching sync.Mutex  // held while something is fetched
-	lacking  raft.Offers // the leader's newest offer of what this node lacks
+	fetching sync.Mutex // held while something is fetched
 
 	// work runs until background ends.
 	background context.Context
@@ -63,7 +62,7 @@ type engine struct {
 // on disk has been harmed.
 func openEngine(n *node) (_ *engine, err error) {
 	c, card, logger := n.c, n.card, n.logger
-	e := &engine{node: n, lacking: make(raft.Offers, 1)}
+	e := &engine{node: n}
 	e.background, e.cancel = context.WithCancel(context.Background())
 	defer func() {
 		if err != nil {
@@ -209,7 +208,7 @@ func (e *engine) raftOptions(sink raft.Metrics) raft.Options {
 		Dir:           datadir.Path(c.DataDir, datadir.RaftDir),
 		CheckpointDir: datadir.Path(c.DataDir, datadir.CheckpointDir),
 		FS:            vfs.OS{}, Net: e.peers, HTTPAddr: e.peers.Self().HTTP, Contacts: c.Join, Wall: time.Now,
-		Logger: e.logger, Metrics: sink, OnFatal: e.fail, OnLacking: e.lacking.Put,
+		Logger: e.logger, Metrics: sink, OnFatal: e.fail,
 		SnapshotThreshold: c.CheckpointEvery, SnapshotInterval: c.CheckpointAge,
 		// Frequent checkpoints are often wanted for a short Raft log behind them.
 		TrailingLogs: min(max(c.CheckpointEvery, 256), 4096),

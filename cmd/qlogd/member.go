@@ -224,7 +224,7 @@ func (e *engine) fetchLacking() {
 	for {
 		var offer raft.Offer
 		select {
-		case offer = <-e.lacking:
+		case offer = <-e.replica.Offers():
 		case <-e.background.Done():
 			return
 		}

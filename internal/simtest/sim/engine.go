@@ -35,7 +35,6 @@ type engine struct {
 	background  context.Context
 	cancel      context.CancelFunc
 	work        sync.WaitGroup
-	lacking     raft.Offers
 	stopServing func()
 	stopping    atomic.Bool
 	stopped     chan struct{}
@@ -98,7 +97,7 @@ func (l *life) open() error {
 
 func openEngine(l *life) (_ *engine, err error) {
 	w := l.n.w
-	e := &engine{l: l, lacking: make(raft.Offers, 1), stopped: make(chan struct{})}
+	e := &engine{l: l, stopped: make(chan struct{})}
 	e.background, e.cancel = context.WithCancel(l.alive)
 	defer func() {
 		if err != nil {
@@ -110,7 +109,7 @@ func openEngine(l *life) (_ *engine, err error) {
 		Dir: raftDir, CheckpointDir: checkpointDir, FS: l.fs,
 		OpenKV: func(name string) (types.MetaStore, error) { return filekv.Open(l.fs, name) },
 		Net:    l.peers, HTTPAddr: l.n.name + ":7070", Contacts: w.addrs(), Wall: l.n.wallNow, Logger: l.logger,
-		OnFatal: l.fail, OnLacking: e.lacking.Put, OnOut: l.outOfCluster, OnJoined: l.joined, Joined: l.card.Joined,
+		OnFatal: l.fail, OnOut: l.outOfCluster, OnJoined: l.joined, Joined: l.card.Joined,
 		SnapshotThreshold: w.plan.Sizes.Checkpoint, SnapshotInterval: -1, TrailingLogs: w.plan.Sizes.Trailing, KeepCheckpoints: 2,
 		SegmentBytes: raftSegment, MarkEntries: marksEvery,
 		HeartbeatTimeout: w.o.Heartbeat, ElectionTimeout: w.o.Heartbeat, LeaderLeaseTimeout: w.o.Heartbeat / 2, CommitTimeout: w.o.Commit,
@@ -201,7 +200,7 @@ func (e *engine) fetchLacking() {
 	for {
 		var offer raft.Offer
 		select {
-		case offer = <-e.lacking:
+		case offer = <-e.replica.Offers():
 		case <-e.background.Done():
 			return
 		}

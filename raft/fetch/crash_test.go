@@ -60,7 +60,7 @@ func laggings(t testing.TB) []*lagging {
 
 // bring does what a node does: open (which installs), fetch, open again.
 func (l *lagging) bring(disk vfs.FS) error {
-	if _, err := Install(disk, "/", nil, nil); err != nil {
+	if _, err := Install(disk, "/", nil, silent); err != nil {
 		return err
 	}
 	if metas, _, err := checkpoint.List(disk, "/checkpoints"); err != nil {
@@ -70,7 +70,7 @@ func (l *lagging) bring(disk vfs.FS) error {
 	}
 	p, err := Fetch(context.Background(), optionsOf(l.net, disk, l.meta, "a"))
 	if err == nil {
-		_, err = Install(disk, "/", p, nil)
+		_, err = Install(disk, "/", p, silent)
 	}
 	return err
 }
@@ -131,7 +131,7 @@ func TestCrashAnywhere(t *testing.T) {
 }
 
 func (l *lagging) afterCrash(t *testing.T, after *vfs.Mem, old, fresh map[string]string) error {
-	if _, err := Install(after, "/", nil, nil); err != nil {
+	if _, err := Install(after, "/", nil, silent); err != nil {
 		return fmt.Errorf("install: %w", err)
 	}
 	now := snapshot(t, after)

@@ -46,7 +46,7 @@ type Options struct {
 	Checkpoint checkpoint.Meta // as the leader offered it
 	FS         vfs.FS
 	DataDir    string
-	Logger     *slog.Logger // nil = silent
+	Logger     *slog.Logger
 	// FreeBytes, if set, is asked before anything is transferred: 256 MiB must stay free.
 	FreeBytes func() (uint64, error)
 }
@@ -80,9 +80,6 @@ type fetcher struct {
 // what Install is to move in place. After an error the files that have arrived stay, and the
 // next Fetch continues from them. Only one may run for a directory, whose engine may be open.
 func Fetch(ctx context.Context, o Options) (*Plan, error) {
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
-	}
 	f := &fetcher{Options: o, dir: path.Join(o.DataDir, datadir.IncomingDir)}
 	p, err := f.run(ctx)
 	if err != nil {

@@ -22,9 +22,6 @@ import (
 // If the event log has changed since the plan was made, or the files were discarded, nothing is
 // installed. The files in incoming/ may be of use to the next Fetch.
 func Install(fsys vfs.FS, dataDir string, p *Plan, logger *slog.Logger) (bool, error) {
-	if logger == nil {
-		logger = slog.New(slog.DiscardHandler)
-	}
 	i := &installer{
 		FS: fsys, dataDir: dataDir, dir: path.Join(dataDir, datadir.IncomingDir),
 		log: path.Join(dataDir, datadir.LogDir), checkpoints: path.Join(dataDir, datadir.CheckpointDir),

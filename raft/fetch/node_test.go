@@ -43,6 +43,8 @@ type node struct {
 
 const segmentBytes = 4 << 10
 
+var silent = slog.New(slog.DiscardHandler)
+
 func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
@@ -203,7 +205,7 @@ func (n *node) serve(net *memNet, addr string) *node {
 
 func (n *node) source() Source {
 	return Source{FS: n.disk, DataDir: "/", Log: n.log,
-		Snapshot: func() error { n.checkpoint(); return nil }, Logger: slog.New(slog.DiscardHandler)}
+		Snapshot: func() error { n.checkpoint(); return nil }, Logger: silent}
 }
 
 // memNet is a network in memory. It serves one request at a time, whole.
@@ -291,7 +293,7 @@ func mustFetch(t testing.TB, net Caller, disk vfs.FS, c checkpoint.Meta, from ..
 }
 
 func optionsOf(net Caller, disk vfs.FS, c checkpoint.Meta, from ...string) Options {
-	o := Options{Net: net, Checkpoint: c, FS: disk, DataDir: "/"}
+	o := Options{Net: net, Checkpoint: c, FS: disk, DataDir: "/", Logger: silent}
 	for _, a := range from {
 		o.From = append(o.From, peer.Target{Addr: a, Node: a})
 	}
@@ -360,7 +362,7 @@ func verify(t testing.TB, disk *vfs.Mem) error {
 
 func install(t testing.TB, disk vfs.FS, p *Plan) bool {
 	t.Helper()
-	ok, err := Install(disk, "/", p, nil)
+	ok, err := Install(disk, "/", p, silent)
 	must(t, err)
 	return ok
 }

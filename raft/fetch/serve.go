@@ -46,7 +46,7 @@ type Source struct {
 	// Snapshot writes a checkpoint of the present state. It is called when the one that was
 	// asked for is of no use any more.
 	Snapshot func() error
-	Logger   *slog.Logger // nil = silent
+	Logger   *slog.Logger
 }
 
 // Handlers is the part of *peer.Net that Serve needs.
@@ -62,9 +62,6 @@ const maxStreams = 2
 // Serve answers other nodes' fetches from src until stop is called, which breaks off what is
 // being sent: after it nobody reads from src.
 func Serve(n Handlers, src Source) (stop func()) {
-	if src.Logger == nil {
-		src.Logger = slog.New(slog.DiscardHandler)
-	}
 	ctx, cancel := context.WithCancel(context.Background())
 	s := &server{Source: src, ctx: ctx, slots: make(chan struct{}, maxStreams)}
 	n.Handle(callList, s.list)

@@ -48,13 +48,15 @@ type machine struct {
 // newWorld has n machines that are to form a cluster.
 func newWorld(t *testing.T, seed uint64, n int) *world {
 	w := &world{t: t, rng: rand.New(rand.NewPCG(seed, 1))}
-	w.net = memnet.New(memnet.Options{Latency: func(string, string) time.Duration { return w.roll(50 * time.Millisecond) }})
+	latency := func(string, string) time.Duration { return w.roll(50 * time.Millisecond) }
+	w.net = memnet.New(memnet.Options{Latency: latency})
 	var join []string
 	for i := range n {
 		join = append(join, fmt.Sprintf("n%d:7071", i+1))
 	}
 	for i, addr := range join {
-		w.machines = append(w.machines, &machine{w: w, id: fmt.Sprintf("n%d", i+1), addr: addr, expect: n, join: join})
+		id := fmt.Sprintf("n%d", i+1)
+		w.machines = append(w.machines, &machine{w: w, id: id, addr: addr, expect: n, join: join})
 	}
 	for _, m := range w.machines {
 		m.wipe()
@@ -113,8 +115,9 @@ func (m *machine) start() {
 		defer close(done)
 		card := &datadir.Node{}
 		err := Bootstrap(ctx, BootstrapOptions{
-			Net: p, Card: card, Expect: m.expect, Join: m.join, Logger: slog.New(slog.NewTextHandler(w, nil)),
-			Save: func() error { return m.save(ctx, card) },
+			Net: p, Card: card, Expect: m.expect, Join: m.join,
+			Save:   func() error { return m.save(ctx, card) },
+			Logger: slog.New(slog.NewTextHandler(w, nil)),
 		})
 		w.mu.Lock()
 		m.err = err
@@ -169,7 +172,8 @@ func (w *world) one() {
 			first = m.saved
 		case m.saved.ClusterID != first.ClusterID:
 			w.t.Errorf("two clusters: %+v and %+v", first, m.saved)
-		case m.saved.Initial != nil && first.Initial != nil && !slices.Equal(m.saved.Initial, first.Initial):
+		case m.saved.Initial != nil && first.Initial != nil &&
+			!slices.Equal(m.saved.Initial, first.Initial):
 			w.t.Errorf("two configurations: %+v and %+v", first, m.saved)
 		case first.Initial == nil:
 			first = m.saved
@@ -213,7 +217,8 @@ func (w *world) says(words ...string) {
 		text := w.logged.String()
 		w.mu.Unlock()
 		for line := range strings.Lines(text) {
-			if !slices.ContainsFunc(words, func(s string) bool { return !strings.Contains(line, s) }) {
+			lacks := func(s string) bool { return !strings.Contains(line, s) }
+			if !slices.ContainsFunc(words, lacks) {
 				return
 			}
 		}
@@ -348,20 +353,26 @@ func TestFailedWrite(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		p, err := peer.New(peer.Options{Listener: l, Dial: w.net.Dialer("n1"), Self: peer.Identity{Node: "n1", Incarnation: "i1", Raft: "n1:7071"}})
+		self := peer.Identity{Node: "n1", Incarnation: "i1", Raft: "n1:7071"}
+		p, err := peer.New(peer.Options{Listener: l, Dial: w.net.Dialer("n1"), Self: self})
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer p.Close()
 		broken := errors.New("input/output error")
 		w.machines[1].start()
-		err = Bootstrap(t.Context(), BootstrapOptions{Net: p, Card: &datadir.Node{}, Expect: 2, Join: w.machines[0].join, Logger: slog.New(slog.DiscardHandler), Save: func() error {
-			_, _, err := p.Call(t.Context(), peer.Target{Addr: "n1:7071"}, rpcBootstrap, []byte("{}"))
+		save := func() error {
+			to := peer.Target{Addr: "n1:7071"}
+			_, _, err := p.Call(t.Context(), to, rpcBootstrap, []byte("{}"))
 			if err == nil || !strings.Contains(err.Error(), "deciding") {
 				t.Errorf("while it writes: %v", err)
 			}
 			return broken
-		}})
+		}
+		err = Bootstrap(t.Context(), BootstrapOptions{
+			Net: p, Card: &datadir.Node{}, Expect: 2, Join: w.machines[0].join, Save: save,
+			Logger: slog.New(slog.DiscardHandler),
+		})
 		if !errors.Is(err, broken) || p.Self().Cluster != "" {
 			t.Errorf("%v; is %+v", err, p.Self())
 		}
@@ -373,24 +384,34 @@ func TestFailedWrite(t *testing.T) {
 // that are refused at once.
 func TestSettings(t *testing.T) {
 	three := []string{"n1:7071", "n2:7071", "n3:7071"}
+	expect := func(i, n int, join ...string) func([]*machine) {
+		return func(ms []*machine) { ms[i].expect, ms[i].join = n, join }
+	}
 	for name, c := range map[string]struct {
 		change func(ms []*machine)
-		says   []string // in one line of the log
-		err    string   // of the first machine
+		says   string // in the log
+		err    string // of the first machine
 	}{
-		"expect": {change: func(ms []*machine) { ms[1].expect, ms[1].join = 2, three[:2] }, says: []string{"n2:7071 (n2) expects 2 nodes, this one 3"}},
-		"lists": {
-			change: func(ms []*machine) { ms[1].join = []string{"n1:7071", "n2:7071", "n4:7071"} },
-			says:   []string{"n2:7071 (n2) was given another list: join is n1:7071, n2:7071, n4:7071 there, n1:7071, n2:7071, n3:7071 here"},
-		},
-		"joiner":       {change: func(ms []*machine) { ms[2].expect = 0 }, says: []string{"n3:7071 (n3) does not form a cluster", "bootstrap-expect 3"}},
-		"only joiners": {change: func(ms []*machine) { ms[0].expect, ms[1].expect, ms[2].expect = 0, 0, 0 }, says: []string{"n2:7071 (n2) belongs to none yet"}},
-		"own name":     {change: func(ms []*machine) { ms[1].id = "n1" }, err: "there is a node n1 already at n2:7071"},
-		"too few":      {change: func(ms []*machine) { ms[0].join = three[:2] }, err: "bootstrap-expect is 3, but join names 2 nodes"},
-		"too many":     {change: func(ms []*machine) { ms[0].join = append(slices.Clone(three), "n4:7071") }, err: "bootstrap-expect is 3, but join names 4 nodes"},
-		"nobody":       {change: func(ms []*machine) { ms[0].join = nil }, err: "bootstrap-expect is 3, but join names 1 nodes"},
-		"only itself":  {change: func(ms []*machine) { ms[0].join, ms[0].expect = three[:1], 1 }, err: "join names only this node itself"},
-		"no address":   {change: func(ms []*machine) { ms[0].join = []string{"n2"} }, err: "join: address n2: missing port"},
+		"expect": {expect(1, 2, three[:2]...), "n2:7071 (n2) expects 2 nodes, this one 3", ""},
+		"lists": {expect(1, 3, "n1:7071", "n2:7071", "n4:7071"),
+			"n2:7071 (n2) was given another list: " +
+				"join is n1:7071, n2:7071, n4:7071 there, n1:7071, n2:7071, n3:7071 here", ""},
+		"joiner": {expect(2, 0, three...),
+			"n3:7071 (n3) does not form a cluster: start it with bootstrap-expect 3", ""},
+		"only joiners": {func(ms []*machine) {
+			for i := range ms {
+				expect(i, 0, three...)(ms)
+			}
+		}, "n2:7071 (n2) belongs to none yet", ""},
+		"own name": {func(ms []*machine) { ms[1].id = "n1" }, "",
+			"there is a node n1 already at n2:7071"},
+		"too few": {expect(0, 3, three[:2]...), "",
+			"bootstrap-expect is 3, but join names 2 nodes"},
+		"too many": {expect(0, 3, append(slices.Clone(three), "n4:7071")...), "",
+			"bootstrap-expect is 3, but join names 4 nodes"},
+		"nobody":      {expect(0, 3), "", "bootstrap-expect is 3, but join names 1 nodes"},
+		"only itself": {expect(0, 1, three[:1]...), "", "join names only this node itself"},
+		"no address":  {expect(0, 3, "n2"), "", "join: address n2: missing port"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -399,13 +420,14 @@ func TestSettings(t *testing.T) {
 				for _, m := range w.machines {
 					m.start()
 				}
-				if c.says != nil {
-					w.says(c.says...)
+				if c.says != "" {
+					w.says(c.says)
 				} else {
 					time.Sleep(10 * time.Second)
 				}
 				w.end()
-				if err := w.machines[0].err; c.err != "" && (err == nil || !strings.Contains(err.Error(), c.err)) {
+				err := fmt.Sprint(w.machines[0].err)
+				if c.err != "" && !strings.Contains(err, c.err) {
 					t.Errorf("%v, want %q", err, c.err)
 				}
 				for _, m := range w.machines {
@@ -475,16 +497,19 @@ func TestFinds(t *testing.T) {
 // when it hears of the other, so it takes a moment's chance to see both.
 func TestSameNames(t *testing.T) {
 	list := []string{"a:1", "b:1", "c:1"}
-	b := &bootstrap{BootstrapOptions: BootstrapOptions{Card: &datadir.Node{}, Expect: 3}, list: list}
+	b := &bootstrap{list: list}
+	b.Card, b.Expect = &datadir.Node{}, 3
 	b.would.Store("")
 	var answers []bootAnswer
 	for _, addr := range list[1:] {
 		answers = append(answers, bootAnswer{
-			addr: addr, who: peer.Identity{Node: "n2", Raft: addr}, bootState: bootState{Expect: 3, List: list},
+			addr: addr, who: peer.Identity{Node: "n2", Raft: addr},
+			bootState: bootState{Expect: 3, List: list},
 		})
 	}
 	waits, err := b.judge(answers)
-	if err != nil || !strings.Contains(waits, "c:1 (n2) has the id of b:1") || b.Card.ClusterID != "" {
+	says := strings.Contains(waits, "c:1 (n2) has the id of b:1")
+	if err != nil || !says || b.Card.ClusterID != "" {
 		t.Errorf("%q, %v", waits, err)
 	}
 }

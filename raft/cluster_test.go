@@ -100,13 +100,17 @@ func (c *nodes) tryStart(m *member) error {
 		return err
 	}
 	m.net, err = peer.New(peer.Options{
-		Listener: l, Self: peer.Identity{Cluster: "c1", Node: m.name, Incarnation: m.inc, Raft: m.addr},
-		Dial: func(ctx context.Context, addr string) (net.Conn, error) { return c.dial(ctx, m, addr) },
+		Listener: l,
+		Self:     peer.Identity{Cluster: "c1", Node: m.name, Incarnation: m.inc, Raft: m.addr},
+		Dial: func(ctx context.Context, addr string) (net.Conn, error) {
+			return c.dial(ctx, m, addr)
+		},
 	})
 	if err != nil {
 		return err
 	}
-	o.NodeID, o.Incarnation, o.Net, o.Initial, o.Contacts = m.name, m.inc, m.net, m.initial, m.contacts
+	o.NodeID, o.Incarnation, o.Net = m.name, m.inc, m.net
+	o.Initial, o.Contacts = m.initial, m.contacts
 	o.OnOut = func(why error) { m.outs <- why }
 	inc := m.inc
 	o.Joined = m.joinedAs.Load() == inc
@@ -115,7 +119,8 @@ func (c *nodes) tryStart(m *member) error {
 		m.joined <- struct{}{}
 	}
 	if os.Getenv("RAFT_LOG") != "" {
-		o.Logger = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug})).With("node", m.name)
+		all := &slog.HandlerOptions{Level: slog.LevelDebug}
+		o.Logger = slog.New(slog.NewTextHandler(os.Stderr, all)).With("node", m.name)
 	}
 	if c.set != nil {
 		c.set(&o)

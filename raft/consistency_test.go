@@ -41,40 +41,55 @@ func TestCompare(t *testing.T) {
 		self   string // default n1
 		own    string
 		voters string // default n1 n2 n3
-		told   map[string]string
+		told   string // "n2 10a 20b, n3 10a"
 		want   string // what was found: "stop", "undecided" or "outliers", the index, and who
 	}{
 		{name: "nothing known"},
 		{name: "only its own", own: "10a"},
-		{name: "all the same", own: "10a 20b", told: map[string]string{"n2": "10a 20b", "n3": "10a 20b"}},
-		{name: "no index in common", own: "10a", told: map[string]string{"n2": "11b", "n3": "12c"}},
-		{name: "it differs from both", own: "10x", told: map[string]string{"n2": "10a", "n3": "10a"}, want: "stop 10 n2 n3"},
-		{name: "another differs", own: "10a", told: map[string]string{"n2": "10x", "n3": "10a"}, want: "outliers 10 n2"},
-		{name: "all differ", own: "10a", told: map[string]string{"n2": "10b", "n3": "10c"}, want: "undecided 10 n2 n3"},
-		{name: "one differs, the third is away", own: "10a", told: map[string]string{"n2": "10x"}, want: "undecided 10 n2"},
-		{name: "the third has come back", own: "10a", told: map[string]string{"n2": "10x", "n3": "10a"}, want: "outliers 10 n2"},
-		{name: "decided at a newer index", own: "10a 20a", told: map[string]string{"n2": "10x", "n3": "20a"}},
-		{name: "still undecided at an older one", own: "10a 20a", told: map[string]string{"n2": "10x 20x"}, want: "undecided 20 n2"},
-		{name: "undecided at an older one only", own: "10a 20a", told: map[string]string{"n2": "10x"}, want: "undecided 10 n2"},
-		{name: "it differed once and agrees again", own: "10x 20a", told: map[string]string{"n2": "10a 20a", "n3": "10a 20a"}, want: "stop 10 n2 n3"},
-		{name: "undecided, and a majority against it before", own: "10x 20a", told: map[string]string{"n2": "10a 20b", "n3": "10a"}, want: "stop 10 n2 n3"},
-		{name: "another differed once", own: "10a 20a", told: map[string]string{"n2": "10x 20a", "n3": "10a 20a"}},
-		{name: "two of two", own: "10a", voters: "n1 n2", told: map[string]string{"n2": "10b"}, want: "undecided 10 n2"},
-		{name: "two of four", own: "10a", voters: "n1 n2 n3 n4", told: map[string]string{"n2": "10a", "n3": "10b", "n4": "10b"}, want: "undecided 10 n3 n4"},
-		{name: "three of five against it", own: "10x", voters: "n1 n2 n3 n4 n5", told: map[string]string{"n2": "10a", "n3": "10a", "n4": "10a"}, want: "stop 10 n2 n3 n4"},
-		{name: "two of five against it", own: "10x", voters: "n1 n2 n3 n4 n5", told: map[string]string{"n2": "10a", "n3": "10a"}, want: "undecided 10 n2 n3"},
-		{name: "it has no vote and differs", self: "n9", own: "10x", told: map[string]string{"n1": "10a", "n2": "10a"}, want: "stop 10 n1 n2"},
-		{name: "it has no vote and agrees", self: "n9", own: "10a", told: map[string]string{"n1": "10a", "n2": "10a", "n3": "10x"}, want: "outliers 10 n3"},
-		{name: "it has no vote and one voter differs", self: "n9", own: "10x", told: map[string]string{"n1": "10a"}, want: "undecided 10 n1"},
-		{name: "who has no vote does not count", own: "10x", told: map[string]string{"n2": "10a", "n8": "10a", "n9": "10a"}, want: "undecided 10 n2"},
-		{name: "the one voter is right", self: "n9", own: "10x", voters: "n1", told: map[string]string{"n1": "10a"}, want: "stop 10 n1"},
-		{name: "the one voter needs nobody", own: "10a", voters: "n1", told: map[string]string{"n9": "10x"}},
+		{name: "all the same", own: "10a 20b", told: "n2 10a 20b, n3 10a 20b"},
+		{name: "no index in common", own: "10a", told: "n2 11b, n3 12c"},
+		{name: "it differs from both", own: "10x", told: "n2 10a, n3 10a", want: "stop 10 n2 n3"},
+		{name: "another differs", own: "10a", told: "n2 10x, n3 10a", want: "outliers 10 n2"},
+		{name: "all differ", own: "10a", told: "n2 10b, n3 10c", want: "undecided 10 n2 n3"},
+		{name: "one differs, the third is away", own: "10a", told: "n2 10x",
+			want: "undecided 10 n2"},
+		{name: "the third has come back", own: "10a", told: "n2 10x, n3 10a",
+			want: "outliers 10 n2"},
+		{name: "decided at a newer index", own: "10a 20a", told: "n2 10x, n3 20a"},
+		{name: "still undecided at an older one", own: "10a 20a", told: "n2 10x 20x",
+			want: "undecided 20 n2"},
+		{name: "undecided at an older one only", own: "10a 20a", told: "n2 10x",
+			want: "undecided 10 n2"},
+		{name: "it differed once and agrees again", own: "10x 20a", told: "n2 10a 20a, n3 10a 20a",
+			want: "stop 10 n2 n3"},
+		{name: "undecided, and a majority against it before", own: "10x 20a",
+			told: "n2 10a 20b, n3 10a", want: "stop 10 n2 n3"},
+		{name: "another differed once", own: "10a 20a", told: "n2 10x 20a, n3 10a 20a"},
+		{name: "two of two", own: "10a", voters: "n1 n2", told: "n2 10b", want: "undecided 10 n2"},
+		{name: "two of four", own: "10a", voters: "n1 n2 n3 n4", told: "n2 10a, n3 10b, n4 10b",
+			want: "undecided 10 n3 n4"},
+		{name: "three of five against it", own: "10x", voters: "n1 n2 n3 n4 n5",
+			told: "n2 10a, n3 10a, n4 10a", want: "stop 10 n2 n3 n4"},
+		{name: "two of five against it", own: "10x", voters: "n1 n2 n3 n4 n5",
+			told: "n2 10a, n3 10a", want: "undecided 10 n2 n3"},
+		{name: "it has no vote and differs", self: "n9", own: "10x", told: "n1 10a, n2 10a",
+			want: "stop 10 n1 n2"},
+		{name: "it has no vote and agrees", self: "n9", own: "10a", told: "n1 10a, n2 10a, n3 10x",
+			want: "outliers 10 n3"},
+		{name: "it has no vote and one voter differs", self: "n9", own: "10x", told: "n1 10a",
+			want: "undecided 10 n1"},
+		{name: "who has no vote does not count", own: "10x", told: "n2 10a, n8 10a, n9 10a",
+			want: "undecided 10 n2"},
+		{name: "the one voter is right", self: "n9", own: "10x", voters: "n1", told: "n1 10a",
+			want: "stop 10 n1"},
+		{name: "the one voter needs nobody", own: "10a", voters: "n1", told: "n9 10x"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			def(&c.self, "n1")
 			def(&c.voters, "n1 n2 n3")
 			heard := map[hraft.ServerID]marks{}
-			for id, ms := range c.told {
+			for said := range strings.SplitSeq(c.told, ", ") {
+				id, ms, _ := strings.Cut(said, " ")
 				heard[hraft.ServerID(id)] = told(ms)
 			}
 			f := compare(hraft.ServerID(c.self), told(c.own), serverIDs(c.voters), heard)
@@ -142,16 +157,20 @@ type together struct {
 func inBubble(t *testing.T, n int, set func(i int, o *Options), test func(c *together)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		c := &together{t: t, net: memnet.New(memnet.Options{Latency: func(string, string) time.Duration { return time.Millisecond }})}
+		c := &together{t: t, net: memnet.New(memnet.Options{
+			Latency: func(string, string) time.Duration { return time.Millisecond },
+		})}
 		var initial []datadir.Member
 		for i := range n {
 			id := fmt.Sprintf("n%d", i+1)
-			initial = append(initial, datadir.Member{ID: id, Incarnation: "of-" + id, RaftAddr: id + ":7071"})
+			m := datadir.Member{ID: id, Incarnation: "of-" + id, RaftAddr: id + ":7071"}
+			initial = append(initial, m)
 		}
 		for i, m := range initial {
 			o := on(vfs.NewMem())
 			o.NodeID, o.Incarnation, o.Initial = m.ID, m.Incarnation, initial
-			o.HeartbeatTimeout, o.CommitTimeout = 2*time.Second, 500*time.Millisecond // each beat is work, in simulated time too
+			// Each heartbeat is work, in simulated time too.
+			o.HeartbeatTimeout, o.CommitTimeout = 2*time.Second, 500*time.Millisecond
 			if set != nil {
 				set(i, &o)
 			}
@@ -171,7 +190,9 @@ func (c *together) start(o Options) *node {
 	}
 	net, err := peer.New(peer.Options{
 		Listener: l, Dial: c.net.Dialer(host),
-		Self: peer.Identity{Cluster: o.ClusterID, Node: o.NodeID, Incarnation: o.Incarnation, Raft: host + ":7071"},
+		Self: peer.Identity{
+			Cluster: o.ClusterID, Node: o.NodeID, Incarnation: o.Incarnation, Raft: host + ":7071",
+		},
 	})
 	if err != nil {
 		c.t.Fatal(err)
@@ -227,7 +248,8 @@ func (c *together) leader() *node {
 			return false
 		}
 		for _, n := range c.nodes {
-			if s := n.Status(); s.Fatal == nil && (s.LeaderID != l.Status().LeaderID || n.fsm.progress().index < l.fsm.progress().index) {
+			s, behind := n.Status(), n.fsm.progress().index < l.fsm.progress().index
+			if s.Fatal == nil && (s.LeaderID != l.Status().LeaderID || behind) {
 				return false
 			}
 		}

@@ -85,7 +85,8 @@ func tryFake(fsys vfs.FS, name string) (*fakeMachine, error) {
 	}
 	for len(b) >= 8 {
 		n := binary.BigEndian.Uint32(b)
-		if int64(n) > int64(len(b)-8) || n == 0 || crc32.ChecksumIEEE(b[8:8+n]) != binary.BigEndian.Uint32(b[4:]) {
+		if int64(n) > int64(len(b)-8) || n == 0 ||
+			crc32.ChecksumIEEE(b[8:8+n]) != binary.BigEndian.Uint32(b[4:]) {
 			break
 		}
 		var bl block
@@ -277,7 +278,8 @@ func put(name string) *event.Command {
 }
 
 func produceOf(name string) *event.Command {
-	return &event.Command{Actor: name, Produce: &event.Produce{Queue: name, Messages: []event.NewMessage{{}}}}
+	return &event.Command{Actor: name, Produce: &event.Produce{Queue: name,
+		Messages: []event.NewMessage{{}}}}
 }
 
 func leaseOf(name string) *event.Command {
@@ -346,7 +348,8 @@ func lonely(t testing.TB, node, incarnation, cluster string) *peer.Net {
 	}
 	n, err := peer.New(peer.Options{
 		Listener: l, Dial: network.Dialer(node),
-		Self: peer.Identity{Cluster: cluster, Node: node, Incarnation: incarnation, Raft: node + ":7071"},
+		Self: peer.Identity{Cluster: cluster, Node: node, Incarnation: incarnation,
+			Raft: node + ":7071"},
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -17,7 +17,8 @@ func TestStrangersForwardNothing(t *testing.T) {
 	c.put("a")
 	l := c.leader()
 	for name, id := range map[string]peer.Identity{
-		"blank": {Node: "x", Incarnation: "x-1"}, "of its own word": {Cluster: "c1", Node: "x", Incarnation: "x-1"},
+		"blank": {Node: "x", Incarnation: "x-1"}, "of its own word": {Cluster: "c1", Node: "x",
+			Incarnation: "x-1"},
 		"a member's name": {Cluster: "c1", Node: "n1", Incarnation: "other"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -30,7 +31,8 @@ func TestStrangersForwardNothing(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer n.Close()
-			group := event.AppendGroup(nil, []event.Forwarded{{Class: event.ClassProduce, Weight: 1, Data: event.EncodeCommand(put("stranger"))}})
+			group := event.AppendGroup(nil, []event.Forwarded{{Class: event.ClassProduce, Weight: 1,
+				Data: event.EncodeCommand(put("stranger"))}})
 			for call, body := range map[string][]byte{callForward: group, callReadIndex: nil} {
 				_, _, err := n.Call(context.Background(), peer.Target{Addr: l.addr}, call, body)
 				if e, ok := errors.AsType[*peer.Error](err); !ok || e.Code != codeNoMember {

@@ -66,10 +66,14 @@ func TestOneNodeGrowsToThreeAndBack(t *testing.T) {
 		follower = n1
 	}
 	answers(t, follower.AddMember(ctx, Member{ID: "n3", RaftAddr: n3.addr, Voter: true}), "")
-	answers(t, follower.AddMember(ctx, Member{ID: "n3", RaftAddr: n3.addr, Voter: true}), "") // again
-	answers(t, n1.AddMember(ctx, Member{ID: "n3", RaftAddr: "127.0.0.1:1", Voter: true}), event.CodeConflict)
-	answers(t, n1.AddMember(ctx, Member{ID: "n4", RaftAddr: n2.addr, Voter: true}), event.CodeConflict)
-	answers(t, n1.AddMember(ctx, Member{ID: "n4", RaftAddr: n3.addr, Voter: true}), event.CodeConflict)
+	answers(t, follower.AddMember(ctx, Member{ID: "n3", RaftAddr: n3.addr, Voter: true}),
+		"") // again
+	answers(t, n1.AddMember(ctx, Member{ID: "n3", RaftAddr: "127.0.0.1:1", Voter: true}),
+		event.CodeConflict)
+	answers(t, n1.AddMember(ctx, Member{ID: "n4", RaftAddr: n2.addr, Voter: true}),
+		event.CodeConflict)
+	answers(t, n1.AddMember(ctx, Member{ID: "n4", RaftAddr: n3.addr, Voter: true}),
+		event.CodeConflict)
 	answers(t, n1.AddMember(ctx, Member{ID: "n/4", RaftAddr: n3.addr}), event.CodeInvalidArgument)
 	n3.contacts = []string{n2.addr, n1.addr}
 	c.start(n3)
@@ -96,7 +100,10 @@ func TestOneNodeGrowsToThreeAndBack(t *testing.T) {
 	l = c.leader()
 	for _, m := range c.members() {
 		if m != l {
-			until(t, "the leader is removed", func() bool { return m.RemoveMember(ctx, l.name, false) == nil })
+			until(t, "the leader is removed", func() bool {
+				return m.RemoveMember(ctx, l.name,
+					false) == nil
+			})
 			break
 		}
 	}
@@ -143,7 +150,8 @@ func TestWipedNodeComesBack(t *testing.T) {
 	}
 	wiped.stop()
 	c.put("meanwhile")
-	wiped.disk, wiped.inc, wiped.initial, wiped.contacts = vfs.NewMem(), "wiped", nil, []string{l.addr}
+	wiped.disk, wiped.inc = vfs.NewMem(), "wiped"
+	wiped.initial, wiped.contacts = nil, []string{l.addr}
 	c.start(wiped)
 	<-wiped.joined
 	c.voting(3)
@@ -164,7 +172,8 @@ func TestWipedNodeComesBack(t *testing.T) {
 // heard of a node a moment ago says nothing of it now.
 func TestVotesAreTakenWithAMajorityOnly(t *testing.T) {
 	if raceEnabled {
-		t.Skip("hashicorp/raft v1.8.0 itself races where a server's address changes: startStopReplication writes what updateLastAppended reads")
+		t.Skip("hashicorp/raft v1.8.0 itself races where a server's address changes: " +
+			"startStopReplication writes what updateLastAppended reads")
 	}
 	c := cluster(t, 3, nil)
 	l := c.leader()
@@ -196,7 +205,8 @@ func TestVotesAreTakenWithAMajorityOnly(t *testing.T) {
 	until(t, "another one leads, alone", func() bool {
 		return others[1].leadsReady() && others[1].votersKnown() == 1
 	})
-	p, ok := errors.AsType[*event.Problem](others[1].AddMember(context.Background(), Member{ID: others[1].name, RaftAddr: others[1].addr}))
+	p, ok := errors.AsType[*event.Problem](others[1].AddMember(context.Background(),
+		Member{ID: others[1].name, RaftAddr: others[1].addr}))
 	if !ok || p.Code != event.CodeConflict {
 		t.Errorf("the last voter: %v", p)
 	}
@@ -206,7 +216,8 @@ func TestVotesAreTakenWithAMajorityOnly(t *testing.T) {
 // lead.
 func TestFollowersAddressIsCorrected(t *testing.T) {
 	if raceEnabled {
-		t.Skip("hashicorp/raft v1.8.0 itself races where a server's address changes: startStopReplication writes what updateLastAppended reads")
+		t.Skip("hashicorp/raft v1.8.0 itself races where a server's address changes: " +
+			"startStopReplication writes what updateLastAppended reads")
 	}
 	c := cluster(t, 3, nil)
 	c.put("a")

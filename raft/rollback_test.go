@@ -57,7 +57,8 @@ func TestOldCopyIsFoundOut(t *testing.T) {
 	until(t, "what was acknowledged is written down", func() bool {
 		l.rollback.evidence.mu.Lock()
 		defer l.rollback.evidence.mu.Unlock()
-		return !l.rollback.evidence.dirty && l.rollback.evidence.of[back.id].AckIndex >= back.raft.LastIndex()
+		return !l.rollback.evidence.dirty &&
+			l.rollback.evidence.of[back.id].AckIndex >= back.raft.LastIndex()
 	})
 	back.stop()
 	l.stop() // also one that was restarted remembers
@@ -136,7 +137,8 @@ func TestOldCopyOfAReplacedDirectory(t *testing.T) {
 	replace(back)
 	replace(other)
 	until(t, "one leads whom the copy does not know", func() bool {
-		return c.leader() == other || stays.TransferLeadership(t.Context(), other.name) == nil && c.leader() == other
+		return c.leader() == other || stays.TransferLeadership(t.Context(), other.name) == nil &&
+			c.leader() == other
 	})
 	back.stop()
 	back.disk, back.inc, back.initial = old, inc, initial

@@ -91,7 +91,8 @@ func TestDeposedLeaderComesBack(t *testing.T) {
 		return c.leader(l.name) != first
 	})
 	if newest := first.Status().Checkpoints[0].Index; newest >= l.raft.LastIndex() {
-		t.Fatalf("the checkpoint of %d is beyond the deposed leader's log, which ends at %d", newest, l.raft.LastIndex())
+		t.Fatalf("the checkpoint of %d is beyond the deposed leader's log, which ends at %d",
+			newest, l.raft.LastIndex())
 	}
 	c.rejoin(t, l)
 	until(t, "it leads", func() bool {
@@ -137,7 +138,8 @@ func TestTrim(t *testing.T) {
 		sizes []int
 		want  int
 	}{
-		{nil, 0}, {[]int{1}, 1}, {[]int{40}, 1}, {[]int{40, 1}, 1}, {[]int{1, 40}, 1}, {[]int{8, 8}, 2}, {[]int{8, 8, 1}, 2},
+		{nil, 0}, {[]int{1}, 1}, {[]int{40}, 1}, {[]int{40, 1}, 1}, {[]int{1, 40}, 1}, {[]int{8, 8},
+			2}, {[]int{8, 8, 1}, 2},
 	} {
 		args := &hraft.AppendEntriesRequest{}
 		for _, mib := range c.sizes {

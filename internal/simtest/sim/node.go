@@ -93,7 +93,9 @@ func (n *node) start() {
 		return
 	}
 	n.lives++
-	l := &life{n: n, no: n.lives, mem: n.disk, fs: n.disk, logger: n.w.loggerOf(n), again: make(chan change, 1)}
+	l := &life{
+		n: n, no: n.lives, mem: n.disk, fs: n.disk, logger: n.w.loggerOf(n), again: make(chan change, 1),
+	}
 	if n.w.o.Plant == NoSync {
 		l.fs = unsynced{n.disk}
 	}
@@ -131,7 +133,10 @@ func (l *life) run(keeping context.Context, listener net.Listener) (err error) {
 	l.incarnation.Store(l.card.Incarnation)
 	l.peers, err = peer.New(peer.Options{
 		Listener: listener, Dial: l.dial, Logger: l.logger,
-		Self: peer.Identity{Cluster: l.card.ClusterID, Node: n.name, Incarnation: l.card.Incarnation, Raft: n.addr, HTTP: n.name + ":7070"},
+		Self: peer.Identity{
+			Cluster: l.card.ClusterID, Node: n.name, Incarnation: l.card.Incarnation,
+			Raft: n.addr, HTTP: n.name + ":7070",
+		},
 	})
 	if err != nil {
 		return errors.Join(err, listener.Close())
@@ -165,8 +170,8 @@ func (l *life) dial(ctx context.Context, addr string) (net.Conn, error) {
 func (l *life) keep(ctx context.Context) {
 	if l.card.Blank() {
 		err := raft.Bootstrap(ctx, raft.BootstrapOptions{
-			Net: l.peers, Card: l.card, Expect: len(l.n.w.nodes), Join: l.n.w.addrs(), Logger: l.logger,
-			Save: func() error { return writeCard(l.fs, l.card) },
+			Net: l.peers, Card: l.card, Expect: len(l.n.w.nodes), Join: l.n.w.addrs(),
+			Save: func() error { return writeCard(l.fs, l.card) }, Logger: l.logger,
 		})
 		if err == nil {
 			err = l.open()

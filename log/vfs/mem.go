@@ -168,7 +168,7 @@ func (m *Mem) Create(name string) (File, error) {
 	return &memFile{m: m, n: n, name: name, write: true}, nil
 }
 
-func (m *Mem) open(name string, write bool) (*memFile, error) {
+func (m *Mem) open(name string, write bool) (File, error) {
 	name = clean(name)
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -186,18 +186,10 @@ func (m *Mem) open(name string, write bool) (*memFile, error) {
 }
 
 // OpenReadWrite implements FS.
-func (m *Mem) OpenReadWrite(name string) (File, error) { return m.opened(m.open(name, true)) }
+func (m *Mem) OpenReadWrite(name string) (File, error) { return m.open(name, true) }
 
 // OpenRead implements FS.
-func (m *Mem) OpenRead(name string) (File, error) { return m.opened(m.open(name, false)) }
-
-// opened is for the interface, which must be nil where there is no file.
-func (m *Mem) opened(f *memFile, err error) (File, error) {
-	if err != nil {
-		return nil, err
-	}
-	return f, nil
-}
+func (m *Mem) OpenRead(name string) (File, error) { return m.open(name, false) }
 
 // List implements FS.
 func (m *Mem) List(dir string) ([]string, error) {

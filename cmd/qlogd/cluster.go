@@ -309,7 +309,7 @@ func (a *app) rebuildStopped(ctx context.Context, dataDir string) error {
 	if err != nil {
 		return err
 	}
-	src := followed{dir.Log}
+	src := dir.Log
 	following, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	ended := make(chan struct{})

@@ -285,7 +285,7 @@ const followAgain = 10 * time.Second
 // disk) stops nothing else.
 func (e *engine) follow() {
 	for {
-		err := e.models.Follow(e.background, followed{e.log})
+		err := e.models.Follow(e.background, e.log)
 		if e.background.Err() != nil {
 			return
 		}
@@ -296,18 +296,6 @@ func (e *engine) follow() {
 			return
 		}
 	}
-}
-
-// followed is the event log for the read models, whose Wait is for at least an index: the log's own
-// is for one above.
-type followed struct{ *log.Log }
-
-// Wait implements store.Source.
-func (f followed) Wait(ctx context.Context, index uint64) error {
-	if index == 0 {
-		return ctx.Err()
-	}
-	return f.Log.Wait(ctx, index-1)
 }
 
 // reachableFor is how long a member counts as reachable after its last answer.

@@ -55,8 +55,7 @@ type Source interface {
 	// Follow yields the log's blocks with an index of from or above, in order, up to the
 	// head. A block is valid until the next one.
 	Follow(from uint64) iter.Seq2[*event.Block, error]
-	// Wait returns nil as soon as the log holds a block with an index of at
-	// least this, or the context's error.
+	// Wait returns nil as soon as the head is past index, or the context's error.
 	Wait(ctx context.Context, index uint64) error
 	// Head returns the newest block's index, 0 if there is none.
 	Head() uint64
@@ -286,7 +285,7 @@ func (s *Store) rest(ctx context.Context, src Source) error {
 		}
 	})
 	s.pause(wait)
-	err := src.Wait(wait, index+1)
+	err := src.Wait(wait, index)
 	if wait.Err() != nil {
 		return ctx.Err()
 	}

@@ -84,7 +84,7 @@ func (l *memLog) Wait(ctx context.Context, index uint64) error {
 		l.mu.Lock()
 		grown := l.grown
 		l.mu.Unlock()
-		if l.Head() >= index {
+		if l.Head() > index {
 			return nil
 		}
 		select {

@@ -61,7 +61,10 @@ func (s *Source) Diff(ctx context.Context, from, to event.Instant, f Filter,
 		}
 	}
 	collect(before, f, ids)
-	return cost, diffStates(ctx, before, after, f, ids, left, fn)
+	if err := diffQueues(before, after, f, fn); err != nil {
+		return cost, err
+	}
+	return cost, diffMessages(ctx, before, after, f, ids, left, fn)
 }
 
 // collect adds the ids of a state's live messages.
@@ -74,10 +77,8 @@ func collect(state *projections.State, f Filter, ids map[event.ID]bool) {
 	})
 }
 
-// diffStates calls fn with each queue, and with each of the messages, that differs between two
-// states. left has the events with which messages left in between.
-func diffStates(ctx context.Context, before, after *projections.State, f Filter,
-	ids map[event.ID]bool, left map[event.ID]*event.Event, fn func(*Change) error) error {
+// diffQueues calls fn with each queue that differs between two states.
+func diffQueues(before, after *projections.State, f Filter, fn func(*Change) error) error {
 	names := map[string]bool{}
 	for _, q := range append(before.Queues(), after.Queues()...) {
 		names[q.Name] = f.Queue == "" || f.Queue == q.Name
@@ -99,6 +100,13 @@ func diffStates(ctx context.Context, before, after *projections.State, f Filter,
 			return err
 		}
 	}
+	return nil
+}
+
+// diffMessages calls fn with each of some messages that differs between two states. left has the
+// events with which messages left in between.
+func diffMessages(ctx context.Context, before, after *projections.State, f Filter,
+	ids map[event.ID]bool, left map[event.ID]*event.Event, fn func(*Change) error) error {
 	for _, id := range slices.SortedFunc(maps.Keys(ids), event.ID.Compare) {
 		if err := ctx.Err(); err != nil {
 			return err
@@ -230,10 +238,14 @@ func (d *Dir) Compare(ctx context.Context, other *Dir, at event.Instant, f Filte
 	ids := map[event.ID]bool{}
 	collect(a, f, ids)
 	collect(b, f, ids)
-	return c, diffStates(ctx, a, b, f, ids, nil, func(x *Change) error {
+	count := func(x *Change) error {
 		c.Changes++
 		return fn(x)
-	})
+	}
+	if err := diffQueues(a, b, f, count); err != nil {
+		return nil, err
+	}
+	return c, diffMessages(ctx, a, b, f, ids, nil, count)
 }
 
 func sameChain(a, b *log.Log, index uint64) (bool, error) {

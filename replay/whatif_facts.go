@@ -187,7 +187,7 @@ func (g *gatherer) settle(e *event.Event, item event.SettleItem) {
 	g.command(e, &event.Command{Settle: &event.Settle{Items: []event.SettleItem{item}}})
 }
 
-// event records the facts of one event.
+// event records the facts of one event. It has many branches: one for each type of event.
 func (g *gatherer) event(e *event.Event) {
 	at := event.ClockOf(e.ID)
 	l := g.byID[e.Subject]

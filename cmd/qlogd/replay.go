@@ -120,16 +120,7 @@ func (r *replayer) run(ctx context.Context, bar bool) error {
 	if err := r.parse(); err != nil {
 		return err
 	}
-	switch {
-	case r.against != "" && !r.diff:
-		return usagef("--against goes with --diff")
-	case r.exhaustive && r.bisect == "":
-		return usagef("--exhaustive goes with --bisect")
-	case r.reach.addr != "" &&
-		(r.verify || r.diff || r.into != "" || r.whatIf != "" || r.bisect != ""):
-		return usagef("--verify, --diff, --bisect, --into and --what-if read a data directory: " +
-			"give --data-dir in place of --addr")
-	case r.reach.addr != "":
+	if r.reach.addr != "" {
 		return r.remote(ctx)
 	}
 	if r.archive == "" {
@@ -181,6 +172,16 @@ func (r *replayer) run(ctx context.Context, bar bool) error {
 }
 
 func (r *replayer) parse() (err error) {
+	switch {
+	case r.against != "" && !r.diff:
+		return usagef("--against goes with --diff")
+	case r.exhaustive && r.bisect == "":
+		return usagef("--exhaustive goes with --bisect")
+	case r.reach.addr != "" &&
+		(r.verify || r.diff || r.into != "" || r.whatIf != "" || r.bisect != ""):
+		return usagef("--verify, --diff, --bisect, --into and --what-if read a data directory: " +
+			"give --data-dir in place of --addr")
+	}
 	now := time.Now().UnixMilli()
 	if r.log != nil && r.log.node != nil {
 		now += r.log.node.ClockOffsetMS

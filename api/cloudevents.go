@@ -96,8 +96,8 @@ func eventProblem(err error) error {
 	return err
 }
 
-// eventMessage converts an event to a message. Events of one source and id are the same (CloudEvents 1.0,
-// section 3.1.1), unless the query has a key of its own for them.
+// eventMessage converts an event to a message. Events of one source and id are the same
+// (CloudEvents 1.0, section 3.1.1), unless the query has a key of its own for them.
 func (q *request) eventMessage(m wire.NewMessage, e *webhook.CloudEvent) (event.NewMessage, error) {
 	if e.Binary {
 		m.PayloadBytes, m.ContentType = e.Data, e.Get("datacontenttype")

@@ -65,8 +65,8 @@ func UpdatePolicy(
 	set(u.Namespace, &p.Namespace, def.Namespace)
 	set(u.Description, &p.Description, def.Description)
 	err = cmp.Or(
-		parse("ordering", u.Ordering, &p.Ordering, def.Ordering, "must be unordered, fifo or per_key",
-			event.Parse[event.Ordering]),
+		parse("ordering", u.Ordering, &p.Ordering, def.Ordering,
+			"must be unordered, fifo or per_key", event.Parse[event.Ordering]),
 		parse("delivery.max_attempts", of(d, d.Value.MaxAttempts), &p.MaxAttempts, def.MaxAttempts,
 			"must be from 0 to 1000000",
 			func(n int64) (uint32, bool) { return uint32(n), n == int64(uint32(n)) }),

@@ -29,7 +29,7 @@ type Node interface {
 	Clock() int64 // Unix ms
 	Age() (time.Duration, bool)
 	LeaderHTTP() string // called for each write
-	// The name of a question is one of the Ask constants; other nodes' Servers answer.
+	// The name of a question is one of those of Answers; other nodes' Servers answer.
 	AskLeader(ctx context.Context, name string, body []byte) ([]byte, error)
 	AskOthers(ctx context.Context, name string, body []byte) [][]byte
 }

@@ -312,6 +312,7 @@ func (s *Server) keptOperation(key string, e *event.Event) (wire.Operation, erro
 const (
 	askOperations = "api.operations" // an operationKey: the []wire.Operation it received
 	askWaiters    = "api.waiters"    // a waitersQuestion: the number of leases that wait
+	askPush       = "api.push"       // to the leader, a queue: its *wire.PushReason
 )
 
 // Answers returns the functions that answer the questions of other nodes' Servers, by name.
@@ -321,7 +322,7 @@ func (s *Server) Answers() map[string]func(context.Context, []byte) ([]byte, err
 		askWaiters: answering(func(ask waitersQuestion) int64 {
 			return s.waiters.count(ask.Queue, ask.Kind)
 		}),
-		AskPush: s.PushHere,
+		askPush: answering(s.localPushReason),
 	}
 }
 

@@ -87,22 +87,15 @@ func (s *Server) pushUnready() []string {
 	return s.deps.Push.Unready()
 }
 
-// AskPush asks the leader why a queue is not delivered; PushHere answers.
-const AskPush = "api.push"
-
-// PushHere answers another node's AskPush, the name of a queue, with a wire.PushReason as JSON, or
-// nothing.
-func (s *Server) PushHere(_ context.Context, body []byte) ([]byte, error) {
+// localPushReason returns why this node, if it leads, does not deliver a queue.
+func (s *Server) localPushReason(queue string) *wire.PushReason {
 	if s.deps.Push == nil {
-		return nil, nil
+		return nil
 	}
-	if r := s.deps.Push.Reason(string(body)); r != nil {
-		return wire.Marshal(r)
-	}
-	return nil, nil
+	return s.deps.Push.Reason(queue)
 }
 
-// pushReasonTime is how long the leader may take to answer AskPush.
+// pushReasonTime is how long the leader may take to answer askPush.
 const pushReasonTime = time.Second
 
 // PushReason returns why a queue that has push is not delivered, nil if push delivers it or the
@@ -112,13 +105,16 @@ func (s *Server) PushReason(ctx context.Context, v *event.QueueView) *wire.PushR
 		return nil
 	}
 	if s.deps.Node.LeaderHTTP() == "" {
-		return s.deps.Push.Reason(v.Name)
+		return s.localPushReason(v.Name)
 	}
 	ctx, cancel := context.WithTimeout(ctx, pushReasonTime)
 	defer cancel()
-	b, err := s.deps.Node.AskLeader(ctx, AskPush, []byte(v.Name))
-	r := &wire.PushReason{}
-	if err != nil || len(b) == 0 || wire.Unmarshal(b, r) != nil {
+	var r *wire.PushReason
+	b, err := wire.Marshal(v.Name)
+	if err == nil {
+		b, err = s.deps.Node.AskLeader(ctx, askPush, b)
+	}
+	if err != nil || wire.Unmarshal(b, &r) != nil {
 		return nil
 	}
 	return r

@@ -214,10 +214,10 @@ func TestPushReason(t *testing.T) {
 	h.s.deps.Push = pushes{}
 	h.node.leader = "elsewhere"
 	h.node.askLeader = func(ctx context.Context, name string, body []byte) ([]byte, error) {
-		if name != AskPush || string(body) != "q" {
+		if name != askPush || string(body) != `"q"` {
 			t.Errorf("asked %s %q", name, body)
 		}
-		return leader.s.PushHere(ctx, body)
+		return leader.s.Answers()[name](ctx, body)
 	}
 	if r := h.s.PushReason(t.Context(), v); !cmp.Equal(r, down) {
 		t.Errorf("%+v", r)

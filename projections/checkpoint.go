@@ -124,72 +124,36 @@ func Load(in io.Reader) (s *State, err error) {
 // reindex builds the parts that a written state leaves out: maps, heaps, counts and
 // digests.
 func (s *State) reindex() {
-	s.messages.index(func(m *message) bool { return m.state != event.StateNone })
-	s.leases.index(func(l *lease) bool { return l.id != event.ID{} })
-	s.extras.index(func(x *extra) bool { return x.used })
-	s.partitions.index(func(l *partition) bool { return l.used })
-	s.kinds.slab.index(func(k *kind) bool { return k.refs > 0 })
-	s.dedup.reindex()
-	s.answers.reindex()
-
-	for h := handle(1); h <= s.kinds.slab.used; h++ {
-		if k := s.kinds.slab.get(h); k.refs > 0 {
-			s.kinds.byName[k.name] = h
-		}
-	}
-	for h := handle(1); h <= s.partitions.used; h++ {
-		if l := s.partitions.get(h); l.used && !l.deleted {
+	s.leases.index(func(l *lease) bool { return l.id != event.ID{} }, nil)
+	s.extras.index(func(x *extra) bool { return x.used }, nil)
+	s.partitions.index(func(l *partition) bool { return l.used }, func(h handle, l *partition) {
+		if !l.deleted {
 			s.backlogs[l.backlog].partitions[l.key] = h
 		}
-	}
-	var dead, imported []handle
-	for h := handle(1); h <= s.messages.used; h++ {
+	})
+	s.kinds.slab.index(func(k *kind) bool { return k.refs > 0 }, func(h handle, k *kind) {
+		s.kinds.byName[k.name] = h
+	})
+	s.dedup.reindex()
+	s.answers.reindex()
+	var listed []handle // in lists by id
+	s.messages.index(func(m *message) bool { return m.state != event.StateNone },
+		func(h handle, m *message) {
+			if s.reindexMessage(h, m) {
+				listed = append(listed, h)
+			}
+		})
+	for _, h := range s.byAge(listed) {
 		m := s.messages.get(h)
-		if m.state == event.StateNone {
-			continue
+		x, b := s.extras.get(m.extra), s.backlogs[m.backlog]
+		if x.dead != nil {
+			s.listDead(b, h)
 		}
-		s.byID[m.id] = h
-		if m.extra != 0 {
-			x := s.extras.get(m.extra)
-			if x.dead != nil {
-				dead = append(dead, h)
-			}
-			if x.sourceID != "" {
-				imported = append(imported, h)
-			}
-			if x.origin != nil && x.origin.raised {
-				s.raised[x.origin.From] = h
-			}
+		if x.sourceID != "" {
+			s.listSource(b, h)
 		}
-		if m.id.Compare(s.lastID) > 0 {
-			s.lastID = m.id
-		}
-		s.contents[bucket(s.contentOf(m).Index)]++
-		s.sum.add(s.hashMessage(m))
-		if m.returned {
-			s.reindexFront(h, m)
-		}
-		switch m.state {
-		case event.StateScheduled:
-			if m.due == 0 { // deleted, and was due: see becomeReady
-				continue
-			}
-			s.waiting.items = append(s.waiting.items, timer{at: m.due, h: h, kind: timerWait})
-		case event.StateLeased:
-			l := s.leases.mut(m.lease)
-			l.message = h
-			s.byLease[l.id] = m.lease
-			s.deadlines.items = append(s.deadlines.items,
-				timer{at: l.expires, h: h, kind: timerWait})
-		}
-	}
-	for _, h := range s.byAge(dead) {
-		s.listDead(s.backlogs[s.messages.get(h).backlog], h)
 	}
 	s.reindexTasks()
-	for _, h := range s.byAge(imported) {
-		s.listSource(s.backlogs[s.messages.get(h).backlog], h)
-	}
 	s.waiting.rebuild()
 	s.deadlines.rebuild()
 	for h := handle(1); h <= s.messages.used; h++ {
@@ -205,6 +169,36 @@ func (s *State) reindex() {
 	for _, q := range s.queues { // order does not matter: a sum
 		s.use(q.policy, 1)
 	}
+}
+
+// reindexMessage indexes a message, and reports whether it is in a list by id too.
+func (s *State) reindexMessage(h handle, m *message) (listed bool) {
+	s.byID[m.id] = h
+	if m.extra != 0 {
+		x := s.extras.get(m.extra)
+		listed = x.dead != nil || x.sourceID != ""
+		if x.origin != nil && x.origin.raised {
+			s.raised[x.origin.From] = h
+		}
+	}
+	if m.id.Compare(s.lastID) > 0 {
+		s.lastID = m.id
+	}
+	s.contents[bucket(s.contentOf(m).Index)]++
+	s.sum.add(s.hashMessage(m))
+	if m.returned {
+		s.reindexFront(h, m)
+	}
+	switch {
+	case m.state == event.StateScheduled && m.due != 0: // 0: deleted, see becomeReady
+		s.waiting.items = append(s.waiting.items, timer{at: m.due, h: h, kind: timerWait})
+	case m.state == event.StateLeased:
+		l := s.leases.mut(m.lease)
+		l.message = h
+		s.byLease[l.id] = m.lease
+		s.deadlines.items = append(s.deadlines.items, timer{at: l.expires, h: h, kind: timerWait})
+	}
+	return listed
 }
 
 // reindexFront finds the last message of a list that returned to the front.

@@ -91,7 +91,7 @@ func (r *remembered) hash() digest { return hashWords(r.id, uint64(r.until), 3) 
 // reindex builds a loaded table's map and digest, in log order, so that the newer of two
 // entries of a key is found.
 func (t *table) reindex() {
-	t.slab.index(func(r *remembered) bool { return r.used })
+	t.slab.index(func(r *remembered) bool { return r.used }, nil)
 	n := 0
 	for h := t.head; h != 0; h = t.slab.get(h).next {
 		if n++; n > t.slab.live {

@@ -84,14 +84,19 @@ func (s *slab[T]) freeze() frozenSlab[T] {
 
 func (s *slab[T]) thaw() { s.frozen-- }
 
-// index finds the free elements of a loaded slab.
-func (s *slab[T]) index(used func(*T) bool) {
+// index finds the free elements of a loaded slab, and calls each, if not nil, with the
+// others.
+func (s *slab[T]) index(used func(*T) bool, each func(handle, *T)) {
 	s.live, s.free = 0, nil
 	for h := s.used; h > 0; h-- {
-		if used(s.get(h)) {
-			s.live++
-		} else {
+		x := s.get(h)
+		if !used(x) {
 			s.free = append(s.free, h)
+			continue
+		}
+		s.live++
+		if each != nil {
+			each(h, x)
 		}
 	}
 }

@@ -81,7 +81,7 @@ func openEngine(n *node) (_ *engine, err error) {
 	ro := e.raftOptions(sink)
 	ro.OnOut, ro.OnJoined, ro.Joined = n.outOfCluster, n.joined, card.Joined
 
-	// The event log and its fold before Raft, which goes on from them.
+	// The event log and its fold before Raft, which continues from them.
 	heldFrom, err := raft.Held(ro)
 	if err != nil {
 		return nil, err
@@ -217,7 +217,7 @@ func (e *engine) raftOptions(sink raft.Metrics) raft.Options {
 	}
 }
 
-// answerOthers begins or ends to answer the questions of other nodes' APIs.
+// answerOthers starts or stops serving the calls of other nodes' APIs.
 func (e *engine) answerOthers(on bool) {
 	for name, answer := range e.api.Answers() {
 		if !on {
@@ -227,7 +227,7 @@ func (e *engine) answerOthers(on bool) {
 	}
 }
 
-// observe wakes the goroutines that what was applied concerns, and logs discarded messages: a
+// observe wakes the goroutines that depend on the applied entries, and logs discarded messages: a
 // thousand that expire together are one line.
 func (e *engine) observe(ctx context.Context, changed <-chan struct{}) {
 	tick := time.NewTicker(time.Second)
@@ -278,11 +278,11 @@ func (e *engine) warnOfDiscarded() {
 	}
 }
 
-// followAgain is the time between tries after the read models could not go on.
+// followAgain is the pause after an error of the read models.
 const followAgain = 10 * time.Second
 
-// follow lets the read models follow the log. They can be rebuilt, so an error of theirs (a full
-// disk) stops nothing else.
+// follow keeps the read models up to date with the log. They can be rebuilt, so an error of theirs
+// (a full disk) stops nothing else.
 func (e *engine) follow() {
 	for {
 		err := e.models.Follow(e.background, e.log)
@@ -346,7 +346,7 @@ func (v clusterView) Add(ctx context.Context, n wire.Node) error {
 const pushActor = "push"
 
 // newPush returns the engine that delivers for queues with push. It leases and settles through the
-// api, which must be there before it is started.
+// api, which must exist before it is started.
 func (e *engine) newPush(registry *prometheus.Registry) *push.Engine {
 	d := push.Deps{
 		Leads: e.replica.Leader, Barrier: e.replica.Barrier, Queues: e.machine.Queues,
@@ -419,8 +419,8 @@ func (e *engine) taskContent(ref event.Ref) (*event.Content, error) {
 	return c, err
 }
 
-// newErasures returns this node's part of erasures. It must be there before the
-// first entry is applied: it counts what is appended.
+// newErasures returns this node's part of erasures. It must exist before the first entry is
+// applied: it counts what is appended.
 func (e *engine) newErasures() (*erasure.Node, error) {
 	o := erasure.NodeOptions{
 		Log: e.log, FS: vfs.OS{}, DataDir: e.c.DataDir, Logger: e.logger,
@@ -456,16 +456,16 @@ func (e *engine) eraser() *erasure.Eraser {
 	return c
 }
 
-// discardFetched throws away what was fetched and is not in place.
+// discardFetched removes what was fetched and is not installed (I22).
 func (e *engine) discardFetched() error {
 	if !e.fetching.TryLock() {
-		return errors.New("this node is fetching what it lacks")
+		return errors.New("this node is fetching missing log segments")
 	}
 	defer e.fetching.Unlock()
 	return fetch.Discard(vfs.OS{}, e.c.DataDir)
 }
 
-// openPast opens the log as it is with the archive before it; nil if the archive goes back no
+// openPast opens the log together with the archive before it; nil if the archive does not go back
 // further.
 func (e *engine) openPast(ctx context.Context) (erasure.Reader, func(), error) {
 	if _, deleted := e.log.DeletedBefore(); !deleted {

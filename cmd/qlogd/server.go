@@ -52,7 +52,7 @@ type node struct {
 	cancel     context.CancelFunc
 	work       sync.WaitGroup
 
-	// broken takes the reason for which the node cannot go on.
+	// broken receives the reason why the node cannot continue.
 	broken chan error
 
 	closers []func() error // of what is open, in the order of opening
@@ -72,7 +72,7 @@ func startNode(c *config, logger *slog.Logger) (_ *node, err error) {
 			_ = n.close() // the first error counts
 		}
 	}()
-	// Files and addresses first: a mistake in them must be found before anything is made on disk.
+	// Files and addresses first: a mistake in them must be found before anything is created on disk.
 	if err := n.readSecrets(); err != nil {
 		return nil, err
 	}
@@ -123,7 +123,7 @@ func startNode(c *config, logger *slog.Logger) (_ *node, err error) {
 		}
 		n.work.Go(func() { n.keepCheckingJoin(left) })
 	}
-	// After the engine is open: nobody is answered before all of a formed cluster's node is there.
+	// After the engine is open: no request is served before a formed cluster's node is complete.
 	n.listen()
 	if err := n.serveAdmin(); err != nil {
 		return nil, err
@@ -253,13 +253,13 @@ func (n *node) stop(ctx context.Context) error {
 		// a minute for them.
 		e.api.Drain()
 		e.push.Drain()
-		// Leadership before the requests have ended: what comes meanwhile is forwarded to the next
-		// leader, and nobody waits for an election.
+		// Leadership before the requests have ended: new ones are forwarded to the next leader, and
+		// none waits for an election.
 		if err := e.replica.StepDown(ctx); err != nil {
-			n.logger.Warn("leadership was not handed over", "error", err)
+			n.logger.Warn("leadership was not transferred", "error", err)
 		}
-		// Clients go elsewhere meanwhile: a request on its way on a connection that is closed would
-		// be lost, with an unknown outcome.
+		// Clients move to other nodes meanwhile: a request that is being sent on a connection that is
+		// closed would have an unknown outcome.
 		e.api.Quiesce(ctx)
 	}
 	// Requests end while Raft can still commit them.
@@ -355,7 +355,7 @@ func (n *node) open() error {
 	}
 	e, err := openEngine(n)
 	if errors.Is(err, raft.ErrRolledBack) {
-		n.logger.Error("the Raft store has lost what this node had promised", "error", err)
+		n.logger.Error("the data directory is older than what this node acknowledged", "error", err)
 		if err := n.reincarnate(); err != nil {
 			return err
 		}
@@ -369,7 +369,7 @@ func (n *node) open() error {
 }
 
 // change is why the engine is opened again, and what is done to the directory while it is closed:
-// after a fetch, and when the directory must go on as another member (raft.ErrRolledBack).
+// after a fetch, and when the directory must continue as another member (raft.ErrRolledBack).
 type change struct {
 	why string
 	do  func() error
@@ -425,7 +425,7 @@ func (n *node) reopen(c change) error {
 	defer cancel()
 	if err := old.stop(ctx); err != nil {
 		// As after a crash: the start repairs it.
-		n.logger.Warn("the data directory was not closed in order", "error", err)
+		n.logger.Warn("closing the data directory failed", "error", err)
 	}
 	if c.do != nil {
 		if err := c.do(); err != nil {

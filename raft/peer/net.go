@@ -43,8 +43,8 @@ type Net struct {
 	warned   map[string]warning
 }
 
-// New starts to accept connections at once: those that come before Handle or
-// Raft was called are refused.
+// New starts to accept connections at once: those that arrive before Handle or Raft was called
+// are refused.
 func New(o Options) (*Net, error) {
 	if o.Listener == nil {
 		return nil, errors.New("peer: no listener")

@@ -37,7 +37,9 @@ func manyDead(n int, text func(index uint64) string) (*Finder, *corpses) {
 		c.views = append(c.views, event.MessageView{
 			ID: id, Key: fmt.Sprint("k", i%10), Kind: fmt.Sprint("kind", i%3),
 			Content: event.RefOf(id),
-			Dead:    &event.DeadView{Queue: "q", Reason: event.ReasonExpired, FailedAt: int64(i + 1)},
+			Dead: &event.DeadView{
+				Queue: "q", Reason: event.ReasonExpired, FailedAt: int64(i + 1),
+			},
 		})
 	}
 	return &Finder{State: c, Content: func(ref event.Ref) (*event.Content, error) {
@@ -54,7 +56,7 @@ func TestSelect(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		f    Filter
-		want func(v *event.MessageView) bool
+		want func(*event.MessageView) bool
 	}{
 		{"all", Filter{}, func(*event.MessageView) bool { return true }},
 		{"key and kind", Filter{Key: &key, Kind: &kind},

@@ -409,6 +409,7 @@ func TestAttacks(t *testing.T) {
 		}
 		ends[b.Index] = end{name, offset}
 	}
+	l.indexed()
 	if err := l.log.Close(); err != nil {
 		t.Fatal(err)
 	}

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/fsm"
@@ -179,3 +180,21 @@ func (l *live) open() *Dir {
 }
 
 func at(index uint64) event.Instant { return event.Instant{Kind: event.InstantIndex, Index: index} }
+
+// indexed waits for the side files of all sealed segments, which are written in the background.
+func (l *live) indexed() {
+	l.t.Helper()
+	deadline := time.Now().Add(10 * time.Second)
+	for _, s := range l.log.Segments() {
+		for s.Sealed {
+			_, err := os.Stat(filepath.Join(datadir.Path(l.dir, datadir.LogDir), s.SideFile))
+			if err == nil {
+				break
+			}
+			if time.Now().After(deadline) {
+				l.t.Fatal(err)
+			}
+			time.Sleep(time.Millisecond)
+		}
+	}
+}

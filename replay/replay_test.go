@@ -143,6 +143,7 @@ func TestVerifyNamesEveryFlippedByte(t *testing.T) {
 	l.checkpoint()
 	l.busy(60)
 	l.checkpoint()
+	l.indexed()
 	if err := l.log.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -226,6 +227,7 @@ func TestVerifyOfALiveNodeThatThinsItsCheckpoints(t *testing.T) {
 		l.busy(30)
 		l.checkpoint()
 	}
+	l.indexed()
 	if err := l.log.Close(); err != nil {
 		t.Fatal(err)
 	}

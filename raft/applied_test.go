@@ -3,6 +3,7 @@ package raft
 import (
 	"context"
 	"errors"
+	"math"
 	"sync/atomic"
 	"testing"
 
@@ -17,7 +18,12 @@ func TestLackingReleasesWaiters(t *testing.T) {
 	f := newFollower(t, Limits{})
 	var result event.Result
 	var lacking atomic.Bool
-	f.waiters.stuck = lacking.Load
+	f.unavailable = func() *event.Problem {
+		if lacking.Load() {
+			return catchingUp()
+		}
+		return nil
+	}
 	f.follow(func(context.Context, []byte) ([]byte, error) {
 		return event.EncodeAnswers([]event.Answer{{Result: result}}), nil
 	})
@@ -42,11 +48,11 @@ func TestLackingReleasesWaiters(t *testing.T) {
 		t.Fatal("answered before its entry is applied here")
 	}
 	lacking.Store(true)
-	late := f.async(t.Context(), put("b")) // who comes then releases all
+	f.waiters.release(math.MaxUint64, false)
 	if a := <-produced; a.err != nil || a.Index != 9 {
 		t.Errorf("produced: %+v", a)
 	}
-	for i, c := range append(others, late) {
+	for i, c := range others {
 		if p := asProblem(t, (<-c).err); !p.Unknown {
 			t.Errorf("%d: %+v", i, p)
 		}

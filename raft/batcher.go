@@ -30,7 +30,9 @@ type batcher struct {
 	idle    func() // called when no entry is in flight any more
 	forward forwarder
 	waiters applyWaiters
-	wake    chan struct{} // of capacity one: something changed that run may act upon
+	// unavailable returns why nothing is accepted or applied here now; nil: it is.
+	unavailable func() *event.Problem
+	wake        chan struct{} // of capacity one: something changed that run may act upon
 
 	mu      sync.Mutex
 	queues  queues
@@ -80,8 +82,9 @@ type batch struct {
 func newBatcher(o *Options, f *fsm, c *clock, fatal func(error)) *batcher {
 	b := &batcher{
 		o: o, disk: newDisk(*o), clock: c, fsm: f, fatal: fatal, idle: func() {},
-		wake: make(chan struct{}, 1), waiters: applyWaiters{fsm: f, stuck: func() bool { return false }},
+		wake: make(chan struct{}, 1), unavailable: func() *event.Problem { return nil },
 	}
+	b.waiters.b = b
 	b.forward.init()
 	return b
 }
@@ -216,10 +219,9 @@ func (b *batcher) begin(commands ...*event.Command) []func(context.Context) (eve
 // enqueue adds commands to their queues, or answers why not. Where the first one is
 // refused, the others are too.
 func (b *batcher) enqueue(list ...*pending) {
-	free := b.disk.free()
+	all, free := b.unavailable(), b.disk.free()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	var all *event.Problem
 	for i, d := range list {
 		p := all
 		if p == nil {
@@ -660,7 +662,7 @@ func (b *batcher) refuseAllLocked() {
 // stop ends the calls to other nodes; nothing leaves this node any more.
 func (b *batcher) stop() {
 	b.mu.Lock()
-	b.lead.closing, b.lead.ended = true, true
+	b.lead.leader, b.lead.ready, b.lead.closing, b.lead.ended = false, false, true, true
 	b.forward.cancel()
 	b.changedLocked()
 	b.mu.Unlock()

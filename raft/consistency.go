@@ -238,8 +238,6 @@ func (r *Replica) agree() {
 		case <-tick.C:
 		case <-done:
 			done = nil // whatever its outcome: the log shows it
-		case <-r.run.failed:
-			return
 		case <-r.run.stop:
 			return
 		}

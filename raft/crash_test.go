@@ -63,7 +63,7 @@ func (n *node) leads() bool {
 		}
 		select {
 		case <-changed:
-		case <-n.run.failed:
+		case <-n.run.stop:
 			return false
 		}
 	}

@@ -212,8 +212,7 @@ func (s *frozen) Release() { s.state.Release() }
 // applyWaiters holds callers until this node has applied an index: answers of the
 // leader, and linearizable reads. The FSM goroutine wakes them.
 type applyWaiters struct {
-	fsm   *fsm
-	stuck func() bool // this node applies nothing more: it lacks a part of the log, or ends
+	b *batcher
 
 	mu   sync.Mutex
 	list []applyWaiter // ordered by index
@@ -228,7 +227,7 @@ type applyWaiter struct {
 // *event.Problem where it will not apply it.
 func (w *applyWaiters) wait(ctx context.Context, index uint64) error {
 	w.mu.Lock()
-	if w.fsm.progress().index >= index {
+	if w.b.fsm.progress().index >= index {
 		w.mu.Unlock()
 		return nil
 	}
@@ -238,7 +237,7 @@ func (w *applyWaiters) wait(ctx context.Context, index uint64) error {
 	})
 	w.list = slices.Insert(w.list, at, applyWaiter{index, done})
 	w.mu.Unlock()
-	if w.stuck() {
+	if w.b.unavailable() != nil {
 		w.release(math.MaxUint64, false)
 	}
 	select {

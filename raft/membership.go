@@ -568,7 +568,6 @@ func (r *Replica) transfer(to string) error {
 	if err == nil {
 		return nil
 	}
-	r.run.wg.Go(r.unstick)
 	p := notNow("leadership was not transferred: %v", err)
 	p.Unknown = true
 	return p

@@ -3,25 +3,20 @@
 // that makes due things happen, and snapshots in the right order with the event
 // log. It drives a Machine and does not know what a message is.
 //
-// The guards of design.md section 9 and where they stand:
+// What guards against traps of the libraries:
 //
-//	a LogStore that is not monotonic                 logStore.IsMonotonic
-//	a stalled or full disk freezes the cluster       logStore.guard, disk
-//	persistVote writes in two transactions           votes
-//	nobody finds flipped bits                        votes, logStore.GetLog, checkpoint
-//	everything is applied again after a restart      fsm.ApplyBatch
-//	a snapshot is labelled below the state           fsm.Snapshot
-//	no snapshot until a command is applied           batcher.setLeader
-//	a Raft log that does not fit the snapshot        stores.check
-//	RestoreCommittedLogs wants another store         config
-//	unknown outcomes                                 outcome, batcher.returned
-//	pipelining can deadlock replication              AppendEntriesPipeline
-//	bulk under the library's deadline                transport.InstallSnapshot, offer
-//	a snapshot is installed over and over            transport.refuse, transport.adapt
-//	a failed peer is left waiting                    transport.AppendEntries
-//	a transfer of leadership sticks                  Replica.unstick
-//	a directory that went back in time votes         rollback.go
-//	a half-made or lost store                        stores.bootstrap, openStores
+//	entries that a stalled or full disk does not take   logStore.guard, disk
+//	term and vote in two transactions, flipped bits     votes, logStore.GetLog, checkpoint
+//	entries that are applied again after a restart      fsm.ApplyBatch
+//	a snapshot that is labelled below the state         fsm.Snapshot
+//	no snapshot until a command is applied              batcher.setLeader
+//	a Raft log that does not fit the snapshot           stores.check
+//	unknown outcomes (I15)                              outcomes, batcher.returned
+//	pipelines that deadlock                             transport.AppendEntriesPipeline
+//	bulk under the library's deadline (I17)             transport.InstallSnapshot
+//	a leadership transfer that sticks                   Replica.unstick
+//	reads that a late response confirms                 Replica.confirmLeadership
+//	a rolled-back directory that votes (I16)            rollback.go
 //
 // Nothing here is global but what RouteLibraryMetrics sets: several replicas can
 // live in one process.
@@ -73,10 +68,9 @@ type lifecycle struct {
 	leads   chan bool // hashicorp/raft's notifications; it blocks until they are read
 	started atomic.Bool
 	dead    atomic.Pointer[error]
-	failed  chan struct{} // closed with dead
 	ctx     context.Context
 	end     context.CancelFunc
-	stop    <-chan struct{} // ctx.Done(): every goroutine of ours ends
+	stop    <-chan struct{} // ctx.Done(): the replica has failed or ends, and its goroutines do
 	once    sync.Once
 	wg      sync.WaitGroup
 }
@@ -125,7 +119,7 @@ func Open(o Options) (_ *Replica, err error) {
 		return nil, err
 	}
 	r := &Replica{o: o, clock: &clock{wall: o.Wall, offset: o.ClockOffset}}
-	r.run.leads, r.run.failed = make(chan bool, 8), make(chan struct{})
+	r.run.leads = make(chan bool, 8)
 	r.run.ctx, r.run.end = context.WithCancel(context.Background())
 	r.run.stop = r.run.ctx.Done()
 	r.reads.wake = make(chan struct{}, 1)
@@ -197,7 +191,7 @@ func (r *Replica) start() error {
 	r.b = newBatcher(&r.o, r.fsm, r.clock, r.fatal)
 	r.b.forward.target, r.b.forward.call = r.leaderTarget, r.callNode
 	r.b.idle = r.peers.commits.signal
-	r.b.waiters.stuck = func() bool { return r.unavailable() != nil }
+	r.b.unavailable = r.unavailable
 
 	conf := r.config()
 	r.trans = newTransport(r)
@@ -270,14 +264,14 @@ func (r *Replica) config() *hraft.Config {
 	return c
 }
 
-// fatal ends this replica's part: what is on disk, or the state, can no longer
-// be trusted. The first call counts.
+// fatal ends the replica: what is on disk, or the state, can no longer be trusted. The
+// first call counts.
 func (r *Replica) fatal(err error) {
 	if !r.run.dead.CompareAndSwap(nil, &err) {
 		return
 	}
-	close(r.run.failed)
-	r.o.Logger.Error("the replica cannot go on", "error", err)
+	r.run.end()
+	r.o.Logger.Error("replica cannot continue", "error", err)
 	if r.run.started.Load() {
 		r.trans.Close() // no more votes, no more responses
 		r.b.giveUp()
@@ -285,8 +279,8 @@ func (r *Replica) fatal(err error) {
 	r.o.OnFatal(err)
 }
 
-// die is fatal for a goroutine of hashicorp/raft that would panic at the error:
-// it ends here instead, so that OnFatal decides how the process does.
+// die is fatal for a goroutine of hashicorp/raft that would panic at the error: the
+// goroutine ends instead, so that OnFatal decides how the process ends.
 func (r *Replica) die(err error) {
 	r.fatal(err)
 	if r.run.started.Load() {
@@ -297,9 +291,6 @@ func (r *Replica) die(err error) {
 // Propose replicates a command and returns what executing it answered. The
 // error is an *event.Problem: one that says Unknown may still be executed.
 func (r *Replica) Propose(ctx context.Context, c *event.Command) (event.Result, error) {
-	if p := r.unavailable(); p != nil {
-		return event.Result{}, p
-	}
 	return r.b.propose(ctx, c)
 }
 
@@ -308,14 +299,10 @@ func (r *Replica) Propose(ctx context.Context, c *event.Command) (event.Result, 
 // at once, with a function for each command, to be called once, that waits for the answer
 // as Propose does. If the first command is refused, the others are not proposed.
 func (r *Replica) Begin(c *event.Command, along []*event.Command) []func(context.Context) (event.Result, error) {
-	if p := r.unavailable(); p != nil {
-		refuse := func(context.Context) (event.Result, error) { return event.Result{}, p }
-		return slices.Repeat([]func(context.Context) (event.Result, error){refuse}, 1+len(along))
-	}
 	return r.b.begin(append([]*event.Command{c}, along...)...)
 }
 
-// unavailable returns why this node executes nothing now; nil: it does.
+// unavailable returns why this node accepts and applies nothing now; nil: it does.
 func (r *Replica) unavailable() *event.Problem {
 	if r.run.dead.Load() != nil {
 		return problem(CodeNoLeader, "this node has failed and is about to exit; nothing was proposed", false, 1000)
@@ -470,12 +457,12 @@ func (r *Replica) AskOthers(ctx context.Context, name string, body []byte) (answ
 	return answers
 }
 
-// Shutdown gives leadership away, takes nothing new, waits until what was taken
-// is answered or ctx ends, and closes everything. What is unanswered then is
-// answered: not applied where it was not proposed yet, else unknown.
+// Shutdown transfers leadership, accepts nothing new, waits until what was accepted is
+// answered or ctx ends, and closes everything. What is unanswered then is answered: not
+// applied if it was not proposed yet, else unknown.
 func (r *Replica) Shutdown(ctx context.Context) error {
 	if err := r.StepDown(ctx); err != nil {
-		r.o.Logger.Warn("leadership was not handed over before the end", "error", err)
+		r.o.Logger.Warn("leadership transfer at shutdown failed", "error", err)
 	}
 	r.b.close()
 	r.b.drain(ctx)
@@ -507,16 +494,16 @@ func (r *Replica) end() error {
 // settleTime is how long committed entries may take to be applied at the end.
 const settleTime = 100 * time.Millisecond
 
-// StepDown hands leadership over to another voter, if this node has it and there
-// is one. Until Shutdown this node goes on taking requests, as one that does not
-// lead. The error says why it still leads.
+// StepDown transfers leadership to another voter, if this node has it and there is one.
+// Until Shutdown this node goes on accepting requests, as one that does not lead. The
+// error is why it still leads.
 //
-// Called first when a node is drained: while the next leader begins, the
-// commands in hand wait here, and are then taken to it.
+// It is called first when a node is drained: while the next leader starts, waiting
+// commands stay here, and are then forwarded.
 func (r *Replica) StepDown(ctx context.Context) error {
 	var errs []error
 	for _, v := range r.successors() {
-		if !r.canHandOver() || ctx.Err() != nil {
+		if !r.Leader() || ctx.Err() != nil {
 			break
 		}
 		err := r.handOver(ctx, v)
@@ -524,53 +511,38 @@ func (r *Replica) StepDown(ctx context.Context) error {
 			return nil
 		}
 		errs = append(errs, err)
-		r.run.wg.Go(r.unstick)
 	}
-	if !r.canHandOver() || r.alone() {
+	if !r.Leader() || r.alone() {
 		return nil
 	}
 	return errors.Join(append(errs, ctx.Err())...)
 }
 
-// canHandOver tells whether this node leads. A replica that has ended leaves
-// hashicorp/raft's question without an answer.
-func (r *Replica) canHandOver() bool {
-	select {
-	case <-r.run.stop:
-		return false
-	case <-r.run.failed:
-		return false
-	default:
-		return r.Leader()
-	}
-}
-
-// successors are the other voters, whoever can take over soonest first.
+// successors returns the other voters: the reachable ones (in the first second there are
+// none) and those with the longest log first.
 func (r *Replica) successors() []MemberStatus {
 	all := slices.DeleteFunc(r.remotes(), func(v MemberStatus) bool { return !v.Votes || v.Status.Held })
-	slices.SortStableFunc(all, func(a, b MemberStatus) int {
-		if a.Reachable != b.Reachable { // lately; in the first second nobody is
-			if a.Reachable {
-				return -1
-			}
-			return 1
+	rank := func(v MemberStatus) uint64 {
+		if v.Reachable {
+			return v.Status.Last + 1
 		}
-		return cmp.Compare(b.Status.Last, a.Status.Last)
-	})
+		return 0
+	}
+	slices.SortStableFunc(all, func(a, b MemberStatus) int { return cmp.Compare(rank(b), rank(a)) })
 	return all
 }
 
-// quiesce is how long a handover waits for the entries under way. One that is
-// not committed when leadership ends would be unknown to its clients.
+// quiesce is how long a transfer waits for the entries in flight. The outcome of one that
+// is not committed when leadership ends would be unknown to its clients.
 const quiesce = time.Second
 
-// handOver proposes nothing new, lets what is under way end, gives leadership
-// to another voter, and returns when this node does not lead any more.
+// handOver transfers leadership to another voter: it proposes nothing new, waits for the
+// entries in flight, and returns when this node does not lead any more.
 func (r *Replica) handOver(ctx context.Context, to MemberStatus) error {
 	b := r.b
 	defer b.hold()()
-	settled, cancel := context.WithTimeout(ctx, quiesce)
-	b.until(settled, func() bool { return !b.busyLocked() || !b.lead.leader })
+	drained, cancel := context.WithTimeout(ctx, quiesce)
+	b.until(drained, func() bool { return !b.busyLocked() || !b.lead.leader })
 	cancel()
 	r.membership.yielding.Store(time.Now().Add(3 * r.o.ElectionTimeout).UnixNano())
 	// Its future is not awaited: hashicorp/raft does not complete it in every case.
@@ -580,15 +552,16 @@ func (r *Replica) handOver(ctx context.Context, to MemberStatus) error {
 	won, cancel := context.WithTimeout(ctx, 3*r.o.ElectionTimeout)
 	defer cancel()
 	if !b.until(won, func() bool { return !b.lead.leader }) {
+		r.run.wg.Go(r.unstick)
 		return fmt.Errorf("transfer leadership to %s: it did not take over", to.ID)
 	}
-	// Not needed, but what is in hand then need not wait: a leader is known.
+	// Waiting commands are forwarded at once when a leader is known.
 	b.until(won, func() bool { return b.lead.leader || b.forward.known })
 	return nil
 }
 
-// yields tells whether a transfer of leadership may be under way. hashicorp/raft
-// has the other one brought up to date first, and waits for whoever replicates to
-// it, without an end: if that one stood waiting for a node that has just died
+// yields reports whether a transfer of leadership may be in progress. hashicorp/raft
+// brings the other node up to date first, and waits without an end for the goroutine that
+// replicates to it: while that waits for a node that has just died
 // (transport.AppendEntries), nothing could be written any more.
 func (r *Replica) yields() bool { return time.Now().UnixNano() < r.membership.yielding.Load() }

@@ -332,8 +332,6 @@ func (r *Replica) replicatesUntil(id hraft.ServerID, addr hraft.ServerAddress, t
 		case <-tick.C:
 		case <-r.run.stop:
 			return false
-		case <-r.run.failed:
-			return false
 		}
 	}
 }

@@ -15,32 +15,23 @@ import (
 	walmetrics "github.com/hashicorp/raft-wal/metrics"
 )
 
-// hlogger is the part of an hclog.Logger that hashicorp/raft uses, on slog.
-type hlogger struct {
-	hclog.Logger // of the rest: logs nothing
-	logger       *slog.Logger
-	repeated     *sync.Map // message to *throttle; loggers derived from this one share it
-}
-
+// hlog returns a logger for a library, on slog.
 func hlog(logger *slog.Logger, name string) hclog.Logger {
-	return &hlogger{
-		Logger: hclog.NewNullLogger(), logger: logger.With("from", name),
-		repeated: &sync.Map{},
-	}
+	l := hclog.NewInterceptLogger(&hclog.LoggerOptions{Level: hclog.Off})
+	l.RegisterSink(&hlogSink{logger: logger.With("from", name)})
+	return l
 }
 
-// slogLevel ranks a library's levels one below ours: its news (a snapshot began) is
+type hlogSink struct {
+	logger   *slog.Logger
+	repeated sync.Map // message to *throttle
+}
+
+// hlogLevels rank a library's levels one below ours: its news (a snapshot began) is
 // detail to an operator of qlogd. Warnings stay.
-func slogLevel(l hclog.Level) slog.Level {
-	switch l {
-	case hclog.Error:
-		return slog.LevelError
-	case hclog.Warn:
-		return slog.LevelWarn
-	case hclog.Info:
-		return slog.LevelDebug
-	}
-	return slog.LevelDebug - 4
+var hlogLevels = map[hclog.Level]slog.Level{
+	hclog.Error: slog.LevelError, hclog.Warn: slog.LevelWarn, hclog.Info: slog.LevelDebug,
+	hclog.Debug: slog.LevelDebug - 4, hclog.Trace: slog.LevelDebug - 4,
 }
 
 // plain renders hclog's own formats.
@@ -83,8 +74,9 @@ var again = map[string]bool{
 // electionStarts comes with the last leader's address and id.
 const electionStarts = "heartbeat timeout reached, starting election"
 
-func (h *hlogger) Log(level hclog.Level, msg string, args ...any) {
-	l := slogLevel(level)
+// Accept implements hclog.SinkAdapter.
+func (h *hlogSink) Accept(_ string, level hclog.Level, msg string, args ...any) {
+	l := hlogLevels[level]
 	if again[msg] {
 		t, _ := h.repeated.LoadOrStore(msg, &throttle{})
 		if !t.(*throttle).due(time.Now()) {
@@ -97,24 +89,10 @@ func (h *hlogger) Log(level hclog.Level, msg string, args ...any) {
 	if msg == electionStarts && len(args) == 4 && fmt.Sprint(args[3]) == "" && l == slog.LevelWarn {
 		l = slog.LevelInfo // no leader was known before: a node has started
 	}
-	if !h.logger.Enabled(context.Background(), l) {
-		return // before plain renders anything
+	if h.logger.Enabled(context.Background(), l) { // before plain renders anything
+		h.logger.Log(context.Background(), l, msg, plain(args)...)
 	}
-	h.logger.Log(context.Background(), l, msg, plain(args)...)
 }
-
-func (h *hlogger) Trace(msg string, args ...any) { h.Log(hclog.Trace, msg, args...) }
-func (h *hlogger) Debug(msg string, args ...any) { h.Log(hclog.Debug, msg, args...) }
-func (h *hlogger) Info(msg string, args ...any)  { h.Log(hclog.Info, msg, args...) }
-func (h *hlogger) Warn(msg string, args ...any)  { h.Log(hclog.Warn, msg, args...) }
-func (h *hlogger) Error(msg string, args ...any) { h.Log(hclog.Error, msg, args...) }
-
-func (h *hlogger) With(args ...any) hclog.Logger {
-	return &hlogger{Logger: h.Logger, logger: h.logger.With(plain(args)...), repeated: h.repeated}
-}
-
-func (h *hlogger) Named(string) hclog.Logger      { return h }
-func (h *hlogger) ResetNamed(string) hclog.Logger { return h }
 
 // throttle reports whether at least a minute has passed since due last returned true.
 type throttle struct{ next atomic.Int64 } // Unix ns

@@ -30,14 +30,19 @@ func TestLackingReleasesWaiters(t *testing.T) {
 	forward := func(r event.Result) <-chan reply {
 		result = r
 		done := f.async(t.Context(), put("a"))
-		f.until(t.Context(), func() bool { return f.queues.n == 0 && f.answered() == len(f.flight) })
+		f.until(t.Context(), func() bool {
+			return f.queues.n == 0 &&
+				f.answered() == len(f.flight)
+		})
 		return done
 	}
 	produced := forward(enqueued)
 	var others []<-chan reply
 	for _, r := range []event.Result{
-		{Created: true}, {Leased: make([]event.LeasedMessage, 1)}, {Produced: []event.Produced{{Duplicate: true}}},
-		{Settled: []event.Settled{{Status: event.StatusAcked}, {Status: event.StatusRejected}}}, {Problem: &event.Problem{}},
+		{Created: true}, {Leased: make([]event.LeasedMessage,
+			1)}, {Produced: []event.Produced{{Duplicate: true}}},
+		{Settled: []event.Settled{{Status: event.StatusAcked},
+			{Status: event.StatusRejected}}}, {Problem: &event.Problem{}},
 		{Kept: event.Ref{Index: 1}, Produced: make([]event.Produced, 1)},
 	} {
 		r.Index = 9

@@ -152,8 +152,8 @@ func (b *batcher) until(ctx context.Context, ok func() bool) bool {
 func (r *Replica) Load() (waiting int, utilization float64) {
 	r.b.mu.Lock()
 	defer r.b.mu.Unlock()
-	q, limits := &r.b.queues, r.o.Limits
-	return q.n, max(float64(q.n)/float64(limits.Waiting), float64(q.bytes)/float64(limits.WaitingBytes))
+	q, l := &r.b.queues, r.o.Limits
+	return q.n, max(float64(q.n)/float64(l.Waiting), float64(q.bytes)/float64(l.WaitingBytes))
 }
 
 // leading returns what is known of this node's leadership.
@@ -195,7 +195,7 @@ func (b *batcher) sendBackLocked() {
 func (b *batcher) propose(ctx context.Context, c *event.Command) (event.Result, error) {
 	if ctx.Err() != nil {
 		detail := "the request ended before it was proposed"
-		return event.Result{}, problem(CodeOverloaded, detail, false, 0)
+		return event.Result{}, refused(CodeOverloaded, detail, 0)
 	}
 	d := newPending(c)
 	b.enqueue(d)
@@ -203,13 +203,13 @@ func (b *batcher) propose(ctx context.Context, c *event.Command) (event.Result, 
 }
 
 // begin implements Replica.Begin.
-func (b *batcher) begin(commands ...*event.Command) []func(context.Context) (event.Result, error) {
+func (b *batcher) begin(commands ...*event.Command) []Wait {
 	list := make([]*pending, len(commands))
 	for i, c := range commands {
 		list[i] = newPending(c)
 	}
 	b.enqueue(list...)
-	waits := make([]func(context.Context) (event.Result, error), len(list))
+	waits := make([]Wait, len(list))
 	for i, d := range list {
 		waits[i] = func(ctx context.Context) (event.Result, error) { return b.wait(ctx, d) }
 	}
@@ -252,7 +252,7 @@ func (b *batcher) admitLocked(d *pending, free uint64) *event.Problem {
 		return shuttingDown()
 	case size > l.CommandBytes:
 		detail := fmt.Sprintf("a request of %d bytes is over the limit of %d", size, l.CommandBytes)
-		return problem(CodePayloadTooLarge, detail, false, 0)
+		return refused(CodePayloadTooLarge, detail, 0)
 	case n >= share(l.Waiting, d.class), n > 0 && bytes+size > share(l.WaitingBytes, d.class):
 		return b.overloadedLocked("too many writes wait; this one was not proposed")
 	}
@@ -264,7 +264,7 @@ func (b *batcher) admitLocked(d *pending, free uint64) *event.Problem {
 }
 
 func (b *batcher) overloadedLocked(detail string) *event.Problem {
-	p := problem(CodeOverloaded, detail, false, b.rate.wait(b.queues.n))
+	p := refused(CodeOverloaded, detail, b.rate.wait(b.queues.n))
 	p.QueueDepth = int64(b.queues.n)
 	return p
 }
@@ -303,8 +303,8 @@ func (b *batcher) abandon(d *pending) event.Answer {
 		return <-d.done
 	}
 	d.gone = true
-	return event.Answer{Refusal: problem(CodeNoLeader,
-		"the request ended while the write was in flight; it may still be committed", true, 1000)}
+	p := unknown(CodeNoLeader, "the request ended while the write was in flight")
+	return event.Answer{Refusal: p}
 }
 
 // underWayLocked sums the batches on their way to where the next one goes: into this
@@ -446,7 +446,8 @@ func (b *batcher) entryWaitLocked() time.Duration {
 // before: the next one gathers meanwhile.
 func (b *batcher) submit(e *batch) {
 	at := b.fsm.progress()
-	entry := event.Entry{Rules: at.rules, Time: b.clock.stamp(at.clock), Commands: make([][]byte, len(e.group))}
+	entry := event.Entry{Rules: at.rules, Time: b.clock.stamp(at.clock)}
+	entry.Commands = make([][]byte, len(e.group))
 	for i, d := range e.group {
 		entry.Commands[i] = d.data
 		entry.Rules = max(entry.Rules, d.rules)
@@ -527,7 +528,7 @@ func (b *batcher) resultsOf(e *batch, f hraft.ApplyFuture, err error) (results, 
 			b.o.Metrics.Observe("entry_commands", float64(len(e.group)))
 			return r, nil
 		}
-		err = fmt.Errorf("entry %d: %d results for %d commands", r.index, len(r.results), len(e.group))
+		err = fmt.Errorf("entry %d: %d results, %d commands", r.index, len(r.results), len(e.group))
 	case error:
 		return results{}, outcome(r)
 	default:
@@ -726,7 +727,8 @@ const (
 func newPending(c *event.Command) *pending {
 	d := &pending{
 		data: event.EncodeCommand(c), class: c.Class(), weight: c.Weight(),
-		local: c.Upgrade != nil || c.Mark != nil, since: time.Now(), done: make(chan event.Answer, 1),
+		local: c.Upgrade != nil || c.Mark != nil,
+		since: time.Now(), done: make(chan event.Answer, 1),
 	}
 	if c.Upgrade != nil {
 		d.rules = c.Upgrade.Rules
@@ -826,9 +828,11 @@ func (q *queues) restore(batch []*pending) {
 	for _, d := range batch {
 		q.push(d)
 	}
-	if len(batch) > 0 {
-		for c := range q.class {
-			slices.SortStableFunc(q.class[c], func(a, b *pending) int { return a.since.Compare(b.since) })
+	for c := range q.class {
+		if len(batch) > 0 {
+			slices.SortStableFunc(q.class[c], func(a, b *pending) int {
+				return a.since.Compare(b.since)
+			})
 		}
 	}
 }

@@ -88,7 +88,8 @@ func TestGroupLimits(t *testing.T) {
 		return &pending{class: event.ClassProduce, data: make([]byte, n), weight: weight}
 	}
 	var q queues
-	for _, p := range []*pending{sized(5000, 1), sized(400, 1), sized(400, 1), sized(400, 1), sized(1, 1), sized(1, 1), sized(1, 1), sized(1, 90), sized(1, 20)} {
+	for _, p := range []*pending{sized(5000, 1), sized(400, 1), sized(400, 1), sized(400, 1),
+		sized(1, 1), sized(1, 1), sized(1, 1), sized(1, 90), sized(1, 20)} {
 		q.push(p)
 	}
 	// A larger one goes alone; then bytes, commands and weight are the limit.
@@ -112,7 +113,8 @@ func TestOverloaded(t *testing.T) {
 			n.waitFor(func(l load) bool { return l.Waiting == i+1 })
 		}
 		p := n.refused(context.Background(), c)
-		if p.Code != CodeOverloaded || p.Unknown || p.QueueDepth != int64(upTo) || p.RetryAfterMS <= 0 {
+		if p.Code != CodeOverloaded || p.Unknown || p.QueueDepth != int64(upTo) ||
+			p.RetryAfterMS <= 0 {
 			t.Errorf("at %d: %+v", upTo, p)
 		}
 	}
@@ -136,14 +138,16 @@ func TestOverloadedByBytes(t *testing.T) {
 	n, release := stuck(t, Limits{WaitingBytes: 4096, CommandBytes: 5000})
 	first := n.async(context.Background(), put(fmt.Sprintf("%03000d", 1)))
 	n.waitFor(func(l load) bool { return l.Waiting == 1 })
-	if p := n.refused(context.Background(), put(fmt.Sprintf("%03000d", 2))); p.Code != CodeOverloaded {
+	if p := n.refused(context.Background(), put(fmt.Sprintf("%03000d",
+		2))); p.Code != CodeOverloaded {
 		t.Errorf("%+v", p)
 	}
 	release()
 	if err := <-first; err != nil {
 		t.Error(err)
 	}
-	if p := n.refused(context.Background(), put(string(make([]byte, 6000)))); p.Code != CodePayloadTooLarge {
+	if p := n.refused(context.Background(), put(string(make([]byte,
+		6000)))); p.Code != CodePayloadTooLarge {
 		t.Errorf("%+v", p)
 	}
 }
@@ -207,7 +211,8 @@ func TestDiskNearlyFull(t *testing.T) {
 	o := on(vfs.NewMem())
 	o.FreeBytes, o.ReserveBytes = func() (uint64, error) { return free, nil }, 1001
 	n := boot(t, o)
-	if p := n.refused(context.Background(), produceOf("p")); p.Code != CodeInsufficientStorage || p.Unknown {
+	if p := n.refused(context.Background(), produceOf("p")); p.Code != CodeInsufficientStorage ||
+		p.Unknown {
 		t.Errorf("%+v", p)
 	}
 	n.put("settles go on")
@@ -328,7 +333,9 @@ func TestDrainAnswers(t *testing.T) {
 	d := newPending(put("q"))
 	e := &batch{group: []*pending{d}}
 	e.owner.Store(b)
+	b.mu.Lock()
 	b.flight = []*batch{e}
+	b.mu.Unlock()
 	b.close()
 	drained := make(chan struct{})
 	go func() { b.drain(t.Context()); close(drained) }()

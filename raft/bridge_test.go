@@ -17,14 +17,16 @@ import (
 
 func TestHclogToSlog(t *testing.T) {
 	var b bytes.Buffer
-	logger := slog.New(slog.NewTextHandler(&b, &slog.HandlerOptions{Level: slog.LevelDebug, ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
-		if a.Key == slog.TimeKey {
-			return slog.Attr{}
-		}
-		return a
-	}}))
+	logger := slog.New(slog.NewTextHandler(&b, &slog.HandlerOptions{Level: slog.LevelDebug,
+		ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+			if a.Key == slog.TimeKey {
+				return slog.Attr{}
+			}
+			return a
+		}}))
 	h := hlog(logger, "raft").With("peer", "n2")
-	h.Warn("failed to contact", "servers", hclog.Fmt("%d of %d", 1, 3), "error", errors.New("refused"))
+	h.Warn("failed to contact", "servers", hclog.Fmt("%d of %d", 1, 3), "error",
+		errors.New("refused"))
 	h.Info("news")
 	h.Trace("too much")
 	h.Named("sub").Info("a line")
@@ -62,10 +64,12 @@ func TestMetricsAreForwarded(t *testing.T) {
 	n := boot(t, o)
 	n.put("a")
 	n.down()
-	hashi.IncrCounterWithLabels([]string{"raft", "some", "thing"}, 1, []hashi.Label{{Name: "peer_id", Value: "n2"}})
+	hashi.IncrCounterWithLabels([]string{"raft", "some", "thing"}, 1,
+		[]hashi.Label{{Name: "peer_id", Value: "n2"}})
 	rec.mu.Lock()
 	defer rec.mu.Unlock()
-	for _, want := range []string{"raft_apply", "raft_fsm_apply_batch", "raft_wal_log_appends", "raft_wal_log_entry_bytes_written", "raft_some_thing peer_id n2", "entry_seconds", "entry_commands"} {
+	for _, want := range []string{"raft_apply", "raft_fsm_apply_batch", "raft_wal_log_appends",
+		"raft_wal_log_entry_bytes_written", "raft_some_thing peer_id n2", "entry_seconds", "entry_commands"} {
 		if rec.got[want] == 0 {
 			t.Errorf("%s is missing in %v", want, rec.got)
 		}

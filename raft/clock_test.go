@@ -22,34 +22,56 @@ func TestClockAmongOthers(t *testing.T) {
 		late   []node // known a second later
 		jump   node   // by how much this node's clock jumps after the election
 		voters int
-		want   int64 // at the election, after the newest stamp; all later ones follow from the monotonic clock
+		want   int64 // at the election, after the newest stamp
 		later  int64 // more by which time went forward when the late ones were known
 	}{
-		"all right":                            {slept: hour, others: []node{0, 0}, voters: 3, want: hour},
-		"own ahead":                            {slept: hour, own: 5 * year, others: []node{0, 0}, voters: 3, want: hour},
-		"own behind":                           {slept: hour, own: -5 * year, others: []node{0, 0}, voters: 3, want: hour},
-		"another ahead":                        {slept: hour, others: []node{5 * year, 0}, voters: 3, want: hour},
-		"another behind":                       {slept: hour, others: []node{-5 * year, 0}, voters: 3, want: hour},
-		"two known, own ahead":                 {slept: hour, own: 5 * year, others: []node{0}, voters: 3, want: hour},
-		"two known, another ahead":             {slept: hour, others: []node{5 * year}, voters: 3, want: hour},
-		"two known, own behind":                {slept: hour, own: -5 * year, others: []node{0}, voters: 3, want: 0},
-		"two known, own behind, then three":    {slept: hour, own: -5 * year, others: []node{0}, late: []node{0}, voters: 3, want: 0, later: hour},
-		"two known, then one ahead":            {slept: hour, others: []node{0}, late: []node{5 * year}, voters: 3, want: hour},
-		"nobody known":                         {slept: hour, own: 5 * year, others: none, voters: 3, want: 0},
-		"nobody known, then two":               {slept: hour, own: 5 * year, others: none, late: []node{0, 0}, voters: 3, want: 0, later: hour},
-		"jumps after the election":             {slept: hour, others: []node{0, 0}, jump: 5 * year, voters: 3, want: hour},
-		"jumps back after the election":        {slept: hour, others: []node{0, 0}, jump: -5 * year, voters: 3, want: hour},
-		"jumps while the others are asked":     {slept: hour, others: none, late: []node{0, 0}, jump: 5 * year, voters: 3, want: 0, later: hour},
-		"jumps with one other known, then two": {slept: hour, others: []node{0}, late: []node{0}, jump: 5 * year, voters: 3, want: hour},
-		"two voters, own ahead":                {slept: hour, own: 5 * year, others: []node{0}, voters: 2, want: hour},
-		"two voters, own behind":               {slept: hour, own: -5 * year, others: []node{0}, voters: 2, want: 0},
-		"five voters, three known":             {slept: hour, own: 5 * year, others: []node{0, 0}, voters: 5, want: hour},
-		"five voters, two known":               {slept: hour, others: []node{0}, voters: 5, want: 0},
+		"all right": {slept: hour, others: []node{0, 0}, voters: 3,
+			want: hour},
+		"own ahead": {slept: hour, own: 5 * year, others: []node{0, 0},
+			voters: 3, want: hour},
+		"own behind": {slept: hour, own: -5 * year, others: []node{0,
+			0}, voters: 3, want: hour},
+		"another ahead": {slept: hour, others: []node{5 * year, 0},
+			voters: 3, want: hour},
+		"another behind": {slept: hour, others: []node{-5 * year, 0},
+			voters: 3, want: hour},
+		"two known, own ahead": {slept: hour, own: 5 * year, others: []node{0},
+			voters: 3, want: hour},
+		"two known, another ahead": {slept: hour, others: []node{5 * year}, voters: 3,
+			want: hour},
+		"two known, own behind": {slept: hour, own: -5 * year, others: []node{0},
+			voters: 3, want: 0},
+		"two known, own behind, then three": {slept: hour, own: -5 * year, others: []node{0},
+			late: []node{0}, voters: 3, want: 0, later: hour},
+		"two known, then one ahead": {slept: hour, others: []node{0},
+			late: []node{5 * year}, voters: 3, want: hour},
+		"nobody known": {slept: hour, own: 5 * year, others: none,
+			voters: 3, want: 0},
+		"nobody known, then two": {slept: hour, own: 5 * year, others: none,
+			late: []node{0, 0}, voters: 3, want: 0, later: hour},
+		"jumps after the election": {slept: hour, others: []node{0, 0},
+			jump: 5 * year, voters: 3, want: hour},
+		"jumps back after the election": {slept: hour, others: []node{0, 0},
+			jump: -5 * year, voters: 3, want: hour},
+		"jumps while the others are asked": {slept: hour, others: none, late: []node{0, 0},
+			jump: 5 * year, voters: 3, want: 0, later: hour},
+		"jumps with one other known, then two": {slept: hour, others: []node{0}, late: []node{0},
+			jump: 5 * year, voters: 3, want: hour},
+		"two voters, own ahead": {slept: hour, own: 5 * year, others: []node{0},
+			voters: 2, want: hour},
+		"two voters, own behind": {slept: hour, own: -5 * year, others: []node{0},
+			voters: 2, want: 0},
+		"five voters, three known": {slept: hour, own: 5 * year, others: []node{0, 0},
+			voters: 5, want: hour},
+		"five voters, two known": {slept: hour, others: []node{0}, voters: 5,
+			want: 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				off := c.own
-				c1 := &clock{wall: func() time.Time { return time.Now().Add(time.Duration(off) * time.Millisecond) }}
+				c1 := &clock{wall: func() time.Time {
+					return time.Now().Add(time.Duration(off) * time.Millisecond)
+				}}
 				walls := func(of []node) (out []int64) {
 					for _, o := range of {
 						out = append(out, time.Now().UnixMilli()+o)
@@ -100,7 +122,9 @@ func TestClockOfAnEmptyLog(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				k := &clock{wall: func() time.Time { return time.Now().Add(time.Duration(c.own) * time.Millisecond) }}
+				k := &clock{wall: func() time.Time {
+					return time.Now().Add(time.Duration(c.own) * time.Millisecond)
+				}}
 				k.lead(0, false)
 				if k.unset() == 0 {
 					t.Error("stamps before anything is known")
@@ -169,12 +193,14 @@ func TestClockOfAFollower(t *testing.T) {
 func TestClocksSinceTheElection(t *testing.T) {
 	elected := time.Now()
 	tell := func(seen time.Time, wall int64) MemberStatus {
-		return MemberStatus{Votes: true, Reachable: true, Seen: seen, Status: peerStatus{Wall: wall}}
+		return MemberStatus{Votes: true, Reachable: true, Seen: seen,
+			Status: peerStatus{Wall: wall}}
 	}
 	fresh := elected.Add(time.Nanosecond)
 	stranger, away := tell(fresh, 4), tell(fresh, 5)
 	stranger.Votes, away.Reachable = false, false
-	got := wallsSince([]MemberStatus{tell(elected.Add(-time.Millisecond), 1), tell(time.Time{}, 2), tell(fresh, 1<<40), stranger, away}, elected)
+	got := wallsSince([]MemberStatus{tell(elected.Add(-time.Millisecond), 1), tell(time.Time{},
+		2), tell(fresh, 1<<40), stranger, away}, elected)
 	if len(got) != 1 || got[0] < 1<<40 {
 		t.Errorf("counted %v", got)
 	}

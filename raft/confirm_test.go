@@ -13,7 +13,8 @@ import (
 // hashicorp/raft's VerifyLeader in confirm's place, reads here are stale.)
 func TestAnswersOnASlowLineConfirmNothing(t *testing.T) {
 	c := cluster(t, 3, func(o *Options) {
-		o.HeartbeatTimeout, o.ElectionTimeout, o.LeaderLeaseTimeout = 3*time.Second, 3*time.Second, 1500*time.Millisecond
+		o.HeartbeatTimeout, o.ElectionTimeout = 3*time.Second, 3*time.Second
+		o.LeaderLeaseTimeout = 1500 * time.Millisecond
 	})
 	c.put("before")
 	l := c.leader()
@@ -28,7 +29,10 @@ func TestAnswersOnASlowLineConfirmNothing(t *testing.T) {
 	c.slow = map[string]time.Duration{l.name: 700 * time.Millisecond}
 	c.mu.Unlock()
 	// Heartbeats whose answers are under way when the other one is elected.
-	go func() { _ = l.raft.LeadershipTransferToServer(next.id, next.o.self().serverAddress()).Error() }()
+	go func() {
+		_ = l.raft.LeadershipTransferToServer(next.id,
+			next.o.self().serverAddress()).Error()
+	}()
 	until(t, "the other one leads", func() bool { return next.raft.State() == hraft.Leader })
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()

@@ -64,7 +64,7 @@ func (d *disk) refuses(c event.Class, free uint64) *event.Problem {
 			"free_bytes", free, "reserve_bytes", d.reserve)
 	}
 	detail := fmt.Sprintf("the disk of node %s is nearly full; the write was not proposed", d.node)
-	return problem(CodeInsufficientStorage, detail, false, 5000)
+	return refused(CodeInsufficientStorage, detail, 5000)
 }
 
 // full reports whether this node's disk takes no produce.
@@ -80,7 +80,7 @@ func (r *Replica) makeRoom() {
 	}
 	for _, v := range r.remotes() {
 		if v.Votes && !v.Status.Full && v.level() {
-			r.o.Logger.Warn("disk is nearly full: transferring leadership to a node with room", "to", v.ID)
+			r.o.Logger.Warn("disk is nearly full: transferring leadership", "to", v.ID)
 			ctx, cancel := context.WithTimeout(r.run.ctx, transferSticks)
 			defer cancel()
 			if err := r.TransferLeadership(ctx, v.ID); err != nil {

@@ -2,6 +2,7 @@ package raft
 
 import (
 	"errors"
+	"fmt"
 
 	hraft "github.com/hashicorp/raft"
 
@@ -17,23 +18,32 @@ const (
 	CodePayloadTooLarge     = "payload_too_large"
 )
 
-// problem builds a refusal. unknown must be true wherever the entry may still
-// be committed, now or by a later leader.
-func problem(code, detail string, unknown bool, retryMS int64) *event.Problem {
-	return &event.Problem{Code: code, Detail: detail, Index: -1, Unknown: unknown, RetryAfterMS: retryMS}
+// refused is a problem of a request that was certainly not executed; retryMS is when a
+// repeat may help, 0 never.
+func refused(code, detail string, retryMS int64) *event.Problem {
+	return &event.Problem{Code: code, Detail: detail, Index: -1, RetryAfterMS: retryMS}
 }
 
-func noLeader() *event.Problem {
-	return problem(CodeNoLeader, "no leader is known; the write was not proposed", false, 1000)
+// unknown is a problem of a write that may still be committed, now or by a later leader.
+func unknown(code, detail string) *event.Problem {
+	detail += "; it may still be committed"
+	return &event.Problem{Code: code, Detail: detail, Index: -1, Unknown: true, RetryAfterMS: 1000}
 }
+
+// notNow is a problem for which a repeat of the request may help. Nothing was changed.
+func notNow(format string, args ...any) *event.Problem {
+	return refused(CodeNoLeader, fmt.Sprintf(format, args...), 1000)
+}
+
+func noLeader() *event.Problem { return notNow("no leader is known; the write was not proposed") }
 
 // catchingUp refuses what needs the part of the log that this node lacks.
 func catchingUp() *event.Problem {
-	return problem(CodeNoLeader, "node is catching up with the leader; retry on another node", false, 1000)
+	return notNow("node is catching up with the leader; retry on another node")
 }
 
 func shuttingDown() *event.Problem {
-	return problem(CodeShuttingDown, "the node is shutting down; the write was not proposed", false, 1000)
+	return refused(CodeShuttingDown, "the node is shutting down; the write was not proposed", 1000)
 }
 
 // outcomes maps the errors of entries (I15). Only three of them mean that the entry was
@@ -46,25 +56,25 @@ var outcomes = []struct {
 	unknown bool
 	code    string
 	detail  string
-	retryMS int64
 }{
-	{hraft.ErrNotLeader, false, CodeNoLeader, "this node is no longer the leader", 1000},
-	{hraft.ErrLeadershipTransferInProgress, false, CodeNoLeader, "leadership is being transferred", 500},
-	{hraft.ErrEnqueueTimeout, false, CodeOverloaded, "the Raft log did not take the write in time", 1000},
-	{hraft.ErrRaftShutdown, true, CodeShuttingDown, "the node shut down while the write was in flight", 1000},
-	{hraft.ErrLeadershipLost, true, CodeNoLeader, "leadership was lost while the write was in flight", 1000},
-	{nil, true, CodeNoLeader, "the write failed while it was in flight", 1000}, // any other
+	{hraft.ErrNotLeader, false, CodeNoLeader, "this node is no longer the leader"},
+	{hraft.ErrLeadershipTransferInProgress, false, CodeNoLeader, "leadership is being transferred"},
+	{hraft.ErrEnqueueTimeout, false, CodeOverloaded, "the Raft log did not take the write in time"},
+	{hraft.ErrRaftShutdown, true, CodeShuttingDown, "the node shut down during the write"},
+	{hraft.ErrLeadershipLost, true, CodeNoLeader, "leadership was lost during the write"},
+	{nil, true, CodeNoLeader, "the write failed while it was in flight"}, // any other
 }
 
 // outcome returns the problem that answers the commands of an entry that failed.
 func outcome(err error) *event.Problem {
-	for _, o := range outcomes {
+	o := outcomes[0]
+	for _, o = range outcomes {
 		if o.err == nil || errors.Is(err, o.err) {
-			if o.unknown {
-				return problem(o.code, o.detail+"; it may still be committed", true, o.retryMS)
-			}
-			return problem(o.code, o.detail+"; the write was not proposed", false, o.retryMS)
+			break
 		}
 	}
-	panic("unreachable: the last outcome matches any error")
+	if o.unknown {
+		return unknown(o.code, o.detail)
+	}
+	return refused(o.code, o.detail+"; the write was not proposed", 1000)
 }

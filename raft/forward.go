@@ -149,8 +149,11 @@ func (b *batcher) send(e *batch) {
 		a := answers[i]
 		if !applied && !a.Result.Complete() {
 			// It is completed from this node's own log and state.
-			a = event.Answer{Refusal: problem(CodeNoLeader, "node is catching up with the leader and "+
-				"cannot complete the answer; retry on another node with the same Idempotency-Key", true, 1000)}
+			p := catchingUp()
+			p.Unknown = true
+			p.Detail = "node is catching up with the leader and cannot complete the answer; " +
+				"retry on another node with the same Idempotency-Key"
+			a = event.Answer{Refusal: p}
 		}
 		return a, true
 	})
@@ -217,13 +220,13 @@ func (b *batcher) failure(e *batch, err error) event.Answer {
 	case peer.NotSent(err), errors.As(err, &remote) && remote.Code == codeNoMember:
 		return event.Answer{Refusal: noLeader(), Back: true}
 	case remote != nil && remote.Code == codeBadGroup:
-		b.o.Logger.Warn("leader could not decode forwarded commands", "leader", e.to.Node, "error", err)
-		return event.Answer{Refusal: problem(CodeNoLeader,
-			"the leader could not read the write; it was not proposed", false, 1000)}
+		b.o.Logger.Warn("leader could not decode a batch", "leader", e.to.Node, "error", err)
+		p := notNow("the leader could not read the write; it was not proposed")
+		return event.Answer{Refusal: p}
 	}
-	b.o.Logger.Debug("forwarded batch lost", "leader", e.to.Node, "commands", len(e.group), "error", err)
-	return event.Answer{Refusal: problem(CodeNoLeader, "the connection to the leader failed while the "+
-		"write was in flight; it may still be committed", true, 1000)}
+	b.o.Logger.Debug("forwarded batch lost", "leader", e.to.Node, "error", err)
+	return event.Answer{Refusal: unknown(CodeNoLeader,
+		"the connection to the leader failed while the write was in flight")}
 }
 
 // codeBadGroup is the code of a peer.Error: the batch could not be decoded, and none of
@@ -242,7 +245,8 @@ func (b *batcher) serveForward(ctx context.Context, _ peer.Identity, body []byte
 	if err != nil {
 		return nil, &peer.Error{Code: codeBadGroup, Detail: err.Error()}
 	}
-	s := &served{answers: make([]event.Answer, len(group)), left: len(group), done: make(chan struct{})}
+	s := &served{left: len(group), done: make(chan struct{})}
+	s.answers = make([]event.Answer, len(group))
 	list := make([]pending, len(group))
 	free, now := b.disk.free(), time.Now()
 

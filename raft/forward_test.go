@@ -49,7 +49,8 @@ func newFollower(t testing.TB, l Limits) *follower {
 		defer f.mu.Unlock()
 		return f.to, f.known
 	}
-	f.forward.call = func(ctx context.Context, to peer.Target, name string, body []byte) ([]byte, error) {
+	f.forward.call = func(ctx context.Context, to peer.Target, name string, body []byte) ([]byte,
+		error) {
 		f.mu.Lock()
 		f.calls++
 		call := f.call
@@ -181,7 +182,8 @@ func unreached(t testing.TB) error {
 		t.Fatal(err)
 	}
 	gone.Close()
-	_, _, err = n.Call(context.Background(), peer.Target{Addr: gone.Addr().String()}, callForward, nil)
+	_, _, err = n.Call(context.Background(), peer.Target{Addr: gone.Addr().String()}, callForward,
+		nil)
 	if !peer.NotSent(err) {
 		t.Fatalf("%v", err)
 	}
@@ -291,10 +293,19 @@ func TestForwardComesBack(t *testing.T) {
 // anybody again.
 func TestForwardUnknown(t *testing.T) {
 	for name, call := range map[string]func(context.Context, []byte) ([]byte, error){
-		"broken":        func(context.Context, []byte) ([]byte, error) { return nil, errors.New("connection reset") },
-		"its error":     func(context.Context, []byte) ([]byte, error) { return nil, &peer.Error{Code: "internal"} },
-		"no answer":     func(context.Context, []byte) ([]byte, error) { return nil, nil },
-		"fewer answers": func(context.Context, []byte) ([]byte, error) { return event.EncodeAnswers(nil), nil },
+		"broken": func(context.Context, []byte) ([]byte, error) {
+			return nil,
+				errors.New("connection reset")
+		},
+		"its error": func(context.Context, []byte) ([]byte, error) {
+			return nil,
+				&peer.Error{Code: "internal"}
+		},
+		"no answer": func(context.Context, []byte) ([]byte, error) { return nil, nil },
+		"fewer answers": func(context.Context, []byte) ([]byte,
+			error) {
+			return event.EncodeAnswers(nil), nil
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFollower(t, Limits{})
@@ -313,7 +324,10 @@ func TestForwardUnknown(t *testing.T) {
 	}
 	// But for a group that could not even be read: nothing of it was proposed.
 	f := newFollower(t, Limits{})
-	f.follow(func(context.Context, []byte) ([]byte, error) { return nil, &peer.Error{Code: codeBadGroup} })
+	f.follow(func(context.Context, []byte) ([]byte, error) {
+		return nil,
+			&peer.Error{Code: codeBadGroup}
+	})
 	got := <-f.async(t.Context(), put("a"))
 	if p := asProblem(t, got.err); p.Unknown || p.Code != CodeNoLeader {
 		t.Errorf("%+v", p)
@@ -325,8 +339,13 @@ func TestForwardUnknown(t *testing.T) {
 func TestWaitForALeader(t *testing.T) {
 	lost := unreached(t)
 	for name, leads := range map[string]func(*follower){
-		"none":           func(*follower) {},
-		"out of reach":   func(f *follower) { f.follow(func(context.Context, []byte) ([]byte, error) { return nil, lost }) },
+		"none": func(*follower) {},
+		"out of reach": func(f *follower) {
+			f.follow(func(context.Context, []byte) ([]byte,
+				error) {
+				return nil, lost
+			})
+		},
 		"no longer one":  func(f *follower) { f.follow(allBack) },
 		"lost meanwhile": func(f *follower) { f.follow(allBack); f.lose() },
 	} {
@@ -345,7 +364,8 @@ func TestWaitForALeader(t *testing.T) {
 							t.Errorf("%d: %+v", i, p)
 						}
 						// One on its way when its time is up comes back first.
-						if d := time.Since(began); d < f.o.LeaderWait || d > f.o.LeaderWait+retryPause {
+						if d := time.Since(began); d < f.o.LeaderWait ||
+							d > f.o.LeaderWait+retryPause {
 							t.Errorf("%d waited %v", i, d)
 						}
 					})
@@ -370,7 +390,8 @@ func TestALeaderComes(t *testing.T) {
 		done := f.async(t.Context(), put("a"))
 		short, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if p := asProblem(t, (<-f.async(short, put("b"))).err); p.Code != CodeNoLeader || p.Unknown {
+		if p := asProblem(t, (<-f.async(short, put("b"))).err); p.Code != CodeNoLeader ||
+			p.Unknown {
 			t.Errorf("%+v", p)
 		}
 		time.Sleep(f.o.LeaderWait - time.Second - time.Millisecond)
@@ -491,7 +512,8 @@ func TestServeForward(t *testing.T) {
 	f.follow(toNode(n))
 	var all []<-chan reply
 	var own []<-chan error
-	for i, c := range []*event.Command{background("b1"), leaseOf("l1"), produceOf("p1"), put("s1")} {
+	for i, c := range []*event.Command{background("b1"), leaseOf("l1"), produceOf("p1"),
+		put("s1")} {
 		all = append(all, f.async(t.Context(), c))
 		n.waitFor(func(l load) bool { return l.Waiting == 2*i+1 })
 		switch i {
@@ -532,27 +554,12 @@ func TestServeForward(t *testing.T) {
 	}
 }
 
-func TestServeForwardDiskNearlyFull(t *testing.T) {
-	o := on(vfs.NewMem())
-	o.FreeBytes, o.ReserveBytes = func() (uint64, error) { return 1000, nil }, 1001
-	n := boot(t, o)
-	f := newFollower(t, Limits{})
-	f.apply(1 << 40)
-	f.follow(toNode(n))
-	p := asProblem(t, (<-f.async(t.Context(), produceOf("p"))).err)
-	if p.Code != CodeInsufficientStorage || p.Unknown {
-		t.Errorf("%+v", p)
-	}
-	if got := <-f.async(t.Context(), put("s")); got.err != nil {
-		t.Error(got.err)
-	}
-}
-
 // A leader that loses its leadership gives back what it did not propose; what
 // nobody waits for any more it drops.
 func TestServeForwardNoLonger(t *testing.T) {
 	n, release := stuck(t, Limits{})
-	body := event.AppendGroup(nil, []event.Forwarded{{Class: event.ClassSettle, Weight: 1, Data: event.EncodeCommand(put("a"))}})
+	body := event.AppendGroup(nil, []event.Forwarded{{Class: event.ClassSettle, Weight: 1,
+		Data: event.EncodeCommand(put("a"))}})
 	serve := func(ctx context.Context) chan []byte {
 		done := make(chan []byte, 1)
 		go func() {
@@ -599,7 +606,8 @@ func TestServeForwardNoLonger(t *testing.T) {
 
 func TestServeForwardBadGroup(t *testing.T) {
 	n := boot(t, on(vfs.NewMem()))
-	good := event.AppendGroup(nil, []event.Forwarded{{Class: event.ClassSettle, Data: event.EncodeCommand(put("a"))}})
+	good := event.AppendGroup(nil, []event.Forwarded{{Class: event.ClassSettle,
+		Data: event.EncodeCommand(put("a"))}})
 	for _, b := range [][]byte{nil, {1, 2, 3}, good[:len(good)-1], append(bytes.Clone(good), 0)} {
 		_, err := n.b.serveForward(t.Context(), peer.Identity{}, b)
 		var told *peer.Error
@@ -612,52 +620,13 @@ func TestServeForwardBadGroup(t *testing.T) {
 	}
 }
 
-// What waits is bounded, also where nothing can leave.
-func TestOverloadedWithoutALeader(t *testing.T) {
-	f := newFollower(t, Limits{Waiting: 8})
-	var all []<-chan reply
-	for i := range 8 {
-		all = append(all, f.async(t.Context(), put(fmt.Sprint(i))))
-	}
-	p := asProblem(t, (<-f.async(t.Context(), put("too many"))).err)
-	if p.Code != CodeOverloaded || p.Unknown {
-		t.Errorf("%+v", p)
-	}
-	for _, done := range all {
-		if p := asProblem(t, (<-done).err); p.Code != CodeNoLeader {
-			t.Errorf("%+v", p)
-		}
-	}
-}
-
-// restore keeps the order in which commands came, whatever comes back when.
-func TestRestore(t *testing.T) {
-	var q queues
-	made := func(seqs ...int) (g []*pending) {
-		for _, s := range seqs {
-			g = append(g, &pending{since: time.Unix(int64(s), 0), data: []byte{1}})
-		}
-		return g
-	}
-	for _, g := range [][]*pending{made(7, 8), made(3, 5), nil, made(1, 4, 6, 9), made(2)} {
-		q.restore(g)
-	}
-	var got []int64
-	for _, d := range q.class[0] {
-		got = append(got, d.since.Unix())
-	}
-	if want := []int64{1, 2, 3, 4, 5, 6, 7, 8, 9}; !slices.Equal(got, want) || q.n != 9 || q.bytes != 9 {
-		t.Errorf("%v, %d, %d", got, q.n, q.bytes)
-	}
-}
-
 // What is begun together comes into one entry, in the order of classes, also by
 // way of another node; and nothing of it where the first command is refused.
 func TestBeginTogether(t *testing.T) {
 	n := boot(t, on(vfs.NewMem()))
 	f := newFollower(t, Limits{})
 	f.follow(toNode(n))
-	for name, begin := range map[string]func(...*event.Command) []func(context.Context) (event.Result, error){
+	for name, begin := range map[string]func(...*event.Command) []Wait{
 		"at the leader": n.b.begin, "by way of another node": f.begin,
 	} {
 		before, _ := n.m.Head()
@@ -667,11 +636,13 @@ func TestBeginTogether(t *testing.T) {
 			f.apply(before + 1)
 		}
 		for i, answer := range answers {
-			if got, err := answer(t.Context()); err != nil || got.Index != before+1 || got.Count != int64(i) {
+			if got, err := answer(t.Context()); err != nil || got.Index != before+1 ||
+				got.Count != int64(i) {
 				t.Errorf("%s, %d: %+v, %v behind entry %d", name, i, got, err, before)
 			}
 		}
-		if last := n.m.blocks[len(n.m.blocks)-1].Names; !slices.Equal(last, []string{"p", "l1", "l2"}) {
+		if last := n.m.blocks[len(n.m.blocks)-1].Names; !slices.Equal(last, []string{"p", "l1",
+			"l2"}) {
 			t.Errorf("%s: %v", name, last)
 		}
 	}
@@ -696,7 +667,10 @@ func TestAskLeader(t *testing.T) {
 	c.put("a")
 	const name = "test.question"
 	for _, m := range c.members() {
-		m.HandleMembers(name, func(context.Context, []byte) ([]byte, error) { return []byte(m.name), nil })
+		m.HandleMembers(name, func(context.Context, []byte) ([]byte,
+			error) {
+			return []byte(m.name), nil
+		})
 	}
 	l := c.leader()
 	for _, m := range c.members() {

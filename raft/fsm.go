@@ -25,7 +25,7 @@ type fsm struct {
 	fatal func(error)
 	// applied is called after each batch.
 	applied func(progress)
-	// marked is told where the Machine stands after an entry with a Mark.
+	// marked is called with the Machine's chain and digest after an entry with a Mark.
 	marked func(index uint64, chain [32]byte, digest [16]byte)
 	// configured is called with each configuration that is known to be committed.
 	configured func(configuration)
@@ -40,7 +40,7 @@ type fsm struct {
 // progress is where the Machine stands.
 type progress struct {
 	index   uint64 // Raft's: of the newest command or configuration seen
-	term    uint64 // of that entry; 0 where it came with a snapshot
+	term    uint64 // of that entry; 0: none since the start
 	head    uint64 // of the event log
 	chain   [32]byte
 	clock   int64
@@ -105,7 +105,7 @@ func (f *fsm) ApplyBatch(logs []*hraft.Log) []any {
 		}
 		if l.Type == hraft.LogCommand {
 			// After a restart Raft applies everything since its newest snapshot
-			// again: what the event log holds is never decided twice.
+			// again: what the event log holds is never decided twice (I4).
 			skipped := l.Index <= p.head
 			res, err := f.o.Machine.Apply(l.Index, l.Data)
 			if err != nil {
@@ -144,13 +144,12 @@ func (f *fsm) publish(p progress) {
 }
 
 // errCatchingUp is why a snapshot is refused for now.
-var errCatchingUp = errors.New("no snapshot yet: Raft has not come up to the event log's newest block")
+var errCatchingUp = errors.New("no snapshot yet: Raft has not applied the event log's newest block")
 
 // Snapshot implements hraft.FSM. Raft labels the snapshot with the index that it
-// applied last in this process. After a restart the state is already at the
-// event log's head, ahead of that: such a snapshot would be labelled too low, and
-// a replica that takes it would apply entries twice. So it is refused until Raft
-// has come up.
+// applied last in this process. After a restart the state is already at the event log's
+// head, ahead of that: such a snapshot would be labelled too low, and a replica that
+// takes it would apply entries twice. So it is refused until Raft has caught up.
 func (f *fsm) Snapshot() (hraft.FSMSnapshot, error) {
 	if f.dead != nil {
 		return nil, f.dead
@@ -168,7 +167,7 @@ func (f *fsm) Snapshot() (hraft.FSMSnapshot, error) {
 	if err != nil {
 		return nil, fmt.Errorf("freeze the state: %w", err)
 	}
-	// Nothing is applied meanwhile: this is all that a checkpoint holds up.
+	// Nothing is applied meanwhile: this is all that a checkpoint delays.
 	f.o.Metrics.Observe("checkpoint_hold_seconds", time.Since(began).Seconds())
 	return &frozen{fsm: f, state: state, head: head, chain: chain}, nil
 }
@@ -176,7 +175,7 @@ func (f *fsm) Snapshot() (hraft.FSMSnapshot, error) {
 // Restore implements hraft.FSM, for a snapshot that a leader sends: none does.
 func (f *fsm) Restore(io.ReadCloser) error { return errNoBulk }
 
-// frozen is a snapshot to be written while Apply goes on.
+// frozen is a snapshot that is written while Apply continues.
 type frozen struct {
 	fsm   *fsm
 	state checkpoint.State
@@ -186,8 +185,8 @@ type frozen struct {
 
 // Persist implements hraft.FSMSnapshot. The order is what makes a snapshot safe:
 // first the event log is made durable up to here, then the checkpoint, and only
-// after both has Persist returned and Raft truncates its log. The other way
-// round a power cut could lose blocks that nobody can make again.
+// after both Persist returns and Raft truncates its log. In another order a power cut
+// could lose blocks that cannot be recreated (I1).
 func (s *frozen) Persist(to hraft.SnapshotSink) error {
 	own, ok := to.(*sink)
 	if !ok {
@@ -196,7 +195,7 @@ func (s *frozen) Persist(to hraft.SnapshotSink) error {
 	began := time.Now()
 	if err := s.fsm.o.Machine.SyncLog(); err != nil {
 		err = fmt.Errorf("sync the event log before a snapshot: %w", err)
-		s.fsm.fatal(err) // never a second try at an fsync
+		s.fsm.fatal(err) // an fsync is never retried
 		return err
 	}
 	if err := own.persist(s); err != nil {

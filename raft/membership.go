@@ -166,11 +166,6 @@ func noMember(field, id string) *event.Problem {
 	return event.Problemf(CodeNodeNotFound, field, "node %s is no member", id)
 }
 
-// notNow is a problem for which a repeat of the request may help. Nothing was changed.
-func notNow(format string, args ...any) *event.Problem {
-	return problem(CodeNoLeader, fmt.Sprintf(format, args...), false, 1000)
-}
-
 const (
 	rpcAdmin = "raft.admin" // an adminRequest to the leader, or for a checkpoint
 	rpcJoin  = "raft.join"  // an adminRequest to any member, which passes it on to the leader

@@ -16,24 +16,24 @@ import (
 
 // Machine is what a replica drives: the state and the event log, as one.
 //
-// Apply, Head, Freeze, NextDue, Clock and Rules are never called at the same
-// time; SyncLog, ChainAt and the methods of a checkpoint.State may be called beside any of them.
+// Apply, Head, Freeze, NextDue, Clock and Rules are never called at the same time; SyncLog,
+// ChainAt and the methods of a checkpoint.State may be called beside any of them.
 type Machine interface {
 	// Apply executes an entry and returns one result for each of its commands.
 	// An index at or below the head was executed before: it is skipped, and the
-	// results are nil. An error means that this replica cannot go on.
+	// results are nil. An error means that this replica cannot continue.
 	Apply(index uint64, entry []byte) ([]event.Result, error)
 	// Head returns the newest block's index and the chain there; 0 for none.
 	Head() (index uint64, chain [32]byte)
 	// SyncLog makes the event log durable up to the last Apply before the call.
 	SyncLog() error
 	// Freeze returns the state as of the last Apply, to be written while Apply
-	// goes on. It must take well below 10 ms.
+	// continues. It must take well below 10 ms.
 	Freeze() (checkpoint.State, error)
 	// ChainAt returns the event log's chain at an index up to the head; known is false where
 	// history is deleted.
 	ChainAt(index uint64) (chain [32]byte, known bool, err error)
-	// NextDue returns the log time at which something happens by itself.
+	// NextDue returns the log time at which something happens without a command.
 	NextDue() (ms int64, ok bool)
 	// Clock returns the log's clock, Unix ms; 0 for an empty log.
 	Clock() int64
@@ -41,60 +41,53 @@ type Machine interface {
 	Rules() uint16
 }
 
-// Metrics takes what a replica, and the libraries under it, count. Names are in
+// Metrics records what a replica, and the libraries under it, measure. Names are in
 // snake_case without a prefix; labels are pairs of name and value.
 type Metrics interface {
 	Count(name string, n float64, labels ...string)
 	Gauge(name string, v float64, labels ...string)
-	// Observe takes one sample: seconds where the name ends in _seconds.
+	// Observe records one sample: seconds if the name ends in _seconds.
 	Observe(name string, v float64, labels ...string)
 }
 
-// Options of a replica. What is zero gets its default.
+// Options of a replica. What is zero gets its default. Callbacks must not block.
 type Options struct {
-	NodeID    string
-	ClusterID string
-	// Dir holds the Raft log and the votes (<data>/raft), CheckpointDir the
-	// checkpoints.
-	Dir           string
-	CheckpointDir string
-	FS            vfs.FS // default: the operating system's
-	// Incarnation is of the data directory, and part of Raft's server id: see
-	// Member. A cluster of one that is older than incarnations keeps its id.
-	Incarnation string
-	Net         *peer.Net // where others reach this node
-	HTTPAddr    string    // where clients reach this node, told to the others
-	Logger      *slog.Logger
-	Machine     Machine
-	Metrics     Metrics
-	// Initial is the first configuration of a new cluster, the same on all of
-	// its nodes. Where there is a cluster on disk it does nothing; nil: none is
-	// made here.
+	NodeID        string
+	ClusterID     string
+	Incarnation   string    // of the data directory, part of Raft's server id: see Member
+	Dir           string    // of the Raft log and the votes
+	CheckpointDir string    // of the checkpoints
+	FS            vfs.FS    // default: the operating system's
+	Net           *peer.Net // to other nodes
+	HTTPAddr      string    // where clients reach this node
+	Logger        *slog.Logger
+	Machine       Machine
+	Metrics       Metrics
+	Wall          func() time.Time // default time.Now
+	// Initial is the first configuration of a new cluster, the same on all of its nodes. It
+	// is ignored if there is a cluster on disk.
 	Initial []datadir.Member
-	// Joined tells that OnJoined has been called for this incarnation before: who
-	// is in no configuration then was removed, and does not ask to come back.
-	Joined bool
+	// Contacts are Raft addresses to ask for admission while this node is in no
+	// configuration.
+	Contacts []string
 	// OnJoined is called, once, when the configuration has this node for the first time. It
 	// must make that durable.
 	OnJoined func()
-	// Contacts are Raft addresses to ask to be taken in, where this node is in
-	// no configuration.
-	Contacts []string
-	Wall     func() time.Time // default time.Now
+	// Joined is whether OnJoined was called for this incarnation before: a node that is in
+	// no configuration then was removed, and does not ask to join again.
+	Joined bool
 	// OnOut is called, once, when this directory is no member any more: with
-	// ErrRemoved or ErrRolledBack. It must not block, and must have Shutdown called.
+	// ErrRemoved or ErrRolledBack. It must have Shutdown called.
 	OnOut func(error)
-	// Changed is of capacity one, and is sent to after each batch that is applied, and
-	// when this node begins or ceases to lead. nil: nobody wants to know.
-	Changed chan struct{}
-	// OnFatal is told, once, why the replica cannot go on. It is expected to end
-	// the process without calling back: whatever was not answered until then is
-	// unknown to the clients.
+	// OnFatal is called, once, when the replica cannot continue. It must end the process
+	// without calling back: the outcome of unanswered writes is unknown to the clients.
 	OnFatal func(error)
+	// Changed, of capacity one, is sent to after each batch that is applied, and when this
+	// node begins or ceases to lead. nil: it is not.
+	Changed chan struct{}
 
-	// A checkpoint is written after so many entries, or bytes of them that are
-	// also as many as the last one has, or at this interval if anything was
-	// applied since.
+	// A checkpoint is written after this number of entries, or bytes of them that are also
+	// as many as the last one has, or at this interval if anything was applied since.
 	SnapshotThreshold uint64        // default 100,000
 	SnapshotBytes     uint64        // default 256 MiB
 	SnapshotInterval  time.Duration // default 10 min; negative: never
@@ -108,39 +101,35 @@ type Options struct {
 	LeaderLeaseTimeout time.Duration // default 500 ms
 	CommitTimeout      time.Duration // default 50 ms
 	StoreDeadline      time.Duration // default 5 s
-	LeaderWait         time.Duration // how long a request waits for a leader to be known, default 3 s
+	LeaderWait         time.Duration // how long a request waits for a leader, default 3 s
 	SegmentBytes       int           // of the Raft log's files, default 32 MiB
 
 	Limits Limits
 
-	// ClockOffset (ms) is added to the wall clock where the log's time is based
-	// on it: a directory made by replay --into goes on from its last instant.
+	// ClockOffset (ms) is added to the wall clock: a directory made by replay --into
+	// continues from its last instant.
 	ClockOffset int64
-	// Rules is the newest version of the rules of deciding that the Machine
-	// knows; default event.Rules.
+	// Rules is the newest version of the rules that the Machine knows, default event.Rules.
 	Rules uint16
-	// A mark is proposed after so many entries, or at this interval if anything
+	// A mark is proposed after this number of entries, or at this interval if anything
 	// else was applied since the last.
 	MarkEntries  uint64        // default 1000
 	MarkInterval time.Duration // default 10 s
-	// FreeBytes tells how much room is left on the disk. Below ReserveBytes
-	// produce is refused with insufficient_storage, below a half of it leases
-	// too, below a quarter everything: a disk that is really full ends the
-	// process. nil: not looked at.
+	// FreeBytes returns the free space on the disk; nil: there is always enough. Below
+	// ReserveBytes produce is refused with insufficient_storage, below a half of it leases
+	// too, below a quarter everything: a disk that is really full ends the process.
 	FreeBytes    func() (uint64, error)
 	ReserveBytes uint64 // default 256 MiB
 
-	// OpenKV opens a small durable store by name in place of a bbolt file in Dir: for tests on
-	// a simulated disk.
-	OpenKV func(name string) (waltypes.MetaStore, error)
-	// BeforeStore is called before each write of the Raft log, as part of it:
-	// for tests of a disk that is slow, or hangs.
+	// For tests on a simulated disk: OpenKV opens a small durable store by name in place of
+	// a bbolt file in Dir; BeforeStore is called as part of each write of the Raft log.
+	OpenKV      func(name string) (waltypes.MetaStore, error)
 	BeforeStore func()
 }
 
 // Limits bound the batcher: overloaded is answered before memory grows.
 type Limits struct {
-	GroupBytes    int // of one entry, default 1 MiB; a larger lone command goes alone
+	GroupBytes    int // of one entry, default 1 MiB; a larger command goes alone
 	GroupCommands int // of one entry, default 1024
 	GroupWeight   int // messages, leases and settles of one entry, default 16,384
 	Entries       int // in flight, default 32; well below TrailingLogs
@@ -161,15 +150,6 @@ func (o Options) withDefaults() (Options, error) {
 	if o.NodeID == "" || o.Dir == "" || o.CheckpointDir == "" || o.Machine == nil {
 		return o, errors.New("raft: NodeID, Dir, CheckpointDir and Machine are needed")
 	}
-	if o.FS == nil {
-		o.FS = vfs.OS{}
-	}
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
-	}
-	if o.Metrics == nil {
-		o.Metrics = noMetrics{}
-	}
 	if o.Wall == nil {
 		o.Wall = time.Now
 	}
@@ -185,6 +165,9 @@ func (o Options) withDefaults() (Options, error) {
 	if o.OnFatal == nil {
 		o.OnFatal = func(err error) { panic(err) }
 	}
+	def[vfs.FS](&o.FS, vfs.OS{})
+	def(&o.Logger, slog.New(slog.DiscardHandler))
+	def[Metrics](&o.Metrics, noMetrics{})
 	def(&o.Rules, event.Rules)
 	def(&o.MarkEntries, 1000)
 	def(&o.MarkInterval, 10*time.Second)

@@ -81,7 +81,7 @@ func (r *Replica) Barrier(ctx context.Context) error {
 	select {
 	case <-rd.done:
 	case <-ctx.Done():
-		return problem(CodeNoLeader, "the request ended before leadership was confirmed", false, 1000)
+		return notNow("the request ended before leadership was confirmed")
 	case <-r.run.stop:
 		return r.unavailable()
 	}
@@ -90,8 +90,8 @@ func (r *Replica) Barrier(ctx context.Context) error {
 	}
 	err := r.waitApplied(ctx, rd.index)
 	if err != nil && ctx.Err() != nil {
-		return problem(CodeNoLeader, fmt.Sprintf("the request ended before this node had caught up "+
-			"with the leader: %d of %d", r.fsm.progress().index, rd.index), false, 1000)
+		return notNow("the request ended before this node had caught up with the leader: %d of %d",
+			r.fsm.progress().index, rd.index)
 	}
 	return err
 }
@@ -138,7 +138,7 @@ func (r *Replica) readIndex() (uint64, error) {
 			return 0, p
 		}
 	}
-	return 0, problem(CodeNoLeader, "no leader is known that confirms what was committed", false, 1000)
+	return 0, notNow("no leader is known that confirms what was committed")
 }
 
 // confirmHere is the leader's: it returns its commit index if it still leads

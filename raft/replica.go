@@ -250,7 +250,8 @@ func (r *Replica) config() *hraft.Config {
 	c.ElectionTimeout = r.o.ElectionTimeout + time.Millisecond
 	c.LeaderLeaseTimeout = r.o.LeaderLeaseTimeout
 	c.CommitTimeout = r.o.CommitTimeout
-	c.TrailingLogs = max(r.o.TrailingLogs, 1) // 0 would look like a removal of all: logStore.DeleteRange
+	// 0 would look like a removal of all: logStore.DeleteRange.
+	c.TrailingLogs = max(r.o.TrailingLogs, 1)
 	// Entries are up to 1 MiB: one message to a follower stays below 16.
 	c.MaxAppendEntries = 16
 	// takeSnapshots says when, by bytes too, and without dice.
@@ -294,18 +295,21 @@ func (r *Replica) Propose(ctx context.Context, c *event.Command) (event.Result, 
 	return r.b.propose(ctx, c)
 }
 
+// Wait waits for the answer to a command.
+type Wait = func(context.Context) (event.Result, error)
+
 // Begin is Propose in two steps, for a command and some that go along with it: they are
 // in the same entry, in the order of their classes, if that has room for them. It returns
 // at once, with a function for each command, to be called once, that waits for the answer
 // as Propose does. If the first command is refused, the others are not proposed.
-func (r *Replica) Begin(c *event.Command, along []*event.Command) []func(context.Context) (event.Result, error) {
+func (r *Replica) Begin(c *event.Command, along []*event.Command) []Wait {
 	return r.b.begin(append([]*event.Command{c}, along...)...)
 }
 
 // unavailable returns why this node accepts and applies nothing now; nil: it does.
 func (r *Replica) unavailable() *event.Problem {
 	if r.run.dead.Load() != nil {
-		return problem(CodeNoLeader, "this node has failed and is about to exit; nothing was proposed", false, 1000)
+		return notNow("this node has failed and is about to exit; nothing was proposed")
 	}
 	select {
 	case <-r.run.stop:
@@ -383,8 +387,9 @@ const codeNoMember = "no_member"
 func (r *Replica) forCluster(h peer.Handler) peer.Handler {
 	return func(ctx context.Context, from peer.Identity, body []byte) ([]byte, error) {
 		if from.Cluster != r.o.ClusterID {
-			detail := fmt.Sprintf("node %q is of cluster %q, not of %q", from.Node, from.Cluster, r.o.ClusterID)
-			return nil, &peer.Error{Code: codeNoMember, Detail: detail}
+			return nil, &peer.Error{Code: codeNoMember,
+				Detail: fmt.Sprintf("node %q is of cluster %q, not of %q", from.Node,
+					from.Cluster, r.o.ClusterID)}
 		}
 		return h(ctx, from, body)
 	}
@@ -404,18 +409,21 @@ func (r *Replica) forMembers(h peer.Handler) peer.Handler {
 
 // HandleMembers answers the calls of that name that members of the cluster make;
 // nil: nobody does any more.
-func (r *Replica) HandleMembers(name string, h func(ctx context.Context, body []byte) ([]byte, error)) {
+func (r *Replica) HandleMembers(
+	name string, h func(ctx context.Context, body []byte) ([]byte, error),
+) {
 	var serve peer.Handler
 	if h != nil {
-		serve = r.forMembers(func(ctx context.Context, _ peer.Identity, body []byte) ([]byte, error) {
-			return h(ctx, body)
+		serve = r.forMembers(func(ctx context.Context, _ peer.Identity, b []byte) ([]byte, error) {
+			return h(ctx, b)
 		})
 	}
 	r.o.Net.Handle(name, serve)
 }
 
 // callNode calls a node, and no other that is at its address now.
-func (r *Replica) callNode(ctx context.Context, to peer.Target, name string, body []byte) ([]byte, error) {
+func (r *Replica) callNode(ctx context.Context, to peer.Target, name string, body []byte) ([]byte,
+	error) {
 	answer, from, err := r.o.Net.Call(ctx, to, name, body)
 	if err == nil && to.Node != "" && from.Node != to.Node {
 		err = fmt.Errorf("%s answered in place of %s", from.Node, to.Node)
@@ -521,7 +529,9 @@ func (r *Replica) StepDown(ctx context.Context) error {
 // successors returns the other voters: the reachable ones (in the first second there are
 // none) and those with the longest log first.
 func (r *Replica) successors() []MemberStatus {
-	all := slices.DeleteFunc(r.remotes(), func(v MemberStatus) bool { return !v.Votes || v.Status.Held })
+	all := slices.DeleteFunc(r.remotes(), func(v MemberStatus) bool {
+		return !v.Votes || v.Status.Held
+	})
 	rank := func(v MemberStatus) uint64 {
 		if v.Reachable {
 			return v.Status.Last + 1

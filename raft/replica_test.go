@@ -16,7 +16,8 @@ import (
 func TestMain(m *testing.M) {
 	// hashicorp/raft never answers for an entry that was committed, but not yet
 	// applied, when it was shut down: tests of a failing disk leave one waiter.
-	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/hashicorp/raft.(*deferError).Error"))
+	goleak.VerifyTestMain(m,
+		goleak.IgnoreAnyFunction("github.com/hashicorp/raft.(*deferError).Error"))
 }
 
 func TestProposeAppliesAndAnswers(t *testing.T) {

@@ -69,14 +69,16 @@ func TestOlderBinaryRefuses(t *testing.T) {
 	o := on(vfs.NewMem())
 	o.Rules = 2
 	n := boot(t, o)
-	if _, err := n.Propose(t.Context(), &event.Command{Upgrade: &event.Upgrade{Rules: 2}}); err != nil {
+	if _, err := n.Propose(t.Context(),
+		&event.Command{Upgrade: &event.Upgrade{Rules: 2}}); err != nil {
 		t.Fatal(err)
 	}
 	n.down()
 	o = n.o
 	o.Rules, o.Machine = 1, nil
 	_, err := tryBoot(t, o)
-	if err == nil || !strings.Contains(err.Error(), "requires rules version 2, this binary supports up to 1") {
+	if err == nil || !strings.Contains(err.Error(),
+		"requires rules version 2, this binary supports up to 1") {
 		t.Fatal(err)
 	}
 }

@@ -56,7 +56,8 @@ func plain(args []any) []any {
 // routine are the errors that hashicorp/raft logs at each attempt whenever a node stops,
 // starts or is away. It logs an unreachable node once more, as "failed to contact".
 var routine = map[string]bool{
-	"failed to heartbeat to": true, "failed to appendEntries to": true, "failed to send snapshot to": true,
+	"failed to heartbeat to": true, "failed to appendEntries to": true,
+	"failed to send snapshot to":        true,
 	"failed to decode incoming command": true, "failed to get previous log": true,
 	"appendEntries rejected, sending older logs": true, "failed to make requestVote RPC": true,
 	"failed to flush response": true,
@@ -65,8 +66,9 @@ var routine = map[string]bool{
 // again are the messages that it repeats while a node is cut off. They are logged once
 // a minute.
 var again = map[string]bool{
-	"Election timeout reached, restarting election": true, "rejecting pre-vote request since we have a leader": true,
-	"rejecting vote request since we have a leader": true, electionStarts: true,
+	"Election timeout reached, restarting election":     true,
+	"rejecting pre-vote request since we have a leader": true,
+	"rejecting vote request since we have a leader":     true, electionStarts: true,
 	"failed to contact": true, "failed to contact quorum of nodes, stepping down": true,
 	"pre-vote campaign failed, waiting for election timeout": true,
 }

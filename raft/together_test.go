@@ -51,9 +51,11 @@ func TestAnyNodeTakesAnyWrite(t *testing.T) {
 						return
 					}
 					m.m.mu.Lock()
-					at := slices.IndexFunc(m.m.blocks, func(b block) bool { return b.Index == r.Index })
+					at := slices.IndexFunc(m.m.blocks,
+						func(b block) bool { return b.Index == r.Index })
 					if at < 0 || !slices.Contains(m.m.blocks[at].Names, name) {
-						t.Errorf("%s was answered with index %d: %+v", name, r.Index, m.m.blocks[max(0, at)])
+						t.Errorf("%s was answered with index %d: %+v", name, r.Index,
+							m.m.blocks[max(0, at)])
 					}
 					m.m.mu.Unlock()
 				}
@@ -228,7 +230,8 @@ func (w *writers) check(t testing.TB, names []string) {
 			t.Errorf("%s was not applied and is there", n)
 		}
 	}
-	t.Logf("%d done, %d refused, %d unknown: %v", len(w.done), len(w.refused), len(w.unknown), w.why)
+	t.Logf("%d done, %d refused, %d unknown: %v", len(w.done), len(w.refused), len(w.unknown),
+		w.why)
 }
 
 // Leaders are cut off in the middle: what clients are told is true.
@@ -278,7 +281,8 @@ func TestStepDownFailsNobody(t *testing.T) {
 	if len(w.refused)+len(w.unknown) > 0 {
 		// More than one term for each handover: there was an election that this
 		// test did not ask for.
-		t.Errorf("writes failed, %d terms after 5 handovers: %v", c.leader().raft.CurrentTerm()-term, w.why)
+		t.Errorf("writes failed, %d terms after 5 handovers: %v",
+			c.leader().raft.CurrentTerm()-term, w.why)
 	}
 }
 
@@ -288,7 +292,8 @@ func TestShutdownOfTheLeader(t *testing.T) {
 	c := cluster(t, 3, calm)
 	l := c.settled()
 	others := c.write(4, l.name)
-	own := c.write(4, slices.DeleteFunc([]string{"n1", "n2", "n3"}, func(n string) bool { return n == l.name })...)
+	own := c.write(4, slices.DeleteFunc([]string{"n1", "n2", "n3"},
+		func(n string) bool { return n == l.name })...)
 	others.more(t, 50)
 	own.more(t, 20)
 	began := time.Now()
@@ -325,24 +330,6 @@ func TestShutdownOfTheLeader(t *testing.T) {
 	}
 }
 
-// A minority tells in bounded time that it cannot write or read.
-func TestMinority(t *testing.T) {
-	c := cluster(t, 3, func(o *Options) { o.LeaderWait = 300 * time.Millisecond })
-	l := c.settled()
-	for _, m := range c.members() {
-		if m != l {
-			m.stop()
-		}
-	}
-	until(t, "it steps down", func() bool { return !l.Leader() })
-	if p := l.refused(t.Context(), put("x")); p.Code != CodeNoLeader || p.Unknown {
-		t.Errorf("%+v", p)
-	}
-	if p := asProblem(t, l.Barrier(t.Context())); p.Code != CodeNoLeader || p.Unknown {
-		t.Errorf("%+v", p)
-	}
-}
-
 // One node's wall clock is years off, and each node leads once: time goes on as
 // the other two have it, on all nodes.
 func TestOneClockYearsOff(t *testing.T) {
@@ -352,7 +339,9 @@ func TestOneClockYearsOff(t *testing.T) {
 			var jump atomic.Int64
 			c := cluster(t, 3, func(o *Options) {
 				if o.NodeID == "n2" {
-					o.Wall = func() time.Time { return time.Now().Add(off + time.Duration(jump.Load())) }
+					o.Wall = func() time.Time {
+						return time.Now().Add(off + time.Duration(jump.Load()))
+					}
 				}
 			})
 			check := func(what string) {
@@ -389,29 +378,5 @@ func TestOneClockYearsOff(t *testing.T) {
 				m.m.mu.Unlock()
 			}
 		})
-	}
-}
-
-// The load of a follower includes what it has forwarded.
-func TestLoadOfAFollower(t *testing.T) {
-	c := cluster(t, 3, calm)
-	l := c.settled()
-	f := c.members()[0]
-	if f == l {
-		f = c.members()[1]
-	}
-	gate := make(chan struct{})
-	l.m.hold = gate
-	done := f.async(t.Context(), put("held"))
-	until(t, "it is with the leader", func() bool { return l.load().InFlight == 1 })
-	if load := f.load(); load.Entries != 1 || load.InFlight != 1 {
-		t.Errorf("%+v", load)
-	}
-	close(gate)
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
-	if load := f.load(); load.Entries != 0 || load.InFlight != 0 {
-		t.Errorf("%+v", load)
 	}
 }

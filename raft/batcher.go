@@ -54,9 +54,9 @@ type leadership struct {
 	closing bool // no new commands are accepted
 	ended   bool // nothing leaves this node any more
 
-	failed  bool      // the last attempt to reach a leader failed
-	retryAt time.Time // when the next one is due
-	took    time.Time // when a leader last took something
+	failed   bool      // the last attempt to reach a leader failed
+	retryAt  time.Time // when the next one is due
+	accepted time.Time // when a leader last accepted something
 }
 
 // batch is a group of commands in flight: an entry of this node's own, or a call to the
@@ -479,7 +479,7 @@ func (b *batcher) complete(e *batch, f hraft.ApplyFuture, err error) {
 		switch {
 		case failure == nil:
 			l.ready = true
-			b.tookLocked(now)
+			b.acceptedLocked(now)
 		case deposed: // Raft's notification is on its way
 			l.leader, l.ready = false, false
 			b.movedLocked()
@@ -495,7 +495,7 @@ func (b *batcher) complete(e *batch, f hraft.ApplyFuture, err error) {
 	} else if back {
 		b.sendBackLocked()
 	}
-	b.landedLocked(e, func(i int) (event.Answer, bool) {
+	b.finishLocked(e, func(i int) (event.Answer, bool) {
 		a := event.Answer{Refusal: failure, Back: back}
 		if failure == nil {
 			a.Result = r.results[i]
@@ -538,8 +538,8 @@ func (b *batcher) resultsOf(e *batch, f hraft.ApplyFuture, err error) (results, 
 	return results{}, outcome(err)
 }
 
-// landedLocked removes a batch from those in flight and settles its commands.
-func (b *batcher) landedLocked(e *batch, answer func(i int) (event.Answer, bool)) {
+// finishLocked removes a batch from those in flight and settles its commands.
+func (b *batcher) finishLocked(e *batch, answer func(i int) (event.Answer, bool)) {
 	b.flight = slices.DeleteFunc(b.flight, func(o *batch) bool { return o == e })
 	b.settleLocked(e, answer)
 }
@@ -575,13 +575,13 @@ func (b *batcher) settleLocked(e *batch, answer func(i int) (event.Answer, bool)
 
 // expireLocked refuses commands that have waited too long for a leader, and returns
 // when the next one will have. Time under load does not count: only the time since a
-// leader took something.
+// leader accepted something.
 func (b *batcher) expireLocked(now time.Time) time.Duration {
 	if b.queues.n == 0 || !b.troubledLocked() {
 		return never
 	}
 	limit := now.Add(-b.o.LeaderWait)
-	if left := b.lead.took.Sub(limit); left > 0 {
+	if left := b.lead.accepted.Sub(limit); left > 0 {
 		return left
 	}
 	late, next := b.queues.expire(limit)
@@ -595,19 +595,19 @@ func (b *batcher) expireLocked(now time.Time) time.Duration {
 	return next
 }
 
-// troubledLocked reports whether no leader takes the waiting commands, as far as this
+// troubledLocked reports whether no leader accepts the waiting commands, as far as this
 // node knows.
 func (b *batcher) troubledLocked() bool {
 	l := &b.lead
 	return l.failed || l.holds > 0 || !l.leader && !b.forward.known
 }
 
-// tookLocked records that a leader took something.
-func (b *batcher) tookLocked(now time.Time) {
-	b.lead.failed, b.lead.retryAt, b.lead.took = false, time.Time{}, now
+// acceptedLocked records that a leader accepted something.
+func (b *batcher) acceptedLocked(now time.Time) {
+	b.lead.failed, b.lead.retryAt, b.lead.accepted = false, time.Time{}, now
 }
 
-// failedLocked records that no leader took it. The next attempt follows after a pause.
+// failedLocked records that no leader accepted it. The next attempt follows after a pause.
 func (b *batcher) failedLocked(now time.Time) {
 	b.lead.failed, b.lead.retryAt = true, now.Add(retryPause)
 }
@@ -619,7 +619,7 @@ func (b *batcher) hold() (release func()) {
 		defer b.mu.Unlock()
 		b.lead.holds += n
 		b.sendBackLocked()
-		b.lead.took = time.Now() // from here on, waiting commands wait for a leader
+		b.lead.accepted = time.Now() // from here on, waiting commands wait for a leader
 		b.changedLocked()
 	}
 	add(1)

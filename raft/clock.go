@@ -39,7 +39,7 @@ const (
 	clockLook   = 50 * time.Millisecond
 )
 
-// wallNow is this node's own wall clock, as the others are told of it.
+// wallNow returns this node's own wall clock.
 func (c *clock) wallNow() int64 { return c.wall().UnixMilli() + c.offset }
 
 func (c *clock) setLocked(t int64) { c.base, c.start = t, time.Now() }
@@ -65,7 +65,7 @@ func (c *clock) lead(log int64, alone bool) {
 }
 
 // agree moves time forward to the lower median of the voters' wall clocks, as
-// far as they are known (others), and reports whether it has to be called again.
+// far as they are known (others), and reports whether it must be called again.
 // With a quorum of three known, the lower of two clocks counts: a single one
 // that is ahead moves nothing, one that is behind only puts off the jump until
 // the third is known.
@@ -133,7 +133,7 @@ func (c *clock) nowLocked() int64 {
 func (c *clock) stamp(log int64) int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	// An earlier leader may have been ahead: time goes on from there.
+	// An earlier leader may have been ahead: time continues from there.
 	c.advanceLocked(log)
 	c.last = c.nowLocked()
 	return c.last

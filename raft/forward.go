@@ -32,7 +32,7 @@ const (
 	maxCalls = 4 * maxForwards
 	// lookAgain is how often a node without a leader looks for one.
 	lookAgain = 250 * time.Millisecond
-	// retryPause is between attempts while no leader takes what waits.
+	// retryPause is between attempts while no leader accepts what waits.
 	retryPause = 50 * time.Millisecond
 )
 
@@ -145,7 +145,7 @@ func (b *batcher) send(e *batch) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.rate.add(len(e.group), time.Now())
-	b.landedLocked(e, func(i int) (event.Answer, bool) {
+	b.finishLocked(e, func(i int) (event.Answer, bool) {
 		a := answers[i]
 		if !applied && !a.Result.Complete() {
 			// It is completed from this node's own log and state.
@@ -189,21 +189,21 @@ func (b *batcher) returned(e *batch, answers []event.Answer, err error) (index u
 			answers[i] = a
 		}
 	}
-	took := false
+	accepted := false
 	for i := range answers {
-		took = took || err == nil && !answers[i].Back
+		accepted = accepted || err == nil && !answers[i].Back
 		index = max(index, answers[i].Result.Index)
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	switch {
-	case took:
-		b.tookLocked(time.Now())
+	case accepted:
+		b.acceptedLocked(time.Now())
 	case !b.lead.leader: // else the way to another leader no longer matters
 		b.failedLocked(time.Now())
 	}
 	if e.answered = true; index == 0 {
-		b.landedLocked(e, func(i int) (event.Answer, bool) { return answers[i], true })
+		b.finishLocked(e, func(i int) (event.Answer, bool) { return answers[i], true })
 	} else {
 		b.settleLocked(e, func(i int) (event.Answer, bool) {
 			return answers[i], answers[i].Back || answers[i].Refusal != nil

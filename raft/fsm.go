@@ -37,7 +37,7 @@ type fsm struct {
 	now progress
 }
 
-// progress is where the Machine stands.
+// progress is how far the Machine has come.
 type progress struct {
 	index   uint64 // Raft's: of the newest command or configuration seen
 	term    uint64 // of that entry; 0: none since the start

@@ -574,7 +574,7 @@ func (r *Replica) unstick() {
 	began := r.b.probe()
 	ctx, cancel := context.WithTimeout(r.run.ctx, transferSticks)
 	defer cancel()
-	accepts := func() bool { return !r.b.lead.leader || r.b.lead.took.After(began) }
+	accepts := func() bool { return !r.b.lead.leader || r.b.lead.accepted.After(began) }
 	if !r.b.until(ctx, accepts) && r.run.ctx.Err() == nil {
 		r.fatal(fmt.Errorf("leadership transfer blocks all writes for %v", transferSticks))
 	}

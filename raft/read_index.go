@@ -16,7 +16,7 @@ import (
 const callReadIndex = "raft.readindex"
 
 // reads makes reads linearizable. Readers that come while a round of confirmation is
-// under way share the next one, which begins after all of them: one goroutine confirms
+// in progress share the next one, which begins after all of them: one goroutine confirms
 // round after round. On the leader the readers of other nodes share them too.
 type reads struct {
 	wake chan struct{} // of capacity one
@@ -29,8 +29,7 @@ type reads struct {
 // round is one confirmation.
 type round struct {
 	done chan struct{} // closed when index or err is set
-	// index is such that whoever has applied it sees all that was committed before the
-	// round began.
+	// index covers all that was committed before the round began.
 	index uint64
 	err   error // an *event.Problem
 }

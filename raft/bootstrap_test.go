@@ -492,24 +492,3 @@ func TestFinds(t *testing.T) {
 		w.end()
 	})
 }
-
-// TestSameNames: two others with one name never make a table. Each of them ends
-// when it hears of the other, so it takes a moment's chance to see both.
-func TestSameNames(t *testing.T) {
-	list := []string{"a:1", "b:1", "c:1"}
-	b := &bootstrap{list: list}
-	b.Card, b.Expect = &datadir.Node{}, 3
-	b.would.Store("")
-	var answers []bootAnswer
-	for _, addr := range list[1:] {
-		answers = append(answers, bootAnswer{
-			addr: addr, who: peer.Identity{Node: "n2", Raft: addr},
-			bootState: bootState{Expect: 3, List: list},
-		})
-	}
-	waits, err := b.judge(answers)
-	says := strings.Contains(waits, "c:1 (n2) has the id of b:1")
-	if err != nil || !says || b.Card.ClusterID != "" {
-		t.Errorf("%q, %v", waits, err)
-	}
-}

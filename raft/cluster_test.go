@@ -281,25 +281,3 @@ func (m *member) votersKnown() (n int) {
 	}
 	return n
 }
-
-func TestThreeFormAndReplicate(t *testing.T) {
-	c := cluster(t, 3, nil)
-	for i := range 20 {
-		c.put(fmt.Sprint(i))
-	}
-	c.level()
-	l := c.leader()
-	until(t, "all are reachable", func() bool {
-		return !slices.ContainsFunc(l.Members(), func(m MemberStatus) bool { return !m.Reachable })
-	})
-	for _, m := range c.members() {
-		until(t, m.name+" is ready", func() bool { ok, _ := m.Ready(); return ok })
-		until(t, m.name+" knows how old it is", func() bool { _, ok := m.Age(); return ok })
-	}
-	// Their logs agree from the first entry on.
-	down := l.name
-	l.stop()
-	c.put("after the leader's death")
-	c.start(c.get(down))
-	c.level()
-}

@@ -223,7 +223,7 @@ func (r *Replica) start() error {
 	r.run.wg.Go(r.agree)
 	r.run.wg.Go(r.watchPeers)
 	r.run.wg.Go(r.tendMembership)
-	r.run.wg.Go(func() { r.notifyCommits(r.trans) })
+	r.run.wg.Go(r.notifyCommits)
 	if !r.rollback.free.Load() {
 		r.run.wg.Go(func() { r.seekAdmission(shown) })
 	}

@@ -382,7 +382,7 @@ func raise(to *atomic.Uint64, v uint64) {
 }
 
 // notifyCommits runs until the replica stops.
-func (r *Replica) notifyCommits(t *transport) {
+func (r *Replica) notifyCommits() {
 	n := &r.peers.commits
 	for {
 		select {
@@ -408,8 +408,8 @@ func (r *Replica) notifyCommits(t *transport) {
 				defer f.sending.Store(false)
 				var resp hraft.AppendEntriesResponse
 				// After a failure hashicorp/raft continues.
-				_ = t.append(s.ID, s.Address, &hraft.AppendEntriesRequest{
-					RPCHeader: t.header(), Term: term,
+				_ = r.trans.append(s.ID, s.Address, &hraft.AppendEntriesRequest{
+					RPCHeader: r.trans.header(), Term: term,
 					PrevLogEntry: p.index, PrevLogTerm: p.term, LeaderCommitIndex: p.index,
 				}, &resp)
 			})

@@ -28,7 +28,8 @@ func (r *Replica) Offers() <-chan Offer { return r.offers }
 func (r *Replica) Sources(o Offer) []peer.Target {
 	var out []peer.Target
 	for _, m := range r.Members() {
-		if t := m.target(); m.Reachable && t != o.From && m.serverID() != r.id && m.Status.Head >= o.Meta.HeadIndex {
+		has := m.Reachable && m.Status.Head >= o.Meta.HeadIndex
+		if t := m.target(); has && t != o.From && m.serverID() != r.id {
 			out = append(out, t)
 		}
 	}
@@ -59,7 +60,8 @@ var errFetching = errors.New("the other node is fetching the checkpoint")
 // that way (I17): the receiver is offered the newest checkpoint, fetches what it lacks in the
 // background, and opens its directory again. This call returns when it has done that.
 func (r *Replica) offer(
-	id hraft.ServerID, addr hraft.ServerAddress, args *hraft.InstallSnapshotRequest, resp *hraft.InstallSnapshotResponse,
+	id hraft.ServerID, addr hraft.ServerAddress,
+	args *hraft.InstallSnapshotRequest, resp *hraft.InstallSnapshotResponse,
 ) error {
 	for {
 		meta, ok := r.stores.snaps.newest()
@@ -68,7 +70,9 @@ func (r *Replica) offer(
 		}
 		var a offerAnswer
 		ctx, cancel := r.within(5 * time.Second)
-		ask := offerAsk{Term: args.Term, Index: args.LastLogIndex, LogTerm: args.LastLogTerm, Meta: meta}
+		ask := offerAsk{
+			Term: args.Term, Index: args.LastLogIndex, LogTerm: args.LastLogTerm, Meta: meta,
+		}
 		_, err := call(ctx, r.o.Net, memberOf(id, addr).target(), rpcOffer, ask, &a)
 		cancel()
 		switch {
@@ -115,7 +119,8 @@ func (r *Replica) takeOffer(_ context.Context, from peer.Identity, ask offerAsk)
 		// One leader's word ends nobody: it may be the one that is wrong. The marks decide by
 		// majority (I18).
 		if r.lacking.logged.due(time.Now()) {
-			r.o.Logger.Error("offered checkpoint does not match the event log", "from", from.Node, "error", err)
+			r.o.Logger.Error("offered checkpoint does not match the event log",
+				"from", from.Node, "error", err)
 		}
 		return a, err
 	}

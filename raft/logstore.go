@@ -143,7 +143,8 @@ func sealLogs(logs []*hraft.Log) []*hraft.Log {
 // unseallog checks an entry against its checksum in Extensions, which nothing else uses, and
 // removes it.
 func unseallog(index uint64, l *hraft.Log) error {
-	if len(l.Extensions) != 4 || l.Index != index || binary.BigEndian.Uint32(l.Extensions) != logSum(l) {
+	sum := l.Extensions
+	if len(sum) != 4 || l.Index != index || binary.BigEndian.Uint32(sum) != logSum(l) {
 		return fmt.Errorf("raft log: entry %d does not match its checksum", index)
 	}
 	l.Extensions = nil
@@ -199,7 +200,8 @@ func (s *logStore) write(logs []*hraft.Log) error {
 // its no-ops from it: a caller that waited for one would wait for the next command.
 func (s *logStore) delivered(index uint64) uint64 {
 	var l hraft.Log
-	for s.GetLog(index, &l) == nil && l.Type != hraft.LogCommand && l.Type != hraft.LogConfiguration {
+	for s.GetLog(index, &l) == nil &&
+		l.Type != hraft.LogCommand && l.Type != hraft.LogConfiguration {
 		index--
 	}
 	return index
@@ -223,8 +225,8 @@ func (s *logStore) DeleteRange(from, to uint64) error {
 	// What was applied here was committed. A leader that has something else there has another
 	// history, or this node does.
 	if from > first && s.applied != nil && from <= s.applied() {
-		s.die(fmt.Errorf("%w: the leader replaces the entries from index %d on, and those up to %d were applied here",
-			ErrDiverged, from, s.applied()))
+		s.die(fmt.Errorf("%w: the leader replaces the entries from index %d on, "+
+			"and those up to %d were applied here", ErrDiverged, from, s.applied()))
 		return errBroken
 	}
 	s.cache.forget(to)

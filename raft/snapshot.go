@@ -133,7 +133,8 @@ func (s *snapshots) pinnedLocked() (lowest uint64) {
 func (s *snapshots) List() (out []*hraft.SnapshotMeta, err error) {
 	for _, m := range s.metas() {
 		out = append(out, &hraft.SnapshotMeta{
-			Version: hraft.SnapshotVersion(m.SnapshotVersion), ID: m.Name(), Index: m.Index, Term: m.Term,
+			Version: hraft.SnapshotVersion(m.SnapshotVersion), ID: m.Name(),
+			Index: m.Index, Term: m.Term,
 			Configuration:      hraft.DecodeConfiguration(m.Configuration),
 			ConfigurationIndex: m.ConfigurationIndex, Size: m.Size,
 		})
@@ -154,7 +155,8 @@ func (s *snapshots) Open(id string) (*hraft.SnapshotMeta, io.ReadCloser, error) 
 
 // Create implements hraft.SnapshotStore.
 func (s *snapshots) Create(
-	version hraft.SnapshotVersion, index, term uint64, c hraft.Configuration, cIndex uint64, _ hraft.Transport,
+	version hraft.SnapshotVersion, index, term uint64,
+	c hraft.Configuration, cIndex uint64, _ hraft.Transport,
 ) (hraft.SnapshotSink, error) {
 	return &sink{store: s, meta: checkpoint.Meta{
 		Index: index, Term: term, SnapshotVersion: uint16(version),
@@ -177,7 +179,8 @@ func (s *snapshots) added(name string) error {
 	for _, m := range checkpoint.Thin(s.have, s.o.KeepCheckpoints) {
 		gone[m.Name()] = m.Index < pinned
 	}
-	if err := s.removeLocked(func(_ int, m *checkpoint.Meta) bool { return gone[m.Name()] }); err != nil {
+	err = s.removeLocked(func(_ int, m *checkpoint.Meta) bool { return gone[m.Name()] })
+	if err != nil {
 		// Not worth the new one: the next start lists it again.
 		s.o.Logger.Warn("old checkpoints stay", "error", err)
 	}

@@ -147,7 +147,8 @@ var ErrLostStore = errors.New("the Raft store is lost")
 // ErrRolledBack is returned if the directory was restored from an old copy or has lost a part,
 // while others in the cluster hold everything: it can continue as another member, in a new
 // incarnation, which has promised nothing (I16).
-var ErrRolledBack = errors.New("the data directory is older than what this node promised to the others")
+var ErrRolledBack = errors.New(
+	"the data directory is older than what this node promised to the others")
 
 // lost returns how to treat a store that is lost in part. nil: the incarnation is new; the
 // others bring it up to date, and what the event log holds already is skipped.
@@ -167,12 +168,12 @@ func (s *stores) lost(o Options, head uint64, what string) error {
 		"or checkpoints or the other half of the store are there", o.Dir, what, head)
 	switch {
 	case !others:
-		return fmt.Errorf("%w: %s; put the whole directory back, or make a new one with qlogd replay --into",
-			ErrLostStore, found)
+		return fmt.Errorf("%w: %s; put the whole directory back, "+
+			"or make a new one with qlogd replay --into", ErrLostStore, found)
 	case member:
 		return fmt.Errorf("%w: %s", ErrRolledBack, found)
 	}
-	o.Logger.Warn("the Raft store is incomplete; as a new incarnation this node is brought up to date by the others",
+	o.Logger.Warn("incomplete Raft store; the other nodes bring this new incarnation up to date",
 		"what", what, "head", head)
 	return nil
 }
@@ -198,7 +199,8 @@ func sound(file string, open func() error) (err error) {
 func openLog(o Options, f faults, floor func() uint64) (*logStore, error) {
 	files := walFS{o.FS}
 	s := &logStore{
-		dir: o.Dir, list: files.ListDir, open: func() (*wal.WAL, error) { return openFiles(o, files) },
+		dir: o.Dir, list: files.ListDir,
+		open:     func() (*wal.WAL, error) { return openFiles(o, files) },
 		deadline: o.StoreDeadline, fatal: f.fatal, die: f.die, floor: floor, before: o.BeforeStore,
 	}
 	err := sound(path.Join(o.Dir, metaFile), func() (err error) {
@@ -327,8 +329,8 @@ func (s *stores) check(o Options) error {
 		// A checkpoint of this node's own is never ahead of its event log, which was synced
 		// before, and one that was fetched was installed after the segments before it.
 		case head < newest.HeadIndex:
-			return fmt.Errorf("raft: the event log ends at index %d, below checkpoint %s of index %d: its end is lost",
-				head, newest.Name(), newest.HeadIndex)
+			return fmt.Errorf("raft: the event log ends at index %d, below checkpoint %s of index %d: "+
+				"its end is lost", head, newest.Name(), newest.HeadIndex)
 		case head == newest.HeadIndex && chain != newest.Chain:
 			return fmt.Errorf("raft: the event log has chain %x at index %d, checkpoint %s has %x",
 				chain, head, newest.Name(), newest.Chain)
@@ -348,8 +350,8 @@ func (s *stores) check(o Options) error {
 		s.known = configurationOf(newest)
 	}
 	if last > 0 && first > newest.Index+1 {
-		return fmt.Errorf("raft: the Raft log begins at index %d, but the newest usable checkpoint ends at %d: "+
-			"the entries between are lost", first, newest.Index)
+		return fmt.Errorf("raft: the Raft log begins at index %d, but the newest usable checkpoint "+
+			"ends at %d: the entries between are lost", first, newest.Index)
 	}
 	if err := s.verify(max(first, newest.Index+1), last); err != nil {
 		return err
@@ -390,7 +392,8 @@ func (s *stores) verify(from, to uint64) error {
 			return err
 		}
 		if l.Term < term {
-			return fmt.Errorf("raft log: entry %d is of term %d, the one before it of term %d", i, l.Term, term)
+			return fmt.Errorf("raft log: entry %d is of term %d, the one before it of term %d",
+				i, l.Term, term)
 		}
 		term = l.Term
 		if l.Type == hraft.LogConfiguration {
@@ -410,7 +413,8 @@ func (s *stores) bootstrap(o Options) error {
 	}
 	conf, self := o.first(), o.self()
 	if _, in := conf.find(self.serverID()); !in {
-		return fmt.Errorf("the cluster's first configuration does not have this node, %s", self.serverID())
+		return fmt.Errorf("the cluster's first configuration does not have this node, %s",
+			self.serverID())
 	}
 	last, err := s.log.LastIndex()
 	if err != nil {

@@ -161,7 +161,9 @@ func repairLog(dir string, meta waltypes.MetaStore, filer *segment.Filer) error 
 }
 
 // repairTail returns what replaces the unsealed tail.
-func repairTail(tail waltypes.SegmentInfo, nextID *uint64, filer *segment.Filer) ([]waltypes.SegmentInfo, error) {
+func repairTail(
+	tail waltypes.SegmentInfo, nextID *uint64, filer *segment.Filer,
+) ([]waltypes.SegmentInfo, error) {
 	old, err := filer.RecoverTail(tail)
 	if errors.Is(err, fs.ErrNotExist) {
 		return []waltypes.SegmentInfo{tail}, nil // raft-wal creates it
@@ -224,7 +226,9 @@ func sealHolds(tail waltypes.SegmentInfo, old waltypes.SegmentWriter, filer *seg
 // copyStep is the number of bytes that are copied with one fsync.
 const copyStep = 4 << 20
 
-func copyTail(fresh waltypes.SegmentInfo, old waltypes.SegmentWriter, filer *segment.Filer) (err error) {
+func copyTail(
+	fresh waltypes.SegmentInfo, old waltypes.SegmentWriter, filer *segment.Filer,
+) (err error) {
 	w, err := filer.Create(fresh)
 	if err != nil {
 		return err

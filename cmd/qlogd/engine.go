@@ -100,12 +100,14 @@ func openEngine(n *node) (_ *engine, err error) {
 		return nil, err
 	}
 	e.archiver = archive.NewArchiver(archive.ArchiverOptions{
-		Archive: c.Archive, DataDir: c.DataDir, ClusterID: card.ClusterID, SegmentBytes: e.log.SegmentSize(),
-		Segments: e.log.Segments, Leader: func() bool { return e.replica.Leader() }, Every: c.ArchiveInterval,
+		Archive: c.Archive, DataDir: c.DataDir, ClusterID: card.ClusterID, Every: c.ArchiveInterval,
+		SegmentBytes: e.log.SegmentSize(), Segments: e.log.Segments,
+		Leader:   func() bool { return e.replica.Leader() },
 		Registry: registry, Logger: logger,
 	})
 	models := datadir.Path(c.DataDir, datadir.ProjectionFile)
-	if e.models, err = store.Open(models, card.ClusterID, store.Options{Logger: logger}); err != nil {
+	e.models, err = store.Open(models, card.ClusterID, store.Options{Logger: logger})
+	if err != nil {
 		return nil, err
 	}
 	e.closing(func(context.Context) error { return e.models.Close() })
@@ -140,10 +142,15 @@ func openEngine(n *node) (_ *engine, err error) {
 		return nil
 	})
 	e.tasks = e.newTasks()
+	e.start(ro.Changed)
+	return e, nil
+}
 
+// start starts the goroutines of the engine.
+func (e *engine) start(changed <-chan struct{}) {
 	for _, run := range []func(context.Context){
 		e.tasks.Run, e.archiver.Run, e.erasures.Run, e.retention(e.c.HistoryRetention).Run,
-		func(ctx context.Context) { e.observe(ctx, ro.Changed) },
+		func(ctx context.Context) { e.observe(ctx, changed) },
 		func(context.Context) { e.follow() },
 		func(context.Context) { e.fetchLacking() },
 	} {
@@ -161,7 +168,6 @@ func openEngine(n *node) (_ *engine, err error) {
 		e.work.Wait()
 		return nil
 	})
-	return e, nil
 }
 
 // keepForRaft is left of a stop's time when deliveries are given up: for their messages to be
@@ -183,8 +189,9 @@ func (e *engine) stop(ctx context.Context) error {
 
 func (e *engine) retention(limit time.Duration) *retention.Retention {
 	return &retention.Retention{
-		Limit: limit, Log: e.log, State: e.machine, Replica: e.replica, KeepFrom: e.archiver.KeepFrom,
-		Logger: e.logger,
+		Limit: limit, Log: e.log, State: e.machine, Replica: e.replica,
+		KeepFrom: e.archiver.KeepFrom,
+		Logger:   e.logger,
 	}
 }
 
@@ -196,9 +203,9 @@ func (e *engine) checkBeginning(history uint64) error {
 	if !deleted || before < history || e.card.Fork != nil && before <= e.card.Fork.Index {
 		return nil
 	}
-	return fmt.Errorf("the event log begins behind index %d, but retention has deleted only what is "+
-		"before index %d: its first segments are lost; put the whole directory back from a backup",
-		before, history)
+	return fmt.Errorf("the event log begins behind index %d, but retention has deleted only what "+
+		"is before index %d: its first segments are lost; "+
+		"put the whole directory back from a backup", before, history)
 }
 
 func (e *engine) raftOptions(sink raft.Metrics) raft.Options {
@@ -207,7 +214,8 @@ func (e *engine) raftOptions(sink raft.Metrics) raft.Options {
 		NodeID: e.card.NodeID, ClusterID: e.card.ClusterID, Incarnation: e.card.Incarnation,
 		Dir:           datadir.Path(c.DataDir, datadir.RaftDir),
 		CheckpointDir: datadir.Path(c.DataDir, datadir.CheckpointDir),
-		FS:            vfs.OS{}, Net: e.peers, HTTPAddr: e.peers.Self().HTTP, Contacts: c.Join, Wall: time.Now,
+		FS:            vfs.OS{}, Wall: time.Now,
+		Net: e.peers, HTTPAddr: e.peers.Self().HTTP, Contacts: c.Join,
 		Logger: e.logger, Metrics: sink, OnFatal: e.fail,
 		SnapshotThreshold: c.CheckpointEvery, SnapshotInterval: c.CheckpointAge,
 		// Frequent checkpoints are often wanted for a short Raft log behind them.
@@ -339,7 +347,8 @@ func (v clusterView) View() wire.Cluster {
 
 // Add implements api.Cluster.
 func (v clusterView) Add(ctx context.Context, n wire.Node) error {
-	return v.AddMember(ctx, raft.Member{ID: n.ID, RaftAddr: n.RaftAddr, HTTPAddr: n.HTTPAddr, Voter: n.Voter})
+	m := raft.Member{ID: n.ID, RaftAddr: n.RaftAddr, HTTPAddr: n.HTTPAddr, Voter: n.Voter}
+	return v.AddMember(ctx, m)
 }
 
 // pushActor is the actor, in events, of the cluster's own deliveries.
@@ -429,7 +438,9 @@ func (e *engine) newErasures() (*erasure.Node, error) {
 		Propose: func(ctx context.Context, c *event.Command) (event.Result, error) {
 			return e.replica.Propose(ctx, c)
 		},
-		PurgeLog: func(ctx context.Context, upTo uint64) error { return e.replica.PurgeLog(ctx, upTo) },
+		PurgeLog: func(ctx context.Context, upTo uint64) error {
+			return e.replica.PurgeLog(ctx, upTo)
+		},
 	}
 	if e.archiver != nil {
 		o.Archive = e.archiver.Erase

@@ -72,7 +72,7 @@ func startNode(c *config, logger *slog.Logger) (_ *node, err error) {
 			_ = n.close() // the first error counts
 		}
 	}()
-	// Files and addresses first: a mistake in them must be found before anything is created on disk.
+	// Files and addresses first: a mistake in them must be found before anything is created.
 	if err := n.readSecrets(); err != nil {
 		return nil, err
 	}
@@ -172,7 +172,8 @@ func (n *node) readSecrets() (err error) {
 		}
 	}
 	if c.RaftTLSCert != "" {
-		if n.inside, err = certs.Load(c.RaftTLSCert, c.RaftTLSKey, c.RaftTLSCA, n.logger); err != nil {
+		n.inside, err = certs.Load(c.RaftTLSCert, c.RaftTLSKey, c.RaftTLSCA, n.logger)
+		if err != nil {
 			return usagef("raft-tls-cert: %w", err)
 		}
 	}
@@ -258,8 +259,8 @@ func (n *node) stop(ctx context.Context) error {
 		if err := e.replica.StepDown(ctx); err != nil {
 			n.logger.Warn("leadership was not transferred", "error", err)
 		}
-		// Clients move to other nodes meanwhile: a request that is being sent on a connection that is
-		// closed would have an unknown outcome.
+		// Clients move to other nodes meanwhile: a request that is being sent on a connection
+		// that is closed would have an unknown outcome.
 		e.api.Quiesce(ctx)
 	}
 	// Requests end while Raft can still commit them.
@@ -288,7 +289,8 @@ func (n *node) apiOptions() api.Options {
 	return api.Options{
 		MaxPayload: n.c.MaxPayloadBytes, MaxRequest: n.c.MaxRequestBytes,
 		HistoryRetention: n.c.HistoryRetention, AutoCreateQueues: n.c.AutoCreateQueues,
-		Auth: n.auth, OpenMetrics: n.c.OpenMetrics, Version: build().Version, TrustedProxies: proxies,
+		Auth: n.auth, OpenMetrics: n.c.OpenMetrics, TrustedProxies: proxies,
+		Version: build().Version,
 	}
 }
 
@@ -388,7 +390,8 @@ func (n *node) ask(c change) {
 func (n *node) keep(ctx context.Context) {
 	if n.card.Blank() {
 		err := raft.Bootstrap(ctx, raft.BootstrapOptions{
-			Net: n.peers, Card: n.card, Expect: n.c.BootstrapExpect, Join: n.c.Join, Logger: n.logger,
+			Net: n.peers, Card: n.card, Logger: n.logger,
+			Expect: n.c.BootstrapExpect, Join: n.c.Join,
 			Save: func() error { return n.card.Write(n.c.DataDir) },
 		})
 		if err == nil {

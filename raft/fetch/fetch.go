@@ -33,7 +33,9 @@ import (
 
 // Caller is the part of *peer.Net that Fetch needs.
 type Caller interface {
-	Call(ctx context.Context, to peer.Target, name string, body []byte) ([]byte, peer.Identity, error)
+	Call(
+		ctx context.Context, to peer.Target, name string, body []byte,
+	) ([]byte, peer.Identity, error)
 	Get(ctx context.Context, target peer.Target, path string, from, to int64) (io.ReadCloser, error)
 }
 
@@ -105,8 +107,9 @@ func (f *fetcher) run(ctx context.Context) (*Plan, error) {
 			continue
 		}
 		others = append(others, err)
-		if errors.Is(err, ErrNoSpace) || errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
-			break // whichever node it comes from
+		full := errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
+		if full || errors.Is(err, ErrNoSpace) {
+			break // the same with every node
 		}
 	}
 	if len(others) > 0 { // not all have said that this log is another one
@@ -145,13 +148,16 @@ func (f *fetcher) from(ctx context.Context, to peer.Target) (*Plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	f.Logger.Info("fetched", "checkpoint", c.Name, "segments", len(r.Segments), "replace", r.Replace)
+	f.Logger.Info("fetched", "checkpoint", c.Name,
+		"segments", len(r.Segments), "replace", r.Replace)
 	return r, f.FS.SyncDir(f.dir)
 }
 
 // plan asks a node for its segments and compares them with the local log. It returns what is
 // to be fetched, and the local block that the first segment continues; nil: none.
-func (f *fetcher) plan(ctx context.Context, to peer.Target) (r *Plan, after *log.SegmentInfo, err error) {
+func (f *fetcher) plan(
+	ctx context.Context, to peer.Target,
+) (r *Plan, after *log.SegmentInfo, err error) {
 	c := &f.Checkpoint
 	r = &Plan{Cluster: c.ClusterID, Checkpoint: checkpointOf(c)}
 	local, err := openLocal(f.FS, f.DataDir)
@@ -204,10 +210,11 @@ func (f *fetcher) plan(ctx context.Context, to peer.Target) (r *Plan, after *log
 	// Sealed segments that are the same stay: a chain covers all that came before it. The
 	// newest is fetched whole, because its end may not be on disk here.
 	for _, s := range have[:max(len(have)-1, 0)] {
-		if same := r.Segments[0]; s.First == same.First && s.Last == same.Last && checkpoint.Chain(s.Chain) == same.Chain {
-			r.PrevIndex, r.PrevChain, r.Segments = same.Last, same.Chain, r.Segments[1:]
+		next, chain := r.Segments[0], checkpoint.Chain(s.Chain)
+		if s.First == next.First && s.Last == next.Last && chain == next.Chain {
+			r.PrevIndex, r.PrevChain, r.Segments = next.Last, next.Chain, r.Segments[1:]
 		}
-		if s.Last == r.PrevIndex && checkpoint.Chain(s.Chain) == r.PrevChain {
+		if s.Last == r.PrevIndex && chain == r.PrevChain {
 			after = &s
 		}
 	}
@@ -216,7 +223,8 @@ func (f *fetcher) plan(ctx context.Context, to peer.Target) (r *Plan, after *log
 }
 
 func differs(index uint64, here, there [32]byte) error {
-	return fmt.Errorf("%w: at index %d its chain is %x, the other node's %x", ErrDiffers, index, here, there)
+	return fmt.Errorf("%w: at index %d its chain is %x, the other node's %x",
+		ErrDiffers, index, here, there)
 }
 
 // openLocal opens the local log for reading, while the engine may write to it; nil: none.
@@ -292,7 +300,9 @@ func (f *fetcher) file(
 }
 
 // download completes a file and makes it durable. It returns how many bytes were there before.
-func (f *fetcher) download(ctx context.Context, from peer.Target, name string, size int64) (had int64, err error) {
+func (f *fetcher) download(
+	ctx context.Context, from peer.Target, name string, size int64,
+) (had int64, err error) {
 	local := path.Join(f.dir, path.Base(name))
 	file, err := f.FS.OpenReadWrite(local)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -354,7 +364,8 @@ func (f *fetcher) copy(
 			off += int64(n)
 		}
 		if err != nil {
-			return errors.Join(fmt.Errorf("at %d of %d bytes: %w", off, size, err), context.Cause(ctx))
+			err = fmt.Errorf("at %d of %d bytes: %w", off, size, err)
+			return errors.Join(err, context.Cause(ctx))
 		}
 		if off-synced >= syncBytes {
 			if err := syncFile(file); err != nil {
@@ -372,7 +383,9 @@ func (f *fetcher) copy(
 
 // verifySegment verifies a segment, and writes the side file of one that will be sealed, so
 // that opening the log need not compute it.
-func (f *fetcher) verifySegment(ctx context.Context, r *Plan, i int, after *log.SegmentInfo) (end log.SegmentInfo, err error) {
+func (f *fetcher) verifySegment(
+	ctx context.Context, r *Plan, i int, after *log.SegmentInfo,
+) (end log.SegmentInfo, err error) {
 	s := &r.Segments[i]
 	found, err := log.ScanSegment(ctx, f.FS, f.dir, s.Name, s.Size, after)
 	_, corrupt := errors.AsType[*log.CorruptionError](err)
@@ -381,11 +394,12 @@ func (f *fetcher) verifySegment(ctx context.Context, r *Plan, i int, after *log.
 		return end, fmt.Errorf("%w: %w", ErrWrong, err)
 	case err != nil:
 		return end, err
-	case after == nil && (found.PrevIndex != r.PrevIndex || checkpoint.Chain(found.PrevChain) != r.PrevChain):
+	case after == nil && (found.PrevIndex != r.PrevIndex || found.PrevChain != r.PrevChain):
 		return end, fmt.Errorf("%w: segment %s continues index %d, chain %x, not %d, %x",
 			ErrWrong, s.Name, found.PrevIndex, found.PrevChain, r.PrevIndex, r.PrevChain)
 	case found.Size != s.Size || found.Last != s.Last || checkpoint.Chain(found.Chain) != s.Chain:
-		return end, fmt.Errorf("%w: segment %s has %d bytes up to index %d, chain %x, not %d, %d, %x",
+		return end, fmt.Errorf(
+			"%w: segment %s has %d bytes up to index %d, chain %x, not %d, %d, %x",
 			ErrWrong, s.Name, found.Size, found.Last, found.Chain, s.Size, s.Last, s.Chain)
 	}
 	if i < len(r.Segments)-1 {
@@ -400,9 +414,12 @@ func (f *fetcher) verifyCheckpoint() error {
 	if _, ok := errors.AsType[*fs.PathError](err); ok {
 		return err // this node's disk
 	}
-	if err == nil && (meta.ClusterID != want.ClusterID || meta.HeadIndex != want.HeadIndex || meta.Chain != want.Chain) {
-		err = fmt.Errorf("checkpoint %s is of cluster %q, index %d, chain %x, not of %q, %d, %x", want.Name(),
-			meta.ClusterID, meta.HeadIndex, meta.Chain, want.ClusterID, want.HeadIndex, want.Chain)
+	same := meta.ClusterID == want.ClusterID && meta.HeadIndex == want.HeadIndex &&
+		meta.Chain == want.Chain
+	if err == nil && !same {
+		err = fmt.Errorf("checkpoint %s is of cluster %q, index %d, chain %x, not of %q, %d, %x",
+			want.Name(), meta.ClusterID, meta.HeadIndex, meta.Chain,
+			want.ClusterID, want.HeadIndex, want.Chain)
 	}
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrWrong, err)

@@ -24,7 +24,8 @@ import (
 func Install(fsys vfs.FS, dataDir string, p *Plan, logger *slog.Logger) (bool, error) {
 	i := &installer{
 		FS: fsys, dataDir: dataDir, dir: path.Join(dataDir, datadir.IncomingDir),
-		log: path.Join(dataDir, datadir.LogDir), checkpoints: path.Join(dataDir, datadir.CheckpointDir),
+		log:         path.Join(dataDir, datadir.LogDir),
+		checkpoints: path.Join(dataDir, datadir.CheckpointDir),
 	}
 	b, err := vfs.ReadFile(fsys, path.Join(i.dir, installFile))
 	switch {
@@ -175,7 +176,8 @@ func (i *installer) installSegments(r *Plan) error {
 			old = append(old, metas[n].Name())
 		}
 	}
-	return errors.Join(drop(i.FS, i.checkpoints, old...), drop(i.FS, i.dataDir, datadir.ProjectionFile))
+	err = drop(i.FS, i.checkpoints, old...)
+	return errors.Join(err, drop(i.FS, i.dataDir, datadir.ProjectionFile))
 }
 
 // clear removes the files of the local log that do not stay: all of one that is replaced,

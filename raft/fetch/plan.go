@@ -23,7 +23,8 @@ type Checkpoint struct {
 
 func checkpointOf(m *checkpoint.Meta) Checkpoint {
 	return Checkpoint{
-		Name: m.Name(), Size: m.Size, Index: m.Index, Term: m.Term, HeadIndex: m.HeadIndex, Chain: m.Chain,
+		Name: m.Name(), Size: m.Size, Index: m.Index, Term: m.Term,
+		HeadIndex: m.HeadIndex, Chain: m.Chain,
 	}
 }
 
@@ -98,7 +99,7 @@ func (r *Plan) check() error {
 		last, chain = s.Last, s.Chain
 	}
 	if last != c.HeadIndex || chain != c.Chain {
-		return fmt.Errorf("the segments end at index %d, chain %x; checkpoint %s is of index %d, chain %x",
+		return fmt.Errorf("the segments end at index %d, chain %x; checkpoint %s is of %d, %x",
 			last, chain, c.Name, c.HeadIndex, c.Chain)
 	}
 	return nil

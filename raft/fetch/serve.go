@@ -185,7 +185,8 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case s.slots <- struct{}{}:
 		defer func() { <-s.slots }()
 	default:
-		http.Error(w, fmt.Sprintf("%d files are being sent already", maxStreams), http.StatusServiceUnavailable)
+		why := fmt.Sprintf("%d files are being sent already", maxStreams)
+		http.Error(w, why, http.StatusServiceUnavailable)
 		return
 	}
 	f, size, err := s.open(path.Split(r.URL.Path))

@@ -159,7 +159,8 @@ func (n *Net) introduce(ctx context.Context, c *conn, to Target, k kind) error {
 		c.Conn = t
 	}
 	self := n.Self() // after enter: see conns
-	if err := write(c.Conn, hello{Kind: k, From: self, Node: to.Node, Incarnation: to.Incarnation}); err != nil {
+	h := hello{Kind: k, From: self, Node: to.Node, Incarnation: to.Incarnation}
+	if err := write(c.Conn, h); err != nil {
 		return err
 	}
 	var a answer
@@ -228,7 +229,8 @@ func fits(i Identity, t Target) error {
 		return fmt.Errorf("this is node %q, not %q", i.Node, t.Node)
 	}
 	if t.Incarnation != "" && t.Incarnation != i.Incarnation {
-		return fmt.Errorf("node %q is here with another data directory: incarnation %q, not %q", i.Node, i.Incarnation, t.Incarnation)
+		return fmt.Errorf("node %q is here with another data directory: incarnation %q, not %q",
+			i.Node, i.Incarnation, t.Incarnation)
 	}
 	return nil
 }
@@ -237,7 +239,8 @@ func fits(i Identity, t Target) error {
 func together(self, other Identity, k kind) error {
 	switch {
 	case self.Cluster != "" && other.Cluster != "" && self.Cluster != other.Cluster:
-		return fmt.Errorf("node %q belongs to cluster %q, node %q to %q", self.Node, self.Cluster, other.Node, other.Cluster)
+		return fmt.Errorf("node %q belongs to cluster %q, node %q to %q",
+			self.Node, self.Cluster, other.Node, other.Cluster)
 	case k == kindRaft && (self.Cluster == "" || other.Cluster == ""):
 		return errors.New("no Raft between nodes that do not both belong to a cluster")
 	}

@@ -65,7 +65,8 @@ func New(o Options) (*Net, error) {
 	}
 	n := &Net{
 		o: o, self: o.Self, handlers: map[string]Handler{},
-		conns: map[*conn]struct{}{}, warned: map[string]warning{}, calls: newFeed(o.Listener.Addr()),
+		conns: map[*conn]struct{}{}, warned: map[string]warning{},
+		calls: newFeed(o.Listener.Addr()),
 	}
 	n.ctx, n.cancel = context.WithCancel(context.Background())
 	n.server, n.client = n.newServer(), n.newTransport()

@@ -94,7 +94,9 @@ func urlOf(to Target, use, path string) *url.URL {
 // Call calls the node at to and waits for its response, until ctx ends or nothing is heard
 // from that node for some seconds. It never repeats a request that a handler may have seen:
 // see NotSent. from is the node that responded, as far as known.
-func (n *Net) Call(ctx context.Context, to Target, name string, body []byte) (out []byte, from Identity, err error) {
+func (n *Net) Call(
+	ctx context.Context, to Target, name string, body []byte,
+) (out []byte, from Identity, err error) {
 	if len(body) > maxCall {
 		err = &notSent{tooLarge(len(body))}
 	} else {
@@ -106,13 +108,17 @@ func (n *Net) Call(ctx context.Context, to Target, name string, body []byte) (ou
 	return out, from, nil
 }
 
-func (n *Net) call(ctx context.Context, to Target, name string, body []byte) ([]byte, Identity, error) {
+func (n *Net) call(
+	ctx context.Context, to Target, name string, body []byte,
+) ([]byte, Identity, error) {
 	r := &http.Request{
 		Method: http.MethodPost, URL: urlOf(to, "c", callPath+name),
 		Header: http.Header{}, ContentLength: int64(len(body)), Body: http.NoBody,
 	}
 	if len(body) > 0 {
-		r.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(body)), nil }
+		r.GetBody = func() (io.ReadCloser, error) {
+			return io.NopCloser(bytes.NewReader(body)), nil
+		}
 		r.Body, _ = r.GetBody()
 	}
 	resp, from, err := n.send(ctx, r)
@@ -138,33 +144,35 @@ func (n *Net) call(ctx context.Context, to Target, name string, body []byte) ([]
 
 // Get requests the bytes from..to of a file at a node. A response with fewer bytes, or a
 // connection that breaks, is an error of the reader.
-func (n *Net) Get(ctx context.Context, target Target, path string, from, to int64) (io.ReadCloser, error) {
+func (n *Net) Get(
+	ctx context.Context, target Target, path string, from, to int64,
+) (io.ReadCloser, error) {
 	resp, _, err := n.send(ctx, &http.Request{
 		Method: http.MethodGet, URL: urlOf(target, "f", path),
 		Header: http.Header{"Range": {fmt.Sprintf("bytes=%d-%d", from, to-1)}},
 	})
-	if err == nil && (resp.StatusCode != http.StatusPartialContent || resp.ContentLength != to-from) {
+	if err == nil {
+		status, size := resp.StatusCode, resp.ContentLength
+		if status == http.StatusPartialContent && size == to-from {
+			return resp.Body, nil
+		}
 		b, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<10))
-		err = fmt.Errorf("status %d, %d bytes: %s", resp.StatusCode, resp.ContentLength, bytes.TrimSpace(b))
 		resp.Body.Close()
+		err = fmt.Errorf("status %d, %d bytes: %s", status, size, bytes.TrimSpace(b))
 	}
-	if err != nil {
-		return nil, fmt.Errorf("get %s from %s: %w", path, target.Addr, err)
-	}
-	return resp.Body, nil
+	return nil, fmt.Errorf("get %s from %s: %w", path, target.Addr, err)
 }
 
 // send sends one request. net/http repeats it only where the other side has said, or it is
 // certain, that it was not read.
 func (n *Net) send(ctx context.Context, r *http.Request) (*http.Response, Identity, error) {
 	var got atomic.Pointer[conn]
-	resp, err := n.client.RoundTrip(r.WithContext(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
-		GotConn: func(i httptrace.GotConnInfo) {
-			if c, ok := i.Conn.(*conn); ok {
-				got.Store(c)
-			}
-		},
-	})))
+	trace := &httptrace.ClientTrace{GotConn: func(i httptrace.GotConnInfo) {
+		if c, ok := i.Conn.(*conn); ok {
+			got.Store(c)
+		}
+	}}
+	resp, err := n.client.RoundTrip(r.WithContext(httptrace.WithClientTrace(ctx, trace)))
 	var from Identity
 	if c := got.Load(); c != nil {
 		from = c.peer

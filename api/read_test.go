@@ -58,7 +58,7 @@ func TestReadyz(t *testing.T) {
 		t.Errorf("%v %s", a.Header(), a.Body)
 	}
 	h.s.Drain()
-	a = h.do("GET", "/readyz", "").want(503).with("reasons.0", "shutting down")
+	h.do("GET", "/readyz", "").want(503).with("reasons.0", "shutting down")
 }
 
 // What another node was asked to write is told too, also while it is pending.

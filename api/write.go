@@ -80,12 +80,6 @@ func isStale(err error) bool {
 	return ok && p.Code == event.CodeStaleRevision
 }
 
-// orFirst returns a refusal that depends on the state or, if the request repeats an earlier one,
-// the result of that.
-func (q *request) orFirst(refusal error) (event.Result, error) {
-	return q.proposeFresh("", "", func() (*event.Command, error) { return nil, refusal })
-}
-
 // committed sets the headers of a committed write: its index and, where that is another node, the
 // leader that the client may write to next time.
 func (q *request) committed(res *event.Result) {

@@ -200,9 +200,9 @@ func (r *Replica) seekAdmission(q admissionRequest) {
 	fine := map[hraft.ServerID]bool{}
 	var contacts []Member
 	for {
-		others, need := know.otherVoters(r.id)
+		voters, _ := know.otherVoters(r.id)
 		answered := func(m Member) bool { return fine[m.serverID()] }
-		ask := slices.DeleteFunc(append(others, contacts...), answered)
+		ask := slices.DeleteFunc(append(voters, contacts...), answered)
 		for id, a := range r.askAdmission(ask, q) {
 			if a.Objection != "" {
 				r.leave(fmt.Errorf("%w: %s", ErrRolledBack, a.Objection))
@@ -218,7 +218,7 @@ func (r *Replica) seekAdmission(q admissionRequest) {
 			r.leave(fmt.Errorf("%w: %s", ErrRolledBack, why))
 			return
 		}
-		others, need = know.otherVoters(r.id)
+		others, need := know.otherVoters(r.id)
 		n := 0
 		for _, m := range others {
 			if fine[m.serverID()] {

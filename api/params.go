@@ -182,14 +182,17 @@ func (q *request) stale() bool {
 // fresh waits until a read is linearizable, unless consistency=stale; then it reports the age of
 // the answer.
 func (q *request) fresh() {
-	if q.stale() {
-		q.tellAge()
-	} else {
+	stale := q.stale()
+	if !stale {
 		q.barrier()
 	}
-	if q.err == nil {
-		q.tellIndex()
+	if q.err != nil {
+		return
 	}
+	if stale {
+		q.tellAge()
+	}
+	q.tellIndex()
 }
 
 // tellIndex sets X-Qlogd-Applied-Index: the answer shows all entries up to there. It must be

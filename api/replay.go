@@ -84,6 +84,7 @@ func (s *Server) replayDead(q *request) error {
 				maxReplays, *n)
 		}
 	}
+	mustExist(q, m.to(), s.deps.State.Queue, m.noTarget)
 	if len(body.Edit) > maxEdits {
 		q.refuse("edit", "edit must be at most %d messages, not %d", maxEdits, len(body.Edit))
 	}
@@ -212,11 +213,7 @@ func (m *movement) choose() (err error) {
 	if m.kind == event.TaskReplay {
 		var ok bool
 		if m.target, ok = st.Queue(m.to()); !ok {
-			p := queueNotFound(m.to())
-			if m.spec.To != "" {
-				p.Field = "to"
-			}
-			return p
+			return m.noTarget(m.to())
 		}
 	}
 	if err := m.findEdits(); err != nil {
@@ -244,6 +241,14 @@ func (m *movement) choose() (err error) {
 }
 
 func (m *movement) to() string { return cmp.Or(m.spec.To, m.queue) }
+
+func (m *movement) noTarget(name string) *event.Problem {
+	p := queueNotFound(name)
+	if m.spec.To != "" {
+		p.Field = "to"
+	}
+	return p
+}
 
 // findEdits checks the edits and finds their messages.
 func (m *movement) findEdits() error {

@@ -85,15 +85,16 @@ func (q *request) answerTask(status int, t *event.TaskView) error {
 
 // cancelTask answers DELETE /v1/tasks/{id}. What it has done so far stays done.
 func (s *Server) cancelTask(q *request) error {
-	q.updateTask(q.read().pathID("id"), event.TaskOpCancel, "cancelled")
+	id := q.changeableTask("cancelled")
+	q.commit(&event.Command{UpdateTask: &event.UpdateTask{ID: id, Op: event.TaskOpCancel}})
 	return q.noContent()
 }
 
 // resumeTask answers POST /v1/tasks/{id}/resume.
 func (s *Server) resumeTask(q *request) error {
-	id := q.read().pathID("id")
+	id := q.changeableTask("resumed")
 	q.noBody()
-	q.updateTask(id, event.TaskOpResume, "resumed")
+	q.commit(&event.Command{UpdateTask: &event.UpdateTask{ID: id, Op: event.TaskOpResume}})
 	t, ok := s.deps.State.Task(id)
 	if !ok && q.err == nil {
 		return taskNotFound(id)
@@ -101,9 +102,10 @@ func (s *Server) resumeTask(q *request) error {
 	return q.answerTask(http.StatusOK, &t)
 }
 
-// updateTask changes a task. It refuses what cannot be done, so that this leaves no entry; the
-// state machine refuses it for a task that ends meanwhile.
-func (q *request) updateTask(id event.ID, op event.TaskOp, done string) {
+// changeableTask reads which task is to be changed. It refuses what cannot be done, so that this
+// leaves no entry; the state machine refuses it for a task that ends meanwhile.
+func (q *request) changeableTask(done string) event.ID {
+	id := q.read().pathID("id")
 	t := get(q, func() (event.TaskView, error) {
 		return currently(q, id, q.s.deps.State.Task, taskNotFound)
 	})
@@ -112,7 +114,7 @@ func (q *request) updateTask(id event.ID, op event.TaskOp, done string) {
 		q.err = event.Problemf(event.CodeConflict, "id", "task %s has %s at %s: it can't be %s",
 			id, t.Status, wire.Time(t.EndedAt), done)
 	}
-	q.commit(&event.Command{UpdateTask: &event.UpdateTask{ID: id, Op: op}})
+	return id
 }
 
 // taskOf returns a task's view.

@@ -448,10 +448,16 @@ func (b *batcher) submit(e *batch) {
 	at := b.fsm.progress()
 	entry := event.Entry{Rules: at.rules, Time: b.clock.stamp(at.clock)}
 	entry.Commands = make([][]byte, len(e.group))
+	b.mu.Lock()
+	if e.owner.Load() == nil { // given up: its commands are answered already
+		b.mu.Unlock()
+		return
+	}
 	for i, d := range e.group {
 		entry.Commands[i] = d.data
 		entry.Rules = max(entry.Rules, d.rules)
 	}
+	b.mu.Unlock()
 	go e.await(b.apply(entry.Encode()))
 }
 

@@ -82,6 +82,9 @@ func newMetrics(s *Server) *metrics {
 		seconds: histogram("http_request_seconds", "Time to answer HTTP requests, waits included.",
 			4, 9, "method", "route"),
 	}
+	for _, class := range classNames {
+		m.commit.WithLabelValues(class) // so that each has a value before its first write
+	}
 	waiting := prometheus.GaugeOpts{
 		Name: "qlogd_lease_waiters", Help: "Lease requests that wait on this node.",
 	}

@@ -199,3 +199,14 @@ func TestH2C(t *testing.T) {
 		t.Errorf("%s %d", res.Proto, res.StatusCode)
 	}
 }
+
+// A node that has taken no write yet has all its metrics, so that a rule about one of them
+// does not find it missing.
+func TestMetricsOfAnIdleNode(t *testing.T) {
+	text := setup(t).do("GET", "/metrics", "").want(200).Body.String()
+	for _, class := range classNames {
+		if want := `qlogd_commit_seconds_count{class="` + class + `"} 0`; !strings.Contains(text, want) {
+			t.Errorf("the metrics lack %s", want)
+		}
+	}
+}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"slices"
 	"strconv"
@@ -421,11 +422,20 @@ func asText(_ any, text string) (any, error) { return text, nil }
 
 func asTextOrNull(_ any, text string) (any, error) { return optional(text), nil }
 
+func asWholeNumber(_ any, text string) (any, error) {
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil {
+		return nil, errors.New("must be a whole number")
+	}
+	return n, nil
+}
+
 func asNumber(_ any, text string) (any, error) {
-	if v := jsontext.Value(text); v.Kind() != '0' || !v.IsValid() {
+	n, err := strconv.ParseFloat(text, 64)
+	if err != nil || math.IsInf(n, 0) || math.IsNaN(n) {
 		return nil, errors.New("must be a number")
 	}
-	return jsontext.Value(text), nil
+	return n, nil
 }
 
 // asNumberOrText reads a number or an expression.
@@ -442,13 +452,17 @@ func asList(have any, text string) (any, error) {
 	return append(list, strings.Split(text, ",")...), nil
 }
 
-// asNumbers reads numbers separated by commas, or null.
+// asNumbers reads whole numbers separated by commas, or null.
 func asNumbers(_ any, text string) (any, error) {
-	list := jsontext.Value("[" + strings.Trim(text, ", ") + "]")
-	if !list.IsValid() {
-		return nil, errors.New("must be a list of whole numbers")
+	var list []int64
+	for item := range strings.FieldsFuncSeq(text, func(r rune) bool { return r == ',' }) {
+		n, err := strconv.ParseInt(strings.TrimSpace(item), 10, 64)
+		if err != nil {
+			return nil, errors.New("must be a list of whole numbers")
+		}
+		list = append(list, n)
 	}
-	if text == "" {
+	if list == nil {
 		return nil, nil
 	}
 	return list, nil

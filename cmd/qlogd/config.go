@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -149,20 +150,30 @@ func (c *config) load(fs *pflag.FlagSet, getenv func(string) string) error {
 	return c.check()
 }
 
-// readFile sets what neither flags nor environment have set. An unknown key or a bad
+// readFile sets what neither flags nor environment have set. The first unknown key or bad
 // value is an error with its line.
 func (c *config) readFile(fs *pflag.FlagSet, typed map[string]bool) error {
 	b, err := os.ReadFile(c.file)
 	if err != nil {
 		return usagef("config: %w", err)
 	}
+	var file yaml.Node
 	var settings map[string]yaml.Node
-	if err := yaml.Unmarshal(b, &settings); err != nil {
+	err = yaml.Unmarshal(b, &file)
+	if err == nil {
+		err = file.Decode(&settings) // refuses what is no mapping, and names that are set twice
+	}
+	if err != nil {
 		text := strings.Replace(api.YAMLError(err).Error(),
 			"map[string]yaml.Node", "settings (name: value)", 1)
 		return usagef("%s:%s", c.file, text)
 	}
-	for name, value := range settings {
+	if len(settings) == 0 {
+		return nil
+	}
+	for pair := range slices.Chunk(file.Content[0].Content, 2) {
+		key, value := pair[0], pair[1]
+		name := key.Value
 		f := fs.Lookup(name)
 		text := value.Value
 		var list []string
@@ -181,7 +192,7 @@ func (c *config) readFile(fs *pflag.FlagSet, typed map[string]bool) error {
 			}
 		}
 		if err != nil {
-			return usagef("%s:%d: %w", c.file, value.Line, err)
+			return usagef("%s:%d: %w", c.file, key.Line, err)
 		}
 	}
 	return nil

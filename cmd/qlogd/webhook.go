@@ -93,7 +93,7 @@ func (a *app) webhookMembers() []member {
 			"environment variable of the servers that has the secret; several while it is rotated"},
 		{"secret-file", "verify_hmac.secret_file", "strings", asList,
 			"file below the servers' --secrets-dir that has the secret"},
-		{"max-age-seconds", "max_age_seconds", "int", asNumber,
+		{"max-age-seconds", "max_age_seconds", "int", asWholeNumber,
 			"how far a signed time may be off; 0 no limit"},
 		{"allow-ips", "allow_ips", "strings", asList, "addresses and networks that may send"},
 		{"filter", "filter", "string", asText,

@@ -136,8 +136,8 @@ func ReadNode(dir string) (*Node, error) {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	if n.Format > Format {
-		return nil, fmt.Errorf("data directory %s has format %d, newer than this program's %d: "+
-			"a newer qlogd has written it", dir, n.Format, Format)
+		return nil, fmt.Errorf("data directory %s has format %d, which this program (format %d) "+
+			"does not read: another version of qlogd has written it", dir, n.Format, Format)
 	}
 	dec := json.NewDecoder(bytes.NewReader(b))
 	dec.DisallowUnknownFields()

@@ -85,7 +85,7 @@ func TestNodeIsStrict(t *testing.T) {
 		self = `{"id":"a","incarnation":"01K9Z3T1V0BBBBBBBBBBBBBBBB"}`
 	)
 	for _, c := range []struct{ name, text, want string }{
-		{"another format", `{"format":2,"whatever":true}`, "newer than this program's 1"},
+		{"another format", `{"format":2,"whatever":true}`, "has format 2, which this program (format 1) does not read"},
 		{"unknown", `{"format":1,"node_id":"a","cluster_id":"b","typo":1}`, "typo"},
 		{"empty", `{"format":1}`, "must be set"},
 		{"no format", `{"node_id":"a","cluster_id":"b"}`, "must be set"},

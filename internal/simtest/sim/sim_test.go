@@ -94,7 +94,7 @@ func leftByLibrary() bool {
 		transfer := strings.Contains(g, "[chan send (durable)") &&
 			strings.Contains(g, "hashicorp/raft.(*Raft).leadershipTransfer(")
 		forgotten := strings.Contains(g, "hashicorp/raft.(*deferError).Error(") &&
-			strings.Contains(g, "raft.(*entry).await(")
+			strings.Contains(g, "raft.(*batch).await(")
 		if transfer || forgotten {
 			return true
 		}

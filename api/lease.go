@@ -278,7 +278,8 @@ func (s *Server) answerLeased(q *request, leased []event.LeasedMessage) error {
 }
 
 // appendLeased appends a wire.LeasedMessage; c is nil where the content was erased. JSON that users
-// gave is copied as it was given: marshalling would change its white space.
+// gave is copied as it was given: marshalling would change its white space. It comes last, so that
+// a reader who looks for the first "id" finds the message's, whatever the payload has.
 func (s *Server) appendLeased(b []byte, m *event.LeasedMessage, c *event.Content) ([]byte, error) {
 	dead, err := s.deadOf(&m.MessageView)
 	if err != nil {
@@ -290,32 +291,32 @@ func (s *Server) appendLeased(b []byte, m *event.LeasedMessage, c *event.Content
 		Headers: map[string]string{}, EnqueuedAt: wire.Time(m.EnqueuedAt),
 		LeaseExpiresAt: wire.Time(m.LeaseExpiresAt), Dead: dead,
 	}
-	b = append(b, '{')
-	switch {
-	case c == nil:
-		out.Erased = true
-		b = append(b, `"payload":null,`...)
-	case c.Binary:
-		out.ContentType = c.ContentType
-		b = base64.StdEncoding.AppendEncode(append(b, `"payload_base64":"`...), c.Payload)
-		b = append(b, `",`...)
-	case len(c.Payload) == 0:
-		b = append(b, `"payload":null,`...)
-	default:
-		b = append(append(append(b, `"payload":`...), c.Payload...), ',')
+	if c == nil {
+		c, out.Erased = &event.Content{}, true
 	}
-	if c != nil {
-		for _, h := range c.Headers {
-			out.Headers[h.Name] = h.Value
-		}
-		if len(c.Original) > 0 {
-			b = append(append(append(b, `"original":`...), c.Original...), ',')
-		}
-		out.CorrelationID = c.CorrelationID
+	for _, h := range c.Headers {
+		out.Headers[h.Name] = h.Value
+	}
+	out.CorrelationID = c.CorrelationID
+	if c.Binary {
+		out.ContentType = c.ContentType
 	}
 	text, err := wire.Marshal(&out)
 	if err != nil {
 		return nil, err
 	}
-	return append(b, text[1:]...), nil
+	b = append(b, text[:len(text)-1]...)
+	switch {
+	case c.Binary:
+		b = base64.StdEncoding.AppendEncode(append(b, `,"payload_base64":"`...), c.Payload)
+		b = append(b, '"')
+	case len(c.Payload) == 0:
+		b = append(b, `,"payload":null`...)
+	default:
+		b = append(append(b, `,"payload":`...), c.Payload...)
+	}
+	if len(c.Original) > 0 {
+		b = append(append(b, `,"original":`...), c.Original...)
+	}
+	return append(b, '}'), nil
 }

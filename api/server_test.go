@@ -205,8 +205,21 @@ func TestH2C(t *testing.T) {
 func TestMetricsOfAnIdleNode(t *testing.T) {
 	text := setup(t).do("GET", "/metrics", "").want(200).Body.String()
 	for _, class := range classNames {
-		if want := `qlogd_commit_seconds_count{class="` + class + `"} 0`; !strings.Contains(text, want) {
+		want := `qlogd_commit_seconds_count{class="` + class + `"} 0`
+		if !strings.Contains(text, want) {
 			t.Errorf("the metrics lack %s", want)
 		}
+	}
+}
+
+// Scripts look for the first "id" in a lease's answer.
+func TestPayloadOfALeaseComesLast(t *testing.T) {
+	h := setup(t)
+	h.do("PUT", "/v1/queues/q", "").want(201)
+	h.do("POST", "/v1/queues/q/messages", `{"messages":[{"payload":{"id":7}}]}`).want(201)
+	text := h.do("POST", "/v1/queues/q/lease", "").want(200).Body.String()
+	first, last := `{"messages":[{"id":"`, `,"payload":{"id":7}}]}`
+	if !strings.HasPrefix(text, first) || !strings.HasSuffix(text, last) {
+		t.Errorf("%s", text)
 	}
 }

@@ -17,6 +17,7 @@ import (
 // read from the directory, except for a segment that the directory has only begun.
 type FS struct {
 	archive *Archive
+	dir     string            // where it is mounted
 	base    vfs.FS            // nil: there is only the archive
 	files   map[string]string // by path: that of a file in the archive
 
@@ -30,7 +31,7 @@ var _ vfs.FS = (*FS)(nil)
 // Mount shows an archive as a data directory at dir, together with the one that base has there;
 // base may be nil.
 func (a *Archive) Mount(ctx context.Context, base vfs.FS, dir string) (*FS, error) {
-	f := &FS{archive: a, base: base, files: map[string]string{}}
+	f := &FS{archive: a, dir: dir, base: base, files: map[string]string{}}
 	if err := f.mountLog(ctx, datadir.Path(dir, datadir.LogDir)); err != nil {
 		return nil, err
 	}
@@ -156,11 +157,12 @@ func (f *FS) at(name string) (vfs.FS, string, error) {
 	return f.base, name, nil
 }
 
-// Stat implements vfs.FS.
+// Stat implements vfs.FS. An archive has a log, even before a segment was archived.
 func (f *FS) Stat(name string) (int64, error) {
 	fsys, at, err := f.at(name)
 	if err != nil {
-		if names, _ := f.List(name); len(names) > 0 {
+		names, _ := f.List(name)
+		if len(names) > 0 || name == datadir.Path(f.dir, datadir.LogDir) {
 			return 0, nil
 		}
 		return 0, err

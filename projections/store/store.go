@@ -42,6 +42,7 @@ import (
 	"os"
 	"runtime/debug"
 	"sync"
+	"syscall"
 	"time"
 
 	bolt "go.etcd.io/bbolt"
@@ -412,8 +413,8 @@ func (s *Store) view(fn func(*bolt.Tx, *state) error) error {
 	return err
 }
 
-// guard runs fn and turns what bbolt does on damaged pages (it panics, or
-// reads outside the mapped file) into errCorrupt.
+// guard runs fn and turns what bbolt does on damaged pages (it panics, reads outside
+// the mapped file, or writes where no file can reach) into errCorrupt.
 func guard(fn func() error) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
@@ -421,5 +422,9 @@ func guard(fn func() error) (err error) {
 			err = fmt.Errorf("%w: %v", errCorrupt, r)
 		}
 	}()
-	return fn()
+	err = fn()
+	if errors.Is(err, syscall.EFBIG) { // a page number far beyond the file's end
+		err = fmt.Errorf("%w: %v", errCorrupt, err)
+	}
+	return err
 }

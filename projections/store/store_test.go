@@ -636,6 +636,40 @@ func TestFlippedBit(t *testing.T) {
 	same(t, s, src.blocks)
 }
 
+// TestFlippedFreelist: a free page far beyond the file's end cannot be written. The file is
+// damaged, not the disk full, so Follow counts again.
+func TestFlippedFreelist(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "p.db")
+	src := newLog(block(1, start, 0, enqueued("q", 2)...))
+	s := openStore(t, path, Options{})
+	catchUp(t, s, src)
+	_ = s.Close()
+
+	b, err := os.ReadFile(path)
+	must(t, err)
+	const flags, ids, freelist = 8, 16, 0x10 // in a page of bbolt: where they are; its type
+	le, flipped := binary.LittleEndian, 0
+	for p := 0; p+ids < len(b); p += os.Getpagesize() {
+		if le.Uint16(b[p+flags:]) != freelist {
+			continue
+		}
+		for n := range int(le.Uint16(b[p+flags+2:])) {
+			b[p+ids+8*n+6] ^= 1
+			flipped++
+		}
+	}
+	if flipped == 0 {
+		t.Fatal("no page is free")
+	}
+	must(t, os.WriteFile(path, b, 0o600))
+
+	s = openStore(t, path, Options{})
+	defer s.Close()
+	src.append(block(2, start, 0, enqueued("q", 1)...))
+	catchUp(t, s, src)
+	same(t, s, src.blocks)
+}
+
 // TestSourceFails: a log that can't be read ends Follow, and what was counted
 // stays.
 func TestSourceFails(t *testing.T) {

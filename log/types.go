@@ -34,15 +34,19 @@ type rawBlock struct {
 
 // CorruptionError names the place at which the log's bytes are wrong.
 type CorruptionError struct {
-	Segment  string // file name
+	Segment  string // file name; "" if there is no segment
 	Offset   int64  // of the first thing that is wrong
 	LastGood uint64 // index of the last block that is known to be right; 0 = none
 	Reason   string
 }
 
 func (e *CorruptionError) Error() string {
-	return fmt.Sprintf("event log is corrupt: segment %s, offset %d: %s (last good index %d)",
-		e.Segment, e.Offset, e.Reason, e.LastGood)
+	place := fmt.Sprintf("segment %s, offset %d", e.Segment, e.Offset)
+	if e.Segment == "" {
+		place = "no segment"
+	}
+	return fmt.Sprintf("event log is corrupt: %s: %s (last good index %d)", place, e.Reason,
+		e.LastGood)
 }
 
 // VersionError is the refusal of a file that a newer program has written.

@@ -39,7 +39,7 @@ func decode(b []byte, v any) error {
 }
 
 // errNotCanonical is the error for a value that the library decodes although it would
-// encode it otherwise: a number out of range, bytes in place of a string, a zero.
+// encode it otherwise: bytes in place of a string, nil in place of a struct, a zero.
 var errNotCanonical = errors.New("not encoded as this program does")
 
 // EncodeMsgpack implements msgpack.CustomEncoder: an array of digest and bytes.
@@ -140,7 +140,8 @@ func DecodeHeader(b []byte, e *Event) error {
 	if err == nil && e.Type >= NumTypes {
 		err = fmt.Errorf("event type %d is not known", e.Type)
 	}
-	if err == nil && e.Policy != nil && !bytes.Equal(EncodeHeader(e), b) {
+	other := e.Policy != nil || e.Refs != nil // which the library decodes
+	if err == nil && other && !bytes.Equal(EncodeHeader(e), b) {
 		err = errNotCanonical
 	}
 	if err == nil && e.Policy != nil {

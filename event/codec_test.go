@@ -168,6 +168,8 @@ func TestUnknownFields(t *testing.T) {
 		"\x81\xa1f\xcd\x01\x00":         "256 is out of range",
 		"\x81\xa1b\xa1\xff":             "a string is not UTF-8",
 		"\x81\xa1f\x00":                 "not encoded as this program does",
+		"\xc0":                          "not encoded as this program does",
+		"\x81\xa1F\x91\x92\xcc\x01\x01": "not encoded as this program does",
 		"\x81\xa1b\xc4\x01q":            "not encoded as this program does",
 		"\x81\xa1l\xc4\x01\x00":         "event header: an id of 1 bytes",
 		"\x81\xa1y\x81\xa1x\x01":        `unknown field "x"`,

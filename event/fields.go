@@ -104,7 +104,7 @@ func (c *coder) encode(v fielder) error {
 func (c *coder) decode(v fielder) error {
 	n, key := c.n, c.key
 	c.n, c.err = c.r.DecodeMapLen()
-	c.next(false)
+	c.next(c.n < 0) // nil is no struct
 	v.fields(c)
 	if c.err == nil && c.key != nil {
 		c.err = fmt.Errorf("unknown or misplaced field %q", c.key)

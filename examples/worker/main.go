@@ -1,4 +1,4 @@
-// Command worker works off a queue until it is told to stop, and then finishes
+// Command worker processes a queue until it is stopped, and then finishes
 // what it has begun:
 //
 //	go run ./examples/worker --addr http://127.0.0.1:7070 --queue jobs
@@ -70,7 +70,7 @@ func greet(ctx context.Context, g greeting, m *client.Message) error {
 	return err
 }
 
-// logged tells what becomes of each message.
+// logged logs what becomes of each message.
 func logged(next client.Handler) client.Handler {
 	return func(ctx context.Context, m *client.Message) error {
 		slog.Info("begin", "message", m.ID, "attempt", m.Attempt)

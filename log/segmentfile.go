@@ -30,6 +30,40 @@ type ScannedSegment struct {
 	Side []byte
 }
 
+// SealedSegment describes a sealed segment by its header and that of its side file; nothing else is
+// read. The error is fs.ErrNotExist if one of the files is missing.
+func SealedSegment(fsys vfs.FS, dir string, first uint64) (_ SegmentInfo, err error) {
+	seg := newSegment(first)
+	defer wrap(&err, "segment %s", seg.Name)
+	l, err := newLog(Options{FS: fsys, Dir: dir}, true)
+	if err != nil {
+		return SegmentInfo{}, err
+	}
+	defer l.files.close()
+	size, err := l.files.size(seg.Name)
+	var sideSize int64
+	if err == nil {
+		sideSize, err = l.files.size(seg.SideFile)
+	}
+	if err == nil {
+		err = loadHeader(l.file(seg), size, seg)
+	}
+	if err != nil {
+		return SegmentInfo{}, err
+	}
+	side, err := openSide(segmentFile{l, seg.SideFile, first}, sideSize, seg.SideFile)
+	switch {
+	case err != nil:
+		return SegmentInfo{}, err
+	case side.first != first || side.salt != seg.salt || side.size != size:
+		return SegmentInfo{}, &CorruptionError{Segment: seg.Name, Offset: min(size, side.size),
+			Reason: fmt.Sprintf("its side file is of a segment of %d bytes", side.size)}
+	}
+	seg.Size, seg.Last, seg.Chain, seg.Clock, seg.Sealed = size, side.last, side.chain, side.clock,
+		true
+	return seg.SegmentInfo, nil
+}
+
 // SegmentHeaderSize is how long the header of a segment is.
 const SegmentHeaderSize = headerSize
 

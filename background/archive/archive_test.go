@@ -248,7 +248,7 @@ func TestStoppedAnywhere(t *testing.T) {
 	}
 }
 
-// Bytes that an earlier run has left without a card go with the next.
+// Bytes that an earlier run has left without a side file go with the next.
 func TestLeftoversGo(t *testing.T) {
 	w := begin(t)
 	w.grow(2)
@@ -260,7 +260,7 @@ func TestLeftoversGo(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.disk.Put(name+tempMark+"x", b)
-	if err := w.disk.Remove(at + "/log/" + cardName(s.Name)); err != nil {
+	if err := w.disk.Remove(at + "/log/" + s.SideFile); err != nil {
 		t.Fatal(err)
 	}
 	if err := w.log.Erase([]event.Ref{{Index: 2}}); err != nil {
@@ -340,7 +340,7 @@ func TestDamage(t *testing.T) {
 	}
 	w.disk.Put(name, b[:len(b)-1])
 	if _, err = w.archive().Mount(t.Context(), nil, "x"); !strings.Contains(fmt.Sprint(err),
-		"its card says") {
+		"its side file is of") {
 		t.Errorf("cut off: %v", err)
 	}
 
@@ -385,7 +385,7 @@ func TestMissingHistory(t *testing.T) {
 		t.Fatal(err)
 	}
 	check(w, vfs.OS{}, w.dir, all[5].First)
-	if err := w.disk.Remove(at + "/log/" + cardName(all[1].Name)); err != nil {
+	if err := w.disk.Remove(at + "/log/" + all[1].SideFile); err != nil {
 		t.Fatal(err)
 	}
 	check(w, nil, "x", all[2].First)
@@ -415,7 +415,7 @@ func TestEraseReachesTheArchive(t *testing.T) {
 	}
 	ctx := t.Context()
 	for want := 2; want >= 0; want -= 2 { // twice is as good as once
-		if n, err := w.archive().Erase(ctx, w.source(), refs); n != want || err != nil {
+		if n, err := w.archive().Erase(ctx, refs); n != want || err != nil {
 			t.Errorf("%d erased, %v", n, err)
 		}
 	}

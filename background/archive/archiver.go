@@ -179,7 +179,7 @@ func (a *Archiver) Erase(ctx context.Context, refs []event.Ref) error {
 	if arch == nil {
 		return err
 	}
-	n, err := arch.Erase(ctx, a.source(), refs)
+	n, err := arch.Erase(ctx, refs)
 	if n > 0 {
 		a.o.Logger.Info("contents erased in archived segments",
 			"archive", a.o.Archive, "segments", n)

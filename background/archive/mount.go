@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/qlogd/qlogd/log"
+	"github.com/qlogd/qlogd/log/checkpoint"
 	"github.com/qlogd/qlogd/log/datadir"
 	"github.com/qlogd/qlogd/log/vfs"
 )
@@ -40,16 +41,13 @@ func (a *Archive) Mount(ctx context.Context, base vfs.FS, dir string) (*FS, erro
 	if err != nil {
 		return nil, err
 	}
-	cards, err := a.cards(checkpointFolder)
+	there, _, err := checkpoint.List(a.fs, a.folder(checkpointFolder))
 	if err != nil {
 		return nil, err
 	}
-	for _, c := range cards {
-		if slices.Contains(own, c.Name) {
-			continue
-		}
-		if err := f.add(checkpoints, checkpointFolder, c); err != nil {
-			return nil, err
+	for _, m := range there {
+		if !slices.Contains(own, m.Name()) {
+			f.add(checkpoints, checkpointFolder, m.Name())
 		}
 	}
 	return f, nil
@@ -73,7 +71,7 @@ func (f *FS) mountLog(ctx context.Context, dir string) error {
 	if err != nil {
 		return err
 	}
-	cards, err := f.archive.cards(logFolder)
+	there, err := f.archive.Segments()
 	if err != nil {
 		return err
 	}
@@ -94,41 +92,31 @@ func (f *FS) mountLog(ctx context.Context, dir string) error {
 		}
 		next, prev = own[0], s.PrevIndex
 	}
-	for _, c := range slices.Backward(cards) {
+	for _, g := range slices.Backward(there) {
 		switch {
-		case slices.Contains(own, c.First) && c.First != own[len(own)-1]:
+		case slices.Contains(own, g.First) && g.First != own[len(own)-1]:
 			continue // the directory has it, whole
-		case len(own) > 0 && c.First >= own[0]:
+		case len(own) > 0 && g.First >= own[0]:
 			// The directory's newest one, which it may have only begun, or one after that.
 		case len(own) > 0 && prev == 0:
 			return nil // the directory has the log's beginning
-		case prev > 0 && c.Last != prev:
+		case prev > 0 && g.Last != prev:
 			f.Missing = fmt.Sprintf("archive %s: between index %d, where segment %s ends, and "+
 				"index %d history is missing; what lies before is left out",
-				f.archive, c.Last, c.Name, next)
+				f.archive, g.Last, g.Name, next)
 			return nil
 		default:
-			next, prev = c.First, c.PrevIndex
+			next, prev = g.First, g.PrevIndex
 		}
-		if err := f.add(dir, logFolder, c); err != nil {
-			return err
-		}
-		side := log.SideFileName(c.First)
-		f.files[path.Join(dir, side)] = path.Join(f.archive.dir, logFolder, side)
+		f.add(dir, logFolder, g.Name)
+		f.add(dir, logFolder, g.SideFile)
 	}
 	return nil
 }
 
 // add shows a file of the archive in a directory.
-func (f *FS) add(dir, folder string, c *card) error {
-	name := path.Join(f.archive.dir, folder, c.Name)
-	if size, err := f.archive.fs.Stat(name); err != nil {
-		return err
-	} else if size != c.Bytes {
-		return f.archive.corrupt(c.Name, "it has %d bytes, its card says %d", size, c.Bytes)
-	}
-	f.files[path.Join(dir, c.Name)] = name
-	return nil
+func (f *FS) add(dir, folder, name string) {
+	f.files[path.Join(dir, name)] = path.Join(f.archive.folder(folder), name)
 }
 
 // List implements vfs.FS. A live node goes on, so base is asked again.

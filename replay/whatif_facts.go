@@ -66,24 +66,13 @@ type extend struct {
 	id   event.ID
 }
 
-// given is something that clients or operators did, whatever the policy.
-type given struct {
-	at      int64
-	order   event.ID // of the event: keeps the real order
-	command *event.Command
-	life    *life           // of the produced, deleted or brought back message
-	policy  *event.PutQueue // the real policy
-	replay  *event.Event    // a replay, a purge or a resurrection
-	of      *life           // the dead message that these are about
-}
-
 // facts are all that is taken from the log.
 type facts struct {
 	start       *projections.State
 	startClock  int64
 	endClock    int64
 	first, last uint64
-	given       []given
+	plan        actions // what clients or operators did, whatever the policy
 	lives       []*life // in the order in which they came
 	byID        map[event.ID]*life
 	usual       map[string]int64 // by queue: the median time from lease to ack
@@ -171,29 +160,61 @@ func beginning(src *Source, from event.Instant) (event.Instant, error) {
 	return event.Instant{Kind: event.InstantIndex, Index: max(first, 1) - 1}, err
 }
 
-func (g *gatherer) give(e *event.Event, v given) {
-	v.at, v.order = event.ClockOf(e.ID), e.ID
-	if v.command != nil {
-		v.command.Actor = e.Actor
-	}
-	g.given = append(g.given, v)
+// give records something that clients or operators did.
+func (g *gatherer) give(e *event.Event, do func(*stage) error) {
+	g.plan = append(g.plan, action{event.ClockOf(e.ID), e.ID, len(g.plan), do})
 }
 
 // command records a command that is played as it is.
-func (g *gatherer) command(e *event.Event, c *event.Command) { g.give(e, given{command: c}) }
+func (g *gatherer) command(e *event.Event, c *event.Command) {
+	c.Actor = e.Actor
+	g.give(e, func(s *stage) error { return s.decide(c) })
+}
 
 // settle records a settle of a lease from before the first instant.
 func (g *gatherer) settle(e *event.Event, item event.SettleItem) {
 	g.command(e, &event.Command{Settle: &event.Settle{Items: []event.SettleItem{item}}})
 }
 
-// event records the facts of one event. It has many branches: one for each type of event.
+// event records the facts of one event.
 func (g *gatherer) event(e *event.Event) {
 	at := event.ClockOf(e.ID)
 	l := g.byID[e.Subject]
-	if l != nil || e.Type == event.Enqueued {
-		defer func() { g.step(e, at) }()
+	switch e.Type {
+	case event.Enqueued:
+		l = g.enqueued(e, at)
+	case event.Leased:
+		g.leased(l, e, at)
+	case event.LeaseExtended:
+		g.extended(l, e, at)
+	case event.Acked:
+		g.ended(l, e, at, event.OpAck, 0)
+	case event.Released:
+		g.ended(l, e, at, event.OpRelease, 0)
+	case event.Retried:
+		g.ended(l, e, at, event.OpRetry, g.ownWait(e, at))
+	case event.LeaseExpired:
+		g.ended(l, e, at, 0, 0)
+	case event.DeadLettered, event.Discarded:
+		g.died(l, e, at)
+	case event.Replayed, event.Resurrected:
+		g.broughtBack(l, e, at)
+	default:
+		g.queueEvent(e)
 	}
+	if e.IsMove() && e.Type != event.Replayed {
+		n := g.arrives(l, e, at)
+		if l != nil {
+			l.next = n
+		}
+	}
+	if l != nil {
+		g.step(l, e, at)
+	}
+}
+
+// queueEvent records what operators did to a queue or to the cluster.
+func (g *gatherer) queueEvent(e *event.Event) {
 	switch e.Type {
 	case event.QueueCreated, event.QueueUpdated:
 		q := g.queues[e.Queue]
@@ -205,7 +226,8 @@ func (g *gatherer) event(e *event.Event) {
 			q.number = e.Number
 		}
 		q.policy = *e.Policy
-		g.give(e, given{policy: &event.PutQueue{Name: e.Queue, Policy: e.Policy.Clone()}})
+		name, policy := e.Queue, e.Policy.Clone()
+		g.give(e, func(s *stage) error { return s.put(name, policy.Clone()) })
 	case event.QueueDeleted:
 		g.command(e, &event.Command{DeleteQueue: &event.DeleteQueue{Name: e.Queue, Force: true}})
 	case event.QueuePaused, event.QueueResumed:
@@ -213,62 +235,32 @@ func (g *gatherer) event(e *event.Event) {
 		g.command(e, &event.Command{PauseQueue: &event.PauseQueue{Name: e.Queue, Paused: paused}})
 	case event.QueuePurged:
 		g.command(e, &event.Command{PurgeQueue: &event.PurgeQueue{Name: e.Queue}})
-	case event.Enqueued:
-		l = &life{id: e.ID, queue: e.Queue, key: e.Key, kind: e.Kind, at: max(at, e.Due)}
-		g.lives = append(g.lives, l)
-		g.byID[e.ID] = l
-		g.give(e, given{life: l, command: &event.Command{Produce: g.produce(e, at)}})
-	case event.Leased:
-		g.leased(l, e, at)
-	case event.LeaseExtended:
-		ms := g.asked(e, at)
-		if f := g.leaseOf(e.Lease); f != nil {
-			f.extends = append(f.extends, extend{at - f.at, ms, e.ID})
-		} else if l != nil {
-			g.settle(e, event.SettleItem{Op: event.OpExtend, Lease: e.Lease, LeaseMS: ms})
-		}
-	case event.Acked:
-		g.ended(l, e, at, event.OpAck, 0)
-	case event.Released:
-		g.ended(l, e, at, event.OpRelease, 0)
-	case event.Retried:
-		g.ended(l, e, at, event.OpRetry, g.ownWait(e, at))
-	case event.LeaseExpired:
-		g.ended(l, e, at, 0, 0)
-	case event.DeadLettered, event.Discarded:
-		switch {
-		case e.Type == event.Discarded && e.DiedIn != "":
-			g.give(e, given{of: l, replay: fact(e)})
-		case e.Reason == event.ReasonDeleted:
-			g.ended(l, e, at, 0, 0) // the worker's outcome is not known
-			del := &event.Command{Delete: &event.DeleteMessage{ID: e.Subject}}
-			g.give(e, given{life: l, command: del})
-		case e.Reason == event.ReasonRejected && e.Lease != event.ID{}:
-			g.ended(l, e, at, event.OpDeadLetter, 0)
-		case e.Reason == event.ReasonMaxAttempts && e.Lease != event.ID{}:
-			// The last try failed: the worker said retry.
-			g.ended(l, e, at, event.OpRetry, -1)
-		}
-	case event.Replayed:
-		n := g.broughtBack(l, e, at)
-		if l != nil {
-			l.next = n
-		}
-		g.give(e, given{life: n, of: l, replay: fact(e)})
-		return
-	case event.Resurrected:
-		n := g.broughtBack(l, e, at)
-		n.key, n.kind = e.Key, e.Kind
-		g.give(e, given{life: n, of: l, replay: fact(e)})
-		return
 	case event.RulesChanged:
 		g.command(e, &event.Command{Upgrade: &event.Upgrade{Rules: e.Rules}})
 	}
-	if e.IsMove() {
-		n := g.arrives(l, e, at)
-		if l != nil {
-			l.next = n
-		}
+}
+
+// died records why a message was dead-lettered or discarded, if that was not the policy's doing.
+func (g *gatherer) died(l *life, e *event.Event, at int64) {
+	switch {
+	case e.Type == event.Discarded && e.DiedIn != "":
+		purge := fact(e)
+		g.give(e, func(s *stage) error { return s.bringBack(purge, l, nil) })
+	case e.Reason == event.ReasonDeleted:
+		g.ended(l, e, at, 0, 0) // the worker's outcome is not known
+		actor := e.Actor
+		g.give(e, func(s *stage) error {
+			if l == nil || l.playID.IsZero() {
+				return nil // it never came to be; one that has left before does not matter
+			}
+			del := &event.DeleteMessage{ID: l.playID}
+			return s.decide(&event.Command{Actor: actor, Delete: del})
+		})
+	case e.Reason == event.ReasonRejected && !e.Lease.IsZero():
+		g.ended(l, e, at, event.OpDeadLetter, 0)
+	case e.Reason == event.ReasonMaxAttempts && !e.Lease.IsZero():
+		// The last try failed: the worker said retry.
+		g.ended(l, e, at, event.OpRetry, -1)
 	}
 }
 
@@ -284,16 +276,25 @@ func (g *gatherer) arrives(l *life, e *event.Event, at int64) *life {
 
 // broughtBack begins the life of a message that was replayed or resurrected. It is reported like
 // one that was produced.
-func (g *gatherer) broughtBack(l *life, e *event.Event, at int64) *life {
+func (g *gatherer) broughtBack(l *life, e *event.Event, at int64) {
 	n := g.arrives(l, e, at)
 	n.back = true
 	n.real = append(n.real, Step{Type: e.Type.String(), Time: wire.Time(at)})
 	g.lives = append(g.lives, n)
-	return n
+	if e.Type == event.Resurrected {
+		n.key, n.kind = e.Key, e.Kind
+	} else if l != nil {
+		l.next = n
+	}
+	back := fact(e)
+	g.give(e, func(s *stage) error { return s.bringBack(back, l, n) })
 }
 
-// produce returns the command behind an enqueued event.
-func (g *gatherer) produce(e *event.Event, at int64) *event.Produce {
+// enqueued begins a message's life, and records the command behind it.
+func (g *gatherer) enqueued(e *event.Event, at int64) *life {
+	l := &life{id: e.ID, queue: e.Queue, key: e.Key, kind: e.Kind, at: max(at, e.Due)}
+	g.lives = append(g.lives, l)
+	g.byID[e.ID] = l
 	m := event.NewMessage{
 		Key: e.Key, Kind: e.Kind, Priority: e.Priority, DeliverAt: e.Due, Size: e.Size,
 		SourceID: e.SourceID,
@@ -305,7 +306,9 @@ func (g *gatherer) produce(e *event.Event, at int64) *event.Produce {
 		m.DedupKey = e.Alias.Of(q.number) // its own inverse
 		m.PayloadHash = m.DedupKey
 	}
-	return &event.Produce{Queue: e.Queue, Messages: []event.NewMessage{m}, Import: e.SourceID != ""}
+	actor := e.Actor
+	g.give(e, func(s *stage) error { return s.produce(l, m, actor) })
+	return l
 }
 
 // asked returns the lease length that a worker asked for, 0 if it was the policy's.
@@ -352,6 +355,15 @@ func (g *gatherer) leased(l *life, e *event.Event, at int64) {
 	g.open[e.ID] = l
 }
 
+func (g *gatherer) extended(l *life, e *event.Event, at int64) {
+	ms := g.asked(e, at)
+	if f := g.leaseOf(e.Lease); f != nil {
+		f.extends = append(f.extends, extend{at - f.at, ms, e.ID})
+	} else if l != nil {
+		g.settle(e, event.SettleItem{Op: event.OpExtend, Lease: e.Lease, LeaseMS: ms})
+	}
+}
+
 // lane returns the lane in which a message waits, the zero one if it waits for no other message.
 func (g *gatherer) lane(l *life) laneKey {
 	q := g.queues[l.queue]
@@ -366,7 +378,7 @@ func (g *gatherer) lane(l *life) laneKey {
 
 // ended records how a lease ended; op 0 is silence.
 func (g *gatherer) ended(l *life, e *event.Event, at int64, op event.SettleOp, delay int64) {
-	if l == nil || e.Lease == (event.ID{}) {
+	if l == nil || e.Lease.IsZero() {
 		return
 	}
 	f := g.leaseOf(e.Lease)
@@ -384,8 +396,7 @@ func (g *gatherer) ended(l *life, e *event.Event, at int64, op event.SettleOp, d
 }
 
 // step records an event as a part of the message's life.
-func (g *gatherer) step(e *event.Event, at int64) {
-	l := g.byID[e.Subject]
+func (g *gatherer) step(l *life, e *event.Event, at int64) {
 	if s, ok := stepOf(e, at); ok {
 		l.real = append(l.real, s)
 	}

@@ -13,15 +13,12 @@ import (
 	"github.com/qlogd/qlogd/log"
 )
 
-// demand is one worker that asks a queue for one message.
+// demand is one worker that asks a queue for one message, as in a real lease.
 type demand struct {
-	queue, kind, worker string
-	ms                  int64
-	done                bool // it has come
-	// If it comes after another message has unblocked the lane.
-	base, lag int64
-	nth       int
-	order     event.ID // of its real lease
+	*lease
+	of   *life // the message that was leased in reality
+	base int64 // when it became leasable in the play
+	done bool  // it has come
 	// owner is the message that it is expected for. If it gets another one, that one's worker is
 	// expected for this one.
 	owner *life
@@ -32,7 +29,7 @@ type action struct {
 	at    int64
 	order event.ID // the real order; zero is last
 	n     int      // else the order of planning
-	do    func() error
+	do    func(*stage) error
 }
 
 type actions []action
@@ -64,10 +61,9 @@ type stage struct {
 	machine *fsm.Machine
 	index   uint64
 	clock   int64
-	plan    actions
-	planned int
 
 	byPlayID map[event.ID]*life
+	planned  int   // how many actions
 	pending  *life // whose message the next event adds
 	waiting  map[string][]*demand
 	touched  []string
@@ -87,12 +83,8 @@ func newStage(f *facts, o *WhatIfOptions) (*stage, error) {
 		dedup: map[event.Hash]seen{},
 	}
 	s.machine = fsm.New(f.start, s, fsm.Options{})
-	for i := range f.given {
-		g := &f.given[i]
-		s.at(g.at, g.order, func() error { return s.give(g) })
-	}
 	for _, q := range s.machine.Queues() {
-		if err := s.put(&event.PutQueue{Name: q.Name, Policy: q.Policy.Clone()}); err != nil {
+		if err := s.put(q.Name, q.Policy.Clone()); err != nil {
 			return nil, err
 		}
 	}
@@ -108,7 +100,7 @@ func newStage(f *facts, o *WhatIfOptions) (*stage, error) {
 	return s, nil
 }
 
-func (s *stage) at(at int64, order event.ID, do func() error) {
+func (s *stage) at(at int64, order event.ID, do func(*stage) error) {
 	s.planned++
 	heap.Push(&s.plan, action{at, order, s.planned, do})
 }
@@ -129,9 +121,10 @@ func (s *stage) play(ctx context.Context) error {
 		case len(s.plan) > 0 && (!isDue || s.plan[0].at < due) && s.plan[0].at <= s.endClock:
 			a := heap.Pop(&s.plan).(action)
 			s.clock = max(s.clock, a.at)
-			err = a.do()
+			err = a.do(s)
 		case isDue && due <= s.endClock:
-			_, err = s.apply(due, nil)
+			s.clock = due
+			_, err = s.apply(nil)
 		default:
 			return nil
 		}
@@ -144,9 +137,8 @@ func (s *stage) play(ctx context.Context) error {
 	}
 }
 
-// apply lets the machine decide one command, or only what is due.
-func (s *stage) apply(at int64, c *event.Command) (event.Result, error) {
-	s.clock = max(s.clock, at)
+// apply lets the machine decide one command, or only what is due if c is nil.
+func (s *stage) apply(c *event.Command) (event.Result, error) {
 	s.index++
 	e := &event.Entry{Rules: max(event.Rules, s.machine.Rules()), Time: s.clock}
 	if c != nil {
@@ -158,6 +150,11 @@ func (s *stage) apply(at int64, c *event.Command) (event.Result, error) {
 		return event.Result{}, err
 	}
 	return results[0], nil
+}
+
+func (s *stage) decide(c *event.Command) error {
+	_, err := s.apply(c)
+	return err
 }
 
 // serve gives waiting workers the messages that have become ready.
@@ -185,22 +182,22 @@ func (s *stage) serve() error {
 	return nil
 }
 
-// ask lets a worker come: it gets a message, or waits for one.
-func (s *stage) ask(d *demand) error {
+// ask lets the worker come: it gets a message, or waits for one.
+func (d *demand) ask(s *stage) error {
 	if d.done {
 		return nil
 	}
 	d.done = true
 	got, err := s.lease(d)
 	if err == nil && !got {
-		s.waiting[d.queue] = append(s.waiting[d.queue], d)
+		s.waiting[d.of.queue] = append(s.waiting[d.of.queue], d)
 	}
 	return err
 }
 
 func (s *stage) settle(item event.SettleItem) error {
 	c := &event.Command{Settle: &event.Settle{Items: []event.SettleItem{item}}}
-	r, err := s.apply(s.clock, c)
+	r, err := s.apply(c)
 	if err == nil && len(r.Settled) == 1 && r.Settled[0].Status == event.StatusRejected {
 		s.late++
 	}
@@ -210,14 +207,14 @@ func (s *stage) settle(item event.SettleItem) error {
 // lease asks for a worker; got is false if there was no message for it.
 func (s *stage) lease(d *demand) (got bool, err error) {
 	// Workers are assumed to be of the kind that they were.
-	c := &event.Lease{Queues: []string{d.queue}, Max: 1, LeaseMS: d.ms, Worker: d.worker}
-	if d.kind != "" {
-		c.Kinds = []string{d.kind}
+	c := &event.Lease{Queues: []string{d.of.queue}, Max: 1, LeaseMS: d.ms, Worker: d.worker}
+	if d.of.kind != "" {
+		c.Kinds = []string{d.of.kind}
 	}
-	if s.machine.Leasable(d.queue, c.Kinds) == 0 {
+	if s.machine.Leasable(d.of.queue, c.Kinds) == 0 {
 		return false, nil
 	}
-	r, err := s.apply(s.clock, &event.Command{Lease: c})
+	r, err := s.apply(&event.Command{Lease: c})
 	if err != nil {
 		return false, err
 	}
@@ -253,7 +250,7 @@ func (s *stage) taken(d *demand, m *event.LeasedMessage) {
 		l.assumed = true
 	}
 	plan := func(took int64, order event.ID, item event.SettleItem) {
-		s.at(s.clock+took, order, func() error { return s.settle(item) })
+		s.at(s.clock+took, order, func(s *stage) error { return s.settle(item) })
 	}
 	for _, x := range f.extends {
 		plan(x.took, x.id, event.SettleItem{Op: event.OpExtend, Lease: m.Lease, LeaseMS: x.ms})
@@ -270,60 +267,36 @@ func (s *stage) available(l *life, base int64) {
 		return // in reality, too, no worker came
 	}
 	f := &l.leases[min(l.taken, len(l.leases)-1)]
-	d := &demand{
-		queue: l.queue, kind: l.kind, worker: f.worker, ms: f.ms, base: base, lag: f.lag,
-		nth: f.nth, order: f.id, owner: l,
-	}
+	d := &demand{lease: f, of: l, base: base, owner: l}
 	l.open = d
-	s.at(base+max(f.total, 0), d.order, func() error { return s.ask(d) })
+	s.at(base+max(f.total, 0), f.id, d.ask)
 	if p := f.after; p != nil && l.taken < len(l.leases) {
 		p.waiters = append(p.waiters, d)
 		s.letCome(p)
 	}
 }
 
-// give plays something that clients or operators did.
-func (s *stage) give(g *given) error {
-	switch {
-	case g.policy != nil:
-		return s.put(g.policy)
-	case g.replay != nil:
-		return s.replay(g)
-	case g.command.Produce != nil:
-		return s.produce(g.life, g.command)
-	case g.command.Delete != nil:
-		if g.life == nil || g.life.playID == (event.ID{}) {
-			return nil // it never came to be
-		}
-		// A message that has left before does not matter.
-		g.command.Delete = &event.DeleteMessage{ID: g.life.playID}
-	}
-	_, err := s.apply(s.clock, g.command)
-	return err
-}
-
 // put creates a queue or changes its policy, with the other policy applied to it.
-func (s *stage) put(c *event.PutQueue) error {
-	p := c.Policy.Clone()
-	auto, err := s.o.Change(c.Name, &p)
+func (s *stage) put(name string, p event.Policy) error {
+	auto, err := s.o.Change(name, &p)
 	if err != nil {
 		return err
 	}
 	if dlq := p.DeadLetterQueue; dlq != "" && !auto {
-		if _, ok := s.machine.Queue(dlq); !ok && dlq != c.Name {
+		if _, ok := s.machine.Queue(dlq); !ok && dlq != name {
 			// In reality it may have come later, or never.
-			if err := s.putDeadLetters(dlq, c.Name); err != nil {
+			if err := s.putDeadLetters(dlq, name); err != nil {
 				return err
 			}
 		}
 	}
-	return s.set(c.Name, p, auto)
+	return s.set(name, p, auto)
 }
 
 // set decides a queue's policy.
 func (s *stage) set(name string, p event.Policy, auto bool) error {
 	put := &event.PutQueue{Name: name, Policy: p, DeadLetterAuto: auto}
-	r, err := s.apply(s.clock, &event.Command{PutQueue: put})
+	r, err := s.apply(&event.Command{PutQueue: put})
 	if err == nil && r.Problem != nil {
 		return s.refuse(name, r.Problem.Detail)
 	}
@@ -350,13 +323,8 @@ func (s *stage) refuse(queue, why string) error {
 }
 
 // produce enqueues a message.
-func (s *stage) produce(l *life, c *event.Command) error {
-	p := *c.Produce
-	p.Messages = append([]event.NewMessage(nil), p.Messages...)
-	p.Looked = math.MaxUint64 >> 8 // s.dedup keeps what the machine forgets
-	m := &p.Messages[0]
-	q, _ := s.machine.Queue(p.Queue)
-	p.Revision = q.Revision
+func (s *stage) produce(l *life, m event.NewMessage, actor string) error {
+	q, _ := s.machine.Queue(l.queue)
 	hash := m.DedupKey
 	if !hash.IsZero() && q.Number > 0 {
 		hash = hash.Of(q.Number)
@@ -364,8 +332,13 @@ func (s *stage) produce(l *life, c *event.Command) error {
 			m.Seen, m.SeenUntil = before.id, before.until
 		}
 	}
+	p := &event.Produce{
+		Queue: l.queue, Messages: []event.NewMessage{m}, Import: m.SourceID != "",
+		Looked:   math.MaxUint64 >> 8, // s.dedup keeps what the machine forgets
+		Revision: q.Revision,
+	}
 	s.pending = l
-	r, err := s.apply(s.clock, &event.Command{Actor: c.Actor, Produce: &p})
+	r, err := s.apply(&event.Command{Actor: actor, Produce: p})
 	s.pending = nil
 	if err != nil {
 		return err
@@ -389,11 +362,10 @@ func (s *stage) refusal(code string) Step {
 	return Step{Type: string(Refused), Time: wire.Time(s.clock), Code: code}
 }
 
-// replay brings a dead message back or purges it, if it is dead in that queue,
-// and resurrects one, if it has left its queue for good.
-func (s *stage) replay(g *given) error {
-	e, of := g.replay, g.of
-	if of == nil || of.playID == (event.ID{}) {
+// bringBack replays or purges a message, if it is dead in that queue, or resurrects one, if it has
+// left its queue for good. n is its next life, nil for a purge.
+func (s *stage) bringBack(e *event.Event, of, n *life) error {
+	if of == nil || of.playID.IsZero() {
 		return nil // it never came to be
 	}
 	c := &event.Command{Actor: e.Actor}
@@ -415,11 +387,11 @@ func (s *stage) replay(g *given) error {
 			Kind: e.Kind, Priority: e.Priority, Size: e.Size, Edited: e.Edited,
 		}
 	}
-	s.pending = g.life
-	r, err := s.apply(s.clock, c)
+	s.pending = n
+	r, err := s.apply(c)
 	s.pending = nil
-	if err == nil && r.Problem != nil && g.life != nil {
-		g.life.play = append(g.life.play, s.refusal(r.Problem.Code))
+	if err == nil && r.Problem != nil && n != nil {
+		n.play = append(n.play, s.refusal(r.Problem.Code))
 	}
 	return err
 }
@@ -501,7 +473,7 @@ func (s *stage) letCome(l *life) {
 		switch {
 		case d.done:
 		case n == d.nth || l.gone && n > 0:
-			s.at(max(d.base, l.freed[n-1])+d.lag, d.order, func() error { return s.ask(d) })
+			s.at(max(d.base, l.freed[n-1])+d.lag, d.id, d.ask)
 		default:
 			left = append(left, d)
 		}

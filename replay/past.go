@@ -2,9 +2,9 @@ package replay
 
 import (
 	"context"
-	"slices"
-	"sync"
 	"time"
+
+	lru "github.com/hashicorp/golang-lru/v2"
 
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/projections"
@@ -18,12 +18,9 @@ const keepIdle = time.Minute
 // folds one at a time.
 type Past struct {
 	source  *Source
-	keep    int
 	folding chan struct{} // has a token while a state is folded
-
-	mu    sync.Mutex
-	known []pastState // most recently used first; not changed after they were folded
-	idle  *time.Timer // forgets all states
+	known   *lru.Cache[pastKey, *projections.State]
+	idle    *time.Timer // forgets all states
 }
 
 // pastKey is what a state depends on: the last entry, and the time to which the clock advanced
@@ -33,14 +30,16 @@ type pastKey struct {
 	clock int64
 }
 
-type pastState struct {
-	key   pastKey
-	state *projections.State
-}
-
-// NewPast returns a Past that keeps at most keep states.
+// NewPast returns a Past that keeps at most keep states, at least one.
 func NewPast(source *Source, keep int) *Past {
-	return &Past{source: source, keep: keep, folding: make(chan struct{}, 1)}
+	known, err := lru.New[pastKey, *projections.State](keep)
+	if err != nil {
+		panic(err) // keep is not positive
+	}
+	return &Past{
+		source: source, folding: make(chan struct{}, 1), known: known,
+		idle: time.AfterFunc(keepIdle, known.Purge),
+	}
 }
 
 // At returns the state after the whole entry at an instant. It must only be read.
@@ -53,7 +52,8 @@ func (p *Past) At(ctx context.Context, at event.Instant) (*projections.State, er
 	if at.Kind == event.InstantTime && index > 0 {
 		key.clock = at.Time
 	}
-	if state := p.get(key); state != nil {
+	p.idle.Reset(keepIdle)
+	if state, ok := p.known.Get(key); ok {
 		return state, nil
 	}
 	select {
@@ -62,7 +62,7 @@ func (p *Past) At(ctx context.Context, at event.Instant) (*projections.State, er
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	if state := p.get(key); state != nil { // another reader has just folded it
+	if state, ok := p.known.Get(key); ok { // another reader has just folded it
 		return state, nil
 	}
 	state, _, err := p.source.stateAfter(ctx, index)
@@ -72,32 +72,6 @@ func (p *Past) At(ctx context.Context, at event.Instant) (*projections.State, er
 	if key.clock > 0 {
 		state.Advance(key.clock)
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.known = slices.Insert(p.known, 0, pastState{key, state})
-	p.known = slices.Delete(p.known, min(p.keep, len(p.known)), len(p.known))
+	p.known.Add(key, state)
 	return state, nil
-}
-
-// get returns a known state, and keeps all for a while.
-func (p *Past) get(key pastKey) *projections.State {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.idle == nil {
-		p.idle = time.AfterFunc(keepIdle, p.forget)
-	}
-	p.idle.Reset(keepIdle)
-	i := slices.IndexFunc(p.known, func(s pastState) bool { return s.key == key })
-	if i < 0 {
-		return nil
-	}
-	s := p.known[i]
-	p.known = slices.Insert(slices.Delete(p.known, i, i+1), 0, s)
-	return s.state
-}
-
-func (p *Past) forget() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.known = nil
 }

@@ -11,7 +11,7 @@ import (
 )
 
 // Past states are as large as the live one: they go when nobody asks any more.
-func TestPastLetsGo(t *testing.T) {
+func TestIdlePastForgets(t *testing.T) {
 	fs := vfs.NewMem()
 	if err := fs.MkdirAll("/log"); err != nil {
 		t.Fatal(err)
@@ -34,17 +34,12 @@ func TestPastLetsGo(t *testing.T) {
 				t.Fatal(s, err)
 			}
 		}
-		kept := func() int {
-			p.mu.Lock()
-			defer p.mu.Unlock()
-			return len(p.known)
-		}
-		if n := kept(); n != 3 {
+		if n := p.known.Len(); n != 3 {
 			t.Fatalf("%d states are kept", n)
 		}
 		time.Sleep(2 * keepIdle) // the bubble's time
 		synctest.Wait()
-		if n := kept(); n != 0 {
+		if n := p.known.Len(); n != 0 {
 			t.Fatalf("%d states are kept", n)
 		}
 	})

@@ -110,7 +110,7 @@ func TestPastIsSharedAndCancellable(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if n := len(p.known); n != 2 {
+	if n := p.known.Len(); n != 2 {
 		t.Errorf("%d states are kept, want 2", n)
 	}
 }

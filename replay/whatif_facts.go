@@ -202,12 +202,6 @@ func (g *gatherer) event(e *event.Event) {
 	default:
 		g.queueEvent(e)
 	}
-	if e.IsMove() && e.Type != event.Replayed {
-		n := g.arrives(l, e, at)
-		if l != nil {
-			l.next = n
-		}
-	}
 	if l != nil {
 		g.step(l, e, at)
 	}
@@ -261,6 +255,12 @@ func (g *gatherer) died(l *life, e *event.Event, at int64) {
 	case e.Reason == event.ReasonMaxAttempts && !e.Lease.IsZero():
 		// The last try failed: the worker said retry.
 		g.ended(l, e, at, event.OpRetry, -1)
+	}
+	if e.IsMove() {
+		n := g.arrives(l, e, at)
+		if l != nil {
+			l.next = n
+		}
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/internal/transcode"
 )
 
 // decodeProblem describes a decoding error: syntaxCode for malformed text, invalid_argument for
@@ -109,7 +110,7 @@ var batches = map[string]bool{
 }
 
 // msgpackRoutes are the paths of produce, lease and settle calls. Their bodies and answers may be
-// MessagePack: the JSON of the same call, transcoded, so that one decoder validates both.
+// MessagePack.
 var msgpackRoutes = map[string]bool{
 	"/v1/queues/{queue}/messages": true, "/v1/queues/{queue}/lease": true,
 	"/v1/lease": true, "/v1/transactions": true,
@@ -132,3 +133,9 @@ func (q *request) packed() bool { return q.Method == http.MethodPost && msgpackR
 
 // wantsMsgpack reports whether the client asks for MessagePack on a route that has it.
 func (q *request) wantsMsgpack() bool { return q.packed() && q.accepts(isMsgpack) }
+
+// encodeMsgpack encodes an answer as the client asks for it.
+func (q *request) encodeMsgpack(v any) ([]byte, error) {
+	kept := strings.Contains(strings.Join(q.Header["Accept"], ","), "payload=bin")
+	return transcode.Encode(v, kept)
+}

@@ -90,11 +90,8 @@ func TestHook(t *testing.T) {
 	h.do("POST", "/v1/queues/WebhookIngress/release", `{"lease_ids":["`+l.str("messages.0.lease_id")+`"]}`).want(200)
 	packed := h.do("POST", "/v1/queues/WebhookIngress/lease", "", "Accept: application/msgpack").want(200)
 	var out wire.LeaseResponse
-	text, err := transcode.ToJSON(packed.Body.Bytes(), 1<<20)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := wire.Unmarshal(text, &out); err != nil || len(out.Messages) != 1 || !sameJSON(out.Messages[0].Original, opened) {
+	err = transcode.Decode(packed.Body.Bytes(), &out, 1<<20)
+	if err != nil || len(out.Messages) != 1 || !sameJSON(out.Messages[0].Original, opened) {
 		t.Errorf("%v %+v", err, out)
 	}
 	lease := out.Messages[0].LeaseID

@@ -6,9 +6,13 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
+	"strconv"
 	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/event"
@@ -259,64 +263,114 @@ func (s *Server) answerLeased(q *request, leased []event.LeasedMessage) error {
 	if q.eventsAccepted(false) != "" {
 		return q.answerEvents(leased, contents)
 	}
+	var out wire.LeaseResponse
+	out.Messages = make([]wire.LeasedMessage, len(leased))
 	size := 0
-	for _, c := range contents {
-		if c != nil {
-			size += 512 + base64.StdEncoding.EncodedLen(len(c.Payload)) + len(c.Original)
-		}
-	}
-	b, err := append(make([]byte, 0, size), `{"messages":[`...), error(nil)
 	for i := range leased {
+		if err := s.leasedMessage(&out.Messages[i], &leased[i], contents[i]); err != nil {
+			return err
+		}
+		m := &out.Messages[i]
+		size += 512 + base64.StdEncoding.EncodedLen(len(m.PayloadBytes)) + len(m.Payload) +
+			len(m.Original)
+	}
+	if q.wantsMsgpack() {
+		return q.answer(http.StatusOK, &out)
+	}
+	b := append(make([]byte, 0, size), `{"messages":[`...)
+	for i := range out.Messages {
 		if i > 0 {
 			b = append(b, ',')
 		}
-		if b, err = s.appendLeased(b, &leased[i], contents[i]); err != nil {
+		var err error
+		if b, err = appendLeased(b, &out.Messages[i]); err != nil {
 			return err
 		}
 	}
-	return q.answerJSON(http.StatusOK, append(b, "]}"...))
+	q.send(http.StatusOK, typeJSON, append(b, "]}"...))
+	return nil
 }
 
-// appendLeased appends a wire.LeasedMessage; c is nil where the content was erased. JSON that users
-// gave is copied as it was given: marshalling would change its white space. It comes last, so that
-// a reader who looks for the first "id" finds the message's, whatever the payload has.
-func (s *Server) appendLeased(b []byte, m *event.LeasedMessage, c *event.Content) ([]byte, error) {
-	dead, err := s.deadOf(&m.MessageView)
-	if err != nil {
-		return nil, err
-	}
-	out := wire.LeasedMessage{
+// leasedMessage sets a message of an answer; c is nil where the content was erased.
+func (s *Server) leasedMessage(
+	out *wire.LeasedMessage, m *event.LeasedMessage, c *event.Content,
+) (err error) {
+	*out = wire.LeasedMessage{
 		ID: m.ID.String(), LeaseID: m.Lease.String(), Queue: m.Queue, Key: m.Key, Kind: m.Kind,
 		Attempt: int64(m.Attempt), MaxAttempts: int64(m.MaxAttempts), Priority: int64(m.Priority),
-		Headers: map[string]string{}, EnqueuedAt: wire.Time(m.EnqueuedAt),
-		LeaseExpiresAt: wire.Time(m.LeaseExpiresAt), Dead: dead,
+		EnqueuedAt: wire.Time(m.EnqueuedAt), LeaseExpiresAt: wire.Time(m.LeaseExpiresAt),
+		Payload: jsontext.Value("null"),
 	}
-	if c == nil {
-		c, out.Erased = &event.Content{}, true
+	if out.Dead, err = s.deadOf(&m.MessageView); err != nil || c == nil {
+		out.Erased = c == nil
+		return err
+	}
+	if len(c.Headers) > 0 {
+		out.Headers = make(map[string]string, len(c.Headers))
 	}
 	for _, h := range c.Headers {
 		out.Headers[h.Name] = h.Value
 	}
-	out.CorrelationID = c.CorrelationID
-	if c.Binary {
-		out.ContentType = c.ContentType
-	}
-	text, err := wire.Marshal(&out)
-	if err != nil {
-		return nil, err
-	}
-	b = append(b, text[:len(text)-1]...)
+	out.CorrelationID, out.Original = c.CorrelationID, c.Original
 	switch {
 	case c.Binary:
-		b = base64.StdEncoding.AppendEncode(append(b, `,"payload_base64":"`...), c.Payload)
-		b = append(b, '"')
-	case len(c.Payload) == 0:
-		b = append(b, `,"payload":null`...)
-	default:
-		b = append(append(b, `,"payload":`...), c.Payload...)
+		out.Payload, out.PayloadBytes, out.ContentType = nil, c.Payload, c.ContentType
+		if out.PayloadBytes == nil {
+			out.PayloadBytes = wire.Bytes{}
+		}
+	case len(c.Payload) > 0:
+		out.Payload = c.Payload
 	}
-	if len(c.Original) > 0 {
-		b = append(append(b, `,"original":`...), c.Original...)
+	return nil
+}
+
+// appendLeased appends the JSON of a message as the library encodes it, but at a third of the cost,
+// and with JSON that users gave as they gave it. That comes last, so that a reader who looks for the
+// first "id" finds the message's, whatever the payload has.
+func appendLeased(b []byte, m *wire.LeasedMessage) ([]byte, error) {
+	text := func(name, v string) {
+		b, _ = jsontext.AppendQuote(append(b, name...), v) // an error: not UTF-8, which none is
 	}
-	return append(b, '}'), nil
+	number := func(name string, v int64) { b = strconv.AppendInt(append(b, name...), v, 10) }
+	text(`{"id":`, m.ID)
+	text(`,"lease_id":`, m.LeaseID)
+	text(`,"queue":`, m.Queue)
+	text(`,"key":`, m.Key)
+	number(`,"attempt":`, m.Attempt)
+	number(`,"max_attempts":`, m.MaxAttempts)
+	number(`,"priority":`, m.Priority)
+	text(`,"kind":`, m.Kind)
+	b = append(b, `,"headers":{`...)
+	for i, name := range slices.Sorted(maps.Keys(m.Headers)) {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		text("", name)
+		text(":", m.Headers[name])
+	}
+	b = append(b, '}')
+	if m.ContentType != "" {
+		text(`,"content_type":`, m.ContentType)
+	}
+	if m.Erased {
+		b = append(b, `,"erased":true`...)
+	}
+	text(`,"enqueued_at":`, m.EnqueuedAt.String())
+	text(`,"lease_expires_at":`, m.LeaseExpiresAt.String())
+	text(`,"correlation_id":`, m.CorrelationID)
+	dead, err := []byte("null"), error(nil)
+	if m.Dead != nil {
+		dead, err = wire.Marshal(m.Dead)
+	}
+	b = append(append(b, `,"dead":`...), dead...)
+	if m.PayloadBytes != nil {
+		b = append(b, `,"payload_base64":"`...)
+		b = append(base64.StdEncoding.AppendEncode(b, m.PayloadBytes), '"')
+	} else {
+		b = append(append(b, `,"payload":`...), m.Payload...)
+	}
+	if m.Original != nil {
+		b = append(append(b, `,"original":`...), m.Original...)
+	}
+	return append(b, '}'), err
 }

@@ -1,10 +1,15 @@
 package api
 
 import (
+	"bytes"
+	"math"
+	"reflect"
 	"strings"
 	"testing"
 
+	"github.com/go-json-experiment/json/jsontext"
 	"github.com/vmihailenco/msgpack/v5"
+	"pgregory.net/rapid"
 
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/internal/transcode"
@@ -128,52 +133,120 @@ func FuzzBody(f *testing.F) {
 			t.Fatalf("%d, yet proposed: %s", a.Code, a.Body)
 		}
 		if a.Code < 300 && pack {
-			if _, err := transcode.ToJSON(a.Body.Bytes(), 1<<20); err != nil && a.Header().Get("Content-Type") == typeMsgpack {
+			var v jsontext.Value
+			if err := transcode.Decode(a.Body.Bytes(), &v, 1<<20); err != nil && a.Header().Get("Content-Type") == typeMsgpack {
 				t.Fatalf("%v: %x", err, a.Body)
 			}
 		}
 	})
 }
 
-// The same request gets the same problem, as JSON and as msgpack.
-func TestMsgpackProblems(t *testing.T) {
-	h := setup(t)
-	h.do("PUT", "/v1/queues/q", "").want(201)
-	for _, c := range []struct {
-		path string
-		body any
-	}{
-		{"/v1/queues/q/messages", map[string]any{"messages": []any{map[string]any{"payload": 1}, map[string]any{"payload": 1, "priority": 11}}}},
-		{"/v1/queues/q/messages", map[string]any{"messages": []any{map[string]any{"payload": 1}, map[string]any{"payload": 1, "priority": "5"}}}},
-		{"/v1/queues/q/messages", map[string]any{"messages": []any{map[string]any{"payload": 1, "prioritty": 5}}}},
-		{"/v1/queues/q/messages", map[string]any{"messages": []any{map[string]any{"payload_base64": "*"}}}},
-		{"/v1/queues/q/messages", map[string]any{"messages": []any{map[string]any{"payload_base64": 5}}}},
-		{"/v1/queues/q/messages", map[string]any{"messages": []any{map[string]any{"payload": 1, "payload_base64": "AAAA"}}}},
-		{"/v1/queues/q/messages", map[string]any{"messages": []any{map[string]any{"payload": 1, "deliver_at": "soon"}}}},
-		{"/v1/queues/q/messages", map[string]any{"messages": []any{nil}}},
-		{"/v1/queues/q/messages", map[string]any{"messages": nil}},
-		{"/v1/queues/q/messages", map[string]any{"messages": make([]any, 1001)}},
-		{"/v1/queues/q/messages", []any{}},
-		{"/v1/queues/q/lease", map[string]any{"max_messages": 0}},
-		{"/v1/queues/q/lease", map[string]any{"queues": []any{}}},
-		{"/v1/queues/q/lease", map[string]any{"kinds": []any{"a", strings.Repeat("x", 200)}}},
-		{"/v1/lease", map[string]any{"queues": []any{"q", "q"}}},
-		{"/v1/queues/q/ack", map[string]any{"lease_ids": []any{aULID, "x"}}},
-		{"/v1/queues/q/ack", map[string]any{"lease_ids": []any{}}},
-		{"/v1/queues/q/retry", map[string]any{"items": []any{map[string]any{"lease_id": aULID, "delay_ms": -1}}}},
-		{"/v1/queues/q/extend", map[string]any{"items": []any{map[string]any{"lease_id": aULID, "lease_ms": 1}}}},
-		{"/v1/leases/" + aULID + "/retry", map[string]any{"error": 1}},
-		{"/v1/transactions", map[string]any{"produce": []any{map[string]any{"queue": "q", "messages": []any{map[string]any{"payload": 1, "ttl_ms": -1}}}}}},
-	} {
-		text, err := wire.Marshal(c.body)
+// anything draws a value that is often one that fits the type.
+func anything(t *rapid.T, fit reflect.Type) any {
+	kind := rapid.IntRange(0, 12).Draw(t, "kind")
+	if fit != nil && kind > 1 {
+		switch fit.Kind() {
+		case reflect.Struct:
+			out := map[string]any{}
+			for f := range fit.Fields() {
+				name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+				if rapid.IntRange(0, 20).Draw(t, "unknown") == 0 {
+					name += "x"
+				}
+				if rapid.Bool().Draw(t, "present") {
+					out[name] = anything(t, f.Type)
+				}
+			}
+			return out
+		case reflect.Pointer:
+			return anything(t, fit.Elem())
+		case reflect.Slice:
+			if fit.Elem().Kind() == reflect.Uint8 {
+				return rapid.SampledFrom([]any{[]byte("x"), "AA==", "AA", []byte{}, "*", 5, 1.5,
+					map[string]any{"a": []any{1, "b", nil}}}).Draw(t, "bytes")
+			}
+			out := make([]any, rapid.IntRange(0, 3).Draw(t, "length"))
+			for i := range out {
+				out[i] = anything(t, fit.Elem())
+			}
+			return out
+		case reflect.Map:
+			return map[string]any{"h": anything(t, fit.Elem())}
+		case reflect.Int64:
+			return rapid.SampledFrom([]any{0, 5, -7, 200, 70_000, int64(1) << 40, 3.0, float32(2.5),
+				"2026-01-31T13:00:00Z", "soon", uint64(math.MaxInt64), uint64(math.MaxUint64)}).
+				Draw(t, "number")
+		case reflect.String:
+			return rapid.SampledFrom([]any{"", "x", "é\x00", []byte("xyz")}).Draw(t, "text")
+		}
+	}
+	return rapid.SampledFrom([]any{nil, true, false, 1, 1e300, "text", []byte("b"), []any{}, []any{nil},
+		map[string]any{}, map[string]any{"a": 1}}).Draw(t, "other")
+}
+
+// TestMsgpackIsJSON: a body is decoded to the same request, or refused in the same words, in both
+// forms.
+func TestMsgpackIsJSON(t *testing.T) {
+	requests := []any{
+		wire.ProduceRequest{}, wire.LeaseRequest{}, wire.TransactionRequest{}, wire.AckRequest{},
+		wire.RetryRequest{}, wire.DeadLetterRequest{}, wire.ExtendRequest{}, wire.ReleaseRequest{},
+		wire.AckOne{}, wire.RetryOne{}, wire.DeadLetterOne{}, wire.ExtendOne{}, wire.ReleaseOne{},
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		of := reflect.TypeOf(rapid.SampledFrom(requests).Draw(t, "request"))
+		body := anything(t, of)
+		text, err := wire.Marshal(body)
 		if err != nil {
 			t.Fatal(err)
 		}
-		a := h.do("POST", c.path, string(text)).want(400)
-		b := h.do("POST", c.path, packed(t, c.body), "Content-Type: application/msgpack").want(400)
-		for _, field := range []string{"code", "field", "index", "detail"} {
-			if a.str(field) != b.str(field) {
-				t.Errorf("%s %s: %s is %q, in msgpack %q", c.path, text, field, a.str(field), b.str(field))
+		var packed bytes.Buffer
+		enc := msgpack.NewEncoder(&packed)
+		enc.SetSortMapKeys(true)
+		if err := enc.Encode(body); err != nil {
+			t.Fatal(err)
+		}
+		want, got := reflect.New(of), reflect.New(of)
+		wantErr := decodeStrict(text, want.Interface(), "code")
+		err = decodeProblem(transcode.Decode(packed.Bytes(), got.Interface(), 1<<20), "code")
+		if !reflect.DeepEqual(err, wantErr) {
+			t.Fatalf("%s: %v, in msgpack %v", text, wantErr, err)
+		}
+		if err == nil && !reflect.DeepEqual(got.Interface(), want.Interface()) {
+			t.Fatalf("%s: %+v, in msgpack %+v", text, want, got)
+		}
+	})
+}
+
+// TestLeasedMessageIsTheSame: what is written by hand or as MessagePack is what the library writes.
+func TestLeasedMessageIsTheSame(t *testing.T) {
+	short := wire.LeasedMessage{
+		ID: aULID, LeaseID: aULID, Queue: "q", Attempt: 1, Priority: 5,
+		Headers: map[string]string{}, Payload: jsontext.Value(`{"a":[1,"b",null,2.5]}`),
+		EnqueuedAt: 1_700_000_000_009, LeaseExpiresAt: 1_700_000_030_120,
+	}
+	full := short
+	full.Key, full.Kind, full.CorrelationID, full.ContentType = "é\"\n", "\u2028", "<c>", "a/b"
+	full.Headers = map[string]string{"b": "1", "a": "2"}
+	full.Payload, full.PayloadBytes, full.Original = nil, wire.Bytes{1, 2, 255}, jsontext.Value("7")
+	full.MaxAttempts, full.Erased = 5, true
+	full.Dead = &wire.Dead{Queue: "p", MessageID: aULID, FailedAt: 1_600_000_000_000}
+	for _, m := range []wire.LeasedMessage{short, full} {
+		want, err := wire.Marshal(&m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := appendLeased(nil, &m)
+		if err != nil || !sameJSON(got, string(want)) {
+			t.Errorf("%s, %v\nwant %s", got, err, want)
+		}
+		for _, kept := range []bool{false, true} {
+			var back wire.LeasedMessage
+			b, err := transcode.Encode(&m, kept)
+			if err == nil {
+				err = transcode.Decode(b, &back, 1<<20)
+			}
+			if err != nil || !reflect.DeepEqual(back, m) {
+				t.Errorf("%x: %+v, %v", b, back, err)
 			}
 		}
 	}

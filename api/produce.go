@@ -137,7 +137,8 @@ func (q *request) metadata(names ...string) *wire.NewMessage {
 
 // newBatch checks messages one by one.
 func (s *Server) newBatch(msgs []wire.NewMessage) (*batch, error) {
-	b := &batch{}
+	n := len(msgs)
+	b := &batch{msgs: make([]event.NewMessage, 0, n), payloads: make([]payload, 0, n)}
 	for i := range msgs {
 		m := &msgs[i]
 		var err error

@@ -102,19 +102,23 @@ func (q *request) bytes(limit int64) ([]byte, error) {
 	if q.ContentLength > limit {
 		return nil, tooLarge()
 	}
-	b := &bytes.Buffer{}
-	if q.ContentLength > 0 {
-		// No memory for what has not come yet.
-		b.Grow(int(min(q.ContentLength, 64<<10)) + bytes.MinRead)
+	var b bytes.Buffer
+	var err error
+	body := http.MaxBytesReader(q.w, q.Body, limit)
+	for most, full := 64<<10, true; full && err == nil; most *= 8 {
+		// Memory for at most eight times of what has come.
+		missing := min(q.ContentLength, int64(most)) - int64(b.Len())
+		b.Grow(int(max(0, missing)) + bytes.MinRead)
+		_, err = b.ReadFrom(io.LimitReader(body, int64(most-b.Len())))
+		full = b.Len() == most
 	}
-	_, err := b.ReadFrom(http.MaxBytesReader(q.w, q.Body, limit))
-	var max *http.MaxBytesError
+	var tooMany *http.MaxBytesError
 	switch {
 	case err == nil:
 		q.unhurried()
 		q.raw = b.Bytes()
 		return q.raw, nil
-	case errors.As(err, &max):
+	case errors.As(err, &tooMany):
 		return nil, tooLarge()
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return nil, event.Problemf(codeRequestTimeout, "", "the body did not arrive within %s",
@@ -160,18 +164,16 @@ func (q *request) decode(v any, optional bool, also ...string) error {
 	if len(b) == 0 {
 		return event.Problemf(code, "", "the body is empty")
 	}
-	if isMsgpack(q.media) {
-		limit := int(2 * q.s.opts.MaxRequest)
-		b, err = transcode.ToJSON(b, limit)
-		if errors.Is(err, transcode.ErrTooLarge) {
-			return event.Problemf(codePayloadTooLarge, "",
-				"the body is larger than %d bytes as JSON", limit)
-		}
-		if err != nil {
-			return event.Problemf(code, "", "%s", err)
-		}
+	if !isMsgpack(q.media) {
+		return decodeStrict(b, v, code)
 	}
-	return decodeStrict(b, v, code)
+	limit := int(2 * q.s.opts.MaxRequest)
+	err = transcode.Decode(b, v, limit)
+	if errors.Is(err, transcode.ErrTooLarge) {
+		return event.Problemf(codePayloadTooLarge, "",
+			"the body is larger than %d bytes as JSON", limit)
+	}
+	return decodeProblem(err, code)
 }
 
 // decodeStrict decodes JSON into v; code is that of a syntax error.
@@ -199,24 +201,15 @@ func (q *request) answer(status int, v any) error {
 	if q.err != nil {
 		return q.err
 	}
-	b, err := wire.Marshal(v)
-	if err != nil {
-		return err
-	}
-	return q.answerJSON(status, b)
-}
-
-// answerJSON is answer for a value that is JSON already.
-func (q *request) answerJSON(status int, b []byte) (err error) {
-	media := typeJSON
+	media, encode := typeJSON, wire.Marshal
 	if q.wantsMsgpack() {
-		media = typeMsgpack
-		if b, err = transcode.FromJSON(b); err != nil {
-			return err
-		}
+		media, encode = typeMsgpack, q.encodeMsgpack
 	}
-	q.send(status, media, b)
-	return nil
+	b, err := encode(v)
+	if err == nil {
+		q.send(status, media, b)
+	}
+	return err
 }
 
 // accepts reports whether the Accept header names a media type.

@@ -32,7 +32,9 @@ func (t Time) String() string {
 	if t == 0 {
 		return ""
 	}
-	return t.Time().Format(TimeFormat)
+	b := t.Time().AppendFormat(make([]byte, 0, len(TimeFormat)), time.RFC3339) // the fastest
+	ms := byte(t % 1000 / 10)
+	return string(append(b[:len(b)-1], '.', '0'+ms/10, '0'+ms%10, '0'+byte(t%10), 'Z'))
 }
 
 // MarshalJSONTo writes the time, or null.

@@ -9,6 +9,12 @@ import (
 	"github.com/vmihailenco/msgpack/v5"
 )
 
+// toJSON decodes a value as a payload is decoded.
+func toJSON(b []byte, limit int) (v jsontext.Value, err error) {
+	err = Decode(b, &v, limit)
+	return v, err
+}
+
 func TestToJSON(t *testing.T) {
 	for packed, want := range map[string]string{
 		"\xc0":                                 `null`,
@@ -18,7 +24,7 @@ func TestToJSON(t *testing.T) {
 		"\xc4\x02\x01\x02":                     `"AQI="`,
 		"\x81\xa1a\xc7\x05\x4a[1,2]":           `{"a":[1,2]}`,
 	} {
-		if got, err := ToJSON([]byte(packed), 1<<20); err != nil || string(got) != want {
+		if got, err := toJSON([]byte(packed), 1<<20); err != nil || string(got) != want {
 			t.Errorf("%x: %s, %v", packed, got, err)
 		}
 	}
@@ -31,12 +37,12 @@ func TestToJSON(t *testing.T) {
 		strings.Repeat("\x91", 65) + "\xc0":    "nested deeper",
 		"\xdd\xff\xff\xff\xff":                 "unexpected end",
 	} {
-		if got, err := ToJSON([]byte(packed), 1<<20); err == nil ||
+		if got, err := toJSON([]byte(packed), 1<<20); err == nil ||
 			!strings.Contains(err.Error(), want) {
 			t.Errorf("%x: %s, %v", packed, got, err)
 		}
 	}
-	if _, err := ToJSON(append([]byte("\xdc\x10\x00"),
+	if _, err := toJSON(append([]byte("\xdc\x10\x00"),
 		bytes.Repeat([]byte("\xa9123456789"), 4096)...), 1000); err != ErrTooLarge {
 		t.Error(err)
 	}
@@ -61,17 +67,19 @@ func FuzzTranscode(f *testing.F) {
 	f.Add([]byte("\xdf\x00\x00\x00\x01\xa1a\xca\x7f\x80\x00\x00"))
 	f.Add([]byte("\x81\xa1a\xc7\x05\x4a[1,2]"))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		j, err := ToJSON(b, 1<<20)
+		j, err := toJSON(b, 1<<20)
 		if err != nil {
 			return
 		}
-		m, err := FromJSON(j)
-		if err != nil {
-			t.Fatalf("%s: %v", j, err)
-		}
-		again, err := ToJSON(m, 2<<20)
-		if err != nil || !bytes.Equal(canonical(t, j), canonical(t, again)) {
-			t.Fatalf("%s became %s: %v", j, again, err)
+		for _, kept := range []bool{false, true} {
+			m, err := Encode(&j, kept)
+			if err != nil {
+				t.Fatalf("%s: %v", j, err)
+			}
+			again, err := toJSON(m, 2<<20)
+			if err != nil || !bytes.Equal(canonical(t, j), canonical(t, again)) {
+				t.Fatalf("%s became %s: %v", j, again, err)
+			}
 		}
 	})
 }

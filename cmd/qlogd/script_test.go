@@ -39,6 +39,8 @@ func TestScripts(t *testing.T) {
 		Dir:                 "testdata/script",
 		RequireExplicitExec: true,
 		Setup: func(e *testscript.Env) error {
+			// With -race a process sleeps for a second at its end, and there are hundreds of them.
+			e.Setenv("GORACE", "atexit_sleep_ms=0")
 			s := &served{}
 			e.Values[servedKey{}] = s
 			e.Defer(s.kill)
@@ -144,7 +146,9 @@ func command(ts *testscript.TestScript, args []string) *exec.Cmd {
 	}
 	cmd := exec.Command(path, args...)
 	cmd.Dir = ts.Getenv("WORK")
-	for _, name := range []string{"PATH", "HOME", "QLOGD_ADDR", "QLOGD_HTTP_ADDR", "QLOGD_DATA_DIR", "QLOGD_LOG_LEVEL", "QLOGD_INSECURE", "QLOGD_CONFIG", "QLOGD_TOKEN", "HOOK_SECRET", "HOOK_OTHER"} {
+	for _, name := range []string{"PATH", "HOME", "GORACE", "QLOGD_ADDR", "QLOGD_HTTP_ADDR",
+		"QLOGD_DATA_DIR", "QLOGD_LOG_LEVEL", "QLOGD_INSECURE", "QLOGD_CONFIG", "QLOGD_TOKEN",
+		"HOOK_SECRET", "HOOK_OTHER"} {
 		if v := ts.Getenv(name); v != "" {
 			cmd.Env = append(cmd.Env, name+"="+v)
 		}

@@ -19,9 +19,7 @@ import (
 )
 
 func (a *app) tokenCmd() *cobra.Command {
-	return group("token|tokens", "Create tokens, and check a server's auth file",
-		`  qlogd token new --name shop --role produce --queues 'orders.*' --append auth.yaml
-  qlogd token check auth.yaml`, a.tokenNewCmd(), a.tokenCheckCmd())
+	return group("token", a.tokenNewCmd(), a.tokenCheckCmd())
 }
 
 // tokenEntry is one entry of an auth file, in the order in which people read it.
@@ -37,19 +35,7 @@ func (a *app) tokenNewCmd() *cobra.Command {
 	var e tokenEntry
 	var file string
 	var ttl time.Duration
-	cmd := a.local("new", `Create a token
-
-Creates a token of 256 random bits and prints it, this once. Below it is the entry for
-the server's auth file, which holds only the token's SHA-256; --append writes it into
-the file, and stdout has the token alone. Servers reload the file on SIGHUP; each node
-has its own copy.
-
-Roles: produce (enqueue), consume (lease and settle), read (look, without any
-effect), each on the queues whose names match; admin (everything, everywhere).
-Several tokens of one name are one principal to the server, so that a token can be
-replaced without a gap.`, `  qlogd token new --name ops --role admin
-  qlogd token new --name shop --role produce --queues 'orders.*' --append auth.yaml > shop.token
-  qlogd token new --name worker --role consume,read --queues 'orders.*,mail' --ttl 2160h`,
+	return a.local("token new",
 		func(context.Context, []string) error {
 			if ttl < 0 || ttl > 0 && e.Expires != "" {
 				return usagef("--ttl must be positive, and does not go with --expires")
@@ -64,10 +50,11 @@ replaced without a gap.`, `  qlogd token new --name ops --role admin
 			"patterns of queue names: * any characters, ? one, [a-z] one of these"),
 		opt(&e.Expires, "expires", "when it ends, an RFC 3339 time (default never)"),
 		opt(&ttl, "ttl", "how long it is valid, in place of --expires"),
-		opt(&file, "append", "append the entry to this auth file; created if missing"))
-	_ = cmd.MarkFlagRequired("name")
-	_ = cmd.MarkFlagRequired("role")
-	return cmd
+		opt(&file, "append", "append the entry to this auth file; created if missing"),
+		func(cmd *cobra.Command) {
+			_ = cmd.MarkFlagRequired("name")
+			_ = cmd.MarkFlagRequired("role")
+		})
 }
 
 // newToken prints a new token and its entry, or appends the entry to a file.
@@ -137,18 +124,14 @@ func appendToken(file string, entry []byte) error {
 }
 
 func (a *app) tokenCheckCmd() *cobra.Command {
-	return a.local("check FILE", `Check an auth file without a server
-
-Reads an auth file as a server does, and reports the first mistake with its line and
-field (exit code 1).`,
-		"  qlogd token check auth.yaml", func(_ context.Context, args []string) error {
-			auth, err := api.LoadAuth(args[0])
-			if err != nil {
-				return err
-			}
-			if a.output == "json" {
-				return a.json(map[string]int{"tokens": auth.Tokens()})
-			}
-			return a.say(nil, "%s: %s", args[0], plural(auth.Tokens(), "token", "tokens"))
-		})
+	return a.local("token check", func(_ context.Context, args []string) error {
+		auth, err := api.LoadAuth(args[0])
+		if err != nil {
+			return err
+		}
+		if a.output == "json" {
+			return a.json(map[string]int{"tokens": auth.Tokens()})
+		}
+		return a.say(nil, "%s: %s", args[0], plural(auth.Tokens(), "token", "tokens"))
+	})
 }

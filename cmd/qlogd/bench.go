@@ -26,35 +26,14 @@ func (a *app) benchCmd() *cobra.Command {
 		Duration: 10 * time.Second, Warmup: time.Second,
 	}
 	var queue string
-	cmd := a.local("bench", `Measure the speed of a server under load
-
-Creates a queue, produces random messages into it, leases and acks them, reports
-rates and latencies, and deletes the queue.
-
-Without --rate, each producer sends its next batch once the previous one is durable:
-the result is the server's capacity. With --rate, batches are sent at fixed times
-whether the previous one is done or not, and latencies count from the time a batch
-was due: the result is what users see at that rate. With --batch 1 producers call the
-Go client's Enqueue, which shares requests among goroutines; with --take 1 workers are
-handlers of its Worker, which leases ahead and settles in shared requests. With
---workers 0 messages are only produced.
-
-Measuring begins after --warmup. At the end every message must have been delivered
-and acked: a message that has not arrived after 45 s is reported as lost, with exit
-code 1. (Messages leased by a server that died are delivered again when their leases
-expire.) The load is real: its messages stay in the server's history until retention
-deletes them, and other queues share the server with it.`, `  qlogd bench
-  qlogd bench --addr n1:7070,n2:7070,n3:7070 --producers 64 --batch 1 --workers 64 --take 1
-  qlogd bench --rate 1000 --batch 1 --duration 30s
-  qlogd bench --workers 0 --size 10000 -o json | jq .result.produce_per_second
-  qlogd bench --keys 100000 --take 10`,
+	return a.local("bench",
 		func(ctx context.Context, _ []string) error {
 			c, err := a.server(client.WithSpread())
 			if err != nil {
 				return err
 			}
 			return refusal(a.bench(ctx, c, queue, load))
-		}, a.addrFlag, opt(&load.Producers, "producers", "concurrent producers"),
+		}, a.addrFlag, a.authFlags, opt(&load.Producers, "producers", "concurrent producers"),
 		opt(&load.Batch, "batch", "messages per produce request (1-1000); 1 uses Enqueue"),
 		opt(&load.Workers, "workers", "concurrent workers; 0 leaves the messages in the queue"),
 		opt(&load.Take, "take", "most messages per lease request (1-1000); 1 uses Worker"),
@@ -63,14 +42,12 @@ deletes them, and other queues share the server with it.`, `  qlogd bench
 			"number of ordering keys, in a per_key queue (0 = no keys, unordered)"),
 		opt(&load.Rate, "rate",
 			"messages per second, all producers together (0 = as fast as possible)"),
-		opt(&load.Duration, "duration", "how long to measure"), /* DEF 10*time.Second */
+		opt(&load.Duration, "duration", "how long to measure"),
 		opt(&load.Warmup, "warmup", "load before measuring begins"),
 		opt(&load.Messages, "messages",
 			"stop after this many messages, instead of --duration and --warmup"),
 		opt(&queue, "queue", "name of the queue, which must not exist "+
 			"(default bench- and a random number)"))
-	a.authFlags(cmd)
-	return cmd
 }
 
 // benchLoad describes the load of qlogd bench.

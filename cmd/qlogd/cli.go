@@ -16,7 +16,6 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/client"
@@ -27,43 +26,13 @@ const (
 	defaultDataDir = "./qlogd-data"
 
 	instantHelp = "an RFC 3339 time, an event's id, index:N, 15m, start"
+	atHelp      = "as it was then: " + instantHelp
+	dataDirHelp = "data directory to read (default $QLOGD_DATA_DIR or " + defaultDataDir + ")"
 )
 
-// declare returns a command. Its use is its name and aliases, as in list|ls, and its
-// arguments: WORD is required, [WORD] is optional, and … allows more of them. Its help
-// is one line and, after an empty one, the long text.
-func declare(use, help, example string) *cobra.Command {
-	names, words, _ := strings.Cut(use, " ")
-	aliases := strings.Split(names, "|")
-	short, long, _ := strings.Cut(help, "\n\n")
-	least, most := 0, 0
-	for word := range strings.FieldsSeq(words) {
-		if word[0] == '-' || word[0] == '|' {
-			break // a flag, or another form
-		}
-		if most++; word[0] != '[' {
-			least++
-		}
-		if strings.Contains(word, "…") {
-			most = 1 << 30
-		}
-	}
-	return &cobra.Command{
-		Use: strings.TrimSpace(aliases[0] + " " + words), Aliases: aliases[1:],
-		Short: short, Long: long, Example: example,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if n := len(args); n < least || n > most {
-				return usagef("%s given; usage: %s",
-					plural(n, "argument", "arguments"), cmd.UseLine())
-			}
-			return nil
-		},
-	}
-}
-
 // group is a command that only holds others. Without one of them it prints their list.
-func group(use, help, example string, subs ...*cobra.Command) *cobra.Command {
-	cmd := declare(use, help, example)
+func group(name string, subs ...*cobra.Command) *cobra.Command {
+	cmd := describe(name)
 	cmd.Args = func(c *cobra.Command, args []string) error {
 		if len(args) > 0 {
 			return usagef("unknown command %.64q for %s; see %s --help",
@@ -80,24 +49,22 @@ func group(use, help, example string, subs ...*cobra.Command) *cobra.Command {
 }
 
 // plain returns a command without --output.
-func (a *app) plain(use, help, example string, do func(ctx context.Context, args []string) error,
+func (a *app) plain(name string, do func(ctx context.Context, args []string) error,
 	flags ...flag) *cobra.Command {
-	cmd := declare(use, help, example)
+	cmd := describe(name)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		a.parsed = true
 		return do(cmd.Context(), args)
 	}
-	join(flags...)(cmd.Flags())
+	join(flags...)(cmd)
 	return cmd
 }
 
 // local returns a command that needs no server.
-func (a *app) local(use, help, example string, do func(ctx context.Context, args []string) error,
+func (a *app) local(name string, do func(ctx context.Context, args []string) error,
 	flags ...flag) *cobra.Command {
-	cmd := a.plain(use, help, example, do, flags...)
 	a.output = "table"
-	choiceFlag(cmd, &a.output, "table", "json")
-	return cmd
+	return a.plain(name, do, append(flags, outputFlag(&a.output, "table", "json"))...)
 }
 
 // request is one run of a command that calls a server.
@@ -109,17 +76,14 @@ type request struct {
 
 // remote returns a command that calls a server. If the server refuses the arguments,
 // that is wrong usage.
-func (a *app) remote(use, help, example string, do func(c request) error,
-	flags ...flag) *cobra.Command {
-	cmd := a.local(use, help, example, func(ctx context.Context, args []string) error {
+func (a *app) remote(name string, do func(c request) error, flags ...flag) *cobra.Command {
+	return a.local(name, func(ctx context.Context, args []string) error {
 		c, err := a.server()
 		if err != nil {
 			return err
 		}
 		return refusal(do(request{c, ctx, args}))
-	}, append(flags, a.addrFlag)...)
-	a.authFlags(cmd)
-	return cmd
+	}, append(flags, a.addrFlag, a.authFlags)...)
 }
 
 // setter is a flag whose value goes to a function.
@@ -139,14 +103,15 @@ func (s *setter) Set(v string) error {
 	return err
 }
 
-// flag declares a flag of a command, or several.
-type flag = func(*pflag.FlagSet)
+// flag declares a flag of a command, or several, or a rule for them.
+type flag = func(*cobra.Command)
 
 // opt declares a flag of a variable, whose value is the default. A pointer to a pointer
 // is set only if the flag is given, also to "" or 0. A name may have a letter: "file|f".
 func opt(to any, name, usage string) flag {
 	name, letter, _ := strings.Cut(name, "|")
-	return func(f *pflag.FlagSet) {
+	return func(cmd *cobra.Command) {
+		f := cmd.Flags()
 		switch v := to.(type) {
 		case *string:
 			f.StringVarP(v, name, letter, *v, usage)
@@ -185,8 +150,8 @@ func opt(to any, name, usage string) flag {
 
 // millis declares a flag of a duration that is kept in milliseconds.
 func millis(set func(ms int64), name, usage string) flag {
-	return func(f *pflag.FlagSet) {
-		f.Var(&setter{kind: "duration", set: func(text string) error {
+	return func(cmd *cobra.Command) {
+		cmd.Flags().Var(&setter{kind: "duration", set: func(text string) error {
 			d, err := time.ParseDuration(text)
 			set(d.Milliseconds())
 			return err
@@ -197,29 +162,38 @@ func millis(set func(ms int64), name, usage string) flag {
 // repeated declares a flag that adds a text each time it is given.
 func repeated(to *[]string, name, usage string) flag {
 	name, letter, _ := strings.Cut(name, "|")
-	return func(f *pflag.FlagSet) { f.StringArrayVarP(to, name, letter, nil, usage) }
+	return func(cmd *cobra.Command) {
+		cmd.Flags().StringArrayVarP(to, name, letter, nil, usage)
+	}
 }
 
 // join declares several flags.
 func join(flags ...flag) flag {
-	return func(f *pflag.FlagSet) {
+	return func(cmd *cobra.Command) {
 		for _, declare := range flags {
-			declare(f)
+			declare(cmd)
 		}
 	}
 }
 
-// choiceFlag gives a command an --output with some choices.
-func choiceFlag(cmd *cobra.Command, to *string, of ...string) {
-	cmd.Flags().VarP(&setter{strings.Join(of, "|"), *to, func(v string) error {
-		if !slices.Contains(of, v) {
-			return errors.New("must be " + strings.Join(of, " or "))
-		}
-		*to = v
-		return nil
-	}}, "output", "o", "output format: "+strings.Join(of, " or "))
-	_ = cmd.RegisterFlagCompletionFunc("output",
-		cobra.FixedCompletions(of, cobra.ShellCompDirectiveNoFileComp))
+// exclusive refuses two of some flags.
+func exclusive(names ...string) flag {
+	return func(cmd *cobra.Command) { cmd.MarkFlagsMutuallyExclusive(names...) }
+}
+
+// outputFlag declares --output with some choices.
+func outputFlag(to *string, of ...string) flag {
+	return func(cmd *cobra.Command) {
+		cmd.Flags().VarP(&setter{strings.Join(of, "|"), *to, func(v string) error {
+			if !slices.Contains(of, v) {
+				return errors.New("must be " + strings.Join(of, " or "))
+			}
+			*to = v
+			return nil
+		}}, "output", "o", "output format: "+strings.Join(of, " or "))
+		_ = cmd.RegisterFlagCompletionFunc("output",
+			cobra.FixedCompletions(of, cobra.ShellCompDirectiveNoFileComp))
+	}
 }
 
 // reach is how a command reaches a server. What no flag names comes from the
@@ -231,9 +205,9 @@ type reach struct {
 	caCert    string
 }
 
-func (a *app) addrFlag(f *pflag.FlagSet) {
+func (a *app) addrFlag(cmd *cobra.Command) {
 	opt(&a.reach.addr, "addr",
-		"address of a node, or of several: A,B,C (default $QLOGD_ADDR or "+defaultAddr+")")(f)
+		"address of a node, or of several: A,B,C (default $QLOGD_ADDR or "+defaultAddr+")")(cmd)
 }
 
 func (a *app) authFlags(cmd *cobra.Command) {
@@ -241,13 +215,12 @@ func (a *app) authFlags(cmd *cobra.Command) {
 		"others on this machine can see it: prefer --token-file"),
 		opt(&a.reach.tokenFile, "token-file",
 			"read the token from this file (default $QLOGD_TOKEN_FILE)"),
-		a.caFlag)(cmd.Flags())
-	cmd.MarkFlagsMutuallyExclusive("token", "token-file")
+		exclusive("token", "token-file"), a.caFlag)(cmd)
 }
 
-func (a *app) caFlag(f *pflag.FlagSet) {
+func (a *app) caFlag(cmd *cobra.Command) {
 	opt(&a.reach.caCert, "ca-cert",
-		"trust the authorities in this PEM file, for https (default $QLOGD_CA_CERT)")(f)
+		"trust the authorities in this PEM file, for https (default $QLOGD_CA_CERT)")(cmd)
 }
 
 // fromEnv fills in what no flag named.
@@ -309,12 +282,10 @@ func refusal(err error) error {
 	return err
 }
 
-const atHelp = "as it was then: " + instantHelp
-
 // destroyFlags declares --yes and --dry-run.
-func (a *app) destroyFlags(f *pflag.FlagSet) {
-	opt(&a.yes, "yes|y", "don't ask")(f)
-	opt(&a.dryRun, "dry-run", "show what would be done without changing anything")(f)
+func (a *app) destroyFlags(cmd *cobra.Command) {
+	opt(&a.yes, "yes|y", "don't ask")(cmd)
+	opt(&a.dryRun, "dry-run", "show what would be done without changing anything")(cmd)
 }
 
 // confirmed asks on a terminal whether to do something destructive, and returns nil for
@@ -377,21 +348,23 @@ type member struct {
 }
 
 // flags declares the flags of the members.
-func (b *body) flags(f *pflag.FlagSet, members []member) {
+func (b *body) flags(members []member) flag {
 	b.members = map[string]any{}
-	for _, m := range members {
-		f.Var(&setter{kind: m.kind, set: func(text string) (err error) {
-			at, names := b.members, strings.Split(m.path, ".")
-			name := names[len(names)-1]
-			for _, outer := range names[:len(names)-1] {
-				if at[outer] == nil {
-					at[outer] = map[string]any{}
+	return func(cmd *cobra.Command) {
+		for _, m := range members {
+			cmd.Flags().Var(&setter{kind: m.kind, set: func(text string) (err error) {
+				at, names := b.members, strings.Split(m.path, ".")
+				name := names[len(names)-1]
+				for _, outer := range names[:len(names)-1] {
+					if at[outer] == nil {
+						at[outer] = map[string]any{}
+					}
+					at = at[outer].(map[string]any)
 				}
-				at = at[outer].(map[string]any)
-			}
-			at[name], err = m.parse(at[name], text)
-			return err
-		}}, m.flag, m.usage)
+				at[name], err = m.parse(at[name], text)
+				return err
+			}}, m.flag, m.usage)
+		}
 	}
 }
 

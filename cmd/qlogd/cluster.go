@@ -22,20 +22,13 @@ import (
 )
 
 func (a *app) clusterCmd() *cobra.Command {
-	return group("cluster", "Show and change the cluster", `  qlogd cluster list
-  qlogd cluster add n4 10.0.0.4:7071
-  qlogd cluster remove n2 --yes`,
+	return group("cluster",
 		a.clusterListCmd(), a.clusterAddCmd(), a.clusterRemoveCmd(), a.clusterTransferCmd(),
 		a.clusterSnapshotCmd())
 }
 
 func (a *app) clusterListCmd() *cobra.Command {
-	return a.remote("list|ls|show", `List the nodes as the asked one knows them
-
-Lists the nodes as the asked one knows them, also while there is no leader.
-HEAD and CHAIN are the newest block of a node's event log: at the same head all
-nodes have the same chain.`,
-		"  qlogd cluster list\n  qlogd cluster list -o json | jq -r .leader_id",
+	return a.remote("cluster list",
 		func(c request) error {
 			v, err := c.Cluster(c.ctx)
 			if err != nil {
@@ -68,17 +61,7 @@ nodes have the same chain.`,
 func (a *app) clusterAddCmd() *cobra.Command {
 	var n wire.NewNode
 	var nonVoter bool
-	return a.remote("add NODE RAFT_ADDR", `Add a node
-
-Adds a node to the cluster: one with a data directory that belongs to no cluster
-yet, started with --join and without --bootstrap-expect (without either it forms a
-cluster of its own), whose --node-id is NODE and which the others reach at RAFT_ADDR
-(HOST:PORT, its --raft-addr or --raft-advertise). If it does not run yet, it is
-announced, and admitted when it starts. It catches up in the background and then gets
-its vote. A member with the same data stays one, and only its vote changes: a copy
-without a vote gets one, with --non-voter a voter loses it.`,
-		`  qlogd cluster add n4 10.0.0.4:7071
-  qlogd cluster add copy 10.0.0.9:7071 --http-addr 10.0.0.9:7070 --non-voter`,
+	return a.remote("cluster add",
 		func(c request) error {
 			n.ID, n.RaftAddr = c.args[0], c.args[1]
 			if nonVoter {
@@ -105,26 +88,20 @@ without a vote gets one, with --non-voter a voter loses it.`,
 
 func (a *app) clusterRemoveCmd() *cobra.Command {
 	var force bool
-	return a.remote("remove|rm NODE", `Remove a node, for ever
-
-Removes a node from the cluster. Its data directory can't come back: to add the
-machine again, start it with an empty one. Without --force a node is not removed if
-the remaining voters would have no reachable majority; the last voter never is.`,
-		"  qlogd cluster remove n2 --dry-run\n  qlogd cluster remove n2 --yes\n"+
-			"  qlogd cluster remove n2 --yes --force", func(c request) error {
-			id := c.args[0]
-			what := "remove node " + id + " from the cluster for ever"
-			if a.dryRun {
-				left, err := remaining(c, id)
-				if err != nil {
-					return err
-				}
-				what += "; " + left
+	return a.remote("cluster remove", func(c request) error {
+		id := c.args[0]
+		what := "remove node " + id + " from the cluster for ever"
+		if a.dryRun {
+			left, err := remaining(c, id)
+			if err != nil {
+				return err
 			}
-			return a.destroy(what, id+" removed",
-				func() error { return c.RemoveNode(c.ctx, id, force) })
-		}, a.destroyFlags, opt(&force, "force",
-			"also if the remaining voters have no reachable majority"))
+			what += "; " + left
+		}
+		return a.destroy(what, id+" removed",
+			func() error { return c.RemoveNode(c.ctx, id, force) })
+	}, a.destroyFlags, opt(&force, "force",
+		"also if the remaining voters have no reachable majority"))
 }
 
 // remaining describes the voters that a removal would leave.
@@ -152,37 +129,29 @@ func remaining(c request, id string) (string, error) {
 }
 
 func (a *app) clusterTransferCmd() *cobra.Command {
-	return a.remote("transfer [NODE]",
-		"Transfer leadership, to a voter or to the most up-to-date one",
-		"  qlogd cluster transfer\n  qlogd cluster transfer n2", func(c request) error {
-			leader, err := c.TransferLeadership(c.ctx, strings.Join(c.args, ""))
-			return a.answer(wire.Transferred{LeaderID: leader}, err,
-				"leader: %s", cmp.Or(leader, "not known yet"))
-		})
+	return a.remote("cluster transfer", func(c request) error {
+		leader, err := c.TransferLeadership(c.ctx, strings.Join(c.args, ""))
+		return a.answer(wire.Transferred{LeaderID: leader}, err,
+			"leader: %s", cmp.Or(leader, "not known yet"))
+	})
 }
 
 func (a *app) clusterSnapshotCmd() *cobra.Command {
-	return a.remote("snapshot", "Take a checkpoint on every node",
-		"  qlogd cluster snapshot\n  qlogd cluster snapshot -o json", func(c request) error {
-			indexes, err := c.Snapshot(c.ctx)
-			if err == nil && a.output == "json" {
-				return a.wire(wire.ClusterSnapshot{Indexes: indexes})
-			}
-			return list(a, sortedKeys(indexes), err, "node,checkpoint",
-				func(id *string) []any { return []any{*id, indexes[*id]} })
-		})
+	return a.remote("cluster snapshot", func(c request) error {
+		indexes, err := c.Snapshot(c.ctx)
+		if err == nil && a.output == "json" {
+			return a.wire(wire.ClusterSnapshot{Indexes: indexes})
+		}
+		return list(a, sortedKeys(indexes), err, "node,checkpoint",
+			func(id *string) []any { return []any{*id, indexes[*id]} })
+	})
 }
 
 // readyCmd serves places without curl: a container's health check, and scripts
 // that wait for a node.
 func (a *app) readyCmd() *cobra.Command {
 	var wait time.Duration
-	return a.plain("ready", `Check whether nodes can serve
-
-Requests /readyz of each node in --addr, and fails (exit code 1) if one is not ready or
-does not answer. It needs no token. With --wait it retries until all are ready, for at
-most that long.`, `  qlogd ready
-  qlogd ready --addr 127.0.0.1:7070,127.0.0.1:7080 --wait 30s`,
+	return a.plain("ready",
 		func(ctx context.Context, _ []string) error {
 			for addr := range strings.SplitSeq(a.addr(), ",") {
 				c, err := a.connect(addr)
@@ -218,15 +187,9 @@ func askReady(ctx context.Context, c *client.Client) error {
 }
 
 func (a *app) projectionsCmd() *cobra.Command {
-	return group("projections", `Show or rebuild the read models
-
-The read models (rates, totals, dead letters by reason, replayed dead letters,
-operations) are computed from the log into projections.db, about a second behind it.
-No decision depends on them, and they can be rebuilt at any time.`,
-		"  qlogd projections rebuild --addr http://127.0.0.1:7070",
+	return group("projections",
 		a.projectionsRebuildCmd(),
-		a.remote("show", "Show the position of a server's read models",
-			"  qlogd projections show\n  qlogd projections show -o json",
+		a.remote("projections show",
 			func(c request) error { return a.projections(c.Projections(c.ctx)) }))
 }
 
@@ -238,13 +201,7 @@ func (a *app) projections(p *wire.Projections, err error) error {
 
 func (a *app) projectionsRebuildCmd() *cobra.Command {
 	var dataDir string
-	cmd := a.local("rebuild", `Delete the read models and compute them again
-
-Rebuilds a node's read models from its log: those of a stopped node in its data
-directory, or those of a running one with --addr, in the background. The command waits
-for the end; until then the node's statistics are incomplete. Each node has its own
-read models.`, `  qlogd projections rebuild --data-dir ./qlogd-data
-  qlogd projections rebuild --addr http://127.0.0.1:7070`,
+	return a.local("projections rebuild",
 		func(ctx context.Context, _ []string) error {
 			if a.reach.addr == "" {
 				a.fromEnv(&dataDir, "QLOGD_DATA_DIR", defaultDataDir)
@@ -257,10 +214,8 @@ read models.`, `  qlogd projections rebuild --data-dir ./qlogd-data
 			return refusal(a.rebuildRemote(ctx, c))
 		}, opt(&dataDir, "data-dir",
 			"data directory of a stopped node (default $QLOGD_DATA_DIR or "+defaultDataDir+")"),
-		opt(&a.reach.addr, "addr", "address of a running server"))
-	cmd.MarkFlagsMutuallyExclusive("data-dir", "addr")
-	a.authFlags(cmd)
-	return cmd
+		opt(&a.reach.addr, "addr", "address of a running server"),
+		exclusive("data-dir", "addr"), a.authFlags)
 }
 
 // rebuildRemote asks a server to rebuild its read models and waits for the end.

@@ -66,7 +66,7 @@ func newConfig() *config {
 }
 
 // flags declares the settings.
-func (c *config) flags(f *pflag.FlagSet) {
+func (c *config) flags(cmd *cobra.Command) {
 	join(opt(&c.DataDir, "data-dir", "data directory; created if missing"),
 		opt(&c.HTTPAddr, "http-addr", "address of the HTTP API; port 0 picks a free one"),
 		opt(&c.RaftAddr, "raft-addr", "address for the other nodes; port 0 picks a free one"),
@@ -115,7 +115,7 @@ func (c *config) flags(f *pflag.FlagSet) {
 			"folder of files with webhooks' secrets (secret_file); reloaded when they change"),
 		opt(&c.TrustedProxies, "trusted-proxies",
 			"addresses and networks (CIDR) of proxies whose X-Forwarded-For is trusted"),
-		opt(&c.file, "config", "read settings from this YAML file"))(f)
+		opt(&c.file, "config", "read settings from this YAML file"))(cmd)
 }
 
 // load reads what the command line left open from the environment, then from the file,
@@ -408,14 +408,8 @@ func parseLevel(s string) (slog.Level, error) {
 func (a *app) configCmd() *cobra.Command {
 	c := newConfig()
 	var flags *pflag.FlagSet
-	return group("config", "Check the server's settings",
-		"  qlogd config check --config qlogd.yaml",
-		a.local("check", `Check the server's settings without starting it
-
-Reads flags, environment and file as serve does, and reports the first mistake with its
-line.`,
-			`  qlogd config check --config qlogd.yaml
-  QLOGD_HTTP_ADDR=127.0.0.1:8080 qlogd config check`,
+	return group("config",
+		a.local("config check",
 			func(context.Context, []string) error {
 				if err := c.load(flags, a.getenv); err != nil {
 					return err
@@ -432,8 +426,5 @@ line.`,
 					return a.json(out)
 				}
 				return a.table("setting,value", rows)
-			}, func(f *pflag.FlagSet) {
-				flags = f
-				c.flags(f)
-			}))
+			}, c.flags, func(cmd *cobra.Command) { flags = cmd.Flags() }))
 }

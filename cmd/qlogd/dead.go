@@ -7,17 +7,13 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/client"
 )
 
 func (a *app) deadCmd() *cobra.Command {
-	return group("dead", "Show dead messages of a queue, and replay or purge them",
-		`  qlogd dead groups jobs
-  qlogd dead list jobs --error timeout
-  qlogd dead replay jobs --error timeout --dry-run`,
+	return group("dead",
 		a.deadListCmd(), a.deadGroupsCmd(), a.deadShowCmd(), a.deadReplayCmd(), a.deadPurgeCmd())
 }
 
@@ -27,18 +23,18 @@ type deadFilter struct {
 	all bool // of a command that moves them: no filter at all
 }
 
-func (d *deadFilter) flags(f *pflag.FlagSet) {
+func (d *deadFilter) flags(cmd *cobra.Command) {
 	join(opt(&d.Reason, "reason", "why it died: max_attempts, expired, rejected, key_dead"),
 		opt(&d.Error, "error", "part of the error text, in any case"),
 		opt(&d.Key, "key", "its ordering key"),
 		opt(&d.Kind, "kind", "its kind"),
 		opt(&d.From, "from", "it died at that instant or later: "+instantHelp),
 		opt(&d.To, "to", "it died at that instant or earlier"),
-		opt(&d.Fingerprint, "fingerprint", "of a group of qlogd dead groups"))(f)
+		opt(&d.Fingerprint, "fingerprint", "of a group of qlogd dead groups"))(cmd)
 }
 
-func (d *deadFilter) allFlag(f *pflag.FlagSet) {
-	opt(&d.all, "all", "all that died in the queue")(f)
+func (d *deadFilter) allFlag(cmd *cobra.Command) {
+	opt(&d.all, "all", "all that died in the queue")(cmd)
 }
 
 // chosen returns either ids or a filter. Selecting all needs --all.
@@ -79,46 +75,35 @@ func (a *app) deadListCmd() *cobra.Command {
 	var d deadFilter
 	var replayed bool
 	limit := 100
-	return a.remote("list|ls QUEUE", `List what died in a queue
-
-Lists the messages that died in a queue, whatever dead-letter queue they are in, by the
-time of their death; with --replayed those that were replayed, and what became of them.`,
-		`  qlogd dead list jobs --from 1h
-  qlogd dead list jobs --error 'connection refused' -o json | jq -r .id
-  qlogd dead list jobs --replayed`, func(c request) error {
-			if limit < 1 {
-				return usagef("--limit must be at least 1")
+	return a.remote("dead list", func(c request) error {
+		if limit < 1 {
+			return usagef("--limit must be at least 1")
+		}
+		q := client.DeadQuery{DeadFilter: d.DeadFilter, Limit: min(limit, 500)}
+		header, row := deadHeader, a.deadRow
+		if replayed {
+			q.State = "replayed"
+			header, row = "message,failed,replayed,as,result,key,error", a.replayedRow
+		}
+		var dead []wire.Message
+		for m, err := range c.AllDead(c.ctx, c.args[0], q) {
+			if err != nil {
+				return err
 			}
-			q := client.DeadQuery{DeadFilter: d.DeadFilter, Limit: min(limit, 500)}
-			header, row := deadHeader, a.deadRow
-			if replayed {
-				q.State = "replayed"
-				header, row = "message,failed,replayed,as,result,key,error", a.replayedRow
+			if dead = append(dead, m); len(dead) == limit {
+				break
 			}
-			var dead []wire.Message
-			for m, err := range c.AllDead(c.ctx, c.args[0], q) {
-				if err != nil {
-					return err
-				}
-				if dead = append(dead, m); len(dead) == limit {
-					break
-				}
-			}
-			return list(a, dead, nil, header, row)
-		}, d.flags, opt(&replayed, "replayed",
-			"those that were replayed, as long as history keeps them"),
+		}
+		return list(a, dead, nil, header, row)
+	}, d.flags, opt(&replayed, "replayed",
+		"those that were replayed, as long as history keeps them"),
 		opt(&limit, "limit", "most messages"))
 }
 
 func (a *app) deadGroupsCmd() *cobra.Command {
 	var d deadFilter
 	limit := 100
-	return a.remote("groups QUEUE", `Show what went wrong in a queue, and how often
-
-Groups what died in a queue by its error, leaving out the parts that differ from one failure
-to the next: numbers, ids, addresses, times, quoted text. The largest group comes first.`,
-		"  qlogd dead groups jobs\n"+
-			"  qlogd dead groups jobs --from 1h -o json | jq -r '.fingerprint + \" \" + .pattern'",
+	return a.remote("dead groups",
 		func(c request) error {
 			out, err := c.DeadGroups(c.ctx, c.args[0],
 				client.DeadQuery{DeadFilter: d.DeadFilter, Limit: limit})
@@ -131,8 +116,7 @@ to the next: numbers, ids, addresses, times, quoted text. The largest group come
 }
 
 func (a *app) deadShowCmd() *cobra.Command {
-	return a.remote("show QUEUE ID", "Show a dead message, by any id that it ever had",
-		"  qlogd dead show jobs 01J…\n  qlogd dead show jobs 01J… -o json | jq .payload",
+	return a.remote("dead show",
 		func(c request) error {
 			m, err := c.DeadMessage(c.ctx, c.args[0], c.args[1])
 			d := deadOf(m)
@@ -157,39 +141,30 @@ func (a *app) deadReplayCmd() *cobra.Command {
 	var r wire.ReplayRequest
 	var payload *string
 	var wait bool
-	return a.remote("replay QUEUE [ID…]", `Replay dead messages
-
-Replays dead messages of a queue, selected by ID (any id the message has ever had) or
-by filter. A replay of more than 1,000 messages, or that takes longer than a second at
-the given rate, runs as a task: its id is printed, and --wait waits for its end.
-Interrupting the command does not stop the task.`,
-		`  qlogd dead replay jobs --error timeout --dry-run
-  qlogd dead replay jobs --fingerprint 1f0c2a9d4e7b --rate 50 --wait --yes
-  qlogd dead replay jobs 01J… --payload '{"fixed":true}' --yes
-  qlogd dead replay jobs --all --to jobs-again --yes`, func(c request) (err error) {
-			if r.MessageIDs, r.Filter, err = d.chosen(c.args[1:]); err != nil {
+	return a.remote("dead replay", func(c request) (err error) {
+		if r.MessageIDs, r.Filter, err = d.chosen(c.args[1:]); err != nil {
+			return err
+		}
+		if payload != nil {
+			if len(r.MessageIDs) != 1 {
+				return usagef("--payload goes with one message id")
+			}
+			v, err := readValue("payload", *payload)
+			if err != nil {
 				return err
 			}
-			if payload != nil {
-				if len(r.MessageIDs) != 1 {
-					return usagef("--payload goes with one message id")
-				}
-				v, err := readValue("payload", *payload)
-				if err != nil {
-					return err
-				}
-				r.Edit = map[string]wire.ReplayEdit{r.MessageIDs[0]: {Payload: v}}
+			r.Edit = map[string]wire.ReplayEdit{r.MessageIDs[0]: {Payload: v}}
+		}
+		return a.move(c, "replay", c.args[0], wait, func(dryRun bool) (moved, error) {
+			r.DryRun = dryRun
+			done, task, err := c.Replay(c.ctx, c.args[0], r)
+			if err != nil || task != nil {
+				return moved{task: task}, err
 			}
-			return a.move(c, "replay", c.args[0], wait, func(dryRun bool) (moved, error) {
-				r.DryRun = dryRun
-				done, task, err := c.Replay(c.ctx, c.args[0], r)
-				if err != nil || task != nil {
-					return moved{task: task}, err
-				}
-				return moved{done, done.Replayed, done.Messages, done.Sample, done.Skipped, nil},
-					nil
-			})
-		}, d.flags, d.allFlag, a.destroyFlags,
+			return moved{done, done.Replayed, done.Messages, done.Sample, done.Skipped, nil},
+				nil
+		})
+	}, d.flags, d.allFlag, a.destroyFlags,
 		opt(&r.Order, "order", "original (the default of fifo and per_key), append, or head"),
 		opt(&r.To, "to-queue", "another queue than the one in which they died"),
 		opt(&r.RatePerSecond, "rate", "messages per second (1-10000)"),
@@ -277,47 +252,36 @@ func (a *app) deadPurgeCmd() *cobra.Command {
 	var d deadFilter
 	var r wire.PurgeRequest
 	var wait bool
-	return a.remote("purge QUEUE [ID…]", "Discard dead messages",
-		`  qlogd dead purge jobs --to 7d --dry-run
-  qlogd dead purge jobs 01J… --yes
-  qlogd dead purge jobs --all --yes --wait`, func(c request) (err error) {
-			if r.MessageIDs, r.Filter, err = d.chosen(c.args[1:]); err != nil {
-				return err
+	return a.remote("dead purge", func(c request) (err error) {
+		if r.MessageIDs, r.Filter, err = d.chosen(c.args[1:]); err != nil {
+			return err
+		}
+		return a.move(c, "purge", c.args[0], wait, func(dryRun bool) (moved, error) {
+			r.DryRun = dryRun
+			done, task, err := c.PurgeDead(c.ctx, c.args[0], r)
+			if err != nil || task != nil {
+				return moved{task: task}, err
 			}
-			return a.move(c, "purge", c.args[0], wait, func(dryRun bool) (moved, error) {
-				r.DryRun = dryRun
-				done, task, err := c.PurgeDead(c.ctx, c.args[0], r)
-				if err != nil || task != nil {
-					return moved{task: task}, err
-				}
-				return moved{done, done.Purged, nil, done.Sample, done.Skipped, nil}, nil
-			})
-		}, d.flags, d.allFlag, a.destroyFlags, opt(&wait, "wait", "wait for the end of a task"))
+			return moved{done, done.Purged, nil, done.Sample, done.Skipped, nil}, nil
+		})
+	}, d.flags, d.allFlag, a.destroyFlags, opt(&wait, "wait", "wait for the end of a task"))
 }
 
 func (a *app) taskCmd() *cobra.Command {
-	return group("task|tasks", "Watch, cancel and resume large replays, purges and erasures",
-		"  qlogd task list --status running\n  qlogd task watch 01J…",
+	return group("task",
 		a.taskListCmd(),
-		a.remote("get|show ID", "Show a task",
-			"  qlogd task get 01J…\n  qlogd task get 01J… -o json | jq .status",
+		a.remote("task get",
 			func(c request) error { return a.task(c.Task(c.ctx, c.args[0])) }),
-		a.remote("watch ID", `Wait for a task's end, and show its progress
-
-Waits until a task has ended or was cancelled, and shows its progress on stderr. The
-exit code is 0 if the task was completed, else 1. Interrupting the command does not stop
-the task.`, "  qlogd task watch 01J…",
+		a.remote("task watch",
 			func(c request) error { return a.watchTask(c, c.args[0]) }),
 		a.taskCancelCmd(),
-		a.remote("resume ID", "Continue a cancelled task",
-			"  qlogd task resume 01J…",
+		a.remote("task resume",
 			func(c request) error { return a.task(c.ResumeTask(c.ctx, c.args[0])) }))
 }
 
 func (a *app) taskListCmd() *cobra.Command {
 	var status string
-	return a.remote("list|ls", "List tasks, the newest first",
-		"  qlogd task list\n  qlogd task list --status running -o json | jq -r .id",
+	return a.remote("task list",
 		func(c request) error {
 			tasks, err := c.Tasks(c.ctx, status)
 			return list(a, tasks, err, "task,type,queue,status,done,of,skipped,created,ended",
@@ -374,16 +338,15 @@ func (a *app) watchTask(c request, id string) error {
 }
 
 func (a *app) taskCancelCmd() *cobra.Command {
-	return a.remote("cancel ID", "Cancel a task; what it has done so far stays done",
-		"  qlogd task cancel 01J… --yes", func(c request) error {
-			id := c.args[0]
-			t, err := c.Task(c.ctx, id)
-			if err != nil {
-				return err
-			}
-			what := fmt.Sprintf("cancel the %s of %s after %d of about %d",
-				t.Type, t.Queue, t.Done, t.Total)
-			return a.destroy(what, id+" cancelled",
-				func() error { return c.CancelTask(c.ctx, id) })
-		}, a.destroyFlags)
+	return a.remote("task cancel", func(c request) error {
+		id := c.args[0]
+		t, err := c.Task(c.ctx, id)
+		if err != nil {
+			return err
+		}
+		what := fmt.Sprintf("cancel the %s of %s after %d of about %d",
+			t.Type, t.Queue, t.Done, t.Total)
+		return a.destroy(what, id+" cancelled",
+			func() error { return c.CancelTask(c.ctx, id) })
+	}, a.destroyFlags)
 }

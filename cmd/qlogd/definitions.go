@@ -24,38 +24,31 @@ import (
 func (a *app) applyCmd() *cobra.Command {
 	var files []string
 	var dry bool
-	return a.remote("apply -f FILE...", `Create or update queues and webhooks from files
-
-Reads queues and webhooks from YAML files and puts them, all or none, in any order.
-Fields left out of a queue get their defaults; queues and webhooks that no file names
-stay as they are. Every mistake is reported with its line.`,
-		`  qlogd apply -f qlogd.yaml
-  qlogd apply -f queues.yaml -f webhooks.yaml --dry-run
-  qlogd export definitions | qlogd apply --addr http://other:7070 -f -`, func(c request) error {
-			if len(files) == 0 {
-				return usagef("apply needs a file: -f FILE, or -f - for stdin")
-			}
-			var d definitions
-			for _, name := range files {
-				b, err := a.readInput(name)
-				if err != nil {
-					return err
-				}
-				if err := d.read(name, b); err != nil {
-					return usagef("%w", err)
-				}
-			}
-			req, err := d.request()
+	return a.remote("apply", func(c request) error {
+		if len(files) == 0 {
+			return usagef("apply needs a file: -f FILE, or -f - for stdin")
+		}
+		var d definitions
+		for _, name := range files {
+			b, err := a.readInput(name)
 			if err != nil {
+				return err
+			}
+			if err := d.read(name, b); err != nil {
 				return usagef("%w", err)
 			}
-			changes, err := c.Define(c.ctx, req, dry)
-			if err != nil {
-				return d.refused(err)
-			}
-			return a.changes(changes, dry)
-		}, repeated(&files, "file|f", "a YAML or JSON file with queues and webhooks; "+
-			"- is stdin; may be given several times"),
+		}
+		req, err := d.request()
+		if err != nil {
+			return usagef("%w", err)
+		}
+		changes, err := c.Define(c.ctx, req, dry)
+		if err != nil {
+			return d.refused(err)
+		}
+		return a.changes(changes, dry)
+	}, repeated(&files, "file|f", "a YAML or JSON file with queues and webhooks; "+
+		"- is stdin; may be given several times"),
 		opt(&dry, "dry-run", "show what would change without changing anything"))
 }
 
@@ -336,13 +329,7 @@ func find(n *yaml.Node, name string) (key, value *yaml.Node) {
 
 func (a *app) exportCmd() *cobra.Command {
 	output, at := "yaml", ""
-	cmd := a.plain("definitions", `Print all queues and webhooks in the form that apply reads
-
-Prints all queues with their whole policies, and all webhooks. Applying it changes
-nothing.`,
-		`  qlogd export definitions > qlogd.yaml
-  qlogd export definitions --at 2026-01-31T12:00:00Z
-  qlogd export definitions -o json | jq -r '.queues[].name'`,
+	return group("export", a.plain("export definitions",
 		func(ctx context.Context, _ []string) error {
 			c, err := a.server()
 			if err != nil {
@@ -356,11 +343,7 @@ nothing.`,
 				return a.wire(d)
 			}
 			return writeDefinitions(a.stdout, d)
-		}, a.addrFlag, opt(&at, "at", atHelp))
-	a.authFlags(cmd)
-	choiceFlag(cmd, &output, "yaml", "json")
-	return group("export", "Print what is defined",
-		"  qlogd export definitions > qlogd.yaml", cmd)
+		}, a.addrFlag, a.authFlags, opt(&at, "at", atHelp), outputFlag(&output, "yaml", "json")))
 }
 
 // writeDefinitions writes definitions as YAML. What is not set is left out, and a

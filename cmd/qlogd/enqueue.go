@@ -16,7 +16,6 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/qlogd/qlogd/api/wire"
 )
@@ -36,34 +35,11 @@ type enqueuer struct {
 
 func (a *app) enqueueCmd() *cobra.Command {
 	e := &enqueuer{as: "auto", batch: 500}
-	cmd := a.remote("enqueue QUEUE [PAYLOAD…]", `Enqueue messages
-
-Enqueues messages: the payloads given as arguments, or the JSON values of a file
-(--file, also gzipped) or of stdin, one after another, as in NDJSON.
-
-Each value is a payload, whatever it is. Only an object that has "payload" or
-"payload_base64" and otherwise nothing but a message's fields (key, priority,
-headers, idempotency_key, delay_ms, deliver_at, ttl_ms, kind, correlation_id,
-content_type) is a whole message. --as payload or --as message avoid the guess.
-The flags set what a message itself leaves open.
-
-With --import each value is a whole message with a "source_id", its id in the other
-system; one whose source_id is in the queue already is ignored.
-
-Prints the new ids. Values are sent in batches; each batch is enqueued as a whole or
-not at all, and repeated safely if its outcome is unknown.`,
-		`  qlogd enqueue jobs '{"hello":"world"}'
-  qlogd enqueue jobs --key customer-42 --delay 10m '{"remind":true}'
-  qlogd enqueue jobs < lines.ndjson
-  qlogd enqueue hooks --file testdata/github-webhooks.jsonl.gz --as payload
-  echo '{"payload":{"n":1},"priority":1}' | qlogd enqueue --queue jobs
-  qlogd enqueue jobs --import < exported.ndjson`,
-		func(c request) error { return e.run(a, c) }, e.flags)
-	cmd.Args = cobra.ArbitraryArgs
-	return cmd
+	return a.remote("enqueue", func(c request) error { return e.run(a, c) }, e.flags,
+		func(cmd *cobra.Command) { cmd.Args = cobra.ArbitraryArgs }) // --queue may name the queue
 }
 
-func (e *enqueuer) flags(f *pflag.FlagSet) {
+func (e *enqueuer) flags(cmd *cobra.Command) {
 	m := &e.message
 	join(opt(&e.queue, "queue", "the queue, in place of the first argument"),
 		opt(&e.imported, "import", "messages of another system: each has a source_id, "+
@@ -79,7 +55,7 @@ func (e *enqueuer) flags(f *pflag.FlagSet) {
 		opt(&m.CorrelationID, "correlation-id", "id that a group of messages shares"),
 		opt(&m.IdempotencyKey, "idempotency-key",
 			"of a single message: a second one with it is a duplicate"),
-		opt(&m.Headers, "header", "NAME=VALUE, can be repeated"))(f)
+		opt(&m.Headers, "header", "NAME=VALUE, can be repeated"))(cmd)
 }
 
 func (e *enqueuer) run(a *app, c request) error {

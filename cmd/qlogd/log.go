@@ -27,11 +27,7 @@ import (
 )
 
 func (a *app) logCmd() *cobra.Command {
-	return group("log", "Prove that the event log is unchanged",
-		`  qlogd log export-heads >> /elsewhere/heads.jsonl
-  qlogd log verify --data-dir /var/lib/qlogd --heads /elsewhere/heads.jsonl
-  qlogd log archive --to /mnt/backup/qlogd
-  qlogd log segments`,
+	return group("log",
 		a.exportHeadsCmd(), a.logVerifyCmd(), a.logSegmentsCmd(), a.logArchiveCmd())
 }
 
@@ -111,14 +107,11 @@ type logSource struct {
 func (s *logSource) local() bool { return s.dataDir != "" || s.archive != "" }
 
 func (s *logSource) flags(cmd *cobra.Command) {
-	f := cmd.Flags()
-	f.StringVar(&s.dataDir, "data-dir", "", "read the log of this data directory")
-	f.StringVar(&s.reach.addr, "addr", "",
-		"ask a running server (default $QLOGD_ADDR or "+defaultAddr+")")
-	f.StringVar(&s.archive, "archive", "", "read an archive, DIR, alone or before --data-dir")
-	cmd.MarkFlagsMutuallyExclusive("data-dir", "addr")
-	cmd.MarkFlagsMutuallyExclusive("archive", "addr")
-	s.authFlags(cmd)
+	join(opt(&s.dataDir, "data-dir", "read the log of this data directory"),
+		opt(&s.reach.addr, "addr",
+			"ask a running server (default $QLOGD_ADDR or "+defaultAddr+")"),
+		opt(&s.archive, "archive", "read an archive, DIR, alone or before --data-dir"),
+		exclusive("data-dir", "addr"), exclusive("archive", "addr"), s.authFlags)(cmd)
 }
 
 // open opens the log's files.
@@ -181,8 +174,7 @@ func segmentsOf(l *log.Log, card *datadir.Node) wire.LogSegments {
 
 func (a *app) logSegmentsCmd() *cobra.Command {
 	s := &logSource{app: a}
-	cmd := a.local("segments", "List the files of the event log",
-		"  qlogd log segments\n  qlogd log segments --data-dir ./qlogd-data -o json",
+	return a.local("log segments",
 		func(ctx context.Context, _ []string) error {
 			out, err := s.segments(ctx)
 			if err != nil {
@@ -202,9 +194,7 @@ func (a *app) logSegmentsCmd() *cobra.Command {
 					g.LastTime.String(), g.ChainHash[:16] + "…"}
 			}
 			return list(a, out.Segments, nil, "segment,first,last,bytes,state,last time,chain", row)
-		})
-	s.flags(cmd)
-	return cmd
+		}, s.flags)
 }
 
 func (s *logSource) segments(ctx context.Context) (*wire.LogSegments, error) {
@@ -238,31 +228,14 @@ type archivedBody struct {
 func (a *app) logArchiveCmd() *cobra.Command {
 	var dataDir, to string
 	var refresh bool
-	cmd := a.local("archive", "Copy the log's sealed segments to a directory",
-		`  qlogd log archive --to /backup/qlogd
-  qlogd log archive --data-dir /var/lib/qlogd --to /mnt/backup/qlogd
-  qlogd replay --archive /backup/qlogd --from start --to 2026-01-31T00:00:00Z`,
-		func(ctx context.Context, _ []string) error {
-			if to == "" {
-				return usagef("--to is needed: DIR")
-			}
-			a.fromEnv(&dataDir, "QLOGD_DATA_DIR", defaultDataDir)
-			return a.archiveDir(ctx, dataDir, to, refresh)
-		})
-	cmd.Long = `Copies the sealed segments of a data directory's log, and a checkpoint now and
-then, to a directory. Files that are there already stay as they are, so an interrupted
-run is simply started again. Each segment is checked before it is copied and read back
-afterwards; until then nobody sees it. The data directory may be a live node's; it is
-not touched.
-
-A server can do the same by itself: qlogd serve --archive.`
-	f := cmd.Flags()
-	f.StringVar(&dataDir, "data-dir", "",
-		"data directory to read (default $QLOGD_DATA_DIR or "+defaultDataDir+")")
-	f.StringVar(&to, "to", "", "where to: DIR")
-	f.BoolVar(&refresh, "refresh", false,
-		"also replace segments of which contents were erased since")
-	return cmd
+	return a.local("log archive", func(ctx context.Context, _ []string) error {
+		if to == "" {
+			return usagef("--to is needed: DIR")
+		}
+		a.fromEnv(&dataDir, "QLOGD_DATA_DIR", defaultDataDir)
+		return a.archiveDir(ctx, dataDir, to, refresh)
+	}, opt(&dataDir, "data-dir", dataDirHelp), opt(&to, "to", "where to: DIR"),
+		opt(&refresh, "refresh", "also replace segments of which contents were erased since"))
 }
 
 func (a *app) archiveDir(ctx context.Context, dataDir, to string, refresh bool) error {
@@ -317,26 +290,13 @@ type headExporter struct {
 }
 
 func (a *app) exportHeadsCmd() *cobra.Command {
-	x := &headExporter{logSource: logSource{app: a}}
-	cmd := a.plain("export-heads", `Write the chain's head, to be kept elsewhere
-
-Writes the newest block's index and chain as a line of JSON. Append it to a file that
-those who can write the log cannot write. If the log is later changed or cut off before
-a head, "qlogd log verify --heads" finds it.
-
-With --follow a line is written at every interval in which something happened. Each
-time the log is also compared with the head before: a difference is reported, with exit
-code 3.`, `  qlogd log export-heads >> /elsewhere/heads.jsonl
-  qlogd log export-heads --follow --every 1m | ssh witness 'cat >> heads.jsonl'
-  qlogd log export-heads --data-dir /backup/qlogd --all`,
-		func(ctx context.Context, _ []string) error { return x.run(ctx) })
-	x.flags(cmd)
-	f := cmd.Flags()
-	f.BoolVar(&x.all, "all", false,
-		"of a data directory: also a head for the end of each sealed segment")
-	f.BoolVar(&x.follow, "follow", false, "stay, and write a head whenever there is a new one")
-	f.DurationVar(&x.every, "every", time.Minute, "with --follow: interval between two looks")
-	return cmd
+	x := &headExporter{logSource: logSource{app: a}, every: time.Minute}
+	return a.plain("log export-heads",
+		func(ctx context.Context, _ []string) error { return x.run(ctx) },
+		x.flags, opt(&x.all, "all",
+			"of a data directory: also a head for the end of each sealed segment"),
+		opt(&x.follow, "follow", "stay, and write a head whenever there is a new one"),
+		opt(&x.every, "every", "with --follow: interval between two looks"))
 }
 
 func (x *headExporter) run(ctx context.Context) error {
@@ -467,10 +427,7 @@ type headsBody struct {
 func (a *app) logVerifyCmd() *cobra.Command {
 	s := &logSource{app: a}
 	var heads string
-	cmd := a.local("verify", "Check the log, and compare it with heads that were kept elsewhere",
-		`  qlogd log verify --data-dir /backup/qlogd --heads heads.jsonl
-  ssh witness cat heads.jsonl | qlogd log verify --data-dir ./qlogd-data --heads -
-  qlogd log verify --addr http://127.0.0.1:7070 --heads heads.jsonl`,
+	return a.local("log verify",
 		func(ctx context.Context, _ []string) error {
 			var kept []replay.Head
 			if heads != "" {
@@ -507,18 +464,7 @@ func (a *app) logVerifyCmd() *cobra.Command {
 			defer d.Close()
 			report, err := d.Heads(ctx, kept)
 			return s.printHeads(report, err)
-		})
-	cmd.Long = `Checks a data directory as "qlogd replay --verify" does: every checksum, the hash
-chain, the fold, every checkpoint. With --heads it is also compared with heads that
-"qlogd log export-heads" has written: only these show that the log's tail was cut
-off, that all of its history was rewritten, or that it is another log. A difference is
-explained, with exit code 3.
-
-With --addr a running server is only asked for its chain at the heads' indexes, and
-believed.`
-	s.flags(cmd)
-	cmd.Flags().StringVar(&heads, "heads", "", "a file of heads, one JSON line each (- is stdin)")
-	return cmd
+		}, s.flags, opt(&heads, "heads", "a file of heads, one JSON line each (- is stdin)"))
 }
 
 // parseHeads reads what export-heads has written.

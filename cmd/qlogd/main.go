@@ -94,17 +94,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 }
 
 func (a *app) rootCmd() *cobra.Command {
-	root := group("qlogd", `An event-sourced message queue
-
-qlogd is an event-sourced message queue: every change of every message is an
-event in a replicated, hash-chained log, from which the past can be rebuilt.
-
-Start a node with "qlogd serve", then talk to it with the commands below, with
-curl (http://127.0.0.1:7070/v1), or with any HTTP client.`, `  qlogd serve
-  qlogd queue create jobs
-  echo '{"hello":"world"}' | qlogd enqueue jobs
-  qlogd lease jobs --ack
-  qlogd replay --from start`,
+	root := group("qlogd",
 		a.serveCmd(), a.configCmd(), a.replayCmd(), a.logCmd(), a.projectionsCmd(),
 		a.queueCmd(), a.enqueueCmd(), a.leaseCmd(),
 		a.ackCmd(), a.retryCmd(), a.deadLetterCmd(), a.extendCmd(), a.releaseCmd(),
@@ -157,13 +147,12 @@ func build() buildInfo {
 }
 
 func (a *app) versionCmd() *cobra.Command {
-	return a.local("version", "Print version, commit and build date",
-		"  qlogd version\n  qlogd version -o json", func(context.Context, []string) error {
-			b := build()
-			if a.output == "json" {
-				return a.json(b)
-			}
-			return a.say(nil, "qlogd %s (commit %s, built %s, %s %s/%s)",
-				b.Version, b.Commit, b.Date, b.Go, b.OS, b.Arch)
-		})
+	return a.local("version", func(context.Context, []string) error {
+		b := build()
+		if a.output == "json" {
+			return a.json(b)
+		}
+		return a.say(nil, "qlogd %s (commit %s, built %s, %s %s/%s)",
+			b.Version, b.Commit, b.Date, b.Go, b.OS, b.Arch)
+	})
 }

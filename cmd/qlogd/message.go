@@ -17,16 +17,13 @@ import (
 )
 
 func (a *app) messageCmd() *cobra.Command {
-	return group("message|messages", "Show or delete single messages",
-		"  qlogd message show 01J…\n  qlogd message history 01J…\n"+
-			"  qlogd message list jobs --state leased",
+	return group("message",
 		a.messageShowCmd(), a.messageHistoryCmd(), a.messageListCmd(), a.messageDeleteCmd(),
 		a.messageResurrectCmd(), a.messageEditsCmd(), a.messageEraseCmd())
 }
 
 func (a *app) messageShowCmd() *cobra.Command {
-	return a.remote("show ID", "Show a message with its payload and history",
-		"  qlogd message show 01J…\n  qlogd message show 01J… -o json | jq .payload",
+	return a.remote("message show",
 		func(c request) error {
 			m, err := c.Message(c.ctx, c.args[0])
 			payload := payloadText(m.Payload, m.PayloadBytes, m.ContentType)
@@ -92,9 +89,7 @@ func attemptRow(t *wire.Attempt) []any {
 }
 
 func (a *app) messageHistoryCmd() *cobra.Command {
-	return a.remote("history ID",
-		"Show every event of a message, through dead-letter queues and replays",
-		"  qlogd message history 01J…\n  qlogd message history 01J… -o json | jq -r .type",
+	return a.remote("message history",
 		func(c request) error {
 			events, err := c.History(c.ctx, c.args[0])
 			return list(a, events, err, eventHeader, eventRow)
@@ -105,59 +100,50 @@ func (a *app) messageListCmd() *cobra.Command {
 	var q client.MessageQuery
 	var at string
 	limit := 100
-	return a.remote("list|ls|peek QUEUE",
-		"Peek at the messages of a queue, without any effect on them",
-		"  qlogd message list jobs --state scheduled\n"+
-			"  qlogd message list jobs --key customer-42 --at 1h -o json", func(c request) error {
-			var all []wire.Message
-			for len(all) < limit {
-				q.Limit = min(limit-len(all), 100)
-				page, err := c.Messages(c.ctx, c.args[0], q, client.At(at))
-				if err != nil {
-					return err
-				}
-				all = append(all, page.Messages...)
-				if q.After = page.NextCursor; q.After == "" || len(page.Messages) == 0 {
-					break
-				}
+	return a.remote("message list", func(c request) error {
+		var all []wire.Message
+		for len(all) < limit {
+			q.Limit = min(limit-len(all), 100)
+			page, err := c.Messages(c.ctx, c.args[0], q, client.At(at))
+			if err != nil {
+				return err
 			}
-			return list(a, all, nil, "message,state,key,priority,attempt,enqueued,payload",
-				func(m *wire.Message) []any {
-					state := m.State
-					if m.Held {
-						state += " (held)"
-					}
-					return []any{m.ID, state, short(m.Key, 32), m.Priority, m.Attempt,
-						a.when(m.EnqueuedAt), short(string(m.Payload), 60)}
-				})
-		}, opt(&q.State, "state", "scheduled, ready or leased"),
+			all = append(all, page.Messages...)
+			if q.After = page.NextCursor; q.After == "" || len(page.Messages) == 0 {
+				break
+			}
+		}
+		return list(a, all, nil, "message,state,key,priority,attempt,enqueued,payload",
+			func(m *wire.Message) []any {
+				state := m.State
+				if m.Held {
+					state += " (held)"
+				}
+				return []any{m.ID, state, short(m.Key, 32), m.Priority, m.Attempt,
+					a.when(m.EnqueuedAt), short(string(m.Payload), 60)}
+			})
+	}, opt(&q.State, "state", "scheduled, ready or leased"),
 		opt(&q.Key, "key", "only messages with this key"),
 		opt(&at, "at", atHelp),
 		opt(&limit, "limit", "most messages"))
 }
 
 func (a *app) messageDeleteCmd() *cobra.Command {
-	return a.remote("delete|rm ID", "Delete a message from its queue",
-		"  qlogd message delete 01J… --yes", func(c request) error {
-			m, err := c.Message(c.ctx, c.args[0])
-			if err != nil {
-				return err
-			}
-			what := fmt.Sprintf("delete message %s (%s) from %s", m.ID, m.State, m.Queue)
-			return a.destroy(what, m.ID+" deleted",
-				func() error { return c.DeleteMessage(c.ctx, c.args[0]) })
-		}, a.destroyFlags)
+	return a.remote("message delete", func(c request) error {
+		m, err := c.Message(c.ctx, c.args[0])
+		if err != nil {
+			return err
+		}
+		what := fmt.Sprintf("delete message %s (%s) from %s", m.ID, m.State, m.Queue)
+		return a.destroy(what, m.ID+" deleted",
+			func() error { return c.DeleteMessage(c.ctx, c.args[0]) })
+	}, a.destroyFlags)
 }
 
 func (a *app) messageResurrectCmd() *cobra.Command {
 	var r wire.ResurrectRequest
 	var payload *string
-	return a.remote("resurrect ID", `Enqueue a message again that was acked or discarded
-
-Enqueues a message again that was acked or discarded, from the log, as long as history
-keeps it. It gets a new id and keeps its history.`,
-		"  qlogd message resurrect 01J…\n"+
-			"  qlogd message resurrect 01J… --queue jobs-again --payload '{\"fixed\":true}'",
+	return a.remote("message resurrect",
 		func(c request) error {
 			if payload != nil {
 				v, err := readValue("payload", *payload)
@@ -190,8 +176,7 @@ func readValue(flag, v string) (jsontext.Value, error) {
 }
 
 func (a *app) messageEditsCmd() *cobra.Command {
-	return a.remote("edits|diff ID", "Show what replays and resurrections changed in a message",
-		"  qlogd message edits 01J…\n  qlogd message edits 01J… -o json | jq .changes",
+	return a.remote("message edits",
 		func(c request) error {
 			edits, err := c.Edits(c.ctx, c.args[0])
 			if err != nil || a.output == "json" {
@@ -266,13 +251,7 @@ func (a *app) eventsCmd() *cobra.Command {
 	var q client.EventQuery
 	var follow bool
 	var limit int
-	return a.remote("events", `Show what happened, and what happens
-
-Prints events from the server's log, oldest first. With --follow it continues with new
-ones as they commit, from now on or from --from or --after.`, `  qlogd events --from 15m
-  qlogd events --follow -o json | jq -c 'select(.type == "dead_lettered")'
-  qlogd events --message 01J…
-  qlogd events --queue jobs --type enqueued --from start`, func(c request) error {
+	return a.remote("events", func(c request) error {
 		var events iter.Seq2[wire.Event, error]
 		if follow {
 			events = c.Follow(c.ctx, q)

@@ -5,42 +5,38 @@ import (
 
 	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/client"
 )
 
 func (a *app) queueCmd() *cobra.Command {
-	return group("queue|queues", "List, show and change queues",
-		"  qlogd queue list\n  qlogd queue create jobs --ordering per_key --dead-letter-queue auto",
+	return group("queue",
 		a.queueListCmd(), a.queueShowCmd(), a.queueStatsCmd(),
-		a.policyCmd("create", `Create a queue, or replace its policy
-
-Creates a queue. If it exists, its policy is replaced: fields without a flag get their
-defaults (update changes single fields).`, `  qlogd queue create jobs
-  qlogd queue create orders --ordering per_key --max-attempts 8 --dead-letter-queue auto
-  qlogd queue create jobs --policy policy.json`,
+		a.policyCmd("queue create",
 			func(c request, u wire.PolicyUpdate) (*wire.Queue, error) {
 				q, _, err := c.PutQueue(c.ctx, c.args[0], u)
 				return q, err
 			}),
-		a.policyCmd("update", "Change single fields of a queue's policy",
-			"  qlogd queue update jobs --lease-ms 60000\n"+
-				"  qlogd queue update jobs --dead-letter-queue ''",
+		a.policyCmd("queue update",
 			func(c request, u wire.PolicyUpdate) (*wire.Queue, error) {
 				return c.UpdateQueue(c.ctx, c.args[0], u)
 			}),
 		a.queueDeleteCmd(),
-		a.queuePauseCmd("pause", "Stop leases; produce goes on", true),
-		a.queuePauseCmd("resume", "Resume leases", false),
+		a.remote("queue pause", func(c request) error {
+			return a.answer(wire.Paused{Paused: true}, c.PauseQueue(c.ctx, c.args[0]),
+				"%s paused", c.args[0])
+		}),
+		a.remote("queue resume", func(c request) error {
+			return a.answer(wire.Paused{}, c.ResumeQueue(c.ctx, c.args[0]),
+				"%s resumed", c.args[0])
+		}),
 		a.queuePurgeCmd(), a.queueEraseCmd(), a.queueExplainCmd())
 }
 
 func (a *app) queueListCmd() *cobra.Command {
 	var namespace, at string
-	return a.remote("list|ls", "List queues with their counts",
-		"  qlogd queue list\n  qlogd queue list --at 15m\n  qlogd queue list -o json | jq .name",
+	return a.remote("queue list",
 		func(c request) error {
 			queues, err := c.Queues(c.ctx, namespace, client.At(at))
 			return list(a, queues, err,
@@ -61,8 +57,7 @@ func (a *app) queueListCmd() *cobra.Command {
 
 func (a *app) queueShowCmd() *cobra.Command {
 	var at string
-	return a.remote("show QUEUE", "Show a queue's policy and counts",
-		"  qlogd queue show jobs\n  qlogd queue show jobs --at 2026-01-31T12:00:00Z -o json",
+	return a.remote("queue show",
 		func(c request) error { return a.queue(c.Queue(c.ctx, c.args[0], client.At(at))) },
 		opt(&at, "at", atHelp))
 }
@@ -105,8 +100,7 @@ func (a *app) queue(q *wire.Queue, err error) error {
 
 func (a *app) queueStatsCmd() *cobra.Command {
 	var minutes int
-	return a.remote("stats QUEUE", "Show a queue's totals, deaths by reason, and the last minutes",
-		"  qlogd queue stats jobs\n  qlogd queue stats jobs --minutes 1440 -o json | jq .minutes",
+	return a.remote("queue stats",
 		func(c request) error {
 			s, err := c.QueueStats(c.ctx, c.args[0], minutes)
 			rate := "not known"
@@ -135,18 +129,18 @@ func (a *app) queueStatsCmd() *cobra.Command {
 		}, opt(&minutes, "minutes", "how many minutes back, up to 1440 (default 60)"))
 }
 
-// policyCmd makes a command that changes the policy of a queue.
-func (a *app) policyCmd(verb, help, example string,
+// policyCmd returns a command that changes the policy of a queue.
+func (a *app) policyCmd(name string,
 	do func(request, wire.PolicyUpdate) (*wire.Queue, error)) *cobra.Command {
 	var policy body
-	return a.remote(verb+" QUEUE", help, example, func(c request) error {
+	return a.remote(name, func(c request) error {
 		var u wire.PolicyUpdate
 		if err := policy.decode(a, &u); err != nil {
 			return err
 		}
 		return a.queue(do(c, u))
 	}, opt(&policy.file, "policy", "a JSON file with the policy (- is stdin)"),
-		func(f *pflag.FlagSet) { policy.flags(f, a.policyMembers()) })
+		policy.flags(a.policyMembers()))
 }
 
 // policyMembers are the members of a wire.PolicyUpdate.
@@ -186,23 +180,9 @@ func (a *app) policyMembers() []member {
 	}
 }
 
-func (a *app) queuePauseCmd(verb, help string, paused bool) *cobra.Command {
-	return a.remote(verb+" QUEUE", help, "  qlogd queue "+verb+" jobs", func(c request) error {
-		do := c.ResumeQueue
-		if paused {
-			do = c.PauseQueue
-		}
-		err := do(c.ctx, c.args[0])
-		return a.answer(wire.Paused{Paused: paused}, err, "%s %sd", c.args[0], verb)
-	})
-}
-
 func (a *app) queueDeleteCmd() *cobra.Command {
 	var force bool
-	return a.remote("delete|rm QUEUE", `Delete a queue
-
-Deletes a queue. With --force also one that holds messages, which are discarded with it.`,
-		"  qlogd queue delete jobs --dry-run\n  qlogd queue delete jobs --yes --force",
+	return a.remote("queue delete",
 		func(c request) error {
 			name := c.args[0]
 			q, err := c.Queue(c.ctx, name)
@@ -220,8 +200,7 @@ Deletes a queue. With --force also one that holds messages, which are discarded 
 }
 
 func (a *app) queuePurgeCmd() *cobra.Command {
-	return a.remote("purge QUEUE", "Discard all messages of a queue but leased ones",
-		"  qlogd queue purge jobs --dry-run\n  qlogd queue purge jobs --yes",
+	return a.remote("queue purge",
 		func(c request) error {
 			q, err := c.Queue(c.ctx, c.args[0])
 			if err != nil {
@@ -239,12 +218,7 @@ func (a *app) queuePurgeCmd() *cobra.Command {
 func (a *app) queueExplainCmd() *cobra.Command {
 	var message string
 	var key *string
-	cmd := a.remote("explain QUEUE", `Explain why a message is, or is not, being delivered
-
-Explains why a message is or is not being delivered: the named one, or the first that waits
-under a key, or in the whole queue. Exit code 0 whatever the reason.`,
-		"  qlogd queue explain jobs\n  qlogd queue explain jobs --key customer-42\n"+
-			"  qlogd queue explain jobs --message 01J… -o json | jq -r '.reasons[].code'",
+	return a.remote("queue explain",
 		func(c request) error {
 			x, err := c.Explain(c.ctx, c.args[0], message, key)
 			what, can := "nothing", "is not delivered now"
@@ -260,55 +234,33 @@ under a key, or in the whole queue. Exit code 0 whatever the reason.`,
 			}
 			return a.answer(x, err, "%s", text)
 		}, opt(&key, "key", "an ordering key"),
-		opt(&message, "message", "a message's id"))
-	cmd.MarkFlagsMutuallyExclusive("key", "message")
-	return cmd
+		opt(&message, "message", "a message's id"), exclusive("key", "message"))
 }
-
-// eraseLong is the common part of the help of both erase commands.
-const eraseLong = `Overwrites user data (payload, header values, error texts, results, edits) in the
-event logs of all nodes and in the archive, and discards the Raft logs that hold it.
-A message is erased with all its copies: dead-lettered, replayed, resurrected. Live
-messages are discarded. Erasing can't be undone.
-
-Ids, keys, kinds, names, sizes and times stay, and so does the required reason: history
-shows who erased, when and why.
-
-It runs as a task, which is complete when every member of the cluster has done it.`
 
 func (a *app) messageEraseCmd() *cobra.Command {
 	var r wire.EraseRequest
-	return a.remote("erase ID",
-		"Erase the content of a message everywhere and for good\n\n"+eraseLong,
-		"  qlogd message erase 01J… --reason 'request 4711' --dry-run\n"+
-			"  qlogd message erase 01J… --reason 'request 4711' --yes",
-		func(c request) error {
-			what := "erase message " + c.args[0]
-			return a.erase(what, r.Reason, func(dry bool) (*wire.Erasable, *wire.Task, error) {
-				r.DryRun = dry
-				return c.EraseMessage(c.ctx, c.args[0], r)
-			})
-		}, a.destroyFlags, opt(&r.Reason, "reason", "why; it is kept"))
+	return a.remote("message erase", func(c request) error {
+		what := "erase message " + c.args[0]
+		return a.erase(what, r.Reason, func(dry bool) (*wire.Erasable, *wire.Task, error) {
+			r.DryRun = dry
+			return c.EraseMessage(c.ctx, c.args[0], r)
+		})
+	}, a.destroyFlags, opt(&r.Reason, "reason", "why; it is kept"))
 }
 
 func (a *app) queueEraseCmd() *cobra.Command {
 	var r wire.EraseKeyRequest
-	return a.remote("erase QUEUE --key KEY",
-		"Erase the content of all messages of a key, everywhere and for good\n\n"+eraseLong+
-			"\n\nMessages enqueued after the command are not erased.",
-		"  qlogd queue erase jobs --key customer-42 --reason 'request 4711' --dry-run\n"+
-			"  qlogd queue erase jobs --key customer-42 --reason 'request 4711' --yes",
-		func(c request) error {
-			if r.Key == "" {
-				return usagef("--key is needed")
-			}
-			what := fmt.Sprintf("erase all messages of key %q that were in queue %s",
-				short(r.Key, 64), c.args[0])
-			return a.erase(what, r.Reason, func(dry bool) (*wire.Erasable, *wire.Task, error) {
-				r.DryRun = dry
-				return c.EraseKey(c.ctx, c.args[0], r)
-			})
-		}, a.destroyFlags, opt(&r.Key, "key", "the key"),
+	return a.remote("queue erase", func(c request) error {
+		if r.Key == "" {
+			return usagef("--key is needed")
+		}
+		what := fmt.Sprintf("erase all messages of key %q that were in queue %s",
+			short(r.Key, 64), c.args[0])
+		return a.erase(what, r.Reason, func(dry bool) (*wire.Erasable, *wire.Task, error) {
+			r.DryRun = dry
+			return c.EraseKey(c.ctx, c.args[0], r)
+		})
+	}, a.destroyFlags, opt(&r.Key, "key", "the key"),
 		opt(&r.Reason, "reason", "why; it is kept"))
 }
 

@@ -39,79 +39,33 @@ type replayer struct {
 }
 
 func (a *app) replayCmd() *cobra.Command {
-	r := &replayer{app: a}
-	cmd := a.local("replay", "Rebuild the past from the log", `  qlogd replay --from 15m
-  qlogd replay --from start --to 2026-01-31T12:00:00Z --queue jobs
-  qlogd replay --message 01J… -o json | jq .event.type
-  qlogd replay --data-dir /backup/qlogd --verify
-  qlogd replay --from index:1200 --diff
-  qlogd replay --diff --data-dir n1 --against n2
-  qlogd replay --diff --against http://127.0.0.1:7070
-  qlogd replay --bisect "queue('jobs').dead_lettered_total >= 10"
-  qlogd replay --archive /mnt/backup/qlogd --from 2026-01-01T00:00:00Z --message 01J…
-  qlogd replay --to 01J… --into ./then && qlogd serve --data-dir ./then`,
-		func(ctx context.Context, _ []string) error {
-			// Buffered, but also after an error output ends with a whole line.
-			buffered := *a
-			out := bufio.NewWriterSize(a.stdout, 64<<10)
-			buffered.stdout, r.app = out, &buffered
-			return errors.Join(r.run(ctx, !terminal(a.stdout)), out.Flush())
-		})
-	cmd.Long = `Rebuilds the past from a node's event log: prints every event between two
-instants and the state that they lead to. It needs no running server: it reads a
-data directory, of a stopped node, of a live one, or a copy, and never changes it.
-
-An instant is an RFC 3339 time, an event's id, index:N, a duration before now
-such as 15m, start, or now. Both ends are inclusive.
-
-  --verify  checks every checksum and the hash chain, folds the whole log, and
-            compares with every checkpoint. A difference is named, exit code 3.
-  --diff    prints what changed between the two instants, queue by queue and
-            message by message; with --against the differences from another
-            node's data directory, or from the live state of a running server
-            (exit code 3 if there are any).
-  --bisect  finds the first event between the two instants after which a CEL
-            predicate over the state holds, such as queue('jobs').depth > 100.
-  --into    writes a new data directory with the state as of --to, which
-            "qlogd serve --data-dir" opens as a node of its own: the log up to
-            there unchanged, time going on from that instant.
-  --what-if plays the log between the two instants under another policy: what
-            producers, workers and operators did is given, the rest is decided
-            again. Prints each message with another life, from where on, a
-            summary, and what can't be known.
-  --archive reads sealed segments from an archive (qlogd log archive), alone or,
-            with --data-dir, before what the directory still holds.
-
-With --output json every line is an object: {"event": …}, and last {"state": …}.`
-	f := cmd.Flags()
-	f.StringVar(&r.dataDir, "data-dir", "",
-		"data directory to read (default $QLOGD_DATA_DIR or "+defaultDataDir+")")
-	f.StringVar(&a.reach.addr, "addr", "", "ask a running server at this address instead")
-	f.StringVar(&r.fromText, "from", "start", "first instant")
-	f.StringVar(&r.toText, "to", "now", "last instant")
-	f.StringVar(&r.filter.Queue, "queue", "", "only this queue")
-	f.StringVar(&r.message, "message", "",
-		"only this message, through dead-letter queues and replays")
-	f.BoolVar(&r.verify, "verify", false, "check the log and the checkpoints")
-	f.BoolVar(&r.diff, "diff", false, "print what changed between --from and --to")
-	f.StringVar(&r.into, "into", "", "write a new data directory with the state as of --to")
-	f.StringVar(&r.archive, "archive", "", "read an archive, DIR, alone or before --data-dir")
-	f.StringVar(&r.whatIf, "what-if", "",
-		"a YAML file of other policies: queues: {jobs: {delivery: {max_attempts: 3}}}; "+
-			"* is every other queue")
-	f.DurationVar(&r.tolerance, "tolerance", time.Second,
-		"with --what-if: by how much times may differ")
-	f.StringVar(&r.against, "against", "",
-		"with --diff: compare with another data directory, or with the server at http://…")
-	f.StringVar(&r.bisect, "bisect", "",
-		"find the first event after which this CEL predicate holds")
-	f.BoolVar(&r.exhaustive, "exhaustive", false,
-		"with --bisect: look at every entry, for a predicate that comes and goes")
-	cmd.MarkFlagsMutuallyExclusive("verify", "diff", "into", "what-if", "bisect")
-	cmd.MarkFlagsMutuallyExclusive("data-dir", "addr")
-	cmd.MarkFlagsMutuallyExclusive("archive", "addr")
-	a.authFlags(cmd)
-	return cmd
+	r := &replayer{app: a, fromText: "start", toText: "now", tolerance: time.Second}
+	return a.local("replay", func(ctx context.Context, _ []string) error {
+		// Buffered, but also after an error output ends with a whole line.
+		buffered := *a
+		out := bufio.NewWriterSize(a.stdout, 64<<10)
+		buffered.stdout, r.app = out, &buffered
+		return errors.Join(r.run(ctx, !terminal(a.stdout)), out.Flush())
+	}, opt(&r.dataDir, "data-dir", dataDirHelp),
+		opt(&a.reach.addr, "addr", "ask a running server at this address instead"),
+		opt(&r.fromText, "from", "first instant"),
+		opt(&r.toText, "to", "last instant"),
+		opt(&r.filter.Queue, "queue", "only this queue"),
+		opt(&r.message, "message", "only this message, through dead-letter queues and replays"),
+		opt(&r.verify, "verify", "check the log and the checkpoints"),
+		opt(&r.diff, "diff", "print what changed between --from and --to"),
+		opt(&r.into, "into", "write a new data directory with the state as of --to"),
+		opt(&r.archive, "archive", "read an archive, DIR, alone or before --data-dir"),
+		opt(&r.whatIf, "what-if", "a YAML file of other policies: "+
+			"queues: {jobs: {delivery: {max_attempts: 3}}}; * is every other queue"),
+		opt(&r.tolerance, "tolerance", "with --what-if: by how much times may differ"),
+		opt(&r.against, "against",
+			"with --diff: compare with another data directory, or with the server at http://…"),
+		opt(&r.bisect, "bisect", "find the first event after which this CEL predicate holds"),
+		opt(&r.exhaustive, "exhaustive",
+			"with --bisect: look at every entry, for a predicate that comes and goes"),
+		exclusive("verify", "diff", "into", "what-if", "bisect"),
+		exclusive("data-dir", "addr"), exclusive("archive", "addr"), a.authFlags)
 }
 
 // run does what the flags say; bar shows progress also while lines are printed.

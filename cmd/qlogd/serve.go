@@ -13,33 +13,12 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/qlogd/qlogd/raft"
 )
 
 func (a *app) serveCmd() *cobra.Command {
-	return a.plain("serve", `Run a node
-
-Runs a node. Without any flag it is one durable node in ./qlogd-data, reached at
-http://127.0.0.1:7070.
-
-Each flag can also be set in the environment (QLOGD_HTTP_ADDR for --http-addr) or
-in the file that --config names (http-addr: 127.0.0.1:7070). Flags override the
-environment, which overrides the file.
-
-For a cluster of three nodes start each with the same --bootstrap-expect 3 and the
-same --join list. A node with --join alone joins the cluster that it finds there.
-
-SIGTERM drains: no new leases, leadership is transferred, open requests finish, then
-it exits with 0. A second signal ends it at once. SIGHUP reloads the log level, the
-tokens and the certificates.`, `  qlogd serve
-  qlogd serve --data-dir /var/lib/qlogd --http-addr 127.0.0.1:8080 --log-format json
-  qlogd serve --config qlogd.yaml
-  QLOGD_LOG_LEVEL=debug qlogd serve --auto-create-queues
-  qlogd serve --node-id n1 --raft-addr 10.0.0.1:7071 --bootstrap-expect 3 \
-    --join 10.0.0.1:7071,10.0.0.2:7071,10.0.0.3:7071 \
-    --raft-tls-cert n1.pem --raft-tls-key n1.key --raft-tls-ca ca.pem`,
+	return a.plain("serve",
 		func(ctx context.Context, _ []string) error {
 			c, err := a.loadConfig()
 			if err != nil {
@@ -52,12 +31,12 @@ tokens and the certificates.`, `  qlogd serve
 // loadConfig reads the settings of the command line, the environment and the file.
 func (a *app) loadConfig() (*config, error) {
 	c := newConfig()
-	fs := pflag.NewFlagSet("serve", pflag.ContinueOnError)
-	c.flags(fs)
-	if err := fs.Parse(a.args[1:]); err != nil { // after "serve"
+	cmd := &cobra.Command{}
+	c.flags(cmd)
+	if err := cmd.ParseFlags(a.args[1:]); err != nil { // after "serve"
 		return nil, err
 	}
-	return c, c.load(fs, a.getenv)
+	return c, c.load(cmd.Flags(), a.getenv)
 }
 
 // reload handles SIGHUP: each setting that can change is read again or, on a mistake,

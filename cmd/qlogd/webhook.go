@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/qlogd/qlogd/api"
 	"github.com/qlogd/qlogd/api/wire"
@@ -20,26 +19,22 @@ import (
 )
 
 func (a *app) webhookCmd() *cobra.Command {
-	return group("webhook|webhooks", "Receive webhooks into queues",
-		`  qlogd webhook put github --queue jobs --scheme github --secret-env GITHUB_SECRET
-  qlogd webhook test github '{"action":"opened"}'`,
+	return group("webhook",
 		a.webhookListCmd(),
-		a.remote("get|show WEBHOOK", "Show a webhook's definition",
-			"  qlogd webhook get github\n  qlogd webhook get github -o json",
+		a.remote("webhook get",
 			func(c request) error { return a.webhook(c.Webhook(c.ctx, c.args[0])) }),
 		a.webhookPutCmd(), a.webhookDeleteCmd(), a.webhookTestCmd())
 }
 
 func (a *app) webhookListCmd() *cobra.Command {
-	return a.remote("list|ls", "List webhooks",
-		"  qlogd webhook list\n  qlogd webhook list -o json | jq .name", func(c request) error {
-			webhooks, err := c.Webhooks(c.ctx)
-			return list(a, webhooks, err, "name,to,signed,filter,idempotency key,updated",
-				func(w *wire.Webhook) []any {
-					return []any{w.Name, cmp.Or(w.Queue, w.Target), signedBy(w),
-						cmp.Or(w.Filter, "-"), cmp.Or(w.IdempotencyKey, "-"), a.when(w.UpdatedAt)}
-				})
-		})
+	return a.remote("webhook list", func(c request) error {
+		webhooks, err := c.Webhooks(c.ctx)
+		return list(a, webhooks, err, "name,to,signed,filter,idempotency key,updated",
+			func(w *wire.Webhook) []any {
+				return []any{w.Name, cmp.Or(w.Queue, w.Target), signedBy(w),
+					cmp.Or(w.Filter, "-"), cmp.Or(w.IdempotencyKey, "-"), a.when(w.UpdatedAt)}
+			})
+	})
 }
 
 func signedBy(w *wire.Webhook) string {
@@ -126,82 +121,64 @@ func asField(have any, text string) (any, error) {
 
 func (a *app) webhookPutCmd() *cobra.Command {
 	var definition body
-	return a.remote("put WEBHOOK", `Create a webhook, or replace its definition
-
-Creates a webhook: a body POSTed to /hook/WEBHOOK becomes a message. If the webhook
-exists, its whole definition is replaced.
-
-Expressions are CEL over payload (the body), headers, source_ip, received_at and
-webhook (the name). A secret is never given here: the definition names where each
-server finds it.`,
-		`  qlogd webhook put github --queue jobs --scheme github --secret-env GITHUB_SECRET \
-    --idempotency-key "headers['x-github-delivery']" --kind "headers['x-github-event']"
-  qlogd webhook put pagerduty --definition pagerduty.json`, func(c request) error {
-			var d wire.WebhookDefinition
-			if err := definition.decode(a, &d); err != nil {
-				return err
-			}
-			w, _, err := c.PutWebhook(c.ctx, c.args[0], d)
-			return a.webhook(w, err)
-		}, opt(&definition.file, "definition", "a JSON file with the definition (- is stdin)"),
-		func(f *pflag.FlagSet) {
-			definition.flags(f, a.webhookMembers())
-			f.Lookup("max-age-seconds").DefValue = strconv.Itoa(webhook.DefaultMaxAgeSeconds)
+	return a.remote("webhook put", func(c request) error {
+		var d wire.WebhookDefinition
+		if err := definition.decode(a, &d); err != nil {
+			return err
+		}
+		w, _, err := c.PutWebhook(c.ctx, c.args[0], d)
+		return a.webhook(w, err)
+	}, opt(&definition.file, "definition", "a JSON file with the definition (- is stdin)"),
+		definition.flags(a.webhookMembers()), func(cmd *cobra.Command) {
+			most := cmd.Flags().Lookup("max-age-seconds")
+			most.DefValue = strconv.Itoa(webhook.DefaultMaxAgeSeconds)
 		})
 }
 
 func (a *app) webhookDeleteCmd() *cobra.Command {
-	return a.remote("delete|rm WEBHOOK", "Delete a webhook; its messages stay",
-		"  qlogd webhook delete github --yes", func(c request) error {
-			name := c.args[0]
-			if _, err := c.Webhook(c.ctx, name); err != nil {
-				return err
-			}
-			return a.destroy("delete webhook "+name, name+" deleted",
-				func() error { return c.DeleteWebhook(c.ctx, name) })
-		}, a.destroyFlags)
+	return a.remote("webhook delete", func(c request) error {
+		name := c.args[0]
+		if _, err := c.Webhook(c.ctx, name); err != nil {
+			return err
+		}
+		return a.destroy("delete webhook "+name, name+" deleted",
+			func() error { return c.DeleteWebhook(c.ctx, name) })
+	}, a.destroyFlags)
 }
 
 func (a *app) webhookTestCmd() *cobra.Command {
 	var env, file string
 	var headers []string
-	return a.remote("test WEBHOOK [BODY]", `Sign a body as the sender would, and send it
-
-Reads the webhook's definition, signs the body as its sender would, sends it to
-/hook/WEBHOOK and prints the answer. The secret comes from this command's own
-environment: the variable named by the definition, or --secret-env. Without BODY it is
-read from --file or stdin. It fails (1) if the server refuses it.`,
-		`  GITHUB_SECRET=… qlogd webhook test github '{"zen":"1"}' -H 'X-GitHub-Event: ping'
-  qlogd webhook test pagerduty --file event.json --secret-env MY_SECRET`, func(c request) error {
-			w, err := c.Webhook(c.ctx, c.args[0])
-			if err != nil {
+	return a.remote("webhook test", func(c request) error {
+		w, err := c.Webhook(c.ctx, c.args[0])
+		if err != nil {
+			return err
+		}
+		var body []byte
+		switch {
+		case len(c.args) == 2 && file != "":
+			return usagef("the body is given twice")
+		case len(c.args) == 2:
+			body = []byte(c.args[1])
+		default:
+			if body, err = a.readInput(cmp.Or(file, "-")); err != nil {
 				return err
 			}
-			var body []byte
-			switch {
-			case len(c.args) == 2 && file != "":
-				return usagef("the body is given twice")
-			case len(c.args) == 2:
-				body = []byte(c.args[1])
-			default:
-				if body, err = a.readInput(cmp.Or(file, "-")); err != nil {
-					return err
-				}
+		}
+		header, err := a.signature(w, body, env)
+		if err != nil {
+			return err
+		}
+		for _, line := range headers {
+			name, v, ok := strings.Cut(line, ":")
+			if !ok {
+				return usagef("header: %.64q must be 'Name: value'", line)
 			}
-			header, err := a.signature(w, body, env)
-			if err != nil {
-				return err
-			}
-			for _, line := range headers {
-				name, v, ok := strings.Cut(line, ":")
-				if !ok {
-					return usagef("header: %.64q must be 'Name: value'", line)
-				}
-				header.Set(strings.TrimSpace(name), strings.TrimSpace(v))
-			}
-			return a.sendHook(c, w.Name, header, body)
-		}, opt(&env, "secret-env", "environment variable of this command "+
-			"that has the secret (default: the definition's)"),
+			header.Set(strings.TrimSpace(name), strings.TrimSpace(v))
+		}
+		return a.sendHook(c, w.Name, header, body)
+	}, opt(&env, "secret-env", "environment variable of this command "+
+		"that has the secret (default: the definition's)"),
 		opt(&file, "file", "read the body from this file (- is stdin)"),
 		repeated(&headers, "header|H", "'Name: value' to send along; once for each"))
 }

@@ -10,7 +10,6 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/client"
@@ -23,13 +22,7 @@ func (a *app) leaseCmd() *cobra.Command {
 	}
 	o := client.LeaseOptions{Max: 1, Worker: host}
 	var ack, all bool
-	return a.remote("lease QUEUE…", `Lease messages
-
-Leases messages of a queue, or of several, tried in their order. Each is yours until
-its lease runs out: settle it by its lease id (qlogd ack, retry, extend, release,
-dead-letter), or with --ack as soon as it is printed.`, `  qlogd lease jobs
-  qlogd lease jobs --max 10 --wait 30s --lease 5m -o json
-  qlogd lease jobs --ack --all -o json | jq .payload`, func(c request) error {
+	return a.remote("lease", func(c request) error {
 		if o.Wait < 0 || o.Wait > time.Minute {
 			return usagef("--wait must be from 0 to 1m")
 		}
@@ -106,13 +99,9 @@ func ackAll(c request, got []wire.LeasedMessage) error {
 
 // settleCmd returns a command that settles leases one by one, so that neither queue nor
 // batch need be known.
-func (a *app) settleCmd(verb, short, example string,
-	one func(c request, lease string) (*wire.SettleResult, error),
-	flags ...func(*pflag.FlagSet)) *cobra.Command {
-	return a.remote(verb+" LEASE_ID… | -", short+"\n\n"+short+`.
-
-Takes lease ids as arguments or, with "-", from stdin, one per line. Fails (1) if a
-lease was lost.`, example, func(c request) error {
+func (a *app) settleCmd(name string,
+	one func(c request, lease string) (*wire.SettleResult, error), flags ...flag) *cobra.Command {
+	return a.remote(name, func(c request) error {
 		leases := c.args
 		if len(leases) == 1 && leases[0] == "-" {
 			leases = nil
@@ -164,24 +153,20 @@ func (a *app) settled(results []wire.SettleResult) error {
 
 func (a *app) ackCmd() *cobra.Command {
 	var result string
-	return a.settleCmd("ack", "End leases with success",
-		"  qlogd ack 01J…\n  qlogd ack 01J… --result '{\"ok\":true}'\n"+
-			"  qlogd lease jobs -o json | jq -r .lease_id | qlogd ack -",
-		func(c request, id string) (*wire.SettleResult, error) {
-			r := wire.AckOne{Result: jsontext.Value(result)}
-			if result == "" {
-				r.Result = nil
-			} else if !r.Result.IsValid() {
-				return nil, usagef("--result is not JSON: %.64q", result)
-			}
-			return c.AckOne(c.ctx, id, r)
-		}, opt(&result, "result", "JSON to keep for duplicates of the message"))
+	return a.settleCmd("ack", func(c request, id string) (*wire.SettleResult, error) {
+		r := wire.AckOne{Result: jsontext.Value(result)}
+		if result == "" {
+			r.Result = nil
+		} else if !r.Result.IsValid() {
+			return nil, usagef("--result is not JSON: %.64q", result)
+		}
+		return c.AckOne(c.ctx, id, r)
+	}, opt(&result, "result", "JSON to keep for duplicates of the message"))
 }
 
 func (a *app) retryCmd() *cobra.Command {
 	var r wire.RetryOne
-	return a.settleCmd("retry", "Return messages for another try",
-		"  qlogd retry 01J… --error 'upstream answered 502'\n  qlogd retry 01J… --delay 10m",
+	return a.settleCmd("retry",
 		func(c request, id string) (*wire.SettleResult, error) { return c.RetryOne(c.ctx, id, r) },
 		opt(&r.Error, "error", "what went wrong"),
 		millis(func(ms int64) { r.DelayMS = &ms }, "delay",
@@ -190,8 +175,7 @@ func (a *app) retryCmd() *cobra.Command {
 
 func (a *app) deadLetterCmd() *cobra.Command {
 	var r wire.DeadLetterOne
-	return a.settleCmd("dead-letter", "Dead-letter messages",
-		"  qlogd dead-letter 01J… --error 'no such customer'",
+	return a.settleCmd("dead-letter",
 		func(c request, id string) (*wire.SettleResult, error) {
 			return c.DeadLetterOne(c.ctx, id, r)
 		}, opt(&r.Error, "error", "what went wrong"))
@@ -199,15 +183,13 @@ func (a *app) deadLetterCmd() *cobra.Command {
 
 func (a *app) extendCmd() *cobra.Command {
 	var r wire.ExtendOne
-	return a.settleCmd("extend", "Extend leases, counted from now",
-		"  qlogd extend 01J… --lease 5m",
+	return a.settleCmd("extend",
 		func(c request, id string) (*wire.SettleResult, error) { return c.ExtendOne(c.ctx, id, r) },
 		millis(func(ms int64) { r.LeaseMS = ms }, "lease",
 			"how long from now (default: the queue's policy)"))
 }
 
 func (a *app) releaseCmd() *cobra.Command {
-	return a.settleCmd("release", "Return messages at once, without counting the attempt",
-		"  qlogd release 01J…",
+	return a.settleCmd("release",
 		func(c request, id string) (*wire.SettleResult, error) { return c.ReleaseOne(c.ctx, id) })
 }

@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"log/slog"
 	"slices"
 	"strings"
 	"testing"
@@ -10,22 +11,24 @@ import (
 	"github.com/qlogd/qlogd/log/vfs"
 )
 
-// eraser carries erasures out for a cluster of the one node that there is.
-func (m *machine) eraser() *erasure.Eraser {
-	return &erasure.Eraser{
-		Log: m.log, State: m, Propose: m.Propose, Members: func() []string { return []string{"n1/a"} },
+// newEraser returns what carries erasures out for a cluster of the one node that there is.
+func (m *machine) newEraser() *erasure.Eraser {
+	disk := vfs.NewMem()
+	err := disk.MkdirAll("/data")
+	if err == nil {
+		m.eraser, err = erasure.New(erasure.Options{
+			Log: m.log, State: m.Machine, FS: disk, DataDir: "/data", Propose: m.Propose,
+			Self:     func() string { return "n1/a" },
+			Members:  func() []string { return []string{"n1/a"} },
+			Fetched:  func() error { return nil },
+			PurgeLog: func(context.Context, uint64) error { return nil },
+			Logger:   slog.New(slog.DiscardHandler),
+		})
 	}
-}
-
-func (m *machine) erasures(dir string) erasure.NodeOptions {
-	return erasure.NodeOptions{
-		Log: m.log, FS: vfs.OS{}, DataDir: dir, Self: func() string { return "n1/a" }, Tasks: m.Tasks,
-		Erased: m.TakeErased, Propose: m.Propose,
-		Fetched: func() error { return nil }, PurgeLog: func(context.Context,
-			uint64) error {
-			return nil
-		},
+	if err != nil {
+		panic(err)
 	}
+	return m.eraser
 }
 
 func TestErase(t *testing.T) {

@@ -124,7 +124,7 @@ func build(opts ...func(*Options)) *harness {
 	f.machine = newMachine(nil)
 	f.log.Log = f.machine.log
 	f.machine.s = New(Deps{
-		Node: n, State: f, Log: f.log, Models: f, Cluster: c, Eraser: f.machine.eraser(),
+		Node: n, State: f, Log: f.log, Models: f, Cluster: c, Eraser: f.machine.newEraser(),
 		Past:     func(context.Context, event.Instant) (State, error) { return f, nil },
 		Secrets:  secrets,
 		Forward:  &f.target,
@@ -144,7 +144,7 @@ func (f *fake) forget() {
 	_ = f.log.Close()
 	f.machine = newMachine(f.machine.s)
 	f.log.Log, f.commands = f.machine.log, nil
-	f.machine.s.deps.Eraser = f.machine.eraser()
+	f.machine.s.deps.Eraser = f.machine.newEraser()
 }
 
 // answer is a response and its body.

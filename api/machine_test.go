@@ -25,10 +25,10 @@ import (
 // machine and an event log, with nothing but Raft left out.
 type machine struct {
 	*fsm.Machine
-	log  *log.Log
-	s    *Server
-	runs *task.Runner  // nil: no tasks
-	node *erasure.Node // carries erasures out
+	log    *log.Log
+	s      *Server
+	runs   *task.Runner // nil: no tasks
+	eraser *erasure.Eraser
 
 	mu    sync.Mutex
 	index uint64
@@ -56,7 +56,7 @@ func onMachine(t *testing.T, opts ...func(*Options)) (*harness, *machine) {
 	}
 	node := &fakeNode{proposer: m}
 	m.s = New(Deps{
-		Node: node, State: m, Log: log, Eraser: m.eraser(), Registry: prometheus.NewRegistry(),
+		Node: node, State: m, Log: log, Eraser: m.newEraser(), Registry: prometheus.NewRegistry(),
 	}, o)
 	mover := dead.Mover{
 		Finder: m.s.DeadLetters(), Propose: m.Propose, Head: log.Head, Wait: log.Wait,
@@ -64,18 +64,14 @@ func onMachine(t *testing.T, opts ...func(*Options)) (*harness, *machine) {
 	m.runs = task.New(task.Options{
 		Propose: m.Propose, Barrier: m.Barrier, Tasks: m.Tasks, Content: log.Content, Leader: func() bool { return true },
 		Run: map[event.TaskKind]task.Run{
-			event.TaskReplay: mover.Replay, event.TaskPurge: mover.Purge, event.TaskErase: m.eraser().Run,
+			event.TaskReplay: mover.Replay, event.TaskPurge: mover.Purge, event.TaskErase: m.eraser.RunTask,
 		},
 	})
-	var err error
-	if m.node, err = erasure.NewNode(m.erasures(t.TempDir())); err != nil {
-		t.Fatal(err)
-	}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
 	erased := make(chan struct{})
 	go func() { m.runs.Run(ctx); close(ended) }()
-	go func() { m.node.Run(ctx); close(erased) }()
+	go func() { m.eraser.Run(ctx); close(erased) }()
 	h := &harness{T: t, node: node, s: m.s, h: m.s.Handler()}
 	t.Cleanup(func() {
 		cancel()
@@ -119,7 +115,7 @@ func (m *machine) Begin(c *event.Command,
 	m.s.Applied(m.TakeLeasable())
 	if m.runs != nil {
 		m.runs.Wake()
-		m.node.Wake()
+		m.eraser.Wake()
 	}
 	for _, r := range results[first:] {
 		answers = append(answers, func(context.Context) (event.Result, error) { return r, nil })

@@ -3,48 +3,33 @@ package erasure
 import (
 	"context"
 	"encoding/json"
-	"iter"
 	"slices"
 
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/log"
 )
-
-// Reader is the part of an event log that an Eraser reads.
-type Reader interface {
-	follower
-	Head() uint64
-	// History returns all events of a message's whole life, by any of its ids.
-	History(ctx context.Context, id event.ID) ([]event.Event, error)
-	Content(ref event.Ref) (*event.Content, error)
-}
-
-// State is the live state.
-type State interface {
-	Message(id event.ID) (event.MessageView, bool)
-	Messages(queue string, f event.MessageFilter) ([]event.MessageView, bool)
-	Task(id event.ID) (event.TaskView, bool)
-	Tasks() []event.TaskView
-}
 
 // finder finds what there is to erase: a message is all that it was, under all its
 // ids, through dead-letter queues, replays and resurrections.
 type finder struct {
-	log Reader
-	// past, if set, is a log that goes back further, up to where log was when it was
-	// opened.
-	past  Reader
-	state State
-	// edits are the messages whose edits tasks have in their specs, by task, as far as
-	// these were read.
+	e     *Eraser
+	whole *log.Log // the log, or one that goes back further, up to where the log was then
+	// edits are the messages whose edits tasks have in their specs, by task, as far as these were
+	// read.
 	edits map[event.ID]map[string]bool
 }
 
-// whole returns the log that goes back furthest.
-func (f *finder) whole() Reader {
-	if f.past != nil {
-		return f.past
+// finder returns a finder, and what closes it.
+func (e *Eraser) finder(ctx context.Context) (f *finder, done func(), err error) {
+	f = &finder{e: e, whole: e.Log, edits: map[event.ID]map[string]bool{}}
+	if e.OpenPast == nil {
+		return f, func() {}, nil
 	}
-	return f.log
+	past, done, err := e.OpenPast(ctx)
+	if past != nil {
+		f.whole = past
+	}
+	return f, done, err
 }
 
 // found is what there is of a message.
@@ -65,7 +50,7 @@ const itemRefs = 2048
 func (f *finder) message(
 	ctx context.Context, id event.ID, seen []event.Event,
 ) (out found, err error) {
-	history, err := f.whole().History(ctx, id)
+	history, err := f.whole.History(ctx, id)
 	if err != nil {
 		return out, err
 	}
@@ -100,7 +85,7 @@ func (f *finder) message(
 			item(e.ID)
 		}
 	}
-	if _, live := f.state.Message(id); live {
+	if _, live := f.e.State.Message(id); live {
 		item(id) // also where nothing else is left of it
 	}
 	for i := range history {
@@ -117,7 +102,7 @@ func (f *finder) message(
 		}
 	}
 	// Tasks may have edits of it which they have not made yet, or never will.
-	for _, t := range f.state.Tasks() {
+	for _, t := range f.e.State.Tasks() {
 		if t.Kind == event.TaskReplay && slices.ContainsFunc(out.ids, func(id event.ID) bool {
 			return f.edited(t.ID)[id.String()]
 		}) {
@@ -130,9 +115,8 @@ func (f *finder) message(
 		if len(it.Refs) > itemRefs {
 			it.Refs, out.more = it.Refs[:itemRefs], true
 		}
-		if _, live := f.state.Message(id); live {
-			// Deciding knows its newest event; should it leave before that, it is looked at
-			// again.
+		if _, live := f.e.State.Message(id); live {
+			// Deciding knows its newest event; should it leave before that, it is looked at again.
 			it.Last = event.Ref{}
 		} else if len(it.Refs) == 0 {
 			continue
@@ -153,9 +137,9 @@ func (f *finder) edited(task event.ID) map[string]bool {
 	}
 	by = map[string]bool{}
 	f.edits[task] = by
-	c, err := f.log.Content(event.RefOf(task))
+	c, err := f.e.Log.Content(event.RefOf(task))
 	if err != nil {
-		c, err = f.whole().Content(event.RefOf(task))
+		c, err = f.whole.Content(event.RefOf(task))
 	}
 	var spec struct {
 		Edit map[string]json.RawMessage `json:"edit"`
@@ -171,7 +155,7 @@ func (f *finder) edited(task event.ID) map[string]bool {
 // key calls fn with one id of each message of a key that was in a queue, of those
 // that came before an id. It reads the whole log.
 func (f *finder) key(
-	ctx context.Context, queue, key string, before event.ID, fn func(event.ID) error,
+	ctx context.Context, in, key string, before event.ID, fn func(event.ID) error,
 ) error {
 	// A message of the key may have come to the queue from another one.
 	of := map[event.ID]event.ID{} // any id of a message of the key: its first one
@@ -183,38 +167,31 @@ func (f *finder) key(
 		called[first] = true
 		return fn(first)
 	}
-	logs := []Reader{f.whole()}
-	if f.past != nil {
-		logs = append(logs, f.log)
-	}
-	from := uint64(0)
-	for _, log := range logs {
-		head := log.Head()
-		for e, err := range events(ctx, log, from, head) {
-			if err == nil && e.ID.Compare(before) >= 0 {
-				break
-			}
-			queued := ""
-			switch {
-			case err != nil:
-			case e.Type == event.Enqueued && e.Key == key:
-				of[e.ID], queued = e.ID, e.Queue
-			case e.IsMove() && !of[e.Subject].IsZero():
-				of[e.ID], queued = of[e.Subject], e.ToQueue
-			}
-			if err == nil && queued == queue {
-				err = call(of[e.ID])
-			}
-			if err != nil {
+	// The log was opened after before, so that it has all that came until then.
+	for e, err := range events(ctx, f.whole, 0, f.whole.Head()) {
+		if err != nil {
+			return err
+		}
+		if e.ID.Compare(before) >= 0 {
+			break
+		}
+		queue := ""
+		switch {
+		case e.Type == event.Enqueued && e.Key == key:
+			of[e.ID], queue = e.ID, e.Queue
+		case e.IsMove() && !of[e.Subject].IsZero():
+			of[e.ID], queue = of[e.Subject], e.ToQueue
+		}
+		if queue == in {
+			if err := call(of[e.ID]); err != nil {
 				return err
 			}
 		}
-		from = head + 1
 	}
 	// Those whose beginning retention has deleted.
 	filter := event.MessageFilter{Key: &key, Limit: 1000}
 	for {
-		page, ok := f.state.Messages(queue, filter)
+		page, ok := f.e.State.Messages(in, filter)
 		if !ok || len(page) == 0 {
 			return ctx.Err()
 		}
@@ -232,50 +209,4 @@ func (f *finder) key(
 			}
 		}
 	}
-}
-
-type follower interface {
-	// Follow yields the blocks from an index on to the end; a block is valid until
-	// the next one.
-	Follow(from uint64) iter.Seq2[*event.Block, error]
-}
-
-// events yields the events of the blocks from and to inclusive.
-func events(
-	ctx context.Context, log follower, from, to uint64,
-) iter.Seq2[*event.Event, error] {
-	return func(yield func(*event.Event, error) bool) {
-		for b, err := range log.Follow(from) {
-			if err == nil {
-				err = ctx.Err()
-			}
-			if err != nil {
-				yield(nil, err)
-				return
-			}
-			if b.Index > to {
-				return
-			}
-			for i := range b.Events {
-				if !yield(&b.Events[i], nil) {
-					return
-				}
-			}
-		}
-	}
-}
-
-// refsOf returns the events whose contents a task has erased.
-func refsOf(
-	ctx context.Context, log follower, task event.ID, upTo uint64,
-) (refs []event.Ref, err error) {
-	for e, err := range events(ctx, log, event.RefOf(task).Index, upTo) {
-		if err != nil {
-			return nil, err
-		}
-		if e.Type == event.Erased && e.Task == task {
-			refs = append(refs, e.Refs...)
-		}
-	}
-	return refs, nil
 }

@@ -47,7 +47,7 @@ type engine struct {
 	tasks   *task.Runner
 
 	archiver *archive.Archiver
-	erasures *erasure.Node
+	eraser   *erasure.Eraser
 	fetching sync.Mutex // held while something is fetched
 
 	// work runs until background ends.
@@ -112,7 +112,7 @@ func openEngine(n *node) (_ *engine, err error) {
 	}
 	e.closing(func(context.Context) error { return e.models.Close() })
 	e.machine = fsm.NewReplica(found.State, e.log, fsm.Options{})
-	if e.erasures, err = e.newErasures(); err != nil {
+	if e.eraser, err = e.newEraser(); err != nil {
 		return nil, err
 	}
 	// Raft last of all that writes: from here on entries are applied.
@@ -132,7 +132,7 @@ func openEngine(n *node) (_ *engine, err error) {
 		Past: func(ctx context.Context, at event.Instant) (api.State, error) {
 			return past.At(ctx, at)
 		},
-		Proof: proof{e}, Cluster: clusterView{e.replica}, Push: e.push, Eraser: e.eraser(),
+		Proof: proof{e}, Cluster: clusterView{e.replica}, Push: e.push, Eraser: e.eraser,
 		Secrets: n.hooked, Forward: n.egress, Logger: e.logger, Registry: registry,
 	}, n.apiOptions())
 	e.answerOthers(true)
@@ -149,7 +149,7 @@ func openEngine(n *node) (_ *engine, err error) {
 // start starts the goroutines of the engine.
 func (e *engine) start(changed <-chan struct{}) {
 	for _, run := range []func(context.Context){
-		e.tasks.Run, e.archiver.Run, e.erasures.Run, e.retention(e.c.HistoryRetention).Run,
+		e.tasks.Run, e.archiver.Run, e.eraser.Run, e.retention(e.c.HistoryRetention).Run,
 		func(ctx context.Context) { e.observe(ctx, changed) },
 		func(context.Context) { e.follow() },
 		func(context.Context) { e.fetchLacking() },
@@ -274,7 +274,7 @@ func (e *engine) observe(ctx context.Context, changed <-chan struct{}) {
 			e.tasks.Wake()
 		}
 		if differs(&erasures, event.Erased, event.TaskSealed, event.TaskResumed) {
-			e.erasures.Wake()
+			e.eraser.Wake()
 		}
 	}
 }
@@ -412,7 +412,7 @@ func (e *engine) newTasks() *task.Runner {
 		Run: map[event.TaskKind]task.Run{
 			event.TaskReplay: mover.Replay,
 			event.TaskPurge:  mover.Purge,
-			event.TaskErase:  e.eraser().Run,
+			event.TaskErase:  e.eraser.RunTask,
 		},
 		Logger: e.logger,
 	})
@@ -428,13 +428,18 @@ func (e *engine) taskContent(ref event.Ref) (*event.Content, error) {
 	return c, err
 }
 
-// newErasures returns this node's part of erasures. It must exist before the first entry is
-// applied: it counts what is appended.
-func (e *engine) newErasures() (*erasure.Node, error) {
-	o := erasure.NodeOptions{
-		Log: e.log, FS: vfs.OS{}, DataDir: e.c.DataDir, Logger: e.logger,
-		Tasks: e.machine.Tasks, Erased: e.machine.TakeErased, Fetched: e.discardFetched,
-		Self: func() string { return e.replica.Self() },
+// newEraser returns what carries erasures out. It must exist before the first entry is applied.
+func (e *engine) newEraser() (*erasure.Eraser, error) {
+	o := erasure.Options{
+		Log: e.log, State: e.machine.Machine, FS: vfs.OS{}, DataDir: e.c.DataDir, Logger: e.logger,
+		Fetched: e.discardFetched,
+		Self:    func() string { return e.replica.Self() },
+		Members: func() (out []string) {
+			for _, m := range e.replica.Members() {
+				out = append(out, m.Server())
+			}
+			return out
+		},
 		Propose: func(ctx context.Context, c *event.Command) (event.Result, error) {
 			return e.replica.Propose(ctx, c)
 		},
@@ -443,28 +448,9 @@ func (e *engine) newErasures() (*erasure.Node, error) {
 		},
 	}
 	if e.archiver != nil {
-		o.Archive = e.archiver.Erase
+		o.OpenPast, o.Archive = e.openPast, e.archiver.Erase
 	}
-	return erasure.NewNode(o)
-}
-
-// eraser carries erasures out where this node leads.
-func (e *engine) eraser() *erasure.Eraser {
-	c := &erasure.Eraser{
-		Log: e.log, State: e.machine,
-		Propose: e.replica.Propose,
-		Members: func() (out []string) {
-			for _, m := range e.replica.Members() {
-				out = append(out, m.Server())
-			}
-			return out
-		},
-	}
-	if e.archiver != nil {
-		c.OpenPast = e.openPast
-		c.Archive = e.archiver.Erase
-	}
-	return c
+	return erasure.New(o)
 }
 
 // discardFetched removes what was fetched and is not installed (I22).
@@ -478,7 +464,7 @@ func (e *engine) discardFetched() error {
 
 // openPast opens the log together with the archive before it; nil if the archive does not go back
 // further.
-func (e *engine) openPast(ctx context.Context) (erasure.Reader, func(), error) {
+func (e *engine) openPast(ctx context.Context) (*log.Log, func(), error) {
 	if _, deleted := e.log.DeletedBefore(); !deleted {
 		return nil, func() {}, nil
 	}

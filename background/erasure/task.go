@@ -7,49 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/qlogd/qlogd/event"
 )
-
-// Spec says what an erasure erases: the JSON of its task's creation
-// (event.Content.Spec). Either a message, by any id that it has or had, or all
-// messages of a key that were in a queue when the task was created.
-type Spec struct {
-	Message string `json:"message_id,omitzero"`
-	Queue   string `json:"queue,omitzero"`
-	Key     string `json:"key,omitzero"`
-	Reason  string `json:"reason"`
-}
-
-// Encode returns the JSON.
-func (s *Spec) Encode() []byte {
-	b, err := json.Marshal(s)
-	if err != nil {
-		panic(err) // strings alone
-	}
-	return b
-}
-
-// Eraser carries erasures out as far as one node can for all; see task.Run.
-type Eraser struct {
-	Log   Reader
-	State State
-	// Propose decides a command.
-	Propose func(context.Context, *event.Command) (event.Result, error)
-	// Members returns the members of the cluster as they report (NodeOptions.Self).
-	Members func() []string
-	// OpenPast opens a log that goes back further than Log, as it is now, nil where
-	// there is none. nil: there is no archive.
-	OpenPast func(context.Context) (past Reader, done func(), err error)
-	// Archive removes erased contents from the archive; nil without one.
-	Archive func(ctx context.Context, refs []event.Ref) error
-
-	// finding is held by the task that looks for what to erase: one at a time reads
-	// the log.
-	finding sync.Mutex
-}
 
 const (
 	chunkItems = 200
@@ -68,63 +29,44 @@ type Count struct {
 
 const maxIDs = 100
 
-// Count counts what a spec would erase now. For a key it may read the whole log.
+// Count counts what a spec would erase now. It may read the whole log.
 func (e *Eraser) Count(ctx context.Context, spec *Spec) (out Count, err error) {
-	count := func(f *finder) func(event.ID) error {
-		return func(id event.ID) error {
-			found, err := f.message(ctx, id, nil)
-			if err != nil || len(found.ids) == 0 {
-				return err
-			}
-			out.Messages++
-			if len(out.IDs) < maxIDs {
-				out.IDs = append(out.IDs, found.ids[0])
-			}
-			for _, it := range found.items {
-				out.Contents += int64(len(it.Refs))
-				if it.Last.IsZero() {
-					out.Live++
-				}
-			}
-			return nil
-		}
-	}
-	var id event.ID
-	if spec.Message != "" {
-		if id, err = event.ParseID(spec.Message); err != nil {
-			return out, err
-		}
-		if err := count(e.finder())(id); err != nil || out.Messages > 0 {
-			return out, err
-		}
-	}
-	f, done, err := e.finderOfAll(ctx)
+	f, done, err := e.finder(ctx)
 	if err != nil {
 		return out, err
 	}
 	defer done()
+	count := func(id event.ID) error {
+		found, err := f.message(ctx, id, nil)
+		if err != nil || len(found.ids) == 0 {
+			return err
+		}
+		out.Messages++
+		if len(out.IDs) < maxIDs {
+			out.IDs = append(out.IDs, found.ids[0])
+		}
+		for _, it := range found.items {
+			out.Contents += int64(len(it.Refs))
+			if it.Last.IsZero() {
+				out.Live++
+			}
+		}
+		return nil
+	}
 	if spec.Message != "" {
-		return out, count(f)(id)
+		id, err := event.ParseID(spec.Message)
+		if err == nil {
+			err = count(id)
+		}
+		return out, err
 	}
 	all := event.ID(bytes.Repeat([]byte{0xff}, len(event.ID{})))
-	return out, f.key(ctx, spec.Queue, spec.Key, all, count(f))
+	return out, f.key(ctx, spec.Queue, spec.Key, all, count)
 }
 
-func (e *Eraser) finder() *finder {
-	return &finder{log: e.Log, state: e.State, edits: map[event.ID]map[string]bool{}}
-}
-
-// finderOfAll returns a finder that reads the archive too.
-func (e *Eraser) finderOfAll(ctx context.Context) (f *finder, done func(), err error) {
-	f, done = e.finder(), func() {}
-	if e.OpenPast != nil {
-		f.past, done, err = e.OpenPast(ctx)
-	}
-	return f, done, err
-}
-
-// Run is a task.Run: it returns nil when all contents are erased on all members.
-func (e *Eraser) Run(ctx context.Context, t event.TaskView, raw []byte) (skipped int64, err error) {
+// RunTask is a task.Run: it returns nil when all contents are erased on all members.
+func (e *Eraser) RunTask(ctx context.Context, t event.TaskView, raw []byte) (
+	skipped int64, err error) {
 	var spec Spec
 	var id event.ID
 	if err = json.Unmarshal(raw, &spec); err == nil && spec.Message != "" {
@@ -145,7 +87,7 @@ func (e *Eraser) Run(ctx context.Context, t event.TaskView, raw []byte) (skipped
 		return 0, err
 	}
 	// Last, when nobody brings anything to the archive any more that is not erased.
-	refs, err := refsOf(ctx, e.Log, t.ID, e.Log.Head())
+	refs, err := e.refsOf(ctx, t.ID, e.Log.Head())
 	if err != nil {
 		return 0, err
 	}
@@ -156,13 +98,13 @@ func (e *Eraser) Run(ctx context.Context, t event.TaskView, raw []byte) (skipped
 func (e *Eraser) erase(ctx context.Context, task event.ID, spec *Spec, id event.ID) error {
 	e.finding.Lock()
 	defer e.finding.Unlock()
-	f, done, err := e.finderOfAll(ctx)
+	f, done, err := e.finder(ctx)
 	if err != nil {
 		return err
 	}
 	defer done()
 	w := &work{
-		finder: f, e: e, of: map[event.ID]event.ID{}, seen: map[event.ID][]event.Event{},
+		finder: f, of: map[event.ID]event.ID{}, seen: map[event.ID][]event.Event{},
 		chunk: event.Erase{Task: task, Why: event.EncodeContent(&event.Content{Why: spec.Reason})},
 	}
 	if err := w.all(ctx, spec, id); err != nil {
@@ -183,8 +125,7 @@ func (e *Eraser) propose(ctx context.Context, c *event.Command) (event.Result, e
 	return r, err
 }
 
-// awaitReports returns when every member has carried the task out: those that are
-// members then.
+// awaitReports returns when every member has carried the task out: those that are members then.
 func (e *Eraser) awaitReports(ctx context.Context, task event.ID) error {
 	tick := time.NewTicker(checkEvery)
 	defer tick.Stop()
@@ -210,7 +151,6 @@ func (e *Eraser) awaitReports(ctx context.Context, task event.ID) error {
 // work is one run through a task's messages.
 type work struct {
 	*finder
-	e     *Eraser
 	chunk event.Erase // the next command
 	refs  int         // in chunk
 	again []event.ID  // messages to look at again
@@ -220,12 +160,11 @@ type work struct {
 	seen map[event.ID][]event.Event
 }
 
-// all erases everything: again and again, until nothing has happened to any of the
-// messages since it was looked at. A message may be acked, die or be replayed between
-// that and its erasure; once that is decided it is gone, and only what was on its way
-// can still come.
+// all erases everything: again and again, until nothing has happened to any of the messages since
+// it was looked at. A message may be acked, die or be replayed between that and its erasure; once
+// that is decided it is gone, and only what was on its way can still come.
 func (w *work) all(ctx context.Context, spec *Spec, id event.ID) error {
-	from := w.whole().Head() + 1
+	from := w.whole.Head() + 1
 	look := func(id event.ID) error { return w.look(ctx, id) }
 	var err error
 	if spec.Message != "" {
@@ -242,8 +181,8 @@ func (w *work) all(ctx context.Context, spec *Spec, id event.ID) error {
 		}
 		open := w.again
 		w.again = nil
-		head := w.log.Head()
-		for e, err := range events(ctx, w.log, from, head) {
+		head := w.e.Log.Head()
+		for e, err := range events(ctx, w.e.Log, from, head) {
 			if err != nil {
 				return err
 			}

@@ -1,11 +1,15 @@
 package erasure
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
+	"path"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -13,52 +17,79 @@ import (
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/fsm"
 	"github.com/qlogd/qlogd/log"
+	"github.com/qlogd/qlogd/log/datadir"
 	"github.com/qlogd/qlogd/log/vfs"
 	"github.com/qlogd/qlogd/projections"
 )
 
+var errGivesUp = errors.New("the story ends")
+
 func init() { checkEvery = time.Millisecond }
+
+const clock = 1_700_000_000_000
 
 // world is a node with the real deciding and folding, and no Raft.
 type world struct {
-	t    *testing.T
-	rng  *rand.Rand
-	disk *vfs.Mem
-	log  *log.Log
-	m    *fsm.Replica
-	node *Node
+	t      *testing.T
+	rng    *rand.Rand
+	disk   *vfs.Mem
+	log    *log.Log
+	m      *fsm.Replica
+	eraser *Eraser
 
 	mu    sync.Mutex
 	index uint64
 	now   int64
 	// between, if set, is called before each proposal of an Erase: what others do.
-	between func()
-	texts   int
-	leases  []event.ID
+	between  func()
+	texts    int
+	leases   []event.ID
+	purged   uint64
+	archived []event.Ref
+}
+
+// open opens a node on a disk, as after a start.
+func open(t *testing.T, disk *vfs.Mem) (*world, error) {
+	w := &world{t: t, rng: rand.New(rand.NewPCG(1, 1)), disk: disk}
+	if err := disk.MkdirAll("/data"); err != nil {
+		return nil, err
+	}
+	var err error
+	o := log.Options{FS: disk, Dir: "/data/log", SegmentSize: 4 << 10, HeldFrom: 1}
+	if w.log, err = log.Open(o); err != nil {
+		return nil, err
+	}
+	t.Cleanup(func() { w.log.Close() })
+	state := projections.New()
+	for b, err := range w.log.Follow(0) {
+		if err != nil {
+			return nil, err
+		}
+		state.Fold(b)
+	}
+	w.index, w.now = max(w.log.Head(), 2), max(state.Clock(), clock)
+	w.m = fsm.NewReplica(state, w.log, fsm.Options{})
+	w.eraser, err = New(Options{
+		Log: w.log, State: w.m.Machine, FS: disk, DataDir: "/data", Propose: w.propose,
+		Self:     func() string { return "n1/a" },
+		Members:  func() []string { return []string{"n1/a"} },
+		Fetched:  func() error { return nil },
+		PurgeLog: func(_ context.Context, upTo uint64) error { w.purged = upTo; return nil },
+		Archive: func(_ context.Context, refs []event.Ref) error {
+			w.archived = slices.Clone(refs)
+			return nil
+		},
+		Logger: slog.New(slog.DiscardHandler),
+	})
+	return w, err
 }
 
 func newWorld(t *testing.T, seed uint64) *world {
-	w := &world{t: t, rng: rand.New(rand.NewPCG(seed, 1)), index: 2, now: clock}
-	disk := vfs.NewMem()
-	w.disk = disk
-	if err := disk.MkdirAll("/data"); err != nil {
+	w, err := open(t, vfs.NewMem())
+	if err != nil {
 		t.Fatal(err)
 	}
-	var err error
-	o := log.Options{FS: disk, Dir: "/data/log", SegmentSize: 16 << 10}
-	if w.log, err = log.Open(o); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { w.log.Close() })
-	w.m = fsm.NewReplica(projections.New(), w.log, fsm.Options{})
-	if w.node, err = NewNode(NodeOptions{
-		Log: w.log, FS: disk, DataDir: "/data", Self: func() string { return "n1/a" },
-		Tasks: w.m.Tasks, Erased: w.m.TakeErased, Propose: w.propose,
-		Fetched:  func() error { return nil },
-		PurgeLog: func(context.Context, uint64) error { return nil },
-	}); err != nil {
-		t.Fatal(err)
-	}
+	w.rng = rand.New(rand.NewPCG(seed, 1))
 	for _, q := range []string{"a", "b"} {
 		p := event.DefaultPolicy()
 		p.Ordering, p.MaxAttempts, p.InitialBackoffMS = event.PerKey, 2, 0
@@ -84,7 +115,7 @@ func (w *world) propose(_ context.Context, c *event.Command) (event.Result, erro
 	}
 	e.Commands = append(e.Commands, event.EncodeCommand(c))
 	rs, err := w.m.Apply(w.index, e.Encode())
-	w.node.Wake()
+	w.eraser.Wake()
 	if err != nil {
 		return event.Result{}, err
 	}
@@ -258,22 +289,15 @@ func (w *world) create(kind event.TaskKind, spec []byte) event.TaskView {
 	return t
 }
 
-func (w *world) eraser() *Eraser {
-	return &Eraser{
-		Log: w.log, State: w.m, Propose: w.propose,
-		Members: func() []string { return []string{"n1/a"} },
-	}
-}
-
 // erase erases, and returns when that is done.
-func (w *world) erase(e *Eraser, spec Spec) {
+func (w *world) erase(spec Spec) {
 	w.t.Helper()
 	spec.Reason = "test"
 	task := w.create(event.TaskErase, spec.Encode())
 	ctx, cancel := context.WithCancel(w.t.Context())
 	done := make(chan struct{})
-	go func() { w.node.Run(ctx); close(done) }()
-	_, err := e.Run(ctx, task, spec.Encode())
+	go func() { w.eraser.Run(ctx); close(done) }()
+	_, err := w.eraser.RunTask(ctx, task, spec.Encode())
 	cancel()
 	<-done
 	if err != nil {
@@ -315,9 +339,8 @@ func (w *world) check(gone func(first event.ID) bool, what string) {
 	w.t.Logf("%s: %d contents are erased", what, n)
 }
 
-// TestErasesAMessageWhole erases messages out of random histories, by any of
-// their ids, and all of a key: all that they wrote goes, and nothing else. Others
-// go on with them in the very moment.
+// TestErasesAMessageWhole erases messages out of random histories, by any of their ids, and all of
+// a key: all that they wrote goes, and nothing else. Others go on with them in the very moment.
 func TestErasesAMessageWhole(t *testing.T) {
 	for seed := range uint64(40) {
 		w := newWorld(t, seed)
@@ -339,7 +362,7 @@ func TestErasesAMessageWhole(t *testing.T) {
 		for range 3 {
 			id := ids[w.rng.IntN(len(ids))]
 			w.between = more
-			w.erase(w.eraser(), Spec{Message: id.String()})
+			w.erase(Spec{Message: id.String()})
 			gone[first[id]] = true
 			w.check(func(f event.ID) bool { return gone[f] }, fmt.Sprintf("seed %d, message", seed))
 		}
@@ -351,7 +374,7 @@ func TestErasesAMessageWhole(t *testing.T) {
 		}
 		before := w.index
 		w.between = more
-		w.erase(w.eraser(), Spec{Queue: "a", Key: "k"})
+		w.erase(Spec{Queue: "a", Key: "k"})
 		now, _, queues := w.families()
 		for id, f := range now { // one that came to the queue meanwhile may be erased, or not
 			came := event.RefOf(id).Index > before && key[f] == "k" && queues[f]["a"]
@@ -394,15 +417,16 @@ func TestErasesWhatOnlyTheArchiveHas(t *testing.T) {
 			t.Fatal("nothing was deleted")
 		}
 		told := map[event.Ref]bool{}
-		e := w.eraser()
-		e.OpenPast = func(context.Context) (Reader, func(), error) { return past, func() {}, nil }
-		e.Archive = func(_ context.Context, refs []event.Ref) error {
+		w.eraser.OpenPast = func(context.Context) (*log.Log, func(), error) {
+			return past, func() {}, nil
+		}
+		w.eraser.Archive = func(_ context.Context, refs []event.Ref) error {
 			for _, ref := range refs {
 				told[ref] = true
 			}
 			return nil
 		}
-		w.erase(e, Spec{Queue: "a", Key: "k"})
+		w.erase(Spec{Queue: "a", Key: "k"})
 		old := 0
 		for b, err := range past.Follow(0) {
 			if err != nil {
@@ -448,7 +472,7 @@ func TestErasesEditsInTasks(t *testing.T) {
 		Queue: "a", Task: done, Order: event.OrderAppend, Items: []event.ReplayItem{item},
 	}})
 	w.do(&event.Command{UpdateTask: &event.UpdateTask{ID: done, Op: event.TaskOpComplete}})
-	w.erase(w.eraser(), Spec{Message: dead.String()})
+	w.erase(Spec{Message: dead.String()})
 	for _, c := range []struct {
 		task event.ID
 		gone bool
@@ -476,9 +500,9 @@ func TestRunsTwiceAtOnce(t *testing.T) {
 	w.between = func() {
 		w.do(&event.Command{UpdateTask: &event.UpdateTask{ID: task.ID, Op: event.TaskOpSeal}})
 	}
-	e := w.eraser()
+	e := w.eraser
 	e.Members = func() []string { return nil }
-	_, err := e.Run(t.Context(), task, spec.Encode())
+	_, err := e.RunTask(t.Context(), task, spec.Encode())
 	var p *event.Problem
 	if err == nil || errors.As(err, &p) {
 		t.Errorf("%v ends the task", err)
@@ -487,7 +511,247 @@ func TestRunsTwiceAtOnce(t *testing.T) {
 	task, _ = w.m.Task(task.ID)
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if _, err := e.Run(ctx, task, spec.Encode()); !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := e.RunTask(ctx, task, spec.Encode()); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("%v", err)
+	}
+}
+
+// enqueue produces a message and returns its id.
+func enqueue(text string) *event.Command {
+	content := event.EncodeContent(&event.Content{Payload: []byte(text)})
+	return &event.Command{Produce: &event.Produce{
+		Queue: "a", Messages: []event.NewMessage{{Priority: 5, Content: content}},
+	}}
+}
+
+// erasing returns the commands of an erasure but for its seal.
+func erasing(task event.ID, ids ...event.ID) *event.Command {
+	c := &event.Erase{Task: task}
+	for _, id := range ids {
+		c.Items = append(c.Items, event.EraseItem{ID: id, Refs: []event.Ref{event.RefOf(id)}})
+	}
+	return &event.Command{Erase: c}
+}
+
+func sealing(task event.ID) *event.Command {
+	return &event.Command{UpdateTask: &event.UpdateTask{ID: task, Op: event.TaskOpSeal}}
+}
+
+func (w *world) put(text string) event.ID { return w.do(enqueue(text)).Produced[0].ID }
+
+// in returns the files in which some bytes are.
+func (w *world) in(mark string) (files []string) {
+	w.t.Helper()
+	for _, dir := range []string{"/data", "/data/log"} {
+		names, _ := w.disk.List(dir)
+		for _, name := range names {
+			if bytes.Contains(w.disk.Get(path.Join(dir, name)), []byte(mark)) {
+				files = append(files, path.Join(dir, name))
+			}
+		}
+	}
+	return files
+}
+
+func (w *world) once() {
+	w.t.Helper()
+	if err := w.eraser.once(context.Background()); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *world) reports(task event.ID) int {
+	t, _ := w.m.Task(task)
+	return len(t.Nodes)
+}
+
+func TestNodeCarriesOut(t *testing.T) {
+	w := newWorld(t, 1)
+	secret, other := w.put("secret"), w.put("other")
+	for i := range 20 { // several segments
+		w.put(fmt.Sprint("noise", i, strings.Repeat(" ", 600)))
+	}
+	if err := w.log.Sync(); err != nil {
+		t.Fatal(err)
+	}
+	if len(w.in("secret")) != 1 {
+		t.Fatal("not found before")
+	}
+	task := w.create(event.TaskErase, nil).ID
+	w.do(erasing(task, secret))
+	w.once()
+	if files := w.in("secret"); len(files) > 0 {
+		t.Errorf("still in %v", files)
+	}
+	if w.reports(task) > 0 || w.purged > 0 {
+		t.Error("reported before it was sealed")
+	}
+	w.do(sealing(task))
+	sealed := w.index
+	w.once()
+	if w.reports(task) != 1 || w.purged != sealed ||
+		!slices.Equal(w.archived, []event.Ref{event.RefOf(secret)}) {
+		t.Errorf("%d reports, Raft log purged up to %d of %d, archived %v",
+			w.reports(task), w.purged, sealed, w.archived)
+	}
+	index := w.index
+	w.once()
+	if w.index != index {
+		t.Error("reported again")
+	}
+	if c, err := w.log.Content(event.RefOf(other)); err != nil || string(c.Payload) != "other" {
+		t.Errorf("%+v, %v", c, err)
+	}
+	// A cancelled one is not reported, but what it has erased is overwritten.
+	task = w.create(event.TaskErase, nil).ID
+	w.do(erasing(task, other))
+	w.do(&event.Command{UpdateTask: &event.UpdateTask{ID: task, Op: event.TaskOpCancel}})
+	w.once()
+	if !w.erased(other) || w.reports(task) != 0 {
+		t.Errorf("erased %v, %d reports", w.erased(other), w.reports(task))
+	}
+}
+
+// What came while the node was not running, or lies in segments that were put in place beside it,
+// is carried out at the start.
+func TestNodeCatchesUp(t *testing.T) {
+	w := newWorld(t, 1)
+	first, second := w.put("first"), w.put("second")
+	w.put("noise")
+	w.once()
+	again := func() {
+		t.Helper()
+		err := w.log.Close()
+		if err == nil {
+			w, err = open(t, w.disk)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	task := w.create(event.TaskErase, nil).ID
+	w.do(erasing(task, first))
+	again()
+	if len(w.in("first")) == 0 {
+		t.Fatal("carried out already")
+	}
+	w.once()
+	if files := w.in("first"); len(files) > 0 {
+		t.Errorf("still in %v", files)
+	}
+	// The position says that there is nothing more before it.
+	w.put("behind")
+	w.once()
+	upTo, known, err := datadir.ReadErased(w.disk, "/data")
+	if err != nil || !known || upTo == 0 || upTo > w.log.Head() {
+		t.Errorf("position %d, %v, %v", upTo, known, err)
+	}
+	w.do(erasing(task, second))
+	again()
+	for _, damage := range []func(){
+		func() { _ = w.disk.Remove("/data/" + datadir.ErasedFile) },
+		func() { w.disk.Put("/data/"+datadir.ErasedFile, []byte("{")) },
+		func() {
+			w.disk.Put("/data/"+datadir.ErasedFile, []byte(`{"format":99,"up_to_index":1000000}`))
+		},
+	} {
+		damage()
+		again()
+		w.once()
+		if files := w.in("second"); len(files) > 0 {
+			t.Errorf("still in %v", files)
+		}
+	}
+}
+
+// TestNodeCrashAnywhere lets the power fail in each write, sync, rename and removal of a story with
+// two erasures: after the next start everything is carried out, and nothing else has changed.
+func TestNodeCrashAnywhere(t *testing.T) {
+	before := newWorld(t, 1)
+	if err := before.log.Close(); err != nil {
+		t.Fatal(err)
+	}
+	story := func(disk *vfs.Mem) (erased []string, kept []event.Ref) {
+		w, err := open(t, disk)
+		if err != nil {
+			return nil, nil
+		}
+		defer w.log.Close()
+		tell := func(c *event.Command) event.Result {
+			r, err := w.propose(t.Context(), c)
+			if err != nil {
+				panic(errGivesUp)
+			}
+			return r
+		}
+		defer func() {
+			if v := recover(); v != nil && v != errGivesUp { //nolint:errorlint // the very one
+				panic(v)
+			}
+		}()
+		for round := range 2 {
+			var ids []event.ID
+			task := tell(&event.Command{CreateTask: &event.CreateTask{
+				Kind: event.TaskErase, Queue: "a",
+			}}).ID
+			for i := range 4 {
+				long := fmt.Sprintf("secret-%d-%d-%s", round, i, strings.Repeat("s", 200))
+				ids = append(ids, tell(enqueue(long)).Produced[0].ID)
+				k := tell(enqueue(fmt.Sprintf("kept-%d-%d", round, i))).Produced[0].ID
+				if w.log.Sync() != nil {
+					return erased, kept
+				}
+				kept = append(kept, event.RefOf(k))
+			}
+			tell(erasing(task, ids...))
+			tell(sealing(task))
+			if w.log.Sync() != nil { // as a checkpoint does
+				return erased, kept
+			}
+			erased = append(erased, fmt.Sprintf("secret-%d-", round))
+			if w.eraser.once(t.Context()) != nil {
+				return erased, kept
+			}
+		}
+		return erased, kept
+	}
+	whole := before.disk.Clone()
+	begun := whole.Ops()
+	if erased, kept := story(whole); len(erased) != 2 || len(kept) != 8 {
+		t.Fatalf("%v, %v", erased, kept)
+	}
+	t.Logf("%d operations", whole.Ops()-begun)
+	for at := begun + 1; at <= whole.Ops(); at++ {
+		for loss := vfs.LoseAll; loss <= vfs.LoseRandom; loss++ {
+			disk := before.disk.Clone()
+			disk.CrashAt(at)
+			erased, kept := story(disk)
+			w, err := open(t, disk.CrashWith(loss, rand.New(rand.NewPCG(uint64(at), uint64(loss)))))
+			if err != nil {
+				t.Fatalf("crash at operation %d, loss %d: %v", at, loss, err)
+			}
+			w.once()
+			for _, mark := range erased {
+				if files := w.in(mark); len(files) > 0 {
+					t.Errorf("crash at operation %d, loss %d: %s is still in %v",
+						at, loss, mark, files)
+				}
+			}
+			for _, ref := range kept {
+				if _, err := w.log.Content(ref); err != nil {
+					t.Errorf("crash at operation %d, loss %d: %v", at, loss, err)
+				}
+			}
+			for _, task := range w.m.Tasks() {
+				if task.Sealed && len(task.Nodes) != 1 {
+					t.Errorf("crash at operation %d, loss %d: task %s has reports %v",
+						at, loss, task.ID, task.Nodes)
+				}
+			}
+			w.log.Close()
+			if t.Failed() {
+				return
+			}
+		}
 	}
 }

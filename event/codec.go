@@ -8,6 +8,7 @@ import (
 	"math"
 
 	"github.com/vmihailenco/msgpack/v5"
+	"github.com/vmihailenco/msgpack/v5/msgpcode"
 )
 
 // Version is the first byte of every encoded command, header, content, policy and
@@ -151,6 +152,33 @@ func DecodeHeader(b []byte, e *Event) error {
 		return fmt.Errorf("event header: %w", err)
 	}
 	return nil
+}
+
+// HeaderKind returns the first two fields of a header, type and queue, without decoding the
+// rest. ok is false if it does not begin as this program encodes it: decode it then.
+func HeaderKind(b []byte) (t Type, queue []byte, ok bool) {
+	// The version, how many fields there are, and the first one's name and value.
+	if len(b) < 5 || b[0] != Version || b[1]&0xf0 != msgpcode.FixedMapLow ||
+		string(b[2:4]) != "\xa1a" || b[4] >= byte(NumTypes) {
+		return 0, nil, false
+	}
+	t, b = Type(b[4]), b[5:]
+	if len(b) < 3 || string(b[:2]) != "\xa1b" {
+		return t, nil, true
+	}
+	code := b[2]
+	n, b := int(code&0x1f), b[3:]
+	switch {
+	case code&0xe0 == msgpcode.FixedStrLow:
+	case code == msgpcode.Str8 && len(b) > 0:
+		n, b = int(b[0]), b[1:]
+	default:
+		return 0, nil, false
+	}
+	if n > len(b) {
+		return 0, nil, false
+	}
+	return t, b[:n], true
 }
 
 // EncodePolicy returns a policy's bytes outside an event, as a checkpoint has them.

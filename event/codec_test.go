@@ -3,6 +3,7 @@ package event
 import (
 	"bytes"
 	"encoding/hex"
+	"fmt"
 	"reflect"
 	"runtime"
 	"sort"
@@ -92,7 +93,11 @@ func TestRoundTrips(t *testing.T) {
 	roundTrip(t, "command", EncodeCommand, DecodeCommand, nil)
 	roundTrip(t, "event", EncodeHeader, func(b []byte) (*Event, error) {
 		e := &Event{}
-		return e, DecodeHeader(b, e)
+		err := DecodeHeader(b, e)
+		if typ, queue, ok := HeaderKind(b); ok && (typ != e.Type || string(queue) != e.Queue) {
+			err = fmt.Errorf("kind %v, %q", typ, queue)
+		}
+		return e, err
 	}, func(e *Event) { // the record carries these
 		e.ID, e.Subject, e.Prev, e.Alias, e.Content = ID{}, ID{}, Ref{}, Hash{}, Blob{}
 	})

@@ -209,6 +209,10 @@ func TestGoldenHeaders(t *testing.T) {
 			t.Fatalf("%s: %v", n, err)
 		}
 		same(t, n, got, e)
+		typ, queue, ok := HeaderKind(out[n])
+		if typ != e.Type || string(queue) != e.Queue || !ok {
+			t.Errorf("kind of %s: %v, %q, %v", n, typ, queue, ok)
+		}
 	}
 }
 

@@ -89,11 +89,12 @@ type walFile struct {
 }
 
 // WriteAt implements io.WriterAt. An append that reaches blocks which were never written writes
-// zeros into the next ones, and the same sync covers both.
+// zeros into the next ones, and the same sync covers both. A large append does without: it
+// would write its bytes twice to save few commits of the journal.
 func (f *walFile) WriteAt(p []byte, off int64) (int, error) {
 	n, err := f.File.WriteAt(p, off)
 	end := off + int64(len(p))
-	if err != nil || end <= f.zeroed {
+	if err != nil || end <= f.zeroed || len(p) >= preallocated/2 {
 		return n, err
 	}
 	f.zeroed = max(end, min(end+preallocated, f.size))

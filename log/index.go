@@ -3,7 +3,6 @@ package log
 import (
 	"bytes"
 	"errors"
-	"maps"
 	"slices"
 	"sort"
 	"sync"
@@ -49,12 +48,37 @@ const (
 type memIndex struct {
 	mu    sync.RWMutex
 	marks []mark
-	next  int64 // the next mark is at this offset or behind it
-	keys  [tables]map[[16]byte]event.Ref
+	next  int64           // the next mark is at this offset or after it
+	keys  [tables][]keyed // in log order; elements never change
+
+	lookups [tables]lookup
 }
 
-func newMemIndex() *memIndex {
-	return &memIndex{keys: [tables]map[[16]byte]event.Ref{{}, {}}}
+// keyed is a record with a key.
+type keyed struct {
+	key [16]byte
+	ref event.Ref
+}
+
+// lookup finds the newest record with a key. Few keys are looked up while their segment is
+// active, so Append does not pay for the map.
+type lookup struct {
+	mu     sync.Mutex
+	newest map[[16]byte]event.Ref // of the first known records with a key
+	known  int
+}
+
+func (t *lookup) find(all []keyed, key [16]byte) (event.Ref, bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.newest == nil {
+		t.newest = make(map[[16]byte]event.Ref, len(all))
+	}
+	for ; t.known < len(all); t.known++ {
+		t.newest[all[t.known].key] = all[t.known].ref
+	}
+	ref, ok := t.newest[key]
+	return ref, ok
 }
 
 // add indexes a block at off whose records begin at offs (relative to the block). The
@@ -72,7 +96,7 @@ func (m *memIndex) add(b *rawBlock, before, after, off int64, offs []uint32) {
 		}
 		for t, key := range [tables][16]byte{r.Subject, r.Alias} {
 			if key != [16]byte{} {
-				m.keys[t][key] = event.Ref{Index: b.Index, Number: n}
+				m.keys[t] = append(m.keys[t], keyed{key, event.Ref{Index: b.Index, Number: n}})
 			}
 		}
 	}
@@ -97,16 +121,22 @@ func (m *memIndex) nearest(before func(mark) bool) (mark, bool, error) {
 
 func (m *memIndex) newest(table int, key [16]byte) (event.Ref, bool, error) {
 	m.mu.RLock()
-	defer m.mu.RUnlock()
-	ref, ok := m.keys[table][key]
+	all := m.keys[table]
+	m.mu.RUnlock()
+	ref, ok := m.lookups[table].find(all, key)
 	return ref, ok, nil
 }
 
-// sorted returns a table's keys in order.
-func (m *memIndex) sorted(table int) [][16]byte {
-	return slices.SortedFunc(maps.Keys(m.keys[table]), func(a, b [16]byte) int {
-		return bytes.Compare(a[:], b[:])
+// sorted returns the newest record with each key of a table, by key.
+func (m *memIndex) sorted(table int) []keyed {
+	all := slices.Clone(m.keys[table])
+	slices.SortFunc(all, func(a, b keyed) int {
+		if c := bytes.Compare(a.key[:], b.key[:]); c != 0 {
+			return c
+		}
+		return b.ref.Compare(a.ref)
 	})
+	return slices.CompactFunc(all, func(a, b keyed) bool { return a.key == b.key })
 }
 
 // loadSide loads a segment's side file. It returns nil for one that is missing

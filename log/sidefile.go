@@ -73,6 +73,7 @@ func (p pages) end() int64   { return p.off + p.entries*entrySize + p.count()*4 
 
 // encodeSide returns the side file of a segment.
 func encodeSide(s *segment, m *memIndex) []byte {
+	subjects, aliases := m.sorted(tableSubjects), m.sorted(tableAliases)
 	b := make([]byte, sideHeaderSize)
 	putPreamble(b, sideMagic, formatVersion)
 	le.PutUint64(b[16:], uint64(s.Size))
@@ -83,8 +84,8 @@ func encodeSide(s *segment, m *memIndex) []byte {
 	copy(b[80:], s.lastID[:])
 	le.PutUint32(b[96:], s.salt)
 	le.PutUint64(b[100:], uint64(len(m.marks)))
-	le.PutUint64(b[108:], uint64(len(m.keys[tableSubjects])))
-	le.PutUint64(b[116:], uint64(len(m.keys[tableAliases])))
+	le.PutUint64(b[108:], uint64(len(subjects)))
+	le.PutUint64(b[116:], uint64(len(aliases)))
 	le.PutUint32(b[128:], crc(b[16:128]))
 	b = appendPages(b, m.marks, func(b []byte, k mark) []byte {
 		b = le.AppendUint64(b, k.index)
@@ -93,11 +94,10 @@ func encodeSide(s *segment, m *memIndex) []byte {
 		b = le.AppendUint32(b, k.count)
 		return le.AppendUint32(b, k.off)
 	})
-	for t := range m.keys {
-		b = appendPages(b, m.sorted(t), func(b []byte, key [16]byte) []byte {
-			ref := m.keys[t][key]
-			b = le.AppendUint64(append(b, key[:]...), ref.Index)
-			return le.AppendUint32(b, ref.Number)
+	for _, keys := range [][]keyed{subjects, aliases} {
+		b = appendPages(b, keys, func(b []byte, k keyed) []byte {
+			b = le.AppendUint64(append(b, k.key[:]...), k.ref.Index)
+			return le.AppendUint32(b, k.ref.Number)
 		})
 	}
 	return b

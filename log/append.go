@@ -184,7 +184,7 @@ func (l *Log) rotate(active *segment, first uint64) (*segment, error) {
 	seg := newSegment(first)
 	seg.continues(&SegmentInfo{Last: l.head, Chain: l.chain, Clock: l.clock,
 		SegmentSize: l.segSize})
-	seg.Size, seg.index = headerSize, newMemIndex()
+	seg.Size, seg.index = headerSize, &memIndex{}
 	file, err := l.fs.Create(path.Join(l.dir, seg.Name))
 	if err != nil {
 		return nil, fmt.Errorf("create segment %s: %w", seg.Name, err)

@@ -42,109 +42,22 @@ func readBlock(w *window, off int64, salt uint32) (raw []byte, h blockHeader, d 
 	return raw, h, nil, err
 }
 
-// visitor receives the parts of a block from walkBlock. Each function may be nil.
-type visitor struct {
-	// record gets each record, with its content, and its offset in the block.
-	record func(r *record, off int) error
-	// erasing reports whether an erasure is overwriting a content that fails its
-	// checksum; it then counts as erased.
-	erasing func(off, size int64) bool
-	// damaged gets each damage; the walk continues while it returns true. nil = stop at
-	// the first.
-	damaged func(d *damage) bool
-}
-
-// content sets a record's content from its bytes at off, checksum first, and returns
-// damage in them.
-func (v *visitor) content(r *record, body []byte, off int64) *damage {
+// parseContent sets a record's content from its bytes at off, checksum first, and returns
+// damage in them. erasing reports whether an erasure is overwriting a content that fails its
+// checksum, which then counts as erased; it may be nil.
+func parseContent(r *record, body []byte, off int64, erasing func(off, n int64) bool) *damage {
 	r.Content = body[4:len(body):len(body)]
 	switch checkContent(body) {
 	case contentErased:
 		r.Erased = true
 	case contentWrong:
-		if v.erasing == nil || !v.erasing(off, int64(len(r.Content))) {
+		if erasing == nil || !erasing(off, int64(len(r.Content))) {
 			return &damage{from: off, to: off + int64(len(body)),
 				reason: "wrong checksum of the content"}
 		}
 		r.Erased = true
 	}
 	return nil
-}
-
-// walkBlock checks the bytes of a whole block at off and visits its records. It returns
-// the chain in the trailer and the first damage. With sha it also checks the chain, from
-// prev.
-func walkBlock(raw []byte, h blockHeader, off int64, salt uint32, sha hash.Hash, prev [32]byte,
-	v visitor) (chain [32]byte, first *damage, err error) {
-	// report returns true if the walk must end.
-	report := func(d *damage) bool {
-		if first == nil {
-			first = d
-		}
-		return v.damaged == nil || !v.damaged(d)
-	}
-	if sha != nil {
-		sha.Reset()
-		sha.Write(prev[:])
-		sha.Write(raw[:28])
-	}
-	at, end := int64(blockSize), int64(blockSize)+int64(h.length)
-	for n := uint32(0); n < h.count; n++ {
-		l := layout{}
-		if end-at >= recordMinimum {
-			l = parseLayout(raw[at:])
-		}
-		if !l.ok || at+l.size > end {
-			// Its extent is not known, nor where the next one begins.
-			if report(&damage{from: off + at, to: off + min(at+recordMinimum, end),
-				reason: "wrong record header"}) {
-				return chain, first, nil
-			}
-			at = end
-			break
-		}
-		var r record
-		if reason := parseRecordHeader(raw[at:], l, &r); reason != "" {
-			if report(&damage{from: off + at, to: off + at + l.headerEnd, reason: reason}) {
-				return chain, first, nil
-			}
-		}
-		if sha != nil {
-			sha.Write(raw[at : at+l.headerEnd])
-		}
-		if l.flags&flagContent != 0 {
-			if d := v.content(&r, raw[at+l.headerEnd:at+l.size], off+at+l.headerEnd); d != nil &&
-				report(d) {
-				return chain, first, nil
-			}
-		}
-		if first == nil && v.record != nil {
-			if err := v.record(&r, int(at)); err != nil {
-				return chain, nil, err
-			}
-		}
-		at += l.size
-	}
-	if at != end && first == nil {
-		report(&damage{from: off + at, to: off + end, reason: "bytes behind the last record",
-			final: true})
-		return chain, first, nil
-	}
-	chain, ok := parseTrailer(raw[end:], salt)
-	if !ok {
-		report(&damage{from: off + end, to: off + end + trailerSize,
-			reason: "wrong checksum of the chain"})
-		return chain, first, nil
-	}
-	if sha != nil && first == nil {
-		var sum [sha256.Size]byte
-		if sha.Sum(sum[:0]); sum != chain {
-			report(&damage{from: off, to: off + h.size(),
-				reason: "the block does not continue the chain",
-				final:  true})
-		}
-	}
-	return chain, first, nil
 }
 
 // scan reads a segment's blocks in order and checks each.
@@ -162,11 +75,13 @@ type scan struct {
 	lastID [16]byte
 	blocks int
 
-	// Records of the block that next has returned.
-	block   rawBlock
-	offs    []uint32
-	size    int64
-	erasing func(off, size int64) bool
+	// The block that next has returned, its size, and where in it its records begin.
+	block rawBlock
+	offs  []uint32
+	size  int64
+
+	trusted bool                    // the bytes are those that this process wrote
+	erasing func(off, n int64) bool // as for parseContent
 }
 
 // scan starts at the first block of a segment and ends at limit.
@@ -196,17 +111,9 @@ func (s *scan) next() (*damage, error) {
 	}
 	s.block = rawBlock{Index: h.index, Time: h.time,
 		Records: slices.Grow(s.block.Records[:0], int(h.count))}
-	s.offs = s.offs[:0]
-	chain, d, err := walkBlock(raw, h, s.off, s.salt, s.sha, s.chain, visitor{
-		erasing: s.erasing,
-		record: func(r *record, off int) error {
-			s.block.Records = append(s.block.Records, *r)
-			s.offs = append(s.offs, uint32(off))
-			return nil
-		},
-	})
-	if d != nil || err != nil {
-		return d, err
+	chain, d := s.walk(raw, h, nil)
+	if d != nil {
+		return d, nil
 	}
 	s.block.Chain, s.size = chain, h.size()
 	s.off += s.size
@@ -218,6 +125,85 @@ func (s *scan) next() (*damage, error) {
 	return nil, nil
 }
 
+// walk checks the bytes of the block at s.off and reads its records, into s.block and s.offs. It
+// returns the chain in the trailer and the first damage. damaged gets each damage; the walk
+// continues while it returns true (nil: it ends at the first). Without s.sha the chain is not
+// checked.
+func (s *scan) walk(raw []byte, h blockHeader, damaged func(*damage) bool) (chain [32]byte,
+	first *damage) {
+	// report returns true if the walk must end.
+	report := func(d *damage) bool {
+		if first == nil {
+			first = d
+		}
+		return damaged == nil || !damaged(d)
+	}
+	chained := s.sha != nil && !s.trusted
+	if chained {
+		s.sha.Reset()
+		s.sha.Write(s.chain[:])
+		s.sha.Write(raw[:28])
+	}
+	s.offs = s.offs[:0]
+	at, end := int64(blockSize), int64(blockSize)+int64(h.length)
+	for range h.count {
+		l := layout{}
+		if end-at >= recordMinimum {
+			l = parseLayout(raw[at:])
+		}
+		if !l.ok || at+l.size > end {
+			// Its extent is not known, nor where the next one begins.
+			if report(&damage{from: s.off + at, to: s.off + min(at+recordMinimum, end),
+				reason: "wrong record header"}) {
+				return chain, first
+			}
+			at = end
+			break
+		}
+		s.block.Records = append(s.block.Records, record{})
+		s.offs = append(s.offs, uint32(at))
+		r := &s.block.Records[len(s.offs)-1]
+		head, body := raw[at:at+l.headerEnd], raw[at+l.headerEnd:at+l.size]
+		if reason := parseRecordHeader(head, l, r, s.trusted); reason != "" &&
+			report(&damage{from: s.off + at, to: s.off + at + l.headerEnd, reason: reason}) {
+			return chain, first
+		}
+		if chained {
+			s.sha.Write(head)
+		}
+		switch {
+		case l.flags&flagContent == 0:
+		case s.trusted:
+			r.Content = body[4:len(body):len(body)]
+		default:
+			if d := parseContent(r, body, s.off+at+l.headerEnd, s.erasing); d != nil && report(d) {
+				return chain, first
+			}
+		}
+		at += l.size
+	}
+	if at != end && first == nil {
+		report(&damage{from: s.off + at, to: s.off + end, reason: "bytes behind the last record",
+			final: true})
+		return chain, first
+	}
+	chain, ok := parseTrailer(raw[end:], s.salt)
+	if !ok {
+		report(&damage{from: s.off + end, to: s.off + end + trailerSize,
+			reason: "wrong checksum of the chain"})
+		return chain, first
+	}
+	if chained && first == nil {
+		var sum [sha256.Size]byte
+		if s.sha.Sum(sum[:0]); sum != chain {
+			report(&damage{from: s.off, to: s.off + h.size(),
+				reason: "the block does not continue the chain",
+				final:  true})
+		}
+	}
+	return chain, first
+}
+
 // corrupt returns the error for damage.
 func (s *scan) corrupt(d *damage) error {
 	return &CorruptionError{Segment: s.file, Offset: d.from, LastGood: s.last, Reason: d.reason}
@@ -226,7 +212,7 @@ func (s *scan) corrupt(d *damage) error {
 // index indexes all blocks, up to the end or to damage. each (if not nil) is called
 // behind each block.
 func (s *scan) index(each func() error) (*memIndex, *damage, error) {
-	mem := newMemIndex()
+	mem := &memIndex{}
 	for {
 		before := s.clock
 		d, err := s.next()

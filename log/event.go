@@ -23,8 +23,8 @@ func toRecord(e *event.Event) record {
 	return r
 }
 
-// fromRecord is the inverse of toRecord, into an empty event, or one that has the name of a queue
-// already. Of an erased content only the digest is left: see event.Event.Erased.
+// fromRecord is the inverse of toRecord, into an empty event. Of an erased content only the
+// digest is left: see event.Event.Erased.
 func fromRecord(r *record, e *event.Event) error {
 	if err := event.DecodeHeader(r.Header, e); err != nil {
 		return fmt.Errorf("event %s: %w", event.ID(r.ID), err)
@@ -36,18 +36,29 @@ func fromRecord(r *record, e *event.Event) error {
 	return nil
 }
 
-// fromRaw decodes a block into out, whose events it overwrites.
-func fromRaw(b *rawBlock, out *event.Block) error {
+// fromRaw decodes a block into out, whose events it overwrites. If whole names types, it decodes
+// only type and queue of events of all others.
+func fromRaw(b *rawBlock, out *event.Block, whole []event.Type) error {
 	out.Index, out.Time, out.Chain = b.Index, b.Time, b.Chain
-	events, queue := slices.Grow(out.Events[:0], len(b.Records)), ""
+	out.Events = slices.Grow(out.Events[:0], len(b.Records))[:len(b.Records)]
+	name := ""
 	for i := range b.Records {
-		events = append(events, event.Event{Queue: queue})
-		if err := fromRecord(&b.Records[i], &events[i]); err != nil {
+		r, e := &b.Records[i], &out.Events[i]
+		*e = event.Event{}
+		if whole != nil {
+			t, queue, ok := event.HeaderKind(r.Header)
+			if ok && !slices.Contains(whole, t) {
+				if string(queue) != name {
+					name = string(queue)
+				}
+				e.Type, e.Queue = t, name
+				continue
+			}
+		}
+		if err := fromRecord(r, e); err != nil {
 			return fmt.Errorf("block %d: %w", b.Index, err)
 		}
-		queue = events[i].Queue
 	}
-	out.Events = events
 	return nil
 }
 
@@ -65,13 +76,13 @@ func (l *Log) Blocks(from uint64) (next func(context.Context) (*event.Block, err
 			return nil, err
 		}
 		out := &event.Block{}
-		return out, fromRaw(&b, out)
+		return out, fromRaw(&b, out, nil)
 	}
 }
 
 // Follow yields the blocks from an index on, up to the head. A block is valid until the
-// next one.
-func (l *Log) Follow(from uint64) iter.Seq2[*event.Block, error] {
+// next one. If whole names types, only type and queue are set of events of all others.
+func (l *Log) Follow(from uint64, whole ...event.Type) iter.Seq2[*event.Block, error] {
 	return func(yield func(*event.Block, error) bool) {
 		out := &event.Block{}
 		for r := l.blocks(from); ; {
@@ -80,7 +91,7 @@ func (l *Log) Follow(from uint64) iter.Seq2[*event.Block, error] {
 				return
 			}
 			if err == nil {
-				err = fromRaw(&b, out)
+				err = fromRaw(&b, out, whole)
 			}
 			if !yield(out, err) || err != nil {
 				return

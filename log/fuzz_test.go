@@ -245,7 +245,7 @@ func FuzzRecord(f *testing.F) {
 			t.Fatalf("%+v", lay)
 		}
 		var got record
-		if reason := parseRecordHeader(b, lay, &got); reason != "" {
+		if reason := parseRecordHeader(b[:lay.headerEnd], lay, &got, false); reason != "" {
 			t.Fatal(reason)
 		}
 		if has {

@@ -91,8 +91,8 @@ func (j *judge) whole(off int64) (bool, error) {
 	if d != nil || err != nil {
 		return false, err
 	}
-	_, d, err = walkBlock(raw, h, off, salt, nil, [32]byte{}, visitor{})
-	return d == nil, err
+	_, d = (&scan{off: off, salt: salt}).walk(raw, h, nil)
+	return d == nil, nil
 }
 
 // behind reports whether a whole block lies behind the damaged one at off.
@@ -163,15 +163,12 @@ func (j *judge) onlyLost(off int64) (bool, error) {
 		}
 		raw = bytes.Clone(raw) // lost reads elsewhere
 		all := true
-		_, _, err = walkBlock(raw, h, off, salt, nil, [32]byte{},
-			visitor{damaged: func(d *damage) bool {
-				lost, lerr := j.lost(d, off)
-				if lerr != nil {
-					err = lerr
-				}
-				all = all && lost && !d.final
-				return all
-			}})
+		(&scan{off: off, salt: salt}).walk(raw, h, func(d *damage) bool {
+			var lost bool
+			lost, err = j.lost(d, off)
+			all = lost && !d.final && err == nil
+			return all
+		})
 		if !all || err != nil {
 			return false, err
 		}

@@ -125,14 +125,14 @@ func (l *Log) parseRecord(seg *segment, ref event.Ref, raw []byte, off int64) (r
 	if !lay.ok || lay.size != int64(len(raw)) {
 		return wrong(off, "wrong record header")
 	}
-	if reason := parseRecordHeader(raw, lay, &r); reason != "" {
+	if reason := parseRecordHeader(raw[:lay.headerEnd], lay, &r, false); reason != "" {
 		return wrong(off, reason)
 	}
 	if lay.flags&flagContent == 0 {
 		return r, nil
 	}
-	v := visitor{erasing: func(off, n int64) bool { return l.beingErased(seg, off, n) }}
-	if d := v.content(&r, raw[lay.headerEnd:], off+lay.headerEnd); d != nil {
+	erasing := func(off, n int64) bool { return l.beingErased(seg, off, n) }
+	if d := parseContent(&r, raw[lay.headerEnd:], off+lay.headerEnd, erasing); d != nil {
 		return wrong(d.from, d.reason)
 	}
 	return r, nil
@@ -299,7 +299,7 @@ func (c *cursor) recordHeader(off int64) (layout, error) {
 	if b, err = c.win.at(off, lay.headerEnd); err != nil {
 		return lay, c.failed(off, err)
 	}
-	if reason := parseRecordHeader(b, lay, &record{}); reason != "" {
+	if reason := parseRecordHeader(b, lay, &record{}, false); reason != "" {
 		return lay, c.corrupt(off, reason)
 	}
 	return lay, nil

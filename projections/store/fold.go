@@ -116,6 +116,11 @@ func (b *batch) countTypes(typ event.Type, queue string, n uint64) {
 	}
 }
 
+// detailed are the events of which count looks at more than type and queue.
+var detailed = []event.Type{
+	event.DeadLettered, event.Replayed, event.HistoryDeleted, event.AnswerKept,
+}
+
 func (b *batch) count(e *event.Event) {
 	b.events++
 	switch e.Type {

@@ -54,8 +54,9 @@ import (
 // Source is the event log.
 type Source interface {
 	// Follow yields the log's blocks with an index of from or above, in order, up to the
-	// head. A block is valid until the next one.
-	Follow(from uint64) iter.Seq2[*event.Block, error]
+	// head. A block is valid until the next one. If whole names types, only type and queue
+	// are set of events of all others.
+	Follow(from uint64, whole ...event.Type) iter.Seq2[*event.Block, error]
 	// Wait returns nil as soon as the head is past index, or the context's error.
 	Wait(ctx context.Context, index uint64) error
 	// Head returns the newest block's index, 0 if there is none.
@@ -339,7 +340,7 @@ func (s *Store) catchUp(ctx context.Context, src Source) (more bool, err error) 
 
 // read counts blocks until the log ends, or the batch is full (more).
 func (b *batch) read(ctx context.Context, src Source, maxEvents int) (more bool, err error) {
-	for k, err := range src.Follow(b.Position + 1) {
+	for k, err := range src.Follow(b.Position+1, detailed...) {
 		if err != nil {
 			return false, fmt.Errorf("read block after %d: %w", b.Position, err)
 		}

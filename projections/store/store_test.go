@@ -49,7 +49,7 @@ func (l *memLog) append(b ...*event.Block) {
 	l.grown = make(chan struct{})
 }
 
-func (l *memLog) Follow(from uint64) iter.Seq2[*event.Block, error] {
+func (l *memLog) Follow(from uint64, _ ...event.Type) iter.Seq2[*event.Block, error] {
 	return func(yield func(*event.Block, error) bool) {
 		for i := 0; ; i++ {
 			l.mu.Lock()

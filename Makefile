@@ -35,7 +35,7 @@ install: ## qlogd into GOBIN
 .PHONY: test
 test: lint ## what CI runs: lint, and all tests with the race detector and a small sample of each campaign
 	CRASH_KILLS=$(CRASH_KILLS) go test -race -p 3 -timeout 15m ./internal/simtest/cluster/... ./raft ./cmd/qlogd ./... # the longest first; they wait as much as they work
-	go test -count=1 -timeout 15m -run '^TestSeeds$$' ./internal/simtest/sim # 200 seeds, for which the race detector is too slow
+	go test -count=1 -timeout 15m -run '^(TestSeeds|TestPlanted)$$' ./internal/simtest/sim # 200 seeds, for which the race detector is too slow
 	cd bench && go test -race -timeout 10m ./...
 	cd webhook/oracle && go vet . && go test -timeout 5m .
 	cd webhook/oracle/cloudevents && go test -timeout 5m ./...
@@ -74,7 +74,7 @@ crash: ## kill -9 the real server 200 times under load (CRASH_KILLS=n)
 
 .PHONY: chaos
 chaos: ## kill leaders, kill all, wipe, pause and cut off nodes of a real cluster under load (CHAOS_LEADER_KILLS=100 CHAOS_ALL_KILLS=20 …)
-	CHAOS_SECONDS=$(or $(CHAOS_SECONDS),0) CHAOS_LEADER_KILLS=$(or $(CHAOS_LEADER_KILLS),100) CHAOS_ALL_KILLS=$(or $(CHAOS_ALL_KILLS),20) \
+	CHAOS_LEADER_KILLS=$(or $(CHAOS_LEADER_KILLS),100) CHAOS_ALL_KILLS=$(or $(CHAOS_ALL_KILLS),20) \
 	  CHAOS_WIPES=$(or $(CHAOS_WIPES),10) CHAOS_PAUSES=$(or $(CHAOS_PAUSES),20) CHAOS_CUTS=$(or $(CHAOS_CUTS),20) \
 	  CHAOS_STOPS=$(or $(CHAOS_STOPS),10) CHAOS_TRANSFERS=$(or $(CHAOS_TRANSFERS),10) \
 	  go test -count=1 -v -timeout 4h -run '^TestChaos$$' ./internal/simtest/cluster/crashtest

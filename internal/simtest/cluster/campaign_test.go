@@ -2,11 +2,8 @@ package cluster_test
 
 import (
 	"context"
-	"fmt"
 	"math/rand/v2"
-	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -16,20 +13,6 @@ import (
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/client"
 )
-
-// number reads a whole number from the environment.
-func number(t *testing.T, name string, otherwise int) int {
-	t.Helper()
-	s := os.Getenv(name)
-	if s == "" {
-		return otherwise
-	}
-	n, err := strconv.Atoi(s)
-	if err != nil {
-		t.Fatalf("%s: %v", name, err)
-	}
-	return n
-}
 
 // queue makes one with a policy in JSON.
 func queue(t *testing.T, c *client.Client, name, policy string) {
@@ -43,18 +26,6 @@ func queue(t *testing.T, c *client.Client, name, policy string) {
 	if _, _, err := c.PutQueue(t.Context(), name, p); err != nil {
 		t.Fatal(err)
 	}
-}
-
-// spread tells a distribution in a line.
-func spread(took []time.Duration) string {
-	if len(took) == 0 {
-		return "none"
-	}
-	sorted := slices.Sorted(slices.Values(took))
-	at := func(q float64) time.Duration {
-		return sorted[min(len(sorted)-1, int(q*float64(len(sorted))))].Round(time.Millisecond)
-	}
-	return fmt.Sprintf("%d, p50 %s, p95 %s, max %s", len(took), at(.5), at(.95), at(1))
 }
 
 // tries are requests of a client: when they were begun and ended, and how.

@@ -23,7 +23,7 @@ import (
 //	CATCHUP_TIMED=1: fail where less than three quarters of that are done
 func TestCatchUp(t *testing.T) {
 	t.Parallel()
-	messages, rate := number(t, "CATCHUP_MESSAGES", 20_000), number(t, "CATCHUP_RATE", 500)
+	messages, rate := cluster.Number(t, "CATCHUP_MESSAGES", 20_000), cluster.Number(t, "CATCHUP_RATE", 500)
 	// The Raft log is cut off soon, so that what is lacking can't come from it.
 	flags := []string{"--checkpoint-entries", "100", "--checkpoint-interval", "2s", "--log-segment-bytes", "1048576"}
 	if messages >= 100_000 {

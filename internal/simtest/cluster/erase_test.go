@@ -466,7 +466,7 @@ func TestEraseGoesOn(t *testing.T) {
 	e.thereBefore()
 	e.archived()
 	task := e.begin("/v1/queues/jobs/erase", `{"key":"victim","reason":"request 4711"}`)
-	for i := range number(t, "ERASE_KILLS", 2) {
+	for i := range cluster.Number(t, "ERASE_KILLS", 2) {
 		n := e.c.WaitLeader()
 		if i%2 == 1 {
 			n = e.c.Follower()

@@ -18,7 +18,7 @@ import (
 //	FAILOVER_KILLS, FAILOVER_STOPS: how often
 //	FAILOVER_TIMED=1: fail where it takes longer than is promised
 func TestFailover(t *testing.T) {
-	kills, stops := number(t, "FAILOVER_KILLS", 3), number(t, "FAILOVER_STOPS", 2)
+	kills, stops := cluster.Number(t, "FAILOVER_KILLS", 3), cluster.Number(t, "FAILOVER_STOPS", 2)
 	timed := os.Getenv("FAILOVER_TIMED") != ""
 	c := cluster.StartCluster(t, cluster.Options{Nodes: 3})
 	queue(t, c.Client(), "q", "")
@@ -57,7 +57,7 @@ func killLeaders(t *testing.T, c *cluster.Cluster, kills int, timed bool) {
 		leader.Restart()
 		c.WaitVoters()
 	}
-	t.Logf("from the leader's death to the first write done: %s; under 3 s: %d of %d", spread(took), under, kills)
+	t.Logf("from the leader's death to the first write done: %s; under 3 s: %d of %d", cluster.Spread(took), under, kills)
 	if timed && under*100 < 95*kills {
 		t.Errorf("%d of %d took 3 s or longer", kills-under, kills)
 	}
@@ -101,7 +101,7 @@ func stopLeaders(t *testing.T, c *cluster.Cluster, stops int, timed bool) {
 		leader.Restart()
 		c.WaitVoters()
 	}
-	t.Logf("longest time between two writes done, for each client: %s", spread(gaps))
+	t.Logf("longest time between two writes done, for each client: %s", cluster.Spread(gaps))
 	for _, g := range gaps {
 		if timed && g >= 500*time.Millisecond {
 			t.Errorf("a client waited %s", g)

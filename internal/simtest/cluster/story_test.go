@@ -22,7 +22,7 @@ import (
 //
 //	STORY_MESSAGES: how many (10,000 under make story)
 func TestDeadLetterStory(t *testing.T) {
-	n := number(t, "STORY_MESSAGES", 1400)
+	n := cluster.Number(t, "STORY_MESSAGES", 1400)
 	c := cluster.StartCluster(t, cluster.Options{Nodes: 3})
 	// What waits behind a dead message dies with it, so that no younger message
 	// of its key goes before it: the order of a key is to hold from end to end.

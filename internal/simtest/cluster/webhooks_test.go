@@ -262,7 +262,7 @@ func (w *worker) end(t *testing.T) {
 //	WEBHOOKS: how many
 //	WEBHOOKS_SECONDS: how long latency is looked at
 func TestWebhooks(t *testing.T) {
-	count, seconds := number(t, "WEBHOOKS", 400), number(t, "WEBHOOKS_SECONDS", 2)
+	count, seconds := cluster.Number(t, "WEBHOOKS", 400), cluster.Number(t, "WEBHOOKS_SECONDS", 2)
 	c := cluster.StartCluster(t, cluster.Options{Nodes: 3, Env: []string{"HOOK_SECRET=" + hookSecret}})
 	file := filepath.Join(t.TempDir(), "hooks.yaml")
 	if err := os.WriteFile(file, []byte(hookFile), 0o600); err != nil {
@@ -438,7 +438,7 @@ func latency(t *testing.T, c *cluster.Cluster, p *processing, bodies []delivery,
 	w.end(t)
 	mu.Lock()
 	defer mu.Unlock()
-	t.Logf("from a webhook's sending, 50 a second, to a waiting worker: %s, p99 %s", spread(took), slices.Sorted(slices.Values(took))[len(took)*99/100].Round(100*time.Microsecond))
+	t.Logf("from a webhook's sending, 50 a second, to a waiting worker: %s, p99 %s", cluster.Spread(took), slices.Sorted(slices.Values(took))[len(took)*99/100].Round(100*time.Microsecond))
 }
 
 // burst sends a thousand at once that nobody works on.

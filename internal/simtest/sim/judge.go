@@ -33,11 +33,8 @@ func (w *world) judge() {
 		return at
 	}
 	level := func(at []where) bool { return len(at) == 3 && at[0].index == at[1].index && at[1].index == at[2].index }
-	at := look()
-	for end := time.Now().Add(60 * time.Second); !level(at) && time.Now().Before(end); at = look() {
-		w.sleep(100 * time.Millisecond)
-	}
-	if !level(at) {
+	var at []where
+	if !w.wait(time.Minute, func() bool { at = look(); return level(at) }) {
 		w.find("the nodes do not come to the same index: %+v; %s", at, w.illness())
 		return
 	}
@@ -117,18 +114,13 @@ func (r *Report) Judge() []string {
 	if len(r.Findings) > 0 {
 		return r.Findings // it ended before its end, which the history needs
 	}
-	var out []string
-	for _, v := range crashtest.Check(r.Ops, rules) {
-		out = append(out, v.String())
+	wrong, undecided := crashtest.Judge(r.Ops, true, 10*time.Second)
+	if undecided > 0 {
+		r.Counts["lanes that porcupine could not decide"] += undecided
 	}
-	for _, queue := range []string{ordered, held} {
-		linear, undecided := crashtest.CheckLinear(r.Ops, queue, rules[queue], 10*time.Second)
-		if undecided > 0 {
-			r.Counts["lanes that porcupine could not decide"] += undecided
-		}
-		for _, v := range linear {
-			out = append(out, v.String())
-		}
+	var out []string
+	for _, v := range wrong {
+		out = append(out, v.String())
 	}
 	return out
 }

@@ -21,9 +21,7 @@ func (w *world) nemesis() {
 		w.sleep(d)
 	}
 	// What is under way ends by itself.
-	for w.busy.Load() > 0 {
-		w.sleep(100 * time.Millisecond)
-	}
+	w.wait(time.Hour, func() bool { return w.busy.Load() == 0 })
 }
 
 // whom finds the node that a step is about.
@@ -70,7 +68,7 @@ func (w *world) do(s Step) {
 	switch s.Kind {
 	case Wipe, PutBack, LoseStore, Flip, Remove:
 		// Data is lost on one node only, and only while the others have theirs.
-		if !s.Force && !w.calm(20*time.Second) {
+		if !s.Force && !w.wait(20*time.Second, func() bool { return w.busy.Load() == 0 && w.illness() == "" }) {
 			w.say(n, "%s: not now (%s)", s.Kind, w.illness())
 			return
 		}
@@ -104,9 +102,7 @@ func (w *world) do(s Step) {
 				return
 			}
 			l.mem.CrashAt(l.mem.Ops() + 1 + r.IntN(40))
-			for end := time.Now().Add(2 * time.Second); !l.mem.Crashed() && time.Now().Before(end); {
-				w.sleep(10 * time.Millisecond)
-			}
+			w.wait(2*time.Second, l.mem.Crashed)
 			n.down(true, r)
 			w.sleep(s.For)
 			n.start()
@@ -114,7 +110,7 @@ func (w *world) do(s Step) {
 	case CutAll:
 		w.fault(func() {
 			w.cutAll(r, func() time.Duration { return time.Duration(r.Int64N(int64(s.For))) })
-			w.cross(r, time.Now().Add(60*time.Second))
+			_ = w.cross(60 * time.Second)
 		})
 	case Restart:
 		w.fault(func() {
@@ -237,19 +233,6 @@ func (w *world) remove(n, through *node) {
 	}
 }
 
-// calm waits until nothing is done to anybody, and all is well.
-func (w *world) calm(within time.Duration) bool {
-	for end := time.Now().Add(within); time.Now().Before(end); {
-		if w.busy.Load() == 0 && w.illness() == "" {
-			return true
-		}
-		if !w.sleep(100 * time.Millisecond) {
-			return false
-		}
-	}
-	return false
-}
-
 func index(w *world, n *node) int {
 	for i, o := range w.nodes {
 		if o == n {
@@ -279,7 +262,7 @@ func (n *node) down(power bool, r *rand.Rand) {
 
 // cutAll cuts the power of all nodes at once; each comes back after a while.
 func (w *world) cutAll(r *rand.Rand, after func() time.Duration) {
-	at := w.tick()
+	at := w.d.History.Now()
 	for _, n := range w.nodes {
 		n.down(true, r)
 	}
@@ -288,7 +271,7 @@ func (w *world) cutAll(r *rand.Rand, after func() time.Duration) {
 		dead = dead && n.now() == nil
 	}
 	if dead {
-		w.note(crashtest.Op{Client: -1, Kind: crashtest.Crash, Invoke: at, Return: w.tick(), Outcome: crashtest.OK})
+		w.d.History.Add(crashtest.Op{Client: -1, Kind: crashtest.Crash, Invoke: at, Return: w.d.History.Now(), Outcome: crashtest.OK})
 	}
 	for _, n := range w.nodes {
 		d := after()

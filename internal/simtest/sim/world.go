@@ -14,7 +14,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/internal/simtest/cluster/crashtest"
 	"github.com/qlogd/qlogd/internal/simtest/memnet"
 	"github.com/qlogd/qlogd/log/datadir"
@@ -74,17 +73,15 @@ type world struct {
 	start time.Time
 	work  sync.WaitGroup
 	busy  atomic.Int64 // faults under way
-	halt  atomic.Bool  // the clients are to end
 	over  atomic.Bool  // all is
 	done  chan struct{}
+	d     *crashtest.Driver
 
 	mended time.Duration
-	last   atomic.Int64 // of tick
 	jitter atomic.Uint64
 	slow   [3]atomic.Int64 // ns more to and from a node
 
 	mu       sync.Mutex
-	ops      []crashtest.Op
 	findings []string
 	trace    []string
 	counts   map[string]int
@@ -110,6 +107,10 @@ func Run(o Options) *Report {
 	} else {
 		w.plan = NewPlan(o.Seed, o.Steps)
 	}
+	w.d = crashtest.NewDriver(crashtest.Options{
+		Seed: o.Seed, Nodes: 3, Call: w.call,
+		Pause: 400 * time.Millisecond, Lease: 3 * time.Second, KeyAge: 250,
+	})
 	w.net = memnet.New(memnet.Options{Latency: w.latency})
 	for i := range 3 {
 		name := fmt.Sprintf("n%d", i+1)
@@ -126,7 +127,7 @@ func Run(o Options) *Report {
 		n.crash(l, false, nil)
 	}
 	w.work.Wait()
-	return &Report{Plan: w.plan, Ops: w.ops, Findings: w.findings, Trace: w.trace, Counts: w.counts, Took: time.Since(w.start), Mended: w.mended}
+	return &Report{Plan: w.plan, Ops: w.d.History.Ops(), Findings: w.findings, Trace: w.trace, Counts: w.counts, Took: time.Since(w.start), Mended: w.mended}
 }
 
 func def[T comparable](p *T, v T) {
@@ -142,21 +143,6 @@ func (w *world) addrs() (out []string) {
 	}
 	return out
 }
-
-// tick is the history's clock: simulated time, and the order in which it was
-// asked for.
-func (w *world) tick() int64 {
-	for {
-		last := w.last.Load()
-		now := max(last+1, int64(time.Since(w.start)))
-		if w.last.CompareAndSwap(last, now) {
-			return now
-		}
-	}
-}
-
-// age counts the history's thirds: keys are of one of them.
-func (w *world) age() int64 { return int64(time.Since(w.start) / (15 * time.Second)) }
 
 // sleep lets time pass, and tells whether the run still goes on.
 func (w *world) sleep(d time.Duration) bool {
@@ -180,12 +166,6 @@ func (w *world) latency(from, to string) time.Duration {
 		}
 	}
 	return d
-}
-
-func (w *world) note(ops ...crashtest.Op) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.ops = append(w.ops, ops...)
 }
 
 func (w *world) count(what string) {
@@ -217,14 +197,6 @@ func (w *world) find(format string, args ...any) {
 	defer w.mu.Unlock()
 	w.trace = append(w.trace, line)
 	w.findings = append(w.findings, line)
-}
-
-// unreadable is told of an error in reading a node's own log.
-func (w *world) unreadable(e *engine, err error) error {
-	if e.l.alive.Err() == nil && !e.l.n.flipped.Load() && !e.l.mem.Crashed() && !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) {
-		w.find("%s cannot read what it shows: %v", e.l.n.name, err)
-	}
-	return err
 }
 
 // expected tells whether a process may end of that: what was done to it says so.
@@ -287,29 +259,25 @@ func (w *world) run() {
 		w.find("the cluster did not form: %s", w.illness())
 		return
 	}
-	if err := w.setup(); err != nil {
-		w.find("the queues were not made: %v", err)
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	if err := w.d.Setup(ctx); err != nil {
+		w.find("the queues were not created: %v", err)
 		return
 	}
-	var clients sync.WaitGroup
-	for i := range w.o.Clients {
-		clients.Go(func() {
-			c := &client{w: w, id: i, r: rand.New(rand.NewPCG(w.o.Seed, uint64(100+i)))}
-			c.work()
-		})
-	}
+	w.d.Go(w.o.Clients)
 	w.nemesis()
 	w.heal()
 	healed := time.Now()
 	well := w.healthy(mendTime)
 	w.mended = time.Since(healed)
+	began := w.d.History.Now()
 	if !well {
 		w.find("not healthy again %v after all was healed: %s", mendTime, w.illness())
-	} else if !w.progress(10 * time.Second) {
+	} else if h := w.d.History; !h.Wait(10*time.Second, func() bool { return h.FirstWrite(began) > 0 }) {
 		w.find("in 10 s of health no write was done")
 	}
-	w.halt.Store(true)
-	clients.Wait()
+	w.d.Stop()
 	if len(w.findings) > 0 {
 		return // what follows would only say it again
 	}
@@ -319,37 +287,21 @@ func (w *world) run() {
 		w.find("not healthy %v after the power was back: %s", mendTime, w.illness())
 		return
 	}
-	if !w.cross(r, time.Now().Add(20*time.Second)) {
-		w.find("in 20 s of health no write was done")
+	ctx, cancel = context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	if err := errors.Join(w.cross(20*time.Second), w.d.Peek(ctx), w.d.Drain(ctx, 3)); err != nil {
+		w.find("after the power was back: %v", err)
 		return
-	}
-	if err := w.peek(w.nodes[r.IntN(3)]); err != nil {
-		w.find("%v", err)
-	}
-	w.drain()
-	if err := w.peek(w.nodes[r.IntN(3)]); err != nil {
-		w.find("%v", err)
 	}
 	w.judge()
 }
 
-func (w *world) setup() error {
-	for name, p := range policies() {
-		for try := 0; ; try++ {
-			op := w.call(-1, w.nodes[0], func(ctx context.Context, e *engine) error {
-				_, err := propose(ctx, e, &event.Command{PutQueue: &event.PutQueue{Name: name, Policy: p, DeadLetterAuto: name == flaky || name == held}})
-				return err
-			})
-			if op.Outcome == crashtest.OK {
-				break
-			}
-			if try > 20 {
-				return errors.New(op.Error)
-			}
-			w.sleep(200 * time.Millisecond)
-		}
-	}
-	return nil
+// cross has a write done: what was under way before a crash of all comes before
+// it, or never.
+func (w *world) cross(within time.Duration) error {
+	ctx, cancel := context.WithTimeout(context.Background(), within)
+	defer cancel()
+	return w.d.Cross(ctx)
 }
 
 // with calls fn with a node's engine, if it has one.
@@ -412,29 +364,15 @@ func (w *world) illness() string {
 
 // healthy waits until all is well.
 func (w *world) healthy(within time.Duration) bool {
-	for end := time.Now().Add(within); time.Now().Before(end); {
-		if w.illness() == "" {
-			return true
-		}
-		if !w.sleep(100 * time.Millisecond) {
-			return false
-		}
-	}
-	return false
+	return w.wait(within, func() bool { return w.illness() == "" })
 }
 
-// progress waits until a write is done.
-func (w *world) progress(within time.Duration) bool {
-	began := w.tick()
+// wait waits until ok.
+func (w *world) wait(within time.Duration, ok func() bool) bool {
 	for end := time.Now().Add(within); time.Now().Before(end); {
-		w.mu.Lock()
-		for i := len(w.ops) - 1; i >= 0 && w.ops[i].Return > began; i-- {
-			if op := &w.ops[i]; op.Outcome == crashtest.OK && op.Invoke > began && op.Kind != crashtest.Get && op.Kind != crashtest.Stale {
-				w.mu.Unlock()
-				return true
-			}
+		if ok() {
+			return true
 		}
-		w.mu.Unlock()
 		if !w.sleep(100 * time.Millisecond) {
 			return false
 		}
@@ -462,42 +400,4 @@ func (w *world) plantIn(e *engine) {
 			return []byte(`{"known":{"index":0,"servers":null}}`), nil
 		})
 	}
-}
-
-// drain works off all that is left.
-func (w *world) drain() {
-	end := time.Now().Add(120 * time.Second)
-	var wg sync.WaitGroup
-	for i := range w.nodes {
-		wg.Go(func() {
-			c := &client{w: w, id: 1000 + i, r: rand.New(rand.NewPCG(w.o.Seed, uint64(1000+i)))}
-			w.halt.Store(false)
-			for time.Now().Before(end) && !w.empty() {
-				c.mend()
-				for _, q := range worked {
-					if op := c.lease(q, 50); len(op.Found) > 0 {
-						c.settle(crashtest.Ack, q, op.Found)
-					}
-				}
-				w.sleep(ms(c.r, 50, 300))
-			}
-		})
-	}
-	wg.Wait()
-}
-
-// empty tells whether nothing is left to work off.
-func (w *world) empty() bool {
-	empty := true
-	for _, n := range w.nodes {
-		if !n.with(func(e *engine) {
-			for _, q := range append(worked[:len(worked):len(worked)], fallen) {
-				v, _ := e.machine.Queue(q)
-				empty = empty && v.Stats.Ready+v.Stats.Scheduled+v.Stats.InFlight == 0
-			}
-		}) {
-			return false
-		}
-	}
-	return empty
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"time"
 
 	"github.com/oklog/ulid/v2"
 )
@@ -77,6 +78,44 @@ type request struct {
 	ids       []string
 	succeeded bool
 	open      bool // an attempt's outcome is unknown
+}
+
+// Judge returns all that is wrong with a campaign's history, and how many lanes
+// porcupine could not decide, with limit for each. What is left in the queues is
+// wrong only at the end.
+func Judge(ops []Op, atEnd bool, limit time.Duration) (wrong []Violation, undecided int) {
+	rules := map[string]Rules{}
+	for _, q := range queues {
+		rules[q.Name] = q.Rules
+	}
+	if !atEnd {
+		// What has died since the last look at the dead letters is not known.
+		for len(ops) > 0 && ops[len(ops)-1].Kind != Peek {
+			ops = ops[:len(ops)-1]
+		}
+	}
+	for _, v := range Check(ops, rules) {
+		if v.Rule != Stuck || atEnd {
+			wrong = append(wrong, v)
+		}
+	}
+	if !atEnd {
+		return wrong, 0
+	}
+	linear, undecided := judgeLinear(ops, limit)
+	return append(wrong, linear...), undecided
+}
+
+// judgeLinear checks the lanes of the queues from which messages leave only by
+// an ack or a purge.
+func judgeLinear(ops []Op, limit time.Duration) (wrong []Violation, undecided int) {
+	for _, q := range queues {
+		if q.PerKey && (q.Held || q.DeadLetters == "") {
+			v, n := CheckLinear(ops, q.Name, q.Rules, limit)
+			wrong, undecided = append(wrong, v...), undecided+n
+		}
+	}
+	return wrong, undecided
 }
 
 type check struct {

@@ -20,7 +20,7 @@ const (
 
 func rank(state string) int {
 	switch state {
-	case absent, "":
+	case Absent, "":
 		return unmade
 	case "scheduled", "ready", "leased":
 		return waits

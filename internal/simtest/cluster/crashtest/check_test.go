@@ -272,7 +272,7 @@ func TestPlantedMistakes(t *testing.T) {
 		}},
 		{"another node does not know what was enqueued", Old, func(s *story) {
 			s.produce("q", "k", "z")
-			s.get(Get, "q", "k", "z", absent)
+			s.get(Get, "q", "k", "z", Absent)
 		}},
 		{"another node does not know what was acked", Old, func(s *story) {
 			s.get(Get, "q", "k", "c", "leased")
@@ -284,12 +284,12 @@ func TestPlantedMistakes(t *testing.T) {
 		{"a read shows what another did not yet", Backwards, func(s *story) {
 			s.produce("q", "k", "z").Outcome = Unknown
 			s.get(Get, "q", "k", "z", "ready")
-			s.get(Get, "q", "k", "z", absent)
+			s.get(Get, "q", "k", "z", Absent)
 		}},
 		{"stale reads of one node go back", Backwards, func(s *story) {
 			s.produce("q", "k", "z")
 			s.get(Stale, "q", "k", "z", "ready")
-			s.get(Stale, "q", "k", "z", absent)
+			s.get(Stale, "q", "k", "z", Absent)
 		}},
 		{"a later write has the earlier entry", Index, func(s *story) {
 			s.produce("pool", "", "y").Index = 8

@@ -2,425 +2,161 @@ package crashtest
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
-	"net/http/httptrace"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/qlogd/qlogd/api/wire"
-	"github.com/qlogd/qlogd/client"
-	"github.com/qlogd/qlogd/internal/simtest/cluster"
 )
 
-// The campaign's queues.
+// Queue is one of the campaign's queues, with what it promises.
+type Queue struct {
+	Name     string
+	Attempts int64 // of a message, at most; 0: no limit
+	Rules
+}
+
+// queues are what clients produce into and work off.
+var queues = []Queue{
+	{"ordered", 0, Rules{PerKey: true}},
+	{"pool", 0, Rules{}},
+	{"flaky", 3, Rules{PerKey: true, DeadLetters: "flaky.dlq"}},
+	{held, 2, Rules{PerKey: true, DeadLetters: held + ".dlq", Held: true}},
+}
+
 const (
-	ordered = "ordered" // per key; messages stay until they are acked
-	pool    = "pool"    // unordered; the same
-	flaky   = "flaky"   // per key; three attempts, then to flaky.dlq
-	held    = "held"    // per key; two attempts, then to held.dlq, and its key stops until that is mended
-	barrier = "barrier" // takes a message behind each crash; nobody looks at it
+	held    = "held"
+	barrier = "barrier" // gets a message after each crash; nobody reads it
 )
 
-// queues are their policies, in the order in which they are peeked: a queue
-// before its dead letters.
-var queues = []struct {
-	name  string
-	rules Rules
-}{
-	{ordered, Rules{PerKey: true}},
-	{pool, Rules{}},
-	{flaky, Rules{PerKey: true, DeadLetters: flaky + ".dlq"}},
-	{flaky + ".dlq", Rules{}},
-	{held, Rules{PerKey: true, DeadLetters: held + ".dlq", Held: true}},
-	{held + ".dlq", Rules{}},
+// Conn is one node of the program, as a client reaches it.
+type Conn interface {
+	PutQueue(ctx context.Context, q Queue, lease time.Duration) error
+	// Produce returns the ids of the messages. A repeat has the same request.
+	Produce(ctx context.Context, queue, request string, ms []Payload) ([]string, error)
+	Lease(ctx context.Context, queue string, most int, wait time.Duration) ([]Found, error)
+	// Settle settles the leases of some messages, extending them to extend.
+	Settle(ctx context.Context, kind Kind, queue string, fs []Found, extend time.Duration) ([]Settled, error)
+	// Get returns the state of a message, Absent if there is none. kind is Get or Stale.
+	Get(ctx context.Context, kind Kind, id string) (state string, err error)
+	Peek(ctx context.Context, queue string) ([]Found, error)
+	Dead(ctx context.Context, queue string, most int) ([]Found, error)
+	// Revive replays or purges dead messages and returns the new ids of those
+	// it was done to, by their old ones; a purged message has none. Some are
+	// replayed with another payload.
+	Revive(ctx context.Context, kind Kind, queue, request string, ids []string,
+		edits map[string]Payload) (map[string]string, error)
+	// Left returns how many messages of a queue are not settled yet.
+	Left(ctx context.Context, queue string) (int, error)
 }
 
-// worked are those that clients produce into and work off.
-var worked = []string{ordered, pool, flaky, held}
-
-func rulesOf() map[string]Rules {
-	out := map[string]Rules{}
-	for _, q := range queues {
-		if !strings.HasSuffix(q.name, ".dlq") {
-			out[q.name] = q.rules
-		}
-	}
-	return out
+// Settled is the answer about one lease.
+type Settled struct {
+	Status  string
+	Expires int64 // Unix ms, of an extended one
 }
 
-const leaseMS = 700
-
-func policy(ordering string, attempts int64, dlq string) wire.PolicyUpdate {
-	p := wire.PolicyUpdate{}
-	_ = wire.Unmarshal(fmt.Appendf(nil, `{"ordering":%q,"delivery":{"lease_ms":%d,"max_attempts":%d,
-		"initial_backoff_ms":20,"max_backoff_ms":200%s}}`, ordering, leaseMS, attempts, dlq), &p)
-	return p
+// Options of a Driver.
+type Options struct {
+	Seed  uint64
+	Nodes int
+	// Call runs do with a connection to a node. It returns the outcome and who
+	// answered; the Driver adds the rest.
+	Call func(ctx context.Context, node int, do func(context.Context, Conn) error) Op
+	// Pause is how long a client waits between two requests, at most.
+	Pause time.Duration
+	Lease time.Duration // of the queues
+	// KeyAge is how many answers a key is used for. What is never known of one
+	// request multiplies the orders to be tried for its lane, so lanes are short.
+	KeyAge int
 }
 
-// Driver sends the campaign's clients. Some of them are bound to a node, the
-// others go where they like, and all repeat elsewhere what a node did not do.
+// Driver runs the campaign's clients. Half of them stay with one node, the
+// others use any, and all repeat elsewhere what a node did not do.
 type Driver struct {
+	Options
 	History *History
-	nodes   []*client.Client // of one node each; none repeats by itself
-	seed    uint64
-	timeout time.Duration // of one call
 
 	// gate is held for reading by a client that is at work, and for writing
-	// while the server is exchanged.
+	// while the program restarts.
 	gate sync.RWMutex
 	stop atomic.Bool
 	wg   sync.WaitGroup
-	// waiting is about how many messages wait: producers pause above limit.
+	// waiting is about how many messages wait: nobody produces above limit.
 	waiting atomic.Int64
-	limit   int64
 }
 
-// NewDriver prepares clients of these nodes.
-func NewDriver(seed uint64, nodes ...*cluster.Node) *Driver {
-	d := &Driver{History: NewHistory(), seed: seed, limit: 600, timeout: 30 * time.Second}
-	for _, n := range nodes {
-		d.nodes = append(d.nodes, n.Client(client.WithRetry(client.Retry{Attempts: 1})))
-	}
-	if len(nodes) > 1 {
-		// A node that is paused or cut off does not answer for a while.
-		d.timeout = 10 * time.Second
-	}
-	return d
-}
+const limit = 600
 
-// Setup makes the queues.
+// NewDriver returns a Driver without clients.
+func NewDriver(o Options) *Driver { return &Driver{Options: o, History: NewHistory()} }
+
+// Setup creates the queues.
 func (d *Driver) Setup(ctx context.Context) error {
-	for _, q := range []struct {
-		name   string
-		policy wire.PolicyUpdate
-	}{
-		{ordered, policy("per_key", 0, "")},
-		{pool, policy("unordered", 0, "")},
-		{flaky, policy("per_key", 3, `,"dead_letter_queue":"auto"`)},
-		{held, policy("per_key", 2, `,"dead_letter_queue":"auto","on_dead":"hold_key"`)},
-		{barrier, policy("unordered", 0, "")},
-	} {
-		if _, _, err := d.nodes[0].PutQueue(ctx, q.name, q.policy); err != nil {
-			return fmt.Errorf("make queue %s: %w", q.name, err)
+	r := d.rand(7)
+	for _, q := range append(queues[:len(queues):len(queues)], Queue{Name: barrier}) {
+		for {
+			op := d.call(ctx, -1, 0, func(ctx context.Context, c Conn) error {
+				return c.PutQueue(ctx, q, d.Lease)
+			})
+			if op.Outcome == OK {
+				break
+			}
+			if ctx.Err() != nil {
+				return fmt.Errorf("create queue %s: %s", q.Name, op.Error)
+			}
+			d.pause(r)
 		}
 	}
 	return nil
 }
 
-// Go sends producers and consumers to work, and an operator who minds the dead.
-func (d *Driver) Go(producers, consumers int) {
-	for i := range producers + consumers + 1 {
-		r := rand.New(rand.NewPCG(d.seed, uint64(i)))
-		d.wg.Add(1)
-		go func() {
-			defer d.wg.Done()
-			switch {
-			case i < producers:
-				d.produce(i, r)
-			case i < producers+consumers:
-				d.consume(i, r)
-			default:
-				d.operate(i, r)
-			}
-		}()
+// Go starts clients.
+func (d *Driver) Go(clients int) {
+	for id := range clients {
+		d.wg.Go(func() { (&worker{d: d, id: id, r: d.rand(id)}).work() })
 	}
 }
 
-// Halt waits until no client is at work and lets none begin. The server must
+// Halt waits until no client is at work and lets none start. The program must
 // be dead or in good health, else that takes its time.
 func (d *Driver) Halt() { d.gate.Lock() }
 
-// Resume lets the clients go on.
+// Resume lets the clients continue.
 func (d *Driver) Resume() { d.gate.Unlock() }
 
-// Stop ends the clients; each has learnt by then what became of its requests,
-// but for those it gave up.
+// Stop ends the clients.
 func (d *Driver) Stop() {
 	d.stop.Store(true)
 	d.wg.Wait()
 }
 
-// where picks the node for a client's request: every other client stays with
-// one, unless it is a repeat.
-func (d *Driver) where(id int, r *rand.Rand, repeat bool) int {
-	if id%2 == 0 && !repeat {
-		return id / 2 % len(d.nodes)
-	}
-	return r.IntN(len(d.nodes))
+func (d *Driver) rand(id int) *rand.Rand { return rand.New(rand.NewPCG(d.Seed, uint64(100+id))) }
+
+func (d *Driver) pause(r *rand.Rand) {
+	time.Sleep(d.Pause/20 + time.Duration(r.Int64N(int64(d.Pause))))
 }
 
-// call runs one request at a node and classifies its error: what reached a
-// connection may have been done unless the server says that it was not. It
-// returns what is to be told of it, but for its content.
-func (d *Driver) call(id, node int, fn func(context.Context, *client.Client) error) Op {
-	d.gate.RLock()
-	defer d.gate.RUnlock()
-	op := d.callUngated(context.Background(), node, fn)
-	op.Client = id
+// call runs one request at a node.
+func (d *Driver) call(ctx context.Context, id, node int, do func(context.Context, Conn) error) Op {
+	invoke := d.History.Now()
+	op := d.Call(ctx, node, do)
+	op.Client, op.Invoke, op.Return = id, invoke, d.History.Now()
 	return op
-}
-
-// callUngated is call while the clients are halted.
-func (d *Driver) callUngated(ctx context.Context, node int, fn func(context.Context, *client.Client) error) Op {
-	var sent atomic.Bool
-	var a cluster.Answer
-	ctx, cancel := context.WithTimeout(ctx, d.timeout)
-	defer cancel()
-	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { sent.Store(true) }})
-	ctx = cluster.WithAnswer(ctx, &a)
-	op := Op{Client: -1, Outcome: OK, Invoke: d.History.Now()}
-	err := fn(ctx, d.nodes[node])
-	op.Return = d.History.Now()
-	op.Life, op.Index = a.Starts, a.Index
-	if a.Node != nil {
-		op.Node = a.Node.Name()
-	}
-	if err == nil {
-		return op
-	}
-	op.Error = err.Error()
-	var e *client.Error
-	switch {
-	case errors.As(err, &e) && e.Problem.Outcome != wire.Unknown && e.Problem.Status != 0:
-		op.Outcome = Fail
-	case !sent.Load():
-		op.Outcome = Fail
-	default:
-		op.Outcome = Unknown
-	}
-	return op
-}
-
-// pause keeps a client from spinning while the server is away or has nothing.
-func (d *Driver) pause(r *rand.Rand) { time.Sleep(time.Duration(1+r.IntN(10)) * time.Millisecond) }
-
-// repeat calls fn until its outcome is known, or the client gives up.
-func (d *Driver) repeat(id int, r *rand.Rand, giveUp bool, fn func(node int) Outcome) {
-	for again := false; ; again = true {
-		o := fn(d.where(id, r, again))
-		if o == OK && r.IntN(20) > 0 {
-			return // else once more, to see whether it is answered the same
-		}
-		if giveUp && o == Unknown || o == Fail && d.stop.Load() {
-			return
-		}
-		if o != OK {
-			d.pause(r)
-			giveUp = giveUp || r.IntN(200) == 0
-		}
-	}
-}
-
-func (d *Driver) produce(id int, r *rand.Rand) {
-	for n := 0; !d.stop.Load(); {
-		if d.waiting.Load() > d.limit {
-			d.pause(r)
-			continue
-		}
-		queue := []string{ordered, ordered, pool, flaky, held}[r.IntN(5)]
-		// Keys live for a while only: what is never learnt of one request makes
-		// the orders to be tried for its lane many, so lanes are to be short.
-		age := d.History.Len() / 3000
-		key := fmt.Sprintf("k%d-%d.%d", id, r.IntN(3), age)
-		if r.IntN(3) == 0 {
-			key = fmt.Sprintf("shared-%d.%d", r.IntN(3), age)
-		}
-		size := 1
-		if r.IntN(3) == 0 {
-			size = 1 + r.IntN(10)
-		}
-		var request []wire.NewMessage
-		var uids []Message
-		for range size {
-			n++
-			uid := fmt.Sprintf("c%d-%d", id, n)
-			p := newPayload(uid, key, strings.Repeat("x", r.IntN(2000)))
-			m := client.JSON(p)
-			m.Key = key
-			request = append(request, m)
-			uids = append(uids, Message{UID: uid, Key: key})
-		}
-		name := fmt.Sprintf("%d-%d-%d", d.seed, id, n)
-		d.waiting.Add(int64(size))
-		var made Message
-		d.repeat(id, r, r.IntN(20) == 0, func(node int) Outcome {
-			var got []wire.Produced
-			op := d.call(id, node, func(ctx context.Context, c *client.Client) (err error) {
-				got, err = c.ProduceAll(ctx, queue, request, client.WithIdempotencyKey(name))
-				return err
-			})
-			op.Kind, op.Queue, op.Request, op.Messages = Produce, queue, name, slices.Clone(uids)
-			if op.Outcome == OK {
-				for i := range op.Messages {
-					if i < len(got) {
-						op.Messages[i].ID = got[i].ID
-					}
-				}
-				made = op.Messages[0]
-			}
-			d.History.Add(op)
-			return op.Outcome
-		})
-		if made.ID != "" {
-			d.look(id, r, queue, made)
-		}
-	}
-}
-
-// overdue is a lease that a consumer lets run out, to ack it too late.
-type overdue struct {
-	queue string
-	Found
-}
-
-func (d *Driver) consume(id int, r *rand.Rand) {
-	var late []overdue
-	for !d.stop.Load() {
-		for len(late) > 0 && (len(late) > 20 || late[0].Expires < time.Now().UnixMilli()-50) {
-			h := late[0]
-			late = late[1:]
-			d.settle(id, r, Ack, h.queue, []Found{h.Found})
-		}
-		queue := worked[r.IntN(len(worked))]
-		got := d.lease(id, d.where(id, r, false), queue, 1+r.IntN(10), time.Duration(r.IntN(100))*time.Millisecond)
-		if len(got) == 0 {
-			d.pause(r)
-		}
-		var acks []Found
-		for _, f := range got {
-			switch n := r.IntN(100); {
-			case n < 75:
-				acks = append(acks, f)
-			case n < 83:
-				d.settle(id, r, Retry, queue, []Found{f})
-			case n < 88:
-				d.settle(id, r, Release, queue, []Found{f})
-			case n < 92:
-				d.settle(id, r, Extend, queue, []Found{f})
-				d.settle(id, r, Ack, queue, []Found{f})
-			case n < 94 && (queue == flaky || queue == held):
-				d.settle(id, r, DeadLetter, queue, []Found{f})
-			case n < 97:
-				late = append(late, overdue{queue, f})
-			default: // forgotten
-			}
-		}
-		if len(acks) > 0 {
-			d.settle(id, r, Ack, queue, acks)
-			d.look(id, r, queue, Message{UID: acks[0].UID, Key: acks[0].Key, ID: acks[0].ID})
-		}
-	}
-}
-
-// look now and then asks any node for a message that was just written, or has
-// it told what it thinks without asking the others.
-func (d *Driver) look(id int, r *rand.Rand, queue string, m Message) {
-	var opts []client.CallOption
-	kind := Get
-	switch n := r.IntN(20); {
-	case n > 2 || queue == held: // its messages go on under other ids
-		return
-	case n == 2:
-		kind, opts = Stale, append(opts, client.Stale())
-	}
-	f := Found{ID: m.ID, UID: m.UID, Key: m.Key}
-	op := d.call(id, r.IntN(len(d.nodes)), func(ctx context.Context, c *client.Client) error {
-		got, err := c.Message(ctx, m.ID, opts...)
-		switch {
-		case err == nil:
-			f.State, f.Attempt = got.State, got.Attempt
-		case errors.Is(err, client.ErrMessageNotFound):
-			f.State, err = absent, nil
-		}
-		return err
-	})
-	if op.Outcome == OK {
-		op.Kind, op.Queue, op.Found = kind, queue, []Found{f}
-		d.History.Add(op)
-	}
-}
-
-func (d *Driver) lease(id, node int, queue string, most int, wait time.Duration) []Found {
-	var got []wire.LeasedMessage
-	op := d.call(id, node, func(ctx context.Context, c *client.Client) (err error) {
-		got, err = c.Lease(ctx, queue, client.LeaseOptions{Max: most, Wait: wait, Worker: fmt.Sprint("client-", id)})
-		return err
-	})
-	op.Kind, op.Queue = Lease, queue
-	for _, m := range got {
-		op.Found = append(op.Found, Found{
-			ID: m.ID, UID: uidOf(m.Payload, m.Key), Key: m.Key, Lease: m.LeaseID, Attempt: m.Attempt,
-			Expires: int64(m.LeaseExpiresAt),
-		})
-	}
-	if op.Outcome != OK || len(got) > 0 {
-		d.History.Add(op)
-	}
-	return op.Found
-}
-
-// settle settles leases in one call, and repeats it until its outcome is known.
-func (d *Driver) settle(id int, r *rand.Rand, kind Kind, queue string, fs []Found) {
-	d.repeat(id, r, r.IntN(20) == 0, func(node int) Outcome {
-		var got []wire.SettleResult
-		op := d.call(id, node, func(ctx context.Context, c *client.Client) (err error) {
-			got, err = send(ctx, c, kind, queue, fs)
-			return err
-		})
-		for i, f := range fs {
-			op := op
-			op.Kind, op.Queue, op.Lease, op.Message = kind, queue, f.Lease, f.ID
-			if op.Outcome == OK && i < len(got) {
-				op.Status = got[i].Status
-				op.Expires = int64(got[i].LeaseExpiresAt)
-				if kind == Ack && op.Status == "acked" {
-					d.waiting.Add(-1)
-				}
-			}
-			d.History.Add(op)
-		}
-		return op.Outcome
-	})
-}
-
-func send(ctx context.Context, c *client.Client, kind Kind, queue string, fs []Found) ([]wire.SettleResult, error) {
-	switch kind {
-	case Retry:
-		return c.Retry(ctx, queue, items(fs, func(l string) wire.RetryItem { return wire.RetryItem{LeaseID: l, Error: "not today"} }))
-	case DeadLetter:
-		return c.DeadLetter(ctx, queue, items(fs, func(l string) wire.DeadLetterItem { return wire.DeadLetterItem{LeaseID: l, Error: "never"} }))
-	case Extend:
-		return c.Extend(ctx, queue, items(fs, func(l string) wire.ExtendItem { return wire.ExtendItem{LeaseID: l, LeaseMS: 2 * leaseMS} }))
-	case Release:
-		return c.Release(ctx, queue, items(fs, func(l string) string { return l })...)
-	}
-	return c.Ack(ctx, queue, items(fs, func(l string) string { return l })...)
-}
-
-func items[T any](fs []Found, of func(lease string) T) []T {
-	out := make([]T, len(fs))
-	for i, f := range fs {
-		out[i] = of(f.Lease)
-	}
-	return out
 }
 
 // Cross makes sure that what is asked from now on comes after all that was asked
 // before a crash and may still have been on its way: it has one write done.
 func (d *Driver) Cross(ctx context.Context) error {
-	r := rand.New(rand.NewPCG(d.seed, uint64(d.History.Len())))
+	r := d.rand(d.History.Len())
 	for {
-		var got []wire.Produced
-		op := d.callUngated(ctx, r.IntN(len(d.nodes)), func(ctx context.Context, c *client.Client) (err error) {
-			got, err = c.Produce(ctx, barrier, client.JSON("behind it"))
+		op := d.call(ctx, -1, r.IntN(d.Nodes), func(ctx context.Context, c Conn) error {
+			_, err := c.Produce(ctx, barrier, "", []Payload{newPayload("barrier", "", "")})
 			return err
 		})
-		if op.Outcome == OK && len(got) == 1 {
+		if op.Outcome == OK {
 			op.Kind, op.Queue = Barrier, barrier
 			d.History.Add(op)
 			return nil
@@ -432,69 +168,322 @@ func (d *Driver) Cross(ctx context.Context) error {
 	}
 }
 
-// Peek writes down what is in every queue, as any of the nodes tells it. No
-// client may be at work.
+// Peek records what is in every queue, as one of the nodes shows it. No client
+// may be at work.
 func (d *Driver) Peek(ctx context.Context) error {
 	waiting := 0
-	c := d.nodes[d.History.Len()%len(d.nodes)]
+	node := d.History.Len() % d.Nodes
 	for _, q := range queues {
-		op := Op{Client: -1, Kind: Peek, Queue: q.name, Invoke: d.History.Now(), Outcome: OK}
-		for after := ""; ; {
-			page, err := c.Messages(ctx, q.name, client.MessageQuery{Limit: 200, After: after})
-			if err != nil {
-				return fmt.Errorf("peek %s: %w", q.name, err)
+		for _, name := range []string{q.Name, q.DeadLetters} { // in this order
+			if name == "" {
+				continue
 			}
-			for _, m := range page.Messages {
-				f := Found{ID: m.ID, UID: uidOf(m.Payload, m.Key), Key: m.Key, State: m.State, Attempt: m.Attempt}
-				if m.Dead != nil {
-					f.DeadID = m.Dead.MessageID
-				}
-				op.Found = append(op.Found, f)
+			var found []Found
+			op := d.call(ctx, -1, node, func(ctx context.Context, c Conn) (err error) {
+				found, err = c.Peek(ctx, name)
+				return err
+			})
+			if op.Outcome != OK {
+				return fmt.Errorf("peek %s: %s", name, op.Error)
 			}
-			if after = page.NextCursor; after == "" {
-				break
+			op.Kind, op.Queue, op.Found = Peek, name, found
+			d.History.Add(op)
+			if name == q.Name {
+				waiting += len(found)
 			}
-		}
-		op.Return = d.History.Now()
-		d.History.Add(op)
-		if !strings.HasSuffix(q.name, ".dlq") {
-			waiting += len(op.Found)
 		}
 	}
 	d.waiting.Store(int64(waiting))
 	return nil
 }
 
-// Drain works off all that is left; what it can't within the deadline stays,
-// and Check finds it stuck.
+// Drain works off all that is left, with that many clients. What they can't
+// until ctx ends stays, and Check finds it stuck.
 func (d *Driver) Drain(ctx context.Context, clients int) error {
-	var wg sync.WaitGroup
+	d.stop.Store(false)
 	for i := range clients {
-		r := rand.New(rand.NewPCG(d.seed, uint64(1000+i)))
-		wg.Add(1)
-		go func() {
-			defer wg.Done()
-			for n := 0; ctx.Err() == nil && !d.empty(ctx, i); n++ {
-				d.mend(1000+i, r, n)
-				for _, q := range worked {
-					if got := d.lease(1000+i, i%len(d.nodes), q, 50, leaseMS*time.Millisecond/4); len(got) > 0 {
-						d.settle(1000+i, r, Ack, q, got)
+		d.wg.Go(func() {
+			w := &worker{d: d, id: 1000 + i, r: d.rand(1000 + i)}
+			for ctx.Err() == nil && !w.empty(ctx) {
+				w.mend()
+				for _, q := range queues {
+					if got := w.lease(q.Name, 50, d.Lease/4); len(got) > 0 {
+						w.settle(Ack, q.Name, got...)
 					}
 				}
+				d.pause(w.r)
 			}
-		}()
+		})
 	}
-	wg.Wait()
+	d.wg.Wait()
 	return d.Peek(context.WithoutCancel(ctx))
 }
 
-// empty reports whether nothing is left to work off.
-func (d *Driver) empty(ctx context.Context, i int) bool {
-	for _, q := range append(worked[:len(worked):len(worked)], held+".dlq") {
-		v, err := d.nodes[i%len(d.nodes)].Queue(ctx, q)
-		if err != nil || v.Stats.Depth+v.Stats.Scheduled+v.Stats.InFlight > 0 {
-			return false
+// worker is one client.
+type worker struct {
+	d    *Driver
+	id   int
+	r    *rand.Rand
+	n    int // messages and requests so far
+	late []overdue
+}
+
+// overdue is a lease that a client lets run out, to ack it too late.
+type overdue struct {
+	queue string
+	at    time.Time
+	Found
+}
+
+func (w *worker) work() {
+	for !w.d.stop.Load() {
+		w.d.pause(w.r)
+		if len(w.late) > 0 && time.Now().After(w.late[0].at) {
+			w.settle(Ack, w.late[0].queue, w.late[0].Found)
+			w.late = w.late[1:]
+		}
+		switch n := w.r.IntN(12); {
+		case n < 4:
+			if w.d.waiting.Load() < limit {
+				w.produce()
+			}
+		case n == 4:
+			w.mend()
+		default:
+			w.consume(queues[w.r.IntN(len(queues))])
 		}
 	}
-	return true
+}
+
+// where picks the node for a request.
+func (w *worker) where(repeat bool) int {
+	if w.id%2 == 0 && !repeat {
+		return w.id / 2 % w.d.Nodes
+	}
+	return w.r.IntN(w.d.Nodes)
+}
+
+func (w *worker) call(node int, do func(context.Context, Conn) error) Op {
+	w.d.gate.RLock()
+	defer w.d.gate.RUnlock()
+	return w.d.call(context.Background(), w.id, node, do)
+}
+
+// repeat runs one request until its outcome is known, or the client gives up,
+// and records each attempt. tell adds what the request was about.
+func (w *worker) repeat(do func(context.Context, Conn) error, tell func(Op) []Op) {
+	giveUp := w.r.IntN(20) == 0
+	for again := false; ; again = true {
+		op := w.call(w.where(again), do)
+		w.d.History.Add(tell(op)...)
+		switch {
+		case op.Outcome == OK && w.r.IntN(20) > 0:
+			return // else once more, to see whether the answer is the same
+		case w.d.stop.Load(), giveUp && op.Outcome == Unknown:
+			return
+		case op.Outcome != OK:
+			w.d.pause(w.r)
+			giveUp = giveUp || w.r.IntN(100) == 0
+		}
+	}
+}
+
+// request returns a name for a request and its repeats.
+func (w *worker) request() string {
+	w.n++
+	return fmt.Sprintf("%d-%d-%d", w.d.Seed, w.id, w.n)
+}
+
+func (w *worker) produce() {
+	queue := queues[max(0, w.r.IntN(len(queues)+1)-1)].Name // ordered twice as often
+	key := fmt.Sprintf("k%d-%d", w.id, w.r.IntN(3))
+	if w.r.IntN(3) == 0 {
+		key = fmt.Sprintf("shared-%d", w.r.IntN(3))
+	}
+	key += fmt.Sprintf(".%d", w.d.History.Len()/w.d.KeyAge)
+	size := 1
+	if w.r.IntN(3) == 0 {
+		size += w.r.IntN(8)
+	}
+	request := w.request()
+	var ms []Payload
+	var sent []Message
+	for range size {
+		w.n++
+		p := newPayload(fmt.Sprintf("c%d-%d", w.id, w.n), key, strings.Repeat("x", w.r.IntN(2000)))
+		ms, sent = append(ms, p), append(sent, Message{UID: p.UID, Key: key})
+	}
+	w.d.waiting.Add(int64(size))
+	var ids []string
+	var first Found
+	w.repeat(func(ctx context.Context, c Conn) (err error) {
+		ids, err = c.Produce(ctx, queue, request, ms)
+		return err
+	}, func(op Op) []Op {
+		op.Kind, op.Queue, op.Request, op.Messages = Produce, queue, request, slices.Clone(sent)
+		if op.Outcome == OK {
+			for i := range op.Messages {
+				op.Messages[i].ID = ids[i]
+			}
+			first = Found{ID: ids[0], UID: sent[0].UID, Key: key}
+		}
+		return []Op{op}
+	})
+	if first.ID != "" {
+		w.look(queue, first)
+	}
+}
+
+func (w *worker) consume(q Queue) {
+	var acks []Found
+	for _, f := range w.lease(q.Name, 1+w.r.IntN(8), time.Duration(w.r.IntN(100))*time.Millisecond) {
+		switch n := w.r.IntN(100); {
+		case n < 73:
+			acks = append(acks, f)
+		case n < 81:
+			w.settle(Retry, q.Name, f)
+		case n < 86:
+			w.settle(Release, q.Name, f)
+		case n < 91:
+			w.settle(Extend, q.Name, f)
+			w.settle(Ack, q.Name, f)
+		case n < 94 && q.DeadLetters != "":
+			w.settle(DeadLetter, q.Name, f)
+		case n < 97:
+			w.late = append(w.late, overdue{q.Name, time.Now().Add(w.d.Lease + w.d.Lease/16), f})
+		default: // forgotten
+		}
+	}
+	if len(acks) > 0 {
+		w.settle(Ack, q.Name, acks...)
+		w.look(q.Name, acks[0])
+	}
+}
+
+// look sometimes asks any node for a message that was just written, now and then
+// for what that node knows without asking the others.
+func (w *worker) look(queue string, f Found) {
+	kind := Get
+	switch n := w.r.IntN(6); {
+	case n > 2 || queue == held: // its messages get new ids
+		return
+	case n == 2:
+		kind = Stale
+	}
+	var state string
+	op := w.call(w.r.IntN(w.d.Nodes), func(ctx context.Context, c Conn) (err error) {
+		state, err = c.Get(ctx, kind, f.ID)
+		return err
+	})
+	if op.Outcome == OK {
+		op.Kind, op.Queue, op.Found = kind, queue, []Found{{ID: f.ID, UID: f.UID, Key: f.Key, State: state}}
+		w.d.History.Add(op)
+	}
+}
+
+func (w *worker) lease(queue string, most int, wait time.Duration) []Found {
+	var got []Found
+	op := w.call(w.where(false), func(ctx context.Context, c Conn) (err error) {
+		got, err = c.Lease(ctx, queue, most, wait)
+		return err
+	})
+	if op.Outcome != OK {
+		got = nil
+	}
+	op.Kind, op.Queue, op.Found = Lease, queue, got
+	if op.Outcome != OK || len(got) > 0 {
+		w.d.History.Add(op)
+	}
+	return got
+}
+
+// settle settles leases in one request.
+func (w *worker) settle(kind Kind, queue string, fs ...Found) {
+	var got []Settled
+	w.repeat(func(ctx context.Context, c Conn) (err error) {
+		got, err = c.Settle(ctx, kind, queue, fs, 2*w.d.Lease)
+		return err
+	}, func(op Op) (ops []Op) {
+		for i, f := range fs {
+			op.Kind, op.Queue, op.Lease, op.Message = kind, queue, f.Lease, f.ID
+			if op.Outcome == OK {
+				op.Status, op.Expires = got[i].Status, got[i].Expires
+				if kind == Ack && op.Status == "acked" {
+					w.d.waiting.Add(-1)
+				}
+			}
+			ops = append(ops, op)
+		}
+		return ops
+	})
+}
+
+// mend does what an operator does with dead messages: looks at some, and has
+// them replayed to their place, some with another payload, or purges one.
+func (w *worker) mend() {
+	var dead []Found
+	op := w.call(w.where(false), func(ctx context.Context, c Conn) (err error) {
+		dead, err = c.Dead(ctx, held, 1+w.r.IntN(8))
+		return err
+	})
+	if op.Outcome != OK || len(dead) == 0 {
+		return
+	}
+	kind := Replay
+	if w.r.IntN(6) == 0 {
+		kind, dead = Purge, dead[:1]
+	}
+	request := w.request()
+	var ids []string
+	edits := map[string]Payload{}
+	for _, m := range dead {
+		ids = append(ids, m.ID)
+		if kind == Replay && w.r.IntN(4) == 0 {
+			edits[m.ID] = newPayload(m.UID, m.Key, strings.Repeat("y", w.r.IntN(2000)))
+		}
+	}
+	var became map[string]string
+	w.repeat(func(ctx context.Context, c Conn) (err error) {
+		became, err = c.Revive(ctx, kind, held, request, ids, edits)
+		return err
+	}, func(op Op) (ops []Op) {
+		for _, m := range dead {
+			op.Kind, op.Queue, op.Request, op.Message = kind, held, request, m.ID
+			f := Found{UID: m.UID, Key: m.Key}
+			if op.Outcome == OK {
+				op.Status = "rejected"
+				if to, done := became[m.ID]; done {
+					op.Status, f.ID = "done", to
+					if kind == Purge {
+						w.d.waiting.Add(-1)
+					}
+				}
+			}
+			op.Found = []Found{f}
+			ops = append(ops, op)
+		}
+		return ops
+	})
+}
+
+// empty reports whether nothing is left to work off.
+func (w *worker) empty(ctx context.Context) bool {
+	left := 0
+	op := w.d.call(ctx, w.id, w.where(true), func(ctx context.Context, c Conn) error {
+		for _, q := range queues {
+			names := []string{q.Name}
+			if q.Held {
+				names = append(names, q.DeadLetters)
+			}
+			for _, name := range names {
+				n, err := c.Left(ctx, name)
+				if err != nil {
+					return err
+				}
+				left += n
+			}
+		}
+		return nil
+	})
+	return op.Outcome == OK && left == 0
 }

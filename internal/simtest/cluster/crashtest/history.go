@@ -7,6 +7,7 @@ import (
 	"hash/crc32"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -62,7 +63,7 @@ type Op struct {
 	Messages []Message `json:"messages,omitempty"`
 
 	// Lease, Peek, Get and Stale. A message that is not there has the State
-	// absent.
+	// Absent.
 	Found []Found `json:"found,omitempty"`
 
 	// Settles, Replay and Purge. Status is the answer's, when there was one: of a
@@ -73,8 +74,8 @@ type Op struct {
 	Expires int64  `json:"expires,omitempty"` // extended to, Unix ms
 }
 
-// absent is the State of a message that a node does not know.
-const absent = "absent"
+// Absent is the State of a message that a node does not know.
+const Absent = "absent"
 
 // Message is one that a client produced. UID is the client's own name for it,
 // in its payload; ID is the answer's.
@@ -96,21 +97,31 @@ type Found struct {
 	DeadID  string `json:"dead_id,omitempty"` // in a dead-letter queue: the id that it died under
 }
 
-// History takes what happens. It may be used by several goroutines.
+// History records what happens. It may be used by several goroutines.
 type History struct {
 	start time.Time
+	last  atomic.Int64 // of Now
 	mu    sync.Mutex
 	ops   []Op
 	grown chan struct{}
 }
 
-// NewHistory begins one.
+// NewHistory returns an empty one.
 func NewHistory() *History { return &History{start: time.Now(), grown: make(chan struct{})} }
 
-// Now is the history's clock.
-func (h *History) Now() int64 { return int64(time.Since(h.start)) }
+// Now is the history's clock. It never returns the same time twice, also where
+// time is simulated.
+func (h *History) Now() int64 {
+	for {
+		last := h.last.Load()
+		now := max(last+1, int64(time.Since(h.start)))
+		if h.last.CompareAndSwap(last, now) {
+			return now
+		}
+	}
+}
 
-// Add writes down what happened.
+// Add records what happened.
 func (h *History) Add(ops ...Op) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -133,12 +144,24 @@ func (h *History) Len() int {
 	return len(h.ops)
 }
 
-// Grown returns how many there are, and a channel that closes when there are
-// more.
-func (h *History) Grown() (int, <-chan struct{}) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return len(h.ops), h.grown
+// Wait waits until ok, which it asks whenever the history has grown. It returns
+// false when it is not within that time.
+func (h *History) Wait(within time.Duration, ok func() bool) bool {
+	deadline := time.NewTimer(within)
+	defer deadline.Stop()
+	for {
+		h.mu.Lock()
+		grown := h.grown
+		h.mu.Unlock()
+		if ok() {
+			return true
+		}
+		select {
+		case <-grown:
+		case <-deadline.C:
+			return false
+		}
+	}
 }
 
 // Save writes the history as one JSON object a line.
@@ -160,29 +183,43 @@ func (h *History) Save(path string) error {
 	return f.Close()
 }
 
-// payload is what the campaign's messages carry: it says itself whether it is
-// whole.
-type payload struct {
+// FirstWrite returns when the first write ended that was begun at or after a
+// time, 0 if there is none yet.
+func (h *History) FirstWrite(since int64) int64 {
+	// Operations are added as they end, so those that count are at the end.
+	ops, first := h.Ops(), int64(0)
+	for i := len(ops) - 1; i >= 0 && ops[i].Return >= since; i-- {
+		op := &ops[i]
+		if op.Outcome == OK && op.Invoke >= since && (op.Kind == Produce || isSettle(op.Kind)) &&
+			(first == 0 || op.Return < first) {
+			first = op.Return
+		}
+	}
+	return first
+}
+
+// Payload is what the campaign's messages carry. It shows whether it is whole.
+type Payload struct {
 	UID  string `json:"uid"`
 	Key  string `json:"key"`
 	Fill string `json:"fill"`
 	Sum  uint32 `json:"sum"`
 }
 
-func newPayload(uid, key, fill string) payload {
-	p := payload{UID: uid, Key: key, Fill: fill}
+func newPayload(uid, key, fill string) Payload {
+	p := Payload{UID: uid, Key: key, Fill: fill}
 	p.Sum = p.sum()
 	return p
 }
 
-func (p *payload) sum() uint32 {
+func (p *Payload) sum() uint32 {
 	return crc32.ChecksumIEEE(fmt.Appendf(nil, "%q%q%q", p.UID, p.Key, p.Fill))
 }
 
-// uidOf returns the name in a payload, or "" if it is not one of ours as it was
+// UIDOf returns the name in a payload, or "" if it is not one of ours as it was
 // sent.
-func uidOf(b []byte, key string) string {
-	var p payload
+func UIDOf(b []byte, key string) string {
+	var p Payload
 	if json.Unmarshal(b, &p) != nil || p.Sum != p.sum() || p.Key != key {
 		return ""
 	}

@@ -56,7 +56,7 @@ func TestNotLinear(t *testing.T) {
 		},
 		"a read through another node does not show what was enqueued": func(s *story) {
 			s.produce("q", "l", "z")
-			s.get(Get, "q", "l", "z", absent)
+			s.get(Get, "q", "l", "z", Absent)
 		},
 		"a read through another node shows what was acked": func(s *story) {
 			s.produce("q", "l", "z")

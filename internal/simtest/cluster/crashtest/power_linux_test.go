@@ -3,13 +3,12 @@ package crashtest
 import (
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"testing"
-	"time"
 	"unsafe"
 
 	"github.com/qlogd/qlogd/internal/simtest/cluster"
@@ -21,14 +20,11 @@ import (
 // read models in bbolt alike. POWER_CUTS says how often, CRASH_SEED repeats a
 // run's choices. It needs root and a loop device.
 func TestPowerCut(t *testing.T) {
-	cuts := number(t, "POWER_CUTS", 2)
-	seed := uint64(number(t, "CRASH_SEED", int(time.Now().UnixNano()&0xffffff)))
 	d := newDisk(t)
-	t.Logf("%d cuts, CRASH_SEED=%d", cuts, seed)
 	n := cluster.Start(t, cluster.Options{Dir: filepath.Join(d.dir, "data"), Flags: busyFlags})
-	campaign(t, n, seed, cuts,
-		func() { d.cut(t); n.Kill9() },
-		func(*rand.Rand) { d.remount(t); n.Restart() })
+	c := newCampaign(t, "CRASH_SEED", n)
+	cut := c.crash(func() { d.cut(t); n.Kill9() }, func() { d.remount(t); n.Restart() })
+	c.run(slices.Repeat([]fault{{"power cut", cut}}, cluster.Number(t, "POWER_CUTS", 2)))
 }
 
 // disk is a file system that can lose its power.

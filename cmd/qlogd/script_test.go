@@ -44,6 +44,8 @@ func TestScripts(t *testing.T) {
 			s := &served{}
 			e.Values[servedKey{}] = s
 			e.Defer(s.kill)
+			// Else a program with the race detector waits for a second before it exits.
+			e.Setenv("GORACE", "atexit_sleep_ms=0")
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){

@@ -15,6 +15,8 @@ var scratch = sync.OnceValues(func() (string, error) { return os.MkdirTemp("", "
 // Main is the TestMain of packages that run the program; it clears away what
 // their tests shared.
 func Main(m *testing.M) {
+	// Else a program with the race detector waits for a second before it exits.
+	_ = os.Setenv("GORACE", "atexit_sleep_ms=0")
 	code := m.Run()
 	if dir, err := scratch(); err == nil {
 		_ = os.RemoveAll(dir)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/client"
+	"github.com/qlogd/qlogd/internal/simtest/cluster"
 )
 
 // queue makes one with a policy in JSON.
@@ -52,10 +53,23 @@ func (s *tries) add(begun time.Time, err error) {
 	s.grown = make(chan struct{})
 }
 
+// produce has a node asked to write every 20 ms, whether the last one is done or not.
+func (s *tries) produce(b *background, n *cluster.Node, timeout time.Duration) {
+	once := n.Client(client.WithRetry(client.Retry{Attempts: 1}))
+	b.every(20*time.Millisecond, 200, func() {
+		ctx, cancel := context.WithTimeout(context.Background(), timeout)
+		defer cancel()
+		begun := time.Now()
+		_, err := once.Produce(ctx, "q", client.JSON("meanwhile"))
+		s.add(begun, err)
+	})
+}
+
 // first returns when the first request ended that was begun at or after a time.
 func (s *tries) first(t *testing.T, since time.Time) time.Time {
 	t.Helper()
-	deadline := time.After(time.Minute)
+	deadline := time.NewTimer(time.Minute)
+	defer deadline.Stop()
 	for {
 		s.mu.Lock()
 		var first time.Time
@@ -71,7 +85,7 @@ func (s *tries) first(t *testing.T, since time.Time) time.Time {
 		}
 		select {
 		case <-grown:
-		case <-deadline:
+		case <-deadline.C:
 			t.Fatal("no write was done within a minute")
 		}
 	}
@@ -118,14 +132,16 @@ func (b *background) stop() {
 	b.wg.Wait()
 }
 
-// loop calls do again and again, with a pause between.
-func (b *background) loop(pause time.Duration, do func(ctx context.Context)) {
+// loop calls do again and again, at most that often.
+func (b *background) loop(pause time.Duration, do func()) {
 	b.wg.Go(func() {
+		tick := time.NewTicker(pause)
+		defer tick.Stop()
 		for b.ctx.Err() == nil {
-			do(b.ctx)
+			do()
 			select {
 			case <-b.ctx.Done():
-			case <-time.After(pause):
+			case <-tick.C:
 			}
 		}
 	})
@@ -133,7 +149,7 @@ func (b *background) loop(pause time.Duration, do func(ctx context.Context)) {
 
 // every calls do at each tick, whether the one before has ended or not, at most
 // so many at a time.
-func (b *background) every(d time.Duration, most int, do func(ctx context.Context)) *atomic.Int64 {
+func (b *background) every(d time.Duration, most int, do func()) *atomic.Int64 {
 	missed := &atomic.Int64{}
 	room := make(chan struct{}, most)
 	b.wg.Go(func() {
@@ -149,7 +165,7 @@ func (b *background) every(d time.Duration, most int, do func(ctx context.Contex
 			case room <- struct{}{}:
 				b.wg.Go(func() {
 					defer func() { <-room }()
-					do(b.ctx)
+					do()
 				})
 			default:
 				missed.Add(1)
@@ -171,9 +187,9 @@ func payloads(r *rand.Rand, n int) []wire.NewMessage {
 // fill puts n messages into a queue as fast as it goes.
 func fill(t *testing.T, c *client.Client, name string, n int) {
 	t.Helper()
-	// At least a thousand requests, so that they are many entries.
+	// A thousand requests, so that they are many entries.
 	const workers = 4
-	batch := int64(min(500, max(1, n/2000)))
+	batch := int64(min(500, max(1, n/1000)))
 	var left atomic.Int64
 	left.Store(int64(n))
 	errs := make(chan error, workers)

@@ -128,7 +128,7 @@ func offer(t *testing.T, c *cluster.Cluster, not *cluster.Node, rate int) *load 
 	others := c.Others(not)
 	clients := []*client.Client{c.ClientFrom(others[0]), c.ClientFrom(others[1])}
 	var next atomic.Uint64
-	l.missed = l.every(time.Second*batch/time.Duration(rate), 256, func(context.Context) {
+	l.missed = l.every(time.Second*batch/time.Duration(rate), 256, func() {
 		begun, n := time.Now(), next.Add(1)
 		_, err := clients[n%2].Produce(context.Background(), "q", payloads(rand.New(rand.NewPCG(n, 1)), batch)...)
 		l.mu.Lock()

@@ -230,13 +230,25 @@ func (b byName) CloseIdleConnections() {
 	}
 }
 
-// pollEvery is how often a state of a node is looked at that it does not tell
-// by itself.
+// pollEvery is how often a state is looked at that no event marks.
 const pollEvery = 20 * time.Millisecond
 
-// until looks again and again until look is content, or tells what was wrong
-// the last time.
+// Until looks again and again until look returns nil, and fails the test with
+// what it returned last if that takes too long.
+func Until(t testing.TB, within time.Duration, look func() error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), within)
+	defer cancel()
+	if err := until(ctx, look); err != nil {
+		t.Fatalf("after %s: %v", within, err)
+	}
+}
+
+// until looks again and again until look returns nil, or returns what it
+// returned last.
 func until(ctx context.Context, look func() error) error {
+	tick := time.NewTicker(pollEvery)
+	defer tick.Stop()
 	for {
 		err := look()
 		if err == nil {
@@ -245,7 +257,7 @@ func until(ctx context.Context, look func() error) error {
 		select {
 		case <-ctx.Done():
 			return err
-		case <-time.After(pollEvery):
+		case <-tick.C:
 		}
 	}
 }

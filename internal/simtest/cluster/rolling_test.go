@@ -19,14 +19,14 @@ func work(t *testing.T, c *cluster.Cluster) (*background, *tries) {
 	b, all := newBackground(t), newTries()
 	for _, n := range c.Nodes() {
 		cl := c.ClientFrom(n)
-		b.loop(5*time.Millisecond, func(context.Context) {
+		b.loop(5*time.Millisecond, func() {
 			begun := time.Now()
 			_, err := cl.Produce(context.Background(), "busy", client.JSON(1))
 			err = named("produce", err)
 			all.add(begun, err)
 		})
 		worker := c.ClientFrom(n)
-		b.loop(5*time.Millisecond, func(context.Context) {
+		b.loop(5*time.Millisecond, func() {
 			begun := time.Now()
 			got, err := worker.Lease(context.Background(), "busy", client.LeaseOptions{Max: 10, Wait: 200 * time.Millisecond})
 			err = named("lease", err)
@@ -57,9 +57,11 @@ func named(what string, err error) error {
 	return fmt.Errorf("%s %s: %w", time.Now().UTC().Format("15:04:05.000"), what, err)
 }
 
-// roll stops and starts node after node under load, and returns what failed.
-func roll(t *testing.T, c *cluster.Cluster, between func(n *cluster.Node, last bool)) []error {
-	t.Helper()
+// TestRollingRestart: the nodes are stopped and started one after the other, and
+// no client that repeats notices.
+func TestRollingRestart(t *testing.T) {
+	t.Parallel()
+	c := cluster.StartCluster(t, cluster.Options{Nodes: 3})
 	cl := c.Client()
 	queue(t, cl, "busy", "")
 	queue(t, cl, "held", `{"delivery":{"lease_ms":3600000}}`)
@@ -78,7 +80,6 @@ func roll(t *testing.T, c *cluster.Cluster, between func(n *cluster.Node, last b
 		}
 		n.Term()
 		all.first(t, time.Now())
-		between(n, i == 2)
 		n.Restart()
 		all.first(t, time.Now())
 		for _, m := range held {
@@ -88,15 +89,7 @@ func roll(t *testing.T, c *cluster.Cluster, between func(n *cluster.Node, last b
 		}
 	}
 	b.stop()
-	return all.errors()
-}
-
-// TestRollingRestart: the nodes are stopped and started one after the other, and
-// nobody who repeats notices.
-func TestRollingRestart(t *testing.T) {
-	t.Parallel()
-	c := cluster.StartCluster(t, cluster.Options{Nodes: 3})
-	for _, err := range roll(t, c, func(*cluster.Node, bool) {}) {
+	for _, err := range all.errors() {
 		t.Error(err)
 	}
 }

@@ -303,9 +303,9 @@ func TestProblemPages(t *testing.T) {
 	if a.str("type") != "/problems/queue_not_found" {
 		t.Errorf("%s", a.Body)
 	}
-	for code, st := range statuses {
+	for code, st := range statuses() {
 		a := h.do("GET", "/problems/"+code, "").want(200)
-		if !strings.Contains(a.Body.String(), html.EscapeString(st.title)) || st.advice == "" {
+		if !strings.Contains(a.Body.String(), html.EscapeString(st.Title)) || st.Advice == "" {
 			t.Errorf("%s: %s", code, a.Body)
 		}
 	}

@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	_ "embed"
 	"errors"
 	"fmt"
 	"html"
@@ -9,8 +10,11 @@ import (
 	"path"
 	"strconv"
 	"strings"
+	"sync"
 	"unicode"
 	"unicode/utf8"
+
+	"go.yaml.in/yaml/v3"
 
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/event"
@@ -43,97 +47,21 @@ const (
 
 // status describes a code in HTTP.
 type status struct {
-	status int
-	title  string
-	advice string // on its page: the cause, and the remedy
+	Status int
+	Title  string
+	Advice string // on its page: the cause, and the remedy
 }
 
-var statuses = map[string]status{
-	codeInvalidJSON: {400, "The body is not valid JSON",
-		"The body has a syntax error, invalid UTF-8, a duplicate name, data after its end, or " +
-			"nests deeper than 64. The detail names the byte. Correct the body."},
-	codeInvalidMsgpack: {400, "The body is not valid msgpack",
-		"The body is not one well-formed MessagePack value, or nests deeper than 64. Correct the " +
-			"body, or send JSON."},
-	event.CodeInvalidArgument: {400, "An argument is not valid",
-		"A field, parameter or header is unknown, of a wrong type or out of range. The members " +
-			"field and index say which. Correct it."},
-	codeSchemaMismatch: {400, "A message does not fit the queue's schema",
-		"The payload violates the message_schema of the queue. The detail has the failing path. " +
-			"Correct the payload, or change the schema."},
-	codeUnauthenticated: {401, "Who are you?",
-		"The request has no valid token. Send Authorization: Bearer TOKEN with a token from the " +
-			"node's auth file."},
-	codeInvalidSignature: {401, "The signature is missing or wrong",
-		"The signature does not match the body. Use the same secret and scheme as the webhook's " +
-			"definition."},
-	codeStaleTimestamp: {401, "The signed time is too far from now",
-		"The signed time differs from the node's by more than max_age_seconds. Check both " +
-			"clocks, and sign each attempt again."},
-	codeForbidden: {403, "Not allowed",
-		"The token is valid but lacks the role on this queue. Use another token, or extend its " +
-			"entry in the auth file."},
-	codeIPNotAllowed: {403, "Not from this address",
-		"The sender's address is not in allow_ips of the webhook. Behind a proxy, set --trusted- " +
-			"proxies."},
-	event.CodeQueueNotFound: {404, "No such queue",
-		"The queue does not exist. Check its name, or create it with PUT /v1/queues/{queue}."},
-	event.CodeMessageNotFound: {404, "No such message",
-		"No message, or no dead message, has this id. Check the id; history retention may have " +
-			"deleted it."},
-	event.CodeWebhookNotFound: {404, "No such webhook",
-		"The webhook does not exist. Check its name, or create it with PUT /v1/webhooks/{name}."},
-	codeNodeNotFound: {404, "No such node",
-		"No node of the cluster has this id. GET /v1/cluster lists them."},
-	codeNotFound: {404, "Not found",
-		"Nothing is at this path. /docs lists all paths."},
-	codeMethodNotAllowed: {405, "Method not allowed",
-		"The path exists, but not with this method. The Allow header lists its methods."},
-	codeRequestTimeout: {408, "The body took too long",
-		"The body did not arrive in time. Send it again, faster or in smaller parts."},
-	event.CodeLeaseLost: {409, "The lease is no longer the message's current one",
-		"The lease expired, or the message was settled or removed. The message may be delivered " +
-			"again: stop working on it. Extend leases earlier, or set a longer lease_ms."},
-	event.CodeQueueInUse: {409, "The queue is in use",
-		"The queue holds messages, or is another queue's dead-letter queue. Empty it or use " +
-			"force=true; change the other queue first."},
-	event.CodeConflict: {409, "That conflicts with the current state",
-		"The change does not fit the current state. Read it again and decide again."},
-	event.CodeHistoryExpired: {410, "That part of the history has been deleted",
-		"History retention has deleted the events of that instant. Ask for a later one."},
-	codePayloadTooLarge: {413, "Too large",
-		"A payload or the whole request exceeds the node's limit. Send less, or raise --max- " +
-			"payload-bytes or --max-request-bytes."},
-	codeUnsupportedMedia: {415, "Unsupported media type",
-		"The Content-Type or Content-Encoding is not supported here. Send application/json, with " +
-			"curl: --json."},
-	event.CodeKeyReused: {422, "The Idempotency-Key was used for another request",
-		"A request with another body used this Idempotency-Key in the last 24 hours. Use a new " +
-			"key for each new request."},
-	event.CodeQueueFull: {429, "The queue is full",
-		"The queue has reached max_depth or max_bytes. Try again after retry_after_ms; add " +
-			"workers, or raise the limit."},
-	"overloaded": {429, "The server is overloaded",
-		"The node has more writes than it can commit. Try again after retry_after_ms."},
-	codeInternal: {500, "Internal error",
-		"The node failed to handle the request. Its log has the cause under the request_id."},
-	codeTargetFailed: {502, "The target could not be reached",
-		"The webhook's target could not be reached or gave no usable answer. The node's log has " +
-			"the cause under the request_id."},
-	codeNoLeader: {503, "No leader",
-		"The cluster has no leader, or did not answer in time. Try again, also at another node; " +
-			"with the outcome unknown, repeat the same Idempotency-Key."},
-	codeShuttingDown: {503, "Shutting down",
-		"The node is shutting down. Try another node."},
-	codeSecretMissing: {503, "A secret is missing",
-		"The node lacks a secret that the webhook's definition names. Its /readyz lists the " +
-			"missing secrets."},
-	codeTargetTimeout: {504, "The target did not answer in time",
-		"The webhook's target may have received the request. Try again if it can handle a repeat."},
-	"insufficient_storage": {507, "The disk is full",
-		"The node's disk is nearly full, so it refuses writes. Free disk space, or let history " +
-			"retention delete more."},
-}
+//go:embed problems.yaml
+var problemsYAML []byte
+
+// statuses returns them by code.
+var statuses = sync.OnceValue(func() (m map[string]status) {
+	if err := yaml.Unmarshal(problemsYAML, &m); err != nil {
+		panic(fmt.Sprintf("api: problems.yaml: %v", err)) // embedded, and tested
+	}
+	return m
+})
 
 // bad returns a 400 invalid_argument about a field.
 func bad(field, format string, args ...any) *event.Problem {
@@ -145,7 +73,7 @@ func (s *Server) problem(q *request, err error) *event.Problem {
 	var p *event.Problem
 	switch {
 	case errors.As(err, &p):
-		if _, ok := statuses[p.Code]; ok {
+		if _, ok := statuses()[p.Code]; ok {
 			return p
 		}
 	case q.Context().Err() != nil:
@@ -178,12 +106,12 @@ const problemHTML = `<!doctype html>
 // problemPage answers GET /problems/{code}, to which a problem's type refers.
 func (q *request) problemPage() error {
 	code := path.Base(q.URL.Path)
-	st, ok := statuses[code]
+	st, ok := statuses()[code]
 	if !ok {
 		return &problemNotFound
 	}
 	page := fmt.Sprintf(problemHTML,
-		code, html.EscapeString(st.title), st.status, html.EscapeString(st.advice))
+		code, html.EscapeString(st.Title), st.Status, html.EscapeString(st.Advice))
 	q.w.Header().Set("Content-Security-Policy", "default-src 'none'")
 	q.send(http.StatusOK, "text/html; charset=utf-8", []byte(page))
 	return nil
@@ -191,17 +119,17 @@ func (q *request) problemPage() error {
 
 // fail answers with a problem.
 func (q *request) fail(p *event.Problem) {
-	st, ok := statuses[p.Code]
+	st, ok := statuses()[p.Code]
 	if !ok {
-		st = statuses[codeInternal]
+		st = statuses()[codeInternal]
 	}
 	if q.path == hookPath && (p.Code == event.CodeQueueFull || p.Code == event.CodeQueueNotFound) {
-		st.status = http.StatusServiceUnavailable // after which senders of webhooks try again
+		st.Status = http.StatusServiceUnavailable // after which senders of webhooks try again
 	}
-	retryable := st.status == http.StatusRequestTimeout ||
-		st.status == http.StatusTooManyRequests || st.status > http.StatusInternalServerError
+	retryable := st.Status == http.StatusRequestTimeout ||
+		st.Status == http.StatusTooManyRequests || st.Status > http.StatusInternalServerError
 	out := wire.Problem{
-		Type: "/problems/" + p.Code, Title: st.title, Status: st.status, Detail: p.Detail,
+		Type: "/problems/" + p.Code, Title: st.Title, Status: st.Status, Detail: p.Detail,
 		Code: p.Code, Retryable: retryable || p.Unknown || p.RetryAfterMS > 0, Field: p.Field,
 		RetryAfterMS: p.RetryAfterMS, RequestID: q.id, Errors: q.errors,
 	}
@@ -217,7 +145,7 @@ func (q *request) fail(p *event.Problem) {
 	if p.Code == "overloaded" {
 		out.QueueDepth = &p.QueueDepth
 	}
-	if st.status == 429 || st.status == 503 {
+	if st.Status == 429 || st.Status == 503 {
 		if out.RetryAfterMS <= 0 {
 			out.RetryAfterMS = 1000
 		}
@@ -230,7 +158,7 @@ func (q *request) fail(p *event.Problem) {
 	if err != nil { // only where a detail is not UTF-8, which clip prevents
 		b = []byte(`{"code":"internal","status":500}`)
 	}
-	q.send(st.status, "application/problem+json", b)
+	q.send(st.Status, "application/problem+json", b)
 }
 
 // echo quotes a client's text for a problem: at most 64 characters, and nothing that would move a

@@ -29,44 +29,37 @@ type place struct {
 	index int
 }
 
-// settle answers POST /v1/queues/{queue}/ack and the like: many leases, each answered on its own.
-func (s *Server) settle(op event.SettleOp) handler {
+// settle answers POST /v1/queues/{queue}/ack and the like: many leases, each answered on its own;
+// or, for the one lease in the path, POST /v1/leases/{lease_id}/ack and the like.
+func (s *Server) settle(op event.SettleOp, one bool) handler {
 	return func(q *request) error {
-		name := q.read().queue()
-		in, produce := q.settleRequest(op, "")
-		q.exists(name)
-		if len(produce) > 0 {
-			return s.ackAndProduce(q, name, in, produce)
+		queue, lease := "", ""
+		if q.read(); one {
+			lease = q.pathID("lease_id").String()
+		} else {
+			queue = q.queue()
 		}
-		settled := s.settleItems(q, name, in.items)
-		return q.answer(http.StatusOK, &wire.SettleResponse{Results: settledAll(settled)})
-	}
-}
-
-// settleOne answers POST /v1/leases/{lease_id}/ack and the like.
-func (s *Server) settleOne(op event.SettleOp) handler {
-	return func(q *request) error {
-		lease := q.read().pathID("lease_id")
-		in, produce := q.settleRequest(op, lease.String())
-		if p, ok := q.err.(*event.Problem); ok && p.Index >= 0 {
+		in, produce := q.settleRequest(op, lease)
+		if !one {
+			q.exists(queue)
+		} else if p, ok := q.err.(*event.Problem); ok {
 			q.err = p.At(-1)
+		} else if q.do(func() error { return q.maySettle(in.items) }); q.err == nil {
+			in.places[0] = place{"lease_id", -1}
 		}
-		if q.do(func() error { return q.maySettle(in.items) }); q.err != nil {
-			return q.err
-		}
-		in.places[0] = place{"lease_id", -1}
 		if len(produce) > 0 {
-			return s.ackAndProduce(q, "", in, produce)
+			return s.ackAndProduce(q, queue, in, produce)
 		}
-		settled := s.settleItems(q, "", in.items)
-		if q.err == nil && settled[0].Status == event.StatusRejected {
+		settled := s.settleItems(q, queue, in.items)
+		results := settledAll(settled)
+		switch {
+		case !one || q.err != nil:
+			return q.answer(http.StatusOK, &wire.SettleResponse{Results: results})
+		case settled[0].Status == event.StatusRejected:
 			return event.Problemf(event.CodeLeaseLost, "lease_id",
 				"lease %s is not, or no longer, its message's current one", lease)
 		}
-		if q.err != nil {
-			return q.err
-		}
-		return q.answer(http.StatusOK, &settledAll(settled)[0])
+		return q.answer(http.StatusOK, &results[0])
 	}
 }
 
@@ -104,7 +97,7 @@ func (q *request) settleRequest(
 		})
 		list = "lease_ids"
 		for i, id := range body.LeaseIDs {
-			in.add(list, "", i, id, event.SettleItem{Op: event.OpRelease})
+			in.add(place{list, i}, "", id, event.SettleItem{Op: event.OpRelease})
 		}
 	}
 	q.do(func() error { return batchSize(list, len(in.items)) })
@@ -204,30 +197,27 @@ func settledAll(settled []event.Settled) []wire.SettleResult {
 
 // add adds an item with its lease; field is the lease's name within the item, "" where the list is
 // of leases.
-func (in *settles) add(list, field string, i int, id string, item event.SettleItem) {
-	if in.q.err != nil {
-		return
-	}
+func (in *settles) add(at place, field, lease string, item event.SettleItem) {
 	var err error
-	if item.Lease, err = event.ParseID(id); err != nil {
-		in.refuse(list, field, i, "must be a ULID, 26 characters, not %s", echo(id))
+	if item.Lease, err = event.ParseID(lease); err != nil {
+		in.refuse(at, field, "must be a ULID, 26 characters, not %s", echo(lease))
 	}
-	in.items, in.places = append(in.items, item), append(in.places, place{list, i})
+	in.items, in.places = append(in.items, item), append(in.places, at)
 }
 
-// refuse records a problem with a field of an item of a list, or with the item itself.
-func (in *settles) refuse(list, field string, i int, format string, args ...any) {
+// refuse records a problem with a field of an item, or with the item itself.
+func (in *settles) refuse(at place, field, format string, args ...any) {
 	if in.q.err != nil {
 		return
 	}
-	full, short := fmt.Sprintf("%s[%d]", list, i), list
+	full, short := fmt.Sprintf("%s[%d]", at.list, at.index), at.list
 	if field != "" {
 		full += "." + field
-		if short = field; list != "items" {
-			short = list + "." + field
+		if short = field; at.list != "items" {
+			short = at.list + "." + field
 		}
 	}
-	in.q.err = bad(short, full+" "+format, args...).At(i)
+	in.q.err = bad(short, full+" "+format, args...).At(at.index)
 }
 
 func (in *settles) ack(list string, leases []string, result jsontext.Value) {
@@ -242,55 +232,48 @@ func (in *settles) ack(list string, leases []string, result jsontext.Value) {
 		content = event.EncodeContent(&event.Content{Result: result})
 	}
 	for i, id := range leases {
-		in.add(list, "", i, id, event.SettleItem{Op: event.OpAck, Content: content})
+		in.add(place{list, i}, "", id, event.SettleItem{Op: event.OpAck, Content: content})
 	}
 }
 
 func (in *settles) retry(list string, items []wire.RetryItem) {
 	for i, it := range items {
-		failure := in.failure(list, i, it.Error)
-		item := event.SettleItem{Op: event.OpRetry, DelayMS: -1, Content: failure}
+		item, at := event.SettleItem{Op: event.OpRetry, DelayMS: -1}, place{list, i}
 		if it.DelayMS != nil {
 			item.DelayMS = *it.DelayMS
 			if item.DelayMS < 0 || item.DelayMS > event.MaxDelayMS {
-				in.refuse(list, "delay_ms", i, "must be from 0 to %d (10 years), or null for the "+
+				in.refuse(at, "delay_ms", "must be from 0 to %d (10 years), or null for the "+
 					"policy's backoff, not %d", int64(event.MaxDelayMS), item.DelayMS)
 			}
 		}
 		if it.Retryable != nil && !*it.Retryable {
 			item.Op, item.DelayMS = event.OpDeadLetter, 0
 		}
-		in.add(list, "lease_id", i, it.LeaseID, item)
+		if len(it.Error) > maxError {
+			in.refuse(at, "error", "must be at most %d bytes, not %d", maxError, len(it.Error))
+		}
+		item.Content = event.EncodeContent(&event.Content{Error: it.Error})
+		in.add(at, "lease_id", it.LeaseID, item)
 	}
 }
 
 func (in *settles) deadLetter(list string, items []wire.DeadLetterItem) {
+	retries := make([]wire.RetryItem, len(items))
 	for i, it := range items {
-		item := event.SettleItem{Op: event.OpDeadLetter, Content: in.failure(list, i, it.Error)}
-		in.add(list, "lease_id", i, it.LeaseID, item)
+		retries[i] = wire.RetryItem{LeaseID: it.LeaseID, Error: it.Error, Retryable: new(bool)}
 	}
+	in.retry(list, retries)
 }
 
 func (in *settles) extend(list string, items []wire.ExtendItem) {
 	for i, it := range items {
 		if v := it.LeaseMS; v != 0 && (v < event.MinLeaseMS || v > event.MaxLeaseMS) {
-			in.refuse(list, "lease_ms", i, "must be from %d to %d, not %d",
+			in.refuse(place{list, i}, "lease_ms", "must be from %d to %d, not %d",
 				event.MinLeaseMS, event.MaxLeaseMS, v)
 		}
 		item := event.SettleItem{Op: event.OpExtend, LeaseMS: it.LeaseMS}
-		in.add(list, "lease_id", i, it.LeaseID, item)
+		in.add(place{list, i}, "lease_id", it.LeaseID, item)
 	}
-}
-
-// failure encodes a worker's error text.
-func (in *settles) failure(list string, i int, text string) (content event.Blob) {
-	if len(text) > maxError {
-		in.refuse(list, "error", i, "must be at most %d bytes, not %d", maxError, len(text))
-	}
-	if text != "" {
-		content = event.EncodeContent(&event.Content{Error: text})
-	}
-	return content
 }
 
 // transact answers POST /v1/transactions: settles and produces over any queues in one entry, all of
@@ -327,11 +310,8 @@ func messagesIn(produce []wire.TransactionProduce) (n int) {
 func (in *settles) distinct() {
 	seen := make(map[event.ID]bool, len(in.items))
 	for i, item := range in.items {
-		if at := in.places[i]; seen[item.Lease] {
-			in.q.do(func() error {
-				return bad(at.list, "%s[%d]: lease %s is settled twice",
-					at.list, at.index, item.Lease).At(at.index)
-			})
+		if seen[item.Lease] {
+			in.refuse(in.places[i], "", "is lease %s, which is settled twice", item.Lease)
 		}
 		seen[item.Lease] = true
 	}

@@ -36,12 +36,9 @@ func (s *Server) explain(q *request) error {
 		q.refuse("key", "key and message_id exclude each other")
 	}
 	q.fresh()
+	queue := found(q, name, s.deps.State.Queue, queueNotFound)
 	if q.err != nil {
 		return q.err
-	}
-	queue, ok := s.deps.State.Queue(name)
-	if !ok {
-		return queueNotFound(name)
 	}
 	x := &explaining{q: q, queue: &queue,
 		out: wire.Explanation{Queue: name, Reasons: []wire.Reason{}}}

@@ -20,11 +20,8 @@ func (s *Server) peekMessages(q *request) error {
 	}
 	f.State, _ = event.Parse[event.State](q.choice("state", "scheduled", "ready", "leased"))
 	st := q.state()
-	if q.err != nil {
+	if found(q, name, st.Queue, queueNotFound); q.err != nil {
 		return q.err
-	}
-	if _, ok := st.Queue(name); !ok {
-		return queueNotFound(name)
 	}
 	views, _ := st.Messages(name, f)
 	var out wire.MessageList
@@ -114,26 +111,24 @@ func (s *Server) content(ref event.Ref) (*event.Content, error) {
 	return c, err
 }
 
-// setContent puts what the user wrote into a message.
+// setContent puts what the user wrote into a message; c is nil where it was erased.
 func setContent(m *wire.Message, c *event.Content) {
-	m.Headers = map[string]string{}
-	switch {
-	case c == nil:
+	if m.Payload = jsontext.Value("null"); c == nil {
 		m.Erased = true
-		m.Payload = jsontext.Value("null")
 		return
-	case c.Binary:
-		if m.PayloadBytes = c.Payload; m.PayloadBytes == nil {
+	}
+	if c.Binary {
+		m.Payload, m.PayloadBytes, m.ContentType = nil, c.Payload, c.ContentType
+		if m.PayloadBytes == nil {
 			m.PayloadBytes = wire.Bytes{} // an empty payload, not none
 		}
-		m.ContentType = c.ContentType
-	default:
-		m.Payload = jsontext.Value(c.Payload)
-		if len(c.Payload) == 0 {
-			m.Payload = jsontext.Value("null")
-		}
+	} else if len(c.Payload) > 0 {
+		m.Payload = c.Payload
 	}
 	m.CorrelationID, m.Original = c.CorrelationID, c.Original
+	if len(c.Headers) > 0 {
+		m.Headers = make(map[string]string, len(c.Headers))
+	}
 	for _, h := range c.Headers {
 		m.Headers[h.Name] = h.Value
 	}

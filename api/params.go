@@ -217,7 +217,21 @@ func (q *request) state() State {
 		return q.s.deps.State
 	}
 	at := q.instant("at")
-	return get(q, func() (State, error) { return q.s.past(q, at) })
+	if st := get(q, func() (State, error) { return q.s.past(q, at) }); st != nil {
+		return st
+	}
+	return q.s.deps.State // q.err is set
+}
+
+// found looks up key in a state.
+func found[K, V any](
+	q *request, key K, look func(K) (V, bool), missing func(K) *event.Problem,
+) V {
+	v, ok := look(key)
+	if !ok {
+		q.do(func() error { return missing(key) })
+	}
+	return v
 }
 
 // firstN returns the first n values that keep accepts, and whether there are more.

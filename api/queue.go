@@ -41,13 +41,7 @@ func (s *Server) listQueues(q *request) error {
 // getQueue answers GET /v1/queues/{queue}?at=&consistency=.
 func (s *Server) getQueue(q *request) error {
 	name, st := q.read("at", "consistency").queue(), q.state()
-	if q.err != nil {
-		return q.err
-	}
-	v, ok := st.Queue(name)
-	if !ok {
-		return queueNotFound(name)
-	}
+	v := found(q, name, st.Queue, queueNotFound)
 	return q.answer(http.StatusOK, new(s.queueOf(&v, st)))
 }
 
@@ -103,14 +97,13 @@ func currently[K, V any](
 	q *request, key K, look func(K) (V, bool), missing func(K) *event.Problem,
 ) (V, error) {
 	v, ok := look(key)
-	if ok {
-		return v, nil
-	}
-	if err := q.s.barrier(q.Context()); err != nil {
-		return v, err
-	}
-	if v, ok = look(key); !ok {
-		return v, missing(key)
+	if !ok {
+		if err := q.s.barrier(q.Context()); err != nil {
+			return v, err
+		}
+		if v, ok = look(key); !ok {
+			return v, missing(key)
+		}
 	}
 	return v, nil
 }

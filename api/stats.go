@@ -18,12 +18,10 @@ func (s *Server) queueStats(q *request) error {
 	name := q.read("minutes", "consistency").queue()
 	minutes := q.number("minutes", 60, 1, 24*60)
 	counts := q.models()
-	if q.fresh(); q.err != nil {
+	q.fresh()
+	v := found(q, name, s.deps.State.Queue, queueNotFound)
+	if q.err != nil {
 		return q.err
-	}
-	v, ok := s.deps.State.Queue(name)
-	if !ok {
-		return queueNotFound(name)
 	}
 	stats := s.queueOf(&v, s.deps.State).Stats
 	out := wire.QueueStats{

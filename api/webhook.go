@@ -26,9 +26,7 @@ func webhookNotFound(name string) *event.Problem {
 func (s *Server) listWebhooks(q *request) error {
 	q.read("limit", "cursor", "consistency")
 	limit, after := q.limit(1000, 1000), q.nameCursor()
-	if q.fresh(); q.err != nil {
-		return q.err
-	}
+	q.fresh()
 	views, more := firstN(s.deps.State.Webhooks(), limit, func(v *event.WebhookView) bool {
 		return v.Name > after
 	})
@@ -45,13 +43,8 @@ func (s *Server) listWebhooks(q *request) error {
 // getWebhook answers GET /v1/webhooks/{name}?consistency=.
 func (s *Server) getWebhook(q *request) error {
 	name := q.read("consistency").pathName("name")
-	if q.fresh(); q.err != nil {
-		return q.err
-	}
-	v, ok := s.deps.State.Webhook(name)
-	if !ok {
-		return webhookNotFound(name)
-	}
+	q.fresh()
+	v := found(q, name, s.deps.State.Webhook, webhookNotFound)
 	return q.answer(http.StatusOK, new(q.webhook(&v)))
 }
 

@@ -20,23 +20,11 @@ import (
 const Version = 1
 
 // encode returns the version and the encoding of v.
-func encode(v any) []byte {
-	return encodeWith(func(c *coder) error {
-		if f, ok := v.(fielder); ok {
-			return c.encode(f)
-		}
-		return c.w.Encode(v)
-	})
-}
+func encode(v fielder) []byte { return encodeWith(func(c *coder) { c.encode(v) }) }
 
-// decode decodes b into v.
-func decode(b []byte, v any) error {
-	return decodeWith(b, func(c *coder) error {
-		if f, ok := v.(fielder); ok {
-			return c.decode(f)
-		}
-		return c.r.Decode(v)
-	})
+// decode decodes b into v, which is zero.
+func decode(b []byte, v fielder) error {
+	return decodeWith(b, func(c *coder) { c.decode(v) })
 }
 
 // errNotCanonical is the error for a value that the library decodes although it would
@@ -134,6 +122,9 @@ func (p *Policy) known() error {
 // itself carries (id, subject, back-pointer, alias, content).
 func EncodeHeader(e *Event) []byte { return encode(e) }
 
+// AppendHeader appends what EncodeHeader returns to b.
+func AppendHeader(b []byte, e *Event) []byte { return appendTo(b, e) }
+
 // DecodeHeader fills an event from its record's header.
 func DecodeHeader(b []byte, e *Event) error {
 	e.Queue = ""
@@ -182,12 +173,14 @@ func HeaderKind(b []byte) (t Type, queue []byte, ok bool) {
 }
 
 // EncodePolicy returns a policy's bytes outside an event, as a checkpoint has them.
-func EncodePolicy(p *Policy) []byte { return encode(p) }
+func EncodePolicy(p *Policy) []byte {
+	return encodeWith(func(c *coder) { c.library(p) })
+}
 
 // DecodePolicy is the inverse of EncodePolicy.
 func DecodePolicy(b []byte) (*Policy, error) {
 	p := &Policy{}
-	err := decode(b, p)
+	err := decodeWith(b, func(c *coder) { c.library(p) })
 	if err == nil && !bytes.Equal(EncodePolicy(p), b) {
 		err = errNotCanonical
 	}
@@ -262,19 +255,13 @@ type Answer struct {
 // EncodeAnswers returns the bytes of a group's answers, in the group's order. Unlike
 // EncodeResult it leaves nothing out.
 func EncodeAnswers(group []Answer) []byte {
-	return encodeWith(func(c *coder) error {
-		elements(c, &group)
-		return c.err
-	})
+	return encodeWith(func(c *coder) { elements(c, &group) })
 }
 
 // DecodeAnswers is the inverse of EncodeAnswers for a group of want answers.
 func DecodeAnswers(b []byte, want int) ([]Answer, error) {
 	var group []Answer
-	err := decodeWith(b, func(c *coder) error {
-		elements(c, &group)
-		return c.err
-	})
+	err := decodeWith(b, func(c *coder) { elements(c, &group) })
 	if err != nil {
 		return nil, fmt.Errorf("answers: %w", err)
 	}

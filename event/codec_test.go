@@ -168,7 +168,7 @@ func TestUnknownFields(t *testing.T) {
 	for fields, want := range map[string]string{
 		"\x82\xa1a\x0b\xa1~\x01":        `unknown or misplaced field "~"`,
 		"\x82\xa1b\xa1q\xa1a\x01":       `unknown or misplaced field "a"`,
-		"\x82\xa1a\x0b\xa1a\x0b":        `name "a" appears twice`,
+		"\x82\xa1a\x0b\xa1a\x0b":        `unknown or misplaced field "a"`,
 		"\x81\xa1a\x7f":                 "event header: event type 127 is not known",
 		"\x81\xa1f\xcd\x01\x00":         "256 is out of range",
 		"\x81\xa1b\xa1\xff":             "a string is not UTF-8",

@@ -72,8 +72,9 @@ func (w *writer) setFile(file vfs.File) (err error) {
 // for good.
 func (l *Log) Append(b *event.Block) error {
 	raw := rawBlock{Index: b.Index, Time: b.Time, Records: make([]record, len(b.Events))}
+	headers := make([]byte, 0, 64*len(b.Events)) // most are shorter
 	for i := range b.Events {
-		raw.Records[i] = toRecord(&b.Events[i])
+		raw.Records[i], headers = toRecord(&b.Events[i], headers)
 	}
 	err := l.append(&raw)
 	b.Chain = raw.Chain

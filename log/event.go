@@ -13,14 +13,15 @@ import (
 
 // toRecord returns the record of an event. Id, subject, alias, back-pointer and content
 // have fields of their own in it, so that the log can index and erase without decoding
-// events; everything else is the header.
-func toRecord(e *event.Event) record {
-	r := record{ID: e.ID, Subject: e.Subject, Alias: e.Alias, Prev: e.Prev,
-		Header: event.EncodeHeader(e)}
+// events; everything else is the header, which is appended to buf.
+func toRecord(e *event.Event, buf []byte) (record, []byte) {
+	n := len(buf)
+	buf = event.AppendHeader(buf, e)
+	r := record{ID: e.ID, Subject: e.Subject, Alias: e.Alias, Prev: e.Prev, Header: buf[n:]}
 	if !e.Content.IsZero() {
 		r.Digest, r.Content = e.Content.Digest, e.Content.Bytes
 	}
-	return r
+	return r, buf
 }
 
 // fromRecord is the inverse of toRecord, into an empty event. Of an erased content only the

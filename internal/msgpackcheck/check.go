@@ -26,14 +26,22 @@ const few = 16
 // UTF-8 in strings, with strings as the names of maps and no name twice in one map. No length
 // exceeds the bytes that follow it. The data of extensions is not checked.
 func Check(b []byte) error {
+	n, err := First(b)
+	if err == nil && n < len(b) {
+		err = fmt.Errorf("%d bytes after the end", len(b)-n)
+	}
+	return err
+}
+
+// First checks the value that b begins with, as Check does, and returns its length.
+func First(b []byte) (int, error) {
 	c := checker{b}
-	if err := c.value(0); err != nil {
-		return fmt.Errorf("byte %d: %w", len(b)-len(c.b), err)
+	err := c.value(0)
+	n := len(b) - len(c.b)
+	if err != nil {
+		err = fmt.Errorf("byte %d: %w", n, err)
 	}
-	if len(c.b) > 0 {
-		return fmt.Errorf("%d bytes after the end", len(c.b))
-	}
-	return nil
+	return n, err
 }
 
 // value checks the next value, which is inside depth arrays and maps.

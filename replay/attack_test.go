@@ -471,7 +471,7 @@ func detect(t *testing.T, dir string, heads []Head) string {
 		t.Fatal(err)
 	}
 	defer d.Close()
-	r, err := d.Heads(t.Context(), heads)
+	r, err := d.Chain().Compare(t.Context(), heads)
 	if _, ok := errors.AsType[*Difference](err); ok {
 		return "heads"
 	}
@@ -507,7 +507,7 @@ func TestHeadsTellWhatWasDone(t *testing.T) {
 		"two of the heads contradict":    {first, last, other},
 		"the log's tail was cut off, or": {beyond},
 	} {
-		_, err := d.Heads(t.Context(), heads)
+		_, err := d.Chain().Compare(t.Context(), heads)
 		if want == "" && err != nil || want != "" &&
 			(err == nil || !strings.Contains(err.Error(), want)) {
 			t.Errorf("%q: %v", want, err)
@@ -524,10 +524,10 @@ func TestHeadsTellWhatWasDone(t *testing.T) {
 	}
 	defer c.Close()
 	first.ClusterID, last.ClusterID = d.Node.ClusterID, d.Node.ClusterID
-	if _, err := c.Heads(t.Context(), []Head{first}); err != nil {
+	if _, err := c.Chain().Compare(t.Context(), []Head{first}); err != nil {
 		t.Error(err)
 	}
-	if _, err := c.Heads(t.Context(), []Head{first, last}); err == nil ||
+	if _, err := c.Chain().Compare(t.Context(), []Head{first, last}); err == nil ||
 		!strings.Contains(err.Error(), "a copy that was made at index") {
 		t.Error(err)
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/log"
+	"github.com/qlogd/qlogd/log/datadir"
 )
 
 // Head is the log up to a block, kept elsewhere. A hash chain reveals changes in the middle; only a
@@ -64,10 +65,29 @@ type HeadsReport struct {
 	Newest  uint64 `json:"newest_equal_index"` // everything up to there is unchanged
 }
 
-// Heads compares heads that were kept elsewhere with this log. The first thing wrong is a
+// Chain is the hash chain of a log that is compared with heads: a directory's, or a server's.
+type Chain struct {
+	ClusterID string        // "" unknown
+	Fork      *datadir.Fork // of a copy: its log is the original's up to there
+	End       uint64        // index of the log's newest block
+	// At returns the chain at an index up to End, or log.ErrGone if retention has deleted it.
+	At func(index uint64) ([32]byte, error)
+}
+
+// Chain returns the chain of the directory's log. It assumes that the chain is that of the log's
+// blocks: see Verify.
+func (d *Dir) Chain() Chain {
+	c := Chain{End: d.Log.Head(), At: d.Log.ChainAt}
+	if d.Node != nil {
+		c.ClusterID, c.Fork = d.Node.ClusterID, d.Node.Fork
+	}
+	return c
+}
+
+// Compare compares heads that were kept elsewhere with the chain. The first thing wrong is a
 // *Difference, which says whether the log's end was cut off, its history was rewritten, or it is
-// another log. It assumes that the log's chain is that of its blocks: see Verify.
-func (d *Dir) Heads(ctx context.Context, heads []Head) (HeadsReport, error) {
+// another log.
+func (c Chain) Compare(ctx context.Context, heads []Head) (HeadsReport, error) {
 	r := HeadsReport{Heads: len(heads)}
 	heads = slices.Clone(heads)
 	slices.SortStableFunc(heads, func(a, b Head) int { return cmp.Compare(a.Index, b.Index) })
@@ -78,39 +98,35 @@ func (d *Dir) Heads(ctx context.Context, heads []Head) (HeadsReport, error) {
 				a.Index, short(a.Chain), short(b.Chain))
 		}
 	}
-	cluster, original, forked := "", "", uint64(0) // a copy's log is the original's up to forked
-	if d.Node != nil {
-		cluster = d.Node.ClusterID
-		if f := d.Node.Fork; f != nil {
-			original, forked = f.ClusterID, f.Index
-		}
+	original, forked := "", uint64(0)
+	if c.Fork != nil {
+		original, forked = c.Fork.ClusterID, c.Fork.Index
 	}
-	end := d.Log.Head()
 	for _, h := range heads {
 		if err := ctx.Err(); err != nil {
 			return r, err
 		}
-		known := h.ClusterID != "" && cluster != ""
+		known := h.ClusterID != "" && c.ClusterID != ""
 		switch {
-		case known && h.ClusterID != cluster && (forked == 0 || h.ClusterID != original):
+		case known && h.ClusterID != c.ClusterID && (forked == 0 || h.ClusterID != original):
 			return r, differ(h.Index, "this is a foreign log: the head of index %d is of cluster "+
-				"%s, the log of cluster %s", h.Index, h.ClusterID, cluster)
+				"%s, the log of cluster %s", h.Index, h.ClusterID, c.ClusterID)
 		case forked > 0 && h.ClusterID == original && h.Index > forked:
 			return r, differ(forked+1, "the head of index %d is of cluster %s, of which this log "+
 				"is a copy that was made at index %d: what came later is not in it",
 				h.Index, h.ClusterID, forked)
-		case h.Index > end:
+		case h.Index > c.End:
 			at := ""
 			if h.Time > 0 {
 				at = ", written at " + log.Stamp(h.Time)
 			}
-			return r, differ(end+1, "the log's tail was cut off, or this is an older copy: "+
-				"it ends at index %d, but there is a head of index %d%s", end, h.Index, at)
+			return r, differ(c.End+1, "the log's tail was cut off, or this is an older copy: "+
+				"it ends at index %d, but there is a head of index %d%s", c.End, h.Index, at)
 		case h.Index == 0:
 			r.Equal++ // of an empty log, which every log once was
 			continue
 		}
-		chain, err := d.Log.ChainAt(h.Index)
+		chain, err := c.At(h.Index)
 		if errors.Is(err, log.ErrGone) {
 			r.Deleted++
 			continue

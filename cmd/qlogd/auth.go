@@ -44,13 +44,8 @@ func (a *app) tokenNewCmd() *cobra.Command {
 				e.Expires = time.Now().Add(ttl).UTC().Format(time.RFC3339)
 			}
 			return a.newToken(e, file)
-		}, opt(&e.Name, "name", "name of its owner, the actor of events"),
-		opt(&e.Roles, "role", "admin, produce, consume or read; several: produce,read"),
-		opt(&e.Queues, "queues",
-			"patterns of queue names: * any characters, ? one, [a-z] one of these"),
-		opt(&e.Expires, "expires", "when it ends, an RFC 3339 time (default never)"),
-		opt(&ttl, "ttl", "how long it is valid, in place of --expires"),
-		opt(&file, "append", "append the entry to this auth file; created if missing"),
+		}, opt(&e.Name, "name"), opt(&e.Roles, "role"), opt(&e.Queues, "queues"),
+		opt(&e.Expires, "expires"), opt(&ttl, "ttl"), opt(&file, "append"),
 		func(cmd *cobra.Command) {
 			_ = cmd.MarkFlagRequired("name")
 			_ = cmd.MarkFlagRequired("role")

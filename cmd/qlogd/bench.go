@@ -33,21 +33,7 @@ func (a *app) benchCmd() *cobra.Command {
 				return err
 			}
 			return refusal(a.bench(ctx, c, queue, load))
-		}, a.addrFlag, a.authFlags, opt(&load.Producers, "producers", "concurrent producers"),
-		opt(&load.Batch, "batch", "messages per produce request (1-1000); 1 uses Enqueue"),
-		opt(&load.Workers, "workers", "concurrent workers; 0 leaves the messages in the queue"),
-		opt(&load.Take, "take", "most messages per lease request (1-1000); 1 uses Worker"),
-		opt(&load.Size, "size", fmt.Sprintf("payload size in bytes, at least %d", minBenchSize)),
-		opt(&load.Keys, "keys",
-			"number of ordering keys, in a per_key queue (0 = no keys, unordered)"),
-		opt(&load.Rate, "rate",
-			"messages per second, all producers together (0 = as fast as possible)"),
-		opt(&load.Duration, "duration", "how long to measure"),
-		opt(&load.Warmup, "warmup", "load before measuring begins"),
-		opt(&load.Messages, "messages",
-			"stop after this many messages, instead of --duration and --warmup"),
-		opt(&queue, "queue", "name of the queue, which must not exist "+
-			"(default bench- and a random number)"))
+		}, a.addrFlag, a.authFlags, fields(&load), opt(&queue, "queue"))
 }
 
 // benchLoad describes the load of qlogd bench.
@@ -60,7 +46,8 @@ type benchLoad struct {
 	Keys      int     `json:"keys"`
 	Rate      float64 `json:"rate"`     // messages per second; 0: as fast as possible
 	Messages  int64   `json:"messages"` // stop after this many; 0: after Duration
-	Backlog   int     `json:"backlog"`  // most messages produced and not acked; 0: no limit
+	// Backlog is how many messages may be produced and not acked; 0: no limit.
+	Backlog int `json:"backlog" flag:"-"`
 
 	Warmup   time.Duration `json:"warmup_ns"`
 	Duration time.Duration `json:"duration_ns"`

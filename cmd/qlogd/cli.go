@@ -9,6 +9,8 @@ import (
 	"io"
 	"math"
 	"os"
+	"reflect"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -24,10 +26,6 @@ import (
 const (
 	defaultAddr    = "http://127.0.0.1:7070"
 	defaultDataDir = "./qlogd-data"
-
-	instantHelp = "an RFC 3339 time, an event's id, index:N, 15m, start"
-	atHelp      = "as it was then: " + instantHelp
-	dataDirHelp = "data directory to read (default $QLOGD_DATA_DIR or " + defaultDataDir + ")"
 )
 
 // group is a command that only holds others. Without one of them it prints their list.
@@ -108,62 +106,80 @@ type flag = func(*cobra.Command)
 
 // opt declares a flag of a variable, whose value is the default. A pointer to a pointer
 // is set only if the flag is given, also to "" or 0. A name may have a letter: "file|f".
-func opt(to any, name, usage string) flag {
+// Without a usage the command's help has it.
+func opt(to any, name string, usage ...string) flag {
 	name, letter, _ := strings.Cut(name, "|")
 	return func(cmd *cobra.Command) {
-		f := cmd.Flags()
+		f, text := cmd.Flags(), flagText(cmd, name, usage)
 		switch v := to.(type) {
 		case *string:
-			f.StringVarP(v, name, letter, *v, usage)
+			f.StringVarP(v, name, letter, *v, text)
 		case *bool:
-			f.BoolVarP(v, name, letter, *v, usage)
+			f.BoolVarP(v, name, letter, *v, text)
 		case *int:
-			f.IntVarP(v, name, letter, *v, usage)
+			f.IntVarP(v, name, letter, *v, text)
 		case *int64:
-			f.Int64VarP(v, name, letter, *v, usage)
+			f.Int64VarP(v, name, letter, *v, text)
 		case *uint64:
-			f.Uint64VarP(v, name, letter, *v, usage)
+			f.Uint64VarP(v, name, letter, *v, text)
 		case *float64:
-			f.Float64VarP(v, name, letter, *v, usage)
+			f.Float64VarP(v, name, letter, *v, text)
 		case *time.Duration:
-			f.DurationVarP(v, name, letter, *v, usage)
+			f.DurationVarP(v, name, letter, *v, text)
 		case *[]string:
-			f.StringSliceVarP(v, name, letter, *v, usage)
+			f.StringSliceVarP(v, name, letter, *v, text)
 		case *map[string]string:
-			f.StringToStringVarP(v, name, letter, *v, usage)
+			f.StringToStringVarP(v, name, letter, *v, text)
 		case **string:
-			f.VarP(&setter{kind: "string", set: func(text string) error {
-				*v = &text
+			f.VarP(&setter{kind: "string", set: func(value string) error {
+				*v = &value
 				return nil
-			}}, name, letter, usage)
+			}}, name, letter, text)
 		case **int64:
-			f.VarP(&setter{kind: "int", set: func(text string) error {
-				n, err := strconv.ParseInt(text, 0, 64)
+			f.VarP(&setter{kind: "int", set: func(value string) error {
+				n, err := strconv.ParseInt(value, 0, 64)
 				*v = &n
 				return err
-			}}, name, letter, usage)
+			}}, name, letter, text)
 		default:
 			panic(fmt.Sprintf("flag %s of type %T", name, to))
 		}
 	}
 }
 
+// fields declares a flag for each exported field of a struct, whose value is the default.
+// Its name is the field's, as in tls-key for TLSKey, unless there is a tag: flag:"name".
+func fields(of any) flag {
+	return func(cmd *cobra.Command) {
+		v := reflect.ValueOf(of).Elem()
+		for f := range v.Type().Fields() {
+			name := cmp.Or(f.Tag.Get("flag"),
+				strings.ToLower(wordsRE.ReplaceAllString(f.Name, "$1$3-$2$4")))
+			if f.IsExported() && name != "-" {
+				opt(v.FieldByIndex(f.Index).Addr().Interface(), name)(cmd)
+			}
+		}
+	}
+}
+
+var wordsRE = regexp.MustCompile("([a-z])([A-Z])|([A-Z]+)([A-Z][a-z])")
+
 // millis declares a flag of a duration that is kept in milliseconds.
-func millis(set func(ms int64), name, usage string) flag {
+func millis(set func(ms int64), name string) flag {
 	return func(cmd *cobra.Command) {
 		cmd.Flags().Var(&setter{kind: "duration", set: func(text string) error {
 			d, err := time.ParseDuration(text)
 			set(d.Milliseconds())
 			return err
-		}}, name, usage)
+		}}, name, flagText(cmd, name, nil))
 	}
 }
 
 // repeated declares a flag that adds a text each time it is given.
-func repeated(to *[]string, name, usage string) flag {
+func repeated(to *[]string, name string) flag {
 	name, letter, _ := strings.Cut(name, "|")
 	return func(cmd *cobra.Command) {
-		cmd.Flags().StringArrayVarP(to, name, letter, nil, usage)
+		cmd.Flags().StringArrayVarP(to, name, letter, nil, flagText(cmd, name, nil))
 	}
 }
 
@@ -344,7 +360,6 @@ type member struct {
 	flag, path string
 	kind       string // as help prints it
 	parse      func(have any, text string) (any, error)
-	usage      string
 }
 
 // flags declares the flags of the members.
@@ -363,7 +378,7 @@ func (b *body) flags(members []member) flag {
 				}
 				at[name], err = m.parse(at[name], text)
 				return err
-			}}, m.flag, m.usage)
+			}}, m.flag, flagText(cmd, m.flag, nil))
 		}
 	}
 }

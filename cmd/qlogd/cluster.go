@@ -82,8 +82,7 @@ func (a *app) clusterAddCmd() *cobra.Command {
 				what = "is in already; it gets its vote once it has caught up"
 			}
 			return a.say(node, "%s %s", node.ID, what)
-		}, opt(&n.HTTPAddr, "http-addr", "address of its HTTP API (default: the one it announces)"),
-		opt(&nonVoter, "non-voter", "a copy without a vote"))
+		}, opt(&n.HTTPAddr, "http-addr"), opt(&nonVoter, "non-voter"))
 }
 
 func (a *app) clusterRemoveCmd() *cobra.Command {
@@ -100,8 +99,7 @@ func (a *app) clusterRemoveCmd() *cobra.Command {
 		}
 		return a.destroy(what, id+" removed",
 			func() error { return c.RemoveNode(c.ctx, id, force) })
-	}, a.destroyFlags, opt(&force, "force",
-		"also if the remaining voters have no reachable majority"))
+	}, a.destroyFlags, opt(&force, "force"))
 }
 
 // remaining describes the voters that a removal would leave.
@@ -169,7 +167,7 @@ func (a *app) readyCmd() *cobra.Command {
 			}
 			_, err := fmt.Fprintln(a.stdout, "ready")
 			return err
-		}, opt(&wait, "wait", "how long to wait until all are ready"), a.addrFlag, a.caFlag)
+		}, opt(&wait, "wait"), a.addrFlag, a.caFlag)
 }
 
 func askReady(ctx context.Context, c *client.Client) error {
@@ -212,9 +210,7 @@ func (a *app) projectionsRebuildCmd() *cobra.Command {
 				return err
 			}
 			return refusal(a.rebuildRemote(ctx, c))
-		}, opt(&dataDir, "data-dir",
-			"data directory of a stopped node (default $QLOGD_DATA_DIR or "+defaultDataDir+")"),
-		opt(&a.reach.addr, "addr", "address of a running server"),
+		}, opt(&dataDir, "data-dir"), opt(&a.reach.addr, "addr"),
 		exclusive("data-dir", "addr"), a.authFlags)
 }
 

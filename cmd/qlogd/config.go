@@ -35,20 +35,21 @@ type config struct {
 	BootstrapExpect int
 	Join            []string
 
-	AutoCreateQueues, PushAllowPrivate bool
-	HistoryRetention                   time.Duration
-	LogSegmentBytes                    int64
-	MaxPayloadBytes, MaxRequestBytes   int64
-	Archive                            string
-	ArchiveInterval, CheckpointAge     time.Duration
-	CheckpointEvery                    uint64
+	AutoCreateQueues, PushAllowPrivate  bool
+	HistoryRetention                    time.Duration
+	LogSegmentBytes                     int64
+	MaxPayloadBytes, MaxRequestBytes    int64
+	Archive                             string
+	ArchiveInterval, CheckpointInterval time.Duration
+	CheckpointEntries                   uint64
 
-	LogLevel, LogFormat, AdminAddr     string
-	AuthFile, SecretsDir               string
-	Insecure, OpenMetrics              bool
-	TLSCert, TLSKey                    string
-	RaftTLSCert, RaftTLSKey, RaftTLSCA string
-	TrustedProxies                     []string
+	LogLevel, LogFormat, AdminAddr string
+	AuthFile, SecretsDir           string
+	Insecure, OpenMetrics          bool
+	TLSCert, TLSKey                string
+	RaftTLSCert, RaftTLSKey        string
+	RaftTLSCA                      string `flag:"raft-tls-ca"`
+	TrustedProxies                 []string
 
 	file        string // where the settings came from
 	insecureEnv bool   // the second confirmation needed to serve without authentication
@@ -60,62 +61,14 @@ func newConfig() *config {
 		DataDir: defaultDataDir, HTTPAddr: "127.0.0.1:7070", RaftAddr: "127.0.0.1:7071",
 		BootstrapExpect: 1, HistoryRetention: 168 * time.Hour, LogSegmentBytes: 64 << 20,
 		MaxPayloadBytes: 1 << 20, MaxRequestBytes: 16 << 20, ArchiveInterval: 30 * time.Second,
-		CheckpointEvery: 100_000, CheckpointAge: 10 * time.Minute,
+		CheckpointEntries: 100_000, CheckpointInterval: 10 * time.Minute,
 		LogLevel: "info", LogFormat: "text",
 	}
 }
 
 // flags declares the settings.
 func (c *config) flags(cmd *cobra.Command) {
-	join(opt(&c.DataDir, "data-dir", "data directory; created if missing"),
-		opt(&c.HTTPAddr, "http-addr", "address of the HTTP API; port 0 picks a free one"),
-		opt(&c.RaftAddr, "raft-addr", "address for the other nodes; port 0 picks a free one"),
-		opt(&c.NodeID, "node-id",
-			"name of this node, kept from the first start on (default: the host's name)"),
-		opt(&c.RaftAdvertise, "raft-advertise",
-			"HOST:PORT at which the other nodes reach raft-addr (default: raft-addr)"),
-		opt(&c.HTTPAdvertise, "http-advertise",
-			"HOST:PORT at which others reach http-addr (default: http-addr)"),
-		opt(&c.BootstrapExpect, "bootstrap-expect",
-			"number of nodes that form the cluster at its first start; the same on each"),
-		opt(&c.Join, "join",
-			"raft addresses of the cluster's nodes; alone: join the cluster found there"),
-		opt(&c.AutoCreateQueues, "auto-create-queues",
-			"create a missing queue when a message is produced to it"),
-		opt(&c.PushAllowPrivate, "push-allow-private",
-			"let push and webhook targets be on this machine and in private networks"),
-		opt(&c.HistoryRetention, "history-retention", "how long history is kept; 0 for ever"),
-		opt(&c.LogSegmentBytes, "log-segment-bytes",
-			"size of the event log's segments; only for a new data directory"),
-		opt(&c.MaxPayloadBytes, "max-payload-bytes", "largest payload of a message"),
-		opt(&c.MaxRequestBytes, "max-request-bytes", "largest body of a request"),
-		opt(&c.Archive, "archive", "keep sealed segments of the log in this directory, "+
-			"the same on all nodes; retention waits for it"),
-		opt(&c.ArchiveInterval, "archive-interval", "how often to check for segments to archive"),
-		opt(&c.CheckpointEvery, "checkpoint-entries",
-			"take a checkpoint after this number of entries"),
-		opt(&c.CheckpointAge, "checkpoint-interval",
-			"take a checkpoint at this interval, if anything happened"),
-		opt(&c.LogLevel, "log-level", "debug, info, warn or error; reloaded on SIGHUP"),
-		opt(&c.LogFormat, "log-format", "text or json"),
-		opt(&c.AdminAddr, "admin-addr", "address for pprof; none if empty"),
-		opt(&c.Insecure, "insecure",
-			"serve beyond loopback without authentication; needs QLOGD_INSECURE=1 too"),
-		opt(&c.AuthFile, "auth-file",
-			"YAML file of tokens and rights; reloaded on SIGHUP (default: no authentication)"),
-		opt(&c.OpenMetrics, "open-metrics", "with auth-file: /metrics needs no token"),
-		opt(&c.TLSCert, "tls-cert", "PEM certificate of the HTTP API; reloaded when it changes"),
-		opt(&c.TLSKey, "tls-key", "its PEM key"),
-		opt(&c.RaftTLSCert, "raft-tls-cert",
-			"PEM certificate of this node for the other nodes; reloaded when it changes"),
-		opt(&c.RaftTLSKey, "raft-tls-key", "its PEM key"),
-		opt(&c.RaftTLSCA, "raft-tls-ca",
-			"PEM certificates of the authority that signs the nodes' certificates"),
-		opt(&c.SecretsDir, "secrets-dir",
-			"folder of files with webhooks' secrets (secret_file); reloaded when they change"),
-		opt(&c.TrustedProxies, "trusted-proxies",
-			"addresses and networks (CIDR) of proxies whose X-Forwarded-For is trusted"),
-		opt(&c.file, "config", "read settings from this YAML file"))(cmd)
+	join(fields(c), opt(&c.file, "config"))(cmd)
 }
 
 // load reads what the command line left open from the environment, then from the file,
@@ -225,7 +178,7 @@ func (c *config) check() error {
 		{c.MaxPayloadBytes < 1 || c.MaxRequestBytes < c.MaxPayloadBytes,
 			"max-payload-bytes must be at least 1, max-request-bytes at least as much"},
 		{c.MaxRequestBytes > 256<<20, fmt.Sprintf("max-request-bytes must be at most %d", 256<<20)},
-		{c.CheckpointEvery < 1 || c.CheckpointAge < time.Second,
+		{c.CheckpointEntries < 1 || c.CheckpointInterval < time.Second,
 			"checkpoint-entries must be at least 1, checkpoint-interval at least 1s"},
 		{c.ArchiveInterval < 100*time.Millisecond, "archive-interval must be at least 100ms"},
 		{c.NodeID != "" && !event.ValidNode(c.NodeID), "node-id must match " + event.NodeNames},

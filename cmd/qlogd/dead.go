@@ -23,20 +23,6 @@ type deadFilter struct {
 	all bool // of a command that moves them: no filter at all
 }
 
-func (d *deadFilter) flags(cmd *cobra.Command) {
-	join(opt(&d.Reason, "reason", "why it died: max_attempts, expired, rejected, key_dead"),
-		opt(&d.Error, "error", "part of the error text, in any case"),
-		opt(&d.Key, "key", "its ordering key"),
-		opt(&d.Kind, "kind", "its kind"),
-		opt(&d.From, "from", "it died at that instant or later: "+instantHelp),
-		opt(&d.To, "to", "it died at that instant or earlier"),
-		opt(&d.Fingerprint, "fingerprint", "of a group of qlogd dead groups"))(cmd)
-}
-
-func (d *deadFilter) allFlag(cmd *cobra.Command) {
-	opt(&d.all, "all", "all that died in the queue")(cmd)
-}
-
 // chosen returns either ids or a filter. Selecting all needs --all.
 func (f *deadFilter) chosen(ids []string) ([]string, *wire.DeadFilter, error) {
 	given := f.DeadFilter != (wire.DeadFilter{})
@@ -95,9 +81,7 @@ func (a *app) deadListCmd() *cobra.Command {
 			}
 		}
 		return list(a, dead, nil, header, row)
-	}, d.flags, opt(&replayed, "replayed",
-		"those that were replayed, as long as history keeps them"),
-		opt(&limit, "limit", "most messages"))
+	}, fields(&d.DeadFilter), opt(&replayed, "replayed"), opt(&limit, "limit"))
 }
 
 func (a *app) deadGroupsCmd() *cobra.Command {
@@ -112,7 +96,7 @@ func (a *app) deadGroupsCmd() *cobra.Command {
 					return []any{g.Count, g.Fingerprint, g.Reason, a.when(g.FirstFailedAt),
 						a.when(g.LastFailedAt), short(g.Error, 100)}
 				})
-		}, d.flags, opt(&limit, "limit", "most groups"))
+		}, fields(&d.DeadFilter), opt(&limit, "limit"))
 }
 
 func (a *app) deadShowCmd() *cobra.Command {
@@ -164,15 +148,9 @@ func (a *app) deadReplayCmd() *cobra.Command {
 			return moved{done, done.Replayed, done.Messages, done.Sample, done.Skipped, nil},
 				nil
 		})
-	}, d.flags, d.allFlag, a.destroyFlags,
-		opt(&r.Order, "order", "original (the default of fifo and per_key), append, or head"),
-		opt(&r.To, "to-queue", "another queue than the one in which they died"),
-		opt(&r.RatePerSecond, "rate", "messages per second (1-10000)"),
-		opt(&r.MaxReplays, "max-replays",
-			"skip messages already replayed this many times (0 = no limit; default 100)"),
-		opt(&payload, "payload",
-			"JSON, or @FILE, in place of the message's own; that stays in the log"),
-		opt(&wait, "wait", "wait for the end of a task"))
+	}, fields(&d.DeadFilter), opt(&d.all, "all"), a.destroyFlags, opt(&r.Order, "order"),
+		opt(&r.To, "to-queue"), opt(&r.RatePerSecond, "rate"), opt(&r.MaxReplays, "max-replays"),
+		opt(&payload, "payload"), opt(&wait, "wait"))
 }
 
 // moved is what a replay or a purge has done, or would do.
@@ -264,7 +242,7 @@ func (a *app) deadPurgeCmd() *cobra.Command {
 			}
 			return moved{done, done.Purged, nil, done.Sample, done.Skipped, nil}, nil
 		})
-	}, d.flags, d.allFlag, a.destroyFlags, opt(&wait, "wait", "wait for the end of a task"))
+	}, fields(&d.DeadFilter), opt(&d.all, "all"), a.destroyFlags, opt(&wait, "wait"))
 }
 
 func (a *app) taskCmd() *cobra.Command {
@@ -289,7 +267,7 @@ func (a *app) taskListCmd() *cobra.Command {
 					return []any{t.ID, t.Type, t.Queue, t.Status, t.Done, t.Total, t.Skipped,
 						a.when(t.CreatedAt), a.when(t.EndedAt)}
 				})
-		}, opt(&status, "status", "running, cancelled, completed or failed"))
+		}, opt(&status, "status"))
 }
 
 func (a *app) task(t *wire.Task, err error) error {

@@ -47,9 +47,7 @@ func (a *app) applyCmd() *cobra.Command {
 			return d.refused(err)
 		}
 		return a.changes(changes, dry)
-	}, repeated(&files, "file|f", "a YAML or JSON file with queues and webhooks; "+
-		"- is stdin; may be given several times"),
-		opt(&dry, "dry-run", "show what would change without changing anything"))
+	}, repeated(&files, "file|f"), opt(&dry, "dry-run"))
 }
 
 // refused joins all mistakes that the server reports to one error.
@@ -343,7 +341,7 @@ func (a *app) exportCmd() *cobra.Command {
 				return a.wire(d)
 			}
 			return writeDefinitions(a.stdout, d)
-		}, a.addrFlag, a.authFlags, opt(&at, "at", atHelp), outputFlag(&output, "yaml", "json")))
+		}, a.addrFlag, a.authFlags, opt(&at, "at"), outputFlag(&output, "yaml", "json")))
 }
 
 // writeDefinitions writes definitions as YAML. What is not set is left out, and a

@@ -217,9 +217,9 @@ func (e *engine) raftOptions(sink raft.Metrics) raft.Options {
 		FS:            vfs.OS{}, Wall: time.Now,
 		Net: e.peers, HTTPAddr: e.peers.Self().HTTP, Contacts: c.Join,
 		Logger: e.logger, Metrics: sink, OnFatal: e.fail,
-		SnapshotThreshold: c.CheckpointEvery, SnapshotInterval: c.CheckpointAge,
+		SnapshotThreshold: c.CheckpointEntries, SnapshotInterval: c.CheckpointInterval,
 		// Frequent checkpoints are often wanted for a short Raft log behind them.
-		TrailingLogs: min(max(c.CheckpointEvery, 256), 4096),
+		TrailingLogs: min(max(c.CheckpointEntries, 256), 4096),
 		ClockOffset:  e.card.ClockOffsetMS, Initial: e.card.Initial,
 		FreeBytes: func() (uint64, error) { return freeBytes(c.DataDir) },
 	}

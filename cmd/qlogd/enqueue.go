@@ -41,21 +41,12 @@ func (a *app) enqueueCmd() *cobra.Command {
 
 func (e *enqueuer) flags(cmd *cobra.Command) {
 	m := &e.message
-	join(opt(&e.queue, "queue", "the queue, in place of the first argument"),
-		opt(&e.imported, "import", "messages of another system: each has a source_id, "+
-			"and one that is in the queue is ignored"),
-		opt(&e.file, "file|f", "read values from this file (- is stdin)"),
-		opt(&e.as, "as", "what a value is: auto, payload or message"),
-		opt(&e.batch, "batch", "most messages in one request, 1 to 1000"),
-		opt(&m.Key, "key", "ordering key"),
-		opt(&m.Priority, "priority", "1 (first) to 10; 0 is the server's 5"),
-		millis(func(ms int64) { m.DelayMS = ms }, "delay", "deliver not before this from now"),
-		millis(func(ms int64) { m.TTLMS = ms }, "ttl", "discard it if it is not acked by then"),
-		opt(&m.Kind, "kind", "kind, for lease --kind"),
-		opt(&m.CorrelationID, "correlation-id", "id that a group of messages shares"),
-		opt(&m.IdempotencyKey, "idempotency-key",
-			"of a single message: a second one with it is a duplicate"),
-		opt(&m.Headers, "header", "NAME=VALUE, can be repeated"))(cmd)
+	join(opt(&e.queue, "queue"), opt(&e.imported, "import"), opt(&e.file, "file|f"),
+		opt(&e.as, "as"), opt(&e.batch, "batch"), opt(&m.Key, "key"), opt(&m.Priority, "priority"),
+		millis(func(ms int64) { m.DelayMS = ms }, "delay"),
+		millis(func(ms int64) { m.TTLMS = ms }, "ttl"),
+		opt(&m.Kind, "kind"), opt(&m.CorrelationID, "correlation-id"),
+		opt(&m.IdempotencyKey, "idempotency-key"), opt(&m.Headers, "header"))(cmd)
 }
 
 func (e *enqueuer) run(a *app, c request) error {

@@ -2,6 +2,7 @@ package main
 
 import (
 	_ "embed"
+	"maps"
 	"strings"
 	"sync"
 
@@ -10,7 +11,7 @@ import (
 
 // helpText describes each command: after "# " its name and aliases, as in list|ls, and its
 // arguments, of which WORD is required, [WORD] optional, and … allows several; then a line,
-// a longer text, and examples.
+// a longer text, flags and examples. Flags of several commands are described in Go.
 //
 //go:embed help.txt
 var helpText string
@@ -40,6 +41,7 @@ func describe(name string) *cobra.Command {
 		panic("help.txt does not describe " + name)
 	}
 	text, example, _ := strings.Cut(text, "\n\nExamples:\n")
+	text, flags, _ := strings.Cut(text, "\n\nFlags:\n")
 	short, long, _ := strings.Cut(text, "\n\n")
 	words := strings.Fields(title)[strings.Count(name, " "):]
 	aliases := strings.Split(words[0], "|")
@@ -59,6 +61,7 @@ func describe(name string) *cobra.Command {
 	return &cobra.Command{
 		Use: strings.Join(words, " "), Aliases: aliases[1:],
 		Short: short, Long: strings.TrimSpace(long), Example: strings.TrimRight(example, "\n"),
+		Annotations: flagTexts(flags),
 		Args: func(cmd *cobra.Command, args []string) error {
 			if n := len(args); n < least || n > most {
 				return usagef("%s given; usage: %s",
@@ -67,4 +70,37 @@ func describe(name string) *cobra.Command {
 			return nil
 		},
 	}
+}
+
+// flagTexts returns the texts of a command's flags by name. A line that begins with more than
+// two spaces continues the one before; "those of COMMAND" stands for others.
+func flagTexts(lines string) map[string]string {
+	texts := map[string]string{}
+	name := ""
+	for line := range strings.Lines(lines) {
+		text := strings.TrimSpace(line)
+		if strings.HasPrefix(line, "   ") {
+			texts[name] += " " + text
+			continue
+		}
+		name, text, _ = strings.Cut(text, " ")
+		if text = strings.TrimSpace(text); name == "those" { // of COMMAND
+			maps.Copy(texts, describe(strings.TrimPrefix(text, "of ")).Annotations)
+		} else {
+			texts[name] = text
+		}
+	}
+	return texts
+}
+
+// flagText returns the text of a flag: the given one, or the one in the command's help.
+func flagText(cmd *cobra.Command, name string, given []string) string {
+	text := strings.Join(given, "")
+	if text == "" {
+		text = cmd.Annotations[name]
+	}
+	if text == "" {
+		panic("help.txt does not describe --" + name + " of " + cmd.Name())
+	}
+	return text
 }

@@ -3,7 +3,6 @@ package main
 import (
 	"bufio"
 	"bytes"
-	"cmp"
 	"context"
 	"encoding/hex"
 	"errors"
@@ -107,10 +106,7 @@ type logSource struct {
 func (s *logSource) local() bool { return s.dataDir != "" || s.archive != "" }
 
 func (s *logSource) flags(cmd *cobra.Command) {
-	join(opt(&s.dataDir, "data-dir", "read the log of this data directory"),
-		opt(&s.reach.addr, "addr",
-			"ask a running server (default $QLOGD_ADDR or "+defaultAddr+")"),
-		opt(&s.archive, "archive", "read an archive, DIR, alone or before --data-dir"),
+	join(opt(&s.dataDir, "data-dir"), opt(&s.reach.addr, "addr"), opt(&s.archive, "archive"),
 		exclusive("data-dir", "addr"), exclusive("archive", "addr"), s.authFlags)(cmd)
 }
 
@@ -234,8 +230,7 @@ func (a *app) logArchiveCmd() *cobra.Command {
 		}
 		a.fromEnv(&dataDir, "QLOGD_DATA_DIR", defaultDataDir)
 		return a.archiveDir(ctx, dataDir, to, refresh)
-	}, opt(&dataDir, "data-dir", dataDirHelp), opt(&to, "to", "where to: DIR"),
-		opt(&refresh, "refresh", "also replace segments of which contents were erased since"))
+	}, opt(&dataDir, "data-dir"), opt(&to, "to"), opt(&refresh, "refresh"))
 }
 
 func (a *app) archiveDir(ctx context.Context, dataDir, to string, refresh bool) error {
@@ -293,10 +288,7 @@ func (a *app) exportHeadsCmd() *cobra.Command {
 	x := &headExporter{logSource: logSource{app: a}, every: time.Minute}
 	return a.plain("log export-heads",
 		func(ctx context.Context, _ []string) error { return x.run(ctx) },
-		x.flags, opt(&x.all, "all",
-			"of a data directory: also a head for the end of each sealed segment"),
-		opt(&x.follow, "follow", "stay, and write a head whenever there is a new one"),
-		opt(&x.every, "every", "with --follow: interval between two looks"))
+		x.flags, opt(&x.all, "all"), opt(&x.follow, "follow"), opt(&x.every, "every"))
 }
 
 func (x *headExporter) run(ctx context.Context) error {
@@ -306,26 +298,27 @@ func (x *headExporter) run(ctx context.Context) error {
 	if x.all && !x.local() {
 		return usagef("--all wants --data-dir or --archive")
 	}
-	var last *wire.LogHead
+	var last []replay.Head // the one written last
 	for {
-		head, again, err := x.look(ctx, last)
+		head, err := x.newHead(ctx, last)
 		switch {
+		case errors.As(err, new(*replay.Difference)):
+			return &exitError{exitDifference, err}
 		case err != nil && (!x.follow || last == nil):
 			return refusal(err)
 		case err != nil:
 			if ctx.Err() == nil {
 				fmt.Fprintln(x.stderr, "qlogd:", err, "(trying again)")
 			}
-		default:
-			if err := stillHolds(last, head, again); err != nil {
+		case last == nil || head.Index > last[0].Index:
+			if err := x.wire(head); err != nil {
 				return err
 			}
-			if last == nil || head.Index > last.Index {
-				if err := x.wire(head); err != nil {
-					return err
-				}
-				last = head
+			h, err := headFrom(head)
+			if err != nil {
+				return err
 			}
+			last = []replay.Head{h}
 		}
 		if !x.follow || ctx.Err() != nil {
 			return nil
@@ -334,86 +327,74 @@ func (x *headExporter) run(ctx context.Context) error {
 	}
 }
 
-// look returns the log's head, and what it has at the last head: nil if retention has deleted it.
-func (x *headExporter) look(ctx context.Context, last *wire.LogHead) (
-	head, again *wire.LogHead, err error) {
-	at := func(index uint64) (*wire.LogHead, error) { return x.serverHead(ctx, index) }
-	if x.local() {
-		d, err := x.open(ctx)
-		if err != nil {
-			return nil, nil, err
-		}
+// newHead returns the log's head, once the log has been compared with the last one.
+func (x *headExporter) newHead(ctx context.Context, last []replay.Head) (*wire.LogHead, error) {
+	chain, d, head, err := x.chain(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if d != nil {
 		defer d.Close()
-		at = func(index uint64) (*wire.LogHead, error) { return dirHead(d, index) }
-		for _, s := range d.Log.Segments() {
-			if !x.all || last != nil || !s.Sealed {
-				break
-			}
-			h, err := dirHead(d, s.Last)
-			if err == nil {
-				err = x.wire(h)
-			}
-			if err != nil {
-				return nil, nil, err
-			}
+	}
+	if last != nil {
+		r, err := chain.Compare(ctx, last)
+		if err != nil && r.Deleted == 0 { // what retention has deleted can't be compared
+			return nil, err
 		}
+		return head, nil
 	}
-	if head, err = at(newest); err == nil && last != nil && last.Index <= head.Index {
-		again, err = at(last.Index)
+	if !x.all {
+		return head, nil
 	}
-	return head, again, err
-}
-
-// newest is the index of the log's head, whatever it is.
-const newest = math.MaxUint64
-
-// serverHead returns a server's head at an index, nil if retention has deleted it.
-func (s *logSource) serverHead(ctx context.Context, index uint64) (*wire.LogHead, error) {
-	if s.asked == nil {
-		var err error
-		if s.asked, err = s.server(); err != nil {
+	for _, s := range d.Log.Segments() {
+		if !s.Sealed {
+			continue
+		}
+		h, err := replay.HeadAt(d.Log, s.Last)
+		if err == nil {
+			err = x.wire(headOf(h, d.Node))
+		}
+		if err != nil {
 			return nil, err
 		}
 	}
-	if index == newest {
-		return s.asked.LogHead(ctx)
-	}
-	h, err := s.asked.LogHead(ctx, client.At(fmt.Sprintf("index:%d", index)))
-	if errors.Is(err, client.ErrHistoryExpired) {
-		return nil, nil
-	}
-	return h, err
+	return head, nil
 }
 
-// dirHead does the same with a data directory.
-func dirHead(d *replay.Dir, index uint64) (*wire.LogHead, error) {
-	h, err := replay.HeadAt(d.Log, index)
-	if errors.Is(err, log.ErrGone) && index != newest {
-		return nil, nil
+// chain returns the log's chain and its head, and the directory if it is not a server's.
+func (s *logSource) chain(ctx context.Context) (
+	chain replay.Chain, d *replay.Dir, head *wire.LogHead, err error) {
+	if s.local() {
+		if d, err = s.open(ctx); err != nil {
+			return chain, nil, nil, err
+		}
+		h, err := replay.HeadAt(d.Log, math.MaxUint64)
+		if err != nil {
+			return chain, nil, nil, errors.Join(err, d.Close())
+		}
+		out := headOf(h, d.Node)
+		return d.Chain(), d, &out, nil
 	}
-	out := headOf(h, d.Node)
-	return &out, err
-}
-
-// stillHolds compares an earlier head with the log's head, and with what the log has at the earlier
-// one's index: nil if retention has deleted it.
-func stillHolds(before, head, now *wire.LogHead) (err error) {
-	switch {
-	case before == nil:
-		return nil
-	case head.ClusterID != before.ClusterID:
-		err = fmt.Errorf("this is a foreign log: it is of cluster %s, "+
-			"the head before was of cluster %s", head.ClusterID, before.ClusterID)
-	case head.Index < before.Index:
-		err = fmt.Errorf("the log's tail was cut off: it ended at index %d, and now at %d",
-			before.Index, head.Index)
-	case now != nil && now.ChainHash != before.ChainHash:
-		err = fmt.Errorf("history was rewritten up to index %d: the chain was %.16s… there, "+
-			"and now is %.16s…", before.Index, before.ChainHash, now.ChainHash)
-	default:
-		return nil
+	if s.asked == nil {
+		if s.asked, err = s.server(); err != nil {
+			return chain, nil, nil, err
+		}
 	}
-	return &exitError{exitDifference, err}
+	if head, err = s.asked.LogHead(ctx); err != nil {
+		return chain, nil, nil, err
+	}
+	at := func(index uint64) ([32]byte, error) {
+		h, err := s.asked.LogHead(ctx, client.At(fmt.Sprintf("index:%d", index)))
+		if errors.Is(err, client.ErrHistoryExpired) {
+			err = log.ErrGone
+		}
+		if err != nil {
+			return [32]byte{}, err
+		}
+		parsed, err := headFrom(h)
+		return parsed.Chain, err
+	}
+	return replay.Chain{ClusterID: head.ClusterID, End: head.Index, At: at}, nil, head, nil
 }
 
 // headsBody is the result of comparing with heads, with --output json.
@@ -444,8 +425,11 @@ func (a *app) logVerifyCmd() *cobra.Command {
 					return usagef("--addr wants --heads: " +
 						"only a data directory can be checked by itself")
 				}
-				report, err := s.serverHeads(ctx, kept)
-				return s.printHeads(report, err)
+				chain, _, _, err := s.chain(ctx)
+				if err != nil {
+					return refusal(err)
+				}
+				return s.compareHeads(ctx, chain, kept)
 			}
 			if !s.local() {
 				a.fromEnv(&s.dataDir, "QLOGD_DATA_DIR", defaultDataDir)
@@ -462,9 +446,25 @@ func (a *app) logVerifyCmd() *cobra.Command {
 				return err
 			}
 			defer d.Close()
-			report, err := d.Heads(ctx, kept)
-			return s.printHeads(report, err)
-		}, s.flags, opt(&heads, "heads", "a file of heads, one JSON line each (- is stdin)"))
+			return s.compareHeads(ctx, d.Chain(), kept)
+		}, s.flags, opt(&heads, "heads"))
+}
+
+// headFrom is the opposite of headOf.
+func headFrom(w *wire.LogHead) (h replay.Head, err error) {
+	chain, err := hex.DecodeString(w.ChainHash)
+	if err != nil || len(chain) != 32 {
+		return h, errors.New("chain_hash must be 64 hex digits")
+	}
+	h = replay.Head{
+		ClusterID: w.ClusterID, Index: w.Index, Chain: [32]byte(chain), Time: int64(w.Time),
+	}
+	if w.EventID != "" {
+		if h.EventID, err = event.ParseID(w.EventID); err != nil {
+			return h, fmt.Errorf("event_id is %w", err)
+		}
+	}
+	return h, nil
 }
 
 // parseHeads reads what export-heads has written.
@@ -478,20 +478,13 @@ func parseHeads(name string, b []byte) ([]replay.Head, error) {
 			continue
 		}
 		var w wire.LogHead
-		if err := json.Unmarshal(text, &w); err != nil {
+		var h replay.Head
+		err := json.Unmarshal(text, &w)
+		if err == nil {
+			h, err = headFrom(&w)
+		}
+		if err != nil {
 			return nil, usagef("%s:%d: not a head: %w", name, line, err)
-		}
-		chain, err := hex.DecodeString(w.ChainHash)
-		if err != nil || len(chain) != 32 {
-			return nil, usagef("%s:%d: not a head: chain_hash must be 64 hex digits", name, line)
-		}
-		h := replay.Head{
-			ClusterID: w.ClusterID, Index: w.Index, Chain: [32]byte(chain), Time: int64(w.Time),
-		}
-		if w.EventID != "" {
-			if h.EventID, err = event.ParseID(w.EventID); err != nil {
-				return nil, usagef("%s:%d: not a head: event_id is %w", name, line, err)
-			}
 		}
 		out = append(out, h)
 	}
@@ -504,43 +497,13 @@ func parseHeads(name string, b []byte) ([]replay.Head, error) {
 	return out, nil
 }
 
-// serverHeads compares heads with a running server's chain.
-func (s *logSource) serverHeads(ctx context.Context, heads []replay.Head) (
-	r replay.HeadsReport, err error) {
-	r.Heads = len(heads)
-	now, err := s.serverHead(ctx, newest)
-	if err != nil {
-		return r, refusal(err)
-	}
-	for _, h := range heads {
-		kept := headOf(h, &datadir.Node{ClusterID: cmp.Or(h.ClusterID, now.ClusterID)})
-		var there *wire.LogHead
-		if kept.Index <= now.Index {
-			if there, err = s.serverHead(ctx, kept.Index); err != nil {
-				return r, refusal(err)
-			}
-			if there == nil {
-				r.Deleted++
-				continue
-			}
-		}
-		if err := stillHolds(&kept, now, there); err != nil {
-			return r, &replay.Difference{Index: r.Newest + 1, Err: err}
-		}
-		r.Equal, r.Newest = r.Equal+1, max(r.Newest, kept.Index)
-	}
-	if r.Equal == 0 {
-		return r, fmt.Errorf("none of the %d heads could be compared with the log: "+
-			"retention has deleted all of them", r.Heads)
-	}
-	return r, nil
-}
-
-// printHeads prints the result of comparing.
-func (s *logSource) printHeads(r replay.HeadsReport, err error) error {
+// compareHeads compares a chain with heads, and prints the result.
+func (s *logSource) compareHeads(ctx context.Context, chain replay.Chain,
+	heads []replay.Head) error {
+	r, err := chain.Compare(ctx, heads)
 	diff, different := errors.AsType[*replay.Difference](err)
 	if err != nil && !different {
-		return err
+		return refusal(err)
 	}
 	body := headsBody{OK: !different, HeadsReport: r}
 	if different {

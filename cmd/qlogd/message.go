@@ -122,10 +122,7 @@ func (a *app) messageListCmd() *cobra.Command {
 				return []any{m.ID, state, short(m.Key, 32), m.Priority, m.Attempt,
 					a.when(m.EnqueuedAt), short(string(m.Payload), 60)}
 			})
-	}, opt(&q.State, "state", "scheduled, ready or leased"),
-		opt(&q.Key, "key", "only messages with this key"),
-		opt(&at, "at", atHelp),
-		opt(&limit, "limit", "most messages"))
+	}, opt(&q.State, "state"), opt(&q.Key, "key"), opt(&at, "at"), opt(&limit, "limit"))
 }
 
 func (a *app) messageDeleteCmd() *cobra.Command {
@@ -155,9 +152,7 @@ func (a *app) messageResurrectCmd() *cobra.Command {
 			out, err := c.Resurrect(c.ctx, c.args[0], r)
 			return a.answer(out, err, "%s is in %s as %s",
 				out.MessageID, out.Queue, out.NewMessageID)
-		}, opt(&r.Queue, "queue",
-			"into this queue rather than the one that it was in, or had died in"),
-		opt(&payload, "payload", "JSON, or @FILE, in place of the message's own"))
+		}, opt(&r.Queue, "queue"), opt(&payload, "payload"))
 }
 
 // readValue returns a flag's JSON, or that of the file which @FILE names.
@@ -287,12 +282,7 @@ func (a *app) eventsCmd() *cobra.Command {
 			return nil
 		}
 		return a.table(eventHeader, rows)
-	}, opt(&follow, "follow", "keep printing new events as they commit"),
-		opt(&q.After, "after", "only events after this one"),
-		opt(&q.From, "from", "from this instant on: "+instantHelp),
-		opt(&q.To, "to", "up to this instant"),
-		opt(&q.Queue, "queue", "only of this queue"),
-		opt(&q.Type, "type", "only of this type, such as enqueued"),
-		opt(&q.MessageID, "message", "only of this message"),
-		opt(&limit, "limit", "most events; 0 all there are"))
+	}, opt(&follow, "follow"), opt(&q.After, "after"), opt(&q.From, "from"), opt(&q.To, "to"),
+		opt(&q.Queue, "queue"), opt(&q.Type, "type"), opt(&q.MessageID, "message"),
+		opt(&limit, "limit"))
 }

@@ -51,15 +51,14 @@ func (a *app) queueListCmd() *cobra.Command {
 						humanize.IBytes(uint64(s.Bytes)), s.EnqueuedTotal, s.AckedTotal,
 						s.DeadLetteredTotal}
 				})
-		}, opt(&namespace, "namespace", "only queues of this namespace"),
-		opt(&at, "at", atHelp))
+		}, opt(&namespace, "namespace"), opt(&at, "at"))
 }
 
 func (a *app) queueShowCmd() *cobra.Command {
 	var at string
 	return a.remote("queue show",
 		func(c request) error { return a.queue(c.Queue(c.ctx, c.args[0], client.At(at))) },
-		opt(&at, "at", atHelp))
+		opt(&at, "at"))
 }
 
 func (a *app) queue(q *wire.Queue, err error) error {
@@ -126,7 +125,7 @@ func (a *app) queueStatsCmd() *cobra.Command {
 					return []any{m.Start.String(), m.Enqueued, m.Leased, m.Acked, m.Retried,
 						m.LeaseExpired, m.DeadLettered, m.Discarded, m.Replayed}
 				})
-		}, opt(&minutes, "minutes", "how many minutes back, up to 1440 (default 60)"))
+		}, opt(&minutes, "minutes"))
 }
 
 // policyCmd returns a command that changes the policy of a queue.
@@ -139,44 +138,32 @@ func (a *app) policyCmd(name string,
 			return err
 		}
 		return a.queue(do(c, u))
-	}, opt(&policy.file, "policy", "a JSON file with the policy (- is stdin)"),
+	}, opt(&policy.file, "policy"),
 		policy.flags(a.policyMembers()))
 }
 
 // policyMembers are the members of a wire.PolicyUpdate.
 func (a *app) policyMembers() []member {
 	return []member{
-		{"ordering", "ordering", "string", asText, "unordered, fifo or per_key"},
-		{"max-age-seconds", "retention.max_age_seconds", "int", asWholeNumber,
-			"messages not acked by then leave the queue; 0 no limit"},
-		{"max-depth", "retention.max_depth", "int", asWholeNumber,
-			"most messages in the queue; 0 no limit"},
-		{"max-bytes", "retention.max_bytes", "int", asWholeNumber,
-			"most bytes in the queue; 0 no limit"},
-		{"lease-ms", "delivery.lease_ms", "int", asWholeNumber, "how long a lease is by default"},
-		{"max-attempts", "delivery.max_attempts", "int", asWholeNumber,
-			"deliveries in all; 0 no limit"},
-		{"initial-backoff-ms", "delivery.initial_backoff_ms", "int", asWholeNumber,
-			"wait after the first failure"},
-		{"backoff-multiplier", "delivery.backoff_multiplier", "float", asNumber,
-			"how much longer each wait is than the one before"},
-		{"max-backoff-ms", "delivery.max_backoff_ms", "int", asWholeNumber, "longest wait"},
-		{"backoff-jitter", "delivery.backoff_jitter", "float", asNumber,
-			"share by which waits are spread, 0 to 1"},
-		{"backoff-schedule-ms", "delivery.backoff_schedule_ms", "string", asNumbers,
-			"waits in place of a computed backoff: 1000,5000,60000"},
-		{"on-retry", "delivery.on_retry", "string", asText, "block, head or tail (fifo, per_key)"},
-		{"on-dead", "delivery.on_dead", "string", asText,
-			"skip, hold_key or dead_letter_key (fifo, per_key)"},
-		{"dead-letter-queue", "delivery.dead_letter_queue", "string", asTextOrNull,
-			"where dead messages go; auto makes QUEUE.dlq, '' is none"},
-		{"deduplication-window-seconds", "deduplication.window_seconds", "int", asWholeNumber,
-			"how long a message's idempotency key is known"},
-		{"deduplication-by", "deduplication.by", "string", asText, "key or content"},
-		{"namespace", "namespace", "string", asText, "the queue's namespace"},
-		{"description", "description", "string", asText, "for people"},
-		{"message-schema", "message_schema", "string", a.asFile,
-			"a file with a JSON Schema that messages must fit; '' removes it"},
+		{"ordering", "ordering", "string", asText},
+		{"max-age-seconds", "retention.max_age_seconds", "int", asWholeNumber},
+		{"max-depth", "retention.max_depth", "int", asWholeNumber},
+		{"max-bytes", "retention.max_bytes", "int", asWholeNumber},
+		{"lease-ms", "delivery.lease_ms", "int", asWholeNumber},
+		{"max-attempts", "delivery.max_attempts", "int", asWholeNumber},
+		{"initial-backoff-ms", "delivery.initial_backoff_ms", "int", asWholeNumber},
+		{"backoff-multiplier", "delivery.backoff_multiplier", "float", asNumber},
+		{"max-backoff-ms", "delivery.max_backoff_ms", "int", asWholeNumber},
+		{"backoff-jitter", "delivery.backoff_jitter", "float", asNumber},
+		{"backoff-schedule-ms", "delivery.backoff_schedule_ms", "string", asNumbers},
+		{"on-retry", "delivery.on_retry", "string", asText},
+		{"on-dead", "delivery.on_dead", "string", asText},
+		{"dead-letter-queue", "delivery.dead_letter_queue", "string", asTextOrNull},
+		{"deduplication-window-seconds", "deduplication.window_seconds", "int", asWholeNumber},
+		{"deduplication-by", "deduplication.by", "string", asText},
+		{"namespace", "namespace", "string", asText},
+		{"description", "description", "string", asText},
+		{"message-schema", "message_schema", "string", a.asFile},
 	}
 }
 
@@ -196,7 +183,7 @@ func (a *app) queueDeleteCmd() *cobra.Command {
 			}
 			return a.destroy(what, name+" deleted",
 				func() error { return c.DeleteQueue(c.ctx, name, force) })
-		}, a.destroyFlags, opt(&force, "force", "with all the messages that it holds"))
+		}, a.destroyFlags, opt(&force, "force"))
 }
 
 func (a *app) queuePurgeCmd() *cobra.Command {
@@ -233,8 +220,7 @@ func (a *app) queueExplainCmd() *cobra.Command {
 				text += fmt.Sprintf("\n  %s: %s", r.Code, short(r.Text, 400))
 			}
 			return a.answer(x, err, "%s", text)
-		}, opt(&key, "key", "an ordering key"),
-		opt(&message, "message", "a message's id"), exclusive("key", "message"))
+		}, opt(&key, "key"), opt(&message, "message"), exclusive("key", "message"))
 }
 
 func (a *app) messageEraseCmd() *cobra.Command {
@@ -245,7 +231,7 @@ func (a *app) messageEraseCmd() *cobra.Command {
 			r.DryRun = dry
 			return c.EraseMessage(c.ctx, c.args[0], r)
 		})
-	}, a.destroyFlags, opt(&r.Reason, "reason", "why; it is kept"))
+	}, a.destroyFlags, opt(&r.Reason, "reason"))
 }
 
 func (a *app) queueEraseCmd() *cobra.Command {
@@ -260,8 +246,7 @@ func (a *app) queueEraseCmd() *cobra.Command {
 			r.DryRun = dry
 			return c.EraseKey(c.ctx, c.args[0], r)
 		})
-	}, a.destroyFlags, opt(&r.Key, "key", "the key"),
-		opt(&r.Reason, "reason", "why; it is kept"))
+	}, a.destroyFlags, opt(&r.Key, "key"), opt(&r.Reason, "reason"))
 }
 
 // erase counts what would be erased, asks, and starts the task.

@@ -46,24 +46,11 @@ func (a *app) replayCmd() *cobra.Command {
 		out := bufio.NewWriterSize(a.stdout, 64<<10)
 		buffered.stdout, r.app = out, &buffered
 		return errors.Join(r.run(ctx, !terminal(a.stdout)), out.Flush())
-	}, opt(&r.dataDir, "data-dir", dataDirHelp),
-		opt(&a.reach.addr, "addr", "ask a running server at this address instead"),
-		opt(&r.fromText, "from", "first instant"),
-		opt(&r.toText, "to", "last instant"),
-		opt(&r.filter.Queue, "queue", "only this queue"),
-		opt(&r.message, "message", "only this message, through dead-letter queues and replays"),
-		opt(&r.verify, "verify", "check the log and the checkpoints"),
-		opt(&r.diff, "diff", "print what changed between --from and --to"),
-		opt(&r.into, "into", "write a new data directory with the state as of --to"),
-		opt(&r.archive, "archive", "read an archive, DIR, alone or before --data-dir"),
-		opt(&r.whatIf, "what-if", "a YAML file of other policies: "+
-			"queues: {jobs: {delivery: {max_attempts: 3}}}; * is every other queue"),
-		opt(&r.tolerance, "tolerance", "with --what-if: by how much times may differ"),
-		opt(&r.against, "against",
-			"with --diff: compare with another data directory, or with the server at http://…"),
-		opt(&r.bisect, "bisect", "find the first event after which this CEL predicate holds"),
-		opt(&r.exhaustive, "exhaustive",
-			"with --bisect: look at every entry, for a predicate that comes and goes"),
+	}, opt(&r.dataDir, "data-dir"), opt(&a.reach.addr, "addr"), opt(&r.fromText, "from"),
+		opt(&r.toText, "to"), opt(&r.filter.Queue, "queue"), opt(&r.message, "message"),
+		opt(&r.verify, "verify"), opt(&r.diff, "diff"), opt(&r.into, "into"),
+		opt(&r.archive, "archive"), opt(&r.whatIf, "what-if"), opt(&r.tolerance, "tolerance"),
+		opt(&r.against, "against"), opt(&r.bisect, "bisect"), opt(&r.exhaustive, "exhaustive"),
 		exclusive("verify", "diff", "into", "what-if", "bisect"),
 		exclusive("data-dir", "addr"), exclusive("archive", "addr"), a.authFlags)
 }

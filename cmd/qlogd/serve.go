@@ -31,7 +31,7 @@ func (a *app) serveCmd() *cobra.Command {
 // loadConfig reads the settings of the command line, the environment and the file.
 func (a *app) loadConfig() (*config, error) {
 	c := newConfig()
-	cmd := &cobra.Command{}
+	cmd := describe("serve")
 	c.flags(cmd)
 	if err := cmd.ParseFlags(a.args[1:]); err != nil { // after "serve"
 		return nil, err

@@ -77,31 +77,22 @@ func (a *app) webhook(w *wire.Webhook, err error) error {
 // webhookMembers are the members of a wire.WebhookDefinition.
 func (a *app) webhookMembers() []member {
 	return []member{
-		{"queue", "queue", "string", asText, "queue that messages go to"},
-		{"target", "target", "string", asText, "URL to forward to at once, in place of a queue"},
-		{"scheme", "verify_hmac.scheme", "string", asText,
-			"signature: github, pagerduty, stripe, standard, slack, shopify, generic"},
-		{"header", "verify_hmac.header", "string", asText,
-			"header that has the signature, if not the scheme's usual one"},
-		{"prefix", "verify_hmac.prefix", "string", asText, "prefix of a generic signature"},
-		{"secret-env", "verify_hmac.secret_env", "strings", asList,
-			"environment variable of the servers that has the secret; several while it is rotated"},
-		{"secret-file", "verify_hmac.secret_file", "strings", asList,
-			"file below the servers' --secrets-dir that has the secret"},
-		{"max-age-seconds", "max_age_seconds", "int", asWholeNumber,
-			"how far a signed time may be off; 0 no limit"},
-		{"allow-ips", "allow_ips", "strings", asList, "addresses and networks that may send"},
-		{"filter", "filter", "string", asText,
-			"expression: drop webhooks for which it is not true"},
-		{"idempotency-key", "idempotency_key", "string", asText,
-			"expression: a webhook with the same key is a duplicate"},
-		{"key", "key", "string", asText, "expression: the messages' ordering key"},
-		{"kind", "kind", "string", asText, "expression: the messages' kind"},
-		{"priority", "priority", "string", asNumberOrText, "1 to 10, or an expression"},
-		{"payload-schema", "payload_schema", "string", a.asFile,
-			"a file with a JSON Schema that bodies must fit"},
-		{"map", "map_to.input", "stringArray", asField,
-			"FIELD=EXPRESSION of the messages' payload; once for each field"},
+		{"queue", "queue", "string", asText},
+		{"target", "target", "string", asText},
+		{"scheme", "verify_hmac.scheme", "string", asText},
+		{"header", "verify_hmac.header", "string", asText},
+		{"prefix", "verify_hmac.prefix", "string", asText},
+		{"secret-env", "verify_hmac.secret_env", "strings", asList},
+		{"secret-file", "verify_hmac.secret_file", "strings", asList},
+		{"max-age-seconds", "max_age_seconds", "int", asWholeNumber},
+		{"allow-ips", "allow_ips", "strings", asList},
+		{"filter", "filter", "string", asText},
+		{"idempotency-key", "idempotency_key", "string", asText},
+		{"key", "key", "string", asText},
+		{"kind", "kind", "string", asText},
+		{"priority", "priority", "string", asNumberOrText},
+		{"payload-schema", "payload_schema", "string", a.asFile},
+		{"map", "map_to.input", "stringArray", asField},
 	}
 }
 
@@ -128,7 +119,7 @@ func (a *app) webhookPutCmd() *cobra.Command {
 		}
 		w, _, err := c.PutWebhook(c.ctx, c.args[0], d)
 		return a.webhook(w, err)
-	}, opt(&definition.file, "definition", "a JSON file with the definition (- is stdin)"),
+	}, opt(&definition.file, "definition"),
 		definition.flags(a.webhookMembers()), func(cmd *cobra.Command) {
 			most := cmd.Flags().Lookup("max-age-seconds")
 			most.DefValue = strconv.Itoa(webhook.DefaultMaxAgeSeconds)
@@ -177,10 +168,7 @@ func (a *app) webhookTestCmd() *cobra.Command {
 			header.Set(strings.TrimSpace(name), strings.TrimSpace(v))
 		}
 		return a.sendHook(c, w.Name, header, body)
-	}, opt(&env, "secret-env", "environment variable of this command "+
-		"that has the secret (default: the definition's)"),
-		opt(&file, "file", "read the body from this file (- is stdin)"),
-		repeated(&headers, "header|H", "'Name: value' to send along; once for each"))
+	}, opt(&env, "secret-env"), opt(&file, "file"), repeated(&headers, "header|H"))
 }
 
 // signature returns the headers that the sender of a webhook would send.

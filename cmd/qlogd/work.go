@@ -52,13 +52,8 @@ func (a *app) leaseCmd() *cobra.Command {
 				return nil
 			}
 		}
-	}, opt(&o.Max, "max", "most messages, 1 to 1000"),
-		opt(&o.Wait, "wait", "how long to wait while there is nothing, at most 1m"),
-		opt(&o.Lease, "lease", "how long the lease is (default: the queue's policy)"),
-		opt(&o.Worker, "worker", "name of this worker, for display"),
-		opt(&o.Kinds, "kind", "only messages of these kinds"),
-		opt(&ack, "ack", "ack each batch once it is printed"),
-		opt(&all, "all", "with --ack: continue until the queue is empty"))
+	}, opt(&o.Max, "max"), opt(&o.Wait, "wait"), opt(&o.Lease, "lease"), opt(&o.Worker, "worker"),
+		opt(&o.Kinds, "kind"), opt(&ack, "ack"), opt(&all, "all"))
 }
 
 func (a *app) leased(got []wire.LeasedMessage) error {
@@ -161,16 +156,15 @@ func (a *app) ackCmd() *cobra.Command {
 			return nil, usagef("--result is not JSON: %.64q", result)
 		}
 		return c.AckOne(c.ctx, id, r)
-	}, opt(&result, "result", "JSON to keep for duplicates of the message"))
+	}, opt(&result, "result"))
 }
 
 func (a *app) retryCmd() *cobra.Command {
 	var r wire.RetryOne
 	return a.settleCmd("retry",
 		func(c request, id string) (*wire.SettleResult, error) { return c.RetryOne(c.ctx, id, r) },
-		opt(&r.Error, "error", "what went wrong"),
-		millis(func(ms int64) { r.DelayMS = &ms }, "delay",
-			"wait this long (default: the queue's backoff)"))
+		opt(&r.Error, "error"),
+		millis(func(ms int64) { r.DelayMS = &ms }, "delay"))
 }
 
 func (a *app) deadLetterCmd() *cobra.Command {
@@ -178,15 +172,14 @@ func (a *app) deadLetterCmd() *cobra.Command {
 	return a.settleCmd("dead-letter",
 		func(c request, id string) (*wire.SettleResult, error) {
 			return c.DeadLetterOne(c.ctx, id, r)
-		}, opt(&r.Error, "error", "what went wrong"))
+		}, opt(&r.Error, "error"))
 }
 
 func (a *app) extendCmd() *cobra.Command {
 	var r wire.ExtendOne
 	return a.settleCmd("extend",
 		func(c request, id string) (*wire.SettleResult, error) { return c.ExtendOne(c.ctx, id, r) },
-		millis(func(ms int64) { r.LeaseMS = ms }, "lease",
-			"how long from now (default: the queue's policy)"))
+		millis(func(ms int64) { r.LeaseMS = ms }, "lease"))
 }
 
 func (a *app) releaseCmd() *cobra.Command {

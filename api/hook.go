@@ -112,7 +112,8 @@ func (s *Server) verified(q *request, w *compiledWebhook, at time.Time) ([]byte,
 	if w.Signed() {
 		err := errors.New("this server has no secrets")
 		if s.deps.Secrets != nil {
-			secrets, err = s.deps.Secrets.Of(w.Definition.VerifyHMAC)
+			v := w.Definition.VerifyHMAC
+			secrets, err = s.deps.Secrets.Of(v.SecretEnv, v.SecretFile)
 		}
 		if err != nil {
 			p := event.Problemf(codeSecretMissing, "",

@@ -157,7 +157,8 @@ func (s *Server) secretsMissing() (reasons []string) {
 		if err != nil || !w.Signed() {
 			continue
 		}
-		if missing := s.deps.Secrets.Missing(w.Definition.VerifyHMAC); len(missing) > 0 {
+		v := w.Definition.VerifyHMAC
+		if missing := s.deps.Secrets.Missing(v.SecretEnv, v.SecretFile); len(missing) > 0 {
 			reasons = append(reasons, fmt.Sprintf("secret_missing: webhook %s: %s",
 				w.Name, strings.Join(missing, "; ")))
 		}

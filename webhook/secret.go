@@ -9,8 +9,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-
-	"github.com/qlogd/qlogd/api/wire"
 )
 
 // maxSecretFile is the size of a file of secrets.
@@ -42,32 +40,32 @@ func (s *Secrets) Close() error {
 	return s.root.Close()
 }
 
-// Of returns the secrets of a definition. Where this node lacks one of several, the others serve,
-// so that a secret can be rotated node by node. It is an error, which names what is missing and
-// repeats no secret, if it has none.
-func (s *Secrets) Of(v *wire.VerifyHMAC) ([]string, error) {
-	out, missing := s.find(v)
+// Of returns the secrets in environment variables and files. Where this node lacks one of several,
+// the others serve, so that a secret can be rotated node by node. It is an error, which names what
+// is missing and repeats no secret, if it has none.
+func (s *Secrets) Of(env, files []string) ([]string, error) {
+	out, missing := s.find(env, files)
 	if len(out) == 0 {
 		return nil, errors.New(strings.Join(missing, "; "))
 	}
 	return out, nil
 }
 
-// Missing returns which of the secrets that a definition names this node lacks, and why.
-func (s *Secrets) Missing(v *wire.VerifyHMAC) []string {
-	_, missing := s.find(v)
+// Missing returns which of the secrets this node lacks, and why.
+func (s *Secrets) Missing(env, files []string) []string {
+	_, missing := s.find(env, files)
 	return missing
 }
 
-func (s *Secrets) find(v *wire.VerifyHMAC) (out, missing []string) {
-	for _, name := range v.SecretEnv {
+func (s *Secrets) find(env, files []string) (out, missing []string) {
+	for _, name := range env {
 		got := split(s.getenv(name))
 		if len(got) == 0 {
 			missing = append(missing, fmt.Sprintf("environment variable %s is not set", name))
 		}
 		out = append(out, got...)
 	}
-	for _, name := range v.SecretFile {
+	for _, name := range files {
 		got, err := s.file(name)
 		if err != nil {
 			missing = append(missing, fmt.Sprintf("secret file %s: %v", name, err))

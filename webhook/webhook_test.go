@@ -224,26 +224,26 @@ func TestSecrets(t *testing.T) {
 		{wire.VerifyHMAC{SecretFile: wire.Strings{"out"}}, nil,
 			"secret file out: path escapes from parent"},
 	} {
-		got, err := s.Of(&c.v)
+		got, err := s.Of(c.v.SecretEnv, c.v.SecretFile)
 		if !slices.Equal(got, c.want) || (err != nil) != (c.want == nil) || err != nil &&
 			err.Error() != c.missing {
 			t.Errorf("%+v: %q, %v", c.v, got, err)
 		}
-		if missing := strings.Join(s.Missing(&c.v), "; "); missing != c.missing {
+		if missing := strings.Join(s.Missing(c.v.SecretEnv, c.v.SecretFile), "; "); missing != c.missing {
 			t.Errorf("%+v: %s", c.v, missing)
 		}
 	}
 	// A changed file is read again at once.
 	v := wire.VerifyHMAC{SecretFile: wire.Strings{"f"}}
 	write("f", "another")
-	if got, _ := s.Of(&v); !slices.Equal(got, []string{"another"}) {
+	if got, _ := s.Of(v.SecretEnv, v.SecretFile); !slices.Equal(got, []string{"another"}) {
 		t.Error(got)
 	}
 	none, err := NewSecrets(os.Getenv, "")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := none.Of(&v); err == nil || !strings.Contains(err.Error(), "--secrets-dir") {
+	if _, err := none.Of(nil, v.SecretFile); err == nil || !strings.Contains(err.Error(), "--secrets-dir") {
 		t.Error(err)
 	}
 	if _, err := NewSecrets(os.Getenv, filepath.Join(dir, "nowhere")); err == nil {

@@ -3,6 +3,8 @@ package push
 import (
 	"math"
 	"time"
+
+	"golang.org/x/time/rate"
 )
 
 // breaker keeps a queue from hammering a target that is down, and from spending its messages'
@@ -72,28 +74,24 @@ func (b *breaker) allows(n int, now time.Time) (int, time.Duration) {
 	return min(n, 1), 0
 }
 
-// pace is a token bucket: rate deliveries a second, of which a twentieth of a second's may come at
-// once. The queue's lock guards it.
-type pace struct {
-	rate   float64 // 0: no limit
-	tokens float64
-	at     time.Time
+// newPace returns a limiter of perSecond deliveries, nil for no limit. A twentieth of a second's may
+// begin at once.
+func newPace(perSecond float64) *rate.Limiter {
+	if perSecond == 0 {
+		return nil
+	}
+	return rate.NewLimiter(rate.Limit(perSecond), int(max(1, perSecond/20)))
 }
 
-func newPace(rate float64, now time.Time) pace { return pace{rate: rate, tokens: 1, at: now} }
-
-// allows returns how many deliveries of n may begin, and if none, when one may.
-func (p *pace) allows(n int, now time.Time) (int, time.Duration) {
-	if p.rate <= 0 {
+// allowed returns how many deliveries of n may begin, and if none, when one may.
+func allowed(pace *rate.Limiter, n int, now time.Time) (int, time.Duration) {
+	if pace == nil {
 		return n, 0
 	}
-	p.tokens = min(p.tokens+now.Sub(p.at).Seconds()*p.rate, max(1, p.rate/20))
-	p.at = now
-	if p.tokens < 1 {
-		return 0, time.Duration(math.Ceil((1 - p.tokens) / p.rate * float64(time.Second)))
+	tokens := pace.TokensAt(now)
+	if tokens < 1 {
+		wait := (1 - tokens) / float64(pace.Limit()) * float64(time.Second)
+		return 0, time.Duration(math.Ceil(wait))
 	}
-	return min(n, int(p.tokens)), 0
+	return min(n, int(tokens)), 0
 }
-
-// begun takes the tokens of n deliveries.
-func (p *pace) begun(n int) { p.tokens -= float64(n) }

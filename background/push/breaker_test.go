@@ -95,15 +95,14 @@ func TestBreakerAnswers(t *testing.T) {
 
 func TestPace(t *testing.T) {
 	now := time.Unix(1000, 0)
-	p := newPace(0, now)
-	if n, _ := p.allows(7, now); n != 7 {
+	if n, _ := allowed(newPace(0), 7, now); n != 7 {
 		t.Errorf("no limit allows %d", n)
 	}
 	for _, rate := range []float64{0.5, 2, 100, 5000} {
-		p, now := newPace(rate, now), now
+		p, now := newPace(rate), now
 		begun := 0
 		for end := now.Add(10 * time.Second); now.Before(end); {
-			n, wait := p.allows(1000, now)
+			n, wait := allowed(p, 1000, now)
 			if n == 0 {
 				if wait <= 0 {
 					t.Fatalf("rate %g: a wait of %s", rate, wait)
@@ -111,14 +110,14 @@ func TestPace(t *testing.T) {
 				now = now.Add(wait)
 				continue
 			}
-			p.begun(n)
+			p.AllowN(now, n)
 			begun += n
 		}
 		if want := rate * 10; float64(begun) < want-1 || float64(begun) > want*1.06+1 {
 			t.Errorf("rate %g: %d in 10 s", rate, begun)
 		}
 		// Nothing is saved up while nothing comes.
-		if n, _ := p.allows(1000, now.Add(time.Hour)); float64(n) > max(1, rate/20) {
+		if n, _ := allowed(p, 1000, now.Add(time.Hour)); float64(n) > max(1, rate/20) {
 			t.Errorf("rate %g: %d at once", rate, n)
 		}
 	}

@@ -2,6 +2,7 @@ package push
 
 import (
 	"context"
+	"log/slog"
 	"testing"
 	"time"
 
@@ -25,8 +26,8 @@ func TestAnswerQueueFull(t *testing.T) {
 			reg := prometheus.NewRegistry()
 			asked := make(chan event.SettleOp, 1000)
 			e := New(Deps{
-				Registry: reg,
-				Queues:   func() []event.QueueView { return nil },
+				Logger: slog.New(slog.DiscardHandler), Registry: reg,
+				Queues: func() []event.QueueView { return nil },
 				Settle: func(_ context.Context, item event.SettleItem, to string,
 					_ *wire.NewMessage) (event.Settled, error) {
 					asked <- item.Op
@@ -99,7 +100,8 @@ func TestLeasedTooLate(t *testing.T) {
 			var q *queue
 			leases := 0
 			e := New(Deps{
-				Now: func() int64 { return 0 },
+				Logger: slog.New(slog.DiscardHandler),
+				Now:    func() int64 { return 0 },
 				Lease: func(ctx context.Context, _ *event.Lease,
 					_ time.Duration) ([]event.LeasedMessage, error) {
 					if leases++; leases > 1 {

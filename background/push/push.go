@@ -15,7 +15,6 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -45,8 +44,9 @@ type Deps struct {
 	// Content reads an event's content, nil if it was erased.
 	Content func(event.Ref) (*event.Content, error)
 	Now     func() int64 // the log's time, Unix ms
-	// Secrets returns this node's secrets, and which of them it lacks.
-	Secrets func(env, files []string) (secrets, missing []string)
+	// Secrets returns this node's secrets in environment variables and files. An error says what is
+	// missing.
+	Secrets func(env, files []string) ([]string, error)
 
 	Client     *webhook.Client
 	MaxPayload int64  // of a message: bounds bodies, and answers that are enqueued
@@ -75,9 +75,6 @@ type Engine struct {
 
 // New returns an Engine; Start starts it.
 func New(d Deps) *Engine {
-	if d.Logger == nil {
-		d.Logger = slog.New(slog.DiscardHandler)
-	}
 	e := &Engine{
 		d: d, wake: make(chan struct{}, 1), queues: map[string]*queue{},
 		metrics: newMetrics(d.Registry),
@@ -233,12 +230,11 @@ func (e *Engine) keys(t *target) (keys [][]byte, missing string) {
 	if t == nil || len(t.SecretEnv)+len(t.SecretFile) == 0 {
 		return nil, ""
 	}
-	secrets, lacking := e.d.Secrets(t.SecretEnv, t.SecretFile)
-	if len(secrets) == 0 {
-		return nil, strings.Join(lacking, "; ")
-	}
-	keys, err := keysOf(secrets)
+	secrets, err := e.d.Secrets(t.SecretEnv, t.SecretFile)
 	if err != nil {
+		return nil, err.Error()
+	}
+	if keys, err = keysOf(secrets); err != nil {
 		return nil, "the secret can't be used: " + err.Error()
 	}
 	return keys, ""

@@ -6,6 +6,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/time/rate"
+
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/event"
 )
@@ -29,9 +31,9 @@ type queue struct {
 
 	mu        sync.Mutex
 	policy    event.Policy
-	target    *target // nil: the policy is a newer version's
-	answers   bool    // the queue that answers go to exists
-	pace      pace
+	target    *target       // nil: the policy is a newer version's
+	answers   bool          // the queue that answers go to exists
+	pace      *rate.Limiter // nil: no limit
 	breaker   breaker
 	inFlight  map[event.ID]*delivery // by lease
 	leads     bool                   // it may lease
@@ -62,7 +64,7 @@ func (q *queue) set(p *event.Policy, queues map[string]uint32) {
 		q.target = t
 		q.resetBreaker() // perhaps that is what was wrong with it
 		if t != nil {
-			q.pace = newPace(t.RatePerSecond, time.Now())
+			q.pace = newPace(t.RatePerSecond)
 		}
 		q.interrupt()
 	}
@@ -147,7 +149,9 @@ func (q *queue) run() {
 			continue
 		}
 		q.mu.Lock()
-		q.pace.begun(len(leased))
+		if q.pace != nil {
+			q.pace.AllowN(time.Now(), len(leased))
+		}
 		// If the target has changed, or went down, since the lease, the message is given back,
 		// which costs no attempt.
 		late := q.target != t || q.breaker.open && !probe
@@ -196,7 +200,7 @@ func (q *queue) room() (t *target, n int, probe bool, wait time.Duration) {
 	}
 	now := time.Now()
 	if n, wait = q.breaker.allows(n, now); n > 0 {
-		n, wait = q.pace.allows(n, now)
+		n, wait = allowed(q.pace, n, now)
 	}
 	return t, n, q.breaker.open, wait
 }

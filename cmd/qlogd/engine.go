@@ -376,7 +376,7 @@ func (e *engine) newPush(registry *prometheus.Registry) *push.Engine {
 			}
 			return c, err
 		},
-		Now: e.replica.Clock, Secrets: e.pushSecrets,
+		Now: e.replica.Clock, Secrets: e.hooked.Of,
 		Client: e.egress, MaxPayload: e.c.MaxPayloadBytes, Worker: "push@" + e.card.NodeID,
 		Registry: registry, Logger: e.logger,
 	}
@@ -385,16 +385,6 @@ func (e *engine) newPush(registry *prometheus.Registry) *push.Engine {
 			"push_off in its node.json says whether it delivers"
 	}
 	return push.New(d)
-}
-
-// pushSecrets finds secrets where webhooks have theirs.
-func (e *engine) pushSecrets(env, files []string) (secrets, missing []string) {
-	where := &wire.VerifyHMAC{SecretEnv: env, SecretFile: files}
-	secrets, err := e.hooked.Of(where)
-	if err != nil {
-		return nil, e.hooked.Missing(where)
-	}
-	return secrets, nil
 }
 
 // newTasks returns the runner of tasks while this node leads.

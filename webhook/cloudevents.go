@@ -93,7 +93,7 @@ func (e *CloudEvent) check() error {
 			"are too many: an event has at most %d attributes", event.MaxHeaders-1)
 	}
 	for _, name := range e.names() {
-		if err := e.checkOne(name); err != nil {
+		if err := checkAttribute(name, e.Attributes[name]); err != nil {
 			return err
 		}
 	}
@@ -102,8 +102,8 @@ func (e *CloudEvent) check() error {
 
 var attributeName = regexp.MustCompile(`^[a-z0-9]+$`)
 
-func (e *CloudEvent) checkOne(name string) error {
-	v, text := e.Attributes[name].(string)
+func checkAttribute(name string, value any) error {
+	v, text := value.(string)
 	isCore := slices.Contains(core, name)
 	switch {
 	case len(name) > maxName || !attributeName.MatchString(name):
@@ -418,11 +418,9 @@ func CloudEventOf(m *event.MessageView, c *event.Content) *CloudEvent {
 	}
 	e.set("correlationid", c.CorrelationID)
 	for _, h := range c.Headers {
-		if _, ok := e.Attributes[h.Name]; !ok && !slices.Contains(core, h.Name) {
+		_, ok := e.Attributes[h.Name]
+		if !ok && !slices.Contains(core, h.Name) && checkAttribute(h.Name, h.Value) == nil {
 			e.Attributes[h.Name] = h.Value
-			if e.checkOne(h.Name) != nil {
-				delete(e.Attributes, h.Name)
-			}
 		}
 	}
 	return e
@@ -444,14 +442,7 @@ func stamp(ms int64) string { return time.UnixMilli(ms).UTC().Format(timeFormat)
 
 // set sets an attribute to a text, unless that is empty or invalid for it.
 func (e *CloudEvent) set(name, v string) {
-	old, had := e.Attributes[name]
-	e.Attributes[name] = v
-	if v != "" && e.checkOne(name) == nil {
-		return
-	}
-	if had {
-		e.Attributes[name] = old
-	} else {
-		delete(e.Attributes, name)
+	if v != "" && checkAttribute(name, v) == nil {
+		e.Attributes[name] = v
 	}
 }

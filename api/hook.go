@@ -75,14 +75,13 @@ func (s *Server) take(q *request, w *compiledWebhook, at time.Time) (outcome str
 	if err != nil {
 		return "", err
 	}
-	input, err := w.Check(body)
-	if err != nil {
-		return "", q.notJSON(err)
-	}
 	req := webhook.Request{Body: body, Source: source, ReceivedAt: at}
 	req.Headers = w.Headers(q.Header, source, at)
-	m, err := w.Message(&req, input, int(s.opts.MaxPayload))
-	if failed, ok := errors.AsType[*webhook.EvalError](err); ok {
+	m, err := w.Message(&req, int(s.opts.MaxPayload))
+	if errors.Is(err, webhook.ErrBody) {
+		return "", q.notJSON(err)
+	}
+	if failed, ok := errors.AsType[*webhook.FieldError](err); ok {
 		field := clip(failed.Field, 120)
 		return "", bad(field, "%s failed on this request: %s", field, clip(failed.Err.Error(), 200))
 	}

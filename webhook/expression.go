@@ -123,53 +123,54 @@ func boundedStrings() []cel.EnvOption {
 	}
 }
 
-// ExprError says why an expression was refused when it was compiled.
-type ExprError struct {
-	Field string // of an Object: whose expression it is; else ""
-	text  string
+// FieldError says which field's expression was refused when it was compiled, or failed when it was
+// evaluated, and why. Of an Object's error that is none of its fields, Field is "".
+type FieldError struct {
+	Field string
+	Err   error
 }
 
-func (e *ExprError) Error() string { return e.text }
+func (e *FieldError) Error() string { return e.Field + ": " + e.Err.Error() }
+func (e *FieldError) Unwrap() error { return e.Err }
 
 // In returns the name of the field that is wrong, of an object with this name.
-func (e *ExprError) In(object string) string { return strings.TrimSuffix(object+"."+e.Field, ".") }
-
-func exprErrorf(format string, args ...any) error {
-	return &ExprError{text: fmt.Sprintf(format, args...)}
-}
+func (e *FieldError) In(object string) string { return strings.TrimSuffix(object+"."+e.Field, ".") }
 
 // Program is a compiled expression. It is safe for concurrent use.
-type Program struct{ program cel.Program }
+type Program struct {
+	program cel.Program
+	gives   *cel.Type
+}
 
 // Compile checks an expression's syntax and types. gives is the type of its result: JSON, Bool,
-// String or Int. An error is an *ExprError, with line and column from 1.
+// String or Int. An error has line and column, from 1.
 func (e *Env) Compile(text string, gives *cel.Type) (*Program, error) {
 	if strings.TrimSpace(text) == "" {
-		return nil, exprErrorf("is empty")
+		return nil, errors.New("is empty")
 	}
 	if len(text) > maxExpression {
-		return nil, exprErrorf("has %d bytes, at most %d are taken", len(text), maxExpression)
+		return nil, fmt.Errorf("has %d bytes, at most %d are taken", len(text), maxExpression)
 	}
 	ast, issues := e.env.Compile(text)
 	if list := issues.Errors(); len(list) > 0 {
 		at := list[0].Location
-		return nil, exprErrorf("line %d, column %d: %s",
+		return nil, fmt.Errorf("line %d, column %d: %s",
 			max(at.Line(), 1), max(at.Column(), 0)+1, clip(list[0].Message))
 	}
 	if err := issues.Err(); err != nil {
-		return nil, exprErrorf("%s", clip(err.Error()))
+		return nil, errors.New(clip(err.Error()))
 	}
 	t := ast.OutputType()
 	if gives != JSON && !t.IsExactType(cel.DynType) && !t.IsExactType(gives) {
-		return nil, exprErrorf("must give %s, this gives %s%s",
+		return nil, fmt.Errorf("must give %s, this gives %s%s",
 			typeNames[gives], t, typeHints[gives])
 	}
 	// OptOptimize compiles constant patterns and builds constant lists once.
 	p, err := e.env.Program(ast, cel.CostLimit(maxCost), cel.EvalOptions(cel.OptOptimize))
 	if err != nil {
-		return nil, exprErrorf("%s", clip(err.Error()))
+		return nil, errors.New(clip(err.Error()))
 	}
-	return &Program{p}, nil
+	return &Program{p, gives}, nil
 }
 
 var typeNames = map[*cel.Type]string{
@@ -178,40 +179,24 @@ var typeNames = map[*cel.Type]string{
 
 var typeHints = map[*cel.Type]string{String: "; string(…) makes one"}
 
-// Bool evaluates an expression that gives true or false.
-func (p *Program) Bool(vars Vars) (bool, error) {
-	v, err := p.eval(vars)
-	if b, ok := v.(types.Bool); ok || err != nil {
-		return bool(b), err
-	}
-	return false, wrongType(Bool, v)
-}
-
-// Text evaluates an expression that gives a string. A number is refused: whether 1 and 1.0 are the
-// same would depend on how the JSON was written.
-func (p *Program) Text(vars Vars) (string, error) {
-	v, err := p.eval(vars)
-	if s, ok := v.(types.String); ok || err != nil {
-		return string(s), err
-	}
-	return "", wrongType(String, v)
-}
-
-// Int evaluates an expression that gives a whole number.
-func (p *Program) Int(vars Vars) (int64, error) {
+// Value evaluates an expression that gives a bool, a string or, as an int64, a whole number. A number
+// in place of a string is refused: whether 1 and 1.0 are the same would depend on how the JSON was
+// written.
+func (p *Program) Value(vars Vars) (any, error) {
 	v, err := p.eval(vars)
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
-	switch n := v.(type) {
-	case types.Int:
-		return int64(n), nil
-	case types.Double: // a whole number as some JSON writers write it: 5.0
-		if i := int64(n); float64(i) == float64(n) {
-			return i, nil
+	if p.gives == Int {
+		if f, ok := v.(types.Double); ok && float64(int64(f)) == float64(f) {
+			v = types.Int(f) // a whole number as some JSON writers write it: 5.0
 		}
 	}
-	return 0, wrongType(Int, v)
+	if v.Type() != p.gives {
+		return nil, fmt.Errorf("it must give %s, and gave %s%s",
+			typeNames[p.gives], kindOf(v), typeHints[p.gives])
+	}
+	return v.Value(), nil
 }
 
 // errMissing is wrapped by the error of an expression that reads a field that an object lacks.
@@ -230,10 +215,6 @@ func (p *Program) eval(vars Vars) (ref.Val, error) {
 		return nil, fmt.Errorf("%w%s", errMissing, rest)
 	}
 	return nil, errors.New(text)
-}
-
-func wrongType(want *cel.Type, v ref.Val) error {
-	return fmt.Errorf("it must give %s, and gave %s%s", typeNames[want], kindOf(v), typeHints[want])
 }
 
 // kindOf names a value's type for people.
@@ -270,18 +251,17 @@ func clip(s string) string {
 // Object makes a JSON object, each field by an expression of its own.
 type Object struct{ fields map[string]*Program }
 
-// CompileObject compiles the expressions of an object's fields. An error is an *ExprError with the
-// name of the field.
+// CompileObject compiles the expressions of an object's fields. An error is a *FieldError.
 func (e *Env) CompileObject(fields map[string]string) (*Object, error) {
 	if len(fields) > maxFields {
-		return nil, exprErrorf("has %d fields, at most %d are taken", len(fields), maxFields)
+		return nil, &FieldError{"",
+			fmt.Errorf("has %d fields, at most %d are taken", len(fields), maxFields)}
 	}
 	o := &Object{map[string]*Program{}}
 	for _, name := range slices.Sorted(maps.Keys(fields)) { // the same error each time
 		p, err := e.Compile(fields[name], JSON)
 		if err != nil {
-			err.(*ExprError).Field = name
-			return nil, err
+			return nil, &FieldError{name, err}
 		}
 		o.fields[name] = p
 	}
@@ -297,7 +277,7 @@ var (
 
 // Eval returns the object as JSON of at most limit bytes, its fields sorted by name. A field whose
 // expression gives optional.none() is left out. Bytes become base64, timestamps RFC 3339, durations
-// seconds ("3.5s"). An error is an *EvalError, or ErrTooLarge.
+// seconds ("3.5s"). An error is a *FieldError, or ErrTooLarge.
 func (o *Object) Eval(vars Vars, limit int) ([]byte, error) {
 	out := map[string]any{}
 	c := converter{left: limit}
@@ -313,12 +293,12 @@ func (o *Object) Eval(vars Vars, limit int) ([]byte, error) {
 			return nil, err
 		}
 		if err != nil {
-			return nil, &EvalError{name, err}
+			return nil, &FieldError{name, err}
 		}
 	}
 	b, err := json.Marshal(out, json.Deterministic(true))
 	if err != nil {
-		return nil, &EvalError{"", errors.New("it gives a string that is not UTF-8")}
+		return nil, &FieldError{"", errors.New("it gives a string that is not UTF-8")}
 	}
 	if len(b) > limit {
 		return nil, ErrTooLarge

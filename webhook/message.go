@@ -32,81 +32,54 @@ type Message struct {
 	Mapped         bool // Payload was made from the body
 }
 
-// EvalError says which expression of the definition failed on a request, and why.
-type EvalError struct {
-	Field string
-	Err   error
-}
-
-func (e *EvalError) Error() string { return e.Field + ": " + e.Err.Error() }
-func (e *EvalError) Unwrap() error { return e.Err }
-
 // ErrBody is returned for a body that is not JSON.
 var ErrBody = errors.New("the body is not JSON")
 
-// Check reads a body for the expressions. Its error wraps ErrBody.
-func (w *Webhook) Check(body []byte) (payload any, err error) {
-	if payload, err = ParseJSON(body); err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrBody, err)
+// Message evaluates the definition's expressions over a request. The payload has at most limit
+// bytes. An error wraps ErrBody, or is a *FieldError. A body that lacks a field that the filter
+// reads is filtered out: a GitHub webhook begins with a ping, which has no action. Any other
+// expression that fails is an error.
+func (w *Webhook) Message(r *Request, limit int) (m Message, err error) {
+	payload, err := ParseJSON(r.Body)
+	if err != nil {
+		return m, fmt.Errorf("%w: %w", ErrBody, err)
 	}
-	return payload, nil
-}
-
-// Message evaluates the definition's expressions over a request, whose body Check has read. The
-// payload has at most limit bytes. An error is an *EvalError. A body that lacks a field that the
-// filter reads is filtered out: a GitHub webhook begins with a ping, which has no action. Any
-// other expression that fails is an error.
-func (w *Webhook) Message(r *Request, payload any, limit int) (m Message, err error) {
 	vars := Vars{
 		"payload": payload, "headers": r.Headers, "source_ip": r.Source.String(),
 		"received_at": r.ReceivedAt.UTC(), "webhook": w.Name,
 	}
-	if w.filter != nil {
-		pass, err := w.filter.Bool(vars)
-		switch {
-		case errors.Is(err, errMissing), err == nil && !pass:
-			return Message{Filtered: true}, nil
-		case err != nil:
-			return m, &EvalError{"filter", err}
+	value := func(field string) (v any) { // nil without an expression, and after an error
+		if p := w.programs[field]; p != nil && err == nil {
+			if v, err = p.Value(vars); err != nil {
+				err = &FieldError{field, err}
+			}
 		}
+		return v
 	}
-	for _, f := range [...]struct {
-		name    string
-		program *Program
-		to      *string
-	}{
-		{"idempotency_key", w.idempotency, &m.IdempotencyKey}, {"key", w.key, &m.Key},
-		{"kind", w.kind, &m.Kind},
-	} {
-		if f.program == nil {
-			continue
-		}
-		if *f.to, err = f.program.Text(vars); err != nil {
-			return m, &EvalError{f.name, err}
-		}
+	if pass, ok := value("filter").(bool); ok && !pass || errors.Is(err, errMissing) {
+		return Message{Filtered: true}, nil
 	}
+	m.IdempotencyKey, _ = value("idempotency_key").(string)
+	m.Key, _ = value("key").(string)
+	m.Kind, _ = value("kind").(string)
 	m.Priority = w.fixed
-	if w.priority != nil {
-		n, err := w.priority.Int(vars)
-		if err == nil && (n < 1 || n > 10) {
+	if n, ok := value("priority").(int64); ok {
+		if m.Priority = uint8(n); n < 1 || n > 10 {
 			err = fmt.Errorf("it must give a number from 1 to 10, and gave %d", n)
+			err = &FieldError{"priority", err}
 		}
-		if err != nil {
-			return m, &EvalError{"priority", err}
-		}
-		m.Priority = uint8(n)
 	}
-	m.Payload = r.Body
-	if w.mapTo == nil {
-		return m, nil
+	m.Payload, m.Mapped = r.Body, w.mapTo != nil
+	if err != nil || !m.Mapped {
+		return m, err
 	}
-	m.Mapped = true
-	if m.Payload, err = w.mapTo.Eval(vars, limit); err != nil {
-		field := "map_to.input"
-		if wrong, ok := errors.AsType[*EvalError](err); ok {
-			field, err = strings.TrimSuffix(field+"."+wrong.Field, "."), wrong.Err
+	m.Payload, err = w.mapTo.Eval(vars, limit)
+	if err != nil {
+		const field = "map_to.input"
+		if wrong, ok := errors.AsType[*FieldError](err); ok {
+			return m, &FieldError{wrong.In(field), wrong.Err}
 		}
-		return m, &EvalError{field, err}
+		return m, &FieldError{field, err}
 	}
 	return m, nil
 }

@@ -47,9 +47,9 @@ type Webhook struct {
 	networks []netip.Prefix
 	maxAge   time.Duration // 0: no limit
 
-	filter, idempotency, key, kind, priority *Program // nil: none
-	fixed                                    uint8    // priority; 0: none or an expression
-	mapTo                                    *Object
+	programs map[string]*Program // by field
+	fixed    uint8               // priority; 0: none or an expression
+	mapTo    *Object
 }
 
 // env compiles a webhook's expressions.
@@ -63,7 +63,7 @@ var env = sync.OnceValues(func() (*Env, error) {
 // Compile checks a definition. Whether its queue exists, its target may be reached and its
 // payload_schema is a schema is for the caller to check. An error is an *event.Problem.
 func Compile(name string, d *wire.WebhookDefinition) (*Webhook, error) {
-	w := &Webhook{Name: name, Definition: *d}
+	w := &Webhook{Name: name, Definition: *d, programs: map[string]*Program{}}
 	switch {
 	case d.Queue == "" && d.Target == "":
 		return nil, bad("queue", "must name the queue that messages go to (or target, a URL)")
@@ -153,21 +153,16 @@ func (w *Webhook) compile() error {
 		return err
 	}
 	for _, f := range [...]struct {
-		name  string
-		text  string
-		gives *cel.Type
-		to    **Program
+		name, text string
+		gives      *cel.Type
 	}{
-		{"filter", d.Filter, Bool, &w.filter},
-		{"idempotency_key", d.IdempotencyKey, String, &w.idempotency},
-		{"key", d.Key, String, &w.key},
-		{"kind", d.Kind, String, &w.kind},
-		{"priority", priority, Int, &w.priority},
+		{"filter", d.Filter, Bool}, {"idempotency_key", d.IdempotencyKey, String},
+		{"key", d.Key, String}, {"kind", d.Kind, String}, {"priority", priority, Int},
 	} {
 		if f.text == "" {
 			continue
 		}
-		if *f.to, err = env.Compile(f.text, f.gives); err != nil {
+		if w.programs[f.name], err = env.Compile(f.text, f.gives); err != nil {
 			return bad(f.name, "is not an expression that can be used: %v", err)
 		}
 	}
@@ -182,8 +177,8 @@ func (w *Webhook) compile() error {
 			"must have an expression for each field of the message's payload")
 	}
 	w.mapTo, err = env.CompileObject(d.MapTo.Input)
-	if wrong, ok := errors.AsType[*ExprError](err); ok {
-		return bad(wrong.In("map_to.input"), "is not an expression that can be used: %v", err)
+	if wrong, ok := errors.AsType[*FieldError](err); ok {
+		return bad(wrong.In("map_to.input"), "is not an expression that can be used: %v", wrong.Err)
 	}
 	return err
 }

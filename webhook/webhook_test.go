@@ -52,11 +52,7 @@ func TestMessage(t *testing.T) {
 			Payload: []byte(`{"at":"2026-01-31T12:00:00Z","id":"a","note":[1]}`), Mapped: true},
 	} {
 		r := request(body)
-		payload, err := w.Check(r.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
-		got, err := w.Message(r, payload, 1000)
+		got, err := w.Message(r, 1000)
 		if err != nil || got.Filtered != want.Filtered ||
 			got.IdempotencyKey != want.IdempotencyKey || got.Key != want.Key ||
 			got.Kind != want.Kind || got.Priority != want.Priority ||
@@ -64,18 +60,16 @@ func TestMessage(t *testing.T) {
 			t.Errorf("%s: %+v, %v", body, got, err)
 		}
 	}
-	var failed *EvalError
+	var failed *FieldError
 	r := request(`{"event":"x","id":1,"urgency":"high","note":"` + strings.Repeat("x", 1000) + `"}`)
-	payload, _ := w.Check(r.Body)
-	if _, err := w.Message(r, payload, 1000); !errors.As(err, &failed) ||
+	if _, err := w.Message(r, 1000); !errors.As(err, &failed) ||
 		failed.Field != "map_to.input" || !strings.Contains(err.Error(), "too large") {
 		t.Error(err)
 	}
 	w = compiled(t, wire.WebhookDefinition{Priority: []byte(`"payload"`)})
 	for body, fine := range map[string]bool{"1": true, "10": true, "0": false, "11": false,
 		"1.5": false, `"1"`: false, "257": false} {
-		payload, _ := w.Check([]byte(body))
-		if _, err := w.Message(request(body), payload, 1000); (err == nil) != fine {
+		if _, err := w.Message(request(body), 1000); (err == nil) != fine {
 			t.Errorf("%s: %v", body, err)
 		}
 	}
@@ -90,14 +84,13 @@ func TestPlainMessage(t *testing.T) {
 		strings.Repeat("[", 64) + strings.Repeat("]", 64): true, strings.Repeat("[",
 			65) + strings.Repeat("]", 65): false,
 	} {
-		payload, err := w.Check([]byte(body))
+		m, err := w.Message(request(body), 10)
 		if !fine {
 			if !errors.Is(err, ErrBody) {
 				t.Errorf("%.20s: %v", body, err)
 			}
 			continue
 		}
-		m, err := w.Message(request(body), payload, 10)
 		if err != nil || string(m.Payload) != body || m.Mapped || m.Priority != 3 {
 			t.Errorf("%s: %+v, %v", body, m, err)
 		}

@@ -125,8 +125,8 @@ func compile(input map[string]string) (*webhook.Object, error) {
 		return nil, err
 	}
 	o, err := e.CompileObject(input)
-	if wrong, ok := errors.AsType[*webhook.ExprError](err); ok {
-		return nil, bad(clip(wrong.In("input"), 80), "%v", wrong)
+	if wrong, ok := errors.AsType[*webhook.FieldError](err); ok {
+		return nil, bad(clip(wrong.In("input"), 80), "%v", wrong.Err)
 	}
 	return o, err
 }

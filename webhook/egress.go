@@ -204,17 +204,18 @@ func bare(ctx context.Context, err error) error {
 	}
 }
 
-// reserved are the headers that say how a request is sent, not what it is, or for whom: to change
-// them is to send another request.
-var reserved = map[string]bool{
-	"Host": true, "Content-Length": true, "Transfer-Encoding": true, "Connection": true,
-	"Keep-Alive": true, "Proxy-Connection": true, "Proxy-Authorization": true, "Te": true,
-	"Trailer": true, "Upgrade": true, "Expect": true, "Http2-Settings": true,
-	"Accept-Encoding": true,
+// ofConnection are the headers that say how a request is sent, not what it is, or for whom: to
+// change them is to send another request.
+var ofConnection = []string{
+	"host", "content-length", "transfer-encoding", "connection", "keep-alive", "te", "trailer",
+	"upgrade", "expect", "http2-settings", "proxy-connection", "proxy-authorization",
 }
 
 // ReservedHeader reports whether only the client may set a header.
-func ReservedHeader(name string) bool { return reserved[http.CanonicalHeaderKey(name)] }
+func ReservedHeader(name string) bool {
+	name = strings.ToLower(name)
+	return name == "accept-encoding" || slices.Contains(ofConnection, name)
+}
 
 // ValidHeader reports whether a header's name is a token and its value has no control characters.
 func ValidHeader(name, value string) bool {

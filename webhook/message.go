@@ -117,24 +117,10 @@ func (w *Webhook) Headers(all map[string][]string, source netip.Addr, at time.Ti
 // keeps reports whether a header goes with the message.
 func (w *Webhook) keeps(lower string) bool {
 	secret := func(word string) bool { return strings.Contains(lower, word) }
-	return len(lower) <= event.MaxHeaderName && !dropped[lower] &&
-		!strings.HasPrefix(lower, "proxy-") && (w.scheme == nil || lower != w.scheme.header) &&
+	return len(lower) <= event.MaxHeaderName && !strings.HasPrefix(lower, "proxy-") &&
+		!slices.Contains(ofConnection, lower) && (w.scheme == nil || lower != w.scheme.header) &&
 		!slices.ContainsFunc(secretWords, secret)
 }
-
-// dropped are headers that are about the connection or the body's bytes, and signatures whose name
-// does not say so.
-var dropped = func() map[string]bool {
-	out := map[string]bool{
-		"connection": true, "keep-alive": true, "te": true, "trailer": true, "upgrade": true,
-		"transfer-encoding": true, "content-length": true, "expect": true, "host": true,
-		"http2-settings": true,
-	}
-	for _, name := range signatureHeaders {
-		out[name] = true
-	}
-	return out
-}()
 
 // secretWords in a header's name mean that it has, or proves, a secret.
 var secretWords = []string{

@@ -7,7 +7,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -296,15 +295,3 @@ func SignStandard(keys [][]byte, id string, at time.Time, body []byte) string {
 	}
 	return strings.Join(out, " ")
 }
-
-// signatureHeaders are the headers of all schemes that have a signature in them.
-var signatureHeaders = func() []string {
-	var out []string
-	for _, s := range schemes {
-		if s.header != "" {
-			out = append(out, s.header)
-		}
-	}
-	slices.Sort(out)
-	return out
-}()

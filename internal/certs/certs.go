@@ -9,31 +9,25 @@ import (
 	"log/slog"
 	"os"
 	"sync"
-	"time"
 )
-
-// every is the least time between two checks of the files.
-const every = time.Second
 
 // Keeper has the newest valid certificates of its files, which it checks at each handshake. A file
 // that is broken, or incomplete, changes nothing. It is safe for concurrent use.
 type Keeper struct {
 	cert, key, ca string
 	logger        *slog.Logger
-	now           func() time.Time
 
-	mu     sync.Mutex
-	pair   *tls.Certificate
-	roots  *x509.CertPool // nil without an authority
-	looked time.Time
-	seen   string // the files' times and sizes when they were last read
+	mu    sync.Mutex
+	pair  *tls.Certificate
+	roots *x509.CertPool // nil without an authority
+	seen  string         // the files' times and sizes when they were last read
 }
 
 // Load reads the PEM files of a certificate (the node's own first, then those between it and the
 // authority), of its key, and of the authority's certificates. Without the last, "", a mutual
 // server and a client accept nobody. Each change of the files is logged once.
 func Load(cert, key, ca string, logger *slog.Logger) (*Keeper, error) {
-	k := &Keeper{cert: cert, key: key, ca: ca, logger: logger, now: time.Now}
+	k := &Keeper{cert: cert, key: key, ca: ca, logger: logger}
 	if err := k.Reload(); err != nil {
 		return nil, err
 	}
@@ -60,7 +54,7 @@ func (k *Keeper) stat() (seen string) {
 
 // read replaces the certificates, all or nothing.
 func (k *Keeper) read(seen string) error {
-	k.seen, k.looked = seen, k.now()
+	k.seen = seen
 	pair, err := tls.LoadX509KeyPair(k.cert, k.key)
 	if err != nil {
 		return fmt.Errorf("certificates: %s with %s: %w", k.cert, k.key, err)
@@ -84,10 +78,6 @@ func (k *Keeper) read(seen string) error {
 func (k *Keeper) newest() (*tls.Certificate, *x509.CertPool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if since := k.now().Sub(k.looked); since >= 0 && since < every {
-		return k.pair, k.roots
-	}
-	k.looked = k.now()
 	if seen := k.stat(); seen != k.seen {
 		if err := k.read(seen); err != nil {
 			k.logger.Error("failed to reload certificates, keeping the previous ones", "error", err)

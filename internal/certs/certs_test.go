@@ -9,11 +9,11 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"errors"
 	"log/slog"
 	"math/big"
 	"net"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -76,58 +76,44 @@ func (a *authority) node(name string, set ...func(*x509.Certificate)) (*x509.Cer
 	}}, set...)...)
 }
 
-// files are where a keeper's PEM files lie.
-type files struct{ cert, key, ca string }
-
 var written time.Time // each file is newer than the ones before
 
 func write(t *testing.T, name, typ string, der []byte) {
 	t.Helper()
-	if err := os.WriteFile(name, pem.EncodeToMemory(&pem.Block{Type: typ, Bytes: der}),
-		0o600); err != nil {
-		t.Fatal(err)
-	}
-	touch(t, name)
-}
-
-func touch(t *testing.T, name string) {
-	t.Helper()
+	b := pem.EncodeToMemory(&pem.Block{Type: typ, Bytes: der})
 	written = written.Add(time.Minute)
-	if err := os.Chtimes(name, written, written); err != nil {
+	err := errors.Join(os.WriteFile(name, b, 0o600), os.Chtimes(name, written, written))
+	if err != nil {
 		t.Fatal(err)
 	}
 }
 
-func newFiles(t *testing.T) files {
-	written = time.Now()
-	d := t.TempDir()
-	return files{filepath.Join(d, "cert.pem"), filepath.Join(d, "key.pem"),
-		filepath.Join(d, "ca.pem")}
-}
-
-func (f files) put(t *testing.T, c *x509.Certificate, key *ecdsa.PrivateKey) {
+// put replaces a keeper's certificate and key.
+func put(t *testing.T, k *Keeper, c *x509.Certificate, key *ecdsa.PrivateKey) {
 	t.Helper()
 	der, err := x509.MarshalPKCS8PrivateKey(key)
 	if err != nil {
 		t.Fatal(err)
 	}
-	write(t, f.cert, "CERTIFICATE", c.Raw)
-	write(t, f.key, "PRIVATE KEY", der)
+	write(t, k.cert, "CERTIFICATE", c.Raw)
+	write(t, k.key, "PRIVATE KEY", der)
 }
 
 // keeper has a certificate of one authority and trusts another.
 func keeper(t *testing.T, by *authority, name string, trust *authority,
-	set ...func(*x509.Certificate)) (*Keeper, files) {
+	set ...func(*x509.Certificate)) *Keeper {
 	t.Helper()
-	f := newFiles(t)
+	written = time.Now()
+	d := t.TempDir()
+	k := &Keeper{cert: d + "/cert.pem", key: d + "/key.pem", ca: d + "/ca.pem"}
 	c, key := by.node(name, set...)
-	f.put(t, c, key)
-	write(t, f.ca, "CERTIFICATE", trust.cert.Raw)
-	k, err := Load(f.cert, f.key, f.ca, slog.New(slog.NewTextHandler(t.Output(), nil)))
+	put(t, k, c, key)
+	write(t, k.ca, "CERTIFICATE", trust.cert.Raw)
+	k, err := Load(k.cert, k.key, k.ca, slog.New(slog.NewTextHandler(t.Output(), nil)))
 	if err != nil {
 		t.Fatal(err)
 	}
-	return k, f
+	return k
 }
 
 // shake connects two, and returns the serial number that the client saw and
@@ -172,11 +158,10 @@ func TestHandshake(t *testing.T) {
 	ours, theirs := newAuthority(t, "ours"), newAuthority(t, "theirs")
 	expired := func(c *x509.Certificate) { c.NotAfter = time.Now().Add(-time.Minute) }
 	serverOnly := func(c *x509.Certificate) { c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth} }
-	good, _ := keeper(t, ours, "n1", ours)
-	client, _ := keeper(t, ours, "n2", ours)
+	good := keeper(t, ours, "n1", ours)
+	client := keeper(t, ours, "n2", ours)
 	of := func(by, trust *authority, set ...func(*x509.Certificate)) *Keeper {
-		k, _ := keeper(t, by, "n1", trust, set...)
-		return k
+		return keeper(t, by, "n1", trust, set...)
 	}
 	for _, c := range []struct {
 		name           string
@@ -235,36 +220,27 @@ func TestHandshake(t *testing.T) {
 // are in use.
 func TestRotation(t *testing.T) {
 	old, next := newAuthority(t, "old"), newAuthority(t, "next")
-	sk, sf := keeper(t, old, "n1", old)
-	ck, cf := keeper(t, old, "n2", old)
-	clock := time.Now()
-	sk.now = func() time.Time { return clock }
-	ck.now = sk.now
+	sk, ck := keeper(t, old, "n1", old), keeper(t, old, "n2", old)
 	var logged bytes.Buffer
 	sk.logger = slog.New(slog.NewTextHandler(&logged, nil))
 	server := sk.Server(true)
 	good := func(want int64) {
 		t.Helper()
-		clock = clock.Add(every)
 		got, serverErr, clientErr := shake(t, server, ck.Client("n1"))
 		if serverErr != nil || clientErr != nil || got != want {
 			t.Fatalf("certificate %d, not %d; server: %v, client: %v", got, want, serverErr,
 				clientErr)
 		}
 	}
-	first := sk.pair.Leaf.SerialNumber.Int64()
-	good(first)
+	good(sk.pair.Leaf.SerialNumber.Int64())
 
 	second, key := old.node("n1")
-	sf.put(t, second, key)
-	if got, _, _ := shake(t, server, ck.Client("n1")); got != first {
-		t.Errorf("looked at the files twice in a second")
-	}
+	put(t, sk, second, key)
 	good(second.SerialNumber.Int64())
 
 	// A certificate without its key, then garbage, then nothing: no change.
 	third, key := old.node("n1")
-	write(t, sf.cert, "CERTIFICATE", third.Raw)
+	write(t, sk.cert, "CERTIFICATE", third.Raw)
 	logged.Reset()
 	for range 3 {
 		good(second.SerialNumber.Int64())
@@ -275,16 +251,16 @@ func TestRotation(t *testing.T) {
 	if err := sk.Reload(); err == nil || !strings.Contains(err.Error(), "private key") {
 		t.Errorf("reload of a mismatch: %v", err)
 	}
-	if err := os.WriteFile(sf.ca, []byte("garbage"), 0o600); err != nil {
+	if err := os.WriteFile(sk.ca, []byte("garbage"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	sf.put(t, third, key)
+	put(t, sk, third, key)
 	if err := sk.Reload(); err == nil ||
 		!strings.Contains(err.Error(), "no certificate of an authority") {
 		t.Errorf("reload of garbage: %v", err)
 	}
 	good(second.SerialNumber.Int64())
-	if err := os.Remove(sf.ca); err != nil {
+	if err := os.Remove(sk.ca); err != nil {
 		t.Fatal(err)
 	}
 	logged.Reset()
@@ -297,13 +273,13 @@ func TestRotation(t *testing.T) {
 	if err := sk.Reload(); err == nil {
 		t.Error("reload of a missing file")
 	}
-	write(t, sf.ca, "CERTIFICATE", old.cert.Raw)
+	write(t, sk.ca, "CERTIFICATE", old.cert.Raw)
 	good(third.SerialNumber.Int64())
 
 	// Another authority, at one side and then at the other, by Reload.
 	fourth, key := next.node("n1")
-	sf.put(t, fourth, key)
-	write(t, sf.ca, "CERTIFICATE", next.cert.Raw)
+	put(t, sk, fourth, key)
+	write(t, sk.ca, "CERTIFICATE", next.cert.Raw)
 	if err := sk.Reload(); err != nil {
 		t.Fatal(err)
 	}
@@ -312,8 +288,8 @@ func TestRotation(t *testing.T) {
 		t.Errorf("two authorities: server: %v, client: %v", serverErr, clientErr)
 	}
 	c, key := next.node("n2")
-	cf.put(t, c, key)
-	write(t, cf.ca, "CERTIFICATE", next.cert.Raw)
+	put(t, ck, c, key)
+	write(t, ck.ca, "CERTIFICATE", next.cert.Raw)
 	if err := ck.Reload(); err != nil {
 		t.Fatal(err)
 	}
@@ -323,7 +299,7 @@ func TestRotation(t *testing.T) {
 // TestNoAuthority: nobody passes without one.
 func TestNoAuthority(t *testing.T) {
 	ca := newAuthority(t, "ca")
-	_, f := keeper(t, ca, "n1", ca)
+	f := keeper(t, ca, "n1", ca)
 	k, err := Load(f.cert, f.key, "", slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)

@@ -28,6 +28,16 @@ func Problemf(code, field, format string, args ...any) *Problem {
 	return &Problem{Code: code, Field: field, Index: -1, Detail: fmt.Sprintf(format, args...)}
 }
 
+// Temporary reports whether the same command may succeed later, or may have succeeded.
+func (p *Problem) Temporary() bool {
+	switch p.Code {
+	case CodeQueueFull, CodeStaleRevision, "no_leader", "overloaded", "shutting_down",
+		"insufficient_storage":
+		return true
+	}
+	return p.Unknown
+}
+
 // At returns the problem at position i of a batch.
 func (p *Problem) At(i int) *Problem { q := *p; q.Index = i; return &q }
 

@@ -169,11 +169,7 @@ func (t *bisection) within(ctx context.Context, b *event.Block, begin uint64) (e
 		return err
 	}
 	t.Cost.Blocks += cost.Blocks
-	defer func() {
-		if r := recover(); r != nil {
-			err = &FoldError{b.Index, r}
-		}
-	}()
+	defer foldFailed(b, &err)
 	state.Begin(b.Index, b.Time)
 	held, err := t.ask(state)
 	for i := 0; i < len(b.Events) && err == nil; i++ {

@@ -180,16 +180,18 @@ type FoldError struct {
 
 func (e *FoldError) Error() string { return fmt.Sprintf("block %d: %v", e.Index, e.Reason) }
 
-// FoldBlock folds a block; a panic of the fold becomes a FoldError, because here nothing goes on
-// with the state.
+// FoldBlock folds a block.
 func FoldBlock(state *projections.State, b *event.Block) (err error) {
-	defer func() {
-		if r := recover(); r != nil {
-			err = &FoldError{b.Index, r}
-		}
-	}()
+	defer foldFailed(b, &err)
 	state.Fold(b)
 	return nil
+}
+
+// foldFailed makes a panic of the fold a FoldError, because here nothing goes on with the state.
+func foldFailed(b *event.Block, err *error) {
+	if r := recover(); r != nil {
+		*err = &FoldError{b.Index, r}
+	}
 }
 
 // blocks yields the blocks from and to inclusive. An error is the last.

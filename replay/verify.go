@@ -64,9 +64,7 @@ func Verify(ctx context.Context, fsys vfs.FS, path string, node *datadir.Node,
 			return r, differ(0, "checkpoint %s: %w", b.Name, b.Err)
 		}
 	}
-	var total int64
 	r.Log, err = log.Verify(ctx, d.logOptions(), 0, func(done, all int64) {
-		total = all
 		progress(done, 2*all)
 	})
 	if err == nil {
@@ -76,7 +74,10 @@ func Verify(ctx context.Context, fsys vfs.FS, path string, node *datadir.Node,
 		return r, difference(err)
 	}
 	defer d.Log.Close()
-	return r, d.verifyFold(ctx, r, func(bytes int64) { progress(total+bytes, 2*total) })
+	return r, d.verifyFold(ctx, r, func() {
+		done := float64(r.Folded) / float64(r.Log.Blocks)
+		progress(r.Log.Bytes+int64(done*float64(r.Log.Bytes)), 2*r.Log.Bytes)
+	})
 }
 
 // difference makes damage a Difference, and returns other errors as they are.
@@ -94,7 +95,7 @@ func difference(err error) error {
 }
 
 // verifyFold folds the log as far as Verify has read it, and stops at every checkpoint on the way.
-func (d *Dir) verifyFold(ctx context.Context, r *Report, progress func(int64)) error {
+func (d *Dir) verifyFold(ctx context.Context, r *Report, progress func()) error {
 	metas := slices.Clone(d.Metas)
 	slices.Reverse(metas) // oldest first
 	state := projections.New()
@@ -119,7 +120,6 @@ func (d *Dir) verifyFold(ctx context.Context, r *Report, progress func(int64)) e
 		}
 		return nil
 	}
-	var bytes int64
 	// Retention announces in the log what it deletes. A live node may have deleted more since the
 	// log was read, so the log is read on until it announces what is missing.
 	announced := uint64(0)
@@ -146,8 +146,7 @@ func (d *Dir) verifyFold(ctx context.Context, r *Report, progress func(int64)) e
 			return difference(err)
 		}
 		r.Folded++
-		bytes += size(b)
-		progress(bytes)
+		progress()
 	}
 	if err := check(head); err != nil {
 		return err
@@ -250,13 +249,4 @@ func firstDifference(a, b *projections.State) string {
 		return out == ""
 	})
 	return out
-}
-
-// size estimates the bytes of a block in the log.
-func size(b *event.Block) int64 {
-	n := int64(68)
-	for i := range b.Events {
-		n += 120 + int64(len(b.Events[i].Content.Bytes))
-	}
-	return n
 }

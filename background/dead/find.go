@@ -12,6 +12,8 @@ import (
 	"slices"
 	"strings"
 
+	lru "github.com/hashicorp/golang-lru/v2"
+
 	"github.com/qlogd/qlogd/event"
 )
 
@@ -166,7 +168,15 @@ func (x *Finder) Groups(
 	ctx context.Context, queue string, f *Filter, limit int,
 ) (out []*Group, total int64, err error) {
 	groups := map[string]*Group{}
-	var prints fingerprints
+	// The same failure mostly comes in the same words.
+	type words struct {
+		reason event.Reason
+		text   string
+	}
+	prints, err := lru.New[words, string](1000)
+	if err != nil {
+		return nil, 0, err
+	}
 	for v, err := range x.Select(ctx, &Search{Queue: queue, Filter: *f}) {
 		text := ""
 		if err == nil {
@@ -175,7 +185,12 @@ func (x *Finder) Groups(
 		if err != nil {
 			return nil, 0, err
 		}
-		print := prints.of(v.Dead.Reason, text)
+		seen := words{v.Dead.Reason, cut(text, maxPattern)}
+		print, ok := prints.Get(seen)
+		if !ok {
+			print = Fingerprint(seen.reason, Pattern(text))
+			prints.Add(seen, print)
+		}
 		g := groups[print]
 		if g == nil {
 			g = &Group{Fingerprint: print, Reason: v.Dead.Reason, First: v.Dead.FailedAt}

@@ -124,25 +124,3 @@ func wordy(c byte) bool {
 	return c >= '0' && c <= '9' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' ||
 		c >= utf8.RuneSelf
 }
-
-// fingerprints remembers the fingerprints of the texts that it has seen last: the
-// same failure mostly comes in the same words.
-type fingerprints map[seenText]string
-
-type seenText struct {
-	reason event.Reason
-	text   string
-}
-
-func (p *fingerprints) of(r event.Reason, text string) string {
-	k := seenText{r, cut(text, maxPattern)}
-	print, ok := (*p)[k]
-	if !ok {
-		if *p == nil || len(*p) >= 1000 {
-			*p = fingerprints{}
-		}
-		print = Fingerprint(r, Pattern(text))
-		(*p)[k] = print
-	}
-	return print
-}

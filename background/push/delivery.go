@@ -156,7 +156,8 @@ func (d *delivery) settle(ctx context.Context, v *verdict) {
 		case err == nil, refused && p.Code == event.CodeLeaseLost:
 			d.q.count("lease_lost")
 			return
-		case answers && !passing(p): // the queue of answers refuses this one
+		case answers && !p.Temporary() && p.Code != event.CodeQueueNotFound:
+			// The queue of answers refuses this one.
 			*v = retry("the answer was not taken by queue " + d.t.AnswerTo + ": " +
 				clip(p.Detail, 256))
 			continue
@@ -198,14 +199,4 @@ func (d *delivery) settleOnce(ctx context.Context, v *verdict) (event.Settled, e
 		item.Content = event.EncodeContent(&event.Content{Error: v.text})
 	}
 	return d.q.e.d.Settle(ctx, item, to, answer)
-}
-
-// passing reports whether a refusal is temporary.
-func passing(p *event.Problem) bool {
-	switch p.Code {
-	case event.CodeQueueFull, event.CodeStaleRevision, event.CodeQueueNotFound,
-		"no_leader", "overloaded", "shutting_down", "insufficient_storage":
-		return true
-	}
-	return p.Unknown
 }

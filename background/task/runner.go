@@ -220,13 +220,5 @@ func (r *Runner) try(ctx context.Context, t event.TaskView, run Run) (failed boo
 // however long it waits.
 func final(err error) bool {
 	p, ok := errors.AsType[*event.Problem](err)
-	if !ok || p.Unknown {
-		return false
-	}
-	switch p.Code {
-	case event.CodeQueueFull, event.CodeStaleRevision, "no_leader", "overloaded",
-		"shutting_down", "insufficient_storage", "internal":
-		return false
-	}
-	return true
+	return ok && !p.Temporary() && p.Code != "internal"
 }

@@ -210,8 +210,8 @@ func (s *scan) corrupt(d *damage) error {
 }
 
 // index indexes all blocks, up to the end or to damage. each (if not nil) is called
-// behind each block.
-func (s *scan) index(each func() error) (*memIndex, *damage, error) {
+// after each block.
+func (s *scan) index(each func(*scan) error) (*memIndex, *damage, error) {
 	mem := &memIndex{}
 	for {
 		before := s.clock
@@ -230,7 +230,7 @@ func (s *scan) index(each func() error) (*memIndex, *damage, error) {
 		}
 		mem.add(&s.block, before, s.clock, s.off-s.size, s.offs)
 		if each != nil {
-			if err := each(); err != nil {
+			if err := each(s); err != nil {
 				return mem, nil, err
 			}
 		}

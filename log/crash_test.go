@@ -215,7 +215,7 @@ func (s *teller) afterCrash(whole *teller) string {
 		return err.Error()
 	}
 	after := s.disk.CrashWith(vfs.LoseAll, testRand(1))
-	if _, err := Verify(context.Background(), options(after), 0, nil); err != nil {
+	if _, err := Verify(context.Background(), options(after), nil); err != nil {
 		return err.Error()
 	}
 	return sameFiles(whole.disk, after)
@@ -226,7 +226,7 @@ func (s *teller) holds(l *Log) string {
 	if l.Head() < s.durable {
 		return fmt.Sprintf("head %d, but %d was durable", l.Head(), s.durable)
 	}
-	report, err := Verify(context.Background(), options(s.disk), 0, nil)
+	report, err := Verify(context.Background(), options(s.disk), nil)
 	if err != nil {
 		return err.Error()
 	}

@@ -74,7 +74,7 @@ func TestEveryFlippedByte(t *testing.T) {
 
 // checkVerify: Verify names the place.
 func checkVerify(t *testing.T, disk *vfs.Mem, name string, off int64, parts []extent, lastBlock bool) {
-	report, err := Verify(context.Background(), options(disk), 0, nil)
+	report, err := Verify(context.Background(), options(disk), nil)
 	if lastBlock {
 		last := parts[len(parts)-1]
 		if err != nil || report.Tail == nil || report.Tail.Offset != last.from || report.Tail.LastGood != last.lastGood {
@@ -82,7 +82,7 @@ func checkVerify(t *testing.T, disk *vfs.Mem, name string, off int64, parts []ex
 		}
 		opts := options(disk)
 		opts.Durable = last.lastGood + 1
-		_, err = Verify(context.Background(), opts, 0, nil)
+		_, err = Verify(context.Background(), opts, nil)
 	}
 	if err == nil {
 		t.Error("verify has not found it")

@@ -142,7 +142,7 @@ func FuzzReadSegment(f *testing.F) {
 		}
 		disk := fuzzDisk(t, map[string][]byte{SegmentName(1): b})
 		opts := Options{FS: disk, Dir: dir}
-		_, verr := Verify(context.Background(), opts, 0, nil)
+		_, verr := Verify(context.Background(), opts, nil)
 		if verr != nil {
 			explained(t, verr)
 		}

@@ -76,7 +76,7 @@ func TestGoldenLogIsRead(t *testing.T) {
 			disk.Put(dir+"/"+name, b)
 		}
 	}
-	report, err := Verify(context.Background(), Options{FS: disk, Dir: dir}, 0, nil)
+	report, err := Verify(context.Background(), Options{FS: disk, Dir: dir}, nil)
 	must(t, err)
 	if report.Blocks != 4 || report.Records != 6 || report.Erased != 1 || report.Contents != 3 || report.SideFiles != 1 || report.Last != 6 {
 		t.Fatalf("%+v", report)
@@ -128,7 +128,7 @@ func TestNewerVersionIsRefused(t *testing.T) {
 			_, err = OpenReadOnly(opts)
 			check("read-only", err)
 		}
-		_, err = Verify(context.Background(), opts, 0, nil)
+		_, err = Verify(context.Background(), opts, nil)
 		check("verify", err)
 		if msg := sameFiles(before, disk); msg != "" {
 			t.Error(msg)

@@ -139,9 +139,9 @@ func (m *memIndex) sorted(table int) []keyed {
 	return slices.CompactFunc(all, func(a, b keyed) bool { return a.key == b.key })
 }
 
-// loadSide loads a segment's side file. It returns nil for one that is missing
-// or wrong.
-func (l *Log) loadSide(seg *segment, size int64) (*sideFile, error) {
+// loadSide sets a segment's index and end to what its side file says, unless that is missing or
+// wrong.
+func (l *Log) loadSide(seg *segment, size int64) error {
 	name := SideFileName(seg.First)
 	fileSize, err := l.files.size(name)
 	var s *sideFile
@@ -153,11 +153,13 @@ func (l *Log) loadSide(seg *segment, size int64) (*sideFile, error) {
 	}
 	switch {
 	case errors.Is(err, ErrClosed), errors.Is(err, ErrGone):
-		return nil, err
+		return err
 	case err != nil:
 		l.logger.Warn("rebuilding side file", "file", name, "error", err)
 		l.files.forget(name)
-		return nil, nil
+		return nil
 	}
-	return s, nil
+	seg.index, seg.Size = s, size
+	seg.Last, seg.Chain, seg.Clock, seg.lastID = s.last, s.chain, s.clock, s.lastID
+	return nil
 }

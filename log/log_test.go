@@ -112,7 +112,7 @@ func TestWriteAndReadBack(t *testing.T) {
 			must(t, err)
 			check(r)
 			must(t, r.Close())
-			report, err := Verify(context.Background(), opts, 0, nil)
+			report, err := Verify(context.Background(), opts, nil)
 			must(t, err)
 			if (tip{report.Last, report.Chain}) != head || report.Blocks != 60 || report.Tail != nil || report.SideFiles != report.Segments-1 {
 				t.Fatalf("report %+v", report)

@@ -113,7 +113,7 @@ func TestReaderWithoutSideFiles(t *testing.T) {
 	// A writer makes them anew, the same as before.
 	w := mustOpen(t, options(disk))
 	everyLookup(t, w, blocks)
-	report, err := Verify(context.Background(), options(disk), 0, nil)
+	report, err := Verify(context.Background(), options(disk), nil)
 	must(t, err)
 	if report.SideFiles != report.Segments-1 {
 		t.Fatalf("%+v", report)
@@ -135,7 +135,7 @@ func TestMissingSegment(t *testing.T) {
 				t.Fatal(c)
 			}
 		}
-		_, err := Verify(context.Background(), options(d), 0, nil)
+		_, err := Verify(context.Background(), options(d), nil)
 		corruption(t, err)
 	}
 	d := disk.Clone()
@@ -272,7 +272,7 @@ func TestErase(t *testing.T) {
 		t.Fatal(err)
 	}
 	must(t, l.Close())
-	report, err := Verify(context.Background(), opts, 0, nil)
+	report, err := Verify(context.Background(), opts, nil)
 	must(t, err)
 	if report.Erased != 4 || report.SideFiles != report.Segments-1 {
 		t.Fatalf("%+v", report)

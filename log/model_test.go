@@ -196,7 +196,7 @@ func TestModel(t *testing.T) {
 		}
 		m.check(rt)
 		must(rt, m.log.Close())
-		report, err := Verify(context.Background(), Options{FS: m.disk, Dir: dir}, 0, nil)
+		report, err := Verify(context.Background(), Options{FS: m.disk, Dir: dir}, nil)
 		if err != nil || (tip{report.Last, report.Chain}) != tipOf(m.log) {
 			rt.Fatal(report, err)
 		}
@@ -290,7 +290,7 @@ func TestConcurrent(t *testing.T) {
 		must(t, <-errs)
 	}
 	must(t, l.Close())
-	if _, err := Verify(context.Background(), Options{Dir: l.dir}, 0, nil); err != nil {
+	if _, err := Verify(context.Background(), Options{Dir: l.dir}, nil); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -20,7 +20,7 @@ import (
 // The caller ensures that only one process has a log open for writing.
 func Open(opts Options) (l *Log, err error) {
 	defer wrap(&err, "open event log %s", opts.Dir)
-	return open(opts, false)
+	return open(opts, false, nil)
 }
 
 // OpenReadOnly opens an existing log for reading: a copy, that of a stopped node, or one
@@ -28,9 +28,13 @@ func Open(opts Options) (l *Log, err error) {
 // whole block are ignored, and described by Tail.
 func OpenReadOnly(opts Options) (l *Log, err error) {
 	defer wrap(&err, "open event log %s", opts.Dir)
+	return openReadOnly(opts, nil)
+}
+
+func openReadOnly(opts Options, v *verifier) (l *Log, err error) {
 	// Retention and rotation may change the files meanwhile: try again.
 	for range 5 {
-		if l, err = open(opts, true); !errors.Is(err, errMoved) {
+		if l, err = open(opts, true, v); !errors.Is(err, errMoved) {
 			break
 		}
 	}
@@ -67,7 +71,7 @@ func newLog(opts Options, readOnly bool) (*Log, error) {
 	return l, err
 }
 
-func open(opts Options, readOnly bool) (_ *Log, err error) {
+func open(opts Options, readOnly bool, v *verifier) (_ *Log, err error) {
 	l, err := newLog(opts, readOnly)
 	if err != nil {
 		return nil, err
@@ -80,7 +84,7 @@ func open(opts Options, readOnly bool) (_ *Log, err error) {
 			}
 		}
 	}()
-	r := &recovery{Log: l, opts: opts}
+	r := &recovery{Log: l, opts: opts, verifier: v}
 	if !readOnly {
 		if err := l.fs.MkdirAll(l.dir); err != nil {
 			return nil, err
@@ -110,9 +114,10 @@ func open(opts Options, readOnly bool) (_ *Log, err error) {
 // nothing is wrong, changes the disk.
 type recovery struct {
 	*Log
-	opts    Options
-	names   []string // of everything in the directory
-	dropped *segment // the newest file, without a whole block in it
+	opts     Options
+	verifier *verifier // nil: sealed segments are what their side files say
+	names    []string  // of everything in the directory
+	dropped  *segment  // the newest file, without a whole block in it
 }
 
 // firstIndex returns the index in a segment's or side file's name.
@@ -130,16 +135,19 @@ func (r *recovery) read() (err error) {
 			r.segments = append(r.segments, newSegment(first))
 		}
 	}
-	n := len(r.segments)
-	for i := range r.segments[:max(n-1, 0)] {
-		if err := r.sealed(i); err != nil {
+	if err := r.verifier.begin(r); err != nil {
+		return err
+	}
+	for i := range r.segments {
+		if err := r.segment(i); err != nil {
 			return err
+		}
+		if r.verifier != nil && i > 0 {
+			r.segments[i-1].index = nil // large, and not needed any more
 		}
 	}
-	if n > 0 {
-		if err := r.newest(); err != nil {
-			return err
-		}
+	if r.verifier != nil {
+		r.verifier.report.Tail = r.tail
 	}
 	if n := len(r.segments); n > 0 {
 		last := r.segments[n-1]
@@ -233,35 +241,33 @@ func (s *segment) checkContinues(prev *SegmentInfo) error {
 	return nil
 }
 
-// sealed checks a segment that is not the newest: its header, and its end as
-// the side file says, or, without one, by reading it whole.
-func (r *recovery) sealed(i int) error {
+// segment reads and checks segment i: its header and, unless its side file says how it ends,
+// all of it.
+func (r *recovery) segment(i int) error {
+	seg, newest := r.segments[i], i == len(r.segments)-1
 	size, err := r.load(i)
-	if err != nil {
+	if c, ok := errors.AsType[*CorruptionError](err); ok && newest && seg.salt == 0 {
+		return r.headless(seg, size, c)
+	}
+	if err == nil && !newest && r.verifier == nil {
+		err = r.loadSide(seg, size)
+	}
+	if err != nil || seg.index != nil {
 		return err
 	}
-	seg := r.segments[i]
-	side, err := r.loadSide(seg, size)
-	if err != nil {
-		return err
-	}
-	if side != nil {
-		seg.index, seg.Size = side, size
-		seg.Last, seg.Chain, seg.Clock, seg.lastID = side.last, side.chain, side.clock, side.lastID
-		return nil
-	}
-	return r.scanSealed(seg)
+	return r.whole(seg, size, newest)
 }
 
-// scanSealed reads a sealed segment whole, checks it and indexes it.
-func (l *Log) scanSealed(seg *segment) error {
-	size, err := l.files.size(seg.Name)
-	if err != nil {
+// whole reads a whole segment, checks it and indexes it.
+func (r *recovery) whole(seg *segment, size int64, newest bool) error {
+	s := r.scan(seg, size)
+	mem, d, err := s.index(r.verifier.block)
+	switch {
+	case err != nil:
 		return err
-	}
-	s := l.scan(seg, size)
-	mem, d, err := s.index(nil)
-	if err == nil && d != nil {
+	case d != nil && newest:
+		err = r.torn(s, d)
+	case d != nil:
 		err = s.corrupt(d)
 	}
 	if err != nil {
@@ -269,5 +275,8 @@ func (l *Log) scanSealed(seg *segment) error {
 	}
 	s.end(seg)
 	seg.index = mem
-	return nil
+	if err := r.verifier.segment(r, seg, mem, newest); err != nil || s.blocks > 0 {
+		return err
+	}
+	return r.drop()
 }

@@ -103,9 +103,9 @@ func ScanSegment(
 		}
 	}
 	s := l.scan(seg, size)
-	v := &verifier{recovery: recovery{Log: l}, ctx: ctx, progress: func(int64, int64) {}}
+	v := &verifier{ctx: ctx}
 	good := *s // where the last block that is right in everything ends
-	mem, d, err := s.index(func() error {
+	mem, d, err := s.index(func(s *scan) error {
 		err := v.block(s)
 		if err == nil {
 			good = *s

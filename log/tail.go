@@ -1,39 +1,12 @@
 package log
 
 import (
-	"errors"
 	"fmt"
 	"path"
 	"strings"
 
 	"github.com/qlogd/qlogd/log/vfs"
 )
-
-// newest reads the newest segment whole and judges the bytes behind its last whole block.
-func (r *recovery) newest() error {
-	i := len(r.segments) - 1
-	seg := r.segments[i]
-	size, err := r.load(i)
-	if c, ok := errors.AsType[*CorruptionError](err); ok && c.Segment == seg.Name && seg.salt == 0 {
-		return r.headless(seg, size, c)
-	} else if err != nil {
-		return err
-	}
-	s := r.scan(seg, size)
-	mem, d, err := s.index(nil)
-	if err == nil && d != nil {
-		err = r.torn(s, d)
-	}
-	if err != nil {
-		return err
-	}
-	if s.blocks == 0 {
-		return r.drop()
-	}
-	s.end(seg)
-	seg.index = mem
-	return nil
-}
 
 // torn judges the damage that a scan of the newest segment has found.
 func (r *recovery) torn(s *scan, d *damage) error {
@@ -141,7 +114,7 @@ func (r *recovery) drop() error {
 		return nil
 	}
 	// It was sealed, so it was synced: whatever is wrong in it is corruption.
-	return r.scanSealed(seg)
+	return r.whole(seg, seg.Size, false)
 }
 
 // apply changes the disk: it cuts the tail and removes leftovers. It is idempotent, in

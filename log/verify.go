@@ -28,114 +28,49 @@ type Report struct {
 	Tail *Tail
 }
 
-// Verify reads every byte of a log, from the segment on in which index from
-// lies, and checks all checksums, the contents' digests, the chain, and that
-// the side files are what their segments say. The first thing that is wrong is
-// returned as a *CorruptionError, together with the report up to there. It
-// never writes; the log may be in use. progress, if not nil, is called with the
-// bytes done and the total.
-func Verify(ctx context.Context, opts Options, from uint64,
-	progress func(done, total int64)) (Report, error) {
-	l, err := newLog(opts, true)
+// Verify reads every byte of a log and checks all checksums, the contents' digests, the chain,
+// and that the side files are what their segments say. The first thing that is wrong is
+// returned as a *CorruptionError, together with the report up to there. It never writes; the
+// log may be in use. progress, if not nil, is called with the bytes done and the total.
+func Verify(ctx context.Context, opts Options, progress func(done, total int64)) (Report, error) {
+	v := &verifier{ctx: ctx, progress: progress}
+	l, err := openReadOnly(opts, v)
 	if err != nil {
-		return Report{}, fmt.Errorf("verify event log: %w", err)
-	}
-	defer l.files.close()
-	v := &verifier{recovery: recovery{Log: l, opts: opts}, ctx: ctx, progress: progress}
-	if progress == nil {
-		v.progress = func(int64, int64) {}
-	}
-	if err := v.run(from); err != nil {
 		return v.report, fmt.Errorf("verify event log %s: %w", opts.Dir, err)
 	}
-	return v.report, nil
+	return v.report, l.Close()
 }
 
+// verifier checks what opening a log takes for granted; nil checks nothing.
 type verifier struct {
-	recovery
 	ctx      context.Context
-	progress func(done, total int64)
+	progress func(done, total int64) // may be nil
 	total    int64
 	report   Report
 }
 
-func (v *verifier) run(from uint64) error {
-	if _, err := readErasures(v.fs, v.dir); err != nil {
-		return err
-	}
-	names, err := v.fs.List(v.dir)
-	if err != nil {
-		return err
-	}
-	for _, name := range names {
-		first, ok := firstIndex(name, ".seg")
-		if !ok {
-			continue
-		}
-		size, err := v.fs.Stat(path.Join(v.dir, name))
-		if errors.Is(err, fs.ErrNotExist) {
-			continue // retention
-		} else if err != nil {
-			return err
-		}
-		if first <= from {
-			// Earlier segments are not verified.
-			v.segments, v.total = v.segments[:0], 0
-		}
-		v.segments = append(v.segments, newSegment(first))
-		v.total += size
-	}
-	all := v.segments
-	for i := range all {
-		// load, headless and drop look at the segments up to this one.
-		v.segments = all[:i+1]
-		if err := v.segment(i, i == len(all)-1); err != nil {
-			return err
-		}
-	}
-	if v.report.Last < v.opts.Durable {
-		e := &CorruptionError{Segment: v.dir, LastGood: v.report.Last,
-			Reason: fmt.Sprintf("the log was durable up to index %d", v.opts.Durable)}
-		if n := len(all); n > 0 {
-			e.Segment, e.Offset = all[n-1].Name, all[n-1].Size
-		}
-		return e
-	}
-	return nil
-}
-
-func (v *verifier) segment(i int, newest bool) error {
-	seg := v.segments[i]
-	size, err := v.load(i)
-	if c, ok := errors.AsType[*CorruptionError](err); ok && newest && seg.salt == 0 {
-		err = v.headless(seg, size, c)
-		v.report.Tail = v.tail
-	}
-	if err != nil || seg.salt == 0 {
-		return err
-	}
-	s := v.scan(seg, size)
-	mem, d, err := s.index(func() error { return v.block(s) })
-	if err == nil && d != nil {
-		if !newest {
-			return s.corrupt(d)
-		}
-		err = v.torn(s, d)
-		v.report.Tail = v.tail
-	}
-	if err != nil {
-		return err
-	}
-	s.end(seg)
-	v.report.Segments++
-	if newest {
+// begin starts from the first of the segments.
+func (v *verifier) begin(r *recovery) error {
+	if v == nil {
 		return nil
 	}
-	return v.side(seg, mem)
+	v.total, v.report = 0, Report{}
+	for _, seg := range r.segments {
+		size, err := r.files.size(seg.Name)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		v.total += size
+	}
+	_, err := readErasures(r.fs, r.dir)
+	return err
 }
 
 // block checks the contents of the block that a scan has just read, and reports it.
 func (v *verifier) block(s *scan) error {
+	if v == nil {
+		return nil
+	}
 	if err := v.ctx.Err(); err != nil {
 		return err
 	}
@@ -163,15 +98,24 @@ func (v *verifier) block(s *scan) error {
 	r.Blocks++
 	r.Records += int64(len(s.block.Records))
 	r.Bytes += s.size
-	v.progress(r.Bytes, v.total)
+	if v.progress != nil {
+		v.progress(r.Bytes, v.total)
+	}
 	return nil
 }
 
-// side compares a sealed segment's side file with its segment. A missing one is not an
+// segment reports a segment, and compares its side file with it. A missing one is not an
 // error.
-func (v *verifier) side(seg *segment, mem *memIndex) error {
+func (v *verifier) segment(r *recovery, seg *segment, mem *memIndex, newest bool) error {
+	if v == nil {
+		return nil
+	}
+	v.report.Segments++
+	if newest {
+		return nil
+	}
 	name := SideFileName(seg.First)
-	got, err := vfs.ReadFile(v.fs, path.Join(v.dir, name))
+	got, err := vfs.ReadFile(r.fs, path.Join(r.dir, name))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	} else if err != nil {

@@ -64,7 +64,7 @@ func Verify(ctx context.Context, fsys vfs.FS, path string, node *datadir.Node,
 			return r, differ(0, "checkpoint %s: %w", b.Name, b.Err)
 		}
 	}
-	r.Log, err = log.Verify(ctx, d.logOptions(), 0, func(done, all int64) {
+	r.Log, err = log.Verify(ctx, d.logOptions(), func(done, all int64) {
 		progress(done, 2*all)
 	})
 	if err == nil {

@@ -110,7 +110,7 @@ func (w *world) read(base vfs.FS) (last uint64, fsys *FS) {
 		w.t.Fatal(err)
 	}
 	o := log.Options{FS: fsys, Dir: path.Join(dir, "log")}
-	if _, err := log.Verify(w.t.Context(), o, 0, nil); err != nil {
+	if _, err := log.Verify(w.t.Context(), o, nil); err != nil {
 		w.t.Fatal(err)
 	}
 	l, err := log.OpenReadOnly(o)
@@ -333,7 +333,7 @@ func TestDamage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = log.Verify(t.Context(), log.Options{FS: fsys, Dir: "x/log"}, 0, nil)
+	_, err = log.Verify(t.Context(), log.Options{FS: fsys, Dir: "x/log"}, nil)
 	if c, ok := errors.AsType[*log.CorruptionError](err); !ok ||
 		!strings.Contains(c.Error(), ".seg") {
 		t.Errorf("%v", err)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path"
+	"slices"
 	"sync"
 
 	"github.com/qlogd/qlogd/event"
@@ -20,12 +21,9 @@ const syncEvery = 8 << 20
 type writer struct {
 	inline bool
 
-	// adminMu serialises retention and erasure, which change segments other than at their
-	// end. Taken before writeMu and sideMu.
+	// adminMu serialises retention, erasure and the writing of side files: what changes the
+	// log other than at its end. Taken before writeMu.
 	adminMu sync.Mutex
-	// sideMu serialises the writing of side files with their removal. Taken
-	// before writeMu.
-	sideMu sync.Mutex
 
 	// writeMu serialises Append. Taken before syncMu.
 	writeMu  sync.Mutex
@@ -83,8 +81,8 @@ func (l *Log) Append(b *event.Block) error {
 
 func (l *Log) append(b *rawBlock) (err error) {
 	defer wrap(&err, "append block %d", b.Index)
-	if err := l.usable(); err != nil {
-		return err
+	if l.w == nil {
+		return ErrReadOnly
 	}
 	w := l.w
 	w.writeMu.Lock()
@@ -254,8 +252,8 @@ func (l *Log) publish(b *rawBlock, seg *segment, raw []byte, offs []uint32, fres
 // the state of the disk is unknown, and the log is broken.
 func (l *Log) Sync() (err error) {
 	defer wrap(&err, "sync event log")
-	if err := l.usable(); err != nil {
-		return err
+	if l.w == nil {
+		return ErrReadOnly
 	}
 	w := l.w
 	w.syncMu.Lock()
@@ -318,50 +316,44 @@ func (l *Log) tidySoon() error {
 
 // writeSides writes the side files that sealed segments lack.
 func (l *Log) writeSides() error {
-	for {
-		if more, err := l.writeSide(); !more || err != nil {
+	l.w.adminMu.Lock()
+	defer l.w.adminMu.Unlock()
+	l.mu.RLock()
+	sealed := l.segments[:max(len(l.segments)-1, 0)]
+	l.mu.RUnlock()
+	for _, seg := range sealed {
+		if l.usable() != nil {
+			return nil // after Close: the next opening goes on
+		}
+		mem, ok := l.indexOf(seg).(*memIndex)
+		if !ok {
+			continue
+		}
+		if err := l.writeSide(seg, mem); err != nil {
+			err = fmt.Errorf("write side file of segment %s: %w", seg.Name, err)
+			l.fail(err)
 			return err
 		}
 	}
+	return nil
 }
 
-func (l *Log) writeSide() (more bool, err error) {
-	// Retention must not remove the segment meanwhile.
-	l.w.sideMu.Lock()
-	defer l.w.sideMu.Unlock()
-	if l.usable() != nil {
-		return false, nil
-	}
-	var seg *segment
-	var mem *memIndex
-	l.mu.RLock()
-	for _, s := range l.segments[:max(len(l.segments)-1, 0)] {
-		if m, ok := s.index.(*memIndex); ok {
-			seg, mem = s, m // a sealed segment does not change any more
-			break
-		}
-	}
-	l.mu.RUnlock()
-	if seg == nil {
-		return false, nil
-	}
+func (l *Log) writeSide(seg *segment, mem *memIndex) error {
 	name := SideFileName(seg.First)
-	b := encodeSide(seg, mem)
-	err = vfs.WriteFile(l.fs, path.Join(l.dir, name), b)
+	b := encodeSide(seg, mem) // a sealed segment does not change any more
+	err := vfs.WriteFile(l.fs, path.Join(l.dir, name), b)
 	l.files.forget(name)
-	var side *sideFile
-	if err == nil {
-		side, err = openSide(segmentFile{l, name, seg.First}, int64(len(b)), name)
-	}
 	if err != nil {
-		err = fmt.Errorf("write side file of segment %s: %w", seg.Name, err)
-		l.fail(err)
-		return false, err
+		return err
+	}
+	side, err := openSide(segmentFile{l, name, seg.First}, int64(len(b)), name)
+	if err != nil {
+		return err
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	seg.index = side
-	return true, nil
+	return nil
 }
 
 // DeleteBefore deletes the segments in which every block has an index below index. The
@@ -375,55 +367,49 @@ func (l *Log) DeleteBefore(index uint64) (err error) {
 	}
 	l.w.adminMu.Lock()
 	defer l.w.adminMu.Unlock()
+	// One at a time: names may be lost in any order, and a gap in the middle would be
+	// corruption.
 	for {
-		if more, err := l.deleteFirst(index); !more || err != nil {
+		l.mu.RLock()
+		more := len(l.segments) > 1 && l.segments[0].Last < index
+		l.mu.RUnlock()
+		if !more {
+			return nil
+		}
+		if err := l.deleteFirst(); err != nil {
 			return err
 		}
 	}
 }
 
-func (l *Log) deleteFirst(index uint64) (bool, error) {
-	if err := l.usable(); err != nil {
-		return false, err
-	}
+func (l *Log) deleteFirst() error {
 	// First of all, the chain head that stays must be durable.
-	if !l.deletable(index) {
-		return false, nil
-	}
 	if err := l.Sync(); err != nil {
-		return false, err
+		return err
 	}
-	// Its side file may be being written.
-	l.w.sideMu.Lock()
-	defer l.w.sideMu.Unlock()
 	l.w.writeMu.Lock()
 	l.mu.Lock()
 	seg := l.segments[0]
 	// A new slice: readers hold the old one.
-	l.segments = append([]*segment(nil), l.segments[1:]...)
+	l.segments = slices.Clone(l.segments[1:])
 	l.mu.Unlock()
 	l.w.writeMu.Unlock()
 	// The side file first: without its segment it would be a leftover.
-	for _, name := range []string{SideFileName(seg.First), seg.Name} {
-		l.files.forget(name)
-		err := l.fs.Remove(path.Join(l.dir, name))
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			l.fail(err)
-			return false, err
-		}
+	err := l.remove(SideFileName(seg.First))
+	if err == nil || errors.Is(err, fs.ErrNotExist) {
+		err = l.remove(seg.Name)
 	}
-	// One at a time: names may be lost in any order, and a gap in the middle
-	// would be corruption.
-	if err := l.fs.SyncDir(l.dir); err != nil {
+	if err == nil {
+		err = l.fs.SyncDir(l.dir)
+	}
+	if err != nil {
 		l.fail(err)
-		return false, err
 	}
-	return true, nil
+	return err
 }
 
-// deletable reports whether the first segment may be deleted.
-func (l *Log) deletable(index uint64) bool {
-	l.mu.RLock()
-	defer l.mu.RUnlock()
-	return len(l.segments) > 1 && l.segments[0].Last < index
+// remove removes a file of the log.
+func (l *Log) remove(name string) error {
+	l.files.forget(name)
+	return l.fs.Remove(path.Join(l.dir, name))
 }

@@ -89,11 +89,7 @@ func (l *Log) erasureOf(ref event.Ref) (e erasure, ok bool, err error) {
 	if err != nil {
 		return e, false, err
 	}
-	off, _, err := c.record(ref)
-	if err != nil {
-		return e, false, err
-	}
-	lay, err := c.recordHeader(off)
+	off, lay, err := c.record(ref)
 	if err != nil || lay.flags&flagContent == 0 {
 		return e, false, err
 	}

@@ -2,7 +2,6 @@ package log
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"iter"
@@ -145,17 +144,4 @@ func (l *Log) Content(ref event.Ref) (*event.Content, error) {
 		return nil, fmt.Errorf("content of %s: %w", ref, err)
 	}
 	return c, nil
-}
-
-// Contents returns the contents of several events, in that order; nil for one that was erased.
-func (l *Log) Contents(refs []event.Ref) ([]*event.Content, error) {
-	out := make([]*event.Content, len(refs))
-	for i, ref := range refs {
-		c, err := l.Content(ref)
-		if err != nil && !errors.Is(err, ErrErased) {
-			return nil, err
-		}
-		out[i] = c
-	}
-	return out, nil
 }

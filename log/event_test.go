@@ -135,9 +135,6 @@ func TestErasedContentIsTold(t *testing.T) {
 	if err != nil || !e.Erased() || e.Queue != "a" {
 		t.Errorf("event: %+v, %v", e, err)
 	}
-	if cs, err := s.log.Contents([]event.Ref{event.RefOf(id)}); err != nil || cs[0] != nil {
-		t.Errorf("contents: %v, %v", cs, err)
-	}
 }
 
 func TestHistoryFollowsMovesBothWays(t *testing.T) {

@@ -43,27 +43,18 @@ func Stamp(ms int64) string {
 // head+1: nothing yet. Start is the first index kept, even if retention has deleted
 // earlier ones.
 func (l *Log) From(at event.Instant) (uint64, error) {
-	head := l.Head()
 	switch at.Kind {
 	case event.InstantStart:
 		return max(l.First(), 1), nil
 	case event.InstantNow:
-		return head + 1, nil
+		return l.Head() + 1, nil
 	case event.InstantTime:
-		i, ok, err := l.seek(at.Time)
-		if err != nil {
+		if err := l.checkTime(at.Time); err != nil {
 			return 0, err
 		}
-		if !ok {
-			return head + 1, nil
-		}
-		return i, nil
-	default:
-		if err := l.checkIndex(at); err != nil {
-			return 0, err
-		}
-		return max(at.Index, 1), nil
+		return l.reached(at.Time)
 	}
+	return max(at.Index, 1), l.checkIndex(at)
 }
 
 // To resolves an instant to the last index of a range that ends with it, 0 if that is
@@ -78,42 +69,28 @@ func (l *Log) To(at event.Instant) (uint64, error) {
 		if err := l.checkTime(at.Time); err != nil {
 			return 0, err
 		}
-		i, ok, err := l.seek(at.Time + 1)
-		if err != nil {
-			return 0, err
-		}
-		if !ok {
-			return l.Head(), nil
-		}
-		// Between the last block up to then and i there are only indexes of
+		// Between the last block up to then and the next there are only indexes of
 		// Raft's own entries.
-		return i - 1, nil
-	default:
-		if err := l.checkIndex(at); err != nil {
-			return 0, err
-		}
-		return at.Index, nil
+		next, err := l.reached(at.Time + 1)
+		return max(next, 1) - 1, err
 	}
+	return at.Index, l.checkIndex(at)
 }
 
-// seek returns the first index at which the log's clock has reached ms, or false if it
+// reached returns the first index at which the log's clock has reached ms, head+1 if it
 // has not yet. It is an error if retention may have deleted that place.
-func (l *Log) seek(ms int64) (uint64, bool, error) {
-	if err := l.checkTime(ms); err != nil {
-		return 0, false, err
-	}
+func (l *Log) reached(ms int64) (uint64, error) {
+	head := l.Head()
 	i, ok, err := l.SeekTime(ms)
 	if err != nil || !ok {
-		return 0, false, err
+		return head + 1, err
 	}
 	// If the first kept block has reached ms already, a deleted one may have been the
 	// first to do so.
 	if _, deleted := l.DeletedBefore(); deleted && i == l.First() {
-		return 0, false, l.rangeError(
-			"what happened at "+Stamp(ms)+" has been deleted by retention",
-			true)
+		return 0, l.rangeError("what happened at "+Stamp(ms)+" has been deleted by retention", true)
 	}
-	return i, true, nil
+	return i, nil
 }
 
 // checkTime refuses the future. The log's clock may be ahead of this machine's; a time

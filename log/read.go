@@ -73,25 +73,41 @@ func (l *Log) before(index uint64) int {
 		func(i int) bool { return l.segments[i].First > index }) - 1
 }
 
-func (l *Log) record(ref event.Ref) (record, error) {
+func (l *Log) record(ref event.Ref) (r record, err error) {
 	l.mu.RLock()
 	raw := l.cache.record(ref)
 	l.mu.RUnlock()
 	if raw != nil {
-		return l.parseRecord(nil, ref, raw, 0)
+		// This process wrote it.
+		lay := parseLayout(raw)
+		parseRecordHeader(raw[:lay.headerEnd], lay, &r, true)
+		if lay.flags&flagContent != 0 {
+			r.Content = raw[lay.headerEnd+4:]
+		}
+		return r, nil
 	}
 	c, err := l.at(ref.Index)
 	if err != nil {
-		return record{}, err
+		return r, err
 	}
-	off, n, err := c.record(ref)
+	off, lay, err := c.record(ref)
 	if err != nil {
-		return record{}, err
+		return r, err
 	}
-	if raw, err = c.win.at(off, n); err != nil {
-		return record{}, c.failed(off, err)
+	if raw, err = c.win.at(off, lay.size); err != nil {
+		return r, c.failed(off, err)
 	}
-	return l.parseRecord(c.seg, ref, bytes.Clone(raw), off)
+	raw = bytes.Clone(raw)
+	parseRecordHeader(raw[:lay.headerEnd], lay, &r, true) // c.record has checked it
+	if lay.flags&flagContent == 0 {
+		return r, nil
+	}
+	erasing := func(off, n int64) bool { return l.beingErased(c.seg, off, n) }
+	if d := parseContent(&r, raw[lay.headerEnd:], off+lay.headerEnd, erasing); d != nil {
+		return record{}, &CorruptionError{Segment: c.seg.Name, Offset: d.from,
+			LastGood: ref.Index - 1, Reason: d.reason}
+	}
+	return r, nil
 }
 
 // at returns a cursor over the segment in which index lies.
@@ -109,33 +125,6 @@ func (l *Log) at(index uint64) (*cursor, error) {
 	seg, size := l.segments[i], l.segments[i].Size
 	l.mu.RUnlock()
 	return l.cursor(seg, size), nil
-}
-
-// parseRecord checks and parses a whole record.
-func (l *Log) parseRecord(seg *segment, ref event.Ref, raw []byte, off int64) (r record,
-	err error) {
-	wrong := func(off int64, reason string) (record, error) {
-		return record{}, &CorruptionError{Segment: seg.Name, Offset: off, LastGood: ref.Index - 1,
-			Reason: reason}
-	}
-	lay := layout{}
-	if len(raw) >= recordMinimum {
-		lay = parseLayout(raw)
-	}
-	if !lay.ok || lay.size != int64(len(raw)) {
-		return wrong(off, "wrong record header")
-	}
-	if reason := parseRecordHeader(raw[:lay.headerEnd], lay, &r, false); reason != "" {
-		return wrong(off, reason)
-	}
-	if lay.flags&flagContent == 0 {
-		return r, nil
-	}
-	erasing := func(off, n int64) bool { return l.beingErased(seg, off, n) }
-	if d := parseContent(&r, raw[lay.headerEnd:], off+lay.headerEnd, erasing); d != nil {
-		return wrong(d.from, d.reason)
-	}
-	return r, nil
 }
 
 // ChainAt returns the chain after the last block with an index up to index. It
@@ -335,46 +324,40 @@ func (c *cursor) begin(before func(mark) bool) (int64, error) {
 	return off + trailerSize, err
 }
 
-// record returns a record's extent.
-func (c *cursor) record(ref event.Ref) (off, size int64, err error) {
+// record returns where a record lies.
+func (c *cursor) record(ref event.Ref) (off int64, lay layout, err error) {
 	m, ok, err := c.index.nearest(func(m mark) bool { return ref.Compare(m.ref()) >= 0 })
-	switch {
-	case err != nil:
-		return 0, 0, err
-	case ok && m.index == ref.Index && m.number > 0:
-		if ref.Number >= m.count {
-			return 0, 0, ErrNotFound
-		}
-		off, err = c.skip(int64(m.off), ref.Number-m.number)
-	default:
-		if off, err = c.block(ref.Index); err != nil {
-			return 0, 0, err
-		}
-		if off == c.win.limit {
-			return 0, 0, ErrNotFound
+	if err == nil && (!ok || m.index != ref.Index) {
+		// The block begins after the mark.
+		if off, err = c.block(ref.Index); err == nil && off == c.win.limit {
+			err = ErrNotFound
 		}
 		var h blockHeader
-		if h, err = c.blockHeader(off); err != nil {
-			return 0, 0, err
+		if err == nil {
+			h, err = c.blockHeader(off)
 		}
-		if h.index != ref.Index || ref.Number >= h.count {
-			return 0, 0, ErrNotFound
-		}
-		off, err = c.skip(off+blockSize, ref.Number)
+		m = mark{index: h.index, count: h.count, off: uint32(off)}
+	}
+	if err == nil && (m.index != ref.Index || ref.Number >= m.count) {
+		err = ErrNotFound
 	}
 	if err != nil {
-		return 0, 0, err
+		return 0, lay, err
 	}
-	lay, err := c.recordHeader(off)
-	return off, lay.size, err
+	if off = int64(m.off); m.number == 0 {
+		off += blockSize
+	}
+	if off, err = c.skip(off, ref.Number-m.number); err == nil {
+		lay, err = c.recordHeader(off)
+	}
+	return off, lay, err
 }
 
 // block returns the offset of the first block with an index >= index, or the
 // segment's end.
 func (c *cursor) block(index uint64) (int64, error) {
 	off, err := c.begin(func(m mark) bool {
-		return m.index < index || m.index == index &&
-			m.number == 0
+		return m.index < index || m.index == index && m.number == 0
 	})
 	if err != nil {
 		return 0, err

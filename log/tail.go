@@ -128,8 +128,7 @@ func (r *recovery) apply() error {
 	changed := false
 	remove := func(name string) error {
 		changed = true
-		r.files.forget(name)
-		return r.fs.Remove(path.Join(r.dir, name))
+		return r.remove(name)
 	}
 	if r.dropped != nil {
 		if err := remove(r.dropped.Name); err != nil {

@@ -159,7 +159,7 @@ func (l *Log) check(b *rawBlock) (int64, error) {
 			return 0, fmt.Errorf("record %d: erased before it was written", i)
 		}
 		last = r.ID
-		size += recordSize(r)
+		size += layoutOf(r).size
 		if size > maxBlock {
 			return 0, fmt.Errorf("more than %d bytes", maxBlock)
 		}

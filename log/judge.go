@@ -27,13 +27,20 @@ type judge struct {
 	after uint64   // a block behind the damage has an index above
 }
 
-func (j *judge) header(b []byte) (h blockHeader, salt uint32, ok bool) {
+// header returns the size and salt of the block whose good header is at off; size 0: none is.
+func (j *judge) header(off int64) (size int64, salt uint32, err error) {
+	b, err := j.win.at(off, blockSize)
+	if errors.Is(err, errShort) {
+		return 0, 0, nil
+	} else if err != nil {
+		return 0, 0, err
+	}
 	for _, salt := range j.salts {
 		if h, reason := parseBlockHeader(b, salt); reason == "" && h.index > j.after {
-			return h, salt, true
+			return h.size(), salt, nil
 		}
 	}
-	return h, 0, false
+	return 0, 0, nil
 }
 
 // find returns the first offset >= off that looks like the beginning of a block and for
@@ -65,28 +72,17 @@ func (j *judge) find(off int64, is func(off int64) (bool, error)) (int64, bool, 
 
 // begins reports whether a good block header is at off.
 func (j *judge) begins(off int64) (bool, error) {
-	b, err := j.win.at(off, blockSize)
-	if errors.Is(err, errShort) {
-		return false, nil
-	} else if err != nil {
-		return false, err
-	}
-	_, _, ok := j.header(b)
-	return ok, nil
+	size, _, err := j.header(off)
+	return size > 0, err
 }
 
 // whole reports whether a block at off passes all its checksums. (Its chain cannot be
 // checked: the block before is missing.)
 func (j *judge) whole(off int64) (bool, error) {
-	ok, err := j.begins(off)
-	if !ok || err != nil {
+	size, salt, err := j.header(off)
+	if size == 0 || err != nil {
 		return false, err
 	}
-	b, err := j.win.at(off, blockSize)
-	if err != nil {
-		return false, err
-	}
-	_, salt, _ := j.header(b)
 	raw, h, d, err := readBlock(&j.win, off, salt)
 	if d != nil || err != nil {
 		return false, err
@@ -95,17 +91,15 @@ func (j *judge) whole(off int64) (bool, error) {
 	return d == nil, nil
 }
 
-// behind reports whether a whole block lies behind the damaged one at off.
+// behind reports whether a whole block follows the damaged one at off.
 func (j *judge) behind(off int64) (bool, error) {
-	from := off + 1
-	if b, err := j.win.at(off, blockSize); err == nil {
-		// With a good header the block's end is known, and what is inside it
-		// (a user's bytes) is not looked at.
-		if h, _, ok := j.header(b); ok {
-			from = off + h.size()
-		}
+	// With a good header the block's end is known, and what is inside it (a user's bytes) is
+	// not looked at.
+	size, _, err := j.header(off)
+	if err != nil {
+		return false, err
 	}
-	_, ok, err := j.find(from, j.whole)
+	_, ok, err := j.find(off+max(size, 1), j.whole)
 	return ok, err
 }
 
@@ -132,16 +126,11 @@ func (j *judge) lost(d *damage, block int64) (bool, error) {
 // end of the file is lost sectors.
 func (j *judge) onlyLost(off int64) (bool, error) {
 	for off < j.win.limit {
-		var salt uint32
-		b, err := j.win.at(off, min(blockSize, j.win.limit-off))
+		size, salt, err := j.header(off)
 		if err != nil {
 			return false, err
 		}
-		ok := false
-		if len(b) == blockSize {
-			_, salt, ok = j.header(b)
-		}
-		if !ok {
+		if size == 0 {
 			if lost, err := j.lost(&damage{from: off, to: off + blockSize}, off); !lost ||
 				err != nil {
 				return false, err
@@ -172,7 +161,7 @@ func (j *judge) onlyLost(off int64) (bool, error) {
 		if !all || err != nil {
 			return false, err
 		}
-		off += h.size()
+		off += size
 	}
 	return true, nil
 }

@@ -7,65 +7,80 @@ import (
 	"github.com/qlogd/qlogd/event"
 )
 
-// recordSize is the length of r on disk.
-func recordSize(r *record) int64 {
-	n := recordHeaderSize(r)
-	if r.Content != nil {
-		n += 4 + int64(len(r.Content))
-	}
-	return n
+// layout is a record's extent. One that was read is only to be trusted after the header's
+// checksum.
+type layout struct {
+	size      int64 // of the whole record
+	headerEnd int64 // where all that the chain covers ends
+	flags     uint8
+	ok        bool // it can be true
 }
 
-// recordHeaderSize is where r's header ends: all of it that the chain covers.
-func recordHeaderSize(r *record) int64 {
-	n := int64(recordMinimum + len(r.Header))
-	if r.Subject != [16]byte{} {
-		n += 16
+// partSizes are the sizes of the parts that the flags stand for.
+var partSizes = [...]int64{16, 16, 12, 36}
+
+func newLayout(flags uint8, header int) layout {
+	l := layout{flags: flags, headerEnd: recordMinimum + int64(header)}
+	for i, n := range partSizes {
+		if flags>>i&1 != 0 {
+			l.headerEnd += n
+		}
 	}
-	if r.Alias != [16]byte{} {
-		n += 16
+	return l
+}
+
+// layoutOf returns the extent of r on disk.
+func layoutOf(r *record) layout {
+	flags := uint8(0)
+	for i, has := range [...]bool{r.Subject != [16]byte{}, r.Alias != [16]byte{}, !r.Prev.IsZero(),
+		r.Content != nil} {
+		if has {
+			flags |= 1 << i
+		}
 	}
-	if !r.Prev.IsZero() {
-		n += 12
+	l := newLayout(flags, len(r.Header))
+	if l.size = l.headerEnd; r.Content != nil {
+		l.size += 4 + int64(len(r.Content))
 	}
-	if r.Content != nil {
-		n += 36
-	}
-	return n
+	return l
+}
+
+// parseLayout reads a record's first 12 bytes.
+func parseLayout(b []byte) layout {
+	word := le.Uint32(b[8:])
+	l := newLayout(uint8(word), int(word>>8))
+	l.size = int64(le.Uint32(b))
+	content := l.flags&flagContent != 0
+	l.ok = l.flags&^flagsKnown == 0 &&
+		(!content && l.size == l.headerEnd || content && l.size >= l.headerEnd+4)
+	return l
 }
 
 // appendRecord writes r to b and returns where in b its header ends.
 func appendRecord(b []byte, r *record) (out []byte, headerEnd int) {
-	start := len(b)
-	flags := uint32(0)
-	b = le.AppendUint32(b, uint32(recordSize(r)))
+	start, l := len(b), layoutOf(r)
+	b = le.AppendUint32(b, uint32(l.size))
 	b = le.AppendUint32(b, 0) // checksum, below
-	b = le.AppendUint32(b, 0) // flags and header length, below
+	b = le.AppendUint32(b, uint32(l.flags)|uint32(len(r.Header))<<8)
 	b = append(b, r.ID[:]...)
-	if r.Subject != [16]byte{} {
-		flags |= flagSubject
+	if l.flags&flagSubject != 0 {
 		b = append(b, r.Subject[:]...)
 	}
-	if r.Alias != [16]byte{} {
-		flags |= flagAlias
+	if l.flags&flagAlias != 0 {
 		b = append(b, r.Alias[:]...)
 	}
-	if !r.Prev.IsZero() {
-		flags |= flagPrev
+	if l.flags&flagPrev != 0 {
 		b = le.AppendUint64(b, r.Prev.Index)
 		b = le.AppendUint32(b, r.Prev.Number)
 	}
-	if r.Content != nil {
-		flags |= flagContent
+	if l.flags&flagContent != 0 {
 		b = append(b, r.Digest[:]...)
 		b = le.AppendUint32(b, uint32(len(r.Content)))
 	}
 	b = append(b, r.Header...)
-	head := b[start:]
-	le.PutUint32(head[8:], flags|uint32(len(r.Header))<<8)
-	le.PutUint32(head[4:], recordCRC(head))
+	le.PutUint32(b[start+4:], recordCRC(b[start:]))
 	headerEnd = len(b)
-	if r.Content != nil {
+	if l.flags&flagContent != 0 {
 		b = le.AppendUint32(b, crc(r.Content))
 		b = append(b, r.Content...)
 	}
@@ -76,27 +91,6 @@ func appendRecord(b []byte, r *record) (out []byte, headerEnd int) {
 // without the checksum itself.
 func recordCRC(head []byte) uint32 {
 	return crc32.Update(crc(head[:4]), castagnoli, head[8:])
-}
-
-// layout is what a record's first 12 bytes say of its extent. It is only to be
-// trusted after the header's checksum.
-type layout struct {
-	size      int64 // of the whole record
-	headerEnd int64
-	flags     uint8
-	ok        bool // it can be true
-}
-
-func parseLayout(b []byte) layout {
-	word := le.Uint32(b[8:])
-	l := layout{size: int64(le.Uint32(b)), flags: uint8(word)}
-	l.headerEnd = recordMinimum + int64(word>>8)
-	l.headerEnd += int64(l.flags&flagSubject)*16 + int64(l.flags&flagAlias)/flagAlias*16 +
-		int64(l.flags&flagPrev)/flagPrev*12 + int64(l.flags&flagContent)/flagContent*36
-	l.ok = l.flags&^flagsKnown == 0 &&
-		(l.flags&flagContent == 0 && l.size == l.headerEnd ||
-			l.flags&flagContent != 0 && l.size >= l.headerEnd+4)
-	return l
 }
 
 // parseRecordHeader reads a record up to the end of its header; the record's slices lie in

@@ -1,18 +1,22 @@
 package api
 
 import (
+	"cmp"
 	"context"
+	"encoding/hex"
 	"maps"
 	"net"
 	"net/http"
 	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/raft"
 )
 
 // snapshotTimeout is how long all nodes together may take to write a checkpoint.
@@ -32,23 +36,56 @@ func (s *Server) cluster(q *request) error {
 		return q.err
 	}
 	q.tellIndex()
-	if s.deps.Cluster == nil {
-		return &problemNotFound
+	ctx, cancel := context.WithTimeout(q.Context(), refreshTimeout)
+	defer cancel()
+	s.deps.Node.RefreshMembers(ctx)
+	st := s.deps.Node.Status()
+	v := wire.Cluster{
+		ClusterID: st.ClusterID, NodeID: st.NodeID, LeaderID: s.leader(), Term: st.Term,
+		Nodes: []wire.Node{},
 	}
-	s.deps.Cluster.Refresh(q.Context())
-	v := s.deps.Cluster.View()
-	v.Nodes = append([]wire.Node{}, v.Nodes...)
+	for _, m := range s.deps.Node.Members() {
+		v.Nodes = append(v.Nodes, nodeOf(&m))
+	}
+	slices.SortFunc(v.Nodes, func(a, b wire.Node) int { return cmp.Compare(a.ID, b.ID) })
 	return q.answer(http.StatusOK, &v)
 }
 
+const (
+	refreshTimeout = 500 * time.Millisecond
+	// reachableFor is how long a member counts as reachable after its last answer.
+	reachableFor = time.Second
+)
+
+func nodeOf(m *raft.MemberStatus) wire.Node {
+	n := wire.Node{
+		ID: m.ID, RaftAddr: m.RaftAddr, HTTPAddr: m.HTTPAddr, Voter: m.Votes, Leader: m.Leader,
+		AppliedIndex: m.Status.Applied, LogHead: m.Status.Head,
+	}
+	if !m.Seen.IsZero() {
+		age := time.Since(m.Seen)
+		n.Reachable, n.AgeMS = age < reachableFor, new(age.Milliseconds())
+	}
+	if n.LogHead > 0 {
+		n.ChainHash = hex.EncodeToString(m.Status.Chain[:])
+	}
+	return n
+}
+
+// leader returns the leader's name, "" where it is not known.
+func (s *Server) leader() string {
+	name, _, _ := strings.Cut(s.deps.Node.Status().LeaderID, "/") // the incarnation follows
+	return name
+}
+
 // node returns a member as this node knows it, nil where it does not.
-func (s *Server) node(id string) *wire.Node {
-	nodes := s.deps.Cluster.View().Nodes
-	i := slices.IndexFunc(nodes, func(n wire.Node) bool { return n.ID == id })
+func (s *Server) node(id string) *raft.MemberStatus {
+	all := s.deps.Node.Members()
+	i := slices.IndexFunc(all, func(m raft.MemberStatus) bool { return m.ID == id })
 	if i < 0 {
 		return nil
 	}
-	return &nodes[i]
+	return &all[i]
 }
 
 // addNode answers POST /v1/cluster/nodes: 201, or 200 where the node is in with
@@ -61,23 +98,21 @@ func (s *Server) addNode(q *request) error {
 	if body.HTTPAddr != "" {
 		q.do(func() error { return hostPort("http_addr", body.HTTPAddr) })
 	}
-	want := wire.Node{
+	m := raft.Member{
 		ID: body.ID, RaftAddr: body.RaftAddr, HTTPAddr: body.HTTPAddr,
 		Voter: body.Voter == nil || *body.Voter,
 	}
 	return q.change("add node", s.opts.WriteTimeout, func(ctx context.Context) (int, any, error) {
-		status := http.StatusCreated
-		if n := s.node(want.ID); n != nil && n.RaftAddr == want.RaftAddr {
-			status = http.StatusOK
-		}
-		if err := s.deps.Cluster.Add(ctx, want); err != nil {
+		was := s.node(m.ID)
+		if err := s.deps.Node.AddMember(ctx, m); err != nil {
 			return 0, nil, err
 		}
-		if n := s.node(want.ID); n != nil {
-			return status, *n, nil
+		is := s.node(m.ID)
+		if is == nil { // it is in, and this node has not heard of it yet
+			is = &raft.MemberStatus{Member: m}
 		}
-		want.Voter = false // it is in, and this node has not heard of it yet
-		return status, want, nil
+		created := was == nil || was.RaftAddr != m.RaftAddr
+		return createdOr200(created), new(nodeOf(is)), nil
 	})
 }
 
@@ -87,7 +122,7 @@ func (s *Server) removeNode(q *request) error {
 	q.do(func() error { return nodeName("id", id) })
 	force := q.read("force").flag("force")
 	do := func(ctx context.Context) (int, any, error) {
-		return http.StatusNoContent, nil, s.deps.Cluster.RemoveMember(ctx, id, force)
+		return http.StatusNoContent, nil, s.deps.Node.RemoveMember(ctx, id, force)
 	}
 	return q.change("remove node", s.opts.WriteTimeout, do)
 }
@@ -102,8 +137,8 @@ func (s *Server) transferLeadership(q *request) error {
 		q.do(func() error { return nodeName("to", to) })
 	}
 	do := func(ctx context.Context) (int, any, error) {
-		err := s.deps.Cluster.TransferLeadership(ctx, to)
-		return http.StatusOK, wire.Transferred{LeaderID: s.deps.Cluster.View().LeaderID}, err
+		err := s.deps.Node.TransferLeadership(ctx, to)
+		return http.StatusOK, &wire.Transferred{LeaderID: s.leader()}, err
 	}
 	return q.change("transfer leadership", s.opts.WriteTimeout, do)
 }
@@ -112,11 +147,11 @@ func (s *Server) transferLeadership(q *request) error {
 func (s *Server) snapshot(q *request) error {
 	q.read().noBody()
 	return q.change("snapshot", snapshotTimeout, func(ctx context.Context) (int, any, error) {
-		indexes, err := s.deps.Cluster.SnapshotAll(ctx)
+		indexes, err := s.deps.Node.SnapshotAll(ctx)
 		if indexes == nil {
 			indexes = map[string]uint64{}
 		}
-		return http.StatusOK, wire.ClusterSnapshot{Indexes: indexes}, err
+		return http.StatusOK, &wire.ClusterSnapshot{Indexes: indexes}, err
 	})
 }
 
@@ -127,11 +162,8 @@ func (q *request) change(
 	what string, within time.Duration, do func(context.Context) (status int, answer any, err error),
 ) error {
 	req := get(q, q.idempotency)
-	switch {
-	case q.err != nil:
+	if q.err != nil {
 		return q.err
-	case q.s.deps.Cluster == nil:
-		return &problemNotFound
 	}
 	call := &onceCall{} // nobody else's, without a key
 	if req != nil {

@@ -7,43 +7,46 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
-	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/raft"
 )
 
 // fakeCluster is a configuration in memory, led by n1.
 type fakeCluster struct {
 	mu        sync.Mutex
-	nodes     map[string]wire.Node
+	nodes     map[string]raft.MemberStatus
 	calls     int
 	refreshed int
 	err       error
-	enter     func() // called by Add, unlocked
+	enter     func() // called by AddMember, unlocked
 }
 
 func newFakeCluster() *fakeCluster {
-	return &fakeCluster{nodes: map[string]wire.Node{"n1": {ID: "n1", RaftAddr: "h1:1",
-		HTTPAddr: "h1:2", Voter: true, Leader: true, Reachable: true, AppliedIndex: 7, LogHead: 7, ChainHash: "ab"}}}
+	n1 := raft.MemberStatus{Votes: true, Leader: true, Seen: time.Now()}
+	n1.ID, n1.RaftAddr, n1.HTTPAddr = "n1", "h1:1", "h1:2"
+	n1.Status.Applied, n1.Status.Head, n1.Status.Chain[0] = 7, 7, 0xab
+	return &fakeCluster{nodes: map[string]raft.MemberStatus{"n1": n1}}
 }
 
-func (c *fakeCluster) Refresh(context.Context) {
+func (c *fakeCluster) RefreshMembers(context.Context) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.refreshed++
 }
 
-func (c *fakeCluster) View() wire.Cluster {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	v := wire.Cluster{ClusterID: "c", NodeID: "n1", LeaderID: "n1", Term: 3}
-	for _, id := range slices.Sorted(maps.Keys(c.nodes)) {
-		v.Nodes = append(v.Nodes, c.nodes[id])
-	}
-	return v
+func (c *fakeCluster) Status() raft.Status {
+	return raft.Status{ClusterID: "c", NodeID: "n1", LeaderID: "n1/01", Term: 3}
 }
 
-func (c *fakeCluster) Add(_ context.Context, n wire.Node) error {
+func (c *fakeCluster) Members() []raft.MemberStatus {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Collect(maps.Values(c.nodes))
+}
+
+func (c *fakeCluster) AddMember(_ context.Context, m raft.Member) error {
 	if c.enter != nil {
 		c.enter()
 	}
@@ -53,10 +56,10 @@ func (c *fakeCluster) Add(_ context.Context, n wire.Node) error {
 	if c.err != nil {
 		return c.err
 	}
-	if old, ok := c.nodes[n.ID]; ok && old.RaftAddr != n.RaftAddr {
+	if old, ok := c.nodes[m.ID]; ok && old.RaftAddr != m.RaftAddr {
 		return event.Problemf(event.CodeConflict, "id", "n2 is another node")
 	}
-	c.nodes[n.ID] = n
+	c.nodes[m.ID] = raft.MemberStatus{Member: m, Votes: m.Voter}
 	return nil
 }
 
@@ -100,7 +103,7 @@ func TestCluster(t *testing.T) {
 	h := setup(t)
 	c := h.cluster
 	h.do("GET", "/v1/cluster", "").want(200).with("leader_id", "n1", "term", 3.0,
-		"nodes.0.chain_hash", "ab", "nodes.0.log_head", 7.0)
+		"nodes.0.chain_hash", "ab"+strings.Repeat("00", 31), "nodes.0.log_head", 7.0)
 	if h.do("GET", "/v1/cluster?consistency=linearizable", "").want(200); c.refreshed != 2 {
 		t.Errorf("asked the nodes %d times", c.refreshed)
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/qlogd/qlogd/background/erasure"
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/projections/store"
+	"github.com/qlogd/qlogd/raft"
 	"github.com/qlogd/qlogd/webhook"
 )
 
@@ -32,6 +33,16 @@ type Node interface {
 	// The name of a question is one of those of Answers; other nodes' Servers answer.
 	AskLeader(ctx context.Context, name string, body []byte) ([]byte, error)
 	AskOthers(ctx context.Context, name string, body []byte) [][]byte
+
+	Status() raft.Status
+	Members() []raft.MemberStatus
+	RefreshMembers(ctx context.Context)
+	// Changes of the cluster return an *event.Problem (no_leader, conflict, node_not_found,
+	// invalid_argument); its Unknown says that the change may still come.
+	AddMember(ctx context.Context, m raft.Member) error
+	RemoveMember(ctx context.Context, id string, force bool) error
+	TransferLeadership(ctx context.Context, to string) error
+	SnapshotAll(ctx context.Context) (map[string]uint64, error)
 }
 
 // State is the live state, or a past one. *projections.State describes the methods.
@@ -79,30 +90,6 @@ type Log interface {
 	To(at event.Instant) (uint64, error)
 }
 
-// Cluster shows the cluster and changes it. Errors are an *event.Problem
-// (no_leader, conflict, node_not_found, invalid_argument); its Unknown says that
-// the change may still come.
-type Cluster interface {
-	// Refresh asks the nodes that have not answered for a moment, and returns when
-	// they have, or soon.
-	Refresh(ctx context.Context)
-	// View returns what this node knows now, nodes by id. It asks nobody and
-	// works without a leader.
-	View() wire.Cluster
-	// Add takes a node in, or does nothing where it is in with the same data.
-	// Another node with its id or address is a conflict. It returns when the
-	// configuration is committed; catching up comes after.
-	Add(ctx context.Context, n wire.Node) error
-	// RemoveMember takes a node out; without force not one whose going would leave the
-	// voters without a majority that can be reached, never the last voter.
-	RemoveMember(ctx context.Context, id string, force bool) error
-	// TransferLeadership hands leadership over, to the voter named or, for "", to the one
-	// that is furthest.
-	TransferLeadership(ctx context.Context, to string) error
-	// SnapshotAll lets every node take a checkpoint and returns their indexes.
-	SnapshotAll(ctx context.Context) (map[string]uint64, error)
-}
-
 // Push delivers for the queues whose policy has push. *push.Engine is one and describes the
 // methods.
 type Push interface {
@@ -136,7 +123,6 @@ type Deps struct {
 	// Errors are an *event.Problem or as the log's.
 	Past     func(ctx context.Context, at event.Instant) (State, error)
 	Proof    Proof
-	Cluster  Cluster
 	Push     Push // nil: push is accepted unchecked, and nobody delivers
 	Eraser   *erasure.Eraser
 	Secrets  *webhook.Secrets // nil: signed webhooks are refused

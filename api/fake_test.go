@@ -57,6 +57,7 @@ func (l *fakeLog) DeletedBefore() (uint64, bool) { return l.deleted, l.deleted >
 // fakeNode is the Node of a cluster of one, unless a test says what others answer.
 type fakeNode struct {
 	proposer
+	*fakeCluster
 	unready   []string
 	age       func() (time.Duration, bool)
 	leader    string
@@ -120,11 +121,11 @@ func build(opts ...func(*Options)) *harness {
 		fn(&o)
 	}
 	c := newFakeCluster()
-	n := &fakeNode{proposer: f}
+	n := &fakeNode{proposer: f, fakeCluster: c}
 	f.machine = newMachine(nil)
 	f.log.Log = f.machine.log
 	f.machine.s = New(Deps{
-		Node: n, State: f, Log: f.log, Models: f, Cluster: c, Eraser: f.machine.newEraser(),
+		Node: n, State: f, Log: f.log, Models: f, Eraser: f.machine.newEraser(),
 		Past:     func(context.Context, event.Instant) (State, error) { return f, nil },
 		Secrets:  secrets,
 		Forward:  &f.target,

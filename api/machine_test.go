@@ -54,7 +54,7 @@ func onMachine(t *testing.T, opts ...func(*Options)) (*harness, *machine) {
 	for _, fn := range opts {
 		fn(&o)
 	}
-	node := &fakeNode{proposer: m}
+	node := &fakeNode{proposer: m, fakeCluster: newFakeCluster()}
 	m.s = New(Deps{
 		Node: node, State: m, Log: log, Eraser: m.newEraser(), Registry: prometheus.NewRegistry(),
 	}, o)

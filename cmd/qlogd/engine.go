@@ -1,13 +1,10 @@
 package main
 
 import (
-	"cmp"
 	"context"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -132,7 +129,7 @@ func openEngine(n *node) (_ *engine, err error) {
 		Past: func(ctx context.Context, at event.Instant) (api.State, error) {
 			return past.At(ctx, at)
 		},
-		Proof: proof{e}, Cluster: clusterView{e.replica}, Push: e.push, Eraser: e.eraser,
+		Proof: proof{e}, Push: e.push, Eraser: e.eraser,
 		Secrets: n.hooked, Forward: n.egress, Logger: e.logger, Registry: registry,
 	}, n.apiOptions())
 	e.answerOthers(true)
@@ -304,51 +301,6 @@ func (e *engine) follow() {
 			return
 		}
 	}
-}
-
-// reachableFor is how long a member counts as reachable after its last answer.
-const reachableFor = time.Second
-
-// clusterView is the replica's membership in the api's words.
-type clusterView struct{ *raft.Replica }
-
-var _ api.Cluster = clusterView{}
-
-// Refresh implements api.Cluster.
-func (v clusterView) Refresh(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, 500*time.Millisecond)
-	defer cancel()
-	v.RefreshMembers(ctx)
-}
-
-// View implements api.Cluster.
-func (v clusterView) View() wire.Cluster {
-	s := v.Status()
-	leader, _, _ := strings.Cut(s.LeaderID, "/") // Raft's id is followed by the incarnation
-	out := wire.Cluster{ClusterID: s.ClusterID, NodeID: s.NodeID, LeaderID: leader, Term: s.Term}
-	for _, m := range v.Members() {
-		n := wire.Node{
-			ID: m.ID, RaftAddr: m.RaftAddr, HTTPAddr: m.HTTPAddr, Voter: m.Votes, Leader: m.Leader,
-			AppliedIndex: m.Status.Applied, LogHead: m.Status.Head,
-		}
-		if !m.Seen.IsZero() {
-			age := time.Since(m.Seen)
-			ms := age.Milliseconds()
-			n.Reachable, n.AgeMS = age < reachableFor, &ms
-		}
-		if m.Status.Head > 0 {
-			n.ChainHash = hex.EncodeToString(m.Status.Chain[:])
-		}
-		out.Nodes = append(out.Nodes, n)
-	}
-	slices.SortFunc(out.Nodes, func(a, b wire.Node) int { return cmp.Compare(a.ID, b.ID) })
-	return out
-}
-
-// Add implements api.Cluster.
-func (v clusterView) Add(ctx context.Context, n wire.Node) error {
-	m := raft.Member{ID: n.ID, RaftAddr: n.RaftAddr, HTTPAddr: n.HTTPAddr, Voter: n.Voter}
-	return v.AddMember(ctx, m)
 }
 
 // pushActor is the actor, in events, of the cluster's own deliveries.

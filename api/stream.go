@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -44,7 +45,7 @@ func (s *Server) stream(q *request, f *eventQuery, media string) error {
 	for {
 		err := w.events(ctx, f)
 		switch {
-		case err != nil && !w.started:
+		case err != nil && q.status == 0:
 			return err
 		case err != nil && ctx.Err() == nil && !errors.Is(err, errWrite):
 			s.log.Error("event stream failed", "request_id", q.id, "error", err)
@@ -80,10 +81,9 @@ var errWrite = errors.New("the client does not read")
 
 // eventWriter writes events to one client.
 type eventWriter struct {
-	q       *request
-	rc      *http.ResponseController
-	media   string
-	started bool // the header is written
+	q     *request
+	rc    *http.ResponseController
+	media string
 }
 
 // events sends what a query selects, up to the log's head.
@@ -116,36 +116,31 @@ func (w *eventWriter) heartbeat() error {
 	if w.media == typeSSE {
 		beat = ":\n\n"
 	}
-	if err := w.write(beat); err != nil {
-		return err
-	}
-	return w.flush()
+	return cmp.Or(w.write(beat), w.flush())
 }
 
 func (w *eventWriter) deadline(in time.Duration) {
 	_ = w.rc.SetWriteDeadline(time.Now().Add(in))
 }
 
-func (w *eventWriter) start() {
+// write writes text, "" for only the answer's header.
+func (w *eventWriter) write(text string) error {
 	w.deadline(streamWriteTimeout)
-	if !w.started {
-		w.started = true
+	if w.q.status == 0 {
 		w.q.status = http.StatusOK
 		w.q.w.Header().Set("Content-Type", w.media)
 		w.q.w.WriteHeader(http.StatusOK)
 	}
-}
-
-func (w *eventWriter) write(text string) error {
-	w.start()
-	if _, err := w.q.w.Write([]byte(text)); err != nil {
-		return errWrite
+	if text != "" {
+		if _, err := w.q.w.Write([]byte(text)); err != nil {
+			return errWrite
+		}
 	}
 	return nil
 }
 
 func (w *eventWriter) flush() error {
-	w.start()
+	_ = w.write("")
 	if err := w.rc.Flush(); err != nil && !errors.Is(err, http.ErrNotSupported) {
 		return errWrite
 	}

@@ -99,7 +99,7 @@ func (s *Server) lease(q *request, in *wire.LeaseRequest) error {
 	if q.err != nil {
 		return q.err
 	}
-	q.raw = nil // not needed during a long poll
+	q.release() // not needed during a long poll
 	most := defaultMax
 	if in.MaxMessages != nil {
 		most = int(*in.MaxMessages)

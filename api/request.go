@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/qlogd/qlogd/api/wire"
@@ -34,7 +35,8 @@ type request struct {
 	replayed bool         // the answer is the first one to this Idempotency-Key
 	errors   []wire.Wrong // sent with a problem
 
-	raw     []byte // the body; nil: not read yet
+	raw     []byte        // the body; nil: not read yet
+	pooled  *bytes.Buffer // has raw, and goes back to bodies after the answer
 	query   url.Values
 	media   string // of the body, "" if not given
 	charset string
@@ -91,6 +93,20 @@ func first(v []string) string {
 // answer is computed, and would mistake the deadline for that.
 func (q *request) unhurried() { _ = http.NewResponseController(q.w).SetReadDeadline(time.Time{}) }
 
+var bodies = sync.Pool{New: func() any { return &bytes.Buffer{} }}
+
+// maxPooled bounds the buffers that bodies keeps.
+const maxPooled = 1 << 20
+
+// release drops the body.
+func (q *request) release() {
+	if b := q.pooled; b != nil && b.Cap() <= maxPooled {
+		b.Reset()
+		bodies.Put(b)
+	}
+	q.raw, q.pooled = nil, nil
+}
+
 // bytes reads the body, of at most limit bytes.
 func (q *request) bytes(limit int64) ([]byte, error) {
 	if q.raw != nil {
@@ -102,8 +118,11 @@ func (q *request) bytes(limit int64) ([]byte, error) {
 	if q.ContentLength > limit {
 		return nil, tooLarge()
 	}
-	var b bytes.Buffer
-	var err error
+	b, err := &bytes.Buffer{}, error(nil)
+	if q.packed() { // nothing refers to the body of these calls once they are answered
+		b = bodies.Get().(*bytes.Buffer)
+		q.pooled = b
+	}
 	body := http.MaxBytesReader(q.w, q.Body, limit)
 	for most, full := 64<<10, true; full && err == nil; most *= 8 {
 		// Memory for at most eight times of what has come.

@@ -179,6 +179,7 @@ func (s *Server) serve(pattern string, rule access, h handler) http.Handler {
 				}
 				q.fail(s.problem(q, fmt.Errorf("panic")))
 			}
+			q.release()
 			s.metrics.request(method, path, q.status, time.Since(begun))
 		}()
 		// Rights before all else: a stranger must not learn even that the request is malformed.

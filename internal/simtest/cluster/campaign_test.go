@@ -2,6 +2,7 @@ package cluster_test
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -26,6 +27,19 @@ func queue(t *testing.T, c *client.Client, name, policy string) {
 	}
 	if _, _, err := c.PutQueue(t.Context(), name, p); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// within waits for a state that no event marks.
+func within(t *testing.T, ctx context.Context, what string, ok func() bool) {
+	t.Helper()
+	if err := cluster.Poll(ctx, func() error {
+		if !ok() {
+			return errors.New(what)
+		}
+		return nil
+	}); err != nil {
+		t.Fatalf("waiting for: %v", err)
 	}
 }
 

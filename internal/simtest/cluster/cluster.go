@@ -239,14 +239,14 @@ func Until(t testing.TB, within time.Duration, look func() error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), within)
 	defer cancel()
-	if err := until(ctx, look); err != nil {
+	if err := Poll(ctx, look); err != nil {
 		t.Fatalf("after %s: %v", within, err)
 	}
 }
 
-// until looks again and again until look returns nil, or returns what it
-// returned last.
-func until(ctx context.Context, look func() error) error {
+// Poll looks again and again until look returns nil or ctx ends, and returns what
+// look returned last.
+func Poll(ctx context.Context, look func() error) error {
 	tick := time.NewTicker(pollEvery)
 	defer tick.Stop()
 	for {

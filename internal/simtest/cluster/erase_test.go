@@ -1,136 +1,110 @@
 package cluster_test
 
 import (
-	"bytes"
+	"context"
 	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
-	"net/http"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/qlogd/qlogd/api/wire"
+	"github.com/qlogd/qlogd/client"
 	"github.com/qlogd/qlogd/internal/simtest/cluster"
 )
 
-// eraser tells stories whose every piece of text can be found on a disk.
+// eraser writes messages whose every piece of text can be found on a disk.
 type eraser struct {
 	t       *testing.T
+	ctx     context.Context
 	c       *cluster.Cluster
+	cl      *client.Client
 	archive string
-	// gone and stay are what is to be erased and what is not, by what it was.
+	// gone and stay are what is erased and what is not, by what it was.
 	gone, stay map[string]string
 }
 
 // erasing starts a cluster whose history is archived.
-func erasing(t *testing.T, nodes int, flags ...string) *eraser {
+func erasing(t *testing.T, flags ...string) *eraser {
 	e := &eraser{t: t, archive: t.TempDir(), gone: map[string]string{}, stay: map[string]string{}}
-	e.c = cluster.StartCluster(t, cluster.Options{Nodes: nodes, Flags: append([]string{
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	t.Cleanup(cancel)
+	e.ctx = ctx
+	e.c = cluster.StartCluster(t, cluster.Options{Nodes: 3, Flags: append([]string{
 		"--log-segment-bytes", "65536", "--archive", e.archive, "--archive-interval", "100ms",
 	}, flags...)})
-	queue(t, e.c.Client(), "jobs", `{"ordering":"per_key","delivery":{"max_attempts":2,"initial_backoff_ms":0,"dead_letter_queue":"auto"}}`)
+	e.cl = e.c.Client()
+	queue(t, e.cl, "jobs", `{"ordering":"per_key",
+		"delivery":{"max_attempts":2,"initial_backoff_ms":0,"dead_letter_queue":"auto"}}`)
 	return e
 }
 
-// mark makes a text that is nowhere else.
+// mark returns a text that is nowhere else.
 func (e *eraser) mark(in map[string]string, what string) string {
 	m := what + "-" + rand.Text()
 	in[what+"-"+fmt.Sprint(len(in))] = m
 	return m
 }
 
-// do asks a node and wants a status.
-func (e *eraser) do(n *cluster.Node, want int, method, path, body string, out any) {
+func (e *eraser) must(err error) {
 	e.t.Helper()
-	status, b, err := n.Do(e.t.Context(), method, path, strings.NewReader(body))
 	if err != nil {
-		e.t.Fatalf("%s %s: %v", method, path, err)
+		e.t.Fatal(err)
 	}
-	if status != want {
-		e.t.Fatalf("%s %s: %d %s", method, path, status, b)
-	}
-	if out != nil {
-		if err := json.Unmarshal(b, out); err != nil {
-			e.t.Fatalf("%s %s: %v in %s", method, path, err, b)
-		}
-	}
-}
-
-// up is a node that runs.
-func (e *eraser) up() *cluster.Node {
-	for _, n := range e.c.Nodes() {
-		if n.Running() {
-			return n
-		}
-	}
-	e.t.Fatal("none runs")
-	return nil
 }
 
 func (e *eraser) produce(key string, in map[string]string) string {
 	e.t.Helper()
-	var out struct{ Messages []struct{ ID string } }
-	e.do(e.up(), 201, "POST", "/v1/queues/jobs/messages", fmt.Sprintf(`{"messages":[{"key":%q,"payload":{"text":%q},"headers":{"h":%q}}]}`,
-		key, e.mark(in, "payload"), e.mark(in, "header")), &out)
-	return out.Messages[0].ID
+	m := client.JSON(e.mark(in, "payload"))
+	m.Key, m.Headers = key, map[string]string{"h": e.mark(in, "header")}
+	got, err := e.cl.Produce(e.ctx, "jobs", m)
+	e.must(err)
+	return got[0].ID
 }
 
 // lease leases the one message that there is.
-func (e *eraser) lease() (id, lease string) {
+func (e *eraser) lease() string {
 	e.t.Helper()
-	var out struct {
-		Messages []struct {
-			ID    string
-			Lease string `json:"lease_id"`
-		}
+	got, err := e.cl.Lease(e.ctx, "jobs", client.LeaseOptions{Max: 1, Wait: 5 * time.Second})
+	if err != nil || len(got) != 1 {
+		e.t.Fatalf("leased %v, %v", got, err)
 	}
-	e.do(e.up(), 200, "POST", "/v1/queues/jobs/lease", `{"max_messages":1,"wait_ms":5000}`, &out)
-	if len(out.Messages) != 1 {
-		e.t.Fatalf("leased %+v", out)
-	}
-	return out.Messages[0].ID, out.Messages[0].Lease
+	return got[0].LeaseID
 }
 
-// die lets the message that is next fail twice.
+// die lets the next message fail twice.
 func (e *eraser) die(in map[string]string) {
 	e.t.Helper()
 	for range 2 {
-		_, lease := e.lease()
-		e.do(e.up(), 200, "POST", "/v1/queues/jobs/retry", fmt.Sprintf(`{"items":[{"lease_id":%q,"error":%q,"delay_ms":0}]}`, lease, e.mark(in, "error")), nil)
+		_, err := e.cl.Retry(e.ctx, "jobs", []wire.RetryItem{{LeaseID: e.lease(), Error: e.mark(in, "error")}})
+		e.must(err)
 	}
 }
 
 func (e *eraser) ack(in map[string]string) {
 	e.t.Helper()
-	_, lease := e.lease()
-	e.do(e.up(), 200, "POST", "/v1/leases/"+lease+"/ack", fmt.Sprintf(`{"result":{"r":%q}}`, e.mark(in, "result")), nil)
+	_, err := e.cl.AckOne(e.ctx, e.lease(), wire.AckOne{Result: client.JSON(e.mark(in, "result")).Payload})
+	e.must(err)
 }
 
-// replay replays a message by an id that it had, with an edit.
-func (e *eraser) replay(id string, in map[string]string) string {
+// replay replays a message by an id that it had, with an edit unless in is nil.
+func (e *eraser) replay(id string, in map[string]string) {
 	e.t.Helper()
-	body, edit := fmt.Sprintf(`{"message_ids":[%q]}`, id), ""
+	r := wire.ReplayRequest{MessageIDs: []string{id}}
 	if in != nil {
-		edit = fmt.Sprintf(`,"edit":{%q:{"payload":{"text":%q}}}`, id, e.mark(in, "edit"))
-		body = fmt.Sprintf(`{"message_ids":[%q]%s}`, id, edit)
+		r.Edit = map[string]wire.ReplayEdit{id: {Payload: client.JSON(e.mark(in, "edit")).Payload}}
 	}
-	var out struct {
-		Messages []struct {
-			New string `json:"new_message_id"`
-		}
-	}
-	e.do(e.up(), 200, "POST", "/v1/queues/jobs/dead/replay", body, &out)
-	return out.Messages[0].New
+	_, _, err := e.cl.Replay(e.ctx, "jobs", r)
+	e.must(err)
 }
 
 // whole is the life of a message with everything in it. It returns its first id.
 func (e *eraser) whole(key string, in map[string]string) string {
+	e.t.Helper()
 	id := e.produce(key, in)
 	e.die(in)
 	e.replay(id, in)
@@ -143,167 +117,79 @@ func (e *eraser) whole(key string, in map[string]string) string {
 // hooked is a message that keeps the body that it was made of.
 func (e *eraser) hooked(key string, in map[string]string) string {
 	e.t.Helper()
-	status, b, err := e.up().Do(e.t.Context(), "PUT", "/v1/webhooks/in", strings.NewReader(`{"queue":"jobs","key":"payload.key","map_to":{"input":{"n":"payload.n"}}}`))
-	if err != nil || status != 201 && status != 200 {
-		e.t.Fatalf("%d %s %v", status, b, err)
-	}
-	var out struct {
-		ID string `json:"message_id"`
-	}
-	e.do(e.up(), 202, "POST", "/hook/in", fmt.Sprintf(`{"key":%q,"n":1,"left_out":%q}`, key, e.mark(in, "original")), &out)
-	return out.ID
-}
-
-// files returns in which files of a folder each of the texts is.
-func (e *eraser) files(dir string, marks map[string]string) map[string][]string {
-	e.t.Helper()
-	found := map[string][]string{}
-	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil // a live node's
-		}
-		if err != nil || !d.Type().IsRegular() {
-			return err
-		}
-		b, err := os.ReadFile(path)
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		rel, _ := filepath.Rel(dir, path)
-		for what, m := range marks {
-			if bytes.Contains(b, []byte(m)) {
-				found[what] = append(found[what], rel)
-			}
-		}
-		return nil
+	_, _, err := e.cl.PutWebhook(e.ctx, "in", wire.WebhookDefinition{
+		Queue: "jobs", Key: "payload.key", MapTo: &wire.MapTo{Input: map[string]string{"n": "payload.n"}},
 	})
-	if err != nil {
-		e.t.Fatal(err)
-	}
-	return found
+	e.must(err)
+	body := fmt.Appendf(nil, `{"key":%q,"n":1,"left_out":%q}`, key, e.mark(in, "original"))
+	got, err := hookSender{header: "X-None"}.send(e.ctx, e.c.WaitLeader(), "in", body)
+	e.must(err)
+	return got.MessageID
 }
 
-// thereBefore checks that the search can fail: each text is found, in the event
-// log of each node that runs, and in its Raft log.
+// thereBefore checks that the search can fail: each text is in the event log and
+// in the Raft log of each node.
 func (e *eraser) thereBefore() {
 	e.t.Helper()
 	for _, n := range e.c.Nodes() {
-		if !n.Running() {
-			continue
-		}
 		// A follower learns of the last entries with the next ones.
-		end := time.Now().Add(10 * time.Second)
-		for {
-			found := e.files(n.Dir(), e.gone)
-			missing := ""
+		cluster.Until(e.t, 10*time.Second, func() error {
+			found := filesWith(e.t, n.Dir(), e.gone)
 			for what := range e.gone {
-				for _, dir := range []string{"log", "raft"} {
-					if !slices.ContainsFunc(found[what], func(f string) bool { return strings.HasPrefix(f, dir+"/") }) {
-						missing = fmt.Sprintf("%s: %s is not in %s/ before it is erased: %v", n.Name(), what, dir, found[what])
+				for _, dir := range []string{"log/", "raft/"} {
+					if !slices.ContainsFunc(found[what], func(f string) bool { return strings.HasPrefix(f, dir) }) {
+						return fmt.Errorf("%s: %s is not in %s before it is erased: %v", n.Name(), what, dir, found[what])
 					}
 				}
 			}
-			if missing == "" {
-				break
-			}
-			if time.Now().After(end) {
-				e.t.Fatal(missing)
-			}
-			time.Sleep(50 * time.Millisecond)
-		}
+			return nil
+		})
 	}
 }
 
-// nowhere checks that nothing of what is to be gone is in any file, and that the
-// rest is.
+// nowhere checks that nothing of what is erased is in any file, and that the rest
+// is.
 func (e *eraser) nowhere() {
 	e.t.Helper()
 	for _, n := range e.c.Nodes() {
-		for what, in := range e.files(n.Dir(), e.gone) {
+		for what, in := range filesWith(e.t, n.Dir(), e.gone) {
 			e.t.Errorf("%s: %s is still in %v", n.Name(), what, in)
 		}
-		if found := e.files(n.Dir(), e.stay); len(found) != len(e.stay) {
+		if found := filesWith(e.t, n.Dir(), e.stay); len(found) != len(e.stay) {
 			e.t.Errorf("%s: of %d texts of others %d are left", n.Name(), len(e.stay), len(found))
 		}
 	}
-	for what, in := range e.files(e.archive, e.gone) {
+	for what, in := range filesWith(e.t, e.archive, e.gone) {
 		e.t.Errorf("archive: %s is still in %v", what, in)
 	}
 }
 
-// archived writes so much that all that was written before is archived, and
-// checks that.
-func (e *eraser) archived() {
+// erase starts the erasure of a key.
+func (e *eraser) erase(key, reason string) string {
 	e.t.Helper()
-	queue(e.t, e.c.Client(), "noise", "")
-	fill(e.t, e.c.Client(), "noise", 3000)
-	end := time.Now().Add(20 * time.Second)
-	for {
-		found := e.files(e.archive, e.gone)
-		if len(found) == len(e.gone) {
-			return
-		}
-		if time.Now().After(end) {
-			e.t.Fatalf("%d of %d texts were archived", len(found), len(e.gone))
-		}
-		time.Sleep(100 * time.Millisecond)
+	_, task, err := e.cl.EraseKey(e.ctx, "jobs", wire.EraseKeyRequest{Key: key, Reason: reason})
+	if err != nil || task == nil || task.Type != "erase" {
+		e.t.Fatalf("%+v %v", task, err)
 	}
+	return task.ID
 }
 
-type eraseTask struct {
-	ID     string
-	Type   string
-	Status string
-	Done   int
-	Nodes  []struct {
-		Node     string
-		Complete bool
-		At       *string
-	}
-}
-
-func (e *eraser) begin(path, body string) eraseTask {
+// completed waits for a task, which all nodes must have carried out.
+func (e *eraser) completed(id string, nodes int) {
 	e.t.Helper()
-	var task eraseTask
-	e.do(e.up(), http.StatusAccepted, "POST", path, body, &task)
-	if task.Type != "erase" || task.ID == "" {
-		e.t.Fatalf("%+v", task)
+	task, err := e.cl.WaitTask(e.ctx, id)
+	if err != nil || task.Status != wire.TaskCompleted || len(task.Nodes) != nodes {
+		e.t.Fatalf("%+v %v", task, err)
 	}
-	return task
-}
-
-// completed waits for a task.
-func (e *eraser) completed(id string) eraseTask {
-	e.t.Helper()
-	end := time.Now().Add(60 * time.Second)
-	for {
-		var task eraseTask
-		status, b, err := e.up().Do(e.t.Context(), "GET", "/v1/tasks/"+id+"?wait_ms=1000", nil)
-		if err == nil && status == 200 {
-			if err := json.Unmarshal(b, &task); err != nil {
-				e.t.Fatal(err)
-			}
-			if task.Status == "completed" {
-				for _, n := range task.Nodes {
-					if !n.Complete || n.At == nil {
-						e.t.Errorf("node %+v", n)
-					}
-				}
-				return task
-			}
+	for _, n := range task.Nodes {
+		if !n.Complete || n.At == 0 {
+			e.t.Errorf("node %+v", n)
 		}
-		if time.Now().After(end) {
-			e.t.Fatalf("the task is not completed: %d %s %v", status, b, err)
-		}
-		time.Sleep(50 * time.Millisecond)
 	}
 }
 
-// verified checks that qlogd replay --verify is content with each directory and
-// tells of what was erased.
+// verified checks that qlogd replay --verify accepts each directory and counts
+// what was erased.
 func (e *eraser) verified() {
 	e.t.Helper()
 	for _, n := range e.c.Nodes() {
@@ -311,43 +197,31 @@ func (e *eraser) verified() {
 		var told struct {
 			Verify struct{ Erased int }
 		}
-		line := out
-		if i := bytes.LastIndexByte(bytes.TrimSpace(out), '\n'); i > 0 {
-			line = out[i:]
-		}
-		if jerr := json.Unmarshal(line, &told); err != nil || jerr != nil || told.Verify.Erased < len(e.gone)/2 {
+		jerr := json.Unmarshal([]byte(lastLine(string(out))), &told)
+		if err != nil || jerr != nil || told.Verify.Erased < len(e.gone)/2 {
 			e.t.Errorf("%s: replay --verify: %v, %v\n%s", n.Name(), err, jerr, out)
 		}
 	}
 }
 
-// told checks what the API tells of a message that was erased.
-func (e *eraser) told(id, reason string) {
+// shown checks how each node shows a message that was erased.
+func (e *eraser) shown(id, reason string) {
 	e.t.Helper()
 	for _, n := range e.c.Nodes() {
-		var m struct {
-			Erased  bool
-			Payload any
-			History []struct {
-				Type, Why string
-				Erased    bool
-			}
+		m, err := n.Client().Message(e.ctx, id)
+		if err != nil || !m.Erased || string(m.Payload) != "null" && len(m.Payload) > 0 {
+			e.t.Errorf("%s: %+v %v", n.Name(), m, err)
+			continue
 		}
-		e.do(n, 200, "GET", "/v1/messages/"+id, "", &m)
-		if !m.Erased || m.Payload != nil {
-			e.t.Errorf("%s: %+v", n.Name(), m)
-		}
-		erased := 0
+		erased := false
 		for _, ev := range m.History {
-			switch {
-			case ev.Type == "erased" && ev.Why == reason:
-				erased++
-			case ev.Type == "enqueued" && !ev.Erased:
+			erased = erased || ev.Type == "erased" && ev.Why == reason
+			if ev.Type == "enqueued" && !ev.Erased {
 				e.t.Errorf("%s: %+v", n.Name(), ev)
 			}
 		}
-		if erased == 0 {
-			e.t.Errorf("%s: history does not say that it was erased: %+v", n.Name(), m.History)
+		if !erased {
+			e.t.Errorf("%s: the history does not say that it was erased: %+v", n.Name(), m.History)
 		}
 	}
 }
@@ -357,172 +231,135 @@ func (e *eraser) told(id, reason string) {
 // is left in any file, and the rest is as it was.
 func TestErase(t *testing.T) {
 	t.Parallel()
-	e := erasing(t, 3)
+	e := erasing(t)
 	one := e.whole("k1", e.gone)
 	e.whole("other", e.stay)
 	// Of a key: acked, dead, replayed, waiting; and one from a webhook.
-	var of []string
-	of = append(of, e.whole("victim", e.gone))
-	of = append(of, e.produce("victim", e.gone))
+	of := []string{e.whole("victim", e.gone), e.produce("victim", e.gone)}
 	e.die(e.gone)
 	of = append(of, e.hooked("victim", e.gone), e.produce("victim", e.gone))
 	e.produce("other", e.stay)
 	e.thereBefore()
-	e.archived()
-
-	var dry struct {
-		DryRun                   bool `json:"dry_run"`
-		Messages, Live, Contents int
-	}
-	e.do(e.up(), 200, "POST", "/v1/messages/"+one+"/erase", `{"dry_run":true}`, &dry)
-	if !dry.DryRun || dry.Messages != 1 || dry.Live != 0 || dry.Contents != 7 {
-		t.Errorf("dry run: %+v", dry)
-	}
-	e.do(e.up(), 200, "POST", "/v1/queues/jobs/erase", `{"key":"victim","dry_run":true}`, &dry)
-	if dry.Messages != 4 || dry.Live != 3 {
-		t.Errorf("dry run: %+v", dry)
-	}
-	a := e.begin("/v1/messages/"+one+"/erase", `{"reason":"request 4711"}`)
-	b := e.begin("/v1/queues/jobs/erase", `{"key":"victim","reason":"request 4712"}`)
-	for _, task := range []string{a.ID, b.ID} {
-		if done := e.completed(task); len(done.Nodes) != 3 {
-			t.Errorf("%+v", done)
+	// So much that all that was written before is archived.
+	queue(t, e.cl, "noise", "")
+	fill(t, e.cl, "noise", 300)
+	cluster.Until(t, 20*time.Second, func() error {
+		if found := filesWith(t, e.archive, e.gone); len(found) < len(e.gone) {
+			return fmt.Errorf("%d of %d texts were archived", len(found), len(e.gone))
 		}
+		return nil
+	})
+
+	would, _, err := e.cl.EraseMessage(e.ctx, one, wire.EraseRequest{DryRun: true})
+	if err != nil || would.Messages != 1 || would.Live != 0 || would.Contents != 7 {
+		t.Errorf("dry run: %+v %v", would, err)
 	}
+	would, _, err = e.cl.EraseKey(e.ctx, "jobs", wire.EraseKeyRequest{Key: "victim", DryRun: true})
+	if err != nil || would.Messages != 4 || would.Live != 3 {
+		t.Errorf("dry run: %+v %v", would, err)
+	}
+	_, task, err := e.cl.EraseMessage(e.ctx, one, wire.EraseRequest{Reason: "request 4711"})
+	e.must(err)
+	b := e.erase("victim", "request 4712")
+	e.completed(task.ID, 3)
+	e.completed(b, 3)
 	e.nowhere()
 	e.verified()
-	e.told(one, "request 4711")
+	e.shown(one, "request 4711")
 	for _, id := range of {
-		e.told(id, "request 4712")
+		e.shown(id, "request 4712")
 	}
 	// What is new is not touched, nor is what was of others.
 	e.ack(e.stay)
 	after := map[string]string{}
 	e.produce("victim", after)
-	if found := e.files(e.up().Dir(), after); len(found) != 2 {
+	if found := filesWith(t, e.c.WaitLeader().Dir(), after); len(found) != 2 {
 		t.Errorf("a message that came after: %v", found)
 	}
 }
 
-// TestEraseWithANodeDown: the task is not complete before the node that was away
-// has done it too; the leader dies meanwhile.
-func TestEraseWithANodeDown(t *testing.T) {
+// TestEraseWhileNodesComeAndGo: the task is not complete before a node that was
+// away has done it too, and it goes on when nodes die, the leader among them; one
+// that is wiped and fetches what it lacks, perhaps from one that has not erased
+// yet, has nothing in the end, nor has one that is new.
+//
+//	ERASE_KILLS: how many nodes die in the second erasure
+func TestEraseWhileNodesComeAndGo(t *testing.T) {
 	t.Parallel()
-	e := erasing(t, 3)
-	one := e.whole("k1", e.gone)
+	e := erasing(t, "--checkpoint-entries", "100")
+	one := e.whole("first", e.gone)
 	e.whole("other", e.stay)
 	e.thereBefore()
-	e.archived()
 	away := e.c.Follower()
 	away.Kill9()
-	if len(e.files(away.Dir(), e.gone)) != len(e.gone) {
-		t.Fatal("the node that is away lacks some already")
-	}
-	task := e.begin("/v1/messages/"+one+"/erase", `{"reason":"request 4711"}`)
-	// The others have done it soon.
-	waitFor(t, func() string {
-		var now eraseTask
-		e.do(e.up(), 200, "GET", "/v1/tasks/"+task.ID, "", &now)
+	task := e.erase("first", "request 4711")
+	cluster.Until(t, 30*time.Second, func() error { // the others have done it soon
+		now, err := e.cl.Task(e.ctx, task)
+		if err != nil {
+			return err
+		}
 		done := 0
 		for _, n := range now.Nodes {
 			if n.Complete {
 				done++
 			}
 			if n.Complete && n.Node == away.Name() {
-				return "the node that is away is complete"
+				t.Error("the node that is away is complete")
 			}
 		}
-		if now.Status != "running" || done != 2 || len(now.Nodes) != 3 {
-			return fmt.Sprintf("%+v", now)
+		if now.Status != wire.TaskRunning || done != 2 || len(now.Nodes) != 3 {
+			return fmt.Errorf("%+v", now)
 		}
-		return ""
+		return nil
 	})
-	for _, n := range e.c.Others(away) {
-		if found := e.files(n.Dir(), e.gone); len(found) > 0 {
-			t.Errorf("%s: still %v", n.Name(), found)
+	for _, n := range e.c.Nodes() {
+		if found := filesWith(t, n.Dir(), e.gone); n != away && len(found) > 0 || n == away && len(found) != len(e.gone) {
+			t.Errorf("%s, where %s is away: %v", n.Name(), away.Name(), found)
 		}
 	}
 	leader := e.c.WaitLeader()
 	away.Launch()
 	leader.Kill9()
 	e.c.WaitLeader(leader)
-	leader.Launch()
-	e.c.WaitReady()
-	e.completed(task.ID)
+	leader.Restart()
+	e.completed(task, 3)
 	e.nowhere()
-	e.verified()
-	e.told(one, "request 4711")
-}
+	e.shown(one, "request 4711")
 
-// TestEraseGoesOn: nodes die in the middle, the leader among them, again and
-// again.
-func TestEraseGoesOn(t *testing.T) {
-	t.Parallel()
-	e := erasing(t, 3)
+	before := e.gone
+	e.gone = map[string]string{}
 	for range 5 {
-		e.whole("victim", e.gone)
+		e.whole("second", e.gone)
 	}
-	e.whole("other", e.stay)
 	e.thereBefore()
-	e.archived()
-	task := e.begin("/v1/queues/jobs/erase", `{"key":"victim","reason":"request 4711"}`)
+	task = e.erase("second", "request 4712")
 	for i := range cluster.Number(t, "ERASE_KILLS", 2) {
 		n := e.c.WaitLeader()
 		if i%2 == 1 {
 			n = e.c.Follower()
 		}
 		n.Kill9()
-		time.Sleep(time.Duration(100*(i%4)) * time.Millisecond)
-		n.Launch()
+		n.Restart()
 	}
-	e.c.WaitReady()
-	e.completed(task.ID)
-	e.nowhere()
-	e.verified()
-}
-
-// TestEraseOnNodesThatCome: a wiped node fetches what it lacks, perhaps from one
-// that has not erased yet, and one is taken in; both have nothing in the end.
-func TestEraseOnNodesThatCome(t *testing.T) {
-	t.Parallel()
-	e := erasing(t, 3, "--checkpoint-entries", "100")
-	one := e.whole("k1", e.gone)
-	e.whole("other", e.stay)
-	e.thereBefore()
-	e.archived()
 	wiped := e.c.Follower()
 	wiped.Kill9()
-	task := e.begin("/v1/messages/"+one+"/erase", `{"reason":"request 4711"}`)
 	wiped.Wipe()
 	wiped.Launch()
 	e.c.Add("--join", strings.Join(e.c.Join(), ",")).Launch()
 	e.c.WaitReady()
 	e.c.WaitVoters()
-	e.completed(task.ID)
-	waitFor(t, func() string { // one that came after the end does it all the same
+	_, err := e.cl.WaitTask(e.ctx, task)
+	e.must(err)
+	maps.Copy(e.gone, before)
+	cluster.Until(t, 30*time.Second, func() error { // a node that came after the end erases all the same
+		var left error
 		for _, n := range e.c.Nodes() {
-			if found := e.files(n.Dir(), e.gone); len(found) > 0 {
-				return fmt.Sprint(n.Name(), slices.Collect(maps.Values(found)))
+			for what, in := range filesWith(t, n.Dir(), e.gone) {
+				left = errors.Join(left, fmt.Errorf("%s: %s is in %v", n.Name(), what, in))
 			}
 		}
-		return ""
+		return left
 	})
 	e.nowhere()
 	e.verified()
-}
-
-// waitFor looks until look is content.
-func waitFor(t *testing.T, look func() string) {
-	t.Helper()
-	end := time.Now().Add(30 * time.Second)
-	for {
-		why := look()
-		if why == "" {
-			return
-		}
-		if time.Now().After(end) {
-			t.Fatal(why)
-		}
-		time.Sleep(50 * time.Millisecond)
-	}
 }

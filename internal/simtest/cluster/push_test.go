@@ -11,7 +11,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -24,15 +23,14 @@ import (
 
 // sent is a request that a target got.
 type sent struct {
-	id      string // Webhook-Id
-	attempt int
-	key     string
-	n       int
-	at      time.Time
-	header  http.Header
-	gone    <-chan struct{} // closed when nobody waits for the answer
-	body    []byte
-	status  int // that it was answered; 0: none
+	id     string // Webhook-Id
+	key    string
+	n      int
+	at     time.Time
+	header http.Header
+	gone   <-chan struct{} // closed when nobody waits for the answer
+	body   []byte
+	status int // that it was answered; 0: none
 }
 
 // sink is a target. behave says with which status the request, the seen-th of its
@@ -42,11 +40,10 @@ type sink struct {
 	srv    *httptest.Server
 	behave func(w http.ResponseWriter, r *sent, seen int) int
 
-	mu       sync.Mutex
-	got      []*sent
-	seen     map[string]int
-	busy     map[string]string // by key: the message that is being worked on
-	now, top int               // requests at a time
+	mu   sync.Mutex
+	got  []*sent
+	seen map[string]int
+	busy map[string]string // by key: the message that is being worked on
 }
 
 func newSink(t *testing.T, behave func(w http.ResponseWriter, r *sent, seen int) int) *sink {
@@ -66,7 +63,6 @@ func (s *sink) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	d := &sent{id: r.Header.Get("Webhook-Id"), at: time.Now(), header: r.Header, body: body, gone: r.Context().Done()}
-	d.attempt, _ = strconv.Atoi(r.Header.Get("Qlogd-Attempt"))
 	var p struct {
 		Key string `json:"key"`
 		N   int    `json:"n"`
@@ -76,8 +72,6 @@ func (s *sink) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	s.seen[d.id]++
 	seen := s.seen[d.id]
-	s.now++
-	s.top = max(s.top, s.now)
 	if p.Key != "" {
 		// The same one may be: a request is given up before the target hears of it.
 		if before := s.busy[p.Key]; before != "" && before != d.id {
@@ -89,7 +83,6 @@ func (s *sink) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mu.Unlock()
 	defer func() {
 		s.mu.Lock()
-		s.now--
 		if s.busy[p.Key] == d.id {
 			delete(s.busy, p.Key)
 		}
@@ -139,35 +132,24 @@ func reset(w http.ResponseWriter) {
 	_ = c.Close()
 }
 
-// pushNode starts a node that may push to this machine.
-func pushNode(t *testing.T, env ...string) *cluster.Node {
-	t.Helper()
-	return cluster.Start(t, cluster.Options{Flags: []string{"--push-allow-private"}, Env: env})
-}
-
-// within waits until look is content.
-func within(t *testing.T, d time.Duration, what string, look func() bool) {
-	t.Helper()
-	for end := time.Now().Add(d); !look(); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("not within %s: %s", d, what)
-		}
+// batch is the i-th message of each key.
+func batch(keys, i int) (out []wire.NewMessage) {
+	for k := range keys {
+		m := client.JSON(map[string]any{"key": fmt.Sprint("k", k), "n": i})
+		m.Key = fmt.Sprint("k", k)
+		m.IdempotencyKey = fmt.Sprint(k, "-", i)
+		out = append(out, m)
 	}
+	return out
 }
 
 // keyed produces n messages for each key, in turns, and returns their ids in order.
 func keyed(t *testing.T, cl *client.Client, queue string, keys, n int) (ids []string) {
 	t.Helper()
 	for i := range n {
-		var batch []wire.NewMessage
-		for k := range keys {
-			m := client.JSON(map[string]any{"key": fmt.Sprint("k", k), "n": i})
-			m.Key = fmt.Sprint("k", k)
-			batch = append(batch, m)
-		}
-		got, err := cl.ProduceAll(t.Context(), queue, batch, client.WithIdempotencyKey(fmt.Sprint(queue, "-", i)))
+		got, err := cl.Produce(t.Context(), queue, batch(keys, i)...)
 		if err != nil {
-			t.Fatal(err)
+			t.Error(err)
 		}
 		for _, p := range got {
 			ids = append(ids, p.ID)
@@ -199,48 +181,66 @@ func delivered(t *testing.T, s *sink, ids []string) {
 	}
 }
 
+// acked waits until all of a queue's messages are.
+func acked(t *testing.T, ctx context.Context, cl *client.Client, want int) {
+	t.Helper()
+	within(t, ctx, "all are acked", func() bool {
+		q, err := cl.Queue(ctx, "q")
+		return err == nil && q.Stats.AckedTotal == int64(want) && q.Stats.InFlight == 0
+	})
+}
+
 // TestPush: a target that fails in each way gets all messages, in order by key,
-// each try with the same id.
+// each try with the same id and signed; what it answers is kept.
 func TestPush(t *testing.T) {
 	t.Parallel()
+	const secret = "plainsecret-0123!"
 	s := newSink(t, func(w http.ResponseWriter, r *sent, seen int) int {
-		if r.n%3 != 0 || seen > 6 {
-			return http.StatusOK
+		if r.n%3 == 0 {
+			switch seen {
+			case 1:
+				return http.StatusInternalServerError
+			case 2:
+				<-r.gone
+				return 0
+			case 3:
+				reset(w)
+				return 0
+			case 4:
+				w.Header().Set("Location", "http://169.254.169.254/latest/meta-data/")
+				return http.StatusTemporaryRedirect
+			case 5:
+				w.Header().Set("Retry-After", "1")
+				return http.StatusTooManyRequests
+			case 6:
+				return http.StatusUnprocessableEntity
+			}
 		}
-		switch seen {
-		case 1:
-			return http.StatusInternalServerError
-		case 2:
-			<-r.gone
-			return 0
-		case 3:
-			reset(w)
-			return 0
-		case 4:
-			w.Header().Set("Location", "http://169.254.169.254/latest/meta-data/")
-			return http.StatusTemporaryRedirect
-		case 5:
-			w.Header().Set("Retry-After", "1")
-			return http.StatusTooManyRequests
-		}
-		return http.StatusUnprocessableEntity
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(w, `{ "took": true }`)
+		return -http.StatusOK
 	})
-	n := pushNode(t)
+	n := cluster.Start(t, cluster.Options{Flags: []string{"--push-allow-private"}, Env: []string{"PUSH_SECRET=" + secret}})
 	cl := n.Client()
-	queue(t, cl, "q", fmt.Sprintf(`{"ordering":"per_key","delivery":{"max_attempts":0,"initial_backoff_ms":10,"max_backoff_ms":20},"push":{"url":%q,"timeout_ms":300,"max_in_flight":8}}`, s.srv.URL))
+	queue(t, cl, "q", fmt.Sprintf(`{"ordering":"per_key",
+		"delivery":{"max_attempts":0,"initial_backoff_ms":10,"max_backoff_ms":20},
+		"push":{"url":%q,"timeout_ms":300,"max_in_flight":8,"secret_env":"PUSH_SECRET"}}`, s.srv.URL))
 	ids := keyed(t, cl, "q", 4, 6)
-	within(t, 60*time.Second, "all are delivered", func() bool { return s.done() == len(ids) })
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	acked(t, ctx, cl, len(ids))
 	delivered(t, s, ids)
-	within(t, 5*time.Second, "all are acked", func() bool {
-		q, err := cl.Queue(t.Context(), "q")
-		return err == nil && q.Stats.AckedTotal == int64(len(ids)) && q.Stats.InFlight == 0
-	})
-	// The retry after a 429 waited as long as the target said.
 	var limited time.Time
 	for _, d := range s.all() {
+		mac := hmac.New(sha256.New, []byte(secret))
+		fmt.Fprintf(mac, "%s.%s.%s", d.id, d.header.Get("Webhook-Timestamp"), d.body)
+		if sig := "v1," + base64.StdEncoding.EncodeToString(mac.Sum(nil)); d.header.Get("Webhook-Signature") != sig {
+			t.Errorf("the signature is %q, want %q", d.header.Get("Webhook-Signature"), sig)
+		}
 		if d.id != ids[0] {
 			continue
 		}
+		// The retry after a 429 waited as long as the target said.
 		if !limited.IsZero() && d.at.Sub(limited) < 990*time.Millisecond {
 			t.Errorf("came back %s after 429 with Retry-After 1", d.at.Sub(limited))
 		}
@@ -249,7 +249,7 @@ func TestPush(t *testing.T) {
 		}
 	}
 	// The log says what went wrong.
-	events, err := cl.History(t.Context(), ids[0])
+	events, err := cl.History(ctx, ids[0])
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -265,59 +265,13 @@ func TestPush(t *testing.T) {
 			break
 		}
 	}
-}
-
-// TestPushSigns: requests are signed with each secret as Standard Webhooks says,
-// mapped by expressions, and carry the policy's headers; the answer is kept.
-func TestPushSigns(t *testing.T) {
-	t.Parallel()
-	key := []byte("0123456789abcdef0123456789abcdef")
-	old := "whsec_" + base64.StdEncoding.EncodeToString(key)
-	s := newSink(t, func(w http.ResponseWriter, _ *sent, _ int) int {
-		w.Header().Set("Content-Type", "application/json")
-		w.WriteHeader(http.StatusCreated)
-		_, _ = io.WriteString(w, `{ "took": true }`)
-		return -http.StatusCreated
-	})
-	n := pushNode(t, "PUSH_SECRET="+old+" plainsecret-0123!")
-	cl := n.Client()
-	queue(t, cl, "q", fmt.Sprintf(`{"push":{"url":%q,"secret_env":"PUSH_SECRET","headers":{"X-Own":"1"},
-		"input":{"title":"'[' + kind + '] ' + payload.title","n":"payload.n","key":"key","q":"queue","a":"attempt","id":"id","h":"headers.trace","none":"payload.?none"}}}`, s.srv.URL+"/hook?x=y"))
-	m := client.JSON(map[string]any{"title": "it", "n": 12345678901234567})
-	m.IdempotencyKey = "once"
-	m.Key, m.Kind, m.Headers = "k1", "note", map[string]string{"trace": "t", "traceparent": "00-x"}
-	got, err := cl.Produce(t.Context(), "q", m)
-	if err != nil {
-		t.Fatal(err)
+	// A message that is produced again is answered with what came of the first.
+	again, err := cl.Produce(ctx, "q", batch(4, 0)...)
+	if err != nil || string(again[1].Result) != `{"status":200,"answer":{"took":true}}` {
+		t.Errorf("produced again: %+v %v", again, err)
 	}
-	within(t, 10*time.Second, "it is delivered", func() bool { return len(s.all()) == 1 })
-	d := s.all()[0]
-	want := fmt.Sprintf(`{"a":1,"h":"t","id":%q,"key":"k1","n":12345678901234567,"q":"q","title":"[note] it"}`, got[0].ID)
-	if string(d.body) != want || d.header.Get("X-Own") != "1" || d.header.Get("Content-Type") != "application/json" || d.header.Get("Traceparent") != "00-x" {
-		t.Errorf("got %s with %v, want %s", d.body, d.header, want)
-	}
-	at, err := strconv.ParseInt(d.header.Get("Webhook-Timestamp"), 10, 64)
-	if err != nil || time.Since(time.Unix(at, 0)).Abs() > time.Minute {
-		t.Errorf("signed at %v, %v", at, err)
-	}
-	have := strings.Fields(d.header.Get("Webhook-Signature"))
-	for _, k := range [][]byte{key, []byte("plainsecret-0123!")} {
-		mac := hmac.New(sha256.New, k)
-		fmt.Fprintf(mac, "%s.%d.%s", d.id, at, d.body)
-		sig := "v1," + base64.StdEncoding.EncodeToString(mac.Sum(nil))
-		if !strings.Contains(" "+strings.Join(have, " ")+" ", " "+sig+" ") {
-			t.Errorf("the signature with %q is not among %q", k, have)
-		}
-	}
-	// A message that is produced again is told what came of the first.
-	within(t, 5*time.Second, "its answer is kept", func() bool {
-		again, err := cl.Produce(t.Context(), "q", m)
-		return err == nil && again[0].Status == "duplicate" && string(again[0].Result) == `{"status":201,"answer":{"took":true}}`
-	})
-	for _, secret := range []string{"plainsecret", base64.StdEncoding.EncodeToString(key)} {
-		if strings.Contains(n.Log(), secret) {
-			t.Errorf("the log has a secret")
-		}
+	if strings.Contains(n.Log(), secret) {
+		t.Error("the log has the secret")
 	}
 }
 
@@ -325,28 +279,28 @@ func TestPushSigns(t *testing.T) {
 // for what is on its way, and the next start delivers the rest.
 func TestPushTerm(t *testing.T) {
 	t.Parallel()
-	slow := make(chan struct{})
-	var once sync.Once
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	draining := make(chan struct{})
 	s := newSink(t, func(http.ResponseWriter, *sent, int) int {
-		select {
-		case <-slow:
-		case <-time.After(time.Second):
-			once.Do(func() { close(slow) })
-		}
+		<-draining
 		return http.StatusOK
 	})
-	n := pushNode(t)
+	n := cluster.Start(t, cluster.Options{Flags: []string{"--push-allow-private"}})
 	cl := n.Client()
 	queue(t, cl, "q", fmt.Sprintf(`{"ordering":"per_key","delivery":{"lease_ms":600000},"push":{"url":%q,"max_in_flight":4}}`, s.srv.URL))
 	ids := keyed(t, cl, "q", 8, 3)
-	within(t, 5*time.Second, "four are on their way", func() bool { return len(s.all()) == 4 })
-	n.Term()
-	if got := s.done(); got < 4 {
-		t.Errorf("it ended while %d of 4 were answered", got)
+	within(t, ctx, "four are on their way", func() bool { return len(s.all()) == 4 })
+	ended := make(chan error, 1)
+	go func() { ended <- n.Quit() }()
+	within(t, ctx, "it drains", func() bool { return strings.Contains(n.Log(), `"msg":"draining"`) })
+	close(draining)
+	if err := <-ended; err != nil || s.done() < 4 {
+		t.Errorf("it ended with %v while %d of 4 were answered", err, s.done())
 	}
 	n.Restart()
 	// A lease that was not given back would hold its key for ten minutes.
-	within(t, 10*time.Second, "the rest is delivered", func() bool { return s.done() == len(ids) })
+	acked(t, ctx, cl, len(ids))
 	delivered(t, s, ids)
 	if got := len(s.all()); got != len(ids) {
 		t.Errorf("%d requests for %d messages", got, len(ids))
@@ -357,64 +311,34 @@ func TestPushTerm(t *testing.T) {
 // lost, order by key holds, and each delivery of a message has the same id.
 func TestPushFailover(t *testing.T) {
 	t.Parallel()
-	s := newSink(t, func(_ http.ResponseWriter, _ *sent, _ int) int {
-		time.Sleep(20 * time.Millisecond)
-		return http.StatusOK
-	})
+	s := newSink(t, nil)
 	c := cluster.StartCluster(t, cluster.Options{Nodes: 3, Flags: []string{"--push-allow-private"}})
 	cl := c.Client()
-	queue(t, cl, "q", fmt.Sprintf(`{"ordering":"per_key","delivery":{"lease_ms":3000,"max_attempts":0,"initial_backoff_ms":10},"push":{"url":%q,"max_in_flight":6}}`, s.srv.URL))
-	made := make(chan []string, 1)
-	ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
+	queue(t, cl, "q", fmt.Sprintf(`{"ordering":"per_key",
+		"delivery":{"lease_ms":3000,"max_attempts":0,"initial_backoff_ms":10},
+		"push":{"url":%q,"max_in_flight":6}}`, s.srv.URL))
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
+	made := make(chan []string, 1)
 	go func() { made <- keyed(t, cl, "q", 6, 50) }()
 	for range 2 {
 		before := s.done()
-		within(t, 40*time.Second, "it goes on", func() bool { return s.done() > before+30 })
+		within(t, ctx, "it goes on", func() bool { return s.done() > before+30 })
 		leader := c.WaitLeader()
 		leader.Kill9()
 		leader.Restart()
 	}
-	var ids []string
-	select {
-	case ids = <-made:
-	case <-ctx.Done():
-		t.Fatal("producing takes too long")
-	}
-	within(t, 60*time.Second, "all are delivered", func() bool { return s.done() == len(ids) })
+	ids := <-made
+	acked(t, ctx, cl, len(ids))
 	delivered(t, s, ids)
-	within(t, 10*time.Second, "all are acked", func() bool {
-		q, err := cl.Queue(t.Context(), "q")
-		return err == nil && q.Stats.AckedTotal == int64(len(ids))
-	})
 	t.Logf("%d requests for %d messages", len(s.all()), len(ids))
 }
 
-// TestPushPrivate: without the flag no policy can point inside, and one that does
-// already is refused at the connection: no attempt is burnt on it.
+// TestPushPrivate: without the flag no policy can point inside.
 func TestPushPrivate(t *testing.T) {
 	t.Parallel()
-	s := newSink(t, nil)
-	n := pushNode(t)
-	queue(t, n.Client(), "q", fmt.Sprintf(`{"push":{"url":%q},"delivery":{"max_attempts":1}}`, s.srv.URL))
-	n.Term()
-	n = cluster.Start(t, cluster.Options{Dir: n.Dir()})
-	cl := n.Client()
-	if _, err := cl.Produce(t.Context(), "q", client.JSON(1)); err != nil {
-		t.Fatal(err)
-	}
-	within(t, 10*time.Second, "the breaker opens", func() bool {
-		_, b, err := n.Do(t.Context(), http.MethodGet, "/metrics", nil)
-		return err == nil && strings.Contains(string(b), `qlogd_push_breaker_open{queue="q"} 1`)
-	})
-	time.Sleep(time.Second) // over a probe
-	if q, err := cl.Queue(t.Context(), "q"); err != nil || q.Stats.Depth+q.Stats.Scheduled+q.Stats.InFlight != 1 {
-		t.Errorf("%+v, %v", q, err)
-	}
-	if got := s.all(); len(got) > 0 {
-		t.Errorf("%d requests went inside", len(got))
-	}
-	for _, url := range []string{s.srv.URL, "http://localhost/", "http://2130706433/", "http://[::ffff:7f00:1]/", "http://169.254.169.254/latest/", "http://10.0.0.1/", "http://a:b@example.com/"} {
+	cl := cluster.Start(t, cluster.Options{}).Client()
+	for _, url := range []string{"http://localhost/", "http://169.254.169.254/latest/"} {
 		var p wire.PolicyUpdate
 		if err := wire.Unmarshal(fmt.Appendf(nil, `{"push":{"url":%q}}`, url), &p); err != nil {
 			t.Fatal(err)

@@ -88,7 +88,7 @@ func (c *Cluster) WaitLeader(not ...*Node) *Node {
 	ctx, cancel := context.WithTimeout(context.Background(), startDeadline)
 	defer cancel()
 	var leader *Node
-	if err := until(ctx, func() error {
+	if err := Poll(ctx, func() error {
 		leader = c.Leader()
 		if leader == nil || contains(not, leader) {
 			return fmt.Errorf("no (other) node leads")
@@ -119,7 +119,7 @@ func (c *Cluster) WaitVoters() {
 	c.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), startDeadline)
 	defer cancel()
-	if err := until(ctx, func() error {
+	if err := Poll(ctx, func() error {
 		running := c.running()
 		for _, n := range running {
 			s, err := n.Status(ctx)
@@ -157,7 +157,7 @@ func (c *Cluster) WaitEqual(timeout time.Duration) error {
 	var goal uint64
 	chains := map[uint64]string{} // head → chain, of whoever told it first
 	teller := map[uint64]string{}
-	err := until(ctx, func() error {
+	err := Poll(ctx, func() error {
 		for _, n := range c.running() {
 			m, err := own(n)
 			if err != nil {
@@ -170,7 +170,7 @@ func (c *Cluster) WaitEqual(timeout time.Duration) error {
 	if err != nil {
 		return err
 	}
-	return until(ctx, func() error {
+	return Poll(ctx, func() error {
 		for _, n := range c.running() {
 			m, err := own(n)
 			if err != nil {

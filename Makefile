@@ -99,8 +99,7 @@ erasure: ## erase by id and by key on three nodes and one, nodes killed, wiped, 
 
 .PHONY: webhooks
 webhooks: ## 10,000 signed webhooks through three nodes, a worker and the leader killed in the middle (WEBHOOKS=n)
-	WEBHOOKS=$(or $(WEBHOOKS),10000) WEBHOOKS_SECONDS=$(or $(WEBHOOKS_SECONDS),20) \
-	  go test -count=1 -v -timeout 30m -run '^TestWebhooks$$' ./internal/simtest/cluster
+	WEBHOOKS=$(or $(WEBHOOKS),10000) go test -count=1 -v -timeout 30m -run '^TestWebhooks$$' ./internal/simtest/cluster
 
 .PHONY: powercut
 powercut: ## cut the power under the real server, on ext4 in a loop device (needs root; POWER_CUTS=30)

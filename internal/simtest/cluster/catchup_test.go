@@ -23,9 +23,9 @@ import (
 //	CATCHUP_TIMED=1: fail where less than three quarters of that are done
 func TestCatchUp(t *testing.T) {
 	t.Parallel()
-	messages, rate := cluster.Number(t, "CATCHUP_MESSAGES", 20_000), cluster.Number(t, "CATCHUP_RATE", 500)
+	messages, rate := cluster.Number(t, "CATCHUP_MESSAGES", 2_000), cluster.Number(t, "CATCHUP_RATE", 500)
 	// The Raft log is cut off soon, so that what is lacking can't come from it.
-	flags := []string{"--checkpoint-entries", "100", "--checkpoint-interval", "2s", "--log-segment-bytes", "1048576"}
+	flags := []string{"--checkpoint-entries", "50", "--checkpoint-interval", "1s", "--log-segment-bytes", "131072"}
 	if messages >= 100_000 {
 		flags = []string{"--checkpoint-entries", "1000", "--checkpoint-interval", "10s"}
 	}
@@ -51,7 +51,7 @@ func miss(t *testing.T, c *cluster.Cluster, messages int) *cluster.Node {
 func othersGoOn(t *testing.T, c *cluster.Cluster, messages, rate int, timed bool) {
 	n := miss(t, c, messages)
 	l := offer(t, c, n, rate)
-	time.Sleep(time.Duration(min(5000, messages/10)) * time.Millisecond) // to compare with
+	within(t, t.Context(), "some are done, to compare with", func() bool { return l.soFar() >= 2*rate })
 	l.window(t, "before it comes back")
 	n.Launch()
 	began := time.Now()
@@ -77,14 +77,17 @@ func leaderDies(t *testing.T, c *cluster.Cluster, messages, rate int) {
 	n := miss(t, c, messages)
 	leader.Patient(5 * time.Minute)
 	l := offer(t, c, n, rate)
-	n.Launch()
-	// In the middle of it, if that takes a while.
-	select {
-	case <-ready(n):
-	case <-time.After(time.Second):
+	begun := func() int {
+		return strings.Count(n.Log(), `"msg":"fetching"`) + strings.Count(n.Log(), `"msg":"serving"`)
 	}
+	before := begun()
+	n.Launch()
+	// In the middle of it, unless the Raft log has all that it missed.
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	within(t, ctx, "it fetches or has all", func() bool { return begun() > before })
 	leader.Kill9()
-	time.Sleep(time.Duration(rand.IntN(2000)) * time.Millisecond)
+	c.WaitLeader(leader)
 	leader.Launch()
 	began := time.Now()
 	c.WaitReady()
@@ -94,16 +97,6 @@ func leaderDies(t *testing.T, c *cluster.Cluster, messages, rate int) {
 	t.Logf("all is well %s after the leader's return", time.Since(began).Round(time.Millisecond))
 	l.window(t, "meanwhile")
 	l.stop()
-}
-
-// ready is closed once a node is, or has given up.
-func ready(n *cluster.Node) <-chan struct{} {
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		_ = n.WaitReady()
-	}()
-	return done
 }
 
 // load is an open loop: so many messages a second are offered, in batches of
@@ -141,6 +134,12 @@ func offer(t *testing.T, c *cluster.Cluster, not *cluster.Node, rate int) *load 
 		l.done += batch
 	})
 	return l
+}
+
+func (l *load) soFar() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.done
 }
 
 // window ends the time that is looked at, tells about it, and begins the next

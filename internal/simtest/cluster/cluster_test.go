@@ -2,6 +2,7 @@ package cluster_test
 
 import (
 	"bytes"
+	"flag"
 	"os"
 	"path/filepath"
 	"strings"
@@ -17,6 +18,8 @@ func TestMain(m *testing.M) {
 		return
 	}
 	cluster.Plain()
+	flag.Parse()
+	_ = flag.Set("test.parallel", "6") // they wait more than they work
 	cluster.Main(m)
 }
 

@@ -23,6 +23,7 @@ import (
 //	STORY_MESSAGES: how many (10,000 under make story)
 func TestDeadLetterStory(t *testing.T) {
 	n := cluster.Number(t, "STORY_MESSAGES", 1400)
+	t.Parallel()
 	c := cluster.StartCluster(t, cluster.Options{Nodes: 3})
 	// What waits behind a dead message dies with it, so that no younger message
 	// of its key goes before it: the order of a key is to hold from end to end.
@@ -85,8 +86,7 @@ func (s *story) once(cl *client.Client) {
 	defer cancel()
 	leased, err := cl.Lease(ctx, s.queue, client.LeaseOptions{Max: 20, Wait: 300 * time.Millisecond})
 	if err != nil {
-		time.Sleep(50 * time.Millisecond) // no leader: what was leased, if anything, runs out
-		return
+		return // no leader, for as long as the client repeats: what was leased, if anything, expires
 	}
 	for _, m := range leased {
 		var i int
@@ -140,7 +140,7 @@ func (s *story) replay(dead int64) *wire.Task {
 	if err != nil || dry.Replayed != dead {
 		s.Fatalf("a dry run tells %+v %v, %d died", dry, err, dead)
 	}
-	rate := max(dead/3, 1) // about 3 s
+	rate := max(dead/2, 1) // about 2 s
 	_, task, err := s.cl.Replay(s.Context(), s.queue, wire.ReplayRequest{Filter: &wire.DeadFilter{}, Order: "original", RatePerSecond: &rate})
 	if err != nil || task == nil {
 		s.Fatalf("no task: %v", err)
@@ -161,18 +161,13 @@ func (s *story) run(killLeader bool) {
 		s.work(func() bool { return replayed.Load() && s.quiet(s.queue) || s.Context().Err() != nil })
 	})
 	if killLeader {
-		for {
+		within(s.T, s.Context(), "the task has begun", func() bool {
 			t, err := s.cl.Task(s.Context(), task.ID)
-			if err != nil {
-				s.Fatal(err)
+			if err != nil || t.Status != wire.TaskRunning {
+				s.Fatalf("the task is over before the leader is killed: %+v %v", t, err)
 			}
-			if t.Status != wire.TaskRunning {
-				s.Fatalf("the task is over before the leader is killed: %+v", t)
-			}
-			if t.Done > 0 {
-				break
-			}
-		}
+			return t.Done > 0
+		})
 		leader := s.c.WaitLeader()
 		leader.Kill9()
 		s.Logf("killed %s", leader.Name())
@@ -193,13 +188,10 @@ func (s *story) runPaused() {
 	if err := s.cl.PauseQueue(s.Context(), s.queue); err != nil {
 		s.Fatal(err)
 	}
-	for { // leases in hand
+	within(s.T, s.Context(), "no lease is left", func() bool {
 		q, err := s.cl.Queue(s.Context(), s.queue)
-		if err == nil && q.Stats.InFlight == 0 {
-			break
-		}
-		time.Sleep(50 * time.Millisecond)
-	}
+		return err == nil && q.Stats.InFlight == 0
+	})
 	s.faulty.Store(false)
 	q, err := s.cl.Queue(s.Context(), s.queue)
 	if err != nil {

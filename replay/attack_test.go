@@ -36,6 +36,7 @@ type victim struct {
 	foreign string // another cluster's directory
 	blocks  []*event.Block
 	ends    map[uint64]end
+	flipped string // the file's name
 }
 
 // end is where a block ends in the log's files.
@@ -72,6 +73,12 @@ func (v *victim) write(name string, b []byte) {
 	if err := os.WriteFile(name, b, 0o600); err != nil {
 		v.t.Fatal(err)
 	}
+}
+
+// edit replaces a file's bytes.
+func (v *victim) edit(name string, change func([]byte) []byte) {
+	v.t.Helper()
+	v.write(name, change(v.read(name)))
 }
 
 func (v *victim) remove(names ...string) {
@@ -115,7 +122,7 @@ func (v *victim) cutAfter(index uint64) {
 		}
 	}
 	name := filepath.Join(v.dir, "log", at.segment)
-	v.write(name, v.read(name)[:at.offset])
+	v.edit(name, func(b []byte) []byte { return b[:at.offset] })
 	v.remove(side(name)) // it is the newest one now
 	v.forget(index)
 }
@@ -177,26 +184,28 @@ func attacks(blocks []*event.Block, segments int) (all []attack) {
 				func(v *victim) {
 					names := v.files(pattern)
 					name := names[i%len(names)]
-					b := v.read(name)
-					b[len(b)*i/24] ^= 1 << (i % 8)
-					v.write(name, b)
+					v.flipped = filepath.Base(name)
+					v.edit(name, func(b []byte) []byte {
+						b[len(b)*i/24] ^= 1 << (i % 8)
+						return b
+					})
 				})
 		}
 	}
 	for i := range 16 {
 		add("flip", fmt.Sprintf("segment header byte %d", i*11/2), false, func(v *victim) {
-			name := v.seg(i)
-			b := v.read(name)
-			b[i*11/2] ^= 0x81
-			v.write(name, b)
+			v.edit(v.seg(i), func(b []byte) []byte {
+				b[i*11/2] ^= 0x81
+				return b
+			})
 		})
 		add("flip", fmt.Sprintf("zeros over 64 bytes of segment %d", i%segments), false,
 			func(v *victim) {
-				name := v.seg(i)
-				b := v.read(name)
-				at := 88 + (len(b)-160)*i/16
-				clear(b[at : at+64])
-				v.write(name, b)
+				v.edit(v.seg(i), func(b []byte) []byte {
+					at := 88 + (len(b)-160)*i/16
+					clear(b[at : at+64])
+					return b
+				})
 			})
 	}
 	for i := range 8 {
@@ -219,8 +228,7 @@ func attacks(blocks []*event.Block, segments int) (all []attack) {
 		add("cut", fmt.Sprintf("segment %d empty", i), false,
 			func(v *victim) { v.write(v.seg(i), nil) })
 		add("cut", fmt.Sprintf("segment %d cut in its middle", i), false, func(v *victim) {
-			name := v.seg(i)
-			v.write(name, v.read(name)[:len(v.read(name))/2])
+			v.edit(v.seg(i), func(b []byte) []byte { return b[:len(b)/2] })
 		})
 		add("cut", fmt.Sprintf("segments up to %d removed", i), false, func(v *victim) {
 			for _, name := range v.files("log/*.seg")[:i+1] {
@@ -267,10 +275,10 @@ func attacks(blocks []*event.Block, segments int) (all []attack) {
 				for ; ; k++ {
 					a, b, c := v.ends[blocks[k].Index], v.ends[blocks[k+1].Index], v.ends[blocks[k+2].Index]
 					if a.segment == c.segment && c.offset < v.ends[blocks[k+3].Index].offset {
-						name := filepath.Join(v.dir, "log", a.segment)
-						was := v.read(name)
-						v.write(name, slices.Concat(was[:a.offset], was[b.offset:c.offset],
-							was[a.offset:b.offset], was[c.offset:]))
+						v.edit(filepath.Join(v.dir, "log", a.segment), func(was []byte) []byte {
+							return slices.Concat(was[:a.offset], was[b.offset:c.offset],
+								was[a.offset:b.offset], was[c.offset:])
+						})
 						return
 					}
 				}
@@ -380,7 +388,7 @@ func TestAttacks(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if h.Index != l.index || h.Time != l.clock {
+		if h.Index != l.index || h.Time != l.now {
 			t.Fatalf("%+v at index %d", h, l.index)
 		}
 		h.ClusterID = "" // the attacker has thought of the card
@@ -421,7 +429,7 @@ func TestAttacks(t *testing.T) {
 	if err := other.log.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if by := detect(t, l.dir, heads); by != "" {
+	if by, _ := detect(t, l.dir, heads); by != "" {
 		t.Fatalf("the honest log: %s", by)
 	}
 
@@ -433,9 +441,12 @@ func TestAttacks(t *testing.T) {
 		if err := os.CopyFS(dir, os.DirFS(l.dir)); err != nil {
 			t.Fatal(err)
 		}
-		a.do(&victim{t: t, dir: dir, foreign: other.dir, blocks: blocks, ends: ends})
-		by := detect(t, dir, heads)
+		v := &victim{t: t, dir: dir, foreign: other.dir, blocks: blocks, ends: ends}
+		a.do(v)
+		by, diff := detect(t, dir, heads)
 		switch {
+		case v.flipped != "" && by == "verify" && !strings.Contains(diff.Error(), v.flipped):
+			t.Errorf("%s, %s: %s is not named: %v", a.kind, a.name, v.flipped, diff)
 		case by == "":
 			t.Errorf("%s, %s: nobody noticed", a.kind, a.name)
 		case a.onlyHeads && by != "heads":
@@ -456,12 +467,12 @@ func TestAttacks(t *testing.T) {
 	}
 }
 
-// detect reports who sees that something was done to a directory.
-func detect(t *testing.T, dir string, heads []Head) string {
+// detect reports who sees that something was done to a directory, and what that says.
+func detect(t *testing.T, dir string, heads []Head) (by string, diff *Difference) {
 	t.Helper()
 	_, err := verifyDir(t, dir, nil)
-	if _, ok := errors.AsType[*Difference](err); ok {
-		return "verify"
+	if errors.As(err, &diff) {
+		return "verify", diff
 	}
 	if err != nil {
 		t.Fatalf("%s: not even a difference: %v", dir, err)
@@ -472,13 +483,13 @@ func detect(t *testing.T, dir string, heads []Head) string {
 	}
 	defer d.Close()
 	r, err := d.Chain().Compare(t.Context(), heads)
-	if _, ok := errors.AsType[*Difference](err); ok {
-		return "heads"
+	if errors.As(err, &diff) {
+		return "heads", diff
 	}
 	if err != nil || r.Equal != len(heads) || r.Newest != heads[len(heads)-1].Index {
 		t.Fatalf("%s: %+v, %v", dir, r, err)
 	}
-	return ""
+	return "", nil
 }
 
 // What heads tell is told in words.

@@ -88,8 +88,8 @@ func TestBisectFindsThePassingOfTime(t *testing.T) {
 	l.do(&event.Command{PutQueue: &event.PutQueue{Name: "jobs", Policy: event.DefaultPolicy()}})
 	l.do(&event.Command{Produce: &event.Produce{Queue: "jobs",
 		Messages: []event.NewMessage{{Priority: 5, DelayMS: 500}}}})
-	produced := l.clock
-	l.clock += 1000
+	produced := l.now
+	l.now += 1000
 	l.do()
 	ready := func(s *projections.State) (bool, error) {
 		q, _ := s.Queue("jobs")

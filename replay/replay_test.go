@@ -137,46 +137,6 @@ func TestVerify(t *testing.T) {
 	sameAs(t, l.history[len(l.history)-1], r.State)
 }
 
-func TestVerifyNamesEveryFlippedByte(t *testing.T) {
-	l := startLive(t, 5, 8<<10)
-	l.busy(60)
-	l.checkpoint()
-	l.busy(60)
-	l.checkpoint()
-	l.indexed()
-	if err := l.log.Close(); err != nil {
-		t.Fatal(err)
-	}
-	for _, pattern := range []string{"log/*.seg", "log/*.idx", "checkpoints/*"} {
-		files, _ := filepath.Glob(filepath.Join(l.dir, pattern))
-		if len(files) == 0 {
-			t.Fatalf("no %s", pattern)
-		}
-		for range 8 {
-			name := files[l.rng.IntN(len(files))]
-			b, err := os.ReadFile(name)
-			if err != nil {
-				t.Fatal(err)
-			}
-			i := l.rng.IntN(len(b))
-			bit := byte(1) << l.rng.IntN(8)
-			b[i] ^= bit
-			if err := os.WriteFile(name, b, 0o600); err != nil {
-				t.Fatal(err)
-			}
-			_, err = verifyDir(t, l.dir, nil)
-			if d, ok := errors.AsType[*Difference](err); !ok ||
-				!strings.Contains(d.Error(), filepath.Base(name)) {
-				t.Errorf("byte %d of %s: %v", i, filepath.Base(name), err)
-			}
-			b[i] ^= bit
-			if err := os.WriteFile(name, b, 0o600); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-}
-
 // A checkpoint that is whole but of another state is found by the fold.
 func TestVerifyFindsAWrongCheckpoint(t *testing.T) {
 	l := startLive(t, 6, 1<<20)

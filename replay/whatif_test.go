@@ -6,53 +6,13 @@ import (
 	"fmt"
 	"maps"
 	"math"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/qlogd/qlogd/event"
-	"github.com/qlogd/qlogd/fsm"
-	"github.com/qlogd/qlogd/log"
-	"github.com/qlogd/qlogd/log/vfs"
 	"github.com/qlogd/qlogd/projections"
 )
-
-// world is a node without Raft, its clients, and a clock that only it moves.
-type world struct {
-	t     *testing.T
-	log   *log.Log
-	m     *fsm.Machine
-	index uint64
-	now   int64
-	rng   *rand.Rand
-}
-
-func begin(t *testing.T, seed uint64) *world {
-	t.Helper()
-	l, err := log.Open(log.Options{FS: vfs.NewMem(), Dir: "/log"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { l.Close() })
-	return &world{t: t, log: l, m: fsm.New(projections.New(), l, fsm.Options{}), index: 2,
-		now: 1_700_000_000_000, rng: rand.New(rand.NewPCG(seed, 1))}
-}
-
-// do applies one entry now.
-func (w *world) do(commands ...*event.Command) []event.Result {
-	w.t.Helper()
-	w.index++
-	e := &event.Entry{Rules: event.Rules, Time: w.now}
-	for _, c := range commands {
-		e.Commands = append(e.Commands, event.EncodeCommand(c))
-	}
-	r, err := w.m.Apply(w.index, e.Encode())
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	return r
-}
 
 // pass lets time pass; what is due by itself happens when it is due, as a
 // leader sees to it.
@@ -163,8 +123,8 @@ type worker struct {
 	op    event.SettleOp
 }
 
-// busy lets producers and workers of every kind be at it for a while.
-func (w *world) busy(steps int) {
+// traffic lets producers and workers of every kind be at it for a while.
+func (w *world) traffic(steps int) {
 	w.t.Helper()
 	w.queue("plain", func(p *event.Policy) {
 		p.DeadLetterQueue, p.MaxAttempts, p.InitialBackoffMS, p.LeaseMS = "auto", 3, 500, 3000
@@ -283,7 +243,7 @@ func (w *world) busy(steps int) {
 func TestNothingIsOtherwiseUnderTheSamePolicy(t *testing.T) {
 	for seed := range uint64(12) {
 		w := begin(t, seed)
-		w.busy(400)
+		w.traffic(400)
 		s, told := w.run(WhatIfOptions{})
 		if s.All.Same != s.All.Messages || s.All.Messages < 200 || len(told) > 0 {
 			t.Errorf("seed %d: %d of %d are the same", seed, s.All.Same, s.All.Messages)

@@ -164,9 +164,8 @@ func (g *Group) Messages() []event.ID { return g.newest[:min(g.Count, sampled)] 
 
 // Groups returns what died in a queue and fits a filter, by fingerprint, the
 // largest group first, at most limit; total is the number of groups there are.
-func (x *Finder) Groups(
-	ctx context.Context, queue string, f *Filter, limit int,
-) (out []*Group, total int64, err error) {
+func (x *Finder) Groups(ctx context.Context, queue string, f *Filter, limit int) (
+	out []*Group, total int64, err error) {
 	groups := map[string]*Group{}
 	// The same failure mostly comes in the same words.
 	type words struct {

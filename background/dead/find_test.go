@@ -37,9 +37,7 @@ func manyDead(n int, text func(index uint64) string) (*Finder, *corpses) {
 		c.views = append(c.views, event.MessageView{
 			ID: id, Key: fmt.Sprint("k", i%10), Kind: fmt.Sprint("kind", i%3),
 			Content: event.RefOf(id),
-			Dead: &event.DeadView{
-				Queue: "q", Reason: event.ReasonExpired, FailedAt: int64(i + 1),
-			},
+			Dead: &event.DeadView{Queue: "q", Reason: event.ReasonExpired, FailedAt: int64(i + 1)},
 		})
 	}
 	return &Finder{State: c, Content: func(ref event.Ref) (*event.Content, error) {

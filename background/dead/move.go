@@ -41,9 +41,8 @@ var errNotRunning = errors.New("the task was not running")
 
 // start decodes a task's spec and lists what it selects, of what was dead when the
 // task was created: what dies again while it runs must not come around again.
-func (m *Mover) start(
-	ctx context.Context, t *event.TaskView, raw []byte,
-) (s *Spec, out []letter, err error) {
+func (m *Mover) start(ctx context.Context, t *event.TaskView, raw []byte) (
+	s *Spec, out []letter, err error) {
 	if s, err = DecodeSpec(raw); err != nil {
 		return nil, nil, event.Problemf(event.CodeInvalidArgument, "", "%s", err)
 	}
@@ -81,9 +80,8 @@ func InOrder(o event.Order, q *event.QueueView) bool {
 // Item returns a message's part of a replay into target, with its edit, nil for none.
 // What is edited, or goes to another queue, must fit the target's message_schema: an
 // *event.Problem says why it does not.
-func (x *Finder) Item(
-	v *event.MessageView, edit *Edit, target *event.QueueView,
-) (item event.ReplayItem, err error) {
+func (x *Finder) Item(v *event.MessageView, edit *Edit, target *event.QueueView) (
+	item event.ReplayItem, err error) {
 	item.ID = v.ID
 	checked := target.Name != v.Dead.Queue && len(target.Policy.MessageSchema) > 0
 	if edit == nil && !checked {
@@ -111,9 +109,8 @@ func (x *Finder) Item(
 const perSecond = 10
 
 // Replay carries out a replay.
-func (m *Mover) Replay(
-	ctx context.Context, t event.TaskView, raw []byte,
-) (skipped int64, err error) {
+func (m *Mover) Replay(ctx context.Context, t event.TaskView, raw []byte) (
+	skipped int64, err error) {
 	s, left, err := m.start(ctx, &t, raw)
 	if err != nil {
 		return 0, err
@@ -190,9 +187,8 @@ func (m *Mover) Replay(
 // fill fills a command with the next messages, as many as the target has room for and at
 // most so many. took is how many it has looked at, misfits the number of those whose
 // content does not fit the target.
-func (m *Mover) fill(
-	c *event.Replay, s *Spec, left []letter, target *event.QueueView, most int,
-) (took int, misfits int64, err error) {
+func (m *Mover) fill(c *event.Replay, s *Spec, left []letter, target *event.QueueView, most int) (
+	took int, misfits int64, err error) {
 	bytes, st := int64(math.MaxInt64), &target.Stats
 	if limit := target.Policy.MaxDepth; limit > 0 {
 		most = int(min(int64(most), limit-st.Ready-st.Scheduled-st.InFlight))
@@ -245,9 +241,8 @@ func passedOver(moved []event.Moved) (n int64, err error) {
 }
 
 // Purge carries out a purge.
-func (m *Mover) Purge(
-	ctx context.Context, t event.TaskView, raw []byte,
-) (skipped int64, err error) {
+func (m *Mover) Purge(ctx context.Context, t event.TaskView, raw []byte) (
+	skipped int64, err error) {
 	_, left, err := m.start(ctx, &t, raw)
 	if err != nil {
 		return 0, err

@@ -47,9 +47,8 @@ const itemRefs = 2048
 // past does not have what came since it was opened, and the message's chain of
 // back-pointers may lead past an event, where two that did not know of each other
 // were decided behind the same one (an erasure and a resurrection).
-func (f *finder) message(
-	ctx context.Context, id event.ID, seen []event.Event,
-) (out found, err error) {
+func (f *finder) message(ctx context.Context, id event.ID, seen []event.Event) (
+	out found, err error) {
 	history, err := f.whole.History(ctx, id)
 	if err != nil {
 		return out, err

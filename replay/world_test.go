@@ -1,6 +1,7 @@
 package replay
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -26,60 +27,77 @@ type observed struct {
 	messages map[string][]event.MessageView
 }
 
-// live is a node's data directory as a node writes it, without Raft.
-type live struct {
-	t       *testing.T
-	dir     string
-	log     *log.Log
-	m       *fsm.Machine
-	index   uint64
-	clock   int64
-	rng     *rand.Rand
+// world is a node without Raft, its clients, and a clock that only it moves.
+type world struct {
+	t     *testing.T
+	dir   string // of data; "": the log is in memory
+	log   *log.Log
+	m     *fsm.Machine
+	index uint64
+	now   int64
+	rng   *rand.Rand
+	// With a directory:
 	leases  []event.ID
 	history []observed
 }
 
-func startLive(t *testing.T, seed uint64, segmentSize int64) *live {
+func begin(t *testing.T, seed uint64) *world {
 	t.Helper()
-	l := &live{t: t, dir: filepath.Join(t.TempDir(), "data"), index: 2, clock: 1_700_000_000_000,
-		rng: rand.New(rand.NewPCG(seed, 1))}
-	if err := os.MkdirAll(l.dir, 0o700); err != nil {
+	return openWorld(t, seed, "", log.Options{FS: vfs.NewMem(), Dir: "/log"})
+}
+
+// startLive begins a world with a data directory as a node writes it.
+func startLive(t *testing.T, seed uint64, segmentSize int64) *world {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "data")
+	if err := errors.Join(os.MkdirAll(dir, 0o700),
+		datadir.NewNode("n1", segmentSize).Write(dir)); err != nil {
 		t.Fatal(err)
 	}
-	if err := datadir.NewNode("n1", segmentSize).Write(l.dir); err != nil {
-		t.Fatal(err)
-	}
-	var err error
-	l.log, err = log.Open(log.Options{FS: vfs.OS{}, Dir: datadir.Path(l.dir, datadir.LogDir),
-		SegmentSize: segmentSize})
+	return openWorld(t, seed, dir, log.Options{
+		FS: vfs.OS{}, Dir: datadir.Path(dir, datadir.LogDir), SegmentSize: segmentSize,
+	})
+}
+
+func openWorld(t *testing.T, seed uint64, dir string, o log.Options) *world {
+	t.Helper()
+	l, err := log.Open(o)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { l.log.Close() })
-	l.m = fsm.New(projections.New(), l.log, fsm.Options{})
-	return l
+	t.Cleanup(func() { l.Close() })
+	return &world{
+		t: t, dir: dir, log: l, m: fsm.New(projections.New(), l, fsm.Options{}), index: 2,
+		now: 1_700_000_000_000, rng: rand.New(rand.NewPCG(seed, 1)),
+	}
 }
 
-// do applies one entry, some milliseconds after the one before, and records
-// what a reader would see.
-func (l *live) do(commands ...*event.Command) []event.Result {
-	l.t.Helper()
-	l.index += 1 + uint64(l.rng.IntN(3)/2) // now and then an index is Raft's own
-	l.clock += int64(l.rng.IntN(400))
-	e := &event.Entry{Rules: event.Rules, Time: l.clock}
+// do applies one entry. With a directory it comes some milliseconds after the one before, and what
+// a reader would see is recorded.
+func (w *world) do(commands ...*event.Command) []event.Result {
+	w.t.Helper()
+	w.index++
+	if w.dir != "" {
+		w.index += uint64(w.rng.IntN(3) / 2) // now and then an index is Raft's own
+		w.now += int64(w.rng.IntN(400))
+	}
+	e := &event.Entry{Rules: event.Rules, Time: w.now}
 	for _, c := range commands {
 		e.Commands = append(e.Commands, event.EncodeCommand(c))
 	}
-	results, err := l.m.Apply(l.index, e.Encode())
+	results, err := w.m.Apply(w.index, e.Encode())
 	if err != nil {
-		l.t.Fatal(err)
+		w.t.Fatal(err)
+	}
+	if w.dir == "" {
+		return results
 	}
 	for _, r := range results {
 		for _, m := range r.Leased {
-			l.leases = append(l.leases, m.Lease)
+			w.leases = append(w.leases, m.Lease)
 		}
 	}
-	l.m.View(func(s *projections.State) { l.history = append(l.history, observe(s)) })
+	w.m.View(func(s *projections.State) { w.history = append(w.history, observe(s)) })
 	return results
 }
 
@@ -93,7 +111,7 @@ func observe(s *projections.State) observed {
 }
 
 // checkpoint writes one of the state as it is.
-func (l *live) checkpoint() checkpoint.Meta {
+func (l *world) checkpoint() checkpoint.Meta {
 	l.t.Helper()
 	if err := l.log.Sync(); err != nil {
 		l.t.Fatal(err)
@@ -109,7 +127,7 @@ func (l *live) checkpoint() checkpoint.Meta {
 	return meta
 }
 
-func (l *live) ckpts() string {
+func (l *world) ckpts() string {
 	dir := datadir.Path(l.dir, datadir.CheckpointDir)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		l.t.Fatal(err)
@@ -118,7 +136,7 @@ func (l *live) ckpts() string {
 }
 
 // busy makes a history with everything in it.
-func (l *live) busy(entries int) {
+func (l *world) busy(entries int) {
 	l.t.Helper()
 	jobs, keyed := event.DefaultPolicy(), event.DefaultPolicy()
 	jobs.MaxAttempts, jobs.InitialBackoffMS, jobs.LeaseMS = 2, 300, 2000
@@ -135,7 +153,7 @@ func (l *live) busy(entries int) {
 	}
 }
 
-func (l *live) random(i int) *event.Command {
+func (l *world) random(i int) *event.Command {
 	queue := []string{"jobs", "keyed", "jobs.dlq"}[l.rng.IntN(3)]
 	switch l.rng.IntN(8) {
 	case 0, 1, 2:
@@ -169,7 +187,7 @@ func (l *live) random(i int) *event.Command {
 	return &event.Command{PauseQueue: &event.PauseQueue{Name: "keyed", Paused: l.rng.IntN(2) == 0}}
 }
 
-func (l *live) open() *Dir {
+func (l *world) open() *Dir {
 	l.t.Helper()
 	d, err := Open(l.dir)
 	if err != nil {
@@ -182,7 +200,7 @@ func (l *live) open() *Dir {
 func at(index uint64) event.Instant { return event.Instant{Kind: event.InstantIndex, Index: index} }
 
 // indexed waits for the side files of all sealed segments, which are written in the background.
-func (l *live) indexed() {
+func (l *world) indexed() {
 	l.t.Helper()
 	deadline := time.Now().Add(10 * time.Second)
 	for _, s := range l.log.Segments() {

@@ -179,14 +179,14 @@ func attacks(blocks []*event.Block, segments int) (all []attack) {
 	}
 	// Flips: single bits, bytes, sectors, in every kind of file, spread evenly.
 	for _, pattern := range []string{"log/*.seg", "log/*.idx", "checkpoints/*"} {
-		for i := range 24 {
-			add("flip", fmt.Sprintf("bit %d of %s at %d/24", i%8, pattern, i), false,
+		for i := range 12 {
+			add("flip", fmt.Sprintf("bit %d of %s at %d/12", i%8, pattern, i), false,
 				func(v *victim) {
 					names := v.files(pattern)
 					name := names[i%len(names)]
 					v.flipped = filepath.Base(name)
 					v.edit(name, func(b []byte) []byte {
-						b[len(b)*i/24] ^= 1 << (i % 8)
+						b[len(b)*i/12] ^= 1 << (i % 8)
 						return b
 					})
 				})
@@ -236,8 +236,8 @@ func attacks(blocks []*event.Block, segments int) (all []attack) {
 			}
 		})
 	}
-	for i := range 24 {
-		index := blocks[(len(blocks)-1)*i/24].Index
+	for i := range 12 {
+		index := blocks[(len(blocks)-1)*i/12].Index
 		add("cut", fmt.Sprintf("tail behind index %d, with its checkpoints", index), true,
 			func(v *victim) { v.cutAfter(index) })
 	}
@@ -267,9 +267,9 @@ func attacks(blocks []*event.Block, segments int) (all []attack) {
 		names, _ := filepath.Glob(filepath.Join(v.foreign, "checkpoints/*"))
 		v.write(v.files("checkpoints/*")[0], v.read(names[0]))
 	})
-	for i := range 24 {
+	for i := range 12 {
 		// Three neighbours in one segment: the two behind the first are exchanged.
-		k := (len(blocks) - 4) * i / 24
+		k := (len(blocks) - 4) * i / 12
 		add("swap", fmt.Sprintf("blocks %d and %d", blocks[k+1].Index, blocks[k+2].Index), false,
 			func(v *victim) {
 				for ; ; k++ {

@@ -34,6 +34,9 @@ func TestPastIsWhatWasSeenLive(t *testing.T) {
 		l.checkpoint()
 	}
 	l.busy(20)
+	if err := l.log.Sync(); err != nil {
+		t.Fatal(err)
+	}
 	d := l.open()
 	past := NewPast(&d.Source, 3)
 	for range 20 {
@@ -51,6 +54,16 @@ func TestPastIsWhatWasSeenLive(t *testing.T) {
 		}
 		sameAs(t, want, state)
 	}
+	calls := 0
+	r, err := verifyDir(t, l.dir, func(done, total int64) { calls++ })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Checkpoints != 6 || r.Log.Last != l.index || int(r.Folded) != len(l.history) ||
+		calls == 0 {
+		t.Errorf("%+v", r)
+	}
+	sameAs(t, l.history[len(l.history)-1], r.State)
 	// Before the first event there is nothing.
 	state, _, err := d.StateAt(t.Context(), event.Instant{Kind: event.InstantStart})
 	if err != nil || len(state.Queues()) != 0 {
@@ -113,28 +126,6 @@ func TestPastIsSharedAndCancellable(t *testing.T) {
 	if n := p.known.Len(); n != 2 {
 		t.Errorf("%d states are kept, want 2", n)
 	}
-}
-
-func TestVerify(t *testing.T) {
-	l := startLive(t, 4, 8<<10)
-	for range 4 {
-		l.busy(40)
-		l.checkpoint()
-	}
-	l.busy(10)
-	if err := l.log.Sync(); err != nil {
-		t.Fatal(err)
-	}
-	calls := 0
-	r, err := verifyDir(t, l.dir, func(done, total int64) { calls++ })
-	if err != nil {
-		t.Fatal(err)
-	}
-	if r.Checkpoints != 4 || r.Log.Last != l.index || int(r.Folded) != len(l.history) ||
-		calls == 0 {
-		t.Errorf("%+v", r)
-	}
-	sameAs(t, l.history[len(l.history)-1], r.State)
 }
 
 // A checkpoint that is whole but of another state is found by the fold.

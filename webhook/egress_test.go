@@ -108,26 +108,10 @@ func listen(t *testing.T) (port string, seen *atomic.Int64) {
 	return port, seen
 }
 
-// TestAttemptsAtSave: each is refused when it is written down.
-func TestAttemptsAtSave(t *testing.T) {
-	for _, raw := range attempts {
-		raw = strings.Replace(raw, "PORT", "7070", 1)
-		err := CheckURL(raw, false)
-		var refused *RefusedError
-		if !errors.As(err, &refused) {
-			t.Errorf("%s: taken (%v)", raw, err)
-			continue
-		}
-		if strings.Contains(err.Error(), "secret") {
-			t.Errorf("%s: the error repeats credentials: %v", raw, err)
-		}
-	}
-}
-
-// TestAttemptsAtDial: each is refused by Do, and by the connection alone, where
-// nobody looked at the URL: nothing on this machine is connected to, whatever a
-// resolver or net/http make of it.
-func TestAttemptsAtDial(t *testing.T) {
+// TestAttempts: each is refused when it is saved, by Do, and by the connection alone, where nobody
+// looked at the URL: nothing on this machine is connected to, whatever a resolver or net/http make
+// of it.
+func TestAttempts(t *testing.T) {
 	port, seen := listen(t)
 	c := NewClient(ClientOptions{Timeout: 2 * time.Second,
 		Resolver: resolver(t, func(string) []string { return []string{"127.0.0.1", "::1"} })})
@@ -135,6 +119,10 @@ func TestAttemptsAtDial(t *testing.T) {
 	for _, raw := range attempts {
 		raw = strings.Replace(raw, "PORT", port, 1)
 		var refused *RefusedError
+		err := CheckURL(raw, false)
+		if !errors.As(err, &refused) || strings.Contains(err.Error(), "secret") {
+			t.Errorf("%s: taken, or the error repeats credentials: %v", raw, err)
+		}
 		if a, err := c.Do(t.Context(), Outgoing{URL: raw}); !errors.As(err, &refused) {
 			t.Errorf("%s: %v, %v", raw, a, err)
 		}
@@ -228,51 +216,40 @@ func TestNoProxy(t *testing.T) {
 	}
 }
 
-// TestAllowPrivate: with the flag this machine and private networks are reached,
-// but never what only clouds and links have.
-func TestAllowPrivate(t *testing.T) {
-	for _, raw := range []string{
-		"http://127.0.0.1:1/", "http://[::1]:1/", "http://localhost:1/", "http://10.0.0.1/",
-		"http://orders/x?y=z", "http://[fd12::1]/", "http://100.64.0.1/",
-		"http://a.internal/", "http://[::ffff:10.0.0.1]/", "https://example.com/",
-		"http://[64:ff9b::10.0.0.1]/",
+// TestCheckURL: what is on the internet is taken, with the flag also this machine and private
+// networks, but never what only clouds and links have.
+func TestCheckURL(t *testing.T) {
+	const public, private, never = "public", "private", "never"
+	for kind, urls := range map[string][]string{
+		public: {
+			"https://example.com/hook?a=b", "http://example.com.:8080/", "https://8.8.8.8/",
+			"https://[2606:4700:4700::1111]/", "https://xn--bcher-kva.example/",
+			"https://a_b.example.com/", "https://172.32.0.1/", "https://100.128.0.1/",
+			"https://3com.example/", "https://internal.example.com/", "https://1.1.1.1/",
+			"https://172.15.255.255/", "https://192.167.255.255/", "https://223.255.255.255/",
+			"https://[2001:200::1]/", "https://[2a00:1450::1]/",
+		},
+		private: {
+			"http://127.0.0.1:1/", "http://[::1]:1/", "http://localhost:1/", "http://10.0.0.1/",
+			"http://orders/x?y=z", "http://[fd12::1]/", "http://100.64.0.1/",
+			"http://a.internal/", "http://[::ffff:10.0.0.1]/", "http://[64:ff9b::10.0.0.1]/",
+		},
+		never: {
+			"http://169.254.169.254/", "http://[::ffff:169.254.169.254]/",
+			"http://[64:ff9b::169.254.169.254]/", "http://[2002:a9fe:a9fe::]/", "http://0.0.0.0/",
+			"http://[::]/", "http://224.0.0.1/", "http://255.255.255.255/", "http://[fe80::1]/",
+			"http://100.100.100.200/", "http://2130706433/", "http://u:p@example.com/",
+			"http://x:0/", "http://x:99999/", "http://x:/", "http://a..b/", "http://-a b/",
+			"http:///x", "http://[127.0.0.1]x/", "",
+		},
 	} {
-		if err := CheckURL(raw, true); err != nil {
-			t.Errorf("%s: %v", raw, err)
-		}
-	}
-	for _, raw := range []string{
-		"http://169.254.169.254/", "http://[::ffff:169.254.169.254]/",
-		"http://[64:ff9b::169.254.169.254]/", "http://[2002:a9fe:a9fe::]/", "http://0.0.0.0/",
-		"http://[::]/",
-		"http://224.0.0.1/", "http://255.255.255.255/", "http://[fe80::1]/",
-		"http://100.100.100.200/", "http://2130706433/", "http://u:p@example.com/", "http://x:0/",
-		"http://x:99999/", "http://x:/",
-		"http://a..b/", "http://-a b/", "http:///x", "http://[127.0.0.1]x/", "",
-	} {
-		if err := CheckURL(raw, true); err == nil {
-			t.Errorf("%s: taken", raw)
-		}
-	}
-}
-
-// TestPublic: what is on the internet is taken.
-func TestPublic(t *testing.T) {
-	for _, raw := range []string{
-		"https://example.com/hook?a=b", "http://example.com.:8080/", "https://8.8.8.8/",
-		"https://[2606:4700:4700::1111]/", "https://xn--bcher-kva.example/",
-		"https://a_b.example.com/",
-		"https://172.32.0.1/", "https://100.128.0.1/", "https://3com.example/",
-		"https://internal.example.com/",
-	} {
-		if err := CheckURL(raw, false); err != nil {
-			t.Errorf("%s: %v", raw, err)
-		}
-	}
-	for _, a := range []string{"1.1.1.1", "172.15.255.255", "192.167.255.255", "223.255.255.255",
-		"2001:200::1", "2a00:1450::1"} {
-		if err := CheckAddr(netip.MustParseAddr(a), false); err != nil {
-			t.Error(err)
+		for _, raw := range urls {
+			if err := CheckURL(raw, false); (err == nil) != (kind == public) {
+				t.Errorf("%s: %v", raw, err)
+			}
+			if err := CheckURL(raw, true); (err == nil) != (kind != never) {
+				t.Errorf("%s, with the flag: %v", raw, err)
+			}
 		}
 	}
 }

@@ -37,7 +37,7 @@ func manyDead(n int, text func(index uint64) string) (*Finder, *corpses) {
 		c.views = append(c.views, event.MessageView{
 			ID: id, Key: fmt.Sprint("k", i%10), Kind: fmt.Sprint("kind", i%3),
 			Content: event.RefOf(id),
-			Dead: &event.DeadView{Queue: "q", Reason: event.ReasonExpired, FailedAt: int64(i + 1)},
+			Dead:    &event.DeadView{Queue: "q", Reason: event.ReasonExpired, FailedAt: int64(i + 1)},
 		})
 	}
 	return &Finder{State: c, Content: func(ref event.Ref) (*event.Content, error) {
@@ -99,27 +99,6 @@ func TestSelect(t *testing.T) {
 				t.Errorf("%s: the state was asked for %+v", c.name, f)
 			}
 		}
-	}
-}
-
-// A search that is left goes on with the message that it was left at.
-func TestSelectGoesOn(t *testing.T) {
-	x, state := manyDead(3*perRead, func(uint64) string { return "" })
-	key, n := "k5", 0
-	search := &Search{Queue: "q", Filter: Filter{Key: &key}}
-	for range x.Select(t.Context(), search) {
-		if n++; n == 3 {
-			break
-		}
-	}
-	if search.After != state.views[24].ID || len(state.asked) != 1 {
-		t.Fatalf("looked up to %s, asked %d times", search.After, len(state.asked))
-	}
-	for v := range x.Select(t.Context(), search) {
-		if v.ID != state.views[25].ID {
-			t.Fatalf("went on with %s", v.ID)
-		}
-		break
 	}
 }
 

@@ -20,21 +20,18 @@ func TestJudge(t *testing.T) {
 		}
 		return h
 	}
-	for status, want := range map[int]verdict{
-		200: {op: event.OpAck, works: true}, 204: {op: event.OpAck,
-			works: true}, 299: {op: event.OpAck, works: true},
-		410: {op: event.OpDeadLetter, works: true},
-		400: {op: event.OpRetry, delayMS: -1, works: true}, 409: {op: event.OpRetry, delayMS: -1,
-			works: true}, 422: {op: event.OpRetry, delayMS: -1, works: true},
-		300: {op: event.OpRetry, delayMS: -1, down: true}, 302: {op: event.OpRetry, delayMS: -1,
-			down: true}, 304: {op: event.OpRetry, delayMS: -1, down: true},
-		401: {op: event.OpRetry, delayMS: -1, down: true}, 404: {op: event.OpRetry, delayMS: -1,
-			down: true}, 408: {op: event.OpRetry, delayMS: -1, down: true},
-		425: {op: event.OpRetry, delayMS: -1, down: true}, 429: {op: event.OpRetry, delayMS: -1,
-			down: true},
-		500: {op: event.OpRetry, delayMS: -1, down: true}, 503: {op: event.OpRetry, delayMS: -1,
-			down: true}, 599: {op: event.OpRetry, delayMS: -1, down: true},
-	} {
+	retry := func(v verdict) verdict { v.op, v.delayMS = event.OpRetry, -1; return v }
+	statuses := map[int]verdict{410: {op: event.OpDeadLetter, works: true}}
+	for _, s := range []int{200, 204, 299} {
+		statuses[s] = verdict{op: event.OpAck, works: true}
+	}
+	for _, s := range []int{400, 409, 422} {
+		statuses[s] = retry(verdict{works: true})
+	}
+	for _, s := range []int{300, 302, 304, 401, 404, 408, 425, 429, 500, 503, 599} {
+		statuses[s] = retry(verdict{down: true})
+	}
+	for status, want := range statuses {
 		v := judge(&webhook.Answer{Status: status, Header: header()}, nil, now)
 		if v.op != want.op || v.delayMS != want.delayMS && v.op == event.OpRetry ||
 			v.works != want.works || v.down != want.down || v.unreached {

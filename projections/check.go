@@ -13,6 +13,10 @@ import (
 // invariants (I7, I8, I9), or its indexes that a reader of the written state would
 // build otherwise. Tests call it.
 func (s *State) Check() error {
+	set, err := s.checkTimers()
+	if err != nil {
+		return err
+	}
 	counts := map[uint32]*tally{}
 	for n := range s.backlogs { // order does not matter: filled in
 		counts[n] = &tally{}
@@ -31,23 +35,13 @@ func (s *State) Check() error {
 				m.backlog)
 		}
 		c.add(m, s.deleted(m))
-		if err := s.checkMessage(h, m); err != nil {
+		if err := s.checkMessage(h, m, set); err != nil {
 			return err
 		}
 	}
 	for _, n := range sortedNumbers(s.backlogs) {
-		if err := s.checkBacklog(s.backlogs[n], counts[n]); err != nil {
+		if err := s.checkBacklog(s.backlogs[n], counts[n], set); err != nil {
 			return err
-		}
-	}
-	for _, h := range []*timers{&s.waiting, &s.deadlines} {
-		for i, t := range h.items {
-			if *s.position(t) != uint32(i+1) {
-				return fmt.Errorf("check: timer %d does not know its place", i)
-			}
-			if i > 0 && s.before(t, h.items[(i-1)/2]) {
-				return fmt.Errorf("check: timer %d is before its parent", i)
-			}
 		}
 	}
 	return s.checkIndexes()
@@ -72,8 +66,9 @@ func (s *State) checkIndexes() error {
 		}
 	}
 	sameList := func(a, b *list) bool { return *a == *b }
-	check("messages by id", maps.Equal(s.byID, t.byID))
-	check("leases by id", maps.Equal(s.byLease, t.byLease))
+	check("pages by id", maps.EqualFunc(s.ids.byID, t.ids.byID, func(a, b handle) bool {
+		return *s.ids.pages.get(a) == *t.ids.pages.get(b)
+	}))
 	check("messages by what they were resurrected from", maps.Equal(s.raised, t.raised))
 	check("kinds by name", maps.Equal(s.kinds.byName, t.kinds.byName))
 	check("contents by index", maps.Equal(s.contents, t.contents))
@@ -125,33 +120,64 @@ func (c *tally) add(m *message, deleted bool) {
 	}
 }
 
-func (s *State) checkMessage(h handle, m *message) error {
+// checkTimers checks the order of the timers, and returns those that are valid.
+func (s *State) checkTimers() (set map[timer]bool, err error) {
+	set = map[timer]bool{}
+	for _, q := range []*timers{&s.waiting, &s.deadlines} {
+		if t, ok := q.first(); ok && !s.valid(t) {
+			return nil, fmt.Errorf("check: the first timer, of message %s, is void", t.id)
+		}
+		row := q.row[q.past:]
+		for i, t := range row {
+			if set[t] = s.valid(t); i > 0 && t.before(row[i-1]) {
+				return nil, fmt.Errorf("check: timer %d is before the one before it", i)
+			}
+		}
+		for i, t := range q.heap {
+			if set[t] = s.valid(t); i > 0 && t.before(q.heap[(i-1)/2]) {
+				return nil, fmt.Errorf("check: timer %d is before its parent", i)
+			}
+		}
+	}
+	return set, nil
+}
+
+func (s *State) checkMessage(h handle, m *message, set map[timer]bool) error {
+	if found, ok := s.find(m.id); !ok || found != h {
+		return fmt.Errorf("check: message %s is not found by its id", m.id)
+	}
+	t := timer{id: m.id, h: h}
 	switch m.state {
 	case event.StateScheduled:
-		if m.timer == 0 && !s.deleted(m) {
-			return fmt.Errorf("check: message %s is scheduled without a timer", m.id)
-		}
+		t.at, t.kind = m.due, timerReady
 	case event.StateLeased:
-		if m.lease == 0 || s.leases.get(m.lease).message != h {
+		if m.lease == 0 {
 			return fmt.Errorf("check: message %s is leased without a lease", m.id)
 		}
-		if found, _ := s.byLease[s.leases.get(m.lease).id]; found != m.lease {
-			return fmt.Errorf("check: message %s is leased without a lease", m.id)
+		l := s.leases.get(m.lease)
+		if found, ok := s.findLeased(l.id); !ok || found != h {
+			return fmt.Errorf("check: message %s is not found by its lease", m.id)
 		}
-		if m.timer == 0 && !s.deleted(m) {
-			return fmt.Errorf("check: message %s is leased without a timer", m.id)
-		}
+		t.at, t.kind = l.expires, timerLease
 	case event.StateReady:
-		if m.timer != 0 || m.lease != 0 {
-			return fmt.Errorf("check: message %s is ready and has a timer or a lease", m.id)
+		if m.lease != 0 {
+			return fmt.Errorf("check: message %s is ready and has a lease", m.id)
 		}
 	default:
 		return fmt.Errorf("check: message %s is %s", m.id, m.state)
 	}
+	if m.state != event.StateReady && !set[t] && !s.deleted(m) {
+		return fmt.Errorf("check: message %s is %s without a timer", m.id, m.state)
+	}
+	if m.extra != 0 && s.extras.get(m.extra).timer != 0 {
+		if t.at, t.kind = s.extras.get(m.extra).timer, timerExpiry; !set[t] {
+			return fmt.Errorf("check: message %s expires without a timer", m.id)
+		}
+	}
 	return nil
 }
 
-func (s *State) checkBacklog(b *backlog, c *tally) error {
+func (s *State) checkBacklog(b *backlog, c *tally, set map[timer]bool) error {
 	if n := int64(b.all.n); n != c.all {
 		return fmt.Errorf("check: backlog %d of %q lists %d messages, %d name it", b.number,
 			b.queue.name, n, c.all)
@@ -168,6 +194,10 @@ func (s *State) checkBacklog(b *backlog, c *tally) error {
 	}
 	if b.deleted {
 		return nil
+	}
+	if b.ageEnd != 0 && !set[timer{b.ageEnd, s.messages.get(b.cursor).id, handle(b.number),
+		timerAge}] {
+		return fmt.Errorf("check: backlog %d of %q has no timer", b.number, b.queue.name)
 	}
 	if b.ready != c.ready || b.scheduled != c.scheduled || int64(b.inFlight.n) != c.leased ||
 		b.bytes != c.bytes {

@@ -154,8 +154,6 @@ func (s *State) reindex() {
 		}
 	}
 	s.reindexTasks()
-	s.waiting.rebuild()
-	s.deadlines.rebuild()
 	for h := handle(1); h <= s.messages.used; h++ {
 		if m := s.messages.get(h); m.state == event.StateScheduled || m.state == event.StateReady {
 			s.armExpiry(h)
@@ -173,7 +171,7 @@ func (s *State) reindex() {
 
 // reindexMessage indexes a message, and reports whether it is in a list by id too.
 func (s *State) reindexMessage(h handle, m *message) (listed bool) {
-	s.byID[m.id] = h
+	m.page = s.ids.add(m.id, h)
 	if m.extra != 0 {
 		x := s.extras.get(m.extra)
 		listed = x.dead != nil || x.sourceID != ""
@@ -191,12 +189,11 @@ func (s *State) reindexMessage(h handle, m *message) (listed bool) {
 	}
 	switch {
 	case m.state == event.StateScheduled && m.due != 0: // 0: deleted, see becomeReady
-		s.waiting.items = append(s.waiting.items, timer{at: m.due, h: h, kind: timerWait})
+		s.waiting.push(s, timer{at: m.due, id: m.id, h: h, kind: timerReady})
 	case m.state == event.StateLeased:
 		l := s.leases.mut(m.lease)
-		l.message = h
-		s.byLease[l.id] = m.lease
-		s.deadlines.items = append(s.deadlines.items, timer{at: l.expires, h: h, kind: timerWait})
+		l.page = s.ids.add(l.id, h)
+		s.armLease(h, m)
 	}
 	return listed
 }

@@ -78,7 +78,7 @@ func (s *State) Dead(queue string, f event.DeadFilter) (out []event.MessageView,
 	var heads []handle // of the lists, most often one
 	for _, b := range s.died[queue] {
 		h := b.dead[queue].head
-		if after, ok := s.byID[f.After]; ok && s.diedIn(after, queue) &&
+		if after, ok := s.find(f.After); ok && s.diedIn(after, queue) &&
 			s.messages.get(after).backlog == b.number {
 			h = s.nextDead(after)
 		}

@@ -25,10 +25,10 @@ const (
 // that need no event are removed on the way.
 func (s *State) Overdue() (Due, bool) {
 	for {
-		if len(s.deadlines.items) == 0 || s.deadlines.items[0].at > s.clock {
+		t, ok := s.firstValid(&s.deadlines)
+		if !ok || t.at > s.clock {
 			return Due{}, false
 		}
-		t := s.deadlines.items[0]
 		if t.kind == timerAge {
 			b := s.backlogs[uint32(t.h)]
 			m := s.messages.get(b.cursor)
@@ -40,16 +40,14 @@ func (s *State) Overdue() (Due, bool) {
 		}
 		m := s.messages.get(t.h)
 		switch {
-		case s.deleted(m) && t.kind == timerWait:
-			s.disarmLease(t.h)
-		case s.deleted(m):
-			s.deadlines.removeAt(0)
-		case t.kind == timerWait:
+		case s.deleted(m) && t.kind == timerLease:
+			s.deadlines.pop()
+		case t.kind == timerLease:
 			return Due{Kind: DueLease, Message: s.viewMessage(t.h)}, true
-		case m.state == event.StateLeased:
-			s.deadlines.removeAt(0) // never while leased; its lease's end sets it again
-		case s.expiresAt(m) > s.clock || s.expiresAt(m) == 0:
-			s.deadlines.removeAt(0) // the policy has changed
+		case s.deleted(m), m.state == event.StateLeased: // its lease's end sets it again
+			s.extraOf(t.h).timer = 0
+		case s.expiresAt(m) > s.clock || s.expiresAt(m) == 0: // the policy has changed
+			s.extraOf(t.h).timer = 0
 			s.armExpiry(t.h)
 		default:
 			return Due{Kind: DueExpiry, Message: s.viewMessage(t.h)}, true
@@ -67,18 +65,17 @@ func (s *State) Deleted() (Due, bool) {
 		To: g.to}, true
 }
 
-// NextDue returns when something becomes due next, Unix ms: at once if
-// there is something left to carry out.
+// NextDue returns when something becomes due next, Unix ms: at once if there is something
+// left to carry out. It may run beside other readers, so it relies on prune.
 func (s *State) NextDue() (int64, bool) {
 	if len(s.tombstones) > 0 {
 		return s.clock, true
 	}
 	at, ok := int64(0), false
-	if len(s.waiting.items) > 0 {
-		at, ok = s.waiting.items[0].at, true
-	}
-	if len(s.deadlines.items) > 0 && (!ok || s.deadlines.items[0].at < at) {
-		at, ok = s.deadlines.items[0].at, true
+	for _, q := range []*timers{&s.waiting, &s.deadlines} {
+		if t, there := q.first(); there && (!ok || t.at < at) {
+			at, ok = t.at, true
+		}
 	}
 	return at, ok
 }

@@ -15,16 +15,20 @@ func (s *State) leased(e *event.Event) {
 	m.attempt = e.Attempt
 	m.setLast(event.RefOf(e.ID))
 	x, l := s.leases.alloc()
-	*l = lease{id: e.ID, expires: e.LeaseExpires, message: h}
+	*l = lease{id: e.ID, expires: e.LeaseExpires, page: s.ids.add(e.ID, h)}
 	m.lease = x
-	s.byLease[e.ID] = x
 	insert[messageOrder](s, &b.inFlight, h, 0)
 	if b.ordering != event.Unordered {
 		s.partitions.mut(m.partition).leased = h
 		s.refresh(b, m.partition)
 	}
-	s.armLease(h)
+	s.armLease(h, m)
 	s.close(h)
+}
+
+// armLease sets the timer of a lease's end.
+func (s *State) armLease(h handle, m *message) {
+	s.deadlines.push(s, timer{at: s.leases.get(m.lease).expires, id: m.id, h: h, kind: timerLease})
 }
 
 // current returns the message of an event about its current lease.
@@ -40,10 +44,11 @@ func (s *State) current(e *event.Event) handle {
 func (s *State) leaseExtended(e *event.Event) {
 	h := s.current(e)
 	m := s.open(h)
-	s.disarmLease(h)
-	s.leases.mut(m.lease).expires = e.LeaseExpires
 	m.setLast(event.RefOf(e.ID))
-	s.armLease(h)
+	if l := s.leases.mut(m.lease); l.expires != e.LeaseExpires {
+		l.expires = e.LeaseExpires
+		s.armLease(h, m)
+	}
 	s.close(h)
 }
 
@@ -51,8 +56,8 @@ func (s *State) leaseExtended(e *event.Event) {
 func (s *State) endLease(h handle) {
 	m := s.messages.mut(h)
 	b := s.backlogs[m.backlog]
-	s.disarmLease(h)
-	delete(s.byLease, s.leases.get(m.lease).id)
+	l := s.leases.get(m.lease)
+	s.ids.remove(l.id, l.page)
 	s.leases.release(m.lease)
 	m.lease = 0
 	remove[messageOrder](s, &b.inFlight, h)
@@ -95,10 +100,10 @@ func (s *State) armExpiry(h handle) {
 	if at == 0 {
 		return
 	}
-	if x := s.extraOf(h); x.timer != 0 {
-		s.deadlines.removeAt(int(x.timer) - 1)
+	if x := s.extraOf(h); x.timer != at {
+		x.timer = at
+		s.deadlines.push(s, timer{at: at, id: m.id, h: h, kind: timerExpiry})
 	}
-	s.deadlines.push(timer{at: at, h: h, kind: timerExpiry})
 }
 
 // ageEnd is when the queue's max_age_seconds ends a message; 0 never.

@@ -18,7 +18,7 @@ type message struct {
 	kind      handle
 	lease     handle
 	extra     handle
-	timer     uint32 // position of its timerWait, plus one
+	page      handle // that of its id
 	order     link   // in its partition, or among an unordered queue's ready ones
 	kindOrder link
 	all       link // Invariant: a backlog's all list rises by id
@@ -31,8 +31,8 @@ type message struct {
 // extra has the fields that few messages need.
 type extra struct {
 	used     bool
-	timer    uint32          // position of its timerExpiry, plus one
 	expires  int64           // end of its ttl, 0 never
+	timer    int64           // when its timerExpiry comes due, 0 none
 	content  event.Ref       // the event with its payload, if not its own
 	dead     *event.DeadView // where a dead message came from; never changed once set
 	origin   *origin         // of a replayed or resurrected one; never changed once set
@@ -57,7 +57,7 @@ type origin struct {
 type lease struct {
 	id      event.ID
 	expires int64
-	message handle
+	page    handle // that of its id
 }
 
 func (m *message) last() event.Ref     { return event.Ref{Index: m.lastIndex, Number: m.lastNum} }
@@ -101,7 +101,7 @@ func (s *State) subject(e *event.Event) handle {
 	h := s.near
 	if h == 0 || s.messages.get(h).id != e.Subject {
 		var ok bool
-		if h, ok = s.byID[e.Subject]; !ok {
+		if h, ok = s.find(e.Subject); !ok {
 			s.impossible(e, "message %s is not there", e.Subject)
 		}
 	}
@@ -112,14 +112,10 @@ func (s *State) subject(e *event.Event) handle {
 // add puts a new message into a backlog; the caller sets the remaining fields and then
 // calls arrive.
 func (s *State) add(e *event.Event, b *backlog, key, kind string) (handle, *message) {
-	// Ids rise, so a comparison suffices: looking up an absent id costs more than
-	// inserting it.
-	if e.ID.Compare(s.lastID) <= 0 {
-		if _, ok := s.byID[e.ID]; ok {
-			s.impossible(e, "message %s is there already", e.ID)
-		}
-	} else {
+	if e.ID.Compare(s.lastID) > 0 { // as always: ids rise
 		s.lastID = e.ID
+	} else if _, ok := s.find(e.ID); ok {
+		s.impossible(e, "message %s is there already", e.ID)
 	}
 	h, m := s.messages.alloc()
 	m.id = e.ID
@@ -130,7 +126,7 @@ func (s *State) add(e *event.Event, b *backlog, key, kind string) (handle, *mess
 	if key != partitionKey(b, key) {
 		s.extraOf(h).key = key
 	}
-	s.byID[e.ID] = h
+	m.page = s.ids.add(e.ID, h)
 	insert[messageAll](s, &b.all, h, 0)
 	return h, m
 }
@@ -171,12 +167,11 @@ func (s *State) schedule(h handle, due int64, place event.Place) {
 	if place == event.PlaceBlock {
 		s.intoPartition(b, h, inFront)
 	}
-	s.waiting.push(timer{at: due, h: h, kind: timerWait})
+	s.waiting.push(s, timer{at: due, id: m.id, h: h, kind: timerReady})
 }
 
 // becomeReady makes a scheduled message that is due ready.
 func (s *State) becomeReady(h handle) {
-	s.waiting.removeAt(int(s.messages.get(h).timer) - 1)
 	m := s.open(h)
 	if s.deleted(m) {
 		m.due = 0 // a loaded state must not arm its timer again (I5)
@@ -232,9 +227,6 @@ func (s *State) unready(h handle) {
 	gone := s.deleted(m) // its counts and its queue's lists went with the tombstone
 	inPartition := b.ordering != event.Unordered && (m.state == event.StateReady ||
 		m.place == event.PlaceBlock)
-	if m.timer != 0 {
-		s.waiting.removeAt(int(m.timer) - 1)
-	}
 	switch {
 	case gone:
 	case m.state == event.StateScheduled:
@@ -272,9 +264,6 @@ func (s *State) drop(h handle) {
 			s.unlistSource(b, h)
 		}
 		s.lower(h, x.origin)
-		if x.timer != 0 {
-			s.deadlines.removeAt(int(x.timer) - 1)
-		}
 		if x.holdsIn != 0 {
 			s.releaseKey(x.holdsIn, x.holds, m.id)
 		}
@@ -284,7 +273,7 @@ func (s *State) drop(h handle) {
 		s.setCursor(b, m.all.next)
 	}
 	remove[messageAll](s, &b.all, h)
-	delete(s.byID, m.id)
+	s.ids.remove(m.id, m.page)
 	if s.near == h {
 		s.near = 0
 	}

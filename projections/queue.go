@@ -48,7 +48,7 @@ type backlog struct {
 	// Invariant: all messages before it were checked for their age: they are leased, or
 	// have a timer of their own
 	cursor handle
-	timer  uint32 // position of its timerAge, plus one
+	ageEnd int64 // when its timerAge comes due, 0 none
 
 	ready, scheduled int64
 	bytes            int64
@@ -239,12 +239,13 @@ func (s *State) queueDeleted(e *event.Event) {
 
 // setCursor moves a backlog's age cursor and resets its timer.
 func (s *State) setCursor(b *backlog, h handle) {
-	if b.timer != 0 {
-		s.deadlines.removeAt(int(b.timer) - 1)
+	was, end := b.cursor, b.ageEnd
+	b.cursor, b.ageEnd = h, 0
+	if h == 0 || b.deleted || b.queue.policy.MaxAgeSeconds == 0 {
+		return
 	}
-	b.cursor = h
-	if h != 0 && !b.deleted && b.queue.policy.MaxAgeSeconds > 0 {
-		at := s.messages.get(h).created() + b.queue.policy.MaxAgeSeconds*1000
-		s.deadlines.push(timer{at: at, h: handle(b.number), kind: timerAge})
+	m := s.messages.get(h)
+	if b.ageEnd = s.ageEnd(m); h != was || b.ageEnd != end {
+		s.deadlines.push(s, timer{at: b.ageEnd, id: m.id, h: handle(b.number), kind: timerAge})
 	}
 }

@@ -9,7 +9,7 @@ func (s *State) resurrected(e *event.Event) {
 	if !ok {
 		s.impossible(e, "queue %q is not there", e.ToQueue)
 	}
-	if _, ok := s.byID[e.Subject]; ok {
+	if _, ok := s.find(e.Subject); ok {
 		s.impossible(e, "message %s has not left its queue", e.Subject)
 	}
 	h, m := s.add(e, q.backlog, e.Key, e.Kind)

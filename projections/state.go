@@ -42,9 +42,8 @@ type State struct {
 	partitions slab[partition]
 	kinds      kindTable
 
-	byID    map[event.ID]handle
-	byLease map[event.ID]handle // leases by their ids
-	lastID  event.ID            // Invariant: no live message has a higher one
+	ids    ids
+	lastID event.ID // Invariant: no live message has a higher one
 	// a guess at the next event's message, 0 none: the one behind the last event's,
 	// because leases are taken and settled in a row. It may have been freed or reused
 	near handle
@@ -72,8 +71,7 @@ func New() *State {
 		raised: map[event.ID]handle{},
 		tasks:  map[event.ID]*task{}, contents: map[uint64]int64{},
 	}
-	s.waiting.s, s.deadlines.s = s, s
-	s.byID, s.byLease = map[event.ID]handle{}, map[event.ID]handle{}
+	s.ids.byID = map[event.ID]handle{}
 	s.kinds.byName = map[string]handle{}
 	s.dedup, s.answers = newTable(), newTable()
 	return s
@@ -115,10 +113,15 @@ func (s *State) Begin(index uint64, time int64) {
 func (s *State) Advance(clock int64) {
 	s.clock = max(s.clock, clock)
 	s.forgetTasks()
-	for n := 0; n < dueReadyPerEntry && len(s.waiting.items) > 0 &&
-		s.waiting.items[0].at <= s.clock; n++ {
-		s.becomeReady(s.waiting.items[0].h)
+	for range dueReadyPerEntry {
+		t, ok := s.firstValid(&s.waiting)
+		if !ok || t.at > s.clock {
+			break
+		}
+		s.waiting.pop()
+		s.becomeReady(t.h)
 	}
+	s.prune()
 }
 
 // Apply folds one event of the block begun.
@@ -176,6 +179,7 @@ func (s *State) Apply(e *event.Event) {
 	if !e.Task.IsZero() {
 		s.taskDid(e)
 	}
+	s.prune()
 }
 
 // rulesChanged folds a change of the rules of deciding. Folding depends on events alone,

@@ -83,7 +83,7 @@ func (s *State) lookQueue(q *queue) event.QueueView {
 // Message returns a live message. A deleted one whose event is pending (purged, its queue
 // deleted, its key dead) reads as discarded or dead-lettered.
 func (s *State) Message(id event.ID) (event.MessageView, bool) {
-	h, ok := s.byID[id]
+	h, ok := s.find(id)
 	if !ok {
 		return event.MessageView{}, false
 	}
@@ -180,7 +180,7 @@ func (w *Walk) Messages(s *State, name string, f event.MessageFilter, n int) boo
 // first message: some messages may be passed again.
 func (w *Walk) resume(s *State, b *backlog) handle {
 	for n := len(w.marks); n > 0; n-- {
-		if h, ok := s.byID[w.marks[n-1]]; ok && s.messages.get(h).backlog == b.number {
+		if h, ok := s.find(w.marks[n-1]); ok && s.messages.get(h).backlog == b.number {
 			w.marks = w.marks[:n]
 			return s.messages.get(h).all.next
 		}
@@ -287,15 +287,8 @@ func (s *State) headMessage(b *backlog, h handle) handle {
 
 // ByLease returns the message whose current lease this is.
 func (s *State) ByLease(id event.ID) (event.MessageView, bool) {
-	h := s.near
-	if h == 0 || s.messages.get(h).lease == 0 || s.leases.get(s.messages.get(h).lease).id != id {
-		x, ok := s.byLease[id]
-		if !ok {
-			return event.MessageView{}, false
-		}
-		h = s.leases.get(x).message
-	}
-	if s.deleted(s.messages.get(h)) {
+	h, ok := s.findLeased(id)
+	if !ok || s.deleted(s.messages.get(h)) {
 		return event.MessageView{}, false
 	}
 	return s.viewMessage(h), true
@@ -304,7 +297,7 @@ func (s *State) ByLease(id event.ID) (event.MessageView, bool) {
 // WaitsBehind reports whether other messages wait in the partition of a
 // message.
 func (s *State) WaitsBehind(id event.ID) bool {
-	h, _ := s.byID[id]
+	h, _ := s.find(id)
 	m := s.messages.get(h)
 	lh := s.partitionOf(m)
 	if lh == 0 || s.backlogs[m.backlog].ordering == event.Unordered {

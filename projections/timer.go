@@ -1,0 +1,160 @@
+package projections
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/qlogd/qlogd/event"
+)
+
+// timer is something that comes due: of a message, or of a backlog, whose oldest message
+// grows too old. It is not removed when it becomes void, but when it would be the first:
+// see State.valid.
+type timer struct {
+	at   int64    // Unix ms
+	id   event.ID // of the message; of a backlog's cursor
+	h    handle   // of the message; a backlog's number
+	kind timerKind
+}
+
+type timerKind uint8
+
+const (
+	timerReady  timerKind = iota // a scheduled message becomes ready
+	timerLease                   // a lease runs out
+	timerExpiry                  // the message's own end (ttl, or an age reached while leased)
+	timerAge                     // a backlog's oldest unexamined message
+)
+
+// before orders timers by (at, id): due events happen in that order (I10).
+func (t timer) before(o timer) bool {
+	if t.at != o.at {
+		return t.at < o.at
+	}
+	return cmp.Or(t.id.Compare(o.id), cmp.Compare(t.kind, o.kind)) < 0
+}
+
+// timers yields timers in their order. Nearly all are set in that order: a list of these
+// costs less than a heap, which has the others.
+type timers struct {
+	row   []timer // rising
+	past  int     // of row, those that were removed
+	heap  []timer
+	limit int // length at which the void ones are removed
+}
+
+// minTimers is the lowest limit.
+const minTimers = 1024
+
+func (q *timers) push(s *State, t timer) {
+	if len(q.row)-q.past+len(q.heap) >= max(q.limit, minTimers) {
+		q.compact(s)
+	}
+	if len(q.row) == q.past || !t.before(q.row[len(q.row)-1]) {
+		q.row = append(q.row, t)
+		return
+	}
+	q.heap = append(q.heap, t)
+	for i := len(q.heap) - 1; i > 0; {
+		parent := (i - 1) / 2
+		if !q.heap[i].before(q.heap[parent]) {
+			break
+		}
+		q.heap[i], q.heap[parent] = q.heap[parent], q.heap[i]
+		i = parent
+	}
+}
+
+// inRow reports whether the first timer is in the row.
+func (q *timers) inRow() bool {
+	return len(q.row) > q.past && (len(q.heap) == 0 || q.row[q.past].before(q.heap[0]))
+}
+
+// first returns the first timer, which may be void.
+func (q *timers) first() (t timer, ok bool) {
+	switch {
+	case q.inRow():
+		return q.row[q.past], true
+	case len(q.heap) > 0:
+		return q.heap[0], true
+	}
+	return t, false
+}
+
+// pop removes the first timer.
+func (q *timers) pop() {
+	if !q.inRow() {
+		last := len(q.heap) - 1
+		q.heap[0] = q.heap[last]
+		q.heap = q.heap[:last]
+		q.sink(0)
+		return
+	}
+	if q.past++; 2*q.past >= len(q.row) { // each is moved once on average
+		q.row = q.row[:copy(q.row, q.row[q.past:])]
+		q.past = 0
+	}
+}
+
+// sink moves the heap's timer at i down to its place.
+func (q *timers) sink(i int) {
+	for {
+		child := 2*i + 1
+		if child >= len(q.heap) {
+			return
+		}
+		if child+1 < len(q.heap) && q.heap[child+1].before(q.heap[child]) {
+			child++
+		}
+		if !q.heap[child].before(q.heap[i]) {
+			return
+		}
+		q.heap[i], q.heap[child] = q.heap[child], q.heap[i]
+		i = child
+	}
+}
+
+// compact removes the void timers, and sets limit so that it costs little per timer.
+func (q *timers) compact(s *State) {
+	void := func(t timer) bool { return !s.valid(t) }
+	q.row = slices.DeleteFunc(q.row[q.past:], void)
+	q.heap = slices.DeleteFunc(q.heap, void)
+	q.past = 0
+	for i := len(q.heap)/2 - 1; i >= 0; i-- {
+		q.sink(i)
+	}
+	q.limit = 2 * (len(q.row) + len(q.heap))
+}
+
+// valid reports whether what a timer was set for is still to come.
+func (s *State) valid(t timer) bool {
+	if t.kind == timerAge {
+		b := s.backlogs[uint32(t.h)]
+		return b != nil && b.cursor != 0 && b.ageEnd == t.at &&
+			s.messages.get(b.cursor).id == t.id
+	}
+	m := s.messages.get(t.h)
+	switch {
+	case m.id != t.id: // it left, and its handle may have been reused
+		return false
+	case t.kind == timerReady:
+		return m.state == event.StateScheduled && m.due == t.at
+	case t.kind == timerLease:
+		return m.lease != 0 && s.leases.get(m.lease).expires == t.at
+	}
+	return m.extra != 0 && s.extras.get(m.extra).timer == t.at
+}
+
+// firstValid returns the first timer that is valid, and removes those before it.
+func (s *State) firstValid(q *timers) (t timer, ok bool) {
+	for t, ok = q.first(); ok && !s.valid(t); t, ok = q.first() {
+		q.pop()
+	}
+	return t, ok
+}
+
+// prune removes void timers until the first one is valid: see NextDue.
+func (s *State) prune() {
+	s.firstValid(&s.waiting)
+	s.firstValid(&s.deadlines)
+}

@@ -70,30 +70,14 @@ var ErrOutcomeUnknown = errors.New("outcome unknown")
 // ErrClosed is what calls that share requests get once the client is closed.
 var ErrClosed = errors.New("the client is closed")
 
-// unknownError adds to an error that the write may have been committed.
-type unknownError struct{ err error }
-
-func (e *unknownError) Error() string        { return "outcome unknown: " + e.err.Error() }
-func (e *unknownError) Unwrap() error        { return e.err }
-func (e *unknownError) Is(target error) bool { return target == ErrOutcomeUnknown }
-
-// unsentError is the failure of a request that never had a connection: no server
-// accepted it, or an untrusted one (TLS). A dial error after a connection was made is
-// different: net/http repeats a request with an Idempotency-Key if the connection
-// breaks, and then reports only the failure of the second one.
-type unsentError struct{ error }
-
-func (e *unsentError) Unwrap() error { return e.error }
+// unknown adds to an error that the write may have been committed.
+func unknown(err error) error { return fmt.Errorf("%w: %w", ErrOutcomeUnknown, err) }
 
 // encodeError is a request that can't be encoded, such as a payload that is not
 // JSON: it has not been sent.
-type encodeError struct {
-	call string
-	err  error
-}
+type encodeError struct{ error }
 
-func (e *encodeError) Error() string { return e.call + ": " + e.err.Error() }
-func (e *encodeError) Unwrap() error { return e.err }
+func (e *encodeError) Unwrap() error { return e.error }
 
 // wrongAnswer is an answer with success that can't be understood: the outcome is
 // unknown.

@@ -103,7 +103,7 @@ func (l *lane[I, O]) do(ctx context.Context, item I, size int) (none O, err erro
 		l.bytes -= t.size
 		return none, ctx.Err()
 	}
-	return none, &unknownError{ctx.Err()}
+	return none, unknown(ctx.Err())
 }
 
 // add hands in an item.
@@ -211,11 +211,10 @@ func (l *lane[I, O]) ask(tickets []*ticket[I, O], named int) (full error) {
 	}
 	var e *Error
 	refused := errors.As(err, &e)
-	unknown := errors.As(err, new(*unknownError))
 	switch {
 	case l.c.ctx.Err() != nil:
 		fail(tickets, fmt.Errorf("%w: %w", ErrClosed, err))
-	case unknown || refused && !aboutOne(e) ||
+	case errors.Is(err, ErrOutcomeUnknown) || refused && !aboutOne(e) ||
 		!refused && !errors.As(err, new(*encodeError)):
 		fail(tickets, err)
 	case n == 1:

@@ -128,7 +128,7 @@ func (c *Client) send(ctx context.Context, q *call, answer any, opts []CallOptio
 	if q.body != nil {
 		var err error
 		if body, err = wire.Marshal(q.body); err != nil {
-			return 0, &encodeError{q.method + " " + q.path, err}
+			return 0, &encodeError{fmt.Errorf("%s %s: %w", q.method, q.path, err)}
 		}
 	}
 	at := c.at.Load()
@@ -155,7 +155,7 @@ func (c *Client) send(ctx context.Context, q *call, answer any, opts []CallOptio
 		}
 		if !again {
 			if q.unknown {
-				t.err = &unknownError{t.err}
+				t.err = unknown(t.err)
 			}
 			return t.status, t.err
 		}
@@ -168,6 +168,11 @@ type try struct {
 	status int
 	wait   time.Duration // before the next one, as the server asked; 0: it did not
 	err    error
+	// unsent: it never had a connection, so that no server accepted it, or an untrusted one
+	// (TLS). A dial error after a connection was made is different: net/http repeats a
+	// request with an Idempotency-Key if the connection breaks, and then reports only the
+	// failure of the second one.
+	unsent bool
 }
 
 // judge reports whether a call may be repeated after a failed try, and whether the
@@ -175,9 +180,8 @@ type try struct {
 func (t *try) judge(q *call) (again, leave bool) {
 	var answered *Error
 	if !errors.As(t.err, &answered) {
-		unsent := errors.As(t.err, new(*unsentError))
-		q.unknown = q.unknown || q.write() && !unsent
-		return !q.lease || unsent, true
+		q.unknown = q.unknown || q.write() && !t.unsent
+		return !q.lease || t.unsent, true
 	}
 	p := &answered.Problem
 	leave = t.status == http.StatusServiceUnavailable
@@ -243,10 +247,7 @@ func (c *Client) once(ctx context.Context, at uint32, q *call, body []byte, answ
 		if cause := context.Cause(ctx); cause != nil && !errors.Is(err, cause) {
 			err = fmt.Errorf("%w: %w", cause, err)
 		}
-		if !sent.Load() {
-			err = &unsentError{err}
-		}
-		return try{err: err}
+		return try{err: err, unsent: !sent.Load()}
 	}
 	defer resp.Body.Close()
 	if resp.Close {

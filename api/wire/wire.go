@@ -137,7 +137,9 @@ func (b Bytes) MarshalJSONTo(enc *jsontext.Encoder) error {
 	if b == nil {
 		return enc.WriteToken(jsontext.Null)
 	}
-	return enc.WriteToken(jsontext.String(base64.StdEncoding.EncodeToString(b)))
+	text := append(enc.AvailableBuffer(), '"')
+	text = append(base64.StdEncoding.AppendEncode(text, b), '"')
+	return enc.WriteValue(text)
 }
 
 // UnmarshalJSONFrom reads base64, padded or not, or null.

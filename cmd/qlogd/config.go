@@ -73,39 +73,33 @@ func (c *config) flags(cmd *cobra.Command) {
 
 // load reads what the command line left open from the environment, then from the file,
 // and checks the settings.
-func (c *config) load(fs *pflag.FlagSet, getenv func(string) string) error {
-	typed := map[string]bool{}
-	fs.Visit(func(f *pflag.Flag) { typed[f.Name] = true })
+func (c *config) load(fs *pflag.FlagSet, getenv func(string) string) (err error) {
 	c.insecureEnv = truth(getenv("QLOGD_INSECURE"))
-
 	// The environment first, for QLOGD_CONFIG names the file.
-	var envErr error
 	fs.VisitAll(func(f *pflag.Flag) {
-		name := envName(f.Name)
-		v := getenv(name)
+		name := "QLOGD_" + strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_"))
 		// insecure is confirmed twice on purpose: neither replaces the other.
-		if v == "" || typed[f.Name] || f.Name == "insecure" || f.Name == "help" || envErr != nil {
+		if f.Changed || f.Name == "insecure" || f.Name == "help" || err != nil {
 			return
 		}
-		if err := fs.Set(f.Name, v); err != nil {
-			envErr = usagef("%s: %w", name, flagCause(err))
+		if v := getenv(name); v != "" {
+			if bad := fs.Set(f.Name, v); bad != nil {
+				err = usagef("%s: %w", name, flagCause(bad))
+			}
 		}
-		typed[f.Name] = true
 	})
-	if envErr != nil {
-		return envErr
+	if err == nil && c.file != "" {
+		err = c.readFile(fs)
 	}
-	if c.file != "" {
-		if err := c.readFile(fs, typed); err != nil {
-			return err
-		}
+	if err == nil {
+		err = c.check()
 	}
-	return c.check()
+	return err
 }
 
 // readFile sets what neither flags nor environment have set. The first unknown key or bad
 // value is an error with its line.
-func (c *config) readFile(fs *pflag.FlagSet, typed map[string]bool) error {
+func (c *config) readFile(fs *pflag.FlagSet) error {
 	b, err := os.ReadFile(c.file)
 	if err != nil {
 		return usagef("config: %w", err)
@@ -139,7 +133,7 @@ func (c *config) readFile(fs *pflag.FlagSet, typed map[string]bool) error {
 		case value.Kind != yaml.ScalarNode:
 			err = fmt.Errorf("%s takes one value", name)
 		}
-		if err == nil && value.Tag != "!!null" && !typed[name] {
+		if err == nil && value.Tag != "!!null" && !f.Changed {
 			if err = fs.Set(name, text); err != nil {
 				err = fmt.Errorf("%s: %w", name, flagCause(err))
 			}
@@ -153,12 +147,7 @@ func (c *config) readFile(fs *pflag.FlagSet, typed map[string]bool) error {
 
 // check refuses settings that cannot work, before anything on disk is touched.
 func (c *config) check() error {
-	raftTLS := 0 // settings of the three
-	for _, f := range []string{c.RaftTLSCert, c.RaftTLSKey, c.RaftTLSCA} {
-		if f != "" {
-			raftTLS++
-		}
-	}
+	noRaftTLS := c.RaftTLSCert == ""
 	for _, r := range []struct {
 		bad  bool
 		text string
@@ -167,7 +156,7 @@ func (c *config) check() error {
 		{c.BootstrapExpect > 1 && len(c.Join) == 0, fmt.Sprintf("bootstrap-expect %d needs join: "+
 			"the raft addresses of the %[1]d nodes, the same list on each", c.BootstrapExpect)},
 		{(c.TLSCert == "") != (c.TLSKey == ""), "tls-cert and tls-key belong together"},
-		{raftTLS%3 != 0, "raft-tls-cert, raft-tls-key and raft-tls-ca belong together: " +
+		{(c.RaftTLSKey == "") != noRaftTLS || (c.RaftTLSCA == "") != noRaftTLS, "raft-tls-cert, raft-tls-key and raft-tls-ca belong together: " +
 			"the nodes know each other by certificates of one authority"},
 		{c.DataDir == "", "data-dir must not be empty"},
 		{c.LogFormat != "text" && c.LogFormat != "json",
@@ -203,7 +192,8 @@ func (c *config) check() error {
 	if _, err := c.proxies(); err != nil {
 		return err
 	}
-	return c.checkAddresses()
+	_, err := c.addresses()
+	return err
 }
 
 // alone reports whether a new directory becomes a cluster of its own.
@@ -221,63 +211,34 @@ func (c *config) proxies() (out []netip.Prefix, err error) {
 	return out, nil
 }
 
-// listener is an address that the server listens on, and its protection from strangers.
-type listener struct {
-	name, addr, advertise string
-	guarded               bool
-	guard, danger         string
-}
+// warning is a danger that the operator should know of.
+type warning struct{ name, addr, text string }
 
-func (c *config) listeners() []listener {
-	all := []listener{
+// addresses checks the addresses that the server listens on. It returns warnings of those
+// that are open to strangers and not refused: it may be intended, and is logged at each start.
+func (c *config) addresses() (warnings []warning, err error) {
+	for _, l := range []struct {
+		name, addr, advertise string
+		guarded               bool
+		guard, danger         string
+	}{
 		{"http-addr", c.HTTPAddr, c.HTTPAdvertise, c.AuthFile != "", "authentication (auth-file)",
 			"anyone who reaches it can read and change everything"},
 		{"raft-addr", c.RaftAddr, c.RaftAdvertise, c.RaftTLSCert != "",
 			"TLS (raft-tls-cert, raft-tls-key, raft-tls-ca)",
 			"anyone who reaches it can pass for a node of the cluster, and change everything"},
-		{"admin-addr", c.AdminAddr, "", false, "authentication",
+		{"admin-addr", cmp.Or(c.AdminAddr, "localhost:0"), "", false, "authentication",
 			"anyone who reaches it can read this process's memory"},
-	}
-	if c.AdminAddr == "" {
-		all = all[:2]
-	}
-	return all
-}
-
-func (c *config) checkAddresses() error {
-	for _, l := range c.listeners() {
+	} {
 		loopback, err := isLoopback(l.addr)
-		if err != nil {
-			return usagef("%s: %w", l.name, err)
-		}
-		if !loopback && !l.guarded && (!c.Insecure || !c.insecureEnv) {
-			return usagef("%s %s is not a loopback address and has no %s: %s. "+
-				"If that is intended, confirm it twice: --insecure and QLOGD_INSECURE=1",
-				l.name, l.addr, l.guard, l.danger)
-		}
-		if l.advertise != "" {
-			if err := hostPort(l.advertise); err != nil {
-				return usagef("%s: %w", strings.Replace(l.name, "addr", "advertise", 1), err)
-			}
-		}
-		if l.name == "raft-addr" && unspecified(cmp.Or(l.advertise, l.addr)) {
-			return usagef("raft-addr %s is every address of this host; "+
-				"raft-advertise must be the one at which the other nodes reach it", l.addr)
-		}
-	}
-	return nil
-}
-
-// warning is a danger that the operator should know of.
-type warning struct{ name, addr, text string }
-
-// exposed lists the listeners that are open to strangers and were not refused: it may be
-// intended, and is logged at each start.
-func (c *config) exposed() (out []warning) {
-	for _, l := range c.listeners() {
-		loopback, _ := isLoopback(l.addr) // checked
 		text := ""
 		switch {
+		case err != nil:
+			return nil, usagef("%s: %w", l.name, err)
+		case !loopback && !l.guarded && (!c.Insecure || !c.insecureEnv):
+			return nil, usagef("%s %s is not a loopback address and has no %s: %s. "+
+				"If that is intended, confirm it twice: --insecure and QLOGD_INSECURE=1",
+				l.name, l.addr, l.guard, l.danger)
 		case !loopback && !l.guarded:
 			text = "served beyond this machine without " + l.guard + ": " + l.danger
 		case !loopback && l.name == "http-addr" && c.TLSCert == "":
@@ -288,10 +249,19 @@ func (c *config) exposed() (out []warning) {
 				"anyone on this machine can pass for a node there, and needs no token of auth-file"
 		}
 		if text != "" {
-			out = append(out, warning{l.name, l.addr, text})
+			warnings = append(warnings, warning{l.name, l.addr, text})
+		}
+		if l.advertise != "" {
+			if err := hostPort(l.advertise); err != nil {
+				return nil, usagef("%s: %w", strings.Replace(l.name, "addr", "advertise", 1), err)
+			}
+		}
+		if l.name == "raft-addr" && unspecified(cmp.Or(l.advertise, l.addr)) {
+			return nil, usagef("raft-addr %s is every address of this host; "+
+				"raft-advertise must be the one at which the other nodes reach it", l.addr)
 		}
 	}
-	return out
+	return warnings, nil
 }
 
 // isLoopback reports whether only this machine reaches an address. Of names only
@@ -317,12 +287,9 @@ func hostPort(addr string) error {
 
 // unspecified reports whether an address means all of the host's.
 func unspecified(addr string) bool {
-	host, _, err := net.SplitHostPort(addr)
-	if err != nil || host == "" {
-		return true
-	}
-	ip, err := netip.ParseAddr(host)
-	return err == nil && ip.IsUnspecified()
+	host, _, _ := net.SplitHostPort(addr)
+	ip, _ := netip.ParseAddr(host)
+	return host == "" || ip.IsUnspecified()
 }
 
 // defaultNodeID derives a node's name from the host's.
@@ -333,10 +300,6 @@ func defaultNodeID() string {
 		return host
 	}
 	return "n1"
-}
-
-func envName(flag string) string {
-	return "QLOGD_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 }
 
 func truth(s string) bool { return s == "1" || s == "true" || s == "yes" }

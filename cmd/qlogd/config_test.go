@@ -33,7 +33,7 @@ func TestExposed(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", c.args, err)
 		}
-		got := cfg.exposed()
+		got, _ := cfg.addresses()
 		if !slices.EqualFunc(got, c.want, func(w warning, want string) bool {
 			name, text, _ := strings.Cut(want, ":")
 			return w.name == name && strings.Contains(w.text, text)

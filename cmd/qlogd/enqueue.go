@@ -5,7 +5,6 @@ import (
 	"bytes"
 	"cmp"
 	"compress/gzip"
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -70,9 +69,7 @@ func (e *enqueuer) run(a *app, c request) error {
 	if p := e.message.Priority; p != nil && *p == 0 {
 		e.message.Priority = nil
 	}
-	ctx, cancel := context.WithCancel(c.ctx)
-	defer cancel()
-	in, err := a.values(ctx, payloads, e.file)
+	in, err := a.values(payloads, e.file)
 	if err != nil {
 		return err
 	}
@@ -92,7 +89,7 @@ func (e *enqueuer) run(a *app, c request) error {
 // send groups the input into batches and sends them in order: a batch is full, or what
 // has been read so far, so that a slow pipe is not held up. What was read before an error
 // is still sent.
-func (e *enqueuer) send(a *app, c request, in <-chan input) error {
+func (e *enqueuer) send(a *app, c request, in iter.Seq[input]) error {
 	var batch []wire.ImportMessage
 	size := 0
 	flush := func() error {
@@ -114,7 +111,7 @@ func (e *enqueuer) send(a *app, c request, in <-chan input) error {
 			}
 		}
 		batch, size = append(batch, m), size+len(v.value)
-		if len(batch) == e.batch || len(in) == 0 {
+		if len(batch) == e.batch || !v.more {
 			if err := flush(); err != nil {
 				return err
 			}
@@ -166,49 +163,37 @@ func (e *enqueuer) sendBatch(a *app, c request, batch []wire.ImportMessage) erro
 type input struct {
 	value jsontext.Value
 	where string
+	more  bool // the next one need not be waited for
 	err   error
 }
 
-// values delivers the JSON values of arguments, a file or stdin. It ends with
-// an input that has an error, or by closing.
-func (a *app) values(ctx context.Context, args []string, file string) (<-chan input, error) {
-	var source iter.Seq[input]
+// values returns the JSON values of arguments, a file or stdin. An input that has an error
+// is the last one.
+func (a *app) values(args []string, file string) (iter.Seq[input], error) {
 	switch {
 	case len(args) > 0:
-		source = argumentValues(args)
+		return argumentValues(args), nil
 	case file != "" && file != "-":
 		f, err := os.Open(file)
 		if err != nil {
 			return nil, usagef("%w", err)
 		}
-		source = func(yield func(input) bool) {
+		return func(yield func(input) bool) {
 			defer f.Close()
 			readValues(file, f)(yield)
-		}
-	default:
-		if terminal(a.stdin) {
-			fmt.Fprintln(a.stderr, "qlogd: reading JSON from the terminal; end with ctrl-D")
-		}
-		source = readValues("stdin", a.stdin)
+		}, nil
 	}
-	out := make(chan input, 1000)
-	go func() {
-		defer close(out)
-		for v := range source {
-			select {
-			case out <- v:
-			case <-ctx.Done():
-				return
-			}
-		}
-	}()
-	return out, nil
+	if terminal(a.stdin) {
+		fmt.Fprintln(a.stderr, "qlogd: reading JSON from the terminal; end with ctrl-D")
+	}
+	return readValues("stdin", a.stdin), nil
 }
 
 func argumentValues(args []string) iter.Seq[input] {
 	return func(yield func(input) bool) {
 		for i, s := range args {
-			v := input{value: jsontext.Value(s), where: fmt.Sprintf("payload %d", i+1)}
+			v := input{value: jsontext.Value(s), where: fmt.Sprintf("payload %d", i+1),
+				more: i+1 < len(args)}
 			if !v.value.IsValid() {
 				v.err = usagef(`%s is not JSON: %.64q (a text is written '"text"')`, v.where, s)
 			}
@@ -222,7 +207,7 @@ func argumentValues(args []string) iter.Seq[input] {
 // readValues reads JSON values, also gzipped, one after another.
 func readValues(name string, r io.Reader) iter.Seq[input] {
 	return func(yield func(input) bool) {
-		br := bufio.NewReaderSize(r, 256<<10)
+		br := bufio.NewReaderSize(r, 1<<20)
 		lines := &lineCounter{r: br}
 		if magic, _ := br.Peek(2); string(magic) == "\x1f\x8b" {
 			z, err := gzip.NewReader(br)
@@ -239,12 +224,13 @@ func readValues(name string, r io.Reader) iter.Seq[input] {
 				return
 			}
 			where := fmt.Sprintf("%s: value %d", name, n)
+			rest := dec.UnreadBuffer() // from the end of the value before, a line's end
 			if syntax, ok := errors.AsType[*jsontext.SyntacticError](err); ok {
-				rest := dec.UnreadBuffer() // from the end of the value before, a line's end
 				ahead := bytes.Count(rest[min(1, len(rest)):], newline)
 				err = usagef("%s (line %d): %w", where, lines.n-ahead+1, syntax)
 			}
-			if !yield(input{value: v.Clone(), where: where, err: err}) || err != nil {
+			more := br.Buffered() > 0 || len(bytes.TrimSpace(rest)) > 0
+			if !yield(input{v.Clone(), where, more, err}) || err != nil {
 				return
 			}
 		}

@@ -86,7 +86,11 @@ func (a *app) serve(ctx context.Context, c *config) error {
 	level := &slog.LevelVar{}
 	level.Set(l)
 	logger := newLogger(a.stderr, c.LogFormat, level)
-	for _, w := range c.exposed() {
+	warnings, err := c.addresses()
+	if err != nil {
+		return err
+	}
+	for _, w := range warnings {
 		logger.Warn(w.text, w.name, w.addr)
 	}
 	// Before anything is started, so that no signal is lost.

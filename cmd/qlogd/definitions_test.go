@@ -74,8 +74,9 @@ func drawnWebhook(t *rapid.T, name string) map[string]any {
 
 // What is exported applies back to no change, as YAML and as JSON.
 func TestExportApplies(t *testing.T) {
-	n, c := testNode(t, t.TempDir())
-	defer stopNode(t, n)
+	t.Parallel()
+	n := startTest(t, "")
+	defer n.stop()
 	rapid.Check(t, func(t *rapid.T) {
 		doc, err := json.Marshal(map[string]any{
 			"queues":   []any{drawnQueue(t, "a"), drawnQueue(t, "b"), drawnQueue(t, "d")},
@@ -92,10 +93,10 @@ func TestExportApplies(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := c.Define(t.Context(), req, false); err != nil {
+		if _, err := n.Define(t.Context(), req, false); err != nil {
 			t.Fatalf("%s\n%v", doc, d.refused(err))
 		}
-		defs, err := c.Definitions(t.Context())
+		defs, err := n.Definitions(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -116,7 +117,7 @@ func TestExportApplies(t *testing.T) {
 			if err != nil {
 				t.Fatalf("%s\n%v", exported, err)
 			}
-			changes, err := c.Define(t.Context(), req, true)
+			changes, err := n.Define(t.Context(), req, true)
 			if err != nil {
 				t.Fatalf("%s\n%v", exported, again.refused(err))
 			}

@@ -4,9 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"io"
-	"net/http"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -19,68 +16,56 @@ import (
 
 // life drives one message through all that can happen to it, and returns its ids
 // in the order in which it had them.
-func life(t *testing.T, n *node, c *client.Client) (ids []string) {
-	t.Helper()
-	ctx := t.Context()
-	var policy wire.PolicyUpdate
-	if err := wire.Decode([]byte(`{"delivery":{"dead_letter_queue":"auto","max_attempts":3,"initial_backoff_ms":0,"lease_ms":60000}}`), &policy); err != nil {
-		t.Fatal(err)
-	}
-	if _, _, err := c.PutQueue(ctx, "jobs", policy); err != nil {
-		t.Fatal(err)
-	}
+func life(n *testNode) (ids []string) {
+	n.Helper()
+	n.put("jobs", `{"delivery":{"dead_letter_queue":"auto","max_attempts":3,
+		"initial_backoff_ms":0,"lease_ms":60000}}`)
 	m := client.JSON(map[string]int{"amount": 1})
 	m.Key, m.Kind = "customer-1", "charge"
-	ids = append(ids, must[[]wire.Produced](t)(c.Produce(ctx, "jobs", m))[0].ID)
-	lease := func(worker string, ms int64) wire.LeasedMessage {
-		t.Helper()
-		got := must[[]wire.LeasedMessage](t)(c.Lease(ctx, "jobs", client.LeaseOptions{Worker: worker, Lease: time.Duration(ms) * time.Millisecond, Wait: 5 * time.Second}))
+	ids = n.produce("jobs", m)
+	lease := func(worker string, d time.Duration) wire.LeasedMessage {
+		n.Helper()
+		got := n.lease("jobs", client.LeaseOptions{Worker: worker, Lease: d, Wait: 5 * time.Second})
 		if len(got) != 1 {
-			t.Fatalf("%s leased %d", worker, len(got))
+			n.Fatalf("%s leased %d", worker, len(got))
 		}
 		return got[0]
 	}
-	lease("lost", 150) // its worker is lost
-	held := lease("clumsy", 60_000)
-	must[*wire.SettleResult](t)(c.RetryOne(ctx, held.LeaseID, wire.RetryOne{Error: "timeout of the bank"}))
-	held = lease("strict", 60_000)
-	must[*wire.SettleResult](t)(c.RetryOne(ctx, held.LeaseID, wire.RetryOne{Error: "no such account"})) // the last attempt
-	post := func(path, body string) map[string]any {
-		t.Helper()
-		r, err := http.Post("http://"+n.httpLis.Addr().String()+path, "application/json", strings.NewReader(body))
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer r.Body.Close()
-		b, err := io.ReadAll(r.Body)
-		if err != nil || r.StatusCode/100 != 2 {
-			t.Fatalf("%s: %d %s %v", path, r.StatusCode, b, err)
-		}
-		var v map[string]any
-		if err := json.Unmarshal(b, &v); err != nil {
-			t.Fatal(err)
-		}
-		return v
+	retry := func(worker, why string) {
+		n.Helper()
+		held := lease(worker, time.Minute)
+		must(n.RetryOne(n.Context(), held.LeaseID, wire.RetryOne{Error: why}))
 	}
-	v := post("/v1/queues/jobs/dead/replay", `{"message_ids":["`+ids[0]+`"],"edit":{"`+ids[0]+`":{"payload":{"amount":2}}}}`)
-	moved := v["messages"].([]any)[0].(map[string]any)
-	ids = append(ids, moved["message_id"].(string), moved["new_message_id"].(string))
-	held = lease("patient", 60_000)
+	lease("lost", 150*time.Millisecond) // its worker is lost
+	retry("clumsy", "timeout of the bank")
+	retry("strict", "no such account") // the last attempt
+	var replayed wire.Replayed
+	n.call("POST", "/v1/queues/jobs/dead/replay", fmt.Sprintf(
+		`{"message_ids":[%q],"edit":{%[1]q:{"payload":{"amount":2}}}}`, ids[0]), &replayed)
+	moved := replayed.Messages[0]
+	ids = append(ids, moved.MessageID, moved.NewMessageID)
+	held := lease("patient", time.Minute)
 	if string(held.Payload) != `{"amount":2}` {
-		t.Fatalf("replayed with %s", held.Payload)
+		n.Fatalf("replayed with %s", held.Payload)
 	}
-	must[*wire.SettleResult](t)(c.AckOne(ctx, held.LeaseID, wire.AckOne{Result: []byte(`"paid"`)}))
+	must(n.AckOne(n.Context(), held.LeaseID, wire.AckOne{Result: []byte(`"paid"`)}))
 	return ids
+}
+
+// output runs a command, which must succeed, and returns what it printed.
+func output(t *testing.T, args ...string) []byte {
+	t.Helper()
+	var out, complaint bytes.Buffer
+	if code := run(t.Context(), args, nil, &out, &complaint); code != 0 {
+		t.Fatalf("%v: %d, %s%s", args, code, &out, &complaint)
+	}
+	return out.Bytes()
 }
 
 // lines runs a command and returns what it printed, line by line, as JSON.
 func lines(t *testing.T, args ...string) (out []map[string]any) {
 	t.Helper()
-	var said, complaint bytes.Buffer
-	if code := run(t.Context(), args, nil, &said, &complaint); code != 0 {
-		t.Fatalf("%v: %d, %s%s", args, code, &said, &complaint)
-	}
-	for dec := json.NewDecoder(&said); dec.More(); {
+	for dec := json.NewDecoder(bytes.NewReader(output(t, args...))); dec.More(); {
 		var v map[string]any
 		if err := dec.Decode(&v); err != nil {
 			t.Fatal(err)
@@ -90,70 +75,73 @@ func lines(t *testing.T, args ...string) (out []map[string]any) {
 	return out
 }
 
-// TestALifeIsToldTheSameEverywhere: a message that was produced, leased, lost
-// its worker, was retried, died, was replayed with an edit and acked. The log of
-// a data directory, a server's HTTP history, and replay asking a server tell the
-// same events under each of its ids, while it runs and when it has stopped.
-func TestALifeIsToldTheSameEverywhere(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), "data")
-	n, c := testNode(t, dir)
-	ids := life(t, n, c)
-	addr := "http://" + n.httpLis.Addr().String()
+// replayed returns the events that replay prints.
+func replayed(t *testing.T, args ...string) (out []map[string]any) {
+	t.Helper()
+	for _, l := range lines(t, append([]string{"replay", "-o", "json"}, args...)...) {
+		if e, ok := l["event"].(map[string]any); ok {
+			out = append(out, e)
+		}
+	}
+	return out
+}
 
-	want := []string{
-		"enqueued", "leased", "lease_expired", "leased", "retried", "leased", "dead_lettered", // as it was produced
+// A message that was produced, leased, lost its worker, was retried, died, was replayed with an
+// edit and acked: the log of a data directory, a server's HTTP history, and replay asking a
+// server have the same events under each of its ids, while it runs and when it has stopped.
+func TestALifeIsTheSameEverywhere(t *testing.T) {
+	t.Parallel()
+	n := startTest(t, "")
+	ids := life(n)
+	same := func(what string, want, got any) {
+		t.Helper()
+		if d := cmp.Diff(want, got); d != "" {
+			t.Errorf("%s: %s", what, d)
+		}
+	}
+	history := func(id string) []map[string]any {
+		return lines(t, "message", "history", id, "--addr", n.addr, "-o", "json")
+	}
+	life := history(ids[0])
+	var types []any
+	for _, e := range life {
+		types = append(types, e["type"])
+	}
+	same("types", []any{
+		// as it was produced
+		"enqueued", "leased", "lease_expired", "leased", "retried", "leased", "dead_lettered",
 		"replayed",        // in the dead-letter queue
 		"leased", "acked", // as it was replayed
-	}
-	told := lines(t, "message", "history", ids[0], "--addr", addr, "-o", "json")
-	var types []string
-	for _, e := range told {
-		types = append(types, e["type"].(string))
-	}
-	if d := cmp.Diff(want, types); d != "" {
-		t.Fatal(d)
-	}
-	events := func(lines []map[string]any) (out []map[string]any) {
-		for _, l := range lines {
-			if e, ok := l["event"].(map[string]any); ok {
-				out = append(out, e)
-			}
-		}
-		return out
-	}
+	}, types)
 	for _, id := range ids {
-		if d := cmp.Diff(told, lines(t, "message", "history", id, "--addr", addr, "-o", "json")); d != "" {
-			t.Errorf("history by %s: %s", id, d)
-		}
-		if d := cmp.Diff(told, events(lines(t, "replay", "--data-dir", dir, "--message", id, "-o", "json"))); d != "" {
-			t.Errorf("the log by %s: %s", id, d)
-		}
-		if d := cmp.Diff(told, events(lines(t, "replay", "--addr", addr, "--message", id, "-o", "json"))); d != "" {
-			t.Errorf("the server by %s: %s", id, d)
-		}
+		same("history by "+id, life, history(id))
+		same("the log by "+id, life, replayed(t, "--data-dir", n.dir, "--message", id))
+		same("the server by "+id, life, replayed(t, "--addr", n.addr, "--message", id))
 	}
 	// Both ends are inclusive, wherever it is asked.
-	from, to := told[3]["event_id"].(string), fmt.Sprintf("index:%.0f", told[7]["index"])
-	part := events(lines(t, "replay", "--data-dir", dir, "--message", ids[1], "--from", from, "--to", to, "-o", "json"))
-	if d := cmp.Diff(told[3:8], part); d != "" {
-		t.Errorf("a part of the log: %s", d)
-	}
-	if d := cmp.Diff(part, events(lines(t, "replay", "--addr", addr, "--message", ids[1], "--from", from, "--to", to, "-o", "json"))); d != "" {
-		t.Errorf("a part of the server: %s", d)
+	from, to := life[3]["event_id"].(string), fmt.Sprintf("index:%.0f", life[7]["index"])
+	for _, source := range [][]string{{"--data-dir", n.dir}, {"--addr", n.addr}} {
+		same("a part", life[3:8], replayed(t,
+			append(source, "--message", ids[1], "--from", from, "--to", to)...))
 	}
 
 	// What became of it under each id, and each attempt with its error.
-	m := must[*wire.Message](t)(c.Message(t.Context(), ids[0]))
-	if m.State != "dead_lettered" || string(m.Payload) != `{"amount":1}` || m.Key != "customer-1" || m.MovedTo == nil || m.MovedTo.MessageID != ids[1] || len(m.History) != len(want) {
+	m := must(n.Message(t.Context(), ids[0]))
+	if m.State != "dead_lettered" || string(m.Payload) != `{"amount":1}` ||
+		m.Key != "customer-1" || m.MovedTo == nil || m.MovedTo.MessageID != ids[1] ||
+		len(m.History) != len(types) {
 		t.Errorf("as it was produced: %+v", m)
 	}
-	m = must[*wire.Message](t)(c.Message(t.Context(), ids[1]))
-	if m.State != "replayed" || m.Queue != "jobs.dlq" || string(m.Payload) != `{"amount":1}` || m.Dead == nil || m.Dead.Error != "no such account" || m.MovedTo.MessageID != ids[2] {
+	m = must(n.Message(t.Context(), ids[1]))
+	if m.State != "replayed" || m.Queue != "jobs.dlq" || string(m.Payload) != `{"amount":1}` ||
+		m.Dead == nil || m.Dead.Error != "no such account" || m.MovedTo.MessageID != ids[2] {
 		t.Errorf("as it was dead: %+v", m)
 	}
-	m = must[*wire.Message](t)(c.Message(t.Context(), ids[2]))
-	if m.State != "acked" || string(m.Payload) != `{"amount":2}` || m.Key != "customer-1" || m.Kind != "charge" || string(m.Result) != `"paid"` ||
-		m.Origin == nil || m.Origin.FirstMessageID != ids[0] || m.Origin.FromMessageID != ids[1] || m.Origin.Replays != 1 {
+	m = must(n.Message(t.Context(), ids[2]))
+	if m.State != "acked" || string(m.Payload) != `{"amount":2}` || m.Key != "customer-1" ||
+		m.Kind != "charge" || string(m.Result) != `"paid"` || m.Origin == nil ||
+		m.Origin.FirstMessageID != ids[0] || m.Origin.FromMessageID != ids[1] ||
+		m.Origin.Replays != 1 {
 		t.Errorf("as it was replayed: %+v", m)
 	}
 	type attempt struct {
@@ -167,47 +155,42 @@ func TestALifeIsToldTheSameEverywhere(t *testing.T) {
 			t.Errorf("%+v", a)
 		}
 	}
-	if d := cmp.Diff([]attempt{
-		{1, "lost", "lease_expired", ""}, {2, "clumsy", "retried", "timeout of the bank"}, {3, "strict", "dead_lettered", "no such account"}, {1, "patient", "acked", ""},
-	}, attempts); d != "" {
-		t.Error(d)
-	}
+	same("attempts", []attempt{
+		{1, "lost", "lease_expired", ""}, {2, "clumsy", "retried", "timeout of the bank"},
+		{3, "strict", "dead_lettered", "no such account"}, {1, "patient", "acked", ""},
+	}, attempts)
 
 	// The fold of the log is what the server says, replays and all.
-	must[[]wire.Produced](t)(c.Produce(t.Context(), "jobs", client.JSON("dies")))
-	held := must[[]wire.LeasedMessage](t)(c.Lease(t.Context(), "jobs", client.LeaseOptions{}))
-	must[*wire.SettleResult](t)(c.DeadLetterOne(t.Context(), held[0].LeaseID, wire.DeadLetterOne{Error: "no"}))
-	call(t, n, "POST", "/v1/messages/"+ids[2]+"/resurrect", `{"queue":"jobs.dlq"}`, nil)
-	if got := lines(t, "replay", "--diff", "--data-dir", dir, "--against", addr, "-o", "json"); len(got) != 1 || got[0]["compare"].(map[string]any)["differences"] != 0.0 {
-		t.Errorf("the log against the live state: %v", got)
+	n.produce("jobs", client.JSON("dies"))
+	n.die(n.lease("jobs", client.LeaseOptions{})[0], "no")
+	n.call("POST", "/v1/messages/"+ids[2]+"/resurrect", `{"queue":"jobs.dlq"}`, nil)
+	diff := lines(t, "replay", "--diff", "--data-dir", n.dir, "--against", n.addr, "-o", "json")
+	if len(diff) != 1 || diff[0]["compare"].(map[string]any)["differences"] != 0.0 {
+		t.Errorf("the log against the live state: %v", diff)
 	}
-	changed := map[string]int{} // since it was acked
-	for _, l := range lines(t, "replay", "--diff", "--data-dir", dir, "--from", told[len(told)-1]["event_id"].(string), "-o", "json") {
+	changed := map[any]int{} // since it was acked
+	for _, l := range lines(t, "replay", "--diff", "--data-dir", n.dir,
+		"--from", life[len(life)-1]["event_id"].(string), "-o", "json") {
 		d := l["diff"].(map[string]any)
 		if after, ok := d["after"].(map[string]any); ok && d["message_id"] != nil {
-			changed[after["state"].(string)]++
+			changed[after["state"]]++
 		}
 	}
-	if d := cmp.Diff(map[string]int{"ready": 2, "dead_lettered": 1}, changed); d != "" {
-		t.Errorf("what changed: %s", d)
-	}
-	told = lines(t, "message", "history", ids[0], "--addr", addr, "-o", "json")
-	if last := told[len(told)-1]; last["type"] != "resurrected" || last["to_queue"] != "jobs.dlq" {
+	same("what changed", map[any]int{"ready": 2, "dead_lettered": 1}, changed)
+	life = history(ids[0])
+	if last := life[len(life)-1]; last["type"] != "resurrected" || last["to_queue"] != "jobs.dlq" {
 		t.Errorf("%v", last)
 	}
 
-	stopNode(t, n)
-	if d := cmp.Diff(told, events(lines(t, "replay", "--data-dir", dir, "--message", ids[2], "-o", "json"))); d != "" {
-		t.Errorf("the log of a stopped node: %s", d)
-	}
+	n.stop()
+	same("the log of a stopped node", life,
+		replayed(t, "--data-dir", n.dir, "--message", ids[2]))
 	// And for people: every step with who, why and what.
-	var said, complaint bytes.Buffer
-	if code := run(t.Context(), []string{"replay", "--data-dir", dir, "--message", ids[2]}, nil, &said, &complaint); code != 0 {
-		t.Fatalf("%d %s", code, &complaint)
-	}
-	for _, text := range []string{"by lost", "timeout of the bank", "no such account", "max_attempts", "died in jobs", "edited", "order append", "by patient"} {
-		if !strings.Contains(said.String(), text) {
-			t.Errorf("%q is not told:\n%s", text, &said)
+	text := string(output(t, "replay", "--data-dir", n.dir, "--message", ids[2]))
+	for _, want := range []string{"by lost", "timeout of the bank", "no such account",
+		"max_attempts", "died in jobs", "edited", "order append", "by patient"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("%q is missing:\n%s", want, text)
 		}
 	}
 }

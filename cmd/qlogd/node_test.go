@@ -8,8 +8,11 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"net/http/httptest"
+	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -20,156 +23,208 @@ import (
 	"github.com/qlogd/qlogd/replay"
 )
 
+// testNode is a node in this process, and a client of it.
+type testNode struct {
+	*testing.T
+	*node
+	*client.Client
+	dir, addr string
+}
+
 // testConfig returns the settings of a node in this process.
 func testConfig(t *testing.T, dir string, args ...string) *config {
 	t.Helper()
 	args = append([]string{"serve", "--data-dir", dir,
 		"--http-addr", "127.0.0.1:0", "--raft-addr", "127.0.0.1:0"}, args...)
-	c, err := (&app{args: args, getenv: func(string) string { return "" }}).loadConfig()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return c
+	a := &app{args: args, getenv: func(string) string { return "" }}
+	return must(a.loadConfig())
 }
 
-// testNode starts a node in this process and returns it with a client.
-func testNode(t *testing.T, dir string, args ...string) (*node, *client.Client) {
+// startTest starts a node. Without a directory it gets a new one.
+func startTest(t *testing.T, dir string, args ...string) *testNode {
 	t.Helper()
-	n, err := startNode(testConfig(t, dir, args...), slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
+	if dir == "" {
+		dir = filepath.Join(t.TempDir(), "data")
 	}
-	api, err := client.New("http://" + n.httpLis.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return n, api
+	n := must(startNode(testConfig(t, dir, args...), slog.New(slog.DiscardHandler)))
+	addr := "http://" + n.httpLis.Addr().String()
+	return &testNode{t, n, must(client.New(addr)), dir, addr}
 }
 
-func stopNode(t *testing.T, n *node) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+func (n *testNode) stop() {
+	n.Helper()
+	ctx, cancel := context.WithTimeout(n.Context(), 10*time.Second)
 	defer cancel()
-	if err := n.stop(ctx); err != nil {
-		t.Fatal(err)
+	if err := n.node.stop(ctx); err != nil {
+		n.Fatal(err)
 	}
 }
 
-func must[T any](t *testing.T) func(v T, err error) T {
-	return func(v T, err error) T {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return v
+// call sends a request, which must be successful, and decodes the answer into out.
+func (n *testNode) call(method, path, body string, out any) {
+	n.Helper()
+	r := must(http.NewRequestWithContext(n.Context(), method, n.addr+path,
+		strings.NewReader(body)))
+	r.Header.Set("Content-Type", "application/json")
+	res := must(http.DefaultClient.Do(r))
+	defer res.Body.Close()
+	b := must(io.ReadAll(res.Body))
+	if res.StatusCode/100 != 2 {
+		n.Fatalf("%s %s: %d %s", method, path, res.StatusCode, b)
 	}
+	if out != nil {
+		if err := wire.Unmarshal(b, out); err != nil {
+			n.Fatal(err)
+		}
+	}
+}
+
+// put creates a queue.
+func (n *testNode) put(queue, policy string) {
+	n.Helper()
+	n.call("PUT", "/v1/queues/"+queue, policy, nil)
+}
+
+// produce enqueues messages and returns their ids.
+func (n *testNode) produce(queue string, messages ...wire.NewMessage) (ids []string) {
+	n.Helper()
+	for _, p := range must(n.Produce(n.Context(), queue, messages...)) {
+		ids = append(ids, p.ID)
+	}
+	return ids
+}
+
+func (n *testNode) lease(queue string, o client.LeaseOptions) []wire.LeasedMessage {
+	n.Helper()
+	return must(n.Lease(n.Context(), queue, o))
+}
+
+// die dead-letters a leased message.
+func (n *testNode) die(m wire.LeasedMessage, why string) {
+	n.Helper()
+	must(n.DeadLetterOne(n.Context(), m.LeaseID, wire.DeadLetterOne{Error: why}))
+}
+
+// into copies the node's past up to an index, and starts the copy.
+func (n *testNode) into(index uint64, args ...string) *testNode {
+	n.Helper()
+	d := must(replay.Open(n.dir))
+	defer d.Close()
+	target := filepath.Join(n.TempDir(), "then")
+	at := event.Instant{Kind: event.InstantIndex, Index: index}
+	if card := must(d.Into(n.Context(), at, target, seed, nil)); !card.PushOff() {
+		n.Error("the copy's card lets it push")
+	}
+	return startTest(n.T, target, args...)
+}
+
+// until waits for a condition, for at most ten seconds.
+func (n *testNode) until(what string, ok func() bool) {
+	n.Helper()
+	for end := time.Now().Add(10 * time.Second); !ok(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			n.Fatalf("waited in vain: %s", what)
+		}
+	}
+}
+
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
 }
 
 // History goes, but nothing that a live message or a kept checkpoint needs.
-func TestRetentionLetsGoOfWhatNobodyNeeds(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), "data")
-	n, c := testNode(t, dir, "--history-retention", "0", "--log-segment-bytes", "65536")
+func TestRetentionKeepsWhatIsNeeded(t *testing.T) {
+	t.Parallel()
+	n := startTest(t, "", "--history-retention", "0", "--log-segment-bytes", "65536",
+		"--checkpoint-entries", "256")
 	ctx := t.Context()
-	if _, _, err := c.PutQueue(ctx, "jobs", wire.PolicyUpdate{Deduplication: wire.Opt[wire.DeduplicationUpdate]{
-		Set: true, Value: wire.DeduplicationUpdate{WindowSeconds: wire.Some(int64(0))},
-	}}); err != nil {
-		t.Fatal(err)
+	n.put("jobs", `{"deduplication":{"window_seconds":0}}`)
+	old := n.produce("jobs", wire.NewMessage{Payload: []byte(`"kept"`), Kind: "old"})[0]
+	// A dead letter needs its error text too, which is in the event that moved it.
+	n.put("fails", `{"delivery":{"dead_letter_queue":"auto"}}`)
+	n.produce("fails", wire.NewMessage{Payload: []byte(`"dead"`)})
+	n.die(n.lease("fails", client.LeaseOptions{})[0], "why it died")
+	e := n.engine()
+	for i := range 1200 {
+		must(e.replica.Propose(ctx, &event.Command{
+			PauseQueue: &event.PauseQueue{Name: "jobs", Paused: i%2 == 0},
+		}))
 	}
-	old := must[[]wire.Produced](t)(c.Produce(ctx, "jobs", wire.NewMessage{Payload: []byte(`"kept"`), Kind: "old"}))[0].ID
-	// A dead letter needs its error text too, which lies in the event that moved it.
-	auto := wire.PolicyUpdate{Delivery: wire.Opt[wire.DeliveryUpdate]{Set: true, Value: wire.DeliveryUpdate{DeadLetterQueue: wire.Some("auto")}}}
-	if _, _, err := c.PutQueue(ctx, "fails", auto); err != nil {
-		t.Fatal(err)
-	}
-	must[[]wire.Produced](t)(c.Produce(ctx, "fails", wire.NewMessage{Payload: []byte(`"dead"`)}))
-	held := must[[]wire.LeasedMessage](t)(c.Lease(ctx, "fails", client.LeaseOptions{}))
-	must[[]wire.SettleResult](t)(c.DeadLetter(ctx, "fails", []wire.DeadLetterItem{{LeaseID: held[0].LeaseID, Error: "why it died"}}))
-	for i := range 4200 {
-		if _, err := n.engine().replica.Propose(ctx, &event.Command{PauseQueue: &event.PauseQueue{Name: "jobs", Paused: i%2 == 0}}); err != nil {
-			t.Fatal(err)
-		}
-		if i%1000 == 999 {
-			if err := n.engine().replica.Snapshot(); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	fill := client.JSON(1)
-	first := n.engine().log.First()
+	first := e.log.First()
 	for range 2 {
+		fill := client.JSON(1)
 		fill.Kind = "fill"
-		must[[]wire.Produced](t)(c.Produce(ctx, "jobs", fill))
-		if err := n.engine().replica.Snapshot(); err != nil {
-			t.Fatal(err)
-		}
-		if err := n.engine().retention(time.Millisecond).Once(ctx); err != nil {
+		n.produce("jobs", fill)
+		if err := errors.Join(e.replica.Snapshot(),
+			e.retention(time.Millisecond).Once(ctx)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if n.engine().log.First() <= first {
+	if e.log.First() <= first {
 		t.Fatalf("the log still begins at %d (head %d, %d segments); history %d",
-			first, n.engine().log.Head(), len(n.engine().log.Segments()), n.engine().machine.History())
+			first, e.log.Head(), len(e.log.Segments()), e.machine.History())
 	}
-	m := must[*wire.Message](t)(c.Message(ctx, old))
+	m := must(n.Message(ctx, old))
 	if string(m.Payload) != `"kept"` || m.State != "ready" {
 		t.Errorf("the live message: %+v", m)
 	}
-	if _, err := c.Queue(ctx, "jobs", client.At(fmt.Sprintf("index:%d", first))); !errors.Is(err, client.ErrHistoryExpired) {
+	_, err := n.Queue(ctx, "jobs", client.At(fmt.Sprintf("index:%d", first)))
+	if !errors.Is(err, client.ErrHistoryExpired) {
 		t.Errorf("the state in deleted history: %v", err)
 	}
-	// All of the past from the oldest checkpoint on can be told.
-	metas := n.engine().replica.Status().Checkpoints
-	oldest := metas[len(metas)-1].HeadIndex
-	if _, err := c.Queue(ctx, "jobs", client.At(fmt.Sprintf("index:%d", oldest))); err != nil {
+	// The past can be rebuilt from the oldest checkpoint on.
+	metas := e.replica.Status().Checkpoints
+	oldest := client.At(fmt.Sprintf("index:%d", metas[len(metas)-1].HeadIndex))
+	if _, err := n.Queue(ctx, "jobs", oldest); err != nil {
 		t.Errorf("the state at the oldest checkpoint: %v", err)
 	}
-	stopNode(t, n)
-	var said, complaint bytes.Buffer
-	if code := run(ctx, []string{"replay", "--data-dir", dir, "--to", "start", "-o", "json"}, nil, &said, &complaint); code != 0 || !strings.Contains(said.String(), `"queues":{}`) {
-		t.Errorf("nothing, before the first event: %d, %s%s", code, &said, &complaint)
+	n.stop()
+	start := lines(t, "replay", "--data-dir", n.dir, "--to", "start", "-o", "json")
+	if text := fmt.Sprint(start); !strings.Contains(text, "queues:map[]") {
+		t.Errorf("nothing, before the first event: %s", text)
 	}
-	report, err := replay.Verify(ctx, vfs.OS{}, dir, nil, nil)
+	report, err := replay.Verify(ctx, vfs.OS{}, n.dir, nil, nil)
 	if err != nil || report.Checkpoints == 0 || report.From == 0 {
 		t.Fatalf("%+v, %v", report, err)
 	}
-	n, c = testNode(t, dir)
-	defer stopNode(t, n)
-	leased := must[[]wire.LeasedMessage](t)(c.Lease(ctx, "jobs", client.LeaseOptions{Kinds: []string{"old"}}))
+	n = startTest(t, n.dir)
+	defer n.stop()
+	leased := n.lease("jobs", client.LeaseOptions{Kinds: []string{"old"}})
 	if len(leased) != 1 || string(leased[0].Payload) != `"kept"` {
 		t.Errorf("after a restart: %+v", leased)
 	}
-	dead := must[[]wire.LeasedMessage](t)(c.Lease(ctx, "fails.dlq", client.LeaseOptions{}))
-	if len(dead) != 1 || string(dead[0].Payload) != `"dead"` || dead[0].Dead.Error != "why it died" {
+	dead := n.lease("fails.dlq", client.LeaseOptions{})
+	if len(dead) != 1 || string(dead[0].Payload) != `"dead"` ||
+		dead[0].Dead.Error != "why it died" {
 		t.Errorf("the dead letter after a restart: %+v", dead)
 	}
 }
 
-// What was seen live is what at=, replay and a copy tell.
+// What was seen live is what at= and a copy show.
 func TestPastEqualsLive(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), "data")
-	n, c := testNode(t, dir, "--checkpoint-entries", "20")
+	t.Parallel()
+	n := startTest(t, "", "--checkpoint-entries", "20")
 	ctx := t.Context()
-	dlq := wire.PolicyUpdate{Delivery: wire.Opt[wire.DeliveryUpdate]{Set: true, Value: wire.DeliveryUpdate{
-		DeadLetterQueue: wire.Some("auto"), MaxAttempts: wire.Some(int64(2)), InitialBackoffMS: wire.Some(int64(0)), LeaseMS: wire.Some(int64(60_000)),
-	}}}
-	if _, _, err := c.PutQueue(ctx, "jobs", dlq); err != nil {
-		t.Fatal(err)
-	}
+	n.put("jobs", `{"delivery":{"dead_letter_queue":"auto","max_attempts":2,
+		"initial_backoff_ms":0,"lease_ms":60000}}`)
 	type live struct {
 		index  uint64
 		queues []wire.Queue
 	}
 	var seen []live
 	for i := range 30 {
-		must[[]wire.Produced](t)(c.Produce(ctx, "jobs", client.JSON(i), client.JSON(-i)))
-		for _, m := range must[[]wire.LeasedMessage](t)(c.Lease(ctx, "jobs", client.LeaseOptions{Max: 1})) {
+		n.produce("jobs", client.JSON(i), client.JSON(-i))
+		for _, m := range n.lease("jobs", client.LeaseOptions{Max: 1}) {
 			if i%3 == 0 {
-				must[*wire.SettleResult](t)(c.DeadLetterOne(ctx, m.LeaseID, wire.DeadLetterOne{Error: "no"}))
+				n.die(m, "no")
 			} else {
-				must[*wire.SettleResult](t)(c.AckOne(ctx, m.LeaseID, wire.AckOne{}))
+				must(n.AckOne(ctx, m.LeaseID, wire.AckOne{}))
 			}
 		}
-		seen = append(seen, live{n.engine().log.Head(), must[[]wire.Queue](t)(c.Queues(ctx, ""))})
+		seen = append(seen, live{n.engine().log.Head(), must(n.Queues(ctx, ""))})
 	}
 	same := func(what string, a, b []wire.Queue) {
 		t.Helper()
@@ -188,78 +243,123 @@ func TestPastEqualsLive(t *testing.T) {
 	}
 	for i := 2; i < len(seen); i += 9 {
 		s := seen[i]
-		same("at=", must[[]wire.Queue](t)(c.Queues(ctx, "", client.At(fmt.Sprintf("index:%d", s.index)))), s.queues)
-		d := must[*replay.Dir](t)(replay.Open(dir))
-		target := filepath.Join(t.TempDir(), "then")
-		if _, err := d.Into(ctx, event.Instant{Kind: event.InstantIndex, Index: s.index}, target, seed, nil); err != nil {
-			t.Fatal(err)
-		}
-		d.Close()
-		copied, cc := testNode(t, target)
-		same("copy", must[[]wire.Queue](t)(cc.Queues(ctx, "")), s.queues)
-		// It lives on.
-		must[[]wire.LeasedMessage](t)(cc.Lease(ctx, "jobs", client.LeaseOptions{}))
-		stopNode(t, copied)
+		at := client.At(fmt.Sprintf("index:%d", s.index))
+		same("at=", must(n.Queues(ctx, "", at)), s.queues)
+		copied := n.into(s.index)
+		same("copy", must(copied.Queues(ctx, "")), s.queues)
+		copied.lease("jobs", client.LeaseOptions{}) // it continues
+		copied.stop()
 	}
-	stopNode(t, n)
+	n.stop()
 }
 
-// A copy's clock goes on from its instant: a lease that has run out since runs
-// on in it.
-func TestCopyGoesOnFromItsInstant(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), "data")
-	n, c := testNode(t, dir)
+// A copy's clock continues from its instant: a lease that has run out since has not in it.
+func TestCopyContinuesFromItsInstant(t *testing.T) {
+	t.Parallel()
+	n := startTest(t, "")
 	ctx := t.Context()
-	if _, _, err := c.PutQueue(ctx, "jobs", wire.PolicyUpdate{}); err != nil {
-		t.Fatal(err)
-	}
-	must[[]wire.Produced](t)(c.Produce(ctx, "jobs", client.JSON(1)))
-	m := must[[]wire.LeasedMessage](t)(c.Lease(ctx, "jobs", client.LeaseOptions{Lease: 4 * time.Second}))[0]
+	n.put("jobs", `{}`)
+	n.produce("jobs", client.JSON(1))
+	m := n.lease("jobs", client.LeaseOptions{Lease: 4 * time.Second})[0]
 	index := n.engine().log.Head()
-	for e, err := range c.Follow(ctx, client.EventQuery{From: "start", Type: "lease_expired"}) {
-		if err != nil {
-			t.Fatal(err)
-		}
-		if e.LeaseID != m.LeaseID {
-			t.Errorf("%+v", e)
+	for e, err := range n.Follow(ctx, client.EventQuery{From: "start", Type: "lease_expired"}) {
+		if err != nil || e.LeaseID != m.LeaseID {
+			t.Fatalf("%+v, %v", e, err)
 		}
 		break
 	}
-	d := must[*replay.Dir](t)(replay.Open(dir))
-	defer d.Close()
-	target := filepath.Join(t.TempDir(), "then")
-	if _, err := d.Into(ctx, event.Instant{Kind: event.InstantIndex, Index: index}, target, seed, nil); err != nil {
-		t.Fatal(err)
-	}
-	stopNode(t, n)
-	copied, cc := testNode(t, target)
-	defer stopNode(t, copied)
-	r, err := cc.AckOne(ctx, m.LeaseID, wire.AckOne{})
+	copied := n.into(index)
+	defer copied.stop()
+	n.stop()
+	r, err := copied.AckOne(ctx, m.LeaseID, wire.AckOne{})
 	if err != nil || r.Status != "acked" {
 		t.Errorf("the lease ran out in the copy: %+v, %v", r, err)
 	}
 }
 
-func TestShutdownEndsLongPollsAndKeepsEverything(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), "data")
-	n, c := testNode(t, dir)
+// A copy made in the middle of a replay continues it, knows the webhooks, and pushes nothing to
+// whom the original delivers to.
+func TestCopyHasTasksAndWebhooksAndPushesNothing(t *testing.T) {
+	t.Parallel()
+	var pushed atomic.Int64
+	target := httptest.NewServer(http.HandlerFunc(
+		func(http.ResponseWriter, *http.Request) { pushed.Add(1) }))
+	defer target.Close()
+	n := startTest(t, "", "--push-allow-private")
 	ctx := t.Context()
-	if _, _, err := c.PutQueue(ctx, "jobs", wire.PolicyUpdate{}); err != nil {
-		t.Fatal(err)
+	n.put("jobs", `{"delivery":{"dead_letter_queue":"auto"}}`)
+	n.call("PUT", "/v1/webhooks/pager",
+		`{"queue":"jobs","idempotency_key":"string(payload.id)"}`, nil)
+	const dead = 20
+	for i := range dead {
+		n.produce("jobs", client.JSON(i))
 	}
+	for _, m := range n.lease("jobs", client.LeaseOptions{Max: dead}) {
+		n.die(m, "no")
+	}
+	// What waits to be pushed at the copy's instant; the original pushes it later.
+	n.put("outbox", fmt.Sprintf(`{"push":{"url":%q}}`, target.URL))
+	n.produce("outbox", wire.NewMessage{Payload: []byte("1"), DelayMS: 700})
+
+	var task, progress wire.Task
+	n.call("POST", "/v1/queues/jobs/dead/replay", `{"filter":{},"rate_per_second":10}`, &task)
+	n.until("the task to begin", func() bool {
+		n.call("GET", "/v1/tasks/"+task.ID, "", &progress)
+		return progress.Done > 0
+	})
+	index := n.engine().log.Head()
+	n.call("DELETE", "/v1/tasks/"+task.ID, "", nil)
+	n.until("the push", func() bool { return pushed.Load() == 1 })
+	copied := n.into(index, "--push-allow-private")
+	n.stop()
+
+	n.until("the copy's task to end", func() bool {
+		copied.call("GET", "/v1/tasks/"+task.ID, "", &progress)
+		return progress.Status == "completed"
+	})
+	q := must(copied.Queue(ctx, "jobs"))
+	if progress.Done != dead || q.Stats.Depth != dead {
+		t.Errorf("%d of %d were replayed: %+v", progress.Done, dead, q.Stats)
+	}
+	copied.call("POST", "/hook/pager", `{"id":7}`, nil)
+	if q = must(copied.Queue(ctx, "jobs")); q.Stats.Depth != dead+1 {
+		t.Errorf("after the webhook: %+v", q.Stats)
+	}
+	// It came due in the copy, whose clock continues from then, and waits.
+	n.until("what would be pushed to come due", func() bool {
+		return must(copied.Queue(ctx, "outbox")).Stats.Depth == 1
+	})
+	time.Sleep(300 * time.Millisecond) // a push would be made within milliseconds
+	if n := pushed.Load(); n != 1 {
+		t.Errorf("the copy has pushed: %d", n)
+	}
+	copied.stop()
+	// The task ended in the copy's log; in the original it was cancelled.
+	r := lines(t, "replay", "--data-dir", copied.dir, "--verify", "-o", "json")
+	if r[0]["verify"].(map[string]any)["ok"] != true {
+		t.Errorf("%v", r)
+	}
+}
+
+// A node stops with an admin listener and a long poll, and leaves a log that is whole.
+func TestShutdownEndsLongPollsAndKeepsEverything(t *testing.T) {
+	t.Parallel()
+	n := startTest(t, "", "--admin-addr", "127.0.0.1:0")
+	ctx := t.Context()
+	n.put("jobs", `{}`)
+	once := must(client.New(n.addr, client.WithRetry(client.Retry{Attempts: 1})))
 	waiting := make(chan error, 1)
 	go func() {
-		_, err := c.Lease(ctx, "jobs", client.LeaseOptions{Wait: time.Minute})
+		_, err := once.Lease(ctx, "jobs", client.LeaseOptions{Wait: time.Minute})
 		waiting <- err
 	}()
 	began := time.Now()
-	stopNode(t, n)
+	n.stop()
 	if took := time.Since(began); took > 5*time.Second {
 		t.Errorf("it took %s", took)
 	}
 	<-waiting // answered or refused: whether it had arrived can't be known here
-	// After a good end nothing is torn, and nothing needs healing.
-	d := must[*replay.Dir](t)(replay.Open(dir))
+	d := must(replay.Open(n.dir))
 	defer d.Close()
 	if d.Tail() != nil {
 		t.Errorf("%+v", d.Tail())
@@ -269,26 +369,83 @@ func TestShutdownEndsLongPollsAndKeepsEverything(t *testing.T) {
 	}
 }
 
-// Raft's metrics and the api's have names of their own: whichever comes first
-// must not keep the other from being registered, nor the node from starting.
+// Raft's metrics and the api's have names of their own: whichever comes first must not keep
+// the other from being registered, nor the node from starting.
 func TestMetricsOfRaftAndTheAPIAreApart(t *testing.T) {
-	n, c := testNode(t, filepath.Join(t.TempDir(), "data"))
-	defer stopNode(t, n)
-	if _, _, err := c.PutQueue(t.Context(), "jobs", wire.PolicyUpdate{}); err != nil {
+	n := startTest(t, "")
+	defer n.stop()
+	n.put("jobs", `{}`)
+	resp, b, err := n.Raw(t.Context(), "GET", "/metrics", nil, nil)
+	if err != nil || resp.StatusCode != http.StatusOK {
 		t.Fatal(err)
 	}
-	resp, err := http.Get("http://" + n.httpLis.Addr().String() + "/metrics")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	b, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, want := range []string{`qlogd_commit_seconds_count{class="settle"} `, "qlogd_entry_seconds_count ", "qlogd_entry_commands_count "} {
-		if !strings.Contains(string(b), "\n"+want) {
+	for _, want := range []string{`qlogd_commit_seconds_count{class="settle"} `,
+		"qlogd_entry_seconds_count ", "qlogd_entry_commands_count "} {
+		if !bytes.Contains(b, []byte("\n"+want)) {
 			t.Errorf("/metrics lacks %s", want)
 		}
+	}
+}
+
+// Messages that leave with their queue or key do so in an entry of their own; once the call is
+// answered, their history shows it all the same.
+func TestBulkChangesAreInTheHistoryOnceAnswered(t *testing.T) {
+	t.Parallel()
+	n := startTest(t, "")
+	defer n.stop()
+	ctx := t.Context()
+	last := func(id, want string) {
+		t.Helper()
+		events := must(n.History(ctx, id))
+		e := events[len(events)-1]
+		if got := e.Type + " " + e.Reason; got != want {
+			t.Fatalf("%s, want %s", got, want)
+		}
+	}
+	n.put("k", `{"ordering":"per_key",
+		"delivery":{"on_dead":"dead_letter_key","dead_letter_queue":"auto"}}`)
+	for i := range 10 {
+		n.put("q", `{}`)
+		id := n.produce("q", client.JSON(1))[0]
+		must(n.PurgeQueue(ctx, "q"))
+		last(id, "discarded purged")
+		id = n.produce("q", client.JSON(1))[0]
+		if err := n.DeleteQueue(ctx, "q", true); err != nil {
+			t.Fatal(err)
+		}
+		last(id, "discarded queue_deleted")
+		// And a key's others, that follow their dead one.
+		m := client.JSON(1)
+		m.Key = fmt.Sprint(i)
+		second := n.produce("k", m, m)[1]
+		n.die(n.lease("k", client.LeaseOptions{})[0], "")
+		last(second, "dead_lettered key_dead")
+	}
+}
+
+// A log whose first segments were lost, not deleted by retention, is not served: its live
+// messages would have no payload.
+func TestLostBeginningIsRefused(t *testing.T) {
+	t.Parallel()
+	n := startTest(t, "", "--log-segment-bytes", "65536")
+	n.put("q", `{}`)
+	for range 20 {
+		n.produce("q", client.JSON(strings.Repeat("x", 10_000)))
+	}
+	if err := n.engine().replica.Snapshot(); err != nil {
+		t.Fatal(err)
+	}
+	n.stop()
+	files, _ := filepath.Glob(filepath.Join(n.dir, "log/*.seg"))
+	if len(files) < 3 {
+		t.Fatal(files)
+	}
+	index := strings.TrimSuffix(files[0], ".seg") + ".idx"
+	if err := errors.Join(os.Remove(files[0]), os.Remove(index)); err != nil {
+		t.Fatal(err)
+	}
+	_, err := startNode(testConfig(t, n.dir), slog.New(slog.DiscardHandler))
+	if err == nil || !strings.Contains(err.Error(), "first segments are lost") {
+		t.Errorf("%v", err)
 	}
 }

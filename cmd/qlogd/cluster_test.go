@@ -2,7 +2,7 @@ package main
 
 import (
 	"bytes"
-	"context"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -12,45 +12,63 @@ import (
 	"testing"
 )
 
-// canned answers each request, "METHOD PATH?QUERY BODY", with what is listed.
-type canned map[string]string
+// canned is a server that gives the listed answers to requests with the token qlogd_t. Each line
+// has METHOD PATH?QUERY BODY, an arrow, the status, and the answer's body.
+type canned string
 
 func (c canned) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	b, _ := io.ReadAll(r.Body)
 	asked := strings.TrimSpace(r.Method + " " + r.URL.RequestURI() + " " + string(b))
-	if token := r.Header.Get("Authorization"); token != "Bearer qlogd_t" {
+	if r.Header.Get("Authorization") != "Bearer qlogd_t" {
 		asked = "without the token: " + asked
 	}
-	answer, ok := c[asked]
-	if !ok {
-		answer = `404 {"code":"not_found","detail":"` + strings.ReplaceAll(asked, `"`, `'`) + `","status":404}`
+	for line := range strings.Lines(string(c)) {
+		if request, answer, _ := strings.Cut(line, " -> "); request == asked {
+			var status int
+			body := ""
+			_, _ = fmt.Sscan(answer, &status)
+			if len(answer) > 4 {
+				body = strings.TrimSpace(answer[4:])
+			}
+			w.WriteHeader(status)
+			_, _ = io.WriteString(w, body)
+			return
+		}
 	}
-	status, body, _ := strings.Cut(answer, " ")
-	w.WriteHeader(map[string]int{"200": 200, "201": 201, "204": 204, "404": 404, "409": 409, "401": 401}[status])
-	_, _ = io.WriteString(w, body)
+	w.WriteHeader(http.StatusNotFound)
+	fmt.Fprintf(w, `{"code":"not_found","detail":%q,"status":404}`, asked)
 }
 
-const threeNodes = `{"cluster_id":"C","node_id":"n1","leader_id":"n2","term":4,"nodes":[` +
-	`{"id":"n1","raft_addr":"h1:1","http_addr":"h1:2","voter":true,"leader":false,"reachable":false,"age_ms":null,"applied_index":9,"log_head":8,"chain_hash":"0123456789abcdef"},` +
-	`{"id":"n2","raft_addr":"h2:1","http_addr":"","voter":true,"leader":true,"reachable":true,"age_ms":0,"applied_index":9,"log_head":8,"chain_hash":"0123456789abcdef"},` +
-	`{"id":"n3","raft_addr":"h3:1","http_addr":"h3:2","voter":false,"leader":false,"reachable":false,"age_ms":null,"applied_index":0,"log_head":0,"chain_hash":""}]}`
+const (
+	threeNodes = `{"cluster_id":"C","node_id":"n1","leader_id":"n2","term":4,"nodes":[` +
+		`{"id":"n1","raft_addr":"h1:1","http_addr":"h1:2","voter":true,"leader":false,` +
+		`"reachable":false,"age_ms":null,"applied_index":9,"log_head":8,` +
+		`"chain_hash":"0123456789abcdef"},` +
+		`{"id":"n2","raft_addr":"h2:1","http_addr":"","voter":true,"leader":true,` +
+		`"reachable":true,"age_ms":0,"applied_index":9,"log_head":8,` +
+		`"chain_hash":"0123456789abcdef"},` +
+		`{"id":"n3","raft_addr":"h3:1","http_addr":"h3:2","voter":false,"leader":false,` +
+		`"reachable":false,"age_ms":null,"applied_index":0,"log_head":0,"chain_hash":""}]}`
+
+	clusterAnswers = `GET /v1/cluster -> 200 ` + threeNodes + `
+POST /v1/cluster/nodes {"id":"n4","raft_addr":"h4:1"} -> 201 {"id":"n4"}
+POST /v1/cluster/nodes {"id":"n2","raft_addr":"h2:1"} -> 200 {"id":"n2","voter":true}
+POST /v1/cluster/nodes {"id":"n3","raft_addr":"h3:1"} -> 200 {"id":"n3","voter":false}
+POST /v1/cluster/nodes {"id":"n3","raft_addr":"h3:1","voter":false} -> 200 {"id":"n3"}
+POST /v1/cluster/nodes {"id":"n5","raft_addr":"h5:1","http_addr":"h5:2","voter":false} -> 201 {}
+POST /v1/cluster/nodes {"id":"n6","raft_addr":"h2:1"} -> 409 {"code":"conflict","detail":"taken"}
+DELETE /v1/cluster/nodes/n3 -> 204
+DELETE /v1/cluster/nodes/n3?force=true -> 204
+DELETE /v1/cluster/nodes/n9 -> 404 {"code":"node_not_found","detail":"there is no node n9"}
+POST /v1/cluster/transfer-leadership {} -> 200 {"leader_id":""}
+POST /v1/cluster/transfer-leadership {"to":"n1"} -> 200 {"leader_id":"n1"}
+POST /v1/cluster/snapshot -> 200 {"indexes":{"n2":8,"n1":7}}
+`
+)
 
 func TestClusterCommands(t *testing.T) {
-	srv := httptest.NewServer(canned{
-		"GET /v1/cluster": "200 " + threeNodes,
-		`POST /v1/cluster/nodes {"id":"n4","raft_addr":"h4:1"}`:                                  `201 {"id":"n4"}`,
-		`POST /v1/cluster/nodes {"id":"n2","raft_addr":"h2:1"}`:                                  `200 {"id":"n2","voter":true}`,
-		`POST /v1/cluster/nodes {"id":"n3","raft_addr":"h3:1"}`:                                  `200 {"id":"n3","voter":false}`,
-		`POST /v1/cluster/nodes {"id":"n3","raft_addr":"h3:1","voter":false}`:                    `200 {"id":"n3","voter":false}`,
-		`POST /v1/cluster/nodes {"id":"n5","raft_addr":"h5:1","http_addr":"h5:2","voter":false}`: `201 {"id":"n5"}`,
-		`POST /v1/cluster/nodes {"id":"n6","raft_addr":"h2:1"}`:                                  `409 {"code":"conflict","detail":"n2 has that address","status":409,"outcome":"not_applied"}`,
-		"DELETE /v1/cluster/nodes/n3":                                                            "204",
-		"DELETE /v1/cluster/nodes/n3?force=true":                                                 "204",
-		"DELETE /v1/cluster/nodes/n9":                                                            `404 {"code":"node_not_found","detail":"there is no node n9","status":404}`,
-		"POST /v1/cluster/transfer-leadership {}":                                                `200 {"leader_id":""}`,
-		`POST /v1/cluster/transfer-leadership {"to":"n1"}`:                                       `200 {"leader_id":"n1"}`,
-		"POST /v1/cluster/snapshot":                                                              `200 {"indexes":{"n2":8,"n1":7}}`,
-	})
+	t.Parallel()
+	srv := httptest.NewServer(canned(clusterAnswers))
 	defer srv.Close()
 	away := httptest.NewServer(nil)
 	away.Close()
@@ -67,18 +85,23 @@ func TestClusterCommands(t *testing.T) {
 		{"list", 0, "NODE  ROLE       REACHABLE  RAFT  HTTP  APPLIED  HEAD  CHAIN         \n" +
 			"n1    voter      yes        h1:1  h1:2        9     8  0123456789ab  \n" +
 			"n2    leader     yes        h2:1  -           9     8  0123456789ab  \n" +
-			"n3    non-voter  no         h3:1  h3:2        0     0  -             \n", "cluster C, leader n2, term 4, asked n1"},
+			"n3    non-voter  no         h3:1  h3:2        0     0  -             \n",
+			"cluster C, leader n2, term 4, asked n1"},
 		{"list -o json", 0, threeNodes + "\n", ""},
 		{"add n4 h4:1", 0, "n4 added\n", ""},
 		{"add n2 h2:1", 0, "n2 is in already\n", ""},
 		{"add n3 h3:1", 0, "n3 is in already; it gets its vote once it has caught up\n", ""},
 		{"add n3 h3:1 --non-voter", 0, "n3 is in already, without a vote\n", ""},
-		{"add n5 h5:1 --http-addr h5:2 --non-voter -o json", 0, `{"id":"n5","raft_addr":"","http_addr":"","voter":false,"leader":false,"reachable":false,"age_ms":null,"applied_index":0,"log_head":0,"chain_hash":""}` + "\n", ""},
-		{"add n6 h2:1", 1, "", "n2 has that address (409 conflict)"},
+		{"add n5 h5:1 --http-addr h5:2 --non-voter -o json", 0,
+			`{"id":"","raft_addr":"","http_addr":"","voter":false,"leader":false,` +
+				`"reachable":false,"age_ms":null,"applied_index":0,"log_head":0,` +
+				`"chain_hash":""}` + "\n", ""},
+		{"add n6 h2:1", 1, "", "taken (409 conflict)"},
 		{"remove n3 --yes", 0, "n3 removed\n", ""},
 		{"rm n3 -y --force", 0, "n3 removed\n", ""},
 		{"remove n3", 2, "", "remove node n3 from the cluster for ever: say --yes"},
-		{"remove n3 --dry-run", 0, "would remove node n3 from the cluster for ever; 2 voters left, 2 within reach\n", ""},
+		{"remove n3 --dry-run", 0, "would remove node n3 from the cluster for ever; " +
+			"2 voters left, 2 within reach\n", ""},
 		{"remove n9 --dry-run", 1, "", `no node "n9"`},
 		{"remove n9 --yes", 1, "", "404 node_not_found"},
 		{"transfer", 0, "leader: not known yet\n", ""},
@@ -92,11 +115,10 @@ func TestClusterCommands(t *testing.T) {
 			// The first address is of a node that is away.
 			args := append([]string{"cluster"}, strings.Fields(c.args)...)
 			args = append(args, "--addr", away.URL+","+srv.URL, "--token-file", file)
-			if exit := run(context.Background(), args, strings.NewReader(""), &out, &errOut); exit != c.exit {
-				t.Errorf("exit code %d, want %d", exit, c.exit)
-			}
-			if out.String() != c.out || !strings.Contains(errOut.String(), c.err) {
-				t.Errorf("%q\n%q", out.String(), errOut.String())
+			exit := run(t.Context(), args, strings.NewReader(""), &out, &errOut)
+			if exit != c.exit || out.String() != c.out ||
+				!strings.Contains(errOut.String(), c.err) {
+				t.Errorf("exit code %d, want %d\n%q\n%q", exit, c.exit, &out, &errOut)
 			}
 		})
 	}
@@ -104,27 +126,16 @@ func TestClusterCommands(t *testing.T) {
 
 // Each way of naming a server and a token reaches every kind of command.
 func TestHowCommandsReachTheServer(t *testing.T) {
-	srv := httptest.NewServer(canned{
-		"GET /v1/queues":                                    `200 {"queues":[]}`,
-		"GET /v1/queues?at=index%3A3":                       `200 {"queues":[]}`,
-		"GET /v1/log/head?at=index%3A3":                     `200 {"index":3}`,
-		"GET /v1/events?from=start&limit=1000&to=index%3A3": `200 {"events":[],"next_cursor":"00000000000000000000000000"}`,
-	})
+	srv := httptest.NewServer(canned(`GET /v1/queues -> 200 {"queues":[]}
+GET /v1/queues?at=index%3A3 -> 200 {"queues":[]}
+GET /v1/log/head?at=index%3A3 -> 200 {"index":3}
+GET /v1/events?from=start&limit=1000&to=index%3A3 -> 200 {"events":[]}
+`))
 	defer srv.Close()
 	t.Setenv("QLOGD_ADDR", "http://127.0.0.1:1")
-	for _, args := range [][]string{
-		{"queue", "list", "--addr", srv.URL, "--token", "qlogd_t"},
-		{"replay", "--to", "index:3", "--addr", srv.URL, "--token", "qlogd_t"},
-	} {
-		var out, errOut bytes.Buffer
-		if exit := run(context.Background(), args, strings.NewReader(""), &out, &errOut); exit != 0 {
-			t.Errorf("%v: exit code %d: %s", args, exit, &errOut)
-		}
-	}
+	output(t, "queue", "list", "--addr", srv.URL, "--token", "qlogd_t")
+	output(t, "replay", "--to", "index:3", "--addr", srv.URL, "--token", "qlogd_t")
 	t.Setenv("QLOGD_ADDR", srv.URL)
 	t.Setenv("QLOGD_TOKEN", "qlogd_t")
-	var out, errOut bytes.Buffer
-	if exit := run(context.Background(), []string{"queue", "list"}, strings.NewReader(""), &out, &errOut); exit != 0 {
-		t.Errorf("from the environment: exit code %d: %s", exit, &errOut)
-	}
+	output(t, "queue", "list")
 }

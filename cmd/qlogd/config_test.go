@@ -8,6 +8,8 @@ import (
 
 // TestExposed: a listener open to strangers is logged at each start, and no other.
 func TestExposed(t *testing.T) {
+	const tls = " --tls-cert c --tls-key k"
+	const raftTLS = " --raft-tls-cert c --raft-tls-key k --raft-tls-ca a"
 	env := map[string]string{"QLOGD_INSECURE": "1"}
 	for _, c := range []struct {
 		args string
@@ -15,11 +17,11 @@ func TestExposed(t *testing.T) {
 	}{
 		{"", nil},
 		{"--http-addr 10.0.0.1:7070", []string{"http-addr:without authentication"}},
-		{"--http-addr 10.0.0.1:7070 --tls-cert c --tls-key k", []string{"http-addr:without authentication"}},
-		{"--http-addr 10.0.0.1:7070 --auth-file a --raft-tls-cert c --raft-tls-key k --raft-tls-ca a", []string{"http-addr:in clear text"}},
-		{"--http-addr 10.0.0.1:7070 --auth-file a --tls-cert c --tls-key k --raft-tls-cert c --raft-tls-key k --raft-tls-ca a", nil},
+		{"--http-addr 10.0.0.1:7070" + tls, []string{"http-addr:without authentication"}},
+		{"--http-addr 10.0.0.1:7070 --auth-file a" + raftTLS, []string{"http-addr:in clear text"}},
+		{"--http-addr 10.0.0.1:7070 --auth-file a" + tls + raftTLS, nil},
 		{"--auth-file a", []string{"raft-addr:needs no token"}},
-		{"--auth-file a --raft-tls-cert c --raft-tls-key k --raft-tls-ca a", nil},
+		{"--auth-file a" + raftTLS, nil},
 		{"--auth-file a --raft-addr 10.0.0.1:7071", []string{"raft-addr:beyond this machine"}},
 		{"--raft-addr 10.0.0.1:7071", []string{"raft-addr:pass for a node"}},
 		{"--admin-addr 10.0.0.1:7072", []string{"admin-addr:memory"}},

@@ -44,13 +44,17 @@ func openStack(disk vfs.FS) (*stack, error) {
 	s := &stack{ctx: ctx, seen: map[uint64]string{}}
 	ro := raft.Options{
 		NodeID: "n1", ClusterID: "c1", Dir: "/raft", CheckpointDir: "/checkpoints", FS: disk,
-		Initial:          []datadir.Member{{ID: "n1"}},
-		OpenKV:           func(name string) (types.MetaStore, error) { return filekv.Open(disk, name) },
+		Initial: []datadir.Member{{ID: "n1"}},
+		OpenKV: func(name string) (types.MetaStore, error) {
+			return filekv.Open(disk, name)
+		},
 		OnFatal:          func(error) { die() },
-		SnapshotInterval: -1, SnapshotThreshold: 1 << 40, TrailingLogs: 1, KeepCheckpoints: 2, SegmentBytes: 4096,
-		HeartbeatTimeout: 20 * time.Millisecond, ElectionTimeout: 20 * time.Millisecond, LeaderLeaseTimeout: 20 * time.Millisecond,
+		SnapshotInterval: -1, SnapshotThreshold: 1 << 40, TrailingLogs: 1,
+		KeepCheckpoints: 2, SegmentBytes: 4096, HeartbeatTimeout: 20 * time.Millisecond,
+		ElectionTimeout: 20 * time.Millisecond, LeaderLeaseTimeout: 20 * time.Millisecond,
 	}
-	if err := errors.Join(disk.MkdirAll("/raft"), disk.MkdirAll("/checkpoints"), disk.MkdirAll("/log")); err != nil {
+	err := errors.Join(disk.MkdirAll("/raft"), disk.MkdirAll("/checkpoints"), disk.MkdirAll("/log"))
+	if err != nil {
 		return nil, err
 	}
 	heldFrom, err := raft.Held(ro)
@@ -73,7 +77,8 @@ func openStack(disk vfs.FS) (*stack, error) {
 		return nil, err
 	}
 	self := peer.Identity{Cluster: "c1", Node: "n1", Raft: "n1:7071"}
-	if s.peers, err = peer.New(peer.Options{Listener: l, Dial: network.Dialer("n1"), Self: self}); err != nil {
+	s.peers, err = peer.New(peer.Options{Listener: l, Dial: network.Dialer("n1"), Self: self})
+	if err != nil {
 		return nil, err
 	}
 	ro.Net = s.peers
@@ -163,17 +168,22 @@ func tale(disk vfs.FS) (acked map[uint64]string) {
 		}
 		p := event.DefaultPolicy()
 		p.Ordering = event.PerKey
-		ok := do(&event.Command{PutQueue: &event.PutQueue{Name: "q", Policy: p, DeadLetterAuto: true}}) != nil
+		ok := do(&event.Command{
+			PutQueue: &event.PutQueue{Name: "q", Policy: p, DeadLetterAuto: true},
+		}) != nil
 		for i := 0; i < 4 && ok; i++ {
 			c := &event.Produce{Queue: "q"}
 			for k := range 3 {
 				text := fmt.Sprintf("%0200d", 10*i+k)
 				c.Messages = append(c.Messages, event.NewMessage{
-					Priority: 5, Key: fmt.Sprint(k), Size: 200, Content: event.EncodeContent(&event.Content{Payload: []byte(text)}),
+					Priority: 5, Key: fmt.Sprint(k), Size: 200,
+					Content: event.EncodeContent(&event.Content{Payload: []byte(text)}),
 				})
 			}
-			ok = do(&event.Command{Produce: c, Request: &event.Request{Key: event.Hash{byte(i), byte(len(acked))}}}) != nil
-			if r := do(&event.Command{Lease: &event.Lease{Queues: []string{"q"}, Max: 3}}); r != nil {
+			request := &event.Request{Key: event.Hash{byte(i), byte(len(acked))}}
+			ok = do(&event.Command{Produce: c, Request: request}) != nil
+			lease := &event.Lease{Queues: []string{"q"}, Max: 3}
+			if r := do(&event.Command{Lease: lease}); r != nil {
 				for _, l := range r.Leased {
 					leases = append(leases, l.Lease)
 				}
@@ -217,8 +227,9 @@ func retire(s *stack, do func(*event.Command) *event.Result) {
 		}
 		carry.Items[i].Content = e.Content
 	}
-	if do(&event.Command{Carry: carry}) == nil || do(&event.Command{Retain: &event.Retain{Before: cut}}) == nil {
-		return // nothing may go that the log has not let go of
+	if do(&event.Command{Carry: carry}) == nil ||
+		do(&event.Command{Retain: &event.Retain{Before: cut}}) == nil {
+		return // nothing may be deleted before the log says so
 	}
 	if metas := s.replica.Status().Checkpoints; len(metas) > 1 && s.log.Sync() == nil {
 		_ = s.log.DeleteBefore(min(cut, metas[len(metas)-1].HeadIndex+1))
@@ -242,8 +253,8 @@ func TestCrashAnywhere(t *testing.T) {
 	}
 	for at := 1; at <= ops; at += step {
 		for n := range losses {
-			loss := []vfs.Loss{vfs.LoseAll, vfs.LoseRandom, vfs.LosePrefix, vfs.LoseNone}[(at/step+n)%4]
-			crashAt(t, at, loss)
+			losses := []vfs.Loss{vfs.LoseAll, vfs.LoseRandom, vfs.LosePrefix, vfs.LoseNone}
+			crashAt(t, at, losses[(at/step+n)%4])
 			if t.Failed() {
 				return
 			}

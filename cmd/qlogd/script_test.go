@@ -2,7 +2,6 @@ package main
 
 import (
 	"bufio"
-	"context"
 	"errors"
 	"os"
 	"os/exec"
@@ -18,7 +17,7 @@ import (
 
 func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){
-		"qlogd": func() { os.Exit(run(context.Background(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr)) },
+		"qlogd": main,
 	})
 }
 
@@ -50,10 +49,10 @@ func TestScripts(t *testing.T) {
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"exits": exits,
-			"serve": func(ts *testscript.TestScript, _ bool, args []string) { serverOf(ts).start(ts, args) },
-			"kill9": func(ts *testscript.TestScript, _ bool, _ []string) { serverOf(ts).kill() },
-			"term":  func(ts *testscript.TestScript, _ bool, _ []string) { serverOf(ts).term(ts) },
-			"hup":   func(ts *testscript.TestScript, _ bool, _ []string) { serverOf(ts).hup(ts) },
+			"serve": onServer((*served).start),
+			"kill9": onServer(func(s *served, _ *testscript.TestScript, _ []string) { s.kill() }),
+			"term":  onServer((*served).term),
+			"hup":   onServer((*served).hup),
 			"field": field,
 			"flip":  flip,
 		},
@@ -62,7 +61,12 @@ func TestScripts(t *testing.T) {
 
 type servedKey struct{}
 
-func serverOf(ts *testscript.TestScript) *served { return ts.Value(servedKey{}).(*served) }
+func onServer(do func(*served, *testscript.TestScript, []string)) func(
+	*testscript.TestScript, bool, []string) {
+	return func(ts *testscript.TestScript, _ bool, args []string) {
+		do(ts.Value(servedKey{}).(*served), ts, args)
+	}
+}
 
 // served is the one server of a script.
 type served struct {
@@ -74,7 +78,8 @@ type served struct {
 }
 
 func (s *served) start(ts *testscript.TestScript, args []string) {
-	cmd := command(ts, append([]string{"serve", "--http-addr", "127.0.0.1:0", "--raft-addr", "127.0.0.1:0"}, args...))
+	cmd := command(ts, append([]string{"serve",
+		"--http-addr", "127.0.0.1:0", "--raft-addr", "127.0.0.1:0"}, args...))
 	stderr, err := cmd.StderrPipe()
 	ts.Check(err)
 	ts.Check(cmd.Start())
@@ -83,13 +88,15 @@ func (s *served) start(ts *testscript.TestScript, args []string) {
 	go func() {
 		sc := bufio.NewScanner(stderr)
 		for sc.Scan() {
+			line := sc.Text()
 			s.mu.Lock()
-			s.log.WriteString(sc.Text() + "\n")
+			s.log.WriteString(line + "\n")
 			s.mu.Unlock()
-			if strings.Contains(sc.Text(), `msg="settings reloaded"`) || strings.Contains(sc.Text(), `msg="not all settings could be reloaded`) {
-				s.read <- sc.Text()
+			if strings.Contains(line, `msg="settings reloaded"`) ||
+				strings.Contains(line, `msg="not all settings could be reloaded`) {
+				s.read <- line
 			}
-			if _, rest, ok := strings.Cut(sc.Text(), "msg=serving http="); ok {
+			if _, rest, ok := strings.Cut(line, "msg=serving http="); ok {
 				addr, _, _ := strings.Cut(rest, " ")
 				serving <- addr
 			}
@@ -119,7 +126,7 @@ func (s *served) kill() {
 	}
 }
 
-func (s *served) term(ts *testscript.TestScript) {
+func (s *served) term(ts *testscript.TestScript, _ []string) {
 	ts.Check(s.cmd.Process.Signal(syscall.SIGTERM))
 	if err := <-s.done; err != nil {
 		ts.Fatalf("after SIGTERM: %v\n%s", err, s.text())
@@ -127,7 +134,7 @@ func (s *served) term(ts *testscript.TestScript) {
 	s.cmd = nil
 }
 
-func (s *served) hup(ts *testscript.TestScript) {
+func (s *served) hup(ts *testscript.TestScript, _ []string) {
 	ts.Check(s.cmd.Process.Signal(syscall.SIGHUP))
 	select {
 	case line := <-s.read:
@@ -141,8 +148,8 @@ func (s *served) hup(ts *testscript.TestScript) {
 func command(ts *testscript.TestScript, args []string) *exec.Cmd {
 	path := ""
 	for _, dir := range filepath.SplitList(ts.Getenv("PATH")) {
-		if _, err := os.Stat(filepath.Join(dir, "qlogd")); err == nil {
-			path = filepath.Join(dir, "qlogd")
+		if found, err := exec.LookPath(filepath.Join(dir, "qlogd")); err == nil {
+			path = found
 			break
 		}
 	}

@@ -219,13 +219,13 @@ func (b *bootstrap) judge(answers []bootAnswer) (waits string, err error) {
 	for _, a := range answers {
 		who, why := fmt.Sprintf("%s (%s)", a.addr, a.who.Node), ""
 		switch {
-		case a.err != nil:
-			who, why = a.addr, fmt.Sprintf("does not answer (%v)", innermost(a.err))
 		case b.isSelf(firstMember(a.who)):
 			who, why = a.addr, "is this node itself: raft-advertise should be the same"
 		case a.who.Node == b.self.Node:
 			return "", fmt.Errorf("there is a node %s already at %s, with another data directory: "+
 				"give each node an id of its own (node-id)", b.self.Node, a.addr)
+		case a.err != nil:
+			who, why = a.addr, fmt.Sprintf("does not answer (%v)", innermost(a.err))
 		case a.Cluster != "" && card.ClusterID != "" && a.Cluster != card.ClusterID:
 			return "", fmt.Errorf("join names nodes of two clusters: %s and, at %s, %s",
 				card.ClusterID, a.addr, a.Cluster)

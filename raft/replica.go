@@ -493,6 +493,7 @@ func (r *Replica) end() error {
 	r.run.wg.Wait()
 	r.b.giveUp()
 	r.b.forward.serving.Wait()
+	r.trans.wait()
 	errs = append(errs, r.stores.close())
 	return errors.Join(errs...)
 }

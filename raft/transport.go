@@ -1,22 +1,25 @@
 package raft
 
 import (
+	"context"
 	"errors"
 	"io"
-	"net"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	hraft "github.com/hashicorp/raft"
+	"github.com/vmihailenco/msgpack/v5"
 
+	"github.com/qlogd/qlogd/internal/msgpackcheck"
 	"github.com/qlogd/qlogd/raft/peer"
 )
 
-// transport is hashicorp/raft's NetworkTransport with this package's guards:
+// transport carries hashicorp/raft's requests as calls between nodes, with this package's
+// guards:
 //
-//	only admitted nodes take part               refuse, RequestVote: see rollback.go
+//	only admitted nodes take part               take, RequestVote: see rollback.go
 //	no bulk through the library                 InstallSnapshot: see catchup.go
 //	what others acknowledge is recorded         evidence: see rollback.go
 //	a follower that begins at a snapshot        adapt
@@ -24,13 +27,12 @@ import (
 //	no back-off after a node has returned       AppendEntries
 type transport struct {
 	r         *Replica
-	net       *hraft.NetworkTransport
 	local     hraft.ServerAddress
 	in        chan hraft.RPC // for hashicorp/raft's main loop
 	heartbeat atomic.Pointer[func(hraft.RPC)]
-	stop      chan struct{}
-	stopOnce  sync.Once
-	wg        sync.WaitGroup
+	ctx       context.Context // of the calls to others; ends with Close
+	cancel    context.CancelFunc
+	running   sync.RWMutex // held for reading while a request of another node is handled
 }
 
 var (
@@ -42,58 +44,71 @@ var (
 // rpcTimeout is how long another node may take to respond to hashicorp/raft, its disk included.
 const rpcTimeout = 10 * time.Second
 
+const (
+	callAppendEntries = "raft.append_entries"
+	callVote          = "raft.vote"
+	callPreVote       = "raft.pre_vote"
+	callTimeoutNow    = "raft.timeout_now"
+)
+
 func newTransport(r *Replica) *transport {
-	t := &transport{
-		r: r, local: r.o.self().serverAddress(), in: make(chan hraft.RPC), stop: make(chan struct{}),
-	}
-	t.net = hraft.NewNetworkTransportWithConfig(&hraft.NetworkTransportConfig{
-		Stream: streams{r.o.Net.Raft()}, MaxPool: 3, Timeout: rpcTimeout,
-		Logger: hlog(r.o.Logger, "raft-net"), MsgpackUseNewTimeFormat: true,
-	})
-	t.net.SetHeartbeatHandler(func(rpc hraft.RPC) { t.take(rpc, true) })
-	t.wg.Go(func() {
-		for {
-			select {
-			case rpc := <-t.net.Consumer():
-				t.take(rpc, false)
-			case <-t.stop:
-				return
-			}
-		}
-	})
+	t := &transport{r: r, local: r.o.self().serverAddress(), in: make(chan hraft.RPC)}
+	t.ctx, t.cancel = context.WithCancel(context.Background())
 	return t
 }
 
-// streams are the connections between replicas. hashicorp/raft dials the server's id and its
-// host:port: the other side must be that very incarnation.
-type streams struct{ *peer.RaftLayer }
-
-var _ hraft.StreamLayer = streams{}
-
-// Dial implements hraft.StreamLayer.
-func (s streams) Dial(addr hraft.ServerAddress, timeout time.Duration) (net.Conn, error) {
-	id, hostport, _ := strings.Cut(string(addr), " ")
-	if announced(hraft.ServerID(id)) {
-		return nil, errAnnounced
+// handleRPC answers requests of one type.
+func handleRPC[Q any](t *transport) peer.Handler {
+	return func(ctx context.Context, _ peer.Identity, body []byte) ([]byte, error) {
+		if !t.running.TryRLock() {
+			return nil, hraft.ErrTransportShutdown
+		}
+		defer t.running.RUnlock()
+		q := new(Q)
+		if err := msgpackcheck.Check(body); err != nil {
+			return nil, err
+		}
+		if err := msgpack.Unmarshal(body, q); err != nil {
+			return nil, err
+		}
+		answer, err := t.take(ctx, q)
+		if err != nil {
+			return nil, err
+		}
+		return msgpack.Marshal(answer)
 	}
-	to := memberOf(hraft.ServerID(id), hraft.ServerAddress(hostport)).target()
-	return s.RaftLayer.Dial(to, timeout)
 }
 
-// dialled is what streams.Dial takes apart.
-func dialled(id hraft.ServerID, addr hraft.ServerAddress) hraft.ServerAddress {
-	return hraft.ServerAddress(string(id) + " " + memberOf(id, addr).RaftAddr)
-}
-
-// Close implements hraft.WithClose: it closes all connections, in both directions.
-func (t *transport) Close() (err error) {
-	t.stopOnce.Do(func() {
-		close(t.stop)
-		err = t.net.Close()
-	})
-	t.wg.Wait()
+// call sends a request of hashicorp/raft. The other side must be that very incarnation.
+func (t *transport) call(id hraft.ServerID, addr hraft.ServerAddress, name string,
+	args, resp any) error {
+	if announced(id) {
+		return errAnnounced
+	}
+	body, err := msgpack.Marshal(args)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(t.ctx, rpcTimeout)
+	defer cancel()
+	answer, _, err := t.r.o.Net.Call(ctx, memberOf(id, addr).target(), name, body)
+	if err == nil {
+		err = msgpackcheck.Check(answer)
+	}
+	if err == nil {
+		err = msgpack.Unmarshal(answer, resp)
+	}
 	return err
 }
+
+// Close implements hraft.WithClose: nothing more is sent, and no request is answered.
+func (t *transport) Close() error {
+	t.cancel()
+	return nil
+}
+
+// wait returns when no request of another node is handled any more, after Close.
+func (t *transport) wait() { t.running.Lock() } // and never unlocked
 
 // LocalAddr implements hraft.Transport.
 func (t *transport) LocalAddr() hraft.ServerAddress { return t.local }
@@ -115,18 +130,23 @@ func (t *transport) Consumer() <-chan hraft.RPC { return t.in }
 
 // take passes a request on to hashicorp/raft's main loop, or handles a heartbeat without it. What
 // it looks at may have changed by the time the main loop has the request.
-func (t *transport) take(rpc hraft.RPC, heartbeat bool) {
-	if err := t.refuse(&rpc); err != nil {
-		reject(&rpc, err)
-		return
+func (t *transport) take(ctx context.Context, request any) (any, error) {
+	switch {
+	case t.ctx.Err() != nil:
+		return nil, hraft.ErrTransportShutdown
+	case !t.r.admitted():
+		return nil, errHeld
 	}
-	if heartbeat && t.pass(rpc) {
-		return
-	}
-	switch a := rpc.Command.(type) {
+	answered := make(chan hraft.RPCResponse, 1)
+	rpc := hraft.RPC{Command: request, RespChan: answered}
+	switch a := request.(type) {
 	case *hraft.AppendEntriesRequest:
-		if heartbeat {
-			break // does not refer to the log
+		if isHeartbeat(a) { // does not refer to the log
+			if t.pass(rpc, a.Term) {
+				r := <-answered
+				return r.Response, r.Error
+			}
+			break
 		}
 		if a.Term >= t.r.raft.CurrentTerm() { // else from a deposed leader
 			t.r.heard(a.LeaderCommitIndex)
@@ -136,23 +156,26 @@ func (t *transport) take(rpc hraft.RPC, heartbeat bool) {
 	case *hraft.RequestVoteRequest:
 		// The candidate has voted for itself. It gets no vote from here unless that is recorded.
 		if err := t.r.rollback.evidence.voted(hraft.ServerID(a.ID), a.Term); err != nil {
-			reject(&rpc, err)
-			return
+			return nil, err
 		}
 	}
 	select {
 	case t.in <- rpc:
-	case <-t.stop:
-		reject(&rpc, hraft.ErrTransportShutdown)
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case <-t.ctx.Done():
+		return nil, hraft.ErrTransportShutdown
+	}
+	select {
+	case r := <-answered:
+		return r.Response, r.Error
+	case <-t.ctx.Done():
+		return nil, hraft.ErrTransportShutdown
 	}
 }
 
-// reject answers a request with an error.
-func reject(rpc *hraft.RPC, err error) {
-	if rpc.Reader != nil {
-		_, _ = io.Copy(io.Discard, rpc.Reader) // else it would be read as the next request
-	}
-	rpc.Respond(nil, err)
+func isHeartbeat(a *hraft.AppendEntriesRequest) bool {
+	return a.PrevLogEntry == 0 && a.LeaderCommitIndex == 0 && len(a.Entries) == 0
 }
 
 // pass takes a heartbeat past hashicorp/raft's main loop, where it is refused as one of an older
@@ -161,12 +184,11 @@ func reject(rpc *hraft.RPC, err error) {
 // the new leader's term and perhaps the index of another entry of that leader, two logs that seem
 // to agree and do not. And the term of a follower that becomes a candidate, or wins, would be set
 // back: it cannot raise its term meanwhile.
-func (t *transport) pass(rpc hraft.RPC) bool {
+func (t *transport) pass(rpc hraft.RPC, term uint64) bool {
 	handle := t.heartbeat.Load()
 	if handle == nil {
 		return false
 	}
-	term := rpc.Command.(*hraft.AppendEntriesRequest).Term
 	if term < t.r.raft.CurrentTerm() {
 		(*handle)(rpc)
 		return true
@@ -188,17 +210,6 @@ var (
 		"the others have not checked that its directory is not an older one")
 	errAnnounced = errors.New("this node has not come yet: its incarnation is not known")
 )
-
-// refuse returns why a request is not even looked at.
-func (t *transport) refuse(rpc *hraft.RPC) error {
-	if !t.r.admitted() {
-		return errHeld
-	}
-	if _, ok := rpc.Command.(*hraft.InstallSnapshotRequest); ok {
-		return errNoBulk
-	}
-	return nil
-}
 
 // adapt changes a request whose previous entry is at or before this node's snapshot, where its log
 // does not reach back to it: hashicorp/raft would refuse it, the leader go back further, come to
@@ -234,10 +245,9 @@ func (t *transport) adapt(a *hraft.AppendEntriesRequest) {
 // returned. So a request that cannot be sent does not fail yet: it waits until that node answers.
 func (t *transport) AppendEntries(id hraft.ServerID, addr hraft.ServerAddress,
 	args *hraft.AppendEntriesRequest, resp *hraft.AppendEntriesResponse) error {
-	heartbeat := args.PrevLogEntry == 0 && args.LeaderCommitIndex == 0 && len(args.Entries) == 0
 	for {
 		err := t.append(id, addr, args, resp)
-		if err == nil || heartbeat || !t.r.awaitPeer(id, addr, args.Term) {
+		if err == nil || isHeartbeat(args) || !t.r.awaitPeer(id, addr, args.Term) {
 			return err
 		}
 		*resp = hraft.AppendEntriesResponse{}
@@ -247,7 +257,7 @@ func (t *transport) AppendEntries(id hraft.ServerID, addr hraft.ServerAddress,
 func (t *transport) append(id hraft.ServerID, addr hraft.ServerAddress,
 	args *hraft.AppendEntriesRequest, resp *hraft.AppendEntriesResponse) error {
 	trim(args)
-	err := t.net.AppendEntries(id, dialled(id, addr), args, resp)
+	err := t.call(id, addr, callAppendEntries, args, resp)
 	if err == nil && resp.Success {
 		last := lastOf(args)
 		t.r.rollback.evidence.acked(id, args.Term, last)
@@ -305,7 +315,7 @@ func (t *transport) RequestVote(id hraft.ServerID, addr hraft.ServerAddress,
 	if !t.r.admitted() {
 		return errHeld
 	}
-	err := t.net.RequestVote(id, dialled(id, addr), args, resp)
+	err := t.call(id, addr, callVote, args, resp)
 	if err == nil && resp.Granted {
 		err = t.r.rollback.evidence.voted(id, args.Term)
 	}
@@ -318,13 +328,13 @@ func (t *transport) RequestPreVote(id hraft.ServerID, addr hraft.ServerAddress,
 	if !t.r.admitted() {
 		return errHeld
 	}
-	return t.net.RequestPreVote(id, dialled(id, addr), args, resp)
+	return t.call(id, addr, callPreVote, args, resp)
 }
 
 // TimeoutNow implements hraft.Transport.
 func (t *transport) TimeoutNow(id hraft.ServerID, addr hraft.ServerAddress,
 	args *hraft.TimeoutNowRequest, resp *hraft.TimeoutNowResponse) error {
-	return t.net.TimeoutNow(id, dialled(id, addr), args, resp)
+	return t.call(id, addr, callTimeoutNow, args, resp)
 }
 
 // InstallSnapshot implements hraft.Transport. The snapshot is offered, and never sent.

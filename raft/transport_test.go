@@ -25,13 +25,12 @@ func TestHeartbeatThatDeposes(t *testing.T) {
 		}
 		(*usual)(rpc)
 	})
-	answers := make(chan hraft.RPCResponse, 1)
 	h := tr.header()
 	h.ID, h.Addr = []byte("next"), []byte("next 127.0.0.1:1")
 	a := &hraft.AppendEntriesRequest{RPCHeader: h, Term: l.raft.CurrentTerm() + 1}
-	tr.take(hraft.RPC{Command: a, RespChan: answers}, true)
-	if r := <-answers; r.Error != nil || !r.Response.(*hraft.AppendEntriesResponse).Success {
-		t.Errorf("%+v", r)
+	r, err := tr.take(t.Context(), a)
+	if err != nil || !r.(*hraft.AppendEntriesResponse).Success {
+		t.Errorf("%+v, %v", r, err)
 	}
 	if past.Load() {
 		t.Error("it went past the main loop")

@@ -17,7 +17,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"log/slog"
 	"path"
@@ -36,7 +35,6 @@ type Caller interface {
 	Call(
 		ctx context.Context, to peer.Target, name string, body []byte,
 	) ([]byte, peer.Identity, error)
-	Get(ctx context.Context, target peer.Target, path string, from, to int64) (io.ReadCloser, error)
 }
 
 // Options say what to fetch, and from where.
@@ -55,9 +53,9 @@ type Options struct {
 
 const (
 	reserveBytes = 256 << 20
-	chunkBytes   = 256 << 10        // of one write
+	chunkBytes   = 1 << 20          // of one call
 	syncBytes    = 16 << 20         // between two fsyncs: each delays the node's own
-	idleTime     = 30 * time.Second // without a byte
+	idleTime     = 30 * time.Second // of one call
 	logEvery     = 10 * time.Second
 )
 
@@ -286,7 +284,7 @@ func (f *fetcher) file(
 	ctx context.Context, from peer.Target, dir, name string, size int64, verify func() error,
 ) error {
 	for {
-		had, err := f.download(ctx, from, "/"+dir+"/"+name, size)
+		had, err := f.download(ctx, from, dir+"/"+name, size)
 		if err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
@@ -342,31 +340,15 @@ func syncFile(file vfs.File) error {
 func (f *fetcher) copy(
 	ctx context.Context, from peer.Target, name string, file vfs.File, off, size int64,
 ) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	idle := time.AfterFunc(idleTime, func() {
-		cancel(fmt.Errorf("nothing was received for %v", idleTime))
-	})
-	defer idle.Stop()
-	in, err := f.Net.Get(ctx, from, name, off, size)
-	if err != nil {
-		return errors.Join(err, context.Cause(ctx))
-	}
-	defer in.Close()
-	buf := make([]byte, min(chunkBytes, size-off))
 	for synced := off; off < size; {
-		n, err := io.ReadFull(in, buf[:min(int64(len(buf)), size-off)])
-		if n > 0 {
-			idle.Reset(idleTime)
-			if _, err := file.WriteAt(buf[:n], off); err != nil {
-				return err
-			}
-			off += int64(n)
+		b, err := f.read(ctx, from, readRequest{name, off, size - off})
+		if err == nil {
+			_, err = file.WriteAt(b, off)
 		}
 		if err != nil {
-			err = fmt.Errorf("at %d of %d bytes: %w", off, size, err)
-			return errors.Join(err, context.Cause(ctx))
+			return fmt.Errorf("at %d of %d bytes: %w", off, size, err)
 		}
+		off += int64(len(b))
 		if off-synced >= syncBytes {
 			if err := syncFile(file); err != nil {
 				return err
@@ -379,6 +361,17 @@ func (f *fetcher) copy(
 		}
 	}
 	return nil
+}
+
+// read asks for bytes of a file, and returns the first of them.
+func (f *fetcher) read(ctx context.Context, from peer.Target, q readRequest) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, idleTime)
+	defer cancel()
+	b, _, err := f.Net.Call(ctx, from, callRead, encode(q))
+	if err == nil && (len(b) == 0 || int64(len(b)) > q.Size) {
+		err = fmt.Errorf("%w: %d bytes", ErrWrong, len(b))
+	}
+	return b, err
 }
 
 // verifySegment verifies a segment, and writes the side file of one that will be sealed, so

@@ -3,18 +3,15 @@ package fetch
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"log/slog"
 	"math/rand/v2"
-	"net/http"
-	"net/http/httptest"
 	"path"
 	"strings"
 	"testing"
-	"testing/iotest"
 
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/fsm"
@@ -208,12 +205,13 @@ func (n *node) source() Source {
 		Snapshot: func() error { n.checkpoint(); return nil }, Logger: silent}
 }
 
-// memNet is a network in memory. It serves one request at a time, whole.
+// memNet is a network in memory. It serves one call at a time.
 type memNet struct {
-	nodes map[string]*memNode
+	nodes map[string]handlers
 	sent  int64               // bytes of files
 	files []string            // what was sent
 	bend  func(answer) answer // what happens to an answer on its way
+	next  error               // of the next read: an answer was cut short
 }
 
 type answer struct {
@@ -222,60 +220,49 @@ type answer struct {
 	err        error // behind b
 }
 
-func newNet() *memNet { return &memNet{nodes: map[string]*memNode{}} }
+func newNet() *memNet { return &memNet{nodes: map[string]handlers{}} }
 
-type memNode struct {
-	calls map[string]peer.Handler
-	files http.Handler
-}
+type handlers map[string]peer.Handler
 
-func (n *memNet) at(addr string) *memNode {
+func (n *memNet) at(addr string) handlers {
 	if n.nodes[addr] == nil {
-		n.nodes[addr] = &memNode{calls: map[string]peer.Handler{}}
+		n.nodes[addr] = handlers{}
 	}
 	return n.nodes[addr]
 }
 
-func (n *memNode) Handle(name string, h peer.Handler) { n.calls[name] = h }
-func (n *memNode) HandleFiles(h http.Handler)         { n.files = h }
+func (h handlers) Handle(name string, f peer.Handler) { h[name] = f }
 
 var errNobody = errors.New("nobody is there")
 
-func (n *memNet) Call(ctx context.Context, to peer.Target, name string, body []byte) ([]byte, peer.Identity, error) {
-	h := n.at(to.Addr).calls[name]
+func (n *memNet) Call(ctx context.Context, to peer.Target, name string, body []byte) (
+	[]byte, peer.Identity, error) {
+	h := n.at(to.Addr)[name]
 	if h == nil {
 		return nil, peer.Identity{}, errNobody
 	}
-	b, err := h(ctx, peer.Identity{}, body)
-	if err == nil && n.bend != nil {
-		s := n.bend(answer{addr: to.Addr, name: name, b: b})
-		b, err = s.b, s.err
+	a := answer{addr: to.Addr, name: name, err: n.next}
+	if n.next = nil; a.err == nil {
+		a.b, a.err = h(ctx, peer.Identity{}, body)
 	}
-	return b, peer.Identity{}, err
-}
-
-func (n *memNet) Get(ctx context.Context, target peer.Target, name string, from, to int64) (io.ReadCloser, error) {
-	h := n.at(target.Addr).files
-	if h == nil {
-		return nil, errNobody
+	if name == callRead {
+		var q readRequest
+		if err := json.Unmarshal(body, &q); err != nil {
+			return nil, peer.Identity{}, err
+		}
+		a.name = q.File
 	}
-	r := httptest.NewRequestWithContext(ctx, http.MethodGet, name, nil)
-	r.Header.Set("Range", fmt.Sprintf("bytes=%d-%d", from, to-1))
-	w := httptest.NewRecorder()
-	h.ServeHTTP(w, r)
-	if w.Code != http.StatusPartialContent || int64(w.Body.Len()) != to-from {
-		return nil, fmt.Errorf("status %d, %d bytes", w.Code, w.Body.Len())
+	if a.err == nil && n.bend != nil {
+		a = n.bend(a)
 	}
-	s := answer{addr: target.Addr, name: name, b: w.Body.Bytes()}
-	if n.bend != nil {
-		s = n.bend(s)
+	if name == callRead {
+		n.sent += int64(len(a.b))
+		n.files = append(n.files, a.name)
+		if len(a.b) > 0 {
+			n.next, a.err = a.err, nil
+		}
 	}
-	n.sent += int64(len(s.b))
-	n.files = append(n.files, name)
-	if s.err != nil {
-		return io.NopCloser(io.MultiReader(bytes.NewReader(s.b), iotest.ErrReader(s.err))), nil
-	}
-	return io.NopCloser(bytes.NewReader(s.b)), nil
+	return a.b, peer.Identity{}, a.err
 }
 
 // fetch runs a Fetch of a checkpoint to disk from the addresses.

@@ -8,11 +8,9 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
-	"net/http"
 	"path"
 	"slices"
 	"sync"
-	"time"
 
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/log"
@@ -22,8 +20,10 @@ import (
 	"github.com/qlogd/qlogd/raft/peer"
 )
 
-// callList is answered with the segments up to a checkpoint's head.
-const callList = "fetch.segments"
+const (
+	callList = "fetch.segments" // answered with the segments up to a checkpoint's head
+	callRead = "fetch.read"     // answered with bytes of a segment or a checkpoint
+)
 
 type listRequest struct {
 	HeadIndex uint64           `json:"head_index"`
@@ -36,6 +36,12 @@ type list struct {
 	PrevChain checkpoint.Chain  `json:"prev_chain"`
 	Segments  []Segment         `json:"segments"`
 	Asked     *checkpoint.Chain `json:"asked,omitempty"` // nil where it is not held
+}
+
+type readRequest struct {
+	File string `json:"file"` // log/NAME or checkpoints/NAME
+	From int64  `json:"from"`
+	Size int64  `json:"size"` // at most chunkBytes are sent
 }
 
 // Source is what a node serves from.
@@ -52,23 +58,22 @@ type Source struct {
 // Handlers is the part of *peer.Net that Serve needs.
 type Handlers interface {
 	Handle(name string, h peer.Handler)
-	HandleFiles(h http.Handler)
 }
 
-// maxStreams bounds how many files are sent at a time: nodes that are behind must not slow
+// maxReads bounds how many reads are answered at a time: nodes that are behind must not slow
 // down those that work.
-const maxStreams = 2
+const maxReads = 2
 
-// Serve answers other nodes' fetches from src until stop is called, which breaks off what is
-// being sent: after it nobody reads from src.
+// Serve answers other nodes' fetches from src until stop is called: after it nobody reads
+// from src.
 func Serve(n Handlers, src Source) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
-	s := &server{Source: src, ctx: ctx, slots: make(chan struct{}, maxStreams)}
-	n.Handle(callList, s.list)
-	n.HandleFiles(s)
+	s := &server{Source: src, ctx: ctx, slots: make(chan struct{}, maxReads)}
+	n.Handle(callList, s.handler(s.list))
+	n.Handle(callRead, s.handler(s.read))
 	return func() {
 		n.Handle(callList, nil)
-		n.HandleFiles(nil)
+		n.Handle(callRead, nil)
 		cancel()
 		s.running.Lock() // and never unlocked
 	}
@@ -83,15 +88,21 @@ type server struct {
 
 var errClosing = errors.New("this node is being closed")
 
-// list implements peer.Handler.
-func (s *server) list(ctx context.Context, from peer.Identity, body []byte) ([]byte, error) {
-	if !s.running.TryRLock() {
-		return nil, errClosing
+// handler makes h, which ends when the server is stopped, a peer.Handler.
+func (s *server) handler(h peer.Handler) peer.Handler {
+	return func(ctx context.Context, from peer.Identity, body []byte) ([]byte, error) {
+		if !s.running.TryRLock() {
+			return nil, errClosing
+		}
+		defer s.running.RUnlock()
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		defer context.AfterFunc(s.ctx, cancel)()
+		return h(ctx, from, body)
 	}
-	defer s.running.RUnlock()
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	defer context.AfterFunc(s.ctx, cancel)()
+}
+
+func (s *server) list(ctx context.Context, from peer.Identity, body []byte) ([]byte, error) {
 	var q listRequest
 	if err := json.Unmarshal(body, &q); err != nil {
 		return nil, err
@@ -173,37 +184,29 @@ func (s *server) checkDeletions(ctx context.Context, head uint64) error {
 	}
 }
 
-// ServeHTTP sends a segment (/log/NAME) or a checkpoint (/checkpoints/NAME), or a range of
-// it. The file stays readable when it is deleted meanwhile.
-func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if !s.running.TryRLock() {
-		http.Error(w, errClosing.Error(), http.StatusServiceUnavailable)
-		return
-	}
-	defer s.running.RUnlock()
+// read answers with the bytes of a file from an offset on, as many as one call carries.
+func (s *server) read(ctx context.Context, _ peer.Identity, body []byte) ([]byte, error) {
 	select {
 	case s.slots <- struct{}{}:
 		defer func() { <-s.slots }()
-	default:
-		why := fmt.Sprintf("%d files are being sent already", maxStreams)
-		http.Error(w, why, http.StatusServiceUnavailable)
-		return
+	case <-ctx.Done():
+		return nil, ctx.Err()
 	}
-	f, size, err := s.open(path.Split(r.URL.Path))
-	if errors.Is(err, fs.ErrNotExist) {
-		http.Error(w, "not held", http.StatusGone)
-		return
-	} else if err != nil {
-		http.Error(w, err.Error(), http.StatusInternalServerError)
-		return
+	var q readRequest
+	if err := json.Unmarshal(body, &q); err != nil {
+		return nil, err
+	}
+	f, size, err := s.open(path.Split(q.File))
+	if err != nil {
+		return nil, err
 	}
 	defer f.Close()
-	// If the other node reads slowly, or not at all, stop ends the write.
-	defer context.AfterFunc(s.ctx, func() {
-		_ = http.NewResponseController(w).SetWriteDeadline(time.Now())
-	})()
-	w.Header().Set("Content-Type", "application/octet-stream")
-	http.ServeContent(w, r, "", time.Time{}, io.NewSectionReader(f, 0, size))
+	if q.From < 0 || q.Size <= 0 || q.Size > size-q.From {
+		return nil, fmt.Errorf("%s has %d bytes, not %d from %d on", q.File, size, q.Size, q.From)
+	}
+	b := make([]byte, min(q.Size, chunkBytes))
+	_, err = io.ReadFull(io.NewSectionReader(f, q.From, q.Size), b)
+	return b, err
 }
 
 // open opens a file and returns how much of it may be sent: whole blocks of a segment only,
@@ -211,7 +214,7 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (s *server) open(dir, name string) (f vfs.File, size int64, err error) {
 	_, _, isCheckpoint := checkpoint.ParseName(name)
 	switch {
-	case dir == "/"+datadir.LogDir+"/":
+	case dir == datadir.LogDir+"/":
 		segments := s.Log.Segments()
 		i := slices.IndexFunc(segments, func(g log.SegmentInfo) bool { return g.Name == name })
 		if i < 0 {
@@ -219,7 +222,7 @@ func (s *server) open(dir, name string) (f vfs.File, size int64, err error) {
 		}
 		f, err = s.FS.OpenRead(path.Join(s.DataDir, datadir.LogDir, name))
 		return f, segments[i].Size, err
-	case dir == "/"+datadir.CheckpointDir+"/" && isCheckpoint:
+	case dir == datadir.CheckpointDir+"/" && isCheckpoint:
 		if f, err = s.FS.OpenRead(path.Join(s.DataDir, datadir.CheckpointDir, name)); err != nil {
 			return nil, 0, err
 		}

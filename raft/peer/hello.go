@@ -28,9 +28,8 @@ const (
 type kind string
 
 const (
-	kindRaft kind = "raft"
-	kindRPC  kind = "rpc" // HTTP/2
-	kindWho  kind = "who" // the answer, then closed
+	kindRPC kind = "rpc" // calls
+	kindWho kind = "who" // the answer, then closed
 )
 
 type hello struct {
@@ -118,7 +117,7 @@ func (n *Net) dial(ctx context.Context, to Target, k kind) (_ *conn, err error) 
 	if err != nil {
 		return nil, err
 	}
-	c := &conn{Conn: raw, raw: raw, net: n}
+	c := newConn(n, raw)
 	if err := n.enter(c, false); err != nil {
 		raw.Close()
 		return nil, err
@@ -203,46 +202,24 @@ func (n *Net) listen(c *conn) (h hello, err error) {
 }
 
 // judge returns why a node is refused, or nil.
-func (n *Net) judge(h hello) (self Identity, layer *RaftLayer, err error) {
-	n.mu.Lock()
-	self, layer = n.self, n.raft
-	n.mu.Unlock()
+func judge(self Identity, h hello) error {
 	switch h.Kind {
 	case kindWho:
-		return self, nil, nil
-	case kindRPC, kindRaft:
+		return nil
+	case kindRPC:
 	default:
-		return self, nil, fmt.Errorf("a connection of kind %q is not known here", h.Kind)
+		return fmt.Errorf("a connection of kind %q is not known here", h.Kind)
 	}
-	if err = fits(self, Target{Node: h.Node, Incarnation: h.Incarnation}); err == nil {
-		err = together(self, h.From, h.Kind)
-	}
-	if err == nil && h.Kind == kindRaft && layer == nil {
-		err = errors.New("no replica runs here yet")
-	}
-	return self, layer, err
-}
-
-// fits returns why a node is not the one looked for, or nil.
-func fits(i Identity, t Target) error {
-	if t.Node != "" && t.Node != i.Node {
-		return fmt.Errorf("this is node %q, not %q", i.Node, t.Node)
-	}
-	if t.Incarnation != "" && t.Incarnation != i.Incarnation {
-		return fmt.Errorf("node %q is here with another data directory: incarnation %q, not %q",
-			i.Node, i.Incarnation, t.Incarnation)
-	}
-	return nil
-}
-
-// together returns why two nodes may not communicate, as far as clusters go, or nil.
-func together(self, other Identity, k kind) error {
-	switch {
-	case self.Cluster != "" && other.Cluster != "" && self.Cluster != other.Cluster:
+	if self.Cluster != "" && h.From.Cluster != "" && self.Cluster != h.From.Cluster {
 		return fmt.Errorf("node %q belongs to cluster %q, node %q to %q",
-			self.Node, self.Cluster, other.Node, other.Cluster)
-	case k == kindRaft && (self.Cluster == "" || other.Cluster == ""):
-		return errors.New("no Raft between nodes that do not both belong to a cluster")
+			self.Node, self.Cluster, h.From.Node, h.From.Cluster)
+	}
+	if h.Node != "" && h.Node != self.Node {
+		return fmt.Errorf("this is node %q, not %q", self.Node, h.Node)
+	}
+	if h.Incarnation != "" && h.Incarnation != self.Incarnation {
+		return fmt.Errorf("node %q is here with another data directory: incarnation %q, not %q",
+			self.Node, self.Incarnation, h.Incarnation)
 	}
 	return nil
 }

@@ -6,17 +6,13 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"net/http"
 	"slices"
 	"sync"
 	"time"
 )
 
-// Close waits this long for running calls to end, and for their responses to be sent.
-const (
-	lastAnswers = 500 * time.Millisecond
-	lastBytes   = 50 * time.Millisecond
-)
+// lastAnswers is how long Close waits for running calls to end.
+const lastAnswers = 500 * time.Millisecond
 
 // Net is a node's end of the network between nodes. Its methods may be called
 // from any goroutine.
@@ -26,25 +22,21 @@ type Net struct {
 	cancel  context.CancelFunc
 	wg      sync.WaitGroup
 	running sync.WaitGroup // handlers; added to under mu, while not closed
-	server  *http.Server
-	client  *http.Transport
-	calls   *feed // connections for server
 
 	mu       sync.Mutex
 	closed   bool
 	self     Identity
 	handlers map[string]Handler
-	files    http.Handler
-	raft     *RaftLayer
 	// conns are all that are open, in both directions, from before their handshake on.
 	// Invariant: one whose handshake named an older self than self is not in it.
 	conns    map[*conn]struct{}
 	greeting []*conn // of conns: incoming ones during their handshake, the oldest first
-	warned   map[string]warning
+	// idle are connections to others that no call uses. Some may have been closed since.
+	idle   map[Target][]*conn
+	warned map[string]warning
 }
 
-// New starts to accept connections at once: those that arrive before Handle or Raft was called
-// are refused.
+// New starts to accept connections at once: calls that arrive before Handle are refused.
 func New(o Options) (*Net, error) {
 	if o.Listener == nil {
 		return nil, errors.New("peer: no listener")
@@ -65,13 +57,10 @@ func New(o Options) (*Net, error) {
 	}
 	n := &Net{
 		o: o, self: o.Self, handlers: map[string]Handler{},
-		conns: map[*conn]struct{}{}, warned: map[string]warning{},
-		calls: newFeed(o.Listener.Addr()),
+		conns: map[*conn]struct{}{}, idle: map[Target][]*conn{}, warned: map[string]warning{},
 	}
 	n.ctx, n.cancel = context.WithCancel(context.Background())
-	n.server, n.client = n.newServer(), n.newTransport()
 	n.wg.Go(n.accept)
-	n.wg.Go(func() { _ = n.server.Serve(n.calls) })
 	return n, nil
 }
 
@@ -113,17 +102,12 @@ func (n *Net) closeConns(f func(*conn) bool) {
 }
 
 // Close closes the listener and all connections, and returns when all
-// goroutines have ended, handlers too: their contexts end. A handler must not
-// call it.
+// handlers have ended: their contexts do. A handler must not call it.
 func (n *Net) Close() error {
 	n.mu.Lock()
 	n.closed = true
-	layer := n.raft
 	n.mu.Unlock()
 	err := n.o.Listener.Close()
-	if layer != nil {
-		layer.Close()
-	}
 	// To the other side a broken connection would be an unknown outcome.
 	answered := make(chan struct{})
 	go func() { n.running.Wait(); close(answered) }()
@@ -131,16 +115,9 @@ func (n *Net) Close() error {
 	case <-answered:
 	case <-time.After(lastAnswers): // what is left is cut off
 	}
-	ctx, cancel := context.WithTimeout(n.ctx, lastBytes)
-	_ = n.server.Shutdown(ctx) // would wait a second for idle connections
-	cancel()
 	n.cancel()
 	n.closeConns(func(*conn) bool { return true })
-	n.calls.Close()
-	n.server.Close()
-	n.client.CloseIdleConnections()
 	n.wg.Wait()
-	n.running.Wait()
 	if errors.Is(err, net.ErrClosed) {
 		err = nil // closed before
 	}
@@ -170,23 +147,22 @@ func (n *Net) accept() {
 	}
 }
 
-// greet does the handshake with an incoming connection, and delivers it.
+// greet does the handshake with an incoming connection, and serves it.
 func (n *Net) greet(raw net.Conn) {
-	c := &conn{Conn: raw, raw: raw, net: n}
+	c := newConn(n, raw)
+	defer c.Close()
 	if n.enter(c, true) != nil {
-		raw.Close()
 		return
 	}
 	raw.SetDeadline(time.Now().Add(greetTimeout))
 	h, err := n.listen(c)
 	if err != nil {
 		n.warn("connection from an unknown host refused", "from", raw.RemoteAddr(), "error", err)
-		c.Close()
 		return
 	}
 	c.peer = h.From
-	self, layer, err := n.judge(h)
-	if err == nil && h.Kind != kindWho {
+	self := n.Self()
+	if err = judge(self, h); err == nil && h.Kind != kindWho {
 		err = n.admit(c)
 	}
 	a := answer{From: self}
@@ -195,15 +171,8 @@ func (n *Net) greet(raw net.Conn) {
 		n.warn("node refused", "node", h.From.Node, "incarnation", h.From.Incarnation,
 			"cluster", h.From.Cluster, "from", raw.RemoteAddr(), "error", err)
 	}
-	if werr := write(c.Conn, a); werr != nil || err != nil || h.Kind == kindWho {
-		c.Close()
-		return
-	}
-	raw.SetDeadline(time.Time{})
-	if h.Kind == kindRaft {
-		layer.deliver(c)
-	} else {
-		n.calls.deliver(c)
+	if werr := write(c.Conn, a); werr == nil && err == nil && h.Kind != kindWho {
+		n.serve(c)
 	}
 }
 
@@ -245,65 +214,6 @@ func (n *Net) greetedLocked(c *conn) {
 	n.greeting = slices.DeleteFunc(n.greeting, func(o *conn) bool { return o == c })
 }
 
-// conn is a connection. It is not a *tls.Conn even where there is TLS below: net/http must
-// see plain HTTP/2, because its handshake is not the first thing sent.
-type conn struct {
-	net.Conn // TLS, or raw itself
-	raw      net.Conn
-	net      *Net
-	layer    *RaftLayer // guarded by net.mu
-	peer     Identity
-}
-
-// Close closes at once, also where TLS would first send an alert to a peer that does not read.
-// The protocols above have ends of their own.
-func (c *conn) Close() error {
-	c.net.mu.Lock()
-	delete(c.net.conns, c)
-	c.net.greetedLocked(c)
-	c.net.mu.Unlock()
-	return c.raw.Close()
-}
-
-// feed is a listener that is given its connections.
-type feed struct {
-	addr net.Addr
-	c    chan net.Conn
-	done chan struct{}
-	once sync.Once
-}
-
-func newFeed(addr net.Addr) *feed {
-	return &feed{addr: addr, c: make(chan net.Conn), done: make(chan struct{})}
-}
-
-func (f *feed) deliver(c net.Conn) {
-	select {
-	case f.c <- c:
-	case <-f.done:
-		c.Close()
-	}
-}
-
-// Accept implements net.Listener.
-func (f *feed) Accept() (net.Conn, error) {
-	select {
-	case c := <-f.c:
-		return c, nil
-	case <-f.done:
-		return nil, net.ErrClosed
-	}
-}
-
-// Close implements net.Listener.
-func (f *feed) Close() error {
-	f.once.Do(func() { close(f.done) })
-	return nil
-}
-
-// Addr implements net.Listener.
-func (f *feed) Addr() net.Addr { return f.addr }
-
 // warning is logged at most once a minute, with how often there was cause for it since: nobody
 // who can connect must be able to fill the disk.
 type warning struct {
@@ -321,75 +231,4 @@ func (n *Net) warn(msg string, args ...any) {
 		w = warning{last: now}
 	}
 	n.warned[msg] = w
-}
-
-// RaftLayer is the listener and dialer of package raft's transport.
-type RaftLayer struct {
-	*feed
-	net *Net
-}
-
-// Raft returns the layer on which Raft's connections arrive from now on. An older one is closed.
-func (n *Net) Raft() *RaftLayer {
-	l := &RaftLayer{net: n, feed: newFeed(n.o.Listener.Addr())}
-	n.mu.Lock()
-	old, closed := n.raft, n.closed
-	n.raft = l
-	n.mu.Unlock()
-	if old != nil {
-		old.Close()
-	}
-	if closed {
-		l.Close()
-	}
-	return l
-}
-
-func (l *RaftLayer) deliver(c *conn) {
-	if l.own(c) {
-		l.feed.deliver(c)
-	}
-}
-
-// own makes a connection end with the layer, or at once if that has ended: the goroutine that
-// serves it in package raft ends only then.
-func (l *RaftLayer) own(c *conn) bool {
-	l.net.mu.Lock()
-	c.layer = l
-	l.net.mu.Unlock()
-	select {
-	case <-l.done:
-		c.Close()
-		return false
-	default:
-		return true
-	}
-}
-
-// Dial opens a connection to another node's Raft. It takes at most timeout.
-func (l *RaftLayer) Dial(t Target, timeout time.Duration) (net.Conn, error) {
-	ctx, cancel := context.WithTimeout(l.net.ctx, timeout)
-	defer cancel()
-	c, err := l.net.dial(ctx, t, kindRaft)
-	if err != nil {
-		return nil, err
-	}
-	if !l.own(c) {
-		return nil, net.ErrClosed
-	}
-	return c, nil
-}
-
-// Close ends Accept and closes all of the layer's connections, in both
-// directions.
-func (l *RaftLayer) Close() error {
-	n := l.net
-	n.mu.Lock()
-	l.feed.Close()
-	if n.raft == l {
-		n.raft = nil
-	}
-	n.mu.Unlock()
-	n.closeConns(func(c *conn) bool { return c.layer == l })
-	return nil
 }

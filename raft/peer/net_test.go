@@ -10,7 +10,6 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net"
-	"net/http"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -297,13 +296,7 @@ func TestSetSelf(t *testing.T) {
 		return nil, ctx.Err()
 	})
 	b.Handle("echo", func(_ context.Context, from Identity, _ []byte) ([]byte, error) { return []byte(from.Incarnation), nil })
-	b.Raft()
-	layer := a.Raft()
 	for i, n := range []*Net{a, b} {
-		raft, err := layer.Dial(at(b), time.Minute)
-		if err != nil {
-			t.Fatal(err)
-		}
 		done := make(chan error)
 		go func() {
 			_, _, err := a.Call(t.Context(), at(b), "wait", nil)
@@ -324,9 +317,6 @@ func TestSetSelf(t *testing.T) {
 		}
 		if err := <-done; err == nil || NotSent(err) {
 			t.Errorf("%d: call: %v", i, err)
-		}
-		if _, err := raft.Read(make([]byte, 1)); err == nil {
-			t.Errorf("%d: Raft's connection is open", i)
 		}
 		got, from, err := a.Call(t.Context(), at(b), "echo", nil)
 		if err != nil || string(got) != a.Self().Incarnation || from != b.Self() {
@@ -357,12 +347,6 @@ func TestClose(t *testing.T) {
 	})
 	running.Go(func() { a.Call(t.Context(), at(b), "wait", nil) })
 	<-in
-	layer := b.Raft()
-	running.Go(func() {
-		if c, err := layer.Accept(); err == nil {
-			t.Errorf("accepted %v", c.RemoteAddr())
-		}
-	})
 	silent, err := net.Dial("tcp", b.Addr())
 	if err != nil {
 		t.Fatal(err)
@@ -382,11 +366,8 @@ func TestClose(t *testing.T) {
 		t.Errorf("again: %v", err)
 	}
 	for what, f := range map[string]func() error{
-		"call":   func() error { _, _, err := b.Call(t.Context(), at(a), "x", nil); return err },
-		"get":    func() error { _, err := b.Get(t.Context(), at(a), "/x", 0, 1); return err },
-		"hello":  func() error { _, err := b.Hello(t.Context(), a.Addr()); return err },
-		"raft":   func() error { _, err := b.Raft().Dial(at(a), time.Minute); return err },
-		"accept": func() error { _, err := b.Raft().Accept(); return err },
+		"call":  func() error { _, _, err := b.Call(t.Context(), at(a), "x", nil); return err },
+		"hello": func() error { _, err := b.Hello(t.Context(), a.Addr()); return err },
 	} {
 		if err := f(); !errors.Is(err, net.ErrClosed) {
 			t.Errorf("%s after Close: %v", what, err)
@@ -394,54 +375,6 @@ func TestClose(t *testing.T) {
 	}
 	if _, _, err := a.Call(t.Context(), at(b), "wait", nil); !NotSent(err) {
 		t.Errorf("call to who is closed: %v", err)
-	}
-}
-
-// TestRaftLayers: there is one at a time, and its connections end with it.
-func TestRaftLayers(t *testing.T) {
-	a, b := start(t, "a"), start(t, "b")
-	la, lb := a.Raft(), b.Raft()
-	pair := func() (near, far net.Conn) {
-		t.Helper()
-		near, err := la.Dial(Target{Addr: lb.Addr().String(), Node: "b"}, time.Minute)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if far, err = b.raft.Accept(); err != nil {
-			t.Fatal(err)
-		}
-		if n, f := near.(*conn).peer, far.(*conn).peer; n != b.Self() || f != a.Self() {
-			t.Errorf("between %+v and %+v", f, n)
-		}
-		return near, far
-	}
-	closed := func(what string, cs ...net.Conn) {
-		t.Helper()
-		for _, c := range cs {
-			if _, err := c.Read(make([]byte, 1)); err == nil {
-				t.Errorf("%s: a connection is open", what)
-			}
-		}
-	}
-	near, far := pair()
-	lb2 := b.Raft()
-	closed("replaced over there", near, far)
-	if _, err := lb.Accept(); !errors.Is(err, net.ErrClosed) {
-		t.Errorf("accept on the one before: %v", err)
-	}
-	lb.Close() // long since: takes nothing from the new one
-	near, far = pair()
-	la.Close()
-	closed("closed here", near, far)
-	if _, err := la.Dial(at(b), time.Minute); !errors.Is(err, net.ErrClosed) {
-		t.Errorf("dial on a closed one: %v", err)
-	}
-	la = a.Raft()
-	near, far = pair()
-	lb2.Close()
-	closed("closed over there", near, far)
-	if _, err := la.Dial(at(b), time.Minute); !NotSent(err) {
-		t.Errorf("dial to none: %v", err)
 	}
 }
 
@@ -535,19 +468,19 @@ func TestRefused(t *testing.T) {
 	is := func(f func(i *Identity)) func(*Options) { return func(o *Options) { f(&o.Self) } }
 	cluster := func(c string) func(*Options) { return is(func(i *Identity) { i.Cluster = c }) }
 	for _, c := range []struct {
-		name             string
-		from, to         func(*Options)
-		target           Target
-		rpc, raft, hello string // what is said, "" is success
+		name     string
+		from, to func(*Options)
+		target   Target
+		want     string // "" is success
 	}{
 		{name: "same cluster"},
 		{name: "by name", target: Target{Node: "b", Incarnation: "i-b"}},
-		{name: "other cluster", from: cluster("d"), rpc: `belongs to cluster "c"`, raft: `belongs to cluster "c"`},
-		{name: "from none", from: cluster(""), raft: "do not both belong"},
-		{name: "to none", to: cluster(""), raft: "do not both belong"},
-		{name: "both none", from: cluster(""), to: cluster(""), raft: "do not both belong"},
-		{name: "other node", target: Target{Node: "x"}, rpc: `this is node "b", not "x"`, raft: `this is node "b"`},
-		{name: "other incarnation", target: Target{Node: "b", Incarnation: "i-x"}, rpc: `"i-b", not "i-x"`, raft: "another data directory"},
+		{name: "other cluster", from: cluster("d"), want: `belongs to cluster "c"`},
+		{name: "from none", from: cluster("")},
+		{name: "to none", to: cluster("")},
+		{name: "both none", from: cluster(""), to: cluster("")},
+		{name: "other node", target: Target{Node: "x"}, want: `this is node "b", not "x"`},
+		{name: "other incarnation", target: Target{Node: "b", Incarnation: "i-x"}, want: `another data directory: incarnation "i-b", not "i-x"`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var a, b *Net
@@ -559,7 +492,6 @@ func TestRefused(t *testing.T) {
 			}
 			a, b = start(t, "a", c.from), start(t, "b", c.to)
 			b.Handle("echo", echo)
-			b.Raft()
 			c.target.Addr = b.Addr()
 			check := func(what, want string, err error) {
 				t.Helper()
@@ -575,78 +507,12 @@ func TestRefused(t *testing.T) {
 				}
 			}
 			_, _, err := a.Call(t.Context(), c.target, "echo", nil)
-			check("call", c.rpc, err)
-			conn, err := a.Raft().Dial(c.target, time.Minute)
-			check("raft", c.raft, err)
-			if err == nil {
-				conn.Close()
-			}
+			check("call", c.want, err)
 			id, err := a.Hello(t.Context(), b.Addr())
 			check("hello", "", err)
 			if id != b.Self() {
 				t.Errorf("hello: %+v", id)
 			}
 		})
-	}
-	t.Run("no replica", func(t *testing.T) {
-		a, b := start(t, "a"), start(t, "b")
-		if _, err := a.Raft().Dial(at(b), time.Minute); !NotSent(err) || !strings.Contains(err.Error(), "no replica") {
-			t.Error(err)
-		}
-	})
-}
-
-// TestGet: a file comes as far as it was asked for; what is cut short is an
-// error, and a reader that reads nothing holds up no call.
-func TestGet(t *testing.T) {
-	a, b := start(t, "a"), start(t, "b")
-	b.Handle("echo", echo)
-	content := bytes.Repeat([]byte("0123456789"), 1<<20)
-	b.HandleFiles(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		switch r.URL.Path {
-		case "/whole":
-			http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(content))
-		case "/cut":
-			w.Header().Set("Content-Length", "100")
-			w.WriteHeader(http.StatusPartialContent)
-			_, _ = w.Write(content[:50])
-			panic(http.ErrAbortHandler)
-		default:
-			http.Error(w, "no such file", http.StatusGone)
-		}
-	}))
-	get := func(path string, from, to int64) ([]byte, error) {
-		r, err := a.Get(t.Context(), at(b), path, from, to)
-		if err != nil {
-			return nil, err
-		}
-		defer r.Close()
-		return io.ReadAll(r)
-	}
-	if got, err := get("/whole", 5, 5_000_000); err != nil || !bytes.Equal(got, content[5:5_000_000]) {
-		t.Errorf("%d bytes, %v", len(got), err)
-	}
-	if _, err := get("/whole", 0, int64(len(content))+1); err == nil {
-		t.Error("more than there is")
-	}
-	if _, err := get("/cut", 0, 100); err == nil {
-		t.Error("cut short, and no error")
-	}
-	if _, err := get("/other", 0, 100); err == nil || !strings.Contains(err.Error(), "no such file") {
-		t.Error(err)
-	}
-	for range 3 {
-		r, err := a.Get(t.Context(), at(b), "/whole", 0, int64(len(content)))
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer r.Close()
-	}
-	if _, _, err := a.Call(t.Context(), at(b), "echo", make([]byte, 1<<20)); err != nil {
-		t.Error(err)
-	}
-	b.HandleFiles(nil)
-	if _, err := get("/whole", 0, 1); err == nil || !strings.Contains(err.Error(), "404") {
-		t.Error(err)
 	}
 }

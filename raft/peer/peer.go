@@ -1,7 +1,6 @@
 // Package peer is the network between the nodes of a cluster: one port for all of it
 // (serve --raft-addr), on which each connection begins with a hello that says which node
-// connects and which one it looks for. After that it carries either hashicorp/raft's own
-// streams (RaftLayer) or HTTP/2: calls, and files for nodes that catch up.
+// connects and which one it looks for. After that it carries calls.
 package peer
 
 import (
@@ -10,7 +9,6 @@ import (
 	"errors"
 	"log/slog"
 	"net"
-	"net/http"
 	"time"
 )
 
@@ -75,13 +73,6 @@ type notSent struct{ err error }
 
 func (n *notSent) Error() string { return n.err.Error() }
 func (n *notSent) Unwrap() error { return n.err }
-
-// HandleFiles makes h serve the Gets of other nodes; nil: none are served.
-func (n *Net) HandleFiles(h http.Handler) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.files = h
-}
 
 // Handle makes h serve the calls of that name, in place of an older one; nil: none are served.
 // Calls that an older one has begun continue.

@@ -27,7 +27,7 @@ type batcher struct {
 	fsm     *fsm
 	fatal   func(error)
 	apply   func(data []byte) hraft.ApplyFuture
-	idle    func() // called when no entry is in flight any more
+	idle    chan<- struct{} // of capacity one: no entry is in flight any more
 	forward forwarder
 	waiters applyWaiters
 	// unavailable returns why nothing is accepted or applied here now; nil: it is.
@@ -81,7 +81,7 @@ type batch struct {
 
 func newBatcher(o *Options, f *fsm, c *clock, fatal func(error)) *batcher {
 	b := &batcher{
-		o: o, disk: newDisk(*o), clock: c, fsm: f, fatal: fatal, idle: func() {},
+		o: o, disk: newDisk(*o), clock: c, fsm: f, fatal: fatal,
 		wake: make(chan struct{}, 1), unavailable: func() *event.Problem { return nil },
 	}
 	b.waiters.b = b
@@ -89,12 +89,7 @@ func newBatcher(o *Options, f *fsm, c *clock, fatal func(error)) *batcher {
 	return b
 }
 
-func (b *batcher) signal() {
-	select {
-	case b.wake <- struct{}{}:
-	default:
-	}
-}
+func (b *batcher) signal() { signal(b.wake) }
 
 // applied follows each batch that the FSM applied: something may be due earlier now.
 // While entries are in flight their completion signals instead.
@@ -517,7 +512,7 @@ func (b *batcher) complete(e *batch, f hraft.ApplyFuture, err error) {
 	}
 	b.mu.Unlock()
 	if idle {
-		b.idle()
+		signal(b.idle)
 	}
 }
 

@@ -163,13 +163,6 @@ func newAgreement() *agreement {
 	return &agreement{wake: make(chan struct{}, 1), since: time.Now()}
 }
 
-func (a *agreement) signal() {
-	select {
-	case a.wake <- struct{}{}:
-	default:
-	}
-}
-
 // note is called by the FSM after it has executed an entry with a Mark. An entry that it skipped
 // leaves no mark.
 func (a *agreement) note(index uint64, chain [32]byte, digest [16]byte) {
@@ -178,7 +171,7 @@ func (a *agreement) note(index uint64, chain [32]byte, digest [16]byte) {
 	a.own = append(a.own[max(0, len(a.own)-keepMarks+1):len(a.own):len(a.own)], m)
 	a.since = time.Now()
 	a.mu.Unlock()
-	a.signal()
+	signal(a.wake)
 }
 
 // report returns the newest marks, for raft.status.

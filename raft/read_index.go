@@ -40,10 +40,7 @@ func (b *reads) join() *round {
 	defer b.mu.Unlock()
 	if b.next == nil {
 		b.next = &round{done: make(chan struct{})}
-		select {
-		case b.wake <- struct{}{}:
-		default:
-		}
+		signal(b.wake)
 	}
 	return b.next
 }

@@ -80,7 +80,7 @@ type peers struct {
 	table      *table
 	contact    atomic.Pointer[contact]
 	leaderAddr atomic.Value // LeaderHTTP
-	commits    commitNotifier
+	idle       chan struct{} // of capacity one: no entry is in flight any more
 }
 
 // membership is this node's own place in the configuration: membership.go.
@@ -124,7 +124,7 @@ func Open(o Options) (_ *Replica, err error) {
 	r.run.stop = r.run.ctx.Done()
 	r.reads.wake = make(chan struct{}, 1)
 	r.peers.table = newTable()
-	r.peers.commits.wake = make(chan struct{}, 1)
+	r.peers.idle = make(chan struct{}, 1)
 	r.membership.changing = make(chan struct{}, 1)
 	r.checkpoints.snapNow, r.offers = make(chan struct{}, 1), make(chan Offer, 1)
 	r.agreement = newAgreement()
@@ -190,7 +190,7 @@ func (r *Replica) start() error {
 	r.snappedAt(began)
 	r.b = newBatcher(&r.o, r.fsm, r.clock, r.fatal)
 	r.b.forward.target, r.b.forward.call = r.leaderTarget, r.callNode
-	r.b.idle = r.peers.commits.signal
+	r.b.idle = r.peers.idle
 	r.b.unavailable = r.unavailable
 
 	conf := r.config()
@@ -322,10 +322,10 @@ func (r *Replica) unavailable() *event.Problem {
 	return nil
 }
 
-// signalChanged wakes the reader of Options.Changed.
-func (r *Replica) signalChanged() {
+// signal sends to a channel of capacity one, unless it is full already, or nil.
+func signal(c chan<- struct{}) {
 	select {
-	case r.o.Changed <- struct{}{}:
+	case c <- struct{}{}:
 	default:
 	}
 }
@@ -334,16 +334,13 @@ func (r *Replica) signalChanged() {
 func (r *Replica) applied(p progress) {
 	r.b.applied()
 	r.b.waiters.release(p.index, true)
-	r.signalChanged()
+	signal(r.o.Changed)
 	if p.unmarked >= r.o.MarkEntries {
-		r.agreement.signal()
+		signal(r.agreement.wake)
 	}
 	s := r.checkpoints.snapped.Load()
 	if r.o.snapshotDue(p.entries-s.entries, p.bytes-s.bytes, s.size) {
-		select {
-		case r.checkpoints.snapNow <- struct{}{}:
-		default:
-		}
+		signal(r.checkpoints.snapNow)
 	}
 }
 
@@ -368,7 +365,7 @@ func (r *Replica) watchLeadership() {
 				r.leadClock()
 			}
 			r.b.setLeader(leads)
-			r.signalChanged() // after the batcher knows: readers then see it
+			signal(r.o.Changed) // after the batcher knows: readers then see it
 		case <-seen:
 		case <-r.run.stop:
 			return

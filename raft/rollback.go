@@ -68,10 +68,7 @@ type evidence struct {
 func openEvidence(v *votes) (*evidence, error) {
 	e := &evidence{votes: v, of: map[hraft.ServerID]promise{}}
 	b, err := v.get(keyEvidence)
-	if errors.Is(err, errNotFound) {
-		return e, nil
-	}
-	if err == nil {
+	if err == nil && b != nil {
 		err = json.Unmarshal(b, &e.of)
 	}
 	return e, err
@@ -134,16 +131,12 @@ func (e *evidence) flush() error {
 	if !dirty || err != nil {
 		return err
 	}
-	e.votes.mu.Lock()
-	err = e.votes.kv.SetStable([]byte(keyEvidence), seal(keyEvidence, b))
-	e.votes.mu.Unlock()
-	if err != nil {
+	if err = e.votes.Set([]byte(keyEvidence), b); err != nil {
 		e.mu.Lock()
 		e.dirty = true
 		e.mu.Unlock()
-		return fmt.Errorf("write %s: %w", keyEvidence, err)
 	}
-	return nil
+	return err
 }
 
 // admitted reports whether this node takes part in Raft.
@@ -165,10 +158,7 @@ type admissionResponse struct {
 
 // admission returns this node's request.
 func (r *Replica) admission() (q admissionRequest, err error) {
-	q.ID = r.id
-	if q.Term, err = r.stores.votes.term(); err != nil {
-		return q, err
-	}
+	q.ID, q.Term = r.id, r.stores.votes.current.Load()
 	q.Last, err = r.stores.log.LastIndex()
 	newest, _ := r.stores.snaps.newest()
 	q.Last = max(q.Last, newest.Index)

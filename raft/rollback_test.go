@@ -180,7 +180,7 @@ func TestVouchedForWhereTheyAreNow(t *testing.T) {
 // again, or at the same time over another connection.
 func TestVoteIsNotedBeforeItCounts(t *testing.T) {
 	kv := &mapKV{err: errors.New("EIO")}
-	e, err := openEvidence(&votes{kv: kv})
+	e, err := openEvidence(&votes{kv: kv, die: func(error) {}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -31,8 +31,6 @@ const (
 	keyVote = "Vote" // ours: both of a vote
 )
 
-var errNotFound = errors.New("not found") // hashicorp/raft compares the text
-
 // votes is Raft's StableStore: the current term, and the last vote.
 //
 // hashicorp/raft's persistVote writes a vote's term and its candidate in two calls. A crash in
@@ -50,6 +48,9 @@ type votes struct {
 	die func(error)
 
 	mu sync.Mutex
+	// voteTerm and candidate are the last whole vote; nil: none.
+	voteTerm  uint64
+	candidate []byte
 	// held is the term of a vote whose candidate is not stored yet; 0: none.
 	held uint64
 
@@ -61,6 +62,29 @@ type votes struct {
 }
 
 var _ hraft.StableStore = (*votes)(nil)
+
+// readVotes reads what is in a store, which may be new.
+func readVotes(kv KV, die func(error)) (*votes, error) {
+	v := &votes{kv: kv, die: die}
+	term, err := v.get(keyCurrentTerm)
+	if err != nil {
+		return nil, err
+	}
+	vote, err := v.get(keyVote)
+	if err != nil {
+		return nil, err
+	}
+	switch {
+	case term != nil && len(term) != 8, vote != nil && len(vote) < 8:
+		return nil, errors.New("votes: the term or the vote is cut")
+	case term != nil:
+		v.current.Store(binary.BigEndian.Uint64(term))
+	}
+	if vote != nil {
+		v.voteTerm, v.candidate = binary.BigEndian.Uint64(vote), vote[8:]
+	}
+	return v, nil
+}
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
@@ -81,13 +105,14 @@ func unseal(key string, sealed []byte) ([]byte, error) {
 	return value, nil
 }
 
+// get returns what is stored; nil: nothing.
 func (v *votes) get(key string) ([]byte, error) {
 	b, err := v.kv.GetStable([]byte(key))
 	if err != nil {
 		return nil, fmt.Errorf("read Raft's %s: %w", key, err)
 	}
 	if b == nil {
-		return nil, errNotFound
+		return nil, nil
 	}
 	return unseal(key, b)
 }
@@ -113,9 +138,8 @@ func (v *votes) Set(key, value []byte) error {
 	if v.held == 0 {
 		return errors.New("a vote's candidate was stored without its term")
 	}
-	term := v.held
-	v.held = 0
-	return v.set(keyVote, append(binary.BigEndian.AppendUint64(nil, term), value...))
+	v.voteTerm, v.candidate, v.held = v.held, append([]byte{}, value...), 0
+	return v.set(keyVote, append(binary.BigEndian.AppendUint64(nil, v.voteTerm), value...))
 }
 
 // SetUint64 implements hraft.StableStore.
@@ -145,55 +169,21 @@ func (v *votes) during(term uint64, f func() bool) bool {
 	return v.current.Load() == term && f()
 }
 
-// vote returns the last whole vote. A held term is none: until its candidate is stored too,
-// there is no vote.
-func (v *votes) vote() (term uint64, candidate []byte, err error) {
-	b, err := v.get(keyVote)
-	if err != nil {
-		return 0, nil, err
-	}
-	if len(b) < 8 {
-		return 0, nil, errors.New("votes: the vote is cut")
-	}
-	return binary.BigEndian.Uint64(b), append([]byte{}, b[8:]...), nil
-}
-
-// Get implements hraft.StableStore.
-func (v *votes) Get(key []byte) ([]byte, error) {
+// Get implements hraft.StableStore, for the candidate of the last vote.
+func (v *votes) Get([]byte) ([]byte, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if string(key) == keyLastVoteCand {
-		_, candidate, err := v.vote()
-		return candidate, err
-	}
-	return v.get(string(key))
+	return v.candidate, nil
 }
 
-// GetUint64 implements hraft.StableStore.
+// GetUint64 implements hraft.StableStore, for the current term and that of the last vote.
 func (v *votes) GetUint64(key []byte) (uint64, error) {
+	if string(key) == keyCurrentTerm {
+		return v.current.Load(), nil
+	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if string(key) == keyLastVoteTerm {
-		term, _, err := v.vote()
-		return term, err
-	}
-	b, err := v.get(string(key))
-	if err != nil {
-		return 0, err
-	}
-	if len(b) != 8 {
-		return 0, fmt.Errorf("votes: %s has %d bytes", key, len(b))
-	}
-	return binary.BigEndian.Uint64(b), nil
-}
-
-// term returns the current term, 0 for a new store.
-func (v *votes) term() (uint64, error) {
-	t, err := v.GetUint64([]byte(keyCurrentTerm))
-	if errors.Is(err, errNotFound) {
-		return 0, nil
-	}
-	return t, err
+	return v.voteTerm, nil
 }
 
 // boltKV is raft-boltdb as a KV.

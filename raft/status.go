@@ -145,12 +145,7 @@ func (r *Replica) remotes() []MemberStatus {
 }
 
 // askPeers asks all members now, rather than within a second.
-func (r *Replica) askPeers() {
-	select {
-	case r.peers.table.now <- struct{}{}:
-	default:
-	}
-}
+func (r *Replica) askPeers() { signal(r.peers.table.now) }
 
 // watchPeers asks the others for their status, and makes their promises durable, until the
 // replica stops.
@@ -165,9 +160,8 @@ func (r *Replica) watchPeers() {
 		}
 		select {
 		case <-t.C:
-			if err := r.rollback.evidence.flush(); err != nil {
-				r.fatal(err)
-				return
+			if r.rollback.evidence.flush() != nil {
+				return // the replica has failed
 			}
 		case <-r.peers.table.now:
 		case <-r.run.stop:
@@ -189,7 +183,7 @@ func (r *Replica) askStatus(s hraft.Server, e *seen) {
 	}
 	r.peers.table.mu.Unlock()
 	if err == nil {
-		r.agreement.signal()
+		signal(r.agreement.wake)
 		r.heardOf(a)
 	}
 }

@@ -111,9 +111,7 @@ func (s *stores) openVotes(o Options, f faults) error {
 		if err != nil {
 			return err
 		}
-		s.votes = &votes{kv: s.kv, die: f.die}
-		term, err := s.votes.term()
-		s.votes.current.Store(term)
+		s.votes, err = readVotes(s.kv, f.die)
 		return err
 	})
 	if err != nil {

@@ -259,11 +259,7 @@ func (t *transport) append(id hraft.ServerID, addr hraft.ServerAddress,
 	trim(args)
 	err := t.call(id, addr, callAppendEntries, args, resp)
 	if err == nil && resp.Success {
-		last := lastOf(args)
-		t.r.rollback.evidence.acked(id, args.Term, last)
-		if last > 0 { // else a heartbeat, which does not refer to the log
-			t.r.peers.commits.acked(id, last, args.LeaderCommitIndex)
-		}
+		t.r.rollback.evidence.acked(id, args.Term, lastOf(args))
 	}
 	return err
 }
@@ -346,57 +342,19 @@ func (t *transport) InstallSnapshot(id hraft.ServerID, addr hraft.ServerAddress,
 	return t.r.offer(id, addr, args, resp)
 }
 
-// commitNotifier sends followers the commit index once it has moved and no entry is
-// in flight that would carry it.
+// notifyCommits sends followers the commit index when no entry is in flight that would carry it,
+// until the replica stops.
 //
-// hashicorp/raft sends it with the next entries, or after CommitTimeout: up to a
-// tenth of a second in which a follower's clients wait for their responses. The
-// message is the one that the library would send then: an AppendEntries without
-// entries. It is true whoever leads when it arrives, since what was committed
-// stays committed.
-type commitNotifier struct {
-	wake      chan struct{} // of capacity one
-	followers sync.Map      // hraft.ServerID to *followerCommit
-}
-
-// followerCommit is what a leader knows of one follower.
-type followerCommit struct {
-	matched atomic.Uint64 // its log agreed up to here
-	commit  atomic.Uint64 // the commit index that it has acknowledged
-	sending atomic.Bool
-}
-
-// signal makes the notifier look whether a follower lacks the commit index.
-func (n *commitNotifier) signal() {
-	select {
-	case n.wake <- struct{}{}:
-	default:
-	}
-}
-
-// acked records that a follower's log agrees up to last, and that it knows the
-// commit index of the request.
-func (n *commitNotifier) acked(id hraft.ServerID, last, commit uint64) {
-	v, _ := n.followers.LoadOrStore(id, &followerCommit{})
-	f := v.(*followerCommit)
-	raise(&f.matched, last)
-	raise(&f.commit, min(commit, last))
-	if f.commit.Load() < f.matched.Load() {
-		n.signal()
-	}
-}
-
-func raise(to *atomic.Uint64, v uint64) {
-	for old := to.Load(); v > old && !to.CompareAndSwap(old, v); old = to.Load() {
-	}
-}
-
-// notifyCommits runs until the replica stops.
+// hashicorp/raft sends it with the next entries, or after CommitTimeout: up to a tenth of a second
+// in which a follower's clients wait for their responses. The message is the one that the library
+// would send then: an AppendEntries without entries. It is true whoever leads when it arrives,
+// since what was committed stays committed. A follower that does not have the newest entry yet
+// refuses it, and hears from the library later.
 func (r *Replica) notifyCommits() {
-	n := &r.peers.commits
+	var sending sync.Map // of hraft.ServerID
 	for {
 		select {
-		case <-n.wake:
+		case <-r.peers.idle:
 		case <-r.run.stop:
 			return
 		}
@@ -407,21 +365,21 @@ func (r *Replica) notifyCommits() {
 		if r.raft.State() != hraft.Leader || r.b.busy() || p.term == 0 {
 			continue // the next entry carries it
 		}
-		for _, s := range r.servers() {
-			v, _ := n.followers.Load(s.ID)
-			f, ok := v.(*followerCommit)
-			if !ok || s.ID == r.id || f.matched.Load() < p.index || f.commit.Load() >= p.index ||
-				!f.sending.CompareAndSwap(false, true) {
+		for _, s := range r.otherServers() {
+			if _, busy := sending.LoadOrStore(s.ID, true); busy {
 				continue
 			}
 			r.run.wg.Go(func() {
-				defer f.sending.Store(false)
 				var resp hraft.AppendEntriesResponse
 				// After a failure hashicorp/raft continues.
 				_ = r.trans.append(s.ID, s.Address, &hraft.AppendEntriesRequest{
 					RPCHeader: r.trans.header(), Term: term,
 					PrevLogEntry: p.index, PrevLogTerm: p.term, LeaderCommitIndex: p.index,
 				}, &resp)
+				sending.Delete(s.ID)
+				if r.fsm.progress().index > p.index {
+					signal(r.peers.idle)
+				}
 			})
 		}
 	}

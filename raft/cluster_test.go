@@ -2,35 +2,69 @@ package raft
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"os"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
-	"github.com/qlogd/qlogd/internal/simtest/ports"
+	"github.com/qlogd/qlogd/internal/simtest/memnet"
 	"github.com/qlogd/qlogd/log/datadir"
 	"github.com/qlogd/qlogd/log/vfs"
 	"github.com/qlogd/qlogd/raft/peer"
 )
 
-// nodes are a cluster on loopback, each with a disk in memory and a port of its
-// own that stays its own over restarts.
+// TestCluster runs clusters in simulated time, on disks and a network in memory.
+func TestCluster(t *testing.T) {
+	for name, scenario := range map[string]func(*testing.T){
+		"AnswersOnASlowLineConfirmNothing": answersOnASlowLineConfirmNothing,
+		"OneWhoAppliedWhatIsReplacedEnds":  oneWhoAppliedWhatIsReplacedEnds,
+		"LeaderWithoutRoomHandsOver":       leaderWithoutRoomHandsOver,
+		"AskLeader":                        askLeader,
+		"StrangersForwardNothing":          strangersForwardNothing,
+		"OneNodeGrowsToThreeAndBack":       oneNodeGrowsToThreeAndBack,
+		"WipedNodeComesBack":               wipedNodeComesBack,
+		"VotesAreTakenWithAMajorityOnly":   votesAreTakenWithAMajorityOnly,
+		"FollowersAddressIsCorrected":      followersAddressIsCorrected,
+		"SnapshotAll":                      snapshotAll,
+		"AgeGrowsWhenCutOff":               ageGrowsWhenCutOff,
+		"OldCopyIsFoundOut":                oldCopyIsFoundOut,
+		"OldCopyOfAReplacedDirectory":      oldCopyOfAReplacedDirectory,
+		"VouchedForWhereTheyAreNow":        vouchedForWhereTheyAreNow,
+		"FollowersRememberEachOther":       followersRememberEachOther,
+		"LoneCopyAsksWhomItIsToldOf":       loneCopyAsksWhomItIsToldOf,
+		"TwinEnds":                         twinEnds,
+		"ShedInACluster":                   shedInACluster,
+		"AnyNodeTakesAnyWrite":             anyNodeTakesAnyWrite,
+		"BarrierOnAnyNode":                 barrierOnAnyNode,
+		"DeposedLeaderAnswersNobody":       deposedLeaderAnswersNobody,
+		"LeaderIsCutOff":                   leaderIsCutOff,
+		"StepDownFailsNobody":              stepDownFailsNobody,
+		"ShutdownOfTheLeader":              shutdownOfTheLeader,
+		"OneClockYearsAhead":               oneClockYearsOff(5 * year),
+		"OneClockYearsBehind":              oneClockYearsOff(-5 * year),
+		"HeartbeatThatDeposes":             heartbeatThatDeposes,
+		"DeposedLeaderComesBack":           deposedLeaderComesBack,
+	} {
+		t.Run(name, func(t *testing.T) { synctest.Test(t, scenario) })
+	}
+}
+
+// nodes are a cluster.
 type nodes struct {
 	t   testing.TB
 	set func(*Options)
+	net *memnet.Network
 
-	mu  sync.Mutex
-	all map[string]*member
-	cut map[string]bool // "n1>n2": n1 does not reach n2
-	// slow is how long bytes take to a node, "n1".
-	slow map[string]time.Duration
+	mu   sync.Mutex
+	all  map[string]*member
+	slow map[string]time.Duration // how long bytes take to a node
+	port int
 }
 
 // member is a node that can be down.
@@ -50,7 +84,12 @@ type member struct {
 // cluster starts n nodes that form one.
 func cluster(t testing.TB, n int, set func(*Options)) *nodes {
 	t.Helper()
-	c := &nodes{t: t, set: set, all: map[string]*member{}, cut: map[string]bool{}}
+	c := &nodes{t: t, set: set, all: map[string]*member{}}
+	c.net = memnet.New(memnet.Options{Latency: func(_, to string) time.Duration {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return 100*time.Microsecond + c.slow[to]
+	}})
 	var initial []datadir.Member
 	for i := range n {
 		m := c.fresh(fmt.Sprintf("n%d", i+1))
@@ -75,8 +114,9 @@ func (c *nodes) members() (out []*member) {
 
 // fresh is a node with an empty disk and a port.
 func (c *nodes) fresh(name string) *member {
+	c.port++
 	m := &member{
-		name: name, inc: name + "-1", addr: ports.Free(c.t), disk: vfs.NewMem(),
+		name: name, inc: name + "-1", addr: fmt.Sprintf("%s:%d", name, c.port), disk: vfs.NewMem(),
 		outs: make(chan error, 4), joined: make(chan struct{}, 100),
 	}
 	c.mu.Lock()
@@ -95,16 +135,14 @@ func (c *nodes) start(m *member) {
 
 func (c *nodes) tryStart(m *member) error {
 	o := on(m.disk)
-	l, err := net.Listen("tcp", m.addr)
+	l, err := c.net.Listen(m.addr)
 	if err != nil {
 		return err
 	}
 	m.net, err = peer.New(peer.Options{
 		Listener: l,
 		Self:     peer.Identity{Cluster: "c1", Node: m.name, Incarnation: m.inc, Raft: m.addr},
-		Dial: func(ctx context.Context, addr string) (net.Conn, error) {
-			return c.dial(ctx, m, addr)
-		},
+		Dial:     c.net.Dialer(m.name),
 	})
 	if err != nil {
 		return err
@@ -142,68 +180,15 @@ func (m *member) stop() {
 	m.node = nil
 }
 
-// severed is a connection that a cut ends.
-type severed struct {
-	net.Conn
-	c        *nodes
-	from, to string
-}
-
-func (c *nodes) dial(ctx context.Context, from *member, addr string) (net.Conn, error) {
-	to := ""
-	for _, m := range c.members() {
-		if m.addr == addr {
-			to = m.name
-		}
-	}
-	if c.isCut(from.name, to) {
-		return nil, errors.New("cut off")
-	}
-	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", addr)
-	if err != nil {
-		return nil, err
-	}
-	return &severed{conn, c, from.name, to}, nil
-}
-
-func (c *nodes) isCut(a, b string) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.cut[a+">"+b] || c.cut[b+">"+a]
-}
-
-func (s *severed) Read(b []byte) (int, error) {
-	n, err := s.Conn.Read(b)
-	time.Sleep(s.c.lag(s.from)) // a slow line: what comes back to who has dialled
-	if s.c.isCut(s.from, s.to) {
-		s.Close()
-		return 0, errors.New("cut off")
-	}
-	return n, err
-}
-
-func (s *severed) Write(b []byte) (int, error) {
-	if s.c.isCut(s.from, s.to) {
-		s.Close()
-		return 0, errors.New("cut off")
-	}
-	time.Sleep(s.c.lag(s.to))
-	return s.Conn.Write(b)
-}
-
-func (c *nodes) lag(to string) time.Duration {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.slow[to]
-}
-
 // isolate cuts a node off from all others, or heals that.
 func (c *nodes) isolate(name string, off bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for other := range c.all {
-		if other != name {
-			c.cut[name+">"+other] = off
+	for _, o := range c.members() {
+		switch {
+		case o.name == name:
+		case off:
+			c.net.CutBoth(name, o.name)
+		default:
+			c.net.Heal(name, o.name)
 		}
 	}
 }

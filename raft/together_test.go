@@ -32,7 +32,7 @@ func (c *nodes) settled() *member {
 
 // Any node takes any write, and whoever has an answer finds it in the log of the
 // node that gave it.
-func TestAnyNodeTakesAnyWrite(t *testing.T) {
+func anyNodeTakesAnyWrite(t *testing.T) {
 	c := cluster(t, 3, calm)
 	c.settled()
 	var wg sync.WaitGroup
@@ -74,7 +74,7 @@ func TestAnyNodeTakesAnyWrite(t *testing.T) {
 }
 
 // A reader on any node sees every write that was answered before.
-func TestBarrierOnAnyNode(t *testing.T) {
+func barrierOnAnyNode(t *testing.T) {
 	c := cluster(t, 3, calm)
 	c.settled()
 	all := c.members()
@@ -100,7 +100,7 @@ func TestBarrierOnAnyNode(t *testing.T) {
 
 // A leader that is cut off answers nobody: neither its own readers nor those of
 // others, and a write that it took is not called applied.
-func TestDeposedLeaderAnswersNobody(t *testing.T) {
+func deposedLeaderAnswersNobody(t *testing.T) {
 	c := cluster(t, 3, func(o *Options) { o.LeaderWait = 500 * time.Millisecond })
 	old := c.settled()
 	c.put("before")
@@ -235,7 +235,7 @@ func (w *writers) check(t testing.TB, names []string) {
 }
 
 // Leaders are cut off in the middle: what clients are told is true.
-func TestLeaderIsCutOff(t *testing.T) {
+func leaderIsCutOff(t *testing.T) {
 	c := cluster(t, 3, nil)
 	c.settled()
 	w := c.write(4)
@@ -256,7 +256,7 @@ func TestLeaderIsCutOff(t *testing.T) {
 }
 
 // Leadership is handed over and nobody notices: no write fails, on any node.
-func TestStepDownFailsNobody(t *testing.T) {
+func stepDownFailsNobody(t *testing.T) {
 	c := cluster(t, 3, calm)
 	term := c.settled().raft.CurrentTerm()
 	w := c.write(4)
@@ -288,7 +288,7 @@ func TestStepDownFailsNobody(t *testing.T) {
 
 // A leader that is shut down answers all that it took, and the others' clients
 // do not notice.
-func TestShutdownOfTheLeader(t *testing.T) {
+func shutdownOfTheLeader(t *testing.T) {
 	c := cluster(t, 3, calm)
 	l := c.settled()
 	others := c.write(4, l.name)
@@ -332,51 +332,50 @@ func TestShutdownOfTheLeader(t *testing.T) {
 
 // One node's wall clock is years off, and each node leads once: time goes on as
 // the other two have it, on all nodes.
-func TestOneClockYearsOff(t *testing.T) {
-	const year = 365 * 24 * time.Hour
-	for name, off := range map[string]time.Duration{"ahead": 5 * year, "behind": -5 * year} {
-		t.Run(name, func(t *testing.T) {
-			var jump atomic.Int64
-			c := cluster(t, 3, func(o *Options) {
-				if o.NodeID == "n2" {
-					o.Wall = func() time.Time {
-						return time.Now().Add(off + time.Duration(jump.Load()))
-					}
+const year = 365 * 24 * time.Hour
+
+func oneClockYearsOff(off time.Duration) func(*testing.T) {
+	return func(t *testing.T) {
+		var jump atomic.Int64
+		c := cluster(t, 3, func(o *Options) {
+			if o.NodeID == "n2" {
+				o.Wall = func() time.Time {
+					return time.Now().Add(off + time.Duration(jump.Load()))
 				}
-			})
-			check := func(what string) {
-				t.Helper()
-				for _, m := range c.members() {
-					until(t, m.name+" tells the time: "+what, func() bool {
-						// Within a minute: years are what this is about.
-						return time.Since(time.UnixMilli(m.Clock())).Abs() < time.Minute
-					})
-				}
-				for _, ms := range c.leader().m.times() {
-					if d := time.Since(time.UnixMilli(ms)); d.Abs() > 10*time.Minute {
-						t.Fatalf("%s: an entry is stamped %v ago", what, d)
-					}
-				}
-			}
-			c.put("due+600000")
-			check("at the beginning")
-			for range 4 {
-				l := c.settled()
-				jump.Add(int64(year)) // and jumps once more
-				c.put("a")
-				check("led by " + l.name)
-				if err := l.StepDown(t.Context()); err != nil {
-					t.Fatal(err)
-				}
-				c.put("b")
-			}
-			for _, m := range c.members() {
-				m.m.mu.Lock()
-				if m.m.fired > 0 {
-					t.Errorf("%s: something that is due in ten minutes has happened", m.name)
-				}
-				m.m.mu.Unlock()
 			}
 		})
+		check := func(what string) {
+			t.Helper()
+			for _, m := range c.members() {
+				until(t, m.name+" tells the time: "+what, func() bool {
+					// Within a minute: years are what this is about.
+					return time.Since(time.UnixMilli(m.Clock())).Abs() < time.Minute
+				})
+			}
+			for _, ms := range c.leader().m.times() {
+				if d := time.Since(time.UnixMilli(ms)); d.Abs() > 10*time.Minute {
+					t.Fatalf("%s: an entry is stamped %v ago", what, d)
+				}
+			}
+		}
+		c.put("due+600000")
+		check("at the beginning")
+		for range 4 {
+			l := c.settled()
+			jump.Add(int64(year)) // and jumps once more
+			c.put("a")
+			check("led by " + l.name)
+			if err := l.StepDown(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			c.put("b")
+		}
+		for _, m := range c.members() {
+			m.m.mu.Lock()
+			if m.m.fired > 0 {
+				t.Errorf("%s: something that is due in ten minutes has happened", m.name)
+			}
+			m.m.mu.Unlock()
+		}
 	}
 }

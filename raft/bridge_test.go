@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/hashicorp/go-hclog"
 	hashi "github.com/hashicorp/go-metrics"
@@ -78,7 +79,9 @@ func TestMetricsAreForwarded(t *testing.T) {
 
 // Readers share confirmations, and none is answered by one that began before it.
 func TestBarrierRounds(t *testing.T) {
-	n := boot(t, on(vfs.NewMem()))
+	o := on(vfs.NewMem())
+	o.LeaderWait = 100 * time.Millisecond
+	n := boot(t, o)
 	n.put("a")
 	var wg sync.WaitGroup
 	for range 64 {

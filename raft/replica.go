@@ -79,7 +79,7 @@ type lifecycle struct {
 type peers struct {
 	table      *table
 	contact    atomic.Pointer[contact]
-	leaderAddr atomic.Value // LeaderHTTP
+	leaderAddr atomic.Value  // LeaderHTTP
 	idle       chan struct{} // of capacity one: no entry is in flight any more
 }
 

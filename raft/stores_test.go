@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	hraft "github.com/hashicorp/raft"
 	waltypes "github.com/hashicorp/raft-wal/types"
@@ -105,7 +106,7 @@ func TestHalfMadeStoreBoots(t *testing.T) {
 
 func TestUnknownNodeDoesNotBootstrap(t *testing.T) {
 	o := on(vfs.NewMem())
-	o.Initial = nil
+	o.Initial, o.LeaderWait = nil, 100*time.Millisecond
 	n, err := tryBoot(t, o)
 	if err != nil {
 		t.Fatal(err)

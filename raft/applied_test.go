@@ -3,12 +3,10 @@ package raft
 import (
 	"context"
 	"errors"
-	"math"
 	"sync/atomic"
 	"testing"
 
 	"github.com/qlogd/qlogd/event"
-	"github.com/qlogd/qlogd/log/vfs"
 )
 
 // A node that lacks the log releases its waiters: complete answers of the leader are
@@ -53,7 +51,7 @@ func TestLackingReleasesWaiters(t *testing.T) {
 		t.Fatal("answered before its entry is applied here")
 	}
 	lacking.Store(true)
-	f.waiters.release(math.MaxUint64, false)
+	f.fsm.wake()
 	if a := <-produced; a.err != nil || a.Index != 9 {
 		t.Errorf("produced: %+v", a)
 	}
@@ -63,18 +61,8 @@ func TestLackingReleasesWaiters(t *testing.T) {
 		}
 	}
 	var p *event.Problem
-	if err := f.waiters.wait(t.Context(), 9); !errors.As(err, &p) || p.Code != CodeNoLeader {
+	if err := f.waitApplied(t.Context(), 9); !errors.As(err, &p) || p.Code != CodeNoLeader {
 		t.Errorf("wait: %v", err)
 	}
-	f.until(t.Context(), func() bool { return f.commands() == 0 && len(f.waiters.list) == 0 })
-}
-
-// Who gives up waiting is forgotten.
-func TestWaitAppliedEnds(t *testing.T) {
-	n := boot(t, on(vfs.NewMem()))
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	if err := n.waitApplied(ctx, 1<<40); err != context.Canceled || len(n.b.waiters.list) != 0 {
-		t.Errorf("%v, %d wait", err, len(n.b.waiters.list))
-	}
+	f.until(t.Context(), func() bool { return f.commands() == 0 })
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -29,7 +28,6 @@ type batcher struct {
 	apply   func(data []byte) hraft.ApplyFuture
 	idle    chan<- struct{} // of capacity one: no entry is in flight any more
 	forward forwarder
-	waiters applyWaiters
 	// unavailable returns why nothing is accepted or applied here now; nil: it is.
 	unavailable func() *event.Problem
 	wake        chan struct{} // of capacity one: something changed that run may act upon
@@ -84,7 +82,6 @@ func newBatcher(o *Options, f *fsm, c *clock, fatal func(error)) *batcher {
 		o: o, disk: newDisk(*o), clock: c, fsm: f, fatal: fatal,
 		wake: make(chan struct{}, 1), unavailable: func() *event.Problem { return nil },
 	}
-	b.waiters.b = b
 	b.forward.init()
 	return b
 }
@@ -668,7 +665,7 @@ func (b *batcher) stop() {
 	b.forward.cancel()
 	b.changedLocked()
 	b.mu.Unlock()
-	b.waiters.release(math.MaxUint64, false)
+	b.fsm.wake()
 }
 
 // giveUp answers everybody who still waits: the replica has failed, or Raft has shut

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"sync"
 	"time"
 
@@ -129,7 +128,7 @@ func (r *Replica) takeOffer(_ context.Context, from peer.Identity, ask offerAsk)
 		return a, nil
 	}
 	r.lacking.set(ask.Meta.HeadIndex, time.Now())
-	r.b.waiters.release(math.MaxUint64, false)
+	r.fsm.wake()
 	select {
 	case <-r.offers: // an older one that was not received
 	default:

@@ -311,7 +311,7 @@ type node struct {
 func (n *node) untilApplied(ok func() bool) {
 	n.t.Helper()
 	for more := n.fsm.progress().index + 1; !ok(); more = n.fsm.progress().index + 1 {
-		if err := n.waitApplied(n.t.Context(), more); err != nil {
+		if err := n.b.waitApplied(n.t.Context(), more); err != nil {
 			n.t.Fatal(err)
 		}
 	}

@@ -141,7 +141,7 @@ func (b *batcher) send(e *batch) {
 	if index == 0 {
 		return
 	}
-	applied := b.waiters.wait(b.forward.ctx, index) == nil
+	applied := b.waitApplied(b.forward.ctx, index) == nil
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.rate.add(len(e.group), time.Now())

@@ -43,7 +43,7 @@ func newFollower(t testing.TB, l Limits) *follower {
 	}
 	fsm := newFSM(o, nil, func(error) {})
 	f := &follower{t: t, batcher: newBatcher(&o, fsm, &clock{wall: time.Now}, func(error) {})}
-	fsm.applied = func(p progress) { f.waiters.release(p.index, true) }
+	fsm.applied = func(progress) {}
 	f.forward.target = func() (peer.Target, bool) {
 		f.mu.Lock()
 		defer f.mu.Unlock()

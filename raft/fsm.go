@@ -1,13 +1,10 @@
 package raft
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
-	"math"
-	"slices"
 	"sync"
 	"time"
 
@@ -33,8 +30,9 @@ type fsm struct {
 	// Only hashicorp/raft's FSM goroutine uses these.
 	dead error // why nothing is applied any more
 
-	mu  sync.Mutex
-	now progress
+	mu      sync.Mutex
+	now     progress
+	changed chan struct{} // closed at the next change; nil while nobody waits for one
 }
 
 // progress is how far the Machine has come.
@@ -82,6 +80,26 @@ func (f *fsm) progress() progress {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.now
+}
+
+// watch returns the progress, and a channel that is closed when it changes.
+func (f *fsm) watch() (progress, <-chan struct{}) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.changed == nil {
+		f.changed = make(chan struct{})
+	}
+	return f.now, f.changed
+}
+
+// wake wakes those who wait for progress: there is some, or there will be none.
+func (f *fsm) wake() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.changed != nil {
+		close(f.changed)
+		f.changed = nil
+	}
 }
 
 // results is what an entry's future answers with.
@@ -140,6 +158,7 @@ func (f *fsm) publish(p progress) {
 	f.mu.Lock()
 	f.now = p
 	f.mu.Unlock()
+	f.wake()
 	f.applied(p)
 }
 
@@ -208,70 +227,21 @@ func (s *frozen) Persist(to hraft.SnapshotSink) error {
 // Release implements hraft.FSMSnapshot.
 func (s *frozen) Release() { s.state.Release() }
 
-// applyWaiters holds callers until this node has applied an index: answers of the
-// leader, and linearizable reads. The FSM goroutine wakes them.
-type applyWaiters struct {
-	b *batcher
-
-	mu   sync.Mutex
-	list []applyWaiter // ordered by index
-}
-
-type applyWaiter struct {
-	index uint64
-	done  chan bool // of capacity one: whether index is applied
-}
-
-// wait returns when this node has applied index. The error is ctx's, or an
+// waitApplied returns when this node has applied index. The error is ctx's, or an
 // *event.Problem where it will not apply it.
-func (w *applyWaiters) wait(ctx context.Context, index uint64) error {
-	w.mu.Lock()
-	if w.b.fsm.progress().index >= index {
-		w.mu.Unlock()
-		return nil
-	}
-	done := make(chan bool, 1)
-	at, _ := slices.BinarySearchFunc(w.list, index+1, func(a applyWaiter, index uint64) int {
-		return cmp.Compare(a.index, index)
-	})
-	w.list = slices.Insert(w.list, at, applyWaiter{index, done})
-	w.mu.Unlock()
-	if w.b.unavailable() != nil {
-		w.release(math.MaxUint64, false)
-	}
-	select {
-	case applied := <-done:
-		if !applied {
-			return catchingUp()
+func (b *batcher) waitApplied(ctx context.Context, index uint64) error {
+	for {
+		p, changed := b.fsm.watch()
+		if p.index >= index {
+			return nil
 		}
-		return nil
-	case <-ctx.Done():
-		w.mu.Lock()
-		w.list = slices.DeleteFunc(w.list, func(a applyWaiter) bool { return a.done == done })
-		w.mu.Unlock()
-		return ctx.Err()
+		if why := b.unavailable(); why != nil {
+			return why
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
 	}
-}
-
-// release wakes those who wait for an index up to this one. The FSM publishes its
-// progress before, so that wait and release cannot both miss an index.
-func (w *applyWaiters) release(index uint64, applied bool) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	n := 0
-	for n < len(w.list) && w.list[n].index <= index {
-		w.list[n].done <- applied
-		n++
-	}
-	w.list = slices.Delete(w.list, 0, n)
-}
-
-// waitApplied returns when this node has applied index. The error is an *event.Problem
-// unless ctx ended.
-func (r *Replica) waitApplied(ctx context.Context, index uint64) error {
-	err := r.b.waiters.wait(ctx, index)
-	if p := r.unavailable(); err != nil && p != nil {
-		return p
-	}
-	return err
 }

@@ -84,7 +84,7 @@ func (r *Replica) Barrier(ctx context.Context) error {
 	if rd.err != nil {
 		return rd.err
 	}
-	err := r.waitApplied(ctx, rd.index)
+	err := r.b.waitApplied(ctx, rd.index)
 	if err != nil && ctx.Err() != nil {
 		return notNow("the request ended before this node had caught up with the leader: %d of %d",
 			r.fsm.progress().index, rd.index)

@@ -333,7 +333,6 @@ func signal(c chan<- struct{}) {
 // applied is called by the FSM after each batch.
 func (r *Replica) applied(p progress) {
 	r.b.applied()
-	r.b.waiters.release(p.index, true)
 	signal(r.o.Changed)
 	if p.unmarked >= r.o.MarkEntries {
 		signal(r.agreement.wake)

@@ -332,7 +332,7 @@ func unapplied(err error) (index uint64) {
 func (r *Replica) Snapshot() error {
 	err := r.raft.Snapshot().Error()
 	if index := unapplied(err); index > 0 {
-		if err := r.waitApplied(r.b.forward.ctx, index); err != nil {
+		if err := r.b.waitApplied(r.b.forward.ctx, index); err != nil {
 			return err
 		}
 		err = r.raft.Snapshot().Error()

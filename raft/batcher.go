@@ -1,6 +1,7 @@
 package raft
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -60,7 +61,7 @@ type leadership struct {
 // batch is a group of commands in flight: an entry of this node's own, or a call to the
 // leader.
 type batch struct {
-	group []*pending // nil where settled already
+	group []*pending
 	bytes int
 	class [event.Classes]int // commands
 	start time.Time
@@ -466,9 +467,12 @@ func (e *batch) await(f hraft.ApplyFuture) {
 // complete answers the commands of an entry. Raft's answer is err or, if that is nil, in
 // f.
 func (b *batcher) complete(e *batch, f hraft.ApplyFuture, err error) {
-	r, failure := b.resultsOf(e, f, err)
 	deposed := errors.Is(err, hraft.ErrNotLeader)
 	back := deposed || errors.Is(err, hraft.ErrLeadershipTransferInProgress)
+	answers, failure := b.answersOf(e, f, err)
+	if failure != nil {
+		answers = slices.Repeat([]event.Answer{{Refusal: failure, Back: back}}, len(e.group))
+	}
 	now := time.Now()
 
 	b.mu.Lock()
@@ -493,16 +497,7 @@ func (b *batcher) complete(e *batch, f hraft.ApplyFuture, err error) {
 	} else if back {
 		b.sendBackLocked()
 	}
-	b.finishLocked(e, func(i int) (event.Answer, bool) {
-		a := event.Answer{Refusal: failure, Back: back}
-		if failure == nil {
-			a.Result = r.results[i]
-			if a.Result.Index == 0 {
-				a.Result.Index = r.index
-			}
-		}
-		return a, true
-	})
+	b.finishLocked(e, answers)
 	idle := !b.busyLocked()
 	if b.queues.n > 0 || l.first || idle && b.fsm.progress().hasDue {
 		b.signal()
@@ -513,51 +508,44 @@ func (b *batcher) complete(e *batch, f hraft.ApplyFuture, err error) {
 	}
 }
 
-// resultsOf returns an entry's results, one for each of its commands, or the problem
-// that answers all of them.
-func (b *batcher) resultsOf(e *batch, f hraft.ApplyFuture, err error) (results, *event.Problem) {
+// answersOf returns the answers to an entry's commands, or the problem that answers all of
+// them.
+func (b *batcher) answersOf(e *batch, f hraft.ApplyFuture, err error) (
+	[]event.Answer, *event.Problem) {
 	if err != nil {
-		return results{}, outcome(err)
+		return nil, outcome(err)
 	}
 	switch r := f.Response().(type) {
 	case results:
 		if len(r.results) == len(e.group) {
 			b.o.Metrics.Observe("entry_seconds", time.Since(e.start).Seconds())
 			b.o.Metrics.Observe("entry_commands", float64(len(e.group)))
-			return r, nil
+			answers := make([]event.Answer, len(e.group))
+			for i, result := range r.results {
+				result.Index = cmp.Or(result.Index, r.index)
+				answers[i].Result = result
+			}
+			return answers, nil
 		}
 		err = fmt.Errorf("entry %d: %d results, %d commands", r.index, len(r.results), len(e.group))
 	case error:
-		return results{}, outcome(r)
+		return nil, outcome(r)
 	default:
 		err = fmt.Errorf("unexpected response to an entry: %T", r)
 	}
 	b.fatal(err)
-	return results{}, outcome(err)
+	return nil, outcome(err)
 }
 
-// finishLocked removes a batch from those in flight and settles its commands.
-func (b *batcher) finishLocked(e *batch, answer func(i int) (event.Answer, bool)) {
+// finishLocked removes a batch from those in flight and answers its commands. Own ones that
+// were certainly not proposed return to their queues.
+func (b *batcher) finishLocked(e *batch, answers []event.Answer) {
 	b.flight = slices.DeleteFunc(b.flight, func(o *batch) bool { return o == e })
-	b.settleLocked(e, answer)
-}
-
-// settleLocked answers commands of a batch: those for which there is an answer. Own ones
-// that were certainly not proposed return to their queues.
-func (b *batcher) settleLocked(e *batch, answer func(i int) (event.Answer, bool)) {
 	var again []*pending
 	for i, d := range e.group {
-		if d == nil {
-			continue
-		}
-		a, ok := answer(i)
-		if !ok {
-			continue
-		}
-		e.group[i] = nil
 		switch {
-		case !a.Back:
-			d.answer(a)
+		case !answers[i].Back:
+			d.answer(answers[i])
 		case d.gone:
 		case b.lead.ended:
 			d.sendBack(shuttingDown())

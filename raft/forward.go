@@ -3,6 +3,7 @@ package raft
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -137,27 +138,49 @@ func (b *batcher) send(e *batch) {
 	defer b.forward.sending.Done()
 	defer e.cancel()
 	answers, err := b.callLeader(e)
-	index := b.returned(e, answers, err)
-	if index == 0 {
-		return
+	if err != nil {
+		answers = slices.Repeat([]event.Answer{b.failure(e, err)}, len(e.group))
 	}
-	applied := b.waitApplied(b.forward.ctx, index) == nil
+	accepted, index := false, uint64(0)
+	for _, a := range answers {
+		accepted = accepted || err == nil && !a.Back
+		index = max(index, a.Result.Index)
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.rate.add(len(e.group), time.Now())
-	b.finishLocked(e, func(i int) (event.Answer, bool) {
-		a := answers[i]
-		if !applied && !a.Result.Complete() {
-			// It is completed from this node's own log and state.
+	switch {
+	case accepted:
+		b.acceptedLocked(time.Now())
+	case !b.lead.leader: // else the way to another leader no longer matters
+		b.failedLocked(time.Now())
+	}
+	if index > 0 {
+		e.answered = true
+		b.changedLocked()
+		b.mu.Unlock()
+		b.awaitApplied(index, answers)
+		b.mu.Lock()
+		b.rate.add(len(e.group), time.Now())
+	}
+	b.finishLocked(e, answers)
+	b.changedLocked()
+}
+
+// awaitApplied waits until index is applied here. If it will not be, only complete answers
+// remain: the others are completed from this node's own log and state.
+func (b *batcher) awaitApplied(index uint64, answers []event.Answer) {
+	if b.waitApplied(b.forward.ctx, index) == nil {
+		return
+	}
+	for i, a := range answers {
+		if a.Refusal == nil && !a.Back && !a.Result.Complete() {
 			p := catchingUp()
 			p.Unknown = true
 			p.Detail = "node is catching up with the leader and cannot complete the answer; " +
 				"retry on another node with the same Idempotency-Key"
-			a = event.Answer{Refusal: p}
+			answers[i] = event.Answer{Refusal: p}
 		}
-		return a, true
-	})
-	b.changedLocked()
+	}
 }
 
 // callLeader returns the leader's answers, one for each command of the batch.
@@ -176,41 +199,6 @@ func (b *batcher) callLeader(e *batch) ([]event.Answer, error) {
 		return nil, err
 	}
 	return event.DecodeAnswers(body, len(e.group))
-}
-
-// returned settles the commands of a batch that the leader has not executed, or of which
-// it does not answer whether it has. The others wait until index is applied here; 0:
-// there are none.
-func (b *batcher) returned(e *batch, answers []event.Answer, err error) (index uint64) {
-	if err != nil {
-		answers = make([]event.Answer, len(e.group))
-		a := b.failure(e, err)
-		for i := range answers {
-			answers[i] = a
-		}
-	}
-	accepted := false
-	for i := range answers {
-		accepted = accepted || err == nil && !answers[i].Back
-		index = max(index, answers[i].Result.Index)
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	switch {
-	case accepted:
-		b.acceptedLocked(time.Now())
-	case !b.lead.leader: // else the way to another leader no longer matters
-		b.failedLocked(time.Now())
-	}
-	if e.answered = true; index == 0 {
-		b.finishLocked(e, func(i int) (event.Answer, bool) { return answers[i], true })
-	} else {
-		b.settleLocked(e, func(i int) (event.Answer, bool) {
-			return answers[i], answers[i].Back || answers[i].Refusal != nil
-		})
-	}
-	b.changedLocked()
-	return index
 }
 
 // failure returns what answers all commands of a batch whose call failed.

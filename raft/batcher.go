@@ -74,8 +74,7 @@ type batch struct {
 	// Of a call.
 	ctx      context.Context
 	cancel   context.CancelFunc
-	answered bool      // the leader's answers wait until their entries are applied here
-	stale    time.Time // since when to no longer leads; zero: it does
+	answered bool // the leader's answers wait until their entries are applied here
 }
 
 func newBatcher(o *Options, f *fsm, c *clock, fatal func(error)) *batcher {
@@ -376,7 +375,7 @@ func (b *batcher) next() (*batch, time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	now := time.Now()
-	wait := min(b.expireLocked(now), b.cancelStaleLocked(now))
+	wait := b.expireLocked(now)
 	l := &b.lead
 	idle := l.retryAt.Sub(now)
 	switch {

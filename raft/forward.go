@@ -60,6 +60,8 @@ func (f *forwarder) init() {
 	f.turn, f.endTurn = context.WithCancel(f.ctx)
 }
 
+func (f *forwarder) leads(node peer.Target) bool { return f.known && f.to == node }
+
 // movedLocked follows a change of leadership, here or elsewhere.
 func (b *batcher) movedLocked() {
 	f := &b.forward
@@ -67,6 +69,19 @@ func (b *batcher) movedLocked() {
 	f.to, f.known = f.target()
 	f.endTurn()
 	f.turn, f.endTurn = context.WithCancel(f.ctx)
+	for _, e := range b.flight {
+		if e.cancel != nil && !f.leads(e.to) {
+			// That node may be cut off and never answer. It gets as much time as a request
+			// gets to find a leader.
+			time.AfterFunc(b.o.LeaderWait, func() {
+				b.mu.Lock()
+				defer b.mu.Unlock()
+				if !f.leads(e.to) {
+					e.cancel()
+				}
+			})
+		}
+	}
 	b.changedLocked()
 }
 
@@ -82,30 +97,6 @@ func (b *batcher) turn() context.Context {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.forward.turn
-}
-
-// cancelStaleLocked ends calls to a node that no longer leads: it may be cut off and
-// never answer. It gets as much time as a request gets to find a leader. The result is
-// when the next call is due.
-func (b *batcher) cancelStaleLocked(now time.Time) time.Duration {
-	next := never
-	for _, e := range b.flight {
-		switch {
-		case e.cancel == nil || e.answered:
-			continue
-		case b.forward.known && e.to == b.forward.to:
-			e.stale = time.Time{}
-			continue
-		case e.stale.IsZero():
-			e.stale = now
-		}
-		if left := b.o.LeaderWait - now.Sub(e.stale); left > 0 {
-			next = min(next, left)
-		} else {
-			e.cancel()
-		}
-	}
-	return next
 }
 
 // forwardWaitLocked returns for how long nothing is forwarded unless something changes.

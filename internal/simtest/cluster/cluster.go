@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -41,13 +42,13 @@ func NewCluster(t testing.TB, opts Options) *Cluster {
 		opts.Nodes = 3
 	}
 	c := &Cluster{t: t, opts: opts, dir: t.TempDir()}
-	raft := make([]string, opts.Nodes)
-	for i := range raft {
-		raft[i] = ports.Free(t)
+	var names, raft []string
+	for i := range opts.Nodes {
+		names, raft = append(names, nameOf(i)), append(raft, ports.Free(t))
 	}
 	c.join = raft
 	if opts.Cuts {
-		c.net = newNetwork(t, raft, c.pid)
+		c.net = newNetwork(t, names, raft)
 		c.join = c.net.addrs()
 	}
 	for i := range raft {
@@ -57,20 +58,19 @@ func NewCluster(t testing.TB, opts Options) *Cluster {
 		}
 		c.add(raft[i], "--bootstrap-expect", fmt.Sprint(opts.Nodes), "--join", strings.Join(c.join, ","))
 	}
-	if c.net != nil {
-		c.net.serve()
-	}
 	t.Cleanup(c.finish)
 	return c
 }
+
+func nameOf(i int) string { return fmt.Sprint("n", i+1) }
 
 // add prepares one more node.
 func (c *Cluster) add(raft string, flags ...string) *Node {
 	i := len(c.nodes)
 	o := Options{
-		Flags: append(append([]string{}, c.opts.Flags...), "--node-id", fmt.Sprint("n", i+1)),
+		Flags: append(append([]string{}, c.opts.Flags...), "--node-id", nameOf(i)),
 		Env:   c.opts.Env, Bin: c.opts.Bin, NoVerify: c.opts.NoVerify,
-		Dir: filepath.Join(c.dir, fmt.Sprint("n", i+1)), HTTPAddr: ports.Free(c.t), RaftAddr: raft,
+		Dir: filepath.Join(c.dir, nameOf(i)), HTTPAddr: ports.Free(c.t), RaftAddr: raft,
 	}
 	o.Flags = append(o.Flags, flags...)
 	if c.net != nil {
@@ -81,7 +81,7 @@ func (c *Cluster) add(raft string, flags ...string) *Node {
 		c.opts.PerNode(i, &o)
 	}
 	n := New(c.t, o)
-	n.cluster, n.i, n.name = c, i, fmt.Sprint("n", i+1)
+	n.cluster, n.i, n.name = c, i, nameOf(i)
 	c.nodes = append(c.nodes, n)
 	return n
 }
@@ -110,31 +110,15 @@ func (c *Cluster) Node(i int) *Node { return c.nodes[i] }
 // Network cuts and mends the lines between the nodes; nil without Options.Cuts.
 func (c *Cluster) Network() *Network { return c.net }
 
-func (c *Cluster) pid(i int) int {
-	if p := c.nodes[i].process(); p != nil && !p.ended() {
-		return p.cmd.Process.Pid
-	}
-	return 0
-}
-
 // Others returns the nodes but these.
 func (c *Cluster) Others(not ...*Node) []*Node {
 	var out []*Node
 	for _, n := range c.nodes {
-		if !contains(not, n) {
+		if !slices.Contains(not, n) {
 			out = append(out, n)
 		}
 	}
 	return out
-}
-
-func contains(ns []*Node, n *Node) bool {
-	for _, m := range ns {
-		if m == n {
-			return true
-		}
-	}
-	return false
 }
 
 // each does something with some nodes at once.

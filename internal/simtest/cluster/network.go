@@ -1,8 +1,11 @@
 package cluster
 
 import (
+	"encoding/binary"
+	"encoding/json"
 	"io"
 	"net"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -10,101 +13,76 @@ import (
 	"github.com/qlogd/qlogd/internal/simtest/ports"
 )
 
-// Network is the lines between the nodes. Before each node's Raft address
-// stands a proxy, whose address is the one that it advertises; whose connection
-// it is that comes in there tells the operating system, so a line can be cut in
-// one direction alone and whatever is spoken on it.
+// Network is the lines between the nodes. Before each node's Raft address is a
+// proxy, whose address the node advertises. A connection begins with the name of
+// the node that opened it, so a line can be cut in one direction alone.
 //
 // A line from a to b that is cut holds what a sends to b, on connections that
 // either of them opened, and passes it on once it is mended: what TCP does with
 // packets that are lost for a while. New connections that would need it wait.
 type Network struct {
-	pid     func(node int) int
 	proxies []*proxy
 
 	mu      sync.Mutex
 	cut     map[line]bool
-	changed chan struct{} // closed at each change, and made anew
+	changed chan struct{} // closed and replaced at each change
 	closed  bool
+	conns   map[net.Conn]bool
+	wg      sync.WaitGroup
 }
 
-type line struct{ from, to int }
+type line struct{ from, to string } // names of nodes
 
-// proxy stands before one node.
+// proxy is before one node.
 type proxy struct {
-	net  *Network
-	node int
+	node string
 	to   string
 	lis  net.Listener
-
-	mu    sync.Mutex
-	conns map[net.Conn]bool
-	wg    sync.WaitGroup
 }
 
-func newNetwork(t testing.TB, raft []string, pid func(int) int) *Network {
+// newNetwork starts proxies before some nodes.
+func newNetwork(t testing.TB, nodes, raft []string) *Network {
 	t.Helper()
-	if !ownersKnown {
-		t.Skip("whose connection it is can't be told on this system")
-	}
-	w := &Network{pid: pid, cut: map[line]bool{}, changed: make(chan struct{})}
+	w := &Network{cut: map[line]bool{}, changed: make(chan struct{}), conns: map[net.Conn]bool{}}
 	for i, addr := range raft {
 		// Not a port that a stranger may have been looking for a moment ago.
 		lis, err := net.Listen("tcp", ports.Free(t))
 		if err != nil {
 			t.Fatal(err)
 		}
-		w.proxies = append(w.proxies, &proxy{net: w, node: i, to: addr, lis: lis, conns: map[net.Conn]bool{}})
+		p := &proxy{node: nodes[i], to: addr, lis: lis}
+		w.proxies = append(w.proxies, p)
+		w.wg.Go(func() { w.serve(p) })
 	}
 	return w
 }
 
-// serve begins to carry, once it is known which process each node is.
-func (w *Network) serve() {
-	for _, p := range w.proxies {
-		p.wg.Go(p.serve)
-	}
-}
-
 func (w *Network) addrs() []string {
-	out := make([]string, len(w.proxies))
-	for i, p := range w.proxies {
-		out[i] = p.lis.Addr().String()
+	var out []string
+	for _, p := range w.proxies {
+		out = append(out, p.lis.Addr().String())
 	}
 	return out
 }
 
 // Cut cuts the line from one node to another, in this direction alone.
-func (w *Network) Cut(from, to *Node) { w.set(func() { w.cut[line{from.i, to.i}] = true }) }
+func (w *Network) Cut(from, to *Node) { w.set(func() { w.cut[line{from.name, to.name}] = true }) }
 
 // Isolate cuts all lines from and to a node.
-func (w *Network) Isolate(n *Node) {
-	w.set(func() {
-		for i := range w.proxies {
-			if i != n.i {
-				w.cut[line{i, n.i}], w.cut[line{n.i, i}] = true, true
-			}
-		}
-	})
-}
+func (w *Network) Isolate(n *Node) { w.cutAll(n, true, true) }
 
 // Deafen cuts all lines to a node: it can speak and hears nobody.
-func (w *Network) Deafen(n *Node) {
-	w.set(func() {
-		for i := range w.proxies {
-			if i != n.i {
-				w.cut[line{i, n.i}] = true
-			}
-		}
-	})
-}
+func (w *Network) Deafen(n *Node) { w.cutAll(n, true, false) }
 
 // Mute cuts all lines from a node: it hears the others and they don't hear it.
-func (w *Network) Mute(n *Node) {
+func (w *Network) Mute(n *Node) { w.cutAll(n, false, true) }
+
+func (w *Network) cutAll(n *Node, to, from bool) {
 	w.set(func() {
-		for i := range w.proxies {
-			if i != n.i {
-				w.cut[line{n.i, i}] = true
+		for _, p := range w.proxies {
+			if p.node != n.name {
+				w.cut[line{p.node, n.name}] = to || w.cut[line{p.node, n.name}]
+				w.cut[line{n.name, p.node}] = from || w.cut[line{n.name, p.node}]
 			}
 		}
 	})
@@ -126,11 +104,8 @@ func (w *Network) set(do func()) {
 func (w *Network) pass(gone <-chan struct{}, lines ...line) bool {
 	for {
 		w.mu.Lock()
-		held, changed := false, w.changed
-		for _, l := range lines {
-			held = held || w.cut[l]
-		}
-		held = held && !w.closed
+		held := !w.closed && slices.ContainsFunc(lines, func(l line) bool { return w.cut[l] })
+		changed := w.changed
 		w.mu.Unlock()
 		if !held {
 			return true
@@ -144,79 +119,87 @@ func (w *Network) pass(gone <-chan struct{}, lines ...line) bool {
 }
 
 func (w *Network) close() {
-	w.set(func() { w.closed = true })
-	for _, p := range w.proxies {
-		_ = p.lis.Close()
-		p.mu.Lock()
-		for c := range p.conns {
+	w.set(func() {
+		w.closed = true
+		for c := range w.conns {
 			_ = c.Close()
 		}
-		p.mu.Unlock()
-	}
+	})
 	for _, p := range w.proxies {
-		p.wg.Wait()
+		_ = p.lis.Close()
 	}
+	w.wg.Wait()
 }
 
-// owner returns which node opened a connection; -1 is none of them.
-func (w *Network) owner(c net.Conn) int {
-	inode, ok := inodeOf(c)
-	if !ok {
-		return -1
-	}
-	for i := range w.proxies {
-		if pid := w.pid(i); pid != 0 && holds(pid, inode) {
-			return i
-		}
-	}
-	return -1
-}
-
-func (p *proxy) serve() {
+func (w *Network) serve(p *proxy) {
 	for {
 		c, err := p.lis.Accept()
 		if err != nil {
 			return
 		}
-		p.wg.Go(func() { p.carry(c) })
+		w.wg.Go(func() { w.carry(p, c) })
 	}
 }
 
-func (p *proxy) keep(c net.Conn) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.conns[c] = true
+// keep notes an open connection; it reports false when the network is closed.
+func (w *Network) keep(c net.Conn) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.conns[c] = true
+	return !w.closed
 }
 
-func (p *proxy) drop(c net.Conn) {
+func (w *Network) drop(c net.Conn) {
 	_ = c.Close()
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	delete(p.conns, c)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.conns, c)
 }
 
 // carry is one connection's life.
-func (p *proxy) carry(in net.Conn) {
-	p.keep(in)
-	defer p.drop(in)
-	from := p.net.owner(in)
+func (w *Network) carry(p *proxy, in net.Conn) {
+	defer w.drop(in)
+	if !w.keep(in) {
+		return
+	}
+	hello, from, err := readHello(in)
+	if err != nil {
+		return
+	}
 	there, back := line{from, p.node}, line{p.node, from}
 	gone := make(chan struct{})
-	if !p.net.pass(gone, there, back) {
+	if !w.pass(gone, there, back) {
 		return
 	}
 	out, err := net.DialTimeout("tcp", p.to, 5*time.Second)
 	if err != nil {
 		return
 	}
-	p.keep(out)
-	defer p.drop(out)
-	var once sync.Once
-	end := func() { once.Do(func() { close(gone); _ = in.Close(); _ = out.Close() }) }
+	defer w.drop(out)
+	if _, err := out.Write(hello); err != nil || !w.keep(out) {
+		return
+	}
+	end := sync.OnceFunc(func() { close(gone); _ = in.Close(); _ = out.Close() })
 	var wg sync.WaitGroup
-	wg.Go(func() { p.net.copy(out, in, there, gone); end() })
-	wg.Go(func() { p.net.copy(in, out, back, gone); end() })
+	wg.Go(func() { w.copy(out, in, there, gone); end() })
+	wg.Go(func() { w.copy(in, out, back, gone); end() })
 	wg.Wait()
+}
+
+// readHello reads what a connection begins with (raft/peer): 9 bytes, a length of
+// 2 bytes, and JSON that names the node.
+func readHello(r io.Reader) (all []byte, from string, err error) {
+	all = make([]byte, 11)
+	if _, err := io.ReadFull(r, all); err != nil {
+		return nil, "", err
+	}
+	all = append(all, make([]byte, binary.LittleEndian.Uint16(all[9:]))...)
+	if _, err := io.ReadFull(r, all[11:]); err != nil {
+		return nil, "", err
+	}
+	var hello struct{ From struct{ Node string } }
+	err = json.Unmarshal(all[11:], &hello)
+	return all, hello.From.Node, err
 }
 
 // copy passes on what comes, as long as its line lets it.

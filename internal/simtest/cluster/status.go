@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/qlogd/qlogd/api/wire"
@@ -90,7 +91,7 @@ func (c *Cluster) WaitLeader(not ...*Node) *Node {
 	var leader *Node
 	if err := Poll(ctx, func() error {
 		leader = c.Leader()
-		if leader == nil || contains(not, leader) {
+		if leader == nil || slices.Contains(not, leader) {
 			return fmt.Errorf("no (other) node leads")
 		}
 		return nil

@@ -1,6 +1,7 @@
 package memnet
 
 import (
+	"bytes"
 	"io"
 	"net"
 	"os"
@@ -27,7 +28,7 @@ func (c *conn) Read(b []byte) (int, error) {
 
 // Write implements net.Conn.
 func (c *conn) Write(b []byte) (int, error) {
-	k, err := c.out.write(b, func() bool { return c.in.over() })
+	k, err := c.out.write(b, c.in.over)
 	if err != nil {
 		err = c.fail("write", err)
 	}
@@ -86,7 +87,6 @@ type pipe struct {
 
 	mu      sync.Mutex
 	chunks  []chunk
-	size    int // bytes in chunks
 	last    time.Time
 	cut     bool
 	shut    bool // the writer is closed
@@ -145,8 +145,6 @@ func (p *pipe) read(b []byte) (int, error) {
 					p.chunks[0] = chunk{}
 					p.chunks = p.chunks[1:]
 				}
-				p.size -= k
-				p.wakeLocked()
 				return k, nil
 			}
 			next = c.at
@@ -155,44 +153,30 @@ func (p *pipe) read(b []byte) (int, error) {
 	}
 }
 
-// write waits for room. over tells whether this end knows that the other is
+// write does not wait. over reports whether this end knows that the other is
 // closed.
 func (p *pipe) write(b []byte, over func() bool) (int, error) {
 	delay := p.net.o.Latency(p.way.from, p.way.to)
-	done := 0
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for {
-		now := time.Now()
-		switch {
-		case p.shut:
-			return done, net.ErrClosed
-		case past(p.writeBy, now):
-			return done, os.ErrDeadlineExceeded
+	now := time.Now()
+	switch {
+	case p.shut:
+		return 0, net.ErrClosed
+	case past(p.writeBy, now):
+		return 0, os.ErrDeadlineExceeded
+	case p.gone:
+		// Closed over there. Until the news is here, bytes go nowhere.
+		p.mu.Unlock()
+		known := over()
+		p.mu.Lock()
+		if known {
+			return 0, syscall.EPIPE
 		}
-		if p.gone {
-			// Closed over there. Until the news is here, bytes go nowhere.
-			p.mu.Unlock()
-			known := over()
-			p.mu.Lock()
-			if known {
-				return done, syscall.EPIPE
-			}
-			return len(b), nil
-		}
-		if room := p.net.o.Buffer - p.size; room > 0 || len(b) == done {
-			k := min(room, len(b)-done)
-			if k > 0 {
-				p.putLocked(chunk{b: append([]byte(nil), b[done:done+k]...)}, now.Add(delay))
-				p.size += k
-			}
-			if done += k; done >= len(b) {
-				return done, nil
-			}
-			continue
-		}
-		p.waitLocked(now, p.writeBy, time.Time{})
+	case len(b) > 0:
+		p.putLocked(chunk{b: bytes.Clone(b)}, now.Add(delay))
 	}
+	return len(b), nil
 }
 
 func (p *pipe) putLocked(c chunk, at time.Time) {
@@ -221,7 +205,7 @@ func (p *pipe) abandon() {
 	defer p.mu.Unlock()
 	if !p.gone {
 		p.gone = true
-		p.chunks, p.size = nil, 0
+		p.chunks = nil
 		p.wakeLocked()
 	}
 }

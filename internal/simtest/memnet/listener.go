@@ -2,77 +2,59 @@ package memnet
 
 import (
 	"net"
-	"sync"
 	"syscall"
 )
 
 type listener struct {
-	net     *Network
-	addr    Addr
-	backlog chan *conn
-	done    chan struct{}
-	once    sync.Once
+	net  *Network
+	addr Addr
 
-	mu   sync.Mutex
-	room chan struct{} // closed when one was taken; nil: nobody waits for it
+	// Guarded by net.mu.
+	backlog []*conn
+	closed  bool
+	changed chan struct{} // closed and replaced at each change
+}
+
+func (l *listener) wakeLocked() {
+	close(l.changed)
+	l.changed = make(chan struct{})
 }
 
 // Accept implements net.Listener.
 func (l *listener) Accept() (net.Conn, error) {
-	select {
-	case <-l.done:
-		return nil, net.ErrClosed
-	default:
-	}
-	select {
-	case c := <-l.backlog:
-		l.signal()
-		return c, nil
-	case <-l.done:
-		return nil, net.ErrClosed
-	}
-}
-
-// took is closed when the backlog may have room again.
-func (l *listener) took() chan struct{} {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.room == nil {
-		l.room = make(chan struct{})
-	}
-	return l.room
-}
-
-func (l *listener) signal() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.room != nil {
-		close(l.room)
-		l.room = nil
-	}
-}
-
-// Close implements net.Listener. Who was not accepted yet is reset.
-func (l *listener) Close() error {
-	err := net.ErrClosed
-	l.once.Do(func() {
-		err = nil
+	for {
 		l.net.mu.Lock()
-		delete(l.net.listeners, string(l.addr))
-		l.net.mu.Unlock()
-		close(l.done)
-		l.signal()
-		for {
-			select {
-			case c := <-l.backlog:
-				c.end(syscall.ECONNRESET)
-				continue
-			default:
-			}
-			return
+		changed, closed := l.changed, l.closed
+		if !closed && len(l.backlog) > 0 {
+			c := l.backlog[0]
+			l.backlog = l.backlog[1:]
+			l.net.mu.Unlock()
+			return c, nil
 		}
-	})
-	return err
+		l.net.mu.Unlock()
+		if closed {
+			return nil, net.ErrClosed
+		}
+		<-changed
+	}
+}
+
+// Close implements net.Listener. Connections that were not accepted yet are reset.
+func (l *listener) Close() error {
+	l.net.mu.Lock()
+	if l.closed {
+		l.net.mu.Unlock()
+		return net.ErrClosed
+	}
+	l.closed = true
+	delete(l.net.listeners, string(l.addr))
+	waiting := l.backlog
+	l.wakeLocked()
+	l.net.mu.Unlock()
+	for _, c := range waiting {
+		c.end(syscall.ECONNRESET)
+	}
+	return nil
 }
 
 // Addr implements net.Listener.

@@ -14,7 +14,6 @@ package memnet
 import (
 	"context"
 	"fmt"
-	"math"
 	"net"
 	"strconv"
 	"sync"
@@ -28,11 +27,6 @@ type Options struct {
 	// asked at each write, from any goroutine. Bytes never overtake others of
 	// their connection.
 	Latency func(from, to string) time.Duration
-	// Buffer is how many bytes are on their way in one direction of a
-	// connection before a writer waits; 0: no bound. Beware of one in a bubble:
-	// net/http and crypto/tls write with a mutex held, who waits for a mutex
-	// does not count as waiting there, and then time stands still for ever.
-	Buffer int
 }
 
 // Network is a set of hosts. Its methods may be called from any goroutine.
@@ -55,16 +49,13 @@ func New(o Options) *Network {
 	if o.Latency == nil {
 		o.Latency = func(string, string) time.Duration { return 0 }
 	}
-	if o.Buffer == 0 {
-		o.Buffer = math.MaxInt
-	}
 	return &Network{
 		o: o, listeners: map[string]*listener{}, conns: map[*conn]struct{}{}, cuts: map[way]struct{}{},
 		ports: 49152, changed: make(chan struct{}),
 	}
 }
 
-// Listen makes addr (host:port) reachable. Port 0 is one that is free.
+// Listen makes addr (host:port) reachable; port 0 means any free one.
 func (n *Network) Listen(addr string) (net.Listener, error) {
 	host, port, err := net.SplitHostPort(addr)
 	if err != nil {
@@ -78,7 +69,7 @@ func (n *Network) Listen(addr string) (net.Listener, error) {
 	if n.listeners[addr] != nil {
 		return nil, fmt.Errorf("memnet: listen at %s: %w", addr, syscall.EADDRINUSE)
 	}
-	l := &listener{net: n, addr: Addr(addr), backlog: make(chan *conn, 128), done: make(chan struct{})}
+	l := &listener{net: n, addr: Addr(addr), changed: make(chan struct{})}
 	n.listeners[addr] = l
 	return l, nil
 }
@@ -112,14 +103,11 @@ func (n *Network) dial(ctx context.Context, from, addr string) (net.Conn, error)
 				return nil, syscall.ECONNREFUSED
 			}
 			near, far := n.pairLocked(n.freeLocked(from), addr)
-			select {
-			case l.backlog <- far:
-				n.conns[near], n.conns[far] = struct{}{}, struct{}{}
-				n.mu.Unlock()
-				return near, nil
-			default: // full: as if the packet were lost
-				changed = l.took()
-			}
+			n.conns[near], n.conns[far] = struct{}{}, struct{}{}
+			l.backlog = append(l.backlog, far)
+			l.wakeLocked()
+			n.mu.Unlock()
+			return near, nil
 		}
 		n.mu.Unlock()
 		select {
@@ -134,24 +122,6 @@ func (n *Network) Cut(from, to string) { n.set(true, way{from, to}) }
 
 // CutBoth cuts both ways between two hosts.
 func (n *Network) CutBoth(a, b string) { n.set(true, way{a, b}, way{b, a}) }
-
-// Isolate cuts a host off from all others that are known by now, both ways.
-func (n *Network) Isolate(host string) {
-	n.mu.Lock()
-	var ways []way
-	for addr := range n.listeners {
-		if other := hostOf(addr); other != host {
-			ways = append(ways, way{host, other}, way{other, host})
-		}
-	}
-	for c := range n.conns {
-		if c.in.way.to == host && c.in.way.from != host {
-			ways = append(ways, c.in.way, c.out.way)
-		}
-	}
-	n.mu.Unlock()
-	n.set(true, ways...)
-}
 
 // Heal mends both ways between two hosts.
 func (n *Network) Heal(a, b string) { n.set(false, way{a, b}, way{b, a}) }

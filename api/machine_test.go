@@ -62,7 +62,7 @@ func onMachine(t *testing.T, opts ...func(*Options)) (*harness, *machine) {
 		Finder: m.s.DeadLetters(), Propose: m.Propose, Head: log.Head, Wait: log.Wait,
 	}
 	m.runs = task.New(task.Options{
-		Propose: m.Propose, Barrier: m.Barrier, Tasks: m.Tasks, Content: log.Content, Leader: func() bool { return true },
+		Logger: slog.New(slog.DiscardHandler), Propose: m.Propose, Barrier: m.Barrier, Tasks: m.Tasks, Content: log.Content, Leader: func() bool { return true },
 		Run: map[event.TaskKind]task.Run{
 			event.TaskReplay: mover.Replay, event.TaskPurge: mover.Purge, event.TaskErase: m.eraser.RunTask,
 		},

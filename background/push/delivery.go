@@ -56,7 +56,7 @@ func retry(text string) verdict { return verdict{op: event.OpRetry, delayMS: -1,
 func (d *delivery) send(ctx context.Context) verdict {
 	e := d.q.e
 	release := verdict{op: event.OpRelease}
-	if d.late || !d.q.leasing() {
+	if d.late {
 		return release
 	}
 	content, err := e.d.Content(d.m.Content)

@@ -91,6 +91,7 @@ func TestLeasedTooLate(t *testing.T) {
 		"down": func(q *queue) {
 			q.mu.Lock()
 			q.breaker = breaker{open: true, next: time.Now().Add(time.Hour)}
+			q.interrupt()
 			q.mu.Unlock()
 		},
 		"changed": func(q *queue) { q.set(policy("https://example.com/b"), nil) },

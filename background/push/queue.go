@@ -29,26 +29,34 @@ type queue struct {
 	ctx     context.Context
 	end     context.CancelFunc // ends run
 
-	mu        sync.Mutex
-	policy    event.Policy
-	target    *target       // nil: the policy is a newer version's
-	answers   bool          // the queue that answers go to exists
-	pace      *rate.Limiter // nil: no limit
-	breaker   breaker
-	inFlight  map[event.ID]*delivery // by lease
-	leads     bool                   // it may lease
-	interrupt context.CancelFunc     // ends the lease that waits; never nil
-	lacking   string                 // the missing secrets that were logged
-	retired   bool                   // push was removed, or the queue is gone
+	mu       sync.Mutex
+	policy   event.Policy
+	target   *target       // nil: the policy is a newer version's
+	answers  bool          // the queue that answers go to exists
+	pace     *rate.Limiter // nil: no limit
+	breaker  breaker
+	inFlight map[event.ID]*delivery // by lease
+	leads    bool                   // it may lease
+	leasing  context.Context        // of leases that are decided now
+	cancel   context.CancelFunc     // of leasing
+	lacking  string                 // the missing secrets that were logged
+	retired  bool                   // push was removed, or the queue is gone
 }
 
 func newQueue(e *Engine, name string, number uint32) *queue {
 	q := &queue{
 		e: e, name: name, number: number, inFlight: map[event.ID]*delivery{},
-		changed: make(chan struct{}, 1), interrupt: func() {},
+		changed: make(chan struct{}, 1),
 	}
 	q.ctx, q.end = context.WithCancel(e.soft)
+	q.leasing, q.cancel = context.WithCancel(q.ctx)
 	return q
+}
+
+// interrupt ends the lease that waits, and has what it has leased given back; q.mu is held.
+func (q *queue) interrupt() {
+	q.cancel()
+	q.leasing, q.cancel = context.WithCancel(q.ctx)
 }
 
 // set replaces the policy. What is in flight goes on as it began. queues are those that exist.
@@ -125,23 +133,18 @@ func (q *queue) answersElsewhere(t *target) bool {
 	return q.retired || q.target != nil && q.target.AnswerTo != t.AnswerTo
 }
 
-// leasing reports whether the queue may begin deliveries.
-func (q *queue) leasing() bool {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return q.leads && q.ctx.Err() == nil
-}
-
 // run leases, and begins deliveries, until the queue is retired or the engine drains.
 func (q *queue) run() {
 	for q.ctx.Err() == nil {
-		t, n, probe, wait := q.room()
+		ctx, t, n, probe, wait := q.room()
 		if n == 0 {
 			q.pause(wait)
 			continue
 		}
-		leased, err := q.lease(t, n)
-		if err != nil {
+		leased, err := q.e.d.Lease(ctx, &event.Lease{
+			Queues: []string{q.name}, Max: n, LeaseMS: t.leaseMS, Worker: q.e.d.Worker,
+		}, waitFor)
+		if err != nil && ctx.Err() == nil {
 			q.e.d.Logger.Debug("push lease failed, retrying", "queue", q.name, "error", err)
 			q.pause(retryAfter)
 		}
@@ -152,9 +155,8 @@ func (q *queue) run() {
 		if q.pace != nil {
 			q.pace.AllowN(time.Now(), len(leased))
 		}
-		// If the target has changed, or went down, since the lease, the message is given back,
-		// which costs no attempt.
-		late := q.target != t || q.breaker.open && !probe
+		// What was interrupted since the lease is given back, which costs no attempt.
+		late := ctx.Err() != nil
 		q.breaker.probing = q.breaker.probing || probe && !late
 		for i := range leased {
 			d := &delivery{q: q, t: t, m: leased[i], probe: probe && !late, late: late}
@@ -179,50 +181,30 @@ func (q *queue) pause(wait time.Duration) {
 	}
 }
 
-// room returns how many messages may be leased now, and whether that one is a probe of the target.
-// If none may, wait is when to ask again (0: after a change).
-func (q *queue) room() (t *target, n int, probe bool, wait time.Duration) {
+// room returns how many messages may be leased now, until ctx ends, and whether that one is a probe
+// of the target. If none may, wait is when to ask again (0: after a change).
+func (q *queue) room() (ctx context.Context, t *target, n int, probe bool, wait time.Duration) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	t = q.target
+	ctx, t = q.leasing, q.target
 	if t == nil || !q.answers || !q.leads {
-		return nil, 0, false, 0
+		return ctx, nil, 0, false, 0
 	}
 	if n = int(t.MaxInFlight) - len(q.inFlight); n <= 0 {
-		return nil, 0, false, 0
+		return ctx, nil, 0, false, 0
 	}
 	_, missing := q.e.keys(t)
 	if missing != "" && q.lacking != missing {
 		q.e.d.Logger.Warn("push cannot sign, not delivering", "queue", q.name, "missing", missing)
 	}
 	if q.lacking = missing; missing != "" {
-		return nil, 0, false, recheckSecrets
+		return ctx, nil, 0, false, recheckSecrets
 	}
 	now := time.Now()
 	if n, wait = q.breaker.allows(n, now); n > 0 {
 		n, wait = allowed(q.pace, n, now)
 	}
-	return t, n, q.breaker.open, wait
-}
-
-// lease waits for work; to be interrupted is no error.
-func (q *queue) lease(t *target, n int) ([]event.LeasedMessage, error) {
-	ctx, cancel := context.WithCancel(q.ctx)
-	defer cancel()
-	q.mu.Lock()
-	q.interrupt = cancel
-	current := q.target == t && q.leads // since room
-	q.mu.Unlock()
-	if !current {
-		return nil, nil
-	}
-	leased, err := q.e.d.Lease(ctx, &event.Lease{
-		Queues: []string{q.name}, Max: n, LeaseMS: t.leaseMS, Worker: q.e.d.Worker,
-	}, waitFor)
-	if ctx.Err() != nil {
-		err = nil
-	}
-	return leased, err
+	return ctx, t, n, q.breaker.open, wait
 }
 
 // observe records what a delivery's outcome says about the target.

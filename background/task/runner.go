@@ -80,9 +80,6 @@ const retryAfter = time.Second
 
 // New returns a Runner; its method Run starts it.
 func New(o Options) *Runner {
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
-	}
 	return &Runner{o: o, wake: make(chan struct{}, 1)}
 }
 
@@ -94,11 +91,17 @@ func (r *Runner) Wake() {
 	}
 }
 
+// activeTask is a task that runs here.
+type activeTask struct {
+	kind   event.TaskKind
+	cancel context.CancelFunc
+}
+
 // Run works until ctx ends, and returns when no task is active any more.
 func (r *Runner) Run(ctx context.Context) {
 	var work sync.WaitGroup
 	defer work.Wait()
-	active := map[event.ID]context.CancelFunc{}
+	active := map[event.ID]activeTask{}
 	released := make(chan event.ID)
 	r.Wake()
 	for {
@@ -116,28 +119,28 @@ func (r *Runner) Run(ctx context.Context) {
 			time.AfterFunc(retryAfter, r.Wake)
 			continue
 		}
-		counted := 0 // of the active ones
-		for id, cancel := range active {
-			i := slices.IndexFunc(running, func(t event.TaskView) bool { return t.ID == id })
-			if i < 0 {
-				cancel()
+		room := maxActive
+		for id, a := range active {
+			same := func(t event.TaskView) bool { return t.ID == id }
+			if !slices.ContainsFunc(running, same) {
+				a.cancel()
 			}
-			if i < 0 || running[i].Kind != event.TaskErase {
-				counted++
+			if a.kind != event.TaskErase {
+				room--
 			}
 		}
 		for _, t := range running {
-			run, counts := r.o.Run[t.Kind], t.Kind != event.TaskErase
-			// One that is active was perhaps cancelled and resumed: it starts again once it
-			// is released.
-			if active[t.ID] != nil || run == nil || counts && counted >= maxActive {
+			run := r.o.Run[t.Kind]
+			// One that is active was perhaps cancelled and resumed: it starts again once it is
+			// released.
+			if _, ok := active[t.ID]; ok || run == nil || t.Kind != event.TaskErase && room <= 0 {
 				continue
 			}
-			if counts {
-				counted++
+			if t.Kind != event.TaskErase {
+				room--
 			}
 			working, cancel := context.WithCancel(ctx)
-			active[t.ID] = cancel
+			active[t.ID] = activeTask{t.Kind, cancel}
 			work.Go(func() {
 				defer cancel()
 				r.work(working, t, run)

@@ -3,6 +3,7 @@ package task
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"reflect"
 	"sync"
 	"sync/atomic"
@@ -86,7 +87,7 @@ func inWorld(t *testing.T, c Run, do func(t *testing.T, w *world)) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{leads: true}
 		w.r = New(Options{
-			Propose: w.propose, Tasks: w.all,
+			Propose: w.propose, Tasks: w.all, Logger: slog.New(slog.DiscardHandler),
 			Barrier: func(ctx context.Context) error { return ctx.Err() },
 			Content: func(event.Ref) (*event.Content, error) {
 				return &event.Content{Spec: []byte(`{"n":1}`)}, nil

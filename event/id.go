@@ -4,6 +4,7 @@
 package event
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/binary"
 	"fmt"
@@ -26,6 +27,9 @@ type ID = ulid.ULID
 
 // MaxNumber is the highest number of an event within one entry.
 const MaxNumber = 1<<24 - 1
+
+// MaxID is after all ids.
+var MaxID = ID(bytes.Repeat([]byte{0xff}, len(ID{})))
 
 // NewID builds the id of event number of the entry at index.
 func NewID(clock int64, index uint64, number uint32) ID {

@@ -1,10 +1,12 @@
 package replay
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
 	"slices"
+	"sort"
 
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/log"
@@ -276,20 +278,14 @@ func (c *Comparison) part(a, b *log.Log) error {
 	if err != nil {
 		return err
 	}
-	high := c.Index // they differ there
-	for low+1 < high {
-		middle := low + (high-low)/2
-		if same, err = sameChain(a, b, middle); err != nil {
-			return err
-		}
-		if same {
-			low = middle
-		} else {
-			high = middle
-		}
-	}
-	c.AgreeUpTo, c.Parted = low, high
-	return nil
+	n := sort.Search(int(c.Index-low-1), func(i int) bool {
+		same, e := sameChain(a, b, low+1+uint64(i))
+		err = cmp.Or(err, e)
+		return !same
+	})
+	c.AgreeUpTo = low + uint64(n)
+	c.Parted = c.AgreeUpTo + 1
+	return err
 }
 
 // InMotion returns the messages, by their ids, and the queues that entries in a range are about:

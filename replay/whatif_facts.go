@@ -22,11 +22,10 @@ type life struct {
 	ways       int     // how often it unblocked its lane
 	next       *life   // where it moved to in reality, when it died or was replayed
 	back       bool    // it was replayed or resurrected
-	existed    bool    // it existed at the first instant
 	at         int64   // when it became leasable in reality
 
 	// As it is played.
-	playID  event.ID
+	playID  event.ID // from the beginning if it existed at the first instant
 	play    []Step
 	last    event.Ref // its newest event
 	taken   int       // leases so far
@@ -72,9 +71,8 @@ type facts struct {
 	startClock  int64
 	endClock    int64
 	first, last uint64
-	plan        actions // what clients or operators did, whatever the policy
-	lives       []*life // in the order in which they came
-	byID        map[event.ID]*life
+	plan        actions          // what clients or operators did, whatever the policy
+	lives       []*life          // in the order in which they came
 	usual       map[string]int64 // by queue: the median time from lease to ack
 }
 
@@ -95,6 +93,7 @@ type madeWay struct {
 // gatherer reads the facts.
 type gatherer struct {
 	*facts
+	byID   map[event.ID]*life
 	queues map[string]*queueNow
 	lanes  map[laneKey]madeWay
 	open   map[event.ID]*life // by lease
@@ -103,7 +102,7 @@ type gatherer struct {
 
 func gather(ctx context.Context, src *Source, o *WhatIfOptions) (*facts, error) {
 	g := &gatherer{
-		facts:  &facts{byID: map[event.ID]*life{}, usual: map[string]int64{}},
+		facts: &facts{usual: map[string]int64{}}, byID: map[event.ID]*life{},
 		queues: map[string]*queueNow{}, lanes: map[laneKey]madeWay{}, open: map[event.ID]*life{},
 		took: map[string][]int64{},
 	}
@@ -124,7 +123,7 @@ func gather(ctx context.Context, src *Source, o *WhatIfOptions) (*facts, error) 
 	}
 	g.start.All(func(m event.MessageView) bool {
 		l := &life{
-			id: m.ID, playID: m.ID, queue: m.Queue, key: m.Key, kind: m.Kind, existed: true,
+			id: m.ID, playID: m.ID, queue: m.Queue, key: m.Key, kind: m.Kind,
 			at: max(m.Due, m.EnqueuedAt),
 		}
 		g.lives = append(g.lives, l)

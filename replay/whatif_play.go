@@ -1,6 +1,7 @@
 package replay
 
 import (
+	"cmp"
 	"container/heap"
 	"context"
 	"fmt"
@@ -27,7 +28,7 @@ type demand struct {
 // action is something that happens in the play.
 type action struct {
 	at    int64
-	order event.ID // the real order; zero is last
+	order event.ID // the real order
 	n     int      // else the order of planning
 	do    func(*stage) error
 }
@@ -37,13 +38,7 @@ type actions []action
 func (a actions) Len() int { return len(a) }
 func (a actions) Less(i, j int) bool {
 	x, y := &a[i], &a[j]
-	if x.at != y.at {
-		return x.at < y.at
-	}
-	if c := x.order.Compare(y.order); c != 0 {
-		return y.order == (event.ID{}) || x.order != (event.ID{}) && c < 0
-	}
-	return x.n < y.n
+	return cmp.Or(cmp.Compare(x.at, y.at), x.order.Compare(y.order), cmp.Compare(x.n, y.n)) < 0
 }
 func (a actions) Swap(i, j int) { a[i], a[j] = a[j], a[i] }
 func (a *actions) Push(x any)   { *a = append(*a, x.(action)) }
@@ -66,7 +61,6 @@ type stage struct {
 	planned  int   // how many actions
 	pending  *life // whose message the next event adds
 	waiting  map[string][]*demand
-	touched  []string
 	dedup    map[event.Hash]seen
 	late     int64
 }
@@ -89,7 +83,7 @@ func newStage(f *facts, o *WhatIfOptions) (*stage, error) {
 		}
 	}
 	for _, l := range f.lives {
-		if !l.existed {
+		if l.playID.IsZero() {
 			continue
 		}
 		s.byPlayID[l.playID] = l
@@ -101,6 +95,9 @@ func newStage(f *facts, o *WhatIfOptions) (*stage, error) {
 }
 
 func (s *stage) at(at int64, order event.ID, do func(*stage) error) {
+	if order.IsZero() { // not in reality
+		order = event.MaxID
+	}
 	s.planned++
 	heap.Push(&s.plan, action{at, order, s.planned, do})
 }
@@ -145,7 +142,6 @@ func (s *stage) apply(c *event.Command) (event.Result, error) {
 		e.Commands = [][]byte{event.EncodeCommand(c)}
 	}
 	results, err := s.machine.Apply(s.index, e.Encode())
-	s.touched = append(s.touched, s.machine.TakeLeasable()...)
 	if err != nil || c == nil {
 		return event.Result{}, err
 	}
@@ -159,9 +155,8 @@ func (s *stage) decide(c *event.Command) error {
 
 // serve gives waiting workers the messages that have become ready.
 func (s *stage) serve() error {
-	for len(s.touched) > 0 {
-		queue := s.touched[0]
-		s.touched = s.touched[1:]
+	for touched := s.machine.TakeLeasable(); len(touched) > 0; {
+		queue := touched[0]
 		waiting := s.waiting[queue]
 		left := waiting[:0:0]
 		for i, d := range waiting {
@@ -178,6 +173,7 @@ func (s *stage) serve() error {
 			}
 		}
 		s.waiting[queue] = left
+		touched = append(touched[1:], s.machine.TakeLeasable()...)
 	}
 	return nil
 }

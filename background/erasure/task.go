@@ -1,7 +1,6 @@
 package erasure
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -60,8 +59,7 @@ func (e *Eraser) Count(ctx context.Context, spec *Spec) (out Count, err error) {
 		}
 		return out, err
 	}
-	all := event.ID(bytes.Repeat([]byte{0xff}, len(event.ID{})))
-	return out, f.key(ctx, spec.Queue, spec.Key, all, count)
+	return out, f.key(ctx, spec.Queue, spec.Key, event.MaxID, count)
 }
 
 // RunTask is a task.Run: it returns nil when all contents are erased on all members.

@@ -19,21 +19,21 @@ type life struct {
 	real       []Step
 	leases     []lease // what workers did, in order
 	returns    int     // how often it became leasable again after an attempt
-	ways       int     // how often it unblocked its lane
+	unblocks   int     // how often it unblocked its partition
 	next       *life   // where it moved to in reality, when it died or was replayed
 	back       bool    // it was replayed or resurrected
 	at         int64   // when it became leasable in reality
 
 	// As it is played.
-	playID  event.ID // from the beginning if it existed at the first instant
-	play    []Step
-	last    event.Ref // its newest event
-	taken   int       // leases so far
-	assumed bool
-	freed   []int64   // when it unblocked its lane, each time
-	gone    bool      // it has left its queue
-	waiters []*demand // workers that come some time after it has unblocked its lane
-	open    *demand   // the worker that is expected for it
+	playID      event.ID // from the beginning if it existed at the first instant
+	play        []Step
+	last        event.Ref // its newest event
+	taken       int       // leases so far
+	assumed     bool
+	unblockedAt []int64   // when it unblocked its partition, each time
+	gone        bool      // it has left its queue
+	waiters     []*demand // workers that come some time after it has unblocked its partition
+	open        *demand   // the worker that is expected for it
 }
 
 // lease is what a worker did with one attempt.
@@ -41,8 +41,8 @@ type lease struct {
 	worker string
 	ms     int64 // the length that it asked for; 0: the policy's
 	total  int64 // how long after the attempt became possible it came
-	// If another message had blocked the lane: which one, which time it unblocked the lane (from
-	// 1), and how long after that the worker came.
+	// If another message had blocked the partition: which one, which time it unblocked it (from 1),
+	// and how long after that the worker came.
 	after *life
 	nth   int
 	lag   int64
@@ -82,9 +82,9 @@ type queueNow struct {
 	policy event.Policy
 }
 
-type laneKey struct{ queue, key string }
+type partitionKey struct{ queue, key string }
 
-type madeWay struct {
+type unblocking struct {
 	at  int64
 	by  *life
 	nth int
@@ -93,18 +93,18 @@ type madeWay struct {
 // gatherer reads the facts.
 type gatherer struct {
 	*facts
-	byID   map[event.ID]*life
-	queues map[string]*queueNow
-	lanes  map[laneKey]madeWay
-	open   map[event.ID]*life // by lease
-	took   map[string][]int64
+	byID      map[event.ID]*life
+	queues    map[string]*queueNow
+	unblocked map[partitionKey]unblocking
+	open      map[event.ID]*life // by lease
+	took      map[string][]int64
 }
 
 func gather(ctx context.Context, src *Source, o *WhatIfOptions) (*facts, error) {
 	g := &gatherer{
 		facts: &facts{usual: map[string]int64{}}, byID: map[event.ID]*life{},
-		queues: map[string]*queueNow{}, lanes: map[laneKey]madeWay{}, open: map[event.ID]*life{},
-		took: map[string][]int64{},
+		queues: map[string]*queueNow{}, unblocked: map[partitionKey]unblocking{},
+		open: map[event.ID]*life{}, took: map[string][]int64{},
 	}
 	from, err := beginning(src, o.From)
 	if err != nil {
@@ -347,8 +347,8 @@ func (g *gatherer) leased(l *life, e *event.Event, at int64) {
 		return
 	}
 	f := lease{worker: e.Worker, ms: g.asked(e, at), at: at, total: at - l.at, delay: -1, id: e.ID}
-	if way, ok := g.lanes[g.lane(l)]; ok && way.at > l.at && way.by != l {
-		f.after, f.nth, f.lag = way.by, way.nth, at-way.at
+	if last, ok := g.unblocked[g.partition(l)]; ok && last.at > l.at && last.by != l {
+		f.after, f.nth, f.lag = last.by, last.nth, at-last.at
 	}
 	l.leases = append(l.leases, f)
 	g.open[e.ID] = l
@@ -363,16 +363,16 @@ func (g *gatherer) extended(l *life, e *event.Event, at int64) {
 	}
 }
 
-// lane returns the lane in which a message waits, the zero one if it waits for no other message.
-func (g *gatherer) lane(l *life) laneKey {
+// partition returns the partition in which a message waits, zero if it waits for no other message.
+func (g *gatherer) partition(l *life) partitionKey {
 	q := g.queues[l.queue]
 	switch {
 	case q == nil || q.policy.Ordering == event.Unordered:
-		return laneKey{}
+		return partitionKey{}
 	case q.policy.Ordering == event.FIFO:
-		return laneKey{queue: l.queue}
+		return partitionKey{queue: l.queue}
 	}
-	return laneKey{l.queue, l.key}
+	return partitionKey{l.queue, l.key}
 }
 
 // ended records how a lease ended; op 0 is silence.
@@ -403,9 +403,9 @@ func (g *gatherer) step(l *life, e *event.Event, at int64) {
 		l.at = due
 		l.returns++
 	}
-	if lane := g.lane(l); makesWay(e) && lane != (laneKey{}) {
-		l.ways++
-		g.lanes[lane] = madeWay{at, l, l.ways}
+	if p := g.partition(l); unblocks(e) && p != (partitionKey{}) {
+		l.unblocks++
+		g.unblocked[p] = unblocking{at, l, l.unblocks}
 	}
 }
 
@@ -437,8 +437,8 @@ func again(e *event.Event, at int64) (int64, bool) {
 	return 0, false
 }
 
-// makesWay reports whether an event unblocks the lane for its next message.
-func makesWay(e *event.Event) bool {
+// unblocks reports whether an event unblocks the partition for its next message.
+func unblocks(e *event.Event) bool {
 	switch e.Type {
 	case event.Retried, event.LeaseExpired:
 		return e.Place == event.PlaceHead || e.Place == event.PlaceTail

@@ -268,7 +268,7 @@ func (s *stage) available(l *life, base int64) {
 	s.at(base+max(f.total, 0), f.id, d.ask)
 	if p := f.after; p != nil && l.taken < len(l.leases) {
 		p.waiters = append(p.waiters, d)
-		s.letCome(p)
+		s.planWaiters(p)
 	}
 }
 
@@ -425,10 +425,10 @@ func (s *stage) decided(e *event.Event) {
 	if due, ok := again(e, at); ok {
 		s.available(l, due)
 	}
-	if makesWay(e) {
-		l.freed = append(l.freed, at)
+	if unblocks(e) {
+		l.unblockedAt = append(l.unblockedAt, at)
 		l.gone = l.gone || leaves(e.Type)
-		s.letCome(l)
+		s.planWaiters(l)
 	}
 	switch {
 	case e.Type == event.Replayed && s.pending != nil:
@@ -460,16 +460,16 @@ func (s *stage) comesBack(n *life, e *event.Event, at int64) {
 	s.available(n, at)
 }
 
-// letCome plans the workers that come after this message has unblocked its lane, if it has, or has
-// left.
-func (s *stage) letCome(l *life) {
+// planWaiters plans the workers that come after this message has unblocked its partition, if it
+// has, or has left.
+func (s *stage) planWaiters(l *life) {
 	left := l.waiters[:0]
 	for _, d := range l.waiters {
-		n := min(d.nth, len(l.freed))
+		n := min(d.nth, len(l.unblockedAt))
 		switch {
 		case d.done:
 		case n == d.nth || l.gone && n > 0:
-			s.at(max(d.base, l.freed[n-1])+d.lag, d.id, d.ask)
+			s.at(max(d.base, l.unblockedAt[n-1])+d.lag, d.id, d.ask)
 		default:
 			left = append(left, d)
 		}

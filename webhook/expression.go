@@ -179,9 +179,9 @@ var typeNames = map[*cel.Type]string{
 
 var typeHints = map[*cel.Type]string{String: "; string(…) makes one"}
 
-// Value evaluates an expression that gives a bool, a string or, as an int64, a whole number. A number
-// in place of a string is refused: whether 1 and 1.0 are the same would depend on how the JSON was
-// written.
+// Value evaluates an expression that gives a bool, a string or, as an int64, a whole number. A
+// number in place of a string is refused: whether 1 and 1.0 are the same would depend on how the
+// JSON was written.
 func (p *Program) Value(vars Vars) (any, error) {
 	v, err := p.eval(vars)
 	if err != nil {

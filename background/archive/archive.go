@@ -341,7 +341,7 @@ func (a *Archive) Erase(ctx context.Context, erased []event.Ref) (n int, err err
 	return n, nil
 }
 
-// eraseIn opens one archived segment as a log, erases in it, and writes it again if that has changed
+// eraseIn opens one archived segment as a log, erases in it, and writes it again if that changed
 // it; its side file stays. It does so in memory: the bytes must not be written anywhere else.
 func (a *Archive) eraseIn(s *log.SegmentInfo, refs []event.Ref) (wrote bool, err error) {
 	before, err := vfs.ReadFile(a.fs, path.Join(a.folder(logFolder), s.Name))

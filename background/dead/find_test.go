@@ -36,8 +36,9 @@ func manyDead(n int, text func(index uint64) string) (*Finder, *corpses) {
 		id := event.NewID(int64(i+1), i+1, 0)
 		c.views = append(c.views, event.MessageView{
 			ID: id, Key: fmt.Sprint("k", i%10), Kind: fmt.Sprint("kind", i%3),
-			Content: event.RefOf(id),
-			Dead:    &event.DeadView{Queue: "q", Reason: event.ReasonExpired, FailedAt: int64(i + 1)},
+			Content: event.RefOf(id), Dead: &event.DeadView{
+				Queue: "q", Reason: event.ReasonExpired, FailedAt: int64(i + 1),
+			},
 		})
 	}
 	return &Finder{State: c, Content: func(ref event.Ref) (*event.Content, error) {

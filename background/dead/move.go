@@ -164,7 +164,7 @@ func (m *Mover) Replay(ctx context.Context, t event.TaskView, raw []byte) (
 		if p := res.Problem; p != nil {
 			switch p.Code {
 			case event.CodeStaleRevision:
-				// The policy changed, or this node is behind: its block tells.
+				// The policy changed, or this node is behind its block.
 				wait = max(res.Index, 1) - 1
 			case event.CodeQueueFull:
 			default:
@@ -185,7 +185,7 @@ func (m *Mover) Replay(ctx context.Context, t event.TaskView, raw []byte) (
 }
 
 // fill fills a command with the next messages, as many as the target has room for and at
-// most so many. took is how many it has looked at, misfits the number of those whose
+// most so many. took is how many it has examined, misfits the number of those whose
 // content does not fit the target.
 func (m *Mover) fill(c *event.Replay, s *Spec, left []letter, target *event.QueueView, most int) (
 	took int, misfits int64, err error) {

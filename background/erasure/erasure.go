@@ -86,7 +86,7 @@ func New(o Options) (*Eraser, error) {
 	return e, nil
 }
 
-// Wake makes Run look again.
+// Wake has Run check again.
 func (e *Eraser) Wake() {
 	select {
 	case e.wake <- struct{}{}:

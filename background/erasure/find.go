@@ -9,7 +9,7 @@ import (
 	"github.com/qlogd/qlogd/log"
 )
 
-// finder finds what there is to erase: a message is all that it was, under all its
+// finder finds the events to erase: a message is all that it was, under all its
 // ids, through dead-letter queues, replays and resurrections.
 type finder struct {
 	e     *Eraser
@@ -42,7 +42,7 @@ type found struct {
 // itemRefs bounds the events of one item: a message can be retried for ever.
 const itemRefs = 2048
 
-// message finds what there is to erase of a message: nothing where it was never seen
+// message finds the events of a message to erase: nothing where it was never seen
 // or is erased already. seen are events of the message that were met in the log: the
 // past does not have what came since it was opened, and the message's chain of
 // back-pointers may lead past an event, where two that did not know of each other
@@ -115,7 +115,7 @@ func (f *finder) message(ctx context.Context, id event.ID, seen []event.Event) (
 			it.Refs, out.more = it.Refs[:itemRefs], true
 		}
 		if _, live := f.e.State.Message(id); live {
-			// Deciding knows its newest event; should it leave before that, it is looked at again.
+			// Deciding knows its newest event; should it leave before that, it is searched again.
 			it.Last = event.Ref{}
 		} else if len(it.Refs) == 0 {
 			continue

@@ -151,8 +151,8 @@ type work struct {
 	*finder
 	chunk event.Erase // the next command
 	refs  int         // in chunk
-	again []event.ID  // messages to look at again
-	// of has every id of a message that was looked at, and by which one.
+	again []event.ID  // messages to search again
+	// of has every id of a message that was searched, and by which one.
 	of map[event.ID]event.ID
 	// seen are the events of these messages since the run began.
 	seen map[event.ID][]event.Event
@@ -163,12 +163,12 @@ type work struct {
 // that is decided it is gone, and only what was on its way can still come.
 func (w *work) all(ctx context.Context, spec *Spec, id event.ID) error {
 	from := w.whole.Head() + 1
-	look := func(id event.ID) error { return w.look(ctx, id) }
+	add := func(id event.ID) error { return w.add(ctx, id) }
 	var err error
 	if spec.Message != "" {
-		err = look(id)
+		err = add(id)
 	} else {
-		err = w.key(ctx, spec.Queue, spec.Key, w.chunk.Task, look)
+		err = w.key(ctx, spec.Queue, spec.Key, w.chunk.Task, add)
 	}
 	for {
 		if err == nil {
@@ -205,15 +205,15 @@ func (w *work) all(ctx context.Context, spec *Spec, id event.ID) error {
 		from = head + 1
 		slices.SortFunc(open, event.ID.Compare)
 		for _, id := range slices.Compact(open) {
-			if err = look(id); err != nil {
+			if err = add(id); err != nil {
 				break
 			}
 		}
 	}
 }
 
-// look adds what there is to erase of a message.
-func (w *work) look(ctx context.Context, id event.ID) error {
+// add adds what there is to erase of a message.
+func (w *work) add(ctx context.Context, id event.ID) error {
 	found, err := w.message(ctx, id, w.seen[id])
 	if err != nil {
 		return err
@@ -255,7 +255,7 @@ func (w *work) flush(ctx context.Context) error {
 	if err != nil || r.Count == int64(len(erase.Items)) {
 		return err
 	}
-	// Some were skipped: they have left their queue since they were looked at, or are
+	// Some were skipped: they have left their queue since they were found, or are
 	// about to, purged with many others.
 	for _, it := range erase.Items {
 		w.again = append(w.again, w.of[it.ID])

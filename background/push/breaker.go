@@ -74,8 +74,8 @@ func (b *breaker) allows(n int, now time.Time) (int, time.Duration) {
 	return min(n, 1), 0
 }
 
-// newPace returns a limiter of perSecond deliveries, nil for no limit. A twentieth of a second's may
-// begin at once.
+// newPace returns a limiter of perSecond deliveries, nil for no limit. A twentieth of a second's
+// may begin at once.
 func newPace(perSecond float64) *rate.Limiter {
 	if perSecond == 0 {
 		return nil

@@ -83,7 +83,7 @@ func New(o Options) *Runner {
 	return &Runner{o: o, wake: make(chan struct{}, 1)}
 }
 
-// Wake makes the runner look at who leads and which tasks there are. It never blocks.
+// Wake has the runner check again who leads and which tasks there are. It never blocks.
 func (r *Runner) Wake() {
 	select {
 	case r.wake <- struct{}{}:

@@ -255,8 +255,7 @@ func (a *app) rebuildStopped(ctx context.Context, dataDir string) error {
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	models, err := store.Open(path, dir.Node.ClusterID,
-		store.Options{Interval: -1, Logger: slog.New(slog.DiscardHandler)})
+	models, err := store.Open(path, dir.Node.ClusterID, slog.New(slog.DiscardHandler))
 	if err != nil {
 		return err
 	}

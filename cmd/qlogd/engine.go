@@ -103,7 +103,7 @@ func openEngine(n *node) (_ *engine, err error) {
 		Registry: registry, Logger: logger,
 	})
 	models := datadir.Path(c.DataDir, datadir.ProjectionFile)
-	e.models, err = store.Open(models, card.ClusterID, store.Options{Logger: logger})
+	e.models, err = store.Open(models, card.ClusterID, logger)
 	if err != nil {
 		return nil, err
 	}

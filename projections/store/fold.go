@@ -21,10 +21,9 @@ type Counts struct {
 func (c *Counts) fields() map[event.Type]*uint64 {
 	return map[event.Type]*uint64{
 		event.Enqueued: &c.Enqueued, event.Leased: &c.Leased, event.Acked: &c.Acked,
-		event.Retried:      &c.Retried,
-		event.LeaseExpired: &c.LeaseExpired, event.DeadLettered: &c.DeadLettered,
-		event.Discarded: &c.Discarded,
-		event.Replayed:  &c.Replayed,
+		event.Retried: &c.Retried, event.LeaseExpired: &c.LeaseExpired,
+		event.DeadLettered: &c.DeadLettered, event.Discarded: &c.Discarded,
+		event.Replayed: &c.Replayed,
 	}
 }
 
@@ -97,11 +96,12 @@ func (b *batch) add(k *event.Block) {
 	}
 }
 
+// byMinute has the types of events that are counted by minute.
+var byMinute = (&Counts{}).fields()
+
 // countTypes counts n events of a type in a queue.
 func (b *batch) countTypes(typ event.Type, queue string, n uint64) {
-	switch typ {
-	case event.Enqueued, event.Leased, event.Acked, event.Retried, event.LeaseExpired,
-		event.DeadLettered, event.Discarded, event.Replayed:
+	if byMinute[typ] != nil {
 		at := slot{b.Clock / minuteMS, queue}
 		if b.minutes[at] == nil {
 			b.minutes[at] = map[event.Type]uint64{}
@@ -150,25 +150,11 @@ func (b *batch) write(tx *bolt.Tx) error {
 	if err := b.writeTimes(tx); err != nil {
 		return err
 	}
-	dead, ofQueues := tx.Bucket(bucketDead), tx.Bucket(bucketOfQueue)
-	for queue := range b.gone {
-		prefix := ofQueue(queue)
-		for _, bucket := range []*bolt.Bucket{dead, ofQueues} {
-			if _, err := deleteWhile(bucket, prefix, func(k []byte) bool {
-				return bytes.HasPrefix(k,
-					prefix)
-			}); err != nil {
-				return err
-			}
-		}
+	if err := b.writeCounts(tx.Bucket(bucketOfQueue), b.ofQueue); err != nil {
+		return err
 	}
-	for bucket, counted := range map[*bolt.Bucket]map[kind]uint64{ofQueues: b.ofQueue,
-		dead: b.dead} {
-		for k, n := range counted {
-			if err := increase(bucket, ofQueue(k.queue, k.what), n); err != nil {
-				return err
-			}
-		}
+	if err := b.writeCounts(tx.Bucket(bucketDead), b.dead); err != nil {
+		return err
 	}
 	for _, o := range b.operations {
 		key := operationKey(o.Key, o.Index)
@@ -192,12 +178,27 @@ func (b *batch) write(tx *bolt.Tx) error {
 	return put(tx.Bucket(bucketMeta), keyState, b.state)
 }
 
+func (b *batch) writeCounts(bucket *bolt.Bucket, counts map[kind]uint64) error {
+	for queue := range b.gone {
+		prefix := ofQueue(queue)
+		of := func(k []byte) bool { return bytes.HasPrefix(k, prefix) }
+		if _, err := deleteWhile(bucket, prefix, of); err != nil {
+			return err
+		}
+	}
+	for k, n := range counts {
+		if err := increase(bucket, ofQueue(k.queue, k.what), n); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 func (b *batch) writeTimes(tx *bolt.Tx) error {
 	// In the order of the keys: bbolt splits a page that grows only when the
 	// transaction ends, and until then an insert costs what lies behind it.
 	inOrder := func(a, b slot) int {
-		return cmp.Or(cmp.Compare(a.at, b.at), strings.Compare(a.queue,
-			b.queue))
+		return cmp.Or(cmp.Compare(a.at, b.at), strings.Compare(a.queue, b.queue))
 	}
 	minutes := tx.Bucket(bucketMinutes)
 	for _, at := range slices.SortedFunc(maps.Keys(b.minutes), inOrder) {
@@ -218,8 +219,8 @@ func (b *batch) writeTimes(tx *bolt.Tx) error {
 		}
 	}
 	for _, at := range slices.SortedFunc(maps.Keys(b.seconds), inOrder) {
-		if err := increase(tx.Bucket(bucketSeconds), timeKey(at.at, at.queue),
-			b.seconds[at]); err != nil {
+		key := timeKey(at.at, at.queue)
+		if err := increase(tx.Bucket(bucketSeconds), key, b.seconds[at]); err != nil {
 			return err
 		}
 	}
@@ -236,11 +237,11 @@ func (b *batch) forget(tx *bolt.Tx) error {
 	minutes := tx.Bucket(bucketMinutes)
 	keep := b.Clock/minuteMS - keptMinutes
 	for {
-		n, err := deleteWhile(minutes, nil, before(keep))
+		keys, err := deleteWhile(minutes, nil, before(keep))
 		if err != nil {
 			return err
 		}
-		b.Rows -= n
+		b.Rows -= len(keys)
 		// Too many: a whole minute, the oldest, but never the one that still grows.
 		k, _ := minutes.Cursor().First()
 		if b.Rows <= b.maxRows || k == nil || timeOf(k) >= b.Clock/minuteMS {
@@ -248,15 +249,20 @@ func (b *batch) forget(tx *bolt.Tx) error {
 		}
 		keep = timeOf(k) + 1
 	}
-	if _, err := deleteWhile(tx.Bucket(bucketSeconds), nil,
-		before(b.Clock/secondMS-keptSeconds)); err != nil {
+	seconds := b.Clock/secondMS - keptSeconds
+	if _, err := deleteWhile(tx.Bucket(bucketSeconds), nil, before(seconds)); err != nil {
 		return err
 	}
-	if err := b.trim(tx.Bucket(bucketReplayed)); err != nil {
+	over, err := deleteWhile(tx.Bucket(bucketUntil), nil, before(b.Clock))
+	for _, k := range over {
+		if err == nil {
+			err = tx.Bucket(bucketOperations).Delete(k[8:])
+		}
+	}
+	if err != nil {
 		return err
 	}
-	_, err := deleteWhile(tx.Bucket(bucketUntil), nil, before(b.Clock), tx.Bucket(bucketOperations))
-	return err
+	return b.trim(tx.Bucket(bucketReplayed))
 }
 
 // trim drops the replays in deleted history. Within a queue they are in log order, so
@@ -270,10 +276,11 @@ func (b *batch) trim(replayed *bolt.Bucket) error {
 			return errCorrupt
 		}
 		prefix := slices.Clone(k[:len(k)-16])
-		if _, err := deleteWhile(replayed, prefix, func(k []byte) bool {
+		old := func(k []byte) bool {
 			return bytes.HasPrefix(k, prefix) &&
 				event.RefOf(event.ID(k[len(k)-16:])).Index < b.before
-		}); err != nil {
+		}
+		if _, err := deleteWhile(replayed, prefix, old); err != nil {
 			return err
 		}
 		prefix[len(prefix)-1] = 1
@@ -282,25 +289,19 @@ func (b *batch) trim(replayed *bolt.Bucket) error {
 	return nil
 }
 
-// deleteWhile deletes the keys from one on while match returns true, and in other buckets
-// the same keys without the time before them.
-func deleteWhile(b *bolt.Bucket, from []byte, match func([]byte) bool, also ...*bolt.Bucket) (int,
-	error) {
+// deleteWhile deletes the keys from one on while match returns true, and returns them.
+func deleteWhile(
+	b *bolt.Bucket, from []byte, match func([]byte) bool,
+) (keys [][]byte, err error) {
 	// Collected first: a bbolt cursor may skip keys when it deletes under way.
-	var keys [][]byte
 	c := b.Cursor()
 	for k, _ := c.Seek(from); k != nil && match(k); k, _ = c.Next() {
 		keys = append(keys, slices.Clone(k))
 	}
 	for _, k := range keys {
-		for _, o := range also {
-			if err := o.Delete(k[8:]); err != nil {
-				return 0, err
-			}
-		}
 		if err := b.Delete(k); err != nil {
-			return 0, err
+			return nil, err
 		}
 	}
-	return len(keys), nil
+	return keys, nil
 }

@@ -66,26 +66,20 @@ type Source interface {
 	Begins() (index uint64, clock int64)
 }
 
-// Options of a Store. The zero value is right in production.
-type Options struct {
-	// Interval is the least time between two transactions while the log grows
-	// slowly: a second if 0, none if negative.
-	Interval time.Duration
-	// MaxEvents ends a batch, so that catching up takes bounded memory; an
-	// operation, of which each takes some, counts as several.
-	MaxEvents int
-	// MaxRows bounds what is kept by minute and queue: a day of it, or less
-	// where thousands of queues are busy. All openings of a file use the same.
-	MaxRows int
-	Logger  *slog.Logger
-}
-
 // Store holds the read models of one node. Its methods may be called from any
 // goroutine; Follow from one at a time.
 type Store struct {
-	path    string
-	cluster string
-	opts    Options
+	path, cluster string
+	logger        *slog.Logger
+
+	// interval is the least time between two transactions while the log grows slowly.
+	interval time.Duration
+	// maxEvents ends a batch, so that catching up takes bounded memory; an operation, of which
+	// each takes some, counts as several.
+	maxEvents int
+	// maxRows bounds what is kept by minute and queue: a day of it, or less where thousands of
+	// queues are busy.
+	maxRows int
 
 	// mu is held for reading inside a transaction, and for
 	// writing while the file is exchanged or at changes.
@@ -101,26 +95,17 @@ const waitForFile = time.Second
 // Open opens the read models in the file at path for the cluster with this id, or creates
 // new ones if there are none, or if they are damaged or belong to another cluster. The
 // caller holds the data directory's lock.
-func Open(path, cluster string, opts Options) (*Store, error) {
-	if opts.Interval == 0 {
-		opts.Interval = time.Second
+func Open(path, cluster string, logger *slog.Logger) (*Store, error) {
+	s := &Store{
+		path: path, cluster: cluster, logger: logger, changed: make(chan struct{}),
+		interval: time.Second, maxEvents: 500_000, maxRows: 200_000,
 	}
-	if opts.MaxEvents == 0 {
-		opts.MaxEvents = 500_000
-	}
-	if opts.MaxRows == 0 {
-		opts.MaxRows = 200_000
-	}
-	if opts.Logger == nil {
-		opts.Logger = slog.New(slog.DiscardHandler)
-	}
-	s := &Store{path: path, cluster: cluster, opts: opts, changed: make(chan struct{})}
 	err := s.open()
 	if err == nil && s.at.Cluster != cluster {
 		err = fmt.Errorf("%w: it is cluster %.64q's", errCorrupt, s.at.Cluster)
 	}
 	if errors.Is(err, errCorrupt) {
-		opts.Logger.Warn("rebuilding read models", "file", path, "reason", err)
+		logger.Warn("rebuilding read models", "file", path, "reason", err)
 		err = s.begin()
 	}
 	if err != nil {
@@ -219,7 +204,7 @@ func (s *Store) discard(db *bolt.DB, reason error) error {
 	case db != nil && db != s.db:
 		return nil
 	}
-	s.opts.Logger.Warn("rebuilding read models", "file", s.path, "reason", reason)
+	s.logger.Warn("rebuilding read models", "file", s.path, "reason", reason)
 	err := s.begin()
 	s.notify()
 	return err
@@ -261,11 +246,9 @@ func (s *Store) Follow(ctx context.Context, src Source) error {
 
 // pause waits for the interval.
 func (s *Store) pause(ctx context.Context) {
-	if s.opts.Interval > 0 {
-		select {
-		case <-time.After(s.opts.Interval):
-		case <-ctx.Done():
-		}
+	select {
+	case <-time.After(s.interval):
+	case <-ctx.Done():
 	}
 }
 
@@ -276,16 +259,14 @@ func (s *Store) rest(ctx context.Context, src Source) error {
 	index, changed := s.at.Position, s.changed
 	s.mu.RUnlock()
 	wait, cancel := context.WithCancel(ctx)
-	var watch sync.WaitGroup
-	defer watch.Wait()
 	defer cancel()
-	watch.Go(func() {
+	go func() {
 		select {
 		case <-changed:
 			cancel()
 		case <-wait.Done():
 		}
-	})
+	}()
 	s.pause(wait)
 	err := src.Wait(wait, index)
 	if wait.Err() != nil {
@@ -322,13 +303,13 @@ func (s *Store) compare(src Source) error {
 // catchUp counts a batch, and reports whether the log may hold more already.
 func (s *Store) catchUp(ctx context.Context, src Source) (more bool, err error) {
 	s.mu.RLock()
-	b := newBatch(s.at, s.opts.MaxRows)
+	b := newBatch(s.at, s.maxRows)
 	b.db = s.db
 	s.mu.RUnlock()
 	if b.Position == 0 {
 		_, b.Clock = src.Begins()
 	}
-	if more, err = b.read(ctx, src, s.opts.MaxEvents); err != nil || b.Position == b.from {
+	if more, err = b.read(ctx, src, s.maxEvents); err != nil || b.Position == b.from {
 		return false, err
 	}
 	if err = s.commit(b); errors.Is(err, errCorrupt) {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"log/slog"
 	"maps"
 	"os"
 	"path/filepath"
@@ -238,13 +239,12 @@ func same(t testing.TB, s *Store, blocks []*event.Block) {
 
 const cluster = "cluster-1"
 
-func openStore(t testing.TB, path string, opts Options) *Store {
+// openStore opens read models that are written without pauses.
+func openStore(t testing.TB, path string) *Store {
 	t.Helper()
-	if opts.Interval == 0 {
-		opts.Interval = -1
-	}
-	s, err := Open(path, cluster, opts)
+	s, err := Open(path, cluster, slog.New(slog.DiscardHandler))
 	must(t, err)
+	s.interval = 0
 	return s
 }
 
@@ -308,7 +308,13 @@ func TestFold(t *testing.T) {
 		run++
 		blocks := history(rt)
 		path := filepath.Join(dir, fmt.Sprint(run, ".db"))
-		s := openStore(t, path, Options{MaxEvents: rapid.IntRange(1, 20).Draw(rt, "batch")})
+		batch := rapid.IntRange(1, 20).Draw(rt, "batch")
+		open := func() *Store {
+			s := openStore(t, path)
+			s.maxEvents = batch
+			return s
+		}
+		s := open()
 		defer func() { _ = s.Close(); _ = os.Remove(path) }()
 		src := newLog()
 		for done := 0; done < len(blocks); {
@@ -324,10 +330,10 @@ func TestFold(t *testing.T) {
 				_ = s.Close()
 				_ = os.Remove(path)
 				path = killed
-				s = openStore(t, path, s.opts)
+				s = open()
 			case 1: // stopped
 				_ = s.Close()
-				s = openStore(t, path, s.opts)
+				s = open()
 			case 2:
 				must(t, s.Rebuild())
 			}
@@ -340,7 +346,8 @@ func TestFold(t *testing.T) {
 // TestRebuildWhileFollowing: what follows counts anew at once, also where the log
 // does not grow, and never on top of what was counted before.
 func TestRebuildWhileFollowing(t *testing.T) {
-	s := openStore(t, filepath.Join(t.TempDir(), "p.db"), Options{MaxEvents: 3})
+	s := openStore(t, filepath.Join(t.TempDir(), "p.db"))
+	s.maxEvents = 3
 	defer s.Close()
 	src := newLog()
 	ctx, stop := context.WithCancel(context.Background())
@@ -388,7 +395,7 @@ func TestMessagesPerMinute(t *testing.T) {
 		block(3, start+40_000, 0, enqueued("a", 4)...),
 		block(4, start+40_000, 0, enqueued("b", 8)...),
 	)
-	s := openStore(t, filepath.Join(t.TempDir(), "p.db"), Options{})
+	s := openStore(t, filepath.Join(t.TempDir(), "p.db"))
 	defer s.Close()
 	catchUp(t, s, src)
 	for _, c := range []struct {
@@ -423,7 +430,7 @@ func TestQueries(t *testing.T) {
 			event.Event{Type: event.DeadLettered, Queue: "a", Reason: event.ReasonRejected},
 			event.Event{Type: event.AnswerKept, Alias: key, Kind: "enqueue", Until: start + 100_000}),
 	)
-	s := openStore(t, filepath.Join(t.TempDir(), "p.db"), Options{})
+	s := openStore(t, filepath.Join(t.TempDir(), "p.db"))
 	defer s.Close()
 	catchUp(t, s, src)
 
@@ -473,7 +480,7 @@ func TestReplayed(t *testing.T) {
 		block(7, start, 0, event.Event{Type: event.QueueDeleted, Queue: "a"}),
 		block(8, start, 0, replayed(8, 0, "a", "a"), replayed(8, 1, "", "a")),
 	)
-	s := openStore(t, filepath.Join(t.TempDir(), "p.db"), Options{})
+	s := openStore(t, filepath.Join(t.TempDir(), "p.db"))
 	defer s.Close()
 	catchUp(t, s, src)
 	told := func(after event.ID, limit int) (ids []event.ID) {
@@ -509,7 +516,8 @@ func TestReplayed(t *testing.T) {
 // oldest minutes, and the bookkeeping stays right.
 func TestMinutesAreBounded(t *testing.T) {
 	const queues, keptRows = 500, 4000
-	s := openStore(t, filepath.Join(t.TempDir(), "p.db"), Options{MaxRows: keptRows + queues - 1, MaxEvents: 700})
+	s := openStore(t, filepath.Join(t.TempDir(), "p.db"))
+	s.maxRows, s.maxEvents = keptRows+queues-1, 700
 	defer s.Close()
 	src := newLog()
 	for m := range 10 {
@@ -536,7 +544,7 @@ func TestBeginsAnew(t *testing.T) {
 	blocks := []*event.Block{block(1, start, 0, enqueued("a", 2)...), block(2, start, 0, enqueued("a", 3)...)}
 	for name, spoil := range map[string]func(t *testing.T, path string) *memLog{
 		"another cluster": func(t *testing.T, path string) *memLog {
-			s, err := Open(path, "cluster-2", Options{})
+			s, err := Open(path, "cluster-2", slog.New(slog.DiscardHandler))
 			must(t, err)
 			_ = s.Close()
 			return newLog(blocks...)
@@ -554,7 +562,7 @@ func TestBeginsAnew(t *testing.T) {
 			return newLog(blocks...)
 		},
 		"newer format": func(t *testing.T, path string) *memLog {
-			s := openStore(t, path, Options{})
+			s := openStore(t, path)
 			defer s.Close()
 			if err := s.db.Update(func(tx *bolt.Tx) error {
 				return put(tx.Bucket(bucketMeta), keyState, state{Format: format + 1, Cluster: cluster, Position: 2})
@@ -566,11 +574,11 @@ func TestBeginsAnew(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "p.db")
-			s := openStore(t, path, Options{})
+			s := openStore(t, path)
 			catchUp(t, s, newLog(blocks...))
 			must(t, s.Close())
 			src := spoil(t, path)
-			s = openStore(t, path, Options{})
+			s = openStore(t, path)
 			defer s.Close()
 			catchUp(t, s, src)
 			same(t, s, src.blocks)
@@ -583,7 +591,7 @@ func TestBeginsAnew(t *testing.T) {
 func TestHistoryDeleted(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "p.db")
 	blocks := []*event.Block{block(1, start, 0, enqueued("a", 2)...), block(2, start, 0, enqueued("a", 3)...)}
-	s := openStore(t, path, Options{})
+	s := openStore(t, path)
 	defer s.Close()
 	catchUp(t, s, newLog(blocks...))
 	more := block(4, start, 0, enqueued("a", 4)...)
@@ -596,7 +604,7 @@ func TestHistoryDeleted(t *testing.T) {
 func TestFlippedBit(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "p.db")
 	src := newLog(block(1, start, 0, enqueued("needle-in-the-file", 2)...))
-	s := openStore(t, path, Options{})
+	s := openStore(t, path)
 	catchUp(t, s, src)
 	_ = s.Close()
 
@@ -617,7 +625,7 @@ func TestFlippedBit(t *testing.T) {
 	}
 	must(t, os.WriteFile(path, b, 0o600))
 
-	s = openStore(t, path, Options{})
+	s = openStore(t, path)
 	defer s.Close()
 	if _, err := s.Minutes("needle-in-the-file", start, start+60_000); !errors.Is(err, errCorrupt) {
 		t.Fatalf("read a flipped value as good: %v", err)
@@ -641,7 +649,7 @@ func TestFlippedBit(t *testing.T) {
 func TestFlippedFreelist(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "p.db")
 	src := newLog(block(1, start, 0, enqueued("q", 2)...))
-	s := openStore(t, path, Options{})
+	s := openStore(t, path)
 	catchUp(t, s, src)
 	_ = s.Close()
 
@@ -663,7 +671,7 @@ func TestFlippedFreelist(t *testing.T) {
 	}
 	must(t, os.WriteFile(path, b, 0o600))
 
-	s = openStore(t, path, Options{})
+	s = openStore(t, path)
 	defer s.Close()
 	src.append(block(2, start, 0, enqueued("q", 1)...))
 	catchUp(t, s, src)
@@ -673,7 +681,7 @@ func TestFlippedFreelist(t *testing.T) {
 // TestSourceFails: a log that can't be read ends Follow, and what was counted
 // stays.
 func TestSourceFails(t *testing.T) {
-	s := openStore(t, filepath.Join(t.TempDir(), "p.db"), Options{})
+	s := openStore(t, filepath.Join(t.TempDir(), "p.db"))
 	defer s.Close()
 	src := newLog(block(1, start, 0, enqueued("a", 1)...))
 	catchUp(t, s, src)
@@ -685,7 +693,7 @@ func TestSourceFails(t *testing.T) {
 }
 
 func TestClosed(t *testing.T) {
-	s := openStore(t, filepath.Join(t.TempDir(), "p.db"), Options{})
+	s := openStore(t, filepath.Join(t.TempDir(), "p.db"))
 	must(t, s.Close())
 	must(t, s.Close())
 	if _, err := s.QueueTotals("a"); !errors.Is(err, errClosed) {

@@ -139,8 +139,8 @@ func (l *Log) write(b *rawBlock) (sealed bool, err error) {
 
 // check returns the size of b on disk, or an error if it is invalid.
 func (l *Log) check(b *rawBlock) (int64, error) {
-	if b.Index <= l.head {
-		return 0, fmt.Errorf("the log's head is at %d already", l.head)
+	if head := l.end().Last; b.Index <= head {
+		return 0, fmt.Errorf("the log's head is at %d already", head)
 	}
 	size, last := int64(blockSize+trailerSize), l.w.lastID
 	for i := range b.Records {
@@ -181,9 +181,9 @@ func (l *Log) rotate(active *segment, first uint64) (*segment, error) {
 		}
 	}
 	seg := newSegment(first)
-	seg.continues(&SegmentInfo{Last: l.head, Chain: l.chain, Clock: l.clock,
-		SegmentSize: l.segSize})
-	seg.Size, seg.index = headerSize, &memIndex{}
+	seg.continues(l.end())
+	seg.Last, seg.Chain, seg.Clock = seg.PrevIndex, seg.PrevChain, seg.PrevClock
+	seg.SegmentSize, seg.Size, seg.index = l.segSize, headerSize, &memIndex{}
 	file, err := l.fs.Create(path.Join(l.dir, seg.Name))
 	if err != nil {
 		return nil, fmt.Errorf("create segment %s: %w", seg.Name, err)
@@ -210,7 +210,7 @@ func (l *Log) encode(b *rawBlock, seg *segment, size int64, fresh bool) (buf []b
 	buf = buf[:start+blockSize]
 	h.put(buf[start:], seg.salt)
 	sha := sha256.New()
-	sha.Write(l.chain[:])
+	sha.Write(seg.Chain[:])
 	sha.Write(buf[start : start+28])
 	offs = make([]uint32, len(b.Records))
 	for i := range b.Records {
@@ -230,12 +230,10 @@ func (l *Log) encode(b *rawBlock, seg *segment, size int64, fresh bool) (buf []b
 func (l *Log) publish(b *rawBlock, seg *segment, raw []byte, offs []uint32, fresh bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	before := l.clock
-	l.clock = max(l.clock, b.Time)
-	off := seg.Size
-	seg.index.(*memIndex).add(b, before, l.clock, off, offs)
+	off, clock := seg.Size, max(seg.Clock, b.Time)
+	seg.index.(*memIndex).add(b, seg.Clock, clock, off, offs)
 	seg.Size += int64(len(raw))
-	seg.Last, seg.Chain, seg.Clock = b.Index, b.Chain, l.clock
+	seg.Last, seg.Chain, seg.Clock = b.Index, b.Chain, clock
 	if n := len(b.Records); n > 0 {
 		seg.lastID = b.Records[n-1].ID
 		l.w.lastID = seg.lastID
@@ -243,7 +241,6 @@ func (l *Log) publish(b *rawBlock, seg *segment, raw []byte, offs []uint32, fres
 	if fresh {
 		l.segments = append(l.segments, seg)
 	}
-	l.head, l.chain = b.Index, b.Chain
 	l.cache.add(cached{b.Index, off, raw, offs})
 	l.wake()
 }

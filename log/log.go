@@ -62,9 +62,6 @@ type Log struct {
 
 	mu       sync.RWMutex
 	segments []*segment // by first index; the last one is active. Changed with writer.writeMu too
-	head     uint64     // index of the newest block; 0 = none
-	chain    [32]byte   // there
-	clock    int64      // running maximum of the blocks' times
 	cache    cache
 	changed  chan struct{} // closed at the next Append; nil when nobody waits
 	broken   error         // the first failed write or sync
@@ -128,7 +125,17 @@ func (l *Log) Head() uint64 {
 func (l *Log) Tip() (index uint64, chain [32]byte) {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
-	return l.head, l.chain
+	end := l.end()
+	return end.Last, end.Chain
+}
+
+// end returns the active segment, which says how the log ends; zeros in an empty log. The caller
+// holds l.mu or writer.writeMu.
+func (l *Log) end() *SegmentInfo {
+	if len(l.segments) == 0 {
+		return &SegmentInfo{}
+	}
+	return &l.segments[len(l.segments)-1].SegmentInfo
 }
 
 // Begins returns the index of the newest block that retention has deleted, and
@@ -153,7 +160,7 @@ func (l *Log) DeletedBefore() (index uint64, deleted bool) {
 func (l *Log) Clock() int64 {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
-	return l.clock
+	return l.end().Clock
 }
 
 // First returns the lowest index that is still held, or 0.
@@ -200,7 +207,7 @@ func (l *Log) Wait(ctx context.Context, index uint64) error {
 	for {
 		l.mu.Lock()
 		switch {
-		case l.head > index:
+		case l.end().Last > index:
 			l.mu.Unlock()
 			return nil
 		case l.closed:

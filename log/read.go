@@ -188,7 +188,7 @@ func (l *Log) newest(table int, key [16]byte, from uint64) (event.Ref, bool, err
 	}
 	l.mu.RLock()
 	segments := l.segments // elements are never changed in place
-	head := l.head
+	head := l.end().Last
 	l.mu.RUnlock()
 	for i := len(segments) - 1; i >= 0; i-- {
 		seg := segments[i]
@@ -214,7 +214,7 @@ func (l *Log) newest(table int, key [16]byte, from uint64) (event.Ref, bool, err
 func (l *Log) SeekTime(ms int64) (index uint64, ok bool, err error) {
 	defer wrap(&err, "seek time %d", ms)
 	l.mu.RLock()
-	if len(l.segments) == 0 || l.clock < ms {
+	if len(l.segments) == 0 || l.end().Clock < ms {
 		l.mu.RUnlock()
 		return 0, false, nil
 	}

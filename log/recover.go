@@ -149,17 +149,14 @@ func (r *recovery) read() (err error) {
 	if r.verifier != nil {
 		r.verifier.report.Tail = r.tail
 	}
-	if n := len(r.segments); n > 0 {
-		last := r.segments[n-1]
-		r.head, r.chain, r.clock = last.Last, last.Chain, last.Clock
-		r.segSize = last.SegmentSize
+	end := r.end()
+	if end.SegmentSize > 0 {
+		r.segSize = end.SegmentSize
 	}
-	if r.head < r.opts.Durable {
-		e := &CorruptionError{LastGood: r.head, Reason: fmt.Sprintf(
-			"the log ends at index %d, but was durable up to %d", r.head, r.opts.Durable)}
-		if n := len(r.segments); n > 0 {
-			e.Segment, e.Offset = r.segments[n-1].Name, r.segments[n-1].Size
-		}
+	if end.Last < r.opts.Durable {
+		e := &CorruptionError{Segment: end.Name, Offset: end.Size, LastGood: end.Last,
+			Reason: fmt.Sprintf("the log ends at index %d, but was durable up to %d", end.Last,
+				r.opts.Durable)}
 		if r.tail != nil {
 			e.Segment, e.Offset, e.Reason = r.tail.Segment, r.tail.Offset,
 				r.tail.Reason+"; "+e.Reason

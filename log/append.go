@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"path"
 	"slices"
 	"sync"
 
@@ -184,7 +183,7 @@ func (l *Log) rotate(active *segment, first uint64) (*segment, error) {
 	seg.continues(l.end())
 	seg.Last, seg.Chain, seg.Clock = seg.PrevIndex, seg.PrevChain, seg.PrevClock
 	seg.SegmentSize, seg.Size, seg.index = l.segSize, headerSize, &memIndex{}
-	file, err := l.fs.Create(path.Join(l.dir, seg.Name))
+	file, err := l.fs.Create(l.path(seg.Name))
 	if err != nil {
 		return nil, fmt.Errorf("create segment %s: %w", seg.Name, err)
 	}
@@ -338,7 +337,7 @@ func (l *Log) writeSides() error {
 func (l *Log) writeSide(seg *segment, mem *memIndex) error {
 	name := SideFileName(seg.First)
 	b := encodeSide(seg, mem) // a sealed segment does not change any more
-	err := vfs.WriteFile(l.fs, path.Join(l.dir, name), b)
+	err := vfs.WriteFile(l.fs, l.path(name), b)
 	l.files.forget(name)
 	if err != nil {
 		return err
@@ -408,5 +407,5 @@ func (l *Log) deleteFirst() error {
 // remove removes a file of the log.
 func (l *Log) remove(name string) error {
 	l.files.forget(name)
-	return l.fs.Remove(path.Join(l.dir, name))
+	return l.fs.Remove(l.path(name))
 }

@@ -67,7 +67,7 @@ func (l *Log) Erase(refs []event.Ref) (err error) {
 	if len(list) == 0 {
 		return nil
 	}
-	err = vfs.WriteFile(l.fs, path.Join(l.dir, eraseList), encodeErasures(list))
+	err = vfs.WriteFile(l.fs, l.path(eraseList), encodeErasures(list))
 	if err == nil {
 		err = l.overwrite(list)
 	}
@@ -106,17 +106,16 @@ func (l *Log) erasureOf(ref event.Ref) (e erasure, ok bool, err error) {
 func (l *Log) overwrite(list []erasure) error {
 	slices.SortFunc(list, func(a, b erasure) int { return cmp.Compare(a.first, b.first) })
 	for len(list) > 0 {
-		first := list[0].first
-		n := slices.IndexFunc(list, func(e erasure) bool { return e.first != first })
-		if n < 0 {
-			n = len(list)
+		n := 1
+		for n < len(list) && list[n].first == list[0].first {
+			n++
 		}
-		if err := l.overwriteIn(SegmentName(first), list[:n]); err != nil {
+		if err := l.overwriteIn(SegmentName(list[0].first), list[:n]); err != nil {
 			return err
 		}
 		list = list[n:]
 	}
-	if err := l.fs.Remove(path.Join(l.dir, eraseList)); err != nil {
+	if err := l.remove(eraseList); err != nil {
 		return err
 	}
 	return l.fs.SyncDir(l.dir)
@@ -124,9 +123,11 @@ func (l *Log) overwrite(list []erasure) error {
 
 // overwriteIn overwrites contents in one segment, durably.
 func (l *Log) overwriteIn(name string, list []erasure) error {
-	f, err := l.fs.OpenReadWrite(path.Join(l.dir, name))
+	f, err := l.fs.OpenReadWrite(l.path(name))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil // retention was faster, before the crash
+	} else if err != nil {
+		return err
 	}
 	for i := 0; i < len(list) && err == nil; i++ {
 		_, err = f.WriteAt(appendErased(nil, list[i].n), list[i].off)
@@ -134,10 +135,7 @@ func (l *Log) overwriteIn(name string, list []erasure) error {
 	if err == nil {
 		err = f.Sync()
 	}
-	if f != nil {
-		err = errors.Join(err, f.Close())
-	}
-	return err
+	return errors.Join(err, f.Close())
 }
 
 // finishErasure completes an erasure that a crash interrupted.
@@ -158,7 +156,7 @@ func (l *Log) finishErasure() error {
 // checkErasure checks that the segment is the one the list was written for.
 func (l *Log) checkErasure(e erasure) error {
 	seg := newSegment(e.first)
-	size, err := l.files.size(seg.Name)
+	size, err := l.size(seg.Name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -174,7 +172,7 @@ func (l *Log) checkErasure(e erasure) error {
 
 func encodeErasures(list []erasure) []byte {
 	b := make([]byte, preambleSize, preambleSize+len(list)*eraseSize+4)
-	putPreamble(b, eraseMagic, formatVersion)
+	putPreamble(b, eraseMagic)
 	for _, e := range list {
 		b = le.AppendUint64(b, e.first)
 		b = le.AppendUint32(b, uint32(e.off))
@@ -191,21 +189,14 @@ func readErasures(fsys vfs.FS, dir string) ([]erasure, error) {
 	} else if err != nil {
 		return nil, err
 	}
-	wrong := func(reason string) error {
-		return &CorruptionError{Segment: eraseList,
-			Reason: reason}
-	}
 	if len(b) < preambleSize+4 || (len(b)-preambleSize-4)%eraseSize != 0 {
-		return nil, wrong("wrong length")
+		return nil, &CorruptionError{Segment: eraseList, Reason: "wrong length"}
 	}
-	if err := checkPreamble(b, eraseMagic, eraseList, formatVersion); err != nil {
-		if _, ok := errors.AsType[*VersionError](err); ok {
-			return nil, err
-		}
-		return nil, wrong(err.Error())
+	if err := checkPreamble(b, eraseMagic, eraseList); err != nil {
+		return nil, err
 	}
 	if crc(b[preambleSize:len(b)-4]) != le.Uint32(b[len(b)-4:]) {
-		return nil, wrong("wrong checksum")
+		return nil, &CorruptionError{Segment: eraseList, Reason: "wrong checksum"}
 	}
 	list := []erasure{}
 	for b = b[preambleSize : len(b)-4]; len(b) > 0; b = b[eraseSize:] {

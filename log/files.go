@@ -50,27 +50,12 @@ func (s *fileCache) get(name string) (vfs.File, error) {
 	return f, err
 }
 
-func (s *fileCache) readAt(name string, b []byte, off int64) (int, error) {
-	for {
-		f, err := s.get(name)
-		if err != nil {
-			return 0, err
-		}
-		n, err := f.ReadAt(b, off)
-		if !errors.Is(err, fs.ErrClosed) { // to make room, since get
-			return n, err
-		}
-	}
-}
-
 // forget closes a file that was removed or replaced.
 func (s *fileCache) forget(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.open.Remove(name)
 }
-
-func (s *fileCache) size(name string) (int64, error) { return s.fs.Stat(path.Join(s.dir, name)) }
 
 func (s *fileCache) close() {
 	s.mu.Lock()
@@ -87,13 +72,26 @@ type segmentFile struct {
 	first uint64
 }
 
-func (f segmentFile) ReadAt(b []byte, off int64) (int, error) {
-	n, err := f.l.files.readAt(f.name, b, off)
-	if errors.Is(err, fs.ErrNotExist) && f.l.First() > f.first {
-		err = ErrGone
+// ReadAt implements io.ReaderAt.
+func (f segmentFile) ReadAt(b []byte, off int64) (n int, err error) {
+	for {
+		var file vfs.File
+		if file, err = f.l.files.get(f.name); err == nil {
+			n, err = file.ReadAt(b, off)
+		}
+		switch {
+		case errors.Is(err, fs.ErrClosed):
+			continue // to make room for others, since get
+		case errors.Is(err, fs.ErrNotExist) && f.l.First() > f.first:
+			err = ErrGone
+		}
+		return n, err
 	}
-	return n, err
 }
+
+func (l *Log) path(name string) string { return path.Join(l.dir, name) }
+
+func (l *Log) size(name string) (int64, error) { return l.fs.Stat(l.path(name)) }
 
 func (l *Log) file(seg *segment) segmentFile { return segmentFile{l, seg.Name, seg.First} }
 

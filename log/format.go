@@ -104,33 +104,34 @@ func saltedCRC(salt uint32, b []byte) uint32 {
 }
 
 // putPreamble writes the 16 bytes that begin every file of the log.
-func putPreamble(b []byte, magic string, version uint32) {
+func putPreamble(b []byte, magic string) {
 	copy(b, magic)
-	le.PutUint32(b[8:], version)
+	le.PutUint32(b[8:], formatVersion)
 	le.PutUint32(b[12:], crc(b[:12]))
 }
 
 // checkPreamble checks a file's first 16 bytes. It returns a *VersionError for a newer
-// version, or another error.
-func checkPreamble(b []byte, magic, file string, known uint32) error {
-	switch {
-	case string(b[:8]) != magic:
-		return fmt.Errorf("wrong magic")
-	case crc(b[:12]) != le.Uint32(b[12:]):
-		return fmt.Errorf("wrong checksum of the version")
-	}
+// version, and a *CorruptionError for what is wrong.
+func checkPreamble(b []byte, magic, file string) error {
+	reason := ""
 	switch v := le.Uint32(b[8:]); {
-	case v > known:
-		return &VersionError{File: file, Version: v, Known: known}
+	case string(b[:8]) != magic:
+		reason = "wrong magic"
+	case crc(b[:12]) != le.Uint32(b[12:]):
+		reason = "wrong checksum of the version"
+	case v > formatVersion:
+		return &VersionError{File: file, Version: v, Known: formatVersion}
 	case v == 0:
-		return fmt.Errorf("format version 0")
+		reason = "format version 0"
+	default:
+		return nil
 	}
-	return nil
+	return &CorruptionError{Segment: file, Reason: reason}
 }
 
 // putHeader writes the segment's header and sets its salt.
 func (s *segment) putHeader(b []byte) {
-	putPreamble(b, segmentMagic, formatVersion)
+	putPreamble(b, segmentMagic)
 	le.PutUint64(b[16:], uint64(s.SegmentSize))
 	le.PutUint64(b[24:], s.First)
 	le.PutUint64(b[32:], s.PrevIndex)
@@ -196,8 +197,7 @@ func parseBlockHeader(b []byte, salt uint32) (h blockHeader, reason string) {
 	h.index = le.Uint64(b[12:])
 	h.time = int64(le.Uint64(b[20:]))
 	if int64(h.length) > maxBlock || int64(h.count)*recordMinimum > int64(h.length) ||
-		h.count == 0 &&
-			h.length != 0 {
+		h.count == 0 && h.length != 0 {
 		return h, "impossible block header"
 	}
 	return h, ""

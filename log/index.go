@@ -143,7 +143,7 @@ func (m *memIndex) sorted(table int) []keyed {
 // wrong.
 func (l *Log) loadSide(seg *segment, size int64) error {
 	name := SideFileName(seg.First)
-	fileSize, err := l.files.size(name)
+	fileSize, err := l.size(name)
 	var s *sideFile
 	if err == nil {
 		s, err = openSide(segmentFile{l, name, seg.First}, fileSize, name)

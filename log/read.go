@@ -66,11 +66,16 @@ func wrap(err *error, format string, args ...any) {
 	}
 }
 
-// before returns the position of the last segment that begins at or before
-// index, or -1. Called with l.mu held.
-func (l *Log) before(index uint64) int {
-	return sort.Search(len(l.segments),
-		func(i int) bool { return l.segments[i].First > index }) - 1
+// from returns the segment of the first block with an index from index on, and its size; nil if
+// there is none.
+func (l *Log) from(index uint64) (seg *segment, size int64) {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	i := sort.Search(len(l.segments), func(i int) bool { return l.segments[i].Last >= index })
+	if i == len(l.segments) {
+		return nil, 0
+	}
+	return l.segments[i], l.segments[i].Size
 }
 
 func (l *Log) record(ref event.Ref) (r record, err error) {
@@ -112,19 +117,14 @@ func (l *Log) record(ref event.Ref) (r record, err error) {
 
 // at returns a cursor over the segment in which index lies.
 func (l *Log) at(index uint64) (*cursor, error) {
-	l.mu.RLock()
-	i := l.before(index)
-	switch {
-	case i < 0 && len(l.segments) > 0 && index <= l.segments[0].PrevIndex && index > 0:
-		l.mu.RUnlock()
+	switch seg, size := l.from(index); {
+	case seg != nil && index > 0 && index <= seg.PrevIndex:
 		return nil, ErrGone
-	case i < 0 || index > l.segments[i].Last:
-		l.mu.RUnlock()
+	case seg == nil || index < seg.First:
 		return nil, ErrNotFound
+	default:
+		return l.cursor(seg, size), nil
 	}
-	seg, size := l.segments[i], l.segments[i].Size
-	l.mu.RUnlock()
-	return l.cursor(seg, size), nil
 }
 
 // ChainAt returns the chain after the last block with an index up to index. It
@@ -170,7 +170,9 @@ func (l *Log) upTo(index uint64) (c *cursor, end int64, err error) {
 		l.mu.RUnlock()
 		return nil, 0, ErrNotFound
 	}
-	seg := l.segments[max(l.before(index), 0)]
+	// The last one that begins up to index.
+	seg := l.segments[max(0, sort.Search(len(l.segments),
+		func(i int) bool { return l.segments[i].First > index })-1)]
 	last, size := seg.Last, seg.Size
 	l.mu.RUnlock()
 	if c = l.cursor(seg, size); index >= last {

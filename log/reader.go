@@ -3,7 +3,6 @@ package log
 import (
 	"fmt"
 	"io"
-	"sort"
 )
 
 // readChunk is how much a reader reads at once.
@@ -66,7 +65,16 @@ func (r *reader) read() (rawBlock, error) {
 		case closed:
 			return rawBlock{}, ErrClosed
 		case r.scan.off < limit:
-			return r.block(limit)
+			r.scan.win.limit, r.scan.block.Records = limit, nil
+			d, err := r.scan.next()
+			if d != nil {
+				err = r.scan.corrupt(d)
+			}
+			if err != nil {
+				return rawBlock{}, err
+			}
+			r.from, r.seen = r.scan.last+1, true
+			return r.scan.block, nil
 		case active:
 			return rawBlock{}, io.EOF
 		}
@@ -77,14 +85,10 @@ func (r *reader) read() (rawBlock, error) {
 // find positions the scan at the next block.
 func (r *reader) find() error {
 	l := r.l
-	l.mu.RLock()
-	i := sort.Search(len(l.segments), func(i int) bool { return l.segments[i].Last >= r.from })
-	if i == len(l.segments) {
-		l.mu.RUnlock()
+	seg, size := l.from(r.from)
+	if seg == nil {
 		return io.EOF
 	}
-	seg, size := l.segments[i], l.segments[i].Size
-	l.mu.RUnlock()
 	if r.seen && r.from <= seg.PrevIndex {
 		return ErrGone
 	}
@@ -103,18 +107,4 @@ func (r *reader) find() error {
 	}
 	r.seg, r.scan = seg, sc
 	return nil
-}
-
-// block returns the next block of the scan.
-func (r *reader) block(limit int64) (rawBlock, error) {
-	r.scan.win.limit, r.scan.block.Records = limit, nil
-	d, err := r.scan.next()
-	if d != nil {
-		err = r.scan.corrupt(d)
-	}
-	if err != nil {
-		return rawBlock{}, err
-	}
-	r.from, r.seen = r.scan.last+1, true
-	return r.scan.block, nil
 }

@@ -170,7 +170,7 @@ func (r *recovery) read() (err error) {
 // before.
 func (r *recovery) load(i int) (size int64, err error) {
 	seg := r.segments[i]
-	size, err = r.files.size(seg.Name)
+	size, err = r.size(seg.Name)
 	if err == nil {
 		err = loadHeader(r.file(seg), size, seg)
 	}
@@ -194,24 +194,18 @@ func loadHeader(f io.ReaderAt, size int64, seg *segment) error {
 	if _, err := readFull(f, b, 0); err != nil {
 		return err
 	}
-	wrong := func(reason string) error {
-		return &CorruptionError{Segment: seg.Name,
-			Reason: reason}
-	}
 	if len(b) >= preambleSize {
-		// Before anything else: a newer version may look different behind this.
-		if err := checkPreamble(b, segmentMagic, seg.Name, formatVersion); err != nil {
-			if _, ok := errors.AsType[*VersionError](err); ok {
-				return err
-			}
-			return wrong(err.Error())
+		// Before anything else: a newer version may look different after this.
+		if err := checkPreamble(b, segmentMagic, seg.Name); err != nil {
+			return err
 		}
 	}
-	if len(b) < headerSize {
-		return wrong("the file ends in the segment header")
+	reason := "the file ends in the segment header"
+	if len(b) == headerSize {
+		reason = seg.parseHeader(b)
 	}
-	if reason := seg.parseHeader(b); reason != "" {
-		return wrong(reason)
+	if reason != "" {
+		return &CorruptionError{Segment: seg.Name, Reason: reason}
 	}
 	return nil
 }

@@ -40,10 +40,10 @@ func SealedSegment(fsys vfs.FS, dir string, first uint64) (_ SegmentInfo, err er
 		return SegmentInfo{}, err
 	}
 	defer l.files.close()
-	size, err := l.files.size(seg.Name)
+	size, err := l.size(seg.Name)
 	var sideSize int64
 	if err == nil {
-		sideSize, err = l.files.size(seg.SideFile)
+		sideSize, err = l.size(seg.SideFile)
 	}
 	if err == nil {
 		err = loadHeader(l.file(seg), size, seg)
@@ -87,7 +87,7 @@ func ScanSegment(
 	defer l.files.close()
 	seg := newSegment(first)
 	l.segments = []*segment{seg}
-	size, err := l.files.size(name)
+	size, err := l.size(name)
 	if err != nil {
 		return out, err
 	}

@@ -75,7 +75,7 @@ func (p pages) end() int64   { return p.off + p.entries*entrySize + p.count()*4 
 func encodeSide(s *segment, m *memIndex) []byte {
 	subjects, aliases := m.sorted(tableSubjects), m.sorted(tableAliases)
 	b := make([]byte, sideHeaderSize)
-	putPreamble(b, sideMagic, formatVersion)
+	putPreamble(b, sideMagic)
 	le.PutUint64(b[16:], uint64(s.Size))
 	le.PutUint64(b[24:], s.First)
 	le.PutUint64(b[32:], s.Last)
@@ -124,7 +124,7 @@ func openSide(r io.ReaderAt, size int64, name string) (*sideFile, error) {
 	if _, err := readFull(r, b, 0); err != nil {
 		return nil, err
 	}
-	if err := checkPreamble(b, sideMagic, name, formatVersion); err != nil {
+	if err := checkPreamble(b, sideMagic, name); err != nil {
 		return nil, err
 	}
 	if crc(b[16:128]) != le.Uint32(b[128:]) {
@@ -132,9 +132,8 @@ func openSide(r io.ReaderAt, size int64, name string) (*sideFile, error) {
 	}
 	s := &sideFile{
 		r: r, name: name, size: int64(le.Uint64(b[16:])), first: le.Uint64(b[24:]),
-		last:  le.Uint64(b[32:]),
-		clock: int64(le.Uint64(b[40:])), chain: [32]byte(b[48:]), lastID: [16]byte(b[80:]),
-		salt: le.Uint32(b[96:]),
+		last: le.Uint64(b[32:]), clock: int64(le.Uint64(b[40:])), chain: [32]byte(b[48:]),
+		lastID: [16]byte(b[80:]), salt: le.Uint32(b[96:]),
 	}
 	off := int64(sideHeaderSize)
 	for i, t := range []int{tableMarks, tableSubjects, tableAliases} {
@@ -210,8 +209,7 @@ func parseMark(b []byte) mark {
 
 func (s *sideFile) newest(table int, key [16]byte) (ref event.Ref, ok bool, err error) {
 	e, err := s.lastEntry(s.tables[table], func(e []byte) bool {
-		return bytes.Compare(e[:16],
-			key[:]) <= 0
+		return bytes.Compare(e[:16], key[:]) <= 0
 	})
 	if e == nil || err != nil || [16]byte(e) != key {
 		return event.Ref{}, false, err

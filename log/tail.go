@@ -2,7 +2,6 @@ package log
 
 import (
 	"fmt"
-	"path"
 	"strings"
 
 	"github.com/qlogd/qlogd/log/vfs"
@@ -162,7 +161,7 @@ func (r *recovery) apply() error {
 
 // reopen opens the active segment for writing and cuts it where it ends.
 func (r *recovery) reopen(seg *segment) error {
-	f, err := r.fs.OpenReadWrite(path.Join(r.dir, seg.Name))
+	f, err := r.fs.OpenReadWrite(r.path(seg.Name))
 	if err != nil {
 		return err
 	}

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"path"
 
 	"github.com/qlogd/qlogd/log/vfs"
 )
@@ -56,7 +55,7 @@ func (v *verifier) begin(r *recovery) error {
 	}
 	v.total, v.report = 0, Report{}
 	for _, seg := range r.segments {
-		size, err := r.files.size(seg.Name)
+		size, err := r.size(seg.Name)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
@@ -115,7 +114,7 @@ func (v *verifier) segment(r *recovery, seg *segment, mem *memIndex, newest bool
 		return nil
 	}
 	name := SideFileName(seg.First)
-	got, err := vfs.ReadFile(r.fs, path.Join(r.dir, name))
+	got, err := vfs.ReadFile(r.fs, r.path(name))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	} else if err != nil {

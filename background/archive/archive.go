@@ -302,12 +302,8 @@ func (a *Archive) putSegment(ctx context.Context, src *Source, s *log.SegmentInf
 	if scanned.Chain != s.Chain || scanned.Last != s.Last || scanned.PrevChain != s.PrevChain {
 		return fmt.Errorf("archive segment %s: its file differs from the log's index", s.Name)
 	}
-	f, err := src.FS.OpenRead(path.Join(src.LogDir, s.Name))
-	if err != nil {
-		return err
-	}
-	err = a.put(path.Join(logFolder, s.Name), io.NewSectionReader(f, 0, s.Size))
-	if err = errors.Join(err, f.Close()); err != nil {
+	name := path.Join(src.LogDir, s.Name)
+	if err := a.putFile(path.Join(logFolder, s.Name), src.FS, name, s.Size); err != nil {
 		return err
 	}
 	return a.put(path.Join(logFolder, s.SideFile), bytes.NewReader(scanned.Side))
@@ -427,12 +423,19 @@ func (a *Archive) writeCheckpoints(src *Source, w *Written) error {
 }
 
 func (a *Archive) putCheckpoint(src *Source, name string) (size int64, err error) {
-	if _, err := checkpoint.Verify(src.FS, src.Checkpoints, name); err != nil {
-		return 0, err
-	}
-	r, size, err := checkpoint.OpenRaw(src.FS, src.Checkpoints, name)
+	meta, err := checkpoint.Verify(src.FS, src.Checkpoints, name)
 	if err != nil {
 		return 0, err
 	}
-	return size, errors.Join(a.put(path.Join(checkpointFolder, name), r), r.Close())
+	from := path.Join(src.Checkpoints, name)
+	return meta.Size, a.putFile(path.Join(checkpointFolder, name), src.FS, from, meta.Size)
+}
+
+// putFile puts the first size bytes of another file.
+func (a *Archive) putFile(name string, fsys vfs.FS, from string, size int64) error {
+	f, err := fsys.OpenRead(from)
+	if err != nil {
+		return err
+	}
+	return errors.Join(a.put(name, io.NewSectionReader(f, 0, size)), f.Close())
 }

@@ -97,12 +97,12 @@ func (e *CorruptError) Unwrap() error { return ErrCorrupt }
 // left, which Clean removes.
 func Write(fsys vfs.FS, dir string, meta Meta, body io.WriterTo) error {
 	err := vfs.Write(fsys, path.Join(dir, meta.Name()), func(f io.Writer) error {
-		w, err := NewWriter(f, meta)
+		w, err := newWriter(f, meta)
 		if err == nil {
 			_, err = body.WriteTo(w)
 		}
 		if err == nil {
-			err = w.Close()
+			err = w.close()
 		}
 		return err
 	})
@@ -147,11 +147,16 @@ func List(fsys vfs.FS, dir string) ([]Meta, []Bad, error) {
 // verifies each chunk before it hands out a byte of it. Only a reader that came
 // to io.EOF has read a whole checkpoint.
 func Open(fsys vfs.FS, dir, name string) (Meta, io.ReadCloser, error) {
-	f, size, err := openFile(fsys, dir, name)
+	f, err := fsys.OpenRead(path.Join(dir, name))
 	if err != nil {
-		return Meta{}, nil, err
+		return Meta{}, nil, fmt.Errorf("open checkpoint: %w", err)
 	}
-	meta, body, err := NewReader(name, io.NewSectionReader(f, 0, size))
+	var meta Meta
+	var body io.Reader
+	size, err := f.Size()
+	if err == nil {
+		meta, body, err = newReader(name, io.NewSectionReader(f, 0, size))
+	}
 	if err == nil && meta.Name() != name {
 		err = &CorruptError{Name: name, Reason: "the head is that of " + meta.Name()}
 	}
@@ -168,40 +173,15 @@ type readCloser struct {
 	io.Closer
 }
 
-// OpenRaw returns the file's bytes as they are, for sending elsewhere: NewReader
-// takes them there. They are not verified here.
-func OpenRaw(fsys vfs.FS, dir, name string) (io.ReadCloser, int64, error) {
-	f, size, err := openFile(fsys, dir, name)
-	if err != nil {
-		return nil, 0, err
-	}
-	return readCloser{io.NewSectionReader(f, 0, size), f}, size, nil
-}
-
-func openFile(fsys vfs.FS, dir, name string) (vfs.File, int64, error) {
-	f, err := fsys.OpenRead(path.Join(dir, name))
-	if err != nil {
-		return nil, 0, fmt.Errorf("open checkpoint: %w", err)
-	}
-	size, err := f.Size()
-	if err != nil {
-		f.Close()
-		return nil, 0, fmt.Errorf("checkpoint %s: %w", name, err)
-	}
-	return f, size, nil
-}
-
 // Verify reads a whole checkpoint and checks every byte of it.
 func Verify(fsys vfs.FS, dir, name string) (Meta, error) {
 	meta, body, err := Open(fsys, dir, name)
 	if err != nil {
 		return Meta{}, err
 	}
-	defer body.Close()
-	if _, err := io.Copy(io.Discard, body); err != nil {
-		return Meta{}, err
-	}
-	return meta, nil
+	_, err = io.Copy(io.Discard, body)
+	body.Close()
+	return meta, err
 }
 
 // Remove deletes checkpoints, durably.

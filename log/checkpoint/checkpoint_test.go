@@ -40,18 +40,18 @@ func (s text) WriteTo(w io.Writer) (int64, error) {
 func file(t testing.TB, m Meta, body string) []byte {
 	t.Helper()
 	var b bytes.Buffer
-	w, err := NewWriter(&b, m)
+	w, err := newWriter(&b, m)
 	must(t, err)
 	if _, err := io.WriteString(w, body); err != nil {
 		t.Fatal(err)
 	}
-	must(t, w.Close())
+	must(t, w.close())
 	return b.Bytes()
 }
 
 // readAll reads a checkpoint's bytes back.
 func readAll(b []byte) (Meta, string, error) {
-	m, r, err := NewReader("test", bytes.NewReader(b))
+	m, r, err := newReader("test", bytes.NewReader(b))
 	if err != nil {
 		return m, "", err
 	}
@@ -139,7 +139,7 @@ func TestFlippedByte(t *testing.T) {
 func TestChunksOutOfPlace(t *testing.T) {
 	body := strings.Repeat("a", chunkLen) + strings.Repeat("b", chunkLen) + "c"
 	b := file(t, meta(42), body)
-	head := len(file(t, meta(42), "")) - 8 - trailerLen
+	head := len(file(t, meta(42), "")) - trailerLen
 	one := chunkLen + 8
 	swapped := slices.Concat(b[:head], b[head+one:head+2*one], b[head:head+one], b[head+2*one:])
 	lost := slices.Concat(b[:head+one], b[head+2*one:])

@@ -3,7 +3,6 @@ package checkpoint
 import (
 	"bytes"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"hash/crc32"
 	"io"
@@ -28,8 +27,7 @@ const (
 	magic    = "qlogchkp"
 	endMagic = "pkhcgolq"
 
-	// Version of the format.
-	Version = 1
+	version = 1 // of the format
 
 	headLen  = len(magic) + 2 + 4
 	maxMeta  = 1 << 20
@@ -37,7 +35,7 @@ const (
 	// chunkLen is what the writer puts in one chunk: small enough that a
 	// flipped byte is named within a quarter of a megabyte.
 	chunkLen   = 256 << 10
-	trailerLen = 8 + 8 + len(endMagic)
+	trailerLen = 8 + 8 + 8 + len(endMagic)
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
@@ -54,7 +52,7 @@ func appendHead(m *Meta) ([]byte, error) {
 	if err != nil || len(meta) > maxMeta {
 		return nil, fmt.Errorf("checkpoint: a head of %d bytes: %w", len(meta), err)
 	}
-	head := append([]byte(magic), 0, Version)
+	head := append([]byte(magic), 0, version)
 	head = binary.BigEndian.AppendUint32(head, uint32(len(meta)))
 	head = append(head, meta...)
 	return binary.BigEndian.AppendUint32(head, sum(0, head)), nil
@@ -73,29 +71,54 @@ func parseMeta(b []byte) (m Meta, err error) {
 	return m, nil
 }
 
-// NewReader reads a checkpoint's head from r and returns a reader of its body.
+// tally goes over the chunks: what the checksums go on from, and what the trailer counts.
+type tally struct {
+	crc            uint32
+	chunks, length uint64
+}
+
+// chunk returns the head of the next chunk.
+func (t *tally) chunk(data []byte) (head [8]byte) {
+	binary.BigEndian.PutUint32(head[:], uint32(len(data)))
+	t.crc = sum(t.crc, head[:4], data)
+	binary.BigEndian.PutUint32(head[4:], t.crc)
+	t.chunks++
+	t.length += uint64(len(data))
+	return head
+}
+
+// trailer returns what follows the last chunk.
+func (t *tally) trailer() []byte {
+	b := make([]byte, 8, trailerLen)
+	b = binary.BigEndian.AppendUint64(b, t.chunks)
+	b = binary.BigEndian.AppendUint64(b, t.length)
+	binary.BigEndian.PutUint32(b[4:], sum(t.crc, b[:4], b[8:]))
+	return append(b, endMagic...)
+}
+
+// newReader reads a checkpoint's head from r and returns a reader of its body.
 // The reader hands out only bytes that verified, and io.EOF only after the
 // trailer did. name is for errors.
-func NewReader(name string, r io.Reader) (Meta, io.Reader, error) {
+func newReader(name string, r io.Reader) (Meta, io.Reader, error) {
 	b := &body{name: name, r: r}
 	head := make([]byte, headLen)
-	if err := b.full(head, "the head is cut"); err != nil {
+	if err := b.full(head); err != nil {
 		return Meta{}, nil, err
 	}
 	if string(head[:len(magic)]) != magic {
 		return Meta{}, nil, b.corrupt("not a checkpoint")
 	}
-	if v := binary.BigEndian.Uint16(head[len(magic):]); v != Version {
+	if v := binary.BigEndian.Uint16(head[len(magic):]); v != version {
 		return Meta{}, nil, fmt.Errorf(
 			"checkpoint %s: format version %d, this program reads only %d",
-			name, v, Version)
+			name, v, version)
 	}
 	n := binary.BigEndian.Uint32(head[len(magic)+2:])
 	if n > maxMeta {
 		return Meta{}, nil, b.corrupt(fmt.Sprintf("a head of %d bytes", n))
 	}
 	rest := make([]byte, n+4)
-	if err := b.full(rest, "the head is cut"); err != nil {
+	if err := b.full(rest); err != nil {
 		return Meta{}, nil, err
 	}
 	b.crc = sum(0, head, rest[:n])
@@ -112,12 +135,10 @@ func NewReader(name string, r io.Reader) (Meta, io.Reader, error) {
 
 // body reads chunks.
 type body struct {
+	tally
 	name   string
 	r      io.Reader
 	offset int64 // of the part to read next
-	crc    uint32
-	chunks uint64
-	length uint64
 	buf    []byte
 	left   []byte // verified bytes not yet handed out
 	err    error
@@ -128,17 +149,18 @@ func (b *body) corrupt(reason string) error {
 }
 
 // full reads exactly len(p) bytes. A file that ends early is a corrupt one.
-func (b *body) full(p []byte, reason string) error {
+func (b *body) full(p []byte) error {
 	_, err := io.ReadFull(b.r, p)
 	switch {
-	case err == nil:
-		return nil
 	case err == io.EOF, err == io.ErrUnexpectedEOF:
-		return b.corrupt(reason)
+		return b.corrupt("the file ends here")
+	case err != nil:
+		return fmt.Errorf("read checkpoint %s: %w", b.name, err)
 	}
-	return fmt.Errorf("read checkpoint %s: %w", b.name, err)
+	return nil
 }
 
+// Read implements io.Reader.
 func (b *body) Read(p []byte) (int, error) {
 	for len(b.left) == 0 && b.err == nil {
 		b.err = b.next()
@@ -151,14 +173,15 @@ func (b *body) Read(p []byte) (int, error) {
 	return n, nil
 }
 
+// next reads the next chunk, or the trailer and then returns io.EOF.
 func (b *body) next() error {
 	var head [8]byte
-	if err := b.full(head[:], "cut before the trailer"); err != nil {
+	if err := b.full(head[:]); err != nil {
 		return err
 	}
 	n := binary.BigEndian.Uint32(head[:])
 	if n == 0 {
-		return b.trailer(head)
+		return b.end(head)
 	}
 	if n > maxChunk {
 		return b.corrupt(fmt.Sprintf("a chunk of %d bytes", n))
@@ -167,58 +190,46 @@ func (b *body) next() error {
 		b.buf = make([]byte, n)
 	}
 	data := b.buf[:n]
-	if err := b.full(data, "a chunk is cut"); err != nil {
+	if err := b.full(data); err != nil {
 		return err
 	}
-	b.crc = sum(b.crc, head[:4], data)
-	if binary.BigEndian.Uint32(head[4:]) != b.crc {
+	if b.chunk(data) != head {
 		return b.corrupt("a chunk does not match its checksum")
 	}
 	b.offset += int64(8 + n)
-	b.chunks++
-	b.length += uint64(n)
 	b.left = data
 	return nil
 }
 
-func (b *body) trailer(head [8]byte) error {
+func (b *body) end(head [8]byte) error {
 	t := make([]byte, trailerLen)
-	if err := b.full(t, "the trailer is cut"); err != nil {
+	copy(t, head[:])
+	if err := b.full(t[8:]); err != nil {
 		return err
 	}
-	be := binary.BigEndian
-	crc := sum(b.crc, head[:4], t[:16])
-	switch {
-	case be.Uint32(head[4:]) != crc:
+	if !bytes.Equal(t, b.trailer()) {
 		return b.corrupt("the trailer does not match its checksum")
-	case be.Uint64(t) != b.chunks || be.Uint64(t[8:]) != b.length:
-		return b.corrupt("the trailer counts other chunks")
-	case string(t[16:]) != endMagic:
-		return b.corrupt("the end mark is wrong")
 	}
-	b.offset += int64(8 + trailerLen)
-	var one [1]byte
-	if n, err := io.ReadFull(b.r, one[:]); n != 0 {
-		return b.corrupt("bytes behind the end")
+	b.offset += int64(trailerLen)
+	if n, err := io.ReadFull(b.r, t[:1]); n != 0 {
+		return b.corrupt("bytes after the end")
 	} else if err != io.EOF {
 		return fmt.Errorf("read checkpoint %s: %w", b.name, err)
 	}
 	return io.EOF
 }
 
-// Writer writes a checkpoint's bytes: the head at once, then the body in
-// chunks, the trailer at Close. It does not close what it writes to.
-type Writer struct {
-	w      io.Writer
-	buf    []byte // a chunk's head and what is gathered for it
-	crc    uint32
-	chunks uint64
-	length uint64
-	err    error
+// writer writes a checkpoint's bytes: the head at once, then the body in
+// chunks, the trailer at close.
+type writer struct {
+	tally
+	w   io.Writer
+	buf []byte // a chunk's head and what is gathered for it
+	err error  // the first one of w: nothing is written after it
 }
 
-// NewWriter writes meta's head to w.
-func NewWriter(w io.Writer, meta Meta) (*Writer, error) {
+// newWriter writes meta's head to w.
+func newWriter(w io.Writer, meta Meta) (*writer, error) {
 	head, err := appendHead(&meta)
 	if err != nil {
 		return nil, err
@@ -227,11 +238,11 @@ func NewWriter(w io.Writer, meta Meta) (*Writer, error) {
 		return nil, err
 	}
 	crc := binary.BigEndian.Uint32(head[len(head)-4:])
-	return &Writer{w: w, crc: crc, buf: make([]byte, 8, 4096)}, nil
+	return &writer{tally: tally{crc: crc}, w: w, buf: make([]byte, 8, 4096)}, nil
 }
 
 // Write adds to the body.
-func (w *Writer) Write(p []byte) (n int, err error) {
+func (w *writer) Write(p []byte) (n int, err error) {
 	for len(p) > 0 && w.err == nil {
 		k := min(len(p), 8+chunkLen-len(w.buf))
 		w.buf = append(w.buf, p[:k]...)
@@ -243,38 +254,20 @@ func (w *Writer) Write(p []byte) (n int, err error) {
 	return n, w.err
 }
 
-func (w *Writer) flush() {
-	data := w.buf[8:]
-	if len(data) == 0 || w.err != nil {
-		return
+func (w *writer) flush() {
+	if len(w.buf) > 8 && w.err == nil {
+		head := w.chunk(w.buf[8:])
+		copy(w.buf, head[:])
+		_, w.err = w.w.Write(w.buf)
+		w.buf = w.buf[:8]
 	}
-	binary.BigEndian.PutUint32(w.buf, uint32(len(data)))
-	w.crc = sum(w.crc, w.buf[:4], data)
-	binary.BigEndian.PutUint32(w.buf[4:], w.crc)
-	if _, err := w.w.Write(w.buf); err != nil {
-		w.err = err
-	}
-	w.chunks++
-	w.length += uint64(len(data))
-	w.buf = w.buf[:8]
 }
 
-// Close writes the last chunk and the trailer: without it there is no whole
+// close writes the last chunk and the trailer: without it there is no whole
 // checkpoint.
-func (w *Writer) Close() error {
-	w.flush()
-	if w.err != nil {
-		return w.err
+func (w *writer) close() error {
+	if w.flush(); w.err == nil {
+		_, w.err = w.w.Write(w.trailer())
 	}
-	t := make([]byte, 8, 8+trailerLen)
-	t = binary.BigEndian.AppendUint64(t, w.chunks)
-	t = binary.BigEndian.AppendUint64(t, w.length)
-	binary.BigEndian.PutUint32(t[4:], sum(w.crc, t[:4], t[8:]))
-	t = append(t, endMagic...)
-	_, err := w.w.Write(t)
-	w.err = errors.New("checkpoint: closed")
-	if err != nil {
-		return err
-	}
-	return nil
+	return w.err
 }

@@ -20,7 +20,10 @@ import (
 	"github.com/qlogd/qlogd/internal/simtest/cluster"
 )
 
-func TestMain(m *testing.M) { cluster.Main(m) }
+func TestMain(m *testing.M) {
+	cluster.Plain()
+	cluster.Main(m)
+}
 
 // help returns the flags that a command knows.
 func help(t *testing.T, command ...string) map[string]bool {

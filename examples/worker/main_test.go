@@ -16,6 +16,11 @@ import (
 	"github.com/qlogd/qlogd/internal/simtest/cluster"
 )
 
+func TestMain(m *testing.M) {
+	cluster.Plain()
+	cluster.Main(m)
+}
+
 // A real worker of a real node: SIGTERM lets it finish what it has begun and give
 // back the rest, and it ends well.
 func TestSIGTERM(t *testing.T) {

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"path/filepath"
@@ -53,7 +54,7 @@ func NewCluster(t testing.TB, opts Options) *Cluster {
 	}
 	for i := range raft {
 		if opts.Nodes == 1 {
-			c.add(raft[i]) // one of its own, that may grow
+			c.add(raft[i]) // a cluster of its own, which may grow
 			continue
 		}
 		c.add(raft[i], "--bootstrap-expect", fmt.Sprint(opts.Nodes), "--join", strings.Join(c.join, ","))
@@ -67,21 +68,19 @@ func nameOf(i int) string { return fmt.Sprint("n", i+1) }
 // add prepares one more node.
 func (c *Cluster) add(raft string, flags ...string) *Node {
 	i := len(c.nodes)
-	o := Options{
-		Flags: append(append([]string{}, c.opts.Flags...), "--node-id", nameOf(i)),
-		Env:   c.opts.Env, Bin: c.opts.Bin, NoVerify: c.opts.NoVerify,
-		Dir: filepath.Join(c.dir, nameOf(i)), HTTPAddr: ports.Free(c.t), RaftAddr: raft,
+	o := c.opts
+	if o.Dir == "" {
+		o.Dir = filepath.Join(c.dir, nameOf(i))
 	}
-	o.Flags = append(o.Flags, flags...)
+	o.Flags = append(slices.Clone(o.Flags), flags...)
 	if c.net != nil {
 		o.Flags = append(o.Flags, "--raft-advertise", c.join[i])
 	}
-	if c.opts.PerNode != nil {
-		o.Flags, o.Env = append([]string{}, o.Flags...), append([]string{}, o.Env...)
-		c.opts.PerNode(i, &o)
+	if o.PerNode != nil {
+		o.Env = slices.Clone(o.Env)
+		o.PerNode(i, &o)
 	}
-	n := New(c.t, o)
-	n.cluster, n.i, n.name = c, i, nameOf(i)
+	n := newNode(c.t, nameOf(i), raft, o)
 	c.nodes = append(c.nodes, n)
 	return n
 }
@@ -112,20 +111,14 @@ func (c *Cluster) Network() *Network { return c.net }
 
 // Others returns the nodes but these.
 func (c *Cluster) Others(not ...*Node) []*Node {
-	var out []*Node
-	for _, n := range c.nodes {
-		if !slices.Contains(not, n) {
-			out = append(out, n)
-		}
-	}
-	return out
+	return slices.DeleteFunc(slices.Clone(c.nodes), func(n *Node) bool { return slices.Contains(not, n) })
 }
 
 // each does something with some nodes at once.
-func each(ns []*Node, do func(*Node)) {
+func each(ns []*Node, do func(i int, n *Node)) {
 	var wg sync.WaitGroup
-	for _, n := range ns {
-		wg.Go(func() { do(n) })
+	for i, n := range ns {
+		wg.Go(func() { do(i, n) })
 	}
 	wg.Wait()
 }
@@ -143,34 +136,27 @@ func (c *Cluster) LaunchAll() {
 // Kill9All kills all nodes at once.
 func (c *Cluster) Kill9All() {
 	c.t.Helper()
-	each(c.running(), (*Node).Kill9)
+	each(c.running(), func(_ int, n *Node) { n.Kill9() })
 }
 
 // TermAll asks all nodes to stop at once, and expects exit code 0 of each.
 func (c *Cluster) TermAll() {
 	c.t.Helper()
-	each(c.running(), (*Node).Term)
+	each(c.running(), func(_ int, n *Node) { n.Term() })
 }
 
 func (c *Cluster) running() []*Node {
-	var out []*Node
-	for _, n := range c.nodes {
-		if n.Running() {
-			out = append(out, n)
-		}
-	}
-	return out
+	return slices.DeleteFunc(slices.Clone(c.nodes), func(n *Node) bool { return !n.Running() })
 }
 
 // WaitReady returns once all nodes that run are ready.
 func (c *Cluster) WaitReady() {
 	c.t.Helper()
-	errs := make([]error, len(c.nodes))
-	each(c.running(), func(n *Node) { errs[n.i] = n.WaitReady() })
-	for i, err := range errs {
-		if err != nil {
-			c.t.Fatalf("%s: %v", c.nodes[i].name, err)
-		}
+	running := c.running()
+	errs := make([]error, len(running))
+	each(running, func(i int, n *Node) { errs[i] = n.WaitReady() })
+	if err := errors.Join(errs...); err != nil {
+		c.t.Fatal(err)
 	}
 }
 

@@ -50,7 +50,7 @@ func (c *Cluster) finish() {
 		if err := n.Verify(); err != nil {
 			c.t.Errorf("%s: %v", n.name, err)
 		}
-		dirs = append(dirs, n.dir)
+		dirs = append(dirs, n.opts.Dir)
 	}
 	if err := CompareLogs(dirs...); err != nil {
 		c.t.Error(err)
@@ -71,11 +71,19 @@ func (c *Cluster) keep() {
 		return
 	}
 	for _, n := range c.nodes {
-		keepDir(n.dir, filepath.Join(dir, n.name))
+		keepDir(n.opts.Dir, filepath.Join(dir, n.name))
 		_ = copyFile(n.log.path, filepath.Join(dir, n.name+".log"))
 		c.t.Logf("%s's log ends with\n%s", n.name, n.log.tail(15))
 	}
 	c.t.Logf("data directories and logs are kept in %s", dir)
+}
+
+func copyFile(from, to string) error {
+	b, err := os.ReadFile(from)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(to, b, 0o600)
 }
 
 // keepDir moves a data directory, which can be large, out of what is removed.

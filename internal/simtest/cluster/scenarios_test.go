@@ -134,7 +134,7 @@ func TestGrow(t *testing.T) {
 
 	third := c.Add("--join", c.Join()[0])
 	voter := true
-	if _, _, err := cl.AddNode(t.Context(), wire.NewNode{ID: third.Name(), RaftAddr: c.Join()[2], HTTPAddr: third.HTTPAddr(), Voter: &voter}); err != nil {
+	if _, _, err := cl.AddNode(t.Context(), wire.NewNode{ID: third.Name(), RaftAddr: c.Join()[2], HTTPAddr: third.Addr(), Voter: &voter}); err != nil {
 		t.Logf("POST before the node is there: %v", err)
 	}
 	third.Restart()

@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -64,21 +65,15 @@ func (n *Node) Do(ctx context.Context, method, path string, body io.Reader) (int
 // Leader returns the node that leads, as itself says: nil while there is none.
 // Of two that do, the one of the newer term does.
 func (c *Cluster) Leader() *Node {
+	live := slices.DeleteFunc(c.running(), (*Node).Paused)
+	answers := make([]*wire.Cluster, len(live))
+	each(live, func(i int, n *Node) { answers[i], _ = n.Status(context.Background()) })
 	var found *Node
 	var term uint64
-	answers := make([]*wire.Cluster, len(c.nodes))
-	var live []*Node
-	for _, n := range c.running() {
-		if !n.Paused() {
-			live = append(live, n)
-		}
-	}
-	each(live, func(n *Node) { answers[n.i], _ = n.Status(context.Background()) })
 	for i, s := range answers {
-		if s == nil || s.LeaderID != c.nodes[i].name || s.NodeID != s.LeaderID || s.Term < term {
-			continue
+		if s != nil && s.LeaderID == live[i].name && s.NodeID == s.LeaderID && s.Term >= term {
+			found, term = live[i], s.Term
 		}
-		found, term = c.nodes[i], s.Term
 	}
 	return found
 }
@@ -86,41 +81,43 @@ func (c *Cluster) Leader() *Node {
 // WaitLeader returns the leader once there is one that is none of not.
 func (c *Cluster) WaitLeader(not ...*Node) *Node {
 	c.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), startDeadline)
-	defer cancel()
 	var leader *Node
-	if err := Poll(ctx, func() error {
+	c.wait(func(context.Context) error {
 		leader = c.Leader()
 		if leader == nil || slices.Contains(not, leader) {
-			return fmt.Errorf("no (other) node leads")
+			return errors.New("no (other) node leads")
 		}
 		return nil
-	}); err != nil {
+	})
+	return leader
+}
+
+// wait waits for a state, and fails the test if that takes too long.
+func (c *Cluster) wait(look func(context.Context) error) {
+	c.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), startDeadline)
+	defer cancel()
+	if err := Poll(ctx, func() error { return look(ctx) }); err != nil {
 		c.t.Fatalf("after %s: %v\n%s", startDeadline, err, c.describe())
 	}
-	return leader
 }
 
 // Follower returns a ready node that does not lead.
 func (c *Cluster) Follower() *Node {
 	c.t.Helper()
 	leader := c.WaitLeader()
-	for _, n := range c.running() {
-		if n != leader && !n.Paused() {
-			return n
-		}
+	i := slices.IndexFunc(c.nodes, func(n *Node) bool { return n != leader && n.Running() && !n.Paused() })
+	if i < 0 {
+		c.t.Fatal("there is no follower")
 	}
-	c.t.Fatal("there is no follower")
-	return nil
+	return c.nodes[i]
 }
 
 // WaitVoters returns once every node that runs counts all of the cluster's
 // running nodes as voters that can be reached.
 func (c *Cluster) WaitVoters() {
 	c.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), startDeadline)
-	defer cancel()
-	if err := Poll(ctx, func() error {
+	c.wait(func(ctx context.Context) error {
 		running := c.running()
 		for _, n := range running {
 			s, err := n.Status(ctx)
@@ -134,9 +131,7 @@ func (c *Cluster) WaitVoters() {
 			}
 		}
 		return nil
-	}); err != nil {
-		c.t.Fatalf("after %s: %v\n%s", startDeadline, err, c.describe())
-	}
+	})
 }
 
 // WaitEqual returns once every running node has applied all that any of them
@@ -198,10 +193,10 @@ func (c *Cluster) describe() string {
 			continue
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), askTimeout)
-		_, ready := n.ready(ctx)
+		ready := n.ready(ctx)
 		cancel()
 		s, err := n.Status(context.Background())
-		out += fmt.Sprintf("%s: ready: %s; status: %+v %v; its log ends with\n%s\n", n.name, ready, s, err, n.log.tail(8))
+		out += fmt.Sprintf("%s: ready: %v; status: %+v %v; its log ends with\n%s\n", n.name, ready, s, err, n.log.tail(8))
 	}
 	return out
 }
